@@ -70,7 +70,7 @@ def test_alone(bench):
 
     op = Operator(bench, "mix", "train", "web=1e-3", "code=1", "--at", 8192, json=False)
     assert t.carry_out()["at"] == 8192, "an explicit start is taken"
-    assert has(op.end()[1], "mix acts from position 8192, the run is at 4008"), "and told"
+    assert has(op.end()[1], "new mix begins at position 8192; the run is at 4008")
 
     for kind in ("checkpoint", "drain"):
         op = Operator(bench, kind, "train", "--tag", "before", json=False)
@@ -198,9 +198,9 @@ def test_together(bench):
     assert has(
         out,
         "world 2 -> 20",
-        "rank 0 gets 128..159",
+        "rank 0 begins with 128..159",
         "…",
-        "rank 19 gets 736..767",
+        "rank 19 begins with 736..767",
         "64 -> 640: a multiple",
     ), "rescale for people"
     assert "rank 10" not in out, ("the middle ranks are left out", out)
@@ -210,7 +210,7 @@ def test_together(bench):
     for t in ts:
         t.carry_out()
     code, _, _, err = op.result()
-    assert code == 1 and "rank 1 (pid" in err and "not at one position" in err, (
+    assert code == 1 and "rank 1 (pid" in err and "not at the same position" in err, (
         "cursors that differ: exit 1, and who",
         err,
     )

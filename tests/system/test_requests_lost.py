@@ -154,7 +154,7 @@ def test_daemon_dies(bench):
     request = t.fetch()
     bench.daemon.kill()
     code, _, err = op.end()
-    assert code == 1 and "went away" in err and err.count("\n") == 1, (
+    assert code == 1 and "stopped before" in err and err.count("\n") == 1, (
         "daemon killed: tokctl says so in one line",
         err,
     )

@@ -1,7 +1,7 @@
 /*
- * tokctl cat: the smallest trainer. It attaches, writes the tokens of its batches to stdout as they
- * are in the ring, and can write its cursor to a file: enough to see, diff and checksum what any
- * rank gets.
+ * tokctl cat: the smallest trainer. It attaches and writes the tokens of its batches to stdout as
+ * they are in the ring, so that anyone can print, compare or hash the data of a rank. It can also
+ * write its cursor and a record.
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
@@ -44,13 +44,13 @@ static const struct ctl_option options[] = {
 		.required = true,
 		.value = "R",
 		.most = UINT64_MAX,
-		.help = "which rank to be"},
+		.help = "rank to attach as"},
 	[WORLD] = {.name = "world",
 		.kind = CTL_NUMBER,
 		.required = true,
 		.value = "W",
 		.most = UINT64_MAX,
-		.help = "of how many"},
+		.help = "number of ranks"},
 	[MICRO] = {.name = "micro",
 		.kind = CTL_NUMBER,
 		.required = true,
@@ -61,29 +61,36 @@ static const struct ctl_option options[] = {
 		.kind = CTL_NUMBER,
 		.value = "N",
 		.most = UINT64_MAX,
-		.help = "how many; default: to the end of the stream"},
+		.help = "number of batches; default: to the end of the stream"},
 	[SOCKET] = CTL_SOCKET_OPTION,
 	[CONFIG] = CTL_CONFIG_OPTION,
 	[START] = {.name = "start",
 		.value = "begin|POSITION|TAG",
-		.help = "where to begin: a position, or a checkpoint of the daemon"},
-	[CURSOR] = {.name = "cursor", .value = "F", .help = "begin at this cursor"},
-	[CURSOR_OUT] = {.name = "cursor-out", .value = "F", .help = "write the last cursor"},
-	[RECORD] = {.name = "record", .value = "FILE", .help = "record what is taken"},
-	[RUN] = {.name = "run", .value = "RUN", .help = "the run's name; default: tokctl"},
+		.help = "where to begin: a position, or the checkpoint that the daemon saved as "
+			"TAG; "
+			"default: begin"},
+	[CURSOR] = {.name = "cursor", .value = "FILE", .help = "begin at the cursor in this file"},
+	[CURSOR_OUT] = {.name = "cursor-out",
+		.value = "FILE",
+		.help = "write the cursor after the last batch to this file"},
+	[RECORD] = {.name = "record",
+		.value = "FILE",
+		.help = "record the rows in this file, for `tokctl verify`"},
+	[RUN] = {.name = "run", .value = "RUN", .help = "name of the run; default: tokctl"},
 	[PEER] = {.name = "peer",
 		.kind = CTL_NUMBER,
 		.value = "P",
 		.most = UINT32_MAX,
-		.help = "the process's number within its rank; default 0"},
+		.preset = "0",
+		.help = "number of this process within its rank"},
 	[SLOTS] = {.name = "slots",
 		.kind = CTL_NUMBER,
 		.value = "N",
 		.most = UINT32_MAX,
-		.help = "batches in the ring; default: the daemon's"},
+		.help = "batches in the ring; default: the daemon decides"},
 };
 
-/* Where to begin. Returns an exit status. */
+/* Sets where to begin, by --start or --cursor. Returns an exit status. */
 static int set_start(struct cat *c, const struct ctl_arguments *a)
 {
 	const char *start = ctl_text(a, START);
@@ -179,7 +186,7 @@ static int attach(struct cat *c, const struct ctl_arguments *a)
 	if (!ok)
 		ctl_fail("%s", tokend_why(t));
 	ok = ok && copy(t, ctl_number(a, BATCHES, UINT64_MAX));
-	if (ctl_given(a, CURSOR_OUT)) /* also after a failure: it says where to continue */
+	if (ctl_given(a, CURSOR_OUT)) /* also after a failure, to continue from there */
 		ok = save_cursor(t, c, ctl_text(a, CURSOR_OUT)) && ok;
 	if (record && tokend_record(t, NULL) < 0)
 		ok = ctl_fail("%s", tokend_why(t)) == CTL_OK;
@@ -216,7 +223,18 @@ const struct ctl_command ctl_cat = {
 	.arguments = "STREAM",
 	.least = 1,
 	.most = 1,
-	.help = "attach like a trainer and write raw tokens to stdout",
+	.help = "attach like a trainer and write the tokens of its batches to stdout",
+	.about = "Attaches as one rank of a run, and writes the rows of each batch to stdout: "
+		 "seq_len + extra tokens per row, as 2 or 4 bytes, whichever the stream has, in "
+		 "little-endian order. All batches are full: after the end of a finite stream, "
+		 "rows are padding with tokens 0.",
+	.examples = CTL_EXAMPLES(
+		{"the first tokens that rank 0 of 1 gets",
+			"tokctl cat train -c tokend.yaml --rank 0 --world 1 --micro 1 --batches 1 "
+			"| od -A d -t u2 -N 32"},
+		{"hash 10 batches of rank 1 of 2",
+			"tokctl cat train -c tokend.yaml --rank 1 --world 2 --micro 4 --batches 10 "
+			"| sha256sum"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = cat,

@@ -1,8 +1,8 @@
 /*
  * tokctl mix, skip, checkpoint, drain, rescale: an operator's request to a running job. The daemon
- * shows it to the job's sessions on this node, the job carries it out on all ranks at one step, and
- * each session's answer comes back. Until a rank has fetched the request it can be taken back. That
- * happens on a timeout and on an interruption.
+ * shows it to the job's sessions on this node, all ranks of the job carry it out at the same step,
+ * and each session's answer comes back. On a timeout or an interruption the request is cancelled,
+ * unless a rank has already fetched it.
  */
 #include "client/ctl/online/request.h"
 #include "client/ctl/common/arguments.h"
@@ -10,6 +10,7 @@
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "daemon/config/config.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -19,17 +20,17 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Numbers come together: they are sent under their options' names. */
-enum { RUN, TIMEOUT, SOCKET, CONFIG, JSON, TAG, AT, SAMPLES, WORLD, MICRO, OPTIONS };
+/* AT to MICRO are numbers, sent under the names of the options. */
+enum { TAG, AT, SAMPLES, WORLD, MICRO, RUN, TIMEOUT, SOCKET, CONFIG, JSON, OPTIONS };
 
 enum {
 	TIMEOUT_S = 60,
 	TIMEOUT_MOST_S = 1000000,
 };
 
-/* ---- what is requested ---- */
+/* ---- the arguments ---- */
 
-/* Adds a line to the arguments. False: they are too long. */
+/* Adds a line to the request's arguments. False: they are too long. */
 __attribute__((format(printf, 2, 3))) static bool put_line(
 	struct request *r, const char *format, ...)
 {
@@ -46,7 +47,7 @@ __attribute__((format(printf, 2, 3))) static bool put_line(
 	return true;
 }
 
-/* "D=W"; a name may have '=' itself. */
+/* Reads "DATASET=WEIGHT", where the name may contain '='. */
 static int read_weight(
 	struct request *r, const struct ctl_command *c, const char *argument, double *sum)
 {
@@ -59,13 +60,12 @@ static int read_weight(
 	memcpy(name, argument, (size_t)(equals - argument));
 	name[equals - argument] = 0;
 	if (!wire_label_ok(name))
-		return ctl_usage(c, "'%s': not a name of a dataset", name);
+		return ctl_usage(c, "'%s': must be " PHRASE_LABEL, name);
 	if (!ctl_parse_decimal(equals + 1, &weight))
-		return ctl_usage(
-			c, "%s: weight '%s' must be a finite number, 0 or more", name, equals + 1);
+		return ctl_usage(c, "%s: weight '%s': must be " PHRASE_WEIGHT, name, equals + 1);
 	*sum += weight;
 	if (!put_line(r, "weight %.17g %s\n", weight, name))
-		return ctl_fail("%s: more datasets than a request holds", r->kind);
+		return ctl_fail("%s: too many datasets for one request", r->kind);
 	return CTL_OK;
 }
 
@@ -77,7 +77,7 @@ static int read_mix(struct request *r, const struct ctl_arguments *a)
 	for (int i = 1; i < a->arguments && status == CTL_OK; i++)
 		status = read_weight(r, a->command, a->argument[i], &sum);
 	if (status == CTL_OK && !(sum > 0))
-		return ctl_usage(a->command, "give at least one dataset a weight above 0");
+		return ctl_usage(a->command, PHRASE_WEIGHTS);
 	return status;
 }
 
@@ -101,15 +101,13 @@ static int read_arguments(struct request *r, const struct ctl_arguments *a)
 	for (unsigned option = AT; option <= MICRO; option++)
 		put_number(r, a, option);
 	if (r->tag && !wire_name_ok(r->tag))
-		return ctl_usage(a->command,
-			"--tag %s: 1 to %d characters without '/' and leading dot", r->tag,
-			LIMIT_NAME_BYTES);
+		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, r->tag);
 	if (r->tag)
 		put_line(r, "tag %s\n", r->tag);
 	return a->arguments > 1 ? read_mix(r, a) : CTL_OK;
 }
 
-/* Checks what the config says before the daemon is asked. */
+/* With -c, checks by the config that the mix can change, before asking the daemon. */
 static int check_config(const struct request *r, const char *path)
 {
 	struct fault fault;
@@ -124,9 +122,7 @@ static int check_config(const struct request *r, const char *path)
 	for (uint32_t i = 0; i < config->streams; i++)
 		if (strcmp(config->stream[i].name, r->stream) == 0 &&
 			(config->stream[i].epochs || config->stream[i].samples))
-			status = ctl_fail(
-				"mix: stream %s is finite, its mix stays as it is while it runs",
-				r->stream);
+			status = ctl_fail("mix: " PHRASE_FINITE, r->stream);
 	config_free(config);
 	return status;
 }
@@ -144,10 +140,10 @@ static uint64_t clock_ms(void)
 static int lost(const struct request *r)
 {
 	return ctl_fail(
-		"the daemon at %s went away, and the request with it; %" PRIu64 " of %" PRIu64
-		" sessions had not answered: if a rank had fetched it they may carry it out, see "
-		"`tokctl status`",
-		r->link.socket, r->waiting, r->sessions);
+		"the daemon at %s stopped before %" PRIu64 " of %" PRIu64
+		" sessions had answered, so the request is lost; ranks that had fetched it may "
+		"still carry it out: see `tokctl status --socket %s`",
+		r->link.socket, r->waiting, r->sessions, r->link.socket);
 }
 
 static void take_any(void *context, const struct wire *w)
@@ -157,12 +153,11 @@ static void take_any(void *context, const struct wire *w)
 	if (w->op == WIRE_ANSWER)
 		request_answered(r, w);
 	else if (w->op == WIRE_SESSION && wire_number(w, WIRE_REQUEST_KEY) == r->number)
-		participant_seen(
-			r, w); /* it has not answered; its note says whether it has seen it */
+		participant_seen(r, w); /* not answered yet */
 }
 
-/* Takes the request back, unless all have answered meanwhile (CTL_OK). Otherwise an exit status,
- * and a line was printed. */
+/* Cancels the request. CTL_OK: all have answered in the meantime; otherwise an exit status, and an
+ * error was printed. */
 static int give_up(struct request *r, const char *reason)
 {
 	const struct wire *w = &r->link.packet.wire;
@@ -177,7 +172,7 @@ static int give_up(struct request *r, const char *reason)
 	if (r->waiting == 0)
 		return CTL_OK;
 	if (w->op != WIRE_CANCELLED)
-		return ctl_fail("%s, and the daemon does not take the request back", reason);
+		return ctl_fail("%s, and the daemon did not cancel the request", reason);
 	if (wire_number(w, WIRE_FETCHED)) {
 		participants_name(r, UNSEEN | NOTED, names, sizeof(names));
 		participants_name(r, ANSWERED, others, sizeof(others));
@@ -187,16 +182,17 @@ static int give_up(struct request *r, const char *reason)
 			reason, names, others[0] ? others : "none");
 	}
 	if (participants_name(r, UNSEEN, names, sizeof(names)))
-		return ctl_fail("%s has not come to control(): %s; the request is taken back, "
+		return ctl_fail("%s did not call control() (%s); the request is cancelled, and "
 				"nothing was changed",
 			names, reason);
-	return ctl_fail("all sessions here have seen it, but not every process of the job has come "
-			"to control(): "
-			"%s; the request is taken back, nothing was changed",
+	return ctl_fail("all sessions here have seen the request, but other processes of the job "
+			"did not call control() (%s); the request is cancelled, and nothing was "
+			"changed",
 		reason);
 }
 
-/* Waits until all have answered. An exit status; an error was printed. */
+/* Waits until all have answered. Returns an exit status; unless it is CTL_OK, an error was printed.
+ */
 static int await(struct request *r)
 {
 	uint64_t until = clock_ms() + r->timeout_s * 1000;
@@ -243,7 +239,7 @@ static int ask(struct request *r)
 	if (!ctl_ask(&r->link, &query, WIRE_ASKED, NULL, NULL))
 		return CTL_FAILED;
 	if (w->op != WIRE_ASKED || !wire_text(w, WIRE_RUN, r->run_name, sizeof(r->run_name)))
-		return ctl_fail("not a daemon that we understand: is it of another version?");
+		return ctl_fail("unexpected reply from the daemon; " PHRASE_RELEASE);
 	r->serial = r->link.serial;
 	r->number = wire_number(w, WIRE_NUMBER);
 	r->sessions = r->waiting = wire_number(w, WIRE_SESSIONS);
@@ -261,7 +257,7 @@ static int request(struct request *r, const char *socket, const char *config)
 		return status;
 	if (!ctl_connect(&r->link, socket, config))
 		return CTL_FAILED;
-	r->signals = ctl_signals(); /* so that the request can be taken back */
+	r->signals = ctl_signals(); /* so that the request can be cancelled */
 	status = ask(r);
 	close(r->signals);
 	ctl_disconnect(&r->link);
@@ -289,17 +285,25 @@ static int run(const struct ctl_arguments *a)
 #define COMMON_OPTIONS                                                                             \
 	[RUN] = {.name = "run",                                                                    \
 		.value = "RUN",                                                                    \
-		.help = "of several runs of the stream, this one"},                                \
+		.help = "run to change, if the stream has several"},                               \
 	[TIMEOUT] = {.name = "timeout",                                                            \
 		.kind = CTL_NUMBER,                                                                \
-		.value = "S",                                                                      \
+		.value = "SECONDS",                                                                \
 		.least = 1,                                                                        \
 		.most = TIMEOUT_MOST_S,                                                            \
-		.help = "seconds to wait for all ranks; default 60"},                              \
+		.preset = "60",                                                                    \
+		.help = "how long to wait for the ranks' answers"},                                \
 	[SOCKET] = CTL_SOCKET_OPTION, [CONFIG] = CTL_CONFIG_OPTION, [JSON] = CTL_JSON_OPTION
+#define REQUEST_ABOUT                                                                              \
+	"All ranks of the job carry out the request at the same step, in control(), which a "      \
+	"trainer calls at every step. tokctl prints the answers of this node's sessions. If not "  \
+	"all ranks call control() within --timeout, or tokctl is interrupted before one has "      \
+	"fetched the request, it is cancelled and nothing changes. The exit status is 0 only if "  \
+	"the request was carried out."
 #define TAG_OPTION                                                                                 \
 	{                                                                                          \
-		.name = "tag", .value = "T", .help = "the name to save under"                      \
+		.name = "tag", .value = "TAG",                                                     \
+		.help = "name under which the daemon also saves the cursor, in its state_dir"      \
 	}
 
 static const struct ctl_option mix_options[OPTIONS] = {
@@ -308,8 +312,8 @@ static const struct ctl_option mix_options[OPTIONS] = {
 		.kind = CTL_NUMBER,
 		.value = "POSITION",
 		.most = UINT64_MAX - 1,
-		.help = "the first position of the new mix, a multiple of 1024; default: the "
-			"earliest possible"},
+		.help = "first sample of the new mix, a multiple of 1024; default: the earliest "
+			"possible"},
 };
 static const struct ctl_option skip_options[OPTIONS] = {
 	COMMON_OPTIONS,
@@ -319,7 +323,7 @@ static const struct ctl_option skip_options[OPTIONS] = {
 		.value = "N",
 		.least = 1,
 		.most = UINT64_MAX,
-		.help = "how many are never served"},
+		.help = "number of samples to skip; they are never served"},
 };
 static const struct ctl_option save_options[OPTIONS] = {COMMON_OPTIONS, [TAG] = TAG_OPTION};
 static const struct ctl_option rescale_options[OPTIONS] = {
@@ -331,13 +335,13 @@ static const struct ctl_option rescale_options[OPTIONS] = {
 		.value = "W",
 		.least = 1,
 		.most = LIMIT_WORLD,
-		.help = "ranks of the next job"},
+		.help = "number of ranks of the next job"},
 	[MICRO] = {.name = "micro",
 		.kind = CTL_NUMBER,
 		.value = "B",
 		.least = 1,
 		.most = LIMIT_MICRO_BATCH,
-		.help = "rows per batch of the next job; default: as now"},
+		.help = "rows per batch of the next job; default: unchanged"},
 };
 
 const struct ctl_command ctl_mix = {
@@ -345,7 +349,12 @@ const struct ctl_command ctl_mix = {
 	.arguments = "STREAM DATASET=WEIGHT...",
 	.least = 2,
 	.most = CTL_ANY,
-	.help = "have a running job change its mix: datasets that are not named get 0",
+	.help = "change the mix of a running job",
+	.about = "Gives the datasets new weights, relative to each other, from --at on. Datasets "
+		 "that are not named get weight 0. It replaces all pending mixes. A finite stream "
+		 "keeps its mix.\n\n" REQUEST_ABOUT,
+	.examples = CTL_EXAMPLES({"use half web and half code from the earliest position on",
+		"tokctl mix train web=0.5 code=0.5 -c tokend.yaml"}),
 	.options = mix_options,
 	.count = OPTIONS,
 	.run = run,
@@ -356,7 +365,11 @@ const struct ctl_command ctl_skip = {
 	.arguments = "STREAM",
 	.least = 1,
 	.most = 1,
-	.help = "have a running job go on N samples further; those are never served",
+	.help = "skip the next samples of a running job",
+	.about = "Use it to pass over data on which the loss diverges. The skipped samples are "
+		 "never served; `tokctl verify` reports them as skipped.\n\n" REQUEST_ABOUT,
+	.examples = CTL_EXAMPLES(
+		{"skip 1024 samples", "tokctl skip train --samples 1024 -c tokend.yaml"}),
 	.options = skip_options,
 	.count = OPTIONS,
 	.run = run,
@@ -367,7 +380,10 @@ const struct ctl_command ctl_checkpoint = {
 	.arguments = "STREAM",
 	.least = 1,
 	.most = 1,
-	.help = "have a running job save",
+	.help = "let a running job save a checkpoint",
+	.about = REQUEST_ABOUT,
+	.examples = CTL_EXAMPLES({"save, with the cursor also in the daemon's state_dir",
+		"tokctl checkpoint train --tag before-upgrade -c tokend.yaml"}),
 	.options = save_options,
 	.count = OPTIONS,
 	.run = run,
@@ -378,7 +394,10 @@ const struct ctl_command ctl_drain = {
 	.arguments = "STREAM",
 	.least = 1,
 	.most = 1,
-	.help = "have a running job save and leave",
+	.help = "let a running job save a checkpoint and exit",
+	.about = REQUEST_ABOUT,
+	.examples = CTL_EXAMPLES(
+		{"stop a job before maintenance", "tokctl drain train -c tokend.yaml"}),
 	.options = save_options,
 	.count = OPTIONS,
 	.run = run,
@@ -389,7 +408,11 @@ const struct ctl_command ctl_rescale = {
 	.arguments = "STREAM",
 	.least = 1,
 	.most = 1,
-	.help = "have a running job save and leave, and show what each rank of the next one gets",
+	.help = "let a running job save and exit, to go on with another number of ranks",
+	.about = "Prints which samples each rank of the next job begins with. Start that job "
+		 "from the checkpoint: no sample is repeated or lost.\n\n" REQUEST_ABOUT,
+	.examples = CTL_EXAMPLES(
+		{"go on with 2 ranks", "tokctl rescale train --world 2 -c tokend.yaml"}),
 	.options = rescale_options,
 	.count = OPTIONS,
 	.run = run,

@@ -2,6 +2,7 @@
 
 #include "client/ctl/common/error.h"
 #include "proto/fault.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -103,8 +104,7 @@ bool request_answered(struct request *r, const struct wire *w)
 		wire_number(w, WIRE_NUMBER) != r->number || outcome < WIRE_NOTED ||
 		outcome > WIRE_GONE || a->world == 0 || a->world > LIMIT_WORLD ||
 		a->micro_batch == 0 || a->micro_batch > LIMIT_MICRO_BATCH) {
-		ctl_fail("the daemon passed on an answer to another request: is it of another "
-			 "version?");
+		ctl_fail("the daemon sent an answer to another request; " PHRASE_RELEASE);
 		return false;
 	}
 	a->outcome = (enum wire_outcome)outcome;
@@ -117,7 +117,7 @@ bool request_answered(struct request *r, const struct wire *w)
 	if (outcome != WIRE_DONE || r->has_cursor || !wire_has(w, WIRE_CURSOR))
 		return true;
 	if (!cursor_decode(&r->cursor, cursor.at, cursor.n, &fault)) {
-		ctl_fail("the cursor in an answer: %s: %s", fault.field, fault.text);
+		ctl_fail("cursor in the answer: %s: %s", fault.field, fault.text);
 		return false;
 	}
 	r->has_cursor = true;

@@ -7,8 +7,8 @@
 #include <string.h>
 
 enum {
-	LISTED = 16, /* ranks of a new world, or the first and last few of more: */
-	LISTED_EDGE = 4,
+	LISTED = 16,	 /* lists all ranks of a new world up to this size */
+	LISTED_EDGE = 4, /* of a larger one, only so many first and last ones */
 };
 
 static void put_rank(struct request *r, uint64_t rank, uint64_t micro_batch)
@@ -21,7 +21,7 @@ static void put_rank(struct request *r, uint64_t rank, uint64_t micro_batch)
 	if (!r->json) {
 		if (rows)
 			snprintf(line, sizeof(line),
-				"  rank %" PRIu64 " gets %" PRIu64 "..%" PRIu64 " first\n", rank,
+				"  rank %" PRIu64 " begins with %" PRIu64 "..%" PRIu64 "\n", rank,
 				first, first + rows - 1);
 		else
 			snprintf(
@@ -52,23 +52,24 @@ static void put_ranks(struct request *r, uint64_t micro_batch)
 	}
 }
 
-/* Batches that each rank still gets: the same number on all, the last ones padded. */
+/* The number of batches that each rank still gets, padded ones included. */
 static uint64_t batches(const struct cursor *c, uint64_t global)
 {
 	uint64_t left = cursor_end(c) - c->next;
 
-	assert(global > 0); /* no session has a world or micro-batch of 0 */
+	assert(global > 0); /* request_answered() has checked it */
 	return left / global + (left % global != 0);
 }
 
 static void put_steps(struct request *r, uint64_t before, uint64_t after)
 {
-	const char *change = before == after	   ? "as before"
-			     : after % before == 0 ? "a multiple of the one before"
-			     : before % after == 0
-				     ? "a divisor of the one before"
-				     : "neither a multiple nor a divisor of the one before: steps "
-				       "no longer end where they did";
+	const char *change =
+		before == after	      ? "unchanged"
+		: after % before == 0 ? "a multiple of the old one"
+		: before % after == 0
+			? "a divisor of the old one"
+			: "neither a multiple nor a divisor of the old one, so steps no "
+			  "longer end at the same positions";
 	char line[300];
 
 	snprintf(line, sizeof(line), "global batch %" PRIu64 " -> %" PRIu64 ": %s\n", before, after,
@@ -76,8 +77,8 @@ static void put_steps(struct request *r, uint64_t before, uint64_t after)
 	ctl_put(&r->out, line);
 	if (cursor_end(&r->cursor) != UINT64_MAX) {
 		snprintf(line, sizeof(line),
-			"left to the end, position %" PRIu64 ": %" PRIu64
-			" batches on each of the old ranks, %" PRIu64 " on each of the new ones\n",
+			"until the end at position %" PRIu64 ": %" PRIu64
+			" batches per old rank, %" PRIu64 " per new rank\n",
 			cursor_end(&r->cursor), batches(&r->cursor, before),
 			batches(&r->cursor, after));
 		ctl_put(&r->out, line);
@@ -93,7 +94,7 @@ static void put_rescale(struct request *r)
 	if (!r->json) {
 		snprintf(line, sizeof(line),
 			"world %" PRIu64 " -> %" PRIu64 ", micro-batch %" PRIu64 " -> %" PRIu64
-			": from position %" PRIu64 " on every sample once, as before\n",
+			": the next job begins at position %" PRIu64 "\n",
 			r->world_before, r->world, r->micro_batch_before, micro_batch,
 			r->cursor.next);
 		ctl_put(&r->out, line);
@@ -175,7 +176,7 @@ static void put_result(struct request *r)
 			r->kind, r->cursor.next);
 	else if (mix)
 		snprintf(line, sizeof(line),
-			"mix acts from position %" PRIu64 ", the run is at %" PRIu64 "\n",
+			"the new mix begins at position %" PRIu64 "; the run is at %" PRIu64 "\n",
 			r->acts_from, r->from);
 	else if (skip)
 		snprintf(line, sizeof(line), "skipped from position %" PRIu64 " to %" PRIu64 "\n",
@@ -183,7 +184,7 @@ static void put_result(struct request *r)
 	else
 		snprintf(line, sizeof(line), "saved at position %" PRIu64 "%s%s%s\n",
 			r->cursor.next, r->tag ? ", tag " : "", r->tag ? r->tag : "",
-			strcmp(r->kind, "checkpoint") == 0 ? "" : ", the job leaves");
+			strcmp(r->kind, "checkpoint") == 0 ? "" : "; the job exits");
 	ctl_put(&r->out, line);
 	if (r->world)
 		put_rescale(r);
@@ -202,9 +203,8 @@ int request_conclude(struct request *r)
 		differ |= a->outcome == WIRE_DONE && !a->same;
 	}
 	if (participants_name(r, 1 << WIRE_GONE, names, sizeof(names)))
-		return ctl_fail("%s ended without an answer: the job's next checkpoint shows "
-				"whether it was "
-				"carried out",
+		return ctl_fail("%s ended without an answer; the job's next checkpoint shows "
+				"whether the request was carried out",
 			names);
 	if (!r->has_cursor)
 		return ctl_fail("the job reported success without a position");
@@ -217,8 +217,8 @@ int request_conclude(struct request *r)
 					"%s%s", n > 1 ? ", " : "",
 					participant_name(&r->participant[i], one, sizeof(one)));
 		return ctl_fail(
-			"the ranks are not at one position: the cursors of %s%s differ from the "
-			"first that came, at position %" PRIu64,
+			"the ranks are not at the same position: the cursors of %s%s differ from "
+			"the first one received, at position %" PRIu64,
 			names, n > REQUEST_NAMED ? " and others" : "", r->cursor.next);
 	}
 	(r->json ? put_result_json : put_result)(r);

@@ -1,11 +1,13 @@
 /*
- * Where the daemon listens.
+ * Finds the daemon's socket.
  */
 #ifndef TOKEND_CTL_SOCKET_H
 #define TOKEND_CTL_SOCKET_H
 
-/* @option, else $TOKEND_SOCKET, else the socket of the config @config, else the usual place. Owned
- * by the caller; NULL after an error was printed. @option and @config may be NULL. */
+/* The path of the socket: @option, otherwise $TOKEND_SOCKET, otherwise the socket of the config
+ * file
+ * @config, otherwise the default of this user. @option and @config may be NULL. The caller frees
+ * it. NULL after an error was printed. */
 char *ctl_socket(const char *option, const char *config);
 
 #endif

@@ -1,4 +1,4 @@
-/* tokctl status: what a daemon is doing, session by session. */
+/* tokctl status: the sessions of a daemon. */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
@@ -27,7 +27,7 @@ struct column {
 	const char *name;
 };
 
-/* "{first":n,"second":n… without the closing brace. */
+/* Puts {"first":n,"second":n… without the closing brace. */
 static void put_numbers(
 	struct ctl_out *out, const struct wire *w, const struct column *columns, size_t n)
 {
@@ -56,7 +56,7 @@ static void put_slow_json(struct ctl_out *out, const struct wire *w)
 	put_text(out, w, WIRE_SLOW_SHARD, "slow_shard");
 }
 
-/* Its storage does not answer. */
+/* Puts a line if a read from storage is not answered. */
 static void put_slow(struct ctl_out *out, const struct wire *w)
 {
 	struct wire_bytes shard = wire_bytes(w, WIRE_SLOW_SHARD),
@@ -130,7 +130,7 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 
 	snprintf(line, sizeof(line),
 		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64
-		" sessions, %" PRIu64 " of %" PRIu64 " bytes, lost wakes %" PRIu64 "\n",
+		" sessions, %" PRIu64 " of %" PRIu64 " bytes of memory, lost wakes %" PRIu64 "\n",
 		socket, wire_number(w, WIRE_PID), wire_number(w, WIRE_UPTIME_MS) / 1000, (int)io.n,
 		io.at, wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES),
 		wire_number(w, WIRE_LIMIT_BYTES), wire_number(w, WIRE_LOST_WAKES));
@@ -186,7 +186,13 @@ static int status(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_status = {
 	.name = "status",
-	.help = "what a running daemon serves",
+	.help = "print the sessions of a running daemon",
+	.about = "Prints one line per session (an attached trainer process): stream, run, rank, "
+		 "rows "
+		 "per batch, position of the next batch, batches that are ready, and pid. The last "
+		 "line is about the daemon. lost wakes must be 0: it counts waits that ended only "
+		 "by the client's own check.",
+	.examples = CTL_EXAMPLES({"list the sessions", "tokctl status -c tokend.yaml"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = status,

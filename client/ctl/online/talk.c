@@ -2,6 +2,7 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/socket.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -36,7 +37,7 @@ enum ctl_heard ctl_hear(struct ctl_link *l, int ms, int other)
 		case LINK_CLOSED:
 			return CTL_LOST;
 		case LINK_FAULT:
-			ctl_fail("not a daemon that speaks our protocol: %s: %s",
+			ctl_fail("unexpected message from the daemon: %s: %s; " PHRASE_RELEASE,
 				l->packet.fault.field, l->packet.fault.text);
 			return CTL_BAD;
 		case LINK_WAKE:
@@ -61,11 +62,11 @@ static bool receive(struct ctl_link *l)
 	case CTL_MESSAGE:
 		return true;
 	case CTL_LOST:
-		ctl_fail("the daemon closed the connection (it stopped or was killed): ask again "
+		ctl_fail("the daemon closed the connection (it stopped or was killed); try again "
 			 "when it is back");
 		break;
 	case CTL_TIMEOUT:
-		ctl_fail("no reply within %d s", REPLY_MS / 1000);
+		ctl_fail("no reply from the daemon within %d s", REPLY_MS / 1000);
 		break;
 	default:
 		break;
@@ -73,14 +74,14 @@ static bool receive(struct ctl_link *l)
 	return false;
 }
 
-/* Is the last message an error? It is printed. */
+/* Is the last message an error? Prints it. */
 static bool refused(const struct ctl_link *l)
 {
 	struct wire_bytes text = wire_bytes(&l->packet.wire, WIRE_TEXT);
 
 	if (l->packet.wire.op != WIRE_ERROR)
 		return false;
-	ctl_fail("refused: %.*s", (int)text.n, text.at);
+	ctl_fail("the daemon refused: %.*s", (int)text.n, text.at);
 	return true;
 }
 
@@ -110,7 +111,7 @@ bool ctl_exchange(
 			return false;
 		bool mine = is_reply(l);
 
-		/* An error without a serial is about the connection. */
+		/* An error without a serial concerns the connection. */
 		if ((mine && (w->op == reply || !each)) ||
 			(w->op == WIRE_ERROR && (mine || !wire_has(w, WIRE_SERIAL))))
 			return true;
@@ -139,7 +140,7 @@ bool ctl_connect(struct ctl_link *l, const char *given, const char *config)
 	if (l->fd < 0 && fault.code == FAULT_PERMISSION)
 		ctl_fail("%s: %s", fault.field, fault.text);
 	else if (l->fd < 0)
-		ctl_fail("%s; start one with tokend -c FILE, or name its --socket", fault.text);
+		ctl_fail("%s; " PHRASE_START, fault.text);
 	else if (receive(l) && !refused(l))
 		return true;
 	ctl_disconnect(l);

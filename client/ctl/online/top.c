@@ -1,4 +1,4 @@
-/* tokctl top: status again and again, with the rate at which each session releases its batches. */
+/* tokctl top: prints the sessions repeatedly, with the rate at which each releases its batches. */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
@@ -15,8 +15,9 @@
 #include <unistd.h>
 
 struct seen {
-	uint64_t pid, released,
-		ms; /* of a session by its number; another pid or fewer released: a new one */
+	/* Of the session with this number. If the pid differs, or fewer are released, it is a new
+	 * one. */
+	uint64_t pid, released, ms;
 };
 
 struct top {
@@ -36,7 +37,7 @@ static uint64_t clock_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Tokens per second since the last query; 0 the first time. */
+/* Tokens per second since the last status; 0 the first time. */
 static double rate(struct top *t, const struct wire *w)
 {
 	uint64_t id = wire_number(w, WIRE_ID), released = wire_number(w, WIRE_RELEASED);
@@ -98,12 +99,12 @@ static bool show(struct top *t, bool screen)
 		" MiB%s\n",
 		t->link.socket, wire_number(w, WIRE_UPTIME_MS) / 1000,
 		wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES) >> 20,
-		wire_number(w, WIRE_LIMIT_BYTES) >> 20, screen ? "; q leaves" : "");
+		wire_number(w, WIRE_LIMIT_BYTES) >> 20, screen ? "; q quits" : "");
 	ctl_put(&t->out, line);
 	return ctl_finish(&t->out, CTL_OK) == CTL_OK;
 }
 
-/* Waits until @until. False: the user wants to end. */
+/* Waits until @until (clock_ms()). False: the user wants to quit. */
 static bool rest(const struct top *t, uint64_t until, bool keys)
 {
 	struct pollfd p[] = {{t->signals, POLLIN, 0}, {keys ? STDIN_FILENO : -1, POLLIN, 0}};
@@ -139,7 +140,7 @@ static bool loop(struct top *t, uint64_t interval_ms, uint64_t count, bool scree
 	}
 }
 
-/* Reads keys one by one, not shown, meanwhile. */
+/* Runs the loop with a terminal that passes keys one by one and does not echo them. */
 static bool with_keys(struct top *t, uint64_t interval_ms, uint64_t count)
 {
 	bool screen = isatty(STDOUT_FILENO);
@@ -166,21 +167,22 @@ static const struct ctl_option options[] = {
 	[CONFIG] = CTL_CONFIG_OPTION,
 	[INTERVAL] = {.name = "interval",
 		.kind = CTL_DECIMAL,
-		.value = "S",
+		.value = "SECONDS",
 		.low = 0.01,
 		.high = 86400,
-		.help = "seconds from one to the next; default 1"},
+		.preset = "1",
+		.help = "time between updates"},
 	[COUNT] = {.name = "count",
 		.kind = CTL_NUMBER,
 		.value = "N",
 		.least = 1,
 		.most = UINT64_MAX,
-		.help = "how many times; default: until it is ended"},
+		.help = "number of updates; default: until q or a signal"},
 };
 
 static int top(const struct ctl_arguments *a)
 {
-	double seconds = ctl_given(a, INTERVAL) ? a->value[INTERVAL].decimal : 1;
+	double seconds = a->value[INTERVAL].decimal;
 	struct top *t = calloc(1, sizeof(*t));
 	bool ok = false;
 
@@ -198,7 +200,11 @@ static int top(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_top = {
 	.name = "top",
-	.help = "the same again and again, with rates; q leaves",
+	.help = "print the sessions of a running daemon repeatedly, with their rates; q quits",
+	.about = "WAITS tells who waits: trainer, if no batch is ready; tokend, with the time so "
+		 "far, if the ring has been full.",
+	.examples = CTL_EXAMPLES(
+		{"three updates, one per second", "tokctl top -c tokend.yaml --count 3"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = top,
