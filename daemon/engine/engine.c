@@ -9,20 +9,20 @@
 
 enum {
 	TRIES = 3,
-	PADDING_A_STEP = 1 << 20, /* bytes of zeros, then other events get their turn */
+	PADDING_A_STEP = 1 << 20, /* bytes of zeros; then other events get their turn */
 };
 
 /* A stream's part of the reads in flight. */
 struct share {
 	unsigned reading;
 	bool slow;
-	STAILQ_HEAD(, feed) waiting; /* feeds that could go on if the share were larger */
+	STAILQ_HEAD(, feed) waiting; /* feeds that could go on with a larger share */
 };
 
 struct engine {
 	unsigned depth;
 	unsigned reading; /* reads in flight, over all feeds */
-	unsigned stuck;	  /* of these, the reads of slow streams */
+	unsigned stuck;	  /* of these, reads of slow streams */
 	struct share share[LIMIT_STREAMS];
 	unsigned failing; /* feeds whose ENGINE_FAILED is still to be reported */
 	struct feed *feed[LIMIT_SESSIONS];
@@ -50,7 +50,7 @@ void engine_free(struct engine *engine)
 
 /* ---- invariants ---- */
 
-/* Of the feed in slot @id of the table. */
+/* Of the feed at @id of the table. */
 static void check_feed(const struct engine *engine, uint32_t id)
 {
 	const struct feed *feed = engine->feed[id];
@@ -63,7 +63,7 @@ static void check_feed(const struct engine *engine, uint32_t id)
 	feed_check(feed);
 }
 
-/* In time proportional to the table of sessions, so not at every step. */
+/* Walks over all sessions, so not at every step. */
 static void engine_check(const struct engine *engine)
 {
 	unsigned reading = 0, failing = 0, shared = 0, stuck = 0;
@@ -95,7 +95,7 @@ static struct feed *feed_of(struct turn *leaf)
 	return (struct feed *)((char *)leaf - offsetof(struct feed, turn));
 }
 
-/* The node of this user: that of a feed which is there already, or a new one. */
+/* The node of this user: that of an attached feed, or a new one. */
 static struct turn *find_user(struct engine *engine, const struct feed_options *o)
 {
 	struct turn *user = engine->user;
@@ -161,7 +161,7 @@ static unsigned share_most(const struct engine *engine, const struct share *shar
 	return others < quarter ? quarter - others : 0;
 }
 
-/* Makes the feeds that waited for it ready again. */
+/* Makes the feeds that wait for the share ready. */
 static void share_wake(struct share *share)
 {
 	struct feed *feed;
@@ -198,7 +198,7 @@ static void share_begin(struct engine *engine, struct feed *feed)
 	engine->stuck += share->slow;
 }
 
-/* Wakes waiting feeds, but not at each read that ends: there may be many. */
+/* Wakes waiting feeds, but not after every read, because there may be many. */
 static void share_end(struct engine *engine, struct feed *feed)
 {
 	struct share *share = share_of(engine, feed);
@@ -211,7 +211,7 @@ static void share_end(struct engine *engine, struct feed *feed)
 	share->reading--;
 	engine->stuck -= share->slow;
 	most = share_most(engine, share);
-	if (share->slow) /* the share of the others may be larger now */
+	if (share->slow) /* other shares may be larger now */
 		wake_all(engine);
 	else if (!STAILQ_EMPTY(&share->waiting) && share->reading + most / 8 < most)
 		share_wake(share);
@@ -255,7 +255,7 @@ static void leave_if_idle(struct engine *engine, struct feed *feed, struct engin
 	emit_plain(out, ENGINE_GONE, feed);
 }
 
-/* All feeds of the stream stop. Each reports it as soon as there is room in the list. */
+/* Stops all feeds of the stream. Each reports it when there is room in the list of actions. */
 static void fail_stream(struct engine *engine, uint32_t stream, const struct engine_action *read,
 	enum fault_code fault)
 {
@@ -354,8 +354,8 @@ static void tick(struct engine *engine)
 		bool late = feed_late(feed);
 		uint64_t released = feed->released;
 
-		/* A byte that is still on its way at the next tick was lost. Hostile clients send
-		 * none. */
+		/* A wake-up that has not come by the second tick is lost. A hostile client sends
+		 * none, and is not counted. */
 		if (late && feed->late && feed_awake(feed)) {
 			feed->lost_wakes +=
 				ring_released(&feed->options.ring, feed->published, &released);
@@ -382,7 +382,7 @@ static void report_failures(struct engine *engine, struct engine_actions *out)
 	}
 }
 
-/* Plans a row. Returns the cost of the zeros, if it is padding. */
+/* Plans a row. Returns the cost of its zeros if it is padding, otherwise 0. */
 static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_actions *out)
 {
 	struct engine_action read;
@@ -393,13 +393,13 @@ static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_act
 		share_begin(engine, feed);
 		emit(out, read);
 	}
-	/* A slot of padding alone is ready now, and so is one whose reads are all done already. */
+	/* A slot of padding only is ready now, and so is one whose reads are all done. */
 	if (feed->row == 0)
 		publish(feed, out);
 	return wanted ? 0 : feed->cost;
 }
 
-/* Plans a row of each feed in its turn. A feed that cannot go on is not ready (turn_ready()). */
+/* Plans rows, in turns. A feed that cannot go on is made not ready, with turn_ready(). */
 static void pump(struct engine *engine, struct engine_actions *out)
 {
 	struct turn *leaf;

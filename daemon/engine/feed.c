@@ -17,7 +17,7 @@ void feed_check(const struct feed *feed)
 	assert(feed->row < g->rows);
 	assert(feed->row == 0 || feed->planned < feed->batches);
 	assert(feed->reading <= g->slots * g->rows);
-	/* A feed that sleeps has planned whole slots, and waits for one that it can get. */
+	/* A feed that sleeps has planned whole slots, and waits for a release that can come. */
 	assert(feed->wake_at == 0 || feed->row == 0);
 	assert(feed->wake_at == 0 || feed->wake_at > feed->released);
 	assert(feed->wake_at <= feed->planned);
@@ -42,7 +42,7 @@ void feed_check_slots(const struct feed *feed)
 		assert(i < ahead || left == 0);
 		reading += left;
 	}
-	/* Reads that failed are not taken back: no slot of a failed feed is published any more. */
+	/* In a failed feed, reads that failed stay counted, so that no slot is published. */
 	assert(feed->state != FEED_RUNNING || reading == feed->reading + (feed->row > 0));
 }
 
@@ -115,7 +115,7 @@ struct feed_counters feed_counters(const struct feed *feed)
 	uint64_t released = atomic_load_explicit(&ring->control->released, memory_order_relaxed);
 	uint64_t pinned = atomic_load_explicit(&ring->control->pinned, memory_order_relaxed);
 
-	if (released > published) /* the client wrote them: for display only */
+	if (released > published) /* the client writes them, so they may be nonsense */
 		released = published;
 	if (pinned != RING_UNPINNED && pinned > ring->geometry.data_bytes)
 		pinned = ring->geometry.data_bytes;
@@ -130,8 +130,8 @@ struct feed_counters feed_counters(const struct feed *feed)
 
 /* ---- sleeping and waking ---- */
 
-/* Should it go on? If half the ring is free, or if one slot is and the client waits for it while it
- * holds all others. */
+/* Should the feed go on? Yes if half the ring is free, or if a slot is free and the client waits
+ * for it. */
 static bool feed_wanted(const struct feed *feed, uint64_t released)
 {
 	const struct ring *ring = &feed->options.ring;
@@ -140,8 +140,8 @@ static bool feed_wanted(const struct feed *feed, uint64_t released)
 						    ring_client_waits(ring, feed->planned));
 }
 
-/* Full: sleep until half the ring is free, so that the client makes one system call for many
- * batches. */
+/* Puts the feed to sleep until half the ring is free, so that the client makes one system call for
+ * many batches. */
 static enum feed_room feed_sleep(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
@@ -189,7 +189,7 @@ bool feed_awake(struct feed *feed)
 	if (ring_released(ring, feed->published, &feed->released) &&
 		!feed_wanted(feed, feed->released))
 		return false;
-	/* It can go on, or `released` cannot be, which feed_room() will find. */
+	/* It can go on, or `released` is impossible, which feed_room() will find. */
 	feed->wake_at = 0;
 	ring_wake_at(ring, 0);
 	return true;
@@ -206,7 +206,7 @@ bool feed_late(const struct feed *feed)
 
 /* ---- planning ---- */
 
-/* Of ring row @index. */
+/* The destination of ring row @index. */
 static void *row_tokens(const struct feed *feed, uint32_t index)
 {
 	const struct ring_geometry *g = &feed->options.ring.geometry;
@@ -257,7 +257,7 @@ static void begin_slot(struct feed *feed, uint64_t first)
 	memset(&feed->retries[(size_t)at * g->rows], 0, g->rows);
 }
 
-/* The row of @position. False: it is after the end. */
+/* Fills *@row for @position. False: it is past the end. */
 static bool locate(const struct feed *feed, uint64_t position, struct ring_row *row)
 {
 	struct order_place place;

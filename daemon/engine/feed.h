@@ -1,10 +1,10 @@
 /*
- * A feed: one session's place in the order and the state of its slots. Private to the engine.
+ * A feed: one session's position in the order, and the state of its slots. Private to the engine.
  *
  *   released ≤ published ≤ planned ≤ released + slots
  *
- * A slot is planned row by row. Each row becomes a read, or zeros after the end of the stream. A
- * slot is published when its last read is done and all slots before it are published.
+ * A slot is planned row by row. Each row becomes a read, or zeros past the end of the stream. A
+ * slot is published once all of its reads are done and all slots before it are published.
  */
 #ifndef TOKEND_FEED_H
 #define TOKEND_FEED_H
@@ -17,7 +17,7 @@
 enum feed_state {
 	FEED_RUNNING,
 	FEED_FAILED,  /* its stream failed or its client is hostile: nothing more is planned */
-	FEED_LEAVING, /* detached; it ends with its last read */
+	FEED_LEAVING, /* detached; gone after its last read */
 };
 
 struct feed {
@@ -27,13 +27,13 @@ struct feed {
 	enum feed_state state;
 
 	uint64_t batches; /* slots in all, or RING_ENDLESS */
-	uint64_t planned; /* slots whose rows are all planned */
-	uint32_t row;	  /* rows planned of the next slot */
+	uint64_t planned; /* slots that are planned completely */
+	uint32_t row;	  /* planned rows of the next slot */
 	uint64_t published;
 	uint64_t released;
 	uint64_t wake_at; /* asleep until so many slots are released; 0: awake */
-	bool late;	  /* the last tick saw wake_at reached, but no kick has come */
-	uint64_t woken;	  /* the last client_waits that was answered */
+	bool late;	  /* wake_at was reached at the last tick, but no kick has come */
+	uint64_t woken;	  /* the last client_waits that got a wake-up */
 	uint32_t reading; /* reads in flight */
 	_Atomic uint64_t lost_wakes;
 
@@ -41,9 +41,9 @@ struct feed {
 	uint8_t *retries; /* [slots × rows] */
 
 	struct turn turn;
-	uint64_t cost; /* of a row, when turns are counted */
+	uint64_t cost; /* of a row, for turns */
 	STAILQ_ENTRY(feed)
-	waits; /* while waiting for a share of the reads; it is not ready then */
+	waits; /* while it waits for the stream's share of the reads, and is not ready */
 	bool waiting;
 	bool failing; /* ENGINE_FAILED is still to be reported */
 	struct engine_action failure;
@@ -51,22 +51,22 @@ struct feed {
 	struct feed_source source[];
 };
 
-/* Asserts the invariants above, in constant time. What the client may write is not among them. */
+/* Asserts the invariants above, in constant time. Words that the client writes are not checked. */
 void feed_check(const struct feed *feed);
 /* The same for every slot. */
 void feed_check_slots(const struct feed *feed);
 
 /* Is there room to plan the next row? If the ring is full, puts the feed to sleep (wake_at).
- * HOSTILE: `released` cannot be. */
+ * HOSTILE: the client wrote an impossible `released`. */
 enum feed_room { FEED_FULL, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
 enum feed_room feed_room(struct feed *feed);
-/* Plans the next row. True if it needs a read, which @read describes. */
+/* Plans the next row. True: it needs a read, which @read describes. */
 bool feed_plan(struct feed *feed, struct engine_action *read);
-/* Describes the read of ring row @index once more. */
+/* Describes the read of ring row @index again, for a retry or a failure. */
 void feed_read_again(const struct feed *feed, uint32_t index, struct engine_action *read);
-/* Publishes the slots that are ready. True if the client waits for a byte. */
+/* Publishes the slots that are ready. True: send the client a wake-up. */
 bool feed_publish(struct feed *feed);
-/* After a kick: wakes a sleeping feed that can go on. True if it did. */
+/* Wakes the feed if it is asleep and can go on. True: it did. */
 bool feed_awake(struct feed *feed);
 /* Is the feed asleep although it could go on? */
 bool feed_late(const struct feed *feed);

@@ -55,7 +55,7 @@ static void ring_remove(struct turn *turn)
 		turn->parent->ring = turn->next == turn ? NULL : turn->next;
 }
 
-/* Puts @turn into its parent's ring, or takes it out, as it should be now. */
+/* Puts @turn into its parent's ring or takes it out, as its state requires. */
 static void settle(struct turn *turn)
 {
 	bool queue = (turn->ready || turn->ring) && !is_held(turn);

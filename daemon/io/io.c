@@ -29,7 +29,7 @@ bool io_knows_nowait(int fd)
 	char byte;
 	struct iovec to = {.iov_base = &byte, .iov_len = 1};
 
-	/* EINVAL: O_DIRECT, and not aligned. */
+	/* EINVAL: the file is open with O_DIRECT, and the read is not aligned. */
 	return preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN || errno == EINVAL;
 }
 

@@ -1,12 +1,11 @@
 /*
- * Ways of reading bytes. A backend does two things: it reads bytes of a descriptor, and it calls a
- * function in a thread that may block. Everything that is the same for all backends (which shards
- * are open, whether it is the right file, short reads, the alignment of O_DIRECT) is in
- * daemon/reader, so two backends cannot differ in it, and a test can put a backend of its own
- * between.
+ * Backends read bytes. A backend does two things: it reads bytes of a descriptor, and it calls a
+ * function in a thread that may block. The rest is the same for all backends and belongs to
+ * daemon/reader: which shards are open, whether a file is the right one, short reads, the alignment
+ * of O_DIRECT. A test can put a backend of its own in between.
  *
- * Two backends: io_uring, and a pool of threads that pread where io_uring is forbidden (most
- * containers). One thread uses a backend; only kick() may be called from others.
+ * There are two: io_uring, and a pool of threads with pread() for systems that forbid io_uring
+ * (most containers). One thread uses a backend; only kick() may be called from others.
  */
 #ifndef TOKEND_IO_H
 #define TOKEND_IO_H
@@ -19,27 +18,26 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-/* Linux asks for no coarser alignment of O_DIRECT's offsets, lengths and addresses anywhere that
- * matters. */
+/* Alignment of O_DIRECT's offsets, lengths and addresses: enough for all common devices. */
 enum { IO_ALIGN = 4096 };
 
 struct pool_share;
 
 /*
  * One operation: a read, or a call. It belongs to the backend from submit() until reap() returns
- * it. It has no fault of its own, because a completion is passed on as the kernel wrote it:
- * @result is the one place where an errno is negative. Whoever submitted it makes a fault of that.
+ * it. Its outcome is a result as the kernel writes it, with a negative errno; the submitter turns
+ * that into a fault.
  */
 struct io_work {
 	struct io_work *next;	  /* the backend's */
 	struct pool_share *share; /* whose threads it may use */
-	_Atomic bool begun;	  /* the backend is at it; cleared by the caller when it is back */
-	unsigned ticks;		  /* the caller's: since then */
-	int64_t result;		  /* bytes that were read, what call() returned, or -errno; EINTR
-				     and EAGAIN are the caller's to repeat */
-	/* Called where it may block (nowait is false then). NULL: it is a read. */
+	_Atomic bool begun;	  /* set by the backend; cleared by the caller after reap() */
+	unsigned ticks;		  /* the caller's: since it was begun */
+	int64_t result;		  /* bytes read, or the value of call(), or -errno; the caller
+				     repeats it after EINTR and EAGAIN */
+	/* A call: runs in a thread that may block; nowait is false. NULL: a read. */
 	int64_t (*call)(struct io_work *work);
-	/* The caller's: what to do when it is back. */
+	/* The caller's: called after reap(). */
 	void (*done)(void *owner, struct io_work *work);
 	int fd;
 	bool nowait; /* the file system can read without waiting (it knows RWF_NOWAIT) */
@@ -49,7 +47,7 @@ struct io_work {
 	uint64_t at;
 };
 
-/* Relaxed: it orders nothing, it is read once a second. */
+/* Relaxed, because it orders nothing. It is read once a second. */
 static inline void work_begun(struct io_work *work, bool begun)
 {
 	atomic_store_explicit(&work->begun, begun, memory_order_relaxed);
@@ -57,35 +55,34 @@ static inline void work_begun(struct io_work *work, bool begun)
 
 struct io_ops {
 	const char *name;
-	/* At most @works are submitted and not reaped at a time. NULL: @fault, whose text is what
-	 * failed and the name of the errno: "io_uring_setup: EPERM". */
+	/* Opens a backend for at most @works that are submitted and not reaped. NULL: @fault, with
+	 * the failed function and the name of the errno as its text: "io_uring_setup: EPERM". */
 	void *(*open)(unsigned works, struct fault *fault);
-	void (*close)(void *backend); /* only when every work is back */
+	void (*close)(void *backend); /* only after every work was reaped */
 	void (*submit)(void *backend, struct io_work *work);
-	/* Starts what was submitted. Also called after each reap(). */
+	/* Starts all submitted works. Also called after each reap(). */
 	void (*commit)(void *backend);
-	/* Up to @max works that ended. If there are none, waits until @deadline_ns on
-	 * CLOCK_MONOTONIC (0: not at all) or a kick. */
+	/* Returns up to @max works that have ended. If there are none, waits for one or for a kick,
+	 * until @deadline_ns on CLOCK_MONOTONIC (0: does not wait). */
 	unsigned (*reap)(void *backend, struct io_work **done, unsigned max, int64_t deadline_ns,
 		bool *kicked);
-	void (*kick)(void *backend); /* any thread */
-	/* Works of @share take long from now on, or no longer. */
+	void (*kick)(void *backend); /* ends a wait in reap(); any thread */
+	/* Sets whether the storage of @share is slow. */
 	void (*slow)(void *backend, struct pool_share *share, bool slow);
 };
 
 extern const struct io_ops uring_ops;
 extern const struct io_ops pread_ops;
 
-/* Opens @path and fills @found with its statx(). Returns a descriptor or -errno, as a call does.
- * May hang on a network file system. */
+/* Opens @path read-only and fills *@found by statx(). Returns a descriptor or -errno. May hang on a
+ * network file system. */
 int64_t io_open(const char *path, int flags, struct statx *found);
-/* Can the file system of @fd read without waiting? If it cannot, it says so before it looks at the
- * file. */
+/* Can the file system of @fd read without waiting? Never blocks. */
 bool io_knows_nowait(int fd);
 
 int64_t io_now_ns(void); /* CLOCK_MONOTONIC */
 
-/* @fault: @what failed with @error, for io_ops.open(). Always false. */
+/* Fills @fault as io_ops.open() does: @what failed with @error. Always false. */
 bool io_open_fault(struct fault *fault, int error, const char *what);
 
 #endif

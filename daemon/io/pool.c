@@ -12,7 +12,7 @@ enum { STACK_BYTES = 256 * 1024 }; /* formats parse and convert on it */
 
 struct pool {
 	int news_fd;
-	pthread_mutex_t mutex; /* of all below */
+	pthread_mutex_t mutex; /* of all members below */
 	pthread_cond_t work;
 	TAILQ_HEAD(, pool_share) turns; /* shares with something to do */
 	struct works done;
@@ -20,7 +20,7 @@ struct pool {
 		slow_busy; /* threads at work, for shares that are not slow and for slow ones */
 	unsigned idle;	   /* threads that wait for work */
 	bool kicked, stop;
-	unsigned threads; /* only the data thread adds to them */
+	unsigned threads; /* only the data thread adds some */
 	pthread_t thread[POOL_MOST];
 };
 
@@ -83,7 +83,7 @@ static unsigned above(unsigned a, unsigned b)
 	return a > b ? a - b : 0;
 }
 
-/* How many more works of this share may be begun, if no other share begins any. */
+/* How many more works this share may begin, if no other share begins any. */
 static unsigned share_room(const struct pool *pool, const struct pool_share *share)
 {
 	if (share->slow)
@@ -91,7 +91,7 @@ static unsigned share_room(const struct pool *pool, const struct pool_share *sha
 	return less(above(POOL_THREADS, share->busy), above(POOL_THREADS + POOL_SPARE, pool->busy));
 }
 
-/* How many more works may be begun, of all shares together. */
+/* How many more works all shares together may begin. */
 static unsigned pool_room(const struct pool *pool)
 {
 	unsigned fast = 0, slow = 0;
@@ -113,7 +113,7 @@ static void share_add(struct pool *pool, struct io_work *work)
 	works_add(&share->todo, work);
 }
 
-/* Begins the work whose turn it is. NULL: none may be begun. */
+/* Begins the next work. NULL: none may begin. */
 static struct io_work *share_begin(struct pool *pool)
 {
 	struct pool_share *share;
@@ -189,7 +189,7 @@ static void *pool_thread(void *argument)
 
 /* ---- the data thread's side ---- */
 
-/* Called with the lock, by the thread that adds threads. */
+/* Called with the lock, by the data thread. */
 static void pool_check(const struct pool *pool)
 {
 	const struct pool_share *share;
@@ -201,7 +201,7 @@ static void pool_check(const struct pool *pool)
 		share->busy <= (share->slow ? pool->slow_busy : pool->busy));
 }
 
-/* Signals are for other threads: these inherit a mask that blocks all of them. False: @fault. */
+/* The thread inherits a mask that blocks all signals. False: @fault. */
 static bool pool_add_thread(struct pool *pool, struct fault *fault)
 {
 	pthread_attr_t attr;
@@ -217,13 +217,13 @@ static bool pool_add_thread(struct pool *pool, struct fault *fault)
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error)
-		return io_open_fault(fault, error, "starting a thread");
+		return io_open_fault(fault, error, "pthread_create");
 	pool->threads++;
 	return true;
 }
 
-/* Adds threads the first time that there is more to do than the present ones can begin. The first
- * thread is enough to go on with if no other can be had. */
+/* Adds threads if there is more to begin than the present ones can. If that fails, the first thread
+ * is enough. */
 static void pool_grow(struct pool *pool, unsigned lacking)
 {
 	struct fault unused;
@@ -233,7 +233,7 @@ static void pool_grow(struct pool *pool, unsigned lacking)
 			return;
 }
 
-/* Has threads begin all works that may be begun. Called with the lock; unlocks it. */
+/* Wakes or adds threads for all works that may begin. Called with the lock; unlocks it. */
 static void pool_start(struct pool *pool)
 {
 	pool_check(pool);

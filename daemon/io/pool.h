@@ -1,12 +1,12 @@
 /*
- * The threads that may hang: each takes one work after the other and does it with plain system
- * calls. The data thread takes what is done. It is told through a descriptor, so it can wait for
- * this and for other things at once.
+ * A pool of threads that may hang. Each takes one work after the other and does it with plain
+ * system calls. The data thread takes the works that are done; a descriptor announces them, so that
+ * it can wait for other events, too.
  *
  * The works of each stream are a share, and shares take turns. A share has at most POOL_THREADS
- * threads, and there are POOL_SPARE more than that, so a share whose storage stops answering leaves
- * some to others. Once a share is known to be slow, its threads no longer count: others get as many
- * as if it did not exist, and all slow shares together get POOL_SLOW.
+ * threads, and there are POOL_SPARE more, so a share whose storage stops answering leaves some to
+ * other shares. Threads of a share that is known to be slow do not count: other shares get as many
+ * as without it, and all slow shares together get POOL_SLOW more.
  */
 #ifndef TOKEND_POOL_H
 #define TOKEND_POOL_H
@@ -17,12 +17,10 @@
 #include <sys/queue.h>
 
 enum {
-	/* A file system with the latency of an object store, 50 ms, then still gives 640 windows a
-	   second. */
-	POOL_THREADS = 32,
+	POOL_THREADS = 32, /* at an object store's latency, 50 ms: 640 windows a second */
 	POOL_SPARE = 8,
 	POOL_SLOW = POOL_THREADS / 4,
-	POOL_MOST = LIMIT_READS, /* no more works can be under way */
+	POOL_MOST = LIMIT_READS, /* threads: one for each work in flight */
 };
 
 _Static_assert(POOL_SLOW >= 1 && POOL_THREADS + POOL_SPARE + POOL_SLOW <= POOL_MOST,
@@ -38,11 +36,11 @@ void works_add(struct works *works, struct io_work *work);
 struct io_work *works_take(struct works *works); /* NULL: none */
 void works_move(struct works *to, struct works *from);
 
-/* The pool owns all members, under its lock. Initialise with pool_share_init(). */
+/* Initialise with pool_share_init(). Afterwards only the pool uses the members, under its lock. */
 struct pool_share {
 	struct works todo;
 	TAILQ_ENTRY(pool_share) turn; /* while there is something to do */
-	unsigned busy;		      /* threads that work for it */
+	unsigned busy;		      /* threads at work for it */
 	bool slow;
 };
 
@@ -50,16 +48,15 @@ void pool_share_init(struct pool_share *share);
 
 struct pool;
 
-/* NULL: as io_ops.open() says. */
+/* NULL: @fault, as of io_ops.open(). */
 struct pool *pool_open(struct fault *fault);
-void pool_close(struct pool *pool); /* every work must have been taken */
-/* An eventfd, written to when pool_take() has something new. Whoever waits for it reads it, then
- * takes. */
+void pool_close(struct pool *pool); /* only after every work was taken */
+/* An eventfd that becomes readable when pool_take() has news. Read it, then take. */
 int pool_news_fd(const struct pool *pool);
-/* Gives each work to its share. */
+/* Moves all works to their shares and starts as many as possible. */
 void pool_give(struct pool *pool, struct works *works);
 void pool_slow(struct pool *pool, struct pool_share *share, bool slow);
-/* Appends what is done to @done. Returns whether there was a kick since the last call. */
+/* Appends the works that are done to @done. True: there was a kick since the last call. */
 bool pool_take(struct pool *pool, struct works *done);
 void pool_kick(struct pool *pool); /* any thread */
 

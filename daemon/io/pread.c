@@ -1,7 +1,7 @@
 /*
- * For where io_uring is forbidden. The data thread itself reads bytes that are in the page cache,
- * with RWF_NOWAIT; for shards of a few GB that is nearly all of them. The rest goes to the pool. A
- * read that RWF_NOWAIT refuses has started its read-ahead all the same.
+ * The backend for systems that forbid io_uring. The data thread itself reads bytes that are in the
+ * page cache, with RWF_NOWAIT; for shards of a few GB these are nearly all bytes. Other reads go to
+ * the pool. A read that RWF_NOWAIT refuses has already started its read-ahead.
  */
 #include "daemon/io/pool.h"
 
@@ -19,10 +19,10 @@ struct pread {
 	struct works done;
 };
 
-/* True: done, from the page cache. An error is left for the pool to meet again. */
+/* True: it was read, from the page cache. After an error the pool tries again and reports it. */
 static bool read_cached(struct io_work *work)
 {
-	/* With O_DIRECT, RWF_NOWAIT would not return before the device has answered. */
+	/* With O_DIRECT, RWF_NOWAIT waits for the device. */
 	if (work->call || !work->nowait || work->direct)
 		return false;
 	assert(work->fd >= 0 && work->bytes > 0);
@@ -111,7 +111,7 @@ static void *pread_open(unsigned works, struct fault *fault)
 {
 	struct pread *p = calloc(1, sizeof(*p));
 
-	(void)works; /* no list here has a bound of its own */
+	(void)works; /* the lists have no bound of their own */
 	if (!p) {
 		io_open_fault(fault, ENOMEM, "memory");
 		return NULL;

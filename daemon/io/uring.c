@@ -3,15 +3,15 @@
  * ext4, xfs, btrfs, …). A read of bytes in the page cache ends inside the submit, and its
  * completion is found without another system call.
  *
- * All other work goes to the pool, because the kernel's own threads do not keep the data thread out
- * of it. The kernel opens a FUSE file inside the submit when the name is cached. FUSE files can be
- * polled and always seem readable, so it reads them there, too (Linux 6.9 and later). And for a
- * short answer under FOPEN_DIRECT_IO it reads the same offset again as if it were the rest (seen on
- * 6.18): wrong bytes without an error.
+ * All other works go to the pool, because in the ring they could block the data thread, or read
+ * wrong bytes. The kernel opens a FUSE file inside the submit if the name is cached. FUSE files can
+ * be polled and always seem readable, so the kernel also reads them inside the submit (Linux 6.9
+ * and later). After a short answer under FOPEN_DIRECT_IO it reads the same offset again as if it
+ * were the rest (seen on 6.18): wrong bytes without an error.
  *
- * The ring is set up without SINGLE_ISSUER and DEFER_TASKRUN: it is made in one thread, used in a
- * second, and closed by the first after that has ended. Neither gains anything measurable where
- * nearly all reads end inline.
+ * The ring is set up without SINGLE_ISSUER and DEFER_TASKRUN, because it is made in one thread,
+ * used in a second, and closed by the first. Neither has a measurable benefit if nearly all reads
+ * end inside the submit.
  */
 #include "daemon/io/pool.h"
 
@@ -25,7 +25,7 @@ struct uring {
 	struct pool *pool;
 	struct works waiting; /* for the pool, until the commit */
 	struct works done;    /* by the pool */
-	uint64_t news;	      /* what the read of the pool's descriptor fills in */
+	uint64_t news;	      /* destination of the read of the pool's descriptor */
 	bool armed;	      /* that read is in the ring */
 };
 
@@ -46,8 +46,7 @@ static bool ring_init(struct io_uring *ring, unsigned entries, struct fault *fau
 	return error == 0 || io_open_fault(fault, error, "io_uring_setup");
 }
 
-/* A wait with a timeout came with Linux 5.11, long after the read. Without it a ring is of no use.
- */
+/* The backend needs reads, and waits with a timeout (Linux 5.11). */
 static bool ring_can(struct io_uring *ring)
 {
 	struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
@@ -106,7 +105,7 @@ static void ring_commit(struct io_uring *ring)
 	while (io_uring_sq_ready(ring) > 0) {
 		int n = io_uring_submit(ring);
 
-		/* Short of memory or of room for completions, the next wait submits again. */
+		/* No memory, or no room for completions: the next wait submits again. */
 		if (n == -EAGAIN || n == -EBUSY || n == -ENOMEM)
 			return;
 		assert(n >= 0 || n == -EINTR);
@@ -117,8 +116,8 @@ static struct io_uring_sqe *ring_entry(struct io_uring *ring)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
 
-	/* There is an entry for each work and the news: only a submit that the kernel put off can
-	 * fill the ring. */
+	/* There is an entry for each work and the news, so the ring is full only if the kernel
+	 * postponed a submit. */
 	while (!sqe) {
 		ring_commit(ring);
 		sqe = io_uring_get_sqe(ring);
@@ -142,7 +141,7 @@ static void uring_submit(void *backend, struct io_work *work)
 	work_begun(work, true);
 }
 
-/* Has the ring read the pool's descriptor, unless it does already. */
+/* Queues a read of the pool's descriptor, unless there is one. */
 static void uring_arm(struct uring *u)
 {
 	if (u->armed)
@@ -199,10 +198,10 @@ static void uring_wait(struct uring *u, int64_t deadline_ns)
 	struct __kernel_timespec wait = {
 		.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
 	struct io_uring_cqe *cqe;
-	assert(u->armed); /* otherwise nobody hears the pool */
+	assert(u->armed); /* otherwise the pool's news would not end the wait */
 	int n = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &wait, NULL);
 
-	/* Whoever called looks at the clock, and comes again. */
+	/* The caller looks at the clock and calls again. */
 	assert(n >= 0 || n == -ETIME || n == -EINTR || n == -EAGAIN || n == -EBUSY || n == -ENOMEM);
 }
 
@@ -215,8 +214,7 @@ static unsigned uring_reap(
 
 	if (count > 0 || *kicked || deadline_ns == 0)
 		return count;
-	/* The news may have been harvested just now, and all of it taken before: then nobody would
-	 * hear the next. */
+	/* The news may have been harvested just now with nothing new: listen again. */
 	uring_arm(u);
 	uring_wait(u, deadline_ns);
 	return uring_harvest(u, done, max, kicked);

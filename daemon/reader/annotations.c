@@ -15,7 +15,7 @@ bool annotations_in_files(const struct dataset *d, const struct shard *shard)
 	       (d->hint.loss_mask && (shard->mask || shard->bounds));
 }
 
-/* Windows that are samples hold no boundary but what an eos shows. */
+/* A window that is a sample has document starts only by the eos. */
 static bool write_documents(const struct dataset *d, const struct shard *shard, uint64_t token,
 	uint64_t n, const void *tokens, const struct annotations *to, struct fault *fault)
 {
@@ -27,8 +27,8 @@ static bool write_documents(const struct dataset *d, const struct shard *shard, 
 		count = documents_find(to->start, tokens, (uint32_t)n, d->token_bytes, d->eos);
 	else if (d->sample_tokens == 0)
 		return fault_set(fault, FAULT_DATA, "",
-			"nothing says where its documents end: it has no index of them, and the "
-			"stream no eos");
+			"the ends of its documents are unknown: it has no index, and the stream "
+			"has no eos; set eos, the token that ends a document");
 	if (count < 0)
 		return false;
 	assert((uint64_t)count <= n);

@@ -1,7 +1,7 @@
 /*
- * Annotations of a window: where documents begin in it, by the index of its shard, otherwise by the
- * eos; and which tokens may be labels, by masks and by bounds that leave tokens out, otherwise all
- * of them.
+ * Annotations of a window. Document starts come from the shard's index, otherwise from the eos. The
+ * loss mask comes from the shard's mask, or from bounds that leave tokens out; otherwise every
+ * token may be a label.
  */
 #ifndef TOKEND_READER_ANNOTATIONS_H
 #define TOKEND_READER_ANNOTATIONS_H
@@ -10,14 +10,14 @@
 #include "proto/annotations.h"
 #include "proto/fault.h"
 
-/* Do any of them come from files for windows of this shard? It may not, in a dataset that is
- * `marked`. */
+/* Do annotations of this shard's windows come from files? Not all shards of a `marked` dataset have
+ * such files. @shard may be NULL. */
 bool annotations_in_files(const struct dataset *dataset, const struct shard *shard);
 
 /*
- * Writes what @to has room for, of @n tokens from @token on, which are at @tokens as they are
- * served. @shard is open; NULL where no annotations come from files, and then nothing blocks.
- * False: @fault.
+ * Writes the annotations that @to requests, of the @n tokens at @tokens, which are number @token
+ * and the following of their shard. @shard is open, and reading it may block; NULL if no
+ * annotations come from files. False: @fault.
  */
 bool annotations_write(const struct dataset *dataset, const struct shard *shard, uint64_t token,
 	uint64_t n, const void *tokens, const struct annotations *to, struct fault *fault);

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdbool.h>
 
-/* Most tokens end nothing: a block without an eos is passed over whole, in vectors. */
+/* Most tokens are not an eos: a block without one is skipped, with vector instructions. */
 enum { BLOCK = 64 };
 
 #define FIND(width, type)                                                                          \

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* Faults that may pass by themselves. All others stop the stream. */
+/* Is it a fault that may pass by itself? All others stop the stream. */
 static bool passes(const struct fault *fault)
 {
 	int error = fault->error;
@@ -16,8 +16,8 @@ static bool passes(const struct fault *fault)
 }
 
 /*
- * An NFS server that forgot the file may still know the path, and whether that leads to the same
- * file shows when it is opened again.
+ * An NFS server that forgot the file may still know the path. The shard is opened again, which
+ * shows whether it is the same file.
  */
 static bool begins_again(struct read *read)
 {
@@ -59,7 +59,7 @@ void read_hold(struct reader *reader, struct read *read)
 {
 	struct file *file = read->file;
 
-	/* Staging is nobody else's, so its bytes are as they were read. */
+	/* No client can write to staging, so its bytes are as they were read. */
 	if (file->plain && read->staged && !file->watch.in_flight)
 		look_keep(&file->watch.look[0], read->start, read->staging, read->have);
 	read_push(read, READ_ENDED, &file->watch.ended);
@@ -73,12 +73,12 @@ static void reader_warn(struct reader *reader, const struct file *file)
 	if (reader->warnings++ > 0)
 		return;
 	snprintf(reader->warning, sizeof(reader->warning),
-		"%.800s: its ctime changed while it was open (mode, owner, links or name), the "
-		"sampled bytes did not: going on",
+		"%.800s: its ctime changed while it was open (mode, owner, links or name), but "
+		"its sampled bytes did not; reading continues",
 		file->path);
 }
 
-/* The look's outcome is in file->fault. */
+/* Ends the held reads after a look, by its outcome in file->fault. */
 static void file_looked(struct reader *reader, struct file *file)
 {
 	struct reads held = STAILQ_HEAD_INITIALIZER(held);
@@ -86,8 +86,8 @@ static void file_looked(struct reader *reader, struct file *file)
 	struct read *read;
 
 	STAILQ_CONCAT(&held, &file->watch.held);
-	/* A file that changed stays known: opened anew it might pass for the one that was listed.
-	 */
+	/* A file that changed stays in the table: opened again, it might pass for the one that was
+	 * listed. */
 	if (!same && file->fault.code != FAULT_CHANGED)
 		files_forget(file);
 	if (same && file->watch.touched)

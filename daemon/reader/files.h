@@ -1,8 +1,7 @@
 /*
- * The shards that are open: a table of fixed size, found by (dataset, shard). The least recently
- * used entry is given up first; a file with users never is. Nothing here does I/O: a descriptor of
- * the former owner stays in its entry until whoever opens it anew closes it (closing can hang, too,
- * so it is left to threads that may).
+ * The table of open shards, of fixed size, keyed by (dataset, shard). The least recently used entry
+ * is evicted first; a file with users never is. Nothing here does I/O: an evicted entry keeps its
+ * descriptor until the next opening closes it, because close() may hang and belongs in the pool.
  */
 #ifndef TOKEND_FILES_H
 #define TOKEND_FILES_H
@@ -17,22 +16,22 @@ struct read;
 struct share;
 STAILQ_HEAD(reads, read);
 
-/* Whether it is still the same file, and who waits to learn that: watch.h. */
+/* The looks at a file, and the reads that wait for them: watch.h. */
 struct watch {
-	struct look look[1 + SHARD_SIDES]; /* its own, then those of its side files */
+	struct look look[1 + SHARD_SIDES]; /* of the shard, then of its side files */
 	unsigned looks;
-	bool without_waiting;	 /* a look may be a system call of the data thread */
-	bool queued, in_flight;	 /* to be looked at; in the pool */
-	bool touched;		 /* the last look found no fault, but a ctime differed */
-	uint64_t at;		 /* queued: where bytes are that were just read */
+	bool without_waiting;	 /* the data thread may look: no system call blocks */
+	bool queued, in_flight;	 /* waits for a look; a look is in the pool */
+	bool touched;		 /* the last look found another ctime, and no fault */
+	uint64_t at;		 /* queued: offset of bytes that were just read */
 	STAILQ_ENTRY(file) link; /* while queued */
-	struct reads ended;	 /* that ended since the last look */
-	struct reads held;	 /* that wait for the present one */
+	struct reads ended;	 /* since the last look */
+	struct reads held;	 /* waiting for the present look */
 	struct io_work work;
 };
 
-/* To be closed before a file is opened: left by the entry's former owner, or given up for want of
- * descriptors. */
+/* Closed before a file is opened: left by the entry's former shard, or taken from another entry
+ * because the process is out of descriptors. */
 struct file_before {
 	struct shard *shard; /* or NULL */
 	int fd;		     /* or -1 */
@@ -44,25 +43,25 @@ struct file {
 	const struct dataset *dataset;
 	uint64_t number; /* of the shard in the dataset */
 	enum { FILE_CLOSED, FILE_OPENING, FILE_OPEN } state;
-	bool known;	  /* can be found; a file that failed cannot, and leaves when its last user
-			     does */
+	bool known;	  /* files_get() finds it. A file that failed is not known, and is evicted
+			     after its last user */
 	bool direct;	  /* opened with O_DIRECT */
 	bool nowait;	  /* as in struct io_work */
 	bool plain;	  /* its tokens are read from data_at */
-	int fd;		  /* in whatever state; -1: none */
-	uint64_t data_at; /* of its first token, where it is plain */
-	struct shard *shard;  /* decodes where it is not, and has annotations; otherwise NULL */
-	unsigned users;	      /* reads that read or wait */
-	struct share *share;  /* of the stream that its dataset belongs to */
-	unsigned *in_use;     /* counts the entries with users, this one too */
+	int fd;		  /* in any state; -1: none */
+	uint64_t data_at; /* plain: byte offset of its first token */
+	struct shard *shard;  /* for decoding and annotations; NULL if it needs neither */
+	unsigned users;	      /* reads that use it or wait for it */
+	struct share *share;  /* of its dataset's stream */
+	unsigned *in_use;     /* the share's count of entries with users */
 	struct reads waiting; /* for the opening */
 	unsigned tries;
 	struct io_work work; /* the opening */
 	int flags;	     /* of open() */
 	struct statx found;
 	struct file_before before;
-	uint64_t reserved;	/* of the memory for indexes, while this one's is made */
-	struct shard *stripped; /* of other files, to be closed before this one's index is made */
+	uint64_t reserved;	/* memory for its index, while that is read */
+	struct shard *stripped; /* of other files, closed before its own index is read */
 	char *path;		/* [PATH_MAX] */
 	struct frames *frames;	/* its stream's share of the cache */
 	struct fault fault;	/* of the last opening or look; code FAULT_NONE: none */
@@ -78,28 +77,27 @@ struct files {
 	char *paths;
 	struct files_chain *chain;
 	unsigned chains;	/* a power of two */
-	struct files_idle idle; /* next to be given up first */
+	struct files_idle idle; /* without users; the next to be evicted is first */
 };
 
 bool files_init(struct files *files, unsigned count);
-void files_free(struct files *files); /* closes all */
+void files_free(struct files *files); /* closes all of them; no file may have users */
 uint64_t files_memory(unsigned count);
 
 /*
- * The shard's file with one user more, CLOSED if it was not there. @in_use counts the entries that
- * have users among those that were got with it. NULL if that would be more than @most of them, or
- * if every entry has users.
+ * Returns the shard's entry with one more user; a new entry is CLOSED. *@in_use counts the entries
+ * with users that were requested with it. NULL: it would exceed @most, or all entries have users.
  */
 struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard,
 	unsigned *in_use, unsigned most);
-/* One user less. */
+/* Ends one use. */
 void files_put(struct files *files, struct file *file);
-/* Makes @file unknown: the next files_get() of its shard begins anew. */
+/* Makes @file unknown: the next files_get() of its shard returns a new entry. */
 void files_forget(struct file *file);
-/* Takes the index of the file that would be given up next of those that have one. NULL: none. */
+/* Takes the index of the next file to be evicted that has one. NULL: none. */
 struct shard *files_strip(struct files *files);
-/* Takes the descriptor, and *@shard, of the file that would be given up next, for want of
- * descriptors. -1: none. */
+/* Takes the descriptor and the shard, which may be NULL, of the next file to be evicted. The caller
+ * closes both. -1: there is none. */
 int files_rob(struct files *files, struct shard **shard);
 
 #endif

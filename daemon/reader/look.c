@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { BLOCK = 4096 /* what O_DIRECT can read everywhere that matters */ };
+enum { BLOCK = 4096 /* O_DIRECT can read it on all common devices */ };
 
 static uint64_t ns_of(const struct statx_timestamp *t)
 {
@@ -48,7 +48,7 @@ static uint64_t hash_of(const void *bytes)
 	return hash;
 }
 
-/* 0 with *@hash, or an errno. */
+/* Returns 0 and *@hash, or an errno. */
 static int read_sample(const struct look *look, uint64_t at, bool wait, uint64_t *hash)
 {
 	char block[BLOCK] __attribute__((aligned(BLOCK)));
@@ -66,7 +66,7 @@ static int read_sample(const struct look *look, uint64_t at, bool wait, uint64_t
 	return 0;
 }
 
-/* Of the @n-th sample: the ends first, then halves, quarters, … */
+/* Offset of the @n-th sample: the middle, both ends, then quarters, … */
 static uint64_t place_of(const struct look *look, unsigned n)
 {
 	static const uint8_t sixteenth[LOOK_SAMPLES] = {
@@ -107,7 +107,7 @@ void look_keep(struct look *look, uint64_t at, const char *bytes, uint64_t n)
 
 static enum look_result changed(struct fault *fault)
 {
-	fault_prefix(fault, "not the file that it was, it was written to while it was open: ");
+	fault_prefix(fault, "was written to while it was open: ");
 	return LOOK_FAULT;
 }
 
@@ -172,7 +172,7 @@ enum look_result look_compare(struct look *look, const struct look_state *now, s
 			continue;
 		fault_set(fault, FAULT_CHANGED, "",
 			"%sit was overwritten at byte %" PRIu64
-			", though its size and mtime are the same",
+			", and its size and mtime are unchanged",
 			look->what, at);
 		return changed(fault);
 	}

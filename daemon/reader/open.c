@@ -17,7 +17,7 @@ static struct file *file_of(struct io_work *work)
 	return (struct file *)((char *)work - offsetof(struct file, work));
 }
 
-/* Its index is no longer held; what it was is returned. */
+/* Counts the memory of @shard's index as free. Returns @shard, which may be NULL. */
 static struct shard *shard_leaves(struct reader *reader, struct shard *shard)
 {
 	if (!shard)
@@ -27,7 +27,7 @@ static struct shard *shard_leaves(struct reader *reader, struct shard *shard)
 	return shard;
 }
 
-/* Short of descriptors, the table shrinks before a stream fails. */
+/* Out of descriptors: takes one from the table, so that no stream fails. */
 static void take_descriptor(struct reader *reader, struct file *file)
 {
 	struct file_before *before = &file->before;
@@ -38,7 +38,7 @@ static void take_descriptor(struct reader *reader, struct file *file)
 
 /* ---- the outcome ---- */
 
-/* Nobody finds the file any more, and all who wait for it learn file->fault. */
+/* Makes the file unknown and fails all reads that wait for it, with file->fault. */
 static void file_fail(struct reader *reader, struct file *file)
 {
 	struct reads waiting = STAILQ_HEAD_INITIALIZER(waiting);
@@ -54,7 +54,7 @@ static void file_fail(struct reader *reader, struct file *file)
 	}
 }
 
-/* A shard that turned out to be plain only now can be read with O_DIRECT as well. */
+/* A shard that is found to be plain only after its opening can use O_DIRECT, too. */
 static void file_go_direct(struct reader *reader, struct file *file)
 {
 	file->direct = fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) | O_DIRECT) == 0;
@@ -66,9 +66,9 @@ static void file_ready(struct reader *reader, struct file *file)
 {
 	struct read *read;
 
-	/* NONBLOCK was meant for the open. */
+	/* O_NONBLOCK was only for the open(). */
 	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
-	/* Windows in random order: read what is asked for, and nothing around it. */
+	/* Windows are in random order: read no more than the window. */
 	if (file->dataset->config->shuffle == ORDER_GLOBAL)
 		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
 	file->nowait = io_knows_nowait(file->fd);
@@ -78,7 +78,7 @@ static void file_ready(struct reader *reader, struct file *file)
 		read_start(reader, read);
 }
 
-/* ---- the shard, where a descriptor is not enough ---- */
+/* ---- the shard, if a descriptor is not enough ---- */
 
 static void shard_done(void *owner, struct io_work *work);
 
@@ -104,8 +104,8 @@ static bool shard_make(struct file *file)
 	file->plain = shard->facts.plain;
 	if (file->plain)
 		file->data_at = shard->facts.data_at;
-	/* It may turn out to be plain only once its index was looked through. Then that is not
-	 * kept, except for annotations. */
+	/* Some shards show that they are plain only in their index. Then the index is kept for
+	 * annotations only. */
 	if (file->plain && !annotations_in_files(file->dataset, shard)) {
 		shard_close(shard);
 		shard = NULL;
@@ -133,8 +133,8 @@ static int64_t shard_call(struct io_work *work)
 
 static void shard_begin(struct reader *reader, struct file *file)
 {
-	/* Neither a single large index nor many openings at once must cost all others their place.
-	 */
+	/* At most a quarter is reserved, so that neither a large index nor many openings at once
+	 * evict all other indexes. */
 	uint64_t most = reader->indexes_most / 4 - reader->reserved;
 	struct shard *stripped;
 
@@ -163,7 +163,7 @@ static void shard_done(void *owner, struct io_work *work)
 	reader->indexes_bytes -= file->reserved;
 	file->reserved = 0;
 	if (work->result == 0) {
-		/* An index that was damaged when it was first read may have left one. */
+		/* A fault may be left from an index that was good when it was read again. */
 		file->fault.code = FAULT_NONE;
 		uint64_t bytes = file->shard ? file->shard->facts.index_bytes : 0;
 
@@ -238,7 +238,7 @@ static void open_done(void *owner, struct io_work *work)
 
 	if (!dataset_same_shard(file->dataset, file->number, &st, &file->fault)) {
 		fault_prefix(&file->fault,
-			"not the file that was there when tokend started (restore it, or restart "
+			"not the file that tokend listed when it started (restore it, or restart "
 			"tokend): ");
 		file_fail(reader, file);
 	} else if (file->plain) {
@@ -254,14 +254,14 @@ void file_begin(struct reader *reader, struct file *file)
 	file->state = FILE_OPENING;
 	file->tries = 0;
 	dataset_shard_path(file->dataset, file->number, file->path, PATH_MAX);
-	/* Otherwise its contents are looked through before any of them is read, in whatever way. */
+	/* If it is not plain, its header and index are read before any tokens. */
 	file->plain = dataset_is_plain(file->dataset, file->number) && !file->dataset->marked;
 	file->direct = reader->direct && file->plain;
-	/* NONBLOCK: what was put in a shard's place may be a FIFO, whose open would wait for a
+	/* O_NONBLOCK: a shard may have been replaced by a FIFO, whose open() would wait for a
 	 * writer. */
 	file->flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
 	file->data_at = dataset_data_at(file->dataset, file->number);
-	/* What the entry's former owner left is closed before. */
+	/* The pool closes what the entry's former shard left. */
 	file->before =
 		(struct file_before){.shard = shard_leaves(reader, file->shard), .fd = file->fd};
 	file->shard = NULL;

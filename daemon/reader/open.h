@@ -1,13 +1,13 @@
 /*
- * From a path to an open file that is known to be the shard that was listed. Opening it, and
- * reading what a shard that is not plain says of itself, may hang: both run in the pool.
+ * Opens a shard and verifies that the file is the one that was listed. Opening it, and reading the
+ * header and index of a shard that is not plain, may hang: both run in the pool.
  */
 #ifndef TOKEND_READER_OPEN_H
 #define TOKEND_READER_OPEN_H
 
 #include "daemon/reader/state.h"
 
-/* Opens the CLOSED @file. Then its waiting reads are started, or fail with it. */
+/* Begins to open the CLOSED @file. Its waiting reads start afterwards, or fail with it. */
 void file_begin(struct reader *reader, struct file *file);
 
 #endif

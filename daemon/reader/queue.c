@@ -26,8 +26,8 @@ static bool read_place(struct reader *reader, struct read *read)
 	return true;
 }
 
-/* Nobody overtakes parked reads of the same stream: a file that is always in use would keep them
- * out for ever. */
+/* No read overtakes parked reads of its stream. Otherwise reads of files that are always in use
+ * could keep them waiting forever. */
 void reader_admit(struct reader *reader, struct read *read)
 {
 	struct share *share = share_of(reader, read);
@@ -49,7 +49,7 @@ void reader_admit_again(struct reader *reader)
 		reader_admit(reader, read);
 }
 
-/* Returns whether all parked reads could go on. */
+/* True: no read is parked any more. */
 static bool share_unpark(struct reader *reader, struct share *share)
 {
 	struct read *read;
@@ -74,7 +74,7 @@ void reader_unpark(struct reader *reader)
 		if (share_unpark(reader, share))
 			TAILQ_REMOVE(&reader->shares.waiting, share, waiting);
 	}
-	/* The next one is the first to be admitted next time. */
+	/* Next time, another share is admitted first. */
 	if ((share = TAILQ_FIRST(&reader->shares.waiting))) {
 		TAILQ_REMOVE(&reader->shares.waiting, share, waiting);
 		TAILQ_INSERT_TAIL(&reader->shares.waiting, share, waiting);

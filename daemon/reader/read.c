@@ -1,21 +1,22 @@
 /*
- * How a byte gets from an open file to the slot.
+ * Moving a read's bytes from an open file into the slot.
  *
  * Plain shards: the backend reads the window's bytes straight into the slot (READING); short reads
- * are continued until all is there. With O_DIRECT it reads whole blocks into staging, and the
- * window is copied from there.
+ * are continued. With O_DIRECT it reads whole blocks into staging, and the window is copied from
+ * there.
  *
- * Other shards: the data thread first finds where all queued windows begin (FOUND), then decodes
+ * Other shards: the data thread first finds where all queued windows begin (FOUND). Then it decodes
  * those that are in memory, into the slot. All others go to a thread of the pool (DECODING), and so
  * do reads with tokens that may not be served, or with annotations from files.
  *
- * Then the read is held until its file was looked at (end.h).
+ * Afterwards the read is held until its file was looked at (end.h).
  */
 #include "daemon/reader/read.h"
 
 #include "daemon/reader/decode.h"
 #include "daemon/reader/end.h"
 #include "daemon/reader/recheck.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -46,7 +47,7 @@ static void decode_start(
 	reader_submit(reader, &read->work, share_of(reader, read));
 }
 
-/* Faults of the contents are held as well: whether it was the shard, the look will say. */
+/* Reads with a fault of the contents are held, too: the look may show that the file changed. */
 static void read_failed(struct reader *reader, struct read *read)
 {
 	const struct fault *fault = &read->fault;
@@ -66,7 +67,7 @@ static void decode_done(void *owner, struct io_work *work)
 	struct read *read = read_of(work);
 
 	if (work->result == 0) {
-		/* A frame that was damaged when it was first read may have left one. */
+		/* A fault may be left from a frame that was good when it was read again. */
 		read->fault.code = FAULT_NONE;
 		read_hold(reader, read);
 	} else if (may_repeat(read->fault.error, &read->tries)) {
@@ -80,7 +81,7 @@ static void decode_done(void *owner, struct io_work *work)
 
 /* ---- by the data thread ---- */
 
-/* The tokens are there, and annotations come from them alone. */
+/* For tokens that have been read, if no annotations come from files. */
 static void read_annotate(struct reader *reader, struct read *read)
 {
 	if (decode_annotations(read))
@@ -93,7 +94,7 @@ void reader_try_found(struct reader *reader)
 {
 	struct read *read;
 
-	/* A system call between two of them would keep their waits for memory apart. */
+	/* No system call between two of them, so that their cache misses overlap. */
 	while ((read = reads_take(&reader->found))) {
 		if (decode_try(read)) {
 			read_annotate(reader, read);
@@ -108,15 +109,15 @@ void reader_try_found(struct reader *reader)
 
 static void transfer_done(void *owner, struct io_work *work);
 
-/* As `have` counts: where the window ends. */
+/* The end of the window, counted from read->start as `have` is. */
 static uint64_t window_end(const struct read *read)
 {
 	return read->skip + window_bytes(&read->window);
 }
 
 /*
- * Asks for what is missing. O_DIRECT begins again with the sector in which it stopped: if that was
- * the end of the file, it gets no further; if it was a bad sector, it learns the error.
+ * Reads the missing bytes. With O_DIRECT it begins with the sector in which the last read stopped:
+ * at the end of the file it makes no progress, at a damaged sector it gets the error.
  */
 static void transfer_continue(struct reader *reader, struct read *read)
 {
@@ -164,7 +165,7 @@ static void transfer_failed(struct reader *reader, struct read *read, int error)
 		return;
 	}
 	if (error == EINVAL && read->staged) {
-		/* Accepted at open, refused now: this file system wants a coarser alignment. */
+		/* open() accepted O_DIRECT, but the file system needs a coarser alignment. */
 		fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_DIRECT);
 		reader_note_buffered(reader, file);
 		transfer_start(reader, read);
@@ -193,8 +194,7 @@ static void transfer_done(void *owner, struct io_work *work)
 	}
 	if (read->have < end) {
 		fault_set(&read->fault, FAULT_DATA, "",
-			"the file ends before that, it was truncated: restore it, then attach at "
-			"the cursor");
+			"ends before this window: it was truncated; " PHRASE_RESTORE);
 		read_hold(reader, read);
 		return;
 	}

@@ -1,5 +1,5 @@
 /*
- * From an open file to the slot: the way of a read's bytes. See read.c.
+ * Moves a read's bytes from an open file into the slot. See read.c.
  */
 #ifndef TOKEND_READER_READ_H
 #define TOKEND_READER_READ_H
@@ -8,10 +8,10 @@
 
 /* Starts a read whose file is open. */
 void read_start(struct reader *reader, struct read *read);
-/* Decodes all reads that are FOUND, here or in the pool. */
+/* Decodes all FOUND reads: at once if that does not block, otherwise in the pool. */
 void reader_try_found(struct reader *reader);
 
-/* Bytes of the window. */
+/* The window's size in bytes. */
 uint64_t window_bytes(const struct reader_read *window);
 
 #endif

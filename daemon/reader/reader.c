@@ -1,7 +1,7 @@
 /*
- * The door of the room: opening a reader, queueing reads, taking what is done. One turn of
- * reader_reap() takes what the backend has done, lets others in, starts them, and looks at the
- * files of reads that have ended.
+ * Opening a reader, queueing reads, and reaping them. One turn of reader_reap() takes the works
+ * that the backend has done, admits and starts other reads, and looks at the files of reads that
+ * have ended.
  */
 #include "daemon/reader/reader.h"
 
@@ -99,7 +99,7 @@ static struct reader *reader_new(const struct reader_options *options)
 	return NULL;
 }
 
-/* The fault's text is as io_ops.open() says. */
+/* NULL: @fault, as of io_ops.open(). */
 static struct reader *reader_make(
 	const struct io_ops *ops, const struct reader_options *options, struct fault *fault)
 {
@@ -127,8 +127,8 @@ struct reader *reader_open_with(
 	struct reader *reader = reader_make(ops, options, &why);
 
 	if (!reader)
-		fault_errno(fault, why.error, "io", "reading with %s: %s (%s)", ops->name, why.text,
-			strerror(why.error));
+		fault_errno(fault, why.error, "io", "%s cannot be used: %s (%s)", ops->name,
+			why.text, strerror(why.error));
 	return reader;
 }
 
@@ -141,11 +141,12 @@ static void note_fallback(const struct fault *fault, char *note, size_t note_byt
 {
 	if (is_forbidden(fault->error))
 		snprintf(note, note_bytes,
-			"io_uring is forbidden here (%s): reading with a pool of %d pread threads",
+			"io_uring is forbidden here (%s); reading with a pool of %d pread threads",
 			strerrorname_np(fault->error), POOL_THREADS);
 	else
 		snprintf(note, note_bytes,
-			"io_uring does not work here (%s): reading with a pool of %d pread threads",
+			"io_uring cannot be used here (%s); reading with a pool of %d pread "
+			"threads",
 			fault->text, POOL_THREADS);
 }
 
@@ -164,8 +165,8 @@ struct reader *reader_open(
 		return reader;
 	if (options->io == CONFIG_IO_URING) {
 		fault_errno(fault, why.error, "io",
-			"io: uring: %s (%s); let the container's seccomp profile and "
-			"kernel.io_uring_disabled allow it, or write io: auto",
+			"io: uring: %s (%s); allow io_uring in the container's seccomp profile and "
+			"in kernel.io_uring_disabled, or set io: auto",
 			why.text, strerror(why.error));
 		return NULL;
 	}
@@ -204,7 +205,8 @@ bool reader_warning(struct reader *reader, char *text, size_t text_bytes)
 
 	if (reader->warnings == 0)
 		return false;
-	snprintf(text, text_bytes, "%s%s", reader->warning, more > 0 ? ", as are others" : "");
+	snprintf(text, text_bytes, "%s%s", reader->warning,
+		more > 0 ? "; likewise for other files" : "");
 	reader->warnings = 0;
 	return true;
 }
@@ -233,8 +235,7 @@ void reader_commit(struct reader *reader)
 
 /* ---- out ---- */
 
-/* A fault is handed up alone: the next read that is queued may take its place, and the fault with
- * it. */
+/* A fault is returned alone, because the next reader_queue() may reuse its read. */
 static unsigned take_finished(struct reader *reader, struct reader_done *done, unsigned max)
 {
 	unsigned count = 0;
@@ -258,7 +259,7 @@ static unsigned take_finished(struct reader *reader, struct reader_done *done, u
 	return count;
 }
 
-/* Returns whether the caller of reader_reap() has a reason to look: something ended, or a kick. */
+/* True: reader_reap() should return, because reads have finished or there was a kick. */
 static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 {
 	struct io_work *works[BATCH];
@@ -270,7 +271,7 @@ static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 		work_begun(works[i], false);
 		works[i]->done(reader, works[i]);
 	}
-	/* A look may find that a file was forgotten: its reads begin again, once. */
+	/* A look may find that an NFS server forgot the file. Then its reads begin again, once. */
 	do {
 		reader_admit_again(reader);
 		reader_unpark(reader);
@@ -301,7 +302,7 @@ void reader_kick(struct reader *reader)
 	reader->ops->kick(reader->backend);
 }
 
-/* ---- what does not come back ---- */
+/* ---- slow storage ---- */
 
 void reader_tick(struct reader *reader)
 {
@@ -318,7 +319,7 @@ void reader_tick(struct reader *reader)
 		share_tick(file->share, &file->watch.work, file);
 	}
 	shares_ticked(&reader->shares, reader->ops, reader->backend);
-	/* Where a stream is slow no longer, nothing else may come back to do it. */
+	/* A stream that is no longer slow may use more entries, and no completion may follow. */
 	reader_unpark(reader);
 	reader_check(reader);
 }

@@ -1,25 +1,23 @@
 /*
- * Reading windows of shards into slots. The engine says which tokens belong where; a reader brings
- * them there, whatever the format and however the bytes are read (io_uring, or a pool of threads
- * that pread). Same bytes, same faults. The data thread owns a reader; only reader_kick() may be
- * called from other threads.
+ * A reader reads windows of shards into slots: of any format, and with any backend (io_uring, or a
+ * pool of threads with pread). The bytes and the faults are the same. The data thread owns a
+ * reader; only reader_kick() may be called from other threads.
  *
  *   reader_queue → find or open the shard → read or decode into the slot → annotations
  *                → is the file still the same? → reader_reap
  *
  * A reader keeps a bounded table of open shards. It opens a shard on first use and compares it with
- * what the dataset listed (size, inode, mtime). Bytes of plain shards are read straight to where
- * the tokens belong. Other shards are decoded: by the data thread if they are in memory, otherwise
- * in the backend's pool. Short reads are continued. Annotations follow the tokens. Before a read is
- * handed up, its file is looked at again (look.h): a shard that was written to meanwhile is a
+ * the dataset's list (size, inode, mtime). Bytes of plain shards are read straight into the slot.
+ * Other shards are decoded: by the data thread if they are in memory, otherwise in the backend's
+ * pool. Short reads are continued. Annotations are written after the tokens. Before a read is
+ * returned, its file is looked at again (look.h): a shard that was written to meanwhile is a fault.
+ *
+ * A read ends exactly once: reader_reap() returns every tag that was queued, with or without a
  * fault.
  *
- * A read ends exactly once: every tag that was queued comes back from reader_reap(), with or
- * without a fault.
- *
- * Where to look: queue.c finds or waits for a shard, open.c opens it, read.c moves its bytes into
- * the slot, decode.c does so for shards that are not plain, end.c holds what was read until the
- * file was looked at. state.h has the states of a read.
+ * The files: queue.c finds a shard or waits for one; open.c opens it; read.c moves its bytes into
+ * the slot; decode.c does so for shards that are not plain; end.c holds reads until the file was
+ * looked at. state.h has the states of a read.
  */
 #ifndef TOKEND_READER_H
 #define TOKEND_READER_H
@@ -31,7 +29,7 @@
 struct reader;
 struct io_ops;
 
-/* A window of one shard, and where it belongs. */
+/* A window of one shard, and its destination. */
 struct reader_read {
 	uint64_t tag;	 /* the caller's */
 	uint32_t stream; /* < reader_options.streams: whose share of the reader it uses */
@@ -39,81 +37,79 @@ struct reader_read {
 	uint64_t shard;
 	uint64_t token;	 /* first token */
 	uint64_t tokens; /* ≥ 1 */
-	void *to; /* tokens × token_bytes bytes; untouched by others until the tag comes back */
-	struct annotations annotations; /* of these tokens: what is not NULL is written, too */
+	void *to;	 /* tokens × token_bytes bytes; the reader's until the tag is returned */
+	struct annotations annotations; /* of these tokens */
 };
 
 struct reader_done {
 	uint64_t tag;
 	/*
-	 * NULL: the window is there. Otherwise the fault's code is FAULT_CHANGED if the shard is
-	 * not the one that was listed, or no longer; FAULT_DATA if its contents cannot be served,
-	 * or it ends too early; otherwise of a system call, with its errno in error. `passing` says
-	 * whether to try again. The text is about the shard and does not name it.
-	 * Valid until the next reader_queue() or reader_reap(), so a fault is handed up alone.
+	 * NULL: the window was read. Otherwise the code is FAULT_CHANGED if the shard is not, or no
+	 * longer, the one that was listed; FAULT_DATA or FAULT_TOKEN if its contents cannot be
+	 * served, or end too early; otherwise that of a failed system call, with its errno in
+	 * error. `passing`: it may be tried again. The text is about the shard and does not name
+	 * it. Valid until the next reader_queue() or reader_reap().
 	 */
 	const struct fault *fault;
 };
 
 struct reader_options {
 	enum config_io io;
-	bool direct;	/* O_DIRECT through staging of our own */
-	unsigned depth; /* reads in flight, ≤ LIMIT_READS */
-	unsigned files; /* shards held open, ≥ 1; more reads than that many shards at a time wait
-			   their turn */
-	uint64_t frames_bytes; /* decoded frames that are kept; 0: nothing is compressed */
-	/* Memory for the indexes of open shards; beyond it only those in use are kept. Room is made
-	 * before one is opened, up to a quarter for all that are opened at a time. */
+	bool direct;	       /* O_DIRECT, through a staging buffer for each read */
+	unsigned depth;	       /* most reads in flight, ≤ LIMIT_READS */
+	unsigned files;	       /* most open shards, ≥ 1; reads of further shards wait */
+	uint64_t frames_bytes; /* cache of decoded frames; 0: no shard is compressed */
+	/* Memory for the indexes of open shards. Beyond it only those in use are kept. Up to a
+	 * quarter is freed before shards are opened. */
 	uint64_t indexes_bytes;
-	unsigned streams;	       /* that share it; 0: one */
-	uint64_t largest_window_bytes; /* of any read; direct keeps staging for depth of them */
+	unsigned streams;	       /* that share the reader; 0: one */
+	uint64_t largest_window_bytes; /* of any read; sizes the staging of `direct` */
 };
 
 /*
- * NULL: @fault. CONFIG_IO_AUTO takes io_uring and falls back to pread if the kernel forbids it;
- * @note then says so in one line (otherwise ""). CONFIG_IO_URING fails instead.
+ * Opens a reader. NULL: @fault. CONFIG_IO_AUTO uses io_uring, and pread if io_uring cannot be used;
+ * then @note is one line about that, otherwise "". CONFIG_IO_URING fails instead.
  */
 struct reader *reader_open(
 	const struct reader_options *options, char *note, size_t note_bytes, struct fault *fault);
-/* The same with a backend of the caller's: for tests. */
+/* The same with the backend @ops: for tests. */
 struct reader *reader_open_with(
 	const struct io_ops *ops, const struct reader_options *options, struct fault *fault);
-/* Waits for the reads in flight; their completions are lost. */
+/* Waits for the reads in flight and drops their completions. */
 void reader_close(struct reader *reader);
 const char *reader_name(const struct reader *reader); /* "uring" or "pread" */
-/* Bytes that a reader with these options allocates when it is opened, to be counted in `memory:`.
- */
+/* Bytes that a reader with these options allocates when it is opened. They count in `memory:`. */
 uint64_t reader_memory(const struct reader_options *options);
-/* "", or one line once a file system refused O_DIRECT and its shards are read through the page
- * cache. */
+/* "" until a file system refuses O_DIRECT; then one line about that. */
 const char *reader_notes(const struct reader *reader);
-/* What happened to open shards since the last call and is no fault, one line for all of it. False:
- * nothing. */
+/* Writes one line about changes to open shards since the last call that are not faults. False:
+ * there were none. */
 bool reader_warning(struct reader *reader, char *text, size_t text_bytes);
 
-/* Copies @read. At most depth reads may be in flight, that is, queued and not yet reaped: the
- * caller counts them. */
+/* Queues a copy of @read. At most depth reads may be queued and not yet reaped; the caller counts
+ * them. */
 void reader_queue(struct reader *reader, const struct reader_read *read);
-/* Starts everything that is queued. */
+/* Starts all queued reads. */
 void reader_commit(struct reader *reader);
 /*
- * Fills at most @max completions. If there are none, it waits for the first one, for a kick, or for
- * @timeout_ms (0: do not wait), and may return 0.
+ * Returns up to @max completions in @done. If there are none, waits up to @timeout_ms (0: does not
+ * wait) for one or for a kick, and may return 0. A fault is always the only completion.
  */
 unsigned reader_reap(struct reader *reader, struct reader_done *done, unsigned max, int timeout_ms);
 /* Makes the current or next reader_reap() return soon. Any thread. */
 void reader_kick(struct reader *reader);
 
-/* The oldest read or opening of a stream that does not come back. */
+/* The oldest read or opening of a stream whose storage does not answer. */
 struct reader_hang {
 	unsigned ticks; /* since it was begun; 0: there is none */
 	const struct dataset *dataset;
 	uint64_t shard;
 };
 
-/* To be called once a second: looks for what does not come back, and checks the invariants. */
+/* Call once a second: finds slow streams and checks the invariants. */
 void reader_tick(struct reader *reader);
-/* Is the stream slow, that is, did a read or an opening not come back for more than two ticks? */
+/* A read or opening of the stream that has taken more than two ticks. ticks is 0 if there is none;
+ * otherwise the stream is slow. */
 struct reader_hang reader_hang(const struct reader *reader, uint32_t stream);
 
 #endif

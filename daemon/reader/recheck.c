@@ -10,7 +10,7 @@
 
 enum { SOME_BYTES = 32 * 1024 }; /* read at a time, onto the stack of a pool thread */
 
-/* Private memory for some tokens; with O_DIRECT more is read than asked for. */
+/* Private memory for some tokens; O_DIRECT reads whole blocks. */
 struct some {
 	_Alignas(IO_ALIGN) char bytes[SOME_BYTES + 2 * IO_ALIGN];
 };
@@ -20,7 +20,7 @@ bool recheck_passes(const struct reader_read *read)
 	return vocab_first_refused(read->dataset, read->to, read->tokens) == read->tokens;
 }
 
-/* @n bytes from byte @at of the file to the begin of @some. */
+/* Reads @n bytes at byte @at of the file into @some. */
 static bool read_plain(
 	const struct file *file, uint64_t at, uint64_t n, struct some *some, struct fault *fault)
 {
@@ -29,15 +29,15 @@ static bool read_plain(
 
 	assert(want <= sizeof(some->bytes));
 	while (have < skip + n) {
-		/* O_DIRECT goes on where a block begins; stopped within one, it is at the end of
-		 * the file. */
+		/* O_DIRECT continues at a block. If it stops in that block again, the file ends
+		 * there. */
 		uint64_t from = file->direct ? have / IO_ALIGN * IO_ALIGN : have;
 		ssize_t got =
 			pread(file->fd, some->bytes + from, want - from, (off_t)(at - skip + from));
 
 		if (got < 0 && errno == EINTR)
 			continue;
-		int error = got < 0 ? errno : EIO; /* EIO: it got shorter since */
+		int error = got < 0 ? errno : EIO; /* EIO: the file became shorter */
 
 		if (got <= 0 || from + (uint64_t)got <= have)
 			return reader_fault(fault, error, strerror(error));

@@ -1,8 +1,8 @@
 /*
- * Token ids that may not be served: not below the stream's vocab, or negative. They are looked for
- * where the tokens are, in the client's slot, which the client may write to meanwhile. So an id
- * that is seen there is a suspicion at most. The tokens are then read a second time, into memory
- * that no client can write to, and only that decides.
+ * Finds token ids that may not be served: negative ones, and those that are not below the stream's
+ * vocab. The first check is in the slot, and the client may write to that meanwhile. So an id that
+ * is found there is only a suspicion. Then the tokens are read again, into memory that no client
+ * can write to, and only the second check counts.
  */
 #ifndef TOKEND_RECHECK_H
 #define TOKEND_RECHECK_H
@@ -10,11 +10,12 @@
 #include "daemon/reader/files.h"
 #include "daemon/reader/reader.h"
 
-/* Are all tokens at read->to below the dataset's limit? Costs no I/O. */
+/* Are all tokens at read->to allowed? No I/O. */
 bool recheck_passes(const struct reader_read *read);
 /*
- * Reads the tokens of @read again from @file, looks at them in private memory, and copies them to
- * read->to. False: @fault; FAULT_TOKEN names the token and its value. Blocks: for the pool.
+ * Reads the tokens of @read again from @file, checks them in private memory, and copies them to
+ * read->to. False: @fault, with FAULT_TOKEN for a token that may not be served. Blocks: for the
+ * pool.
  */
 bool recheck_read(const struct file *file, const struct reader_read *read, struct fault *fault);
 

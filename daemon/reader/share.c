@@ -56,7 +56,7 @@ unsigned share_files_most(const struct shares *shares, const struct share *share
 	return others < quarter ? quarter - others : 0;
 }
 
-/* ---- what does not come back ---- */
+/* ---- slow storage ---- */
 
 void shares_tick(struct shares *shares)
 {

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-enum { TRIES = 1000 }; /* EINTR or EAGAIN in a row, then it is an error */
+enum { TRIES = 1000 }; /* so many EINTR or EAGAIN in a row are an error */
 
 #define TO(state) (1u << (state))
 
@@ -15,7 +15,7 @@ const unsigned read_moves[READ_STATES] = {
 	[READ_OPENING] = TO(READ_FOUND) | TO(READ_READING) | TO(READ_DECODING) | TO(READ_AGAIN) |
 			 TO(READ_DONE),
 	[READ_FOUND] = TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_DONE),
-	/* To itself: a short read is continued, one that was interrupted is repeated. */
+	/* To itself: a short read is continued, an interrupted one is repeated. */
 	[READ_READING] = TO(READ_READING) | TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_AGAIN) |
 			 TO(READ_DONE),
 	[READ_DECODING] = TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_AGAIN) | TO(READ_DONE),
@@ -29,7 +29,7 @@ uint64_t staging_each(bool direct, uint64_t largest_window_bytes)
 {
 	uint64_t align = IO_ALIGN;
 
-	/* A window may begin and end within a block. */
+	/* A window may begin and end inside a block. */
 	return direct ? (largest_window_bytes + align - 1) / align * align + 2 * align : 0;
 }
 
@@ -53,7 +53,7 @@ void reader_note_buffered(struct reader *reader, struct file *file)
 	file->direct = false;
 	if (!reader->notes[0])
 		snprintf(reader->notes, sizeof(reader->notes),
-			"direct: %.900s: its file system refuses O_DIRECT: such shards are read "
+			"direct: %.900s: its file system refuses O_DIRECT; shards there are read "
 			"through the page cache",
 			file->path);
 }
@@ -74,7 +74,7 @@ static void read_check(const struct reader *reader, const struct read *read)
 	if (read->state == READ_FREE)
 		return;
 	assert(read->window.stream < reader->shares.count && read->window.tokens > 0);
-	/* A fault is what ends a read, or what its file is looked at for. */
+	/* Only the last steps set a fault. */
 	assert(read->state >= READ_DECODING || read->fault.code == FAULT_NONE);
 	if (!file)
 		return;
@@ -93,16 +93,16 @@ static void file_check(const struct reader *reader, const struct file *file, uns
 	assert(file->users == users);
 	assert(file->state != FILE_OPENING || users > 0);
 	assert((file->state == FILE_OPENING) == !STAILQ_EMPTY(&file->waiting));
-	/* One whose descriptor was taken for want of others can no longer be found. */
+	/* A file whose descriptor was taken, because there was no other, is not known. */
 	assert(file->state != FILE_OPEN || file->fd >= 0 || (!file->known && users == 0));
 	assert(!file->direct || reader->direct);
-	/* A look is for somebody, and one at a time. */
+	/* There is one look at a time, and a read that needs it. */
 	assert(!(file->watch.queued && file->watch.in_flight));
 	assert(file->watch.in_flight == !STAILQ_EMPTY(&file->watch.held));
 	assert(STAILQ_EMPTY(&file->watch.ended) || file->watch.queued || file->watch.in_flight);
 	assert(users > 0 || !(file->watch.queued || file->watch.in_flight));
 	assert(users == 0 || (file->share && file->in_use == &file->share->files));
-	/* Only who is opening holds what others must close for it. */
+	/* Only while it is opened does a file own indexes of other files. */
 	assert(file->state == FILE_OPENING || (!file->stripped && file->reserved == 0));
 }
 
@@ -118,7 +118,7 @@ static void files_check(const struct reader *reader)
 			users += reader->read[r].file == file;
 		file_check(reader, file, users);
 		reserved += file->reserved;
-		/* While it is being opened, a thread of the pool may be making its index. */
+		/* While it is opened, a thread of the pool may be reading its index. */
 		if (file->state != FILE_OPENING && file->shard)
 			indexes += file->shard->facts.index_bytes;
 	}
@@ -160,7 +160,7 @@ void reader_check(const struct reader *reader)
 	assert(count[READ_FREE] == unused && count[READ_DONE] == finished);
 	assert(reader->in_flight == reader->depth - unused && reader->in_flight <= reader->depth);
 	assert((count[READ_FOUND] > 0) == !STAILQ_EMPTY(&reader->found));
-	/* Nothing begins again later than in the turn in which it failed. */
+	/* A read begins again in the turn in which it failed. */
 	assert(count[READ_AGAIN] == 0 && STAILQ_EMPTY(&reader->again));
 	assert((count[READ_PARKED] > 0) == !TAILQ_EMPTY(&reader->shares.waiting));
 	files_check(reader);

@@ -1,9 +1,9 @@
 /*
- * What the files of this room share: the reader, a read, and the states of a read.
+ * The reader, a read, and the states of a read: private to the reader's files.
  *
- * A read stands for at most one operation of the backend: its own, or a share in the opening it
- * waits for, or in the look at the file it has read. So `depth` of them are enough, and everything
- * is allocated when the reader is opened.
+ * A read needs at most one operation of the backend at a time: its own, or one that it shares with
+ * other reads (the opening of its file, or the look at it). So a backend for `depth` operations is
+ * enough, and everything is allocated when the reader is opened.
  */
 #ifndef TOKEND_READER_STATE_H
 #define TOKEND_READER_STATE_H
@@ -19,39 +19,38 @@
  * FREE ─→ (PARKED ─→) (OPENING ─→) ┬→ READING ──────────┬→ ENDED ─→ DONE ─→ FREE
  *                                  ├→ FOUND ─→ DECODING ┤
  *                                  └→ DECODING ─────────┘
- * From PARKED on, a read may fail (DONE). One whose NFS server forgot the file begins again, once
- * (AGAIN). state.c has the table of moves.
+ * From PARKED on, a read may fail (DONE). If an NFS server forgot the file, the read begins again,
+ * once (AGAIN). state.c has the table of moves.
  */
 enum read_state {
 	READ_FREE,     /* in reader->unused */
-	READ_PARKED,   /* its stream may use no more entries of the table: in share->parked */
-	READ_OPENING,  /* its shard is being opened: in file->waiting */
-	READ_FOUND,    /* its tokens are decoded at the next commit if they are in memory: in
-			  reader->found */
+	READ_PARKED,   /* waits for an entry of the table of open shards; in share->parked */
+	READ_OPENING,  /* waits for its shard to be opened; in file->waiting */
+	READ_FOUND,    /* the next commit decodes it if it is in memory; in reader->found */
 	READ_READING,  /* the backend reads its bytes */
-	READ_DECODING, /* a thread of the pool decodes them, or checks what was read */
-	READ_ENDED,    /* all is there, or the contents are at fault; the next look at the file says
-			  whether it was the shard: in watch.ended, then in watch.held */
-	READ_AGAIN,    /* in reader->again */
-	READ_DONE,     /* in reader->finished */
+	READ_DECODING, /* a thread of the pool decodes or checks its tokens */
+	READ_ENDED,    /* it has its window, or a fault of the contents, and waits for a look at
+			  the file; in watch.ended, then in watch.held */
+	READ_AGAIN,    /* begins again; in reader->again */
+	READ_DONE,     /* ready for reader_reap(); in reader->finished */
 	READ_STATES,
 };
 
 struct read {
 	struct io_work work;
-	STAILQ_ENTRY(read) link; /* of the list that its state says */
+	STAILQ_ENTRY(read) link; /* in the list of its state */
 	enum read_state state;
 	struct reader_read window; /* as it was queued */
-	struct file *file;	   /* from OPENING to ENDED, with this read as a user; else NULL */
+	struct file *file;	   /* from OPENING to ENDED, as its user; otherwise NULL */
 	struct shard_place place;  /* FOUND: where decoding begins */
-	char *staging;		   /* O_DIRECT's, own; NULL where the reader is not direct */
-	uint64_t start;	    /* byte of the file at which `have` begins: aligned where staged */
-	uint64_t have;	    /* bytes that were read from there on */
-	unsigned skip;	    /* of these, bytes before the window */
-	unsigned tries;	    /* EINTR or EAGAIN in a row */
-	bool staged;	    /* READING: into its staging */
-	bool reopened;	    /* ESTALE gets one chance */
-	struct fault fault; /* code FAULT_NONE: none */
+	char *staging;		   /* the read's own buffer for O_DIRECT, or NULL */
+	uint64_t start;		   /* byte offset of the first byte read; aligned if staged */
+	uint64_t have;		   /* bytes read from there on */
+	unsigned skip;		   /* of these, bytes before the window */
+	unsigned tries;		   /* EINTR or EAGAIN in a row */
+	bool staged;		   /* READING: into its staging */
+	bool reopened;		   /* it began again after ESTALE */
+	struct fault fault;	   /* code FAULT_NONE: none */
 };
 
 struct reader {
@@ -62,24 +61,24 @@ struct reader {
 	unsigned depth, in_flight;
 	struct read *read; /* [depth] */
 	struct reads unused, found, again, finished;
-	struct watched watched; /* files to be looked at before their reads are done */
+	struct watched watched; /* files that wait for a look */
 	struct shares shares;
 	struct files files;
-	struct frames *frames; /* NULL: nothing is compressed */
-	/* Indexes of open shards, with what is reserved for those that are being made. */
+	struct frames *frames; /* NULL: no shard is compressed */
+	/* Memory of the indexes of open shards, and what is reserved for indexes being read. */
 	uint64_t indexes_bytes, indexes_most, reserved;
-	uint64_t index_largest; /* that there was */
+	uint64_t index_largest; /* so far */
 	char *staging;
 	uint64_t staging_bytes;
 	char notes[LIMIT_TEXT_BYTES];
-	char warning[LIMIT_TEXT_BYTES]; /* the first of them */
-	unsigned warnings;		/* since it was taken */
+	char warning[LIMIT_TEXT_BYTES]; /* the first since reader_warning() */
+	unsigned warnings;		/* since then */
 };
 
-/* Bytes of staging for one read; 0 where the reader is not direct. */
+/* Bytes of staging for one read; 0 without @direct. */
 uint64_t staging_each(bool direct, uint64_t largest_window_bytes);
 
-/* From each state, bits of the states that may follow. */
+/* For each state, the bits of the states that may follow. */
 extern const unsigned read_moves[READ_STATES];
 
 static inline void read_move(struct read *read, enum read_state to)
@@ -88,7 +87,7 @@ static inline void read_move(struct read *read, enum read_state to)
 	read->state = to;
 }
 
-/* The same, and puts it at the end of @list. */
+/* Also puts the read at the end of @list. */
 static inline void read_push(struct read *read, enum read_state to, struct reads *list)
 {
 	read_move(read, to);
@@ -111,7 +110,7 @@ static inline struct share *share_of(struct reader *reader, const struct read *r
 	return &reader->shares.share[read->window.stream];
 }
 
-/* Has the backend do @work, in the threads of @share. */
+/* Gives @work to the backend, for the threads of @share. */
 static inline void reader_submit(struct reader *reader, struct io_work *work, struct share *share)
 {
 	assert(work->done && (work->call || work->bytes > 0));
@@ -122,19 +121,18 @@ static inline void reader_submit(struct reader *reader, struct io_work *work, st
 }
 
 /*
- * A system call, or reading a shard, failed with @error: FAULT_DATA if that says that the contents
- * cannot be served (EBADMSG, ERANGE), otherwise as fault_errno(). Always false.
+ * Fills @fault for @error of a system call or of reading a shard: FAULT_DATA if the contents cannot
+ * be served (EBADMSG, ERANGE), otherwise as fault_errno() does. Always false.
  */
 bool reader_fault(struct fault *fault, int error, const char *text);
-/* Counts a try that ended with @error. False: it must not be repeated, or was too often. */
+/* Counts a try that ended with @error. True: repeat it. */
 bool may_repeat(int error, unsigned *tries);
-/* Shards of @file's file system are read through the page cache from now on. */
+/* From now on reads @file through the page cache; notes that once, for reader_notes(). */
 void reader_note_buffered(struct reader *reader, struct file *file);
 
-/* Asserts what must hold between any two calls: of all reads, files and shares. Costs a walk over
- * all of them: for a tick. */
+/* Asserts the invariants of all reads, files and shares. Walks over all of them: for a tick. */
 void reader_check(const struct reader *reader);
-/* The same for a reader without reads in flight, at no cost: for when it goes to sleep. */
+/* Asserts those of a reader without reads in flight, in constant time: before it sleeps. */
 void reader_check_idle(const struct reader *reader);
 
 #endif

@@ -23,8 +23,7 @@ struct stat stat_of(const struct statx *found)
 	};
 }
 
-/* The side file was compared with what was listed before it is sampled: it must still be that one.
- */
+/* Begins to watch a side file, which must still be the one that was compared with the list. */
 static bool side_begin(struct file *file, const struct shard_side *side)
 {
 	struct watch *w = &file->watch;
@@ -40,7 +39,7 @@ static bool side_begin(struct file *file, const struct shard_side *side)
 
 	if (bytes_id(&st) != side->id)
 		return fault_set(&file->fault, FAULT_DATA, "",
-			"%sit was changed while the shard was opened", side->what);
+			"%swas changed while the shard was opened", side->what);
 	look_begin(&w->look[w->looks++], side->fd, side->what, &found);
 	return true;
 }
@@ -102,26 +101,26 @@ struct file *watch_next(struct watched *watched)
 
 /* ---- looking ---- */
 
-/* Adds a sample before the look that makes it count. False: there is none yet, and to take one
- * means to wait. */
+/* Takes a sample before the look that makes it count. False: there is none yet, and taking one
+ * would block. */
 static bool add_sample(struct watch *w, unsigned i, bool wait)
 {
 	struct look *look = &w->look[i];
 
 	if (look->samples == LOOK_SAMPLES)
 		return true;
-	if (look->direct && !wait) /* it would wait for the device; the first read left a sample */
+	if (look->direct && !wait) /* O_DIRECT waits for the device */
 		return look->samples != 1 && look->taken > 0;
 	while (look->direct && look->taken < LOOK_SAMPLES)
 		if (look_sample(look, SIZE_MAX, true) != LOOK_SAMPLED)
 			break;
-	/* Bytes that cannot be read now are left out: whoever wants them will learn it. */
+	/* Bytes that cannot be read now are left out: a read of them will fail. */
 	return look_sample(look, i == 0 && look->samples == 0 ? w->at : SIZE_MAX, wait) !=
 		       LOOK_MUST_WAIT ||
 	       look->samples > 0;
 }
 
-/* False: the ctime alone differs, and samples have to be compared; or there are none yet. */
+/* False: only the ctime differs, so samples must be compared; or there are none yet. */
 static bool look_quickly(struct file *file)
 {
 	struct watch *w = &file->watch;

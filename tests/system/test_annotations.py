@@ -312,7 +312,7 @@ def test_manifests(shared, kinds):
         daemon = Daemon(place, config)
         for kind in kinds:
             check_kind(f"{how}{', direct' * direct}, manifest", daemon, config, kind)
-        why = "nothing says where its documents end: it has no index of them, and the stream no eos"
+        why = "the ends of its documents are unknown: it has no index, and the stream has no eos"
         assert has(refusal(daemon, "no-eos"), "data: dataset d: shard ", why), (
             "manifest: no index, and no eos"
         )

@@ -43,11 +43,11 @@ def put_fifo(path):
 # fault: (what happens, to which shard, words of the error). Shard 0 is open then, shard 3 is not.
 SHARD_FAULTS = {
     "truncated while open": (cut_open, 0, ["truncated"]),
-    "truncated before it is opened": (cut_open, 3, ["not the file that was there", "size was"]),
-    "replaced": (replace, 3, ["not the file that was there", "inode was"]),
-    "written to": (rewrite, 3, ["not the file that was there", "mtime"]),
+    "truncated before it is opened": (cut_open, 3, ["not the file that tokend", "size was"]),
+    "replaced": (replace, 3, ["not the file that tokend", "inode was"]),
+    "written to": (rewrite, 3, ["not the file that tokend", "mtime"]),
     "deleted": (os.unlink, 3, ["No such file"]),
-    "replaced by a FIFO": (put_fifo, 3, ["not the file that was there"]),
+    "replaced by a FIFO": (put_fifo, 3, ["not the file that tokend listed"]),
 }
 
 

@@ -159,8 +159,8 @@ static void file_system_without_direct(void **state)
 	read_random(&checker, shelf, 2000, WINDOW_BYTES / 2);
 	read_random(&checker, shelf, 20, LARGEST_BYTES / 2);
 	assert_string_equal(reader_notes(checker.reader),
-		mode->direct ? "direct: /sys/kernel/btf/vmlinux: its file system refuses O_DIRECT: "
-			       "such shards are read through the page cache"
+		mode->direct ? "direct: /sys/kernel/btf/vmlinux: its file system refuses O_DIRECT; "
+			       "shards there are read through the page cache"
 			     : "");
 	checker_close(&checker);
 	close(fd);

@@ -103,19 +103,19 @@ static void forbidden(
 static void forbidden_eperm(const struct mode *mode, struct shelf *shelf)
 {
 	forbidden(mode, shelf, EPERM,
-		"io_uring is forbidden here (EPERM): reading with a pool of 32 pread threads");
+		"io_uring is forbidden here (EPERM); reading with a pool of 32 pread threads");
 }
 
 static void forbidden_enosys(const struct mode *mode, struct shelf *shelf)
 {
 	forbidden(mode, shelf, ENOSYS,
-		"io_uring is forbidden here (ENOSYS): reading with a pool of 32 pread threads");
+		"io_uring is forbidden here (ENOSYS); reading with a pool of 32 pread threads");
 }
 
 static void forbidden_enomem(const struct mode *mode, struct shelf *shelf)
 {
 	forbidden(mode, shelf, ENOMEM,
-		"io_uring does not work here (io_uring_setup: ENOMEM): reading with a pool of 32 "
+		"io_uring cannot be used here (io_uring_setup: ENOMEM); reading with a pool of 32 "
 		"pread "
 		"threads");
 }
