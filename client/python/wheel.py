@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""wheel.py DIRECTORY: the wheel, from what `make all` built: package, extension, daemon, tokctl,
-libtokend, and the libraries they need.
+"""wheel.py DIRECTORY: packs the wheel from the results of `make all`.
 
-auditwheel brings in the third-party libraries, points the programs at them, and says which systems
-the whole runs on: the tag is that of the oldest glibc which has every symbol that is asked for. The
-licence of each of them comes along.
+It contains the package, the extension, the daemon, tokctl, libtokend, and the libraries they need.
+auditwheel adds those libraries, points the programs at them, and chooses the tag: the oldest glibc
+that has every symbol used. The licence of each library is added.
 """
 
 import base64
@@ -21,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build"
-GLIBC = ("libc6", "libc6-dev")  # it and its loader are the system's
-LEFT = ("libz.so.1",)  # what auditwheel would leave to the system, too, as nearly every one has it
+GLIBC = ("libc6", "libc6-dev")  # never added: it is the system's
+LEFT = ("libz.so.1",)  # not added by auditwheel, because nearly every system has it; we add it
 
 METADATA = """\
 Metadata-Version: 2.4
@@ -58,7 +57,7 @@ def version():
 
 
 def contents():
-    """Path in the wheel → file."""
+    """Returns the files by their path in the wheel."""
     package = ROOT / "client/python"
     files = {
         str(path.relative_to(package)): path
@@ -79,8 +78,8 @@ def is_elf(path):
 
 
 def licenses(files):
-    """Debian package → its copyright file, for every library that will be brought in; and how many
-    libraries those are.
+    """Returns the copyright files of all libraries that will be added, by Debian package; and the
+    number of these libraries.
     """
     libraries = set()
     for path in filter(is_elf, files):
@@ -100,8 +99,8 @@ def licenses(files):
                 break
         else:
             sys.exit(
-                f"wheel: {library} is of no Debian package, so its licence is not known: build on "
-                "a Debian"
+                f"wheel: {library} belongs to no Debian package, so its licence is not known; "
+                "build on Debian"
             )
         package = found.stdout.split(":")[0]
         if package not in GLIBC:
@@ -111,7 +110,7 @@ def licenses(files):
 
 
 def zip_up(root, path):
-    """A wheel of all that is below @root, with its RECORD."""
+    """Packs everything below @root as a wheel, with its RECORD."""
     info = next(root.glob("*.dist-info"))
     lines = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -127,15 +126,15 @@ def zip_up(root, path):
 
 
 def write(wheel, name, content, executable):
-    entry = zipfile.ZipInfo(name)  # of 1980: what is in it says when, not when it was packed
+    entry = zipfile.ZipInfo(name)  # dated 1980, so that equal contents give equal wheels
     entry.external_attr = (0o100755 if executable else 0o100644) << 16
     entry.compress_type = zipfile.ZIP_DEFLATED
     wheel.writestr(entry, content)
 
 
 def adopt(root, directory, patchelf):
-    """Has the programs below @root ask for what is LEFT by a name that no system has, and puts it
-    under that into @directory.
+    """Renames the libraries in LEFT, in the programs below @root, to a name that no system has, and
+    copies them to @directory under it: then auditwheel adds them.
     """
     for program in sorted((root / "tokend/bin").iterdir()):
         needed = dict(re.findall(r"(\S+) => (/\S+)", output("ldd", str(program))))
@@ -147,7 +146,7 @@ def adopt(root, directory, patchelf):
 
 
 def stage(root):
-    """Lays everything out below @root. How many libraries auditwheel has to bring in."""
+    """Copies everything below @root. Returns the number of libraries that auditwheel must add."""
     files = contents()
     for name, path in files.items():
         target = root / name
@@ -214,8 +213,8 @@ def main():
             brought = [name for name in archive.namelist() if re.match(r"tokend\.libs/.", name)]
         if len(brought) != count:
             sys.exit(
-                f"wheel: {count} libraries have their licence in it, {len(brought)} are brought "
-                f"in: {brought}"
+                f"wheel: it has the licences of {count} libraries, but {len(brought)} were added: "
+                f"{brought}"
             )
         for older in directory.glob("tokend-*.whl"):
             older.unlink()

@@ -47,13 +47,13 @@ def test_another_position_is_named_on_all_ranks(daemon):
 def test_another_micro_batch(daemon):
     all_were_told(
         refusals(daemon.directory, [daemon.socket] * 2, micro=[4, 8]),
-        r"process 1 .*: micro_batch: is 8, that of process 0 is 4",
+        r"process 1 .*: micro_batch: 8 differs from 4 at process 0",
     )
 
 
 def test_another_world(daemon):
     told = refusals(daemon.directory, [daemon.socket] * 2, data_rank=[0, 1], data_world=[2, 3])
-    all_were_told(told, r"process 1 .*: world: is 3, that of process 0 is 2")
+    all_were_told(told, r"process 1 .*: world: 3 differs from 2 at process 0")
 
 
 def test_a_rank_that_is_there_twice(daemon):
@@ -62,7 +62,7 @@ def test_a_rank_that_is_there_twice(daemon):
         daemon.directory, [daemon.socket] * 2, data_rank=[1, 1], data_world=2
     )  # strict: but neither waits for the other's end
     assert time.monotonic() - begin < 60
-    all_were_told(told, r"process 1 .*: rank: is rank 1, peer 0, as process 0 is")
+    all_were_told(told, r"process 1 .*: rank: rank 1, peer 0 is also that of process 0")
 
 
 def test_a_rank_that_is_not_there(daemon):
@@ -70,7 +70,7 @@ def test_a_rank_that_is_not_there(daemon):
         daemon.directory, [daemon.socket] * 3, data_rank=[0, 0, 1], peer=[0, 1, 0], data_world=2
     )
     all_were_told(
-        told, r"world: is 2, and of the group's 3 processes 1 read as rank 1, 2 as rank 0"
+        told, r"world: is 2, but 1 of the group's 3 processes read as rank 1 and 2 as rank 0"
     )
 
 

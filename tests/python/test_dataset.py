@@ -11,7 +11,7 @@ import tokend
 from lib import wait_until
 from torch.utils.data import DataLoader, IterableDataset
 
-PLACE = "tokend.Loader: takes the place of a DataLoader, and is not a dataset"
+PLACE = "tokend.Loader: replaces a DataLoader, and is not a dataset"
 
 
 def make(daemon, stream="train", **more):

@@ -169,9 +169,9 @@ def test_a_config_that_is_none_is_one_line(directory):
         (directory / "not.yaml", "No such file or directory"),
         (directory, "Is a directory"),
     ):
-        with pytest.raises(tokend.Error, match=rf"^config: {path}: {why}: name a config file"):
+        with pytest.raises(tokend.Error, match=rf"^config: {path}: {why}; pass a config file"):
             tokend.Loader("train", 4, config=path, rank=0, world=1)
-    with pytest.raises(TypeError, match="^config: 5, must be the path of a config file$"):
+    with pytest.raises(TypeError, match="^config: 5 is not the path of a config file$"):
         tokend.Loader("train", 4, config=5, rank=0, world=1)
 
 

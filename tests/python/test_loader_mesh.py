@@ -127,19 +127,16 @@ def test_any_mesh_says_who_reads_what(daemon):
         0]),
     ]  # fmt: skip
     refused = [
-        (
-            {"names": ["dp_cp", "tp"], "shape": [4, 2]},
-            "dim 'dp_cp' of .* holds data ranks and their peers in one",
-        ),
+        ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),
         ({"names": None, "shape": [4, 2]}, "its 2 dims have no names"),
         ({"names": ["world"], "shape": [8]}, "none of its dims .'world',. is known"),
         (
             {"names": ["dp"], "of": [0, 1, 2, 3]},
-            "does not hold this process, global rank 4 .its ranks: 0, 1, 2, 3.",
+            "does not contain this process, global rank 4 .its ranks: 0, 1, 2, 3.",
         ),
         (
             {"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"},
-            "cp: 'zigzag' needs that dim in the mesh",
+            "cp: 'zigzag' needs a dim cp in the mesh",
         ),
     ]
     cp = {"names": ["dp", "cp"], "shape": [2, 4]}
@@ -200,9 +197,9 @@ def test_the_rule(names, shape, at, expected):
 
 
 def test_a_mesh_says_it_all(daemon):
-    with pytest.raises(ValueError, match="mesh, rank, world, peer: a mesh says them all"):
+    with pytest.raises(ValueError, match="mesh, rank, world, peer: the mesh has all of them"):
         tokend.Loader(
             "train", 2, socket=daemon.socket, mesh=FakeMesh(("dp",), (1,), [0]), rank=0, world=1
         )
-    with pytest.raises(TypeError, match="mesh: 3, must be a torch.distributed DeviceMesh"):
+    with pytest.raises(TypeError, match="mesh: 3 is not a torch.distributed DeviceMesh"):
         tokend.Loader("train", 2, socket=daemon.socket, mesh=3)

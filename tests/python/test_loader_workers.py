@@ -30,7 +30,7 @@ def test_a_killed_worker_is_one_error(daemon):
     with make(daemon, transform=transforms.kills_itself, workers=2) as loader:
         with pytest.raises(
             tokend.WorkerError,
-            match=r"worker [01] of 2 \(pid \d+\) was killed by signal 9 .SIGKILL.: make the",
+            match=r"worker [01] of 2 \(pid \d+\) was killed by signal 9 .SIGKILL.; make a new",
         ):
             for _ in range(20):
                 next(loader)
@@ -133,7 +133,7 @@ def test_a_transform_of_the_script_itself(daemon):
     main = 'if __name__ == "__main__":'
     for guard, text, status in (
         (f"{main} ", "[0, 1, 2, 3]", 0),
-        ("", f"put what the program does under {main}", 1),
+        ("", f"put the program's code under {main}", 1),
     ):
         path.write_text(SCRIPT.format(guard=guard))
         command = [sys.executable, path, daemon.socket]
@@ -159,7 +159,7 @@ def test_a_transform_of_no_file(daemon, how):
     )  # fmt: skip
     assert done.returncode == 1
     assert (
-        "is not in a file, worker processes cannot import it: put it into a module, or workers=0"
+        "is not in a file, so workers cannot import it; move it to a module, or pass workers=0"
         in done.stderr
     )
 

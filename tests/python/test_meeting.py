@@ -101,14 +101,14 @@ def run(daemon, scenario, world):
 
 
 REMEDY = (
-    "all processes of the job make a loader, seek and load a state together; for a loader of "
+    "make loaders, seek and load states in all processes together; for a loader of "
     "this process alone pass rank=0, world=1"
 )
 
 
 def is_refused(said, missing):
-    assert said["error"] == f"Error tokend.Loader: {missing} did not come within 4 s: {REMEDY}"
-    assert said["warned"] == [f"tokend.Loader: has waited 0.5 s for {missing}: {REMEDY}"]
+    assert said["error"] == f"Error tokend.Loader: {missing} did not come within 4 s; {REMEDY}"
+    assert said["warned"] == [f"tokend.Loader: has waited 0.5 s for {missing}; {REMEDY}"]
     assert said["where"] == ["<string>"]  # the line that makes the loader
     assert said["s"] < 30
 
@@ -129,7 +129,7 @@ def test_a_second_loader_that_rank_0_makes_alone(daemon):
 def test_one_that_is_late_is_waited_for(daemon):
     first, second = run(daemon, "late", 2)
     assert first[0]["error"] is second[0]["error"] is None
-    assert first[0]["warned"][0] == f"tokend.Loader: has waited 0.5 s for rank 1 of 2: {REMEDY}"
+    assert first[0]["warned"][0] == f"tokend.Loader: has waited 0.5 s for rank 1 of 2; {REMEDY}"
     assert not [text for text in second[0]["warned"] if "rank 1" in text]
 
 

@@ -83,6 +83,6 @@ def test_a_place_that_cannot_be_had_is_one_line(directory, monkeypatch):
     monkeypatch.setattr(private, "directory", lambda: f"{directory}/file/tokend")
     with pytest.raises(
         tokend.Error,
-        match=rf"^config: {directory}/file/tokend: Not a directory: set XDG_RUNTIME_DIR",
+        match=rf"^config: {directory}/file/tokend: Not a directory; set XDG_RUNTIME_DIR",
     ):
         private.make_directory()

@@ -246,9 +246,9 @@ def test_refusals_are_one_line(directory):
     at = ("-c", config, "train", "--position", 0)
     bad = directory / "bad"
     for content, text in (
-        (b'{"version": "1.0"}', "must be a tokenizer.json"),
-        (b"IQ== 0\nIg 1\n", "bad:2: must be a token in base64 and its rank"),
-        (b"\x0a\x10not a model", "must be a tokenizer.json"),
+        (b'{"version": "1.0"}', "name a tokenizer.json"),
+        (b"IQ== 0\nIg 1\n", "bad:2: not a token in base64 and its rank"),
+        (b"\x0a\x10not a model", "name a tokenizer.json"),
     ):
         bad.write_bytes(content)
         said = show(*at, "--tokenizer", bad, code=1)
@@ -261,13 +261,13 @@ def test_refusals_are_one_line(directory):
     assert said.count("\n") == 1 and "No such file" in said
     said = show(*at, "--cursor", directory / "none", code=1)
     assert said == f"tokctl: {directory}/none: No such file or directory\n"
-    assert "give --position, or --step" in show("-c", config, "train", code=2)
-    assert "--world goes with --step" in show(*at, "--world", 2, code=2)
+    assert "pass --position, or --step" in show("-c", config, "train", code=2)
+    assert "--world: needs --step" in show(*at, "--world", 2, code=2)
 
 
 @pytest.mark.parametrize("package", ["tokenizers", "sentencepiece"])
 def test_a_missing_package_is_named(directory, package):
-    """A package of that name that cannot be imported stands first on the path."""
+    """A package of that name that cannot be imported is first on the path."""
     documents = corpus()[:1]
     _, encode = of_tiktoken(directory, documents)
     config = write_shards(directory, documents, encode)
@@ -278,7 +278,7 @@ def test_a_missing_package_is_named(directory, package):
     said = show("-c", config, "train", "--position", 0, "--tokenizer", tokenizer, code=1,
                 PYTHONPATH=f"{directory}/shadow:{lib.PACKAGE}")  # fmt: skip
     assert said == (
-        f"tokend.show: --tokenizer {tokenizer}: needs the Python package {package}: pip "
+        f"tokend.show: --tokenizer {tokenizer}: needs the Python package {package}; pip "
         f"install {package}\n"
     )
 

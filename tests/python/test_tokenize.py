@@ -129,7 +129,7 @@ def test_zstd(directory, made):
     assert shards(directory / "out-a.jsonl") == shards(directory / "out-b.jsonl.zst")
     for broken in (packed.read_bytes()[:-5], b"no zstd at all", packed.read_bytes() + b"more"):
         packed.write_bytes(broken)
-        assert f"{packed}: broken zstd: " in refused(
+        assert f"{packed}: the zstd is damaged: " in refused(
             packed, "-o", directory / "none", "--tokenizer", made
         )
         for path in (directory / "none").glob(".*"):
@@ -160,24 +160,24 @@ def test_parquet(directory, made):
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     for given, text in (
-        ((path,), "broken parquet: "),
+        ((path,), "the parquet is damaged: "),
         (
             (directory / "0.parquet", "--field", "body"),
-            'no column "body"; has id, text: give --field',
+            'no column "body", but id, text; pass another --field',
         ),
-        ((directory / "0.parquet", "--field", "id"), 'column "id" is int64; must be strings'),
+        ((directory / "0.parquet", "--field", "id"), 'column "id" is int64, not strings'),
     ):
         assert text in refused(*given, "-o", directory / "none" / text[:6], "--tokenizer", made)
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", None]}), path)
     assert (
         refused(path, "-o", directory / "null", "--tokenizer", made)
-        == f'{path}: row 2: field "text" is null; must be a string'
+        == f'{path}: row 2: field "text" is null, not a string'
     )
     bad = pyarrow.StringArray.from_buffers(
         2, pyarrow.py_buffer(numpy.array([0, 1, 2], "<i4")), pyarrow.py_buffer(b"a\xff")
     )
     pyarrow.parquet.write_table(pyarrow.table({"text": bad}), path)
-    assert f"{path}: row 1: invalid UTF-8 (byte 0xff)" in refused(
+    assert f"{path}: row 1: byte 0xff is not UTF-8" in refused(
         path, "-o", directory / "utf8", "--tokenizer", made
     )
 
@@ -237,7 +237,7 @@ def test_widths_and_eos(directory, made):
         "dtype: u16" in out
         and "eos: 1000\n" in out
         and "vocab: 1001\n" in out
-        and "2 documents (1 without text)" in said
+        and "2 documents (1 of them empty)" in said
     )
     assert tokens(directory / "auto")[-2:].tolist() == [1000, 1000]
     run("wide", "--dtype", "u32")
@@ -254,9 +254,11 @@ def test_widths_and_eos(directory, made):
     (directory / "many.json").write_text(json.dumps(many))
     known = tokenizers.Tokenizer.from_file(str(directory / "many.json")).token_to_id("<eos>")
     said = refused(source, "-o", directory / "none", "--tokenizer", directory / "many.json")
-    assert "names several ends of text, <|endoftext|>, <eos>: give its number or its text" in said
+    assert (
+        "several tokens that end a text (<|endoftext|>, <eos>); pass its number or its text" in said
+    )
     assert known < 70_000  # the package numbers them itself
-    assert "must be below 1001" in refused(
+    assert "pass a number below 1001" in refused(
         source, "-o", directory / "none", "--tokenizer", made, "--eos", 1001
     )
     assert "has no such token" in refused(
@@ -278,16 +280,15 @@ def test_wide_vocabulary(directory):
     out, _ = tokenize(source, "-o", directory / "fits", "--tokenizer", tokenizer, "--eos", 65_535)
     assert "dtype: u16" in out and tokens(directory / "fits")[-1] == 65_535
     ask = (source, "-o", directory / "none", "--tokenizer", tokenizer)
-    assert "--dtype u16: the vocabulary has 65537 tokens, u16 holds 65536: give u32" == refused(
+    assert "--dtype u16: cannot hold the vocabulary's 65537 tokens; pass u32" == refused(
         *ask, "--eos", 65_536, "--dtype", "u16"
     )
-    assert "does not name the end of a text: give its number" in refused(*ask)
+    assert "does not name the token that ends a text; pass its number" in refused(*ask)
     said = refused(*ask, "--eos", 60_000, "--pattern", "[a-z]+")
     assert said == (
-        f"{source}:1: --pattern [a-z]+: it matches only parts of this text, the others would "
-        "be lost"
+        f"{source}:1: --pattern [a-z]+: does not match all of this text; pass one that does"
     )
-    assert refused(*ask, "--eos", 60_000, "--pattern", "(").startswith("--pattern: ")
+    assert refused(*ask, "--eos", 60_000, "--pattern", "(").startswith("--pattern (: ")
     tokenizer.write_bytes(b"".join(tokenizer.read_bytes().splitlines(True)[1:]))
     assert "has no token for byte 0x00" in refused(*ask, "--eos", 60_000)
 

@@ -48,7 +48,7 @@ def test_resume_refuses_what_is_not_the_same(directory, made):
     before = shards(out)
     again = "start again, in another directory"
     assert (
-        refused(*ask) == f"{out}: is not empty: give another directory, or --resume to go on there"
+        refused(*ask) == f"{out}: is not empty; name another directory, or continue with --resume"
     )
     resume = (*ask, "--resume", "--shard-tokens", 50_000)
     done, said = tokenize(*resume)
@@ -63,21 +63,19 @@ def test_resume_refuses_what_is_not_the_same(directory, made):
         if more == (directory,):
             more = (write_jsonl(directory / "b.jsonl", ["b"]),)
             text = "the inputs were 1 files, now 2"
-        assert refused(*resume, *more) == f"{out}: --resume: {text}: {again}"
+        assert refused(*resume, *more) == f"{out}: --resume: {text}; {again}"
     tokenizer = directory / "tokenizer.json"
     tokenizer.write_text(made.read_text() + "\n")
     said = refused(
         source, "-o", out, "--tokenizer", tokenizer, "--resume", "--shard-tokens", 50_000
     )
-    assert said == f"{out}: --resume: the tokenizer's file was another one: {again}"
+    assert said == f"{out}: --resume: the tokenizer's file has changed; {again}"
     (out / "00000.bin").write_bytes(before["00000.bin"][:-2])
-    assert refused(*resume) == f"{out}/00000.bin: has 99998 bytes, must have 100000: {again}"
+    assert refused(*resume) == f"{out}/00000.bin: has 99998 bytes instead of 100000; {again}"
     os.utime(source, ns=(1, 1))
-    assert (
-        refused(*resume) == f"{out}: --resume: {source} was changed since (size or time): {again}"
-    )
+    assert refused(*resume) == f"{out}: --resume: {source} has changed (size or time); {again}"
     other = pathlib.Path(json.__file__).parent
-    assert "nothing that tokend.tokenize began" in refused(
+    assert "no run of tokend.tokenize" in refused(
         source, "-o", other, "--tokenizer", made, "--resume"
     )
 
@@ -95,7 +93,7 @@ def test_disk_full(directory, made):
         ask = (source, "-o", full / "out", "--tokenizer", made, "--shard-tokens", 200_000)
         assert (
             refused(*ask)
-            == f"{full}/out: No space left on device: free some space, and go on with --resume"
+            == f"{full}/out: No space left on device; free some space, and continue with --resume"
         )
         assert list(shards(full / "out")) == ["00000.bin", "00001.bin"]
         subprocess.run(["mount", "-o", "remount,size=50m", full], check=True)
@@ -110,28 +108,31 @@ def test_disk_full(directory, made):
 
 GOOD = b'{"text": "good"}\n'
 LINES = [
-    (GOOD + b'{"text": "cut\n', ":2: broken JSON at column 10: "),
-    (GOOD * 2 + b"[1, 2]\n", ":3: is a list; must be a JSON object"),
-    (b'"text"\n', ":1: is a string; must be a JSON object"),
-    (b"\n" + GOOD + b'{"body": "b", "id": 1}\n', ':3: no field "text"; has body, id: give --field'),
-    (b"{}\n", ':1: no field "text"; has none: give --field'),
-    (b'{"text": null}', ':1: field "text" is null; must be a string'),
-    (b'{"text": [1]}', ':1: field "text" is a list; must be a string'),
-    (b'{"text": 12}', ':1: field "text" is a number; must be a string'),
-    (b'{"text": true}', ':1: field "text" is true or false; must be a string'),
+    (GOOD + b'{"text": "cut\n', ":2: invalid JSON at column 10: "),
+    (GOOD * 2 + b"[1, 2]\n", ":3: a list, not a JSON object"),
+    (b'"text"\n', ":1: a string, not a JSON object"),
+    (
+        b"\n" + GOOD + b'{"body": "b", "id": 1}\n',
+        ':3: no field "text", but body, id; pass another --field',
+    ),
+    (b"{}\n", ':1: no field "text", but none; pass another --field'),
+    (b'{"text": null}', ':1: field "text" is null, not a string'),
+    (b'{"text": [1]}', ':1: field "text" is a list, not a string'),
+    (b'{"text": 12}', ':1: field "text" is a number, not a string'),
+    (b'{"text": true}', ':1: field "text" is true or false, not a string'),
     (
         GOOD * 3 + b'{"text": "a\xffb"}\n',
-        ":4: invalid UTF-8 (byte 0xff): must be UTF-8: convert it (iconv -t UTF-8)",
+        ":4: byte 0xff is not UTF-8; convert the file (iconv -t UTF-8)",
     ),
     (
         GOOD + b'{"text": "half \\ud800 pair"}',
-        ':2: field "text" has half a surrogate pair, \\ud800, which is no text',
+        ':2: field "text" has half a surrogate pair, \\ud800; remove it',
     ),
-    (b'{"text": ' + b"[" * 200_000, ":1: broken JSON: "),
-    (b'{"text": "a", "n": ' + b"9" * 5000 + b"}", ":1: broken JSON: "),
-    (b"", ": is empty: leave it out"),
-    (b"\n \n\n", ": is empty: leave it out"),
-    (GOOD * 100_000 + b"{", ":100001: broken JSON at column 2: "),  # in a later piece
+    (b'{"text": ' + b"[" * 200_000, ":1: invalid JSON: "),
+    (b'{"text": "a", "n": ' + b"9" * 5000 + b"}", ":1: invalid JSON: "),
+    (b"", ": is empty; leave it out"),
+    (b"\n \n\n", ": is empty; leave it out"),
+    (GOOD * 100_000 + b"{", ":100001: invalid JSON at column 2: "),  # in a later piece
     (GOOD + b'{"text": "' + b"a" * (33 << 20) + b'"}\n', ":2: a document of "),
 ]
 
@@ -149,16 +150,16 @@ def test_bad_lines(directory, made, number):
 def test_bad_files(directory, made):
     ask = ("-o", directory / "out", "--tokenizer", made)
     for name, contents, text in (
-        ("a.txt", b"one\ntwo \xe9\n", ":2: invalid UTF-8 (byte 0xe9)"),
-        ("a.txt", b"", ": is empty: leave it out"),
+        ("a.txt", b"one\ntwo \xe9\n", ":2: byte 0xe9 is not UTF-8"),
+        ("a.txt", b"", ": is empty; leave it out"),
         ("a.txt", b"a" * ((32 << 20) + 1), ": a document of "),
-        ("a.txt.gz", gzip.compress(b""), ": is empty: leave it out"),
-        ("a.jsonl.gz", gzip.compress(GOOD * 9)[:-9], ": broken gzip: "),
-        ("a.jsonl.gz", b"not packed", ": broken gzip: "),
+        ("a.txt.gz", gzip.compress(b""), ": is empty; leave it out"),
+        ("a.jsonl.gz", gzip.compress(GOOD * 9)[:-9], ": the gzip is damaged: "),
+        ("a.jsonl.gz", b"not packed", ": the gzip is damaged: "),
         (
             "a.csv",
             b"1,2",
-            ": its name must end in .txt or .jsonl, also packed as .gz or .zst, or in .parquet",
+            ": the name's ending is unknown; it must be .txt or .jsonl, also with .gz or .zst, ",
         ),
     ):
         path = directory / name
@@ -169,10 +170,13 @@ def test_bad_files(directory, made):
         refused(directory / "none.txt", *ask) == f"{directory}/none.txt: No such file or directory"
     )
     (directory / "empty").mkdir()
-    assert refused(directory / "empty", *ask) == f"{directory}/empty: holds no file"
+    assert (
+        refused(directory / "empty", *ask)
+        == f"{directory}/empty: contains no files; name another directory"
+    )
     good = write_jsonl(directory / "good.jsonl", ["a"])
     for contents, text in (
-        (b'{"version": "1.0"}', "must be a tokenizer.json"),
+        (b'{"version": "1.0"}', "name a tokenizer.json"),
         (b"\x0a\x10no", "or a SentencePiece model"),
     ):
         (directory / "bad").write_bytes(contents)
@@ -181,9 +185,9 @@ def test_bad_files(directory, made):
     assert "No such file" in refused(
         good, "-o", directory / "out", "--tokenizer", directory / "none"
     )
-    assert refused(good, *ask, "--pattern", "a").startswith("--pattern: goes with a .tiktoken file")
+    assert refused(good, *ask, "--pattern", "a").startswith("--pattern: ")
     assert refused(good, "-o", good, "--tokenizer", made) == f"{good}: File exists"
-    assert "number from 1 on" in tokenize(good, *ask, "--workers", "0", code=2)[1]
+    assert "number ≥ 1" in tokenize(good, *ask, "--workers", "0", code=2)[1]
 
 
 @pytest.mark.parametrize("name, package", [("a.parquet", "pyarrow"), ("a.jsonl.zst", "zstandard")])
@@ -199,7 +203,7 @@ def test_a_missing_package_is_named(directory, made, name, package):
         made,
         PYTHONPATH=f"{directory}/shadow:{lib.PACKAGE}",
     )
-    assert said == f"{directory / name}: needs the Python package {package}: pip install {package}"
+    assert said == f"{directory / name}: needs the Python package {package}; pip install {package}"
 
 
 def test_a_worker_that_is_killed(directory, made):
@@ -225,7 +229,7 @@ def test_a_worker_that_is_killed(directory, made):
         said = process.stderr.read()
     assert process.returncode == 1
     assert said == (
-        "tokend.tokenize: a worker died (out of memory?): give fewer --workers, and go on "
+        "tokend.tokenize: --workers: a worker died (out of memory?); pass fewer, and continue "
         "with --resume\n"
     )
 
@@ -251,7 +255,9 @@ def test_two_at_once_and_ctrl_c(directory, made):
         start_new_session=True,
     ) as process:
         lib.wait_until((directory / "out" / "00000.bin").exists, "a shard")
-        assert refused(*ask, "--resume") == f"{directory}/out: another tokend.tokenize writes there"
+        assert refused(*ask, "--resume").startswith(
+            f"{directory}/out: another tokend.tokenize writes to it"
+        )
         os.killpg(process.pid, 2)
-        assert process.stderr.read() == "tokend.tokenize: interrupted: go on with --resume\n"
+        assert process.stderr.read() == "tokend.tokenize: interrupted; continue with --resume\n"
         assert process.wait() == 130

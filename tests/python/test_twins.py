@@ -204,7 +204,7 @@ def test_strict_is_the_default_under_a_launcher_for_named_runs(daemon, trainers)
 
 def test_strict_needs_a_name(daemon):
     assert arguments.strict(None, None) is False
-    with pytest.raises(ValueError, match="strict: needs run="):
+    with pytest.raises(ValueError, match="strict: needs a named run"):
         Loader("train", 4, socket=daemon.socket, strict=True)
 
 

@@ -428,7 +428,7 @@ def test_faults(place):
         "x",
     )
     code, _, err = run(sys.executable, "-c", *hasty, env=scene.environment)
-    words = "did not answer within 0.5 s; its log is", ".sock.log"
+    words = "did not answer within 0.5 s; look at its log", ".sock.log"
     assert has(err.splitlines()[-1], *words), "one that hangs: the deadline says whose log to read"
     os.kill(scene.starts()[0], signal.SIGKILL)
 
@@ -501,7 +501,7 @@ def test_run(place):
     code, _, err = run(
         sys.executable, "-m", "tokend", "run", "-c", scene.config, env=scene.environment
     )
-    assert code == 1 and "runs already, at " in err and err.count("\n") == 1, (
+    assert code == 1 and "already runs, at " in err and err.count("\n") == 1, (
         "run: a second one is refused",
         (code, err),
     )

@@ -56,7 +56,7 @@ def test_saved_in_the_middle_of_an_accumulation():
         saved = torch.load(last)
         del saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
         torch.save(saved, last)
-        assert has(job.start(1, fails=True), "the checkpoint has no cursor of tokend"), (
+        assert has(job.start(1, fails=True), "the checkpoint has no tokend cursor"), (
             "a checkpoint without a cursor"
         )
 

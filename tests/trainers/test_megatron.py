@@ -128,7 +128,7 @@ def batches(job):
         create_attention_mask_in_dataloader=False,
         dataloader_save=job.file("saves[1]"),
     )
-    begins("from the samples consumed", args, keys, 16, f"{args.dataloader_save} holds no cursor")
+    begins("from the samples consumed", args, keys, 16, f"{args.dataloader_save} has no cursor")
     iteration = "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"
     skipped = TokendIterator("train", 4, start=20, **keys).save_state()
     torch.save({"dataloader_state_dict": skipped}, job.file("saves[1]", *iteration))
@@ -140,13 +140,7 @@ def batches(job):
         f"the cursor in {job.file('saves[1]', *iteration)}",
     )
     args.iteration = 4
-    refused(
-        "cursors of other iterations alone",
-        args,
-        keys,
-        "iteration, 4",
-        "load an iteration that has one",
-    )
+    refused("cursors of other iterations alone", args, keys, "iteration, 4", "load one of those")
     args.iteration, args.consumed_train_samples = 2, 24
     refused("a cursor behind the checkpoint", args, keys, "is at sample 20", "has consumed 24")
     args.consumed_train_samples = 16

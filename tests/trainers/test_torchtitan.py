@@ -95,7 +95,7 @@ def test_an_operator_changes_it():
         job.train(1, "--training.steps", step + 3)
         job.prove(steps=step + 3, resumed=[step])
         refused = job.train(1, "--checkpoint.last_save_model_only", fails=True)
-        assert has(refused, "last_save_model_only True", "an operator"), (
+        assert has(refused, "last_save_model_only True", "operators"), (
             "a last checkpoint of the model alone"
         )
 

@@ -69,13 +69,13 @@ def losses(job):
 def refusals(job):
     job.edit("max_steps=15", "max_steps=20")
     job.edit("micro_batch=args.per_device_train_batch_size", "micro_batch=3")
-    assert has(
-        job.start(1, fails=True), "micro_batch is 3, but per_device_train_batch_size is 2"
-    ), "another micro-batch"
+    assert has(job.start(1, fails=True), "micro_batch, 3, is not per_device_train_batch_size, 2"), (
+        "another micro-batch"
+    )
     job.edit("micro_batch=3", "micro_batch=2, rank=0, world=2")
-    assert has(
-        job.start(1, fails=True), "of a world of 2, the Trainer has 1 data-parallel ranks"
-    ), "another world"
+    assert has(job.start(1, fails=True), "the number of the Trainer's data-parallel ranks, 1"), (
+        "another world"
+    )
     job.edit("micro_batch=2, rank=0, world=2", "micro_batch=2")
     last = max(
         glob.glob(os.path.join(job.work, "checkpoints", "*")),
@@ -84,7 +84,7 @@ def refusals(job):
     state = os.path.join(last, "trainer_state.json")
     text = open(state).read()
     open(state, "w").write(text.replace('"TokendCursor"', '"Another"'))
-    assert has(job.start(1, fails=True), "the checkpoint has no cursor of tokend"), (
+    assert has(job.start(1, fails=True), "the checkpoint has no tokend cursor"), (
         "a checkpoint without a cursor"
     )
 

@@ -9,7 +9,7 @@ from transformers import Trainer, TrainingArguments
 
 from harness import Job
 
-PLACE = "tokend\\.Loader: takes the place of a DataLoader, and is not a dataset"
+PLACE = "tokend\\.Loader: replaces a DataLoader, and is not a dataset"
 
 
 def test_a_loader_is_not_a_dataset():

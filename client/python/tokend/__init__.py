@@ -1,4 +1,22 @@
-"""Tokens for trainers, from a tokend daemon: see Loader."""
+"""Token batches for training loops, from a tokend daemon.
+
+>>> import tokend
+>>> with tokend.Loader("train", micro_batch=4) as loader:
+...     batch = next(loader)
+>>> sorted(batch)
+['dataset', 'input_ids', 'labels', 'position']
+
+  Loader       iterates over micro-batches; its arguments are described there
+  Cursor       the state of a run, as a value
+  Request      an operator's request, returned by Loader.control()
+  Error        the base of all errors
+  Batch, RequestedBatch, TokensBatch, ViewBatch
+               types of batches, for type checkers
+
+Modules with more: tokend.mesh (parallelism), tokend.transform, tokend.device (GPU), tokend.view,
+tokend.throughput (metrics), tokend.integrations (adapters), tokend.tokenize and tokend.show
+(programs).
+"""
 
 from ._tokend import (
     ArgumentError,

@@ -1,5 +1,4 @@
-"""python -m tokend run -c FILE: the private daemon of a config in the foreground; python -m tokend
-ctl …: tokctl.
+"""python -m tokend: runs a private daemon in the foreground, tokctl, or tokend itself.
 
 The wheel's commands `tokend` and `tokctl` are `python -m tokend daemon` and `python -m tokend ctl`.
 """
@@ -13,12 +12,12 @@ from . import private
 from ._tokend import Error
 
 USAGE = """\
-usage: python -m tokend run -c FILE    serve a config until Ctrl-C; Loader(config=FILE) and
-                                       tokctl -c FILE find it
-       python -m tokend ctl …          tokctl; with -c FILE it finds that config's private daemon
-       python -m tokend daemon …       tokend itself, as it is started on a fleet
-       python -m tokend.tokenize       text into shards
-       python -m tokend.show           what was served, as text
+usage: python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(config=FILE) and
+                                       tokctl -c FILE
+       python -m tokend ctl …          run tokctl; -c FILE finds that config's private daemon
+       python -m tokend daemon …       run tokend, as on a fleet
+       python -m tokend.tokenize       make shards from text
+       python -m tokend.show           print samples as text
 """
 
 
@@ -28,13 +27,13 @@ def fail(text, status=1):
 
 
 def become(command):
-    # Python ignores it, and what is ignored is inherited
+    # Python ignores SIGPIPE, and the program would inherit that
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv(command[0], command)
 
 
 def option_config(arguments):
-    """What follows -c or --config, or None."""
+    """Returns the value of -c or --config, or None."""
     for at, argument in enumerate(arguments):
         if argument in ("-c", "--config"):
             return arguments[at + 1] if at + 1 < len(arguments) else None
@@ -46,7 +45,7 @@ def option_config(arguments):
 
 
 def named(arguments):
-    """Is a socket named that comes before the config's?"""
+    """Is a socket given that takes precedence over the config's?"""
     return bool(os.environ.get("TOKEND_SOCKET")) or any(
         a == "--socket" or a.startswith("--socket=") for a in arguments
     )
@@ -56,14 +55,16 @@ def run(arguments):
     parser = argparse.ArgumentParser(
         "python -m tokend run", description="Serves a config in the foreground, until Ctrl-C."
     )
-    parser.add_argument("-c", "--config", metavar="FILE", required=True)
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", required=True, help="the config, as for tokend -c"
+    )
     config = os.path.realpath(parser.parse_args(arguments).config)
     path = private.socket_of(config)
     lock = private.take_lock(path)
     if lock is None:
         return fail(
-            f"{config}: its private daemon runs already, at {path}; it leaves a minute after its "
-            "last session"
+            f"{config}: its private daemon already runs, at {path}; wait until it ends, a minute "
+            "after its last session"
         )
     os.set_inheritable(lock, True)
     become(private.command(config, path, lock))
@@ -73,7 +74,7 @@ def ctl(arguments):
     config = option_config(arguments)
     if config is not None and not named(arguments):
         config = os.path.realpath(config)
-        # The rest of what may be wrong with the file is tokctl's to say.
+        # Other errors in the file are for tokctl to report.
         if (
             os.path.isfile(config)
             and os.access(config, os.R_OK)

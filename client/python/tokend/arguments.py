@@ -1,4 +1,4 @@
-"""A loader's arguments, as what they mean; what cannot be is one line."""
+"""Checks a loader's arguments, and turns them into what the client takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from . import _tokend, job
+from . import _tokend, job, phrases
 from . import mesh as meshes
 from .arrays import Numpy, Torch
 from .batch import Slice
@@ -21,30 +21,30 @@ def socket(path: Any) -> str:
 def check_names(stream: Any, run: Any) -> None:
     for what, name in (("stream", stream), ("run", run)):
         if not isinstance(name, str) and (what == "stream" or name is not None):
-            raise TypeError(f"{what}: {name!r}, must be a text")
+            raise TypeError(phrases.is_not(what, name, "a string"))
 
 
-# how long a first attach waits where nobody listens: a daemon that is started together with its
+# how long a first attach waits if nobody listens: the daemon may be started together with its
 # trainers
 NOBODY_S = 5.0
 
 
 def patience(deadline: float) -> int:
-    """Milliseconds to wait for somebody to listen at the socket."""
+    """Milliseconds to wait for a daemon to listen at the socket."""
     return max(1, round(min(deadline, NOBODY_S) * 1000))
 
 
 def check_deadline(deadline: Any) -> None:
     if not isinstance(deadline, (int, float)) or not 0 < deadline * 1000 < 1 << 32:
+        most = (1 << 32) // 1000
         raise ValueError(
-            f"deadline: {deadline!r}, must be seconds, more than 0 and less than "
-            f"{(1 << 32) // 1000}"
+            phrases.is_not("deadline", deadline, f"a number of seconds above 0 and below {most}")
         )
 
 
 def unchecked_deadline(deadline: Any) -> float:
-    """deadline= where it is not checked yet: a wrong one is told to the others once they are
-    here.
+    """deadline=, or the default if it is impossible: check_deadline() reports that later, when the
+    other processes have come.
     """
     try:
         check_deadline(deadline)
@@ -54,57 +54,58 @@ def unchecked_deadline(deadline: Any) -> float:
 
 
 def strict(asked: Any, run: str | None) -> bool:
-    """Whether a second process that reads for this rank is refused. @run: its name, or None."""
+    """Whether a second process of this rank is refused. @run: the name passed, or None."""
     if asked is None:
         return run is not None and job.launched() is not None
     if asked and run is None:
-        raise ValueError("strict: needs run=NAME: jobs without a name are all of run 'default'")
+        raise ValueError(
+            "strict: needs a named run, because all jobs without a name share run 'default'; pass "
+            "run=NAME"
+        )
     return bool(asked)
 
 
 def check_config(config: Any, socket: Any) -> None:
     if socket is not None:
-        raise ValueError("socket, config: give one of them")
+        raise ValueError(f"socket, config: {phrases.PASS_ONE}")
     if not isinstance(config, (str, bytes, os.PathLike)):
-        raise TypeError(f"config: {config!r}, must be the path of a config file")
+        raise TypeError(phrases.is_not("config", config, "the path of a config file"))
 
 
 def place(mesh: Any, rank: int | None, world: int | None, peer: int) -> meshes.Place:
     if mesh is None:
         return meshes.Place(*job.coordinate(rank, world), peer, None)
     if not (rank is None and world is None and peer == 0):
-        raise ValueError("mesh, rank, world, peer: a mesh says them all")
+        raise ValueError("mesh, rank, world, peer: the mesh has all of them; pass mesh= alone")
     return meshes.place(mesh)
 
 
 def where(start: Any) -> dict[str, Any]:
-    """start= as the arguments of a session."""
+    """start= as arguments of the client."""
     if isinstance(start, (Cursor, bytes, bytearray, memoryview)):
         return {"cursor": bytes(start)}
     if isinstance(start, str):
         return {} if start == "begin" else {"tag": start}
     if isinstance(start, bool) or not hasattr(start, "__index__"):
+        what = "'begin', a position, the tag of a checkpoint or a cursor"
         raise TypeError(
-            f"start: a {type(start).__name__}, must be 'begin', a position, the tag of a "
-            "checkpoint, or a cursor; what state_dict() gave "
-            "is load_state_dict()'s to take"
+            f"{phrases.kind_is_not('start', start, what)}; pass a state to load_state_dict()"
         )
     return {"position": start}
 
 
 def cursor_bytes(cursor: Any) -> bytes:
-    """Of seek()'s."""
+    """The bytes of seek()'s cursor."""
     if isinstance(cursor, (Cursor, bytes, bytearray, memoryview)):
         return bytes(cursor)
     raise TypeError(
-        f"cursor: a {type(cursor).__name__}, must be a Cursor or its bytes; a position is "
-        "seek(position=N)'s to take, a state "
-        "load_state_dict()'s"
+        f"{phrases.kind_is_not('cursor', cursor, 'a Cursor or its bytes')}; pass a position as "
+        "seek(position=N), a state to load_state_dict()"
     )
 
 
 def cursor_of(state: Any) -> bytes:
-    """The bytes in what state_dict() gave."""
+    """The bytes in a state of state_dict()."""
     cursor = state.get("cursor") if isinstance(state, Mapping) else None
     if isinstance(cursor, (Cursor, bytes, bytearray, memoryview)):
         return bytes(cursor)
@@ -114,26 +115,24 @@ def cursor_of(state: Any) -> bytes:
         else f"it is a {type(state).__name__}"
     )
     if cursor is not None:
-        has = f"that is a {type(cursor).__name__}"
+        has = f"its cursor is a {type(cursor).__name__}"
     raise _tokend.ArgumentError(
-        f"state: must have a 'cursor' of bytes, {has}: it is not from a tokend.Loader's "
-        "state_dict(); to go on from another "
-        "loader's place, seek(position=SAMPLES IT CONSUMED)"
+        f"state: not from a tokend.Loader's state_dict(), it has no cursor of bytes: {has}; to "
+        "continue after another loader, seek(position=SAMPLES IT CONSUMED)"
     )
 
 
 def cp_slice(cp: Any, place: meshes.Place, meshed: bool) -> Slice | None:
-    """cp= as the slice of this process. @meshed: the place is of a mesh."""
+    """cp= as the slice of this process. @meshed: @place comes from a mesh."""
     if cp is None:
         return None
     kind = cp[2] if isinstance(cp, (tuple, list)) and len(cp) == 3 else cp
     if kind not in ("zigzag", "contiguous"):
-        raise _tokend.ArgumentError(
-            f"cp: {cp!r}, must be 'zigzag', 'contiguous', or (rank, size, one of these)"
-        )
+        what = "'zigzag', 'contiguous', or (rank, size, one of these)"
+        raise _tokend.ArgumentError(phrases.is_not("cp", cp, what))
     if isinstance(cp, str) and place.cp is None:
-        why = "that dim in the mesh" if meshed else "a mesh with a dim cp"
-        raise _tokend.ArgumentError(f"cp: {cp!r} needs {why}; or give cp=(rank, size, {cp!r})")
+        why = "a dim cp in the mesh" if meshed else "a mesh with a dim cp"
+        raise _tokend.ArgumentError(f"cp: {cp!r} needs {why}; or pass cp=(rank, size, {cp!r})")
     rank, size = place.cp if isinstance(cp, str) else cp[:2]  # type: ignore[misc]
     if not (isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size):
         raise _tokend.ArgumentError(f"cp: rank {rank!r} is not below size {size!r}")
@@ -147,7 +146,7 @@ def cuda(device: Any, make: Torch | Numpy) -> Any:
     if not is_cuda(device):
         return None
     if make.name != "torch":
-        raise ValueError(f"device: {device} needs framework='torch'")
+        raise ValueError(f"device: {device} needs torch; pass framework='torch'")
     from .device import named
 
     return named(device)
@@ -157,19 +156,16 @@ def is_cuda(device: Any) -> bool:
     name = "cpu" if device is None else str(device)
     if name.split(":")[0] not in ("cpu", "cuda"):
         raise _tokend.ArgumentError(
-            f"device: {name!r}, must be 'cpu', 'cuda' or 'cuda:N'; move batches elsewhere with "
-            ".to()"
+            f"{phrases.is_not('device', name, phrases.DEVICES)}; move batches elsewhere with .to()"
         )
     return name != "cpu"
 
 
 def check_workers(workers: int, transform: Any) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ValueError(f"workers: {workers!r}, must be a number of processes, or 0")
+        raise ValueError(phrases.is_not("workers", workers, "a number of processes ≥ 0"))
     if workers and transform is None:
-        raise ValueError(
-            f"workers: {workers} of them have nothing to do without transform=; batches need none"
-        )
+        raise ValueError(f"workers: {workers} without a transform; pass transform=, or workers=0")
 
 
 def check_view(
@@ -178,15 +174,13 @@ def check_view(
     if not view:
         if hold is not None:
             raise ValueError(
-                f"hold: {hold} is of use with view=True only; copies may be held as long as you "
-                "like"
+                f"hold: {hold} without view=True; omit it, copies may be held as long as you like"
             )
         return
     if isinstance(hold, bool) or not isinstance(hold, int) or hold < 1:
         raise ValueError(
-            f"hold: {hold}, must be how many batches this trainer holds at once, 1 or more, "
-            "counting what autograd keeps: view=True lends "
-            "it the ring's own slots"
+            f"{phrases.is_not('hold', hold, 'a number of batches ≥ 1')}; with view=True pass how "
+            "many batches the trainer holds at once, with those that autograd keeps"
         )
     asked = {
         "dtype": dtype,
@@ -198,15 +192,15 @@ def check_view(
     wrong = [name for name, value in asked.items() if value not in (None, False)]
     if wrong:
         raise ValueError(
-            f"view: tokens are lent as they are stored, so {', '.join(wrong)} cannot be had with it"
+            f"view: tokens are lent as stored, without {', '.join(wrong)}; omit view= or these"
         )
 
 
 def check_tokens(tokens: bool, view: bool, cp: Any) -> None:
     asked = [name for name, value in (("view", view), ("cp", cp)) if value not in (None, False)]
     if tokens and asked:
-        why = "a view lends tokens already" if view else "a slice is one of input_ids and labels"
-        raise ValueError(f"tokens, {asked[0]}: give one of them: {why}")
+        why = "a view has tokens already" if view else "a slice needs input_ids and labels"
+        raise ValueError(f"tokens, {asked[0]}: {why}; {phrases.PASS_ONE}")
 
 
 def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
@@ -214,6 +208,6 @@ def record_path(directory: Any, run: str, rank: int, peer: int) -> str:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
         raise _tokend.ArgumentError(
-            f"record: {directory}: {error.strerror}: name a directory that can be written to"
+            f"record: {directory}: {error.strerror}; pass a directory that you can write to"
         ) from None
     return os.path.join(directory, f"{run}.{rank}-{peer}.{os.getpid()}-{time.time_ns()}.record")

@@ -1,6 +1,4 @@
-"""What batches are made of: torch's tensors, or NumPy's arrays where there is no torch. The same
-few calls for both.
-"""
+"""The arrays of batches: torch's tensors or NumPy's arrays, made by the same calls."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from . import phrases
 from ._tokend import ArgumentError
 from .view import Lent
 
@@ -29,10 +28,9 @@ class Torch:
         if version < TORCH_AT_LEAST:
             least = ".".join(map(str, TORCH_AT_LEAST))
             raise ImportError(
-                f"torch: {torch.__version__} is too old, tokend needs {least} or newer: pip "
-                "install -U torch"
+                f"torch: {torch.__version__} is older than {least}; {phrases.install('-U torch')}"
             )
-        # whatever the program's default device is: the extension writes there
+        # not the program's default device: the extension writes to the arrays
         self.cpu = torch.device("cpu")
         self.int64, self.int32, self.float32 = torch.int64, torch.int32, torch.float32
 
@@ -40,14 +38,14 @@ class Torch:
         return self.module.empty(*shape, dtype=dtype, device=self.cpu)
 
     def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
-        """Makes (address, input_ids, labels): new int64 [b, seq], contiguous, labels right after
-        input_ids in one allocation.
+        """Returns a function that makes (address, input_ids, labels): new int64 [b, seq], both
+        contiguous, with labels right after input_ids in one allocation.
         """
         new = partial(self.module.empty, 2, b, seq, dtype=self.int64, device=self.cpu)
 
         def pair() -> tuple[int, Any, Any]:
             both = new()
-            # cheaper than two allocations, or two views made each by itself
+            # faster than two allocations or two views
             return (both.data_ptr(), *both.unbind())
 
         return pair
@@ -73,16 +71,16 @@ class Torch:
     def join(self, parts: list[Any]) -> Any:
         return self.module.cat(parts, 1)
 
-    def count(self, b: int, seq: int, beside: Any) -> Any:
-        """0, 1, … in each row, where @beside lies."""
-        return self.module.arange(seq, device=beside.device).repeat(b, 1)
+    def count(self, b: int, seq: int, like: Any) -> Any:
+        """0, 1, … in each row, on the device of @like."""
+        return self.module.arange(seq, device=like.device).repeat(b, 1)
 
     def numpy(self, array: Any) -> Any:
         """The same memory."""
         return array.numpy()
 
     def lent(self, capsule: Any) -> Any:
-        """A tensor over the slot that is in the capsule."""
+        """A tensor over the capsule's slot."""
         return self.module.from_dlpack(capsule)
 
 
@@ -126,7 +124,7 @@ class Numpy:
     def join(self, parts: list[Any]) -> Any:
         return self.module.concatenate(parts, 1)
 
-    def count(self, b: int, seq: int, beside: Any) -> Any:
+    def count(self, b: int, seq: int, like: Any) -> Any:
         return self.module.tile(self.module.arange(seq), (b, 1))
 
     def numpy(self, array: Any) -> Any:
@@ -137,39 +135,37 @@ class Numpy:
 
 
 def framework(name: str | None) -> Torch | Numpy:
-    """By its name, else torch if it is installed."""
+    """The framework @name; None: torch if it is installed, otherwise NumPy."""
     if name not in (None, "torch", "numpy"):
-        raise ValueError(f"framework: {name!r}, must be 'torch' or 'numpy'")
+        raise ValueError(phrases.is_not("framework", name, "'torch' or 'numpy'"))
     if name != "numpy":
         try:
             return Torch()
         except ModuleNotFoundError as error:
-            if error.name != "torch":  # it is there, and broken: not for us to go on without
+            if error.name != "torch":  # torch is installed, but broken: report it
                 raise
             if name == "torch":
                 raise ImportError(
-                    "framework: torch is not installed: pip install torch, or framework='numpy'"
+                    f"framework: torch is not installed; {phrases.install('torch')}, or pass "
+                    "framework='numpy'"
                 ) from None
     try:
         return Numpy()
     except ModuleNotFoundError:
         missing = "numpy is not" if name else "neither torch nor numpy is"
         raise ImportError(
-            f"framework: {missing} installed: pip install {name or 'torch'}"
+            f"framework: {missing} installed; {phrases.install(name or 'torch')}"
         ) from None
 
 
 def token_type(make: Torch | Numpy, dtype: Any) -> tuple[Any, int]:
-    """(dtype, bytes) of input_ids. Refuses what cannot hold a vocabulary, which is what 16 and 32
-    bit tokens may be.
-    """
+    """Returns (dtype, bytes) of input_ids."""
     if dtype is None:
         return make.int64, 8
     name = getattr(dtype, "__name__", str(dtype).split(".")[-1])
     if name in ("int64", "int32"):
         return (make.int64, 8) if name == "int64" else (make.int32, 4)
     raise ArgumentError(
-        f"dtype: {dtype} cannot hold the vocabulary (tokens are unsigned, of 16 or 32 bits), or "
-        "embeddings do not take it: "
-        "must be int64 or int32"
+        f"dtype: {dtype} cannot hold all tokens (unsigned, of 16 or 32 bits), or embeddings do not "
+        "take it; pass int64 or int32"
     )

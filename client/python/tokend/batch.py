@@ -1,18 +1,17 @@
-"""Batches: what the ring has, as the dicts that trainers take."""
+"""Makes the dicts that trainers take from the batches in the ring."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypedDict
 
-from . import _tokend
+from . import _tokend, phrases
 from .arrays import Numpy, Torch
 
-IGNORE = -100  # a label that losses leave out
-ROWS_AHEAD = (
-    32  # batches whose small tensors are made at once: most of a small tensor's cost is the call
-)
-FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # as _tokend numbers them
+IGNORE = -100  # a label that losses ignore
+# Batches whose small tensors are made at once: most of a small tensor's cost is the call.
+ROWS_AHEAD = 32
+FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in _tokend's order
 
 
 class Slice(TypedDict):
@@ -23,7 +22,7 @@ class Slice(TypedDict):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What goes into a batch."""
+    """The parts of a batch that the loader was asked for."""
 
     documents: bool = False
     provenance: bool = False
@@ -31,35 +30,35 @@ class Wanted:
     cp: Slice | None = None
     dtype: Any = None
     token_bytes: int = 8
-    device: Any = None  # a CUDA one
-    view: bool = False  # tokens are lent
-    tokens: bool = False  # whole windows instead of input_ids and labels
+    device: Any = None  # a CUDA device, or None
+    view: bool = False  # lend the ring's slots
+    tokens: bool = False  # unsplit windows instead of input_ids and labels
 
 
 class Source(Protocol):
-    """Rows that are not as the ring has them."""
+    """Transformed rows, in place of the ring's."""
 
-    waited_s: float  # for others than the daemon
+    waited_s: float  # for workers, in total
 
     def begin(self) -> None:
-        """After an attach or a seek."""
+        """Called after an attach or a seek."""
 
     def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
-        """next_into(), and the rows in @tokens [b, window], a NumPy array. @fields will say where
-        they are from.
+        """next_into(*into), with the rows written to @tokens, NumPy [b, window], and their origin
+        to @fields.
         """
 
     def close(self) -> None: ...
 
 
 def chunks(seq: int, cp: Slice) -> list[tuple[int, int]]:
-    """The part of a row's seq inputs that is this rank's, as (begin, end)s."""
+    """Returns this rank's parts of a row's @seq inputs, as (begin, end)."""
     rank, size = cp["rank"], cp["size"]
     parts = 2 * size if cp["kind"] == "zigzag" else size
     if seq % parts:
         raise _tokend.ArgumentError(
-            f"cp: seq_len {seq} does not divide into {parts} chunks ({cp['kind']}, {size} ranks): "
-            "choose a seq_len that does"
+            f"cp: seq_len {seq} is not a multiple of {parts} chunks ({cp['kind']}, {size} ranks); "
+            "choose another seq_len"
         )
     each = seq // parts
     mine = (rank, parts - 1 - rank) if cp["kind"] == "zigzag" else (rank,)
@@ -67,7 +66,7 @@ def chunks(seq: int, cp: Slice) -> list[tuple[int, int]]:
 
 
 class Batches:
-    """Takes batches of one shape from a client. Made anew where the shape may have changed."""
+    """Takes batches of one shape from a client. A seek makes a new one."""
 
     def __init__(
         self,
@@ -93,34 +92,32 @@ class Batches:
         self._split = not (wanted.view or wanted.tokens)
         if wanted.tokens:
             self._check_tokens(shape["masked"])
-        # The extension writes labels, but where a transform or a device has the tokens that
-        # follow. Those that the tokens alone do not tell are always the reader's: where a mask
-        # forbids one, or the window ends.
+        # The extension writes labels, unless they are the next tokens of a transform or a device.
+        # It always writes those that depend on more: on a loss mask, or on the window's end.
         ignores = shape["masked"] or self.window <= self.seq
         self._writes = (
             self._split
             and (ignores or not (source or feed))
             or (wanted.tokens and wanted.loss_mask)
         )
-        # after a batch was taken
+        # next() may fail after the batch was taken
         self._may_fail = source is not None or (self._token_bytes < 8 and feed is None)
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
         self._simple = not (more or source or feed or self._token_bytes < 8)
-        # tokens of a row that the reader writes
+        # tokens of a row that the extension writes
         self._width = self.seq if self._split and source is None else self.window
-        self._labels_at = 8 * self.micro * self.seq  # behind input_ids
+        self._labels_at = 8 * self.micro * self.seq  # after input_ids
         self._pair = make.pairs(self.micro, self.seq)
         self._paddings: list[Any] = []  # masks of batches without padding, made ahead
-        self._rows: list[
-            tuple[int, list[Any]]
-        ] = []  # address and tensors of a batch's fields: whoever pops one owns that memory
+        # address and tensors of a batch's fields, made ahead; each is used once
+        self._rows: list[tuple[int, list[Any]]] = []
         self._next_into = client.next_into
-        self.taken = client.taken()  # the position behind the last batch taken
+        self.taken = client.taken()  # the position after the last batch taken
         self.begin = self.taken
 
     def _new_rows(self) -> tuple[int, list[Any]]:
-        """Those of a batch; those of the next ones are in _rows."""
+        """Makes the fields of ROWS_AHEAD batches: returns the first, keeps the others in _rows."""
         n, step = self._fields, 8 * self._fields * self.micro
         block = self.make.empty(n * ROWS_AHEAD, self.micro, dtype=self.make.int64)
         rows, at = self.make.rows(block), self.make.address(block)
@@ -129,7 +126,7 @@ class Batches:
         return groups[0]
 
     def take(self) -> Any:
-        """The next batch, or None behind the last."""
+        """The next batch, or None after the last."""
         try:
             at, fields = self._rows.pop()
         except IndexError:
@@ -187,19 +184,18 @@ class Batches:
     def _check_tokens(self, masked: bool) -> None:
         if self.window <= self.seq:
             raise _tokend.ArgumentError(
-                f"tokens: this stream has extra: 0, so its windows of {self.window} tokens do not "
-                "contain the last label: set extra: 1 in "
-                "the daemon's config, or take input_ids and labels"
+                f"tokens: the stream's windows of {self.window} tokens do not contain the last "
+                "label (extra: 0); set extra: 1 in the daemon's config, or omit tokens="
             )
         if masked and not self.wanted.loss_mask:
             raise _tokend.ArgumentError(
-                "tokens: this stream has a loss mask, which tokens alone do not show: ask for "
-                "loss_mask=True too, or take labels"
+                "tokens: the stream has a loss mask, which tokens do not show; pass "
+                "loss_mask=True too, or omit tokens="
             )
 
     def _empty(self, *shape: int, dtype: Any) -> Any:
-        """Of the CPU's memory. What goes on to a device is pinned, or its copy may wait for the
-        step; torch keeps it until then.
+        """An array in the CPU's memory. It is pinned if it is copied to a device: otherwise the
+        copy could wait for the step.
         """
         if self.wanted.device is None:
             return self.make.empty(*shape, dtype=dtype)
@@ -255,7 +251,7 @@ class Batches:
         )
 
     def _made(self, tokens: Any, labels: Any, valid: int) -> dict[str, Any]:
-        """@tokens: as the feed, the source or the extension gave them."""
+        """@tokens: from the feed, the source or the extension."""
         if labels is not None and self.source is not None:
             self._relabel(labels, tokens)
         if self.feed is None:
@@ -288,8 +284,8 @@ class Batches:
         return input_ids, labels
 
     def _carefully(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
-        """next_into() where what was taken may turn out to be of no use: then it is given back, and
-        this loader stops.
+        """next_into() for batches that can fail after they are taken. Such a batch is given back,
+        and the next calls raise the same error until a seek.
         """
         if self._failed is not None:
             raise self._failed
@@ -305,9 +301,9 @@ class Batches:
             raise
 
     def _give_back(self, cursor: bytes | None, error: BaseException) -> None:
-        """@cursor: before the batch, or None if batches that are not committed lie between."""
-        interrupted = not isinstance(error, Exception)  # Ctrl-C: the batch is as good as it was
-        said = "next: was interrupted before it could give what it had taken: seek to go on"
+        """@cursor: before the batch; None if there are uncommitted batches between."""
+        interrupted = not isinstance(error, Exception)  # Ctrl-C: nothing is wrong with the batch
+        said = f"next: was interrupted after it had taken a batch; {phrases.SEEK}"
         self._failed = _tokend.Error(said) if interrupted else error  # type: ignore[assignment]
         if cursor is None:
             return
@@ -318,7 +314,7 @@ class Batches:
             self._failed = None
 
     def _relabel(self, labels: Any, tokens: Any) -> None:
-        """What a transform made of the tokens, but where there is no label."""
+        """Sets the labels to the transformed tokens, except where there is no label."""
         following = tokens[:, 1 : self.seq + 1]
         labels = labels[:, : following.shape[1]]
         labels[:] = self.make.module.where(labels == IGNORE, labels, following)

@@ -1,10 +1,11 @@
 """An operator's requests, carried out by all processes of a job at the same step.
 
-About once a second the processes find, by one small all-reduce that nobody waits for, whether any
-of their daemons shows a request: launched at one call of control(), read at the next, and at which
-call the next one is due is agreed on by the same all-reduce. If there is a request, its number
-arrives at all of them at the same call, and from there on they go together: one fetches the
-request, all look whether they stand at one place, all carry it out, all look whether all did.
+About once a second the processes ask each other whether one of their daemons has a request, by a
+small all-reduce that nobody waits for. It is launched in one call of control() and read in the
+next. The same all-reduce agrees on the call that launches the next one.
+
+A request's number reaches all processes in the same call. From then on they act together: one
+fetches the request, all compare their positions, all carry it out, and all check that all did.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import time
 import warnings
 from typing import Any
 
+from . import phrases
 from ._tokend import DONE, FAILED, NOTED, Error
 
-# A process that never calls control() must not stop the others. So the first rounds are waited
-# for only so long, and carry no request: who came late to the first one, when the others had given
-# up, finds that out at the second.
+# A process that never calls control() must not stop the others, so the wait for the first rounds
+# is limited. They carry no request: a process that comes to the first round after the others have
+# given up notices it in the second.
 FIRST_ROUNDS = 2
 FIRST_WAIT_S = 10.0
-OFF = 1 << 62  # instead of calls to the next look: this process has given up
+OFF = 1 << 62  # in place of the calls until the next round: this process has given up
 NOT_ALL = "not every process of its group has called control()"
-# from one look to the next, if the calls come fast; an all-reduce takes 50 to 300 µs of a step
+# between two rounds; an all-reduce takes 50 to 300 µs of a step
 EVERY_S = 1.0
-EVERY_CALLS = 64  # at most, as steps may become slow
+EVERY_CALLS = 64  # at most, because steps may become slow
 EDITS = ("mix", "skip")
-# what must be equal for a request to be carried out, in the order it is gathered
-PLACE = ("position", "taken", "fingerprint")
+PLACE = ("position", "taken", "fingerprint")  # must be equal on all; in the order of gather()
 
 
 def _parse(args: str) -> dict[str, Any]:
@@ -44,15 +45,17 @@ def _parse(args: str) -> dict[str, Any]:
 
 
 class Request:
-    """What an operator asked for, as control() returns it.
+    """An operator's request, as Loader.control() returns it.
 
-    kind       "mix", "skip": carried out already; "checkpoint", "drain", "rescale": for the trainer
-               to carry out
-    args       a dict: weights and at, samples, tag, world and micro
-    acts_from  the position from which the order is another (mix, skip)
-    error      why it was not carried out (then nothing was changed, on no rank), or None
-    save       the trainer is to save its model and then to call done()
-    stop       and then to leave
+    number     its number in the daemon
+    kind       "mix" or "skip": already carried out. "checkpoint", "drain" or "rescale": for the
+               trainer to carry out
+    args       a dict: weights and at (mix), samples (skip), tag (checkpoint), world and micro
+               (rescale)
+    acts_from  the position from which the order differs (mix, skip), or None
+    error      why it was not carried out, or None. Nothing was changed then, on any rank
+    save       True: save the model, then call done()
+    stop       True: then leave the training loop
     """
 
     def __init__(
@@ -65,15 +68,26 @@ class Request:
 
     @property
     def stop(self) -> bool:
+        """True for a drain or a rescale: leave the training loop."""
         return self.error is None and self.kind in ("drain", "rescale")
 
     @property
     def save(self) -> bool:
+        """True for a checkpoint, a drain or a rescale: save the model, then call done()."""
         return self.error is None and self.kind in ("checkpoint", "drain", "rescale")
 
     def done(self, text: str = "") -> None:
-        """The model is saved: has the daemon write the cursor under the request's tag, if it has
-        one, and tells the operator.
+        """Reports to the operator that the model is saved.
+
+        If the request has a tag, the daemon first writes the cursor under it. A second call does
+        nothing.
+
+        Args:
+            text: one line for the operator, such as the path of the model's checkpoint.
+
+        Raises:
+            RefusedError, ConnectError: the daemon could not write the cursor. The operator gets
+                the reason.
         """
         if self._answered:
             return
@@ -105,9 +119,9 @@ class Request:
 
 
 class Bystander:
-    """What Control asks of a client, in a process of the job that reads nothing."""
+    """The client of Control in a process of the job that reads nothing."""
 
-    DAEMON = 0  # no process that reads has this number
+    DAEMON = 0  # of no process that reads
 
     def attend(self):
         pass
@@ -128,39 +142,39 @@ class Bystander:
 
 
 class Control:
-    """@daemon: a number that is equal for processes with one daemon; a Bystander's is DAEMON."""
+    """@daemon: a number of the daemon, equal for all its processes; a Bystander's is DAEMON."""
 
     def __init__(self, client: Any, group: Any, daemon: int) -> None:
         self.client, self.group, self.daemon = client, group, daemon
         self.stopping = False
         self._noted = self._handled = 0  # numbers of requests
-        self._open = None  # a request that the trainer has not answered
-        self._calls = 0  # all processes count the same
-        self._next = 0  # the call that launches
-        self._launched = 0, 0.0  # the last call that did, and when
-        self._work = None  # what was launched
-        self._offered = 0  # the number that we launched it with
-        self._met = 0  # how often all processes have come by
-        self._off = False  # not all did
-        self._attend = 0.0  # when to look after the connection again
+        self._open = None  # the request that the trainer has not answered yet
+        self._calls = 0  # equal in all processes
+        self._next = 0  # the call that launches the next round
+        self._launched = 0, 0.0  # call and time of the last launch
+        self._work = None  # the launched all-reduce
+        self._offered = 0  # the request's number in it
+        self._met = 0  # rounds that all processes came to
+        self._off = False  # given up
+        self._attend = 0.0  # time of the next attend()
 
     def over(self, group):
-        """The same among other processes."""
+        """Returns a Control of the same client for another group."""
         other = Control(self.client, group, self.daemon)
         other._noted, other._handled = self._noted, self._handled
         return other
 
     def tell(self, number, outcome, text):
         try:
-            # The library cuts it to what a message holds; paths may have bytes that are no text.
+            # The library cuts it to a message's length. Paths may have bytes that are not UTF-8.
             line = text.encode(errors="replace").decode().replace("\n", " ").replace("\0", " ")
             self.client.answer(number, outcome, line)
-        except Error as error:  # the operator is told that this rank said nothing
+        except Error as error:  # tokctl reports that this rank did not answer
             warnings.warn(f"tokend: request {number}: cannot answer: {error}", stacklevel=3)
 
     def finish(self, exception=None):
-        """What the trainer was given is done, even if it forgot to say so; not if @exception came
-        in between.
+        """Answers the open request: done, even if the trainer did not say so; failed if
+        @exception was raised since.
         """
         request, self._open = self._open, None
         if request is None or request._answered:
@@ -206,7 +220,7 @@ class Control:
             self._next = self._launched[0] + spacing
             if greatest:
                 request = self._act(greatest)
-                number = 0  # whatever it is, it is for the next time
+                number = 0  # a newer one is for the next round
         if self._calls >= self._next and not self.stopping:
             self._launch(number)
         self._calls += 1
@@ -221,14 +235,12 @@ class Control:
         self._launched = self._calls, now
 
     def _arrived(self):
-        """Waits for what was launched, like for any collective. The first times not for ever: see
-        FIRST_ROUNDS.
-        """
+        """Waits for the launched all-reduce; in the first rounds for FIRST_WAIT_S at most."""
         if self._met < FIRST_ROUNDS:
             give_up = time.monotonic() + FIRST_WAIT_S
             while not self._work.is_completed():
                 if time.monotonic() >= give_up:
-                    # who comes later is told, and does not wait for us
+                    # processes that come later read this and do not wait for us
                     self._lost = (self._work, self.group.launch(0, OFF))
                     self._give_up(f"after {FIRST_WAIT_S:g} s {NOT_ALL}")
                     return False
@@ -240,8 +252,9 @@ class Control:
     def _give_up(self, why):
         self._off = True
         warnings.warn(
-            f"tokend: control() is off in this process: {why} ({self.group.size} processes); "
-            "training goes on, an operator's requests are not carried out",
+            f"tokend: control() is off in this process: {why} ({self.group.size} processes). "
+            "Training continues; operators' requests fail. Call control() in every process, "
+            "after every step",
             stacklevel=6,
         )
 
@@ -256,7 +269,9 @@ class Control:
         return self._carried_out(request)
 
     def _fetch(self, number):
-        """The request as it is now: number 0 if it was taken back. It is not looked at again."""
+        """Fetches the request: (number, kind, args, error); number 0: it was taken back. It is
+        handled then, in any case.
+        """
         try:
             fetched, kind, args = self.client.request()
         except Error as error:
@@ -267,7 +282,7 @@ class Control:
         return fetched, kind, args, ""
 
     def _obey(self, kind, args):
-        """(acts_from, error)"""
+        """Returns (acts_from, error)."""
         try:
             return self.client.obey(kind, args), None
         except Error as error:
@@ -282,7 +297,7 @@ class Control:
         source = next(i for i, row in enumerate(table) if row[0])
         fetched = group.share(self._fetch(greatest) if source == group.index else None, source)
         number, kind, args, error = fetched
-        # the daemon showed it to all its sessions before it gave it to one
+        # the daemon announces it to all its sessions before one can fetch it
         shown = client.request_number()
         if shown in (greatest, number):
             self._handled = shown
@@ -293,8 +308,8 @@ class Control:
         request = Request(self, number, kind, args, shown == number, writes)
         if any(row[2] for row in table):
             request.error = (
-                "carried out before by some of the processes, "
-                "when the others were not of their group"
+                "some of the processes have carried it out before, in another group; "
+                "send a new request"
             )
         else:
             request.error = self._apart(table, reads)
@@ -308,14 +323,13 @@ class Control:
             for field, here, first in zip(PLACE, table[i][3:], table[reads[0]][3:], strict=True):
                 if here != first:
                     return (
-                        f"{field}: {here} at process {i}, {first} at process {reads[0]}: the ranks "
-                        "are not at one place, "
-                        "all of them must call control() equally often and at the same step"
+                        f"{field}: {here} at process {i} differs from {first} at process "
+                        f"{reads[0]}; {phrases.SAME_PLACE}"
                     )
         return None
 
     def _together(self, kind, args, reads):
-        """Carries it out on all or on none: (acts_from, error)."""
+        """Carries it out on all or on none. Returns (acts_from, error)."""
         client, group = self.client, self.group
         acts_from, error = self._obey(kind, args)
         table = group.gather([error is None, client.fingerprint(), acts_from or 0])
@@ -326,8 +340,8 @@ class Control:
         first = failed[0] if failed else differ[0]
         why = group.share(
             error
-            or f"its edit of the cursor gave another one than process {reads[0]}'s: "
-            "do the daemons' configs differ?",
+            or f"its edited cursor differs from that of process {reads[0]}; compare the configs "
+            "of the daemons",
             first,
         )
         if len(failed) < len(reads):

@@ -1,4 +1,4 @@
-"""Where a run is, as a value."""
+"""Cursor: the state of a run, as a value."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from operator import index
 from typing import Any
 
-from . import _tokend
+from . import _tokend, phrases
 
 
 def _lines(left: Any, right: Any, path: str = "") -> Iterator[str]:
-    """What differs between two values out of JSON, as "field: left | right"."""
+    """Yields the differences of two JSON values, as "field: left | right"."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in [*left, *(key for key in right if key not in left)]:
             yield from _lines(left.get(key), right.get(key), f"{path}{': ' if path else ''}{key}")
@@ -31,7 +31,7 @@ def _lines(left: Any, right: Any, path: str = "") -> Iterator[str]:
 
 
 def _comparable(shown: dict[str, Any]) -> dict[str, Any]:
-    """to_dict() with what is in lists under names that people know."""
+    """to_dict() with datasets and segments by name instead of in lists."""
     names = [dataset["name"] for dataset in shown["datasets"]]
     for dataset in shown.pop("datasets"):
         shown[f"dataset {dataset.pop('name')}"] = dataset
@@ -47,25 +47,36 @@ def _comparable(shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def named_weights(weights: Any) -> dict[str, float]:
-    """Of a mix, as numbers; which names and numbers they may be is the edit's to say."""
+    """A mix as floats by name. The extension checks which names and values are possible."""
     if not isinstance(weights, Mapping):
-        raise TypeError(
-            f"mix: a {type(weights).__name__}, must be a dict of weights by dataset name"
-        )
+        raise TypeError(phrases.kind_is_not("mix", weights, "a dict of weights by dataset name"))
     for name, weight in weights.items():
         if not isinstance(name, str):
-            raise TypeError(f"mix: {name!r}, must be the name of a dataset")
+            raise TypeError(phrases.is_not("mix", name, "the name of a dataset"))
         if isinstance(weight, str) or not hasattr(weight, "__float__"):
-            raise TypeError(f"mix: weight of dataset {name}: {weight!r}, must be a number")
+            raise TypeError(phrases.is_not(f"mix: weight of dataset {name}", weight, "a number"))
     return {name: float(weight) for name, weight in weights.items()}
 
 
 class Cursor:
-    """Where a run is: identity of the stream, position, mix and what is announced of it. Immutable;
-    equal ones have equal bytes.
+    """The state of a run: the stream's identity, the position, the mix and its planned changes.
 
-    The edits return a new cursor and refuse what cannot be with ArgumentError, which says what
-    would be right. None of them touches a loader: seek() there afterwards, on all ranks.
+    Immutable. Equal cursors have equal bytes. Cursor(b) takes bytes or a Cursor; bytes(cursor) is
+    what a checkpoint stores.
+
+    >>> with Loader("train", micro_batch=4) as loader:
+    ...     cursor = loader.cursor
+    >>> cursor
+    <tokend.Cursor train at 0, seed 42: web 70 %, code 30 %>
+    >>> cursor.skip(1000).mix({"web": 1}, at=2048)
+    <tokend.Cursor train at 1000, seed 42: web 70 %, code 30 %; from 2048 on web 100 %>
+
+    An edit returns a new cursor and changes no loader: pass the new one to Loader.seek(), on all
+    ranks.
+
+    Raises:
+        ArgumentError: the bytes are not a cursor.
+        TypeError: the argument is not bytes.
     """
 
     __slots__ = ("_bytes", "_shown")
@@ -73,15 +84,25 @@ class Cursor:
     def __init__(self, cursor: Cursor | bytes | bytearray | memoryview) -> None:
         self._bytes = bytes(memoryview(cursor)) if not isinstance(cursor, Cursor) else cursor._bytes
         self._shown: dict[str, Any] | None = None
-        _tokend.cursor_position(self._bytes)  # refuses what is no cursor
+        _tokend.cursor_position(self._bytes)  # raises if this is not a cursor
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Cursor:
+        """Reads a cursor from a file, such as those of save() and of `tokctl cursor -o`.
+
+        Raises:
+            OSError: the file cannot be read.
+            ArgumentError: it does not contain a cursor.
+        """
         with open(path, "rb") as file:
             return cls(file.read())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Replaces @path at one stroke and durably."""
+        """Writes the cursor to a file, atomically and durably.
+
+        Raises:
+            OSError: the file cannot be written; a former one is then unchanged.
+        """
         directory = os.path.dirname(os.path.abspath(path))
         handle, name = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=directory)
         try:
@@ -111,7 +132,7 @@ class Cursor:
         return self._shown
 
     def to_dict(self) -> dict[str, Any]:
-        """What `tokctl cursor show --json` prints."""
+        """Returns what `tokctl cursor show --json` prints. Raises nothing."""
         shown: dict[str, Any] = json.loads(_tokend.cursor_show(self._bytes))
         return shown
 
@@ -122,21 +143,24 @@ class Cursor:
 
     @property
     def stream(self) -> str:
+        """Name of the stream."""
         return str(self._show()["stream"])
 
     @property
     def seed(self) -> int:
+        """Seed of the order."""
         return int(self._show()["seed"])
 
     @property
     def datasets(self) -> list[str]:
-        """Their names, by the index in batches."""
+        """Names of the datasets, by the index in batches."""
         return [dataset["name"] for dataset in self._show()["datasets"]]
 
     @property
     def segments(self) -> list[dict[str, Any]]:
-        """The mix in force, then those that are announced: dicts of start, pending and weights
-        (shares by name).
+        """The mix in force and the planned ones: dicts of start, pending and weights.
+
+        weights has each dataset's share by name: numbers from 0 to 1.
         """
         names = self.datasets
         shown = []
@@ -152,51 +176,92 @@ class Cursor:
 
     @property
     def end(self) -> int | None:
-        """One behind the last position of a finite stream, else None."""
+        """The number of samples of a finite stream; None if it has no end."""
         end: int | None = self._show()["end"]
         return end
 
     # ---- edits ----
 
     def seek(self, position: int) -> Cursor:
-        """At another position: not before the mix in force began, nor behind the end."""
+        """Returns the cursor at another position.
+
+        Raises:
+            ArgumentError: the position is before the mix in force began, or after the end.
+        """
         return Cursor(_tokend.cursor_seek(self._bytes, index(position)))
 
     def skip(self, samples: int) -> Cursor:
-        """Further on: the samples in between are never served."""
+        """Returns the cursor @samples further on. Those in between are never served.
+
+        Raises:
+            ArgumentError: that is after the end.
+        """
         return Cursor(_tokend.cursor_skip(self._bytes, index(samples)))
 
     def rewind(self, position: int) -> Cursor:
-        """Back: refused for what lies ahead."""
+        """Returns the cursor at an earlier position.
+
+        Raises:
+            ArgumentError: the position is ahead, or before the mix in force began.
+        """
         return Cursor(_tokend.cursor_rewind(self._bytes, index(position)))
 
     def mix(self, weights: Mapping[str, float], at: int | None = None) -> Cursor:
-        """New weights by name from @at on; default: as soon as can be. Replaces what was
-        announced.
+        """Returns the cursor with new weights by dataset name. Planned mixes are replaced.
+
+        Args:
+            weights: datasets that are not named get weight 0.
+            at: the position from which they act, a multiple of 1024. Default: the next one.
+
+        Raises:
+            TypeError: weights is not a dict of numbers by name.
+            ArgumentError: an unknown dataset, an impossible weight or position, a stream with
+                epochs.
         """
         weights = named_weights(weights)
         return Cursor(_tokend.cursor_mix(self._bytes, list(weights), list(weights.values()), at))
 
     def add(self, name: str, like: Cursor | bytes) -> Cursor:
-        """With dataset @name as cursor @like has it, e.g. loader.fresh(); a mix then gives it
-        weight.
+        """Returns the cursor with one more dataset, of weight 0: give it weight with mix().
+
+        Args:
+            name: the dataset.
+            like: a cursor of the same stream that has it, such as loader.fresh().
+
+        Raises:
+            ArgumentError: @like does not have the dataset, this cursor has it already, or the
+                stream has epochs.
         """
         return Cursor(_tokend.cursor_add(self._bytes, bytes(like), name))
 
     def remove(self, name: str, at: int | None = None) -> Cursor:
-        """Without weight for @name from @at on (default: as soon as can be); the others keep their
-        ratio.
+        """Returns the cursor with weight 0 for a dataset. The others keep their ratio.
+
+        Args:
+            at: as for mix().
+
+        Raises:
+            ArgumentError: the dataset is unknown, has no weight, or is the only one with weight;
+                or the stream has epochs.
         """
         return Cursor(_tokend.cursor_remove(self._bytes, name, at))
 
     # ---- as a value ----
 
     def diff(self, other: Cursor | bytes) -> list[str]:
-        """What differs, as lines "field: here | there"; [] if nothing does."""
+        """Returns the differences as lines "field: here | there"; [] if there are none.
+
+        >>> with Loader("train", micro_batch=4) as loader:
+        ...     loader.cursor.diff(loader.cursor.skip(8))
+        ['next: 0 | 8']
+
+        Raises:
+            ArgumentError: @other is not a cursor.
+        """
         other = other if isinstance(other, Cursor) else Cursor(other)
         lines = list(_lines(_comparable(self.to_dict()), _comparable(other.to_dict())))
         if not lines and self._bytes != other._bytes:
-            lines.append("mix: rounded otherwise, by other mixes before")
+            lines.append("mix: rounded differently, because the earlier mixes differ")
         return lines
 
     def __eq__(self, other: object) -> bool:

@@ -1,8 +1,7 @@
-"""A loader is no dataset. Who gives it to a DataLoader or to a Trainer as one is told so, in one
-line.
+"""Finds callers that take the loader for a dataset: torch's DataLoader, a Trainer, accelerate.
 
-Both ask for its length first, and what they make of the answer does not name the mistake. So the
-one who asks is looked at.
+DataLoader and Trainer ask for the length first. Their own errors do not name the mistake, so
+__len__ looks at its caller.
 """
 
 from __future__ import annotations
@@ -14,34 +13,31 @@ from typing import Any
 from ._tokend import ArgumentError
 
 PLACE = (
-    "tokend.Loader: takes the place of a DataLoader, and is not a dataset for one: iterate over "
-    "the loader itself; with transformers' "
-    "Trainer use tokend.transformers.TokendTrainer"
+    "tokend.Loader: replaces a DataLoader, and is not a dataset for one; iterate over the loader "
+    "itself, or with transformers' Trainer use tokend.transformers.TokendTrainer"
 )
-
-
 ACCELERATE = (
     "tokend.Loader: accelerate's DataLoader deals out the batches of rank 0's loader, or every "
-    "n-th batch of each, so rows are lost: give "
-    "prepare() no DataLoader around this loader, and iterate over the loader itself, which each "
-    "process makes for its own rank"
+    "n-th batch of each, so rows are lost; make a loader in each process, iterate over it, and do "
+    "not pass a DataLoader around it to prepare()"
 )
 LIGHTNING = ("lightning.", "pytorch_lightning.", "lightning_fabric.")
 ENDLESS = 1 << 40  # batches
 
 
 def is_lightning() -> bool:
-    """Called by __len__: is it Lightning that asks? From a loader without a length it takes one
-    batch ahead, and saves a state with that batch behind it, so a resume would lose it. And it
-    counts the batches before a resume into the length, in whatever world they were taken. So
-    Lightning is told a length that no run reaches, unless the stream is finite and at its
-    beginning.
+    """Called by __len__: does Lightning ask?
+
+    From a loader without a length, Lightning takes one batch ahead and saves a state after that
+    batch, so a resume would lose it. It also counts batches from before a resume into the length,
+    whatever the world was then. So Lightning gets ENDLESS, a length that no run reaches, unless the
+    stream is finite and at its beginning.
     """
     return sys._getframe(2).f_globals.get("__name__", "").startswith(LIGHTNING)
 
 
 def check_who_iterates() -> None:
-    """Called once a pass. A dataset of the user's may lie between the loader and accelerate."""
+    """Called once a pass. Between the loader and accelerate there may be a dataset of the user."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_globals.get("__name__") == "accelerate.data_loader":
@@ -56,7 +52,7 @@ def check_who_iterates() -> None:
 
 
 def check_who_asks(loader: Any) -> None:
-    """Called by __len__, which a DataLoader's sampler or a Trainer may have called."""
+    """Called by __len__: raises if a DataLoader's sampler or a Trainer asks."""
     asks = sys._getframe(2)
     if asks.f_globals.get("__name__", "").startswith("torch.utils.data"):
         raise TypeError(PLACE)
@@ -64,4 +60,4 @@ def check_who_asks(loader: Any) -> None:
         return
     trainer = asks.f_back.f_locals.get("self")
     if any(getattr(trainer, name, None) is loader for name in ("train_dataset", "eval_dataset")):
-        raise ArgumentError(PLACE)  # a TypeError would say to has_length() that there is none
+        raise ArgumentError(PLACE)  # has_length() catches a TypeError

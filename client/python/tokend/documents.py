@@ -1,8 +1,7 @@
-"""Files of text as documents, read in pieces of about PIECE_BYTES: whole documents each, so that
-memory depends on no file's size.
+"""Reads documents from text files, in pieces of about PIECE_BYTES.
 
-A piece knows where it begins (input, offset, line): reading from there gives the same documents
-again.
+A piece contains whole documents, so memory does not depend on the size of a file. It knows where it
+begins (input, offset, line): reading from there gives the same documents again.
 """
 
 import dataclasses
@@ -10,10 +9,11 @@ import json
 import os
 import zlib
 
+from . import phrases
 from ._tokend import Error
 
 PIECE_BYTES = 512 << 10
-DOCUMENT_BYTES = 32 << 20  # tokenizers take up to a hundred times that while they work
+DOCUMENT_BYTES = 32 << 20  # tokenizers need up to a hundred times that
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -29,14 +29,14 @@ class Source:
 @dataclasses.dataclass
 class Piece:
     input: int  # index of the first source
-    offset: int  # in what the file holds unpacked; of parquet: rows
-    line: int  # those before it; of parquet: rows
-    paths: list  # of text: one a document
-    # of text: a list of bytes; of jsonl: bytes, whole lines; of parquet: a list of strings
+    offset: int  # in the unpacked file, in bytes; parquet: in rows
+    line: int  # lines before it; parquet: rows
+    paths: list  # text: one per document
+    # text: a list of bytes; jsonl: bytes, whole lines; parquet: a list of strings
     contents: object
     kind: str
-    done: int = 0  # bytes of the inputs, as they lie on disk, up to its end
-    error: str = None  # instead of contents: what is wrong there
+    done: int = 0  # bytes of the input files up to its end
+    error: str = None  # instead of contents: the message
 
 
 def source_of(path):
@@ -53,16 +53,16 @@ def source_of(path):
     kind = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}.get(os.path.splitext(name)[1])
     if kind is None or (kind == "parquet" and packing):
         raise Error(
-            f"{path}: its name must end in .txt or .jsonl, also packed as .gz or .zst, or in "
-            ".parquet"
+            f"{path}: the name's ending is unknown; it must be .txt or .jsonl, also with .gz or "
+            ".zst, or .parquet"
         )
     if status.st_size == 0:
-        raise Error(f"{path}: is empty: leave it out")
+        raise Error(f"{path}: {phrases.IS_EMPTY}")
     return Source(path, kind, packing, status.st_size, status.st_mtime_ns)
 
 
 def sources_of(paths):
-    """Directories stand for all files in them, by name."""
+    """The sources at @paths. A directory gives all files below it, sorted."""
     found = []
     for path in paths:
         if not os.path.isdir(path):
@@ -75,7 +75,7 @@ def sources_of(paths):
             if name[0] != "."
         ]
         if not files:
-            raise Error(f"{path}: holds no file")
+            raise Error(f"{path}: contains no files; name another directory")
         found += map(source_of, sorted(files))
     return found
 
@@ -88,11 +88,11 @@ def package(name, path):
     try:
         return __import__(name)
     except ImportError:
-        raise Error(f"{path}: needs the Python package {name}: pip install {name}") from None
+        raise Error(f"{path}: needs the Python package {name}; {phrases.install(name)}") from None
 
 
 def check_packages(sources):
-    """Before hours of work, not after them."""
+    """Fails now if a package is missing, not after hours of work."""
     for source in sources:
         if source.kind == "parquet":
             package("pyarrow", source.path)
@@ -113,24 +113,24 @@ def _gunzipped(file, path):
         except (OSError, EOFError, zlib.error) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
-            raise Error(f"{path}: broken gzip: {error}") from None
+            raise Error(f"{path}: the gzip is damaged: {error}; fetch it again") from None
 
 
 def _unzstd(file, path):
-    """By hand: the package's own reader takes a truncated file for a whole one."""
+    """Unpacks frame by frame: the package's own reader takes a truncated file for a whole one."""
     zstandard = package("zstandard", path)
     frame = None
     try:
-        while packed := file.read(4096):  # which unpack to at most 128 MiB, whatever they say
+        while packed := file.read(4096):  # unpacks to at most 128 MiB
             while packed:
                 frame = frame or zstandard.ZstdDecompressor().decompressobj()
                 yield frame.decompress(packed)
                 packed = frame.unused_data if frame.eof else b""
                 frame = None if frame.eof else frame
     except zstandard.ZstdError as error:
-        raise Error(f"{path}: broken zstd: {error}") from None
+        raise Error(f"{path}: the zstd is damaged: {error}; fetch it again") from None
     if frame:
-        raise Error(f"{path}: broken zstd: the file ends within a frame")
+        raise Error(f"{path}: the zstd is damaged: the file ends within a frame; fetch it again")
 
 
 def _gathered(blocks):
@@ -145,7 +145,7 @@ def _gathered(blocks):
 
 
 def _blocks(source, file, offset):
-    """What the file holds unpacked, from @offset on."""
+    """Yields the unpacked file from @offset on."""
     if not source.packing:
         file.seek(offset)
         while block := file.read(PIECE_BYTES):
@@ -161,15 +161,13 @@ def _blocks(source, file, offset):
 def _check_unchanged(source, file):
     status = os.fstat(file.fileno())
     if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
-        raise Error(
-            f"{source.path}: was changed while it was read: start again, in another directory"
-        )
+        raise Error(f"{source.path}: was changed while it was read; {phrases.START_OVER}")
 
 
 def _too_long(where, bytes_):
     return Error(
-        f"{where}: a document of {bytes_} bytes or more; must be at most {DOCUMENT_BYTES}: split "
-        "it (split -C 16M)"
+        f"{where}: a document of {bytes_} bytes or more is longer than {DOCUMENT_BYTES}; split it "
+        "(split -C 16M)"
     )
 
 
@@ -186,7 +184,7 @@ def _text(source, index, before):
                 raise _too_long(source.path, length)
         _check_unchanged(source, file)
     if not length:
-        raise Error(f"{source.path}: is empty: leave it out")
+        raise Error(f"{source.path}: {phrases.IS_EMPTY}")
     return Piece(index, 0, 0, [source.path], [b"".join(held)], "text", before + source.size)
 
 
@@ -224,16 +222,15 @@ def _jsonl(source, index, offset, line, before):
             yield piece(b"".join(held))
         _check_unchanged(source, file)
     if empty:
-        raise Error(f"{source.path}: is empty: leave it out")
+        raise Error(f"{source.path}: {phrases.IS_EMPTY}")
 
 
 def _parquet_column(source, opened, field):
     pyarrow = package("pyarrow", source.path)
     schema = opened.schema_arrow
     if field not in schema.names:
-        raise Error(
-            f'{source.path}: no column "{field}"; has {", ".join(schema.names[:8])}: give --field'
-        )
+        names = ", ".join(schema.names[:8])
+        raise Error(f'{source.path}: no column "{field}", but {names}; {phrases.PASS_FIELD}')
     kind = schema.field(field).type
     value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     if not (
@@ -241,7 +238,7 @@ def _parquet_column(source, opened, field):
         or pyarrow.types.is_large_string(value)
         or str(value) == "string_view"
     ):
-        raise Error(f'{source.path}: column "{field}" is {kind}; must be strings: give --field')
+        raise Error(f'{source.path}: column "{field}" is {kind}, not strings; {phrases.PASS_FIELD}')
 
 
 def _parquet(source, index, row, before, field):
@@ -254,17 +251,18 @@ def _parquet(source, index, row, before, field):
                 _parquet_column(source, opened, field)
                 rows = opened.metadata.num_rows
                 if not rows:
-                    raise Error(f"{source.path}: is empty: leave it out")
+                    raise Error(f"{source.path}: {phrases.IS_EMPTY}")
                 for first, texts in _parquet_rows(source, opened, row, field):
                     done = before + source.size * (first + len(texts)) // rows
                     yield Piece(index, first, first, [source.path], texts, "parquet", done)
         except pyarrow.ArrowException as error:
-            raise Error(f"{source.path}: broken parquet: {' '.join(str(error).split())}") from None
+            line = " ".join(str(error).split())
+            raise Error(f"{source.path}: the parquet is damaged: {line}; fetch it again") from None
         _check_unchanged(source, file)
 
 
 def _parquet_rows(source, opened, row, field):
-    """(number of the first, texts), from @row on."""
+    """Yields (number of the first row, texts), from @row on."""
     first = 0
     for number in range(opened.metadata.num_row_groups):
         group = opened.metadata.row_group(number)
@@ -311,7 +309,7 @@ def _of_source(source, index, offset, line, before, field):
 
 
 def _together(pieces):
-    """Small files of text share a piece."""
+    """Joins the pieces of small text files."""
     held = None
     for piece in pieces:
         if held and (piece.kind != "text" or sum(map(len, held.contents)) >= PIECE_BYTES):
@@ -338,7 +336,7 @@ def _pieces(sources, field, index, offset, line):
 
 
 def pieces(sources, field, index=0, offset=0, line=0):
-    """All pieces from that place on; the last one may be an error, which comes in its turn."""
+    """Yields all pieces from there on. The last one may be an error, in its place."""
     try:
         yield from _together(_pieces(sources, field, index, offset, line))
     except Error as error:
@@ -350,7 +348,7 @@ def pieces(sources, field, index=0, offset=0, line=0):
 
 def invalid(error):
     byte = error.object[error.start]
-    return f"invalid UTF-8 (byte {byte:#04x}): must be UTF-8: convert it (iconv -t UTF-8)"
+    return f"byte {byte:#04x} is not UTF-8; convert the file (iconv -t UTF-8)"
 
 
 def _decoded(path, contents, line):
@@ -369,7 +367,7 @@ def _kind(value):
 
 def _string(where, field, value):
     if not isinstance(value, str):
-        raise Error(f'{where}: field "{field}" is {_kind(value)}; must be a string')
+        raise Error(f'{where}: field "{field}" is {_kind(value)}, not a string')
     return value
 
 
@@ -378,19 +376,16 @@ def _of_line(where, line, field):
         value = json.loads(line)
     except json.JSONDecodeError as error:
         raise Error(
-            f"{where}: broken JSON at column {error.colno}: {error.msg}; must be one object a line"
+            f"{where}: invalid JSON at column {error.colno}: {error.msg}; write one object a line"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise Error(f"{where}: broken JSON: {error}") from None
+        raise Error(f"{where}: invalid JSON: {error}; write one object a line") from None
     if not isinstance(value, dict):
-        raise Error(
-            f"{where}: is {'a string' if isinstance(value, str) else _kind(value)}; must be a JSON "
-            "object"
-        )
+        kind = "a string" if isinstance(value, str) else _kind(value)
+        raise Error(f"{where}: {kind}, not a JSON object; write one object a line")
     if field not in value:
-        raise Error(
-            f'{where}: no field "{field}"; has {", ".join(list(value)[:8]) or "none"}: give --field'
-        )
+        names = ", ".join(list(value)[:8]) or "none"
+        raise Error(f'{where}: no field "{field}", but {names}; {phrases.PASS_FIELD}')
     text = _string(where, field, value[field])
     if "\\ud" in line or "\\uD" in line:
         try:
@@ -398,12 +393,13 @@ def _of_line(where, line, field):
         except UnicodeEncodeError as error:
             raise Error(
                 f'{where}: field "{field}" has half a surrogate pair, '
-                f"\\u{ord(text[error.start]):04x}, which is no text"
+                f"\\u{ord(text[error.start]):04x}; remove it"
             ) from None
     return text
 
 
 def documents(piece, field):
+    """Yields (where, text) for each document of @piece. @where names it in messages."""
     if piece.kind == "text":
         for path, contents in zip(piece.paths, piece.contents, strict=True):
             yield path, _decoded(path, contents.removeprefix(_BOM), 0)

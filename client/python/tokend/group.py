@@ -1,43 +1,41 @@
-"""The processes of a job, as far as the loader talks to them: a few numbers, over a
-torch.distributed group of the CPU.
-"""
+"""Exchanges a few numbers between the processes of a job, over a gloo group."""
 
 import json
 import sys
 import weakref
 from collections import deque
 
-from . import meeting
+from . import meeting, phrases
 
-PATIENCE_S = 1800.0  # gloo's own
+PATIENCE_S = 1800.0  # gloo's default
 
-_own = None  # weak references to torch.distributed's group of all, and to the one we made beside it
+# weak references to torch.distributed's group of all, and to the two that of_all() made
+_own = None
 
-# gloo's thread lets go of a collective a little later than wait() returns. Who is the last to needs
-# Python's lock, to let go of the tensors' Python halves, and a thread that waits for it in a
-# process that ends is made to abort. So it is not the last one: what we began is kept until Python
-# is gone, but for so many newer ones.
+# gloo's thread releases a collective a little after wait() returns. The last owner needs Python's
+# lock to free the tensors, and a thread that waits for this lock while the process ends aborts. So
+# we own the newest collectives until Python ends.
 _kept = deque(maxlen=16)
 
 
 def _distributed():
-    distributed = sys.modules.get("torch.distributed")  # nobody initialised what was not imported
+    distributed = sys.modules.get("torch.distributed")  # if not imported, then not initialised
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed
     return None
 
 
 def processes():
-    """How many torch.distributed says this job has."""
+    """The number of processes of torch.distributed; 1 without it."""
     distributed = _distributed()
     return distributed.get_world_size() if distributed else 1
 
 
 def of_all(patience=PATIENCE_S):
-    """A gloo group of all processes, all of which call this; None if this one is alone. All loaders
-    of a process share it.
+    """Returns a gloo group of all processes; None if there is only one. All of them call this. All
+    loaders of a process share the group.
 
-    patience: seconds to wait for the others, then Error.
+    Raises Error if the others do not come within @patience seconds.
     """
     global _own
     distributed = _distributed()
@@ -47,23 +45,20 @@ def of_all(patience=PATIENCE_S):
     made = _own[1]() if _own is not None and _own[0]() is everyone else None
     if made is None:
         meeting.meet(None, patience)
-        made, beside = distributed.new_group(backend="gloo"), distributed.new_group(backend="gloo")
-        _own = weakref.ref(everyone), weakref.ref(made), weakref.ref(beside)
+        made, second = distributed.new_group(backend="gloo"), distributed.new_group(backend="gloo")
+        _own = weakref.ref(everyone), weakref.ref(made), weakref.ref(second)
     return made
 
 
 def over(group):
-    """A Group to talk over; None: this process is alone, or knows of no others. TypeError if that
-    is no group of its own.
+    """Returns @group as a Group; None if there is no other process in it. TypeError if @group is
+    not a group that contains this process.
     """
     if group is None:
         return None
-    if not hasattr(
-        group, "allreduce"
-    ):  # new_group() gives a number to processes that are not in it
-        raise TypeError(
-            f"group: {group!r}, must be a torch.distributed process group that this process is in"
-        )
+    if not hasattr(group, "allreduce"):  # new_group() returns a number outside of the group
+        what = "a torch.distributed process group that contains this process"
+        raise TypeError(phrases.is_not("group", group, what))
     return None if group.size() == 1 else Group(group)
 
 
@@ -78,9 +73,9 @@ class Group:
 
         self._distributed, self._torch, self._group = distributed, torch, group
         self.size, self.index = group.size(), group.rank()
-        # Who gives up what it launched is out of step with the others in that group, so that is one
-        # for nothing else.
-        self._beside = _own[2]() if _own is not None and _own[1]() is group else group
+        # A process that gives up waiting for launch() is out of step with the others in that
+        # group, so it is used for nothing else.
+        self._launches = _own[2]() if _own is not None and _own[1]() is group else group
         self._everyone = (
             weakref.ref(distributed.group.WORLD) if distributed.is_initialized() else None
         )
@@ -88,7 +83,7 @@ class Group:
         self._greatest.reduceOp = distributed.ReduceOp.MAX
 
     def gone(self):
-        """Was torch.distributed ended, or begun anew, since?"""
+        """Has torch.distributed been ended or initialised anew since?"""
         if self._everyone is None:
             return False
         return (
@@ -100,13 +95,13 @@ class Group:
         """Waits until all processes have called this; Error after @patience seconds."""
         meeting.meet(self._group, patience)
 
-    # ---- the one that does not wait ----
+    # ---- without waiting ----
 
     def launch(self, *numbers):
-        """Begins to find the greatest of all for each of two numbers."""
-        # anew: the one before may still be under way
+        """Begins an all-reduce of the greatest of each of two numbers."""
+        # a new tensor: the previous all-reduce may not be complete
         self._numbers = self._torch.tensor(numbers, dtype=self._torch.int64)
-        return self._keep(self._beside.allreduce([self._numbers], self._greatest))
+        return self._keep(self._launches.allreduce([self._numbers], self._greatest))
 
     @staticmethod
     def _keep(work):
@@ -114,13 +109,13 @@ class Group:
         return work
 
     def greatest(self):
-        """Of what was launched, once that is complete."""
+        """The result of launch(), once it is complete."""
         return self._numbers.tolist()
 
-    # ---- the others ----
+    # ---- with waiting ----
 
     def gather(self, numbers):
-        """Everybody's list of numbers below 2^64, by index in the group."""
+        """Returns the list of numbers (0 to 2^64 - 1) of every process, by index in the group."""
         torch = self._torch
         mine = torch.tensor([_signed(number) for number in numbers], dtype=torch.int64)
         all_of_them = [torch.empty_like(mine) for _ in range(self.size)]
@@ -133,7 +128,7 @@ class Group:
         self._keep(self._group.broadcast([tensor], options)).wait()
 
     def share(self, value, source):
-        """@value of the process with index @source, to all. Lists, dicts, texts and numbers."""
+        """Sends @value (JSON) of the process with index @source to all, and returns it."""
         torch = self._torch
         mine = json.dumps(value).encode() if self.index == source else b""
         length = torch.tensor([len(mine)], dtype=torch.int64)

@@ -1,16 +1,16 @@
-"""Who this process is in its job, as its launcher tells.
+"""Finds this process's rank and world from its launcher.
 
-Launchers start each other: mpirun in a Slurm allocation, torchrun in each task of srun. The inner
-one's ranks are the job's, and they inherit the environment of the outer one. So the first of these
-that tells both numbers is believed:
+Launchers start each other: mpirun in a Slurm allocation, torchrun in each task of srun. The ranks
+of the inner one are the job's, but they inherit the environment of the outer one. So the first of
+these that has both numbers counts:
 
     torch.distributed  if it is initialised
     jax.distributed    if it is initialised
     torchrun           RANK, WORLD_SIZE
     Open MPI           OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
     PMI                PMI_RANK, PMI_SIZE: mpiexec of MPICH, Intel MPI, Cray
-    Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS: set by srun. SLURM_NTASKS is set without
-                       it, too, where one process runs
+    Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS: set by srun. SLURM_NTASKS is not used:
+                       it is also set in a batch script, where one process runs
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from __future__ import annotations
 import os
 import sys
 from typing import Any, NamedTuple
+
+from . import phrases
 
 
 class Place(NamedTuple):
@@ -35,10 +37,10 @@ ENVIRONMENTS = {
 
 
 def coordinate(rank: int | None, world: int | None) -> tuple[int, int]:
-    """(rank, world): as given, otherwise the launcher's, otherwise a job of one."""
+    """Returns (rank, world): as passed, otherwise the launcher's, otherwise (0, 1)."""
     if rank is not None or world is not None:
         if rank is None or world is None:
-            raise ValueError("rank, world: give both or neither")
+            raise ValueError(f"rank, world: {phrases.PASS_EITHER}")
         return rank, world
     found = launched()
     if found is not None:
@@ -48,12 +50,12 @@ def coordinate(rank: int | None, world: int | None) -> tuple[int, int]:
 
 
 def launched() -> Place | None:
-    """What the innermost launcher says; None if there is none."""
+    """Returns the place that the innermost launcher gives; None if there is no launcher."""
     return _of_torch() or _of_jax() or _of_environment()
 
 
 def _of_torch() -> Place | None:
-    distributed = sys.modules.get("torch.distributed")  # nobody initialised what was not imported
+    distributed = sys.modules.get("torch.distributed")  # if not imported, then not initialised
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return Place("torch.distributed", distributed.get_rank(), distributed.get_world_size())
@@ -74,7 +76,7 @@ def _of_jax() -> Place | None:
     public: Any = sys.modules.get("jax.distributed")
     if public is None or not public.is_initialized():
         return None
-    jax: Any = sys.modules["jax"]  # begins to use the devices, which the state does not
+    jax: Any = sys.modules["jax"]  # initialises the devices, unlike the state above
     return Place("jax.distributed", jax.process_index(), jax.process_count())
 
 
@@ -87,23 +89,22 @@ def _of_environment() -> Place | None:
 
 
 def check_halves() -> None:
-    """No launcher tells both numbers. One that tells one of them has started several processes, and
-    each would take all rows.
+    """Called when no launcher has both numbers. Raises if one has half of them: it has started
+    several processes, and each would take all rows.
     """
     for launcher, names in ENVIRONMENTS.items():
         values = [os.environ.get(name, "") for name in names]
-        if (
-            any(values) and launcher != "Slurm"
-        ):  # Slurm's batch script has a SLURM_PROCID, and is alone
+        # Slurm's batch script has a SLURM_PROCID, and is a single process
+        if any(values) and launcher != "Slurm":
             raise ValueError(
-                f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: set both to numbers, or pass "
-                "rank= and world="
+                f"{names[0]}={values[0]!r}, {names[1]}={values[1]!r}: not two numbers; set both, "
+                f"or {phrases.PASS_RANKS}"
             )
     rank = os.environ.get("PMIX_RANK", "")
-    if rank not in ("", "0"):  # a program alone under Open MPI is rank 0, too
+    if rank not in ("", "0"):  # a single program under Open MPI is rank 0, too
         raise ValueError(
-            f"PMIX_RANK={rank!r}: this is one of several processes, but no launcher says how many: "
-            "pass rank= and world="
+            f"PMIX_RANK={rank!r}: one of several processes, but no launcher says how many; "
+            f"{phrases.PASS_RANKS}"
         )
 
 
@@ -111,6 +112,6 @@ def token() -> str | None:
     """The launcher's name for this job, or None."""
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         value = os.environ.get(name, "")
-        if value and value != "none":  # what torchrun says when it was given none
+        if value and value != "none":  # torchrun's value for no id
             return value
     return None

@@ -1,6 +1,4 @@
-"""What batches hold, as type checkers see it: by the framework, and by what the loader was asked
-for.
-"""
+"""The types of batches for type checkers: by framework, and by the loader's arguments."""
 
 from __future__ import annotations
 
@@ -12,53 +10,51 @@ Array = TypeVar("Array")  # torch.Tensor, or numpy.ndarray
 
 
 class Rows(TypedDict, Generic[Array]):
-    """Of every batch."""
+    """The keys of every batch."""
 
     position: Array  # int64 [b]
     dataset: Array  # int64 [b]
 
 
 class Requestable(TypedDict, Generic[Array]):
-    """There on request: documents=True, loss_mask=True, provenance=True. See Loader."""
+    """The keys on request: documents=True, loss_mask=True, provenance=True. See Loader."""
 
     position_ids: Array  # int64 [b, seq]
     cu_seqlens: Array  # int32 [n + 1]
     max_seqlen: int
     loss_mask: Array  # float32 [b, seq]
-    epoch: Array  # int64 [b], and so window, shard, offset
+    epoch: Array  # int64 [b]; so are window, shard, offset
     window: Array
     shard: Array
     offset: Array
 
 
 class Batch(Rows[Array], Generic[Array]):
-    """One micro-batch."""
+    """A micro-batch: input_ids, labels, position and dataset. See Loader for shapes and dtypes."""
 
     input_ids: Array  # int64 or int32 [b, seq]
     labels: Array  # int64 [b, seq]
 
 
 class RequestedBatch(Batch[Array], Requestable[Array], Generic[Array]):
-    """One micro-batch of a loader that was asked for more. Only what was asked for is there, e.g.
-    cu_seqlens with documents=True.
-    """
+    """A micro-batch with keys on request. It has only those that the loader was asked for."""
 
 
 class TokensBatch(Rows[Array], Requestable[Array], Generic[Array]):
-    """With tokens=True. Of the rest only what was asked for is there."""
+    """A micro-batch with tokens=True. It has only those further keys that were asked for."""
 
     tokens: Array  # int64 or int32 [b, seq + extra]
     padding: Array  # bool [b]
 
 
 class ViewBatch(Rows[Array], Requestable[Array], Generic[Array]):
-    """With view=True. Of the rest only what was asked for is there."""
+    """A micro-batch with view=True. It has only those further keys that were asked for."""
 
-    tokens: Array  # uint16 or uint32, as wide as the stream, [b, seq + extra]
+    tokens: Array  # uint16 or uint32 [b, seq + extra]
 
 
 class Options(TypedDict, total=False):
-    """The arguments of a Loader that do not change what kind of batch it gives."""
+    """The arguments of a Loader that do not change the type of its batches."""
 
     socket: str | os.PathLike[str] | None
     config: str | os.PathLike[str] | None
@@ -84,6 +80,8 @@ class Options(TypedDict, total=False):
 
 
 class RequestOptions(Options, total=False):
+    """The arguments of a Loader that add keys to its batches."""
+
     documents: bool
     loss_mask: bool
     provenance: bool

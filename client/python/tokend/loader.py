@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overl
 from . import _tokend, arguments, arrays, dataset, job, private, same_place
 from . import group as groups
 from .batch import Batches, Source, Wanted
-from .control import Control, Request
+from .control import Control
 from .cursor import Cursor
 from .kinds import B, Batch, Options, RequestedBatch, RequestOptions, TokensBatch, ViewBatch
+from .operated import Operated
 from .passes import Pass, Prefetched, prefetched as holding
 from .positioned import Positioned
 
@@ -28,114 +29,149 @@ Numpy = Literal["numpy"]
 Yes = Literal[True]
 
 
-class Loader(Positioned, Generic[B]):
-    """Micro-batches of one stream for one data-parallel rank: an endless iterator (or one with an
-    end) of dicts.
+class Loader(Operated, Positioned, Generic[B]):
+    """Iterates over the micro-batches of one stream, for one data-parallel rank.
 
-    stream       its name in the daemon's config
-    micro_batch  rows of a batch
-    socket       where the daemon listens; default $TOKEND_SOCKET, else the socket of a daemon that
-                 this user started without root ($XDG_RUNTIME_DIR/tokend/tokend.sock or
-                 /tmp/tokend-UID/tokend.sock), else /run/tokend/tokend.sock
-    config       instead: a config file; a private daemon is started for it if none serves it, also
-                 in mid-run
-    run          names the job; default the launcher's token (torchrun, Slurm), else "default"
-    rank, world  default from mesh, torch.distributed, jax.distributed, or the environment of
-                 torchrun, Open MPI, PMI or Slurm's srun, the first that tells both; otherwise a job
-                 of one. See tokend.job
-    mesh         a DeviceMesh that this process is in: its data dims (dp…, fsdp, replicate, shard,
-                 ep…) say which rank this is, the others (tp, cp, pp, …) who reads the same; nothing
-                 else has to be said of parallelism. See tokend.mesh
-    peer         number among the tensor-, pipeline- and context-parallel processes of this rank; a
-                 mesh knows it
-    slots        batches of read-ahead; 0: the daemon's choice
-    start        "begin", a position, the tag of a checkpoint ("TAG" or "RUN/TAG"), or a cursor
-    deadline     seconds to look for a daemon that was lost, and to wait for one that is starting,
-                 or that refuses for now because others hold its memory or connections; warns after
-                 2, 10 and 60 s. Where nobody listens at all, the constructor waits for 5 s
-    framework    "torch" or "numpy"; default torch if it is installed
-    dtype        of input_ids: int64 (default) or int32. A token that does not fit is an
-                 ArgumentError that names it
-    device       "cpu", or "cuda[:N]": input_ids, labels, loss_mask, position_ids and cu_seqlens are
-                 made there (tokend.device); what says where rows are from stays in the CPU's memory
-    group        a torch.distributed group of the CPU (gloo) that holds every process of the job
-                 that reads this stream: all data ranks, and the tensor-, pipeline- and
-                 context-parallel peers of each. Default: if rank and world come from a mesh or
-                 torch.distributed, a group of all its processes, made here; else none
-    agree        compare over the group, here and at every seek, that all begin at one cursor and
-                 every rank is there equally often; else DisagreementError on all. This makes the
-                 constructor and seek() calls that all processes make together. The constructor
-                 waits up to `deadline` for all of them, seek() and load_state_dict() 30 minutes;
-                 after 5 s a warning names the ranks that are missing. False: for jobs whose ranks
-                 attach at different times; then a group must be named if wanted
-    documents    add what attention over packed documents asks for; the stream must have `documents:
-                 true`
-    loss_mask    add loss_mask
-    provenance   add epoch, window, shard and offset
-    cp           "zigzag" or "contiguous": only this context-parallel rank's slice of each row, by
-                 the mesh's dim cp; without a mesh (rank, size, kind). Zigzag: of 2·size chunks,
-                 those numbered rank and 2·size − 1 − rank
-    transform    a pure function of one row, f(tokens, position, rng) → row of the same length: see
-                 tokend.transform
-    workers      so many processes that transform ahead of the trainer, in the very same order; 0:
-                 in this one. The function is then sent there, so it is one of a module's top level.
-                 The daemon reads for them as for other ranks, and for this process too, which keeps
-                 the place
-    view         batches are lent without a copy, for experts: see tokend.view. A batch then has
-                 tokens, uint16 or uint32 as wide as the stream's widest dataset (a restarted daemon
-                 may have a wider one in its config), [micro_batch, seq_len + extra], instead of
-                 input_ids and labels, with provenance and documents if wanted; a forked child that
-                 looks at one crashes, as it does not have the memory
-    hold         with view: of the last so many batches any may be held when the next one is taken,
-                 and none older, which is a HeldError that names the depth needed; so is a ring that
-                 is not deeper than that, here and at a seek
-    tokens       unsplit windows: a batch then has tokens, int64 (or dtype) [micro_batch, seq_len +
-                 extra], and padding, bool [micro_batch], True in padding rows, instead of input_ids
-                 and labels. Refused where the stream has extra: 0; a stream with a loss mask needs
-                 loss_mask=True too
-    prefetched   for a loop that takes batches ahead of its step: how many it holds that it has not
-                 trained on when it saves. The state is then that of the batch before the last so
-                 many taken; commit() is refused. 1 for nanoGPT's loop
-    record       a directory: what is taken is recorded there, a file a process, 16 bytes a row;
-                 `tokctl verify` proves from these files that nothing was repeated, lost or altered.
-                 What was committed counts, from the first commit() on
-    strict       True: if another process reads for this stream, run, world, rank and peer, wait for
-                 its end up to `deadline`, then raise a RefusedError that names both pids. False:
-                 both take the same samples and warn. Default: True under a launcher if the run has
-                 a name, otherwise False
+    >>> loader = Loader("train", micro_batch=4)
+    >>> for step, batch in zip(range(10), loader):
+    ...     input_ids, labels = batch["input_ids"], batch["labels"]
+    >>> tuple(input_ids.shape), input_ids.dtype
+    ((4, 64), torch.int64)
+    >>> batch["position"].tolist()  # the rows' numbers in the run
+    [36, 37, 38, 39]
 
-    A batch: input_ids, int64 (or dtype) [micro_batch, seq_len], and labels, int64 of the same
-    shape: the tokens that follow, or -100 where there are none, where the stream's loss mask has
-    0, and in padding rows; position and dataset, int64 [micro_batch], the number of each row in
-    the whole run and the index of its dataset in `datasets`, both -1 for the padding rows after
-    the end of a finite stream. All tensors are contiguous and new for each batch; none is a view
-    of another.
+    The state is one cursor: the same bytes on every rank. It resumes on any number of ranks.
 
-    documents=True: position_ids, int64 [micro_batch, seq_len], which begin again at 0 with each
-    document and each row; cu_seqlens, int32 [n + 1], where the n documents of the batch begin in
-    input_ids.flatten(), and its length; and max_seqlen, the length of the longest, an int. Labels
-    are as ever: the last of a document is the next one's first token. loss_mask=True: loss_mask,
-    float32 [micro_batch, seq_len], 0 where the label is -100, else 1. provenance=True: epoch,
-    window, shard (in its dataset's sorted list) and offset (of the first token in the shard), int64
-    [micro_batch], -1 in padding rows. cp=: input_ids, labels, loss_mask and position_ids (0, 1, …
-    of the row if there are no documents) are this rank's slice, [micro_batch, seq_len / size];
-    cu_seqlens and max_seqlen stay those of the full rows.
+    >>> state = loader.state_dict()  # store it in the model's checkpoint
+    >>> loader.close()
+    >>> with Loader("train", micro_batch=2, rank=1, world=3) as resumed:
+    ...     resumed.load_state_dict(state)
+    ...     next(resumed)["position"].tolist()
+    [42, 43]
 
-    state_dict() and load_state_dict() make it a Stateful of torch.distributed.checkpoint: the state
-    is the same bytes on all ranks, and any number of ranks can go on from it. One thread takes
-    batches; others may ask for the state meanwhile.
+    All arguments but stream and micro_batch are keywords.
 
-    `for batch in loader` ends where a finite stream ends; the next `for` begins again at position
-    0. A state saved at the end is loaded as the end: the first `for` then has no batches, and
-    warns.
+    Which data
+      stream       name of the stream in the daemon's config
+      micro_batch  rows per batch
+      socket       socket of the daemon. Default: $TOKEND_SOCKET; otherwise the socket of a daemon
+                   that this user runs without root ($XDG_RUNTIME_DIR/tokend/tokend.sock or
+                   /tmp/tokend-UID/tokend.sock); otherwise /run/tokend/tokend.sock
+      config       a config file, instead of socket. If no daemon serves it, a private daemon is
+                   started, and started again whenever it is lost
+      start        first sample: "begin" (default), a position, the tag of a checkpoint ("TAG" or
+                   "RUN/TAG"), or a cursor
 
-    Errors are tokend.Error's, each one line that names what is wrong and what to do: ArgumentError
-    (a ValueError), ConnectError (a ConnectionError), RefusedError, DataError, DisagreementError,
-    TransformError, WorkerError, ForkedError in a forked child, which makes a loader of its own.
+    Which process of the job (parallelism)
+      rank, world  data-parallel rank and number of ranks: both or neither. Default: the first of
+                   these that has both: mesh, torch.distributed, jax.distributed, the environment
+                   of torchrun, Open MPI, PMI, srun. Otherwise rank 0 of 1
+      mesh         a DeviceMesh that contains this process. Its data dims (dp, fsdp, replicate,
+                   shard, ep, …) give rank and world. Ranks of its other dims (tp, cp, pp, …) get
+                   the same rows. Replaces rank, world and peer. See tokend.mesh
+      peer         number of this process among the tensor-, pipeline- and context-parallel
+                   processes of its rank; from 0
+      run          name of the job. Default: the launcher's (torchrun, Slurm), otherwise "default"
+      group        a gloo group of all processes that read this stream: every data rank with its
+                   peers. Default: a group of all processes, made here, if rank and world come
+                   from mesh or torch.distributed; otherwise none
+      agree        True (default): the group compares its cursors and ranks here and at every seek.
+                   If they do not fit, all processes raise a DisagreementError. They then make the
+                   loader, seek and load a state together: the constructor waits up to `deadline`
+                   for all, a seek 30 minutes, and a warning after 5 s names the missing ranks.
+                   False: for ranks that attach at different times. The group is then yours to pass
+
+    Contents of a batch
+      framework    "torch" or "numpy". Default: torch if it is installed
+      dtype        of input_ids and tokens: int64 (default) or int32. A token that does not fit
+                   is an ArgumentError that names it
+      documents    add position_ids, cu_seqlens, max_seqlen; the stream needs `documents: true`
+      loss_mask    add loss_mask
+      provenance   add epoch, window, shard, offset
+      tokens       give unsplit windows: tokens and padding instead of input_ids and labels. The
+                   stream needs extra ≥ 1. If it has a loss mask, pass loss_mask=True too
+      cp           "zigzag" or "contiguous": give only this context-parallel rank's slice of each
+                   row, by the mesh's dim cp; without a mesh (rank, size, kind). Zigzag: chunks
+                   rank and 2·size − 1 − rank of 2·size
+
+    GPU and views
+      device       "cpu" (default) or "cuda[:N]": input_ids, labels, tokens, padding, loss_mask,
+                   position_ids and cu_seqlens are made there. See tokend.device
+      view         lend batches without a copy, for experts. A batch has tokens, as stored, instead
+                   of input_ids and labels. See tokend.view
+      hold         with view: how many batches, counted from the last, may be held when the next
+                   one is taken. Holding an older one is a HeldError. The ring must be deeper
+
+    Transforms
+      transform    a pure function of one row: f(tokens, position, rng) → a row of the same
+                   length. See tokend.transform
+      workers      number of processes that run it ahead of the trainer, in the same order;
+                   0 (default): this process. A worker imports the function, so define it at the
+                   top level of a module. The daemon reads for each worker as for a rank
+
+    State and checkpoints
+      prefetched   number of batches that your loop holds untrained when it saves. The state is
+                   that of the batch before them; commit() is then refused. Default: 0
+      record       a directory: each process records there what it takes, 16 bytes a row.
+                   `tokctl verify` proves from it that nothing was repeated, lost or altered. From
+                   the first commit() on, committed batches are recorded
+
+    Robustness
+      deadline     seconds to look for a lost daemon, and to wait for one that is starting or short
+                   of memory or connections. Default: 300. Warns after 2, 10 and 60 s. If nobody
+                   listens at the socket, the constructor waits for 5 s
+      slots        batches to read ahead. 0 (default): the daemon chooses
+      strict       True: if another process reads for this stream, run, world, rank and peer, wait
+                   up to `deadline` for its end, then raise a RefusedError with both pids. False:
+                   both get the same samples, with a warning. Default: True for a named run under
+                   a launcher, otherwise False
+
+    A batch is a dict. b is micro_batch, s is seq_len:
+      input_ids     int64 or dtype [b, s]
+      labels        int64 [b, s]: the next tokens; -100 in padding rows, where the stream's loss
+                    mask has 0, and where the window ends
+      position      int64 [b]: number of each row in the run; -1 in padding rows, which follow the
+                    end of a finite stream
+      dataset       int64 [b]: index in `datasets`; -1 in padding rows
+      position_ids  int64 [b, s]: from 0 in each document and each row
+      cu_seqlens    int32 [n + 1]: starts of the batch's n documents in input_ids.flatten(), then
+                    its length
+      max_seqlen    int: length of the longest document
+      loss_mask     float32 [b, s]: 0 where the label is -100, otherwise 1
+      epoch, window, shard, offset
+                    int64 [b]: shard is the number in the dataset's sorted list, offset that of the
+                    row's first token in the shard; -1 in padding rows
+      tokens        int64 or dtype [b, s + extra]; with view uint16 or uint32
+      padding       bool [b]: True in padding rows
+
+    With documents, the last label of a document is the first token of the next. With cp, [b, s]
+    becomes [b, s / size] and position_ids are added; cu_seqlens and max_seqlen describe full rows.
+    Each batch has tensors of its own, contiguous, and none is a view of another.
+
+    `for batch in loader` ends where a finite stream ends. The next `for` begins again at position
+    0. If a state saved at the end is loaded, the first `for` has no batches, and warns.
+
+    One thread takes batches. Others may call state_dict() meanwhile.
+
+    Raises:
+        ValueError, TypeError: an argument is impossible. Most are ArgumentError, a ValueError.
+        ImportError: neither torch nor numpy is installed, or torch is too old.
+        ConnectError: no daemon answers in time. It is a ConnectionError.
+        RefusedError: the daemon refuses: no such stream or tag, a cursor of another stream, no
+            memory for the ring, a rank that is taken (strict). Names the field.
+        DisagreementError: the processes of the group are not at one cursor, or their ranks do not
+            fit. All of them raise it.
+        HeldError: the ring is not deeper than hold.
+        WorkerError: a worker cannot be started.
+        ResourceError: no memory or file descriptors are left. It is a MemoryError.
+        ProtocolError: the peer at the socket is not a tokend of this version.
+
+    All errors of tokend are tokend.Error. Each is one line: what is wrong, and what to do. After
+    close(), calls raise Error; in a forked child they raise ForkedError: make a loader there.
     """
 
-    # What kind of batch it gives, for type checkers: the more special first. Where the arguments
-    # are not literals, any.
+    # The kind of batch, for type checkers: the most special first. If the arguments are not
+    # literals, the last one.
 
     # fmt: off
     @overload
@@ -260,8 +296,8 @@ class Loader(Positioned, Generic[B]):
         self._source: Source | None = None
         self._feed: Any = None
         self._ahead: Prefetched | None = None
-        self._ended = False  # next() has said so, here
-        self._passes = 0  # that began again at position 0
+        self._ended = False  # next() has raised StopIteration
+        self._passes = 0  # how often it began again at position 0
         self._agree = agree
         self._rank, self._world, self._peer = 0, 1, peer
         patience = arguments.unchecked_deadline(deadline)
@@ -270,7 +306,7 @@ class Loader(Positioned, Generic[B]):
         together = groups.over(group)
 
         def attach(socket: Any, **reach: Any) -> None:
-            """@reach: how the daemon of a config is reached; workers reach it so, too."""
+            """@reach: more arguments for the client, and for those of the workers."""
             self._session = {
                 "stream": stream,
                 "socket": arguments.socket(socket),
@@ -289,9 +325,7 @@ class Loader(Positioned, Generic[B]):
             )
 
         def begin() -> None:
-            """Whatever may be wrong in this process alone is found in here: the others are waiting
-            to be told.
-            """
+            """Everything that can fail in this process alone. The others wait for its result."""
             nonlocal run
             arguments.check_names(stream, run)
             arguments.check_deadline(deadline)
@@ -342,9 +376,9 @@ class Loader(Positioned, Generic[B]):
             )
         )
         self._control = Control(self._client, together, daemon | 1 << 32)
-        # if there is no `together`
+        # used by control() if there is no `together`
         self._alone = group is not None or max(self._world, groups.processes()) == 1
-        self._inside = 0.0  # seconds in next(), in all
+        self._inside = 0.0  # seconds in next()
 
     def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
         from . import transform as transforms
@@ -361,7 +395,7 @@ class Loader(Positioned, Generic[B]):
 
         return Workers(self._client, workers, transform, seed, self._session, greatest)
 
-    # ---- the others of the job ----
+    # ---- the other processes of the job ----
 
     def _asks(self, together: groups.Group | None) -> bool:
         return together is not None and self._agree and not together.gone()
@@ -372,26 +406,27 @@ class Loader(Positioned, Generic[B]):
         go: Callable[[], None],
         patience: float = groups.PATIENCE_S,
     ) -> None:
-        """go() on all processes, and then a look whether they fit. One that fails says so to the
-        others first.
+        """Calls go() on all processes, then compares them. A process that fails reports to the
+        others before it raises.
         """
         asked = self._asks(together)
         if asked:
             together.meet(patience)  # type: ignore[union-attr]
         try:
             go()
-        except same_place.DisagreementError:  # all know already
+        except same_place.DisagreementError:  # raised by all
             raise
         except Exception as error:
             if asked:
-                with contextlib.suppress(same_place.DisagreementError):  # that is for the others
+                # the others raise it; here the cause is raised
+                with contextlib.suppress(same_place.DisagreementError):
                     same_place.check(together, None, self._peer, error)
             raise
         if asked:
             same_place.check(together, self._client, self._peer)
 
     def _measure(self) -> None:
-        """After an attach or a seek: what may be another shape, at another place."""
+        """Adapts to the shape of the batches, which an attach or a seek may change."""
         if self._source is not None:
             self._source.begin()
         if self._wanted.device is not None and self._source is None:
@@ -401,7 +436,7 @@ class Loader(Positioned, Generic[B]):
         )
 
     def _measured(self) -> Batches:
-        if self._batches is None:  # what came after a seek was interrupted, or failed
+        if self._batches is None:  # a seek succeeded, and _measure() after it did not
             self._measure()
         return self._batches  # type: ignore[return-value]
 
@@ -419,13 +454,32 @@ class Loader(Positioned, Generic[B]):
     # ---- batches ----
 
     def __iter__(self) -> Iterator[B]:
-        """A pass from here to the stream's end, if it has one. After next() has said that the end
-        is reached, a new pass begins again at position 0, with its first batch.
+        """Returns a pass from here to the stream's end, if it has one.
+
+        After next() has reached the end, the first batch of a new pass is that of position 0.
+
+        Raises:
+            ArgumentError: accelerate would deal this loader's batches out to several ranks.
         """
         dataset.check_who_iterates()
         return Pass(self)
 
     def __next__(self) -> B:
+        """Returns the next batch, a dict: see Loader. Waits if none is ready.
+
+        Raises:
+            StopIteration: a finite stream ends.
+            DataError: a shard is unreadable, truncated or changed. Names shard and token.
+            ConnectError: a lost daemon did not come back within `deadline`. Names the position.
+            RefusedError: a restarted daemon's config no longer fits the cursor.
+            ArgumentError: a token does not fit dtype, or the record cannot be written.
+            TransformError, WorkerError: a transform failed, or a worker died. The cursor is before
+                the batch.
+            HeldError: with view, an older batch than `hold` allows is still held.
+            ProtocolError: the daemon broke the protocol.
+
+        After an error state_dict() still works. Batches follow again after a seek().
+        """
         begin = perf_counter()
         batches = self._batches or self._measured()
         batch = batches.take() if self._ahead is None else self._ahead.take(batches)
@@ -436,13 +490,13 @@ class Loader(Positioned, Generic[B]):
         return batch  # type: ignore[no-any-return]
 
     def _begin_again(self) -> None:
-        """At position 0. Each process does so for itself, when it asks for the first batch of
-        another pass.
+        """Goes to position 0, for the first batch of another pass. Other processes are not asked:
+        each does so for itself.
         """
         self._control.finish()
         self._batches = None
         if self._ahead is not None:
-            # of the pass that ended nothing can be asked for any more
+            # the pass has ended: the batches that the loop holds count as trained on
             self._client.commit(self._client.taken())
         beginning = _tokend.cursor_seek(self._client.cursor(), 0)
         self._client.seek(beginning, self._rank, self._world, self._micro, True)
@@ -451,23 +505,30 @@ class Loader(Positioned, Generic[B]):
         self._measure()
 
     def _begun(self, cursor: bytes | None) -> None:
-        """The client has gone to @cursor. None: to where it was, so what is taken and not trained
-        on yet stays so.
+        """The client has gone to @cursor. None: it stays where it was, and batches that are taken
+        but not trained on stay uncommitted.
         """
         self._ended = False
         if self._ahead is not None and cursor is not None:
             self._ahead.begin()
 
     def __len__(self) -> int:
-        """Batches this rank gets in all from where it attached or last seeked; only finite streams
-        have a length.
+        """Returns how many batches this rank gets, counted from the last attach or seek.
+
+        >>> with Loader("finite", micro_batch=8) as validation:
+        ...     len(validation), sum(1 for batch in validation)
+        (59, 59)
+
+        Raises:
+            TypeError: the stream has no end, or a torch DataLoader asks. See `tokend.dataset`.
+            ArgumentError: a Trainer asks because the loader was passed to it as a dataset.
         """
         dataset.check_who_asks(self)
         batches = self._measured()
         if dataset.is_lightning() and (batches.length is None or batches.begin > 0):
             return dataset.ENDLESS
         if batches.length is None:
-            raise TypeError("this stream has no end, so its loader has no length")
+            raise TypeError("len: the stream has no end, so its loader has no length")
         return batches.length
 
     def __getitem__(self, index: object) -> NoReturn:
@@ -476,78 +537,13 @@ class Loader(Positioned, Generic[B]):
     def __bool__(self) -> bool:
         return True
 
-    # ---- an operator's word ----
-
-    def control(self) -> Request | None:
-        """Carries out what an operator asked for with tokctl (mix, skip, checkpoint, drain,
-        rescale); None, or a Request.
-
-        Called after every step by every process of the job. The processes look at each other about
-        once a second, and at least every 64 steps, by an all-reduce of 16 bytes that nobody waits
-        for.
-
-            for batch in loader:
-                train(batch)
-                request = loader.control()
-                if request and request.save:
-                    save(model, loader), request.done()
-                if loader.should_stop: break
-
-        A request that fails changes nothing on any rank: it is returned with `error`, and training
-        goes on. Without done(), the next control() or close() takes the request for done. Where
-        there are several processes the loader must know their group; one that never calls control()
-        leaves the others without, not stuck.
-        """
-        if self._control.group is None and not self._alone:
-            self._client.position()  # closed, or in a forked child: that comes first
-            raise _tokend.ArgumentError(
-                f"control: rank {self._rank} of {self._world} in a job of "
-                f"{max(self._world, groups.processes())} processes, and the "
-                "loader was given no group of them: pass group=, a gloo group of all that read "
-                "this stream"
-            )
-        request = self._control.step()
-        if request is not None:
-            self._measure()
-        return request
-
-    @property
-    def should_stop(self) -> bool:
-        """An operator asked this job to leave (drain, rescale), and control() has returned that."""
-        return self._control.stopping
-
     # ---- the rest ----
 
-    def stats(self) -> dict[str, float]:
-        """Numbers of this process since the loader was made; Throughput makes shares and rates of
-        them for a logger.
-
-        batches, tokens  taken in all by this process; a row counts with all of its window
-        waited_s         seconds that next() waited for the daemon or for workers, in all
-        next_s           seconds inside next(), in all: waiting, copying, transforms
-        reattached       times the daemon was lost and found; lost_wakes: 0 in a sound system
-        pinned_bytes     of the ring, registered with a GPU's driver: with device="cuda", 0 means
-                         that copies are slower
-        """
-        shape = self._client.shape()
-        stats = {
-            name: shape[name]
-            for name in (
-                "batches",
-                "tokens",
-                "waited_s",
-                "reattached",
-                "lost_wakes",
-                "pinned_bytes",
-            )
-        }
-        if self._source is not None:
-            stats["waited_s"] += self._source.waited_s
-        return {**stats, "next_s": self._inside}
-
     def close(self) -> None:
-        """Gives everything back; batches stay. Workers end. What an operator asked for last is
-        taken for done.
+        """Detaches from the daemon and ends the workers. Batches stay valid.
+
+        A request that control() returned last is reported as done. Raises nothing; a second call
+        does nothing.
         """
         if self._source is not None:
             self._source.close()
@@ -559,9 +555,8 @@ class Loader(Positioned, Generic[B]):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "Loader: is a session of this process, which cannot be copied or pickled: make one in "
-            "the process that "
-            "reads; state_dict() can be"
+            "Loader: a session of this process cannot be copied or pickled; make a loader in the "
+            "process that reads, and pass it the state_dict()"
         )
 
     def __enter__(self) -> Loader[B]:

@@ -1,8 +1,8 @@
-"""Waits until every process of a group comes: makes its loader, or seeks.
+"""Waits until every process of a group has come: to make its loader, or to seek.
 
-torch.distributed.new_group() and the first collective block for gloo's 30 minutes if a process does
-not come, and then raise an error that does not say who. So each process announces itself in the
-default store first, and looks there for the others.
+If a process does not come, torch.distributed.new_group() and the first collective block for gloo's
+30 minutes, and their error does not name it. So each process first announces itself in the default
+store, and looks there for the others.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from ._tokend import Error
 
 WARN_S = 5.0
-LONGEST_PAUSE_S = 0.25  # between two looks; each asks the store for the keys of all
+LONGEST_PAUSE_S = 0.25  # between two looks at the store
 NAMED = 8  # ranks in a message
 REMEDY = (
-    "all processes of the job make a loader, seek and load a state together; "
+    "make loaders, seek and load states in all processes together; "
     "for a loader of this process alone pass rank=0, world=1"
 )
 
 
 def _default_store() -> Any:
-    """torch.distributed's store, or None: torch has no public way to ask for it, or it cannot be
-    asked for a key without waiting.
+    """Returns torch.distributed's store; None if torch does not give it, or if the store cannot
+    look for a key without waiting.
     """
     module = sys.modules.get("torch.distributed.distributed_c10d")
     ask = getattr(module, "_get_default_store", None)
@@ -39,14 +39,16 @@ def _ranks(distributed: Any, group: Any) -> list[int]:
         return list(range(distributed.get_world_size()))
     try:
         return sorted(distributed.get_process_group_ranks(group))
-    except (KeyError, RuntimeError, ValueError):  # not one that torch.distributed made
+    except (KeyError, RuntimeError, ValueError):  # not made by torch.distributed
         return []
 
 
 class _Meeting:
-    """The n-th of these processes in this store: one may make a loader while another one seeks.
+    """The n-th meeting of these processes in this store. One may make a loader while another one
+    seeks.
 
-    What fails is taken back, so that the next one has the same number everywhere."""
+    A meeting that fails is withdrawn, so that the next one has the same number everywhere.
+    """
 
     def __init__(self, store: Any, ranks: list[int], mine: int) -> None:
         self._store, self._ranks, self._mine = store, ranks, mine
@@ -61,7 +63,7 @@ class _Meeting:
         return bool(self._store.check([self._key(rank) for rank in self._ranks]))
 
     def missing(self) -> str:
-        """Some rank is, or was just now."""
+        """Names the ranks that have not come."""
         missing = [rank for rank in self._ranks if not self._store.check([self._key(rank)])]
         named = ", ".join(map(str, missing[:NAMED])) + (
             f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
@@ -69,7 +71,9 @@ class _Meeting:
         return f"rank{'s' if len(missing) != 1 else ''} {named} of {len(self._ranks)}"
 
     def end(self) -> None:
-        """All are here, so all have left the meeting before."""
+        """Deletes this process's key of the previous meeting: all have come, so all have left
+        that one.
+        """
         self._store.delete_key(f"{self._prefix}/{self._number - 1}/{self._mine}")
 
     def withdraw(self) -> None:
@@ -78,8 +82,8 @@ class _Meeting:
 
 
 def meet(group: Any, seconds: float) -> None:
-    """Called by each process of @group (None: by all of torch.distributed's). Warns after 5 s who
-    is missing; raises Error after @seconds.
+    """Called by each process of @group; None: of torch.distributed. After 5 s warns which ranks are
+    missing; after @seconds raises Error.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -97,7 +101,7 @@ def meet(group: Any, seconds: float) -> None:
 
 
 def _users_level() -> int:
-    """stacklevel of the line outside of this package that called."""
+    """Returns the stacklevel of the caller outside of this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
         level, frame = level + 1, frame.f_back
@@ -110,11 +114,11 @@ def _wait(meeting: _Meeting, seconds: float) -> None:
         waited = time.monotonic() - begin
         if waited >= seconds:
             raise Error(
-                f"tokend.Loader: {meeting.missing()} did not come within {seconds:g} s: {REMEDY}"
+                f"tokend.Loader: {meeting.missing()} did not come within {seconds:g} s; {REMEDY}"
             )
         if waited >= WARN_S and not warned:
             warned = True
-            text = f"tokend.Loader: has waited {WARN_S:g} s for {meeting.missing()}: {REMEDY}"
+            text = f"tokend.Loader: has waited {WARN_S:g} s for {meeting.missing()}; {REMEDY}"
             warnings.warn(text, RuntimeWarning, stacklevel=_users_level())
         time.sleep(pause)
         pause = min(LONGEST_PAUSE_S, 1.5 * pause)

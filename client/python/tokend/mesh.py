@@ -1,24 +1,32 @@
-"""Which data rank a process of a DeviceMesh is, and which of those that read the same.
+"""Finds a process's data rank, and its number among its peers, in a torch DeviceMesh.
 
-A dim's name is taken apart at "_". It is a *data* dim if one of the parts is among DATA: its ranks
-read different rows. Expert-parallel ranks do, too: ep, dp_shard_mod_ep and dp_shard_in_ep are data
-dims. All other dims (tp, cp, pp, whatever else there is) are *peers*: they read the same rows. A
-dim with parts of both (dp_cp, dp_shard_cp) is several dims in one, and what its ranks read cannot
-be told: it is refused. So is a mesh without any dim that is known.
+>>> Loader("train", micro_batch=8, mesh=3)
+Traceback (most recent call last):
+    ...
+TypeError: mesh: 3 is not a torch.distributed DeviceMesh
 
-The data rank counts through the data dims in the mesh's order, the last one fastest; the peer
-number through the others. A slice of a mesh (mesh["dp_shard"], or one flattened) does as well as
-the mesh: a slice's peers outside of it have slices of their own, which are told apart by their
-least global rank.
+The names of the dims decide. A name is split at "_":
 
-Not visible in names: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its sparse one
-take in cp, and tp. With cp or tp there, pass the mesh of "batch", or rank= and world=.
+  data dims   one of the parts is in DATA: dp, fsdp, hsdp, replicate, shard, ep, … Their ranks read
+              different rows. Expert-parallel ranks do so too (ep, dp_shard_mod_ep)
+  peer dims   all others: tp, cp, pp, … Their ranks read the same rows
+  refused     a name with parts of both (dp_cp, dp_shard_cp), because it joins several dims; and a
+              mesh in which no dim is known
+
+The data rank counts through the data dims in the mesh's order, the last one fastest. The peer
+number counts through the others. A slice of a mesh (mesh["dp_shard"], also a flattened one) gives
+the same ranks as the mesh. Peers outside of the slice have slices of their own, which differ in
+their least global rank.
+
+Names do not show everything: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its
+sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and world=.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from . import phrases
 from ._tokend import ArgumentError
 
 DATA = frozenset(
@@ -61,16 +69,15 @@ class Place(NamedTuple):
     rank: int
     world: int
     peer: int
-    cp: tuple[int, int] | None  # (rank, size) among the context-parallel ones
+    cp: tuple[int, int] | None  # (rank, size) among the context-parallel processes
 
 
 def _kind(name: str, names: tuple[str, ...]) -> str | None:
     parts = set(name.lower().split("_"))
     if parts & DATA and parts & PEER:
         raise ArgumentError(
-            f"mesh: dim {name!r} of {names} holds data ranks and their peers in one: pass the mesh "
-            "with its dims apart, or its "
-            "slice of the data dims, or rank= and world="
+            f"mesh: dim {name!r} of {names} joins data and peer dims; pass the mesh with separate "
+            f"dims, or its slice of the data dims, or {phrases.PASS_RANKS}"
         )
     return "data" if parts & DATA else "peer" if parts & PEER else None
 
@@ -80,33 +87,37 @@ def _kinds(mesh: Any) -> tuple[tuple[str, ...], list[str | None]]:
     if not names:
         if mesh.mesh.ndim != 1:
             raise ArgumentError(
-                f"mesh: its {mesh.mesh.ndim} dims have no names, so what they are for is not "
-                "known: name them (mesh_dim_names=)"
+                f"mesh: its {mesh.mesh.ndim} dims have no names; name them (mesh_dim_names=), or "
+                f"{phrases.PASS_RANKS}"
             )
         return ("dp",), ["data"]
     kinds = [_kind(name, names) for name in names]
     if not any(kinds):
         raise ArgumentError(
-            f"mesh: none of its dims {names} is known: call those whose ranks read different rows "
-            "dp, dp_replicate, dp_shard, fsdp, "
-            "… or pass rank= and world="
+            f"mesh: none of its dims {names} is known; name those whose ranks read different rows "
+            f"dp, dp_replicate, dp_shard, fsdp, …, or {phrases.PASS_RANKS}"
         )
     return names, kinds
 
 
 def place(mesh: Any) -> Place:
-    """Of this process. ArgumentError if it is not in the mesh, or the mesh does not say."""
+    """Returns the place of this process.
+
+    Raises:
+        TypeError: this is not a DeviceMesh.
+        ArgumentError: the process is not in the mesh, or the dims' names do not decide.
+    """
     for name in ("get_coordinate", "mesh_dim_names", "mesh"):
         if not hasattr(mesh, name):
-            raise TypeError(f"mesh: {mesh!r}, must be a torch.distributed DeviceMesh")
+            raise TypeError(phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh"))
     names, kinds = _kinds(mesh)
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         import torch.distributed as distributed
 
         raise ArgumentError(
-            f"mesh: does not hold this process, global rank {distributed.get_rank()} (its ranks: "
-            f"{_few(sorted(mesh.mesh.flatten().tolist()))}): pass the mesh that this process is in"
+            f"mesh: does not contain this process, global rank {distributed.get_rank()} (its "
+            f"ranks: {_few(sorted(mesh.mesh.flatten().tolist()))}); pass a mesh that does"
         )
     rank, world, peer, peers, cp = 0, 1, 0, 1, None
     for name, kind, at, size in zip(names, kinds, coordinate, mesh.mesh.shape, strict=True):

@@ -1,4 +1,4 @@
-"""Passes over a loader, and what the loader counts as done in a loop that fetches ahead."""
+"""Passes over a loader, and commits for loops that take batches ahead of their step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from . import phrases
 from ._tokend import ArgumentError
 
 if TYPE_CHECKING:
@@ -14,21 +15,19 @@ if TYPE_CHECKING:
 
 
 class Pass:
-    """What iter(loader) returns: the loader's batches until the stream ends.
+    """The iterator of `for batch in loader`: the loader's batches until the stream ends.
 
-    It has no close(): `yield from loader` calls that of its iterator when the generator is left
-    early, and would close the loader. A pass that begins after this process saw the end begins
-    again at position 0, but only when its first batch is taken: until then the state is that of the
-    end. No other process is asked: all of them come here at the same step.
+    It has no close(), because `yield from loader` would call it when a generator is left early, and
+    so close the loader. After the end, a new pass goes to position 0 when its first batch is taken:
+    until then the state is that of the end. No other process is asked, because all of them come
+    here at the same step.
     """
 
     __slots__ = ("_begun_at", "_loader", "_number")
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._number: int | None = (
-            None  # of the loader's pass that this one is; None before its first batch
-        )
+        self._number: int | None = None  # this pass's number; None before its first batch
         self._begun_at = 0
 
     def __iter__(self) -> Pass:
@@ -38,7 +37,7 @@ class Pass:
         loader = self._loader
         if self._number != loader._passes:
             if self._number is not None:
-                raise StopIteration  # another one has begun since this one ended
+                raise StopIteration  # this pass has ended, and another one has begun
             self._begin()
         try:
             return next(loader)
@@ -56,34 +55,33 @@ class Pass:
     def _warn(self) -> None:
         self._begun_at = -1  # once
         warnings.warn(
-            "tokend: this pass has no batches: the loader was at the stream's end, position "
-            f"{self._loader.taken}, when it began; "
-            "the next pass begins again at position 0",
+            "tokend: this pass has no batches, because it began at the stream's end, position "
+            f"{self._loader.taken}; the next pass begins again at position 0",
             stacklevel=3,
         )
 
 
 class Prefetched:
-    """Commits for a loop that always holds @n batches which it has taken and not trained on yet."""
+    """Commits for a loop that always holds @n batches that it has not trained on yet."""
 
     def __init__(self, n: int, client: Any) -> None:
         self.n, self._client = n, client
         self._nexts: deque[int] = deque(maxlen=n + 1)  # the position after each of the last takes
-        self._kept: list[Any] = []  # what was taken last, until its caller has it
+        self._kept: list[Any] = []  # the batch taken last, until take() returns it
         self.begin()
 
     def begin(self) -> None:
-        """Nothing is taken yet at this place."""
+        """Nothing has been taken since the seek."""
         self._nexts.clear()
         self._kept.clear()
         self._client.commit(self._client.taken())
 
     def take(self, batches: Batches) -> Any:
-        """A batch, or None for the end, which is where the loop trains on another one of those that
-        it holds.
+        """Returns a batch, or None at the end. Each call, also one at the end, means that the loop
+        has trained on one more of the batches that it holds.
 
-        If the commit fails, as the record cannot be written, the batch is kept: the next call
-        commits again, and returns it.
+        If the commit fails because the record cannot be written, the batch is kept: the next call
+        commits again and returns it.
         """
         if not self._kept:
             self._kept.append(batches.take())
@@ -94,9 +92,8 @@ class Prefetched:
 
 
 def prefetched(n: Any, client: Any) -> Prefetched | None:
+    """Checks prefetched=. Returns None for 0."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise ArgumentError(
-            f"prefetched: {n!r}, must be the number of batches that the loop holds untrained when "
-            "it saves, or 0"
-        )
+        what = "a number of batches ≥ 0, those that the loop holds untrained when it saves"
+        raise ArgumentError(phrases.is_not("prefetched", n, what))
     return Prefetched(n, client) if n else None

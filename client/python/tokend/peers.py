@@ -1,15 +1,13 @@
-"""Which of the processes that read the same rows this one is, where a trainer names the data rank
-alone.
-"""
+"""Finds this process's peer number for trainers that know only the data rank."""
 
 from . import group as groups
 
 
 def among_all(rank):
-    """(peer, group): the number of this process among those with its data @rank, and a gloo group
-    of all; (0, None) if alone.
+    """Returns (peer, group): the number of this process among those with data rank @rank, and a
+    gloo group of all processes; (0, None) if there is only one.
 
-    Called by all processes of torch.distributed together.
+    All processes of torch.distributed call this together.
     """
     group = groups.of_all()
     if group is None:

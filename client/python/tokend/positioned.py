@@ -1,19 +1,19 @@
-"""Where a loader is in its run, and every way to be elsewhere."""
+"""The part of a Loader that knows its position: state, commit(), seek() and set_mix()."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _tokend, arguments, same_place
+from . import _tokend, arguments, phrases, same_place
 from . import group as groups
 from .cursor import Cursor, named_weights
 
-SAME: Any = object()  # seek()'s group unless another one is named
+SAME: Any = object()  # seek(group=): not given
 
 
 class Positioned:
-    """What a Loader inherits: its state, its position, commit() and seek()."""
+    """A Loader inherits this."""
 
     _client: Any
     _control: Any
@@ -33,51 +33,70 @@ class Positioned:
     # ---- where we are ----
 
     def state_dict(self) -> dict[str, bytes]:
-        """{"cursor": bytes}: before the first batch, too, and from any thread."""
+        """Returns {"cursor": bytes}, equal on all ranks after the same step.
+
+        May be called from any thread, also before the first batch and after an error of next().
+
+        Raises:
+            Error: the loader is closed.
+        """
         return {"cursor": self._client.cursor()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from what state_dict() gave, on any rank of any world; with a group all its
-        processes do so together.
+        """Goes to where state_dict() was called, on any rank of any world.
 
-        ArgumentError if it is no loader's state, RefusedError if it is of another stream (names the
-        field).
+        With a group all its processes call this together: see seek().
+
+        >>> with Loader("train", micro_batch=4) as loader:
+        ...     batch, state = next(loader), loader.state_dict()
+        >>> with Loader("train", micro_batch=4) as loader:
+        ...     loader.load_state_dict(state)
+        ...     loader.position
+        4
+
+        Raises:
+            ArgumentError: this is not the state of a Loader.
+            RefusedError: it belongs to another stream. Names the field that differs.
+            DisagreementError: the processes of the group loaded different states.
         """
         self._go(lambda: arguments.cursor_of(state_dict))
 
     @property
     def rank(self) -> int:
+        """This process's data-parallel rank."""
         return self._rank
 
     @property
     def world(self) -> int:
-        """How many data-parallel ranks there are."""
+        """The number of data-parallel ranks."""
         return self._world
 
     @property
     def cursor(self) -> Cursor:
-        """The same as a Cursor, to look at and to edit."""
+        """The state as a Cursor, to look at and to edit."""
         return Cursor(self._client.cursor())
 
     def fresh(self) -> Cursor:
-        """The Cursor at the stream's beginning, with all datasets that the daemon's config has
-        now.
+        """Returns the Cursor of position 0, with all datasets of the daemon's config.
+
+        Raises:
+            ConnectError: no daemon answers.
         """
         return Cursor(self._client.stream())
 
     @property
     def position(self) -> int:
-        """The first sample of the run that no rank has taken (or committed) yet."""
+        """The first sample of the run that no rank has taken yet (committed, after commit())."""
         return self._client.position()
 
     @property
     def taken(self) -> int:
-        """The position behind the last batch taken, over all ranks: what commit() takes."""
+        """The position after the last batch taken, over all ranks: an argument for commit()."""
         return self._measured().taken
 
     @property
     def fingerprint(self) -> int:
-        """A number that is equal on all ranks at one step, or they are not of one job."""
+        """A number that is equal on all ranks at the same step of one job."""
         return self._client.fingerprint()
 
     @property
@@ -86,25 +105,51 @@ class Positioned:
         return self._client.datasets()
 
     def commit(self, next: int | None = None) -> None:
-        """For trainers that fetch ahead: all batches up to the one behind which `taken` was @next
-        have been trained on.
+        """Says that all batches up to a value of `taken` have been trained on.
 
-        Default: all that were taken. From the first call on, the state is that of the committed
-        place.
+        From the first call on, the state is that of the committed position. For loops that take
+        batches ahead of their step.
+
+        >>> loader = Loader("train", micro_batch=4)
+        >>> loader.commit()              # nothing is trained on yet
+        >>> first, taken = next(loader), loader.taken
+        >>> second = next(loader)        # taken ahead
+        >>> loader.commit(taken)         # the step trained on the first
+        >>> loader.position
+        4
+        >>> loader.close()
+
+        Args:
+            next: what `taken` was after the last batch that was trained on. Default: all batches
+                taken.
+
+        Raises:
+            ArgumentError: `taken` never had this value since the last commit, the loader has
+                prefetched=, or the record cannot be written.
         """
         if self._ahead is not None:
             raise _tokend.ArgumentError(
-                f"commit: prefetched={self._ahead.n} commits by itself: make the loader without "
-                "one of them"
+                f"commit: the loader commits by itself (prefetched={self._ahead.n}); "
+                "omit prefetched= or commit()"
             )
         self._client.commit(self.taken if next is None else next)
 
     def checkpoint(self, tag: str) -> str:
-        """Has the daemon write the cursor durably under @tag; returns where. RefusedError: it could
-        not, e.g. the disk is full.
+        """Has the daemon write the cursor durably; returns the path of the file.
+
+        A later Loader(start=tag) begins there. A copy next to that in your model's checkpoint.
+
+        Args:
+            tag: 1 to 64 of A-Z a-z 0-9 . _ - : @ +
+
+        Raises:
+            TypeError, ArgumentError: this is not a tag.
+            RefusedError: the daemon could not write it, for example because the disk is full. A
+                former checkpoint of this tag is still valid.
+            ConnectError: no daemon answers within `deadline`.
         """
         if not isinstance(tag, str):
-            raise TypeError(f"tag: {tag!r}, must be a text")
+            raise TypeError(phrases.is_not("tag", tag, "a string"))
         return self._client.checkpoint(tag)
 
     # ---- going elsewhere ----
@@ -119,17 +164,34 @@ class Positioned:
         micro_batch: int | None = None,
         group: Any = SAME,
     ) -> None:
-        """Goes on from another cursor or position (default: from here), as another rank, or with
-        other batches.
+        """Continues at another cursor or position, as another rank, or with other batches.
 
-        With a group all its processes do so together, and are compared as when they attached.
-        group: the processes that go on; default those of before, but none where the world becomes
-        another, as nobody can know who stays.
+        >>> with Loader("train", micro_batch=4) as loader:
+        ...     loader.seek(position=1000, micro_batch=2)
+        ...     next(loader)["position"].tolist()
+        [1000, 1001]
+
+        With a group all its processes call this together. They are compared as in the constructor.
+
+        Args:
+            cursor, position: where to continue. Default: here.
+            rank, world, micro_batch: Default: those of before.
+            group: the processes that continue. Default: those of before; none if world changes,
+                because the loader cannot know which processes stay.
+
+        Raises:
+            ValueError, TypeError: an argument is impossible, or the position is outside of the
+                stream. ArgumentError is a ValueError.
+            RefusedError: the cursor belongs to another stream. Names the field that differs.
+            DisagreementError: the processes of the group are not at one cursor.
+            ConnectError: no daemon answers within `deadline`.
+
+        After an ArgumentError or a RefusedError the loader is where it was.
         """
 
         def to() -> bytes | None:
             if cursor is not None and position is not None:
-                raise ValueError("cursor, position: give one of them")
+                raise ValueError(f"cursor, position: {phrases.PASS_ONE}")
             if position is not None:
                 return _tokend.cursor_seek(self._client.cursor(), position)
             return None if cursor is None else arguments.cursor_bytes(cursor)
@@ -144,11 +206,11 @@ class Positioned:
         micro_batch: int | None = None,
         group: Any = SAME,
     ) -> None:
-        """@to is called where what it raises is told to the others."""
+        """@to gives the cursor. Its errors reach all processes of the group."""
         rank = self._rank if rank is None else rank
         world = self._world if world is None else world
         micro_batch = self._micro if micro_batch is None else micro_batch
-        self._control.finish()  # it speaks of the place that we leave
+        self._control.finish()  # its answer has the position before the seek
         control, alone = self._control, self._alone
         if group is not SAME:
             control, alone = control.over(groups.over(group)), group is not None or world == 1
@@ -157,11 +219,9 @@ class Positioned:
 
         def go() -> None:
             going, former = to(), self._batches
-            if self._asks(control.group):  # one may seek while another makes its loader
+            if self._asks(control.group):  # the others may be making their loaders
                 same_place.check_places(control.group, rank, world, self._peer, micro_batch)
-            # from here on batches may be of another shape, and no longer fit into the former one's
-            # memory
-            self._batches = None
+            self._batches = None  # batches may have another shape now
             try:
                 self._client.seek(going, rank, world, micro_batch)
             except _tokend.Error:
@@ -169,14 +229,27 @@ class Positioned:
                 raise
             self._rank, self._world, self._micro = rank, world, micro_batch
             self._begun(going)
-            self._measure()  # before the others are asked: whatever they say, this is where we are
+            self._measure()  # even if the others fail, this process is there
 
         self._in_agreement(control.group, go)
         self._control, self._alone = control, alone
 
     def set_mix(self, weights: Mapping[str, float]) -> int:
-        """New weights by dataset name, the same call on all ranks; returns the position from which
-        they act.
+        """Sets new weights by dataset name; returns the position from which they act.
+
+        All ranks make the same call at the same step. Datasets that are not named get weight 0.
+        The position is the next multiple of 1024 samples. A pending mix is replaced.
+
+        >>> with Loader("train", micro_batch=4) as loader:
+        ...     batch = next(loader)
+        ...     loader.set_mix({"web": 0.5, "code": 0.5})
+        1024
+
+        Raises:
+            TypeError: weights is not a dict of numbers by name.
+            ArgumentError: an unknown dataset, an impossible weight, or a stream with epochs.
+            NotNowError: more mixes have begun since the last commit than a cursor can hold.
+            ConnectError: no daemon answers within `deadline`.
         """
         weights = named_weights(weights)
         acts_from = self._client.set_mix(list(weights), list(weights.values()))

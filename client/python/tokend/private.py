@@ -1,13 +1,13 @@
-"""A daemon of one's own, where none serves the config: one per config and user, gone a minute after
-its last session.
+"""Private daemons: Loader(config=) starts one if no daemon serves the config.
 
-A client that finds nobody at its socket calls the Starter of its config, at the beginning as in
-mid-run. The lock beside the socket says who starts: whoever takes it hands it over to the daemon
-with its birth, and the daemon keeps it until it ends, however that comes about. So there is one
-daemon, and none is started beside one that starts, serves or leaves. The daemon is a process of its
-own session: neither Ctrl-C nor the end of the trainer that started it takes it from the others.
-What lies beside the socket (lock, log) it removes when it leaves; after a kill the next one takes
-it over.
+There is one per config and user. It ends a minute after its last session. If nobody listens at the
+socket, at the beginning or in mid-run, the client calls the Starter of its config.
+
+A lock file next to the socket decides who starts the daemon. The process that takes the lock passes
+it to the daemon at start, and the daemon keeps it until it ends, also by a kill. So no second
+daemon starts while one starts, serves or ends. The daemon has a session of its own: neither Ctrl-C
+nor the end of the trainer that started it stops it. When it ends it removes lock and log; after a
+kill the next daemon uses them.
 """
 
 import contextlib
@@ -26,9 +26,8 @@ from ._tokend import ConnectError, Error
 
 LINGER_SECONDS = 60
 SOCKET_PATH_BYTES = 107
-KEY_DIGITS = 16  # of the config, in its socket's name
-# A service's, not its child's.
-OTHERS = (
+KEY_DIGITS = 16  # of the config's hash in its socket's name
+SERVICE_ONLY = (  # of a systemd service, not of its children
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
     "WATCHDOG_PID",
@@ -38,27 +37,23 @@ OTHERS = (
     "STATE_DIRECTORY",
 )
 
-# A child that another thread forks meanwhile would hold the lock as long as it lives: no fork while
-# we hold it.
+# No fork while we hold the lock: the child would hold it as long as it lives.
 _no_fork = threading.RLock()
 os.register_at_fork(
     before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_no_fork.release
 )
 
-# by socket: (process, its log, where its part of that begins); for reaping, and to say why one
-# failed
+# by socket: (process, log file, offset of its first line); to reap it, and to report its last line
 _children = {}
 
 
 def _is_running(path):
-    """Is it the wheel's command of that name, which asks us for the program behind it?"""
+    """Is @path the running script: the wheel's command, which looks for the program it starts?"""
     return os.path.exists(sys.argv[0]) and os.path.samefile(path, sys.argv[0])
 
 
 def program(name):
-    """Where one of our programs is: $TOKEND_BIN, beside the package, in the build tree it stands
-    in, or on PATH.
-    """
+    """Returns the path of tokend or tokctl: in $TOKEND_BIN, the package, its build tree or PATH."""
     here = os.path.dirname(os.path.abspath(__file__))
     places = [
         os.environ.get("TOKEND_BIN"),
@@ -73,14 +68,14 @@ def program(name):
     found = shutil.which(name)
     if found is None:
         raise Error(
-            f"config: {name} is neither beside the package nor on PATH: install it, or set "
-            "TOKEND_BIN to its directory"
+            f"config: {name} is neither in the package nor on PATH; install it, or set TOKEND_BIN "
+            "to its directory"
         )
     return found
 
 
 def directory():
-    """Where the sockets of our private daemons lie."""
+    """Returns the directory of this user's private sockets."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime) and os.access(runtime, os.W_OK):
         path = os.path.join(runtime, "tokend")
@@ -94,7 +89,7 @@ def _socket_in(directory, key):
 
 
 def make_directory():
-    """That, so that only we can write to it. Error: it cannot be had."""
+    """Makes directory(), writable for this user only. Raises Error if that is impossible."""
     path = directory()
     while True:
         try:
@@ -103,36 +98,34 @@ def make_directory():
             pass
         except OSError as error:
             raise Error(
-                f"config: {path}: {error.strerror}: set XDG_RUNTIME_DIR to a directory of yours, "
+                f"config: {path}: {error.strerror}; set XDG_RUNTIME_DIR to a directory of yours, "
                 "for the daemon's socket"
             ) from None
-        with contextlib.suppress(FileNotFoundError):  # the last daemon in it has just left
+        with contextlib.suppress(FileNotFoundError):  # removed by the last daemon in it
             status = os.lstat(path)
             break
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise Error(
-            f"config: {path} must be a directory of uid {os.getuid()} with mode 0700: remove it"
+            f"config: {path} is not a directory of uid {os.getuid()} with mode 0700; remove it"
         )
 
 
 def socket_of(config):
-    """Where the private daemon of @config, an absolute path, listens. Error: the file cannot be
-    read.
+    """Returns the socket of the private daemon of @config, an absolute path. Raises Error if the
+    file cannot be read.
     """
-    # A config that was edited is another one: its readers must not meet a daemon that still serves
-    # the former text.
+    # The key depends on the text: readers of an edited config must not find the daemon of the old
+    # one.
     try:
         with open(config, "rb") as text:
             key = hashlib.sha256(os.fsencode(config) + b"\0" + text.read()).hexdigest()[:KEY_DIGITS]
     except OSError as error:
-        raise Error(f"config: {config}: {error.strerror}: name a config file of tokend") from None
+        raise Error(f"config: {config}: {error.strerror}; pass a config file of tokend") from None
     return _socket_in(directory(), key)
 
 
 def configured(config):
-    """The socket that the config names, if a daemon answers there and serves this very file; else
-    None.
-    """
+    """Returns the socket that the config names; None if no daemon of this file listens there."""
     environment = {name: value for name, value in os.environ.items() if name != "TOKEND_SOCKET"}
     asked = subprocess.run(
         [program("tokctl"), "status", "-c", config, "--json"],
@@ -142,17 +135,19 @@ def configured(config):
         check=False,
     )
     if asked.returncode != 0:
-        if "TOKEND_TRUST_UID" in asked.stderr:  # somebody listens there, but who may be anybody
+        if "TOKEND_TRUST_UID" in asked.stderr:  # the listener is not trusted
             why = asked.stderr.strip().replace("tokctl:", "tokend:")
-            warnings.warn(f"{why}; a private daemon serves {config}", RuntimeWarning, stacklevel=5)
+            warnings.warn(
+                f"{why}; until then a private daemon serves {config}", RuntimeWarning, stacklevel=5
+            )
         return None
     answer = json.loads(asked.stdout.splitlines()[-1])
     return answer["socket"] if os.path.realpath(answer["config"]) == config else None
 
 
 def take_lock(path):
-    """The lock beside a socket, a descriptor; None: a daemon has it, or who is about to start
-    one.
+    """Takes the lock of a socket: returns a descriptor; None if a daemon has it, or a process that
+    is starting one.
     """
     lock = path + ".lock"
     while True:
@@ -160,7 +155,7 @@ def take_lock(path):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
-            continue  # the directory left with its last daemon
+            continue  # the last daemon has removed the directory
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
@@ -169,24 +164,24 @@ def take_lock(path):
             os.close(descriptor)
             return None
         except FileNotFoundError:
-            pass  # so did the lock, which we had opened before
+            pass  # a daemon has removed the lock file that we opened
         os.close(descriptor)
 
 
 def command(config, path, lock):
-    """How a private daemon is started whose lock is the descriptor @lock."""
+    """Returns the command line of a private daemon; @lock: the lock's descriptor."""
     return [program("tokend"), "-c", config, "--socket", path, "--private", str(lock)]
 
 
 def environment():
-    return {name: value for name, value in os.environ.items() if name not in OTHERS}
+    return {name: value for name, value in os.environ.items() if name not in SERVICE_ONLY}
 
 
 def _look_after(path):
-    """Error with its last line if the daemon that this process started could not serve."""
+    """Raises Error with its last line if the daemon that this process started has failed."""
     child = _children.get(path)
     if child is None or child[0].poll() is None or _children.pop(path, None) is not child:
-        return  # there is none, it lives, or another thread says it
+        return  # no daemon, it runs, or another thread raises the error
     process, log, begin = child
     with log:
         log.seek(begin)
@@ -195,14 +190,14 @@ def _look_after(path):
         last = (
             lines[-1]
             if lines
-            else f"config: tokend exited with status {process.returncode} and said nothing"
+            else f"config: tokend exited with status {process.returncode} without a message"
         )
         raise Error(last.removeprefix("tokend: "))
 
 
 class Starter:
-    """Called where nobody listens at the socket @path: sees to it that a daemon for @config will.
-    Does not wait for it.
+    """Starts a daemon for @config at the socket @path. The client calls it when nobody listens
+    there. It does not wait for the daemon.
     """
 
     def __init__(self, config, path):
@@ -218,7 +213,7 @@ class Starter:
         if lock is None:
             return
         try:
-            # behind the last words of one that was killed
+            # after the lines of one that was killed
             log = open(self._path + ".log", "a+b", buffering=0)
             begin = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
@@ -237,8 +232,8 @@ class Starter:
 
 
 def attach(config, deadline, attach):
-    """attach(socket, connect_ms, absent) to a daemon that serves @config: the configured one, else
-    a private one.
+    """Calls attach(socket, connect_ms, absent) for the daemon of @config: the one at the socket
+    that the config names, otherwise a private one.
     """
     config = os.path.realpath(config)
     patience = max(1, round(deadline * 1000))
@@ -246,12 +241,12 @@ def attach(config, deadline, attach):
     if found:
         return attach(found, connect_ms=patience)
     path = socket_of(config)
-    make_directory()  # before anybody connects: what answers there is ours
+    make_directory()  # before we connect: only this user's daemon can listen in it
     try:
         return attach(path, connect_ms=patience, absent=Starter(config, path))
     except ConnectError as error:
         text = (
             f"config: the daemon for {config} did not answer within {deadline:g} s; "
-            f"its log is {path}.log"
+            f"look at its log, {path}.log"
         )
         raise ConnectError(text) from error

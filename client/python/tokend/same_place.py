@@ -1,6 +1,4 @@
-"""Are the processes of a job at one place of one order? Found out where they attach, not in the
-loss curve.
-"""
+"""Compares the processes of a job when they attach: cursors, ranks, world, micro_batch."""
 
 import os
 import socket
@@ -8,24 +6,22 @@ import socket
 from ._tokend import Error
 from .cursor import Cursor
 
-LINES = 3  # of what differs between two cursors
+LINES = 3  # differences of two cursors that a message shows
 
 
 class DisagreementError(Error):
-    """The processes of this job are not at one place of one order, or their ranks do not fit
-    together.
-    """
+    """The processes of a job are not at one cursor, or their ranks do not fit together."""
 
 
 def _coverage(table):
-    """(index, why) of the first process whose rank does not fit with the others', or None."""
+    """Returns (index, why) of the first process whose rank does not fit, or None."""
     world, seen = table[0][3], {}
     for i, (_, rank, peer, *_) in enumerate(table):
         if (rank, peer) in seen:
             return (
                 i,
-                f"rank: is rank {rank}, peer {peer}, as process {seen[rank, peer]} is: name its "
-                "own rank, or its own peer",
+                f"rank: rank {rank}, peer {peer} is also that of process {seen[rank, peer]}; "
+                "pass each process its own rank or peer",
             )
         seen[rank, peer] = i
     count = [0] * min(world, len(table) + 1)
@@ -35,16 +31,15 @@ def _coverage(table):
     for rank, n in enumerate(count):
         if n != count[0] or n == 0:
             return 0, (
-                f"world: is {world}, and of the group's {len(table)} processes {n} read as rank "
-                f"{rank}, {count[0]} as rank 0: "
-                "every rank must be there equally often"
+                f"world: is {world}, but {n} of the group's {len(table)} processes read as rank "
+                f"{rank} and {count[0]} as rank 0; every rank needs the same number of processes"
             )
     return None
 
 
 def _fault(table):
-    """(index, why) of the first process that does not fit, or None; why is "" for another
-    cursor.
+    """Returns (index, why) of the first process that does not fit, or None. why is "" if its
+    cursor differs.
     """
     for i, row in enumerate(table):
         if not row[0]:
@@ -52,7 +47,7 @@ def _fault(table):
     for field, name in ((3, "world"), (4, "micro_batch")):
         for i, row in enumerate(table):
             if row[field] != table[0][field]:
-                return i, f"{name}: is {row[field]}, that of process 0 is {table[0][field]}"
+                return i, f"{name}: {row[field]} differs from {table[0][field]} at process 0"
     for i, row in enumerate(table):
         if row[5] != table[0][5]:
             return i, ""
@@ -60,8 +55,8 @@ def _fault(table):
 
 
 def check(group, client, peer, error=None):
-    """Called by all processes of @group when each has attached, or could not: raises the same on
-    all if they do not fit.
+    """Called by all processes of @group once each has attached or failed to (@error). Raises the
+    same on all if they do not fit.
     """
     row, more = [0] * 6, {"error": str(error)}
     if error is None:
@@ -72,8 +67,8 @@ def check(group, client, peer, error=None):
 
 
 def check_places(group, rank, world, peer, micro_batch):
-    """Before they attach: two that claim one place would each wait for the other's end. One that
-    already failed calls check().
+    """Called before they attach, because two processes with one rank and peer would wait for each
+    other. A process that has already failed calls check().
     """
     _compare(group, [1, rank, peer, world, micro_batch, 0], {})
 

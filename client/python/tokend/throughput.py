@@ -1,6 +1,4 @@
-"""What a trainer's own logger is given: tokens, and how much of the time went to waiting for
-them.
-"""
+"""Metrics for a trainer's logger: tokens, and the share of time spent waiting for them."""
 
 from __future__ import annotations
 
@@ -12,17 +10,26 @@ if TYPE_CHECKING:
 
 
 class Throughput:
-    """Of one loader, between two calls: for adapters, or for `wandb.log({**losses,
-    **throughput()})` in one's own loop.
+    """Rates of one loader since the last call.
 
-    Called, it gives the numbers since the last call (since it was made), a dict of floats:
+    >>> from tokend.throughput import Throughput
+    >>> with Loader("train", micro_batch=4) as loader:
+    ...     throughput = Throughput(loader)
+    ...     for step, batch in zip(range(10), loader):
+    ...         pass
+    ...     metrics = throughput()  # wandb.log({**losses, **throughput()})
+    >>> metrics["tokend/tokens"]
+    2600.0
 
-      tokend/tokens             of all data ranks, in all
+    A call returns a dict of floats. All but the first are since the last call:
+
+      tokend/tokens             of all data ranks, since the loader was made
       tokend/tokens_per_second  of all data ranks
-      tokend/wait_seconds       that this process waited for data
-      tokend/wait_share         the same, of the time that went by: 0 is a trainer that never waits
-      tokend/data_share         of the time that went by, what was spent in next(): waiting,
-                                copying, transforms
+      tokend/wait_seconds       this process's wait for data
+      tokend/wait_share         the same as a share of the time: 0 for a trainer that never waits
+      tokend/data_share         share of the time spent in next(): waiting, copying, transforms
+
+    Raises Error if the loader is closed.
     """
 
     def __init__(self, loader: Loader) -> None:

@@ -1,44 +1,53 @@
-"""A user's transform: a pure function of one row, f(tokens, position, rng) → a row of the same
-length.
+"""A user's transform: a pure function of one row, f(tokens, position, rng) → row.
 
-tokens    NumPy int64 [window] (seq_len + extra), may be changed in place; not to be kept
-position  int, the number of the row in the whole run
-rng       a numpy.random.Generator over Philox, its key derive(seed, 7, position) of the order, its
-          counter 0: the same numbers for the same row, whichever process asks, however often.
-          (NumPy keeps bit streams for ever; how a distribution is made of them may change between
-          its versions.) It is one object, begun anew for each row: draw from it in the call
+>>> def swap_halves(tokens, position, rng):
+...     half = len(tokens) // 2
+...     if rng.random() < 0.5:
+...         tokens[:half], tokens[half : 2 * half] = tokens[half : 2 * half], tokens[:half].copy()
+...     return tokens
+>>> with Loader("train", micro_batch=4, transform=swap_halves) as loader:
+...     batch = next(loader)
 
-What comes back is an integer array of the same length, of tokens ≥ 0. A transform cannot change
-which positions there are, so cursor, seek, rescale and replay stay exact. Document boundaries and
-loss masks are those of the row as it was stored.
+tokens    NumPy int64 [seq_len + extra]. May be changed in place, but not kept
+position  int: number of the row in the run
+rng       a numpy.random.Generator: the same numbers for the same row, in every process, however
+          often it is asked. Draw from it only within the call: the object is reused. It is Philox
+          with key derive(seed, 7, position) of the order and counter 0. NumPy keeps its bit streams
+          for ever, but not the way that a distribution uses them
+
+The function returns a row of the same length: integers ≥ 0. It cannot change which positions exist,
+so cursor, seek, rescale and replay stay exact. Document starts and loss mask are those of the
+stored row. If it raises, next() raises a TransformError.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from . import _tokend
+from . import _tokend, phrases
 
 TAG = 7  # of derive()
 
 
 class TransformError(_tokend.Error):
-    """A transform raised, or returned no row. `position`, `dataset`, `shard` and `offset` say on
-    which one; the cursor is before the batch.
-    """
+    """A transform raised an exception, or did not return a row. The cursor is before the batch."""
 
     position: int
+    """Number of the row in the run."""
     dataset: str
+    """Name of its dataset."""
     shard: int
+    """Number of its shard in the dataset's sorted list."""
     offset: int
+    """Its first token in the shard."""
 
 
 class WorkerError(_tokend.Error):
-    """A worker process of a transform ended, or could not be started."""
+    """A worker process of a transform died, or could not be started."""
 
 
 class Row:
-    """Where a row is from."""
+    """The origin of a row."""
 
     def __init__(self, position: int, dataset: str, shard: int, offset: int) -> None:
         self.position, self.dataset, self.shard, self.offset = position, dataset, shard, offset
@@ -46,8 +55,7 @@ class Row:
     def error(self, why: str) -> TransformError:
         error = TransformError(
             f"transform: {why} (position {self.position}, dataset {self.dataset}, shard "
-            f"{self.shard} of its sorted list, offset "
-            f"{self.offset}): the cursor is before this batch"
+            f"{self.shard} of its sorted list, offset {self.offset}); {phrases.BEFORE_BATCH}"
         )
         for name, value in vars(self).items():
             setattr(error, name, value)
@@ -59,7 +67,7 @@ def needs_numpy() -> Any:
         import numpy
     except ImportError:
         raise ImportError(
-            "transform: rows are NumPy arrays, and NumPy is not installed: pip install numpy"
+            f"transform: NumPy is not installed; {phrases.install('numpy')}"
         ) from None
     return numpy
 
@@ -71,7 +79,7 @@ class Transform:
         numpy = needs_numpy()
         if not callable(function):
             raise TypeError(
-                f"transform: {function!r}, must be a function of (tokens, position, rng)"
+                phrases.is_not("transform", function, "a function of (tokens, position, rng)")
             )
         self._numpy, self._function, self._seed, self._greatest = numpy, function, seed, greatest
         self._bits = numpy.random.Philox(key=0)
@@ -83,32 +91,30 @@ class Transform:
         self._bits.state = self._state
 
     def _checked(self, made: Any, like: Any) -> Any:
-        """@made as a row, or a text that says why it is none."""
+        """@made as a row, or a text that says why it is not one."""
         numpy = self._numpy
         if made is None:
-            return "returned None, must return the row"
+            return "returned None instead of the row"
         made = numpy.asarray(made)
         if made.shape != like.shape:
-            shapes = f"{list(made.shape)}, must be {list(like.shape)}"
-            return f"returned shape {shapes}: rows keep their length"
+            return f"returned shape {list(made.shape)} instead of {list(like.shape)}"
         if made.dtype.kind not in "iu":
-            return f"returned {made.dtype}, must be integers"
+            return f"returned {made.dtype} instead of integers"
         made = made.astype(numpy.int64, copy=False)
-        if int(numpy.maximum.reduce(made.view(numpy.uint64))) > self._greatest:  # below 0, too
+        # as unsigned, numbers below 0 are too great as well
+        if int(numpy.maximum.reduce(made.view(numpy.uint64))) > self._greatest:
             return f"returned a token outside of 0 … {self._greatest}"
         return made
 
     def apply(self, tokens: Any, fields: list[list[int]], names: list[str]) -> None:
-        """To each row of @tokens [b, window], in place. @fields: where they are from, as
-        batch.FIELDS has it.
-        """
+        """Transforms each row of @tokens [b, window] in place. @fields: as batch.FIELDS."""
         position, dataset, _, _, shard, offset = fields
         for i, at in enumerate(position):
-            if at >= 0:  # no padding
+            if at >= 0:  # not padding
                 self._apply(tokens[i], Row(at, names[dataset[i]], shard[i], offset[i]))
 
     def _apply(self, tokens: Any, row: Row) -> None:
-        given = tokens.astype(self._numpy.int64, copy=False)  # of a batch that nobody else has seen
+        given = tokens.astype(self._numpy.int64, copy=False)
         self._begin(row.position)
         try:
             made = self._function(given, row.position, self._rng)
@@ -128,7 +134,7 @@ def greatest(token_bytes: int) -> int:
 
 
 class InProcess:
-    """The source of batches that are transformed in the trainer's own process."""
+    """The source of batches transformed in the trainer's process."""
 
     waited_s = 0.0
 
@@ -137,7 +143,7 @@ class InProcess:
         self._names: list[str] = []
 
     def begin(self) -> None:
-        """After an attach or a seek."""
+        """Called after an attach or a seek."""
         self._names = self._client.datasets()
 
     def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:

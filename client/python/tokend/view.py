@@ -1,24 +1,32 @@
-"""Batches lent without a copy: a tensor that is the slot itself. Loader(view=True, hold=N).
+"""Batches without a copy, Loader(view=True, hold=N): each tensor is a slot of the ring itself.
 
-For trainers that know how long they hold batches: when the next one is taken, of the last `hold`
-ones any may be held still, and none older, for a ring is filled in its order. That counts what
-autograd keeps (an embedding saves its ids until backward), and what shares the memory, such as
-slices and .numpy(). The slot goes back to the daemon when the last tensor over it is gone, in
-whichever thread. Tokens are uint16 or uint32, the width of the stream's widest dataset. It becomes
-another one in mid-run if a wider dataset is added to the config and the daemon restarts. torch's
-embedding does not take these types: widen tokens where you need them. Do not write to them. A
-forked child does not have the memory: to look at one there is a crash.
+>>> with Loader("train", micro_batch=4, view=True, hold=1) as loader:
+...     batch = next(loader)
+...     input_ids = batch["tokens"][:, :-1].long()  # a copy: widen where you need it
+...     tuple(input_ids.shape), batch["tokens"].dtype
+((4, 64), torch.uint16)
+
+A batch has tokens [micro_batch, seq_len + extra], as stored: uint16 or uint32, the width of the
+stream's widest dataset. torch's embedding takes neither. The width changes in mid-run if a wider
+dataset is added to the config and the daemon restarts.
+
+hold. A ring is filled in order, so an old batch blocks the newer slots. When the next batch is
+taken, any of the last `hold` may still be held, but none older. This counts everything that shares
+the memory (slices, .numpy()) and what autograd keeps (an embedding saves its ids until backward).
+A slot goes back to the daemon when the last tensor over it is gone, in any thread.
+
+Never write to these tensors. In a forked child, access to one crashes: the memory is not there.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-CPU = (1, 0)  # DLPack's name of it
+CPU = (1, 0)  # in DLPack
 
 
 class Lent:
-    """A capsule, as NumPy asks for it."""
+    """A DLPack capsule for NumPy."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

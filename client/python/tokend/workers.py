@@ -1,15 +1,14 @@
-"""Processes that transform rows ahead of the trainer, in exactly the order that one process would.
+"""Processes that transform rows ahead of the trainer, in the same order as one process would.
 
-Worker j of n is an ordinary session as rank j·world + r of n·world (order.md, 6): its m-th batch is
-the trainer's (m·n + j)-th, so taking one from each in turn is the order. A worker puts its batch
-into a slot of memory that both have mapped, and says so on a socket; the trainer copies it and
-gives the slot back. The trainer's own session goes on beside them, one batch for each, without
-copying tokens: place, requests, records and provenance are its, and what a worker gives has to be
-at its place.
+Worker j of n is an ordinary session with rank j·world + r of n·world (order.md, 6). Its m-th batch
+is the trainer's (m·n + j)-th, so the trainer takes one from each in turn. A worker writes its batch
+to a slot in shared memory and reports it on a socket. The trainer copies it and frees the slot.
 
-A worker lives as long as its socket: it ends when the trainer closes it or is gone, by whatever
-death. Workers are started as programs, not forked, and import the trainer's main module only if the
-transform is defined there.
+The trainer's own session takes the same batches, without copying tokens. It keeps the position,
+requests, records and provenance, and each worker's batch must be at its position.
+
+A worker ends when its socket is closed, which also the trainer's death does. Workers are started as
+programs, not forked. They import the trainer's main module only if the transform is defined there.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ import weakref
 from collections import deque
 from typing import Any
 
-from . import _tokend
+from . import _tokend, phrases
 from .transform import Transform, WorkerError, needs_numpy
 
 SLOTS = 4  # batches that a worker may be ahead
-NOBODY = -1
+NO_BATCH = -1
 READY = struct.Struct("<cQQq")  # "R", generation, slot, position of row 0
 FREE = struct.Struct("<cQQ")  # "F", generation, slot
-PATIENCE_S = 3.0  # for a worker to leave by itself
+PATIENCE_S = 3.0  # for a worker to end by itself
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
     "from tokend.workers import main; main()"
 )
-MESSAGE_BYTES = 256 * 1024  # at most; a cursor has 96 KiB
+MESSAGE_BYTES = 256 * 1024  # at most; a cursor has at most 96 KiB
 
 _is_worker = False
 
@@ -51,18 +50,17 @@ _is_worker = False
 
 
 def _preparation(transform: Any) -> tuple[bytes, dict]:
-    """The transform as bytes, and what a worker needs to make it of them."""
+    """Returns the pickled transform, and what a worker needs to unpickle it."""
     try:
         pickled = pickle.dumps(transform)
     except Exception as error:
         raise _tokend.ArgumentError(
-            f"transform: {transform!r} cannot be sent to worker processes ({error}): define it at "
-            "the top level of a module, or workers=0"
+            f"transform: {transform!r} cannot be sent to worker processes ({error}); define it at "
+            "the top level of a module, or pass workers=0"
         ) from None
     needs: dict[str, Any] = {"sys_argv": sys.argv}
-    if (
-        b"__main__" in pickled or b"__mp_main__" in pickled
-    ):  # the same in a process that multiprocessing has spawned
+    # __mp_main__: the main module of a process that multiprocessing has spawned
+    if b"__main__" in pickled or b"__mp_main__" in pickled:
         from multiprocessing import spawn
 
         given = spawn.get_preparation_data("tokend")
@@ -71,19 +69,17 @@ def _preparation(transform: Any) -> tuple[bytes, dict]:
             for name in ("init_main_from_name", "init_main_from_path")
             if name in given
         }
-        if not main or not os.path.isfile(
-            main.get("init_main_from_path", __file__)
-        ):  # "<stdin>" is not
+        if not main or not os.path.isfile(main.get("init_main_from_path", __file__)):  # "<stdin>"
             raise _tokend.ArgumentError(
-                f"transform: {transform!r} is not in a file, worker processes cannot import it: "
-                "put it into a module, or workers=0"
+                f"transform: {transform!r} is not in a file, so workers cannot import it; move it "
+                "to a module, or pass workers=0"
             )
         needs.update(main)
     return pickled, needs
 
 
 class _Worker:
-    """@task: what it reads first, from the memory where its batches will be."""
+    """A worker process. @task: bytes that it reads from the shared memory at its start."""
 
     def __init__(self, number: int, of: int, task: bytes) -> None:
         self.what = f"worker {number} of {of}"
@@ -110,12 +106,14 @@ class _Worker:
         except OSError as error:
             self.connection.close()
             os.close(self.memory)
-            raise WorkerError(f"workers: {self.what} cannot be started: {error}") from None
+            raise WorkerError(
+                f"workers: {self.what} cannot be started: {error}; pass fewer workers"
+            ) from None
         finally:
             theirs.close()
 
     def send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # that it is gone shows when we read
+        with contextlib.suppress(OSError):  # a dead worker is noticed by the next read
             self.connection.send(message)
 
     def resize(self, n: int) -> None:
@@ -132,26 +130,25 @@ class _Worker:
         how = (
             "closed its connection"
             if code is None
-            else f"ended with status {code}, its own message is on stderr"
+            else f"ended with status {code} (its message is on stderr)"
         )
         if code is not None and code < 0:
             how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         return WorkerError(
-            f"workers: {self.what} (pid {self.process.pid}) {how}: make the loader anew, from its "
-            "state"
+            f"workers: {self.what} (pid {self.process.pid}) {how}; {phrases.FROM_STATE}"
         )
 
 
 def _closed() -> _tokend.Error:
-    return _tokend.Error("closed: this loader was closed; make a new one")
+    return _tokend.Error(phrases.CLOSED)
 
 
 def _end(owner: int, workers: list[_Worker]) -> None:
-    """All leave: by themselves if they can, else they are killed."""
+    """Ends all workers; kills those that do not end by themselves."""
     ours = os.getpid() == owner
     for worker in workers:
         with contextlib.suppress(OSError):
-            if ours:  # in a forked child it is the parent's
+            if ours:  # in a forked child the connection belongs to the parent
                 worker.connection.shutdown(socket.SHUT_RDWR)  # wakes another thread that waits
             worker.connection.close()
         with contextlib.suppress(OSError):
@@ -169,8 +166,8 @@ def _end(owner: int, workers: list[_Worker]) -> None:
 
 
 class Workers:
-    """The source of batches that @n processes transform. @session: the arguments of their
-    _tokend.Client but rank, world and start.
+    """The source of batches transformed by @n processes. @session: arguments of their
+    _tokend.Client, without rank, world and start.
     """
 
     def __init__(
@@ -178,8 +175,8 @@ class Workers:
     ) -> None:
         if _is_worker:
             raise WorkerError(
-                "workers: this is a worker itself: put what the program does under if __name__ == "
-                '"__main__":'
+                "workers: this process is a worker itself; put the program's code under if "
+                '__name__ == "__main__":'
             )
         self._numpy, self._client, self._n = needs_numpy(), client, n
         self._generation = self._next = 0
@@ -202,11 +199,11 @@ class Workers:
     def _begin(self, left: int | None) -> None:
         client, shape = self._client, self._client.shape()
         self._micro, self._window = shape["rows"], shape["window_tokens"]
-        self._amid = True  # a call has begun and not ended
+        self._amid = True  # a call has begun and has not ended
         self._left, self._next = left, 0
         self._bytes = 8 * self._micro * self._window
         self._generation += 1
-        if self._workers:  # none died
+        if self._workers:  # they are alive
             self._failed = None
         cursor = _tokend.cursor_seek(client.cursor(), client.taken())
         for j, worker in enumerate(self._workers):
@@ -219,13 +216,11 @@ class Workers:
         self._amid = False
 
     def _receive(self, worker: _Worker) -> tuple[int, int]:
-        """(slot, position) of its next batch, whenever it was begun."""
+        """Waits for the next batch of @worker. Returns (slot, position)."""
         while True:
             try:
                 message = worker.connection.recv(MESSAGE_BYTES)
-            except (
-                ConnectionResetError
-            ):  # it died with messages of ours unread; what it had sent is there still
+            except ConnectionResetError:  # it died with unread messages; its own are still there
                 continue
             except OSError:  # closed by another thread
                 message = b""
@@ -245,12 +240,12 @@ class Workers:
 
     def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
         client = self._client
-        client.position()  # in a forked child, or closed: say so rather than read what is another's
+        client.position()  # raises in a forked child, or if the loader is closed
         if self._failed is not None:
             raise self._failed
-        if self._amid:  # Ctrl-C: what a worker said then may not have been heard
+        if self._amid:  # after Ctrl-C: a worker's message may have been lost
             self._begin(None if self._left is None else self._left - self._next)
-        nothing = [0, *into[1:]]  # the tokens are the worker's
+        nothing = [0, *into[1:]]  # without tokens: the worker has them
         if self._left is not None and self._next >= self._left:
             return client.next_into(*nothing)
         if not self._finalizer.alive:
@@ -261,11 +256,11 @@ class Workers:
         slot, position = self._receive(worker)
         self.waited_s += time.perf_counter() - begin
         taken = client.next_into(*nothing)
-        here = NOBODY if taken is None else int(fields[0][0])
+        here = NO_BATCH if taken is None else int(fields[0][0])
         if position != here:
             raise _tokend.ProtocolError(
-                f"workers: {worker.what} is at position {position}, {here} is due: report this, "
-                "seek to go on"
+                f"workers: {worker.what} is at position {position} instead of {here}; report "
+                f"this, and {phrases.SEEK}"
             )
         if worker.map is None:
             raise _closed()
@@ -282,11 +277,11 @@ class Workers:
         self._finalizer()
 
 
-# ---- a worker's ----
+# ---- the worker's side ----
 
 
 class _Session:
-    """What a worker does: batches into free slots, until it is told to be elsewhere."""
+    """A worker's loop: writes batches to free slots, and follows the trainer's seeks."""
 
     def __init__(self, connection: socket.socket, memory: int) -> None:
         import select
@@ -314,7 +309,7 @@ class _Session:
     def run(self) -> None:
         while True:
             while not (self._goes and self._free) or self._ready.poll(0):
-                self._obey(self._packet())
+                self._handle(self._packet())
             try:
                 self._make(self._free.popleft())
             except Exception as error:
@@ -324,7 +319,7 @@ class _Session:
         self._goes = False
         self._connection.send(b"E" + pickle.dumps((self._generation, _portable(error))))
 
-    def _obey(self, packet: bytes) -> None:
+    def _handle(self, packet: bytes) -> None:
         if packet[:1] == b"F":
             _, generation, slot = FREE.unpack(packet)
             if generation == self._generation:
@@ -360,14 +355,14 @@ class _Session:
     def _make(self, slot: int) -> None:
         rows = self._slots[slot]
         if self._client.next_into(rows.ctypes.data, self._fields.ctypes.data, 8, 6) is None:
-            self._goes = False  # the trainer knows how many there are
+            self._goes = False  # the trainer knows the stream's length
             return
         self._transform.apply(rows, self._fields.tolist(), self._names)
         self._connection.send(READY.pack(b"R", self._generation, slot, int(self._fields[0, 0])))
 
 
 def _portable(error: Exception) -> Exception:
-    """The same, as it can be sent, with where it came from."""
+    """Returns the error as it can be pickled, with its traceback as a note."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
@@ -377,9 +372,7 @@ def _portable(error: Exception) -> Exception:
 
 
 def _leave_with(parent: int) -> None:
-    """A worker that waits for a daemon, or is lost in a transform, must not outlive its trainer
-    either.
-    """
+    """Ends this process when @parent ends, also while it waits for a daemon or runs a transform."""
     import threading
 
     def watch() -> None:
@@ -393,7 +386,7 @@ def _leave_with(parent: int) -> None:
 def main() -> None:
     global _is_worker
     _is_worker = True
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's, too: it closes our connection
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it, and closes our socket
     _leave_with(os.getppid())
     session = _Session(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
     with contextlib.suppress(EOFError, ConnectionError):

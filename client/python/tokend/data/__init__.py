@@ -1,1 +1,1 @@
-"""Making shards of text, and looking at what was served."""
+"""Programs that make shards from text and show the samples of a run."""

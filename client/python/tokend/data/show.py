@@ -1,13 +1,12 @@
-"""python -m tokend.show: what a run was given at some place, as text.
+"""python -m tokend.show: prints the samples of a run at a position or step, as text.
 
     python -m tokend.show -c tokend.yaml train --position 123456 --count 4 \
         --tokenizer tokenizer.json
     python -m tokend.show -c tokend.yaml train --step 1000 --world 8 --micro 4 --rank 3 \
         --run RUN --tokenizer gpt2.tiktoken
 
-The order and the tokens are `tokctl plan --tokens`; the tokenizer is your own file: a
-tokenizer.json of Hugging Face, a .tiktoken file (lines of base64 and rank) or a SentencePiece
-model.
+`tokctl plan --tokens` computes the samples. The tokenizer is your own file: a tokenizer.json of
+Hugging Face, a .tiktoken file (lines of base64 and rank) or a SentencePiece model.
 """
 
 import argparse
@@ -21,27 +20,29 @@ from .._tokend import Error
 from ..private import program
 from .tokenizer import load_tokenizer
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # data must not drive the terminal
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # data must not control the terminal
 
 
 def _arguments(argv):
     parser = argparse.ArgumentParser(
         prog="python -m tokend.show",
-        description="What a run was given at some place, as text.",
+        description="Prints the samples of a run at a position or step, as text.",
         allow_abbrev=False,
     )
-    parser.add_argument("-c", "--config", required=True, metavar="FILE")
-    parser.add_argument("stream", metavar="STREAM")
-    parser.add_argument("--position", metavar="P", help="from this position on")
-    parser.add_argument("--count", metavar="N", help="so many; default 1")
+    parser.add_argument("-c", "--config", required=True, metavar="FILE", help="the daemon's config")
+    parser.add_argument("stream", metavar="STREAM", help="name of the stream")
+    parser.add_argument("--position", metavar="P", help="position of the first sample")
+    parser.add_argument("--count", metavar="N", help="number of samples; default 1")
     parser.add_argument(
-        "--step", metavar="N", help="what this step gave to the ranks; steps are counted from 0"
+        "--step", metavar="N", help="samples of this step of the job, counted from 0"
     )
-    parser.add_argument("--world", metavar="W")
-    parser.add_argument("--micro", metavar="B")
-    parser.add_argument("--rank", metavar="R", help="only this one")
+    parser.add_argument("--world", metavar="W", help="with --step: data-parallel ranks of the job")
+    parser.add_argument("--micro", metavar="B", help="with --step: rows per batch")
+    parser.add_argument("--rank", metavar="R", help="with --step: only this rank; default all")
     parser.add_argument(
-        "--from", metavar="I", help="the position of step 0; default the cursor's, else 0"
+        "--from",
+        metavar="I",
+        help="with --step: position of step 0; default the cursor's, otherwise 0",
     )
     parser.add_argument(
         "--cursor",
@@ -49,24 +50,24 @@ def _arguments(argv):
         nargs="+",
         action="extend",
         default=[],
-        help="the run's mixes, by its cursors",
+        help="cursors of the run, for the history of its mixes",
     )
     parser.add_argument(
-        "--run", metavar="RUN", help="the run's mixes, by the log that tokend keeps"
+        "--run", metavar="RUN", help="name of the run, for the mix log that tokend keeps"
     )
     parser.add_argument(
         "--tokenizer",
         metavar="FILE",
-        help="tokenizer.json, .tiktoken or a SentencePiece model; without it: numbers",
+        help="tokenizer.json, .tiktoken or a SentencePiece model; default: print numbers",
     )
-    parser.add_argument("--json", action="store_true", help="one object a row")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     given = parser.parse_args(argv)
     if (given.position is None) == (given.step is None):
-        parser.error("give --position, or --step with --world and --micro")
+        parser.error("--position, --step: pass --position, or --step with --world and --micro")
     if given.position is not None:
         for name in ("world", "micro", "rank", "from"):
             if getattr(given, name) is not None:
-                parser.error(f"--{name} goes with --step")
+                parser.error(f"--{name}: needs --step; pass --step instead of --position")
         given.count = given.count or "1"
     return given
 
@@ -85,7 +86,7 @@ def _command(given):
 
 
 def _shown(row, tokenizer):
-    """The row as it is printed with --json: text instead of tokens, where there is a tokenizer."""
+    """The row as printed with --json: with text instead of tokens if there is a tokenizer."""
     tokens = row.pop("tokens")
     if tokenizer is None:
         row["tokens"] = tokens
@@ -106,7 +107,7 @@ def _print(row):
 
 
 def show(given):
-    """The exit status."""
+    """Prints the rows. Returns the exit status."""
     tokenizer = load_tokenizer(given.tokenizer) if given.tokenizer else None
     with subprocess.Popen(_command(given), stdout=subprocess.PIPE) as plan:
         for line in plan.stdout:
@@ -116,7 +117,7 @@ def show(given):
             else:
                 _print(row)
     if plan.returncode < 0:
-        raise Error(f"tokctl was killed by signal {-plan.returncode}")
+        raise Error(f"tokctl: was killed by signal {-plan.returncode}; run it again")
     return plan.returncode
 
 
@@ -130,7 +131,7 @@ def main(argv=None):
     except Error as error:
         print(f"tokend.show: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

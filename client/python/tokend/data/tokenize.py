@@ -1,12 +1,13 @@
-"""python -m tokend.tokenize: text into flat token shards that tokend serves.
+"""python -m tokend.tokenize: makes flat token shards from text.
 
     python -m tokend.tokenize web/*.jsonl.zst -o /data/web --tokenizer tokenizer.json
     python -m tokend.tokenize books/ -o /data/books --tokenizer gpt2.tiktoken --resume > tokend.yaml
 
-A .txt file is a document, a line of .jsonl is one (its --field), and so is a row of .parquet; .txt
-and .jsonl may be .gz or .zst. Behind each document stands the EOS. All shards but the last hold
---shard-tokens tokens; the bytes are the same for any number of workers. What looks like a special
-token in the text is encoded as text. At the end, a config for what was written is on stdout.
+A document is a .txt file, the --field of a line of .jsonl, or the --field of a row of .parquet.
+.txt and .jsonl may be compressed (.gz, .zst). An EOS token follows each document. All shards but
+the last contain --shard-tokens tokens. Their bytes do not depend on the number of workers. Special
+tokens' names in the text are encoded as ordinary text. At the end, a config for these shards is
+printed to stdout.
 """
 
 import argparse
@@ -25,14 +26,13 @@ import sys
 import threading
 import time
 
-from .. import documents
+from .. import documents, phrases
 from .._tokend import Error
 from .tokenizer import load_encoder
 
-RUN = ".tokenize.json"  # what is done here: options and inputs
-DONE = ".tokenize.done.json"  # how far: renamed into place after each shard
-GO_ON = "go on with --resume"
-MOST_SHARDS = 100_000  # their names have five digits, and are in the order of their numbers
+RUN = ".tokenize.json"  # options and inputs
+DONE = ".tokenize.done.json"  # progress: replaced after each shard
+MOST_SHARDS = 100_000  # names have five digits, so that they sort by number
 LABEL_BYTES = 64
 WIDTH = {"u16": 2, "u32": 4}
 
@@ -50,16 +50,19 @@ class _Worker:
     def _numbers(self, places, texts):
         try:
             return self.encoder.encode(texts)
-        except Exception:  # which of them was it?
+        except Exception:  # find the text that fails
             for place, text in zip(places, texts, strict=True):
                 try:
                     self.encoder.encode([text])
+                except Error as error:
+                    raise Error(f"{place}: {error}") from None
                 except Exception as error:
-                    raise Error(f"{place}: {' '.join(str(error).split())}") from None
+                    line = " ".join(str(error).split())
+                    raise Error(f"{place}: {line}; remove this document") from None
             raise
 
     def tokens(self, piece):
-        """(tokens as bytes, documents, those without text, characters)."""
+        """Returns (tokens as bytes, documents, empty documents, characters)."""
         import numpy
 
         places, texts = [], []
@@ -95,27 +98,27 @@ def _work(piece):
         return str(error)
 
 
-# ---- what is written ----
+# ---- the output ----
 
 
 @dataclasses.dataclass
 class Done:
-    """What the whole shards hold, and where the text behind them begins: within a piece, of which
-    some tokens are in them already.
+    """The progress: whole shards, and the piece of text that continues after them. Some of the
+    piece's tokens may be in these shards.
     """
 
     shards: int = 0
-    input: int = 0
+    input: int = 0  # place of the piece, as documents.Piece
     offset: int = 0
     line: int = 0
-    documents: int = 0  # those before the piece, and
+    documents: int = 0  # before the piece
     empty: int = 0
     tokens: int = 0
     finished: bool = False
 
 
 class Output:
-    """Shards in a directory: written beside, synced, renamed, then noted."""
+    """Writes shards to a directory: each as a part file, synced, renamed, then noted in DONE."""
 
     def __init__(self, path, run, resume):
         self.path = path
@@ -123,7 +126,7 @@ class Output:
         self.size = run["shard_tokens"] * WIDTH[run["dtype"]]
         self.done = Done()
         self._part = None
-        self._held = 0  # bytes in the part
+        self._held = 0  # bytes in the part file
         self._open(resume)
 
     def _open(self, resume):
@@ -132,13 +135,13 @@ class Output:
         try:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Error(f"{self.path}: another tokend.tokenize writes there") from None
+            raise Error(
+                f"{self.path}: another tokend.tokenize writes to it; name another directory"
+            ) from None
         if set(os.listdir(self.path)) <= {RUN + ".part"}:
             self._save(RUN, self.run)
         elif not resume:
-            raise Error(
-                f"{self.path}: is not empty: give another directory, or --resume to go on there"
-            )
+            raise Error(f"{self.path}: is not empty; name another directory, or {phrases.RESUME}")
         else:
             self._resume()
 
@@ -149,24 +152,20 @@ class Output:
         except FileNotFoundError:
             return None
         except ValueError:
-            raise Error(
-                f"{self.path}/{name}: is no JSON: start again, in another directory"
-            ) from None
+            raise Error(f"{self.path}/{name}: not JSON; {phrases.START_OVER}") from None
 
     def _resume(self):
         run = self._load(RUN)
         if run is None:
             raise Error(
-                f"{self.path}: --resume: holds files, but nothing that tokend.tokenize began: give "
+                f"{self.path}: --resume: contains other files, but no run of tokend.tokenize; name "
                 "another directory"
             )
         for key, now in self.run.items():
             if run.get(key) != now:
-                raise Error(
-                    f"{self.path}: --resume: {_difference(key, run.get(key), now)}: start again, "
-                    "in another directory"
-                )
-        with contextlib.suppress(TypeError):  # of another version
+                difference = _difference(key, run.get(key), now)
+                raise Error(f"{self.path}: --resume: {difference}; {phrases.START_OVER}")
+        with contextlib.suppress(TypeError):  # written by another version
             self.done = Done(**(self._load(DONE) or {}))
         for number in range(self.done.shards):
             self._check(number, number + 1 == self.done.shards and self.done.finished)
@@ -175,10 +174,7 @@ class Output:
         path = os.path.join(self.path, _name(number))
         size = os.stat(path).st_size if os.path.exists(path) else 0
         if size != self.size and not (last and 0 < size < self.size):
-            raise Error(
-                f"{path}: has {size} bytes, must have {self.size}: start again, in another "
-                "directory"
-            )
+            raise Error(f"{path}: has {size} bytes instead of {self.size}; {phrases.START_OVER}")
 
     def _save(self, name, value):
         with open(os.path.join(self.path, name + ".part"), "w") as file:
@@ -192,8 +188,9 @@ class Output:
         os.fsync(self._directory)
 
     def write(self, data, place, before):
-        """@data: of the piece at @place, before which there were @before, a Done; what is written
-        already is left out.
+        """Appends the tokens @data of the piece at @place, without those already written.
+
+        @before: a Done, the counts before this piece.
         """
         width = WIDTH[self.run["dtype"]]
         skip = (self.done.shards * self.run["shard_tokens"] - before.tokens) * width + self._held
@@ -203,7 +200,7 @@ class Output:
                 if self.done.shards == MOST_SHARDS:
                     raise Error(
                         f"--shard-tokens {self.run['shard_tokens']}: makes more than {MOST_SHARDS} "
-                        "shards: give a larger one"
+                        "shards; pass a larger number"
                     )
                 self._part = open(self._part_path(), "wb", buffering=0)
             written = self._part.write(data[: self.size - self._held])
@@ -241,15 +238,15 @@ def _difference(key, then, now):
         if isinstance(then, list) and len(then) == len(now):
             then, now = next((a, b) for a, b in zip(then, now, strict=True) if a != b)
             if then[0] == now[0]:
-                return f"{now[0]} was changed since (size or time)"
+                return f"{now[0]} has changed (size or time)"
             return f"the inputs had {then[0]}, now {now[0]}"
         return f"the inputs were {len(then or [])} files, now {len(now)}"
     if key == "tokenizer":
-        return "the tokenizer's file was another one"
+        return "the tokenizer's file has changed"
     return f"{key.replace('_', '-')} was {then}, now {now}"
 
 
-# ---- the whole ----
+# ---- the run ----
 
 
 class Progress:
@@ -287,8 +284,8 @@ class Progress:
 
 
 def _results(pool, pieces, window):
-    """(place, bytes of input read, result) in the order of the pieces, of which no more than
-    @window are in memory.
+    """Yields (place, bytes of input read, result) in the order of the pieces. At most @window of
+    them are in memory.
     """
     pending = collections.deque()
 
@@ -315,7 +312,7 @@ def _results(pool, pieces, window):
 
 
 def _convert(pool, window, sources, field, output, progress):
-    """The whole; a Done with the counts."""
+    """Converts all text. Returns a Done with the counts."""
     count = dataclasses.replace(output.done)
     pieces = documents.pieces(sources, field, count.input, count.offset, count.line)
     for place, read, (data, number, empty, characters) in _results(pool, pieces, window):
@@ -329,40 +326,38 @@ def _convert(pool, window, sources, field, output, progress):
 
 
 def _eos(given, encoder, path):
-    """Its number."""
+    """Returns the EOS token."""
     if given is None:
         ends = encoder.ends_of_text()
         if len(ends) != 1:
             known = (
-                f"names several ends of text, {', '.join(ends)}"
+                f"has several tokens that end a text ({', '.join(ends)})"
                 if ends
-                else "does not name the end of a text"
+                else "does not name the token that ends a text"
             )
-            raise Error(f"--eos: {path} {known}: give its number or its text")
+            raise Error(f"--eos: {path} {known}; pass its number or its text")
         return next(iter(ends.values()))
     if given.isascii() and given.isdigit():
         number = int(given)
-        # a .tiktoken file leaves out its special tokens
+        # a .tiktoken file does not contain its special tokens
         most = 2**32 if encoder.pattern else encoder.vocab
         if number >= most:
-            raise Error(f"--eos {given}: {path} has no such token; must be below {most}")
+            raise Error(f"--eos {given}: {path} has no such token; pass a number below {most}")
         return number
     number = encoder.number(given)
     if number is None:
-        raise Error(f"--eos {given}: {path} has no such token: give its number, or another text")
+        raise Error(f"--eos {given}: {path} has no such token; pass its number, or another text")
     return number
 
 
 def _dtype(given, vocab):
     if given == "u16" and vocab > 1 << 16:
-        raise Error(
-            f"--dtype u16: the vocabulary has {vocab} tokens, u16 holds {1 << 16}: give u32"
-        )
+        raise Error(f"--dtype u16: cannot hold the vocabulary's {vocab} tokens; pass u32")
     return ("u16" if vocab <= 1 << 16 else "u32") if given == "auto" else given
 
 
 def config(path, dtype, eos, vocab):
-    """Text of a config that serves @path."""
+    """Returns a config that serves @path."""
     path = os.path.realpath(path)
     name = (
         "".join(c for c in os.path.basename(path) if c.isprintable())
@@ -382,7 +377,7 @@ def config(path, dtype, eos, vocab):
 
 
 def _say(text):
-    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the progress
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # removes the line of progress
     print(f"{clear}tokend.tokenize: {text}", file=sys.stderr, flush=True)
 
 
@@ -413,8 +408,8 @@ def tokenize(given):
     if output.done.finished:
         count = output.done
     else:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of NumPy, in every worker
-        # where this process ends before its pool
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's, in every worker
+        # for a process that ends before its pool
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
         workers = (given.tokenizer, given.pattern, given.field, eos, WIDTH[dtype])
         with concurrent.futures.ProcessPoolExecutor(
@@ -425,14 +420,14 @@ def tokenize(given):
                     pool, 4 * given.workers + 4, sources, given.field, output, progress
                 )
             except concurrent.futures.process.BrokenProcessPool:
-                _say(f"a worker died (out of memory?): give fewer --workers, and {GO_ON}")
-                # Python before 3.11.6 waits for ever to hand the dead what they were to work on
+                _say(f"--workers: a worker died (out of memory?); pass fewer, and {phrases.RESUME}")
+                # Python before 3.11.6 waits for ever to send work to dead workers
                 os._exit(1)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     progress.say("")
-    empty = f" ({count.empty} without text)" if count.empty else ""
+    empty = f" ({count.empty} of them empty)" if count.empty else ""
     print(
         f"tokend.tokenize: {count.documents} documents{empty}, {count.tokens} tokens in "
         f"{output.done.shards} shards of {dtype}"
@@ -450,16 +445,16 @@ def _positive(text):
     return value
 
 
-_positive.__name__ = "number from 1 on"
+_positive.__name__ = "number ≥ 1"
 
 
 def _arguments(argv):
     parser = argparse.ArgumentParser(
         prog="python -m tokend.tokenize",
         allow_abbrev=False,
-        description="Text, JSONL or parquet into flat token shards, EOS after each document. "
-        "Prints a config for them.",
-        epilog="What looks like a special token in the text is encoded as text.",
+        description="Makes flat token shards from text, JSONL or parquet, with EOS after each "
+        "document. Prints a config for them.",
+        epilog="Names of special tokens in the text are encoded as ordinary text.",
     )
     parser.add_argument(
         "inputs",
@@ -468,7 +463,7 @@ def _arguments(argv):
         help=".txt, .jsonl (also .gz, .zst), .parquet, or a directory of them",
     )
     parser.add_argument(
-        "-o", "--output", required=True, metavar="DIR", help="empty, or not yet there"
+        "-o", "--output", required=True, metavar="DIR", help="a new or empty directory"
     )
     parser.add_argument(
         "--tokenizer",
@@ -477,34 +472,39 @@ def _arguments(argv):
         help="tokenizer.json, .tiktoken or a SentencePiece model",
     )
     parser.add_argument(
-        "--field", default="text", metavar="NAME", help="of JSONL and parquet; default text"
+        "--field",
+        default="text",
+        metavar="NAME",
+        help="field of JSONL, column of parquet; default text",
     )
     parser.add_argument(
         "--dtype",
         default="auto",
         choices=("auto", "u16", "u32"),
-        help="default: u16 where the vocabulary fits",
+        help="default: u16 if the vocabulary fits",
     )
     parser.add_argument(
         "--shard-tokens",
         type=_positive,
         default=1 << 28,
         metavar="N",
-        help="in each shard; default 2^28",
+        help="tokens per shard; default 2^28",
     )
     parser.add_argument(
-        "--eos", metavar="ID|TEXT", help="default: the tokenizer's own, if it names one"
+        "--eos",
+        metavar="ID|TEXT",
+        help="token after each document; default: the tokenizer's own, if it names one",
     )
     parser.add_argument(
-        "--pattern", metavar="REGEX", help="how a .tiktoken file splits text; default GPT-2's"
+        "--pattern", metavar="REGEX", help="splits text for a .tiktoken file; default GPT-2's"
     )
     parser.add_argument(
-        "--workers", type=_positive, metavar="N", help="processes; default: one a core"
+        "--workers", type=_positive, metavar="N", help="processes; default: one per core"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="go on after the last whole shard in DIR"
+        "--resume", action="store_true", help="continue after the last whole shard in DIR"
     )
-    given = parser.parse_intermixed_args(argv)  # IN may stand behind options too
+    given = parser.parse_intermixed_args(argv)  # IN may follow options
     given.workers = given.workers or len(os.sched_getaffinity(0))
     return given
 
@@ -516,12 +516,11 @@ def main(argv=None):
     except Error as error:
         text, status = str(error), 1
     except OSError as error:
-        more = (
-            f": free some space, and {GO_ON}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        more = f"; free some space, and {phrases.RESUME}" if full else ""
         text, status = f"{error.filename or given.output}: {error.strerror or error}{more}", 1
     except KeyboardInterrupt:
-        text, status = f"interrupted: {GO_ON}", 130
+        text, status = f"interrupted; {phrases.RESUME}", 130
     _say(text)
     return status
 

@@ -1,6 +1,7 @@
-"""The user's own tokenizer file, both ways: a tokenizer.json of Hugging Face, a .tiktoken file
-(lines of base64 and rank) or a SentencePiece model. Which one it is, its contents tell: a .model
-may be SentencePiece's or lines of ranks.
+"""Encodes and decodes text with the user's tokenizer file.
+
+The file is a tokenizer.json of Hugging Face, a .tiktoken file (lines of base64 and rank) or a
+SentencePiece model. Its contents decide which, because a .model may be one of the last two.
 """
 
 import base64
@@ -10,6 +11,7 @@ import itertools
 import os
 import re
 
+from .. import phrases
 from .._tokend import Error
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -27,13 +29,11 @@ _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n")
 
 
 class Tokenizer:
-    """Text of token numbers. Those that have none of their own are shown as <|NUMBER|>, never
-    dropped.
-    """
+    """Decodes tokens. A token without text is shown as <|NUMBER|>."""
 
     def __init__(self, decode, name):
-        self._decode = decode  # of numbers whose name is None
-        self._name = name
+        self._name = name  # token → its text as a special token, or None
+        self._decode = decode  # tokens without such a name → text
 
     def text(self, tokens):
         parts = []
@@ -44,25 +44,23 @@ class Tokenizer:
 
 
 class Encoder:
-    """Token numbers of text. Text is only text: what looks like a special token in it is encoded as
-    the characters it is made of.
-    """
+    """Encodes text. A special token's name in the text is encoded as ordinary characters."""
 
-    vocab = 0  # tokens are below it
-    package = ""  # what made them, with its version
-    pattern = None  # of a .tiktoken file, which does not hold it
-    note = None  # what the user should know of this file
+    vocab = 0  # all tokens are below
+    package = ""  # name and version of the package that encodes
+    pattern = None  # of a .tiktoken file, which does not contain it
+    note = None  # a line for the user about this file
 
     def encode(self, texts):
-        """A sequence of numbers for each, in one thread."""
+        """Returns a sequence of tokens per text. Uses one thread."""
         raise NotImplementedError
 
     def number(self, text):
-        """The token of exactly this text, or None."""
+        """Returns the token of exactly this text, or None."""
         raise NotImplementedError
 
     def ends_of_text(self):
-        """The file's own tokens that end a document, by their text."""
+        """Returns the file's tokens that end a document, by their text."""
         numbers = {text: self.number(text) for text in ENDS_OF_TEXT}
         return {text: number for text, number in numbers.items() if number is not None}
 
@@ -72,7 +70,7 @@ def _package(name, path):
         return __import__(name)
     except ImportError:
         raise Error(
-            f"--tokenizer {path}: needs the Python package {name}: pip install {name}"
+            f"--tokenizer {path}: needs the Python package {name}; {phrases.install(name)}"
         ) from None
 
 
@@ -102,9 +100,10 @@ def _hugging_face_text(path, data):
 
 class _HuggingFace(Encoder):
     def __init__(self, path, data, pattern):
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are; read at each call
+        # tokenize runs a process per core; the variable is read at each call
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
         self._tokenizer = _hugging_face(path)
-        # a file made for inference may cut every text at 512 tokens
+        # a file made for inference may truncate texts to 512 tokens
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -123,7 +122,7 @@ class _HuggingFace(Encoder):
 
 
 def _ranks(path, data):
-    """Token to rank."""
+    """Returns the ranks by token."""
     ranks, used = {}, set()
     for number, line in enumerate(data.splitlines(), 1):
         if not line:
@@ -133,15 +132,17 @@ def _ranks(path, data):
             token, rank = base64.b64decode(encoded, validate=True), int(rank)
         except (ValueError, binascii.Error):
             raise Error(
-                f"--tokenizer {path}:{number}: must be a token in base64 and its rank"
+                f"--tokenizer {path}:{number}: not a token in base64 and its rank; name another "
+                "file"
             ) from None
         if token in ranks or rank in used:
             raise Error(
-                f"--tokenizer {path}:{number}: token or rank stands there twice; each must be "
-                "there once"
+                f"--tokenizer {path}:{number}: token or rank was on an earlier line; remove one"
             )
         if rank >= 2**32:
-            raise Error(f"--tokenizer {path}:{number}: rank {rank}: must be below 2^32")
+            raise Error(
+                f"--tokenizer {path}:{number}: rank {rank} is not below 2^32; name another file"
+            )
         ranks[token] = rank
         used.add(rank)
     return ranks
@@ -164,8 +165,8 @@ class _Tiktoken(Encoder):
         missing = [byte for byte in range(256) if bytes([byte]) not in self._ranks]
         if missing:
             raise Error(
-                f"--tokenizer {path}: has no token for byte {missing[0]:#04x}: not every text "
-                "could be encoded with it"
+                f"--tokenizer {path}: has no token for byte {missing[0]:#04x}, so it cannot encode "
+                "every text; name another file"
             )
         self.vocab = max(self._ranks.values()) + 1
         self.pattern = pattern or GPT2_PATTERN
@@ -174,14 +175,15 @@ class _Tiktoken(Encoder):
                 "user", pat_str=self.pattern, mergeable_ranks=self._ranks, special_tokens={}
             )
         except Exception as error:
-            raise Error(f"--pattern: {' '.join(str(error).split())}") from None
+            line = " ".join(str(error).split())
+            raise Error(f"--pattern {self.pattern}: {line}; pass another") from None
         self._lengths = numpy.zeros(self.vocab, numpy.int64)
         self._lengths[list(self._ranks.values())] = [len(token) for token in self._ranks]
         self.package = _version("tiktoken")
         if pattern is None and len(self._ranks) != GPT2_RANKS:
             self.note = (
-                f"{path} does not say how it splits text, and is not GPT-2's: "
-                "GPT-2's pattern is used; else give --pattern"
+                f"{path}: does not contain its pattern, and is not GPT-2's; GPT-2's pattern is "
+                "used: pass --pattern if that is wrong"
             )
 
     def encode(self, texts):
@@ -191,8 +193,7 @@ class _Tiktoken(Encoder):
         tokens = self._encoding.encode_to_numpy(text, disallowed_special=())
         if self._lengths[tokens].sum() != len(text.encode()):
             raise Error(
-                f"--pattern {self.pattern}: it matches only parts of this text, the others would "
-                "be lost"
+                f"--pattern {self.pattern}: does not match all of this text; pass one that does"
             )
         return tokens
 
@@ -241,7 +242,7 @@ class _SentencePiece(Encoder):
         return {self._model.id_to_piece(end): end} if end >= 0 else super().ends_of_text()
 
 
-# ---- which it is ----
+# ---- any of them ----
 
 _KINDS = {
     "tokenizer.json": (_hugging_face_text, _HuggingFace),
@@ -269,25 +270,29 @@ def _load(path, data, make):
         return make()
     except Error:
         raise
-    except Exception as error:  # each package has its own
+    except Exception as error:  # each package has its own errors
         line = " ".join(str(error).split())
         raise Error(
-            f"--tokenizer {path}: {line}; must be a tokenizer.json, a .tiktoken file or a "
-            "SentencePiece model"
+            f"--tokenizer {path}: not a tokenizer: {line}; name a tokenizer.json, a .tiktoken file "
+            "or a SentencePiece model"
         ) from None
 
 
 def load_tokenizer(path):
+    """Returns the Tokenizer of a file. Raises Error."""
     data = _read(path)
     return _load(path, data, lambda: _KINDS[_kind(data)][0](path, data))
 
 
 def load_encoder(path, pattern=None):
-    """@pattern: how a .tiktoken file splits text; default GPT-2's. The others have their own."""
+    """Returns the Encoder of a file. Raises Error.
+
+    @pattern: how a .tiktoken file splits text; default GPT-2's. Other files contain their own.
+    """
     data = _read(path)
     kind = _kind(data)
     if pattern is not None and kind != "tiktoken":
-        raise Error(f"--pattern: goes with a .tiktoken file; {path} has its own")
+        raise Error(f"--pattern: {path} contains its own; omit --pattern")
     encoder = _load(path, data, lambda: _KINDS[kind][1](path, data, pattern))
     encoder.digest = hashlib.sha256(data).hexdigest()
     return encoder

@@ -1,1 +1,1 @@
-"""One file a trainer."""
+"""Adapters: one module per trainer."""

@@ -1,14 +1,15 @@
-"""Lightning: `trainer.fit(module, TokendData("train", micro_batch=8))`. The cursor lies in
-Lightning's own checkpoint.
+"""Lightning: `trainer.fit(module, TokendData("train", micro_batch=8))`.
 
-A module that makes its loaders itself returns `Batches(Loader("train", 8), self.trainer)` from
-train_dataloader(); under ModelParallelStrategy `Loader("train", 8, mesh=self.device_mesh)`.
+The cursor is stored in Lightning's own checkpoint. A module that makes its loaders itself returns
+`Batches(Loader("train", 8), self.trainer)` from train_dataloader(); under ModelParallelStrategy
+it makes `Loader("train", 8, mesh=self.device_mesh)`.
 """
 
 from collections import deque
 
 from lightning.pytorch import Callback, LightningDataModule
 
+from .. import phrases
 from ..loader import Loader
 from ..throughput import Throughput
 
@@ -16,23 +17,25 @@ ENDLESS = 1 << 40
 
 
 class Batches:
-    """A loader as Lightning's train_dataloader: its state is that of the last step of the
-    optimizer, not of the last batch taken.
+    """A loader as Lightning's train_dataloader.
 
-    It says that it has a length, as from what has none Lightning takes one batch ahead. So
-    validation is to be asked for by steps: Trainer(val_check_interval=N,
-    check_val_every_n_epoch=None); the end of training by max_steps, or it is that of a finite
-    stream.
+    Its state is that of the optimizer's last step, not of the last batch taken. It has an endless
+    length, because Lightning takes one batch ahead from a loader without length. So validate every
+    N steps: Trainer(val_check_interval=N, check_val_every_n_epoch=None). Training ends with
+    max_steps, or with a finite stream.
+
+    Raises:
+        ValueError: the checkpoint has no tokend cursor.
     """
 
     def __init__(self, loader, trainer):
         self.loader, self.trainer = loader, trainer
         self.throughput = Throughput(loader)
-        # for each batch: the steps made before it, and the position behind it
+        # for each batch: the optimizer's steps before it, and the position after it
         self._handed = deque()
         self._begun = False
         self._logged = 0
-        loader.commit()  # for a checkpoint that is made before the first step
+        loader.commit()  # for a checkpoint before the first step
 
     def __len__(self):
         return ENDLESS
@@ -43,21 +46,19 @@ class Batches:
     def __next__(self):
         if self.trainer.global_step > 0 and not self._begun:
             raise ValueError(
-                "TokendData: the checkpoint has no cursor of tokend, as another dataloader was in "
-                "use when it was written: "
-                "load its weights alone and begin with start=POSITION"
+                f"TokendData: {phrases.NO_CURSOR}; load its weights alone, and pass start=POSITION"
             )
         self._begun = True
         self.settle()
         batch = next(self.loader, None)
         if batch is None:
-            self.trainer.should_stop = True  # a finite stream: there is no other epoch
+            self.trainer.should_stop = True  # a finite stream is one epoch
             raise StopIteration
         self._handed.append((self.trainer.global_step, self.loader.taken))
         return batch
 
     def settle(self):
-        """Commits what the optimizer has stepped on, and tells the loggers how fast that was."""
+        """Commits the batches that the optimizer has stepped on, and logs the throughput."""
         step = self.trainer.global_step
         while self._handed and self._handed[0][0] < step:
             self.loader.commit(self._handed.popleft()[1])
@@ -78,7 +79,7 @@ class Batches:
 
 
 class Validation:
-    """A loader of a finite stream, from its beginning each time."""
+    """A loader of a finite stream as Lightning's val_dataloader: each pass begins at position 0."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -92,8 +93,14 @@ class Validation:
 
 
 class TokendData(LightningDataModule):
-    """A stream to train on, and a finite one to validate with; the other arguments are those of
-    tokend.Loader, for both; start is the training's.
+    """A stream to train on and, with valid=, a finite stream to validate on.
+
+    stream       name of the training stream in the daemon's config
+    micro_batch  rows per batch, for both
+    valid        name of the validation stream, or None
+    options      of tokend.Loader, for both; start only for the training stream
+
+    Raises what tokend.Loader raises, when Lightning asks for the dataloaders.
     """
 
     def __init__(self, stream, micro_batch, *, valid=None, **options):
@@ -101,11 +108,10 @@ class TokendData(LightningDataModule):
         self._stream, self._valid, self._micro, self._options = stream, valid, micro_batch, options
         self._train_batches = self._valid_batches = None
 
-    # The processes of the job are there now, so ranks and world come from torch.distributed, or
-    # from ModelParallelStrategy's mesh.
-
     def _loader(self, stream, **options):
         options = {**self._options, **options}
+        # torch.distributed is initialised now: rank and world come from it, or from
+        # ModelParallelStrategy's mesh
         if not options.keys() & {"mesh", "rank", "world"}:
             # None: all processes are data ranks
             options["mesh"] = self.trainer.lightning_module.device_mesh
@@ -126,10 +132,10 @@ class TokendData(LightningDataModule):
 
 
 class TokendCallback(Callback):
-    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale),
-    behind each step.
+    """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale) after each
+    step.
 
-    path  where what is asked to be saved is saved: say what fit() is given as ckpt_path
+    path  the checkpoint for requests that save: fit()'s ckpt_path of the next run
     """
 
     def __init__(self, path):

@@ -1,17 +1,18 @@
-"""Megatron-LM: TokendIterator is what a datasets provider returns under `--dataloader-type
-external`. Made for Megatron core 0.16 to 0.20.
+"""Megatron-LM: a datasets provider returns a TokendIterator, with `--dataloader-type external`.
+Made for Megatron core 0.16 to 0.20.
 
     def provider(num_samples, vp_stage=None):
         return TokendIterator.from_args("train", get_args()), None, None
 
-    provider.is_distributed = True  # it is called everywhere; who reads, attaches
+    provider.is_distributed = True  # called in every process; those that read attach
 
-Tensor-parallel rank 0 of the first and the last pipeline stage reads, each for itself, and so does
-each context-parallel rank: all of one data rank get the same rows. Each model chunk (virtual
-pipeline stage) has an iterator, so a cursor, of its own. With TP > 1 say
-`--no-create-attention-mask-in-dataloader`, unless the mask is asked for, as from_args() does. Keep
---train-samples over a restart. Megatron itself cannot save iterators by `--dataloader-save` where
-there is more than one chunk: leave that out then.
+Processes that read: tensor-parallel rank 0 of the first and of the last pipeline stage, and each of
+their context-parallel ranks. All processes of one data rank get the same rows. Each model chunk
+(virtual pipeline stage) has its own iterator and cursor.
+
+With TP > 1 pass `--no-create-attention-mask-in-dataloader`, unless the iterator makes the mask, as
+from_args() does. Keep --train-samples across restarts. With several model chunks omit
+`--dataloader-save`: Megatron cannot save their iterators.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 
-from tokend import Cursor, Loader, Request
+from tokend import Cursor, Loader, Request, phrases
 from tokend import group as groups
 from tokend.control import Bystander, Control
 
@@ -31,7 +32,7 @@ IGNORE = -100
 
 
 def _kept(directory: str, iteration: str) -> list[str]:
-    """The files of that iteration that hold a cursor. All data ranks' are the same."""
+    """Returns the files of an iteration that contain a cursor: the same one on all data ranks."""
     return glob.glob(
         os.path.join(
             glob.escape(directory),
@@ -49,7 +50,9 @@ def _say(line: str) -> None:
 
 
 def _begin(stream: str, args: Any) -> bytes | int:
-    """Where Megatron's checkpoint is, and why; ValueError if what it saved contradicts itself."""
+    """Returns where to start: the cursor or position of Megatron's checkpoint. Prints which.
+    Raises ValueError if they contradict each other.
+    """
     consumed, directory, iteration = (
         args.consumed_train_samples,
         getattr(args, "dataloader_save", None),
@@ -65,19 +68,17 @@ def _begin(stream: str, args: Any) -> bytes | int:
         if Cursor(where).position < consumed:
             raise ValueError(
                 f"dataloader_save: the cursor in {kept[0]} is at sample {Cursor(where).position}, "
-                "but the checkpoint of iteration "
-                f"{args.iteration} has consumed {consumed}: they are not of one run; name its "
-                "directory, or leave --dataloader-save out"
+                f"but the checkpoint of iteration {args.iteration} has consumed {consumed}, so it "
+                "is from another run; name this run's directory, or omit --dataloader-save"
             )
     elif directory and args.iteration:
         if others := _kept(directory, "*"):
             raise ValueError(
-                f"dataloader_save: of the checkpoint's iteration, {args.iteration}, {directory} "
-                "holds no cursor, of others it does "
-                f"({others[0]}): load an iteration that has one, or name an empty directory to go "
-                "on from the samples consumed"
+                f"dataloader_save: {directory} has no cursor of the checkpoint's iteration, "
+                f"{args.iteration}, but of other iterations ({others[0]}); load one of those, or "
+                "name an empty directory to continue from the samples consumed"
             )
-        why += f", as {directory} holds no cursor: right if no mix was changed and nothing skipped"
+        why += f" ({directory} has no cursor); right if no mix was changed and nothing skipped"
     _say(
         f"tokend: stream {stream!r} begins at sample {Cursor(where).position if kept else where}: "
         f"{why}"
@@ -86,7 +87,7 @@ def _begin(stream: str, args: Any) -> bytes | int:
 
 
 def _document_starts(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Tensor:
-    """int32 [rows, seq_len + 1]: where documents begin in each row, then seq_len."""
+    """Returns int32 [rows, seq_len + 1]: the starts of documents in each row, then seq_len."""
     row = starts[:-1] // seq_len
     count = torch.bincount(row, minlength=rows)
     padded = torch.full((rows, seq_len + 1), seq_len, dtype=torch.int32)
@@ -97,26 +98,29 @@ def _document_starts(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Ten
 
 
 class TokendIterator:
-    """Whole micro-batches: dicts of tokens, labels and position_ids, int64 [micro_batch, seq_len],
-    and loss_mask, float32, the same shape.
+    """An iterator of micro-batches for Megatron: dicts.
 
-    stream          its name in the daemon's config
-    micro_batch     rows
-    rank, world     the data-parallel ones; default from megatron.core.parallel_state
-    start           "begin", the samples consumed so far, a cursor, or what save_state() returned
-    seq_len         what the stream's must be; ValueError at the first batch if it is not
-    attention_mask  add attention_mask, bool [micro_batch, 1, seq_len, seq_len], True where a token
-                    must not look
-    documents       position_ids begin again with each document, and there are cu_seqlens, int32
-                    [micro_batch, seq_len + 1], each row's own, padded with seq_len, and max_seqlen,
-                    int32 [micro_batch]; the stream must have `documents: true`. Instead of
-                    attention_mask
+      tokens, labels, position_ids  int64 [micro_batch, seq_len]; labels are shifted
+      loss_mask                     float32 [micro_batch, seq_len]: 0 where there is no label (the
+                                    label is 0 there), in masked tokens and in padding rows
+
+    stream          name of the stream in the daemon's config
+    micro_batch     rows per batch
+    rank, world     data-parallel rank and number of ranks. Default: megatron.core.parallel_state
+    start           "begin", the samples consumed so far, a cursor, or a result of save_state()
+    seq_len         the stream's seq_len must be equal, otherwise the first batch is a ValueError
+    attention_mask  add attention_mask, bool [micro_batch, 1, seq_len, seq_len]: True where a token
+                    must not attend
+    documents       position_ids restart with each document; add cu_seqlens, int32 [micro_batch,
+                    seq_len + 1], starts per row, padded with seq_len; and max_seqlen, int32
+                    [micro_batch]. The stream needs `documents: true`. Not with attention_mask
     options         of tokend.Loader: socket, config, run, record, …
 
-    Labels are shifted; where there is none, or none that counts, loss_mask is 0 and the label 0.
-    Padding behind the end of a finite stream has loss_mask 0.
-
     A process attaches when it asks for its first batch: most processes of a job never do.
+
+    Raises:
+        ValueError: attention_mask and documents, or another seq_len.
+        As tokend.Loader and its next(), from the first batch on.
     """
 
     def __init__(
@@ -133,7 +137,7 @@ class TokendIterator:
         **options: Any,
     ) -> None:
         if attention_mask and documents:
-            raise ValueError("attention_mask, documents: ask for one of them")
+            raise ValueError(f"attention_mask, documents: {phrases.PASS_ONE}")
         self._peer = 0
         if rank is None:
             from megatron.core import parallel_state as groups
@@ -156,13 +160,15 @@ class TokendIterator:
 
     @classmethod
     def from_args(cls, stream: str, args: Any, **options: Any) -> TokendIterator:
-        """As Megatron's arguments say, where its checkpoint is: args.consumed_train_samples, or the
-        cursor in args.dataloader_save.
+        """Returns an iterator as Megatron's arguments say, at the position of its checkpoint.
 
-        The samples consumed are enough for a run whose mix was not changed and that skipped
-        nothing; --dataloader-save keeps those, too. Rank 0 prints where it begins, and why.
-        ValueError if the directory holds cursors, but none of the checkpoint's iteration, or one
-        that is behind the samples consumed.
+        That is the cursor in args.dataloader_save, otherwise args.consumed_train_samples. The
+        samples consumed are enough if no mix was changed and nothing was skipped. Rank 0 prints
+        where it starts, and why.
+
+        Raises:
+            ValueError: the directory has cursors, but none of the checkpoint's iteration; or its
+                cursor is at less than the samples consumed.
         """
         documents = getattr(args, "dataloader_inter_document_masking", False)
         mask = args.create_attention_mask_in_dataloader and not documents
@@ -178,7 +184,7 @@ class TokendIterator:
 
     @property
     def loader(self) -> Loader:
-        """The Loader; attaches if this process has not."""
+        """The Loader. Attaches at the first use. Raises ValueError if seq_len differs."""
         if self._loader is None:
             loader = Loader(
                 self._stream,
@@ -195,14 +201,13 @@ class TokendIterator:
             if self._seq not in (None, seq_len):
                 loader.close()
                 raise ValueError(
-                    f"seq_length: is {self._seq}, that of stream {self._stream!r} is {seq_len}: "
-                    "make them equal"
+                    phrases.seq_len_differs("seq_length", self._seq, self._stream, seq_len)
                 )
             self._loader = loader
         return self._loader
 
     def save_state(self) -> dict[str, bytes]:
-        """Where the order is, the same on all data ranks, for any number of them."""
+        """Returns the loader's state: equal on all data ranks, valid for any number of them."""
         return self.loader.state_dict()
 
     def __iter__(self) -> TokendIterator:
@@ -231,7 +236,7 @@ class TokendIterator:
 
 
 class TokendControl:
-    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale).
+    """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale).
 
         control = TokendControl(iterators)
         for step in …:
@@ -244,8 +249,8 @@ class TokendControl:
                 break
 
     All processes of the job make one, and all call it after every step, outside of the pipeline
-    schedule: those that read nothing save and stop with the others. A process reads through one of
-    its iterators at most.
+    schedule. Processes that read nothing save and stop with the others. At most one of a process's
+    iterators reads.
     """
 
     def __init__(self, iterators: TokendIterator | list[TokendIterator]) -> None:
@@ -254,7 +259,7 @@ class TokendControl:
         self._control = Control(Bystander(), together, Bystander.DAEMON)
 
     def __call__(self) -> Request | None:
-        """As tokend.Loader.control()."""
+        """Returns a Request or None, and raises, as tokend.Loader.control()."""
         control = self._control
         loader = next((i._loader for i in self._iterators if i._loader is not None), None)
         if loader is not None and control.client is not loader._client:
@@ -266,5 +271,5 @@ class TokendControl:
 
     @property
     def should_stop(self) -> bool:
-        """An operator asked this job to leave (drain, rescale), and the call has returned that."""
+        """True once a call has returned a drain or a rescale: the job is to leave."""
         return self._control.stopping

@@ -1,13 +1,12 @@
-"""OLMo-core: TokendDataLoader is what TrainerConfig.build(train_module, data_loader) takes. Made
-for OLMo-core 3.0.
+"""OLMo-core: a TokendDataLoader for TrainerConfig.build(train_module, data_loader). Made for
+OLMo-core 3.0.
 
     data_loader = TokendDataLoader("train", sequence_length=2048, global_batch_size=512 * 2048,
         dp_world_size=get_world_size(train_module.dp_process_group),
         dp_rank=get_rank(train_module.dp_process_group))
 
 Tensor-, context- and pipeline-parallel processes of one data rank get the same rows. OLMo's
-SpeedMonitor, which is always there, logs tokens a second, the seconds spent in next() and their
-share of the step.
+SpeedMonitor logs tokens per second, the seconds spent in next() and their share of the step.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import torch
 from olmo_core.data.data_loader import DataLoaderBase
 from olmo_core.train.callbacks import Callback, CheckpointerCallback
 
-from tokend import Loader, peers
+from tokend import Loader, peers, phrases
 
 
 def _document_lengths(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Tensor:
-    """int32 [rows, greatest number of documents]: their lengths, row by row, then zeros."""
+    """Returns int32 [rows, documents]: the documents' lengths by row, padded with zeros."""
     row = starts[:-1] // seq_len
     count = torch.bincount(row, minlength=rows)
     lengths = torch.zeros(rows, int(count.max()), dtype=torch.int32)
@@ -33,21 +32,26 @@ def _document_lengths(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Te
 
 
 class TokendDataLoader(DataLoaderBase):
-    """Dicts of input_ids and labels, int64 [rows, sequence_length]; labels are shifted, -100 where
-    there is none.
+    """A data loader of OLMo-core. `loader` is its tokend.Loader.
 
-    stream             its name in the daemon's config
-    sequence_length    that of the stream
-    global_batch_size  tokens of a step over all ranks, a multiple of dp_world_size ·
-                       sequence_length; OLMo keeps it when the world changes, and may change it in
+    Batches are dicts of input_ids and labels, int64 [rows, sequence_length]; labels are shifted,
+    -100 where there is none.
+
+    stream             name of the stream in the daemon's config
+    sequence_length    its seq_len
+    global_batch_size  tokens per step over all ranks: a multiple of dp_world_size ·
+                       sequence_length. OLMo keeps it when the world changes, and may change it in
                        the run (BatchSizeScheduler)
     documents          add doc_lens, int32 [rows, documents], and max_doc_lens, [int]; the stream
-                       must have `documents: true`
+                       needs `documents: true`
     options            of tokend.Loader: socket, config, run, start, record, …
 
-    An endless stream is one epoch without end: give max_duration in steps or tokens. A finite one
-    is one epoch, too, whatever its `epochs:`. ValueError where sizes do not fit. `loader` is the
-    Loader.
+    An endless stream is one epoch without end: pass max_duration in steps or tokens. A finite
+    stream is one epoch too, whatever its `epochs:`.
+
+    Raises:
+        ValueError: the sizes do not fit, or a second epoch begins.
+        As tokend.Loader.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class TokendDataLoader(DataLoaderBase):
         )
         self._stream, self._seq, self._documents = stream, sequence_length, documents
         self._rows = self._rank_rows()
-        self._before = 0  # batches of this epoch that the loader knows nothing of
+        self._before = 0  # batches of this epoch before the loader's last seek
         peer, group = peers.among_all(dp_rank)
         self.loader = Loader(
             stream,
@@ -89,17 +93,15 @@ class TokendDataLoader(DataLoaderBase):
         if seq_len != sequence_length:
             self.loader.close()
             raise ValueError(
-                f"sequence_length: is {sequence_length}, that of stream {stream!r} is {seq_len}: "
-                "make them equal"
+                phrases.seq_len_differs("sequence_length", sequence_length, stream, seq_len)
             )
 
     def _rank_rows(self) -> int:
         rows, rest = divmod(self.global_batch_size, self.dp_world_size * self._seq)
         if rest or not rows:
             raise ValueError(
-                f"global_batch_size: is {self.global_batch_size} tokens, must be a multiple of "
-                "dp_world_size · sequence_length = "
-                f"{self.dp_world_size} · {self._seq}"
+                f"global_batch_size: {self.global_batch_size} tokens is not a multiple of "
+                f"dp_world_size · sequence_length, {self.dp_world_size} · {self._seq}; pass one"
             )
         return rows
 
@@ -123,19 +125,18 @@ class TokendDataLoader(DataLoaderBase):
         self._before = self.batches_processed = state_dict["batches_processed"]
 
     def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
-        """The order has its epochs in itself, and goes on where the cursor is."""
+        """Does nothing: the stream has its own epochs, and the loader is at its cursor."""
         self._epoch = self._epoch or 1 if epoch is None else epoch
         if self._epoch > 1:
             raise ValueError(
                 f"epoch {self._epoch}: stream {self._stream!r} has ended at sample "
-                f"{self.loader.position}, and is one epoch to OLMo: "
-                "end with Duration.epochs(1), or let the stream's config have more `epochs:` or "
-                "`samples:`"
+                f"{self.loader.position}, and OLMo takes it for one epoch; pass "
+                "Duration.epochs(1), or set more `epochs:` or `samples:` in the stream's config"
             )
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:
         while True:
-            if self._rank_rows() != self._rows:  # global_batch_size was set to another
+            if self._rank_rows() != self._rows:  # global_batch_size has changed
                 self._rows = self._rank_rows()
                 self.loader.seek(micro_batch=self._rows)
                 self._before = self.batches_processed
@@ -150,7 +151,7 @@ class TokendDataLoader(DataLoaderBase):
             yield batch
 
     def get_mock_batch(self) -> dict[str, Any]:
-        """Zeros of the shape of a batch: nothing is taken."""
+        """Returns zeros in the shape of a batch, and takes nothing."""
         zeros = torch.zeros(self._rank_rows(), self._seq, dtype=torch.int64)
         batch: dict[str, Any] = {"input_ids": zeros, "labels": zeros.clone()}
         if self._documents:
@@ -164,8 +165,8 @@ class TokendDataLoader(DataLoaderBase):
 
 @dataclass
 class TokendCallback(Callback):
-    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale),
-    behind each step.
+    """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale) after each
+    step.
     """
 
     def post_step(self) -> None:
@@ -179,7 +180,7 @@ class TokendCallback(Callback):
             self.trainer.cancel_run("an operator asked for it", no_sync=True)
 
     def _save(self) -> None:
-        """OLMo may be saving this very step, beside the training."""
+        """Saves this step, unless OLMo is saving it already in the background."""
         saves = next(
             (
                 c
@@ -191,5 +192,5 @@ class TokendCallback(Callback):
         if saves is None:
             self.trainer.save_checkpoint()
         else:
-            # saves, unless this step is saved or about to be, and waits until that is done
+            # saves unless this step is saved or about to be, and waits until it is
             saves.post_train()

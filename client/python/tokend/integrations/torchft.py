@@ -1,9 +1,15 @@
-"""torchft: `data = TokendReplica(manager, "train", micro_batch=4)`, and `for batch in
-data.take(1):` behind optimizer.zero_grad().
+"""torchft: TokendReplica gives each replica group its batches of a step.
 
-Replica groups come and go at any step. The rows of a step are dealt out among those that take part
-in it; a step that is not committed gives its rows back to the next one, and a group that heals
-begins where the others are. Nothing of torchft is imported here.
+    data = TokendReplica(manager, "train", micro_batch=4)
+    for step in …:
+        optimizer.zero_grad()
+        for batch in data.take(1):
+            …
+        optimizer.step()
+
+Replica groups join and leave at any step. The rows of a step are divided among the groups that take
+part in it. If a step is not committed, the next step gets its rows. A group that heals begins at
+the position of the other groups. Nothing of torchft is imported here.
 """
 
 import json
@@ -17,20 +23,23 @@ from ..loader import Loader
 
 
 class TokendReplica:
-    """One replica group's batches of a stream. Every group, and every data rank in it, makes one;
-    state_dict and load_state_dict go into the Manager's.
+    """One replica group's batches of a stream.
 
-    manager      torchft.Manager
-    rank, ranks  of this process among the data ranks within its replica group; default
+    Every data rank of every group makes one. Add its state_dict and load_state_dict to those of
+    the Manager. The cursor follows the steps committed by torchft, not the loader, so torchft's
+    threads may call state_dict().
+
+    manager      a torchft.Manager
+    stream, micro_batch
+                 as for tokend.Loader
+    rank, ranks  rank and number of the data ranks within the replica group. Default:
                  torch.distributed's or torchrun's
-    options      those of tokend.Loader
+    operated     True: carry out operators' requests (tokctl mix, skip, checkpoint, drain); see
+                 control(). Each step then has one more all-reduce of 8 bytes over the groups, so
+                 pass the same in all groups
+    options      of tokend.Loader
 
-    operated     True: an operator's requests (tokctl mix, skip, checkpoint, drain) are carried out,
-                 see control(). Each step then has one more all-reduce of 8 bytes over the groups,
-                 so all groups must say the same
-
-    The cursor is kept by the steps that torchft has committed, not by the loader: so state_dict()
-    may be called from torchft's threads.
+    Raises what tokend.Loader raises.
     """
 
     def __init__(
@@ -38,21 +47,21 @@ class TokendReplica:
     ):
         self._manager, self._micro, self._options = manager, micro_batch, options
         self._rank, self._ranks = job.coordinate(rank, ranks)
-        # The groups attach at different times, so nothing is compared among them; which rank it is
-        # each step says. Until then all groups are the same ranks of one group, and must not wait
-        # for each other's end.
+        # The groups attach at different times, so they are not compared. Each step decides on the
+        # rank. Until the first, all groups have the same ranks, and must not wait for each other's
+        # end.
         options = {"strict": False, **options}
         self.loader = Loader(
             stream, micro_batch, rank=self._rank, world=self._ranks, agree=False, **options
         )
-        # Where a step begins, which one, and what happens once it is committed: so many rows of all
-        # groups are taken, after an operator's edit if there is one.
+        # cursor at the beginning of a step, its number, its rows over all groups, and the
+        # operator's request in it
         self._at = self.loader.cursor, manager.current_step(), 0, None
         self._operator = _Operator(self.loader, manager, ranks) if operated else None
 
     def _committed(self):
-        """The cursor after the last committed step. Changes nothing: torchft asks from another
-        thread.
+        """Returns the cursor after the last committed step. Called from any thread, so it changes
+        nothing.
         """
         cursor, step, rows, asked = self._at
         if self._manager.current_step() <= step or rows == 0:
@@ -62,12 +71,13 @@ class TokendReplica:
         return cursor.seek(to if cursor.end is None else min(to, cursor.end))
 
     def take(self, batches=1):
-        """The batches of one step, a list: call it once behind each optimizer.zero_grad(), which
-        begins the quorum; it waits for that.
+        """Returns the batches of one step: a list of dicts as tokend.Loader makes them.
 
-        Dicts as tokend.Loader makes them. A group that is only healing in this step, or is a spare,
-        contributes nothing to it: its batches are zeros, with positions of -1. At the end of a
-        finite stream the list is shorter than asked for.
+        Call it once after each optimizer.zero_grad(), which begins the quorum; it waits for the
+        quorum. A group that heals in this step, or is a spare, contributes nothing: its batches are
+        zeros with positions -1. At the end of a finite stream the list is shorter.
+
+        Raises what next() of a tokend.Loader raises.
         """
         replica, replicas = self._manager.participating_rank(), self._manager.num_participants()
         cursor = begin = self._committed()
@@ -89,11 +99,11 @@ class TokendReplica:
         return taken
 
     def control(self):
-        """Call it after each optimizer.step(), with operated=True: a tokend.Request that was
-        carried out in this step, or None. As tokend.Loader.control() otherwise.
+        """Returns the tokend.Request that was carried out in this step, or None.
 
-        A mix or a skip acts from the beginning of the step that was just committed. If the step was
-        not committed the request comes again in the next one.
+        For operated=True. Call it after each optimizer.step(). A mix or a skip acts from the
+        beginning of the step just committed. If the step was not committed, the request comes again
+        in the next one. Otherwise as tokend.Loader.control(). Raises nothing.
         """
         cursor, step, _, asked = self._at
         if asked is None or self._manager.current_step() <= step:
@@ -102,11 +112,11 @@ class TokendReplica:
 
     @property
     def should_stop(self):
-        """An operator asked for a drain, and control() has returned that."""
+        """True once control() has returned a drain: the job is to leave."""
         return self._operator is not None and self._operator.control.stopping
 
     def _zeros(self, cursor):
-        """Of the loader's shapes and dtypes, with nothing in it."""
+        """Returns a batch of zeros in the loader's shapes and dtypes."""
         import torch
 
         asked, seq, device = (
@@ -141,8 +151,8 @@ class TokendReplica:
         return {"cursor": bytes(self._committed())}
 
     def load_state_dict(self, state):
-        """In a group that heals: within the step in which it was asked for, or before the first one
-        that it takes part in.
+        """Called in a group that heals: within the step that asked for the state, or before the
+        first step that the group takes part in.
         """
         _, step, rows, asked = self._at
         now = self._manager.current_step()
@@ -150,14 +160,14 @@ class TokendReplica:
 
 
 class _Asked:
-    """A request, and what it makes of a cursor: the same on all groups."""
+    """A request and its edit of a cursor: the same in all groups."""
 
     def __init__(self, control, number, kind, args, ours):
         self.number, self.kind, self.ours = number, kind, ours
         self.request = Request(control, number, kind, args, ours, False)
 
     def edit(self, cursor):
-        """@cursor itself if it cannot be carried out, see error()."""
+        """Returns the edited cursor; @cursor itself if error() has a reason."""
         return cursor if self.kind not in EDITS or self.error(cursor) else self._edited(cursor)
 
     def _edited(self, cursor):
@@ -167,9 +177,9 @@ class _Asked:
         return cursor.mix(args["weights"], args.get("at"))
 
     def error(self, cursor):
-        """Why it cannot be carried out at @cursor, or None."""
+        """Returns why it cannot be carried out at @cursor, or None."""
         if self.kind == "rescale":
-            return "rescale: replica groups come and go by themselves: start or stop one"
+            return "rescale: replica groups join and leave by themselves; start or stop one"
         try:
             if self.kind in EDITS:
                 self._edited(cursor)
@@ -179,10 +189,10 @@ class _Asked:
 
 
 class _Operator:
-    """Finds an operator's request, and brings it to all replica groups within one step.
+    """Finds an operator's request and sends it to all replica groups within one step.
 
-    What is agreed on over the manager's own all-reduce counts only if the step is committed, as the
-    gradients do.
+    The manager's all-reduce agrees on it, so like the gradients it counts only if the step is
+    committed.
     """
 
     def __init__(self, loader, manager, ranks):
@@ -193,18 +203,20 @@ class _Operator:
         self.control = Control(loader._client, None, 0)
 
     def _greatest(self, numbers):
-        """Of each number, over the data ranks of all groups; None: the step has failed."""
+        """Returns the greatest of each number over the data ranks of all groups; None: the step has
+        failed.
+        """
         torch, manager = self._torch, self._manager
         if self._group is not None:
             columns = zip(*self._group.gather(numbers), strict=True)
             numbers = [max(column) for column in columns]
         on = "cuda" if "nccl" in manager._pg.getBackendName() else "cpu"
-        told = torch.tensor(numbers, dtype=torch.int64, device=on)
-        manager.allreduce(told, reduce_op=torch.distributed.ReduceOp.MAX).wait()
-        return None if manager.errored() else told.tolist()
+        reduced = torch.tensor(numbers, dtype=torch.int64, device=on)
+        manager.allreduce(reduced, reduce_op=torch.distributed.ReduceOp.MAX).wait()
+        return None if manager.errored() else reduced.tolist()
 
     def listen(self, takes_part):
-        """Called by all groups in a step, once its quorum is known: the request, or None."""
+        """Called by all groups in a step after its quorum. Returns the request, or None."""
         client, control = self.control.client, self.control
         control.finish()
         client.attend()
@@ -227,11 +239,11 @@ class _Operator:
             return None
         kind, args = json.loads(bytes(text))
         number = found[0]
-        # the daemon showed it to all its sessions before it gave it to one
+        # the daemon announces it to all its sessions before one can fetch it
         return _Asked(control, number, kind, args, client.request_number() == number)
 
     def carried_out(self, asked, cursor, writes):
-        """The step of @asked, which began at @cursor, is committed."""
+        """Called when the step of @asked, which began at @cursor, is committed."""
         request = asked.request
         request._writes = writes
         request.error = asked.error(cursor)

@@ -1,13 +1,12 @@
-"""torchtitan: TokendDataLoader.Config is put where Trainer.Config.dataloader is. Made for
-torchtitan 0.3.
+"""torchtitan: TokendDataLoader.Config replaces Trainer.Config.dataloader. Made for torchtitan 0.3.
 
     replace(config, dataloader=TokendDataLoader.Config(stream="train"))
 
-torchtitan names the data rank, seq_len and rows, and keeps the state in its checkpoint: tensor-,
-context- and pipeline-parallel processes of one data rank get the same rows. Its last checkpoint
-holds the model alone, no loader, unless `checkpoint.last_save_model_only` is False. It counts
-tokens and measures the time spent in next() itself (tps, time_metrics/data_loading). An operator's
-tokctl reaches a TokendTrainer.
+torchtitan passes data rank, seq_len and rows, and stores the state in its checkpoint. Tensor-,
+context- and pipeline-parallel processes of one data rank get the same rows. The last checkpoint
+contains only the model, unless `checkpoint.last_save_model_only` is False. torchtitan counts tokens
+and measures the time spent in next() itself (tps, time_metrics/data_loading). For operators'
+requests (tokctl) use TokendTrainer.
 """
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ import torch
 from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.trainer import Trainer
 
-from tokend import Loader, peers
+from tokend import Loader, peers, phrases
 
 
 class TokendDataLoader(BaseDataLoader):
-    """Yields ({"input": …, "positions": …}, labels), all int64 [rows, seq_len]; labels are shifted,
-    -100 where there is none.
+    """A data loader of torchtitan. `loader` is its tokend.Loader.
 
-    Positions begin at 0 with each row and, with documents=True, with each document: by them
-    torchtitan's flex and varlen attention stay within documents, and its context parallelism knows
-    what it cut.
+    Yields ({"input": …, "positions": …}, labels), all int64 [rows, seq_len]; labels are shifted,
+    -100 where there is none. Positions begin at 0 in each row and, with documents=True, in each
+    document: torchtitan's flex and varlen attention and its context parallelism use them.
 
-    `loader` is the Loader. ValueError if the stream's seq_len is not training.seq_len.
+    Raises:
+        ValueError: the stream's seq_len is not training.seq_len.
+        As tokend.Loader.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -40,10 +40,10 @@ class TokendDataLoader(BaseDataLoader):
         """Name of the stream in the daemon's config."""
 
         socket: str | None = None
-        """Where the daemon listens; default as in Loader."""
+        """Socket of the daemon; default as for Loader."""
 
         config: str | None = None
-        """Instead: a config file, whose daemon is started if none is there."""
+        """A config file, instead of socket. A private daemon is started if none serves it."""
 
         run: str | None = None
         """Name of the job; default the launcher's."""
@@ -54,13 +54,13 @@ class TokendDataLoader(BaseDataLoader):
         """
 
         documents: bool = False
-        """Positions within documents; the stream must have `documents: true`."""
+        """Positions restart with each document; the stream needs `documents: true`."""
 
         record: str | None = None
-        """A directory: what is taken is recorded there, for `tokctl verify`."""
+        """A directory for records of what is taken, for `tokctl verify`."""
 
         infinite: bool = True
-        """Set by torchtitan's validator; a stream is finite if its config says so."""
+        """Ignored: torchtitan's validator sets it. The daemon's config decides."""
 
     def __init__(
         self,
@@ -90,12 +90,11 @@ class TokendDataLoader(BaseDataLoader):
             record=config.record,
             framework="torch",
         )
-        rows = self.loader.cursor.to_dict()["seq_len"]
-        if rows != seq_len:
+        length = self.loader.cursor.to_dict()["seq_len"]
+        if length != seq_len:
             self.loader.close()
             raise ValueError(
-                f"training.seq_len: is {seq_len}, that of stream {config.stream!r} is {rows}: make "
-                "them equal"
+                phrases.seq_len_differs("training.seq_len", seq_len, config.stream, length)
             )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
@@ -116,19 +115,21 @@ class TokendDataLoader(BaseDataLoader):
 
 
 class TokendTrainer(Trainer):
-    """A Trainer that carries out between its steps what an operator asks for with tokctl: mix,
-    skip, checkpoint, drain, rescale.
+    """A Trainer that carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale)
+    between its steps.
 
-    It is built from its own Config: TokendTrainer.Config(…) where a Trainer.Config(…) is written,
-    or TokendTrainer.Config.of(config). What is saved then is what torchtitan saves last: ValueError
-    if that is nothing, or the model alone.
+    Build it from TokendTrainer.Config(…) instead of Trainer.Config(…), or from
+    TokendTrainer.Config.of(config). A request that saves writes torchtitan's last checkpoint.
+
+    Raises:
+        ValueError: torchtitan's last checkpoint would be nothing, or only the model.
     """
 
     @dataclass(kw_only=True, slots=True)
     class Config(Trainer.Config):
         @classmethod
         def of(cls, config: Trainer.Config) -> TokendTrainer.Config:
-            """The same configuration, of this trainer."""
+            """Returns the same configuration, for this trainer."""
             return cls(**{part.name: getattr(config, part.name) for part in fields(config)})
 
     def __init__(self, config: Config) -> None:
@@ -136,14 +137,13 @@ class TokendTrainer(Trainer):
         if not keeps.enable or keeps.load_only or keeps.last_save_model_only:
             raise ValueError(
                 f"TokendTrainer: checkpoint.enable is {keeps.enable}, load_only {keeps.load_only}, "
-                "last_save_model_only "
-                f"{keeps.last_save_model_only}: must be True, False, False, as an operator may ask "
-                "for a checkpoint to go on from"
+                f"last_save_model_only {keeps.last_save_model_only}, so operators cannot request "
+                "whole checkpoints; set them to True, False, False"
             )
         super().__init__(config)
 
     def should_continue_training(self) -> bool:
-        """Asked between any two steps, by all processes."""
+        """Called by torchtitan between two steps, in all processes."""
         loader = self.dataloader.loader
         request = loader.control()
         if request is not None and request.save:

@@ -1,9 +1,9 @@
-"""Hugging Face transformers: `TokendTrainer(model, args, data=Loader("train", …))` in the place of
+"""Hugging Face transformers: `TokendTrainer(model, args, data=Loader("train", …))` instead of
 `Trainer(model, args, train_dataset=…)`.
 
-The cursor lies in the checkpoint's trainer_state.json, so
-trainer.train(resume_from_checkpoint=True) goes on exactly where the model is, in any world. For a
-subclass of Trainer that is one's own: `class Mine(TokendFeed, TheirTrainer)`.
+The cursor is stored in the checkpoint's trainer_state.json, so
+trainer.train(resume_from_checkpoint=True) continues exactly after the model's last step, in any
+world. For your own subclass of Trainer: `class Mine(TokendFeed, TheirTrainer)`.
 """
 
 from collections import deque
@@ -11,18 +11,23 @@ from collections import deque
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from .. import phrases
 from ..throughput import Throughput
 
 
 class Batches:
-    """A loader as a Trainer's dataloader: batches as models of transformers take them. It has no
-    length: max_steps says when to stop.
+    """A loader as a Trainer's dataloader, with batches as transformers' models take them.
+
+    It has no length: max_steps ends the training.
+
+    Raises:
+        ValueError: the loader's micro_batch is not per_device_train_batch_size.
     """
 
     def __init__(self, loader, rows, shifted):
         self.loader, self._rows, self._shifted = loader, rows, shifted
-        self.over = False  # the run is at its max_steps, which a Trainer notices behind a step only
-        # the position behind each batch that was handed out and is not committed
+        self.over = False  # the run is at max_steps; a Trainer notices only after a step
+        # the position after each batch that is not committed yet
         self._taken = deque()
 
     def __iter__(self):
@@ -30,45 +35,48 @@ class Batches:
             rows = len(batch["input_ids"])
             if rows != self._rows:
                 raise ValueError(
-                    f"TokendTrainer: the loader's micro_batch is {rows}, but "
-                    f"per_device_train_batch_size is {self._rows}: "
-                    "give both the same number"
+                    f"TokendTrainer: the loader's micro_batch, {rows}, is not "
+                    f"per_device_train_batch_size, {self._rows}; make the two equal"
                 )
             self._taken.append(self.loader.taken)
             yield self._made(batch)
 
     def _made(self, batch):
         inputs, targets = batch["input_ids"], batch["labels"]
-        # Models shift labels themselves, and lose the last one; those that take the shift from us
-        # lose none.
+        # Models shift labels themselves and lose the last one, except those that take
+        # shift_labels.
         labels = inputs.clone()
         labels[:, 1:] = targets[:, :-1]
         made = {"input_ids": inputs, "labels": labels}
         if self._shifted:
-            made["shift_labels"] = targets.contiguous()  # losses view it flat
+            made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
         if "position_ids" in batch:
             made["position_ids"] = batch["position_ids"]
         return made
 
     def commit(self, batches):
-        """So many more have been trained on."""
+        """Commits the next @batches batches: they have been trained on."""
         for _ in range(min(batches, len(self._taken))):
             self.loader.commit(self._taken.popleft())
 
     def begin(self, cursor):
-        """From a cursor, or from where the loader is."""
+        """Begins at @cursor; None: where the loader is."""
         self._taken.clear()
         if cursor is not None:
             self.loader.seek(cursor)
-        self.loader.commit()  # for a checkpoint that is made before the first step ends
+        self.loader.commit()  # for a checkpoint before the first step
 
     def cursor(self):
         return self.loader.state_dict()["cursor"]
 
 
 class TokendCursor(TrainerCallback, ExportableState):
-    """Carries the cursor between a checkpoint's trainer_state.json and the loader. Its class's name
-    is the key there.
+    """Stores the cursor in a checkpoint's trainer_state.json, and loads it. The key is this class's
+    name.
+
+    Raises:
+        TypeError: the Trainer reads from another dataloader.
+        ValueError: the checkpoint has no tokend cursor.
     """
 
     def __init__(self):
@@ -83,34 +91,32 @@ class TokendCursor(TrainerCallback, ExportableState):
         if not isinstance(train_dataloader, Batches):
             other = type(train_dataloader).__name__
             raise TypeError(
-                f"TokendTrainer: training would read from a {other} around the loader or in its "
-                "place: "
-                "get_train_dataloader() must be TokendFeed's, and sequence parallelism by "
-                "deepspeed is not supported"
+                f"TokendTrainer: training would read from a {other}, around the loader or instead "
+                "of it; keep TokendFeed's get_train_dataloader(), and turn deepspeed's sequence "
+                "parallelism off"
             )
         self._batches = train_dataloader
         self._batches.over = state.global_step >= state.max_steps
         found = state.stateful_callbacks.get(type(self).__name__)
         if found is None and state.global_step > 0:
             raise ValueError(
-                "TokendTrainer: the checkpoint has no cursor of tokend, as another dataloader was "
-                "in use when it was written: "
-                "load its weights alone (from_pretrained) and begin with Loader(start=POSITION)"
+                f"TokendTrainer: {phrases.NO_CURSOR}; load its weights alone (from_pretrained), "
+                "and pass Loader(start=POSITION)"
             )
         cursor = found["attributes"]["cursor"] if found else None
         self._batches.begin(bytes.fromhex(cursor) if cursor else None)
         if found is None:
-            # the Trainer only fills what is there
+            # the Trainer only updates existing keys
             state.stateful_callbacks[type(self).__name__] = self.state()
 
     def on_optimizer_step(self, args, state, control, **_):
-        # Not when a step ends: what saves then may have been asked first.
+        # Not at the end of the step: another callback may save before it is this one's turn.
         self._batches.commit(args.gradient_accumulation_steps)
 
 
 class TokendCallback(TrainerCallback):
-    """Carries out what an operator asks for with tokctl (mix, skip, checkpoint, drain, rescale):
-    callbacks=[TokendCallback()].
+    """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale) after each
+    step: callbacks=[TokendCallback()].
     """
 
     def __init__(self):
@@ -130,8 +136,13 @@ class TokendCallback(TrainerCallback):
 
 
 class TokendFeed:
-    """What makes a Trainer read from a tokend.Loader; give it as data=. It sets ignore_data_skip:
-    there is nothing to skip.
+    """Mixin that makes a Trainer read from a tokend.Loader, passed as data=.
+
+    It sets ignore_data_skip, because the loader resumes at its cursor.
+
+    Raises:
+        ValueError: one process has several devices, or the loader's world is not the number of
+            the Trainer's data-parallel ranks.
     """
 
     def __init__(self, *arguments, data, **named):
@@ -144,16 +155,15 @@ class TokendFeed:
         args = self.args
         if self._train_batch_size != args.per_device_train_batch_size:
             raise ValueError(
-                "TokendTrainer: one process with several devices (DataParallel): start one a "
-                "device, with torchrun"
+                "TokendTrainer: one process has several devices (DataParallel); start one process "
+                "per device, with torchrun"
             )
         ranks = args.world_size // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
         if self.data.world != ranks:
             raise ValueError(
-                f"TokendTrainer: the loader is of a world of {self.data.world}, the Trainer has "
-                f"{ranks} data-parallel ranks: "
-                "make the Loader behind TrainingArguments(), which begin torch.distributed, or "
-                "pass it rank= and world="
+                f"TokendTrainer: the loader's world, {self.data.world}, is not the number of the "
+                f"Trainer's data-parallel ranks, {ranks}; make the Loader after "
+                f"TrainingArguments(), which initialise torch.distributed, or {phrases.PASS_RANKS}"
             )
         self._throughput = Throughput(self.data)
         return Batches(self.data, args.per_device_train_batch_size, self.model_accepts_loss_kwargs)
@@ -165,6 +175,6 @@ class TokendFeed:
 
 
 class TokendTrainer(TokendFeed, Trainer):
-    """transformers.Trainer that reads from a tokend.Loader: TokendTrainer(model, args,
-    data=loader).
+    """A transformers.Trainer that reads from a tokend.Loader: TokendTrainer(model, args,
+    data=loader). Raises what TokendFeed raises.
     """

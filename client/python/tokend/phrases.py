@@ -1,0 +1,41 @@
+"""The phrases that recur in messages. A message says what, on what, why; and what to do.
+
+>>> is_not("workers", -1, "a number of processes ≥ 0")
+'workers: -1 is not a number of processes ≥ 0'
+"""
+
+from __future__ import annotations
+
+PASS_ONE = "pass one of them"
+PASS_RANKS = "pass rank= and world="
+PASS_EITHER = "pass both or neither"
+FROM_STATE = "make a new loader and load its last state"
+CLOSED = "closed: this loader was closed; make a new one"
+SEEK = "seek to continue"
+BEFORE_BATCH = "the cursor is before this batch"
+SAME_PLACE = "all ranks must call control() equally often, at the same steps"
+START_OVER = "start again, in another directory"
+RESUME = "continue with --resume"
+DEVICES = "'cpu', 'cuda' or 'cuda:N'"
+PASS_FIELD = "pass another --field"
+IS_EMPTY = "is empty; leave it out"
+NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
+
+
+def is_not(name: str, value: object, what: str) -> str:
+    """@name: the argument; @what: what its value should have been."""
+    return f"{name}: {value!r} is not {what}"
+
+
+def kind_is_not(name: str, value: object, what: str) -> str:
+    """As is_not(), for values that are too long to show."""
+    return f"{name}: a {type(value).__name__} is not {what}"
+
+
+def install(package: str) -> str:
+    return f"pip install {package}"
+
+
+def seq_len_differs(name: str, value: int, stream: str, seq_len: int) -> str:
+    """A trainer and its stream disagree; @name: the trainer's argument."""
+    return f"{name}: {value} is not the seq_len of stream {stream!r}, {seq_len}; make the two equal"
