@@ -70,7 +70,7 @@ def test_tokens_of_four_bytes_are_unsigned(daemon):
 def test_int32_where_it_holds_them(daemon):
     report = run(daemon, "narrow")
     assert report["dtypes"] == ["torch.int32"] and wrong(daemon, report["rows"]) == []
-    assert "take int64" in report["refused"]
+    assert "pass int64" in report["refused"]
 
 
 def test_widening_out_of_order_is_seen(daemon):
