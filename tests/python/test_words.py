@@ -62,7 +62,6 @@ def problems(path):
 
 TO_COME = {
     "bench",
-    "client/ctl",
     "client/python",
     "config",
     "daemon/catalog",
