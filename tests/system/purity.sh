@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# proto/ and the engine are pure: linked together, they ask of the outside world nothing but memory,
-# text and arithmetic.
+# proto/ and the engine do no I/O: linked together, they need only libc functions for memory, text
+# and arithmetic.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,20 +14,20 @@ for variant in gcc clang; do
 	objects=("build/$variant"/proto/*.o "build/$variant"/daemon/engine/*.o)
 	ld -r -o "$scratch/core.o" "${objects[@]}"
 	for symbol in $(nm -u "$scratch/core.o" | awk '{print $2}'); do
-		# Built with _FORTIFY_SOURCE, libc's functions have checking twins.
+		# With _FORTIFY_SOURCE some calls go to checked variants of libc's functions.
 		[[ $symbol =~ ^__([a-z]+)_chk$ ]] && symbol=${BASH_REMATCH[1]}
 		case $allowed in
 		*[[:space:]]"$symbol"[[:space:]]*) ;;
 		*)
-			echo "$variant: the core needs $symbol, which is not in the list"
+			echo "$variant: the core calls $symbol, which is not allowed"
 			exit 1
 			;;
 		esac
 	done
 	"$variant" -shared -nostdlib -Wl,-z,defs -o "$scratch/core.so" "$scratch/core.o" \
 		-lc -lm -lgcc
-	# The check must be able to fail.
+	# A file that does I/O fails the check.
 	ld -r -o "$scratch/more.o" "$scratch/core.o" build/$variant/daemon/control/notify.o
 	nm -u "$scratch/more.o" | grep -q ' socket$'
-	echo "$variant: ${#objects[@]} objects are pure"
+	echo "$variant: ${#objects[@]} objects do no I/O"
 done

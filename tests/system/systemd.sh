@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The shipped units under a real systemd, booted from this machine's /usr in a container: the socket
-# starts the daemon, two trainers of another user read through restarts, a kill and a hang, the
-# sandbox lets the daemon do its work, it stops cleanly.
+# The shipped units under a real systemd, booted from this machine's /usr in a container. The socket
+# starts the daemon, and the sandbox lets it work. Two trainers of another user read through
+# restarts, a kill and a hang. The daemon stops cleanly.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,12 +20,12 @@ if ! "${container[@]}" true </dev/null >"$scratch/probe" 2>&1; then
 	exit 77
 fi
 
-# ---- outside: install, boot, judge ----
+# ---- on the host: install, boot, check the verdict ----
 
 mkdir -p "$scratch"/{etc,srv,data} "$scratch"/system/{multi-user,sockets}.target.wants
 env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory install DESTDIR="$scratch/root" \
 	PREFIX=/usr/local >/dev/null
-# The example saves a cursor. It looks for the library beside its own directory.
+# The example saves a cursor. It looks for the library in ../lib.
 cp -L build/bin/example-trainer "$scratch/root/usr/local/bin/"
 
 systemd-analyze security --offline=true --threshold=$EXPOSURE_MOST --no-pager \
@@ -47,7 +47,7 @@ END
 
 cat >"$scratch/srv/check.sh" <<-'END'
 	#!/bin/bash
-	# Runs inside. Any command that fails ends it without a verdict.
+	# Runs in the container. If a command fails, there is no verdict.
 	set -euxo pipefail
 	export PATH=/usr/local/bin:$PATH
 	batches=4000
@@ -74,7 +74,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	while data := sys.stdin.buffer.read(1 << 16):
 	    sys.stdout.buffer.write(data); sys.stdout.flush(); time.sleep(0.05)'; }
 
-	# The socket is there before the daemon, and the first to connect starts it.
+	# The socket exists before the daemon, and the first client starts the daemon.
 	systemctl is-active tokend.socket
 	[ "$(systemctl is-active tokend)" = inactive ]
 	for rank in 0 1; do
@@ -91,11 +91,11 @@ cat >"$scratch/srv/check.sh" <<-'END'
 		cat <&3 >/srv/metrics
 		grep -q ^tokend_ /srv/metrics
 	else
-		echo "metrics were not asked for: a container in a container may have no loopback" \
+		echo "metrics not tested: a container in a container may have no loopback" \
 			>/srv/note
 	fi
 
-	# It writes its snapshots, and nowhere else.
+	# It writes snapshots, and to no other directory.
 	example-trainer train
 	saved=$(find /var/lib/tokend -type f)
 	[ -n "$saved" ]
@@ -103,7 +103,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	example-trainer train /run/tokend/tokend.sock example
 	[ "$(stat -c %U /var/lib/tokend)" = tokend ]
 
-	# From here on a loop that hangs is found sooner.
+	# From here on the watchdog notices a hanging loop sooner.
 	mkdir -p /run/systemd/system/tokend.service.d
 	printf '[Service]\nWatchdogSec=2s\n' >/run/systemd/system/tokend.service.d/watchdog.conf
 	systemctl daemon-reload
@@ -132,15 +132,15 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	for reader in $readers; do wait "$reader"; done
 	for rank in 0 1; do cmp /srv/through.$rank /srv/still.$rank; done
 
-	# It stops cleanly. The socket goes on listening, or it does not and stays for the next one.
+	# It stops cleanly. The socket's file stays for the next daemon.
 	systemctl stop tokend.socket tokend.service
 	[ "$(property Result)" = success ]
 	[ "$(property ExecMainStatus)" = 0 ]
 	[ "$(ls -A /run/tokend)" = tokend.sock ]
 	if journalctl -b -u tokend | grep -i 'not permitted'; then exit 1; fi
 
-	# A broken config: trainers wait, so it is tried again, but not many times a second, and an
-	# operator sees why.
+	# A config that is refused: the service is restarted, because trainers wait, but not many
+	# times a second, and an operator sees the reason.
 	sed 's/seed/sed/' /etc/tokend/tokend.yaml >/srv/broken.yaml
 	printf '[Service]\nExecStart=\nExecStart=/usr/local/bin/tokend -c /srv/broken.yaml\n' \
 		>/run/systemd/system/tokend.service.d/broken.conf
@@ -181,4 +181,4 @@ if [ "$(cat "$scratch/srv/verdict" 2>/dev/null)" != "all is well" ] || ! $booted
 	exit 1
 fi
 cat "$scratch/srv/note" 2>/dev/null || true
-echo "two trainers read through three restarts, a kill and a hang under systemd"
+echo "two trainers read through three restarts, a kill and a hang"
