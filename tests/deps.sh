@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # deps.sh run|test|trainers|bench|wheel: installs the missing packages for building and running, or
-# also for tests, trainers, the bench or the wheel. Debian packages are installed with apt-get, Python
-# packages into build/venv, build/wheel-venv and build/trainers/NAME. If nothing is missing, it is
-# silent and takes no time.
+# also for tests, trainers, the bench or the wheel. Debian packages come from apt-get; Python
+# packages go into build/venv, build/wheel-venv and build/trainers/NAME. If nothing is missing, it
+# is silent and takes no time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

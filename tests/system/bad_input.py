@@ -1,4 +1,4 @@
-"""A daemon and a witness that must both be unharmed by whatever is sent to the daemon."""
+"""A daemon and a witness. Nothing that is sent to the daemon may harm either."""
 
 import array
 import socket
@@ -11,7 +11,7 @@ def without(message, *keys):
 
 
 class Bench:
-    """A daemon, a witness, and what both must still be after each piece of bad input."""
+    """A daemon and a witness, with checks that bad input has not harmed them."""
 
     def __init__(self, place):
         self.place = place
@@ -35,7 +35,7 @@ class Bench:
         self.daemon = Daemon(place, self.config)
         self.witness = Witness(self.daemon, rows_at(self.config, "train", 0, 60_000))
         self.witness.step(8)
-        for stream in self.streams:  # all shards are open
+        for stream in self.streams:  # opens all shards
             client = Client(self.daemon.socket).attach(stream=stream)
             for _ in range(min(20, client.end())):
                 client.next()
@@ -45,11 +45,11 @@ class Bench:
         self.fds = self.daemon.settled_fds()
 
     def unharmed(self):
-        """The daemon is there, the witness goes on, nobody else is attached."""
+        """The daemon lives, and the witness reads on."""
         return self.daemon.alive() and self.witness.step()
 
     def unchanged(self, name):
-        """After all that, nothing is kept."""
+        """No session, memory or descriptor is left over."""
         wait_for(lambda: status(self.daemon.socket)[1]["sessions"] == 1)
         total = status(self.daemon.socket)[1]
         seen = (
@@ -58,12 +58,12 @@ class Bench:
             wait_for(lambda: self.daemon.fds() == self.fds) and self.fds,
         )
         assert seen == (1, self.start["memory_bytes"], self.fds), (
-            f"{name}: sessions, memory and descriptors are what they were"
+            f"{name}: sessions, memory and descriptors are as before"
         )
         assert self.unharmed(), f"{name}: the witness read {self.witness.checked} batches, 0 wrong"
 
     def answers(self, raw, greeted=True, fds=()):
-        """Sends one packet: what the daemon says until it closes."""
+        """Sends one packet. Returns the messages until the daemon closes the connection."""
         client = Client(self.daemon.socket, hello=greeted)
         try:
             if fds:
@@ -76,12 +76,12 @@ class Bench:
             client.close()
 
     def refused(self, raw, greeted=True, fds=()):
-        """NULL if the packet was answered with one error of one line, then the end; else what was
-        seen.
+        """None if the daemon replies with one error of one line and closes the connection,
+        otherwise what happened instead.
         """
         words = self.answers(raw, greeted, fds)
         if len(words) != 1 or words[0]["op"] != "error" or words[0]["code"] != "protocol":
             return f"answered {words!r}"
         if not words[0]["text"] or "\n" in words[0]["field"] + words[0]["text"]:
             return f"not one line: {words!r}"
-        return None if self.unharmed() else "the others were harmed"
+        return None if self.unharmed() else "the daemon or the witness was harmed"

@@ -13,13 +13,11 @@ sys.path.insert(0, str(PACKAGE))
 
 @pytest.fixture(scope="module")
 def bench(shared):
-    """For test_bad_*: a daemon and a witness that all of a file's tests must leave unharmed."""
+    """For test_bad_*: one daemon and witness for all tests of a file."""
     bench = Bench(shared)
     yield bench
     sessions, total = status(bench.daemon.socket)
-    assert [s["pid"] for s in sessions] == [os.getpid()], "no session but the witness's was left"
-    assert (sessions[0]["lost_wakes"], total["lost_wakes"]) == (0, 0), (
-        "no wake-up of anybody was lost"
-    )
+    assert [s["pid"] for s in sessions] == [os.getpid()], "only the witness's session is left"
+    assert (sessions[0]["lost_wakes"], total["lost_wakes"]) == (0, 0), "no wake-up was lost"
     bench.witness.close()
-    assert bench.daemon.stop() == 0, "the daemon ends with 0 after all that"
+    assert bench.daemon.stop() == 0, "the daemon ends with 0"

@@ -1,7 +1,7 @@
 """Two nodes on one machine, jobs on them, and operators.
 
-A node is a network namespace with a host name and a daemon of its own; the ranks on both meet over
-a virtual cable, by gloo.
+A node is a network namespace with its own host name and daemon. Ranks on both nodes communicate
+with gloo over a virtual cable.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ SHUFFLE = {
     "code": {"shuffle": "block", "block": 16, "group": 4},
     "law": {"shuffle": "none", "slide": True},
 }
-PATIENCE = 40.0  # seconds for what a job of four processes does in one or two
+PATIENCE = 40.0  # seconds; a job of four processes needs one or two
 
 _libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
@@ -38,9 +38,7 @@ MS_REC, MS_PRIVATE = 16384, 1 << 18
 
 
 def enter_namespaces():
-    """A name space of mounts for what tmpfs() mounts. It is root's; where we are not, a user name
-    space makes us.
-    """
+    """Enters a mount namespace for tmpfs(). Users other than root also enter a user namespace."""
     if not shutil.which("ip"):
         pytest.pytest.skip("needs the command ip (Debian: iproute2)")
     user, group = os.geteuid(), os.getegid()
@@ -62,9 +60,7 @@ def enter_namespaces():
 
 @contextlib.contextmanager
 def tmpfs(path):
-    """All but the shards goes to memory: how busy the disk is with others is not what is looked at
-    here.
-    """
+    """Keeps all files but the shards in memory, so that a busy disk does not slow the test."""
     os.makedirs(path)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
     try:
@@ -77,7 +73,7 @@ def tmpfs(path):
 
 
 class Node:
-    """A host name, a network, a daemon with a socket and a state directory of its own."""
+    """A host name and a network, and a daemon with its own socket and state_dir."""
 
     def __init__(self, place, name, address):
         self.place, self.name, self.address = place, name, address
@@ -99,7 +95,7 @@ class Node:
         self.daemon = None
 
     def enter(self):
-        """For preexec_fn: whatever is run is run on this node."""
+        """For preexec_fn: runs a program on this node."""
         with_parent()
         for namespace in self.namespaces:
             if _libc.setns(namespace, 0):
@@ -130,7 +126,7 @@ class Node:
         self.daemon = Daemon(self.place, self.config, preexec_fn=self.enter)
 
     def load(self):
-        """Another job, which takes what it can get of a processor that others leave."""
+        """Another job, at the lowest priority, that keeps the daemon busy."""
 
         def idle():
             self.enter()
@@ -157,7 +153,7 @@ class Node:
         )
 
     def cursors(self, run_):
-        """The log of a run's mixes, in order."""
+        """The paths of a run's mix log, in order."""
         log = os.path.join(self.state, "train", run_, "mixes")
         return [
             os.path.join(log, name) for name in sorted(os.listdir(log)) if name.endswith(".cursor")
@@ -165,7 +161,7 @@ class Node:
 
 
 class Operator:
-    """tokctl, typed on a node."""
+    """tokctl, run on a node."""
 
     def __init__(self, node, run_, kind, *arguments):
         command = [
@@ -189,7 +185,7 @@ class Operator:
         )
 
     def end(self):
-        """(exit code, answers, result, what it complained of)"""
+        """(exit code, answers, result, stderr)"""
         out, err = self.process.communicate(timeout=2 * PATIENCE)
         lines = [json.loads(line) for line in out.splitlines()]
         return (
@@ -204,15 +200,13 @@ class Operator:
 
 
 class Job:
-    """All processes of one life of a run. They are forked from here, where torch is imported
-    already.
-    """
+    """All processes of one life of a run, forked from here because torch is imported already."""
 
     def __init__(self, scene, run_, world, micro, dies=None):
         self.scene, self.run, self.world, self.micro = scene, run_, world, micro
-        self.on_first = -(-world // 2)  # of the nodes; the others are on the second
+        self.on_first = -(-world // 2)  # ranks on the first node; the others are on the second
         self.records = scene.records(run_)
-        self.status = {}  # of those that have ended, by rank
+        self.status = {}  # exit status by rank, of those that have ended
         scene.lives += 1
         self.log = scene.place.file("memory", f"logs/{run_}-{scene.lives}")
         self.pids = [self.fork(rank, (dies or {}).get(rank)) for rank in range(world)]
@@ -253,14 +247,14 @@ class Job:
             os._exit(status)
 
     def said(self):
-        """The last words of each rank."""
+        """The end of each rank's log."""
         return [
             open(f"{self.log}-{rank}.log", errors="replace").read()[-1500:]
             for rank in range(self.world)
         ]
 
     def ended(self):
-        """Exit status by rank of those that are gone; minus the signal, if one ended it."""
+        """Exit status by rank, of those that have ended; -SIGNAL if a signal ended it."""
         for rank, pid in enumerate(self.pids):
             if rank not in self.status:
                 done, status = os.waitpid(pid, os.WNOHANG)
@@ -278,16 +272,16 @@ class Job:
             self.kill(rank)
 
     def left(self, name):
-        """All have gone by themselves, and well."""
+        """All ranks have ended by themselves, with status 0."""
         wait_for(lambda: len(self.ended()) == self.world, PATIENCE)
         good = self.status == dict.fromkeys(range(self.world), 0)
         assert good, (name, (self.status, self.said() if not good else ""))
         self.end()
         if not good:
-            raise RuntimeError("nothing that follows would say anything")
+            raise RuntimeError("later results would mean nothing")
 
     def attached(self):
-        """All ranks have found their daemon: one that was killed is missed when the ring is
+        """Waits until all ranks are attached. They notice a killed daemon when their rings are
         empty.
         """
 
@@ -299,12 +293,10 @@ class Job:
             return seen == [self.local(node) for node in self.scene.nodes] or self.ended()
 
         if not wait_for(there, PATIENCE) or self.ended():
-            raise RuntimeError(
-                f"the ranks do not find their daemons: {self.ended()}, {self.said()}"
-            )
+            raise RuntimeError(f"not all ranks attached: {self.ended()}, {self.said()}")
 
     def trains(self, beyond=None, steps=24):
-        """Until there is a checkpoint at or beyond a position, or so many steps on."""
+        """Waits for a checkpoint at or beyond a position, or for a number of steps."""
         at = self.scene.state(self.run)
         until = at["step"] + steps
 
@@ -316,8 +308,7 @@ class Job:
 
         if not wait_for(there, PATIENCE) or self.ended():
             raise RuntimeError(
-                f"the job does not go on: {self.scene.state(self.run)}, {self.ended()}, "
-                f"{self.said()}"
+                f"the job hangs: {self.scene.state(self.run)}, {self.ended()}, {self.said()}"
             )
 
 
@@ -357,14 +348,14 @@ class Scene:
         return self.place.file("memory", f"{run_}.records")
 
     def state(self, run_):
-        """What the last checkpoint says."""
+        """The last checkpoint."""
         if not os.path.exists(self.checkpoint(run_)):
             return {"step": 0, "position": 0, "mixes": [], "skips": [], "errors": []}
         state = torch.load(self.checkpoint(run_))
         return {**state, "position": tokend.Cursor(state["data"]["cursor"]).position}
 
     def tokens(self):
-        """All shards, by dataset and name."""
+        """The tokens of all shards, by dataset and name."""
         shards = {}
         for name, sizes in SHARDS.items():
             for i in range(len(sizes)):
@@ -376,12 +367,12 @@ class Scene:
 
 
 def done(scene, name, operator, job, node):
-    """What tokctl says of a request that is carried out."""
+    """The result of a request, which must succeed."""
     code, answers, result, err = operator.end()
-    assert (code, err) == (0, ""), f"{name}: exit 0, nothing to complain of"
+    assert (code, err) == (0, ""), f"{name}: exit 0, stderr is empty"
     if code:
         print("\n".join([*job.said(), *(n.daemon.log() for n in scene.nodes)]))
-        raise RuntimeError("nothing that follows would say anything")
+        raise RuntimeError("later results would mean nothing")
     seen = sorted({(a["rank"], a["world"], a["host"]) for a in answers if a["outcome"] == "done"})
     there = [(rank, job.world, node.name) for rank in range(job.world) if job.node(rank) is node]
     assert (seen, result["sessions"]) == (there, len(there)), (

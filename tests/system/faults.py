@@ -1,4 +1,4 @@
-"""What the tests of faults share."""
+"""Shared by the tests of faults."""
 
 from lib import datasets
 

@@ -1,5 +1,5 @@
-"""Storage of one stream that does not answer, on a real file system that hangs: other streams go
-on, the shard is named, a dead trainer's memory comes back, and the daemon ends when it is told to.
+"""The storage of one stream hangs (a real FUSE file system). Other streams continue, status names
+the shard, a dead trainer's memory is freed, and the daemon stops on SIGTERM.
 """
 
 import os
@@ -27,13 +27,10 @@ from lib.fuse import GETATTR, hanging
 
 SEQ_LEN, TOKENS = 64, 20_000
 SHARDS = {"near": 4, "far": 4, "hung": 40}
-DESCRIPTORS = 128  # of the daemon: 32 shards are open at a time, fewer than hang
-SLOTS, MICRO = 64, 8  # rows for twice the reads that a daemon has in flight
+DESCRIPTORS = 128  # limit of the daemon: at most 32 shards are open, fewer than hang
+SLOTS, MICRO = 64, 8  # twice as many rows as a daemon has reads in flight
 RATE_S = 0.3
-RATE_LEAST = {
-    "near": 0.7,
-    "far": 0.5,
-}  # the promise is 0.95; this machine may be doing other things, and far's server is slow
+RATE_LEAST = {"near": 0.7, "far": 0.5}  # 0.95 on an idle machine; far's server is slow
 
 
 def few_descriptors():
@@ -42,7 +39,7 @@ def few_descriptors():
 
 
 def make_streams(place):
-    """Three streams: on a disk, on a file system that answers, and on one that will not."""
+    """Streams on a disk, on a FUSE file system that answers, and on one that will hang."""
     mounts = {}
     for name, count in SHARDS.items():
         for i in range(count):
@@ -63,13 +60,13 @@ def make_streams(place):
 
 
 class Reader:
-    """A client that reads as fast as it can, for a while."""
+    """A client that reads as fast as it can for a short time."""
 
     def __init__(self, daemon, stream):
         self.client = Client(daemon.socket).attach(stream=stream, slots=16, micro=MICRO)
 
     def rate(self):
-        """Batches a second; 0 if one did not come."""
+        """Batches a second; 0 if one did not arrive."""
         begin, count = time.monotonic(), 0
         try:
             while time.monotonic() < begin + RATE_S:
@@ -81,7 +78,7 @@ class Reader:
 
 
 def trainer(place, daemon, stream):
-    """Somebody else's process, which takes nothing: its ring fills, or waits to be filled."""
+    """Another process, which takes no batches."""
     arguments = [
         "--slots",
         SLOTS,
@@ -105,7 +102,7 @@ def trainer(place, daemon, stream):
 
 
 def drain(process, seconds=0.5):
-    """Has the trainer take what there is, so that the daemon reads on."""
+    """Reads the trainer's pipe for a while, so that the daemon continues to read."""
     os.set_blocking(process.stdout.fileno(), False)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -134,8 +131,8 @@ def measure(readers, rates):
 
 
 def check_rates(place, daemon, mounts):
-    """Measured in turn, before, while and after it hangs, twice: the best of each, for the machine
-    may have other things to do.
+    """Measures both streams before, during and after a hang, twice, and compares the best rates:
+    the machine may be busy.
     """
     readers = {name: Reader(daemon, name) for name in ("near", "far")}
     calm = {name: [] for name in readers}
@@ -146,9 +143,9 @@ def check_rates(place, daemon, mounts):
         measure(readers, calm)
         process = begin_hang(place, daemon, mounts["hung"])
         wait_for(lambda: mounts["hung"].held() >= 16)
-        if turn == 0:  # nobody knows yet that it hangs
+        if turn == 0:  # the hang is not known yet
             first = {name: reader.rate() for name, reader in readers.items()}
-            assert all(first.values()), ("the others are not stopped before it is known", first)
+            assert all(first.values()), ("other streams continue before the hang is known", first)
         known = wait_for(lambda: slow_of(daemon, "hung"), 6)
         measure(readers, hung)
         if turn == 0:
@@ -186,16 +183,16 @@ def check_said(daemon, known):
     )
     others = [s for s in status(daemon.socket)[0] if s["stream"] != "hung"]
     assert others and all(s.get("slow_ms") is None for s in others), (
-        "nobody else is said to be slow",
+        "other streams are not reported as slow",
         others,
     )
     code, out, _ = run(TOKCTL, "status", "--socket", daemon.socket)
-    assert has(out.decode(), "stream hung waits for", mount), "status says it in words"
-    assert has(daemon.log(), "stream hung", mount, "has not answered"), "the log says it"
+    assert has(out.decode(), "stream hung waits for", mount), "so does the text of status"
+    assert has(daemon.log(), "stream hung", mount, "has not answered"), "so does the log"
 
 
 def check_memory(daemon, process):
-    """The trainer dies; its reads are still on their way."""
+    """The trainer dies while its reads are in flight."""
     before, rings = status(daemon.socket)[1]["memory_bytes"], daemon.rings()
     mine = next(s["memory_bytes"] for s in status(daemon.socket)[0] if s["stream"] == "hung")
     process.kill()
@@ -212,21 +209,21 @@ def check_memory(daemon, process):
 
 
 def check_after(daemon):
-    """What hung is served as if nothing had been."""
+    """The stream that hung is served again, correctly."""
     rows = rows_at(daemon.config, "hung", 0, 400)
     witness = Witness(daemon, rows, stream="hung", run="after")
-    assert witness.step(100), "it is read again, and every token is right"
+    assert witness.step(100), "every token is right"
     witness.close()
 
 
 def check_looks(place, daemon, mount):
-    """A shard is open and is read, but nobody says whether it is still the same file."""
+    """A shard can be read, but statx() on it hangs."""
     process = trainer(place, daemon, "one")
     wait_for(lambda: any(s["stream"] == "one" and s["published"] for s in status(daemon.socket)[0]))
     mount.hang(GETATTR)
     drain(process)
     known = wait_for(lambda: slow_of(daemon, "one"), 6)
-    assert known, ("shards that cannot be looked at are named, too", (mount.held(), daemon.log()))
+    assert known, ("a shard whose statx() hangs is named", (mount.held(), daemon.log()))
     process.kill()
     process.wait()
     mount.answer()
@@ -234,26 +231,26 @@ def check_looks(place, daemon, mount):
 
 
 def check_openings(place, daemon, mount):
-    """A stream whose shards cannot even be opened."""
+    """A stream whose shards cannot be opened, because open() hangs."""
     mount.hang()
     process = trainer(place, daemon, "cold")
     reader = Reader(daemon, "near")
     known = wait_for(lambda: slow_of(daemon, "cold"), 6)
-    assert known, ("shards that cannot be opened are named, too", daemon.log())
-    assert reader.rate() > 0, "others go on"
+    assert known, ("a shard whose open() hangs is named", daemon.log())
+    assert reader.rate() > 0, "other streams continue"
     reader.client.close()
     return process
 
 
 def check_end(place, daemon, near):
-    """SIGTERM: the place is free at once, the process is gone in time."""
+    """SIGTERM: the socket is free at once, and the process ends within 15 s."""
     begin = time.monotonic()
     os.kill(daemon.pid, signal.SIGTERM)
     freed = wait_for(lambda: not os.path.exists(daemon.socket) and time.monotonic() - begin, 5)
     assert freed and freed < 2, ("the socket is free at once", freed)
     heir = Daemon(place, place.config("heir.yaml", streams={"near": near}))
     witness = Witness(heir, rows_at(heir.config, "near", 0, 100), stream="near")
-    assert daemon.alive() and witness.step(20), "another daemon serves there meanwhile"
+    assert daemon.alive() and witness.step(20), "another daemon serves at the socket meanwhile"
     witness.close()
     code = None
     try:
@@ -261,7 +258,7 @@ def check_end(place, daemon, near):
     except subprocess.TimeoutExpired:
         pass
     took = time.monotonic() - begin
-    assert code == 0, ("the daemon ends within 15 s, as one that was told to", (code, took))
+    assert code == 0, ("the daemon ends within 15 s, with 0", (code, took))
     print(f"      it took {took:.1f} s")
     heir.stop()
 
@@ -279,15 +276,15 @@ def daemon(shared, mounts):
     return Daemon(shared, shared.config(streams=mounts[1]), preexec_fn=few_descriptors)
 
 
-def test_others_keep_their_rate(shared, daemon, mounts):
+def test_other_streams_keep_their_rate(shared, daemon, mounts):
     check_rates(shared, daemon, mounts[0])
     check_after(daemon)
 
 
-def test_shards_that_cannot_be_looked_at(shared, daemon, mounts):
+def test_shards_whose_statx_hangs_are_named(shared, daemon, mounts):
     check_looks(shared, daemon, mounts[0]["hung"])
 
 
-def test_shards_that_cannot_be_opened_and_the_end(shared, daemon, mounts):
+def test_shards_whose_open_hangs_are_named_and_the_daemon_stops(shared, daemon, mounts):
     check_openings(shared, daemon, mounts[0]["hung"])
     check_end(shared, daemon, mounts[1]["near"])

@@ -1,12 +1,12 @@
-"""Storage that hangs in the middle of compressed frames: what those were to be decoded into is not
-taken from other streams.
+"""Storage hangs while compressed frames are read. Their decode buffers do not count against other
+streams.
 """
 
 from lib import TOKCTL, Client, Daemon, datasets, rows_at, run, status, wait_for
 from lib.fuse import hanging
 
-FRAME = 1 << 20  # bytes, decoded and as good as compressed: the tokens are random
-MEMORY = 32 << 20  # a quarter is for frames: four with what they are decoded from
+FRAME = 1 << 20  # bytes, decoded and compressed: random tokens do not shrink
+MEMORY = 32 << 20  # a quarter is for frames: four of them, with their compressed bytes
 TOKENS, SHARDS = 3 << 20, 4
 SEQ_LEN, MICRO, SLOTS = 1023, 4, 64
 
@@ -39,7 +39,7 @@ def check(place, daemon, mount):
         hung.next()
     near.next()
     mount.hang()
-    for _ in range(SLOTS):  # what is there already; then it wants more
+    for _ in range(SLOTS):  # takes the ready batches; then the daemon reads more
         try:
             hung.next(0.2)
         except TimeoutError:
@@ -49,7 +49,7 @@ def check(place, daemon, mount):
     known = wait_for(
         lambda: any(s["stream"] == "hung" and s.get("slow_ms") for s in status(daemon.socket)[0]), 6
     )
-    assert known, "it is known to hang"
+    assert known, "status reports the hang"
     rows, wrong = rows_at(daemon.config, "flat", MICRO, 400 * MICRO), 0
     try:
         for number in range(200):
@@ -57,15 +57,15 @@ def check(place, daemon, mount):
         seen = "200 batches"
     except TimeoutError as e:
         seen = str(e)
-    assert seen == "200 batches", "the other stream goes on"
-    assert wrong == 0, "and is right"
+    assert seen == "200 batches", "the other stream continues"
+    assert wrong == 0, "and its batches are right"
     mount.answer()
-    assert hung.next() is not None, "what hung goes on when it is answered"
+    assert hung.next() is not None, "the stream that hung continues"
     near.close()
     hung.close()
 
 
-def test_frames_that_hang_stop_nobody_else(place):
+def test_frames_that_hang_do_not_stop_other_streams(place):
     near, files = pack(place, "near"), pack(place, "files")
     mount = hanging(files, place.file("hung", ""))
     shapes = {"near": near, "hung": mount.mount, "flat": place.file("flat-near", "")}
@@ -76,6 +76,6 @@ def test_frames_that_hang_stop_nobody_else(place):
     try:
         daemon = Daemon(place, place.config(streams=streams, memory=MEMORY))
         check(place, daemon, mount)
-        assert daemon.stop() == 0, "the daemon ends as it should"
+        assert daemon.stop() == 0, "the daemon ends with 0"
     finally:
         mount.close()

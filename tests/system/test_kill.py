@@ -1,8 +1,7 @@
-"""Daemons and trainers that die, and what the others notice of it: nothing.
+"""Daemons and trainers are killed; other processes do not notice.
 
-The readers are `tokctl cat`, so libtokend's re-attaching is what is tested. Their pipes are small
-and are emptied in step with the kills: a reader is never far ahead, and nearly every kill finds it
-in the middle of its ring.
+The readers are `tokctl cat`, so libtokend's reconnecting is tested. Their pipes are small, and are
+emptied in step with the kills, so that nearly every kill finds a reader in the middle of its ring.
 """
 
 import os
@@ -31,12 +30,12 @@ from lib import (
 
 KILLS, STOPS, RESTARTS = 200, 10, 10
 MICRO, WORLD = 4, 2
-BATCHES = 24000  # of each rank; a hundred for every event, many times what ring and pipe hold
+BATCHES = 24000  # per rank: a hundred per event, many times more than ring and pipe hold
 CYCLES = 200
 
 
 class Reader:
-    """tokctl cat of one rank, read as far as it is allowed to."""
+    """tokctl cat of one rank, read up to a limit."""
 
     def __init__(self, place, socket, rank, want):
         self.want = want  # bytes
@@ -64,7 +63,7 @@ class Reader:
         self.ended = False
 
     def read(self, allowed):
-        """What is there, up to @allowed bytes in all."""
+        """Reads what is available, up to @allowed bytes in total."""
         while self.got < allowed and not self.ended:
             try:
                 data = os.read(self.pipe, min(65536, allowed - self.got))
@@ -86,15 +85,15 @@ class Reader:
 
 
 class Clock:
-    """Time goes on only while the readers read: the share of the run that is allowed so far."""
+    """Lets time pass only while the readers read: each event gets an equal share of their bytes."""
 
     def __init__(self, readers, events):
         self.readers = readers
         self.each = len(readers[0].want) * 0.95 / events
-        self.begun = 0  # events
+        self.begun = 0  # number of events
 
     def spend(self, seconds, share):
-        """Reads for so long, up to @share of what this event may."""
+        """Reads for @seconds, up to @share of this event's bytes."""
         begin = time.monotonic()
         while True:
             part = min(1.0, (time.monotonic() - begin) / seconds) if seconds else 1.0
@@ -109,7 +108,7 @@ class Clock:
 
 
 def random_moment(clock, daemon, rng):
-    """Now and then while it starts, else while it serves."""
+    """Waits for a random moment: mostly while the daemon serves, sometimes while it starts."""
     if rng.random() < 0.2:
         clock.spend(rng.uniform(0, 0.015), 0.2)
         return
@@ -127,8 +126,7 @@ def test_kill_daemons(shared, config, seed):
         Reader(place, daemon.socket, r, rank_rows(rows, r, WORLD, MICRO).tobytes())
         for r in range(WORLD)
     ]
-    # A first attach looks for its daemon only once, and a ring is there before its reader knows of
-    # it: wait for batches.
+    # A first attach looks for its daemon only once: wait for batches before the first kill.
     wait_for(lambda: all(select.select([r.pipe], [], [], 0)[0] for r in readers))
     clock = Clock(readers, KILLS + STOPS + RESTARTS)
     events = ["kill"] * KILLS + ["stop"] * STOPS + ["restart"] * RESTARTS
@@ -161,18 +159,18 @@ def test_kill_daemons(shared, config, seed):
     assert hit > KILLS // 2, (f"of these, {hit} had sessions", hit)
     assert frozen == STOPS, "daemons stopped and continued"
     assert restarted == RESTARTS, "daemons ended by SIGTERM with 0, and restarted"
-    assert living, "both readers lived through it all"
+    assert living, "both readers survived"
     for r, (reader, code) in enumerate(zip(readers, codes)):
         said = open(reader.log).read()
-        assert code == 0 and not said, (f"rank {r}: exit 0 and not a word", (code, said))
+        assert code == 0 and not said, (f"rank {r}: exit 0, and no message", (code, said))
         assert reader.got == len(reader.want), f"rank {r}: {BATCHES} batches, 0 lost, 0 repeated"
         assert reader.wrong_at is None, (f"rank {r}: 0 wrong", f"first at byte {reader.wrong_at}")
     assert daemon.stop() == 0, "the last daemon ends with 0"
 
 
 def forked_trainer(socket):
-    """A trainer that attaches and forks a child that keeps its socket and its ring. (trainer,
-    child, leash of the child).
+    """A trainer that attaches and forks a child, which keeps its socket and ring. Returns (trainer,
+    child, a pipe whose end ends the child).
     """
     out, into = os.pipe()
     held, leash = os.pipe()
@@ -184,7 +182,7 @@ def forked_trainer(socket):
         client.next()
         child = os.fork()
         if child == 0:
-            os.read(held, 1)  # until the test lets go of the leash, or ends
+            os.read(held, 1)  # until the test closes the pipe
             os._exit(0)
         os.write(into, str(child).encode())
         while True:
@@ -198,7 +196,7 @@ def forked_trainer(socket):
 
 
 def sessions_of(client):
-    """By the wire: faster than a tokctl."""
+    """All sessions, over the wire: faster than tokctl."""
     client.tell(op="status", after=0)
     sessions = []
     while True:
@@ -227,7 +225,7 @@ def test_kill_trainers(shared, config):
                 time.sleep(0.001)
                 pids = {s["pid"] for s in sessions_of(watcher)}
             times.append(time.monotonic() - begin)
-            os.kill(child, 0)  # it is there and holds the socket
+            os.kill(child, 0)  # it lives, with the socket open
             witness.step()
         finally:
             watcher.close()
@@ -243,7 +241,7 @@ def test_kill_trainers(shared, config):
         ),
         text,
     )
-    assert times[-1] < 5, ("none stays", text)
+    assert times[-1] < 5, ("all of them are gone", text)
     sessions, total = status(daemon.socket)
     assert [s["pid"] for s in sessions] == [os.getpid()], "tokctl status lists the witness alone"
     assert total["lost_wakes"] + sessions[0]["lost_wakes"] == 0, "no wake-up was lost"
@@ -254,7 +252,7 @@ def test_kill_trainers(shared, config):
 
 
 def attach_and_die(socket):
-    """A trainer that is killed in the middle of its ring."""
+    """Kills a trainer in the middle of its ring. False: it died before."""
     out, into = os.pipe()
     trainer = os.fork()
     if trainer == 0:
@@ -303,17 +301,19 @@ def test_return_to_start(shared, config):
     assert lived == CYCLES, f"{CYCLES} trainers attached and were killed"
     assert wait_for(idle), ("their sessions are gone", status(daemon.socket))
     assert wait_for(lambda: daemon.fds() == fds), (
-        "the daemon's descriptors are what they were",
+        "the daemon has as many descriptors as before",
         (fds, daemon.fds()),
     )
     assert daemon.memory_kib("RssShmem") == shared, "its shared memory too (RssShmem)"
-    assert status(daemon.socket)[1]["memory_bytes"] == counted, "and what it counts as used"
+    assert status(daemon.socket)[1]["memory_bytes"] == counted, (
+        "and the memory that it counts as used"
+    )
     grown = daemon.memory_kib("RssAnon") - own
-    if not sanitized():  # which keeps what is freed
+    if not sanitized():  # sanitizers keep freed memory
         assert grown < 1024, (f"its own memory grew by {grown} KiB", grown)
-    assert witness.step(), "0 wrong for the client beside them"
+    assert witness.step(), "the other client read no wrong batch"
     witness.close()
-    assert daemon.stop() == 0, "exit 0 after it"
+    assert daemon.stop() == 0, "exit 0"
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""The log never holds up the daemon and does not grow without limit, whatever a client does; nor do
-idle scrapers stop /metrics.
+"""The log never blocks the daemon, and clients cannot make it grow without limit. Idle scrapers do
+not block /metrics.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ F_SETPIPE_SZ = 1031
 
 
 def provoke(path, times):
-    """Clients that are refused, each of which is a line of the log. How many it were."""
+    """Connects clients that are refused, each with a line in the log. Returns their number."""
     refused = 0
     for _ in range(times):
         client = Client(path)
@@ -90,12 +90,12 @@ def test_flood(place, config):
         os.waitpid(pid, 0)
         named = wait_for(lambda: f"uid {NOBODY} may not connect" in daemon.log())
         assert named, ("flood: another user's line is written", daemon.log()[-500:])
-    assert daemon.stop() == 0, "flood: it stops"
-    assert has(daemon.log(), "SIGTERM: stopping"), "flood: last words are written"
+    assert daemon.stop() == 0, "flood: the daemon stops"
+    assert has(daemon.log(), "SIGTERM: stopping"), "flood: the last lines are written"
 
 
 def test_full_pipe(place, config):
-    """Nobody reads its stderr, and not one more byte fits into the pipe."""
+    """The daemon's stderr is a full pipe that nobody reads."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
     os.set_blocking(writer, False)
@@ -107,13 +107,13 @@ def test_full_pipe(place, config):
     def answers():
         return run(TOKCTL, "status", "--socket", path)[0] == 0
 
-    assert wait_for(answers), ("full pipe: it starts", "no answer")
-    assert provoke(path, 50) == 50, "full pipe: it refuses"
+    assert wait_for(answers), ("full pipe: the daemon starts", "no answer")
+    assert provoke(path, 50) == 50, "full pipe: it refuses clients"
     assert answers(), "full pipe: it still answers"
-    assert bytes_waiting(reader) == filled, "full pipe: not a byte was written"
+    assert bytes_waiting(reader) == filled, "full pipe: nothing was written"
     os.read(reader, filled)
     assert has(read_until(reader, b"attach: stream").decode(), "ready at"), (
-        "full pipe: what waited is written once it is read"
+        "full pipe: the lines are written once the pipe is read"
     )
     os.write(writer, b"x" * (4096 - bytes_waiting(reader)))
     provoke(path, 5)
@@ -143,7 +143,7 @@ def test_metrics(place, config):
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
         took = time.monotonic() - begin
         assert page.startswith(b"#") and took < 3, (
-            "metrics: 64 idle connections do not stop a scrape",
+            "metrics: 64 idle connections do not block a scrape",
             took,
         )
     for one in idle:
