@@ -3,18 +3,16 @@
  */
 #include "daemon/catalog/catalog.h"
 #include "daemon/catalog/dataset_note.h"
+#include "daemon/config/options.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/place.h"
 #include "daemon/control/rereads.h"
 #include "daemon/control/server.h"
 #include "proto/fault.h"
-#include "proto/version.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,97 +21,12 @@
 #include <unistd.h>
 
 enum {
-	LINGER_MOST_S = 366 * 86400,
 	OPEN_SHARDS_MOST = 1024,
 	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
 	BACKOFF_S = 5,		   /* pause after a failed start, under systemd */
 	INDEXES_SHARE = 16,	   /* 1/16 of memory: is for the indexes of shards */
 };
-
-struct arguments {
-	const char *config;
-	const char *socket;
-	int private_lock; /* -1: none */
-	bool check;
-	unsigned linger_s;
-};
-
-static const char usage[] =
-	"usage: tokend -c FILE [--socket PATH] [--linger SECONDS] [--private FD] [--check]\n"
-	"  -c, --config FILE   the configuration (see config/tokend.yaml)\n"
-	"  --socket PATH       listen here instead of where the configuration says\n"
-	"  --linger SECONDS    leave when there was no session for so long\n"
-	"  --private FD        embedded mode: the process that starts us has locked PATH.lock, FD\n"
-	"                      is that lock, and all files next to the socket go with us; uses a\n"
-	"                      state_dir of our own instead of other users'\n"
-	"  --check             check configuration and shards, print what is never served, exit\n"
-	"  --version           print the version and exit\n";
-
-/* Returns the exit code, or -1 to continue. */
-static int parse(int argc, char **argv, struct arguments *a)
-{
-	static const struct option options[] = {
-		{"config", required_argument, NULL, 'c'},
-		{"socket", required_argument, NULL, 's'},
-		{"linger", required_argument, NULL, 'l'},
-		{"private", required_argument, NULL, 'p'},
-		{"check", no_argument, NULL, 'k'},
-		{"version", no_argument, NULL, 'v'},
-		{"help", no_argument, NULL, 'h'},
-		{0},
-	};
-	uint64_t number;
-	int option;
-
-	while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-		switch (option) {
-		case 'c':
-			a->config = optarg;
-			break;
-		case 's':
-			a->socket = optarg;
-			break;
-		case 'l':
-			if (!wire_digits(optarg, &number) || number < 1 || number > LINGER_MOST_S) {
-				fprintf(stderr, "tokend: --linger %s: must be 1 to %d seconds\n",
-					optarg, LINGER_MOST_S);
-				return 2;
-			}
-			a->linger_s = (unsigned)number;
-			break;
-		case 'p':
-			if (!wire_digits(optarg, &number) || number > INT_MAX) {
-				fprintf(stderr, "tokend: --private %s: must be a descriptor\n",
-					optarg);
-				return 2;
-			}
-			a->private_lock = (int)number;
-			break;
-		case 'k':
-			a->check = true;
-			break;
-		case 'v':
-			printf("tokend %s\n", TOKEND_VERSION);
-			return 0;
-		case 'h':
-			fputs(usage, stdout);
-			return 0;
-		default:
-			fputs(usage, stderr);
-			return 2;
-		}
-	}
-	if (a->private_lock >= 0 && (!a->socket || a->check)) {
-		fprintf(stderr, "tokend: --private: goes with --socket, and not with --check\n");
-		return 2;
-	}
-	if (!a->config || optind < argc) {
-		fputs(usage, stderr);
-		return 2;
-	}
-	return -1;
-}
 
 static double percent(uint64_t part, uint64_t whole)
 {
@@ -287,8 +200,8 @@ static void back_off(void)
 	sleep(BACKOFF_S);
 }
 
-static int serve(const struct catalog *catalog, const struct arguments *a,
-	struct listener *listener, struct cgroup *cgroup, const struct rereads *rereads)
+static int serve(const struct catalog *catalog, const struct options *a, struct listener *listener,
+	struct cgroup *cgroup, const struct rereads *rereads)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
@@ -356,7 +269,7 @@ static void end_on_signals(const struct listener *listener)
 }
 
 /* Listens. Called before the shards are opened: see listener_open(). */
-static bool listen_at(struct listener *listener, const struct arguments *a,
+static bool listen_at(struct listener *listener, const struct options *a,
 	const struct config *config, struct fault *fault)
 {
 	char own[WIRE_SOCKET_BYTES];
@@ -409,7 +322,7 @@ static int check(const struct catalog *catalog)
 	return refused ? fail_start(refused) : 0;
 }
 
-static int run(const struct arguments *a, struct listener *listener)
+static int run(const struct options *a, struct listener *listener)
 {
 	struct rereads rereads = {0};
 
@@ -442,12 +355,12 @@ static int run(const struct arguments *a, struct listener *listener)
 
 int main(int argc, char **argv)
 {
-	struct arguments a = {.private_lock = -1};
+	struct options a;
 	struct listener listener = {.fd = -1, .lock_fd = -1};
 	struct fault fault;
-	int code = parse(argc, argv, &a);
+	int code;
 
-	if (code >= 0)
+	if (!options_parse(&a, argc, argv, &code))
 		return code;
 	if (a.private_lock >= 0 && !listener_take(&listener, a.socket, a.private_lock, &fault)) {
 		fprintf(stderr, "tokend: %s\n", fault.text);

@@ -1,0 +1,165 @@
+#include "daemon/config/options.h"
+
+#include "proto/phrases.h"
+#include "proto/version.h"
+#include "proto/wire.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <string.h>
+
+enum { CONFIG, SOCKET, LINGER, PRIVATE, CHECK, VERSION, HELP, OPTIONS };
+enum { HELP_COLUMN = 22, USAGE = 2 };
+
+const struct option_row option_table[] = {
+	[CONFIG] = {"config", 'c', "FILE", .required = true,
+		.help = "the config file, see tokend.yaml(5)"},
+	[SOCKET] = {"socket", .value = "PATH",
+		.help = "listen here instead of at the config's socket"},
+	[LINGER] = {"linger", .value = "SECONDS", .least = 1, .most = 366 * 86400,
+		.help = "exit after this time without a session; default: never"},
+	[PRIVATE] = {"private", .value = "FD", .most = INT_MAX,
+		.help = "the lock on PATH.lock, from a process that starts its own daemon"},
+	[CHECK] = {"check", .help = "check the config and the shards, print the tokens that are "
+				    "never served, and exit"},
+	[VERSION] = {"version", .help = "print the version and exit"},
+	[HELP] = {"help", 'h', .help = "print this text and exit"},
+};
+const unsigned option_rows = OPTIONS;
+
+void options_synopsis(FILE *to)
+{
+	fputs("tokend", to);
+	for (int i = 0; i < VERSION; i++) {
+		const struct option_row *o = &option_table[i];
+
+		fputs(o->required ? " " : " [", to);
+		if (o->letter)
+			fprintf(to, "-%c", o->letter);
+		else
+			fprintf(to, "--%s", o->name);
+		fprintf(to, "%s%s%s", o->value ? " " : "", o->value ? o->value : "",
+			o->required ? "" : "]");
+	}
+}
+
+static void print_help(void)
+{
+	fputs("usage: ", stdout);
+	options_synopsis(stdout);
+	fputs("\nServes token shards to trainers on this node.\n\n", stdout);
+	for (int i = 0; i < OPTIONS; i++) {
+		const struct option_row *o = &option_table[i];
+		char left[64], letter[8] = "    ";
+
+		if (o->letter)
+			snprintf(letter, sizeof(letter), "-%c, ", o->letter);
+		snprintf(left, sizeof(left), "  %s--%s %s", letter, o->name,
+			o->value ? o->value : "");
+		printf("%-*s  %s", HELP_COLUMN, left, o->help);
+		if (o->least > 0)
+			printf(" (%" PRIu64 " to %" PRIu64 ")", o->least, o->most);
+		fputs("\n", stdout);
+	}
+}
+
+/* Prints an error of the command line and the usage line. Always false. */
+__attribute__((format(printf, 2, 3))) static bool fail(int *code, const char *text, ...)
+{
+	va_list args;
+
+	fputs("tokend: ", stderr);
+	va_start(args, text);
+	vfprintf(stderr, text, args);
+	va_end(args);
+	fputs("; usage: ", stderr);
+	options_synopsis(stderr);
+	fputs("\n", stderr);
+	*code = USAGE;
+	return false;
+}
+
+static bool take_number(int option, const char *text, uint64_t *number, int *code)
+{
+	const struct option_row *o = &option_table[option];
+
+	if (wire_digits(text, number) && *number >= o->least && *number <= o->most)
+		return true;
+	return fail(code, "--%s: '%s' is not " PHRASE_INTEGER, o->name, text, o->least, o->most);
+}
+
+static bool take(struct options *options, int option, int *code)
+{
+	uint64_t number;
+
+	switch (option) {
+	case CONFIG:
+		options->config = optarg;
+		return true;
+	case SOCKET:
+		options->socket = optarg;
+		return true;
+	case LINGER:
+		if (!take_number(LINGER, optarg, &number, code))
+			return false;
+		options->linger_s = (unsigned)number;
+		return true;
+	case PRIVATE:
+		if (!take_number(PRIVATE, optarg, &number, code))
+			return false;
+		options->private_lock = (int)number;
+		return true;
+	case CHECK:
+		options->check = true;
+		return true;
+	case VERSION:
+		puts("tokend " TOKEND_VERSION);
+		break;
+	case HELP:
+		print_help();
+		break;
+	}
+	*code = 0;
+	return false;
+}
+
+/* The row for which getopt_long() returned @found: its index + 1, or its letter. */
+static int row_of(int found)
+{
+	for (int i = 0; i < OPTIONS; i++)
+		if (found == i + 1 || found == option_table[i].letter)
+			return i;
+	return -1;
+}
+
+bool options_parse(struct options *options, int argc, char **argv, int *code)
+{
+	struct option names[OPTIONS + 1] = {0};
+	int found;
+
+	*options = (struct options){.private_lock = -1};
+	for (int i = 0; i < OPTIONS; i++)
+		names[i] = (struct option){option_table[i].name,
+			option_table[i].value ? required_argument : no_argument, NULL, i + 1};
+	opterr = 0;
+	while ((found = getopt_long(argc, argv, ":c:h", names, NULL)) != -1) {
+		int option = row_of(found);
+
+		if (option < 0)
+			return fail(code, found == ':' ? "%s needs a value" : "unknown option %s",
+				argv[optind - 1]);
+		if (!take(options, option, code))
+			return false;
+	}
+	if (optind < argc)
+		return fail(code, "unexpected argument '%s'", argv[optind]);
+	if (!options->config)
+		return fail(code, "needs -c FILE");
+	if (options->private_lock >= 0 && !options->socket)
+		return fail(code, "--private needs --socket");
+	if (options->private_lock >= 0 && options->check)
+		return fail(code, "--private and --check exclude each other");
+	return true;
+}
