@@ -43,6 +43,7 @@ modules = $(wildcard $(addprefix client/python/tokend/,*.py */*.py *.pyi py.type
 sources = $(wildcard $(foreach r,proto daemon daemon/* client/* client/*/* tests/* bench,$(r)/*.[ch]))
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
+manuals = $(addprefix build/gcc/man/,tokctl.1 tokend.8 tokend.yaml.5)
 Q   = $(if $(V),,@)
 say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)';)
 
@@ -60,7 +61,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL = all
 .SECONDARY:
 
-all: programs python links ## daemon, tokctl, library and Python package, in build/bin, build/lib and build/python
+all: programs python links $(manuals) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
 programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
 unit: $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer fake/libcuda.so.1)
 
@@ -131,6 +132,7 @@ $(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state st
 $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/all.a
 	$(program) -fsanitize=fuzzer
 
+build/gcc/man/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< help --man $* >$@
 links: programs # build/bin and build/lib
 	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib
 
@@ -205,7 +207,6 @@ wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, with all libraries th
 	$(Q)build/wheel-venv/bin/python client/python/wheel.py build/dist
 
 units   = $(wildcard systemd/*.service systemd/*.socket)
-manuals = $(filter-out build/%,$(wildcard */*.[158] */*/*.[158]))
 manual  = $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
 fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|'
 site    = $(DESTDIR)$(PREFIX)/lib/tokend/python
@@ -227,8 +228,7 @@ install: all ## install into PREFIX (/usr/local) below DESTDIR
 uninstall: ## remove what install made
 	$(Q)rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/tokend bin/tokctl include/tokend.h)
 	$(Q)rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libtokend.so libtokend.so.1 pkgconfig/tokend.pc)
-	$(Q)rm -f $(units:systemd/%=$(DESTDIR)$(UNITDIR)/%) $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
-	$(Q)rm -f $(foreach page,$(manuals),$(call manual,$(page)))
+	$(Q)rm -f $(units:systemd/%=$(DESTDIR)$(UNITDIR)/%) $(DESTDIR)$(SYSUSERSDIR)/tokend.conf $(foreach page,$(manuals),$(call manual,$(page)))
 	$(Q)rm -rf $(DESTDIR)$(PREFIX)/lib/tokend $(DESTDIR)$(DOCDIR)
 
 # ---- maintenance ----

@@ -4,6 +4,7 @@
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/help.h"
+#include "client/ctl/man/man.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/online/commands.h"
 #include "proto/version.h"
@@ -34,6 +35,7 @@ static int help(FILE *to)
 	fputs("tokctl COMMAND …: looks at and edits what tokend serves\n\n", to);
 	ctl_help_all(to, commands);
 	fputs("\n`tokctl help COMMAND` lists its options. --json prints one object a line.\n"
+	      "`tokctl help --man tokctl.1 | man -l -` shows the man page.\n"
 	      "Exit status: 0 success, 1 failure or a negative answer, 2 usage error.\n",
 		to);
 	return to == stdout ? CTL_OK : CTL_USAGE;
@@ -62,6 +64,8 @@ int main(int argc, char **argv)
 {
 	if (argc < 2)
 		return help(stderr);
+	if (strcmp(argv[1], "help") == 0 && argc == 4 && strcmp(argv[2], "--man") == 0)
+		return ctl_man(commands, argv[3]);
 	if (strcmp(argv[1], "help") == 0 && argc > 2)
 		return help_on(argc - 2, argv + 2);
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||

@@ -67,6 +67,8 @@ def contents():
     files["tokend/_tokend.abi3.so"] = BUILT / "python/tokend/_tokend.abi3.so"
     files["tokend/lib/libtokend.so.1"] = BUILT / "gcc/lib/libtokend.so.1"
     files["tokend/include/tokend.h"] = ROOT / "client/lib/tokend.h"
+    for page in (BUILT / "gcc/man").iterdir():  # pip installs them into share/man
+        files[f"tokend-{version()}.data/data/share/man/man{page.suffix[1:]}/{page.name}"] = page
     for program in ("tokend", "tokctl"):
         files[f"tokend/bin/{program}"] = BUILT / "gcc/bin" / program
     return files

@@ -57,7 +57,14 @@ ROOMS = {
         "client/lib/tokend.h",
         "proto",
     ],
-    "client/ctl/main.c": ["client/ctl/common", "client/ctl/offline", "client/ctl/online", "proto"],
+    "client/ctl/man": ["client/ctl/common", "daemon/config", "proto"],
+    "client/ctl/main.c": [
+        "client/ctl/common",
+        "client/ctl/man",
+        "client/ctl/offline",
+        "client/ctl/online",
+        "proto",
+    ],
     "client/python/src": ["client/lib/tokend.h"],
     "client/example": ["client/lib/tokend.h"],
 }

@@ -63,7 +63,6 @@ def problems(path):
 TO_COME = {
     "bench",
     "client/python",
-    "config",
     "daemon/catalog",
     "daemon/shard",
     "tests",

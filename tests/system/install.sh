@@ -54,6 +54,11 @@ sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$units"/*.service | while read -r starte
 	[ -x "$root$started" ]
 done
 
+# The man pages.
+for page in man1/tokctl.1 man8/tokend.8 man5/tokend.yaml.5; do
+	[ -z "$(man --warnings -l "$top/share/man/$page" 2>&1 >/dev/null)" ]
+done
+
 quiet_make uninstall
 left=$(find "$root" ! -type d)
 [ -z "$left" ] || { echo "left behind: $left" && exit 1; }

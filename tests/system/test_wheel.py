@@ -182,6 +182,17 @@ def test_commands(venv):
     )
 
 
+def test_man_pages(venv):
+    """They are where man looks for the pages of programs in the environment's bin."""
+    venv, _ = venv
+    for page in ("man1/tokctl.1", "man8/tokend.8", "man5/tokend.yaml.5"):
+        path = f"{venv}/share/man/{page}"
+        assert open(path).read() == open(f"{REPO}/build/gcc/man/{os.path.basename(page)}").read()
+    path = {**os.environ, "PATH": f"{venv}/bin:/usr/bin:/bin"}
+    code, out, err = run("man", "-w", "tokctl", env=path)
+    assert code == 0 and out.decode().startswith(venv), (out, err)
+
+
 def system_copies(site):
     """The same libraries as the system has them, in whatever version: what a machine without them
     lacks.

@@ -1,0 +1,103 @@
+/* tokctl(1). */
+#include "client/ctl/common/help.h"
+#include "client/ctl/man/page.h"
+#include "client/ctl/man/roff.h"
+
+#include <stdlib.h>
+
+static const char ABOUT[] =
+	"`plan`, `when`, `inspect`, `pack`, `verify` and `cursor` read the config, shards, cursors "
+	"and records. They need no daemon. `cat`, `status`, `top`, `mix`, `skip`, `checkpoint`, "
+	"`drain` and `rescale` connect to a running daemon.\n\n"
+	"Options may come anywhere after the command. Numbers are decimal digits. Results go to "
+	"stdout, messages to stderr. `tokctl help` lists the commands, `tokctl help COMMAND` the "
+	"options of one, and `tokctl help --man PAGE` prints the source of a man page: tokctl.1, "
+	"tokend.8 or tokend.yaml.5.";
+
+static const struct page_item statuses[] = {
+	{"0", "Success."},
+	{"1", "Failure, or a negative answer: cursors differ, shards are faulty, a proof failed."},
+	{"2", "Usage error."},
+	{NULL, NULL},
+};
+
+static const struct page_item variables[] = {
+	{"TOKEND_SOCKET", "The daemon's socket. It comes before the socket of `-c FILE`, and after "
+			  "`--socket`."},
+	{"TOKEND_TRUST_UID", "User numbers, separated by commas. tokctl and trainers connect only "
+			     "to a daemon of root, of their own user, or of a user listed here."},
+	{"XDG_RUNTIME_DIR",
+		"Without `--socket`, `$TOKEND_SOCKET` and a socket in the config, "
+		"`$XDG_RUNTIME_DIR/tokend/tokend.sock` and `/tmp/tokend-UID/tokend.sock` "
+		"are tried before `/run/tokend/tokend.sock`."},
+	{NULL, NULL},
+};
+
+static const struct page_item files[] = {
+	{"/run/tokend/tokend.sock", "The default socket."},
+	{"/var/lib/tokend/STREAM/RUN/", "The snapshots of a run, TAG.cursor, and its mix log, "
+					"mixes/. The directory is state_dir of the config."},
+	{NULL, NULL},
+};
+
+static void put_options(FILE *to, const struct ctl_command *command)
+{
+	char range[128];
+
+	for (unsigned i = 0; i < command->count; i++) {
+		const struct ctl_option *o = &command->options[i];
+
+		if (!o->name)
+			continue;
+		ctl_range(o, range, sizeof(range));
+		page_option(to, o->letter, o->name, o->kind == CTL_FLAG ? NULL : o->value);
+		roff_phrase(to, o->help, range, ".");
+		if (o->required)
+			fputs("Required.\n", to);
+	}
+}
+
+static void put_command(FILE *to, const struct ctl_command *command)
+{
+	char title[64], *synopsis = NULL;
+	size_t bytes;
+	FILE *text;
+
+	snprintf(title, sizeof(title), "tokctl %s", command->name);
+	roff_subsection(to, title);
+	roff_phrase(to, command->help, "", ".");
+	text = open_memstream(&synopsis, &bytes);
+	if (text) {
+		ctl_synopsis(text, command);
+		fclose(text);
+		roff_synopsis(to, synopsis);
+		free(synopsis);
+	}
+	if (command->about)
+		roff_text(to, command->about);
+	put_options(to, command);
+	if (command->examples)
+		page_examples(to, command->examples);
+	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++)
+		put_command(to, command->subcommands[i]);
+}
+
+void page_tokctl(FILE *to, const struct ctl_command *const *commands)
+{
+	roff_begin(to, "tokctl", 1, "inspect and edit what tokend serves");
+	roff_section(to, "SYNOPSIS");
+	fputs(".B tokctl\n.I COMMAND\n[\\fIARGUMENT\\fR...] [\\fIOPTION\\fR...]\n.br\n"
+	      ".B tokctl help\n[\\fICOMMAND\\fR | \\fB\\-\\-man\\fR \\fIPAGE\\fR]\n.br\n"
+	      ".B tokctl \\-\\-version\n",
+		to);
+	roff_section(to, "DESCRIPTION");
+	roff_text(to, ABOUT);
+	roff_section(to, "COMMANDS");
+	for (unsigned i = 0; commands[i]; i++)
+		put_command(to, commands[i]);
+	page_items(to, "EXIT STATUS", statuses);
+	page_items(to, "ENVIRONMENT", variables);
+	page_items(to, "FILES", files);
+	roff_section(to, "SEE ALSO");
+	fputs(".BR tokend (8),\n.BR tokend.yaml (5)\n", to);
+}

@@ -1,0 +1,80 @@
+/* tokend(8). */
+#include "client/ctl/man/page.h"
+#include "client/ctl/man/roff.h"
+#include "daemon/config/options.h"
+
+#include <inttypes.h>
+
+static const char ABOUT[] =
+	"tokend reads token shards, shuffles and mixes them, and keeps batches ready in shared "
+	"memory for each trainer process of this node. It opens all shards once and serves until "
+	"SIGTERM or SIGINT. The config is read only at the start.\n\n"
+	"Trainers survive a restart: they go on with the batches that are ready, reconnect, and "
+	"attach at their own position. So a new config takes effect with a restart.\n\n"
+	"Log lines go to stderr, one a line. Under systemd, tokend reports its state, takes the "
+	"socket that systemd listens on, and answers the watchdog. A start that fails waits 5 "
+	"seconds before it exits there.\n\n"
+	"`tokend -c FILE --check` opens no socket and needs no daemon. Run it before a restart.";
+
+static const struct ctl_example *const examples =
+	CTL_EXAMPLES({"check a config and its shards", "tokend -c tokend.yaml --check"},
+		{"serve at another socket, until nobody has used it for a second",
+			"tokend -c tokend.yaml --socket \"$PWD/other.sock\" --linger 1"});
+
+static const struct page_item statuses[] = {
+	{"0", "Ended by SIGTERM, SIGINT or `--linger`; with `--check`, the config is valid."},
+	{"1", "The config, a shard or the socket cannot be used. A message says why."},
+	{"2", "Usage error."},
+	{NULL, NULL},
+};
+
+static const struct page_item variables[] = {
+	{"XDG_RUNTIME_DIR", "Where the socket is if this user may not create the default one. See "
+			    "socket in `tokend.yaml`(5)."},
+	{"STATE_DIRECTORY", "Set by systemd: state_dir if the config does not set it."},
+	{"XDG_STATE_HOME, HOME",
+		"Where state_dir is if this user may not write to the default "
+		"one: `$XDG_STATE_HOME/tokend`, otherwise `$HOME/.local/state/tokend`."},
+	{"NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, LISTEN_FDS, LISTEN_PID, JOURNAL_STREAM",
+		"Set by systemd. See `systemd.exec`(5) and `sd_notify`(3)."},
+	{NULL, NULL},
+};
+
+static const struct page_item files[] = {
+	{"/etc/tokend/tokend.yaml", "The config of the systemd unit."},
+	{"/run/tokend/tokend.sock",
+		"The default socket. Next to it is its lock, tokend.sock.lock."},
+	{"/var/lib/tokend", "The default state_dir: snapshots of cursors, and mix logs."},
+	{NULL, NULL},
+};
+
+static void put_option(FILE *to, const struct option_row *o)
+{
+	char range[64] = "";
+
+	if (o->least > 0)
+		snprintf(range, sizeof(range), "%" PRIu64 " to %" PRIu64, o->least, o->most);
+	page_option(to, o->letter, o->name, o->value);
+	roff_phrase(to, o->help, range, ".");
+	if (o->required)
+		fputs("Required.\n", to);
+}
+
+void page_tokend(FILE *to)
+{
+	roff_begin(to, "tokend", 8, "serve token shards to the trainers of a node");
+	roff_section(to, "SYNOPSIS");
+	fputs(".B tokend\n\\fB\\-c\\fR \\fIFILE\\fR [\\fIOPTION\\fR...]\n", to);
+	roff_section(to, "DESCRIPTION");
+	roff_text(to, ABOUT);
+	roff_section(to, "OPTIONS");
+	for (unsigned i = 0; i < option_rows; i++)
+		put_option(to, &option_table[i]);
+	roff_section(to, "EXAMPLES");
+	page_examples(to, examples);
+	page_items(to, "EXIT STATUS", statuses);
+	page_items(to, "ENVIRONMENT", variables);
+	page_items(to, "FILES", files);
+	roff_section(to, "SEE ALSO");
+	fputs(".BR tokctl (1),\n.BR tokend.yaml (5)\n", to);
+}
