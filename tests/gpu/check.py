@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""What only a real GPU can show of copies out of the ring. `make check-gpu PYTHON=…`, with a Python
-whose torch sees the GPU.
+"""Checks of copies to a GPU that need a real GPU. `make check-gpu PYTHON=…` runs them.
 
-Takes what was built here, else what was carried here (`make gpu-kit`): it needs torch and a driver,
-nothing else and no network.
+Uses the programs of this tree's build, otherwise those of `make gpu-kit`. Needs torch and a driver,
+but no network.
 
-check.py [PATTERN…] runs the checks whose names hold one. Each prints lines "ok", "FAIL" or "info"
-(a figure that is no promise). Exit status: 0 all ok, 77 there is no GPU (the last line is "skipped:
-why"), else 1. What was seen goes into RESULTS.md, by hand, with the machine's name: until it stands
-there nothing is claimed.
+check.py [PATTERN…] runs the checks whose names contain a pattern. Each prints lines "ok", "FAIL" or
+"info" (a figure without a limit). Exit status: 0 all ok, 1 a check failed, 77 no GPU (the last line
+is "skipped: why"). Enter the results into RESULTS.md by hand, with the machine's name.
 """
 
 import os
@@ -22,7 +20,7 @@ from check_common import Daemon, failed, info, no_gpu, ok
 
 
 def checks():
-    """{name: function}, in the order in which they stand in their files."""
+    """{name: function}, in the order of the files."""
     return {
         name: function
         for module in (check_copies, check_processes, check_training)

@@ -1,4 +1,4 @@
-"""What the checks share: where tokend is, the report, a daemon, sessions, what must arrive."""
+"""Shared by the checks: paths, the report, a daemon, sessions, expected tokens."""
 
 import ctypes
 import json
@@ -41,7 +41,7 @@ streams:
 
 
 def no_gpu():
-    """Why nothing can be run here, or None."""
+    """Why the checks cannot run on this machine, or None."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -49,15 +49,15 @@ def no_gpu():
     try:
         import torch
     except ImportError as error:
-        return f"a driver, but no torch in {sys.executable}: {error}"
+        return f"there is a driver, but {sys.executable} has no torch: {error}"
     if not torch.cuda.is_available():
-        return f"torch {torch.__version__} of {sys.executable} sees none"
+        return f"torch {torch.__version__} of {sys.executable} finds none"
     return None
 
 
-# ---- what is reported ----
+# ---- the report ----
 
-failed = []  # the names of the checks' statements that did not hold
+failed = []  # names of failed statements
 
 
 def ok(name, good, seen=""):
@@ -70,7 +70,7 @@ def info(name, value):
     print(f"info  {name}: {value}", flush=True)
 
 
-# ---- a daemon, sessions, what must arrive ----
+# ---- a daemon, sessions, expected tokens ----
 
 
 class Daemon:
@@ -86,8 +86,8 @@ class Daemon:
     def start(self):
         if not (BIN / "tokend").exists():
             raise SystemExit(
-                f"no {BIN}/tokend: `make all` here, or carry build/gpu here, which `make "
-                "gpu-kit` makes elsewhere"
+                f"{BIN}/tokend does not exist; run `make all`, or copy build/gpu of `make gpu-kit` "
+                "from another machine"
             )
         self.process = subprocess.Popen(
             [BIN / "tokend", "-c", self.dir / "tokend.yaml"], stderr=open(self.dir / "log", "a")
@@ -118,7 +118,7 @@ class Daemon:
 
 
 class Session:
-    """A client with places for its small arrays."""
+    """A client with buffers for its small arrays."""
 
     def __init__(self, daemon, micro=8, slots=4, position=0):
         import torch
@@ -144,7 +144,7 @@ class Session:
 
 
 def want(daemon, batches, micro=8, position=0):
-    """The tokens that must arrive, by the way that knows no GPU."""
+    """The expected tokens, read without a GPU."""
     session = Session(daemon, micro, position=position)
     rows = [session.on_cpu() for _ in range(batches)]
     session.close()
@@ -161,13 +161,13 @@ def feed(session):
     from tokend import device
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # not to be registered is a failure here
+        warnings.simplefilter("error")  # a ring that is not registered is a failure here
         return device.Feed(session.client, session.client.shape(), "cuda")
 
 
 def slow(torch, ms):
-    """Keeps the current stream busy for about so long."""
-    torch.cuda._sleep(int(ms * 1.5e6))  # cycles, at some 1.5 GHz
+    """Keeps the current stream busy for about @ms milliseconds."""
+    torch.cuda._sleep(int(ms * 1.5e6))  # cycles, at about 1.5 GHz
 
 
 def median(values):

@@ -1,4 +1,4 @@
-"""Copies out of the ring: registered memory, rates, and when a slot goes back."""
+"""Copies from the ring: registered memory, rates, and when a slot is released."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ from check_common import GIB, Session, feed, info, median, ok, slow, want
 
 
 def rates(torch, sources, rounds=25, copies=20):
-    """GB/s of copies of each tensor to the device, in turns."""
+    """GB/s of copies of each tensor to the device, measured in turns."""
     to, seen = (
         torch.empty_like(next(iter(sources.values())), device="cuda"),
         {name: [] for name in sources},
@@ -34,7 +34,7 @@ def check_is_pinned(torch, daemon):
     session.client.lend(2)
     session.take()
     before = torch.from_dlpack(session.client.view())
-    ok("is_pinned: not before it is registered", not before.is_pinned())
+    ok("is_pinned: false before registering", not before.is_pinned())
     session.client.pin(0)
     ok("is_pinned: a tensor over a slot", before.is_pinned())
     session.take()
@@ -46,7 +46,7 @@ def check_is_pinned(torch, daemon):
     del before, tensor
     session.close()
     ok(
-        "is_pinned: nothing is left registered",
+        "is_pinned: nothing stays registered",
         "tokend-data" not in Path("/proc/self/maps").read_text(),
     )
 
@@ -60,7 +60,7 @@ def check_rate(torch, daemon):
         ring = torch.from_dlpack(session.client.view()).view(torch.int16)
         pinned, pageable = torch.empty_like(ring, pin_memory=True).copy_(ring), ring.clone()
         seen = rates(torch, {"ring": ring, "torch pinned": pinned, "pageable": pageable})
-        size = f"{ring.nbytes / 1e6:.2f} MB a slot"
+        size = f"{ring.nbytes / 1e6:.2f} MB per slot"
         info(f"rate, {size}", ", ".join(f"{name} {value:.1f} GB/s" for name, value in seen.items()))
         ok(
             f"rate, {size}: ring ≥ 0.95 of torch's own pinned memory",
@@ -87,7 +87,7 @@ def check_early_return(torch, daemon):
         took[name] = (time.perf_counter() - begin) * 1e3
         torch.cuda.synchronize()
     info(
-        "early return behind a stream that is busy for some 200 ms",
+        "early return on a stream that is busy for about 200 ms",
         ", ".join(f"{k} {v:.3f} ms" for k, v in took.items()),
     )
     ok("early return: from the ring within 2 ms", took["ring"] < 2, f"{took['ring']:.3f} ms")
@@ -96,8 +96,8 @@ def check_early_return(torch, daemon):
 
 
 def check_reuse(torch, daemon):
-    """Slots come back at their event, not before, behind streams that are late; and a control that
-    gives them back early.
+    """Slots are released at the event of their copy, also on late streams. A control that releases
+    them early must fail.
     """
     batches, micro = 60, 8
     right = want(daemon, batches, micro)
@@ -113,7 +113,7 @@ def check_reuse(torch, daemon):
         for i, (got, tokens) in enumerate(zip(seen, right, strict=True))
         if not torch.equal(got.cpu(), tokens)
     ]
-    ok(f"reuse: {batches} late batches arrive as they are", not wrong, wrong)
+    ok(f"reuse: {batches} late batches arrive unchanged", not wrong, wrong)
     session.close()
 
     session, cudart = Session(daemon, micro, slots=3), torch.cuda.cudart()
@@ -123,7 +123,9 @@ def check_reuse(torch, daemon):
         line for line in Path("/proc/self/maps").read_text().splitlines() if "tokend-data" in line
     )
     begin, end = (int(word, 16) for word in line.split()[0].split("-"))
-    error = int(cudart.cudaHostRegister(begin, end - begin, 0))  # behind our back: nobody waits
+    error = int(
+        cudart.cudaHostRegister(begin, end - begin, 0)
+    )  # tokend does not know: it does not wait for copies
     assert error == 0, f"cudaHostRegister: {error}"
     side, seen = torch.cuda.Stream(), []
     for i in range(batches):
@@ -142,7 +144,7 @@ def check_reuse(torch, daemon):
         for got, tokens in zip(seen, right, strict=True)
     )
     ok(
-        "reuse: the negative control (slots given back early) arrives wrong",
+        "reuse: the control (slots released early) arrives wrong",
         wrong > 0,
         f"{wrong} of {batches} batches wrong",
     )
@@ -151,9 +153,9 @@ def check_reuse(torch, daemon):
 
 
 def check_view(torch, daemon):
-    """Lent slots are not registered, so a driver has what it copies of them before it returns, and
-    they may go back at once: relied on by whoever moves a view behind a stream that is late. Where
-    a GPU reads pageable memory by itself (HMM, ATS), too.
+    """Lent slots are not registered, so a copy reads them before the call returns, and they may be
+    released at once. This must hold on late streams, and on GPUs that read pageable memory directly
+    (HMM, ATS).
     """
     from tokend import Loader
 
@@ -171,15 +173,11 @@ def check_view(torch, daemon):
         for i, (got, tokens) in enumerate(zip(seen, right, strict=True))
         if not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens)
     ]
-    ok(
-        "view: moved behind a late stream and given back at once, it arrives as it is",
-        not wrong,
-        wrong,
-    )
+    ok("view: copied on a late stream and released at once, it arrives unchanged", not wrong, wrong)
 
 
 def check_registration(torch, daemon):
-    """Seconds a GiB, of a ring and of memory with and without huge pages."""
+    """Seconds per GiB, of a ring and of memory with and without huge pages."""
     session = Session(daemon, 4096, slots=64)
     torch.empty(1, device="cuda")
     begin = time.perf_counter()
@@ -204,7 +202,7 @@ def check_registration(torch, daemon):
             os.ftruncate(fd, GIB)
             memory = mmap.mmap(fd, GIB)
         except OSError as error:
-            info(f"registration, memfd of {name}", f"none to be had: {error.strerror}")
+            info(f"registration, memfd of {name}", f"not available: {error.strerror}")
             continue
         finally:
             os.close(fd)

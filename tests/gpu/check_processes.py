@@ -1,4 +1,4 @@
-"""Daemons and trainers that are killed or leave, a daemon without CUDA, and the C programs."""
+"""Killed daemons and trainers, trainers that exit, a daemon without CUDA, and the C programs."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def check_daemon_killed(torch, daemon):
             with torch.cuda.stream(source._gpu.side):
                 slow(torch, 300)
         if i == 13:
-            daemon.kill()  # copies are queued behind the delay
+            daemon.kill()  # copies are queued after the delay
             threading.Timer(0.3, daemon.start).start()
         seen.append(source.next(session.take)[0])
     torch.cuda.synchronize()
@@ -31,7 +31,7 @@ def check_daemon_killed(torch, daemon):
         "daemon killed mid-copy: the new ring is registered",
         session.client.shape()["pinned_bytes"] > 0,
     )
-    ok("daemon killed mid-copy: lost and found once", session.client.shape()["reattached"] == 1)
+    ok("daemon killed mid-copy: attached again once", session.client.shape()["reattached"] == 1)
     session.close()
 
 
@@ -59,16 +59,20 @@ def check_trainer_killed(torch, daemon):
         said = victim.stdout.readline()
         victim.send_signal(signal.SIGKILL)
         assert victim.wait() == -signal.SIGKILL and said == "now\n", (
-            f"the trainer ended by itself: {victim.returncode}"
+            f"the trainer exited before it was killed: {victim.returncode}"
         )
         until = time.monotonic() + 10
         while daemon.sessions() and time.monotonic() < until:
             time.sleep(0.01)
-    ok("trainer killed mid-copy: its sessions are gone", daemon.sessions() == 0, daemon.sessions())
+    ok(
+        "trainer killed mid-copy: its sessions have ended",
+        daemon.sessions() == 0,
+        daemon.sessions(),
+    )
     right, session = want(daemon, 10), Session(daemon)
     source = feed(session)
     got = [source.next(session.take)[0] for _ in range(10)]
-    ok("trainer killed mid-copy: the next one has its tokens", same(got, right))
+    ok("trainer killed mid-copy: the next one gets the right tokens", same(got, right))
     session.close()
 
 
@@ -88,7 +92,7 @@ if {fork}:
         except tokend.ForkedError:
             os._exit(0)
         os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0, "the child was not refused"
+    assert os.waitpid(child, 0)[1] == 0, "the child was not rejected"
     next(loader)
 if {work}:
     slow(torch, 200)
@@ -98,12 +102,10 @@ print("end", flush=True)
 
 
 def check_leaving(torch, daemon):
-    """A process that ends as most do: nothing is closed, the interpreter and the driver come down
-    as they like.
-    """
+    """A process that exits without closing anything ends without errors."""
     for name, fork, work in (
         ("a process", False, False),
-        ("one with copies under way", False, True),
+        ("one with queued copies", False, True),
         ("one that had forked", True, False),
     ):
         code = LEAVER.format(
@@ -119,7 +121,7 @@ def check_leaving(torch, daemon):
         )
         good = done.returncode == 0 and done.stdout == "end\n" and "rror" not in done.stderr
         ok(
-            f"leaving: {name} ends well",
+            f"leaving: {name} ends without errors",
             good,
             (done.returncode, done.stderr) if not good else f"{time.perf_counter() - begin:.1f} s",
         )
@@ -133,9 +135,9 @@ def check_daemon_without_cuda(torch, daemon):
     maps = (process / "maps").read_text()
     ok("the daemon has no CUDA library mapped", "libcuda" not in maps and "/dev/nvidia" not in maps)
     opened = [os.readlink(fd) for fd in (process / "fd").iterdir()]
-    ok("the daemon has no device of it open", not any("nvidia" in name for name in opened), opened)
+    ok("the daemon has no NVIDIA device open", not any("nvidia" in name for name in opened), opened)
     if shutil.which("nvidia-smi") is None:
-        info("the daemon is not among nvidia-smi's processes", "there is no nvidia-smi here")
+        info("the daemon is not among nvidia-smi's processes", "nvidia-smi does not exist")
     else:
         query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
         done = subprocess.run(query, capture_output=True, text=True, check=False)
@@ -153,7 +155,7 @@ def check_daemon_without_cuda(torch, daemon):
 
 
 def check_programs(torch, daemon):
-    """The C example and the benchmark, against the CUDA runtime."""
+    """The C example and the benchmark, with the CUDA runtime."""
     commands = {
         "example-gpu-trainer": [CUDA_BIN / "example-gpu-trainer", "train", daemon.socket],
         "bench-h2d": [CUDA_BIN / "bench-h2d", daemon.socket, "train", "4096"],
@@ -163,8 +165,8 @@ def check_programs(torch, daemon):
             info(
                 name,
                 (
-                    "not built: there was no cuda_runtime.h, or no libcudart_static.a (make "
-                    "cuda-programs CUDA=…)"
+                    "not built: cuda_runtime.h or libcudart_static.a was missing; run make "
+                    "cuda-programs CUDA=…"
                 ),
             )
             continue

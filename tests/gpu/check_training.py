@@ -1,4 +1,4 @@
-"""Training on batches made on a device: its time, its results, graphs and torch.compile."""
+"""Training on the GPU: step time, results, CUDA graphs and torch.compile."""
 
 import threading
 import time
@@ -27,9 +27,7 @@ def loss_of(torch, net, tokens):
 
 
 def check_step_time(torch, daemon):
-    """Against synthetic tokens made on the device, in pairs of which each begins the other way
-    round.
-    """
+    """Compared with synthetic tokens made on the device, in pairs of alternating order."""
     micro, steps, pairs = 4, 10, 40
     net = model(torch)
     optimizer = torch.optim.SGD(net.parameters(), 1e-4)
@@ -60,19 +58,19 @@ def check_step_time(torch, daemon):
     low, high = (
         more[pairs // 2 - 7],
         more[pairs // 2 + 6],
-    )  # of 40, between them the median lies in 96 of 100 cases
+    )  # of 40: a 96 % confidence interval of the median
     info(
         "step time",
         ", ".join(f"{name} {median(times) * 1e3:.3f} ms" for name, times in seen.items()),
     )
     said = f"{median(more) * 100:+.3f} %, between {low * 100:+.3f} and {high * 100:+.3f}"
-    ok("step time: at most 0.1 % over synthetic tokens on the device", median(more) <= 0.001, said)
+    ok("step time: at most 0.1 % more than with synthetic tokens", median(more) <= 0.001, said)
     session.close()
 
 
 def check_loader(torch, daemon):
-    """All that a loader makes on a device, beside the same on the CPU; the state of one goes on in
-    the other.
+    """A loader returns the same batches on the GPU and on the CPU, and either can load the other's
+    state.
     """
     from tokend import Loader
 
@@ -123,9 +121,8 @@ def backwards(tokens, position, rng):
 
 
 def check_capture(torch, daemon):
-    """Graphs are captured in one thread, in the mode that minds all others, while batches are taken
-    in another. What torch has to allocate for them is large enough to be got from the driver now
-    and again.
+    """One thread captures graphs in global mode while another takes batches. The batches are large
+    enough that torch sometimes allocates memory from the driver.
     """
     right = want(daemon, 100, 128)
     session = Session(daemon, 128)
@@ -144,7 +141,7 @@ def check_capture(torch, daemon):
             except RuntimeError as error:
                 graphs.append(str(error).splitlines()[0])
 
-    source.next(session.take)  # what is made once is made
+    source.next(session.take)  # one-time initialization
     thread = threading.Thread(target=capture)
     thread.start()
     seen, raised = [], []
@@ -156,15 +153,17 @@ def check_capture(torch, daemon):
     thread.join()
     torch.cuda.synchronize()
     bad = [g for g in graphs if g != "good"]
-    ok(f"capture elsewhere: {len(graphs)} graphs, none spoiled", graphs and not bad, bad[:1])
-    ok("capture elsewhere: batches arrive", not raised and same(seen, right[1:]), raised)
+    ok(f"capture in another thread: {len(graphs)} graphs, all valid", graphs and not bad, bad[:1])
+    ok(
+        "capture in another thread: batches arrive unchanged",
+        not raised and same(seen, right[1:]),
+        raised,
+    )
     session.close()
 
 
 def check_compile(torch, daemon):
-    """Compiled steps, with graphs of their own, on batches of a feed and on the same ones made on
-    the CPU.
-    """
+    """Compiled steps give the same losses with batches of a feed and with batches from the CPU."""
     net, right, losses = model(torch, 256, 2), want(daemon, 12, 4), {}
     step = torch.compile(
         lambda tokens: loss_of(torch, net, tokens), mode="reduce-overhead", fullgraph=True
@@ -172,7 +171,7 @@ def check_compile(torch, daemon):
 
     def trained(tokens):
         loss = step(tokens)
-        loss.backward()  # else its graphs are never let go, and are not used again
+        loss.backward()  # otherwise its graphs are never freed and never reused
         net.zero_grad()
         return loss.item()
 

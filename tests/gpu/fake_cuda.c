@@ -1,16 +1,18 @@
 /*
- * A libcuda.so.1 without a GPU, for tests of the protocol: which calls are made, in which order, in
- * which state. It is stricter than a driver: contexts, page alignment, regions that overlap,
- * streams and events of other contexts, memory unmapped while it is registered, calls in a child
- * after fork(), calls that would spoil a capture elsewhere. What is queued on a stream is done
- * late, when something asks about it: a slot that was given back too early has other tokens by
- * then, and shows as wrong bytes.
+ * A libcuda.so.1 without a GPU. It checks which calls are made, in which order and state, and is
+ * stricter than a driver. It reports wrong contexts, unaligned or overlapping regions, streams and
+ * events of other contexts, and memory that is unmapped while registered. It also reports calls in
+ * a forked child, and calls that would invalidate another thread's capture.
  *
- * "Device memory" is memory of the process. Nothing here is evidence of how a GPU behaves.
+ * Queued work is done late, when a call asks about it. A slot that was released too early contains
+ * other tokens by then, and the copy is wrong.
+ *
+ * "Device memory" is memory of the process. This proves nothing about real GPUs.
  */
 #include "tests/gpu/fake_state.h"
 
-#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* they are in cuda.h, which is not here */
+#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* cuda.h, which declares them, is not used  \
+						       */
 
 /* ---- the driver ---- */
 
@@ -174,9 +176,8 @@ API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
 	if (fails && ++registrations >= fails)
 		return leave(OUT_OF_MEMORY);
 	if (begin_at % PAGE || bytes % PAGE || bytes == 0 || bytes > CHUNK || flags != 3) {
-		fault("cuMemHostRegister(%p, %zu, %u): not in whole pages, of 1 GiB at most, "
-		      "PORTABLE and "
-		      "DEVICEMAP",
+		fault("cuMemHostRegister(%p, %zu, %u): not whole pages, more than 1 GiB, or not "
+		      "PORTABLE and DEVICEMAP",
 			at, bytes, flags);
 		return leave(INVALID_VALUE);
 	}

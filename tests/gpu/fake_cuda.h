@@ -1,25 +1,25 @@
-/* What the fake libcuda.so.1 exports beside a real one's functions, for tests to direct it. */
+/* Functions that the fake libcuda.so.1 exports in addition to the driver's, to control it. */
 #ifndef TOKEND_FAKE_CUDA_H
 #define TOKEND_FAKE_CUDA_H
 
 /*
  * Environment:
- *   FAKE_CUDA_INIT=34            cuInit() answers that, as a toolkit's stub does
- *   FAKE_CUDA_DELAY_MS=N         queued work is not done before that many ms are over
- *   FAKE_CUDA_REGISTER_FAILS=N   the N-th cuMemHostRegister() and all behind it fail
+ *   FAKE_CUDA_INIT=34            cuInit() returns 34, as the stub of a toolkit does
+ *   FAKE_CUDA_DELAY_MS=N         queued work is done after N ms at the earliest
+ *   FAKE_CUDA_REGISTER_FAILS=N   the N-th cuMemHostRegister() and all later ones fail
  *   FAKE_CUDA_NO_RECORD=1        cuCtxRecordEvent() is not supported
  *   FAKE_CUDA_DEVICES=N          default 1
- *   FAKE_CUDA_ANY_MEMORY=1       copies may go to memory that cuMemAlloc() did not give
+ *   FAKE_CUDA_ANY_MEMORY=1       copies may go to memory that cuMemAlloc() did not return
  */
 
-int fakeFaults(void); /* rules broken so far; each is a line on stderr. Any at exit: status 99 */
-int fakeRegistered(void); /* regions */
+int fakeFaults(void); /* number of rule violations, each a line on stderr. Any at exit: status 99 */
+int fakeRegistered(void); /* number of registered regions */
 int fakeIsRegistered(const void *at);
-void fakeHold(int on); /* while on, no queued work is done but in a synchronize */
-void fakeRush(void);   /* what is queued is due now */
-int fakePending(void); /* operations queued and not done */
-/* Begins or ends a capture on @stream in global mode: calls that could disturb it are refused with
- * 900, and spoil it. */
+void fakeHold(int on); /* while on, only a synchronize does queued work */
+void fakeRush(void);   /* makes all queued work due now */
+int fakePending(void); /* number of queued operations */
+/* Begins or ends a capture on @stream in global mode. Calls that could disturb it return 900 and
+ * invalidate it. */
 void fakeCapture(void *stream, int on);
 int fakeCaptureSpoiled(void);
 int fakePrimaryRefs(int device);

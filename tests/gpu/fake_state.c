@@ -1,4 +1,4 @@
-/* The state of the fake driver: what is mapped, current and queued. */
+/* The state of the fake driver: mapped regions, current contexts, queued work. */
 #include "tests/gpu/fake_state.h"
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -36,10 +36,9 @@ int64_t now_ns(void)
 	return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* ---- what is mapped ---- */
+/* ---- mapped memory ---- */
 
-/* The inode of the one file that all of the range shows, 1 if it is anonymous, 0 if it is not all
- * mapped. */
+/* The inode of the file that the whole range maps; 1: anonymous memory, 0: not all is mapped. */
 unsigned long mapped(uintptr_t at, size_t bytes, bool writable)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
@@ -98,7 +97,7 @@ __attribute__((destructor)) static void at_exit(void)
 
 /* ---- entering ---- */
 
-/* The context that is current, with the mutex held; or NULL, *error, and without. */
+/* Locks the mutex and returns the current context; or returns NULL and sets *error. */
 struct context *enter(int *error, const char *name, bool disturbs)
 {
 	pthread_mutex_lock(&mutex);
@@ -186,7 +185,7 @@ static void do_one(struct stream *s)
 	free(op);
 }
 
-/* @all: waits for what is not due yet. */
+/* Does the due work of a stream. @all: also work that is not due yet. */
 void advance(struct stream *s, bool all)
 {
 	while (s->first && !s->busy && (all || (!held && now_ns() >= s->first->due_ns))) {

@@ -1,4 +1,4 @@
-/* What the files of the fake driver share. */
+/* State and functions that the files of the fake driver share. */
 #ifndef FAKE_STATE_H
 #define FAKE_STATE_H
 
@@ -42,8 +42,8 @@ enum {
 
 struct event {
 	struct context *context;
-	uint64_t recording; /* the last one */
-	int waits;	    /* streams that have not come to it */
+	uint64_t recording; /* number of the last one */
+	int waits;	    /* streams that have not reached it */
 };
 
 struct op {
@@ -51,7 +51,7 @@ struct op {
 	int64_t due_ns;
 	uint64_t to;
 	const void *from;
-	void *staged; /* memory that was not registered is read at once */
+	void *staged; /* copy of unregistered memory, which is read at once */
 	size_t bytes;
 	struct event *event;
 	uint64_t recording;
@@ -77,7 +77,7 @@ struct region {
 	unsigned long inode;
 };
 
-/* Of all calls; the mutex is held. */
+/* State of all calls, protected by the mutex. */
 extern pthread_mutex_t mutex;
 extern struct context primary[DEVICES];
 extern struct region host[REGIONS], memory[REGIONS];

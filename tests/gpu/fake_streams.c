@@ -1,7 +1,8 @@
 /* Streams, events and captures of the fake driver. */
 #include "tests/gpu/fake_state.h"
 
-#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* they are in cuda.h, which is not here */
+#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* cuda.h, which declares them, is not used  \
+						       */
 
 /* ---- streams and events ---- */
 
@@ -51,8 +52,7 @@ API int cuStreamSynchronize(void *stream)
 	return leave(s ? OK : INVALID_HANDLE);
 }
 
-/* What takes in the whole context conflicts with any capture in it, in whatever mode, and ends it.
- */
+/* Calls for the whole context invalidate any capture in it, in every mode. */
 static bool conflicts(void)
 {
 	if (captures > 0)

@@ -1,7 +1,7 @@
 /*
- * pin-trainer SOCKET SCENARIO: a trainer whose GPU is the fake libcuda.so.1. What arrived "on the
- * device" goes to stdout, batch by batch, for test_pin.py to compare with the shards; what it says
- * of itself goes to stderr. Exit status 0: all it checked by itself was so.
+ * pin-trainer SOCKET SCENARIO: a trainer whose GPU is the fake libcuda.so.1. Writes the batches
+ * that arrived "on the device" to stdout, for test_pin.py to compare with the shards. Exit status
+ * 0: all checks passed.
  */
 #include "client/lib/tokend.h"
 #include "tests/gpu/fake_cuda.h"
@@ -18,10 +18,10 @@
 
 enum { BATCHES = 40, MICRO = 4 };
 
-#define CHECK(true_thing)                                                                          \
+#define CHECK(condition)                                                                           \
 	do {                                                                                       \
-		if (!(true_thing))                                                                 \
-			errx(1, "line %d: not so: %s (%s)", __LINE__, #true_thing,                 \
+		if (!(condition))                                                                  \
+			errx(1, "line %d: check failed: %s (%s)", __LINE__, #condition,            \
 				t ? tokend_why(t) : "");                                           \
 	} while (0)
 
@@ -30,10 +30,10 @@ static struct tokend_shape shape;
 static size_t slot_bytes;
 static void *library, *context, *stream;
 static uint64_t buffer[2]; /* on the device */
-static char *arrived;	   /* what came there, in order */
-static int batches;	   /* of arrived */
+static char *arrived;	   /* [batches][slot_bytes] in the order of arrival */
+static int batches;
 
-/* A function of the fake library, by its type. */
+/* A function of the fake library with these argument types. */
 #define CU(name, ...) ((int (*)(__VA_ARGS__))symbol(#name))
 
 static void *symbol(const char *name)
@@ -81,7 +81,7 @@ static void make_buffers(void)
 		CHECK(CU(cuMemAlloc_v2, uint64_t *, size_t)(&buffer[i], slot_bytes) == 0);
 }
 
-/* What a step does with the batch that is in a buffer: here, it is kept. */
+/* A training step: copies the batch in a buffer to `arrived`. */
 struct work {
 	uint64_t from;
 	char *to;
@@ -170,7 +170,7 @@ static void say(const char *word)
 	fprintf(stderr, "%s\n", word);
 }
 
-/* Until the test says so. */
+/* Waits until the test writes to stdin. */
 static void await_word(void)
 {
 	char word[16];
@@ -196,7 +196,7 @@ static void simple(const char *socket)
 	finish();
 }
 
-/* The ring has fewer slots than copies could be under way: next() waits for them. */
+/* The ring has few slots: next() waits for copies. */
 static void small(const char *socket)
 {
 	begin(socket, 2);
@@ -205,7 +205,7 @@ static void small(const char *socket)
 	finish();
 }
 
-/* The next batch is copied while this one is trained on, and the cursor is that of this one. */
+/* The next batch is copied while the current one is trained on; the cursor is the current one's. */
 static void ahead(const char *socket)
 {
 	struct tokend_batch batch, next = {0}, taken;
@@ -235,8 +235,7 @@ static void ahead(const char *socket)
 	finish();
 }
 
-/* The negative control: copies as others would make them, the slot given back at once. Must arrive
- * wrong. */
+/* A control that must arrive wrong: copies without tokend_copy(), the slot released at once. */
 static void early(const char *socket)
 {
 	struct tokend_batch batch;
@@ -252,7 +251,7 @@ static void early(const char *socket)
 	finish();
 }
 
-/* The daemon is killed while copies are under way, and comes back. */
+/* The daemon is killed and restarted while copies are queued. */
 static void killed(const char *socket)
 {
 	struct tokend_batch batch;
@@ -264,7 +263,7 @@ static void killed(const char *socket)
 	step();
 	step();
 	CHECK(tokend_peek(t, &batch, 1) == 1);
-	copy_next(&batch); /* ahead, from the ring that is about to be lost */
+	copy_next(&batch); /* ahead, from the ring that will be lost */
 	say("killme");
 	await_word();
 	hold(0);
@@ -278,7 +277,7 @@ static void killed(const char *socket)
 	finish();
 }
 
-/* Elsewhere while copies are under way, of batches taken and of one that never is. */
+/* A seek while copies are queued, of taken batches and of one that is never taken. */
 static void seek(const char *socket)
 {
 	struct tokend_batch batch;
@@ -297,7 +296,7 @@ static void seek(const char *socket)
 	int64_t n = tokend_cursor_seek(&edit, 8);
 
 	CHECK(n > 0 && tokend_seek(t, cursor, (size_t)n, 0, 1, MICRO) == 0);
-	CHECK(registered() == 2); /* the former one is read from still */
+	CHECK(registered() == 2); /* the former one is still copied from */
 	hold(0);
 	synchronize();
 	while (batches < BATCHES)
@@ -306,7 +305,7 @@ static void seek(const char *socket)
 	finish();
 }
 
-/* The same of one that was only copied ahead: nothing of it is taken, and nobody waits for it. */
+/* The same with a batch that was copied ahead and never taken: the seek does not wait for it. */
 static void seek_ahead(const char *socket)
 {
 	struct tokend_batch batch;
@@ -341,13 +340,13 @@ static void detach(const char *socket)
 	tokend_detach(t);
 	t = NULL;
 	CHECK(pending() <= 1 &&
-		seconds() - from > 0.1); /* FAKE_CUDA_DELAY_MS; the last keep() may be left */
+		seconds() - from > 0.1); /* FAKE_CUDA_DELAY_MS; the last keep() may be pending */
 	CHECK(registered() == 0);
 	synchronize();
 	CHECK(fwrite(arrived, slot_bytes, (size_t)batches, stdout) == (size_t)batches);
 }
 
-/* A GPU that does not go on: its memory is left to it. */
+/* A GPU that makes no progress: the memory stays mapped and registered. */
 static void stuck(const char *socket)
 {
 	begin(socket, 4);
@@ -360,10 +359,10 @@ static void stuck(const char *socket)
 	synchronize();
 	CHECK(fwrite(arrived, slot_bytes, (size_t)batches, stdout) == (size_t)batches);
 	fflush(stdout);
-	_exit(0); /* what is left to a GPU looks like a leak */
+	_exit(0); /* memory left to the GPU looks like a leak */
 }
 
-/* FAKE_CUDA_REGISTER_FAILS: slower, and right. */
+/* FAKE_CUDA_REGISTER_FAILS: the batches arrive without registered memory. */
 static void unpinned(const char *socket)
 {
 	make_context();
@@ -378,7 +377,7 @@ static void unpinned(const char *socket)
 	finish();
 }
 
-/* tokend_copy() alone. */
+/* tokend_copy() without tokend_pin(). */
 static void never_pinned(const char *socket)
 {
 	make_context();
@@ -389,7 +388,7 @@ static void never_pinned(const char *socket)
 	finish();
 }
 
-/* No driver, or what is none: the batches come all the same. */
+/* Without a driver batches are served as usual. */
 static void driverless(const char *socket)
 {
 	struct tokend_batch batch;
@@ -405,7 +404,7 @@ static void driverless(const char *socket)
 	tokend_detach(t);
 }
 
-/* Which context, and whose it is. */
+/* The choice of the context, and who releases it. */
 static void contexts(const char *socket)
 {
 	struct tokend_batch batch;
@@ -418,14 +417,14 @@ static void contexts(const char *socket)
 	CHECK(tokend_pin(t, 1) == 0 && tokend_pin(t, 1) == 0 && tokend_pin(t, -1) == 0);
 	CHECK(registered() == 1);
 	CHECK(CU(fakePrimaryRefs, int)(1) == 1 && CU(fakePrimaryRefs, int)(0) == 0);
-	CHECK(CU(cuCtxGetCurrent, void **)(&none) == 0 && !none); /* ours is popped */
+	CHECK(CU(cuCtxGetCurrent, void **)(&none) == 0 && !none); /* the library's is popped */
 	CHECK(tokend_pin(t, 0) == TOKEND_EARGUMENT);
 	CHECK(tokend_next(t, &batch) == 1);
 	tokend_release(t, &batch);
 	tokend_detach(t);
 	CHECK(CU(fakePrimaryRefs, int)(1) == 0 && registered() == 0);
 
-	/* The one that is active, though not current here. */
+	/* An active context that is not current in this thread. */
 	CHECK(CU(cuDevicePrimaryCtxRetain, void **, int)(&context, 1) == 0);
 	attach(socket, 4);
 	CHECK(tokend_pin(t, -1) == 0 && CU(fakePrimaryRefs, int)(1) == 2);
@@ -462,7 +461,7 @@ static void forked(const char *socket)
 	finish();
 }
 
-/* A graph is being captured elsewhere in the process, in the mode that minds everything. */
+/* Another stream of the process is captured in global mode. */
 static void capture(const char *socket)
 {
 	void *other;
@@ -510,8 +509,7 @@ static void refusals(const char *socket)
 	other.handle++;
 	CHECK(tokend_copy(t, &other, to, stream) == TOKEND_EARGUMENT &&
 		strstr(tokend_why(t), "not held"));
-	/* All others are held by the caller: to wait for the copy would be for nothing once it is
-	 * over. */
+	/* The caller holds all other slots: EAGAIN while the copy is queued, EHELD after it. */
 	for (int i = 0; i < 2; i++)
 		CHECK(tokend_next(t, &other) == 1);
 	CHECK(tokend_try_next(t, &other) == TOKEND_EAGAIN);
@@ -520,12 +518,12 @@ static void refusals(const char *socket)
 	hold(0);
 	CHECK(tokend_next(t, &other) == 1 && tokend_next(t, &other) == 1);
 	CHECK(tokend_next(t, &other) == TOKEND_EHELD);
-	CHECK(CU(fakeFaults, void)() == 1); /* the copy to nowhere, which the driver refused */
+	CHECK(CU(fakeFaults, void)() == 1); /* the copy to an invalid address */
 	tokend_detach(t);
 	_exit(0);
 }
 
-/* Says when it has registered. */
+/* Reports when it has registered. */
 static void turn(const char *socket)
 {
 	make_context();

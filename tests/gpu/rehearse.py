@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""check.py where there is no GPU: torch.cuda is made up, over torch's CPU and the fake libcuda.so.1
-(fake_cuda.c), so that a mistake in the checks themselves is seen before a GPU is at hand. What it
-prints is no evidence of anything else.
+"""Runs check.py without a GPU, to find mistakes in the checks.
+
+torch.cuda is replaced by functions over torch's CPU and the fake libcuda.so.1 (fake_cuda.c). The
+output proves nothing about GPUs.
 
 rehearse.py [PATTERN…], with LD_LIBRARY_PATH=build/gcc/check/fake and FAKE_CUDA_ANY_MEMORY=1. Exit
 status as check.py's.
@@ -26,7 +27,7 @@ def call(name, *args):
 
 
 def enter_context():
-    """The runtime's way: whatever thread asks has the device's context."""
+    """Makes the device's context current in any thread, as the CUDA runtime does."""
     current = c.c_void_p()
     call("cuCtxGetCurrent", c.byref(current))
     if not current:
@@ -71,7 +72,7 @@ class Stream:
 
 @contextlib.contextmanager
 def stream(of):
-    """What is "queued" in here is done at once, so what was queued before is done first."""
+    """Work inside is done at once, so earlier work of the stream is done first."""
     call("cuStreamSynchronize", c.c_void_p(of.cuda_stream))
     yield
 
@@ -83,7 +84,7 @@ def graph(graph, pool=None, stream=None, capture_error_mode="global"):
     yield
     CU.fakeCapture(c.c_void_p(stream.cuda_stream), 0)
     if CU.fakeCaptureSpoiled():
-        raise RuntimeError("the capture was spoiled")
+        raise RuntimeError("the capture was invalidated")
 
 
 def synchronize(device=None):
@@ -92,8 +93,8 @@ def synchronize(device=None):
 
 
 def allocates(make):
-    """On a device, or pinned: made on the CPU, and the driver is asked for memory, as torch may
-    have to.
+    """Wraps a function of torch: allocates from the driver for device or pinned tensors, as torch
+    may, and makes the tensor on the CPU.
     """
 
     def made(*args, device=None, pin_memory=False, **kwargs):

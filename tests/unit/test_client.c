@@ -1,7 +1,7 @@
 /*
- * The parts of the client that need no daemon: slots that come back in any order, tokens that
- * become int64, an operator's arguments, and invariants. Everything else of it is tested against
- * a real daemon (tests/python/, tests/system/test_requests.py).
+ * The parts of the client that need no daemon: the release queue, conversion of tokens to int64,
+ * an operator's arguments, and invariants. tests/python/ and tests/system/test_requests.py test the
+ * rest with a real daemon.
  */
 #include "client/lib/position.h"
 
@@ -20,9 +20,9 @@
 
 enum { SLOTS_MOST = 200 };
 
-/* ---- slots coming back ---- */
+/* ---- the release queue ---- */
 
-static void in_order(void **state)
+static void slots_may_return_in_order(void **state)
 {
 	uint64_t bits[1] = {0};
 	struct release_queue g = {.slots = 3, .bits = bits};
@@ -36,7 +36,7 @@ static void in_order(void **state)
 	}
 }
 
-static void the_oldest_holds_the_others_back(void **state)
+static void released_waits_for_the_oldest_slot(void **state)
 {
 	uint64_t bits[1] = {0};
 	struct release_queue g = {.slots = 4, .bits = bits, .taken = 4};
@@ -55,7 +55,7 @@ static void the_oldest_holds_the_others_back(void **state)
 	assert_int_equal(bits[0], 0);
 }
 
-static void what_is_not_out_cannot_come_back(void **state)
+static void only_held_slots_can_return(void **state)
 {
 	uint64_t bits[1] = {0};
 	struct release_queue g = {.slots = 4, .bits = bits, .taken = 3};
@@ -70,8 +70,8 @@ static void what_is_not_out_cannot_come_back(void **state)
 	assert_int_equal(g.released, 2);
 }
 
-/* Against a list of what is out: released is its least member, and only its members come back. */
-static void like_a_list_of_what_is_out(void **state)
+/* Compared with a plain list of the held slots. */
+static void released_is_the_oldest_held_slot(void **state)
 {
 	struct rng random = {20261101};
 
@@ -104,7 +104,7 @@ static void like_a_list_of_what_is_out(void **state)
 	}
 }
 
-/* ---- widening ---- */
+/* ---- conversion to int64 ---- */
 
 static void every_token_keeps_its_value(void **state)
 {
@@ -119,8 +119,7 @@ static void every_token_keeps_its_value(void **state)
 		assert_int_equal(wide[i], i);
 }
 
-/* Any length and alignment, and nothing written beyond. */
-static void lengths_and_edges(void **state)
+static void widening_works_at_any_length_and_alignment(void **state)
 {
 	struct rng random = {7};
 	uint32_t from[80];
@@ -148,9 +147,9 @@ static void lengths_and_edges(void **state)
 
 /* ---- an operator's arguments ---- */
 
-/* The failure of obeying @args, with its field; "" if there is none. The stream is finite: there a
- * mix is rejected after all of it was read. */
-static const char *obey(const char *kind, const char *args)
+/* Carries out a request on a finite stream, which rejects a mix after reading all arguments.
+ * Returns the field of the failure, or "". */
+static const char *carry_out(const char *kind, const char *args)
 {
 	static struct tokend t;
 	const uint64_t alive = 1;
@@ -170,7 +169,7 @@ static const char *obey(const char *kind, const char *args)
 	return tokend_field(&t);
 }
 
-static void arguments_are_read_to_the_end(void **state)
+static void invalid_arguments_are_rejected_by_field(void **state)
 {
 	static const struct {
 		const char *kind, *args, *field;
@@ -202,10 +201,9 @@ static void arguments_are_read_to_the_end(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++)
-		assert_string_equal(obey(cases[i].kind, cases[i].args), cases[i].field);
+		assert_string_equal(carry_out(cases[i].kind, cases[i].args), cases[i].field);
 }
 
-/* What must not happen fails the handle, not its process. */
 static void a_broken_invariant_fails_the_handle(void **state)
 {
 	const uint64_t alive = 1;
@@ -231,11 +229,11 @@ static void a_broken_invariant_fails_the_handle(void **state)
 		const struct mapping sound = *m;
 
 		if (i == 0)
-			m->queue.taken = 5; /* more than were published */
+			m->queue.taken = 5; /* more than published */
 		else if (i == 1)
-			m->published = 5; /* more than there are slots */
+			m->published = 5; /* more than slots */
 		else if (i == 2)
-			m->held = 4; /* more than were taken */
+			m->held = 4; /* more than taken */
 		else if (i == 3)
 			broken.committed = 25;
 		else if (i == 4)
@@ -252,8 +250,7 @@ static void a_broken_invariant_fails_the_handle(void **state)
 	free(m);
 }
 
-/* Any text at all: refused in one line, or taken. */
-static void any_arguments(void **state)
+static void any_text_is_accepted_or_rejected_in_one_line(void **state)
 {
 	static const char *const pieces[] = {"weight ", "0.5 ", "web", "\n", "at ", "1024",
 		"samples ", "tag ", "world ", "micro ", " ", "-", "1e999 ", "18446744073709551616",
@@ -270,8 +267,8 @@ static void any_arguments(void **state)
 		for (uint64_t n = rng_below(&random, 12); n > 0; n--)
 			strcat(text, pieces[rng_below(&random, COUNT(pieces))]);
 		if (strcmp(kind, "skip") == 0 && strstr(text, "samples "))
-			continue; /* it may be one that goes */
-		*(obey(kind, text)[0] ? &refused : &taken) += 1;
+			continue; /* may be valid, and would need a daemon */
+		*(carry_out(kind, text)[0] ? &refused : &taken) += 1;
 	}
 	assert_true(taken > 100 && refused > 1000);
 }
@@ -279,14 +276,14 @@ static void any_arguments(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(in_order),
-		cmocka_unit_test(the_oldest_holds_the_others_back),
-		cmocka_unit_test(what_is_not_out_cannot_come_back),
-		cmocka_unit_test(like_a_list_of_what_is_out),
+		cmocka_unit_test(slots_may_return_in_order),
+		cmocka_unit_test(released_waits_for_the_oldest_slot),
+		cmocka_unit_test(only_held_slots_can_return),
+		cmocka_unit_test(released_is_the_oldest_held_slot),
 		cmocka_unit_test(every_token_keeps_its_value),
-		cmocka_unit_test(lengths_and_edges),
-		cmocka_unit_test(arguments_are_read_to_the_end),
-		cmocka_unit_test(any_arguments),
+		cmocka_unit_test(widening_works_at_any_length_and_alignment),
+		cmocka_unit_test(invalid_arguments_are_rejected_by_field),
+		cmocka_unit_test(any_text_is_accepted_or_rejected_in_one_line),
 		cmocka_unit_test(a_broken_invariant_fails_the_handle),
 	};
 

@@ -1,6 +1,6 @@
 /*
- * Registering in chunks, and the order in which slots come back, against the fake driver that lies
- * beside this program. All that takes a daemon is in tests/system/test_pin.py.
+ * Registering in chunks, and the order in which copies end, with the fake driver in this program's
+ * directory. tests/system/test_pin.py tests the rest with a daemon.
  */
 #include "client/lib/pin.h"
 #include "tests/gpu/fake_cuda.h"
@@ -23,7 +23,7 @@
 static void *library;
 static struct fault fault;
 
-/* A ring of @slots slots of @bytes that nobody fills: a hole in a file. */
+/* A ring of @slots slots of @bytes in a sparse file. */
 struct place {
 	struct ring ring;
 	struct pin *pin;
@@ -65,14 +65,14 @@ static int find_driver(void **state)
 	path[n] = 0;
 	slash = strrchr(path, '/');
 	strcpy(slash, "/fake/libcuda.so.1");
-	library = dlopen(path, RTLD_NOW); /* it is then found by its name */
+	library = dlopen(path, RTLD_NOW); /* later dlopen() calls find it by its name */
 	if (!library)
 		fprintf(stderr, "%s\n", dlerror());
 	return library ? 0 : -1;
 }
 
-/* 5 slots of 600 MiB lie one to a GiB: 4 whole chunks and a shorter one. */
-static void in_chunks_of_a_gib(void **state)
+/* 5 slots of 600 MiB, one per GiB: 4 full chunks and a shorter one. */
+static void memory_is_registered_in_chunks_of_a_gib(void **state)
 {
 	struct place p;
 
@@ -86,13 +86,14 @@ static void in_chunks_of_a_gib(void **state)
 	assert_int_equal(copies_registered(c), p.ring.geometry.control_at);
 	assert_int_equal(p.ring.geometry.control_at, 4 * GIB + (600 << 20));
 	assert_int_equal(CU(fakeRegistered, void)(), 5);
-	assert_true(copies_register(c, "/nowhere/socket", &fault)); /* it is, already */
+	assert_true(
+		copies_register(c, "/nowhere/socket", &fault)); /* a second time has no effect */
 	assert_int_equal(CU(fakeRegistered, void)(), 5);
 	assert_true(copies_free(c));
 	unmake(&p);
 }
 
-static void all_or_nothing(void **state)
+static void a_failure_registers_nothing(void **state)
 {
 	struct place p;
 
@@ -114,8 +115,7 @@ static void all_or_nothing(void **state)
 	unmake(&p);
 }
 
-/* What is over first comes back behind what was begun first; what is not taken yet does not. */
-static void in_the_order_they_were_begun(void **state)
+static void copies_end_in_the_order_they_began(void **state)
 {
 	enum { SLOT = 4096 };
 	void *context, *slow, *fast;
@@ -140,9 +140,9 @@ static void in_the_order_they_were_begun(void **state)
 	unsetenv("FAKE_CUDA_DELAY_MS");
 	assert_true(copies_start(c, 7, to, fast, &fault));
 	assert_true(copies_has(c, 6) && copies_has(c, 7) && !copies_has(c, 5));
-	assert_false(copies_over(c, UINT64_MAX, &s)); /* 6 is under way, and 7 behind it */
+	assert_false(copies_over(c, UINT64_MAX, &s)); /* 6 has not ended, 7 comes after it */
 	copies_settle(c, 8);
-	copies_free(copies_new(p.pin, &p.ring)); /* another ring's end does not wait for ours */
+	copies_free(copies_new(p.pin, &p.ring)); /* another ring does not wait for these copies */
 	assert_false(copies_over(c, UINT64_MAX, &s));
 	CU(fakeRush, void)();
 	assert_false(copies_over(c, 6, &s));
@@ -159,9 +159,7 @@ static void in_the_order_they_were_begun(void **state)
 	unmake(&p);
 }
 
-/* A driver without cuCtxRecordEvent(): what others may have queued is over after a synchronize
- * alone. */
-static void settled_by_a_sync(void **state)
+static void without_context_events_a_sync_settles(void **state)
 {
 	struct place p;
 	uint64_t s;
@@ -185,10 +183,10 @@ static void settled_by_a_sync(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(in_chunks_of_a_gib),
-		cmocka_unit_test(all_or_nothing),
-		cmocka_unit_test(in_the_order_they_were_begun),
-		cmocka_unit_test(settled_by_a_sync),
+		cmocka_unit_test(memory_is_registered_in_chunks_of_a_gib),
+		cmocka_unit_test(a_failure_registers_nothing),
+		cmocka_unit_test(copies_end_in_the_order_they_began),
+		cmocka_unit_test(without_context_events_a_sync_settles),
 	};
 
 	return cmocka_run_group_tests(tests, find_driver, NULL);

@@ -1,6 +1,6 @@
 /*
- * Replies and the queries that they belong to: what a daemon sent before, late or on its own
- * account is not taken for the reply. The daemon here is the other end of a socket pair.
+ * Replies are matched with their queries: late replies and unrelated errors are not mistaken for
+ * the reply. The daemon is the other end of a socket pair.
  */
 #include "client/lib/map.h"
 #include "client/lib/query.h"
@@ -51,7 +51,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* The daemon sends a cursor, or an error of a checkpoint if it is NULL. @serial 0: without one. */
+/* The daemon sends a cursor, or the error of a checkpoint if @cursor is NULL. @serial 0: none. */
 static void send_reply(uint64_t serial, const char *cursor)
 {
 	static uint8_t buffer[LIMIT_PACKET_BYTES];
@@ -90,7 +90,7 @@ static void late_replies_are_dropped(void **state)
 	assert_stream("newer");
 }
 
-static void an_error_with_our_serial_is_ours(void **state)
+static void an_error_with_the_serial_is_the_reply(void **state)
 {
 	char got[16];
 
@@ -102,7 +102,7 @@ static void an_error_with_our_serial_is_ours(void **state)
 	assert_int_equal(t.failed, 0);
 }
 
-static void another_kind_of_reply_is_no_protocol(void **state)
+static void a_reply_of_another_kind_is_a_protocol_error(void **state)
 {
 	struct tokend_request *request = calloc(1, sizeof(*request));
 
@@ -114,8 +114,7 @@ static void another_kind_of_reply_is_no_protocol(void **state)
 	free(request);
 }
 
-/* A daemon of a release without serials: replies are counted. */
-static void without_serials_late_replies_come_first(void **state)
+static void without_serials_replies_are_counted(void **state)
 {
 	(void)state;
 	t.late = 2;
@@ -137,11 +136,11 @@ static void only_errors_without_a_serial_end_the_stream(void **state)
 	assert_int_equal(t.failed, TOKEND_EREFUSED);
 }
 
-/* ---- a checkpoint after one that was interrupted ---- */
+/* ---- a checkpoint after an interrupted one ---- */
 
 static unsigned idles;
 
-/* What the daemon has been sent: the serial of a checkpoint, 0: nothing. */
+/* The serial of the next message that the daemon received; 0: none. */
 static uint64_t sent(void)
 {
 	static struct packet got;
@@ -163,7 +162,7 @@ static void send_saved(uint64_t serial)
 	assert_true(link_send(daemon_end, &w, buffer, &fault));
 }
 
-/* A daemon that saves slowly. The first checkpoint is interrupted. */
+/* A daemon that stores slowly. The first checkpoint is interrupted. */
 static int save_slowly(void *context)
 {
 	(void)context;
@@ -172,7 +171,7 @@ static int save_slowly(void *context)
 		assert_int_equal(sent(), 6);
 		return 1;
 	case 1:
-		assert_int_equal(sent(), 0); /* it would be refused: one is saved at a time */
+		assert_int_equal(sent(), 0); /* the daemon stores one at a time */
 		send_saved(6);
 		return 0;
 	default:
@@ -182,7 +181,7 @@ static int save_slowly(void *context)
 	}
 }
 
-static void a_checkpoint_waits_for_the_one_before(void **state)
+static void a_checkpoint_waits_for_the_interrupted_one(void **state)
 {
 	struct wire checkpoint = {.op = WIRE_CHECKPOINT};
 
@@ -201,15 +200,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(late_replies_are_dropped, setup, teardown),
-		cmocka_unit_test_setup_teardown(an_error_with_our_serial_is_ours, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			another_kind_of_reply_is_no_protocol, setup, teardown),
+			an_error_with_the_serial_is_the_reply, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			without_serials_late_replies_come_first, setup, teardown),
+			a_reply_of_another_kind_is_a_protocol_error, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			without_serials_replies_are_counted, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			only_errors_without_a_serial_end_the_stream, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			a_checkpoint_waits_for_the_one_before, setup, teardown),
+			a_checkpoint_waits_for_the_interrupted_one, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
