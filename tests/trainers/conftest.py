@@ -1,4 +1,4 @@
-"""The tests with real trainers take longer than others."""
+"""Raises the time limit, as tests with real trainers take longer than others."""
 
 import pytest
 

@@ -1,9 +1,8 @@
-"""torchrun ep_mesh.py torchtitan|olmo: expert-parallel ranks are data ranks, by the meshes that the
-trainers build of 4 processes.
+"""Expert-parallel ranks are data ranks in the trainers' meshes.
 
-Each process makes a Loader of nothing but a mesh, and takes two batches. Process 0 prints, a line a
-mesh, what the trainer holds each process's data rank to be, what the loader does, and the rows that
-each took.
+torchrun ep_mesh.py torchtitan|olmo. Each of 4 processes creates a Loader from a mesh alone and
+takes two batches. Process 0 prints a line per mesh: each process's data rank according to the
+trainer and to the loader, and its rows.
 """
 
 import json
@@ -16,10 +15,10 @@ from tokend import Loader
 
 
 def prove(job, trainer):
-    """For the trainer's test: each data rank its own rows, its peers the same."""
+    """Asserts that each data rank gets its own rows, and that its peers get the same."""
     out = job.start(4, trainer, launcher=os.path.abspath(__file__))
     seen = [json.loads(line[5:]) for line in out.splitlines() if line.startswith("MESH ")]
-    assert seen, ("there are meshes", out[-2000:])
+    assert seen, ("meshes were printed", out[-2000:])
     for mesh in seen:
         wrong = []
         for number, process in enumerate(mesh["processes"]):
@@ -32,7 +31,7 @@ def prove(job, trainer):
 
 def torchtitan():
     torch._utils._get_available_device_type = lambda: "cpu"  # as in titan_run.py
-    # the backend of dims of one, which torchtitan's trainer brings in
+    # the backend of dimensions of size 1; torchtitan's trainer imports it
     from torch.testing._internal.distributed import fake_pg  # noqa: F401
     from torchtitan.distributed import ParallelDims
 
@@ -49,7 +48,7 @@ def torchtitan():
         dims = ParallelDims(**one | sizes, world_size=4, spmd_backend="partial_dtensor")
         dims.build_mesh()
         for names in meshes:
-            # The trainer's own word: Trainer takes batch_rank from this mesh.
+            # torchtitan's Trainer takes batch_rank from this mesh.
             batch = dims.get_mesh("batch")
             yield (
                 f"{sizes} {names}",
@@ -86,5 +85,5 @@ if __name__ == "__main__":
         dist.all_gather_object(everyone, mine)
         if dist.get_rank() == 0:
             print("MESH " + json.dumps({"mesh": what, "processes": everyone}), flush=True)
-    dist.barrier()  # nobody ends the group while another is within a gather
+    dist.barrier()  # no process destroys the group during another one's gather
     dist.destroy_process_group()

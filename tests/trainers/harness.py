@@ -1,22 +1,20 @@
-"""What the tests of trainers share: real shards, a real daemon, a trainer that is started, killed
-and started again, and the proof.
+"""Shared by the tests of trainers: starts, kills and restarts a trainer, and checks its rows.
 
-A test runs one trainer as its users do: the wheel is installed, the example of
-client/example/trainers is copied into an empty directory, and torchrun starts it there. It is
-killed (-9, all processes at once) in the middle of a step behind a checkpoint, and begins again at
-its own checkpoint in a world of another size:
+A test runs a trainer as users do: with the installed wheel, an example of client/example/trainers
+in an empty directory, and torchrun. The trainer is killed (SIGKILL, all processes at once) in the
+middle of a step after a checkpoint. It resumes from its checkpoint in a world of another size:
 
     with Job("train_ddp.py", micro_batch=2) as job:
-        job.start(1, hold=7)            # stands still in its 8th step, is killed
+        job.start(1, hold=7)            # stops in its 8th step and is killed
         job.start(2, hold=7)
         job.start(1)                    # to its end
         job.prove(steps=15, resumed=[5, 10])
 
-What was trained on is known in two ways that share no code. traced.py notes from beside the trainer
-which tokens its model was called with and which step its optimizer then made; the optimizer's own
-count lies in the trainer's checkpoint, so it says which steps are part of the model that came out.
-Each such step must hold exactly the next rows of the order, as `tokctl plan` has it, and no others.
-And `tokctl verify` must say 0 repeated, 0 lost, 0 altered from what the loaders recorded.
+Two independent methods find the rows that were trained on. traced.py logs the tokens that the model
+was called with, and the steps that its optimizer made. The optimizer's own count is in the
+trainer's checkpoint, so it shows which steps are part of the final model. Each of these steps must
+contain exactly the next rows of `tokctl plan`. In addition, `tokctl verify` must report 0 repeated,
+0 lost and 0 altered rows in the loaders' records.
 """
 
 import contextlib
@@ -37,36 +35,33 @@ import lib
 from lib import REPO, TOKCTL, rows_at, run, wait_for
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Package, daemon and tokctl are those of the wheel that pip installed next to the trainer:
-# tests/run names them in TOKEND_BIN, and the package itself knows where they are.
+# Package, daemon and tokctl must be those of the installed wheel, so $TOKEND_BIN is removed below.
 _found = importlib.util.find_spec("tokend")
 if _found is None or not _found.origin.startswith(sys.prefix + os.sep):
     sys.exit(
-        f"tokend is {_found and _found.origin}, must be the wheel's in {sys.prefix}: make "
-        "test-trainers, without PYTHONPATH"
+        f"tokend: {_found and _found.origin} is not the wheel's in {sys.prefix}; run make "
+        "test-trainers without PYTHONPATH"
     )
 os.environ.pop("TOKEND_BIN", None)
 
 EXAMPLES = os.path.join(REPO, "client", "example", "trainers")
-SKIPPED = 1100  # more than a mix takes to be in force
+SKIPPED = 1100  # more than the positions until a new mix acts
 RUN = "trainers"
-SEQ, VOCAB = 32, 2048  # enough for a row to be known by its tokens, little enough for a tiny model
-LIMIT_S = 240  # for one start: importing, compiling, training, and 7 other tests beside
+SEQ, VOCAB = 32, 2048  # rows differ in their tokens, and the model is tiny
+LIMIT_S = 240  # for one start: importing, compiling and training, with 7 other tests at a time
 STEADY = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def all_taken(total):
-    """What tokctl verify is to say: each of so many samples once, and none left out by request."""
+    """The expected result of tokctl verify: @total samples, each once, none skipped."""
     return {"samples": total, "repeated": 0, "lost": 0, "altered": 0, "skipped": 0}
 
 
 class Start:
-    """One start of a trainer: its processes, their output in `log`, what was noted from beside them
-    in `noted`.
-    """
+    """One start of a trainer: its processes, their output in `log`, their events in `noted`."""
 
     def events(self):
-        """What each process noted, whole lines: [[event]]."""
+        """The events of each process, complete lines only: [[event]]."""
         found = []
         for path in sorted(glob.glob(os.path.join(self.noted, "*.jsonl"))):
             with open(path) as f:
@@ -74,33 +69,31 @@ class Start:
         return found
 
     def trainers(self):
-        """The pids of its trainers, without torchrun's own."""
+        """The pids of the trainers, without torchrun's own."""
         return [
             int(os.path.basename(path).split(".")[0]) for path in glob.glob(self.noted + "*.jsonl")
         ]
 
     def noted_any(self, **event):
-        """Did one of its processes note this?"""
+        """True if a process logged this event."""
         return any(event.items() <= seen.items() for process in self.events() for seen in process)
 
     def release(self, hold):
-        """Those that are held behind so many steps go on."""
+        """Lets processes that are held after @hold steps continue."""
         open(f"{self.noted}go-{hold}", "w").close()
 
     def ended(self):
         return self.child.poll() is not None
 
     def kill(self):
-        """SIGKILL to all its processes, in whatever session, at once: all of them have inherited
-        its TRACE. Returns their output.
-        """
+        """Kills all processes at once, found by their TRACE variable. Returns their output."""
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for environ in glob.glob("/proc/[0-9]*/environ"):
                 try:
                     if f"TRACE={self.noted}\0".encode() in open(environ, "rb").read():
                         os.kill(int(environ.split("/")[2]), number)
                 except OSError:
-                    pass  # it is gone, or another user's
+                    pass  # it has ended, or belongs to another user
         self.child.wait()
         return open(self.log, errors="replace").read()
 
@@ -108,14 +101,12 @@ class Start:
 class Job(lib.Place):
     """A directory with shards, config, daemon and one example.
 
-    micro_batch      rows of a forward pass of a rank
-    accumulate       forward passes of a step
-    copies           how many processes are called with each row (tensor- and context-parallel
-                     peers)
-    seq_len, vocab   of the shards; the other arguments are more of the config's stream `train`
-    streams          others beside it; held-out.bin is there for them
-    discards         gradients that are cleared before the optimizer stepped were thrown away, as a
-                     rule of this trainer
+    micro_batch      rows per forward pass and rank
+    accumulate       forward passes per step
+    copies           number of processes that get each row (tensor- and context-parallel peers)
+    seq_len, vocab   of the shards; further arguments are keys of the config's stream `train`
+    streams          further streams; they may use held-out.bin
+    discards         this trainer discards gradients by clearing them without an optimizer step
     """
 
     def __init__(
@@ -177,7 +168,7 @@ class Job(lib.Place):
     # ---- running it ----
 
     def edit(self, old, new):
-        """Another setting in the copied example, as its users would write it."""
+        """Changes a setting in the copied example, as a user would."""
         path = os.path.join(self.work, self.example)
         text = open(path).read()
         if old not in text:
@@ -185,7 +176,7 @@ class Job(lib.Place):
         open(path, "w").write(text.replace(old, new))
 
     def launch(self, world, *arguments, hold=(), launcher=None, module=None, **environ):
-        """Begins a start of @world processes; see start()."""
+        """Starts @world processes without waiting; see start()."""
         start = Start()
         start.number, start.world = len(self.starts) + 1, world
         start.noted, start.log = (
@@ -227,14 +218,13 @@ class Job(lib.Place):
         return start
 
     def start(self, world, *arguments, hold=0, until=None, then=None, fails=False, **more):
-        """Runs the example in @world processes to its end; or, with @hold, kills it within the step
-        behind so many of its own.
-
-        until: what must hold, too, before it is killed, say that a checkpoint is written. then: it
-        is not killed, but this is called with the pids of the trainers, and the step goes on.
-        fails: it has to end in failure. launcher: another example, or a program that starts the
-        trainer. module: `-m NAME` in the example's place. Others: more of the environment. Returns
+        """Runs the example in @world processes to its end, or kills it after @hold steps. Returns
         the output.
+
+        until: a condition that must hold before the kill, such as a written checkpoint. then: is
+        called with the trainers' pids instead of the kill, and the step continues. fails: the start
+        must fail. launcher: another example, or a program that starts the trainer. module: run
+        `-m NAME` instead of the example. Others: environment variables.
         """
         start = self.launch(world, *arguments, hold=[hold] if hold else [], **more)
 
@@ -264,14 +254,14 @@ class Job(lib.Place):
         ):
             print(text[-12_000:], flush=True)
             raise RuntimeError(
-                f"start {start.number}: " + ("it hangs" if not arrived else f"exit status {status}")
+                f"start {start.number}: " + ("no end" if not arrived else f"exit status {status}")
             )
         if fails:
-            self.starts.pop()  # it is not part of the run
+            self.starts.pop()  # not part of the run
         return text
 
     def ask(self, *commands):
-        """An operator asks for each as soon as the one before is carried out."""
+        """Runs tokctl commands, each after the one before was carried out."""
         keys = f"--socket {self.daemon.socket} --timeout {LIMIT_S}"
         typed = " && ".join(f"{TOKCTL} {command} {keys}" for command in commands)
         self.asked = self.spawn(
@@ -279,15 +269,11 @@ class Job(lib.Place):
         )
 
     def drain(self, _):
-        """For start(then=): an operator asks, while the trainer stands still, that it saves and
-        leaves.
-        """
+        """For start(then=): requests a drain while the trainer is held."""
         self.ask("drain train")
 
     def edit_and_drain(self, _):
-        """The same, but before that the mix is changed, and so much is skipped that training goes
-        on by the new one.
-        """
+        """Requests a new mix, a skip to where it acts, and a drain."""
         self.ask(
             "mix train --json web=0.4 code=0.6",
             f"skip train --json --samples {SKIPPED}",
@@ -295,19 +281,17 @@ class Job(lib.Place):
         )
 
     def drained(self):
-        """The step at which that was done, as the operator was told, who was told of the mix and
-        the skip, too.
-        """
+        """The step that tokctl reported for the drain. Stores the reported mix and skip."""
         said, _ = self.asked.communicate(timeout=LIMIT_S)
         at = re.search(r"step[ -]?(\d+)", said)
         assert self.asked.returncode == 0 and at, ("tokctl", said)
-        told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-        self.edits = [(line["from"], line["acts_from"]) for line in told if "acts_from" in line]
+        edits = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        self.edits = [(line["from"], line["acts_from"]) for line in edits if "acts_from" in line]
         return int(at[1]) if at else 0
 
     def prove_edited(self):
-        """All of that, with an example whose last step is in its text, as max_steps=15; then three
-        steps more on another world.
+        """Edits and drains an example with max_steps=15 in its text, then makes three more steps in
+        another world.
         """
         self.edit("max_steps=15", "max_steps=1000")
         self.start(2, hold=7, then=self.edit_and_drain)
@@ -316,14 +300,12 @@ class Job(lib.Place):
         self.start(1)
         self.prove(steps=step + 3, resumed=[step])
 
-    # ---- what was seen ----
+    # ---- the proof ----
 
     def steps(self, start):
-        """{the optimizer's count: [row, …] of all processes} of one start; what was called but not
-        stepped is under None.
+        """{the optimizer's count: [row, …] of all processes} of a start. None: rows without a step.
 
-        A step without rows trains nothing: torch's get_state_dict() makes one to have moments to
-        load into.
+        Steps without rows are left out: torch's get_state_dict() makes one to create the moments.
         """
         steps = {}
         for process in start.events():
@@ -341,29 +323,27 @@ class Job(lib.Place):
         return {step: rows for step, rows in steps.items() if rows}
 
     def step_rows(self, world, passes):
-        """How many rows of the order a step of @world processes and @passes is trained on. Others
-        for a global batch that stays.
-        """
+        """Number of rows per step. Overridden for trainers with a fixed global batch."""
         return world // self.copies * self.micro_batch * passes
 
     def seen(self, row):
-        """The part of a window that a model is called with. Others for a context-parallel slice."""
+        """The part of a window that the model gets. Overridden for context-parallel slices."""
         return row[: self.seq_len]
 
     def prove(self, *, steps, resumed, short=()):
-        """Steps 1 to @steps were trained on exactly the order, as the operator edited it; the
-        starts behind the first went on behind the steps @resumed.
+        """Asserts that steps 1 to @steps were trained on exactly the order, with the operator's
+        edits, and that the later starts resumed after the steps @resumed.
 
-        short: steps of fewer forward passes than the others, {step: how many}.
+        short: steps with fewer forward passes, {step: number}.
         """
         at, lineage = 0, []
         of_start = [self.steps(start) for start in self.starts]
         first = [min(filter(None, s), default=None) for s in of_start]
         assert first == [1, *(step + 1 for step in resumed)], (
-            "each start goes on behind its checkpoint"
+            "each start resumes after its checkpoint"
         )
         last = max(filter(None, of_start[-1]), default=None)
-        assert last == steps, "the last start ends where it should"
+        assert last == steps, "the last start ends with the last step"
         for number, start in enumerate(self.starts):
             end = resumed[number] if number < len(resumed) else steps
             begin = resumed[number - 1] if number else 0
@@ -375,16 +355,16 @@ class Job(lib.Place):
             (_, mixed), (out, back) = self.edits
             skipped, more = back - out, ["--run", RUN]
             assert mixed < total + skipped and back < total + skipped, (
-                "the mix was in force",
+                "the run reaches the new mix and the skip",
                 (self.edits, total),
             )
-            assert skipped == SKIPPED, "so many were to be skipped"
+            assert skipped == SKIPPED, "as many as requested were skipped"
         order = rows_at(self.yaml, "train", 0, total + skipped, *more)
         if skipped:
             was = rows_at(self.yaml, "train", 0, total + skipped)
             differ = (was != order).any(1)
             assert differ[mixed:].any() and not differ[:mixed].any(), (
-                f"the order is another one from position {mixed} on",
+                f"the order differs from position {mixed} on",
                 differ,
             )
             order = numpy.concatenate([order[:out], order[back:]])
@@ -412,9 +392,7 @@ class Job(lib.Place):
         return total
 
     def verify(self, to, *more):
-        """What tokctl proves of each peer's records up to position @to, if it is not the same for
-        all of them.
-        """
+        """The result of tokctl verify up to position @to, which must be the same for all peers."""
         records = os.path.join(self.records, "train")
         code, out, err = run(
             TOKCTL, "verify", "-c", self.yaml, "train", records, "--to", to, "--json", *more

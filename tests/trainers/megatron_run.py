@@ -1,5 +1,5 @@
-"""megatron_run.py PROGRAM ARGUMENTS…: Megatron on a machine without a GPU: torch.cuda is the CPU,
-and the program runs as it is.
+"""megatron_run.py PROGRAM ARGUMENTS…: runs an unmodified Megatron program without a GPU, with
+torch.cuda replaced by the CPU.
 """
 
 import collections
@@ -32,7 +32,7 @@ class Cpu(TorchFunctionMode):
 
 
 class Stream:
-    """A stream, an event, a device: whatever is asked of it is done."""
+    """A stream, event or device whose methods do nothing."""
 
     def __init__(self, *_, **__):
         pass

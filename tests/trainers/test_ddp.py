@@ -1,6 +1,4 @@
-"""DistributedDataParallel with torch.compile and DCP, plain torch; and the recipe for losses by
-dataset.
-"""
+"""DistributedDataParallel with torch.compile and DCP resumes exactly; losses.py adds up."""
 
 import json
 import os
@@ -8,7 +6,7 @@ import shutil
 
 from harness import EXAMPLES, Job
 
-# What it says must be what it is: the mean of its parts, weighted by rows, is the whole loss.
+# The losses by dataset, averaged over the rows, must be the whole loss.
 LOSSES = """
     from losses import by_dataset
 
@@ -26,7 +24,7 @@ LOSSES = """
     loss.backward()"""
 
 
-def test_ddp():
+def test_ddp_resumes_on_other_worlds_and_losses_by_dataset_add_up():
     with Job("train_ddp.py") as job:
         shutil.copy(os.path.join(EXAMPLES, "losses.py"), job.work)
         job.start(1, hold=7)
@@ -44,5 +42,5 @@ def test_ddp():
             said,
         )
         assert {name for names, _, _ in said for name in names} == {"web", "code"}, (
-            "both datasets have one"
+            "both datasets have a loss"
         )

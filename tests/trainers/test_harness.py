@@ -1,6 +1,4 @@
-"""The proof can fail: a trainer that loses rows, one that repeats some, and one whose ranks read
-the same must all be found out.
-"""
+"""The harness detects trainers that lose rows, repeat rows, or read the same rows on all ranks."""
 
 import pytest
 
@@ -9,11 +7,11 @@ from harness import Job
 SAVE = "dcp.save(\n"
 WRONG = {
     "a batch taken ahead of the checkpoint is lost": (SAVE, "next(data)\n        " + SAVE),
-    "a checkpoint behind the model repeats rows": (
+    "a cursor older than the model repeats rows": (
         "loss.backward()",
         "step == 5 or data.commit()\n    loss.backward()",
     ),
-    "ranks that all read the first one's rows": (
+    "all ranks read the first one's rows": (
         "micro_batch=2)",
         "micro_batch=2, rank=0, world=dist.get_world_size(), strict=False)",
     ),
@@ -21,7 +19,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_found_out(name):
+def test_a_wrong_trainer_is_detected(name):
     old, new = WRONG[name]
     with Job("train_ddp.py") as job:
         job.edit("torch.compile(model)", "model")

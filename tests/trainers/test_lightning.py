@@ -1,6 +1,4 @@
-"""Lightning: killed, resumed on other worlds, validated in between; saved in the middle of an
-accumulation.
-"""
+"""Lightning resumes exactly on other worlds, with validation and during accumulation."""
 
 import glob
 import os
@@ -29,7 +27,7 @@ def test_resumed_on_other_worlds():
             for path in glob.glob(os.path.join(job.work, "lightning_logs", "*", "metrics.csv"))
         )
         assert has(logged, "tokend/tokens_per_second", "tokend/wait_share", "valid"), (
-            "what the logger got"
+            "the logger gets throughput and validation loss"
         )
 
 
@@ -43,8 +41,8 @@ class Module"""
 
 
 def test_saved_in_the_middle_of_an_accumulation():
-    """Saved with one of two forward passes done: Lightning forgets its gradients and goes on with
-    the second one alone.
+    """Saved after one of two forward passes: Lightning drops its gradients and resumes with the
+    second pass only.
     """
     with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
         job.edit("class Module", SAVE)
@@ -57,12 +55,11 @@ def test_saved_in_the_middle_of_an_accumulation():
         del saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
         torch.save(saved, last)
         assert has(job.start(1, fails=True), "the checkpoint has no tokend cursor"), (
-            "a checkpoint without a cursor"
+            "a checkpoint without a cursor is rejected"
         )
 
 
-# Lightning's other way to more processes: tensor-parallel ones, which read the same, and FSDP2 over
-# the others.
+# ModelParallelStrategy: tensor-parallel processes, which read the same rows, and FSDP2.
 PARALLEL = """    def configure_model(self):
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor import Replicate
@@ -75,7 +72,7 @@ PARALLEL = """    def configure_model(self):
     def training_step"""
 
 
-def test_parallel_models():
+def test_tensor_parallel_peers_get_the_same_rows():
     with Job("train_lightning.py", accumulate=2, copies=2, streams={"valid": VALID}) as job:
         job.edit(
             'strategy="ddp"',
@@ -91,14 +88,12 @@ def test_parallel_models():
         job.prove(steps=15, resumed=[5])
 
 
-def test_an_operator_changes_it():
-    """An operator changes the mix, skips, and has it save and leave."""
+def test_an_operator_changes_the_mix_skips_and_drains():
     with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}) as job:
         job.prove_edited()
 
 
 def test_a_finite_stream_ends_the_training():
-    """A finite stream ends the training."""
     with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, samples=40) as job:
         job.edit("max_steps=15", "max_steps=100")
         job.start(2)

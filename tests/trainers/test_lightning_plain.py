@@ -1,12 +1,12 @@
-"""A plain Loader in Lightning's fit(): saved every 5 steps, resumed from there, no row lost or
-taken twice.
+"""A plain Loader in Lightning's fit() resumes from a save every 5 steps, without losing or
+repeating a row.
 """
 
 import json
 import os
 import sys
 
-import harness  # noqa: F401  the wheel is looked for
+import harness  # noqa: F401  checks that the wheel is used
 
 from lib import Daemon, datasets, run
 
@@ -51,12 +51,12 @@ trainer.fit(Module(), loader, ckpt_path=saved if os.path.exists(saved) else None
 """
 
 
-def test_a_plain_loader(place):
+def test_a_plain_loader_resumes_exactly(place):
     place.shard("web/a.bin", 10_000)
     train = {"seed": 1, "seq_len": 32, "datasets": datasets("web")}
     daemon = Daemon(place, place.config(streams={"train": train, "finite": {**train, "epochs": 1}}))
-    # Stream, accumulated batches, the ends of the starts, batches up to the save that the next
-    # start goes on from.
+    # stream, accumulated batches, last step of each start, batches before the save that the next
+    # start resumes from
     runs = (
         ("train", 1, (7, 12), [5]),
         ("train", 2, (7, 12), [10]),
@@ -85,7 +85,10 @@ def test_a_plain_loader(place):
                 ]
             os.unlink(out)
             if number < len(saves):
-                assert len(rows) > 4 * saves[number], ("  some steps were not saved", len(rows))
+                assert len(rows) > 4 * saves[number], (
+                    "  some steps were made after the save",
+                    len(rows),
+                )
                 del rows[4 * saves[number] :]
         end = 312 if stream == "finite" else 4 * accumulate * starts[-1]
         assert rows == list(range(end)), "  each row once, in order"

@@ -1,5 +1,5 @@
-"""megatron.core's schedules, two stages of two chunks each: tensor-parallel 2, then data-parallel
-2, then tensor-parallel again.
+"""megatron.core with two stages of two chunks resumes exactly, with tensor parallelism and with
+data parallelism; TokendIterator returns Megatron's batches.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Megatron(Job):
                 glob.glob(os.path.join(self.work, "checkpoint", f"{saved:08}", "metadata.json"))
             )
         )
-        # traced.py notes, megatron_run.py stands in for the GPU
+        # traced.py logs, megatron_run.py replaces the GPU
         self.start(
             4,
             "mcore.py",
@@ -52,13 +52,13 @@ class Megatron(Job):
         self.starts[-1].tp = tp
 
     def steps(self, start):
-        """Tensor-parallel peers are called with what their first one read."""
+        """Tensor-parallel peers get the rows that their first one read."""
         steps = super().steps(start)
         return {step: once(rows, start.tp) for step, rows in steps.items()}
 
 
 def once(rows, copies):
-    """Of rows that are there @copies times, each once; all of them, if that is not so."""
+    """Each row once if all occur @copies times; otherwise all rows."""
     return sorted(rows)[::copies] if all(rows.count(row) == copies for row in rows) else rows
 
 
@@ -70,8 +70,8 @@ def test_resumed_on_other_worlds():
         job.prove(steps=15, resumed=[5, 10])
 
 
-def test_an_operator_changes_it():
-    with Megatron("mcore.py") as job:  # most processes read nothing, and leave, too
+def test_an_operator_changes_the_mix_skips_and_drains():
+    with Megatron("mcore.py") as job:  # most processes read nothing, and must exit too
         job.train(2, 1000, hold=7, then=job.edit_and_drain)
         step = job.drained()
         job.train(1, step + 3)
@@ -79,7 +79,7 @@ def test_an_operator_changes_it():
 
 
 def batches(job):
-    """What is in them, against the tokens themselves."""
+    """Compares batches with the tokens of the shards."""
     seq = job.seq_len
     keys = {"rank": 0, "world": 1, "socket": job.daemon.socket}
     batch = next(TokendIterator("train", 4, documents=True, seq_len=seq, **keys))
@@ -98,7 +98,7 @@ def batches(job):
             wrong.append((tokens, starts, longest, positions))
     assert not wrong, ("documents: cu_seqlens, max_seqlen, position_ids", wrong)
     assert (batch["cu_seqlens"] < seq).sum() > 4, (
-        "there are documents to see",
+        "the rows contain several documents",
         batch["cu_seqlens"],
     )
 
@@ -111,10 +111,12 @@ def batches(job):
     got = sorted(tokens[i].tolist() + labels[i, -1:].tolist() for i in range(7))
     assert got == rows and (tokens[:7, 1:] == labels[:7, :-1]).all(), ("tokens and labels", got)
     assert counts[:7].all() and not counts[7:].any() and not labels[7:].any(), (
-        "padding counts for nothing",
+        "padding has loss mask and labels 0",
         counts,
     )
-    assert (counts.dtype, *counts.shape) == (torch.float32, 8, seq), "its type and shape"
+    assert (counts.dtype, *counts.shape) == (torch.float32, 8, seq), (
+        "type and shape of the loss mask"
+    )
     mask = taken[0]["attention_mask"]
     assert mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [
         at > 5 for at in range(seq)
@@ -133,16 +135,18 @@ def batches(job):
     skipped = TokendIterator("train", 4, start=20, **keys).save_state()
     torch.save({"dataloader_state_dict": skipped}, job.file("saves[1]", *iteration))
     begins(
-        "from what --dataloader-save kept",
+        "from the cursor of --dataloader-save",
         args,
         keys,
         20,
         f"the cursor in {job.file('saves[1]', *iteration)}",
     )
     args.iteration = 4
-    refused("cursors of other iterations alone", args, keys, "iteration, 4", "load one of those")
+    refused("only cursors of other iterations", args, keys, "iteration, 4", "load one of those")
     args.iteration, args.consumed_train_samples = 2, 24
-    refused("a cursor behind the checkpoint", args, keys, "is at sample 20", "has consumed 24")
+    refused(
+        "a cursor before the samples consumed", args, keys, "is at sample 20", "has consumed 24"
+    )
     args.consumed_train_samples = 16
     args.seq_length = seq + 1
     refused("another seq_length", args, keys, "seq_length", str(seq + 1), "train")
@@ -154,7 +158,7 @@ def begins(what, args, keys, position, why):
         iterators = [TokendIterator.from_args("train", args, **keys) for _ in range(2)]
     assert [iterator.loader.position for iterator in iterators] == [position] * 2, what
     assert has(said.getvalue(), f"tokend: stream 'train' begins at sample {position}: ", why), (
-        f"{what}: says so"
+        f"{what}: the position is printed"
     )
     assert said.getvalue().count("\n") == 1, f"{what}: once"
 
@@ -165,6 +169,6 @@ def refused(what, args, keys, *said):
     assert has(str(error.value), *said), f"{what}: refused"
 
 
-def test_batches():
+def test_batches_are_as_megatron_expects_them():
     with Job(None, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
         batches(job)

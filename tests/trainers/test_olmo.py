@@ -1,6 +1,4 @@
-"""OLMo-core: FSDP, gradient accumulation, its own checkpoints; a step has the same 8 rows in every
-world.
-"""
+"""OLMo-core with FSDP and accumulation resumes exactly; each step has 8 rows in every world."""
 
 import glob
 import os
@@ -29,9 +27,7 @@ class Olmo(Job):
         return 8
 
     def steps(self, start):
-        """OLMo's first checkpoint makes the optimizer step once, with nothing, before the first
-        step of training.
-        """
+        """OLMo's first checkpoint makes an empty optimizer step before training."""
         return {step and step - 1: rows for step, rows in super().steps(start).items()}
 
     def saved(self, step):
@@ -48,11 +44,10 @@ def test_resumed_on_other_worlds():
         job.prove(steps=15, resumed=[5, 10])
 
 
-def test_an_operator_changes_it():
+def test_an_operator_changes_the_mix_skips_and_drains():
     with Olmo("olmo.py", discards=True) as job:
-        job.edit(
-            "save_interval=5", "save_interval=1"
-        )  # what an operator has saved OLMo is saving, too
+        # OLMo also saves at the step of the operator's save
+        job.edit("save_interval=5", "save_interval=1")
         job.start(2, 1000, hold=7, then=job.edit_and_drain)
         step = job.drained()
         job.start(1, step + 3)
@@ -67,8 +62,8 @@ PARALLEL = (
         "tp_config=TransformerTensorParallelConfig(degree=2)",
         "from olmo_core.train.train_module import TransformerTensorParallelConfig",
     ),
-    # With two shards beside, on four processes, OLMo breaks over gloo in its dry run, before it has
-    # any data.
+    # On four processes, with two data shards, OLMo fails with gloo in its dry run, before it reads
+    # data.
     (
         "context",
         2,
@@ -80,7 +75,7 @@ PARALLEL = (
 
 
 @pytest.mark.parametrize("name, then, option, imported", PARALLEL)
-def test_parallel_models(name, then, option, imported):
+def test_parallel_peers_get_the_same_rows(name, then, option, imported):
     with Olmo("olmo.py", copies=2, discards=True) as job:
         job.edit(IMPORT, f"{imported}\n{IMPORT}")
         job.edit("    rank_microbatch_size", f"    {option}, rank_microbatch_size")
@@ -90,7 +85,7 @@ def test_parallel_models(name, then, option, imported):
 
 
 def batches(job):
-    """What is in them, against OLMo's own view of the tokens."""
+    """Compares batches with OLMo's own functions."""
     seq = job.seq_len
     keys = {"sequence_length": seq, "global_batch_size": 4 * seq, "socket": job.daemon.socket}
     data = TokendDataLoader("train", documents=True, **keys)
@@ -99,18 +94,18 @@ def batches(job):
     got = [[n for n in row if n] for row in batch["doc_lens"].tolist()]
     assert got == want, "doc_lens"
     assert batch["max_doc_lens"] == [max(row) for row in want], "max_doc_lens"
-    assert len(want[0]) > 1, ("there are documents to see", want)
+    assert len(want[0]) > 1, ("the rows contain several documents", want)
     mock = data.get_mock_batch()
     assert {name: len(part) for name, part in mock.items()} == dict.fromkeys(batch, 4), (
-        "a mock batch has what one has"
+        "a mock batch has the keys of a real one"
     )
-    assert data.loader.position == 8, "and takes nothing"
+    assert data.loader.position == 8, "a mock batch takes no rows"
     data.global_batch_size = 8 * seq  # as BatchSizeScheduler does
     data.reshuffle(1)
     assert [len(batch["input_ids"]) for _, batch in zip(range(2), data)] == [8, 8], (
         "the global batch may grow"
     )
-    assert data.loader.position == 24, "and nothing is lost"
+    assert data.loader.position == 24, "a larger batch loses no rows"
 
     finite = TokendDataLoader("finite", **keys)
     finite.reshuffle(1)
@@ -130,15 +125,15 @@ def batches(job):
             lambda: TokendDataLoader("train", **{**keys, "global_batch_size": 50}),
         ),
     ):
-        with pytest.raises(ValueError, match=name):  # what it is
+        with pytest.raises(ValueError, match=name):
             call()
 
 
-def test_batches():
+def test_batches_are_as_olmo_expects_them():
     with Job(None, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
         batches(job)
 
 
-def test_meshes():
+def test_expert_parallel_ranks_are_data_ranks():
     with Job(None) as meshes:
         ep_mesh.prove(meshes, "olmo")

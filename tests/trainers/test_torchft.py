@@ -1,5 +1,5 @@
-"""torchft: two replica groups; one is killed in the middle of a step that the other one then takes
-back, comes back, and heals.
+"""torchft with two replica groups: one is killed within a step, restarts and recovers; the other
+repeats the failed step.
 """
 
 import os
@@ -21,16 +21,14 @@ FAIL = """if manager.current_step() == 18 and not globals().setdefault("failed",
 
 def wait(condition, what):
     if not wait_for(condition, LIMIT_S, 0.02):
-        raise RuntimeError(f"{what} does not happen")
+        raise RuntimeError(f"timeout: {what}")
 
 
 def proof(job, steps):
-    """Every committed step took the next rows of the order, as many groups as it had, and each but
-    its own.
-    """
+    """Asserts that every committed step took the next rows, divided among its groups."""
     order = rows_at(job.yaml, "train", 0, 2 * MICRO * steps)
     position = {tuple(map(int, job.seen(row))): i for i, row in enumerate(order)}
-    position[(0,) * job.seq_len] = None  # of a group that only healed
+    position[(0,) * job.seq_len] = None  # a group that only recovered
     committed, given_back = {}, set()
     for start in job.starts:
         for step, rows in job.steps(start).items():
@@ -50,7 +48,7 @@ def proof(job, steps):
         worlds.append(len(rows) // MICRO)
     changes = [world for i, world in enumerate(worlds) if i == 0 or worlds[i - 1] != world]
     assert not wrong, (f"rows 0 to {at - 1}, each once, in the order of {steps} steps", wrong)
-    assert changes == [1, 2, 1, 2], "as many groups in a step"
+    assert changes == [1, 2, 1, 2], "number of groups per step"
     assert sorted(step for step in committed) == list(range(1, steps + 1)), (
         "all steps were committed"
     )
@@ -60,13 +58,13 @@ def proof(job, steps):
         if set(committed_rows) <= given_back
     ]
     assert len(twice) == 2, (
-        "the rows of the 19th step, which at first failed in both groups, came again"
+        "the rows of the 19th step, which first failed in both groups, are served again"
     )
     assert job.verify(at) == all_taken(at), "tokctl verify"
 
 
 def lighthouse(job):
-    """The one of torchft; its address."""
+    """Starts torchft's lighthouse. Returns its address."""
     log = job.file("lighthouse.log")
     program = os.path.join(os.path.dirname(sys.executable), "torchft_lighthouse")
     bind = [
@@ -89,28 +87,26 @@ def live(mode):
     with Job("train_torchft.py", micro_batch=MICRO, discards=True) as job:
         if mode == "sync":
             job.edit("min_replica_size=1,", "min_replica_size=1, use_async_quorum=False,")
-        job.edit("optimizer.step()", FAIL)  # in all groups at once: their world stays as it is
+        job.edit("optimizer.step()", FAIL)  # in all groups at once, so their world does not change
         there = {"TORCHFT_LIGHTHOUSE": lighthouse(job)}
 
-        def beside(first, behind, **more):
-            """Another group, while the first one stands still behind so many steps; it asks for its
-            first quorum then.
-            """
+        def join(first, after, **more):
+            """Starts another group while the first one is held after some steps."""
             wait(
-                lambda: first.noted_any(held=behind) or first.ended(),
-                f"the first group's step {behind + 1}",
+                lambda: first.noted_any(held=after) or first.ended(),
+                f"the first group's step {after + 1}",
             )
             other = job.launch(1, STEPS, REPLICA_GROUP_ID=1, **there, **more)
             wait(lambda: other.noted_any(loader="train") or other.ended(), "the other group")
             time.sleep(2)
-            first.release(behind)
+            first.release(after)
             return other
 
         first = job.launch(1, STEPS, hold=[2, 12], REPLICA_GROUP_ID=0, **there)
-        second = beside(first, 2, hold=[5])
+        second = join(first, 2, hold=[5])
         wait(lambda: second.noted_any(held=5) or second.ended(), "the second group's 6th step")
         second.kill()
-        third = beside(first, 12)
+        third = join(first, 12)
         wait(lambda: first.ended() and third.ended(), "the end")
         print(f"--- {mode} quorum: {time.monotonic() - first.began:.1f} s", flush=True)
         ended = [first.child.poll(), third.child.poll()]
@@ -119,12 +115,11 @@ def live(mode):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-def test_a_group_is_killed_and_heals(mode):
+def test_a_killed_group_recovers(mode):
     live(mode)
 
 
-def test_an_operator_of_two_groups():
-    """All of them skip the same rows, and leave after the same step."""
+def test_both_groups_carry_out_requests_at_the_same_step():
     with Job("train_torchft.py", micro_batch=MICRO, discards=True) as job:
         there = {"TORCHFT_LIGHTHOUSE": lighthouse(job)}
         job.edit("min_replica_size=1,", "min_replica_size=2,")
@@ -150,9 +145,9 @@ def test_an_operator_of_two_groups():
             for step, rows in job.steps(start).items():
                 if step is not None:
                     taken.setdefault(step, []).extend(position[tuple(row)] for row in rows)
-        assert sorted(taken) == list(range(1, steps + 1)), "both leave after one step"
+        assert sorted(taken) == list(range(1, steps + 1)), "both groups exit after the same step"
         rows = [at for step in sorted(taken) for at in sorted(taken[step])]
         jump = next(i for i, at in enumerate(rows) if at != i)
         want = [*range(jump), *range(jump + SKIPPED, 2 * MICRO * steps + SKIPPED)]
         assert rows == want, "the rows, in the order of the steps"
-        assert jump % (2 * MICRO) == 0, "the skip is where a step begins"
+        assert jump % (2 * MICRO) == 0, "the skip is at the start of a step"

@@ -1,5 +1,5 @@
-"""torchtitan: FSDP with its own checkpoints, where only its launcher knows that there is no
-accelerator.
+"""torchtitan with FSDP, tensor and pipeline parallelism resumes exactly from its own checkpoints.
+titan_run.py replaces the accelerator.
 """
 
 import os
@@ -33,13 +33,13 @@ class Titan(Job):
 
 
 class Pipeline(Titan):
-    """Two stages; only the first is called with tokens."""
+    """Two stages; only the first one gets tokens."""
 
     def step_rows(self, world, passes):
         return world // 2 * 2
 
     def steps(self, start):
-        """A stage learns its shapes from its first micro-batch, by one call more."""
+        """A stage runs its first micro-batch twice, to find its shapes."""
         steps = super().steps(start)
         first = min(filter(None, steps), default=None)
         return {
@@ -79,15 +79,15 @@ def test_resumed_on_other_worlds(variant):
         text = job.train(least, *options, **validates)
         if validates:
             assert text.count("validate step: 15") == 1, (
-                "validation over a finite stream, begun anew each time",
+                "each validation reads the finite stream from its beginning",
                 text[-3000:],
             )
         job.prove(steps=15, resumed=[5, 10])
 
 
-def test_an_operator_changes_it():
+def test_an_operator_changes_the_mix_skips_and_drains():
     with Titan("titan.py") as job:
-        # What an operator has saved torchtitan saves, too.
+        # torchtitan also saves at the step of the operator's save
         job.train(
             2, "--training.steps", 1000, "--checkpoint.interval", 1, hold=7, then=job.edit_and_drain
         )
@@ -96,10 +96,10 @@ def test_an_operator_changes_it():
         job.prove(steps=step + 3, resumed=[step])
         refused = job.train(1, "--checkpoint.last_save_model_only", fails=True)
         assert has(refused, "last_save_model_only True", "operators"), (
-            "a last checkpoint of the model alone"
+            "a last checkpoint with the model only is rejected"
         )
 
 
-def test_meshes():
+def test_expert_parallel_ranks_are_data_ranks():
     with Job(None) as meshes:
         ep_mesh.prove(meshes, "torchtitan")

@@ -1,5 +1,5 @@
-"""transformers' Trainer: killed, resumed on other worlds; saved in the middle of a step; labels and
-documents as its models take them.
+"""transformers' Trainer resumes exactly, also from a save within a step; its models get the right
+labels and documents.
 """
 
 import glob
@@ -17,17 +17,15 @@ from lib import has
 
 
 def terminate(pids):
-    """What a cluster does; the Trainer waits for 3 seconds, then saves as soon as it can, in the
-    middle of a step.
-    """
+    """Sends SIGTERM, as a cluster does. The Trainer waits 3 s, then saves within a step."""
     for pid in pids:
         os.kill(pid, signal.SIGTERM)
     time.sleep(6)
 
 
 def losses(job):
-    """Every token of a window is a label once, with or without the model's own shift; documents do
-    not see each other.
+    """Every token is a label once, with and without the model's own shift; documents attend only
+    to themselves.
     """
     torch.manual_seed(0)
     tiny = {
@@ -37,7 +35,7 @@ def losses(job):
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
     }
-    model = LlamaForCausalLM(LlamaConfig(use_cache=False, **tiny))  # as the Trainer has it
+    model = LlamaForCausalLM(LlamaConfig(use_cache=False, **tiny))  # as in the Trainer
     with Loader("train", 2, socket=job.daemon.socket, documents=True, run="losses") as data:
         batch = next(batch for batch in data if len(batch["cu_seqlens"]) > 4)
         there = data.position - 2
@@ -63,7 +61,7 @@ def losses(job):
         for begin, end in zip(starts, starts[1:], strict=False):
             alone.append(model(input_ids=batch["input_ids"].flatten()[None, begin:end]).logits[0])
         close = torch.allclose(torch.cat(alone), logits.flatten(0, 1), atol=1e-5)
-        assert close, f"{len(alone)} documents in 2 rows: each attends to itself alone"
+        assert close, f"{len(alone)} documents in 2 rows: each attends only to itself"
 
 
 def refusals(job):
@@ -85,7 +83,7 @@ def refusals(job):
     text = open(state).read()
     open(state, "w").write(text.replace('"TokendCursor"', '"Another"'))
     assert has(job.start(1, fails=True), "the checkpoint has no tokend cursor"), (
-        "a checkpoint without a cursor"
+        "a checkpoint without a cursor is rejected"
     )
 
 
@@ -95,9 +93,11 @@ def test_resumed_on_other_worlds():
         job.start(2, hold=7)
         text = job.start(1)
         job.start(1)
-        assert job.steps(job.starts.pop()) == {}, "a start behind the last step trains nothing"
+        assert job.steps(job.starts.pop()) == {}, "a start after the last step trains nothing"
         job.prove(steps=15, resumed=[5, 10])
-        assert has(text, "tokend/tokens_per_second", "tokend/wait_share"), "what the Trainer logs"
+        assert has(text, "tokend/tokens_per_second", "tokend/wait_share"), (
+            "the Trainer logs throughput"
+        )
         refusals(job)
 
 
@@ -112,6 +112,6 @@ def test_saved_in_the_middle_of_a_step():
         losses(job)
 
 
-def test_an_operator_changes_it():
+def test_an_operator_changes_the_mix_skips_and_drains():
     with Job("train_transformers.py", accumulate=2) as job:
         job.prove_edited()

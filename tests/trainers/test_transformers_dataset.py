@@ -1,6 +1,4 @@
-"""transformers' Trainer refuses a loader that is given to it as its dataset, with the message that
-says what to do.
-"""
+"""A loader passed to transformers' Trainer as its dataset raises an error that says what to do."""
 
 import pytest
 import torch

@@ -1,9 +1,8 @@
-"""torchtitan on a machine without an accelerator: says that the accelerator is the CPU, then runs
-torchtitan as it is.
+"""Runs an unmodified torchtitan without an accelerator.
 
-torch.cpu gets the few calls that torchtitan makes of any accelerator's module. torchtitan 0.3 also
-makes two calls that are newer than torch 2.13: torch.distributed.set_timeout, and a pipeline
-schedule's step() with micro-batches that are cut already.
+The CPU is declared to be the accelerator, and torch.cpu gets the functions that torchtitan calls in
+an accelerator's module. torchtitan 0.3 also needs two functions that torch 2.13 lacks:
+torch.distributed.set_timeout, and a pipeline schedule's step() with micro-batches as arguments.
 """
 
 import inspect
@@ -27,7 +26,7 @@ missing = {
 for name, call in missing.items():
     if not hasattr(torch.cpu, name):
         setattr(torch.cpu, name, call)
-torch.cpu.current_device = lambda: 0  # for barrier(device_ids=); torch.cpu says "cpu"
+torch.cpu.current_device = lambda: 0  # for barrier(device_ids=); torch.cpu returns "cpu"
 if not hasattr(torch.distributed, "set_timeout"):
     torch.distributed.set_timeout = lambda timeout, group=None: None
 

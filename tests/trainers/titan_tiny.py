@@ -1,6 +1,4 @@
-"""The example's configuration with a model that a CPU can train: `--module titan_tiny --config
-tiny`.
-"""
+"""The example's config with a model for CPUs: `--module titan_tiny --config tiny`."""
 
 import os
 from dataclasses import dataclass, replace
@@ -30,7 +28,7 @@ DIM, LAYERS, HEADS, VOCAB, SEQ = 64, 2, 4, 2048, 32
 
 
 class NoTokenizer(BaseTokenizer):
-    """The tokens are there."""
+    """The stream has tokens, so none is needed."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseTokenizer.Config):
@@ -76,7 +74,7 @@ def model():
     for layer in config.layers:
         layer.attention.inner_attention = (
             ScaledDotProductAttention.Config()
-        )  # flex wants a compiler
+        )  # flex needs a compiler
 
     def parallelize(model, **keys):
         model = base.parallelize_fn(model, **keys)

@@ -1,16 +1,14 @@
-"""traced.py [-m] PROGRAM ARGUMENTS…: runs a trainer as it is, and notes from beside it what it
-trains on.
+"""traced.py [-m] PROGRAM ARGUMENTS…: runs an unmodified trainer and logs what it trains on.
 
-Into $TRACE/PID.jsonl, a line an event, written before the trainer goes on:
+Each event is a line in $TRACE/PID.jsonl, written before the trainer continues:
 
   {"rank": R}               the process, once
   {"rows": [[token, …], …]} the outermost module was called with these inputs (not under no_grad)
   {"zero": 1}               the optimizer's gradients were cleared
-  {"step": N}               the optimizer has stepped; N is its own count, which lies in the
-                            trainer's checkpoint
-  {"loader": STREAM}        a tokend.Loader was made; it records to $TRACE_RECORDS/STREAM
-  {"held": N}               with N in $TRACE_HOLD: in the forward pass after N steps of this
-                            process; it stays there until it is killed, or $TRACE/go-N is there
+  {"step": N}               the optimizer made step N, by its own count in the checkpoint
+  {"loader": STREAM}        a tokend.Loader was created; it records to $TRACE_RECORDS/STREAM
+  {"held": N}               with N in $TRACE_HOLD: the process waits in the forward pass after its
+                            N-th step until it is killed or $TRACE/go-N exists
 """
 
 import faulthandler
@@ -40,8 +38,8 @@ def note(**event):
 
 
 def inputs(arguments, named):
-    """The tokens among a module's arguments, or None: stages behind the first, and layers that are
-    recomputed, get hidden states first.
+    """The tokens in a module's arguments. None: later stages and recomputed layers get hidden
+    states.
     """
     for name in ("input_ids", "tokens", "input"):
         if torch.is_tensor(named.get(name)):
@@ -76,7 +74,7 @@ def before(module, arguments):
             time.sleep(0.02)
 
 
-def behind(module, arguments, output):
+def after(module, arguments, output):
     if not torch.compiler.is_compiling() and getattr(_inside, "module", None) is module:
         _inside.module = None
 
@@ -90,11 +88,9 @@ def stepped(optimizer, *_):
 
 
 def settle():
-    """Waits until gloo's threads have let go of the last collectives, which is a little after those
-    are complete.
+    """Waits until gloo's threads have freed the last collectives, shortly after those complete.
 
-    They need Python's lock for that, and in a process that ends before they have it they abort:
-    torch's and Python's, not the trainer's.
+    For that they need the interpreter's lock. If the process exits before, they abort.
     """
     still = 0
     while still < 3:
@@ -113,10 +109,10 @@ def running(thread):
 
 
 def main():
-    faulthandler.register(signal.SIGUSR1)  # one that hangs is asked where
+    faulthandler.register(signal.SIGUSR1)  # prints the stacks of a process that hangs
     note(rank=int(os.environ.get("RANK", 0)))
     torch.nn.modules.module.register_module_forward_pre_hook(before)
-    torch.nn.modules.module.register_module_forward_hook(behind, always_call=True)
+    torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
     register_optimizer_step_post_hook(stepped)
     clear = torch.optim.Optimizer.zero_grad
 
