@@ -1,4 +1,4 @@
-/* A handle that records, and what is in its file. */
+/* A handle with a record, and access to the entries in its file. */
 #ifndef TESTS_RECORDINGS_H
 #define TESTS_RECORDINGS_H
 
@@ -27,7 +27,7 @@
 enum { MICRO = 4, WINDOW = 33, ROW_BYTES = 2 * WINDOW, ENTRIES_MOST = 1 << 20 };
 
 static char path[200];
-static uint64_t entry[ENTRIES_MOST][2]; /* of the file, as load() found it */
+static uint64_t entry[ENTRIES_MOST][2]; /* the entries that load() read */
 static uint64_t alive = 1;
 
 static inline int setup(void **state)
@@ -64,7 +64,7 @@ static inline size_t file_bytes(void)
 	return (size_t)st.st_size;
 }
 
-/* Whole entries of the file. */
+/* Reads the complete entries of the file. Returns their number. */
 static inline size_t load(void)
 {
 	FILE *file = fopen(path, "rb");
@@ -104,7 +104,7 @@ static inline struct tokend handle(uint64_t rank, uint64_t world, uint64_t taken
 	return t;
 }
 
-/* What stands in a row: another thing at every position. */
+/* Tokens of a row, different at every position. */
 static inline void fill(uint64_t position, uint16_t *tokens)
 {
 	for (int i = 0; i < WINDOW; i++)

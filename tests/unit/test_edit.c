@@ -1,4 +1,4 @@
-/* Cursors as values through the library: bytes in, an edit, bytes out; and their text. */
+/* The library's edits of cursors, and their JSON. */
 #include "client/lib/tokend.h"
 
 #include "proto/cursor.h"
@@ -54,7 +54,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* From @bytes to @out. */
+/* An edit from @bytes to @out. */
 static struct tokend_edit edit(void)
 {
 	return (struct tokend_edit){bytes, length, out, sizeof(out), why, sizeof(why)};
@@ -71,7 +71,7 @@ static struct cursor decoded(int64_t n)
 	return c;
 }
 
-/* The line that a caller gets begins with the field. */
+/* Asserts that the edit failed, with a message that begins with the field. */
 static void refused(int64_t result, const char *field)
 {
 	size_t n = strlen(field);
@@ -81,7 +81,7 @@ static void refused(int64_t result, const char *field)
 		fail_msg("\"%s\" is not about \"%s\"", why, field);
 }
 
-static void moving(void **state)
+static void seek_skip_and_rewind_move_the_position(void **state)
 {
 	struct tokend_edit e = edit();
 	uint64_t position;
@@ -105,7 +105,7 @@ static void moving(void **state)
 	assert_int_equal(tokend_cursor_rewind(&e, 1001), TOKEND_EARGUMENT);
 }
 
-static void mixing(void **state)
+static void a_mix_names_all_datasets_with_weight(void **state)
 {
 	static const char *const names[] = {"math", "web", "web"}, *const unknown[] = {
 									   "web", "wet"};
@@ -135,7 +135,7 @@ static void mixing(void **state)
 		why, "dataset wet: is not in the cursor, which has web, a \"b\\c\" é, math");
 }
 
-static void adding_and_removing(void **state)
+static void datasets_are_added_and_removed(void **state)
 {
 	static uint8_t other[ROOM];
 	size_t n = begin(other, 6, 0);
@@ -157,13 +157,13 @@ static void adding_and_removing(void **state)
 	assert_int_equal(c.segment[1]->units[1], 0);
 	cursor_free(&c);
 	refused(tokend_cursor_remove(&e, "web", TOKEND_SOON),
-		"dataset web: weight"); /* the other one ends */
+		"dataset web: weight"); /* the other one has no weight from there on */
 	refused(tokend_cursor_remove(&e, "math", TOKEND_SOON), "dataset math");
 	refused(tokend_cursor_remove(&e, "wet", TOKEND_SOON), "dataset wet");
 	refused(tokend_cursor_remove(&e, "web", 1), "position");
 }
 
-static void too_little_room(void **state)
+static void a_small_buffer_is_an_error_and_unchanged(void **state)
 {
 	static uint8_t was[ROOM];
 	struct tokend_edit e = edit();
@@ -181,7 +181,7 @@ static void too_little_room(void **state)
 	assert_int_equal(tokend_cursor_seek(&e, 1), n);
 }
 
-static void as_text(void **state)
+static void json_has_every_member(void **state)
 {
 	static const char expected[] =
 		"{\"stream\":\"train\",\"seed\":42,\"seq_len\":64,\"extra\":1,\"stride\":64,"
@@ -207,7 +207,7 @@ static void as_text(void **state)
 	n = tokend_cursor_show(bytes, length, text, sizeof(text), why, sizeof(why));
 	assert_string_equal(text, expected);
 	assert_int_equal(n, strlen(expected));
-	/* Exactly the room it takes, and none less. */
+	/* The exact size works, one byte less does not. */
 	for (size_t capacity = 0; capacity <= (size_t)n; capacity++) {
 		char *exact = malloc(capacity ? capacity : 1);
 
@@ -227,8 +227,8 @@ static void as_text(void **state)
 		"checksum");
 }
 
-/* The longest there are: many pending mixes of many datasets. */
-static void four_mebibytes_hold_any(void **state)
+/* The longest cursor: many pending mixes of many datasets. */
+static void four_mebibytes_hold_any_json(void **state)
 {
 	static const uint32_t counts[] = {1, 2, 16, 100, 500, 1024};
 	struct cursor id = {
@@ -284,12 +284,12 @@ static void four_mebibytes_hold_any(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(moving, setup),
-		cmocka_unit_test_setup(mixing, setup),
-		cmocka_unit_test_setup(adding_and_removing, setup),
-		cmocka_unit_test_setup(too_little_room, setup),
-		cmocka_unit_test_setup(as_text, setup),
-		cmocka_unit_test_setup(four_mebibytes_hold_any, setup),
+		cmocka_unit_test_setup(seek_skip_and_rewind_move_the_position, setup),
+		cmocka_unit_test_setup(a_mix_names_all_datasets_with_weight, setup),
+		cmocka_unit_test_setup(datasets_are_added_and_removed, setup),
+		cmocka_unit_test_setup(a_small_buffer_is_an_error_and_unchanged, setup),
+		cmocka_unit_test_setup(json_has_every_member, setup),
+		cmocka_unit_test_setup(four_mebibytes_hold_any_json, setup),
 	};
 
 	return cmocka_run_group_tests_name("edit", tests, NULL, NULL);

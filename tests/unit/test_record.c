@@ -1,9 +1,9 @@
-/* Records: the checksum of their format, and what a session writes when. */
+/* Records: the checksum of the format, and when a session writes what. */
 #include "tests/unit/recordings.h"
 
 /* ---- the checksum ---- */
 
-/* As record.h describes it, byte by byte. */
+/* The checksum as record.h describes it, byte by byte. */
 static uint64_t described(uint64_t position, const uint8_t *bytes, size_t n)
 {
 	uint64_t lane[4] = {0};
@@ -19,7 +19,7 @@ static uint64_t described(uint64_t position, const uint8_t *bytes, size_t n)
 	return order_derive(position, n, lane[0], lane[1], lane[2], lane[3]);
 }
 
-static void checksum_is_the_described_one(void **state)
+static void checksum_is_as_described(void **state)
 {
 	struct rng random = {5};
 	uint8_t bytes[300];
@@ -31,13 +31,13 @@ static void checksum_is_the_described_one(void **state)
 		for (size_t at = 0; at < 9; at++)
 			assert_true(record_checksum(n * 1000, bytes + at, n) ==
 				    described(n * 1000, bytes + at, n));
-	/* For ever: files of old runs are read. */
+	/* These values must never change: files of old runs are read. */
 	for (int i = 0; i < 10; i++)
 		bytes[i] = (uint8_t)i;
 	assert_true(record_checksum(7, bytes, 10) == UINT64_C(0x45ecf753b4b246c2));
 }
 
-static void checksum_sees_every_bit_the_length_and_the_position(void **state)
+static void checksum_depends_on_every_bit_length_and_position(void **state)
 {
 	uint8_t bytes[2 * WINDOW] = {0};
 	uint64_t plain = record_checksum(9, bytes, sizeof(bytes));
@@ -52,7 +52,7 @@ static void checksum_sees_every_bit_the_length_and_the_position(void **state)
 	assert_true(record_checksum(10, bytes, sizeof(bytes)) != plain);
 }
 
-static void identity_is_of_what_a_stream_shares(void **state)
+static void identity_depends_on_the_stream_only(void **state)
 {
 	struct cursor c = handle(0, 1, 0).origin, other;
 	uint64_t plain = record_identity(&c);
@@ -71,9 +71,9 @@ static void identity_is_of_what_a_stream_shares(void **state)
 	assert_true(record_identity(&other) != plain);
 }
 
-/* ---- what is written ---- */
+/* ---- entries ---- */
 
-static void a_beginning_then_rows(void **state)
+static void a_record_is_a_beginning_then_rows(void **state)
 {
 	struct tokend t = handle(1, 2, 1000);
 	struct timespec now;
@@ -100,7 +100,7 @@ static void a_beginning_then_rows(void **state)
 	assert_true(b.time_ns / 1000000000 - (uint64_t)now.tv_sec < 60);
 	assert_rows(5, 1004, MICRO);
 	assert_rows(9, 1012, 2);
-	assert_int_equal(tokend_record(&t, NULL), 0); /* there is none: fine */
+	assert_int_equal(tokend_record(&t, NULL), 0); /* no record: no error */
 }
 
 static void go(struct tokend *t, uint64_t position)
@@ -115,8 +115,7 @@ static void skip_on(struct tokend *t, uint64_t samples)
 	assert_int_equal(recording_skipped(t), 0);
 }
 
-/* Who took nothing leaves nothing, wherever it went. */
-static void no_row_no_mark(void **state)
+static void a_session_without_rows_writes_nothing(void **state)
 {
 	struct tokend t = handle(0, 1, 0);
 
@@ -131,18 +130,17 @@ static void no_row_no_mark(void **state)
 	assert_int_equal(load(), 0);
 }
 
-/* Where the first row is taken the process began; only what was skipped by request is told before
- * it. */
-static void moves_before_the_first_row(void **state)
+/* The record begins at the first row. Of the moves before it only a requested skip is written. */
+static void moves_before_the_first_row_are_merged(void **state)
 {
 	static const struct {
 		uint64_t seek, skip, then, left, position;
 	} cases[] = {
 		{80, 0, 80, 80, 80},	/* a checkpoint is loaded */
-		{80, 0, 120, 120, 120}, /* and another one */
+		{80, 0, 120, 120, 120}, /* another checkpoint */
 		{80, 0, 40, 40, 40},
-		{80, 40, 120, 80, 120},	 /* and an operator skips */
-		{80, 40, 100, 100, 100}, /* before another one is loaded */
+		{80, 40, 120, 80, 120},	 /* then an operator skips */
+		{80, 40, 100, 100, 100}, /* before another checkpoint is loaded */
 		{0, 40, 40, 0, 40},
 	};
 
@@ -164,9 +162,9 @@ static void moves_before_the_first_row(void **state)
 	}
 }
 
-/* After rows: what goes forwards is written at once, what goes backwards with the next row, as
- * their sum. */
-static void moves_after_rows(void **state)
+/* After rows, a move forwards is written at once; moves backwards are merged and written with the
+ * next row. */
+static void moves_after_rows_are_written_or_merged(void **state)
 {
 	struct tokend t = handle(0, 1, 0);
 
@@ -178,12 +176,12 @@ static void moves_after_rows(void **state)
 	assert_int_equal(load(), 5 + MICRO + 5);
 	assert_move(9, 4, 100);
 	go(&t, 100);
-	assert_int_equal(take(&t, MICRO), 0); /* as if it had not been back */
+	assert_int_equal(take(&t, MICRO), 0); /* the moves cancel out */
 	assert_int_equal(load(), 10 + 2 * MICRO);
 	go(&t, 0);
 	skip_on(&t, 8);
 	assert_int_equal(load(), 10 + 2 * MICRO);
-	assert_int_equal(take(&t, MICRO), 0); /* back, and then a skip: two moves */
+	assert_int_equal(take(&t, MICRO), 0); /* a move back and a skip: two moves */
 	assert_int_equal(load(), 20 + 3 * MICRO);
 	assert_move(18, 104, 0);
 	assert_move(23, 0, 8);
@@ -191,11 +189,11 @@ static void moves_after_rows(void **state)
 	skip_on(&t, 8);
 	assert_move(load() - 5, 12, 20);
 	go(&t, 0);
-	recording_end(&t, true); /* nothing was taken there */
+	recording_end(&t, true); /* no row was taken there */
 	assert_int_equal(load(), 25 + 3 * MICRO);
 }
 
-static void a_beginning_where_it_goes_elsewhere(void **state)
+static void every_change_of_position_or_rank_writes_a_beginning(void **state)
 {
 	struct tokend t = handle(0, 1, 0);
 
@@ -203,13 +201,13 @@ static void a_beginning_where_it_goes_elsewhere(void **state)
 	assert_int_equal(tokend_record(&t, path), 0);
 	assert_int_equal(take(&t, MICRO), 0);
 	assert_int_equal(
-		recording_moved(&t), 0); /* the same place: as after a mere change of the mix */
+		recording_moved(&t), 0); /* the same position, as after a change of the mix */
 	assert_int_equal(load(), 5 + MICRO);
 
 	go(&t, 100);
 	assert_int_equal(load(), 10 + MICRO);
 	assert_move(9, 4, 100);
-	t.world = 2; /* a rescale: told with its first row */
+	t.world = 2; /* a rescale, written with its first row */
 	t.step *= 2;
 	go(&t, 100);
 	assert_int_equal(load(), 10 + MICRO);
@@ -217,7 +215,7 @@ static void a_beginning_where_it_goes_elsewhere(void **state)
 	assert_int_equal(load(), 15 + 2 * MICRO);
 	assert_int_equal(begin_at(14).world, 2);
 	assert_move(14, 100, 100);
-	t.taken = 8; /* found only when the next batch is taken */
+	t.taken = 8; /* detected when the next batch is taken */
 	assert_int_equal(take(&t, MICRO), 0);
 	assert_int_equal(load(), 20 + 3 * MICRO);
 	assert_move(23, 108, 8);
@@ -225,7 +223,7 @@ static void a_beginning_where_it_goes_elsewhere(void **state)
 	recording_end(&t, true);
 }
 
-static void appended_to_and_switched(void **state)
+static void records_are_appended_to_and_switched(void **state)
 {
 	struct tokend t = handle(0, 1, 0), again = handle(0, 1, 40);
 	char other[220];
@@ -233,7 +231,7 @@ static void appended_to_and_switched(void **state)
 	(void)state;
 	assert_int_equal(tokend_record(&t, path), 0);
 	assert_int_equal(take(&t, MICRO), 0);
-	assert_int_equal(tokend_record(&t, path), 0); /* the same file once more */
+	assert_int_equal(tokend_record(&t, path), 0); /* the same file again */
 	assert_int_equal(take(&t, MICRO), 0);
 	snprintf(other, sizeof(other), "%s.other", path);
 	assert_int_equal(tokend_record(&t, other), 0);
@@ -251,9 +249,8 @@ static void appended_to_and_switched(void **state)
 	assert_int_equal(begin_at(18).position, 40);
 }
 
-/* A skip that no batch followed is kept, also if the disk was full at first: a skip before a drain.
- */
-static void the_last_skip_is_kept(void **state)
+/* As before a drain. The first write fails, as on a full disk. */
+static void a_skip_without_a_batch_after_it_is_written(void **state)
 {
 	(void)state;
 	signal(SIGXFSZ, SIG_IGN);
@@ -285,9 +282,8 @@ static int commit(struct tokend *t, uint64_t next)
 	return status;
 }
 
-/* Batches, and skips between them, are written once they are committed, in the order they came in.
- */
-static void committed_before_it_is_written(void **state)
+/* Batches and skips are written in order when they are committed. */
+static void committed_batches_are_written(void **state)
 {
 	struct tokend t = handle(0, 1, 0);
 
@@ -307,14 +303,14 @@ static void committed_before_it_is_written(void **state)
 	assert_non_null(strstr(tokend_why(&t), "nothing was committed"));
 	assert_int_equal(load(), 5 + MICRO);
 	limit_files_to(RLIM_INFINITY);
-	assert_int_equal(commit(&t, 12), 0); /* and with it the skip */
+	assert_int_equal(commit(&t, 12), 0); /* commits the skip too */
 	assert_int_equal(load(), 10 + 3 * MICRO);
 	assert_move(load() - 5, 12, 100);
 	assert_int_equal(commit(&t, 104), 0);
 	assert_int_equal(load(), 10 + 4 * MICRO);
 	assert_rows(10 + 3 * MICRO, 100, MICRO);
 	assert_int_equal(take(&t, MICRO), 0);
-	recording_drop(&t); /* a checkpoint is loaded: what was committed is all that was */
+	recording_drop(&t); /* a checkpoint is loaded: uncommitted batches are dropped */
 	go(&t, 104);
 	assert_int_equal(take(&t, MICRO), 0);
 	assert_int_equal(take(&t, MICRO), 0);
@@ -327,18 +323,23 @@ static void committed_before_it_is_written(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(checksum_is_the_described_one),
-		cmocka_unit_test(checksum_sees_every_bit_the_length_and_the_position),
-		cmocka_unit_test(identity_is_of_what_a_stream_shares),
-		cmocka_unit_test_setup_teardown(a_beginning_then_rows, setup, teardown),
+		cmocka_unit_test(checksum_is_as_described),
+		cmocka_unit_test(checksum_depends_on_every_bit_length_and_position),
+		cmocka_unit_test(identity_depends_on_the_stream_only),
+		cmocka_unit_test_setup_teardown(a_record_is_a_beginning_then_rows, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			a_beginning_where_it_goes_elsewhere, setup, teardown),
-		cmocka_unit_test_setup_teardown(appended_to_and_switched, setup, teardown),
-		cmocka_unit_test_setup_teardown(no_row_no_mark, setup, teardown),
-		cmocka_unit_test_setup_teardown(moves_before_the_first_row, setup, teardown),
-		cmocka_unit_test_setup_teardown(moves_after_rows, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_last_skip_is_kept, setup, teardown),
-		cmocka_unit_test_setup_teardown(committed_before_it_is_written, setup, teardown),
+			every_change_of_position_or_rank_writes_a_beginning, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			records_are_appended_to_and_switched, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_session_without_rows_writes_nothing, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			moves_before_the_first_row_are_merged, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			moves_after_rows_are_written_or_merged, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_skip_without_a_batch_after_it_is_written, setup, teardown),
+		cmocka_unit_test_setup_teardown(committed_batches_are_written, setup, teardown),
 	};
 
 	return cmocka_run_group_tests_name("record", tests, NULL, NULL);

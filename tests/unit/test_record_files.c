@@ -1,7 +1,7 @@
-/* Files of records: torn, of others, on full disks, and of processes that are killed. */
+/* Record files: torn ends, other files, full disks, killed writers. */
 #include "tests/unit/recordings.h"
 
-/* ---- files that are found ---- */
+/* ---- existing files ---- */
 
 static void torn_ends_are_cut_off(void **state)
 {
@@ -15,7 +15,7 @@ static void torn_ends_are_cut_off(void **state)
 	load();
 	memcpy(bytes, entry, sizeof(bytes));
 	for (size_t n = 0; n < sizeof(bytes); n++) {
-		/* Behind a whole beginning whole rows stay; of a torn one nothing does. */
+		/* Complete rows after a complete beginning stay; a torn beginning is cut off. */
 		size_t stays = n < 5 * 16 ? 0 : n / 16;
 
 		put_file(bytes, n);
@@ -26,7 +26,7 @@ static void torn_ends_are_cut_off(void **state)
 		assert_int_equal(load(), stays + 5 + MICRO);
 		assert_int_equal(begin_at(stays).position, 1000);
 	}
-	/* The same behind a whole record. */
+	/* The same after a complete record. */
 	for (size_t n = 1; n < 5 * 16; n++) {
 		char longer[sizeof(bytes) + sizeof(bytes)];
 
@@ -41,7 +41,7 @@ static void torn_ends_are_cut_off(void **state)
 	}
 }
 
-static void refused_and_left_alone(const char *name, const char *word)
+static void rejected_and_unchanged(const char *name, const char *word)
 {
 	struct tokend t = handle(0, 1, 0);
 
@@ -51,7 +51,7 @@ static void refused_and_left_alone(const char *name, const char *word)
 	assert_null(strchr(tokend_why(&t), '\n'));
 }
 
-static void other_files_are_refused(void **state)
+static void other_files_are_rejected(void **state)
 {
 	static const char *const texts[] = {"x", "no record of anything, but long", "tkdc"};
 	const uint64_t newer[2] = {RECORD_BEGIN, RECORD_VERSION + 1};
@@ -59,20 +59,19 @@ static void other_files_are_refused(void **state)
 	(void)state;
 	for (int i = 0; i < 3; i++) {
 		put_file(texts[i], strlen(texts[i]));
-		refused_and_left_alone(path, "is not a record");
+		rejected_and_unchanged(path, "is not a record");
 		assert_int_equal(file_bytes(), strlen(texts[i]));
 	}
 	put_file(newer, sizeof(newer));
-	refused_and_left_alone(path, "is not a record of this version");
+	rejected_and_unchanged(path, "is not a record of this version");
 	assert_int_equal(file_bytes(), sizeof(newer));
-	refused_and_left_alone("/tmp", "directory");
-	refused_and_left_alone("/dev/full", "regular");
-	refused_and_left_alone("/nowhere/x.record", "No such file");
-	refused_and_left_alone("", "empty");
+	rejected_and_unchanged("/tmp", "directory");
+	rejected_and_unchanged("/dev/full", "regular");
+	rejected_and_unchanged("/nowhere/x.record", "No such file");
+	rejected_and_unchanged("", "empty");
 }
 
-/* What is refused leaves the record that there is. */
-static void the_old_record_goes_on(void **state)
+static void a_rejected_file_does_not_end_the_old_record(void **state)
 {
 	struct tokend t = handle(0, 1, 0);
 
@@ -85,10 +84,10 @@ static void the_old_record_goes_on(void **state)
 	assert_rows(5, 0, MICRO);
 }
 
-/* ---- disks that are full ---- */
+/* ---- full disks ---- */
 
-/* The limit falls on every byte of a batch: nothing of it is taken or stays, and it all comes in
- * the end. */
+/* The disk is full at every byte of a batch in turn: nothing of the batch is taken or stays in the
+ * file. Once there is room, all of it is recorded. */
 static void nothing_is_taken_that_cannot_be_recorded(void **state)
 {
 	const size_t batch = MICRO * RECORD_ENTRY_BYTES;
@@ -120,7 +119,8 @@ static void nothing_is_taken_that_cannot_be_recorded(void **state)
 	}
 }
 
-/* Two moves that could not be written are one, from where the file stands to where we are. */
+/* Two moves that could not be written become one, from the file's last position to the current one.
+ */
 static void a_beginning_that_cannot_be_written_is_tried_again(void **state)
 {
 	struct tokend t = handle(0, 1, 0), late = handle(0, 1, 0);
@@ -154,7 +154,7 @@ static void a_child_cannot_record(void **state)
 	(void)state;
 	assert_int_equal(tokend_record(&t, path), 0);
 	assert_int_equal(take(&t, MICRO), 0);
-	alive = 0; /* as in a child */
+	alive = 0; /* as after fork() */
 	assert_int_equal(tokend_record(&t, NULL), TOKEND_EFORKED);
 
 	struct tokend copy = t;
@@ -162,10 +162,10 @@ static void a_child_cannot_record(void **state)
 
 	close(fd);
 	t.taken = 50;
-	recording_end(&copy, false); /* its memory, but neither descriptors nor the file */
+	recording_end(&copy, false); /* frees memory only */
 	alive = 1;
 	assert_int_equal(load(), 5 + MICRO);
-	/* The lowest free descriptor is what it was: none was closed. */
+	/* The lowest free descriptor is the same: none was closed. */
 	int now = dup(0);
 
 	assert_int_equal(now, fd);
@@ -173,10 +173,10 @@ static void a_child_cannot_record(void **state)
 }
 
 /*
- * Killed at any moment, a writer leaves whole entries (the kernel ends a write at a page then, so
- * not always whole batches); the next one goes on behind them.
+ * A writer killed at any moment leaves complete entries, and the next one appends to them. Batches
+ * may be incomplete: on SIGKILL the kernel may end a write at a page.
  */
-static void killed_writers(void **state)
+static void records_of_killed_writers_continue(void **state)
 {
 	struct rng random = {11};
 	uint64_t at = 0;
@@ -198,7 +198,7 @@ static void killed_writers(void **state)
 			pause();
 		}
 
-		/* Every fourth at once, the others once they have written so much. */
+		/* Kill every fourth at once, the others after some bytes. */
 		size_t enough = before + (round % 4 ? 1 + rng_below(&random, 100000) : 0);
 
 		assert_true(child > 0);
@@ -207,14 +207,14 @@ static void killed_writers(void **state)
 		kill(child, SIGKILL);
 		assert_int_equal(waitpid(child, NULL, 0), child);
 
-		/* Rows come one after the other, each beginning where the last row ended. */
+		/* Rows are consecutive, and each beginning is at the end of the last row. */
 		size_t n = load();
 		uint64_t expect = 0;
 
 		assert_int_equal(file_bytes(), n * RECORD_ENTRY_BYTES);
 		for (size_t i = 0; i < n; i++) {
 			if (entry[i][0] == RECORD_BEGIN && i + RECORD_WORDS >= n)
-				break; /* torn: the next writer cuts it off */
+				break; /* torn; the next writer cuts it off */
 			if (entry[i][0] == RECORD_BEGIN) {
 				assert_int_equal(begin_at(i).position, expect);
 				i += RECORD_WORDS;
@@ -232,14 +232,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(torn_ends_are_cut_off, setup, teardown),
-		cmocka_unit_test_setup_teardown(other_files_are_refused, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_old_record_goes_on, setup, teardown),
+		cmocka_unit_test_setup_teardown(other_files_are_rejected, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_rejected_file_does_not_end_the_old_record, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			nothing_is_taken_that_cannot_be_recorded, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_beginning_that_cannot_be_written_is_tried_again, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_child_cannot_record, setup, teardown),
-		cmocka_unit_test_setup_teardown(killed_writers, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			records_of_killed_writers_continue, setup, teardown),
 	};
 
 	return cmocka_run_group_tests_name("record files", tests, NULL, NULL);
