@@ -62,7 +62,6 @@ def problems(path):
 
 TO_COME = {
     "bench",
-    "client/python",
     "daemon/catalog",
     "daemon/shard",
     "tests",
