@@ -1,9 +1,8 @@
 /*
- * Arrow IPC files as IBM's fms-fsdp writes them: a column of integers, a record batch a document.
- * The file ends in a footer (a flatbuffer) that has the schema and where each batch lies; each
- * batch begins with its own metadata (another) that says how many rows it has and where in its body
- * each column's buffers lie. So the number of tokens is known when the metadata of all batches has
- * been read: a small read a batch.
+ * Arrow IPC files as IBM's fms-fsdp writes them: a column of integers, with one document per record
+ * batch. A footer (a flatbuffer) at the end has the schema and the offset of each batch. Each batch
+ * begins with its own metadata (another flatbuffer): its number of rows, and where in its body each
+ * column's buffers are. The number of tokens is known after a small read per batch.
  */
 #include "daemon/shard/arrow_batch.h"
 #include "daemon/shard/pieces.h"
@@ -17,10 +16,10 @@ enum {
 	MAGIC_BYTES = sizeof(magic) - 1,
 	BEGIN_BYTES = 8, /* the magic, padded */
 	END_BYTES = 4 + MAGIC_BYTES,
-	BATCH_LEAST = 96, /* no batch's metadata is so short */
+	BATCH_LEAST = 96, /* less than any batch's metadata */
 };
 
-/* What is read of the footer, by its fields' numbers. */
+/* Numbers of the footer's fields that are read. */
 enum { FOOTER_VERSION, FOOTER_DICTIONARIES = 2, FOOTER_BATCHES };
 
 struct shard_index {
@@ -37,16 +36,15 @@ static bool arrow_recognise(const struct bytes *b)
 	       bytes_ending(b->path, ".arrow") || bytes_ending(b->path, ".feather");
 }
 
-/* What the first bytes are, if not a file's. */
+/* For a message: the kind of file that begins with @head. */
 static const char *other_kind(const uint8_t *head, size_t n)
 {
 	if (n >= 4 && bytes_u32(head) == UINT32_MAX)
-		return "an Arrow IPC stream (as Hugging Face's datasets keep), no file: write it "
-		       "again with "
-		       "pyarrow.ipc.new_file";
+		return "an Arrow IPC stream (as Hugging Face's datasets keep), not a file; write "
+		       "it with pyarrow.ipc.new_file";
 	if (n >= 4 && memcmp(head, "FEA1", 4) == 0)
-		return "a Feather file of version 1: write it again with pyarrow.ipc.new_file";
-	return "no Arrow IPC file, or a damaged one";
+		return "a Feather file of version 1; write it with pyarrow.ipc.new_file";
+	return "not an Arrow IPC file, or damaged";
 }
 
 static bool find_footer(struct arrow *a)
@@ -57,19 +55,18 @@ static bool find_footer(struct arrow *a)
 	char text[BEGIN_BYTES + 1];
 
 	if (n < MAGIC_BYTES || memcmp(head, magic, MAGIC_BYTES) != 0)
-		return arrow_refuse(a, "magic at its begin is not ARROW1 but '%s': it is %s",
+		return arrow_refuse(a, "begins with '%s' instead of ARROW1: it is %s",
 			bytes_shown(head, n, text, sizeof(text)), other_kind(head, n));
 	if (b->size < BEGIN_BYTES + END_BYTES)
 		return arrow_refuse(a,
 			"its size is %" PRIu64
-			" bytes; an Arrow IPC file has at least %d: it is cut short",
+			" bytes; an Arrow IPC file has at least %d: the file is truncated",
 			b->size, BEGIN_BYTES + END_BYTES);
 	if (!bytes_read(b, b->size - END_BYTES, end, END_BYTES, a->fault))
 		return false;
 	if (memcmp(end + 4, magic, MAGIC_BYTES) != 0)
 		return arrow_refuse(a,
-			"magic at its end is not ARROW1 but '%s': it is cut short, or its writer "
-			"was not "
+			"ends with '%s' instead of ARROW1: it is truncated, or its writer was not "
 			"closed",
 			bytes_shown(end + 4, MAGIC_BYTES, text, sizeof(text)));
 	int32_t length = (int32_t)bytes_u32(end);
@@ -122,18 +119,20 @@ static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
 			return false;
 		if (rows == 0)
 			continue;
-		facts->plain =
-			++pieces == 1; /* the whole of it is a single batch: they lie in a row */
+		facts->plain = ++pieces == 1; /* contiguous if there is only one batch */
 		facts->data_at = facts->plain ? at : 0;
 		facts->tokens += rows;
 	}
-	/* Behind the last batch there is the mark of the end, and no room for a batch that was left
-	 * out. */
+	/*
+	 * Between the last batch and the footer there is only an end marker. More bytes are a batch
+	 * that the footer does not list.
+	 */
 	if (a.batches.count > 0 && !a.dictionaries && a.end - a.at >= BATCH_LEAST)
 		return arrow_refuse(&a,
 			"Arrow footer: recordBatches has %" PRIu32
-			" items, which end at byte %" PRIu64 "; the footer begins at %" PRIu64
-			": what lies between is in no batch",
+			" items, which end at byte %" PRIu64
+			", but the footer begins at byte %" PRIu64
+			": the bytes between them belong to no batch",
 			a.batches.count, a.at, a.end);
 	facts->type = a.type;
 	facts->documents = a.batches.count;
@@ -159,7 +158,7 @@ static bool load(struct shard_index *index, struct arrow *a, struct shard_facts 
 		if (!arrow_next(a, i, &rows, &at))
 			return false;
 		if (!pieces_add(&index->pieces, rows, at))
-			return arrow_refuse(a, "Arrow footer: was changed while it was read");
+			return arrow_refuse(a, "Arrow footer: changed while it was being read");
 	}
 	if (!pieces_done(&index->pieces))
 		return fault_memory(a->fault);
@@ -168,8 +167,8 @@ static bool load(struct shard_index *index, struct arrow *a, struct shard_facts 
 	facts->index_bytes = sizeof(*index) + pieces_bytes(&index->pieces);
 	return (tokens == facts->tokens && a->type == facts->type) ||
 	       arrow_refuse(a,
-		       "Arrow footer: its batches have %" PRIu64
-		       " tokens of %s in all; they had %" PRIu64 " of %s before: it was changed",
+		       "Arrow footer: changed while the shard was being opened: its batches have "
+		       "%" PRIu64 " tokens of %s; they had %" PRIu64 " of %s",
 		       tokens, shard_type_name(a->type), facts->tokens,
 		       shard_type_name(facts->type));
 }
@@ -202,7 +201,7 @@ static uint64_t arrow_document(const struct shard_index *index, uint64_t token, 
 	return pieces_document(&index->pieces, token);
 }
 
-/* IBM keeps counts of all files in meta/, next to the directories of the files. */
+/* IBM's tools keep the counts of all files in meta/, next to the directories of the files. */
 static const struct shard_companion arrow_companions[] = {
 	{.ending = ".csv", .holds = "counts", .shard = "../*.arrow", .kind = "a table of counts"},
 	{0},

@@ -3,13 +3,13 @@
 #include <stdio.h>
 
 enum {
-	CONTINUED = -1, /* what messages begin with since Arrow 0.15 */
+	CONTINUED = -1, /* the first word of messages since Arrow 0.15 */
 	NODE_BYTES = 16,
 	BUFFER_BYTES = 16,
 	RECORD_BATCH = 3,
 };
 
-/* What is read of a message's tables, by their fields' numbers. */
+/* Numbers of the fields of a message's tables that are read. */
 enum { MESSAGE_VERSION, MESSAGE_HEADER_TYPE, MESSAGE_HEADER, MESSAGE_BODY };
 enum { BATCH_LENGTH, BATCH_NODES, BATCH_BUFFERS, BATCH_COMPRESSION, BATCH_VARIADIC };
 enum { COMPRESSION_CODEC };
@@ -22,10 +22,12 @@ bool arrow_check_version(struct arrow *a, const char *what, int64_t version)
 }
 
 struct block {
-	uint64_t begin, metadata, body; /* bytes: where it begins; how many of each */
+	uint64_t begin, metadata, body; /* offset in the file; sizes in bytes */
 };
 
-/* Batches lie one after another, as every writer writes them, so none is counted twice. */
+/*
+ * Requires batches to follow one another, as all writers write them, so that none is counted twice.
+ */
 static bool read_block(struct arrow *a, uint32_t i, struct block *block)
 {
 	const uint8_t *p;
@@ -39,8 +41,8 @@ static bool read_block(struct arrow *a, uint32_t i, struct block *block)
 	if (begin < 0 || (uint64_t)begin < a->at || (uint64_t)begin >= a->end || begin % 8 != 0)
 		return arrow_refuse(a,
 			"Arrow footer: offset of batch %" PRIu32 " is %" PRId64
-			"; must be a multiple of 8, %" PRIu64
-			" (where the one before ends) or more, and below %" PRIu64 " (the footer)",
+			"; must be a multiple of 8, at least %" PRIu64
+			" (the end of the previous batch) and below %" PRIu64 " (the footer)",
 			i, begin, a->at, a->end);
 	uint64_t most = a->end - (uint64_t)begin;
 
@@ -61,7 +63,7 @@ static bool read_block(struct arrow *a, uint32_t i, struct block *block)
 	return true;
 }
 
-/* The message's table. Before 0.15 messages began with their length alone. */
+/* Reads the message's root table. Before Arrow 0.15 messages began with their length alone. */
 static bool read_message(struct arrow *a, const struct block *block, struct fb_table *to)
 {
 	struct fb *m = &a->message;
@@ -100,7 +102,7 @@ static bool check_message(struct arrow *a, const struct block *block,
 			a->batch, type, RECORD_BATCH);
 	if ((uint64_t)body != block->body)
 		return arrow_refuse(a,
-			"%s: bodyLength is %" PRId64 "; must be %" PRIu64 ", the footer's",
+			"%s: bodyLength is %" PRId64 "; must be %" PRIu64 ", as in the footer",
 			a->batch, body, block->body);
 	if (!fb_table(m, message, MESSAGE_HEADER, "header", batch))
 		return false;
@@ -115,18 +117,18 @@ static bool refuse_compressed(struct arrow *a, const struct fb_table *compressio
 	if (!fb_integer(&a->message, compression, COMPRESSION_CODEC, 1, "codec", &codec))
 		return false;
 	return arrow_refuse(a,
-		"%s: its body is compressed (%s); must not be: write it again without, or put the "
-		"whole file "
-		"into "
-		"seekable zstd",
+		"%s: its body is compressed (%s), which is not supported; write it without "
+		"compression, or compress the whole file as seekable zstd",
 		a->batch,
 		codec == 0   ? "LZ4_FRAME"
 		: codec == 1 ? "ZSTD"
 			     : "an unknown codec");
 }
 
-/* Buffers ahead of our column's, and in all: what the layout says, and of views as many more as the
- * batch says. */
+/*
+ * Counts the buffers before our column's, and all buffers: those of the layout, and for views as
+ * many more as the batch states.
+ */
 static bool count_buffers(
 	struct arrow *a, const struct fb_table *batch, uint64_t *before, uint64_t *all)
 {
@@ -158,7 +160,7 @@ static bool count_buffers(
 	return true;
 }
 
-/* The node of our column must say as many rows as the batch, and no nulls. */
+/* Our column's node must have as many rows as the batch, and no nulls. */
 static bool check_node(struct arrow *a, const struct fb_table *batch, int64_t rows)
 {
 	struct fb_vector nodes;
@@ -177,7 +179,7 @@ static bool check_node(struct arrow *a, const struct fb_table *batch, int64_t ro
 	if (length != rows)
 		return arrow_refuse(a,
 			"%s: length of column '%s' is %" PRId64 "; must be %" PRId64
-			", the batch's",
+			", as the batch's",
 			a->batch, a->name, length, rows);
 	return nulls == 0 || arrow_refuse(a,
 				     "%s: null_count of column '%s' is %" PRId64
@@ -186,8 +188,8 @@ static bool check_node(struct arrow *a, const struct fb_table *batch, int64_t ro
 }
 
 /*
- * A column without nulls need not say so row by row; where it does, all its bits must be set, or
- * what is served are values that nobody wrote.
+ * A column without nulls may have a validity bitmap. All its bits must be set: the value of a null
+ * row is undefined.
  */
 static bool check_validity(
 	struct arrow *a, const struct block *block, uint64_t offset, uint64_t length, uint64_t rows)
@@ -200,7 +202,7 @@ static bool check_validity(
 	if (offset > block->body || length > block->body - offset || length < bytes)
 		return arrow_refuse(a,
 			"%s: validity of column '%s' is %" PRId64 " bytes from byte %" PRId64
-			" of the body on; must be %" PRIu64 " or more and stay within its %" PRIu64
+			" of the body on; must be at least %" PRIu64 " and within its %" PRIu64
 			" bytes",
 			a->batch, a->name, (int64_t)length, (int64_t)offset, bytes, block->body);
 	for (uint64_t at = 0, n; at < bytes; at += n) {
@@ -210,15 +212,14 @@ static bool check_validity(
 		for (uint64_t row = 8 * at; row < 8 * (at + n) && row < rows; row++)
 			if (!(bits[row / 8 - at] >> row % 8 & 1))
 				return arrow_refuse(a,
-					"%s: null_count of column '%s' is 0, but its validity says "
-					"that row "
-					"%" PRIu64 " is null; every row must be a token",
+					"%s: null_count of column '%s' is 0, but in its validity "
+					"row %" PRIu64 " is null; every row must be a token",
 					a->batch, a->name, row);
 	}
 	return true;
 }
 
-/* *@at: where our column's values begin in the file. */
+/* Sets *@at to the offset of our column's values in the file. */
 static bool find_values(struct arrow *a, const struct block *block, const struct fb_table *batch,
 	uint64_t rows, uint64_t *at)
 {
@@ -233,7 +234,7 @@ static bool find_values(struct arrow *a, const struct block *block, const struct
 		return arrow_refuse(a,
 			"%s: buffers has %" PRIu32 " items; its columns need %" PRIu64, a->batch,
 			buffers.count, all);
-	/* The first of a column of integers is validity, the second the values. */
+	/* A column of integers has two buffers: validity and values. */
 	if (!fb_bytes(&a->message, buffers.at + before * BUFFER_BYTES, 2 * BUFFER_BYTES, "buffers",
 		    &p))
 		return false;
@@ -248,7 +249,8 @@ static bool find_values(struct arrow *a, const struct block *block, const struct
 			a->batch, a->name, (int64_t)length, (int64_t)offset, block->body);
 	if (rows > length / shard_type_bytes(a->type))
 		return arrow_refuse(a,
-			"%s: length is %" PRIu64 " rows; the values of column '%s' have %" PRIu64
+			"%s: length is %" PRIu64
+			" rows, but the values of column '%s' have %" PRIu64
 			" bytes, which is %" PRIu64 " of %s",
 			a->batch, rows, a->name, length, length / shard_type_bytes(a->type),
 			shard_type_name(a->type));
@@ -256,7 +258,6 @@ static bool find_values(struct arrow *a, const struct block *block, const struct
 	return check_validity(a, block, valid_at, valid, rows);
 }
 
-/* Batches from the first to the last: each @rows tokens from byte *@at of the file on. */
 bool arrow_next(struct arrow *a, uint32_t i, uint64_t *rows, uint64_t *at)
 {
 	struct fb_table message, batch, compression;

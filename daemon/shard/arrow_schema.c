@@ -4,13 +4,13 @@
 
 enum {
 	FIELDS_MOST =
-		65536, /* nested ones counted: a forged schema may name one field many times */
+		65536, /* nested ones included: a forged schema may refer to one field many times */
 	DEPTH_MOST = 64,
 	NAME_MOST = 1024,
 	FOOTER_SCHEMA = 1,
 };
 
-/* What is read of the schema's tables, by their fields' numbers. */
+/* Numbers of the fields of the schema's tables that are read. */
 enum { SCHEMA_ENDIANNESS, SCHEMA_FIELDS };
 enum { FIELD_NAME, FIELD_TYPE_TYPE = 2, FIELD_TYPE, FIELD_DICTIONARY, FIELD_CHILDREN };
 enum { INT_BITS, INT_SIGNED };
@@ -18,11 +18,11 @@ enum { UNION_MODE };
 
 enum { TYPE_NULL = 1, TYPE_INT = 2, TYPE_UNION = 14, TYPE_RUNS = 22 };
 
-/* How many buffers a column of each type has in a batch, before those of its children. */
+/* The number of a column's buffers in a batch, by type, without those of its children. */
 static const struct {
 	const char *name;
 	uint8_t buffers;
-	bool views; /* and as many more as the batch says */
+	bool views; /* and as many more as the batch states */
 } types[] = {
 	[TYPE_NULL] = {"null", 0, false},
 	[TYPE_INT] = {"int", 2, false},
@@ -54,7 +54,7 @@ static const struct {
 
 enum { TYPES = sizeof(types) / sizeof(types[0]) };
 
-/* @to: as far as it fits, and a 0. *@length: of the whole. */
+/* Copies the name to @to, truncated to fit. *@length: of the whole name. */
 static bool read_name(
 	struct arrow *a, const struct fb_table *field, char *to, size_t to_bytes, uint32_t *length)
 {
@@ -75,7 +75,7 @@ static bool read_name(
 	return true;
 }
 
-/* For people: nothing that breaks a line. */
+/* For messages: replaces unprintable characters. */
 static const char *shown(char *name)
 {
 	for (char *c = name; *c; c++)
@@ -97,8 +97,10 @@ static bool field_type(struct arrow *a, const struct fb_table *field, unsigned *
 		*type, TYPES - 1);
 }
 
-/* Integers of any width are served; *@fits says whether the column is of such, flat and not
- * encoded. */
+/*
+ * *@fits: whether the column is a flat column of integers, of any width, without a dictionary. *@to
+ * is then their type.
+ */
 static bool token_type(
 	struct arrow *a, const struct fb_table *field, bool *fits, enum shard_type *to)
 {
@@ -125,7 +127,7 @@ static bool token_type(
 		return false;
 	if (!integer.at)
 		return arrow_refuse(
-			a, "Arrow footer: a column's type is absent; an int must say its bitWidth");
+			a, "Arrow footer: a column's type is absent; an int must have a bitWidth");
 	if (!fb_integer(&a->footer, &integer, INT_BITS, 4, "an int's bitWidth", &bits) ||
 		!fb_integer(&a->footer, &integer, INT_SIGNED, 1, "an int's is_signed", &sign))
 		return false;
@@ -154,7 +156,7 @@ static bool add_buffers(
 	if (!fb_table(&a->footer, field, FIELD_TYPE, "a column's type", &body) ||
 		(body.at && !fb_integer(&a->footer, &body, UNION_MODE, 2, "a union's mode", &mode)))
 		return false;
-	l->buffers += mode == 1; /* offsets, if it is dense */
+	l->buffers += mode == 1; /* a dense union has offsets */
 	return true;
 }
 
@@ -168,12 +170,12 @@ static bool add_field(
 	if (depth > DEPTH_MOST || l->fields == FIELDS_MOST)
 		return arrow_refuse(a, "Arrow footer: its schema has more than %d %s",
 			depth > DEPTH_MOST ? DEPTH_MOST : FIELDS_MOST,
-			depth > DEPTH_MOST ? "levels" : "columns, nested ones counted");
+			depth > DEPTH_MOST ? "levels" : "columns, nested ones included");
 	l->fields++;
 	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
 						    "a column's dictionary", &dictionary))
 		return false;
-	if (dictionary.at) { /* what a batch has are indices, whatever the type of the values */
+	if (dictionary.at) { /* batches hold indices, for every type of values */
 		l->buffers += types[TYPE_INT].buffers;
 		return true;
 	}
@@ -187,13 +189,13 @@ static bool add_field(
 	return true;
 }
 
-/* What may be the one, of all that have been looked at. */
+/* The candidates for the column of tokens. */
 struct choice {
 	const char *wanted; /* or NULL */
-	uint32_t named[3];  /* how many are called: wanted; tokens; input_ids */
+	uint32_t named[3];  /* number of columns with the name `wanted`, tokens, input_ids */
 	uint32_t at[3];
 	uint32_t fitting, fitting_at;
-	char names[120]; /* of all, as far as they fit */
+	char names[120]; /* of all columns, as many as fit */
 };
 
 static void list_name(struct choice *c, const char *name)
@@ -249,7 +251,8 @@ static bool choose(struct arrow *a, const struct fb_vector *fields, const struct
 		*column = c.at[k];
 		return c.named[k] == 1 ||
 		       arrow_refuse(a,
-			       "Arrow footer: %" PRIu32 " columns are called '%.64s'; must be one",
+			       "Arrow footer: %" PRIu32
+			       " columns are called '%.64s'; must be exactly one",
 			       c.named[k],
 			       k == 0	? hint->column
 			       : k == 1 ? "tokens"
@@ -257,14 +260,13 @@ static bool choose(struct arrow *a, const struct fb_vector *fields, const struct
 	}
 	if (hint->column)
 		return arrow_refuse(a,
-			"Arrow footer: no column is called '%.64s'; its columns are: %s",
+			"Arrow footer: no column is called '%.64s'; set `column` to one of: %s",
 			hint->column, c.names);
 	*column = c.fitting_at;
 	return c.fitting == 1 ||
 	       arrow_refuse(a,
 		       "Arrow footer: no column is called tokens or input_ids, and %" PRIu32
-		       " are of integers; say which holds the tokens with `column:`; its columns "
-		       "are: %s",
+		       " columns hold integers; set `column` to the one with the tokens, of: %s",
 		       c.fitting, c.names);
 }
 
@@ -278,9 +280,7 @@ static bool refuse_type(struct arrow *a, const struct fb_table *field)
 		return false;
 	return arrow_refuse(a,
 		"Arrow footer: column '%s' is of type %s%s; tokens must be a flat column of "
-		"integers, a "
-		"record batch "
-		"a document",
+		"integers, with one document per record batch",
 		a->name, types[type].name, dictionary.at ? ", dictionary-encoded" : "");
 }
 
@@ -295,7 +295,7 @@ bool arrow_read_schema(struct arrow *a, const struct fb_table *root, const struc
 	if (!fb_table(&a->footer, root, FOOTER_SCHEMA, "schema", &schema))
 		return false;
 	if (!schema.at)
-		return arrow_refuse(a, "Arrow footer: schema is absent; every file must have one");
+		return arrow_refuse(a, "Arrow footer: schema is absent; must be present");
 	if (!fb_integer(&a->footer, &schema, SCHEMA_ENDIANNESS, 2, "endianness", &endianness) ||
 		!fb_vector(&a->footer, &schema, SCHEMA_FIELDS, 4, "fields", &fields))
 		return false;

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
-enum { CHUNK = 64 * 1024, FIELD_MOST = 24 /* no number below 2^64 has more */ };
+enum { CHUNK = 64 * 1024, FIELD_MOST = 24 /* more digits than any number below 2^64 */ };
 
 struct bounds {
 	struct spans spans; /* of all tokens */
@@ -18,20 +18,20 @@ struct bounds {
 	uint32_t id;
 };
 
-/* One walk through the file. */
+/* The state of reading a file. */
 struct reading {
 	struct bounds *bounds;
 	const char *name; /* of the file, without its directories */
 	struct fault *fault;
 	z_stream z;
-	bool cr; /* the last byte was a CR, whose LF is to be passed over */
+	bool cr; /* the last byte was a CR: skip its LF */
 	bool quoted,
-		quote; /* inside quotes; and the last byte was one, which may have ended them */
-	bool any;      /* of the row */
+		quote; /* in a quoted field; the last byte was a quote, which may have ended it */
+	bool any;      /* the row has bytes */
 	unsigned field, length;
 	bool open;		      /* the field may begin with a quote */
 	char text[2][FIELD_MOST + 1]; /* of the first two fields */
-	uint64_t row, before;	      /* number of the row; where the one before it ended */
+	uint64_t row, before;	      /* number of the row; end of the document before it */
 };
 
 static bool side_path(const char *shard, char *path, size_t path_bytes)
@@ -40,7 +40,7 @@ static bool side_path(const char *shard, char *path, size_t path_bytes)
 	       bytes_side_path(shard, ".bin", BOUNDS_ENDING, path, path_bytes);
 }
 
-/* Errors that end by themselves: the file may be as it was. */
+/* Errors that may pass: the file itself may be unchanged. */
 static bool may_pass(int error)
 {
 	return error == EIO || error == ESTALE || error == ETIMEDOUT || error == ENOMEM;
@@ -63,14 +63,14 @@ bool bounds_side_id(const char *shard, uint32_t *id, struct fault *fault)
 	if (may_pass(error))
 		return fault_errno(
 			fault, error, "", "its list of document bounds: %s", strerror(error));
-	/* Opening it will say what is wrong, also of a link that leads nowhere. */
+	/* Other errors, a dangling link included, are reported when it is opened. */
 	*id = error == ENOENT && lstat(path, &st) != 0 ? 0 : 1;
 	return true;
 }
 
 /* ---- spans ---- */
 
-/* A document, with the gap ahead of it. */
+/* Adds a document and the gap before it. */
 static bool add_document(struct bounds *b, uint64_t start, uint64_t end)
 {
 	b->documents++;
@@ -133,7 +133,8 @@ void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to
 
 /* ---- rows ---- */
 
-/* refuse(r, text, …): one line about the row that is being read. */
+#define NOT_A_NUMBER "%s is '%s'; must be an integer below 2^64"
+/* refuse(r, text, …): a fault about the current row. */
 #define refuse(r, text, ...)                                                                       \
 	fault_set((r)->fault, FAULT_DATA, "", "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row,    \
 		__VA_ARGS__)
@@ -153,7 +154,7 @@ static bool number(struct reading *r, unsigned field, const char *name, uint64_t
 	for (const char *c = text; *c && fine; c++)
 		fine = *c >= '0' && *c <= '9' && !__builtin_mul_overflow(*value, 10, value) &&
 		       !__builtin_add_overflow(*value, (uint64_t)(*c - '0'), value);
-	return fine || refuse(r, "%s is '%s'; must be a whole number below 2^64", name, text);
+	return fine || refuse(r, NOT_A_NUMBER, name, text);
 }
 
 static bool end_row(struct reading *r)
@@ -166,15 +167,16 @@ static bool end_row(struct reading *r)
 	if (start < r->before)
 		return refuse(r,
 			"start is %" PRIu64 "; must be at least %" PRIu64
-			", the end of the row before it: documents ascend and do not overlap",
+			", the end of the previous row: documents must ascend and not overlap",
 			start, r->before);
 	if (end < start)
 		return refuse(r, "end is %" PRIu64 "; must be at least %" PRIu64 ", its start", end,
 			start);
 	if (end > b->tokens)
 		return refuse(r,
-			"end is %" PRIu64 "; must be at most %" PRIu64 ", the shard's tokens", end,
-			b->tokens);
+			"end is %" PRIu64 "; must be at most %" PRIu64
+			", the number of tokens in the shard",
+			end, b->tokens);
 	if (!add_document(b, start, end))
 		return refuse_memory(r);
 	r->before = end;
@@ -200,17 +202,15 @@ static void begin_row(struct reading *r)
 }
 
 /*
- * Unprintable characters become '?'. The third field and later ones are ignored. A number
- * that goes on and on is none, and need not be read to its end, which may be far in a file that is
- * small.
+ * Appends a character to the field. Unprintable characters become '?'. The third and later fields
+ * are ignored. Stops at the first digit too many: a small gzip file may hold a very long field.
  */
 static bool keep(struct reading *r, char c)
 {
 	if (r->field >= 2)
 		return true;
 	if (r->length == FIELD_MOST)
-		return refuse(r, "%s is '%s'; must be a whole number below 2^64",
-			r->field ? "end" : "start", r->text[r->field]);
+		return refuse(r, NOT_A_NUMBER, r->field ? "end" : "start", r->text[r->field]);
 	r->text[r->field][r->length++] = c >= ' ' && c <= '~' ? c : '?';
 	r->text[r->field][r->length] = 0;
 	return true;
@@ -231,7 +231,7 @@ static bool take(struct reading *r, char c)
 		r->open = false;
 		return true;
 	}
-	if (c == '"' && r->quoted) { /* one ends them, two are one */
+	if (c == '"' && r->quoted) { /* a quote ends the field; two quotes are one character */
 		r->quote = !r->quote;
 		return r->quote || keep(r, c);
 	}
@@ -249,11 +249,11 @@ static bool take(struct reading *r, char c)
 	return true;
 }
 
-/* Behind the last byte. */
+/* After the last byte. */
 static bool end_text(struct reading *r)
 {
 	if (r->quoted && !r->quote)
-		return refuse(r, "%s", "ends inside quotes: it is cut short");
+		return refuse(r, "%s", "ends inside quotes: the file is truncated");
 	return !r->any || end_row(r);
 }
 
@@ -264,8 +264,7 @@ static bool refuse_file(const struct reading *r, const char *what)
 	return fault_set(r->fault, FAULT_DATA, "", "%.200s: %s", r->name, what);
 }
 
-/* All that the next bytes of the file decode to. *@ended: they end a member, as gzip calls its
- * parts. */
+/* Decodes and parses the next bytes of the file. *@ended: they end a gzip member. */
 static bool inflate_chunk(struct reading *r, bool *ended)
 {
 	unsigned char text[CHUNK];
@@ -279,7 +278,7 @@ static bool inflate_chunk(struct reading *r, bool *ended)
 			return refuse_memory(r);
 		if (done != Z_OK && done != Z_STREAM_END && done != Z_BUF_ERROR)
 			return fault_set(r->fault, FAULT_DATA, "",
-				"%.200s: is no gzip file, or damaged: %s", r->name,
+				"%.200s: is not a gzip file, or is damaged: %s", r->name,
 				r->z.msg ? r->z.msg : "bad data");
 		for (unsigned char *c = text; c < r->z.next_out; c++)
 			if (!take(r, (char)*c))
@@ -308,13 +307,13 @@ static bool read_all(struct reading *r, const struct bytes *file)
 			       : fault_prefix(r->fault, "%.200s: ", r->name);
 	}
 	free(packed);
-	return fine && (ended || refuse_file(r, "ends within its gzip data: it is cut short")) &&
+	return fine && (ended || refuse_file(r, "is truncated: it ends within its gzip data")) &&
 	       end_text(r);
 }
 
 static bool read_file(struct reading *r, const struct bytes *file)
 {
-	if (inflateInit2(&r->z, 16 + MAX_WBITS) != Z_OK) /* 16: gzip's framing, no other */
+	if (inflateInit2(&r->z, 16 + MAX_WBITS) != Z_OK) /* 16: gzip only */
 		return refuse_memory(r);
 	begin_row(r);
 	bool fine = read_all(r, file) && (finish(r->bounds) || refuse_memory(r));

@@ -1,6 +1,4 @@
-/*
- * Plain files, what all sources share, and names.
- */
+/* Plain files, the dispatch to sources, and names of files. */
 #include "daemon/shard/bytes.h"
 
 #include "daemon/shard/reread.h"
@@ -15,6 +13,8 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#define NOT_REGULAR "is not a regular file; a shard must be one"
 
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 {
@@ -46,8 +46,8 @@ static bool plain_read(const struct bytes *b, uint64_t at, void *to, size_t n, s
 		}
 		if (got == 0)
 			return fault_errno(fault, EIO, "",
-				"ends at byte %" PRIu64 " but was %" PRIu64
-				" bytes long when it was opened: it was truncated",
+				"was truncated: it ends at byte %" PRIu64 ", but had %" PRIu64
+				" bytes when it was opened",
 				at, b->size);
 		byte += got;
 		at += (uint64_t)got;
@@ -68,7 +68,7 @@ static void plain_close(struct bytes *b)
 	free(b);
 }
 
-/* For a file that this source opened itself. */
+/* For a source that owns its descriptor. */
 static void own_close(struct bytes *b)
 {
 	close(b->fd);
@@ -111,7 +111,8 @@ bool bytes_settled(const struct bytes *b, struct fault *fault)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	if (bytes_id(&st) == b->id && ctime_ns(&st) == b->ctime_ns)
 		return true;
-	return fault_errno(fault, ESTALE, "", "a file next to it was changed while it was read");
+	return fault_errno(
+		fault, ESTALE, "", "one of its side files changed while it was being read");
 }
 
 struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault)
@@ -124,7 +125,7 @@ struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault)
 	else if (fstat(fd, &st) != 0)
 		fault_errno(fault, errno, "", "%s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
-		fault_set(fault, FAULT_DATA, "", "is no regular file; a shard must be one");
+		fault_set(fault, FAULT_DATA, "", NOT_REGULAR);
 	else {
 		*b = (struct bytes){.ops = &plain_ops,
 			.path = path,
@@ -141,24 +142,23 @@ struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault)
 
 const char *bytes_open_fault(int error)
 {
-	return error == ENXIO ? "is no regular file; a shard must be one" : strerror(error);
+	return error == ENXIO ? NOT_REGULAR : strerror(error);
 }
 
 bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	/* O_NONBLOCK: a FIFO must be rejected, not waited for. */
+	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
 	struct stat st;
 
 	*b = NULL;
 	if (fd < 0 && error == ENOENT) {
-		/* A link that leads nowhere is a file that is lost, not one that was never there.
-		 */
+		/* A dangling link means a lost file, so it is an error. */
 		if (lstat(path, &st) != 0)
 			return true;
 		return fault_set(fault, FAULT_DATA, "",
-			"%.200s: is a link to a file that is not there; add that, or remove the "
+			"%.200s: is a link to a missing file; restore that file, or remove the "
 			"link",
 			name);
 	}
@@ -185,7 +185,7 @@ bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct f
 {
 	if (at > b->size || n > b->size - at) {
 		return fault_set(fault, FAULT_DATA, "",
-			"bytes %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, at,
+			"bytes %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64, at,
 			at + n, b->size);
 	}
 	return n == 0 || b->ops->read(b, at, to, n, fault);

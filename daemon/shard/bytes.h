@@ -1,9 +1,9 @@
 /*
- * Sources of bytes: a plain file, or the contents of a compressed one. Formats read through this
- * and do not know which it is.
+ * A source of bytes: a plain file, or the contents of a compressed one. Formats read through this
+ * interface, so they need not distinguish the two.
  *
- * All functions block, except bytes_try(): they run in pool threads and in tools, never on the loop
- * or the data thread. Several threads may read one source at once. Texts of faults are without the
+ * All functions block, except bytes_try(): call them from pool threads and tools, never from the
+ * loop or the data thread. Several threads may read one source at once. Fault texts are without the
  * path.
  */
 #ifndef TOKEND_BYTES_H
@@ -18,94 +18,103 @@
 struct bytes;
 
 struct bytes_ops {
-	/* As bytes_read(), which has checked the range; @n > 0. */
+	/* As bytes_read(). The range is checked, and @n > 0. */
 	bool (*read)(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
 	void (*close)(struct bytes *b); /* frees it */
-	/* The first @n bytes, cheaper than read(). False: use read(). NULL: read() is cheap. */
+	/*
+	 * Reads the first @n bytes more cheaply than read(). False: use read(). NULL: read() is
+	 * cheap enough.
+	 */
 	bool (*head)(const struct bytes *b, void *to, size_t n);
-	/* As bytes_try(), which has checked the range. NULL: never. */
+	/* As bytes_try(). The range is checked. NULL: always fails. */
 	bool (*try)(const struct bytes *b, uint64_t at, void *to, size_t n);
 	/* As bytes_check(). NULL: there is nothing to check. */
 	bool (*check)(const struct bytes *b, struct fault *fault);
-	/* As bytes_forget(). NULL: nothing is kept. */
+	/* As bytes_forget(). NULL: nothing is cached. */
 	void (*forget)(const struct bytes *b);
 };
 
 struct bytes {
 	const struct bytes_ops *ops;
 	const char *path;     /* borrowed; valid while formats recognise, describe and open */
-	uint64_t size;	      /* of what read() addresses */
+	uint64_t size;	      /* of the contents, after decompression */
 	bool plain;	      /* read() is pread(fd) */
 	uint64_t frames;      /* number of compressed frames, or 0 */
-	uint64_t frame_bytes; /* size of the largest one, decoded: one byte may cost so much */
-	uint64_t index_bytes; /* memory that their places take */
+	uint64_t frame_bytes; /* decoded size of the largest one: the cost of reading one byte */
+	uint64_t index_bytes; /* memory of the frames' index */
 	int fd;
 	uint32_t id;	      /* plain: bytes_id() */
 	uint64_t ctime_ns;    /* plain */
-	struct fault *unread; /* NULL, or where bytes_head() leaves its first fault */
+	struct fault *unread; /* NULL, or where bytes_head() stores its first fault */
 };
 
-/* A plain source, even if the file is compressed. @fd stays the caller's. NULL: @fault; FAULT_DATA:
- * not a regular file. */
+/*
+ * Opens a file as a plain source, even if it is compressed. The caller closes @fd after the source.
+ * On failure returns NULL and @fault; FAULT_DATA: not a regular file.
+ */
 struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault);
 /*
- * A shard's side file (an index, say) as a plain source, opened by name and closed with the source.
- * *@b is NULL if there is none. Texts of faults begin with the last part of its name.
+ * Opens a shard's side file (an index, for example) by its name, as a plain source that owns its
+ * descriptor. *@b is NULL if there is no such file. Fault texts begin with the file's name, without
+ * its directory.
  */
 bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b);
 /*
- * Was nothing written to the file since bytes_open_side() opened it? For callers that keep what
- * they read and close the file. False: @fault; ESTALE: open it again.
+ * Whether the file is unchanged since bytes_open_side(). For callers that keep what they read and
+ * close the file. False: @fault; ESTALE: the file was changed, open it again.
  */
 bool bytes_settled(const struct bytes *b, struct fault *fault);
-/* A hash of a file's inode, size and mtime, to notice another file in its place; never 0. */
+/* A hash of a file's inode, size and mtime, to notice that it was replaced; never 0. */
 struct stat;
 uint32_t bytes_id(const struct stat *st);
-/* Text for an open() that failed with @error. */
+/* The message for an open() that failed with @error. */
 const char *bytes_open_fault(int error);
 
 /*
- * Reads exactly @n bytes from @at. False: @fault. FAULT_IO with errno (EIO also if the file has
- * become shorter); FAULT_DATA: beyond the end, or damaged compressed data; FAULT_MEMORY.
+ * Reads exactly @n bytes from offset @at. On failure returns false and @fault. FAULT_IO with errno
+ * (EIO also if the file was truncated); FAULT_DATA: beyond the end, or damaged compressed data;
+ * FAULT_MEMORY.
  */
 bool bytes_read(const struct bytes *b, uint64_t at, void *to, size_t n, struct fault *fault);
 /*
- * The same without waiting: from the page cache, or from decoded frames. False: the bytes are not
- * there, or there is a fault, which bytes_read() will report; @to may have been written to. Only
- * on file systems that know RWF_NOWAIT.
+ * The same without waiting: from the page cache, or from decoded frames. Returns false if the bytes
+ * are not there, or on a fault, which bytes_read() will report; @to may have been written to.
+ * Requires a file system that supports RWF_NOWAIT.
  */
 bool bytes_try(const struct bytes *b, uint64_t at, void *to, size_t n);
 /*
- * Decodes a small compressed file whole, so that damage is found before anything is served. Large
- * ones are not checked. False: @fault.
+ * Decodes all of a small compressed file, so that damage is found before any token is served. Large
+ * files are not checked. False: @fault.
  */
 bool bytes_check(const struct bytes *b, struct fault *fault);
-/* Drops what is cached of it, so that the next read comes from the disk. */
+/* Drops cached bytes, so that the next read comes from the disk. */
 void bytes_forget(const struct bytes *b);
-/* Reads up to @n first bytes, to recognise a file by. Returns how many; 0 if they cannot be read.
+/*
+ * Reads the first @n bytes, or all of a shorter file, to recognise its format. Returns how many; 0:
+ * they cannot be read.
  */
 size_t bytes_head(const struct bytes *b, void *to, size_t n);
 
 /* ---- names ---- */
 
-/* Does the name end in @ending? */
+/* Whether @path ends in @ending. */
 bool bytes_ends_in(const char *path, const char *ending);
-/* Does the name end in @ending, or, compressed, in @ending and .zst or .zstd? Says where it begins,
- * or NULL.
- */
+/* Where @path's @ending begins, which .zst or .zstd may follow. NULL: it does not end so. */
 const char *bytes_ending(const char *path, const char *ending);
 /*
- * @to: @path with @other in place of @ending ("x.bin.zst", ".bin", ".idx": "x.idx"). False if it
- * does not end so, or does not fit, or no file can have so long a name.
+ * Writes @path to @to, with @other in place of @ending: "x.bin.zst", ".bin", ".idx" give "x.idx".
+ * Returns false if @path does not end so, the result does not fit, or its name is over NAME_MAX.
  */
 bool bytes_side_path(
 	const char *path, const char *ending, const char *other, char *to, size_t to_bytes);
 
-/* ---- what all formats need ---- */
+/* ---- helpers for formats ---- */
 
-/* @n bytes of a file for people, as far as they fit: what cannot be shown, or breaks a line, is a
- * '?'. */
+/*
+ * Copies up to @n bytes of a file to @to for a message. Unprintable characters and line breaks
+ * become '?'. Returns @to.
+ */
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes);
 
 /* Little-endian integers at any address. */

@@ -1,6 +1,6 @@
 /*
- * The source of an open file, whichever it is: as it lies, or compressed. Another compression is
- * one more file and one more line in bytes_open.c's table.
+ * Opens a file as a source of bytes, compressed or not. To add a compression, write one file and
+ * add a line to the table in bytes_open.c.
  */
 #ifndef TOKEND_SHARD_BYTES_OPEN_H
 #define TOKEND_SHARD_BYTES_OPEN_H
@@ -9,12 +9,14 @@
 #include "daemon/shard/frames.h"
 
 /*
- * A file is compressed if it begins as a zstd file or is called *.zst or *.zstd. @frames may be
- * NULL: a cache of its own, of about one frame. @budget_bytes: what one frame may decode to; 0: 256
- * MiB. Rejects, naming field, value and limit: a file that is not regular, a seek table that is
- * wrong, a frame above the budget, damaged frames. @fd stays the caller's and must outlive the
- * source. NULL:
- * @fault, one line without the path.
+ * A file is compressed if it begins as a zstd file or is named *.zst or *.zstd.
+ *
+ * @frames is the cache of decoded frames; NULL: the source has its own, of about one frame.
+ * @budget_bytes is the largest decoded size of a frame; 0: 256 MiB. The caller closes @fd after the
+ * source.
+ *
+ * Rejects a file that is not regular, a wrong seek table, a frame over the budget, and damaged
+ * frames. On failure returns NULL; @fault names field, value and limit, without the path.
  */
 struct bytes *bytes_open(int fd, const char *path, struct frames *frames, uint64_t budget_bytes,
 	struct fault *fault);

@@ -8,7 +8,8 @@
 
 struct item {
 	struct item *next;
-	void *(*make)(const char *path, struct fault *fault); /* tells formats apart */
+	void *(*make)(const char *path,
+		struct fault *fault); /* part of the key: formats may share a file */
 	void (*drop)(void *made);
 	void *made;
 	char *path;
@@ -16,8 +17,8 @@ struct item {
 
 struct cache {
 	pthread_mutex_t lock;
-	struct item *items; /* the one asked for last comes first: shards of a directory stand
-			       together */
+	struct item
+		*items; /* most recently used first: shards of one directory follow one another */
 	char root[];
 };
 

@@ -2,9 +2,7 @@
 
 #include <string.h>
 
-/*
- * The bits are gathered in the stored width and looked at once, so that the loops vectorise.
- */
+/* ORs all tokens and checks the result once, so that the loops vectorise. */
 #define CONVERT(stored, served)                                                                    \
 	static bool stored##_to_##served(const void *from, uint64_t n, void *to)                   \
 	{                                                                                          \
@@ -63,7 +61,7 @@ uint64_t convert_first_unfit(
 	for (uint64_t i = 0; i < n; i++) {
 		*value = 0;
 		memcpy(value, (const char *)from + i * width, width);
-		if (shard_type_signed(type)) /* by way of the top bits */
+		if (shard_type_signed(type)) /* sign-extend */
 			*value = (uint64_t)((int64_t)(*value << (64 - 8 * width)) >>
 					    (64 - 8 * width));
 		if (*value > most)

@@ -1,6 +1,4 @@
-/*
- * From stored tokens to the served width.
- */
+/* Converts tokens from their stored type to the served width. */
 #ifndef TOKEND_SHARD_CONVERT_H
 #define TOKEND_SHARD_CONVERT_H
 
@@ -8,13 +6,13 @@
 
 /*
  * Converts @n tokens of @type at @from, which need not be aligned, to @token_bytes (2 or 4) each at
- * @to. False: some do not fit it; @to may have been written to.
+ * @to. Returns false if a token does not fit; @to may have been written to.
  */
 bool convert_tokens(
 	enum shard_type type, uint32_t token_bytes, const void *from, uint64_t n, void *to);
 /*
- * The first of @n tokens that does not fit @token_bytes. Returns its index, or @n: all fit.
- * *@value: it, sign-extended where its type is signed.
+ * Returns the index of the first of @n tokens that does not fit @token_bytes, or @n if all fit.
+ * *@value is that token, sign-extended if its type is signed.
  */
 uint64_t convert_first_unfit(
 	enum shard_type type, uint32_t token_bytes, const void *from, uint64_t n, uint64_t *value);

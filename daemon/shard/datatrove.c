@@ -1,9 +1,8 @@
 /*
- * datatrove's .ds (nanotron): tokens in a row, u16 or u32. Beside them, if it was asked to write
- * them, X.ds.index: where each document ends, u64, in tokens; and X.ds.metadata: text, whose first
- * line ends in the width of a token and whose second is how many there are. Older ones leave out
- * the width, and any of them may be missing: what is there must agree with the size of the file,
- * and what is not said follows from what is.
+ * datatrove's .ds (nanotron): tokens without a header, u16 or u32. Optional side files: X.ds.index
+ * has the end of each document as a u64, in tokens. X.ds.metadata is text: line 1 ends in the width
+ * of a token, line 2 is the number of tokens. Older metadata has no width. The side files must
+ * agree with the size of the shard; values that are missing are derived from the others.
  */
 #include "daemon/shard/format.h"
 #include "daemon/shard/spans.h"
@@ -16,16 +15,16 @@
 
 enum {
 	METADATA_MOST = 64 * 1024,
-	AT_ONCE = 4096, /* ends */
+	AT_ONCE = 4096, /* ends that are read at a time */
 	SMALL = 1
-		<< 16, /* indexes up to here are looked at whole when their shards are described */
+		<< 16, /* bytes; indexes up to this size are checked when the shard is described */
 };
 
 struct shard_index {
-	struct spans spans; /* of all tokens; none of the empty documents */
+	struct spans spans; /* of all tokens; empty documents are left out */
 };
 
-/* What the .metadata says. */
+/* The values in .ds.metadata. */
 struct metadata {
 	bool has_width, has_count;
 	uint64_t width, count;
@@ -36,7 +35,9 @@ static bool datatrove_recognise(const struct bytes *b)
 	return bytes_ending(b->path, ".ds");
 }
 
-/* The file called like the shard with @ending after its .ds; *@b is NULL where there is none. */
+/*
+ * Opens the shard's side file, whose name has @ending instead of .ds; *@b is NULL if there is none.
+ */
 static bool open_side(
 	const struct bytes *shard, const char *ending, struct bytes **b, struct fault *fault)
 {
@@ -50,7 +51,7 @@ static bool open_side(
 
 /* ---- metadata ---- */
 
-/* A whole number from @text to @end, and nothing else but what surrounds a line. */
+/* Parses an integer from @text to @end, which may have trailing spaces and a CR. */
 static bool number(const char *text, const char *end, uint64_t *value)
 {
 	bool any = false;
@@ -65,7 +66,7 @@ static bool number(const char *text, const char *end, uint64_t *value)
 	return any;
 }
 
-/* "token size, line 1, is 'x'": @n bytes of it, as far as they can be shown. */
+/* Reports that a field has the value @text, which has @n bytes. */
 static bool refuse_line(
 	const char *field, const char *text, size_t n, const char *wanted, struct fault *fault)
 {
@@ -76,8 +77,8 @@ static bool refuse_line(
 }
 
 /*
- * @text is @n bytes. The name of the tokenizer may itself have bars in it; one without any is that
- * of an older file, which states no width.
+ * Line 1 is "TOKENIZER|WIDTH"; the tokenizer's name may contain bars. Older files have no bar and
+ * no width.
  */
 static bool parse_metadata(const char *text, size_t n, struct metadata *m, struct fault *fault)
 {
@@ -97,8 +98,8 @@ static bool parse_metadata(const char *text, size_t n, struct metadata *m, struc
 			m->width);
 	if (first == end)
 		return fault_set(fault, FAULT_DATA, "",
-			".ds.metadata: its %zu bytes have no line 2, the token count: it is cut "
-			"short",
+			".ds.metadata: its %zu bytes have no line 2, the token count: the file is "
+			"truncated",
 			n);
 	const char *line = first + 1, *second = memchr(line, '\n', (size_t)(end - line));
 
@@ -106,7 +107,7 @@ static bool parse_metadata(const char *text, size_t n, struct metadata *m, struc
 		second = end;
 	m->has_count = number(line, second, &m->count);
 	return m->has_count || refuse_line("token count, line 2", line, (size_t)(second - line),
-				       "a whole number", fault);
+				       "an integer", fault);
 }
 
 static bool read_metadata(const struct bytes *b, struct metadata *m, struct fault *fault)
@@ -136,9 +137,9 @@ static bool read_metadata(const struct bytes *b, struct metadata *m, struct faul
 	return fine;
 }
 
-/* ---- what is in it ---- */
+/* ---- describing ---- */
 
-/* The number of documents and where the last one ends. @index may be NULL. */
+/* Reads the number of documents and the end of the last one. @index may be NULL. */
 static bool read_ends(
 	const struct bytes *index, struct shard_facts *facts, uint64_t *last, struct fault *fault)
 {
@@ -149,8 +150,8 @@ static bool read_ends(
 		return true;
 	if (index->size % 8 != 0)
 		return fault_set(fault, FAULT_DATA, "",
-			".ds.index: its size, %" PRIu64
-			" bytes, is no multiple of 8: it is cut short",
+			".ds.index: %" PRIu64
+			" bytes is not a multiple of 8: the file is truncated",
 			index->size);
 	facts->index = index->id;
 	facts->documents = index->size / 8;
@@ -163,8 +164,8 @@ static bool read_ends(
 }
 
 /*
- * The width that the metadata states, else that with which the number of tokens that the metadata
- * or the index states makes up the file, else the config's.
+ * The width of a token: that of the metadata; otherwise the file's size divided by the number of
+ * tokens, if the metadata or the index has that; otherwise the config's.
  */
 static uint64_t width_of(const struct bytes *b, const struct shard_hint *hint,
 	const struct metadata *m, uint64_t last)
@@ -191,11 +192,10 @@ static bool describe(const struct bytes *b, const struct bytes *index,
 
 	if (b->size % width != 0)
 		return fault_set(fault, FAULT_DATA, "",
-			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu64
-			", the size of a token%s",
+			"%" PRIu64 " bytes is not a multiple of %" PRIu64 ", the token size%s",
 			b->size, width,
-			m.has_width ? " in .ds.metadata"
-				    : "; it is cut short, or `dtype` is wrong");
+			m.has_width ? " in .ds.metadata: the file is truncated"
+				    : "; the file is truncated, or dtype is wrong");
 	facts->type = width == 2 ? SHARD_U16 : SHARD_U32;
 	facts->tokens = b->size / width;
 	if (m.has_count && m.count != facts->tokens)
@@ -214,14 +214,14 @@ static bool describe(const struct bytes *b, const struct bytes *index,
 
 /* ---- documents ---- */
 
-/* Document @i. */
+/* Adds document @i, which ends before token @end. */
 static bool take_end(
 	struct spans *spans, uint64_t i, uint64_t end, uint64_t tokens, struct fault *fault)
 {
 	if (end < spans->end)
 		return fault_set(fault, FAULT_DATA, "",
 			".ds.index: document %" PRIu64 " ends at token %" PRIu64
-			", before the one ahead of it (%" PRIu64 "); ends must ascend",
+			", before the previous one (%" PRIu64 "); ends must ascend",
 			i, end, spans->end);
 	if (end > tokens)
 		return fault_set(fault, FAULT_DATA, "",
@@ -245,22 +245,22 @@ static bool load(
 		if (!take_end(spans, i, bytes_u64(ends + 8 * (i % AT_ONCE)), tokens, fault))
 			return false;
 	}
-	if (!spans_add(spans, tokens, false)) /* the tokens after the last one */
+	if (!spans_add(spans, tokens, false)) /* the tokens after the last document */
 		return fault_memory(fault);
 	spans_trim(spans);
 	return true;
 }
 
-/* As described? */
+/* Whether the index is the one that was described. */
 static bool same_index(
 	const struct bytes *file, const struct shard_facts *facts, struct fault *fault)
 {
 	return (file ? file->id : 0) == facts->index ||
-	       fault_set(
-		       fault, FAULT_DATA, "", ".ds.index: was changed while the shard was opened");
+	       fault_set(fault, FAULT_DATA, "",
+		       ".ds.index: changed while the shard was being opened");
 }
 
-/* A damaged small index is a fault of the shard, also if its documents are not wanted. */
+/* Rejects a shard with a damaged small index, even if documents are not requested. */
 static bool check_small(const struct bytes *index, uint64_t tokens, struct fault *fault)
 {
 	struct spans spans = {0};
@@ -320,7 +320,7 @@ static uint64_t datatrove_document(
 	return spans_find(&index->spans, token).end;
 }
 
-/* A merger's .metadata sums up all shards of a directory, under a name that no shard has. */
+/* A merged .ds.metadata sums up all shards of a directory; no shard has its name. */
 static const struct shard_companion datatrove_companions[] = {
 	{.ending = ".ds.index", .shard = ".ds", .kind = "a datatrove index"},
 	{.ending = ".ds.loss", .shard = ".ds", .kind = "a datatrove loss mask"},

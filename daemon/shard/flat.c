@@ -1,7 +1,7 @@
 /*
- * Flat shards: tokens from the first byte to the last, nothing else (nanoGPT's .bin, OLMo-core's
- * .npy). The file says nothing of itself, so its width is the config's word, and all that can be
- * checked is that the size agrees with it.
+ * Flat shards: tokens from the first byte to the last, without a header (nanoGPT's .bin,
+ * OLMo-core's .npy). The config gives the width of a token. The only check is that the size is a
+ * multiple of it.
  */
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/format.h"
@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Compressed, a name need say no more than that: shard.zst, shard.00001.zst. */
+/* Compressed files need no .bin in their names: shard.zst, shard.00001.zst. */
 static bool is_bare(const char *path)
 {
 	const char *end = bytes_ending(path, ".zst"), *at = strrchr(path, '/');
@@ -33,15 +33,16 @@ static bool flat_describe(const struct bytes *b, const struct shard_hint *hint,
 
 	if (b->size % width != 0)
 		return fault_set(fault, FAULT_DATA, "",
-			"its size, %" PRIu64 " bytes, is no multiple of %" PRIu32
-			" (a token of %s): it is cut short, or `dtype` is wrong",
-			b->size, width, shard_type_name(hint->type));
+			"%" PRIu64 " bytes is not a multiple of %" PRIu32 " (dtype %s); %s",
+			b->size, width, shard_type_name(hint->type),
+			b->size % 2 == 0 ? "set dtype: u16?"
+					 : "the file is truncated: write it again");
 	facts->type = hint->type;
 	facts->tokens = b->size / width;
 	return true;
 }
 
-/* What bounds.c reads, for whatever has such a name. */
+/* bounds.c reads them for every format without documents. */
 static const struct shard_companion flat_companions[] = {
 	{.ending = BOUNDS_ENDING, .shard = ".npy", .kind = "a list of document bounds"},
 	{.ending = BOUNDS_ENDING, .shard = ".bin", .kind = "a list of document bounds"},

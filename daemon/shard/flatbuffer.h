@@ -1,11 +1,11 @@
 /*
- * Reads flatbuffers from a file; they may be damaged or forged. Each offset is compared with the
- * buffer's size before it is followed. Nothing need be aligned. Only a window of FB_WINDOW bytes is
- * in memory, whatever the buffer's size.
+ * Reads flatbuffers from a file that may be damaged or forged. Each offset is compared with the
+ * buffer's size before it is followed. Nothing needs to be aligned. Only FB_WINDOW bytes are in
+ * memory at a time, whatever the buffer's size.
  *
- * Fields are named by their numbers in the table's schema. An absent field is 0, empty or missing,
- * as the schema says. On failure all functions return false with fb->fault, whose text begins with
- * fb->what.
+ * Fields are given by their numbers in the table's schema; @field is the name for messages. An
+ * absent integer is 0, an absent vector is empty, an absent table has at = 0. On failure all
+ * functions return false and fill fb->fault; its text begins with fb->what.
  */
 #ifndef TOKEND_SHARD_FLATBUFFER_H
 #define TOKEND_SHARD_FLATBUFFER_H
@@ -17,28 +17,28 @@
 
 enum {
 	FB_WINDOW = 4096,
-	FB_STEP = 1024, /* windows begin at multiples of it: vtables mostly lie shortly before their
-			   tables */
+	FB_STEP = 1024, /* windows begin at multiples of it: a vtable is usually shortly before its
+			   table */
 };
 
 struct fb {
 	const struct bytes *b;
-	uint64_t begin, size; /* the buffer, in the source */
+	uint64_t begin, size; /* the buffer's range in the source */
 	const char *what;     /* "Arrow footer" */
 	struct fault *fault;
-	uint64_t window_at; /* in the buffer */
+	uint64_t window_at; /* offset in the buffer */
 	uint32_t window_bytes;
 	uint8_t window[FB_WINDOW];
 };
 
-/* Where it begins in the buffer, and of its parts how long they say they are; both checked. */
+/* Offsets in the buffer and sizes in bytes of a table and its vtable, all checked. */
 struct fb_table {
 	uint64_t at, vtable;
 	uint16_t bytes, vtable_bytes;
 };
 
 struct fb_vector {
-	uint64_t at; /* of the first item */
+	uint64_t at; /* offset of the first item */
 	uint32_t count;
 };
 
@@ -56,15 +56,14 @@ static inline void fb_init(struct fb *fb, const struct bytes *b, uint64_t begin,
 	fb->window_bytes = 0;
 }
 
-/* *@to: @n bytes (up to FB_STEP) from @at on, until the next call. */
+/* Sets *@to to @n bytes (at most FB_STEP) from @at on; valid until the next call. */
 static inline bool fb_bytes(
 	struct fb *fb, uint64_t at, uint32_t n, const char *field, const uint8_t **to)
 {
 
 	if (at > fb->size || n > fb->size - at)
-		return fb_refuse(fb,
-			"%s: %s is at byte %" PRIu64 " of it; it has %" PRIu64 " bytes", fb->what,
-			field, at, fb->size);
+		return fb_refuse(fb, "%s: %s is at byte %" PRIu64 ", outside its %" PRIu64 " bytes",
+			fb->what, field, at, fb->size);
 	if (at < fb->window_at || at + n > fb->window_at + fb->window_bytes) {
 		uint64_t begin = at - at % FB_STEP, left = fb->size - begin;
 		uint32_t load = left < FB_WINDOW ? (uint32_t)left : FB_WINDOW;
@@ -79,8 +78,10 @@ static inline bool fb_bytes(
 	return true;
 }
 
-/* What the offset at @at points to, which has at least 4 bytes. Offsets count from where they
- * stand. */
+/*
+ * Sets *@to to the target of the offset that is stored at @at, and checks that it has at least 4
+ * bytes. Offsets are relative to their own position.
+ */
 static inline bool fb_follow(struct fb *fb, uint64_t at, const char *field, uint64_t *to)
 {
 	const uint8_t *p;
@@ -94,7 +95,7 @@ static inline bool fb_follow(struct fb *fb, uint64_t at, const char *field, uint
 		return true;
 	return fb_refuse(fb,
 		"%s: offset of %s is %" PRIu32 " at byte %" PRIu64
-		"; must be 4 or more and stay within its %" PRIu64 " bytes",
+		"; must be at least 4 and stay within its %" PRIu64 " bytes",
 		fb->what, field, offset, at, fb->size);
 }
 
@@ -108,7 +109,7 @@ static inline bool fb_table_at(struct fb *fb, uint64_t at, const char *field, st
 
 	if (vtable < 0 || (uint64_t)vtable > fb->size || fb->size - (uint64_t)vtable < 4)
 		return fb_refuse(fb,
-			"%s: vtable of %s is at byte %" PRId64 "; it has %" PRIu64 " bytes",
+			"%s: vtable of %s is at byte %" PRId64 ", outside its %" PRIu64 " bytes",
 			fb->what, field, vtable, fb->size);
 	if (!fb_bytes(fb, (uint64_t)vtable, 4, field, &p))
 		return false;
@@ -116,24 +117,25 @@ static inline bool fb_table_at(struct fb *fb, uint64_t at, const char *field, st
 	if (to->vtable_bytes < 4 || to->vtable_bytes > fb->size - to->vtable)
 		return fb_refuse(fb,
 			"%s: vtable size of %s is %u at byte %" PRIu64
-			"; must be 4 or more and stay within its %" PRIu64 " bytes",
+			"; must be at least 4 and stay within its %" PRIu64 " bytes",
 			fb->what, field, to->vtable_bytes, to->vtable, fb->size);
 	if (to->bytes < 4 || to->bytes > fb->size - at)
 		return fb_refuse(fb,
 			"%s: table size of %s is %u at byte %" PRIu64
-			"; must be 4 or more and stay within its %" PRIu64 " bytes",
+			"; must be at least 4 and stay within its %" PRIu64 " bytes",
 			fb->what, field, to->bytes, at, fb->size);
 	return true;
 }
 
-/* @at: where the offset of the root stands: at the buffer's begin, but for what may be before it.
+/*
+ * Reads the root table. @at: where the root's offset is stored: 0, unless the buffer has a prefix.
  */
 static inline bool fb_root(struct fb *fb, uint64_t at, struct fb_table *to)
 {
 	return fb_follow(fb, at, "its root", &at) && fb_table_at(fb, at, "its root", to);
 }
 
-/* *@at: where field @id, of @n bytes, lies; 0: it is absent. */
+/* Sets *@at to the offset of field @id, of @n bytes; 0: it is absent. */
 static inline bool fb_field(struct fb *fb, const struct fb_table *table, unsigned id, uint32_t n,
 	const char *field, uint64_t *at)
 {
@@ -152,11 +154,11 @@ static inline bool fb_field(struct fb *fb, const struct fb_table *table, unsigne
 	*at = table->at + offset;
 	if (offset >= 4 && offset + n <= table->bytes)
 		return true;
-	return fb_refuse(fb, "%s: %s is at byte %u of its table; must be within 4 to %u", fb->what,
-		field, offset, table->bytes);
+	return fb_refuse(fb, "%s: %s is at byte %u of its table; must be within bytes 4 to %u",
+		fb->what, field, offset, table->bytes);
 }
 
-/* A signed integer of @n bytes: 1, 2, 4 or 8. */
+/* Reads a signed integer of @n bytes: 1, 2, 4 or 8. */
 static inline bool fb_integer(struct fb *fb, const struct fb_table *table, unsigned id, uint32_t n,
 	const char *field, int64_t *value)
 {
@@ -177,7 +179,7 @@ static inline bool fb_integer(struct fb *fb, const struct fb_table *table, unsig
 	return true;
 }
 
-/* to->at is 0 if the table is absent. */
+/* Reads a table; to->at is 0 if it is absent. */
 static inline bool fb_table(struct fb *fb, const struct fb_table *table, unsigned id,
 	const char *field, struct fb_table *to)
 {
@@ -189,7 +191,10 @@ static inline bool fb_table(struct fb *fb, const struct fb_table *table, unsigne
 	return at == 0 || (fb_follow(fb, at, field, &at) && fb_table_at(fb, at, field, to));
 }
 
-/* A vector of items of @item bytes, or a string (1), or of tables (4). Absent: empty. */
+/*
+ * Reads a vector of items of @item bytes; strings have items of 1 byte, vectors of tables of 4. An
+ * absent vector is empty.
+ */
 static inline bool fb_vector(struct fb *fb, const struct fb_table *table, unsigned id,
 	uint32_t item, const char *field, struct fb_vector *to)
 {
@@ -212,7 +217,7 @@ static inline bool fb_vector(struct fb *fb, const struct fb_table *table, unsign
 					    fb->what, field, to->count, item, most);
 }
 
-/* Item @i (< count) of a vector of tables. */
+/* Reads item @i (< count) of a vector of tables. */
 static inline bool fb_item(struct fb *fb, const struct fb_vector *vector, uint32_t i,
 	const char *field, struct fb_table *to)
 {

@@ -2,15 +2,16 @@
 
 #include <string.h>
 
-enum { TEXT_LEAST = 32 }; /* bytes that distinguish text from a few tokens */
+enum { TEXT_LEAST = 32 }; /* bytes; fewer may be tokens that happen to be printable */
 
-/* A mark is long enough that no file of tokens is likely to begin so; `format: flat` reads it
- * nevertheless. */
+/*
+ * Magic numbers that a file of tokens is unlikely to begin with. `format: flat` skips this check.
+ */
 static const struct {
 	const char *bytes;
 	size_t n;
 	const char *kind;
-} marks[] = {
+} magics[] = {
 	{"MMIDIDX\0\0", 9, "a Megatron index"},
 	{"PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
 	{"\xfd"
@@ -21,13 +22,11 @@ static const struct {
 	{"\x28\xb5\x2f\xfd", 4, "zstd-compressed twice"},
 	{"GGUF", 4, "a GGUF file"},
 	{"SQLite format 3\0", 16, "an SQLite database"},
-	{"version https://", 16,
-		"a pointer of Git LFS, whose file was not fetched (`git lfs pull`)"},
+	{"version https://", 16, "a Git LFS pointer (`git lfs pull` fetches the file)"},
 	{"\x89HDF\r\n\x1a\n", 8, "an HDF5 file"},
 };
 
-/* Protocol 4 frames what follows and says how long that is; 2 and 3 are known by their ends alone.
- */
+/* Protocols 4 and 5 begin with the length of a frame; 2 and 3 are recognised by how they end. */
 static bool is_pickle(const struct bytes *b, const uint8_t *head, size_t n)
 {
 	struct fault fault;
@@ -41,14 +40,14 @@ static bool is_pickle(const struct bytes *b, const uint8_t *head, size_t n)
 	       strchr("}](cX)K", head[2]) && head[2];
 }
 
-/* Its mark is three bytes; the header's other fields have few values, too. */
+/* Its magic has only three bytes, so check the header's other fields too: they have few values. */
 static bool is_gzip(const uint8_t *head, size_t n)
 {
 	return n >= 10 && memcmp(head, "\x1f\x8b\x08", 3) == 0 && (head[3] & 0xe0) == 0 &&
 	       (head[8] == 0 || head[8] == 2 || head[8] == 4) && (head[9] <= 13 || head[9] == 255);
 }
 
-/* Tokens that are printable from the first byte to the last: text, or as good as none. */
+/* Whether all bytes are printable. */
 static bool is_text(const uint8_t *head, size_t n)
 {
 	size_t i = 0;
@@ -64,9 +63,9 @@ const char *foreign_kind(const struct bytes *b)
 	uint8_t head[512];
 	size_t n = bytes_head(b, head, sizeof(head));
 
-	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
-		if (n >= marks[i].n && memcmp(head, marks[i].bytes, marks[i].n) == 0)
-			return marks[i].kind;
+	for (size_t i = 0; i < sizeof(magics) / sizeof(magics[0]); i++)
+		if (n >= magics[i].n && memcmp(head, magics[i].bytes, magics[i].n) == 0)
+			return magics[i].kind;
 	if (is_gzip(head, n))
 		return "gzip-compressed";
 	if (n >= 10 && memcmp(head, "BZh", 3) == 0 && memcmp(head + 4, "1AY&SY", 6) == 0)

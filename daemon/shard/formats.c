@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In the order in which they are asked: flat files have no marks, so they come last. */
+/* In the order in which they are tried. Flat comes last: it accepts any content. */
 static const struct shard_format *const formats[] = {
 	&shard_megatron,
 	&shard_npy,
@@ -69,10 +69,8 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
 			kind = foreign_kind(b);
 			if (kind) {
 				fault_set(fault, FAULT_DATA, "",
-					"is %s, which is no shard of tokens; move it away, or say "
-					"`format: "
-					"flat` if "
-					"it is plain tokens",
+					"is %s, not a shard of tokens; move it away, or set "
+					"`format: flat` if it holds plain tokens",
 					kind);
 				return NULL;
 			}
@@ -84,14 +82,12 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
 
 	if (companion)
 		fault_set(fault, FAULT_DATA, "",
-			"is %s, no shard: name the shard that it belongs to (%s)", companion->kind,
-			companion->shard);
+			"is %s, not a shard; give the shard that it belongs to (%s)",
+			companion->kind, companion->shard);
 	else
 		fault_set(fault, FAULT_DATA, "",
-			"is of no known format (%s; flat ones have names that end in .bin or "
-			".npy); move it "
-			"away, or "
-			"say `format: flat` if it is plain tokens",
+			"has no known format (%s; a flat file's name ends in .bin or .npy); move "
+			"it away, or set `format: flat` if it holds plain tokens",
 			shard_format_names(names, sizeof(names)));
 	return NULL;
 }

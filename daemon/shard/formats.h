@@ -1,29 +1,33 @@
 /*
- * The table of formats: the only place that knows them all.
+ * The table of formats: the only place that lists them all.
  *
- * A new format is one file (recognise() and describe(); open(), close(), extent() and document() if
- * its tokens do not lie in a row or it knows its documents), its declaration at the end of
- * format.h, and one line in formats.c's table, whose order is that in which they are asked.
- * Compression, companions, widths, the config and what inspect and pack read follow; pack_format.c
- * has the kinds that pack writes. It is named in README.md and config/tokend.yaml. For its tests
- * copy what llmc has (`git grep llmc tests`).
+ * To add a format:
+ *
+ * 1. Write one file with recognise() and describe(). Add open(), close() and extent() if tokens are
+ *    not contiguous, and document() if the format keeps documents.
+ * 2. Declare it at the end of format.h and add a line to the table in formats.c, whose order is the
+ *    one in which formats are tried.
+ * 3. Name it in daemon/shard/README.md and config/tokend.yaml.
+ * 4. Copy llmc's tests (`git grep llmc tests`).
+ *
+ * Compression, widths, the config, `inspect` and the input of `pack` then work. pack_format.c
+ * lists the formats that `pack` writes.
  */
 #ifndef TOKEND_SHARD_FORMATS_H
 #define TOKEND_SHARD_FORMATS_H
 
 #include "daemon/shard/format.h"
 
-/* The format called @name, or NULL. "auto" is none. */
+/* The format called @name, or NULL. "auto" is not a format. */
 const struct shard_format *shard_format(const char *name);
-/* Writes "flat, npy, …" into @to, for an error text, and returns it. */
+/* Writes the names of all formats, "flat, npy, …", to @to and returns it. */
 enum { SHARD_NAMES_BYTES = 128 };
 const char *shard_format_names(char *to, size_t to_bytes);
-/* The format of an open file. NULL: none; @fault says what to do, without the path. */
+/* The format of an open file. On failure returns NULL; @fault says what to do, without the path. */
 const struct shard_format *shard_recognise(const struct bytes *b, struct fault *fault);
 /*
- * What @path is next to shards, if it is a companion of any format; NULL: it is none. Endings may
- * be alike, so there may be several:
- * *@next goes on from one to the next; begin with 0.
+ * The kind of side file that @path is, by its name; NULL: it is not one. A name may match several
+ * kinds: start with *@next = 0 and call again for the next one.
  */
 const struct shard_companion *shard_companion(const char *path, unsigned *next);
 

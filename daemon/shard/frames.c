@@ -20,27 +20,27 @@ struct slot {
 	struct zstd_identity identity;
 	uint64_t frame, size;
 	struct slot *next;	    /* of the same bucket */
-	struct slot *older, *newer; /* of those that nobody uses */
+	struct slot *older, *newer; /* in the list of unused slots */
 	unsigned users;
 	enum state state;
 	pthread_cond_t decoded;
 	char *data;
-	struct fault *fault; /* of one that FAILED; NULL: out of memory */
+	struct fault *fault; /* if FAILED; NULL: out of memory */
 };
 
 struct frames {
-	struct frames *
-		cache; /* itself; or, of a share, which has only this and the next two, the cache */
-	uint64_t filling; /* a share's, of what is used: frames that it decodes now, with their
+	struct frames
+		*cache; /* itself; for a share, which has only the first three members, its cache */
+	uint64_t filling; /* of a share: memory of the frames that it is decoding, with their
 			     decoders */
 	bool slow;
-	uint64_t stuck; /* filling of the slow shares */
+	uint64_t stuck; /* sum of `filling` of the slow shares */
 	pthread_mutex_t lock;
 	pthread_cond_t let_go;
-	uint64_t budget, used; /* used: slots with their data, and decoders */
+	uint64_t budget, used; /* used: by slots with their data, and decoders */
 	struct slot **bucket;
 	uint64_t buckets, slots; /* a power of two */
-	struct slot ends;	 /* .newer: the one unused longest; .older: the newest */
+	struct slot ends;	 /* of the unused slots: .newer is the oldest, .older the newest */
 	struct zstd_decoder *idle;
 };
 
@@ -110,7 +110,7 @@ static struct slot **place(
 	return at;
 }
 
-/* Twice as many buckets, if there is memory for them. */
+/* Doubles the number of buckets, if there is memory. */
 static void grow(struct frames *frames)
 {
 	uint64_t buckets = 2 * frames->buckets;
@@ -156,7 +156,7 @@ static void slot_free(struct slot *slot)
 	free(slot);
 }
 
-/* Takes a slot that is not among the unused out of the cache. */
+/* Removes a slot that is not in the list of unused slots from the cache. */
 static void take_out(struct frames *frames, struct slot *slot)
 {
 	struct slot **at = place(frames, &slot->identity, slot->frame, slot->size);
@@ -168,7 +168,7 @@ static void take_out(struct frames *frames, struct slot *slot)
 	frames->slots--;
 }
 
-/* Takes out the one unused longest; NULL if all are in use. */
+/* Removes and returns the oldest unused slot; NULL if all are in use. */
 static struct slot *take_oldest(struct frames *frames)
 {
 	struct slot *slot = frames->ends.newer;
@@ -200,7 +200,7 @@ static bool drop_idle(struct frames *frames)
 	return d;
 }
 
-/* Gives up what nobody uses until the budget holds. */
+/* Frees unused slots and decoders until the cache is within its budget. */
 static void shrink(struct frames *frames)
 {
 	while (frames->used - frames->stuck > frames->budget) {
@@ -237,7 +237,7 @@ static void count(struct frames *frames, struct zstd_decoder *d)
 	d->counted = holds;
 }
 
-/* One that can take @bytes in. NULL: out of memory. */
+/* Returns a decoder with room for @bytes of input. NULL: out of memory. */
 static struct zstd_decoder *take_decoder(struct frames *frames, size_t bytes)
 {
 	struct zstd_decoder *d = take_idle(frames);
@@ -267,9 +267,9 @@ static void put_decoder(struct frames *frames, struct zstd_decoder *d)
 }
 
 /*
- * Makes room for @size bytes. False: all that is there is in use, and somebody may have let go
- * since: look again. A cache without a budget never waits. *@spare: a slot that was given up for
- * it; frames are mostly of one size, and memory that was written to before costs less than new one.
+ * Makes room for @size bytes. Returns false if everything is in use: wait for let_go, then retry. A
+ * cache without a budget never waits. *@spare: a slot that was evicted. Frames are mostly of one
+ * size, and reusing its memory is cheaper than faulting in new pages.
  */
 static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 {
@@ -289,9 +289,9 @@ static bool make_room(struct frames *frames, uint64_t size, struct slot **spare)
 }
 
 /*
- * May the share decode @bytes more now? One may have three quarters of the budget, so that
- * storage that hangs in the middle of its frames leaves room to others; slow ones have one quarter
- * together, and what they hold beyond that is no longer counted. A single frame is always let in.
+ * Whether the share may decode @bytes more now. A share may take three quarters of the budget, so
+ * that storage that hangs while its frames are read leaves room for the other shares. The slow
+ * shares together may take one quarter. A share's first frame is always admitted.
  */
 static bool may_fill(const struct frames *share, uint64_t bytes)
 {
@@ -312,7 +312,7 @@ static void count_filling(struct frames *share, int64_t bytes)
 		share->cache->stuck += (uint64_t)bytes;
 }
 
-/* With the spare's memory, if that is of the right size. */
+/* Frees @spare, but reuses its memory if it has the right size. */
 static struct slot *slot_new(
 	const struct zstd_source *s, uint64_t frame, uint64_t size, struct slot *spare)
 {
@@ -343,8 +343,10 @@ static void put_in(struct frames *frames, struct slot *slot)
 	use(slot);
 }
 
-/* Once more, from the disk: a bit may have flipped on its way. False: it has not, or not only; the
- * slot says so. */
+/*
+ * Reads the frame from the disk again and decodes it: a bit may have flipped on the way. False: it
+ * is still damaged; @fault.
+ */
 static bool decode_again(
 	struct zstd_decoder *d, const struct zstd_source *s, struct slot *slot, struct fault *fault)
 {
@@ -363,7 +365,10 @@ static bool decode_again(
 	return false;
 }
 
-/* Decodes into a slot, which others may wait for. With the lock, which it gives up meanwhile. */
+/*
+ * Decodes into a slot, for which other threads may wait. Called with the lock; releases it while
+ * decoding.
+ */
 static void fill(struct frames *frames, const struct zstd_source *s, struct slot *slot,
 	struct zstd_decoder *d)
 {
@@ -384,7 +389,10 @@ static void fill(struct frames *frames, const struct zstd_source *s, struct slot
 	pthread_cond_broadcast(&slot->decoded);
 }
 
-/* With the lock: the frame's slot, found or made and filled. NULL: out of memory. */
+/*
+ * Called with the lock: finds or decodes the frame, and returns its slot, in use. NULL: out of
+ * memory.
+ */
 static struct slot *slot_of(
 	struct frames *frames, const struct zstd_source *s, uint64_t frame, uint64_t size)
 {
@@ -448,7 +456,6 @@ uint64_t frames_bytes(struct frames *frames)
 	return used;
 }
 
-/* Bytes [from, from + n) of a frame. */
 bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n,
 	struct fault *fault)
 {
@@ -465,7 +472,7 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 	bool fine = slot->state == READY;
 
 	if (fine) {
-		/* In use, it stays as it is. */
+		/* A slot in use does not change. */
 		pthread_mutex_unlock(&frames->lock);
 		memcpy(to, slot->data + from, n);
 		pthread_mutex_lock(&frames->lock);
@@ -479,7 +486,6 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 	return fine;
 }
 
-/* Bytes of a frame that is decoded already. */
 bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n)
 {
 	struct frames *frames = s->frames;

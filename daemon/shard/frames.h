@@ -1,6 +1,4 @@
-/*
- * The cache of decoded frames.
- */
+/* The cache of decoded zstd frames. */
 #ifndef TOKEND_SHARD_FRAMES_H
 #define TOKEND_SHARD_FRAMES_H
 
@@ -11,36 +9,37 @@
 #include <stdint.h>
 
 /*
- * Where decoded frames are kept: one cache for a daemon, shared by all sessions and threads. A
- * frame is decoded once however many threads wait for it. The least recently used one makes room.
- * The budget covers everything that the cache holds: frames, their records, and decoders with their
- * input buffers. If all of it is in use, a reader waits for another one to finish. The budget is
- * exceeded only by a single frame that is larger than it.
+ * A daemon has one cache, shared by all sessions and threads. A frame is decoded once, however many
+ * threads wait for it. The least recently used frame makes room for a new one. The budget covers
+ * everything that the cache holds: frames, their records, and decoders with their input buffers. If
+ * all of it is in use, a reader waits until another one finishes. Only a single frame that is
+ * larger than the budget may exceed it.
  */
 struct frames;
 struct zstd_source;
 
 struct frames *frames_new(uint64_t budget_bytes); /* NULL: out of memory */
-void frames_free(struct frames *frames);      /* after every source that uses it; NULL: nothing */
-uint64_t frames_bytes(struct frames *frames); /* held now */
+void frames_free(struct frames *frames); /* after every source that uses it; NULL: does nothing */
+uint64_t frames_bytes(struct frames *frames); /* in use now */
 /*
- * A stream's share of the cache, to be given to its sources instead of the cache. It may decode
- * into three quarters of the budget at a time. All slow shares together may use one quarter, and
- * what they hold does not count for others. Freed before the cache. NULL: out of memory.
+ * A stream's share of the cache: pass it to the stream's sources instead of the cache. The frames
+ * that a share decodes at the same time may take three quarters of the budget. Those of all slow
+ * shares together may take one quarter, and do not count against the other shares. Free shares
+ * before the cache. NULL: out of memory.
  */
 struct frames *frames_share(struct frames *frames);
 void frames_slow(struct frames *share, bool slow);
 
 /* ---- for zstd.c ---- */
 
-/* The cache that a share is of; of the cache, itself. */
+/* The cache of a share; the cache itself if it is one. */
 struct frames *frames_cache(struct frames *share);
-/* Bytes [from, from + n) of a frame. Any thread; waits for decoding. */
+/* Reads bytes [from, from + n) of a decoded frame. Any thread; waits for decoding. */
 bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n,
 	struct fault *fault);
-/* The same if the frame is decoded already; otherwise false. */
+/* The same, but returns false unless the frame is decoded already. */
 bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void *to, size_t n);
-/* Drops the source's frames that nobody uses now. */
+/* Drops the source's frames that are not in use. */
 void frames_drop(const struct zstd_source *s);
 
 #endif

@@ -29,7 +29,7 @@ const char *json_kind(const json_t *value)
 		[JSON_OBJECT] = "an object",
 		[JSON_ARRAY] = "an array",
 		[JSON_STRING] = "a string",
-		[JSON_INTEGER] = "a whole number",
+		[JSON_INTEGER] = "an integer",
 		[JSON_REAL] = "a fraction",
 		[JSON_TRUE] = "true",
 		[JSON_FALSE] = "false",
@@ -45,11 +45,11 @@ static bool refuse(const struct text *t, size_t at, const char *what)
 {
 	char shown[96];
 
-	return fault_set(t->fault, FAULT_DATA, "", "its JSON is broken at byte %zu: %s", at,
+	return fault_set(t->fault, FAULT_DATA, "", "invalid JSON at byte %zu: %s", at,
 		json_shown(what, shown, sizeof(shown)));
 }
 
-/* The next value, whatever it is. NULL: @fault. */
+/* Parses the next value, of any type. NULL: @fault. */
 static json_t *take_value(struct text *t)
 {
 	size_t left = t->n - t->at, most = left < VALUE_MOST ? left : VALUE_MOST;
@@ -62,7 +62,7 @@ static json_t *take_value(struct text *t)
 		t->at = at;
 	else if (json_error_code(&error) == json_error_premature_end_of_input && most < left)
 		fault_set(t->fault, FAULT_DATA, "",
-			"its JSON has a value at byte %zu of over %d bytes", t->at, VALUE_MOST);
+			"the JSON value at byte %zu is longer than %d bytes", t->at, VALUE_MOST);
 	else
 		refuse(t, at, error.text);
 	return value;
@@ -89,7 +89,7 @@ static bool take(struct text *t, char c)
 static bool take_end(struct text *t)
 {
 	next(t);
-	return t->at == t->n || refuse(t, t->at, "something follows its end");
+	return t->at == t->n || refuse(t, t->at, "extra characters after the end");
 }
 
 json_t *json_object_of(const char *text, size_t n, struct fault *fault)
@@ -100,8 +100,7 @@ json_t *json_object_of(const char *text, size_t n, struct fault *fault)
 	if (!value)
 		return NULL;
 	if (!json_is_object(value))
-		fault_set(fault, FAULT_DATA, "", "its JSON is %s; must be an object",
-			json_kind(value));
+		fault_set(fault, FAULT_DATA, "", "is %s; must be a JSON object", json_kind(value));
 	else if (take_end(&t))
 		return value;
 	json_decref(value);
@@ -161,11 +160,11 @@ bool json_each(const char *text, size_t n, const char *array, json_visit *visit,
 		if (!key)
 			return false;
 		if (!name)
-			fine = refuse(&t, at, "a key that is no string");
+			fine = refuse(&t, at, "a key is not a string");
 		else if (!take(&t, ':'))
 			fine = false;
 		else if (json_object_get(*rest, name) || (seen && strcmp(name, array) == 0))
-			fine = refuse(&t, at, "a key that is there twice");
+			fine = refuse(&t, at, "a key occurs twice");
 		else if (strcmp(name, array) == 0)
 			fine = seen = each_value(&t, visit, context);
 		else
@@ -185,7 +184,7 @@ bool json_number_in(const json_t *object, const char *where, const char *key, ui
 	const json_t *number = json_object_get(object, key);
 
 	if (!json_is_integer(number))
-		return fault_set(fault, FAULT_DATA, "", "%s%s is %s; must be a whole number", where,
+		return fault_set(fault, FAULT_DATA, "", "%s%s is %s; must be an integer", where,
 			key, json_kind(number));
 	*value = (uint64_t)json_integer_value(number);
 	return (json_integer_value(number) >= 0 && *value <= most) ||

@@ -1,6 +1,6 @@
 /*
  * One walk serves directories and patterns: a directory is a pattern that matches everything below
- * it. (glob(3) would keep all names twice, and leaves out silently what it cannot read.)
+ * it. (glob(3) would keep all names twice, and silently skips directories that it cannot read.)
  */
 #include "daemon/shard/list.h"
 
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The directories that the walk is inside of: a link back to one of them would never end. */
+/* The directories from the root to the current one, to reject a link back to one of them. */
 struct inside {
 	const struct inside *up;
 	dev_t device;
@@ -25,7 +25,7 @@ struct inside {
 struct walk {
 	struct shard_list *list;
 	char path[PATH_MAX]; /* where the walk is */
-	size_t root_bytes;   /* of it, with the slash: what shard names do not have */
+	size_t root_bytes;   /* length of the root with its slash, which names do not include */
 	struct fault *fault;
 };
 
@@ -57,7 +57,7 @@ bool shard_list_add(struct shard_list *list, const char *name, struct fault *fau
 
 	if (list->bytes + n > UINT32_MAX)
 		return fault_set(fault, FAULT_ARGUMENT, "",
-			"the names of this dataset's shards are over 4 GiB in all; use fewer, "
+			"the names of this dataset's shards exceed 4 GiB in total; use fewer, "
 			"larger shards");
 	if (!grow((void **)&list->paths, &list->paths_room, list->bytes + n, 1) ||
 		!grow((void **)&list->at, &list->at_room, list->count + 1, sizeof(*list->at)))
@@ -76,7 +76,7 @@ static bool add_file(struct walk *w)
 
 static bool walk_directory(struct walk *w, const char *pattern, const struct inside *up);
 
-/* What @pattern has left after its first part; NULL if that was the last. */
+/* The rest of @pattern after its first component; NULL if that was the last one. */
 static const char *next_part(const char *pattern)
 {
 	const char *slash = strchr(pattern, '/');
@@ -86,8 +86,10 @@ static const char *next_part(const char *pattern)
 	return slash && *slash ? slash : NULL;
 }
 
-/* w->path is an entry that matched: a file is taken, a directory entered. @pattern: what its
- * entries must match. */
+/*
+ * Handles w->path, an entry that matched: adds a file, enters a directory. @pattern is for the
+ * entries of the directory.
+ */
 static bool walk_entry(
 	struct walk *w, unsigned char type, bool last, const char *pattern, const struct inside *up)
 {
@@ -167,7 +169,7 @@ static bool walk_directory(struct walk *w, const char *pattern, const struct ins
 	for (; up; up = up->up) {
 		if (up->device == here.device && up->inode == here.inode) {
 			fault_set(w->fault, FAULT_DATA, "",
-				"%s: is a link back to a directory that it lies in; remove it",
+				"%s: is a link to a directory that contains it; remove the link",
 				w->path);
 			goto out;
 		}
@@ -230,8 +232,9 @@ static bool walk_path(struct walk *w, const char *path)
 
 /* ---- companions ---- */
 
-/* Is the file called @name without its last @cut bytes, and @ending instead, in the list,
- * compressed or not?
+/*
+ * Whether the list has @name with its last @cut bytes replaced by @ending. Unless @raw, a
+ * compressed file will do.
  */
 static bool has_twin(
 	const struct shard_list *list, const char *name, size_t cut, const char *ending, bool raw)
@@ -249,8 +252,10 @@ static bool has_twin(
 	return false;
 }
 
-/* Is there a file that ends in @ending in or below the directory of @name, or, with "../" before
- * it, the one above? */
+/*
+ * Whether a file "*.x" is in or below the directory of @name; with "../" first, its parent
+ * directory. @ending as in shard_companion.shard.
+ */
 static bool has_sibling(const struct shard_list *list, const char *name, const char *ending)
 {
 	size_t n = parent_bytes(name, strlen(name));
@@ -260,8 +265,8 @@ static bool has_sibling(const struct shard_list *list, const char *name, const c
 		n = parent_bytes(name, n > 1 ? n - 1 : 0);
 		ending += 3;
 	}
-	n = memchr(name, '/', n) ? n : 0; /* names are relative: the first part has no directory */
-	while (lo < hi) {		  /* they stand together: the first of them */
+	n = memchr(name, '/', n) ? n : 0; /* a relative name may have no directory */
+	while (lo < hi) {		  /* find the directory's first file in the sorted list */
 		uint64_t mid = lo + (hi - lo) / 2;
 
 		if (strncmp(shard_list_name(list, mid), name, n) < 0)
@@ -275,7 +280,7 @@ static bool has_sibling(const struct shard_list *list, const char *name, const c
 	return false;
 }
 
-/* *@kind: what the file is, if it belongs to others. False: they are not there. */
+/* *@kind: the kind of side file, or NULL if it is a shard. False: its shard is missing. */
 static bool is_accompanied(
 	const struct shard_list *list, const char *name, const struct shard_companion **kind)
 {
@@ -288,7 +293,9 @@ static bool is_accompanied(
 				     ? has_sibling(list, name, c->shard)
 				     : has_twin(list, name, strlen(c->ending), c->shard, c->alone);
 
-		if (there || (!c->alone && !*kind)) /* the first is what most have */
+		if (there ||
+			(!c->alone &&
+				!*kind)) /* without a shard, report the first kind: the commonest */
 			*kind = c;
 		if (there)
 			return true;
@@ -296,8 +303,7 @@ static bool is_accompanied(
 	return *kind == NULL;
 }
 
-/* Passes over what belongs to shards and is none. One that belongs to none would be data that is
- * missing. */
+/* Removes side files from the list. One without its shard is an error: tokens are missing. */
 static bool drop_companions(struct walk *w)
 {
 	struct shard_list *list = w->list;
@@ -312,10 +318,8 @@ static bool drop_companions(struct walk *w)
 
 		if (!is_accompanied(list, name, &kind)) {
 			fault_set(w->fault, FAULT_DATA, "",
-				"%s%s%s: is %s, but no shard that it belongs to (%s) is among the "
-				"files; add "
-				"that, or move "
-				"this away",
+				"%s%s%s: is %s, but its shard (%s) is missing; add the shard, or "
+				"move this file away",
 				list->root, strcmp(list->root, "/") == 0 ? "" : "/", name,
 				kind->kind, kind->shard);
 			free(drop);
@@ -331,8 +335,10 @@ static bool drop_companions(struct walk *w)
 	return true;
 }
 
-/* Rejects a file that also exists compressed, as `zstd -k` leaves it: its tokens would be served
- * twice. */
+/*
+ * Rejects a shard that also exists compressed, as after `zstd -k`: its tokens would be served
+ * twice.
+ */
 static bool refuse_twins(struct walk *w)
 {
 	static const char *const packed[] = {".zst", ".zstd"};
@@ -347,9 +353,9 @@ static bool refuse_twins(struct walk *w)
 				shard_list_find(list, other) < 0)
 				continue;
 			fault_set(w->fault, FAULT_DATA, "",
-				"%s%s%s: lies beside %s: the same tokens would be served twice; "
-				"move one of "
-				"them away, or name a pattern that only one matches",
+				"%s%s%s: exists uncompressed too, as %s, so its tokens would be "
+				"served twice; move one of them away, or set a pattern that "
+				"matches only one",
 				list->root, strcmp(list->root, "/") == 0 ? "" : "/", name, other);
 			return false;
 		}

@@ -1,7 +1,7 @@
 /*
  * llm.c's .bin: a header of 256 i32 (magic, version, number of tokens, then zeros), then the
- * tokens. GPT-2's are u16, Llama-3's u32. Its evaluation files look alike, but are questions and
- * answers and no stream.
+ * tokens: u16 for GPT-2, u32 for Llama-3. Evaluation files have a similar header, but hold
+ * questions and answers, so they are rejected.
  */
 #include "daemon/shard/format.h"
 
@@ -33,8 +33,8 @@ static bool is_known(uint32_t magic)
 }
 
 /*
- * A header whose magic is damaged must not be served as tokens: after it there are a count that
- * makes up the file and nothing but zeros, which no file of tokens begins with.
+ * Whether the file has a header with a damaged magic, which must not be served as tokens: the count
+ * matches the size of the file, and the rest of the header is zero.
  */
 static bool is_damaged(const struct bytes *b, const uint8_t *start)
 {
@@ -66,8 +66,9 @@ static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint,
 	(void)hint;
 	if (b->size < sizeof(head))
 		return fault_set(fault, FAULT_DATA, "",
-			"its size is %" PRIu64 " bytes; llm.c's header alone is %zu", b->size,
-			sizeof(head));
+			"its size is %" PRIu64
+			" bytes; llm.c's header alone is %zu: the file is truncated",
+			b->size, sizeof(head));
 	if (!bytes_read(b, 0, head, sizeof(head), fault))
 		return false;
 	const struct kind *kind = kind_of(bytes_u32(head));
@@ -75,21 +76,20 @@ static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint,
 
 	if (bytes_u32(head) == EVALUATION)
 		return fault_set(fault, FAULT_DATA, "",
-			"is an llm.c evaluation file (magic %d), which holds questions and no "
-			"stream of "
-			"tokens; move it away",
+			"is an llm.c evaluation file (magic %d): questions and answers, not a "
+			"stream of tokens; move it away",
 			EVALUATION);
 	if (!kind)
 		return fault_set(fault, FAULT_DATA, "",
-			"magic is %" PRIu32 "%s; llm.c's are %" PRIu32 " (GPT-2) and %" PRIu32
+			"magic is %" PRIu32 "%s; must be %" PRIu32 " (GPT-2) or %" PRIu32
 			" (Llama-3)",
 			bytes_u32(head),
 			is_known(__builtin_bswap32(bytes_u32(head))) ? ", which is big-endian" : "",
 			kinds[0].magic, kinds[1].magic);
 	if (version != kind->version)
 		return fault_set(fault, FAULT_DATA, "",
-			"version is %" PRIu32 "; must be %" PRIu32 " with llm.c's %s magic",
-			version, kind->version, kind->name);
+			"version is %" PRIu32 "; must be %" PRIu32 " for llm.c's %s magic", version,
+			kind->version, kind->name);
 	if (count > INT32_MAX)
 		return fault_set(fault, FAULT_DATA, "",
 			"token count is %" PRId32 "; must be 0 to %d", (int32_t)count, INT32_MAX);
@@ -97,8 +97,8 @@ static bool llmc_describe(const struct bytes *b, const struct shard_hint *hint,
 
 	if (b->size != size)
 		return fault_set(fault, FAULT_DATA, "",
-			"token count is %" PRIu32 ": with %s tokens that makes a file of %" PRIu64
-			" bytes; it has %" PRIu64,
+			"token count is %" PRIu32 " (%s), which makes a file of %" PRIu64
+			" bytes; the file has %" PRIu64,
 			count, shard_type_name(kind->type), size, b->size);
 	facts->type = kind->type;
 	facts->tokens = count;

@@ -16,7 +16,7 @@ struct mask {
 	char name[80]; /* of the file, or its first 60 bytes */
 };
 
-/* "" where there can be none. */
+/* Writes the path of the mask to @to; "": the format has no masks. */
 static bool mask_path(const struct shard_format *format, const char *path,
 	const struct shard_hint *hint, char *to, size_t to_bytes, struct fault *fault)
 {
@@ -76,7 +76,7 @@ bool mask_open(const struct shard_format *format, const char *path, const struct
 
 	if (!m)
 		return fault_memory(fault);
-	/* Under label_mask it is called as the shard. */
+	/* In label_mask it has the shard's own name, so say that it is the mask. */
 	snprintf(m->name, sizeof(m->name), "%s%.60s", hint->label_mask ? "its loss mask " : "",
 		slash ? slash + 1 : at);
 	bool fine = bytes_open_side(at, &m->file, fault);
@@ -91,8 +91,8 @@ bool mask_open(const struct shard_format *format, const char *path, const struct
 	if (there)
 		return false;
 	return !hint->label_mask || fault_set(fault, FAULT_DATA, "",
-					    "has no loss mask: %.300s is not there; must be one "
-					    "for each shard of the dataset",
+					    "has no loss mask: %.300s does not exist; label_mask "
+					    "must have one for each shard of the dataset",
 					    at);
 }
 

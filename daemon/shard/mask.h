@@ -1,8 +1,8 @@
 /*
- * Loss masks: a byte for each token of a shard, 1 if it may be a label, otherwise 0. The file holds
- * as many bytes as the shard has tokens, or is a NumPy .npy of that many bools. It is the file with
- * the shard's name in the hint's label_mask, or without that the format's side file
- * (shard_format.mask), if there is one.
+ * Loss masks: a byte for each token of a shard, 1 if it may be a label, otherwise 0. The file has
+ * as many bytes as the shard has tokens, or is a NumPy .npy of that many bools. If the hint has a
+ * label_mask directory, it is the file there with the shard's name; otherwise the format's side
+ * file (shard_format.mask), if there is one.
  */
 #ifndef TOKEND_SHARD_MASK_H
 #define TOKEND_SHARD_MASK_H
@@ -13,16 +13,20 @@ struct mask;
 
 /* bytes_id() of the format's side file, without opening it; 0: there is none. */
 uint32_t mask_side_id(const struct shard_format *format, const char *shard);
-/* Opens the mask of the shard at @path. *@mask is NULL if there is none; with a label_mask that is
- * a fault. False: @fault, as shard_open(). */
+/*
+ * Opens the mask of the shard at @path, which has @tokens tokens. *@mask is NULL if there is none;
+ * with a label_mask directory that is a fault. False: @fault, as shard_open().
+ */
 bool mask_open(const struct shard_format *format, const char *path, const struct shard_hint *hint,
 	uint64_t tokens, struct mask **mask, struct fault *fault);
 void mask_close(struct mask *mask);
 const struct bytes *mask_file(const struct mask *mask);
 uint32_t mask_id(const struct mask *mask);    /* bytes_id() of its file */
-uint64_t mask_bytes(const struct mask *mask); /* memory that it takes */
-/* Reads the bytes of tokens [token, token + n). Any thread. False: @fault, as shard_read();
- * FAULT_DATA: a value is neither 0 nor 1. */
+uint64_t mask_bytes(const struct mask *mask); /* its memory */
+/*
+ * Reads the mask of tokens [token, token + n). Any thread. False: @fault, as shard_read();
+ * FAULT_DATA: a value is neither 0 nor 1.
+ */
 bool mask_read(
 	const struct mask *mask, uint64_t token, uint64_t n, uint8_t *to, struct fault *fault);
 

@@ -1,6 +1,6 @@
 /*
  * Mosaic's MDS: u32 n, u32 offsets[n + 1], a JSON config, then n samples. Each sample is a training
- * sequence: a window is a sample.
+ * sequence, so a window is a sample.
  */
 #include "daemon/shard/mds_index.h"
 #include "daemon/shard/mds_samples.h"
@@ -9,11 +9,11 @@
 #include <stdlib.h>
 
 enum {
-	SPREAD = 16,	 /* samples that are looked at to describe a shard of odd offsets */
-	SMALL = 1 << 20, /* shards of which every sample is looked at when they are opened */
+	SPREAD = 16,	 /* samples that are checked to describe a shard with uneven offsets */
+	SMALL = 1 << 20, /* bytes; all samples of smaller shards are checked when they are opened */
 };
 
-/* What Mosaic's writer can compress with and nothing here reads. */
+/* Compressions of Mosaic's writer that are not supported. */
 static const char *const packed[] = {".mds.br", ".mds.bz2", ".mds.gz", ".mds.snappy"};
 
 static bool mds_recognise(const struct bytes *b)
@@ -29,17 +29,15 @@ static bool refuse_packed(const struct bytes *b, struct fault *fault)
 	for (unsigned i = 0; i < sizeof(packed) / sizeof(packed[0]); i++)
 		if (bytes_ends_in(b->path, packed[i]))
 			return fault_set(fault, FAULT_DATA, "",
-				"is compressed in a way that is not read here (%s); must be raw or "
-				"zstd: "
-				"unpack it, index.json may stay",
+				"is compressed as %s, which is not supported; decompress it, or "
+				"use zstd (index.json may stay)",
 				packed[i] + 4);
 	return true;
 }
 
 /*
- * Samples of several lengths must be rejected before a training starts with them. If the tokens
- * are all that can vary, the length of the whole shard shows it; else the offsets and a few samples
- * do.
+ * Rejects samples of different lengths before training starts. If only the column of tokens can
+ * vary, the size of the shard is enough; otherwise checks the offsets and a few samples.
  */
 static bool check_spread(struct shard_index *x, const struct mds_front *f, struct fault *fault)
 {
@@ -50,7 +48,7 @@ static bool check_spread(struct shard_index *x, const struct mds_front *f, struc
 	if (!mds_read_table(x, fault))
 		return false;
 	return (!only && mds_look_at_all(x, x->samples / SPREAD + 1, fault)) ||
-	       mds_look_at_all(x, 1, fault); /* the first that differs */
+	       mds_look_at_all(x, 1, fault); /* reports the first that differs */
 }
 
 static bool check_window(
@@ -59,8 +57,8 @@ static bool check_window(
 	return hint->window_tokens == 0 || hint->window_tokens == x->sample_tokens ||
 	       fault_set(fault, FAULT_DATA, "",
 		       "its samples have %" PRIu64
-		       " tokens each, and a window is a sample; seq_len + extra "
-		       "is %" PRIu64 ": say `seq_len: %" PRIu64 "` and `extra: 0`",
+		       " tokens each, and a window is a sample; seq_len + extra is %" PRIu64
+		       ": set seq_len: %" PRIu64 " and extra: 0",
 		       x->sample_tokens, hint->window_tokens, x->sample_tokens);
 }
 
@@ -82,7 +80,7 @@ static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 		facts->type = x->type;
 		facts->sample_tokens = x->sample_tokens;
 		facts->tokens =
-			x->samples * x->sample_tokens; /* both lie in a file of under 4 GiB */
+			x->samples * x->sample_tokens; /* no overflow: the file is under 4 GiB */
 		facts->has_hash = f.has_hash;
 		facts->hash = f.hash;
 	}
@@ -109,7 +107,7 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 	bool cheap = b->plain ? b->size <= SMALL : b->frames <= 1;
 
 	if (x->samples * x->sample_tokens != facts->tokens || x->type != facts->type) {
-		fault_set(fault, FAULT_DATA, "", "it was written anew while it was opened");
+		fault_set(fault, FAULT_DATA, "", "changed while it was being opened");
 	} else if (mds_read_table(x, fault)) {
 		bool known = !x->offsets && (x->even || !cheap);
 
@@ -128,7 +126,7 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 	return NULL;
 }
 
-/* The raw file counts where both are there; a compressed one is a shard where it is alone. */
+/* If a shard is there both raw and compressed, the raw file is served. */
 static const struct shard_companion mds_companions[] = {
 	{.ending = "/index.json", .shard = "*.mds", .kind = "a Mosaic index"},
 	{.ending = "/index.json", .shard = "*.mds.br", .kind = "a Mosaic index"},

@@ -23,10 +23,10 @@ static const struct {
 
 enum { TYPES = sizeof(types) / sizeof(types[0]) };
 
-/* How likely a column is the one with the tokens. */
+/* How likely it is that a column holds the tokens, ascending. */
 enum rank { NO_TOKENS, A_NUMBER, RAW_BYTES, AN_ARRAY };
 
-/* The type that @name, @n characters, is; false: none. */
+/* The type called @name, of @n characters. False: there is none. */
 static bool type_named(const char *name, size_t n, enum shard_type *type)
 {
 	for (int i = 0; i < TYPES; i++)
@@ -37,7 +37,7 @@ static bool type_named(const char *name, size_t n, enum shard_type *type)
 	return false;
 }
 
-/* "2,1024": the product. */
+/* Parses "2,1024" and returns the product. */
 static bool take_shape(const char *text, uint64_t *count)
 {
 	*count = 1;
@@ -55,7 +55,7 @@ static bool take_shape(const char *text, uint64_t *count)
 	return text[-1] == 0;
 }
 
-/* What an encoding says of tokens. */
+/* Ranks an encoding, and fills the members of @l that depend on it. */
 static enum rank encoding(const char *text, const struct shard_hint *hint, struct mds_layout *l)
 {
 	static const char array[] = "ndarray";
@@ -111,8 +111,8 @@ bool mds_check_columns(const json_t *config, const char *where, struct fault *fa
 				where, keys[k], json_kind(array));
 		if (json_array_size(array) != n || n == 0 || n > MDS_COLUMNS_MOST)
 			return fault_set(fault, FAULT_DATA, "",
-				"%s%s has %zu entries, column_names %zu; must be one number, 1 to "
-				"%d",
+				"%s%s has %zu entries, column_names has %zu; must be the same "
+				"number, 1 to %d",
 				where, keys[k], json_array_size(array), n, MDS_COLUMNS_MOST);
 	}
 	for (size_t i = 0; i < n; i++) {
@@ -125,8 +125,8 @@ bool mds_check_columns(const json_t *config, const char *where, struct fault *fa
 					json_kind(item(config, keys[k], i)));
 		if (!json_is_null(size) && !json_is_integer(size))
 			return fault_set(fault, FAULT_DATA, "",
-				"%s%s[%zu] is %s; must be null or a whole number", where, keys[2],
-				i, json_kind(size));
+				"%s%s[%zu] is %s; must be null or an integer", where, keys[2], i,
+				json_kind(size));
 		if (json_integer_value(size) < 0 || json_integer_value(size) > UINT32_MAX)
 			return fault_set(fault, FAULT_DATA, "",
 				"%s%s[%zu] is %" JSON_INTEGER_FORMAT "; must be null or 0 to %u",
@@ -134,9 +134,8 @@ bool mds_check_columns(const json_t *config, const char *where, struct fault *fa
 		if (i > 0 && strcmp(text_item(config, keys[0], i),
 				     text_item(config, keys[0], i - 1)) <= 0)
 			return fault_set(fault, FAULT_DATA, "",
-				"%s%s[%zu] is '%s'; must come after the one before it: names are "
-				"sorted, "
-				"each is there once",
+				"%s%s[%zu] is '%s'; must come after the previous name: names are "
+				"sorted and unique",
 				where, keys[0], i,
 				json_shown(text_item(config, keys[0], i), shown, sizeof(shown)));
 	}
@@ -169,15 +168,17 @@ static bool refuse_column(
 {
 	char *all = mds_columns_text(config), shown[160], shown_name[MDS_SHOWN];
 
-	fault_set(fault, FAULT_DATA, "",
-		"%s%s; say which column holds tokens (`column:`); it has %s", what,
-		json_shown(name, shown_name, sizeof(shown_name)),
+	fault_set(fault, FAULT_DATA, "", "%s%s; set `column` to the one with the tokens, of: %s",
+		what, json_shown(name, shown_name, sizeof(shown_name)),
 		all ? json_shown(all, shown, sizeof(shown)) : "?");
 	free(all);
 	return false;
 }
 
-/* Which column: the config's, else one called as llm-foundry calls it, else the only likely one. */
+/*
+ * Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only likely
+ * one.
+ */
 static bool choose(
 	const json_t *config, const struct shard_hint *hint, unsigned *column, struct fault *fault)
 {
@@ -190,12 +191,13 @@ static bool choose(
 			if (strcmp(text_item(config, "column_names", *column), names[k]) == 0)
 				return true;
 	if (hint->column)
-		return refuse_column(config, "there is no column ", hint->column, fault);
+		return refuse_column(config, "has no column ", hint->column, fault);
 	for (unsigned i = 0; i < n; i++) {
 		struct mds_layout l;
 		enum rank rank = encoding(text_item(config, "column_encodings", i), hint, &l);
 
-		if (rank == A_NUMBER && n > 1) /* next to other columns it is an id or a label */
+		if (rank == A_NUMBER &&
+			n > 1) /* with other columns, a number is an id or a label */
 			rank = NO_TOKENS;
 		same = rank > best ? 1 : same + (rank == best);
 		if (rank > best)
@@ -221,9 +223,10 @@ bool mds_lay_out(const json_t *config, const struct shard_hint *hint, struct mds
 	if (encoding(text, hint, l) == NO_TOKENS)
 		return fault_set(fault, FAULT_DATA, "",
 			"column `%s` is encoded as `%s`, %s; must be ndarray, ndarray:DTYPE or "
-			"ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a whole number",
+			"ndarray:DTYPE:SHAPE with an integer type, bytes, or an integer",
 			l->name, json_shown(text, shown, sizeof(shown)),
-			strcmp(text, "pkl") == 0 ? "which is a pickle" : "which is no tokens");
+			strcmp(text, "pkl") == 0 ? "which is a pickle"
+						 : "which does not hold tokens");
 	l->columns = (unsigned)json_array_size(json_object_get(config, "column_names"));
 	for (unsigned i = 0; i < l->columns; i++) {
 		l->size[i] = (uint32_t)json_integer_value(item(config, "column_sizes", i));

@@ -22,11 +22,11 @@ static bool read_offsets(const struct bytes *b, struct mds_front *f, struct faul
 
 	if (f->samples == 0)
 		return fault_set(fault, FAULT_DATA, "",
-			"number of samples is 0: there is no token in it; remove it");
+			"number of samples is 0: it has no tokens; remove it");
 	if (table > b->size)
 		return fault_set(fault, FAULT_DATA, "",
 			"number of samples is %" PRIu32 ", whose offsets end at byte %" PRIu64
-			"; it is %" PRIu64 " bytes long",
+			"; the file has %" PRIu64 " bytes",
 			f->samples, table, b->size);
 	f->first = bytes_u32(head + 4);
 	f->second = bytes_u32(head + 8);
@@ -36,12 +36,12 @@ static bool read_offsets(const struct bytes *b, struct mds_front *f, struct faul
 	if (f->end != b->size)
 		return fault_set(fault, FAULT_DATA, "",
 			"the last sample ends at byte %" PRIu32 " (offset %" PRIu32
-			"); it is %" PRIu64 " bytes long",
+			"); the file has %" PRIu64 " bytes",
 			f->end, f->samples, b->size);
 	if (f->first < table || f->first > f->end)
 		return fault_set(fault, FAULT_DATA, "",
 			"offset 0 is %" PRIu32 "; must be %" PRIu64
-			", where the offsets end, to %" PRIu32,
+			" (the end of the offsets) to %" PRIu32,
 			f->first, table, f->end);
 	if (f->second < f->first || f->second > f->end)
 		return fault_set(fault, FAULT_DATA, "",
@@ -116,7 +116,7 @@ void mds_begin_make(struct mds_begin *s, const struct bytes *b)
 	s->bytes.ops = &begin_ops;
 	if (b->plain || bytes_head(b, head, sizeof(head)) < sizeof(head))
 		return;
-	/* To offset 0, and of the first sample what is looked at. */
+	/* Up to offset 0, and the part of the first sample that is checked. */
 	uint64_t n = (uint64_t)bytes_u32(head + 4) + MDS_LEAD_BYTES,
 		 most = 4 * (uint64_t)bytes_u32(head);
 

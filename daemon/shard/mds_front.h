@@ -8,24 +8,27 @@
 
 enum {
 	MDS_LEAD_BYTES = SHARD_LEAD_MOST
-}; /* of a sample are read at once: the lengths and the shape, mostly */
+}; /* bytes of a sample that are read at once; usually enough for the lengths and the shape */
 
 struct mds_front {
 	uint32_t samples;
 	uint32_t first, second, end; /* offsets 0, 1 and samples */
 	struct mds_layout layout;
-	char *columns; /* as text; to be freed */
-	bool has_hash; /* of the compressed file, by an index.json */
+	char *columns; /* mds_columns_text(); the caller frees it */
+	bool has_hash; /* an index.json has the hash of the compressed file */
 	uint64_t hash;
 };
 
-/* f->columns is to be freed, also when this returns false. */
+/*
+ * Reads and checks the beginning of a shard. The caller frees f->columns, after a failure too.
+ * False: @fault.
+ */
 bool mds_read_front(const struct bytes *b, const struct shard_hint *hint, struct mds_front *f,
 	struct fault *fault);
 
 /*
- * What describes a shard lies at its begin, so a large compressed one need not be decoded whole for
- * that: a source of those bytes, which asks the whole one for others.
+ * A source that has the first bytes of @whole in memory, and reads others from it. A shard is
+ * described by its first bytes, so a large compressed one need not be decoded as a whole.
  */
 struct mds_begin {
 	struct bytes bytes;
@@ -34,7 +37,7 @@ struct mds_begin {
 	uint64_t n;
 };
 
-/* s->data is to be freed. */
+/* Initialises @s; the caller frees s->data. */
 void mds_begin_make(struct mds_begin *s, const struct bytes *b);
 
 #endif

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-enum { TINY = 1 << 16 }; /* shards that are compared with their xxh64 when they are described */
+enum { TINY = 1 << 16 }; /* bytes; the xxh64 of smaller shards is checked when they are described */
 
 #define INDEX_MOST (UINT64_C(256) << 20) /* bytes of an index.json: half a million shards */
 
@@ -36,8 +36,9 @@ static bool hash_bytes(const struct bytes *b, uint64_t *hash, struct fault *faul
 }
 
 /*
- * Is that of @b what index.json says of its @data ("zip_data")? @cached: that or what is made of
- * it, to be forgotten before it is read again: a bit may have flipped on its way from the disk.
+ * Compares the hash of @b with that in index.json, whose member @data ("zip_data") has it. If they
+ * differ, drops the caches of @cached (@b or a source made of it) and reads once more: a bit may
+ * have flipped on the way from the disk.
  */
 static bool check_bytes(const struct bytes *b, const struct bytes *cached, const char *data,
 	uint64_t hash, struct fault *fault)
@@ -52,7 +53,7 @@ static bool check_bytes(const struct bytes *b, const struct bytes *cached, const
 		if (found == hash)
 			return true;
 		fault_set(fault, FAULT_DATA, "",
-			"its xxh64 is %016" PRIx64 "; its %s.hashes in index.json says %016" PRIx64
+			"its xxh64 is %016" PRIx64 "; %s.hashes in index.json is %016" PRIx64
 			": it is damaged",
 			found, data, hash);
 		if (reading == 1)
@@ -61,7 +62,6 @@ static bool check_bytes(const struct bytes *b, const struct bytes *cached, const
 	return false;
 }
 
-/* The file as it lies: whole, but it is about to be decoded anyway. */
 bool mds_check_hash(const struct bytes *b, uint64_t hash, struct fault *fault)
 {
 	struct bytes *file = bytes_open_plain(b->fd, b->path, fault);
@@ -71,11 +71,11 @@ bool mds_check_hash(const struct bytes *b, uint64_t hash, struct fault *fault)
 	return fine;
 }
 
-/* What it says of a shard. */
+/* A shard of an index.json. */
 struct entry {
-	char *name;    /* of the raw file, below the index's directory */
-	char *zip;     /* "" or what is added to that for the compressed one: ".zstd" */
-	char *columns; /* shared by neighbours that are the same */
+	char *name;    /* of the raw file, relative to the index's directory */
+	char *zip;     /* the compressed file's additional ending, ".zstd"; or "" */
+	char *columns; /* shared with the previous entry if equal */
 	uint64_t number, samples, bytes, raw_hash, zip_bytes, zip_hash;
 	bool owns_columns, has_raw_hash, has_hash;
 };
@@ -103,7 +103,7 @@ static void list_free(void *made)
 	free(list);
 }
 
-/* A file's name, or a directory's and a file's: never one that leads elsewhere. */
+/* Accepts NAME and DIRECTORY/NAME, but no path out of the index's directory. */
 static bool check_basename(const char *where, const char *name, struct fault *fault)
 {
 	const char *slash = strchr(name, '/'), *file = slash ? slash + 1 : name;
@@ -112,14 +112,13 @@ static bool check_basename(const char *where, const char *name, struct fault *fa
 	if (!*file || slash == name || strchr(file, '/') || name[0] == '.' || file[0] == '.' ||
 		strlen(name) > NAME_MAX)
 		return fault_set(fault, FAULT_DATA, "",
-			"%sbasename is '%s'; must be a file's name, or DIRECTORY/NAME below the "
-			"index's own "
-			"directory",
+			"%sbasename is '%s'; must be a file name, or DIRECTORY/NAME below the "
+			"index's own directory",
 			where, json_shown(name, shown, sizeof(shown)));
 	return true;
 }
 
-/* The xxh64 of `hashes`, if there is one. Others are passed over. */
+/* Takes the xxh64 of `hashes`, if there is one. Ignores other hashes. */
 static bool take_hash(
 	const json_t *data, const char *where, uint64_t *hash, bool *has_hash, struct fault *fault)
 {
@@ -145,7 +144,7 @@ static bool take_hash(
 	return true;
 }
 
-/* `zip_data`: the compressed twin, if there is one. */
+/* Takes `zip_data`: the compressed file, if there is one. */
 static bool take_zip(const json_t *shard, const char *where, struct entry *e, struct fault *fault)
 {
 	const json_t *zip = json_object_get(shard, "zip_data");
@@ -198,7 +197,7 @@ static bool take_entry(
 	e->name = strdup(name);
 	e->columns = mds_columns_text(shard);
 	e->owns_columns = true;
-	list->count++; /* it is freed with the list from here on */
+	list->count++; /* from here on list_free() frees it */
 	if (!e->name || !e->columns)
 		return fault_memory(fault);
 	if (e->number > 0 && strcmp(e->columns, e[-1].columns) == 0) {
@@ -246,7 +245,7 @@ static bool is_file(const struct list *list, const char *name, const char *endin
 	return n >= 0 && (size_t)n < sizeof(path) && stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* Each shard once, and each is there, in one form or another. */
+/* Each shard must be listed once, and exist, raw or compressed. */
 static bool check_list(const struct list *list, struct fault *fault)
 {
 	char shown[MDS_SHOWN];
@@ -257,16 +256,15 @@ static bool check_list(const struct list *list, struct fault *fault)
 		if (i > 0 && strcmp(e->name, e[-1].name) == 0)
 			return fault_set(fault, FAULT_DATA, "",
 				"shards[%" PRIu64 "] and shards[%" PRIu64
-				"] are both '%s'; must be one",
+				"] are both '%s'; must be listed once",
 				e[-1].number < e->number ? e[-1].number : e->number,
 				e[-1].number < e->number ? e->number : e[-1].number,
 				json_shown(e->name, shown, sizeof(shown)));
 		if (!is_file(list, e->name, "") && !is_file(list, e->name, e->zip) &&
 			!is_file(list, e->name, ".zstd") && !is_file(list, e->name, ".zst"))
 			return fault_set(fault, FAULT_DATA, "",
-				"shards[%" PRIu64
-				"] is '%s'%s%s%s, and no such file is there; add it, or "
-				"write the index anew",
+				"shards[%" PRIu64 "] is '%s'%s%s%s, but there is no such file; add "
+				"it, or rewrite the index",
 				e->number, json_shown(e->name, shown, sizeof(shown)),
 				*e->zip ? " (or with " : "", *e->zip ? e->zip : "",
 				*e->zip ? ")" : "");
@@ -274,7 +272,7 @@ static bool check_list(const struct list *list, struct fault *fault)
 	return true;
 }
 
-/* @text: all of it. */
+/* Parses @text, the whole file. */
 static bool parse_list(const char *text, size_t n, struct list *list, struct fault *fault)
 {
 	json_t *rest = NULL;
@@ -333,7 +331,7 @@ static void *list_read(const char *path, struct fault *fault)
 	return NULL;
 }
 
-/* The shard's name as an index knows it: the raw file's. */
+/* The shard's name in an index: that of the raw file. */
 static bool raw_name(const char *path, char *to, size_t to_bytes)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -342,8 +340,10 @@ static bool raw_name(const char *path, char *to, size_t to_bytes)
 	       (size_t)snprintf(to, to_bytes, "%s", name) < to_bytes;
 }
 
-/* The compressed file itself, if it is the one that the index knows; its hash is looked at by
- * open(). */
+/*
+ * Compares the compressed file's size, if the shard is the one in `zip_data`. open() checks its
+ * hash.
+ */
 static bool check_zip(
 	const struct bytes *b, struct mds_front *f, const struct entry *e, struct fault *fault)
 {
@@ -355,7 +355,7 @@ static bool check_zip(
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	if ((uint64_t)st.st_size != e->zip_bytes)
 		return fault_set(fault, FAULT_DATA, "",
-			"it is %lld bytes long; index.json: shards[%" PRIu64
+			"its size is %lld bytes; index.json: shards[%" PRIu64
 			"].zip_data.bytes is %" PRIu64,
 			(long long)st.st_size, e->number, e->zip_bytes);
 	f->has_hash = e->has_hash;
@@ -383,14 +383,17 @@ static bool check_entry(
 			"its columns are %s; index.json: those of shards[%" PRIu64 "] are %s",
 			json_shown(f->columns, here, sizeof(here)), e->number,
 			json_shown(e->columns, there, sizeof(there)));
-	/* A large one is not read whole for it. */
+	/* Large shards are not read for their hash alone. */
 	if (e->has_raw_hash && b->size <= TINY &&
 		!check_bytes(b, b, "raw_data", e->raw_hash, fault))
 		return false;
 	return check_zip(b, f, e, fault);
 }
 
-/* @directory/index.json against the shard, which it knows as @name. *@absent: there is none. */
+/*
+ * Compares the shard with @directory/index.json, where it is called @name. *@absent: there is no
+ * index.
+ */
 static bool check_index(const struct bytes *b, struct mds_front *f, struct cache *cache,
 	const char *directory, const char *name, bool *absent, struct fault *fault)
 {
@@ -412,13 +415,12 @@ static bool check_index(const struct bytes *b, struct mds_front *f, struct cache
 
 	return e ? check_entry(b, f, e, fault)
 		 : fault_set(fault, FAULT_DATA, "",
-			   "it is not among the %" PRIu64
-			   " shards of %.200s; move it away, or write the "
-			   "index anew",
+			   "is not among the %" PRIu64
+			   " shards of %.200s; move it away, or rewrite the index",
 			   list->count, path);
 }
 
-/* Is @directory, which ends in a slash, @root or below it? */
+/* Whether @directory, which ends in a slash, is @root or below it. */
 static bool is_below(const char *directory, const char *root)
 {
 	size_t n = strlen(root);
@@ -429,13 +431,13 @@ static bool is_below(const char *directory, const char *root)
 }
 
 /*
- * The index of its directory; and the one above where that is part of the dataset, or where there
- * is no other: it is a merged one, then.
+ * Checks the index of the shard's directory. Checks that of the parent directory, a merged index,
+ * if the parent belongs to the dataset or the directory has no index.
  */
 static bool check_indexes(const struct bytes *b, struct mds_front *f, struct cache *cache,
 	char *directory, const char *name, struct fault *fault)
 {
-	size_t n = strlen(directory) - 1; /* without the slash */
+	size_t n = strlen(directory) - 1; /* without its slash */
 	char merged[PATH_MAX];
 	bool absent = true;
 
@@ -443,7 +445,7 @@ static bool check_indexes(const struct bytes *b, struct mds_front *f, struct cac
 		return false;
 	while (n > 0 && directory[n - 1] != '/')
 		n--;
-	if (n == 0) /* it is / itself */
+	if (n == 0) /* the root directory */
 		return true;
 	snprintf(merged, sizeof(merged), "%s%s", directory + n, name);
 	directory[n] = 0;
@@ -451,7 +453,6 @@ static bool check_indexes(const struct bytes *b, struct mds_front *f, struct cac
 	       check_index(b, f, cache, directory, merged, &absent, fault);
 }
 
-/* Whatever index.json there is must list the shard, and as it is. */
 bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, struct mds_front *f,
 	struct fault *fault)
 {
@@ -460,7 +461,10 @@ bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, stru
 
 	snprintf(directory, PATH_MAX, "%.*s", slash ? (int)(slash - b->path) : 1,
 		slash ? b->path : ".");
-	/* The names of the directory and of the one above are needed: none may be dots. */
+	/*
+	 * Resolve the path if it is relative or has dots: the names of the directory and its parent
+	 * are needed.
+	 */
 	bool named =
 		!directory[0] ||
 		(directory[0] == '/' && !strstr(directory, "/./") && !strstr(directory, "/../") &&

@@ -1,19 +1,18 @@
 /*
- * Mosaic's index.json, in a shard's directory or the one above: it lists the shards. It is compared
- * with the files and the other way round, so that a lost or a stray file is found before a training
- * goes differently. Of its `hashes` only xxh64 is used: of a compressed shard when that is about to
- * be decoded whole, and of a small one. Large ones are not read whole for it, and sha1 would cost
- * more than the decoding.
+ * Mosaic's index.json, in a shard's directory or its parent, lists the shards. The index and the
+ * files must agree, so that a lost or a stray file does not silently change a run. Of its `hashes`
+ * only xxh64 is checked, and only for small shards and for compressed ones that are decoded anyway.
+ * Reading large shards would take long, and sha1 costs more than decoding.
  */
 #ifndef TOKEND_SHARD_MDS_INDEX_H
 #define TOKEND_SHARD_MDS_INDEX_H
 
 #include "daemon/shard/mds_front.h"
 
-/* Every index.json that there is must list the shard, and as it is. */
+/* Checks that each index.json lists the shard and agrees with it. Sets f->hash. False: @fault. */
 bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, struct mds_front *f,
 	struct fault *fault);
-/* The XXH64 of the file as it lies: it is read whole. */
+/* Compares the XXH64 of the file, as stored, with @hash. Reads all of it. False: @fault. */
 bool mds_check_hash(const struct bytes *b, uint64_t hash, struct fault *fault);
 
 #endif

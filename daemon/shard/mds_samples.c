@@ -7,7 +7,7 @@
 
 enum { DIMENSIONS_MOST = 63, TABLE_AT_ONCE = 16 * 1024 };
 
-/* A sample's tokens, and what of it is at hand. */
+/* A sample, with its first bytes. */
 struct sample {
 	uint32_t number;
 	uint64_t begin, end; /* in the file */
@@ -17,7 +17,10 @@ struct sample {
 	uint8_t bytes[MDS_LEAD_BYTES];
 };
 
-/* Bytes [at, at + n) of it, where they are at hand or, n ≤ @to's size, read. NULL: @fault. */
+/*
+ * Returns bytes [at, at + n) of the file: from s->bytes if it has them, otherwise read into @to.
+ * NULL: @fault.
+ */
 static const uint8_t *part(const struct bytes *b, const struct sample *s, uint64_t at, size_t n,
 	uint8_t *to, struct fault *fault)
 {
@@ -27,7 +30,7 @@ static const uint8_t *part(const struct bytes *b, const struct sample *s, uint64
 	return bytes_read(b, at, to, n, fault) ? to : NULL;
 }
 
-/* Where the column is: the lengths must make up the sample. */
+/* Finds the column of tokens and its size. The lengths must add up to the size of the sample. */
 static bool find_column(const struct bytes *b, const struct mds_layout *l, struct sample *s,
 	uint64_t *size, struct fault *fault)
 {
@@ -48,11 +51,10 @@ static bool find_column(const struct bytes *b, const struct mds_layout *l, struc
 		s->tokens_at += i < l->column ? column : 0;
 		*size = i == l->column ? column : *size;
 	}
-	return sum == bytes ||
-	       fault_set(fault, FAULT_DATA, "",
-		       "sample %" PRIu32 ": its lengths and columns make up %" PRIu64
-		       " bytes; its offsets leave it %" PRIu64,
-		       s->number, sum, bytes);
+	return sum == bytes || fault_set(fault, FAULT_DATA, "",
+				       "sample %" PRIu32 ": its lengths and columns take %" PRIu64
+				       " bytes; its offsets span %" PRIu64,
+				       s->number, sum, bytes);
 }
 
 static bool take_type(const uint8_t *value, struct sample *s, struct fault *fault)
@@ -61,10 +63,11 @@ static bool take_type(const uint8_t *value, struct sample *s, struct fault *faul
 	       fault_set(fault, FAULT_DATA, "",
 		       "sample %" PRIu32 ": type is %u%s; must be 8, 9, 16, 17, 32, 33, 64 or 65",
 		       s->number, *value,
-		       *value == 18 || *value == 34 || *value == 66 ? ", which is a fraction" : "");
+		       *value == 18 || *value == 34 || *value == 66 ? ", a floating-point type"
+								    : "");
 }
 
-/* The type and the shape that a value of @size bytes begins with; *@n: how long they are. */
+/* Takes the type and the shape at the beginning of a value of @size bytes. *@n: their length. */
 static bool take_array(const struct bytes *b, const struct mds_layout *l, struct sample *s,
 	uint64_t size, size_t *n, uint64_t *count, struct fault *fault)
 {
@@ -85,9 +88,8 @@ static bool take_array(const struct bytes *b, const struct mds_layout *l, struct
 	*n = head + (size_t)dimensions * width;
 	if (dimensions == 0 || *n > size)
 		return fault_set(fault, FAULT_DATA, "",
-			"sample %" PRIu32
-			": shape has %u dimensions of %u bytes; must have 1 to %d, and "
-			"column `%s` is %" PRIu64 " bytes long",
+			"sample %" PRIu32 ": shape has %u dimensions of %u bytes; must have 1 to "
+			"%d, and column `%s` is %" PRIu64 " bytes long",
 			s->number, dimensions, width, DIMENSIONS_MOST, l->name, size);
 	value = part(b, s, s->tokens_at, *n, more, fault);
 	if (!value)
@@ -109,8 +111,9 @@ static bool take_array(const struct bytes *b, const struct mds_layout *l, struct
 	return true;
 }
 
-/* Looks into sample @number, [begin, end) of the file: where its tokens are, how many and of what
- * type. */
+/*
+ * Reads sample @number, bytes [begin, end) of the file: the offset, number and type of its tokens.
+ */
 static bool look(const struct bytes *b, const struct mds_layout *l, struct sample *s,
 	uint32_t number, uint64_t begin, uint64_t end, struct fault *fault)
 {
@@ -134,8 +137,8 @@ static bool look(const struct bytes *b, const struct mds_layout *l, struct sampl
 		if (size % width != 0)
 			return fault_set(fault, FAULT_DATA, "",
 				"sample %" PRIu32 ": column `%s` is %" PRIu64
-				" bytes long, no multiple of %" PRIu64
-				", the size of a token: it is cut short, or `dtype` is wrong",
+				" bytes long, not a multiple of %" PRIu64
+				", the token size: it is truncated, or dtype is wrong",
 				number, l->name, size, width);
 	}
 	if (__builtin_mul_overflow(count, width, &bytes) || bytes != size - n)
@@ -149,13 +152,14 @@ static bool look(const struct bytes *b, const struct mds_layout *l, struct sampl
 		       number, l->name);
 }
 
-/* All samples are like the first. */
+/* Whether a sample has the same type and number of tokens as the first. */
 static bool alike(
 	const struct sample *s, uint64_t tokens, enum shard_type type, struct fault *fault)
 {
 	if (s->type != type)
 		return fault_set(fault, FAULT_DATA, "",
-			"sample %" PRIu32 " has tokens of %s, sample 0 of %s; must be one type",
+			"sample %" PRIu32
+			" has tokens of %s, sample 0 of %s; all must have the same type",
 			s->number, shard_type_name(s->type), shard_type_name(type));
 	return s->tokens == tokens ||
 	       fault_set(fault, FAULT_DATA, "",
@@ -170,8 +174,6 @@ static void bounds(const struct shard_index *x, uint32_t i, uint64_t *begin, uin
 	*end = x->offsets ? x->offsets[i + 1] : *begin + x->stride;
 }
 
-/* Reads the offsets, a few at a time: they must ascend, and are kept only if they are not
- * arithmetic. */
 bool mds_read_table(struct shard_index *x, struct fault *fault)
 {
 	uint64_t count = (uint64_t)x->samples + 1;
@@ -205,7 +207,6 @@ bool mds_read_table(struct shard_index *x, struct fault *fault)
 	return true;
 }
 
-/* Every sample, or every @step-th. */
 bool mds_look_at_all(struct shard_index *x, uint64_t step, struct fault *fault)
 {
 	bool even = true;
@@ -230,7 +231,6 @@ void mds_index_free(struct shard_index *x)
 	free(x);
 }
 
-/* The index without what only a walk tells. */
 struct shard_index *mds_index_new(
 	const struct bytes *b, const struct mds_front *f, struct fault *fault)
 {
@@ -254,11 +254,11 @@ struct shard_index *mds_index_new(
 	x->type = s.type;
 	x->tokens_from = s.tokens_at - f->first;
 	memcpy(x->lead, s.bytes, s.lead);
-	x->even = f->layout.variable == 0 && f->layout.has_shape; /* nothing to look at */
+	x->even = f->layout.variable == 0 && f->layout.has_shape; /* all columns are fixed */
 	return x;
 }
 
-/* A sample that is not known to be like the first: where its tokens are. */
+/* Reads and checks sample @i. *@tokens_at: the offset of its tokens. */
 static bool look_at(
 	const struct shard_index *x, uint32_t i, uint64_t *tokens_at, struct fault *fault)
 {
@@ -289,7 +289,7 @@ uint64_t mds_extent(
 	return x->sample_tokens - in;
 }
 
-/* The lengths and the shape are the first sample's, or are at least as good. */
+/* Accepts the first sample's lengths and shape, or other ones that are valid. */
 bool mds_check(
 	const struct shard_index *x, uint64_t token, const uint8_t *lead, struct fault *fault)
 {
@@ -302,7 +302,7 @@ bool mds_check(
 	return look_at(x, i, &at, fault) &&
 	       (at == begin + x->tokens_from ||
 		       fault_set(fault, FAULT_DATA, "",
-			       "sample %" PRIu32 ": its tokens begin at byte %" PRIu64 ", %" PRIu64
-			       " is expected",
+			       "sample %" PRIu32 ": its tokens begin at byte %" PRIu64
+			       "; must be %" PRIu64,
 			       i, at, begin + x->tokens_from));
 }

@@ -1,10 +1,9 @@
 /*
- * The samples of an MDS shard: a u32 length for each column whose length varies, then all columns'
- * values, one after the other. A value is raw, or comes after a few bytes that give its type and
- * shape.
+ * The samples of an MDS shard. A sample is a u32 length for each variable column, then the values
+ * of all columns. A value is raw, or begins with a few bytes that give its type and shape.
  *
- * All samples must be of one length. Where they are, their offsets are arithmetic and nothing is
- * kept of them.
+ * All samples must have the same number of tokens. If their offsets are evenly spaced, none are
+ * kept in memory.
  */
 #ifndef TOKEND_SHARD_MDS_SAMPLES_H
 #define TOKEND_SHARD_MDS_SAMPLES_H
@@ -18,23 +17,31 @@ struct shard_index {
 	uint64_t sample_tokens;
 	enum shard_type type;
 	uint64_t first, stride; /* sample i begins at first + i·stride */
-	uint32_t *offsets;	/* [samples + 1]; NULL: by arithmetic */
-	bool even;		/* each has its tokens as far from its begin: */
+	uint32_t *offsets;	/* [samples + 1]; NULL: evenly spaced */
+	bool even; /* the tokens of every sample begin tokens_from bytes after its beginning */
 	uint64_t tokens_from;
-	uint32_t lead_bytes;	      /* > 0: where they are is what check() looks at */
-	uint8_t lead[MDS_LEAD_BYTES]; /* of the first sample, and so of most */
+	uint32_t lead_bytes; /* > 0: check() compares each sample's first bytes with `lead` */
+	uint8_t lead[MDS_LEAD_BYTES]; /* of the first sample; most others have the same */
 };
 
-/* The index, without what only a walk tells. @b must outlive it. NULL: @fault. */
+/*
+ * Makes the index from the first sample; call mds_read_table() next. @b must outlive it. NULL:
+ * @fault.
+ */
 struct shard_index *mds_index_new(
 	const struct bytes *b, const struct mds_front *f, struct fault *fault);
 void mds_index_free(struct shard_index *x);
-/* Reads the offsets: they must ascend, and are kept only if they are not arithmetic. */
+/*
+ * Reads the offsets, which must ascend. Keeps them only if they are not evenly spaced. False:
+ * @fault.
+ */
 bool mds_read_table(struct shard_index *x, struct fault *fault);
-/* Checks every @step-th sample. If that is every one, x->even is set where all have their tokens in
- * the same place. */
+/*
+ * Checks every @step-th sample. Sets x->even if @step is 1 and the tokens of all samples begin at
+ * the same distance. False: @fault.
+ */
 bool mds_look_at_all(struct shard_index *x, uint64_t step, struct fault *fault);
-/* As shard_format's extent() and check() say. */
+/* As shard_format's extent() and check(). */
 uint64_t mds_extent(
 	const struct shard_index *x, uint64_t token, uint64_t *byte, struct fault *fault);
 bool mds_check(

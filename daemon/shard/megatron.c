@@ -1,11 +1,11 @@
 /*
- * Megatron's X.bin and X.idx. The .bin is tokens and nothing else; the .idx says their type, and of
- * each sequence its length and the byte where it begins. Training takes each sequence as a
- * document, so that is what one is here; what the index calls documents are runs of sequences, and
- * only checked.
+ * Megatron's X.bin and X.idx. The .bin is tokens without a header. The .idx has their type, and the
+ * length and byte offset of each sequence. Megatron trains on each sequence as a document, so a
+ * sequence is a document here. The documents in the index are runs of sequences; they are checked
+ * and otherwise ignored.
  *
- * Sequences mostly follow one another in the .bin, which makes it plain. If they do not, the tokens
- * are those of the sequences, in the order of the index; bytes that no sequence covers are none.
+ * Sequences usually follow one another in the .bin, which makes it plain. Otherwise the tokens are
+ * those of the sequences, in the order of the index. Bytes outside sequences are not served.
  */
 #include "daemon/shard/megatron_idx.h"
 #include "daemon/shard/pieces.h"
@@ -20,13 +20,12 @@
 #include <string.h>
 
 enum {
-	AT_ONCE = 2048, /* items of an array */
-	STRIDE = 256,	/* every so-manieth pointer is kept, to find boundaries with one read */
-	LASTS = 4, /* blocks of pointers that are kept, for threads that read at once: a power of
-		      two */
+	AT_ONCE = 2048, /* items of an array that are read at a time */
+	STRIDE = 256,	/* every STRIDE-th pointer is kept, to find a boundary with one read */
+	LASTS = 4,	/* cached blocks of pointers, for concurrent threads; a power of two */
 };
 
-/* The block of pointers that was read last: boundaries are asked for one after another. */
+/* A block of pointers that was read recently: boundaries are requested in order. */
 struct last {
 	uint64_t first; /* sequence */
 	uint8_t pointers[8 * STRIDE];
@@ -35,17 +34,17 @@ struct last {
 struct shard_index {
 	uint64_t tokens;
 	uint32_t width;
-	bool row;		      /* sequences follow one another from data_at on */
-	uint64_t data_at;	      /* row */
-	struct megatron_idx idx;      /* row: kept open, its pointers are the boundaries */
-	uint64_t *pointers;	      /* row: every STRIDE-th, from the first */
-	_Atomic(struct last *) *last; /* row: [LASTS]; a thread that uses one takes it out */
+	bool row;	  /* sequences are contiguous from data_at on; otherwise see `pieces` */
+	uint64_t data_at; /* row */
+	struct megatron_idx idx;      /* row: kept open, to read boundaries from */
+	uint64_t *pointers;	      /* row: every STRIDE-th pointer, from the first */
+	_Atomic(struct last *) *last; /* row: [LASTS]; a thread takes a block out to use it */
 	struct pieces pieces;
 };
 
 /*
- * By its .idx, whatever that begins with: a damaged one must not turn its tokens into a
- * flat file.
+ * Recognises a .bin by its .idx, even a damaged one: otherwise the .bin would be served as a flat
+ * file.
  */
 static bool megatron_recognise(const struct bytes *b)
 {
@@ -70,9 +69,8 @@ static bool megatron_check_length(uint64_t i, int32_t length, struct fault *faul
 }
 
 /*
- * The number of tokens: the sum of all lengths, 4 bytes a sequence to read. That the first and the
- * last sequence lie where the .bin begins and ends does not say that there is no gap between them,
- * so nothing cheaper is sure.
+ * Counts the tokens: the sum of all lengths, a read of 4 bytes per sequence. Checking only the
+ * first and the last sequence would miss gaps between them.
  */
 static bool sum_lengths(const struct megatron_idx *idx, uint64_t *tokens, struct fault *fault)
 {
@@ -91,13 +89,15 @@ static bool sum_lengths(const struct megatron_idx *idx, uint64_t *tokens, struct
 				return false;
 			*tokens += (uint64_t)length;
 		}
-		if (*tokens > INT64_MAX) /* no file has so many, and the next 2^42 still fit */
+		if (*tokens >
+			INT64_MAX) /* more than any file has; the next block cannot overflow */
 			break;
 	}
 	return true;
 }
 
-/* Sequences may leave bytes out, but not claim more than there are: that would be an index of
+/*
+ * Sequences may leave bytes out, but not have more tokens than the .bin: the index would be that of
  * another .bin.
  */
 static bool check_total(
@@ -106,8 +106,8 @@ static bool check_total(
 	return tokens <= b->size / idx->width ||
 	       fault_set(fault, FAULT_DATA, "",
 		       ".idx: its %" PRIu64 " sequences have %" PRIu64
-		       " tokens of %s in all; the .bin has %" PRIu64 " bytes, which is %" PRIu64
-		       ": it is cut short, or sequences overlap",
+		       " tokens of %s in total; the .bin has %" PRIu64 " bytes, which is %" PRIu64
+		       ": it is truncated, or sequences overlap",
 		       idx->sequences, tokens, shard_type_name(idx->type), b->size,
 		       b->size / idx->width);
 }
@@ -130,25 +130,25 @@ static bool megatron_describe(const struct bytes *b, const struct shard_hint *hi
 	facts->documents = idx.sequences;
 	if (idx.modes)
 		snprintf(facts->note, sizeof(facts->note),
-			"is multimodal: the modes of its sequences are ignored, all are served as "
+			"is multimodal: its modes are ignored, and all sequences are served as "
 			"tokens");
 	else if (spare > 0)
 		snprintf(facts->note, sizeof(facts->note),
 			"%" PRIu64 " of the .bin's %" PRIu64
-			" bytes lie in no sequence of the .idx and are not served",
+			" bytes are in no sequence of the .idx and are not served",
 			spare, b->size);
 	return true;
 }
 
 struct walk {
 	const struct megatron_idx *idx;
-	uint64_t bin_bytes, tokens; /* of the sequences up to here */
-	bool row;		    /* up to here */
-	uint64_t begin, end;	    /* bytes of the last sequence that has any */
-	uint32_t rows;		    /* bit w: up to here they are a row if a token has w bytes */
-	uint64_t data_at;	    /* row */
-	uint64_t *pointers;	    /* filled where it is set: every STRIDE-th */
-	struct pieces *pieces;	    /* filled where it is set */
+	uint64_t bin_bytes, tokens; /* tokens: of the sequences so far */
+	bool row;		    /* the sequences so far are contiguous */
+	uint64_t begin, end;	    /* byte range of the last sequence that is not empty */
+	uint32_t rows;		    /* bit w: they would be contiguous with tokens of w bytes */
+	uint64_t data_at;	    /* offset of the first sequence */
+	uint64_t *pointers;	    /* NULL, or where to store every STRIDE-th pointer */
+	struct pieces *pieces;	    /* NULL, or where to add all sequences */
 };
 
 static bool take_sequence(
@@ -168,13 +168,13 @@ static bool take_sequence(
 	if (pointer % width != 0)
 		return fault_set(fault, FAULT_DATA, "",
 			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
-			"; must be a multiple of %" PRIu32 ", the size of a token",
+			"; must be a multiple of %" PRIu32 ", the token size",
 			i, pointer, width);
 	if (bytes > 0 && pointer > w->begin && pointer < w->end)
 		return fault_set(fault, FAULT_DATA, "",
 			".idx: sequence %" PRIu64 " begins at byte %" PRIu64
-			", within the one before it, bytes %" PRIu64 " to %" PRIu64
-			": its pointer or that one's length is wrong",
+			", within the previous one, bytes %" PRIu64 " to %" PRIu64
+			": its pointer or the previous length is wrong",
 			i, pointer, w->begin, w->end);
 	if (bytes > 0) {
 		w->begin = pointer;
@@ -191,7 +191,7 @@ static bool take_sequence(
 		w->pointers[i / STRIDE] = pointer;
 	w->tokens += (uint64_t)length;
 	return !w->pieces || pieces_add(w->pieces, (uint64_t)length, pointer) ||
-	       fault_set(fault, FAULT_DATA, "", ".idx: was changed while it was read");
+	       fault_set(fault, FAULT_DATA, "", ".idx: changed while it was being read");
 }
 
 static bool walk_sequences(struct walk *w, struct fault *fault)
@@ -215,8 +215,8 @@ static bool walk_sequences(struct walk *w, struct fault *fault)
 }
 
 /*
- * Sequences need not follow one another. But where they do so exactly, and make up the .bin, for
- * tokens of another width, it is the dtype that is wrong, and what it makes of the tokens is none.
+ * Sequences need not be contiguous. But if they would be, and would fill the .bin, with tokens of
+ * another width, the dtype is wrong and the tokens would be garbage.
  */
 static bool check_width(const struct walk *w, struct fault *fault)
 {
@@ -225,7 +225,7 @@ static bool check_width(const struct walk *w, struct fault *fault)
 			return fault_set(fault, FAULT_DATA, "",
 				".idx: dtype is %s, of %" PRIu32
 				" bytes; its pointers and the .bin's %" PRIu64
-				" bytes are those of tokens of %" PRIu32 " bytes",
+				" bytes match tokens of %" PRIu32 " bytes",
 				shard_type_name(w->idx->type), w->idx->width, w->bin_bytes, other);
 	return true;
 }
@@ -255,7 +255,7 @@ static bool check_documents(const struct megatron_idx *idx, struct fault *fault)
 	return last == idx->sequences ||
 	       fault_set(fault, FAULT_DATA, "",
 		       ".idx: the last document boundary is sequence %" PRIu64 "; must be %" PRIu64
-		       ", their number: its writer did not end the last document",
+		       ", the number of sequences: its writer did not end the last document",
 		       last, idx->sequences);
 }
 
@@ -270,7 +270,7 @@ static void megatron_close(struct shard_index *index)
 	free(index);
 }
 
-/* Where sequences do not follow one another: what is in memory is all that is needed. */
+/* For sequences that are not contiguous: keeps them all in memory, and closes the .idx. */
 static bool load_pieces(struct shard_index *index, struct walk *w, struct fault *fault)
 {
 	struct walk again = {.idx = w->idx, .bin_bytes = w->bin_bytes, .pieces = &index->pieces};
@@ -280,7 +280,7 @@ static bool load_pieces(struct shard_index *index, struct walk *w, struct fault 
 	if (!walk_sequences(&again, fault))
 		return false;
 	if (again.tokens != w->tokens)
-		return fault_set(fault, FAULT_DATA, "", ".idx: was changed while it was read");
+		return fault_set(fault, FAULT_DATA, "", ".idx: changed while it was being read");
 	if (!pieces_done(&index->pieces))
 		return fault_memory(fault);
 	if (!bytes_settled(index->idx.file, fault))
@@ -316,7 +316,7 @@ static bool load(struct shard_index *index, const struct bytes *b, const struct 
 		return false;
 	if (idx->file->id != facts->index || w.tokens != facts->tokens || idx->type != facts->type)
 		return fault_set(
-			fault, FAULT_DATA, "", ".idx: was changed while the shard was opened");
+			fault, FAULT_DATA, "", ".idx: changed while the shard was being opened");
 	index->tokens = w.tokens;
 	index->row = w.row;
 	index->data_at = w.data_at;
@@ -348,7 +348,7 @@ static struct shard_index *megatron_open(const struct bytes *b, const struct sha
 	return index;
 }
 
-/* ---- where ---- */
+/* ---- locating tokens and documents ---- */
 
 static uint64_t megatron_extent(
 	const struct shard_index *index, uint64_t token, uint64_t *byte, struct fault *fault)
@@ -376,7 +376,7 @@ static uint64_t above(const uint8_t *pointers, uint64_t n, uint64_t byte)
 	return lo;
 }
 
-/* Of several threads each mostly finds the block that it put back. */
+/* A thread's entry: each thread usually finds the block that it put back. */
 static _Atomic(struct last *) *last_of(const struct shard_index *index)
 {
 	uint64_t hash = (uint64_t)pthread_self() * UINT64_C(0x9e3779b97f4a7c15);
@@ -384,7 +384,10 @@ static _Atomic(struct last *) *last_of(const struct shard_index *index)
 	return &index->last[hash >> 32 & (LASTS - 1)];
 }
 
-/* Takes a block with the pointers of @n sequences from @first on; to be put back. NULL: @fault. */
+/*
+ * Takes a block with the pointers of @n sequences from @first on; return it with put_pointers().
+ * NULL: @fault.
+ */
 static struct last *take_pointers(
 	const struct shard_index *index, uint64_t first, uint64_t n, struct fault *fault)
 {
@@ -419,7 +422,7 @@ static uint64_t megatron_document(
 	uint64_t byte = index->data_at + token * index->width, lo = 0,
 		 hi = (idx->sequences - 1) / STRIDE + 1;
 
-	while (hi - lo > 1) { /* the last kept pointer that is not above; the first one never is */
+	while (hi - lo > 1) { /* the last kept pointer at or below the byte */
 		uint64_t mid = lo + (hi - lo) / 2;
 
 		if (index->pointers[mid] > byte)
@@ -444,7 +447,7 @@ static uint64_t megatron_document(
 
 	if (boundary <= token || boundary > index->tokens) {
 		fault_set(fault, FAULT_DATA, "",
-			".idx: pointer of sequence %" PRIu64 " was changed since it was opened",
+			".idx: pointer of sequence %" PRIu64 " changed after the shard was opened",
 			first + i);
 		return 0;
 	}

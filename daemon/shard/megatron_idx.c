@@ -53,7 +53,7 @@ uint64_t megatron_documents_at(const struct megatron_idx *idx, uint64_t i)
 	return HEADER_BYTES + 12 * idx->sequences + 8 * i;
 }
 
-static bool check_mark(const uint8_t *head, uint64_t size, struct fault *fault)
+static bool check_magic(const uint8_t *head, uint64_t size, struct fault *fault)
 {
 	uint64_t n = size < sizeof(magic) ? size : sizeof(magic);
 	char text[sizeof(magic) + 1];
@@ -66,24 +66,23 @@ static bool check_mark(const uint8_t *head, uint64_t size, struct fault *fault)
 
 	if (size >= 8 && memcmp(head, "TNTIDX\0\0", 8) == 0)
 		return fault_set(fault, FAULT_DATA, "",
-			".idx: magic is TNTIDX, that of fairseq's and early Megatron's indexes; "
-			"must be "
-			"MMIDIDX: write it again with a Megatron of 2020 or later");
+			".idx: magic is TNTIDX, as in indexes of fairseq and early Megatron; must "
+			"be MMIDIDX: write it again with a Megatron of 2020 or later");
 	if (memcmp(head, magic, n) != 0)
 		return fault_set(fault, FAULT_DATA, "",
-			".idx: magic is not MMIDIDX but '%s': it is no Megatron index, or damaged; "
-			"if the "
-			".bin is plain tokens, say `format: flat` and move the .idx away",
+			".idx: magic is '%s'; must be MMIDIDX: it is not a Megatron index, or is "
+			"damaged; if the .bin holds plain tokens, set `format: flat` and move the "
+			".idx away",
 			bytes_shown(head, n, text, sizeof(text)));
 	if (size < HEADER_BYTES)
 		return fault_set(fault, FAULT_DATA, "",
 			".idx: its size is %" PRIu64
-			" bytes; the header alone has %d: it is cut short",
+			" bytes; the header alone has %d: it is truncated",
 			size, HEADER_BYTES);
 	return true;
 }
 
-/* Do the arrays make up the file? Else neither of their lengths is to be believed. */
+/* The arrays must fill the file exactly, otherwise neither length can be trusted. */
 static bool check_counts(struct megatron_idx *idx, struct fault *fault)
 {
 	uint64_t rest = idx->file->size - HEADER_BYTES;
@@ -123,7 +122,7 @@ static bool read_header(struct megatron_idx *idx, struct fault *fault)
 
 	size_t n = idx->file->size < sizeof(head) ? (size_t)idx->file->size : sizeof(head);
 
-	if (!bytes_read(idx->file, 0, head, n, fault) || !check_mark(head, idx->file->size, fault))
+	if (!bytes_read(idx->file, 0, head, n, fault) || !check_magic(head, idx->file->size, fault))
 		return false;
 	uint64_t version = bytes_u64(head + VERSION_AT);
 	unsigned type = head[TYPE_AT];
@@ -136,9 +135,8 @@ static bool read_header(struct megatron_idx *idx, struct fault *fault)
 			fault, FAULT_DATA, "", ".idx: dtype is %u; must be 1 to 5 or 8", type);
 	if (!types[type].integer)
 		return fault_set(fault, FAULT_DATA, "",
-			".idx: dtype is %u (%s), which is no integer; tokens must be u8, i8, i16, "
-			"i32, i64 "
-			"or u16",
+			".idx: dtype is %u (%s), which is not an integer type; must be u8, i8, "
+			"i16, i32, i64 or u16",
 			type, types[type].name);
 	idx->type = types[type].type;
 	idx->width = shard_type_bytes(idx->type);
@@ -154,15 +152,14 @@ bool megatron_open_idx(struct megatron_idx *idx, const struct bytes *b, struct f
 	*idx = (struct megatron_idx){0};
 	if (!megatron_idx_path(b, path, sizeof(path)))
 		return fault_set(fault, FAULT_DATA, "",
-			"its name does not end in .bin: a Megatron shard is X.bin with X.idx "
-			"beside it; name "
-			"the .bin");
+			"its name does not end in .bin; a Megatron shard is X.bin with X.idx next "
+			"to it: give the .bin");
 	if (!bytes_open_side(path, &idx->file, fault))
 		return false;
 	if (!idx->file)
 		return fault_set(fault, FAULT_DATA, "",
-			"has no .idx beside it: a Megatron shard needs both (`format: flat` reads "
-			"plain tokens)");
-	idx->file->path = NULL; /* it was ours */
+			"has no .idx next to it, which a Megatron shard needs; add it, or set "
+			"`format: flat` if the .bin holds plain tokens");
+	idx->file->path = NULL; /* it points to our stack */
 	return read_header(idx, fault);
 }

@@ -1,14 +1,14 @@
 /*
- * The header of Megatron's .idx: the type of the tokens, and how many sequences and documents there
- * are. Three arrays follow it without a gap: lengths i32[N], pointers i64[N], documents i64[D], and
- * in multimodal files modes i8[N].
+ * The header of Megatron's .idx: the type of the tokens, and the numbers of sequences (N) and
+ * document boundaries (D). Three arrays follow without gaps: lengths i32[N], pointers i64[N],
+ * documents i64[D]. Multimodal files also have modes i8[N].
  */
 #ifndef TOKEND_SHARD_MEGATRON_IDX_H
 #define TOKEND_SHARD_MEGATRON_IDX_H
 
 #include "daemon/shard/format.h"
 
-/* An open .idx, its header read and checked against its size. */
+/* An open .idx whose header has been read and compared with its size. */
 struct megatron_idx {
 	struct bytes *file;
 	enum shard_type type;
@@ -17,13 +17,15 @@ struct megatron_idx {
 	bool modes;
 };
 
-/* The path of the .idx of a .bin. False: the shard's name is not one of Megatron's. */
+/* The path of a .bin's .idx. False: the shard's name does not end in .bin. */
 bool megatron_idx_path(const struct bytes *b, char *path, size_t path_bytes);
-/* Opens the .idx and compares its header with its size. idx->file is to be closed if it is set,
- * even when this returns false. */
+/*
+ * Opens the .idx, reads its header and compares it with its size. The caller closes idx->file if it
+ * is set, after a failure too. False: @fault.
+ */
 bool megatron_open_idx(struct megatron_idx *idx, const struct bytes *b, struct fault *fault);
 
-/* Where item @i of each array lies. */
+/* The offset of item @i of each array. */
 uint64_t megatron_lengths_at(const struct megatron_idx *idx, uint64_t i);
 uint64_t megatron_pointers_at(const struct megatron_idx *idx, uint64_t i);
 uint64_t megatron_documents_at(const struct megatron_idx *idx, uint64_t i);

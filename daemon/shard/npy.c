@@ -1,7 +1,7 @@
 /*
- * NumPy's .npy: a magic, a version, the length of a header, and the header: a Python dict with
- * three entries, written as a literal. Then the values. It may have one dimension, or two: rows
- * that are a window long are samples, others are a stream.
+ * NumPy's .npy: a magic, a version, the length of the header, the header (the literal of a Python
+ * dict with three entries), then the values. Arrays of one or two dimensions are served. Rows of a
+ * window's length are samples; other rows are one stream.
  */
 #include "daemon/shard/npy.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-	HEADER_MOST = 64 * 1024, /* NumPy itself takes 10,000 */
+	HEADER_MOST = 64 * 1024, /* NumPy itself accepts 10,000 */
 	DIMENSIONS_MOST = 32,
 };
 
@@ -26,8 +26,7 @@ bool npy_recognise(const struct bytes *b)
 	       memcmp(head, magic, sizeof(head)) == 0;
 }
 
-/* Also where the magic is damaged: the header after it, where NumPy begins it, must not be served
- * as tokens. */
+/* Also recognises a header after a damaged magic, so that it is not served as tokens. */
 static bool is_npy(const struct bytes *b)
 {
 	static const char begin[] = "{'descr':";
@@ -41,14 +40,14 @@ static bool is_npy(const struct bytes *b)
 
 /* ---- the literal ---- */
 
-/* What is still to be read of it. */
+/* The rest of it. */
 struct text {
 	const char *at, *end;
 };
 
 struct header {
 	bool has_descr, has_order, has_shape;
-	char descr[64]; /* "" if it is no string: a structured type */
+	char descr[64]; /* "" if it is not a string */
 	bool fortran;
 	uint64_t shape[DIMENSIONS_MOST];
 	unsigned dimensions;
@@ -69,7 +68,7 @@ static bool take(struct text *t, char c)
 	return true;
 }
 
-/* A string without escapes: no key and no type that can be served has any. */
+/* Takes a string without escapes: no valid key or type has any. */
 static bool take_string(struct text *t, char *to, size_t to_bytes)
 {
 	skip_space(t);
@@ -116,13 +115,13 @@ static bool take_number(struct text *t, uint64_t *value)
 	return true;
 }
 
-/* For people: nothing that breaks a line. */
+/* For messages: replaces unprintable characters. */
 static const char *shown(char *text)
 {
 	return bytes_shown(text, strlen(text), text, strlen(text) + 1);
 }
 
-/* What the text goes on with, as far as it can be shown. */
+/* For messages: how the text continues. */
 static const char *rest(const struct text *t, char *to, size_t to_bytes)
 {
 	return bytes_shown(t->at, (size_t)(t->end - t->at), to, to_bytes);
@@ -133,7 +132,7 @@ static bool refuse_text(
 {
 	char shown[32];
 
-	return fault_set(fault, FAULT_DATA, "", "NumPy header: %s: has \"%s\"; must be %s", field,
+	return fault_set(fault, FAULT_DATA, "", "NumPy header: %s is \"%s\"; must be %s", field,
 		rest(t, shown, sizeof(shown)), wanted);
 }
 
@@ -144,16 +143,15 @@ static bool take_descr(struct text *t, struct header *h, struct fault *fault)
 	skip_space(t);
 	before = *t;
 	if (t->at < t->end && (*t->at == '[' || *t->at == '('))
-		return refuse_text(&before, "descr",
-			"one integer type (this one is structured, which holds more than tokens)",
-			fault);
+		return refuse_text(
+			&before, "descr", "one integer type, not a structured one", fault);
 	return take_string(t, h->descr, sizeof(h->descr)) ||
 	       refuse_text(&before, "descr", "a type like '<u2'", fault);
 }
 
 static bool take_shape(struct text *t, struct header *h, struct fault *fault)
 {
-	static const char wanted[] = "a tuple of whole numbers up to 2^64";
+	static const char wanted[] = "a tuple of integers below 2^64";
 	struct text before;
 	bool comma = false;
 
@@ -168,7 +166,7 @@ static bool take_shape(struct text *t, struct header *h, struct fault *fault)
 		h->dimensions++;
 		comma = take(t, ',');
 	}
-	/* "(5)" is a number. */
+	/* "(5)" is a number, not a tuple. */
 	if (h->dimensions == 1 && !comma)
 		return refuse_text(&before, "shape", "a tuple: (5,)", fault);
 	return true;
@@ -193,8 +191,8 @@ static bool take_entry(struct text *t, struct header *h, struct fault *fault)
 	skip_space(t);
 	before = *t;
 	if (!take_string(t, key, sizeof(key)) || !take(t, ':'))
-		return refuse_text(
-			&before, "a key", "'descr', 'fortran_order' or 'shape' and a colon", fault);
+		return refuse_text(&before, "its key",
+			"'descr', 'fortran_order' or 'shape' and a colon", fault);
 	bool *seen = strcmp(key, "descr") == 0		 ? &h->has_descr
 		     : strcmp(key, "fortran_order") == 0 ? &h->has_order
 		     : strcmp(key, "shape") == 0	 ? &h->has_shape
@@ -202,9 +200,9 @@ static bool take_entry(struct text *t, struct header *h, struct fault *fault)
 
 	if (!seen || *seen)
 		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: key '%s' is %s; must be descr, fortran_order and shape, "
-			"once each",
-			shown(key), seen ? "there twice" : "unknown");
+			"NumPy header: key '%s' %s; must be descr, fortran_order and shape, once "
+			"each",
+			shown(key), seen ? "occurs twice" : "is unknown");
 	*seen = true;
 	return seen == &h->has_descr   ? take_descr(t, h, fault)
 	       : seen == &h->has_order ? take_order(t, h, fault)
@@ -216,18 +214,18 @@ static bool parse(struct text t, struct header *h, struct fault *fault)
 	bool comma = true;
 
 	if (!take(&t, '{'))
-		return refuse_text(&t, "its begin", "a Python dict: {", fault);
+		return refuse_text(&t, "its beginning", "{, as of a Python dict", fault);
 	while (!take(&t, '}')) {
 		if (!comma)
 			return refuse_text(
-				&t, "between entries", "a comma, or } at the end", fault);
+				&t, "the text after an entry", "a comma, or } at the end", fault);
 		if (!take_entry(&t, h, fault))
 			return false;
 		comma = take(&t, ',');
 	}
 	skip_space(&t);
 	if (t.at != t.end)
-		return refuse_text(&t, "its end", "nothing but space after }", fault);
+		return refuse_text(&t, "the text after }", "blank", fault);
 	if (!h->has_descr || !h->has_order || !h->has_shape)
 		return fault_set(fault, FAULT_DATA, "",
 			"NumPy header: %s is missing; must have descr, fortran_order and shape",
@@ -237,9 +235,9 @@ static bool parse(struct text t, struct header *h, struct fault *fault)
 	return true;
 }
 
-/* ---- from the file to the header ---- */
+/* ---- the header ---- */
 
-/* @data_at: where the values begin. */
+/* *@data_at: offset of the values. */
 static bool read_header(
 	const struct bytes *b, struct header *h, uint64_t *data_at, struct fault *fault)
 {
@@ -248,8 +246,8 @@ static bool read_header(
 
 	if (n < 10 || memcmp(head, magic, sizeof(magic) - 1) != 0)
 		return fault_set(fault, FAULT_DATA, "",
-			"does not begin with NumPy's magic \\x93NUMPY, a version and a length: is "
-			"no .npy file, or cut short (`format: flat` reads plain tokens)");
+			"is not a .npy file, or is truncated: it does not begin with \\x93NUMPY, a "
+			"version and a length; set `format: flat` if it holds plain tokens");
 	if (head[6] < 1 || head[6] > 3 || head[7] != 0 || (head[6] > 1 && n < 12))
 		return fault_set(fault, FAULT_DATA, "",
 			"NumPy version is %d.%d; must be 1.0, 2.0 or 3.0", head[6], head[7]);
@@ -258,8 +256,8 @@ static bool read_header(
 
 	if (length > b->size - begin)
 		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header length is %" PRIu64 "; the file has %" PRIu64
-			" bytes after it",
+			"NumPy header length is %" PRIu64 "; the file has only %" PRIu64
+			" bytes after it: it is truncated",
 			length, b->size - begin);
 	if (length > HEADER_MOST)
 		return fault_set(fault, FAULT_DATA, "",
@@ -278,7 +276,7 @@ static bool read_header(
 	return fine;
 }
 
-/* ---- what is in it ---- */
+/* ---- the values ---- */
 
 static bool type_of(struct header *h, enum shard_type *type, struct fault *fault)
 {
@@ -307,8 +305,8 @@ static bool type_of(struct header *h, enum shard_type *type, struct fault *fault
 		"NumPy header: descr is '%s'%s; must be <u2, <u4, <i4, <i8, |u1, |i1, <i2 or <u8",
 		shown(h->descr),
 		*code == '>'	    ? ", which is big-endian"
-		: strchr(code, 'O') ? ", which is objects, a pickle"
-		: strchr(code, 'f') ? ", which is no integer"
+		: strchr(code, 'O') ? ", which is pickled objects"
+		: strchr(code, 'f') ? ", which is not an integer type"
 				    : "");
 }
 
@@ -320,11 +318,13 @@ bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct faul
 		return false;
 	if (strcmp(h.descr, "|b1") != 0 && strcmp(h.descr, "?") != 0)
 		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: descr is '%s'; must be |b1, bool", shown(h.descr));
+			"NumPy header: descr is '%s'; must be |b1 (bool)", shown(h.descr));
 	if (h.dimensions != 1 || h.shape[0] != n || b->size - *data_at != n)
 		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: shape is (%" PRIu64 ", …) of %u dimensions with %" PRIu64
-			" bytes after it; must be (%" PRIu64 ",), one for each token of the shard",
+			"NumPy header: shape is (%" PRIu64
+			", …) of %u dimensions, and the file has %" PRIu64
+			" bytes after the header; must be (%" PRIu64
+			",), one for each token of the shard",
 			h.dimensions ? h.shape[0] : 0, h.dimensions, b->size - *data_at, n);
 	return true;
 }
@@ -344,7 +344,7 @@ static bool npy_describe(const struct bytes *b, const struct shard_hint *hint,
 			h.dimensions);
 	if (h.fortran && h.dimensions > 1)
 		return fault_set(fault, FAULT_DATA, "",
-			"NumPy header: fortran_order is True: rows do not lie in a row; write it "
+			"NumPy header: fortran_order is True, so rows are not contiguous; write it "
 			"in C order");
 	facts->tokens = h.shape[0];
 	if ((h.dimensions == 2 && __builtin_mul_overflow(h.shape[0], h.shape[1], &facts->tokens)) ||

@@ -1,12 +1,14 @@
-/* NumPy's .npy where it holds no tokens: loss masks. */
+/* NumPy's .npy as a loss mask. npy.c also has the format for tokens. */
 #ifndef TOKEND_SHARD_NPY_H
 #define TOKEND_SHARD_NPY_H
 
 #include "daemon/shard/bytes.h"
 
-/* Does it begin as one? */
+/* Whether the file begins with NumPy's magic. */
 bool npy_recognise(const struct bytes *b);
-/* Are they @n bools in a row? *@data_at: where the first one is. False: @fault, without the path.
+/*
+ * Whether the file holds an array of @n bools. *@data_at: offset of the first one. False: @fault,
+ * without the path.
  */
 bool npy_bools(const struct bytes *b, uint64_t n, uint64_t *data_at, struct fault *fault);
 

@@ -1,6 +1,6 @@
 /*
- * An index of tokens that do not lie in a row: pieces in their order. A piece is a document, its
- * tokens lie in a row. Takes 17 bytes a piece.
+ * An index of tokens that are not contiguous: the pieces of a shard in order. A piece is a
+ * document; its tokens are contiguous. Takes 17 bytes per piece.
  */
 #ifndef TOKEND_SHARD_PIECES_H
 #define TOKEND_SHARD_PIECES_H
@@ -10,13 +10,13 @@
 #include <stdlib.h>
 
 struct piece_end {
-	uint64_t tokens; /* of this piece and all before it; they ascend, none is empty */
-	uint64_t at;	 /* the byte where it begins */
+	uint64_t tokens; /* of this piece and all before it; strictly ascending */
+	uint64_t at;	 /* offset of its first token in the file */
 };
 
 /*
- * `first` shortens a search, and saves cache misses: entry b is the piece of token b << shift.
- * There is one for about four pieces.
+ * `first` shortens a search and saves cache misses: entry b is the piece of token b << shift. It
+ * has one entry for about four pieces.
  */
 struct pieces {
 	struct piece_end *end;
@@ -28,12 +28,14 @@ struct pieces {
 
 enum { PIECES_A_FIRST = 4, PIECES_A_LINE = 4 };
 
-/* Room for @most pieces, a number that the file's size confirms. Untouched memory costs nothing.
- * False: out of memory. */
+/*
+ * Allocates room for @most pieces, a number checked against the file's size. Memory that is not
+ * touched costs nothing. False: out of memory.
+ */
 static inline bool pieces_new(struct pieces *p, uint64_t most)
 {
 	*p = (struct pieces){.room = most};
-	if (most > UINT32_MAX) /* 64 GiB, and first would not do */
+	if (most > UINT32_MAX) /* would take 64 GiB, and overflow `first` */
 		return false;
 	p->end = calloc(most + 1, sizeof(*p->end));
 	return p->end != NULL;
@@ -50,7 +52,7 @@ static inline uint64_t pieces_tokens(const struct pieces *p)
 	return p->count ? p->end[p->count - 1].tokens : 0;
 }
 
-/* Adds a piece; an empty one is left out. False: there is no room, or more than 2^64 tokens. */
+/* Appends a piece; ignores an empty one. False: no room, or more than 2^64 tokens. */
 static inline bool pieces_add(struct pieces *p, uint64_t tokens, uint64_t at)
 {
 	uint64_t end;
@@ -63,13 +65,13 @@ static inline bool pieces_add(struct pieces *p, uint64_t tokens, uint64_t at)
 	return true;
 }
 
-/* Memory that they take, once all are added. */
+/* Their memory after pieces_done(). */
 static inline uint64_t pieces_bytes(const struct pieces *p)
 {
 	return (p->count + 1) * sizeof(*p->end) + p->firsts * sizeof(*p->first);
 }
 
-/* To be called after the last pieces_add() and before any search. False: out of memory. */
+/* Call it after the last pieces_add() and before any search. False: out of memory. */
 static inline bool pieces_done(struct pieces *p)
 {
 	uint64_t tokens = pieces_tokens(p), piece = 0;
@@ -88,13 +90,16 @@ static inline bool pieces_done(struct pieces *p)
 	return true;
 }
 
-/* The piece that holds @token (< pieces_tokens()). The halving has no branch to guess. */
+/*
+ * The piece that contains @token (< pieces_tokens()). The search is branch-free: nothing to
+ * mispredict.
+ */
 static inline uint64_t pieces_find(const struct pieces *p, uint64_t token)
 {
 	uint64_t i = token >> p->shift, last = i + 1 < p->firsts ? p->first[i + 1] : p->count - 1;
 	const struct piece_end *base = p->end + p->first[i];
 
-	__builtin_prefetch(base); /* at once what would be waited for one after another */
+	__builtin_prefetch(base); /* overlap the cache misses of the search */
 	__builtin_prefetch(base + PIECES_A_LINE);
 	for (uint64_t n = last - p->first[i] + 1; n > 1;) {
 		uint64_t half = n / 2;
@@ -105,7 +110,7 @@ static inline uint64_t pieces_find(const struct pieces *p, uint64_t token)
 	return (uint64_t)(base - p->end);
 }
 
-/* As shard_format's extent() and document() say. */
+/* As shard_format's extent() and document(). */
 static inline uint64_t pieces_extent(
 	const struct pieces *p, uint32_t width, uint64_t token, uint64_t *byte)
 {

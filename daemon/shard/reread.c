@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <stddef.h>
 
-/* Pages are dropped only if they lie in the range as a whole, and so are the large ones that some
- * file systems keep. */
+/*
+ * The kernel drops only pages entirely within the range, so extend it to the boundaries of the
+ * largest folios.
+ */
 enum { PAGE_MOST = 2 << 20 };
 
-/* main()'s: see reread.h. */
+/* Set by main(); see reread.h. */
 static reread_told *told_of;
 static void *told_context;
 

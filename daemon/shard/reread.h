@@ -1,24 +1,22 @@
 /*
- * Bytes that turn out to be damaged, by a checksum, are read again once: a bit may have flipped on
- * their way from the disk. The page cache would hand out the same bytes again, so it has to drop
- * them first.
+ * Bytes with a wrong checksum are read again once: a bit may have flipped on the way from the disk.
+ * The page cache must drop them first, otherwise it returns the same bytes again.
  */
 #ifndef TOKEND_SHARD_REREAD_H
 #define TOKEND_SHARD_REREAD_H
 
 #include <stdint.h>
 
-/* The next read of bytes [at, at + n) of the file, or of all after @at where @n is 0, comes from
- * the disk. */
+/* Drops bytes [at, at + n) of the file from the page cache; @n = 0: to the end of the file. */
 void reread_forget(int fd, uint64_t at, uint64_t n);
 /* Reports that these bytes were damaged (@why) when first read, and good when read again. */
 void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why);
 /*
- * From now on reread_was_good() calls @told with @context, in any thread, several at once. Call it
- * before there are other threads. NULL, as at first: nobody is told.
+ * Sets the receiver of reread_was_good(): it calls @told with @context, in any thread, several at
+ * once. NULL, the default: no receiver. Call it before starting other threads.
  *
- * A process has one such receiver. It is found by a pointer in reread.c, and not passed along,
- * because only checksums that fail need it, ten calls below whoever opened the shard.
+ * A process has one receiver, a static pointer in reread.c. It is not passed along as a parameter,
+ * because only failed checksums need it, ten calls below the code that opened the shard.
  */
 typedef void reread_told(void *context, int fd, uint64_t at, uint64_t n, const char *why);
 void reread_tell(reread_told *told, void *context);

@@ -1,9 +1,8 @@
 #include "daemon/shard/sample.h"
 
 enum {
-	ALIGN = 4, /* tokens: a place begins with the low half of the first of them, if that it is
-		    */
-	CHANGES = 32, /* that others than small tokens must show */
+	ALIGN = 4,    /* tokens: an int64 that is read as u16 begins at a multiple of 4 */
+	CHANGES = 32, /* that the tokens above SMALL must show */
 	SMALL = 3,    /* the high half of ids below 2^18 */
 	LARGE_FRAME = 1 << 20,
 };
@@ -58,17 +57,13 @@ const char *sample_looks(const struct sample_guess *g, uint32_t token_bytes)
 	if (token_bytes == 4)
 		return odd > 0 ? NULL
 			       : "looks like int64 (every second u32 is 0); write it as u32, or as "
-				 ".npy, "
-				 "which "
-				 "says what it is";
+				 ".npy, which states its type";
 	if (high == 0)
 		return "looks like int64 (three of four u16 are 0 or small); write it as u32 and "
-		       "set dtype: "
-		       "u32, or write .npy, which says what it is";
+		       "set dtype: u32, or write .npy, which states its type";
 	return odd == 0 ? "looks like u32 (every second u16 is 0); set dtype: u32"
-			: "looks like u32 (every second u16 is at most 3, as of ids below 262144); "
-			  "set "
-			  "dtype: u32";
+			: "looks like u32 (every second u16 is at most 3, as with ids below "
+			  "262144); set dtype: u32";
 }
 
 const char *sample_shard(const struct shard *shard)

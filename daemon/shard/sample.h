@@ -1,11 +1,10 @@
 /*
- * Guesses the type of a shard's tokens from a sample: 64 KiB in eight places from its beginning to
- * its end, all of a smaller one, and the beginning of a shard with large compressed frames.
+ * Guesses the type of a flat shard's tokens from 64 KiB: eight places spread over the shard, all of
+ * a smaller shard, or the beginning of a shard with large compressed frames.
  *
- * A flat file does not say what type its tokens have. u32 tokens that are read as u16 are twice as
- * many, and every second one is 0, or at most 3 if ids are below 2^18. A guess needs complete
- * evidence (no token contradicts) and rich evidence (the other tokens vary): zeros, padding and a
- * few tokens prove nothing.
+ * A flat file does not state the type of its tokens. If u32 tokens are read as u16, every second
+ * one is 0, or at most 3 if ids are below 2^18. A guess requires that no token contradicts it and
+ * that the other tokens vary: zeros, padding and a few tokens prove nothing.
  */
 #ifndef TOKEND_SHARD_SAMPLE_H
 #define TOKEND_SHARD_SAMPLE_H
@@ -18,24 +17,26 @@ struct sample_place {
 	uint64_t token, tokens;
 };
 
-/* Where to read the shard. Returns how many places; token and tokens are multiples of 4, but at its
- * end. */
+/*
+ * Writes the places to read to @place[SAMPLE_PLACES] and returns their number. token and tokens are
+ * multiples of 4, except at the shard's end.
+ */
 unsigned sample_places(const struct shard *shard, struct sample_place *place);
 
-/* Of tokens of a flat shard, in the width that the config says. All 0 at the beginning. */
+/* Statistics of a flat shard's tokens, in the config's width. Initially all 0. */
 struct sample_guess {
-	uint32_t most[4]; /* by index mod 4 */
-	uint32_t last;	  /* the last even-numbered token above 3, */
-	uint64_t changes; /* and how often it was another one than before */
+	uint32_t most[4]; /* the largest token, by index mod 4 */
+	uint32_t last;	  /* the last token above 3 with an even index */
+	uint64_t changes; /* how often `last` changed */
 };
 
-/* @n tokens in a row, the first of which has a number that is a multiple of 4. */
+/* Adds @n contiguous tokens. The index of the first one is a multiple of 4. */
 void sample_add(struct sample_guess *guess, const void *tokens, uint64_t n, uint32_t token_bytes);
-/* "looks like u32 (every second u16 is 0); set dtype: u32", or NULL: like what the config says. */
+/* "looks like u32 (every second u16 is 0); set dtype: u32", or NULL: the dtype seems right. */
 const char *sample_looks(const struct sample_guess *guess, uint32_t token_bytes);
 /*
- * Both for an open shard. NULL also for formats that say what type their tokens have, and for
- * shards that cannot be read: a later read reports that.
+ * Samples an open shard and returns sample_looks(). NULL also for formats that state the type of
+ * their tokens, and for shards that cannot be read: a later read reports that.
  */
 const char *sample_shard(const struct shard *shard);
 

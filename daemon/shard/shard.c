@@ -12,10 +12,10 @@
 #include <string.h>
 
 enum {
-	CHUNK_BYTES = 32 * 1024, /* of stored tokens that are read and converted at a time */
-	ROWS_AT_ONCE = 64,	 /* of them, where they lie in short rows, */
-	GAP_MOST = 1024,	 /* as far apart as costs no more to read than to ask twice */
-	LARGE_FRAME = 32 << 20,	 /* from here on users are told what a frame costs */
+	CHUNK_BYTES = 32 * 1024, /* stored tokens that are read and converted at a time */
+	ROWS_AT_ONCE = 64,	 /* short runs of tokens that are read at a time */
+	GAP_MOST = 1024,	 /* bytes between two runs that are cheaper to read than to skip */
+	LARGE_FRAME = 32 << 20,	 /* warn about the memory of larger frames */
 };
 
 uint32_t shard_served(enum shard_type type, const struct shard_hint *hint)
@@ -32,7 +32,7 @@ uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *
 	return facts->row_tokens && facts->row_tokens == hint->window_tokens ? facts->row_tokens
 									     : facts->sample_tokens;
 }
-/* What the format cannot know of: what its bytes come from, and what is served. */
+/* Fills the facts that do not depend on the format: compression and served width. */
 static void finish(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts)
 {
 	bool type =
@@ -48,12 +48,12 @@ static void finish(const struct bytes *b, const struct shard_hint *hint, struct 
 		snprintf(facts->note, sizeof(facts->note), "has no tokens");
 	if (facts->frame_bytes >= LARGE_FRAME && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note),
-			"its largest of %" PRIu64 " zstd frames decodes to %" PRIu64
-			" MiB, all of it for any window in it; compress in frames of 256 KiB",
+			"the largest of its %" PRIu64 " zstd frames decodes to %" PRIu64
+			" MiB, which every window in it needs; compress it in frames of 256 KiB",
 			b->frames, facts->frame_bytes >> 20);
 }
 
-/* The tokens must be within the source, whatever the format says. */
+/* Whether the tokens are within the file, for every format. */
 static bool within(const struct bytes *b, const struct shard_facts *facts, struct fault *fault)
 {
 	uint64_t width = shard_type_bytes(facts->type);
@@ -62,8 +62,8 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, struc
 		(facts->data_at <= b->size && facts->tokens <= (b->size - facts->data_at) / width))
 		return true;
 	return fault_set(fault, FAULT_DATA, "",
-		"says it has %" PRIu64 " tokens of %s from byte %" PRIu64 " on; it is %" PRIu64
-		" bytes long",
+		"its header claims %" PRIu64 " tokens of %s from byte %" PRIu64
+		" on; the file has only %" PRIu64 " bytes",
 		facts->tokens, shard_type_name(facts->type), facts->data_at, b->size);
 }
 
@@ -83,14 +83,19 @@ static bool describe_annotations(const struct shard_format *format, const char *
 	return true;
 }
 
-/* Formats take a beginning that cannot be read for one that is not theirs: that is what to tell. */
+/*
+ * A format that could not read the first bytes reports "not mine". Report the read error instead.
+ */
 static void tell_unread(const struct fault *unread, struct fault *fault)
 {
 	if (fault->code == FAULT_DATA && unread->code != FAULT_NONE)
 		*fault = *unread;
 }
 
-/* A flat file is what no format knows: all of them must have seen how it begins. */
+/*
+ * A file that no format recognises is flat, so every format must have been able to read its first
+ * bytes.
+ */
 static const struct shard_format *recognise(const struct bytes *b, struct fault *fault)
 {
 	const struct shard_format *format = shard_recognise(b, fault);
@@ -139,7 +144,7 @@ static bool open_annotations(
 			return false;
 		if (!shard->bounds || bounds_id(shard->bounds) != facts->bounds)
 			return fault_set(fault, FAULT_DATA, "",
-				"the list of its documents' bounds was changed while the shard was "
+				"its list of document bounds changed while the shard was being "
 				"opened");
 		facts->documents = bounds_documents(shard->bounds);
 	}
@@ -149,7 +154,7 @@ static bool open_annotations(
 		return false;
 	return (shard->mask && mask_id(shard->mask) == facts->mask) ||
 	       fault_set(fault, FAULT_DATA, "",
-		       "its loss mask was changed while the shard was opened");
+		       "its loss mask changed while the shard was being opened");
 }
 
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
@@ -175,8 +180,8 @@ struct shard *shard_open(const struct shard_format *format, const char *path, in
 			goto fail;
 		}
 	}
-	shard->bytes->path = NULL;   /* it was borrowed, */
-	shard->bytes->unread = NULL; /* and so was that */
+	shard->bytes->path = NULL; /* both were borrowed */
+	shard->bytes->unread = NULL;
 	if (!within(shard->bytes, &shard->facts, fault) ||
 		!open_annotations(shard, path, hint, fault))
 		goto fail;
@@ -220,7 +225,7 @@ unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 
 /* ---- reading ---- */
 
-/* Names the first of @n tokens, which @token is the first of, that does not fit. */
+/* Reports the first of the @n tokens from @token on that does not fit the served width. */
 static bool refuse_token(const struct shard *shard, const char *from, uint64_t token, uint64_t n,
 	struct fault *fault)
 {
@@ -234,14 +239,14 @@ static bool refuse_token(const struct shard *shard, const char *from, uint64_t t
 			(int64_t)value, most);
 	return fault_set(fault, FAULT_TOKEN, "",
 		"token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s", token, value, most,
-		most == UINT16_MAX ? " (or say `dtype: u32`)" : "");
+		most == UINT16_MAX ? ", or set dtype: u32" : "");
 }
 
-/* What is asked for, and how it is told that it cannot be had. */
+/* A call of shard_read() or shard_try(). */
 struct reading {
 	const struct shard *shard;
-	struct shard_place place; /* what is known of where it begins */
-	bool wait;		  /* else what is not at hand is a fault without a word */
+	struct shard_place place; /* of the first token, as far as it is known */
+	bool wait;		  /* false: fail, without filling @fault, if it would block */
 	struct fault *fault;
 };
 
@@ -252,13 +257,13 @@ static bool get(const struct reading *r, uint64_t byte, void *to, size_t n)
 	return r->wait ? bytes_read(b, byte, to, n, r->fault) : bytes_try(b, byte, to, n);
 }
 
-/* Tokens in a row, from @byte on, after @lead bytes that the format looks at. */
+/* Contiguous tokens from @byte on, after @lead bytes that the format checks. */
 struct row {
 	uint64_t token, tokens, byte;
 	uint32_t lead;
 };
 
-/* The row that begins with @token, at most @most of its tokens. */
+/* Finds the row that begins with @token, at most @most tokens of it. */
 static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struct row *row)
 {
 	const struct shard *shard = r->shard;
@@ -281,7 +286,7 @@ static bool row_at(const struct reading *r, uint64_t token, uint64_t most, struc
 	return true;
 }
 
-/* Any token is served as it is stored. */
+/* Whether tokens are served without conversion or checks. */
 static bool as_is(const struct shard_facts *facts)
 {
 	return shard_type_bytes(facts->type) == facts->token_bytes &&
@@ -306,8 +311,8 @@ static bool convert(const struct reading *r, const struct row *row, const char *
 }
 
 /*
- * Reads @row and the rows shortly after it in the source with one read.
- * Returns the tokens that have been read; 0: @r says why.
+ * Reads @row and the rows shortly after it in the file with one read. Returns the number of tokens
+ * that were read; 0: r->fault.
  */
 static uint64_t read_rows(const struct reading *r, struct row *row, uint64_t n, char *to)
 {
@@ -378,7 +383,7 @@ bool shard_read(
 
 	if (!within_shard(shard, token, n))
 		return fault_set(fault, FAULT_ARGUMENT, "",
-			"tokens %" PRIu64 " to %" PRIu64 " are asked for; it has %" PRIu64, token,
+			"tokens %" PRIu64 " to %" PRIu64 " were requested; it has %" PRIu64, token,
 			token + n, shard->facts.tokens);
 	return read_tokens(&r, token, n, to);
 }

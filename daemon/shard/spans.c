@@ -1,6 +1,6 @@
 /*
- * Of each span there is its length, twice, and one more for a gap, in seven bits a byte, the low
- * ones first; and a mark for every so-manieth span, to begin at.
+ * Each span is stored as 2 · length + (1 for a gap), in seven bits a byte, low bits first. An
+ * anchor for every STRIDE-th span tells a search where to start.
  */
 #include "daemon/shard/spans.h"
 
@@ -9,39 +9,39 @@
 
 enum { STRIDE = 64, LENGTH_MOST = 10 /* bytes */ };
 
-/* Where a span begins: its first token, and the byte of its length. */
-struct spans_mark {
+/* Where a span begins: its first token, and the offset of its encoded length. */
+struct spans_anchor {
 	uint64_t token, byte;
 };
 
-static bool resize(struct spans *s, uint64_t bytes, uint64_t annotations)
+static bool resize(struct spans *s, uint64_t bytes, uint64_t anchors)
 {
 	uint8_t *lengths = realloc(s->lengths, bytes);
 
 	s->lengths = lengths ? lengths : s->lengths;
-	struct spans_mark *grown = reallocarray(s->annotations, annotations, sizeof(*grown));
+	struct spans_anchor *grown = reallocarray(s->anchors, anchors, sizeof(*grown));
 
-	s->annotations = grown ? grown : s->annotations;
+	s->anchors = grown ? grown : s->anchors;
 	if (!lengths || !grown)
 		return false;
 	s->bytes_room = bytes;
-	s->annotations_room = annotations;
+	s->anchors_room = anchors;
 	return true;
 }
 
 bool spans_add(struct spans *s, uint64_t end, bool gap)
 {
 	assert(end >= s->end);
-	uint64_t left = (end - s->end) << 1 | gap, mark = s->count / STRIDE;
+	uint64_t left = (end - s->end) << 1 | gap, anchor = s->count / STRIDE;
 
 	if (end == s->end)
 		return true;
-	if ((s->bytes_room - s->bytes < LENGTH_MOST || mark >= s->annotations_room) &&
+	if ((s->bytes_room - s->bytes < LENGTH_MOST || anchor >= s->anchors_room) &&
 		!resize(s, s->bytes_room + s->bytes_room / 2 + 64,
-			s->annotations_room + s->annotations_room / 2 + 1))
+			s->anchors_room + s->anchors_room / 2 + 1))
 		return false;
 	if (s->count++ % STRIDE == 0)
-		s->annotations[mark] = (struct spans_mark){s->end, s->bytes};
+		s->anchors[anchor] = (struct spans_anchor){s->end, s->bytes};
 	for (; left >= 0x80; left >>= 7)
 		s->lengths[s->bytes++] = (uint8_t)(left | 0x80);
 	s->lengths[s->bytes++] = (uint8_t)left;
@@ -58,12 +58,12 @@ void spans_trim(struct spans *s)
 void spans_free(struct spans *s)
 {
 	free(s->lengths);
-	free(s->annotations);
+	free(s->anchors);
 }
 
 uint64_t spans_bytes(const struct spans *s)
 {
-	return s->bytes_room + s->annotations_room * sizeof(*s->annotations);
+	return s->bytes_room + s->anchors_room * sizeof(*s->anchors);
 }
 
 void span_step(struct span *span)
@@ -83,16 +83,15 @@ struct span spans_find(const struct spans *s, uint64_t token)
 	uint64_t lo = 0, hi = (s->count - 1) / STRIDE + 1;
 
 	assert(token < s->end);
-	while (hi - lo > 1) { /* the last mark that is not after it; the first never is */
+	while (hi - lo > 1) { /* the last anchor at or before @token */
 		uint64_t mid = lo + (hi - lo) / 2;
 
-		if (s->annotations[mid].token > token)
+		if (s->anchors[mid].token > token)
 			hi = mid;
 		else
 			lo = mid;
 	}
-	struct span span = {
-		.end = s->annotations[lo].token, .next = s->lengths + s->annotations[lo].byte};
+	struct span span = {.end = s->anchors[lo].token, .next = s->lengths + s->anchors[lo].byte};
 
 	do
 		span_step(&span);

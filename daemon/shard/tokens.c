@@ -2,10 +2,10 @@
 
 #include <stddef.h>
 
-/* Tokens that stay in a processor's first cache while the first one above is looked for. */
+/* Few enough to stay in the L1 cache for the second pass, which looks for the first one above. */
 enum { BLOCK_TOKENS = 4096 };
 
-/* Columns of maxima that do not wait for one another: one alone would take twice as long. */
+/* Keeps several independent maxima: a single chain of dependent ones takes twice as long. */
 #define MOST(name, type, how)                                                                      \
 	how static uint32_t name(const type *token, size_t n)                                      \
 	{                                                                                          \
@@ -27,8 +27,7 @@ MOST(most16, uint16_t, )
 MOST(most32, uint32_t, )
 
 #ifdef __x86_64__
-/* Baseline x86-64 has no maximum of unsigned numbers of these widths, and takes three times as
- * long. */
+/* Baseline x86-64 has no unsigned maximum for these widths, and takes three times as long. */
 MOST(most16_avx2, uint16_t, __attribute__((target("avx2"))))
 MOST(most32_avx2, uint32_t, __attribute__((target("avx2"))))
 #endif

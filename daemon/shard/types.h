@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum shard_type { /* in this order: see below */
+enum shard_type { /* in this order: shard_type_bytes() and shard_type_signed() rely on it */
 	SHARD_U8,
 	SHARD_I8,
 	SHARD_U16,
@@ -30,7 +30,7 @@ static inline bool shard_type_signed(enum shard_type type)
 }
 
 const char *shard_type_name(enum shard_type type); /* "u16" */
-/* The type called @name. False: there is none. */
+/* Sets *@type to the type called @name. Returns false if there is none. */
 bool shard_type(const char *name, enum shard_type *type);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * Compressed files. A read decodes the frames that it touches, whole, into a cache that all sources
- * may share.
+ * zstd-compressed files. A read decodes the frames that it touches, each as a whole, into a cache
+ * that all sources may share.
  *
- * What a file says of itself is checked: the seek table must make up the file, a frame's blocks
- * must be able to hold what it claims before memory is taken for it, and what it decodes to must
- * have the length and the checksum that are on record.
+ * Files are untrusted. The frames of a seek table must fill the file. A frame's blocks must be able
+ * to hold its claimed size before memory is allocated for it. The decoded bytes must have the
+ * recorded length and checksum.
  */
 #include "daemon/shard/zstd.h"
 
@@ -17,16 +17,15 @@
 #include <sys/stat.h>
 
 enum {
-	HEAD_FROM = 1 << 20, /* frames from here on are not decoded whole to recognise or describe a
-				file */
-	SMALL = 1 << 16,     /* files up to here are decoded whole when they are described, */
-	SMALL_CONTENT =
-		1 << 20, /* if that makes no more than this: no more than a frame to recognise by */
-	OWN_ROOM = 2 << 20, /* in a cache of one frame, for the decoder */
-	BUDGET = 256 << 20, /* where none is given */
+	HEAD_FROM = 1 << 20, /* bytes; larger frames are not decoded as a whole to recognise or
+				describe a file */
+	SMALL = 1 << 16,     /* bytes; files up to this size are decoded when they are described, */
+	SMALL_CONTENT = 1 << 20, /* if their contents are at most this large */
+	OWN_ROOM = 2 << 20,	 /* for the decoder, in a cache of one frame */
+	BUDGET = 256 << 20,	 /* the default */
 };
 
-/* The frame that holds byte @at; empty ones never do. */
+/* The frame that contains byte @at of the contents; never an empty one. */
 static uint64_t frame_at(const struct zstd_source *s, uint64_t at)
 {
 	uint64_t lo = 0, hi = s->count;
@@ -88,7 +87,7 @@ static void source_close(struct bytes *b)
 	free(s);
 }
 
-/* Of the page cache, and of decoded frames those that nobody uses now. */
+/* Drops the page cache and the decoded frames that are not in use. */
 static void source_forget(const struct bytes *b)
 {
 	const struct zstd_source *s = (const struct zstd_source *)b;
@@ -97,8 +96,7 @@ static void source_forget(const struct bytes *b)
 	bytes_forget(s->file);
 }
 
-/* Only the first blocks of a large frame: nothing of it is kept, and its checksum is not looked at.
- */
+/* Decodes only the first blocks of a large frame, without caching them or checking its checksum. */
 static bool source_head(const struct bytes *b, void *to, size_t n)
 {
 	const struct zstd_source *s = (const struct zstd_source *)b;
@@ -129,8 +127,9 @@ static bool source_head(const struct bytes *b, void *to, size_t n)
 	return fine && out.pos == n;
 }
 
-/* A small file is decoded whole, but for large frames: there is nothing in it then that is found
- * out later.
+/*
+ * Decodes all of a small file, except for large frames, so that its damage is found now and not
+ * later.
  */
 static bool source_check(const struct bytes *b, struct fault *fault)
 {
@@ -171,13 +170,18 @@ static bool identify(struct zstd_source *s, struct fault *fault)
 	s->identity = (struct zstd_identity){st.st_dev, st.st_ino,
 		(uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
 		(uint64_t)st.st_size,
-		/* What was decoded while it was overwritten must not pass for what it was before.
+		/*
+		 * ctime: a frame that was decoded while the file was overwritten must not be
+		 * reused, even if mtime is the same.
 		 */
 		(uint64_t)st.st_ctim.tv_sec * 1000000000 + (uint64_t)st.st_ctim.tv_nsec};
 	return true;
 }
 
-/* As decode_again(): what is wrong may be a bit of the table, or of a header. */
+/*
+ * Like decode_again(), for the table and the headers: a bit may have flipped on the way from the
+ * disk.
+ */
 static bool find_frames_twice(struct zstd_source *s, struct fault *fault)
 {
 	struct fault first;

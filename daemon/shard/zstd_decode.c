@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* A piece of memory as a file, to walk through it. */
+/* A buffer as a source of bytes, for zstd_walk_frame(). */
 struct memory {
 	struct bytes bytes;
 	const uint8_t *data;
@@ -55,8 +55,6 @@ bool zstd_decoder_room(struct zstd_decoder *d, size_t bytes)
 	return d->input;
 }
 
-/* Loads a frame's compressed bytes, and proves that they are one frame that can be so large.
- */
 bool zstd_load_frame(struct zstd_decoder *d, const struct zstd_source *s, uint64_t frame,
 	struct zstd_header *h, uint64_t *most, struct fault *fault)
 {
@@ -75,11 +73,13 @@ bool zstd_load_frame(struct zstd_decoder *d, const struct zstd_source *s, uint64
 	       fault_set(fault, FAULT_DATA, "",
 		       "zstd frame %" PRIu64 ": is %" PRIu64
 		       " bytes long%s; the seek table says %" PRIu32,
-		       frame, w.at, h->skippable ? " and holds nothing" : "", f->length);
+		       frame, w.at, h->skippable ? " and has no contents" : "", f->length);
 }
 
-/* Both checksums are the low half of the content's XXH64: where they agree, the decoder looks at
- * ours. */
+/*
+ * Whether the decoder checks the checksum: the frame's own and the seek table's are both the low
+ * half of the contents' XXH64, so if they are equal, the decoder's check is enough.
+ */
 static bool is_checked(
 	const struct zstd_decoder *d, const struct zstd_frame *f, const struct zstd_header *h)
 {
@@ -99,8 +99,8 @@ bool zstd_decode(struct zstd_decoder *d, const struct zstd_source *s, uint64_t f
 	if (size > most || (h.has_content && h.content != size))
 		return fault_set(fault, FAULT_DATA, "",
 			"zstd frame %" PRIu64 ": the seek table says that it decodes to %" PRIu64
-			" bytes; it %s %" PRIu64,
-			frame, size, h.has_content ? "says" : "holds at most",
+			" bytes; %s %" PRIu64,
+			frame, size, h.has_content ? "its header says" : "its blocks hold at most",
 			h.has_content ? h.content : most);
 	if (!*data && !(*data = malloc(size)))
 		return fault_memory(fault);

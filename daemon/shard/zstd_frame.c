@@ -5,10 +5,9 @@
 #include <zstd.h>
 
 enum {
-	EMPTY_MOST = 1 << 16, /* blocks in a row that hold nothing: a file's zeros look like them */
+	EMPTY_MOST = 1 << 16, /* consecutive empty blocks: zeros in a file look like them */
 };
 
-/* @n bytes are there, ZSTD_HEADER_MOST if the file goes on so far. */
 bool zstd_parse_header(const uint8_t *p, size_t n, struct zstd_header *h)
 {
 	static const uint8_t dictionary_bytes[] = {0, 1, 2, 4}, content_bytes[] = {0, 2, 4, 8};
@@ -48,7 +47,7 @@ bool zstd_parse_header(const uint8_t *p, size_t n, struct zstd_header *h)
 	return true;
 }
 
-/* The next @n bytes, or fewer at the end; NULL if they cannot be read. */
+/* Returns the next *@n bytes, or fewer at the end. NULL: w->fault. */
 static const uint8_t *peek(struct zstd_walk *w, size_t *n)
 {
 	if (*n > w->end - w->at)
@@ -72,7 +71,7 @@ static bool damaged(struct zstd_walk *w, uint64_t frame, const char *what)
 		w->end);
 }
 
-/* From block to block to the end of a frame. @most: what they can decode to. */
+/* Walks over a frame's blocks. *@most: the largest size that they can decode to. */
 static bool walk_blocks(struct zstd_walk *w, uint64_t frame, struct zstd_header *h, uint64_t *most)
 {
 	uint32_t empty = 0;
@@ -86,7 +85,7 @@ static bool walk_blocks(struct zstd_walk *w, uint64_t frame, struct zstd_header 
 		if (!p)
 			return false;
 		if (n < 3)
-			return damaged(w, frame, "it is cut short");
+			return damaged(w, frame, "it is truncated");
 		uint32_t block = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16;
 		uint32_t type = block >> 1 & 3, size = block >> 3;
 
@@ -99,16 +98,16 @@ static bool walk_blocks(struct zstd_walk *w, uint64_t frame, struct zstd_header 
 		h->least += type == 2 ? 0 : size;
 		empty = size > 0 ? 0 : empty + 1;
 		if (empty > EMPTY_MOST)
-			return damaged(w, frame, "too many blocks in a row that hold nothing");
+			return damaged(w, frame, "too many empty blocks in a row");
 		n = 3 + (type == 1 ? 1 : size) + (last && h->has_checksum ? 4 : 0);
 		if (n > w->end - w->at)
-			return damaged(w, frame, "it is cut short: a block goes on after the end");
+			return damaged(w, frame, "it is truncated: a block extends past the end");
 		w->at += n;
 	}
 	return true;
 }
 
-/* What stands at byte @at of @end, where a frame should begin. */
+/* Reports the bytes at byte @at of @end, where a frame should begin. */
 static bool no_frame(
 	const uint8_t *p, size_t n, uint64_t frame, uint64_t at, uint64_t end, struct fault *fault)
 {
@@ -119,11 +118,10 @@ static bool no_frame(
 			frame, at + 4, end, p[4]);
 	return fault_set(fault, FAULT_DATA, "",
 		"zstd frame %" PRIu64 ": no zstd frame begins at byte %" PRIu64 " of %" PRIu64
-		" (magic %08" PRIx32 "; must be %08" PRIx32 "): it is damaged, or cut short",
+		" (magic %08" PRIx32 "; must be %08" PRIx32 "): it is damaged or truncated",
 		frame, at, end, n >= 4 ? bytes_u32(p) : 0, zstd_frame_magic);
 }
 
-/* A frame whose header is @n bytes at @p; without the dictionary it would only look damaged. */
 bool zstd_needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, struct fault *fault)
 {
 	unsigned dictionary = ZSTD_getDictID_fromFrame(p, n);
@@ -131,14 +129,12 @@ bool zstd_needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, struct fa
 	if (dictionary == 0)
 		return false;
 	fault_set(fault, FAULT_DATA, "",
-		"zstd frame %" PRIu64
-		": was compressed with dictionary %u; must be without one: compress it "
-		"again without",
+		"zstd frame %" PRIu64 ": was compressed with dictionary %u, which is not "
+		"supported; compress it without a dictionary",
 		frame, dictionary);
 	return true;
 }
 
-/* A whole frame: its header, and what its blocks can decode to. */
 bool zstd_walk_frame(struct zstd_walk *w, uint64_t frame, struct zstd_header *h, uint64_t *most)
 {
 	size_t n = ZSTD_HEADER_MOST;
@@ -153,7 +149,7 @@ bool zstd_walk_frame(struct zstd_walk *w, uint64_t frame, struct zstd_header *h,
 		return false;
 	}
 	if (h->bytes > w->end - w->at)
-		return damaged(w, frame, "it is cut short: it goes on after the end");
+		return damaged(w, frame, "it is truncated: it extends past the end");
 	w->at += h->bytes;
 	*most = 0;
 	if (h->skippable)

@@ -1,8 +1,7 @@
 /*
- * The shape of a zstd frame: its header, and a walk from block to block to its end. Nothing is
- * decoded.
+ * Parses a zstd frame's header and walks over its blocks, without decoding them.
  *
- * A frame's claims are not trusted: its blocks must be able to hold what it says it decodes to.
+ * A frame's stated size is not trusted: its blocks must be able to hold it.
  */
 #ifndef TOKEND_SHARD_ZSTD_FRAME_H
 #define TOKEND_SHARD_ZSTD_FRAME_H
@@ -10,7 +9,7 @@
 #include "daemon/shard/bytes.h"
 
 enum {
-	ZSTD_BLOCK_MOST = 128 * 1024, /* what a block decodes to at most, by zstd's format */
+	ZSTD_BLOCK_MOST = 128 * 1024, /* largest decoded size of a block, by zstd's format */
 	ZSTD_HEADER_MOST = 18,
 	ZSTD_SKIPPABLE_BYTES = 8, /* magic and length */
 	ZSTD_PEEK_BYTES = 4096,
@@ -19,20 +18,22 @@ enum {
 static const uint32_t zstd_frame_magic = 0xfd2fb528, zstd_skippable_magic = 0x184d2a50;
 
 struct zstd_header {
-	uint64_t bytes;	  /* of itself */
-	bool skippable;	  /* then bytes is all of the frame */
-	bool has_content; /* it says what it decodes to: */
+	uint64_t bytes;	  /* length of the header */
+	bool skippable;	  /* bytes is then the length of the frame */
+	bool has_content; /* it states the decoded size: */
 	uint64_t content;
 	uint64_t block_most;
-	uint64_t least; /* what its blocks decode to at least, once they were walked through */
+	uint64_t least; /* least decoded size of its blocks, after zstd_walk_frame() */
 	bool has_checksum;
 };
 
-/* Parses the @n bytes at @p; there are ZSTD_HEADER_MOST of them unless the file ends sooner. False:
- * no frame begins so. */
+/*
+ * Parses the @n bytes at @p: ZSTD_HEADER_MOST, or fewer at the end of the file. False: not the
+ * header of a frame.
+ */
 bool zstd_parse_header(const uint8_t *p, size_t n, struct zstd_header *h);
 
-/* A walk through @file, a few bytes of it at hand. */
+/* A walk through @file with a small read buffer. */
 struct zstd_walk {
 	const struct bytes *file;
 	uint64_t at, end;
@@ -42,10 +43,15 @@ struct zstd_walk {
 	struct fault *fault;
 };
 
-/* Walks over the frame at w->at. Fills @h, and *@most with what its blocks can decode to. */
+/*
+ * Moves w->at past the frame there, which is number @frame. Fills @h; *@most is the largest size
+ * that its blocks can decode to. False: w->fault.
+ */
 bool zstd_walk_frame(struct zstd_walk *w, uint64_t frame, struct zstd_header *h, uint64_t *most);
-/* A frame whose header is @n bytes at @p. True: it needs a dictionary, which is not supported;
- * @fault says so. */
+/*
+ * Whether the frame with the header at @p (@n bytes) needs a dictionary, which is not supported:
+ * true and @fault.
+ */
 bool zstd_needs_dictionary(const uint8_t *p, size_t n, uint64_t frame, struct fault *fault);
 
 #endif

@@ -8,8 +8,8 @@
 #include <zstd_errors.h>
 
 enum {
-	BLOCK_LEAST = 4, /* bytes that a full block takes at least */
-	SAMPLED = 16,	 /* headers that are compared with the seek table when a file is opened */
+	BLOCK_LEAST = 4, /* least size of a full block, in bytes */
+	SAMPLED = 16,	 /* frames whose headers are compared with the seek table on opening */
 	FOOTER_BYTES = 9,
 };
 
@@ -21,15 +21,13 @@ static bool refuse_large(
 	return fault_set(fault, FAULT_DATA, "",
 		"zstd frame %" PRIu64 " decodes to %s%" PRIu64
 		" bytes; the decode budget is %" PRIu64
-		": compress the file in frames of 256 KiB (`tokctl pack --format zstd`), or raise "
-		"`memory:`, "
-		"of "
-		"which it is a quarter",
+		", a quarter of `memory`: compress the file in frames of 256 KiB (`tokctl pack "
+		"--format zstd`), or raise `memory`",
 		frame, size == UINT64_MAX ? "more than " : "",
 		size == UINT64_MAX ? s->budget : size, s->budget);
 }
 
-/* Notes the next frame: [from, from + length) of the file, @size bytes decoded. */
+/* Appends the next frame: [from, from + length) of the file, @size bytes decoded. */
 static bool add_frame(struct zstd_source *s, uint64_t from, uint64_t length, uint64_t size,
 	uint32_t checksum, struct fault *fault)
 {
@@ -70,7 +68,7 @@ static bool make_frames(struct zstd_source *s, uint64_t room, struct fault *faul
 	return true;
 }
 
-/* The seek table's frame and what is in it. */
+/* A seek table: its offset, number of entries, and their size. */
 struct table {
 	uint64_t at, count;
 	uint32_t entry_bytes;
@@ -145,7 +143,7 @@ static bool add_entries(struct zstd_source *s, const struct table *t, struct fau
 					from, t->at);
 }
 
-/* Some frames' own headers, against the table. */
+/* Compares the headers of a sample of frames with the table. */
 static bool check_headers(const struct zstd_source *s, struct fault *fault)
 {
 	uint64_t step = s->count / SAMPLED + 1;
@@ -178,7 +176,9 @@ static bool check_headers(const struct zstd_source *s, struct fault *fault)
 	return true;
 }
 
-/* What the table says is empty is never read: it must be, or tokens would be lost without a word.
+/*
+ * Frames that are empty by the table are never read, so they must be empty: otherwise tokens would
+ * be lost silently.
  */
 static bool check_empty(const struct zstd_source *s, struct fault *fault)
 {
@@ -216,7 +216,7 @@ static bool read_table(struct zstd_source *s, struct fault *fault)
 	return check_headers(s, fault) && check_empty(s, fault);
 }
 
-/* What a frame that does not say so decodes to: there is no other way than to decode it. */
+/* Finds the decoded size of a frame that does not state it, by decoding it. */
 static bool count_content(struct zstd_source *s, const struct zstd_walk *w, uint64_t from,
 	uint64_t most, uint64_t *size, struct fault *fault)
 {
@@ -249,7 +249,7 @@ static bool count_content(struct zstd_source *s, const struct zstd_walk *w, uint
 	return fine;
 }
 
-/* No table: frame after frame. */
+/* Without a table: walks over all frames. */
 static bool walk_file(struct zstd_source *s, struct fault *fault)
 {
 	struct zstd_walk w = {.file = s->file, .end = s->file->size, .fault = fault};

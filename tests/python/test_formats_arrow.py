@@ -106,7 +106,7 @@ def test_column_names(tmp_path):
     check(table(path, {"a": other, "input_ids": these}), DOCUMENTS)
     check(table(path, {"a": other, "tokens": these}), backwards, "-c", "a")
     table(path, {"a": other, "b": these, 'c\n"': text})
-    assert "no column is called tokens or input_ids, and 2 are of integers" in facts(
+    assert "no column is called tokens or input_ids, and 2 columns hold integers" in facts(
         path, refused=True
     )
     assert 'its columns are: a, b, c?"' in facts(path, refused=True)
@@ -218,7 +218,7 @@ def test_lies_in_it(tmp_path):
     good = path.read_bytes()
     at = good.index(struct.pack("<qq", 101, 1))
     path.write_bytes(good[: at + 8] + bytes(8) + good[at + 16 :])
-    assert "null_count of column 'tokens' is 0, but its validity says that row 0 is null" in facts(
+    assert "null_count of column 'tokens' is 0, but in its validity row 0 is null" in facts(
         path, refused=True
     )
     ibm(path)
@@ -229,7 +229,7 @@ def test_lies_in_it(tmp_path):
     at = good.rindex(struct.pack("<q", last)) - 24 * (len(DOCUMENTS) - 1) - 4
     assert good[at : at + 4] == struct.pack("<I", len(DOCUMENTS))
     path.write_bytes(good[:at] + struct.pack("<I", len(DOCUMENTS) - 1) + good[at + 4 :])
-    assert "what lies between is in no batch" in facts(path, refused=True)
+    assert "the bytes between them belong to no batch" in facts(path, refused=True)
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
@@ -266,7 +266,7 @@ def test_types_refused(tmp_path):
             in facts(path, refused=True)
         )
     table(path, {"x": [pa.array(["a"])]})
-    assert "and 0 are of integers" in facts(path, refused=True)
+    assert "and 0 columns hold integers" in facts(path, refused=True)
     schema = pa.schema([pa.field("tokens", pa.uint32()), pa.field("tokens", pa.int32())])
     with pa.ipc.new_file(str(path), schema) as writer:
         writer.write(
@@ -284,7 +284,7 @@ def test_other_files(tmp_path):
         writer.write(pa.record_batch([pa.array([1], pa.uint32())], schema=schema))
     assert "an Arrow IPC stream" in facts(path, refused=True)
     others = {
-        b"": "magic at its begin is not ARROW1",
+        b"": "instead of ARROW1",
         b"FEA1" + bytes(20): "a Feather file of version 1",
         b"ARROW1": "its size is 6",
     }
@@ -296,7 +296,7 @@ def test_other_files(tmp_path):
     data = path.read_bytes()
     writer.close()
     path.write_bytes(data)
-    assert ": it is cut short, or its writer was not closed" in facts(path, refused=True)
+    assert ": it is truncated, or its writer was not closed" in facts(path, refused=True)
 
 
 def test_cut_short(tmp_path):

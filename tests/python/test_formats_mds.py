@@ -265,7 +265,7 @@ def test_window(tmp_path):
         {"tokens": "ndarray:int32"},
         ({"tokens": row} for row in rows(3, 128, "int32")),
     )
-    assert "say `seq_len: 128` and `extra: 0`" in cat(shard, "-w", "129")
+    assert "set seq_len: 128 and extra: 0" in cat(shard, "-w", "129")
 
 
 def test_lengths_that_differ(tmp_path):
@@ -290,7 +290,7 @@ def test_types_that_differ(tmp_path):
         {"tokens": "ndarray"},
         [{"tokens": np.ones(4, "int32")}, {"tokens": np.ones(4, "uint32")}],
     )
-    assert cat(shard) == "sample 1 has tokens of u32, sample 0 of i32; must be one type"
+    assert cat(shard) == "sample 1 has tokens of u32, sample 0 of i32; all must have the same type"
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -320,7 +320,7 @@ def test_merged(tmp_path, compression):
     )
     shards[3].unlink()
     error = cat(shards[0])
-    assert error.startswith("index.json: shards[3] is '0/") or "no such file is there" in error, (
+    assert error.startswith("index.json: shards[3] is '0/") or "there is no such file" in error, (
         error
     )
 
@@ -371,7 +371,7 @@ def test_other_compressions(tmp_path, compression):
         compression=compression,
     )
     assert shard.name == "shard.00000.mds." + compression
-    assert "is compressed in a way that is not read here" in cat(shard)
+    assert "which is not supported; decompress it" in cat(shard)
     if compression == "bz2":
         raw = shard.with_suffix("")
         raw.write_bytes(bz2.decompress(shard.read_bytes()))
@@ -410,12 +410,12 @@ def test_hashes_of_the_index(tmp_path):
     check([shard], tokens, 64)
     good = shard.read_bytes()
     shard.write_bytes(good[:2000] + bytes([good[2000] ^ 4]) + good[2001:])
-    assert "its raw_data.hashes in index.json says" in cat(shard)
+    assert "raw_data.hashes in index.json is" in cat(shard)
     shard.write_bytes(good)
     at = tmp_path / "d/index.json"
     index = json.loads(at.read_text())
     for hashes, said in (
-        ({"xxh64": 12}, "hashes.xxh64 is a whole number"),
+        ({"xxh64": 12}, "hashes.xxh64 is an integer"),
         ({"xxh64": "-000000000000001"}, "must be 16 hex digits"),
         (["xxh64"], "raw_data.hashes is an array; must be an object"),
     ):
@@ -445,7 +445,7 @@ def test_index_and_files_must_agree(tmp_path):
     assert "is not among the" in cat(stray) and "index.json" in cat(stray)
     stray.unlink()
     shards[1].rename(tmp_path / "gone.mds")
-    assert "shards[1] is 'shard.00001.mds', and no such file is there" in cat(shards[0])
+    assert "shards[1] is 'shard.00001.mds', but there is no such file" in cat(shards[0])
     (tmp_path / "gone.mds").rename(shards[1])
     shutil.copy(
         shards[0], shards[1]

@@ -164,7 +164,7 @@ def test_not_in_a_row(tmp_path, dtype, order):
     seen = check(path, [SEQUENCES[i] for i in order])
     row = order in ([5, 6, 7], [0, 1, 2, 5], [6], [])
     assert seen["plain"] == (row and dtype in (numpy.uint16, numpy.int32))
-    assert ("lie in no sequence" in seen["note"]) == (
+    assert ("are in no sequence" in seen["note"]) == (
         sum(len(SEQUENCES[i]) for i in order) < sum(map(len, SEQUENCES))
     )
 
@@ -181,12 +181,12 @@ def test_compressed(tmp_path):
 def test_orphans(tmp_path):
     path = write(tmp_path)
     assert "is a Megatron index, " in facts(tmp_path / "a.idx", refused=True)
-    assert "name the .bin" in facts(tmp_path / "a.idx", "-f", "megatron", refused=True)
+    assert "give the .bin" in facts(tmp_path / "a.idx", "-f", "megatron", refused=True)
     (tmp_path / "a.idx").unlink()
-    assert "has no .idx beside it" in facts(path, "-f", "megatron", refused=True)
+    assert "has no .idx next to it" in facts(path, "-f", "megatron", refused=True)
     assert facts(path)["format"] == "flat"
     (tmp_path / "a.idx").mkdir()
-    assert "a.idx: is no regular file" in facts(path, refused=True)
+    assert "a.idx: is not a regular file" in facts(path, refused=True)
 
 
 def test_unfinished(tmp_path):
@@ -202,7 +202,7 @@ def test_unfinished(tmp_path):
 @pytest.mark.parametrize("dtype, code", [(numpy.float32, 7), (numpy.float64, 6)])
 def test_floats(tmp_path, dtype, code):
     path = write(tmp_path, dtype=dtype)
-    assert f"dtype is {code} (f{8 * dtype().itemsize}), which is no integer" in facts(
+    assert f"dtype is {code} (f{8 * dtype().itemsize}), which is not an integer type" in facts(
         path, refused=True
     )
 
@@ -216,6 +216,6 @@ def test_cut_short(tmp_path):
         assert facts(path, refused=True).startswith(".idx: ")
     (tmp_path / "a.idx").write_bytes(index)
     os.truncate(path, path.stat().st_size - 2)
-    assert "2372 tokens of u16 in all; the .bin has 4742 bytes, which is 2371" in facts(
+    assert "2372 tokens of u16 in total; the .bin has 4742 bytes, which is 2371" in facts(
         path, refused=True
     )

@@ -58,9 +58,9 @@ def test_numpy_refused(tmp_path):
 
     assert "big-endian" in refused(TOKENS.astype(">i4"))
     assert "fortran_order is True" in refused(numpy.asfortranarray(TOKENS[:100].reshape(10, 10)))
-    assert "objects, a pickle" in refused(numpy.array([1, "a"], dtype=object), allow_pickle=True)
+    assert "pickled objects" in refused(numpy.array([1, "a"], dtype=object), allow_pickle=True)
     assert "structured" in refused(numpy.zeros(3, dtype=[("tokens", "<u2"), ("mask", "?")]))
-    assert "no integer" in refused(TOKENS.astype("<f4"))
+    assert "not an integer type" in refused(TOKENS.astype("<f4"))
     assert "0 dimensions" in refused(numpy.array(3))
     assert "3 dimensions" in refused(numpy.zeros((2, 2, 2), "<u2"))
     assert "token 3 is -100; must be 0 to" in refused(numpy.array([1, 2, 3, -100, 4]))
@@ -272,9 +272,7 @@ def test_zeros_behind_a_header_end(tmp_path):
     with open(tmp_path / "a.bin.zst", "wb") as file:
         file.write(bytes.fromhex("28b52ffd0088"))
         file.truncate(3 << 33)
-    assert "too many blocks in a row that hold nothing" in facts(
-        tmp_path / "a.bin.zst", refused=True
-    )
+    assert "too many empty blocks in a row" in facts(tmp_path / "a.bin.zst", refused=True)
 
 
 def test_bombs_cost_nothing(tmp_path):
@@ -306,8 +304,9 @@ def test_zstd_program(tmp_path):
     same(tmp_path / "b.bin.zstd", TOKENS)
     same(tmp_path / "c.bin", numpy.tile(TOKENS, 3))
     for name in ("a.bin.zst", "b.bin.zstd"):
-        assert "the decode budget is 60000: compress the file in frames of 256 KiB" in facts(
-            tmp_path / name, "-b", "60000", refused=True
+        assert (
+            "the decode budget is 60000, a quarter of `memory`: compress the file in frames of "
+            "256 KiB" in facts(tmp_path / name, "-b", "60000", refused=True)
         )
 
 

@@ -429,7 +429,7 @@ def test_inspect(shared, kinds):
     put(place.file("broken", "x.npy"), bytes(40))
     put(place.file("broken", "x.csv.gz"), gzip.compress(b"0,20\r\n20,21\r\n"))
     code, out, err = run(TOKCTL, "inspect", "--json", place.file("broken"))
-    problems = ["x.csv.gz:2: end is 21; must be at most 20, the shard's tokens"]
+    problems = ["x.csv.gz:2: end is 21; must be at most 20, the number of tokens in the shard"]
     assert (code, json.loads(out)["problems"]) == (1, problems), "inspect: bounds beyond the shard"
 
 
@@ -504,12 +504,12 @@ def test_damaged(place):
         "lost mask": "had its loss mask when it was listed and has none now",
         "lost list": "had its list of document bounds when it was listed and has none now",
         "lost index": "had its index of documents when it was listed and has none now",
-        "decreasing": "x.csv.gz:2: start is 5; must be at least 20, the end of the row before it",
+        "decreasing": "x.csv.gz:2: start is 5; must be at least 20, the end of the previous row",
         "beyond": (
             f"x.csv.gz:1: end is {len(good.tokens) + 1}; must be at most {len(good.tokens)}, the "
-            "shard's tokens"
+            "number of tokens in the shard"
         ),
-        "text": "x.csv.gz:1: start is 'start'; must be a whole number below 2^64",
+        "text": "x.csv.gz:1: start is 'start'; must be an integer below 2^64",
         "value": " is 2; must be 0 or 1",
     }.items():
         assert has(

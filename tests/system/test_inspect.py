@@ -219,7 +219,7 @@ def test_named(place):
     os.rename(place.file("nn/c.bin"), place.file("nn/[c].bin"))
     assert said("nn/[c].bin") == [("nn/[c].bin", "megatron")], "what is there is no pattern"
     line = said("n/deep/b.bin", "n/a.idx", code=1)[1][2]
-    assert has(line, "is a Megatron index, but no shard that it belongs to (.bin)"), (
+    assert has(line, "is a Megatron index, but its shard (.bin)"), (
         "an index without its shard is no shard"
     )
     path = place.file("named.jsonl")
@@ -253,9 +253,9 @@ def test_named(place):
     ):
         raw.write(bytes(80))
         packed.write(zstandard.compress(bytes(80)))
-    assert has(said("twins", code=1)[0][2], "a.bin.zst: lies beside a.bin: the same tokens"), (
-        "a shard beside its compressed self"
-    )
+    assert has(
+        said("twins", code=1)[0][2], "a.bin.zst: exists uncompressed too, as a.bin, so its tokens"
+    ), "a shard beside its compressed self"
     assert said("twins/*.zst") == [("twins/a.bin.zst", "flat")], "of which a pattern names one"
     for ending, read in ((".bin", "flat"), (".ds", "datatrove"), (".bin.zst", "flat")):
         name = "n" * (255 - len(ending)) + ending
@@ -310,8 +310,8 @@ def test_dictionary(place):
         with open(place.file(name + ".bin.zst"), "wb") as f:
             f.write(frame + end)
         problem = (
-            f"zstd frame 0: was compressed with dictionary {trained.dict_id()}; must be without "
-            "one: compress it again without"
+            f"zstd frame 0: was compressed with dictionary {trained.dict_id()}, which is not "
+            "supported; compress it without a dictionary"
         )
         assert inspect(place.file(name + ".bin.zst"), code=1)[0]["problems"] == [problem], (
             f"a dictionary is named ({name})"
@@ -500,7 +500,7 @@ def test_masks(place):
     assert has(
         said("om/data/x/c.npy", "-c", config)[0][1][0],
         "has no loss mask: ",
-        "masks/x/c.npy is not there",
+        "masks/x/c.npy does not exist",
     ), "one that is missing"
     assert said("om/data", "--deep", code=0) == [(None, [])] * 3, "nobody asks without the config"
 
@@ -510,5 +510,5 @@ def test_masks(place):
     )
     put("om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n")[:-9])
     assert said("om/data/x/a.npy") == [
-        (None, ["a.csv.gz: ends within its gzip data: it is cut short"])
+        (None, ["a.csv.gz: is truncated: it ends within its gzip data"])
     ], "a list that is cut short"

@@ -195,11 +195,11 @@ CASES = {
     "frames of zstd": (zstd_tool, "a.bin.zst", middle_of, True, "frame"),
     "the seek table": (seekable(".bin.zst", raw, 16_384), "a.bin.zst", end_of, False, "seek table"),
     "a small one of MDS": (mds_hashed(SMALL_ROWS), "shard.00000.mds.zstd", unnoticed_in, False,
-    "index.json says"),
+    "hashes in index.json is"),
     "a plain one of MDS": (mds_hashed(SMALL_ROWS, None), "shard.00000.mds", end_of, False,
-    "index.json says"),
+    "hashes in index.json is"),
     "a hash of MDS": (mds_hashed(MDS_ROWS), "shard.00000.mds.zstd", middle_of, False,
-    "index.json says"),
+    "hashes in index.json is"),
 }  # fmt: skip
 
 

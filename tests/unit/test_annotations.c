@@ -174,38 +174,33 @@ static void gzip_may_lie_in_pieces(void **state)
 static const struct {
 	const char *text, *why;
 } bad_bounds[] = {
-	{"0,101\n", ROW(1) "end is 101; must be at most 100, the shard's tokens"},
-	{"0,18446744073709551615\n",
-		ROW(1) "end is 18446744073709551615; must be at most 100, the shard's tokens"},
+	{"0,101\n", ROW(1) "end is 101; must be at most 100, the number of tokens in the shard"},
+	{"0,18446744073709551615\n", ROW(1) "end is 18446744073709551615; must be at most 100, the "
+					    "number of tokens in the shard"},
 	{"0,18446744073709551616\n",
-		ROW(1) "end is '18446744073709551616'; must be a whole number below 2^64"},
+		ROW(1) "end is '18446744073709551616'; must be an integer below 2^64"},
 	{"9223372036854775809,9223372036854775809\n",
-		ROW(1) "end is 9223372036854775809; must be at most 100, the shard's tokens"},
+		ROW(1) "end is 9223372036854775809; must be at most 100, the number of tokens in "
+		       "the shard"},
 	{"0,5\n5,4\n", ROW(2) "end is 4; must be at least 5, its start"},
-	{"0,5\n4,9\n",
-		ROW(2) "start is 4; must be at least 5, the end of the row before it: documents "
-		       "ascend and do not "
-		       "overlap"},
-	{"50,60\n0,50\n",
-		ROW(2) "start is 0; must be at least 60, the end of the row before it: documents "
-		       "ascend and do "
-		       "not overlap"},
-	{"7,7\n6,9\n",
-		ROW(2) "start is 6; must be at least 7, the end of the row before it: documents "
-		       "ascend and do not "
-		       "overlap"},
-	{"start,end\n0,5\n", ROW(1) "start is 'start'; must be a whole number below 2^64"},
-	{"0,5\n\n5,9\n", ROW(2) "start is ''; must be a whole number below 2^64"},
-	{"0,5\n9\n", ROW(2) "end is ''; must be a whole number below 2^64"},
-	{"0,\n", ROW(1) "end is ''; must be a whole number below 2^64"},
-	{"-1,5\n", ROW(1) "start is '-1'; must be a whole number below 2^64"},
-	{"0,5 \n", ROW(1) "end is '5 '; must be a whole number below 2^64"},
-	{"0,1e1\n", ROW(1) "end is '1e1'; must be a whole number below 2^64"},
-	{"0;5\n", ROW(1) "start is '0;5'; must be a whole number below 2^64"},
-	{"0,\"a\tb\n\033[31m\"\n", ROW(1) "end is 'a?b??[31m'; must be a whole number below 2^64"},
+	{"0,5\n4,9\n", ROW(2) "start is 4; must be at least 5, the end of the previous row: "
+			      "documents must ascend and not overlap"},
+	{"50,60\n0,50\n", ROW(2) "start is 0; must be at least 60, the end of the previous row: "
+				 "documents must ascend and not overlap"},
+	{"7,7\n6,9\n", ROW(2) "start is 6; must be at least 7, the end of the previous row: "
+			      "documents must ascend and not overlap"},
+	{"start,end\n0,5\n", ROW(1) "start is 'start'; must be an integer below 2^64"},
+	{"0,5\n\n5,9\n", ROW(2) "start is ''; must be an integer below 2^64"},
+	{"0,5\n9\n", ROW(2) "end is ''; must be an integer below 2^64"},
+	{"0,\n", ROW(1) "end is ''; must be an integer below 2^64"},
+	{"-1,5\n", ROW(1) "start is '-1'; must be an integer below 2^64"},
+	{"0,5 \n", ROW(1) "end is '5 '; must be an integer below 2^64"},
+	{"0,1e1\n", ROW(1) "end is '1e1'; must be an integer below 2^64"},
+	{"0;5\n", ROW(1) "start is '0;5'; must be an integer below 2^64"},
+	{"0,\"a\tb\n\033[31m\"\n", ROW(1) "end is 'a?b??[31m'; must be an integer below 2^64"},
 	{"1111111111111111111111111111111111,5\n",
-		ROW(1) "start is '111111111111111111111111'; must be a whole number below 2^64"},
-	{"0,5,\"a\n5,9,b\n", ROW(1) "ends inside quotes: it is cut short"},
+		ROW(1) "start is '111111111111111111111111'; must be an integer below 2^64"},
+	{"0,5,\"a\n5,9,b\n", ROW(1) "ends inside quotes: the file is truncated"},
 };
 
 static void refused(struct files *f, uint64_t tokens, const char *expected)
@@ -228,25 +223,25 @@ static void broken_bounds_are_refused(void **state)
 		refused(f, TOKENS, bad_bounds[i].why);
 	}
 	files_put(f, "a.csv.gz", "", 0);
-	refused(f, TOKENS, "a.csv.gz: ends within its gzip data: it is cut short");
+	refused(f, TOKENS, "a.csv.gz: is truncated: it ends within its gzip data");
 	files_put(f, "a.csv.gz", text, 4);
-	refused(f, TOKENS, "a.csv.gz: is no gzip file, or damaged: incorrect header check");
+	refused(f, TOKENS, "a.csv.gz: is not a gzip file, or is damaged: incorrect header check");
 	files_put(f, "a.csv.gz", zlib, sizeof(zlib));
-	refused(f, TOKENS, "a.csv.gz: is no gzip file, or damaged: incorrect header check");
+	refused(f, TOKENS, "a.csv.gz: is not a gzip file, or is damaged: incorrect header check");
 	n = pack(text, 4, packed, sizeof(packed));
 	for (size_t cut = 1; cut < n; cut++) {
 		files_put(f, "a.csv.gz", packed, cut);
-		refused(f, TOKENS, "a.csv.gz: ends within its gzip data: it is cut short");
+		refused(f, TOKENS, "a.csv.gz: is truncated: it ends within its gzip data");
 	}
 	packed[n] = 'x';
 	files_put(f, "a.csv.gz", packed, n + 1);
-	refused(f, TOKENS, "a.csv.gz: ends within its gzip data: it is cut short");
+	refused(f, TOKENS, "a.csv.gz: is truncated: it ends within its gzip data");
 	packed[n - 8] ^= 1;
 	files_put(f, "a.csv.gz", packed, n);
-	refused(f, TOKENS, "a.csv.gz: is no gzip file, or damaged: incorrect data check");
+	refused(f, TOKENS, "a.csv.gz: is not a gzip file, or is damaged: incorrect data check");
 	assert_int_equal(remove(files_path(f, "a.csv.gz")), 0);
 	assert_int_equal(mkdir(files_path(f, "a.csv.gz"), 0755), 0);
-	refused(f, TOKENS, "a.csv.gz: is no regular file; a shard must be one");
+	refused(f, TOKENS, "a.csv.gz: is not a regular file; a shard must be one");
 }
 
 /* Millions of rows that gzip packs into nothing: none of them is kept. */
@@ -488,8 +483,8 @@ static void broken_masks_are_refused(void **state)
 
 	files_put(f, "a.bin", tokens, sizeof(tokens));
 	mask_refused(f, &hint,
-		"has no loss mask: %s/masks/a.bin is not there; must be one for each shard of the "
-		"dataset");
+		"has no loss mask: %s/masks/a.bin does not exist; label_mask must have one for "
+		"each shard of the dataset");
 	files_put(f, "masks/a.bin", whole, TOKENS - 1);
 	mask_refused(f, &hint,
 		"its loss mask a.bin: its size is 99 bytes; must be 100, one for each token of the "
@@ -501,31 +496,24 @@ static void broken_masks_are_refused(void **state)
 	npy_head(whole, "<u2", "(100,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
 	mask_refused(
-		f, &hint, "its loss mask a.bin: NumPy header: descr is '<u2'; must be |b1, bool");
+		f, &hint, "its loss mask a.bin: NumPy header: descr is '<u2'; must be |b1 (bool)");
 	npy_head(whole, "|b1", "(101,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
 	mask_refused(f, &hint,
-		"its loss mask a.bin: NumPy header: shape is (101, …) of 1 dimensions with 100 "
-		"bytes after "
-		"it; must be "
-		"(100,), "
-		"one for each token of the shard");
+		"its loss mask a.bin: NumPy header: shape is (101, …) of 1 dimensions, and the "
+		"file has 100 bytes after the header; must be (100,), one for each token of the "
+		"shard");
 	npy_head(whole, "|b1", "(10, 10)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole));
 	mask_refused(f, &hint,
-		"its loss mask a.bin: NumPy header: shape is (10, …) of 2 dimensions with 100 "
-		"bytes after "
-		"it; must be "
-		"(100,), "
-		"one for each token of the shard");
+		"its loss mask a.bin: NumPy header: shape is (10, …) of 2 dimensions, and the file "
+		"has 100 bytes after the header; must be (100,), one for each token of the shard");
 	npy_head(whole, "|b1", "(100,)");
 	files_put(f, "masks/a.bin", whole, sizeof(whole) - 1);
 	mask_refused(f, &hint,
-		"its loss mask a.bin: NumPy header: shape is (100, …) of 1 dimensions with 99 "
-		"bytes after "
-		"it; must be "
-		"(100,), "
-		"one for each token of the shard");
+		"its loss mask a.bin: NumPy header: shape is (100, …) of 1 dimensions, and the "
+		"file has 99 bytes after the header; must be (100,), one for each token of the "
+		"shard");
 
 	/* Values are seen where they are served, and nowhere else. */
 	memset(whole, 1, sizeof(whole));
@@ -543,9 +531,8 @@ static void broken_masks_are_refused(void **state)
 	assert_int_equal(truncate(files_path(f, "masks/a.bin"), 50), 0);
 	assert_false(shard_loss_mask(s, 0, 60, mask, &fault));
 	assert_int_equal(fault.error, EIO);
-	assert_string_equal(fault.text,
-		"its loss mask a.bin: ends at byte 50 but was 100 bytes long when it was "
-		"opened: it was truncated");
+	assert_string_equal(fault.text, "its loss mask a.bin: was truncated: it ends at byte 50, "
+					"but had 100 bytes when it was opened");
 	shard_close(s);
 	close(fd);
 }

@@ -9,16 +9,16 @@ static const struct {
 	uint64_t value;
 	const char *why;
 } broken[] = {
-	{END_MAGIC, 1, 'B', "magic at its end is not ARROW1 but 'BRROW1': it is cut short"},
-	{END_MAGIC, 6, 0, "magic at its end"},
+	{END_MAGIC, 1, 'B', "ends with 'BRROW1' instead of ARROW1: it is truncated"},
+	{END_MAGIC, 6, 0, "' instead of ARROW1: it is truncated"},
 	{FOOTER_LENGTH, 4, 0, "footer length is 0; must be 1 to"},
 	{FOOTER_LENGTH, 4, UINT32_MAX, "footer length is -1; must be 1 to"},
 	{FOOTER_LENGTH, 4, INT32_MAX, "footer length is 2147483647; must be 1 to"},
-	{FOOTER_LENGTH, 4, 3, "footer: its root is at byte 0 of it; it has 3 bytes"},
-	{FOOTER_ROOT, 4, 0, "footer: offset of its root is 0 at byte 0; must be 4 or more"},
+	{FOOTER_LENGTH, 4, 3, "footer: its root is at byte 0, outside its 3 bytes"},
+	{FOOTER_ROOT, 4, 0, "footer: offset of its root is 0 at byte 0; must be at least 4"},
 	{FOOTER_ROOT, 4, UINT32_MAX, "footer: offset of its root is 4294967295"},
 	{FOOTER_ROOT, 4, 100000,
-		"footer: offset of its root is 100000 at byte 0; must be 4 or more and stay "
+		"footer: offset of its root is 100000 at byte 0; must be at least 4 and stay "
 		"within"},
 	{FOOTER_VTABLE, 4, INT32_MAX, "footer: vtable of its root is at byte -"},
 	{FOOTER_VTABLE, 4, 0x80000000, "footer: vtable of its root is at byte 21474836"},
@@ -26,7 +26,8 @@ static const struct {
 	{FOOTER_VTABLE_BYTES, 2, 65535, "footer: vtable size of its root is 65535"},
 	{FOOTER_BYTES, 2, 3, "footer: table size of its root is 3"},
 	{FOOTER_BYTES, 2, 65535, "footer: table size of its root is 65535"},
-	{FOOTER_BYTES, 2, 4, "footer: version is at byte 4 of its table; must be within 4 to 4"},
+	{FOOTER_BYTES, 2, 4,
+		"footer: version is at byte 4 of its table; must be within bytes 4 to 4"},
 	{FOOTER_SCHEMA_SLOT, 2, 0, "footer: schema is absent"},
 	{FOOTER_SCHEMA_SLOT, 2, 2, "footer: schema is at byte 2 of its table"},
 	{FOOTER_SCHEMA_SLOT, 2, 12, "footer: schema is at byte 12 of its table"},
@@ -39,12 +40,14 @@ static const struct {
 		"footer: recordBatches has 4294967295 items of 24 bytes; the bytes after it hold "
 		"at most 3"},
 	{BATCHES_COUNT, 4, 4, "footer: recordBatches has 4 items of 24 bytes"},
-	{BLOCK_OFFSET, 8, 0, "footer: offset of batch 0 is 0; must be a multiple of 8, 8 (where"},
+	{BLOCK_OFFSET, 8, 0,
+		"footer: offset of batch 0 is 0; must be a multiple of 8, at least 8 (the end"},
 	{BLOCK_OFFSET, 8, 12, "footer: offset of batch 0 is 12; must be a multiple of 8"},
 	{BLOCK_OFFSET, 8, UINT64_MAX - 7, "footer: offset of batch 0 is -8"},
 	{BLOCK_OFFSET, 8, INT64_MAX - 7, "footer: offset of batch 0 is 9223372036854775800"},
 	{BLOCK_2_OFFSET, 8, 8,
-		"footer: offset of batch 2 is 8; must be a multiple of 8, "}, /* the first again */
+		"footer: offset of batch 2 is 8; must be a multiple of 8, at least "}, /* the first
+											  again */
 	{BLOCK_METADATA, 4, 0, "footer: metaDataLength of batch 0 is 0"},
 	{BLOCK_METADATA, 4, 8,
 		"footer: metaDataLength of batch 0 is 8; must be a multiple of 8, more than 8"},
@@ -56,16 +59,15 @@ static const struct {
 	{BLOCK_BODY, 8, 1 << 20, "footer: bodyLength of batch 0 is 1048576"},
 	{BLOCK_BODY, 8, INT64_MAX - 7, "footer: bodyLength of batch 0 is 9223372036854775800"},
 	{BLOCK_BODY, 8, 33, "footer: bodyLength of batch 0 is 33"},
-	{BLOCK_BODY, 8, 24, "batch 0: bodyLength is 32; must be 24, the footer's"},
+	{BLOCK_BODY, 8, 24, "batch 0: bodyLength is 32; must be 24, as in the footer"},
 	{SCHEMA_VTABLE, 4, INT32_MAX, "footer: vtable of schema is at byte -"},
 	{SCHEMA_ENDIANNESS, 2, 1, "footer: endianness is 1, big; must be 0, little"},
 	{SCHEMA_ENDIANNESS, 2, 2, "footer: endianness is 2; must be 0, little"},
 	{SCHEMA_FIELDS, 4, 3, "footer: offset of fields is 3"},
 	{SCHEMA_FIELDS_SLOT, 2, 0,
-		"no column is called tokens or input_ids, and 0 are of integers"},
+		"no column is called tokens or input_ids, and 0 columns hold integers"},
 	{FIELDS_COUNT, 4, 1,
-		"and 0 are of integers; say which holds the tokens with `column:`; its columns "
-		"are: text"},
+		"and 0 columns hold integers; set `column` to the one with the tokens, of: text"},
 	{FIELDS_COUNT, 4, UINT32_MAX, "footer: fields has 4294967295 items of 4 bytes"},
 	{FIELDS_0, 4, 0, "footer: offset of a column is 0"},
 	{FIELDS_1, 4, UINT32_MAX, "footer: offset of a column is 4294967295"},
@@ -88,14 +90,14 @@ static const struct {
 	{BITS, 4, 24, "footer: bitWidth of an int is 24"},
 	{BITS, 4, UINT32_MAX, "footer: bitWidth of an int is -1"},
 	{BITS, 4, 64,
-		"batch 0: length is 3 rows; the values of column 'tokens' have 12 bytes, which is "
-		"1 of u64"},
+		"batch 0: length is 3 rows, but the values of column 'tokens' have 12 bytes, which "
+		"is 1 of u64"},
 	{PREFIX, 4, 0, "batch 0: its metadata's length is 0"},
 	{PREFIX, 4, 0xfffffffe, "batch 0: its metadata's length is -2; must be 1 to"},
 	{PREFIX_LENGTH, 4, 0, "batch 0: its metadata's length is 0"},
 	{PREFIX_LENGTH, 4, UINT32_MAX, "batch 0: its metadata's length is -1"},
 	{PREFIX_LENGTH, 4, 4096, "batch 0: its metadata's length is 4096; must be 1 to"},
-	{PREFIX_LENGTH, 4, 1, "batch 0: its root is at byte 8 of it; it has 9 bytes"},
+	{PREFIX_LENGTH, 4, 1, "batch 0: its root is at byte 8, outside its 9 bytes"},
 	{MESSAGE_ROOT, 4, 1 << 20, "batch 0: offset of its root is 1048576 at byte 8"},
 	{MESSAGE_VTABLE, 4, 0x7fff, "batch 0: vtable of its root is at byte -"},
 	{MESSAGE_VERSION, 2, 1, "batch 0: version is 1; must be 3 or 4"},
@@ -103,12 +105,12 @@ static const struct {
 	{MESSAGE_TYPE, 1, 0, "batch 0: header_type is 0"},
 	{MESSAGE_HEADER, 4, 0, "batch 0: offset of header is 0"},
 	{MESSAGE_HEADER_SLOT, 2, 0, "batch 0: header is absent"},
-	{MESSAGE_BODY, 8, UINT64_MAX, "batch 0: bodyLength is -1; must be 32, the footer's"},
+	{MESSAGE_BODY, 8, UINT64_MAX, "batch 0: bodyLength is -1; must be 32, as in the footer"},
 	{BATCH_LENGTH, 8, UINT64_MAX, "batch 0: length is -1; must be 0 or more"},
-	{BATCH_LENGTH, 8, 4, "batch 0: length of column 'tokens' is 3; must be 4, the batch's"},
+	{BATCH_LENGTH, 8, 4, "batch 0: length of column 'tokens' is 3; must be 4, as the batch's"},
 	{BATCH_LENGTH, 8, INT64_MAX, "batch 0: length of column 'tokens' is 3"},
 	{BATCH_LENGTH_SLOT, 2, 0,
-		"batch 0: length of column 'tokens' is 3; must be 0, the batch's"},
+		"batch 0: length of column 'tokens' is 3; must be 0, as the batch's"},
 	{NODES, 4, 1 << 16, "batch 0: offset of nodes is 65536"},
 	{NODES_COUNT, 4, 1, "batch 0: nodes has 1 items; its columns need 2"},
 	{NODES_COUNT, 4, 1 << 28,
@@ -128,10 +130,10 @@ static const struct {
 	{VALUES_LENGTH, 8, 17, "batch 0: values of column 'tokens' are 17 bytes from byte 16"},
 	{VALUES_LENGTH, 8, UINT64_MAX, "batch 0: values of column 'tokens' are -1 bytes"},
 	{VALUES_LENGTH, 8, 11,
-		"batch 0: length is 3 rows; the values of column 'tokens' have 11 bytes, which is "
-		"2 of u32"},
+		"batch 0: length is 3 rows, but the values of column 'tokens' have 11 bytes, which "
+		"is 2 of u32"},
 	{VALUES_LENGTH, 8, 0,
-		"batch 0: length is 3 rows; the values of column 'tokens' have 0 bytes"},
+		"batch 0: length is 3 rows, but the values of column 'tokens' have 0 bytes"},
 	{COMPRESSION_SLOT, 2, 20, "batch 0: its body is compressed (LZ4_FRAME)"},
 	{VARIADIC_SLOT, 2, 24, "batch 0: variadicBufferCounts has 1 items; its columns need 0"},
 };
@@ -217,7 +219,7 @@ static void test_nested_schemas(void **state)
 		"its schema has more than 64 levels");
 	put_nested(&p, 60, 2); /* 2^60 of them */
 	assert_refused(files_put(*state, "a.arrow", p.at, p.n), NULL,
-		"its schema has more than 65536 columns, nested ones counted");
+		"its schema has more than 65536 columns, nested ones included");
 }
 
 static void test_sizes(void **state)
@@ -282,8 +284,7 @@ static void test_directory(void **state)
 	shard_list_free(&list);
 	assert_int_equal(unlink(files_path(f, "web/a.arrow")), 0);
 	assert_false(shard_list_read(&list, f->directory, &fault));
-	assert_non_null(
-		strstr(fault.text, "is a table of counts, but no shard that it belongs to"));
+	assert_non_null(strstr(fault.text, "is a table of counts, but its shard"));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, files_set_up, files_tear_down)

@@ -172,8 +172,8 @@ static void test_links(void **state)
 
 	assert_int_equal(symlink("../../d", in(p, "far/deep/back")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
-		"6: streams.train.datasets[0].path: DIR/d/dir/back: is a link back to a directory "
-		"that it lies in; remove it; must be a file, a directory or a glob that can be "
+		"6: streams.train.datasets[0].path: DIR/d/dir/back: is a link to a directory that "
+		"contains it; remove the link; must be a file, a directory or a glob that can be "
 		"read");
 	unlink(in(p, "far/deep/back"));
 	assert_int_equal(symlink("nowhere", in(p, "d/gone.bin")), 0);
@@ -242,11 +242,11 @@ static void test_widths(void **state)
 	assert_true(dataset_is_plain(&s->dataset[1], 0));
 	assert_int_equal(s->dataset[1].table.tokens[0], 10);
 	assert_refused(p, LEN8, "      - {name: c, path: c.bin}",
-		"6: streams.train.datasets[0].path: DIR/c.bin: its size, 41 bytes, is no multiple "
-		"of 2 (a token of u16): it is cut short, or `dtype` is wrong");
+		"6: streams.train.datasets[0].path: DIR/c.bin: 41 bytes is not a multiple of 2 "
+		"(dtype u16); the file is truncated: write it again");
 	assert_refused(p, LEN8, "      - {name: d, path: d.bin, dtype: u32}",
-		"6: streams.train.datasets[0].path: DIR/d.bin: its size, 42 bytes, is no multiple "
-		"of 4 (a token of u32): it is cut short, or `dtype` is wrong");
+		"6: streams.train.datasets[0].path: DIR/d.bin: 42 bytes is not a multiple of 4 "
+		"(dtype u32); set dtype: u16?");
 	assert_refused(p, LEN8 "\n    eos: 65536\n    documents: true",
 		"      - {name: a, path: a.bin}",
 		"5: streams.train.eos: 65536 is no u16 token, so no document of dataset a would "
@@ -348,7 +348,7 @@ static void test_loss_masks(void **state)
 	assert_refused(p, LEN8 "\n    loss_mask: true",
 		"      - {name: i, path: i/a.ds, label_mask: masks}",
 		"7: streams.train.datasets[0].path: DIR/i/a.ds: has no loss mask: DIR/masks/a.ds "
-		"is not there; must be one for each shard of the dataset");
+		"does not exist; label_mask must have one for each shard of the dataset");
 	assert_refused(p, LEN8 "\n    loss_mask: true",
 		"      - {name: d, path: d, label_mask: d/x/}",
 		"7: streams.train.datasets[0].label_mask: DIR/d/x/b.npy lies in it and is among "
@@ -371,9 +371,9 @@ static void test_format(void **state)
 
 	make(p, "a.tokens", 40);
 	assert_refused(p, LEN8, "      - {name: a, path: a.tokens}",
-		"6: streams.train.datasets[0].path: DIR/a.tokens: is of no known format (megatron, "
-		"npy, llmc, arrow, datatrove, mds, flat; flat ones have names that end in .bin or "
-		".npy); move it away, or say `format: flat` if it is plain tokens");
+		"6: streams.train.datasets[0].path: DIR/a.tokens: has no known format (megatron, "
+		"npy, llmc, arrow, datatrove, mds, flat; a flat file's name ends in .bin or .npy); "
+		"move it away, or set `format: flat` if it holds plain tokens");
 	assert_int_equal(open_good(p, LEN8, "      - {name: a, path: a.tokens, format: flat}")
 				 ->dataset->table.tokens[0],
 		20);
@@ -382,8 +382,8 @@ static void test_format(void **state)
 		"of: megatron, npy, llmc, arrow, datatrove, mds, flat");
 	assert_int_equal(mkfifo(in(p, "pipe.bin"), 0644), 0);
 	assert_refused(p, LEN8, "      - {name: a, path: pipe.bin}",
-		"6: streams.train.datasets[0].path: DIR/pipe.bin: is no regular file; a shard must "
-		"be one");
+		"6: streams.train.datasets[0].path: DIR/pipe.bin: is not a regular file; a shard "
+		"must be one");
 }
 
 /* Files of other formats are not read as tokens, unless the config insists. */
@@ -406,8 +406,8 @@ static void test_foreign(void **state)
 		write_file(p, files[i].file, bytes, sizeof(bytes));
 		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s}", files[i].file);
 		snprintf(expected, sizeof(expected),
-			"6: streams.train.datasets[0].path: DIR/%s: is %s, which is no shard of "
-			"tokens; move it away, or say `format: flat` if it is plain tokens",
+			"6: streams.train.datasets[0].path: DIR/%s: is %s, not a shard of tokens; "
+			"move it away, or set `format: flat` if it holds plain tokens",
 			files[i].file, files[i].kind);
 		assert_refused(p, LEN8, datasets, expected);
 		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s, format: flat}",

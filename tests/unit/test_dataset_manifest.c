@@ -80,25 +80,25 @@ static void test_manifest_faults(void **state)
 	static const struct {
 		const char *text, *expected;
 	} faults[] = {
-		{A_LINE "{\"path\":\n", "DIR/m.jsonl:2: its JSON is broken at byte 9: unexpected "
-					"token near end of file"},
-		{A_LINE "\n", "DIR/m.jsonl:2: its JSON is broken at byte 1: unexpected token near "
-			      "end of file"},
-		{"[]\n", "DIR/m.jsonl:1: its JSON is an array; must be an object"},
+		{A_LINE "{\"path\":\n",
+			"DIR/m.jsonl:2: invalid JSON at byte 9: unexpected token near end of file"},
+		{A_LINE "\n",
+			"DIR/m.jsonl:2: invalid JSON at byte 1: unexpected token near end of file"},
+		{"[]\n", "DIR/m.jsonl:1: is an array; must be a JSON object"},
 		{A_LINE "{}", "DIR/m.jsonl:2: does not end, after 2 bytes; must be one object and "
 			      "a newline, at most 32767 bytes"},
-		{"{\"path\":\"a\",\"path\":\"b\"}\n", "DIR/m.jsonl:1: its JSON is broken at byte "
-						      "18: duplicate object key near '\"path\"'"},
+		{"{\"path\":\"a\",\"path\":\"b\"}\n", "DIR/m.jsonl:1: invalid JSON at byte 18: "
+						      "duplicate object key near '\"path\"'"},
 		{"{\"format\":\"flat\"}\n", "DIR/m.jsonl:1: path is missing; must be a string"},
 		{"{\"path\":\"a.bin\"" FLAT ",\"tokens\":1,\"size\":2}\n",
 			"DIR/m.jsonl:1: digest is missing; must be a string"},
 		{TOKENS("-1"), "DIR/m.jsonl:1: tokens is -1; must be 0 to 1152921504606846976"},
-		{TOKENS("1e3"), "DIR/m.jsonl:1: tokens is a fraction; must be a whole number"},
-		{TOKENS("\"20\""), "DIR/m.jsonl:1: tokens is a string; must be a whole number"},
+		{TOKENS("1e3"), "DIR/m.jsonl:1: tokens is a fraction; must be an integer"},
+		{TOKENS("\"20\""), "DIR/m.jsonl:1: tokens is a string; must be an integer"},
 		{TOKENS("9223372036854775807"), "DIR/m.jsonl:1: tokens is 9223372036854775807; "
 						"must be 0 to 1152921504606846976"},
-		{TOKENS("9223372036854775808"), "DIR/m.jsonl:1: its JSON is broken at byte 74: too "
-						"big integer near '9223372036854775808'"},
+		{TOKENS("9223372036854775808"), "DIR/m.jsonl:1: invalid JSON at byte 74: too big "
+						"integer near '9223372036854775808'"},
 		{TOKENS("20,\"sha\":1"),
 			"DIR/m.jsonl:1: has members besides path, format, dtype, tokens, size, "
 			"digest, sample_tokens, row_tokens and frame_bytes; must have no others"},
@@ -119,7 +119,7 @@ static void test_manifest_faults(void **state)
 		NAMED("x/", "has a part that is empty, . or .."),
 		NAMED("", "has a part that is empty, . or .."),
 		NAMED("/etc/passwd", "is absolute"),
-		{NAME("a\\u0000b"), "DIR/m.jsonl:1: its JSON is broken at byte 18: \\u0000 is not "
+		{NAME("a\\u0000b"), "DIR/m.jsonl:1: invalid JSON at byte 18: \\u0000 is not "
 				    "allowed without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
 		{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' is there twice; must be there once"},
 		{TWO_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines "
@@ -305,18 +305,15 @@ static void test_files_beside(void **state)
 	} cases[] = {
 		{"d/a.bin", "d/a.idx", idx, sizeof(idx), "",
 			"{\"path\":\"a.bin\",\"format\":\"megatron\",\"dtype\":\"u16\",\"tokens\":"
-			"20,"
-			"\"size\":40" DIGEST "}\n",
+			"20,\"size\":40" DIGEST "}\n",
 			"index"},
 		{"d/a.ds", "d/a.ds.index", ends, sizeof(ends), "",
 			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":"
-			"20,"
-			"\"size\":40" DIGEST "}\n",
+			"20,\"size\":40" DIGEST "}\n",
 			"index"},
 		{"d/a.ds", "d/a.ds.loss", mask, sizeof(mask), "",
 			"{\"path\":\"a.ds\",\"format\":\"datatrove\",\"dtype\":\"u16\",\"tokens\":"
-			"20,"
-			"\"size\":40" DIGEST "}\n",
+			"20,\"size\":40" DIGEST "}\n",
 			"loss mask"},
 		{"d/a.bin", "d/a.csv.gz", list, sizeof(list), "", PLAIN, "list of document bounds"},
 		{"d/a.bin", "masks/a.bin", mask, sizeof(mask), ", label_mask: masks", PLAIN,

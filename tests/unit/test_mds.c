@@ -119,51 +119,45 @@ static void put_broken(struct piece *p, const struct broken *b)
 static const struct broken broken[] = {
 	/* counts and offsets: n at 0, offsets at 4, 8, 12, 16 */
 	{.cut = 1000, .why = "its size is 0 bytes; a shard of one sample has at least 12"},
-	{PATCH(0, 0), .why = "number of samples is 0: there is no token in it; remove it"},
-	{PATCH(0, 4),
-		.why = "the last sample ends at byte 1868767867 (offset 4); it is 267 bytes long"},
-	{PATCH(0, 2), .why = "the last sample ends at byte 245 (offset 2); it is 267 bytes long"},
+	{PATCH(0, 0), .why = "number of samples is 0: it has no tokens; remove it"},
+	{PATCH(0, 4), .why = "the last sample ends at byte 1868767867 (offset 4); the file has 267 "
+			     "bytes"},
+	{PATCH(0, 2), .why = "the last sample ends at byte 245 (offset 2); the file has 267 bytes"},
 	{PATCH(0, 0xffffffff), .why = "number of samples is 4294967295, whose offsets end at byte "
-				      "17179869188; it is 267 bytes long"},
-	{PATCH(0, 1u) << 30,
-		.why = "number of samples is 1073741824, whose offsets end at byte 4294967304; "
-		       "it is 267 bytes long"},
-	{PATCH(4, 0), .why = "offset 0 is 0; must be 20, where the offsets end, to 267"},
+				      "17179869188; the file has 267 bytes"},
+	{PATCH(0, 1u) << 30, .why = "number of samples is 1073741824, whose offsets end at byte "
+				    "4294967304; the file has 267 bytes"},
+	{PATCH(4, 0), .why = "offset 0 is 0; must be 20 (the end of the offsets) to 267"},
 	{PATCH(4, 0xffffffff),
-		.why = "offset 0 is 4294967295; must be 20, where the offsets end, to 267"},
-	{PATCH(4, 20),
-		.why = "config: its JSON is broken at byte 0: unexpected token near end of file"},
+		.why = "offset 0 is 4294967295; must be 20 (the end of the offsets) to 267"},
+	{PATCH(4, 20), .why = "config: invalid JSON at byte 0: unexpected token near end of file"},
 	{PATCH(8, 20), .why = "offset 1 is 20; must be 201 to 267"},
 	{PATCH(8, 5000), .why = "offset 1 is 5000; must be 201 to 267"},
 	{PATCH(12, 20),
 		.why = "offset 2 is 20; must be 223 to 267: offsets ascend and end with the file"},
 	{PATCH(12, 0x7fffffff), .why = "offset 2 is 2147483647; must be 223 to 267: offsets ascend "
 				       "and end with the file"},
-	{PATCH(16, 20), .why = "the last sample ends at byte 20 (offset 3); it is 267 bytes long"},
-	{.cut = 1, .why = "the last sample ends at byte 267 (offset 3); it is 266 bytes long"},
-	{.added = 1, .why = "the last sample ends at byte 267 (offset 3); it is 268 bytes long"},
+	{PATCH(16, 20),
+		.why = "the last sample ends at byte 20 (offset 3); the file has 267 bytes"},
+	{.cut = 1, .why = "the last sample ends at byte 267 (offset 3); the file has 266 bytes"},
+	{.added = 1, .why = "the last sample ends at byte 267 (offset 3); the file has 268 bytes"},
 	/* the config */
-	{.config = "",
-		.why = "config: its JSON is broken at byte 0: unexpected token near end of file"},
+	{.config = "", .why = "config: invalid JSON at byte 0: unexpected token near end of file"},
 	{.config = "{",
-		.why = "config: its JSON is broken at byte 1: string or '}' expected near end of "
-		       "file"},
-	{.config = "[]", .why = "config: its JSON is an array; must be an object"},
-	{.config = "null", .why = "config: its JSON is null; must be an object"},
-	{.config = "{} x",
-		.why = "config: its JSON is broken at byte 3: something follows its end"},
+		.why = "config: invalid JSON at byte 1: string or '}' expected near end of file"},
+	{.config = "[]", .why = "config: is an array; must be a JSON object"},
+	{.config = "null", .why = "config: is null; must be a JSON object"},
+	{.config = "{} x", .why = "config: invalid JSON at byte 3: extra characters after the end"},
 	{.config = "{\"version\": 2, \"version\": 2}",
-		.why = "config: its JSON is broken at byte 24: duplicate object key near "
-		       "'\"version\"'"},
+		.why = "config: invalid JSON at byte 24: duplicate object key near '\"version\"'"},
 	{.config = "{\"version\": \"2\\u0000\"}",
-		.why = "config: its JSON is broken at byte 21: \\u0000 is not allowed without "
-		       "JSON_ALLOW_NUL "
-		       "near '\"2\\u0000\"'"},
+		.why = "config: invalid JSON at byte 21: \\u0000 is not allowed without "
+		       "JSON_ALLOW_NUL near '\"2\\u0000\"'"},
 	{.config = "{\"version\": 99999999999999999999}",
-		.why = "config: its JSON is broken at byte 32: too big integer near "
+		.why = "config: invalid JSON at byte 32: too big integer near "
 		       "'99999999999999999999'"},
 	{.config = "{\"version\": \xff\xfe}",
-		.why = "config: its JSON is broken at byte 12: unable to decode byte 0xff"},
+		.why = "config: invalid JSON at byte 12: unable to decode byte 0xff"},
 	{.config = "{}", .why = "config: version is missing; must be 2"},
 	{.config = "{\"version\": 1}", .why = "config: version is 1; must be 2"},
 	{.config = "{\"version\": 2.0}", .why = "config: version is a fraction; must be 2"},
@@ -176,162 +170,126 @@ static const struct broken broken[] = {
 	{.config = "{\"version\": 2, \"format\": \"mds\"}",
 		.why = "config: column_names is missing; must be an array"},
 	{.config = CONFIG("", "", ""),
-		.why = "config: column_names has 0 entries, column_names 0; must be one number, 1 "
-		       "to 256"},
+		.why = "config: column_names has 0 entries, column_names has 0; must be the same "
+		       "number, 1 to 256"},
 	{.config = CONFIG("\"a\"", "\"int\", \"int\"", "8"),
-		.why = "config: column_encodings has 2 entries, column_names 1; must be one "
-		       "number, 1 to "
-		       "256"},
+		.why = "config: column_encodings has 2 entries, column_names has 1; must be the "
+		       "same number, 1 to 256"},
 	{.config = CONFIG("\"a\"", "\"int\"", ""),
-		.why = "config: column_sizes has 0 entries, column_names 1; must be one number, 1 "
-		       "to 256"},
+		.why = "config: column_sizes has 0 entries, column_names has 1; must be the same "
+		       "number, 1 to 256"},
 	{.config = CONFIG("1", "\"int\"", "8"),
-		.why = "config: column_names[0] is a whole number; must be a string"},
+		.why = "config: column_names[0] is an integer; must be a string"},
 	{.config = CONFIG("\"a\"", "null", "8"),
 		.why = "config: column_encodings[0] is null; must be a string"},
 	{.config = CONFIG("\"a\"", "\"int\"", "false"),
-		.why = "config: column_sizes[0] is false; must be null or a whole number"},
+		.why = "config: column_sizes[0] is false; must be null or an integer"},
 	{.config = CONFIG("\"a\"", "\"int\"", "\"8\""),
-		.why = "config: column_sizes[0] is a string; must be null or a whole number"},
+		.why = "config: column_sizes[0] is a string; must be null or an integer"},
 	{.config = CONFIG("\"a\"", "\"int\"", "8.0"),
-		.why = "config: column_sizes[0] is a fraction; must be null or a whole number"},
+		.why = "config: column_sizes[0] is a fraction; must be null or an integer"},
 	{.config = CONFIG("\"a\"", "\"int\"", "-8"),
 		.why = "config: column_sizes[0] is -8; must be null or 0 to 4294967295"},
 	{.config = CONFIG("\"a\"", "\"int\"", "4294967296"),
 		.why = "config: column_sizes[0] is 4294967296; must be null or 0 to 4294967295"},
 	{.config = CONFIG("\"a\", \"a\"", "\"int\", \"int\"", "8, 8"),
-		.why = "config: column_names[1] is 'a'; must come after the one before it: names "
-		       "are sorted, "
-		       "each is there once"},
+		.why = "config: column_names[1] is 'a'; must come after the previous name: names "
+		       "are sorted and unique"},
 	{.config = CONFIG("\"b\", \"a\"", "\"int\", \"int\"", "8, 8"),
-		.why = "config: column_names[1] is 'a'; must come after the one before it: names "
-		       "are sorted, "
-		       "each is there once"},
+		.why = "config: column_names[1] is 'a'; must come after the previous name: names "
+		       "are sorted and unique"},
 	/* which column */
 	{.column = "labels",
-		.why = "there is no column labels; say which column holds tokens (`column:`); it "
-		       "has tokens: "
+		.why = "has no column labels; set `column` to the one with the tokens, of: tokens: "
 		       "ndarray:int32"},
 	{.config = TOKENS("pkl", "null"),
 		.why = "column `tokens` is encoded as `pkl`, which is a pickle; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
-		       "whole "
-		       "number"},
+		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with an integer type, bytes, or an "
+		       "integer"},
 	{.config = TOKENS("str", "null"),
-		.why = "column `tokens` is encoded as `str`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
-		       "whole "
-		       "number"},
+		.why = "column `tokens` is encoded as `str`, which does not hold tokens; must be "
+		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an integer type, bytes, "
+		       "or an integer"},
 	{.config = TOKENS("json", "null"),
-		.why = "column `tokens` is encoded as `json`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
-		       "whole "
-		       "number"},
+		.why = "column `tokens` is encoded as `json`, which does not hold tokens; must be "
+		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an integer type, bytes, "
+		       "or an integer"},
 	{.config = TOKENS("ndarray:float32", "null"),
-		.why = "column `tokens` is encoded as `ndarray:float32`, which is no tokens; must "
-		       "be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
-		       "bytes, or a "
-		       "whole number"},
+		.why = "column `tokens` is encoded as `ndarray:float32`, which does not hold "
+		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an "
+		       "integer type, bytes, or an integer"},
 	{.config = TOKENS("ndarray:", "null"),
-		.why = "column `tokens` is encoded as `ndarray:`, which is no tokens; must be "
-		       "ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
-		       "whole "
-		       "number"},
+		.why = "column `tokens` is encoded as `ndarray:`, which does not hold tokens; must "
+		       "be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an integer type, "
+		       "bytes, or an integer"},
 	{.config = TOKENS("ndarray:int32:", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:`, which is no tokens; must "
-		       "be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
-		       "whole "
-		       "number"},
+		.why = "column `tokens` is encoded as `ndarray:int32:`, which does not hold "
+		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an "
+		       "integer type, bytes, or an integer"},
 	{.config = TOKENS("ndarray:int32:0", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:0`, which is no tokens; must "
-		       "be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
-		       "bytes, or a "
-		       "whole number"},
+		.why = "column `tokens` is encoded as `ndarray:int32:0`, which does not hold "
+		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an "
+		       "integer type, bytes, or an integer"},
 	{.config = TOKENS("ndarray:int32:-4", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:-4`, which is no tokens; must "
-		       "be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
-		       "bytes, or a "
-		       "whole number"},
+		.why = "column `tokens` is encoded as `ndarray:int32:-4`, which does not hold "
+		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an "
+		       "integer type, bytes, or an integer"},
 	{.config = TOKENS("ndarray:int32:4,", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:4,`, which is no tokens; must "
-		       "be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
-		       "bytes, or a "
-		       "whole number"},
+		.why = "column `tokens` is encoded as `ndarray:int32:4,`, which does not hold "
+		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an "
+		       "integer type, bytes, or an integer"},
 	{.config = TOKENS("ndarray:int32:4:4", "16"),
-		.why = "column `tokens` is encoded as `ndarray:int32:4:4`, which is no tokens; "
-		       "must be "
-		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, "
-		       "bytes, or a "
-		       "whole number"},
+		.why = "column `tokens` is encoded as `ndarray:int32:4:4`, which does not hold "
+		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an "
+		       "integer type, bytes, or an integer"},
 	{.config = TOKENS("ndarray:int32:99999999999999999999", "16"),
 		.why = "column `tokens` is encoded as `ndarray:int32:99999999999999999999`, which "
-		       "is no "
-		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a "
-		       "whole-number "
-		       "type, bytes, or a whole number"},
+		       "does not hold tokens; must be ndarray, ndarray:DTYPE or "
+		       "ndarray:DTYPE:SHAPE with an integer type, bytes, or an integer"},
 	{.config = TOKENS("ndarray:int32:65536,65536,65536,65536", "16"),
 		.why = "column `tokens` is encoded as `ndarray:int32:65536,65536,65536,65536`, "
-		       "which is no "
-		       "tokens; must be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with a "
-		       "whole-number "
-		       "type, bytes, or a whole number"},
+		       "which does not hold tokens; must be ndarray, ndarray:DTYPE or "
+		       "ndarray:DTYPE:SHAPE with an integer type, bytes, or an integer"},
 	{.config = TOKENS("ndarrays", "null"),
-		.why = "column `tokens` is encoded as `ndarrays`, which is no tokens; must be "
-		       "ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
-		       "whole "
-		       "number"},
+		.why = "column `tokens` is encoded as `ndarrays`, which does not hold tokens; must "
+		       "be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an integer type, "
+		       "bytes, or an integer"},
 	{.config = TOKENS("uint128", "16"),
-		.why = "column `tokens` is encoded as `uint128`, which is no tokens; must be "
-		       "ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
-		       "whole "
-		       "number"},
+		.why = "column `tokens` is encoded as `uint128`, which does not hold tokens; must "
+		       "be ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an integer type, "
+		       "bytes, or an integer"},
 	{.config = TOKENS("a\\u000ab", "null"),
-		.why = "column `tokens` is encoded as `a?b`, which is no tokens; must be ndarray, "
-		       "ndarray:DTYPE or ndarray:DTYPE:SHAPE with a whole-number type, bytes, or a "
-		       "whole "
-		       "number"},
+		.why = "column `tokens` is encoded as `a?b`, which does not hold tokens; must be "
+		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an integer type, bytes, "
+		       "or an integer"},
 	{.config = CONFIG("\"x\", \"y\"", "\"str\", \"pkl\"", "null, null"),
-		.why = "no column holds tokens; say which column holds tokens (`column:`); it has "
-		       "x: str, y: "
-		       "pkl"},
+		.why = "no column holds tokens; set `column` to the one with the tokens, of: x: "
+		       "str, y: pkl"},
 	{.config = CONFIG("\"id\", \"text\"", "\"int\", \"str\"", "8, null"),
-		.why = "no column holds tokens; say which column holds tokens (`column:`); it has "
-		       "id: int (8 "
-		       "bytes), text: str"},
+		.why = "no column holds tokens; set `column` to the one with the tokens, of: id: "
+		       "int (8 bytes), text: str"},
 	{.config = CONFIG("\"x\", \"y\"", "\"ndarray\", \"ndarray:int32\"", "null, null"),
-		.why = "several columns may hold tokens; say which column holds tokens "
-		       "(`column:`); it has "
-		       "x: ndarray, y: ndarray:int32"},
+		.why = "several columns may hold tokens; set `column` to the one with the tokens, "
+		       "of: x: ndarray, y: ndarray:int32"},
 	/* samples */
 	{.sample = "",
 		.bytes = 0,
-		.why = "sample 1: its lengths and columns make up 4 bytes; its offsets leave it 0"},
+		.why = "sample 1: its lengths and columns take 4 bytes; its offsets span 0"},
 	{.sample = SAMPLE("\22\0\0"),
-		.why = "sample 1: its lengths and columns make up 4 bytes; its offsets leave it 3"},
+		.why = "sample 1: its lengths and columns take 4 bytes; its offsets span 3"},
 	{.sample = SAMPLE("\23\0\0\0\4\4" FOUR),
-		.why = "sample 1: its lengths and columns make up 23 bytes; its offsets leave it "
-		       "22"},
+		.why = "sample 1: its lengths and columns take 23 bytes; its offsets span 22"},
 	{.sample = SAMPLE("\377\377\377\377\4\4" FOUR),
-		.why = "sample 1: its lengths and columns make up 4294967299 bytes; its offsets "
-		       "leave it 22"},
-	{.sample = SAMPLE("\0\0\0\0\4\4" FOUR),
-		.why = "sample 1: its lengths and columns make up 4 bytes; its offsets leave it "
+		.why = "sample 1: its lengths and columns take 4294967299 bytes; its offsets span "
 		       "22"},
+	{.sample = SAMPLE("\0\0\0\0\4\4" FOUR),
+		.why = "sample 1: its lengths and columns take 4 bytes; its offsets span 22"},
 	{.sample = SAMPLE("\21\0\0\0\4\4\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0"),
 		.why = "sample 1: shape makes 4 tokens of 4 bytes; column `tokens` has 15 bytes "
 		       "for them"},
 	{.sample = SAMPLE("\16\0\0\0\4\3\1\0\0\0\2\0\0\0\3\0\0\0"),
 		.why = "sample 1 has 3 tokens, sample 0 has 4; all must have the same number: a "
-		       "window is a "
-		       "sample"},
+		       "window is a sample"},
 	{.sample = SAMPLE("\22\0\0\0\4\3" FOUR),
 		.why = "sample 1: shape makes 3 tokens of 4 bytes; column `tokens` has 16 bytes "
 		       "for them"},
@@ -340,24 +298,19 @@ static const struct broken broken[] = {
 		       "for them"},
 	{.sample = SAMPLE("\22\0\0\0\1\4" FOUR),
 		.why = "sample 1: shape has 0 dimensions of 2 bytes; must have 1 to 63, and column "
-		       "`tokens` "
-		       "is 18 bytes long"},
+		       "`tokens` is 18 bytes long"},
 	{.sample = SAMPLE("\22\0\0\0\374\4" FOUR),
 		.why = "sample 1: shape has 63 dimensions of 1 bytes; must have 1 to 63, and "
-		       "column `tokens` "
-		       "is 18 bytes long"},
+		       "column `tokens` is 18 bytes long"},
 	{.sample = SAMPLE("\22\0\0\0\377\4" FOUR),
 		.why = "sample 1: shape has 63 dimensions of 8 bytes; must have 1 to 63, and "
-		       "column `tokens` "
-		       "is 18 bytes long"},
+		       "column `tokens` is 18 bytes long"},
 	{.sample = SAMPLE("\22\0\0\0\7\4" FOUR),
 		.why = "sample 1: shape makes 2199023255812 tokens of 4 bytes; column `tokens` has "
-		       "9 bytes "
-		       "for them"},
+		       "9 bytes for them"},
 	{.sample = SAMPLE("\31\0\0\0\7\4\0\0\0\0\0\0\200" FOUR),
 		.why = "sample 1: shape makes 9223372036854775812 tokens of 4 bytes; column "
-		       "`tokens` has 16 "
-		       "bytes for them"},
+		       "`tokens` has 16 bytes for them"},
 	{.sample = SAMPLE("\21\0\0\0\13\4\0\0\0\0\0\0\200\4\0\0\0\0\0\0\0"),
 		.why = "sample 1: shape makes over 2^64 tokens; column `tokens` is 17 bytes long"},
 	{.sample = SAMPLE("\2\0\0\0\4\0"), .why = "sample 1: column `tokens` has no tokens"},
@@ -369,40 +322,35 @@ static const struct broken broken[] = {
 		.why = "sample 0: column `tokens` is 0 bytes long; its shape alone takes 1"},
 	{.config = ARRAYS("17"),
 		.sample = SAMPLE("\4\4" FOUR),
-		.why = "sample 0: its lengths and columns make up 17 bytes; its offsets leave it "
-		       "18"},
+		.why = "sample 0: its lengths and columns take 17 bytes; its offsets span 18"},
 	{.config = TOKENS("ndarray:int32:4", "15"),
 		.sample = SAMPLE(FOUR),
-		.why = "sample 0: its lengths and columns make up 15 bytes; its offsets leave it "
-		       "16"},
+		.why = "sample 0: its lengths and columns take 15 bytes; its offsets span 16"},
 	{.config = TOKENS("ndarray:int32:5", "16"),
 		.sample = SAMPLE(FOUR),
 		.why = "sample 0: shape makes 5 tokens of 4 bytes; column `tokens` has 16 bytes "
 		       "for them"},
 	{.config = TOKENS("ndarray:int32:4", "null"),
 		.sample = SAMPLE(FOUR),
-		.why = "sample 0: its lengths and columns make up 5 bytes; its offsets leave it "
-		       "16"},
+		.why = "sample 0: its lengths and columns take 5 bytes; its offsets span 16"},
 	{.config = TOKENS("ndarray:int32:4294967295", "16"),
 		.sample = SAMPLE(FOUR),
 		.why = "sample 0: shape makes 4294967295 tokens of 4 bytes; column `tokens` has 16 "
-		       "bytes for "
-		       "them"},
+		       "bytes for them"},
 	{.config = TOKENS("ndarray", "null"),
 		.sample = SAMPLE("\23\0\0\0\100\4\2" FOUR),
 		.why = "token 0 is 8589934593; must be 0 to 4294967295"},
 	{.config = TOKENS("ndarray", "null"),
 		.sample = SAMPLE("\23\0\0\0\42\4\4" FOUR),
-		.why = "sample 0: type is 34, which is a fraction; must be 8, 9, 16, 17, 32, 33, "
+		.why = "sample 0: type is 34, a floating-point type; must be 8, 9, 16, 17, 32, 33, "
 		       "64 or 65"},
 	{.config = TOKENS("ndarray", "null"),
 		.sample = SAMPLE("\1\0\0\0\41"),
 		.why = "sample 0: column `tokens` is 1 bytes long; its shape alone takes 2"},
 	{.config = TOKENS("bytes", "null"),
 		.sample = SAMPLE("\14\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"),
-		.why = "sample 0: column `tokens` is 12 bytes long, no multiple of 8, the size of "
-		       "a token: "
-		       "it is cut short, or `dtype` is wrong"},
+		.why = "sample 0: column `tokens` is 12 bytes long, not a multiple of 8, the token "
+		       "size: it is truncated, or dtype is wrong"},
 	{.config = TOKENS("bytes", "null"),
 		.sample = SAMPLE("\0\0\0\0"),
 		.why = "sample 0: column `tokens` has no tokens"},
@@ -411,12 +359,12 @@ static const struct broken broken[] = {
 		.why = "token 0 is -1; must be 0 to 4294967295"},
 	{.config = CONFIG("\"a\", \"tokens\"", "\"str\", \"ndarray:int32\"", "null, null"),
 		.sample = SAMPLE("\377\377\377\377\22\0\0\0xyz\4\4" FOUR),
-		.why = "sample 0: its lengths and columns make up 4294967321 bytes; its offsets "
-		       "leave it 29"},
+		.why = "sample 0: its lengths and columns take 4294967321 bytes; its offsets span "
+		       "29"},
 	{.config = CONFIG("\"a\", \"tokens\"", "\"str\", \"ndarray:int32\"", "4294967295, null"),
 		.sample = SAMPLE("\22\0\0\0xyz\4\4" FOUR),
-		.why = "sample 0: its lengths and columns make up 4294967317 bytes; its offsets "
-		       "leave it 25"},
+		.why = "sample 0: its lengths and columns take 4294967317 bytes; its offsets span "
+		       "25"},
 };
 
 static void test_broken(void **state)
@@ -489,9 +437,8 @@ static void test_late(void **state)
 			fine && files_try(fd));
 	}
 	assert_int_equal(fault.code, FAULT_DATA);
-	assert_string_equal(fault.text,
-		"sample 60: shape makes 3999 tokens of 4 bytes; column `tokens` "
-		"has 16000 bytes for them");
+	assert_string_equal(fault.text, "sample 60: shape makes 3999 tokens of 4 bytes; column "
+					"`tokens` has 16000 bytes for them");
 	shard_close(shard);
 	close(fd);
 }
@@ -543,7 +490,7 @@ static void test_changed(void **state)
 		SAMPLE("\12\0\0\0\4\2\1\0\0\0\2\0\0\0"));
 	files_put(*state, "x.mds", p.at, p.n);
 	assert_null(shard_open(format, path, fd, &hint, &facts, &fault));
-	assert_string_equal(fault.text, "it was written anew while it was opened");
+	assert_string_equal(fault.text, "changed while it was being opened");
 	assert_int_equal(ftruncate(fd, 9), -1); /* it is open to be read */
 	assert_int_equal(truncate(path, 9), 0);
 	assert_null(shard_open(format, path, fd, &hint, &facts, &fault));

@@ -59,38 +59,38 @@ static const struct {
 	{ZIP(FILE_INFO("\"shard.00000.mds.zstd\"", "5")), ""},
 	{ZIP("{\"basename\": \"shard.00000.mds.br\", \"bytes\": 7}"), ""},
 	/* broken */
-	{"", "index.json: its JSON is broken at byte 0: '{' is missing"},
-	{"x", "index.json: its JSON is broken at byte 0: '{' is missing"},
-	{"[]", "index.json: its JSON is broken at byte 0: '{' is missing"},
-	{"{", "index.json: its JSON is broken at byte 1: unexpected token near end of file"},
+	{"", "index.json: invalid JSON at byte 0: '{' is missing"},
+	{"x", "index.json: invalid JSON at byte 0: '{' is missing"},
+	{"[]", "index.json: invalid JSON at byte 0: '{' is missing"},
+	{"{", "index.json: invalid JSON at byte 1: unexpected token near end of file"},
 	{"{}", "index.json: `shards` is missing; must be an array"},
-	{"{\"shards\": 5}", "index.json: its JSON is broken at byte 11: '[' is missing"},
+	{"{\"shards\": 5}", "index.json: invalid JSON at byte 11: '[' is missing"},
 	{"{\"shards\": [",
-		"index.json: its JSON is broken at byte 12: unexpected token near end of file"},
+		"index.json: invalid JSON at byte 12: unexpected token near end of file"},
 	{"{\"shards\": [5], \"version\": 2}",
-		"index.json: shards[0] is a whole number; must be an object"},
+		"index.json: shards[0] is an integer; must be an object"},
 	{"{\"shards\": [" GOOD "], \"version\": 2",
-		"index.json: its JSON is broken at byte 313: ',' is missing"},
+		"index.json: invalid JSON at byte 313: ',' is missing"},
 	{"{\"shards\": [" GOOD "], \"version\": 2} {}",
-		"index.json: its JSON is broken at byte 315: something follows its end"},
+		"index.json: invalid JSON at byte 315: extra characters after the end"},
 	{"{\"shards\": [" GOOD " " GOOD "], \"version\": 2}",
-		"index.json: its JSON is broken at byte 299: ',' is missing"},
+		"index.json: invalid JSON at byte 299: ',' is missing"},
 	{"{\"shards\": [" GOOD ",], \"version\": 2}",
-		"index.json: its JSON is broken at byte 300: unexpected token near ']'"},
+		"index.json: invalid JSON at byte 300: unexpected token near ']'"},
 	{"{\"shards\": [" GOOD "], \"shards\": [], \"version\": 2}",
-		"index.json: its JSON is broken at byte 300: a key that is there twice"},
+		"index.json: invalid JSON at byte 300: a key occurs twice"},
 	{"{\"shards\": [" GOOD "], \"version\": 2, \"version\": 2}",
-		"index.json: its JSON is broken at byte 314: a key that is there twice"},
-	{"{5: 6}", "index.json: its JSON is broken at byte 1: a key that is no string"},
+		"index.json: invalid JSON at byte 314: a key occurs twice"},
+	{"{5: 6}", "index.json: invalid JSON at byte 1: a key is not a string"},
 	{"{\"shards\": [" GOOD "]}", "index.json: version is missing; must be 2"},
 	{"{\"shards\": [" GOOD "], \"version\": 1}", "index.json: version is 1; must be 2"},
 	{"{\"shards\": [" GOOD "], \"version\": \"2\"}",
 		"index.json: version is a string; must be 2"},
-	{"{\"shards\": [], \"version\": 2}", "it is not among the 0 shards of index.json; move it "
-					     "away, or write the index anew"},
+	{"{\"shards\": [], \"version\": 2}",
+		"is not among the 0 shards of index.json; move it away, or rewrite the index"},
 	{INDEX("{}"), "index.json: shards[0].version is missing; must be 2"},
-	{INDEX("{\"version\": 2, \"version\": 2}"), "index.json: its JSON is broken at byte 36: "
-						    "duplicate object key near '\"version\"'"},
+	{INDEX("{\"version\": 2, \"version\": 2}"),
+		"index.json: invalid JSON at byte 36: duplicate object key near '\"version\"'"},
 	{INDEX(ENTRY_OF(
 		 COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "1", "\"mds\"")),
 		"index.json: shards[0].version is 1; must be 2"},
@@ -105,93 +105,83 @@ static const struct {
 		"index.json: shards[0].samples is -3; must be 0 to 4294967295"},
 	{INDEX(ENTRY_OF(
 		 COLUMNS, FILE_INFO("\"shard.00000.mds\"", "@"), "3.0", "null", "2", "\"mds\"")),
-		"index.json: shards[0].samples is a fraction; must be a whole number"},
+		"index.json: shards[0].samples is a fraction; must be an integer"},
 	{INDEX(ENTRY_OF("", FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "2", "\"mds\"")),
 		"index.json: shards[0].column_names is missing; must be an array"},
-	{INDEX(ENTRY_OF(
-		 "\"column_encodings\": [\"ndarray:uint32\"], \"column_names\": [\"tokens\"], "
-		 "\"column_sizes\": [null], ",
+	{INDEX(ENTRY_OF("\"column_encodings\": [\"ndarray:uint32\"], \"column_names\": "
+			"[\"tokens\"], \"column_sizes\": [null], ",
 		 FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "2", "\"mds\"")),
 		"its columns are tokens: ndarray:int32; index.json: those of shards[0] are tokens: "
 		"ndarray:uint32"},
-	{INDEX(ENTRY_OF(
-		 "\"column_encodings\": [\"ndarray:int32\"], \"column_names\": [\"tokens\"], "
-		 "\"column_sizes\": [18], ",
+	{INDEX(ENTRY_OF("\"column_encodings\": [\"ndarray:int32\"], \"column_names\": "
+			"[\"tokens\"], \"column_sizes\": [18], ",
 		 FILE_INFO("\"shard.00000.mds\"", "@"), "3", "null", "2", "\"mds\"")),
 		"its columns are tokens: ndarray:int32; index.json: those of shards[0] are tokens: "
 		"ndarray:int32 (18 bytes)"},
 	{INDEX(ENTRY("\"shard.00000.mds\"", "@1")),
 		"its size is 267 bytes; index.json: shards[0].raw_data.bytes is 2671"},
 	{INDEX(ENTRY("\"shard.00000.mds\"", "\"@\"")),
-		"index.json: shards[0].raw_data.bytes is a string; must be a whole number"},
+		"index.json: shards[0].raw_data.bytes is a string; must be an integer"},
 	{INDEX(ENTRY("\"shard.00000.mds\"", "99999999999999999999")),
-		"index.json: its JSON is broken at byte 229: too big integer near "
+		"index.json: invalid JSON at byte 229: too big integer near "
 		"'99999999999999999999'"},
 	{RAW("null"), "index.json: shards[0].raw_data is null; must be an object"},
 	{RAW("{}"), "index.json: shards[0].raw_data.basename is missing; must be a string"},
 	{RAW("\"shard.00000.mds\""),
 		"index.json: shards[0].raw_data is a string; must be an object"},
-	{NAME("7"), "index.json: shards[0].raw_data.basename is a whole number; must be a string"},
-	{NAME("\"\""), "index.json: shards[0].raw_data.basename is ''; must be a file's name, or "
+	{NAME("7"), "index.json: shards[0].raw_data.basename is an integer; must be a string"},
+	{NAME("\"\""), "index.json: shards[0].raw_data.basename is ''; must be a file name, or "
 		       "DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"../shard.00000.mds\""), "index.json: shards[0].raw_data.basename is "
-					 "'../shard.00000.mds'; must be a file's name, or "
-					 "DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"a/../shard.00000.mds\""), "index.json: shards[0].raw_data.basename is "
-					   "'a/../shard.00000.mds'; must be a file's name, "
-					   "or DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"./shard.00000.mds\""), "index.json: shards[0].raw_data.basename is "
-					"'./shard.00000.mds'; must be a file's name, or "
-					"DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"../shard.00000.mds\""),
+		"index.json: shards[0].raw_data.basename is '../shard.00000.mds'; must be a file "
+		"name, or DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"a/../shard.00000.mds\""),
+		"index.json: shards[0].raw_data.basename is 'a/../shard.00000.mds'; must be a file "
+		"name, or DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"./shard.00000.mds\""),
+		"index.json: shards[0].raw_data.basename is './shard.00000.mds'; must be a file "
+		"name, or DIRECTORY/NAME below the index's own directory"},
 	{NAME("\"/shard.00000.mds\""),
-		"index.json: shards[0].raw_data.basename is '/shard.00000.mds'; must "
-		"be a file's name, or DIRECTORY/NAME below the index's own directory"},
+		"index.json: shards[0].raw_data.basename is '/shard.00000.mds'; must be a file "
+		"name, or DIRECTORY/NAME below the index's own directory"},
 	{NAME("\"/etc/passwd\""),
-		"index.json: shards[0].raw_data.basename is '/etc/passwd'; must be a "
-		"file's name, or DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"a/b/shard.00000.mds\""), "index.json: shards[0].raw_data.basename is "
-					  "'a/b/shard.00000.mds'; must be a file's name, or "
-					  "DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"a/\""),
-		"index.json: shards[0].raw_data.basename is 'a/'; must be a file's name, or "
+		"index.json: shards[0].raw_data.basename is '/etc/passwd'; must be a file name, or "
 		"DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"..\""),
-		"index.json: shards[0].raw_data.basename is '..'; must be a file's name, or "
-		"DIRECTORY/NAME below the index's own directory"},
-	{NAME("\"shard.00000.mds\\u0000\""), "index.json: its JSON is broken at byte 204: \\u0000 "
-					     "is not allowed without JSON_ALLOW_NUL"},
-	{NAME("\"shard.\\u000a.mds\""),
-		"index.json: shards[0] is 'shard.?.mds', and no such file is there; "
-		"add it, or write the index anew"},
-	{NAME("\"shard.00001.mds\""),
-		"index.json: shards[0] is 'shard.00001.mds', and no such file is "
-		"there; add it, or write the index anew"},
-	{NAME("\"d.mds\""),
-		"index.json: shards[0] is 'd.mds', and no such file is there; add it, or write "
-		"the index anew"},
-	{NAME("\"other.mds\""), "it is not among the 1 shards of index.json; move it away, or "
-				"write the index anew"},
-	{INDEX(GOOD ", " GOOD),
-		"index.json: shards[0] and shards[1] are both 'shard.00000.mds'; must be one"},
+	{NAME("\"a/b/shard.00000.mds\""),
+		"index.json: shards[0].raw_data.basename is 'a/b/shard.00000.mds'; must be a file "
+		"name, or DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"a/\""), "index.json: shards[0].raw_data.basename is 'a/'; must be a file name, or "
+			 "DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"..\""), "index.json: shards[0].raw_data.basename is '..'; must be a file name, or "
+			 "DIRECTORY/NAME below the index's own directory"},
+	{NAME("\"shard.00000.mds\\u0000\""), "index.json: invalid JSON at byte 204: \\u0000 is not "
+					     "allowed without JSON_ALLOW_NUL"},
+	{NAME("\"shard.\\u000a.mds\""), "index.json: shards[0] is 'shard.?.mds', but there is no "
+					"such file; add it, or rewrite the index"},
+	{NAME("\"shard.00001.mds\""), "index.json: shards[0] is 'shard.00001.mds', but there is no "
+				      "such file; add it, or rewrite the index"},
+	{NAME("\"d.mds\""), "index.json: shards[0] is 'd.mds', but there is no such file; add it, "
+			    "or rewrite the index"},
+	{NAME("\"other.mds\""),
+		"is not among the 1 shards of index.json; move it away, or rewrite the index"},
+	{INDEX(GOOD ", " GOOD), "index.json: shards[0] and shards[1] are both 'shard.00000.mds'; "
+				"must be listed once"},
 	{INDEX(GOOD ", " ENTRY("\"shard.00001.mds\"", "9")),
-		"index.json: shards[1] is 'shard.00001.mds', and no such file is there; add it, or "
-		"write the "
-		"index anew"},
-	{ZIP("5"), "index.json: shards[0].zip_data is a whole number; must be an object or null"},
+		"index.json: shards[1] is 'shard.00001.mds', but there is no such file; add it, or "
+		"rewrite the index"},
+	{ZIP("5"), "index.json: shards[0].zip_data is an integer; must be an object or null"},
 	{ZIP("{}"), "index.json: shards[0].zip_data.basename is missing; must be a string"},
 	{ZIP(FILE_INFO("\"../shard.00000.mds.zstd\"", "5")),
 		"index.json: shards[0].zip_data.basename is '../shard.00000.mds.zstd'; must be a "
-		"file's "
-		"name, or DIRECTORY/NAME below the index's own directory"},
+		"file name, or DIRECTORY/NAME below the index's own directory"},
 	{ZIP(FILE_INFO("\"shard.00001.mds.zstd\"", "5")),
 		"index.json: shards[0].zip_data.basename is 'shard.00001.mds.zstd'; must be "
 		"raw_data.basename and an ending like .zstd"},
 	{ZIP(FILE_INFO("\"shard.00000.mds\"", "5")),
 		"index.json: shards[0].zip_data.basename is 'shard.00000.mds'; must be "
-		"raw_data.basename and "
-		"an ending like .zstd"},
+		"raw_data.basename and an ending like .zstd"},
 	{ZIP(FILE_INFO("\"shard.00000.mds.zstd\"", "null")),
-		"index.json: shards[0].zip_data.bytes is null; must be a whole number"},
+		"index.json: shards[0].zip_data.bytes is null; must be an integer"},
 	{ZIP("{\"basename\": \"shard.00000.mds.zstd\", \"bytes\": 5, \"hashes\": {\"xxh64\": "
 	     "\"12\"}}"),
 		"index.json: shards[0].zip_data.hashes.xxh64 is '12'; must be 16 hex digits"},
@@ -222,7 +212,7 @@ static void test_indexes(void **state)
 	assert_int_equal(unlink(files_path(*state, "index.json")), 0);
 	make_directory(*state, "index.json");
 	assert_line(whole(path, &hint, &facts),
-		"index.json: is no regular file; a shard must be one", "directory", 0);
+		"index.json: is not a regular file; a shard must be one", "directory", 0);
 	remove(files_path(*state, "index.json"));
 	files_put(*state, "index.json", "", 0);
 	assert_int_equal(truncate(files_path(*state, "index.json"), (off_t)1 << 40), 0);
@@ -246,15 +236,14 @@ static void test_large_json(void **state)
 	memcpy(text, "{\"shards\": [", 12);
 	files_put(*state, "index.json", text, BYTES);
 	assert_line(whole(path, &hint, &facts),
-		"index.json: its JSON is broken at byte 2061: maximum parsing depth reached near "
-		"'['",
+		"index.json: invalid JSON at byte 2061: maximum parsing depth reached near '['",
 		"deep", 0);
 	memset(text, '"', BYTES);
 	memcpy(text, "{\"shards\": [\"", 13);
 	memset(text + 13, 'x', BYTES - 13);
 	files_put(*state, "index.json", text, BYTES);
 	assert_line(whole(path, &hint, &facts),
-		"index.json: its JSON has a value at byte 12 of over 1048576 bytes", "long", 0);
+		"index.json: the JSON value at byte 12 is longer than 1048576 bytes", "long", 0);
 	remove(files_path(*state, "index.json"));
 
 	uint32_t front[] = {1, 12 + BYTES, 12 + BYTES + 10};
@@ -284,7 +273,7 @@ static void test_merged(void **state)
 	strcpy(root, files_path(*state, "b"));
 	strcpy(path, files_path(*state, "b/shard.00000.mds"));
 	put_index(*state, "index.json", INDEX(ENTRY("\"a/shard.00000.mds\"", "@")), size);
-	assert_non_null(strstr(whole(path, &hint, &facts), "it is not among the 1 shards of "));
+	assert_non_null(strstr(whole(path, &hint, &facts), "is not among the 1 shards of "));
 	put_index(*state, "b/index.json", INDEX(GOOD), size);
 	/* A dataset of its own. */
 	assert_line(whole(path, &hint, &facts), "", "merged", 0);
@@ -293,7 +282,7 @@ static void test_merged(void **state)
 	cache_free(hint.cache);
 	*strrchr(root, '/') = 0;
 	hint.cache = cache_new(root);
-	assert_non_null(strstr(whole(path, &hint, &facts), "it is not among the 1 shards of "));
+	assert_non_null(strstr(whole(path, &hint, &facts), "is not among the 1 shards of "));
 	cache_free(hint.cache);
 	put_index(*state, "index.json",
 		INDEX(ENTRY("\"a/shard.00000.mds\"", "@") ", " ENTRY("\"b/shard.00000.mds\"", "@")),
@@ -329,10 +318,8 @@ static void assert_list(struct files *f, const char *wanted)
 static void test_lists(void **state)
 {
 	files_put(*state, "index.json", "{}", 2);
-	assert_list(*state,
-		"index.json: is a Mosaic index, but no shard that it belongs to (*.mds) "
-		"is among the files; "
-		"add that, or move this away");
+	assert_list(*state, "index.json: is a Mosaic index, but its shard (*.mds) is missing; add "
+			    "the shard, or move this file away");
 	put_file(*state, "shard.00000.mds.zstd");
 	assert_list(*state, "shard.00000.mds.zstd ");
 	put_file(*state, "shard.00001.mds.zstd");
@@ -387,9 +374,8 @@ static void test_many(void **state)
 		snprintf(name, sizeof(name), "shard.%05d.mds", i);
 		size = put_file(f, name);
 		fprintf(out,
-			"%s{" COLUMNS
-			"\"format\": \"mds\", \"raw_data\": {\"basename\": \"%s\", \"bytes\": "
-			"%zu}, \"samples\": 3, \"version\": 2}",
+			"%s{" COLUMNS "\"format\": \"mds\", \"raw_data\": {\"basename\": \"%s\", "
+			"\"bytes\": %zu}, \"samples\": 3, \"version\": 2}",
 			i ? ", " : "", name, size);
 	}
 	fprintf(out, "], \"version\": 2}");
@@ -406,7 +392,7 @@ static void test_many(void **state)
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(thread[i], NULL);
 	assert_non_null(strstr(whole(files_path(f, "stray.mds"), &hint, &facts),
-		"it is not among the 10000 shards of "));
+		"is not among the 10000 shards of "));
 	cache_free(hint.cache);
 }
 

@@ -170,23 +170,22 @@ static const struct {
 	uint64_t value;
 	const char *why;
 } broken[] = {
-	{0, 1, 'm', "magic is not MMIDIDX"},
-	{8, 1, 1, "magic is not MMIDIDX"},
+	{0, 1, 'm', "must be MMIDIDX: it is not a Megatron index"},
+	{8, 1, 1, "must be MMIDIDX: it is not a Megatron index"},
 	{0, 8, 0x584449544e54, "magic is TNTIDX"},
 	{9, 8, 0, "version is 0; must be 1"},
 	{9, 8, 2, "version is 2; must be 1"},
 	{9, 8, UINT64_C(1) << 56, "version is 72057594037927936; must be 1"},
 	{17, 1, 0, "dtype is 0; must be 1 to 5 or 8"},
-	{17, 1, 6, "dtype is 6 (f64), which is no integer"},
-	{17, 1, 7, "dtype is 7 (f32), which is no integer"},
+	{17, 1, 6, "dtype is 6 (f64), which is not an integer type"},
+	{17, 1, 7, "dtype is 7 (f32), which is not an integer type"},
 	{17, 1, 9, "dtype is 9; must be"},
 	{17, 1, 255, "dtype is 255; must be"},
 	{17, 1, 1,
-		"dtype is u8, of 1 bytes; its pointers and the .bin's 18 bytes are those of tokens "
-		"of 2 "
+		"dtype is u8, of 1 bytes; its pointers and the .bin's 18 bytes match tokens of 2 "
 		"bytes"},
 	{17, 1, 2, "dtype is i8, of 1 bytes; its pointers"},
-	{17, 1, 4, "4 sequences have 9 tokens of i32 in all; the .bin has 18 bytes, which is 4"},
+	{17, 1, 4, "4 sequences have 9 tokens of i32 in total; the .bin has 18 bytes, which is 4"},
 	{18, 8, N + 1, "document count is 3; its 12 bytes after the 5 sequences hold at most 1"},
 	{18, 8, N - 1,
 		"has 12 bytes after its 3 sequences and 3 document boundaries; must have 0, or 3 "
@@ -204,16 +203,15 @@ static const struct {
 	{LENGTHS, 4, UINT32_MAX, "length of sequence 0 is -1; must be 0 to 2147483647"},
 	{LENGTHS + 12, 4, 0x80000000, "length of sequence 3 is -2147483648"},
 	{LENGTHS, 4, 0x7fffffff,
-		"2147483653 tokens of u16 in all; the .bin has 18 bytes, which is 9"},
-	{LENGTHS, 4, 4, "10 tokens of u16 in all; the .bin has 18 bytes, which is 9"},
+		"2147483653 tokens of u16 in total; the .bin has 18 bytes, which is 9"},
+	{LENGTHS, 4, 4, "10 tokens of u16 in total; the .bin has 18 bytes, which is 9"},
 	{POINTERS, 8, UINT64_MAX,
 		"sequence 0 begins at byte -1 and has 3 tokens of u16; the .bin has 18 bytes"},
 	{POINTERS, 8, UINT64_MAX - 5, "sequence 0 begins at byte -6 and has 3"}, /* and ends at 0 */
 	{POINTERS, 8, 14,
 		"sequence 0 begins at byte 14 and has 3 tokens of u16; the .bin has 18 bytes"},
 	{POINTERS, 8, 1, "sequence 0 begins at byte 1; must be a multiple of 2"},
-	{POINTERS + 16, 8, 4,
-		"sequence 2 begins at byte 4, within the one before it, bytes 0 to 6"},
+	{POINTERS + 16, 8, 4, "sequence 2 begins at byte 4, within the previous one, bytes 0 to 6"},
 	{POINTERS + 8, 8, 20, "sequence 1 begins at byte 20 and has 0 tokens"},
 	{POINTERS + 24, 8, 12, "sequence 3 begins at byte 12 and has 4"},
 	{POINTERS + 24, 8, INT64_MAX, "sequence 3 begins at byte 9223372036854775807"},
@@ -255,9 +253,10 @@ static void test_sizes(void **state)
 		"has 3 bytes after its 4 sequences and 3 document");
 	files_put(*state, "a.idx", p.at, p.n - 3);
 	for (size_t n = 0; n < 18; n++)
-		assert_refused(put_bin(*state, 2, n), NULL, "9 tokens of u16 in all; the .bin has");
+		assert_refused(
+			put_bin(*state, 2, n), NULL, "9 tokens of u16 in total; the .bin has");
 	assert_int_equal(unlink(files_path(*state, "a.idx")), 0);
-	assert_refused(put_bin(*state, 2, SIZE_MAX), "megatron", "has no .idx beside it");
+	assert_refused(put_bin(*state, 2, SIZE_MAX), "megatron", "has no .idx next to it");
 	files_put(*state, "a.idx", p.at, p.n - 3);
 	assert_refused(files_path(*state, "a.idx"), NULL, "is a Megatron index, ");
 	assert_refused(files_path(*state, "a.idx"), "megatron", "does not end in .bin");
@@ -316,8 +315,7 @@ static void test_directory(void **state)
 	shard_list_free(&list);
 	assert_int_equal(unlink(files_path(f, "a.bin")), 0);
 	assert_false(shard_list_read(&list, f->directory, &fault));
-	assert_non_null(
-		strstr(fault.text, "a.idx: is a Megatron index, but no shard that it belongs to"));
+	assert_non_null(strstr(fault.text, "a.idx: is a Megatron index, but its shard"));
 }
 
 /* Changed under an open shard: boundaries that it no longer has are an error, not a lie. */
@@ -336,7 +334,7 @@ static void test_changed(void **state)
 	memset(p.at + POINTERS, 0xff, 8 * N);
 	files_put(*state, "a.idx", p.at, p.n);
 	assert_int_equal(shard_documents(shard, 0, TOKENS, at, COUNT(at), &fault), -1);
-	assert_non_null(strstr(fault.text, "was changed since it was opened"));
+	assert_non_null(strstr(fault.text, "changed after the shard was opened"));
 	files_put(*state, "a.idx", p.at, HEADER);
 	assert_int_equal(shard_documents(shard, 0, TOKENS, at, COUNT(at), &fault), -1);
 	shard_close(shard);

@@ -188,7 +188,7 @@ static void read_and_kept(void **state)
 	overwrite(shelf, DATA_AT, 2);
 	assert_false(bytes_settled(b, &fault));
 	assert_int_equal(fault.error, ESTALE);
-	assert_string_equal(fault.text, "a file next to it was changed while it was read");
+	assert_string_equal(fault.text, "one of its side files changed while it was being read");
 	bytes_close(b);
 	shelf_free(shelf);
 }

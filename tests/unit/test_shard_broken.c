@@ -36,9 +36,9 @@ static const struct {
 } bad_headers[] = {
 	{NPY("'>u2'", "False", "(9,)"), "descr is '>u2', which is big-endian; must be <u2, <u4"},
 	{NPY("'>i8'", "False", "(9,)"), "descr is '>i8', which is big-endian"},
-	{NPY("'|O'", "False", "(9,)"), "descr is '|O', which is objects, a pickle"},
-	{NPY("'<f4'", "False", "(9,)"), "descr is '<f4', which is no integer"},
-	{NPY("'<f2'", "False", "(9,)"), "descr is '<f2', which is no integer"},
+	{NPY("'|O'", "False", "(9,)"), "descr is '|O', which is pickled objects"},
+	{NPY("'<f4'", "False", "(9,)"), "descr is '<f4', which is not an integer type"},
+	{NPY("'<f2'", "False", "(9,)"), "descr is '<f2', which is not an integer type"},
 	{NPY("'|b1'", "False", "(9,)"), "descr is '|b1'; must be"},
 	{NPY("'|S2'", "False", "(9,)"), "descr is '|S2'; must be"},
 	{NPY("'<U1'", "False", "(9,)"), "descr is '<U1'; must be"},
@@ -46,30 +46,30 @@ static const struct {
 	{NPY("'=u2'", "False", "(9,)"), "descr is '=u2'; must be"},
 	{NPY("''", "False", "(9,)"), "descr is ''; must be"},
 	{NPY("'u2'", "False", "(9,)"), "descr is 'u2'; must be"},
-	{NPY("[('a', '<u2')]", "False", "(9,)"), "descr: has \"[('a', '<u2')]"},
-	{NPY("('<u2', (3,))", "False", "(9,)"), "descr: has \"('<u2', (3,))"},
-	{NPY("2", "False", "(9,)"), "descr: has \"2, 'fortran_order'"},
+	{NPY("[('a', '<u2')]", "False", "(9,)"), "descr is \"[('a', '<u2')]"},
+	{NPY("('<u2', (3,))", "False", "(9,)"), "descr is \"('<u2', (3,))"},
+	{NPY("2", "False", "(9,)"), "descr is \"2, 'fortran_order'"},
 	{NPY("'<u2", "False", "(9,)"), "must be a comma, or } at the end"},
-	{NPY("'\\x3cu2'", "False", "(9,)"), "descr: has \"'\\x3cu2'"},
-	{NPY("'<u2'", "True", "(3, 3)"), "fortran_order is True: rows do not lie in a row"},
-	{NPY("'<u2'", "0", "(9,)"), "fortran_order: has \"0, 'shape'"},
-	{NPY("'<u2'", "None", "(9,)"), "fortran_order: has \"None"},
+	{NPY("'\\x3cu2'", "False", "(9,)"), "descr is \"'\\x3cu2'"},
+	{NPY("'<u2'", "True", "(3, 3)"), "fortran_order is True, so rows are not contiguous"},
+	{NPY("'<u2'", "0", "(9,)"), "fortran_order is \"0, 'shape'"},
+	{NPY("'<u2'", "None", "(9,)"), "fortran_order is \"None"},
 	{NPY("'<u2'", "False", "()"), "shape has 0 dimensions; must have 1, or 2"},
 	{NPY("'<u2'", "False", "(3, 3, 1)"), "shape has 3 dimensions"},
-	{NPY("'<u2'", "False", "(9)"), "shape: has \"(9), }"},
-	{NPY("'<u2'", "False", "9"), "shape: has \"9, }"},
-	{NPY("'<u2'", "False", "[9]"), "shape: has \"[9]"},
-	{NPY("'<u2'", "False", "(-9,)"), "shape: has \"(-9,)"},
-	{NPY("'<u2'", "False", "(9.0,)"), "shape: has \"(9.0,)"},
-	{NPY("'<u2'", "False", "(0x9,)"), "shape: has \"(0x9,)"},
-	{NPY("'<u2'", "False", "(3 3)"), "shape: has \"(3 3)"},
-	{NPY("'<u2'", "False", "(9,,)"), "shape: has \"(9,,)"},
-	{NPY("'<u2'", "False", "(,)"), "shape: has \"(,)"},
-	{NPY("'<u2'", "False", "(9,"), "shape: has \"(9,, }"},
-	{NPY("'<u2'", "False", "(99999999999999999999999999,)"), "shape: has \"(9999"},
+	{NPY("'<u2'", "False", "(9)"), "shape is \"(9), }"},
+	{NPY("'<u2'", "False", "9"), "shape is \"9, }"},
+	{NPY("'<u2'", "False", "[9]"), "shape is \"[9]"},
+	{NPY("'<u2'", "False", "(-9,)"), "shape is \"(-9,)"},
+	{NPY("'<u2'", "False", "(9.0,)"), "shape is \"(9.0,)"},
+	{NPY("'<u2'", "False", "(0x9,)"), "shape is \"(0x9,)"},
+	{NPY("'<u2'", "False", "(3 3)"), "shape is \"(3 3)"},
+	{NPY("'<u2'", "False", "(9,,)"), "shape is \"(9,,)"},
+	{NPY("'<u2'", "False", "(,)"), "shape is \"(,)"},
+	{NPY("'<u2'", "False", "(9,"), "shape is \"(9,, }"},
+	{NPY("'<u2'", "False", "(99999999999999999999999999,)"), "shape is \"(9999"},
 	{NPY("'<u2'", "False",
 		 "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1)"),
-		"shape: has \"(1,1"},
+		"shape is \"(1,1"},
 	{NPY("'<u2'", "False", "(8,)"),
 		"shape is (8, 1) of u16; the file has 18 bytes after the header"},
 	{NPY("'<u2'", "False", "(10,)"), "shape is (10, 1) of u16; the file has 18"},
@@ -85,19 +85,19 @@ static const struct {
 	{"{'fortran_order': False, 'shape': (9,)}", "descr is missing"},
 	{"{}", "descr is missing"},
 	{"{'descr': '<u2', 'descr': '<u2', 'fortran_order': False, 'shape': (9,)}",
-		"key 'descr' is there twice"},
+		"key 'descr' occurs twice"},
 	{"{'descr': '<u2', 'order': False, 'shape': (9,)}", "key 'order' is unknown"},
 	{"{'descr': '<u2' 'fortran_order': False, 'shape': (9,)}",
-		"between entries: has \"'fortran_order'"},
-	{"{'descr' '<u2', 'fortran_order': False, 'shape': (9,)}", "a key: has \"'descr' '<u2'"},
-	{"{descr: '<u2', 'fortran_order': False, 'shape': (9,)}", "a key: has \"descr: '<u2'"},
-	{"['<u2', False, (9,)]", "its begin: has \"['<u2'"},
-	{"", "its begin: has \""},
-	{NPY("'<u2'", "False", "(9,)") "x", "its end: has \"x"},
+		"the text after an entry is \"'fortran_order'"},
+	{"{'descr' '<u2', 'fortran_order': False, 'shape': (9,)}", "its key is \"'descr' '<u2'"},
+	{"{descr: '<u2', 'fortran_order': False, 'shape': (9,)}", "its key is \"descr: '<u2'"},
+	{"['<u2', False, (9,)]", "its beginning is \"['<u2'"},
+	{"", "its beginning is \""},
+	{NPY("'<u2'", "False", "(9,)") "x", "the text after } is \"x"},
 	{"{'descr': '<u2', 'fortran_order': False, 'shape': (9,)",
 		"must be a comma, or } at the end"},
 	{"{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (9,)}",
-		"descr: has \"__import__"},
+		"descr is \"__import__"},
 };
 
 static void test_bad_headers(void **state)
@@ -117,26 +117,27 @@ static const struct {
 	size_t n;
 	const char *why;
 } bad_files[] = {
-	{"a.npy", NULL, BYTES("\x93NUMPY"), "cut short"},
-	{"a.npy", NULL, BYTES("\x93NUMPY\1\0\20"), "cut short"},
+	{"a.npy", NULL, BYTES("\x93NUMPY"), "is truncated"},
+	{"a.npy", NULL, BYTES("\x93NUMPY\1\0\20"), "is truncated"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\0\0\0\0"),
 		"NumPy version is 0.0; must be 1.0, 2.0 or 3.0"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\4\0\0\0\0\0"), "NumPy version is 4.0"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\1\1\0\0\0\0"), "NumPy version is 1.1"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\2\0\0\0"), "NumPy version is 2.0"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\1\0\377\377{}"),
-		"header length is 65535; the file has 2 bytes after it"},
+		"header length is 65535; the file has only 2 bytes after it: it is truncated"},
 	{"a.npy", NULL, BYTES("\x93NUMPY\2\0\377\377\377\377{}"),
-		"header length is 4294967295; the file has 2"},
-	{"a.npy", "npy", BYTES("\1\2\3\4\5\6\7\10\11\12"), "does not begin with NumPy's magic"},
-	{"a.npy", "npy", "", 0, "does not begin with NumPy's magic"},
-	{"a.bin", "llmc", BYTES("\1\2\3\4"), "its size is 4 bytes; llm.c's header alone is 1024"},
+		"header length is 4294967295; the file has only 2"},
+	{"a.npy", "npy", BYTES("\1\2\3\4\5\6\7\10\11\12"), "it does not begin with \\x93NUMPY"},
+	{"a.npy", "npy", "", 0, "it does not begin with \\x93NUMPY"},
+	{"a.bin", "llmc", BYTES("\1\2\3\4"),
+		"its size is 4 bytes; llm.c's header alone is 1024: the file is truncated"},
 	{"a.bin", NULL, BYTES("\x88\xd8\x34\x01"),
-		"its size is 4 bytes; llm.c's header alone is 1024"},
-	{"a.bin", NULL, BYTES("\1\2\3"), "its size, 3 bytes, is no multiple of 2 (a token of u16)"},
-	{"a.ds", NULL, BYTES("\1\2\3"), "its size, 3 bytes, is no multiple of 2"},
-	{"a.bin", NULL, BYTES("\x80\4\x95\2\0\0\0\0\0\0\0N."),
-		"is a Python pickle, which is no shard"},
+		"its size is 4 bytes; llm.c's header alone is 1024: the file is truncated"},
+	{"a.bin", NULL, BYTES("\1\2\3"),
+		"3 bytes is not a multiple of 2 (dtype u16); the file is truncated"},
+	{"a.ds", NULL, BYTES("\1\2\3"), "3 bytes is not a multiple of 2"},
+	{"a.bin", NULL, BYTES("\x80\4\x95\2\0\0\0\0\0\0\0N."), "is a Python pickle, not a shard"},
 	{"a.bin", NULL, BYTES("\x80\3}q\0X\1\0\0\0aq\1K\1s."), "is a Python pickle"},
 	{"a.npy", NULL, BYTES("\x80\2]q\0(K\1K\2K\3K\4e."), "is a Python pickle"},
 	{"a.bin", NULL, BYTES("PK\3\4\24\0\0\0"), "is a zip archive (.npz, or torch.save)"},
@@ -147,21 +148,21 @@ static const struct {
 	{"a.bin", NULL, BYTES("\4\"M\30\x64\x40"), "is lz4-compressed"},
 	{"a.bin", NULL, BYTES("\12\0\0\0\0\0\0\0{\"a\":1234}\0\0"), "is a safetensors file"},
 	{"a.bin", NULL, BYTES("version https://git-lfs.github.com/spec/v1\n"),
-		"is a pointer of Git LFS"},
+		"is a Git LFS pointer"},
 	{"a.npy", NULL, BYTES("<!DOCTYPE html>\n<html><body>404 Not Found</body></html>\n"),
-		"is text, which is no"},
+		"is text, not a shard"},
 	{"a.npy", NULL,
 		BYTES("\x93NUMPX\1\0\x36\0{'descr': '<u2', 'fortran_order': False, 'shape': (1,), "
 		      "}\1\0"),
-		"does not begin with NumPy's magic"},
+		"it does not begin with \\x93NUMPY"},
 	{"a.npy", NULL,
 		BYTES("\0NUMPY\2\0\x36\0\0\0{'descr': '<u2', 'fortran_order': False, 'shape': "
 		      "(1,), }\1\0"),
-		"does not begin with NumPy's magic"},
-	{"a.json", NULL, BYTES("{}"), "is of no known format"},
-	{"a.ds.index", NULL, BYTES("\0\0\0\0\0\0\0\0"), "is a datatrove index, no shard"},
+		"it does not begin with \\x93NUMPY"},
+	{"a.json", NULL, BYTES("{}"), "has no known format"},
+	{"a.ds.index", NULL, BYTES("\0\0\0\0\0\0\0\0"), "is a datatrove index, not a shard"},
 	{"a.csv.gz", NULL, BYTES("\37\213\10\0\0\0\0\0\0\3"), "is gzip-compressed"},
-	{"a", NULL, "", 0, "is of no known format"},
+	{"a", NULL, "", 0, "has no known format"},
 };
 
 static void test_bad_files(void **state)
@@ -179,15 +180,15 @@ static void test_bad_files(void **state)
 	}
 	assert_int_equal(mkdir(files_path(*state, "d.npy"), 0755), 0);
 	assert_refused(
-		files_path(*state, "d.npy"), NULL, "is no regular file; a shard must be one");
+		files_path(*state, "d.npy"), NULL, "is not a regular file; a shard must be one");
 	/* A companion that is lost is not one that never was. */
 	for (size_t i = 0; i < COUNT(lost); i++) {
 		assert_int_equal(symlink("nowhere", files_path(*state, lost[i].link)), 0);
 		assert_refused(files_put(*state, lost[i].shard, "\1\0\2\0", 4), NULL,
-			"is a link to a file that is not there; add that, or remove the link");
+			"is a link to a missing file; restore that file, or remove the link");
 	}
 	assert_int_equal(mkfifo(files_path(*state, "f.bin"), 0644), 0);
-	assert_refused(files_path(*state, "f.bin"), NULL, "is no regular file");
+	assert_refused(files_path(*state, "f.bin"), NULL, "is not a regular file");
 }
 
 static const struct {
@@ -196,20 +197,20 @@ static const struct {
 	const char *why;
 } bad_llmc[] = {
 	{20240522, 1, 9, 9, 2, "is an llm.c evaluation file (magic 20240522)"},
-	{20240520, 7, 9, 9, 2, "version is 7; must be 1 with llm.c's GPT-2 magic"},
+	{20240520, 7, 9, 9, 2, "version is 7; must be 1 for llm.c's GPT-2 magic"},
 	{20240520, 0, 9, 9, 2, "version is 0; must be 1"},
-	{20240801, 1, 9, 9, 4, "version is 1; must be 7 with llm.c's Llama-3 magic"},
+	{20240801, 1, 9, 9, 4, "version is 1; must be 7 for llm.c's Llama-3 magic"},
 	{20240520, 1, 8, 9, 2,
-		"token count is 8: with u16 tokens that makes a file of 1040 bytes; it has 1042"},
+		"token count is 8 (u16), which makes a file of 1040 bytes; the file has 1042"},
 	{20240520, 1, 10, 9, 2,
-		"token count is 10: with u16 tokens that makes a file of 1044 bytes; it has 1042"},
+		"token count is 10 (u16), which makes a file of 1044 bytes; the file has 1042"},
 	{20240520, 1, 9, 9, 4,
-		"token count is 9: with u16 tokens that makes a file of 1042 bytes; it has 1060"},
+		"token count is 9 (u16), which makes a file of 1042 bytes; the file has 1060"},
 	{20240801, 7, 9, 9, 2,
-		"token count is 9: with u32 tokens that makes a file of 1060 bytes; it has 1042"},
+		"token count is 9 (u32), which makes a file of 1060 bytes; the file has 1042"},
 	{20240520, 1, 0x80000000, 9, 2, "token count is -2147483648; must be 0 to 2147483647"},
 	{20240520, 1, 0x7fffffff, 9, 2,
-		"token count is 2147483647: with u16 tokens that makes a file of 4294968318 bytes"},
+		"token count is 2147483647 (u16), which makes a file of 4294968318 bytes"},
 	{20240801, 7, 0xffffffff, 9, 4, "token count is -1; must be"},
 };
 
@@ -224,17 +225,16 @@ static void test_bad_llmc(void **state)
 	}
 	/* Whatever the magic is, the header is none of the tokens. */
 	put_llmc(&p, 20240519, 1, 9, 9, 2);
-	assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL,
-		"magic is 20240519; llm.c's are 20240520");
-	put_llmc(&p, 0, 0, 9, 9, 4);
 	assert_refused(
-		files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 0; llm.c's are 20240520");
+		files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 20240519; must be 20240520");
+	put_llmc(&p, 0, 0, 9, 9, 4);
+	assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 0; must be 20240520");
 	put_llmc(&p, __builtin_bswap32(20240801), 0x7000000, 0x9000000, 9, 4);
 	assert_refused(
-		files_put(*state, "a.bin", p.at, p.n), NULL, ", which is big-endian; llm.c's are");
+		files_put(*state, "a.bin", p.at, p.n), NULL, ", which is big-endian; must be");
 	put_llmc(&p, 20240519, 1, 9, 9, 2);
 	assert_refused(files_put(*state, "a.bin", p.at, p.n), "llmc",
-		"magic is 20240519; llm.c's are 20240520");
+		"magic is 20240519; must be 20240520");
 	p.n = 1023;
 	assert_refused(files_put(*state, "a.bin", p.at, p.n), "llmc", "its size is 1023 bytes");
 }
@@ -245,7 +245,7 @@ static const struct {
 	const char *metadata, *why;
 } bad_ds[] = {
 	{2, ENDS(3, 2, 9), NULL,
-		".ds.index: document 1 ends at token 2, before the one ahead of it (3)"},
+		".ds.index: document 1 ends at token 2, before the previous one (3)"},
 	{2, ENDS(3, 10), NULL,
 		"the last document ends at token 10; the file has 9 tokens of 2 bytes"},
 	{2, ENDS(3, 1ull << 63), NULL, "the last document ends at token 9223372036854775808"},
@@ -261,12 +261,11 @@ static const struct {
 	{2, NULL, "gpt2|2\n\33[31m\7\n", "token count, line 2, is '?[31m?'"},
 	{2, ENDS(3, 7), NULL,
 		"the last document ends at token 7; the file has 9 tokens of 2 bytes"},
-	{2, NULL, "gpt2|4\n9\n",
-		"its size, 18 bytes, is no multiple of 4, the size of a token in .ds.metadata"},
+	{2, NULL, "gpt2|4\n9\n", "18 bytes is not a multiple of 4, the token size in .ds.metadata"},
 	{2, NULL, "gpt2|2\n8\n",
 		".ds.metadata: token count is 8; the file has 9 tokens of 2 bytes"},
 	{4, NULL, "gpt2|2\n9\n", "token count is 9; the file has 18 tokens of 2 bytes"},
-	{2, NULL, "gpt2|2\n-9\n", "token count, line 2, is '-9'; must be a whole number"},
+	{2, NULL, "gpt2|2\n-9\n", "token count, line 2, is '-9'; must be an integer"},
 	{2, NULL, "gpt2|2\nmany\n", "token count, line 2, is 'many'"},
 	{2, NULL, "gpt2|2\n\n", "token count, line 2, is ''"},
 	{2, NULL, "gpt2|2\n99999999999999999999999\n",
@@ -283,11 +282,11 @@ static void test_bad_datatrove(void **state)
 			NULL, bad_ds[i].why);
 	put_ds(*state, 2, NULL, NULL);
 	files_put(*state, "a.ds.index", "1234567", 7);
-	assert_refused(files_path(*state, "a.ds"), NULL,
-		".ds.index: its size, 7 bytes, is no multiple of 8");
+	assert_refused(
+		files_path(*state, "a.ds"), NULL, ".ds.index: 7 bytes is not a multiple of 8");
 	put_ds(*state, 2, NULL, NULL);
 	assert_int_equal(mkdir(files_path(*state, "a.ds.index"), 0755), 0);
-	assert_refused(files_path(*state, "a.ds"), NULL, "a.ds.index: is no regular file");
+	assert_refused(files_path(*state, "a.ds"), NULL, "a.ds.index: is not a regular file");
 	assert_int_equal(rmdir(files_path(*state, "a.ds.index")), 0);
 	assert_non_null(large);
 	memset(large, 'x', 1 << 17);
@@ -369,10 +368,8 @@ static void test_companions(void **state)
 	files_put(f, "sub/c.ds.index", "", 0);
 	assert_false(shard_list_read(&list, f->directory, &fault));
 	snprintf(whole, sizeof(whole),
-		"%s/sub/c.ds.index: is a datatrove index, but no shard that it belongs to (.ds) is "
-		"among the "
-		"files; add that, "
-		"or move this away",
+		"%s/sub/c.ds.index: is a datatrove index, but its shard (.ds) is missing; add the "
+		"shard, or move this file away",
 		f->directory);
 	assert_string_equal(fault.text, whole);
 	assert_int_equal(unlink(files_path(f, "sub/c.ds.index")), 0);

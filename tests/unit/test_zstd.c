@@ -348,12 +348,14 @@ static const struct {
 	{-41, 4, 5002, "frame 0 has a decompressed size of 5002; the frame itself says 5000"},
 	{-41, 4, 4998, "frame 0 has a decompressed size of 4998; the frame itself says 5000"},
 	{-37, 4, 1, "frame 0 is damaged: its checksum is"},
-	{-29, 4, 5, "frame 1: the seek table says that it decodes to 5 bytes; it holds at most 0"},
+	{-29, 4, 5,
+		"frame 1: the seek table says that it decodes to 5 bytes; its blocks hold at most "
+		"0"},
 	{-17, 4, 7002, "frame 2 decodes to 7000 bytes; the seek table says 7002"},
 	{-17, 4, 6998, "frame 2 is damaged: Destination buffer is too small"},
 	{-17, 4, 100000000,
-		"frame 2: the seek table says that it decodes to 100000000 bytes; it holds at "
-		"most"},
+		"frame 2: the seek table says that it decodes to 100000000 bytes; its blocks hold "
+		"at most"},
 	{-13, 4, 0, "frame 2 is damaged: its checksum is"},
 	{0, 4, 0, "frame 0 is at byte 0, where no zstd frame begins"},
 	{4, 1, 0x08, "frame 0 is at byte 0, where no zstd frame begins"},
@@ -472,9 +474,8 @@ static void test_budget(void **state)
 	make_three(&f);
 	files_put(*state, "a.bin.zst", f.data.at, f.data.n);
 	assert_refused(files_path(*state, "a.bin.zst"), 6999,
-		"zstd frame 2 decodes to 7000 bytes; the decode budget is 6999: compress the file "
-		"in frames "
-		"of 256 KiB");
+		"zstd frame 2 decodes to 7000 bytes; the decode budget is 6999, a quarter of "
+		"`memory`: compress the file in frames of 256 KiB");
 	for (int sized = 0; sized < 2; sized++) {
 		f = (struct file){.frames = 0};
 		add_frame(&f, content, 7000, sized);
