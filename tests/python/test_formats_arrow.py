@@ -109,7 +109,7 @@ def test_column_names(tmp_path):
     assert "no column is called tokens or input_ids, and 2 columns hold integers" in facts(
         path, refused=True
     )
-    assert 'its columns are: a, b, c?"' in facts(path, refused=True)
+    assert 'with the tokens, of: a, b, c?"' in facts(path, refused=True)
     assert "no column is called 'x'" in facts(path, "-c", "x", refused=True)
     assert "column 'c?\"' is of type string" in facts(path, "-c", 'c\n"', refused=True)
 

@@ -191,7 +191,7 @@ def test_several_columns(tmp_path, compression):
         ("json", "`json`"),
         ("weight", "`float32`"),
         ("nope", "no column nope"),
-        ("zz", "fraction"),
+        ("zz", "floating-point"),
         ("z", "multiple|no tokens|has no tokens|sizes"),
     ):
         error = cat(shards[0], "-c", column)

@@ -149,7 +149,7 @@ static void test_broken(void **state)
 	}
 	make(&m);
 	assert_refused(files_put(*state, "a.arrow", m.p.at, m.p.n), "x",
-		"no column is called 'x'; its columns are: text, tokens");
+		"no column is called 'x'; set `column` to one of: text, tokens");
 	assert_refused(((struct files *)*state)->path, "text", "column 'text' is of type string");
 	set(&m.p, m.spot[COMPRESSION_SLOT], 20, 2);
 	set(&m.p, m.spot[COMPRESSION_CODEC], 1, 1);
