@@ -1,5 +1,5 @@
-"""A daemon in a cgroup with less memory than `memory:` says: it takes what is there, refuses the
-rest, and is not killed for it.
+"""A daemon in a cgroup with less memory than `memory:`: it uses what the cgroup allows, refuses
+more, and is not killed.
 """
 
 import os
@@ -15,7 +15,7 @@ RING = {"micro": 4096, "slots": 32}  # about 18 MiB
 
 
 class Group:
-    """A child of our own memory cgroup, of whichever version is there."""
+    """A child of our own memory cgroup, of version 1 or 2."""
 
     def __init__(self):
         self.path = self.find()
@@ -79,7 +79,7 @@ def refused(call):
 
 
 def attach_all(daemon):
-    """Sessions until one is refused: (those that are fed, why the last is not)."""
+    """([sessions until one is refused], the error)"""
     clients = []
     while len(clients) < 40:
         client = Client(daemon.socket)
@@ -103,7 +103,7 @@ def check(place, group):
     config = place.config(streams=streams, memory=1 << 30)
     daemon = Daemon(place, config, preexec_fn=group.enter)
     limit = status(daemon.socket)[1]["limit_bytes"]
-    assert 128 << 20 < limit < LIMIT, ("memory: is what the cgroup allows", limit)
+    assert 128 << 20 < limit < LIMIT, ("memory: is lowered to what the cgroup allows", limit)
     said = [line for line in daemon.log().splitlines() if "memory:" in line]
     assert len(said) == 1 and str(LIMIT) in said[0] and str(1 << 30) in said[0], (
         "  one line says so",
@@ -112,16 +112,16 @@ def check(place, group):
     clients, packet = attach_all(daemon)
     text = packet.get("text", "")
     assert 5 <= len(clients) <= 13, ("sessions attach while there is room", len(clients))
-    assert packet.get("passing") == 1, ("  the next is refused for now", packet)
+    assert packet.get("passing") == 1, ("  the next gets a passing error", packet)
     numbers = sum(word.isdigit() and int(word) > 1 << 20 for word in text.replace(",", "").split())
-    assert numbers >= 2 and "cgroup" in text, ("  with both numbers, and why", text)
-    assert all(c.next() is not None for c in clients), "  the others are fed"
+    assert numbers >= 2 and "cgroup" in text, ("  the error has both numbers, and the reason", text)
+    assert all(c.next() is not None for c in clients), "  the other sessions get batches"
     clients.pop().close()
     again = wait_for(lambda: attach_again(daemon), 5)
-    assert again, "  once one has left there is room"
+    assert again, "  when one has ended, there is room"
     packet = refused(lambda: Client(daemon.socket).attach(micro=65536, slots=64, run="large"))
     assert packet and not packet.get("passing"), (
-        "a ring larger than all of it is refused for good",
+        "the error for a ring larger than the limit does not pass",
         packet,
     )
     for client in [*clients, again]:
@@ -133,15 +133,17 @@ def check(place, group):
         stdout=subprocess.PIPE,
         preexec_fn=group.enter,
     )
-    assert eater.stdout.readline() == b"full\n", "somebody else in the group takes half of it"
+    assert eater.stdout.readline() == b"full\n", (
+        "another process of the group takes half of the memory"
+    )
     clients, packet = attach_all(daemon)
     assert 1 <= len(clients) <= 7, ("  fewer sessions attach", len(clients))
     assert packet.get("passing") == 1 and "cgroup" in packet["text"], (
-        "  the next is refused for now",
+        "  the next gets a passing error",
         packet,
     )
     assert (group.kills(), daemon.alive(), eater.poll()) == (0, True, None), (
-        "  nobody was killed for memory"
+        "  no process was killed"
     )
     eater.kill()
     eater.wait()

@@ -1,5 +1,5 @@
-"""Daemons are upgraded under running trainers: the last release and this tree understand each
-other, through a kill and a mix.
+"""Daemons are upgraded under running trainers: the last release and this tree work together,
+through a kill and a mix.
 """
 
 import json
@@ -24,7 +24,7 @@ def this_tree():
 
 
 class Trainer:
-    """A process with the client package of @build, told what to do."""
+    """A process with the client package of @build, driven by commands."""
 
     def __init__(self, build, daemon):
         self.process = subprocess.Popen(
@@ -61,7 +61,7 @@ def restart(daemon, build):
 
 
 def assert_rows(daemon, rows, start, cursor=None):
-    """@rows are those of the order from position @start on."""
+    """Checks that @rows are those of the order from position @start on."""
     planned = daemon.plan("train", start, len(rows), cursor)
     assert [position for position, _ in rows] == list(range(start, start + len(rows)))
     for (_, tokens), row in zip(rows, planned, strict=True):
@@ -77,8 +77,8 @@ def status(build, daemon):
 
 
 def mix(build, daemon, trainer, rows, *weights):
-    """An operator with @build's tokctl changes the mix. The position from which it acts, and the
-    cursor then.
+    """Changes the mix with @build's tokctl. Returns the position from which it acts, and the cursor
+    afterwards.
     """
     tokctl = subprocess.Popen(
         [build.tokctl, "mix", "train", *weights, "--run", "compat", "--socket", daemon.socket]

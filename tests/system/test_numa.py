@@ -1,6 +1,4 @@
-"""A ring lies on the NUMA node that its client names: what can be seen of that on a machine with
-one node or more.
-"""
+"""A ring is put on the NUMA node that its client names."""
 
 import os
 import re
@@ -15,7 +13,7 @@ NODES_KNOWN = 1024
 
 
 def policies(daemon):
-    """Of the daemon's rings, by segment: {name: [policy]}, as the kernel tells it."""
+    """{memfd: [policy]} of the daemon's rings, as the kernel reports them."""
     found = {}
     with open(f"/proc/{daemon.pid}/numa_maps") as maps:
         for line in maps:
@@ -46,10 +44,10 @@ def check_nodes(place, daemon):
         client = Client(daemon.socket).attach(node=node, begin=1)
         client.next()
         assert policies(daemon) == expect(f"prefer:{node}"), (
-            f"node {node} is named: both segments prefer it"
+            f"node {node} is named: both memfds prefer it"
         )
         assert [s["node"] for s in status(daemon.socket)[0]] == [node], (
-            f"node {node} is named: so does the status"
+            f"node {node} is named: status reports it"
         )
         client.close()
         wait_for(lambda: not daemon.rings())
@@ -57,21 +55,21 @@ def check_nodes(place, daemon):
         client = Client(daemon.socket).attach(node=node, begin=1)
         client.next()
         assert policies(daemon) == expect("default"), (
-            f"node {node}, which we have not: is served, from anywhere"
+            f"node {node} does not exist: the client is served, without a policy"
         )
         assert [s["node"] for s in status(daemon.socket)[0]] == [None], (
-            f"node {node}: no node in the status"
+            f"node {node}: status reports no node"
         )
         assert has(daemon.log(), f"its ring cannot be put on NUMA node {node}: no such node"), (
-            f"node {node}: said in the log"
+            f"node {node}: the log says so"
         )
         client.close()
         wait_for(lambda: not daemon.rings())
     client = Client(daemon.socket).attach()
     client.next()
-    assert policies(daemon) == expect("default"), "no node is named: anywhere"
+    assert policies(daemon) == expect("default"), "no node is named: no policy"
     assert [s["node"] for s in status(daemon.socket)[0]] == [None], (
-        "no node is named: none in the status"
+        "no node is named: status reports none"
     )
     client.close()
     wait_for(lambda: not daemon.rings())
@@ -111,7 +109,7 @@ def check_library(place, daemon):
 
 
 def check_forbidden(place, config):
-    """Containers may forbid mbind: strace stands in for their seccomp."""
+    """Containers may forbid mbind with seccomp; here strace does."""
     if not shutil.which("strace"):
         pytest.skip("strace is not installed")
     path, log = place.file("strict.sock"), open(place.file("strict.log"), "w+")
@@ -128,11 +126,11 @@ def check_forbidden(place, config):
     for client in clients:
         client.next()
     assert [s["node"] for s in status(path)[0]] == [None, None], (
-        "mbind is forbidden: served all the same"
+        "mbind is forbidden: clients are served"
     )
     log.seek(0)
     assert log.read().count("Operation not permitted; later failures are not logged") == 1, (
-        "mbind is forbidden: said once"
+        "mbind is forbidden: logged once"
     )
     for client in clients:
         client.close()
@@ -143,7 +141,7 @@ def check_forbidden(place, config):
         (sum(int(word, 16) << 64 * i for i, word in enumerate(words.split(", "))), int(bits))
         for words, bits in masks
     }
-    assert asked == {(1 << online()[0], NODES_KNOWN + 1)}, "mbind was asked for that node alone"
+    assert asked == {(1 << online()[0], NODES_KNOWN + 1)}, "mbind was called for that node only"
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +152,7 @@ def daemon(shared):
 
 
 needs_numa = pytest.mark.skipif(
-    not os.path.exists("/proc/self/numa_maps"), reason="this kernel knows no NUMA"
+    not os.path.exists("/proc/self/numa_maps"), reason="this kernel has no NUMA support"
 )
 
 

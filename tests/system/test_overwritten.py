@@ -1,8 +1,8 @@
-"""Shards that are written to while a stream serves them: a trainer gets the bytes that were there,
-or the error; never others.
+"""Shards that are overwritten while a stream serves them: a trainer gets the original tokens or an
+error, never other tokens.
 
-Every token that is handed out is compared. Each fault is really injected into a file that the
-daemon has open, which is looked up in /proc.
+Every token is compared. Each fault is injected into a file that the daemon has open, according to
+/proc.
 """
 
 import os
@@ -21,7 +21,7 @@ MICRO = 2
 
 
 class Kind:
-    """A dataset of one shard: which file of it is written to, and what a window of it is."""
+    """A dataset of one shard. `victim` is its file that is overwritten."""
 
     def __init__(self, place, name, shuffle):
         self.name, self.shuffle = name, shuffle
@@ -49,7 +49,7 @@ class Kind:
 
 
 class Masked(Kind):
-    """With a loss mask for each token, which is written to."""
+    """With a loss mask; the mask's file is overwritten."""
 
     def __init__(self, place, name, shuffle):
         super().__init__(place, name, shuffle)
@@ -59,7 +59,7 @@ class Masked(Kind):
 
 
 class Indexed(Kind):
-    """A Megatron shard, whose index is written to: documents of 1,000 tokens."""
+    """A Megatron shard with documents of 1,000 tokens; the index is overwritten."""
 
     def __init__(self, place, name, shuffle):
         super().__init__(place, name, shuffle)
@@ -85,11 +85,11 @@ class Compressed(Kind):
             f.write(frames)
 
 
-# ---- what is done to the open file ----
+# ---- faults in the open file ----
 
 
 def inverted(path, part=slice(None)):
-    """In place, its mtime set back."""
+    """Inverts the bytes in place, and sets the mtime back."""
     st = os.stat(path)
     with open(path, "r+b") as f:
         whole = bytearray(f.read())
@@ -100,7 +100,7 @@ def inverted(path, part=slice(None)):
 
 
 def masked(path):
-    """Every label is one no more."""
+    """Sets the whole mask to 0, and sets the mtime back."""
     st = os.stat(path)
     with open(path, "r+b") as f:
         f.write(bytes(st.st_size))
@@ -113,7 +113,7 @@ def written(path):
 
 
 def copied_over(path):
-    """As `cp -p other shard`: cut to nothing, then as long as before."""
+    """As `cp -p other shard` does: truncated, then written to the same length."""
     st = os.stat(path)
     with open(path + ".other", "wb") as f:
         f.write(bytes(st.st_size))
@@ -183,14 +183,14 @@ class Trainer:
 def rows_of(kind, config):
     if not isinstance(kind, Compressed):
         return rows_at(config, "train", 0, 4000)
-    # rows_at() reads shards as they lie; shuffle: none is simple enough
+    # rows_at() cannot decompress; without a shuffle the rows are easy to compute.
     n = (TOKENS - WINDOW) // SEQ_LEN + 1
     tokens = kind.tokens
     return numpy.stack([tokens[i % n * SEQ_LEN :][:WINDOW] for i in range(4000)])
 
 
 def one_fault(place, mode, kind, name, action):
-    """What went otherwise than it must."""
+    """Injects one fault into an open file. Returns a list of what went wrong."""
     config = kind.config(place, mode)
     daemon = Daemon(place, config)
     rows = rows_of(kind, config)
@@ -199,7 +199,7 @@ def one_fault(place, mode, kind, name, action):
     trainer = Trainer(daemon, rows, masks=isinstance(kind, Masked))
     trainer.step(20)
     if not is_open(daemon, kind.victim):
-        faults.append("it is not open")
+        faults.append("the file is not open")
     before = os.stat(kind.victim)
     shutil.copy2(kind.victim, kept)
     os.rename(kept, place.file("aside"))
@@ -219,7 +219,7 @@ def one_fault(place, mode, kind, name, action):
         or f"before {trainer.at} are sound" not in text
         or "\n" in text
     ):
-        faults.append(f"told: {trainer.error}")
+        faults.append(f"the error: {trainer.error}")
     again = Trainer(daemon, rows, masks=isinstance(kind, Masked), position=trainer.at)
     again.to_the_error()
     if again.wrong or not again.error or again.at != trainer.at:
@@ -247,7 +247,9 @@ def touch_name(path):
 
 
 def touched(place, mode, kind, action):
-    """The bytes are what they were: the stream goes on, with one line."""
+    """Only metadata changes: the stream continues, with one line in the log. Returns a list of what
+    went wrong.
+    """
     daemon = Daemon(place, kind.config(place, mode))
     rows, faults = rows_of(kind, daemon.config), []
     trainer = Trainer(daemon, rows, masks=isinstance(kind, Masked))
@@ -300,7 +302,7 @@ def test_a_shard_that_is_only_touched(place, mode, action):
 
 @buffered
 @pytest.mark.parametrize("kind, action", OTHERS)
-def test_no_token_of_a_shard_with_an_overwritten_part_is_served(place, mode, kind, action):
+def test_no_token_of_a_shard_with_an_overwritten_side_file_is_served(place, mode, kind, action):
     faults = one_fault(place, mode, kind(place, "other", "none"), action.__name__, action)
     assert not faults
 

@@ -1,5 +1,5 @@
-"""A run belongs to the user who began it. Nobody else but root and admin_uids attaches to it, saves
-its tags or changes it.
+"""A run belongs to the user who began it. Only that user, root and admin_uids may attach to it,
+save its snapshots or change it.
 """
 
 import os
@@ -73,13 +73,13 @@ def test_named(shared, daemon):
     admin = attach(daemon, ADMIN, run="job")
     admin.ask(op="checkpoint", tag="admins", cursor=admin.feed["cursor"])
     assert not os.path.exists(place.file("state/train/job/.owner")), (
-        "an admin who comes first does not own the run"
+        "an admin who attaches first does not own the run"
     )
     admin.close()
     owner = attach(daemon, OWNER, run="job")
     cursor = owner.feed["cursor"]
     assert open(place.file("state/train/job/.owner")).read() == (f"{OWNER}\n"), (
-        "the first user but root and admins owns the run"
+        "the first user except root and admins owns the run"
     )
     path = owner.ask(op="checkpoint", tag="best", cursor=cursor)["path"]
     before, logged = open(path, "rb").read(), sorted(os.listdir(mixes))
@@ -87,9 +87,9 @@ def test_named(shared, daemon):
     assert has(told, "run job belongs to uid 1001", "1002"), "another user may not attach"
     told = refusal(lambda: attach(daemon, STRANGER, run="job", cursor=moved(place, cursor)))
     assert has(told, "run job belongs to uid 1001"), "  nor at another position"
-    assert sorted(os.listdir(mixes)) == logged, "  the log of mixes is as it was"
+    assert sorted(os.listdir(mixes)) == logged, "  the mix log is unchanged"
     other = attach(daemon, STRANGER, run="own", tag="job/best")
-    assert other.feed["cursor"] == before, "  but read a snapshot, and begin a run with it"
+    assert other.feed["cursor"] == before, "  but may read a snapshot, and begin a run with it"
     for uid, run_, words in (
         (STRANGER, "job", ["run job belongs to someone else", "1002"]),
         (STRANGER, "default", ["run default is not attached"]),
@@ -100,10 +100,10 @@ def test_named(shared, daemon):
                 op="request", stream="train", run=r, kind="drain", args=""
             )
         )
-        assert has(told, *words), f"  nor drain it, named {run_}"
+        assert has(told, *words), f"  nor drain it, by the name {run_}"
         operator.close()
     asked = client_of(daemon, STRANGER).ask(op="request", stream="train", kind="drain", args="")
-    assert asked["run"] == "own", "  a request without a run is for the only one that is its user's"
+    assert asked["run"] == "own", "  a request without a run is for the only run of its user"
     for uid in (OWNER, ADMIN, 0):
         operator = client_of(daemon, uid)
         asked = operator.ask(op="request", stream="train", run="job", kind="drain", args="")
@@ -114,19 +114,22 @@ def test_named(shared, daemon):
             daemon.log(),
         )
         assert operator.ask(op="cancel", number=asked["number"])["fetched"] == 0, (
-            "  and takes it back"
+            "  and it can be taken back"
         )
         operator.close()
     for uid in (ADMIN, 0):
         saving = attach(daemon, uid, run="job", peer=1)
         saved = saving.ask(op="checkpoint", tag=f"by{uid}", cursor=cursor)
-        assert os.path.exists(saved["path"]), f"uid {uid} may save in it"
+        assert os.path.exists(saved["path"]), f"uid {uid} may save snapshots"
         saving.close()
     assert open(place.file("state/train/job/.owner")).read() == (f"{OWNER}\n"), "its owner stays"
     code, err = ctl(daemon, STRANGER, "status")
-    assert code == 0, ("everybody sees its status", err)
+    assert code == 0, ("every user sees its status", err)
     code, err = ctl(daemon, STRANGER, "drain", "train", "--run", "job")
-    assert code == 1 and "belongs to someone else" in err, ("tokctl drain says why not", err)
+    assert code == 1 and "belongs to someone else" in err, (
+        "tokctl drain says why it is refused",
+        err,
+    )
     owner.close()
     other.close()
 
@@ -134,27 +137,27 @@ def test_named(shared, daemon):
 def test_unnamed(shared, daemon):
     owner = attach(daemon, OWNER, run="default")
     second = attach(daemon, STRANGER, run="default")
-    assert owner.feed["run"] == "default", "an unnamed run of the first user"
-    assert second.feed["run"] == (f"default@{STRANGER}"), "  of a later one"
+    assert owner.feed["run"] == "default", "the first user's unnamed run is called default"
+    assert second.feed["run"] == (f"default@{STRANGER}"), "  a later user's has its uid"
     path = second.ask(op="checkpoint", tag="mine", cursor=second.feed["cursor"])["path"]
     assert path.endswith(f"/train/default@{STRANGER}/mine.cursor"), (
-        "  its snapshots are apart",
+        "  with separate snapshots",
         path,
     )
     again = attach(daemon, STRANGER, run="default", tag="mine", peer=1)
-    assert again.feed["cursor"] == second.feed["cursor"], "  and found again"
+    assert again.feed["cursor"] == second.feed["cursor"], "  which it finds again"
     operator = client_of(daemon, STRANGER)
     asked = operator.ask(op="request", stream="train", run="default", kind="drain", args="")
     assert (asked["run"], asked["sessions"]) == (f"default@{STRANGER}", 2), (
-        "  its operator's request goes there"
+        "  requests of that user go to it"
     )
     first = client_of(daemon, OWNER)
     asked = first.ask(op="request", stream="train", kind="drain", args="")
     assert (asked["run"], asked["sessions"]) == ("default", 1), (
-        "  and does not keep the first one's out"
+        "  and do not block the first user's"
     )
     told = refusal(lambda: attach(daemon, OWNER, run=f"default@{STRANGER}"))
-    assert has(told, "uid 1002's unnamed run"), "  nobody takes that name"
+    assert has(told, "uid 1002's unnamed run"), "  nobody else may use that name"
     runs = {s["run"] for s in status(daemon.socket)[0]}
     assert {"default", f"default@{STRANGER}"} <= runs, ("  status names them", runs)
     for c in (owner, second, again, operator, first):
@@ -166,7 +169,7 @@ def test_restart(shared, daemon):
     daemon.kill()
     daemon.start()
     told = refusal(lambda: attach(daemon, STRANGER, run="job"))
-    assert has(told, "run job belongs to uid 1001"), "a daemon that is new knows the owners"
+    assert has(told, "run job belongs to uid 1001"), "a new daemon knows the owners"
     assert attach(daemon, STRANGER, run="default").feed["run"] == (f"default@{STRANGER}"), (
         "  also of unnamed runs"
     )
@@ -175,24 +178,24 @@ def test_restart(shared, daemon):
     daemon.start()
     attach(daemon, STRANGER, run="job").close()
     assert open(place.file("state/train/job/.owner")).read() == (f"{STRANGER}\n"), (
-        "a run of an earlier version is whose who comes first"
+        "a run without an owner, of an earlier version, belongs to the first user"
     )
 
 
 def test_two_daemons(shared, daemon):
-    """What another daemon has written since ours was started is found when we write."""
+    """An owner that another daemon has written is found at the next write."""
     place, config = shared, daemon.config
     other = Daemon(place, config, socket_path=place.file("other.sock"))
     attach(other, OWNER, run="later").close()
     told = refusal(lambda: attach(daemon, STRANGER, run="later"))
-    assert has(told, "uid 1001"), "a run begun by another daemon's user"
+    assert has(told, "uid 1001"), "a run that another daemon's user began"
     witness = Witness(daemon, rows_at(config, "train", 0, 200), run="mine")
-    assert witness.step(50), "  the daemon goes on"
+    assert witness.step(50), "  the daemon serves on"
     assert other.stop() == 0, "  exit 0"
 
 
 def test_library(shared, daemon):
-    """libtokend attaches as an unnamed run and goes on by the name it is given."""
+    """libtokend attaches as an unnamed run, and uses the name that the daemon returns."""
     place = shared
     holder = attach(daemon, OWNER, run="default")
     begun = Client(daemon.socket)
@@ -210,9 +213,9 @@ def test_library(shared, daemon):
         "--world",
         "1",
     )
-    assert code == 0, ("tokctl cat of a later user", err)
+    assert code == 0, ("tokctl cat of a second user", err)
     assert os.path.exists(place.file(f"state/train/default@{STRANGER}/mixes/000001.cursor")), (
-        "  is an unnamed run of its own"
+        "  has an unnamed run of its own"
     )
     holder.close()
     begun.close()

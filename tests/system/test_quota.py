@@ -1,6 +1,4 @@
-"""What one user cannot take from the others: connections, ring memory, runs and files in
-state_dir.
-"""
+"""One user cannot take all connections, ring memory, runs or files in state_dir."""
 
 import os
 import resource
@@ -24,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 
 GREEDY, POLITE = 1001, 1002
-MOST = 2000  # connections or sessions that a test asks for; never so many are given
+MOST = 2000  # more connections or sessions than a user can get
 
 
 def config_of(place, name, uids, **keys):
@@ -37,7 +35,7 @@ def config_of(place, name, uids, **keys):
 
 
 def as_many(make):
-    """What make(n) gives until it is refused, and the refusal."""
+    """([make(0), make(1), …] until one is refused, the error)"""
     made = []
     while len(made) < MOST:
         try:
@@ -53,7 +51,7 @@ def close(clients):
 
 
 def few_descriptors():
-    """For about 60 connections."""
+    """Enough for about 60 connections."""
     with_parent()
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
 
@@ -62,26 +60,29 @@ def test_connections(place):
     config = config_of(place, "connections", [GREEDY, POLITE])
     daemon = Daemon(place, config, preexec_fn=few_descriptors)
     greedy, packet = as_many(lambda _: client_of(daemon, GREEDY))
-    assert 40 <= len(greedy) < 60, ("one user gets most connections", len(greedy))
+    assert 40 <= len(greedy) < 60, ("one user gets most of the connections", len(greedy))
     assert packet.get("passing") == 1 and "other users" in packet["text"], (
-        "  and is refused for now then",
+        "  then the error is passing",
         packet,
     )
     polite = [client_of(daemon, POLITE) for _ in range(8)]
     witness = Witness(daemon, rows_at(config, "train", 0, 100), run="root")
     assert witness.step(20), "  root gets one"
     polite[0].attach(run="polite")
-    assert polite[0].next() is not None, "  another user's 8 connections are there, and fed"
-    assert len(status(daemon.socket)[0]) == 2, "  an operator gets one, too"
+    assert polite[0].next() is not None, "  another user gets 8 connections, and batches"
+    assert len(status(daemon.socket)[0]) == 2, "  an operator gets one"
     close(greedy[:4])
     again = wait_for(lambda: attempt(lambda: client_of(daemon, GREEDY)))
-    assert again, "  who closes some gets others"
+    assert again, "  a user that closes some gets new ones"
     close([*greedy[4:], *polite, again])
     witness.close()
     assert daemon.stop() == 0, "  exit 0"
     daemon = Daemon(place, config_of(place, "alone", [GREEDY]), preexec_fn=few_descriptors)
     alone, _ = as_many(lambda _: client_of(daemon, GREEDY))
-    assert len(alone) > len(greedy) + 6, ("a user alone gets all but an operator's", len(alone))
+    assert len(alone) > len(greedy) + 6, (
+        "a single user gets all but the operators' connections",
+        len(alone),
+    )
     close(alone)
     assert daemon.stop() == 0, "  exit 0"
 
@@ -103,7 +104,7 @@ def test_memory(place):
     )
     assert 16 <= len(greedy) <= 23, ("one user gets most of memory:", len(greedy))
     assert packet.get("passing") == 1 and "other users" in packet["text"], (
-        "  and is refused for now then",
+        "  then the error is passing",
         packet,
     )
     seeking = lambda c, peer: attempt(  # noqa: E731
@@ -111,17 +112,17 @@ def test_memory(place):
             run="greedy", peer=peer, begin=1, replaces=c.feed["id"], **ring
         )
     )
-    assert not seeking(tiny, MOST), "  also for a large ring in place of a small one"
+    assert not seeking(tiny, MOST), "  also if a large ring replaces a small one"
     again = seeking(greedy[0], 0)
-    assert again, "  but not for one of the same size, as a seek takes it"
+    assert again, "  but not if the new ring is of the same size, as after a seek"
     close([tiny, *([again] if again else [])])
     polite = attempt(lambda: client_of(daemon, POLITE).attach(run="polite", **ring))
-    assert polite and polite.next() is not None, "  another user's share is there, and fed"
+    assert polite and polite.next() is not None, "  another user gets its share, and batches"
     packet = as_many(lambda n: client_of(daemon, GREEDY).attach(run="large", micro=65536, slots=8))[
         1
     ]
     assert packet and not packet.get("passing"), (
-        "a ring larger than its user may ever have is refused for good",
+        "the error for a ring larger than its user may ever have does not pass",
         packet,
     )
     close([*greedy, polite] if polite else greedy)
@@ -139,7 +140,7 @@ def test_files(place):
         (len(runs), took),
     )
     assert packet.get("passing") == 1 and "too many runs" in packet["text"], (
-        "  and is refused for now then",
+        "  then the error is passing",
         packet,
     )
     more = client_of(daemon, GREEDY).attach(run="run0", peer=1)
@@ -152,13 +153,13 @@ def test_files(place):
         "one user writes 256 files, and then 10 a second",
         (len(saves), limit),
     )
-    assert "too many files" in packet.get("text", ""), ("  is refused then, and why", packet)
-    assert more.next() is not None, "  its session goes on"
+    assert "too many files" in packet.get("text", ""), ("  then the error says why", packet)
+    assert more.next() is not None, "  its session continues"
     saved = polite.ask(op="checkpoint", tag="mine", cursor=polite.feed["cursor"])
-    assert os.path.exists(saved["path"]), "another user saves meanwhile"
+    assert os.path.exists(saved["path"]), "another user can save meanwhile"
     same = all(
         polite.ask(op="checkpoint", tag="mine", cursor=polite.feed["cursor"]) for _ in range(300)
     )
-    assert same, "  saving again what is there is no file"
+    assert same, "  saving the same snapshot again does not count as a file"
     close([*runs, more, polite])
     assert daemon.stop() == 0, "  exit 0"

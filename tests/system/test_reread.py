@@ -1,9 +1,9 @@
-"""One bit flips on its way from the disk. A compressed shard is read again once, from the disk and
-not from the page cache; the stream goes on exactly, and the log names shard and bytes. If the bit
-is wrong on the disk, the stream stops and names them.
+"""A bit flips on its way from the disk. A compressed shard is read once more, from the disk and not
+from the page cache. The stream continues with the right tokens, and the log names shard and bytes.
+If the bit is wrong on the disk, the stream stops with an error that names them.
 
-The flip is in a library put in front of libc. As a flipped bit in the page cache would be, it is in
-every reading until the cache was told to drop those bytes.
+A preloaded library flips the bit. Like a bit flipped in the page cache, it is wrong in every read
+until those bytes are dropped from the cache.
 """
 
 import mmap
@@ -23,7 +23,7 @@ from lib.shard_writers import mds, raw, seekable
 
 SEQ_LEN, TOKENS = 128, 200_000
 WINDOW = SEQ_LEN + 1
-MDS_ROWS, SMALL_ROWS = 1000, 50  # a small shard is decoded whole when it is looked at
+MDS_ROWS, SMALL_ROWS = 1000, 50  # a small shard is decoded as a whole when it is opened
 
 FLIP = r"""
 #define _GNU_SOURCE
@@ -77,7 +77,7 @@ int posix_fadvise(int fd, off_t at, off_t n, int advice)
 
 	if (!next)
 		next = dlsym(RTLD_NEXT, "posix_fadvise");
-	/* The page that holds the byte, as a whole: of others nothing is dropped. */
+	/* Only dropping the whole page of the byte counts. */
 	int64_t page = words[BYTE] / 4096 * 4096;
 
 	const int covers = at <= page && (n == 0 || page + 4096 <= at + n);
@@ -96,7 +96,7 @@ int posix_fadvise64(int fd, off64_t at, off64_t n, int advice)
 
 
 class Flip:
-    """What the library is told, and the environment that puts it in front of a daemon's libc."""
+    """Controls the library. `env` is the environment that preloads it."""
 
     WORDS = {"flips": 0, "permanent": 1, "inode": 2, "byte": 3, "injected": 4, "dropped": 5}
 
@@ -136,7 +136,7 @@ class Flip:
 
 
 def zstd_tool(path, tokens):
-    """As `zstd PART…; cat` leaves them: frames with checksums of their own, and no table."""
+    """As written by `zstd PART…; cat`: frames with checksums, without a seek table."""
     edges = [len(tokens) * i // 6 for i in range(7)]
     with open(path + ".bin.zst", "wb") as f:
         for a, b in zip(edges, edges[1:]):
@@ -167,7 +167,7 @@ def middle_of(path):
 
 
 def unnoticed_in(path):
-    """A byte whose flipped bit decodes, to something else: its hash alone tells."""
+    """A byte whose flipped bit decodes to something else: only the hash shows it."""
     with open(path, "rb") as f:
         packed = f.read()
     content = pyzstd.decompress(packed)
@@ -187,8 +187,8 @@ def end_of(path):
     return os.path.getsize(path) - 5
 
 
-# name: (writer, shard, the flipped byte of it, whether it is met only when frames are decoded, what
-# a permanent one says)
+# name: (writer, shard, the byte with the flip, whether only decoding a frame reads it, words of the
+# error for a permanent flip)
 CASES = {
     "frames with sums": (seekable(".bin.zst", raw, 16_384, {pyzstd.CParameter.checksumFlag: 1}),
     "a.bin.zst", middle_of, True, "frame"),
@@ -256,7 +256,7 @@ def served(place, label, name, flip, permanent, want):
     seen = (flip.get("injected"), flip.get("dropped"))
     if permanent:
         assert seen[0] >= 2 and seen[1] >= 1, (
-            f"{label}: the bit was wrong in both readings, the cache dropped between",
+            f"{label}: the bit was wrong in both reads, with the cache dropped in between",
             seen,
         )
         good = (
@@ -267,13 +267,13 @@ def served(place, label, name, flip, permanent, want):
             and not told
         )
         assert good, (
-            f"{label}: the stream stops, nothing wrong was served",
+            f"{label}: the stream stops, and no wrong token was served",
             (code, len(out), err, log),
         )
         at = re.search(r"bytes (\d+) to (\d+)", err)
         if late:
             assert at and int(at[1]) <= byte(path) < int(at[2]), (
-                f"{label}: the frame's bytes are named",
+                f"{label}: the error names the frame's bytes",
                 err,
             )
     else:
@@ -282,7 +282,7 @@ def served(place, label, name, flip, permanent, want):
             seen,
         )
         assert code == 0 and out == want, (
-            f"{label}: every row comes, exactly",
+            f"{label}: every row is right",
             (code, len(out), len(want), err, log),
         )
         at = [int(n) for n in told[0]] if told else [0, 0]

@@ -1,6 +1,4 @@
-"""What a client can do to the memory of its own ring, policies and holes, does no harm to the
-daemon or to a neighbour.
-"""
+"""A client cannot harm the daemon or a neighbour with the memory of its own ring."""
 
 import ctypes
 import errno
@@ -19,7 +17,7 @@ libc.mmap.restype = ctypes.c_void_p
 
 
 def call(function, *arguments):
-    """0, or the errno."""
+    """Calls a function of libc. Returns 0 or the errno."""
     return 0 if function(*arguments) == 0 else ctypes.get_errno()
 
 
@@ -65,20 +63,23 @@ def test_a_client_cannot_free_or_move_memory(place):
     )
 
     bound = mbind(meta, meta_bytes), mbind(data, data_bytes)
-    if bound not in ((errno.ENOSYS,) * 2, (errno.EPERM,) * 2):  # this kernel or sandbox has none
-        assert bound == (0, 0), "a client binds both segments to a node"
+    if bound not in (
+        (errno.ENOSYS,) * 2,
+        (errno.EPERM,) * 2,
+    ):  # otherwise mbind is not available here
+        assert bound == (0, 0), "a client can bind both memfds to a node"
         assert policies(daemon).count("bind:0") == 2, (
-            "  which is the policy of the daemon's faults, too"
+            "  which also applies to the daemon's page faults"
         )
         assert mbind(data, data_bytes, MPOL_MF_MOVE) == 0, (
-            "  moving pages that others map is not refused, and moves none"
+            "  moving pages that another process maps succeeds, but moves none"
         )
     hole = FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE
 
     def punch(fd, size):
         return call(libc.fallocate64, fd, hole, ctypes.c_long(0), ctypes.c_long(size))
 
-    assert punch(meta_fd, meta_bytes) == errno.EPERM, "it cannot free pages of the meta segment"
+    assert punch(meta_fd, meta_bytes) == errno.EPERM, "it cannot free pages of meta"
     slots = hostile.control_at // 4096 * 4096
     rounds = whole = 0
     for n in range(80):
@@ -87,16 +88,16 @@ def test_a_client_cannot_free_or_move_memory(place):
         got, want = hostile.next(), reference.next()
         whole += n >= 72 and (got == want).all()
         neighbour.next()
-    assert whole == 8, "what is published after that is whole"
-    assert rounds == 8, "it freed its slots again and again"
+    assert whole == 8, "batches published after that are right"
+    assert rounds == 8, "it freed its slots eight times"
     assert daemon.alive() and neighbour.next() is not None, "the daemon and the neighbour live"
     assert daemon.memory_kib("RssShmem") - before <= grown + 64, (
-        ("the daemon has no more memory for it than it counted"),
+        "the daemon has no more memory for it than it counted",
         (daemon.memory_kib("RssShmem"), before, grown),
     )
-    libc.madvise(data, ctypes.c_size_t(data_bytes), MADV_REMOVE)  # its control words, too
+    libc.madvise(data, ctypes.c_size_t(data_bytes), MADV_REMOVE)  # including its control words
     hostile.close()
-    assert wait_for(lambda: daemon.rings() == 2), "its ring is gone with it"
+    assert wait_for(lambda: daemon.rings() == 2), "its ring is freed when it closes"
     for _ in range(16):
         neighbour.next()
     assert daemon.stop() == 0, "the daemon ends with 0"

@@ -1,10 +1,9 @@
-"""100 T tokens: 10,000 sparse shards of 10 G tokens. Where in it one asks costs nothing, and takes
-no memory.
+"""100 T tokens: 10,000 sparse shards of 10 G tokens. Every position costs the same time, and none
+takes memory.
 
-Figures are the best of ROUNDS, the places taken in turn: what a busy machine adds to one it adds to
-all, and the best of many is what it adds nothing to. If it was too busy for that, more rounds are
-taken, MOST_ROUNDS at most: a place that costs more is dearer in all of them. bench/run.py measures
-the same with a closer eye.
+Figures are the best of ROUNDS rounds, with the positions in turn, because the machine may be busy.
+If they differ, more rounds follow, up to MOST_ROUNDS: a position that really costs more stays
+slower. bench/run.py measures the same more closely.
 """
 
 import json
@@ -32,7 +31,7 @@ def shards(place):
 
 
 def in_turn(measure, least=None):
-    """The least that was measured at each place, and in @least already."""
+    """The least measured at each position, including @least."""
     least = least or dict.fromkeys(PLACES, math.inf)
     for _ in range(ROUNDS):
         for name, position in PLACES.items():
@@ -41,7 +40,7 @@ def in_turn(measure, least=None):
 
 
 def alike(what, measure, unit):
-    """The same everywhere. Returns how often it was measured."""
+    """Checks that all positions cost the same. Returns the number of measurements."""
     least, rounds = None, 0
     while True:
         least, rounds = in_turn(measure, least), rounds + ROUNDS
@@ -49,12 +48,12 @@ def alike(what, measure, unit):
         if max(ratios.values()) <= RATIO or rounds >= MOST_ROUNDS:
             break
     print(f"      {what}: {least['0']:.2f} {unit} at 0; elsewhere × {ratios}, {rounds} rounds")
-    assert max(ratios.values()) <= RATIO, (f"{what}: the same everywhere", ratios)
+    assert max(ratios.values()) <= RATIO, (f"{what}: the same at all positions", ratios)
     return rounds * len(PLACES)
 
 
 def cpu_of(*command):
-    """The lines that a command prints, and the milliseconds of CPU that it takes."""
+    """(the JSON lines that a command prints, its CPU time in ms)"""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     code, out, err = run(*command)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -65,7 +64,7 @@ def cpu_of(*command):
 
 
 def offline(config):
-    """plan and when, each asked for so much that opening the shards is the smaller part."""
+    """plan and when, with enough output that opening the shards is the smaller part."""
     count = 100_000
 
     def plan(position):
@@ -115,7 +114,7 @@ def online(place, config):
     daemon = Daemon(place, config)
 
     def private():
-        # Not two readings: rings are unmapped in the background.
+        # Not VmRSS - RssShmem: rings may be unmapped between the two readings.
         return daemon.memory_kib("RssAnon") + daemon.memory_kib("RssFile")
 
     opened = private()
@@ -127,14 +126,14 @@ def online(place, config):
             raise RuntimeError(err)
         return json.loads(out)["first_ms"]
 
-    in_turn(first)  # it keeps some shards open: as many as it ever does
+    in_turn(first)  # opens as many shards as it ever keeps open
     settled = private()
     sessions = alike("attach to first batch", first, "ms")
     grown = private() - settled
     print(
         f"      daemon: {opened} KiB opened, {settled} KiB settled, {grown:+} after {sessions} more"
     )
-    assert grown <= 1024, ("memory stays", f"{grown} KiB more after {sessions} sessions")
+    assert grown <= 1024, ("memory does not grow", f"{grown} KiB more after {sessions} sessions")
     for name, position in PLACES.items():
         code, out, err = run(
             TOKCTL,

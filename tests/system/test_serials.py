@@ -1,4 +1,4 @@
-"""Replies by serial: each carries its query's, errors and an operator's answers too, and none if
+"""Each reply has the serial of its query, including errors and an operator's answers, and none if
 the query had none.
 """
 
@@ -17,7 +17,7 @@ def daemon(shared):
 
 
 class Serials(Client):
-    """Gives the queries that it is asked to number a serial."""
+    """Adds a serial to queries of the kinds in @numbered."""
 
     def __init__(self, path, *numbered):
         self.numbered = numbered
@@ -57,7 +57,7 @@ def test_replies(daemon, serials):
     for query, expected in QUERIES:
         reply = ask(client, **query)
         assert (reply["op"], reply.get("serial")) == (expected, client.last or None), query
-        if expected == "session":  # and the totals that follow
+        if expected == "session":  # the totals follow
             total = client.hear()
             assert (total["op"], total.get("serial")) == ("status", client.last or None)
     saved = ask(client, op="checkpoint", tag="t", cursor=client.feed["cursor"])
@@ -90,7 +90,7 @@ def test_a_refused_attach(daemon):
     client.close()
 
 
-def test_a_fault_has_its_number_and_its_word(daemon):
+def test_a_fault_has_a_number_and_a_name(daemon):
     client = Client(daemon.socket).attach()
     for query, code, fault in (
         ({"op": "cancel", "number": 1}, "request", 11),

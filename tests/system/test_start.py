@@ -1,5 +1,5 @@
-"""How a daemon starts: without root at places of the user's own, under systemd with a broken config
-not in a tight loop.
+"""Starting: without root in the user's own directories; under systemd, with a broken config, at
+most every 5 s.
 """
 
 import json
@@ -18,7 +18,7 @@ from lib import BIN, REPO, TOKCTL, TOKEND, Daemon, datasets, has, run, wait_for,
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 
 
-NOBODY = 57000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
+NOBODY = 57000 + os.getpid() % 4000  # owns nothing; differs between concurrent runs of this test
 
 TRAINER = """
 import tokend
@@ -92,7 +92,7 @@ class Scene:
         return done.returncode, done.stdout, done.stderr
 
 
-def check_own_places(place, name, socket_path, **environment):
+def check_own_directories(place, name, socket_path, **environment):
     scene = Scene(place, name, **environment)
     daemon = scene.daemon()
     assert scene.started(daemon), (f"{name}: it starts", scene.said())
@@ -102,11 +102,11 @@ def check_own_places(place, name, socket_path, **environment):
         because,
         f"state_dir: {scene.home}/.local/state/tokend/",
         f"ready at {socket_path}",
-    ), f"{name}: it says where"
+    ), f"{name}: the log says where"
     if os.path.exists(socket_path):
         status = os.stat(os.path.dirname(socket_path))
         assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (NOBODY, 0o700), (
-            f"{name}: a directory of its own"
+            f"{name}: in a private directory"
         )
     code, out, err = scene.run(TOKCTL, "status", "--json")
     assert code == 0 and json.loads(out.splitlines()[-1])["socket"] == socket_path, (
@@ -124,12 +124,12 @@ def check_own_places(place, name, socket_path, **environment):
     assert code == 0, (f"{name}: a trainer in C finds it", err)
     daemon.terminate()
     assert daemon.wait(20) == 0, f"{name}: it stops"
-    assert not os.path.exists(socket_path), f"{name}: the socket is gone"
+    assert not os.path.exists(socket_path), f"{name}: the socket is removed"
 
 
 @needs_root
 def test_squatter(place):
-    """The directory in /tmp exists already, and belongs to someone else."""
+    """The directory in /tmp exists, and belongs to another user."""
     scene = Scene(place, "squatter")
     directory = f"/tmp/tokend-{NOBODY}"
     shutil.rmtree(directory, ignore_errors=True)
@@ -139,19 +139,19 @@ def test_squatter(place):
         assert daemon.wait(20) == 1, "squatter: the daemon does not start"
         assert has(
             scene.said(), f"socket: {directory} must be a directory of uid {NOBODY} with mode 0700"
-        ), "squatter: why"
+        ), "squatter: the log says why"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(f"{directory}/tokend.sock")
             listener.listen()
             _, _, err = scene.run(TOKCTL, "status")
-            assert directory not in err, ("squatter: its socket is not looked at", err)
+            assert directory not in err, ("squatter: tokctl ignores its socket", err)
     finally:
         shutil.rmtree(directory)
 
 
 @needs_root
 def test_state_directory(place):
-    """systemd names the directory; a config that names one is obeyed."""
+    """systemd names the directory, unless the config does."""
     scene = Scene(
         place, "unit", XDG_RUNTIME_DIR=place.file("unit", "run", ".keep")[: -len("/.keep")]
     )
@@ -162,7 +162,7 @@ def test_state_directory(place):
     assert scene.started(daemon), ("unit: it starts", scene.said())
     code, out, err = scene.run(sys.executable, "-c", TRAINER)
     assert code == 0 and f"] {given}/train/" in out, (
-        "unit: state lies in $STATE_DIRECTORY",
+        "unit: state is in $STATE_DIRECTORY",
         out + err,
     )
     daemon.terminate()
@@ -174,13 +174,13 @@ def test_state_directory(place):
     assert has(
         scene.said(),
         f"state_dir: uid {NOBODY} may not write to /var/lib/tokend: checkpoints will fail",
-    ), "unit: a config's state_dir is not replaced"
+    ), "unit: a state_dir of the config is not replaced"
     daemon.terminate()
     daemon.wait(20)
 
 
 def test_broken_config(place):
-    """As systemd starts it: what it says, at what priority, and how long it takes to end."""
+    """Under systemd: its messages, their priority, and how long it takes to end."""
     place.shard("a.bin", 20000)
     config = place.config(
         streams={"train": {"seed": 1, "seq_len": 64, "datsets": datasets("a.bin")}}
@@ -207,7 +207,7 @@ def test_broken_config(place):
         err,
     )
     assert has(err, "tokend.yaml:", "did you mean datasets?", "trainers wait"), (
-        "broken: trainers wait"
+        "broken: the log says why, and that trainers wait"
     )
     assert daemon.returncode == 1, "broken: exit status"
     assert took >= 5, ("broken: at most one start in 5 s", took)
@@ -219,7 +219,7 @@ def test_broken_config(place):
     begin = time.monotonic()
     daemon.terminate()
     daemon.wait(20)
-    assert time.monotonic() - begin < 3, "broken: it can be stopped meanwhile"
+    assert time.monotonic() - begin < 3, "broken: it can be stopped during the pause"
     begin = time.monotonic()
     code, _, err = run(TOKEND, "-c", config)
     assert code == 1 and time.monotonic() - begin < 4 and len(err.splitlines()) == 1, (
@@ -241,9 +241,7 @@ with tokend.Loader(
 
 
 def test_trainers_wait(place):
-    """A running job, and its daemon is started again with a config that is broken, and mended
-    later.
-    """
+    """A job waits while its daemon is restarted with a broken config, until that is mended."""
     place.shard("wait/a.bin", 20000)
     path = place.file("wait.sock")
     about = {"seed": 1, "seq_len": 64, "datasets": datasets("wait")}
@@ -257,35 +255,35 @@ def test_trainers_wait(place):
         env=environment,
         text=True,
     )
-    assert trainer.stdout.readline() == "[[0, 1], [2, 3]]\n", "waiting: it has begun"
+    assert trainer.stdout.readline() == "[[0, 1], [2, 3]]\n", "waiting: the trainer has begun"
     daemon.stop()
     place.config("wait.yaml", socket=path, streams={"train": {**about, "seq_len": "many"}})
     trainer.stdin.write("\n")
     trainer.stdin.flush()
     code, _, err = run(TOKEND, "-c", config)
-    assert code == 1 and "seq_len" in err, ("waiting: the broken config starts nothing", err)
+    assert code == 1 and "seq_len" in err, ("waiting: the broken config is refused", err)
     time.sleep(1)
     assert trainer.poll() is None, "waiting: the trainer waits"
     place.config("wait.yaml", socket=path, streams={"train": about})
     daemon = Daemon(place, config)
     assert trainer.stdout.readline() == (f"{[[n, n + 1] for n in range(4, 44, 2)]}\n"), (
-        "waiting: it goes on"
+        "waiting: the trainer continues"
     )
-    assert trainer.wait(20) == 0, "waiting: and ends well"
+    assert trainer.wait(20) == 0, "waiting: and ends with 0"
     daemon.stop()
 
 
 @needs_root
-def test_own_places_below_xdg_runtime_dir(place):
+def test_own_directories_below_xdg_runtime_dir(place):
     runtime = place.file("runtime", "run", ".keep")[: -len("/.keep")]
     os.chown(runtime, NOBODY, NOBODY)
     path = f"{runtime}/tokend/tokend.sock"
-    check_own_places(place, "runtime", path, XDG_RUNTIME_DIR=runtime)
+    check_own_directories(place, "runtime", path, XDG_RUNTIME_DIR=runtime)
 
 
 @needs_root
-def test_own_places_below_tmp(place):
+def test_own_directories_below_tmp(place):
     try:
-        check_own_places(place, "tmp", f"/tmp/tokend-{NOBODY}/tokend.sock")
+        check_own_directories(place, "tmp", f"/tmp/tokend-{NOBODY}/tokend.sock")
     finally:
         shutil.rmtree(f"/tmp/tokend-{NOBODY}", ignore_errors=True)

@@ -1,6 +1,5 @@
-"""STATE_DIR/.lock: it is the daemon's alone, belongs to state_dir's owner, and where there are no
-locks saves go on without. A daemon that could not open it removes left-over files as soon as it
-can.
+"""STATE_DIR/.lock: only its owner, which is state_dir's, can open it. Saves work on file systems
+that have no locks. A daemon that could not open it removes left-over files later.
 """
 
 import os
@@ -60,7 +59,7 @@ def config_of(place, name):
 
 
 def save(daemon, count=1):
-    """The answer to a save, or what is wrong."""
+    """Saves a snapshot @count times. Returns its path, or the error."""
     client = Client(daemon.socket).attach(run="job")
     try:
         for _ in range(count):
@@ -76,39 +75,39 @@ def mode(path):
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def test_is_private(place):
+def test_lock_is_private(place):
     daemon = Daemon(place, config_of(place, "private"))
     lock = place.file("private/.lock")
-    assert os.path.exists(save(daemon)), "a save"
-    assert oct(mode(lock)) == oct(0o600), "  nobody else may read, and so lock, the lock file"
+    assert os.path.exists(save(daemon)), "a save succeeds"
+    assert oct(mode(lock)) == oct(0o600), "  no other user may open, and so lock, the lock file"
     daemon.stop()
     os.chmod(lock, 0o644)
     daemon.start()
-    assert os.path.exists(save(daemon)), "a save where an earlier version made the file"
-    assert oct(mode(lock)) == oct(0o600), "  nor may they then"
+    assert os.path.exists(save(daemon)), "a save succeeds with a lock file of an earlier version"
+    assert oct(mode(lock)) == oct(0o600), "  whose mode is changed"
     assert daemon.stop() == 0, "  exit 0"
 
 
-def test_belongs_to_the_owner(place):
+def test_lock_belongs_to_the_owner_of_state_dir(place):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     config = config_of(place, "owned")
     lock = place.file("owned/.lock")
     os.chown(os.path.dirname(lock), SERVICE, SERVICE)
     daemon = Daemon(place, config)
-    assert os.path.exists(save(daemon)), "a save of a daemon run as root in a service's state_dir"
+    assert os.path.exists(save(daemon)), "a daemon of root saves in a service's state_dir"
     assert (os.stat(lock).st_uid, oct(mode(lock))) == (SERVICE, oct(0o600)), (
-        "  the lock file is the service's"
+        "  the lock file belongs to the service"
     )
     assert daemon.stop() == 0, "  exit 0"
     os.unlink(lock)
     os.mkdir(lock)
     daemon.start()
-    assert has(save(daemon), lock), "a lock file that cannot be opened is named"
+    assert has(save(daemon), lock), "the error names a lock file that cannot be opened"
     daemon.stop()
 
 
-def test_goes_on_without(place):
+def test_saves_without_locks(place):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("needs a C compiler")
@@ -123,21 +122,16 @@ def test_goes_on_without(place):
     assert os.path.exists(path), ("a file system without locks: 3 saves", path)
     log = daemon.log().splitlines()
     said = [line for line in log if "without locks" in line]
-    assert log.count("injected") >= 3, ("  locks were asked for", log)
-    assert len(said) == 1 and place.file("without") in said[0], (
-        "  one line says what is lost",
-        said,
-    )
+    assert log.count("injected") >= 3, ("  locks were requested", log)
+    assert len(said) == 1 and place.file("without") in said[0], ("  one line warns of it", said)
     assert sorted(os.listdir(os.path.dirname(path))) == ["a.cursor", "mixes"], (
-        "  nothing else is left"
+        "  no other file is left"
     )
     assert daemon.stop() == 0, "  exit 0"
 
 
-def test_cleans_later(place):
-    """What an earlier daemon left over goes with the first job that gets as far as the run's
-    directory.
-    """
+def test_left_over_files_are_removed_later(place):
+    """Left-over files are removed by the first job that can lock the run's directory."""
     daemon = Daemon(place, config_of(place, "later"))
     directory, lock = os.path.dirname(save(daemon)), place.file("later/.lock")
     daemon.stop()
@@ -147,14 +141,14 @@ def test_cleans_later(place):
         f.write(b"half of a cursor")
     daemon.start()
     told = save(daemon)
-    assert has(told, lock), "a save that does not get there fails"
+    assert has(told, lock), "a save fails that cannot open the lock file"
     assert len([n for n in os.listdir(directory) if n.endswith(".new")]) == 1, (
-        "  and leaves what is there"
+        "  and removes no file"
     )
     os.rmdir(lock)
     told = save(daemon)
     assert os.path.exists(told), ("the next one succeeds", told)
     assert sorted(os.listdir(directory)) == ["a.cursor", "mixes"], (
-        "  and removes what was left over"
+        "  and removes the left-over file"
     )
     assert daemon.stop() == 0, "  exit 0"

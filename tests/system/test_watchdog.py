@@ -1,5 +1,5 @@
-"""systemd's watchdog is fed while the data thread answers, too: that thread alone is really
-stopped, with ptrace.
+"""systemd's watchdog is fed only while the data thread runs. The test stops that thread with
+ptrace.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def ptrace(request, tid):
 
 
 def threads(pid):
-    """{tid: name}, without the first one, which is the control thread."""
+    """{tid: name} of all threads except the first, which is the control thread."""
     found = {}
     for tid in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{tid}/comm") as f:
@@ -51,7 +51,7 @@ def stopped(tids):
 
 
 class Manager:
-    """What systemd hears."""
+    """systemd's side of the notify socket."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -59,7 +59,7 @@ class Manager:
         self.path = path
 
     def fed(self, seconds):
-        """How often the watchdog is fed meanwhile."""
+        """How often the watchdog is fed within @seconds."""
         until, count = time.monotonic() + seconds, 0
         while (left := until - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -87,15 +87,19 @@ def test_watchdog(place):
     try:
         with stopped(data):
             manager.fed(2 * INTERVAL_S)
-            assert manager.fed(5 * INTERVAL_S) == 0, "the data thread is stopped: it is fed no more"
-            assert wait_for(lambda: status(daemon.socket)), "while the control thread answers"
+            assert manager.fed(5 * INTERVAL_S) == 0, (
+                "the data thread is stopped: the watchdog is not fed"
+            )
+            assert wait_for(lambda: status(daemon.socket)), "although the control thread answers"
     except PermissionError as e:
         pytest.skip(f"no thread can be stopped here: {e}")
-    assert manager.fed(4 * INTERVAL_S + 1) >= 2, "the data thread goes on: it is fed again"
+    assert manager.fed(4 * INTERVAL_S + 1) >= 2, (
+        "the data thread continues: the watchdog is fed again"
+    )
     if len(data) == 1:
         with stopped([tid for tid in threads(daemon.pid) if tid not in data]):
             manager.fed(2 * INTERVAL_S)
             assert manager.fed(4 * INTERVAL_S + 1) >= 3, (
-                "threads that wait for storage do not count"
+                "other threads, which may wait for storage, do not matter"
             )
-    assert daemon.stop() == 0, "the daemon ends as it should"
+    assert daemon.stop() == 0, "the daemon ends with 0"
