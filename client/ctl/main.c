@@ -32,9 +32,11 @@ static const struct ctl_command *const commands[] = {
 
 static int help(FILE *to)
 {
-	fputs("tokctl COMMAND …: looks at and edits what tokend serves\n\n", to);
+	fputs("usage: tokctl COMMAND [ARGUMENT...] [OPTION...]\nInspects and edits what tokend "
+	      "serves.\n\n",
+		to);
 	ctl_help_all(to, commands);
-	fputs("\n`tokctl help COMMAND` lists its options. --json prints one object a line.\n"
+	fputs("\n`tokctl help COMMAND` lists its options.\n"
 	      "`tokctl help --man tokctl.1 | man -l -` shows the man page.\n"
 	      "Exit status: 0 success, 1 failure or a negative answer, 2 usage error.\n",
 		to);

@@ -285,17 +285,24 @@ static void list_choices(const struct schema_key *key, char *right)
 			key->choices[i]);
 }
 
+static void put_range(const struct schema_key *key, char *right)
+{
+	char most[24];
+
+	snprintf(most, sizeof(most), key->max == UINT64_MAX ? "2^64 - 1" : "%" PRIu64, key->max);
+	snprintf(right, SCHEMA_RIGHT_BYTES, "%s%s from %" PRIu64 " to %s",
+		key->unit ? "a number of " : "", key->unit ? key->unit : "an integer", key->min,
+		most);
+}
+
 const char *schema_right(const struct schema_key *key, char right[SCHEMA_RIGHT_BYTES])
 {
 	if (key->right)
 		snprintf(right, SCHEMA_RIGHT_BYTES, "%s", key->right);
 	else if (key->choices)
 		list_choices(key, right);
-	else if (key->unit)
-		snprintf(right, SCHEMA_RIGHT_BYTES, "a number of %s from %" PRIu64 " to %" PRIu64,
-			key->unit, key->min, key->max);
 	else
-		snprintf(right, SCHEMA_RIGHT_BYTES, PHRASE_INTEGER, key->min, key->max);
+		put_range(key, right);
 	return right;
 }
 

@@ -47,7 +47,7 @@ static const struct bad bad_files[] = {
 		"unknown key; must be one of name, path, manifest, format, dtype, weight, "
 		"max_epochs, shuffle, block, group, slide, column, label_mask"},
 	{"streams: {t: {seq_len: 8, datasets: [{name: a, path: b}]}}\n", 1, "streams.t.seed",
-		"is missing; set it to an integer from 0 to 18446744073709551615"},
+		"is missing; set it to an integer from 0 to 2^64 - 1"},
 	{"streams:\n  t:\n    seed: 1\n    datasets: [{name: a, path: b}]\n", 2,
 		"streams.t.seq_len",
 		"is missing; set it to a number of tokens from 1 to 1073741824"},

@@ -88,9 +88,7 @@ void ctl_help_all(FILE *to, const struct ctl_command *const *commands)
 	for (unsigned i = 0; commands[i]; i++) {
 		const char *last = strrchr(commands[i]->name, ' ');
 
-		fprintf(to, "  %-10s %s\n             ", last ? last + 1 : commands[i]->name,
+		fprintf(to, "  %-10s  %s\n", last ? last + 1 : commands[i]->name,
 			commands[i]->help);
-		ctl_synopsis(to, commands[i]);
-		fputs("\n", to);
 	}
 }

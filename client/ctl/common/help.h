@@ -12,7 +12,7 @@ void ctl_synopsis(FILE *to, const struct ctl_command *command);
 void ctl_range(const struct ctl_option *o, char *text, size_t bytes);
 /* The text of `--help`. */
 void ctl_help(FILE *to, const struct ctl_command *command);
-/* A line and a synopsis for each command. @commands ends with NULL. */
+/* A line for each command. @commands ends with NULL. */
 void ctl_help_all(FILE *to, const struct ctl_command *const *commands);
 
 #endif

@@ -76,6 +76,8 @@ static void put_keys(
 void page_config(FILE *to)
 {
 	roff_begin(to, "tokend.yaml", 5, "the config of tokend");
+	roff_section(to, "SYNOPSIS");
+	fputs(".I /etc/tokend/tokend.yaml\n", to);
 	roff_section(to, "DESCRIPTION");
 	roff_text(to, ABOUT);
 	put_keys(to, "KEYS", NULL, &config_table);
