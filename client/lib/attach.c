@@ -16,9 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum {
-	HANDSHAKE_MS = 30000
-}; /* from connect to feed; the daemon may have to open its shards first */
+enum { HANDSHAKE_MS = 30000 }; /* limit from connect to feed; the daemon may open shards */
 
 int attach_check(struct tokend *t, const struct target *target)
 {

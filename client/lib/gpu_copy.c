@@ -57,8 +57,8 @@ int tokend_pin(struct tokend *t, int device)
 	if (r < 0)
 		return r;
 	if (device >= 0 && device != pin_device(t->pin))
-		return handle_fail(t, TOKEND_EARGUMENT, "device",
-			"%d is not the device of this handle, %d", device, pin_device(t->pin));
+		return handle_fail(t, TOKEND_EARGUMENT, "device", "%d; this handle uses device %d",
+			device, pin_device(t->pin));
 	t->pins = true;
 	return copy_pin(t, t->mapping) ? 0 : TOKEND_EMEMORY;
 }

@@ -54,9 +54,8 @@ struct search {
 	struct fault refusal;
 };
 
-/* The edit that tokend_obey() carried out and tokend_answer() has not reported yet: made at
- * position
- * @from, in effect from position @acts_from on. */
+/* The edit that tokend_obey() made at position @from, in effect from @acts_from on. Kept until
+ * tokend_answer() has reported it. */
 struct applied {
 	bool any;
 	uint64_t from, acts_from;

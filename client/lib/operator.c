@@ -166,7 +166,8 @@ static void free_arguments(struct arguments *o)
 static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts_from)
 {
 	if (o->weights == 0)
-		return handle_fail(t, TOKEND_EARGUMENT, "mix", "names no dataset");
+		return handle_fail(
+			t, TOKEND_EARGUMENT, "mix", "no dataset is named; " PHRASE_WEIGHTS);
 	if (cursor_end(&t->origin) != UINT64_MAX)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
 			PHRASE_FINITE "; edit its cursor, or use an endless stream", t->stream);
@@ -206,7 +207,7 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 	else if (r == 0 && strcmp(kind, "skip") == 0)
 		r = o.has_samples ? seek_skip(t, o.samples, &at)
 				  : handle_fail(t, TOKEND_EARGUMENT, "skip",
-					    "the number of samples is missing");
+					    "samples is missing; set it to the number to skip");
 	else if (r == 0)
 		r = check_save(t, kind, &o);
 	free_arguments(&o);
@@ -235,9 +236,7 @@ static int tell(struct tokend *t, const struct wire *note)
 		if (t->fd < 0 || !fault.passing) {
 			handle_lose(t);
 			return handle_fail(t, TOKEND_ECONNECT, "request",
-				"the daemon at %s was lost, and the request with it; repeat it "
-				"with tokctl",
-				t->socket);
+				"the daemon at %s was lost, and the request with it", t->socket);
 		}
 
 		int r = wait_ready(t, t->fd, POLLOUT, wait_now() + SEND_MS * INT64_C(1000000));
@@ -246,8 +245,7 @@ static int tell(struct tokend *t, const struct wire *note)
 			return r;
 		if (r == 0)
 			return handle_fail(t, TOKEND_ECONNECT, "request",
-				"the daemon at %s does not read its messages; see its log",
-				t->socket);
+				"the daemon at %s does not read its messages", t->socket);
 	}
 }
 

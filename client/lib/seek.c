@@ -27,8 +27,8 @@ static int go(struct tokend *t, const struct target *target, bool waits, struct 
 }
 
 /*
- * Changes rank, world or micro-batch at the position taken. Batches taken and not committed stay
- * so.
+ * Changes rank, world or micro-batch at the position taken. Batches taken before can still be
+ * committed.
  */
 static int seek_here(struct tokend *t, struct target *target)
 {
@@ -152,7 +152,7 @@ int seek_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 	cursor_free(&edited);
 	if (r < 0)
 		return r;
-	/* Batches taken and not committed stay so. */
+	/* Batches taken before can still be committed. */
 	position_add_grid(t, *to);
 	t->taken = *to;
 	recording_skipped(t);

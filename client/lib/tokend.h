@@ -187,9 +187,9 @@ struct tokend_batch {
  * tokend_release(). Returns 0 at the end of a finite stream.
  *
  * Errors: EDATA, ECONNECT (no daemon within deadline_ms), EREFUSED (a restarted daemon's config no
- * longer fits), EPROTOCOL, EMEMORY: the error is repeated until tokend_seek(). EHELD (release a
- * batch first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()): the next call tries
- * again. EFORKED. tokend_cursor() works after every error except EFORKED.
+ * longer fits), EPROTOCOL: the error is repeated until tokend_seek(). EHELD (release a batch
+ * first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()): the next call tries again.
+ * EMEMORY, EFORKED. tokend_cursor() works after every error except EFORKED.
  */
 TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
 /* The same without waiting: EAGAIN if no batch is ready. */
@@ -256,9 +256,8 @@ struct tokend_shape {
 	uint64_t reattached; /* how often a lost daemon was found again */
 	uint64_t waited_ns;  /* total time spent waiting in tokend_next() */
 
-	uint64_t
-		pinned_bytes; /* of the ring, registered with the GPU's driver. 0: not registered */
-	uint64_t copying;     /* slots that are being copied to a GPU */
+	uint64_t pinned_bytes; /* bytes of the ring that are registered with the GPU's driver */
+	uint64_t copying;      /* slots that are being copied to a GPU */
 };
 TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape);
 /* Name of dataset number @dataset (see tokend_row). NULL: there is none. The handle owns it, until
@@ -303,8 +302,9 @@ TOKEND_API uint64_t tokend_taken(const struct tokend *t);
 TOKEND_API uint64_t tokend_fingerprint(const struct tokend *t);
 
 /*
- * Makes the daemon store the cursor durably under @tag (1 to 64 of A-Z a-z 0-9 . _ - : @ +), and
- * waits until it is stored. Looks for a lost daemon as tokend_next() does.
+ * Makes the daemon store the cursor durably under @tag (1 to 64 bytes, without '/', control
+ * characters or a leading dot), and waits until it is stored. Looks for a lost daemon as
+ * tokend_next() does.
  *
  * Returns 0; @path (NULL: not wanted) gets the file's path, cut to @path_bytes. Errors: EARGUMENT,
  * EREFUSED (not written; the tag's previous cursor is still valid), ECONNECT, EAGAIN, EFORKED.
@@ -329,8 +329,8 @@ TOKEND_API int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cur
 /*
  * Changes the mix: dataset @names[i] gets weight @weights[i] (finite, >= 0), for i < @n; all others
  * get 0. A dataset that the cursor lacks and the daemon's config has is added. All ranks of a job
- * must make the same call at the same step. Batches in the ring are discarded and read again;
- * batches taken but not committed keep counting as such.
+ * must make the same call at the same step. Batches in the ring are discarded and read again.
+ * Batches taken before can still be committed.
  *
  * Returns 0. *@acts_from (NULL: not wanted) is the first position of the new mix: the next multiple
  * of 1024 at or after the last batch taken, and after the start of the mix in force.
@@ -432,7 +432,7 @@ TOKEND_API uint64_t tokend_request_number(const struct tokend *t);
 TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
 /*
  * Carries out a mix or a skip: edits the cursor at the last batch taken, and seeks. Batches taken
- * but not committed keep counting as such; a skip is committed with the last batch before it. The
+ * before can still be committed; a skip is committed with the last batch before it. The
  * other kinds ask the trainer to save: this function only checks their arguments.
  *
  * Returns 0. *@acts_from (NULL: not wanted) is the first position at which the order differs.

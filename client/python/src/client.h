@@ -115,7 +115,7 @@ void on_notice(void *context, const char *line);
 /*
  * For a call that holds the interpreter's lock: if the daemon is lost, returns EAGAIN, and the
  * caller repeats it with WAITING(). The search for a daemon may call absent(), which takes that
- * lock, or register a ring with a GPU's driver, which takes long.
+ * lock, or register a ring with a GPU's driver, which waits for locks.
  */
 #define UNLESS_LOST(c, call) (tokend_lost((c)->t) ? (int)TOKEND_EAGAIN : (call))
 
