@@ -1,4 +1,4 @@
-/* A run as operators treat it: mixes, new and removed datasets, schedules, skips, rewinds,
+/* A run as operators handle it: mixes, new and removed datasets, schedules, skips, rewinds,
  * restarts. */
 #include "tests/prove/prove.h"
 
@@ -22,11 +22,11 @@ void prove_chain_move(struct prove_chain *c, uint64_t next, bool skipped)
 		ACCEPTED(c, cursor_skip(&c->cursor, next - c->cursor.next, &fault), fault);
 	else
 		ACCEPTED(c, cursor_seek(&c->cursor, next, &fault), fault);
-	PROVE(c->p, c->cursor.next == next, "at %" PRIu64 " and not %" PRIu64, c->cursor.next,
+	PROVE(c->p, c->cursor.next == next, "at %" PRIu64 " instead of %" PRIu64, c->cursor.next,
 		next);
 }
 
-/* The run goes on from @next, before where it was: what came behind that never was. */
+/* The run goes back to @next. Its stretches and saved cursors after that are undone. */
 static void go_back(struct prove_chain *c, uint64_t next)
 {
 	while (c->stretches > 0 && c->stretch[c->stretches - 1].from >= next)
@@ -169,11 +169,10 @@ void prove_chain_edit(struct prove_chain *c, bool back)
 	uint32_t datasets = c->cursor.datasets;
 	struct fault fault;
 
-	/* Adding is two edits: the first may be the only one. */
+	/* Adding a dataset is two edits. If the second, a mix, fails, the first remains. */
 	if (!edits[edit](c, &fault) && c->cursor.datasets == datasets)
 		PROVE(c->p, cursor_fingerprint(&c->cursor, 1, 1) == before,
-			"an edit was refused (%s: %s) and has changed the cursor", fault.field,
-			fault.text);
+			"an edit failed (%s: %s) and changed the cursor", fault.field, fault.text);
 	prove_bytes(c->p, &c->cursor);
 	prove_remember(c->p, &c->history, &c->cursor);
 }
@@ -196,7 +195,7 @@ void prove_chain_begin(
 	for (uint32_t d = 0; d < n; d++) {
 		sources[d] = prove_source(&p->rng, d, windows, names[d]);
 		sources[d].weight = 1e-3 + (double)rng_below(&p->rng, 1000);
-		/* Never the first one: something must be left to serve. */
+		/* The first dataset has no limit, so that one is always left. */
 		if (d > 0 && !whole.epochs && rng_below(&p->rng, 6) == 0) {
 			sources[d].max_epochs = 1 + rng_below(&p->rng, 20);
 			c->limited = true;

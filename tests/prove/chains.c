@@ -1,11 +1,10 @@
 /*
  * Random chains of at least six rescales, worlds up to 32,768, with edits, skips, rewinds and
- * restarts from older cursors between them.
+ * restarts from older cursors in between.
  *
- * Of every leg each micro-batch of each rank is looked at: they lie one behind the other from where
- * the cursor stood to where it stands now, none apart and none on top of another. Some positions of
- * it are asked for by what they hold, and once more at the end of the chain, by the whole history
- * of its mixes.
+ * Each leg checks every micro-batch of every rank: together they cover the positions from the old
+ * cursor to the new one, without gap or overlap. Some positions are looked up by their windows,
+ * too: during the leg, and again at the end of the chain, by the whole history of its mixes.
  */
 #include "tests/prove/prove.h"
 
@@ -23,8 +22,8 @@ struct run {
 	uint64_t slices;
 };
 
-/* All ranks take @batches. Where the cursor then stands. */
-static uint64_t tile(struct run *run, uint64_t world, uint64_t micro_batch, uint64_t batches)
+/* All ranks take @batches. Returns the cursor's next position. */
+static uint64_t take_all(struct run *run, uint64_t world, uint64_t micro_batch, uint64_t batches)
 {
 	const struct cursor *c = &run->chain.cursor;
 	uint64_t end = cursor_end(c), taken = c->next, expected = c->next;
@@ -37,7 +36,7 @@ static uint64_t tile(struct run *run, uint64_t world, uint64_t micro_batch, uint
 
 			PROVE(run->chain.p, valid == 0 || first == expected,
 				"rank %" PRIu64 " of %" PRIu64 ", batch %" PRIu64 " of %" PRIu64
-				" samples from %" PRIu64 " on: at %" PRIu64 ", due is %" PRIu64,
+				" samples from %" PRIu64 " on: at %" PRIu64 ", expected %" PRIu64,
 				r, world, m, micro_batch, c->next, first, expected);
 			expected += valid;
 		}
@@ -51,7 +50,8 @@ static uint64_t tile(struct run *run, uint64_t world, uint64_t micro_batch, uint
 	return taken;
 }
 
-/* What the ranks find there, by the cursor that they have. */
+/* Records the windows of some positions, and looks them up by the present cursor and by the
+ * history. */
 static void record(struct run *run, uint64_t from, uint64_t to)
 {
 	struct order now = cursor_order(&run->chain.cursor);
@@ -71,8 +71,7 @@ static void record(struct run *run, uint64_t from, uint64_t to)
 			order_at(&history, r->position, &again) && prove_same(&again, &r->place),
 			"history and cursor differ at %" PRIu64, r->position);
 		PROVE(run->chain.p, order_when(&now, &r->place, &back) && back == r->position,
-			"what is served at %" PRIu64 " is said to be served at %" PRIu64,
-			r->position, back);
+			"the window of %" PRIu64 " is found at %" PRIu64, r->position, back);
 	}
 }
 
@@ -80,7 +79,7 @@ static void leg(struct run *run)
 {
 	struct prove_chain *c = &run->chain;
 	struct rng *rng = &c->p->rng;
-	/* Few are very large, or they would be all that there is time for. */
+	/* Few worlds are very large, because they take most of the time. */
 	uint64_t world = prove_log(rng, rng_below(rng, 8) == 0 ? 15 : 10),
 		 micro_batch = prove_log(rng, 5);
 	uint64_t from, to;
@@ -88,7 +87,7 @@ static void leg(struct run *run)
 	if (rng_below(rng, 256) == 0)
 		world = WORLD;
 	from = c->cursor.next;
-	to = tile(run, world, micro_batch, 1 + rng_below(rng, 3));
+	to = take_all(run, world, micro_batch, 1 + rng_below(rng, 3));
 
 	prove_most(c->p, 0, world);
 	atomic_fetch_add(&c->p->sums->most[1], 1);
@@ -99,7 +98,7 @@ static void leg(struct run *run)
 	prove_chain_save(c);
 }
 
-/* What was recorded behind the cursor was undone. */
+/* Forgets records past the cursor: they were undone. */
 static void forget_undone(struct run *run)
 {
 	unsigned kept = 0;
@@ -110,8 +109,8 @@ static void forget_undone(struct run *run)
 	run->records = kept;
 }
 
-/* Everything from the first position to the last was served once or skipped, and holds what it
- * held. */
+/* Verifies that every position from @first on was served once or skipped, and that its window is
+ * unchanged. */
 static void look_back(struct run *run, uint64_t first)
 {
 	const struct prove_chain *c = &run->chain;
@@ -134,8 +133,7 @@ static void look_back(struct run *run, uint64_t first)
 			order_at(&history, r->position, &place) && prove_same(&place, &r->place),
 			"position %" PRIu64 " changed after it was served", r->position);
 		PROVE(c->p, order_when(&history, &r->place, &back) && back == r->position,
-			"what was served at %" PRIu64 " is said to be served at %" PRIu64,
-			r->position, back);
+			"the window of %" PRIu64 " is found at %" PRIu64, r->position, back);
 	}
 }
 

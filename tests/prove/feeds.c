@@ -1,4 +1,4 @@
-/* Feeds as the engine plans them, one at a time, on a ring of plain memory. */
+/* Feeds as the engine plans them, one at a time, on a ring in plain memory. */
 #include "tests/prove/prove.h"
 
 #include "daemon/engine/feed.h"
@@ -57,8 +57,8 @@ void prove_feeds_free(struct prove_feeds *f)
 	free(f);
 }
 
-/* What lies in slot @s, told row by row. */
-static void tell_slot(
+/* Reports the rows of slot @s to @seen. */
+static void report_slot(
 	struct prove_feeds *f, const struct feed *feed, uint64_t s, prove_row *seen, void *context)
 {
 	const struct ring_slot *slot = ring_slot(&f->ring, s);
@@ -71,9 +71,8 @@ static void tell_slot(
 			.window = rows[r].window};
 
 		PROVE(f->p, valid == (rows[r].position != RING_PADDING),
-			"row %u of slot %" PRIu64 " of rank %" PRIu64
-			": %u rows are said to be valid",
-			r, s, feed->options.rank, slot->rows_valid);
+			"row %u of slot %" PRIu64 " of rank %" PRIu64 ": rows_valid is %u", r, s,
+			feed->options.rank, slot->rows_valid);
 		PROVE(f->p, !valid || rows[r].position == slot->position + r,
 			"row %u of slot %" PRIu64 " of rank %" PRIu64 " is at %" PRIu64
 			", its slot at %" PRIu64,
@@ -95,12 +94,12 @@ uint64_t prove_feed(struct prove_feeds *f, const struct cursor *cursor, uint64_t
 	PROVE(f->p, feed && cursor->datasets == f->datasets && batches <= PROVE_SLOTS, "memory");
 	while (feed->planned < batches && feed_room(feed) == FEED_ROOM)
 		if (feed_plan(feed, &read))
-			feed->reading--; /* it is read at once */
+			feed->reading--; /* as if read at once */
 	planned = feed->planned;
 	PROVE(f->p, planned == batches || feed_room(feed) == FEED_ENDED,
-		"rank %" PRIu64 " stands still after %" PRIu64 " micro-batches", rank, planned);
+		"rank %" PRIu64 " stops after %" PRIu64 " micro-batches", rank, planned);
 	for (uint64_t s = 0; s < planned; s++)
-		tell_slot(f, feed, s, seen, context);
+		report_slot(f, feed, s, seen, context);
 	feed_free(feed);
 	return planned;
 }

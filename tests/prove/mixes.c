@@ -1,22 +1,22 @@
 /*
  * A run of 10⁹ samples with another mix from every block of 1024 on (sometimes after two or three),
- * among 2 to 1000 datasets. At each mix, of the segment that ends there:
+ * among 2 to 1000 datasets. At each mix it checks the segment that ends there:
  *
  *   - each dataset's count is within ⌈log2 D⌉ samples of its share, ½·⌈log2 D⌉ in the first
  * segment; D counts the padded list
- *   - ordinals go on where they were, and all of them together are the positions
- *   - the cursor, announcing the next mix, has at most LIMIT_CURSOR_BYTES
+ *   - ordinals continue those of the segment before, and sum to the positions
+ *   - the cursor that announces the next mix has at most LIMIT_CURSOR_BYTES
  *
- * and of some segments every position: its ordinal lies in that segment's range, and it is found
- * again by it.
+ * In some segments it checks every position: its ordinal is in the segment's range, and its window
+ * is found at that position.
  */
 #include "tests/prove/prove.h"
 
 typedef unsigned __int128 u128;
 
-enum { LOOK_AT = 1021 }; /* of so many segments one is looked at whole */
+enum { LOOK_AT = 1021 }; /* one in so many segments is checked position by position */
 
-/* The long ones first, so that all processes end together. */
+/* The long ones are first, so that all processes end at about the same time. */
 static const struct {
 	uint32_t datasets;
 	uint64_t samples, brief;
@@ -37,7 +37,7 @@ struct run {
 	const struct prove *p;
 	struct cursor cursor;
 	double *weights;
-	double *drift; /* of each dataset since 0: served less the sum of its shares */
+	double *drift; /* [datasets] samples served since 0, less the sum of its shares */
 	uint64_t positions;
 };
 
@@ -50,7 +50,7 @@ static unsigned log2_of(uint32_t padded)
 	return bits;
 }
 
-/* Segment @now served [now->start, then->start): has each dataset its share? */
+/* Segment @now served [now->start, then->start). Checks that each dataset got its share. */
 static void check_counts(
 	struct run *run, const struct order_segment *now, const struct order_segment *then)
 {
@@ -71,7 +71,7 @@ static void check_counts(
 			"dataset %u of %u has %" PRIu64 " of %" PRIu64 " samples from %" PRIu64
 			" on, with %" PRIu64 " of %" PRIu64 " units",
 			d, now->datasets, n, length, now->start, now->units[d], whole);
-		PROVE(run->p, now->units[d] > 0 || n == 0, "dataset %u has no weight and is served",
+		PROVE(run->p, now->units[d] > 0 || n == 0, "dataset %u is served without a weight",
 			d);
 		if (bits > 0)
 			prove_most(run->p, first ? FACT_FIRST : FACT_LATER,
@@ -82,8 +82,8 @@ static void check_counts(
 	PROVE(run->p, sum == then->start, "%" PRIu64 " samples before %" PRIu64, sum, then->start);
 }
 
-/* Does what is served at @position belong to its segment, the cursor's current one, and lie there?
- */
+/* Returns the ordinal at @position, and checks that it belongs to the current segment and is found
+ * at @position. */
 static uint64_t ordinal_at(struct run *run, const struct order_segment *then, uint64_t position,
 	struct order_place *place)
 {
@@ -94,7 +94,7 @@ static uint64_t ordinal_at(struct run *run, const struct order_segment *then, ui
 
 	PROVE(run->p, order_at(&order, position, place), "nothing at %" PRIu64, position);
 	PROVE(run->p, order_when(&order, place, &back) && back == position,
-		"what is served at %" PRIu64 " is said to be served at %" PRIu64, position, back);
+		"the window of %" PRIu64 " is found at %" PRIu64, position, back);
 
 	const struct order_dataset *d = &c->order[place->dataset];
 	uint64_t k =
@@ -130,7 +130,7 @@ static void look_at_segment(struct run *run, const struct order_segment *then)
 	free(seen);
 }
 
-/* A mix like the one before, a little different, or another one altogether. */
+/* Makes a mix that is a little different from the last one, or a new one. */
 static void change_weights(struct run *run, struct rng *rng)
 {
 	uint64_t kind = rng_below(rng, 4);

@@ -1,13 +1,13 @@
 /*
- * Whole orders: every position of a short run with many edits. Each is found again by what it
- * holds, and each dataset's ordinals are handed out without gap or repeat, over all segments.
+ * Whole orders: every position of a short run with many edits. Each position is found by its
+ * window, and each dataset's ordinals are served without gap or repeat over all segments.
  */
 #include "tests/prove/prove.h"
 
 enum { BLOCKS = 8, SMALL = 400, ASKED = 500 };
 
-/* Samples of each dataset before @total, a multiple of LIMIT_BLOCK, by the segment that begins
- * there. */
+/* Counts the samples of each dataset before @total, a multiple of LIMIT_BLOCK, by the segment that
+ * begins there. */
 static void counts_at(const struct prove_chain *c, uint64_t total, uint64_t *counts)
 {
 	struct order_segment *const *list = c->history.segment;
@@ -49,7 +49,7 @@ static void look_at_all(const struct prove_chain *c, uint64_t total, const uint6
 
 		PROVE(c->p, order_at(&order, i, &place), "nothing at %" PRIu64, i);
 		PROVE(c->p, order_when(&order, &place, &back) && back == i,
-			"what is served at %" PRIu64 " is said to be served at %" PRIu64, i, back);
+			"the window of %" PRIu64 " is found at %" PRIu64, i, back);
 
 		const struct order_dataset *d = &c->cursor.order[place.dataset];
 		uint64_t k = place.epoch * d->windows +
@@ -64,8 +64,8 @@ static void look_at_all(const struct prove_chain *c, uint64_t total, const uint6
 	atomic_fetch_add(&c->p->sums->positions, total);
 }
 
-/* Asked the other way round, also for what this run never serves: only what is served before @total
- * is found there. */
+/* The inverse: looks up random ordinals, also some that this run never serves. Exactly those that
+ * are served before @total are found there. */
 static void look_for_some(const struct prove_chain *c, uint64_t total, const uint64_t *counts)
 {
 	struct order order = prove_order(&c->history, &c->cursor);
@@ -84,8 +84,9 @@ static void look_for_some(const struct prove_chain *c, uint64_t total, const uin
 
 		PROVE(c->p, (served && at < total) == (k < counts[place.dataset]),
 			"ordinal %" PRIu64 " of dataset %u, which serves %" PRIu64
-			" before %" PRIu64 ", is said to be served %s, at %" PRIu64,
-			k, place.dataset, counts[place.dataset], total, served ? "" : "never", at);
+			" before %" PRIu64 ", is found%s, at %" PRIu64,
+			k, place.dataset, counts[place.dataset], total, served ? "" : " nowhere",
+			at);
 		PROVE(c->p, !served || (order_at(&order, at, &found) && prove_same(&found, &place)),
 			"ordinal %" PRIu64 " of dataset %u is not at %" PRIu64, k, place.dataset,
 			at);

@@ -11,7 +11,7 @@ static const struct prove_part *const parts[] = {
 
 enum { PARTS = sizeof(parts) / sizeof(parts[0]) };
 
-/* ---- what the parts use ---- */
+/* ---- helpers of the parts ---- */
 
 void prove_broken(const struct prove *p, const char *what, const char *format, ...)
 {
@@ -82,7 +82,7 @@ size_t prove_bytes(const struct prove *p, struct cursor *cursor)
 	cursor_free(cursor);
 	*cursor = out;
 	PROVE(p, cursor_encode(cursor, again, sizeof(again)) == n && memcmp(bytes, again, n) == 0,
-		"decoded and encoded the cursor at %" PRIu64 " is another one", cursor->next);
+		"decoding and encoding changes the cursor at %" PRIu64, cursor->next);
 	return n;
 }
 
@@ -160,7 +160,7 @@ static uint64_t units_of(const struct settings *s, const struct prove_part *part
 	return s->brief ? part->brief_units : part->units;
 }
 
-/* Takes units until there are none, or no time. */
+/* Runs units until there are none left, or no time. */
 static void work(const struct settings *s, const struct prove_part *part, struct prove_sums *sums,
 	double until)
 {
@@ -298,7 +298,7 @@ int main(int argc, char **argv)
 	int from = settle(&s, argc, argv), ran = 0;
 
 	printf("prove: seed %" PRIu64 ", %" PRIu64 " processes%s\n", s.seed, s.jobs,
-		s.brief ? ", brief: a small part of each" : "");
+		s.brief ? ", brief: some cases of each part" : "");
 	for (unsigned i = 0; i < PARTS; i++) {
 		if (!named(parts[i], argc - from, argv + from))
 			continue;

@@ -1,18 +1,19 @@
 /*
- * prove: the claims of the order and of the cursor, over as many cases as a machine has time for.
+ * prove checks the claims of the order and of the cursor, over as many cases as a machine has time
+ * for.
  *
  *   prove [--brief] [--seed S] [--jobs J] [--seconds T] [PART…]
  *   prove --seed S --number N PART        one unit again, in this process
  *
- * A part is a list of units, numbered from 0; a unit holds one case or many, and what it does
- * depends on the seed and its number alone. Units are shared out among processes, so a failure,
- * which ends the process that met it, names both numbers.
+ * A part is a list of units, numbered from 0. A unit has one or more cases, which depend only on
+ * the seed and the unit's number. Units are distributed among processes; a failure ends its process
+ * and names both numbers.
  *
  *   worlds   all W1→W2→W3 ≤ 16 with every micro-batch ≤ 4: real feeds, their rows against the order
  *   chains   rescales up to 32,768 ranks with edits, skips and restarts between them
  *   orders   whole orders of such chains: bitmaps of ordinals, forwards and backwards
  *   mixes    10⁹ samples, another mix in every block: counts, ordinals, bytes of the cursor
- *   ranks    32,768 real feeds after a rescale: what they hold first
+ *   ranks    32,768 real feeds after a rescale: their first micro-batches
  */
 #ifndef PROVE_H
 #define PROVE_H
@@ -29,15 +30,15 @@
 
 enum { PROVE_FACTS = 6 };
 
-/* What the processes that work on a part add up. */
+/* Totals of the processes that work on a part. */
 struct prove_sums {
-	_Atomic uint64_t next;	    /* unit to be taken */
-	_Atomic uint64_t cases;	    /* what the part calls one */
-	_Atomic uint64_t positions; /* of the order, looked at one by one */
+	_Atomic uint64_t next;	    /* the next unit */
+	_Atomic uint64_t cases;	    /* by the part's own definition */
+	_Atomic uint64_t positions; /* of the order, checked one by one */
 	_Atomic uint64_t most[PROVE_FACTS];
 };
 
-/* One unit at work. */
+/* A unit, and the state of its run. */
 struct prove {
 	const char *part;
 	uint64_t seed, number;
@@ -49,20 +50,20 @@ struct prove {
 
 struct prove_part {
 	const char *name, *what;
-	uint64_t units, brief_units; /* of a full run: at most, where @timed */
+	uint64_t units, brief_units; /* of a full run; the most of them if @timed */
 	bool timed;		     /* a full run ends after --seconds */
 	void (*run)(struct prove *p);
-	void (*tell)(const struct prove_sums *sums); /* one line of facts, or NULL */
+	void (*tell)(const struct prove_sums *sums); /* prints one line of facts; or NULL */
 };
 
 extern const struct prove_part prove_worlds, prove_chains, prove_orders, prove_mixes, prove_ranks;
 
-/* Says what is wrong and how to see it again, and ends the process. */
+/* Reports what is wrong and how to run it again, and ends the process. */
 __attribute__((noreturn, format(printf, 3, 4))) void prove_broken(
 	const struct prove *p, const char *what, const char *format, ...);
 #define PROVE(p, what, ...) ((what) ? (void)0 : prove_broken(p, #what, __VA_ARGS__))
 
-/* Raises the @fact-th maximum. */
+/* Raises maximum number @fact to @value. */
 void prove_most(const struct prove *p, unsigned fact, uint64_t value);
 
 void *prove_memory(const struct prove *p, size_t n, size_t size); /* zeroed */
@@ -72,9 +73,9 @@ static inline bool prove_same(const struct order_place *a, const struct order_pl
 	return a->dataset == b->dataset && a->epoch == b->epoch && a->window == b->window;
 }
 
-/* ---- random things to prove it of ---- */
+/* ---- random input ---- */
 
-/* In [1, 2^bits], as often in [1, 2] as in [2^(bits-1), 2^bits]. */
+/* In [1, 2^bits]: [1, 2] is as likely as [2^(bits-1), 2^bits]. */
 static inline uint64_t prove_log(struct rng *rng, unsigned bits)
 {
 	uint64_t below = UINT64_C(1) << (1 + rng_below(rng, bits));
@@ -82,17 +83,16 @@ static inline uint64_t prove_log(struct rng *rng, unsigned bits)
 	return below / 2 + rng_below(rng, below / 2 + 1);
 }
 
-/* A dataset called "d@index" of at most @windows windows. */
+/* A dataset named "d@index" with at most @windows windows. */
 struct cursor_source prove_source(struct rng *rng, unsigned index, uint64_t windows, char name[16]);
-/* Weights, at least one of them above 0, none for what has no windows. */
+/* Weights, at least one of them above 0. A dataset without windows gets 0. */
 void prove_weights(struct rng *rng, const struct cursor *cursor, double *weights);
-/* What a checkpoint does: the cursor through its bytes. Returns their number. */
+/* Encodes and decodes the cursor, as a checkpoint does. Returns the number of bytes. */
 size_t prove_bytes(const struct prove *p, struct cursor *cursor);
 
 /* ---- history ---- */
 
-/* All segments of a run: what the cursors that it had say together. A later cursor's word counts.
- */
+/* All segments of a run, collected from its cursors. If two differ, the later cursor's counts. */
 struct prove_history {
 	struct order_segment **segment;
 	uint32_t segments, room;
@@ -107,7 +107,7 @@ void prove_forget(struct prove_history *history);
 
 enum { PROVE_SAVED = 8 };
 
-/* What became of positions [from, to): handed to ranks, or skipped. */
+/* Positions [from, to): taken by ranks, or skipped. */
 struct prove_stretch {
 	uint64_t from, to;
 	bool skipped;
@@ -117,16 +117,16 @@ struct prove_chain {
 	struct prove *p;
 	struct cursor cursor;
 	struct prove_history history;
-	uint64_t windows; /* its datasets have at most so many */
-	unsigned names;	  /* datasets that there were */
-	bool limited;	  /* some have max_epochs: a mix may be refused */
+	uint64_t windows; /* most windows of a dataset */
+	unsigned names;	  /* datasets ever added */
+	bool limited;	  /* some have max_epochs, so a mix may fail */
 	struct {
 		uint8_t *bytes;
 		size_t n;
 		uint64_t next;
-	} saved[PROVE_SAVED]; /* cursors it may be restarted from, next ascending */
+	} saved[PROVE_SAVED]; /* cursors for restarts, next ascending */
 	unsigned saves;
-	struct prove_stretch *stretch; /* ascending, gapless */
+	struct prove_stretch *stretch; /* ascending, without gaps */
 	uint32_t stretches, room;
 };
 
@@ -134,9 +134,9 @@ struct prove_chain {
 void prove_chain_begin(struct prove_chain *chain, struct prove *p, const struct cursor *identity,
 	uint64_t windows);
 void prove_chain_free(struct prove_chain *chain);
-/* All ranks are at @next now. */
+/* Moves the run to @next: taken by all ranks, or skipped. */
 void prove_chain_move(struct prove_chain *chain, uint64_t next, bool skipped);
-/* One random edit, through bytes. With @back it may go back to where it was before. */
+/* One random edit, then an encoding and a decoding. @back: it may also go back. */
 void prove_chain_edit(struct prove_chain *chain, bool back);
 void prove_chain_save(struct prove_chain *chain);
 
@@ -151,12 +151,12 @@ void prove_feeds_free(struct prove_feeds *feeds);
 
 enum { PROVE_SLOTS = 4 };
 
-/* Where a row went: @place is NULL for padding. */
+/* One row and its position; @place is NULL for padding. */
 typedef void prove_row(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 	uint64_t position, const struct order_place *place);
 
-/* Lets rank @rank of @world plan from @cursor on, at most @batches (≤ PROVE_SLOTS) micro-batches.
- * Returns how many there were. */
+/* Plans up to @batches (≤ PROVE_SLOTS) micro-batches of rank @rank of @world from @cursor on, and
+ * calls @seen for each row. Returns the number of micro-batches. */
 uint64_t prove_feed(struct prove_feeds *feeds, const struct cursor *cursor, uint64_t rank,
 	uint64_t world, uint64_t batches, prove_row *seen, void *context);
 

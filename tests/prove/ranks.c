@@ -1,7 +1,7 @@
 /*
- * Three rescales to as many as 32,768 ranks, with another mix on the way: the first three
- * micro-batches of every rank, planned by a feed of its own, are all there is from where the cursor
- * stood to where it stands then, and no window is served twice.
+ * Three rescales to as many as 32,768 ranks, with another mix in between. A feed plans the first
+ * three micro-batches of every rank. Together they cover the positions from the old cursor to the
+ * new one, and no window is served twice.
  */
 #include "tests/prove/prove.h"
 
@@ -12,7 +12,7 @@ enum { WORLD = 32768, BATCHES = 3, LEGS = 3, MICRO = 8, BRIEF_WORLD = 2048 };
 struct run {
 	struct prove *p;
 	struct cursor cursor;
-	uint8_t *window; /* [datasets × 2 × WINDOWS / 8] bits: windows of even and odd epochs */
+	uint8_t *window; /* [datasets × 2 × WINDOWS / 8] bits: windows of even and of odd epochs */
 	uint8_t *seen;	 /* positions from cursor.next on */
 	uint64_t room, positions;
 };
@@ -86,7 +86,7 @@ static void run_ranks(struct prove *p)
 
 	begin(&run, p);
 	for (unsigned i = 0; i < LEGS; i++) {
-		/* One leg of all ranks, the others of any number. */
+		/* One leg of all ranks, and others of random worlds. */
 		leg(&run, i == legs ? most : 1 + rng_below(&p->rng, most),
 			1 + (uint32_t)rng_below(&p->rng, MICRO));
 		prove_weights(&p->rng, &run.cursor, weights);

@@ -1,12 +1,11 @@
 /*
- * All rescales W1→W2→W3 with worlds up to 16 and micro-batches up to 4, one or two micro-batches in
- * the first two phases, the third up to the end of the stream, which lies anywhere in its last
- * step.
+ * All rescales W1→W2→W3 with worlds up to 16 and micro-batches up to 4. The first two phases have
+ * one or two micro-batches; the third goes to the end of the stream, which may be anywhere in its
+ * last step.
  *
- * A phase is proved by itself, and the next one begins where the cursor then stands: it has covered
- * exactly the positions from where the cursor stood to where it stands now, each once, step by
- * step; and what it found there is what the order says, whatever the world. So it is the same set
- * of samples wherever steps end at the same place.
+ * Each phase is checked by itself, and the next one begins at its cursor: it covers exactly the
+ * positions from the old cursor to the new one, each once, step by step, and their windows are
+ * those of the order. So samples do not depend on the world.
  */
 #include "tests/prove/prove.h"
 
@@ -31,14 +30,14 @@ struct walk {
 	struct prove_feeds *feeds[MICRO + 1];
 	uint64_t world_most;
 	uint32_t micro_batch_most;
-	struct order_place truth[LAST]; /* what the order says, asked for before anything ran */
+	struct order_place truth[LAST]; /* the windows of the order */
 	uint64_t chains, positions;
 	struct leg leg[PHASES];
 	unsigned phase;
-	/* the step under way */
-	uint64_t from[PROVE_SLOTS + 1]; /* where the cursor stands before each */
+	/* the present phase */
+	uint64_t from[PROVE_SLOTS + 1]; /* the cursor before each step */
 	uint64_t steps;
-	uint64_t left[PROVE_SLOTS]; /* positions of it that nobody had yet */
+	uint64_t left[PROVE_SLOTS]; /* positions of each step that no rank has taken yet */
 	uint8_t seen[LAST];
 };
 
@@ -67,7 +66,7 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 	struct walk *w = context;
 
 	if (!place) {
-		/* Padding stands only where the step is over. */
+		/* Padding is allowed only past the end of the step. */
 		uint64_t would_be = w->from[batch] + rank * w->leg[w->phase].micro_batch + row;
 
 		WALK(w, would_be >= w->from[batch + 1], "rank %" PRIu64 " has padding for %" PRIu64,
@@ -84,7 +83,7 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 	w->left[batch]--;
 }
 
-/* All ranks of the last leg from @cursor on. Returns where it stands then. */
+/* Runs all ranks of the present leg from @cursor on. Returns the cursor's next position. */
 static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 {
 	struct leg *leg = &w->leg[w->phase];
@@ -107,7 +106,7 @@ static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 	}
 	for (uint64_t s = 0; s < w->steps; s++)
 		WALK(w, w->left[s] == 0,
-			"step %" PRIu64 " from %" PRIu64 ": %" PRIu64 " positions nobody had", s,
+			"step %" PRIu64 " from %" PRIu64 ": no rank took %" PRIu64 " positions", s,
 			w->from[s], w->left[s]);
 	memset(w->seen + cursor->next, 0, w->from[w->steps] - cursor->next);
 	w->positions += w->from[w->steps] - cursor->next;
@@ -116,16 +115,16 @@ static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 
 static void go_on(struct walk *w, const struct cursor *at, uint64_t next);
 
-/* One leg, from @start on, and all that may follow. */
+/* One leg from @start on, and all legs that may follow. */
 static void go(struct walk *w, const struct cursor *start)
 {
 	struct leg *leg = &w->leg[w->phase];
-	struct cursor finite = *start; /* shares what @start owns */
+	struct cursor finite = *start; /* shares the memory of @start */
 
 	if (w->phase + 1 == PHASES) {
 		uint64_t step = leg->world * leg->micro_batch;
 
-		leg->batches = PROVE_SLOTS; /* it ends before */
+		leg->batches = PROVE_SLOTS; /* it ends earlier */
 		finite.samples = start->next + 1 + order_derive(w->chains, step) % (2 * step);
 		WALK(w, all_ranks(w, &finite) == finite.samples, "the end is not at %" PRIu64,
 			finite.samples);
@@ -135,7 +134,7 @@ static void go(struct walk *w, const struct cursor *start)
 	go_on(w, start, all_ranks(w, start));
 }
 
-/* Every next leg from a cursor that went through a checkpoint. */
+/* Runs all possible next legs, from a cursor that went through a checkpoint. */
 static void go_on(struct walk *w, const struct cursor *at, uint64_t next)
 {
 	struct fault fault;
@@ -181,7 +180,7 @@ static void run_worlds(struct prove *p)
 	w->leg[0].batches = 1 + n % BATCHES;
 	w->leg[0].micro_batch = 1 + (uint32_t)(n / BATCHES % w->micro_batch_most);
 	w->leg[0].world =
-		w->world_most - n / BATCHES / w->micro_batch_most; /* the large ones first */
+		w->world_most - n / BATCHES / w->micro_batch_most; /* the large worlds first */
 	begin(p, &c);
 
 	struct order order = cursor_order(&c);

@@ -1,5 +1,4 @@
-/* What happens around the engine: reads end, seconds pass, clients take, hold, release, wait and
- * lie. */
+/* Events around the engine: reads end, seconds pass, clients take, release, wait and cheat. */
 #include "tests/sim/sim.h"
 
 void client_attach(struct sim *sim, struct client *c)
@@ -25,7 +24,7 @@ static void fail_stream(struct sim *sim, const struct stream *s)
 			sim->client[i].state = FAILED;
 }
 
-/* The read @r is done, with the tokens or, half way, with a fault. */
+/* Ends the read @r: with its tokens or, with half of them, with a fault. */
 static void finish_read(struct sim *sim, struct read r, unsigned faults)
 {
 	struct client *c = client_of(sim, r.action.id);
@@ -89,8 +88,8 @@ static void release(struct sim *sim, struct client *c, uint64_t n)
 	c->lost_kick |= !c->kick;
 }
 
-/* Announces its wait; a daemon that sleeps meanwhile is told, for what it sleeps for may never come
- * while slots are held. */
+/* Announces a wait. Wakes a daemon that sleeps, because the release it waits for may not come while
+ * this client keeps its slots. */
 static void await(struct sim *sim, struct client *c)
 {
 	sim->counts.waits++;
@@ -110,7 +109,7 @@ static void end_of_stream(struct sim *sim, struct client *c)
 	client_detach(sim, c);
 }
 
-/* One thing that a healthy client does. */
+/* One step of a healthy client. */
 void client_turn(struct sim *sim, struct client *c)
 {
 	uint64_t held = c->taken - c->released;
@@ -139,7 +138,7 @@ void client_wake(struct client *c)
 	ring_wait_end(&c->ring);
 }
 
-/* A second has passed: no byte is on its way longer than that. */
+/* A second passes. No byte takes longer than that. */
 void tick(struct sim *sim)
 {
 	for (unsigned i = 0; i < CLIENTS; i++)

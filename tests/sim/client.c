@@ -1,4 +1,4 @@
-/* A client of the simulated daemon: its feed and memory, and the check of every slot it takes. */
+/* A client of the simulated daemon: its feed and memory, and the check of each slot it takes. */
 #include "tests/sim/sim.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static void *map(struct sim *sim, uint64_t bytes)
 	return at;
 }
 
-/* Nothing may touch it any more; the oldest grave is dug up for good. */
+/* Makes the memory inaccessible. The oldest grave is unmapped. */
 static void bury(struct sim *sim, void *at, uint64_t bytes)
 {
 	struct grave *g = &sim->grave[sim->graves++ % GRAVES];
@@ -131,7 +131,7 @@ static void check_row(struct sim *sim, const struct client *c, uint64_t position
 	sim->counts.rows++;
 }
 
-/* Of ring row @index, in which are the tokens @bytes: zeros, if it is padding. */
+/* Checks the documents of ring row @index, whose tokens are @bytes (zeros in padding). */
 static void check_documents(
 	struct sim *sim, const struct client *c, uint32_t index, const uint8_t *bytes)
 {
@@ -150,7 +150,7 @@ static void check_documents(
 	sim->counts.documents += n;
 }
 
-/* Padding's tokens are 0, and no labels. */
+/* Padding has tokens 0, so it has no labels. */
 static void check_loss_mask(
 	struct sim *sim, const struct client *c, uint32_t index, const uint8_t *bytes)
 {

@@ -1,8 +1,7 @@
-/* Who may read how much: the shares of streams, and the turns of users, runs and feeds. */
+/* Shares of streams in the reads in flight, and turns of users, runs and feeds. */
 #include "tests/sim/sim.h"
 
-/* Reads that this client's ranks still need, in all; a slot of an endless stream is never padding
- * here. */
+/* Does the client need more reads? In an endless stream there is no padding here. */
 static bool wants_more(const struct client *c)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
@@ -17,7 +16,7 @@ static bool wants_more(const struct client *c)
 	return slots < c->end && first < cursor_end(&c->cursor);
 }
 
-/* It has room and the daemon knows: a sleeping feed shows a wake_at. */
+/* Is there room that the daemon knows of? A sleeping feed shows a wake_at. */
 bool share_hungry(const struct client *c)
 {
 	return c->state == RUNNING && !c->told && atomic_load(&c->ring.header->wake_at) == 0 &&
@@ -54,7 +53,7 @@ bool share_slow(const struct sim *sim, const struct stream *s)
 	return sim->slow[s - sim->stream];
 }
 
-/* Surely: who waited is let in when an eighth of the share is free. */
+/* Is there certainly room? Waiting feeds are admitted when an eighth of the share is free. */
 bool share_free(const struct sim *sim, const struct stream *s)
 {
 	unsigned most = share_most(sim, s);
@@ -67,7 +66,7 @@ static uint32_t node_of(const struct sim *sim, const struct client *c)
 	return USERS + USERS * RUNS + id_of(sim, c);
 }
 
-/* Do both share the same? Users the whole, runs their user's part, feeds their run's. */
+/* Do both share one part? Users share the whole, runs their user's part, feeds their run's. */
 static bool siblings(const struct sim *sim, uint32_t a, uint32_t b)
 {
 	const uint32_t clients = USERS + USERS * RUNS;
@@ -79,13 +78,13 @@ static bool siblings(const struct sim *sim, uint32_t a, uint32_t b)
 	return sim->client[a - clients].run == sim->client[b - clients].run;
 }
 
-/* Only padding may be left to plan, which is paid for, too, and not seen here. */
+/* Is only padding left to plan? It is paid for, too, but not seen here. */
 static bool pads(const struct client *c)
 {
 	return c->state == RUNNING && !wants_more(c) && published(c) < c->end;
 }
 
-/* Accounts begin where two could go on, and end when one of them cannot. */
+/* An account begins when two nodes can go on, and ends when one of them cannot. */
 void share_close(struct sim *sim)
 {
 	bool able[NODES] = {false}, pad[NODES] = {false};
@@ -122,7 +121,7 @@ void share_charge(struct sim *sim, const struct client *by, int64_t cost)
 	share_close(sim);
 }
 
-/* @by has begun a read. Wakes are paid for, too, but do not wait for their turn: there may be one
+/* @by has begun a read. Wake-ups are paid for, too, but do not wait for a turn: there may be one
  * for each client. */
 void share_check(struct sim *sim, const struct client *by)
 {

@@ -1,25 +1,26 @@
 /*
- * The simulator: the engine alone in a world that does everything at the wrong moment.
+ * The simulator runs the engine alone, in a world where everything happens at the wrong moment.
  *
  *   sim [--seed S] [--events N]
  *
- * Around one engine there are a few streams (pure tables, no files), a disk that finishes reads in
- * any order and sometimes not at all, and clients that take, hold, release, stall, crash, lie and
- * come back at other cursors with other ranks. A byte between client and daemon takes its time. One
- * random event happens at a time; after each the world is checked:
+ * Around one engine there are a few streams (tables without files), a disk and clients. The disk
+ * finishes reads in any order, and sometimes never. Clients take, hold, release, stall, crash,
+ * write wrong counters and return at other cursors with other ranks. Bytes between client and
+ * daemon are delayed. One random event happens at a time; then these are checked:
  *
- *   - a slot the client may look at is never written, and holds what the order says, byte for byte
- *   - a client that waits for something that is there has a byte on its way, and so has the daemon
- *   - of two users, of two runs of one user, and of two feeds of one run that both could go on,
- * none gets more than two turns ahead of the other, counted in bytes
- *   - a stream keeps to its share of the reads in flight, slow ones together to theirs, and uses it
- *   - a read is tried three times and no more, a failed stream says so once to each of its feeds,
- * to no other
- *   - a stream ends at the very batch where it has to, for every rank
- *   - memory is left alone after GONE: it is made inaccessible
+ *   - a slot that the client may read is never written, and has the bytes of the order
+ *   - a client that waits for a published slot has a byte on its way to it, and so has a daemon
+ *     that waits for a release
+ *   - if two users, two runs of one user or two feeds of one run can go on, neither gets more than
+ *     two turns ahead, in bytes
+ *   - a stream keeps within its share of the reads in flight, and uses it; slow streams keep within
+ *     theirs together
+ *   - a read is tried at most three times, and a failed stream reports that once to each of its
+ *     feeds only
+ *   - a stream ends with the right batch on every rank
+ *   - memory is not touched after GONE: it is made inaccessible
  *
- * What happens depends on the seed alone: the same seed gives the same trace, whose hash is
- * printed.
+ * The events depend only on the seed: the same seed gives the same trace, whose hash is printed.
  */
 #include "tests/sim/sim.h"
 
@@ -34,15 +35,15 @@
 __attribute__((noreturn)) void sim_broken(const struct sim *sim, const char *what, int line)
 {
 	fflush(stdout);
-	fprintf(stderr, "sim: seed %" PRIu64 ", event %" PRIu64 ": line %d: not true: %s\n",
-		sim->seed, sim->counts.events, line, what);
+	fprintf(stderr, "sim: seed %" PRIu64 ", event %" PRIu64 ": line %d: false: %s\n", sim->seed,
+		sim->counts.events, line, what);
 	abort();
 }
 
 /* ---- invariants between events ---- */
 
-/* Who waits for what is there, or could be, has a byte on its way; unless the sim itself dropped
- * it. */
+/* A side that waits for progress which happened, or could happen, has a byte on its way, unless the
+ * simulator dropped it. */
 static void check_waits(struct sim *sim, const struct client *c)
 {
 	uint64_t wake_at = atomic_load(&c->ring.header->wake_at);
@@ -54,7 +55,7 @@ static void check_waits(struct sim *sim, const struct client *c)
 	for (unsigned i = 0; i < c->ring.geometry.slots * c->ring.geometry.rows; i++)
 		if (c->reading[i])
 			return;
-	CHECK(sim, !c->asleep || c->wake); /* or both would sleep for ever */
+	CHECK(sim, !c->asleep || c->wake); /* otherwise both would sleep forever */
 }
 
 static void check_client(struct sim *sim, const struct client *c)
@@ -77,7 +78,7 @@ static void check_world(struct sim *sim)
 		if (c->state == ABSENT)
 			continue;
 		check_client(sim, c);
-		/* Whatever the others' storage does. */
+		/* Holds even if the storage of other streams does not answer. */
 		CHECK(sim, c->hostile || sim->out.more || sim->reads == sim->depth ||
 				   !share_hungry(c) || !share_free(sim, c->stream));
 	}
@@ -136,9 +137,9 @@ static void event(struct sim *sim)
 	check_world(sim);
 }
 
-/* ---- the end: everything that can finish does ---- */
+/* ---- the end: all clients finish ---- */
 
-static void leave_everybody(struct sim *sim)
+static void all_leave(struct sim *sim)
 {
 	for (uint32_t i = 0; i < STREAMS; i++)
 		turn_slow(sim, i, false);
@@ -156,8 +157,8 @@ static bool is_idle(const struct client *c)
 	return c->state != RUNNING || c->hostile || c->told || (c->asleep && !c->kick && !c->wake);
 }
 
-/* Without faults every healthy client gets on: ten more slots, or its end. */
-static void everybody_gets_on(struct sim *sim)
+/* Without faults every healthy client makes progress: ten more slots, or its end. */
+static void all_make_progress(struct sim *sim)
 {
 	uint64_t goal[CLIENTS];
 	unsigned left = CLIENTS;
@@ -216,7 +217,7 @@ static void report(const struct sim *sim)
 	printf("trace %016" PRIx64 "\n", sim->trace);
 }
 
-/* A run in which one of these never happened would have shown nothing. */
+/* A run without one of these events would show nothing. */
 static void check_coverage(struct sim *sim)
 {
 	const struct counts *n = &sim->counts;
@@ -277,8 +278,8 @@ int main(int argc, char **argv)
 		stream_make(sim, &sim->stream[i]);
 	while (sim->counts.events < events)
 		event(sim);
-	everybody_gets_on(sim);
-	leave_everybody(sim);
+	all_make_progress(sim);
+	all_leave(sim);
 	report(sim);
 	check_coverage(sim);
 	sim_free(sim);

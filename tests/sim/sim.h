@@ -14,7 +14,7 @@ enum {
 	CLIENTS = 12,
 	USERS = 3,
 	RUNS = 2,				/* of a user */
-	NODES = USERS + USERS * RUNS + CLIENTS, /* that share with others of their kind */
+	NODES = USERS + USERS * RUNS + CLIENTS, /* the nodes of the tree of turns */
 	DEPTH_MAX = 40,
 	ROWS_MAX = 6,
 	SLOTS_MAX = 9,
@@ -27,8 +27,8 @@ enum {
 struct dataset {
 	struct table table;
 	uint64_t tokens[SHARDS], first[SHARDS + 1];
-	uint64_t key;	/* what its tokens are made of */
-	uint32_t often; /* one in so many of them is EOS; 0: none is, but by chance */
+	uint64_t key;	/* seed of its tokens */
+	uint32_t often; /* about one token in so many is EOS; 0: only by chance */
 };
 
 struct stream {
@@ -43,25 +43,23 @@ struct client {
 	enum { ABSENT, RUNNING, FAILED, LEAVING } state;
 	struct feed *feed;
 	const struct stream *stream;
-	struct cursor cursor; /* where it attached */
+	struct cursor cursor; /* at the attach */
 	uint64_t rank, world, end;
 	struct ring ring;
 	void *meta, *data;
 
 	uint64_t taken, released, answered;
-	uint64_t seen[SLOTS_MAX];	    /* hashes of the slots it holds */
-	bool reading[SLOTS_MAX * ROWS_MAX]; /* reads in flight, by row of the ring */
+	uint64_t seen[SLOTS_MAX];	    /* hashes of the slots that it keeps */
+	bool reading[SLOTS_MAX * ROWS_MAX]; /* reads in flight, by ring row */
 	bool asleep, hostile, stalled;
-	bool kick, old_kick; /* a byte to the daemon is on its way; since before the last tick */
-	bool lost_kick;	     /* one was dropped on purpose */
+	bool kick, old_kick; /* a byte to the daemon is on its way; already at the last tick */
+	bool lost_kick;	     /* the simulator dropped one */
 	bool wake;	     /* a byte from the daemon is on its way */
-	bool told;	     /* FAILED or HOSTILE came */
-	uint64_t found;	     /* lost bytes that the engine found */
-	uint64_t overdue;    /* the wake_at that had been reached at the last tick already, no byte
-			      * sent; 0: none
-			      */
-	uint64_t requested;  /* reads begun, retries aside */
-	uint32_t user, run;  /* nodes */
+	bool told;	     /* FAILED or HOSTILE was reported */
+	uint64_t found;	     /* lost wake-ups that the engine found */
+	uint64_t overdue; /* a wake_at that was reached without a byte at the last tick; 0: none */
+	uint64_t requested; /* reads begun, without retries */
+	uint32_t user, run; /* nodes */
 };
 
 struct read {
@@ -90,9 +88,9 @@ struct sim {
 	struct read read[DEPTH_MAX];
 	unsigned reads;
 	bool slow[STREAMS];
-	int64_t ahead[NODES][NODES]; /* bytes that one began more than the other since both could */
-	const struct read *retried;  /* the read whose fault is being told to the engine */
-	bool storm;		     /* every fourth read goes wrong for a while */
+	int64_t ahead[NODES][NODES]; /* bytes that a began more than b since both could */
+	const struct read *retried;  /* the read whose fault the engine handles now */
+	bool storm;		     /* for a while, every fourth read fails */
 	struct grave grave[GRAVES];
 	unsigned graves;
 	struct counts counts;
@@ -133,7 +131,7 @@ static inline uint64_t published(const struct client *c)
 	return ring_published(&c->ring);
 }
 
-/* ---- stream.c: streams are pure tables; a token is a function of its place ---- */
+/* ---- stream.c: streams are tables without files; a token is a function of its place ---- */
 
 void stream_make(struct sim *sim, struct stream *s);
 struct cursor stream_cursor(struct sim *sim, const struct stream *s);
@@ -143,7 +141,7 @@ void stream_annotations(const struct engine_action *a, uint32_t bytes, bool bad)
 void stream_locate(const struct dataset *d, const struct order_dataset *o, uint64_t seed,
 	const struct order_place *p, uint64_t *shard, uint64_t *offset);
 
-/* ---- client.c: a client, its memory, and what it may find there ---- */
+/* ---- client.c: a client, its memory, and the check of its slots ---- */
 
 void client_make(struct sim *sim, struct client *c);
 void client_bury(struct sim *sim, struct client *c);
@@ -166,7 +164,7 @@ void share_check(struct sim *sim, const struct client *by);
 void step_check_target(struct sim *sim, const struct client *c, const struct engine_action *a);
 void step(struct sim *sim, struct engine_event event);
 
-/* ---- behave.c: what a disk, a clock and clients do ---- */
+/* ---- behave.c: the events of disk, clock and clients ---- */
 
 void client_attach(struct sim *sim, struct client *c);
 void client_detach(struct sim *sim, struct client *c);

@@ -1,8 +1,7 @@
-/* Steps of the engine, and its actions: each is checked and carried out. */
+/* Steps of the engine; its actions are checked and carried out. */
 #include "tests/sim/sim.h"
 
-/* Number of the slot that a row of the ring belongs to: it must be one the client cannot look at.
- */
+/* Checks that the read goes into a slot that the client may not read yet. */
 void step_check_target(struct sim *sim, const struct client *c, const struct engine_action *a)
 {
 	const struct ring_geometry *g = &c->ring.geometry;

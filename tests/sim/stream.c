@@ -1,5 +1,5 @@
 /* Streams: datasets of a few shards, cursors anywhere in them, and tokens that are a function of
- * place. */
+ * their place. */
 #include "daemon/reader/documents.h"
 #include "tests/sim/sim.h"
 
@@ -71,7 +71,7 @@ void stream_make(struct sim *sim, struct stream *s)
 	CHECK(sim, cursor_begin(&s->begin, &identity, source, n, NULL, 0, &fault));
 }
 
-/* A cursor anywhere in the stream, with or without a mix on its way. */
+/* A cursor anywhere in the stream, with or without a pending mix. */
 struct cursor stream_cursor(struct sim *sim, const struct stream *s)
 {
 	struct cursor c;
@@ -96,7 +96,7 @@ struct cursor stream_cursor(struct sim *sim, const struct stream *s)
 	return c;
 }
 
-/* ---- tokens: a function of place ---- */
+/* ---- tokens: a function of their place ---- */
 
 static uint32_t token_at(const struct dataset *d, uint64_t shard, uint64_t token)
 {
@@ -111,11 +111,11 @@ void stream_tokens(const struct dataset *d, uint64_t shard, uint64_t token, uint
 	for (uint64_t i = 0; i < n; i++) {
 		uint32_t value = token_at(d, shard, token + i);
 
-		memcpy(to + i * bytes, &value, bytes); /* little-endian, as here */
+		memcpy(to + i * bytes, &value, bytes); /* on little-endian machines */
 	}
 }
 
-/* What may be a label is told by the token alone. A read that goes wrong leaves nonsense. */
+/* Only the token decides whether it may be a label. A failed read leaves nonsense. */
 void stream_annotations(const struct engine_action *a, uint32_t bytes, bool bad)
 {
 	if (a->annotations.count)
@@ -126,7 +126,7 @@ void stream_annotations(const struct engine_action *a, uint32_t bytes, bool bad)
 		a->annotations.loss_mask[i] = bad ? 0xee : ((const uint8_t *)a->to)[i * bytes] & 1;
 }
 
-/* Shard and offset of a window, by counting. */
+/* Finds the shard and the offset of a window, by counting. */
 void stream_locate(const struct dataset *d, const struct order_dataset *o, uint64_t seed,
 	const struct order_place *p, uint64_t *shard, uint64_t *offset)
 {
