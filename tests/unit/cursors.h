@@ -1,4 +1,4 @@
-/* Cursors of the example in the order's text, and their bytes. Include it after cmocka.h. */
+/* Cursors of the order's example, and their bytes. Include it after cmocka.h. */
 #ifndef TESTS_CURSORS_H
 #define TESTS_CURSORS_H
 
@@ -78,7 +78,7 @@ static inline bool equal_bytes(const struct cursor *a, const struct cursor *b)
 	return equal;
 }
 
-/* Decodes a copy of exactly @n bytes, so that a sanitizer sees any byte read behind them. */
+/* Decodes a copy of exactly @n bytes, so that a sanitizer sees any byte read past them. */
 static inline bool decode(struct cursor *out, const void *bytes, size_t n, struct fault *fault)
 {
 	void *copy = malloc(n ? n : 1);

@@ -6,7 +6,7 @@
 
 enum { WINDOW = 5, DEPTH = 64, MANY = 600 };
 
-/* One dataset of a hundred windows in one shard; a window is 4 tokens and one. */
+/* One dataset of a hundred windows in one shard. A window has 4 tokens and one extra. */
 static uint64_t shard_tokens[] = {401};
 static uint64_t first_window[2];
 static struct table table = {.window_tokens = WINDOW,
@@ -35,7 +35,7 @@ static inline struct cursor begin(uint64_t samples, uint64_t next)
 	return c;
 }
 
-/* A feed, its memory, and the client's words in it. */
+/* A feed and its memory; the client's words are in its ring. */
 struct session {
 	struct feed *feed;
 	struct ring ring;
@@ -94,7 +94,7 @@ struct rig {
 	struct engine *engine;
 	struct engine_actions out;
 	uint64_t reading[LIMIT_READS];		     /* tags of the reads in flight, oldest first */
-	struct annotations annotations[LIMIT_READS]; /* what is asked of them */
+	struct annotations annotations[LIMIT_READS]; /* of these reads */
 	unsigned reads;
 };
 
@@ -178,7 +178,7 @@ static inline void pump(struct rig *r)
 	step(r, (struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 }
 
-/* Carries out every read, oldest first, as well as those that follow from it. */
+/* Ends all reads, oldest first, and all that follow. */
 static inline void read_all(struct rig *r)
 {
 	while (r->out.more || r->reads > 0)

@@ -1,6 +1,5 @@
 /*
- * For tests of shards: small files in a directory of their own, made and taken apart by a table of
- * bytes.
+ * For tests of shards: small files in their own directory, made and modified by a table of bytes.
  */
 #ifndef TEST_FILES_H
 #define TEST_FILES_H
@@ -26,7 +25,7 @@
 
 struct files {
 	char directory[64];
-	char path[128]; /* the last one made */
+	char path[128]; /* the file made last */
 };
 
 static inline int files_set_up(void **state)
@@ -65,7 +64,7 @@ static inline const char *files_path(struct files *f, const char *name)
 	return f->path;
 }
 
-/* Some file systems always wait. */
+/* Can the file system read without waiting? Not all can. */
 static inline bool files_try(int fd)
 {
 	char byte;
@@ -74,7 +73,7 @@ static inline bool files_try(int fd)
 	return preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN;
 }
 
-/* A new file @name of @n bytes. */
+/* Makes a file @name of @n bytes. */
 static inline const char *files_put(struct files *f, const char *name, const void *bytes, size_t n)
 {
 	int fd = open(files_path(f, name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -85,7 +84,7 @@ static inline const char *files_put(struct files *f, const char *name, const voi
 	return f->path;
 }
 
-/* Bytes that are put together piece by piece. */
+/* Bytes that are joined piece by piece. */
 struct piece {
 	uint8_t at[1 << 16];
 	size_t n;

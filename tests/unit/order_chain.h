@@ -45,9 +45,7 @@ static inline void random_weights(struct rng *rng, double *weights, uint32_t n)
 	weights[rng_below(rng, n)] = 1 + (double)rng_below(rng, 1000);
 }
 
-/* A chain with random weights, datasets appended on the way. Returns how many datasets there are in
- * the end.
- */
+/* A chain with random weights that appends datasets. Returns their final number. */
 static inline uint32_t random_chain(struct rng *rng, struct chain *c, uint32_t n, uint32_t segments)
 {
 	uint64_t start = 0;

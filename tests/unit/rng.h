@@ -1,4 +1,4 @@
-/* Random numbers for tests: seeded, so that every failure can be had again. (xorshift64*) */
+/* Random numbers for tests, seeded, so that every failure can be repeated (xorshift64*). */
 #ifndef TEST_RNG_H
 #define TEST_RNG_H
 
@@ -21,7 +21,7 @@ static inline uint64_t rng_below(struct rng *r, uint64_t n)
 	return rng_next(r) % n;
 }
 
-/* Of any magnitude: as often below 2^8 as in [2^56, 2^64). */
+/* A number of any magnitude: below 2^8 is as likely as in [2^56, 2^64). */
 static inline uint64_t rng_wide(struct rng *r)
 {
 	return rng_next(r) >> rng_below(r, 64);

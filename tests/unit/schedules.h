@@ -42,7 +42,7 @@ static inline bool begin_as(struct cursor *c, const struct cursor_source *source
 	return cursor_begin(c, &id, sources, n, steps, step_count, fault);
 }
 
-/* web .7, code .25, math .05 with these limits. */
+/* Weights web .7, code .25, math .05, with these limits. */
 static inline struct cursor begin(
 	uint64_t web, uint64_t code, uint64_t math, const struct cursor_step *steps, uint32_t n)
 {

@@ -1,5 +1,5 @@
 /*
- * For tests of the reader: a dataset of real files in a directory of its own, and a checker that
+ * For tests of the reader: a dataset of real files in its own directory, and a checker that
  * compares every byte that is read.
  */
 #ifndef TEST_SHELF_H
@@ -26,7 +26,7 @@
 
 enum {
 	DEPTH = 64,
-	DATA_AT = 1030, /* not a multiple of anything that O_DIRECT likes */
+	DATA_AT = 1030, /* not aligned for O_DIRECT */
 	WINDOW_BYTES = 4098,
 	LARGEST_BYTES = 400000,
 	SHARDS_MOST = 64,
@@ -53,10 +53,10 @@ struct shelf {
 	uint64_t tokens[SHARDS_MOST];
 	uint32_t path_at[SHARDS_MOST];
 	struct dataset_identity identity[SHARDS_MOST];
-	uint32_t sides[SHARDS_MOST]; /* none */
+	uint32_t sides[SHARDS_MOST]; /* all 0 */
 	char paths[SHARDS_MOST * 8];
 	char root[64];
-	char *bytes[SHARDS_MOST]; /* what the tokens of each shard are */
+	char *bytes[SHARDS_MOST]; /* the tokens of each shard */
 };
 
 static inline char *shelf_path(const struct shelf *shelf, uint64_t shard)
@@ -107,7 +107,7 @@ static inline void add_shard(struct shelf *shelf, uint64_t tokens, struct rng *r
 	identify(shelf, shard);
 }
 
-/* @shards of @tokens and a few more each, so that their ends differ. */
+/* @shards shards of about @tokens, each with another length. */
 static inline struct shelf *shelf_new(unsigned shards, uint64_t tokens)
 {
 	struct shelf *shelf = calloc(1, sizeof(*shelf));
@@ -241,7 +241,7 @@ static inline void assert_right_bytes(
 		read->to, shelf->bytes[read->shard] + read->token * 2, read->tokens * 2);
 }
 
-/* Each tag comes back once: busy says so. */
+/* Reaps reads, and checks that each tag is returned once. */
 static inline unsigned checker_reap(
 	struct checker *checker, struct reader_done *done, unsigned max, int timeout_ms)
 {
@@ -321,7 +321,7 @@ static inline void assert_fault(const struct reader_done *done, enum fault_code 
 	assert_null(strchr(done->fault->text, '\n'));
 }
 
-/* It is not the file that was listed, or no longer: @what differs. */
+/* A read fails because the shard changed: @what differs. */
 static inline void assert_changed(
 	struct checker *checker, const struct shelf *shelf, uint64_t shard, const char *what)
 {
@@ -387,7 +387,7 @@ struct test_case {
 #function, function, NULL                                                          \
 	}
 
-/* Every case in every mode. */
+/* Runs every case in every mode. */
 static inline int run_cases(const struct test_case *cases, unsigned count)
 {
 	struct CMUnitTest *tests = calloc(count * COUNT(modes), sizeof(*tests));

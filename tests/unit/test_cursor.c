@@ -1,5 +1,5 @@
-/* The cursor as a value: its beginning and its edits. That edits keep what was served, and repeat
- * or lose nothing, is proved by tests/prove (chains, orders). */
+/* The cursor as a value: its beginning and its edits. tests/prove (chains, orders) shows that edits
+ * keep what was served, and neither repeat nor lose a sample. */
 #include "proto/cursor.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 /* ---- beginning ---- */
 
-static void begins(void **state)
+static void a_new_cursor_is_the_specified_one(void **state)
 {
 	struct cursor c = begin(), f = begin_as(2, 0), s = begin_as(0, 5000);
 
@@ -34,7 +34,7 @@ static void begins(void **state)
 	cursor_free(&s);
 }
 
-static void epochs_are_those_of_the_text(void **state)
+static void epochs_are_the_specified_ones(void **state)
 {
 	struct cursor c = begin_as(1, 0);
 
@@ -98,7 +98,7 @@ static void begin_refuses_an_identity(void **state)
 	assert_refused(&c, ok, &fault, "datasets", "");
 }
 
-static void begin_refuses_no_weight_at_all(void **state)
+static void begin_refuses_weights_that_are_all_0(void **state)
 {
 	struct cursor_source sources[3];
 	struct cursor id = identity(0, 0), c;
@@ -112,7 +112,7 @@ static void begin_refuses_no_weight_at_all(void **state)
 	assert_refused(&c, ok, &fault, "weights", "");
 }
 
-/* An empty dataset is fine where nothing asks for it. */
+/* An empty dataset is allowed if its weight is 0. */
 static void begin_allows_an_empty_dataset(void **state)
 {
 	struct cursor_source sources[3];
@@ -170,7 +170,7 @@ static void rewinding(void **state)
 	assert_true(cursor_rewind(&c, 3000, &fault));
 	assert_true(cursor_rewind(&c, 10, &fault));
 	assert_int_equal(c.next, 10);
-	assert_int_equal(c.segments, 2); /* what was announced stays announced */
+	assert_int_equal(c.segments, 2); /* the announced mix stays pending */
 	assert_false(cursor_rewind(&c, 11, &fault));
 	assert_string_equal(fault.field, "position");
 	assert_non_null(strstr(fault.text, "ahead"));
@@ -218,7 +218,7 @@ static void seeking(void **state)
 	(void)state;
 	assert_true(cursor_seek(&c, UINT64_MAX, &fault));
 	assert_true(cursor_seek(&c, 0, &fault));
-	assert_true(cursor_seek(&f, 1627, &fault)); /* the end is a place to be */
+	assert_true(cursor_seek(&f, 1627, &fault)); /* the end itself is a valid position */
 	assert_false(cursor_seek(&f, 1628, &fault));
 	assert_string_equal(fault.field, "position");
 	assert_non_null(strstr(fault.text, "1628"));
@@ -245,7 +245,8 @@ static void seeking_past_a_pending_mix(void **state)
 	assert_int_equal(c.segments, 1);
 	assert_int_equal(c.segment[0]->start, 2048);
 	assert_true(same_place(later, at(&c, 5000)));
-	assert_true(cursor_seek(&c, 2048, &fault)); /* back to where it began, not before */
+	assert_true(
+		cursor_seek(&c, 2048, &fault)); /* back to the beginning of the mix, not before */
 	assert_true(same_place(after, at(&c, 2048)));
 	assert_false(cursor_seek(&c, 2047, &fault));
 	assert_string_equal(fault.field, "position");
@@ -254,7 +255,7 @@ static void seeking_past_a_pending_mix(void **state)
 	cursor_free(&c);
 }
 
-static void where_a_mix_acts(void **state)
+static void a_mix_acts_at_the_next_block(void **state)
 {
 	static const uint64_t next[] = {0, 1, 1023, 1024, 1025, 2048},
 			      acts[] = {1024, 1024, 1024, 1024, 2048, 2048};
@@ -267,7 +268,8 @@ static void where_a_mix_acts(void **state)
 		assert_int_equal(cursor_mix_at(&c), acts[i]);
 	}
 	assert_true(cursor_mix(&c, 2048, (double[]){1, 1, 1}, &fault));
-	assert_int_equal(cursor_mix_at(&c), 3072); /* strictly ahead of the current one's start */
+	assert_int_equal(
+		cursor_mix_at(&c), 3072); /* strictly after the start of the current segment */
 	assert_true(cursor_seek(&c, UINT64_MAX - 1023, &fault));
 	assert_int_equal(cursor_mix_at(&c), UINT64_MAX - 1023);
 	assert_true(cursor_seek(&c, UINT64_MAX - 1022, &fault));
@@ -286,12 +288,12 @@ static void mix_refused(
 	assert_true(cursor_copy(&before, &c));
 	bool ok = cursor_mix(&c, where, weights, &fault);
 
-	assert_true(equal_bytes(&c, &before)); /* as it was */
+	assert_true(equal_bytes(&c, &before)); /* unchanged */
 	cursor_free(&before);
 	assert_refused(&c, ok, &fault, field, text);
 }
 
-static void mixes_refused(void **state)
+static void impossible_mixes_are_refused(void **state)
 {
 	static const double fine[] = {1, 1, 1};
 
@@ -357,8 +359,8 @@ static void adding(void **state)
 	cursor_free(&plain);
 }
 
-/* With a mix pending, the newcomer waits for the next one. */
-static void adding_behind_a_pending_mix(void **state)
+/* While a mix is pending, a new dataset gets a weight only by a later mix. */
+static void adding_while_a_mix_is_pending(void **state)
 {
 	struct cursor c = begin(), back;
 	struct fault fault;
@@ -384,23 +386,23 @@ static void adding_behind_a_pending_mix(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(begins),
-		cmocka_unit_test(epochs_are_those_of_the_text),
+		cmocka_unit_test(a_new_cursor_is_the_specified_one),
+		cmocka_unit_test(epochs_are_the_specified_ones),
 		cmocka_unit_test(begin_refuses_a_dataset),
 		cmocka_unit_test(begin_refuses_an_identity),
-		cmocka_unit_test(begin_refuses_no_weight_at_all),
+		cmocka_unit_test(begin_refuses_weights_that_are_all_0),
 		cmocka_unit_test(begin_allows_an_empty_dataset),
 		cmocka_unit_test(skipping),
 		cmocka_unit_test(rewinding),
 		cmocka_unit_test(sources_of_another_cursor),
 		cmocka_unit_test(seeking),
 		cmocka_unit_test(seeking_past_a_pending_mix),
-		cmocka_unit_test(where_a_mix_acts),
-		cmocka_unit_test(mixes_refused),
+		cmocka_unit_test(a_mix_acts_at_the_next_block),
+		cmocka_unit_test(impossible_mixes_are_refused),
 		cmocka_unit_test(finite_streams_have_no_mix),
 		cmocka_unit_test(an_empty_dataset_gets_no_weight),
 		cmocka_unit_test(adding),
-		cmocka_unit_test(adding_behind_a_pending_mix),
+		cmocka_unit_test(adding_while_a_mix_is_pending),
 	};
 
 	return cmocka_run_group_tests_name("cursor", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The bytes of cursors: canonical, readable for ever, and whatever is decoded is sound. */
+/* The bytes of cursors: canonical, readable forever, and every decoded cursor is valid. */
 #include "proto/cursor.h"
 #include "proto/pack.h"
 #include "tests/unit/rng.h"
@@ -38,7 +38,7 @@ static unsigned shapes(struct cursor *c)
 	c[n++] = begin_limited(0);
 	c[n++] = begin_limited(5000);
 	c[n] = begin_limited(0);
-	assert_true(cursor_seek(&c[n++], 200000, &fault)); /* limits, nothing pending */
+	assert_true(cursor_seek(&c[n++], 200000, &fault)); /* with limits, none pending */
 	c[n] = begin();
 	assert_true(cursor_schedule(&c[n++], NULL,
 		(const struct cursor_step[]){{2048, 2048, 1, (double[]){1, 2, 3}},
@@ -48,7 +48,7 @@ static unsigned shapes(struct cursor *c)
 	return n;
 }
 
-/* What an older tokend wrote means the same for ever, and is still written where it can be. */
+/* Bytes of an older tokend keep their meaning forever, and are still written if they suffice. */
 static const char version_1[] = "746b646301000000ad2bb02d99a66438de0010a56f7264657201a673747265616d"
 				"a5747261696ea4736565642aa77365"
 				"715f6c656e40a5657874726101a673747269646540a665706f63687300a773616d"
@@ -80,7 +80,7 @@ static void version_1_is_unchanged(void **state)
 	assert_int_equal(cursor_fingerprint(&back, 2, 8), UINT64_C(0x82dd636840d1c351));
 	cursor_free(&back);
 	free(b);
-	/* Only what needs it is of version 2. */
+	/* Only cursors that need version 2 have it. */
 	assert_true(cursor_schedule(&c, NULL,
 		(const struct cursor_step[]){{4096, 4096, 1, (double[]){.5, .3, .2}},
 			{5120, 5120, 1, (double[]){1, 1, 1}}},
@@ -117,7 +117,7 @@ static void round_trip(void **state)
 	}
 }
 
-static void shapes_differ(void **state)
+static void cursors_of_different_shape_have_different_bytes(void **state)
 {
 	struct cursor c[16];
 	unsigned n = shapes(c);
@@ -130,7 +130,7 @@ static void shapes_differ(void **state)
 		cursor_free(&c[a]);
 }
 
-/* One cursor, whatever way led to it. */
+/* Equal cursors have equal bytes, however they were made. */
 static void equal_cursors_have_equal_bytes(void **state)
 {
 	struct cursor a = begin(), b = begin(), copy;
@@ -145,8 +145,8 @@ static void equal_cursors_have_equal_bytes(void **state)
 	assert_false(equal_bytes(&a, &b));
 	assert_true(cursor_seek(&a, 0, &fault));
 	assert_true(equal_bytes(&a, &b));
-	assert_true(cursor_seek(
-		&a, 2048, &fault)); /* there it is the current one, as if mixed just then */
+	assert_true(cursor_seek(&a, 2048,
+		&fault)); /* there the mix is the current one, as if it had just been made */
 	cursor_free(&b);
 	b = begin();
 	assert_true(cursor_seek(&b, 2048, &fault));
@@ -238,7 +238,7 @@ static void newer_versions_are_refused(void **state)
 	ok = decode(&out, b->at, b->n, &fault);
 	assert_refused(&out, ok, &fault, "version", "newer");
 	put_le(b->at + 4, UINT32_MAX, 4);
-	ok = decode(&out, b->at, HEADER, &fault); /* whatever follows: only its own readers know */
+	ok = decode(&out, b->at, HEADER, &fault); /* a newer version may have any length */
 	assert_refused(&out, ok, &fault, "version", "newer");
 	put_le(b->at + 4, 0, 4);
 	ok = decode(&out, b->at, b->n, &fault);
@@ -247,7 +247,7 @@ static void newer_versions_are_refused(void **state)
 	cursor_free(&c);
 }
 
-/* The number behind @key in the encoded map, if it is a one-byte one. */
+/* The byte after @key in the encoded map. */
 static uint8_t *small_number(struct bytes *b, const char *key)
 {
 	uint8_t *found = memmem(b->at, b->n, key, strlen(key));
@@ -294,7 +294,7 @@ static void tampered_values_are_refused(void **state)
 	cursor_free(&c);
 }
 
-static void another_file_is_refused(void **state)
+static void bytes_that_are_not_a_cursor_are_refused(void **state)
 {
 	struct cursor out;
 	struct fault fault;
@@ -310,8 +310,7 @@ static void another_file_is_refused(void **state)
 	assert_refused(&out, ok, &fault, "cursor", "not a cursor");
 }
 
-/* Whatever was decoded must be safe to use: no assert, no division by 0, no overflow in the order.
- */
+/* A decoded cursor is safe to use: no assert, division by 0 or overflow in the order. */
 static void exercise(struct cursor *c, struct rng *rng)
 {
 	struct order o = cursor_order(c);
@@ -371,7 +370,7 @@ static void decoded_is_sound(const struct bytes *b, struct rng *rng, unsigned *a
 	cursor_free(&out);
 }
 
-static void mutations_with_a_good_checksum(void **state)
+static void mutations_with_a_valid_checksum_are_safe(void **state)
 {
 	static const uint8_t edges[] = {0, 1, 0x7f, 0x80, 0x90, 0xa0, 0xc0, 0xcf, 0xdf, 0xff};
 	struct cursor c[16];
@@ -399,8 +398,8 @@ static void mutations_with_a_good_checksum(void **state)
 		cursor_free(&c[i]);
 }
 
-/* Version 2 with every byte at its edges, one at a time: a sound cursor, or a refusal. */
-static void every_byte_of_version_2(void **state)
+/* Version 2 with every byte at its edges, one at a time: a valid cursor, or an error. */
+static void version_2_with_any_byte_changed_is_valid_or_refused(void **state)
 {
 	static const uint8_t edges[] = {0, 1, 2, 3, 0x7f, 0x80, 0x90, 0x91, 0x92, 0x9f, 0xa0, 0xc0,
 		0xcd, 0xce, 0xcf, 0xdf, 0xff};
@@ -429,7 +428,7 @@ static void every_byte_of_version_2(void **state)
 	assert_true(tries > 10000 && accepted > tries / 100 && accepted < tries);
 }
 
-/* @key's value in the map replaced by the bytes @value. */
+/* The map of @c with the value of @key replaced by @value. */
 static struct bytes *with_value(
 	const struct cursor *c, const char *key, size_t old, const char *value, size_t n)
 {
@@ -445,7 +444,7 @@ static struct bytes *with_value(
 	return b;
 }
 
-static void version_2_refuses(void **state)
+static void invalid_members_of_version_2_are_refused(void **state)
 {
 	struct cursor c = begin_limited(0), out;
 	struct fault fault;
@@ -461,14 +460,14 @@ static void version_2_refuses(void **state)
 	WITH("\xa6limits", 4, "\x94\x00\x02\x03\x04", "limits"); /* of four */
 	WITH("\xa6limits", 4, "\x93\x00\x02\xc0", "limits");	 /* nil */
 	WITH("\xa6limits", 4, "\x93\x00\x02\xff", "limits");	 /* -1 */
-	WITH("\xa6limits", 4, "\x00", "limits");		 /* no list */
-	WITH("\xa7pending", 1, "\x93", "cursor"); /* fewer than it says: not MessagePack */
+	WITH("\xa6limits", 4, "\x00", "limits");		 /* not a list */
+	WITH("\xa7pending", 1, "\x93", "cursor"); /* fewer pairs than announced: not MessagePack */
 	WITH("\xa6"
 	     "epochs",
 		1, "\x01", "dataset code: max_epochs"); /* limits in a stream with epochs */
 	cursor_free(&c);
 	c = begin_limited(0);
-	assert_true(cursor_seek(&c, 200000, &fault)); /* its list is empty */
+	assert_true(cursor_seek(&c, 200000, &fault)); /* with an empty list */
 	WITH("\xa7pending", 1, "\x91\x00", "pending");
 	WITH("\xa7pending", 1, "\x92\x00\x00", "pending");
 	WITH("\xa7pending", 1, "\x92\x00\x91\xcf\x00\x00\x00\x01\x00\x00\x00\x00", "pending");
@@ -476,13 +475,13 @@ static void version_2_refuses(void **state)
 		"\x92\xce\x00\x04\x00\x00\x93\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x01",
 		"pending");
 #define ALONE "\x93\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00"
-	WITH("\xa7pending", 1, "\x92\xce\x00\x02\x00\x00" ALONE, "pending"); /* not ahead */
-	WITH("\xa7pending", 1, "\x92\xce\x00\x04\x00\x01" ALONE, "pending"); /* on no block */
+	WITH("\xa7pending", 1, "\x92\xce\x00\x02\x00\x00" ALONE, "pending"); /* not after next */
+	WITH("\xa7pending", 1, "\x92\xce\x00\x04\x00\x01" ALONE, "pending"); /* not at a block */
 	WITH("\xa7pending", 1, "\x94\xce\x00\x04\x00\x00" ALONE "\xce\x00\x04\x00\x00" ALONE,
 		"pending");
 	WITH("\xa7pending", 1, "\xc0", "pending");
 #undef WITH
-	/* And one that is fine, so that the others are refused for what they are. */
+	/* A valid value is accepted, so the errors above are about the values. */
 	b = with_value(
 		&c, "\xa7pending", 1, "\x92\xce\x00\x04\x00\x00" ALONE, 6 + sizeof(ALONE) - 1);
 #undef ALONE
@@ -499,7 +498,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(round_trip),
 		cmocka_unit_test(version_1_is_unchanged),
-		cmocka_unit_test(shapes_differ),
+		cmocka_unit_test(cursors_of_different_shape_have_different_bytes),
 		cmocka_unit_test(equal_cursors_have_equal_bytes),
 		cmocka_unit_test(encoding_never_passes_the_end),
 		cmocka_unit_test(every_flipped_bit_is_refused),
@@ -507,10 +506,10 @@ int main(void)
 		cmocka_unit_test(newer_versions_are_refused),
 		cmocka_unit_test(a_newer_order_is_refused),
 		cmocka_unit_test(tampered_values_are_refused),
-		cmocka_unit_test(another_file_is_refused),
-		cmocka_unit_test(mutations_with_a_good_checksum),
-		cmocka_unit_test(every_byte_of_version_2),
-		cmocka_unit_test(version_2_refuses),
+		cmocka_unit_test(bytes_that_are_not_a_cursor_are_refused),
+		cmocka_unit_test(mutations_with_a_valid_checksum_are_safe),
+		cmocka_unit_test(version_2_with_any_byte_changed_is_valid_or_refused),
+		cmocka_unit_test(invalid_members_of_version_2_are_refused),
 	};
 
 	return cmocka_run_group_tests_name("cursor bytes", tests, NULL, NULL);

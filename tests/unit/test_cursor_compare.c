@@ -1,4 +1,5 @@
-/* Cursors compared with their stream and with those of other ranks, and the bound on their size. */
+/* Comparing cursors with their stream and with those of other ranks; and the bound on their
+ * size. */
 #include "proto/cursor.h"
 
 #include <setjmp.h>
@@ -22,7 +23,7 @@ static void check_foreign(const struct cursor *mine, const struct cursor *now, c
 	assert_true(fault.text[0]);
 }
 
-static void other_streams_are_named(void **state)
+static void the_difference_to_another_stream_is_named(void **state)
 {
 	struct cursor c = begin(), now;
 
@@ -42,12 +43,12 @@ static void other_streams_are_named(void **state)
 	DIFFERS(order[1].block++, "dataset code: block");
 	DIFFERS(order[1].group++, "dataset code: group");
 	DIFFERS(order[1].slide = true, "dataset code: slide");
-	DIFFERS(dataset[1].name[0] = 'x', "dataset code: name"); /* whatever its hash */
+	DIFFERS(dataset[1].name[0] = 'x', "dataset code: name"); /* compared by name, not by hash */
 #undef DIFFERS
 	cursor_free(&c);
 }
 
-static void what_may_differ(void **state)
+static void a_stream_may_have_more_datasets_and_other_weights(void **state)
 {
 	struct cursor c = begin(), now = begin(), turned;
 	struct cursor id = identity(0, 0);
@@ -55,15 +56,15 @@ static void what_may_differ(void **state)
 	struct fault fault;
 
 	(void)state;
-	now.order[0].block++; /* means nothing to a global shuffle */
+	now.order[0].block++; /* without effect on a global shuffle */
 	assert_true(cursor_add(&now, &late, &fault));
 	assert_true(cursor_belongs(&c, &now, &fault));
-	assert_true(cursor_belongs(&now, &c, &fault)); /* what has no weight need not be there */
-	sources[0].weight = 3; /* weights and order of the list are no identity */
+	assert_true(cursor_belongs(&now, &c, &fault)); /* a dataset without weight may be absent */
+	sources[0].weight = 3; /* weights and the order of the list do not matter */
 	assert_true(cursor_begin(&turned, &id, sources, 3, NULL, 0, &fault));
 	assert_true(cursor_belongs(&c, &turned, &fault));
 	turned.dataset[1].max_epochs =
-		5; /* nor are limits: a config may change them in the middle of a run */
+		5; /* limits do not matter either: the config may change them during a run */
 	assert_true(cursor_belongs(&c, &turned, &fault));
 	assert_true(cursor_belongs(&turned, &c, &fault));
 	cursor_free(&turned);
@@ -71,9 +72,9 @@ static void what_may_differ(void **state)
 	cursor_free(&c);
 }
 
-/* A dataset that the config dropped: fine once its weight is 0, refused while it is served or will
- * be. */
-static void a_dropped_dataset(void **state)
+/* A dataset that the config dropped is fine once its weight is 0, and an error while it is served
+ * now or later. */
+static void a_dataset_may_be_dropped_when_it_is_not_served(void **state)
 {
 	struct cursor c = begin(), now;
 	struct cursor id = identity(0, 0);
@@ -172,7 +173,7 @@ static struct cursor_source *many(unsigned n, int name_bytes, char (*names)[LIMI
 	return sources;
 }
 
-/* The largest values everywhere, two mixes on. */
+/* A cursor with the largest values everywhere, and with two mixes. */
 static void check_largest(const struct cursor_source *sources, unsigned n)
 {
 	struct cursor id = identity(0, 0), c, back;
@@ -199,8 +200,8 @@ static void check_largest(const struct cursor_source *sources, unsigned n)
 	cursor_free(&c);
 }
 
-/* What cursor_begin() accepts can always be encoded; where it would not, it says so at once. */
-static void the_bound_holds(void **state)
+/* Every cursor that cursor_begin() accepts can be encoded; for others it fails. */
+static void accepted_cursors_fit_into_their_bound(void **state)
 {
 	char(*names)[LIMIT_NAME_BYTES + 1] = calloc(LIMIT_DATASETS, sizeof(*names));
 	struct cursor id = identity(0, 0), c;
@@ -229,12 +230,12 @@ static void the_bound_holds(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(other_streams_are_named),
-		cmocka_unit_test(what_may_differ),
-		cmocka_unit_test(a_dropped_dataset),
+		cmocka_unit_test(the_difference_to_another_stream_is_named),
+		cmocka_unit_test(a_stream_may_have_more_datasets_and_other_weights),
+		cmocka_unit_test(a_dataset_may_be_dropped_when_it_is_not_served),
 		cmocka_unit_test(finite_streams_keep_their_datasets),
 		cmocka_unit_test(fingerprints_differ),
-		cmocka_unit_test(the_bound_holds),
+		cmocka_unit_test(accepted_cursors_fit_into_their_bound),
 	};
 
 	return cmocka_run_group_tests_name("cursor compare", tests, NULL, NULL);

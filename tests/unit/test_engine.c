@@ -1,4 +1,5 @@
-/* The engine, event by event: planning, waiting, ends. tests/sim does the same at random. */
+/* The engine, event by event: planning, waiting, ends. tests/sim does the same with random
+ * events. */
 #include "daemon/engine/engine.h"
 #include "daemon/engine/turns.h"
 
@@ -50,7 +51,7 @@ static void depth_bounds_the_reads(void **state)
 	assert_int_equal(attach(r, &s, 0), 3);
 	uint64_t tag = r->out.action[1].tag;
 
-	assert_int_equal(done(r, tag, 0, false), 1); /* one done, one more */
+	assert_int_equal(done(r, tag, 0, false), 1); /* one is done, one more begins */
 	assert_int_equal(r->out.action[0].type, ENGINE_READ);
 	leave(r, &s, 0);
 	rig_free(r);
@@ -76,10 +77,10 @@ static void slots_are_published_in_order(void **state)
 	rig_free(r);
 }
 
-/* A turn is as many rows as its quantum pays for, whatever a slot is. */
+/* A turn has as many rows as its quantum pays for, whatever the size of a slot. */
 static void two_feeds_take_turns(void **state)
 {
-	struct rig *r = rig_make(5); /* of which one stream may have 4 */
+	struct rig *r = rig_make(5); /* one stream may have 4 of them */
 	struct session a = session_make(&(struct shape){.id = 1, .slots = 64, .rows = 4});
 	struct session b = session_make(&(struct shape){.id = 2, .slots = 64, .rows = 4});
 	unsigned turn = (TURN_QUANTUM + TURN_ROW + WINDOW * 4 - 1) / (TURN_ROW + WINDOW * 4),
@@ -103,7 +104,7 @@ static void two_feeds_take_turns(void **state)
 	rig_free(r);
 }
 
-static void a_full_list_goes_on_with_pump(void **state)
+static void a_full_list_continues_with_pump(void **state)
 {
 	struct rig *r = rig_make(LIMIT_READS);
 	struct session s = session_make(&(struct shape){.slots = 4, .rows = 90});
@@ -135,7 +136,7 @@ static void a_full_ring_sleeps_until_half_is_free(void **state)
 	read_all(r);
 	assert_int_equal(published(&s), 4);
 	assert_int_equal(atomic_load(&s.ring.header->wake_at), 2);
-	assert_int_equal(kick(r, 0), 0); /* nothing released: nothing to do */
+	assert_int_equal(kick(r, 0), 0); /* nothing was released */
 	assert_int_equal(ring_release(&s.ring, 1), 0);
 	assert_int_equal(ring_release(&s.ring, 2), 2);
 	assert_int_equal(kick(r, 0), 2);
@@ -147,10 +148,10 @@ static void a_full_ring_sleeps_until_half_is_free(void **state)
 }
 
 /*
- * A client may wait for a slot while it still holds others: then half of the ring never gets free,
- * and one free slot must do. It sends the byte when it begins to wait.
+ * A client may wait for a slot while it keeps others. Then half of the ring is never free, and one
+ * free slot must be enough. The client sends a byte when it begins to wait.
  */
-static void a_waiting_client_gets_the_one_slot_there_is(void **state)
+static void a_waiting_client_gets_a_single_free_slot(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s = session_make(&(struct shape){.slots = 4, .rows = 1});
@@ -158,7 +159,7 @@ static void a_waiting_client_gets_the_one_slot_there_is(void **state)
 	(void)state;
 	attach(r, &s, 0);
 	read_all(r);
-	ring_release(&s.ring, 1); /* took four, holds three */
+	ring_release(&s.ring, 1); /* took four, keeps three */
 	assert_false(ring_wait_begin(&s.ring, 4));
 	assert_int_equal(kick(r, 0), 1);
 	assert_int_equal(r->out.action[0].type, ENGINE_READ);
@@ -180,7 +181,7 @@ static void a_waiting_client_is_woken_once(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		tag[i] = r->out.action[i].tag;
 	assert_false(ring_wait_begin(&s.ring, 1));
-	assert_int_equal(done(r, tag[0], 0, false), 0); /* not the one it waits for */
+	assert_int_equal(done(r, tag[0], 0, false), 0); /* not the slot that it waits for */
 	assert_int_equal(done(r, tag[1], 0, false), 1);
 	assert_int_equal(r->out.action[0].type, ENGINE_WAKE);
 	assert_int_equal(r->out.action[0].id, 3);
@@ -190,7 +191,7 @@ static void a_waiting_client_is_woken_once(void **state)
 	rig_free(r);
 }
 
-static void a_tick_finds_a_lost_byte(void **state)
+static void a_tick_finds_a_lost_wake_up(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s = session_make(&(struct shape){.slots = 2, .rows = 1});
@@ -200,8 +201,8 @@ static void a_tick_finds_a_lost_byte(void **state)
 	read_all(r);
 	assert_int_equal(tick(r), 0);
 	assert_int_equal(tick(r), 0);
-	assert_int_equal(ring_release(&s.ring, 2), 1); /* and the byte never comes */
-	assert_int_equal(tick(r), 0);		       /* it may be on its way */
+	assert_int_equal(ring_release(&s.ring, 2), 1); /* and the byte is lost */
+	assert_int_equal(tick(r), 0);		       /* it might still be on its way */
 	assert_int_equal(feed_counters(s.feed).lost_wakes, 0);
 	assert_int_equal(tick(r), 2);
 	assert_int_equal(feed_counters(s.feed).lost_wakes, 1);
@@ -230,9 +231,8 @@ static void batches(void **state)
 	}
 }
 
-/* Thirteen samples over two ranks of three: rank 0 ends with one, rank 1 with none, after three
- * batches each.
- */
+/* Thirteen samples over two ranks with micro-batches of three. Each rank gets three batches; the
+ * last has one sample on rank 0, none on rank 1. */
 static void padding_at_the_end(void **state)
 {
 	(void)state;
@@ -262,7 +262,7 @@ static void padding_at_the_end(void **state)
 	}
 }
 
-static void nothing_behind_the_end(void **state)
+static void nothing_is_served_past_the_end(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s =
@@ -277,8 +277,8 @@ static void nothing_behind_the_end(void **state)
 
 /* ---- the end, and waiting for it ---- */
 
-/* A last batch of padding alone has no read to wait for: who waits for it is woken all the same. */
-static void padding_alone_wakes(void **state)
+/* A last batch of padding has no read to wait for. It still wakes a client that waits. */
+static void a_batch_of_padding_wakes_the_client(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s = session_make(
@@ -299,7 +299,7 @@ static void padding_alone_wakes(void **state)
 
 /* ---- leaving ---- */
 
-static void gone_comes_behind_the_last_read(void **state)
+static void gone_comes_after_the_last_read(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s = session_make(&(struct shape){.id = 4, .slots = 2, .rows = 2});
@@ -312,7 +312,7 @@ static void gone_comes_behind_the_last_read(void **state)
 	assert_int_equal(detach(r, 4), 0);
 	assert_int_equal(kick(r, 4), 0);
 	assert_int_equal(done(r, tag[3], 0, false), 0);
-	assert_int_equal(done(r, tag[0], 5, true), 0); /* no second try for nobody */
+	assert_int_equal(done(r, tag[0], 5, true), 0); /* no retry after the detach */
 	assert_int_equal(done(r, tag[1], 5, false), 0);
 	assert_int_equal(done(r, tag[2], 0, false), 1);
 	assert_int_equal(r->out.action[0].type, ENGINE_GONE);
@@ -323,7 +323,7 @@ static void gone_comes_behind_the_last_read(void **state)
 	rig_free(r);
 }
 
-static void events_for_nobody_are_ignored(void **state)
+static void events_of_unknown_feeds_are_ignored(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 
@@ -342,17 +342,17 @@ int main(void)
 		cmocka_unit_test(depth_bounds_the_reads),
 		cmocka_unit_test(slots_are_published_in_order),
 		cmocka_unit_test(two_feeds_take_turns),
-		cmocka_unit_test(a_full_list_goes_on_with_pump),
+		cmocka_unit_test(a_full_list_continues_with_pump),
 		cmocka_unit_test(a_full_ring_sleeps_until_half_is_free),
-		cmocka_unit_test(a_waiting_client_gets_the_one_slot_there_is),
+		cmocka_unit_test(a_waiting_client_gets_a_single_free_slot),
 		cmocka_unit_test(a_waiting_client_is_woken_once),
-		cmocka_unit_test(a_tick_finds_a_lost_byte),
+		cmocka_unit_test(a_tick_finds_a_lost_wake_up),
 		cmocka_unit_test(batches),
 		cmocka_unit_test(padding_at_the_end),
-		cmocka_unit_test(nothing_behind_the_end),
-		cmocka_unit_test(padding_alone_wakes),
-		cmocka_unit_test(gone_comes_behind_the_last_read),
-		cmocka_unit_test(events_for_nobody_are_ignored),
+		cmocka_unit_test(nothing_is_served_past_the_end),
+		cmocka_unit_test(a_batch_of_padding_wakes_the_client),
+		cmocka_unit_test(gone_comes_after_the_last_read),
+		cmocka_unit_test(events_of_unknown_feeds_are_ignored),
 	};
 
 	return cmocka_run_group_tests_name("engine", tests, NULL, NULL);

@@ -14,7 +14,7 @@
 
 /* ---- documents ---- */
 
-/* As documents_find() has to do it. */
+/* documents_find(), computed plainly. */
 static uint32_t find_slowly(uint32_t *start, const uint32_t *tokens, uint32_t n, uint32_t eos)
 {
 	uint32_t found = 0;
@@ -28,7 +28,8 @@ static uint32_t find_slowly(uint32_t *start, const uint32_t *tokens, uint32_t n,
 static void check_find(const uint32_t *tokens, uint32_t n, uint32_t eos)
 {
 	uint32_t expected[MANY],
-		*start = malloc(n * sizeof(*start)); /* so that sanitizers see the edges */
+		*start = malloc(
+			n * sizeof(*start)); /* exact sizes, so that sanitizers see the edges */
 	uint32_t *wide = malloc(n * sizeof(*wide));
 	uint16_t *narrow = malloc(n * sizeof(*narrow));
 
@@ -47,7 +48,7 @@ static void check_find(const uint32_t *tokens, uint32_t n, uint32_t eos)
 	free(narrow);
 }
 
-static void documents_begin_behind_each_eos(void **state)
+static void documents_begin_after_each_eos(void **state)
 {
 	struct rng rng = {31};
 	uint32_t tokens[MANY], start[2];
@@ -58,7 +59,8 @@ static void documents_begin_behind_each_eos(void **state)
 		uint32_t n = 1 + (uint32_t)rng_below(&rng, MANY),
 			 eos = (uint32_t)rng_below(&rng, 65536);
 		uint64_t rare =
-			round % 5 == 0 ? 1 : 1 + rng_below(&rng, 2 * n); /* 1: nothing but eos */
+			round % 5 == 0 ? 1
+				       : 1 + rng_below(&rng, 2 * n); /* 1: every token is the eos */
 
 		for (uint32_t i = 0; i < n; i++)
 			tokens[i] =
@@ -71,14 +73,13 @@ static void documents_begin_behind_each_eos(void **state)
 	assert_int_equal(start[0], 1);
 	assert_int_equal(documents_find(start, u32, 3, 4, 0xffffffff), 1);
 	assert_int_equal(start[0], 2);
-	assert_int_equal(
-		documents_find(start, u32, 3, 2, 65536), 0); /* no u16 is that, 0 neither */
+	assert_int_equal(documents_find(start, u32, 3, 2, 65536),
+		0); /* 65536 does not fit a u16, and must not match 0 */
 	assert_int_equal(documents_find(start, u32, 0, 4, 1), 0);
 }
 
-/* A read is asked for a row's annotations where the ring has them, into the row's own place;
- * padding has none. */
-static void reads_bring_annotations(void **state)
+/* A read requests its row's annotations, with the row's own destination. Padding has none. */
+static void reads_request_annotations(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s = session_make(&(struct shape){.id = 3,
@@ -99,7 +100,7 @@ static void reads_bring_annotations(void **state)
 		assert_true(asked.count && asked.start && asked.loss_mask);
 		assert_memory_equal(&asked, &place, sizeof(place));
 	}
-	done(r, 3ull << 32 | 4, FAULT_IO, true); /* tried again, for the same */
+	done(r, 3ull << 32 | 4, FAULT_IO, true); /* a retry has the same destination */
 	assert_int_equal(r->reading[4], 3ull << 32 | 4);
 	assert_ptr_equal(r->annotations[4].count, ring_document_count(&s.ring, 4));
 	for (unsigned i = 0; i < 5; i++) {
@@ -119,7 +120,7 @@ static void reads_bring_annotations(void **state)
 	rig_free(r);
 }
 
-static void who_has_no_room_asks_for_no_annotations(void **state)
+static void rings_without_room_request_no_annotations(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 
@@ -176,8 +177,9 @@ static void a_fault_that_may_pass_is_tried_three_times(void **state)
 	rig_free(r);
 }
 
-/* Each read has its own three: a bad moment that hits every row of a slot once stops nothing. */
-static void tries_are_counted_by_the_read(void **state)
+/* Each read has three tries of its own: an error that hits every row once does not stop the
+ * stream. */
+static void tries_are_counted_for_each_read(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s = session_make(&(struct shape){.slots = 2, .rows = 8});
@@ -198,7 +200,7 @@ static void tries_are_counted_by_the_read(void **state)
 	rig_free(r);
 }
 
-static void a_used_try_is_not_held_against_the_next_read(void **state)
+static void a_try_does_not_count_for_the_next_read(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
 	struct session s = session_make(&(struct shape){.slots = 1, .rows = 1});
@@ -218,7 +220,7 @@ static void a_used_try_is_not_held_against_the_next_read(void **state)
 	rig_free(r);
 }
 
-/* All feeds of the stream stop, each told once, however many; another stream goes on. */
+/* All feeds of the stream stop, and each reports it once; another stream continues. */
 static void a_fault_stops_its_stream_only(void **state)
 {
 	struct rig *r = rig_make(LIMIT_READS);
@@ -234,7 +236,7 @@ static void a_fault_stops_its_stream_only(void **state)
 	assert_true(done(r, 0, 5, false) > 0);
 	for (told = count(r, ENGINE_FAILED); r->out.more; told += count(r, ENGINE_FAILED))
 		pump(r);
-	/* The others' reads are still on their way; the last feeds could not even begin. */
+	/* Reads of the other feeds are still in flight. The last feeds could not begin any. */
 	for (uint64_t id = 1; id <= MANY; id++) {
 		struct feed_counters c;
 
@@ -273,7 +275,7 @@ static void hostile(uint64_t released)
 	assert_int_equal(r->out.action[0].type, ENGINE_HOSTILE);
 	assert_int_equal(r->out.action[0].id, 1);
 	ring_release(&bad.ring, 6);
-	assert_int_equal(kick(r, 1), 0); /* once is enough */
+	assert_int_equal(kick(r, 1), 0); /* it is reported once */
 	ring_release(&good.ring, 2);
 	assert_int_equal(kick(r, 2), 2);
 	leave(r, &good, 2);
@@ -281,7 +283,7 @@ static void hostile(uint64_t released)
 	rig_free(r);
 }
 
-static void hostile_words(void **state)
+static void impossible_words_of_a_client_are_reported(void **state)
 {
 	(void)state;
 	hostile(1); /* less than before */
@@ -304,12 +306,12 @@ static void counters(void **state)
 	ring_release(&s.ring, 1);
 	c = feed_counters(s.feed);
 	assert_true(c.released == 1 && !c.full);
-	ring_release(&s.ring, 99); /* the client's word is not believed */
+	ring_release(&s.ring, 99); /* an impossible number is not shown */
 	assert_int_equal(feed_counters(s.feed).released, 2);
 	assert_int_equal(c.pinned, 0);
 	ring_say_pinned(&s.ring, 4096);
 	assert_int_equal(feed_counters(s.feed).pinned, 4096);
-	ring_say_pinned(&s.ring, UINT64_MAX - 1); /* nor this one */
+	ring_say_pinned(&s.ring, UINT64_MAX - 1); /* this one neither */
 	assert_int_equal(feed_counters(s.feed).pinned, s.ring.geometry.data_bytes);
 	ring_say_pinned(&s.ring, RING_UNPINNED);
 	assert_int_equal(feed_counters(s.feed).pinned, RING_UNPINNED);
@@ -320,14 +322,14 @@ static void counters(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(documents_begin_behind_each_eos),
-		cmocka_unit_test(reads_bring_annotations),
-		cmocka_unit_test(who_has_no_room_asks_for_no_annotations),
+		cmocka_unit_test(documents_begin_after_each_eos),
+		cmocka_unit_test(reads_request_annotations),
+		cmocka_unit_test(rings_without_room_request_no_annotations),
 		cmocka_unit_test(a_fault_that_may_pass_is_tried_three_times),
-		cmocka_unit_test(tries_are_counted_by_the_read),
-		cmocka_unit_test(a_used_try_is_not_held_against_the_next_read),
+		cmocka_unit_test(tries_are_counted_for_each_read),
+		cmocka_unit_test(a_try_does_not_count_for_the_next_read),
 		cmocka_unit_test(a_fault_stops_its_stream_only),
-		cmocka_unit_test(hostile_words),
+		cmocka_unit_test(impossible_words_of_a_client_are_reported),
 		cmocka_unit_test(counters),
 	};
 

@@ -1,5 +1,5 @@
-/* max_epochs: where datasets end, what removing one changes, and how many mixes a cursor has room
- * for. */
+/* max_epochs: where datasets end, the effect of removing one, and how many mixes fit into a
+ * cursor. */
 #include "proto/cursor.h"
 #include "tests/unit/rng.h"
 
@@ -13,7 +13,7 @@
 
 #include "tests/unit/schedules.h"
 
-/* How many samples of @d the block at @at has by segment @s, one by one. */
+/* Counts the samples of @d in the block at @at of segment @s, one by one. */
 static uint64_t served_in_block(const struct order_segment *s, uint64_t at, uint32_t d)
 {
 	uint64_t ordinal, n = 0;
@@ -32,7 +32,7 @@ static uint64_t limit_of(const struct cursor *c, uint32_t d)
 					: UINT64_MAX;
 }
 
-/* What is served of @d before @at, a multiple of 1024. */
+/* Counts the samples of @d before @at, a multiple of 1024. */
 static uint64_t served_before(const struct cursor *c, uint64_t at, uint32_t d)
 {
 	uint32_t i = c->segments - 1;
@@ -50,8 +50,8 @@ static uint64_t served_before(const struct cursor *c, uint64_t at, uint32_t d)
 	return served;
 }
 
-/* Each segment is the least change that the limits ask for, at the last block where it could come:
- * checked by counting, not by the inverse that placed it. @asked: starts that were asked for. */
+/* Checks that each segment ends exactly the datasets whose limits the next block would exceed: by
+ * counting, not by the inverse that placed it. @asked: starts of requested mixes. */
 static void check_limits(const struct cursor *c, const uint64_t *asked, uint32_t n)
 {
 	for (uint32_t i = 1; i < c->segments; i++) {
@@ -76,21 +76,20 @@ static void check_limits(const struct cursor *c, const uint64_t *asked, uint32_t
 	for (uint32_t d = 0; d < c->datasets; d++)
 		for (uint32_t i = 0; i < c->segments; i++)
 			assert_true(base_of(c->segment[i], d) <= limit_of(c, d));
-	/* The last one has no end: nobody with a limit is left in it, or it never comes that far.
-	 */
+	/* An endless stream ends with a segment in which no dataset reaches its limit. */
 	if (!c->samples)
 		for (uint32_t d = 0; d < c->datasets; d++)
 			assert_true(units_of(c->segment[c->segments - 1], d) == 0 ||
 				    limit_of(c, d) == UINT64_MAX);
 }
 
-static void a_dataset_ends(void **state)
+static void a_dataset_ends_before_the_block_that_exceeds_it(void **state)
 {
 	struct cursor c = begin(0, 2, 0, NULL, 0);
 	uint64_t position, unserved, block;
 
 	(void)state;
-	/* code: 6640 samples, 256 a block: the 26th block would be the one beyond. */
+	/* code: 6640 samples, 256 a block: the 26th block would exceed the limit. */
 	assert_int_equal(c.segments, 2);
 	check_units(c.segment[0], 0, W(.7, .25, .05));
 	check_units(c.segment[1], UINT64_C(25) * 1024, W(.7, 0, .05));
@@ -119,7 +118,7 @@ static void datasets_end_one_after_the_other(void **state)
 	cursor_free(&c);
 }
 
-/* Two that end in one block, and one that would end in its first. */
+/* Two datasets that end in the same block, and one that would end in the first block. */
 static void datasets_end_together(void **state)
 {
 	struct cursor_source sources[] = {source("a", 1, 5000, 1), source("b", 1, 5000, 1),
@@ -142,7 +141,7 @@ static void datasets_end_together(void **state)
 
 static void steps_and_limits(void **state)
 {
-	/* code ends in the first mix, and the second one names it again, in vain; math ends in the
+	/* code ends in the first mix, so its weight in the second has no effect. math ends in the
 	 * second. */
 	const struct cursor_step steps[] = {AT(40960, .5, .4, .1), AT(51200, 1, 0, 0),
 		AT(102400, 1, 0, 1), AT(204800, .999, 0, .001)};
@@ -154,8 +153,8 @@ static void steps_and_limits(void **state)
 	check_units(c.segment[1], 25600, W(.7, 0, .05));
 	check_units(c.segment[2], 40960, W(.5, 0, .1));
 	check_units(c.segment[3], 40960 + 8 * 1024, W(1, 0, 0));
-	/* The two mixes behind it change nothing then: what is left of math is no half of a block.
-	 * For a thousandth of many it will do. */
+	/* The two mixes after it change nothing: math has less than half a block left. The last mix
+	 * gives math a thousandth, for which that is enough. */
 	assert_int_equal(c.segments, 6);
 	check_units(c.segment[4], 204800, W(.999, 0, .001));
 	check_units(c.segment[5], c.segment[5]->start, W(1, 0, 0));
@@ -174,12 +173,13 @@ static void limits_of_a_stream_with_an_end(void **state)
 	struct cursor c;
 
 	(void)state;
-	/* Both have weight to the end: fine. */
+	/* Both have a weight to the end. */
 	assert_true(begin_as(&c, sources, 2, 0, 1024, NULL, 0, &fault));
 	assert_int_equal(c.segments, 1);
 	assert_false(cursor_unserved(&c, 0, &position, &unserved));
 	cursor_free(&c);
-	/* web's second block would be one beyond, and code's next one, all alone, is one within. */
+	/* web's second block would exceed its limit by one; code alone in the next block stays
+	 * within. */
 	sources[1].windows = 1280;
 	assert_true(begin_as(&c, sources, 2, 0, 2048, NULL, 0, &fault));
 	assert_int_equal(c.segments, 2);
@@ -201,8 +201,8 @@ static void limits_of_a_stream_with_an_end(void **state)
 	check_fault(ok, &fault, "dataset web: max_epochs", "epochs");
 }
 
-/* 2^64 samples and more are no limit. */
-static void limits_without_an_end(void **state)
+/* A limit of 2^64 samples or more is none. */
+static void limits_beyond_2_to_the_64_are_none(void **state)
 {
 	struct cursor_source sources[] = {
 		source("web", 3, UINT64_MAX, UINT64_MAX), source("code", 1, UINT64_C(1) << 62, 4)};
@@ -215,37 +215,37 @@ static void limits_without_an_end(void **state)
 	assert_int_equal(c.segments, 1);
 	assert_false(cursor_unserved(&c, 0, &position, &unserved));
 	cursor_free(&c);
-	sources[1].max_epochs = 1; /* would end at 2^64 */
+	sources[1].max_epochs = 1; /* it would end at 2^64 */
 	assert_true(begin_as(&c, sources, 2, 0, 0, NULL, 0, &fault));
 	assert_int_equal(c.segments, 1);
 	cursor_free(&c);
-	sources[1].windows--; /* in the very last block */
+	sources[1].windows--; /* it ends in the last block */
 	assert_true(begin_as(&c, sources, 2, 0, 0, NULL, 0, &fault));
 	assert_int_equal(c.segments, 2);
 	assert_int_equal(c.segment[1]->start, UINT64_MAX - 1023);
 	cursor_free(&c);
 }
 
-static void mixes_know_the_limits(void **state)
+static void mixes_respect_the_limits(void **state)
 {
 	struct cursor c = begin(0, 2, 0, NULL, 0);
 	uint64_t position, unserved;
 	struct fault fault;
 
 	(void)state;
-	/* A mix behind the end of code: what leads there stays. */
+	/* A mix after the end of code: the segments before it stay. */
 	assert_true(cursor_mix(&c, 40960, W(1, 0, 1), &fault));
 	assert_int_equal(c.segments, 3);
 	assert_int_equal(c.segment[1]->start, 25600);
 	assert_int_equal(c.segment[2]->start, 40960);
-	/* One before: code ends later with less of it. */
+	/* A mix before that: code ends later, because its weight is smaller. */
 	assert_true(cursor_mix(&c, 1024, W(.8, .1, .1), &fault));
 	assert_int_equal(c.segments, 3);
 	check_units(c.segment[1], 1024, W(.8, .1, .1));
 	check_units(c.segment[2], c.segment[2]->start, W(.8, 0, .1));
 	assert_in_range(c.segment[2]->start, 61 * 1024, 65 * 1024);
 	check_limits(&c, (const uint64_t[]){1024}, 1);
-	/* Named again when it is served. */
+	/* A weight for code after its end is an error. */
 	assert_true(cursor_seek(&c, 70000, &fault));
 	assert_true(cursor_unserved(&c, 1, &position, &unserved));
 	struct cursor before;
@@ -261,7 +261,7 @@ static void mixes_know_the_limits(void **state)
 	assert_true(cursor_mix(&c, 81920, W(1, 1, 1), &fault));
 	assert_int_equal(c.segments, 3);
 	check_units(c.segment[2], c.segment[2]->start, W(1, 0, 1));
-	/* And set below what was served: then it ends as soon as it can. */
+	/* A limit below the samples served ends the dataset as soon as possible. */
 	assert_true(cursor_seek(&c, 82000, &fault));
 	assert_true(cursor_schedule(&c, NULL, NULL, 0, (const uint64_t[]){0, 1, 0}, &fault));
 	assert_int_equal(c.segments, 2);
@@ -272,7 +272,7 @@ static void mixes_know_the_limits(void **state)
 	cursor_free(&c);
 }
 
-/* An end that is due where the cursor stands is the current mix already. */
+/* If a dataset ends at the cursor's position, the new mix is the current one. */
 static void limits_that_act_at_once(void **state)
 {
 	struct cursor c = begin(0, 0, 0, NULL, 0);
@@ -289,7 +289,7 @@ static void limits_that_act_at_once(void **state)
 	cursor_free(&c);
 }
 
-static void limits_of_newcomers(void **state)
+static void limits_of_added_datasets(void **state)
 {
 	struct cursor_source late = source("late", 0, 1000, 2);
 	struct cursor c = begin(0, 0, 0, NULL, 0);
@@ -322,18 +322,19 @@ static void removing(void **state)
 	assert_int_equal(c.datasets, 3);
 	assert_int_equal(c.segments, 4);
 	assert_int_equal(c.segment[1]->start, 2048);
-	assert_memory_equal(c.segment[1]->units, plain.segment[1]->units, 24); /* until there */
+	assert_memory_equal(c.segment[1]->units, plain.segment[1]->units,
+		24); /* unchanged before the position */
 	check_units(c.segment[2], 3072, W(1, 0, 0));
-	check_units(c.segment[3], 4096, W(1, 0, 1)); /* and the one from 8192 on is the same then */
+	check_units(c.segment[3], 4096, W(1, 0, 1)); /* the mix from 8192 on is now the same */
 	cursor_free(&c);
-	/* Where another one begins anyway. */
+	/* At the start of another mix. */
 	assert_true(cursor_copy(&c, &plain));
 	assert_true(cursor_remove(&c, 0, 4096, &fault));
 	assert_int_equal(c.segments, 4);
 	check_units(c.segment[1], 2048, W(.5, .5, 0));
 	check_units(c.segment[2], 4096, W(0, .5, .25));
 	check_units(c.segment[3], 8192, W(0, 0, 1));
-	/* And where it has weight only there. */
+	/* From the only mix with a weight. */
 	assert_true(cursor_schedule(&c, NULL,
 		(const struct cursor_step[]){
 			AT(2048, 1, 1, 0), AT(4096, 1, 1, 2), AT(8192, 2, 1, 0)},
@@ -346,7 +347,7 @@ static void removing(void **state)
 	cursor_free(&plain);
 }
 
-static void removals_refused(void **state)
+static void impossible_removals_are_refused(void **state)
 {
 	const struct cursor_step steps[] = {
 		AT(2048, .5, .5, 0), AT(4096, 0, 1, 0), AT(8192, 1, 0, 1)};
@@ -372,7 +373,7 @@ static void removals_refused(void **state)
 	cursor_free(&f);
 }
 
-/* Without one, the others are served faster: their limits come sooner. */
+/* Without one dataset the others are served faster, so their limits come sooner. */
 static void removing_moves_the_limits(void **state)
 {
 	struct cursor c = begin(0, 4, 0, NULL, 0);
@@ -446,8 +447,8 @@ static void a_thousand_datasets(void **state)
 	cursor_free(&c);
 }
 
-/* As many steps as are taken can be encoded; one that is refused names its reason. */
-static void the_bound_of_schedules(void **state)
+/* The largest schedule that is accepted can be encoded; a larger one is refused with a reason. */
+static void schedules_fit_into_their_bound(void **state)
 {
 	static uint8_t bytes[LIMIT_CURSOR_BYTES];
 	struct cursor_source sources[] = {source("web", .7, 12490, 0), source("code", .25, 3320, 0),
@@ -480,20 +481,20 @@ static void the_bound_of_schedules(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_dataset_ends),
+		cmocka_unit_test(a_dataset_ends_before_the_block_that_exceeds_it),
 		cmocka_unit_test(datasets_end_one_after_the_other),
 		cmocka_unit_test(datasets_end_together),
 		cmocka_unit_test(steps_and_limits),
 		cmocka_unit_test(limits_of_a_stream_with_an_end),
-		cmocka_unit_test(limits_without_an_end),
-		cmocka_unit_test(mixes_know_the_limits),
+		cmocka_unit_test(limits_beyond_2_to_the_64_are_none),
+		cmocka_unit_test(mixes_respect_the_limits),
 		cmocka_unit_test(limits_that_act_at_once),
-		cmocka_unit_test(limits_of_newcomers),
+		cmocka_unit_test(limits_of_added_datasets),
 		cmocka_unit_test(removing),
-		cmocka_unit_test(removals_refused),
+		cmocka_unit_test(impossible_removals_are_refused),
 		cmocka_unit_test(removing_moves_the_limits),
 		cmocka_unit_test(a_thousand_datasets),
-		cmocka_unit_test(the_bound_of_schedules),
+		cmocka_unit_test(schedules_fit_into_their_bound),
 	};
 
 	return cmocka_run_group_tests_name("limits", tests, NULL, NULL);

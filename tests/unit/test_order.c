@@ -1,7 +1,7 @@
 /*
- * The parts of the order against the vectors of its text: hashing, the bijection, weights and
- * segments. That chains of segments keep their shares and carry exact counts is proved by
- * tests/prove (mixes, orders).
+ * The parts of the order against the vectors of its specification: hashing, the bijection, weights
+ * and segments. tests/prove (mixes, orders) shows that chains of segments keep their shares and
+ * exact counts.
  */
 #include "proto/order.h"
 #include "tests/unit/rng.h"
@@ -117,9 +117,9 @@ static void permute_inverse_at_any_size(void **state)
 		check_there_and_back(UINT64_MAX, 7, x);
 }
 
-/* Squares and their neighbours above 2^52, where the root of a double is off by one: the digits
+/* Squares and their neighbours above 2^52, where the root of a double is off by one and the digits
  * would not fit. */
-static void permute_where_doubles_round(void **state)
+static void permute_is_exact_where_doubles_round(void **state)
 {
 	struct rng rng = {2};
 
@@ -137,8 +137,7 @@ static void permute_where_doubles_round(void **state)
 	}
 }
 
-/* As permute, with the least a that has a·a ≥ n found by bisection: agrees only if the root is
- * exact. */
+/* The root that permute() needs, the least a with a·a ≥ n, by bisection. */
 static uint64_t exact_root(uint64_t n)
 {
 	uint64_t lo = 0, hi = UINT64_C(1) << 32;
@@ -183,7 +182,7 @@ static uint64_t plain_permute(uint64_t n, uint64_t key, uint64_t x)
 
 static void permute_takes_the_exact_root(void **state)
 {
-	/* n = r² + 1 needs a = r + 1, n = r² needs r; a double makes them the same. */
+	/* n = r² + 1 needs a = r + 1, n = r² needs r. In doubles both are equal. */
 	static const uint64_t roots[] = {
 		94906267, 94906266, 134217729, 1000000007, 3037000500, 4294967295};
 
@@ -218,7 +217,7 @@ static void units_vectors(void **state)
 	check_units((double[]){1, 1e-9}, 2, (uint64_t[]){4294967292, 4});
 }
 
-static void units_refused(void **state)
+static void unusable_weights_are_refused(void **state)
 {
 	static const struct {
 		double weights[3];
@@ -243,7 +242,7 @@ static void units_refused(void **state)
 	}
 }
 
-static void units_sum_up(void **state)
+static void units_sum_to_2_to_the_32(void **state)
 {
 	struct fault fault;
 	struct rng rng = {3};
@@ -299,7 +298,7 @@ static void second_segment_vectors(void **state)
 		c.segment[1]->phase + 1, ((uint64_t[]){1356305375, 429496320, 429496727}), 24);
 	chain_free(&c);
 
-	/* With a fourth dataset at weight 0 its base is the vector's (0). */
+	/* With a fourth dataset of weight 0, whose base in the vector is 0. */
 	chain_add(&c, 0, (double[]){.7, .25, .05}, 3);
 	chain_add(&c, 2048, (double[]){.5, .3, .2, 0}, 4);
 	assert_memory_equal(c.segment[1]->base, ((uint64_t[]){1434, 512, 102, 0}), 32);
@@ -308,7 +307,7 @@ static void second_segment_vectors(void **state)
 	chain_free(&c);
 }
 
-static void join_refuses_what_is_never_served(void **state)
+static void join_refuses_ordinals_that_are_never_served(void **state)
 {
 	struct chain c = {0};
 	uint64_t j;
@@ -357,7 +356,7 @@ static void same_weights_again_change_nothing(void **state)
 	}
 }
 
-static void segments_refused(void **state)
+static void invalid_segments_are_refused(void **state)
 {
 	struct fault fault;
 	struct chain c = {0};
@@ -421,16 +420,16 @@ int main(void)
 		cmocka_unit_test(permute_vectors),
 		cmocka_unit_test(permute_is_a_bijection),
 		cmocka_unit_test(permute_inverse_at_any_size),
-		cmocka_unit_test(permute_where_doubles_round),
+		cmocka_unit_test(permute_is_exact_where_doubles_round),
 		cmocka_unit_test(permute_takes_the_exact_root),
 		cmocka_unit_test(units_vectors),
-		cmocka_unit_test(units_refused),
-		cmocka_unit_test(units_sum_up),
+		cmocka_unit_test(unusable_weights_are_refused),
+		cmocka_unit_test(units_sum_to_2_to_the_32),
 		cmocka_unit_test(split_vectors),
 		cmocka_unit_test(second_segment_vectors),
-		cmocka_unit_test(join_refuses_what_is_never_served),
+		cmocka_unit_test(join_refuses_ordinals_that_are_never_served),
 		cmocka_unit_test(same_weights_again_change_nothing),
-		cmocka_unit_test(segments_refused),
+		cmocka_unit_test(invalid_segments_are_refused),
 		cmocka_unit_test(copies_are_equal),
 	};
 

@@ -1,6 +1,7 @@
 /*
- * The whole order, from position to window and back: the vectors of its text, random configurations
- * up to 2^64, and finite streams. Runs with edits, and their ranks, are proved by tests/prove.
+ * The whole order, from position to window and back: the vectors of its specification, random
+ * configurations up to 2^64, and finite streams. tests/prove covers runs with edits, and their
+ * ranks.
  */
 #include "proto/order.h"
 #include "tests/unit/rng.h"
@@ -14,7 +15,7 @@
 
 #include "tests/unit/order_chain.h"
 
-/* ---- the whole function, on the example of the text ---- */
+/* ---- the whole function, on the example of the specification ---- */
 
 struct example {
 	struct chain chain;
@@ -67,7 +68,7 @@ static void example_epochs(struct example *e, uint64_t epochs)
 	example_link(e);
 }
 
-/* Shard and token offset of a window: the sums of the table, on three shards. */
+/* Shard and token offset of a window, by counting, for three shards. */
 static uint64_t locate(const struct example *e, const struct order_place *p, unsigned *shard)
 {
 	uint64_t window = p->window;
@@ -315,8 +316,9 @@ static void at_and_when(void **state)
 	}
 }
 
-/* Later segments alone, as in a cursor: what lies before them is unknown, the rest is the same. */
-static void a_cursor_knows_its_own_segments(void **state)
+/* An order of later segments only, as in a cursor: positions before them are unknown, the others
+ * are the same. */
+static void a_cursor_knows_only_its_own_segments(void **state)
 {
 	struct example e;
 	struct order_place p, q;
@@ -337,7 +339,7 @@ static void a_cursor_knows_its_own_segments(void **state)
 	chain_free(&e.chain);
 }
 
-static void never_served(void **state)
+static void windows_that_are_never_served_are_not_found(void **state)
 {
 	struct example e;
 	struct order_place p = {.dataset = WEB};
@@ -348,7 +350,7 @@ static void never_served(void **state)
 	chain_add(&e.chain, 0, (double[]){.7, .25, .05}, 3);
 	chain_add(&e.chain, 2048, (double[]){0, .5, .5}, 3);
 	example_link(&e);
-	p.epoch = 1; /* 1434 of 1249 windows: the second epoch is cut short */
+	p.epoch = 1; /* 1434 samples of 1249 windows: the second epoch is cut short */
 	unsigned served = 0;
 
 	for (p.window = 0; p.window < 1249; p.window++)
@@ -366,7 +368,7 @@ static void never_served(void **state)
 	chain_free(&e.chain);
 }
 
-static void samples_end_without_touching_the_scramble(void **state)
+static void samples_ends_a_stream_without_changing_its_order(void **state)
 {
 	struct example e;
 	struct order_place p, q;
@@ -390,7 +392,7 @@ static void samples_end_without_touching_the_scramble(void **state)
 
 /* ---- finite streams ---- */
 
-/* A stream of `epochs` over small random datasets; some are empty. False if all are. */
+/* A stream of `epochs` over small random datasets; some are empty. False: all are. */
 static bool finite_make(struct rng *rng, struct world *w, uint64_t epochs)
 {
 	uint64_t units[8];
@@ -439,7 +441,7 @@ static void check_exhaustively(const struct order *o, uint64_t epochs)
 	free(seen);
 }
 
-static void epochs_serve_every_window_that_often(void **state)
+static void epochs_serve_every_window_so_many_times(void **state)
 {
 	struct rng rng = {10};
 
@@ -503,10 +505,10 @@ int main(void)
 		cmocka_unit_test(one_dataset_vectors),
 		cmocka_unit_test(epochs_vectors),
 		cmocka_unit_test(at_and_when),
-		cmocka_unit_test(a_cursor_knows_its_own_segments),
-		cmocka_unit_test(never_served),
-		cmocka_unit_test(samples_end_without_touching_the_scramble),
-		cmocka_unit_test(epochs_serve_every_window_that_often),
+		cmocka_unit_test(a_cursor_knows_only_its_own_segments),
+		cmocka_unit_test(windows_that_are_never_served_are_not_found),
+		cmocka_unit_test(samples_ends_a_stream_without_changing_its_order),
+		cmocka_unit_test(epochs_serve_every_window_so_many_times),
 		cmocka_unit_test(blocks_are_bijections),
 		cmocka_unit_test(ranks_saturate),
 	};

@@ -1,4 +1,5 @@
-/* The control thread's time: shared equally by users and runs that want it at the same time. */
+/* The control thread's time is shared equally by users, and by the runs of a user, that want it at
+ * the same time. */
 #include "daemon/control/pace.h"
 
 #include <setjmp.h>
@@ -13,7 +14,7 @@ enum { MS_NS = 1000000, MEMBERS = 4 };
 
 static struct pace_member member[MEMBERS];
 static unsigned served[MEMBERS];
-static unsigned packets[MEMBERS]; /* still to be served */
+static unsigned packets[MEMBERS]; /* packets to be served */
 static char order[64];
 
 static int set_up(void **state)
@@ -55,7 +56,7 @@ static void want(struct paces *paces, unsigned i, unsigned n)
 	pace_wait(paces, &member[i]);
 }
 
-static void test_one_alone_has_all(void **state)
+static void test_a_single_member_gets_all(void **state)
 {
 	struct paces *paces = *state;
 
@@ -73,13 +74,13 @@ static void test_credit_comes_back(void **state)
 
 	assert_true(pace_join(paces, &member[0], 1, 1000));
 	assert_true(pace_join(paces, &member[1], 2, 1000));
-	pace_charge(&member[0], 1000 * MS_NS); /* its debt is 10 ms at most */
+	pace_charge(&member[0], 1000 * MS_NS); /* its debt is at most 10 ms */
 	assert_false(pace_may(&member[0], 1000));
 	assert_true(pace_may(&member[1], 1000));
-	assert_false(pace_may(&member[0], 1080)); /* an eighth of 80 ms */
+	assert_false(pace_may(&member[0], 1080)); /* an eighth of the 80 ms */
 	assert_true(pace_may(&member[0], 1081));
 	pace_leave(&member[1]);
-	pace_charge(&member[0], 1000 * MS_NS); /* nobody else needs it */
+	pace_charge(&member[0], 1000 * MS_NS); /* no other member needs the time */
 	assert_true(pace_may(&member[0], 1081));
 	pace_leave(&member[0]);
 	pace_clean(paces, 1081);
@@ -87,7 +88,7 @@ static void test_credit_comes_back(void **state)
 	pace_leave(&member[0]);
 }
 
-/* Two users want the thread all the time: each gets an eighth, in turns. */
+/* Two users always want the thread: each gets an eighth, in turns. */
 static void test_users_take_turns(void **state)
 {
 	struct paces *paces = *state;
@@ -108,9 +109,9 @@ static void test_users_take_turns(void **state)
 	assert_false(pace_serve(paces, 1801, serve));
 }
 
-/* Connections of one run have one packet a turn each. A run that begins late is not kept waiting.
- */
-static void test_members_of_a_run(void **state)
+/* Connections of one run have one packet in each turn. A run that begins late does not wait for the
+ * others. */
+static void test_members_of_a_run_take_turns(void **state)
 {
 	struct paces *paces = *state;
 
@@ -135,10 +136,11 @@ static void test_members_of_a_run(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_one_alone_has_all, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_a_single_member_gets_all, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_credit_comes_back, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_users_take_turns, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_members_of_a_run, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_members_of_a_run_take_turns, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* MessagePack in fixed memory: what goes in comes out, and hostile bytes come out as an error. */
+/* MessagePack in fixed memory: values are decoded as they were encoded, and hostile bytes are
+ * errors. */
 #include "proto/pack.h"
 
 #include "proto/limits.h"
@@ -14,7 +15,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Unpacks from a copy of exactly @n bytes, so that a sanitizer sees any byte read behind them. */
+/* Unpacks a copy of exactly @n bytes, so that a sanitizer sees any byte read past them. */
 static int unpack_exact(const void *bytes, size_t n, struct value *values, size_t max)
 {
 	char *copy = malloc(n ? n : 1);
@@ -28,7 +29,7 @@ static int unpack_exact(const void *bytes, size_t n, struct value *values, size_
 	return count;
 }
 
-/* One value that is a number, by its bytes. */
+/* Unpacks a single number. */
 static struct value number(const char *bytes, size_t n)
 {
 	struct value v;
@@ -148,7 +149,7 @@ static void nested_in_document_order(void **state)
 	assert_false(value_is(&v[6], "bin"));
 }
 
-static void skipping(void **state)
+static void skip_finds_the_next_value(void **state)
 {
 	char bytes[64];
 	struct value v[16];
@@ -160,7 +161,7 @@ static void skipping(void **state)
 	assert_ptr_equal(value_skip(v + 1, end), v + 2);
 	assert_ptr_equal(value_skip(v + 2, end), v + 5);
 	assert_ptr_equal(value_skip(v + 8, end), end);
-	v[8].count = UINT32_MAX; /* even then not past the end */
+	v[8].count = UINT32_MAX; /* even then it stops at the end */
 	assert_ptr_equal(value_skip(v + 8, end), end);
 }
 
@@ -282,7 +283,7 @@ static void depth(void **state)
 	assert_int_equal(nested(9, '\x81'), UNPACK_DEPTH);
 }
 
-/* A closed container no longer counts: [[…], […], …] may go on for long. */
+/* A closed container no longer counts: [[…], […], …] may be long. */
 static void depth_is_not_length(void **state)
 {
 	char bytes[64];
@@ -384,7 +385,7 @@ int main(void)
 		cmocka_unit_test(signed_widths),
 		cmocka_unit_test(floats_and_constants),
 		cmocka_unit_test(nested_in_document_order),
-		cmocka_unit_test(skipping),
+		cmocka_unit_test(skip_finds_the_next_value),
 		cmocka_unit_test(texts_are_borrowed),
 		cmocka_unit_test(packing_never_passes_the_end),
 		cmocka_unit_test(full_stays_full),

@@ -1,6 +1,6 @@
 /*
- * A reader and real files on a real file system: the right bytes, and what ends a wait. Every test
- * runs with each backend, buffered and direct.
+ * A reader with real files on a real file system: the right bytes, and the events that end a wait.
+ * Every test runs with each backend, buffered and direct.
  */
 #include "tests/unit/shelf.h"
 
@@ -70,8 +70,8 @@ static void more_files_than_the_table(void **state)
 	shelf_free(shelf);
 }
 
-/* A shard that is read all the time must not keep the only entry from the others. */
-static void a_busy_file_lets_others_in(void **state)
+/* Reads of a shard that is always in use must not keep the only entry from other shards. */
+static void a_busy_file_does_not_keep_other_files_out(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 5000);
 	struct checker checker;
@@ -109,7 +109,7 @@ static bool is_cached(const char *path)
 	return cached;
 }
 
-static void reads_of_what_is_not_cached(void **state)
+static void reads_of_uncached_bytes(void **state)
 {
 	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
 	struct checker checker;
@@ -128,7 +128,7 @@ static void reads_of_what_is_not_cached(void **state)
 	shelf_free(shelf);
 }
 
-/* sysfs has files of a size that refuse O_DIRECT and know no RWF_NOWAIT. */
+/* sysfs has large files, and supports neither O_DIRECT nor RWF_NOWAIT. */
 static void file_system_without_direct(void **state)
 {
 	const struct mode *mode = *state;
@@ -169,7 +169,7 @@ static void file_system_without_direct(void **state)
 	shelf_free(shelf);
 }
 
-static void memory_is_told(void **state)
+static void memory_is_reported(void **state)
 {
 	const struct mode *mode = *state;
 	struct reader_options options = options_of(mode, 4);
@@ -206,7 +206,7 @@ static void *kick_later(void *reader)
 	return NULL;
 }
 
-/* The timeout is far beyond what a test may take: only the kick ends the wait. */
+/* The timeout is much longer than a test may take, so only the kick ends the wait. */
 static void kick_wakes(void **state)
 {
 	struct checker checker;
@@ -219,7 +219,7 @@ static void kick_wakes(void **state)
 		assert_int_equal(reader_reap(checker.reader, &done, 1, 3600000), 0);
 		pthread_join(thread, NULL);
 	}
-	reader_kick(checker.reader); /* before the wait; two are as good as one */
+	reader_kick(checker.reader); /* before the wait; two kicks count as one */
 	reader_kick(checker.reader);
 	assert_int_equal(reader_reap(checker.reader, &done, 1, 3600000), 0);
 	assert_int_equal(reader_reap(checker.reader, &done, 1, 30), 0);
@@ -244,7 +244,7 @@ static void *kick_often(void *argument)
 	return NULL;
 }
 
-/* One after the other, with reads between: a lost kick hangs. */
+/* Kicks, one after the other, with reads in between: if a kick is lost, the test hangs. */
 static void no_kick_is_lost(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 3000);
@@ -309,8 +309,8 @@ static void *queue_and_leave(void *argument)
 	return NULL;
 }
 
-/* As the daemon does: opened by one thread, used by a second, closed by the first when that has
- * ended. */
+/* As in the daemon: one thread opens it, a second uses it, and the first closes it after the second
+ * has ended. */
 static void close_after_the_reading_thread(void **state)
 {
 	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
@@ -337,10 +337,10 @@ static const struct test_case cases[] = {
 	CASE(first_and_last_token),
 	CASE(hundred_thousand_reads),
 	CASE(more_files_than_the_table),
-	CASE(a_busy_file_lets_others_in),
-	CASE(reads_of_what_is_not_cached),
+	CASE(a_busy_file_does_not_keep_other_files_out),
+	CASE(reads_of_uncached_bytes),
 	CASE(file_system_without_direct),
-	CASE(memory_is_told),
+	CASE(memory_is_reported),
 	CASE(timeout_returns),
 	CASE(kick_wakes),
 	CASE(no_kick_is_lost),

@@ -1,16 +1,16 @@
 /*
- * A reader and shards that are not plain: what is decoded, what memory their indexes take, and
- * which annotations need no file.
+ * A reader with shards that are not plain: decoding, the memory of their indexes, and annotations
+ * that need no file.
  */
 #include "daemon/catalog/dataset_shard.h"
 #include "tests/unit/shelf.h"
 
 #include <stdatomic.h>
 
-/* ---- tokens that do not lie in a row ---- */
+/* ---- tokens that are not contiguous ---- */
 
 /*
- * A format of two pieces: the second half of the tokens lies before the first.
+ * A format of two pieces: the second half of the tokens is stored before the first.
  */
 struct shard_index {
 	uint64_t tokens, half;
@@ -18,7 +18,7 @@ struct shard_index {
 
 static atomic_uint opened, held, held_most;
 
-enum { LARGE_TOKENS = 4000 }; /* the index of a shard of so many is a large one */
+enum { LARGE_TOKENS = 4000 }; /* shards of so many tokens have a large index */
 
 static bool swapped_describe(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, struct fault *fault)
@@ -89,7 +89,7 @@ static struct shelf *shelf_of_swapped(unsigned shards, uint64_t tokens)
 	return shelf;
 }
 
-static void shards_that_are_not_plain(void **state)
+static void shards_that_are_not_plain_are_decoded(void **state)
 {
 	struct shelf *shelf = shelf_of_swapped(8, LARGEST_BYTES / 2 - 200);
 	struct checker checker;
@@ -106,7 +106,7 @@ static void shards_that_are_not_plain(void **state)
 	shelf_free(shelf);
 }
 
-/* How many indexes are made for reads of shards 0, 1, …, 7 three times over. */
+/* Counts the indexes that are read for reads of shards 0, 1, …, 7, three times over. */
 static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
 {
 	struct shelf *shelf = shelf_of_swapped(8, 5000);
@@ -123,7 +123,7 @@ static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
 	atomic_store(&held_most, 0);
 	for (unsigned i = 0; i < 24; i++)
 		assert_reads(&checker, shelf, i % 8);
-	/* One after another: never more than fit, not even while the next is opened. */
+	/* One after another: there are never more than fit, even while the next is opened. */
 	if (indexes_bytes > 0)
 		assert_in_range(
 			atomic_load(&held_most), 1, indexes_bytes / (1000 + sizeof(struct shard)));
@@ -133,16 +133,15 @@ static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
 	return atomic_load(&opened);
 }
 
-static void indexes_keep_to_their_share(void **state)
+static void indexes_stay_within_their_memory(void **state)
 {
 	assert_int_equal(indexes_made(*state, 100000), 8);
 	assert_true(indexes_made(*state, 5000) >= 24);
 	assert_true(indexes_made(*state, 0) >= 24);
 }
 
-/* Where all of them fit, a large one among them or many that are opened at once cost none its
- * place. */
-static void indexes_that_fit_stay(void **state)
+/* If all indexes fit, neither a large one nor many that are opened at once evict any. */
+static void indexes_that_fit_are_kept(void **state)
 {
 	struct shelf *shelf = shelf_of_swapped(8, LARGE_TOKENS);
 	const struct mode *mode = *state;
@@ -181,9 +180,8 @@ static void count_calls(void *backend, struct io_work *work)
 	pool_use.real->submit(backend, work);
 }
 
-/* Flat files from their first byte on; somebody wants documents, and a manifest cannot say who has
- * an index.
- */
+/* Flat files without a header, and documents are requested. With a manifest, the dataset does not
+ * know whether a shard has an index. */
 static void flat_shelf(struct shelf *shelf, enum shard_type type)
 {
 	struct dataset *d = &shelf->dataset;
@@ -219,8 +217,8 @@ static void read_documents(struct checker *checker, const struct shelf *shelf, u
 	assert_int_equal(count, found);
 }
 
-/* What the tokens say is said at once, even if other shards of the dataset had an index to be
- * looked into. */
+/* Annotations by the tokens alone do not wait, even if other shards of the dataset may have an
+ * index. */
 static bool knows_nowait(const char *path)
 {
 	char byte;
@@ -250,8 +248,8 @@ static void annotations_of_tokens(const struct mode *mode, enum shard_type type)
 	checker_use(&checker, reader_open_with(&ops, &options, &fault));
 	for (uint64_t token = 0; token < 20; token++)
 		read_documents(&checker, shelf, DATA_AT / 2 - token);
-	if (knows_nowait(shelf_path(shelf, 0))) /* the file was opened, then the shard; with
-						   O_DIRECT it was sampled once */
+	if (knows_nowait(shelf_path(shelf, 0))) /* calls: opening the file, opening the shard, and
+						   with O_DIRECT one sample */
 		assert_in_range(pool_use.calls, 2, 2 + mode->direct);
 	checker_close(&checker);
 	shelf_free(shelf);
@@ -260,13 +258,13 @@ static void annotations_of_tokens(const struct mode *mode, enum shard_type type)
 static void annotations_of_tokens_need_no_pool(void **state)
 {
 	annotations_of_tokens(*state, SHARD_U16);
-	annotations_of_tokens(*state, SHARD_U8); /* converted, where they lie in memory */
+	annotations_of_tokens(*state, SHARD_U8); /* converted in memory */
 }
 
 static const struct test_case cases[] = {
-	CASE(shards_that_are_not_plain),
-	CASE(indexes_keep_to_their_share),
-	CASE(indexes_that_fit_stay),
+	CASE(shards_that_are_not_plain_are_decoded),
+	CASE(indexes_stay_within_their_memory),
+	CASE(indexes_that_fit_are_kept),
 	CASE(annotations_of_tokens_need_no_pool),
 };
 

@@ -1,17 +1,15 @@
 /*
- * What no file system does on command comes from a backend laid over the real one: the n-th
- * operation fails, for every n.
+ * Faults that no file system produces on demand come from a wrapper around the real backend: the
+ * n-th operation fails, for every n.
  */
 #include "tests/unit/shelf.h"
 
-/* ---- faults laid over a real backend ---- */
+/* ---- a backend with faults ---- */
 
 static struct injection {
 	const struct io_ops *real;
 	bool direct;
-	/* What to do to the @nth work of its kind that comes back, and to those after it while
-	 * @times lasts.
-	 */
+	/* The fault of work number @nth of its kind, and of the next ones, @times in all. */
 	enum { INJECT_READ, INJECT_OPEN, INJECT_SHORT } kind;
 	int error;
 	unsigned nth, times;
@@ -23,7 +21,7 @@ static void *injected_open(unsigned works, struct fault *fault)
 	return injection.real->open(works, fault);
 }
 
-/* Of all calls, only the opening of a file returns a descriptor. */
+/* The only call that returns a descriptor is the opening of a file. */
 static bool is_opening(const struct io_work *work)
 {
 	return work->call && work->result > 0;
@@ -93,8 +91,8 @@ static void inject(int kind, int error, unsigned nth, unsigned times)
 	injection.injected = 0;
 }
 
-/* A fault at the n-th operation, for every n: all bytes are right in the end. */
-static void passing_faults(void **state)
+/* A fault of the n-th operation, for every n: all bytes are right in the end. */
+static void passing_faults_are_retried(void **state)
 {
 	static const struct {
 		int kind, error;
@@ -123,8 +121,8 @@ static void passing_faults(void **state)
 	shelf_free(shelf);
 }
 
-/* The error comes out, with the request it belongs to; the next read begins anew. */
-static void lasting_faults(void **state)
+/* The error is reported for its read, and the next read begins anew. */
+static void lasting_faults_are_reported(void **state)
 {
 	static const struct {
 		int kind, error;
@@ -154,7 +152,7 @@ static void lasting_faults(void **state)
 	shelf_free(shelf);
 }
 
-/* A file system that takes O_DIRECT at open and refuses it at the read. */
+/* A file system that accepts O_DIRECT in open(), and refuses it in the read. */
 static void direct_refused_at_the_read(void **state)
 {
 	const struct mode *mode = *state;
@@ -178,8 +176,8 @@ static void direct_refused_at_the_read(void **state)
 }
 
 static const struct test_case cases[] = {
-	CASE(passing_faults),
-	CASE(lasting_faults),
+	CASE(passing_faults_are_retried),
+	CASE(lasting_faults_are_reported),
 	CASE(direct_refused_at_the_read),
 };
 

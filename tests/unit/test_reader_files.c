@@ -1,4 +1,4 @@
-/* A reader and shards that are not, or no longer, the files that were listed. */
+/* A reader with shards that are not, or no longer, the files that were listed. */
 #include "tests/unit/shelf.h"
 
 static void truncated_when_open(void **state)
@@ -10,11 +10,11 @@ static void truncated_when_open(void **state)
 	checker_open(&checker, *state, 4);
 	assert_reads(&checker, shelf, 0);
 	assert_return_code(truncate(shelf_path(shelf, 0), DATA_AT + 9001), errno);
-	done = read_once(&checker, shelf, 0, 4000, 501); /* one byte more than there is */
+	done = read_once(&checker, shelf, 0, 4000, 501); /* one byte more than the file has */
 	assert_fault(&done, FAULT_CHANGED, 0);
 	done = read_once(&checker, shelf, 0, 40000, 500);
 	assert_fault(&done, FAULT_CHANGED, 0);
-	/* Nobody knows whether what is left is as it was. */
+	/* The rest of the file cannot be trusted either. */
 	assert_changed(&checker, shelf, 0, "it was truncated: size was 101030 ");
 	checker_close(&checker);
 	shelf_free(shelf);
@@ -32,9 +32,8 @@ static void truncated_before_open(void **state)
 	shelf_free(shelf);
 }
 
-/* Another file of the same size, put there by rename: the open one goes on being read, a fresh open
- * refuses.
- */
+/* Another file of the same size, moved there by rename: the open file is still read, a new open
+ * fails. */
 static void replaced_by_rename(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 3000);
@@ -69,7 +68,7 @@ static void rewritten_in_place(void **state)
 	shelf_free(shelf);
 }
 
-/* The shard at @path was moved to @aside; @other has been put in its place. */
+/* The shard at @path was moved to @aside, and another file put in its place. */
 static void check_other(
 	struct checker *checker, const struct shelf *shelf, const char *aside, int error)
 {
@@ -83,8 +82,8 @@ static void check_other(
 	if (remove(path) < 0)
 		assert_int_equal(errno, ENOENT);
 	assert_return_code(rename(aside, path), errno);
-	assert_reads(checker, shelf, 0); /* the failure was not kept */
-	assert_reads(checker, shelf, 1); /* gives it up */
+	assert_reads(checker, shelf, 0); /* the failure was not cached */
+	assert_reads(checker, shelf, 1); /* evicts it */
 	assert_return_code(rename(path, aside), errno);
 }
 
@@ -110,8 +109,8 @@ static void missing_or_not_a_file(void **state)
 	shelf_free(shelf);
 }
 
-/* All who wait for one opening learn its end; the other shard's reads are not touched by it. */
-static void many_wait_for_one_that_fails(void **state)
+/* All reads that wait for an opening get its fault; reads of another shard are not affected. */
+static void all_reads_that_wait_for_an_opening_get_its_fault(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 3000);
 	struct checker checker;
@@ -149,7 +148,7 @@ static const struct test_case cases[] = {
 	CASE(replaced_by_rename),
 	CASE(rewritten_in_place),
 	CASE(missing_or_not_a_file),
-	CASE(many_wait_for_one_that_fails),
+	CASE(all_reads_that_wait_for_an_opening_get_its_fault),
 };
 
 int main(void)

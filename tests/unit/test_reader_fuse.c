@@ -1,7 +1,7 @@
 /*
- * A file system that hangs, fails and forgets: a FUSE server of one file, spoken to without a
- * library, since a dozen of its messages are enough. It stands for NFS. Skipped where a process may
- * not mount.
+ * A file system that hangs, fails and forgets: a FUSE server with one file, written without a
+ * library, because it needs only a dozen messages. It plays an NFS server. Skipped if the process
+ * may not mount.
  */
 #include "tests/unit/shelf.h"
 
@@ -16,27 +16,28 @@ enum {
 	FILE_NODE = 2,
 	FILE_TOKENS = 50000,
 	HELD_MOST = 16,
-	HOLD_MS = 20000, /* a failed test must not leave processes behind that cannot be killed */
+	HOLD_MS = 20000, /* then the server answers anyway, so that a failed test leaves no
+			    unkillable processes */
 };
 
-/* What the test says to the server, and sees of it. */
+/* Orders of the test to the server, and counts of the server. */
 struct orders {
-	_Atomic unsigned holds; /* an opcode that is not answered for now; 0: none */
+	_Atomic unsigned holds; /* this opcode gets no answer for now; 0: none */
 	_Atomic unsigned held;
-	_Atomic int read_error;	    /* of every READ */
+	_Atomic int read_error;	    /* for every READ */
 	_Atomic uint64_t forgotten; /* handles up to this give ESTALE */
-	_Atomic uint32_t read_most; /* bytes of one answer */
-	_Atomic uint64_t newer_ns;  /* what mtime is later than listed */
+	_Atomic uint32_t read_most; /* of one answer */
+	_Atomic uint64_t newer_ns;  /* added to the listed mtime */
 	_Atomic uint64_t ctime_s;
-	_Atomic unsigned flips; /* bits in every byte that is read */
+	_Atomic unsigned flips; /* inverts these bits of every byte that is read */
 	_Atomic uint64_t looks; /* GETATTR of the file */
 	_Atomic uint64_t opens; /* so far; a handle is the number of its open */
 	_Atomic uint64_t reads;
 };
 
 static struct mounted {
-	struct shelf *shelf;   /* its one shard is the file served */
-	struct orders *orders; /* shared */
+	struct shelf *shelf;   /* its only shard is the served file */
+	struct orders *orders; /* shared memory */
 	pid_t process;
 } mounted;
 
@@ -59,7 +60,7 @@ static void answer(const struct server *s, const struct fuse_in_header *in, int 
 		.len = (uint32_t)(sizeof(out) + n), .error = -error, .unique = in->unique};
 	struct iovec parts[] = {{&out, sizeof(out)}, {(void *)(uintptr_t)body, n}};
 
-	/* ENOENT: the asker was interrupted and does not wait any more. */
+	/* ENOENT: the client was interrupted and no longer waits. */
 	if (writev(s->fd, parts, 2) < 0 && errno != ENOENT) {
 		fprintf(stderr, "fuse: answering opcode %u: %s\n", in->opcode, strerror(errno));
 		_exit(1);
@@ -164,7 +165,7 @@ static void take(struct server *s, const char *request)
 	s->orders->held++;
 }
 
-/* Until it is killed, or the mount is gone. */
+/* Runs until it is killed, or the mount ends. */
 static void server_run(struct server *s)
 {
 	static char request[FUSE_MIN_READ_BUFFER + 8192];
@@ -210,7 +211,7 @@ static void mount_over(struct shelf *shelf, int fd)
 	}
 }
 
-/* From here on the shelf's shard is the server's file. */
+/* A shelf whose shard is the server's file. */
 static struct shelf *mounted_new(void)
 {
 	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
@@ -271,7 +272,7 @@ static void hold_no_more(void)
 
 /* ---- tests ---- */
 
-static void reads_through_it(void **state)
+static void reads_are_right(void **state)
 {
 	struct shelf *shelf = mounted_new();
 	struct checker checker;
@@ -281,12 +282,12 @@ static void reads_through_it(void **state)
 	mounted.orders->read_most = 1024;
 	mounted.orders->reads = 0;
 	read_random(&checker, shelf, 100, WINDOW_BYTES / 2);
-	assert_true(mounted.orders->reads > 400); /* so they were short */
+	assert_true(mounted.orders->reads > 400); /* the reads were short */
 	assert_int_equal(mounted.orders->opens, 1);
 	checker_close(&checker);
 }
 
-static void read_beside(struct checker *checker, const struct shelf *shelf, unsigned reads)
+static void read_meanwhile(struct checker *checker, const struct shelf *shelf, unsigned reads)
 {
 	for (unsigned i = 0; i < reads; i++) {
 		checker_queue(checker, shelf, 0, i % 4000, 1000);
@@ -305,24 +306,24 @@ static void assert_wait_ends(struct checker *checker)
 	assert_in_range(now_ms() - begin, 49, 5000);
 }
 
-/* Whatever hangs: other reads are done, a wait ends in time, and in the end the late ones come,
- * too. */
+/* While a request hangs, other reads finish and a wait ends in time. Afterwards the late reads
+ * finish, too. */
 static void check_hang(struct checker *checker, const struct shelf *fuse, const struct shelf *local,
 	unsigned opcode)
 {
 	hold(opcode);
 	checker_queue(checker, fuse, 0, 7, 1000);
 	reader_commit(checker->reader);
-	assert_wait_ends(checker); /* it may have read, and look now */
+	assert_wait_ends(checker); /* it may be read already and wait for its look */
 	wait_held(1);
-	read_beside(checker, local, 2000);
+	read_meanwhile(checker, local, 2000);
 	assert_wait_ends(checker);
 	hold_no_more();
 	reap_right(checker, fuse);
 	assert_int_equal(checker->in_flight, 0);
 }
 
-static void a_hang_holds_up_nobody_else(void **state)
+static void a_hang_does_not_block_other_reads(void **state)
 {
 	struct shelf *fuse = mounted_new(), *local = shelf_new(1, 5000);
 	struct checker checker;
@@ -335,9 +336,9 @@ static void a_hang_holds_up_nobody_else(void **state)
 	shelf_free(local);
 }
 
-/* With two entries, a third shard closes the FUSE file, which hangs; the other local shard goes on.
- */
-static void a_hanging_close_holds_up_nobody_else(void **state)
+/* With two entries, opening a third shard closes the FUSE file, which hangs. Reads of the other
+ * local shard continue. */
+static void a_hanging_close_does_not_block_other_reads(void **state)
 {
 	struct shelf *fuse = mounted_new(), *local = shelf_new(2, 5000);
 	struct checker checker;
@@ -349,7 +350,7 @@ static void a_hanging_close_holds_up_nobody_else(void **state)
 	checker_queue(&checker, local, 1, 0, 1000);
 	reader_commit(checker.reader);
 	wait_held(1);
-	read_beside(&checker, local, 100);
+	read_meanwhile(&checker, local, 100);
 	assert_wait_ends(&checker);
 	hold_no_more();
 	reap_right(&checker, local);
@@ -357,7 +358,7 @@ static void a_hanging_close_holds_up_nobody_else(void **state)
 	shelf_free(local);
 }
 
-static void eio_comes_out_and_passes(void **state)
+static void eio_is_reported_and_passes(void **state)
 {
 	struct shelf *shelf = mounted_new();
 	struct checker checker;
@@ -371,8 +372,8 @@ static void eio_comes_out_and_passes(void **state)
 	checker_close(&checker);
 }
 
-/* A handle is stale for ever; the path may still lead to the file. */
-static void estale_opens_again(void **state)
+/* The handle stays stale, but the path still leads to the file. */
+static void a_stale_handle_is_opened_again(void **state)
 {
 	struct shelf *shelf = mounted_new();
 	struct orders *orders = mounted.orders;
@@ -393,9 +394,9 @@ static void estale_opens_again(void **state)
 	checker_close(&checker);
 }
 
-/* Every read is followed by a look, in the pool, which many of them share; what it finds is for
- * all. */
-static void looks_at_it(void **state)
+/* Every read is followed by a look, in the pool, which several reads share; its outcome counts for
+ * all of them. */
+static void every_read_is_followed_by_a_look(void **state)
 {
 	struct shelf *shelf = mounted_new();
 	struct orders *orders = mounted.orders;
@@ -414,7 +415,7 @@ static void looks_at_it(void **state)
 	assert_non_null(strstr(text, "its ctime changed"));
 	assert_false(reader_warning(checker.reader, text, sizeof(text)));
 	read_random(&checker, shelf, 200, WINDOW_BYTES / 2);
-	orders->flips = 1; /* without a trace it cannot be seen */
+	orders->flips = 1; /* without a change of the times it cannot be detected */
 	orders->ctime_s = 6;
 	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
 	orders->flips = 0;
@@ -452,8 +453,8 @@ static void a_look_that_hangs_is_shared(void **state)
 	checker_close(&checker);
 }
 
-/* The server dies: every read ends with an error, and the reader closes. */
-static void the_server_dies(void **state)
+/* After the server dies, every read ends with an error, and the reader can be closed. */
+static void a_dead_server_is_an_error(void **state)
 {
 	struct shelf *shelf = mounted_new();
 	struct checker checker;
@@ -472,15 +473,15 @@ static void the_server_dies(void **state)
 }
 
 static const struct test_case cases[] = {
-	{"reads_through_it", reads_through_it, mounted_free},
-	{"a_hang_holds_up_nobody_else", a_hang_holds_up_nobody_else, mounted_free},
-	{"a_hanging_close_holds_up_nobody_else", a_hanging_close_holds_up_nobody_else,
+	{"reads_are_right", reads_are_right, mounted_free},
+	{"a_hang_does_not_block_other_reads", a_hang_does_not_block_other_reads, mounted_free},
+	{"a_hanging_close_does_not_block_other_reads", a_hanging_close_does_not_block_other_reads,
 		mounted_free},
-	{"eio_comes_out_and_passes", eio_comes_out_and_passes, mounted_free},
-	{"estale_opens_again", estale_opens_again, mounted_free},
-	{"looks_at_it", looks_at_it, mounted_free},
+	{"eio_is_reported_and_passes", eio_is_reported_and_passes, mounted_free},
+	{"a_stale_handle_is_opened_again", a_stale_handle_is_opened_again, mounted_free},
+	{"every_read_is_followed_by_a_look", every_read_is_followed_by_a_look, mounted_free},
 	{"a_look_that_hangs_is_shared", a_look_that_hangs_is_shared, mounted_free},
-	{"the_server_dies", the_server_dies, mounted_free},
+	{"a_dead_server_is_an_error", a_dead_server_is_an_error, mounted_free},
 };
 
 int main(void)

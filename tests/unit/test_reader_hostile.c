@@ -1,12 +1,12 @@
 /*
- * Where the tokens land, somebody else writes, too: always after a read is done and before the
- * reader looks at it. A second reading decides, and nothing of it depends on what was written.
+ * A client may write to the slot that is being read: here always after a read and before the reader
+ * checks it. A second reading decides, and does not depend on the client's writes.
  */
 #include "tests/unit/shelf.h"
 
 enum { TOKENS = 20000, LIMIT = 30000 };
 
-/* ---- a backend that scribbles ---- */
+/* ---- a backend that overwrites ---- */
 
 static const struct io_ops *real;
 static bool scribbles;
@@ -32,7 +32,7 @@ static void scribbler_commit(void *backend)
 	real->commit(backend);
 }
 
-/* Every bit of what was read becomes 1: no token is below a limit, and each is negative. */
+/* Sets every bit that was read: no token is below a limit, and each is negative. */
 static unsigned scribbler_reap(
 	void *backend, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
 {
@@ -82,7 +82,7 @@ static struct reader *scribbler_disk(const struct mode *mode)
 
 /* ---- signed tokens, plain ---- */
 
-/* Of @bytes each, below LIMIT; but for token @bad, if there is one. */
+/* Tokens of @bytes each, below LIMIT, except for token @bad, if any. */
 static struct shelf *shelf_of(uint32_t bytes, uint64_t bad, uint32_t value)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS * bytes / 2);
@@ -116,7 +116,7 @@ static struct reader_done read_one(
 	return done;
 }
 
-static void what_is_written_meanwhile_stops_nothing(void **state)
+static void a_client_that_overwrites_tokens_stops_nothing(void **state)
 {
 	for (uint32_t bytes = 2; bytes <= 4; bytes += 2) {
 		struct shelf *shelf = shelf_of(bytes, TOKENS, 0);
@@ -146,7 +146,7 @@ static void refuses(
 
 	assert_non_null(reader);
 	for (unsigned i = 0; i < 2; i++) {
-		scribbles = i == 0; /* what is in the file counts, whoever writes */
+		scribbles = i == 0; /* the file decides, with and without the client's writes */
 		struct reader_done done = read_one(reader, shelf, 100, TOKENS - 100, to);
 
 		assert_fault(&done, FAULT_TOKEN, 0);
@@ -160,7 +160,7 @@ static void refuses(
 	shelf_free(shelf);
 }
 
-static void tokens_that_may_not_be_served(void **state)
+static void tokens_that_may_not_be_served_are_faults(void **state)
 {
 	refuses(*state, 4, TOKENS - 1, (uint32_t)-7, "token 19999 is -7; must be 0 or more");
 	refuses(*state, 4, 8200, LIMIT,
@@ -172,8 +172,8 @@ static void tokens_that_may_not_be_served(void **state)
 }
 
 static const struct test_case cases[] = {
-	CASE(what_is_written_meanwhile_stops_nothing),
-	CASE(tokens_that_may_not_be_served),
+	CASE(a_client_that_overwrites_tokens_stops_nothing),
+	CASE(tokens_that_may_not_be_served_are_faults),
 };
 
 int main(void)

@@ -1,6 +1,6 @@
 /*
- * Open shards that are written to: not one byte of what they are then may come back as read. On a
- * file system that answers at once; test_reader_fuse.c has one that does not.
+ * Open shards that are written to: none of the new bytes may be returned. On a file system that
+ * answers at once; test_reader_fuse.c has one that does not.
  */
 #include "tests/unit/shelf.h"
 
@@ -8,7 +8,7 @@
 
 enum { TOKENS = 50000 };
 
-/* Writes @n bytes other than those there at @at, in place, and sets mtime back. */
+/* Inverts @n bytes at @at, in place, and sets the mtime back. */
 static void overwrite(const struct shelf *shelf, off_t at, size_t n)
 {
 	char *bytes = malloc(n);
@@ -28,7 +28,7 @@ static void overwrite(const struct shelf *shelf, off_t at, size_t n)
 	free(bytes);
 }
 
-static void overwritten(void **state)
+static void overwritten_in_place(void **state)
 {
 	struct shelf *shelf = shelf_new(2, TOKENS);
 	struct checker checker;
@@ -39,13 +39,13 @@ static void overwritten(void **state)
 	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
 	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
 	assert_reads(&checker, shelf, 1);
-	overwrite(shelf, DATA_AT, 2 * TOKENS); /* back again */
+	overwrite(shelf, DATA_AT, 2 * TOKENS); /* the old bytes again */
 	assert_reads(&checker, shelf, 0);
 	checker_close(&checker);
 	shelf_free(shelf);
 }
 
-/* A part is seen once samples are all over the file. */
+/* A partial change is detected once samples cover the file. */
 static void overwritten_in_part(void **state)
 {
 	for (unsigned part = 0; part < 8; part++) {
@@ -62,7 +62,7 @@ static void overwritten_in_part(void **state)
 	}
 }
 
-/* While reads are in flight: each is either as it was, or a fault. */
+/* While reads are in flight: each has the old bytes, or a fault. */
 static void overwritten_while_reading(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
@@ -92,7 +92,7 @@ static void overwritten_while_reading(void **state)
 	shelf_free(shelf);
 }
 
-static void cut_and_written_again(void **state)
+static void truncated_and_written_again(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
 	struct checker checker;
@@ -124,7 +124,7 @@ static void assert_warned(struct checker *checker)
 	assert_false(reader_warning(checker->reader, text, sizeof(text)));
 }
 
-/* What changes the ctime and no byte is a warning, once each. */
+/* A change of the ctime alone is a warning, once each. */
 static void touched(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
@@ -140,8 +140,8 @@ static void touched(void **state)
 	assert_return_code(link(shelf_path(shelf, 0), other), errno);
 	read_random(&checker, shelf, 200, 1000);
 	assert_warned(&checker);
-	assert_return_code(
-		rename(other, shelf_path(shelf, 0)), errno); /* the same file: nothing happens */
+	assert_return_code(rename(other, shelf_path(shelf, 0)),
+		errno); /* it is the same file, so nothing happens */
 	assert_return_code(unlink(other), errno);
 	assert_reads(&checker, shelf, 0);
 	assert_warned(&checker);
@@ -151,7 +151,7 @@ static void touched(void **state)
 	shelf_free(shelf);
 }
 
-/* Before a first sample counts, nothing can tell: the file is opened anew, and read again. */
+/* Before a first sample counts, no check is possible: the file is opened and read again. */
 static void touched_before_the_first_look(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
@@ -174,7 +174,7 @@ static void touched_before_the_first_look(void **state)
 	shelf_free(shelf);
 }
 
-/* What is read once and kept was read before anybody wrote to it. */
+/* Bytes that are read once and kept were read before the file changed. */
 static void read_and_kept(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
@@ -194,10 +194,10 @@ static void read_and_kept(void **state)
 }
 
 static const struct test_case cases[] = {
-	CASE(overwritten),
+	CASE(overwritten_in_place),
 	CASE(overwritten_in_part),
 	CASE(overwritten_while_reading),
-	CASE(cut_and_written_again),
+	CASE(truncated_and_written_again),
 	CASE(touched),
 	CASE(touched_before_the_first_look),
 	CASE(read_and_kept),

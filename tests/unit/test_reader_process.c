@@ -13,11 +13,11 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-/* Runs @body in a child, whose exit status tells; asserts of cmocka do not work there. */
+/* Runs @body in a child, whose exit status is the result. cmocka's asserts do not work there. */
 #define CHECK(condition)                                                                           \
 	do {                                                                                       \
 		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);    \
+			fprintf(stderr, "%s:%d: false: %s\n", __FILE__, __LINE__, #condition);     \
 			_exit(1);                                                                  \
 		}                                                                                  \
 	} while (0)
@@ -38,8 +38,8 @@ static void in_child(void (*body)(const struct mode *mode, struct shelf *shelf),
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* Reads each shard as a whole; the errno of the first that failed, -1 if something else is wrong.
- */
+/* Reads each shard completely. Returns the errno of the first that failed, or -1 if something else
+ * is wrong. */
 static int read_all(struct reader *reader, const struct shelf *shelf)
 {
 	static char to[LARGEST_BYTES];
@@ -120,7 +120,7 @@ static void forbidden_enomem(const struct mode *mode, struct shelf *shelf)
 		"threads");
 }
 
-static void falls_back_where_uring_is_forbidden(void **state)
+static void falls_back_to_pread_if_io_uring_is_forbidden(void **state)
 {
 	struct shelf *shelf = shelf_new(6, 20000);
 
@@ -140,7 +140,7 @@ static void limit_descriptors(unsigned more)
 	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 }
 
-/* The table would hold 16 files, the process may have three more. */
+/* The table has room for 16 files, but the process may open only three more. */
 static void few_descriptors(const struct mode *mode, struct shelf *shelf)
 {
 	char note[LIMIT_TEXT_BYTES];
@@ -173,7 +173,7 @@ static void no_descriptors(const struct mode *mode, struct shelf *shelf)
 	reader_close(reader);
 }
 
-/* Megatron's .idx beside each shard: its descriptor is one more while the shard is opened. */
+/* A Megatron .idx for each shard: while the shard is opened, it needs one more descriptor. */
 static void index_shelf(struct shelf *shelf, bool there)
 {
 	struct __attribute__((packed)) {
@@ -208,7 +208,7 @@ static void index_shelf(struct shelf *shelf, bool there)
 	shelf->dataset.format = &shard_megatron;
 }
 
-static void short_of_descriptors_for_indexes(void **state)
+static void few_descriptors_are_enough_for_indexes(void **state)
 {
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(12, 3000);
@@ -221,7 +221,7 @@ static void short_of_descriptors_for_indexes(void **state)
 	shelf_free(shelf);
 }
 
-static void short_of_descriptors(void **state)
+static void few_descriptors_are_enough(void **state)
 {
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(12, 3000);
@@ -267,10 +267,10 @@ static void lose_a_slow_share(struct reader *r)
 
 static void move_wrongly(struct reader *r)
 {
-	read_move(&r->read[0], READ_ENDED); /* from FREE: nothing was read */
+	read_move(&r->read[0], READ_ENDED); /* from FREE, without a read */
 }
 
-/* Whatever a bug may break: the check that every tick makes ends the process. */
+/* The check at every tick ends the process, whichever invariant a bug breaks. */
 static void broken_invariants_abort(void **state)
 {
 	void (*const breaks[])(struct reader *) = {NULL, lose_a_read, lose_a_state, lose_a_user,
@@ -289,7 +289,7 @@ static void broken_invariants_abort(void **state)
 			struct checker checker;
 
 			signal(SIGABRT, SIG_DFL);
-			if (!freopen("/dev/null", "w", stderr)) /* the assertion's own words */
+			if (!freopen("/dev/null", "w", stderr)) /* the text of the assertion */
 				_exit(1);
 			checker_open(&checker, mode, 4);
 			assert_reads(&checker, shelf, 0);
@@ -308,9 +308,9 @@ static void broken_invariants_abort(void **state)
 }
 
 static const struct test_case cases[] = {
-	CASE(falls_back_where_uring_is_forbidden),
-	CASE(short_of_descriptors),
-	CASE(short_of_descriptors_for_indexes),
+	CASE(falls_back_to_pread_if_io_uring_is_forbidden),
+	CASE(few_descriptors_are_enough),
+	CASE(few_descriptors_are_enough_for_indexes),
 	CASE(broken_invariants_abort),
 };
 

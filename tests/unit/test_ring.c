@@ -1,9 +1,9 @@
 /*
- * The ring: its layout, and its protocol between two threads over one mapping (a sanitizer sees
- * nothing across two).
+ * The ring: its layout, and its protocol between two threads with one mapping, because a sanitizer
+ * sees nothing across two.
  *
- * The payload is written and read with plain accesses: if the protocol did not order them,
- * ThreadSanitizer would say so.
+ * The payload uses plain accesses: if the protocol did not order them, ThreadSanitizer would report
+ * it.
  */
 #include "proto/ring.h"
 
@@ -35,7 +35,7 @@ static bool fits(
 	struct fault fault;
 	bool ok = ring_geometry(g, slots, rows, window, bytes, 0, &fault);
 
-	/* Documents cost room in the meta segment, no other bound. */
+	/* Documents need room in the meta memory, and have no other bound. */
 	assert_int_equal(ring_geometry(&more, slots, rows, window, bytes, true, &fault), ok);
 	if (ok) {
 		assert_int_equal(more.data_bytes, g->data_bytes);
@@ -47,8 +47,7 @@ static bool fits(
 	return ok;
 }
 
-/* Slots lie one behind the other, aligned, none across a chunk, the control page behind them all.
- */
+/* Slots follow each other, aligned, none across a chunk; the control page comes after them. */
 static void check_layout(const struct ring_geometry *g)
 {
 	uint64_t end = 0;
@@ -96,18 +95,18 @@ static void slots_around_a_gibibyte(void **state)
 	struct ring_geometry g;
 
 	(void)state;
-	assert_true(fits(&g, 3, 1, GIB / 4, 4)); /* exactly 1 GiB: a chunk each */
+	assert_true(fits(&g, 3, 1, GIB / 4, 4)); /* exactly 1 GiB: one per chunk */
 	assert_int_equal(g.slot_bytes, GIB);
 	assert_int_equal(ring_slot_offset(&g, 2), 2 * GIB);
 	check_layout(&g);
-	assert_true(fits(&g, 7, 1, GIB / 6, 4)); /* two thirds: one a chunk, none across */
+	assert_true(fits(&g, 7, 1, GIB / 6, 4)); /* two thirds of a chunk: one per chunk */
 	assert_int_equal(ring_slot_offset(&g, 1), GIB);
 	check_layout(&g);
 	assert_true(fits(&g, 4096, 1, GIB / 4, 4));
 	check_layout(&g);
 }
 
-static void geometries_refused(void **state)
+static void impossible_geometries_are_refused(void **state)
 {
 	static const struct {
 		uint64_t slots, rows, window, bytes;
@@ -199,9 +198,7 @@ static void both_sides_see_the_same(void **state)
 	maps_free(&m);
 }
 
-/* Room for each row's annotations, between the rows and the end of the meta segment, none of it
- * shared.
- */
+/* Each row has its own room for annotations, between the rows and the end of the meta memory. */
 static void annotations_have_a_place(unsigned annotations)
 {
 	enum { SLOTS = 3, ROWS_EACH = 5, TOKENS = 33, ROWS = SLOTS * ROWS_EACH };
@@ -231,7 +228,7 @@ static void annotations_have_a_place(unsigned annotations)
 	maps_free(&m);
 }
 
-static void what_is_asked_for_has_a_place(void **state)
+static void requested_annotations_have_their_own_room(void **state)
 {
 	(void)state;
 	for (unsigned annotations = 0; annotations < 4; annotations++)
@@ -254,14 +251,14 @@ static void mangled_headers(unsigned annotations)
 	struct maps m;
 
 	maps_make_with(&m, 3, 128, 33,
-		annotations); /* so many rows that another number of slots has other sizes */
+		annotations); /* enough rows that another number of slots changes the sizes */
 	uint8_t *header = m.meta;
 	size_t reserved = offsetof(struct ring_header, reserved);
 
 	for (size_t bit = 0; bit < 8 * (offsetof(struct ring_header, geometry) + sizeof(m.g));
 		bit++) {
 		if (bit / 8 >= reserved && bit / 8 < reserved + 4)
-			continue; /* for later versions */
+			continue; /* reserved for later versions */
 		header[bit / 8] ^= 1 << bit % 8;
 		assert_false(opens(&m, m.g.meta_bytes, m.g.data_bytes));
 		header[bit / 8] ^= 1 << bit % 8;
@@ -292,7 +289,7 @@ static void maps_of_another_size_are_refused(void **state)
 	maps_free(&m);
 }
 
-/* Whatever stands in the header, what is opened is a ring that lies inside of the maps. */
+/* A random header is refused, or gives a ring inside the mappings. */
 static void random_headers(void **state)
 {
 	struct rng rng = {22};
@@ -334,9 +331,9 @@ static void released_is_range_checked(void **state)
 	ring_release(&m.client, 3);
 	assert_true(ring_released(&m.daemon, 5, &released));
 	assert_int_equal(released, 3);
-	ring_release(&m.client, 2); /* backwards */
+	ring_release(&m.client, 2); /* less than before */
 	assert_false(ring_released(&m.daemon, 5, &released));
-	ring_release(&m.client, 6); /* more than there was */
+	ring_release(&m.client, 6); /* more than published */
 	assert_false(ring_released(&m.daemon, 5, &released));
 	ring_release(&m.client, UINT64_MAX);
 	assert_false(ring_released(&m.daemon, 5, &released));
@@ -346,16 +343,16 @@ static void released_is_range_checked(void **state)
 	maps_free(&m);
 }
 
-static void waits_ask_for_one_byte(void **state)
+static void waits_cause_one_byte(void **state)
 {
 	struct maps m;
 
 	(void)state;
 	maps_make(&m, 4, 1, 1);
-	assert_int_equal(ring_publish(&m.daemon, 1), 0); /* nobody waits */
-	assert_true(ring_wait_begin(&m.client, 0));	 /* there already */
+	assert_int_equal(ring_publish(&m.daemon, 1), 0); /* no side waits */
+	assert_true(ring_wait_begin(&m.client, 0));	 /* published already */
 	assert_false(ring_wait_begin(&m.client, 2));
-	assert_int_equal(ring_publish(&m.daemon, 2), 0); /* not this one */
+	assert_int_equal(ring_publish(&m.daemon, 2), 0); /* not the one it waits for */
 	assert_int_equal(ring_publish(&m.daemon, 3), 3);
 	ring_wait_end(&m.client);
 	assert_int_equal(ring_publish(&m.daemon, 4), 0);
@@ -381,7 +378,7 @@ struct side {
 struct race {
 	struct maps maps;
 	uint64_t slots;
-	unsigned pauses; /* one in so many turns dawdles; 0: none */
+	unsigned pauses; /* one in so many turns is delayed; 0: none */
 	struct side daemon, client;
 };
 
@@ -390,7 +387,7 @@ static void send_byte(const struct side *s)
 	assert_int_equal(eventfd_write(s->wakes_other, 1), 0);
 }
 
-/* Sleeps until the byte is here. False: it did not come within a second. */
+/* Waits for the byte. False: it did not come within a second. */
 static bool await_byte(struct side *s)
 {
 	struct pollfd p = {.fd = s->wakes_me, .events = POLLIN};
@@ -404,15 +401,15 @@ static bool await_byte(struct side *s)
 	return ready == 1 && eventfd_read(s->wakes_me, &value) == 0;
 }
 
-/* Leaves the processor at moments that differ from run to run. */
-static void dawdle(struct side *s, unsigned pauses)
+/* Delays a thread at random. */
+static void delay(struct side *s, unsigned pauses)
 {
 	if (pauses && rng_below(&s->rng, pauses) == 0)
 		for (volatile unsigned spin = (unsigned)rng_below(&s->rng, 2000); spin > 0; spin--)
 			;
 }
 
-/* Daemon: until there is room behind @planned slots. */
+/* Daemon: waits for room after @planned slots. */
 static void await_room(struct race *r, uint64_t planned, uint64_t *released)
 {
 	const struct ring *ring = &r->maps.daemon;
@@ -447,7 +444,7 @@ static void *produce(void *arg)
 		for (unsigned row = 0; row < ROWS; row++)
 			ring_rows(ring, s)[row] =
 				(struct ring_row){.position = s * ROWS + row, .window = ~s};
-		dawdle(&r->daemon, r->pauses);
+		delay(&r->daemon, r->pauses);
 		uint64_t waits = ring_publish(ring, s + 1);
 
 		if (waits && waits != woken) {
@@ -458,7 +455,7 @@ static void *produce(void *arg)
 	return NULL;
 }
 
-/* Client: until slot @s is there. */
+/* Client: waits for slot @s. */
 static void await_slot(struct race *r, uint64_t s)
 {
 	const struct ring *ring = &r->maps.client;
@@ -492,7 +489,7 @@ static void *consume(void *arg)
 	for (uint64_t s = 0; s < r->slots; s++) {
 		await_slot(r, s);
 		r->client.wrong += !slot_is_right(ring, s);
-		dawdle(&r->client, r->pauses);
+		delay(&r->client, r->pauses);
 		if (ring_release(ring, s + 1))
 			send_byte(&r->client);
 	}
@@ -519,7 +516,7 @@ static void race(uint64_t ring_slots, uint64_t slots, unsigned pauses)
 	assert_int_equal(r.client.lost, 0);
 	assert_int_equal(r.daemon.lost, 0);
 	assert_int_equal(ring_published(&r.maps.client), slots);
-	assert_true(r.client.slept + r.daemon.slept > 0); /* or nothing was tried */
+	assert_true(r.client.slept + r.daemon.slept > 0); /* otherwise no wait was tested */
 	close(to_daemon);
 	close(to_client);
 	maps_free(&r.maps);
@@ -533,7 +530,7 @@ static void a_million_slots(void **state)
 	race(3, 100000, 2);
 }
 
-/* Every slot is a wait in one direction or the other. */
+/* With one slot, each side waits for the other every time. */
 static void a_ring_of_one(void **state)
 {
 	(void)state;
@@ -546,14 +543,14 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(layouts),
 		cmocka_unit_test(slots_around_a_gibibyte),
-		cmocka_unit_test(geometries_refused),
+		cmocka_unit_test(impossible_geometries_are_refused),
 		cmocka_unit_test(both_sides_see_the_same),
-		cmocka_unit_test(what_is_asked_for_has_a_place),
+		cmocka_unit_test(requested_annotations_have_their_own_room),
 		cmocka_unit_test(mangled_headers_are_refused),
 		cmocka_unit_test(maps_of_another_size_are_refused),
 		cmocka_unit_test(random_headers),
 		cmocka_unit_test(released_is_range_checked),
-		cmocka_unit_test(waits_ask_for_one_byte),
+		cmocka_unit_test(waits_cause_one_byte),
 		cmocka_unit_test(a_million_slots),
 		cmocka_unit_test(a_ring_of_one),
 	};

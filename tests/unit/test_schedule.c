@@ -1,4 +1,4 @@
-/* Schedules: the segments that steps and ramps become, and what is rejected. Chains of random edits
+/* Schedules: the segments that steps and ramps become, and invalid steps. Chains of random edits
  * are proved by tests/prove (orders) and compared with a reference by
  * tests/system/test_cursor_edits.py. */
 #include "proto/cursor.h"
@@ -31,7 +31,7 @@ static void steps_become_segments(void **state)
 	check_units(c.segment[2], 4096, W(0, 0, 1));
 	check_units(c.segment[3], 1 << 20, W(1, 1, 1));
 	assert_true(cursor_belongs(&c, &now, &fault));
-	/* The same as what mixes at those places would have made. */
+	/* The result equals that of separate mixes at these positions. */
 	for (unsigned i = 0; i < 3; i++) {
 		assert_true(cursor_mix(&now, steps[i].from, steps[i].weights, &fault));
 		assert_true(cursor_seek(&now, steps[i].from, &fault));
@@ -45,7 +45,7 @@ static void steps_become_segments(void **state)
 	cursor_free(&now);
 }
 
-/* A ramp as the text has it, written down in the plainest way. */
+/* A ramp as specified, computed in the plainest way. */
 static void check_ramp(const uint64_t *before, const uint64_t *after, uint32_t n, uint32_t k,
 	uint32_t steps, const uint64_t *units)
 {
@@ -96,7 +96,7 @@ static void ramps(void **state)
 	}
 }
 
-/* A ramp in numbers, for those who would write another one. */
+/* A ramp in numbers, for other implementations. */
 static void a_ramp_in_numbers(void **state)
 {
 	struct cursor c = begin(0, 0, 0, &RAMP(0, 4096, 3, 0, 0, 1), 1);
@@ -131,7 +131,7 @@ static void ramps_follow_each_other(void **state)
 	cursor_free(&c);
 }
 
-static void what_changes_nothing_is_no_segment(void **state)
+static void a_step_that_changes_nothing_makes_no_segment(void **state)
 {
 	const struct cursor_step steps[] = {
 		AT(1024, .7, .25, .05), AT(2048, 1, 0, 0), RAMP(3072, 10240, 7, 1, 0, 0)};
@@ -159,7 +159,7 @@ static void refuse_steps(uint64_t epochs, uint64_t samples, const struct cursor_
 	assert_true(begin_as(&c, sources, 3, 0, samples, NULL, 0, &fault));
 	if (steps[0].to == 0) {
 		cursor_free(&c);
-		return; /* there it means the weights at the beginning */
+		return; /* cursor_begin() has the weights for that */
 	}
 	ok = cursor_schedule(&c, NULL, steps, n, NULL, &fault);
 	check_fault(ok, &fault, field, text);
@@ -167,7 +167,7 @@ static void refuse_steps(uint64_t epochs, uint64_t samples, const struct cursor_
 	cursor_free(&c);
 }
 
-static void schedules_refused(void **state)
+static void invalid_schedules_are_refused(void **state)
 {
 	(void)state;
 #define REFUSED(field, text, ...)                                                                  \
@@ -201,7 +201,7 @@ static void schedules_refused(void **state)
 	refuse_steps(0, 5000, &AT(5120, 1, 1, 0), 1, "schedule[0]: at", "5000");
 }
 
-static void a_schedule_in_the_middle(void **state)
+static void a_schedule_set_during_a_run(void **state)
 {
 	const struct cursor_step steps[] = {AT(2048, .5, .5, 0), RAMP(4096, 12288, 8, 0, 0, 1)};
 	const double *weights = W(.7, .25, .05);
@@ -209,7 +209,7 @@ static void a_schedule_in_the_middle(void **state)
 	struct fault fault;
 
 	(void)state;
-	/* Wherever a run stands, its own schedule again changes nothing. */
+	/* Setting a run's own schedule again changes nothing at any position. */
 	for (uint64_t position = 0; position < 14000; position += 500) {
 		assert_true(cursor_seek(&c, position, &fault));
 		assert_true(cursor_copy(&again, &c));
@@ -217,7 +217,7 @@ static void a_schedule_in_the_middle(void **state)
 		assert_true(equal_bytes(&again, &c));
 		cursor_free(&again);
 	}
-	/* Another one: what has passed is left out, but for the last, which acts at once. */
+	/* Another schedule: past steps are dropped, except the last, which acts at once. */
 	assert_true(cursor_seek(&other, 7000, &fault));
 	assert_true(cursor_schedule(&other, weights, steps, 2, NULL, &fault));
 	assert_int_equal(other.segments, 7);
@@ -226,7 +226,7 @@ static void a_schedule_in_the_middle(void **state)
 	assert_true(cursor_seek(&other, 1 << 20, &fault));
 	assert_true(cursor_schedule(&other, weights, steps, 2, NULL, &fault));
 	assert_int_equal(other.segments, 1);
-	/* None takes away what was pending. */
+	/* An empty schedule removes pending mixes. */
 	assert_true(cursor_mix(&other, 2 << 20, W(1, 1, 1), &fault));
 	assert_true(cursor_schedule(&other, NULL, NULL, 0, NULL, &fault));
 	assert_int_equal(other.segments, 1);
@@ -254,9 +254,9 @@ int main(void)
 		cmocka_unit_test(ramps),
 		cmocka_unit_test(a_ramp_in_numbers),
 		cmocka_unit_test(ramps_follow_each_other),
-		cmocka_unit_test(what_changes_nothing_is_no_segment),
-		cmocka_unit_test(schedules_refused),
-		cmocka_unit_test(a_schedule_in_the_middle),
+		cmocka_unit_test(a_step_that_changes_nothing_makes_no_segment),
+		cmocka_unit_test(invalid_schedules_are_refused),
+		cmocka_unit_test(a_schedule_set_during_a_run),
 		cmocka_unit_test(a_schedule_with_no_block_left),
 	};
 

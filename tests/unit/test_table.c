@@ -1,6 +1,6 @@
 /*
- * The window table against a count by hand: every window of small random tables, and the vectors of
- * the order's contract.
+ * The window table against counting: every window of small random tables, and the vectors of the
+ * order's specification.
  */
 #include "proto/table.h"
 #include "tests/unit/rng.h"
@@ -111,7 +111,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Which windows hold each token and each range of them, found by laying them all out. */
+/* Which windows contain each token and each range of tokens, by listing all of them. */
 static void check_table(const struct table *t, bool slide, uint64_t epoch)
 {
 	static unsigned char holds[SHARDS * TOKENS][SHARDS][TOKENS]; /* [window][shard][token] */
@@ -177,7 +177,7 @@ static void test_random(void **state)
 	}
 }
 
-/* A token behind the shard's end is held by nothing. */
+/* No window contains a token past the shard's end. */
 static void test_beyond(void **state)
 {
 	struct fixture f;

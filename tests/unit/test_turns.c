@@ -1,6 +1,6 @@
 /*
- * Who reads next, and how much: the tree of turns alone, then feeds of several users in one engine.
- * All of it is counted, nothing is timed.
+ * Shares of reads: the tree of turns alone, then feeds of several users in one engine. The tests
+ * count; they do not measure time.
  */
 #include "daemon/engine/engine.h"
 #include "daemon/engine/turns.h"
@@ -28,7 +28,7 @@ static void leaf_join(struct leaf *leaf, struct turn *run, uint64_t cost)
 	turn_ready(&leaf->turn, true);
 }
 
-/* Reads that are done at once, until @bytes are spent; those of the last one in it. */
+/* Begins and ends reads until @bytes are spent. The last read may exceed them. */
 static void spend(struct turn *root, uint64_t bytes)
 {
 	for (uint64_t spent = 0; spent < bytes;) {
@@ -78,7 +78,7 @@ static void a_user_of_many_sessions_gets_one_share(void **state)
 	free(many);
 }
 
-static void runs_of_a_user_share_what_it_has(void **state)
+static void runs_of_a_user_share_its_part(void **state)
 {
 	struct turn root = {0}, user[2] = {0}, run[3] = {0};
 	struct leaf leaf[4];
@@ -99,8 +99,8 @@ static void runs_of_a_user_share_what_it_has(void **state)
 	assert_equal_shares(leaf[3].spent, 8 * MIB, 8 * KIB);
 }
 
-/* Rows of 4 MiB are paid for over many turns; those of 4 KiB are not kept out meanwhile. */
-static void bytes_are_shared_and_not_rows(void **state)
+/* Rows of 4 MiB take many turns to pay; rows of 4 KiB do not wait for them. */
+static void bytes_are_shared_not_rows(void **state)
 {
 	struct turn root = {0}, user[2] = {0}, run[2] = {0};
 	struct leaf large, small;
@@ -118,7 +118,7 @@ static void bytes_are_shared_and_not_rows(void **state)
 	}
 }
 
-static void a_debt_is_paid_whoever_leaves_meanwhile(void **state)
+static void debts_are_paid_even_if_another_leaves(void **state)
 {
 	struct turn root = {0}, user = {0}, run = {0};
 	struct leaf in_and_out, steady;
@@ -156,7 +156,7 @@ static void large_rows_do_not_fill_the_queue(void **state)
 	turn_join(&user[0], &root);
 	turn_join(&run[0], &user[0]);
 	leaf_join(&a, &run[0], MIB);
-	assert_int_equal(reads_begun(&root, MIB), LIMIT_READS); /* alone: as many as it likes */
+	assert_int_equal(reads_begun(&root, MIB), LIMIT_READS); /* alone: no limit */
 	turn_join(&user[1], &root);
 	turn_join(&run[1], &user[1]);
 	leaf_join(&b, &run[1], MIB);
@@ -167,14 +167,14 @@ static void large_rows_do_not_fill_the_queue(void **state)
 	turn_land(&a.turn, MIB);
 	assert_int_equal(reads_begun(&root, MIB), 1);
 	turn_ready(&b.turn, true);
-	assert_int_equal(reads_begun(&root, MIB), 2); /* b's: a's do not count against it */
+	assert_int_equal(reads_begun(&root, MIB), 2); /* b's reads; a's do not count for it */
 	assert_int_equal(reads_begun(&root, MIB), 0);
 	turn_land(&a.turn, MIB);
 	turn_land(&a.turn, MIB);
 	turn_land(&b.turn, MIB);
 	turn_land(&b.turn, MIB);
 	turn_ready(&a.turn, false);
-	assert_int_equal(reads_begun(&root, 5 * MIB), 1); /* one, however large */
+	assert_int_equal(reads_begun(&root, 5 * MIB), 1); /* one read, however large */
 	turn_land(&b.turn, 5 * MIB);
 	turn_ready(&b.turn, false);
 	assert_null(turn_next(&root));
@@ -185,10 +185,8 @@ static void large_rows_do_not_fill_the_queue(void **state)
 	assert_int_equal(reads_begun(&root, MIB), LIMIT_READS);
 }
 
-/* Two feeds of one run of one user: what one has in flight for ever holds up neither the other nor
- * the user.
- */
-static void what_hangs_is_counted_apart(void **state)
+/* Two feeds of one run: reads of one that hang neither block the other nor count for their user. */
+static void hanging_reads_are_counted_apart(void **state)
 {
 	struct turn root = {0}, user[2] = {0}, run[2] = {0};
 	struct leaf hung, well, other;
@@ -203,7 +201,7 @@ static void what_hangs_is_counted_apart(void **state)
 	turn_ready(&other.turn, false);
 	assert_int_equal(reads_begun(&root, MIB), 2);
 	leaf_join(&well, &run[0], MIB);
-	assert_null(turn_next(&root)); /* the user has all that it may */
+	assert_null(turn_next(&root)); /* the user is at its limit */
 	turn_ready(&hung.turn, false);
 	turn_apart(&hung.turn, true);
 	assert_int_equal(reads_begun(&root, MIB), 2);
@@ -290,7 +288,7 @@ static void session_free(struct session *s)
 	free(s->data);
 }
 
-/* An engine, and the reads it began: done in order, none before its time. */
+/* An engine and its reads, which end in order. */
 struct rig {
 	struct engine *engine;
 	struct engine_actions out;
@@ -346,8 +344,8 @@ static void rig_free(struct rig *r, uint32_t feeds)
 	free(r);
 }
 
-/* The neighbour's first batch comes while the first thousandth of the huge one is read. */
-static void a_huge_batch_keeps_nobody_waiting(void **state)
+/* The other feed's first batch is ready after a thousandth of the huge one. */
+static void a_huge_batch_does_not_block_other_feeds(void **state)
 {
 	struct rig *r = rig_make();
 	struct session hog = session_make(0, 0, 0, 2, LIMIT_MICRO_BATCH, 0);
@@ -367,9 +365,8 @@ static void a_huge_batch_keeps_nobody_waiting(void **state)
 	session_free(&polite);
 }
 
-/* Those of one user, with many sessions of many runs, get together what the other one gets for its
- * one. */
-static void sessions_of_one_user_are_one_class(void **state)
+/* The many sessions of one user together get as much as the single session of another. */
+static void sessions_of_one_user_share_its_part(void **state)
 {
 	struct rig *r = rig_make();
 	struct session *s = calloc(LEAVES + 1, sizeof(*s));
@@ -395,8 +392,8 @@ static void sessions_of_one_user_are_one_class(void **state)
 	free(s);
 }
 
-/* Who has to be woken for each of its small batches is charged for that. */
-static void wakes_are_paid_for(void **state)
+/* A feed whose client must be woken for each small batch pays for that. */
+static void wake_ups_are_paid_for(void **state)
 {
 	const uint64_t row = TURN_ROW + WINDOW * 2;
 	struct rig *r = rig_make();
@@ -418,7 +415,7 @@ static void wakes_are_paid_for(void **state)
 		step(r, (struct engine_event){.type = ENGINE_KICK, .id = 0});
 	}
 	assert_true(wakes > 400);
-	/* Not to the byte: a debt is forgiven while nobody else could read. */
+	/* Not exact: a debt is forgiven while no other feed could read. */
 	assert_in_range(r->begun[0] * row + wakes * TURN_WAKE, r->begun[1] * row / 3 * 2,
 		r->begun[1] * row / 2 * 3);
 	rig_free(r, 2);
@@ -426,7 +423,7 @@ static void wakes_are_paid_for(void **state)
 	session_free(&steady);
 }
 
-/* Zeros cost time, too: a huge batch of them is not made in one step. */
+/* Zeros take time, too: a huge batch of padding is not made in one step. */
 static void padding_comes_in_pieces(void **state)
 {
 	struct rig *r = rig_make();
@@ -458,8 +455,8 @@ static void set_slow(struct rig *r, uint32_t stream, bool slow)
 	step(r, (struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = slow});
 }
 
-/* Three streams, one after the other: storage that hangs leaves reads to those that come. */
-static void a_stream_that_hangs_leaves_some_to_others(void **state)
+/* Three streams, one after the other: a stream whose storage hangs leaves reads to later ones. */
+static void a_hanging_stream_leaves_reads_to_other_streams(void **state)
 {
 	struct rig *r = rig_make();
 	struct session s[4];
@@ -469,25 +466,25 @@ static void a_stream_that_hangs_leaves_some_to_others(void **state)
 		s[id] = session_make(id, 0, id, 8, 32, 0);
 	attach(r, &s[0], 0);
 	assert_int_equal(r->begun[0], DEPTH - DEPTH / 4);
-	attach(r, &s[1], 1); /* before anybody knows */
+	attach(r, &s[1], 1); /* before it is known to be slow */
 	assert_int_equal(r->begun[1], DEPTH / 4);
 	set_slow(r, 0, true);
 	for (unsigned i = 0; i < 200; i++) {
 		read_of(r, 1);
-		assert_true(r->begun[1] > i); /* it is never without one */
+		assert_true(r->begun[1] > i); /* it always has a read */
 	}
 	attach(r, &s[2], 2);
 	set_slow(r, 1, true);
 	for (unsigned i = 0; i < 100; i++)
 		read_of(r, 2);
 	assert_true(r->begun[2] > 100);
-	/* Slow ones that answer at times have a quarter together. */
+	/* Slow streams that answer sometimes share a quarter. */
 	for (unsigned i = r->begun[0]; i > DEPTH / 4; i--)
 		read_of(r, 0);
 	assert_int_equal(r->begun[0], DEPTH - DEPTH / 4);
 	for (unsigned i = 0; i < 10; i++)
 		read_of(r, 1);
-	assert_true(r->begun[2] > 120); /* what came back is for it */
+	assert_true(r->begun[2] > 120); /* it gets the reads that came back */
 	set_slow(r, 0, false);
 	assert_true(r->begun[0] > DEPTH - DEPTH / 4);
 	set_slow(r, 1, false);
@@ -500,15 +497,15 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_user_of_many_sessions_gets_one_share),
-		cmocka_unit_test(runs_of_a_user_share_what_it_has),
-		cmocka_unit_test(bytes_are_shared_and_not_rows),
-		cmocka_unit_test(a_debt_is_paid_whoever_leaves_meanwhile),
+		cmocka_unit_test(runs_of_a_user_share_its_part),
+		cmocka_unit_test(bytes_are_shared_not_rows),
+		cmocka_unit_test(debts_are_paid_even_if_another_leaves),
 		cmocka_unit_test(large_rows_do_not_fill_the_queue),
-		cmocka_unit_test(what_hangs_is_counted_apart),
-		cmocka_unit_test(a_stream_that_hangs_leaves_some_to_others),
-		cmocka_unit_test(a_huge_batch_keeps_nobody_waiting),
-		cmocka_unit_test(sessions_of_one_user_are_one_class),
-		cmocka_unit_test(wakes_are_paid_for),
+		cmocka_unit_test(hanging_reads_are_counted_apart),
+		cmocka_unit_test(a_hanging_stream_leaves_reads_to_other_streams),
+		cmocka_unit_test(a_huge_batch_does_not_block_other_feeds),
+		cmocka_unit_test(sessions_of_one_user_share_its_part),
+		cmocka_unit_test(wake_ups_are_paid_for),
 		cmocka_unit_test(padding_comes_in_pieces),
 	};
 

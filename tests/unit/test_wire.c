@@ -1,4 +1,4 @@
-/* Messages: every one survives the trip, and none is taken for one that it is not. */
+/* Messages: each one is decoded as it was encoded, and nothing else is accepted as a message. */
 #include "proto/wire.h"
 
 #include "proto/pack.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* A message of each kind, with what it must have and more. */
+/* A message of each kind, with its required keys and more. */
 static struct wire message(enum wire_op op)
 {
 	struct wire w = {.op = op};
@@ -75,7 +75,7 @@ static void absent_keys_stay_absent(void **state)
 	free(packet);
 }
 
-/* Without one key: either it is fine, or the fault names that very key. */
+/* Without one key, a message is valid or the fault names that key. */
 static void missing_keys_are_named(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES);
@@ -135,7 +135,7 @@ static void unknown_keys_are_ignored(void **state)
 	pack_uint(&p, 3);
 	pack_text(&p, "op", 2);
 	pack_text(&p, "hello", 5);
-	pack_uint(&p, 17); /* a key that is no text */
+	pack_uint(&p, 17); /* a key that is not a text */
 	pack_uint(&p, 18);
 	pack_text(&p, "version", 7);
 	pack_uint(&p, 3);
@@ -191,7 +191,7 @@ static void wrong_types_are_named(void **state)
 			cases[i].field);
 }
 
-/* FAULT_NONE: neither a number nor a word that we know. */
+/* FAULT_NONE: the number and the word are unknown. */
 static void codes(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES);
@@ -222,7 +222,7 @@ static void codes(void **state)
 		assert_int_equal(wire_code(&w), FAULT_NONE);
 		wire_set_text(&w, WIRE_CODE, words[i].word);
 		assert_int_equal(wire_code(&w), words[i].code);
-		wire_set(&w, WIRE_FAULT, FAULT_CODES); /* of a later release */
+		wire_set(&w, WIRE_FAULT, FAULT_CODES); /* from a later release */
 		assert_int_equal(wire_code(&w), words[i].code);
 		wire_set(&w, WIRE_FAULT, UINT64_MAX);
 		assert_int_equal(wire_code(&w), words[i].code);
@@ -237,13 +237,13 @@ static void codes(void **state)
 		wire_set_text(&w, WIRE_TEXT, "t");
 		assert_true(wire_decode(&back, packet, wire_encode(&w, packet), &fault));
 		assert_int_equal(wire_code(&back), code);
-		back.has &= ~WIRE_BIT(WIRE_FAULT); /* to an older release, the word says it */
+		back.has &= ~WIRE_BIT(WIRE_FAULT); /* an older release uses the word */
 		assert_int_not_equal(wire_code(&back), FAULT_NONE);
 	}
 	free(packet);
 }
 
-static void what_is_no_message(void **state)
+static void packets_that_are_no_message_are_refused(void **state)
 {
 	char *packet = calloc(1, LIMIT_PACKET_BYTES + 1);
 	struct wire w;
@@ -282,7 +282,7 @@ static void too_long_to_send(void **state)
 	free(packet);
 }
 
-/* The longest of each kind, all at once. */
+/* The longest values of each kind, all in one message. */
 static void the_longest_request_and_answer_fit(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES), *args = malloc(WIRE_ARGS_BYTES),
@@ -443,7 +443,7 @@ int main(void)
 		cmocka_unit_test(unknown_keys_are_ignored),
 		cmocka_unit_test(wrong_types_are_named),
 		cmocka_unit_test(codes),
-		cmocka_unit_test(what_is_no_message),
+		cmocka_unit_test(packets_that_are_no_message_are_refused),
 		cmocka_unit_test(too_long_to_send),
 		cmocka_unit_test(the_longest_request_and_answer_fit),
 		cmocka_unit_test(texts),
