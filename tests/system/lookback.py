@@ -1,4 +1,4 @@
-"""A run with several mixes, and the reference's order of it."""
+"""A run with several mixes, and its order by the reference."""
 
 import json
 import os
@@ -25,8 +25,8 @@ PLANNED = [(1024, (0.5, 0.5)), (3072, (0.1, 0.9)), (4096, (0, 1)), (7168, (0.9, 
 
 
 class Scene:
-    """Shards, two configs (the second has one dataset more), a daemon, and the reference's order of
-    the run.
+    """Shards, two configs (the second has an additional dataset), a daemon, and the run's order by
+    the reference.
     """
 
     def __init__(self, place):
@@ -84,8 +84,8 @@ class Scene:
         return self.place.file(f"cursors/{name}")
 
     def train(self, cursor, world, micro, batches, to, run_="job"):
-        """All ranks of a run at once; what each was given, and the cursor behind it (all ranks' are
-        the same bytes).
+        """Runs all ranks at once. Returns the tokens of each, and the cursor after them (all ranks'
+        are equal).
         """
         start = ["--cursor", self.file(cursor)] if cursor else []
         ranks = []
@@ -120,7 +120,7 @@ class Scene:
             out.close()
             self.place.children.remove(process)
         cursors = {open(self.file(f"{to}-{rank}"), "rb").read() for rank in range(world)}
-        assert len(cursors) == 1, f"  {to}: the cursors of {world} ranks are one"
+        assert len(cursors) == 1, f"{to}: the cursors of {world} ranks are equal"
         shutil.copy(self.file(f"{to}-0"), self.file(to))
         got = [
             numpy.fromfile(self.place.file(f"out/{r}"), "<u2").reshape(batches, micro, WINDOW)
@@ -140,7 +140,7 @@ class Scene:
     def log_paths(self):
         return [os.path.join(self.mixes, name) for name in self.logged()]
 
-    # -- the two questions, whatever the run's mixes are given by --
+    # -- plan and when, with the mixes given by the config, cursors or a run --
 
     def check_plan(self, name, order, first, count, *by, stream="train", config=None):
         got = self.lines(
@@ -151,7 +151,7 @@ class Scene:
         assert len(got) == count and not bad, (name, bad[:1] or len(got))
 
     def check_when(self, name, order, *by, cases=60, seed=1):
-        """Ranges of tokens in any epoch; a window that is never served must not be named."""
+        """Asks for random ranges of tokens. Windows that are never served must not be printed."""
         rng, bad, found = random.Random(seed), [], 0
         for _ in range(cases):
             d = rng.randrange(len(order.datasets))
@@ -198,8 +198,8 @@ class Scene:
 
 def run_with_mixes(scene):
     order = scene.order
-    # In place of a config's schedule: the weights as a run finds them, then two announced changes
-    # and one in time.
+    # Instead of a config's schedule: the first weights, then two changes announced early and one
+    # just in time.
     scene.ctl("cursor", "new", "-c", scene.small, "train", "-o", scene.file("begin"))
     got = [scene.train("begin", 2, 4, 150, "at1200")]
     scene.ctl(
@@ -217,19 +217,19 @@ def run_with_mixes(scene):
     order.add(scene.dataset("math"))
     order.mix(4096, [1, 1, 2])
     assert (numpy.concatenate(got) == scene.rows(order, 0, 6000)).all(), (
-        "what 8 ranks and 4 worlds were given is the reference's order"
+        "the tokens of 8 ranks in 4 worlds are in the reference's order"
     )
-    assert scene.logged() == [f"{n:06}.cursor" for n in (1, 2, 3)], "one file a mix"
+    assert scene.logged() == [f"{n:06}.cursor" for n in (1, 2, 3)], "there is one file per mix"
     scene.train("at6000", 5, 2, 1, "at6010")
     scene.train("at6000", 5, 2, 1, "at6010")
     assert len(scene.logged()) == 4, (
-        "one more where the announced one has acted, none for the next attach"
+        "an announced mix is logged again once it is in force, an attach without a new mix is not"
     )
     logged = {path: open(path, "rb").read() for path in scene.log_paths()}
 
     for name, by in (
         ("--run", ["--run", "job"]),
-        ("--cursor, any order", ["--cursor", *reversed(scene.log_paths())]),
+        ("--cursor, in any order", ["--cursor", *reversed(scene.log_paths())]),
     ):
         scene.check_plan(f"plan {name} over all mixes", order, 0, 6100, *by)
         scene.check_when(f"when {name} over all mixes", order, *by)

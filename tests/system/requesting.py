@@ -1,6 +1,6 @@
-"""A daemon whose stream is trained on, trainers that are told what to do, and operators.
+"""A daemon, trainers that execute calls on command, and operators (`tokctl mix` and the like).
 
-As a program (`trainer OPTIONS`) it is one trainer."""
+Run as a program (`trainer OPTIONS`), it is one trainer."""
 
 import ctypes as c
 import json
@@ -22,7 +22,7 @@ SEQ = 7
 
 
 class Handle:
-    """The calls of a trainer's process; each gives what the other side may know of it."""
+    """The calls of a trainer's process. Each returns what is sent to the test."""
 
     def __init__(self, options):
         self.lib = c.CDLL(LIBRARY)
@@ -40,7 +40,7 @@ class Handle:
         return {"r": r, "why": self.lib.tokend_why(self.t).decode() if r < 0 else "", **more}
 
     def step(self, count):
-        """The tokens of @count batches, and where that comes to."""
+        """Takes @count batches. Returns their tokens and the position after them."""
         batch, tokens = Batch(), []
         for _ in range(count):
             r = self.lib.tokend_next(self.t, c.byref(batch))
@@ -105,7 +105,7 @@ def trainer(arguments):
 
 
 class Trainer:
-    """One process, told what to do."""
+    """A trainer's process, which executes calls on command."""
 
     def __init__(self, bench, rank=0, world=1, micro=64, run="job", stream="train", **more):
         about = {
@@ -137,11 +137,11 @@ class Trainer:
         return call
 
     def sees(self):
-        """The number of the request that it comes to see."""
+        """Waits until the trainer sees a request. Returns its number."""
         return wait_for(self.number)
 
     def carry_out(self):
-        """What control() does in a world of one."""
+        """Fetches, executes and answers a request, as control() does in a world of one."""
         number = self.sees()
         request = self.fetch()
         done = self.obey(request["kind"], request["args"])
@@ -160,7 +160,7 @@ class Trainer:
 
 
 class Operator:
-    """A tokctl that waits."""
+    """A tokctl process that waits for answers."""
 
     def __init__(self, bench, *arguments, json=True):
         more = ["--json"] if json else []
@@ -197,15 +197,15 @@ class Bench:
         self.daemon = Daemon(place, self.config)
 
     def nothing_open(self, name, *trainers):
-        """Nothing is half done: no session sees anything, none can be fetched, and another request
-        would be taken.
+        """Checks that no request is open: no session sees or can fetch one, and a new one would be
+        accepted.
         """
         seen = [t.number() for t in trainers] + [t.fetch()["number"] for t in trainers]
         seen += [s["request"] for s in status(self.daemon.socket)[0]]
         assert not any(seen) and self.daemon.alive(), (f"{name}: nothing is left open", seen)
 
     def follows(self, name, cursor, tokens, count):
-        """@tokens are what plan says from @cursor on."""
+        """Checks that @tokens are those that plan prints from @cursor on."""
         path = self.place.file("now.cursor")
         with open(path, "wb") as f:
             f.write(bytes.fromhex(cursor))

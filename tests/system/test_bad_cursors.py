@@ -1,4 +1,4 @@
-"""Attaches that are refused, and cursors that are damaged or made by an enemy."""
+"""The daemon refuses invalid attaches, damaged cursors and hostile ones, and names the fault."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from bad_input import without
 
 from lib import TOKCTL, Client, Refused, run, status, wait_for
 
-pytestmark = pytest.mark.asan  # whatever is sent, no byte outside of it is touched
+pytestmark = pytest.mark.asan  # ASan: no byte outside a message is touched
 
 
 SEALED = 3_000
@@ -71,10 +71,10 @@ def test_attaches(bench):
     refused("at a tag with two slashes", "tag", ["RUN/TAG"], tag="a/b/c")
 
     client = Client(bench.daemon.socket).attach(stream="short", position=100)
-    assert (client.end(), client.published()) == (0, 0), "attach at the very end: 0 batches"
+    assert (client.end(), client.published()) == (0, 0), "an attach at the very end gets 0 batches"
     client.close()
     client = Client(bench.daemon.socket).attach(position=2**64 - 1)
-    assert not client.next().any(), "attach at 2^64-1 of an endless stream: padding"
+    assert not client.next().any(), "an attach at 2^64-1 of an endless stream gets padding"
     client.close()
 
     wait_for(lambda: status(bench.daemon.socket)[1]["sessions"] == 1)
@@ -93,7 +93,7 @@ def test_attaches(bench):
         and "memory:" in seen
     )
     assert good, (
-        "attach with more than memory: allows: what it needs and what is left",
+        "an attach that exceeds memory: names what it needs and what is left",
         (seen, left),
     )
 
@@ -103,7 +103,7 @@ def test_attaches(bench):
             hold.append(Client(bench.daemon.socket).attach(micro=1024, slots=4))
     except Refused as e:
         assert e.packet["code"] == "memory" and hold, (
-            f"memory: is used up by {len(hold)} sessions, the next is refused",
+            f"memory: is used up by {len(hold)} sessions, so the next is refused",
             e,
         )
     for client in hold:
@@ -123,7 +123,7 @@ def mix64(x):
 
 
 def sealed(body):
-    """A cursor whose checksum is right whatever it holds."""
+    """A cursor of these contents with a correct checksum."""
     golden = 0x9E3779B97F4A7C15
     h = mix64(len(body) + golden & MASK)
     for i in range(0, len(body), 8):
@@ -132,7 +132,7 @@ def sealed(body):
 
 
 def cursor_of(bench, stream="train", name="other.yaml", drop=(), **changes):
-    """The cursor of a stream like train, but for @changes."""
+    """The cursor of a stream that differs from train by @changes."""
     about = {**without(bench.train, *drop), **changes}
     config = bench.place.config(name, streams={stream: about})
     path = bench.place.file("other.cursor")
@@ -163,7 +163,7 @@ def test_foreign_cursors(bench):
             listing(web, {**code, "name": "math"}),
         ),
         (
-            "one dataset more",
+            "an additional dataset",
             "dataset math: name",
             [],
             listing(web, code, {**code, "name": "math"}),
@@ -220,13 +220,13 @@ def test_damaged_cursors(bench, seed):
         flips[bit] = field_of(bytes(damaged))
     wrong = {bit: f for bit, f in flips.items() if f not in ("cursor", "version", "checksum")}
     assert not wrong and bench.unharmed(), (
-        f"a cursor with any of {len(flips)} bits flipped: refused",
+        f"a cursor with any of {len(flips)} bits flipped is refused",
         wrong,
     )
     cuts = {n: field_of(own[:n]) for n in range(len(own))}
     wrong = {n: f for n, f in cuts.items() if f not in ("cursor", "checksum")}
     assert not wrong and bench.unharmed(), (
-        f"a cursor cut at each of {len(cuts)} bytes: refused",
+        f"a cursor cut at any of {len(cuts)} bytes is refused",
         wrong,
     )
 
@@ -257,7 +257,7 @@ ODD = [
 
 
 def twist(rng, value):
-    """One part of a decoded cursor made odd."""
+    """Makes one part of a decoded cursor invalid."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         key = rng.choice(list(value))
         value = {**value, key: twist(rng, value[key])}
@@ -284,7 +284,7 @@ def twist(rng, value):
 
 
 def test_sealed_cursors(bench, seed):
-    """Cursors that only an enemy makes: the checksum is right, the rest is not."""
+    """Hostile cursors with a correct checksum are served or refused by field."""
     rng = random.Random(seed)
     own = msgpack.unpackb(bench.witness.client.feed["cursor"][16:])
     bases = [own, {**own, "pending_start": 2048, "pending_units": [0, 2**32]}]
@@ -307,9 +307,9 @@ def test_sealed_cursors(bench, seed):
             client.close()
         if i % 4 == 0 and not bench.unharmed():
             break
-    assert sum(counts.values()) == SEALED, "hostile cursors with a right checksum"
+    assert sum(counts.values()) == SEALED, "hostile cursors with a correct checksum"
     good = counts["attached"] and counts["refused"] and not counts["closed"]
-    assert good, (f"each was served or refused by name ({counts})", counts)
+    assert good, (f"each was served, or refused with its field ({counts})", counts)
     bench.unchanged("cursors")
 
 
@@ -317,8 +317,8 @@ def test_sealed_cursors(bench, seed):
 
 
 def thrown_out(bench, client):
-    """The error that ends a hostile session. It is seen at the latest when the daemon looks, twice
-    a second apart.
+    """The error that ends a hostile session. It comes at the daemon's second look at the latest,
+    after two seconds.
     """
     try:
         words = client.last_words()
@@ -327,14 +327,14 @@ def thrown_out(bench, client):
     return [w["field"] for w in words if w["op"] == "error"]
 
 
-def test_hostile_words(bench):
+def test_hostile_counters(bench):
     seen = {}
     lies = {"beyond published": 10**6, "2^64-1": 2**64 - 1, "one too far": None}
     for name, value in lies.items():
         for wake in (True, False):
             client = Client(bench.daemon.socket).attach()
             client.next()
-            wait_for(client.wake_at)  # the ring is full, the daemon sleeps
+            wait_for(client.wake_at)  # the ring is full, and the daemon waits
             client.set_released(client.published() + 1 if value is None else value)
             if wake:
                 client.send(b"\0")
@@ -348,7 +348,7 @@ def test_hostile_words(bench):
     seen["going backwards"] = thrown_out(bench, client)
     wrong = {k: v for k, v in seen.items() if v != ["released"]}
     assert not wrong and bench.unharmed(), (
-        f"{len(seen)} clients with nonsense in released are thrown out",
+        f"{len(seen)} clients with an invalid released counter are disconnected",
         wrong,
     )
 
@@ -357,6 +357,8 @@ def test_hostile_words(bench):
     client.set_released(0)
     client.data[: client.control_at] = os.urandom(client.control_at)
     got = client.next() is not None
-    client.data_words[client.control_at // 8 + 8] = MASK  # it waits for what never comes
+    client.data_words[client.control_at // 8 + 8] = MASK  # it waits for a batch that never comes
     client.close()
-    assert got and bench.unharmed(), "one that scribbles elsewhere harms nobody"
+    assert got and bench.unharmed(), (
+        "one that overwrites the rest of its ring harms no other session"
+    )

@@ -1,12 +1,11 @@
-"""`tokctl cursor`, on files, against an independent implementation of the edits:
+"""`tokctl cursor` makes the same edits as an independent implementation,
 tests/lib/edits_reference.py.
 
-Random configurations with a schedule and max_epochs, and a random chain of edits on each: after
-every edit the segments, the ends of datasets and what `tokctl plan` and `tokctl when` say must be
-the reference's, and so must what is refused. What an edit prints is what `tokctl cursor diff` says
-of the two files.
+Each random configuration, with a schedule and max_epochs, gets a random chain of edits. After every
+edit, segments, ends of datasets, and the output of `tokctl plan` and `tokctl when` must equal the
+reference's; both must refuse the same edits. An edit prints the same as `tokctl cursor diff`.
 
-TOKEND_SEED repeats a run, TOKEND_CONFIGS makes a longer one.
+TOKEND_SEED repeats a run; TOKEND_CONFIGS makes a longer one.
 """
 
 import collections
@@ -27,25 +26,25 @@ counts = collections.Counter()
 
 
 class Planned(Configuration):
-    """A configuration whose mix changes by plan. `begin` is the cursor that it begins with."""
+    """A configuration with a schedule. `cursor` is the reference's first cursor."""
 
     def __init__(self, place, rng):
         self.max_epochs = {}
         self.plan = []
         super().__init__(place, rng)
 
-    # -- what it is made of --
+    # -- its parts --
 
     def dataset(self, name):
         dataset = super().dataset(name)
-        self.max_epochs.pop(name, None)  # one drawn before, and thrown away
+        self.max_epochs.pop(name, None)  # of a dataset that was drawn and discarded
         if self.rng.random() < 0.5:
             self.max_epochs[name] = self.rng.choice([1, 3, 40, 300, 3000, 10**6, 2**64 - 1])
             self.entries[-1]["max_epochs"] = self.max_epochs[name]
         return dataset
 
     def steps(self, datasets, behind=0):
-        """A random schedule, some of it perhaps of the past."""
+        """A random schedule; some of its steps may be in the past."""
         found, at = [], BLOCK * self.rng.choice([0, 0, 1, behind // BLOCK, self.rng.randrange(40)])
         for _ in range(self.rng.randrange(6)):
             room = self.rng.choice([1, 2, 7, 60, 2**30])
@@ -73,15 +72,17 @@ class Planned(Configuration):
                 return order
             except edits.Refused:
                 self.check_refused()
-        for entry in self.entries:  # nothing would be left, whatever the weights
+        for (
+            entry
+        ) in self.entries:  # with these limits no dataset would be left, whatever the weights
             entry.pop("max_epochs", None)
         self.max_epochs = {}
         self.cursor = edits.Cursor(order, {}, weights, self.plan)
         return order
 
     def check_refused(self):
-        """No dataset would be left, or too small a part of the sum: one line, with the place in the
-        file.
+        """Without a dataset left, or with too small a weight, one line names the line of the
+        config.
         """
         path = self.write("refused.yaml", self.entries)
         done = tokctl("cursor", "new", "-c", path, "train", "-o", self.place.file("never"), ok=(1,))
@@ -101,7 +102,7 @@ class Planned(Configuration):
         return {"from": step.at, "to": step.to, "steps": step.steps, "weights": weights}
 
     def write(self, name, entries, plan=None):
-        """The config, with the plan in it. What it says of datasets stands in `entries`."""
+        """Writes the config with the schedule. `entries` are its datasets."""
         path = super().write(name, entries)
         with open(path) as f:
             whole = json.load(f)
@@ -114,7 +115,7 @@ class Planned(Configuration):
 
 
 class Run:
-    """A cursor file through random edits, and the reference's beside it."""
+    """Random edits of a cursor file, and the same edits of the reference's cursor."""
 
     def __init__(self, c):
         self.c, self.cursor, self.files = c, c.cursor, []
@@ -132,7 +133,7 @@ class Run:
     # -- one edit --
 
     def edit(self, expected, verb, *arguments):
-        """`expected` edits the reference: it or both refuse."""
+        """Edits the file; @expected edits the reference. Either both refuse or none."""
         before = self.path
         to = self.c.place.file("refused")
         try:
@@ -165,7 +166,7 @@ class Run:
         self.check(verb, *arguments)
 
     def check(self, *edit):
-        """The file against the reference, as values."""
+        """Compares the file with the reference."""
         shown = json.loads(tokctl("cursor", "show", self.path, "--json").stdout)
         cursor = self.cursor
         got = [(s["start"], s["units"], s["base"]) for s in shown["segments"]]
@@ -202,7 +203,7 @@ class Run:
         self.edit(lambda: self.cursor.skip(samples), "skip", "--samples", samples)
 
     def some_at(self):
-        """None: as early as can be. Now and then one that cannot be."""
+        """None: the earliest possible. Sometimes an invalid one."""
         rng, least = self.c.rng, self.cursor.mix_at()
         at = rng.choice(
             [
@@ -237,7 +238,7 @@ class Run:
         )
 
     def schedule(self):
-        """Another plan, and other limits."""
+        """Another schedule, and other limits."""
         c, rng, cursor = self.c, self.c.rng, self.cursor
         steps = [] if "samples" in c.keys else c.steps(c.datasets, behind=cursor.next)
         entries, limits = [], {}
@@ -254,7 +255,7 @@ class Run:
         plan = list(steps)
         if (
             plan and plan[0].at < plan[0].to and plan[0].at < cursor.mix_at()
-        ):  # a ramp that has begun: from the config's weights
+        ):  # a ramp that has begun starts from the config's weights
             plan.insert(0, edits.Step(0, 0, 1, [weight[d.name] for d in cursor.order.datasets]))
         if (
             tokctl(
@@ -268,7 +269,7 @@ class Run:
         if len(self.c.datasets) > len(self.cursor.order.datasets) or len(self.c.datasets) == 7:
             return
         c, cursor = self.c, self.cursor
-        c.grow()  # c.order is the cursor's: it has the newcomer, too
+        c.grow()  # c.order is also the cursor's, so it has the new dataset
         name = c.datasets[-1].name
         if name in c.max_epochs:
             cursor.max_epochs[name] = c.max_epochs[name]
@@ -277,7 +278,7 @@ class Run:
     # -- the order --
 
     def check_order(self):
-        """Forwards and backwards, around every segment's beginning."""
+        """Compares plan and when with the reference, around the start of every segment."""
         c, order = self.c, self.cursor.known()
         arguments = ["--cursor", self.path]
         first, last = order.segments[0].start, min(order.end, ref.TWO64 - 10**6)
@@ -302,9 +303,7 @@ class Run:
         want = [
             {"position": p, "epoch": place.epoch, "window": w} for p, w in served if p is not None
         ]
-        assert position in [line["position"] for line in want], (
-            "the reference does not agree with itself"
-        )
+        assert position in [line["position"] for line in want], "the reference contradicts itself"
         where = [
             "--dataset",
             place.dataset,
@@ -329,7 +328,7 @@ class Run:
         self.check_order()
 
 
-# ---- what is refused, and what is said ----
+# ---- errors and output ----
 
 PLAIN = {
     "seed": 7,
@@ -345,7 +344,7 @@ PLAIN = {
 }
 
 FAULTS = [
-    # arguments behind the file, exit status, words of the one line
+    # arguments after the file, exit status, words of the line
     (["mix", "wab=1"], 1, ["no dataset wab"]),
     (["mix", "web=nan"], 2, ["web=nan", "finite"]),
     (["mix", "web=-1"], 2, ["web=-1", "≥ 0"]),
@@ -374,7 +373,7 @@ FAULTS = [
 
 
 def wrong_faults(path, to):
-    """Each is one line on stderr and nothing else."""
+    """The faults that do not print exactly one line on stderr, or that write a file."""
     wrong = {}
     for (verb, *arguments), status, words in FAULTS:
         code, out, err = run(TOKCTL, "cursor", verb, path, *arguments, "-o", to)
@@ -390,7 +389,7 @@ def wrong_faults(path, to):
     return wrong
 
 
-def test_texts(place):
+def test_output_and_errors(place):
     place.shard("web.bin", 200_000)
     place.shard("code.bin", 320_100)
     config = place.config(streams={"train": PLAIN})
@@ -402,15 +401,15 @@ def test_texts(place):
     rows = text.splitlines()
     table = rows[rows.index("") + 6 :]
     assert len(table) == len(shown["segments"]) > 20 and max(map(len, rows)) < 130, (
-        "a schedule of many mixes: a line each",
+        "a schedule of many mixes is printed as one line each",
         text,
     )
     starts = [int(row.split()[0]) for row in table]
     assert starts == [segment["start"] for segment in shown["segments"]], "in order"
-    assert has(table[1], "50.000000 %"), "with the shares in percent"
+    assert has(table[1], "50.000000 %"), "shares are in percent"
     named = [row.split() for row in rows if row.startswith("code ")]
     assert named[0][3:] == ["2", str(code["ends_at"]), str(code["unserved"])], (
-        "how a dataset with max_epochs ends"
+        "max_epochs, the end and the unserved windows are printed"
     )
 
     end = (
@@ -421,33 +420,33 @@ def test_texts(place):
     changes = f"schedule: 2 steps; {len(shown['segments']) - 1} changes of the mix in all"
     status, out, err = run(TOKEND, "-c", config, "--check")
     assert status == 0 and not err and f"  {end}\n  {changes}\n" in out.decode(), (
-        "tokend --check says so too",
+        "tokend --check prints the same",
         (status, out, err),
     )
     daemon = Daemon(place, config)
     log = daemon.log()
     daemon.stop()
     lines = [f"tokend: stream train: {line}\n" for line in (end, changes)]
-    assert all(log.count(line) == 1 for line in lines), ("and the log of tokend, once", log)
+    assert all(log.count(line) == 1 for line in lines), ("the log of tokend has it once", log)
 
     tokctl("cursor", "seek", path, "--to", 6000, "-o", path)
     wrong = wrong_faults(path, to)
-    assert not wrong, (f"{len(FAULTS)} faults: one line each, nothing written", wrong)
+    assert not wrong, (f"{len(FAULTS)} faults print one line each and write nothing", wrong)
 
     done = tokctl("cursor", "mix", path, "web=1", "-o", to)
     assert has(done.stdout.decode(), "mix from 6144: absent | web 100.000000 %\n", " | absent\n"), (
-        "a mix says what has changed"
+        "a mix prints what has changed"
     )
     said = [
         "tokctl: dataset code is not named and gets weight 0",
         "tokctl: the new mix begins at position 6144",
     ]
     assert done.stderr.decode().splitlines() == said, (
-        "and on stderr what is left out, and when it acts"
+        "stderr names datasets without weight, and the start of the mix"
     )
     done = tokctl("cursor", "skip", to, "--samples", 0, "-o", to)
-    assert (done.stdout, done.stderr) == (b"", b""), "what changes nothing says nothing"
-    assert tokctl("cursor", "diff", to, to).stdout == b"", "equal cursors: diff exits 0"
+    assert (done.stdout, done.stderr) == (b"", b""), "an edit that changes nothing prints nothing"
+    assert tokctl("cursor", "diff", to, to).stdout == b"", "diff of equal cursors prints nothing"
 
 
 @pytest.mark.parametrize("number", range(CONFIGS))
@@ -457,7 +456,7 @@ def test_configuration(place, seed, number):
 
 
 def test_every_edit_was_made():
-    """Of 60 configurations each kind of edit is part of some, made or refused."""
+    """60 configurations include each kind of edit, made and refused."""
     needed = ["seek", "skip", "mix", "remove", "schedule", "add"]
     needed += ["lines of plan", "lines of when", "mix refused", "remove refused"]
     if counts["configurations"] >= 60:

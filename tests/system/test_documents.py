@@ -1,5 +1,5 @@
-"""Documents in the ring, read by the layout in proto/ring.h and nothing else, against numpy; and
-that who does not ask is not charged.
+"""The ring has the document starts that NumPy finds, in the layout of proto/ring.h. A client that
+does not request them needs no memory for them.
 """
 
 import numpy
@@ -54,7 +54,7 @@ def costs(daemon):
         client.close()
     rows, window = 3 * 8, SEQ + 1
     plain, more = 4096 + 16 * 8 + 40 * rows, 4 * rows * (1 + window)
-    assert sizes["plain"][:2] == (0, -(-plain // 4096)), "a ring without documents is as it was"
+    assert sizes["plain"][:2] == (0, -(-plain // 4096)), "a ring without documents has its old size"
     assert sizes["u16"][:2] == (1, -(-(plain + more) // 4096)), (
         "a ring with them has room for the worst case"
     )
@@ -83,7 +83,7 @@ def cat(daemon, config):
 
 
 def finite(daemon, config):
-    """The last slot's rows behind the end have none, though the place held some."""
+    """Padding rows of the last slots have no documents, although these slots had some before."""
     windows = (1000 - 1) // SEQ
     client = Client(daemon.socket).attach(stream="finite", micro=4, slots=1)
     rows, found = [], []
@@ -96,7 +96,7 @@ def finite(daemon, config):
     )
     assert found[windows:] == [[]] * (-windows % 4), "padding rows have none"
     assert windows % 4 and all(map(len, found[:4])), (
-        "there was padding, and every place had held some",
+        "there was padding in slots that had contained documents",
         found[:4],
     )
     client.close()

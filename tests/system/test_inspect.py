@@ -1,5 +1,5 @@
-"""tokctl inspect: what it says of good and bad shards, by their headers alone and (--deep,
---manifest) by all their tokens.
+"""tokctl inspect reports the facts and the problems of shards, from their headers alone or, with
+--deep or --manifest, from all their tokens.
 """
 
 import gzip
@@ -24,7 +24,7 @@ def inspect(*arguments, code=0):
 
 
 def seekable(path, data, frame):
-    """Compressed by zstandard, with the seek table written as the format's text says."""
+    """Compresses with zstandard, and writes the seek table by its format's description."""
     out, entries = b"", b""
     for at in range(0, len(data), frame):
         piece = data[at : at + frame]
@@ -41,7 +41,7 @@ def seekable(path, data, frame):
 
 
 def digest(tokens):
-    """From scan.h's text."""
+    """The digest as scan.h defines it."""
     pieces = (
         tokens[at : at + (1 << 20)].astype("<u4").tobytes() for at in range(0, len(tokens), 1 << 20)
     )
@@ -57,7 +57,7 @@ def test_largest(place):
     tokens.tofile(path)
     seen = inspect("--deep", path)[0]
     assert (seen["max_token"], seen["problems"]) == (50256, []), "the largest token is found"
-    assert "max_token" not in inspect(path)[0], "without --deep nothing is said of it"
+    assert "max_token" not in inspect(path)[0], "without --deep it is not"
 
 
 def test_vocabulary(place):
@@ -82,7 +82,9 @@ def test_vocabulary(place):
     assert seen["max_token"] == 99999, "the largest token"
     problem = "token 700003 is 50257; must be below the vocab of stream train, 50257"
     assert seen["problems"] == [problem], "the first token beyond vocab is named"
-    assert inspect("-c", config, place.file("v"))[0]["problems"] == [], "only --deep looks for it"
+    assert inspect("-c", config, place.file("v"))[0]["problems"] == [], (
+        "without --deep it is not found"
+    )
 
 
 def test_negative(place):
@@ -93,7 +95,9 @@ def test_negative(place):
     seen = inspect("--deep", path, code=1)[0]
     assert seen["dtype"] == "i32", "a signed dtype is named"
     assert has(seen["problems"][0], "token 77777 is -5"), "the first negative token is named"
-    assert has(seen["problems"][0], "(the first of 2 failed reads)"), "and how many there are"
+    assert has(seen["problems"][0], "(the first of 2 failed reads)"), (
+        "the number of failed reads is reported"
+    )
 
 
 def test_damaged(place):
@@ -102,7 +106,7 @@ def test_damaged(place):
     frames = seekable(path, tokens.tobytes(), 64 << 10)
     seen = inspect("--deep", path)[0]
     assert (seen["tokens"], seen["max_token"]) == (5_000_000, int(tokens.max())), (
-        "a compressed shard is read whole"
+        "a compressed shard is read completely"
     )
     with open(path, "r+b") as f:
         f.seek(os.path.getsize(path) // 2)
@@ -110,12 +114,12 @@ def test_damaged(place):
         f.seek(-1, os.SEEK_CUR)
         f.write(bytes([byte ^ 0x10]))
     assert inspect(path)[0]["problems"] == [], (
-        "a flipped bit of a large one is not seen from outside"
+        "without --deep a flipped bit of a large shard is not found"
     )
     problems = inspect("--deep", path, code=1)[0]["problems"]
     assert has(problems[0], "zstd frame"), "--deep names the frame"
     assert 0 < int(problems[0].split("zstd frame ")[1].split()[0].rstrip(":")) < frames - 1, (
-        "which is that in the middle",
+        "it is the frame in the middle",
         problems,
     )
 
@@ -146,15 +150,15 @@ def test_manifest(place):
         }
         | ({"frame_bytes": 4096} if n.endswith("zst") else {})
         for n, t in parts.items()
-    ], "the manifest's lines, digests computed here"
+    ], "the manifest has these lines, with the digests computed here"
     with open(place.file("m/deep/c.bin.zst"), "r+b") as f:
         f.seek(100)
         f.write(b"xxxx")
     before = open(path).read()
     inspect("--manifest", path, place.file("m"), code=1)
-    assert open(path).read() == before, "with a problem the former manifest stays"
+    assert open(path).read() == before, "with a problem the old manifest stays"
     assert [n for n in os.listdir(place.path) if n.startswith("manifest")] == ["manifest.jsonl"], (
-        "and nothing beside it"
+        "no temporary file stays"
     )
     done = subprocess.run(
         [TOKCTL, "inspect", "--manifest", path, place.file("m"), place.path + "/large.bin"],
@@ -174,19 +178,19 @@ def test_directory(place):
     assert [(os.path.basename(s["path"]), s["documents"]) for s in seen] == [
         ("one.ds", 3),
         ("two.ds", None),
-    ], "companions are passed over"
+    ], "side files are skipped"
     os.makedirs(place.file("nothing", "x")[:-2], exist_ok=True)
     assert inspect(place.file("nothing"), code=1)[0]["problems"] == ["contains no files"], (
         "an empty directory is a problem"
     )
     assert has(inspect(place.file("missing"), code=1)[0]["problems"][0], "No such file"), (
-        "and so is none"
+        "a missing directory is a problem"
     )
 
 
 def test_named(place):
-    """What a shell makes of DIRECTORY/* says the same as the directory, and so does the pattern
-    itself.
+    """A directory, the files that a shell expands DIRECTORY/* to, and the pattern itself print the
+    same.
     """
     for name in ("n/a.bin", "n/deep/b.bin", "nn/c.bin"):
         numpy.arange(40, dtype="<u2").tofile(place.file(name))
@@ -214,17 +218,23 @@ def test_named(place):
     assert said("n/*.bin") == both[:1], "a pattern"
     assert said("n/d*") == both[1:], "a pattern with directories"
     assert said("*.bin", cwd=place.file("n")) == [("a.bin", "megatron")], "a pattern without one"
-    assert said("n/*.npy", code=1) == [("n/*.npy", None, "matches no file")], "a pattern of nothing"
+    assert said("n/*.npy", code=1) == [("n/*.npy", None, "matches no file")], (
+        "a pattern that matches nothing is an error"
+    )
     os.rename(place.file("nn/c.idx"), place.file("nn/[c].idx"))
     os.rename(place.file("nn/c.bin"), place.file("nn/[c].bin"))
-    assert said("nn/[c].bin") == [("nn/[c].bin", "megatron")], "what is there is no pattern"
+    assert said("nn/[c].bin") == [("nn/[c].bin", "megatron")], (
+        "the name of an existing file is not a pattern"
+    )
     line = said("n/deep/b.bin", "n/a.idx", code=1)[1][2]
     assert has(line, "is a Megatron index, but its shard (.bin)"), (
-        "an index without its shard is no shard"
+        "an index without its shard is a problem"
     )
     path = place.file("named.jsonl")
     said("--manifest", path, "n/a.bin", "n/a.idx")
-    assert [json.loads(s)["path"] for s in open(path)] == ["a.bin"], "nor is it in a manifest"
+    assert [json.loads(s)["path"] for s in open(path)] == ["a.bin"], (
+        "a manifest is not written with it"
+    )
     said("--manifest", path, "n/*", code=0)
     assert [json.loads(s)["path"] for s in open(path)] == ["a.bin", "deep/b.bin"], (
         "a manifest of a pattern"
@@ -235,7 +245,7 @@ def test_named(place):
         cwd=place.path,
     )
     assert (done.returncode, os.path.getsize(place.file("out.bin"))) == (0, 80), (
-        "pack takes the same"
+        "pack takes the same paths"
     )
     done = subprocess.run(
         [TOKCTL, "pack", "n/*", "n/out", "--format", "flat"],
@@ -244,7 +254,7 @@ def test_named(place):
         cwd=place.path,
     )
     assert done.returncode == 1 and "n/out: is inside the input n/*" in done.stderr, (
-        "but not what it puts out",
+        "pack refuses to read its own output",
         done,
     )
     with (
@@ -255,23 +265,27 @@ def test_named(place):
         packed.write(zstandard.compress(bytes(80)))
     assert has(
         said("twins", code=1)[0][2], "a.bin.zst: exists uncompressed too, as a.bin, so its tokens"
-    ), "a shard beside its compressed self"
-    assert said("twins/*.zst") == [("twins/a.bin.zst", "flat")], "of which a pattern names one"
+    ), "a shard that also exists compressed is a problem"
+    assert said("twins/*.zst") == [("twins/a.bin.zst", "flat")], (
+        "a pattern that names one of the two is not"
+    )
     for ending, read in ((".bin", "flat"), (".ds", "datatrove"), (".bin.zst", "flat")):
         name = "n" * (255 - len(ending)) + ending
         raw = numpy.arange(40, dtype="<u2").tobytes()
         with open(place.file(name), "wb") as f:
             f.write(zstandard.compress(raw) if ending.endswith(".zst") else raw)
-        assert said(name) == [(name, read)], f"nothing can lie beside so long a name ({ending})"
+        assert said(name) == [(name, read)], (
+            f"a shard with the longest name has no side files ({ending})"
+        )
     mds(place.file("empty"), numpy.zeros((0, 64), "<i4"), 1 << 20)
     assert has(said("empty", code=1)[0][2], "(*.mds)"), (
-        "an index of no shards says which are missing"
+        "an index without shards names the missing ones"
     )
 
 
 def test_mixed(place):
-    """A directory is a dataset: what the daemon would refuse in it is said, with two examples,
-    once.
+    """In a directory that the daemon would refuse as a dataset, the first two shards that differ
+    are named, once.
     """
     for name in ("x/a.bin", "x/b.bin"):
         numpy.arange(100, dtype="<u2").tofile(place.file(name))
@@ -285,16 +299,14 @@ def test_mixed(place):
         "x.yaml", streams={"train": {"seed": 1, "seq_len": 10, "datasets": datasets}}
     )
     assert [s["problems"] for s in inspect("-c", config, place.file("x"))] == [[]] * 4, (
-        "of two datasets each has its own"
+        "two datasets may have different formats"
     )
     seen = inspect(place.file("x/a.bin"), place.file("x/c.npy"))
-    assert [s["problems"] for s in seen] == [[], []], (
-        "files that are named are looked at one by one"
-    )
+    assert [s["problems"] for s in seen] == [[], []], "files named one by one may differ"
 
 
 def test_dictionary(place):
-    """Which zstd could not decode without it: it is not damaged."""
+    """A shard compressed with a dictionary is not called damaged; the dictionary is named."""
     rng = numpy.random.default_rng(8)
     samples = [rng.integers(0, 300, 200).astype("<u2").tobytes() for _ in range(500)]
     trained = zstandard.train_dictionary(4096, samples)
@@ -314,12 +326,12 @@ def test_dictionary(place):
             "supported; compress it without a dictionary"
         )
         assert inspect(place.file(name + ".bin.zst"), code=1)[0]["problems"] == [problem], (
-            f"a dictionary is named ({name})"
+            f"the dictionary is named ({name})"
         )
 
 
 def test_refused(place):
-    """What is found out without --deep: one line each, whatever names are in it."""
+    """Problems found without --deep are one line each, whatever the names contain."""
     tokens = numpy.arange(3000, dtype="<u2")
     for name in ("loss/a.ds", "lf\nname/x.bin"):
         tokens.tofile(place.file(name))
@@ -328,9 +340,11 @@ def test_refused(place):
     said = inspect(place.file("loss"), code=1)[0]["problems"]
     assert said == [
         "a.ds.loss: its size is 2999 bytes; must be 3000, one for each token of the shard"
-    ], "a mask of another size"
+    ], "a mask of another size is a problem"
     said = inspect(place.file("lf\nname"), code=1)[0]["problems"][0]
-    assert has(said, "lf?name/stray.idx: is a Megatron index"), "a name with a line's end"
+    assert has(said, "lf?name/stray.idx: is a Megatron index"), (
+        "a name with a line break stays in one line"
+    )
     streams = {
         "s": {"seed": 1, "seq_len": 8, "datasets": [{"name": "d", "path": place.file("lf\nname")}]}
     }
@@ -338,17 +352,21 @@ def test_refused(place):
         [TOKEND, "--check", "-c", place.config(streams=streams)], capture_output=True, text=True
     )
     said = (done.returncode, done.stderr.count("\n"), "lf?name/stray.idx" in done.stderr)
-    assert said == (1, 1, True), "and the daemon's word of it"
+    assert said == (1, 1, True), "the daemon reports it in one line too"
     open(place.file("none.bin"), "w").close()
     said = inspect(place.file("none.bin"), code=1)[0]["problems"]
     assert said == ["its size is 0 bytes; write it again"], "no bytes"
     numpy.full(3000, 2, "u1").tofile(place.file("loss/a.ds.loss"))
-    assert inspect(place.file("loss"))[0]["problems"] == [], "a mask's values take --deep"
+    assert inspect(place.file("loss"))[0]["problems"] == [], (
+        "a mask's values are not read without --deep"
+    )
     said = inspect("--deep", place.file("loss"), code=1)[0]["problems"]
-    assert said == ["a.ds.loss: the value of token 0 is 2; must be 0 or 1"], "which reads them"
+    assert said == ["a.ds.loss: the value of token 0 is 2; must be 0 or 1"], (
+        "--deep reads the mask's values"
+    )
 
-    # Frames that do not say what they hold: only decoding shows that the table lies of the last
-    # one.
+    # Frames without a content size: only decoding shows that the seek table is wrong about the
+    # last one.
     count = seekable(place.file("lie.bin.zst"), tokens.tobytes(), 1024)
     good = open(place.file("lie.bin.zst"), "rb").read()
     lies = (
@@ -367,7 +385,7 @@ def test_refused(place):
 
 
 def test_links(place):
-    """What lies above a shard is what its name says, however much of it is given."""
+    """The index above a shard is found by the shard's name, also if only a part of it is given."""
     rows = numpy.arange(640, dtype="<i4").reshape(-1, 64)
     mds(place.file("far", "part"), rows, 1 << 20)
     index = json.load(open(place.file("far", "part", "index.json")))
@@ -395,12 +413,12 @@ def test_links(place):
             done,
         )
     assert inspect(place.file("far/part"))[0]["problems"] == [], (
-        "where the file really is there is none"
+        "the directory that the link leads to has no index"
     )
 
 
 def test_progress(place):
-    """A bar on a terminal, and none elsewhere."""
+    """The progress bar appears on a terminal only."""
     tokens = numpy.zeros(200_000_000, "<u2")
     path = place.file("bar.bin")
     tokens.tofile(path)
@@ -418,20 +436,18 @@ def test_progress(place):
     except OSError:  # the terminal is gone when all is read
         pass
     os.close(outer)
-    assert done.returncode == 0, "with a bar the status is the same"
+    assert done.returncode == 0, "the exit status is the same with a bar"
     assert b"bar.bin [" in seen and b"MB/s" in seen and seen.endswith(b"\r\x1b[K"), (
-        "a bar that shows and goes",
+        "the bar is shown, then removed",
         seen[-200:],
     )
     done = subprocess.run([TOKCTL, "inspect", "--deep", path], capture_output=True)
-    assert done.stderr == b"", "no bar where nobody looks"
+    assert done.stderr == b"", "without a terminal there is no bar"
     os.unlink(path)
 
 
 def test_masks(place):
-    """Loss masks: those that a format keeps beside its shards, and those that a config's label_mask
-    names.
-    """
+    """Loss masks are checked: those next to their shards, and those in a config's label_mask."""
     tokens = numpy.arange(200_000) % 50_000
     mask = numpy.random.default_rng(7).integers(0, 4, len(tokens)) > 0
     hidden = int((~mask).sum())
@@ -449,15 +465,13 @@ def test_masks(place):
     put("lm/a.ds.loss", mask.tobytes())
     put("lm/b.ds.loss", mask[:-1].tobytes())
     short = "b.ds.loss: its size is 199999 bytes; must be 200000, one for each token of the shard"
-    assert said("lm") == [(None, []), (None, [short]), (None, [])], (
-        "a mask beside a shard: its size"
-    )
+    assert said("lm") == [(None, []), (None, [short]), (None, [])], "the size of a mask is checked"
     put("lm/b.ds.loss", bytes([1]) * 70_000 + b"\2" + bytes([1]) * 129_999)
-    assert said("lm", code=0) == [(None, [])] * 3, "its values are not looked at"
+    assert said("lm", code=0) == [(None, [])] * 3, "its values are not read"
     value = "b.ds.loss: the value of token 70000 is 2; must be 0 or 1"
     seen = said("lm", "--deep")
     assert [seen[0], seen[1][1], seen[2]] == [(hidden, []), [value], (None, [])], (
-        "--deep counts, and looks at each"
+        "--deep counts masked tokens, and checks each value"
     )
 
     stream = {
@@ -470,7 +484,7 @@ def test_masks(place):
     problem = f"has no loss mask, but {place.file('lm/a.ds')} has one; all shards of a dataset must"
     problem += " have one, or none"
     assert said("lm", "-c", config) == [(None, []), (None, []), (None, [problem])], (
-        "where a stream asks, all or none"
+        "in a stream with loss_mask all shards have a mask, or none"
     )
 
     for name in "abc":
@@ -501,14 +515,16 @@ def test_masks(place):
         said("om/data/x/c.npy", "-c", config)[0][1][0],
         "has no loss mask: ",
         "masks/x/c.npy does not exist",
-    ), "one that is missing"
-    assert said("om/data", "--deep", code=0) == [(None, [])] * 3, "nobody asks without the config"
+    ), "a missing mask is a problem"
+    assert said("om/data", "--deep", code=0) == [(None, [])] * 3, (
+        "without the config masks are not needed"
+    )
 
     put("om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n"))
     assert said("om/data/x/a.npy", "--deep", code=0) == [(15, [])], (
-        "what no document holds is masked, too"
+        "tokens outside all documents are masked too"
     )
     put("om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n")[:-9])
     assert said("om/data/x/a.npy") == [
         (None, ["a.csv.gz: is truncated: it ends within its gzip data"])
-    ], "a list that is cut short"
+    ], "a list of bounds that is cut short is a problem"

@@ -1,9 +1,8 @@
-"""Looking back: the log of mixes that a daemon keeps, and what plan and when say by it, against an
-independent implementation.
+"""`tokctl plan --run` and `when --run` reproduce the order of past runs from the daemon's mix log.
 
-Runs are real: `tokctl cat` attaches under one run name with cursors edited on the way, as trainers
-do. What it wrote, what the log says was served at each position, and what
-tests/lib/order_reference.py computes must be one and the same.
+The runs are real: `tokctl cat` attaches under one run name, with cursors edited in between, as
+trainers do. Its tokens, the order by the log, and the order of the independent implementation
+tests/lib/order_reference.py must be equal.
 """
 
 import json
@@ -18,7 +17,7 @@ from lib import order_reference as ref
 
 @pytest.fixture(scope="module")
 def scene(shared):
-    """A run with several mixes; `first` is its log."""
+    """A run with several mixes. `first` is its mix log."""
     scene = Scene(shared)
     scene.first = run_with_mixes(scene)
     yield scene
@@ -26,7 +25,7 @@ def scene(shared):
 
 
 def test_restart(scene):
-    """From an older checkpoint, with other weights: what came after it has not happened."""
+    """A restart from an older checkpoint with other weights undoes the mixes after it."""
     other = ref.Order(42, SEQ_LEN, [scene.dataset("web"), scene.dataset("code")], [0.7, 0.3], 1)
     other.mix(3072, [0, 1])
     scene.ctl(
@@ -34,15 +33,17 @@ def test_restart(scene):
     )
     got = scene.train("fork", 4, 5, 150, "fork4200")
     assert (got == scene.rows(other, 1200, 3000)).all(), (
-        "after a restart with another mix the order is another"
+        "after a restart with another mix the order differs"
     )
-    scene.check_plan("plan --run tells that one", other, 0, 5000, "--run", "job")
-    scene.check_when("when --run too", other, "--run", "job", seed=2)
+    scene.check_plan("plan --run prints that order", other, 0, 5000, "--run", "job")
+    scene.check_when("when --run agrees", other, "--run", "job", seed=2)
     assert all(open(path, "rb").read() == was for path, was in scene.first.items()), (
         "no file of the log was ever changed"
     )
     scene.train("fork4200", 1, 1, 1, "none")
-    scene.check_plan("  and when that mix has acted", other, 0, 5000, "--run", "job")
+    scene.check_plan(
+        "the log has one file more once that mix is in force", other, 0, 5000, "--run", "job"
+    )
     err = scene.ctl(
         "plan",
         "-c",
@@ -56,17 +57,17 @@ def test_restart(scene):
         *scene.log_paths(),
         code=1,
     )
-    assert has(err, "do not join"), "its files without their order do not join"
+    assert has(err, "do not join"), "without their order, the log's files do not join"
 
-    # The older mix again, as it was: the log must say so, though that mix has been logged before.
+    # The older mix again: it must be logged, although it has been logged before.
     scene.train("at4000", 1, 1, 1, "back")
     known = scene.order.known_from(len(scene.order.segments))
     known.segments = known.segments[:2]
-    scene.check_plan("back to the first way, before its last mix", known, 0, 5000, "--run", "job")
+    scene.check_plan("the first order again, before its last mix", known, 0, 5000, "--run", "job")
 
 
 def test_announced_and_replaced(scene):
-    """Several pending segments, some of which never came to act."""
+    """Pending mixes that were replaced before they began are not part of the order."""
     weights = [{"web": 0.5, "code": 0.5}, {"web": 0.1, "code": 0.9}, {"web": 1, "code": 0}]
     order = ref.Order(42, SEQ_LEN, [scene.dataset("web"), scene.dataset("code")], [0.7, 0.3], 1)
     ctl, file = scene.ctl, scene.file
@@ -109,17 +110,22 @@ def test_announced_and_replaced(scene):
         scene.train(cursor, 1, 1, 1, "none", run_="replaced")
     ctl("cursor", "mix", file("p0"), "--at", 1024, "web=1", "code=3", "-o", file("p6"))
     scene.check_plan(
-        "a mix that was replaced before it acted is not told", order, 0, 6000, "--run", "replaced"
+        "a mix that was replaced before it began is not in the order",
+        order,
+        0,
+        6000,
+        "--run",
+        "replaced",
     )
     scene.check_plan(
-        "nor by cursors",
+        "nor in the order by cursors",
         order,
         0,
         6000,
         *(a for c in ("p5", "p6", "p1", "p4", "p0", "p2") for a in ("--cursor", file(c))),
     )
     scene.check_plan(
-        "over one that only its announcement knows",
+        "a mix that only an announcement contains is in the order",
         order,
         0,
         6000,
@@ -134,7 +140,7 @@ def test_announced_and_replaced(scene):
     later.mix(5120, [0, 1])
     for first, second in (("p1", "p7"), ("p7", "p1")):
         scene.check_plan(
-            "of two announcements the later one counts",
+            "of two announcements, the later one counts",
             later,
             0,
             6000,
@@ -160,20 +166,22 @@ def test_announced_and_replaced(scene):
         "gap",
     )
     assert code == 0 and json.loads(out)["position"] == 3072, (
-        "what does not follow is where looking back ends",
+        "a file that does not follow ends the known history",
         err,
     )
     assert has(err, "000002.cursor", "does not follow", "before position 3072 are unknown"), (
-        "  and is said"
+        "a line reports it"
     )
     err = ctl(
         "plan", "-c", scene.config, "train", "--from", 3071, "--count", 1, "--run", "gap", code=1
     )
-    assert has(err, "--from 3071", "before position 3072 are unknown"), "  and before it nothing is"
+    assert has(err, "--from 3071", "before position 3072 are unknown"), (
+        "positions before it are refused"
+    )
 
 
 def test_schedule(scene):
-    """Many announced at once: cursors far apart join over those between them."""
+    """Cursors far apart join if one of them announces the mixes between them."""
     order = ref.Order(42, SEQ_LEN, [scene.dataset("web"), scene.dataset("code")], [0.7, 0.3], 1)
     for at, weights in PLANNED:
         order.mix(at, weights)
@@ -185,7 +193,9 @@ def test_schedule(scene):
     for names in ("s0", "s0 s3", "s3 s0", "s2 s0 s3", "s3 s2 s1 s0"):
         by = [a for name in names.split() for a in ("--cursor", file(name))]
         scene.check_plan(f"a schedule by {names}", order, 0, 9000, *by, stream="planned")
-    scene.check_plan("  without cursors", order, 0, 9000, stream="planned")
+    scene.check_plan(
+        "without cursors, the config's schedule counts", order, 0, 9000, stream="planned"
+    )
     err = ctl(
         "plan",
         "-c",
@@ -200,16 +210,17 @@ def test_schedule(scene):
         file("s1"),
         code=1,
     )
-    assert has(err, "--from 1023", "before position 1024 are unknown"), "  not before the first"
-    ctl(
-        "cursor", "mix", file("s1"), "web=1", "code=1", "-o", file("s4")
-    )  # replaces all that was announced
+    assert has(err, "--from 1023", "before position 1024 are unknown"), (
+        "positions before the first cursor's mix are refused"
+    )
+    # replaces all pending mixes
+    ctl("cursor", "mix", file("s1"), "web=1", "code=1", "-o", file("s4"))
     ctl("cursor", "seek", file("s4"), "--to", 2100, "-o", file("s5"))
     other = ref.Order(42, SEQ_LEN, [scene.dataset("web"), scene.dataset("code")], [0.7, 0.3], 1)
     other.mix(*PLANNED[0])
     other.mix(2048, [1, 1])
     scene.check_plan(
-        "  and what took its place",
+        "and with the mix that replaced it",
         other,
         0,
         9000,
@@ -221,9 +232,7 @@ def test_schedule(scene):
 
 
 def test_another_run_of_that_name(scene):
-    """From the beginning, of a stream that has become another: what was logged before is of no
-    account.
-    """
+    """A run begins again under a used name, on a changed stream: the old log does not count."""
     place = scene.place
     whole = json.load(open(scene.config))
     whole["streams"]["train"].update(
@@ -238,22 +247,22 @@ def test_another_run_of_that_name(scene):
     code, _, err = run(
         TOKCTL, "plan", "-c", config, "train", "--from", 0, "--count", 1, "--run", "again"
     )
-    assert code == 0 and not err, ("a run begun anew under a name that was used: no complaint", err)
-    scene.check_plan("  its own order", order, 0, 3000, "--run", "again", config=config)
+    assert code == 0 and not err, ("a run may begin again under a used name", err)
+    scene.check_plan("it has its own order", order, 0, 3000, "--run", "again", config=config)
     err = scene.ctl(
         "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--run", "again", code=1
     )
     assert has(err, "000002.cursor", "is not a cursor of stream train", "seed"), (
-        "  which is none of the former stream"
+        "cursors of the old stream are refused"
     )
-    assert daemon.stop() == 0, "  exit 0"
+    assert daemon.stop() == 0, "the daemon exits with 0"
 
 
-# ---- bad logs ----
+# ---- damaged logs ----
 
 
 def test_damaged(scene):
-    scene.train("at4000", 1, 1, 1, "back")  # the newest is another than that of the next attach
+    scene.train("at4000", 1, 1, 1, "back")  # its newest mix is not that of the next attach
     paths = scene.log_paths()
     ask = ["plan", "-c", scene.config, "train", "--count", 1, "--run", "job", "--from"]
     sound = {path: open(path, "rb").read() for path in paths}
@@ -267,14 +276,14 @@ def test_damaged(scene):
             f.write(data)
         err = scene.ctl(*ask, 0, code=1)
         assert newest in err and err.count("\n") == 1, (
-            f"the newest {name}: refused in one line that names it",
+            f"the newest file {name} is refused in one line with its name",
             err,
         )
     scene.train("at6000", 2, 1, 1, "none")
-    assert len(scene.log_paths()) == len(paths) + 1, "the next attach logs its mix behind it"
+    assert len(scene.log_paths()) == len(paths) + 1, "the next attach logs its mix after it"
     code, out, err = run(TOKCTL, *ask, 6000)
     assert code == 0 and newest in err and "before position 4096 are unknown" in err, (
-        "and then one can look back so far",
+        "the history is known back to the next file",
         err,
     )
     os.unlink(scene.log_paths()[-1])
@@ -284,9 +293,9 @@ def test_damaged(scene):
         "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--run", "nobody", code=1
     )
     assert has(err, "--run nobody", "state/train/nobody/mixes", "No such file"), (
-        "a run that never was"
+        "an unknown run is refused"
     )
     err = scene.ctl(
         "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--run", "../job", code=1
     )
-    assert has(err, "--run ../job"), "a run that is no name"
+    assert has(err, "--run ../job"), "an invalid run name is refused"

@@ -1,5 +1,5 @@
-"""Looking back at a run: its steps, its log of mixes shared or lost, shards that change, usage, and
-at what scale.
+"""The mix log of daemons that share it or cannot write it; and `tokctl plan` by steps, over shards
+that change, with wrong options, and at scale.
 """
 
 import json
@@ -18,15 +18,15 @@ from lib import order_reference as ref
 
 @pytest.fixture(scope="module")
 def scene(shared):
-    """A run with several mixes; `first` is its log."""
+    """A run with several mixes. `first` is its mix log."""
     scene = Scene(shared)
     scene.first = run_with_mixes(scene)
     yield scene
     assert scene.daemon.stop() == 0, "exit 0"
 
 
-def test_log_goes_nowhere(scene):
-    """A state_dir that takes nothing: one line, and the run goes on."""
+def test_log_cannot_be_written(scene):
+    """If the mix log cannot be written, the run goes on, and the log of the daemon says so."""
     place = scene.place
     whole = json.load(open(scene.config))
     whole["state_dir"] = place.file("blocked")
@@ -40,22 +40,20 @@ def test_log_goes_nowhere(scene):
         client.close()
     said = [line for line in daemon.log().splitlines() if "cannot write the mix log" in line]
     assert len(said) == 1 and "Not a directory" in said[0] and "run test" in said[0], (
-        "  one line says so",
+        "one line says so",
         said,
     )
     os.unlink(place.file("blocked"))
     client = Client(daemon.socket).attach()
     client.close()
     assert os.listdir(place.file("blocked/train/test/mixes")) == ["000001.cursor"], (
-        "  and it is made up for when it can be"
+        "the mix is logged once that is possible"
     )
-    assert daemon.stop() == 0, "  exit 0"
+    assert daemon.stop() == 0, "the daemon exits with 0"
 
 
 def test_two_daemons(scene):
-    """They share a state_dir, as nodes of a job may: each mix is logged once, whoever attaches
-    first.
-    """
+    """Daemons that share a state_dir, as nodes of a job may, log each mix once."""
     place = scene.place
     second = Daemon(place, scene.config, socket_path=place.file("second.sock"))
     sockets = [scene.daemon.socket, second.socket]
@@ -92,7 +90,7 @@ def test_two_daemons(scene):
                   "--socket", socket, "--cursor", scene.file(cursor))  # fmt: skip
     names = sorted(os.listdir(place.file("state/train/turns/mixes/x")[:-2]))
     assert names == [f"{n:06}.cursor" for n in (1, 2, 3)], (
-        "one daemon sees what the other has logged"
+        "a daemon sees what the other one has logged"
     )
     assert second.stop() == 0, "exit 0"
 
@@ -134,7 +132,7 @@ def test_steps(scene):
             bad.append((world, micro, "--rank"))
         if scene.lines(*ask, "--from", rows[0]["position"] - step * world * micro) != rows:
             bad.append((world, micro, "--from"))
-    assert not bad, ("plan --step --tokens is what cat gave, for six worlds", bad[:2])
+    assert not bad, ("plan --step --tokens equals the output of cat, for six worlds", bad[:2])
 
     windows = sum(
         ref.shard_windows(t, WINDOW, SEQ_LEN) for d in ("web", "code") for t in SHARDS[d].values()
@@ -149,27 +147,25 @@ def test_steps(scene):
         *[None] * (world * micro - left),
     ], "the last step of a finite stream"
     assert all((row["tokens"] is None) == (row["position"] is None) for row in rows), (
-        "  padding has no tokens"
+        "padding has no tokens"
     )
     assert has(
         scene.ctl(*ask, "--step", last).decode(), "rank    row", "padding: the stream has ended"
-    ), "  for people"
+    ), "padding is named for people"
     assert has(
         scene.ctl(*ask, "--step", last + 1, code=1), f"{last + 1} steps", f"the last is step {last}"
-    ), "  none after it"
+    ), "a later step is refused"
     err = scene.ctl(*ask, "--step", 0, "--from", windows, code=1)
-    assert has(err, f"ends at position {windows}", "no step"), "  none at the end"
+    assert has(err, f"ends at position {windows}", "no step"), "a step at the end is refused"
     text = scene.ctl(*ask, "--step", 0, "--rank", 1, "--tokens").decode().splitlines()
     assert len(text) == 1 + micro and text[1].endswith(" ..."), (
-        "text: a head, a line a row, the first tokens",
+        "text has a head, a line per row, and the first tokens",
         text[:2],
     )
 
 
 def test_shards_change(scene):
-    """While plan --tokens waits for whoever reads it, its shards become others: it says so and
-    stops.
-    """
+    """If shards change while plan --tokens prints, it names the shard and stops."""
     place = scene.place
     entry = [{"name": "walk", "path": "walk", "shuffle": "none"}]
     config = place.config(
@@ -217,12 +213,12 @@ def test_shards_change(scene):
             for i, line in enumerate(lines[:-1])
         )
         assert sound and len(lines) > 100, (
-            f"a shard {name} meanwhile: what came before is right",
+            f"a shard {name} meanwhile: the lines before are correct",
             len(lines),
         )
-        assert process.returncode == 1, "  exit 1"
-        assert has(err.decode(), *words), "  one line names it"
-        assert err.count(b"\n") == 1, "  in one line"
+        assert process.returncode == 1, "exit status 1"
+        assert has(err.decode(), *words), "one line names the shard"
+        assert err.count(b"\n") == 1, "it is one line"
 
 
 # ---- usage ----
@@ -251,14 +247,16 @@ def test_usage(scene):
         err = scene.ctl(*arguments, code=2)
         assert has(err, *words), f"usage: {' '.join(map(str, arguments[3:]))}"
     err = scene.ctl(*when, "--offset", 9000, "--tokens", 2, code=1)
-    assert has(err, "--tokens 2: from offset 9000 on, a.bin has only 1"), "tokens beyond the shard"
+    assert has(err, "--tokens 2: from offset 9000 on, a.bin has only 1"), (
+        "tokens after the shard's end"
+    )
 
 
 # ---- scale ----
 
 
 def test_scale(scene):
-    """100 T tokens in 10,000 sparse shards: the same work at any position."""
+    """plan does the same work at any position of 100 T tokens in 10,000 sparse shards."""
     place = scene.place
     for i in range(10_000):
         with open(place.file(f"big/s{i:05}.bin"), "wb") as f:
@@ -295,7 +293,7 @@ def test_scale(scene):
             calls[name] = int(total.split()[3])
     if calls:
         assert 10_000 < min(calls.values()) and max(calls.values()) - min(calls.values()) < 20, (
-            "  the same reads",
+            "it makes as many reads at any position",
             calls,
         )
     else:

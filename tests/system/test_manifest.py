@@ -1,5 +1,5 @@
-"""`manifest:` of a dataset: the same bytes by the same cursors as without one, no shard touched
-before it is read, and every shard that is not what the manifest says stops its stream by name.
+"""With a `manifest:`, a dataset serves the same bytes by the same cursors as without, and opens no
+shard before it is read. A shard that differs from its manifest stops the stream, which names it.
 """
 
 import json
@@ -12,10 +12,10 @@ import pytest
 from lib import TOKCTL, TOKEND, Daemon, run, with_parent
 from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
 
-SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
+SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one shard has less than a window, one has none
 SEQ_LEN = 128
 WINDOW = SEQ_LEN + 1
-BATCHES = 2 * sum(SHARDS) // SEQ_LEN // 4  # two epochs, nearly
+BATCHES = 2 * sum(SHARDS) // SEQ_LEN // 4  # almost two epochs
 
 # name: (stored dtype, keys, writer)
 FORMATS = {
@@ -94,7 +94,7 @@ def cat(daemon, stream, *more):
 
 
 def direct_files(daemon, below):
-    """How many descriptors of shards are open with O_DIRECT, and without it."""
+    """The number of shards open with O_DIRECT, and without."""
     flags = []
     for fd in os.listdir(f"/proc/{daemon.pid}/fd"):
         try:
@@ -107,7 +107,7 @@ def direct_files(daemon, below):
 
 
 def test_written(data):
-    """What `inspect` writes is what opens them."""
+    """`inspect --manifest` lists the facts of each shard."""
     place = data
     for name in DIRECTORIES:
         lines = write_manifest(place, name)
@@ -122,12 +122,12 @@ def test_written(data):
         wanted = {"rows": {"row_tokens"}, "mds": {"sample_tokens"}, "zstd": {"frame_bytes"}}.get(
             name, set()
         )
-        assert extra == wanted, f"{name}: what its lines have besides"
+        assert extra == wanted, f"{name}: the other members of its lines"
     paths = [place.file("data", "flat", f"{i}.bin") for i in (4, 0, 2)]
     code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("some.jsonl"), *paths)
     names = [json.loads(line)["path"] for line in open(place.file("some.jsonl"))]
     assert (code, names) == (0, ["0.bin", "2.bin", "4.bin"]), (
-        "files named in any order are listed in theirs"
+        "files named in any order are listed in order"
     )
     code, out, err = run(
         TOKCTL, "inspect", "--manifest", place.file("twice.jsonl"), paths[0], paths[0]
@@ -139,11 +139,14 @@ def test_written(data):
     with open(odd, "wb") as f:
         f.write(bytes(100))
     code, out, _ = run(TOKCTL, "inspect", "--manifest", place.file("odd.jsonl"), place.file("odd"))
-    assert code == 1 and b"is not UTF-8" in out, ("a name that is no UTF-8 is refused", (code, out))
+    assert code == 1 and b"is not UTF-8" in out, (
+        "a name that is not UTF-8 is refused",
+        (code, out),
+    )
 
 
 def test_untouched(data, configs):
-    """tokend --check says the same of shards that are not even there."""
+    """tokend --check prints the same with manifests when the shards do not exist."""
     place, (with_, without) = data, configs
     code, seen, err = run(TOKEND, "--check", "-c", without)
     assert (code, err) == (0, ""), "--check without manifests"
@@ -154,8 +157,10 @@ def test_untouched(data, configs):
     said = [line for line in listed.decode().splitlines() if "which cannot be read now" not in line]
     assert said == [
         line for line in seen.decode().splitlines() if "the first with something" not in line
-    ], "and says the same"
-    assert len(listed.splitlines()) - len(said) == len(DIRECTORIES), "but for a word on each"
+    ], "both print the same"
+    assert len(listed.splitlines()) - len(said) == len(DIRECTORIES), (
+        "except for the note about the manifest"
+    )
 
 
 def test_same_order(data, configs):
@@ -179,7 +184,7 @@ def test_same_order(data, configs):
         for c in (with_, without)
     ]
     assert answers[0] == answers[1] and answers[0][0] == 0 and answers[0][1], (
-        "when says the same",
+        "when prints the same",
         answers,
     )
 
@@ -200,7 +205,7 @@ def test_same_bytes(data, mode):
                 f"{mode}: plain shards are read with O_DIRECT"
             )
             assert direct_files(daemon, place.file("data", "zstd"))[0] == 0, (
-                f"{mode}: and others without"
+                f"{mode}: compressed shards are read without"
             )
         assert daemon.stop() == 0, (
             f"{mode}, direct {direct}, manifests {manifests}: the daemon ends with 0"
@@ -214,8 +219,8 @@ def test_same_bytes(data, mode):
 
 
 def test_across(data, configs):
-    """A run that began with a manifest goes on without one, and the other way round; verify finds
-    no fault in it.
+    """A run that began with a manifest continues without one, and the other way round; verify finds
+    no fault.
     """
     place, (with_, without) = data, configs
     for first, second in ((with_, without), (without, with_)):
@@ -248,18 +253,18 @@ def test_across(data, configs):
         want = b"".join(
             tokens_of(i, "<u2")[offset : offset + WINDOW].tobytes() for i, offset in rows
         )
-        assert out == want, ("and is the order", (len(out), len(want)))
+        assert out == want, ("its tokens are the order's", (len(out), len(want)))
         code, _, err = run(TOKCTL, "verify", "-c", with_, "flat", *records)
         assert code == 0, ("verify, with a manifest", err)
         for record in records:
             os.unlink(record)
 
 
-# ---- shards that are not as listed ----
+# ---- shards that differ from the manifest ----
 
 
 def replace(path, name):
-    """Another file of the same size, and of another format where that can be told."""
+    """Replaces the file with one of the same size, and of another format if possible."""
     size = os.path.getsize(path)
     if name == "flat":
         with open(path, "wb") as f:
@@ -284,7 +289,7 @@ def test_stops(data, mode):
             and "nothing was skipped" in err
         )
         assert good, (f"{mode}: {what}", (code, err))
-        assert words[0] in daemon.log(), (f"{mode}: {what}: the log has it", daemon.log())
+        assert words[0] in daemon.log(), (f"{mode}: {what}: the log reports it", daemon.log())
 
     replace(flat, "flat")
     told(
@@ -297,7 +302,7 @@ def test_stops(data, mode):
         TOKCTL, "plan", "-c", config, "flat", "--from", 0, "--count", 200, "--tokens"
     )
     assert code == 1 and "format is flat in the manifest and llmc in the file" in err, (
-        f"{mode}: so does plan --tokens",
+        f"{mode}: plan --tokens reports it too",
         (code, err),
     )
     os.truncate(flat, 1000)
@@ -312,12 +317,12 @@ def test_stops(data, mode):
     put(".bin", raw)(flat[:-4], tokens_of(2, "<u2"))
     code, out, err = cat(daemon, "flat")
     assert code == 0 and len(out) > 80_000, (
-        f"{mode}: mended, it is served, by the same daemon",
+        f"{mode}: once restored, it is served by the same daemon",
         err,
     )
     path = place.file("data", "npy-i32", "2.npy")
     npy_bytes = open(path, "rb").read()
-    with open(path, "wb") as f:  # as many bytes, other tokens
+    with open(path, "wb") as f:  # the same size, other tokens
         f.write(npy_bytes.replace(b"'<i4'", b"'<u4'"))
     told(
         "another dtype",
@@ -332,8 +337,8 @@ def test_stops(data, mode):
 
 
 def test_opened_anew(data):
-    """More shards than can be open at once: each is compared with the manifest once, and is the
-    same file ever after.
+    """With more shards than can be open at once, each is compared with the manifest once, and must
+    stay the same file after that.
     """
     place = data
     for i in range(200):
@@ -396,12 +401,12 @@ def test_opened_anew(data):
                     err,
                 )
             daemon.stop()
-    assert len(set(got)) == 1, "the same bytes, with and without"
+    assert len(set(got)) == 1, "the bytes are the same with and without a manifest"
 
 
 def test_inspected(data):
-    """`inspect -c` compares what it reads with the manifest; only --deep can tell other tokens of
-    the same number.
+    """`inspect -c` compares shards with the manifest; only --deep finds other tokens of the same
+    number.
     """
     place = data
     config, shard = config_of(place, "inspect.yaml", True), place.file("data", "flat", "0.bin")
@@ -417,7 +422,7 @@ def test_inspected(data):
         place.file("data", "flat"),
     )
     assert code == 0 and err == "" and open(place.file("flat.jsonl")).read() == before, (
-        ("the config may name the manifest that is yet to be written"),
+        ("the config may name the manifest that is to be written"),
         (code, err),
     )
     code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, place.file("data", "flat"))
@@ -428,32 +433,32 @@ def test_inspected(data):
         f.seek(1234)
         f.write(bytes([byte ^ 1]))
     code, out, _ = run(TOKCTL, "inspect", "-c", config, place.file("data", "flat"))
-    assert code == 0, "an altered token is not seen from outside"
+    assert code == 0, "without --deep an altered token is not found"
     code, out, _ = run(
         TOKCTL, "inspect", "--deep", "-c", config, "--json", place.file("data", "flat")
     )
     seen = {json.loads(line)["path"]: json.loads(line)["problems"] for line in out.splitlines()}
     assert code == 1 and "digest is" in seen[shard][0] and sum(map(len, seen.values())) == 1, (
-        "--deep sees it",
+        "--deep finds it",
         seen,
     )
     with open(place.file("flat.jsonl"), "a") as f:
         f.write('{"path":"../x"}\n')
     code, out, err = run(TOKCTL, "inspect", "-c", config, place.file("data", "flat"))
     assert code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, (
-        "a manifest that is broken is one line",
+        "a broken manifest is reported in one line",
         err,
     )
     code, out, err = run(TOKEND, "--check", "-c", config)
     assert code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, (
-        "of --check, too",
+        "by --check too",
         err,
     )
 
 
 @pytest.fixture(scope="module")
 def data(shared):
-    """A Place with a directory and a manifest of each format."""
+    """A Place with a directory of shards and a manifest for each format."""
     write_all(shared)
     for name in DIRECTORIES:
         write_manifest(shared, name)
@@ -462,5 +467,5 @@ def data(shared):
 
 @pytest.fixture(scope="module")
 def configs(data):
-    """The config with manifests, and that without."""
+    """The configs with and without manifests."""
     return config_of(data, "with.yaml", True), config_of(data, "without.yaml", False)

@@ -1,12 +1,11 @@
-"""tokctl and the daemon against an independent implementation of the order, on random
-configurations.
+"""tokctl and the daemon have the same order as an independent implementation,
+tests/lib/order_reference.py, on random configurations.
 
-Every configuration has real shards and is drawn from the seed and its number alone: what `tokctl
-plan` and `tokctl when` say, with and without edited cursors, and the bytes that `tokctl cat` gets
-from a daemon for any rank, world, micro-batch and start must be those of
-tests/lib/order_reference.py.
+Every configuration has real shards, and is drawn from the seed and its number alone. Compared are
+the output of `tokctl plan` and `tokctl when`, with and without edited cursors, and the bytes that
+`tokctl cat` gets from a daemon for any rank, world, micro_batch and start.
 
-TOKEND_SEED repeats a run, TOKEND_CONFIGS makes a longer one.
+TOKEND_SEED repeats a run; TOKEND_CONFIGS makes a longer one.
 """
 
 import json
@@ -20,7 +19,7 @@ from lib import order_reference as ref
 
 
 def check_when(c, order, *more):
-    """A token of any shard, served or not, in any epoch."""
+    """Asks when a random token, served or not, is served in a random epoch."""
     rng = c.rng
     d = rng.randrange(len(c.datasets))
     shard = rng.randrange(len(c.datasets[d].shards))
@@ -40,7 +39,7 @@ def check_when(c, order, *more):
 
 
 def some_starts(c, order, known=0):
-    """Positions worth a look: the beginning, the ends, the edges of segments, and far away."""
+    """Interesting positions: the beginning, the end, the edges of segments, and far away."""
     rng = c.rng
     last = min(order.end, ref.TWO64 - 10**6)
     starts = [known, last - rng.randrange(1, 30), rng.randrange(known, max(last, known + 1)), last]
@@ -53,14 +52,14 @@ def some_starts(c, order, known=0):
 
 
 class Run:
-    """A run's cursor through random edits, with all that a run's history must keep."""
+    """Random edits of a run's cursor, with the history that they make."""
 
     def __init__(self, c):
         self.c = c
         self.next = 0
         self.pending = False
         self.files = []
-        self.knows = []  # the segments in each
+        self.knows = []  # the segments of each cursor
         tokctl("cursor", "new", "-c", c.path, "train", "-o", self.file())
         self.knows.append(self.known().segments)
 
@@ -89,7 +88,7 @@ class Run:
         least = max(ref.ceil_div(self.next, 1024) * 1024, current.start + 1024)
         at = least + 1024 * rng.choice([0, 0, 1, rng.randrange(100)])
         weights = self.c.weights(self.c.datasets)
-        if self.pending:  # it never came to act
+        if self.pending:  # it never began
             order.segments.pop()
         order.mix(at, weights)
         named = [
@@ -104,11 +103,11 @@ class Run:
             self.edit("add", "-c", self.c.path)
 
     def known(self):
-        """The order as the last cursor alone knows it."""
+        """The order by the last cursor alone."""
         return self.c.order.known_from(2 if self.pending else 1)
 
     def history(self):
-        """The cursors that hold no mix that was replaced before it came to act."""
+        """The cursors without a mix that was replaced before it began."""
         happened = {id(segment) for segment in self.c.order.segments}
         return [
             path
@@ -202,7 +201,7 @@ def check_daemon(c, run):
     return rows
 
 
-# ---- the whole ----
+# ---- a configuration ----
 
 
 def check_configuration(place, rng):

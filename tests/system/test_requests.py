@@ -1,8 +1,7 @@
-"""An operator's requests to a running job: who hears them, what comes back, and what is left when
-anybody dies in between.
+"""An operator's requests reach the sessions of a run, are carried out, and are answered.
 
-The trainers are processes that use libtokend and do one thing at a time, when told to: so every
-moment between asking and answering can be looked at.
+The trainers are processes that use libtokend and execute one call at a time on command, so the test
+can check every state between request and answer.
 """
 
 import json
@@ -12,7 +11,7 @@ from requesting import DONE, NOTED, SEQ, Bench, Operator, Trainer
 
 from lib import TOKCTL, Daemon, datasets, has, run, status, wait_for
 
-# ---- what works ----
+# ---- requests that are carried out ----
 
 
 pytestmark = pytest.mark.asan
@@ -22,13 +21,13 @@ pytestmark = pytest.mark.asan
 def served(shared):
     bench = Bench(shared)
     yield bench
-    assert bench.daemon.stop() == 0, "the daemon leaves in peace"
+    assert bench.daemon.stop() == 0, "the daemon exits with 0"
 
 
 @pytest.fixture
 def bench(served):
     yield served
-    assert wait_for(lambda: served.daemon.rings() == 0), "no session stays"
+    assert wait_for(lambda: served.daemon.rings() == 0), "all sessions have ended"
 
 
 def test_alone(bench):
@@ -43,8 +42,8 @@ def test_alone(bench):
     assert (request["number"], request["kind"]) == (number, "mix"), "the trainer fetches it"
     assert request["args"] == "weight 1 web\nweight 3 code\n", "its arguments are lines"
     done = t.obey("mix", request["args"])
-    assert done["at"] == 1024, "it acts from the next block"
-    assert t.number() == number, "the new ring shows it as well, until it is answered"
+    assert done["at"] == 1024, "it begins at the next block"
+    assert t.number() == number, "the new ring shows the request too, until it is answered"
     t.answer(number, DONE, "acts from 1024")
     code, answers, result, err = op.result()
     assert (code, err) == (0, ""), "tokctl mix: done"
@@ -64,20 +63,22 @@ def test_alone(bench):
     op = Operator(bench, "skip", "train", "--samples", 1000, json=False)
     t.carry_out()
     assert op.end()[:2][1].splitlines()[-1:] == ["skipped from position 2752 to 3752"], (
-        "tokctl skip says from where to where"
+        "tokctl skip prints the skipped range"
     )
-    bench.follows("behind what was skipped", t.cursor(), t.step(4)["tokens"], 4 * 64)
+    bench.follows(
+        "samples after the skipped ones are served", t.cursor(), t.step(4)["tokens"], 4 * 64
+    )
 
     op = Operator(bench, "mix", "train", "web=1e-3", "code=1", "--at", 8192, json=False)
-    assert t.carry_out()["at"] == 8192, "an explicit start is taken"
+    assert t.carry_out()["at"] == 8192, "--at is accepted"
     assert has(op.end()[1], "new mix begins at position 8192; the run is at 4008")
 
     for kind in ("checkpoint", "drain"):
         op = Operator(bench, kind, "train", "--tag", "before", json=False)
-        assert t.carry_out()["r"] == 0, f"{kind} is the trainer's to do"
+        assert t.carry_out()["r"] == 0, f"{kind} is carried out by the trainer"
         assert has(op.end()[1], "saved at position 4008, tag before"), f"tokctl {kind}"
     assert json.loads(show(bench, t.cursor("stream")))["next"] == 0, (
-        "stream(): the cursor that the stream begins with"
+        "stream() gives the stream's first cursor"
     )
     t.close()
 
@@ -104,7 +105,7 @@ def test_refused_edits(bench):
         assert (code, result, err.count("\n")) == (1, None, 1), (
             f"mix {arguments}: exit 1 and one line"
         )
-        assert has(err, "rank 0 (pid", *words), f"mix {arguments}: says why, and who"
+        assert has(err, "rank 0 (pid", *words), f"mix {arguments}: names the reason and the rank"
         assert t.cursor() == before, f"mix {arguments}: nothing is changed"
     for arguments in (
         ["web=nan"],
@@ -115,8 +116,10 @@ def test_refused_edits(bench):
         ["web=1", "--samples", 3],
         ["web=1", "--timeout", 0],
     ):
-        assert run(TOKCTL, "mix", "train", *arguments)[0] == 2, f"mix {arguments}: not even asked"
-    assert t.fetch()["number"] == 0, "all that was refused"
+        assert run(TOKCTL, "mix", "train", *arguments)[0] == 2, (
+            f"mix {arguments}: no request is made"
+        )
+    assert t.fetch()["number"] == 0, "all of these were refused"
     for args in (
         "weight x web\n",
         "weight 1\n",
@@ -135,8 +138,8 @@ def test_refused_edits(bench):
             done,
         )
     assert t.obey("dance", "")["r"] == -1, "an unknown kind is refused"
-    assert t.cursor() == before, "nothing is changed by all that"
-    assert t.step(2)["next"] == 5 * 64, "and the trainer goes on"
+    assert t.cursor() == before, "none of these changes anything"
+    assert t.step(2)["next"] == 5 * 64, "the trainer goes on"
     t.close()
 
     t = Trainer(bench, stream="short")
@@ -144,16 +147,16 @@ def test_refused_edits(bench):
     t.carry_out()
     assert has(op.result()[3], "short is finite"), "a finite stream keeps its mix"
     assert has(run(TOKCTL, "mix", "short", "web=1", "-c", bench.config)[2], "short is finite"), (
-        "tokctl knows it from the config"
+        "with -c, tokctl checks it by itself"
     )
     op = Operator(bench, "skip", "short", "--samples", 100_001)
     t.carry_out()
-    assert has(op.result()[3], "past the end"), "nobody skips past the end"
+    assert has(op.result()[3], "past the end"), "a skip past the end is refused"
     op = Operator(bench, "rescale", "short", "--world", 3, "--micro", 50)
     t.carry_out()
     result = op.result()[2]
     assert (result["batches_before"], result["batches"]) == (1563, 667), (
-        "rescale of a finite stream: batches each"
+        "rescale of a finite stream prints the batches per rank"
     )
     t.close()
 
@@ -173,11 +176,11 @@ def test_together(bench):
         (0, "noted"),
         (1, "done"),
         (1, "noted"),
-    ], "two ranks: notes and answers of both"
+    ], "the notes and answers of both ranks are printed"
     assert (code, result["acts_from"], result["sessions"], err) == (0, 1024, 2, ""), (
-        "and one result"
+        "there is one result"
     )
-    assert ts[0].cursor() == ts[1].cursor(), "the edits are one"
+    assert ts[0].cursor() == ts[1].cursor(), "both ranks have the same cursor"
 
     op = Operator(bench, "rescale", "train", "--world", 3, "--micro", 8, "--tag", "w3")
     for t in ts:
@@ -187,9 +190,9 @@ def test_together(bench):
         0,
         128,
         [{"rank": r, "first": 128 + 8 * r, "last": 135 + 8 * r} for r in range(3)],
-    ), "rescale: what each new rank gets first"
+    ), "rescale prints the first samples of each new rank"
     assert (result["global_before"], result["global"]) == (64, 24), (
-        "rescale: steps before and after"
+        "rescale prints the global batch before and after"
     )
     op = Operator(bench, "rescale", "train", "--world", 20, json=False)
     for t in ts:
@@ -202,8 +205,8 @@ def test_together(bench):
         "…",
         "rank 19 begins with 736..767",
         "64 -> 640: a multiple",
-    ), "rescale for people"
-    assert "rank 10" not in out, ("the middle ranks are left out", out)
+    ), "rescale prints them for people"
+    assert "rank 10" not in out, ("the middle ranks of a large world are left out", out)
 
     ts[1].step(1)
     op = Operator(bench, "drain", "train")
@@ -211,7 +214,7 @@ def test_together(bench):
         t.carry_out()
     code, _, _, err = op.result()
     assert code == 1 and "rank 1 (pid" in err and "not at the same position" in err, (
-        "cursors that differ: exit 1, and who",
+        "cursors that differ: exit 1, with the rank",
         err,
     )
     bench.nothing_open("two ranks", *ts)
@@ -233,17 +236,15 @@ def test_datasets_join(bench):
     t.carry_out()
     code, _, result, err = op.result()
     assert (code, err, result and result["acts_from"]) == (0, "", 1024), (
-        "a dataset that is new in the config joins a run"
+        "a dataset that is new in the config is added to the run"
     )
     t.step(14)
-    bench.follows("and is served", t.cursor(), t.step(40)["tokens"], 40 * 64)
+    bench.follows("it is served", t.cursor(), t.step(40)["tokens"], 40 * 64)
     t.close()
 
 
-def test_behind_a_commit(bench):
-    """Mixes that began after what is committed: a cursor of the committed place still knows them
-    all.
-    """
+def test_mixes_after_a_commit(bench):
+    """A cursor of the committed position contains the mixes that have begun after it."""
     t = Trainer(bench, micro=512)
     nexts, tokens = [], ""
     for i in range(10):
@@ -253,21 +254,21 @@ def test_behind_a_commit(bench):
         if i == 0:
             t.commit(nexts[0])
         if i % 3 == 1:
-            assert t.mix({"web": 1 + i, "code": 2})["r"] == 0, f"mix {i // 3} behind the commit"
+            assert t.mix({"web": 1 + i, "code": 2})["r"] == 0, f"mix {i // 3} after the commit"
     cursor = t.cursor()
-    assert json.loads(show(bench, cursor))["next"] == 512, "the committed place is spoken of"
+    assert json.loads(show(bench, cursor))["next"] == 512, "the committed position is reported"
     bench.follows(
-        "all that was taken follows from it", cursor, tokens[2 * 512 * 2 * (SEQ + 1) :], 9 * 512
+        "the batches taken since follow from it", cursor, tokens[2 * 512 * 2 * (SEQ + 1) :], 9 * 512
     )
-    assert [t.commit(n)["r"] for n in nexts[1:]] == [0] * 9, "what was taken can be committed"
-    bench.follows("and the rest follows from there", t.cursor(), t.step(4)["tokens"], 4 * 512)
+    assert [t.commit(n)["r"] for n in nexts[1:]] == [0] * 9, "the taken batches can be committed"
+    bench.follows("the next batches follow from there", t.cursor(), t.step(4)["tokens"], 4 * 512)
     t.close()
 
 
-# ---- who is asked ----
+# ---- which run is asked ----
 
 
-def test_whom(bench):
+def test_which_run(bench):
     refuse = lambda *a: run(TOKCTL, *a, "--socket", bench.daemon.socket)  # noqa: E731
     for words, arguments in (
         (["nosuch is not a stream"], ["drain", "nosuch"]),
@@ -278,15 +279,17 @@ def test_whom(bench):
             f"{arguments}: refused in one line",
             (code, err),
         )
-        assert has(err, *words), f"{arguments}: says why"
+        assert has(err, *words), f"{arguments}: the line names the reason"
     ts = [Trainer(bench, run=name) for name in ("a", "b")]
-    assert has(refuse("drain", "train")[2], "several runs", "a, b"), "two runs: names them"
+    assert has(refuse("drain", "train")[2], "several runs", "a, b"), (
+        "of two runs, --run must choose: both are named"
+    )
     assert has(refuse("drain", "train", "--run", "c")[2], "run c", "a, b"), (
-        "another run: names those there are"
+        "an unknown run: the attached ones are named"
     )
     op = Operator(bench, "drain", "train", "--run", "b")
     ts[1].carry_out()
-    assert (op.result()[0], ts[0].number()) == (0, 0), "a run that is named is asked"
+    assert (op.result()[0], ts[0].number()) == (0, 0), "the named run gets the request"
     for t in ts:
         t.close()
 
@@ -298,7 +301,7 @@ def test_top(bench):
         TOKCTL, "top", "--interval", "0.1", "--count", "3", "--socket", bench.daemon.socket
     )
     assert (code, err, out.count(b"TOKENS/S"), b"\x1b" in out) == (0, "", 3, False), (
-        "top: once an interval"
+        "top prints once per interval"
     )
-    assert has(out.decode(), "train", "job", "1 sessions"), "top: the session"
+    assert has(out.decode(), "train", "job", "1 sessions"), "top prints the session"
     t.close()

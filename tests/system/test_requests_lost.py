@@ -1,4 +1,4 @@
-"""Requests whose operator, trainer or daemon is too slow, dies or lies: nothing is left half
+"""If an operator, a trainer or the daemon is too slow, dies or is hostile, no request stays half
 done.
 """
 
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.asan
 def served(shared):
     bench = Bench(shared)
     yield bench
-    assert bench.daemon.stop() == 0, "the daemon leaves in peace"
+    assert bench.daemon.stop() == 0, "the daemon exits with 0"
 
 
 @pytest.fixture
 def bench(served):
     yield served
-    assert wait_for(lambda: served.daemon.rings() == 0), "no session stays"
+    assert wait_for(lambda: served.daemon.rings() == 0), "all sessions have ended"
 
 
 def test_one_at_a_time(bench):
@@ -31,30 +31,30 @@ def test_one_at_a_time(bench):
     op = Operator(bench, "skip", "train", "--samples", 5)
     number = t.sees()
     code, _, err = run(TOKCTL, "drain", "train", "--socket", bench.daemon.socket)
-    assert code == 1, "a second request: refused"
+    assert code == 1, "a second request is refused"
     assert has(err, "skip", str(number), "rank 0 (pid", "has not answered"), (
-        "says which is open and who has not answered"
+        "the line names the open request and the rank without an answer"
     )
-    assert t.fetch()["number"] == number, "the first is untouched"
+    assert t.fetch()["number"] == number, "the first request is unchanged"
     t.carry_out()
-    assert op.result()[0] == 0, "and carried out"
+    assert op.result()[0] == 0, "it is carried out"
     bench.nothing_open("two at once", t)
     t.close()
 
 
-# ---- who leaves ----
+# ---- participants that leave ----
 
 
-def test_time_is_up(bench):
+def test_timeout(bench):
     ts = [Trainer(bench, rank=r, world=2, micro=32) for r in (0, 1)]
     op = Operator(bench, "drain", "train", "--timeout", 1)
     ts[0].answer(ts[0].sees(), NOTED)
     code, answers, _, err = op.result()
-    assert (code, err.count("\n")) == (1, 1), "nobody fetches: exit 1"
+    assert (code, err.count("\n")) == (1, 1), "no rank fetches the request: exit 1"
     assert has(err, f"rank 1 (pid {ts[1].process.pid}", "not within 1 s", "nothing was changed"), (
-        "names who did not come"
+        "the line names the rank that did not call control()"
     )
-    assert "rank 0" not in err, ("and not who did", err)
+    assert "rank 0" not in err, ("it does not name the other rank", err)
     bench.nothing_open("time is up", *ts)
 
     op = Operator(bench, "drain", "train", "--timeout", 1)
@@ -63,22 +63,24 @@ def test_time_is_up(bench):
     ts[0].answer(number, DONE)
     code, _, _, err = op.result()
     assert code == 1 and "not answered: rank 1" in err and "answered: rank 0" in err, (
-        "fetched: who answered and who not",
+        "once fetched, the line names who answered and who did not",
         err,
     )
-    assert (ts[0].number(), ts[1].number()) == (0, number), "it is still open for the one"
+    assert (ts[0].number(), ts[1].number()) == (0, number), (
+        "the request stays open for the other rank"
+    )
     code, _, err = run(TOKCTL, "drain", "train", "--socket", bench.daemon.socket)
-    assert code == 1 and "rank 1" in err, ("and keeps others out", err)
+    assert code == 1 and "rank 1" in err, ("another request is refused meanwhile", err)
     ts[1].answer(number, DONE)
     wait_for(lambda: not ts[1].number())
-    bench.nothing_open("it was answered late", *ts)
+    bench.nothing_open("it is answered late", *ts)
 
     op = Operator(bench, "drain", "train")
     ts[0].sees()
     op.process.send_signal(signal.SIGINT)
     code, _, err = op.end()
     assert code == 1 and "interrupted" in err and "nothing was changed" in err, (
-        "interrupted: taken back",
+        "an interrupted request is cancelled",
         err,
     )
     bench.nothing_open("interrupted", *ts)
@@ -91,7 +93,9 @@ def test_operator_dies(bench):
     op = Operator(bench, "drain", "train")
     t.sees()
     op.process.kill()
-    assert wait_for(lambda: t.number() == 0) is True, "operator killed before the fetch: taken back"
+    assert wait_for(lambda: t.number() == 0) is True, (
+        "if the operator is killed before the fetch, the request is cancelled"
+    )
     bench.nothing_open("operator killed", t)
     op = Operator(bench, "skip", "train", "--samples", 7)
     t.sees()
@@ -99,10 +103,10 @@ def test_operator_dies(bench):
     op.process.kill()
     op.process.wait()
     time.sleep(0.1)
-    assert t.number(), ("killed after it: it goes on", t.number())
+    assert t.number(), ("if it is killed after the fetch, the request goes on", t.number())
     t.carry_out()
     wait_for(lambda: not t.number())
-    bench.nothing_open("carried out without its operator", t)
+    bench.nothing_open("it is carried out without its operator", t)
     t.close()
 
 
@@ -118,11 +122,11 @@ def test_trainer_dies(bench):
         ts[1].carry_out()
         code, answers, _, err = op.result()
         assert code == 1 and "rank 0" in err and "without an answer" in err, (
-            f"rank 0 killed {when}: exit 1, and who",
+            f"rank 0 killed {when}: exit 1, with its name",
             err,
         )
         assert sorted((a["rank"], a["outcome"]) for a in answers) == [(0, "gone"), (1, "done")], (
-            f"killed {when}: both are accounted for"
+            f"killed {when}: both ranks are reported"
         )
         bench.nothing_open(f"killed {when}", ts[1])
         ts[1].close()
@@ -132,16 +136,16 @@ def test_trainer_dies(bench):
     t.fetch()
     t.answer(number, DONE)
     t.kill()
-    assert op.result()[0] == 0, "who leaves after DONE has done it"
+    assert op.result()[0] == 0, "a rank that leaves after DONE counts as done"
     ts = [Trainer(bench, rank=r, world=2, micro=32) for r in (0, 1)]
     op = Operator(bench, "drain", "train")
     number = ts[1].sees()
     ts[0].kill()
     again = Trainer(bench, rank=0, world=2, micro=32)
-    assert again.sees() == number, "a rank that comes back sees it"
+    assert again.sees() == number, "a rank that rejoins sees the request"
     for t in (again, ts[1]):
         t.carry_out()
-    assert op.result()[0] == 0, "and answers it"
+    assert op.result()[0] == 0, "it answers the request"
     for t in (again, ts[1]):
         t.close()
 
@@ -155,18 +159,20 @@ def test_daemon_dies(bench):
     bench.daemon.kill()
     code, _, err = op.end()
     assert code == 1 and "stopped before" in err and err.count("\n") == 1, (
-        "daemon killed: tokctl says so in one line",
+        "if the daemon is killed, tokctl reports it in one line",
         err,
     )
     bench.daemon.start()
     done = t.obey(request["kind"], request["args"])
-    assert (done["r"], done["at"]) == (0, 1024), "the trainer carries it out at the next daemon"
+    assert (done["r"], done["at"]) == (0, 1024), (
+        "the trainer carries the request out with the next daemon"
+    )
     assert (t.answer(number, DONE)["r"], t.step(20)["next"]) == (0, 21 * 64), (
-        "its answer is heard by nobody, and harms nobody"
+        "its answer is ignored"
     )
     bench.nothing_open("daemon killed", t)
     op = Operator(bench, "skip", "train", "--samples", 3)
-    assert t.sees() != number, ("another daemon gives other numbers", number)
+    assert t.sees() != number, ("a new daemon numbers requests differently", number)
     t.carry_out()
     assert op.result()[0] == 0, "the next request finds the trainer"
 
@@ -179,14 +185,14 @@ def test_daemon_dies(bench):
         "answering does not wait for a daemon",
         said,
     )
-    assert t.number() == 0, "what a lost daemon asked is not seen any more"
+    assert t.number() == 0, "the request of a lost daemon is gone"
     bench.daemon.start()
-    assert t.step(20)["next"] == 41 * 64 + 3, "and the trainer goes on"
+    assert t.step(20)["next"] == 41 * 64 + 3, "the trainer goes on"
     op.end()
     t.close()
 
 
-# ---- who means harm ----
+# ---- hostile clients ----
 
 
 def test_hostile(bench):
@@ -194,11 +200,13 @@ def test_hostile(bench):
     one = Client(bench.daemon.socket).attach(run="evil")
     for number in (0, 1, 1 << 63, (1 << 64) - 1):
         one.tell(op="answer", number=number, outcome=DONE, text="x")
-    assert one.ask(op="pending")["number"] == 0, "an answer to what never was: nothing"
+    assert one.ask(op="pending")["number"] == 0, "an answer to an unknown request is ignored"
     for outcome in (0, 4, 99):
         other = Client(bench.daemon.socket).attach(run="evil2")
         other.tell(op="answer", number=1, outcome=outcome, text="")
-        assert has(str(other.last_words()), "outcome"), f"outcome {outcome}: thrown out"
+        assert has(str(other.last_words()), "outcome"), (
+            f"outcome {outcome}: the client is disconnected"
+        )
         other.close()
     stranger = Client(bench.daemon.socket)
     for message in (
@@ -224,14 +232,14 @@ def test_hostile(bench):
             wrong.append(asker.ask(op="request", stream="train", run="evil", kind=kind, args=""))
         except Refused as e:
             wrong += [] if e.packet["field"] == "kind" else [e.packet]
-    assert not wrong, ("arguments and kinds that are none: refused by field", wrong)
+    assert not wrong, ("invalid arguments and kinds are refused by field", wrong)
     asked = asker.ask(op="request", stream="train", run="evil", kind="mix", args="y" * 65535)
     seen = one.ask(op="pending")
     assert (seen["number"], len(seen["args"])) == (asked["number"], 65535), (
-        "the longest arguments arrive"
+        "the longest arguments are accepted"
     )
     thief = Client(bench.daemon.socket)
-    with pytest.raises(Refused, match="of this connection is open"):  # another's request
+    with pytest.raises(Refused, match="of this connection is open"):  # someone else's request
         thief.ask(op="cancel", number=asked["number"])
     for _ in range(3000):
         one.tell(op="answer", number=asked["number"], outcome=NOTED, text="n" * 1000)
@@ -239,7 +247,7 @@ def test_hostile(bench):
     one.tell(op="answer", number=asked["number"], outcome=DONE, text="", cursor=b"c" * CURSOR_BYTES)
     got = asker.hear()
     assert (got["outcome"], len(got["cursor"]), got["waiting"]) == (DONE, CURSOR_BYTES, 0), (
-        "and then the answer"
+        "then the answer"
     )
 
     flood = Client(bench.daemon.socket)
@@ -247,14 +255,14 @@ def test_hostile(bench):
         for _ in range(3000):
             flood.tell(op="request", stream="train", run="evil", kind="mix", args="z" * 60000)
     except OSError:
-        pass  # it is thrown out for not reading
+        pass  # it is disconnected because it does not read
     flood.close()
     assert wait_for(lambda: one.ask(op="pending")["number"] == 0) is True, (
-        "a flood ends with its connection"
+        "a flood of requests ends with its connection"
     )
 
-    # Ten cursors of the largest size at once to one who does not read: the first, and the first
-    # that differs.
+    # Ten cursors of the largest size for a client that does not read: only the first one, and the
+    # first that differs, are sent.
     many = [Client(bench.daemon.socket).attach(run="many", rank=r, world=10) for r in range(10)]
     slow = Client(bench.daemon.socket)
     number = slow.ask(op="request", stream="train", run="many", kind="drain", args="")["number"]
@@ -275,6 +283,6 @@ def test_hostile(bench):
         pass
     op = Operator(bench, "skip", "train", "--samples", 3, "--run", "job")
     t.carry_out()
-    assert op.result()[0] == 0, "meanwhile others are served"
+    assert op.result()[0] == 0, "other clients are served meanwhile"
     bench.nothing_open("hostile", t)
     t.close()

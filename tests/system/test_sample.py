@@ -1,6 +1,6 @@
-"""Shards that are not what the config says: another width, tokens beyond vocab, a format that is
-lost. They are refused when the dataset is opened, or when they are first read; and shards that only
-look odd are not.
+"""Shards that contradict the config (another width, tokens not below vocab, a lost index or header)
+are refused when the dataset is opened, or when they are first read. Unusual but valid shards are
+not.
 """
 
 import re
@@ -20,8 +20,8 @@ def ids(n, vocab=50257):
 
 
 def dataset(place, name, shards, **about):
-    """A config over a directory of files: name → bytes or array. `dtype` and the like stand at the
-    dataset, `vocab` at the stream.
+    """A config over a directory of files: name → bytes or array. `vocab` is a key of the stream;
+    all other keys are the dataset's.
     """
     for file, content in shards.items():
         with open(place.file(name, "data", file), "wb") as f:
@@ -44,7 +44,7 @@ def check(config):
 
 
 def refused(place, name, shards, *words, **about):
-    """One line that names the config's line and the shard, and says what to do."""
+    """Checks for one line that names the config's line and the shard, and says what to do."""
     config = dataset(place, name, shards, **about)
     code, _, err = check(config)
     good = (
@@ -144,11 +144,11 @@ def test_odd_but_sound(place):
         taken(place, name, {"a.bin": shard, "b.bin": ids(1000).astype("<u2")})
 
 
-# ---- many shards: the others when they are first read ----
+# ---- many shards: those not sampled are checked when they are first read ----
 
 
 def read_bytes(place, config):
-    """What a daemon has read with system calls when it is ready."""
+    """Bytes that a daemon has read with system calls until it is ready."""
     daemon = Daemon(place, config)
     with open(f"/proc/{daemon.pid}/io") as f:
         n = next(int(line.split()[1]) for line in f if line.startswith("rchar:"))
@@ -157,7 +157,7 @@ def read_bytes(place, config):
 
 
 def stops(place, config):
-    """Where a stream stopped: (positions handed out, the error's text)."""
+    """Runs a stream until it stops. Returns (number of rows served, text of the error)."""
     daemon = Daemon(place, config)
     client = Client(daemon.socket).attach(micro=1, slots=4)
     n, text = 0, ""
@@ -177,13 +177,13 @@ def test_many(place):
     taken(place, "200 shards", shards)
     config = place.file("200 shards", "tokend.yaml")
     n, text = stops(place, config)
-    assert n == 400 and text == "", ("  served one after the other", (n, text))
+    assert n == 400 and text == "", ("they are served one after the other", (n, text))
     shards["100.bin"] = ids(SEQ_LEN + 1).astype("<u4")
     taken(place, "200 shards, one that is not sampled is u32", shards)
     n, text = stops(place, place.file("200 shards, one that is not sampled is u32", "tokend.yaml"))
     told = "shard 100.bin at token 0: looks like u32" in text
     assert told and 190 <= n <= 200, (
-        "  its stream stops when it is opened, before any of it",
+        "the stream stops when that shard is opened, before any of its tokens",
         (n, text),
     )
     shards = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)).astype("<u2") for i in range(200)}
@@ -220,7 +220,7 @@ def test_tokens(place):
     refused(place, "negative", {"a.npy": npy}, "a.npy: token 7 is -100; must be 0 ")
 
 
-# ---- formats that are lost ----
+# ---- lost indexes and headers ----
 
 
 def megatron(tokens):
@@ -265,15 +265,21 @@ def test_inspected(place):
     path = place.file("u32", "data", "a.bin")
     code, out, err = run(TOKCTL, "inspect", path)
     assert code == 1 and "looks like u32 (every second u16 is 0); set dtype: u32" in out.decode(), (
-        ("tokctl inspect calls it a problem"),
+        ("tokctl inspect reports it as a problem"),
         (code, out, err),
     )
     code, out, err = run(TOKCTL, "inspect", "--input-dtype", "u16", path)
     assert code == 0 and "looks like u32" in out.decode(), (
-        "  a note where the type is said",
+        "with a dtype given it is a note",
         (code, out, err),
     )
     code, out, err = run(TOKCTL, "inspect", place.file("random", "data"))
-    assert code == 0 and "looks" not in out.decode(), ("  nothing of a sound one", (code, out, err))
+    assert code == 0 and "looks" not in out.decode(), (
+        "a valid shard has neither",
+        (code, out, err),
+    )
     code, out, err = run(TOKCTL, "inspect", place.file("1.idx is lost", "data"))
-    assert code == 1 and b"its index is lost" in out, ("  and a lost index", (code, out, err))
+    assert code == 1 and b"its index is lost" in out, (
+        "a lost index is a problem",
+        (code, out, err),
+    )

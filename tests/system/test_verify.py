@@ -1,9 +1,8 @@
-"""The proof after the fact: what real trainers recorded of real runs is exactly the order, and
-whatever is not so is named.
+"""tokctl verify: the records of real runs are exactly the order, and every deviation is named.
 
-Trainers are `tokctl cat` (one attach, one record) and the Python loader (which goes elsewhere in
-one process). The checksums are computed here a second time, from proto/record.h, `tokctl plan` and
-the shards.
+Trainers are `tokctl cat` (one attach, one record) and the Python loader (which seeks in one
+process). The checksums are computed here a second time, from proto/record.h, `tokctl plan` and the
+shards.
 """
 
 import json
@@ -29,7 +28,7 @@ def scene(shared):
 
 
 def test_rescaled(scene):
-    """4 → 3 → 2 → 4 by cursors, and the same range by one rank: one sum."""
+    """4 → 3 → 2 → 4 ranks by cursors have the same sum as one rank over the same range."""
     scene.phase("chain", 4, 2, 50, to="one")  # to 400
     scene.phase("chain", 3, 5, 20, "one", to="two")  # to 700
     scene.phase("chain", 2, 1, 30, "two", to="three")  # to 760
@@ -40,18 +39,18 @@ def test_rescaled(scene):
     )
     scene.phase("alone", 1, 8, 125)
     alone = scene.verify(scene.directory("alone"))
-    assert said["sum"] == alone["sum"], "  the sum is that of one rank"
-    assert said["sum"] == scene.true_sum(0, 1000), "  and that of the shards' tokens"
+    assert said["sum"] == alone["sum"], "the sum is that of one rank"
+    assert said["sum"] == scene.true_sum(0, 1000), "the sum is that of the shards' tokens"
     part = scene.verify(scene.directory("chain"), "--from", 100, "--to", 723)
-    scene.is_proof("  a part of it", part, 100, 723, outside=1000 - 623)
-    assert part["sum"] == scene.true_sum(100, 723), "    has its own sum"
+    scene.is_proof("a part of the range", part, 100, 723, outside=1000 - 623)
+    assert part["sum"] == scene.true_sum(100, 723), "a part of the range has its own sum"
     files = [f"{scene.directory('chain')}/{name}" for name in os.listdir(scene.directory("chain"))]
     again = scene.verify(*files, scene.directory("chain"), files[0])
-    assert again["samples"] == 1000, "  a file named twice is read once"
+    assert again["samples"] == 1000, "a file named twice is read once"
 
 
 def test_restarted(scene):
-    """From older cursors: on another grid, on the same one, back and forth, and one rank alone."""
+    """Restarts from older cursors: on another grid, on the same one, and of one rank alone."""
     name = scene.directory("restarted")
     scene.phase("restarted", 4, 2, 50, to="r400")
     scene.phase("restarted", 4, 2, 50, "r400", to="r800")  # the same grid: the same generation
@@ -60,29 +59,27 @@ def test_restarted(scene):
     scene.is_proof("from an older cursor, another world", said, 0, 640, generations=2, void=400)
     scene.phase("restarted", 4, 2, 10, "r400")  # to 480, the first grid again, after another one
     said = scene.verify(name)
-    scene.is_proof(
-        "  and the first world from there once more", said, 0, 480, generations=3, void=640
-    )
+    scene.is_proof("and the first world from there again", said, 0, 480, generations=3, void=640)
     scene.phase("restarted", 4, 2, 20, 8)  # to 168, the same grid: back to the beginning nearly
     said = scene.verify(name)
-    scene.is_proof("  and on the newest grid from a much older one", said, 0, 168, generations=3)
-    assert said["sum"] == scene.true_sum(0, 168), "  the sum is that of what counts"
+    scene.is_proof("and from a much older cursor on the newest grid", said, 0, 168, generations=3)
+    assert said["sum"] == scene.true_sum(0, 168), "the sum is that of the rows that count"
 
     record = scene.phase("spare", 3, 4, 40)  # to 480
     spare = scene.cat(f"{scene.directory('spare')}/spare.record", 1, 3, 4, 20, 240)
-    assert scene.finish([spare]) == [], "a spare in the place of rank 1"
+    assert scene.finish([spare]) == [], "a new process takes over rank 1"
     said = scene.verify(scene.directory("spare"))
-    scene.is_proof("  makes void only what rank 1 took", said, 0, 480, generations=1, void=80)
+    scene.is_proof("it makes only rows of rank 1 void", said, 0, 480, generations=1, void=80)
     os.unlink(f"{record}-1.record")
     said = scene.verify(scene.directory("spare"), code=1)
     assert (said["lost"], said["faults"][0]["rank"]) == (80, 1), (
-        "  and nothing that rank 1 took before it"
+        "rows of rank 1 before its cursor stay"
     )
 
 
 def test_out_of_step(scene):
-    """Ranks that go through the same generations one after the other: the late ones are members all
-    the same.
+    """Ranks that pass through the same generations one after the other belong to them, late ones
+    too.
     """
     for rank in range(3):
         for world, batches, start in ((2, 25, 0), (3, 20, 100)):
@@ -97,7 +94,7 @@ def test_out_of_step(scene):
                 )
                 assert scene.finish([late]) == [], f"rank {rank} of {world}"
     scene.is_proof(
-        "  all of them are exact",
+        "all generations are exact",
         scene.verify(scene.directory("late")),
         0,
         220,
@@ -107,8 +104,8 @@ def test_out_of_step(scene):
 
 
 def test_cut_short(scene):
-    """A world that not all ranks had begun when it was killed, another one from there, and then
-    that world again.
+    """A world is killed before all its ranks have begun; another world follows from there, and then
+    the first world again.
     """
     name = scene.directory("cut")
     scene.phase("cut", 4, 2, 15)  # to 120
@@ -119,7 +116,7 @@ def test_cut_short(scene):
             one = scene.cat(f"{name}/z{i}-{rank}.record", rank, world, 2, batches, 120)
             assert scene.finish([one]) == [], f"rank {rank} of {world} from 120"
     scene.is_proof(
-        "  the first of them is no late one",
+        "its first rank is not a late member of the killed world",
         scene.verify(name),
         0,
         240,
@@ -129,7 +126,7 @@ def test_cut_short(scene):
 
 
 def test_daemon_killed(scene):
-    """A trainer that loses its daemon goes on, and so does its record: that is no new beginning."""
+    """A trainer that loses its daemon continues its record, without a new beginning."""
     record = f"{scene.directory('lost')}/a.record"
     process = scene.cat(record, 0, 1, 1, 300_000)
     for i in range(3):
@@ -139,7 +136,8 @@ def test_daemon_killed(scene):
             ),
             pause=0.0005,
         )
-        process.send_signal(signal.SIGSTOP)  # far from its end, whatever a new daemon takes to come
+        # far from its end, however long a new daemon takes to start
+        process.send_signal(signal.SIGSTOP)
         scene.daemon.kill()
         scene.daemon.start()
         process.send_signal(signal.SIGCONT)
@@ -147,10 +145,10 @@ def test_daemon_killed(scene):
         "three daemons are killed under a trainer",
         os.path.getsize(record),
     )
-    assert scene.finish([process]) == [], "  it ends well"
-    assert os.path.getsize(record) == HEAD + 16 * 300_000, "  with one beginning"
+    assert scene.finish([process]) == [], "the trainer exits with 0"
+    assert os.path.getsize(record) == HEAD + 16 * 300_000, "its record has one beginning"
     scene.is_proof(
-        "  exactly",
+        "exactly",
         scene.verify(record, "--to", 50_000),
         0,
         50_000,
@@ -161,19 +159,21 @@ def test_daemon_killed(scene):
 
 
 def test_same_record(scene):
-    """One file for all lives of a rank, as for a job whose file names do not tell them apart."""
+    """All lives of a rank may be in one file, as for a job that reuses its file names."""
     for start, batches in ((0, 30), (100, 30), (60, 50), (60, 70)):
         ranks = [
             scene.cat(f"{scene.directory('one-file')}/{r}.record", r, 2, 5, batches, start)
             for r in range(2)
         ]
         assert scene.finish(ranks) == [], f"appended from {start}"
-    scene.is_proof("  is exact", scene.verify(scene.directory("one-file")), 0, 760, records=2)
+    scene.is_proof(
+        "the proof is exact", scene.verify(scene.directory("one-file")), 0, 760, records=2
+    )
 
 
 def test_killed(scene):
-    """kill -9 of trainers in full run; each time all start again where the last common cursor was,
-    the order is exact.
+    """Trainers are killed while they run, and each time restart from the last common cursor: the
+    order is exact.
     """
     rng = random.Random(3)
     at = 0
@@ -200,7 +200,7 @@ def test_killed(scene):
     scene.phase("killed", 2, 4, 25, at)
     said = scene.verify(scene.directory("killed"))
     scene.is_proof("after eight kills of all ranks", said, 0, at + 200)
-    assert said["void"] > 0, ("  much was undone", said)
+    assert said["void"] > 0, ("rows were undone", said)
 
 
 def test_finite(scene):
@@ -208,22 +208,22 @@ def test_finite(scene):
     record = scene.phase("finite", 3, 7, 1 << 40, stream="finite")
     said = scene.verify(scene.directory("finite"), stream="finite")
     scene.is_proof("a finite stream with padding", said, 0, end)
-    assert end % 21 != 0, "  it had padding"
+    assert end % 21 != 0, "it had padding"
     assert has(
         scene.refused(scene.directory("finite"), "--to", end + 1, stream="finite"),
         f"ends at position {end}",
-    ), "beyond its end"
+    ), "a range after its end is refused"
     all_ = entries(f"{record}-0.record")
     numpy.concatenate([all_, numpy.array([[end + 3, 1]], "<u8")]).tofile(f"{record}-0.record")
     said = scene.verify(scene.directory("finite"), code=1, stream="finite")
     assert (said["altered"], said["faults"][0]["position"]) == (1, end + 3), (
-        "a row that the stream does not have"
+        "a row after the end of the stream"
     )
-    assert has(said["text"], "past the end of the stream"), "  is named"
+    assert has(said["text"], "past the end of the stream"), "it is named"
 
 
 def test_peers(scene):
-    """Each peer's records are a proof of their own."""
+    """Each peer's records are proved separately."""
     place = scene.place
     for peer in (0, 5):
         command = [
@@ -250,11 +250,11 @@ def test_peers(scene):
     lines = [json.loads(line) for line in out.splitlines()]
     seen = [(line["peer"], line["samples"], line["repeated"]) for line in lines]
     assert (status, seen) == (0, [(0, 120, 0), (5, 120, 0)]), "two peers, two proofs"
-    assert lines[0]["sum"] == lines[1]["sum"], "  of one sum"
+    assert lines[0]["sum"] == lines[1]["sum"], "their sums are equal"
 
 
 def test_last_step(scene):
-    """A run that was stopped in the middle of a step."""
+    """A run was stopped in the middle of a step: the report names the last complete step."""
     batches = (20, 18, 19)
     ranks = [
         scene.cat(f"{scene.directory('stopped')}/{r}.record", r, 3, 2, n)
@@ -262,11 +262,16 @@ def test_last_step(scene):
     ]
     assert scene.finish(ranks) == [], "ranks that stop at different steps"
     said = scene.verify(scene.directory("stopped"), code=1)
-    assert (said["lost"], said["to"], said["whole_to"]) == (2, 116, 108), "  to the last row"
+    assert (said["lost"], said["to"], said["whole_to"]) == (2, 116, 108), (
+        "the range ends at the last row"
+    )
     err = run(TOKCTL, "verify", "-c", scene.config, "train", scene.directory("stopped"))[2]
     assert has(err, "rank 1 of 3", "from position 110", "--to 108"), (
-        "  what is missing is said, and where whole steps end"
+        "the missing rows and the end of the complete steps are reported"
     )
     scene.is_proof(
-        "  and there it is whole", scene.verify(scene.directory("stopped"), "--to", 108), 0, 108
+        "the range up to there is exact",
+        scene.verify(scene.directory("stopped"), "--to", 108),
+        0,
+        108,
     )

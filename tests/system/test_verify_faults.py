@@ -1,4 +1,4 @@
-"""tokctl verify over records, shards and commands that are not what they should be."""
+"""tokctl verify finds and names every fault of records and shards, and refuses invalid input."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from verifying import HEAD, Scene, entries, row_entries
 
 from lib import TOKCTL, has, run, with_parent
 
-# ---- runs that are not ----
+# ---- runs with faults ----
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_damaged(scene):
         assert {key: said[key] for key in want} == want, f"one row {name}"
         fault = said["faults"][0]
         assert (fault["fault"], fault["position"], len(said["faults"])) == (kind, position, 1), (
-            "  its position"
+            "the position is reported"
         )
         place = json.loads(
             run(
@@ -71,14 +71,14 @@ def test_damaged(scene):
         )
         assert [fault[k] for k in ("dataset", "shard", "offset")] == [
             place[k] for k in ("dataset", "shard", "offset")
-        ], "  its place"
+        ], "dataset, shard and offset are reported"
         about = f"of rank {which} of 2" if kind == "lost" else f"in {copies[which]}"
         assert has(
             said["text"], f"{kind}: position {position}  dataset {place['dataset']}  shard", about
-        ), "  in one line"
-        assert "--to" not in said["err"], ("  no advice to look away", said["err"])
+        ), "it is one line"
+        assert "--to" not in said["err"], ("no hint suggests a smaller range", said["err"])
 
-    # a position that nobody had to take, with the tokens of another one
+    # a position that no rank should have taken, with the tokens of another one
     copies = scene.copy("moved", *files)
     all_ = entries(copies[0])
     at = row_entries(copies[0])[20]
@@ -93,12 +93,12 @@ def test_damaged(scene):
     said = scene.verify(*many, "--from", 0, "--to", 300, code=1)
     assert (said["lost"], said["samples"]) == (150, 150), "a whole rank is missing"
     assert has(said["text"], "lost: position 3 ", "and 2 more after it", "and 120 more"), (
-        "  the first are named, the others counted"
+        "the first are named, and the others counted"
     )
 
 
 def test_altered_shard(scene):
-    """One token of one shard, changed after the run: exactly the windows that hold it."""
+    """One token of a shard is changed after the run: exactly the windows with it are altered."""
     place = scene.place
     scene.phase("altered", 2, 5, 150)  # to 1500
     shard = place.file("code/a.bin")
@@ -123,15 +123,22 @@ def test_altered_shard(scene):
     assert sorted(got) == [("altered", p, "code", "a.bin", row["offset"]) for p in sorted(same)], (
         "one token of a shard changed"
     )
-    assert (said["lost"], said["repeated"], said["altered"]) == (0, 0, len(same)), "  nothing else"
+    assert (said["lost"], said["repeated"], said["altered"]) == (0, 0, len(same)), (
+        "nothing else is reported"
+    )
     tokens[row["offset"] + 11] ^= 1
     tokens.tofile(shard)
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))  # the daemon goes on with it
-    scene.is_proof("  and back again", scene.verify(scene.directory("altered")), 0, 1500)
+    scene.is_proof(
+        "with the token restored the proof is exact",
+        scene.verify(scene.directory("altered")),
+        0,
+        1500,
+    )
 
 
 def test_other_mix(scene):
-    """A rank that goes on with another mix than the others."""
+    """One rank has another mix: the rows in which it differs are altered."""
     start = scene.cursor("mixed")
     run(TOKCTL, "cursor", "new", "-c", scene.config, "train", "-o", start)
     run(TOKCTL, "cursor", "mix", start, "--at", 1024, "web=0.1", "code=0.9", "-o", start)
@@ -152,17 +159,17 @@ def test_other_mix(scene):
         said = scene.verify(scene.directory("mixed"), *by, code=1)
         named = {os.path.basename(f["record"]) for f in said["faults"]}
         assert (named, said["lost"], said["repeated"]) == ({guilty}, 0, 0), (
-            "  altered is what the mix did not give"
+            "rows that the mix does not give are altered"
         )
         assert min(f["position"] for f in said["faults"]) >= 1024, (
-            "  from where it acts",
+            "from the start of that mix on",
             said["faults"],
         )
 
 
 def test_full_disk(scene):
-    """A file that may not grow: the batch is not taken, and a life on another disk goes on
-    there.
+    """If the record cannot grow, the batch is not taken; a new process with another file continues
+    from there.
     """
     record = f"{scene.directory('full')}/a.record"
 
@@ -173,13 +180,15 @@ def test_full_disk(scene):
 
     process = scene.cat(record, 0, 1, 4, 50, to="full", preexec_fn=limited)
     said = scene.finish([process])
-    assert len(said) == 1 and said[0][0] == 1, ("a disk that takes no more stops the trainer", said)
-    assert has(said[0][1], record, "File too large", "nothing was taken"), "  it says which file"
-    assert (os.path.getsize(record) - HEAD) % 64 == 0, "  whole batches are in it"
+    assert len(said) == 1 and said[0][0] == 1, ("a full disk stops the trainer", said)
+    assert has(said[0][1], record, "File too large", "nothing was taken"), (
+        "the message names the file"
+    )
+    assert (os.path.getsize(record) - HEAD) % 64 == 0, "the record has complete batches only"
     scene.phase("full", 1, 4, 20, "full-0")
     at = (os.path.getsize(record) - HEAD) // 16
     scene.is_proof(
-        "  its cursor goes on behind the last one",
+        "its cursor continues after the last one",
         scene.verify(scene.directory("full")),
         0,
         at + 80,
@@ -187,10 +196,10 @@ def test_full_disk(scene):
     )
 
 
-# ---- bad input ----
+# ---- invalid input ----
 
 
-def test_bad_input(scene):
+def test_invalid_input(scene):
     place = scene.place
     sound = scene.phase("bad", 1, 4, 10) + "-0.record"
     other = scene.phase("bad-other", 1, 4, 10, stream="other") + "-0.record"
@@ -200,7 +209,7 @@ def test_bad_input(scene):
     empty = os.path.dirname(place.file("empty/x"))
     assert has(scene.refused(empty), empty, "no *.record"), "an empty directory"
     assert has(scene.refused(place.file("none.record")), "none.record", "No such file"), (
-        "a file that is not there"
+        "a missing file"
     )
     assert has(scene.refused(scene.config), scene.config, "not a record"), (
         "a file that is not a record"
@@ -214,9 +223,11 @@ def test_bad_input(scene):
     torn = place.file("torn/torn.record")
     open(torn, "wb").write(whole[:-5])
     said = scene.verify(torn)
-    scene.is_proof("a torn last entry is left out", said, 0, 39)
+    scene.is_proof("an incomplete last entry is ignored", said, 0, 39)
     open(torn, "wb").write(whole[:48] + whole)
-    scene.is_proof("a torn beginning before another one", scene.verify(torn), 0, 40)
+    scene.is_proof(
+        "an incomplete beginning before another one is ignored", scene.verify(torn), 0, 40
+    )
     newer = bytearray(whole)
     newer[8] = 9
     open(torn, "wb").write(newer)
@@ -229,12 +240,12 @@ def test_bad_input(scene):
     far = bytearray(whole)
     far[-16:-8] = struct.pack("<Q", 1 << 62)
     open(torn, "wb").write(far)
-    assert has(scene.refused(torn), "give --from and --to"), "a row at the end of the world"
-    scene.is_proof("  with --to it is outside", scene.verify(torn, "--to", 39), 0, 39, outside=1)
-    assert has(scene.refused(sound, "--from", 4000), "4000"), "nothing in the range"
-    assert has(scene.refused(sound, "--from", 20, "--to", 20), "must be above"), (
-        "a range upside down"
+    assert has(scene.refused(torn), "give --from and --to"), "a row at a huge position"
+    scene.is_proof(
+        "with --to that row is outside the range", scene.verify(torn, "--to", 39), 0, 39, outside=1
     )
+    assert has(scene.refused(sound, "--from", 4000), "4000"), "nothing in the range"
+    assert has(scene.refused(sound, "--from", 20, "--to", 20), "must be above"), "an empty range"
     for arguments, word in (
         (["train"], "RECORD"),
         (["train", sound, "--from", "x"], "--from: 'x'"),
@@ -242,7 +253,7 @@ def test_bad_input(scene):
     ):
         status, out, err = run(TOKCTL, "verify", "-c", scene.config, *arguments)
         assert (status, out) == (2, b""), f"usage: {arguments[1:]}"
-        assert has(err, word), "  says"
+        assert has(err, word), "the usage error names it"
     config = scene.config
     status, _, err = run(
         TOKCTL,
@@ -262,5 +273,5 @@ def test_bad_input(scene):
         config,
     )
     assert status == 1, "cat does not append to a file that is not a record"
-    assert has(err, config, "is not a record"), "  and says so"
+    assert has(err, config, "is not a record"), "the message says so"
     json.load(open(config))

@@ -1,4 +1,4 @@
-"""tokctl verify over records of the Python loader, which seeks and loads in one process."""
+"""tokctl verify proves records of the Python loader, which seeks and loads within one process."""
 
 import os
 
@@ -17,8 +17,8 @@ def scene(shared):
 
 
 def test_in_one_process(scene):
-    """Skips, mixes and rescales by seek, of ranks that are threads of one program: the records of
-    long lives.
+    """Ranks, here threads of one process, skip, mix, rescale and go back: each is proved and
+    reported.
     """
     records = scene.directory("life")
     keys = {
@@ -53,21 +53,21 @@ def test_in_one_process(scene):
     scene.is_proof(
         "mix, skip and rescale in one process", said, 0, 1380, skipped=100, generations=3, void=0
     )
-    assert said["skips"] == [[360, 460]], "  the skip is stated"
-    assert has(said["text"], "skipped: positions 360 to 459"), "  to people too"
+    assert said["skips"] == [[360, 460]], "the skip is reported"
+    assert has(said["text"], "skipped: positions 360 to 459"), "for people too"
     log = scene.place.file("state/train/life/mixes/x")[:-2]
     cursors = sorted(os.path.join(log, f) for f in os.listdir(log))
     by_cursors = scene.verify(records, "--cursor", *cursors)
-    assert by_cursors["sum"] == said["sum"], "  the same by cursors"
+    assert by_cursors["sum"] == said["sum"], "with --cursor the proof is the same"
     assert (
         said["sum"] == (scene.true_sum(0, 360) + scene.true_sum(460, 1380, "--run", "life")) & M64
-    ), "  the sum"
+    ), "so is the sum"
     without = scene.verify(records, code=1)
     assert (
         without["altered"] > 100
         and without["faults"][0]["position"] >= 1024
         and without["lost"] == 0
-    ), ("  by another mix it is altered, from where the mix acts", without)
+    ), ("compared with another mix, rows from its start on are altered", without)
     for r, loader in enumerate(ranks):
         loader.seek(kept, rank=r, world=2, micro_batch=7)
     step(20)  # 1180 to 1460
@@ -77,18 +77,20 @@ def test_in_one_process(scene):
         loader.seek(early, rank=r, world=2, micro_batch=7)
     step(3)  # 240 to 282
     said = scene.verify(records, "--run", "life")
-    scene.is_proof("back to before the skip: it never was", said, 0, 282, skipped=0)
+    scene.is_proof(
+        "after going back to before the skip, it is not reported", said, 0, 282, skipped=0
+    )
     for loader in ranks:
         loader._client.obey("skip", "samples 118\n")
-        loader.close()  # no batch follows: it stopped here
+        loader.close()  # the process ends without another batch
     scene.phase("life", 2, 5, 10, 400, run_="after")  # to 500
     said = scene.verify(records)
     scene.is_proof("a skip and then the end, and another life", said, 0, 500, skipped=118)
 
 
 def test_loaded(scene):
-    """A checkpoint is loaded into loaders that have attached already: what was taken before is
-    still proven, what is missing is lost.
+    """A checkpoint is loaded into loaders that have already taken batches: those are still proved,
+    and missing rows are lost.
     """
     records = scene.directory("loaded")
     keys = {
@@ -100,8 +102,8 @@ def test_loaded(scene):
     }
 
     def part(world, micro, steps, state=None, skip=0, ahead=0):
-        """The state after it. @skip: samples that an operator has it skip; @ahead: that it goes
-        ahead by itself.
+        """Runs a life, and returns the state after it. @skip: samples skipped by request; @ahead:
+        samples that the program seeks past by itself.
         """
         ranks = [Loader("train", micro, rank=r, world=world, **keys) for r in range(world)]
         for loader in ranks:
@@ -124,14 +126,14 @@ def test_loaded(scene):
         "a checkpoint loaded in another world", scene.verify(records), 0, 140, generations=2, void=0
     )
     state = part(3, 2, 10, state)  # to 200
-    scene.is_proof("  and in the same one", scene.verify(records), 0, 200, generations=2, void=0)
+    scene.is_proof("and in the same world", scene.verify(records), 0, 200, generations=2, void=0)
     state = part(2, 4, 10, state, skip=40)  # 240 to 320
     said = scene.verify(records)
-    scene.is_proof("  and made to skip before its first batch", said, 0, 320, skipped=40, void=0)
-    assert said["skips"] == [[200, 240]], "    which is stated"
+    scene.is_proof("and a skip by request before the first batch", said, 0, 320, skipped=40, void=0)
+    assert said["skips"] == [[200, 240]], "the skip is reported"
     cursor = Cursor(state["cursor"])
     part(3, 2, 10, {"cursor": bytes(cursor.seek(cursor.position + 5))}, ahead=2)
     said = scene.verify(records, code=1)
     assert (said["lost"], said["skipped"]) == (7, 40), (
-        "  one that is 7 samples ahead of what was trained on"
+        "a checkpoint 7 samples ahead of the training"
     )

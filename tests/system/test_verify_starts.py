@@ -1,9 +1,9 @@
-"""What a session that took nothing leaves on the verdict of tokctl verify: no mark, wherever it
-went and however it ended.
+"""A session that took no batch does not change the result of tokctl verify, wherever it seeked and
+however it ended.
 
-A case is a list of lives: real processes with a real Loader over a real daemon, that load, seek,
-skip, take, and are killed with SIGKILL between any two of these or while they load. The verdict on
-all that they recorded is compared with a table.
+A case is a list of lives: processes with a real Loader and a real daemon that load, seek, skip and
+take, and are killed between any two of these or while they load. The result of verifying their
+records is compared with a table.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ BEGIN, VERSION = (1 << 64) - 1, 1
 DEATHS = 43  # in all cases together
 EXACT = {"repeated": 0, "lost": 0, "altered": 0, "skipped": 0, "void": 0}
 
-# Lives follow each other. One: what each rank does in turn; a dict has a list for each rank, if
-# they differ.
+# The lives of a case follow each other. A life is the list of actions of every rank, or a dict with
+# a list for each rank.
 TO_80 = [("take", 10), ("close",)]
 FROM_80 = [("load", 80), ("take", 10), ("close",)]
 DIE = ("die",)
@@ -112,7 +112,7 @@ class Scene:
         return os.path.dirname(self.place.file(f"records/{name}/x"))
 
     def act(self, rank, actions, directory, ready, go):
-        """In a process of its own, which this is."""
+        """Runs one life, in this process, which was forked for it."""
         actions = list(actions)
         world, start = WORLD, "begin"
         while actions[0][0] in ("world", "start"):
@@ -129,7 +129,7 @@ class Scene:
                 state = {"cursor": bytes(loader.cursor.seek(number[0]))}
                 if what == "die loading":
                     os.write(ready, b"x")
-                    os.read(go, 1)  # the daemon stands now
+                    os.read(go, 1)  # the daemon is stopped now
                 loader.load_state_dict(state)
                 if what == "die loading":
                     os._exit(3)  # nobody killed us
@@ -146,7 +146,7 @@ class Scene:
         os._exit(0)
 
     def live(self, rank, actions, directory):
-        """One rank's life: its pid, and the two ends of what it is asked."""
+        """Starts one rank's life. Returns its pid and the ends of its pipes."""
         ready, go = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -161,7 +161,7 @@ class Scene:
         return pid, ready[0], go[1]
 
     def end(self, pid, ready, go, actions):
-        """To its end, which is checked to be the one that was meant."""
+        """Waits for the end of a life, and checks that it is the intended one."""
         killed = actions[-1][0].startswith("die")
         if actions[-1][0] == "die loading":
             os.read(ready, 1)
@@ -207,8 +207,8 @@ def beginning(left, position, rank, time_ns, identity):
 
 
 def test_old_records(scene):
-    """Records of clients before this rule: they say where they attached, and each move, also if no
-    row follows.
+    """Records of older clients note the attach and each seek, also if no row follows: the result is
+    the same.
     """
     directory = scene.directory("new")
     scene.phase(TO_80, directory)
@@ -243,8 +243,8 @@ def test_old_records(scene):
             with open(f"{one}/{rank}.record", "wb") as f:
                 for number in range(3):
                     f.write(open(f"{directory}/{rank}-{number}.record", "rb").read())
-        scene.verdict("  in one file", one, want)
-    assert len(entries) == 4, ("the records they are made from are whole", list(entries))
+        scene.verdict("in one file", one, want)
+    assert len(entries) == 4, ("the records that they are made from are exact", list(entries))
 
 
 def now_ns(number, i, rank, second):

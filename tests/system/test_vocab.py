@@ -1,6 +1,6 @@
-"""A token that is not below the stream's `vocab`, or is negative, is never served: the stream stops
-before the batch that holds it, in every format and way of reading, and says which dataset, shard,
-offset and token. Tokens up to vocab - 1 are served.
+"""A token that is not below the stream's `vocab`, or is negative, is never served. The stream stops
+before the batch with it, in every format and way of reading, and names dataset, shard, offset and
+token. Tokens up to vocab - 1 are served.
 """
 
 import os
@@ -14,7 +14,7 @@ from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, r
 
 SEQ_LEN, TOKENS, VOCAB = 128, 12_000, 1000
 WINDOW = SEQ_LEN + 1
-AT = 6000  # the bad token
+AT = 6000  # the invalid token
 
 # name: (served dtype, stored dtype, keys, writer)
 FORMATS = {
@@ -33,13 +33,13 @@ FORMATS = {
     "zstd-u32": ("<u4", "<u4", {"dtype": "u32"}, seekable(".bin.zst", raw, 1000)),
     "zstd-i32": ("<u4", "<i4", {}, seekable(".npy.zst", npy, 1000)),
 }
-ANYWHERE = ("flat", "npy-i32", "zstd-u32")  # one for each way to the slot
+ANYWHERE = ("flat", "npy-i32", "zstd-u32")  # one for each way into the slot
 MDS_ROWS = 120
-MDS_BAD = (70, 5)  # row, token in it
+MDS_BAD = (70, 5)  # row, and the token in it
 
 
 def tokens_of(dtype):
-    """Every id of the vocabulary, its last one among the first rows."""
+    """Every token of the vocabulary; the last one is in the first rows."""
     tokens = numpy.random.default_rng(5).integers(0, VOCAB, TOKENS).astype(dtype)
     tokens[3] = VOCAB - 1
     return tokens
@@ -61,8 +61,8 @@ def cat(socket, name):
 
 
 def write_mds(place):
-    """Rows that are windows: (bad token) → the rows. In one shard, so that a row's tokens are found
-    by arithmetic.
+    """Writes an MDS shard whose rows are windows: (invalid token) → rows. With one shard, a row's
+    tokens are found by arithmetic.
     """
     rows = numpy.random.default_rng(6).integers(0, VOCAB, (MDS_ROWS, WINDOW), dtype=numpy.int32)
     for name, value, how in (
@@ -77,8 +77,8 @@ def write_mds(place):
 
 
 def write_all(place):
-    """Of each format a shard that is right and, where its type can hold them, ones with a token
-    that is not.
+    """Writes, for each format, a valid shard and, if its type can contain them, shards with an
+    invalid token.
     """
     streams, cases = {}, []
     for name, (served, dtype, keys, write) in FORMATS.items():
@@ -96,7 +96,7 @@ def write_all(place):
             write(place.file(path, "a"), tokens)
             streams[path] = stream(path, **keys)
             cases.append((path, served, None if value is None else AT, value, tokens_of(served)))
-        if dtype[1] == "i":  # negative tokens are refused without a vocab, too
+        if dtype[1] == "i":  # negative tokens are refused without a vocab too
             streams[f"{name}-any"] = stream(f"{name}-negative", None, **keys)
             cases.append((f"{name}-any", served, AT, -7, tokens_of(served)))
     rows = write_mds(place)
@@ -107,7 +107,7 @@ def write_all(place):
 
 
 def windows_of(content, served):
-    """The rows as they must come: in order, and the last batch of two filled up with padding."""
+    """The expected rows: in order, with the last batch of two filled up with padding."""
     rows = (
         list(content)
         if content.ndim == 2
@@ -120,24 +120,24 @@ def windows_of(content, served):
 def sound(label, answer, rows):
     code, out, err = answer
     assert code == 0 and out == b"".join(rows), (
-        f"{label}: every token is below vocab: all of it comes",
+        f"{label}: every token is below vocab, so all rows are served",
         (code, len(out), err),
     )
 
 
 def stops(label, answer, rows, path, at, value, wide):
-    """@wide: tokens from one window to the next."""
+    """Checks where the stream stops. @wide: tokens from one window to the next."""
     code, out, err = answer
     words = [f"dataset data-{path}", f"token {at} is {value};", "stops here, nothing was skipped"]
     named = re.search(r"shard \S+ at token (\d+): ", err)
     told = named and all(w in err for w in words) and err.count("\n") == 1
     assert code == 1 and told, (
-        f"{label}: stops with dataset, shard, offset and token",
+        f"{label}: the error names dataset, shard, offset and token",
         (code, err),
     )
     whole = len(out) % (2 * len(rows[0])) == 0 and b"".join(rows).startswith(out)
     assert whole and len(out) // len(rows[0]) <= at // wide, (
-        f"{label}: only batches from before it",
+        f"{label}: only batches before it are served",
         (len(out), err),
     )
 

@@ -1,4 +1,4 @@
-"""A daemon, ranks that record what they take, and what `tokctl verify` says of it."""
+"""A daemon, ranks that record their rows, and calls of `tokctl verify`."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import numpy
 from lib import TOKCTL, Daemon, datasets, rows_at, run
 
 SEQ_LEN, WINDOW, SHARD = 30, 31, 20_000
-BEGIN, VERSION, HEAD = (1 << 64) - 1, 1, 5 * 16  # of a beginning, its marker included
+BEGIN, VERSION, HEAD = (1 << 64) - 1, 1, 5 * 16  # of a beginning, with its marker
 M64 = (1 << 64) - 1
 
 
@@ -50,7 +50,7 @@ def entries(path):
 
 
 def row_entries(path):
-    """Indices of a record's rows."""
+    """The indices of the entries that are rows."""
     at, i, all_ = [], 0, entries(path)
     while i < len(all_):
         if all_[i, 0] == BEGIN:
@@ -119,7 +119,7 @@ class Scene:
         return self.place.spawn([str(a) for a in command], stdout=subprocess.DEVNULL, **keys)
 
     def finish(self, processes):
-        """All of them to their end; what they said if it was not 0."""
+        """Waits for all processes. Returns the output of those whose exit status was not 0."""
         said = []
         for process in processes:
             _, err = process.communicate(timeout=60)
@@ -129,7 +129,7 @@ class Scene:
         return said
 
     def phase(self, name, world, micro, batches, start=None, to=None, **keys):
-        """All ranks of a world at once, a new record each, as restarted processes have."""
+        """Runs all ranks of a world at once, each with a new record, as after a restart."""
         tag = f"{time.monotonic_ns()}"
         ranks = [
             self.cat(
@@ -152,23 +152,23 @@ class Scene:
         return f"{self.directory(name)}/{tag}"
 
     def verify(self, *records, code=0, stream="train"):
-        """What it says as JSON; the text is looked at too."""
+        """Runs verify. Returns its JSON, after comparing it with its text."""
         status, out, err = run(TOKCTL, "verify", "-c", self.config, stream, *records, "--json")
         text_status, text, _ = run(TOKCTL, "verify", "-c", self.config, stream, *records)
         if status != code or text_status != code:
-            raise AssertionError(f"  exit {code}", (status, text_status, err, out))
+            raise AssertionError(f"exit {code}", (status, text_status, err, out))
         said = json.loads(out)
         lines = text.decode().splitlines()
         shown = {line.split()[0]: int(line.split()[1]) for line in lines if ":" not in line}
         if any(said[key] != value for key, value in shown.items()):
-            raise AssertionError("  text and JSON say the same", (said, lines))
+            raise AssertionError("text and JSON agree", (said, lines))
         said["text"], said["err"] = text.decode(), err
         return said
 
     def refused(self, *records, code=1, stream="train"):
         status, out, err = run(TOKCTL, "verify", "-c", self.config, stream, *records)
         if status != code or out or err.count("\n") != 1:
-            raise AssertionError(f"  refused with {code} in one line", (status, out, err))
+            raise AssertionError(f"refused with {code} in one line", (status, out, err))
         return err
 
     def is_proof(self, name, said, first, to, **more):
@@ -188,7 +188,7 @@ class Scene:
         return sum(checksum(first + i, row) for i, row in enumerate(rows)) & M64
 
     def copy(self, name, *kept):
-        """A directory of records of its own, to be damaged: its files."""
+        """Copies records to a new directory, to be damaged. Returns the files."""
         to = self.directory(name)
         for path in kept:
             with open(os.path.join(to, os.path.basename(path)), "wb") as f:
