@@ -11,7 +11,7 @@ static bool same_number(struct fault *fault, const char *field, uint64_t mine, u
 {
 	return mine == now || fault_set(fault, FAULT_CURSOR, field,
 				      "the cursor has %" PRIu64 ", the stream has %" PRIu64
-				      "; is it another run's cursor?",
+				      "; restore the config, or use a cursor of this run",
 				      mine, now);
 }
 

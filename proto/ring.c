@@ -135,8 +135,8 @@ void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, v
 
 static bool not_a_ring(struct fault *fault)
 {
-	return fault_set(fault, FAULT_PROTOCOL, "ring",
-		"its memory is not a ring of version %d; " PHRASE_RELEASE, RING_VERSION);
+	return fault_set(fault, FAULT_PROTOCOL, "ring", "not a ring of version %d; " PHRASE_RELEASE,
+		RING_VERSION);
 }
 
 bool ring_open(struct ring *ring, void *meta, uint64_t meta_bytes, void *data, uint64_t data_bytes,

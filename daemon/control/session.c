@@ -3,6 +3,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/session_memory.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -128,8 +129,7 @@ static void send_failure(struct session *s, const struct data_thread_failure *f)
 	if (f->fault.code == FAULT_CHANGED)
 		snprintf(sound, sizeof(sound),
 			"; positions of rank %" PRIu64 " before %" PRIu64
-			" are sound, later ones were not served; restore the shard, then attach at "
-			"the cursor",
+			" are sound, later ones were not served; " PHRASE_RESTORE,
 			s->rank, sound_until(s));
 	fault_set(&fault, FAULT_DATA, field,
 		"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped%s",

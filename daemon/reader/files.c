@@ -130,7 +130,7 @@ void files_put(struct files *files, struct file *file)
 		TAILQ_INSERT_HEAD(&files->idle, file, idle);
 }
 
-struct shard *files_strip(struct files *files)
+struct shard *files_take_index(struct files *files)
 {
 	struct file *file;
 
@@ -150,7 +150,7 @@ struct shard *files_strip(struct files *files)
 	return NULL;
 }
 
-int files_rob(struct files *files, struct shard **shard)
+int files_take_descriptor(struct files *files, struct shard **shard)
 {
 	struct file *file;
 

@@ -95,9 +95,9 @@ void files_put(struct files *files, struct file *file);
 /* Makes @file unknown: the next files_get() of its shard returns a new entry. */
 void files_forget(struct file *file);
 /* Takes the index of the next file to be evicted that has one. NULL: none. */
-struct shard *files_strip(struct files *files);
+struct shard *files_take_index(struct files *files);
 /* Takes the descriptor and the shard, which may be NULL, of the next file to be evicted. The caller
  * closes both. -1: there is none. */
-int files_rob(struct files *files, struct shard **shard);
+int files_take_descriptor(struct files *files, struct shard **shard);
 
 #endif

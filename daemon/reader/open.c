@@ -18,7 +18,7 @@ static struct file *file_of(struct io_work *work)
 }
 
 /* Counts the memory of @shard's index as free. Returns @shard, which may be NULL. */
-static struct shard *shard_leaves(struct reader *reader, struct shard *shard)
+static struct shard *index_freed(struct reader *reader, struct shard *shard)
 {
 	if (!shard)
 		return NULL;
@@ -32,8 +32,8 @@ static void take_descriptor(struct reader *reader, struct file *file)
 {
 	struct file_before *before = &file->before;
 
-	before->fd = files_rob(&reader->files, &before->shard);
-	shard_leaves(reader, before->shard);
+	before->fd = files_take_descriptor(&reader->files, &before->shard);
+	index_freed(reader, before->shard);
 }
 
 /* ---- the outcome ---- */
@@ -143,7 +143,7 @@ static void shard_begin(struct reader *reader, struct file *file)
 	reader->reserved += file->reserved;
 	reader->indexes_bytes += file->reserved;
 	while (reader->indexes_bytes > reader->indexes_most &&
-		(stripped = shard_leaves(reader, files_strip(&reader->files)))) {
+		(stripped = index_freed(reader, files_take_index(&reader->files)))) {
 		stripped->next = file->stripped;
 		file->stripped = stripped;
 	}
@@ -263,7 +263,7 @@ void file_begin(struct reader *reader, struct file *file)
 	file->data_at = dataset_data_at(file->dataset, file->number);
 	/* The pool closes what the entry's former shard left. */
 	file->before =
-		(struct file_before){.shard = shard_leaves(reader, file->shard), .fd = file->fd};
+		(struct file_before){.shard = index_freed(reader, file->shard), .fd = file->fd};
 	file->shard = NULL;
 	file->fd = -1;
 	open_begin(reader, file);
