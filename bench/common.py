@@ -1,4 +1,4 @@
-"""What the parts of the bench share: a daemon, the shape of a batch, lines of the report."""
+"""Shared by all benchmarks: a daemon, the shape of a batch, lines of the report."""
 
 import json
 import os

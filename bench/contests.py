@@ -1,4 +1,4 @@
-"""The contestants: each runs in a fresh process, so that CPU time and memory are its own."""
+"""The contestants. Each runs in a fresh process, so CPU time and memory are its own."""
 
 import argparse
 import json
@@ -17,8 +17,10 @@ sys.path.insert(0, str(ROOT / "build/python"))
 
 
 def measure(batches, seconds, workers_cpu=lambda: 0.0):
-    """Drains @batches for @seconds after a warm-up; int64 tensors [8, 2049] in the trainer's
-    hands.
+    """Takes batches, int64 [8, 2049], for @seconds after a warm-up.
+
+    Returns tokens per second, and the CPU seconds per 10⁹ tokens of this thread and of all threads
+    and processes.
     """
     for _ in range(64):
         tokens = next(batches)
@@ -64,7 +66,8 @@ def contest_tokend(args):
     )
     result["import_ms"], result["private"] = 1e3 * imported, private_bytes() - before
 
-    def ready(loader):  # a ready ring: let it fill, take a few, time those
+    def ready(loader):
+        """Median µs of next() on a full ring."""
         times = []
         for _ in range(100):
             time.sleep(0.003)
@@ -80,7 +83,7 @@ def contest_tokend(args):
     ) as pair:  # input_ids and labels
         result["pair_us"] = ready(pair)
     next_into = loader._client.next_into
-    loader._batches._next_into = lambda tokens, *more: next_into(0, *more)  # all of it but the copy
+    loader._batches._next_into = lambda tokens, *more: next_into(0, *more)  # no copy
     result["beyond_us"] = ready(loader)
     result["lost_wakes"] = loader.stats()["lost_wakes"]
     loader.close()
@@ -115,7 +118,7 @@ def contest_memmap(args):
         me = os.getpid()
         mine = resource.getrusage(resource.RUSAGE_SELF)
         pids = [int(p) for p in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
-        # threads of this process other than the trainer's are the loader's too (pin, queues)
+        # The other threads of this process (pinning, queues) belong to the DataLoader, too.
         return sum(cpu_of(p) for p in pids) + mine.ru_utime + mine.ru_stime - time.thread_time()
 
     return measure(forever(), args.seconds, workers)
@@ -135,7 +138,7 @@ def contest_transform(args):
     with Loader(
         "train", micro_batch=MICRO, socket=args.socket, transform=busy, workers=args.workers
     ) as loader:
-        for _ in range(8 * args.workers):  # what they are ahead by now
+        for _ in range(8 * args.workers):  # batches made before the clock starts
             next(loader)
         begin, batches = time.monotonic(), 0
         while time.monotonic() - begin < args.seconds or batches % args.workers:
@@ -145,9 +148,7 @@ def contest_transform(args):
 
 
 def contest_control(args):
-    """One of two processes with steps of 10 ms: what control() with nothing to do takes of a
-    step.
-    """
+    """One of two processes with steps of 10 ms: the time of control() without a request."""
     import torch
     import torch.distributed as distributed
     from tokend import Loader
@@ -171,7 +172,7 @@ def contest_control(args):
         times.append(time.perf_counter() - begin)
     loader.close()
     distributed.destroy_process_group()
-    times = sorted(times[50:])[:-8]  # the slowest hundredth is when another process had the CPU
+    times = sorted(times[50:])[:-8]  # in the slowest 1 %, another process had the CPU
     return {"mean_us": statistics.mean(times) * 1e6, "median_us": statistics.median(times) * 1e6}
 
 

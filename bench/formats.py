@@ -1,4 +1,4 @@
-"""Every shard format relative to flat files, and the tools on them."""
+"""Shard formats relative to flat files, and tokctl relative to cat and zstd."""
 
 import json
 import resource
@@ -12,7 +12,7 @@ from common import BIN, SEQ, MICRO, WIN, BATCH_TOKENS, cpu_of, Daemon, next_from
 
 
 def mds_shard(path, tokens):
-    """A sample a window, as llm-foundry's writer lays them out: their tokens are not aligned."""
+    """Writes a sample a window, as llm-foundry does: the tokens are not aligned."""
     import numpy
 
     samples = numpy.zeros(
@@ -42,7 +42,9 @@ def mds_shard(path, tokens):
 
 
 def write_formats(directory, count):
-    """The same tokens in each, as compressible as text is; directories by their formats."""
+    """Writes the same tokens, as compressible as text, in a directory a format; returns their
+    number.
+    """
     import numpy, pyarrow
 
     tokens = numpy.resize(
@@ -86,9 +88,7 @@ def write_formats(directory, count):
 
 
 def addressing(home):
-    """CPU of finding a window and reading it out of the page cache, in nanoseconds, beyond what
-    flat takes.
-    """
+    """CPU nanoseconds of a window beyond those of flat: to find and read it, to find it."""
     paths = {
         name: next(
             path
@@ -107,12 +107,12 @@ def addressing(home):
         took = json.loads(out.stdout)
         return {name: took[str(paths[name])] - took[str(paths["flat"])] for name in names[1:]}
 
-    # a single token costs no more than to find it; of a sample all is read, as it is looked at
+    # Reading a single token measures finding it; MDS reads whole samples, so it is left out.
     return cost(WIN, list(paths)), cost(1, ["flat", "megatron", "arrow"])
 
 
 def cost_of(*command):
-    """Seconds and CPU seconds of a program."""
+    """Runs a program; returns its seconds and CPU seconds."""
 
     def cpu():
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -124,9 +124,7 @@ def cost_of(*command):
 
 
 def serve(daemon, stream):
-    """Tokens/s of a stream as fast as a trainer in C takes them, and the daemon's CPU in
-    nanoseconds.
-    """
+    """Tokens per second that a trainer in C takes, and the daemon's CPU nanoseconds."""
 
     def cpu():
         tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
@@ -138,9 +136,11 @@ def serve(daemon, stream):
 
 
 def formats(directory, args):
-    """What a format costs relative to flat files, and to the plain tool for the same bytes."""
+    """Measures formats relative to flat files, and tools relative to cat and zstd."""
     home = directory / "formats"
-    count = write_formats(home, max(args.tokens // 5, 50_000_000))  # fewer would be kept decoded
+    count = write_formats(
+        home, max(args.tokens // 5, 50_000_000)
+    )  # more than the daemon keeps decoded
     names = (
         "flat",
         "npy",
@@ -153,7 +153,7 @@ def formats(directory, args):
         "zstd-256K",
     )
     keys = {"mds": f"seq_len: {WIN}, extra: 0"}
-    # a block is many frames: those at its ends are decoded once more for its neighbours
+    # A block has many frames; the first and the last are decoded again for its neighbours.
     shuffle = "block, block: 512, group: 8"
     streams = ""
     for name in names:
@@ -211,7 +211,7 @@ def formats(directory, args):
                 cpu[name].append(
                     cost_of("zstd", "-dqc", *(home / name).iterdir())["cpu_s"] / served
                 )
-    many = [flat] * 8  # or the start of the programs is what is measured
+    many = [flat] * 8  # long enough that the start of a program does not count
     for _ in range(args.rounds):
         for name, command in (
             ("cat", ("cat", *many)),

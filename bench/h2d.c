@@ -1,8 +1,9 @@
 /*
- * bench-h2d SOCKET STREAM MICRO: how fast a slot gets to GPU 0, out of the registered ring, and
- * beside it out of memory that the CUDA runtime itself made pinned, and out of pageable memory. One
- * JSON line: GB/s of each, medians of ROUNDS rounds in which they take turns, the seconds that
- * registering took, and its bytes.
+ * bench-h2d SOCKET STREAM MICRO_BATCH: the rate of copies of a slot to GPU 0.
+ *
+ * Compares three sources: the registered ring, memory that the CUDA runtime pinned, and pageable
+ * memory. Prints one line of JSON: GB/s of each (medians of ROUNDS rounds in which they take
+ * turns), and the seconds and bytes of the registration.
  */
 #include "client/lib/tokend.h"
 
@@ -67,7 +68,7 @@ int main(int argc, char **argv)
 	char why[500];
 
 	if (argc != 4) {
-		fprintf(stderr, "usage: bench-h2d SOCKET STREAM MICRO\n");
+		fprintf(stderr, "usage: bench-h2d SOCKET STREAM MICRO_BATCH\n");
 		return 2;
 	}
 	options.socket = argv[1];

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A client that harms whom it can: one kind of flood, until it is killed. Says "ready" when that
-begins.
+"""A hostile client: floods the daemon in one way until it is killed.
 
     hostile.py --socket PATH --uid 65534 wakes
 
-Where its socket is full it waits, as a program does that wants to send as much as it can.
+Prints "ready" when the flood begins. While its socket is full it waits, so it sends as much as the
+daemon takes.
 """
 
 import argparse, itertools, mmap, os, select, socket, sys, threading, time
@@ -32,7 +32,7 @@ def ask(s, keep=None, **message):
                 os.close(fd)
         else:
             keep += fds
-        if len(data) != 1:  # no wake-up
+        if len(data) != 1:  # a wake-up has one byte
             break
     reply = msgpack.unpackb(data) if data else {"op": "closed"}
     if reply["op"] in ("error", "closed"):
@@ -63,9 +63,7 @@ def attach(path, stream, number=0, micro=1, slots=2, keep=None):
 
 
 def flood(sockets, packet, window):
-    """Sends packets to each as often as it takes them, or @window ahead of the replies, which it
-    throws away.
-    """
+    """Sends packets on all sockets, at most @window ahead of the replies on each. Drops replies."""
     poll, ahead, by_fd = select.epoll(), {}, {s.fileno(): s for s in sockets}
     for s in sockets:
         s.setblocking(False)
@@ -116,7 +114,7 @@ def describe(args):
 
 
 def messages(args):
-    """Of 120 KiB, which is nearly as much as one may have."""
+    """Messages of 120 KiB; the limit is 128 KiB."""
     packet = msgpack.packb(
         {"op": "hello", "version": 1, "host": "hostile", "more": b"x" * (120 << 10)}
     )
@@ -124,7 +122,7 @@ def messages(args):
 
 
 def checkpoints(args):
-    """A snapshot of another name each time: nothing can be left out because it was there before."""
+    """Snapshots, each under a new tag, so the daemon cannot skip any."""
     sockets = [attach(args.socket, args.stream, i) for i in range(args.count or 64)]
     cursor = ask(sockets[0], op="describe")["cursor"]
     number = itertools.count()
@@ -160,7 +158,7 @@ def attaches(args):
 
 
 def drain(args, micro):
-    """A session that gives slots back as soon as they are there, without a look at them."""
+    """A session that releases slots as soon as they are published."""
     fds = []
     s = attach(args.socket, args.stream, micro=micro, slots=2, keep=fds)
     meta = memoryview(mmap.mmap(fds[0], 4096, mmap.MAP_SHARED, mmap.PROT_READ)).cast("Q")
@@ -204,7 +202,7 @@ def main():
     parser.add_argument("--stream", default="train")
     parser.add_argument("--uid", type=int)
     parser.add_argument(
-        "--count", type=int, default=0, help="sockets or threads; 0: as many as this flood has"
+        "--count", type=int, default=0, help="sockets or threads; 0: the default of KIND"
     )
     parser.add_argument("kind", choices=KINDS)
     args = parser.parse_args()

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What a hostile client leaves of a polite one: the waits and the rate of a trainer in C that takes
-batches as fast as they come, next to each kind of flood, relative to those of the same trainer
-alone just before and after.
+"""Measures how much a hostile client slows down a polite one.
+
+The polite one is a trainer in C that takes batches as fast as they come. Its waits and its rate
+next to each kind of flood are divided by those of the same trainer alone, just before and after.
 
     make bench                                   this table is part of it
     build/venv/bin/python bench/neighbours.py    alone, about a minute
 
-The hostile client has a uid of its own, where this may set it. A second polite one is what a fair
-neighbour costs: who reads as much as it can leaves the polite one half of the reads, and both a
-part of the cores.
+The hostile client has its own uid if this runs as root. The row of a second polite one is the cost
+of a fair neighbour: both get half of the reads and a part of the cores.
 """
 
 import argparse, json, os, signal, statistics, subprocess, sys, tempfile, time
@@ -36,7 +36,7 @@ KINDS = {
 class Daemon:
     def __init__(self, directory):
         directory.mkdir(exist_ok=True)
-        for place in (directory, directory.parent):  # the hostile one must find the socket
+        for place in (directory, directory.parent):  # another user must reach the socket
             place.chmod(0o755)
         self.directory, self.socket = directory, directory / "s.sock"
         config = directory / "tokend.yaml"
@@ -77,7 +77,7 @@ class Daemon:
             time.sleep(0.01)
 
     def cpu(self):
-        """Of its threads, in seconds, by name."""
+        """CPU seconds of each thread."""
         used = {}
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             used[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
@@ -99,12 +99,12 @@ def polite(daemon, seconds, uid=None):
 def measured(process):
     out, _ = process.communicate(timeout=120)
     if process.returncode:
-        raise SystemExit(f"bench: the polite trainer failed next to it: exit {process.returncode}")
+        raise SystemExit(f"bench: the polite trainer failed: exit {process.returncode}")
     return json.loads(out)
 
 
 class Hostile:
-    """In a process of its own; its flood has begun when this is made."""
+    """A process that floods the daemon; the flood has begun when the constructor returns."""
 
     def __init__(self, daemon, kind, seconds):
         uid = NOBODY if os.geteuid() == 0 else None
@@ -123,13 +123,13 @@ class Hostile:
         command += ["--uid", str(uid)] if uid else []
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         if self.process.stdout.readline() != b"ready\n":
-            raise SystemExit(f"bench: the hostile client did not begin: {kind}")
+            raise SystemExit(f"bench: the hostile client did not start its flood: {kind}")
         time.sleep(0.3)
 
     def stop(self):
         if self.process.poll() is not None and self.kind != "twin":
             print(
-                f"bench: the flood of {self.kind} ended by itself: exit {self.process.returncode}",
+                f"bench: hostile client {self.kind} ended early: exit {self.process.returncode}",
                 file=sys.stderr,
             )
         self.process.kill()
@@ -137,7 +137,7 @@ class Hostile:
 
 
 def next_to(daemon, kind, seconds):
-    """A polite trainer's figures alone, and next to @kind."""
+    """A polite trainer's figures alone, those next to @kind, and the daemon's CPU then."""
     alone = [measured(polite(daemon, seconds / 2))]
     hostile = Hostile(daemon, kind, seconds)
     try:
@@ -162,7 +162,7 @@ def table(directory, seconds=3.0, kinds=tuple(KINDS), rounds=1):
     try:
         print(
             f"\nA polite trainer (batches of 8×{SEQ + 1} u16 as fast as they come) next to a "
-            "hostile client of another uid, ÷ alone"
+            "hostile client of another uid, relative to the same trainer alone"
         )
         print(
             "  "

@@ -1,7 +1,8 @@
 /*
- * bench-next SOCKET STREAM POSITION BATCHES: what one attached C trainer sees. Prints one JSON
- * line: attach to first batch, the cost of a ready next(), and the rate at which it can drain the
- * ring (tokens only looked at, not widened).
+ * bench-next SOCKET STREAM POSITION BATCHES: the latency and rate of one trainer in C.
+ *
+ * Prints one line of JSON: the time from attach to first batch, the cost of a ready next(), and the
+ * rate at which it takes batches without reading their tokens.
  */
 #include "client/lib/tokend.h"
 
@@ -38,8 +39,8 @@ static struct tokend_batch take(struct tokend *t)
 	return batch;
 }
 
-/* Lets the ring fill, then takes READY batches at once and times each call by itself, clock
- * included. */
+/* The median time of a ready next(), clock included: lets the ring fill, then takes READY batches
+ * without a pause and times each call. */
 static double ready_next_ns(struct tokend *t)
 {
 	static double sample[ROUNDS * READY];

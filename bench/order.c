@@ -1,7 +1,9 @@
 /*
- * bench-order: what one position costs, from its number to shard and offset. Prints one JSON line:
- * nanoseconds for streams of several kinds, and for two yardsticks of the machine in the same run:
- * a read that misses every cache, and a division that waits for the one before it.
+ * bench-order: the CPU time of mapping a position to its window, and to shard and offset.
+ *
+ * Prints one line of JSON: nanoseconds for several kinds of streams. Two yardsticks of the machine
+ * are measured in the same run: a read that misses every cache, and a division that depends on the
+ * division before it.
  */
 #include "proto/cursor.h"
 #include "proto/table.h"
@@ -37,7 +39,7 @@ static void *room(size_t n, size_t size)
 
 /* ---- yardsticks ---- */
 
-/* Each read says where the next one is. */
+/* A chain: each read gives the address of the next one. */
 static double far_read_ns(void)
 {
 	uint64_t *next = room(FAR_WORDS, sizeof(*next));
@@ -138,7 +140,7 @@ static void end(struct stream *s)
 	cursor_free(&s->cursor);
 }
 
-/* One after the other, as a session plans them; @locate: to shard and offset too. */
+/* Nanoseconds a position, in sequence, as a session plans them. @locate: shard and offset too. */
 static double position_ns(const struct stream *s, uint64_t from, bool locate)
 {
 	struct order order = cursor_order(&s->cursor);

@@ -1,6 +1,7 @@
 /*
- * bench-polite SOCKET STREAM SECONDS: a trainer that takes batches of 8 as fast as they come.
- * Prints one JSON line: batches a second, and how long it waited for a batch, in microseconds.
+ * bench-polite SOCKET STREAM SECONDS: a trainer that takes batches of 8 rows as fast as they come.
+ * Prints one line of JSON: batches per second, and percentiles of the wait for a batch in
+ * microseconds.
  */
 #include "client/lib/tokend.h"
 

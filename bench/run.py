@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""What tokend costs, relative to torch's DataLoader over numpy.memmap, in one run on this machine.
+"""Measures tokend relative to other loaders and tools, in one run on this machine.
 
-Only ratios are meant to be quoted: machines differ, and this one may be busy. Every figure is the
-median of ROUNDS rounds in which the contestants take turns. Nothing here is a test; it asserts
-nothing but that the tokens are there.
+Every figure is the median of ROUNDS rounds in which the contestants take turns. Quote the ratios:
+machines differ, and this one may be busy. RESULTS.md explains the figures.
 
     make bench                        all of it (about eight minutes)
     build/venv/bin/python bench/run.py --tokens 100000000 --rounds 3

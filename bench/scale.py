@@ -1,4 +1,4 @@
-"""Start-up, the order, many shards, 10¹⁴ tokens."""
+"""Start-up, the order, a million shards, 10¹⁴ tokens."""
 
 import json
 import os
@@ -53,9 +53,7 @@ def start_up(directory, args):
 
 
 def order(args):
-    """What a position costs. CPU time, and yardsticks of the same run: machines differ, and so do
-    their hours.
-    """
+    """CPU time of a position, next to yardsticks of the same run: machines differ."""
     result = json.loads(
         subprocess.run([BIN / "bench-order"], check=True, capture_output=True).stdout
     )
@@ -83,13 +81,13 @@ def order(args):
 
 
 def opened(directory, streams):
-    """Seconds and MiB from exec to the first session, of a daemon with these shards."""
+    """Starts a daemon; returns the seconds to its first session, and its MiB without rings."""
     begin = time.monotonic()
     with Daemon(directory, streams) as daemon:
         out = subprocess.run(
             [BIN / "bench-next", daemon.socket, "train", "0", "0"], capture_output=True
         )
-        while out.returncode:  # its patience is shorter than this may take
+        while out.returncode:  # it waits for 5 s only
             if daemon.process.poll() is not None or time.monotonic() - begin > 600:
                 raise SystemExit(f"bench: {out.stderr.decode()}")
             out = subprocess.run(
@@ -110,7 +108,7 @@ def small_shards(directory, count):
 
 
 def opening(directory, args):
-    """Small shards and many datasets, warm: the files were made a moment ago."""
+    """The start with many shards and with many datasets, whose metadata is cached."""
     small_shards(directory / "many", args.shards)
     for d in range(1000):
         small_shards(directory / f"sets/{d}", 1)
@@ -121,7 +119,7 @@ def opening(directory, args):
         directory,
         stream + "".join(f"      - {{name: d{d}, path: sets/{d}}}\n" for d in range(1000)),
     )
-    print("\nOpening, files in the page cache")
+    print("\nOpening many shards, metadata cached")
     each = (many[0] - least[0]) / args.shards * 1e6
     row(
         f"exec → first batch, one dataset of {args.shards} shards",
@@ -142,7 +140,7 @@ def opening(directory, args):
 
 
 def hundred_t(directory, args):
-    """10,000 sparse shards of 10 G tokens: does it matter where one is?"""
+    """10,000 sparse shards of 10 G tokens: compares positions at the beginning, middle and end."""
     win, shards, tokens = 4097, 10_000, 10**10
     (directory / "sparse").mkdir()
     for s in range(shards):

@@ -1,7 +1,7 @@
 /*
- * bench-shard WINDOW PATH…: what a window of so many tokens costs to find and to read out of the
- * page cache, in shards of any format. Prints one JSON line: nanoseconds of CPU for each path, the
- * shards taking turns.
+ * bench-shard TOKENS PATH…: the CPU time of finding a window of TOKENS tokens and reading it from
+ * the page cache, for shards of any format. Prints one line of JSON: nanoseconds for each path,
+ * medians of ROUNDS rounds in which the shards take turns.
  */
 #include "daemon/shard/shard.h"
 
@@ -45,7 +45,7 @@ static struct shard *open_shard(const char *path)
 	exit(1);
 }
 
-/* Anywhere in it; as the daemon does, which knows what it is about to read. */
+/* Finds AHEAD random windows at once, as the daemon does: the memory accesses overlap. */
 static void choose(
 	const struct shard *shard, uint64_t window, uint64_t *random, struct shard_place *place)
 {
@@ -57,7 +57,7 @@ static void choose(
 	}
 }
 
-/* WINDOWS of them. */
+/* Nanoseconds a window, over WINDOWS random ones. */
 static double read_some(const struct shard *shard, uint64_t window, char *to, uint64_t *random)
 {
 	struct shard_place place[AHEAD];
@@ -85,13 +85,14 @@ int main(int argc, char **argv)
 	char *to = malloc(4 * window);
 
 	if (shards < 1 || shards > SHARDS_MOST || window < 1 || !to) {
-		fprintf(stderr, "usage: bench-shard WINDOW PATH…\n");
+		fprintf(stderr, "usage: bench-shard TOKENS PATH…\n");
 		return 2;
 	}
 	for (int s = 0; s < shards; s++) {
 		shard[s] = open_shard(argv[2 + s]);
 		if (shard[s]->facts.tokens < window) {
-			fprintf(stderr, "bench-shard: %s: has no window\n", argv[2 + s]);
+			fprintf(stderr, "bench-shard: %s: has fewer tokens than a window\n",
+				argv[2 + s]);
 			return 1;
 		}
 	}

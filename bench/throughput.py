@@ -1,4 +1,4 @@
-"""One trainer next to torch's DataLoader; transforms; an operator's requests."""
+"""One trainer relative to torch's DataLoader; transforms; an operator's requests."""
 
 import concurrent.futures
 import os
@@ -85,7 +85,11 @@ def throughput(directory, args):
         f"{median(t, 'pair_us') / median(t, 'ready_us'):.2f}",
         "wanted ≤ 1.5",
     )
-    row("  of it: all but the widening copy", f"{median(t, 'beyond_us'):.1f} µs", "wanted ≤ 5 µs")
+    row(
+        "  without the copy that widens to int64",
+        f"{median(t, 'beyond_us'):.1f} µs",
+        "wanted ≤ 5 µs",
+    )
     row("import tokend, after torch", f"{median(t, 'import_ms'):.0f} ms", "wanted ≤ 50 ms")
     row("private memory of a loader", f"{median(t, 'private') / 2**20:.1f} MiB", "wanted ≤ 8 MiB")
     row(
@@ -140,7 +144,7 @@ def control(directory, args):
         "wanted ≤ 50 µs",
     )
     row(
-        "  p50, as few steps launch or read an all-reduce",
+        "  the same, p50: few steps start or read an all-reduce",
         f"{median(rounds, 'median_us'):.0f} µs",
         "",
     )

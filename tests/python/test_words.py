@@ -61,7 +61,6 @@ def problems(path):
 
 
 TO_COME = {
-    "bench",
     "daemon/catalog",
     "daemon/shard",
     "tests",
