@@ -18,7 +18,7 @@ def said(*arguments):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help(command):
+def test_help_lists_every_option_of_the_usage_line(command):
     code, out, err = said(*command, "--help")
     synopsis, summary, empty, *options = out.splitlines()
     assert (code, err, empty) == (0, "", "") and summary
@@ -37,7 +37,7 @@ def test_help(command):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_usage(command):
+def test_unknown_option_gets_the_usage_line(command):
     """Unknown options and surplus arguments: one line with the synopsis."""
     synopsis = said(*command, "--help")[1].splitlines()[0].removeprefix("usage: ")
     code, out, err = said(*command, "--no-such-option")
@@ -47,7 +47,7 @@ def test_usage(command):
     )
 
 
-def test_all():
+def test_help_lists_every_command():
     code, out, err = said("--help")
     assert (code, err) == (0, "")
     assert re.findall(r"^  (\w+) ", out, re.M) == [
@@ -85,6 +85,6 @@ def test_all():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong(arguments, words):
+def test_wrong_command_line_is_a_usage_error(arguments, words):
     code, out, err = said(*arguments)
     assert (code, out) == (2, "") and words in err

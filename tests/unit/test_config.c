@@ -2,7 +2,7 @@
 #include "proto/wire.h"
 #include "tests/unit/config_files.h"
 
-static void test_defaults(void **state)
+static void test_keys_not_given_have_their_defaults(void **state)
 {
 	struct config *c = load_good(*state, "streams:\n"
 					     "  train:\n"
@@ -57,7 +57,7 @@ static void test_defaults(void **state)
 	config_free(c);
 }
 
-static void test_everything(void **state)
+static void test_every_key_is_read(void **state)
 {
 	struct config *c =
 		load_good(*state, "socket: run/t.sock\n"
@@ -133,7 +133,7 @@ static void test_everything(void **state)
 	config_free(c);
 }
 
-static void test_sizes(void **state)
+static void test_sizes_with_units(void **state)
 {
 	static const struct {
 		const char *text;
@@ -155,7 +155,7 @@ static void test_sizes(void **state)
 	}
 }
 
-static void test_aliases(void **state)
+static void test_aliases_are_resolved(void **state)
 {
 	struct config *c = load_good(*state,
 		"streams:\n"
@@ -172,7 +172,7 @@ static void test_aliases(void **state)
 	config_free(c);
 }
 
-static void test_schedule(void **state)
+static void test_schedule_is_read_before_its_datasets(void **state)
 {
 	struct config *c = load_good(*state,
 		"streams:\n"
@@ -226,8 +226,7 @@ static void test_schedule(void **state)
 	config_free(c);
 }
 
-/* The largest window is accepted. */
-static void test_window_bound(void **state)
+static void test_largest_window_is_accepted(void **state)
 {
 	struct config *c = load_good(*state,
 		"streams: {t: {seed: 0, seq_len: 1073741823, datasets: [{name: a, path: b}]}}\n");
@@ -236,7 +235,7 @@ static void test_window_bound(void **state)
 	config_free(c);
 }
 
-static void test_example(void **state)
+static void test_example_config_is_valid(void **state)
 {
 	char path[512];
 	struct fault fault;
@@ -259,13 +258,15 @@ static void test_example(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_defaults, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_everything, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_sizes, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_aliases, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_schedule, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_window_bound, set_up, tear_down),
-		cmocka_unit_test(test_example),
+		cmocka_unit_test_setup_teardown(
+			test_keys_not_given_have_their_defaults, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_every_key_is_read, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_sizes_with_units, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_aliases_are_resolved, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_schedule_is_read_before_its_datasets, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_largest_window_is_accepted, set_up, tear_down),
+		cmocka_unit_test(test_example_config_is_valid),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -288,7 +288,7 @@ static bool is_expected(const struct place *p, const struct bad *bad, const stru
 	       (!bad->text || strcmp(fault->text + n, bad->text) == 0);
 }
 
-static void test_bad_files(void **state)
+static void test_faulty_config_is_refused_with_line_and_field(void **state)
 {
 	const struct place *p = *state;
 	int wrong = 0;
@@ -310,7 +310,7 @@ static void test_bad_files(void **state)
 }
 
 /* A schedule has at most as many entries as a cursor may have mixes, so its memory is bounded. */
-static void test_long_schedule(void **state)
+static void test_schedule_has_a_limit(void **state)
 {
 	enum { MOST = LIMIT_CURSOR_BYTES / 5 };
 	static const char head[] = GOOD "    schedule:\n";
@@ -333,7 +333,7 @@ static void test_long_schedule(void **state)
 	assert_string_equal(fault.field, "streams.train.schedule");
 }
 
-static void test_long_socket(void **state)
+static void test_socket_has_at_most_107_bytes(void **state)
 {
 	char text[512], expected[1024], path[128];
 	struct fault fault;
@@ -354,7 +354,7 @@ static void test_long_socket(void **state)
 	assert_string_equal(fault.text, expected);
 }
 
-static void test_no_file(void **state)
+static void test_unreadable_file_is_refused(void **state)
 {
 	const struct place *p = *state;
 	char expected[1024];
@@ -372,7 +372,7 @@ static void test_no_file(void **state)
 }
 
 /* libyaml alone takes most of a minute for such a file. */
-static void test_nested(void **state)
+static void test_deep_nesting_is_refused_quickly(void **state)
 {
 	enum { DEEP = 200000 };
 	const char *file = ((struct place *)*state)->file;
@@ -391,7 +391,7 @@ static void test_nested(void **state)
 	free(text);
 }
 
-static void test_large(void **state)
+static void test_large_file_is_refused(void **state)
 {
 	const char *file = ((struct place *)*state)->file;
 	char expected[1024];
@@ -407,7 +407,7 @@ static void test_large(void **state)
 
 /* Any prefix of a config, and a config with any byte changed, is accepted or refused in one line.
  */
-static void test_mangled(void **state)
+static void test_mangled_config_gets_one_line(void **state)
 {
 	static const char text[] =
 		"memory: 1GiB\nallow_uids: [1, 2]\nmetrics: a:1\n" WEB
@@ -434,13 +434,17 @@ static void test_mangled(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_bad_files, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_long_schedule, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_long_socket, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_no_file, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_nested, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_large, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_mangled, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_faulty_config_is_refused_with_line_and_field, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_schedule_has_a_limit, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_socket_has_at_most_107_bytes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_unreadable_file_is_refused, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_deep_nesting_is_refused_quickly, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_large_file_is_refused, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_mangled_config_gets_one_line, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
