@@ -6,7 +6,7 @@
  * A stream is slow while one of its reads or openings has taken more than two ticks. One stream may
  * use three quarters of the entries of the table of open shards that slow streams leave, and all
  * slow streams together one quarter. Reads that need more wait in their stream's own queue. For the
- * pool's threads see pool.h, for the cache of decoded frames bytes.h.
+ * pool's threads see pool.h, for the cache of decoded frames daemon/shard/frames.h.
  */
 #ifndef TOKEND_SHARE_H
 #define TOKEND_SHARE_H
