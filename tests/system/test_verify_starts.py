@@ -271,5 +271,6 @@ def test_lives(scene, number):
     scene.lived += 1
 
 
-def test_help_names_commit():
-    assert has(run(TOKCTL, "verify", "--help")[1].decode(), "with commit(), committed")
+def test_man_page_names_commit():
+    page = run(TOKCTL, "help", "--man", "tokctl.1")[1].decode()
+    assert has(page, "if the trainer calls commit()")

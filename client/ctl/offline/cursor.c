@@ -23,7 +23,7 @@ static int refuse(const char *path, const struct fault *fault)
 	return ctl_fail("%s: %s: %s", path, fault->field, fault->text);
 }
 
-enum { OUTPUT, JSON, AT, TO, SAMPLES, CONFIG, OPTIONS };
+enum { AT, TO, SAMPLES, CONFIG, OUTPUT, JSON, OPTIONS };
 
 /* ---- new ---- */
 
@@ -258,7 +258,13 @@ static int schedule(struct cursor *c, const struct ctl_arguments *a)
 	}
 
 static const struct ctl_option new_options[OPTIONS] = {
-	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CTL_CONFIG_REQUIRED};
+	[CONFIG] = CTL_CONFIG_REQUIRED,
+	[OUTPUT] = {.name = "output",
+		.letter = 'o',
+		.required = true,
+		.value = "OUT",
+		.help = "file to write the cursor to"},
+};
 static const struct ctl_option seek_options[OPTIONS] = {
 	[OUTPUT] = OUTPUT_OPTION,
 	[TO] = {.name = "to",
@@ -364,7 +370,7 @@ static const struct ctl_command mix_command = {
 	.help = "change the weights of the datasets",
 	.about = "Announces a mix with these weights, which are relative to each other. Datasets "
 		 "that are not named get weight 0. It replaces all pending mixes. A stream with "
-		 "epochs: has no weights to change.",
+		 "the key epochs: has no weights to change.",
 	.examples = CTL_EXAMPLES({"use half web and half code from the earliest position on",
 		"tokctl cursor mix run.cursor web=0.5 code=0.5 -o mixed.cursor"}),
 	.options = mix_options,

@@ -214,18 +214,20 @@ const struct ctl_command ctl_verify = {
 	.arguments = "STREAM RECORD...",
 	.least = 2,
 	.most = CTL_ANY,
-	.help = "prove from trainers' records that no sample was repeated, lost or altered; with "
-		"commit(), committed batches count",
+	.help = "prove from trainers' records that no sample was repeated, lost or altered",
 	.about = "Compares the records that trainers write (Loader's record=, or tokctl cat "
 		 "--record) with the order and with the shards. Over a range of positions, all "
 		 "ranks together must have taken each position exactly once, with the tokens that "
 		 "the shards contain. RECORD is a file, or a directory with *.record files; give "
 		 "the records of all ranks and of all restarts.\n\n"
 		 "A batch counts when it is taken, or, if the trainer calls commit(), when it is "
-		 "committed. Rows that a restart from an older checkpoint repeats are counted "
-		 "once; those of the first life are reported as void. Samples that `tokctl skip` "
-		 "left out are reported as skipped. The exit status is 1 if any position was "
-		 "repeated, lost or altered.\n\n"
+		 "committed. If a restart from an older checkpoint repeats rows, the earlier ones "
+		 "are void. The exit status is 1 if any position was repeated, lost or altered."
+		 "\n\n"
+		 "Printed are: samples, the positions in the range that were taken; skipped, those "
+		 "that `tokctl skip` left out; void, rows undone by restarts; outside, rows "
+		 "outside the range; generations, the number of stretches with one world and "
+		 "micro_batch; and sum, which is equal for all runs over the same samples.\n\n"
 		 "If the mix was changed while the run was going on, add --run, or cursors of the "
 		 "run with --cursor.",
 	.examples = CTL_EXAMPLES({"prove a run from the records of all its ranks",

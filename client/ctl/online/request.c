@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 /* AT to MICRO are numbers, sent under the names of the options. */
-enum { TAG, AT, SAMPLES, WORLD, MICRO, RUN, TIMEOUT, SOCKET, CONFIG, JSON, OPTIONS };
+enum { AT, SAMPLES, WORLD, MICRO, TAG, RUN, TIMEOUT, SOCKET, CONFIG, JSON, OPTIONS };
 
 enum {
 	TIMEOUT_S = 60,
@@ -300,6 +300,7 @@ static int run(const struct ctl_arguments *a)
 	"all ranks call control() within --timeout, or tokctl is interrupted before one has "      \
 	"fetched the request, it is cancelled and nothing changes. The exit status is 0 only if "  \
 	"the request was carried out."
+#define SEE_MIX "All ranks carry out the request at the same step: see tokctl mix."
 #define TAG_OPTION                                                                                 \
 	{                                                                                          \
 		.name = "tag", .value = "TAG",                                                     \
@@ -367,7 +368,7 @@ const struct ctl_command ctl_skip = {
 	.most = 1,
 	.help = "skip the next samples of a running job",
 	.about = "Use it to pass over data on which the loss diverges. The skipped samples are "
-		 "never served; `tokctl verify` reports them as skipped.\n\n" REQUEST_ABOUT,
+		 "never served; `tokctl verify` reports them as skipped. " SEE_MIX,
 	.examples = CTL_EXAMPLES(
 		{"skip 1024 samples", "tokctl skip train --samples 1024 -c tokend.yaml"}),
 	.options = skip_options,
@@ -381,7 +382,7 @@ const struct ctl_command ctl_checkpoint = {
 	.least = 1,
 	.most = 1,
 	.help = "let a running job save a checkpoint",
-	.about = REQUEST_ABOUT,
+	.about = "The job saves a checkpoint as it does at other times, and goes on. " SEE_MIX,
 	.examples = CTL_EXAMPLES({"save, with the cursor also in the daemon's state_dir",
 		"tokctl checkpoint train --tag before-upgrade -c tokend.yaml"}),
 	.options = save_options,
@@ -395,7 +396,7 @@ const struct ctl_command ctl_drain = {
 	.least = 1,
 	.most = 1,
 	.help = "let a running job save a checkpoint and exit",
-	.about = REQUEST_ABOUT,
+	.about = "The job saves a checkpoint as it does at other times, and exits. " SEE_MIX,
 	.examples = CTL_EXAMPLES(
 		{"stop a job before maintenance", "tokctl drain train -c tokend.yaml"}),
 	.options = save_options,
@@ -410,7 +411,7 @@ const struct ctl_command ctl_rescale = {
 	.most = 1,
 	.help = "let a running job save and exit, to go on with another number of ranks",
 	.about = "Prints which samples each rank of the next job begins with. Start that job "
-		 "from the checkpoint: no sample is repeated or lost.\n\n" REQUEST_ABOUT,
+		 "from the checkpoint: no sample is repeated or lost. " SEE_MIX,
 	.examples = CTL_EXAMPLES(
 		{"go on with 2 ranks", "tokctl rescale train --world 2 -c tokend.yaml"}),
 	.options = rescale_options,
