@@ -75,11 +75,11 @@ class Loader(Operated, Positioned, Generic[B]):
       group        a gloo group of all processes that read this stream: every data rank with its
                    peers. Default: a group of all processes, made here, if rank and world come
                    from mesh or torch.distributed; otherwise none
-      agree        True (default): the group compares its cursors and ranks here and at every seek.
-                   If they do not fit, all processes raise a DisagreementError. They then make the
-                   loader, seek and load a state together: the constructor waits up to `deadline`
-                   for all, a seek 30 minutes, and a warning after 5 s names the missing ranks.
-                   False: for ranks that attach at different times. The group is then yours to pass
+      agree        True (default): the processes of the group compare their cursors and ranks, here
+                   and at every seek. If they do not fit, all raise a DisagreementError. So all
+                   make the loader, seek and load a state together: the constructor waits for them
+                   up to `deadline`, a seek 30 minutes. After 5 s a warning names the missing ranks.
+                   False: for ranks that attach at different times; there is no default group then
 
     Contents of a batch
       framework    "torch" or "numpy". Default: torch if it is installed
@@ -133,16 +133,21 @@ class Loader(Operated, Positioned, Generic[B]):
       position      int64 [b]: number of each row in the run; -1 in padding rows, which follow the
                     end of a finite stream
       dataset       int64 [b]: index in `datasets`; -1 in padding rows
+    With documents=True:
       position_ids  int64 [b, s]: from 0 in each document and each row
       cu_seqlens    int32 [n + 1]: starts of the batch's n documents in input_ids.flatten(), then
                     its length
       max_seqlen    int: length of the longest document
+    With loss_mask=True:
       loss_mask     float32 [b, s]: 0 where the label is -100, otherwise 1
-      epoch, window, shard, offset
-                    int64 [b]: shard is the number in the dataset's sorted list, offset that of the
-                    row's first token in the shard; -1 in padding rows
+    With provenance=True, int64 [b], -1 in padding rows:
+      epoch         of the row's dataset
+      window        its number in the dataset
+      shard         number of its shard in the dataset's sorted list
+      offset        number of its first token in the shard
+    With tokens=True or view=True, instead of input_ids and labels:
       tokens        int64 or dtype [b, s + extra]; with view uint16 or uint32
-      padding       bool [b]: True in padding rows
+      padding       bool [b]: True in padding rows; not with view
 
     With documents, the last label of a document is the first token of the next. With cp, [b, s]
     becomes [b, s / size] and position_ids are added; cu_seqlens and max_seqlen describe full rows.

@@ -47,7 +47,7 @@ class Operated:
 
         Raises:
             ArgumentError: the job has several processes, and the loader has no group of them.
-            ConnectError, RefusedError, ProtocolError: as next(), once the ring is empty.
+            Error: the loader is closed.
 
         A process that never calls control() keeps the others from requests, not from training.
         """
@@ -76,7 +76,7 @@ class Operated:
             waited_s         seconds that next() waited for the daemon or for workers
             next_s           seconds spent in next(): waiting, copying, transforms
             reattached       how often the daemon was lost and found again
-            lost_wakes       0 in a sound system
+            lost_wakes       wake-ups that never came; more than 0 is a bug of tokend
             pinned_bytes     bytes of the ring registered with a GPU's driver. With device="cuda", 0
                              means that copies are slower
 

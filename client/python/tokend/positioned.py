@@ -137,7 +137,7 @@ class Positioned:
     def checkpoint(self, tag: str) -> str:
         """Has the daemon write the cursor durably; returns the path of the file.
 
-        A later Loader(start=tag) begins there. A copy next to that in your model's checkpoint.
+        Loader(start=tag) begins there. This is a second copy: your model's checkpoint has its own.
 
         Args:
             tag: 1 to 64 of A-Z a-z 0-9 . _ - : @ +
