@@ -1,8 +1,7 @@
-"""A trainer with a Feed, on a GPU that is the fake libcuda.so.1, which is chosen by
-LD_LIBRARY_PATH: so test_device.py runs this.
+"""A trainer with a Feed, on the fake libcuda.so.1. test_device.py runs it, with LD_LIBRARY_PATH.
 
-feed_job.py SOCKET SCENARIO; prints one JSON object: the positions of the rows handed out, and what
-was checked in here.
+feed_job.py SOCKET SCENARIO; prints one JSON object: the positions of the rows handed out, and the
+results of its checks.
 """
 
 import ctypes as c
@@ -18,8 +17,8 @@ ENOUGH = 12
 
 
 class Fake:
-    """In device.Cuda's place: torch has no tensors on the fake GPU, so they are in its "device
-    memory", and what is to be done to them on the side stream is queued there as a call of ours.
+    """Replaces device.Cuda. torch has no tensors on the fake GPU, so they are in its "device
+    memory", and work on the side stream is queued there as calls.
     """
 
     number, int64, int32, int16 = 0, torch.int64, torch.int32, torch.int16
@@ -47,7 +46,7 @@ class Fake:
         if self.broken:
             raise RuntimeError("no kernel")
         if not self.ordered:
-            work()  # a mistake: the copy that it works on is still under way
+            work()  # wrong on purpose: the copy is not complete yet
             return True
         call = c.CFUNCTYPE(None, c.c_void_p)(lambda _: work())
         self.calls.append(call)
@@ -156,7 +155,7 @@ def disordered(path):
 
 
 def late(path):
-    """The GPU does nothing at all for a while: whoever waits for it here waits for ever."""
+    """The GPU does nothing for a while: a wait for it would never end."""
     t = Trainer(path, slots=8)
     t.steps(2)
     t.gpu.cu.fakeHold(1)
@@ -168,8 +167,8 @@ def late(path):
 
 
 def capture(path):
-    """Another thread captures a graph, in the mode that minds what is done anywhere. torch
-    allocates; here, empty() does.
+    """Another thread captures a graph, in the mode that forbids calls in all threads. Here empty()
+    allocates, as torch would.
     """
     t = Trainer(path)
     t.steps(1)
@@ -189,13 +188,13 @@ def capture(path):
 
 
 def full(path):
-    """The device has no memory left for a while: nothing is lost by it, whenever it begins."""
+    """The device has no memory left for a while. Nothing is lost, whenever that begins."""
     t = Trainer(path)
     raised = []
     for _ in range(3):
         t.steps(2)
         t.gpu.full = True
-        t.steps(1)  # of what was got before
+        t.steps(1)  # of the batches before
         for _ in range(2):
             try:
                 t.step()
@@ -220,7 +219,7 @@ def full(path):
 
 
 def elsewhere(path):
-    """A seek and a mix drop what was copied ahead; another micro-batch is another shape."""
+    """A seek and a mix drop the batch copied ahead; another micro-batch changes the shape."""
     t = Trainer(path)
     t.steps(3)
     t.seek(_tokend.cursor_seek(t.client.cursor(), 1000))
@@ -241,7 +240,7 @@ def finite(path):
 
 
 def told(path):
-    """The daemon is told how the ring stands."""
+    """The daemon learns whether the ring is registered."""
     t = Trainer(path)
     t.steps(3)
     print("look", flush=True)

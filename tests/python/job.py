@@ -1,9 +1,9 @@
 """A job of several processes, for the tests of control(): real torch.distributed, real daemons, and
-a file of what each one took.
+a file per process with what it took.
 
-As a program it is one process: job.py OPTIONS (JSON). It trains, that is: takes a batch, meets the
-others as gradients would, and calls control(), until a drain, a rescale, or `steps`. Every line of
-its file is one thing that happened.
+As a program it is one process: job.py OPTIONS (JSON). A step takes a batch, reduces with the others
+as gradients would, and calls control(). It ends after a drain, a rescale, or `steps`. Every line of
+its file is one event.
 """
 
 import json
@@ -16,7 +16,7 @@ import warnings
 
 
 class Job:
-    """Its processes, each with its own daemon's socket. More options are those of main()."""
+    """The processes of a job, each with its daemon's socket. More options: those of main()."""
 
     def __init__(self, directory, sockets, **options):
         from lib import child_environment
@@ -90,7 +90,7 @@ class Job:
         return [len(self.of(rank, "took")) for rank in range(len(self.files))]
 
     def positions(self, steps=None):
-        """Of all ranks together, in order."""
+        """The positions that all ranks took, sorted."""
         return sorted(
             row[0]
             for rank in range(len(self.files))

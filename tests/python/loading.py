@@ -1,4 +1,4 @@
-"""What the tests of Loader share."""
+"""Helpers of the tests of Loader."""
 
 import numpy
 

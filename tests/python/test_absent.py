@@ -1,4 +1,4 @@
-"""Whoever reads while no daemon is there is asked to start one, also where a call must not wait."""
+"""A client without a daemon calls absent() to start one, also in calls that must not wait."""
 
 import subprocess
 import sys
@@ -43,10 +43,8 @@ client.close()
 
 
 @pytest.mark.parametrize("ahead", ["ahead", "plain"])
-def test_who_is_asked_and_says_no_is_asked_again(daemon, ahead):
-    """A call that finds a lost daemon still lost once held the interpreter's lock while it asked,
-    and hung.
-    """
+def test_absent_is_called_again_after_it_raised(daemon, ahead):
+    """Such a call once held the interpreter's lock while it called absent(), and hung."""
     job = subprocess.Popen(
         [sys.executable, "-c", JOB, daemon.socket, str(daemon.process.pid), ahead],
         env=child_environment(),

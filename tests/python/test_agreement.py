@@ -1,6 +1,4 @@
-"""Processes of a job that do not fit together are told so where they attach, all of them, and by
-name.
-"""
+"""Processes of a job that do not fit together all raise an error at attach that names the one."""
 
 import re
 import subprocess
@@ -16,7 +14,7 @@ import tokend
 
 
 def refusals(directory, sockets, **options):
-    """What each process was told; all of them must have been told something."""
+    """The error of each process; all of them must have one."""
     with Job(directory, sockets, steps=2, **options) as job:
         job.wait(expected=3)
         told = [
@@ -44,28 +42,28 @@ def test_another_position_is_named_on_all_ranks(daemon):
     )
 
 
-def test_another_micro_batch(daemon):
+def test_a_different_micro_batch_is_named(daemon):
     all_were_told(
         refusals(daemon.directory, [daemon.socket] * 2, micro=[4, 8]),
         r"process 1 .*: micro_batch: 8 differs from 4 at process 0",
     )
 
 
-def test_another_world(daemon):
+def test_a_different_world_is_named(daemon):
     told = refusals(daemon.directory, [daemon.socket] * 2, data_rank=[0, 1], data_world=[2, 3])
     all_were_told(told, r"process 1 .*: world: 3 differs from 2 at process 0")
 
 
-def test_a_rank_that_is_there_twice(daemon):
+def test_a_rank_of_two_processes_is_named(daemon):
     begin = time.monotonic()
     told = refusals(
         daemon.directory, [daemon.socket] * 2, data_rank=[1, 1], data_world=2
-    )  # strict: but neither waits for the other's end
+    )  # although strict, neither waits for the other's end
     assert time.monotonic() - begin < 60
     all_were_told(told, r"process 1 .*: rank: rank 1, peer 0 is also that of process 0")
 
 
-def test_a_rank_that_is_not_there(daemon):
+def test_a_rank_with_too_few_peers_is_named(daemon):
     told = refusals(
         daemon.directory, [daemon.socket] * 3, data_rank=[0, 0, 1], peer=[0, 1, 0], data_world=2
     )
@@ -74,7 +72,7 @@ def test_a_rank_that_is_not_there(daemon):
     )
 
 
-def test_another_seed_on_another_node(daemon):
+def test_a_different_seed_on_another_node_is_named(daemon):
     with another_daemon(seed=43) as other:
         all_were_told(
             refusals(daemon.directory, [daemon.socket, other.socket]),
@@ -82,7 +80,7 @@ def test_another_seed_on_another_node(daemon):
         )
 
 
-def test_one_that_cannot_attach_does_not_keep_the_others_waiting(daemon):
+def test_the_others_do_not_wait_for_a_process_that_cannot_attach(daemon):
     told = refusals(daemon.directory, [daemon.socket, f"{daemon.socket}.not"])
     assert [kind for kind, _ in told] == ["DisagreementError", "ConnectError"]
     assert re.search(
@@ -99,7 +97,7 @@ def test_one_that_cannot_attach_does_not_keep_the_others_waiting(daemon):
         "tokend.Loader('train', 2, socket=sys.argv[3], mesh=5 if rank else None)",
     ],
 )
-def test_one_with_an_argument_that_cannot_be_does_not_keep_the_others_waiting(daemon, call):
+def test_the_others_do_not_wait_for_a_process_with_an_invalid_argument(daemon, call):
     program = f"""
 import sys, torch.distributed as dist, tokend
 rank = int(sys.argv[1])
@@ -130,7 +128,7 @@ dist.barrier()
     assert said[1].endswith("Error [6, 7]\n")
 
 
-def test_agree_false_looks_at_nothing(daemon):
+def test_agree_false_compares_nothing(daemon):
     with Job(
         daemon.directory,
         [daemon.socket] * 2,

@@ -1,5 +1,5 @@
-"""input_ids and labels are contiguous and independent however they were made; tokens=True gives the
-windows unsplit.
+"""input_ids and labels are contiguous and independent, however they are made; tokens=True gives
+unsplit windows.
 """
 
 import json
@@ -58,7 +58,7 @@ def test_every_tensor_is_contiguous_and_its_own(daemon, more, stream):
 
 
 def test_flattening_is_a_view(daemon):
-    """As nanoGPT's and llm.c's models take their targets."""
+    """nanoGPT and llm.c flatten their targets with view(-1)."""
     with make(daemon) as loader:
         batch = next(loader)
         assert batch["labels"].view(-1).data_ptr() == batch["labels"].data_ptr()
@@ -100,7 +100,7 @@ def test_tokens_are_whole_windows(daemon, more, stream, window):
     ],
     ids=str,
 )
-def test_padding_rows_are_marked(daemon, more):
+def test_padding_is_true_in_padding_rows(daemon, more):
     rows = padded = 0
     with make(daemon, "finite", 5, tokens=True, **more) as loader:
         for batch in loader:
@@ -135,12 +135,12 @@ def test_tokens_with_a_loss_mask_in_int32_through_a_transform(daemon):
         ("train", {"cp": (0, 2, "zigzag")}, ValueError, "tokens, cp: .*; pass one of them"),
     ],
 )
-def test_tokens_that_cannot_be(daemon, stream, more, error, text):
+def test_tokens_are_refused_where_they_lack_the_labels(daemon, stream, more, error, text):
     with pytest.raises(error, match=text):
         make(daemon, stream, tokens=True, **more)
 
 
-def test_a_mask_of_the_stream_is_not_dropped_in_silence(daemon):
+def test_tokens_of_a_stream_with_a_loss_mask_need_loss_mask(daemon):
     allowed = {}
     for name in ("web/a.bin", "web/b.bin", "code.bin"):
         allowed[name] = (
@@ -209,8 +209,8 @@ print(json.dumps(out))
 """
 
 
-def test_a_devices_batches(daemon):
-    """The fake libcuda.so.1 beneath a real loader: no evidence of how a GPU behaves."""
+def test_batches_on_a_device_are_contiguous(daemon):
+    """A real loader on the fake libcuda.so.1: no evidence of how a GPU behaves."""
     environment = child_environment(LD_LIBRARY_PATH=str(BIN.parent / "check" / "fake"))
     command = [sys.executable, "-c", DEVICE, daemon.socket, os.path.dirname(__file__)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -1,4 +1,4 @@
-"""An operator's requests, by tokctl, to jobs of one and of several processes."""
+"""tokctl's requests to jobs of one and of several processes."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ import tokend
 
 
 def ask(daemon, kind, *arguments, run="job"):
-    """tokctl, under way."""
+    """Starts tokctl with a request."""
     command = [
         BIN / "tokctl",
         kind,
@@ -33,16 +33,14 @@ def ask(daemon, kind, *arguments, run="job"):
 
 
 def answer(tokctl, status=0, seconds=60):
-    """Its last line of JSON, or what it said on stderr."""
+    """Its last line of JSON, or its stderr."""
     out, err = tokctl.communicate(timeout=seconds)
     assert tokctl.returncode == status, out + err
     return json.loads(out.splitlines()[-1]) if status == 0 else err
 
 
 def take_until(loader, event, steps=10_000):
-    """Trains until control() returns something, with every position taken on the way in @event's
-    list.
-    """
+    """Trains until control() returns a request. Appends every position taken to @event's list."""
     for _ in range(steps):
         event.extend(next(loader)["position"].tolist())
         request = loader.control()
@@ -53,14 +51,12 @@ def take_until(loader, event, steps=10_000):
 
 
 def gap(positions):
-    """The positions that are missing between the first and the last, each of which must be there
-    once.
-    """
+    """The positions missing between the first and the last. No position may occur twice."""
     assert len(positions) == len(set(positions))
     return sorted(set(range(min(positions), max(positions) + 1)) - set(positions))
 
 
-# ---- a world of one ----
+# ---- one process ----
 
 
 @pytest.fixture
@@ -89,7 +85,7 @@ def test_alone_a_mix_acts_at_once(daemon, loader):
     assert taken == list(range(4096))
 
 
-def test_alone_a_skip_leaves_what_is_not_committed(daemon, loader):
+def test_alone_a_skip_keeps_uncommitted_batches(daemon, loader):
     nexts = []
     for _ in range(4):
         next(loader)
@@ -112,14 +108,14 @@ def test_alone_a_skip_leaves_what_is_not_committed(daemon, loader):
     assert loader.position == loader.taken == behind + 4
 
 
-def test_alone_a_daemon_that_was_lost_is_found_with_batches_left_and_its_requests_arrive(
+def test_alone_a_lost_daemon_is_found_while_batches_are_left_and_its_requests_arrive(
     daemon, loader
 ):
     next(loader)
     daemon.kill()
     daemon.start()
     taken = []
-    while loader.stats()["reattached"] == 0:  # a batch between any two looks
+    while loader.stats()["reattached"] == 0:  # a batch between any two calls
         assert len(taken) < 40, "the ring is nearly empty"
         taken.extend(next(loader)["position"].tolist()[:1])
         loader.control()
@@ -143,13 +139,13 @@ def test_alone_a_skip_and_a_refused_mix(daemon, loader):
     assert len(gap(taken + next(loader)["position"].tolist())) == 1000
 
 
-def test_alone_a_checkpoint_is_what_the_trainer_then_has(daemon, loader):
+def test_alone_a_checkpoint_has_the_trainers_cursor(daemon, loader):
     taken = []
     tokctl = ask(daemon, "checkpoint", "--tag", "mine")
     request = take_until(loader, taken)
     assert request.save and not request.stop and request.args == {"tag": "mine"}
     time.sleep(0.2)
-    assert tokctl.poll() is None  # it waits for the trainer's word
+    assert tokctl.poll() is None  # it waits for done()
     request.done("model in /models/7")
     request.done()  # once is enough
     answer(tokctl)
@@ -160,7 +156,7 @@ def test_alone_a_checkpoint_is_what_the_trainer_then_has(daemon, loader):
 
 
 @pytest.mark.parametrize("ending", ["control", "close", "seek"])
-def test_alone_a_request_that_the_trainer_forgets_is_done(daemon, loader, ending):
+def test_alone_a_request_without_done_is_reported_as_done(daemon, loader, ending):
     tokctl = ask(daemon, "drain")
     request = take_until(loader, [])
     assert request.save and request.stop and loader.should_stop
@@ -171,7 +167,7 @@ def test_alone_a_request_that_the_trainer_forgets_is_done(daemon, loader, ending
     assert answer(tokctl)["position"] == place
 
 
-def test_a_trainer_that_dies_of_an_error_has_not_saved(daemon):
+def test_a_trainer_that_raises_reports_a_failure(daemon):
     tokctl = ask_when_there(daemon, "drain")
     with (
         pytest.raises(OSError, match="disk"),
@@ -183,7 +179,7 @@ def test_a_trainer_that_dies_of_an_error_has_not_saved(daemon):
 
 
 class ask_when_there:
-    """The same as ask(), as soon as there is a session."""
+    """ask(), as soon as there is a session."""
 
     def __init__(self, daemon, *arguments):
         self.thread = threading.Thread(target=self.run, args=(daemon, *arguments))
@@ -201,7 +197,7 @@ class ask_when_there:
         return self.tokctl
 
 
-def test_a_loader_that_knows_of_others_but_not_of_their_group_says_so(daemon):
+def test_a_loader_of_several_ranks_without_a_group_is_refused(daemon):
     with tokend.Loader("train", 4, socket=daemon.socket, rank=1, world=2) as loader:
         with pytest.raises(tokend.ArgumentError, match="rank 1 of 2 .*pass group="):
             loader.control()
@@ -213,7 +209,7 @@ def test_a_loader_that_knows_of_others_but_not_of_their_group_says_so(daemon):
 
 
 def same_on_all(job, what="request"):
-    """What all processes noted of their requests: the same, at the same step."""
+    """The requests that all processes noted: the same, at the same step."""
     notes = [[line for line in job.lines(rank) if what in line] for rank in range(len(job.files))]
     assert all(note == notes[0] for note in notes)
     return notes[0]
@@ -238,12 +234,12 @@ def test_all_ranks_act_at_one_step(daemon, world):
         assert [note["request"]["error"] for note in requests] == [None] * 4
         assert mixed["acts_from"] == requests[0]["request"]["acts_from"]
         assert skipped["acts_from"] == requests[1]["request"]["acts_from"]
-        # exactly once, but for what was skipped
+        # exactly once, except for skipped samples
         positions, end = job.positions(), job.lines(0)[-1]["end"]
         assert gap(positions) == list(range(skipped["acts_from"] - 777, skipped["acts_from"]))
         assert (positions[0], positions[-1]) == (0, end - 1)
         assert drained["position"] == end
-        # in the mix that was asked for, from where it was said
+        # in the requested mix, from the reported position
         cursor = bytes.fromhex(job.lines(0)[-1]["cursor"])
         taken = {
             row[0]: row[1] for rank in range(world) for rows in job.of(rank, "took") for row in rows
@@ -255,7 +251,7 @@ def test_all_ranks_act_at_one_step(daemon, world):
         )
         for row in old[: mixed["acts_from"]] + new:
             assert names[taken.get(row["position"], names.index(row["dataset"]))] == row["dataset"]
-        # saved once, as all had it
+        # saved once, equal on all
         saved = daemon.directory / "state" / "train" / "job" / "here.cursor"
         assert saved.read_bytes().hex() == requests[2]["cursor"]
         assert not saved.with_name("here.cursor.former").exists()
@@ -280,14 +276,14 @@ def test_requests_on_two_nodes_at_once_are_both_carried_out(daemon):
         assert len(gap(job.positions())) == 1100
 
 
-def test_what_one_node_refuses_is_done_on_none(daemon):
+def test_a_request_that_one_node_refuses_is_carried_out_on_none(daemon):
     with (
         another_daemon() as other,
         Job(daemon.directory, [daemon.socket, other.socket], steps=100_000) as job,
     ):
         job.wait_for_steps(20)
         assert "wiki" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
-        other.freeze()  # it takes the request no more: its session cannot go to another ring
+        other.freeze()  # it refuses the request: its session cannot get another ring
         tokctl = ask(daemon, "skip", "--samples", 100)
         time.sleep(2)
         other.kill()
@@ -304,7 +300,7 @@ def test_what_one_node_refuses_is_done_on_none(daemon):
 
 
 @pytest.mark.parametrize("late", [None, 600])
-def test_a_process_that_does_not_come_by_stops_nobody(daemon, late):
+def test_a_process_that_never_calls_control_stops_nobody(daemon, late):
     options = {"calls_from": [0, late], "first_wait": 0.5}
     with Job(daemon.directory, [daemon.socket] * 2, steps=100_000, **options) as job:
         job.wait_for_steps(20 if late is None else late + 5)
@@ -320,7 +316,7 @@ def test_a_process_that_does_not_come_by_stops_nobody(daemon, late):
         ] == [1, 1]
 
 
-def test_killed_between_receiving_and_acting(daemon):
+def test_a_job_killed_between_receiving_and_acting_loses_nothing(daemon):
     with Job(daemon.directory, [daemon.socket] * 2, steps=100_000, dies=[None, "acting"]) as job:
         job.wait_for_steps(20)
         said = answer(ask(daemon, "skip", "--samples", 500, "--timeout", 20), status=1)
@@ -328,8 +324,8 @@ def test_killed_between_receiving_and_acting(daemon):
         assert job.processes[1].wait(60) < 0
         wait_until(lambda: job.processes[0].poll() is not None, "the other one's end", 60)
         assert job.processes[0].returncode != 0
-        # Any step of the dead job is a checkpoint. What was taken until there and from there on is
-        # all there is.
+        # Any step of the dead job is a checkpoint: samples taken before it and after the resume are
+        # all samples.
         step = min(job.steps()) // 2
         before, cursor = job.positions(step), job.of(0, "cursor")[step - 1]
     with Job(daemon.directory, [daemon.socket] * 3, steps=50, cursor=cursor) as job:
@@ -395,7 +391,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_world_that_changes_in_process(daemon):
+def test_a_world_may_change_within_its_processes(daemon):
     command = [sys.executable, "-c", RESCALE]
     more = [daemon.socket, str(daemon.directory / "meet")]
     environment = child_environment(OMP_NUM_THREADS="1")

@@ -1,4 +1,4 @@
-"""tokend.Cursor: a value, its edits, and what it says of itself."""
+"""tokend.Cursor: its properties, its edits, and that it is a value."""
 
 import os
 import pickle
@@ -21,7 +21,7 @@ def cursor(loader):
     return loader.cursor
 
 
-def test_it_says_where_a_run_is(loader):
+def test_properties(loader):
     next(loader), next(loader)
     cursor = loader.cursor
     assert bytes(cursor) == loader.state_dict()["cursor"]
@@ -39,7 +39,7 @@ def test_it_says_where_a_run_is(loader):
     assert str(cursor.mix({"web": 1}, at=4096)).endswith("; from 4096 on web 100 %")
 
 
-def test_of_a_finite_stream(daemon):
+def test_a_finite_stream_has_an_end(daemon):
     with tokend.Loader("finite", 4, socket=daemon.socket) as loader:
         assert loader.cursor.end == 468
         assert str(loader.cursor) == "finite at 0 of 468, seed 7: code 100 %"
@@ -57,14 +57,14 @@ def test_it_is_a_value(cursor):
         == cursor
     )
     assert cursor != bytes(cursor)
-    assert cursor.position == 0  # edits make new ones
+    assert cursor.position == 0  # edits return new cursors
     with pytest.raises(AttributeError):
         cursor.position = 3
     cursor.to_dict()["segments"].clear()
     assert len(cursor.segments) == 1
 
 
-def test_what_is_no_cursor_is_refused(cursor):
+def test_other_bytes_are_refused(cursor):
     broken = bytearray(bytes(cursor))
     broken[-1] ^= 1
     for wrong in (b"", b"tkdc", bytes(broken), bytes(cursor)[:-1]):
@@ -75,7 +75,7 @@ def test_what_is_no_cursor_is_refused(cursor):
             tokend.Cursor(wrong)
 
 
-def test_it_is_taken_wherever_bytes_are(daemon, loader):
+def test_a_cursor_is_accepted_where_bytes_are(daemon, loader):
     there = loader.cursor.seek(4000)
     with tokend.Loader("train", 4, socket=daemon.socket, start=there) as other:
         assert other.cursor == there
@@ -86,7 +86,7 @@ def test_it_is_taken_wherever_bytes_are(daemon, loader):
     assert loader.position == 4004
 
 
-def test_files(cursor, tmp_path):
+def test_save_replaces_a_file_and_load_reads_it(cursor, tmp_path):
     path = tmp_path / "there.cursor"
     path.write_text("what was there before")
     cursor.save(path)
@@ -98,7 +98,7 @@ def test_files(cursor, tmp_path):
         cursor.save(tmp_path / "nowhere" / "there.cursor")
 
 
-def test_tokctl_makes_the_same_of_it(daemon, cursor, tmp_path):
+def test_tokctl_edits_alike(daemon, cursor, tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     cursor.save(here)
 
@@ -134,7 +134,7 @@ def test_edits(cursor):
     assert [segment["start"] for segment in later.segments] == [0, 8192, 16384]
 
 
-def test_edits_that_cannot_be(cursor):
+def test_impossible_edits_are_refused(cursor):
     for edit, text in [
         (lambda: cursor.mix({"wiki": 1}), "wiki"),
         (lambda: cursor.mix({"web": -1}), "weight"),
@@ -201,7 +201,7 @@ def test_a_dataset_is_added_to_a_run(daemon):
         assert seen == {(0, False), (1, False), (0, True), (1, True), (2, True)}
 
 
-def test_what_differs(cursor):
+def test_diff_names_the_differences(cursor):
     assert cursor.diff(cursor) == cursor.diff(bytes(cursor)) == []
     assert cursor.diff(cursor.seek(7)) == ["next: 0 | 7"]
     mixed = cursor.skip(50).mix({"web": 1, "code": 3})
@@ -215,7 +215,7 @@ def test_what_differs(cursor):
     ]
 
 
-def test_what_differs_is_what_tokctl_says(cursor, tmp_path):
+def test_diff_prints_what_tokctl_prints(cursor, tmp_path):
     mixed = cursor.skip(50).mix({"web": 1, "code": 3})
     for other in (cursor, mixed, mixed.seek(1024), cursor.remove("code")):
         cursor.save(tmp_path / "a")

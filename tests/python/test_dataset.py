@@ -1,7 +1,6 @@
-"""A loader given to a DataLoader or a Trainer as its dataset: one message, whatever they ask for
-first.
+"""A loader passed to a DataLoader or a Trainer as its dataset is refused, whatever they ask first.
 
-The real Trainer of transformers is asked in tests/trainers/test_transformers_dataset.py.
+The real Trainer of transformers is in tests/trainers/test_transformers_dataset.py.
 """
 
 import os
@@ -24,7 +23,7 @@ def make(daemon, stream="train", **more):
     [{}, {"shuffle": True}, {"batch_size": None}, {"batch_size": 2, "num_workers": 1}],
     ids=str,
 )
-def test_a_dataloader_over_a_loader(daemon, stream, more):
+def test_a_dataloader_over_a_loader_is_refused(daemon, stream, more):
     with make(daemon, stream) as loader:
         with pytest.raises(TypeError, match=PLACE):
             next(iter(DataLoader(loader, **more)))
@@ -32,7 +31,7 @@ def test_a_dataloader_over_a_loader(daemon, stream, more):
 
 
 class Trainer:
-    """As transformers.Trainer asks: what has_length() makes of a TypeError says nothing of the
+    """Asks as transformers.Trainer does. has_length() catches a TypeError, which would name the
     mistake.
     """
 
@@ -55,7 +54,7 @@ def has_length(dataset):
 
 
 @pytest.mark.parametrize("stream", ["train", "finite"])
-def test_a_trainer_over_a_loader(daemon, stream):
+def test_a_trainer_over_a_loader_is_refused(daemon, stream):
     with make(daemon, stream) as loader:
         for steps in (0, 100):
             with pytest.raises(tokend.ArgumentError, match=PLACE):
@@ -76,7 +75,7 @@ class Wrapped(IterableDataset):
         return iter(self.loader)
 
 
-def test_a_workers_error_says_what_to_set(daemon):
+def test_a_dataloader_worker_is_refused_with_what_to_set(daemon):
     with make(daemon) as loader:
         with pytest.raises(tokend.ForkedError, match="num_workers=0"):
             next(iter(DataLoader(Wrapped(loader), batch_size=None, num_workers=1)))
@@ -88,7 +87,7 @@ def test_a_workers_error_says_what_to_set(daemon):
         ]
 
 
-def test_a_fork_says_it_too(daemon):
+def test_a_forked_child_is_refused_with_what_to_set(daemon):
     with make(daemon) as loader:
         read, write = os.pipe()
         child = os.fork()

@@ -1,5 +1,5 @@
-"""Batches made on a device: the protocol, against a real daemon and the fake libcuda.so.1. No
-evidence of how a GPU behaves.
+"""Batches on a device, with a real daemon and the fake libcuda.so.1: no evidence of how a GPU
+behaves.
 """
 
 import json
@@ -47,7 +47,7 @@ def run(daemon, scenario, **environment):
 
 
 def wrong(daemon, rows, stream="train", start=0, cursor=None):
-    """The rows that are not those of the order."""
+    """The rows that differ from the order."""
     plan = daemon.plan(stream, start, len(rows), cursor)
     want = [(row["position"], daemon.tokens(row, WINDOW).tolist()) for row in plan]
     return [i for i, row in enumerate(rows) if (row["position"], row["tokens"]) != want[i]]
@@ -67,14 +67,14 @@ def test_tokens_of_four_bytes_are_unsigned(daemon):
     assert wrong(daemon, report["rows"], "wide") == []
 
 
-def test_int32_where_it_holds_them(daemon):
+def test_int32_holds_tokens_of_two_bytes_only(daemon):
     report = run(daemon, "narrow")
     assert report["dtypes"] == ["torch.int32"] and wrong(daemon, report["rows"]) == []
     assert "pass int64" in report["refused"]
 
 
-def test_widening_out_of_order_is_seen(daemon):
-    """The negative control of these tests: who does not keep to the stream has wrong rows."""
+def test_widening_out_of_order_gives_wrong_rows(daemon):
+    """The negative control of these tests."""
     report = run(daemon, "disordered", FAKE_CUDA_DELAY_MS=4)
     assert len(wrong(daemon, report["rows"])) > MICRO
 
@@ -84,14 +84,14 @@ def test_the_step_never_waits_for_the_device(daemon):
     assert report["pending"] > 0 and wrong(daemon, report["rows"]) == []
 
 
-def test_a_graph_captured_elsewhere_is_not_spoiled(daemon):
+def test_a_graph_captured_in_another_thread_is_not_spoiled(daemon):
     report = run(daemon, "capture", FAKE_CUDA_DELAY_MS=2)
-    assert report["spoiled"] == 0 and report["mode"] == 0  # the thread's mode is what it was
-    assert report["refused"] == 900  # the control: so it goes where nobody says that it may be done
+    assert report["spoiled"] == 0 and report["mode"] == 0  # the thread's mode has not changed
+    assert report["refused"] == 900  # the control: without relaxed() the call is refused
     assert wrong(daemon, report["rows"]) == []
 
 
-def test_nothing_is_lost_where_a_batch_cannot_be_made(daemon):
+def test_nothing_is_lost_when_the_device_is_out_of_memory(daemon):
     report = run(daemon, "full", FAKE_CUDA_DELAY_MS=1)
     assert wrong(daemon, report["rows"]) == []
     *others, capture = report["raised"]
@@ -102,7 +102,7 @@ def test_nothing_is_lost_where_a_batch_cannot_be_made(daemon):
     )
 
 
-def test_what_was_copied_ahead_is_dropped_by_a_seek(daemon):
+def test_a_seek_drops_the_batch_copied_ahead(daemon):
     rows = run(daemon, "elsewhere", FAKE_CUDA_DELAY_MS=2)["rows"]
     assert [row["position"] for row in rows] == [*range(12), *range(1000, 1000 + 4 * MICRO + 3 * 2)]
     assert (
@@ -111,13 +111,13 @@ def test_what_was_copied_ahead_is_dropped_by_a_seek(daemon):
     )
 
 
-def test_to_the_end_of_a_finite_stream(daemon):
+def test_a_finite_stream_arrives_to_its_end(daemon):
     report = run(daemon, "finite", FAKE_CUDA_DELAY_MS=1)
     assert wrong(daemon, report["rows"], "finite") == []
     assert len(report["rows"]) > (report["batches"] - 1) * MICRO
 
 
-def test_a_daemon_lost_with_a_batch_copied_ahead(daemon):
+def test_a_lost_daemon_loses_no_batch_copied_ahead(daemon):
     trainer = start(daemon, "restart", FAKE_CUDA_DELAY_MS=2)
     assert trainer.stdout.readline() == "killme\n"
     daemon.kill()
@@ -128,8 +128,8 @@ def test_a_daemon_lost_with_a_batch_copied_ahead(daemon):
     assert wrong(daemon, report["rows"]) == []
 
 
-def test_a_daemon_that_comes_back_with_a_wider_dataset(daemon):
-    """Slots have twice the bytes then: another buffer on the device takes them."""
+def test_a_wider_dataset_of_a_restarted_daemon_is_widened_rightly(daemon):
+    """Slots then have twice the bytes, and need another buffer on the device."""
     trainer = start(daemon, "restart", FAKE_CUDA_DELAY_MS=2)
     assert trainer.stdout.readline() == "killme\n"
     daemon.kill()
@@ -143,16 +143,16 @@ def test_a_daemon_that_comes_back_with_a_wider_dataset(daemon):
     assert len(report["rows"]) == 12 * MICRO and wrong(daemon, report["rows"]) == []
 
 
-def test_what_cannot_be_registered_is_copied_all_the_same(daemon):
+def test_a_ring_that_cannot_be_registered_is_copied(daemon):
     report = run(daemon, "plain", FAKE_CUDA_DELAY_MS=2, FAKE_CUDA_REGISTER_FAILS=1)
     assert wrong(daemon, report["rows"]) == [] and report["pinned"] == 0
     (warning,) = report["warned"]
     assert "cannot be registered" in warning and "\n" not in warning
 
 
-def test_what_was_refused_is_not_tried_with_every_batch(daemon):
-    """Registering takes locks of the whole driver; a new ring is registered where it is mapped,
-    without a word from Python.
+def test_a_refused_registration_is_not_tried_with_every_batch(daemon):
+    """Registering takes locks of the whole driver. The library registers a new ring when it maps
+    it, without Python.
     """
     report = run(daemon, "refused", FAKE_CUDA_REGISTER_FAILS=1)
     assert (
@@ -160,7 +160,7 @@ def test_what_was_refused_is_not_tried_with_every_batch(daemon):
     )
 
 
-def test_the_daemon_knows_what_is_pinned(daemon):
+def test_status_log_and_metrics_show_what_is_pinned(daemon):
     with socket.create_server(("127.0.0.1", 0)) as free:
         metrics = "127.0.0.1:{1}".format(*free.getsockname())
     daemon.stop()
@@ -168,9 +168,7 @@ def test_the_daemon_knows_what_is_pinned(daemon):
     daemon.start()
 
     def known():
-        """What status says of the session, the lines in the log, the sessions that the metrics
-        count.
-        """
+        """The session in the status, the lines in the log, the sessions in the metrics."""
         (session,) = daemon.tokctl("status", "--json", "--socket", daemon.socket)[:-1]
         page = urllib.request.urlopen(f"http://{metrics}/metrics").read().decode()
         (refused,) = (
@@ -210,7 +208,7 @@ def test_the_daemon_knows_what_is_pinned(daemon):
     client.close()
 
 
-def test_no_gpu_is_one_line(daemon):
+def test_device_cuda_without_a_gpu_is_refused(daemon):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is one here")
@@ -220,7 +218,7 @@ def test_no_gpu_is_one_line(daemon):
         Loader("train", MICRO, socket=daemon.socket, rank=0, world=1, device="cuda:1")
 
 
-def test_tokend_does_not_import_torch_for_it():
+def test_import_tokend_does_not_import_torch():
     code = "import sys, tokend, tokend.device; sys.exit('torch' in sys.modules)"
     assert (
         subprocess.run(

@@ -1,4 +1,4 @@
-"""What pyarrow writes, read back by tokend's own readers: tokens and document bounds."""
+"""Shards written by pyarrow, read back by tokend: tokens and document bounds."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ TYPES = {
 
 
 def ibm(path, documents=DOCUMENTS, type=U32, name="tokens"):
-    """As fms-fsdp's data preparation does it: a record batch a document."""
+    """Writes a record batch per document, as fms-fsdp's data preparation does."""
     schema = pa.schema([pa.field(name, type)])
     with pa.ipc.new_file(str(path), schema) as writer:
         for document in documents:
@@ -35,7 +35,7 @@ def ibm(path, documents=DOCUMENTS, type=U32, name="tokens"):
 
 
 def table(path, columns, options=None):
-    """@columns: of each its name and, of each document, its array."""
+    """@columns: pairs of a name and an array per document."""
     batches = [
         pa.record_batch(list(arrays), names=list(columns)) for arrays in zip(*columns.values())
     ]
@@ -46,7 +46,7 @@ def table(path, columns, options=None):
 
 
 def check(path, documents, *options):
-    """It is what the documents are one after another, and what pyarrow reads."""
+    """The shard has the documents one after another, and pyarrow reads the same."""
     seen = facts(path, *options)
     expected = numpy.concatenate([*documents, []]).astype(int)
     ends = itertools.accumulate(map(len, documents))
@@ -83,13 +83,13 @@ def test_small(tmp_path, documents):
 
 
 def test_many(tmp_path):
-    """A footer of many windows."""
+    """With a footer of many windows."""
     lengths = RANDOM.integers(0, 4, 5000)
     documents = numpy.split(RANDOM.integers(0, 60_000, lengths.sum()), lengths.cumsum()[:-1])
     check(ibm(tmp_path / "a.arrow", documents), documents)
 
 
-def test_by_its_bytes(tmp_path):
+def test_the_format_is_found_by_the_bytes(tmp_path):
     check(ibm(tmp_path / "a.data"), DOCUMENTS)
 
 
@@ -115,7 +115,7 @@ def test_column_names(tmp_path):
 
 
 def every_kind(n):
-    """A column of each physical layout, of n rows."""
+    """Columns of n rows, one per physical layout."""
     integers, words = (
         list(range(n)),
         [f"a word longer than what a view holds {i}" for i in range(n)],
@@ -172,9 +172,9 @@ SOME = [DOCUMENTS[i] for i in (0, 2, 5)]
 @pytest.mark.parametrize("kind", [*KINDS, None])
 @pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
 @pytest.mark.parametrize("legacy", [False, True])
-def test_other_columns(tmp_path, kind, version, legacy):
-    """Columns of every kind, one at a time and all at once (None), before the tokens and after;
-    both versions, both framings.
+def test_other_columns_are_ignored(tmp_path, kind, version, legacy):
+    """Every kind of column, alone and all together (None), before the tokens and after; both
+    versions and framings.
     """
     documents = SOME if kind in (None, "runs") else [*SOME, DOCUMENTS[1]]
     columns = {name: [] for name in KINDS if kind in (name, None)}
@@ -184,7 +184,7 @@ def test_other_columns(tmp_path, kind, version, legacy):
             arrays.append(made[name])
     if any(
         name == "dictionary" for name in columns
-    ):  # one dictionary for all batches, as files need
+    ):  # one dictionary for all batches, as files require
         whole = pa.array([f"{i}" for i in range(400)])
         columns["dictionary"] = [
             pa.DictionaryArray.from_arrays(pa.array(range(len(d)), pa.int32()), whole)
@@ -198,7 +198,7 @@ def test_other_columns(tmp_path, kind, version, legacy):
 
 
 def test_nullable_without_nulls(tmp_path):
-    """Also with a validity buffer in it, and as slices of larger arrays."""
+    """Also with a validity buffer, and as slices of larger arrays."""
     path = tmp_path / "a.arrow"
     whole = pa.array([None] + list(range(100)) + [None], pa.uint32())
     slices = [whole.slice(1, 50), whole.slice(51, 50)]
@@ -209,10 +209,8 @@ def test_nullable_without_nulls(tmp_path):
     )
 
 
-def test_lies_in_it(tmp_path):
-    """Nulls that are called none, rows that are said to be null, and a batch that the footer leaves
-    out.
-    """
+def test_files_with_false_counts_are_refused(tmp_path):
+    """Nulls counted as none, rows counted as null, and a batch missing in the footer."""
     path = tmp_path / "a.arrow"
     table(path, {"tokens": [pa.array([None] + list(range(100)), pa.uint32())]})
     good = path.read_bytes()
@@ -225,7 +223,7 @@ def test_lies_in_it(tmp_path):
     good = path.read_bytes()
     last = good.rindex(
         b"\xff\xff\xff\xff", 0, good.rindex(b"\xff\xff\xff\xff")
-    )  # before the mark of the end
+    )  # before the end marker
     at = good.rindex(struct.pack("<q", last)) - 24 * (len(DOCUMENTS) - 1) - 4
     assert good[at : at + 4] == struct.pack("<I", len(DOCUMENTS))
     path.write_bytes(good[:at] + struct.pack("<I", len(DOCUMENTS) - 1) + good[at + 4 :])
@@ -251,7 +249,7 @@ def test_whole_file_compressed(tmp_path):
     numpy.testing.assert_array_equal(tokens(tmp_path / "a.arrow.zst"), numpy.concatenate(DOCUMENTS))
 
 
-def test_types_refused(tmp_path):
+def test_other_types_are_refused(tmp_path):
     path = tmp_path / "a.arrow"
     for array, kind in [
         (pa.array([[1, 2]], pa.list_(pa.uint32())), "list"),
@@ -277,7 +275,7 @@ def test_types_refused(tmp_path):
     assert "token 1 is -5" in facts(path, refused=True)
 
 
-def test_other_files(tmp_path):
+def test_other_files_are_refused(tmp_path):
     path = tmp_path / "a.arrow"
     schema = pa.schema([pa.field("tokens", pa.uint32())])
     with pa.ipc.new_stream(str(path), schema) as writer:
@@ -299,8 +297,8 @@ def test_other_files(tmp_path):
     assert ": it is truncated, or its writer was not closed" in facts(path, refused=True)
 
 
-def test_cut_short(tmp_path):
-    """At every length. In one process: names of all of them on one command line."""
+def test_truncated_files_are_refused(tmp_path):
+    """At every length, in one process: all names on one command line."""
     whole = ibm(tmp_path / "whole.arrow", SOME[:2]).read_bytes()
     for n in range(len(whole)):
         (tmp_path / f"{n}.arrow").write_bytes(whole[:n])

@@ -1,4 +1,4 @@
-"""What Mosaic's own writer writes reads back the same."""
+"""Shards written by Mosaic's writer read back the same."""
 
 import bz2, importlib.util, json, os, shutil, subprocess, sys, types
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# The package's __init__ wants torchvision, transformers and all clouds; its writer does not.
+# The package's __init__ imports torchvision, transformers and all clouds; its writer does not.
 ROOT = importlib.util.find_spec("streaming").submodule_search_locations[0]
 for name, path in (("streaming", ROOT), ("streaming.base", ROOT + "/base")):
     module = types.ModuleType(name)
@@ -23,7 +23,7 @@ CAT = os.environ.get(
 
 
 def cat(path, *options):
-    """(facts, tokens), or the error."""
+    """Returns (facts, tokens), or the error."""
     done = subprocess.run([CAT, "-s", *options, str(path)], capture_output=True, timeout=60)
     line, _, raw = done.stdout.partition(b"\n")
     facts = json.loads(line)
@@ -48,7 +48,7 @@ def rows(n, length, dtype, seed=1):
 
 
 def check(shards, expected, sample_tokens, *options):
-    """The shards, one after the other, hold the expected tokens; so do their own readers."""
+    """The shards, one after the other, contain the expected tokens, for Mosaic's reader too."""
     got = []
     for shard in shards:
         result = cat(shard, "-f", "mds", *options)
@@ -98,7 +98,7 @@ def test_encodings(tmp_path, dtype, form, compression):
     check(shards, served, 96, "-w", "96", *options)
 
 
-def test_eight_bytes_as_two(tmp_path):
+def test_tokens_of_eight_bytes_are_served_as_two(tmp_path):
     tokens = rows(5, 40, "uint16").astype("int64")
     (shard,) = write(
         tmp_path / "d", {"tokens": "ndarray:int64"}, ({"tokens": row} for row in tokens)
@@ -118,7 +118,7 @@ def test_scalars(tmp_path, dtype):
 
 @pytest.mark.parametrize("length", [1, 7, 255, 256, 2048, 65535, 65536, 70000])
 def test_lengths(tmp_path, length):
-    """The shape takes 1, 2 or 4 bytes a dimension."""
+    """A shape has 1, 2 or 4 bytes per dimension."""
     tokens = rows(3, length, "int32")
     shards = write(
         tmp_path / "d",
@@ -140,7 +140,7 @@ def test_many_dimensions(tmp_path):
 
 
 def several(n, tokens):
-    """Columns of all kinds around the one with tokens, of other lengths in every sample."""
+    """Columns of all kinds around the tokens, with different lengths in every sample."""
     rng = np.random.default_rng(5)
     columns = {
         "a": "str",
@@ -199,9 +199,7 @@ def test_several_columns(tmp_path, compression):
 
 
 def test_large_samples_of_many_columns(tmp_path):
-    """Above 1 MiB a sample is looked at when it is read; above 64 bytes its lengths are not all
-    read at once.
-    """
+    """Samples above 1 MiB are checked when read; headers above 64 bytes are read in parts."""
     tokens = rows(600, 700, "int32")
     columns = {f"c{i:02}": "str" for i in range(20)} | {"tokens": "ndarray:int32"}
     rng = np.random.default_rng(2)
@@ -268,7 +266,7 @@ def test_window(tmp_path):
     assert "set seq_len: 128 and extra: 0" in cat(shard, "-w", "129")
 
 
-def test_lengths_that_differ(tmp_path):
+def test_samples_of_different_lengths_are_refused(tmp_path):
     long, short = rows(60, 100, "int32"), rows(1, 99, "int32")[0]
     for i, columns in enumerate(
         [{"tokens": "ndarray:int32"}, {"tokens": "ndarray:int32", "a": "str"}]
@@ -284,7 +282,7 @@ def test_lengths_that_differ(tmp_path):
         )
 
 
-def test_types_that_differ(tmp_path):
+def test_samples_of_different_types_are_refused(tmp_path):
     (shard,) = write(
         tmp_path / "d",
         {"tokens": "ndarray"},
@@ -310,9 +308,9 @@ def test_merged(tmp_path, compression):
     assert len(shards) > 6 and (root / "index.json").exists()
     check(shards, tokens, 64)
     for k in range(3):
-        (root / str(k) / "index.json").unlink()  # the merged one is enough
+        (root / str(k) / "index.json").unlink()  # the merged index is enough
     check(shards, tokens, 64)
-    os.chdir(root / "1")  # whatever way a file is named
+    os.chdir(root / "1")  # however a file is named
     check(
         [Path(shards[-1].name if compression is None else shards[-1].name)],
         cat(root / "1" / shards[-1].name)[1],
@@ -326,7 +324,7 @@ def test_merged(tmp_path, compression):
 
 
 def test_cache_with_raw_files_only(tmp_path):
-    """Mosaic's readers unpack into the cache and may drop the compressed file."""
+    """Mosaic's readers unpack to the cache and may delete the compressed file."""
     import zstandard
 
     tokens = rows(40, 64, "int32")
@@ -346,7 +344,7 @@ def test_cache_with_raw_files_only(tmp_path):
     for shard in shards:
         shard.unlink()
     check(raws, tokens, 64)
-    for raw in raws[::2]:  # compressed again by another name
+    for raw in raws[::2]:  # compressed again under another name
         Path(str(raw) + ".zst").write_bytes(zstandard.compress(raw.read_bytes(), 3))
         raw.unlink()
     check([raw if raw.exists() else Path(str(raw) + ".zst") for raw in raws], tokens, 64)
@@ -378,10 +376,8 @@ def test_other_compressions(tmp_path, compression):
         check([raw], tokens, 16)
 
 
-def test_flipped_bits(tmp_path):
-    """The writer's zstd frames have no checksum; a hash in the index sees what a decoder may
-    not.
-    """
+def test_flipped_bits_are_found(tmp_path):
+    """The writer's zstd frames have no checksum, so only a hash in the index finds some errors."""
     tokens = rows(200, 64, "int32", 3) % 50000
     (shard,) = write(
         tmp_path / "d",
@@ -399,7 +395,7 @@ def test_flipped_bits(tmp_path):
 
 
 def test_hashes_of_the_index(tmp_path):
-    """A small raw shard is held against its own; what is no hash is refused."""
+    """A small raw shard is compared with its hash; an invalid hash is refused."""
     tokens = rows(200, 64, "int32", 3) % 50000
     (shard,) = write(
         tmp_path / "d",
@@ -424,7 +420,7 @@ def test_hashes_of_the_index(tmp_path):
         assert said in cat(shard)
 
 
-def test_their_reader_agrees(tmp_path):
+def test_mosaics_reader_agrees(tmp_path):
     samples = list(several(50, rows(50, 33, "int32")))
     (shard,) = write(tmp_path / "d", samples[0][0], (sample for _, sample in samples))
     index = json.loads((tmp_path / "d/index.json").read_text())
@@ -447,9 +443,7 @@ def test_index_and_files_must_agree(tmp_path):
     shards[1].rename(tmp_path / "gone.mds")
     assert "shards[1] is 'shard.00001.mds', but there is no such file" in cat(shards[0])
     (tmp_path / "gone.mds").rename(shards[1])
-    shutil.copy(
-        shards[0], shards[1]
-    )  # of the same size, samples and columns: nothing to see but a hash
+    shutil.copy(shards[0], shards[1])  # with equal size, samples and columns: only a hash differs
     check(shards[:2], np.concatenate([cat(shards[0])[1]] * 2), 64)
     shutil.copy(shards[-1], shards[1])
     assert "number of samples is" in cat(shards[1])

@@ -1,6 +1,4 @@
-"""What Megatron-core's own builder writes, read back by tokend's own readers: tokens and document
-bounds.
-"""
+"""Shards written by Megatron-core's builder, read back by tokend: tokens and document bounds."""
 
 import itertools
 import os
@@ -13,9 +11,8 @@ import pytest
 import torch
 from lib.shard_cat import facts, tokens
 
-with (
-    warnings.catch_warnings()
-):  # it misses Transformer Engine and Apex, which its index does without
+# it warns that Transformer Engine and Apex are missing, which its index does not need
+with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 
@@ -33,7 +30,7 @@ SEQUENCES = [RANDOM.integers(0, 128, n) for n in (5, 0, 1, 0, 0, 300, 2049, 17, 
 
 
 def write(folder, sequences=SEQUENCES, dtype=numpy.uint16, ends=None, name="a", multimodal=False):
-    """@ends: after which sequences documents end; None: after each."""
+    """@ends: the sequences that end a document; None: all."""
     builder = IndexedDatasetBuilder(str(folder / f"{name}.bin"), dtype=dtype, multimodal=multimodal)
     for i, sequence in enumerate(sequences):
         builder.add_item(torch.from_numpy(sequence), mode=i % 2)
@@ -44,7 +41,7 @@ def write(folder, sequences=SEQUENCES, dtype=numpy.uint16, ends=None, name="a", 
 
 
 def check(path, sequences, *options):
-    """It is what the sequences are one after another, and what Megatron's own reader says."""
+    """The shard has the sequences one after another, and Megatron's reader reads the same."""
     seen = facts(path, *options)
     expected = numpy.concatenate([*sequences, []]).astype(int)
     ends = itertools.accumulate(map(len, sequences))
@@ -74,7 +71,7 @@ def test_types(tmp_path, dtype, multimodal):
 
 
 def test_wide(tmp_path):
-    """Vocabularies above 65,500, and 8-byte ones served in either width."""
+    """Vocabularies above 65,500; tokens of 8 bytes are served in either width."""
     wide = [RANDOM.integers(0, 200_000, n) for n in (100, 2049)]
     for dtype in numpy.int32, numpy.int64:
         check(write(tmp_path, wide, dtype), wide)
@@ -107,7 +104,7 @@ def test_small(tmp_path, sequences):
 
 @pytest.mark.parametrize("count", [255, 256, 257, 511, 512, 513, 2047, 2048, 2049, 10_000])
 def test_many(tmp_path, count):
-    """More than are read at a time; some empty."""
+    """More than are read at once; some are empty."""
     lengths = RANDOM.integers(0, 4, count)
     sequences = numpy.split(RANDOM.integers(0, 60_000, lengths.sum()), lengths.cumsum()[:-1])
     check(write(tmp_path, sequences), sequences)
@@ -124,7 +121,7 @@ def test_merged(tmp_path):
 
 
 class Index:
-    """An .idx taken apart, to write another for the same .bin."""
+    """The parts of an .idx, to write another one for the same .bin."""
 
     def __init__(self, path):
         self.path, data = path, path.read_bytes()
@@ -158,7 +155,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("dtype", [numpy.uint8, numpy.uint16, numpy.int32, numpy.int64])
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-def test_not_in_a_row(tmp_path, dtype, order):
+def test_sequences_in_another_order_than_in_the_file(tmp_path, dtype, order):
     path = write(tmp_path, dtype=dtype)
     Index(tmp_path / "a.idx").write(order)
     seen = check(path, [SEQUENCES[i] for i in order])
@@ -178,7 +175,7 @@ def test_compressed(tmp_path):
     numpy.testing.assert_array_equal(tokens(tmp_path / "a.bin.zst"), numpy.concatenate(SEQUENCES))
 
 
-def test_orphans(tmp_path):
+def test_files_without_their_partner_are_refused(tmp_path):
     path = write(tmp_path)
     assert "is a Megatron index, " in facts(tmp_path / "a.idx", refused=True)
     assert "give the .bin" in facts(tmp_path / "a.idx", "-f", "megatron", refused=True)
@@ -189,10 +186,8 @@ def test_orphans(tmp_path):
     assert "a.idx: is not a regular file" in facts(path, refused=True)
 
 
-def test_unfinished(tmp_path):
-    """The builder lets one forget the last document's end; the reader of Megatron itself refuses
-    that too.
-    """
+def test_an_unfinished_index_is_refused(tmp_path):
+    """The builder allows a missing end of the last document; Megatron's reader refuses it too."""
     path = write(tmp_path, ends={0, 4})
     assert "the last document boundary is sequence 5; must be 9" in facts(path, refused=True)
     with pytest.raises(AssertionError):
@@ -200,14 +195,14 @@ def test_unfinished(tmp_path):
 
 
 @pytest.mark.parametrize("dtype, code", [(numpy.float32, 7), (numpy.float64, 6)])
-def test_floats(tmp_path, dtype, code):
+def test_floats_are_refused(tmp_path, dtype, code):
     path = write(tmp_path, dtype=dtype)
     assert f"dtype is {code} (f{8 * dtype().itemsize}), which is not an integer type" in facts(
         path, refused=True
     )
 
 
-def test_cut_short(tmp_path):
+def test_truncated_files_are_refused(tmp_path):
     """The .idx at every length, and the .bin a token short."""
     path = write(tmp_path, multimodal=True)
     index = (tmp_path / "a.idx").read_bytes()

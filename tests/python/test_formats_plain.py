@@ -1,5 +1,5 @@
-"""What NumPy, datatrove and the writers of seekable zstd write, read back by tokend's own readers:
-tokens and document bounds.
+"""Shards written by NumPy, datatrove and seekable zstd, read back by tokend: tokens and document
+bounds.
 """
 
 import io
@@ -70,7 +70,7 @@ def test_numpy_refused(tmp_path):
 
 
 def test_numpy_without_header(tmp_path):
-    """OLMo-core's .npy: a memmap's bytes."""
+    """OLMo-core's .npy files are the bytes of a memmap."""
     written = numpy.memmap(tmp_path / "a.npy", dtype="<u2", mode="w+", shape=TOKENS.shape)
     written[:] = TOKENS
     written.flush()
@@ -82,7 +82,7 @@ def test_numpy_without_header(tmp_path):
 
 
 def llmc(path, model, written):
-    """As dev/data/data_common.py of llm.c does it."""
+    """Writes a shard as llm.c's dev/data/data_common.py does."""
     magic, version, dtype = {
         "gpt-2": (20240520, 1, numpy.uint16),
         "llama-3": (20240801, 7, numpy.uint32),
@@ -153,7 +153,7 @@ def test_datatrove_of_nothing(tmp_path):
 
 
 def test_datatrove_shuffled(tmp_path):
-    """Documents, then chunks of them, by its own code; and its merger, whose own .metadata belongs
+    """Documents, then chunks of them, by datatrove's code; and its merger, whose .metadata belongs
     to no shard.
     """
     file = datatrove(tmp_path / "in", "a.ds", DOCUMENTS, token_size=4)
@@ -214,7 +214,7 @@ CONTENTS = [
 @pytest.mark.parametrize("format, name, content", CONTENTS)
 @pytest.mark.parametrize(
     "frame", [257, 1001, 4096, 65536, 1 << 30]
-)  # of 257: so many that their table takes more than one read
+)  # frames of 257 bytes: so many that their table needs more than one read
 def test_pyzstd(tmp_path, format, name, content, frame):
     content = content(tmp_path / name)
     with pyzstd.SeekableZstdFile(
@@ -231,7 +231,7 @@ def test_pyzstd(tmp_path, format, name, content, frame):
 
 
 def seekable(path, content, frame, sized=True, checksums=True, empty=False):
-    """The layout of zstd's contrib/seekable_format, from frames of the zstandard package."""
+    """Writes the layout of zstd's contrib/seekable_format, with frames of the zstandard package."""
     compressor = zstandard.ZstdCompressor(write_content_size=sized, write_checksum=checksums)
     table = b""
     with open(path, "wb") as file:
@@ -253,9 +253,7 @@ def seekable(path, content, frame, sized=True, checksums=True, empty=False):
 def test_seekable(tmp_path, sized, checksums, empty):
     seekable(tmp_path / "a.bin.zst", flat(None), 1001, sized, checksums, empty)
     same(tmp_path / "a.bin.zst", TOKENS)
-    subprocess.run(
-        ["zstd", "-qd", tmp_path / "a.bin.zst"], check=True
-    )  # as promised, the flat file
+    subprocess.run(["zstd", "-qd", tmp_path / "a.bin.zst"], check=True)  # equal to the flat file
     assert (tmp_path / "a.bin").read_bytes() == flat(None)
 
 
@@ -265,18 +263,16 @@ def test_twice_compressed_refused(tmp_path):
     assert "is zstd-compressed twice" in facts(tmp_path / "a.bin.zst", refused=True)
 
 
-def test_zeros_behind_a_header_end(tmp_path):
-    """What a file has that was made as long as it should be and never filled: 2^33 blocks of
-    nothing.
-    """
+def test_zeros_after_a_header_are_refused_fast(tmp_path):
+    """A file of the right length that was never filled looks like 2^33 empty blocks."""
     with open(tmp_path / "a.bin.zst", "wb") as file:
         file.write(bytes.fromhex("28b52ffd0088"))
         file.truncate(3 << 33)
     assert "too many empty blocks in a row" in facts(tmp_path / "a.bin.zst", refused=True)
 
 
-def test_bombs_cost_nothing(tmp_path):
-    """A frame far above the budget that does not say so: its blocks' headers do."""
+def test_frames_above_the_budget_are_refused(tmp_path):
+    """The frame's header has no size; those of its blocks add up to far above the budget."""
     frame = lambda blocks: (
         bytes.fromhex("28b52ffd0088")
         + bytes.fromhex("02001000") * (blocks - 1)
@@ -290,8 +286,8 @@ def test_bombs_cost_nothing(tmp_path):
 
 
 def test_zstd_program(tmp_path):
-    """zstd itself: of a file, of a pipe (no content size), many frames after another, and larger
-    than the budget.
+    """The program zstd: from a file, from a pipe (no content size), many frames, and above the
+    budget.
     """
     (tmp_path / "a.bin").write_bytes(flat(None))
     subprocess.run(["zstd", "-q", tmp_path / "a.bin", "-o", tmp_path / "a.bin.zst"], check=True)
@@ -310,7 +306,7 @@ def test_zstd_program(tmp_path):
         )
 
 
-def test_index_beside_a_compressed_shard(tmp_path):
+def test_index_of_a_compressed_shard(tmp_path):
     datatrove(tmp_path, "a.ds", DOCUMENTS)
     seekable(tmp_path / "a.ds.zst", (tmp_path / "a.ds").read_bytes(), 4096)
     (tmp_path / "a.ds").unlink()

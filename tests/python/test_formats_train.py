@@ -1,5 +1,5 @@
 """Tokens in every format train the GPT of `make run` to the same losses, bit for bit, through a
-real daemon and Loader.
+real daemon and loader.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ SEQ, STEPS, VOCABULARY = (
     128,
     10,
     1000,
-)  # the steps take every window, and some twice; more ids would cost more of its output layer
+)  # the steps take every window, some twice; a larger vocabulary would slow the output layer
 SAMPLES = 160  # of its 16 a step
 
 
@@ -45,12 +45,12 @@ OTHERS = [name for name in FORMATS if name != "flat"]
 
 
 def tokens(n, seed):
-    """Small numbers more often, so that there is something to learn."""
+    """Small tokens are more frequent, so that the model can learn something."""
     return (VOCABULARY * numpy.random.default_rng([5, seed]).random(n) ** 3).astype(numpy.int64)
 
 
 def write_streams(directory):
-    """A directory a format, with the same shards in each; and a flat one with one token altered."""
+    """A directory per format, with the same shards; and a flat one with one token altered."""
     shards = [tokens(n, i) for i, n in enumerate(SHARDS)]
     altered = [shard.copy() for shard in shards]
     altered[2][6000] ^= 1
@@ -64,7 +64,7 @@ def write_streams(directory):
 
 
 def write_samples(directory):
-    """MDS, rows of NumPy and flat shards whose windows are the same samples, shard by shard."""
+    """MDS, NumPy rows and flat shards whose windows are the same samples, shard by shard."""
     rows = tokens(SAMPLES * SEQ, 9).reshape(SAMPLES, SEQ).astype(numpy.int32)
     for name, how in {"mds": {}, "mds-zstd": {"compression": "zstd"}}.items():
         mds(directory / name, rows, 20_000, **how)
@@ -86,9 +86,7 @@ def write_samples(directory):
 
 @pytest.fixture(scope="module")
 def gpt():
-    """client/example/gpt/train.py, whose main() is a rank of torchrun's: here the only one, and on
-    one thread.
-    """
+    """client/example/gpt/train.py as the only rank, on one thread."""
     spec = importlib.util.spec_from_file_location("train", REPO / "client/example/gpt/train.py")
     module, before = importlib.util.module_from_spec(spec), torch.get_num_threads()
     spec.loader.exec_module(module)
@@ -99,8 +97,8 @@ def gpt():
 
 @pytest.fixture(scope="module")
 def train(gpt, shared):
-    """(stream) → what it recorded of each step, and of the validation with the weights that they
-    led to.
+    """A function of a stream that returns the records of its steps and of the validation after
+    them.
     """
     directory = pathlib.Path(shared.path)
     streams = write_streams(directory) | write_samples(directory)
@@ -161,17 +159,17 @@ def samples(train):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_losses_of_streams(train, flat, name):
+def test_all_formats_give_equal_losses(train, flat, name):
     assert train(name) == flat
 
 
 @pytest.mark.parametrize("name", ["mds", "mds-zstd", "rows"])
-def test_losses_of_samples(train, samples, name):
+def test_all_formats_of_samples_give_equal_losses(train, samples, name):
     assert train(name) == samples
 
 
-def test_losses_tell(train, flat, samples):
-    """The model learns, and one altered token of 20,423 shows in what it learns."""
+def test_one_altered_token_changes_the_losses(train, flat, samples):
+    """The model learns, and one altered token of 20,423 changes its losses."""
     for steps, _ in (flat, samples):
         assert steps[-1][2] < steps[0][2] - 0.5
     altered = train("altered")

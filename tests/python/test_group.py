@@ -1,6 +1,4 @@
-"""What the loader says to its peers leaves nothing behind for gloo's threads that a process which
-ends at once would die of.
-"""
+"""A process may end right after the loader's last collective: gloo's threads do not abort it."""
 
 import shutil
 import signal
@@ -10,8 +8,7 @@ import sys
 import pytest
 from lib import child_environment
 
-# gloo's threads stand still before they let go of a collective, until Python is about to say that
-# it ends and holds its lock.
+# gloo's threads pause before they release a collective, until Python is ending and holds its lock.
 LATE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -104,7 +101,7 @@ def end(late, daemon, behind):
             process.wait()
 
 
-def test_a_job_may_end_right_behind_its_last_word(late, daemon):
+def test_a_job_may_end_right_after_its_last_collective(late, daemon):
     own = [status for _, status in end(late, daemon, "its own")]
     if own != [-signal.SIGABRT] * 2:
         pytest.skip(f"a collective of the trainer's does no harm here, either: exit status {own}")

@@ -1,4 +1,4 @@
-"""Rank and world as launchers tell them, alone and within each other."""
+"""Rank and world come from the launcher, also from launchers within each other."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
 BATCH = {
     "SLURM_PROCID": "0",
     "SLURM_NTASKS": "8",
-}  # the script that sbatch runs: one process, whatever the allocation is for
+}  # the script that sbatch runs: one process, whatever the allocation's size
 
 
 @pytest.fixture
@@ -39,17 +39,17 @@ def alone(monkeypatch):
         ({"SLURM_NTASKS": "8"}, (0, 1)),
         ({**SRUN, "SLURM_NTASKS": "16"}, (1, 2)),  # a step of fewer tasks than the allocation
         ({**SRUN, **TORCHRUN}, (3, 8)),  # torchrun in each task of srun
-        ({**SRUN, **MPI}, (5, 6)),  # mpirun, whose daemons srun started
+        ({**SRUN, **MPI}, (5, 6)),  # mpirun, with daemons started by srun
         ({**BATCH, **MPI}, (5, 6)),  # mpirun in a batch script
         ({**BATCH, **PMI}, (2, 4)),
-        ({**SRUN, **PMI}, (2, 4)),  # mpiexec.hydra, whose proxies srun started
+        ({**SRUN, **PMI}, (2, 4)),  # mpiexec.hydra, with proxies started by srun
         ({**MPI, **TORCHRUN}, (3, 8)),  # torchrun in each process of mpirun
         ({**PMI, **MPI}, (5, 6)),
         ({**SRUN, "PMI_RANK": "1"}, (1, 2)),
         ({"PMIX_RANK": "0"}, (0, 1)),
     ],
 )  # fmt: skip
-def test_the_innermost_launcher_is_believed(alone, environment, expected):
+def test_the_innermost_launcher_counts(alone, environment, expected):
     for name, value in environment.items():
         alone.setenv(name, value)
     assert job.coordinate(None, None) == expected
@@ -66,8 +66,8 @@ def test_the_innermost_launcher_is_believed(alone, environment, expected):
         ({"PMIX_RANK": "1"}, "PMIX_RANK='1'"),
     ],
 )
-def test_half_of_it_is_refused(alone, environment, named):
-    """One of several processes that does not know how many: it would take all rows."""
+def test_a_rank_without_a_world_is_refused(alone, environment, named):
+    """One of several processes without their number would take all rows."""
     for name, value in environment.items():
         alone.setenv(name, value)
     with pytest.raises(ValueError, match=named) as refused:
@@ -76,10 +76,8 @@ def test_half_of_it_is_refused(alone, environment, named):
     assert job.coordinate(1, 4) == (1, 4)
 
 
-def test_jax_says_it_once_it_is_initialised(alone):
-    """As jax 0.4 to 0.10 keep it. tests need no jax; the same by its public functions, should that
-    move.
-    """
+def test_jax_counts_once_it_is_initialised(alone):
+    """By the state of jax 0.4 to 0.10, and by its public functions. The test needs no jax."""
     for name, value in {**SRUN, **PMI}.items():
         alone.setenv(name, value)
     state = types.SimpleNamespace(client=None, process_id=0, num_processes=1)
@@ -97,7 +95,7 @@ def test_jax_says_it_once_it_is_initialised(alone):
     assert job.launched() == ("jax.distributed", 8, 9)
 
 
-def test_the_run_is_the_launchers(alone):
+def test_the_run_has_the_launchers_name(alone):
     assert job.token() is None
     for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("SLURM_JOB_ID", "77")):
         alone.setenv(name, value)
@@ -107,7 +105,7 @@ def test_the_run_is_the_launchers(alone):
 
 
 def test_a_batch_script_without_srun_takes_every_row(daemon, alone):
-    """It was rank 0 of as many as the allocation has tasks, and took one row in eight."""
+    """It once was rank 0 of as many ranks as the allocation's tasks, and took one row in eight."""
     for name, value in BATCH.items():
         alone.setenv(name, value)
     with Loader("train", 4, socket=daemon.socket, framework="numpy") as loader:

@@ -1,7 +1,7 @@
-"""Who may use whom: ARCHITECTURE.md's table of rooms, and no circle, in includes and in calls.
+"""Includes and calls follow ARCHITECTURE.md's table of rooms, and have no circles.
 
-Calls are those between object files, as `nm` shows them. It sees neither callbacks nor inline
-functions, so includes are checked as well.
+Calls are those between object files, as `nm` shows them. nm shows neither callbacks nor inline
+functions, so includes are checked too.
 """
 
 import re
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A room is a folder or a file. What it may use besides itself.
+# Each room, a folder or a file, and the rooms that it may use.
 ROOMS = {
     "proto": [],
     "daemon/config": ["proto"],
@@ -71,13 +71,13 @@ ROOMS = {
 
 
 def room(path):
-    """The innermost room that holds it."""
+    """The innermost room that contains @path."""
     return next((r for r in (path, *map(str, Path(path).parents)) if r in ROOMS), None)
 
 
 def may_use(path, used, symbols=()):
-    """Includes have no symbols. Who may use a header may call what its .c defines; and tokend.h is
-    the door of the whole library.
+    """May @path use @used? Includes have no @symbols. A room that may use a header may call what
+    its .c defines. tokend.h stands for the whole library.
     """
     inside, other = room(path), room(used)
     allowed = ROOMS[inside]
@@ -114,7 +114,7 @@ def circles(edges):
     return [sorted(circle) for circle in found if len(circle) > 1]
 
 
-def test_circles_are_seen():
+def test_circles_are_found():
     assert circles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]}) == [["b", "c", "d"]]
     assert circles({"a": ["b", "c"], "b": ["c"]}) == []
 
@@ -143,7 +143,7 @@ def includes():
 
 
 def calls():
-    """(file, file) → the symbols that the one takes from the other."""
+    """The symbols that a file takes from another, by (file, file)."""
     objects = {
         path: ROOT / "build/gcc" / path.replace(".c", ".o")
         for path in sources()
@@ -194,15 +194,15 @@ def test_room_exists(path):
     assert (ROOT / path).exists()
 
 
-def test_includes():
+def test_includes_follow_the_rooms():
     check("includes", includes())
 
 
-def test_calls():
+def test_calls_follow_the_rooms():
     check("calls", calls())
 
 
-def test_architecture_names_what_is_there():
+def test_architecture_names_existing_files():
     page = (ROOT / "daemon/ARCHITECTURE.md").read_text()
     rows = re.findall(r"^\| `(\S+?)/?` \|", page, re.M)
     for path in ROOMS:

@@ -49,7 +49,7 @@ def test_every_rank_gets_its_share(daemon, rank, world, micro, start):
         assert loader.position == start + 40 * world * micro
 
 
-def test_batches_do_not_change_when_the_ring_goes_on(daemon):
+def test_batches_do_not_change_when_the_ring_is_refilled(daemon):
     with make(daemon, slots=2) as loader:
         kept = [next(loader) for _ in range(20)]
     for step, batch in enumerate(kept):
@@ -87,7 +87,7 @@ def test_a_finite_stream_ends_on_all_ranks_at_once_and_serves_every_window_once(
             assert (batch["labels"][padding] == -100).all()
             assert (batch["labels"][~padding] >= 0).all()
             seen += batch["position"][~padding].tolist()
-    assert windows % 15 != 0  # or nothing was padded
+    assert windows % 15 != 0  # otherwise nothing would be padded
     assert lengths == {(-(-windows // 15),) * 2}
     assert sorted(seen) == list(range(windows))
 
@@ -119,7 +119,7 @@ def test_length(daemon):
         ("", "numpy", "ImportError framework: numpy is not installed; pip install numpy"),
     ],
 )
-def test_a_torch_that_is_there_and_broken_is_not_gone_without(directory, torch, name, said):
+def test_a_broken_torch_is_an_error(directory, torch, name, said):
     (directory / "torch.py").write_text(torch)
     (directory / "numpy.py").write_text("raise ModuleNotFoundError(name='numpy')")
     program = (
@@ -193,14 +193,14 @@ def test_a_torch_that_is_there_and_broken_is_not_gone_without(directory, torch, 
         ({"record": "/dev/null"}, tokend.ArgumentError, "record: /dev/null: .*; pass a directory"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(daemon, arguments, error, text):
+def test_impossible_arguments_are_named(daemon, arguments, error, text):
     with pytest.raises(error, match=text):
         make(daemon, **arguments)
     with make(daemon) as loader:
         check_run(daemon, loader, 1)
 
 
-def test_a_forked_child_is_told_so(daemon):
+def test_a_forked_child_gets_an_error(daemon):
     with make(daemon) as loader:
         check_run(daemon, loader, 2)
         reader, writer = os.pipe()
@@ -235,7 +235,7 @@ def make_closed(daemon, **arguments):
     return loader
 
 
-def test_a_closed_loader_says_so(daemon):
+def test_a_closed_loader_raises(daemon):
     loader = make(daemon)
     batch = next(loader)
     loader.close()
@@ -254,7 +254,7 @@ def test_a_closed_loader_says_so(daemon):
 
 
 @pytest.mark.parametrize("double", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_loader_has_no_copies(daemon, double):
+def test_a_loader_cannot_be_copied(daemon, double):
     with make(daemon) as loader:
         with pytest.raises(
             TypeError,
@@ -271,8 +271,8 @@ class Interrupt(Exception):
 
 
 def stop_and_drain(daemon, loader):
-    """Stops the daemon where it is and takes what it had published, until next() waits and a signal
-    interrupts it.
+    """Stops the daemon and takes the published batches, until next() waits and a signal interrupts
+    it.
     """
 
     def interrupt(number, frame):
@@ -301,7 +301,7 @@ def test_a_signal_interrupts_a_wait_and_nothing_is_lost(daemon):
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_threads_that_take_batches_of_one_loader_share_no_memory(daemon, framework):
-    """Whose batch is which is theirs to sort out."""
+    """Which thread gets which batch is up to them."""
     batches, steps = [], 400
     with make(daemon, framework=framework) as loader:
         threads = [
@@ -378,7 +378,7 @@ def test_without_torch_batches_are_numpy_arrays(daemon):
 # ---- proof ----
 
 
-def test_what_is_taken_is_recorded_in_a_file_of_its_own(daemon):
+def test_a_record_is_a_file_per_process(daemon):
     place = daemon.directory / "records"
     loaders = [make(daemon, rank=rank, world=2, run="job", record=place) for rank in range(2)]
     for loader in loaders:

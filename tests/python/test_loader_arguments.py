@@ -1,4 +1,4 @@
-"""States and arguments that cannot be, and what the package costs."""
+"""Impossible states and arguments, and what the package costs."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ from lib import REPO, child_environment
         ({"cursor": 17}, "its cursor is a int"),
     ],
 )
-def test_a_state_that_is_no_loaders(daemon, state, text):
+def test_a_state_of_another_loader_is_refused(daemon, state, text):
     with make(daemon) as loader:
         next(loader)
         with pytest.raises(tokend.ArgumentError, match=text):
@@ -37,13 +37,13 @@ def test_a_state_that_is_no_loaders(daemon, state, text):
         next(loader)
 
 
-def test_a_state_of_another_stream(daemon):
+def test_a_state_of_another_stream_is_refused(daemon):
     with make(daemon) as loader, make(daemon, "whole") as other:
         with pytest.raises(tokend.RefusedError, match="stream"):
             loader.load_state_dict(other.state_dict())
 
 
-def test_closed_and_used_as_a_context(daemon):
+def test_a_context_closes_the_loader(daemon):
     with make(daemon, documents=False, provenance=True) as loader:
         next(loader)
     for call in (
@@ -57,7 +57,7 @@ def test_closed_and_used_as_a_context(daemon):
             call()
 
 
-# ---- what cannot be ----
+# ---- impossible arguments ----
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_closed_and_used_as_a_context(daemon):
         ({"socket": "x", "config": "y"}, ValueError, "socket, config: pass one of them"),
     ],
 )
-def test_arguments_that_cannot_be(daemon, arguments, error, text):
+def test_impossible_arguments_are_refused(daemon, arguments, error, text):
     arguments = {"micro": 4, "socket": daemon.socket, **arguments}
     micro = arguments.pop("micro")
     with pytest.raises(error, match=text):
@@ -110,7 +110,7 @@ except ImportError as error:
         ("missing", "", ""),
     ],
 )
-def test_torch_missing_or_too_old(daemon, torch_is, framework, text):
+def test_a_missing_or_old_torch_is_an_import_error(daemon, torch_is, framework, text):
     command = [sys.executable, "-c", FAKE, daemon.socket, torch_is, framework]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=child_environment()
@@ -118,7 +118,7 @@ def test_torch_missing_or_too_old(daemon, torch_is, framework, text):
     assert (done.returncode, done.stdout.strip()) == (0, text), done.stderr
 
 
-# ---- figures ----
+# ---- costs ----
 
 
 def said_by(program, *arguments):
@@ -128,10 +128,10 @@ def said_by(program, *arguments):
     ).stdout
 
 
-def test_stats_say_how_much_of_a_step_is_data(daemon):
+def test_stats_measure_the_time_spent_in_next(daemon):
     with make(daemon) as loader:
         loader.stats()
-        inside = 0.0  # seconds in next(), seen from outside: the sleeps are not in them
+        inside = 0.0  # seconds in next(), measured from outside, without the sleeps
         for _ in range(10):
             begin = time.perf_counter()
             next(loader)
@@ -149,7 +149,7 @@ def test_stats_say_how_much_of_a_step_is_data(daemon):
 
 
 def test_the_package_is_quick_to_import_and_light():
-    """Next to torch. CPU time, as machines that run tests are busy: the median of five."""
+    """Compared with torch. The median of five, in CPU time, because test machines are busy."""
     program = (
         "import torch, time; t = time.process_time(); import tokend; print(time.process_time() - t)"
     )
@@ -161,7 +161,7 @@ def test_the_package_is_quick_to_import_and_light():
     assert took[2] < 0.1, took
 
 
-def test_a_rank_has_no_thread_and_no_memory_of_its_own(daemon):
+def test_a_rank_needs_no_thread_and_little_memory(daemon):
     program = """
 import os, sys, resource, torch, tokend
 
@@ -188,7 +188,7 @@ print(len(os.listdir("/proc/self/task")) - threads, private() - before)
 
 
 def test_the_recipe_for_losses_by_dataset(daemon):
-    """Of every row by itself, added up by hand; the last batch has padding."""
+    """Compared with the sum over single rows; the last batch has padding."""
     daemon.config.write_text(
         daemon.config.read_text().replace("  train:\n", "  train:\n    samples: 22\n")
     )

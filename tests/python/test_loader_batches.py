@@ -1,4 +1,4 @@
-"""What is in a batch on request, and every line that says what a loader cannot do."""
+"""The parts of a batch on request, and the errors of requests that do not fit the stream."""
 
 import json
 import os
@@ -22,11 +22,11 @@ def rows_of(daemon, stream, start, count, window=SEQ + 1):
     return numpy.stack([daemon.tokens(row, window) for row in daemon.plan(stream, start, count)])
 
 
-# ---- what is in a batch ----
+# ---- parts of a batch ----
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_provenance(daemon, framework):
+def test_provenance_is_that_of_the_plan(daemon, framework):
     shards = {"web": ["a.bin", "b.bin"], "code": ["code.bin"]}
     with make(daemon, provenance=True, framework=framework) as loader:
         for step in range(200):
@@ -48,7 +48,7 @@ def test_provenance(daemon, framework):
 @pytest.mark.parametrize(
     "more", [{}, {"provenance": True}, {"dtype": "int32"}, {"cp": (0, 2, "zigzag")}]
 )
-def test_batches_lie_in_the_cpus_memory_whatever_the_default_device(daemon, more):
+def test_batches_are_in_the_cpus_memory_whatever_the_default_device(daemon, more):
     with make(daemon, **more) as loader:
         expected = next(loader)
     with make(daemon, **more) as loader, torch.device("meta"):
@@ -60,7 +60,7 @@ def test_batches_lie_in_the_cpus_memory_whatever_the_default_device(daemon, more
 
 
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_of_a_window_with_more_than_one_extra_token(daemon, framework):
+def test_a_window_with_more_than_one_extra_token(daemon, framework):
     with make(daemon, "ahead", framework=framework) as loader:
         batch, rows = next(loader), rows_of(daemon, "ahead", 0, 4, SEQ + 3)
     assert numpy.array_equal(batch["input_ids"], rows[:, :SEQ])
@@ -111,7 +111,7 @@ def test_int32(daemon, framework):
             for step in range(40):
                 batch = next(loader)
                 assert batch["input_ids"].dtype == dtype
-                assert str(batch["labels"].dtype).endswith("int64")  # what losses take
+                assert str(batch["labels"].dtype).endswith("int64")  # as losses need it
                 if step == 39:
                     expected = rows_of(daemon, "train", 4 * step, 4)
                     assert numpy.array_equal(numpy.asarray(batch["input_ids"]), expected[:, :-1])
@@ -121,7 +121,7 @@ def test_int32(daemon, framework):
 
 
 def test_int32_refuses_a_token_that_it_cannot_hold_by_name(daemon):
-    """The wide shard has tokens of all 32 bits."""
+    """The wide shard uses all 32 bits of its tokens."""
     row = daemon.plan("wide", 0, 1)[0]
     tokens = daemon.tokens(row, SEQ + 1)
     first = int(numpy.flatnonzero(tokens > 2**31 - 1)[0])
@@ -134,13 +134,13 @@ def test_int32_refuses_a_token_that_it_cannot_hold_by_name(daemon):
                 str(error.value)
                 == f"dtype: token {tokens[first]} does not fit into int32 ({place}); use int64"
             )
-            assert loader.position == loader.taken == 0  # it was not taken
+            assert loader.position == loader.taken == 0  # the batch was not taken
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.int16, torch.uint8, torch.uint16, torch.float32, numpy.int16, "int8"]
 )
-def test_a_dtype_that_cannot_hold_the_vocabulary(daemon, dtype):
+def test_a_dtype_that_cannot_hold_the_vocabulary_is_refused(daemon, dtype):
     with pytest.raises(
         tokend.ArgumentError, match="dtype: .* cannot hold all tokens .*; pass int64 or int32"
     ):
@@ -185,7 +185,7 @@ def test_a_context_parallel_slice(daemon, kind, size, framework):
         (3, "cp: 3 is not"),
     ],
 )
-def test_a_slice_that_cannot_be(daemon, cp, text):
+def test_an_impossible_slice_is_refused(daemon, cp, text):
     with pytest.raises(tokend.ArgumentError, match=text):
         make(daemon, cp=cp)
 
@@ -249,8 +249,8 @@ print(json.dumps(out))
 """
 
 
-def test_batches_of_a_device(daemon):
-    """The fake libcuda.so.1 beneath a real loader: no evidence of how a GPU behaves."""
+def test_batches_on_a_device_are_those_of_the_cpu(daemon):
+    """A real loader on the fake libcuda.so.1: no evidence of how a GPU behaves."""
     fake = BIN.parent / "check" / "fake"
     command = [sys.executable, "-c", DEVICE, daemon.socket, os.path.dirname(__file__)]
     environment = child_environment(LD_LIBRARY_PATH=str(fake))
@@ -267,7 +267,7 @@ def test_batches_of_a_device(daemon):
 
 @pytest.fixture
 def masks(daemon):
-    """The train stream with a mask of the loss, by shard's name."""
+    """The train stream with a loss mask; returns the masks by shard name."""
     masks = {}
     for name in ("web/a.bin", "web/b.bin", "code.bin"):
         masks[name] = (
@@ -299,7 +299,7 @@ def masks(daemon):
         {"cp": (1, 2, "zigzag")},
     ],
 )
-def test_a_streams_own_mask(daemon, masks, more):
+def test_the_loss_mask_of_a_stream(daemon, masks, more):
     with make(daemon, loss_mask=True, **more) as loader, make(daemon, **more) as without:
         for step in range(5):
             batch, plan = next(loader), daemon.plan("train", 4 * step, 4)
@@ -320,7 +320,7 @@ def test_a_streams_own_mask(daemon, masks, more):
             assert numpy.array_equal(numpy.asarray(batch["loss_mask"]), mask)
             assert numpy.array_equal(
                 numpy.asarray(next(without)["labels"]), labels
-            )  # asked for or not, labels say it
+            )  # the labels have it, with loss_mask=True or without
 
 
 def masked(masks, row):
@@ -332,7 +332,7 @@ def masked(masks, row):
 
 
 def test_several_loaders_in_one_process(daemon):
-    """Train, valid, and a second pipeline stage's: each its own place."""
+    """Train, valid, and a second pipeline stage's: each has its own position."""
     with (
         make(daemon) as train,
         make(daemon, "finite", micro=10) as valid,
@@ -346,7 +346,7 @@ def test_several_loaders_in_one_process(daemon):
         assert train.state_dict() == stage.state_dict() != valid.state_dict()
 
 
-def test_the_state_comes_from_another_thread_while_training_goes_on(daemon):
+def test_another_thread_gets_the_state_while_batches_are_taken(daemon):
     with make(daemon, slots=8) as loader:
         stop, places, errors = threading.Event(), [], []
 
@@ -361,7 +361,7 @@ def test_the_state_comes_from_another_thread_while_training_goes_on(daemon):
         thread.start()
         for _ in range(400):
             next(loader)
-            time.sleep(0.0002)  # who waits for the interpreter gets it
+            time.sleep(0.0002)  # a thread that waits for the interpreter's lock gets it
         stop.set()
         thread.join()
         assert not errors
@@ -371,9 +371,7 @@ def test_the_state_comes_from_another_thread_while_training_goes_on(daemon):
 
 
 class Spare:
-    """What torchft says to a group that takes no part in a step; of its manager, no more is asked
-    for.
-    """
+    """torchft's manager in a group that takes no part in a step; TokendReplica asks for no more."""
 
     def __init__(self, rank=None):
         self.rank = rank
@@ -397,7 +395,7 @@ class Spare:
         {"cp": (0, 2, "contiguous"), "documents": True},
     ],
 )
-def test_batches_of_a_group_that_takes_no_part_are_like_all_others(daemon, options):
+def test_batches_of_a_spare_group_have_the_usual_shapes(daemon, options):
     daemon.config.write_text(
         daemon.config.read_text().replace(
             "seed: 42\n", "seed: 42\n    eos: 0\n    documents: true\n"

@@ -1,4 +1,4 @@
-"""Daemons that are killed, stay away or come back otherwise, and private ones."""
+"""Daemons that are killed, stay away or come back with another config, and private daemons."""
 
 import gc
 import json
@@ -45,7 +45,7 @@ def test_checkpoint_finds_a_restarted_daemon(daemon):
         assert loader.stats()["reattached"] == 1
 
 
-def test_a_daemon_that_stays_away_is_an_error_with_the_place_to_resume_from(daemon):
+def test_a_daemon_that_stays_away_is_an_error_with_the_position_to_resume_from(daemon):
     with make(daemon, deadline=0.3, slots=4) as loader:
         check_run(daemon, loader, 1)
         daemon.kill()
@@ -90,7 +90,7 @@ def test_a_truncated_shard_stops_the_stream_and_is_named(daemon):
         assert tokend.Cursor(loader.state_dict()["cursor"]).position == place
 
 
-def test_no_daemon(directory):
+def test_a_loader_without_a_daemon_is_refused(directory):
     with pytest.raises(tokend.ConnectError, match="no daemon answers at .*/socket"):
         tokend.Loader("train", 4, socket=directory / "socket", rank=0, world=1)
     with pytest.raises(tokend.ConnectError, match="at most 107"):
@@ -108,7 +108,7 @@ def test_sessions_end_with_their_loader(daemon):
     wait_until(lambda: sessions() == 0, "the end of the session")
 
 
-# ---- a daemon of one's own ----
+# ---- private daemons ----
 
 
 EMBEDDED = """
@@ -164,7 +164,7 @@ def test_a_config_whose_daemon_runs_already_starts_none(daemon, monkeypatch):
     assert not (daemon.directory / "tokend").exists()
 
 
-def test_a_config_that_is_none_is_one_line(directory):
+def test_a_config_that_cannot_be_read_is_refused(directory):
     for path, why in (
         (directory / "not.yaml", "No such file or directory"),
         (directory, "Is a directory"),
@@ -175,7 +175,7 @@ def test_a_config_that_is_none_is_one_line(directory):
         tokend.Loader("train", 4, config=5, rank=0, world=1)
 
 
-def test_a_config_with_a_fault_raises_the_daemons_own_line(directory, monkeypatch):
+def test_a_config_with_an_error_raises_the_daemons_line(directory, monkeypatch):
     config = StockDaemon(directory).config
     config.write_text(config.read_text().replace("weight: 0.7", "weight: -1"))
     monkeypatch.setenv("TOKEND_BIN", str(child_environment()["TOKEND_BIN"]))

@@ -1,5 +1,5 @@
-"""Loader(documents=True) against numpy: position ids and cu_seqlens from where the eos stand in the
-tokens themselves.
+"""Loader(documents=True) compared with NumPy: position_ids and cu_seqlens from the eos in the
+tokens.
 """
 
 import numpy
@@ -32,9 +32,7 @@ WINDOWS = 150
 
 
 def tokens_with(eos, dtype, seed):
-    """A third with many eos, a third with few, and the rest with windows of nothing else and of
-    none.
-    """
+    """Tokens: a third with many eos, a third with few, and windows of only eos and of none."""
     random = numpy.random.default_rng(seed)
     tokens = random.integers(8, 60000, WINDOWS * SEQ + 1).astype(dtype)
     for part, share in enumerate((0.3, 0.01)):
@@ -42,7 +40,7 @@ def tokens_with(eos, dtype, seed):
         stretch[random.random(len(stretch)) < share] = eos
     tokens[110 * SEQ : 115 * SEQ] = eos
     tokens[[120 * SEQ, 125 * SEQ - 1, 130 * SEQ]] = (
-        eos  # first of a window; last input; label alone, and first
+        eos  # first in a window; last input; only a label, then first
     )
     return tokens
 
@@ -71,7 +69,7 @@ def make(daemon, stream, micro=4, **more):
 
 
 def expected(inputs, eos, valid=None):
-    """By the definition, token by token."""
+    """The expected values by definition, token by token."""
     ids, starts = numpy.zeros(inputs.shape, numpy.int64), []
     for r, row in enumerate(inputs):
         for i, _ in enumerate(row):
@@ -94,7 +92,7 @@ def check(batch, eos, valid=None):
     ("stream", "eos"), [("u16", EOS), ("u32", 70000), ("whole", EOS), ("more", EOS), ("absent", 6)]
 )
 @pytest.mark.parametrize("micro", [1, 4])
-def test_documents_begin_behind_each_eos(documents, stream, eos, micro):
+def test_documents_begin_after_each_eos(documents, stream, eos, micro):
     first = last = pairs = none = label = 0
     with make(documents, stream, micro) as loader:
         for _ in range(2 * WINDOWS // micro):
@@ -135,7 +133,7 @@ def test_shapes_and_types(documents):
 
 
 def test_an_eos_that_is_only_a_label_begins_nothing(documents):
-    """The window 129 ends with the eos that window 130 begins with."""
+    """Window 129 ends with the eos that window 130 begins with."""
     with make(documents, "u16", 1, start=129) as loader:
         before, behind = next(loader), next(loader)
         assert before["labels"][0, -1] == EOS and behind["input_ids"][0, 0] == EOS
@@ -144,14 +142,14 @@ def test_an_eos_that_is_only_a_label_begins_nothing(documents):
         assert behind["position_ids"][0].tolist() == [0, *range(SEQ - 1)]
 
 
-def test_an_eos_in_the_last_place_begins_nothing(documents):
+def test_an_eos_as_the_last_input_begins_nothing(documents):
     with make(documents, "u16", 1, start=124) as loader:
         batch = next(loader)
         assert batch["input_ids"][0, -1] == EOS
         assert batch["cu_seqlens"].tolist() == [0, SEQ]
 
 
-def test_nothing_but_eos(documents):
+def test_a_window_of_only_eos(documents):
     with make(documents, "u16", 1, start=111) as loader:
         batch = next(loader)
         assert (batch["input_ids"] == EOS).all()
@@ -160,7 +158,7 @@ def test_nothing_but_eos(documents):
 
 
 def test_the_end_of_a_finite_stream(documents):
-    """Padding is one document a row, also in a slot whose rows had many the last time around."""
+    """A padding row is one document, also in a slot whose rows had many documents before."""
     for rank in range(2):
         padded = 0
         with make(documents, "finite", 4, rank=rank, world=2, slots=2) as loader:
@@ -188,7 +186,7 @@ def test_a_stream_without_documents_says_what_to_configure(documents):
         make(documents, "plain")
 
 
-def test_who_does_not_ask_gets_the_same_as_ever(documents):
+def test_without_documents_batches_do_not_change(documents):
     with make(documents, "u16", documents=False) as loader, make(documents, "u16") as other:
         for _ in range(10):
             batch, packed = next(loader), next(other)
@@ -196,7 +194,7 @@ def test_who_does_not_ask_gets_the_same_as_ever(documents):
             assert all(torch.equal(batch[name], packed[name]) for name in batch)
 
 
-def test_a_daemon_that_comes_back_without_them(directory):
+def test_a_restarted_daemon_without_documents_is_refused(directory):
     daemon = StockDaemon(directory)
     tokens_with(EOS, numpy.uint16, 1).tofile(directory / "narrow.bin")
     write(daemon, STREAMS[: STREAMS.index("  u32")])
@@ -205,7 +203,7 @@ def test_a_daemon_that_comes_back_without_them(directory):
         next(loader)
         daemon.kill()
         daemon.start()
-        for _ in range(5):  # served before and behind the restart
+        for _ in range(5):  # served before and after the restart
             check(next(loader), EOS)
         daemon.kill()
         write(

@@ -1,6 +1,4 @@
-"""libtokend itself, by ctypes: what the Python loader, which copies every batch, never does with
-it.
-"""
+"""libtokend by ctypes: calls that the Python loader never makes, because it copies every batch."""
 
 import ctypes as c
 import os
@@ -26,7 +24,7 @@ def library():
 
 
 class Handle:
-    """One attached handle; its calls are the library's."""
+    """An attached handle; its methods are the library's functions."""
 
     def __init__(self, lib, daemon, **options):
         self.lib, self.t = lib, c.c_void_p()
@@ -76,7 +74,7 @@ def test_only_its_own_names_are_exported():
     assert [name for name in exported if not name.startswith("tokend_")] == []
 
 
-def test_rows_say_where_they_come_from(library, daemon):
+def test_rows_have_their_origin(library, daemon):
     plan = daemon.plan("train", 0, 400)
     names, shards = ["web", "code"], {"web": ["a.bin", "b.bin"], "code": ["code.bin"]}
     with Handle(library, daemon) as handle:
@@ -94,12 +92,12 @@ def test_rows_say_where_they_come_from(library, daemon):
             handle.release(batch)
 
 
-def test_batches_come_back_in_any_order_and_stay_whole_until_then(library, daemon):
+def test_batches_are_released_in_any_order_and_unchanged_until_then(library, daemon):
     chance = random.Random(5)
     with Handle(library, daemon, slots=16) as handle:
         held, taken = [], 0
         while taken < 2000:
-            room = not held or held[0][0].number > taken - 16  # the oldest holds the ring
+            room = not held or held[0][0].number > taken - 16  # the oldest batch blocks the ring
             if room and (not held or chance.random() < 0.6):
                 batch = handle.take()
                 held.append((batch, batch.array().copy()))
@@ -112,7 +110,7 @@ def test_batches_come_back_in_any_order_and_stay_whole_until_then(library, daemo
 
 @pytest.mark.parametrize("function", ["tokend_next", "tokend_try_next"])
 def test_one_free_slot_is_enough(library, daemon, function):
-    """Who holds all slots but one still gets the next batch, waiting or polling."""
+    """A client that holds all slots but one still gets the next batch, waiting or polling."""
     with Handle(library, daemon, slots=4) as handle:
         held = [handle.take() for _ in range(3)]
         for _ in range(200):
@@ -134,7 +132,7 @@ def test_a_held_batch_outlives_the_daemon(library, daemon):
             for batch in batches[:2]:
                 handle.release(batch)
             held += batches[2:]
-            for step in range(20):  # more than the dead daemon's ring can hold
+            for step in range(20):  # more than the dead daemon's ring could contain
                 batch = handle.take()
                 assert batch.position == 4 * (25 * generation + 5 + step)
                 handle.release(batch)
@@ -149,18 +147,18 @@ def test_a_held_batch_outlives_the_daemon(library, daemon):
         assert open("/proc/self/maps").read().count("memfd:") == 2
 
 
-def test_all_slots_held_is_an_error_and_not_a_deadlock(library, daemon):
+def test_holding_all_slots_is_an_error_and_not_a_deadlock(library, daemon):
     with Handle(library, daemon, slots=4) as handle:
         held = [handle.take() for _ in range(4)]
         assert handle.next() == handle.next("tokend_try_next") == EHELD
-        handle.release(held[2])  # the oldest still holds the ring
+        handle.release(held[2])  # the oldest batch still blocks the ring
         assert handle.next() == EHELD
         assert "slots: all 4" in handle.why()
         handle.release(held[0])
         assert handle.take().position == 16
 
 
-def test_a_second_release_is_said_and_harmless(library, daemon):
+def test_a_second_release_is_reported_and_harmless(library, daemon):
     with Handle(library, daemon) as handle:
         batch = handle.take()
         handle.release(batch)
@@ -203,15 +201,15 @@ def test_try_next_never_waits_and_finds_a_new_daemon(library, daemon):
         ({"stream": None}, "stream: is missing"),
     ],
 )
-def test_options_that_cannot_be(library, daemon, options, text):
+def test_impossible_options_are_refused(library, daemon, options, text):
     handle = Handle(library, daemon, **options)
     assert handle.error == EARGUMENT
     assert text in handle.why_not
     assert not handle.t
 
 
-def test_a_call_that_waits_says_what_for_and_can_be_ended(library, directory):
-    """After 2 s the callback is called with one line; what it returns ends the wait."""
+def test_a_call_that_waits_warns_and_can_be_ended(library, directory):
+    """After 2 s the callback gets one line; a result other than 0 ends the wait."""
     said = []
 
     def warn(context, line):
@@ -233,7 +231,7 @@ def test_a_call_that_waits_says_what_for_and_can_be_ended(library, directory):
     assert f"no daemon has answered at {directory}/none for 2 s" in said[0][1]
 
 
-def test_a_caller_with_a_larger_struct_of_a_later_version(library, daemon):
+def test_a_later_versions_larger_struct_is_accepted_if_its_rest_is_0(library, daemon):
     class Later(c.Structure):
         _fields_ = [("options", Options), ("more", c.c_uint64)]
 

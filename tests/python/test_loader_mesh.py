@@ -1,6 +1,4 @@
-"""Loader(mesh=): real processes with real meshes. Each names its mesh, and nothing else about
-parallelism.
-"""
+"""Loader(mesh=) in real processes with real meshes, without other arguments about ranks."""
 
 import json
 import re
@@ -12,8 +10,7 @@ import tokend
 from lib import child_environment
 from tokend import mesh as meshes
 
-# Every process goes through all these meshes; slices are taken of the mesh, or it is flattened, as
-# trainers do.
+# Every process makes all these meshes, with slices and flattened dims as trainers do.
 PROGRAM = """
 import json, sys
 import torch, torch.distributed as dist
@@ -63,7 +60,7 @@ dist.destroy_process_group()
 
 
 def run(daemon, world, cases):
-    """What each process saw in each case: [case][process]."""
+    """The result of each process in each case: [case][process]."""
     program = [sys.executable, "-c", PROGRAM, daemon.socket, str(daemon.directory / "meet")]
     processes = [
         subprocess.Popen(
@@ -85,8 +82,8 @@ def run(daemon, world, cases):
 
 
 def check(saw, world, coordinates):
-    """Data rank coordinates[i] at process i; all of one rank read the same, and together they read
-    the order.
+    """Process i has data rank coordinates[i]; processes of one rank read the same; together they
+    read the order.
     """
     assert [one["rank"] for one in saw] == coordinates
     assert {one["world"] for one in saw} == {world}
@@ -99,7 +96,7 @@ def check(saw, world, coordinates):
     )
 
 
-def test_any_mesh_says_who_reads_what(daemon):
+def test_meshes_give_ranks_and_peers(daemon):
     data = ["dp_replicate", "dp_shard"]
     eight = [
         ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [1, 2, 2, 2]}, 4, [0, 0, 1, 1,
@@ -116,13 +113,13 @@ def test_any_mesh_says_who_reads_what(daemon):
         # experts' ranks are data ranks
         ({"names": ["dp", "ep", "pp"], "shape": [2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
         ({"names": None, "shape": [8]}, 8, list(range(8))),
-        # A slice knows nothing of the dims that it leaves out.
+        # A slice does not have the other dims.
         ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [2, 1, 2, 2], "slice": data},
         2, [0, 0, 1, 1] * 2),
         ({"names": [*data, "tp"], "shape": [2, 2, 2], "slice": data, "flatten": "dp"}, 4, [0, 0, 1,
         1, 2, 2, 3, 3]),
         ({"names": ["tp", "dp"], "shape": [4, 2], "slice": ["dp"]}, 2, [0, 1] * 4),
-        # The ranks' order in a mesh is the mesh's.
+        # The order of ranks is that of the mesh.
         ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, 4, [0, 1, 2, 3, 3, 2, 1,
         0]),
     ]  # fmt: skip
@@ -165,7 +162,7 @@ def test_any_mesh_says_who_reads_what(daemon):
 
 
 class FakeMesh:
-    """Only for what a single process may see of a mesh."""
+    """The parts of a DeviceMesh that a single process needs."""
 
     def __init__(self, names, shape, coordinate):
         import torch
@@ -192,11 +189,11 @@ class FakeMesh:
         (("dp", "stage"), (2, 2), [1, 1], (1, 2, 1, None)),
     ],
 )
-def test_the_rule(names, shape, at, expected):
+def test_names_of_dims_give_rank_and_peer(names, shape, at, expected):
     assert tuple(meshes.place(FakeMesh(names, shape, at))) == expected
 
 
-def test_a_mesh_says_it_all(daemon):
+def test_a_mesh_excludes_rank_and_world(daemon):
     with pytest.raises(ValueError, match="mesh, rank, world, peer: the mesh has all of them"):
         tokend.Loader(
             "train", 2, socket=daemon.socket, mesh=FakeMesh(("dp",), (1,), [0]), rank=0, world=1

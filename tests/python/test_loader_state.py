@@ -13,7 +13,7 @@ from lib import child_environment
 # ---- state ----
 
 
-def test_state_is_there_before_the_first_batch_and_always_under_one_key(daemon):
+def test_the_state_has_one_key_also_before_the_first_batch(daemon):
     with make(daemon) as loader, make(daemon, rank=1, world=2) as other:
         fresh = loader.state_dict()
         assert list(fresh) == ["cursor"]
@@ -25,7 +25,7 @@ def test_state_is_there_before_the_first_batch_and_always_under_one_key(daemon):
         check_run(daemon, loader, 3, start=0)
 
 
-def test_equal_fingerprints_at_equal_steps_only(daemon):
+def test_fingerprints_are_equal_at_equal_steps_only(daemon):
     with (
         make(daemon, rank=0, world=2) as a,
         make(daemon, rank=1, world=2) as b,
@@ -38,7 +38,7 @@ def test_equal_fingerprints_at_equal_steps_only(daemon):
         assert a.fingerprint == b.fingerprint
 
 
-def test_commit_holds_the_state_back_for_a_trainer_that_fetches_ahead(daemon):
+def test_after_commit_the_state_is_the_committed_position(daemon):
     with make(daemon) as loader:
         nexts = []
         for _ in range(5):
@@ -50,11 +50,11 @@ def test_commit_holds_the_state_back_for_a_trainer_that_fetches_ahead(daemon):
         assert tokend.Cursor(loader.state_dict()["cursor"]).position == 8
         with pytest.raises(tokend.ArgumentError, match="next: 9 is not the next of a batch"):
             loader.commit(9)
-        loader.commit(nexts[1])  # again: nothing changes
+        loader.commit(nexts[1])  # a second time: nothing changes
         assert loader.position == 8
         with pytest.raises(tokend.ArgumentError):
             loader.commit(nexts[0])
-        loader.seek(world=2, rank=0)  # another step: batches of both sizes may be committed
+        loader.seek(world=2, rank=0)  # after another step, batches of both sizes may be committed
         next(loader)
         loader.commit(nexts[4])
         loader.commit()
@@ -63,7 +63,7 @@ def test_commit_holds_the_state_back_for_a_trainer_that_fetches_ahead(daemon):
             loader.commit(36)
 
 
-def test_a_commit_before_the_first_batch_holds_the_state_where_the_session_begins(daemon):
+def test_after_a_commit_before_the_first_batch_the_state_is_the_beginning(daemon):
     with make(daemon, start=40) as loader:
         loader.commit()
         next(loader)
@@ -113,7 +113,7 @@ def run_ranks(world, *arguments):
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_a_distributed_checkpoint_goes_on_at_another_world_size(daemon, before, after):
+def test_a_distributed_checkpoint_resumes_at_another_world_size(daemon, before, after):
     saved = run_ranks(before, "save", daemon.socket, daemon.directory / "dcp", 6)
     loaded = run_ranks(after, "load", daemon.socket, daemon.directory / "dcp", 4)
     assert [step for step, _ in saved + loaded] == [6] * (before + after)
@@ -121,7 +121,7 @@ def test_a_distributed_checkpoint_goes_on_at_another_world_size(daemon, before, 
     assert sorted(positions) == list(range(4 * (6 * before + 4 * after)))
 
 
-# ---- going elsewhere ----
+# ---- seeks and mixes ----
 
 
 def test_seek(daemon):
@@ -154,7 +154,7 @@ def test_a_refused_seek_changes_nothing(daemon):
 
 
 @pytest.mark.parametrize("cursor", [5, 10**12, "abc", {"cursor": b""}])
-def test_seek_takes_nothing_but_a_cursor(daemon, cursor):
+def test_seek_accepts_only_a_cursor(daemon, cursor):
     with make(daemon) as loader:
         with pytest.raises(
             TypeError,
@@ -181,7 +181,7 @@ def test_set_mix_acts_from_one_position_on_all_ranks(daemon):
         for step in range(250):
             at = (step * 2 + rank) * 4
             check(daemon, next(loader), after[at : at + 4], ["web", "code"])
-    # Across the change, the cursor alone knows the new mix.
+    # After the change only the cursor has the new mix.
     state = loaders[0].state_dict()
     for loader in loaders:
         loader.close()
@@ -197,13 +197,13 @@ def test_a_mix_may_follow_one_that_has_begun_and_is_not_committed(daemon):
         assert loader.set_mix({"web": 1, "code": 2}) == 1024  # not begun: replaced
         next(loader)
         assert loader.set_mix({"web": 2, "code": 1}) == 2048
-        state = loader.state_dict()["cursor"]  # of the committed place: it knows all three mixes
+        state = loader.state_dict()["cursor"]  # of the committed position: it has all three mixes
         check_run(daemon, loader, 80, start=1032, micro=16, cursor=state)
     with make(daemon, micro=16, start=state) as loader:
         check_run(daemon, loader, 80, start=1016, micro=16, cursor=state)
 
 
-def test_set_mix_refuses_what_cannot_be(daemon):
+def test_set_mix_refuses_impossible_mixes(daemon):
     with make(daemon) as loader, make(daemon, "finite") as finite:
         for weights, text in [
             ({"wb": 1}, "no dataset wb"),

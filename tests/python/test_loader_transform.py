@@ -1,6 +1,4 @@
-"""Transforms, in the trainer's process and in workers: the same rows, in the same order, at the
-same places.
-"""
+"""Transforms in the trainer's process and in workers give the same rows at the same positions."""
 
 import re
 import subprocess
@@ -17,9 +15,7 @@ from lib import REPO, child_environment, wait_until
 
 
 def test_keys_are_those_of_the_order():
-    """order.md: the vectors of derive() with two values are of other tags; the definition is short
-    enough to write down.
-    """
+    """order.md has vectors of derive() only for other tags, so its definition is repeated here."""
     mask = 2**64 - 1
 
     def mix(x):
@@ -81,7 +77,7 @@ def test_state_seek_and_mixes_with_a_transform(daemon, workers):
         )
 
 
-def test_batches_fit_where_a_seek_was_interrupted(daemon, monkeypatch):
+def test_batches_have_the_new_shape_after_an_interrupted_seek(daemon, monkeypatch):
     with make(daemon, transform=transforms.shuffle) as loader:
         next(loader)
 
@@ -92,10 +88,7 @@ def test_batches_fit_where_a_seek_was_interrupted(daemon, monkeypatch):
             patch.setattr(loader._source, "begin", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 loader.seek(position=0, micro_batch=16)
-        assert next(loader)["input_ids"].shape == (
-            16,
-            SEQ,
-        )  # and no more than that was written to its memory
+        assert next(loader)["input_ids"].shape == (16, SEQ)  # and no more was written to its memory
         assert loader.taken == 16
 
 
@@ -107,7 +100,7 @@ def test_commit_with_workers(daemon):
             nexts.append(loader.taken)
         loader.commit(nexts[1])
         assert loader.position == 8
-        loader.seek(micro_batch=2)  # what is taken stays taken
+        loader.seek(micro_batch=2)  # taken batches stay taken
         check(daemon, loader, transforms.in_place, 3, start=20, micro=2)
         assert loader.position == 8
 
@@ -137,8 +130,8 @@ def test_the_end_of_a_finite_stream(daemon, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_transform_goes_with(daemon, workers):
-    """int32, provenance, a mask of the loss, and a slice, on top of each other."""
+def test_a_transform_with_other_options(daemon, workers):
+    """int32, provenance, loss mask and slice, combined."""
     more = {"dtype": torch.int32, "provenance": True, "loss_mask": True, "cp": (1, 2, "contiguous")}
     with (
         make(daemon, transform=transforms.in_place, workers=workers, **more) as loader,
@@ -198,7 +191,7 @@ def test_a_transform_that_raises_names_the_row_and_stops(daemon, workers):
         (transforms.negates, "returned a token outside of 0 … 9223372036854775807"),
     ],
 )
-def test_what_is_no_row_is_refused(daemon, function, text):
+def test_a_result_that_is_not_a_row_is_refused(daemon, function, text):
     with (
         make(daemon, transform=function) as loader,
         pytest.raises(tokend.TransformError, match=text),
@@ -212,7 +205,7 @@ def test_a_token_that_the_dtype_cannot_hold_is_refused(daemon):
             next(loader)
 
 
-def test_what_cannot_be_asked_for(daemon):
+def test_impossible_arguments_are_refused(daemon):
     def local(tokens, position, rng):
         return tokens
 
@@ -270,7 +263,7 @@ def test_a_batch_whose_transform_was_interrupted_comes_again(daemon, monkeypatch
         assert next(loader)["position"].tolist() == list(range(7, 14))
 
 
-def test_an_interruption_among_what_is_not_committed_says_how_to_go_on(daemon, monkeypatch):
+def test_an_interruption_with_uncommitted_batches_asks_for_a_seek(daemon, monkeypatch):
     monkeypatch.setattr(transforms.interrupted_at_8, "was", False)
     with make(daemon, transform=transforms.interrupted_at_8, micro=7) as loader:
         loader.commit()
@@ -284,7 +277,7 @@ def test_an_interruption_among_what_is_not_committed_says_how_to_go_on(daemon, m
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_a_transform_says_is_one_line(daemon, workers):
+def test_the_error_of_a_transform_is_one_line(daemon, workers):
     with make(daemon, transform=transforms.two_lines, workers=workers) as loader:
         with pytest.raises(tokend.TransformError) as caught:
             next(loader)
@@ -294,7 +287,7 @@ def test_what_a_transform_says_is_one_line(daemon, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_mix_in_the_midst_of_a_finite_stream_does_not_move_its_end(daemon, workers):
+def test_a_mix_within_a_finite_stream_does_not_move_its_end(daemon, workers):
     text = daemon.config.read_text()
     daemon.config.write_text(
         text

@@ -1,4 +1,4 @@
-"""Workers that run a transform: killed, hung, interrupted, left alone and left behind."""
+"""Workers that run a transform: killed, hung, interrupted, or without their trainer."""
 
 import gc
 import os
@@ -52,7 +52,7 @@ def test_a_worker_that_hangs_is_ended(daemon):
     assert not children()
 
 
-def test_a_loader_that_is_dropped_leaves_nothing(daemon):
+def test_a_dropped_loader_ends_its_workers(daemon):
     loader = make(daemon, transform=transforms.in_place, workers=2)
     next(loader)
     del loader
@@ -108,9 +108,7 @@ def test_a_killed_trainer_leaves_no_workers(daemon, function):
     def gone(pid):
         try:
             with open(f"/proc/{pid}/stat") as file:
-                return (
-                    file.read().rsplit(")", 1)[1].split()[0] == "Z"
-                )  # whoever is init has not looked yet
+                return file.read().rsplit(")", 1)[1].split()[0] == "Z"  # init has not reaped it yet
         except FileNotFoundError:
             return True
 
@@ -150,7 +148,7 @@ def test_a_transform_of_the_script_itself(daemon):
 
 
 @pytest.mark.parametrize("how", ["-c", "-"])
-def test_a_transform_of_no_file(daemon, how):
+def test_a_transform_without_a_file_is_refused(daemon, how):
     program = SCRIPT.format(guard="")
     command = [sys.executable, how, *([program] if how == "-c" else []), daemon.socket]
     done = subprocess.run(
@@ -246,7 +244,7 @@ def test_a_killed_daemon_is_not_noticed_by_workers(daemon):
 
 
 def test_operators_do_not_wait_for_workers(daemon):
-    """Whose session a worker has is no party of a request; the loader's own is."""
+    """A worker's session does not take part in a request; the loader's own session does."""
     with make(daemon, transform=transforms.in_place, workers=2) as loader:
         next(loader)
         asked = subprocess.Popen(
@@ -274,7 +272,7 @@ def test_operators_do_not_wait_for_workers(daemon):
         )
 
 
-def test_an_interruption_behind_a_workers_word_loses_no_batch(daemon, monkeypatch):
+def test_an_interruption_after_a_workers_message_loses_no_batch(daemon, monkeypatch):
     with make(daemon, "finite", transform=transforms.in_place, workers=2) as loader:
         next(loader)
         real = loader._source._receive
@@ -292,12 +290,12 @@ def test_an_interruption_behind_a_workers_word_loses_no_batch(daemon, monkeypatc
         )
 
 
-def test_an_interruption_behind_a_workers_batch_loses_none(daemon, monkeypatch):
+def test_an_interruption_after_a_workers_batch_loses_none(daemon, monkeypatch):
     with make(daemon, transform=transforms.in_place, workers=2) as loader:
         next(loader)
         real, calls = loader._source._client.next_into, []
 
-        class Client:  # a signal between the trainer's session and the worker's tokens
+        class Client:  # a signal between next_into() and the copy of the worker's tokens
             def __getattr__(self, name):
                 return getattr(loader._client, name)
 
@@ -314,7 +312,7 @@ def test_an_interruption_behind_a_workers_batch_loses_none(daemon, monkeypatch):
         assert [next(loader)["position"][0].item() for _ in range(5)] == [4, 8, 12, 16, 20]
 
 
-def test_workers_that_are_lost_in_a_transform_end_together(daemon):
+def test_workers_that_hang_in_a_transform_end_together(daemon):
     loader = make(daemon, transform=transforms.hangs, workers=3)
     wait_until(lambda: len(children()) == 3, "the workers")
     time.sleep(1)
@@ -324,7 +322,7 @@ def test_workers_that_are_lost_in_a_transform_end_together(daemon):
     assert not children()
 
 
-def test_closed_by_another_thread(daemon):
+def test_a_loader_closed_by_another_thread(daemon):
     loader = make(daemon, transform=transforms.hangs, workers=1)
     said = []
 

@@ -1,5 +1,5 @@
-"""A loader that only some processes of a job make: who is missing is told in seconds, and it is no
-fault of the next one.
+"""If only some processes of a job make a loader, a message names the others in seconds, and the
+next loader works.
 """
 
 import json
@@ -109,31 +109,34 @@ REMEDY = (
 def is_refused(said, missing):
     assert said["error"] == f"Error tokend.Loader: {missing} did not come within 4 s; {REMEDY}"
     assert said["warned"] == [f"tokend.Loader: has waited 0.5 s for {missing}; {REMEDY}"]
-    assert said["where"] == ["<string>"]  # the line that makes the loader
+    assert said["where"] == ["<string>"]  # the line with the loader
     assert said["s"] < 30
 
 
-def test_a_loader_that_rank_0_makes_alone(daemon):
+def test_a_loader_made_by_rank_0_alone_is_refused(daemon):
     first, second = run(daemon, "alone", 2)
     is_refused(first[0], "rank 1 of 2")
-    assert first[1]["error"] is None and first[2]["rows"] == [0, 1]  # what the message says to do
+    assert first[1]["error"] is None and first[2]["rows"] == [
+        0,
+        1,
+    ]  # the remedy in the message works
     assert first[3]["error"] is None and first[4]["rows"] == [0, 1] and second[1]["rows"] == [2, 3]
 
 
-def test_a_second_loader_that_rank_0_makes_alone(daemon):
+def test_a_second_loader_made_by_rank_0_alone_is_refused(daemon):
     first, *others = run(daemon, "second", 3)
     is_refused(first[1], "ranks 1, 2 of 3")
     assert [said["error"] for said in (first[0], first[2], *others[0], *others[1])] == [None] * 6
 
 
-def test_one_that_is_late_is_waited_for(daemon):
+def test_a_late_process_is_waited_for(daemon):
     first, second = run(daemon, "late", 2)
     assert first[0]["error"] is second[0]["error"] is None
     assert first[0]["warned"][0] == f"tokend.Loader: has waited 0.5 s for rank 1 of 2; {REMEDY}"
     assert not [text for text in second[0]["warned"] if "rank 1" in text]
 
 
-def test_a_group_that_was_given(daemon):
+def test_a_group_argument(daemon):
     first, second, third = run(daemon, "given", 3)
     is_refused(first[0], "rank 1 of 2")
     assert [first[1]["error"], second[0]["error"]] == [None, None] and third == []

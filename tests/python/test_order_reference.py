@@ -1,6 +1,6 @@
-"""The reference of the order against the vectors of its text.
+"""The reference of the order matches the test vectors of order.md.
 
-tests/system/test_order_check.py compares the product with it.
+tests/system/test_order_check.py compares the daemon with the reference.
 """
 
 from lib import order_reference as ref

@@ -1,4 +1,4 @@
-"""Passes over a loader: what ends one, what begins the next, and what a record says of them."""
+"""Passes over a loader: how one ends, how the next begins, and their records."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ def positions(batches):
 
 
 def verify(daemon, records, *more):
-    """(exit status, one object for each peer and pass)"""
+    """tokctl verify: (exit status, one object per peer and pass)"""
     command = [
         BIN / "tokctl",
         "verify",
@@ -55,7 +55,7 @@ def test_a_generator_that_is_left_does_not_close_the_loader(daemon):
         assert positions([next(loader)]) == [4, 5, 6, 7]
 
 
-def test_a_pass_that_was_left_goes_on(daemon):
+def test_a_pass_that_was_left_continues(daemon):
     with make(daemon) as loader:
         first = [batch for _, batch in zip(range(3), loader)]
         for batch in loader:
@@ -85,7 +85,7 @@ def test_the_next_pass_begins_again_at_the_first_position(daemon, more):
         assert len(loader) == -(-WINDOWS // 5)
 
 
-def test_it_begins_when_its_first_batch_is_taken(daemon):
+def test_the_next_pass_begins_with_its_first_batch(daemon):
     with make(daemon) as loader:
         before = iter(loader)
         assert len(list(before)) == 94
@@ -95,13 +95,13 @@ def test_it_begins_when_its_first_batch_is_taken(daemon):
         assert next(loader, None) is None  # the loader itself stays at the end
         assert positions([next(again)]) == [0, 1, 2, 3, 4]
         with pytest.raises(StopIteration):
-            next(before)  # ended, and stays so
+            next(before)  # ended for good
         assert positions(again) == list(range(5, WINDOWS))
         loader.seek(position=460)
         assert positions(loader) == list(range(460, WINDOWS))
 
 
-def test_a_seek_after_the_end_is_where_the_next_pass_begins(daemon):
+def test_after_a_seek_the_next_pass_begins_there(daemon):
     with make(daemon) as loader:
         list(loader)
         later = iter(loader)
@@ -125,8 +125,8 @@ def test_a_state_saved_at_the_end_has_no_batches_once(daemon):
             assert positions(loader) == list(range(WINDOWS))
 
 
-def test_ranks_begin_again_each_for_itself(daemon):
-    """Without a word to each other: one that is late keeps nobody waiting."""
+def test_each_rank_begins_again_by_itself(daemon):
+    """Without messages: nobody waits for a late rank."""
     seen = []
     for rank in range(2):
         with make(daemon, rank=rank, world=2) as loader:
@@ -147,14 +147,14 @@ def test_an_endless_stream_has_one_pass(daemon):
 # ---- the record ----
 
 
-def test_a_record_holds_each_pass_by_itself(daemon):
+def test_a_record_separates_the_passes(daemon):
     records = daemon.directory / "records"
     loaders = [make(daemon, rank=rank, world=2, record=records) for rank in range(2)]
     for loader in loaders:
         assert len(list(loader)) == 47
     for loader in loaders:
         assert len(list(loader)) == 47
-    for loader in loaders:  # under way
+    for loader in loaders:  # not complete yet
         assert len(positions(batch for _, batch in zip(range(4), loader))) == 20
         loader.close()
     status, passes = verify(daemon, records)
@@ -182,8 +182,8 @@ def test_a_record_of_a_loop_that_fetches_ahead(daemon, n):
     ]
 
 
-def test_a_pass_that_took_no_batch_is_no_pass_of_the_record(daemon):
-    """Its first batch was interrupted, and then the loader went elsewhere."""
+def test_a_pass_without_a_batch_is_not_in_the_record(daemon):
+    """Its first batch was interrupted, and then the loader was sought elsewhere."""
     records = daemon.directory / "records"
     with make(daemon, record=records) as loader:
         assert positions(loader) == list(range(WINDOWS))
@@ -212,8 +212,8 @@ for step, batch in enumerate(loader):
 """
 
 
-def test_a_kill_in_the_second_pass(daemon):
-    """What was taken after the save is void, and only that; the first pass stays as it was."""
+def test_a_kill_in_the_second_pass_voids_only_unsaved_batches(daemon):
+    """Only batches taken after the save are void; the first pass does not change."""
     records, save = daemon.directory / "records", daemon.directory / "cursor"
 
     def run(passes, steps):

@@ -1,5 +1,5 @@
-"""What passes by itself is waited for: a daemon that starts, memory and connections that others
-hold. A mix or skip never waits.
+"""A loader waits for a daemon that is starting, and for memory and connections in use. A mix or
+skip never waits.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def take(client):
 
 
 def limit_memory(daemon, rings, **more):
-    """Restarts the daemon with memory for exactly so many rings of client()."""
+    """Restarts the daemon with memory for exactly @rings rings of client()."""
     empty = memory_in_use(daemon)
     one = client(daemon, **more)
     ring = memory_in_use(daemon) - empty
@@ -59,7 +59,7 @@ def later(seconds, act):
         thread.join()
 
 
-def test_a_first_attach_waits_for_memory_that_others_hold(daemon):
+def test_a_first_attach_waits_for_memory_in_use(daemon):
     limit_memory(daemon, 2)
     others = [client(daemon) for _ in range(2)]
     with (
@@ -80,7 +80,7 @@ def test_a_ring_that_never_fits_is_refused_at_once(daemon):
     assert time.monotonic() - begin < 10
 
 
-def test_who_waits_until_the_deadline_is_told_what_for(daemon):
+def test_a_wait_until_the_deadline_names_its_reason(daemon):
     limit_memory(daemon, 1)
     other, begin = client(daemon), time.monotonic()
     with pytest.raises(tokend.RefusedError, match=r"raise memory: .*\(tried for 1 s\)"):
@@ -123,7 +123,7 @@ def test_a_connection_too_many_waits_for_one_that_ends(daemon):
     assert take(late) == [0, 1, 2, 3]
 
 
-def test_a_loader_that_is_there_before_its_daemon_waits_for_it(directory):
+def test_a_loader_made_before_its_daemon_waits_for_it(directory):
     daemon = StockDaemon(directory)
     with (
         later(2.5, daemon.start),
@@ -135,7 +135,7 @@ def test_a_loader_that_is_there_before_its_daemon_waits_for_it(directory):
     daemon.kill()
 
 
-def test_a_daemon_that_does_not_answer_yet_is_waited_for_beyond_the_patience_with_nobody(daemon):
+def test_the_wait_for_a_daemon_that_listens_is_longer_than_without_one(daemon):
     daemon.freeze()
     with (
         later(2.5, lambda: daemon.signal(signal.SIGCONT)),
@@ -147,8 +147,8 @@ def test_a_daemon_that_does_not_answer_yet_is_waited_for_beyond_the_patience_wit
 
 @contextlib.contextmanager
 def opening(daemon):
-    """A daemon that stands in the middle of its start: it has 4,000 shards to open, and stops at
-    the first sign of life.
+    """A daemon stopped within its start: it has 4,000 shards to open, and gets SIGSTOP at its first
+    output.
     """
     for directory in range(4):
         path = daemon.directory / "many" / str(directory)
@@ -157,7 +157,7 @@ def opening(daemon):
             (path / f"{number}.bin").write_bytes(bytes(range(1, 161)))
     daemon.config.write_text(daemon.config.read_text().replace("path: code.bin", "path: many"))
     log = daemon.directory / "log"
-    for _ in range(10):  # a busy machine may not see it in time
+    for _ in range(10):  # a busy machine may miss the moment
         with log.open("w") as file:
             daemon.process = subprocess.Popen(
                 [BIN / "tokend", "-c", daemon.config], stdout=file, stderr=file
@@ -189,7 +189,7 @@ def test_a_daemon_that_is_opening_its_shards_is_waited_for(directory):
             assert next(loader)["position"].tolist() == [0, 1, 2, 3]
 
 
-def test_a_daemon_that_is_opening_its_shards_is_stopped_without_a_trace(directory):
+def test_a_daemon_that_is_opening_its_shards_stops_and_removes_its_files(directory):
     with opening(StockDaemon(directory)) as daemon:
         before = {path.name for path in directory.iterdir()}
         daemon.signal(signal.SIGTERM)
@@ -208,10 +208,8 @@ def test_a_warning_that_is_an_error_ends_the_wait(directory):
 # ---- an operator's edits ----
 
 
-def test_an_edit_needs_no_memory_of_its_own(daemon):
-    """`memory:` holds two rings, both are there, and each makes way for its successor, again and
-    again.
-    """
+def test_an_edit_needs_no_more_memory(daemon):
+    """`memory:` has room for two rings. Both are in use, and each is replaced again and again."""
     limit_memory(daemon, 2)
     ranks = [client(daemon, run="job", rank=rank, world=2) for rank in range(2)]
     assert [take(rank) for rank in ranks] == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -229,10 +227,8 @@ def test_an_edit_needs_no_memory_of_its_own(daemon):
         client(daemon, run="third", deadline_ms=300)
 
 
-def test_the_log_of_mixes_knows_of_an_edit_that_was_taken_back(daemon):
-    """It is the last thing that happened to the run: nobody attaches again, so nobody else corrects
-    the log.
-    """
+def test_the_mix_log_has_an_edit_that_was_taken_back(daemon):
+    """It is the run's last event: no later attach corrects the log."""
 
     def dataset(*more):
         plan = daemon.tokctl(
@@ -260,7 +256,7 @@ def test_an_edit_is_taken_back_without_memory_and_without_a_daemon(daemon):
     got += take(ours)
     ours.obey("mix", "weight 1 code\n")
     daemon.kill()
-    ours.undo()  # does not look for one
+    ours.undo()  # does not look for a daemon
     daemon.start()
     for _ in range(3 * SLOTS):
         got += take(ours)
@@ -282,8 +278,8 @@ def test_an_edit_does_not_wait_for_memory(daemon):
     assert take(ours) == [0, 1, 2, 3]
 
 
-def test_an_edit_that_finds_no_memory_on_one_node_is_done_on_none(daemon):
-    """The other node has its ring still, and takes the edit back without room for another one."""
+def test_an_edit_without_memory_on_one_node_is_carried_out_on_none(daemon):
+    """The other node still has its ring, and takes the edit back without memory for another one."""
     with another_daemon() as other:
         limit_memory(daemon, 1, slots=0)
         limit_memory(other, 1, slots=0)
@@ -295,9 +291,9 @@ def test_an_edit_that_finds_no_memory_on_one_node_is_done_on_none(daemon):
             tells="acting",
         ) as job:
             job.wait_for_steps(20)
-            other.freeze()  # its session has batches for 64 steps, but cannot go to another ring
+            other.freeze()  # its session has batches for 64 steps, but cannot get another ring
             tokctl = ask(daemon, "skip", "--samples", 100)
-            wait_until(lambda: job.of(1, "acting"), "the edit on the node whose daemon stands")
+            wait_until(lambda: job.of(1, "acting"), "the edit on the node with the stopped daemon")
             job.processes[1].send_signal(signal.SIGSTOP)
             other.kill()
             other.start()
@@ -315,8 +311,8 @@ def test_an_edit_that_finds_no_memory_on_one_node_is_done_on_none(daemon):
         assert len(set(positions)) == len(positions)
 
 
-def test_who_opens_ring_after_ring_gets_one_more_at_most(daemon):
-    """The daemon believes `replaces` once for each session, whatever a client says."""
+def test_a_client_that_opens_ring_after_ring_gets_one_more_at_most(daemon):
+    """The daemon accepts `replaces` once per session, whatever a client sends."""
     limit_memory(daemon, 1)
     ours = client(daemon)
     for _ in range(3):
@@ -330,7 +326,7 @@ def test_who_opens_ring_after_ring_gets_one_more_at_most(daemon):
     "text", ["x" * 3000, "é" * 1000, "a" + "€" * 1000, "lone \udc80 byte " * 200]
 )
 def test_a_failure_of_any_length_reaches_the_operator(daemon, text):
-    """Answers hold 1,023 bytes. What is longer is cut where a character ends."""
+    """An answer has at most 1,023 bytes. Longer texts are cut at the end of a character."""
     loader = tokend.Loader("train", 4, socket=daemon.socket, run="job", rank=0, world=1)
     with pytest.raises(OSError, match=text[:20]), loader:
         tokctl = ask(daemon, "drain")

@@ -1,5 +1,5 @@
-"""Loops that take batches ahead of their step: what they lose over a restart, and the ways to lose
-nothing.
+"""Loops that take batches ahead of their step lose them in a restart, unless they use one of the
+remedies.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from lib import BIN, child_environment
 
 MICRO = 2
 
-# The loop of nanoGPT's train.py: the next batch is fetched while this one is trained on, and the
-# checkpoint is saved first.
+# The loop of nanoGPT's train.py fetches the next batch during a step, and saves the checkpoint
+# first.
 TRAINER = """
 import json, os, signal, sys, tokend
 
@@ -64,7 +64,7 @@ for step in range(100):
 
 
 @pytest.mark.parametrize("way", ["naive", "prefetched", "commit", "seek", "drop"])
-def test_a_loop_that_fetches_one_batch_ahead(daemon, way):
+def test_the_remedies_lose_nothing_in_a_loop_that_fetches_one_batch_ahead(daemon, way):
     records, save, trained = (daemon.directory / name for name in ("records", "save", "trained"))
     for _ in range(4):
         command = [sys.executable, "-c", TRAINER, daemon.socket, records, save, trained, way]
@@ -83,10 +83,10 @@ def test_a_loop_that_fetches_one_batch_ahead(daemon, way):
     )
     assert (
         verdict["lost"] == verdict["repeated"] == verdict["altered"] == 0
-    )  # what was taken, trained on or not
+    )  # the batches taken, trained on or not
     assert verdict["void"] == (
         3 * MICRO if way == "seek" else 0
-    )  # what is not committed is not recorded
+    )  # uncommitted batches are not recorded
     committed = way in ("prefetched", "commit")
     assert verdict["to"] == max(rows) + 1 if committed or way == "drop" else max(rows) + 1 + MICRO
 
@@ -106,7 +106,7 @@ def test_the_state_is_that_of_n_batches_before(daemon, n):
         for taken in range(12):
             assert loader.position == 1000 + MICRO * max(0, taken - n)
             next(loader)
-        loader.seek(micro_batch=3)  # from here: what is held stays held
+        loader.seek(micro_batch=3)  # seek to here: held batches stay held
         assert loader.position == 1000 + MICRO * (12 - n)
         next(loader)
         assert loader.position == 1000 + MICRO * (13 - n)
@@ -115,14 +115,14 @@ def test_the_state_is_that_of_n_batches_before(daemon, n):
 def test_the_end_counts_as_a_batch(daemon):
     with make(daemon, "finite", start=460, prefetched=2) as loader:
         assert len(list(loader)) == 4
-        assert loader.position == 466  # the one before the last is trained on now
+        assert loader.position == 466  # the last but one is trained on now
         assert next(loader, None) is None
         assert loader.position == 468
         next(iter(loader))  # another pass
         assert loader.position == 0 and loader.taken == 2
 
 
-def test_what_is_held_survives_another_mix(daemon):
+def test_held_batches_survive_a_mix(daemon):
     with make(daemon, prefetched=1) as loader:
         for _ in range(3):
             next(loader)
@@ -134,7 +134,7 @@ def test_what_is_held_survives_another_mix(daemon):
 
 @contextlib.contextmanager
 def full(records):
-    """The file of the record may not grow."""
+    """The record's file must not grow."""
     (file,) = records.iterdir()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, hard))
@@ -145,7 +145,7 @@ def full(records):
 
 
 def is_refused(loader, records, position, times=2):
-    """The call that could not commit, and each that repeats it."""
+    """The call that could not commit, and its repetitions."""
     with full(records):
         for _ in range(times):
             with pytest.raises(
@@ -191,7 +191,7 @@ def test_a_record_that_cannot_be_written_loses_no_batch(daemon, n):
     )
 
 
-def test_what_a_record_held_back_is_forgotten_by_a_seek_that_goes_elsewhere(daemon):
+def test_a_seek_elsewhere_drops_what_could_not_be_recorded(daemon):
     records = daemon.directory / "records"
     with make(daemon, prefetched=1, record=records) as loader:
         for _ in range(3):
@@ -200,7 +200,7 @@ def test_what_a_record_held_back_is_forgotten_by_a_seek_that_goes_elsewhere(daem
         loader.seek(position=1000)
         assert [next(loader)["position"].tolist() for _ in range(2)] == [[1000, 1001], [1002, 1003]]
         is_refused(loader, records, 1002, times=1)
-        loader.seek(micro_batch=3)  # from here: behind the batch that is kept
+        loader.seek(micro_batch=3)  # seek to here: after the kept batch
         assert [next(loader)["position"].tolist() for _ in range(2)] == [
             [1004, 1005],
             [1006, 1007, 1008],
@@ -208,7 +208,7 @@ def test_what_a_record_held_back_is_forgotten_by_a_seek_that_goes_elsewhere(daem
         assert loader.position == 1006
 
 
-def test_it_excludes_commit(daemon):
+def test_prefetched_excludes_commit(daemon):
     with make(daemon, prefetched=1) as loader:
         next(loader)
         with pytest.raises(

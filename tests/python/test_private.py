@@ -1,5 +1,5 @@
-"""The private daemon's lock and its place, where they are awkward. How it lives and dies is
-tests/system/test_embedded.py's.
+"""Special cases of a private daemon's lock and directory. Its life is in
+tests/system/test_embedded.py.
 """
 
 import os
@@ -13,8 +13,7 @@ from lib.stock import StockDaemon
 from test_loader_daemon import kill_private
 from tokend import private
 
-# A process that forks while another thread of it starts a daemon, as a DataLoader does that begins
-# its workers.
+# A process forks, as a DataLoader does for its workers, while another thread starts a daemon.
 FORKER = """
 import os, sys, threading, time
 import tokend
@@ -62,9 +61,7 @@ def test_a_child_forked_while_a_daemon_starts_does_not_have_its_lock(directory):
         kill_private(directory)
 
 
-def test_a_runtime_directory_whose_path_is_too_long_for_a_socket_is_not_taken(
-    directory, monkeypatch
-):
+def test_a_runtime_directory_too_long_for_a_socket_is_not_used(directory, monkeypatch):
     fits = 107 - len("/tokend/0123456789abcdef.sock") - len(f"{directory}/")
     for length, taken in ((fits, True), (fits + 1, False)):
         runtime = directory / ("x" * length)
@@ -78,7 +75,7 @@ def test_a_runtime_directory_whose_path_is_too_long_for_a_socket_is_not_taken(
         assert path.startswith(private.directory())
 
 
-def test_a_place_that_cannot_be_had_is_one_line(directory, monkeypatch):
+def test_a_directory_that_cannot_be_made_is_refused(directory, monkeypatch):
     (directory / "file").write_text("")
     monkeypatch.setattr(private, "directory", lambda: f"{directory}/file/tokend")
     with pytest.raises(

@@ -1,5 +1,5 @@
-"""A signal's handler runs in the thread that waits: what it may ask of the same client, and that
-the rest is refused, not waited for.
+"""A signal handler runs in the thread that waits: it may ask for the state, and other calls are
+refused.
 """
 
 import signal
@@ -10,9 +10,7 @@ from tokend import Error, _tokend
 
 
 def interrupted(daemon, handler):
-    """What comes of a next() that waits for the daemon while @handler(client) is called by a
-    signal; and the client.
-    """
+    """Returns the result of a next() while a signal calls @handler(client), and the client."""
     client = _tokend.Client("train", 4, socket=daemon.socket, slots=2, deadline_ms=20000)
     rows = numpy.empty((2, 4), numpy.int64)
     assert client.next_into(0, rows.ctypes.data)
@@ -32,7 +30,7 @@ class Enough(Exception):
     pass
 
 
-def test_a_handler_may_ask_where_we_are(daemon):
+def test_a_handler_may_ask_for_the_state(daemon):
     def handler(client):
         assert client.position() == client.taken() > 0 and client.cursor()
         raise Enough
@@ -50,6 +48,6 @@ def test_a_handler_may_ask_where_we_are(daemon):
         lambda client: client.close(),
     ],
 )
-def test_a_handler_cannot_wait_within_a_wait(daemon, call):
+def test_a_handler_may_not_wait(daemon, call):
     with pytest.raises(Error, match=r"busy: .* signal"):
         interrupted(daemon, call)

@@ -1,5 +1,5 @@
-"""python -m tokend.show: the text that a run was given, with tokenizers of every kind, each made
-here from real prose and code.
+"""python -m tokend.show prints the text of a run, with tokenizers of every kind, trained here on
+real prose and code.
 """
 
 import base64
@@ -24,8 +24,8 @@ SEQ_LEN = 64
 
 
 def corpus():
-    """Text that is ASCII: every token then has a text of its own. Some of the standard library,
-    with its documentation.
+    """ASCII text from the standard library and its documentation: every token then is text by
+    itself.
     """
     texts = [
         pathlib.Path(path).read_text()
@@ -86,7 +86,7 @@ def of_sentencepiece(directory, documents):
 
 
 def write_shards(directory, documents, encode):
-    """Two datasets of the same documents, EOS behind each."""
+    """Two datasets of the same documents, each followed by EOS."""
     for number, text in enumerate(documents):
         for dataset in ("prose", "code"):
             (directory / dataset).mkdir(exist_ok=True)
@@ -115,7 +115,7 @@ def rows(*arguments):
 
 
 @pytest.mark.parametrize("make", [of_hugging_face, of_tiktoken, of_sentencepiece])
-def test_text_is_that_of_the_documents(directory, make):
+def test_the_text_is_that_of_the_documents(directory, make):
     documents = corpus()
     tokenizer, encode = make(directory, documents)
     config = write_shards(directory, documents, encode)
@@ -178,13 +178,13 @@ def test_what_a_loader_was_given_across_a_mix(directory):
         without = rows("-c", config, "train", "--position", 4 * 299, "--count", 4)
         assert any(
             row["dataset"] == "prose" for row in without
-        )  # the config alone knows nothing of the mix
+        )  # the config alone does not have the mix
     finally:
         process.kill()
         process.wait()
 
 
-def test_for_people(directory):
+def test_the_output_without_json(directory):
     documents = ["plain text\x1b[31m red\r\n" * 40]
     tokenizer, encode = of_tiktoken(directory, documents)
     config = write_shards(directory, documents, encode)
@@ -239,7 +239,7 @@ def test_padding(daemon):
     assert "rank 1  row 0  padding: the stream has ended" in text
 
 
-def test_refusals_are_one_line(directory):
+def test_errors_are_one_line(directory):
     documents = corpus()[:1]
     tokenizer, encode = of_tiktoken(directory, documents)
     config = write_shards(directory, documents, encode)
@@ -283,7 +283,7 @@ def test_a_missing_package_is_named(directory, package):
     )
 
 
-def test_a_reader_that_has_seen_enough(directory):
+def test_a_closed_pipe_ends_it(directory):
     documents = corpus()
     _, encode = of_tiktoken(directory, documents)
     config = write_shards(directory, documents, encode)

@@ -1,4 +1,4 @@
-"""Starting where another loader stopped: with the number of samples that it had consumed."""
+"""Loader(start=N) continues after another loader, which had consumed N samples."""
 
 import subprocess
 
@@ -8,10 +8,10 @@ from lib import BIN
 
 import tokend
 
-CONSUMED = 1_234  # no multiple of anything
+CONSUMED = 1_234  # not a multiple of the rows of a step
 
 
-def test_start_is_the_other_loaders_consumed_samples(daemon):
+def test_start_is_the_number_of_samples_consumed(daemon):
     ranks = [
         tokend.Loader(
             "train",
@@ -67,6 +67,6 @@ def test_a_trainer_in_c_takes_the_same_start(daemon):
     )
 
 
-def test_a_start_behind_the_end_is_refused(daemon):
+def test_a_start_after_the_end_is_refused(daemon):
     with pytest.raises(tokend.RefusedError, match="position"):
         tokend.Loader("finite", 4, socket=daemon.socket, rank=0, world=1, start=10**9)

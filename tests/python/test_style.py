@@ -1,4 +1,4 @@
-"""The manner of the tree: subjects of commits, lengths of lines and of files, formatting."""
+"""The style of the tree: subjects of commits, lengths of lines and files, formatting."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ def tracked(*patterns):
     return [name for name in found if (ROOT / name).is_file()]
 
 
-def test_subjects_of_commits():
+def test_subjects_of_commits_are_short():
     subjects = git("log", "--no-merges", "--format=%s", f"{FIRST}..HEAD")
     if subjects is None:
         pytest.skip(f"no git history back to {FIRST}")
@@ -37,7 +37,7 @@ def test_subjects_of_commits():
 
 
 def too_long(name):
-    """Where a line is longer than COLUMNS; a tab is 8. Tables and links of prose are excepted."""
+    """The lines longer than COLUMNS, with tabs of 8. Tables and links of prose are excepted."""
     text = (ROOT / name).read_text()
     for number, line in enumerate(text.splitlines(), 1):
         table = name.endswith(".md") and re.match(r"\s*\||.*\]\(\S+\)", line)
@@ -45,14 +45,14 @@ def too_long(name):
             yield f"{name}:{number}"
 
 
-def test_lengths_of_lines():
+def test_lines_are_short():
     names = tracked("*.c", "*.h", "*.py", "*.sh", "*.md", "tests/run")
     assert len(names) > 300
     wrong = [at for name in names if name not in PROSE_TO_COME for at in too_long(name)]
     assert not wrong, f"{len(wrong)} lines over {COLUMNS} columns"
 
 
-def test_lengths_of_files():
+def test_files_are_short():
     lines = {
         name: len((ROOT / name).read_text().splitlines()) for name in tracked("*.c", "*.h", "*.py")
     }
@@ -60,7 +60,7 @@ def test_lengths_of_files():
     assert not wrong, f"over {FILE_LINES} lines: split where the subject splits"
 
 
-def test_formatting():
+def test_files_are_formatted():
     c = tracked("*.c", "*.h")
     done = subprocess.run(
         ["clang-format", "--dry-run", "-Werror", *c], cwd=ROOT, capture_output=True

@@ -1,4 +1,4 @@
-"""What a trainer's logger is told of tokens and of waiting for them."""
+"""Throughput: tokens and waiting time for a trainer's logger."""
 
 import os
 import signal
@@ -29,13 +29,13 @@ def test_tokens_are_those_of_all_ranks_and_waiting_is_a_share_of_the_time(daemon
         ) == (said["tokend/tokens"], 0, 0)
 
 
-def test_a_trainer_that_waits_for_its_daemon_is_told_how_long(daemon):
+def test_a_wait_for_the_daemon_is_measured(daemon):
     with tokend.Loader("train", 4, socket=daemon.socket, run="waits", slots=2) as loader:
         next(loader)
         throughput = Throughput(loader)
         os.kill(daemon.process.pid, signal.SIGSTOP)
         child = os.fork()
-        if child == 0:  # lets it go on in a while
+        if child == 0:  # continues it after a while
             time.sleep(0.5)
             os.kill(daemon.process.pid, signal.SIGCONT)
             os._exit(0)
@@ -57,7 +57,7 @@ def test_tokens_do_not_jump_when_the_world_changes(daemon):
         assert throughput()["tokend/tokens"] == 4 * 65 * 3
 
 
-def test_asking_for_numbers_changes_none(daemon):
+def test_reading_stats_changes_no_number(daemon):
     with tokend.Loader(
         "train", 4, socket=daemon.socket, run="asked", transform=transforms.slow
     ) as loader:

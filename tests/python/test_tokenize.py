@@ -1,5 +1,5 @@
-"""python -m tokend.tokenize: real tokenizers, trained here, over real prose and code; what it wrote
-NumPy reads and tokend serves.
+"""python -m tokend.tokenize with real tokenizers, trained here on real prose and code: NumPy reads
+the shards and tokend serves them.
 """
 
 import base64
@@ -40,13 +40,13 @@ def tokens(directory, dtype="<u2"):
 
 
 def split(numbers, eos):
-    """Documents, without their EOS."""
+    """The documents, without their EOS."""
     ends = numpy.flatnonzero(numbers == eos)
     assert len(numbers) and ends[-1] == len(numbers) - 1
     return [part[:-1].tolist() for part in numpy.split(numbers, ends + 1)[:-1]]
 
 
-# ---- what is written ----
+# ---- the shards ----
 
 
 @pytest.mark.parametrize("kind", ["tokenizers", "tiktoken", "sentencepiece"])
@@ -201,9 +201,9 @@ def test_same_bytes_for_any_number_of_workers(directory, made):
     assert {len(data) for data in [*one.values()][:-1]} == {2 * 29_999}
 
 
-def test_what_a_tokenizer_file_would_cut_is_whole(directory, made):
-    """Truncation and padding in the file are for inference, a template's tokens too; special tokens
-    in a text are only text.
+def test_truncation_and_padding_of_the_tokenizer_file_are_ignored(directory, made):
+    """They are for inference, and so are a template's tokens. Special tokens in a text are only
+    text.
     """
     whole = json.loads(made.read_text())
     tokenizer = tokenizers.Tokenizer.from_file(str(made))
@@ -257,7 +257,7 @@ def test_widths_and_eos(directory, made):
     assert (
         "several tokens that end a text (<|endoftext|>, <eos>); pass its number or its text" in said
     )
-    assert known < 70_000  # the package numbers them itself
+    assert known < 70_000  # the package assigns their numbers
     assert "pass a number below 1001" in refused(
         source, "-o", directory / "none", "--tokenizer", made, "--eos", 1001
     )
@@ -307,7 +307,7 @@ def test_progress_on_a_terminal(directory, made):
         try:
             while block := os.read(ours, 4096):
                 seen += block
-        except OSError:  # the terminal's end
+        except OSError:  # of the terminal
             pass
     os.close(ours)
     assert re.search(

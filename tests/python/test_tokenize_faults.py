@@ -1,4 +1,4 @@
-"""Tokenizing that is killed, resumed, or given what is not text."""
+"""Tokenizing that is killed or resumed, or whose input is not text."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ pytest_plugins = ["tokenizing"]  # its fixture
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "txt"])
-def test_killed_and_resumed(directory, made, ending):
+def test_a_killed_run_resumes_to_the_same_bytes(directory, made, ending):
     documents = corpus() * 20
     source = write_jsonl(directory / "a.jsonl", documents)
     if ending == "jsonl.gz":
@@ -40,7 +40,7 @@ def test_killed_and_resumed(directory, made, ending):
     assert not [path for path in (directory / "out").glob("*.part")]
 
 
-def test_resume_refuses_what_is_not_the_same(directory, made):
+def test_resume_refuses_other_options_and_inputs(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus())
     out = directory / "out"
     ask = (source, "-o", out, "--tokenizer", made)
@@ -81,7 +81,7 @@ def test_resume_refuses_what_is_not_the_same(directory, made):
 
 
 def test_disk_full(directory, made):
-    """On a file system of 1 MiB; then there is room, and it goes on."""
+    """On a file system of 1 MiB, which then gets larger."""
     full = directory / "full"
     full.mkdir()
     if subprocess.run(
@@ -104,7 +104,7 @@ def test_disk_full(directory, made):
         subprocess.run(["umount", full], check=True)
 
 
-# ---- bad input ----
+# ---- invalid input ----
 
 GOOD = b'{"text": "good"}\n'
 LINES = [
@@ -138,7 +138,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("number", range(len(LINES)))
-def test_bad_lines(directory, made, number):
+def test_invalid_lines_are_named(directory, made, number):
     contents, text = LINES[number]
     source = directory / "bad.jsonl"
     source.write_bytes(contents)
@@ -147,7 +147,7 @@ def test_bad_lines(directory, made, number):
     assert len(said) < 400 and (not (directory / "out").exists() or not shards(directory / "out"))
 
 
-def test_bad_files(directory, made):
+def test_invalid_files_are_named(directory, made):
     ask = ("-o", directory / "out", "--tokenizer", made)
     for name, contents, text in (
         ("a.txt", b"one\ntwo \xe9\n", ":2: byte 0xe9 is not UTF-8"),
@@ -206,7 +206,7 @@ def test_a_missing_package_is_named(directory, made, name, package):
     assert said == f"{directory / name}: needs the Python package {package}; pip install {package}"
 
 
-def test_a_worker_that_is_killed(directory, made):
+def test_a_killed_worker_is_reported(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus() * 20)
     with subprocess.Popen(
         command(
@@ -234,7 +234,7 @@ def test_a_worker_that_is_killed(directory, made):
     )
 
 
-def test_two_at_once_and_ctrl_c(directory, made):
+def test_a_second_run_is_refused_and_ctrl_c_ends_the_first(directory, made):
     source = write_jsonl(directory / "a.jsonl", corpus() * 20)
     ask = (
         source,

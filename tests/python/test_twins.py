@@ -1,6 +1,4 @@
-"""Two processes that read for one rank: both are warned, or the second one waits for the end of the
-first.
-"""
+"""Two processes of one rank both get a warning, or the second waits for the first to end."""
 
 import json
 import os
@@ -60,7 +58,7 @@ class Trainer:
         return self.process.pid
 
     def line(self, seconds):
-        """The next one, or None."""
+        """The next line, or None."""
         until = time.monotonic() + seconds
         while b"\n" not in self.text:
             if not select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))[
@@ -87,7 +85,7 @@ class Trainer:
 
 @pytest.fixture
 def trainers(daemon):
-    """Makes them; they are gone at the end."""
+    """Starts processes, and ends them after the test."""
     made = []
 
     def make(daemon=daemon, **options):
@@ -120,9 +118,9 @@ def test_two_plain_processes_are_both_warned(daemon, trainers):
     assert one.line(1) is None and two.line(0) is None, "it is said once"
 
 
-def test_others_of_the_job_are_no_twins(daemon, trainers):
-    """Another rank, world, run or peer; and a process with several sessions, which seeks and finds
-    its daemon again.
+def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
+    """Another rank, world, run or peer; and a process with several sessions that seeks and
+    reconnects.
     """
     all_ = [
         trainers(rank=0, world=2),
@@ -170,7 +168,7 @@ def test_strict_waits_for_the_first_and_names_both(daemon, trainers):
     assert one.line(0) is None
 
 
-def test_strict_gets_in_once_the_first_is_killed(daemon, trainers):
+def test_strict_attaches_once_the_first_is_killed(daemon, trainers):
     """Also if the first one hangs, and a child of it keeps its socket."""
     one = trainers(run="a", strict=True)
     one.says("in")
@@ -187,7 +185,7 @@ def test_strict_is_the_default_under_a_launcher_for_named_runs(daemon, trainers)
     one, two = (
         trainers(env=launcher),
         trainers(env=launcher),
-    )  # without a name: two jobs may be meant
+    )  # without a name: they may be two jobs
     for trainer in (one, two):
         trainer.says("in")
         trainer.says("warned")
@@ -208,8 +206,8 @@ def test_strict_needs_a_name(daemon):
         Loader("train", 4, socket=daemon.socket, strict=True)
 
 
-def test_an_earlier_client_is_a_twin_and_hears_nothing_new(daemon, trainers):
-    """It sends no number of its process. A message that it does not know would end it."""
+def test_an_older_client_is_a_twin_and_gets_no_new_message(daemon, trainers):
+    """It does not send its pid, and a message that it does not know would end it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as old:
         old.connect(daemon.socket)
         old.settimeout(4)
@@ -236,7 +234,7 @@ def test_an_earlier_client_is_a_twin_and_hears_nothing_new(daemon, trainers):
                 pass
 
 
-def test_where_pids_are_unknown_the_processes_are_told_apart(trainers, shared):
+def test_processes_with_unknown_pids_are_distinguished(trainers, shared):
     """A daemon in a PID namespace of its own sees all of its clients as pid 0."""
     probe = subprocess.run(
         ["unshare", "--pid", "--fork", "true"], capture_output=True, text=True, check=False
@@ -267,7 +265,7 @@ def test_where_pids_are_unknown_the_processes_are_told_apart(trainers, shared):
         assert apart.answers(), log(apart)
         one = trainers(daemon=apart)
         one.says("in")
-        assert one.line(3.5) is None, "it seeks, and is no twin of itself"
+        assert one.line(3.5) is None, "it seeks, and is not its own twin"
         two = trainers(daemon=apart)
         two.says("in")
         for trainer in (one, two):

@@ -1,14 +1,13 @@
-"""mypy --strict and pyright's strict mode over what users write: README, pages and examples, and
+"""mypy --strict and pyright's strict mode accept what users write: README, pages, examples, and
 every kind of batch.
 
-pyright runs as basedpyright in strict mode: the same checker, in a wheel that brings what it needs
-to run. torch's own types are not complete, so what is wrong there is known here by name; anything
-else is a failure.
+pyright runs as basedpyright in strict mode: the same checker, in a wheel with its dependencies.
+torch's own types are incomplete: OF_TORCH lists their errors, and any other error is a failure.
 
-Exempt are the examples in EXEMPT: those whose trainer (Lightning, OLMo-core, TorchTitan, torchft,
-transformers) is not installed in build/venv, so that a checker would know nothing of what they
-call; that of Megatron-Core, whose functions have no types; and the programs of client/example/gpt,
-which `make run` runs and no user copies.
+EXEMPT lists the examples that are not checked: those whose trainer (Lightning, OLMo-core,
+TorchTitan, torchft, transformers) is not installed in build/venv, and that of Megatron-Core, whose
+functions have no types. The programs of client/example/gpt are not checked either: `make run` runs
+them, and users do not copy them.
 """
 
 import inspect
@@ -121,7 +120,7 @@ def blocks(page):
 
 
 def whole(block):
-    """The block, after what it needs of the page's text, unless it defines that itself."""
+    """The block, after the names that the page's text defines, unless it defines them itself."""
     if "import " in block and ("train(" not in block or "def train(" in block):
         return block
     given = BEFORE_A_FRAGMENT.splitlines()
@@ -147,7 +146,7 @@ def code(tmp_path_factory):
 
 
 def mypy(place):
-    """(file's name, line, what)"""
+    """A list of (file, line, message)"""
     command = [
         sys.executable,
         "-m",
@@ -195,7 +194,7 @@ def pyright(place):
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
-def test_what_users_write(code, checker):
+def test_users_code_has_no_type_errors(code, checker):
     found = checker(code)
     ours = [fault for fault in found if not any(re.match(known, fault[2]) for known in OF_TORCH)]
     unexpected = [f"{file}:{line}: {what}" for file, line, what in ours if file != "wrong.py"]
@@ -205,7 +204,7 @@ def test_what_users_write(code, checker):
         6,
         7,
         8,
-    }  # what is wrong is seen
+    }  # the wrong lines are found
 
 
 def test_every_example_is_checked_or_exempt():
@@ -230,6 +229,6 @@ def test_options_are_the_loaders_arguments():
     )
 
 
-def test_batches_have_what_is_always_there():
+def test_every_batch_has_the_required_keys():
     assert tokend.Batch.__required_keys__ == {"input_ids", "labels", "position", "dataset"}
     assert tokend.TokensBatch.__required_keys__ >= {"tokens", "padding", "position", "dataset"}

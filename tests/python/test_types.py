@@ -1,6 +1,4 @@
-"""What a user's type checker sees: every public name has its types, and the extension's stub is
-what the extension is.
-"""
+"""Every public name has types, and the extension's stub matches the extension."""
 
 import ast
 import inspect
@@ -16,7 +14,7 @@ PUBLIC = [tokend.Loader, tokend.Cursor, tokend.Request, throughput.Throughput]
 
 
 def functions(of):
-    """What a user calls of a class, and reads."""
+    """The public methods and properties of a class."""
     for name, value in vars(of).items():
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if inspect.isfunction(function) and (not name.startswith("_") or name.startswith("__")):
@@ -24,7 +22,7 @@ def functions(of):
 
 
 @pytest.mark.parametrize("of", PUBLIC, ids=lambda of: of.__name__)
-def test_all_that_is_public_is_typed(of):
+def test_public_names_are_typed(of):
     for name, function in functions(of):
         signature = inspect.signature(function)
         untyped = [
@@ -38,11 +36,11 @@ def test_all_that_is_public_is_typed(of):
         assert signature.return_annotation is not signature.empty, f"{of.__name__}.{name}"
 
 
-def test_the_package_says_that_it_is_typed():
+def test_the_package_has_py_typed():
     assert (PACKAGE / "py.typed").exists()
 
 
-def test_the_stub_is_what_the_extension_is():
+def test_the_stub_matches_the_extension():
     stated = {
         node.name: node for node in STUB.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))
     }

@@ -1,4 +1,4 @@
-"""An unnamed run of a second user: its loader goes on by the name that the daemon gives it."""
+"""An unnamed run of a second user: its loader uses the name that the daemon assigns."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ FIRST, SECOND = 1001, 1002
 
 @contextlib.contextmanager
 def user(uid):
-    """The daemon sees the uid that a process has when it connects."""
+    """The uid that the daemon sees is that of the process when it connects."""
     os.seteuid(uid)
     try:
         yield

@@ -1,6 +1,4 @@
-"""Batches lent without a copy: who holds them, how they come back, and what they are used for
-meanwhile.
-"""
+"""Batches lent without a copy: they stay unchanged while held, and their slots come back."""
 
 import os
 import queue
@@ -43,7 +41,7 @@ def right(daemon, tensor, batch, stream="train", start=0):
 
 
 def rings():
-    """How many this process has mapped."""
+    """The number of rings that this process has mapped."""
     with open("/proc/self/maps") as maps:
         return maps.read().count("/memfd:tokend-data")
 
@@ -60,7 +58,7 @@ def test_a_view_is_the_slot(daemon):
         del tensor
     assert (
         len(set(addresses)) == SLOTS and addresses[0] == addresses[SLOTS]
-    )  # no copy: the same few places again and again
+    )  # no copy: the same few addresses again and again
 
 
 def test_tokens_of_four_bytes(daemon):
@@ -79,7 +77,7 @@ def test_numpy(daemon):
         assert not array.flags.writeable
 
 
-def test_what_is_held_stays_as_it_is(daemon):
+def test_a_held_batch_does_not_change(daemon):
     lender = Lender(daemon)
     held = [lender.tensor() for _ in range(HOLD)]
     for batch in range(HOLD, 30):
@@ -88,8 +86,8 @@ def test_what_is_held_stays_as_it_is(daemon):
         held.pop(0)
 
 
-def test_parts_and_aliases_hold_it(daemon):
-    """Whatever is made of a view without a copy keeps its slot: a slice, an alias, an array."""
+def test_slices_and_aliases_hold_a_batch(daemon):
+    """Everything made from a view without a copy keeps its slot: a slice, an alias, an array."""
     lender = Lender(daemon, slots=64, hold=50)
     kept = [lender.tensor()[1:3, 5:9], lender.tensor().view(torch.int16), lender.tensor().numpy()]
     tokens = [torch.as_tensor(part).to(torch.int64).clone() for part in kept]
@@ -108,7 +106,7 @@ def test_held_too_deep_names_the_depth_needed(daemon):
         HeldError, match=r"hold: the batch 3 steps back .* hold is 2; use hold=3, slots=4 or more"
     ):
         lender.take()
-    held.pop(1)  # it is the age that counts: a ring is filled in its order
+    held.pop(1)  # the age counts: a ring is filled in order
     with pytest.raises(HeldError, match="use hold=3"):
         lender.take()
     held.pop(0)
@@ -123,10 +121,8 @@ def test_a_ring_that_is_too_shallow_is_refused_at_once(daemon):
         Lender(daemon, slots=4, hold=4)
 
 
-def test_from_whichever_thread(daemon):
-    """Consumers in other threads drop views while this one takes more: none is lost, none comes
-    back early.
-    """
+def test_views_may_be_dropped_in_any_thread(daemon):
+    """Other threads drop views while this one takes more: none is lost, none comes back early."""
     batches, wrong, work = 200, [], queue.Queue(maxsize=4)
     want = numpy.stack(
         [daemon.tokens(row, WINDOW) for row in daemon.plan("train", 0, batches * MICRO)]
@@ -149,7 +145,7 @@ def test_from_whichever_thread(daemon):
             try:
                 work.put((batch, lender.tensor()), timeout=20)
                 break
-            except HeldError:  # a consumer that was left behind holds an old one
+            except HeldError:  # a slow consumer holds an old one
                 time.sleep(0.001)
     for _ in threads:
         work.put(None, timeout=20)
@@ -158,13 +154,13 @@ def test_from_whichever_thread(daemon):
     assert wrong == []
 
 
-def test_a_capsule_that_nobody_takes_comes_back(daemon):
+def test_an_unused_capsule_gives_its_slot_back(daemon):
     lender = Lender(daemon)
     for _ in range(5 * SLOTS):
         assert lender.take() is not None
         lender.client.view()
     for _ in range(5 * SLOTS):
-        assert lender.take() is not None  # nor is it asked for
+        assert lender.take() is not None  # nor is a view requested
     with pytest.raises(ArgumentError, match="view: no batch"):
         lender.client.view(), lender.client.view()
 
@@ -197,7 +193,7 @@ def test_views_outlive_a_seek_and_the_daemon(daemon):
     del second
     daemon.start()
     batch, later = 102, lender.tensor()
-    while lender.client.shape()["reattached"] == 0:  # first comes what was published
+    while lender.client.shape()["reattached"] == 0:  # published batches come first
         later, batch = lender.tensor(), batch + 1
     assert rings() == before + 3
     assert right(daemon, first, 0) and right(daemon, third, 101) and right(daemon, later, batch)
@@ -206,13 +202,13 @@ def test_views_outlive_a_seek_and_the_daemon(daemon):
     assert rings() == before + 1
 
 
-def test_a_child_leaves_it_alone(daemon):
+def test_a_forked_child_does_not_release_a_view(daemon):
     lender = Lender(daemon)
     tensor = lender.tensor()
     child = os.fork()
     if child == 0:
         try:
-            del tensor  # its slot is the parent's
+            del tensor  # its slot belongs to the parent
             lender.client.close()
             lender.take()
         except _tokend.ForkedError:
@@ -226,8 +222,7 @@ def test_a_child_leaves_it_alone(daemon):
         assert right(daemon, lender.tensor(), batch)
 
 
-# ---- copies to a GPU that others make of a view: the fake libcuda.so.1, in a process of its own
-# ----
+# ---- a trainer's own copies of a view to a GPU: the fake libcuda.so.1, in another process ----
 
 JOB = """
 import ctypes as c, sys, torch
@@ -287,15 +282,15 @@ def copied(daemon, how, job=JOB, **environment):
 
 
 @pytest.mark.parametrize("environment", [{}, {"FAKE_CUDA_NO_RECORD": "1"}], ids=["event", "sync"])
-def test_a_slot_waits_for_copies_that_nobody_told_us_of(daemon, environment):
-    """A registered ring, copies from a view on a stream of the trainer's, the view gone before they
-    are made.
+def test_a_slot_waits_for_copies_on_other_streams(daemon, environment):
+    """A registered ring, copies from a view on the trainer's stream, and the view dropped before
+    they are made.
     """
     assert copied(daemon, "pins", **environment) == []
 
 
-def test_a_slot_that_does_not_wait_is_seen(daemon):
-    """The negative control of the one before."""
+def test_a_slot_that_does_not_wait_gives_wrong_copies(daemon):
+    """The negative control of the test before."""
     assert len(copied(daemon, "does not")) > 1
 
 
@@ -318,7 +313,7 @@ assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
 
 @pytest.mark.parametrize("environment", [{}, {"FAKE_CUDA_NO_RECORD": "1"}], ids=["event", "sync"])
 def test_the_last_view_of_a_closed_loader_waits_for_its_copies(daemon, environment):
-    """The ring goes with the last view, but not before what was queued from it is copied."""
+    """The ring is freed with the last view, but not before the copies queued from it are made."""
     assert len(copied(daemon, "pins", LAST_JOB, **environment)) == 0
 
 
@@ -343,7 +338,7 @@ assert cu.fakeRegistered() == 0 and cu.fakeFaults() == 0
 
 
 @pytest.mark.parametrize("environment", [{}, {"FAKE_CUDA_NO_RECORD": "1"}], ids=["event", "sync"])
-def test_the_ring_of_before_a_seek_goes_with_its_last_copy(daemon, environment):
+def test_the_ring_before_a_seek_is_freed_after_its_last_copy(daemon, environment):
     assert len(copied(daemon, "pins", SEEK_JOB, **environment)) == 0
 
 
@@ -395,7 +390,7 @@ def test_numpy_loaders_lend(daemon):
             )
 
 
-def test_what_cannot_be_lent_is_refused(daemon):
+def test_options_that_need_copies_are_refused(daemon):
     def refused(**wanted):
         with pytest.raises((ValueError, HeldError)) as error:
             Loader("train", MICRO, socket=daemon.socket, rank=0, world=1, slots=SLOTS, **wanted)

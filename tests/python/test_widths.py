@@ -1,5 +1,5 @@
-"""Datasets of 2 and of 4 bytes a token in one stream: every row is exact in every format and way of
-reading, with documents, loss masks and a vocab; and a run goes on when a wider dataset joins its
+"""Datasets of 2 and 4 bytes a token in one stream: every row is exact, in every format and way of
+reading, with documents, loss masks and a vocab. A run continues when a wider dataset joins its
 stream.
 """
 
@@ -39,7 +39,7 @@ VOCAB = 70_000
 
 
 def content_of(name, dtype):
-    """Tokens with an eos now and then; wide ones are above 65535 half of the time."""
+    """Tokens with an eos now and then; half of the wide ones are above 65535."""
     rng = numpy.random.default_rng([9, *name.encode()])
     most = 60_000 if name in NARROW else VOCAB
     tokens = rng.integers(VOCAB - 9000 if name in WIDE else 0, most, TOKENS)
@@ -49,7 +49,7 @@ def content_of(name, dtype):
 
 @pytest.fixture(scope="module")
 def written(shared):
-    """(datasets by name, their tokens by name)"""
+    """Returns (datasets by name, their tokens by name)"""
     entries, contents = {}, {}
     for name, (dtype, keys, write) in {**NARROW, **WIDE}.items():
         content = content_of(name, dtype)
@@ -69,7 +69,7 @@ def written(shared):
 
 
 def rows_of(socket, stream, **more):
-    """{(dataset, offset): (tokens, position_ids, loss_mask)} of a finite stream."""
+    """Returns {(dataset, offset): (tokens, position_ids, loss_mask)} of a finite stream."""
     rows = {}
     options = {"framework": "numpy", "documents": True, "loss_mask": True, "provenance": True}
     with tokend.Loader(
@@ -161,7 +161,7 @@ def test_documents_need_an_eos_that_the_stream_can_hold(shared, written):
 
 
 class Grown:
-    """A stream of one u16 dataset, which a u32 one joins."""
+    """A stream of one u16 dataset; a u32 dataset joins it."""
 
     def __init__(self, place):
         self.place = place
@@ -217,8 +217,8 @@ def grown(place):
 
 
 def test_a_wider_dataset_joins_a_running_stream(grown):
-    """The daemon is restarted with it; the run goes on, in a wider ring, and takes the dataset in
-    by an edit of its cursor.
+    """After a restart of the daemon the run continues in a wider ring, and adds the dataset by an
+    edit of its cursor.
     """
     with grown.loader(tokens=True) as loader:
         batches = iter(loader)
@@ -231,7 +231,7 @@ def test_a_wider_dataset_joins_a_running_stream(grown):
         cursor = grown.place.file("cursor")
         with open(cursor, "wb") as file:
             file.write(bytes(loader.state_dict()["cursor"]))
-    grown.verify(grown.narrow, 160)  # half of it was recorded in the other width, either way
+    grown.verify(grown.narrow, 160)  # half of it was recorded in the other width
     grown.verify(grown.wide, 160)
     add = run(TOKCTL, "cursor", "add", cursor, "-c", grown.wide, "-o", cursor)
     mix = run(TOKCTL, "cursor", "mix", cursor, "--at", 1024, "old=1", "new=1", "-o", cursor)
@@ -248,7 +248,7 @@ def test_a_wider_dataset_joins_a_running_stream(grown):
 
 
 def test_a_wider_ring_for_the_usual_batches(grown):
-    """int64 input_ids, whatever the ring's width; a ring that is narrow again is accepted, too."""
+    """input_ids are int64, whatever the ring's width; a ring may also become narrow again."""
     with grown.loader() as loader:
         for config in (grown.wide, grown.narrow, grown.wide):
             for _ in range(12):

@@ -1,7 +1,7 @@
-"""Loops of others around a plain loader: they work, or are refused in one line. tests/trainers runs
-them with the real ones.
+"""Other libraries' loops around a plain loader work, or are refused. tests/trainers runs the real
+ones.
 
-Here the asking module has the name of the real one, which is what the loader goes by.
+Here the calling module has the name of the real one, because the loader looks at that name.
 """
 
 import types
@@ -26,7 +26,7 @@ LENGTH = "def sized_len(loader):\n    return len(loader)\n"
 @pytest.mark.parametrize(
     "name", ["lightning.fabric.utilities.data", "pytorch_lightning.loops.fit_loop"]
 )
-def test_lightning_is_told_a_length_and_takes_no_batch_ahead(daemon, name):
+def test_lightning_gets_a_length_and_takes_no_batch_ahead(daemon, name):
     lightning, other = module(name, LENGTH), module("other", LENGTH)
     with tokend.Loader("train", 4, socket=daemon.socket) as loader:
         assert lightning.sized_len(loader) == ENDLESS

@@ -1,4 +1,4 @@
-"""What the tests of `python -m tokend.tokenize` share."""
+"""Helpers of the tests of `python -m tokend.tokenize`."""
 
 import json
 import os
@@ -16,8 +16,8 @@ SPECIAL = "<|endoftext|>"
 
 
 def corpus():
-    """Some of the standard library, and what is not ASCII, has NULs, line ends of all kinds, or
-    nothing at all.
+    """Texts of the standard library, and texts that are not ASCII, have NULs or all kinds of line
+    ends, or are empty.
     """
     names = sorted(pathlib.Path(json.__file__).parents[1].glob("[a-b]*.py"))
     texts = [path.read_text(errors="strict") for path in names]
@@ -56,7 +56,7 @@ def child_environment(**keys):
 
 
 def tokenize(*arguments, code=0, **keys):
-    """(stdout, stderr)"""
+    """Returns (stdout, stderr)."""
     done = subprocess.run(
         command(*arguments),
         capture_output=True,
@@ -94,8 +94,8 @@ def children(process):
 
 
 def kill_and_resume(out, source, tokenizer, shards_of, kills=2):
-    """Killed after each next shard, and then let go on: the same as of a run that nothing
-    stopped.
+    """Kills a run after each further shard and resumes it: the result is that of an uninterrupted
+    run.
     """
     arguments = (
         source,

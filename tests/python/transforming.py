@@ -1,4 +1,4 @@
-"""What the tests of transforms share."""
+"""Helpers of the tests of transforms."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ def make(daemon, stream="train", micro=4, **more):
 
 
 def expected(daemon, function, row, seed=42):
-    """What a row of the plan becomes: by the definition of the rng, not by the loader's code."""
+    """The transformed row, by the definition of the rng, not by the loader's code."""
     key = tokend._tokend.derive(seed, 7, row["position"])
     rng = numpy.random.Generator(numpy.random.Philox(key=key))
     return function(daemon.tokens(row, WINDOW), row["position"], rng)
@@ -34,7 +34,7 @@ def check(daemon, loader, function, batches, start=0, rank=0, world=1, micro=4, 
 
 
 def children():
-    """Processes that we have started and that live, but zombies of none."""
+    """The processes that we have started and that are alive, without zombies."""
     done = subprocess.run(
         ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())],
         capture_output=True,

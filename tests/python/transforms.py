@@ -1,4 +1,4 @@
-"""Transforms for the tests: of a module's top level, as workers must be able to import them."""
+"""Transforms for the tests, at a module's top level, so that workers can import them."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import numpy
 
 
 def shuffle(tokens, position, rng):
-    """Depends on everything that a transform may depend on."""
+    """Uses everything that a transform may use."""
     return rng.permutation(tokens) + position % 7
 
 
@@ -41,7 +41,7 @@ def slow(tokens, position, rng):
 
 
 def busy(tokens, position, rng):
-    """Some 10 ms of one core."""
+    """Takes about 10 ms of one core."""
     until = time.thread_time() + 0.01
     while time.thread_time() < until:
         pass
@@ -79,7 +79,7 @@ def grows(tokens, position, rng):
 
 
 def interrupted_at_8(tokens, position, rng):
-    """Ctrl-C comes in the second row of a batch, once."""
+    """Raises KeyboardInterrupt once, in the second row of a batch."""
     if position == 8 and not interrupted_at_8.was:
         interrupted_at_8.was = True
         signal.raise_signal(signal.SIGINT)
