@@ -1,7 +1,6 @@
-"""What a daemon is sent and must not mind: packets, attaches, cursors, ring words, users, configs.
+"""Malformed packets, names, ring memory and users do not harm the daemon or other clients.
 
-A witness is attached all the while and compares what it reads; after every piece of bad input it
-reads on.
+A witness is attached all the time. After each piece of bad input it reads on and compares.
 """
 
 import ctypes
@@ -37,7 +36,7 @@ from lib import (
     with_parent,
 )
 
-pytestmark = pytest.mark.asan  # whatever is sent, no byte outside of it is touched
+pytestmark = pytest.mark.asan  # no packet makes the daemon touch memory out of bounds
 
 
 MUTATIONS = 10_000
@@ -64,7 +63,7 @@ PUNCH_HOLE = 3  # with KEEP_SIZE
 
 def test_users(bench):
     if os.geteuid() != 0:
-        pytest.skip("needs root to become another one")
+        pytest.skip("needs root to become another user")
     path = bench.daemon.socket
     try:
         seen = [
@@ -72,13 +71,13 @@ def test_users(bench):
             for raw in (msgpack.packb(HELLO), b"\xc1\xc1", b"\0" * 1000)
         ]
     except PermissionError as e:
-        pytest.skip(f"cannot become another one: {e}")
+        pytest.skip(f"cannot become another user: {e}")
     assert seen == ["uid"] * 3 and bench.unharmed(), (
         "another uid is refused before a packet is parsed",
         seen,
     )
     advice = f"uid {NOBODY} may not connect; add it to allow_uids"
-    wait_for(lambda: advice in bench.daemon.log())  # the log is written a moment later
+    wait_for(lambda: advice in bench.daemon.log())  # the log is written asynchronously
     assert has(bench.daemon.log(), advice), "the log says what to do"
     config = bench.place.config("users.yaml", streams=bench.streams, allow_uids=[1, NOBODY])
     daemon = Daemon(bench.place, config, bench.place.file("users.sock"))
@@ -89,10 +88,10 @@ def test_users(bench):
 
 @pytest.fixture(scope="module")
 def slow(bench, shared):
-    """Connections that are dropped after ten seconds, in which the other tests run."""
+    """Idle connections, which are closed after ten seconds. Other tests run meanwhile."""
     daemon = Daemon(shared, bench.config, shared.file("slow.sock"))
     yield {
-        "a connection without a word": Slow(daemon.socket),
+        "a connection without a packet": Slow(daemon.socket),
         "a hello without an attach": Slow(daemon.socket, msgpack.packb(HELLO)),
     }
     assert daemon.stop() == 0
@@ -104,12 +103,12 @@ def test_packets(bench):
     deep = lambda n: b"\x91" * n + b"\xc0"
     with_key = lambda value: b"\x8a" + attach[1:] + b"\xa1x" + value
     bad = {
-        "no MessagePack": b"\xc1\xc1",
+        "not MessagePack": b"\xc1\xc1",
         "text": b"GET / HTTP/1.1\r\n\r\n",
         "zeros": bytes(64),
         "an array": msgpack.packb([1, 2]),
         "a number of two bytes": b"\xcc\xff",
-        "more behind the map": attach + b"\xc0",
+        "bytes after the map": attach + b"\xc0",
         "a map that claims 2^32-1 pairs": b"\xdf\xff\xff\xff\xff" + attach[1:],
         "a map that claims 65535 pairs": b"\xde\xff\xff" + attach[1:],
         "a text that claims 2^32-1 bytes": with_key(b"\xdb\xff\xff\xff\xff"),
@@ -189,19 +188,19 @@ def test_packets(bench):
 
 
 def test_names(bench):
-    """What would be a file name or a line of the log."""
+    """Names that could become file names or lines of the log."""
     wrong = {}
     for run_ in ("", ".", "..", ".x", "a/b", "../../x", "x" * 65, "a\nb", "a\0b", "\x7f"):
         try:
             Client(bench.daemon.socket).attach(run=run_).close()
-            wrong[run_] = "taken"
+            wrong[run_] = "accepted"
         except Refused as e:
             if e.packet["field"] != "run":
                 wrong[run_] = e.packet
     for stream in ("", "no\nline: tokend: ready at /tmp/x", "x" * 1000, "a\0b"):
         try:
             Client(bench.daemon.socket).attach(stream=stream).close()
-            wrong[stream] = "taken"
+            wrong[stream] = "accepted"
         except Refused as e:
             if e.packet["field"] != "stream" or "\n" in e.packet["text"]:
                 wrong[stream] = e.packet
@@ -211,7 +210,7 @@ def test_names(bench):
         except UnicodeEncodeError:
             wrong["not UTF-8"] = word
     assert not wrong, (
-        "names of streams and runs that are none: refused by field, in one line of UTF-8",
+        "invalid names of streams and runs: refused with the field, in one line of UTF-8",
         wrong,
     )
 
@@ -225,7 +224,7 @@ def test_names(bench):
             if e.packet["field"] != "tag":
                 wrong[tag] = e.packet
     assert not wrong and client.next() is not None, (
-        "tags that are none: refused, the session goes on",
+        "invalid tags: refused, and the session continues",
         wrong,
     )
     for kind in ("args", "kind"):
@@ -240,7 +239,7 @@ def test_names(bench):
     client.close()
     lines = [line for line in bench.daemon.log().splitlines() if not line.startswith("tokend: ")]
     assert not lines and "\x1b" not in bench.daemon.log(), (
-        "no client writes a line of its own into the log",
+        "no client can write lines of its own to the log",
         lines[:3],
     )
 
@@ -257,19 +256,19 @@ def test_tolerated(bench):
     for _ in range(100):
         client.send(b"\0")
     client.map()
-    assert client.next() is not None, "wake-ups for nothing too"
+    assert client.next() is not None, "so are needless wake-ups"
     try:
         seen = client.ask(**ATTACH)
     except Refused as e:
         seen = e.packet["field"]
     assert seen == "connection", "a second attach on one connection: refused"
-    assert client.last_words() == [], "and that session is over"
+    assert client.last_words() == [], "and the session ends"
     client.close()
     bench.unchanged("packets")
 
 
 def mutate(rng, raw, others):
-    """A few random changes: bits, bytes, pieces moved, doubled, cut, or of another message."""
+    """Makes a few random changes: flips, insertions, cuts, pieces of other messages."""
     raw = bytearray(raw)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         at = rng.randrange(len(raw) + 1)
@@ -359,7 +358,7 @@ def test_mutations(bench, seed):
     outside = [
         f for f in outside if "/state/train/names/" not in f and not log_of_mixes.fullmatch(f)
     ]
-    assert outside == [], "no snapshot lies outside of its run"
+    assert outside == [], "no snapshot is written outside its run"
     bench.unchanged("mutations")
 
 

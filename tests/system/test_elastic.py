@@ -1,14 +1,14 @@
-"""Real jobs on two nodes, changed from a shell on one of them while they run, and the proof
-afterwards.
+"""Real jobs on two nodes are changed from a shell on one of them while they run; then every sample
+is accounted for.
 
-A node is a network namespace with a host name and a daemon of its own; the ranks on both meet over
-a virtual cable, by gloo. The first run is mixed, given a new dataset, skipped and rescaled 4 → 3 →
-2 → 4. In the second one ranks and daemons are killed (-9) all along, and the job begins again at
-its last checkpoint, in any world. What was trained on is proved in four ways that share no code:
-tokctl verify, order_reference.py over what the operator was told, tokctl cat over the logs of
-mixes, and the model itself.
+A node is a network namespace with its own host name and daemon. Ranks on both nodes communicate
+with gloo over a virtual cable. The first run gets mixes, a new dataset and skips, and is rescaled 4
+→ 3 → 2 → 4. In the second run, ranks and daemons are killed (-9) all the time, and the job restarts
+at its last checkpoint, in any world size. The samples are proved in four ways that share no code:
+tokctl verify, order_reference.py with the operator's commands and their results, tokctl cat with
+the mix logs, and the model itself.
 
-TOKEND_ROUNDS: how many times the second run's members are killed. TOKEND_SEED: when, and which.
+TOKEND_ROUNDS: how many times members of the second run are killed. TOKEND_SEED: when, and which.
 """
 
 import json
@@ -40,22 +40,22 @@ from elastic import (
 from lib import TOKCTL, elastic_trainer, has, run, wait_for
 from lib import order_reference as reference
 
-EVERY = 97  # positions, from one that the reference looks at to the next
+EVERY = 97  # the reference checks every 97th position
 ROUNDS = int(os.environ.get("TOKEND_ROUNDS", 16))
 RANDOM_SEED = int(os.environ.get("TOKEND_SEED", time.time_ns() % 1_000_000))
 
 
 def mix(scene, job, node, weights, before):
-    """@before: where the mix in force began."""
+    """@before: where the present mix began."""
     name = f"mix of {', '.join(weights)} from {node.name}"
     operator = Operator(node, job.run, "mix", *(f"{d}={w}" for d, w in weights.items()))
     result = done(scene, name, operator, job, node)
     soon = max(-(-result["from"] // BLOCK) * BLOCK, before + BLOCK)
     assert (result["acts_from"], result["position"]) == (soon, result["from"]), (
-        "  it acts from the next block on"
+        "  it acts from the next block"
     )
     job.trains(beyond=soon + 1)
-    assert scene.state(job.run)["mixes"][-1] == [soon, weights], "  as the trainers were told"
+    assert scene.state(job.run)["mixes"][-1] == [soon, weights], "  as the trainers recorded it"
     return soon
 
 
@@ -67,35 +67,35 @@ def skipped(scene, job, node, samples):
         job,
         node,
     )
-    assert result["acts_from"] - result["from"] == samples, "  from where to where"
+    assert result["acts_from"] - result["from"] == samples, "  with the positions before and after"
     job.trains(beyond=result["acts_from"] + 1)
     assert scene.state(job.run)["skips"][-1] == [result["from"], result["acts_from"]], (
-        "  as the trainers were told"
+        "  as the trainers recorded it"
     )
 
 
 def saved(scene, name, job, node, kind, *arguments):
-    """A checkpoint, a drain or a rescale."""
+    """Requests a checkpoint, a drain or a rescale."""
     result = done(scene, name, Operator(node, job.run, kind, *arguments), job, node)
     if kind != "checkpoint":
-        job.left("  and all leave well")
+        job.left("  and all ranks end with 0")
         assert scene.state(job.run)["position"] == result["position"], (
-            "  the model is saved where it says"
+            "  the model is saved at the reported position"
         )
     if "--tag" in arguments:
         tag = f"{job.run}/{arguments[arguments.index('--tag') + 1]}.cursor"
         paths = [os.path.join(n.state, "train", tag) for n in scene.nodes]
         wait_for(
             lambda: all(map(os.path.exists, paths)), PATIENCE
-        )  # tokctl speaks for its own node
+        )  # tokctl waits only for its own node
         cursors = [tokend.Cursor.load(path) for path in paths]
         assert cursors[0] == cursors[1], ("  both daemons wrote the cursor", cursors)
-        assert cursors[0].position == result["position"], "    of that place"
+        assert cursors[0].position == result["position"], "    of that position"
     return result
 
 
 def rescaled(scene, job, node, world, micro=None):
-    """Drains the job, and begins it again in another world."""
+    """Drains the job, and restarts it in another world size."""
     more = ["--micro", micro] if micro else []
     after = micro or job.micro
     name = f"rescale {job.world} → {world} from {node.name}"
@@ -104,15 +104,15 @@ def rescaled(scene, job, node, world, micro=None):
     )
     at = told["position"]
     before = (told["world_before"], told["micro_before"], told["global_before"])
-    assert before == (job.world, job.micro, job.world * job.micro), "  what was"
+    assert before == (job.world, job.micro, job.world * job.micro), "  the world before"
     assert (told["world"], told["micro"], told["global"]) == (world, after, world * after), (
-        "  what will be"
+        "  the world after"
     )
     table = [
         {"rank": r, "first": at + r * after, "last": at + r * after + after - 1}
         for r in range(world)
     ]
-    assert told["ranks"] == table, "  what each rank will get first"
+    assert told["ranks"] == table, "  each rank's first samples"
     old = set(os.listdir(job.records))
     job = Job(scene, job.run, world, after)
     job.trains()
@@ -120,18 +120,18 @@ def rescaled(scene, job, node, world, micro=None):
     for path in set(os.listdir(job.records)) - old:
         entries = records(os.path.join(job.records, path))
         first[path.split(".")[1].split("-")[0]] = int(entries[0][0])
-    assert first == {str(row["rank"]): row["first"] for row in table}, "  and it does"
+    assert first == {str(row["rank"]): row["first"] for row in table}, "  which it gets"
     return job
 
 
 def changed(scene):
-    """Mixes, a dataset more, a skip, 4 → 3 → 2 → 4, under load."""
+    """Mixes, a new dataset, skips, and world sizes 4 → 3 → 2 → 4, under load."""
     (a, b) = scene.nodes
     job = Job(scene, "change", 4, 8)
     job.trains()
     began = mix(scene, job, a, {"web": 0.4, "code": 0.6}, 0)
     was = job.pids
-    # A dataset that the configs have got since: first on one node, which is not enough.
+    # A new dataset in the configs: first on one node, which is not enough.
     for node in scene.nodes:
         node.configure(("law", "web", "code"))
     a.daemon.stop(), a.daemon.start()
@@ -139,17 +139,17 @@ def changed(scene):
     before = scene.state(job.run)
     code, answers, result, err = Operator(a, job.run, "mix", "web=1", "law=1").end()
     assert has(f"{code} {err}", "1 ", "has no dataset law", "process 2 of 4"), (
-        "a dataset that one node does not know of: refused"
+        "a dataset that one node does not know: refused"
     )
     assert [answer["outcome"] for answer in answers if answer["outcome"] != "noted"] == [
         "failed"
-    ] * 2, "  by all"
+    ] * 2, "  by all ranks"
     job.trains()
     after = scene.state(job.run)
-    assert after["mixes"] == before["mixes"], "  nothing is changed"
-    assert [err.split(": ", 2)[-1].strip()] == after["errors"], "  and the trainers know"
+    assert after["mixes"] == before["mixes"], "  nothing changes"
+    assert [err.split(": ", 2)[-1].strip()] == after["errors"], "  and the trainers see the error"
     assert tokend.Cursor(after["data"]["cursor"]).datasets == ["web", "code"], (
-        "  the dataset is in nobody's cursor"
+        "  no cursor contains the dataset"
     )
     b.daemon.stop(), b.daemon.start()
     job.attached()
@@ -162,11 +162,11 @@ def changed(scene):
     skipped(scene, job, a, 10_000)
     saved(scene, "checkpoint", job, b, "checkpoint", "--tag", "mid")
     job.trains()
-    assert (job.pids, job.ended()) == (was, {}), "all that in the same processes"
+    assert (job.pids, job.ended()) == (was, {}), "all in the same processes"
     job = rescaled(scene, job, a, 3)
     began = mix(scene, job, a, {"law": 3.0, "code": 1.0}, began)
     job = rescaled(scene, job, b, 2, micro=7)
-    skipped(scene, job, b, 14 * 10)  # to the grid where it is
+    skipped(scene, job, b, 14 * 10)  # to the present grid
     began = mix(scene, job, b, {"web": 1.0, "code": 2.0, "law": 1.0}, began)
     job = rescaled(scene, job, a, 4, micro=8)
     saved(scene, "drain", job, b, "drain")
@@ -177,7 +177,7 @@ def changed(scene):
 
 
 def records(path):
-    """[rows, 2]: position and checksum, by proto/record.h. A torn end is left out."""
+    """[rows, 2]: position and checksum, by proto/record.h, without a torn end."""
     raw = open(path, "rb").read()
     entries = numpy.frombuffer(raw[: len(raw) // 16 * 16], "<u8").reshape(-1, 2)
     keep = numpy.ones(len(entries), bool)
@@ -187,7 +187,7 @@ def records(path):
 
 
 def checksums(positions, rows):
-    """Of windows, by proto/record.h."""
+    """Checksums of windows, by proto/record.h."""
     u = numpy.uint64
 
     def mixed(x):
@@ -209,8 +209,8 @@ def checksums(positions, rows):
 
 
 def order_of(names, mixes):
-    """The order as order.md has it, from what the config had at the run's beginning, and what the
-    operator typed and was told.
+    """The order by its definition, from the config at the run's start, the operator's commands and
+    their results.
     """
     about = {
         name: reference.Dataset(
@@ -229,8 +229,8 @@ def order_of(names, mixes):
 
 
 def cat(scene, node, run_, end):
-    """All windows of [0, end), by the cursors that the daemon of @node logged: [end, window]. A
-    later one holds from the start of its segment on: what earlier ones announced there never acted.
+    """[end, window]: all windows of [0, end), by the mix log of @node's daemon. A later cursor
+    overrides earlier ones from the start of its segment on.
     """
     places = []
     for path in node.cursors(run_):
@@ -277,7 +277,7 @@ def verify(scene, run_, node):
 
 
 def prove(scene, run_, names, void=0, **want):
-    """@void: None if any number of rows may be."""
+    """Proves a run in four ways. @void: the number of void rows; None: any."""
     state = scene.state(run_)
     end = state["position"]
     left_out = numpy.zeros(end, bool)
@@ -292,20 +292,18 @@ def prove(scene, run_, names, void=0, **want):
     assert {key: said[key] for key in want} == want, f"{run_}: tokctl verify"
     assert said["skips"] == state["skips"], "  the skips"
     assert state["samples"] == want["samples"], "  as many as the model has seen"
-    assert verify(scene, run_, scene.nodes[1]) == said, (
-        "  the other node's log of mixes tells the same"
-    )
+    assert verify(scene, run_, scene.nodes[1]) == said, "  the other node's mix log proves the same"
 
     rows, cursors = cat(scene, scene.nodes[0], run_, end)
     positions = numpy.arange(end)
     assert rows.shape == (end, WINDOW), (
-        f"{run_}: tokctl cat by {cursors} cursors of the log, every position"
+        f"{run_}: tokctl cat with {cursors} cursors of the mix log, every position"
     )
     weighed = rows.sum(1, dtype="u8") * (
         positions.astype("u8") % numpy.uint64(8191) + numpy.uint64(1)
     )
     assert state["sum"] == int(weighed[~left_out].sum()) % elastic_trainer.SUM, (
-        "  the model has learned all of it once"
+        "  the model has seen each sample once"
     )
     should = numpy.stack([positions.astype("u8"), checksums(positions, rows)], 1)[~left_out]
     directory = scene.records(run_)
@@ -314,10 +312,10 @@ def prove(scene, run_, names, void=0, **want):
     )
     if void == 0:
         same = numpy.array_equal(taken[numpy.argsort(taken[:, 0])], should)
-        assert same, ("  the records are just that, each row once", (len(taken), len(should)))
+        assert same, ("  the records contain each row once", (len(taken), len(should)))
     else:
         missing = set(map(tuple, should.tolist())) - set(map(tuple, taken.tolist()))
-        assert not missing, ("  each row of it is in the records", sorted(missing)[:5])
+        assert not missing, ("  the records contain each row", sorted(missing)[:5])
 
     order, shards, wrong = order_of(names, state["mixes"]), scene.tokens(), []
     for position in range(0, end, EVERY):
@@ -328,7 +326,7 @@ def prove(scene, run_, names, void=0, **want):
             wrong.append(place)
     assert not wrong, (
         (
-            f"{run_}: order.md agrees, at every {EVERY}th position of {end}, in "
+            f"{run_}: the order agrees, at every {EVERY}th position of {end}, in "
             f"{len(state['mixes']) + 1} mixes"
         ),
         wrong[:5],
@@ -340,23 +338,23 @@ def prove(scene, run_, names, void=0, **want):
 
 
 class Storm:
-    """A job whose members die."""
+    """A job whose ranks and daemons die."""
 
     def __init__(self, scene):
         self.scene, self.random = scene, random.Random(RANDOM_SEED)
         self.run = "storm"
-        self.outcomes = {}  # what came of the operator's requests, counted
+        self.outcomes = {}  # {outcome of a request: how often}
 
     def begin(self, moment=None):
-        """@moment: at which one of the ranks dies, of a request."""
+        """@moment of a request at which one of the ranks dies; None: none does."""
         world, micro = self.random.choice([(4, 8), (3, 5), (2, 8), (4, 3), (3, 8)])
         victims = (
             range(world) if moment == "fetched" else [self.random.randrange(world)]
-        )  # whoever it is that fetches
+        )  # any rank may fetch it
         return Job(self.scene, self.run, world, micro, dict.fromkeys(victims, moment))
 
     def ask(self, node=None):
-        """A request, as any operator may have one."""
+        """A random request."""
         node, rng = node or self.random.choice(self.scene.nodes), self.random
         weights = [f"{name}={rng.uniform(0.1, 1):.3f}" for name in ("web", "code", "law")]
         kinds = [
@@ -367,7 +365,7 @@ class Storm:
         return Operator(node, self.run, *rng.choice(kinds))
 
     def outcome(self, operator):
-        """It ends, with one line if not well."""
+        """Waits for a request's end; an error is one line. Returns the exit code."""
         code, _, result, err = operator.end()
         good = (
             (code, err) == (0, "")
@@ -388,10 +386,10 @@ class Storm:
     def pause(self, most):
         time.sleep(self.random.uniform(0, most))
 
-    # -- what may happen --
+    # -- accidents --
 
     def a_rank_dies(self):
-        """At any moment, with a request under way."""
+        """A rank dies at a random moment of a request."""
         job = self.begin()
         job.trains(steps=16)
         operator = self.ask()
@@ -401,24 +399,27 @@ class Storm:
         self.outcome(operator)
 
     def one_dies_in_a_request(self):
-        """When it has fetched it, or when it has carried it out and nobody knows."""
+        """A rank dies when it has fetched a request, or has obeyed it and not answered."""
         moment = self.random.choice(["fetched", "obeyed"])
         job = self.begin(moment)
         job.trains(steps=16)
         operator = self.ask()
         dead = wait_for(job.ended, PATIENCE)
         assert -signal.SIGKILL in dead.values(), (
-            f"  a rank is dead that had {moment} a request",
+            f"  a rank died that had {moment} a request",
             (dead, job.said()),
         )
         self.die_out(job)
         self.outcome(operator)
 
     def die_out(self, job):
-        """The others see that one is gone, and end; or they are killed as well, as launchers do."""
+        """The other ranks end by themselves, or are killed, as launchers do."""
         if self.random.random() < 0.5:
             all_ended = wait_for(lambda: len(job.ended()) == job.world, PATIENCE)
-            assert all_ended, ("  no rank hangs when another one is gone", (job.status, job.said()))
+            assert all_ended, (
+                "  no rank hangs when another one has died",
+                (job.status, job.said()),
+            )
         job.end()
 
     def all_die_at_the_start(self):
@@ -427,7 +428,7 @@ class Storm:
         job.end()
 
     def a_daemon_dies(self, both=False):
-        """With a request under way; the trainers go on with the next one."""
+        """A daemon dies during a request; the trainers continue with the next daemon."""
         job = self.begin()
         job.trains(steps=16)
         for node in random.Random(RANDOM_SEED).sample(self.scene.nodes, 2)[: 1 + both]:
@@ -443,7 +444,7 @@ class Storm:
                 os.kill(job.pids[asleep], signal.SIGCONT)
             self.outcome(operator)
         job.attached()
-        assert job.ended() == {}, "  no rank dies of that"
+        assert job.ended() == {}, "  no rank dies"
         assert self.outcome(self.ask()) == 0, "  and the next request is carried out"
         job.trains(steps=self.random.randrange(30))
         job.end()
@@ -452,7 +453,7 @@ class Storm:
         self.a_daemon_dies(both=True)
 
     def weather(self):
-        """The run's whole life."""
+        """The whole run."""
         self.begin_well()
         accidents = [self.one_dies_in_a_request, self.a_daemon_dies, self.a_rank_dies,
             self.all_die_at_the_start,
@@ -482,7 +483,7 @@ class Storm:
         job.end()
 
     def settle(self):
-        """After the storm all works as ever."""
+        """Afterwards requests work as before."""
         job = self.begin()
         job.trains()
         assert (
@@ -490,8 +491,8 @@ class Storm:
         ), "storm: afterwards a mix"
         job.trains(beyond=self.scene.state(self.run)["mixes"][-1][0] + 1)
         assert self.outcome(Operator(self.scene.nodes[0], self.run, "drain")) == 0, "  and a drain"
-        job.left("  all leave well")
-        print(f"      the operator heard: {self.outcomes}", flush=True)
+        job.left("  all ranks end with 0")
+        print(f"      the requests' outcomes: {self.outcomes}", flush=True)
         said = prove(self.scene, self.run, ("law", "web", "code"), void=None)
         assert said["void"] > 0, (f"storm: {said['void']} rows were undone by restarts", said)
 

@@ -1,5 +1,5 @@
-"""Embedded mode: a config and no daemon about. One is started however many try, killed ones come
-back, and nothing stays behind.
+"""Embedded mode: Loader(config=) starts a daemon if none serves the config. Only one starts however
+many processes try, a killed one is replaced, and no file is left over.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ import pytest
 from lib import BIN, LONG, REPO, datasets, has, rank_rows, rows_at, run, wait_for, with_parent
 
 MICRO, SEQ = 2, 64
-NOBODY = 61000 + os.getpid() % 4000  # has nothing, and shares nothing with another run of this test
+NOBODY = 61000 + os.getpid() % 4000  # owns nothing; differs between concurrent runs of this test
 
-# A rank: reads BATCHES batches, says a line after each, and keeps what it read.
+# A rank: reads batches, prints a line after each, and saves what it read.
 TRAINER = """
 import sys, time, numpy, tokend, tokend.private
 
@@ -53,7 +53,7 @@ with tokend.Loader(
         print(loader.checkpoint(sys.argv[8]), flush=True)
 """
 
-# One that comes and goes.
+# A trainer that attaches again and again.
 RETURNER = """
 import sys, time, tokend, tokend.private
 tokend.private.LINGER_SECONDS = 1
@@ -63,7 +63,7 @@ for pause in sys.argv[2:]:
     time.sleep(float(pause))
 """
 
-# One whose rows pass through two other processes.
+# A trainer with two worker processes for a transform.
 TRANSFORMER = """
 import sys, time, tokend
 
@@ -94,9 +94,7 @@ if __name__ == "__main__":
 
 
 class Scene:
-    """Shards, a config, a directory for the sockets, and a tokend that writes down each start of
-    its.
-    """
+    """Shards, a config, a directory for the sockets, and a tokend that logs each start."""
 
     def __init__(self, place, name, **keys):
         self.place, self.name = place, name
@@ -148,7 +146,7 @@ class Scene:
         return sorted(os.path.basename(path) for path in glob.glob(f"{self.runtime}/tokend/*"))
 
     def right(self, ranks, batches):
-        """Did the ranks, all together, read the first of the order, each its part?"""
+        """Did all ranks read their parts of the order?"""
         world = len(ranks)
         rows = rows_at(self.config, "train", 0, world * batches * MICRO)
         return all(
@@ -157,7 +155,7 @@ class Scene:
         )
 
     def end(self):
-        """Takes the daemons down that still linger."""
+        """Ends the daemons that still linger."""
         for pid in self.starts():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -165,7 +163,7 @@ class Scene:
 
 
 def finish(name, ranks):
-    """All have left without a word of complaint; what they printed."""
+    """Waits for the ranks, which must end with 0 and print no error. Returns their output lines."""
     said = [rank.communicate(timeout=60) for rank in ranks]
     assert [(rank.returncode, err) for rank, (_, err) in zip(ranks, said, strict=True)] == [
         (0, "")
@@ -179,15 +177,13 @@ def test_race(place, world):
     ranks = [scene.start(rank, world, 20) for rank in range(world)]
     finish(f"{world} processes race: all are served", ranks)
     assert len(scene.starts()) == 1, f"{world} processes race: one daemon was started"
-    assert scene.right(ranks, 20), f"{world} processes race: the order, exactly"
+    assert scene.right(ranks, 20), f"{world} processes race: the order is right"
     scene.end()
     assert scene.files() == [], f"{world} processes race: SIGTERM leaves no file"
 
 
 def test_kills(place):
-    """The daemon is killed three times while four ranks wait for it, and with it the process that
-    started it first.
-    """
+    """The daemon is killed three times while four ranks read."""
     scene, world, batches = Scene(place, "kill"), 4, 400
     ranks = [scene.start(rank, world, batches, 60, 0.003) for rank in range(world)]
     for rank in ranks:
@@ -196,22 +192,20 @@ def test_kills(place):
         time.sleep(0.2)
         os.kill(scene.starts()[-1], signal.SIGKILL)
         again = wait_for(lambda kill=kill: len(scene.starts()) == kill + 2)
-        assert again, (f"kill {kill + 1}: whoever waits starts it again", scene.starts())
+        assert again, (f"kill {kill + 1}: one of the ranks starts it again", scene.starts())
     said = finish("killed three times: no rank notices", ranks)
     assert len(scene.starts()) == 4, "killed three times: four daemons in all"
     assert all(int(lines[-1].split()[1]) >= 1 for lines in said), (
-        "killed three times: every rank found the new ones",
+        "killed three times: every rank reattached",
         said,
     )
-    assert scene.right(ranks, batches), "killed three times: the order, exactly"
+    assert scene.right(ranks, batches), "killed three times: the order is right"
     scene.end()
-    assert scene.files() == [], "killed three times: no file stays"
+    assert scene.files() == [], "killed three times: no file is left"
 
 
 def test_workers(place):
-    """A transform's workers have sessions of their own, and start the daemon as the trainer
-    does.
-    """
+    """A transform's workers have sessions of their own, and can start the daemon too."""
     scene = Scene(place, "workers")
     with open(place.file("workers", "trainer.py"), "w") as f:
         f.write(TRANSFORMER)
@@ -227,7 +221,7 @@ def test_workers(place):
         time.sleep(0.2)
         os.kill(scene.starts()[-1], signal.SIGKILL)
         wait_for(lambda kill=kill: len(scene.starts()) == kill + 2)
-    (lines,) = finish("workers: killed three times, every batch comes and is right", [trainer])
+    (lines,) = finish("workers: killed three times, every batch is right", [trainer])
     assert (len(scene.starts()), lines[-1]) == (4, "999"), (
         "workers: four daemons in all, and the last batch"
     )
@@ -242,14 +236,14 @@ def test_starter_dies(place):
     second.stdout.readline()
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    finish("the starter is killed: the other one goes on", [second])
-    assert len(scene.starts()) == 1, "the starter is killed: the daemon was not"
-    assert scene.right([second], 100), "the starter is killed: the order, exactly"
+    finish("the starter is killed: the other trainer continues", [second])
+    assert len(scene.starts()) == 1, "the starter is killed: the daemon lives"
+    assert scene.right([second], 100), "the starter is killed: the order is right"
     scene.end()
 
 
 def watch_removals(directory):
-    """inotify, of what is removed there."""
+    """Watches a directory for removals, with inotify."""
     libc = ctypes.CDLL(None, use_errno=True)
     watch = libc.inotify_init1(os.O_NONBLOCK)
     assert libc.inotify_add_watch(watch, os.fsencode(directory), 0x200) >= 0, os.strerror(
@@ -259,7 +253,7 @@ def watch_removals(directory):
 
 
 def removed(watch):
-    """Their endings, in order."""
+    """The suffixes of the removed files, in order."""
     events, endings = os.read(watch, 65536), []
     os.close(watch)
     while events:
@@ -271,8 +265,8 @@ def removed(watch):
 
 
 def test_linger(place):
-    """It leaves after its last session, and takes everything along; also what one before it, who
-    was killed, had left.
+    """The daemon exits after its last session and removes its files, including those that a killed
+    one left.
     """
     scene = Scene(place, "linger")
     os.mkdir(f"{scene.runtime}/tokend", 0o700)
@@ -280,25 +274,25 @@ def test_linger(place):
     finish("linger: served", [scene.start(0, 1, 5, 1)])
     ended = time.monotonic()
     assert [f[16:] for f in scene.files()] == [".sock", ".sock.lock", ".sock.log"], (
-        "linger: meanwhile there are socket, lock and log"
+        "linger: socket, lock and log exist meanwhile"
     )
     gone = wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend"))
     seconds = time.monotonic() - ended
     assert gone and 0.5 < seconds < 5, (
-        "linger: then it is gone, files and directory",
+        "linger: then files and directory are removed",
         (seconds, scene.files()),
     )
     assert removed(watch) == [".sock", ".sock.log", ".sock.lock"], (
-        "linger: the lock goes last: the next one writes to our log"
+        "linger: the lock is removed last, because the next daemon writes to the same log"
     )
 
     finish("after a kill: served", [scene.start(0, 1, 5, 60)])
     os.kill(scene.starts()[-1], signal.SIGKILL)
     time.sleep(0.1)
-    assert len(scene.files()) == 3, "after a kill: what lies there"
-    finish("after a kill: the next one takes its place", [scene.start(0, 1, 5, 1)])
+    assert len(scene.files()) == 3, "after a kill: its files exist"
+    finish("after a kill: the next daemon serves", [scene.start(0, 1, 5, 1)])
     assert wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend")), (
-        "after a kill: and takes everything along",
+        "after a kill: and removes all files",
         scene.files(),
     )
 
@@ -307,11 +301,11 @@ def test_linger(place):
         sys.executable, "-c", RETURNER, scene.config, *pauses, env=scene.environment
     )
     assert (code, out.split()) == (0, [b"0"] * len(pauses)), (
-        "coming back before, while and after it leaves: served each time"
+        "attaching before, during and after its exit: served each time"
     )
     seen = len(scene.starts()) - starts
     assert 2 <= seen < len(pauses), (
-        "coming back: at first by the same one, at last by another",
+        "attaching again: served by the same daemon at first, by another one at last",
         (seen, err),
     )
     scene.end()
@@ -325,7 +319,7 @@ def as_nobody():
 
 
 def test_unprivileged(place):
-    """A config that was written for the service: its socket and state_dir are root's."""
+    """A config of the service, whose socket and state_dir belong to root, read by another user."""
     if os.getuid() != 0:
         pytest.skip("needs root to become another user")
     scene = Scene(
@@ -333,27 +327,27 @@ def test_unprivileged(place):
     )
     os.chown(scene.environment["HOME"], NOBODY, NOBODY)
     os.chmod(scene.starts_path, 0o666)
-    os.chmod(os.path.dirname(scene.starts_path), 0o777)  # for what it read
+    os.chmod(os.path.dirname(scene.starts_path), 0o777)  # for saved rows
     roots = "/run/tokend", "/var/lib/not-nobodys"
     before = [os.path.exists(path) for path in roots]
     del scene.environment["XDG_RUNTIME_DIR"]
     directory = f"/tmp/tokend-{NOBODY}"
     rank = scene.start(0, 1, 5, 1, 0.0, "best", preexec_fn=as_nobody)
     (lines,) = finish("uid nobody: served", [rank])
-    assert scene.right([rank], 5), "uid nobody: the order, exactly"
+    assert scene.right([rank], 5), "uid nobody: the order is right"
     state = scene.environment["HOME"] + "/.local/state/tokend/"
     path = lines[-1]
     assert path.startswith(state) and path.endswith("/train/default/best.cursor"), (
-        "uid nobody: a checkpoint lies with its user",
+        "uid nobody: a checkpoint is in the user's directory",
         path,
     )
     status = os.stat(directory)
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (NOBODY, 0o700), (
-        "uid nobody: the sockets' directory is its own"
+        "uid nobody: the socket's directory is private"
     )
     logs = [open(path).read() for path in glob.glob(f"{directory}/*.log")]
     words = f"state_dir: {state}", f"because uid {NOBODY} may not write to /var/lib/not-nobodys"
-    assert has("".join(logs), *words), "uid nobody: the log says where state is"
+    assert has("".join(logs), *words), "uid nobody: the log says where the state is"
     arguments = (
         "plan",
         "-c",
@@ -369,15 +363,15 @@ def test_unprivileged(place):
     )
     code, out, err = run(f"{BIN}/tokctl", *arguments, env=scene.environment)
     assert code == 0 and len(out.splitlines()) == 1, (
-        "uid nobody: tokctl finds the run's log of mixes there",
+        "uid nobody: tokctl finds the run's mix log there",
         err,
     )
     assert wait_for(lambda: not os.path.exists(directory)), (
-        "uid nobody: it leaves nothing behind",
+        "uid nobody: all files are removed",
         glob.glob(f"{directory}/*"),
     )
     assert [os.path.exists(path) for path in roots] == before, (
-        "uid nobody: nothing was made for root"
+        "uid nobody: root's directories are unchanged"
     )
 
     del scene.environment["HOME"]
@@ -385,7 +379,7 @@ def test_unprivileged(place):
     out, err = rank.communicate(timeout=60)
     assert scene.right([rank], 5), ("no home: served", out)
     assert has(err.splitlines()[-1], "tokend.", "/var/lib/not-nobodys", "Permission denied"), (
-        "no home: a checkpoint says why not"
+        "no home: a checkpoint fails with the reason"
     )
     wait_for(lambda: not os.path.exists(directory))
 
@@ -399,14 +393,17 @@ def test_faults(place):
     said = [rank.communicate(timeout=60)[1] for rank in [scene.start(rank, 8) for rank in range(8)]]
     last = [err.splitlines()[-1] for err in said]
     own = [line.startswith("tokend.Error: /") and "nowhere" in line for line in last]
-    assert all(own), ("a fault: all 8 get the daemon's own line", last)
-    assert not os.path.exists(f"{scene.runtime}/tokend"), ("a fault: nothing stays", scene.files())
+    assert all(own), ("a broken config: all 8 raise the daemon's message", last)
+    assert not os.path.exists(f"{scene.runtime}/tokend"), (
+        "a broken config: no file is left",
+        scene.files(),
+    )
 
-    # One that hangs before it listens.
+    # A daemon that hangs before it listens.
     scene = Scene(place, "hangs")
     with open(f"{scene.bin}/tokend", "w") as script:
         script.write(f"#!/bin/sh\necho $$ >>{scene.starts_path}\nexec sleep 100\n")
-    # Python loses a Ctrl-C that comes while it calls back within an import.
+    # Python loses a Ctrl-C that arrives in a callback during an import.
     imported = TRAINER.replace("config, rank", 'print("imported", flush=True)\nconfig, rank', 1)
     ranks = [scene.start(rank, 2, program=imported) for rank in range(2)]
     assert [rank.stdout.readline() for rank in ranks] == ["imported\n"] * 2
@@ -415,8 +412,8 @@ def test_faults(place):
     for rank in ranks:
         rank.send_signal(signal.SIGINT)
     last = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
-    assert last == ["KeyboardInterrupt"] * 2, "one that hangs: Ctrl-C ends the wait"
-    assert len(scene.starts()) == 1, "one that hangs: no second one beside it"
+    assert last == ["KeyboardInterrupt"] * 2, "a daemon that hangs: Ctrl-C ends the wait"
+    assert len(scene.starts()) == 1, "a daemon that hangs: no second one is started"
     hasty = (
         TRAINER.replace("deadline=60", "deadline=0.5"),
         scene.config,
@@ -429,10 +426,12 @@ def test_faults(place):
     )
     code, _, err = run(sys.executable, "-c", *hasty, env=scene.environment)
     words = "did not answer within 0.5 s; look at its log", ".sock.log"
-    assert has(err.splitlines()[-1], *words), "one that hangs: the deadline says whose log to read"
+    assert has(err.splitlines()[-1], *words), (
+        "a daemon that hangs: the error at the deadline names its log"
+    )
     os.kill(scene.starts()[0], signal.SIGKILL)
 
-    # A daemon at the configured socket that serves another file is another's.
+    # A daemon at the configured socket that serves another file is not used.
     other = Scene(place, "other", socket=place.file("shared.sock"))
     scene = Scene(place, "mine", socket=place.file("shared.sock"), metrics="127.0.0.1:1")
     theirs = place.spawn(
@@ -440,27 +439,27 @@ def test_faults(place):
     )
     wait_for(lambda: os.path.exists(place.file("shared.sock")))
     finish("another config's daemon at the socket: served", [scene.start(0, 1, 5, 60)])
-    assert len(scene.starts()) == 1, "another config's daemon at the socket: by one of our own"
-    finish("its own config's: served", [other.start(0, 1, 5, 60)])
-    assert len(other.starts()) == 0, "its own config's: by that one"
+    assert len(scene.starts()) == 1, "another config's daemon at the socket: by a private daemon"
+    finish("the same config's daemon at the socket: served", [other.start(0, 1, 5, 60)])
+    assert len(other.starts()) == 0, "the same config's daemon at the socket: by that one"
     theirs.terminate()
     scene.end()
 
-    # A port that is taken keeps no notebook from its data.
+    # A metrics port in use does not stop a private daemon.
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         scene = Scene(place, "port", metrics=f"127.0.0.1:{taken.getsockname()[1]}")
-        finish("metrics' port is taken: served", [scene.start(0, 1, 5, 60)])
+        finish("metrics port in use: served", [scene.start(0, 1, 5, 60)])
         (log,) = glob.glob(f"{scene.runtime}/tokend/*.log")
         assert has(open(log).read(), "metrics", "continuing without metrics"), (
-            "metrics' port is taken: said once"
+            "metrics port in use: the log says so"
         )
         scene.end()
 
 
 def test_early_end(place):
-    """Who finds it can stop it: from its first answer on, SIGTERM ends it in order."""
+    """As soon as the daemon can be connected to, SIGTERM ends it cleanly."""
     scene = Scene(place, "early")
     path, codes = place.file("early.sock"), []
     for _ in range(40):
@@ -473,16 +472,18 @@ def test_early_end(place):
                     break
         daemon.terminate()
         codes.append(daemon.wait(LONG))
-    assert codes == [0] * 40, "SIGTERM at its first answer, 40 times: it leaves in order"
-    assert glob.glob(path + "*") == [], "SIGTERM at its first answer: nothing stays"
+    assert codes == [0] * 40, "SIGTERM at its first answer, 40 times: exit 0"
+    assert glob.glob(path + "*") == [], "SIGTERM at its first answer: no file is left"
 
 
 def test_run(place):
-    """python -m tokend run: the same daemon, in the foreground."""
+    """python -m tokend run: the private daemon in the foreground."""
     scene = Scene(place, "run", socket="/run/tokend/nobody-makes-this.sock")
     keys = {"env": scene.environment, "stderr": subprocess.PIPE, "text": True}
     serving = place.spawn([sys.executable, "-m", "tokend", "run", "-c", scene.config], **keys)
-    assert has(serving.stderr.readline(), "tokend: ready at " + scene.runtime), "run: says where"
+    assert has(serving.stderr.readline(), "tokend: ready at " + scene.runtime), (
+        "run: the log says where"
+    )
     code, out, err = run(
         sys.executable,
         "-m",
@@ -507,11 +508,11 @@ def test_run(place):
     )
     rank = scene.start(0, 1, 20)
     finish("run: a loader finds it by the config", [rank])
-    assert scene.right([rank], 20), "run: the order, exactly"
+    assert scene.right([rank], 20), "run: the order is right"
     assert scene.starts() == [serving.pid], "run: no other daemon was started"
     serving.send_signal(signal.SIGINT)
     assert serving.wait(LONG) == 0, "run: Ctrl-C ends it"
-    assert not os.path.exists(f"{scene.runtime}/tokend"), ("run: nothing stays", scene.files())
+    assert not os.path.exists(f"{scene.runtime}/tokend"), ("run: no file is left", scene.files())
     for arguments in ([], ["dance"], ["run"], ["run", "-c"]):
         code, out, err = run(sys.executable, "-m", "tokend", *arguments, env=scene.environment)
         assert code == 2 and err.startswith("usage: ") and not out, (
@@ -522,13 +523,13 @@ def test_run(place):
         sys.executable, "-m", "tokend", "run", "-c", "/nowhere/x.yaml", env=scene.environment
     )
     assert code == 1 and "/nowhere/x.yaml" in err and err.count("\n") == 1, (
-        "run: a file that is not there",
+        "run: a missing config",
         err,
     )
     code, out, err = run(
         sys.executable, "-m", "tokend", "daemon", "--version", env=scene.environment
     )
-    assert code == 0 and out.startswith(b"tokend "), ("daemon: tokend itself", err)
+    assert code == 0 and out.startswith(b"tokend "), ("daemon: runs tokend itself", err)
     code, _, err = run(
         f"{BIN}/tokend",
         "-c",
@@ -564,10 +565,10 @@ def test_run(place):
             command, pass_fds=[lock.fileno()], capture_output=True, text=True, check=False
         )
         assert has(refused.stderr, "another program listens at"), (
-            "--private where another program listens: is refused"
+            "--private at another program's socket: refused"
         )
         assert glob.glob(path + "*") == [path], (
-            "--private where another program listens: its socket stays"
+            "--private at another program's socket: the socket stays"
         )
     for more in (
         ["--private", "x", "--socket", "s"],

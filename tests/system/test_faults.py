@@ -1,8 +1,6 @@
-"""Disks and files that go wrong under a running daemon, in every way of reading; and a daemon's
-coming and going.
+"""A full disk, damaged snapshots, a kernel that forbids io_uring, and starting and stopping.
 
-Each fault is really there: shards are cut, replaced and deleted, reads fail in a library put in
-front of libc, a tmpfs is full, a seccomp filter forbids io_uring.
+The faults are real: a full tmpfs, damaged files, a seccomp filter.
 """
 
 import ctypes
@@ -64,7 +62,7 @@ def refusal(call):
 
 
 def at_tag(daemon, tag, run_="test"):
-    """Position at which an attach at a tag begins."""
+    """The position at which an attach at a tag begins."""
     client = Client(daemon.socket)
     try:
         client.attach(tag=tag, run=run_, micro=1)
@@ -82,7 +80,7 @@ def test_full_disk(place):
     state = os.path.dirname(state)
 
     def small_disk():
-        """A mount of its own name space: it is gone with the daemon."""
+        """A tmpfs in a mount namespace of its own, which ends with the daemon."""
         with_parent()
         if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):
             os._exit(77)
@@ -113,35 +111,37 @@ def test_full_disk(place):
             pass
     told = refusal(lambda: client.ask(op="checkpoint", tag="a", cursor=second))
     assert has(told, "checkpoint", "No space left", "previous snapshot"), (
-        "ENOSPC: the request is answered with the error"
+        "ENOSPC: the save fails with the error"
     )
     assert open(path, "rb").read() == first and at_tag(daemon, "a") == 0, (
-        "  the snapshot is as it was"
+        "  the snapshot is unchanged"
     )
     assert sorted(os.listdir(os.path.dirname(path))) == ["a.cursor", "mixes"], (
-        "  nothing else lies about"
+        "  no other file is left"
     )
     told = refusal(lambda: client.ask(op="checkpoint", tag="b", cursor=second))
     assert has(told, "No space left"), "  a new tag likewise"
     assert has(refusal(lambda: at_tag(daemon, "b")), "tag", "no snapshot b"), (
-        "  and there is none then"
+        "  which does not exist afterwards"
     )
-    assert witness.step(20), "  the session goes on"
+    assert witness.step(20), "  the session continues"
     for _ in range(2):
         other = Client(daemon.socket).attach(run="other")
-        assert other.next() is not None, "  another run attaches, without its log of mixes"
+        assert other.next() is not None, "  another run can attach, without a mix log"
         other.close()
     said = [
         line for line in daemon.log().splitlines() if "run other: cannot write the mix log" in line
     ]
     assert len(said) == 1 and "No space left" in said[0], ("  and one line says so", said)
     left = [name for _, _, names in os.walk(f"{inside}/train/other") for name in names]
-    assert left == [], "  nothing half written is left"
+    assert left == [], "  no partial file is left"
     os.unlink(f"{inside}/filler")
     saved = client.ask(op="checkpoint", tag="a", cursor=second)
-    assert (saved["op"], at_tag(daemon, "a")) == ("saved", 64), "  with room again it is saved"
+    assert (saved["op"], at_tag(daemon, "a")) == ("saved", 64), (
+        "  a save succeeds when there is room again"
+    )
     assert open(path.replace("a.cursor", "a.former.cursor"), "rb").read() == first, (
-        "  and the former one kept"
+        "  and the previous snapshot is kept"
     )
     witness.close()
     assert daemon.stop() == 0, "  exit 0"
@@ -160,32 +160,34 @@ def test_snapshots(place):
     former = former_of(path)
     client.ask(op="checkpoint", tag="t", cursor=first)
     alone = not os.path.exists(former) and open(path, "rb").read() == first
-    assert alone, "a snapshot saved twice alike, as ranks do, has no former one"
+    assert alone, "saving the same snapshot twice, as ranks do, makes no former one"
     client.ask(op="checkpoint", tag="t", cursor=second)
     assert (open(path, "rb").read(), open(former, "rb").read()) == (second, first), (
-        "saved again otherwise: the former one is kept"
+        "another snapshot with the same tag: the previous one is kept"
     )
     told = wait_for(lambda: has(daemon.log(), "saved again", "t.former"))
     assert told, "  with a line in the log"
-    assert at_tag(daemon, "t.former") == 0, "  which is a tag to start from"
+    assert at_tag(daemon, "t.former") == 0, "  which is a tag that an attach can name"
     for cursor in (first, second):
         client.ask(op="checkpoint", tag="x" * 64, cursor=cursor)
     told = refusal(lambda: at_tag(daemon, "test/" + "x" * 64 + ".former"))
-    assert told == "not refused: 0", "  that of the longest tag too"
+    assert told == "not refused: 0", "  also for the longest tag"
     assert has(
         refusal(lambda: client.ask(op="checkpoint", tag="x.former", cursor=first)), "reserved for"
-    ), "  and not one to save"
+    ), "  but a save cannot"
     told = refusal(lambda: client.ask(op="checkpoint", tag="t", cursor=second[:-1]))
     assert has(told, "checksum"), "a damaged cursor is not saved"
     assert open(path, "rb").read() == second and client.next() is not None, (
-        "  and the snapshot is as it was"
+        "  and the snapshot is unchanged"
     )
     daemon.kill()
     daemon.start()
     client.close()
     assert at_tag(daemon, "t") == 128, "after kill -9 an attach at the tag begins there"
-    assert at_tag(daemon, "t", "another") == 128, "from another run too, as the tag is the only one"
-    assert at_tag(daemon, "test/t", "another") == 128, "and by RUN/TAG"
+    assert at_tag(daemon, "t", "another") == 128, (
+        "also from another run, if only one run has the tag"
+    )
+    assert at_tag(daemon, "test/t", "another") == 128, "and with RUN/TAG"
     assert has(refusal(lambda: at_tag(daemon, "nothing/t")), "no snapshot t"), (
         "another stream has none"
     )
@@ -207,9 +209,9 @@ def test_snapshots(place):
             f.write(damaged)
         told[name] = refusal(lambda: at_tag(daemon, "t"))
     wrong = {n: t for n, t in told.items() if t.startswith("not refused") or "\n" in t}
-    assert not wrong, (f"a snapshot torn or flipped in {len(damages)} ways is refused", wrong)
+    assert not wrong, (f"a snapshot damaged in {len(damages)} ways is refused", wrong)
     wrong = {n: t for n, t in told.items() if "t.former" not in t}
-    assert not wrong, ("  and the former one offered by name", wrong)
+    assert not wrong, ("  and the error names the previous one", wrong)
     os.unlink(path)
     os.symlink(former, path)
     assert has(refusal(lambda: at_tag(daemon, "t")), path), "a link is not followed"
@@ -219,8 +221,8 @@ def test_snapshots(place):
         f.write("no directory")
     client = Client(daemon.socket).attach()
     told = refusal(lambda: client.ask(op="checkpoint", tag="u", cursor=first))
-    assert has(told, "Not a directory"), "a state_dir that is a file: the request is answered"
-    assert client.next() is not None, "  and the session goes on"
+    assert has(told, "Not a directory"), "a state_dir that is a file: the save fails"
+    assert client.next() is not None, "  and the session continues"
     client.close()
     os.unlink(place.file("state"))
     assert daemon.stop() == 0, "exit 0"
@@ -243,13 +245,11 @@ class Program(ctypes.Structure):
 
 
 def forbid_uring(error):
-    """For preexec_fn. System calls 425 to 427 are io_uring's on every machine; the filter is what
-    containers have.
-    """
+    """For preexec_fn: forbids io_uring (system calls 425 to 427), as containers do."""
     code = [
-        Filter(0x20, 0, 0, 0),  # the number
-        Filter(0x35, 0, 2, 425),  # ≥ 425, else to allow
-        Filter(0x25, 1, 0, 427),  # > 427: to allow
+        Filter(0x20, 0, 0, 0),  # load the number
+        Filter(0x35, 0, 2, 425),  # < 425: allow
+        Filter(0x25, 1, 0, 427),  # > 427: allow
         Filter(0x06, 0, 0, 0x00050000 | error),
         Filter(0x06, 0, 0, 0x7FFF0000),
     ]
@@ -273,8 +273,8 @@ def test_forbidden(place):
         witness = Witness(daemon, rows_at(config, "train", 0, 2000))
         good = witness.step(500)
         assert status(daemon.socket)[1]["io"] == "pread", f"io_uring forbidden ({name}): pread"
-        assert daemon.log().count("io_uring is forbidden") == 1, "  said once"
-        assert has(daemon.log(), f"io_uring is forbidden here ({name})"), "  with the reason"
+        assert daemon.log().count("io_uring is forbidden") == 1, "  logged once"
+        assert has(daemon.log(), f"io_uring is forbidden here ({name})"), "  with the error"
         assert good, ("  the same bytes", witness.wrong)
         witness.close()
         assert daemon.stop() == 0, "  exit 0"
@@ -295,7 +295,7 @@ def test_forbidden(place):
     )
 
 
-# ---- coming and going ----
+# ---- starting and stopping ----
 
 
 def second_daemon(config, socket_path):
@@ -320,19 +320,21 @@ def test_sockets(place):
     before = os.stat(path).st_ino
     second_daemon(config, path)
     same = os.stat(path).st_ino == before and status(path)[1]["sessions"] == 1
-    assert same and witness.step(5), "  the first one's socket is untouched"
+    assert same and witness.step(5), "  the first daemon's socket is unchanged"
     for name in ("SIGTERM", "SIGINT"):
         daemon.process.send_signal(getattr(signal, name))
         code = daemon.process.wait(20)
         seen = code, os.path.exists(path), os.path.exists(lock)
-        assert seen == (0, False, False), f"{name} with a session: exit 0, socket and lock are gone"
+        assert seen == (0, False, False), (
+            f"{name} with a session: exit 0, socket and lock are removed"
+        )
         try:
             while True:
                 witness.step()
         except Closed:
             pass
         assert witness.wrong == 0 and witness.checked > 5, (
-            "  what was published stays readable, and is right",
+            "  published batches stay readable, and are right",
             witness.checked,
         )
         witness.close()
@@ -347,25 +349,25 @@ def test_sockets(place):
     code, _, err = run(TOKEND, "-c", config, timeout=20)
     kept = open(path).read() == "mine"
     assert code == 1 and err.count("\n") == 1 and kept, (
-        "a file that is no socket is not removed: exit 1 with one line",
+        "a file that is not a socket is not removed: exit 1 with one line",
         (code, err),
     )
     os.unlink(path)
 
     with socket.socket(
         socket.AF_UNIX, socket.SOCK_SEQPACKET
-    ) as foreign:  # systemd's, say: it has no lock of ours
+    ) as foreign:  # for example systemd's: without our lock
         foreign.bind(path)
         foreign.listen(1)
         before = os.stat(path).st_ino
         try:
             code, _, err = run(TOKEND, "-c", config, timeout=2)
         except subprocess.TimeoutExpired:
-            code, err = None, "it serves"
+            code, err = None, "it started"
         kept = os.path.exists(path) and os.stat(path).st_ino == before
         good = code == 1 and err.count("\n") == 1 and kept
         assert good, (
-            "a live socket without our lock is not taken away: exit 1 with one line",
+            "a live socket without our lock is not replaced: exit 1 with one line",
             (code, kept, err),
         )
     if os.path.exists(path):
@@ -379,13 +381,13 @@ def test_sockets(place):
     )
     daemon = Daemon(place, config, place.file("deep", "elsewhere.sock"))
     assert stat.S_ISSOCK(os.stat(daemon.socket).st_mode) and not os.path.exists(path), (
-        "--socket wins over the config"
+        "--socket overrides the config"
     )
     begin = time.monotonic()
     daemon.stop()
     lingering = Daemon(place, config, arguments=["--linger", "1"])
     code = lingering.process.wait(20)
     assert code == 0 and time.monotonic() - begin > 0.9, (
-        "--linger 1: leaves by itself, with 0",
+        "--linger 1: exits by itself, with 0",
         code,
     )

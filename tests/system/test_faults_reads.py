@@ -16,7 +16,7 @@ from lib import TOKCTL, Client, Daemon, Refused, Witness, has, mode_name, rows_a
 # ---- reads that fail ----
 
 FAILING = r"""
-/* In front of libc: reads of one file fail as the words of a shared page say. */
+/* Preloaded: makes reads of one file fail, as a shared page says. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -48,7 +48,7 @@ static int meddle(int fd, size_t *n)
 	if (fstat(fd, &st) < 0 || (int64_t)st.st_ino != words[INODE])
 		return 0;
 	words[CALLS]++;
-	/* So many reads fail, of several threads; below 0: all. */
+	/* How many reads fail, in all threads together; below 0: all. */
 	int64_t left = words[FAIL];
 
 	while (left > 0 && !atomic_compare_exchange_weak(&words[FAIL], &left, left - 1))
@@ -96,7 +96,7 @@ ssize_t preadv64v2(int fd, const struct iovec *io, int count, off64_t at, int fl
 
 
 class Library:
-    """What the library is told, and the environment that puts it in front of a daemon's libc."""
+    """Controls the library. `env` is the environment that preloads it."""
 
     WORDS = {"fail": 0, "error": 1, "inode": 2, "shortest": 3, "injected": 4, "calls": 5}
 
@@ -151,7 +151,7 @@ class Failing(Library):
 
 
 def failing_indexes(place, library):
-    """What is wanted of a file beside a shard when that is opened."""
+    """Reads of an index fail while its shard is opened."""
     tokens = numpy.fromfile(place.shard("indexed/0.bin", SHARD_TOKENS), "<u2")
     index = place.file("indexed", "0.idx")
     with open(index, "wb") as f:  # Megatron's: u16, one sequence, one document
@@ -196,7 +196,7 @@ def failing_indexes(place, library):
         page.set(injected=0, fail=1)
         code, out, err = run(*cat)
         assert code == 0 and out == want and page.get("injected") == 1, (
-            (f"index: {name} that passes: opened again, the same bytes"),
+            f"index: {name} that passes: opened again, the same bytes",
             (err, len(out), page.get("injected")),
         )
         assert daemon.stop() == 0, "  exit 0"
@@ -217,15 +217,15 @@ def test_failing_reads(place):
     for direct in (False, True):
         mode = mode_name(("pread", direct))
         f = Failing(place, library, f"failing{direct}", direct)
-        assert f.get("calls") > 0, (f"{mode}: the library is in front of the reads", f.get("calls"))
+        assert f.get("calls") > 0, (f"{mode}: the library sees the reads", f.get("calls"))
         for error, name in ((EIO, "EIO"), (ESTALE, "ESTALE"), (EINTR, "EINTR")):
             injected = f.get("injected")
             for _ in range(10):
                 f.set(error=error, fail=1)
                 while f.get("fail") and f.witness.checked < 800:
                     f.witness.step()
-                # More than the ring holds: the read that failed has come through, and is not the
-                # next one to fail.
+                # More batches than the ring holds, so that the failed read is not the next to
+                # fail.
                 f.witness.step(5)
             good = f.get("injected") - injected == 10 and f.witness.step(20)
             assert good, (
@@ -236,7 +236,7 @@ def test_failing_reads(place):
         f.set(shortest=4096 if direct else 100)
         good = f.witness.step(100)
         shortened = f.get("injected") - injected
-        if direct:  # a window is hardly longer than a block there: not each read can be shortened
+        if direct:  # a window is hardly longer than a block: not every read can be shortened
             assert good and shortened > 0, (
                 f"{mode}: {shortened} short reads are continued",
                 (f.witness.wrong, shortened),
@@ -255,18 +255,18 @@ def test_failing_reads(place):
         assert has(
             e["text"], "shard 0.bin at token ", "Input/output error", "nothing was skipped"
         ), "  with shard, token and errno"
-        time.sleep(0.2)  # those in flight come back
+        time.sleep(0.2)  # for reads in flight
         tries, in_flight = f.get("injected"), f.witness.client.slots * f.witness.client.rows
         assert 3 <= tries <= 2 * 3 * in_flight, (
-            f"  after {tries} tries: bounded",
+            f"  after a bounded number of tries ({tries})",
             (tries, in_flight),
         )
         time.sleep(0.2)
-        assert f.get("injected") == tries, "  and none goes on behind it"
+        assert f.get("injected") == tries, "  and no more afterwards"
         f.witness.close()
         f.set(fail=0)
         again = Client(f.daemon.socket).attach(position=f.witness.checked * 2)
         good = numpy.array_equal(again.next(), f.witness.batches[f.witness.checked])
-        assert good, "  when the disk is sound again, an attach at the cursor goes on"
+        assert good, "  when the disk works again, an attach at the cursor continues"
         again.close()
         assert f.daemon.stop() == 0, "  exit 0"

@@ -1,4 +1,4 @@
-"""Shards that change, are cut or are gone while they are served."""
+"""Shards that are changed, truncated or deleted while they are served."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def replace(path):
 
 
 def rewrite(path):
-    """The same inode and size, other bytes."""
+    """Other bytes, with the same inode and size."""
     with open(path, "r+b") as f:
         f.write(bytes(1000))
     os.utime(path, ns=(0, time.time_ns() + 1))
@@ -40,7 +40,7 @@ def put_fifo(path):
     os.mkfifo(path)
 
 
-# fault: (what happens, to which shard, words of the error). Shard 0 is open then, shard 3 is not.
+# fault: (action, shard, words of the error). Shard 0 is open then, shard 3 is not.
 SHARD_FAULTS = {
     "truncated while open": (cut_open, 0, ["truncated"]),
     "truncated before it is opened": (cut_open, 3, ["not the file that tokend", "size was"]),
@@ -52,7 +52,7 @@ SHARD_FAULTS = {
 
 
 class Trainer:
-    """A rank that reads until it is told why not."""
+    """A rank that reads until an error."""
 
     def __init__(self, daemon, rows, rank):
         self.client = Client(daemon.socket).attach(micro=MICRO, rank=rank, world=WORLD)
@@ -75,7 +75,7 @@ class Trainer:
 
 
 class Cat:
-    """tokctl cat as a trainer, held up by a full pipe until read() is called."""
+    """tokctl cat as a trainer. A full pipe stops it until read() is called."""
 
     def __init__(self, place, daemon, *more):
         self.cursor = place.file("cat.cursor")
@@ -105,7 +105,7 @@ class Cat:
 
 
 def shard_fault(place, io, direct, fault):
-    """What went otherwise than it must, as a list of texts."""
+    """Injects one fault. Returns a list of what went wrong."""
     action, number, words = SHARD_FAULTS[fault]
     name = f"{io}{direct}-{fault.replace(' ', '-')}"
     os.makedirs(place.file(name, "x"))
@@ -139,9 +139,7 @@ def shard_fault(place, io, direct, fault):
     os.rename(shard + ".kept", place.file(name, "kept"))
     action(shard)
     sound = os.path.getsize(shard) // 2 if "while open" in fault else 0
-    bad = number * total + max(
-        0, (sound - WINDOW) // SEQ_LEN + 1
-    )  # the first window that is not there any more
+    bad = number * total + max(0, (sound - WINDOW) // SEQ_LEN + 1)  # the first window that is lost
 
     faults = []
     for rank, trainer in enumerate(trainers):
@@ -150,13 +148,13 @@ def shard_fault(place, io, direct, fault):
         if trainer.wrong or trainer.read > -(-bad // (WORLD * MICRO)):
             faults.append(
                 f"rank {rank}: {trainer.wrong} of {trainer.read} batches wrong, position "
-                f"{bad} is the first bad one"
+                f"{bad} is the first lost one"
             )
         if not once or e.get("code") != "data" or e.get("field") != "dataset seq":
             faults.append(f"rank {rank}: {e}")
         at = re.search(rf"shard {number}\.bin at token (\d+)\b", e.get("text", ""))
         if not at or "\n" in e["text"] or any(w not in e["text"] for w in [*words, "stops here"]):
-            faults.append(f"rank {rank} was told: {e}")
+            faults.append(f"rank {rank}: the error is {e}")
     code, out, err = cat.read()
     if (
         code != 1
@@ -167,7 +165,7 @@ def shard_fault(place, io, direct, fault):
     ):
         faults.append(f"cat: exit {code} after {len(out)} bytes: {err}")
     if not daemon.alive() or not other.step(10):
-        faults.append("the other stream does not go on")
+        faults.append("the other stream does not continue")
     other.close()
     if daemon.stop() != 0:
         faults.append("the daemon did not end with 0")
@@ -187,7 +185,7 @@ def shard_fault(place, io, direct, fault):
 
 
 def reads_direct(daemon, shard):
-    """Has it @shard open with O_DIRECT?"""
+    """Does the daemon have @shard open with O_DIRECT?"""
     for fd in os.listdir(f"/proc/{daemon.pid}/fd"):
         try:
             if os.readlink(f"/proc/{daemon.pid}/fd/{fd}") == shard:
@@ -199,7 +197,7 @@ def reads_direct(daemon, shard):
 
 
 def open_shard_faults(place, io, direct):
-    """A shard that is open is the one that was listed, whatever its name leads to now."""
+    """An open shard is served, whatever its name refers to now. Returns what went wrong."""
     faults = []
     for action in (replace, os.unlink):
         name = f"open-{io}{direct}-{action.__name__}"
@@ -218,7 +216,7 @@ def open_shard_faults(place, io, direct):
         shard = place.file(name, "one", "0.bin")
         if reads_direct(daemon, shard) != direct and "refuses O_DIRECT" not in daemon.log():
             faults.append(
-                f"O_DIRECT: {reads_direct(daemon, shard)}, not a word in the log: {daemon.log()}"
+                f"O_DIRECT: {reads_direct(daemon, shard)}, but not in the log: {daemon.log()}"
             )
         action(shard)
         if not witness.step(150):
@@ -236,8 +234,8 @@ def small(shared):
 
 
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
-def test_every_trainer_stops_at_a_bad_shard(small, mode, fault):
-    """With the shard's name, and goes on when it is back."""
+def test_every_trainer_stops_at_a_damaged_shard(small, mode, fault):
+    """The error names the shard; a trainer can continue when the shard is restored."""
     faults = shard_fault(small, *mode, fault)
     assert not faults
 

@@ -1,6 +1,6 @@
-"""A client that writes into its own slots while reads land there: it flips every token's top bit,
-over and over. It may harm its own batches. The daemon lives, no stream stops, and a polite client
-of the same stream gets every batch exact.
+"""A client writes to its own slots while the daemon reads into them: it flips every token's top bit
+again and again. Only its own batches are wrong. The daemon lives, no stream stops, and a polite
+client of the same stream gets right batches.
 """
 
 import json
@@ -34,7 +34,7 @@ def tokens_of(number, dtype):
 
 
 def write_all(place):
-    """Every kind, and beside it the same tokens in flat files for `tokctl plan` to compare with."""
+    """Writes shards of every kind. Returns their streams."""
     streams = {}
     for kind, (dtype, keys, more, write) in KINDS.items():
         os.makedirs(place.file(kind))
@@ -50,7 +50,7 @@ def write_all(place):
 
 
 def expected(config, kind, dtype, batches):
-    """[batches × 2, window], by tokctl plan's arithmetic and numpy."""
+    """[batches × 2, window]: the rows, by tokctl plan and numpy."""
     code, out, err = run(
         TOKCTL, "plan", "-c", config, kind, "--from", 0, "--count", 2 * batches, "--json"
     )
@@ -64,11 +64,11 @@ def expected(config, kind, dtype, batches):
     return numpy.stack(rows)
 
 
-# ---- the hostile client, in a process of its own ----
+# ---- the hostile client, in another process ----
 
 
 def hostile(socket_path, kind, counts):
-    """Flips top bits until it is killed; counts[0] says how many of its batches came out harmed."""
+    """Flips top bits until it is killed. counts[0]: how many of its batches were wrong."""
     with_parent()
     c = Client(socket_path).attach(stream=kind, run="hostile", micro=32, slots=8)
     width = c.token_bytes
@@ -95,7 +95,7 @@ class Hostile:
         self.process.start()
 
     def harmed(self, least):
-        """Has it harmed so many batches, and is it at it? Waits for that."""
+        """Waits until it has harmed @least batches. True if it has, and still runs."""
         wait_for(lambda: self.counts[0] >= least or not self.process.is_alive())
         return self.counts[0] >= least and self.process.is_alive()
 
@@ -104,18 +104,18 @@ class Hostile:
         self.process.join()
 
 
-# ---- beside it ----
+# ---- the polite client ----
 
 
 class Polite(Witness):
-    """A witness of rows that are known."""
+    """A witness with known rows."""
 
     def __init__(self, daemon, rows, kind):
         super().__init__(daemon, rows, kind, run="polite", micro=2)
 
 
 def together(polite, other):
-    """The polite client reads, no faster than a trainer would, for a while."""
+    """The polite client reads for a while, no faster than a trainer."""
     begin = time.monotonic()
     while time.monotonic() - begin < SECONDS or polite.checked < 50:
         if time.monotonic() - begin > LONG or polite.checked + 2 > len(polite.batches):
@@ -124,7 +124,7 @@ def together(polite, other):
         time.sleep(0.005)
 
 
-def beside(daemon, label, kind, rows):
+def check_both(daemon, label, kind, rows):
     polite, other, stopped = None, Hostile(daemon, kind), None
     harmed = other.harmed(20)
     try:
@@ -135,20 +135,23 @@ def beside(daemon, label, kind, rows):
     harmed = harmed and other.harmed(other.counts[0] + 1)
     other.kill()
     assert stopped is None and daemon.alive(), (
-        f"{label}: no stream stops, the daemon lives",
+        f"{label}: no stream stops, and the daemon lives",
         (stopped, daemon.log()[-500:]),
     )
     good = polite and polite.wrong == 0 and polite.checked >= 50
     assert good, (
-        f"{label}: the polite client's batches are exact",
+        f"{label}: the polite client's batches are right",
         polite and (polite.wrong, polite.checked),
     )
-    assert harmed, (f"{label}: the hostile one harmed its own, to the end", other.counts[0])
+    assert harmed, (
+        f"{label}: the hostile client harmed its own batches, to the end",
+        other.counts[0],
+    )
     if polite:
         polite.close()
 
 
-# What is read how: each kind once is enough, its way to the slot is the same in the others.
+# The kinds read in each mode: once each is enough, because all modes fill slots alike.
 KINDS_OF = {
     ("uring", False): ("npy", "vocab"),
     ("pread", False): ("megatron", "decoded", "documents"),
@@ -168,5 +171,5 @@ def test_hostile_slots(shared, streams, mode):
         name, only = f"{kind}-{io}{direct}.yaml", {kind: streams[kind]}
         config = shared.config(name, memory=64 << 20, io=io, direct=direct, streams=only)
         daemon = Daemon(shared, config)
-        beside(daemon, kind, kind, expected(config, kind, KINDS[kind][0], BATCHES))
+        check_both(daemon, kind, kind, expected(config, kind, KINDS[kind][0], BATCHES))
         assert daemon.stop() == 0, f"{kind}: the daemon ends with 0"
