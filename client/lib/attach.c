@@ -39,7 +39,7 @@ int attach_check(struct tokend *t, const struct target *target)
  * The ring's memory should be on the reader's NUMA node: the one the reader is pinned to, or runs
  * on now.
  */
-static void say_node(struct wire *w)
+static void set_node(struct wire *w)
 {
 	unsigned cpu, node;
 
@@ -47,7 +47,7 @@ static void say_node(struct wire *w)
 		wire_set(w, WIRE_NODE, node);
 }
 
-static void say_attach(
+static void set_attach(
 	struct wire *w, const struct tokend *t, const struct target *target, uint64_t serial)
 {
 	*w = (struct wire){.op = WIRE_ATTACH};
@@ -63,7 +63,7 @@ static void say_attach(
 		wire_set(w, WIRE_HELPER, 1);
 	if (t->strict && !t->mapping) /* a session that was accepted once may return */
 		wire_set(w, WIRE_STRICT, 1);
-	say_node(w);
+	set_node(w);
 	/* A seek: two rings exist for a moment, and `memory:` counts them as one. */
 	if (t->fd >= 0 && t->mapping && t->mapping->session != SESSION_UNNAMED)
 		wire_set(w, WIRE_REPLACES, t->mapping->session);
@@ -90,7 +90,7 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 		search_later(t, s, fault.error, 0);
 		return 0;
 	}
-	say_attach(&attach, t, target, ++t->serial);
+	set_attach(&attach, t, target, ++t->serial);
 
 	/* If the daemon closed after hello, its reason can still be received. */
 	if (!link_send(s->fd, &attach, t->out, &fault) && !link_closed(&fault)) {

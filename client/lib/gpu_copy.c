@@ -66,7 +66,7 @@ int tokend_pin(struct tokend *t, int device)
 /* ---- copies ---- */
 
 /* True if slot @s is held, or the next one to be taken. */
-static bool is_here(const struct tokend *t, const struct mapping *m, uint64_t s)
+static bool is_available(const struct tokend *t, const struct mapping *m, uint64_t s)
 {
 	if (s < m->queue.released || s > m->queue.taken)
 		return false;
@@ -86,7 +86,7 @@ int tokend_copy(
 	struct mapping *m = *slots_mapping(t, batch->handle);
 	uint64_t s = slots_number(batch->handle);
 
-	if (!m || !is_here(t, m, s))
+	if (!m || !is_available(t, m, s))
 		return handle_fail(t, TOKEND_EARGUMENT, "batch", "number %" PRIu64 " is not held",
 			batch->number);
 	if (mapping_copies(m, s))

@@ -111,7 +111,7 @@ static void listen_if_due(struct tokend *t)
 }
 
 /* 1: a batch is ready, 0: the end of the stream, EAGAIN: not yet; or an error. */
-static int look(struct tokend *t)
+static int look_for_batch(struct tokend *t)
 {
 	struct mapping *m = t->mapping;
 
@@ -140,7 +140,7 @@ static int look(struct tokend *t)
  * A caller that polls waits too. The daemon may be asleep until half the ring is free: without a
  * wake-up a trainer that holds more than half would starve.
  */
-static int ask_for_one(struct tokend *t)
+static int request_wake(struct tokend *t)
 {
 	const struct ring *ring = &t->mapping->ring;
 
@@ -154,12 +154,12 @@ static int ask_for_one(struct tokend *t)
 static int find_slot(struct tokend *t, bool wait)
 {
 	for (bool again = false;; again = true) {
-		int r = look(t);
+		int r = look_for_batch(t);
 
 		if (r != TOKEND_EAGAIN)
 			return r;
 		if (again && !wait)
-			return ask_for_one(t);
+			return request_wake(t);
 		if (t->fd < 0)
 			r = revive(t, wait);
 		else
@@ -195,7 +195,7 @@ static void describe(const struct tokend *t, struct tokend_batch *batch)
  * Takes the slot after the last one taken, which is published. A batch that cannot be recorded is
  * not taken.
  */
-static int hand_out(struct tokend *t, struct tokend_batch *batch)
+static int take(struct tokend *t, struct tokend_batch *batch)
 {
 	struct mapping *m = t->mapping;
 	uint64_t s = m->queue.taken;
@@ -230,12 +230,12 @@ static inline bool ready(const struct tokend *t)
 }
 
 /* 1: the next batch is ready, 0: the stream has ended; or an error. */
-static int wait_for_one(struct tokend *t)
+static int wait_for_batch(struct tokend *t)
 {
 	int r = handle_usable(t);
 
 	if (r == 0)
-		r = look(t);
+		r = look_for_batch(t);
 	if (r == TOKEND_EAGAIN) {
 		int64_t begin = wait_now();
 
@@ -247,14 +247,14 @@ static int wait_for_one(struct tokend *t)
 
 int tokend_next(struct tokend *t, struct tokend_batch *batch)
 {
-	int r = ready(t) ? 1 : wait_for_one(t);
+	int r = ready(t) ? 1 : wait_for_batch(t);
 
-	return r == 1 ? hand_out(t, batch) : r;
+	return r == 1 ? take(t, batch) : r;
 }
 
 int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait)
 {
-	int r = wait ? wait_for_one(t) : handle_usable(t);
+	int r = wait ? wait_for_batch(t) : handle_usable(t);
 
 	if (!wait && r == 0)
 		r = find_slot(t, false);
@@ -266,13 +266,13 @@ int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait)
 int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 {
 	if (ready(t))
-		return hand_out(t, batch);
+		return take(t, batch);
 
 	int r = handle_usable(t);
 
 	if (r == 0)
 		r = find_slot(t, false);
-	return r == 1 ? hand_out(t, batch) : r;
+	return r == 1 ? take(t, batch) : r;
 }
 
 /*

@@ -64,7 +64,7 @@ struct arguments {
 	char *text; /* the lines, cut into keys and values */
 };
 
-static int bad(struct tokend *t, const char *key, const char *value, const char *right)
+static int reject(struct tokend *t, const char *key, const char *value, const char *right)
 {
 	return handle_fail(t, TOKEND_EARGUMENT, key, "'%.200s' %s", value, right);
 }
@@ -75,12 +75,12 @@ static int read_weight(struct tokend *t, struct arguments *o, char *value, local
 	char *space = strchr(value, ' '), *end;
 
 	if (!space || !wire_label_ok(space + 1))
-		return bad(
+		return reject(
 			t, "weight", value, "is not a number, a space and the name of a dataset");
 	*space = 0;
 	o->weight[o->weights] = strtod_l(value, &end, plain);
 	if (*end || end == value || strspn(value, "0123456789.eE+-") != strlen(value))
-		return bad(t, "weight", value, "is not a decimal number");
+		return reject(t, "weight", value, "is not a decimal number");
 	o->name[o->weights++] = space + 1;
 	return 0;
 }
@@ -99,17 +99,17 @@ static int read_line(
 	if (strcmp(key, "weight") == 0)
 		return read_weight(t, o, value, plain);
 	if (strcmp(key, "tag") == 0)
-		return wire_name_ok(value) ? 0 : bad(t, key, value, "is not a valid tag");
+		return wire_name_ok(value) ? 0 : reject(t, key, value, "is not a valid tag");
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (strcmp(key, numbers[i].key) != 0)
 			continue;
 		if (!wire_digits(value, numbers[i].to))
-			return bad(t, key, value, "is not " PHRASE_UINT64);
+			return reject(t, key, value, "is not " PHRASE_UINT64);
 		if (numbers[i].has)
 			*numbers[i].has = true;
 		return 0;
 	}
-	return bad(t, "request", key, "is unknown; is tokctl newer than this client?");
+	return reject(t, "request", key, "is unknown; is tokctl newer than this client?");
 }
 
 static int read_lines(struct tokend *t, struct arguments *o, locale_t plain)
@@ -122,7 +122,7 @@ static int read_lines(struct tokend *t, struct arguments *o, locale_t plain)
 		next = end ? end + 1 : line + strlen(line);
 		space = strchr(line, ' ');
 		if (!space)
-			return bad(t, "request", line, "is not a line \"KEY VALUE\"");
+			return reject(t, "request", line, "is not a line \"KEY VALUE\"");
 		*space = 0;
 
 		int r = read_line(t, o, line, space + 1, plain);
@@ -224,7 +224,7 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 /* ---- answering ---- */
 
 /* Sends an answer. Does not look for a lost daemon: another one would not know the request. */
-static int tell(struct tokend *t, const struct wire *note)
+static int send_answer(struct tokend *t, const struct wire *note)
 {
 	struct fault fault;
 
@@ -289,5 +289,5 @@ int tokend_answer(struct tokend *t, uint64_t number, enum tokend_outcome outcome
 		t->applied.any = false;
 		undo_forget(t);
 	}
-	return tell(t, &note);
+	return send_answer(t, &note);
 }

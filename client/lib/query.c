@@ -84,7 +84,7 @@ int query_listen(struct tokend *t)
 }
 
 /* Sends a query. 1: sent, 0: the daemon is lost, or an error. */
-static int tell(struct tokend *t, const struct wire *wire)
+static int send_query(struct tokend *t, const struct wire *wire)
 {
 	struct fault fault;
 
@@ -165,7 +165,7 @@ int query(struct tokend *t, const struct wire *query, enum wire_op reply)
 			r = await(t, 0, reply);
 		if (r == 1) {
 			wire_set(&numbered, WIRE_SERIAL, ++t->serial);
-			r = tell(t, &numbered);
+			r = send_query(t, &numbered);
 		}
 		if (r == 1) {
 			r = await(t, t->serial, reply);

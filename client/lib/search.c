@@ -85,7 +85,7 @@ int64_t search_warn_at(const struct search *s)
 	return s->warnings < WARNINGS ? s->since + warn_after[s->warnings] : INT64_MAX;
 }
 
-static void say_wait(const struct tokend *t, const struct search *s, char *line, size_t bytes)
+static void describe_wait(const struct tokend *t, const struct search *s, char *line, size_t bytes)
 {
 	int64_t now = wait_now(), left = search_give_up(s) - now;
 	int64_t waited = (now - s->since) / SECOND, seconds = left > 0 ? left / SECOND : 0;
@@ -116,7 +116,7 @@ int search_warn(struct tokend *t, struct search *s)
 		s->warnings++;
 	if (!t->call.warn)
 		return 0;
-	say_wait(t, s, line, sizeof(line));
+	describe_wait(t, s, line, sizeof(line));
 	return t->call.warn(t->call.warn_context, line)
 		       ? handle_fail(t, TOKEND_EAGAIN, "", "interrupted")
 		       : 0;

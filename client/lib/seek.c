@@ -10,7 +10,8 @@
  * @waits: wait while refused for now. An operator's edit does not wait: all ranks carry it out at
  * the same step, and would wait for this one.
  */
-static int go(struct tokend *t, const struct target *target, bool waits, struct cursor *cursor)
+static int attach_at(
+	struct tokend *t, const struct target *target, bool waits, struct cursor *cursor)
 {
 	const struct patience patience = {
 		.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms, .never = !waits};
@@ -42,7 +43,7 @@ static int seek_here(struct tokend *t, struct target *target)
 	target->cursor = t->bytes;
 	target->cursor_bytes = cursor_encode(here, t->bytes, LIMIT_CURSOR_BYTES);
 
-	int r = go(t, target, true, &cursor);
+	int r = attach_at(t, target, true, &cursor);
 
 	if (r != 1)
 		return r;
@@ -71,7 +72,7 @@ static int seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint6
 	if (cursor_bytes == 0 || cursor_bytes > LIMIT_CURSOR_BYTES)
 		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes; a cursor has 1 to %d",
 			cursor_bytes, LIMIT_CURSOR_BYTES);
-	r = go(t, &target, true, &origin);
+	r = attach_at(t, &target, true, &origin);
 	if (r != 1)
 		return r;
 	position_start(t, &origin, &target);
@@ -118,7 +119,7 @@ int seek_edited(struct tokend *t, const struct cursor *edited)
 
 	target.cursor_bytes = cursor_encode(edited, t->bytes, LIMIT_CURSOR_BYTES);
 
-	int r = go(t, &target, false, &cursor);
+	int r = attach_at(t, &target, false, &cursor);
 
 	if (r != 1)
 		return r;

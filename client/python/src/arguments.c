@@ -1,9 +1,9 @@
 /* Conversion of Python arguments to C. */
 #include "client/python/src/client.h"
 
-int to_whole(PyObject *object, void *out)
+int to_integer(PyObject *object, void *out)
 {
-	struct whole *w = out;
+	struct integer *w = out;
 
 	if (object == Py_None)
 		return 1;

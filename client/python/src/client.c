@@ -13,13 +13,13 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		"absent", "strict", NULL};
 	struct client *c = (struct client *)self;
 	struct tokend_options o = {.size = sizeof(o)};
-	struct whole micro_batch = WHOLE("micro_batch", UINT32_MAX),
-		     rank = WHOLE("rank", UINT64_MAX);
-	struct whole world = {"world", UINT64_MAX, 1, false};
-	struct whole peer = WHOLE("peer", UINT32_MAX), slots = WHOLE("slots", UINT32_MAX);
-	struct whole deadline = WHOLE("deadline", UINT32_MAX),
-		     patience = WHOLE("connect", UINT32_MAX);
-	struct whole position = WHOLE("start", UINT64_MAX);
+	struct integer micro_batch = INTEGER("micro_batch", UINT32_MAX),
+		       rank = INTEGER("rank", UINT64_MAX);
+	struct integer world = {"world", UINT64_MAX, 1, false};
+	struct integer peer = INTEGER("peer", UINT32_MAX), slots = INTEGER("slots", UINT32_MAX);
+	struct integer deadline = INTEGER("deadline", UINT32_MAX),
+		       patience = INTEGER("connect", UINT32_MAX);
+	struct integer position = INTEGER("start", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
 	PyObject *absent = NULL;
 	char why[1400];
@@ -30,10 +30,10 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		return -1;
 	}
 	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pOp", names,
-		    &o.stream, to_whole, &micro_batch, &o.socket, &o.run, to_whole, &rank, to_whole,
-		    &world, to_whole, &peer, to_whole, &slots, to_whole, &deadline, to_whole,
-		    &patience, &o.cursor, &cursor_bytes, &o.tag, to_whole, &position, &o.helper,
-		    &absent, &o.strict))
+		    &o.stream, to_integer, &micro_batch, &o.socket, &o.run, to_integer, &rank,
+		    to_integer, &world, to_integer, &peer, to_integer, &slots, to_integer,
+		    &deadline, to_integer, &patience, &o.cursor, &cursor_bytes, &o.tag, to_integer,
+		    &position, &o.helper, &absent, &o.strict))
 		return -1;
 	o.rank = rank.value;
 	o.world = world.value;

@@ -55,19 +55,19 @@ PyObject *raise_last(struct client *c, int code);
 
 /* ---- arguments.c ---- */
 
-struct whole {
+struct integer {
 	const char *name;
 	uint64_t most, value;
 	bool given;
 };
 
-#define WHOLE(name, most)                                                                          \
+#define INTEGER(name, most)                                                                        \
 	{                                                                                          \
 		name, most, 0, false                                                               \
 	}
 
-/* An "O&" converter to struct whole: an integer from 0 to `most`, or None (not given). */
-int to_whole(PyObject *object, void *out);
+/* An "O&" converter to struct integer: an integer from 0 to `most`, or None (not given). */
+int to_integer(PyObject *object, void *out);
 
 struct weights {
 	const char **name; /* the list of names owns the texts */

@@ -39,12 +39,12 @@ typedef int64_t edit_to(const struct tokend_edit *edit, uint64_t number);
 
 static PyObject *edit_number(PyObject *module, PyObject *args, const char *name, edit_to *edit)
 {
-	struct whole number = WHOLE(name, UINT64_MAX);
+	struct integer number = INTEGER(name, UINT64_MAX);
 	const char *cursor;
 	struct draft d;
 	Py_ssize_t n;
 
-	if (!PyArg_ParseTuple(args, "y#O&", &cursor, &n, to_whole, &number) ||
+	if (!PyArg_ParseTuple(args, "y#O&", &cursor, &n, to_integer, &number) ||
 		!draft_begin(&d, cursor, n))
 		return NULL;
 	return draft_end(module, &d, edit(&d.edit, number.value));
@@ -67,7 +67,7 @@ static PyObject *edit_rewind(PyObject *module, PyObject *args)
 
 static PyObject *edit_mix(PyObject *module, PyObject *args)
 {
-	struct whole at = {"at", UINT64_MAX, TOKEND_SOON, false};
+	struct integer at = {"at", UINT64_MAX, TOKEND_SOON, false};
 	PyObject *names, *weights, *result = NULL;
 	struct weights w;
 	const char *cursor;
@@ -75,7 +75,7 @@ static PyObject *edit_mix(PyObject *module, PyObject *args)
 	Py_ssize_t n;
 
 	if (!PyArg_ParseTuple(args, "y#O!O!O&", &cursor, &n, &PyList_Type, &names, &PyList_Type,
-		    &weights, to_whole, &at))
+		    &weights, to_integer, &at))
 		return NULL;
 	if (read_weights(&w, names, weights) && draft_begin(&d, cursor, n))
 		result = draft_end(
@@ -98,12 +98,12 @@ static PyObject *edit_add(PyObject *module, PyObject *args)
 
 static PyObject *edit_remove(PyObject *module, PyObject *args)
 {
-	struct whole at = {"at", UINT64_MAX, TOKEND_SOON, false};
+	struct integer at = {"at", UINT64_MAX, TOKEND_SOON, false};
 	const char *cursor, *name;
 	struct draft d;
 	Py_ssize_t n;
 
-	if (!PyArg_ParseTuple(args, "y#sO&", &cursor, &n, &name, to_whole, &at) ||
+	if (!PyArg_ParseTuple(args, "y#sO&", &cursor, &n, &name, to_integer, &at) ||
 		!draft_begin(&d, cursor, n))
 		return NULL;
 	return draft_end(module, &d, tokend_cursor_remove(&d.edit, name, at.value));

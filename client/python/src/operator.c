@@ -65,11 +65,12 @@ PyObject *client_obey(PyObject *self, PyObject *args)
 PyObject *client_answer(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	struct whole number = WHOLE("number", UINT64_MAX);
+	struct integer number = INTEGER("number", UINT64_MAX);
 	const char *text;
 	int outcome, r;
 
-	if (!PyArg_ParseTuple(args, "O&is", to_whole, &number, &outcome, &text) || !enter(c, true))
+	if (!PyArg_ParseTuple(args, "O&is", to_integer, &number, &outcome, &text) ||
+		!enter(c, true))
 		return NULL;
 	WAITING(c, r = tokend_answer(c->t, number.value, (enum tokend_outcome)outcome, text));
 

@@ -62,9 +62,9 @@ PyObject *client_fingerprint(PyObject *self, PyObject *none)
 PyObject *client_commit(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	struct whole next = WHOLE("next", UINT64_MAX);
+	struct integer next = INTEGER("next", UINT64_MAX);
 
-	if (!PyArg_ParseTuple(args, "O&", to_whole, &next) || !enter(c, false))
+	if (!PyArg_ParseTuple(args, "O&", to_integer, &next) || !enter(c, false))
 		return NULL;
 
 	int r = tokend_commit(c->t, next.value);
@@ -138,14 +138,14 @@ PyObject *client_run(PyObject *self, PyObject *none)
 PyObject *client_seek(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	struct whole rank = WHOLE("rank", UINT64_MAX), world = WHOLE("world", UINT64_MAX);
-	struct whole micro_batch = WHOLE("micro_batch", UINT32_MAX);
+	struct integer rank = INTEGER("rank", UINT64_MAX), world = INTEGER("world", UINT64_MAX);
+	struct integer micro_batch = INTEGER("micro_batch", UINT32_MAX);
 	const char *cursor;
 	Py_ssize_t n;
 	int again = 0, r;
 
-	if (!PyArg_ParseTuple(args, "z#O&O&O&|p", &cursor, &n, to_whole, &rank, to_whole, &world,
-		    to_whole, &micro_batch, &again) ||
+	if (!PyArg_ParseTuple(args, "z#O&O&O&|p", &cursor, &n, to_integer, &rank, to_integer,
+		    &world, to_integer, &micro_batch, &again) ||
 		!enter(c, true))
 		return NULL;
 	WAITING(c, r = (again ? tokend_seek_pass : tokend_seek)(c->t, cursor, (size_t)n, rank.value,
