@@ -33,8 +33,9 @@ bool cursor_units(
 	for (uint32_t d = 0; d < c->datasets; d++)
 		if (units[d] > 0 && c->order[d].windows == 0)
 			return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
-				"must be 0: all its shards are shorter than seq_len + extra, so it "
-				"has no window");
+				"must be 0, because it has no window: all its shards are shorter "
+				"than "
+				"seq_len + extra");
 	return true;
 }
 
@@ -168,7 +169,7 @@ static bool refuse_served(
 
 	assert(c->dataset[d].max_epochs > 0);
 	return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
-		"must be 0: its max_epochs (%" PRIu64 ") are served by position %" PRIu64
+		"must be 0, because its max_epochs (%" PRIu64 ") are served by position %" PRIu64
 		" (%" PRIu64 " windows are left, too few for a block of %d)",
 		c->dataset[d].max_epochs, s->start, served < limit ? limit - served : 0,
 		LIMIT_BLOCK);
