@@ -18,7 +18,7 @@ const struct option_row option_table[] = {
 		.help = "the config file, see tokend.yaml(5)"},
 	[SOCKET] = {"socket", .value = "PATH",
 		.help = "listen here instead of at the config's socket"},
-	[LINGER] = {"linger", .value = "SECONDS", .least = 1, .most = 366 * 86400,
+	[LINGER] = {"linger", .value = "SECONDS", .least = 1, .most = UINT64_C(366) * 86400,
 		.help = "exit after this time without a session; default: never"},
 	[PRIVATE] = {"private", .value = "FD", .most = INT_MAX,
 		.help = "the lock on PATH.lock, from a process that starts its own daemon"},

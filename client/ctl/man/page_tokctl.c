@@ -10,9 +10,9 @@ static const char ABOUT[] =
 	"and records. They need no daemon. `cat`, `status`, `top`, `mix`, `skip`, `checkpoint`, "
 	"`drain` and `rescale` connect to a running daemon.\n\n"
 	"Options may come anywhere after the command. Numbers are decimal digits. Results go to "
-	"stdout, messages to stderr. `tokctl help` lists the commands, `tokctl help COMMAND` the "
-	"options of one, and `tokctl help --man PAGE` prints the source of a man page: tokctl.1, "
-	"tokend.8 or tokend.yaml.5.";
+	"stdout, messages to stderr. `tokctl help` lists the commands. `tokctl help COMMAND` and "
+	"`tokctl COMMAND --help` print the options of one. `tokctl help --man PAGE` prints the "
+	"source of a man page: `tokctl.1`, `tokend.8` or `tokend.yaml.5`.";
 
 static const struct page_item statuses[] = {
 	{"0", "Success."},
