@@ -165,7 +165,7 @@ def test_manifest(place):
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, "relative to one directory" in done.stderr) == (2, True), (
+    assert (done.returncode, "not in one directory" in done.stderr) == (2, True), (
         "paths of two directories are refused"
     )
 

@@ -69,7 +69,7 @@ static int edit_file(const struct ctl_arguments *a, edit_function *run)
 	if (!ctl_cursor_read(&before, from(a), NULL))
 		; /* the error was printed */
 	else if (!cursor_copy(&after, &before))
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 	else {
 		status = run(&after, a);
 		if (status == CTL_OK)

@@ -7,6 +7,7 @@
 #include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
 #include "proto/cursor_json.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -198,7 +199,7 @@ static int show_json(struct ctl_out *out, const struct cursor *c)
 
 	if (!json || cursor_json(c, json, CURSOR_JSON_BYTES) == 0) {
 		free(json);
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	}
 	ctl_put(out, json);
 	ctl_put(out, "\n");

@@ -2,8 +2,8 @@
  * The mixes of a run, joined from several cursors.
  *
  * A cursor contains its current segment and the pending ones. Two segments follow each other only
- * if the counts and roundings of the second are those that the first leads to. So a gap between
- * cursors is seen, and so is a mix that was replaced before it acted.
+ * if the counts and roundings of the second are those that the first leads to. This finds gaps
+ * between cursors, and mixes that were replaced before they began.
  *
  * Cursors named one by one come in any order and are joined by this rule alone. tokend's mix log
  * has an order, so it also covers a run that was restarted from an older checkpoint: from where a
@@ -263,7 +263,7 @@ static bool read_files(struct ctl_history_parts *p, const char *directory, struc
 
 		if (asprintf(&source->path, "%s/%s", directory, entry[at - 1]->d_name) < 0) {
 			source->path = NULL;
-			ctl_fail("out of memory");
+			ctl_fail(PHRASE_MEMORY);
 			return false;
 		}
 		if (!ctl_cursor_read(&source->cursor, source->path, begin)) {
@@ -311,7 +311,7 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 	}
 	if (asprintf(&directory, "%s/%s/%s/mixes", s->config->state_dir, s->stream->config->name,
 		    run) < 0) {
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 		return false;
 	}
 	int n = scandir(directory, &entry, is_numbered, by_number);
@@ -324,7 +324,7 @@ static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, co
 	else if (n == 0)
 		ctl_fail("--run %s: %s: contains no mix log (*.cursor)", run, directory);
 	else if (!(p->source = calloc((size_t)n, sizeof(*p->source))))
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 	else {
 		p->sources = (unsigned)n;
 		done = read_files(p, directory, entry, (unsigned)n, &s->stream->begin);
@@ -343,7 +343,7 @@ static bool read_cursors(struct ctl_history_parts *p, const char *const *paths, 
 {
 	p->source = calloc(n, sizeof(*p->source));
 	if (!p->source) {
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 		return false;
 	}
 	for (; p->sources < n; p->sources++) {
@@ -352,7 +352,7 @@ static bool read_cursors(struct ctl_history_parts *p, const char *const *paths, 
 		source->given = p->sources;
 		source->path = strdup(paths[p->sources]);
 		if (!source->path)
-			ctl_fail("out of memory");
+			ctl_fail(PHRASE_MEMORY);
 		if (!source->path || !ctl_cursor_read(&source->cursor, paths[p->sources], begin)) {
 			forget(source);
 			return false;
@@ -368,7 +368,7 @@ static bool read_config(struct ctl_history_parts *p, const struct cursor *begin)
 		p->sources = 1;
 		return true;
 	}
-	ctl_fail("out of memory");
+	ctl_fail(PHRASE_MEMORY);
 	return false;
 }
 
@@ -426,7 +426,7 @@ static bool allocate_segments(struct ctl_history_parts *p)
 	assert(n > 0); /* there is a cursor, and every cursor has a segment */
 	p->segment = calloc(n, sizeof(const struct order_segment *));
 	if (!p->segment)
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 	return p->segment != NULL;
 }
 
@@ -451,7 +451,7 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 {
 	*h = (struct ctl_history){.parts = calloc(1, sizeof(*h->parts))};
 	if (!h->parts)
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 	if (!h->parts || !open_parts(h->parts, s, paths, n, run) || !choose_widest(h)) {
 		ctl_history_close(h);
 		return false;

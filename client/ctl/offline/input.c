@@ -32,8 +32,7 @@ bool ctl_input_options(struct ctl_input *input, const struct ctl_command *comman
 	if (dtype && !shard_type(dtype, &input->hint.type)) {
 		ctl_usage(command,
 			"--input-dtype %s: unknown type; must be u8, i8, u16, i16, u32, i32, u64 "
-			"or "
-			"i64",
+			"or i64",
 			dtype);
 		return false;
 	}

@@ -63,7 +63,7 @@ static void print_unread(struct inspect *in, const char *path, const char *text)
 
 	in->faults = true;
 	if (!r) {
-		ctl_fail("%s: %s", path, "out of memory");
+		ctl_fail("%s: %s", path, PHRASE_MEMORY);
 		return;
 	}
 	r->path = path;
@@ -119,7 +119,7 @@ static void scan(struct inspect *in, struct report *r, const struct shard *shard
 	r->masked = scan.masked;
 	*digest = scan.digest;
 	if (!fine)
-		report_problem(r, "%s", "out of memory");
+		report_problem(r, "%s", PHRASE_MEMORY);
 	if (scan.failures == 1)
 		report_problem(r, "%s", scan.failed.text);
 	else if (scan.failures > 1)
@@ -290,7 +290,7 @@ static void inspect_file(
 	int fd;
 
 	if (!r || (masked && !find_mask(in, listed, number, &input, mask, by))) {
-		print_unread(in, path, r ? strerror(ENAMETOOLONG) : "out of memory");
+		print_unread(in, path, r ? strerror(ENAMETOOLONG) : PHRASE_MEMORY);
 		free(r);
 		return;
 	}
@@ -366,7 +366,7 @@ static void inspect_path(struct inspect *in, const char *path)
 		return;
 	}
 	if (!use_cache(in, list.root)) {
-		print_unread(in, path, "out of memory");
+		print_unread(in, path, PHRASE_MEMORY);
 		shard_list_free(&list);
 		return;
 	}
@@ -468,11 +468,10 @@ static int inspect_arguments(struct inspect *in, const struct ctl_arguments *a)
 		return CTL_USAGE;
 	n = ctl_input_paths(a->argument, a->arguments);
 	if (n < 0)
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	if (manifest && !one_directory(a->argument, n))
-		return ctl_usage(a->command, "--manifest: shard names are relative to one "
-					     "directory; give that directory, "
-					     "or files in it");
+		return ctl_usage(a->command, "--manifest: the shards are not in one directory; "
+					     "give one directory, or files in it");
 	if (manifest)
 		qsort(a->argument, (size_t)n, sizeof(*a->argument), by_last_part);
 	if (!config || listed_open(&in->all, config, !manifest))
@@ -487,7 +486,7 @@ static int inspect(const struct ctl_arguments *a)
 	int status;
 
 	if (!in)
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	in->deep = ctl_given(a, DEEP);
 	in->json = ctl_given(a, JSON);
 	status = inspect_arguments(in, a);

@@ -2,6 +2,7 @@
 
 #include "client/ctl/common/error.h"
 #include "daemon/catalog/dataset_manifest.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -78,7 +79,7 @@ bool listed_open(struct listed_all *all, const char *path, bool manifests)
 		datasets += all->config->stream[i].datasets;
 	all->listed = calloc(datasets + 1, sizeof(*all->listed));
 	if (!all->listed) {
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 		return false;
 	}
 	for (uint32_t i = 0; i < all->config->streams; i++)

@@ -5,6 +5,7 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -26,7 +27,7 @@ struct ctl_manifest *ctl_manifest_begin(const char *path)
 	struct ctl_manifest *m = calloc(1, sizeof(*m));
 
 	if (!m) {
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 		return NULL;
 	}
 	int n = snprintf(m->part, sizeof(m->part), "%s.%ld", path, (long)getpid());

@@ -9,6 +9,7 @@
 #include "client/ctl/offline/pack_out.h"
 #include "client/ctl/offline/pack_target.h"
 #include "daemon/shard/frames.h"
+#include "proto/phrases.h"
 
 #define XXH_INLINE_ALL
 #include <errno.h>
@@ -251,7 +252,7 @@ static int run(struct pack *p, char *const *path, int n)
 
 	p->in.input.hint.frames = frames_new(FRAMES_BYTES);
 	if (!p->in.input.hint.frames)
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	p->in.input.hint.documents = p->how.format == PACK_MEGATRON;
 	bool fine = pack(p, path, n, &fault);
 	int status = ctl_finish(&p->out, fine ? CTL_OK : CTL_FAILED);
@@ -364,12 +365,12 @@ static int pack_arguments(const struct ctl_arguments *a)
 	int status, n;
 
 	if (!p)
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	p->target.state = -1;
 	status = take(p, a);
 	if (status == CTL_OK) {
 		n = ctl_input_paths(a->argument, a->arguments - 1);
-		status = n < 0 ? ctl_fail("out of memory") : run(p, a->argument, n);
+		status = n < 0 ? ctl_fail(PHRASE_MEMORY) : run(p, a->argument, n);
 	}
 	free(p);
 	return status;

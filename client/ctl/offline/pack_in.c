@@ -70,7 +70,8 @@ static bool keep_source(struct pack_in *in, const char *path, const struct shard
 	if (shard->facts.token_bytes > in->token_bytes)
 		in->token_bytes = shard->facts.token_bytes;
 	return !__builtin_add_overflow(in->tokens, s->tokens, &in->tokens) ||
-	       fault_set(fault, FAULT_DATA, "", "%s: more than 2^64 tokens in all", path);
+	       fault_set(fault, FAULT_DATA, "",
+		       "%s: the inputs up to here have more than 2^64 tokens", path);
 }
 
 static bool add_source(struct pack_in *in, const char *path, struct fault *fault)

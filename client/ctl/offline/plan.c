@@ -8,6 +8,7 @@
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/history.h"
 #include "client/ctl/offline/windows.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -301,7 +302,7 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 	if (!q->has_from)
 		q->from = q->cursor_count == 1 ? h->widest->next : 0;
 	if (!p.map || (q->tokens && (!p.reader || !p.tokens))) {
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 	} else if (known(h, q->from)) {
 		stream_map(s->stream, h->widest, p.map);
 		status = q->ranks ? print_step(&p, q) : print_range(&p, q);
@@ -338,9 +339,8 @@ static const struct ctl_option options[] = {
 		.kind = CTL_NUMBER,
 		.value = "POSITION",
 		.most = UINT64_MAX,
-		.help = "first position to print; with --step, the position of step 0; default "
-			"with "
-			"--step: the position of a single --cursor, otherwise 0"},
+		.help = "first position to print; with --step, the position of step 0; by "
+			"default that of a single --cursor, otherwise 0"},
 	[COUNT] = {.name = "count",
 		.kind = CTL_NUMBER,
 		.value = "N",

@@ -2,6 +2,7 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/record_tape.h"
+#include "proto/phrases.h"
 
 #include <stdlib.h>
 
@@ -174,7 +175,7 @@ static bool find_skips(struct proof *p)
 
 	p->skip = calloc(p->peer->sections, sizeof(*p->skip));
 	if (!p->skip)
-		return ctl_fail("out of memory") == CTL_OK;
+		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
 	for (size_t i = 0; i < p->peer->sections; i++) {
 		const struct record_section *s = &p->peer->section[i];
 		uint64_t to = s->begin.position < s->limit ? s->begin.position : s->limit;
@@ -274,7 +275,7 @@ bool proof_run(struct proof *p)
 	p->other = malloc(p->bytes / p->s->stream->token_bytes * sizeof(uint32_t));
 	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
 	if (!p->map || !p->reader || !p->tokens || !p->other || !p->taken)
-		return ctl_fail("out of memory") == CTL_OK;
+		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
 	stream_map(p->s->stream, p->history->widest, p->map);
 	if (!check_rows(p) || !find_skips(p))
 		return false;

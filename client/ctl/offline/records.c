@@ -4,6 +4,7 @@
 #include "client/ctl/common/grow.h"
 #include "client/ctl/offline/record_tape.h"
 #include "client/ctl/offline/records_judge.h"
+#include "proto/phrases.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +16,7 @@
 
 static bool no_memory(void)
 {
-	ctl_fail("out of memory");
+	ctl_fail(PHRASE_MEMORY);
 	return false;
 }
 

@@ -3,6 +3,7 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/grow.h"
 #include "client/ctl/offline/record_tape.h"
+#include "proto/phrases.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -199,7 +200,7 @@ static bool number_passes(struct records *r)
 	uint64_t common = 0, joined = 0;
 
 	if (!of_file)
-		return ctl_fail("out of memory") == CTL_OK;
+		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
 	for (size_t i = 0; i < r->sections; i++) {
 		struct record_section *s = &r->section[i];
 

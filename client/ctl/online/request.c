@@ -272,7 +272,7 @@ static int run(const struct ctl_arguments *a)
 	int status;
 
 	if (!r)
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	status = read_arguments(r, a);
 	if (status == CTL_OK)
 		status = request(r, ctl_text(a, SOCKET), ctl_text(a, CONFIG));

@@ -97,7 +97,7 @@ bool request_answered(struct request *r, const struct wire *w)
 	struct fault fault;
 
 	if (!a) {
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 		return false;
 	}
 	if ((wire_has(w, WIRE_SERIAL) && wire_number(w, WIRE_SERIAL) != r->serial) ||

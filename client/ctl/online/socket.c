@@ -3,6 +3,7 @@
 #include "client/ctl/common/error.h"
 #include "client/lib/tokend.h"
 #include "daemon/config/config.h"
+#include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <stdlib.h>
@@ -30,6 +31,6 @@ char *ctl_socket(const char *option, const char *config)
 	copy = named ? strdup(named) : NULL;
 	config_free(loaded);
 	if (!copy)
-		ctl_fail("out of memory");
+		ctl_fail(PHRASE_MEMORY);
 	return copy;
 }

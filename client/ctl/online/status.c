@@ -4,6 +4,7 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
+#include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <inttypes.h>
@@ -172,7 +173,7 @@ static int status(const struct ctl_arguments *a)
 	bool ok = false;
 
 	if (!l)
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	if (ctl_connect(l, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
 		ok = ctl_status_list(l, put_each, &listing);
 		if (ok)
@@ -188,8 +189,8 @@ const struct ctl_command ctl_status = {
 	.name = "status",
 	.help = "print the sessions of a running daemon",
 	.about = "Prints one line per session (an attached trainer process): stream, run, rank, "
-		 "rows "
-		 "per batch, position of the next batch, batches that are ready, and pid. The last "
+		 "rows per batch, position of the next batch, batches that are ready, and pid. The "
+		 "last "
 		 "line is about the daemon. lost wakes counts wake-ups that did not reach a "
 		 "trainer, and must be 0.",
 	.examples = CTL_EXAMPLES({"list the sessions", "tokctl status -c tokend.yaml"}),

@@ -4,6 +4,7 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -187,7 +188,7 @@ static int top(const struct ctl_arguments *a)
 	bool ok = false;
 
 	if (!t)
-		return ctl_fail("out of memory");
+		return ctl_fail(PHRASE_MEMORY);
 	if (ctl_connect(&t->link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
 		t->signals = ctl_signals();
 		ok = with_keys(t, (uint64_t)(seconds * 1000), ctl_number(a, COUNT, 0));
