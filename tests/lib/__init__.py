@@ -1,21 +1,22 @@
-"""What the Python tests share. Each module says what it offers; the names that most tests need are
-here, too.
+"""The library of the Python tests. The names that most tests need are imported here.
 
 process   the programs under test, running a command, environments
 wait      waiting for a condition
 text      checking texts
 place     a directory with shards, configs and processes
-daemon    a daemon under test, its status, the ways in which it can read
+daemon    a daemon under test, its status, all ways of reading
 stock     a daemon with one stream of each kind, for the tests of the Python package
-order     the rows that must come
-wire      a client that speaks the wire by itself, and a witness
+order     the rows that a rank must get
+wire      a client that implements the wire protocol itself, and a witness
 users     clients of other users
-fuse      a file system that stops to answer
+fuse      a file system that can stop answering
 release   an older release, built from the history; compat_trainer: a trainer with its package
+prose     comments, messages and pages, taken out of the sources
+pages     the parts of a page; page_runner executes its blocks
 
-shard_writers, shard_cat: shards of their real writers, and what tokend's readers see in them.
-order_reference, edits_reference: the order and the edits of a cursor, written a second time from
-their description. declarations: tokend.h for ctypes. elastic_trainer: a trainer.
+shard_writers writes shards with the formats' own writers; shard_cat reads them as tokend does.
+order_reference and edits_reference are independent implementations of the order and of a cursor's
+edits. declarations: tokend.h for ctypes. elastic_trainer: a trainer.
 """
 
 from .daemon import MODES, Daemon, mode_name, status

@@ -1,7 +1,6 @@
-"""A trainer of test_compat: one process that reads with whatever client package is on its
-PYTHONPATH, old or new.
+"""A trainer of test_compat: one process that uses the package on its PYTHONPATH, old or new.
 
-Commands come as JSON lines, [name, argument]; each is answered by a line.
+It reads commands as JSON lines, [name, argument], and answers each with a line.
 """
 
 import json

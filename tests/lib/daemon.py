@@ -42,7 +42,7 @@ class Daemon:
         return self.process.poll() is None
 
     def log(self):
-        """What this daemon said since it was started."""
+        """The daemon's log since it was started."""
         with open(self.log_path, "rb") as f:
             f.seek(self.log_from)
             return f.read().decode(errors="replace")
@@ -52,7 +52,7 @@ class Daemon:
         self.process.wait()
 
     def stop(self):
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.process.terminate()
         return self.process.wait(LONG)
 
@@ -60,8 +60,8 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def settled_fds(self):
-        """fds(), once it has not changed for a tenth of a second: what was closed here is closed
-        there a moment later.
+        """fds(), once it has not changed for a tenth of a second: the daemon closes its side of a
+        connection a moment later.
         """
         seen = []
         while len(seen) < 10 or len(set(seen[-10:])) > 1:
@@ -74,7 +74,7 @@ class Daemon:
             return next(int(line.split()[1]) for line in f if line.startswith(field + ":"))
 
     def rings(self):
-        """Rings it has mapped: sessions, counted from outside."""
+        """The number of rings that it has mapped: one a session."""
         try:
             with open(f"/proc/{self.pid}/maps") as f:
                 return f.read().count("/memfd:tokend-data")
@@ -83,7 +83,7 @@ class Daemon:
 
 
 def status(path):
-    """What `tokctl status --json` says: (sessions, total)."""
+    """The answer of `tokctl status --json`: (sessions, total)."""
     code, out, err = run(TOKCTL, "status", "--json", "--socket", path)
     if code:
         raise RuntimeError(f"tokctl status: {err}")
@@ -91,7 +91,7 @@ def status(path):
     return lines[:-1], lines[-1]
 
 
-# (io, direct) of a config: all ways in which a daemon can read
+# All ways of reading: (io, direct) of a config
 MODES = [("uring", False), ("pread", False), ("uring", True), ("pread", True)]
 
 

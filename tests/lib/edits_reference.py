@@ -1,10 +1,9 @@
-"""An independent implementation of the edits of a cursor, written from the text of proto/cursor.h
-alone.
+"""An independent implementation of the edits of a cursor, written from proto/cursor.h alone.
 
-On top of order_reference.py: a run's current segment and its pending ones, schedules, and
-max_epochs. Where the text leaves something open it is taken so: the ratio that datasets keep is
-that of the weights as they were given, or of the units where a mix has nothing else (one in force,
-or in the middle of a ramp); the limits are those of the samples served by the end of a block.
+It adds to order_reference.py a run's current and pending segments, schedules and max_epochs. Two
+questions that the header leaves open are answered so: datasets keep the ratio of the weights as
+given, or that of the units if a mix has no others (one in force, or in the middle of a ramp). The
+limits apply to the samples served by the end of a block.
 """
 
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ class Refused(Exception):
 
 @dataclass
 class Step:
-    """A planned change of the mix; at once where `at` and `to` are the same."""
+    """A planned change of the mix; a jump if `at` and `to` are equal."""
 
     at: int
     to: int
@@ -52,14 +51,14 @@ def points(before, steps):
 
 
 class Layout:
-    """Segments as they follow from points and limits."""
+    """The segments that follow from points and limits."""
 
     def __init__(self, cursor, current, floor):
         self.cursor, self.floor = cursor, floor
         self.segments = [current] if current else []
 
     def beyond(self, segment, d):
-        """Start of the first block that would take d beyond its limit, or None."""
+        """The start of the first block that would exceed the limit of d, or None."""
         limit = self.cursor.limit(d)
         if limit is None or d >= len(segment.units) or segment.units[d] == 0:
             return None
@@ -79,12 +78,12 @@ class Layout:
         return low * BLOCK
 
     def gone(self, segment, at):
-        """Datasets that the block at `at`, or an earlier one, would take beyond."""
+        """Datasets whose limit the block at `at`, or an earlier one, would exceed."""
         blocks = {d: self.beyond(segment, d) for d in range(len(segment.units))}
         return [d for d, block in blocks.items() if block is not None and block <= at]
 
     def place(self, at, weights, asked=False):
-        """A mix from `at` on; the weights that are left of it."""
+        """Adds a mix from `at` on; returns the weights that the limits leave of it."""
         while True:
             if not any(weights):
                 raise Refused(f"no dataset is left from {at} on")
@@ -104,7 +103,7 @@ class Layout:
             weights = [0.0 if d in gone else w for d, w in enumerate(weights)]
 
     def follow(self, weights, until):
-        """The mixes that the limits make of the last one, before `until`."""
+        """Adds the mixes that the limits cause after the last one, before `until`."""
         while True:
             last = self.segments[-1]
             blocks = [self.beyond(last, d) for d in range(len(last.units))]
@@ -117,7 +116,7 @@ class Layout:
 
 
 class Cursor:
-    """A run's place: current segment, pending ones, and the limits; of a stream without epochs."""
+    """A cursor of a stream without epochs: position, current and pending segments, limits."""
 
     def __init__(self, order, max_epochs, weights, steps):
         """`order`: datasets and identity; `max_epochs`: by name, of those that have a limit."""
@@ -134,7 +133,7 @@ class Cursor:
         return list(units) + [0] * (len(self.order.datasets) - len(units))
 
     def known(self):
-        """The order as far as this cursor knows it."""
+        """The part of the order that this cursor describes."""
         view = object.__new__(ref.Order)
         view.__dict__.update(self.order.__dict__)
         view.segments = list(self.segments)
@@ -213,11 +212,11 @@ class Cursor:
             self.max_epochs = former
             raise
 
-    # -- what is left over --
+    # -- samples never served --
 
     def unserved(self, d):
-        """(position, windows) where a dataset with max_epochs ends and what is left of it, or
-        None.
+        """(position, windows): where a dataset with max_epochs ends, and how many windows its limit
+        leaves unserved; or None.
         """
         if self.limit(d) is None:
             return None

@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
-"""One process of a job that an operator may change while it runs: as small as such a trainer can
-be, and complete.
+"""One process of a small but complete job that an operator may change while it runs.
 
-Its model are four numbers, but for the rest it does what trainers do: it meets the other processes
-in every step, saves every few steps and when it is asked to, leaves when it is asked to, and begins
-at the checkpoint if there is one. As the model is the sum of all tokens that were trained on, it
-shows by itself whether one was repeated, lost or altered.
+It does what trainers do: it reduces with the other processes in every step, saves every few steps
+and on request, leaves on request, and begins at the checkpoint if there is one. Its model is a sum
+over all tokens that it trained on, so a repeated, lost or altered sample shows in the model.
 
-RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID say what they always say; the
-rest is in ELASTIC, as JSON.
+Its environment is that of torchrun (RANK, WORLD_SIZE, …). ELASTIC contains its arguments as JSON.
 """
 
 import json
@@ -54,15 +51,14 @@ class Trainer:
 
     def train(self, batch):
         tokens = torch.cat([batch["input_ids"], batch["labels"][:, -1:]], 1)
-        weights = batch["position"] % 8191 + 1  # a sample in another's place gives another sum
+        weights = batch["position"] % 8191 + 1  # two samples that change places change the sum
         gradient = torch.stack([torch.tensor(len(tokens)), (tokens.sum(1) * weights).sum()])
         distributed.all_reduce(gradient)
         self.step += 1
         self.samples += int(gradient[0])
         self.sum = (self.sum + int(gradient[1])) % SUM
 
-    def obey(self, request):
-        """What an operator asked for."""
+    def carry_out(self, request):
         if request.error:
             self.errors.append(request.error)
         elif request.kind == "mix":
@@ -73,7 +69,7 @@ class Trainer:
             self.skips.append([request.acts_from - request.args["samples"], request.acts_from])
         if request.save:
             self.save()
-            distributed.barrier()  # it is saved on all, now
+            distributed.barrier()  # now it is saved for all
             request.done()
 
     def run(self):
@@ -81,20 +77,20 @@ class Trainer:
             self.train(batch)
             request = self.loader.control() if self.control else None
             if request:
-                self.obey(request)
+                self.carry_out(request)
             if self.step % self.every == 0:
                 self.save()
             if self.loader.should_stop or self.step == self.steps:
                 break
         self.loader.close()
-        distributed.barrier()  # nobody ends the group while another is within a gather
+        distributed.barrier()  # all are done with the group
         distributed.destroy_process_group()
 
     # ---- accidents ----
 
     def die_when(self, moment):
-        """kill -9 of this process when it has fetched a request, or has carried it out and nobody
-        knows.
+        """Kills this process after it has fetched a request, or after it has carried it out and
+        before it answers.
         """
         control = self.loader._control
         name = {"fetched": "_fetch", "obeyed": "_obey"}[moment]

@@ -1,6 +1,7 @@
-"""A file system that stops to answer when it is told to: a FUSE server of a directory's files, in a
-process of its own. Like NFS, it lets a process go that is killed while it waits, and asks nobody
-when a file is closed that was only read.
+"""A file system that can stop answering: a FUSE server for a directory's files, in its own process.
+
+As with NFS, a process that waits for it can be killed, and closing a file that was only read does
+not wait.
 """
 
 import ctypes
@@ -70,7 +71,7 @@ class _Server:
         try:
             os.write(self.fd, struct.pack("<IiQ", 16 + len(body), -error, unique) + body)
         except FileNotFoundError:
-            pass  # who asked does not wait any more
+            pass  # the caller was interrupted
 
     def serve(self, request):
         _, opcode, unique, node = struct.unpack_from("<IIQQ", request)
@@ -136,14 +137,14 @@ class _Server:
 
 
 class Hanging:
-    """@directory's files, seen at @mount. PermissionError where a process may not mount."""
+    """The files of @directory, mounted at @mount. PermissionError: mounting is not allowed."""
 
     def __init__(self, directory, mount):
         self.mount = mount
         os.makedirs(mount, exist_ok=True)
         self.words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-        server = _Server(fd, directory, self.words)  # before the mount, which may be over it
+        server = _Server(fd, directory, self.words)  # before the mount, which may hide @directory
         options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
         if (
             libc.mount(
@@ -164,12 +165,12 @@ class Hanging:
         os.close(fd)
 
     def hang(self, opcode=0):
-        """From now on, in calls of this kind; 0: in all."""
+        """Stops answering calls of this kind; 0: all calls."""
         self.words[2] = opcode
         self.words[0] = 1
 
     def held(self):
-        """Calls that it does not answer now."""
+        """The number of unanswered calls."""
         return self.words[1]
 
     def answer(self):
@@ -177,7 +178,7 @@ class Hanging:
         wait_for(lambda: self.held() == 0)
 
     def close(self):
-        # In this order: whoever waits for it must not find the mount without its server next.
+        # Unmount first: a process that is released must not find a mount without a server.
         libc.umount2(self.mount.encode(), MNT_DETACH)
         self.words[0] = 0
         os.kill(self.pid, signal.SIGKILL)
@@ -185,7 +186,7 @@ class Hanging:
 
 
 def hanging(directory, mount):
-    """Hanging(), or the test is skipped where no FUSE file system can be mounted."""
+    """A Hanging(); skips the test where FUSE cannot be mounted."""
     try:
         return Hanging(directory, mount)
     except (PermissionError, FileNotFoundError) as error:

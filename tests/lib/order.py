@@ -1,4 +1,4 @@
-"""The rows that must come, computed by `tokctl plan` and numpy."""
+"""The rows that a job must get, computed by `tokctl plan` and numpy."""
 
 import json
 import os
@@ -9,9 +9,7 @@ from .process import TOKCTL, run
 
 
 def rows_at(config, stream, first, count, *more):
-    """The windows at positions [first, first + count), [count, window]: by tokctl plan and
-    numpy.
-    """
+    """The windows at positions [first, first + count): an array [count, window]."""
     whole = json.load(open(config))
     about = whole["streams"][stream]
     window = about["seq_len"] + about.get("extra", 1)
@@ -35,6 +33,6 @@ def rows_at(config, stream, first, count, *more):
 
 
 def rank_rows(rows, rank, world, micro):
-    """Of the rows of all ranks, those of one: [batches, micro, window]."""
+    """The rows of one rank, out of those of all: [batches, micro, window]."""
     batches = len(rows) // (world * micro)
     return rows[: batches * world * micro].reshape(batches, world, micro, -1)[:, rank]

@@ -1,8 +1,8 @@
-"""An independent implementation of the order, written from its text alone.
+"""An independent implementation of the order, written from its definition alone.
 
-Plain Python integers, so that nothing wraps or rounds unless the text says so; floats only for
-weights, which are IEEE doubles by definition. It is slow and simple on purpose: the C
-implementation is compared with it.
+The C implementation is compared with it, so it is simple and slow. It uses Python integers, which
+neither wrap nor round unless the definition says so. Only weights are floats: they are IEEE doubles
+by definition.
 """
 
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ def name_hash(name):
 
 
 def digest(shards):
-    """Of a sorted list of (path, tokens)."""
+    """The digest of a sorted list of (path, tokens)."""
     h = derive(0, len(shards))
     for path, tokens in shards:
         h = derive(h, name_hash(path), tokens)
@@ -111,7 +111,7 @@ def unpermute(n, key, y):
 
 
 def units_of(weights):
-    """Integer units that sum to 2^32. Which datasets may have them is the caller's affair."""
+    """Integer units that sum to 2^32."""
     total = 0.0
     for weight in weights:
         total += weight
@@ -139,7 +139,7 @@ class Segment:
     start: int
     units: list
     base: list
-    phase: dict  # of a node, by its middle
+    phase: dict  # the middle of a node → its phase
 
     def weight(self, lo, hi):
         return sum(self.units[lo:hi])
@@ -155,7 +155,7 @@ class Segment:
         return sum(unit > 0 for unit in self.units) >= 2
 
     def left_share(self, lo, mid, hi, j):
-        """How many of the first j samples of a node go left, and the rounding behind them."""
+        """How many of the first j samples of a node go left, and the remainder."""
         return divmod(j * self.weight(lo, mid) + self.phase[mid], self.weight(lo, hi))
 
     def split(self, j):
@@ -187,8 +187,8 @@ class Segment:
         return j
 
     def walk(self, j):
-        """Counts of every dataset in the first j samples, and every entered node's rounding behind
-        them.
+        """The counts of every dataset in the first j samples, and the remainder of every node that
+        was entered.
         """
         counts, rest = [0] * len(self.units), {}
         self._walk(0, padded(len(self.units)), j, counts, rest)
@@ -258,7 +258,7 @@ def global_key(dataset, seed, epoch):
 
 
 def block_group(dataset, seed, epoch, x):
-    """First and number of the samples that x is shuffled among, and the key."""
+    """The first sample, the number of samples and the key of the group that shuffles x."""
     n = dataset.windows
     groups = ceil_div(n, dataset.group * dataset.block)
     g = ((x + 1) * groups - 1) // n
@@ -268,7 +268,7 @@ def block_group(dataset, seed, epoch, x):
 
 
 def block_tail(dataset, seed, epoch):
-    """Where the incomplete block stands, and its length."""
+    """Position and length of the incomplete block."""
     full, tail = divmod(dataset.windows, dataset.block)
     p = derive(seed, TAIL, name_hash(dataset.name), epoch) * (full + 1) >> 64
     return p * dataset.block, tail
@@ -374,7 +374,7 @@ class Order:
         self.segments.append(next_segment(before, at, units_of([float(w) for w in weights])))
 
     def known_from(self, segments):
-        """The same order as a cursor sees it that holds only the last `segments` of them."""
+        """The order as a cursor with only the last @segments segments knows it."""
         view = object.__new__(Order)
         view.__dict__.update(self.__dict__)
         view.segments = self.segments[-segments:]

@@ -1,4 +1,4 @@
-"""A directory of a test's own, with the shards, configs and processes in it."""
+"""A temporary directory for one test, with its shards, configs and processes."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from .process import with_parent
 
 
 class Place:
-    """A temporary directory; everything started in it is gone when it is left."""
+    """A temporary directory. On exit its processes are killed and it is removed."""
 
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="tokend-")
-        os.chmod(self.path, 0o755)  # other uids must find the socket
+        os.chmod(self.path, 0o755)  # other users must reach the socket
         self.children = []
         return self
 
@@ -33,14 +33,14 @@ class Place:
         return path
 
     def shard(self, name, tokens, seed=1, dtype="<u2"):
-        """A flat shard of random tokens: no window looks like another one."""
+        """Writes a flat shard of random tokens: no two windows are alike."""
         path = self.file(name)
         rng = numpy.random.default_rng([seed, len(name), *name.encode()])
         rng.integers(0, 1 << 16, tokens, dtype=numpy.uint32).astype(dtype).tofile(path)
         return path
 
     def config(self, name="tokend.yaml", **keys):
-        """JSON is YAML: the config is written as it is meant."""
+        """Writes a config, as JSON, which is YAML."""
         path = self.file(name)
         whole = {"socket": self.file("tokend.sock"), "state_dir": self.file("state"), **keys}
         with open(path, "w") as f:

@@ -1,4 +1,4 @@
-"""Programs under test and other processes that a test starts."""
+"""The programs under test, and processes that a test starts."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ def with_parent():
 
 
 def run(*arguments, **keys):
-    """A command to its end: its exit code, stdout and stderr."""
+    """Runs a command; returns its exit code, stdout and stderr."""
     keys.setdefault("timeout", 60)
     done = subprocess.run(
         [str(a) for a in arguments], capture_output=True, preexec_fn=with_parent, **keys

@@ -1,6 +1,4 @@
-"""An older release of tokend, built from this repository's own history under build/release/ and
-kept there.
-"""
+"""An older release of tokend, built from this repository's history and kept in build/release/."""
 
 import fcntl
 import os
@@ -14,7 +12,7 @@ from .process import REPO
 
 
 class Release:
-    """Programs and package of one commit."""
+    """The programs and the package of one commit."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -45,8 +43,8 @@ def _make(commit, path):
 
 
 def release(commit):
-    """The release that is @commit. It takes a minute the first time. Without the history (a shallow
-    clone) the test is skipped.
+    """The release at @commit. Building it takes a minute the first time. Skips the test in a
+    shallow clone, which lacks the commit.
     """
     if (
         not shutil.which("git")

@@ -1,4 +1,4 @@
-"""What tokend's own readers see in a shard, by tests/unit/shard_cat.c."""
+"""Shards as tokend's readers see them, through tests/unit/shard_cat.c."""
 
 import json
 import os
@@ -13,7 +13,7 @@ CAT = os.environ.get(
 
 
 def facts(path, *options, refused=False):
-    """What is seen in a file without its tokens; the line it is refused with."""
+    """The facts about a shard, without its tokens. @refused: the error line instead."""
     done = subprocess.run([CAT, *options, path], capture_output=True, text=True)
     assert done.returncode == int(refused), done
     seen = json.loads(done.stdout)

@@ -1,5 +1,5 @@
-"""Writers of shards in every format: (path without its ending, tokens) → file. The real ones, where
-there are such.
+"""Writers of shards in every format: (path without ending, tokens) → file. Formats with a writer
+of their own use that.
 """
 
 import functools
@@ -101,8 +101,8 @@ def arrow(path, tokens):
 
 @functools.cache
 def mds_writer():
-    """Mosaic's. The package's __init__ wants torchvision, transformers and all clouds; its writer
-    does not.
+    """Mosaic's writer, without the package's __init__: that needs torchvision and clients of all
+    clouds.
     """
     root = importlib.util.find_spec("streaming").submodule_search_locations[0]
     for name, path in (("streaming", root), ("streaming.base", root + "/base")):
@@ -114,7 +114,7 @@ def mds_writer():
 
 
 def mds(directory, rows, size_limit, **how):
-    """A directory of shards whose samples are the rows."""
+    """Writes a directory of shards whose samples are the rows."""
     with mds_writer()(
         columns={"tokens": f"ndarray:{rows.dtype.name}"},
         out=str(directory),

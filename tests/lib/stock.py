@@ -50,7 +50,7 @@ streams:
 
 
 def write_shards(directory):
-    """Shards of every kind the streams need, by name; u16 but for wide.bin."""
+    """Writes the shards of all streams; returns {name: tokens}. wide.bin is u32, the others u16."""
     random = numpy.random.default_rng(1)
     shards = {
         "web/a.bin": random.integers(0, 50000, 60_000).astype(numpy.uint16),
@@ -66,11 +66,10 @@ def write_shards(directory):
 
 
 class StockDaemon(Daemon):
-    """A daemon that serves STREAMS from the directory @directory, where its shards, config, socket
-    and log are.
+    """A daemon that serves STREAMS. Its shards, config, socket and log are in @directory.
 
-    start() starts it. It outlives the thread that starts it, because some tests restart it from a
-    timer; the fixture ends it.
+    start() starts it. Some tests restart it from a timer, so it may outlive the thread that starts
+    it; the fixture ends it.
     """
 
     def __init__(self, directory):
@@ -106,7 +105,7 @@ class StockDaemon(Daemon):
         return self
 
     def end(self):
-        """Kills it, if it runs, whether it is frozen or not."""
+        """Kills it, if it runs, also when it is frozen."""
         if self.process and self.alive():
             self.kill()
 
@@ -117,7 +116,7 @@ class StockDaemon(Daemon):
         self.process.send_signal(number)
 
     def freeze(self):
-        """Stops it, and returns when every thread of it stands."""
+        """Sends SIGSTOP, and returns when every thread is stopped."""
         self.signal(signal.SIGSTOP)
         threads = f"/proc/{self.pid}/task"
 
@@ -127,17 +126,17 @@ class StockDaemon(Daemon):
 
         wait_until(
             lambda: all(state(thread) == "T" for thread in os.listdir(threads)),
-            "the daemon's standstill",
+            "the stop of all threads",
         )
 
     def tokctl(self, *arguments):
-        """What tokctl prints, a JSON object a line."""
+        """The output of tokctl, decoded: one JSON object a line."""
         code, out, err = run(TOKCTL, *arguments)
         assert code == 0, err
         return [json.loads(line) for line in out.splitlines()]
 
     def plan(self, stream, start, count, cursor=None):
-        """The order as tokctl computes it without the daemon."""
+        """The rows that `tokctl plan` computes without the daemon."""
         more = []
         if cursor is not None:
             path = self.directory / "plan.cursor"
@@ -148,14 +147,14 @@ class StockDaemon(Daemon):
         )
 
     def tokens(self, row, n):
-        """What a row of plan() holds, read with numpy."""
+        """The tokens of a row of plan(), read with numpy."""
         name = row["shard"] if row["shard"] in self.shards else f"{row['dataset']}/{row['shard']}"
         return self.shards[name][row["offset"] : row["offset"] + n].astype(numpy.int64)
 
 
 @contextlib.contextmanager
 def another_daemon(seed=42):
-    """A started daemon in a place of its own, as that of another node."""
+    """A second started daemon with its own directory, like one on another node."""
     with Place() as place:
         other = StockDaemon(place.path)
         other.configure(seed=seed)

@@ -6,7 +6,7 @@ from .wire import Client
 
 
 class As:
-    """A client of another user: the daemon sees the uid that a process has when it connects."""
+    """Within it, this process has another uid: the daemon sees the uid at the connect."""
 
     def __init__(self, uid):
         self.uid = uid

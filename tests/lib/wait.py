@@ -1,12 +1,12 @@
-"""Waiting for a condition instead of for a time."""
+"""Waiting for a condition instead of a time."""
 
 import time
 
-LONG = 20.0  # seconds after which something that must happen has not
+LONG = 20.0  # seconds; a condition that is still false then has failed
 
 
 def wait_for(condition, seconds=LONG, pause=0.005):
-    """The first true value of condition(), or its last false one."""
+    """Returns the first true value of condition(), or the last false one after @seconds."""
     until = time.monotonic() + seconds
     while True:
         value = condition()
@@ -16,7 +16,5 @@ def wait_for(condition, seconds=LONG, pause=0.005):
 
 
 def wait_until(true, what, seconds=LONG):
-    """Returns when true() is; AssertionError, which says @what did not happen, if that takes too
-    long.
-    """
+    """Returns when true() is true. AssertionError after @seconds: @what did not happen."""
     assert wait_for(true, seconds), f"{what} did not happen within {seconds} s"

@@ -1,8 +1,7 @@
-"""A client that speaks the wire by itself.
+"""A client that implements the wire protocol itself.
 
-It is written from proto/wire.h and proto/ring.h, not from client/: it can say what libtokend would
-never say, and it checks the bytes against `tokctl plan` and the shards, which know nothing of rings
-and sockets.
+It is written from proto/wire.h and proto/ring.h and does not use client/, so it can send messages
+that libtokend never sends. It compares the bytes it gets with `tokctl plan` and the shards.
 """
 
 import array
@@ -32,7 +31,7 @@ class Refused(Exception):
 
 
 class Closed(Exception):
-    """The daemon closed without a word."""
+    """The daemon closed the connection without an error packet."""
 
 
 def connect(path):
@@ -48,8 +47,8 @@ def connect(path):
 
 
 def receive(s):
-    """The next packet's bytes and descriptors. b"" is the end; a reset comes before the last words,
-    so it is passed over.
+    """The next packet's bytes and descriptors; b"" is the end. A reset is ignored: the last packets
+    come after it.
     """
     while True:
         try:
@@ -66,12 +65,12 @@ def receive(s):
 
 
 def decode(data):
-    """A message, whatever a mutated name in it looks like."""
+    """Decodes a message; names in it may be invalid UTF-8."""
     return msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogateescape")
 
 
 class Client:
-    """A session, or less: every step can be done wrongly."""
+    """A connection or session in which every step can be done wrongly."""
 
     def __init__(self, path, hello=True):
         self.s = connect(path)
@@ -88,7 +87,7 @@ class Client:
         self.send(msgpack.packb(message))
 
     def hear(self):
-        """The next message; wake-ups are passed over."""
+        """The next message. Wake-ups are ignored; an error packet raises Refused."""
         while True:
             data, fds = receive(self.s)
             self.fds += fds
@@ -105,11 +104,11 @@ class Client:
         try:
             self.tell(**message)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # why is still to be heard
+            pass  # the reason can still be read
         return self.hear()
 
     def last_words(self):
-        """Everything until the daemon closes: [packets]. TimeoutError if it does not."""
+        """All packets until the daemon closes the connection. TimeoutError: it does not."""
         packets = []
         while True:
             data, fds = receive(self.s)
@@ -145,7 +144,7 @@ class Client:
         self.slot_bytes, self.slot_stride, self.control_at = fields[4:7]
         self.documents, self.loss_mask = struct.unpack_from("<2I", self.meta, 72)
         self.batch = 0  # the next one
-        # struct writes byte by byte; a word of these is loaded and stored at once
+        # struct writes byte by byte; these load and store whole words
         self.meta_words = memoryview(self.meta).cast("Q")
         self.data_words = memoryview(self.data).cast("Q")
         self.dtype = {2: "<u2", 4: "<u4"}[self.token_bytes]
@@ -163,12 +162,10 @@ class Client:
         self.data_words[self.control_at // 8] = value
 
     def wait(self, seconds=LONG):
-        """Until the next batch is there. Looks twice a millisecond: a test has no need of
-        wake-ups.
-        """
+        """Waits for the next batch. It polls twice a millisecond: a test needs no wake-ups."""
         until = time.monotonic() + seconds
         while self.published() <= self.batch:
-            if self.ended and self.published() <= self.batch:  # what is published comes first
+            if self.ended and self.published() <= self.batch:  # published batches come first
                 raise self.ended
             if not self.ended and select.select([self.s], [], [], 0.0005)[0]:
                 data, _ = receive(self.s)
@@ -181,12 +178,12 @@ class Client:
                 raise TimeoutError(f"no batch {self.batch}: published {self.published()}")
 
     def offset(self, number):
-        """Of a slot in the data segment; none crosses a GiB, and no ring here has one."""
+        """The offset of a slot in the data memory. Rings here are below 1 GiB, so none is moved."""
         return number % self.slots * self.slot_stride
 
     def row_documents(self, number):
-        """Where documents begin in each row of a slot: what is behind slots and rows in the meta
-        segment.
+        """Where documents begin in each row of a slot. In the meta memory they follow the slots and
+        rows.
         """
         counts = PAGE + 16 * self.slots + 40 * self.slots * self.rows
         starts, found = counts + 4 * self.slots * self.rows, []
@@ -198,7 +195,7 @@ class Client:
         return found
 
     def row_masks(self, number):
-        """Each row's loss mask, [rows, window]: behind the documents, if there are any."""
+        """The loss masks of a slot, [rows, window]. They follow the documents, if there are any."""
         rows = self.slots * self.rows
         at = (
             PAGE
@@ -211,7 +208,7 @@ class Client:
         return numpy.frombuffer(raw, "u1").reshape(self.rows, self.window)
 
     def next(self, seconds=LONG):
-        """The next batch, copied, and its slot given back."""
+        """Returns a copy of the next batch and releases its slot."""
         self.wait(seconds)
         at = self.offset(self.batch)
         raw = self.data[at : at + self.slot_bytes]
@@ -221,7 +218,7 @@ class Client:
             try:
                 self.s.send(b"\0")
             except OSError:
-                pass  # next time wait() says why
+                pass  # the next wait() raises the reason
         return numpy.frombuffer(raw, self.dtype).reshape(self.rows, self.window)
 
     def close(self):
@@ -235,7 +232,7 @@ class Client:
 
 
 class Witness:
-    """A client that behaves, and compares every batch it gets."""
+    """A correct client that compares every batch with the order."""
 
     def __init__(self, daemon, rows, stream="train", **keys):
         self.client = Client(daemon.socket).attach(stream=stream, **keys)
@@ -244,7 +241,7 @@ class Witness:
         self.checked = self.wrong = 0
 
     def step(self, count=1):
-        """Reads on. False if a batch was wrong."""
+        """Reads and compares @count batches. False: one was wrong, now or before."""
         for _ in range(count):
             if not numpy.array_equal(self.client.next(), self.batches[self.checked]):
                 self.wrong += 1
