@@ -1,6 +1,4 @@
-"""Fixtures of all Python tests, a time limit for each test, and the exit status that tests/run
-expects.
-"""
+"""Fixtures of all Python tests, a time limit a test, and the exit status for tests/run."""
 
 import os
 import pathlib
@@ -18,27 +16,27 @@ others = []  # the outcomes of all other tests
 
 @pytest.fixture
 def place():
-    """A Place of this test's own."""
+    """A Place for this test."""
     with Place() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def shared():
-    """A Place that all tests of the module share."""
+    """A Place for all tests of the module."""
     with Place() as made:
         yield made
 
 
 @pytest.fixture
 def directory(place):
-    """A directory of this test's own, whose path is short enough for a socket in it."""
+    """A directory for this test, with a path short enough for a socket in it."""
     return pathlib.Path(place.path)
 
 
 @pytest.fixture(scope="session")
 def seed():
-    """A number to make random choices from: $TOKEND_SEED repeats a run."""
+    """The seed of random choices. $TOKEND_SEED repeats a run."""
     chosen = int(os.environ.get("TOKEND_SEED") or random.SystemRandom().getrandbits(32))
     print(f"TOKEND_SEED={chosen}")
     return chosen
@@ -46,7 +44,7 @@ def seed():
 
 @pytest.fixture(scope="session")
 def uring():
-    """Why no daemon can use io_uring here; "" if it can."""
+    """The reason why a daemon cannot use io_uring here; "" if it can."""
     with Place() as place:
         place.shard("probe/a.bin", 30_000)
         streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("probe")}}
@@ -80,7 +78,7 @@ def pytest_runtest_call(item):
         signal.alarm(0)
 
 
-# ---- what tests/run is told ----
+# ---- the result for tests/run ----
 
 
 def note(report):
@@ -106,7 +104,7 @@ def pytest_sessionfinish(session):
 
 
 def pytest_unconfigure():
-    """The last line says what was skipped, and why."""
+    """Prints as the last line how many tests were skipped, and why."""
     if skipped:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         print(f"skipped: {reasons}" if not others else f"partly skipped: {len(skipped)}: {reasons}")
