@@ -1,6 +1,5 @@
-"""Where documents begin and which tokens may be labels, in the slots of real daemons: what the
-shards' own writers said, in every format that says it, in every way of reading; and what is damaged
-stops a stream by name.
+"""Document starts and loss masks in the slots of real daemons are those of the shards' writers, in
+every format that has them and every way of reading. Damaged side files stop a stream.
 """
 
 import csv
@@ -22,7 +21,7 @@ from lib import REPO, TOKCTL, Client, Daemon, Refused, has, mode_name, run
 from lib.declarations import Batch, Options
 from lib.shard_writers import mds
 
-pytestmark = pytest.mark.asan  # parsers and the wire: every byte of it counts
+pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
 
 
 EOS, SEQ = 5, 32
@@ -31,9 +30,7 @@ RNG = numpy.random.default_rng(3)
 
 
 class Shard:
-    """Documents, none of them the eos's; a mask, and for those who can say so tokens in no document
-    at all (gaps).
-    """
+    """Random documents and a mask. @gaps: some tokens belong to no document."""
 
     def __init__(self, dtype, gaps=False):
         lengths = RNG.choice([0, 1, 2, 7, SEQ, SEQ + 1, 100, 400], 60)
@@ -47,7 +44,7 @@ class Shard:
         self.mask = RNG.integers(0, 5, len(self.tokens)) > 0
 
     def bounds(self):
-        """Of the documents that are none of the gaps."""
+        """(start, end) of each document, without the gaps."""
         return [(start, end) for start, end, listed in self.documents if listed]
 
     def boundaries(self):
@@ -67,7 +64,7 @@ class Shard:
         return inside
 
 
-# ---- writers: a shard of the name without its ending ----
+# ---- writers: (path without suffix, shard) → path ----
 
 
 def put(path, data):
@@ -79,7 +76,7 @@ def put(path, data):
 def megatron(path, shard):
     with (
         warnings.catch_warnings()
-    ):  # it misses Transformer Engine and Apex, which its index does without
+    ):  # about Transformer Engine and Apex, which the index does not need
         warnings.simplefilter("ignore")
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
     builder = IndexedDatasetBuilder(path + ".bin", dtype=shard.tokens.dtype.type)
@@ -116,9 +113,7 @@ def arrow(path, shard):
 
 
 def dolma(path, shard):
-    """As dolma lists them: the csv module's own line ends, an id that must be quoted, where it came
-    from.
-    """
+    """Document bounds as dolma writes them: CRLF line ends, and an id that must be quoted."""
     with gzip.open(path + ".csv.gz", "wt", newline="") as f:
         rows = csv.writer(f)
         for i, (start, end) in enumerate(shard.bounds()):
@@ -149,8 +144,8 @@ def flat(path, shard):
     return path + ".bin"
 
 
-def mask_beside(path, name, shard, save):
-    """label_mask's: @path with masks/ in place of data/."""
+def write_mask(path, name, shard, save):
+    """Writes the mask for label_mask: at @path with masks/ instead of data/."""
     at = os.path.join(path.replace("/data/", "/masks/"), name)
     os.makedirs(os.path.dirname(at), exist_ok=True)
     if save:
@@ -160,8 +155,8 @@ def mask_beside(path, name, shard, save):
         put(at, shard.mask.tobytes())
 
 
-# name: (writer, dtype, of the dataset, of the stream, gaps, where boundaries come from, where the
-# mask comes from)
+# name: (writer, dtype, keys of the dataset, keys of the stream, gaps, source of the boundaries,
+# source of the mask)
 KINDS = {
     "megatron": (megatron, "<u2", {}, {}, False, "index", None),
     "megatron-i32": (megatron, "<i4", {}, {"stride": 7}, False, "index", None),
@@ -217,7 +212,7 @@ class Kind:
             self.shards[shard_name] = shard
             kind = self.dataset.get("label_mask")
             if kind:
-                mask_beside(place.file(name, "data", ""), shard_name, shard, kind == "npy")
+                write_mask(place.file(name, "data", ""), shard_name, shard, kind == "npy")
 
     def config(self):
         dataset = {"name": "d", "path": f"{self.name}/data", **self.dataset}
@@ -233,7 +228,7 @@ class Kind:
         }
 
     def want(self, at, window):
-        """Tokens, boundaries and mask of the window that `tokctl plan` tells of."""
+        """(tokens, boundaries, mask) of a window that `tokctl plan` lists."""
         shard, a = self.shards[at["shard"]], at["offset"]
         tokens = shard.tokens[a : a + window]
         if self.by == "eos":
@@ -280,8 +275,8 @@ def check_kind(how, daemon, config, kind, batches=60, micro=5):
     assert seen == ([], True, kind.masked is not None), f"{how}: {kind.name}"
 
 
-def test_manifests(shared, kinds):
-    """No shard is looked at ahead, whatever lies beside it."""
+def test_annotations_with_manifests(shared, kinds):
+    """With a manifest no shard or side file is read at the start."""
     place, streams = shared, {kind.name: kind.config() for kind in kinds}
     with_manifests = {}
     for kind in kinds:
@@ -316,12 +311,12 @@ def test_manifests(shared, kinds):
         assert has(refusal(daemon, "no-eos"), "data: dataset d: shard ", why), (
             "manifest: no index, and no eos"
         )
-        assert daemon.stop() == 0, "manifest: the daemon ends well"
+        assert daemon.stop() == 0, "manifest: the daemon ends with 0"
 
 
-def test_samples(served, shared):
-    """MDS: a window is a sample, in which only an eos ends a document; finite, so that rows are
-    padding.
+def test_annotations_of_samples(served, shared):
+    """MDS: a window is a sample, in which only an eos ends a document. The stream is finite, so the
+    last rows are padding.
     """
     daemon, _ = served
     for stream, eos in ("mds", False), ("mds-eos", True):
@@ -342,13 +337,13 @@ def test_samples(served, shared):
                     or masks[i].tolist() != [int(real)] * SEQ
                     or (real and 3 not in tokens)
                 )
-        assert wrong == 0, f"{stream}: each row's marks"
+        assert wrong == 0, f"{stream}: the annotations of each row"
         client.close()
 
 
-def test_library(served, kinds):
-    """tokend_documents() and tokend_loss_mask() of the C library, of batches held together; and of
-    who has no masks.
+def test_annotations_in_libtokend(served, kinds):
+    """tokend_documents() and tokend_loss_mask() of the C library, with several batches held, and
+    with a stream without masks.
     """
     (daemon, config), kind = served, next(kind for kind in kinds if kind.name == "npy-mask")
     lib = ctypes.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1"))
@@ -387,7 +382,7 @@ def test_library(served, kinds):
             lib.tokend_release(t, ctypes.byref(held.pop(0)))
     none = [bool(lib.tokend_loss_mask(t, ctypes.byref(batch), row)) for row in (0, 2, 3, 2**32 - 1)]
     assert (wrong, none) == (0, [True, True, False, False]), (
-        "libtokend: rows' marks are the writers'"
+        "libtokend: the annotations of each row"
     )
     lib.tokend_detach(t)
     t = attach("plain")
@@ -408,13 +403,13 @@ def test_library(served, kinds):
     batch = Batch()
     while (code := lib.tokend_next(t, ctypes.byref(batch))) == 1:
         lib.tokend_release(t, ctypes.byref(batch))
-    assert code == EREFUSED, "libtokend: a daemon that has masks no more"
+    assert code == EREFUSED, "libtokend: a restarted daemon without masks"
     why = f"loss_mask: the restarted daemon's config no longer has it for stream {kind.name}"
-    assert has(lib.tokend_why(t).decode(), why), "libtokend: and why"
+    assert has(lib.tokend_why(t).decode(), why), "libtokend: the error says why"
     lib.tokend_detach(t)
 
 
-def test_inspect(shared, kinds):
+def test_inspect_counts_documents(shared, kinds):
     place = shared
     for kind in kinds:
         if kind.write in (olmo, numpy_file, zstd):
@@ -438,13 +433,13 @@ def refusal(daemon, stream):
         client = Client(daemon.socket).attach(stream=stream, micro=1, slots=2)
         for _ in range(400):
             client.next()
-        return "nothing was refused"
+        return "not refused"
     except Refused as e:
         return str(e)
 
 
-def test_damaged(place):
-    """What is found only when a shard is opened, or its mask read."""
+def test_damaged_side_files_stop_the_stream(place):
+    """Damage that is found only when a shard is opened, or its mask is read."""
     for name in ("datatrove", "olmo-gaps", "datatrove-slide", "flat-mask", "npy-gaps", "megatron"):
         Kind(place, name)
     good = Shard("<u2")
@@ -475,7 +470,7 @@ def test_damaged(place):
         }
         gone.append(place.file(kind, "data", "a", lost))
     changed = []
-    for name, kind, beside in (
+    for name, kind, side_file in (
         ("loss mask", "flat-mask", "masks/b/1.bin"),
         ("list of document bounds", "npy-gaps", "data/b/1.csv.gz"),
         ("index", "megatron", "data/b/1.idx"),
@@ -485,7 +480,7 @@ def test_damaged(place):
             {"label_mask": f"{kind}/masks/b"} if kind == "flat-mask" else {}
         )
         streams[f"changed {name}"] = {**stream, "datasets": [about]}
-        changed.append(place.file(kind, beside))
+        changed.append(place.file(kind, side_file))
     daemon = Daemon(place, place.config(socket=place.file("damaged.sock"), streams=streams))
     for path in gone:
         os.remove(path)
@@ -519,7 +514,7 @@ def test_damaged(place):
             why,
             f"stream {name} stops here",
         ), f"damaged: {name}"
-    assert daemon.stop() == 0, "damaged: the daemon ends well"
+    assert daemon.stop() == 0, "damaged: the daemon ends with 0"
 
 
 @pytest.fixture(scope="module")
@@ -558,7 +553,7 @@ def served(shared, streams):
     assert daemon.stop() == 0
 
 
-def test_kinds(shared, kinds, streams, mode):
+def test_annotations_are_the_writers(shared, kinds, streams, mode):
     io, direct = mode
     socket = shared.file(f"{io}-{direct}.sock")
     config = shared.config(
@@ -567,4 +562,4 @@ def test_kinds(shared, kinds, streams, mode):
     daemon = Daemon(shared, config)
     for kind in kinds:
         check_kind(mode_name(mode), daemon, config, kind)
-    assert daemon.stop() == 0, "the daemon ends well"
+    assert daemon.stop() == 0, "the daemon ends with 0"

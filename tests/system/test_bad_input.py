@@ -61,7 +61,7 @@ PUNCH_HOLE = 3  # with KEEP_SIZE
 # ---- packets ----
 
 
-def test_users(bench):
+def test_other_users_are_refused_before_parsing(bench):
     if os.geteuid() != 0:
         pytest.skip("needs root to become another user")
     path = bench.daemon.socket
@@ -98,7 +98,7 @@ def slow(bench, shared):
 
 
 @pytest.mark.usefixtures("slow")
-def test_packets(bench):
+def test_malformed_packets_are_refused(bench):
     attach = msgpack.packb(ATTACH)
     deep = lambda n: b"\x91" * n + b"\xc0"
     with_key = lambda value: b"\x8a" + attach[1:] + b"\xa1x" + value
@@ -187,7 +187,7 @@ def test_packets(bench):
     assert [w["op"] for w in words] == ["error"], ("a checkpoint without an attach: refused", words)
 
 
-def test_names(bench):
+def test_invalid_names_are_refused(bench):
     """Names that could become file names or lines of the log."""
     wrong = {}
     for run_ in ("", ".", "..", ".x", "a/b", "../../x", "x" * 65, "a\nb", "a\0b", "\x7f"):
@@ -244,7 +244,7 @@ def test_names(bench):
     )
 
 
-def test_tolerated(bench):
+def test_unknown_keys_are_ignored(bench):
     deep = value = {}
     for _ in range(5):
         value["x"] = value = {}
@@ -293,7 +293,7 @@ def mutate(rng, raw, others):
     return bytes(raw[: PACKET_BYTES - 1]) or b"\0\0"
 
 
-def test_mutations(bench, seed):
+def test_mutated_packets_do_no_harm(bench, seed):
     rng = random.Random(seed)
     cursor = bench.witness.client.feed["cursor"]
     free = [
@@ -472,7 +472,7 @@ def first_words(path, raw):
 # ---- too many, too slow ----
 
 
-def test_descriptors(bench):
+def test_a_crowd_leaves_descriptors_for_shards(bench):
     """A daemon short of descriptors. Its witness goes through more shards than it can hold open."""
     for i in range(40):
         bench.place.shard(f"many/{i:02}.bin", 2_000)
@@ -531,7 +531,7 @@ class Slow(threading.Thread):
         self.seconds = time.monotonic() - self.begin
 
 
-def test_unread_replies(bench):
+def test_a_client_that_reads_no_replies_is_disconnected(bench):
     client = Client(bench.daemon.socket)
     question, sent = msgpack.packb({"op": "status", "after": 0}), 0
     try:
@@ -550,7 +550,7 @@ def test_unread_replies(bench):
     client.close()
 
 
-def test_slow_clients(slow):
+def test_idle_connections_are_closed(slow):
     for name, thread in slow.items():
         thread.join(15)
         at = thread.seconds

@@ -1,6 +1,4 @@
-"""client/example/trainer.c, which includes tokend.h alone, does what an operator asks for while it
-runs.
-"""
+"""client/example/trainer.c, which includes only tokend.h, carries out an operator's requests."""
 
 import json
 import re
@@ -18,7 +16,7 @@ def ask(daemon, *arguments):
     return next((told for told in map(json.loads, out.splitlines()) if "acts_from" in told), None)
 
 
-def test_operator(place):
+def test_the_c_trainer_carries_out_requests(place):
     for name in ("web", "code"):
         numpy.arange(1 << 20, dtype="<u2").tofile(place.file(f"{name}.bin"))
     stream = {

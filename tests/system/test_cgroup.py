@@ -167,5 +167,5 @@ def group():
     made.remove()
 
 
-def test_memory_limit(group, place):
+def test_rings_fit_into_the_cgroup(group, place):
     check(place, group)

@@ -505,11 +505,11 @@ def scene(shared):
 
 
 @pytest.mark.limit(240 + 30 * ROUNDS)
-def test_a_job_is_changed(scene):
+def test_a_job_is_changed_without_losing_a_sample(scene):
     changed(scene)
 
 
 @pytest.mark.limit(240 + 30 * ROUNDS)
-def test_a_job_whose_members_die(scene):
+def test_a_job_whose_members_die_loses_no_sample(scene):
     print(f"TOKEND_SEED={RANDOM_SEED} TOKEND_ROUNDS={ROUNDS}")
     Storm(scene).weather()

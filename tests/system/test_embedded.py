@@ -172,7 +172,7 @@ def finish(name, ranks):
 
 
 @pytest.mark.parametrize("world", [2, 8])
-def test_race(place, world):
+def test_processes_that_race_start_one_daemon(place, world):
     scene = Scene(place, f"race{world}")
     ranks = [scene.start(rank, world, 20) for rank in range(world)]
     finish(f"{world} processes race: all are served", ranks)
@@ -182,7 +182,7 @@ def test_race(place, world):
     assert scene.files() == [], f"{world} processes race: SIGTERM leaves no file"
 
 
-def test_kills(place):
+def test_a_killed_daemon_is_replaced(place):
     """The daemon is killed three times while four ranks read."""
     scene, world, batches = Scene(place, "kill"), 4, 400
     ranks = [scene.start(rank, world, batches, 60, 0.003) for rank in range(world)]
@@ -204,7 +204,7 @@ def test_kills(place):
     assert scene.files() == [], "killed three times: no file is left"
 
 
-def test_workers(place):
+def test_workers_start_the_daemon_too(place):
     """A transform's workers have sessions of their own, and can start the daemon too."""
     scene = Scene(place, "workers")
     with open(place.file("workers", "trainer.py"), "w") as f:
@@ -228,7 +228,7 @@ def test_workers(place):
     scene.end()
 
 
-def test_starter_dies(place):
+def test_the_daemon_survives_its_starter(place):
     scene = Scene(place, "starter")
     first = scene.start(0, 1, 10_000, 1, 0.01)
     first.stdout.readline()
@@ -264,7 +264,7 @@ def removed(watch):
     return endings
 
 
-def test_linger(place):
+def test_the_daemon_exits_after_its_last_session(place):
     """The daemon exits after its last session and removes its files, including those that a killed
     one left.
     """
@@ -318,7 +318,7 @@ def as_nobody():
     os.setuid(NOBODY)
 
 
-def test_unprivileged(place):
+def test_an_unprivileged_user_gets_own_directories(place):
     """A config of the service, whose socket and state_dir belong to root, read by another user."""
     if os.getuid() != 0:
         pytest.skip("needs root to become another user")
@@ -384,7 +384,7 @@ def test_unprivileged(place):
     wait_for(lambda: not os.path.exists(directory))
 
 
-def test_faults(place):
+def test_faults_of_the_daemon_are_raised(place):
     scene = Scene(place, "fault")
     whole = json.load(open(scene.config))
     whole["streams"]["train"]["datasets"][0]["path"] = "nowhere"
@@ -458,7 +458,7 @@ def test_faults(place):
         scene.end()
 
 
-def test_early_end(place):
+def test_a_starting_daemon_can_be_stopped(place):
     """As soon as the daemon can be connected to, SIGTERM ends it cleanly."""
     scene = Scene(place, "early")
     path, codes = place.file("early.sock"), []
@@ -476,7 +476,7 @@ def test_early_end(place):
     assert glob.glob(path + "*") == [], "SIGTERM at its first answer: no file is left"
 
 
-def test_run(place):
+def test_run_serves_in_the_foreground(place):
     """python -m tokend run: the private daemon in the foreground."""
     scene = Scene(place, "run", socket="/run/tokend/nobody-makes-this.sock")
     keys = {"env": scene.environment, "stderr": subprocess.PIPE, "text": True}

@@ -72,7 +72,7 @@ def at_tag(daemon, tag, run_="test"):
         client.close()
 
 
-def test_full_disk(place):
+def test_a_full_disk_fails_saves_only(place):
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a tmpfs")
     state = place.file("full", "x")
@@ -147,7 +147,7 @@ def test_full_disk(place):
     assert daemon.stop() == 0, "  exit 0"
 
 
-def test_snapshots(place):
+def test_damaged_snapshots_are_refused(place):
     config = place.config(
         "snapshots.yaml", socket=place.file("snapshots.sock"), streams=simple_streams(place)
     )
@@ -265,7 +265,7 @@ def forbid_uring(error):
     return forbid
 
 
-def test_forbidden(place):
+def test_pread_replaces_forbidden_io_uring(place):
     streams = simple_streams(place)
     for name, error in (("EPERM", 1), ("ENOSYS", 38)):
         config = place.config(f"{name}.yaml", socket=place.file(f"{name}.sock"), streams=streams)
@@ -306,7 +306,7 @@ def second_daemon(config, socket_path):
     )
 
 
-def test_sockets(place):
+def test_sockets_are_replaced_and_removed(place):
     config = place.config(
         "socket.yaml", socket=place.file("run", "s.sock"), streams=simple_streams(place)
     )

@@ -202,7 +202,7 @@ def failing_indexes(place, library):
         assert daemon.stop() == 0, "  exit 0"
 
 
-def test_failing_reads(place):
+def test_failing_reads_are_repeated_then_stop_the_stream(place):
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
         pytest.skip("no C compiler")

@@ -1,6 +1,5 @@
-"""The same tokens in every format, through real daemons: the same bytes, in every way of reading,
-across a kill -9; and what is damaged, negative, mixed or cut otherwise stops a stream or is
-refused, with its name.
+"""The same tokens in every format are served as the same bytes, in every way of reading and across
+a kill -9. Shards that are damaged or do not match stop a stream, or are refused at the start.
 """
 
 import json
@@ -27,13 +26,13 @@ from lib.shard_writers import (
     seekable,
 )
 
-pytestmark = pytest.mark.asan  # parsers and the wire: every byte of it counts
+pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
 
 
-SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one holds less than a window, one none
+SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one is shorter than a window, one is empty
 SEQ_LEN = 128
 WINDOW = SEQ_LEN + 1
-BATCHES = 2 * sum(SHARDS) // SEQ_LEN // 4  # two epochs, nearly
+BATCHES = 2 * sum(SHARDS) // SEQ_LEN // 4  # almost two epochs
 
 
 def tokens_of(number, dtype):
@@ -41,11 +40,11 @@ def tokens_of(number, dtype):
     return rng.integers(0, 1 << 16, SHARDS[number], dtype=numpy.int64).astype(dtype)
 
 
-# ---- writers: (path without its ending, tokens) → file ----
+# ---- writers: (path without suffix, tokens) → file ----
 
 
 def frames(ending, content, parts):
-    """As `zstd PART…; cat` leaves them: frames of the real tool, and no table."""
+    """As written by `zstd PART…; cat`: frames without a seek table."""
 
     def write(path, tokens):
         content_bytes = content(tokens)
@@ -65,13 +64,13 @@ def frames(ending, content, parts):
 
 
 def headers(path, tokens):
-    """Headers of as many lengths as there are shards."""
+    """Headers of different lengths."""
     with open(path + ".npy", "wb") as f:
         f.write(npy(tokens, 54 + 64 * (1 + len(tokens) % 7)))
 
 
 def megatron_scattered(path, tokens):
-    """Its sequences lie in the file backwards, with holes."""
+    """Sequences in reverse order in the file, with holes."""
     documents = documents_of(tokens)
     at, data = [], b""
     for document in reversed(documents):
@@ -91,8 +90,8 @@ def megatron_scattered(path, tokens):
         f.write(numpy.arange(n + 1, dtype="<i8").tobytes())
 
 
-# name: (served width, stored dtype, keys, writer); the first of a width is what the others are held
-# against
+# name: (served width, stored dtype, keys, writer). The first format of a width is the reference for
+# the others.
 FORMATS = {
     "flat": (2, "<u2", {}, put(".bin", raw)),
     "npy": (2, "<u2", {}, put(".npy", npy)),
@@ -155,7 +154,7 @@ def cat(socket, name, *more, **keys):
 
 
 def expected(config, name, dtype):
-    """By tokctl plan's arithmetic and numpy alone."""
+    """The rows, by tokctl plan and numpy."""
     code, out, err = run(
         TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", BATCHES * 4, "--json"
     )
@@ -170,7 +169,7 @@ def expected(config, name, dtype):
     return b"".join(row.tobytes() for row in rows)
 
 
-def test_same_bytes(written, mode):
+def test_all_formats_serve_the_same_bytes(written, mode):
     place, (mode, direct) = written, mode
     config = config_of(place, f"{mode}{direct}.yaml", io=mode, direct=direct)
     daemon = Daemon(place, config)
@@ -185,7 +184,7 @@ def test_same_bytes(written, mode):
     assert daemon.stop() == 0, f"{mode}, direct {direct}: the daemon ends with 0"
 
 
-def test_across_a_kill(written):
+def test_formats_survive_a_killed_daemon(written):
     place = written
     config = config_of(place, "kill.yaml", io="pread")
     daemon = Daemon(place, config)
@@ -212,7 +211,7 @@ def test_across_a_kill(written):
 # ---- tokctl ----
 
 
-def test_offline(written):
+def test_plan_and_inspect_read_all_formats(written):
     place = written
     config = config_of(place, "offline.yaml")
 
@@ -248,13 +247,13 @@ def test_offline(written):
                 f"{name}: documents"
             )
     code, out, err = run(TOKCTL, "inspect", place.file("datatrove"))
-    assert has(out.decode(), "datatrove", "5 documents", "has no tokens"), "inspect for people"
+    assert has(out.decode(), "datatrove", "5 documents", "has no tokens"), "inspect as text"
 
 
 # ---- samples ----
 
 
-def test_samples(written):
+def test_mds_samples_are_windows(written):
     place = written
     rows = numpy.random.default_rng(9).integers(0, 1 << 31, (500, WINDOW), dtype=numpy.int32)
     names = {"mds": {}, "mds-zstd": {"compression": "zstd"}}
@@ -285,7 +284,7 @@ def test_samples(written):
         daemon.stop()
 
 
-# ---- what is wrong ----
+# ---- errors ----
 
 
 def damage(path, at):
@@ -296,14 +295,14 @@ def damage(path, at):
         f.write(bytes([byte ^ 0x40]))
 
 
-def test_stops(written):
+def test_damaged_shards_stop_the_stream(written):
     place = written
     tokens = tokens_of(2, "<u2")
     for name in ("broken", "negative", "index"):
         os.makedirs(place.file(name))
     many = (
         numpy.random.default_rng(2).integers(0, 60000, 600_000).astype("<u2")
-    )  # a small file is refused at the start
+    )  # small files are already refused at the start
     seekable(".bin.zst", raw, 1000, {pyzstd.CParameter.checksumFlag: 1})(
         place.file("broken", "a"), many
     )
@@ -312,7 +311,7 @@ def test_stops(written):
     signed[6000] = -7
     numpy.save(place.file("negative", "a.npy"), signed)
     megatron_scattered(place.file("index", "a"), tokens)
-    with open(place.file("index", "a.idx"), "r+b") as f:  # where its fourth sequence begins
+    with open(place.file("index", "a.idx"), "r+b") as f:  # the start of its fourth sequence
         f.seek(34 + 4 * 5 + 8 * 3)
         f.write(struct.pack("<q", 1 << 40))
     streams = {name: stream(name, shuffle="none") for name in ("broken", "negative", "index")} | {
@@ -338,20 +337,23 @@ def test_stops(written):
                 and f"stream {name} stops here, nothing was skipped" in err
                 and err.count("\n") == 1
             )
-            assert code == 1 and told, (f"{mode}: {name}: stops with its name", (code, err))
+            assert code == 1 and told, (
+                f"{mode}: {name}: the stream stops, and the error names the shard",
+                (code, err),
+            )
             good = (
                 want.startswith(out)
                 and at
                 and len(out) <= int(at[1]) // SEQ_LEN * WINDOW * content.itemsize
             )
-            assert good, (f"{mode}: {name}: nothing from behind it", (len(out), err))
+            assert good, (f"{mode}: {name}: no token after the damage is served", (len(out), err))
             logged = wait_for(lambda word=word, daemon=daemon: word in daemon.log())
-            assert logged, (f"{mode}: {name}: the log has it", daemon.log())
+            assert logged, (f"{mode}: {name}: the log says so", daemon.log())
             code, _, err = run(
                 TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", windows, "--tokens"
             )
             assert code == 1 and word in err, (f"{name}: so does plan --tokens", (code, err))
-        assert cat(daemon.socket, "sound")[0] == 0, f"{mode}: another stream goes on"
+        assert cat(daemon.socket, "sound")[0] == 0, f"{mode}: another stream continues"
         daemon.stop()
 
 
@@ -370,7 +372,7 @@ def check(place, *, memory=64 << 20, seq_len=SEQ_LEN, extra=1, path, **keys):
     return code, out.decode() + err
 
 
-def test_refused(written):
+def test_unsuitable_shards_are_refused(written):
     place = written
     for name, write in (
         ("mixed", put(".npy", npy)),
@@ -437,6 +439,6 @@ def test_refused(written):
 
 @pytest.fixture(scope="module")
 def written(shared):
-    """A Place with a directory of each format."""
+    """A Place with a directory for each format."""
     write_all(shared)
     return shared

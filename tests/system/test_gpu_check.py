@@ -1,6 +1,6 @@
-"""The checks that wait for a GPU (tests/gpu/check.py), rehearsed where there is none: that they run
-to their end, and that what they say of the protocol is so. Those that time a GPU, or need CUDA's
-own runtime, are left out. No evidence of how a GPU behaves.
+"""The checks that need a GPU (tests/gpu/check.py) run to their end with a simulated driver, and
+what they check of the protocol holds. Checks that time a GPU or need the CUDA runtime are left out.
+This does not show how a GPU behaves.
 """
 
 import os
@@ -29,7 +29,7 @@ def run(program, *words, **more):
     )
 
 
-def test_rehearsal():
+def test_gpu_checks_run_with_a_simulated_driver():
     done = run("rehearse.py", *REHEARSED, LD_LIBRARY_PATH=str(FAKE), FAKE_CUDA_ANY_MEMORY="1")
     assert done.returncode == 0 and done.stdout.endswith("all ok\n"), done.stdout + done.stderr
     said = re.findall(r"^ok +(.*)$", done.stdout, re.M)

@@ -165,7 +165,7 @@ def streams(shared):
     return write_all(shared)
 
 
-def test_hostile_slots(shared, streams, mode):
+def test_writing_into_slots_harms_only_the_writer(shared, streams, mode):
     io, direct = mode
     for kind in KINDS_OF[mode]:
         name, only = f"{kind}-{io}{direct}.yaml", {kind: streams[kind]}

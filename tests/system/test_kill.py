@@ -118,7 +118,7 @@ def random_moment(clock, daemon, rng):
     clock.spend(rng.uniform(0, 0.06), 1.0)
 
 
-def test_kill_daemons(shared, config, seed):
+def test_readers_survive_killed_daemons(shared, config, seed):
     place, rng = shared, random.Random(seed)
     rows = rows_at(config, "train", 0, BATCHES * MICRO * WORLD)
     daemon = Daemon(place, config)
@@ -206,7 +206,7 @@ def sessions_of(client):
         sessions.append(packet)
 
 
-def test_kill_trainers(shared, config):
+def test_a_killed_trainer_frees_its_session(shared, config):
     place = shared
     rows = rows_at(config, "train", 0, 4000)
     daemon = Daemon(place, config, place.file("trainers.sock"))
@@ -276,7 +276,7 @@ def sanitized():
     return b"__asan_init" in program or b"__tsan_init" in program
 
 
-def test_return_to_start(shared, config):
+def test_killed_trainers_leave_no_memory_or_descriptors(shared, config):
     place = shared
     rows = rows_at(config, "train", 0, 2000)
     daemon = Daemon(place, config, place.file("return.sock"))

@@ -60,7 +60,7 @@ def suppressed(log):
     )
 
 
-def test_flood(place, config):
+def test_a_flood_of_lines_is_limited(place, config):
     daemon = Daemon(place, config)
     begin = time.monotonic()
     count = provoke(daemon.socket, FLOOD)
@@ -94,7 +94,7 @@ def test_flood(place, config):
     assert has(daemon.log(), "SIGTERM: stopping"), "flood: the last lines are written"
 
 
-def test_full_pipe(place, config):
+def test_a_full_pipe_does_not_block_the_daemon(place, config):
     """The daemon's stderr is a full pipe that nobody reads."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
@@ -127,7 +127,7 @@ def test_full_pipe(place, config):
     os.close(writer)
 
 
-def test_metrics(place, config):
+def test_idle_scrapers_do_not_block_metrics(place, config):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -143,7 +143,7 @@ def flood(bench, name, kind, count, most_ms, uid=NOBODY):
     )
 
 
-def test_late_words(bench):
+def test_clients_without_credit_wait_and_are_served(bench):
     """Clients without credit wait and are served. 40 clients of the flooding user connect during
     the flood; hear() and next() fail for a client that gets no reply or batch.
     """
@@ -162,7 +162,7 @@ def test_late_words(bench):
     assert gone, ("all rings are freed afterwards", bench.daemon.rings())
 
 
-def test_large_ring_ends(bench):
+def test_a_large_ring_is_freed_outside_the_control_thread(bench):
     """The control thread does not free the pages of a large ring itself. [75 ms]"""
     used = []
     for _ in range(TRIES):
@@ -194,7 +194,7 @@ def bench(shared):
         ("wakes", "1,000 sessions of one-byte wakes [0.01, 260 times]"),
     ],
 )
-def test_starve(bench, kind, name):
+def test_a_hostile_client_does_not_starve_a_polite_one(bench, kind, name):
     starve(bench, name, kind)
 
 
@@ -207,5 +207,5 @@ def test_starve(bench, kind, name):
         ("connects", "connects", 16, NOBODY),
     ],
 )
-def test_flood(bench, name, kind, count, uid):
+def test_a_flood_does_not_delay_other_clients(bench, name, kind, count, uid):
     flood(bench, name, kind, count, 10, uid)

@@ -157,14 +157,14 @@ needs_numa = pytest.mark.skipif(
 
 
 @needs_numa
-def test_nodes(shared, daemon):
+def test_a_ring_is_on_the_requested_node(shared, daemon):
     check_nodes(shared, daemon)
 
 
 @needs_numa
-def test_library(shared, daemon):
+def test_libtokend_requests_its_own_node(shared, daemon):
     check_library(shared, daemon)
 
 
-def test_forbidden(shared, daemon):
+def test_rings_work_if_mbind_is_forbidden(shared, daemon):
     check_forbidden(shared, daemon.config)

@@ -64,7 +64,7 @@ def ctl(daemon, uid, *arguments):
     return done.returncode, done.stderr.decode()
 
 
-def test_named(shared, daemon):
+def test_only_the_owner_uses_a_named_run(shared, daemon):
     place = shared
     mixes = place.file("state/train/job/mixes/x")[:-2]
     root = attach(daemon, 0, run="job")
@@ -134,7 +134,7 @@ def test_named(shared, daemon):
     other.close()
 
 
-def test_unnamed(shared, daemon):
+def test_unnamed_runs_of_two_users_are_separate(shared, daemon):
     owner = attach(daemon, OWNER, run="default")
     second = attach(daemon, STRANGER, run="default")
     assert owner.feed["run"] == "default", "the first user's unnamed run is called default"
@@ -164,7 +164,7 @@ def test_unnamed(shared, daemon):
         c.close()
 
 
-def test_restart(shared, daemon):
+def test_owners_survive_a_restart(shared, daemon):
     place = shared
     daemon.kill()
     daemon.start()
@@ -182,7 +182,7 @@ def test_restart(shared, daemon):
     )
 
 
-def test_two_daemons(shared, daemon):
+def test_owners_are_shared_by_two_daemons(shared, daemon):
     """An owner that another daemon has written is found at the next write."""
     place, config = shared, daemon.config
     other = Daemon(place, config, socket_path=place.file("other.sock"))
@@ -194,7 +194,7 @@ def test_two_daemons(shared, daemon):
     assert other.stop() == 0, "  exit 0"
 
 
-def test_library(shared, daemon):
+def test_libtokend_uses_the_name_of_an_unnamed_run(shared, daemon):
     """libtokend attaches as an unnamed run, and uses the name that the daemon returns."""
     place = shared
     holder = attach(daemon, OWNER, run="default")

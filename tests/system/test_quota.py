@@ -56,7 +56,7 @@ def few_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
 
 
-def test_connections(place):
+def test_connections_are_shared(place):
     config = config_of(place, "connections", [GREEDY, POLITE])
     daemon = Daemon(place, config, preexec_fn=few_descriptors)
     greedy, packet = as_many(lambda _: client_of(daemon, GREEDY))
@@ -94,7 +94,7 @@ def attempt(call):
         return None
 
 
-def test_memory(place):
+def test_ring_memory_is_shared(place):
     config = config_of(place, "memory", [GREEDY, POLITE], memory=64 << 20)
     daemon = Daemon(place, config)
     ring = {"micro": 2048, "slots": 8}  # about 3 MiB
@@ -129,7 +129,7 @@ def test_memory(place):
     assert daemon.stop() == 0, "  exit 0"
 
 
-def test_files(place):
+def test_runs_and_files_are_limited(place):
     config = config_of(place, "files", [GREEDY, POLITE])
     daemon = Daemon(place, config)
     began = time.monotonic()

@@ -1,5 +1,5 @@
-"""Input that no honest peer sends and that ended in an assertion: a dataset whose name has the hash
-of another one's, and a ring of tokens that are neither u16 nor u32.
+"""Forged input that once ended in an assertion: a dataset name with the hash of another name, and a
+ring whose tokens are neither u16 nor u32.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ def streams(name):
 
 
 def foreign_cursor(place):
-    """A cursor of a daemon that calls the same shards by the other name."""
+    """A cursor of a daemon whose dataset has the other name, with the same shards."""
     config = place.config(
         "foreign.yaml", socket=place.file("foreign.sock"), streams=streams(SAME_HASH)
     )
@@ -43,17 +43,17 @@ def foreign_cursor(place):
 
 
 def refused(ask):
-    """The error that the daemon answers with, or what it did instead."""
+    """The daemon's error, or what it did instead."""
     try:
         ask()
     except Refused as e:
         return e.packet
     except Exception as e:
         return {"code": repr(e)}
-    return {"code": "taken"}
+    return {"code": "accepted"}
 
 
-def test_names(place):
+def test_a_name_with_the_same_hash_is_refused(place):
     assert fnv1a(SAME_HASH) == fnv1a(NAME), "the two names have one hash"
     place.shard("web/a.bin", 40_000)
     cursor = foreign_cursor(place)
@@ -72,21 +72,21 @@ def test_names(place):
     }
     for what, packet in told.items():
         assert has(f"{packet.get('field')}: {packet.get('text')}", SAME_HASH, "no longer has it"), (
-            f"{what}: refused by name"
+            f"{what}: refused, and the error has the name"
         )
     assert daemon.alive() and witness.step(10), (
         "the daemon lives, and its other session reads on",
         daemon.log(),
     )
     witness.close()
-    assert daemon.stop() == 0, "the daemon ends as it should"
+    assert daemon.stop() == 0, "the daemon ends with 0"
 
 
-# ---- a ring that no tokend makes ----
+# ---- a forged ring ----
 
 
 def forged_feed(cursor):
-    """The feed message, and the two segments of a ring of 8-byte tokens."""
+    """The feed message and the two memfds of a ring with 8-byte tokens."""
     slots, rows, window, token = 4, 1, SEQ_LEN + 1, 8
     slot = rows * window * token
     stride = -(-slot // 64) * 64

@@ -166,9 +166,9 @@ def config(shared):
     return shared.config(streams={"train": stream})
 
 
-def test_offline(config):
+def test_plan_and_when_cost_the_same_everywhere(config):
     offline(config)
 
 
-def test_online(shared, config):
+def test_attaches_cost_the_same_everywhere(shared, config):
     online(shared, config)

@@ -128,7 +128,7 @@ def check_own_directories(place, name, socket_path, **environment):
 
 
 @needs_root
-def test_squatter(place):
+def test_another_users_directory_is_refused(place):
     """The directory in /tmp exists, and belongs to another user."""
     scene = Scene(place, "squatter")
     directory = f"/tmp/tokend-{NOBODY}"
@@ -150,7 +150,7 @@ def test_squatter(place):
 
 
 @needs_root
-def test_state_directory(place):
+def test_state_dir_is_systemds_unless_configured(place):
     """systemd names the directory, unless the config does."""
     scene = Scene(
         place, "unit", XDG_RUNTIME_DIR=place.file("unit", "run", ".keep")[: -len("/.keep")]
@@ -179,7 +179,7 @@ def test_state_directory(place):
     daemon.wait(20)
 
 
-def test_broken_config(place):
+def test_a_broken_config_ends_with_a_pause(place):
     """Under systemd: its messages, their priority, and how long it takes to end."""
     place.shard("a.bin", 20000)
     config = place.config(
@@ -240,7 +240,7 @@ with tokend.Loader(
 """
 
 
-def test_trainers_wait(place):
+def test_trainers_wait_for_a_mended_config(place):
     """A job waits while its daemon is restarted with a broken config, until that is mended."""
     place.shard("wait/a.bin", 20000)
     path = place.file("wait.sock")

@@ -56,7 +56,7 @@ def attach_quickly(daemon, run_):
 # ---- state_dir hangs ----
 
 
-def test_hangs(place):
+def test_training_continues_while_state_dir_hangs(place):
     address = f"127.0.0.1:{free_port()}"
     config = config_of(
         place,
@@ -167,7 +167,7 @@ def save_all(daemon, cursors, count, rank):
     client.close()
 
 
-def test_two_daemons(place):
+def test_two_daemons_share_state_dir(place):
     config = config_of(place, "one.yaml", socket=place.file("one.sock"))
     one = Daemon(place, config)
     first = Client(one.socket).attach(run="shared")
@@ -218,7 +218,7 @@ def test_two_daemons(place):
 # ---- a daemon was killed while it wrote there ----
 
 
-def test_left_over(place):
+def test_left_over_files_are_removed(place):
     config = config_of(
         place, "left.yaml", socket=place.file("left.sock"), state_dir=place.file("left/x")[:-2]
     )

@@ -108,7 +108,7 @@ def end(daemon):
     daemon.wait(20)
 
 
-def test_squatter(scene):
+def test_a_strangers_socket_is_refused(scene):
     socket = scene.directory("shared", 0, 0o1777)
     stranger = scene.daemon("stranger", socket)
     code, token, err = scene.trainer(socket)
@@ -155,7 +155,7 @@ def test_squatter(scene):
     end(stranger)
 
 
-def test_private_instead(scene):
+def test_a_private_daemon_replaces_a_strangers(scene):
     """If a stranger listens at the config's socket, a private daemon serves it, with a warning."""
     socket = scene.directory("named", 0, 0o1777)
     stranger = scene.daemon("stranger", socket)
@@ -188,7 +188,7 @@ def test_private_instead(scene):
     end(stranger)
 
 
-def test_root_serves(scene):
+def test_a_daemon_of_root_is_trusted(scene):
     socket = scene.directory("of-root", 0, 0o755)
     config = scene.configs["root"]
     text = open(config).read()
@@ -211,7 +211,7 @@ def test_root_serves(scene):
     end(daemon)
 
 
-def test_taken_over(scene):
+def test_a_socket_taken_over_is_refused(scene):
     """The daemon dies, and the stranger takes its socket before the next daemon."""
     socket = scene.directory("contested", 0, 0o1777)
     daemon = scene.daemon("root", socket)
@@ -231,7 +231,7 @@ def test_taken_over(scene):
     end(stranger)
 
 
-def test_rootless(scene):
+def test_rootless_containers_trust_the_directorys_owner(scene):
     """In a user namespace, all outside users have uid 65534."""
     container = ["unshare", "--user", "--map-root-user"]
     if not shutil.which("unshare") or run(*container, "true")[0] != 0:

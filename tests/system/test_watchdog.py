@@ -68,7 +68,7 @@ class Manager:
         return count
 
 
-def test_watchdog(place):
+def test_watchdog_is_fed_while_the_data_thread_runs(place):
     place.shard("web/a.bin", 30_000)
     manager = Manager(place.file("notify.sock"))
     config = place.config(

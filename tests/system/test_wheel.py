@@ -1,5 +1,5 @@
-"""The wheel in an empty environment: installs without a network, needs nothing but glibc, and
-embedded mode works from it.
+"""The wheel installs into an empty environment without a network, needs only glibc, and works in
+embedded mode.
 """
 
 import email
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 NOBODY = 65534
 GLIBC = re.compile(r"/(libc|libm|libpthread|librt|libdl|ld-linux-[^/]*)\.so(\.\d+)?$")
 
-# What a user types in an empty directory. It says what it saw as JSON.
+# Run in an empty directory. Prints a report as JSON.
 TRAINER = """
 import json, os, subprocess, sys, sysconfig, zlib
 import numpy, tokend, tokend.private
@@ -68,7 +68,7 @@ print(
 
 
 def build(place):
-    """The wheel's path. What is in its names and its metadata."""
+    """Makes the wheel, and checks its names and metadata. Returns its path."""
     python = f"{REPO}/build/wheel-venv/bin/python"
     code, out, err = run(
         python, f"{REPO}/client/python/wheel.py", place.file("dist", "x")[:-2], timeout=200
@@ -81,7 +81,7 @@ def build(place):
         r"tokend-([\d.]+)-cp311-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl", name
     )
     assert tag and (int(tag[2]), int(tag[3])) <= glibc, (
-        "its tag: any Python from 3.11 on, a glibc not younger than ours",
+        "its tag: Python 3.11 or later, a glibc not newer than this machine's",
         name,
     )
     with zipfile.ZipFile(wheel) as archive:
@@ -95,7 +95,7 @@ def build(place):
     brought = [n for n in names if re.match(r"tokend\.libs/.", n)]
     licenses = {os.path.basename(n) for n in names if "/licenses/" in n and not n.endswith("/")}
     assert len(licenses) == len(brought) + 1 > 6, (
-        "each library's licence came along",
+        "it contains the licence of each library",
         (brought, licenses),
     )
     assert set(about.get_all("License-File")) == licenses, (
@@ -106,9 +106,7 @@ def build(place):
 
 
 def environment(place, wheel):
-    """An empty virtual environment with the wheel, and NumPy but nothing else of ours. Its
-    directory.
-    """
+    """Makes a virtual environment with the wheel and NumPy. Returns (directory, site-packages)."""
     venv = place.file("venv", "x")[:-2]
     subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
     code, _, err = run(
@@ -136,8 +134,8 @@ def bundled(site):
     ]
 
 
-def test_links(venv):
-    """The loader finds every library in the wheel, or it is glibc's."""
+def test_libraries_come_from_the_wheel(venv):
+    """Every library is found in the wheel, or belongs to glibc."""
     _, site = venv
     outside = set()
     for path in bundled(site):
@@ -149,12 +147,12 @@ def test_links(venv):
             if not where.startswith(site) and not GLIBC.search(where)
         }
     assert len(bundled(site)) > 10 and not outside, (
-        "what is needed comes from the wheel or from glibc",
+        "all libraries come from the wheel or from glibc",
         outside,
     )
 
 
-def test_commands(venv):
+def test_commands_run_from_the_wheel(venv):
     venv, _ = venv
     version = re.search(r'TOKEND_VERSION "(.*)"', open(f"{REPO}/proto/version.h").read())[1]
     for command in (
@@ -169,13 +167,13 @@ def test_commands(venv):
         f"{venv}/bin/tokctl", "--version", env={**os.environ, "TOKEND_BIN": f"{venv}/bin"}
     )
     assert code == 0 and version in out.decode(), (
-        "TOKEND_BIN may name where the commands are",
+        "TOKEND_BIN may name the directory of the commands",
         (out, err),
     )
     reader = subprocess.Popen(
         [f"{venv}/bin/tokctl", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    reader.stdout.close()  # a pipe that nobody reads, `| head`, ends tokctl as it ends any program
+    reader.stdout.close()  # like `| head`: SIGPIPE ends tokctl without a message
     assert reader.wait(20) in (-13, 0) and reader.stderr.read() == b"", (
         "tokctl | head",
         reader.returncode,
@@ -194,9 +192,7 @@ def test_man_pages(venv):
 
 
 def system_copies(site):
-    """The same libraries as the system has them, in whatever version: what a machine without them
-    lacks.
-    """
+    """The system's copies of the wheel's libraries, which other machines may lack."""
     stems = {
         re.sub(r"-[0-9a-f]{8}\.so.*", "", os.path.basename(path))
         for path in glob.glob(f"{site}/tokend.libs/*")
@@ -211,8 +207,8 @@ def system_copies(site):
 
 
 def check_embedded(place, venv, site, hidden):
-    """As nobody, in an empty directory; with @hidden, on a machine where those files are empty."""
-    name = "without the system's libraries" if hidden else "with the system's libraries about"
+    """As nobody, in an empty directory. @hidden: files of the system that appear empty."""
+    name = "without the system's libraries" if hidden else "with the system's libraries"
     here = place.file(f"work{len(hidden)}", "x")[:-2]
     place.shard(f"work{len(hidden)}/web/a.bin", 60_000)
     streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
@@ -231,7 +227,7 @@ def check_embedded(place, venv, site, hidden):
         command = [*hide, *command]
         code, _, err = run(*hide, f"{BIN}/tokend", "--version")
         assert code == 127 and "shared lib" in err, (
-            "without the system's libraries a tokend that needs them does not even start",
+            "without the system's libraries a tokend that needs them does not start",
             err,
         )
     environment = {"PATH": "/usr/bin:/bin", "HOME": here, "XDG_RUNTIME_DIR": here}
@@ -250,16 +246,16 @@ def check_embedded(place, venv, site, hidden):
         False,
         "numpy",
         f"{site}/tokend/__init__.py",
-    ), f"{name}: as whom, with what"
+    ), f"{name}: without torch, from the wheel"
     if os.getuid() == 0:
         assert saw["uid"] == NOBODY, f"{name}: as nobody"
     assert saw["socket"].startswith(f"{here}/tokend/"), (
-        f"{name}: by a daemon of its own",
+        f"{name}: a private daemon serves",
         saw["socket"],
     )
     foreign = [path for path in saw["maps"] if not path.startswith(site) and not GLIBC.search(path)]
     assert len(saw["maps"]) > 8 and not foreign, (
-        f"{name}: which has mapped nothing of the system but glibc",
+        f"{name}: which has mapped no library of the system except glibc",
         foreign or saw["maps"],
     )
     arguments = "plan", "-c", config, "train", "--from", 0, "--count", 200, "--json"
@@ -269,7 +265,7 @@ def check_embedded(place, venv, site, hidden):
         tokens[at : at + 64] for at in (json.loads(line)["offset"] for line in out.splitlines())
     ]
     assert saw["crc"] == zlib.crc32(numpy.concatenate(rows).tobytes()), (
-        f"{name}: the order, exactly"
+        f"{name}: the order is right"
     )
     arguments = "verify", "-c", config, "train", f"{here}/records", "--run", "default", "--json"
     code, out, err = run(f"{venv}/bin/tokctl", *arguments, env=environment)
@@ -277,7 +273,7 @@ def check_embedded(place, venv, site, hidden):
     seen = [code, *(proof[name] for name in ("samples", "repeated", "lost", "altered", "skipped"))]
     assert seen == [0, 200, 0, 0, 0, 0], f"{name}: tokctl verify"
     assert wait_for(lambda: not os.path.exists(f"{here}/tokend")), (
-        f"{name}: it leaves nothing behind",
+        f"{name}: all files are removed",
         glob.glob(f"{here}/tokend/*"),
     )
 
@@ -295,11 +291,11 @@ def venv(shared):
     return environment(shared, build(shared))
 
 
-def test_embedded(shared, venv):
+def test_embedded_mode_works(shared, venv):
     check_embedded(shared, *venv, [])
 
 
-def test_embedded_without_the_systems_libraries(shared, venv):
+def test_embedded_mode_works_without_the_systems_libraries(shared, venv):
     hidden = system_copies(venv[1])
     if os.getuid() != 0 or not shutil.which("unshare") or not hidden:
         pytest.skip("hiding the system's libraries needs root")

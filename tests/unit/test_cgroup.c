@@ -1,7 +1,6 @@
 /*
- * What cgroups leave, by files as the kernel writes them: version 2 has no memory controller on
- * many machines that run tests, so its files are made up here. The kernel's own, of whichever
- * version there is: system/test_cgroup.py.
+ * The memory that cgroups leave, from simulated files: many machines that run tests have no memory
+ * controller of version 2. system/test_cgroup.py uses the kernel's own files.
  */
 #include "daemon/control/cgroup.h"
 #include "tests/unit/files.h"
@@ -53,13 +52,13 @@ static bool room_of(struct files *f, struct cgroup_room *room)
 #define MOUNT_2 "30 20 0:26 / /sys rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 #define NO_STAT "anon 5\n"
 
-static void test_two(void **state)
+static void test_limits_of_version_2(void **state)
 {
 	struct cgroup_room room;
 
 	put(*state, "proc/self/mountinfo", "22 1 0:20 / / rw - ext4 /dev/vda rw\n" MOUNT_2);
 	put(*state, "proc/self/cgroup", "0::/a/b\n");
-	assert_false(room_of(*state, &room)); /* nothing is limited, nor there */
+	assert_false(room_of(*state, &room)); /* the group has no files, so no limit */
 	put_group(*state, "a/b", "max\n", "max\n", "1048576\n", NO_STAT);
 	assert_false(room_of(*state, &room));
 	put_group(*state, "a/b", "1073741824\n", "max\n", "104857600\n",
@@ -70,7 +69,7 @@ static void test_two(void **state)
 	assert_int_equal(room.kept, 64 * MIB);
 	assert_int_equal(room.left, 890 * MIB);
 	assert_string_equal(room.path, "/a/b");
-	/* high counts as max does, and a parent as its children do */
+	/* memory.high is a limit too, and so are a parent's limits. */
 	put_group(*state, "a/b", "1073741824\n", "536870912\n", "104857600\n", NO_STAT);
 	assert_true(room_of(*state, &room));
 	assert_int_equal(room.limit, 512 * MIB);
@@ -83,8 +82,8 @@ static void test_two(void **state)
 	assert_int_equal(room.left, 0);
 }
 
-/* Containers see a part of the hierarchy, mounted or by a name space. */
-static void test_parts(void **state)
+/* Containers see a part of the hierarchy, by a mount or a namespace. */
+static void test_hierarchies_seen_from_containers(void **state)
 {
 	struct cgroup_room room;
 
@@ -100,7 +99,7 @@ static void test_parts(void **state)
 	assert_int_equal(room.limit, 200 * MIB);
 }
 
-static void test_one(void **state)
+static void test_limits_of_version_1(void **state)
 {
 	struct cgroup_room room;
 
@@ -119,7 +118,7 @@ static void test_one(void **state)
 	assert_int_equal(room.left, (100 - 40 - 16) * MIB);
 }
 
-static void test_promises(void **state)
+static void test_promised_memory_is_not_promised_twice(void **state)
 {
 	struct cgroup_room room;
 
@@ -132,7 +131,7 @@ static void test_promises(void **state)
 	assert_true(cgroup_promise(cgroup, 50 * MIB, false, &room));
 	assert_false(cgroup_promise(cgroup, 50 * MIB, false, &room));
 	assert_int_equal(room.left, 34 * MIB);
-	assert_true(cgroup_promise(cgroup, 50 * MIB, true, &room)); /* in what is kept */
+	assert_true(cgroup_promise(cgroup, 50 * MIB, true, &room)); /* the kept part may be used */
 	cgroup_used(cgroup, 50 * MIB);
 	cgroup_used(cgroup, 50 * MIB);
 	assert_true(cgroup_promise(cgroup, 84 * MIB, false, &room));
@@ -143,10 +142,14 @@ static void test_promises(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_two, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(test_parts, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(test_one, files_set_up, files_tear_down),
-		cmocka_unit_test_setup_teardown(test_promises, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_limits_of_version_2, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_hierarchies_seen_from_containers, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_limits_of_version_1, files_set_up, files_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_promised_memory_is_not_promised_twice, files_set_up, files_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /*
- * Users take turns at the keeper. The first job waits until all others are queued, so their order
+ * The keeper serves users in turns. The first job waits until all others are queued, so the order
  * is exact.
  */
 #include "daemon/control/keeper.h"
@@ -17,7 +17,7 @@ enum { JOBS = 64, PATIENCE_MS = 60000 };
 struct test_job {
 	struct keeper_job job;
 	char name;
-	bool again; /* gives another one of its user while it is carried out */
+	bool again; /* gives another job of the same user while it runs */
 };
 
 static struct keeper *keeper;
@@ -96,7 +96,7 @@ static void jobs_of_one_user_stay_in_order(void **state)
 	assert_served("AAA", 0, "AAA");
 }
 
-static void who_gives_job_after_job_does_not_go_first(void **state)
+static void a_user_that_gives_one_job_at_a_time_does_not_go_first(void **state)
 {
 	(void)state;
 	assert_served("ABBCC", 'A', "ABCABCAAAAAAAAA");
@@ -107,7 +107,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(three_users_take_turns),
 		cmocka_unit_test(jobs_of_one_user_stay_in_order),
-		cmocka_unit_test(who_gives_job_after_job_does_not_go_first),
+		cmocka_unit_test(a_user_that_gives_one_job_at_a_time_does_not_go_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

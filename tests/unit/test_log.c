@@ -1,5 +1,5 @@
-/* The log: it never waits for its reader, it counts what it does not write, and one user's lines do
- * not hide another's. */
+/* The log never waits for its reader, counts the lines that it drops, and limits each user's lines
+ * separately. */
 #include "daemon/control/log.h"
 
 #include <fcntl.h>
@@ -49,7 +49,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* What the log says until @words; fails after 10 s. */
+/* Reads the log until @words; fails after 10 s. */
 static void read_until(struct pipe *p, const char *words)
 {
 	size_t n = strlen(p->text);
@@ -73,9 +73,8 @@ static unsigned count(const char *text, const char *words)
 	return n;
 }
 
-/* Nobody reads: 1,000 calls return, and when somebody does, the lines written and those lost are
- * 1,000. */
-static void test_slow_reader(void **state)
+/* Nobody reads: 1,000 calls return. Afterwards, written and lost lines add up to 1,000. */
+static void test_log_never_waits_for_its_reader(void **state)
 {
 	enum { LINES = 1000 };
 	struct pipe *p = *state;
@@ -95,8 +94,8 @@ static void test_slow_reader(void **state)
 	assert_int_equal(count(p->text, ": line ") + lost, LINES);
 }
 
-/* 100 lines of one user and one of another, twice. */
-static void test_causes(void **state)
+/* 100 lines of one user do not suppress another user's line, or a line of another format. */
+static void test_lines_are_limited_per_user_and_format(void **state)
 {
 	struct pipe *p = *state;
 
@@ -113,8 +112,8 @@ static void test_causes(void **state)
 		strstr(p->text, "80 more lines like \"noise %d\" by uid 1000 were suppressed\n"));
 }
 
-/* A client gets no say in where a line ends. */
-static void test_one_line(void **state)
+/* Control characters in a client's text cannot end a line. */
+static void test_clients_cannot_end_a_line(void **state)
 {
 	struct pipe *p = *state;
 	char text[3000];
@@ -133,9 +132,11 @@ static void test_one_line(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_slow_reader, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_causes, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_one_line, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_log_never_waits_for_its_reader, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_lines_are_limited_per_user_and_format, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_clients_cannot_end_a_line, set_up, tear_down),
 	};
 
 	unsetenv("JOURNAL_STREAM");

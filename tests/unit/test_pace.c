@@ -1,5 +1,4 @@
-/* The control thread's time is shared equally by users, and by the runs of a user, that want it at
- * the same time. */
+/* Users that want the control thread at the same time share it equally, and so do a user's runs. */
 #include "daemon/control/pace.h"
 
 #include <setjmp.h>
@@ -88,7 +87,7 @@ static void test_credit_comes_back(void **state)
 	pace_leave(&member[0]);
 }
 
-/* Two users always want the thread: each gets an eighth, in turns. */
+/* Two users want the thread all the time: each gets an eighth, in turns. */
 static void test_users_take_turns(void **state)
 {
 	struct paces *paces = *state;
@@ -109,8 +108,8 @@ static void test_users_take_turns(void **state)
 	assert_false(pace_serve(paces, 1801, serve));
 }
 
-/* Connections of one run have one packet in each turn. A run that begins late does not wait for the
- * others. */
+/* Connections of one run take turns, one packet each. A run that begins later does not wait for the
+ * other runs' packets. */
 static void test_members_of_a_run_take_turns(void **state)
 {
 	struct paces *paces = *state;

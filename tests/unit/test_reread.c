@@ -1,5 +1,5 @@
-/* What is to be read again comes from the disk: the page cache has dropped it, wherever in a page
- * it begins and ends. */
+/* A repeated read comes from the disk: its bytes are dropped from the page cache, wherever in a
+ * page they begin and end. */
 #include "daemon/shard/reread.h"
 #include "tests/unit/files.h"
 
@@ -23,12 +23,12 @@ static int cached_file(const char *path)
 
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, bytes, sizeof(bytes)), sizeof(bytes));
-	assert_return_code(fsync(fd), errno); /* what is not written yet cannot be dropped */
+	assert_return_code(fsync(fd), errno); /* dirty pages cannot be dropped */
 	assert_true(is_cached(fd, 0) && is_cached(fd, 600 * PAGE));
 	return fd;
 }
 
-static void test_forget(void **state)
+static void test_repeated_reads_come_from_the_disk(void **state)
 {
 	static const struct {
 		uint64_t at, n;
@@ -44,7 +44,7 @@ static void test_forget(void **state)
 
 		close(fd);
 		if (i == 0 && cached)
-			skip(); /* a tmpfs, which has nothing to read again from */
+			skip(); /* a tmpfs has no disk to read from */
 		assert_false(cached);
 	}
 }
@@ -58,12 +58,12 @@ static void tell(void *context, int fd, uint64_t at, uint64_t n, const char *why
 	++*(unsigned *)context;
 }
 
-static void test_tell(void **state)
+static void test_repeated_reads_are_reported(void **state)
 {
 	unsigned told = 0;
 
 	(void)state;
-	reread_was_good(7, 11, 13, "so"); /* nobody wants to know */
+	reread_was_good(7, 11, 13, "so"); /* no callback is set */
 	reread_tell(tell, &told);
 	reread_was_good(7, 11, 13, "so");
 	reread_tell(NULL, NULL);
@@ -73,8 +73,9 @@ static void test_tell(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_forget, files_set_up, files_tear_down),
-		cmocka_unit_test(test_tell),
+		cmocka_unit_test_setup_teardown(
+			test_repeated_reads_come_from_the_disk, files_set_up, files_tear_down),
+		cmocka_unit_test(test_repeated_reads_are_reported),
 	};
 
 	return cmocka_run_group_tests_name("reread", tests, NULL, NULL);
