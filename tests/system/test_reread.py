@@ -18,7 +18,7 @@ import numpy
 import pytest
 import pyzstd
 
-from lib import TOKCTL, Daemon, run
+from lib import TOKCTL, Daemon, run, wait_for
 from lib.shard_writers import mds, raw, seekable
 
 SEQ_LEN, TOKENS = 128, 200_000
@@ -248,6 +248,8 @@ def served(place, label, name, flip, permanent, want):
     daemon = Daemon(place, config, env=flip.env)
     flip.begin(path, byte(path), permanent)
     code, out, err = cat(daemon.socket)
+    if not permanent:  # the log is written asynchronously
+        wait_for(lambda: "were damaged when read" in daemon.log(), 5)
     log = daemon.log()
     told = re.findall(
         rf"shard {re.escape(os.path.realpath(path))}: bytes (\d+) to (\d+) were damaged when read",
