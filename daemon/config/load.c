@@ -90,7 +90,8 @@ static bool take_uids(struct schema *s, yaml_node_t *value, int line, const char
 	uid_t **list, uint32_t *count)
 {
 	/* The kernel uses 2^32 - 1 for "no user". */
-	static const struct schema_key uid_key = {"uid", schema_number, .max = UINT32_MAX - 1};
+	static const struct schema_key uid_key = {"uid", schema_number, .max = UINT32_MAX - 1,
+		.right = "a user number, as `id -u NAME` prints it"};
 
 	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, right))
 		return false;

@@ -321,10 +321,10 @@ static const char *whole(const char *text, size_t n, uint64_t *value)
 {
 	*value = 0;
 	if (n == 0)
-		return PHRASE_NOT_INTEGER;
+		return PHRASE_NOT_INTEGER " in decimal digits";
 	for (size_t i = 0; i < n; i++) {
 		if (text[i] < '0' || text[i] > '9')
-			return PHRASE_NOT_INTEGER;
+			return PHRASE_NOT_INTEGER " in decimal digits";
 		uint64_t digit = (uint64_t)(text[i] - '0');
 
 		if (*value > (UINT64_MAX - digit) / 10)
@@ -438,7 +438,7 @@ bool schema_real(
 	if (!text)
 		return false;
 	if (!looks_real(text))
-		return refuse_number(s, line, key, text, "is not a finite number");
+		return refuse_number(s, line, key, text, "is not a number");
 	errno = 0;
 	double number = strtod(text, NULL);
 

@@ -57,7 +57,8 @@ static const struct bad bad_files[] = {
 	{"streams: {t: {seed: 1,\n  seq_len: 0}}\n", 2, "streams.t.seq_len",
 		"'0' is too small; must be a number of tokens from 1 to 1073741824"},
 	{"streams: {t: {seq_len: -1}}\n", 1, "streams.t.seq_len",
-		"'-1' is not an integer; must be a number of tokens from 1 to 1073741824"},
+		"'-1' is not an integer in decimal digits; must be a number of tokens from 1 to "
+		"1073741824"},
 	{"streams: {t: {seq_len: 1073741825}}\n", 1, "streams.t.seq_len",
 		"'1073741825' is too large; must be a number of tokens from 1 to 1073741824"},
 	{"streams: {t: {seq_len: 010}}\n", 1, "streams.t.seq_len",
@@ -97,7 +98,7 @@ static const struct bad bad_files[] = {
 		"a stream with epochs (line 7) serves every window that often; remove it"},
 	/* weights */
 	{WEB ", weight: .nan}\n", 6, "streams.train.datasets[0].weight",
-		"'.nan' is not a finite number; must be a finite number ≥ 0"},
+		"'.nan' is not a number; must be a finite number ≥ 0"},
 	{WEB ", weight: nan}\n", 6, "streams.train.datasets[0].weight", NULL},
 	{WEB ", weight: .inf}\n", 6, "streams.train.datasets[0].weight", NULL},
 	{WEB ", weight: 1e400}\n", 6, "streams.train.datasets[0].weight", NULL},
