@@ -163,7 +163,7 @@ def test_parquet(directory, made):
         ((path,), "the parquet is damaged: "),
         (
             (directory / "0.parquet", "--field", "body"),
-            'no column "body", but id, text; pass another --field',
+            'no column "body" (there are id, text); pass another --field',
         ),
         ((directory / "0.parquet", "--field", "id"), 'column "id" is int64, not strings'),
     ):

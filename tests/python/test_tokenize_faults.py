@@ -113,9 +113,9 @@ LINES = [
     (b'"text"\n', ":1: a string, not a JSON object"),
     (
         b"\n" + GOOD + b'{"body": "b", "id": 1}\n',
-        ':3: no field "text", but body, id; pass another --field',
+        ':3: no field "text" (there are body, id); pass another --field',
     ),
-    (b"{}\n", ':1: no field "text", but none; pass another --field'),
+    (b"{}\n", ':1: no field "text" (there are none); pass another --field'),
     (b'{"text": null}', ':1: field "text" is null, not a string'),
     (b'{"text": [1]}', ':1: field "text" is a list, not a string'),
     (b'{"text": 12}', ':1: field "text" is a number, not a string'),

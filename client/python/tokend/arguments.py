@@ -135,7 +135,9 @@ def cp_slice(cp: Any, place: meshes.Place, meshed: bool) -> Slice | None:
         raise _tokend.ArgumentError(f"cp: {cp!r} needs {why}; or pass cp=(rank, size, {cp!r})")
     rank, size = place.cp if isinstance(cp, str) else cp[:2]  # type: ignore[misc]
     if not (isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size):
-        raise _tokend.ArgumentError(f"cp: rank {rank!r} is not below size {size!r}")
+        raise _tokend.ArgumentError(
+            f"cp: rank {rank!r} is not below size {size!r}; pass (rank, size, kind)"
+        )
     if size == 1:
         return None
     return Slice(rank=rank, size=size, kind=kind)  # type: ignore[typeddict-item]

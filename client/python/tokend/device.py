@@ -62,7 +62,7 @@ def named(device: Any) -> Any:
     number = torch.cuda.current_device() if number is None else number
     devices = torch.cuda.device_count()
     if number >= devices:
-        raise ArgumentError(f"device: {device} does not exist; pass cuda:0 to cuda:{devices - 1}")
+        raise ArgumentError(f"device: {device} does not exist; pass a number below {devices}")
     return torch.device("cuda", number)
 
 

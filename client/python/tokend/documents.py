@@ -230,7 +230,7 @@ def _parquet_column(source, opened, field):
     schema = opened.schema_arrow
     if field not in schema.names:
         names = ", ".join(schema.names[:8])
-        raise Error(f'{source.path}: no column "{field}", but {names}; {phrases.PASS_FIELD}')
+        raise Error(f'{source.path}: no column "{field}" (there are {names}); {phrases.PASS_FIELD}')
     kind = schema.field(field).type
     value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     if not (
@@ -385,7 +385,7 @@ def _of_line(where, line, field):
         raise Error(f"{where}: {kind}, not a JSON object; write one object a line")
     if field not in value:
         names = ", ".join(list(value)[:8]) or "none"
-        raise Error(f'{where}: no field "{field}", but {names}; {phrases.PASS_FIELD}')
+        raise Error(f'{where}: no field "{field}" (there are {names}); {phrases.PASS_FIELD}')
     text = _string(where, field, value[field])
     if "\\ud" in line or "\\uD" in line:
         try:

@@ -533,7 +533,7 @@ class Loader(Operated, Positioned, Generic[B]):
         if dataset.is_lightning() and (batches.length is None or batches.begin > 0):
             return dataset.ENDLESS
         if batches.length is None:
-            raise TypeError("len: the stream has no end, so its loader has no length")
+            raise TypeError("len: the stream has no end; set epochs: or samples: in its config")
         return batches.length
 
     def __getitem__(self, index: object) -> NoReturn:

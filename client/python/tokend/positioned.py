@@ -30,7 +30,7 @@ class Positioned:
     _measure: Callable[[], None]
     _measured: Callable[[], Any]
 
-    # ---- where we are ----
+    # ---- state and position ----
 
     def state_dict(self) -> dict[str, bytes]:
         """Returns {"cursor": bytes}, equal on all ranks after the same step.
@@ -152,7 +152,7 @@ class Positioned:
             raise TypeError(phrases.is_not("tag", tag, "a string"))
         return self._client.checkpoint(tag)
 
-    # ---- going elsewhere ----
+    # ---- seeks and mixes ----
 
     def seek(
         self,
