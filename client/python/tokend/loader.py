@@ -537,9 +537,11 @@ class Loader(Operated, Positioned, Generic[B]):
         return batches.length
 
     def __getitem__(self, index: object) -> NoReturn:
+        """Raises TypeError: a loader is not a dataset."""
         raise TypeError(dataset.PLACE)
 
     def __bool__(self) -> bool:
+        """True, because bool() would otherwise call len()."""
         return True
 
     # ---- the rest ----
@@ -559,6 +561,7 @@ class Loader(Operated, Positioned, Generic[B]):
         self._client.close()
 
     def __reduce__(self) -> Any:
+        """Raises TypeError: a loader cannot be copied or pickled."""
         raise TypeError(
             "Loader: a session of this process cannot be copied or pickled; make a loader in the "
             "process that reads, and pass it the state_dict()"

@@ -136,6 +136,8 @@ class TokendCallback(Callback):
     step.
 
     path  the checkpoint for requests that save: fit()'s ckpt_path of the next run
+
+    Raises what tokend.Loader.control() raises.
     """
 
     def __init__(self, path):

@@ -166,7 +166,7 @@ class TokendDataLoader(DataLoaderBase):
 @dataclass
 class TokendCallback(Callback):
     """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale) after each
-    step.
+    step. Raises what tokend.Loader.control() raises.
     """
 
     def post_step(self) -> None:

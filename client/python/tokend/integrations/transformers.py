@@ -116,7 +116,7 @@ class TokendCursor(TrainerCallback, ExportableState):
 
 class TokendCallback(TrainerCallback):
     """Carries out operators' requests (tokctl mix, skip, checkpoint, drain, rescale) after each
-    step: callbacks=[TokendCallback()].
+    step: callbacks=[TokendCallback()]. Raises what tokend.Loader.control() raises.
     """
 
     def __init__(self):
