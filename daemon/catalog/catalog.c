@@ -48,7 +48,7 @@ struct catalog *catalog_open_stream(
 		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "",
 			config->stream[i].name);
 	config_refuse(fault, config->path, config->stream[0].line, "streams", FAULT_NO_INDEX,
-		"none is called %s; there are: %s", stream, names);
+		"no stream is called %s; must be one of: %s", stream, names);
 	return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* The streams of a config: their datasets, open, and the cursors that they begin with. */
+/* The streams of a config, with their open datasets and initial cursors. */
 #ifndef TOKEND_CATALOG_H
 #define TOKEND_CATALOG_H
 
@@ -6,11 +6,11 @@
 
 struct stream {
 	const struct config_stream *config;
-	const char *file;	 /* the config's, for complaints */
+	const char *file;	 /* the config's path, for messages */
 	struct dataset *dataset; /* [config->datasets] */
-	uint32_t token_bytes;	 /* the widest of the datasets; all are served in it */
+	uint32_t token_bytes;	 /* width of a served token: that of the widest dataset */
 	struct cursor begin;	 /* the cursor at position 0, with the whole schedule */
-	void *begin_bytes;	 /* that cursor, encoded: many sessions may ask for it often */
+	void *begin_bytes;	 /* `begin`, encoded: sessions request it often */
 	size_t begin_length;
 };
 
@@ -19,19 +19,22 @@ struct catalog {
 	struct stream *stream; /* [config->streams] */
 };
 
-/* NULL: @fault, as config_refuse() fills it. @config must outlive the
- * catalog. */
+/*
+ * Opens all streams of @config, which must outlive the catalog. On failure returns NULL and @fault,
+ * as config_refuse() fills it. Blocks.
+ */
 struct catalog *catalog_open(const struct config *config, struct fault *fault);
-/* The same for a single stream: the others are left empty. For tools that need one. */
+/* The same for one stream, for tools; the others are left empty. */
 struct catalog *catalog_open_stream(
 	const struct config *config, const char *stream, struct fault *fault);
 void catalog_free(struct catalog *catalog);
+/* The stream called @name. NULL: there is none. */
 const struct stream *catalog_stream(const struct catalog *catalog, const char *name);
 
 /*
- * For each dataset of @cursor the stream's own (NULL: not in the config any more, which only a
- * dataset without units may be).
- * @out has cursor->datasets entries. Call after cursor_belongs(cursor, &stream->begin).
+ * Writes the stream's dataset for each dataset of @cursor to @out[cursor->datasets]. NULL: the
+ * config no longer has it, which is possible only for a dataset without units. Call it after
+ * cursor_belongs(cursor, &stream->begin).
  */
 void stream_map(
 	const struct stream *stream, const struct cursor *cursor, const struct dataset **out);

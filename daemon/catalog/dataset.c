@@ -35,7 +35,7 @@ void dataset_keep_annotations(const struct dataset *d, uint64_t s, const struct 
 {
 	uint32_t sides = dataset_sides(facts);
 
-	if (sides) /* of shards that have nothing no memory is touched */
+	if (sides) /* do not touch the zeroed memory of shards without side files */
 		d->sides[s] = sides;
 	if (d->indexed)
 		d->indexed[s] = dataset_is_indexed(facts) ? DATASET_INDEXED : DATASET_UNINDEXED;
@@ -78,7 +78,7 @@ void dataset_check(const struct dataset *d)
 void dataset_widen(struct dataset *d, uint32_t token_bytes)
 {
 	assert(token_bytes > d->token_bytes);
-	assert(!d->is_signed); /* an i32 is as wide as any */
+	assert(!d->is_signed); /* signed: i32, already the widest */
 	d->token_bytes = token_bytes;
 	d->hint.token_bytes = token_bytes;
 	d->plain = false;
@@ -114,7 +114,7 @@ const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard)
 	return dataset->paths + dataset->path_at[shard];
 }
 
-/* A dataset keeps a list's parts as its own. */
+/* A dataset owns the parts of a list. */
 static struct shard_list list_of(const struct dataset *d)
 {
 	return (struct shard_list){
@@ -128,7 +128,8 @@ void dataset_shard_path(
 
 	assert(shard < list.count);
 	if (!shard_list_path(&list, shard, path, path_bytes) && path_bytes > 0)
-		path[0] = 0; /* open() then says ENOENT; a path cut short might be another file */
+		path[0] =
+			0; /* open("") fails with ENOENT; a truncated path might be another file */
 }
 
 int64_t dataset_find_shard(const struct dataset *dataset, const char *name)

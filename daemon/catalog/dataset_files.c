@@ -3,6 +3,7 @@
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/cache.h"
 #include "daemon/shard/list.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,17 +23,17 @@ static bool list_files(const struct opening *o, struct shard_list *list)
 			o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
 	if (!shard_list_read(list, path, &fault))
 		return opening_refuse(o, o->source->path_line, "path",
-			"%s; must be a file, a directory or a glob that can be read", fault.text);
+			"%s; must be a readable file, a directory or a pattern", fault.text);
 	if (list->count > 0)
 		return true;
 	shard_list_free(list);
 	return opening_refuse(o, o->source->path_line, "path",
-		"%s: no file there; must be at least one shard", path);
+		"%s: no shards found; must have at least one", path);
 }
 
 /*
- * A file that no format recognises is taken for flat tokens. Next to shards of a format it is most
- * likely one of them, with its index lost or its header damaged.
+ * A file that no format recognises counts as flat. Among shards of another format it is most likely
+ * one of them, with a lost index or a damaged header.
  */
 static bool refuse_mixed(const struct opening *o, const struct shard_format *format,
 	const char *path, const char *first)
@@ -42,12 +43,11 @@ static bool refuse_mixed(const struct opening *o, const struct shard_format *for
 
 	if (!is_flat && of_first != &shard_flat)
 		return opening_refuse(o, o->source->path_line, "path",
-			"%s: is %s, the first shard, %s, is %s; must be one format", path,
+			"%s: is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT, path,
 			format->name, first, of_first->name);
 	return opening_refuse(o, o->source->path_line, "path",
-		"%s: its format is not known, and another shard, %s, is %s: its index is lost or "
-		"its header is damaged; restore that, or, if it is plain tokens, put it into a "
-		"dataset of its own with format: flat",
+		"%s: " PHRASE_FORMAT_LOST "; restore that, or, if it contains plain tokens, put it "
+		"into a dataset of its own with format: flat",
 		is_flat ? path : first, is_flat ? first : path,
 		is_flat ? of_first->name : format->name);
 }
@@ -72,25 +72,27 @@ static bool agree(const struct opening *o, const struct shard_format *format,
 		return refuse_mixed(o, format, path, dataset_shard_name(d, 0));
 	if (d->token_bytes != shard->token_bytes)
 		return opening_refuse(o, o->source->path_line, "path",
-			"%s: has tokens of %" PRIu32 " bytes, the first shard, %s, of %" PRIu32
-			"; must be one width",
+			"%s: has tokens of %" PRIu32
+			" bytes, but the first shard, %s, has tokens of %" PRIu32
+			"; all shards of a dataset must have one width",
 			path, shard->token_bytes, dataset_shard_name(d, 0), d->token_bytes);
 	if (d->sample_tokens != shard->sample_tokens)
 		return opening_refuse(o, o->source->path_line, "path",
 			"%s: has samples of %" PRIu64
-			" tokens (0: none), the first shard, %s, of %" PRIu64 "; must be alike",
+			" tokens (0: no samples), but the first shard, %s, of %" PRIu64
+			"; all shards of a dataset must have the same",
 			path, shard->sample_tokens, dataset_shard_name(d, 0), d->sample_tokens);
 	if (o->stream->loss_mask && (d->masks != mask || d->bounds != bounds))
 		return opening_refuse(o, o->source->path_line, "path",
-			"%s: has %s %s beside it, the first shard, %s, has %s; all or none must",
-			path, (d->masks != mask ? mask : bounds) ? "a" : "no",
+			"%s: has %s %s, but the first shard, %s, has %s; " PHRASE_ALL_OR_NONE, path,
+			(d->masks != mask ? mask : bounds) ? "a" : "no",
 			d->masks != mask ? "loss mask" : "list of document bounds",
 			dataset_shard_name(d, 0),
 			(d->masks != mask ? d->masks : d->bounds) ? "one" : "none");
 	return true;
 }
 
-/* Adds one shard to the facts of the dataset. Called by several threads. */
+/* Adds a shard's facts to the dataset's. Called by several threads. */
 static void gather(const struct opening *o, uint64_t s, const struct shard_facts *shard)
 {
 	struct dataset *d = o->dataset;
@@ -140,7 +142,7 @@ static bool describe(const struct opening *o, const struct shard_format *format,
 	char path[PATH_MAX + 1];
 
 	dataset_shard_path(o->dataset, s, path, sizeof(path));
-	/* O_NONBLOCK: a FIFO is rejected, without waiting for its writer. */
+	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
 	if (fd < 0)
@@ -164,11 +166,11 @@ static bool describe_quietly(void *context, uint64_t s)
 	struct opening quiet = *all->opening;
 	struct fault fault;
 
-	quiet.fault = &fault; /* the first is described again, to be reported */
+	quiet.fault = &fault; /* describe_shards() reports it */
 	return describe(&quiet, all->format, s + 1);
 }
 
-/* Four bytes a shard are kept only if headers differ in length. */
+/* Keeps the offsets, four bytes per shard, only if they differ. */
 static void keep_data_at(struct dataset *d)
 {
 	bool differ = false;
@@ -186,8 +188,10 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 	struct dataset *d = o->dataset;
 	struct describing all = {o, format};
 
-	/* The first one sets what all must be like. A shard with a fault is described again, so
-	 * that the fault of the first of them is reported. */
+	/*
+	 * The first shard sets the format and width that all must have. Shards from the first
+	 * faulty one on are described again, in order, to report the first fault.
+	 */
 	if (!describe(o, format, 0))
 		return false;
 	uint64_t fault = parallel_for(d->table.shards - 1, describe_quietly, &all);
@@ -199,8 +203,7 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 	return true;
 }
 
-/* The cache has what shards share, the index of their directory. It is used again when they are
- * opened. */
+/* The cache holds indexes that shards share. It is kept for opening them. */
 static bool describe_with_cache(const struct opening *o, const struct shard_format *format)
 {
 	struct dataset *d = o->dataset;

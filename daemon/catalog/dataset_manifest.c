@@ -24,26 +24,29 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 	if (!config_path(o->config, o->source->manifest, path, sizeof(path)))
 		return opening_refuse(
 			o, o->source->manifest_line, "manifest", "%s", strerror(ENAMETOOLONG));
-	/* The directory need not be there if nobody reads. A pattern is one only if no such file
-	 * exists. */
+	/*
+	 * The directory need not exist until shards are read. A path with wildcards is a pattern
+	 * only if there is no such file.
+	 */
 	if (!config_path(o->config, o->source->path, root, sizeof(root)) ||
 		(stat(root, &st) == 0 ? !S_ISDIR(st.st_mode)
 				      : strpbrk(o->source->path, "*?[") != NULL))
 		return opening_refuse(o, o->source->path_line, "path",
-			"%.80s: must be the directory that the names in %s start at",
+			"%.80s: is not a directory; with a manifest, must be the directory that "
+			"the paths in %s are relative to",
 			o->source->path, path);
 	if (manifest_read(m, path, root, format, &hint, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)
 		return opening_refuse(o, o->source->manifest_line, "manifest",
-			"%s; must be a file that `tokctl inspect --manifest` wrote", fault.text);
+			"%s; must be a file written by `tokctl inspect --manifest`", fault.text);
 	*o->fault = fault;
 	return false;
 }
 
 /*
- * A manifest does not list side files. Whether a shard has an index is found when it is read
- * (annotations.h). Whether shards have masks is taken from the first one.
+ * A manifest does not list side files. Whether a shard has an index is found when it is opened.
+ * Whether shards have masks and lists of bounds is taken from the first one.
  */
 static bool presume_annotations(const struct opening *o)
 {

@@ -1,4 +1,4 @@
-/* A dataset from its manifest. */
+/* Opens a dataset from its manifest. */
 #ifndef TOKEND_DATASET_MANIFEST_H
 #define TOKEND_DATASET_MANIFEST_H
 
@@ -6,15 +6,15 @@
 #include "daemon/catalog/opening.h"
 
 /*
- * Takes the dataset's shards from its manifest. No shard is looked at, so whether one is plain and
- * where its tokens begin shows when it is read. With loss_mask: true the first shard is described.
- * False: o->fault.
+ * Takes the dataset's shards from its manifest, without reading any, except that loss_mask: true
+ * describes the first one. Whether a shard is plain, and the offset of its tokens, is found when it
+ * is opened. False: o->fault.
  */
 bool dataset_from_manifest(const struct opening *o);
 /*
- * The manifest of a dataset that has one, whole, for tools; the caller frees it with
- * manifest_free(). False: @fault, as config_refuse() fills it, or manifest_read() where a line of
- * the manifest is at fault.
+ * Reads the manifest of a dataset that has one, for tools. The caller frees it with
+ * manifest_free(). False: @fault, as manifest_read() fills it for a line of the manifest, otherwise
+ * as config_refuse().
  */
 bool dataset_manifest(const struct config *config, const struct config_stream *stream,
 	const struct config_dataset *source, struct manifest *manifest, struct fault *fault);

@@ -1,6 +1,6 @@
 /*
  * Opens a dataset in three passes: list the files, describe each, number the windows. A fault names
- * the line of the config that asked for what cannot be had.
+ * the line of the config that caused it.
  */
 #include "daemon/catalog/dataset_open.h"
 
@@ -22,14 +22,14 @@ static bool add_up(const struct opening *o)
 			order_digest_add(d->digest, dataset_shard_name(d, s), d->table.tokens[s]);
 		if (__builtin_add_overflow(total, d->table.tokens[s], &total))
 			return opening_refuse(o, o->source->path_line, "path",
-				"more than 2^64 tokens in all; must be fewer");
+				"more than 2^64 tokens in total; must be fewer");
 	}
 	return true;
 }
 
-/* ---- what the stream requires ---- */
+/* ---- requirements of the stream ---- */
 
-/* Does it have weight, at the beginning or in the schedule? */
+/* Whether the dataset has weight, initially or in the schedule. */
 static bool has_weight(const struct config_stream *stream, const struct config_dataset *source)
 {
 	size_t d = (size_t)(source - stream->dataset);
@@ -51,14 +51,14 @@ static bool check_windows(const struct opening *o)
 		if (t->tokens[s] > t->tokens[largest])
 			largest = s;
 	return opening_refuse(o, o->source->path_line, "path",
-		"no shard holds a window: the largest, %s, has %" PRIu64
-		" tokens, a window is %" PRIu64 " (seq_len %" PRIu64 " + extra %" PRIu64
-		"); must have a longer shard, a smaller seq_len or weight 0",
+		"no shard is as long as a window: the largest, %s, has %" PRIu64
+		" tokens, and a window has %" PRIu64 " (seq_len %" PRIu64 " + extra %" PRIu64
+		"); use longer shards, a smaller seq_len or weight 0",
 		dataset_shard_name(o->dataset, largest), t->tokens[largest], t->window_tokens,
 		o->stream->seq_len, o->stream->extra);
 }
 
-/* Samples were cut when they were written, so a window is exactly one of them. */
+/* Samples were cut when they were written, so a window must be exactly one sample. */
 static bool check_samples(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
@@ -69,22 +69,21 @@ static bool check_samples(const struct opening *o)
 		return true;
 	if (sample != d->table.window_tokens)
 		return opening_refuse(o, o->source->path_line, "path",
-			"its samples have %" PRIu64 " tokens, a window is %" PRIu64
-			" (seq_len %" PRIu64 " + extra %" PRIu64
-			"); must be alike: seq_len %" PRIu64 " with extra %" PRIu64,
+			"its samples have %" PRIu64 " tokens, but a window has %" PRIu64
+			" (seq_len %" PRIu64 " + extra %" PRIu64 "); set seq_len: %" PRIu64
+			" and extra: %" PRIu64,
 			sample, d->table.window_tokens, o->stream->seq_len, o->stream->extra,
 			sample - extra, extra);
 	if (o->source->slide)
 		return opening_refuse(o, o->source->slide_line, "slide",
 			"its windows are samples of %" PRIu64
-			" tokens and cannot be cut elsewhere; must be false",
+			" tokens, which cannot be cut elsewhere; must be false",
 			sample);
 	d->table.stride = sample;
 	return true;
 }
 
-/* Something must say where documents end. For a manifest's shards that is checked when they are
- * read. */
+/* Documents must have ends: an index or eos. A manifest's shards are checked when they are read. */
 static bool check_documents(const struct opening *o)
 {
 	const struct dataset *d = o->dataset;
@@ -95,12 +94,12 @@ static bool check_documents(const struct opening *o)
 	snprintf(field, sizeof(field), "streams.%s.documents", o->stream->name);
 	return config_refuse(o->fault, o->config->path, o->stream->documents_line, field,
 		FAULT_NO_INDEX,
-		"nothing says where a document ends in dataset %s: %s, a shard of format %s, has "
-		"no index; must have eos, the token that ends one, beside it",
+		"the ends of documents in dataset %s are unknown: shard %s, of format %s, has no "
+		"index; set eos, the token that ends a document",
 		o->source->name, dataset_shard_name(d, d->unindexed), d->format->name);
 }
 
-/* Tokens must be below the stream's vocab. A negative i32 is above INT32_MAX, read as unsigned. */
+/* Tokens must be below the stream's vocab. As unsigned, a negative i32 is above INT32_MAX. */
 static void limit_tokens(const struct opening *o)
 {
 	struct dataset *d = o->dataset;

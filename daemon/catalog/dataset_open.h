@@ -5,8 +5,8 @@
 #include "daemon/catalog/opening.h"
 
 /*
- * Fills *o->dataset, whose config is set, from files or from a manifest. False: o->fault;
- * dataset_close() frees what has been filled.
+ * Fills *o->dataset, whose `config` is set, from files or from a manifest. On failure returns false
+ * and o->fault; the caller calls dataset_close() in either case.
  */
 bool dataset_open(const struct opening *o);
 

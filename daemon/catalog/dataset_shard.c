@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* There are shards without a mask or an index, so one that has gone must be noticed here. */
+/*
+ * Whether the shard has the same side files as before: shard_describe() accepts one whose mask or
+ * index was removed.
+ */
 static bool same_annotations(const struct dataset *d, uint64_t shard,
 	const struct shard_facts *facts, struct fault *fault)
 {
@@ -32,8 +35,8 @@ static bool same_annotations(const struct dataset *d, uint64_t shard,
 	return true;
 }
 
-/* What lies beside a shard says what its tokens are for, as the shard what they are. */
-static bool same_beside(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
+/* Whether the shard's side files are the ones that were listed. They are part of its identity. */
+static bool same_sides(const struct dataset *d, uint64_t shard, const struct shard_facts *facts,
 	struct fault *fault)
 {
 	const char *index = facts->bounds		   ? "list of document bounds"
@@ -43,12 +46,11 @@ static bool same_beside(const struct dataset *d, uint64_t shard, const struct sh
 	if ((d->sizes && d->identity[shard].inode == 0) || dataset_sides(facts) == d->sides[shard])
 		return true;
 	return fault_set(fault, FAULT_CHANGED, "",
-		"its %s%s%s is not the file that it was when the shard was listed, by inode, size "
-		"or mtime",
+		"its %s%s%s changed after the shard was listed (inode, size or mtime differ)",
 		index, *index && facts->mask ? " or " : "", facts->mask ? "loss mask" : "");
 }
 
-/* Only the number of tokens was kept. */
+/* Without a manifest, only the number of tokens is kept to compare. */
 static bool as_listed(const struct dataset *dataset, uint64_t shard,
 	const struct shard_facts *facts, struct fault *fault)
 {
@@ -75,12 +77,14 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard,
 	n = strlen(fault->text);
 	if (strcmp(fault->field, "dtype") == 0 && d->hint.has_type && found.type == d->hint.type)
 		snprintf(fault->text + n, sizeof(fault->text) - n,
-			", as `dtype` of the config has it");
+			", as dtype in the config sets it");
 	return false;
 }
 
-/* With a manifest the format is recognised again unless the config says it, because any file can be
- * taken for a flat one. */
+/*
+ * With a manifest the format is recognised again unless the config sets it, because any file can be
+ * read as flat.
+ */
 static bool describe_listed(const struct dataset *d, uint64_t shard, const char *path, int fd,
 	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
@@ -99,7 +103,7 @@ static bool describe_listed(const struct dataset *d, uint64_t shard, const char 
 	return as_in_manifest(d, shard, format, facts, &st, fault);
 }
 
-/* Keeps what the shard of a manifest was found to be, so that it is not described again. */
+/* Stores the identity of a manifest's shard, so that it is not described again. */
 static void remember(
 	const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
 {
@@ -123,7 +127,7 @@ struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, 
 	hint.frames = frames;
 	if (!describe_listed(dataset, shard, path, fd, &hint, &facts, fault) ||
 		!same_annotations(dataset, shard, &facts, fault) ||
-		!same_beside(dataset, shard, &facts, fault))
+		!same_sides(dataset, shard, &facts, fault))
 		return NULL;
 	opened = shard_open(dataset->format, path, fd, &hint, &facts, fault);
 	if (!opened)

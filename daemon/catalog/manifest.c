@@ -1,11 +1,11 @@
 /*
- * A manifest is read line by line, and a few numbers are kept of each. It is untrusted input: a
- * name must stay below the root, and no number may be so large that a computation with it
- * overflows.
+ * A manifest is read line by line, and a few numbers are kept of each. It is untrusted: a path must
+ * stay below the root, and a number must be small enough that computing with it cannot overflow.
  */
 #include "daemon/catalog/manifest.h"
 
 #include "daemon/shard/json.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,11 +19,13 @@
 #include <unistd.h>
 
 enum {
-	LINE_BYTES = 8 * PATH_MAX, /* a name may be written as \uXXXX */
+	LINE_BYTES = 8 * PATH_MAX, /* a path may be escaped as \uXXXX */
 	FIRST_ROOM = 1024,
 };
 
-#define NUMBER_MOST (UINT64_C(1) << 60) /* times the widest token it is still an offset */
+#define NUMBER_MOST                                                                                \
+	(UINT64_C(1) << 60) /* multiplied by the widest token it still fits an offset              \
+			     */
 
 struct reading {
 	struct manifest *m;
@@ -34,7 +36,7 @@ struct reading {
 	struct fault *fault;
 };
 
-/* A fault of the present line: FAULT_DATA, "PATH:LINE: TEXT", the line as index. Always false. */
+/* A fault of the current line: FAULT_DATA, "PATH:LINE: TEXT", the line as index. Always false. */
 __attribute__((format(printf, 3, 4))) static bool refuse(
 	const struct reading *r, const char *field, const char *text, ...)
 {
@@ -61,7 +63,7 @@ static bool refuse_memory(const struct reading *r)
 static const char *const strings[] = {"path", "format", "dtype", "digest"};
 
 struct line {
-	const char *string[4]; /* as strings[] has them; borrowed */
+	const char *string[4]; /* in the order of strings[]; borrowed */
 	struct shard_facts facts;
 	const struct shard_format *format;
 	uint64_t size, digest;
@@ -69,7 +71,7 @@ struct line {
 
 enum { PATH, FORMAT, DTYPE, DIGEST };
 
-/* Takes the known members; others are rejected. */
+/* Takes the known members; rejects others. */
 static bool take_members(const struct reading *r, json_t *object, struct line *l)
 {
 	const struct {
@@ -100,11 +102,11 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 	}
 	return known == json_object_size(object) ||
 	       refuse(r, "",
-		       "has members besides path, format, dtype, tokens, size, digest, "
-		       "sample_tokens, row_tokens and frame_bytes; must have no others");
+		       "has unknown members; must have only path, format, dtype, tokens, size, "
+		       "digest, sample_tokens, row_tokens and frame_bytes");
 }
 
-/* What is wrong with a name, or NULL. */
+/* The problem with a path, for the message; NULL: none. */
 static const char *name_fault(const char *name, size_t root_bytes)
 {
 	if (*name == '/')
@@ -130,22 +132,22 @@ static bool take_name(const struct reading *r, const struct line *l)
 
 	if (fault)
 		return refuse(r, "path",
-			"path '%s' %s; must lead to a file below the dataset's directory",
+			"path '%s' %s; must be a file below the dataset's directory",
 			json_shown(name, shown, sizeof(shown)), fault);
 	before = list->count > 0 ? shard_list_name(list, list->count - 1) : "";
 	if (strcmp(before, name) == 0)
-		return refuse(r, "path", "path '%s' is there twice; must be there once",
+		return refuse(r, "path", "path '%s' occurs twice; must be unique",
 			json_shown(name, shown, sizeof(shown)));
 	if (strcmp(before, name) > 0)
 		return refuse(r, "path",
-			"path '%s' comes after '%s'; lines must ascend by it, byte by byte "
+			"path '%s' comes after '%s'; lines must be sorted by path, byte by byte "
 			"(LC_ALL=C sort)",
 			json_shown(name, shown, sizeof(shown)),
 			json_shown(before, other, sizeof(other)));
 	return true;
 }
 
-/* For an error text. */
+/* The first shard's path, for messages. */
 static const char *first(const struct reading *r, char shown[80])
 {
 	return json_shown(shard_list_name(&r->m->list, 0), shown, 80);
@@ -162,11 +164,11 @@ static bool take_format(const struct reading *r, struct line *l)
 			json_shown(l->string[FORMAT], shown, sizeof(shown)),
 			shard_format_names(names, sizeof(names)));
 	if (r->format && l->format != r->format)
-		return refuse(r, "format", "format is %s, the config says %s; must be the same",
+		return refuse(r, "format", "format is %s, but the config sets %s; must be the same",
 			l->format->name, r->format->name);
 	if (m->format && l->format != m->format)
 		return refuse(r, "format",
-			"format is %s, that of the first shard, %s, is %s; must be one format",
+			"format is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
 			l->format->name, first(r, other), m->format->name);
 	return true;
 }
@@ -185,7 +187,8 @@ static bool take_type(const struct reading *r, struct line *l)
 	if (m->format && l->facts.token_bytes != m->token_bytes)
 		return refuse(r, "dtype",
 			"dtype %s is served in %" PRIu32
-			" bytes, that of the first shard, %s, in %" PRIu32 "; must be one width",
+			" bytes, but that of the first shard, %s, in %" PRIu32
+			"; all shards of a dataset must have one width",
 			name, l->facts.token_bytes, first(r, other), m->token_bytes);
 	return true;
 }
@@ -211,15 +214,17 @@ static bool check_samples(const struct reading *r, struct line *l)
 
 	if (f->sample_tokens && f->row_tokens)
 		return refuse(r, "row_tokens",
-			"row_tokens is there beside sample_tokens; must be one of them");
+			"has both row_tokens and sample_tokens; must have only one of them");
 	if (whole && f->tokens % whole)
-		return refuse(r, "tokens", "tokens is %" PRIu64 ", no multiple of %s, %" PRIu64,
-			f->tokens, f->sample_tokens ? "sample_tokens" : "row_tokens", whole);
+		return refuse(r, "tokens",
+			"tokens is %" PRIu64 "; must be a multiple of %s, %" PRIu64, f->tokens,
+			f->sample_tokens ? "sample_tokens" : "row_tokens", whole);
 	sample = shard_sample(f, r->hint);
 	if (m->format && sample != m->sample_tokens)
 		return refuse(r, "sample_tokens",
 			"sample_tokens is %" PRIu64
-			" (0: none), that of the first shard, %s, is %" PRIu64 "; must be alike",
+			" (0: none), but that of the first shard, %s, is %" PRIu64
+			"; all shards of a dataset must have the same",
 			sample, first(r, other), m->sample_tokens);
 	l->facts.sample_tokens = sample;
 	return true;
@@ -310,8 +315,8 @@ static bool take_lines(struct reading *r, FILE *file)
 		r->line++;
 		if (n == 0 || text[n - 1] != '\n')
 			return refuse(r, "",
-				"does not end, after %zu bytes; must be one object and a newline, "
-				"at most %d bytes",
+				"has no newline within %zu bytes; must be one object and a "
+				"newline, at most %d bytes",
 				n, LINE_BYTES - 1);
 		if (!take_line(r, text, n))
 			return false;
@@ -319,10 +324,10 @@ static bool take_lines(struct reading *r, FILE *file)
 	if (ferror(file))
 		return fault_errno(r->fault, errno, "manifest", "%s: %s", r->path, strerror(errno));
 	return r->line > 0 || fault_set(r->fault, FAULT_DATA, "manifest",
-				      "%s: is empty; must list a shard", r->path);
+				      "%s: is empty; must list at least one shard", r->path);
 }
 
-/* NULL: @fault. Never waits for a FIFO's writer. */
+/* Opens the file, without waiting for the writer of a FIFO. NULL: @fault. */
 static FILE *open_file(const char *path, struct fault *fault)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -337,7 +342,7 @@ static FILE *open_file(const char *path, struct fault *fault)
 	}
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
 		return file;
-	fault_set(fault, FAULT_DATA, "manifest", "%s: is no regular file", path);
+	fault_set(fault, FAULT_DATA, "manifest", "%s: " PHRASE_NOT_FILE, path);
 	fclose(file);
 	return NULL;
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which of the stream's datasets it is. */
+/* The dataset's index in its stream. */
 static int index_of(const struct opening *o)
 {
 	return (int)(o->source - o->stream->dataset);
@@ -62,8 +62,7 @@ static bool check_label_mask(const struct opening *o)
 		dataset_shard_path(d, s, path, sizeof(path));
 		if (strncmp(path, d->label_mask, n) == 0 && path[n] == '/')
 			return opening_refuse(o, o->source->label_mask_line, "label_mask",
-				"%s lies in it and is among the shards; must be a directory that "
-				"path does not reach",
+				"%s is in it and also in path; must be a directory outside path",
 				path);
 	}
 	return true;

@@ -6,14 +6,14 @@
 #include <stdatomic.h>
 
 enum {
-	THREADS = 16,	     /* reads in flight on a disk, so more than there are processors */
-	LEAST_A_THREAD = 64, /* fewer calls than this are not worth another thread */
+	THREADS = 16,	     /* concurrent disk reads, so more than there are processors */
+	LEAST_A_THREAD = 64, /* least number of calls that justifies another thread */
 };
 
 struct loop {
 	bool (*work)(void *context, uint64_t i);
 	void *context;
-	_Atomic uint64_t next, failed; /* the least that failed so far, or n */
+	_Atomic uint64_t next, failed; /* failed: the least i that failed so far, or n */
 };
 
 static void *run(void *argument)
@@ -23,7 +23,7 @@ static void *run(void *argument)
 	for (;;) {
 		uint64_t i = atomic_fetch_add(&loop->next, 1), failed = atomic_load(&loop->failed);
 
-		if (i >= failed) /* everything before it has been taken by some thread */
+		if (i >= failed) /* other threads have taken all smaller i */
 			return NULL;
 		if (loop->work(loop->context, i))
 			continue;
@@ -41,7 +41,7 @@ uint64_t parallel_for(uint64_t n, bool (*work)(void *context, uint64_t i), void 
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals belong to the caller's threads */
-	/* Without any other thread, the caller's own does all. */
+	/* If no thread can be created, this one does all the work. */
 	while (threads < THREADS - 1 && n / LEAST_A_THREAD > threads + 1 &&
 		pthread_create(&thread[threads], NULL, run, &loop) == 0)
 		threads++;

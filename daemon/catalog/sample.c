@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The shard of sample @i. */
+/* The number of the @i-th sampled shard. */
 static uint64_t shard_of(const struct dataset *d, uint64_t i)
 {
 	uint64_t shards = d->table.shards;
@@ -30,8 +30,9 @@ static uint64_t samples_of(const struct dataset *d)
 }
 
 /*
- * False: @fault names a token that may not be served. Otherwise *@looks says what is wrong with a
- * flat shard's type, or is NULL. A read error is ignored: it is reported when the shard is served.
+ * Samples a shard's tokens. False: @fault names one that may not be served. Otherwise *@looks is
+ * the message about a flat shard's wrong type, or NULL. Read errors are ignored: they are reported
+ * when the shard is served.
  */
 static bool check_tokens(
 	const struct dataset *d, const struct shard *shard, const char **looks, struct fault *fault)
@@ -54,16 +55,16 @@ static bool check_tokens(
 	return true;
 }
 
-/* Keeps the fault of the first such shard. The stream will stop there. */
+/* Records the fault of the first shard with such a token. */
 static void keep_refused(
 	const struct opening *o, uint64_t s, const char *path, const struct fault *cause)
 {
 	struct dataset *d = o->dataset;
-	struct opening told = *o;
+	struct opening copy = *o;
 	struct fault fault;
 
-	told.fault = &fault;
-	opening_refuse(&told, o->source->path_line, "path", "%s: %s", path, cause->text);
+	copy.fault = &fault;
+	opening_refuse(&copy, o->source->path_line, "path", "%s: %s", path, cause->text);
 	pthread_mutex_lock(o->lock);
 	if (!d->refused || s < d->refused_shard) {
 		free(d->refused);
@@ -73,7 +74,7 @@ static void keep_refused(
 	pthread_mutex_unlock(o->lock);
 }
 
-/* A flat shard that looks like another type gets only a note if the config gives its type. */
+/* If the config sets dtype, a flat shard that looks like another type gets only a remark. */
 static bool check_type(const struct opening *o, uint64_t s, const char *looks)
 {
 	struct dataset *d = o->dataset;
@@ -82,7 +83,7 @@ static bool check_type(const struct opening *o, uint64_t s, const char *looks)
 		return !looks;
 	pthread_mutex_lock(o->lock);
 	if (!d->note[0] || s < d->note_shard) {
-		snprintf(d->note, sizeof(d->note), "%.*s; dtype: %s is taken all the same",
+		snprintf(d->note, sizeof(d->note), "%.*s, but dtype: %s is set and used",
 			(int)strcspn(looks, ";"), looks, shard_type_name(d->hint.type));
 		d->note_shard = s;
 	}
@@ -102,7 +103,7 @@ static bool check_shard(
 	       opening_refuse(o, o->source->line, "dtype", "%s %s", path, looks);
 }
 
-/* A shard that cannot be opened is ignored: that is reported when it is served. */
+/* Ignores a shard that cannot be opened: that is reported when it is served. */
 static bool sample(const struct opening *o, uint64_t s)
 {
 	const struct dataset *d = o->dataset;
@@ -132,11 +133,11 @@ static bool sample_quietly(void *context, uint64_t i)
 	struct opening quiet = *(const struct opening *)context;
 	struct fault fault;
 
-	quiet.fault = &fault; /* the first is sampled again, to be reported */
+	quiet.fault = &fault; /* sample_dataset() reports it */
 	return sample(&quiet, shard_of(quiet.dataset, i));
 }
 
-/* Shards of unknown type that were not sampled are checked when they are opened. */
+/* Marks the flat shards that were not sampled: they are checked when they are opened. */
 static bool remember_others(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
@@ -156,12 +157,12 @@ bool sample_dataset(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 
-	/* The shards of a manifest are not looked at before they are read. */
+	/* A manifest's shards are not read in advance. */
 	if (d->sizes || (d->format != &shard_flat && d->limit == 0))
 		return true;
 	uint64_t n = samples_of(d), fault = parallel_for(n, sample_quietly, (void *)(uintptr_t)o);
 
-	for (; fault < n; fault++) /* again, to report the fault */
+	for (; fault < n; fault++) /* sample again, to report the first fault */
 		if (!sample(o, shard_of(d, fault)))
 			return false;
 	return remember_others(o);

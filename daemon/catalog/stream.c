@@ -99,8 +99,8 @@ static bool begin(struct stream *stream, struct fault *fault)
 }
 
 /*
- * True if no document would end in @d: its tokens are too narrow for the eos, and a shard has no
- * index. Whether the shards of a manifest have one is not known yet.
+ * Whether no document would ever end in @d: its tokens are too narrow for the eos, and a shard has
+ * no index. Whether a manifest's shards have one is not known yet.
  */
 static bool is_endless(const struct stream *stream, const struct dataset *d)
 {
@@ -117,11 +117,11 @@ static bool refuse_eos(const struct stream *stream, const struct dataset *d, str
 	snprintf(field, sizeof(field), "streams.%s.eos", source->name);
 	return config_refuse(fault, stream->file, source->eos_line, field, FAULT_NO_INDEX,
 		"%" PRIu64
-		" is no u16 token, so no document of dataset %s would end; must be at most %d",
+		" does not fit u16, so no document of dataset %s would end; must be at most %d",
 		source->eos, d->config->name, UINT16_MAX);
 }
 
-/* A stream serves one width, the widest of its datasets. */
+/* A stream serves all datasets in one width, that of the widest. */
 static bool set_width(struct stream *stream, struct fault *fault)
 {
 	uint32_t n = stream->config->datasets;

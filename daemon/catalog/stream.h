@@ -5,14 +5,14 @@
 #include "daemon/catalog/catalog.h"
 
 /*
- * Opens the datasets of @source and makes the stream's first cursor. False: @fault, as
- * config_refuse() fills it; catalog_free() frees what has been filled.
+ * Opens the datasets of @source and makes the stream's initial cursor. On failure returns false and
+ * @fault, as config_refuse() fills it; catalog_free() frees the stream.
  */
 bool stream_open(struct stream *stream, const struct config_stream *source,
 	const struct config *config, struct fault *fault);
 /*
- * Fills @fault as config_refuse() does from @cause, a fault of a cursor that was made from the
- * config: "FILE:LINE: streams.NAME: FIELD: TEXT". Always false.
+ * Reports @cause, a fault of a cursor made from the config, as config_refuse(): "FILE:LINE:
+ * streams.NAME: FIELD: TEXT". Always false.
  */
 bool stream_refuse(const struct stream *stream, const struct fault *cause, struct fault *fault);
 

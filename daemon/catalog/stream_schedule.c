@@ -7,10 +7,10 @@
 
 /* The config's weights and limits, in the order of a cursor's datasets. */
 struct plan {
-	bool begun;		  /* the first step is a ramp that has begun: it starts from */
-	double *begin;		  /* [cursor->datasets] the config's own weights */
+	bool begun;    /* the first step is a ramp that has begun; it starts from `begin` */
+	double *begin; /* [cursor->datasets] the config's weights */
 	struct cursor_step *step; /* [config->steps] */
-	double *weights;	  /* [config->steps][cursor->datasets] of the steps */
+	double *weights;	  /* [config->steps][cursor->datasets] weights of the steps */
 	uint64_t *max_epochs;	  /* [cursor->datasets] */
 };
 
@@ -47,7 +47,7 @@ static bool plan_open(struct plan *p, const struct config_stream *config,
 	return true;
 }
 
-/* Does the plan give the config's dataset @i any weight? */
+/* Whether the plan gives the config's dataset @i any weight. */
 static bool has_weight(const struct plan *p, const struct config_stream *config, uint32_t i)
 {
 	for (uint32_t k = 0; k < config->steps; k++)
@@ -56,7 +56,7 @@ static bool has_weight(const struct plan *p, const struct config_stream *config,
 	return p->begun && config->dataset[i].weight > 0;
 }
 
-/* Puts what the config says of its dataset @i where the cursor has it. */
+/* Copies the config's dataset @i to its place in the cursor's order. */
 static bool plan_dataset(struct plan *p, const struct config_stream *config,
 	const struct cursor *cursor, uint32_t i, struct fault *fault)
 {
@@ -68,7 +68,7 @@ static bool plan_dataset(struct plan *p, const struct config_stream *config,
 
 		snprintf(field, sizeof(field), "dataset %s: weight", source->name);
 		return fault_set(fault, FAULT_ARGUMENT, field,
-			"the schedule gives it some, and the cursor does not have it yet; add it "
+			"the schedule gives it weight, but the cursor does not have it yet; add it "
 			"first (tokctl cursor add)");
 	}
 	if (d < 0)

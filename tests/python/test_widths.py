@@ -154,7 +154,7 @@ def test_documents_need_an_eos_that_the_stream_can_hold(shared, written):
         datasets = [entries[n] for n in names]
         config = shared.config("eos.yaml", streams={"train": {**stream, "datasets": datasets}})
         code, _, err = run(TOKEND, "--check", "-c", config)
-        assert (code == 0) == fine and (fine or "is no u16 token" in err), (names, err)
+        assert (code == 0) == fine and (fine or "does not fit u16" in err), (names, err)
 
 
 # ---- a running stream ----

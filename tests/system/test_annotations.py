@@ -488,7 +488,7 @@ def test_damaged_side_files_stop_the_stream(place):
         os.rename(path, path + "~")
         shutil.copy(path + "~", path)
         os.remove(path + "~")
-    another = {f"changed {n}": f"its {n} is not the file that it was when the shard was listed"
+    another = {f"changed {n}": f"its {n} changed after the shard was listed"
                for n in ("loss mask", "list of document bounds", "index",
                "index or loss mask")}  # fmt: skip
     for name, why in another.items():

@@ -398,11 +398,11 @@ def test_unsuitable_shards_are_refused(written):
             and (code == 0 or text.count("\n") == 1)
         ), (name, (code, text))
 
-    says("mixed formats", 1, "b.bin: is llmc, the first shard, a.npy, is npy", path="mixed")
+    says("mixed formats", 1, "b.bin: is llmc, but the first shard, a.npy, is npy", path="mixed")
     says(
         "mixed widths",
         1,
-        "b.npy: has tokens of 4 bytes, the first shard, a.npy, of 2",
+        "b.npy: has tokens of 4 bytes, but the first shard, a.npy, has tokens of 2",
         path="widths",
     )
     says(
@@ -427,7 +427,7 @@ def test_unsuitable_shards_are_refused(written):
     says(
         "one large frame",
         0,
-        "shuffle: global takes windows from anywhere",
+        "with shuffle: global each window of",
         "2929 KiB",
         "times as much",
         path="whole",

@@ -69,8 +69,8 @@ static void test_epochs(void **state)
 	assert_int_equal(s->dataset[1].table.windows, 0);
 	assert_int_equal(cursor_end(&s->begin), 2 * 1249);
 	assert_refused(p, "seq_len: 64\n    epochs: 2", "      - {name: short, path: short.bin}",
-		"2: streams.train: epochs: no dataset has a window, so the stream is empty; "
-		"use longer shards or a smaller seq_len");
+		"2: streams.train: epochs: no dataset has a window, so the stream is empty; use "
+		"longer shards or a smaller seq_len");
 }
 
 /* ---- what a path means ---- */
@@ -173,13 +173,12 @@ static void test_links(void **state)
 	assert_int_equal(symlink("../../d", in(p, "far/deep/back")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
 		"6: streams.train.datasets[0].path: DIR/d/dir/back: is a link to a directory that "
-		"contains it; remove the link; must be a file, a directory or a glob that can be "
-		"read");
+		"contains it; remove the link; must be a readable file, a directory or a pattern");
 	unlink(in(p, "far/deep/back"));
 	assert_int_equal(symlink("nowhere", in(p, "d/gone.bin")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
 		"6: streams.train.datasets[0].path: DIR/d/gone.bin: No such file or directory; "
-		"must be a file, a directory or a glob that can be read");
+		"must be a readable file, a directory or a pattern");
 }
 
 /* ---- what is refused ---- */
@@ -190,17 +189,17 @@ static void test_missing(void **state)
 
 	assert_refused(p, LEN8, "      - {name: a, path: nix}",
 		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a "
-		"file, a directory or a glob that can be read");
+		"readable file, a directory or a pattern");
 	assert_refused(p, LEN8, "      - {name: a, path: 'nix/*.bin'}",
 		"6: streams.train.datasets[0].path: DIR/nix: No such file or directory; must be a "
-		"file, a directory or a glob that can be read");
+		"readable file, a directory or a pattern");
 	assert_refused(p, LEN8, "      - {name: a, path: '*.bin'}",
-		"6: streams.train.datasets[0].path: DIR/*.bin: no file there; must be at least one "
-		"shard");
+		"6: streams.train.datasets[0].path: DIR/*.bin: no shards found; must have at least "
+		"one");
 	assert_int_equal(mkdir(in(p, "empty"), 0755), 0);
 	assert_refused(p, LEN8, "      - name: a\n        path: empty",
-		"7: streams.train.datasets[0].path: DIR/empty: no file there; must be at least one "
-		"shard");
+		"7: streams.train.datasets[0].path: DIR/empty: no shards found; must have at least "
+		"one");
 }
 
 static void test_short(void **state)
@@ -212,9 +211,9 @@ static void test_short(void **state)
 	make(p, "d/c.bin", 0);
 	make(p, "e.bin", 2 * 9);
 	assert_refused(p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d}",
-		"7: streams.train.datasets[1].path: no shard holds a window: the largest, b.bin, "
-		"has 8 tokens, a window is 9 (seq_len 8 + extra 1); must have a longer shard, a "
-		"smaller seq_len or weight 0");
+		"7: streams.train.datasets[1].path: no shard is as long as a window: the largest, "
+		"b.bin, has 8 tokens, and a window has 9 (seq_len 8 + extra 1); use longer shards, "
+		"a smaller seq_len or weight 0");
 	const struct stream *s = open_good(
 		p, LEN8, "      - {name: e, path: e.bin}\n      - {name: d, path: d, weight: 0}");
 
@@ -249,7 +248,7 @@ static void test_widths(void **state)
 		"(dtype u32); set dtype: u16?");
 	assert_refused(p, LEN8 "\n    eos: 65536\n    documents: true",
 		"      - {name: a, path: a.bin}",
-		"5: streams.train.eos: 65536 is no u16 token, so no document of dataset a would "
+		"5: streams.train.eos: 65536 does not fit u16, so no document of dataset a would "
 		"end; must be at most 65535");
 	s = open_good(p, LEN8 "\n    eos: 65536\n    documents: true",
 		"      - {name: a, path: a.bin, dtype: u32}");
@@ -271,14 +270,12 @@ static void test_annotations(void **state)
 	make(p, "c/a.csv.gz", 0);
 	make(p, "c/b.npy", 40);
 	assert_refused(p, LEN8 "\n    documents: true", "      - {name: a, path: a.bin}",
-		"5: streams.train.documents: nothing says where a document ends in dataset a: "
-		"a.bin, a shard of format flat, has no index; must have eos, the token that ends "
-		"one, beside it");
+		"5: streams.train.documents: the ends of documents in dataset a are unknown: shard "
+		"a.bin, of format flat, has no index; set eos, the token that ends a document");
 	assert_refused(p, LEN8 "\n    documents: true",
 		"      - {name: i, path: i/a.ds}\n      - {name: j, path: i}",
-		"5: streams.train.documents: nothing says where a document ends in dataset j: "
-		"b.ds, a shard of format datatrove, has no index; must have eos, the token that "
-		"ends one, beside it");
+		"5: streams.train.documents: the ends of documents in dataset j are unknown: shard "
+		"b.ds, of format datatrove, has no index; set eos, the token that ends a document");
 	const struct stream *s =
 		open_good(p, LEN8 "\n    documents: true", "      - {name: i, path: i/a.ds}");
 
@@ -313,9 +310,9 @@ static void test_many_bounds(void **state)
 
 	assert_true(dataset_note(s->dataset, 1, note, sizeof(note)));
 	assert_string_equal(note,
-		"shuffle: global takes windows from any of its 501 shards, and of their "
-		"lists of document bounds (.csv.gz) some 500 are kept at a time: most "
-		"windows have a whole list unpacked; write shuffle: block");
+		"shuffle: global takes windows from any of its 501 shards, but only about "
+		"500 lists of document bounds (.csv.gz) are kept in memory, so most windows "
+		"unpack a whole list; set shuffle: block");
 	s = open_good(
 		p, LEN8 "\n    documents: true", "      - {name: b, path: b, shuffle: block}");
 	assert_false(dataset_note(s->dataset, 1, note, sizeof(note)));
@@ -340,19 +337,20 @@ static void test_loss_masks(void **state)
 	make(p, "masks/a.npy", 20);
 	make(p, "masks/x/b.npy", 20);
 	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: i, path: i}",
-		"7: streams.train.datasets[0].path: DIR/i/b.ds: has no loss mask beside it, the "
-		"first shard, a.ds, has one; all or none must");
+		"7: streams.train.datasets[0].path: DIR/i/b.ds: has no loss mask, but the first "
+		"shard, a.ds, has one; all shards of a dataset must have one, or none");
 	assert_refused(p, LEN8 "\n    loss_mask: true", "      - {name: c, path: c}",
-		"7: streams.train.datasets[0].path: DIR/c/b.npy: has a list of document bounds "
-		"beside it, the first shard, a.npy, has none; all or none must");
+		"7: streams.train.datasets[0].path: DIR/c/b.npy: has a list of document bounds, "
+		"but the first shard, a.npy, has none; all shards of a dataset must have one, or "
+		"none");
 	assert_refused(p, LEN8 "\n    loss_mask: true",
 		"      - {name: i, path: i/a.ds, label_mask: masks}",
 		"7: streams.train.datasets[0].path: DIR/i/a.ds: has no loss mask: DIR/masks/a.ds "
 		"does not exist; label_mask must have one for each shard of the dataset");
 	assert_refused(p, LEN8 "\n    loss_mask: true",
 		"      - {name: d, path: d, label_mask: d/x/}",
-		"7: streams.train.datasets[0].label_mask: DIR/d/x/b.npy lies in it and is among "
-		"the shards; must be a directory that path does not reach");
+		"7: streams.train.datasets[0].label_mask: DIR/d/x/b.npy is in it and also in path; "
+		"must be a directory outside path");
 	const struct stream *s = open_good(
 		p, LEN8 "\n    loss_mask: true", "      - {name: d, path: d, label_mask: masks//}");
 

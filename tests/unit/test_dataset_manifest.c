@@ -75,7 +75,7 @@ static void test_manifest_faults(void **state)
 #define NAMED(n, what)                                                                             \
 	{                                                                                          \
 		NAME(n), "DIR/m.jsonl:1: path '" n "' " what                                       \
-			 "; must lead to a file below the dataset's directory"                     \
+			 "; must be a file below the dataset's directory"                          \
 	}
 	static const struct {
 		const char *text, *expected;
@@ -85,8 +85,8 @@ static void test_manifest_faults(void **state)
 		{A_LINE "\n",
 			"DIR/m.jsonl:2: invalid JSON at byte 1: unexpected token near end of file"},
 		{"[]\n", "DIR/m.jsonl:1: is an array; must be a JSON object"},
-		{A_LINE "{}", "DIR/m.jsonl:2: does not end, after 2 bytes; must be one object and "
-			      "a newline, at most 32767 bytes"},
+		{A_LINE "{}", "DIR/m.jsonl:2: has no newline within 2 bytes; must be one object "
+			      "and a newline, at most 32767 bytes"},
 		{"{\"path\":\"a\",\"path\":\"b\"}\n", "DIR/m.jsonl:1: invalid JSON at byte 18: "
 						      "duplicate object key near '\"path\"'"},
 		{"{\"format\":\"flat\"}\n", "DIR/m.jsonl:1: path is missing; must be a string"},
@@ -100,15 +100,15 @@ static void test_manifest_faults(void **state)
 		{TOKENS("9223372036854775808"), "DIR/m.jsonl:1: invalid JSON at byte 74: too big "
 						"integer near '9223372036854775808'"},
 		{TOKENS("20,\"sha\":1"),
-			"DIR/m.jsonl:1: has members besides path, format, dtype, tokens, size, "
-			"digest, sample_tokens, row_tokens and frame_bytes; must have no others"},
+			"DIR/m.jsonl:1: has unknown members; must have only path, format, dtype, "
+			"tokens, size, digest, sample_tokens, row_tokens and frame_bytes"},
 		{TOKENS("20,\"sample_tokens\":9"),
-			"DIR/m.jsonl:1: tokens is 20, no multiple of sample_tokens, 9"},
+			"DIR/m.jsonl:1: tokens is 20; must be a multiple of sample_tokens, 9"},
 		{TOKENS("20,\"row_tokens\":9"),
-			"DIR/m.jsonl:1: tokens is 20, no multiple of row_tokens, 9"},
+			"DIR/m.jsonl:1: tokens is 20; must be a multiple of row_tokens, 9"},
 		{TOKENS("20,\"row_tokens\":5,\"sample_tokens\":5"),
-			"DIR/m.jsonl:1: row_tokens is there beside sample_tokens; must be one of "
-			"them"},
+			"DIR/m.jsonl:1: has both row_tokens and sample_tokens; must have only one "
+			"of them"},
 		{TOKENS("20,\"frame_bytes\":1099511627776"),
 			"DIR/m.jsonl:1: frame_bytes is 1099511627776; must be at most 268435456, a "
 			"quarter of `memory`"},
@@ -121,9 +121,9 @@ static void test_manifest_faults(void **state)
 		NAMED("/etc/passwd", "is absolute"),
 		{NAME("a\\u0000b"), "DIR/m.jsonl:1: invalid JSON at byte 18: \\u0000 is not "
 				    "allowed without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
-		{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' is there twice; must be there once"},
+		{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' occurs twice; must be unique"},
 		{TWO_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines "
-				  "must ascend by it, byte by byte (LC_ALL=C sort)"},
+				  "must be sorted by path, byte by byte (LC_ALL=C sort)"},
 		{"{\"path\":\"a\",\"format\":\"parquet\",\"dtype\":\"u16\",\"tokens\":1,\"size\":"
 		 "2" DIGEST "}\n",
 			"DIR/m.jsonl:1: format 'parquet' is unknown; must be one of: megatron, "
@@ -138,18 +138,19 @@ static void test_manifest_faults(void **state)
 			"digits"},
 		{A_LINE "{\"path\":\"b\",\"format\":\"npy\",\"dtype\":\"u16\",\"tokens\":1,"
 			"\"size\":2" DIGEST "}\n",
-			"DIR/m.jsonl:2: format is npy, that of the first shard, a.bin, is flat; "
-			"must be one format"},
+			"DIR/m.jsonl:2: format is npy, but the first shard, a.bin, is flat; all "
+			"shards of a dataset must have one format"},
 		{A_LINE "{\"path\":\"b\",\"format\":\"flat\",\"dtype\":\"u32\",\"tokens\":1,"
 			"\"size\":4" DIGEST "}\n",
-			"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, that of the first shard, "
-			"a.bin, in 2; must be one width"},
+			"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, but that of the first "
+			"shard, a.bin, in 2; all shards of a dataset must have one width"},
 		{A_LINE "{\"path\":\"b\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST
 			",\"sample_tokens\":9}\n",
-			"DIR/m.jsonl:2: sample_tokens is 9 (0: none), that of the first shard, "
-			"a.bin, is 0; must be alike"},
+			"DIR/m.jsonl:2: sample_tokens is 9 (0: none), but that of the first shard, "
+			"a.bin, is 0; all shards of a dataset must have the same"},
 		{"", "DIR/t.yaml:6: streams.train.datasets[0].manifest: DIR/m.jsonl: is empty; "
-		     "must list a shard; must be a file that `tokctl inspect --manifest` wrote"},
+		     "must list at least one shard; must be a file written by `tokctl inspect "
+		     "--manifest`"},
 	};
 	struct place *p = *state;
 	char text[1 << 17];
@@ -163,12 +164,12 @@ static void test_manifest_faults(void **state)
 	memset(text, 'x', sizeof(text));
 	write_file(p, "m.jsonl", text, sizeof(text));
 	assert_refused_whole(p, LEN8, LISTED,
-		"DIR/m.jsonl:1: does not end, after 32767 bytes; must be one object and a newline, "
-		"at most 32767 bytes");
+		"DIR/m.jsonl:1: has no newline within 32767 bytes; must be one object and a "
+		"newline, at most 32767 bytes");
 	write_file(p, "m.jsonl", A_LINE "\0\n", sizeof(A_LINE "\0"));
 	assert_refused_whole(p, LEN8, LISTED,
-		"DIR/m.jsonl:2: does not end, after 0 bytes; must be one object and a newline, at "
-		"most 32767 bytes");
+		"DIR/m.jsonl:2: has no newline within 0 bytes; must be one object and a newline, "
+		"at most 32767 bytes");
 	assert_int_equal(p->fault.index, 2); /* the line */
 	text[0] = 0;
 	for (int i = 0; i < 17; i++) /* 2^60 each */
@@ -178,33 +179,33 @@ static void test_manifest_faults(void **state)
 			i);
 	write_manifest(p, text);
 	assert_refused(p, LEN8, LISTED,
-		"6: streams.train.datasets[0].path: more than 2^64 tokens in all; must be fewer");
+		"6: streams.train.datasets[0].path: more than 2^64 tokens in total; must be fewer");
 	unlink(in(p, "m.jsonl"));
 	assert_refused(p, LEN8, LISTED,
 		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: No such file or directory; "
-		"must be a file that `tokctl inspect --manifest` wrote");
+		"must be a file written by `tokctl inspect --manifest`");
 	assert_int_equal(mkfifo(in(p, "m.jsonl"), 0644), 0);
 	assert_refused(p, LEN8, LISTED,
-		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: is no regular file; must be a "
-		"file that `tokctl inspect --manifest` wrote");
+		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: is not a regular file; must "
+		"be a file written by `tokctl inspect --manifest`");
 	unlink(in(p, "m.jsonl"));
 	write_manifest(p, A_LINE);
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: 'd/*.bin'}",
-		"6: streams.train.datasets[0].path: d/*.bin: must be the directory that the names "
-		"in DIR/m.jsonl start at");
+		"6: streams.train.datasets[0].path: d/*.bin: is not a directory; with a manifest, "
+		"must be the directory that the paths in DIR/m.jsonl are relative to");
 	make(p, "d/a.bin", 40);
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d/a.bin}",
-		"6: streams.train.datasets[0].path: d/a.bin: must be the directory that the names "
-		"in DIR/m.jsonl start at");
+		"6: streams.train.datasets[0].path: d/a.bin: is not a directory; with a manifest, "
+		"must be the directory that the paths in DIR/m.jsonl are relative to");
 	assert_refused_whole(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: npy}",
-		"DIR/m.jsonl:1: format is flat, the config says npy; must be the same");
+		"DIR/m.jsonl:1: format is flat, but the config sets npy; must be the same");
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: d, format: nix}",
 		"6: streams.train.datasets[0].format: 'nix' is unknown; must be auto or one of: "
 		"megatron, npy, llmc, arrow, datatrove, mds, flat");
 	assert_refused(p, "seq_len: 40", LISTED,
-		"6: streams.train.datasets[0].path: no shard holds a window: the largest, a.bin, "
-		"has 20 tokens, a window is 41 (seq_len 40 + extra 1); must have a longer shard, a "
-		"smaller seq_len or weight 0");
+		"6: streams.train.datasets[0].path: no shard is as long as a window: the largest, "
+		"a.bin, has 20 tokens, and a window has 41 (seq_len 40 + extra 1); use longer "
+		"shards, a smaller seq_len or weight 0");
 }
 
 static const char *manifest_note(const struct dataset *d)
@@ -223,11 +224,11 @@ static void test_manifest_directory(void **state)
 
 	write_manifest(p, A_LINE);
 	assert_non_null(strstr(manifest_note(open_good(p, LEN8, LISTED)->dataset),
-		"/d, which cannot be read now: No such file or directory"));
+		"/d, cannot be read now: No such file or directory"));
 	make(p, "d/a.bin", 40);
 	assert_string_equal(manifest_note(open_good(p, LEN8, LISTED)->dataset),
-		"its shards are as m.jsonl says; none was looked at, each is compared when it is "
-		"read first");
+		"its shards are taken from m.jsonl; each is compared with it when it is first "
+		"read");
 	make(p, "[d]*/a.bin", 40);
 	open_good(p, LEN8, "      - {name: d, manifest: m.jsonl, path: '[d]*'}");
 }
@@ -331,8 +332,7 @@ static void test_files_beside(void **state)
 		snprintf(dataset, sizeof(dataset), "      - {name: d, path: d%s%s}", c->keys,
 			i % 2 ? ", manifest: m.jsonl" : "");
 		snprintf(expected, sizeof(expected),
-			"its %s is not the file that it was when the shard was listed, by inode, "
-			"size or mtime",
+			"its %s changed after the shard was listed (inode, size or mtime differ)",
 			c->what);
 		const struct dataset *d = open_good(
 			p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
@@ -380,8 +380,8 @@ static void test_manifest_compared(void **state)
 
 	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, dtype: u32}")
 		    ->dataset;
-	assert_string_equal(open_first(p, d), "dtype is u16 in the manifest and u32 in the file, "
-					      "as `dtype` of the config has it");
+	assert_string_equal(open_first(p, d),
+		"dtype is u16 in the manifest and u32 in the file, as dtype in the config sets it");
 
 	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":19,\"size\":40" DIGEST "}\n");
 	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),

@@ -20,7 +20,7 @@ static void test_one_stream(void **state)
 	assert_null(catalog_stream(p->catalog, "b"));
 	assert_null(catalog_open_stream(p->config, "c", &p->fault));
 	snprintf(expected, sizeof(expected),
-		"%s/t.yaml:2: streams: none is called c; there are: a, b", p->directory);
+		"%s/t.yaml:2: streams: no stream is called c; must be one of: a, b", p->directory);
 	assert_string_equal(p->fault.text, expected);
 }
 
@@ -105,9 +105,9 @@ static void test_schedule_faults(void **state)
 		"      - {name: a,\n         path: tiny.bin, weight: 0}\n"
 		"      - {name: b, path: b.bin}\n"
 		"    schedule:\n      - {at: 1024, weights: {a: 1}}",
-		"7: streams.train.datasets[0].path: no shard holds a window: the largest, "
-		"tiny.bin, has 1 tokens, a window is 9 (seq_len 8 + extra 1); must have a longer "
-		"shard, a smaller seq_len or weight 0");
+		"7: streams.train.datasets[0].path: no shard is as long as a window: the largest, "
+		"tiny.bin, has 1 tokens, and a window has 9 (seq_len 8 + extra 1); use longer "
+		"shards, a smaller seq_len or weight 0");
 	assert_refused(p, LEN8,
 		"      - {name: a, path: a.bin, max_epochs: 1}\n"
 		"      - name: b\n        path: b.bin\n        max_epochs: 2",
@@ -185,7 +185,7 @@ static void test_schedule_of_cursor_faults(void **state)
 	assert_true(cursor_begin(&cursor, &s->begin, &source, 1, NULL, 0, &fault));
 	assert_false(stream_schedule(s, &cursor, &fault));
 	snprintf(expected, sizeof(expected),
-		"%s/t.yaml:7: streams.train: dataset b: weight: the schedule gives it some, and "
+		"%s/t.yaml:7: streams.train: dataset b: weight: the schedule gives it weight, but "
 		"the cursor does not have it yet; add it first (tokctl cursor add)",
 		p->directory);
 	assert_string_equal(fault.text, expected);
