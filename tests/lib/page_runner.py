@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import numpy
 import yaml
 
-from .pages import commands, console, missing, missing_target
+from .pages import commands, console, missing, missing_target, printable
 from .process import BIN, REPO, TOKEND, child_environment, run, with_parent
 
 BLOCK_SECONDS = 60
@@ -53,8 +54,10 @@ for line in sys.stdin:
     print(json.dumps(failed), file=results, flush=True)
 """
 
-# `tokend -c FILE` serves until the page ends; the next one takes its place.
+# `tokend -c FILE` serves until the page ends; the next one takes its place. tokctl is the wheel's
+# command, which also finds a private daemon.
 SHELL = """set -e
+tokctl() { python -m tokend ctl "$@"; }
 tokend() {
     case " $* " in
     *" --check "* | *" --help "* | *" --version "*) command tokend "$@" ;;
@@ -212,6 +215,13 @@ class Runner:
             return None
         if block.note == "file":
             return (self.directory / block.argument).write_text(self._local(block.text))
+        if block.note == "prints":  # by a program that takes too long here
+            source = (REPO / block.argument).read_text()
+            patterns = printable(source)
+            for line in filter(None, map(str.strip, block.text.splitlines())):
+                said = any(re.fullmatch(pattern, line) for pattern in patterns)
+                assert said, f"{block}: {block.argument} does not print: {line}"
+            return None
         if block.note == "output":
             line = missing(block.text, self.output)
             assert line is None, f"{block}: not in the output: {line}\n{self.output}"

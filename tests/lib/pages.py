@@ -3,6 +3,7 @@
 tests/README.md says how a page describes its blocks; page_runner.py executes them.
 """
 
+import ast
 import dataclasses
 import re
 import shlex
@@ -13,7 +14,7 @@ FENCE = re.compile(r"(\s*)(```+)(\w*)\s*")
 NOTE = re.compile(r"<!-- test: (\w+) ?(\S*) -->")
 HIDDEN = re.compile(r"<!-- test: (sh|python|yaml|c)")
 SHOWN = re.compile(r"\[`(\S+)`\]\(([^)#]+)\)")
-NOTES = {"output", "picture", "fails", "file"}
+NOTES = {"output", "picture", "fails", "file", "prints"}
 
 # Commands that a page shows and the runner does not execute: what they match, and why.
 EXCEPTED = {
@@ -130,6 +131,23 @@ def commands(script):
             (excepted if is_excepted else left).append(part)
         kept.append(" && ".join(left))
     return "\n".join(kept), [part.strip() for part in excepted]
+
+
+def printable(source):
+    """Patterns of the messages in a Python file: a field of a format matches anything."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        texts = [
+            re.sub(r"\{\w+[^}]*\}", "\0", part.value) if isinstance(part, ast.Constant) else "\0"
+            for part in parts
+            if not isinstance(part, ast.Constant) or isinstance(part.value, str)
+        ]
+        if isinstance(node, (ast.JoinedStr, ast.Constant)) and re.search(
+            r"[a-z]{3}.* ", "".join(texts)
+        ):
+            found.append(re.escape("".join(texts).strip()).replace("\0", ".+"))
+    return found
 
 
 def console(text):

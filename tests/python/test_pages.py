@@ -11,11 +11,10 @@ import subprocess
 import pytest
 import tokend
 from lib import REPO
-from lib.page_runner import Runner, check_shown
+from lib.page_runner import Runner
 from lib.pages import anchors, blocks, links, prose_of, words, wrong_command
 
 LIMIT, LIMITS = 1500, {"README.md": 900}  # words outside code blocks
-TO_COME = {"README.md"}  # pages still to be rewritten
 LAST = re.compile(r"#* ?\W*(Where to go on|See also|Next)\b")
 NOT_HERE = {"order.md"}  # the order's definition, which is not in the tree
 
@@ -28,7 +27,6 @@ def tracked(*patterns):
 
 
 PAGES = sorted(path for path in tracked("*.md"))
-REWRITTEN = [page for page in PAGES if page not in TO_COME]
 
 
 def text_of(page):
@@ -68,12 +66,12 @@ def test_pages_that_the_sources_name_exist():
     assert not wrong
 
 
-@pytest.mark.parametrize("page", REWRITTEN)
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_short(page):
     assert words(text_of(page)) <= LIMITS.get(page, LIMIT)
 
 
-@pytest.mark.parametrize("page", REWRITTEN)
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_opens_with_a_paragraph_and_ends_with_links(page):
     parts = [part.strip() for part in re.split(r"\n\s*\n", prose_of(text_of(page))) if part.strip()]
     assert re.match(r"# \S", parts[0]), "no title"
@@ -83,7 +81,7 @@ def test_a_page_opens_with_a_paragraph_and_ends_with_links(page):
     assert LAST.match(last[0]) and "](" in "\n".join(last), "say at the end where to go on"
 
 
-@pytest.mark.parametrize("page", REWRITTEN)
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_and_arguments_in_the_prose_exist(page):
     wrong, helps = [], {}
     known = set(inspect.signature(tokend.Loader.__init__).parameters)
@@ -97,7 +95,7 @@ def test_commands_and_arguments_in_the_prose_exist(page):
     assert not wrong
 
 
-@pytest.mark.parametrize("page", REWRITTEN)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_block_does_what_the_page_says(page, directory):
     found = blocks(page, text_of(page))
     runner = Runner(directory)
@@ -107,13 +105,6 @@ def test_every_block_does_what_the_page_says(page, directory):
     finally:
         runner.end()
     print(f"{page}: {len(found)} blocks; not executed: {runner.excepted or 'nothing'}")
-
-
-@pytest.mark.parametrize("page", sorted(TO_COME))
-def test_a_block_that_shows_a_file_is_that_file(page, directory):
-    for block in blocks(page, text_of(page)):
-        if block.shown.endswith(".py"):
-            check_shown(block)
 
 
 def test_every_example_is_named():

@@ -21,7 +21,7 @@ WORDS = {  # pattern: what to write instead
     r"(?<!falls )(?<!fall )(?<!lags )(?<!lag )(?<!lagging )(?<!left )\bbehind\b": "after",
     r"\bin front of\b": "before",
     r"\bbesides?\b": "next to; in addition to",
-    r"\bstands?\b(?! (?:for|alone)\b)|\bstood\b": "is, contains",
+    r"\bstands?\b(?!-| (?:for|alone)\b)|\bstood\b": "is, contains",
     r"\bli(?:es?|ying)\b|\blay\b": "is, is stored",
     r"\b(?:is|are|be|was|were|been|being) told\b": "report, say who reports what",
     r"\b(?:held|hold|holds|holding) (?:to|against)\b": "compare with, verify against",
@@ -29,7 +29,7 @@ WORDS = {  # pattern: what to write instead
     r"\bor else\b|[,;:] else\b|\b(?:may|would|could|might) else\b": "otherwise",
     r"\bone word too many\b": "unexpected argument",
     r"\bwhole numbers?\b": "integer",
-    r"\b(?<!there )(?:is|are|was|were) no (?!longer|more|other|need|way|such)[a-z]": "is not a",
+    r"\b(?<![Tt]here )(?:is|are|was|were) no (?!longer|more|other|need|way|such)[a-z]": "is not a",
     r"\b(?:part(?:y|ies)|giveback|crew|doz(?:e|es|ing)|obeys?)\b(?!/)": "see the glossary",
     r"\bmemos?\b": "cache",
     r"(?<!question )(?<!quotation )\bmarks\b": "annotations",
@@ -66,7 +66,6 @@ TO_COME = {
     "tests/python",
     "tests/system",
     "tests/unit",
-    "README.md",
 }  # files and rooms that are still to be rewritten
 
 
