@@ -133,7 +133,7 @@ static void begin_allows_an_empty_dataset(void **state)
 
 /* ---- edits ---- */
 
-static void skipping(void **state)
+static void skip_moves_forwards(void **state)
 {
 	struct cursor c = begin(), s = begin_as(0, 5000), same = begin();
 	struct fault fault;
@@ -159,7 +159,7 @@ static void skipping(void **state)
 	cursor_free(&same);
 }
 
-static void rewinding(void **state)
+static void rewind_moves_backwards(void **state)
 {
 	struct cursor c = begin();
 	struct fault fault;
@@ -180,7 +180,7 @@ static void rewinding(void **state)
 	assert_refused(&c, ok, &fault, "position", "4096");
 }
 
-static void sources_of_another_cursor(void **state)
+static void a_source_makes_an_equal_dataset(void **state)
 {
 	struct cursor a = begin_limited(0), b = begin_limited(0);
 	struct cursor_source source;
@@ -210,7 +210,7 @@ static void sources_of_another_cursor(void **state)
 	cursor_free(&b);
 }
 
-static void seeking(void **state)
+static void seek_moves_anywhere_in_the_mix(void **state)
 {
 	struct cursor c = begin(), f = begin_as(1, 0);
 	struct fault fault;
@@ -228,7 +228,7 @@ static void seeking(void **state)
 	cursor_free(&f);
 }
 
-static void seeking_past_a_pending_mix(void **state)
+static void seek_past_a_pending_mix_makes_it_current(void **state)
 {
 	struct cursor c = begin();
 	struct fault fault;
@@ -339,7 +339,7 @@ static void an_empty_dataset_gets_no_weight(void **state)
 	assert_refused(&c, ok, &fault, "dataset late: weight", "has no window");
 }
 
-static void adding(void **state)
+static void an_added_dataset_has_no_weight(void **state)
 {
 	struct cursor c = begin(), plain = begin();
 	struct fault fault;
@@ -392,16 +392,16 @@ int main(void)
 		cmocka_unit_test(begin_refuses_an_identity),
 		cmocka_unit_test(begin_refuses_weights_that_are_all_0),
 		cmocka_unit_test(begin_allows_an_empty_dataset),
-		cmocka_unit_test(skipping),
-		cmocka_unit_test(rewinding),
-		cmocka_unit_test(sources_of_another_cursor),
-		cmocka_unit_test(seeking),
-		cmocka_unit_test(seeking_past_a_pending_mix),
+		cmocka_unit_test(skip_moves_forwards),
+		cmocka_unit_test(rewind_moves_backwards),
+		cmocka_unit_test(a_source_makes_an_equal_dataset),
+		cmocka_unit_test(seek_moves_anywhere_in_the_mix),
+		cmocka_unit_test(seek_past_a_pending_mix_makes_it_current),
 		cmocka_unit_test(a_mix_acts_at_the_next_block),
 		cmocka_unit_test(impossible_mixes_are_refused),
 		cmocka_unit_test(finite_streams_have_no_mix),
 		cmocka_unit_test(an_empty_dataset_gets_no_weight),
-		cmocka_unit_test(adding),
+		cmocka_unit_test(an_added_dataset_has_no_weight),
 		cmocka_unit_test(adding_while_a_mix_is_pending),
 	};
 

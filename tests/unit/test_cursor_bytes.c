@@ -95,7 +95,7 @@ static void version_1_is_unchanged(void **state)
 	cursor_free(&c);
 }
 
-static void round_trip(void **state)
+static void cursors_survive_the_round_trip(void **state)
 {
 	struct cursor c[16], back;
 	struct fault fault;
@@ -496,7 +496,7 @@ static void invalid_members_of_version_2_are_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(round_trip),
+		cmocka_unit_test(cursors_survive_the_round_trip),
 		cmocka_unit_test(version_1_is_unchanged),
 		cmocka_unit_test(cursors_of_different_shape_have_different_bytes),
 		cmocka_unit_test(equal_cursors_have_equal_bytes),

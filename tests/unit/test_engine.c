@@ -212,7 +212,7 @@ static void a_tick_finds_a_lost_wake_up(void **state)
 
 /* ---- ends ---- */
 
-static void batches(void **state)
+static void batches_end_with_the_stream(void **state)
 {
 	static const struct {
 		uint64_t end, next, world, micro_batch, batches;
@@ -233,7 +233,7 @@ static void batches(void **state)
 
 /* Thirteen samples over two ranks with micro-batches of three. Each rank gets three batches; the
  * last has one sample on rank 0, none on rank 1. */
-static void padding_at_the_end(void **state)
+static void all_ranks_get_the_same_number_of_batches(void **state)
 {
 	(void)state;
 	for (uint64_t rank = 0; rank < 2; rank++) {
@@ -347,8 +347,8 @@ int main(void)
 		cmocka_unit_test(a_waiting_client_gets_a_single_free_slot),
 		cmocka_unit_test(a_waiting_client_is_woken_once),
 		cmocka_unit_test(a_tick_finds_a_lost_wake_up),
-		cmocka_unit_test(batches),
-		cmocka_unit_test(padding_at_the_end),
+		cmocka_unit_test(batches_end_with_the_stream),
+		cmocka_unit_test(all_ranks_get_the_same_number_of_batches),
 		cmocka_unit_test(nothing_is_served_past_the_end),
 		cmocka_unit_test(a_batch_of_padding_wakes_the_client),
 		cmocka_unit_test(gone_comes_after_the_last_read),

@@ -139,7 +139,7 @@ static void datasets_end_together(void **state)
 	cursor_free(&c);
 }
 
-static void steps_and_limits(void **state)
+static void steps_keep_within_limits(void **state)
 {
 	/* code ends in the first mix, so its weight in the second has no effect. math ends in the
 	 * second. */
@@ -165,7 +165,7 @@ static void steps_and_limits(void **state)
 	cursor_free(&c);
 }
 
-static void limits_of_a_stream_with_an_end(void **state)
+static void limits_may_last_to_the_end_of_a_stream(void **state)
 {
 	struct cursor_source sources[] = {source("web", 3, 1000, 1), source("code", 1, 1000, 1)};
 	uint64_t position, unserved;
@@ -273,7 +273,7 @@ static void mixes_respect_the_limits(void **state)
 }
 
 /* If a dataset ends at the cursor's position, the new mix is the current one. */
-static void limits_that_act_at_once(void **state)
+static void a_limit_that_is_due_acts_at_once(void **state)
 {
 	struct cursor c = begin(0, 0, 0, NULL, 0);
 	struct fault fault;
@@ -289,7 +289,7 @@ static void limits_that_act_at_once(void **state)
 	cursor_free(&c);
 }
 
-static void limits_of_added_datasets(void **state)
+static void added_datasets_keep_their_limits(void **state)
 {
 	struct cursor_source late = source("late", 0, 1000, 2);
 	struct cursor c = begin(0, 0, 0, NULL, 0);
@@ -309,7 +309,7 @@ static void limits_of_added_datasets(void **state)
 
 /* ---- removing ---- */
 
-static void removing(void **state)
+static void a_removed_dataset_is_not_served(void **state)
 {
 	const struct cursor_step steps[] = {
 		AT(2048, .5, .5, 0), AT(4096, .25, .5, .25), AT(8192, 1, 0, 1)};
@@ -374,7 +374,7 @@ static void impossible_removals_are_refused(void **state)
 }
 
 /* Without one dataset the others are served faster, so their limits come sooner. */
-static void removing_moves_the_limits(void **state)
+static void removing_a_dataset_moves_the_limits_of_the_rest(void **state)
 {
 	struct cursor c = begin(0, 4, 0, NULL, 0);
 	struct fault fault;
@@ -412,7 +412,7 @@ static struct cursor many(uint32_t n, uint32_t limited, struct fault *fault, boo
 	return c;
 }
 
-static void a_thousand_datasets(void **state)
+static void limits_of_a_thousand_datasets_fit(void **state)
 {
 	static uint8_t bytes[LIMIT_CURSOR_BYTES];
 	struct fault fault;
@@ -484,16 +484,16 @@ int main(void)
 		cmocka_unit_test(a_dataset_ends_before_the_block_that_exceeds_it),
 		cmocka_unit_test(datasets_end_one_after_the_other),
 		cmocka_unit_test(datasets_end_together),
-		cmocka_unit_test(steps_and_limits),
-		cmocka_unit_test(limits_of_a_stream_with_an_end),
+		cmocka_unit_test(steps_keep_within_limits),
+		cmocka_unit_test(limits_may_last_to_the_end_of_a_stream),
 		cmocka_unit_test(limits_beyond_2_to_the_64_are_none),
 		cmocka_unit_test(mixes_respect_the_limits),
-		cmocka_unit_test(limits_that_act_at_once),
-		cmocka_unit_test(limits_of_added_datasets),
-		cmocka_unit_test(removing),
+		cmocka_unit_test(a_limit_that_is_due_acts_at_once),
+		cmocka_unit_test(added_datasets_keep_their_limits),
+		cmocka_unit_test(a_removed_dataset_is_not_served),
 		cmocka_unit_test(impossible_removals_are_refused),
-		cmocka_unit_test(removing_moves_the_limits),
-		cmocka_unit_test(a_thousand_datasets),
+		cmocka_unit_test(removing_a_dataset_moves_the_limits_of_the_rest),
+		cmocka_unit_test(limits_of_a_thousand_datasets_fit),
 		cmocka_unit_test(schedules_fit_into_their_bound),
 	};
 

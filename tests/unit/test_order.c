@@ -20,7 +20,7 @@ typedef unsigned __int128 u128;
 
 /* ---- hashing and permute ---- */
 
-static void hashing(void **state)
+static void hashes_match_the_vectors(void **state)
 {
 	(void)state;
 	assert_int_equal(order_derive_n(0, NULL, 0), UINT64_C(0xe220a8397b1dcdaf));
@@ -37,7 +37,7 @@ static uint64_t digest_of(const char *const *path, const uint64_t *tokens, size_
 	return digest;
 }
 
-static void digests(void **state)
+static void digests_match_the_vectors(void **state)
 {
 	const char *web[] = {"a.bin", "b.bin", "c.bin"}, *code[] = {"x.bin", "y.bin"};
 	uint64_t web_tokens[] = {50001, 30000, 5}, code_tokens[] = {9000, 12345};
@@ -47,7 +47,7 @@ static void digests(void **state)
 	assert_int_equal(digest_of(code, code_tokens, 2), UINT64_C(0xe6b64183fa5596cf));
 }
 
-static void permute_vectors(void **state)
+static void permute_matches_the_vectors(void **state)
 {
 	static const struct {
 		uint64_t n;
@@ -103,7 +103,7 @@ static void check_there_and_back(uint64_t n, uint64_t key, uint64_t x)
 	assert_int_equal(order_permute(n, key, order_unpermute(n, key, x)), x);
 }
 
-static void permute_inverse_at_any_size(void **state)
+static void permute_has_an_inverse_at_any_size(void **state)
 {
 	struct rng rng = {1};
 
@@ -207,7 +207,7 @@ static void check_units(const double *weights, uint32_t n, const uint64_t *expec
 	assert_memory_equal(units, expected, n * sizeof(*units));
 }
 
-static void units_vectors(void **state)
+static void units_match_the_vectors(void **state)
 {
 	(void)state;
 	check_units((double[]){.7, .25, .05}, 3, (uint64_t[]){3006477107, 1073741824, 214748365});
@@ -265,7 +265,7 @@ static void units_sum_to_2_to_the_32(void **state)
 
 /* ---- the mix ---- */
 
-static void split_vectors(void **state)
+static void split_matches_the_vectors(void **state)
 {
 	static const uint32_t dataset[] = {0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0};
 	static const uint64_t ordinal[] = {0, 0, 1, 2, 3, 1, 4, 5, 6, 0, 2, 7};
@@ -286,7 +286,7 @@ static void split_vectors(void **state)
 	chain_free(&c);
 }
 
-static void second_segment_vectors(void **state)
+static void a_second_segment_matches_the_vectors(void **state)
 {
 	struct chain c = {0};
 
@@ -415,18 +415,18 @@ static void copies_are_equal(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(hashing),
-		cmocka_unit_test(digests),
-		cmocka_unit_test(permute_vectors),
+		cmocka_unit_test(hashes_match_the_vectors),
+		cmocka_unit_test(digests_match_the_vectors),
+		cmocka_unit_test(permute_matches_the_vectors),
 		cmocka_unit_test(permute_is_a_bijection),
-		cmocka_unit_test(permute_inverse_at_any_size),
+		cmocka_unit_test(permute_has_an_inverse_at_any_size),
 		cmocka_unit_test(permute_is_exact_where_doubles_round),
 		cmocka_unit_test(permute_takes_the_exact_root),
-		cmocka_unit_test(units_vectors),
+		cmocka_unit_test(units_match_the_vectors),
 		cmocka_unit_test(unusable_weights_are_refused),
 		cmocka_unit_test(units_sum_to_2_to_the_32),
-		cmocka_unit_test(split_vectors),
-		cmocka_unit_test(second_segment_vectors),
+		cmocka_unit_test(split_matches_the_vectors),
+		cmocka_unit_test(a_second_segment_matches_the_vectors),
 		cmocka_unit_test(join_refuses_ordinals_that_are_never_served),
 		cmocka_unit_test(same_weights_again_change_nothing),
 		cmocka_unit_test(invalid_segments_are_refused),

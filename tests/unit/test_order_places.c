@@ -81,7 +81,7 @@ static uint64_t locate(const struct example *e, const struct order_place *p, uns
 	return window * 64 + order_slide(&e->dataset[p->dataset], 42, p->epoch, *shard, slack);
 }
 
-static void shard_windows(void **state)
+static void shard_windows_match_the_vectors(void **state)
 {
 	(void)state;
 	for (unsigned d = 0; d < 3; d++) {
@@ -124,7 +124,7 @@ static const struct {
 	{UINT64_MAX - 1023, CODE, 16668744647505598, 89, "x.bin", 5696},
 };
 
-static void place_vectors(void **state)
+static void places_match_the_vectors(void **state)
 {
 	struct example e;
 
@@ -147,7 +147,7 @@ static void place_vectors(void **state)
 	chain_free(&e.chain);
 }
 
-static void block_vectors(void **state)
+static void blocks_match_the_vectors(void **state)
 {
 	static const uint64_t x[] = {0, 23, 24, 311, 312, 331},
 			      window[] = {316, 91, 89, 14, 15, 56};
@@ -170,7 +170,7 @@ static void block_vectors(void **state)
 		assert_int_equal(order_window(&web, 42, 0, at), wide[at]);
 }
 
-static void slide_vectors(void **state)
+static void slides_match_the_vectors(void **state)
 {
 	struct order_dataset math = {hash_of("math"), 93, 64, 64, ORDER_NONE, true};
 	uint64_t b = order_shard_slack(3000, 65, 64), c = order_shard_slack(3030, 65, 64);
@@ -184,7 +184,7 @@ static void slide_vectors(void **state)
 	assert_int_equal(order_slide(&math, 42, 1, 2, c), 0);
 }
 
-static void one_dataset_vectors(void **state)
+static void one_dataset_matches_the_vectors(void **state)
 {
 	static const uint64_t windows[] = {745, 816, 1168, 411, 363};
 	struct example e;
@@ -212,7 +212,7 @@ static void check_place(const struct order *o, uint64_t position, unsigned datas
 	assert_int_equal(p.epoch, 0);
 }
 
-static void epochs_vectors(void **state)
+static void epochs_match_the_vectors(void **state)
 {
 	struct example e;
 	struct order_place p;
@@ -294,7 +294,7 @@ static void check_random_place(struct rng *rng, const struct order *o)
 		there.dataset == p.dataset && there.epoch == p.epoch && there.window == p.window);
 }
 
-static void at_and_when(void **state)
+static void when_is_the_inverse_of_at(void **state)
 {
 	struct rng rng = {8};
 
@@ -484,7 +484,7 @@ static void blocks_are_bijections(void **state)
 
 /* ---- ranks ---- */
 
-static void ranks_saturate(void **state)
+static void positions_of_ranks_saturate(void **state)
 {
 	(void)state;
 	assert_int_equal(order_rank_position(UINT64_MAX, 0, 0, 1, 1), UINT64_MAX);
@@ -498,19 +498,19 @@ static void ranks_saturate(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shard_windows),
-		cmocka_unit_test(place_vectors),
-		cmocka_unit_test(block_vectors),
-		cmocka_unit_test(slide_vectors),
-		cmocka_unit_test(one_dataset_vectors),
-		cmocka_unit_test(epochs_vectors),
-		cmocka_unit_test(at_and_when),
+		cmocka_unit_test(shard_windows_match_the_vectors),
+		cmocka_unit_test(places_match_the_vectors),
+		cmocka_unit_test(blocks_match_the_vectors),
+		cmocka_unit_test(slides_match_the_vectors),
+		cmocka_unit_test(one_dataset_matches_the_vectors),
+		cmocka_unit_test(epochs_match_the_vectors),
+		cmocka_unit_test(when_is_the_inverse_of_at),
 		cmocka_unit_test(a_cursor_knows_only_its_own_segments),
 		cmocka_unit_test(windows_that_are_never_served_are_not_found),
 		cmocka_unit_test(samples_ends_a_stream_without_changing_its_order),
 		cmocka_unit_test(epochs_serve_every_window_so_many_times),
 		cmocka_unit_test(blocks_are_bijections),
-		cmocka_unit_test(ranks_saturate),
+		cmocka_unit_test(positions_of_ranks_saturate),
 	};
 
 	return cmocka_run_group_tests_name("order places", tests, NULL, NULL);

@@ -39,7 +39,7 @@ static struct value number(const char *bytes, size_t n)
 }
 #define NUMBER(text) number(text, sizeof(text) - 1)
 
-static void unsigned_widths(void **state)
+static void unsigned_numbers_have_the_shortest_form(void **state)
 {
 	static const uint64_t edges[] = {0, 127, 128, 255, 256, 65535, 65536, UINT32_MAX,
 		UINT64_C(1) << 32, INT64_MAX, UINT64_C(1) << 63, UINT64_MAX};
@@ -79,7 +79,7 @@ static void check_signed(struct value v, int64_t expected)
 		assert_true(v.number == (uint64_t)expected);
 }
 
-static void signed_widths(void **state)
+static void signed_numbers_are_read(void **state)
 {
 	(void)state;
 	check_signed(NUMBER("\xff"), -1);
@@ -94,7 +94,7 @@ static void signed_widths(void **state)
 	check_signed(NUMBER("\xd3\x7f\xff\xff\xff\xff\xff\xff\xff"), INT64_MAX);
 }
 
-static void floats_and_constants(void **state)
+static void floats_and_constants_are_read(void **state)
 {
 	(void)state;
 	assert_true(NUMBER("\xca\x3f\xc0\x00\x00").real == 1.5);
@@ -126,7 +126,7 @@ static size_t sample(char *bytes, size_t capacity)
 	return p.full ? 0 : p.length;
 }
 
-static void nested_in_document_order(void **state)
+static void containers_are_read_in_document_order(void **state)
 {
 	static const enum value_type types[] = {VALUE_MAP, VALUE_TEXT, VALUE_ARRAY, VALUE_UINT,
 		VALUE_UINT, VALUE_TEXT, VALUE_BYTES, VALUE_TEXT, VALUE_MAP};
@@ -222,7 +222,7 @@ static void full_stays_full(void **state)
 	assert_true(p.full);
 }
 
-static void cut_short_at_every_byte(void **state)
+static void bytes_cut_short_anywhere_are_malformed(void **state)
 {
 	char bytes[64];
 	struct value v[16];
@@ -234,7 +234,7 @@ static void cut_short_at_every_byte(void **state)
 	assert_int_equal(unpack_exact(bytes, n, v, COUNT(v)), 9);
 }
 
-static void trailing_bytes(void **state)
+static void trailing_bytes_are_malformed(void **state)
 {
 	char bytes[65];
 	struct value v[16];
@@ -245,7 +245,7 @@ static void trailing_bytes(void **state)
 	assert_int_equal(unpack_exact(bytes, n + 1, v, COUNT(v)), UNPACK_MALFORMED);
 }
 
-static void too_many_values(void **state)
+static void too_many_values_are_refused(void **state)
 {
 	char bytes[64];
 	struct value v[16];
@@ -272,7 +272,7 @@ static int nested(unsigned depth, char container)
 	return unpack_exact(bytes, n, v, COUNT(v));
 }
 
-static void depth(void **state)
+static void depth_is_limited(void **state)
 {
 	(void)state;
 	assert_int_equal(LIMIT_DEPTH, 8);
@@ -299,7 +299,7 @@ static void depth_is_not_length(void **state)
 	assert_int_equal(unpack(bytes, p.length, v, COUNT(v)), 25);
 }
 
-static void claimed_lengths(void **state)
+static void claimed_lengths_are_not_trusted(void **state)
 {
 	static const char *const claims[] = {
 		"\xdb\xff\xff\xff\xff",
@@ -325,7 +325,7 @@ static void claimed_lengths(void **state)
 	}
 }
 
-static void extensions_and_reserved(void **state)
+static void extensions_are_malformed(void **state)
 {
 	static const struct {
 		const char *bytes;
@@ -354,7 +354,7 @@ static bool borrowed_inside(const struct value *v, const char *bytes, size_t n)
 	       (v->bytes >= bytes && v->count <= n && v->bytes + v->count <= bytes + n);
 }
 
-static void random_bytes(void **state)
+static void random_bytes_are_safe(void **state)
 {
 	struct rng rng = {11};
 
@@ -380,23 +380,23 @@ static void random_bytes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(unsigned_widths),
+		cmocka_unit_test(unsigned_numbers_have_the_shortest_form),
 		cmocka_unit_test(overlong_numbers_are_the_same_number),
-		cmocka_unit_test(signed_widths),
-		cmocka_unit_test(floats_and_constants),
-		cmocka_unit_test(nested_in_document_order),
+		cmocka_unit_test(signed_numbers_are_read),
+		cmocka_unit_test(floats_and_constants_are_read),
+		cmocka_unit_test(containers_are_read_in_document_order),
 		cmocka_unit_test(skip_finds_the_next_value),
 		cmocka_unit_test(texts_are_borrowed),
 		cmocka_unit_test(packing_never_passes_the_end),
 		cmocka_unit_test(full_stays_full),
-		cmocka_unit_test(cut_short_at_every_byte),
-		cmocka_unit_test(trailing_bytes),
-		cmocka_unit_test(too_many_values),
-		cmocka_unit_test(depth),
+		cmocka_unit_test(bytes_cut_short_anywhere_are_malformed),
+		cmocka_unit_test(trailing_bytes_are_malformed),
+		cmocka_unit_test(too_many_values_are_refused),
+		cmocka_unit_test(depth_is_limited),
 		cmocka_unit_test(depth_is_not_length),
-		cmocka_unit_test(claimed_lengths),
-		cmocka_unit_test(extensions_and_reserved),
-		cmocka_unit_test(random_bytes),
+		cmocka_unit_test(claimed_lengths_are_not_trusted),
+		cmocka_unit_test(extensions_are_malformed),
+		cmocka_unit_test(random_bytes_are_safe),
 	};
 
 	return cmocka_run_group_tests_name("pack", tests, NULL, NULL);

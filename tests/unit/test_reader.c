@@ -10,7 +10,7 @@
 
 /* ---- right bytes ---- */
 
-static void reads_of_all_sizes(void **state)
+static void reads_of_all_sizes_are_right(void **state)
 {
 	struct shelf *shelf = shelf_new(7, LARGEST_BYTES / 2 + 5000);
 	struct checker checker;
@@ -24,7 +24,7 @@ static void reads_of_all_sizes(void **state)
 	shelf_free(shelf);
 }
 
-static void first_and_last_token(void **state)
+static void first_and_last_token_are_read(void **state)
 {
 	struct shelf *shelf = shelf_new(4, 4096);
 	struct checker checker;
@@ -42,7 +42,7 @@ static void first_and_last_token(void **state)
 	shelf_free(shelf);
 }
 
-static void hundred_thousand_reads(void **state)
+static void a_hundred_thousand_reads_are_right(void **state)
 {
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(5, 100000);
@@ -54,7 +54,7 @@ static void hundred_thousand_reads(void **state)
 	shelf_free(shelf);
 }
 
-static void more_files_than_the_table(void **state)
+static void more_files_than_the_table_take_turns(void **state)
 {
 	struct shelf *shelf = shelf_new(SHARDS_MOST, 5000);
 
@@ -109,7 +109,7 @@ static bool is_cached(const char *path)
 	return cached;
 }
 
-static void reads_of_uncached_bytes(void **state)
+static void uncached_bytes_are_right(void **state)
 {
 	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
 	struct checker checker;
@@ -129,7 +129,7 @@ static void reads_of_uncached_bytes(void **state)
 }
 
 /* sysfs has large files, and supports neither O_DIRECT nor RWF_NOWAIT. */
-static void file_system_without_direct(void **state)
+static void a_file_system_without_direct_is_read_buffered(void **state)
 {
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(1, 3000);
@@ -181,7 +181,7 @@ static void memory_is_reported(void **state)
 
 /* ---- waiting ---- */
 
-static void timeout_returns(void **state)
+static void reap_returns_at_its_timeout(void **state)
 {
 	struct checker checker;
 	struct reader_done done;
@@ -207,7 +207,7 @@ static void *kick_later(void *reader)
 }
 
 /* The timeout is much longer than a test may take, so only the kick ends the wait. */
-static void kick_wakes(void **state)
+static void a_kick_ends_a_wait(void **state)
 {
 	struct checker checker;
 	struct reader_done done;
@@ -272,7 +272,7 @@ static void no_kick_is_lost(void **state)
 	shelf_free(shelf);
 }
 
-static void close_with_reads_in_flight(void **state)
+static void close_waits_for_reads_in_flight(void **state)
 {
 	struct shelf *shelf = shelf_new(8, LARGEST_BYTES / 2);
 	struct rng rng = {.state = 3};
@@ -333,18 +333,18 @@ static void close_after_the_reading_thread(void **state)
 }
 
 static const struct test_case cases[] = {
-	CASE(reads_of_all_sizes),
-	CASE(first_and_last_token),
-	CASE(hundred_thousand_reads),
-	CASE(more_files_than_the_table),
+	CASE(reads_of_all_sizes_are_right),
+	CASE(first_and_last_token_are_read),
+	CASE(a_hundred_thousand_reads_are_right),
+	CASE(more_files_than_the_table_take_turns),
 	CASE(a_busy_file_does_not_keep_other_files_out),
-	CASE(reads_of_uncached_bytes),
-	CASE(file_system_without_direct),
+	CASE(uncached_bytes_are_right),
+	CASE(a_file_system_without_direct_is_read_buffered),
 	CASE(memory_is_reported),
-	CASE(timeout_returns),
-	CASE(kick_wakes),
+	CASE(reap_returns_at_its_timeout),
+	CASE(a_kick_ends_a_wait),
 	CASE(no_kick_is_lost),
-	CASE(close_with_reads_in_flight),
+	CASE(close_waits_for_reads_in_flight),
 	CASE(close_after_the_reading_thread),
 };
 

@@ -28,7 +28,7 @@ static void overwrite(const struct shelf *shelf, off_t at, size_t n)
 	free(bytes);
 }
 
-static void overwritten_in_place(void **state)
+static void an_overwritten_file_is_a_fault(void **state)
 {
 	struct shelf *shelf = shelf_new(2, TOKENS);
 	struct checker checker;
@@ -46,7 +46,7 @@ static void overwritten_in_place(void **state)
 }
 
 /* A partial change is detected once samples cover the file. */
-static void overwritten_in_part(void **state)
+static void a_partly_overwritten_file_is_a_fault(void **state)
 {
 	for (unsigned part = 0; part < 8; part++) {
 		struct shelf *shelf = shelf_new(1, TOKENS);
@@ -63,7 +63,7 @@ static void overwritten_in_part(void **state)
 }
 
 /* While reads are in flight: each has the old bytes, or a fault. */
-static void overwritten_while_reading(void **state)
+static void reads_during_an_overwrite_are_right_or_faults(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
 	struct rng rng = {.state = 3};
@@ -92,7 +92,7 @@ static void overwritten_while_reading(void **state)
 	shelf_free(shelf);
 }
 
-static void truncated_and_written_again(void **state)
+static void a_file_that_is_written_again_is_a_fault(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
 	struct checker checker;
@@ -125,7 +125,7 @@ static void assert_warned(struct checker *checker)
 }
 
 /* A change of the ctime alone is a warning, once each. */
-static void touched(void **state)
+static void a_touched_file_is_a_warning(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
 	struct checker checker;
@@ -152,7 +152,7 @@ static void touched(void **state)
 }
 
 /* Before a first sample counts, no check is possible: the file is opened and read again. */
-static void touched_before_the_first_look(void **state)
+static void a_file_touched_before_its_first_look_is_read_again(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
 	struct checker checker;
@@ -175,7 +175,7 @@ static void touched_before_the_first_look(void **state)
 }
 
 /* Bytes that are read once and kept were read before the file changed. */
-static void read_and_kept(void **state)
+static void kept_bytes_were_read_before_a_change(void **state)
 {
 	struct shelf *shelf = shelf_new(1, TOKENS);
 	struct fault fault;
@@ -194,13 +194,13 @@ static void read_and_kept(void **state)
 }
 
 static const struct test_case cases[] = {
-	CASE(overwritten_in_place),
-	CASE(overwritten_in_part),
-	CASE(overwritten_while_reading),
-	CASE(truncated_and_written_again),
-	CASE(touched),
-	CASE(touched_before_the_first_look),
-	CASE(read_and_kept),
+	CASE(an_overwritten_file_is_a_fault),
+	CASE(a_partly_overwritten_file_is_a_fault),
+	CASE(reads_during_an_overwrite_are_right_or_faults),
+	CASE(a_file_that_is_written_again_is_a_fault),
+	CASE(a_touched_file_is_a_warning),
+	CASE(a_file_touched_before_its_first_look_is_read_again),
+	CASE(kept_bytes_were_read_before_a_change),
 };
 
 int main(void)

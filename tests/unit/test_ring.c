@@ -68,7 +68,7 @@ static void check_layout(const struct ring_geometry *g)
 								g->rows * sizeof(struct ring_row)));
 }
 
-static void layouts(void **state)
+static void slots_are_aligned_and_do_not_overlap(void **state)
 {
 	struct rng rng = {21};
 	struct ring_geometry g;
@@ -90,7 +90,7 @@ static void layouts(void **state)
 	assert_true(fine > 300);
 }
 
-static void slots_around_a_gibibyte(void **state)
+static void no_slot_crosses_a_gibibyte(void **state)
 {
 	struct ring_geometry g;
 
@@ -290,7 +290,7 @@ static void maps_of_another_size_are_refused(void **state)
 }
 
 /* A random header is refused, or gives a ring inside the mappings. */
-static void random_headers(void **state)
+static void random_headers_are_refused_or_valid(void **state)
 {
 	struct rng rng = {22};
 	struct maps m;
@@ -522,7 +522,7 @@ static void race(uint64_t ring_slots, uint64_t slots, unsigned pauses)
 	maps_free(&r.maps);
 }
 
-static void a_million_slots(void **state)
+static void a_million_slots_lose_no_wake_up(void **state)
 {
 	(void)state;
 	race(8, 800000, 0);
@@ -531,7 +531,7 @@ static void a_million_slots(void **state)
 }
 
 /* With one slot, each side waits for the other every time. */
-static void a_ring_of_one(void **state)
+static void a_ring_of_one_slot_loses_no_wake_up(void **state)
 {
 	(void)state;
 	race(1, 50000, 0);
@@ -541,18 +541,18 @@ static void a_ring_of_one(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(layouts),
-		cmocka_unit_test(slots_around_a_gibibyte),
+		cmocka_unit_test(slots_are_aligned_and_do_not_overlap),
+		cmocka_unit_test(no_slot_crosses_a_gibibyte),
 		cmocka_unit_test(impossible_geometries_are_refused),
 		cmocka_unit_test(both_sides_see_the_same),
 		cmocka_unit_test(requested_annotations_have_their_own_room),
 		cmocka_unit_test(mangled_headers_are_refused),
 		cmocka_unit_test(maps_of_another_size_are_refused),
-		cmocka_unit_test(random_headers),
+		cmocka_unit_test(random_headers_are_refused_or_valid),
 		cmocka_unit_test(released_is_range_checked),
 		cmocka_unit_test(waits_cause_one_byte),
-		cmocka_unit_test(a_million_slots),
-		cmocka_unit_test(a_ring_of_one),
+		cmocka_unit_test(a_million_slots_lose_no_wake_up),
+		cmocka_unit_test(a_ring_of_one_slot_loses_no_wake_up),
 	};
 
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);

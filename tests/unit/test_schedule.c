@@ -70,7 +70,7 @@ static void check_ramp(const uint64_t *before, const uint64_t *after, uint32_t n
 	assert_memory_equal(units, expected, n * sizeof(*units));
 }
 
-static void ramps(void **state)
+static void ramps_are_the_specified_ones(void **state)
 {
 	struct fault fault;
 	static const uint32_t counts[] = {1, 2, 3, 7, 10, 48};
@@ -234,7 +234,7 @@ static void a_schedule_set_during_a_run(void **state)
 	cursor_free(&other);
 }
 
-static void a_schedule_with_no_block_left(void **state)
+static void a_schedule_needs_a_block_below_2_to_the_64(void **state)
 {
 	struct cursor c = begin(0, 0, 0, NULL, 0);
 	struct fault fault;
@@ -251,13 +251,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(steps_become_segments),
-		cmocka_unit_test(ramps),
+		cmocka_unit_test(ramps_are_the_specified_ones),
 		cmocka_unit_test(a_ramp_in_numbers),
 		cmocka_unit_test(ramps_follow_each_other),
 		cmocka_unit_test(a_step_that_changes_nothing_makes_no_segment),
 		cmocka_unit_test(invalid_schedules_are_refused),
 		cmocka_unit_test(a_schedule_set_during_a_run),
-		cmocka_unit_test(a_schedule_with_no_block_left),
+		cmocka_unit_test(a_schedule_needs_a_block_below_2_to_the_64),
 	};
 
 	return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);

@@ -51,7 +51,7 @@ static void assert_at(const struct table *t, bool slide, uint64_t epoch, uint64_
 	assert_int_equal(o, offset);
 }
 
-static void test_vectors(void **state)
+static void test_tables_match_the_vectors(void **state)
 {
 	struct fixture f;
 
@@ -68,7 +68,7 @@ static void test_vectors(void **state)
 }
 
 /* A shard exactly as long as a window, one token less, one more. */
-static void test_edges(void **state)
+static void test_a_shard_of_one_window_more_or_less(void **state)
 {
 	struct fixture f;
 
@@ -86,7 +86,7 @@ static void test_edges(void **state)
 }
 
 /* Numbers near 2^63: no step may wrap. */
-static void test_huge(void **state)
+static void test_numbers_near_2_to_the_63(void **state)
 {
 	struct fixture f;
 	struct order_dataset order;
@@ -160,7 +160,7 @@ static void check_table(const struct table *t, bool slide, uint64_t epoch)
 			}
 }
 
-static void test_random(void **state)
+static void test_random_tables_match_counting(void **state)
 {
 	struct rng rng = {.state = 3};
 
@@ -178,7 +178,7 @@ static void test_random(void **state)
 }
 
 /* No window contains a token past the shard's end. */
-static void test_beyond(void **state)
+static void test_no_window_has_a_token_past_the_end(void **state)
 {
 	struct fixture f;
 	struct order_dataset order;
@@ -196,11 +196,11 @@ static void test_beyond(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_vectors),
-		cmocka_unit_test(test_edges),
-		cmocka_unit_test(test_huge),
-		cmocka_unit_test(test_random),
-		cmocka_unit_test(test_beyond),
+		cmocka_unit_test(test_tables_match_the_vectors),
+		cmocka_unit_test(test_a_shard_of_one_window_more_or_less),
+		cmocka_unit_test(test_numbers_near_2_to_the_63),
+		cmocka_unit_test(test_random_tables_match_counting),
+		cmocka_unit_test(test_no_window_has_a_token_past_the_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

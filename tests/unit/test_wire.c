@@ -40,7 +40,7 @@ static void assert_same(const struct wire *a, const struct wire *b)
 	}
 }
 
-static void round_trip(void **state)
+static void messages_survive_the_round_trip(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES);
 	struct fault fault;
@@ -192,7 +192,7 @@ static void wrong_types_are_named(void **state)
 }
 
 /* FAULT_NONE: the number and the word are unknown. */
-static void codes(void **state)
+static void codes_are_sent_as_number_and_word(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES);
 	static const struct {
@@ -265,7 +265,7 @@ static void packets_that_are_no_message_are_refused(void **state)
 	free(packet);
 }
 
-static void too_long_to_send(void **state)
+static void packets_that_are_too_long_are_not_encoded(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES), *cursor = calloc(1, LIMIT_PACKET_BYTES);
 	struct wire w = {.op = WIRE_CHECKPOINT}, back;
@@ -323,7 +323,7 @@ static void the_longest_request_and_answer_fit(void **state)
 	free(cursor);
 }
 
-static void texts(void **state)
+static void texts_are_copied_if_they_fit(void **state)
 {
 	struct wire w = {.op = WIRE_ERROR};
 	char to[6];
@@ -342,7 +342,7 @@ static void texts(void **state)
 	assert_string_equal(to, "");
 }
 
-static void truncated_at_every_byte(void **state)
+static void packets_cut_at_every_byte_are_refused(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES);
 	struct wire w = message(WIRE_ATTACH), back;
@@ -360,7 +360,7 @@ static void truncated_at_every_byte(void **state)
 	free(packet);
 }
 
-static void random_mutations(void **state)
+static void mutated_packets_are_safe(void **state)
 {
 	char *packet = malloc(LIMIT_PACKET_BYTES), *again = malloc(LIMIT_PACKET_BYTES);
 	struct rng rng = {12};
@@ -395,7 +395,7 @@ static void op_names_differ(void **state)
 			assert_string_not_equal(wire_op_name(a), wire_op_name(b));
 }
 
-static void names(void **state)
+static void names_are_checked(void **state)
 {
 	char longest[LIMIT_NAME_BYTES + 2];
 
@@ -417,7 +417,7 @@ static void names(void **state)
 	assert_false(wire_name_ok("a\x7f"));
 }
 
-static void labels(void **state)
+static void labels_are_checked(void **state)
 {
 	(void)state;
 	assert_true(wire_label_ok("a/b"));
@@ -437,21 +437,21 @@ static void labels(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(round_trip),
+		cmocka_unit_test(messages_survive_the_round_trip),
 		cmocka_unit_test(absent_keys_stay_absent),
 		cmocka_unit_test(missing_keys_are_named),
 		cmocka_unit_test(unknown_keys_are_ignored),
 		cmocka_unit_test(wrong_types_are_named),
-		cmocka_unit_test(codes),
+		cmocka_unit_test(codes_are_sent_as_number_and_word),
 		cmocka_unit_test(packets_that_are_no_message_are_refused),
-		cmocka_unit_test(too_long_to_send),
+		cmocka_unit_test(packets_that_are_too_long_are_not_encoded),
 		cmocka_unit_test(the_longest_request_and_answer_fit),
-		cmocka_unit_test(texts),
-		cmocka_unit_test(truncated_at_every_byte),
-		cmocka_unit_test(random_mutations),
+		cmocka_unit_test(texts_are_copied_if_they_fit),
+		cmocka_unit_test(packets_cut_at_every_byte_are_refused),
+		cmocka_unit_test(mutated_packets_are_safe),
 		cmocka_unit_test(op_names_differ),
-		cmocka_unit_test(names),
-		cmocka_unit_test(labels),
+		cmocka_unit_test(names_are_checked),
+		cmocka_unit_test(labels_are_checked),
 	};
 
 	return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
