@@ -297,7 +297,8 @@ static void cap_memory(struct config *config, const struct cgroup *cgroup)
 		return;
 	log_line(LOG_WARNING,
 		"memory: lowered to %" PRIu64 " bytes from %" PRIu64 ": cgroup %s may use %" PRIu64
-		" bytes, of which %" PRIu64 " are reserved and %" PRIu64 " are in use",
+		" bytes, of which %" PRIu64 " are reserved and %" PRIu64
+		" are in use; raise its limit, or lower memory:",
 		room.limit - room.kept, config->memory_bytes, room.path, room.limit, room.kept,
 		room.used);
 	config->memory_bytes = room.limit - room.kept;

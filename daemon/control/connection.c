@@ -149,8 +149,8 @@ void connection_error(struct connection *c, uint64_t serial, const struct fault 
 
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault)
 {
-	log_client(c->uid, LOG_WARNING, "pid %d disconnected: %s: %s: %s", (int)c->pid,
-		wire_code_name(fault->code), fault->field, fault->text);
+	log_client(c->uid, LOG_WARNING, "pid %d (uid %u) disconnected: %s: %s: %s", (int)c->pid,
+		(unsigned)c->uid, wire_code_name(fault->code), fault->field, fault->text);
 	connection_error(c, serial, fault);
 	connection_close(c);
 }

@@ -133,8 +133,8 @@ static int open_lock_file(const struct run_place *place, const char *path)
 	if (fd >= 0) {
 		if (geteuid() == 0 && stat(place->state_dir, &it) == 0 && it.st_uid != 0 &&
 			fchown(fd, it.st_uid, it.st_gid) < 0)
-			log_line(LOG_WARNING, "state_dir: %s: cannot chown to uid %u: %s", path,
-				(unsigned)it.st_uid, strerror(errno));
+			log_line(LOG_WARNING, "state_dir: %s: cannot chown to uid %u: %s; chown it",
+				path, (unsigned)it.st_uid, strerror(errno));
 		return fd;
 	}
 	if (errno != EEXIST)

@@ -363,7 +363,10 @@ static void scan_stream(struct scan *scan, const char *stream)
 
 		if (!run_dir_owner(path, &owner, &fault) && fault.error != ENOTDIR)
 			log_line(LOG_WARNING,
-				"state_dir: %s/.owner: %s: the owner of the run is unknown", path,
+				"state_dir: %s/.owner: %s: the owner of the run is unknown; mend "
+				"or "
+				"remove the file",
+				path,
 				fault.code == FAULT_DATA ? "not a uid" : strerror(fault.error));
 		if (!add_found(scan, stream, run, owner))
 			break;
@@ -378,7 +381,9 @@ static void scan_work(struct keeper_job *job)
 
 	if (!config_may_write(scan->place.state_dir))
 		log_line(LOG_WARNING,
-			"state_dir: uid %u may not write to %s: checkpoints will fail",
+			"state_dir: uid %u may not write to %s: checkpoints will fail; chown it, "
+			"or name "
+			"another state_dir",
 			(unsigned)geteuid(), scan->place.state_dir);
 	run_dir_greet(&scan->place);
 	for (unsigned i = 0; i < scan->streams; i++)

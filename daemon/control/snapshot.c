@@ -54,8 +54,8 @@ static void answer(struct connection *c, const struct save_job *job)
 	struct wire w = {.op = WIRE_SAVED};
 
 	if (!job->ok) {
-		log_client(c->uid, LOG_ERROR, "snapshot %s: %s: %s", job->tag, job->fault.field,
-			job->fault.text);
+		log_client(c->uid, LOG_ERROR, "snapshot %s not saved: %s: %s", job->tag,
+			job->fault.field, job->fault.text);
 		connection_error(c, job->errand.serial, &job->fault);
 		return;
 	}

@@ -64,7 +64,6 @@ TO_COME = {
     "tests/fuzz",
     "tests/lib",
     "tests/python",
-    "tests/system",
     "tests/unit",
 }  # files and rooms that are still to be rewritten
 
