@@ -176,7 +176,7 @@ def test_shards_change(scene):
             "truncated",
             lambda: os.truncate(place.file("walk/0.bin"), 2000),
             "shard 0.bin at token",
-            "it was truncated",
+            "was truncated",
         ),
         (
             "replaced",

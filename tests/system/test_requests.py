@@ -303,5 +303,5 @@ def test_top(bench):
     assert (code, err, out.count(b"TOKENS/S"), b"\x1b" in out) == (0, "", 3, False), (
         "top prints once per interval"
     )
-    assert has(out.decode(), "train", "job", "1 sessions"), "top prints the session"
+    assert has(out.decode(), "train", "job", "1 session,"), "top prints the session"
     t.close()

@@ -51,9 +51,9 @@ def test_timeout(bench):
     ts[0].answer(ts[0].sees(), NOTED)
     code, answers, _, err = op.result()
     assert (code, err.count("\n")) == (1, 1), "no rank fetches the request: exit 1"
-    assert has(err, f"rank 1 (pid {ts[1].process.pid}", "not within 1 s", "nothing was changed"), (
-        "the line names the rank that did not call control()"
-    )
+    assert has(
+        err, f"rank 1 (pid {ts[1].process.pid}", "timeout after 1 s", "nothing was changed"
+    ), "the line names the rank that did not call control()"
     assert "rank 0" not in err, ("it does not name the other rank", err)
     bench.nothing_open("time is up", *ts)
 

@@ -430,9 +430,9 @@ const struct ctl_command ctl_cursor = {
 		"A cursor is the state of a run: stream, position and mixes. Trainers store it in "
 		"the model's checkpoint; a job that saves under a tag also has the daemon write it "
 		"to STATE_DIR/STREAM/RUN/TAG.cursor. An edit makes a new cursor: everything is "
-		"checked before OUT is written, and the changes are printed. It takes effect when "
-		"a job attaches at the new cursor. `tokctl mix` and `tokctl skip` change a "
-		"running job instead.",
+		"checked before OUT is written, and each change is printed as old | new. It takes "
+		"effect when a job attaches at the new cursor. `tokctl mix` and `tokctl skip` "
+		"change a running job instead.",
 	.subcommands =
 		(const struct ctl_command *const[]){
 			&new_command,

@@ -63,6 +63,10 @@ static void put_finding(
 		ctl_put(out, "  shard ");
 		ctl_put_left(out, text.shard, 0);
 		put_where(out, "  offset ", text.offset);
+	} else if (text.dataset) {
+		ctl_put(out, "  dataset ");
+		ctl_put_left(out, text.dataset, 0);
+		ctl_put(out, ", which is no longer in the config");
 	} else {
 		ctl_put(out, "  past the end of the stream");
 	}

@@ -182,11 +182,11 @@ static int give_up(struct request *r, const char *reason)
 			reason, names, others[0] ? others : "none");
 	}
 	if (participants_name(r, UNSEEN, names, sizeof(names)))
-		return ctl_fail("%s did not call control() (%s); the request is cancelled, and "
+		return ctl_fail("%s: %s did not call control(); the request is cancelled, and "
 				"nothing was changed",
-			names, reason);
-	return ctl_fail("all sessions here have seen the request, but other processes of the job "
-			"did not call control() (%s); the request is cancelled, and nothing was "
+			reason, names);
+	return ctl_fail("%s: all sessions here have seen the request, but other processes of the "
+			"job did not call control(); the request is cancelled, and nothing was "
 			"changed",
 		reason);
 }
@@ -199,7 +199,7 @@ static int await(struct request *r)
 	const struct wire *w = &r->link.packet.wire;
 	char late[60];
 
-	snprintf(late, sizeof(late), "not within %" PRIu64 " s", r->timeout_s);
+	snprintf(late, sizeof(late), "timeout after %" PRIu64 " s", r->timeout_s);
 	while (r->waiting > 0) {
 		uint64_t now = clock_ms();
 		enum ctl_heard heard =

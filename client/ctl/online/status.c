@@ -131,10 +131,11 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 
 	snprintf(line, sizeof(line),
 		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64
-		" sessions, %" PRIu64 " of %" PRIu64 " bytes of memory, lost wakes %" PRIu64 "\n",
+		" session%s, %" PRIu64 " of %" PRIu64 " bytes of memory, lost wakes %" PRIu64 "\n",
 		socket, wire_number(w, WIRE_PID), wire_number(w, WIRE_UPTIME_MS) / 1000, (int)io.n,
-		io.at, wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES),
-		wire_number(w, WIRE_LIMIT_BYTES), wire_number(w, WIRE_LOST_WAKES));
+		io.at, wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_SESSIONS) == 1 ? "" : "s",
+		wire_number(w, WIRE_MEMORY_BYTES), wire_number(w, WIRE_LIMIT_BYTES),
+		wire_number(w, WIRE_LOST_WAKES));
 	ctl_put(out, line);
 	put_slow(out, w);
 }

@@ -96,11 +96,12 @@ static bool show(struct top *t, bool screen)
 	if (!ctl_status_list(&t->link, put_each, t))
 		return false;
 	snprintf(line, sizeof(line),
-		"tokend at %.100s, up %" PRIu64 " s, %" PRIu64 " sessions, %" PRIu64 " of %" PRIu64
+		"tokend at %.100s, up %" PRIu64 " s, %" PRIu64 " session%s, %" PRIu64 " of %" PRIu64
 		" MiB%s\n",
 		t->link.socket, wire_number(w, WIRE_UPTIME_MS) / 1000,
-		wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_MEMORY_BYTES) >> 20,
-		wire_number(w, WIRE_LIMIT_BYTES) >> 20, screen ? "; q quits" : "");
+		wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_SESSIONS) == 1 ? "" : "s",
+		wire_number(w, WIRE_MEMORY_BYTES) >> 20, wire_number(w, WIRE_LIMIT_BYTES) >> 20,
+		screen ? "; q quits" : "");
 	ctl_put(&t->out, line);
 	return ctl_finish(&t->out, CTL_OK) == CTL_OK;
 }
