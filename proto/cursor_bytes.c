@@ -430,7 +430,7 @@ static bool decode_map(struct cursor *out, uint64_t version, const struct value 
 	if (parts.order != ORDER_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "order",
 			"the cursor has order version %" PRIu64
-			", this tokend supports %d; " PHRASE_NEWER,
+			", this tokend supports %d; install a newer tokend",
 			parts.order, ORDER_VERSION);
 	if (!decode_identity(out, &parts, fault) || !decode_mix(out, &parts, values + count, fault))
 		return false;
@@ -456,13 +456,13 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault
 	if (version > CURSOR_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "version",
 			"the cursor has format version %" PRIu64
-			", this tokend supports 1 to %d; " PHRASE_NEWER,
+			", this tokend supports 1 to %d; install a newer tokend",
 			version, CURSOR_VERSION);
 	if (version < 1)
 		return fault_set(fault, FAULT_CURSOR, "version", "0; must be 1 or more");
 	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
 		return fault_set(fault, FAULT_CURSOR, "cursor",
-			"%zu bytes; must be %d to %d: " PHRASE_CUT ", or not a cursor", n,
+			"%zu bytes; must be %d to %d: it is cut short, or not a cursor", n,
 			HEADER_BYTES + 1, LIMIT_CURSOR_BYTES);
 	if (get_le(head + 8, 8) != order_checksum(head + HEADER_BYTES, n - HEADER_BYTES))
 		return fault_set(fault, FAULT_CURSOR, "checksum",

@@ -8,15 +8,16 @@
 #define TOKEND_PHRASES_H
 
 /* Problems. */
-#define PHRASE_MEMORY	   "out of memory"
-#define PHRASE_MISSING	   "missing or of the wrong type"
-#define PHRASE_TWICE	   "is given twice"
-#define PHRASE_NOT_INTEGER "is not an integer"
-#define PHRASE_NOT_FILE	   "is not a regular file"
-#define PHRASE_CHANGED	   "was changed while it was read"
-#define PHRASE_CUT	   "it is cut short"
-#define PHRASE_EPOCHS	   "stream %s has epochs, so its datasets have no weights"    /* its name */
-#define PHRASE_FINITE	   "stream %s is finite: its mix cannot change while it runs" /* its name */
+#define PHRASE_MEMORY	       "out of memory"
+#define PHRASE_MISSING	       "missing or of the wrong type"
+#define PHRASE_TWICE	       "is given twice"
+#define PHRASE_NOT_INTEGER     "is not an integer"
+#define PHRASE_NOT_FILE	       "is not a regular file"
+#define PHRASE_CHANGED	       "changed while it was being read"
+#define PHRASE_CHANGED_OPENING "changed while the shard was being opened"
+/* The name of the stream. */
+#define PHRASE_EPOCHS "stream %s has epochs, so its datasets have no weights"
+#define PHRASE_FINITE "stream %s is finite: its mix cannot change while it runs"
 /* uint64_t: the run's position; int: LIMIT_BLOCK */
 #define PHRASE_NO_BLOCK                                                                            \
 	"the run is at %" PRIu64 ": no block of %d is left below 2^64 for another mix"
@@ -43,7 +44,6 @@
 #define PHRASE_ALL_OR_NONE "all shards of a dataset must have one, or none"
 #define PHRASE_ONE_FORMAT  "all shards of a dataset must have one format"
 #define PHRASE_RESTORE	   "restore the shard, then attach at the cursor"
-#define PHRASE_NEWER	   "install a newer tokend"
 #define PHRASE_RELEASE	   "install client and daemon of the same release"
 #define PHRASE_START	   "start one with tokend -c FILE, or give its socket"
 #define PHRASE_NOFILE	   "raise LimitNOFILE (ulimit -n)"

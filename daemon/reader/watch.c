@@ -1,5 +1,7 @@
 #include "daemon/reader/watch.h"
 
+#include "proto/phrases.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -38,8 +40,8 @@ static bool side_begin(struct file *file, const struct shard_side *side)
 	struct stat st = stat_of(&found);
 
 	if (bytes_id(&st) != side->id)
-		return fault_set(&file->fault, FAULT_DATA, "",
-			"%swas changed while the shard was opened", side->what);
+		return fault_set(
+			&file->fault, FAULT_DATA, "", "%s" PHRASE_CHANGED_OPENING, side->what);
 	look_begin(&w->look[w->looks++], side->fd, side->what, &found);
 	return true;
 }

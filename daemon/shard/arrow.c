@@ -6,6 +6,7 @@
  */
 #include "daemon/shard/arrow_batch.h"
 #include "daemon/shard/pieces.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -158,7 +159,7 @@ static bool load(struct shard_index *index, struct arrow *a, struct shard_facts 
 		if (!arrow_next(a, i, &rows, &at))
 			return false;
 		if (!pieces_add(&index->pieces, rows, at))
-			return arrow_refuse(a, "Arrow footer: changed while it was being read");
+			return arrow_refuse(a, "Arrow footer: " PHRASE_CHANGED);
 	}
 	if (!pieces_done(&index->pieces))
 		return fault_memory(a->fault);
@@ -167,7 +168,7 @@ static bool load(struct shard_index *index, struct arrow *a, struct shard_facts 
 	facts->index_bytes = sizeof(*index) + pieces_bytes(&index->pieces);
 	return (tokens == facts->tokens && a->type == facts->type) ||
 	       arrow_refuse(a,
-		       "Arrow footer: changed while the shard was being opened: its batches have "
+		       "Arrow footer: " PHRASE_CHANGED_OPENING ": its batches have "
 		       "%" PRIu64 " tokens of %s; they had %" PRIu64 " of %s",
 		       tokens, shard_type_name(a->type), facts->tokens,
 		       shard_type_name(facts->type));

@@ -1,6 +1,7 @@
 #include "daemon/shard/bounds.h"
 
 #include "daemon/shard/spans.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -133,7 +134,7 @@ void bounds_mask(const struct bounds *b, uint64_t token, uint64_t n, uint8_t *to
 
 /* ---- rows ---- */
 
-#define NOT_A_NUMBER "%s is '%s'; must be an integer below 2^64"
+#define NOT_A_NUMBER "%s is '%s'; must be " PHRASE_UINT64
 /* refuse(r, text, …): a fault about the current row. */
 #define refuse(r, text, ...)                                                                       \
 	fault_set((r)->fault, FAULT_DATA, "", "%.200s:%" PRIu64 ": " text, (r)->name, (r)->row,    \

@@ -2,6 +2,7 @@
 #include "daemon/shard/bytes.h"
 
 #include "daemon/shard/reread.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define NOT_REGULAR "is not a regular file; a shard must be one"
+#define NOT_REGULAR PHRASE_NOT_FILE "; a shard must be one"
 
 const char *bytes_shown(const void *from, size_t n, char *to, size_t to_bytes)
 {
@@ -111,8 +112,7 @@ bool bytes_settled(const struct bytes *b, struct fault *fault)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	if (bytes_id(&st) == b->id && ctime_ns(&st) == b->ctime_ns)
 		return true;
-	return fault_errno(
-		fault, ESTALE, "", "one of its side files changed while it was being read");
+	return fault_errno(fault, ESTALE, "", "one of its side files " PHRASE_CHANGED);
 }
 
 struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault)

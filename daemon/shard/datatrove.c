@@ -6,6 +6,7 @@
  */
 #include "daemon/shard/format.h"
 #include "daemon/shard/spans.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -256,8 +257,7 @@ static bool same_index(
 	const struct bytes *file, const struct shard_facts *facts, struct fault *fault)
 {
 	return (file ? file->id : 0) == facts->index ||
-	       fault_set(fault, FAULT_DATA, "",
-		       ".ds.index: changed while the shard was being opened");
+	       fault_set(fault, FAULT_DATA, "", ".ds.index: " PHRASE_CHANGED_OPENING);
 }
 
 /* Rejects a shard with a damaged small index, even if documents are not requested. */

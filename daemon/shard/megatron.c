@@ -9,6 +9,7 @@
  */
 #include "daemon/shard/megatron_idx.h"
 #include "daemon/shard/pieces.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -191,7 +192,7 @@ static bool take_sequence(
 		w->pointers[i / STRIDE] = pointer;
 	w->tokens += (uint64_t)length;
 	return !w->pieces || pieces_add(w->pieces, (uint64_t)length, pointer) ||
-	       fault_set(fault, FAULT_DATA, "", ".idx: changed while it was being read");
+	       fault_set(fault, FAULT_DATA, "", ".idx: " PHRASE_CHANGED);
 }
 
 static bool walk_sequences(struct walk *w, struct fault *fault)
@@ -280,7 +281,7 @@ static bool load_pieces(struct shard_index *index, struct walk *w, struct fault 
 	if (!walk_sequences(&again, fault))
 		return false;
 	if (again.tokens != w->tokens)
-		return fault_set(fault, FAULT_DATA, "", ".idx: changed while it was being read");
+		return fault_set(fault, FAULT_DATA, "", ".idx: " PHRASE_CHANGED);
 	if (!pieces_done(&index->pieces))
 		return fault_memory(fault);
 	if (!bytes_settled(index->idx.file, fault))
@@ -315,8 +316,7 @@ static bool load(struct shard_index *index, const struct bytes *b, const struct 
 	if (!walk_sequences(&w, fault) || !check_documents(idx, fault) || !check_width(&w, fault))
 		return false;
 	if (idx->file->id != facts->index || w.tokens != facts->tokens || idx->type != facts->type)
-		return fault_set(
-			fault, FAULT_DATA, "", ".idx: changed while the shard was being opened");
+		return fault_set(fault, FAULT_DATA, "", ".idx: " PHRASE_CHANGED_OPENING);
 	index->tokens = w.tokens;
 	index->row = w.row;
 	index->data_at = w.data_at;

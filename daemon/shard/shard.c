@@ -4,6 +4,7 @@
 #include "daemon/shard/bytes_open.h"
 #include "daemon/shard/convert.h"
 #include "daemon/shard/mask.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -144,8 +145,7 @@ static bool open_annotations(
 			return false;
 		if (!shard->bounds || bounds_id(shard->bounds) != facts->bounds)
 			return fault_set(fault, FAULT_DATA, "",
-				"its list of document bounds changed while the shard was being "
-				"opened");
+				"its list of document bounds " PHRASE_CHANGED_OPENING);
 		facts->documents = bounds_documents(shard->bounds);
 	}
 	if (!facts->mask)
@@ -153,8 +153,7 @@ static bool open_annotations(
 	if (!mask_open(shard->format, path, hint, facts->tokens, &shard->mask, fault))
 		return false;
 	return (shard->mask && mask_id(shard->mask) == facts->mask) ||
-	       fault_set(fault, FAULT_DATA, "",
-		       "its loss mask changed while the shard was being opened");
+	       fault_set(fault, FAULT_DATA, "", "its loss mask " PHRASE_CHANGED_OPENING);
 }
 
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
