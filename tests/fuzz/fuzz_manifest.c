@@ -1,6 +1,6 @@
 /*
- * A libFuzzer target: the input becomes a manifest. What is read of it leads nowhere but below its
- * root, in order, and adds up; what is refused is refused in one line.
+ * A libFuzzer target: the input becomes a manifest. If it is accepted, its paths are sorted and
+ * below its root, and its facts are consistent; otherwise the error is one line.
  */
 #include "daemon/catalog/manifest.h"
 

@@ -1,11 +1,10 @@
 /*
- * A libFuzzer target for the format that the environment's FORMAT names: the input becomes a shard
- * and what lies beside it, and is described, opened and read. Whatever it says, nothing is read
- * that is not there, and reading the same tokens in one piece or in many is the same.
+ * A libFuzzer target for the format in the environment variable FORMAT: the input becomes a shard
+ * and its side files, which are described, opened and read. No read may leave the files, and the
+ * same tokens must be returned by one read or by many.
  *
- * An input is, for each file beside the shard, its length (u16; 65535: there is none) and its
- * bytes; the rest is the shard. A .csv.gz is in it as it unpacks, but where that begins as gzip
- * does.
+ * An input is, for each side file, its length (u16; 65535: there is none) and its bytes; the rest
+ * is the shard. A .csv.gz is in it uncompressed, unless it begins with gzip's magic.
  */
 #include "daemon/shard/shard.h"
 
@@ -26,8 +25,8 @@ enum { BUDGET = 1 << 20, TOKENS_MOST = 1 << 18, ABSENT = 65535 };
 static const struct target {
 	const char *name, *format; /* NULL: recognised */
 	const char *shard;
-	const char *beside[2];
-	bool annotations; /* bounds and loss masks are asked for, too; these under MASKS */
+	const char *side[2];
+	bool annotations; /* request bounds and loss masks; masks are in MASKS */
 } targets[] = {
 	{"auto", NULL, "a.bin", {NULL}, false},
 	{"zstd", "flat", "a.bin.zst", {NULL}, false},
@@ -37,7 +36,7 @@ static const struct target {
 	{"arrow", "arrow", "a.arrow", {NULL}, false},
 	{"datatrove", "datatrove", "a.ds", {"a.ds.metadata", "a.ds.index"}, false},
 	{"mds", "mds", "shard.00000.mds", {"index.json"}, false},
-	{"marks", "flat", "a.bin", {"a.csv.gz", MASKS "/a.bin"}, true},
+	{"annotations", "flat", "a.bin", {"a.csv.gz", MASKS "/a.bin"}, true},
 };
 
 static const struct target *target;
@@ -49,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void remove_all(void)
 {
 	for (const struct target *t = target; t; t = NULL) {
-		const char *names[] = {t->shard, t->beside[0], t->beside[1]};
+		const char *names[] = {t->shard, t->side[0], t->side[1]};
 
 		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 			char path[PATH_MAX];
@@ -109,7 +108,7 @@ static void put_packed(const char *name, const uint8_t *data, size_t n, char *pa
 	put(name, packed, z.total_out, path);
 }
 
-static void put_beside(const char *name, const uint8_t *data, size_t n, char *path)
+static void put_side(const char *name, const uint8_t *data, size_t n, char *path)
 {
 	if (bytes_ending(name, ".gz") && !(n > 1 && data[0] == 0x1f && data[1] == 0x8b))
 		put_packed(name, data, n, path);
@@ -119,17 +118,17 @@ static void put_beside(const char *name, const uint8_t *data, size_t n, char *pa
 
 static void put_files(const uint8_t *data, size_t size, char *path)
 {
-	for (int i = 0; i < 2 && target->beside[i]; i++) {
+	for (int i = 0; i < 2 && target->side[i]; i++) {
 		size_t n = size < 2 ? ABSENT : bytes_u16(data), here = size < 2 ? size : size - 2;
 
 		data += size - here;
 		if (n == ABSENT) {
-			snprintf(path, PATH_MAX, "%s/%s", directory, target->beside[i]);
+			snprintf(path, PATH_MAX, "%s/%s", directory, target->side[i]);
 			unlink(path);
 			n = 0;
 		} else {
 			n = n < here ? n : here;
-			put_beside(target->beside[i], data, n, path);
+			put_side(target->side[i], data, n, path);
 		}
 		data += n;
 		size = here - n;
@@ -137,7 +136,9 @@ static void put_files(const uint8_t *data, size_t size, char *path)
 	put(target->shard, data, size, path);
 }
 
-/* Documents ascend, lie inside, and are the same however many are asked for at a time. */
+/*
+ * Boundaries ascend, are inside the shard, and do not depend on how many are requested at a time.
+ */
 static void read_documents(const struct shard *shard)
 {
 	static uint32_t all[TOKENS_MOST], one[1];
@@ -155,7 +156,7 @@ static void read_documents(const struct shard *shard)
 	}
 }
 
-/* Zeros and ones, the same however many are asked for at a time. */
+/* Masks are zeros and ones, and do not depend on how many are requested at a time. */
 static void read_loss_mask(const struct shard *shard)
 {
 	static uint8_t all[TOKENS_MOST], some[TOKENS_MOST];

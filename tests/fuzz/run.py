@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Fuzzes every parser of shards, each from small real files, for --seconds each; with --seconds 0
-only what is known: those files and tests/fuzz/regressions/FORMAT/*.b64, inputs that once did harm.
-What does harm now is left in build/fuzz/FORMAT/.
+"""Fuzzes every parser of shards for --seconds each, starting from small real files.
 
-An input is, for each file beside the shard, its length (u16; 65535: there is none) and its bytes;
-then the shard.
+--seconds 0 runs only the known inputs: those files and tests/fuzz/regressions/FORMAT/*.b64,
+inputs that once failed. An input that fails now is kept in build/fuzz/FORMAT/.
+
+An input is, for each side file, its length (u16; 65535: there is none) and its bytes; then the
+shard.
 """
 
 import argparse, base64, concurrent.futures, gzip, io, json, os, pathlib, re, shutil, struct
@@ -16,10 +17,10 @@ FUZZERS = ROOT / "build/fuzz/check"
 TOKENS = numpy.arange(300) * 7 % 100
 
 
-def seed(shard, *beside):
-    """Of a shard, and what lies beside it or None where there is none."""
+def seed(shard, *sides):
+    """The input of a shard and its side files; None: the file is absent."""
     files = [
-        struct.pack("<H", 65535) if b is None else struct.pack("<H", len(b)) + b for b in beside
+        struct.pack("<H", 65535) if b is None else struct.pack("<H", len(b)) + b for b in sides
     ]
     return b"".join(files) + shard
 
@@ -205,12 +206,12 @@ def mdss():
     yield seed(zstandard.ZstdCompressor().compress(raw), None)
 
 
-def marks():
+def annotations():
     bounds = b'0,7,id,s3://a\r\n7,7,"a, ""b""\n",x\r\n9,300,,\r\n'
     mask = bytes(i % 3 != 1 for i in range(300))
     for dtype in "<u2", "<u4":
         shard = TOKENS.astype(dtype).tobytes()
-        for more in b"", b"0":  # so that both kinds of hint are asked with
+        for more in b"", b"0":  # so that the input ends in both kinds of hint
             for text in (
                 bounds + more,
                 gzip.compress(bounds + more, mtime=0),
@@ -225,7 +226,7 @@ def marks():
 
 
 def manifests():
-    """Each line is refused, or taken with others like it."""
+    """Manifests with lines of every format and type."""
     more = {
         "npy": {"row_tokens": 5},
         "mds": {"sample_tokens": 5},
@@ -261,7 +262,7 @@ TARGETS = {
     "megatron": megatrons,
     "arrow": arrows,
     "mds": mdss,
-    "marks": marks,
+    "annotations": annotations,
     "manifest": manifests,
 }
 
@@ -298,10 +299,8 @@ def run(name, *options):
     )
 
 
-def stood_still(name, done):
-    """Was it the machine that took the time, and not the input? Then that takes none of its own
-    now.
-    """
+def was_slow(name, done):
+    """Whether a timeout was the machine's: the input now runs in time."""
     hangs = re.findall(r"Test unit written to (\S+/timeout-\w+)", done.stdout)
     if not hangs or run(name, hangs[0]).returncode:
         return False
@@ -318,7 +317,7 @@ def fuzz(name, seconds):
         else ["-runs=0", known]
     )
     done = run(name, *options)
-    if done.returncode and stood_still(name, done):
+    if done.returncode and was_slow(name, done):
         done = run(name, *options)
     (ROOT / "build/fuzz" / name / "log").write_text(done.stdout)
     runs = re.findall(r"number_of_executed_units: (\d+)", done.stdout)

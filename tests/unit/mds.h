@@ -54,7 +54,7 @@ static inline void put_usual(struct piece *p)
 	put_shard(p, usual_config, usual_sample, USUAL, usual_sample, USUAL);
 }
 
-/* Describes, opens and reads all of a file. "": fine, else what was said. */
+/* Describes, opens and reads all of a file. Returns "" or the error. */
 static inline const char *whole(
 	const char *path, const struct shard_hint *hint, struct shard_facts *facts)
 {

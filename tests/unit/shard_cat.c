@@ -1,8 +1,8 @@
 /*
- * shard-cat [-f FORMAT] [-t u16|u32] [-w WINDOW_TOKENS] [-c COLUMN] [-b BUDGET] [-s] FILE…: what
- * tokend sees in files. A line of JSON each: facts, all document boundaries, and the tokens' width;
- * with -s then all tokens raw, in the served width. What cannot be read has an "error" instead, and
- * exit status 1.
+ * shard-cat [-f FORMAT] [-t u16|u32] [-w WINDOW_TOKENS] [-c COLUMN] [-b BUDGET] [-s] FILE…: prints
+ * files as tokend reads them. For each file a line of JSON: its facts, all document boundaries, and
+ * the width of its tokens. With -s the line is followed by all tokens, raw, in the served width. If
+ * a file cannot be read, its line has an "error" instead, and the exit status is 1.
  */
 #include "daemon/shard/shard.h"
 

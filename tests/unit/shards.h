@@ -36,7 +36,7 @@ static inline uint64_t token_at(const struct shard *shard, const void *tokens, u
 					     : ((const uint32_t *)tokens)[i];
 }
 
-/* What was just read is in memory, and comes the same from there. */
+/* Bytes that were just read are in memory, so shard_try() returns the same. */
 static inline void assert_tries(
 	const struct shard *shard, uint64_t from, uint64_t n, const void *expected)
 {
@@ -110,7 +110,7 @@ static inline void put_llmc(struct piece *p, uint64_t magic, uint64_t version, u
 		piece_number(p, few[i], bytes);
 }
 
-/* NULL: no such file. Ends of documents stand in @ends up to a UINT64_MAX. */
+/* NULL: no such file. @ends has the ends of documents, terminated by UINT64_MAX. */
 static inline const char *put_ds(
 	struct files *f, size_t bytes, const uint64_t *ends, const char *metadata)
 {

@@ -1,7 +1,7 @@
 /*
- * What lies beside shards: bounds of documents (.csv.gz) and loss masks. What good ones say, and
- * the line that each of many broken ones gets. The daemon with files of their own writers:
- * tests/system/test_annotations.py.
+ * Side files of shards: document bounds (.csv.gz) and loss masks. Shows how good ones are read, and
+ * the message for each of many broken ones. tests/system/test_annotations.py runs the daemon with
+ * files of their own writers.
  */
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/mask.h"
@@ -15,11 +15,11 @@
 #include <malloc.h>
 #include <zlib.h>
 
-enum { TOKENS = 100, HEAD = 128 /* bytes of an .npy before its values */ };
+enum { TOKENS = 100, HEAD = 128 /* bytes of an .npy's header */ };
 
 /* ---- bounds ---- */
 
-/* As gzip writes it. The number of bytes at @to. */
+/* Compresses as gzip does. Returns the number of bytes at @to. */
 static size_t pack(const void *text, size_t n, uint8_t *to, size_t room)
 {
 	z_stream z = {.next_in = (void *)text,
@@ -106,7 +106,7 @@ static void bounds_are_what_the_rows_say(void **state)
 		{"0,40\r\n40,41\r\n41,100\r\n", 3, {40, 41, 100}, {0}, 0},
 		{"10,20\n20,30\n50,99\n", 3, {10, 20, 30, 50, 99, 100}, {0, 10, 30, 50, 99, 100},
 			3},
-		/* empty ones bound nothing, wherever they lie */
+		/* empty documents have no bounds, wherever they are */
 		{"0,0\n0,5\n5,5\n5,5\n7,7\n9,100\n100,100\n", 7, {5, 9, 100}, {5, 9}, 1},
 		{"", 0, {100}, {0, 100}, 1},
 		/* dolma's: an id, where from, and where there; quotes hold commas, quotes and ends
@@ -125,8 +125,8 @@ static void bounds_are_what_the_rows_say(void **state)
 	}
 }
 
-/* Members of gzip, and edges of the chunks that it is read in, are nothing to the rows. */
-static void gzip_may_lie_in_pieces(void **state)
+/* Rows may cross gzip members and the chunks in which the file is read. */
+static void gzip_may_have_several_members(void **state)
 {
 	enum { DOCUMENTS = 40000 };
 	struct files *f = *state;
@@ -244,7 +244,7 @@ static void broken_bounds_are_refused(void **state)
 	refused(f, TOKENS, "a.csv.gz: is not a regular file; a shard must be one");
 }
 
-/* Millions of rows that gzip packs into nothing: none of them is kept. */
+/* Millions of empty documents, which compress to almost nothing, take no memory. */
 static void memory_is_in_proportion_to_the_shard(void **state)
 {
 	enum { BYTES = 32 << 20 };
@@ -272,7 +272,7 @@ static void memory_is_in_proportion_to_the_shard(void **state)
 	bounds_close(b);
 }
 
-/* ---- by way of a shard ---- */
+/* ---- through a shard ---- */
 
 static struct shard *open_shard(struct files *f, const char *name, const struct shard_hint *hint,
 	int *fd, struct fault *fault)
@@ -293,7 +293,7 @@ static struct shard *open_shard(struct files *f, const char *name, const struct 
 
 static const uint16_t tokens[TOKENS];
 
-/* Whoever does not ask is told nothing, and nothing is opened. */
+/* Bounds are opened only if they are requested. */
 static void bounds_belong_to_flat_shards(void **state)
 {
 	static const char *const names[] = {"a.npy", "a.bin", "a.ds"};
@@ -331,7 +331,7 @@ static void bounds_belong_to_flat_shards(void **state)
 	}
 }
 
-/* An open shard says what it holds, for its share of memory. */
+/* The memory of bounds counts in index_bytes. */
 static void bounds_count_as_memory(void **state)
 {
 	enum { ROWS = 5000, GOES_WITH_IT = 2048 };
@@ -361,7 +361,7 @@ static void bounds_count_as_memory(void **state)
 	close(fd);
 }
 
-/* So does an index, in the same form. */
+/* So does that of an index. */
 static void an_index_counts_as_memory(void **state)
 {
 	enum { ROWS = 5000, TOKENS_EACH = 100, GOES_WITH_IT = 2048 };
@@ -447,7 +447,7 @@ static void masks_are_read(void **state)
 	files_put(f, "masks/b.npy", whole, sizeof(whole));
 	check_mask(f, "b.npy", &hint, mask);
 
-	/* Both it and bounds have a say. */
+	/* A mask and bounds combine. */
 	put_packed(f, "0,10\n20,100\n", 12);
 	files_put(f, "a.npy", tokens, sizeof(tokens));
 	files_put(f, "masks/a.npy", mask, TOKENS);
@@ -515,7 +515,7 @@ static void broken_masks_are_refused(void **state)
 		"file has 99 bytes after the header; must be (100,), one for each token of the "
 		"shard");
 
-	/* Values are seen where they are served, and nowhere else. */
+	/* A wrong value is reported only when it is served. */
 	memset(whole, 1, sizeof(whole));
 	whole[70] = 7;
 	files_put(f, "masks/a.bin", whole, TOKENS);
@@ -543,7 +543,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			bounds_are_what_the_rows_say, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(
-			gzip_may_lie_in_pieces, files_set_up, files_tear_down),
+			gzip_may_have_several_members, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(
 			broken_bounds_are_refused, files_set_up, files_tear_down),
 		cmocka_unit_test_setup_teardown(

@@ -1,5 +1,7 @@
-/* Arrow IPC files, put together byte by byte: what is read from good ones. Files of pyarrow are
- * read in tests/python. */
+/*
+ * Arrow IPC files, put together byte by byte: how good ones are read. tests/python reads files of
+ * pyarrow.
+ */
 #include "tests/unit/arrows.h"
 
 static void test_good(void **state)
@@ -49,7 +51,7 @@ static void test_good(void **state)
 	}
 }
 
-/* What Arrow before 0.15 wrote: no mark before a message's length. */
+/* Files of Arrow before 0.15, whose messages begin with their length. */
 static void test_old_messages(void **state)
 {
 	struct made m;

@@ -1,4 +1,4 @@
-/* The line that each of many broken Arrow files gets. */
+/* The message for each of many broken Arrow files. */
 #include "tests/unit/arrows.h"
 
 /* ---- broken ones ---- */
@@ -157,8 +157,10 @@ static void test_broken(void **state)
 		files_put(*state, "a.arrow", m.p.at, m.p.n), NULL, "its body is compressed (ZSTD)");
 }
 
-/* Columns nest in columns, @levels deep; each has the next one @wide times, which costs a forger
- * nothing. */
+/*
+ * Columns nested @levels deep; each has the next one @wide times as a child, which takes a forger
+ * few bytes.
+ */
 static void put_nested(struct piece *p, size_t levels, size_t wide)
 {
 	size_t footer[4], schema[2], field[6], integer[1], begin, top, at;
@@ -233,7 +235,7 @@ static void test_sizes(void **state)
 		assert_null(try_open(files_put(*state, "a.arrow", m.p.at, n), NULL, &fd, &fault));
 }
 
-/* With any bit another, it is refused, or its tokens are all in the file. */
+/* With any bit flipped, it is rejected, or all its tokens are in the file. */
 static void test_any_bit(void **state)
 {
 	struct made m;
@@ -264,8 +266,9 @@ static void test_any_bit(void **state)
 	assert_true(opened > 0); /* padding, other columns' buffers, and tokens themselves */
 }
 
-/* IBM's table of counts is passed over beside the directories of shards, but not where there are
- * none. */
+/*
+ * A list skips IBM's table of counts next to directories of shards, but rejects it without shards.
+ */
 static void test_directory(void **state)
 {
 	struct files *f = *state;

@@ -1,10 +1,10 @@
 /*
- * Datasets as they lie on disk: what a path means, how shards are sorted, and the exact line that
- * each fault gets.
+ * Datasets of files: the meaning of a path, the order of shards, and the exact message of each
+ * fault.
  */
 #include "tests/unit/datasets.h"
 
-/* ---- the vectors of the order's contract ---- */
+/* ---- the vectors of the order ---- */
 
 static void make_vectors(const struct place *p)
 {
@@ -39,7 +39,7 @@ static void test_vectors(void **state)
 	assert_root(p, &s->dataset[2], "math");
 	ASSERT_SHARDS(&s->dataset[2], "z.bin");
 
-	/* The cursor at 0 carries all of it, and its order is the one of the contract. */
+	/* The cursor at 0 has all of it, and its order is that of the vectors. */
 	assert_string_equal(s->begin.stream, "train");
 	assert_int_equal(s->begin.seed, 42);
 	assert_int_equal(s->begin.datasets, 3);
@@ -56,7 +56,7 @@ static void test_vectors(void **state)
 	assert_int_equal(offset, 32768);
 }
 
-/* With epochs a dataset without windows is allowed: it has nothing to serve. */
+/* With epochs a dataset may have no windows: it serves nothing. */
 static void test_epochs(void **state)
 {
 	struct place *p = *state;
@@ -73,7 +73,7 @@ static void test_epochs(void **state)
 		"longer shards or a smaller seq_len");
 }
 
-/* ---- what a path means ---- */
+/* ---- paths ---- */
 
 static void test_sorted_by_bytes(void **state)
 {
@@ -139,7 +139,7 @@ static void test_globs(void **state)
 	ASSERT_SHARDS(&s->dataset[4], "1/t/a.bin", "2/t/a.bin");
 }
 
-/* A name that exists is taken as it is, and an absolute path is not below the config. */
+/* A path that exists is not a pattern, and an absolute path is not relative to the config. */
 static void test_literal(void **state)
 {
 	struct place *p = *state;
@@ -181,7 +181,7 @@ static void test_links(void **state)
 		"must be a readable file, a directory or a pattern");
 }
 
-/* ---- what is refused ---- */
+/* ---- faults ---- */
 
 static void test_missing(void **state)
 {
@@ -230,7 +230,7 @@ static void test_widths(void **state)
 	make(p, "b.bin", 40);
 	make(p, "c.bin", 41);
 	make(p, "d.bin", 42);
-	/* The widest sets the stream's width; the other one's shards are converted. */
+	/* The widest dataset sets the stream's width; the other's shards are converted. */
 	const struct stream *s = open_good(p, LEN8,
 		"      - {name: a, path: a.bin}\n      - {name: b, path: b.bin, dtype: u32}");
 
@@ -257,7 +257,7 @@ static void test_widths(void **state)
 	assert_int_equal(s->dataset->table.tokens[0], 10);
 }
 
-/* What the stream wants said of its windows must be somewhere to be found. */
+/* The annotations that a stream requests must be available. */
 static void test_annotations(void **state)
 {
 	struct place *p = *state;
@@ -293,7 +293,7 @@ static void test_annotations(void **state)
 	assert_true(!s->dataset[0].marked && s->dataset[1].marked && !s->dataset[2].marked);
 }
 
-/* More lists of bounds than are kept: a shuffle over all of them is worth a word. */
+/* A global shuffle over more lists of bounds than are kept gets a remark. */
 static void test_many_bounds(void **state)
 {
 	struct place *p = *state;
@@ -384,7 +384,7 @@ static void test_format(void **state)
 		"must be one");
 }
 
-/* Files of other formats are not read as tokens, unless the config insists. */
+/* Files of foreign formats are not read as tokens, unless the config sets `format: flat`. */
 static void test_foreign(void **state)
 {
 	static const struct {
@@ -414,7 +414,7 @@ static void test_foreign(void **state)
 	}
 }
 
-/* ---- a shard put in another's place ---- */
+/* ---- replaced shards ---- */
 
 static void test_same_shard(void **state)
 {

@@ -1,4 +1,6 @@
-/* Datasets by their manifests: what is read from one, and what is compared when a shard is opened.
+/*
+ * Datasets with manifests: how a manifest is read, and how a shard is compared with it when it is
+ * opened.
  */
 #include "tests/unit/datasets.h"
 
@@ -13,7 +15,7 @@ static void write_manifest(const struct place *p, const char *text)
 	write_file(p, "m.jsonl", text, strlen(text));
 }
 
-/* None of its shards is there: what is not touched is not missed. */
+/* Its shards do not exist, which nobody notices before one is read. */
 static void test_manifest(void **state)
 {
 	struct place *p = *state;
@@ -40,7 +42,7 @@ static void test_manifest(void **state)
 	assert_false(dataset_note(seen, 2, note, sizeof(note)));
 }
 
-/* Widths, samples and frames come from the lines alone. */
+/* Widths, samples and frames come from the manifest alone. */
 static void test_manifest_facts(void **state)
 {
 	static const char rows[] = "{\"path\":\"a.npy\",\"format\":\"npy\",\"dtype\":\"i32\","
@@ -216,8 +218,10 @@ static const char *manifest_note(const struct dataset *d)
 	return text;
 }
 
-/* Where its names start: a directory by its name, whatever characters it has; that it is away is
- * said. */
+/*
+ * The directory of its paths may have any characters in its name. A remark says that it does not
+ * exist.
+ */
 static void test_manifest_directory(void **state)
 {
 	struct place *p = *state;
@@ -233,7 +237,7 @@ static void test_manifest_directory(void **state)
 	open_good(p, LEN8, "      - {name: d, manifest: m.jsonl, path: '[d]*'}");
 }
 
-/* What dataset_open_shard() says of the first shard, "" if it is opened. */
+/* Opens the first shard. Returns "" or the message. */
 static const char *open_first(const struct place *p, const struct dataset *d)
 {
 	static struct fault fault;
@@ -253,8 +257,7 @@ static const char *open_first(const struct place *p, const struct dataset *d)
 	return fault.text;
 }
 
-/* Whether it has an index of its documents is as it was when it was looked at first, whoever
- * looked. */
+/* A shard that gains or loses its index of documents after it was first described is rejected. */
 static void test_index_that_comes_and_goes(void **state)
 {
 	static const char *const sources[] = {LISTED, "      - {name: d, path: d}"};
@@ -275,7 +278,7 @@ static void test_index_that_comes_and_goes(void **state)
 	}
 }
 
-/* Other bytes of the same length in the same file. */
+/* Overwrites a file with other bytes of the same length. */
 static void change(const struct place *p, const char *name)
 {
 	const struct timespec times[2] = {{.tv_sec = 1000000}, {.tv_sec = 1000000}};
@@ -286,10 +289,8 @@ static void change(const struct place *p, const char *name)
 	close(fd);
 }
 
-/* What lies beside a shard is held to what it was when the shard was listed, or, of a manifest,
- * first opened.
- */
-static void test_files_beside(void **state)
+/* A side file must be the one that was listed or, with a manifest, first opened. */
+static void test_side_files(void **state)
 {
 #define PLAIN "{\"path\":\"a.bin\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
 	/* One sequence of 20 tokens, one document. */
@@ -341,7 +342,7 @@ static void test_files_beside(void **state)
 		assert_string_equal(open_first(p, d), "");
 		change(p, c->beside);
 		assert_string_equal(open_first(p, d), expected);
-		/* Who lists it anew takes it as it is. */
+		/* Listing it again accepts the change. */
 		d = open_good(
 			p, LEN8 "\n    documents: true\n    loss_mask: true\n    eos: 1", dataset)
 			    ->dataset;
@@ -352,8 +353,10 @@ static void test_files_beside(void **state)
 	}
 }
 
-/* Its shards are compared with it when they are opened first, and with what was found then ever
- * after. */
+/*
+ * A shard is compared with the manifest when it is first opened, and later with the file that was
+ * opened.
+ */
 static void test_manifest_compared(void **state)
 {
 	static const uint8_t llmc[2048] = {0x28, 0xdf, 0x34, 0x01, 1, 0, 0, 0, 0x00, 0x02};
@@ -368,7 +371,7 @@ static void test_manifest_compared(void **state)
 	make(p, "d/a.bin", 38);
 	struct stat st = stat_of(p, "d/a.bin");
 
-	assert_true(dataset_same_shard(d, 0, &st, &fault)); /* nobody knows it yet */
+	assert_true(dataset_same_shard(d, 0, &st, &fault)); /* not compared yet */
 	assert_string_equal(open_first(p, d), "size is 40 in the manifest and 38 in the file");
 	make(p, "d/a.bin", 40);
 	assert_string_equal(open_first(p, d), "");
@@ -391,7 +394,7 @@ static void test_manifest_compared(void **state)
 	assert_string_equal(open_first(p, open_good(p, "seq_len: 9", LISTED)->dataset),
 		"sample_tokens is 10 in the manifest and 0 in the file");
 
-	/* The same size, and nothing that flat could tell it by. */
+	/* The same size, which a flat file does not reveal. */
 	memcpy(other, llmc, sizeof(other));
 	memcpy(other, &magic, sizeof(magic));
 	write_file(p, "d/a.bin", other, sizeof(other));
@@ -403,8 +406,10 @@ static void test_manifest_compared(void **state)
 	assert_string_equal(open_first(p, d), "");
 }
 
-/* Besides the names, 64 bytes a shard. (A sanitizer's allocator counts nothing; the plain build
- * does.) */
+/*
+ * A shard takes 64 bytes in addition to its name. (Sanitizers' allocators count nothing; the plain
+ * build does.)
+ */
 static void test_memory(void **state)
 {
 	enum { SHARDS = 3000 };
@@ -424,7 +429,7 @@ static void test_memory(void **state)
 	assert_int_equal(d->table.windows, SHARDS);
 	assert_true(after - before <= 64 * SHARDS + names + 8192);
 
-	/* With a manifest, too, which is no more in memory then. */
+	/* With a manifest too: it is freed after opening. */
 	close_catalog(p);
 	FILE *file = fopen(in(p, "m.jsonl"), "w");
 
@@ -448,7 +453,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_manifest_faults, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_directory, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_index_that_comes_and_goes, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_files_beside, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_side_files, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_compared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_memory, set_up, tear_down),
 	};

@@ -1,5 +1,7 @@
-/* MDS: what is read from good shards, and the line that each of many broken ones gets. Shards of
- * Mosaic's own writer are read in tests/python. */
+/*
+ * MDS: how good shards are read, and the message for each of many broken ones. tests/python reads
+ * shards of Mosaic's own writer.
+ */
 #include "tests/unit/mds.h"
 
 static void test_good(void **state)
@@ -46,7 +48,7 @@ static void test_good(void **state)
 	}
 }
 
-/* The tokens are the tokens, wherever one begins to read. */
+/* A read may begin at any token. */
 static void test_tokens(void **state)
 {
 	const struct shard_hint hint = {0};
@@ -84,14 +86,17 @@ static void test_tokens(void **state)
 #define TOKENS(encoding, size) CONFIG("\"tokens\"", "\"" encoding "\"", size)
 #define ARRAYS(sizes)	       CONFIG("\"tokens\"", "\"ndarray:int32\"", sizes)
 
-/* Three samples, a usual first and last one or, where the config is another, three alike. */
+/*
+ * A shard of three samples: the first and the last are the usual ones. With another config all
+ * three are the same.
+ */
 struct broken {
 	const char *config; /* NULL: usual */
-	const char *sample; /* NULL: usual; the second one, all three where the config is another */
+	const char *sample; /* NULL: usual; the second sample, or all three with another config */
 	size_t bytes;
 	bool has_patch; /* a u32 */
 	uint32_t patch_at, patch;
-	size_t cut; /* bytes cut off its end */
+	size_t cut; /* bytes removed from its end */
 	int added;
 	const char *column;
 	const char *why;
@@ -381,14 +386,16 @@ static void test_broken(void **state)
 	}
 }
 
-/* ---- a shard that lies in a large file ---- */
+/* ---- a wrong sample in a large shard ---- */
 
 enum { SAMPLES = 100, SAMPLE_TOKENS = 4000 };
 
 static uint8_t
 	large[4 + 4 * (SAMPLES + 1) + sizeof(usual_config) + SAMPLES * (8 + 4 * SAMPLE_TOKENS)];
 
-/* All tokens are 0. Each shape is honest but that of sample @odd. Its bytes. */
+/*
+ * All tokens are 0. Every shape is right, except that of sample @odd. Returns the number of bytes.
+ */
 static size_t make_large(size_t odd)
 {
 	size_t begin = 4 + 4 * (SAMPLES + 1) + strlen(usual_config),
@@ -412,7 +419,7 @@ static size_t make_large(size_t odd)
 	return n;
 }
 
-/* Too large to be looked through when it is opened: each sample is looked at when it is read. */
+/* The samples of a large shard are checked when they are read, not on opening. */
 static void test_late(void **state)
 {
 	const struct shard_hint hint = {0};
@@ -443,7 +450,7 @@ static void test_late(void **state)
 	close(fd);
 }
 
-/* Of a compressed shard no more than its begin is decoded to describe it. */
+/* Describing a compressed shard decodes only its beginning. */
 static void test_compressed(void **state)
 {
 	static uint8_t packed[sizeof(large)];
@@ -472,7 +479,7 @@ static void test_compressed(void **state)
 	frames_free(frames);
 }
 
-/* Written anew between the two. */
+/* Rewritten between describing and opening. */
 static void test_changed(void **state)
 {
 	const struct shard_hint hint = {0};
@@ -491,7 +498,7 @@ static void test_changed(void **state)
 	files_put(*state, "x.mds", p.at, p.n);
 	assert_null(shard_open(format, path, fd, &hint, &facts, &fault));
 	assert_string_equal(fault.text, "changed while it was being opened");
-	assert_int_equal(ftruncate(fd, 9), -1); /* it is open to be read */
+	assert_int_equal(ftruncate(fd, 9), -1); /* it is open for reading only */
 	assert_int_equal(truncate(path, 9), 0);
 	assert_null(shard_open(format, path, fd, &hint, &facts, &fault));
 	assert_string_equal(

@@ -1,4 +1,4 @@
-/* index.json of MDS: broken ones, directories, and several files that are one shard. */
+/* MDS's index.json: broken ones, directories, and shards that exist raw and compressed. */
 #include "tests/unit/mds.h"
 
 /* ---- index.json ---- */
@@ -20,7 +20,7 @@
 #define INDEX(entries) "{\"shards\": [" entries "], \"version\": 2}"
 #define GOOD	       ENTRY("\"shard.00000.mds\"", "@")
 
-/* With '@' for the size of the shard. */
+/* '@' becomes the size of the shard. */
 static const char *put_index(struct files *f, const char *name, const char *text, size_t size)
 {
 	static struct piece p;
@@ -205,7 +205,7 @@ static void test_indexes(void **state)
 		put_index(*state, "index.json", indexes[i].index, size);
 		snprintf(got, sizeof(got), "%s", whole(path, &hint, &facts));
 		at = strstr(got, directory);
-		if (at) /* the directory's name is another each time */
+		if (at) /* the directory's name varies */
 			memmove(at, at + n + 1, strlen(at + n + 1) + 1);
 		assert_line(got, indexes[i].why, "indexes", i);
 	}
@@ -221,7 +221,7 @@ static void test_indexes(void **state)
 		0);
 }
 
-/* Text that would take memory out of proportion, or the stack. */
+/* Text that would exhaust memory or the stack. */
 static void test_large_json(void **state)
 {
 	enum { BYTES = 3 << 20 };
@@ -258,7 +258,9 @@ static void test_large_json(void **state)
 
 /* ---- directories ---- */
 
-/* A merged index is above; it must list what lies below it if it belongs to the dataset. */
+/*
+ * A merged index in the parent directory must list all shards below, if it belongs to the dataset.
+ */
 static void test_merged(void **state)
 {
 	struct shard_hint hint = {0};
@@ -314,7 +316,7 @@ static void assert_list(struct files *f, const char *wanted)
 	assert_string_equal(got, wanted);
 }
 
-/* What counts of several files. */
+/* The files that are listed if a shard exists raw and compressed. */
 static void test_lists(void **state)
 {
 	files_put(*state, "index.json", "{}", 2);
@@ -383,7 +385,7 @@ static void test_many(void **state)
 	files_put(f, "index.json", text, bytes);
 	free(text);
 	assert_line(whole(files_path(f, name), &hint, &facts), "", "many", 0);
-	assert_int_equal(unlink(files_path(f, "index.json")), 0); /* nobody reads it again */
+	assert_int_equal(unlink(files_path(f, "index.json")), 0); /* it is not read again */
 	put_file(f, "stray.mds");
 	for (int i = 0; i < THREADS; i++) {
 		work[i] = (struct work){f, &hint, i};

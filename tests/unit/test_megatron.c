@@ -1,6 +1,6 @@
 /*
- * Megatron's .bin and .idx: what is read from good ones, and the line that each of many broken ones
- * gets. Files of Megatron's own builder are read in tests/python.
+ * Megatron's .bin and .idx: how good ones are read, and the message for each of many broken ones.
+ * tests/python reads files of Megatron's own builder.
  */
 #include "daemon/shard/list.h"
 #include "daemon/shard/shard.h"
@@ -41,7 +41,7 @@ static void put_idx(struct piece *p, unsigned type, unsigned width, const uint64
 		piece_number(p, documents[i], 8);
 }
 
-/* Token i is 10 + i. The path of the .bin. */
+/* Token i is 10 + i. Returns the path of the .bin. */
 static const char *put_bin(struct files *f, unsigned width, size_t bytes)
 {
 	struct piece p = {.n = 0};
@@ -86,7 +86,7 @@ static void assert_refused(const char *path, const char *format, const char *exp
 
 /* ---- good ones ---- */
 
-/* Reads @count tokens in every window and all boundaries, which are @ends up to the last. */
+/* Reads every window of @count tokens, and all boundaries, which must be @ends. */
 static void assert_content(
 	const char *path, const uint64_t *tokens, uint64_t count, const uint32_t *ends, bool plain)
 {
@@ -144,9 +144,11 @@ static void test_types(void **state)
 	}
 }
 
-/* In another order than they lie in; and with bytes before, between and after that are no tokens.
+/*
+ * Sequences in another order than in the .bin, with bytes outside sequences before, between and
+ * after them.
  */
-static void test_not_in_a_row(void **state)
+static void test_not_contiguous(void **state)
 {
 	struct piece p;
 
@@ -262,7 +264,7 @@ static void test_sizes(void **state)
 	assert_refused(files_path(*state, "a.idx"), "megatron", "does not end in .bin");
 }
 
-/* With any byte of the .idx another, it is refused, or its tokens are all in the .bin. */
+/* With any byte of the .idx changed, it is rejected, or all its tokens are in the .bin. */
 static void test_any_byte(void **state)
 {
 	static const uint8_t flips[] = {1, 2, 4, 8, 16, 32, 64, 128, 255};
@@ -298,7 +300,7 @@ static void test_any_byte(void **state)
 		opened, 1, 200); /* other pointers and types may be right, and shorter lengths */
 }
 
-/* Its index is passed over in a directory, but not where it has lost its .bin. */
+/* A directory's list skips an .idx, but rejects one without its .bin. */
 static void test_directory(void **state)
 {
 	struct files *f = *state;
@@ -318,7 +320,7 @@ static void test_directory(void **state)
 	assert_non_null(strstr(fault.text, "a.idx: is a Megatron index, but its shard"));
 }
 
-/* Changed under an open shard: boundaries that it no longer has are an error, not a lie. */
+/* If the .idx of an open shard changes, wrong boundaries are reported and never served. */
 static void test_changed(void **state)
 {
 	struct piece p;
@@ -346,7 +348,7 @@ int main(void)
 	const struct CMUnitTest all[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, files_set_up, files_tear_down)
 		TEST(test_types),
-		TEST(test_not_in_a_row),
+		TEST(test_not_contiguous),
 		TEST(test_broken),
 		TEST(test_sizes),
 		TEST(test_any_byte),

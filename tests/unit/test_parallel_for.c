@@ -1,4 +1,6 @@
-/* parallel_for(): each is done once, and the least failure is returned. */
+/*
+ * parallel_for() calls the function once for each index, and returns the least index that failed.
+ */
 #include "daemon/catalog/parallel_for.h"
 
 #include <sched.h>
@@ -61,7 +63,7 @@ static void all_is_done_once(void **state)
 	expect(MOST, none, MOST);
 }
 
-static void the_least_fault_is_told(void **state)
+static void the_least_failure_is_returned(void **state)
 {
 	(void)state;
 	for (int round = 0; round < 50; round++) {
@@ -75,7 +77,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(all_is_done_once),
-		cmocka_unit_test(the_least_fault_is_told),
+		cmocka_unit_test(the_least_failure_is_returned),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

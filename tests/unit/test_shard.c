@@ -1,6 +1,6 @@
 /*
- * Shards in a row: flat, NumPy, llm.c, datatrove. What is read from good ones. Files of the real
- * writers are read in tests/python.
+ * Shards with contiguous tokens: flat, NumPy, llm.c, datatrove. Shows how good ones are read.
+ * tests/python reads files of the real writers.
  */
 #include "tests/unit/shards.h"
 
@@ -55,7 +55,7 @@ static void test_types(void **state)
 			}
 }
 
-/* The header is a Python literal, however it is written. */
+/* The header is a Python literal, in any spelling. */
 static void test_headers(void **state)
 {
 	static const struct {
@@ -107,7 +107,7 @@ static void test_llmc(void **state)
 		assert_tokens(shard, few, COUNT(few));
 		shard_close(shard);
 		close(fd);
-		/* Who says so gets the header as tokens. */
+		/* `format: flat` serves the header as tokens. */
 		shard = open_shard(files_path(*state, "a.bin"), "flat", &hint, &fd);
 		assert_int_equal(shard->facts.tokens, p.n / 2);
 		shard_close(shard);
@@ -115,7 +115,7 @@ static void test_llmc(void **state)
 	}
 }
 
-/* What is compressed need not say in its name what it is. */
+/* A compressed file need not have .bin in its name. */
 static void test_bare_names(void **state)
 {
 	static const char *const names[] = {
@@ -182,7 +182,7 @@ static void test_datatrove(void **state)
 		size_t bytes;
 		const char *metadata;
 		bool index;
-		enum shard_type config; /* the metadata's word counts for more */
+		enum shard_type config; /* the metadata overrides it */
 	} shards[] = {
 		{2, "gpt2|2\n9\n9 T", true, SHARD_U32},
 		{4, "gpt2|4\n9\n9 T", true, SHARD_U16},
@@ -253,7 +253,7 @@ static void test_range(void **state)
 		const char *descr;
 		size_t bytes;
 		uint64_t value;
-		bool narrow; /* the config says u16 */
+		bool narrow; /* the config sets u16 */
 		const char *why;
 	} tokens[] = {
 		{"|i1", 1, (uint64_t)-1, false, "token 4 is -1; must be 0 to 65535"},

@@ -1,9 +1,12 @@
-/* The line that each of many broken shards in a row gets, and what is listed of a directory. */
+/*
+ * The message for each of many broken shards with contiguous tokens, and the list of a directory's
+ * shards.
+ */
 #include "tests/unit/shards.h"
 
 /* ---- broken ones ---- */
 
-/* The line that describing, or else opening, refuses with. */
+/* Describing the shard, or otherwise opening it, fails with a message that contains @why. */
 static void assert_refused(const char *path, const char *format, const char *expected)
 {
 	const struct shard_hint hint = {.type = SHARD_U16};
@@ -181,7 +184,7 @@ static void test_bad_files(void **state)
 	assert_int_equal(mkdir(files_path(*state, "d.npy"), 0755), 0);
 	assert_refused(
 		files_path(*state, "d.npy"), NULL, "is not a regular file; a shard must be one");
-	/* A companion that is lost is not one that never was. */
+	/* A dangling link is a lost side file. */
 	for (size_t i = 0; i < COUNT(lost); i++) {
 		assert_int_equal(symlink("nowhere", files_path(*state, lost[i].link)), 0);
 		assert_refused(files_put(*state, lost[i].shard, "\1\0\2\0", 4), NULL,
@@ -223,7 +226,7 @@ static void test_bad_llmc(void **state)
 			bad_llmc[i].stored, bad_llmc[i].bytes);
 		assert_refused(files_put(*state, "a.bin", p.at, p.n), NULL, bad_llmc[i].why);
 	}
-	/* Whatever the magic is, the header is none of the tokens. */
+	/* With a wrong magic too, the header is not served as tokens. */
 	put_llmc(&p, 20240519, 1, 9, 9, 2);
 	assert_refused(
 		files_put(*state, "a.bin", p.at, p.n), NULL, "magic is 20240519; must be 20240520");
@@ -296,8 +299,7 @@ static void test_bad_datatrove(void **state)
 	free(large);
 }
 
-/* An index that is small is looked at by whoever describes its shard, any other by whoever opens
- * it. */
+/* A small index is checked when its shard is described, a larger one when it is opened. */
 static void test_late_datatrove(void **state)
 {
 	enum { TOKENS = 20000 };
@@ -329,7 +331,7 @@ static void test_late_datatrove(void **state)
 	}
 }
 
-/* ---- companions ---- */
+/* ---- side files ---- */
 
 static void assert_listed(struct files *f, const char *expected)
 {
@@ -359,7 +361,7 @@ static void test_companions(void **state)
 	files_put(f, "0_a.ds.index", "", 0);
 	files_put(f, "0_a.ds.loss", "", 0);
 	files_put(f, "0_a.ds.metadata", "", 0);
-	files_put(f, "a.ds.metadata", "", 0); /* a merger's, of all */
+	files_put(f, "a.ds.metadata", "", 0); /* merged, of all shards */
 	files_put(f, "sub/b.ds.zst", "", 0);
 	files_put(f, "sub/b.ds.index", "", 0);
 	files_put(f, "part-0.npy", "", 0);
@@ -378,8 +380,8 @@ static void test_companions(void **state)
 	assert_non_null(strstr(fault.text, "0_a.ds.index: is a datatrove index"));
 	assert_int_equal(unlink(files_path(f, "0_a.ds.index")), 0);
 	assert_int_equal(unlink(files_path(f, "0_a.ds.loss")), 0);
-	assert_listed(f,
-		"part-0.npy sub/b.ds.zst "); /* metadata is of a directory and what lies below it */
+	assert_listed(
+		f, "part-0.npy sub/b.ds.zst "); /* metadata is for a directory and those below it */
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, files_set_up, files_tear_down)

@@ -1,7 +1,7 @@
 /*
- * Reads that fail while a shard is recognised, described and opened: whichever of them it is, the
- * fault has its errno. A daemon tries again by that; without it, a disk that stumbles would pass
- * for a shard that was changed.
+ * Reads that fail while a shard is recognised, described and opened: for each of them the fault has
+ * its errno. The daemon retries because of the errno; without it a transient disk error would count
+ * as a changed shard.
  */
 #include "daemon/shard/shard.h"
 #include "tests/unit/files.h"
@@ -12,7 +12,7 @@
 
 enum { TOKENS = 1000, READS_MOST = 200 };
 
-/* The reads to fail: @from (0: the first) to @to, of those that follow. */
+/* The reads that fail, of those that follow: @from (0: the first) to @to. */
 static unsigned reads, from, to;
 
 static bool fails(void)
@@ -72,7 +72,7 @@ static void check(const char *path, const char *name, unsigned first, unsigned e
 	close(fd);
 }
 
-/* Every read alone, and with all that follow it. */
+/* Fails each read alone, and with all later ones. */
 static void check_all(const char *path, const char *name)
 {
 	for (int known = 0; known <= 1; known++) {

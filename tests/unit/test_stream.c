@@ -1,4 +1,4 @@
-/* Streams: one of several, a cursor's datasets, and the config's schedule. */
+/* Streams: opening one of several, a cursor's datasets, and the config's schedule. */
 #include "tests/unit/datasets.h"
 
 static void test_one_stream(void **state)
@@ -24,7 +24,7 @@ static void test_one_stream(void **state)
 	assert_string_equal(p->fault.text, expected);
 }
 
-/* A cursor's list has its own order, and may have a dataset that the config no longer has. */
+/* A cursor's datasets have their own order, and may include one that the config no longer has. */
 static void test_map(void **state)
 {
 	struct place *p = *state;
@@ -94,7 +94,7 @@ static void test_schedule(void **state)
 	assert_int_equal(unserved, 8208 - 7680);
 }
 
-/* What only the cursor can tell: each fault has the line of what asked for it. */
+/* Faults that only the cursor finds: each names the line of the config that caused it. */
 static void test_schedule_faults(void **state)
 {
 	struct place *p = *state;
@@ -120,7 +120,7 @@ static void test_schedule_faults(void **state)
 		"mixes of 2 datasets; use fewer steps");
 }
 
-/* Datasets by name, as a cursor with its own list has them. */
+/* The schedule finds a cursor's datasets by name. */
 static void test_schedule_of_cursor(void **state)
 {
 	struct place *p = *state;
@@ -136,7 +136,7 @@ static void test_schedule_of_cursor(void **state)
 		    "      - {from: 1024, to: 5120, steps: 4, weights: {a: 1, b: 1}}\n"
 		    "      - {at: 102400, weights: {a: 3, b: 1}}");
 
-	/* The cursor has them the other way round, and one that the config no longer has. */
+	/* The cursor has them in reverse order, and one that the config no longer has. */
 	sources[0] = (struct cursor_source){
 		.name = "gone", .windows = 9, .block = 1, .group = 1, .max_epochs = 7};
 	dataset_source(&s->dataset[1], &sources[1]);
@@ -147,7 +147,7 @@ static void test_schedule_of_cursor(void **state)
 	assert_int_equal(cursor.dataset[0].max_epochs, 7);
 	assert_int_equal(cursor.dataset[1].max_epochs, 2);
 	assert_int_equal(cursor.dataset[2].max_epochs, 0);
-	/* The ramp starts from the mix in force: a alone. */
+	/* The ramp starts from the current mix: a alone. */
 	assert_int_equal(cursor.segment[1]->start, 2048);
 	assert_int_equal(cursor.segment[1]->units[1], ORDER_UNITS / 8);
 	assert_int_equal(cursor.segment[1]->units[2], ORDER_UNITS / 8 * 7);

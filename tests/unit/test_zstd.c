@@ -1,6 +1,6 @@
 /*
- * Compressed files: any range of them is what was compressed, whatever the frames; many threads
- * share a cache whose budget holds; and no lie of a seek table or a frame is believed.
+ * Compressed files: every range decodes correctly with any frames; many threads share a cache that
+ * stays within its budget; and wrong claims of seek tables and frames are rejected.
  */
 #include "daemon/shard/bytes_open.h"
 #include "daemon/shard/frames.h"
@@ -20,7 +20,7 @@ enum { CONTENT = 60000 };
 
 static uint8_t content[CONTENT];
 
-/* Compresses well, but not to nothing, and no two places are alike. */
+/* Content that compresses well, but not to nothing, and does not repeat. */
 static void fill_content(void)
 {
 	for (size_t i = 0; i < CONTENT / 2; i++) {
@@ -41,7 +41,7 @@ struct file {
 	size_t frames;
 };
 
-/* @n bytes as a frame: with its size in it, or without, as stream compressors write. */
+/* Compresses @n bytes to a frame, with or without its size, as stream compressors write. */
 static void add_frame(struct file *f, const uint8_t *bytes, size_t n, bool sized)
 {
 	size_t room = sizeof(f->data.at) - f->data.n, begin = f->data.n;
@@ -74,7 +74,7 @@ static void add_table(struct file *f, bool checksums)
 	piece_number(&f->data, 0x8f92eab1, 4);
 }
 
-/* All of the content in frames of up to @most bytes, some empty, some without their size. */
+/* Compresses the content to frames of up to @most bytes, some empty, some without their size. */
 static void make(struct file *f, struct rng *rng, size_t most)
 {
 	*f = (struct file){.frames = 0};
@@ -167,7 +167,7 @@ static void test_skippable(void **state)
 	close(fd);
 }
 
-/* ---- many at once ---- */
+/* ---- many threads ---- */
 
 enum { THREADS = 8 };
 
@@ -192,7 +192,7 @@ static void *read_ranges(void *of)
 	return NULL;
 }
 
-/* 8 threads and two open files, one cache. Where it holds a frame, its budget holds. */
+/* 8 threads and two open files share a cache, which stays within a budget above one frame. */
 static void test_threads(void **state)
 {
 	static const uint64_t budgets[] = {0, 1000, 400000, 600000, 8 << 20};
@@ -238,7 +238,7 @@ static void test_threads(void **state)
 	}
 }
 
-/* Decoded frames are at hand, others are not, and no frame is decoded to try. */
+/* frames_try() succeeds for decoded frames only, and decodes none. */
 static void test_try(void **state)
 {
 	static struct file f;
@@ -267,7 +267,7 @@ static void test_try(void **state)
 	frames_free(frames);
 }
 
-/* The same name, other bytes: nothing of the former file is served. */
+/* After a file is replaced, nothing of the old one is served. */
 static void test_replaced(void **state)
 {
 	static struct file f;
@@ -299,7 +299,7 @@ static void test_replaced(void **state)
 
 /* ---- broken ones ---- */
 
-/* What opening, or else reading all of it, says. */
+/* Opening the file, or otherwise reading all of it, fails with a message that contains @why. */
 static void assert_refused(const char *path, uint64_t budget, const char *expected)
 {
 	static uint8_t got[CONTENT];
@@ -385,7 +385,7 @@ static void test_lies(void **state)
 	}
 }
 
-/* Two entries that lie such that the sums are right. */
+/* Two wrong entries whose sums are right. */
 static void test_shifted(void **state)
 {
 	static struct file f;
@@ -413,7 +413,7 @@ static void test_shifted(void **state)
 		"seek table: its frames make up");
 }
 
-/* Without a table: cut at any byte, it is refused, but between frames. */
+/* Without a table, a file that is truncated at any byte is rejected, except between frames. */
 static void test_cut(void **state)
 {
 	static struct file f;
@@ -442,7 +442,7 @@ static void test_cut(void **state)
 	}
 }
 
-/* Bits that flip anywhere are noticed where there are checksums. */
+/* With checksums, a flipped bit anywhere is noticed. */
 static void test_flipped(void **state)
 {
 	static struct file f;
@@ -488,7 +488,7 @@ static void test_budget(void **state)
 	assert_refused(files_put(*state, "a.bin.zst", "", 0), 0, "its size is 0 bytes");
 	assert_refused(files_put(*state, "a.bin.zst", "abcdef", 6), 0,
 		"zstd frame 0: no zstd frame begins at byte 0 of 6");
-	/* A frame that claims a GiB and has nothing. */
+	/* A frame that claims a GiB and is empty. */
 	f = (struct file){.frames = 0};
 	piece_number(&f.data, 0xfd2fb528, 4);
 	piece_number(&f.data, 0xa0, 1);
@@ -499,7 +499,7 @@ static void test_budget(void **state)
 		"zstd frame 0: content size is 209715200; its blocks hold at most 8");
 }
 
-/* To recognise a large frame, and to describe flat tokens, takes none of it into the cache. */
+/* Describing a flat shard with a large frame caches nothing of it. */
 static void test_head(void **state)
 {
 	enum { LARGE = 4 << 20 };
@@ -516,7 +516,7 @@ static void test_head(void **state)
 	size_t n = ZSTD_compress(packed, sizeof(packed), raw, LARGE, 1);
 
 	assert_false(ZSTD_isError(n));
-	memset(packed + n - 4096, 0xff, 4096); /* what lies far behind is not decoded */
+	memset(packed + n - 4096, 0xff, 4096); /* the end is not decoded */
 	const char *path = files_put(*state, "a.bin.zst", packed, n);
 	struct bytes *b = open_bytes(path, frames, &fd);
 
@@ -539,7 +539,7 @@ static void test_head(void **state)
 	frames_free(frames);
 }
 
-/* A small file is decoded whole when it is described, any other no further than to recognise it. */
+/* Describing decodes all of a small file, and only the beginning of a larger one. */
 static void test_described(void **state)
 {
 	enum { FRAME = 24 * 1024, FRAMES = 8 };
