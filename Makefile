@@ -1,8 +1,7 @@
 # tokend. `make help` lists the targets; V=1 prints the commands.
 #
-# Everything is built under build/, in a directory per variant: build/gcc (which is installed),
-# build/clang, build/asan (ASan + UBSan), build/tsan and build/fuzz (libFuzzer). All use the same
-# rules, with other compilers and flags.
+# A directory per variant: build/gcc (which is installed), build/clang, build/asan (ASan + UBSan),
+# build/tsan and build/fuzz (libFuzzer). All use the same rules, with other compilers and flags.
 
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib

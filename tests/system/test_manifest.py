@@ -11,6 +11,7 @@ import pytest
 
 from lib import TOKCTL, TOKEND, Daemon, run, with_parent
 from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
+from lib.wait import wait_for
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one shard has less than a window, one has none
 SEQ_LEN = 128
@@ -289,7 +290,8 @@ def test_stops(data, mode):
             and "nothing was skipped" in err
         )
         assert good, (f"{mode}: {what}", (code, err))
-        assert words[0] in daemon.log(), (f"{mode}: {what}: the log reports it", daemon.log())
+        logged = wait_for(lambda: words[0] in daemon.log())
+        assert logged, (f"{mode}: {what}: the log reports it", daemon.log())
 
     replace(flat, "flat")
     told(
@@ -412,7 +414,7 @@ def test_inspected(data):
     config, shard = config_of(place, "inspect.yaml", True), place.file("data", "flat", "0.bin")
     before = open(place.file("flat.jsonl")).read()
     os.unlink(place.file("flat.jsonl"))
-    code, _, err = run(
+    code, out, err = run(
         TOKCTL,
         "inspect",
         "-c",
@@ -423,7 +425,7 @@ def test_inspected(data):
     )
     assert code == 0 and err == "" and open(place.file("flat.jsonl")).read() == before, (
         ("the config may name the manifest that is to be written"),
-        (code, err),
+        (code, out, err),
     )
     code, out, _ = run(TOKCTL, "inspect", "--deep", "-c", config, place.file("data", "flat"))
     assert code == 0, "inspect --deep -c finds no fault"
