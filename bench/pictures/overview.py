@@ -27,9 +27,9 @@ def overview():
     d.text(265, 88, "tokend", "bold", "middle")
     d.text(265, 106, "one daemon per node", "small", "middle")
     d.text(265, 140, "shuffles and mixes:", anchor="middle")
-    d.text(265, 158, "sample = f(seed, position)", "small", "middle")
+    d.text(265, 158, "sample = f(position)", "small", "middle")
     d.text(265, 192, "reads ahead", anchor="middle")
-    d.text(265, 210, "io_uring, no index", "small", "middle")
+    d.text(265, 210, "no index is built", "small", "middle")
 
     d.text(418, 50, "rings in shared memory", "small", "middle")
     looks = ["blue", "blue", "green", "blue", "orange", "blue", "green", "blue"]
@@ -38,15 +38,15 @@ def overview():
         d.line([(342, y + 14), (362, y + 14)], arrow=True)
         for slot in range(5):
             d.box(368 + slot * 20, y, 18, 28, radius=2)
-            if slot != (rank + 3) % 5:
+            if slot >= (1, 0, 2, 1)[rank]:
                 d.box(372 + slot * 20, y + 9, 10, 10, looks[(slot + rank * 3) % 8], 2)
         d.line([(472, y + 14), (506, y + 14)], arrow=True)
         d.box(512, y - 4, 142, 36)
         d.text(583, y + 19, f"trainer, rank {rank}", anchor="middle")
 
-    for y, ends, text in ((140, (658, 716), "save"), (186, (716, 662), "resume")):
+    for y, ends, text in ((140, (674, 718), "save"), (186, (718, 676), "resume")):
         d.line([(ends[0], y), (ends[1], y)], arrow=True)
-        d.text(690, y - 8, text, "small", "middle")
+        d.text(696, y - 8, text, "small", "middle")
     d.box(722, 92, 160, 132)
     d.text(802, 116, "your checkpoint", "bold", "middle")
     d.text(802, 142, "model", anchor="middle")

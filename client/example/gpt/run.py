@@ -344,8 +344,8 @@ def story(screen, socket_path):
     second.follow()
     resumed = second.steps[0]["step"]
     screen.say(
-        f"  resumed at step {resumed}: {first.step - resumed} steps were repeated; stopped at "
-        f"step {second.step}"
+        f"  resumed at step {resumed}: {first.step - resumed} steps were undone by the kill; "
+        f"stopped at step {second.step}"
     )
 
     screen.act(
@@ -354,7 +354,8 @@ def story(screen, socket_path):
     )
     third = Job(screen, daemon, "3", 1, END)
     third.follow()
-    screen.say(f"  from step {third.steps[0]['step']} to {third.step}")
+    begin = third.steps[0]["step"]
+    screen.say(f"  resumed at step {begin} on 1 rank instead of 2; stopped at step {third.step}")
     daemon.end(signal.SIGTERM)
     return daemon, {
         at: "daemon killed",
