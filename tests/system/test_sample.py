@@ -237,7 +237,7 @@ def test_lost(place):
         shards = {f"{i}.bin": ids(10_000).astype("<u2") for i in range(3)}
         indexes = {f"{i}.idx": megatron(shards[f"{i}.bin"]) for i in range(3) if i != gone}
         refused(place, f"{gone}.idx is lost", shards | indexes,
-        f"{gone}.bin: its format is not known", "is megatron",
+        f"{gone}.bin: unknown format", "is megatron",
                 "index is lost", "format: flat")  # fmt: skip
     refused(
         place, "the only .idx is lost", {"0.bin": ids(10_000).astype("<i4")}, "0.bin looks like u32"
@@ -249,7 +249,7 @@ def test_lost(place):
     for i in range(3):
         damaged = bytes(128) + shards[f"{i}.npy"][128:]
         refused(place, f"{i}.npy has no header", shards | {f"{i}.npy": damaged},
-        f"{i}.npy: its format is not known", "is npy",
+        f"{i}.npy: unknown format", "is npy",
                 "header is damaged")  # fmt: skip
     numpy.save(place.file("npy", "i4.npy"), ids(10_000).astype("<i4"))
     damaged = bytes(128) + open(place.file("npy", "i4.npy"), "rb").read()[128:]

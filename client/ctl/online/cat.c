@@ -67,8 +67,7 @@ static const struct ctl_option options[] = {
 	[START] = {.name = "start",
 		.value = "begin|POSITION|TAG",
 		.help = "where to begin: a position, or the checkpoint that the daemon saved as "
-			"TAG; "
-			"default: begin"},
+			"TAG; default: begin"},
 	[CURSOR] = {.name = "cursor", .value = "FILE", .help = "begin at the cursor in this file"},
 	[CURSOR_OUT] = {.name = "cursor-out",
 		.value = "FILE",

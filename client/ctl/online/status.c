@@ -191,8 +191,7 @@ const struct ctl_command ctl_status = {
 	.help = "print the sessions of a running daemon",
 	.about = "Prints one line per session (an attached trainer process): stream, run, rank, "
 		 "rows per batch, position of the next batch, batches that are ready, and pid. The "
-		 "last "
-		 "line is about the daemon. lost wakes counts wake-ups that did not reach a "
+		 "last line is about the daemon. lost wakes counts wake-ups that did not reach a "
 		 "trainer, and must be 0.",
 	.examples = CTL_EXAMPLES({"list the sessions", "tokctl status -c tokend.yaml"}),
 	.options = options,
