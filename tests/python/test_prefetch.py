@@ -150,7 +150,7 @@ def is_refused(loader, records, position, times=2):
         for _ in range(times):
             with pytest.raises(
                 tokend.ArgumentError,
-                match=r"record: .*: File too large: nothing was committed; .* call again",
+                match=r"record: .*: File too large; nothing was committed; .* call again",
             ):
                 next(loader)
             assert loader.position == position
