@@ -1,9 +1,7 @@
 """Finds a process's data rank, and its number among its peers, in a torch DeviceMesh.
 
->>> Loader("train", micro_batch=8, mesh=3)
-Traceback (most recent call last):
-    ...
-TypeError: mesh: 3 is not a torch.distributed DeviceMesh
+    mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
+    loader = Loader("train", micro_batch=8, mesh=mesh)  # rank 0 to 3 of 4, two peers each
 
 The names of the dims decide. A name is split at "_":
 

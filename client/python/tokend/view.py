@@ -10,9 +10,9 @@ A batch has tokens [micro_batch, seq_len + extra], as stored: uint16 or uint32, 
 stream's widest dataset. torch's embedding takes neither. The width changes in mid-run if a wider
 dataset is added to the config and the daemon restarts.
 
-hold. A ring is filled in order, so an old batch blocks the newer slots. When the next batch is
-taken, any of the last `hold` may still be held, but none older. This counts everything that shares
-the memory (slices, .numpy()) and what autograd keeps (an embedding saves its ids until backward).
+A ring is filled in order, so an old batch blocks the newer slots. When the next batch is taken, any
+of the last `hold` may still be held, but none older. A batch is held by everything that shares its
+memory (slices, .numpy()) and by autograd (an embedding saves its ids until backward).
 A slot goes back to the daemon when the last tensor over it is gone, in any thread.
 
 Never write to these tensors. In a forked child, access to one crashes: the memory is not there.
