@@ -35,7 +35,7 @@ def attach_refused(bench, name, field, words, **keys):
     assert seen is None and bench.unharmed(), (f"attach {name}: {field}", seen)
 
 
-def test_attaches(bench):
+def test_invalid_attaches_are_refused(bench):
     refused = lambda *a, **k: attach_refused(bench, *a, **k)
     refused("of rank 2 of 2", "rank", ["2"], rank=2, world=2)
     refused(
@@ -142,7 +142,7 @@ def cursor_of(bench, stream="train", name="other.yaml", drop=(), **changes):
     return open(path, "rb").read()
 
 
-def test_foreign_cursors(bench):
+def test_cursors_of_other_streams_are_refused(bench):
     web, code = bench.train["datasets"]
     listing = lambda *datasets: cursor_of(bench, datasets=list(datasets))
     own = bench.witness.client.feed["cursor"]
@@ -202,7 +202,7 @@ def test_foreign_cursors(bench):
         attach_refused(bench, f"at a cursor with {name}", field, words, cursor=cursor)
 
 
-def test_damaged_cursors(bench, seed):
+def test_damaged_cursors_are_refused(bench, seed):
     rng = random.Random(seed)
     own = bench.witness.client.feed["cursor"]
 
@@ -283,7 +283,7 @@ def twist(rng, value):
     return value
 
 
-def test_sealed_cursors(bench, seed):
+def test_hostile_cursors_are_refused(bench, seed):
     """Hostile cursors with a correct checksum are served or refused by field."""
     rng = random.Random(seed)
     own = msgpack.unpackb(bench.witness.client.feed["cursor"][16:])
@@ -327,7 +327,7 @@ def thrown_out(bench, client):
     return [w["field"] for w in words if w["op"] == "error"]
 
 
-def test_hostile_counters(bench):
+def test_hostile_counters_end_the_session(bench):
     seen = {}
     lies = {"beyond published": 10**6, "2^64-1": 2**64 - 1, "one too far": None}
     for name, value in lies.items():

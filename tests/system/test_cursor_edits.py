@@ -450,7 +450,7 @@ def test_output_and_errors(place):
 
 
 @pytest.mark.parametrize("number", range(CONFIGS))
-def test_configuration(place, seed, number):
+def test_edits_equal_the_reference(place, seed, number):
     Run(Planned(place, random.Random(f"{seed} {number}"))).wander()
     counts["configurations"] += 1
 

@@ -122,19 +122,19 @@ def daemon(shared):
 
 
 @pytest.mark.parametrize("stream", ["u16", "u32"])
-def test_stream(daemon, stream):
+def test_rows_have_their_documents(daemon, stream):
     rows = rows_at(daemon.config, stream, 0, 600)
     check_stream(daemon, daemon.config, stream, rows, 1, 3, 4)
     check_stream(daemon, daemon.config, stream, rows, 3, 5, 1)
 
 
-def test_costs(daemon):
+def test_ring_without_documents_is_smaller(daemon):
     costs(daemon)
 
 
-def test_cat(daemon):
+def test_cat_is_the_same_with_documents(daemon):
     cat(daemon, daemon.config)
 
 
-def test_finite(daemon):
+def test_padding_has_no_documents(daemon):
     finite(daemon, daemon.config)

@@ -50,7 +50,7 @@ def digest(tokens):
     )
 
 
-def test_largest(place):
+def test_largest_token_is_found(place):
     tokens = numpy.random.default_rng(3).integers(0, 50000, 3_000_017).astype("<u2")
     tokens[2_500_001] = 50256
     path = place.file("large.bin")
@@ -60,7 +60,7 @@ def test_largest(place):
     assert "max_token" not in inspect(path)[0], "without --deep it is not"
 
 
-def test_vocabulary(place):
+def test_token_beyond_vocab_is_found(place):
     tokens = numpy.random.default_rng(4).integers(0, 50000, 1_200_000).astype("<u4")
     tokens[[700_003, 1_100_000]] = 50257, 99999
     tokens.tofile(place.file("v/a.bin"))
@@ -87,7 +87,7 @@ def test_vocabulary(place):
     )
 
 
-def test_negative(place):
+def test_negative_token_is_found(place):
     tokens = numpy.arange(200_000, dtype="<i4")
     tokens[[77_777, 150_000]] = -5, -6
     path = place.file("negative.npy")
@@ -100,7 +100,7 @@ def test_negative(place):
     )
 
 
-def test_damaged(place):
+def test_damaged_frame_is_named(place):
     tokens = numpy.random.default_rng(5).integers(0, 5000, 5_000_000).astype("<u2")
     path = place.file("damaged.bin.zst")
     frames = seekable(path, tokens.tobytes(), 64 << 10)
@@ -124,7 +124,7 @@ def test_damaged(place):
     )
 
 
-def test_manifest(place):
+def test_manifest_lists_shards(place):
     rng = numpy.random.default_rng(6)
     parts = {
         "a.bin": rng.integers(0, 60000, 2_500_000),
@@ -170,7 +170,7 @@ def test_manifest(place):
     )
 
 
-def test_directory(place):
+def test_directory_is_read_with_side_files_skipped(place):
     for name in ("w/one.ds", "w/two.ds"):
         numpy.arange(1000, dtype="<u2").tofile(place.file(name))
     numpy.array([10, 400, 1000], "<u8").tofile(place.file("w/one.ds.index"))
@@ -188,7 +188,7 @@ def test_directory(place):
     )
 
 
-def test_named(place):
+def test_named_files_equal_their_directory(place):
     """A directory, the files that a shell expands DIRECTORY/* to, and the pattern itself print the
     same.
     """
@@ -283,7 +283,7 @@ def test_named(place):
     )
 
 
-def test_mixed(place):
+def test_mixed_formats_are_reported(place):
     """In a directory that the daemon would refuse as a dataset, the first two shards that differ
     are named, once.
     """
@@ -305,7 +305,7 @@ def test_mixed(place):
     assert [s["problems"] for s in seen] == [[], []], "files named one by one may differ"
 
 
-def test_dictionary(place):
+def test_dictionary_is_named(place):
     """A shard compressed with a dictionary is not called damaged; the dictionary is named."""
     rng = numpy.random.default_rng(8)
     samples = [rng.integers(0, 300, 200).astype("<u2").tobytes() for _ in range(500)]
@@ -330,7 +330,7 @@ def test_dictionary(place):
         )
 
 
-def test_refused(place):
+def test_problems_are_one_line(place):
     """Problems found without --deep are one line each, whatever the names contain."""
     tokens = numpy.arange(3000, dtype="<u2")
     for name in ("loss/a.ds", "lf\nname/x.bin"):
@@ -384,7 +384,7 @@ def test_refused(place):
         )
 
 
-def test_links(place):
+def test_index_is_found_through_links(place):
     """The index above a shard is found by the shard's name, also if only a part of it is given."""
     rows = numpy.arange(640, dtype="<i4").reshape(-1, 64)
     mds(place.file("far", "part"), rows, 1 << 20)
@@ -417,7 +417,7 @@ def test_links(place):
     )
 
 
-def test_progress(place):
+def test_progress_bar_on_a_terminal(place):
     """The progress bar appears on a terminal only."""
     tokens = numpy.zeros(200_000_000, "<u2")
     path = place.file("bar.bin")
@@ -446,7 +446,7 @@ def test_progress(place):
     os.unlink(path)
 
 
-def test_masks(place):
+def test_masks_are_checked(place):
     """Loss masks are checked: those next to their shards, and those in a config's label_mask."""
     tokens = numpy.arange(200_000) % 50_000
     mask = numpy.random.default_rng(7).integers(0, 4, len(tokens)) > 0

@@ -24,7 +24,7 @@ def scene(shared):
     assert scene.daemon.stop() == 0, "exit 0"
 
 
-def test_restart(scene):
+def test_restart_undoes_later_mixes(scene):
     """A restart from an older checkpoint with other weights undoes the mixes after it."""
     other = ref.Order(42, SEQ_LEN, [scene.dataset("web"), scene.dataset("code")], [0.7, 0.3], 1)
     other.mix(3072, [0, 1])
@@ -66,7 +66,7 @@ def test_restart(scene):
     scene.check_plan("the first order again, before its last mix", known, 0, 5000, "--run", "job")
 
 
-def test_announced_and_replaced(scene):
+def test_replaced_mixes_are_not_in_the_order(scene):
     """Pending mixes that were replaced before they began are not part of the order."""
     weights = [{"web": 0.5, "code": 0.5}, {"web": 0.1, "code": 0.9}, {"web": 1, "code": 0}]
     order = ref.Order(42, SEQ_LEN, [scene.dataset("web"), scene.dataset("code")], [0.7, 0.3], 1)
@@ -180,7 +180,7 @@ def test_announced_and_replaced(scene):
     )
 
 
-def test_schedule(scene):
+def test_cursors_join_over_a_schedule(scene):
     """Cursors far apart join if one of them announces the mixes between them."""
     order = ref.Order(42, SEQ_LEN, [scene.dataset("web"), scene.dataset("code")], [0.7, 0.3], 1)
     for at, weights in PLANNED:
@@ -231,7 +231,7 @@ def test_schedule(scene):
     )
 
 
-def test_another_run_of_that_name(scene):
+def test_used_run_name_begins_again(scene):
     """A run begins again under a used name, on a changed stream: the old log does not count."""
     place = scene.place
     whole = json.load(open(scene.config))
@@ -261,7 +261,7 @@ def test_another_run_of_that_name(scene):
 # ---- damaged logs ----
 
 
-def test_damaged(scene):
+def test_damaged_log_is_refused_or_cut(scene):
     scene.train("at4000", 1, 1, 1, "back")  # its newest mix is not that of the next attach
     paths = scene.log_paths()
     ask = ["plan", "-c", scene.config, "train", "--count", 1, "--run", "job", "--from"]

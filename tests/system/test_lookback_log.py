@@ -52,7 +52,7 @@ def test_log_cannot_be_written(scene):
     assert daemon.stop() == 0, "the daemon exits with 0"
 
 
-def test_two_daemons(scene):
+def test_two_daemons_share_one_log(scene):
     """Daemons that share a state_dir, as nodes of a job may, log each mix once."""
     place = scene.place
     second = Daemon(place, scene.config, socket_path=place.file("second.sock"))
@@ -98,7 +98,7 @@ def test_two_daemons(scene):
 # ---- steps ----
 
 
-def test_steps(scene):
+def test_plan_by_step_equals_cat(scene):
     rng, bad = random.Random(3), []
     for world, micro in ((1, 1), (1, 7), (2, 4), (3, 5), (7, 2), (16, 3)):
         cursor = rng.choice([None, "at1200", "mixed", "at4000", "at6000"])
@@ -164,7 +164,7 @@ def test_steps(scene):
     )
 
 
-def test_shards_change(scene):
+def test_changed_shard_stops_plan(scene):
     """If shards change while plan --tokens prints, it names the shard and stops."""
     place = scene.place
     entry = [{"name": "walk", "path": "walk", "shuffle": "none"}]
@@ -224,7 +224,7 @@ def test_shards_change(scene):
 # ---- usage ----
 
 
-def test_usage(scene):
+def test_usage_errors_name_the_option(scene):
     plan = ["plan", "-c", scene.config, "train"]
     step = [*plan, "--step", 0]
     when = ["when", "-c", scene.config, "train", "--dataset", "web", "--shard", "a.bin"]
@@ -255,7 +255,7 @@ def test_usage(scene):
 # ---- scale ----
 
 
-def test_scale(scene):
+def test_work_does_not_grow_with_the_position(scene):
     """plan does the same work at any position of 100 T tokens in 10,000 sparse shards."""
     place = scene.place
     for i in range(10_000):

@@ -107,7 +107,7 @@ def direct_files(daemon, below):
     return sum(flags), len(flags) - sum(flags)
 
 
-def test_written(data):
+def test_inspect_writes_the_facts(data):
     """`inspect --manifest` lists the facts of each shard."""
     place = data
     for name in DIRECTORIES:
@@ -146,7 +146,7 @@ def test_written(data):
     )
 
 
-def test_untouched(data, configs):
+def test_check_opens_no_shard(data, configs):
     """tokend --check prints the same with manifests when the shards do not exist."""
     place, (with_, without) = data, configs
     code, seen, err = run(TOKEND, "--check", "-c", without)
@@ -164,7 +164,7 @@ def test_untouched(data, configs):
     )
 
 
-def test_same_order(data, configs):
+def test_order_is_the_same(data, configs):
     place, (with_, without) = data, configs
     for name in DIRECTORIES:
         cursors = []
@@ -190,7 +190,7 @@ def test_same_order(data, configs):
     )
 
 
-def test_same_bytes(data, mode):
+def test_bytes_are_the_same(data, mode):
     place, (mode, direct) = data, mode
     got = {}
     for manifests in (False, True):
@@ -219,7 +219,7 @@ def test_same_bytes(data, mode):
         )
 
 
-def test_across(data, configs):
+def test_run_continues_with_and_without(data, configs):
     """A run that began with a manifest continues without one, and the other way round; verify finds
     no fault.
     """
@@ -275,7 +275,7 @@ def replace(path, name):
 
 
 @pytest.mark.parametrize("mode", ["pread", "auto"])
-def test_stops(data, mode):
+def test_changed_shard_stops_the_stream(data, mode):
     place = data
     flat = place.file("data", "flat", "2.bin")
     config = config_of(place, "stops.yaml", True, io=mode)
@@ -338,7 +338,7 @@ def test_stops(data, mode):
     assert daemon.stop() == 0, f"{mode}: the daemon ends with 0"
 
 
-def test_opened_anew(data):
+def test_each_shard_is_compared_once(data):
     """With more shards than can be open at once, each is compared with the manifest once, and must
     stay the same file after that.
     """
@@ -406,7 +406,7 @@ def test_opened_anew(data):
     assert len(set(got)) == 1, "the bytes are the same with and without a manifest"
 
 
-def test_inspected(data):
+def test_inspect_compares_with_the_manifest(data):
     """`inspect -c` compares shards with the manifest; only --deep finds other tokens of the same
     number.
     """

@@ -216,7 +216,7 @@ def check_configuration(place, rng):
 
 
 @pytest.mark.parametrize("number", range(CONFIGS))
-def test_configuration(place, seed, number):
+def test_order_equals_the_reference(place, seed, number):
     """Lines of plan and of when, and rows of cat, agree with the reference."""
     lines, rows = check_configuration(place, random.Random(f"{seed} {number}"))
     assert lines and rows

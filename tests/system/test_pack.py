@@ -73,7 +73,7 @@ def flat(place, name, tokens, seed, dtype="<u2", most=50000):
 
 
 @pytest.mark.asan
-def test_one_file(place):
+def test_one_file_is_restored_by_zstd(place):
     data = flat(place, "a.bin", 3_333_333, 1)
     lines = pack(place.file("a.bin"), place.file("a.bin.zst"), "--format", "zstd", "--frame", 65536)
     assert [lines[0][k] for k in ("format", "dtype", "tokens", "size")] == [
@@ -98,7 +98,7 @@ def test_one_file(place):
 
 
 @pytest.mark.asan
-def test_from_numpy(place):
+def test_packs_from_numpy(place):
     data = numpy.random.default_rng(2).integers(0, 1 << 31, 100_003)
     numpy.save(place.file("wide/x.npy"), data.astype("<i8"))
     numpy.save(place.file("wide/y.npy"), data[::-1].astype("<i8"))
@@ -111,7 +111,7 @@ def test_from_numpy(place):
 
 
 @pytest.mark.asan
-def test_shards(place):
+def test_shards_have_all_tokens(place):
     whole = numpy.concatenate(
         [flat(place, f"s/{n}.bin", 100_000 * n + n, 30 + n) for n in (1, 2, 3)]
     )
@@ -136,7 +136,7 @@ def test_shards(place):
 
 
 @pytest.mark.asan
-def test_documents(place):
+def test_megatron_keeps_documents(place):
     data = flat(place, "eos.bin", 2_500_000, 4)
     ends = numpy.unique(numpy.random.default_rng(5).integers(0, len(data), 30_000))
     ends = numpy.append(ends, 1_048_575)  # the last token of a piece
@@ -284,7 +284,7 @@ def test_changed_input_is_not_continued(place):
 
 
 @pytest.mark.asan
-def test_errors(place):
+def test_errors_leave_no_file(place):
     a, there = place.file("a.bin"), flat(place, "b.bin", 1000, 2)
     flat(place, "a.bin", 3_333_333, 1), flat(place, "s/1.bin", 1000, 31)
     pack(a, place.file("a.bin.zst"), "--format", "zstd", "--frame", 65536)
@@ -434,7 +434,7 @@ def test_killed_pack_continues(place):
 
 
 @pytest.mark.asan
-def test_damaged_state(place):
+def test_damaged_state_is_refused(place):
     """The state is cut at any byte, or a finished file has changed."""
     flat(place, "t/a.bin", 1000, 90), flat(place, "t/b.bin", 2000, 91)
     out = place.file("torn")
@@ -483,7 +483,7 @@ def test_damaged_state(place):
 
 
 @pytest.mark.asan
-def test_disk_full(place):
+def test_full_disk_is_reported_and_continued(place):
     libc = ctypes.CDLL(None, use_errno=True)
     small = place.file("small", "x")[:-2]
     flat(place, "f/a.bin", 100_000, 95), flat(place, "f/b.bin", 400_000, 96)

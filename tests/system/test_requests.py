@@ -30,7 +30,7 @@ def bench(served):
     assert wait_for(lambda: served.daemon.rings() == 0), "all sessions have ended"
 
 
-def test_alone(bench):
+def test_one_rank_carries_out_requests(bench):
     t = Trainer(bench)
     t.step(3)
     op = Operator(bench, "mix", "train", "web=1", "code=3")
@@ -90,7 +90,7 @@ def show(bench, cursor):
     return run(TOKCTL, "cursor", "show", path, "--json")[1]
 
 
-def test_refused_edits(bench):
+def test_invalid_edits_change_nothing(bench):
     t = Trainer(bench)
     t.step(3)
     before = t.cursor()
@@ -161,7 +161,7 @@ def test_refused_edits(bench):
     t.close()
 
 
-def test_together(bench):
+def test_two_ranks_carry_out_one_request(bench):
     ts = [Trainer(bench, rank=r, world=2, micro=32) for r in (0, 1)]
     for t in ts:
         t.step(2)
@@ -222,7 +222,7 @@ def test_together(bench):
         t.close()
 
 
-def test_datasets_join(bench):
+def test_new_dataset_joins_a_run(bench):
     t = Trainer(bench)
     t.step(2)
     cursor = t.cursor()
@@ -268,7 +268,7 @@ def test_mixes_after_a_commit(bench):
 # ---- which run is asked ----
 
 
-def test_which_run(bench):
+def test_request_reaches_the_named_run(bench):
     refuse = lambda *a: run(TOKCTL, *a, "--socket", bench.daemon.socket)  # noqa: E731
     for words, arguments in (
         (["nosuch is not a stream"], ["drain", "nosuch"]),
@@ -294,7 +294,7 @@ def test_which_run(bench):
         t.close()
 
 
-def test_top(bench):
+def test_top_prints_sessions(bench):
     t = Trainer(bench)
     t.step(2)
     code, out, err = run(

@@ -26,7 +26,7 @@ def bench(served):
     assert wait_for(lambda: served.daemon.rings() == 0), "all sessions have ended"
 
 
-def test_one_at_a_time(bench):
+def test_second_request_is_refused(bench):
     t = Trainer(bench)
     op = Operator(bench, "skip", "train", "--samples", 5)
     number = t.sees()
@@ -45,7 +45,7 @@ def test_one_at_a_time(bench):
 # ---- participants that leave ----
 
 
-def test_timeout(bench):
+def test_timeout_cancels_the_request(bench):
     ts = [Trainer(bench, rank=r, world=2, micro=32) for r in (0, 1)]
     op = Operator(bench, "drain", "train", "--timeout", 1)
     ts[0].answer(ts[0].sees(), NOTED)
@@ -88,7 +88,7 @@ def test_timeout(bench):
         t.close()
 
 
-def test_operator_dies(bench):
+def test_killed_operator_leaves_nothing_open(bench):
     t = Trainer(bench)
     op = Operator(bench, "drain", "train")
     t.sees()
@@ -110,7 +110,7 @@ def test_operator_dies(bench):
     t.close()
 
 
-def test_trainer_dies(bench):
+def test_killed_trainer_is_reported(bench):
     for when, fetches in (("before the fetch", False), ("after it", True)):
         ts = [Trainer(bench, rank=r, world=2, micro=32) for r in (0, 1)]
         op = Operator(bench, "mix", "train", "web=1")
@@ -150,7 +150,7 @@ def test_trainer_dies(bench):
         t.close()
 
 
-def test_daemon_dies(bench):
+def test_killed_daemon_is_reported(bench):
     t = Trainer(bench)
     t.step(1)
     op = Operator(bench, "mix", "train", "web=1")
@@ -195,7 +195,7 @@ def test_daemon_dies(bench):
 # ---- hostile clients ----
 
 
-def test_hostile(bench):
+def test_hostile_answers_are_refused(bench):
     t = Trainer(bench)
     one = Client(bench.daemon.socket).attach(run="evil")
     for number in (0, 1, 1 << 63, (1 << 64) - 1):

@@ -67,7 +67,7 @@ def taken(place, name, shards, *words, **about):
 # ---- the type of flat shards ----
 
 
-def test_widths(place):
+def test_wrong_width_is_refused(place):
     u32 = ".dtype: ", "a.bin looks like u32 (every second u16 is 0); set dtype: u32"
     refused(place, "u32", {"a.bin": ids(100_000).astype("<u4")}, *u32)
     refused(place, "u32, few of them", {"a.bin": ids(200).astype("<u4")}, *u32)
@@ -121,7 +121,7 @@ def test_widths(place):
     )
 
 
-def test_odd_but_sound(place):
+def test_unusual_shards_are_accepted(place):
     sparse = numpy.where(rng.random(100_000) < 0.001, ids(100_000), 0).astype("<u2")
     padded = numpy.concatenate([numpy.zeros(99_000, "<u2"), ids(1000).astype("<u2")])
     runs = ids(100_000).astype("<u2").reshape(-1, 100)
@@ -172,7 +172,7 @@ def stops(place, config):
     return n, text
 
 
-def test_many(place):
+def test_many_shards_are_checked_when_read(place):
     shards = {f"{i:03}.bin": ids(2 * (SEQ_LEN + 1)).astype("<u2") for i in range(200)}
     taken(place, "200 shards", shards)
     config = place.file("200 shards", "tokend.yaml")
@@ -197,7 +197,7 @@ def test_many(place):
 # ---- tokens ----
 
 
-def test_tokens(place):
+def test_tokens_beyond_vocab_are_refused(place):
     many_ids = ids(100_000, 16_000).astype("<u2")
     many_ids[50_000] = 15_999
     refused(
@@ -232,7 +232,7 @@ def megatron(tokens):
         *range(n + 1))  # fmt: skip
 
 
-def test_lost(place):
+def test_lost_index_or_header_is_refused(place):
     for gone in range(3):
         shards = {f"{i}.bin": ids(10_000).astype("<u2") for i in range(3)}
         indexes = {f"{i}.idx": megatron(shards[f"{i}.bin"]) for i in range(3) if i != gone}
@@ -256,7 +256,7 @@ def test_lost(place):
     refused(place, "the only header is damaged", {"a.npy": damaged}, "a.npy looks like u32")
 
 
-def test_inspected(place):
+def test_inspect_reports_them(place):
     dataset(place, "u32", {"a.bin": ids(100_000).astype("<u4")})
     dataset(place, "random", {"a.bin": ids(100_000).astype("<u2")})
     shards = {f"{i}.bin": ids(10_000).astype("<u2") for i in range(3)}

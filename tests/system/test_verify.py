@@ -27,7 +27,7 @@ def scene(shared):
     assert scene.daemon.stop() == 0, "exit 0"
 
 
-def test_rescaled(scene):
+def test_rescaled_run_has_one_sum(scene):
     """4 → 3 → 2 → 4 ranks by cursors have the same sum as one rank over the same range."""
     scene.phase("chain", 4, 2, 50, to="one")  # to 400
     scene.phase("chain", 3, 5, 20, "one", to="two")  # to 700
@@ -49,7 +49,7 @@ def test_rescaled(scene):
     assert again["samples"] == 1000, "a file named twice is read once"
 
 
-def test_restarted(scene):
+def test_restarts_make_rows_void(scene):
     """Restarts from older cursors: on another grid, on the same one, and of one rank alone."""
     name = scene.directory("restarted")
     scene.phase("restarted", 4, 2, 50, to="r400")
@@ -77,7 +77,7 @@ def test_restarted(scene):
     )
 
 
-def test_out_of_step(scene):
+def test_late_ranks_belong_to_their_generation(scene):
     """Ranks that pass through the same generations one after the other belong to them, late ones
     too.
     """
@@ -103,7 +103,7 @@ def test_out_of_step(scene):
     )
 
 
-def test_cut_short(scene):
+def test_world_that_was_cut_short(scene):
     """A world is killed before all its ranks have begun; another world follows from there, and then
     the first world again.
     """
@@ -125,7 +125,7 @@ def test_cut_short(scene):
     )
 
 
-def test_daemon_killed(scene):
+def test_record_continues_after_a_killed_daemon(scene):
     """A trainer that loses its daemon continues its record, without a new beginning."""
     record = f"{scene.directory('lost')}/a.record"
     process = scene.cat(record, 0, 1, 1, 300_000)
@@ -158,7 +158,7 @@ def test_daemon_killed(scene):
     )
 
 
-def test_same_record(scene):
+def test_all_lives_in_one_file(scene):
     """All lives of a rank may be in one file, as for a job that reuses its file names."""
     for start, batches in ((0, 30), (100, 30), (60, 50), (60, 70)):
         ranks = [
@@ -171,7 +171,7 @@ def test_same_record(scene):
     )
 
 
-def test_killed(scene):
+def test_killed_trainers_are_exact(scene):
     """Trainers are killed while they run, and each time restart from the last common cursor: the
     order is exact.
     """
@@ -203,7 +203,7 @@ def test_killed(scene):
     assert said["void"] > 0, ("rows were undone", said)
 
 
-def test_finite(scene):
+def test_finite_stream_with_padding(scene):
     end = sum((n - WINDOW) // SEQ_LEN + 1 for n in (SHARD, SHARD // 2))
     record = scene.phase("finite", 3, 7, 1 << 40, stream="finite")
     said = scene.verify(scene.directory("finite"), stream="finite")
@@ -222,7 +222,7 @@ def test_finite(scene):
     assert has(said["text"], "past the end of the stream"), "it is named"
 
 
-def test_peers(scene):
+def test_peers_are_proved_separately(scene):
     """Each peer's records are proved separately."""
     place = scene.place
     for peer in (0, 5):
@@ -253,7 +253,7 @@ def test_peers(scene):
     assert lines[0]["sum"] == lines[1]["sum"], "their sums are equal"
 
 
-def test_last_step(scene):
+def test_last_complete_step_is_named(scene):
     """A run was stopped in the middle of a step: the report names the last complete step."""
     batches = (20, 18, 19)
     ranks = [

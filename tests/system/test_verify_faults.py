@@ -23,7 +23,7 @@ def scene(shared):
     assert scene.daemon.stop() == 0, "exit 0"
 
 
-def test_damaged(scene):
+def test_damaged_rows_are_named(scene):
     rng = random.Random(5)
     record = scene.phase("sound", 2, 3, 50)  # to 300
     files = [f"{record}-{r}.record" for r in range(2)]
@@ -97,7 +97,7 @@ def test_damaged(scene):
     )
 
 
-def test_altered_shard(scene):
+def test_altered_shard_alters_its_windows(scene):
     """One token of a shard is changed after the run: exactly the windows with it are altered."""
     place = scene.place
     scene.phase("altered", 2, 5, 150)  # to 1500
@@ -137,7 +137,7 @@ def test_altered_shard(scene):
     )
 
 
-def test_other_mix(scene):
+def test_rank_with_another_mix_is_found(scene):
     """One rank has another mix: the rows in which it differs are altered."""
     start = scene.cursor("mixed")
     run(TOKCTL, "cursor", "new", "-c", scene.config, "train", "-o", start)
@@ -167,7 +167,7 @@ def test_other_mix(scene):
         )
 
 
-def test_full_disk(scene):
+def test_full_disk_keeps_whole_batches(scene):
     """If the record cannot grow, the batch is not taken; a new process with another file continues
     from there.
     """
@@ -199,7 +199,7 @@ def test_full_disk(scene):
 # ---- invalid input ----
 
 
-def test_invalid_input(scene):
+def test_invalid_input_is_refused(scene):
     place = scene.place
     sound = scene.phase("bad", 1, 4, 10) + "-0.record"
     other = scene.phase("bad-other", 1, 4, 10, stream="other") + "-0.record"

@@ -16,7 +16,7 @@ def scene(shared):
     assert scene.daemon.stop() == 0, "exit 0"
 
 
-def test_in_one_process(scene):
+def test_skips_mixes_and_rescales_in_one_process(scene):
     """Ranks, here threads of one process, skip, mix, rescale and go back: each is proved and
     reported.
     """
@@ -88,7 +88,7 @@ def test_in_one_process(scene):
     scene.is_proof("a skip and then the end, and another life", said, 0, 500, skipped=118)
 
 
-def test_loaded(scene):
+def test_checkpoints_loaded_after_the_attach(scene):
     """A checkpoint is loaded into loaders that have already taken batches: those are still proved,
     and missing rows are lost.
     """

@@ -206,7 +206,7 @@ def beginning(left, position, rank, time_ns, identity):
     )
 
 
-def test_old_records(scene):
+def test_records_of_older_clients(scene):
     """Records of older clients note the attach and each seek, also if no row follows: the result is
     the same.
     """
@@ -261,7 +261,7 @@ def scene(shared):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, *_ in CASES])
-def test_lives(scene, number):
+def test_sessions_without_batches_leave_no_trace(scene, number):
     name, lives, want = CASES[number]
     directory = scene.directory(f"{number}")
     with contextlib.suppress(StopIteration):

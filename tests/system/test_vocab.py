@@ -142,7 +142,7 @@ def stops(label, answer, rows, path, at, value, wide):
     )
 
 
-def test_serves(shared, written, mode):
+def test_invalid_token_stops_the_stream(shared, written, mode):
     place, (streams, cases), (mode, direct) = shared, written, mode
     config = place.config(
         f"{mode}{direct}.yaml", memory=64 << 20, io=mode, direct=direct, streams=streams
