@@ -320,8 +320,8 @@ def story(screen, socket_path):
     answers = daemon.start()
     meanwhile = sum(killed < step["at"] < time.time() for step in first.steps) // first.world
     screen.say(
-        f"  step {first.step}: a new one answers after {answers:.0f} ms; {meanwhile} steps "
-        "were made without a daemon"
+        f"  step {first.step}: a new daemon answers {answers:.0f} ms after its start; "
+        f"{meanwhile} steps were made without one"
     )
 
     screen.act(
