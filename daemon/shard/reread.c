@@ -10,8 +10,8 @@
 enum { PAGE_MOST = 2 << 20 };
 
 /* Set by main(); see reread.h. */
-static reread_told *told_of;
-static void *told_context;
+static reread_receiver *receiver_of;
+static void *receiver_context;
 
 void reread_forget(int fd, uint64_t at, uint64_t n)
 {
@@ -23,12 +23,12 @@ void reread_forget(int fd, uint64_t at, uint64_t n)
 
 void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why)
 {
-	if (told_of)
-		told_of(told_context, fd, at, n, why);
+	if (receiver_of)
+		receiver_of(receiver_context, fd, at, n, why);
 }
 
-void reread_tell(reread_told *told, void *context)
+void reread_tell(reread_receiver *receiver, void *context)
 {
-	told_of = told;
-	told_context = context;
+	receiver_of = receiver;
+	receiver_context = context;
 }

@@ -12,13 +12,13 @@ void reread_forget(int fd, uint64_t at, uint64_t n);
 /* Reports that these bytes were damaged (@why) when first read, and good when read again. */
 void reread_was_good(int fd, uint64_t at, uint64_t n, const char *why);
 /*
- * Sets the receiver of reread_was_good(): it calls @told with @context, in any thread, several at
- * once. NULL, the default: no receiver. Call it before starting other threads.
+ * Sets the receiver of reread_was_good(): it calls @receiver with @context, in any thread, several
+ * at once. NULL, the default: no receiver. Call it before starting other threads.
  *
  * A process has one receiver, a static pointer in reread.c. It is not passed along as a parameter,
  * because only failed checksums need it, ten calls below the code that opened the shard.
  */
-typedef void reread_told(void *context, int fd, uint64_t at, uint64_t n, const char *why);
-void reread_tell(reread_told *told, void *context);
+typedef void reread_receiver(void *context, int fd, uint64_t at, uint64_t n, const char *why);
+void reread_tell(reread_receiver *receiver, void *context);
 
 #endif
