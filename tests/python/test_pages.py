@@ -95,6 +95,7 @@ def test_commands_and_arguments_in_the_prose_exist(page):
     assert not wrong
 
 
+@pytest.mark.limit(480)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_does_what_the_page_says(page, directory):
     found = blocks(page, text_of(page))
