@@ -183,8 +183,11 @@ def pattern_of(line):
     return re.compile(pattern)
 
 
-def missing(shown, actual):
-    """The first line of @shown that is not in @actual, in this order; None if all are."""
+def missing(shown, actual, in_order=True):
+    """The first line of @shown that is not in @actual; None if all are, in this order or in any."""
+    if not in_order:
+        shown = filter(str.strip, shown.splitlines())
+        return next((line for line in shown if not pattern_of(line).search(actual)), None)
     lines = iter(actual.splitlines())
     for line in filter(str.strip, shown.splitlines()):
         if not any(pattern_of(line).search(other) for other in lines):
