@@ -71,16 +71,24 @@ python() {
     *) command python "$@" ;;
     esac
 }
+runs() {
+    grep -qs '^State:.[^ZX]' "/proc/$1/status"
+}
 serve() {
     if [ -e "$PAGE/.daemon" ]; then
-        kill "$(cat "$PAGE/.daemon")"
-        while kill -0 "$(cat "$PAGE/.daemon")" 2>/dev/null; do sleep 0.02; done
+        local before until=$((SECONDS + 30))
+        before=$(cat "$PAGE/.daemon")
+        kill "$before"
+        while runs "$before"; do
+            [ $SECONDS -lt $until ] || { echo "the daemon does not stop"; return 1; }
+            sleep 0.02
+        done
     fi
     : >"$PAGE/.log"
     command "$@" >>"$PAGE/.log" 2>&1 &
     echo $! >"$PAGE/.daemon"
     until grep -q "ready at" "$PAGE/.log"; do
-        kill -0 "$(cat "$PAGE/.daemon")" || { cat "$PAGE/.log" >&2; return 1; }
+        runs "$(cat "$PAGE/.daemon")" || { cat "$PAGE/.log" >&2; return 1; }
         sleep 0.02
     done
     cat "$PAGE/.log"
