@@ -97,8 +97,7 @@ $(O)/lib/libtokend.so.1: $(call objects,$(client) $(proto))
 $(O)/lib/libtokend.so: $(O)/lib/libtokend.so.1
 	$(Q)ln -sf libtokend.so.1 $@
 
-# Programs that use the CUDA runtime: built, without nvcc, if its headers and static library are
-# installed. They contain the runtime, so they need only a driver to run.
+# Built, without nvcc, if CUDA's headers and static runtime are installed; need only a driver to run.
 CUDA ?= /usr/local/cuda
 cudart = -L$(CUDA)/lib64 -lcudart_static -ldl -lrt -lpthread
 cuda_found = $(and $(wildcard $(CUDA)/include/cuda_runtime.h),$(wildcard $(CUDA)/lib64/libcudart_static.a))
@@ -117,8 +116,7 @@ $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 	$(link) -lcmocka $(LIBS)
 
-# For the Python tests: a reader of shards, a trainer, and a strict library that replaces a GPU
-# driver.
+# For the Python tests: a reader of shards, a trainer, a strict stand-in for a GPU driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
 $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
 $(O)/check/sim: $(call objects,$(call room,tests/sim)) $(O)/all.a

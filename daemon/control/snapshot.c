@@ -121,8 +121,11 @@ static struct save_job *save_job_new(
 	struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 	struct save_job *job = calloc(1, sizeof(*job) + b.n);
 
-	if (!job || !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)) ||
-		!wire_name_ok(job->tag)) {
+	if (!job) {
+		fault_set_passing(fault, FAULT_MEMORY, "tag", PHRASE_MEMORY);
+		return NULL;
+	}
+	if (!wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)) || !wire_name_ok(job->tag)) {
 		free(job);
 		fault_set(fault, FAULT_CHECKPOINT, "tag", "must be " PHRASE_NAME);
 		return NULL;

@@ -140,7 +140,7 @@ class Positioned:
         Loader(start=tag) begins there. This is a second copy: your model's checkpoint has its own.
 
         Args:
-            tag: 1 to 64 of A-Z a-z 0-9 . _ - : @ +
+            tag: a name of 1 to 64 bytes, without '/', control characters or a leading dot
 
         Raises:
             TypeError, ArgumentError: this is not a tag.
