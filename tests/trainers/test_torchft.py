@@ -137,7 +137,12 @@ def test_both_groups_carry_out_requests_at_the_same_step():
         assert status == [0, 0], (both[0].kill()[-6000:], both[1].kill()[-6000:])
         said, _ = job.asked.communicate(timeout=LIMIT_S)
         assert job.asked.returncode == 0, said
-        steps = int(re.findall(r"saved step (\d+)", said)[-1])
+        saved = int(re.findall(r"saved step (\d+)", said)[-1])
+        steps = saved + 3
+        more = [job.launch(1, steps, REPLICA_GROUP_ID=i, **there) for i in range(2)]
+        wait(lambda: all(start.ended() for start in more), "the end of the resumed job")
+        assert [start.child.poll() for start in more] == [0, 0], more[0].kill()[-6000:]
+        both += more
         order = rows_at(job.yaml, "train", 0, 2 * MICRO * steps + SKIPPED)
         position = {tuple(map(int, job.seen(row))): i for i, row in enumerate(order)}
         taken = {}
@@ -145,7 +150,9 @@ def test_both_groups_carry_out_requests_at_the_same_step():
             for step, rows in job.steps(start).items():
                 if step is not None:
                     taken.setdefault(step, []).extend(position[tuple(row)] for row in rows)
-        assert sorted(taken) == list(range(1, steps + 1)), "both groups exit after the same step"
+        assert sorted(taken) == list(range(1, steps + 1)), (
+            "both groups exit after the same step, and resume from saved.pt"
+        )
         rows = [at for step in sorted(taken) for at in sorted(taken[step])]
         jump = next(i for i, at in enumerate(rows) if at != i)
         want = [*range(jump), *range(jump + SKIPPED, 2 * MICRO * steps + SKIPPED)]

@@ -34,7 +34,8 @@ for step, batch in zip(range(done + 1, 16), data):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    if step % 5 == 0:
+    request = data.control()  # from tokctl
+    if step % 5 == 0 or (request and request.save):
         weights, moments = get_state_dict(model, optimizer)
         dcp.save(
             {"model": weights, "optimizer": moments, "data": data},
@@ -42,6 +43,10 @@ for step, batch in zip(range(done + 1, 16), data):
         )
         if dist.get_rank() == 0:
             print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
+        if request:
+            request.done(f"checkpoint of step {step}")
+    if data.should_stop:
+        break
 del model, compiled, optimizer  # DDP keeps the process group alive
 gc.collect()
 # joins gloo's threads: otherwise a process that exits right after a save may abort

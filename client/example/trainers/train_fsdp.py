@@ -47,12 +47,17 @@ for step, batch in zip(range(done + 1, 16), data):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    if step % 5 == 0:
+    request = data.control()  # from tokctl
+    if step % 5 == 0 or (request and request.save):
         weights, moments = get_state_dict(model, optimizer)
         dcp.save(
             {"model": weights, "optimizer": moments, "data": data},
             checkpoint_id=f"checkpoint/{step:08}",
         )
+        if request:
+            request.done(f"checkpoint of step {step}")
+    if data.should_stop:
+        break
 del model, blocks, optimizer  # FSDP keeps the process groups alive
 gc.collect()
 # joins gloo's threads: otherwise a process that exits right after a save may abort

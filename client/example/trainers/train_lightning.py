@@ -24,7 +24,13 @@ class Module(L.LightningModule):
         )
 
     def validation_step(self, batch, _):
-        self.log("valid", self.training_step(batch, _), sync_dist=True)
+        # Lightning's mean would be NaN: the last batch of a rank may be all padding. So weight each
+        # batch's loss by its labels.
+        labels = batch["labels"].flatten()
+        count = int((labels != -100).sum())
+        logits = self.model(batch["input_ids"]).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum") / max(count, 1)
+        self.log("valid", loss, batch_size=count, sync_dist=True)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters())

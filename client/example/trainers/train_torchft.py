@@ -2,7 +2,8 @@
 
 Start torchft_lighthouse --min_replicas 1 --bind 0.0.0.0:29510, set
 TORCHFT_LIGHTHOUSE=http://HOST:29510 for all groups, and start each group i with
-REPLICA_GROUP_ID=i torchrun train_torchft.py STEPS
+REPLICA_GROUP_ID=i torchrun train_torchft.py STEPS. After `tokctl drain`, a new job resumes from
+saved.pt, with any number of groups.
 """
 
 import os
@@ -26,8 +27,14 @@ manager = Manager(
 )
 model, optimizer = DistributedDataParallel(manager, net), Optimizer(manager, adam)
 data = TokendReplica(manager, "train", micro_batch=2, operated=True)
-for name, part in {"model": net, "optimizer": adam, "data": data}.items():
+parts = {"model": net, "optimizer": adam, "data": data}
+for name, part in parts.items():
     manager.register_state_dict_fn(name, part.load_state_dict, part.state_dict)
+if os.path.exists("saved.pt"):  # a group that joins a running job then recovers from another one
+    saved = torch.load("saved.pt")
+    manager.load_state_dict(saved["torchft"])  # before the data, which notes the step
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
 
 while manager.current_step() < int(sys.argv[1]) and not data.should_stop:
     optimizer.zero_grad()  # starts the quorum, which decides the groups and ranks of this step
@@ -39,6 +46,8 @@ while manager.current_step() < int(sys.argv[1]) and not data.should_stop:
     optimizer.step()  # if all groups agree; otherwise the rows are served again
     request = data.control()  # from tokctl
     if request and request.save:
-        torch.save(manager.state_dict(), "saved.pt")
+        if manager.participating_rank() == 0:  # one group writes
+            saved = {name: part.state_dict() for name, part in parts.items()}
+            torch.save(saved | {"torchft": manager.state_dict()}, "saved.pt")
         request.done(f"saved step {manager.current_step()}")
 manager.shutdown()
