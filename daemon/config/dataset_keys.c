@@ -75,8 +75,8 @@ static const struct schema_key dataset_keys[] = {
 	[DATASET_FORMAT] = {"format", schema_text, offsetof(struct config_dataset, format),
 		.right = "auto or a format's name", .preset = "auto",
 		.help = "`auto` recognises the format. The others are `npy`, `llmc`, `datatrove`, "
-			"`flat` (bare tokens), `megatron` (with its .idx), `mds` and `arrow`. The "
-			"first four may be compressed with zstd (.zst)."},
+			"`flat` (bare tokens), `megatron` (with its .idx), `mds` and `arrow`. "
+			"Each may be compressed with zstd (.zst)."},
 	[DATASET_DTYPE] = {"dtype", take_dtype, offsetof(struct config_dataset, token_bytes),
 		.choices = dtypes, .preset = "u16",
 		.help = "The width of a token in files that do not state it, when no manifest "
