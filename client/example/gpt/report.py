@@ -210,7 +210,7 @@ def picture(path, curve, undone, valid, events):
         d.line([at(*point) for point in tail], "undone")
     for step, loss in valid:
         d.dot(*at(step, loss), "green")
-    legend = (("curve", "mean of 20 steps"), ("undone", "lost with the kill, then trained again"))
+    legend = (("curve", "mean of 20 steps"), ("undone", "undone by the kill, then trained again"))
     for n, (look, text) in enumerate(legend):
         d.line([(380 + n * 170, 20), (404 + n * 170, 20)], look)
         d.text(410 + n * 170, 24, text, "small")
