@@ -23,6 +23,7 @@ def test_a_wrong_trainer_is_detected(name):
     old, new = WRONG[name]
     with Job("train_ddp.py") as job:
         job.edit("torch.compile(model)", "model")
+        job.edit("data.control()", "None")  # it needs a group of all ranks
         job.edit(old, new)
         job.start(2, hold=6)
         job.start(1)
