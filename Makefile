@@ -109,25 +109,7 @@ build/gcc/bin/example-gpu-trainer: build/gcc/client/example/gpu_trainer.o build/
 build/gcc/bin/bench-h2d: build/gcc/bench/h2d.o $(patsubst %.c,build/gcc/%.o,$(client) $(proto))
 	$(program) $(cudart)
 
-# Tests link against this archive. It contains no main().
-$(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
-	$(Q)rm -f $@; $(AR) rcs $@ $^
-
-$(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
-	$(link) -lcmocka $(LIBS)
-
-# For the Python tests: a reader of shards, a trainer, a strict stand-in for a GPU driver.
-$(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
-$(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
-$(O)/check/sim: $(call objects,$(call room,tests/sim)) $(O)/all.a
-$(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
-$(addprefix $(O)/check/,shard-cat pin-trainer sim prove):
-	$(program)
-
-$(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state streams)
-	$(program) -shared -Wl,-soname,libcuda.so.1
-$(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/all.a
-	$(program) -fsanitize=fuzzer
+include tests/rules.mk
 
 build/gcc/man/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< help --man $* >$@
 links: programs # build/bin and build/lib

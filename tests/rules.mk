@@ -1,0 +1,21 @@
+# How the test programs are built. Part of the Makefile, which has the variables.
+
+# Tests link against this archive. It contains no main().
+$(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
+	$(Q)rm -f $@; $(AR) rcs $@ $^
+
+$(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
+	$(link) -lcmocka $(LIBS)
+
+# For the Python tests: a reader of shards, a trainer, a strict stand-in for a GPU driver.
+$(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
+$(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
+$(O)/check/sim: $(call objects,$(call room,tests/sim)) $(O)/all.a
+$(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
+$(addprefix $(O)/check/,shard-cat pin-trainer sim prove):
+	$(program)
+
+$(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state streams)
+	$(program) -shared -Wl,-soname,libcuda.so.1
+$(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/all.a
+	$(program) -fsanitize=fuzzer
