@@ -8,6 +8,7 @@ import time
 
 import pytest
 from lib import BIN, child_environment, wait_until
+from lib.injected import injected
 from lib.stock import another_daemon
 from job import Job
 
@@ -274,6 +275,7 @@ def test_requests_on_two_nodes_at_once_are_both_carried_out(daemon):
             1000,
         ]
         assert len(gap(job.positions())) == 1100
+        injected(35, 2)
 
 
 def test_a_request_that_one_node_refuses_is_carried_out_on_none(daemon):
@@ -297,6 +299,7 @@ def test_a_request_that_one_node_refuses_is_carried_out_on_none(daemon):
             False,
         ]
         assert len(gap(job.positions())) == 100
+        injected(35, 2)
 
 
 @pytest.mark.parametrize("late", [None, 600])
@@ -331,6 +334,7 @@ def test_a_job_killed_between_receiving_and_acting_loses_nothing(daemon):
     with Job(daemon.directory, [daemon.socket] * 3, steps=50, cursor=cursor) as job:
         job.wait()
         assert sorted(before + job.positions()) == list(range(len(before) + 50 * 3 * 4))
+    injected(35)
 
 
 RESCALE = """
@@ -427,3 +431,4 @@ def test_a_world_may_change_within_its_processes(daemon):
     assert len(set(positions)) == len(positions)
     assert max(positions) + 1 == len(positions) + 64
     assert min(positions) == 0
+    injected(33, 2)

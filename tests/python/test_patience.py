@@ -14,6 +14,7 @@ import numpy
 import pytest
 import tokend
 from lib import BIN, wait_until
+from lib.injected import injected
 from lib.stock import StockDaemon, another_daemon
 from job import Job
 from test_control import answer, ask
@@ -70,6 +71,7 @@ def test_a_first_attach_waits_for_memory_in_use(daemon):
     ):
         late = client(daemon)
     assert take(late) == [0, 1, 2, 3]
+    injected(44)
 
 
 def test_a_ring_that_never_fits_is_refused_at_once(daemon):
@@ -87,6 +89,7 @@ def test_a_wait_until_the_deadline_names_its_reason(daemon):
         client(daemon, deadline_ms=1200)
     assert time.monotonic() - begin >= 1.2
     assert take(other) == [0, 1, 2, 3]
+    injected(44)
 
 
 def test_next_waits_for_memory_that_another_took_while_the_daemon_restarted(daemon):
@@ -121,6 +124,7 @@ def test_a_connection_too_many_waits_for_one_that_ends(daemon):
     with later(1.0, held[0].close):
         late = client(daemon)
     assert take(late) == [0, 1, 2, 3]
+    injected(44)
 
 
 def test_a_loader_made_before_its_daemon_waits_for_it(directory):
@@ -132,6 +136,7 @@ def test_a_loader_made_before_its_daemon_waits_for_it(directory):
         loader = tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1, framework="numpy")
     with loader:
         assert next(loader)["position"].tolist() == [0, 1, 2, 3]
+    injected(44)
     daemon.kill()
 
 
@@ -187,6 +192,7 @@ def test_a_daemon_that_is_opening_its_shards_is_waited_for(directory):
             )
         with loader:
             assert next(loader)["position"].tolist() == [0, 1, 2, 3]
+        injected(44)
 
 
 def test_a_daemon_that_is_opening_its_shards_stops_and_removes_its_files(directory):

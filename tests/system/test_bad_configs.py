@@ -5,6 +5,7 @@ import re
 import pytest
 
 from lib import TOKEND, run
+from lib.injected import injected
 
 pytestmark = pytest.mark.asan  # no faulty config makes tokend touch memory out of bounds
 
@@ -109,6 +110,7 @@ def test_faulty_config_is_refused_in_one_line(bench):
         f"{len(CONFIGS)} faulty configs: exit 1 and one line FILE:LINE: …",
         wrong,
     )
+    injected(41, len(CONFIGS))
 
     path = bench.place.file("good.yaml")
     with open(path, "w") as f:

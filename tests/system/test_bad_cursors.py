@@ -10,6 +10,7 @@ import pytest
 from bad_input import without
 
 from lib import TOKCTL, Client, Refused, run, status, wait_for
+from lib.injected import injected
 
 pytestmark = pytest.mark.asan  # ASan: no byte outside a message is touched
 
@@ -200,6 +201,7 @@ def test_cursors_of_other_streams_are_refused(bench):
     ]
     for name, field, words, cursor in cases:
         attach_refused(bench, f"at a cursor with {name}", field, words, cursor=cursor)
+    injected(39, len(cases))
 
 
 def test_damaged_cursors_are_refused(bench, seed):
@@ -223,12 +225,14 @@ def test_damaged_cursors_are_refused(bench, seed):
         f"a cursor with any of {len(flips)} bits flipped is refused",
         wrong,
     )
+    injected(39, len(flips))
     cuts = {n: field_of(own[:n]) for n in range(len(own))}
     wrong = {n: f for n, f in cuts.items() if f not in ("cursor", "checksum")}
     assert not wrong and bench.unharmed(), (
         f"a cursor cut at any of {len(cuts)} bytes is refused",
         wrong,
     )
+    injected(39, len(cuts))
 
 
 ODD = [
@@ -310,6 +314,7 @@ def test_hostile_cursors_are_refused(bench, seed):
     assert sum(counts.values()) == SEALED, "hostile cursors with a correct checksum"
     good = counts["attached"] and counts["refused"] and not counts["closed"]
     assert good, (f"each was served, or refused with its field ({counts})", counts)
+    injected(39, counts["refused"])
     bench.unchanged("cursors")
 
 
@@ -351,6 +356,7 @@ def test_hostile_counters_end_the_session(bench):
         f"{len(seen)} clients with an invalid released counter are disconnected",
         wrong,
     )
+    injected(29, len(seen))
 
     client = Client(bench.daemon.socket).attach()
     client.data[client.control_at : client.control_at + 4096] = os.urandom(4096)

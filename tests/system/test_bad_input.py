@@ -35,6 +35,7 @@ from lib import (
     wait_for,
     with_parent,
 )
+from lib.injected import injected
 
 pytestmark = pytest.mark.asan  # no packet makes the daemon touch memory out of bounds
 
@@ -398,12 +399,14 @@ def test_segments(bench):
         "make a read-only map writable": "allowed" if mprotect(client) == 0 else "EACCES",
     }
     assert "allowed" not in seen.values(), ("no client can change the meta segment", seen)
+    injected(30, len(seen))
     seen = {
         "shrink": refused_call(lambda: os.ftruncate(data, 0)),
         "grow": refused_call(lambda: os.ftruncate(data, 1 << 30)),
         "seal more": refused_call(lambda: fcntl.fcntl(data, F_ADD_SEALS, 8)),
     }
     assert "allowed" not in seen.values(), ("nor resize or seal the data segment", seen)
+    injected(30, len(seen))
     os.close(again)
     client.next()
     punch(data, 0, client.control_at)

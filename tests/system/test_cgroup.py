@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from lib import Client, Daemon, Refused, datasets, status, wait_for, with_parent
+from lib.injected import injected
 
 LIMIT = 256 << 20
 RING = {"micro": 4096, "slots": 32}  # about 18 MiB
@@ -115,6 +116,7 @@ def check(place, group):
     assert packet.get("passing") == 1, ("  the next gets a passing error", packet)
     numbers = sum(word.isdigit() and int(word) > 1 << 20 for word in text.replace(",", "").split())
     assert numbers >= 2 and "cgroup" in text, ("  the error has both numbers, and the reason", text)
+    injected(47, 2)  # a limit below memory:, and an attach that does not fit
     assert all(c.next() is not None for c in clients), "  the other sessions get batches"
     clients.pop().close()
     again = wait_for(lambda: attach_again(daemon), 5)
@@ -145,6 +147,7 @@ def check(place, group):
     assert (group.kills(), daemon.alive(), eater.poll()) == (0, True, None), (
         "  no process was killed"
     )
+    injected(47)
     eater.kill()
     eater.wait()
     assert daemon.stop() == 0, "exit 0"

@@ -38,6 +38,7 @@ from elastic import (
 )
 
 from lib import TOKCTL, elastic_trainer, has, run, wait_for
+from lib.injected import injected
 from lib import order_reference as reference
 
 EVERY = 97  # the reference checks every 97th position
@@ -171,6 +172,7 @@ def changed(scene):
     job = rescaled(scene, job, a, 4, micro=8)
     saved(scene, "drain", job, b, "drain")
     prove(scene, job.run, ("web", "code"), generations=5)
+    injected(33, 4)  # three rescales and a drain of full rings
 
 
 # ---- the proof ----
@@ -496,6 +498,7 @@ class Storm:
         print(f"      the requests' outcomes: {self.outcomes}", flush=True)
         said = prove(self.scene, self.run, ("law", "web", "code"), void=None)
         assert said["void"] > 0, (f"storm: {said['void']} rows were undone by restarts", said)
+        injected(35, ROUNDS)
 
 
 @pytest.fixture(scope="module")

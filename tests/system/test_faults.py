@@ -30,6 +30,7 @@ from lib import (
     status,
     with_parent,
 )
+from lib.injected import injected
 
 libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
@@ -278,6 +279,7 @@ def test_pread_replaces_forbidden_io_uring(place):
         assert good, ("  the same bytes", witness.wrong)
         witness.close()
         assert daemon.stop() == 0, "  exit 0"
+        injected(38)
     config = place.config(
         "insist.yaml", io="uring", socket=place.file("insist.sock"), streams=streams
     )
@@ -293,6 +295,7 @@ def test_pread_replaces_forbidden_io_uring(place):
         "  with one line",
         done.stderr,
     )
+    injected(38)
 
 
 # ---- starting and stopping ----

@@ -3,6 +3,7 @@ streams.
 """
 
 from lib import TOKCTL, Client, Daemon, datasets, rows_at, run, status, wait_for
+from lib.injected import injected
 from lib.fuse import hanging
 
 FRAME = 1 << 20  # bytes, decoded and compressed: random tokens do not shrink
@@ -59,6 +60,7 @@ def check(place, daemon, mount):
         seen = str(e)
     assert seen == "200 batches", "the other stream continues"
     assert wrong == 0, "and its batches are right"
+    injected(45)
     mount.answer()
     assert hung.next() is not None, "the stream that hung continues"
     near.close()

@@ -12,6 +12,7 @@ import numpy
 import pytest
 
 from lib import LONG, TOKCTL, Client, Closed, Daemon, Refused, Witness, run, wait_for, with_parent
+from lib.injected import injected
 from lib.shard_writers import megatron, npy, put, raw, seekable
 
 SEQ_LEN, TOKENS, SHARDS = 512, 50_000, 3
@@ -147,6 +148,7 @@ def check_both(daemon, label, kind, rows):
         f"{label}: the hostile client harmed its own batches, to the end",
         other.counts[0],
     )
+    injected(42, other.counts[0])
     if polite:
         polite.close()
 

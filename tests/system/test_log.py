@@ -14,6 +14,7 @@ import urllib.request
 import pytest
 
 from lib import LONG, TOKCTL, TOKEND, Client, Daemon, Refused, datasets, has, run, wait_for
+from lib.injected import injected
 
 FLOOD = 3000
 NOBODY = 61234
@@ -79,6 +80,7 @@ def test_a_flood_of_lines_is_limited(place, config):
         "flood: 20 lines, then one a second",
         f"{written} lines in {took:.1f} s",
     )
+    injected(49, FLOOD)
     if os.getuid() == 0:
         pid = os.fork()
         if pid == 0:
@@ -111,6 +113,7 @@ def test_a_full_pipe_does_not_block_the_daemon(place, config):
     assert provoke(path, 50) == 50, "full pipe: it refuses clients"
     assert answers(), "full pipe: it still answers"
     assert bytes_waiting(reader) == filled, "full pipe: nothing was written"
+    injected(49)
     os.read(reader, filled)
     assert has(read_until(reader, b"attach: stream").decode(), "ready at"), (
         "full pipe: the lines are written once the pipe is read"

@@ -16,6 +16,7 @@ import time
 import pytest
 
 from lib import LONG, REPO, Client, Daemon, datasets, wait_for, with_parent
+from lib.injected import injected
 
 POLITE = os.path.join(REPO, "build", "bin", "bench-polite")
 HOSTILE = os.path.join(REPO, "bench", "hostile.py")
@@ -121,6 +122,7 @@ def starve(bench, name, kind):
         seen,
     )
     assert min(s[1] for s in seen) < 20, (f"{name}: the polite client does not wait long", seen)
+    injected(46, len(seen))
 
 
 def flood(bench, name, kind, count, most_ms, uid=NOBODY):
@@ -141,6 +143,7 @@ def flood(bench, name, kind, count, most_ms, uid=NOBODY):
         f"{name}: the control thread is not busy with it ({used:.0%} of a core)",
         seen,
     )
+    injected(46, len(seen))
 
 
 def test_clients_without_credit_wait_and_are_served(bench):

@@ -22,6 +22,7 @@ from lib import (
     wait_for,
     with_parent,
 )
+from lib.injected import injected
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
 
@@ -88,6 +89,7 @@ def test_only_the_owner_uses_a_named_run(shared, daemon):
     told = refusal(lambda: attach(daemon, STRANGER, run="job", cursor=moved(place, cursor)))
     assert has(told, "run job belongs to uid 1001"), "  nor at another position"
     assert sorted(os.listdir(mixes)) == logged, "  the mix log is unchanged"
+    injected(48, 2)
     other = attach(daemon, STRANGER, run="own", tag="job/best")
     assert other.feed["cursor"] == before, "  but may read a snapshot, and begin a run with it"
     for uid, run_, words in (
@@ -101,6 +103,7 @@ def test_only_the_owner_uses_a_named_run(shared, daemon):
             )
         )
         assert has(told, *words), f"  nor drain it, by the name {run_}"
+        injected(48)
         operator.close()
     asked = client_of(daemon, STRANGER).ask(op="request", stream="train", kind="drain", args="")
     assert asked["run"] == "own", "  a request without a run is for the only run of its user"

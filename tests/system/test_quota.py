@@ -17,6 +17,7 @@ from lib import (
     wait_for,
     with_parent,
 )
+from lib.injected import injected
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
 
@@ -65,6 +66,7 @@ def test_connections_are_shared(place):
         "  then the error is passing",
         packet,
     )
+    injected(46)
     polite = [client_of(daemon, POLITE) for _ in range(8)]
     witness = Witness(daemon, rows_at(config, "train", 0, 100), run="root")
     assert witness.step(20), "  root gets one"
@@ -125,6 +127,7 @@ def test_ring_memory_is_shared(place):
         "the error for a ring larger than its user may ever have does not pass",
         packet,
     )
+    injected(46)
     close([*greedy, polite] if polite else greedy)
     assert daemon.stop() == 0, "  exit 0"
 
@@ -154,6 +157,7 @@ def test_runs_and_files_are_limited(place):
         (len(saves), limit),
     )
     assert "too many files" in packet.get("text", ""), ("  then the error says why", packet)
+    injected(46, 2)
     assert more.next() is not None, "  its session continues"
     saved = polite.ask(op="checkpoint", tag="mine", cursor=polite.feed["cursor"])
     assert os.path.exists(saved["path"]), "another user can save meanwhile"

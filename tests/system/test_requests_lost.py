@@ -9,6 +9,7 @@ import pytest
 from requesting import CURSOR_BYTES, DONE, NOTED, Bench, Operator, Trainer
 
 from lib import PACKET_BYTES, TOKCTL, Client, Closed, Refused, has, run, wait_for
+from lib.injected import injected
 
 pytestmark = pytest.mark.asan
 
@@ -107,6 +108,7 @@ def test_killed_operator_leaves_nothing_open(bench):
     t.carry_out()
     wait_for(lambda: not t.number())
     bench.nothing_open("it is carried out without its operator", t)
+    injected(35, 2)
     t.close()
 
 

@@ -19,6 +19,7 @@ import pytest
 import pyzstd
 
 from lib import TOKCTL, Daemon, run, wait_for
+from lib.injected import injected
 from lib.shard_writers import mds, raw, seekable
 
 SEQ_LEN, TOKENS = 128, 200_000
@@ -294,6 +295,7 @@ def served(place, label, name, flip, permanent, want):
         )
     assert total(port) == (0 if permanent else 1), f"{label}: the metrics count it"
     assert daemon.stop() == 0, f"{label}: the daemon ends with 0"
+    injected(53, seen[0])
 
 
 @pytest.fixture(scope="module")

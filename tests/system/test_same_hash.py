@@ -13,6 +13,7 @@ import threading
 import msgpack
 
 from lib import PAGE, Client, Daemon, Refused, Witness, has, rows_at, with_parent
+from lib.injected import injected
 
 NAME, SAME_HASH = "web", "dsauekTVgbaD3bYisrOl"  # both have the 64-bit FNV-1a hash 5ea0e11948721ef1
 SEQ_LEN = 64
@@ -74,6 +75,7 @@ def test_a_name_with_the_same_hash_is_refused(place):
         assert has(f"{packet.get('field')}: {packet.get('text')}", SAME_HASH, "no longer has it"), (
             f"{what}: refused, and the error has the name"
         )
+        injected(43)
     assert daemon.alive() and witness.step(10), (
         "the daemon lives, and its other session reads on",
         daemon.log(),
@@ -180,3 +182,4 @@ def test_ring(place):
         "a ring of 8-byte tokens is refused by the client",
         done,
     )
+    injected(43)

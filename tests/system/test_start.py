@@ -14,6 +14,7 @@ import time
 import pytest
 
 from lib import BIN, REPO, TOKCTL, TOKEND, Daemon, datasets, has, run, wait_for, with_parent
+from lib.injected import injected
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 
@@ -226,6 +227,7 @@ def test_a_broken_config_ends_with_a_pause(place):
         "broken: in a terminal it ends at once",
         err,
     )
+    injected(54, 3)
 
 
 WAITER = """
@@ -262,6 +264,7 @@ def test_trainers_wait_for_a_mended_config(place):
     trainer.stdin.flush()
     code, _, err = run(TOKEND, "-c", config)
     assert code == 1 and "seq_len" in err, ("waiting: the broken config is refused", err)
+    injected(54)
     time.sleep(1)
     assert trainer.poll() is None, "waiting: the trainer waits"
     place.config("wait.yaml", socket=path, streams={"train": about})

@@ -11,6 +11,7 @@ import time
 import urllib.request
 
 from lib import TOKCTL, Client, Daemon, Refused, Witness, datasets, has, rows_at, run, wait_for
+from lib.injected import injected
 from lib.fuse import hanging
 
 SOON = 5.0  # seconds; a wait for a state_dir that hangs takes at least 20
@@ -116,6 +117,7 @@ def test_training_continues_while_state_dir_hangs(place):
         assert metric(address, "tokend_state_dir_jobs") >= 7, "  and how many jobs wait"
         assert wait_for(lambda: "has not answered for 20 s" in daemon.log()), "  the log says so"
         assert attach_quickly(daemon, "new6"), "  more sessions attach, at once"
+        injected(51)
     finally:
         hang.close()
     assert wait_for(lambda: "answers again" in daemon.log()), (
@@ -138,9 +140,11 @@ def test_training_continues_while_state_dir_hangs(place):
         began = time.monotonic()
         assert daemon.stop() == 0, "SIGTERM while it hangs: exit 0"
         assert time.monotonic() - began < 10, "  within 10 s"
+        injected(51)
         daemon.start()
         assert attach_quickly(daemon, "again"), "a start while it hangs: a session attaches"
         assert wait_for(lambda: "has not answered" in daemon.log()), "  the log says so"
+        injected(51)
         daemon.kill()
     finally:
         hang.close()
@@ -196,6 +200,7 @@ def test_two_daemons_share_state_dir(place):
     assert reads > 1000, ("two daemons save one tag: reads", reads)
     assert torn == 0, "  no snapshot is torn"
     assert lost == 0, "  none is missing"
+    injected(50, 600)
     assert "snapshot same" not in re.sub("snapshot same of stream.*", "", one.log() + two.log()), (
         "  no daemon failed to save"
     )

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from lib import BIN, REPO, TOKCTL, TOKEND, datasets, has, run, wait_for, with_parent
+from lib.injected import injected
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can start daemons of two users")
 
@@ -126,6 +127,7 @@ def test_a_strangers_socket_is_refused(scene):
     assert not re.search("refused|disconnected", open(scene.place.file("stranger.log")).read()), (
         "  and sends it nothing"
     )
+    injected(55, 2)
     for value, good in (
         (f"{STRANGER}", True),
         (f"1,{STRANGER}", True),
@@ -136,6 +138,7 @@ def test_a_strangers_socket_is_refused(scene):
     ):
         code, token, err = scene.trainer(socket, TOKEND_TRUST_UID=value)
         assert (code, token) == ((0, 666) if good else (1, None)), f"  TOKEND_TRUST_UID={value!r}"
+        injected(55)
     code, _, err = run(
         TOKCTL, "status", "--socket", socket, env=scene.environment(TOKEND_TRUST_UID=str(STRANGER))
     )
@@ -185,6 +188,7 @@ def test_a_private_daemon_replaces_a_strangers(scene):
     assert wait_for(lambda: not os.path.exists(f"{runtime}/tokend")), (
         "  which exits when it is not needed"
     )
+    injected(55)
     end(stranger)
 
 
@@ -228,6 +232,7 @@ def test_a_socket_taken_over_is_refused(scene):
     assert has(err.strip().splitlines()[-1], "RefusedError", f"uid {STRANGER}", socket), (
         "  whose uid it names"
     )
+    injected(55)
     end(stranger)
 
 
@@ -251,6 +256,7 @@ def test_rootless_containers_trust_the_directorys_owner(scene):
             else:
                 assert (code, token) == (1, None), f"{name} is refused"
                 assert has(err, "uid 65534", "TOKEND_TRUST_UID=65534"), "  with its uid"
+            injected(55)
             end(stranger)
 
 
