@@ -13,6 +13,7 @@ from loading import check, check_run, make
 
 import tokend
 from lib import child_environment, wait_until
+from lib.injected import injected
 from lib.stock import StockDaemon
 
 # ---- faults ----
@@ -31,6 +32,7 @@ def test_a_killed_daemon_is_not_noticed(daemon):
             check(daemon, next(loader), plan[step * 8 : step * 8 + 4], ["web", "code"])
             if step % 100 == 99:
                 restart.join()
+        injected(5, loader.stats()["reattached"])
         assert loader.stats()["reattached"] == 3
         assert loader.stats()["lost_wakes"] == 0
 

@@ -73,6 +73,7 @@ def test_other_users_are_refused_before_parsing(bench):
         ]
     except PermissionError as e:
         pytest.skip(f"cannot become another user: {e}")
+    injected(28, len(seen))
     assert seen == ["uid"] * 3 and bench.unharmed(), (
         "another uid is refused before a packet is parsed",
         seen,
@@ -158,10 +159,12 @@ def test_malformed_packets_are_refused(bench):
     }.items():
         bad[f"{key} as {value!r}"] = msgpack.packb({**ATTACH, key: value})
     seen = {name: bench.refused(raw) for name, raw in bad.items()}
+    injected(25, len(seen))
     wrong = {name: why for name, why in seen.items() if why}
     assert not wrong, (f"{len(bad)} malformed packets: a typed error, then the end", wrong)
 
     cut = {n: bench.refused(attach[:n]) for n in range(2, len(attach))}
+    injected(25, len(cut))
     wrong = {n: why for n, why in cut.items() if why}
     assert not wrong, (f"a valid attach cut at each of {len(cut)} bytes: the same", wrong)
 
@@ -178,6 +181,7 @@ def test_malformed_packets_are_refused(bench):
     }
     sent["with an attach"] = bench.refused(attach, fds=[0, 1, 2])
     sent["with a wake"] = bench.refused(b"\0", fds=[0])
+    injected(27, len(sent))
     assert not any(sent.values()), ("descriptors with a packet: the same", sent)
     assert wait_for(lambda: bench.daemon.fds() == before), (
         "and they are closed",
@@ -341,6 +345,7 @@ def test_mutated_packets_do_no_harm(bench, seed):
         "described",
         "saved",
     }
+    injected(25, counts["error"])
     assert sum(counts.values()) == MUTATIONS, "mutated packets sent"
     assert set(counts) <= known and counts["error"] > MUTATIONS // 4, (
         f"each was answered and closed ({counts})",
@@ -410,6 +415,7 @@ def test_segments(bench):
     os.close(again)
     client.next()
     punch(data, 0, client.control_at)
+    injected(23)
     for _ in range(12):
         client.next()
     assert bench.unharmed(), "holes in the data segment harm only who punches them"
@@ -494,6 +500,7 @@ def test_a_crowd_leaves_descriptors_for_shards(bench):
         except (Refused, Closed, ConnectionError):
             refused += 1
         witness.step(5)
+    injected(24, refused)
     assert 50 < refused < 150, (
         f"of 150 clients {150 - refused} fit into 90 descriptors, the others are turned away",
         refused,
@@ -544,6 +551,7 @@ def test_a_client_that_reads_no_replies_is_disconnected(bench):
         seen = "never dropped"
     except (BrokenPipeError, ConnectionResetError):
         seen = None
+    injected(26)
     assert seen is None and bench.unharmed(), (
         f"a client that does not read its replies is dropped (after {sent})",
         seen,
@@ -557,4 +565,5 @@ def test_idle_connections_are_closed(slow):
     for name, thread in slow.items():
         thread.join(15)
         at = thread.seconds
+        injected(26)
         assert at is not None and 9.9 < at < 14, (f"{name}: dropped after 10 s", at)

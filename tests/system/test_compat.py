@@ -3,12 +3,14 @@ through a kill and a mix.
 """
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from lib import BIN, PACKAGE, REPO, child_environment, run, wait_for
+from lib.injected import injected
 from lib.release import Release, release
 from lib.stock import StockDaemon
 
@@ -55,9 +57,11 @@ class Trainer:
 
 
 def restart(daemon, build):
+    before = daemon.pid
     daemon.kill()
     daemon.program = build.tokend
     daemon.start()
+    injected(6, daemon.pid != before and os.readlink(f"/proc/{daemon.pid}/exe") == build.tokend)
 
 
 def assert_rows(daemon, rows, start, cursor=None):

@@ -117,11 +117,13 @@ def test_a_full_disk_fails_saves_only(place):
     assert open(path, "rb").read() == first and at_tag(daemon, "a") == 0, (
         "  the snapshot is unchanged"
     )
+    injected(14)
     assert sorted(os.listdir(os.path.dirname(path))) == ["a.cursor", "mixes"], (
         "  no other file is left"
     )
     told = refusal(lambda: client.ask(op="checkpoint", tag="b", cursor=second))
     assert has(told, "No space left"), "  a new tag likewise"
+    injected(14)
     assert has(refusal(lambda: at_tag(daemon, "b")), "tag", "no snapshot b"), (
         "  which does not exist afterwards"
     )
@@ -209,6 +211,7 @@ def test_damaged_snapshots_are_refused(place):
         with open(path, "wb") as f:
             f.write(damaged)
         told[name] = refusal(lambda: at_tag(daemon, "t"))
+    injected(15, len(told))
     wrong = {n: t for n, t in told.items() if t.startswith("not refused") or "\n" in t}
     assert not wrong, (f"a snapshot damaged in {len(damages)} ways is refused", wrong)
     wrong = {n: t for n, t in told.items() if "t.former" not in t}

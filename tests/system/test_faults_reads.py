@@ -12,8 +12,11 @@ import pytest
 from faults import SEQ_LEN, SHARD_TOKENS
 
 from lib import TOKCTL, Client, Daemon, Refused, Witness, has, mode_name, rows_at, run
+from lib.injected import injected
 
 # ---- reads that fail ----
+
+ROWS = {errno.EIO: 9, errno.EINTR: 13, errno.ESTALE: 36}  # of the catalogue of faults
 
 FAILING = r"""
 /* Preloaded: makes reads of one file fail, as a shared page says. */
@@ -189,6 +192,7 @@ def failing_indexes(place, library):
             and os.strerror(error) in err
             and err.count("\n") == 1
         )
+        injected(ROWS[error], page.get("injected"))
         assert told and 3 <= page.get("injected") < 3000, (
             f"index: {name} that stays: the stream stops",
             (err, page.get("injected")),
@@ -219,7 +223,7 @@ def test_failing_reads_are_repeated_then_stop_the_stream(place):
         f = Failing(place, library, f"failing{direct}", direct)
         assert f.get("calls") > 0, (f"{mode}: the library sees the reads", f.get("calls"))
         for error, name in ((EIO, "EIO"), (ESTALE, "ESTALE"), (EINTR, "EINTR")):
-            injected = f.get("injected")
+            before = f.get("injected")
             for _ in range(10):
                 f.set(error=error, fail=1)
                 while f.get("fail") and f.witness.checked < 800:
@@ -227,15 +231,18 @@ def test_failing_reads_are_repeated_then_stop_the_stream(place):
                 # More batches than the ring holds, so that the failed read is not the next to
                 # fail.
                 f.witness.step(5)
-            good = f.get("injected") - injected == 10 and f.witness.step(20)
+            failed = f.get("injected") - before
+            injected(ROWS[error], failed)
+            good = failed == 10 and f.witness.step(20)
             assert good, (
                 f"{mode}: {name} that passes, ten times: read again, the same bytes",
-                f.get("injected") - injected,
+                failed,
             )
-        injected = f.get("injected")
+        before = f.get("injected")
         f.set(shortest=4096 if direct else 100)
         good = f.witness.step(100)
-        shortened = f.get("injected") - injected
+        shortened = f.get("injected") - before
+        injected(13, shortened)
         if direct:  # a window is hardly longer than a block: not every read can be shortened
             assert good and shortened > 0, (
                 f"{mode}: {shortened} short reads are continued",
@@ -256,6 +263,7 @@ def test_failing_reads_are_repeated_then_stop_the_stream(place):
             e["text"], "shard 0.bin at token ", "Input/output error", "nothing was skipped"
         ), "  with shard, token and errno"
         time.sleep(0.2)  # for reads in flight
+        injected(9, f.get("injected"))
         tries, in_flight = f.get("injected"), f.witness.client.slots * f.witness.client.rows
         assert 3 <= tries <= 2 * 3 * in_flight, (
             f"  after a bounded number of tries ({tries})",

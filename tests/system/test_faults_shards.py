@@ -11,6 +11,7 @@ import pytest
 from faults import SEQ_LEN, SHARD_TOKENS, SHARDS, simple_streams
 
 from lib import TOKCTL, Client, Daemon, Refused, Witness, datasets, rank_rows, rows_at
+from lib.injected import injected
 
 WINDOW = SEQ_LEN + 1
 MICRO, WORLD = 2, 2
@@ -138,6 +139,7 @@ def shard_fault(place, io, direct, fault):
     shutil.copy2(shard, shard + ".kept")
     os.rename(shard + ".kept", place.file(name, "kept"))
     action(shard)
+    injected(10 if action is cut_open else 12)
     sound = os.path.getsize(shard) // 2 if "while open" in fault else 0
     bad = number * total + max(0, (sound - WINDOW) // SEQ_LEN + 1)  # the first window that is lost
 

@@ -27,6 +27,7 @@ from lib import (
     wait_for,
     with_parent,
 )
+from lib.injected import injected
 
 KILLS, STOPS, RESTARTS = 200, 10, 10
 MICRO, WORLD = 4, 2
@@ -155,6 +156,7 @@ def test_readers_survive_killed_daemons(shared, config, seed):
         clock.end_event()
     codes = [r.finish() for r in readers]
 
+    injected(5, hit)
     assert killed == KILLS, "daemons killed at random moments"
     assert hit > KILLS // 2, (f"of these, {hit} had sessions", hit)
     assert frozen == STOPS, "daemons stopped and continued"
@@ -231,6 +233,7 @@ def test_a_killed_trainer_frees_its_session(shared, config):
             watcher.close()
             os.close(leash)
             os.waitpid(trainer, 0)
+    injected(1, listed)
     assert listed == 20, "each doomed trainer was listed before"
     times.sort()
     text = f"median {times[10] * 1e3:.1f} ms, last {times[-1] * 1e3:.1f} ms"
@@ -298,6 +301,7 @@ def test_killed_trainers_leave_no_memory_or_descriptors(shared, config):
     for _ in range(CYCLES):
         lived += attach_and_die(daemon.socket)
         witness.step()
+    injected(1, lived)
     assert lived == CYCLES, f"{CYCLES} trainers attached and were killed"
     assert wait_for(idle), ("their sessions are gone", status(daemon.socket))
     assert wait_for(lambda: daemon.fds() == fds), (

@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 from lib import MODES, Client, Daemon, Refused, mode_name, rows_at, wait_for
+from lib.injected import injected
 
 SEQ_LEN, TOKENS = 512, 400_000
 WINDOW = SEQ_LEN + 1
@@ -209,6 +210,8 @@ def one_fault(place, mode, kind, name, action):
         or os.stat(kind.victim).st_ctime_ns == before.st_ctime_ns
     ):
         faults.append("the fault was not injected")
+    else:
+        injected(12)
     trainer.to_the_error()
     text = (trainer.error or {}).get("text", "")
     if trainer.wrong or not trainer.error or trainer.at > 40 + 4 * MICRO + MICRO:
@@ -258,6 +261,8 @@ def touched(place, mode, kind, action):
     action(kind.victim)
     if os.stat(kind.victim).st_ctime_ns == before.st_ctime_ns:
         faults.append("the ctime is the same")
+    else:
+        injected(12)
     trainer.step(400)
     said = lambda: [
         line for line in daemon.log().splitlines() if "its ctime changed while it was open" in line

@@ -15,6 +15,7 @@ import numpy
 import pytest
 
 from lib import BIN, LONG, Daemon, datasets, has, rows_at, wait_for
+from lib.injected import injected
 
 pytestmark = pytest.mark.asan  # memory that is shared with a driver
 
@@ -83,6 +84,7 @@ def test_copies(shared, daemon, rows):
         for scenario in ("simple", "ahead", "small", "never_pinned", "capture", "forked"):
             trainer = Trainer(place, daemon, scenario, FAKE_CUDA_DELAY_MS=delay)
             arrives(f"{scenario}, {delay} ms late", trainer, rows[: BATCHES * MICRO])
+            injected(4, BATCHES if delay else 0)
 
 
 def test_control(shared, daemon, rows):
@@ -96,6 +98,7 @@ def test_control(shared, daemon, rows):
         (code, said),
     )
     wrong = int((got != rows[: len(got)]).any(axis=1).sum())
+    injected(4, wrong // MICRO)
     assert wrong >= MICRO, ("negative control: slots given back early arrive wrong", wrong)
 
 
@@ -125,6 +128,7 @@ def test_without(shared, daemon, rows):
         Trainer(place, daemon, "unpinned", FAKE_CUDA_REGISTER_FAILS=1),
         rows[: BATCHES * MICRO],
     )
+    injected(22)
     assert has(said, "cannot be registered", "CUDA_ERROR_OUT_OF_MEMORY", "to pin memory"), (
         "unpinned: says why, in one line"
     )

@@ -262,6 +262,7 @@ def served(place, label, name, flip, permanent, want):
             f"{label}: the bit was wrong in both reads, with the cache dropped in between",
             seen,
         )
+        injected(11)
         good = (
             code == 1
             and words in err
