@@ -10,4 +10,4 @@ def injected(row, times=1):
     path = os.environ.get("TOKEND_FAULTS")
     if path and times:
         with open(path, "a") as file:
-            file.write(f"{row} {times}\n")
+            file.write(f"{row} {int(times)}\n")
