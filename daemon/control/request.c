@@ -379,14 +379,15 @@ void request_begin(struct connection *asker, struct request *r)
 	show_all(control, r->stream, r->run);
 }
 
-/* Numbers grow from one daemon to the next, and differ between nodes. */
+/* Numbers differ between daemons, after one another and on different nodes. They are below 2^63
+ * whatever the wall clock says, because a job's processes exchange them as signed integers. */
 void requests_init(struct requests *requests)
 {
 	uint32_t chance = 0;
 
 	if (getrandom(&chance, sizeof(chance), GRND_NONBLOCK) < 0)
 		chance = (uint32_t)getpid();
-	requests->last = (uint64_t)time(NULL) << 31 | chance >> 2;
+	requests->last = (uint64_t)(uint32_t)time(NULL) << 31 | chance >> 2;
 }
 
 void requests_check(const struct requests *requests)

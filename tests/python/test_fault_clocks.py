@@ -1,0 +1,120 @@
+"""The wall clock jumps by minutes, days and a century, forwards and backwards, in daemon, trainers
+and tokctl: nothing waits longer or gives up sooner, and operators' requests are carried out.
+
+A preloaded library shifts the clock that the processes see.
+"""
+
+import time
+
+import pytest
+from job import Job
+from lib import wait_until
+from lib.injected import injected
+from lib.preload import Preload
+from lib.stock import StockDaemon
+from test_control import answer, ask
+
+SHIFTED = r"""
+#include <errno.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+
+enum { DAEMON, REAL = 0, MONOTONIC, LIVED };
+static _Atomic int64_t last = INT64_MIN;
+
+/* The daemon's counters, or those of all other processes. */
+static _Atomic int64_t *counter(int which)
+{
+	return &words[(strcmp(program_invocation_short_name, "tokend") ? OTHERS : TOKEND) + which];
+}
+
+int clock_gettime(clockid_t id, struct timespec *to)
+{
+	static int (*next)(clockid_t, struct timespec *);
+
+	if (!next)
+		next = dlsym(RTLD_NEXT, "clock_gettime");
+	int error = next(id, to);
+
+	if (!words || error)
+		return error;
+	if (atomic_exchange(&last, words[SHIFT]) != words[SHIFT])
+		(*counter(LIVED))++;
+	if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) {
+		(*counter(REAL))++;
+		to->tv_sec += words[SHIFT];
+	} else if (id != CLOCK_THREAD_CPUTIME_ID && id != CLOCK_PROCESS_CPUTIME_ID) {
+		(*counter(MONOTONIC))++;
+	}
+	return 0;
+}
+
+int gettimeofday(struct timeval *to, void *zone)
+{
+	struct timespec now;
+
+	(void)zone;
+	clock_gettime(CLOCK_REALTIME, &now);
+	*to = (struct timeval){.tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000};
+	return 0;
+}
+
+time_t time(time_t *to)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (to)
+		*to = now.tv_sec;
+	return now.tv_sec;
+}
+"""
+WORDS = ["shift", "tokend", "tokend_monotonic", "tokend_lived", "others", "m", "others_lived"]
+MINUTE, DAY, YEAR = 60, 86_400, 31_557_600
+SHIFTS = [5 * MINUTE, -DAY, 30 * DAY, 0, -20 * YEAR, 100 * YEAR, 7 * MINUTE, -7 * MINUTE]
+SKIPPED = 64
+
+
+@pytest.fixture
+def clock(place):
+    return Preload(place, SHIFTED, WORDS)
+
+
+@pytest.fixture
+def daemon(directory, clock, monkeypatch):
+    for name in ("LD_PRELOAD", "PRELOAD_PAGE"):
+        monkeypatch.setenv(name, clock.env[name])
+    stock = StockDaemon(directory)
+    yield stock.start()
+    stock.end()
+
+
+def sessions(daemon):
+    return daemon.tokctl("status", "--socket", daemon.socket, "--json")[-1]["sessions"]
+
+
+def test_a_job_does_not_notice_that_the_clock_jumps(daemon, clock):
+    begin, starts = time.monotonic(), 1
+    with Job(daemon.directory, [daemon.socket] * 2, steps=100_000) as job:
+        for number, shift in enumerate(SHIFTS):
+            job.wait_for_steps(max(job.steps()) + 20)
+            clock.set(shift=shift, tokend_lived=0, others_lived=0)
+            if number % 2:  # it returns with another clock
+                daemon.kill()
+                daemon.start()
+                starts += 1
+            wait_until(lambda: sessions(daemon) == 2, "the trainers' return")
+            answer(ask(daemon, "skip", "--samples", SKIPPED))
+            wait_until(lambda: clock.get("tokend_lived") >= 1, "the jump, in the daemon")
+            wait_until(lambda: clock.get("others_lived") >= 2, "the jump, in the trainers")
+            injected(20)
+        answer(ask(daemon, "drain"))
+        job.wait()
+        positions, lost = job.positions(), [job.of(rank, "lost_wakes") for rank in range(2)]
+    assert len(set(positions)) == len(positions), "no sample was repeated"
+    assert positions[-1] + 1 - len(positions) == len(SHIFTS) * SKIPPED, "and none was lost"
+    assert lost == [[0], [0]], "no wake-up was lost"
+    assert time.monotonic() - begin < 60, "nothing waited for the clock to come back"
+    assert clock.get("tokend_monotonic") > 100, "the library sees the daemon's clocks"
+    assert clock.get("tokend") <= starts, "the daemon looks at the wall clock once, at its start"
