@@ -9,9 +9,11 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -310,38 +312,76 @@ static bool resolve(const char *address, struct addrinfo **found, struct fault *
 	return error == 0;
 }
 
-struct metrics *metrics_start(struct control *control, const char *address, struct fault *fault)
+/* A socket of another kind would fail at each scrape only. */
+static bool is_tcp_listener(int fd)
+{
+	int protocol = 0, listens = 0;
+	socklen_t n = sizeof(int);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &n) == 0 &&
+	       getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) == 0 &&
+	       protocol == IPPROTO_TCP && listens && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 &&
+	       fcntl(fd, F_SETFL, O_NONBLOCK) == 0;
+}
+
+static struct MHD_Daemon *serve(struct metrics *m, unsigned flags, const struct MHD_OptionItem at)
+{
+	const struct MHD_OptionItem where[] = {at, {MHD_OPTION_END, 0, NULL}};
+
+	return MHD_start_daemon(MHD_USE_EPOLL | flags, 0, NULL, NULL, answer, m, MHD_OPTION_ARRAY,
+		where, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
+		MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_NOTIFY_CONNECTION, notice, m,
+		MHD_OPTION_END);
+}
+
+static bool serve_at(struct metrics *m, const char *address, struct fault *fault)
+{
+	struct addrinfo *found = NULL;
+
+	if (!resolve(address, &found, fault))
+		return false;
+	m->http = serve(m, found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0,
+		(struct MHD_OptionItem){MHD_OPTION_SOCK_ADDR, 0, found->ai_addr});
+	freeaddrinfo(found);
+	if (m->http)
+		return true;
+	if (errno == EAFNOSUPPORT)
+		return fault_errno(fault, errno, "metrics",
+			"metrics: cannot listen at %s: the service may not use the network; run "
+			"systemctl enable tokend-metrics.socket, and restart tokend",
+			address);
+	return fault_errno(fault, errno, "metrics", "metrics: cannot listen at %s: %s", address,
+		strerror(errno));
+}
+
+static bool serve_fd(struct metrics *m, int fd, struct fault *fault)
+{
+	if (!is_tcp_listener(fd))
+		return fault_set(fault, FAULT_ARGUMENT, "metrics",
+			"metrics: the socket from systemd is not a TCP socket; use ListenStream= "
+			"with a port");
+	m->http = serve(m, 0, (struct MHD_OptionItem){MHD_OPTION_LISTEN_SOCKET, fd, NULL});
+	return m->http || fault_errno(fault, errno, "metrics",
+				  "metrics: cannot serve at systemd's socket: %s", strerror(errno));
+}
+
+struct metrics *metrics_start(
+	struct control *control, const char *address, int fd, struct fault *fault)
 {
 	struct metrics *m = calloc(1, sizeof(*m));
-	struct addrinfo *found = NULL;
-	const union MHD_DaemonInfo *info;
 
 	if (!m) {
 		fault_set(fault, FAULT_MEMORY, "metrics", "metrics: out of memory");
 		return NULL;
 	}
-	if (!resolve(address, &found, fault)) {
-		free(m);
-		return NULL;
-	}
 	m->control = control;
-	m->http = MHD_start_daemon(
-		MHD_USE_EPOLL | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL,
-		answer, m, MHD_OPTION_SOCK_ADDR, found->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
-		(unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
-		MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_NOTIFY_CONNECTION, notice, m,
-		MHD_OPTION_END);
-	freeaddrinfo(found);
-	info = m->http ? MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
-	if (!info) {
-		fault_errno(fault, errno, "metrics", "metrics: cannot listen at %s: %s", address,
-			strerror(errno));
-		if (m->http)
-			MHD_stop_daemon(m->http);
+	if (fd >= 0 ? !serve_fd(m, fd, fault) : !serve_at(m, address, fault)) {
 		free(m);
 		return NULL;
 	}
-	uv_poll_init(control->loop, &m->poll, info->epoll_fd);
+	uv_poll_init(control->loop, &m->poll,
+		MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd);
 	uv_timer_init(control->loop, &m->timer);
 	m->poll.data = m->timer.data = m;
 	m->handles = 2;

@@ -7,9 +7,13 @@
 struct control;
 struct metrics;
 
-/* Listens at @address, "HOST:PORT" with a numeric host ([::1]:9464 for IPv6). NULL with @fault: it
- * cannot. On the loop, as metrics_stop(). */
-struct metrics *metrics_start(struct control *control, const char *address, struct fault *fault);
+/*
+ * Serves at @fd, a listening TCP socket that it then owns, or if @fd is -1 at @address, "HOST:PORT"
+ * with a numeric host ([::1]:9464 for IPv6). NULL with @fault: it cannot. On the loop, as
+ * metrics_stop().
+ */
+struct metrics *metrics_start(
+	struct control *control, const char *address, int fd, struct fault *fault);
 /* Stops and frees it during the next turns of the loop. NULL does nothing. */
 void metrics_stop(struct metrics *metrics);
 

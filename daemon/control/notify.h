@@ -9,7 +9,9 @@
 void notify(const char *state);
 /* The period at which to send "WATCHDOG=1", in ms; 0: never. */
 uint64_t notify_watchdog_ms(void);
-/* The listening socket that systemd passed, or -1. */
+/* The socket for clients that systemd passed, or -1. */
 int notify_listen_fd(void);
+/* The socket with FileDescriptorName=metrics that systemd passed, or -1. */
+int notify_metrics_fd(void);
 
 #endif

@@ -10,6 +10,7 @@
 #include "daemon/control/twins.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -231,15 +232,19 @@ static bool start_keeper(struct server *server, struct fault *fault)
 static bool start_metrics(struct server *server, struct fault *fault)
 {
 	const char *address = server->control.config->metrics;
+	int fd = notify_metrics_fd();
 
-	if (!address)
+	if (!address && fd < 0)
 		return true;
-	server->metrics = metrics_start(&server->control, address, fault);
+	server->metrics = metrics_start(&server->control, address, fd, fault);
 	if (server->metrics)
 		return true;
-	if (!server->options->listener->handed)
+	/*
+	 * In embedded mode a port in use must not stop a trainer or a notebook. A sandbox without
+	 * the network must not stop a service whose trainers wait.
+	 */
+	if (!server->options->listener->handed && fault->error != EAFNOSUPPORT)
 		return false;
-	/* In embedded mode a port in use must not stop a trainer or a notebook. */
 	log_line(LOG_WARNING, "%s; continuing without metrics", fault->text);
 	return true;
 }

@@ -35,7 +35,8 @@ static const struct page_item variables[] = {
 	{"XDG_STATE_HOME, HOME",
 		"Where state_dir is if this user may not write to the default "
 		"one: `$XDG_STATE_HOME/tokend`, otherwise `$HOME/.local/state/tokend`."},
-	{"NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, LISTEN_FDS, LISTEN_PID, JOURNAL_STREAM",
+	{"NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID, "
+	 "JOURNAL_STREAM",
 		"Set by systemd. See `systemd.exec`(5) and `sd_notify`(3)."},
 	{NULL, NULL},
 };

@@ -32,6 +32,7 @@ SERVICE_ONLY = (  # of a systemd service, not of its children
     "WATCHDOG_USEC",
     "WATCHDOG_PID",
     "LISTEN_FDS",
+    "LISTEN_FDNAMES",
     "LISTEN_PID",
     "JOURNAL_STREAM",
     "STATE_DIRECTORY",
