@@ -9,7 +9,11 @@ import sys
 import tokend
 
 
-def main(socket):
+def rows_of(batch):
+    return list(zip(batch["position"].tolist(), batch["input_ids"].tolist(), strict=True))
+
+
+def main(socket, cursor=None):
     with tokend.Loader(
         "train",
         4,
@@ -20,6 +24,7 @@ def main(socket):
         slots=4,
         framework="numpy",
         deadline=60,
+        start=bytes.fromhex(cursor) if cursor else "begin",
     ) as loader:
         print(json.dumps({"file": tokend.__file__}), flush=True)
         for line in sys.stdin:
@@ -29,8 +34,13 @@ def main(socket):
                 said["rows"] = []
                 for _ in range(argument):
                     batch = next(loader)
-                    tokens = batch["input_ids"].tolist()
-                    said["rows"] += zip(batch["position"].tolist(), tokens, strict=True)
+                    said["rows"] += rows_of(batch)
+            elif name == "refused":  # steps until an error; the batch before it is kept
+                try:
+                    while True:
+                        batch = next(loader)
+                except tokend.Error as error:
+                    said = {"error": f"{type(error).__name__}: {error}", "rows": rows_of(batch)}
             elif name == "control":
                 request = loader.control()
                 said["request"] = request and [request.kind, request.acts_from, request.error]

@@ -12,6 +12,7 @@ import urllib.request
 
 import pytest
 from lib import BIN, child_environment, wait_until
+from lib.injected import injected
 from tokend import _tokend
 
 HERE = pathlib.Path(__file__).parent
@@ -195,6 +196,7 @@ def test_status_log_and_metrics_show_what_is_pinned(daemon):
     trainer = start(daemon, "told", FAKE_CUDA_REGISTER_FAILS=1)
     assert trainer.stdout.readline() == "look\n"
     wait_until(lambda: known() == (0, 1, 1), "the daemon's word on it")
+    injected(22)
     assert (
         f"pid {trainer.pid}: its ring of stream train is not pinned"
         in (daemon.directory / "log").read_text()

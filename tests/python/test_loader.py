@@ -18,6 +18,7 @@ from loading import SEQ, check, check_run, make
 
 import tokend
 from lib import child_environment
+from lib.injected import injected
 
 # ---- batches ----
 
@@ -200,13 +201,19 @@ def test_impossible_arguments_are_named(daemon, arguments, error, text):
         check_run(daemon, loader, 1)
 
 
+def rings():
+    """How much ring memory this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return maps.read().count("/memfd:tokend-")
+
+
 def test_a_forked_child_gets_an_error(daemon):
     with make(daemon) as loader:
         check_run(daemon, loader, 2)
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            told = []
+            told = [f"{rings()} rings"]
             for call in (
                 lambda: next(loader),
                 loader.state_dict,
@@ -224,7 +231,9 @@ def test_a_forked_child_gets_an_error(daemon):
             os._exit(0)
         os.close(writer)
         assert os.waitpid(child, 0)[1] == 0
-        assert os.read(reader, 100) == b"fork:,fork:,fork:,fork:"
+        assert rings() == 2, "meta and data"
+        assert os.read(reader, 100) == b"0 rings,fork:,fork:,fork:,fork:"
+        injected(2)
         os.close(reader)
         check_run(daemon, loader, 200, start=8)
 

@@ -47,10 +47,27 @@ def test_checkpoint_finds_a_restarted_daemon(daemon):
         assert loader.stats()["reattached"] == 1
 
 
+def test_a_stopped_daemon_that_returns_is_not_noticed(daemon):
+    """As after `systemctl stop; start`. The trainer waits for longer than its ring lasts."""
+    with make(daemon, slots=4, deadline=60) as loader:
+        check_run(daemon, loader, 10)
+        for stopped in range(1, 4):
+            daemon.stop()
+            assert not os.path.exists(daemon.socket)
+            restart = threading.Timer(1, daemon.start)
+            restart.start()
+            before = loader.stats()["waited_s"]
+            check_run(daemon, loader, 40, start=40 * stopped * 4 - 120)
+            restart.join()
+            injected(7, loader.stats()["reattached"] == stopped)
+            assert loader.stats()["reattached"] == stopped
+            assert loader.stats()["waited_s"] - before > 0.5
+
+
 def test_a_daemon_that_stays_away_is_an_error_with_the_position_to_resume_from(daemon):
     with make(daemon, deadline=0.3, slots=4) as loader:
         check_run(daemon, loader, 1)
-        daemon.kill()
+        daemon.stop()
         with pytest.raises(
             tokend.ConnectError, match="resume from the cursor at position"
         ) as error:
@@ -59,6 +76,7 @@ def test_a_daemon_that_stays_away_is_an_error_with_the_position_to_resume_from(d
         place = loader.position
         assert f"position {place}" in str(error.value)
         assert 4 <= place <= 20
+        injected(7)
         with pytest.raises(ConnectionError):
             next(loader)
         daemon.start()
@@ -75,6 +93,7 @@ def test_a_daemon_that_comes_back_with_another_seed_is_refused(daemon):
         with pytest.raises(tokend.RefusedError, match="seed"):
             for _ in range(10):
                 next(loader)
+        injected(6)
         daemon.configure()
         check(daemon, batch, daemon.plan("train", 0, 4), ["web", "code"])
 

@@ -4,6 +4,7 @@ The readers are `tokctl cat`, so libtokend's reconnecting is tested. Their pipes
 emptied in step with the kills, so that nearly every kill finds a reader in the middle of its ring.
 """
 
+import hashlib
 import os
 import random
 import select
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import time
 
+import numpy
 import pytest
 
 from lib import (
@@ -172,7 +174,8 @@ def test_readers_survive_killed_daemons(shared, config, seed):
 
 def forked_trainer(socket):
     """A trainer that attaches and forks a child, which keeps its socket and ring. Returns (trainer,
-    child, a pipe whose end ends the child).
+    child, a pipe to the child, a pipe from it). The child answers each byte with a digest of its
+    ring, and ends with the pipe.
     """
     out, into = os.pipe()
     held, leash = os.pipe()
@@ -184,17 +187,18 @@ def forked_trainer(socket):
         client.next()
         child = os.fork()
         if child == 0:
-            os.read(held, 1)  # until the test closes the pipe
+            while os.read(held, 1):
+                os.write(into, hashlib.sha256(client.meta[:] + client.data[:]).digest())
             os._exit(0)
         os.write(into, str(child).encode())
+        os.close(into)
         while True:
             client.next()
             time.sleep(0.001)
     os.close(into)
     os.close(held)
     child = int(os.read(out, 32) or b"0")
-    os.close(out)
-    return trainer, child, leash
+    return trainer, child, leash, out
 
 
 def sessions_of(client):
@@ -213,9 +217,9 @@ def test_a_killed_trainer_frees_its_session(shared, config):
     rows = rows_at(config, "train", 0, 4000)
     daemon = Daemon(place, config, place.file("trainers.sock"))
     witness = Witness(daemon, rows, rank=0, world=2, run="doomed")
-    times, listed = [], 0
+    times, listed, untouched = [], 0, 0
     for _ in range(20):
-        trainer, child, leash = forked_trainer(daemon.socket)
+        trainer, child, leash, answers = forked_trainer(daemon.socket)
         watcher = Client(daemon.socket)
         try:
             witness.step()
@@ -227,13 +231,24 @@ def test_a_killed_trainer_frees_its_session(shared, config):
                 time.sleep(0.001)
                 pids = {s["pid"] for s in sessions_of(watcher)}
             times.append(time.monotonic() - begin)
-            os.kill(child, 0)  # it lives, with the socket open
-            witness.step()
+            digests = []
+            for _ in range(2):  # the child lives, with socket and ring
+                os.write(leash, b"x")
+                digests.append(os.read(answers, 32))
+                witness.step(2)
+            untouched += len(digests[0]) == 32 and digests[0] == digests[1]
         finally:
             watcher.close()
             os.close(leash)
+            os.close(answers)
             os.waitpid(trainer, 0)
     injected(1, listed)
+    injected(2, untouched)
+    assert untouched == 20, "no ring was written again that a child still has"
+    heir = Client(daemon.socket).attach(rank=1, world=2, run="doomed", position=400)
+    assert numpy.array_equal(heir.next(), rows[402:404]), "the next attach names its own cursor"
+    heir.close()
+    wait_for(lambda: status(daemon.socket)[1]["sessions"] == 1)
     assert listed == 20, "each doomed trainer was listed before"
     times.sort()
     text = f"median {times[10] * 1e3:.1f} ms, last {times[-1] * 1e3:.1f} ms"

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lib import Daemon, datasets, status, wait_for
+from lib import Client, Daemon, datasets, status, wait_for
 from lib.injected import injected
 
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
@@ -104,4 +104,16 @@ def test_watchdog_is_fed_while_the_data_thread_runs(place):
             assert manager.fed(4 * INTERVAL_S + 1) >= 3, (
                 "other threads, which may wait for storage, do not matter"
             )
+    client = Client(daemon.socket).attach()
+    with stopped([daemon.pid]):
+        manager.fed(INTERVAL_S)
+        assert manager.fed(3 * INTERVAL_S) == 0, (
+            "the control thread is stopped: the watchdog is not fed"
+        )
+        injected(8)
+        assert [client.next() is not None for _ in range(client.slots)], (
+            "although what is published can be read"
+        )
+    assert wait_for(lambda: manager.fed(INTERVAL_S)), "it continues: the watchdog is fed again"
+    client.close()
     assert daemon.stop() == 0, "the daemon ends with 0"
