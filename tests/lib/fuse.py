@@ -1,4 +1,5 @@
-"""A file system that can stop answering: a FUSE server for a directory's files, in its own process.
+"""A file system that can stop answering, or forget its open files (ESTALE), as an NFS server does:
+a FUSE server for a directory's files, in its own process.
 
 As with NFS, a process that waits for it can be killed, and closing a file that was only read does
 not wait.
@@ -19,9 +20,10 @@ from .wait import wait_for
 MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
 LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, FLUSH, INIT = 1, 2, 3, 14, 15, 18, 25, 26
 OPENDIR, READDIR, RELEASEDIR, INTERRUPT, BATCH_FORGET = 27, 28, 29, 36, 42
-ENOENT, EINTR, ENOSYS, ENODEV = 2, 4, 38, 19
+ENOENT, EINTR, ENOSYS, ENODEV, ESTALE = 2, 4, 38, 19, 116
 ROOT, FIRST = 1, 2  # nodes: the directory, its first file
 FOPEN_DIRECT_IO = 1
+HANGS, HELD, OPCODE, FORGET_NOW, STALE = range(5)  # words that test and server share
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,8 +32,32 @@ class _Server:
     def __init__(self, fd, directory, words):
         self.fd, self.words = fd, words
         self.names = sorted(os.listdir(directory))
-        self.files = [os.open(os.path.join(directory, name), os.O_RDONLY) for name in self.names]
+        self.directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self.files = [self.open(name) for name in self.names]
+        self.nodes = {name: FIRST + i for i, name in enumerate(self.names)}
         self.held = []
+        self.handles = self.forgotten = 0  # opened so far; of these, no longer valid
+
+    def open(self, name):
+        return os.open(name, os.O_RDONLY, dir_fd=self.directory)
+
+    def forget(self):
+        """Makes all handles invalid. A file that was replaced is found under its name."""
+        self.forgotten = self.handles
+        for name, node in list(self.nodes.items()):
+            file = self.open(name)
+            if os.path.sameopenfile(file, self.files[node - FIRST]):
+                os.close(file)
+            else:
+                self.nodes[name] = FIRST + len(self.files)
+                self.files.append(file)
+        self.words[FORGET_NOW] = 0
+
+    def stale(self, opcode, node, body):
+        """Is the call for an open file that was forgotten, or for a file that was replaced?"""
+        if opcode == READ:
+            return struct.unpack_from("<Q", body)[0] <= self.forgotten
+        return opcode in (GETATTR, OPEN) and node != ROOT and node not in self.nodes.values()
 
     def attributes(self, node):
         about = os.fstat(self.files[node - FIRST]) if node >= FIRST else None
@@ -40,7 +66,7 @@ class _Server:
         second, rest = divmod(ns, 10**9)
         return struct.pack(
             "<6Q10I",
-            node,
+            about.st_ino if about else node,
             size,
             0,
             second,
@@ -64,7 +90,8 @@ class _Server:
         out = b""
         for i, name in enumerate(self.names):
             raw = name.encode()
-            out += struct.pack("<2Q2I", FIRST + i, i + 1, len(raw), 8) + raw + bytes(-len(raw) % 8)
+            node = self.nodes[name]
+            out += struct.pack("<2Q2I", node, i + 1, len(raw), 8) + raw + bytes(-len(raw) % 8)
         return out
 
     def answer(self, unique, error, body=b""):
@@ -76,18 +103,22 @@ class _Server:
     def serve(self, request):
         _, opcode, unique, node = struct.unpack_from("<IIQQ", request)
         body = request[40:]
+        if self.stale(opcode, node, body):
+            self.words[STALE] += 1
+            return self.answer(unique, ESTALE)
         if opcode == INIT:
             out = struct.pack("<4I2H2I2H", 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0).ljust(64, b"\0")
         elif opcode == LOOKUP:
             name = body.rstrip(b"\0").decode()
             if name not in self.names:
                 return self.answer(unique, ENOENT)
-            found = FIRST + self.names.index(name)
+            found = self.nodes[name]
             out = struct.pack("<4Q2I", found, 0, 0, 0, 0, 0) + self.attributes(found)
         elif opcode == GETATTR:
             out = struct.pack("<QII", 0, 0, 0) + self.attributes(node)
         elif opcode in (OPEN, OPENDIR):
-            out = struct.pack("<QII", node, FOPEN_DIRECT_IO if opcode == OPEN else 0, 0)
+            self.handles += 1
+            out = struct.pack("<QII", self.handles, FOPEN_DIRECT_IO if opcode == OPEN else 0, 0)
         elif opcode == READ:
             _, offset, size = struct.unpack_from("<QQI", body)
             out = os.pread(self.files[node - FIRST], size, offset)
@@ -109,7 +140,9 @@ class _Server:
                 self.held.remove(held)
                 self.answer(other, EINTR)
         elif (
-            self.words[0] and opcode not in (INIT, FLUSH, RELEASE) and self.words[2] in (0, opcode)
+            self.words[HANGS]
+            and opcode not in (INIT, FLUSH, RELEASE)
+            and self.words[OPCODE] in (0, opcode)
         ):
             self.held.append(request)
         else:
@@ -120,9 +153,11 @@ class _Server:
         poll = select.poll()
         poll.register(self.fd, 1)
         while True:
-            while self.held and not self.words[0]:
+            if self.words[FORGET_NOW]:
+                self.forget()
+            while self.held and not self.words[HANGS]:
                 self.serve(self.held.pop(0))
-            self.words[1] = len(self.held)
+            self.words[HELD] = len(self.held)
             if not poll.poll(5):
                 continue
             try:
@@ -166,21 +201,32 @@ class Hanging:
 
     def hang(self, opcode=0):
         """Stops answering calls of this kind; 0: all calls."""
-        self.words[2] = opcode
-        self.words[0] = 1
+        self.words[OPCODE] = opcode
+        self.words[HANGS] = 1
 
     def held(self):
         """The number of unanswered calls."""
-        return self.words[1]
+        return self.words[HELD]
 
     def answer(self):
-        self.words[0] = 0
+        self.words[HANGS] = 0
         wait_for(lambda: self.held() == 0)
+
+    def forget(self):
+        """From now on, files that are open give ESTALE, and names lead to the files that have them
+        now.
+        """
+        self.words[FORGET_NOW] = 1
+        wait_for(lambda: not self.words[FORGET_NOW])
+
+    def stale(self):
+        """The number of calls that got ESTALE."""
+        return self.words[STALE]
 
     def close(self):
         # Unmount first: a process that is released must not find a mount without a server.
         libc.umount2(self.mount.encode(), MNT_DETACH)
-        self.words[0] = 0
+        self.words[HANGS] = 0
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
