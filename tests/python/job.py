@@ -176,7 +176,9 @@ class Trainer:
                 self.distributed.all_reduce(gradients)
                 time.sleep(options.get("pause", 0.002))
                 self.control(loader)
-                if loader.should_stop:
+                if loader.should_stop and options.get("goes_on"):
+                    loader.seek(loader.state_dict()["cursor"])
+                elif loader.should_stop:
                     break
             self.note(
                 end=loader.position,
@@ -209,6 +211,10 @@ def main():
         from tokend import control
 
         control.FIRST_WAIT_S = options["first_wait"]
+    if "every" in options:
+        from tokend import control
+
+        control.EVERY_S = options["every"]
     trainer.train()
 
 

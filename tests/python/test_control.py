@@ -168,6 +168,19 @@ def test_alone_a_request_without_done_is_reported_as_done(daemon, loader, ending
     assert answer(tokctl)["position"] == place
 
 
+def test_alone_a_seek_after_a_drain_goes_on(daemon, loader):
+    tokctl = ask(daemon, "drain")
+    request = take_until(loader, [])
+    request.done()
+    answer(tokctl)
+    assert loader.should_stop
+    loader.seek(micro_batch=2)
+    assert not loader.should_stop
+    tokctl = ask(daemon, "skip", "--samples", 100)
+    assert take_until(loader, []).kind == "skip"
+    answer(tokctl)
+
+
 def test_a_trainer_that_raises_reports_a_failure(daemon):
     tokctl = ask_when_there(daemon, "drain")
     with (

@@ -65,7 +65,9 @@ class Operated:
 
     @property
     def should_stop(self) -> bool:
-        """True once control() has returned a drain or a rescale: the job is to leave."""
+        """True once control() has returned a drain or a rescale: the job is to leave. False again
+        after a seek().
+        """
         return self._control.stopping
 
     def stats(self) -> dict[str, float]:

@@ -216,6 +216,8 @@ class Positioned:
             control, alone = control.over(groups.over(group)), group is not None or world == 1
         elif world != self._world:
             control, alone = control.over(None), max(world, groups.processes()) == 1
+        elif control.stopping:  # it goes on after a drain or rescale, and takes requests again
+            control = control.over(control.group)
 
         def go() -> None:
             going, former = to(), self._batches
