@@ -33,15 +33,15 @@ __attribute__((constructor)) static void begin(void)
 
 class Preload:
     """A library of C @source, which reads and writes `words`. @names: the names of the words.
-    `env` is the environment that preloads it.
+    `env` is the environment that preloads it. Each has another @label.
     """
 
-    def __init__(self, place, source, names):
+    def __init__(self, place, source, names, label="preload"):
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         if not compiler:
             pytest.skip("no C compiler")
         self.names = names
-        library, page = place.file("preload", "preload.so"), place.file("preload", "page")
+        library, page = place.file(label, "preload.so"), place.file(label, "page")
         text = _BEGIN + "enum { " + ", ".join(name.upper() for name in names) + " };\n" + source
         subprocess.run(
             [compiler, "-shared", "-fPIC", "-O1", "-xc", "-", "-o", library, "-ldl"],

@@ -232,6 +232,57 @@ def test_damaged_snapshots_are_refused(place):
     assert daemon.stop() == 0, "exit 0"
 
 
+def test_snapshots_of_other_streams_are_refused(place):
+    """The config changes between save and attach, or the snapshot is a newer version's. The error
+    names the field, and no file changes.
+    """
+    train = simple_streams(place)["train"]
+    place.shard("small2/b.bin", 30_000)
+    path_of = place.file("other.sock")
+    config = lambda **keys: place.config(
+        "other.yaml", socket=path_of, streams={"train": {**train, **keys}}
+    )
+    daemon = Daemon(place, config())
+    client = Client(daemon.socket).attach(run="run")
+    path = client.ask(op="checkpoint", tag="t", cursor=client.feed["cursor"])["path"]
+    client.close()
+    cursor = open(path, "rb").read()
+    small = train["datasets"][0]
+    changes = {
+        "seed": {"seed": 4},
+        "seq_len": {"seq_len": 32},
+        "extra": {"extra": 0},
+        "dataset small: digest of its shards": {"datasets": [{**small, "path": "small2"}]},
+        "dataset small: name": {"datasets": [{"name": "tiny", "path": "small"}]},
+        "dataset small: windows": {"datasets": [{**small, "dtype": "u32"}]},
+        "dataset small: shuffle": {"datasets": [{**small, "shuffle": "none"}]},
+    }
+    wrong = {}
+    for field, keys in changes.items():
+        daemon.stop()
+        config(**keys)
+        daemon.start()
+        told = refusal(lambda: at_tag(daemon, "t", "run"))
+        injected(17)
+        if field not in told or "\n" in told or open(path, "rb").read() != cursor:
+            wrong[field] = told
+    assert not wrong, ("each names the field that differs", wrong)
+    daemon.stop()
+    config()
+    daemon.start()
+    newer = cursor[:4] + b"\3" + cursor[5:]
+    with open(path, "wb") as f:
+        f.write(newer)
+    told = refusal(lambda: at_tag(daemon, "t", "run"))
+    injected(18)
+    assert has(told, "version", "newer") and open(path, "rb").read() == newer, told
+    with open(path, "wb") as f:
+        f.write(cursor)
+    assert at_tag(daemon, "t", "run") == 0, "with the old config the snapshot is served"
+    assert sorted(os.listdir(os.path.dirname(path))) == ["mixes", "t.cursor"], "no other file"
+    assert daemon.stop() == 0, "exit 0"
+
+
 # ---- io_uring forbidden ----
 
 

@@ -212,9 +212,10 @@ def write_all(place):
     return tokens
 
 
-def cat(socket, **keys):
+def cat(socket, start=0):
     return run(
-        TOKCTL, "cat", "train", "--socket", socket, "--rank", 0, "--world", 1, "--micro", 1, **keys
+        *(TOKCTL, "cat", "train", "--socket", socket, "--rank", 0, "--world", 1, "--micro", 1),
+        *("--start", start),
     )
 
 
@@ -321,3 +322,48 @@ def test_a_bit_flips(shared, tokens, compiler, name, permanent):
         want = numpy.resize(tokens, rows * WINDOW).tobytes()
     label = f"{name}, {'on the disk' if permanent else 'once'}"
     served(shared, label, name, Flip(shared, label, compiler), permanent, want)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3]])
+def test_a_bit_that_is_flipped_in_the_file_stops_the_stream(shared, tokens, name):
+    """The bit is flipped in the shard itself, before the daemon starts. Once it is right again, the
+    stream continues after the last batch that was served.
+    """
+    _, shard, byte, _, _ = CASES[name]
+    path = shared.file(name, shard)
+    stream = {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1}
+    stream["datasets"] = [{"name": "d", "path": name, "shuffle": "none"}]
+    daemon = Daemon(shared, shared.config("flipped.yaml", streams={"train": stream}))
+    code, want, err = cat(daemon.socket)
+    assert code == 0 and len(want) == (TOKENS - 1) // SEQ_LEN * WINDOW * 2, err
+    daemon.stop()
+    before = os.stat(path)
+
+    def flip():
+        with open(path, "r+b") as f:
+            at = byte(path)
+            f.seek(at)
+            bits = f.read(1)[0]
+            f.seek(at)
+            f.write(bytes([bits ^ 0x10]))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return at
+
+    at = flip()
+    injected(11)
+    try:
+        daemon.start()
+        code, out, err = cat(daemon.socket)
+        assert "stops here, nothing was skipped" in err and out, err
+        daemon.stop()
+    except RuntimeError as error:  # without a seek table, all frames are decoded at the start
+        code, out, err = daemon.process.wait(), b"", str(error)
+        assert name == "frames of zstd", err
+    found = re.search(r"bytes (\d+) to (\d+)", err)
+    assert code == 1 and want.startswith(out), ("the stream stops", code, err)
+    assert shard in err and found and int(found[1]) <= at < int(found[2]), err
+    flip()
+    daemon.start()
+    code, rest, err = cat(daemon.socket, start=len(out) // (WINDOW * 2))
+    assert (code, out + rest == want) == (0, True), err
+    assert daemon.stop() == 0
