@@ -16,7 +16,8 @@ pages     the parts of a page; page_runner executes its blocks
 
 shard_writers writes shards with the formats' own writers; shard_cat reads them as tokend does.
 order_reference and edits_reference are independent implementations of the order and of a cursor's
-edits. declarations: tokend.h for ctypes. elastic_trainer: a trainer.
+edits. declarations: tokend.h for ctypes. elastic_trainer: a trainer. killed_job kills a DDP job and
+its daemon; killed_trainer is its rank.
 """
 
 from .daemon import MODES, Daemon, mode_name, status

@@ -1,0 +1,309 @@
+"""A DDP job and its daemon, which are killed at random instants; the proof that nothing shows.
+
+with KilledJob(place, seed) as job:
+    job.storm(kills=200)       # each kill counted by what it hit
+    totals = job.prove()       # losses bit-equal to those of an undisturbed run
+"""
+
+import collections
+import faulthandler
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+
+import numpy
+import torch
+
+from . import killed_trainer
+from .daemon import Daemon
+from .injected import injected
+from .killed_trainer import STEP, Board, Plan
+from .place import datasets
+from .process import TOKCTL, run, with_parent
+from .wait import wait_for
+
+MEAN_S = 0.06  # between two events
+PAUSE_US = 4000  # of a trainer in each step: it is killed in more places, and the cores stay free
+# How often each event happens in a hundred or so, in random order. The first three are kills.
+EVENTS = {"daemon": 85, "rank": 11, "both": 4, "stop": 4, "restart": 3, "mix": 3, "drain": 1}
+KILLS = ("daemon", "rank", "both")
+PATIENCE_S = 60.0
+
+
+class Life:
+    """The processes of a job from one start to its end, forked from here: torch is imported."""
+
+    def __init__(self, plan, number, log):
+        self.log, self.status = log, {}
+        listener = socket.create_server(("127.0.0.1", 0))
+        sys.stdout.flush(), sys.stderr.flush()
+        self.pids = [self._fork(plan, rank, number, listener) for rank in range(plan.world)]
+        listener.close()
+
+    def _fork(self, plan, rank, number, listener):
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        with_parent()
+        try:
+            for name in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+                signal.signal(name, signal.SIG_DFL)
+            log = os.open(f"{self.log}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1), os.dup2(log, 2)
+            faulthandler.register(signal.SIGUSR1)  # tells where it hangs
+            killed_trainer.main(plan, rank, number, listener)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+
+    def ended(self):
+        """The exit status by rank, of those that have ended."""
+        for rank, pid in enumerate(self.pids):
+            if rank not in self.status and (found := os.waitpid(pid, os.WNOHANG))[0]:
+                self.status[rank] = os.waitstatus_to_exitcode(found[1])
+        return self.status
+
+    def kill(self, ranks=None):
+        """Kills ranks, as far as they live; returns how many. None: all of them."""
+        alive = [r for r in range(len(self.pids)) if r not in self.ended()]
+        victims = [r for r in alive if ranks is None or r in ranks]
+        for rank in victims:
+            os.kill(self.pids[rank], signal.SIGKILL)
+        for rank in victims:
+            self.status[rank] = os.waitstatus_to_exitcode(os.waitpid(self.pids[rank], 0)[1])
+        return len(victims)
+
+    def said(self):
+        """The end of each rank's output, with the stacks of those that live."""
+        for rank in set(range(len(self.pids))) - set(self.ended()):
+            os.kill(self.pids[rank], signal.SIGUSR1)
+        time.sleep(0.2)
+        logs = [f"{self.log}.{rank}" for rank in range(len(self.pids))]
+        return "\n".join(open(path, errors="replace").read()[-2000:] for path in logs)
+
+
+class KilledJob:
+    def __init__(self, place, seed):
+        self.place, self.random = place, random.Random(seed)
+        killed_trainer.warm_up()
+        for name, tokens in (("web/a.bin", 400_000), ("web/b.bin", 90_000), ("code/x.bin", 90_000)):
+            place.shard(name, tokens, seed=seed)
+        about = {"seed": seed, "seq_len": 16, "datasets": datasets("web", "code")}
+        self.config = place.config(streams={"train": about}, state_dir=place.file("state", ""))
+        self.daemon = Daemon(place, self.config)
+        self.counts = collections.Counter()
+        self.lives, self.life, self.operator = 0, None, None
+        self.plan = self._plan("disturbed", PAUSE_US)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.life:
+            self.life.kill()
+
+    def _plan(self, name, pause_us, **keys):
+        for part in ("losses", "records"):
+            os.makedirs(self.place.file(name, part, ""), exist_ok=True)
+        board = Board()
+        board.until, board.pause_us = 1 << 60, pause_us
+        paths = {part: self.place.file(name, part) for part in ("checkpoint", "losses", "records")}
+        return Plan(self.daemon.socket, board=board, **paths, **keys)
+
+    def _begin(self, plan):
+        self.lives += 1
+        self.life = Life(plan, self.lives, self.place.file("logs", "rank"))
+
+    # ---- the storm ----
+
+    def storm(self, kills=None, until=None):
+        """Kills until @kills have hit a living process, or until @until of time.monotonic()."""
+        deck = []
+        self._begin(self.plan)
+        wait_for(lambda: self._steps() > 0 or self.life.ended(), PATIENCE_S)
+        while (kills is None or self.kills() < kills) and (
+            until is None or time.monotonic() < until
+        ):
+            time.sleep(self.random.uniform(0, 2 * MEAN_S))
+            self._watch()
+            deck = deck or self.random.sample(
+                list(EVENTS), sum(EVENTS.values()), counts=EVENTS.values()
+            )
+            getattr(self, f"_{deck.pop()}")()
+        self._settle()
+
+    def kills(self):
+        return sum(self.counts[kind] for kind in KILLS)
+
+    def _watch(self):
+        """The job lives, unless it was drained: then all ranks end with 0."""
+        if self.life.ended():
+            self._join("the job that is drained")
+            self.counts["jobs drained"] += 1
+            self._begin(self.plan)
+
+    def _restart_job(self):
+        self.life.kill()
+        self._begin(self.plan)
+
+    def _serving(self):
+        """Mostly waits until the daemon serves the job; otherwise it is killed as it starts."""
+        if self.random.random() < 0.8:
+            wait_for(lambda: self.daemon.rings() > 0 or self.life.ended(), PATIENCE_S)
+            time.sleep(self.random.uniform(0, 0.02))
+
+    def _daemon(self):
+        self._serving()
+        self.counts["with sessions"] += self.daemon.rings() > 0
+        self.counts["daemon"] += self.daemon.alive()
+        self.daemon.kill()
+        self.daemon.start(ready=False)
+
+    def _rank(self):
+        self.counts["rank"] += self.life.kill([self.random.randrange(self.plan.world)])
+        time.sleep(self.random.choice([0, 0, 0.03]))  # the others may notice
+        self._restart_job()
+
+    def _both(self):
+        rank = self.random.randrange(self.plan.world)
+        self.daemon.process.kill()
+        self.counts["both"] += self.life.kill([rank])
+        self.daemon.kill()
+        self.daemon.start(ready=False)
+        self._restart_job()
+
+    def _stop(self):
+        """SIGSTOP of the daemon or of a rank, and SIGCONT."""
+        alive = [pid for r, pid in enumerate(self.life.pids) if r not in self.life.ended()]
+        pid = self.random.choice([self.daemon.pid, *alive])
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(self.random.uniform(0.01, 0.2))
+        os.kill(pid, signal.SIGCONT)
+        self.counts["stopped and continued"] += 1
+
+    def _restart(self):
+        """SIGTERM, as an upgrade does it."""
+        if not wait_for(lambda: "ready at" in self.daemon.log(), PATIENCE_S):
+            raise AssertionError(f"the daemon is not ready: {self.daemon.log()}")
+        assert self.daemon.stop() == 0, "SIGTERM ends the daemon with 0"
+        self.daemon.start(ready=False)
+        self.counts["daemon restarted"] += 1
+
+    def _ask(self, *arguments):
+        """An operator's request, and a moment later the next event, whatever became of it."""
+        if self.operator is not None:
+            if self.operator.poll() is None:
+                return
+            self.counts["requests carried out"] += self.operator.returncode == 0
+            self.counts["requests failed"] += self.operator.returncode != 0
+        command = [TOKCTL, *map(str, arguments), "--run", "kills", "--socket", self.daemon.socket]
+        self.operator = self.place.spawn(
+            [*command, "--timeout", "5"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(self.random.uniform(0, 0.5))
+
+    def _mix(self):
+        weights = [f"{name}={self.random.uniform(0.1, 1):.3f}" for name in ("web", "code")]
+        self._ask("mix", "train", *weights)
+
+    def _drain(self):
+        self._ask("drain", "train")
+
+    # ---- the end, and the proof ----
+
+    def _steps(self, plan=None):
+        path = f"{(plan or self.plan).losses}/0"
+        return os.path.getsize(path) // STEP.itemsize if os.path.exists(path) else 0
+
+    def _settle(self):
+        """Lets the job train on undisturbed for a while, and end."""
+        if self.operator is not None:
+            self.operator.wait()
+        wait_for(lambda: "ready at" in self.daemon.log(), PATIENCE_S)
+        self._watch()
+        begun = self._steps()
+        wait_for(lambda: self._steps() > begun or self.life.ended(), PATIENCE_S)
+        self._watch()
+        self.plan.board.until = int(self._losses(self.plan, 0)["step"][-1]) + 200
+        self._join("the disturbed job")
+
+    def _join(self, name, seconds=PATIENCE_S):
+        if not wait_for(lambda: len(self.life.ended()) == self.plan.world, seconds, 0.02):
+            raise AssertionError(f"{name} hangs: {self.life.said()}\n{self.daemon.log()}")
+        ended = self.life.ended()
+        assert set(ended.values()) == {0}, (name, ended, self.life.said())
+
+    def _losses(self, plan, rank):
+        raw = open(f"{plan.losses}/{rank}", "rb").read()
+        return numpy.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], STEP)
+
+    def _saved(self, plan):
+        """(steps, mixes, position, digest of the model) of a job's last checkpoint."""
+        import tokend
+
+        saved = torch.load(plan.checkpoint)
+        weights = b"".join(t.numpy().tobytes() for t in saved["model"].values())
+        position = tokend.Cursor(saved["data"]["cursor"]).position
+        return saved["step"], saved["mixes"], position, hashlib.sha256(weights).hexdigest()
+
+    def _verified(self, plan, state):
+        """`tokctl verify` of all records: each position up to @state's exactly once."""
+        arguments = ["train", plan.records, "--run", "kills", "--json"]
+        code, out, err = run(TOKCTL, "verify", "-c", self.config, *arguments, timeout=600)
+        assert out, ("tokctl verify", err)
+        said = json.loads(out)
+        want = {"repeated": 0, "lost": 0, "altered": 0, "from": 0, "to": state[2], "faults": []}
+        assert (code, {key: said[key] for key in want}) == (0, want), ("tokctl verify", said)
+        return said
+
+    def prove(self):
+        """Compares the job with an undisturbed run of as many steps; returns totals."""
+        state = self._saved(self.plan)
+        said = self._verified(self.plan, state)
+        calm = self._plan("undisturbed", 0, mixes=tuple(state[1]))
+        calm.board.until = state[0]
+        self._begin(calm)
+        self._join("the undisturbed job", 60 + state[0] / 20)
+        assert self._saved(calm) == state, ("the same steps, mixes, cursor and model", state)
+        undone = 0
+        for rank in range(self.plan.world):
+            want, got = self._losses(calm, rank), self._losses(self.plan, rank)
+            assert len(want) == state[0] and (want["step"] == numpy.arange(state[0])).all(), (
+                "the undisturbed job makes each step once"
+            )
+            last = numpy.full(state[0], -1)
+            last[got["step"]] = numpy.arange(len(got))  # a later life overrides
+            assert (last >= 0).all(), (
+                f"rank {rank} did not make steps",
+                numpy.flatnonzero(last < 0),
+            )
+            for field in ("position", "loss"):
+                wrong = numpy.flatnonzero(got[last][field] != want[field])
+                first = (got[last][wrong[:1]], want[wrong[:1]])
+                assert not len(wrong), (f"rank {rank}: {field} differs, first at", first)
+            undone += len(got) - state[0]
+        taken = said["void"] // self.plan.micro - undone  # by ranks killed before the step's end
+        assert 0 <= taken <= self.lives * self.plan.world, ("rows undone", said, undone)
+        for row, kinds in ((5, ("daemon", "both")), (1, ("rank", "both"))):
+            injected(row, sum(self.counts[kind] for kind in kinds))
+        return {
+            **self.counts,
+            "kills": self.kills(),
+            "job starts": self.lives,
+            "steps": state[0],
+            "steps undone, of all ranks": undone,
+            "samples": said["samples"],
+            "mixes": len(state[1]),
+            "repeated, lost, altered": [said[x] for x in ("repeated", "lost", "altered")],
+        }
