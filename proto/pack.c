@@ -21,7 +21,8 @@ static int put(void *data, const char *bytes, size_t n)
 		return -1;
 	}
 	assert(p->length <= p->capacity);
-	memcpy(p->bytes + p->length, bytes, n);
+	if (n > 0) /* @bytes may be NULL for an empty value */
+		memcpy(p->bytes + p->length, bytes, n);
 	p->length += n;
 	return 0;
 }
@@ -149,18 +150,24 @@ static int sink_false(struct sink *s, nothing *o)
 	return sink_value(s, (struct value){.type = VALUE_BOOL});
 }
 
+/* The template gives NULL for an empty text; memcpy() and memchr() do not allow that. */
+static int sink_bytes(
+	struct sink *s, enum value_type type, const char *at, unsigned int n, nothing *o)
+{
+	*o = 0;
+	return sink_value(s, (struct value){.type = type, .count = n, .bytes = n ? at : ""});
+}
+
 static int sink_str(struct sink *s, const char *base, const char *at, unsigned int n, nothing *o)
 {
 	(void)base;
-	*o = 0;
-	return sink_value(s, (struct value){.type = VALUE_TEXT, .count = n, .bytes = at});
+	return sink_bytes(s, VALUE_TEXT, at, n, o);
 }
 
 static int sink_bin(struct sink *s, const char *base, const char *at, unsigned int n, nothing *o)
 {
 	(void)base;
-	*o = 0;
-	return sink_value(s, (struct value){.type = VALUE_BYTES, .count = n, .bytes = at});
+	return sink_bytes(s, VALUE_BYTES, at, n, o);
 }
 
 static int sink_ext(struct sink *s, const char *base, const char *at, unsigned int n, nothing *o)

@@ -223,7 +223,6 @@ bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fau
 	static const char wrong[] = PHRASE_MISSING;
 	struct value values[256];
 	int count = n <= LIMIT_PACKET_BYTES ? unpack(packet, n, values, 256) : UNPACK_MANY;
-	const struct value *end = values + count, *v = values + 1;
 	unsigned op = WIRE_OPS;
 
 	if (count == UNPACK_DEPTH)
@@ -232,6 +231,8 @@ bool wire_decode(struct wire *w, const void *packet, size_t n, struct fault *fau
 		return no_message(fault, "packet", "longer than 128 KiB, or more than 256 values");
 	if (count < 0 || values[0].type != VALUE_MAP)
 		return no_message(fault, "packet", "must be a MessagePack map");
+
+	const struct value *end = values + count, *v = values + 1;
 
 	memset(w, 0, sizeof(*w));
 	for (uint32_t i = 0; i < values[0].count; i++) {
