@@ -8,6 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
+char *fault_line(char *text)
+{
+	for (char *c = text; *c; c++)
+		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+	return text;
+}
+
 static void fill(struct fault *fault, enum fault_code code, int error, const char *field)
 {
 	assert(code > FAULT_NONE && code < FAULT_CODES && field);
@@ -16,6 +23,14 @@ static void fill(struct fault *fault, enum fault_code code, int error, const cha
 	fault->index = FAULT_NO_INDEX;
 	fault->passing = false;
 	snprintf(fault->field, sizeof(fault->field), "%s", field);
+	fault_line(fault->field); /* it may contain a name from a file or a message */
+}
+
+/* A text is one line, whatever it quotes. */
+static void write_text(struct fault *fault, const char *format, va_list args)
+{
+	vsnprintf(fault->text, sizeof(fault->text), format, args);
+	fault_line(fault->text);
 }
 
 bool(fault_set)(
@@ -25,7 +40,7 @@ bool(fault_set)(
 
 	fill(fault, code, 0, field);
 	va_start(args, format);
-	vsnprintf(fault->text, sizeof(fault->text), format, args);
+	write_text(fault, format, args);
 	va_end(args);
 	return false;
 }
@@ -38,7 +53,7 @@ bool fault_set_passing(
 	fill(fault, code, 0, field);
 	fault->passing = true;
 	va_start(args, format);
-	vsnprintf(fault->text, sizeof(fault->text), format, args);
+	write_text(fault, format, args);
 	va_end(args);
 	return false;
 }
@@ -62,7 +77,7 @@ bool(fault_errno)(struct fault *fault, int error, const char *field, const char 
 
 	fill(fault, code_of(error), error, field);
 	va_start(args, format);
-	vsnprintf(fault->text, sizeof(fault->text), format, args);
+	write_text(fault, format, args);
 	va_end(args);
 	return false;
 }
@@ -85,13 +100,6 @@ bool(fault_prefix)(struct fault *fault, const char *format, ...)
 		return false;
 	if ((size_t)n < sizeof(text))
 		snprintf(text + n, sizeof(text) - (size_t)n, "%s", fault->text);
-	memcpy(fault->text, text, sizeof(text));
+	memcpy(fault->text, fault_line(text), sizeof(text));
 	return false;
-}
-
-char *fault_line(char *text)
-{
-	for (char *c = text; *c; c++)
-		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-	return text;
 }

@@ -74,6 +74,7 @@ static void begin_refuses_a_dataset(void **state)
 	WITH(group = 0, 0, "dataset code: group");
 	WITH(name = "web", 0, "dataset web: name");
 	WITH(name = "", 0, "dataset : name");
+	WITH(name = "a\nb", 0, "dataset a?b: name"); /* a field is one line */
 #undef WITH
 }
 
