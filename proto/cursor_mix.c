@@ -268,8 +268,12 @@ bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_
 	if (now) {
 		uint64_t least = cursor_mix_at(c);
 
-		if (!cursor_append(&l.list, now)) /* in both lists until nothing can fail */
+		/* In both lists until nothing can fail. cursor_append() would free it on failure.
+		 */
+		l.list.segment = malloc(sizeof(struct order_segment *));
+		if (!l.list.segment)
 			return fault_memory(fault);
+		l.list.segment[l.list.segments++] = now;
 		l.floor = least ? least : UINT64_MAX;
 		l.last = now;
 	}
