@@ -364,7 +364,11 @@ bool manifest_read(struct manifest *m, const char *path, const char *root,
 	bool fine;
 
 	*m = (struct manifest){.list.root = root_of(root)};
-	fine = file && (m->list.root || fault_memory(fault)) && take_lines(&r, file) &&
+	if (file && !m->list.root) {
+		fault_memory(fault);
+		fault_prefix(fault, "%s: ", path);
+	}
+	fine = file && m->list.root && take_lines(&r, file) &&
 	       (resize(m, m->list.count) || refuse_memory(&r));
 	if (file)
 		fclose(file);
