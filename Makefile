@@ -1,7 +1,8 @@
 # tokend. `make help` lists the targets; V=1 prints the commands.
 #
 # A directory per variant: build/gcc (which is installed), build/clang, build/asan (ASan + UBSan),
-# build/tsan and build/fuzz (libFuzzer). All use the same rules, with other compilers and flags.
+# build/tsan, build/fuzz (libFuzzer) and build/cover (its line coverage). All use the same rules, with
+# other compilers and flags.
 
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
@@ -13,13 +14,14 @@ VARIANT ?= gcc
 PYTHON   = build/venv/bin/python
 VERSION  = $(shell sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
 
-CC          = $(if $(filter clang fuzz,$(VARIANT)),clang,gcc)
+CC          = $(if $(filter clang fuzz cover,$(VARIANT)),clang,gcc)
 O           = build/$(VARIANT)
 FLAGS_gcc   = -O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 FLAGS_clang = $(FLAGS_gcc)
 FLAGS_asan  = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan  = -O1 -fsanitize=thread
 FLAGS_fuzz  = $(FLAGS_asan) -fsanitize=fuzzer-no-link
+FLAGS_cover = -O1 -fprofile-instr-generate -fcoverage-mapping
 WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 INCLUDES = -I. -Iclient/lib
 ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE $(INCLUDES) -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
@@ -55,7 +57,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run test test-trainers prove fuzz bench check-gpu gpu-kit cuda-programs wheel \
+.PHONY: all programs links python unit help run test test-trainers prove fuzz fuzz-coverage fuzzers bench check-gpu gpu-kit cuda-programs wheel \
 	deps install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -76,7 +78,7 @@ $(O)/%.o: %.c Makefile
 # Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
 $(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
 
-link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o %.a,$^)
+link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 program = $(link) $(LIBS)
 dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
@@ -142,7 +144,7 @@ test: deps-test ## run all tests; T=NAME: those whose names contain NAME
 	+$(Q)$(MAKE) VARIANT=clang programs $(addprefix build/clang/check/,sim prove $(arithmetic))
 	+$(Q)$(MAKE) VARIANT=asan programs unit
 	+$(Q)$(MAKE) VARIANT=tsan $(patsubst %,build/tsan/check/test_%,ring zstd log)
-	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
+	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/run $(T)
 
 test-trainers: deps-trainers ## run real trainers with the wheel: killed, resumed, on other world sizes
@@ -154,9 +156,14 @@ prove: deps-run ## check the claims of order and cursor for two minutes; SEED=â€
 	$(Q)build/gcc/check/prove $(if $(SEED),--seed $(SEED)) $(T)
 
 FUZZ_SECONDS ?= 60
-fuzz: deps-test ## fuzz every parser of foreign files, FUZZ_SECONDS each
-	+$(Q)$(MAKE) VARIANT=fuzz build/fuzz/check/fuzz-shard build/fuzz/check/fuzz-manifest
-	$(Q)$(PYTHON) tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+fuzz: deps-test ## fuzz every parser of foreign bytes, FUZZ_SECONDS each, or MINUTES in all
+	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
+	$(Q)$(PYTHON) tests/fuzz/run.py $(if $(MINUTES),--minutes $(MINUTES),--seconds $(FUZZ_SECONDS))
+
+fuzz-coverage: deps-test ## print the line coverage that the fuzzers reach; below 90 % of a target's files fails
+	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
+	+$(Q)$(MAKE) VARIANT=cover fuzzers
+	$(Q)$(PYTHON) tests/fuzz/coverage.py $(if $(FUZZ_GROW),--grow $(FUZZ_GROW))
 
 bench: deps-bench ## measure tokend relative to other loaders and to the machine's limits
 	+$(Q)$(MAKE) all

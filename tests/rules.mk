@@ -17,5 +17,11 @@ $(addprefix $(O)/check/,shard-cat pin-trainer sim prove):
 
 $(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state streams)
 	$(program) -shared -Wl,-soname,libcuda.so.1
-$(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/all.a
-	$(program) -fsanitize=fuzzer
+
+# Fuzzers. An input also says which allocation and which call on a file fails (tests/fuzz/fail.h).
+failing = malloc calloc realloc strdup strndup asprintf \
+	open openat fopen opendir fstat read pread preadv2 write fsync renameat linkat mkdirat mmap
+fuzzers: $(patsubst tests/fuzz/fuzz_%.c,$(O)/check/fuzz-%,$(wildcard tests/fuzz/fuzz_*.c))
+$(O)/check/fuzz-record: $(call objects,$(call room,client/ctl/common client/ctl/offline))
+$(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/tests/fuzz/fail.o $(O)/all.a
+	$(program) -fsanitize=fuzzer $(failing:%=-Wl,--wrap=%)

@@ -1,8 +1,11 @@
 /*
  * A libFuzzer target: the input becomes a manifest. If it is accepted, its paths are sorted and
  * below its root, and its facts are consistent; otherwise the error is one line.
+ *
+ * An input is: failures (fail.h), the text.
  */
 #include "daemon/catalog/manifest.h"
+#include "tests/fuzz/input.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -40,20 +43,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const struct shard_hint hint = {
 		.type = SHARD_U16, .window_tokens = 5, .budget_bytes = 1 << 20};
+	struct input in = {data, size};
+	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)};
 	int fd = memfd_create("manifest", MFD_CLOEXEC);
 	char path[64];
-	const char *why;
-	struct fault fault;
+	struct fault fault = {0};
 	struct manifest m;
 
-	assert(fd >= 0 && write(fd, data, size) == (ssize_t)size);
+	assert(fd >= 0 && pwrite(fd, in.at, in.n, 0) == (ssize_t)in.n);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (manifest_read(&m, path, "/data/web/", NULL, &hint, &fault)) {
+	fail_plan(plan);
+	bool done = manifest_read(&m, path, "/data/web/", NULL, &hint, &fault);
+
+	fail_end();
+	if (done) {
 		check(&m);
 	} else {
-		why = fault.text;
-		assert(strncmp(why, path, strlen(path)) == 0 && strlen(why) > strlen(path) + 2);
-		for (const char *c = why; *c; c++)
+		assert(strncmp(fault.text, path, strlen(path)) == 0);
+		assert(strlen(fault.text) > strlen(path) + 2);
+		for (const char *c = fault.text; *c; c++)
 			assert(*c >= ' ' && *c <= '~');
 		assert(!m.list.paths && !m.tokens && !m.types);
 	}

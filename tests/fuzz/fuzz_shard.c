@@ -3,10 +3,16 @@
  * and its side files, which are described, opened and read. No read may leave the files, and the
  * same tokens must be returned by one read or by many.
  *
- * An input is, for each side file, its length (u16; 65535: there is none) and its bytes; the rest
- * is the shard. A .csv.gz is in it uncompressed, unless it begins with gzip's magic.
+ * An input is: failures (fail.h), two bytes of hints, for each side file its length (u16; 65535:
+ * there is none) and its bytes; the rest is the shard. A .csv.gz is in it uncompressed, unless it
+ * begins with gzip's magic.
  */
+#include "daemon/shard/cache.h"
+#include "daemon/shard/frames.h"
+#include "daemon/shard/sample.h"
 #include "daemon/shard/shard.h"
+#include "tests/fuzz/check_fault.h"
+#include "tests/fuzz/input.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -28,7 +34,7 @@ static const struct target {
 	const char *side[2];
 	bool annotations; /* request bounds and loss masks; masks are in MASKS */
 } targets[] = {
-	{"auto", NULL, "a.bin", {NULL}, false},
+	{"auto", NULL, NULL, {NULL}, false}, /* its name is one of `names` */
 	{"zstd", "flat", "a.bin.zst", {NULL}, false},
 	{"npy", "npy", "a.npy", {NULL}, false},
 	{"llmc", "llmc", "a.bin", {NULL}, false},
@@ -39,25 +45,30 @@ static const struct target {
 	{"annotations", "flat", "a.bin", {"a.csv.gz", MASKS "/a.bin"}, true},
 };
 
+static const char *const names[] = {
+	"a.bin", "a.npy", "a.ds", "a.arrow", "shard.00000.mds", "a.idx", "a.zst", "index.json"};
+
 static const struct target *target;
 static char directory[64] = "/dev/shm/fuzz-shard-XXXXXX", masks[80];
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static void remove_one(const char *name)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/%s", directory, name ? name : "none");
+	unlink(path);
+}
+
 static void remove_all(void)
 {
-	for (const struct target *t = target; t; t = NULL) {
-		const char *names[] = {t->shard, t->side[0], t->side[1]};
-
-		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-			char path[PATH_MAX];
-
-			snprintf(path, sizeof(path), "%s/%s", directory, names[i] ? names[i] : "");
-			if (names[i])
-				unlink(path);
-		}
-	}
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		remove_one(names[i]);
+	remove_one(target->shard);
+	remove_one(target->side[0]);
+	remove_one(target->side[1]);
 	rmdir(masks);
 	rmdir(directory);
 }
@@ -116,7 +127,7 @@ static void put_side(const char *name, const uint8_t *data, size_t n, char *path
 		put(name, data, n, path);
 }
 
-static void put_files(const uint8_t *data, size_t size, char *path)
+static void put_files(const uint8_t *data, size_t size, const char *name, char *path)
 {
 	for (int i = 0; i < 2 && target->side[i]; i++) {
 		size_t n = size < 2 ? ABSENT : bytes_u16(data), here = size < 2 ? size : size - 2;
@@ -133,7 +144,14 @@ static void put_files(const uint8_t *data, size_t size, char *path)
 		data += n;
 		size = here - n;
 	}
-	put(target->shard, data, size, path);
+	put(name, data, size, path);
+}
+
+/* A failure is one of the file, or was injected. */
+static void check_failure(const struct fault *fault)
+{
+	check_fault(fault);
+	assert(fail_happened() || fault->code != FAULT_MEMORY || strstr(fault->text, "memory"));
 }
 
 /*
@@ -143,15 +161,21 @@ static void read_documents(const struct shard *shard)
 {
 	static uint32_t all[TOKENS_MOST], one[1];
 	uint64_t tokens = shard->facts.tokens;
-	struct fault fault;
+	struct fault fault = {0};
 	int64_t n = shard_documents(shard, 0, tokens, all, TOKENS_MOST, &fault);
 	uint64_t at = 0;
 
+	if (n < 0)
+		check_failure(&fault);
 	for (int64_t i = 0; i < n; i++) {
 		assert(all[i] > at && all[i] < tokens);
-		if (i < 64)
-			assert(shard_documents(shard, at, tokens - at, one, 1, &fault) == 1 &&
-				at + one[0] == all[i]);
+		if (i < 64) {
+			int64_t next = shard_documents(shard, at, tokens - at, one, 1, &fault);
+
+			assert(next == 1 ? at + one[0] == all[i] : fail_happened());
+			next = (int64_t)shard_boundary(shard, at, &fault);
+			assert(next == all[i] || (next == 0 && fail_happened()));
+		}
 		at = all[i];
 	}
 }
@@ -164,15 +188,16 @@ static void read_loss_mask(const struct shard *shard)
 	struct fault fault = {.code = FAULT_NONE};
 	bool fine = shard_loss_mask(shard, 0, n, all, &fault);
 
-	assert(fine || (fault.code != FAULT_NONE && fault.text[0] && !strchr(fault.text, '\n')));
+	if (!fine)
+		check_failure(&fault);
 	for (uint64_t i = 0; fine && i < n; i++)
 		assert(all[i] <= 1);
 	for (uint64_t at = 0; at < n && at < 50; at += 3) {
 		uint64_t count = n - at < 70 ? n - at : 70;
 		bool here = shard_loss_mask(shard, at, count, some, &fault);
 
-		assert(here || !fine);
-		assert(!fine || memcmp(some, all + at, count) == 0);
+		assert(here || !fine || fail_happened());
+		assert(!fine || !here || memcmp(some, all + at, count) == 0);
 	}
 }
 
@@ -184,58 +209,103 @@ static void read_tokens(const struct shard *shard, const uint8_t *data, size_t s
 	struct fault fault = {.code = FAULT_NONE};
 	bool fine = shard_read(shard, 0, n, all, &fault);
 
-	assert(fine || (fault.code != FAULT_NONE && fault.text[0] && !strchr(fault.text, '\n')));
+	if (!fine)
+		check_failure(&fault);
 	for (size_t i = 0; i + 4 <= size && i < 64 && n > 0; i += 4) {
 		uint64_t at = bytes_u16(data + i) % n, count = bytes_u16(data + i + 2) % (most + 1);
 
 		count = count < n - at ? count : n - at;
 		bool here = shard_read(shard, at, count, some, &fault);
 
-		assert(here || !fine);
-		assert(!fine || memcmp(some, all + at * width, count * width) == 0);
+		assert(here || !fine || fail_happened());
+		assert(!fine || !here || memcmp(some, all + at * width, count * width) == 0);
+		if (shard_try(shard, shard_find(shard, at), count, some) && fine)
+			assert(memcmp(some, all + at * width, count * width) == 0);
 	}
 	assert(!shard_read(shard, tokens, 1, some, &fault));
 	assert(tokens == 0 || !shard_read(shard, tokens - 1, 2, some, &fault));
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void use(const struct shard *shard, const uint8_t *data, size_t size)
 {
-	struct shard_hint hint = {
-		.type = size % 2 ? SHARD_U32 : SHARD_U16, .has_type = size % 3 == 0};
+	struct shard_side side[SHARD_SIDES];
+	const char *looks = sample_shard(shard);
+
+	assert(!looks || looks[0]);
+	assert(shard_sides(shard, side) <= SHARD_SIDES);
+	read_documents(shard);
+	read_tokens(shard, data, size);
+	if (target->annotations)
+		read_loss_mask(shard);
+}
+
+static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
+{
+	static const uint64_t budgets[] = {BUDGET, 1, 4096, 65536};
+
+	*hint = (struct shard_hint){.type = one & 1 ? SHARD_U32 : SHARD_U16,
+		.has_type = one & 2,
+		.window_tokens = one >> 2 & 7,
+		.column = one & 128 ? "tokens" : NULL,
+		.budget_bytes = budgets[two & 3],
+		.token_bytes = two & 4 ? 4 : 0,
+		.documents = target->annotations,
+		.loss_mask = target->annotations};
+	if (target->annotations && (one & 32)) {
+		hint->label_mask = masks;
+		hint->root_bytes = strlen(directory) + 1;
+	}
+	hint->frames = one & 64 ? frames_new(hint->budget_bytes) : NULL;
+	hint->cache = two & 8 ? cache_new(directory) : NULL;
+}
+
+static void describe_and_open(
+	const char *path, int fd, const struct shard_hint *hint, const uint8_t *data, size_t size)
+{
 	const struct shard_format *format = target->format ? shard_format(target->format) : NULL;
 	struct shard_facts facts;
+	struct fault fault = {0};
+
+	format = shard_describe(format, path, fd, hint, &facts, &fault);
+	if (!format) {
+		check_failure(&fault);
+		return;
+	}
+	assert(facts.token_bytes == 2 || facts.token_bytes == 4);
+	assert(!facts.plain || facts.data_at + facts.tokens * facts.token_bytes <= size);
+	struct shard *shard = shard_open(format, path, fd, hint, &facts, &fault);
+
+	if (!shard) {
+		check_failure(&fault);
+		return;
+	}
+	assert(shard->facts.tokens == facts.tokens);
+	use(shard, data, size);
+	shard_close(shard);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = {data, size};
+	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)};
+	uint8_t one = input_byte(&in), two = input_byte(&in);
+	const char *name = target->shard ? target->shard : names[two >> 5];
 	char path[PATH_MAX] = "";
-	struct fault fault;
+	struct shard_hint hint;
 	int fd;
 
-	hint.window_tokens = size % 5;
-	hint.budget_bytes = BUDGET;
-	put_files(data, size, path);
-	hint.documents = hint.loss_mask = target->annotations;
-	if (target->annotations && size % 2) {
-		hint.label_mask = masks;
-		hint.root_bytes = strlen(directory) + 1;
-	}
+	put_files(in.at, in.n, name, path);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		abort();
-	format = shard_describe(format, path, fd, &hint, &facts, &fault);
-	assert(format || (fault.text[0] && !strchr(fault.text, '\n')));
-	if (format) {
-		assert(facts.token_bytes == 2 || facts.token_bytes == 4);
-		assert(!facts.plain || facts.data_at + facts.tokens * facts.token_bytes <= size);
-		struct shard *shard = shard_open(format, path, fd, &hint, &facts, &fault);
-
-		assert(shard || (fault.text[0] && !strchr(fault.text, '\n')));
-		if (shard) {
-			assert(shard->facts.tokens == facts.tokens);
-			read_documents(shard);
-			read_tokens(shard, data, size);
-			if (target->annotations)
-				read_loss_mask(shard);
-		}
-		shard_close(shard);
-	}
+	fail_plan(plan);
+	set_hint(&hint, one, two);
+	describe_and_open(path, fd, &hint, in.at, in.n);
+	fail_end();
+	cache_free(hint.cache);
+	frames_free(hint.frames);
 	close(fd);
+	if (!target->shard)
+		unlink(path);
 	return 0;
 }

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Prints which lines of their files the fuzzers reach, and fails below 90 % for any target.
+
+Each target runs the known inputs and what was found so far (build/fuzz/TARGET/corpus), with the
+programs of build/cover. --grow SECONDS fuzzes each target first; a target that has found nothing
+yet is always fuzzed, for 30 seconds.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+from run import fuzz, prepare, run
+from targets import ROOT, TARGETS
+
+LEAST = 90
+FIRST_SECONDS = 30
+
+
+def measure(target):
+    """The lines of each file that ran: {file: (lines, ran)}."""
+    raw, merged = target.place / "cover.profraw", target.place / "cover.profdata"
+    found = [d for d in (target.place / "known", target.place / "corpus") if d.is_dir()]
+    done = run(target, "-runs=0", *found, variant="cover", LLVM_PROFILE_FILE=str(raw))
+    if done.returncode:
+        print(done.stdout[-3000:])
+        sys.exit(f"{target.name}: build/cover's program failed")
+    subprocess.run(["llvm-profdata", "merge", "-o", merged, raw], check=True)
+    program = ROOT / f"build/cover/check/fuzz-{target.program}"
+    report = subprocess.run(
+        ["llvm-cov", "export", "-summary-only", f"-instr-profile={merged}", program]
+        + [ROOT / file for file in target.files],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    raw.unlink()
+    summary = json.loads(report.stdout)["data"][0]["files"]
+    lines = {f["filename"]: f["summary"]["lines"] for f in summary}
+    return {
+        file: (lines[path]["count"], lines[path]["covered"])
+        for file in target.files
+        for path in lines
+        if os.path.realpath(path) == str(ROOT / file)
+    }
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--grow", type=int, default=0, metavar="SECONDS")
+    options.add_argument("--files", action="store_true", help="a line for each file, too")
+    options.add_argument("target", nargs="*", default=list(TARGETS), metavar="TARGET")
+    options = options.parse_args()
+    low = []
+    print(f"{'target':12} {'files':>5} {'lines':>6} {'reached':>8}")
+    for name in options.target:
+        target = TARGETS[name]
+        corpus = target.place / "corpus"
+        new = not (corpus.is_dir() and any(corpus.iterdir()))
+        seconds = options.grow or (FIRST_SECONDS if new else 0)
+        prepare(target)
+        if seconds and not fuzz(target, seconds):
+            return 1
+        files = measure(target)
+        lines, ran = (sum(column) for column in zip(*files.values(), strict=True))
+        print(f"{name:12} {len(files):5} {lines:6} {100 * ran / lines:7.1f}%", flush=True)
+        for file, (of, reached) in files.items() if options.files else ():
+            print(f"  {file:40} {of:4} {100 * reached / of:7.1f}%")
+        if set(files) != set(target.files) or 100 * ran < LEAST * lines:
+            low.append(name)
+    if low:
+        print(f"below {LEAST} %: {', '.join(low)}")
+    return 1 if low else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

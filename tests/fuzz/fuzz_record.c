@@ -1,0 +1,214 @@
+/*
+ * A libFuzzer target: the records of trainers, as `tokctl verify` reads them, and the proof over
+ * them. Beginnings and rows may be the right ones of a small stream, or anything.
+ *
+ * Each position of the range is counted once: as taken, skipped or lost.
+ *
+ * An input is: failures (fail.h), the range, then two files, each a length and parts: a byte, and
+ * the fields of a beginning, of rows, or bytes as they are.
+ */
+#include "client/ctl/common/error.h"
+#include "client/ctl/common/out.h"
+#include "client/ctl/offline/proof.h"
+#include "client/ctl/offline/proof_report.h"
+#include "tests/fuzz/input.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { SEQ_LEN = 4, TOKENS = 1001, MOST = 1 << 16, POSITIONS = 600 };
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char root[64] = "/dev/shm/fuzz-record-XXXXXX", config[96], shard[96], path[2][96];
+static struct ctl_stream stream;
+static struct ctl_history history;
+static uint64_t checksums[POSITIONS];
+
+static void write_file(const char *to, const void *bytes, size_t n)
+{
+	int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
+		abort();
+	close(fd);
+}
+
+static void leave(void)
+{
+	ctl_history_close(&history);
+	ctl_stream_close(&stream);
+	unlink(config);
+	unlink(shard);
+	for (int i = 0; i < 2; i++)
+		unlink(path[i]);
+	rmdir(root);
+}
+
+/* The right checksum of each row. */
+static void sum_rows(const uint16_t *tokens)
+{
+	const struct dataset *dataset = stream.stream->dataset;
+	struct order_place place;
+	uint64_t file, at;
+
+	for (uint64_t p = 0; p < POSITIONS; p++) {
+		if (!order_at(&history.order, p, &place))
+			abort();
+		table_locate(&dataset->table, &history.widest->order[0], history.widest->seed,
+			place.epoch, place.window, &file, &at);
+		checksums[p] = record_checksum(p, tokens + at, (SEQ_LEN + 1) * sizeof(*tokens));
+	}
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	static const char text[] =
+		"streams:\n  train:\n    seed: 1\n    seq_len: 4\n    datasets:\n"
+		"      - {name: web, path: a.bin, dtype: u16, format: flat}\n";
+	static uint16_t tokens[TOKENS];
+
+	(void)argc, (void)argv;
+	if (!mkdtemp(root))
+		exit(2);
+	for (int i = 0; i < TOKENS; i++)
+		tokens[i] = (uint16_t)(i * 7);
+	snprintf(config, sizeof(config), "%s/t.yaml", root);
+	snprintf(shard, sizeof(shard), "%s/a.bin", root);
+	snprintf(path[0], sizeof(path[0]), "%s/a.record", root);
+	snprintf(path[1], sizeof(path[1]), "%s/b.record", root);
+	write_file(config, text, strlen(text));
+	write_file(shard, tokens, sizeof(tokens));
+	atexit(leave);
+	if (!ctl_stream_open(&stream, config, "train") ||
+		!ctl_history_open(&history, &stream, NULL, 0, NULL))
+		exit(2);
+	sum_rows(tokens);
+	return 0;
+}
+
+/* ---- record files ---- */
+
+struct words {
+	uint64_t at[1 << 12];
+	size_t n;
+};
+
+static void put(struct words *w, uint64_t value)
+{
+	if (w->n < sizeof(w->at) / sizeof(w->at[0]))
+		w->at[w->n++] = value;
+}
+
+static void put_begin(struct words *w, struct input *in, bool pass)
+{
+	uint8_t kind = input_byte(in);
+	uint64_t position = kind & 1 ? input_any(in) : input_byte(in);
+
+	put(w, RECORD_BEGIN);
+	put(w, pass ? RECORD_PASS : RECORD_VERSION);
+	put(w, input_byte(in)); /* time_ns */
+	put(w, position);
+	put(w, kind & 2 ? input_byte(in) : position); /* left */
+	put(w, kind & 4 ? input_any(in) : kind / 32 % 4);
+	put(w, kind & 8 ? input_any(in) : 4);
+	put(w, kind & 16 ? input_any(in) : 2);
+	put(w, kind / 128); /* peer */
+	put(w, kind == 255 ? 7 : record_identity(&stream.stream->begin));
+}
+
+static void put_rows(struct words *w, struct input *in, bool right)
+{
+	uint8_t n = input_byte(in) % 32, step = input_byte(in) % 16;
+	uint64_t position = right ? input_number(in, 2) : input_any(in);
+
+	for (uint8_t i = 0; i < n; i++, position += step) {
+		put(w, position);
+		put(w, position < POSITIONS && right ? checksums[position] : i);
+	}
+}
+
+static void put_file(struct input *all, const char *to)
+{
+	static struct words w;
+	struct input in = input_sized(all), raw;
+
+	w.n = 0;
+	while (in.n > 0)
+		switch (input_byte(&in) % 6) {
+		case 0:
+		case 1:
+			put_begin(&w, &in, false);
+			break;
+		case 2:
+			put_begin(&w, &in, true);
+			break;
+		case 3:
+		case 4:
+			put_rows(&w, &in, true);
+			break;
+		default:
+			raw = input_sized(&in);
+			if (raw.n == 0)
+				put_rows(&w, &in, false);
+			for (; raw.n > 0;)
+				put(&w, input_number(&raw, 8));
+		}
+	write_file(to, w.at, w.n * sizeof(w.at[0]) + all->n % 3);
+}
+
+/* ---- the proof ---- */
+
+static void prove(const struct records *r, size_t peer, uint64_t from, uint64_t to)
+{
+	struct proof p = {.s = &stream,
+		.history = &history,
+		.records = r,
+		.peer = &r->peer[peer],
+		.from = from,
+		.to = to};
+	struct ctl_out out = {0};
+
+	if (proof_run(&p)) {
+		assert(p.samples + p.skipped + p.found[LOST] == to - from);
+		assert(p.found[LOST] == 0 || p.shown[LOST] > 0);
+		for (unsigned i = 0; i < p.shown[LOST]; i++)
+			assert(p.finding[LOST][i].position >= from &&
+				p.finding[LOST][i].position + p.finding[LOST][i].count <= to);
+		proof_whole_to(&p);
+		proof_put_json(&out, &p);
+		proof_put_text(&out, &p);
+		proof_hint(&p, false);
+	}
+	proof_free(&p);
+	ctl_finish(&out, CTL_OK);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = {data, size};
+	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)}, kind;
+	uint64_t from = input_any(&in), n = 1 + input_number(&in, 2) % MOST;
+	struct records r = {0};
+
+	kind = input_byte(&in);
+	from = from > UINT64_MAX - n ? UINT64_MAX - n : from;
+	put_file(&in, path[0]);
+	put_file(&in, path[1]);
+	fail_plan(plan);
+	bool done = kind % 4 == 0 ? records_add(&r, root)
+				  : records_add(&r, path[0]) &&
+					    (kind % 4 == 1 || records_add(&r, path[kind % 2]));
+
+	if (done && records_read(&r, record_identity(&stream.stream->begin), "train"))
+		for (size_t i = 0; i < r.peers && i < 4; i++)
+			prove(&r, i, from, from + n);
+	records_free(&r);
+	assert(!records_add(&r, "/nowhere") && !records_add(&r, "/dev/null"));
+	fail_end();
+	records_free(&r);
+	return 0;
+}

@@ -1,0 +1,221 @@
+/*
+ * A libFuzzer target: the files of a state_dir, as the daemon finds them. They are loaded as
+ * snapshots, read as the owner and the mix log of a run, and overwritten.
+ *
+ * A snapshot that was saved is loaded again, byte for byte. A save that failed leaves the tag as it
+ * was.
+ *
+ * An input is: failures (fail.h), a byte of flags, a tag with its length, the bytes to save with
+ * their length, then files: a byte that chooses the name, and the contents with their length.
+ */
+#include "daemon/control/durable.h"
+#include "daemon/control/mix_log.h"
+#include "daemon/control/snapshot_file.h"
+#include "proto/wire.h"
+#include "tests/fuzz/check_fault.h"
+#include "tests/fuzz/input.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PRIVILEGED = 1, CLEAN = 2, OTHER_USER = 4, NO_DIRECTORY = 8, LONG_PATH = 16 };
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char root[64] = "/dev/shm/fuzz-state-XXXXXX";
+
+static const char *const names[] = {"run/a.cursor", "run/a.former.cursor", "run/b.cursor",
+	"run/.owner", "run/mixes/000001.cursor", "run/mixes/000002.cursor", "run/.0123.new",
+	"run/.a.link", "run/mixes/.0123.new", "other/a.cursor", "third/a.cursor",
+	"run/mixes/1.cursor", "run/mixes/9999999999999999999.cursor", "run/mixes", "run/a.cursor/x",
+	"../.lock", "run"};
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+	(void)st, (void)kind;
+	return at->level == 0 ? 0 : remove(path);
+}
+
+static void empty(void)
+{
+	nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void leave(void)
+{
+	empty();
+	rmdir(root);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	(void)argc, (void)argv;
+	if (!mkdtemp(root))
+		exit(2);
+	atexit(leave);
+	return 0;
+}
+
+/* Files whose names exclude each other: the later one is not made. */
+static void put_files(struct input *in)
+{
+	char path[256];
+
+	for (int i = 0; i < 8 && in->n > 0; i++) {
+		uint8_t which = input_byte(in);
+		struct input part = input_sized(in);
+
+		snprintf(path, sizeof(path), "%s/train/%s", root,
+			names[which % (sizeof(names) / sizeof(names[0]))]);
+		for (char *p = strchr(path + strlen(root) + 1, '/'); p; p = strchr(p + 1, '/')) {
+			*p = 0;
+			mkdir(path, 0700);
+			*p = '/';
+		}
+		if (which >= 128 && symlink(which % 2 ? "b.cursor" : "/nowhere", path) == 0)
+			continue;
+		int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+		if (fd >= 0 && write(fd, part.at, part.n) != (ssize_t)part.n)
+			abort();
+		if (fd >= 0)
+			close(fd);
+	}
+}
+
+struct loaded {
+	size_t n;
+	uint8_t at[LIMIT_CURSOR_BYTES];
+};
+
+static void load(const struct run_place *place, const char *tag, struct loaded *l)
+{
+	char former[SNAPSHOT_TAG_BYTES];
+	struct fault fault = {0};
+
+	l->n = snapshot_file_load(place, tag, l->at, former, &fault);
+	assert(l->n <= sizeof(l->at) && memchr(former, 0, sizeof(former)));
+	if (l->n == 0)
+		check_fault(&fault);
+}
+
+static bool same(const struct loaded *a, const struct loaded *b)
+{
+	return a->n == b->n && memcmp(a->at, b->at, a->n) == 0;
+}
+
+static void save(
+	const struct run_place *place, const char *tag, struct input bytes, const uint8_t *plan)
+{
+	static struct loaded before, after, wanted;
+	static struct snapshot_saved saved;
+	struct run_place quiet = *place;
+	struct fault fault = {0};
+
+	wanted.n = bytes.n < sizeof(wanted.at) ? bytes.n : sizeof(wanted.at);
+	if (wanted.n == 0 || !wire_name_ok(tag))
+		return; /* the daemon rejects both before */
+	memcpy(wanted.at, bytes.at, wanted.n);
+	quiet.clean = false;
+	load(&quiet, tag, &before);
+	fail_plan(plan);
+	bool done = snapshot_file_save(place, tag, wanted.at, wanted.n, &saved, &fault);
+
+	fail_end();
+	load(&quiet, tag, &after);
+	if (done)
+		assert(same(&after, &wanted));
+	else
+		check_fault(&fault);
+	if (!done)
+		assert(same(&before, &after));
+}
+
+/* The mix of @bytes, if they are a cursor, otherwise that of a new cursor. */
+static void note(const struct run_place *place, struct input bytes)
+{
+	struct cursor identity = {.stream = "train", .seed = 1, .seq_len = 4, .stride = 4};
+	struct cursor_source source = {"web", 1, 100, 7, 1, 1, ORDER_GLOBAL, false, 0};
+	static uint8_t encoded[LIMIT_CURSOR_BYTES];
+	struct mix_logs *logs = mix_logs_new();
+	struct mix_noted noted;
+	struct fault fault;
+	struct cursor c;
+
+	if (!cursor_decode(&c, bytes.at, bytes.n, &fault) &&
+		!cursor_begin(&c, &identity, &source, 1, NULL, 0, &fault)) {
+		cursor_free(&c);
+		mix_logs_free(logs);
+		return;
+	}
+	size_t n = cursor_encode(&c, encoded, sizeof(encoded));
+
+	for (int i = 0; logs && i < 3; i++) {
+		bool done = mix_log_note(logs, place, mix_checksum(&c), encoded, n, &noted);
+
+		if (i == 2 && done) /* the second or third call found it */
+			assert(!noted.added || fail_happened());
+	}
+	cursor_free(&c);
+	mix_logs_free(logs);
+}
+
+static void use(
+	const struct run_place *place, const char *tag, struct input bytes, const uint8_t *plan)
+{
+	static const char *const tags[] = {"a", "a.former", "b", "run/a", "other/a", "third/a",
+		"none/a", "..", "a/b/c", "", ".former", "none"};
+	static struct loaded l;
+	char path[PATH_MAX];
+	struct fault fault = {0};
+	uid_t owner;
+
+	fail_plan(plan);
+	for (size_t i = 0; i < sizeof(tags) / sizeof(tags[0]); i++)
+		load(place, tags[i], &l);
+	load(place, tag, &l);
+	if (run_dir_path(place, path, &fault) && !run_dir_owner(path, &owner, &fault))
+		check_fault(&fault);
+	run_dir_greet(place);
+	fail_plan(plan);
+	run_dir_sweep(place);
+	fail_plan(plan);
+	note(place, bytes);
+	fail_end();
+	save(place, tag, bytes, plan);
+	save(place, "a", bytes, plan);
+	save(place, "a.former", bytes, plan);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = {data, size}, part, bytes;
+	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)}, flags = input_byte(&in);
+	char tag[SNAPSHOT_TAG_BYTES * 2] = "";
+	struct run_place place = {.stream = "train",
+		.run = "run",
+		.locks = run_locks_new(),
+		.uid = flags & OTHER_USER ? 70 : 7,
+		.privileged = flags & PRIVILEGED,
+		.clean = flags & CLEAN};
+
+	part = input_sized(&in);
+	part.n = part.n < sizeof(tag) ? part.n : sizeof(tag) - 1;
+	memcpy(tag, part.at, part.n);
+	bytes = input_sized(&in);
+	put_files(&in);
+	snprintf(place.state_dir, sizeof(place.state_dir), "%s%s", root,
+		flags & NO_DIRECTORY ? "/new/one" : "");
+	if (flags & LONG_PATH)
+		memset(place.state_dir, '/', sizeof(place.state_dir) - 2 - flags / 32);
+	if (place.locks)
+		use(&place, tag, bytes, plan);
+	run_locks_free(place.locks);
+	empty();
+	return 0;
+}

@@ -1,0 +1,321 @@
+"""First inputs of every target, from the real writers: tokctl for cursors, the tables of
+proto/wire.c for messages, the pages and tests for configs, and seeds_shards.py for shards.
+"""
+
+import functools
+import json
+import pathlib
+import random
+import re
+import struct
+import sys
+import tempfile
+
+import msgpack
+from targets import ROOT
+
+sys.path.insert(0, str(ROOT / "tests"))
+from lib.process import run  # noqa: E402
+
+TOKCTL = ROOT / "build/gcc/bin/tokctl"
+PLAIN = b"\0\0"  # nothing fails
+
+
+def sized(data):
+    return struct.pack("<H", len(data)) + data
+
+
+def failing(data):
+    """The input, and the same with failures of early allocations and calls on files."""
+    yield PLAIN + data
+    for plan in range(1, 8):
+        yield bytes([plan, 0]) + data
+        for kind in range(4):
+            yield bytes([0, plan + 64 * kind]) + data
+
+
+# ---- messages ----
+
+
+@functools.cache
+def wire_names():
+    """The names of the messages, numbers and texts, in the order of the enums."""
+    text = (ROOT / "proto/wire.c").read_text()
+    tables = re.findall(r"(op|key)_names\[\w+\] = \{(.*?)\};", text, re.S)
+    ops, keys = (re.findall(r'= "(\w+)"', table) for _, table in tables)
+    return ops, keys[: keys.index("stream")], keys[keys.index("stream") :]
+
+
+def wires():
+    ops, numbers, texts = wire_names()
+    limits = [0, 1, 127, 128, 65535, 1 << 32, (1 << 64) - 1]
+    for i, op in enumerate(ops):
+        for number in limits:
+            message = {"op": op} | {key: number for key in numbers}
+            message |= {key: b"tkdc" if key == "cursor" else "attach" for key in texts}
+            yield b"\0" + msgpack.packb(message)
+            message |= {key: -1 for key in numbers[:1]} | {"unknown": [1, {"a": None}]}
+            yield b"\0" + msgpack.packb(message)
+        parts = b"".join(bytes([k, 3]) + b"\7" * 8 for k in range(len(numbers)))
+        parts += b"".join(bytes([len(numbers) + k]) + sized(b"text") for k in range(len(texts)))
+        yield bytes([i + 1]) + parts
+        yield bytes([i + 1])
+        yield b"\0" + msgpack.packb({"op": op})
+    for name in "a/b", ".a", "é" * 40, "\ud800", "x" * 65, "\x7f", "18446744073709551616", "007":
+        message = {"op": "warning", "text": name, "run": name, "path": ""}
+        yield b"\0" + msgpack.packb(message, unicode_errors="surrogatepass")
+    for value in [1.5, True, None, -5, -200, -40000, -(1 << 40), b"", b"x" * 300, "x" * 70000]:
+        yield b"\0" + msgpack.packb({"op": "status", "after": 1, "more": value})
+    for raw in (b"", b"\xc1", b"\xc7\1\1a", b"\xd6\1abcd", b"\x91" * 9 + b"\xc0", b"\x82\xa2op",
+                b"\xdf\xff\xff\xff\xff", b"\xdd\x80\0\0\0", b"\x80\x80", b"\x90", b"\xca\0\0\0\0",
+                b"\xdc\1\1" + b"\1" * 257, b"\x81\xa2op\xd9\0"):  # fmt: skip
+        yield b"\0" + raw
+
+
+# ---- configs ----
+
+
+def configs():
+    yield from failing((ROOT / "config/tokend.yaml").read_bytes())
+    for page in sorted(ROOT.glob("**/*.md")):
+        if "build" not in page.parts:
+            for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S):
+                yield PLAIN + block.encode()
+    from system.test_bad_configs import CONFIGS, GOOD
+
+    for old, new, *_ in CONFIGS.values():
+        yield PLAIN + GOOD.replace(old, new).encode()
+    for key in re.findall(r'\{"(\w+)", \w+', schema_text()):
+        for value in "", "x", "1", "-1", ".inf", "[]", "{}", "1e400", "'1'", "true", "!!int 1":
+            yield PLAIN + f"{key}: {value}\n".encode()
+            yield PLAIN + GOOD.replace("seed: 7", f"seed: 7\n    {key}: {value}").encode()
+            yield PLAIN + GOOD.replace("0.7}", f"0.7, {key}: {value}}}").encode()
+    for raw in b"", b"\xff", b"[" * 40, b"a: b\n---\nc: d\n", b"a: &x 1\nb: *x\n", b"\0", b"a: [\n":
+        yield PLAIN + raw
+
+
+def schema_text():
+    return "".join(p.read_text() for p in sorted((ROOT / "daemon/config").glob("*.c")))
+
+
+# ---- cursors, by tokctl ----
+
+CURSOR_CONFIG = """streams:
+  endless:
+    seed: 7
+    seq_len: 4
+    datasets:
+      - {name: web, path: web.bin, dtype: u16, format: flat, weight: 0.7}
+      - {name: code, path: code.bin, dtype: u16, format: flat, weight: 0.3, shuffle: block}
+  epochs: {seed: 1, seq_len: 4, epochs: 3, datasets: [{name: web, path: web.bin, dtype: u16}]}
+  samples: {seed: 1, seq_len: 4, samples: 5000, datasets: [{name: web, path: web.bin, dtype: u16}]}
+  planned:
+    seed: 1
+    seq_len: 4
+    datasets:
+      - {name: web, path: web.bin, dtype: u16, weight: 0.7, shuffle: none, slide: true}
+      - {name: code, path: code.bin, dtype: u16, weight: 0.3, max_epochs: 20}
+    schedule:
+      - {at: 1024, weights: {web: 1}}
+      - {from: 2048, to: 4096, steps: 2, weights: {web: 1, code: 1}}
+"""
+
+
+@functools.cache
+def cursors():
+    made = []
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        place.joinpath("t.yaml").write_text(CURSOR_CONFIG)
+        for name, n in ("web", 4000), ("code", 900):
+            place.joinpath(name + ".bin").write_bytes(bytes(i * 7 % 251 for i in range(2 * n)))
+
+        def tokctl(*arguments):
+            code, _, error = run(TOKCTL, "cursor", *arguments, cwd=place)
+            assert code == 0, error
+            made.append(place.joinpath("c").read_bytes())
+
+        for stream in "endless", "epochs", "samples", "planned":
+            tokctl("new", stream, "-c", "t.yaml", "-o", "c")
+            tokctl("seek", "c", "--to", "100", "-o", "c")
+            tokctl("skip", "c", "--samples", "50", "-o", "c")
+            if stream == "endless":
+                tokctl("mix", "c", "web=1", "code=3", "-o", "c")
+                tokctl("mix", "c", "web=1", "code=0", "--at", "8192", "-o", "c")
+                tokctl("seek", "c", "--to", "9000", "-o", "c")
+    return tuple(made)
+
+
+def edits():
+    chance = random.Random(1)
+    for op in range(8):
+        yield bytes([op]) + bytes(chance.randrange(256) for _ in range(60))
+        yield bytes([op, 1, 200, 8]) + bytes(40)
+    yield bytes(chance.randrange(256) for _ in range(300))
+
+
+def cursor_inputs():
+    for cursor in cursors():
+        for edit in edits():
+            yield PLAIN + b"\1" + sized(cursor) + edit
+        for plan in range(1, 12):
+            yield bytes([plan, 0, 1]) + sized(cursor)
+            yield bytes([plan, 0, 5]) + sized(cursor) + b"".join(edits())
+        for n in 0, 5, 15, 17, len(cursor) - 1:
+            yield PLAIN + b"\0" + sized(cursor[:n])
+    for version in 0, 3:
+        data = cursors()[0][:4] + struct.pack("<I", version) + cursors()[0][8:]
+        yield PLAIN + b"\0" + sized(data)
+    yield from broken_cursors()
+    chance = random.Random(2)
+    for i in range(60):
+        begin = bytes(chance.choice([chance.randrange(256), i % 8]) for _ in range(200))
+        yield bytes([i % 9, 0, 2]) + sized(begin) + b"".join(edits())
+
+
+def broken_cursors():
+    """Every member of the map left out, or of another type, or with another number."""
+    for cursor in cursors():
+        whole = msgpack.unpackb(cursor[16:])
+        for key, value in whole.items():
+            others = ["x", [], 2**63, b"", [1, 2], -1]
+            if isinstance(value, list):
+                others += [value[:-1], value + value[-1:], [0] * len(value), [2**40] * len(value)]
+            if isinstance(value, int):
+                others += [value + 1, value - 1 if value else 5, 1024]
+            for other in others:
+                yield PLAIN + b"\1" + sized(cursor[:16] + msgpack.packb(whole | {key: other}))
+            less = {k: v for k, v in whole.items() if k != key}
+            yield PLAIN + b"\1" + sized(cursor[:16] + msgpack.packb(less))
+        for raw in b"\x90", b"\xc1", msgpack.packb({**whole, "pending": [1024]}):
+            yield PLAIN + b"\1" + sized(cursor[:16] + raw)
+
+
+# ---- state_dir, records, rings, manifests ----
+
+
+def states():
+    made = cursors()
+
+    def files(*pairs):
+        return b"".join(bytes([name]) + sized(data) for name, data in pairs)
+
+    for flags in range(32):
+        for plan in (0, 0), (3, 0), (0, 1 + flags), (0, 64 + flags):
+            head = bytes([*plan, flags]) + sized(b"new") + sized(made[flags % len(made)])
+            yield head + files((0, made[0]), (3, b"7\n"), (4, made[1]), (5, b"torn"), (6, b"x"))
+            yield head + files((1, made[0]), (2, made[1]), (9, made[2]), (10, made[2]))
+    for owner in b"", b"7", b"0\n", b"x", b"4294967295\n", b"7\n" * 20, b"70\n":
+        yield PLAIN + b"\0" + sized(b"a") + sized(made[0]) + files((3, owner))
+    for name in range(17):
+        yield PLAIN + b"\2" + sized(b"a") + sized(made[0]) + files((name, made[1]), (0, made[2]))
+        yield PLAIN + b"\2" + sized(b"a") + sized(made[0]) + files((name + 128, b""))
+    yield PLAIN + b"\0" + sized(b"a") + sized(made[0]) + files((0, bytes(3000)))
+
+
+def records():
+    chance = random.Random(3)
+    begin, rows = b"\0\0\0\1\0\0", b"\3\x10\4"
+    for ranks in range(1, 5):
+        parts = b""
+        for rank in range(ranks):
+            parts += bytes([0, rank << 5, 0, 1]) + b"\3\4\1" + struct.pack("<H", rank * 2)
+        for plan in (0, 0), (ranks, 0), (0, ranks), (0, 64 * 3 + ranks):
+            for kind in range(4):
+                head = bytes(plan) + b"\0\0\x40\0" + bytes([kind])
+                yield head + sized(parts) + sized(begin + rows + b"\0\0")
+    for _ in range(80):
+        parts = bytes(chance.choice([chance.randrange(256), 0, 3, 2, 4]) for _ in range(120))
+        yield PLAIN + b"\0\0\xff\0\1" + sized(parts) + sized(parts[::-1])
+
+
+def rings():
+    chance = random.Random(4)
+    attach = b"".join(
+        bytes([16 * i, 3 + 8 * i, 9 * i, 2 * (i % 2) + 1 + 8 * i, 90, 0]) for i in range(4)
+    )
+    for _ in range(60):
+        events = bytes(chance.randrange(256) for _ in range(600))
+        yield PLAIN + bytes([chance.randrange(32)]) + attach + events
+    for plan in range(1, 8):
+        yield bytes([plan, 0, 9]) + attach + b"\3\0" * 30
+    for shape in range(0, 255, 3):
+        yield PLAIN + b"\xff" + bytes([shape, 2, 0, 5, 2 + shape % 4]) + bytes([shape % 80, 1] * 8)
+
+
+def daemons():
+    """Actions of clients: see act() in fuzz_daemon.c. An action is 16 · client + its number."""
+    hello, close, save, pending, describe = b"\0\1", b"\x0f", b"\6\0\0\1", b"\7", b"\x08"
+    status, listen = b"\x0a\0", b"\x11\x12"
+
+    def attach(shape, start, more=b"", client=0):
+        return bytes([16 * client + 4, shape, start, 0, 0]) + more
+
+    for shape in range(0, 256, 5):
+        session = hello + attach(shape, 0) + save + pending + describe + status
+        other = bytes([16, 1]) + attach(shape // 2, 0, client=1) + b"\x1a\0"
+        asked = bytes([32, 1, 43, 1, 0, 0, shape % 6, shape % 4, 7, 23])
+        answers = bytes([9, 16 * (shape % 8) + shape % 12, 0, 0, 25, 32 + shape % 5, 1, 0])
+        yield PLAIN + session + other + asked + answers + bytes([44, shape % 2, 0]) + close
+        yield PLAIN + session + attach(shape, 1, b"\0\5") + save + attach(shape, 2, b"\0") + close
+        yield PLAIN + session + other + attach(shape, 3, b"\1\x09\0\7") + attach(shape, 3, b"\0")
+        for start in 4, 16, 32, 48, 64, 252, 253, 254, 255:
+            yield PLAIN + hello + attach(shape, start, b"\3\xff\xff\xff\xff" * 3)
+    for message in list(wires())[::3]:
+        if message[0] == 0 and len(message) < 10000:
+            yield PLAIN + hello + b"\2" + sized(message[1:]) + listen + sized(message[1:])
+    for byte in range(0, 256, 7):
+        ring = b"\x0e" + struct.pack("<HB", byte * 8, 3) + b"\xff" * 8 + bytes([byte])
+        yield PLAIN + hello + attach(byte, 0) + ring * 3 + status
+        yield bytes([byte, 0]) + hello + attach(byte, 0) + save + status
+        yield bytes([0, byte]) + hello + attach(byte, 0) + save + attach(byte, 2, b"\0")
+        yield PLAIN + hello + b"\x0d" + bytes([byte]) * 9
+
+
+def manifests():
+    """Manifests with lines of every format and type."""
+    more = {
+        "npy": {"row_tokens": 5},
+        "mds": {"sample_tokens": 5},
+        "flat": {"frame_bytes": 4096},
+        "llmc": {},
+    }
+    for name in more:
+        for dtype in "u16", "i32", "u64", "i8":
+            keys = {
+                "format": name,
+                "dtype": dtype,
+                "tokens": 500,
+                "size": 1000,
+                "digest": "0123456789abcdef",
+                **more[name],
+            }
+            lines = [
+                json.dumps({"path": path, **keys})
+                for path in ("a.bin", "a/b.bin", 'b/\u00e9 "x"/c.bin')
+            ]
+            for data in lines, lines[::-1], lines[:1] * 2:
+                yield PLAIN + "".join(line + "\n" for line in data).encode()
+            yield from failing("".join(line + "\n" for line in lines).encode())
+            for key in keys:
+                for value in None, -1, "", "../x", 1 << 61, 1.5, [], True, "\n":
+                    yield PLAIN + json.dumps({"path": "a.bin", **keys, key: value}).encode()
+    for path in "", "/a", "a//b", "../a", "a/.", "x" * 5000, "a\u0000b", "\\":
+        yield PLAIN + json.dumps({"path": path, "format": "llmc"}).encode()
+    for raw in b"{}", b"\n", b"", b'{"path": "\\ud800"}', b'{"a": tru}', b"{" * 70, b"[1]", b'{"a"':
+        yield PLAIN + raw
+
+
+SEEDS = {
+    "wire": wires, "cursor": cursor_inputs, "config": configs, "state": states, "record": records,
+    "ring": rings, "daemon": daemons, "manifest": manifests,
+}  # fmt: skip
+
+
+def of(target):
+    """The first inputs of a target."""
+    if target in SEEDS:
+        return SEEDS[target]()
+    from seeds_shards import SHARDS
+
+    return SHARDS[target]()
