@@ -228,6 +228,12 @@ static inline bool ring_released(const struct ring *ring, uint64_t published, ui
 	return true;
 }
 
+/* A daemon that waits for room waits for so many free slots. */
+static inline uint64_t ring_half(const struct ring_geometry *g)
+{
+	return g->slots > 1 ? g->slots / 2 : 1;
+}
+
 /* Asks the client for a wake-up once released ≥ @at; 0: never. Check released again afterwards. */
 static inline void ring_wake_at(const struct ring *ring, uint64_t at)
 {
@@ -238,6 +244,26 @@ static inline void ring_wake_at(const struct ring *ring, uint64_t at)
 static inline bool ring_client_waits(const struct ring *ring, uint64_t published)
 {
 	return atomic_load_explicit(&ring->control->client_waits, memory_order_seq_cst) > published;
+}
+
+/*
+ * A wake-up came: does the daemon wait, and has what it waits for happened? Reads only shared
+ * words, for a thread that does not own the feed. False: needless, and if it is needed later, the
+ * client sends another one. Impossible words, and those that change meanwhile, give true.
+ */
+static inline bool ring_wanted(const struct ring *ring)
+{
+	uint64_t at = atomic_load_explicit(&ring->header->wake_at, memory_order_seq_cst),
+		 published = atomic_load_explicit(&ring->header->published, memory_order_seq_cst),
+		 released = atomic_load_explicit(&ring->control->released, memory_order_seq_cst);
+
+	if (at == 0)
+		return false;
+	/* Reached, or lower than when the feed began to wait. */
+	if (at - released - 1 >= ring_half(&ring->geometry))
+		return true;
+	return (int64_t)(published - released) < (int64_t)ring->geometry.slots &&
+	       ring_client_waits(ring, published);
 }
 
 /* ---- the client's side ---- */

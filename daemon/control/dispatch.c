@@ -72,7 +72,8 @@ static void on_packet(struct connection *c, const struct wire *w)
 
 static void on_wake(struct connection *c)
 {
-	if (c->session && c->session->fed)
+	/* A flood of needless wake-ups does not reach the data thread. */
+	if (c->session && c->session->fed && ring_wanted(&c->session->memory.ring))
 		data_thread_kick(c->control->data_thread, c->session->id);
 }
 

@@ -145,11 +145,10 @@ static bool feed_wanted(const struct feed *feed, uint64_t released)
 static enum feed_room feed_sleep(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
-	uint32_t half = ring->geometry.slots / 2;
 
 	assert(feed->row == 0 && feed->wake_at == 0);
 	assert(feed->planned - feed->released == ring->geometry.slots);
-	feed->wake_at = feed->released + (half ? half : 1);
+	feed->wake_at = feed->released + ring_half(&ring->geometry);
 	feed->late = false;
 	ring_wake_at(ring, feed->wake_at);
 	if (!ring_released(ring, feed->published, &feed->released))
