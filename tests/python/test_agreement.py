@@ -7,6 +7,7 @@ import time
 
 import pytest
 from lib import child_environment
+from lib.injected import injected
 from lib.stock import another_daemon
 from job import Job
 
@@ -78,6 +79,33 @@ def test_a_different_seed_on_another_node_is_named(daemon):
             refusals(daemon.directory, [daemon.socket, other.socket]),
             r"process 1 .*: seed: 43 \| 42",
         )
+
+
+def snapshots(daemons):
+    """The files of the snapshots of @daemons: {path: bytes}."""
+    paths = [path for d in daemons for path in (d.directory / "state").rglob("epoch*.cursor")]
+    return {path: path.read_bytes() for path in paths}
+
+
+def test_snapshots_of_nodes_that_disagree_are_refused(daemon):
+    """One node of three missed the last save, as if it had been away."""
+    with another_daemon() as second, another_daemon() as third:
+        nodes = [daemon, second, third]
+        for node in nodes:
+            with tokend.Loader("train", 4, socket=node.socket, run="job", rank=0, world=1) as one:
+                for step in range(1, 5):
+                    next(one)
+                    if step == 2 or (step == 4 and node is not third):
+                        one.checkpoint("epoch")
+        before = snapshots(nodes)
+        assert len(set(before.values())) == 2 and len(before) == 5, "two of them have former ones"
+        told = refusals(daemon.directory, [node.socket for node in nodes], start="epoch")
+        injected(19)
+        all_were_told(
+            told,
+            r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 8 \| 16 \(there \| process 0",
+        )
+        assert snapshots(nodes) == before, "no snapshot changed"
 
 
 def test_the_others_do_not_wait_for_a_process_that_cannot_attach(daemon):
