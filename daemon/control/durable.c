@@ -20,51 +20,60 @@ bool durable_sync(int at, struct fault *fault)
 	return fsync(at) == 0 || failed("directory", errno, fault);
 }
 
-/* Makes what was created in the directory of @path durable. */
-static bool sync_parent(const char *path, struct fault *fault)
+static bool sync_directory(const char *path, struct fault *fault)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return failed(path, errno, fault);
+
+	bool ok = fsync(fd) == 0 || failed(path, errno, fault);
+
+	close(fd);
+	return ok;
+}
+
+/* Makes the existing directory @path durable in @parent: the daemon that made it may have been
+ * killed before it did so. We cannot have made it in a directory that we may not read, or that
+ * cannot be synced. */
+static bool sync_existing(const char *parent, struct fault *fault)
+{
+	return sync_directory(parent, fault) || fault->error == EACCES || fault->error == EINVAL ||
+	       fault->error == EROFS;
+}
+
+/* Creates one directory level, durably. @sync: an existing one may not be durable. */
+static bool make_directory(const char *path, bool sync, struct fault *fault)
 {
 	char parent[PATH_MAX];
 	char *slash;
 
 	snprintf(parent, sizeof(parent), "%s", path);
 	slash = strrchr(parent, '/');
-	if (!slash || slash == parent)
+	slash[slash == parent] = 0;
+	if (mkdir(path, 0755) < 0) {
+		if (errno != EEXIST)
+			return failed(path, errno, fault);
+		return !sync || sync_existing(parent, fault);
+	}
+	if (sync_directory(parent, fault))
 		return true;
-	*slash = 0;
-
-	int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0)
-		return failed(parent, errno, fault);
-
-	bool ok = fsync(fd) == 0 || failed(parent, errno, fault);
-
-	close(fd);
-	if (!ok) /* otherwise the next caller would find it and take it for durable */
-		rmdir(path);
-	return ok;
+	rmdir(path); /* otherwise the next caller would find it and take it for durable */
+	return false;
 }
 
-/* Creates one directory level and makes it durable in its parent. */
-static bool make_directory(const char *path, struct fault *fault)
-{
-	if (mkdir(path, 0755) == 0)
-		return sync_parent(path, fault);
-	return errno == EEXIST || failed(path, errno, fault);
-}
-
-bool durable_make_directories(const char *path, struct fault *fault)
+bool durable_make_directories(const char *path, bool sync, struct fault *fault)
 {
 	char part[PATH_MAX];
 
 	snprintf(part, sizeof(part), "%s", path);
 	for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
 		*p = 0;
-		if (!make_directory(part, fault))
+		if (!make_directory(part, sync, fault))
 			return false;
 		*p = '/';
 	}
-	return make_directory(part, fault);
+	return make_directory(part, sync, fault);
 }
 
 ssize_t durable_read_file(

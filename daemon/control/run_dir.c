@@ -384,7 +384,7 @@ static bool open_at(struct run_dir *dir, const struct run_place *place, struct f
 {
 	if (!run_dir_path(place, dir->path, fault))
 		return false;
-	if (!durable_make_directories(dir->path, fault))
+	if (!durable_make_directories(dir->path, place->clean, fault))
 		return failed(dir, fault->error, fault);
 	dir->at = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return dir->at >= 0 || failed(dir, errno, fault);

@@ -40,7 +40,7 @@ struct run_place {
 	struct run_locks *locks;
 	uid_t uid;	 /* the user that asks */
 	bool privileged; /* root or in admin_uids: may write to any run */
-	bool clean;	 /* remove left-over files */
+	bool clean; /* a killed daemon's work may be left: remove its files, sync its directories */
 };
 
 struct run_dir {
