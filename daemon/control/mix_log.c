@@ -157,20 +157,29 @@ static bool add(
 	done = done &&
 	       (linkat(log->at, temporary, log->at, name, 0) == 0 || failed(log, errno, fault));
 	unlinkat(log->at, temporary, 0);
-	return done && (fsync(log->at) == 0 || failed(log, errno, fault));
+	if (!done || fsync(log->at) == 0)
+		return done;
+	failed(log, errno, fault);
+	unlinkat(log->at, name, 0); /* otherwise the next attach would take it for durable */
+	return false;
 }
 
-/* Adds the mix, in the open directory log->at. */
+/* Adds the mix, in the open directory log->at. A file that a killed daemon added may not be durable
+ * yet. */
 static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_noted *noted,
 	struct fault *fault)
 {
 	uint64_t last;
 
+	log->seen->number = 0; /* unknown, if this fails */
 	for (;;) {
 		if (!last_number(log, &last, fault))
 			return false;
-		if (last > 0 && holds(log, last))
+		if (last > 0 && holds(log, last)) {
+			if (fsync(log->at) < 0)
+				return failed(log, errno, fault);
 			break;
+		}
 		noted->added = add(log, ++last, bytes, n, fault);
 		if (noted->added)
 			break;
@@ -183,15 +192,29 @@ static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_not
 	return true;
 }
 
-/* The same, in the locked directory of the run. */
+/* Opens the log's directory, and makes it durable: a killed daemon may have made it. */
+static bool open_directory(struct log_of *log, const struct run_dir *dir, struct fault *fault)
+{
+	bool made = mkdirat(dir->at, "mixes", 0755) == 0;
+
+	if (!made && errno != EEXIST)
+		return failed(log, errno, fault);
+	if (fsync(dir->at) < 0) {
+		failed(log, errno, fault);
+		if (made)
+			unlinkat(dir->at, "mixes", AT_REMOVEDIR);
+		return false;
+	}
+	log->at = openat(dir->at, "mixes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return log->at >= 0 || failed(log, errno, fault);
+}
+
+/* Adds the mix, in the locked directory of the run. */
 static bool open_and_note(struct log_of *log, const struct run_dir *dir, const void *bytes,
 	size_t n, struct mix_noted *noted, struct fault *fault)
 {
-	if (mkdirat(dir->at, "mixes", 0755) == 0 ? fsync(dir->at) < 0 : errno != EEXIST)
-		return failed(log, errno, fault);
-	log->at = openat(dir->at, "mixes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (log->at < 0)
-		return failed(log, errno, fault);
+	if (!open_directory(log, dir, fault))
+		return false;
 
 	bool done = note(log, bytes, n, noted, fault);
 
