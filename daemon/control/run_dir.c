@@ -299,7 +299,11 @@ static bool write_owner(const struct run_dir *dir, uid_t uid, struct fault *faul
 	       (renameat(dir->at, temporary, dir->at, ".owner") == 0 || failed(dir, errno, fault));
 	if (!done)
 		unlinkat(dir->at, temporary, 0);
-	return done && (fsync(dir->at) == 0 || failed(dir, errno, fault));
+	if (!done || fsync(dir->at) == 0)
+		return done;
+	failed(dir, errno, fault);
+	unlinkat(dir->at, ".owner", 0); /* otherwise the next save would take it for durable */
+	return false;
 }
 
 /* FAULT_PERMISSION: the run belongs to someone else. */
