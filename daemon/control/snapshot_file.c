@@ -111,6 +111,8 @@ static bool replace(const struct run_dir *dir, const char *name, const char *for
 		return durable_sync(dir->at, fault) || failed(saved, fault->error, fault);
 	/* The previous file is kept even if it is damaged. */
 	saved->replaced = fstatat(dir->at, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+	if (!saved->replaced && errno != ENOENT)
+		return failed(saved, errno, fault);
 	if (limited && !saved->replaced && is_full(dir->at))
 		return fault_set(fault, FAULT_STATE_DIR, "state_dir",
 			"%s: the run has %d snapshots, which is the limit; remove old ones",
@@ -168,31 +170,69 @@ bool snapshot_file_save(const struct run_place *place, const char *tag, const vo
 
 /* ---- reading ---- */
 
-/* Finds the runs of a stream that have @file. Returns their number, the last one's name in @found,
- * and all of them in @list, separated by commas. */
-static int find_runs(
-	const char *stream_dir, const char *file, char *found, char *list, size_t list_bytes)
+/* 1: it exists; 0: it does not; -1 with @fault: unknown. */
+static int is_there(const char *path, struct fault *fault)
 {
-	DIR *dir = opendir(stream_dir);
-	struct dirent *e;
-	int n = 0;
+	if (access(path, F_OK) == 0)
+		return 1;
+	if (errno == ENOENT || errno == ENOTDIR)
+		return 0;
+	fault_errno(fault, errno, "tag", "%s: %s", path, strerror(errno));
+	return -1;
+}
 
-	*list = 0;
-	while (dir && (e = readdir(dir))) {
+/* The runs of a stream that have a file. */
+struct runs_found {
+	int n;
+	char last[LIMIT_NAME_BYTES + 1]; /* the name of the last one */
+	char list[512];			 /* all of them, separated by commas */
+};
+
+static void add_run(struct runs_found *found, const char *run)
+{
+	size_t used = strlen(found->list);
+
+	memcpy(found->last, run, strlen(run) + 1); /* ≤ LIMIT_NAME_BYTES */
+	snprintf(found->list + used, sizeof(found->list) - used, "%s%s", found->n++ ? ", " : "",
+		run);
+}
+
+/* False: they are not all known. */
+static bool find_in(DIR *dir, const char *stream_dir, const char *file, struct runs_found *found,
+	struct fault *fault)
+{
+	struct dirent *e;
+
+	while (errno = 0, (e = readdir(dir))) {
 		char path[PATH_MAX];
 
-		if (!wire_name_ok(e->d_name) || !join(path, stream_dir, e->d_name, file) ||
-			access(path, F_OK) < 0)
+		if (!wire_name_ok(e->d_name) || !join(path, stream_dir, e->d_name, file))
 			continue;
-		n++;
-		memcpy(found, e->d_name, strlen(e->d_name) + 1); /* ≤ LIMIT_NAME_BYTES */
-		size_t used = strlen(list);
+		int there = is_there(path, fault);
 
-		snprintf(list + used, list_bytes - used, "%s%s", n > 1 ? ", " : "", e->d_name);
+		if (there < 0)
+			return false;
+		if (there)
+			add_run(found, e->d_name);
 	}
-	if (dir)
-		closedir(dir);
-	return n;
+	return errno == 0 ||
+	       fault_errno(fault, errno, "tag", "%s: %s", stream_dir, strerror(errno));
+}
+
+static bool find_runs(
+	const char *stream_dir, const char *file, struct runs_found *found, struct fault *fault)
+{
+	DIR *dir = opendir(stream_dir);
+
+	*found = (struct runs_found){0};
+	if (!dir)
+		return errno == ENOENT || errno == ENOTDIR ||
+		       fault_errno(fault, errno, "tag", "%s: %s", stream_dir, strerror(errno));
+
+	bool all = find_in(dir, stream_dir, file, found, fault);
+
+	closedir(dir);
+	return all;
 }
 
 /* Is @tag a name, or a name with FORMER after it? */
@@ -235,25 +275,27 @@ static void offer_former(const char *path, const char *tag, char *former)
 static bool find_path(const struct run_place *place, const char *run, const char *tag, bool named,
 	char path[PATH_MAX], struct fault *fault)
 {
-	char stream_dir[PATH_MAX], list[512], other[2 * LIMIT_NAME_BYTES + 2];
-	char file[SNAPSHOT_TAG_BYTES + 16];
+	char stream_dir[PATH_MAX], file[SNAPSHOT_TAG_BYTES + 16];
+	struct runs_found found;
 
 	snprintf(file, sizeof(file), "%s.cursor", tag);
 	if (snprintf(stream_dir, sizeof(stream_dir), "%s/%s", place->state_dir, place->stream) >=
 			PATH_MAX ||
 		!join(path, stream_dir, run, file))
 		return too_long(fault);
-	if (named || access(path, F_OK) == 0)
-		return true;
 
-	int runs = find_runs(stream_dir, file, other, list, sizeof(list));
+	int there = named ? 1 : is_there(path, fault);
 
-	if (runs > 1)
+	if (there != 0)
+		return there > 0;
+	if (!find_runs(stream_dir, file, &found, fault))
+		return false;
+	if (found.n > 1)
 		return fault_set(fault, FAULT_ARGUMENT, "tag",
 			"run %s has no snapshot %s, but several other runs have: %s; name one as "
 			"RUN/%s",
-			place->run, tag, list, tag);
-	return runs != 1 || join(path, stream_dir, other, file) || too_long(fault);
+			place->run, tag, found.list, tag);
+	return found.n != 1 || join(path, stream_dir, found.last, file) || too_long(fault);
 }
 
 size_t snapshot_file_load(const struct run_place *place, const char *tag, void *bytes,
