@@ -7,6 +7,14 @@ $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 	$(link) -lcmocka $(LIBS)
 
+# The calls of the linked code go to a disk in memory (tests/unit/disk_model.h).
+disk_calls = access close closedir fchmod fchown fcntl fdopendir fstat fstatat fsync getrandom linkat log_client \
+	log_line mkdir mkdirat nanosleep open openat opendir read readdir renameat rmdir stat unlinkat write
+$(O)/check/test_power_cut: $(patsubst %,$(O)/tests/unit/%.o,test_power_cut state_disk disk_calls disk_model disk_names) $(O)/all.a
+	$(link) -lcmocka $(LIBS)
+$(patsubst %,$(O)/tests/unit/disk_%.o,calls names): ALL_CFLAGS += -Wno-missing-prototypes
+$(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
+
 # For the Python tests: a reader of shards, a trainer, a strict stand-in for a GPU driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
 $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a

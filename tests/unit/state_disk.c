@@ -1,0 +1,353 @@
+#include "tests/unit/state_disk.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/cursors.h"
+
+static struct bytes *value[VALUES];
+static uint64_t checksum[VALUES];
+
+struct scene scene;
+
+void broken(const char *format, ...)
+{
+	const struct disk_machine *m = &scene.machine;
+	const struct disk_fault *fault = &m->fault;
+	char text[256];
+	va_list list;
+
+	va_start(list, format);
+	vsnprintf(text, sizeof(text), format, list);
+	va_end(list);
+	fail_msg("%s, step %u, cut at call %u (after %s), failed call %u (%s%s): %s",
+		scene.scenario, scene.step, m->calls, m->call ? m->call : "none",
+		fault->met ? fault->call : 0, fault->met ? fault->name : "none",
+		fault->late ? ", late" : "", text);
+}
+
+struct daemon daemon_start(int process)
+{
+	struct daemon d = {run_locks_new(), mix_logs_new(), process, true};
+
+	assert_true(d.locks && d.logs);
+	disk_process = process;
+	return d;
+}
+
+void daemon_end(struct daemon *d)
+{
+	struct disk *disk = disk_machine.disk;
+	void (*before)(void *) = disk_machine.before;
+
+	disk_kill(disk, d->process);
+	disk_machine.before = NULL;
+	disk_machine.fault = (struct disk_fault){0};
+	run_locks_free(d->locks);
+	disk_machine.before = before;
+	mix_logs_free(d->logs);
+}
+
+void place_of(
+	const struct world *w, const struct daemon *d, const char *run, struct run_place *place)
+{
+	*place = (struct run_place){.locks = d ? d->locks : NULL, .uid = USER, .stream = "train"};
+	snprintf(place->state_dir, sizeof(place->state_dir), "%s", w->state_dir);
+	snprintf(place->run, sizeof(place->run), "%s", run);
+	place->clean = d && d->clean;
+}
+
+static int value_of(const void *bytes, size_t n)
+{
+	for (int v = 0; v < VALUES; v++)
+		if (value[v]->n == n && memcmp(value[v]->at, bytes, n) == 0)
+			return v;
+	return -1;
+}
+
+/* ---- what is there ---- */
+
+int load(const struct world *w, const char *run, const char *tag, struct fault *fault)
+{
+	char bytes[LIMIT_CURSOR_BYTES], former[SNAPSHOT_TAG_BYTES];
+	struct run_place place;
+
+	place_of(w, NULL, run, &place);
+
+	size_t n = snapshot_file_load(&place, tag, bytes, former, fault);
+	int v = value_of(bytes, n);
+
+	if (n == 0)
+		return -1;
+	if (v < 0)
+		broken("%s is a mixture", tag);
+	return v;
+}
+
+static void check_tag(const struct world *w, const char *tag, unsigned may, bool must)
+{
+	struct fault fault = {0};
+	int v = load(w, "job", tag, &fault);
+
+	if (v < 0 && must)
+		broken("%s is lost: %s", tag, fault.text);
+	if (v < 0 && fault.error != ENOENT)
+		broken("%s: %s", tag, fault.text);
+	if (v >= 0 && !(may >> v & 1))
+		broken("%s has value %d, but may have %x", tag, v, may);
+}
+
+static void check_mixes(const struct world *w)
+{
+	char path[PATH_MAX];
+	unsigned have = 0, last = w->last_may, number = 0;
+	const struct disk *disk = disk_machine.disk;
+
+	snprintf(path, sizeof(path), "%s/train/job/mixes", w->state_dir);
+
+	int at = disk_find(disk, path);
+	const struct disk_directory *d =
+		at < 0 ? NULL : &disk->directory[disk->inode[at].directory];
+
+	for (unsigned i = 0; d && i < DISK_NAMES; i++) {
+		if (d->now[i] < 0 || disk_name_text(i)[0] == '.')
+			continue;
+		const struct disk_blob *blob = disk->inode[d->now[i]].now;
+		unsigned n = (unsigned)atoi(disk_name_text(i));
+		int v = value_of(blob->at, blob->n);
+
+		if (v < 0 || !(w->mixes_may >> v & 1))
+			broken("mix log, file %u: value %d of %x", n, v, w->mixes_may);
+		have |= 1U << v;
+		last = n > number ? 1U << v : last;
+		number = n > number ? n : number;
+	}
+	if (w->mixes_must & ~have)
+		broken("mix log: has %x, must have %x", have, w->mixes_must);
+	if (!(last & w->last_may))
+		broken("mix log: the last is %x of %x", last, w->last_may);
+}
+
+static void check_owner(const struct world *w)
+{
+	struct fault fault = {0};
+	char path[PATH_MAX];
+	uid_t owner;
+
+	snprintf(path, sizeof(path), "%s/train/job", w->state_dir);
+	if (!run_dir_owner(path, &owner, &fault) && (w->owned || fault.error != ENOENT))
+		broken("owner: %s", fault.text);
+	if (owner != USER && (owner != RUN_NOBODY || w->owned))
+		broken("the run belongs to uid %d", (int)owner);
+}
+
+/* Everything that was promised is on the mounted disk. */
+static void check(const struct world *w)
+{
+	for (unsigned t = 0; t < TAGS; t++) {
+		const struct promise *p = &w->tag[t];
+		char tag[] = {(char)('a' + t), 0}, former[32];
+
+		snprintf(former, sizeof(former), "%s.former", tag);
+		check_tag(w, tag, p->may, p->must);
+		/* A save that is taken back takes TAG.former. */
+		check_tag(w, former, p->former_may, p->former_must && !scene.machine.fault.met);
+	}
+	check_mixes(w);
+	check_owner(w);
+}
+
+/* ---- steps ---- */
+
+static bool save(struct world *w, struct daemon *d, const struct step *step, struct fault *fault)
+{
+	struct promise *p = &w->tag[step->tag - 'a'];
+	const unsigned before = p->may, bit = 1U << step->value;
+	const struct bytes *b = value[step->value];
+	char tag[] = {step->tag, 0};
+	struct snapshot_saved saved;
+	struct run_place place;
+
+	place_of(w, d, "job", &place);
+	p->may |= bit;
+	p->former_may |= w->shared ? ~0U : before;
+
+	bool ok = snapshot_file_save(&place, tag, b->at, b->n, &saved, fault);
+
+	if (saved.opened)
+		d->clean = false;
+	if (!ok) {
+		p->former_must = false;
+		return false;
+	}
+	if (!w->shared && p->must && !(before & bit) && !saved.replaced)
+		broken("the previous snapshot of %s was not kept", tag);
+	p->must = w->owned = true;
+	p->former_must |= saved.replaced;
+	if (!w->shared) {
+		p->may = bit;
+		p->former_may = saved.replaced ? before : p->former_may;
+	}
+	return true;
+}
+
+static bool note(struct world *w, struct daemon *d, const struct step *step)
+{
+	const struct bytes *b = value[step->value];
+	const unsigned bit = 1U << step->value;
+	struct mix_noted noted;
+	struct run_place place;
+
+	place_of(w, d, "job", &place);
+	w->mixes_may |= bit;
+	w->last_may |= bit;
+
+	bool ok = mix_log_note(d->logs, &place, checksum[step->value], b->at, b->n, &noted);
+
+	if (noted.opened)
+		d->clean = false;
+	if (!ok)
+		return false;
+	w->mixes_must |= bit;
+	if (!w->shared)
+		w->last_may = bit;
+	w->owned = true;
+	return true;
+}
+
+bool take_step(struct world *w, struct daemon *d, const struct step *step, struct fault *fault)
+{
+	struct run_place place;
+
+	*fault = (struct fault){0};
+	if (step->kind == 's')
+		return save(w, d, step, fault);
+	if (step->kind == 'n')
+		return note(w, d, step);
+	place_of(w, d, "job", &place);
+	run_dir_greet(&place);
+	run_dir_sweep(&place);
+	return true;
+}
+
+/* ---- scene.cuts ---- */
+
+struct disk_machine mount_disk(struct disk *disk)
+{
+	struct disk_machine old = disk_machine;
+
+	disk_machine = (struct disk_machine){.disk = disk, .call = old.call};
+	return old;
+}
+
+void unmount_disk(struct disk_machine old)
+{
+	if (disk_machine.open_files > 0)
+		broken("%u files are left open", disk_machine.open_files);
+	disk_free(disk_machine.disk);
+	disk_machine = old;
+}
+
+bool has_temporaries(const struct world *w)
+{
+	static const char *const directories[] = {"%s/train/job", "%s/train/job/mixes"};
+	char path[PATH_MAX];
+
+	for (unsigned i = 0; i < COUNT(directories); i++) {
+		snprintf(path, sizeof(path), directories[i], w->state_dir);
+
+		int inode = disk_find(disk_machine.disk, path);
+		const struct disk *disk = disk_machine.disk;
+
+		for (unsigned n = 0; inode >= 0 && n < DISK_NAMES; n++)
+			if (disk->directory[disk->inode[inode].directory].now[n] >= 0 &&
+				strstr(disk_name_text(n), ".new"))
+				return true;
+	}
+	return false;
+}
+
+/* The next daemon saves and notes on the mounted disk. */
+static void recover(const struct world *world)
+{
+	const struct step steps[] = {{'w', 0, 0}, {'s', 'a', 5}, {'n', 0, 5}};
+	struct world w = *world;
+	struct fault fault;
+	struct daemon d = daemon_start(9);
+
+	for (unsigned i = 0; i < COUNT(steps); i++)
+		if (!take_step(&w, &d, &steps[i], &fault))
+			broken("the next daemon fails: %s", fault.text);
+	check(&w);
+	assert_false(has_temporaries(&w));
+	daemon_end(&d);
+}
+
+static void cut(const struct disk *disk, const struct world *w, uint64_t outcome)
+{
+	struct disk_machine old = mount_disk(disk_cut(disk, outcome));
+	int process = disk_process;
+
+	check(w);
+	if (scene.cuts++ % RECOVER_EACH == 0)
+		recover(w);
+	disk_process = process;
+	unmount_disk(old);
+}
+
+void cut_now(const struct disk *disk, const struct world *w, uint64_t most)
+{
+	uint64_t n = disk_outcomes(disk);
+
+	for (uint64_t i = 0; i < (n <= most ? n : most); i++)
+		cut(disk, w, n <= most || i < 2 ? i : rng_below(&scene.rng, n));
+}
+
+/* ---- values ---- */
+
+const struct bytes *state_value(unsigned v)
+{
+	return value[v];
+}
+
+int state_set_up(void **state)
+{
+	struct cursor_source source[SOURCES];
+	char names[SOURCES][24];
+
+	(void)state;
+	for (unsigned i = 0; i < SOURCES; i++) {
+		source[i] = three[0];
+		snprintf(names[i], sizeof(names[i]), "dataset-number-%u", i);
+		source[i].name = names[i];
+	}
+	for (unsigned v = 0; v < VALUES; v++) {
+		struct cursor id = identity(0, 0), c;
+		struct fault fault;
+
+		id.seed += v;
+		assert_true(cursor_begin(&c, &id, source, SOURCES, NULL, 0, &fault));
+		value[v] = encode(&c);
+		checksum[v] = mix_checksum(&c);
+		cursor_free(&c);
+		assert_true(cursor_decode(&c, value[v]->at, value[v]->n, &fault));
+		cursor_free(&c);
+		assert_true(value[v]->n > 2 * DISK_SECTOR && value[v]->n <= 4 * DISK_SECTOR);
+	}
+	scene.rng.state = 1;
+	return 0;
+}
+
+int state_tear_down(void **state)
+{
+	(void)state;
+	for (unsigned v = 0; v < VALUES; v++)
+		free(value[v]);
+	return 0;
+}

@@ -1,0 +1,83 @@
+/*
+ * Promises about state_dir, and checks that a disk keeps them: for tests of power cuts. The real
+ * code saves, notes mixes and reads on a mounted disk (disk_model.h).
+ */
+#ifndef TEST_STATE_DISK_H
+#define TEST_STATE_DISK_H
+
+#include "daemon/control/mix_log.h"
+#include "daemon/control/snapshot_file.h"
+#include "tests/unit/disk_model.h"
+#include "tests/unit/rng.h"
+
+enum {
+	VALUES = 6,	  /* different cursors; a set of them is a bit mask */
+	SOURCES = 24,	  /* datasets of each: it takes three sectors */
+	TAGS = 2,	  /* a and b */
+	USER = 1000,	  /* who asks */
+	RECOVER_EACH = 7, /* after each seventh cut, the next daemon saves */
+};
+
+/* Where a test is. */
+extern struct scene {
+	const char *scenario;
+	unsigned step;
+	struct disk_machine machine; /* at the last call that was followed by a cut or kill */
+	struct rng rng;
+	uint64_t cuts; /* so far */
+} scene;
+
+struct promise {
+	unsigned may, former_may; /* values that the tag, or TAG.former, may have */
+	bool must, former_must;	  /* it has one */
+};
+
+struct world {
+	const char *state_dir;
+	struct promise tag[TAGS];
+	unsigned mixes_may, mixes_must; /* values in the mix log */
+	unsigned last_may;		/* of its last file */
+	bool owned;
+	bool shared; /* by two daemons: the order of saves is not known */
+};
+
+struct daemon {
+	struct run_locks *locks;
+	struct mix_logs *logs;
+	int process;
+	bool clean;
+};
+
+struct step {
+	char kind; /* s: save; n: note a mix; w: sweep, as at a start */
+	char tag;
+	unsigned value;
+};
+
+int state_set_up(void **state);
+int state_tear_down(void **state);
+/* The bytes of value @v. */
+const struct bytes *state_value(unsigned v);
+/* Fails the test, and says where. */
+__attribute__((format(printf, 1, 2))) void broken(const char *format, ...);
+
+struct daemon daemon_start(int process);
+/* It ends as by SIGKILL: without a call of its own. */
+void daemon_end(struct daemon *d);
+void place_of(
+	const struct world *w, const struct daemon *d, const char *run, struct run_place *place);
+/* False: the step failed; @fault is set if it is a save. */
+bool take_step(struct world *w, struct daemon *d, const struct step *step, struct fault *fault);
+
+/* The value at @tag by the real reading code; -1: none. */
+int load(const struct world *w, const char *run, const char *tag, struct fault *fault);
+bool has_temporaries(const struct world *w);
+
+/* Mounts @disk, as another machine that has just started. Returns the present one. */
+struct disk_machine mount_disk(struct disk *disk);
+void unmount_disk(struct disk_machine old);
+/* The power fails now: all outcomes, if they are not more than @most; otherwise some. Everything
+ * that was promised must be there. */
+void cut_now(const struct disk *disk, const struct world *w, uint64_t most);
+
+#endif
