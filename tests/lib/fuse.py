@@ -1,4 +1,4 @@
-"""A file system that can stop answering, or forget its open files (ESTALE), as an NFS server does:
+"""A file system that can stop answering, fail, or forget its open files (ESTALE), as an NFS server:
 a FUSE server for a directory's files, in its own process.
 
 As with NFS, a process that waits for it can be killed, and closing a file that was only read does
@@ -23,7 +23,7 @@ OPENDIR, READDIR, RELEASEDIR, INTERRUPT, BATCH_FORGET = 27, 28, 29, 36, 42
 ENOENT, EINTR, ENOSYS, ENODEV, ESTALE = 2, 4, 38, 19, 116
 ROOT, FIRST = 1, 2  # nodes: the directory, its first file
 FOPEN_DIRECT_IO = 1
-HANGS, HELD, OPCODE, FORGET_NOW, STALE = range(5)  # words that test and server share
+HANGS, HELD, OPCODE, FORGET_NOW, STALE, ERROR, FAILED = range(7)  # words that test and server share
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -106,6 +106,9 @@ class _Server:
         if self.stale(opcode, node, body):
             self.words[STALE] += 1
             return self.answer(unique, ESTALE)
+        if opcode == READ and self.words[ERROR]:
+            self.words[FAILED] += 1
+            return self.answer(unique, self.words[ERROR])
         if opcode == INIT:
             out = struct.pack("<4I2H2I2H", 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0).ljust(64, b"\0")
         elif opcode == LOOKUP:
@@ -203,6 +206,14 @@ class Hanging:
         """Stops answering calls of this kind; 0: all calls."""
         self.words[OPCODE] = opcode
         self.words[HANGS] = 1
+
+    def fail(self, error):
+        """Every read of a file fails with @error; 0: no longer."""
+        self.words[ERROR] = error
+
+    def failed(self):
+        """How many reads failed."""
+        return self.words[FAILED]
 
     def held(self):
         """The number of unanswered calls."""

@@ -97,6 +97,7 @@ def test_invalid_attaches_are_refused(bench):
         "an attach that exceeds memory: names what it needs and what is left",
         (seen, left),
     )
+    injected(21)
 
     hold = []
     try:

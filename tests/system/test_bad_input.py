@@ -158,6 +158,7 @@ def test_malformed_packets_are_refused(bench):
         "tag": b"x",
     }.items():
         bad[f"{key} as {value!r}"] = msgpack.packb({**ATTACH, key: value})
+    peak = bench.daemon.memory_kib("VmPeak")
     seen = {name: bench.refused(raw) for name, raw in bad.items()}
     injected(25, len(seen))
     wrong = {name: why for name, why in seen.items() if why}
@@ -166,6 +167,8 @@ def test_malformed_packets_are_refused(bench):
     cut = {n: bench.refused(attach[:n]) for n in range(2, len(attach))}
     injected(25, len(cut))
     wrong = {n: why for n, why in cut.items() if why}
+    grown = bench.daemon.memory_kib("VmPeak") - peak
+    assert grown < 64 << 10, ("no length that a message claims is allocated", grown)
     assert not wrong, (f"a valid attach cut at each of {len(cut)} bytes: the same", wrong)
 
     early = {

@@ -11,7 +11,8 @@ import numpy
 import pytest
 from faults import SEQ_LEN, SHARD_TOKENS
 
-from lib import TOKCTL, Client, Daemon, Refused, Witness, has, mode_name, rows_at, run
+from lib import MODES, TOKCTL, Client, Daemon, Refused, Witness, has, mode_name, rows_at, run
+from lib.fuse import hanging
 from lib.injected import injected
 
 # ---- reads that fail ----
@@ -278,3 +279,44 @@ def test_failing_reads_are_repeated_then_stop_the_stream(place):
         assert good, "  when the disk works again, an attach at the cursor continues"
         again.close()
         assert f.daemon.stop() == 0, "  exit 0"
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=mode_name, indirect=True)
+def test_eio_of_a_file_server_stops_its_stream_only(place, mode):
+    """With io_uring too, which no preloaded library can make fail."""
+    for name in ("served", "near"):
+        place.shard(f"{name}/0.bin", SHARD_TOKENS)
+    mount = hanging(place.file("served"), place.file("mount"))
+    try:
+        stream = {"seed": 3, "seq_len": SEQ_LEN}
+        streams = {
+            name: {**stream, "datasets": [{"name": "d", "path": path}]}
+            for name, path in (("train", "mount"), ("near", "near"))
+        }
+        daemon = Daemon(place, place.config(io=mode[0], streams=streams))
+        rows = rows_at(daemon.config, "train", 0, 2000)
+        trainer, other = (
+            Witness(daemon, rows),
+            Witness(daemon, rows_at(daemon.config, "near", 0, 2000), stream="near"),
+        )
+        assert trainer.step(10) and other.step(10)
+        mount.fail(errno.EIO)
+        with pytest.raises(Refused) as refused:
+            trainer.step(500)
+        injected(9, mount.failed())
+        packet = refused.value.packet
+        assert packet["code"] == "data" and trainer.wrong == 0
+        assert has(packet["text"], "shard 0.bin at token ", "Input/output error")
+        assert "nothing was skipped" in packet["text"]
+        in_flight = trainer.client.slots * trainer.client.rows
+        assert 3 <= mount.failed() <= 2 * 3 * in_flight, "after a bounded number of tries"
+        assert other.step(300), "the other stream continues"
+        trainer.close()
+        mount.fail(0)
+        again = Client(daemon.socket).attach(position=trainer.checked * 2)
+        assert numpy.array_equal(again.next(), trainer.batches[trainer.checked]), "nothing is lost"
+        again.close()
+        other.close()
+        assert daemon.stop() == 0
+    finally:
+        mount.close()

@@ -2,6 +2,7 @@
  * Faults that no file system produces on demand come from a wrapper around the real backend: the
  * n-th operation fails, for every n.
  */
+#include "tests/unit/injected.h"
 #include "tests/unit/shelf.h"
 
 /* ---- a backend with faults ---- */
@@ -91,6 +92,17 @@ static void inject(int kind, int error, unsigned nth, unsigned times)
 	injection.injected = 0;
 }
 
+/* Counts the faults that were injected, by their rows in the catalogue. */
+static void count(void)
+{
+	if (injection.kind == INJECT_SHORT)
+		injected(13, injection.injected);
+	else if (injection.error == EIO)
+		injected(9, injection.injected);
+	else if (injection.error == ESTALE)
+		injected(36, injection.injected);
+}
+
 /* A fault of the n-th operation, for every n: all bytes are right in the end. */
 static void passing_faults_are_retried(void **state)
 {
@@ -115,6 +127,7 @@ static void passing_faults_are_retried(void **state)
 			read_random(&checker, shelf, 100, 10000);
 			if (cases[c].kind != INJECT_OPEN || nth < 4)
 				assert_int_equal(injection.injected, cases[c].times);
+			count();
 		}
 	}
 	checker_close(&checker);
@@ -144,6 +157,7 @@ static void lasting_faults_are_reported(void **state)
 		inject(cases[c].kind, cases[c].error, 0, 2000);
 		assert_errno(&checker, shelf, 0, cases[c].error);
 		assert_true(injection.injected > 0);
+		count();
 		injection.times = injection.injected;
 		assert_reads(&checker, shelf, 0);
 	}

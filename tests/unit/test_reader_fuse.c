@@ -3,6 +3,7 @@
  * library, because it needs only a dozen messages. It plays an NFS server. Skipped if the process
  * may not mount.
  */
+#include "tests/unit/injected.h"
 #include "tests/unit/shelf.h"
 
 #include <linux/fuse.h>
@@ -367,6 +368,7 @@ static void eio_is_reported_and_passes(void **state)
 	mounted.orders->read_error = EIO;
 	assert_errno(&checker, shelf, 0, EIO);
 	assert_errno(&checker, shelf, 0, EIO);
+	injected(9, 2);
 	mounted.orders->read_error = 0;
 	assert_reads(&checker, shelf, 0);
 	checker_close(&checker);
@@ -418,6 +420,7 @@ static void every_read_is_followed_by_a_look(void **state)
 	orders->flips = 1; /* without a change of the times it cannot be detected */
 	orders->ctime_s = 6;
 	assert_changed(&checker, shelf, 0, "it was overwritten at byte ");
+	injected(12, 1);
 	orders->flips = 0;
 	assert_reads(&checker, shelf, 0);
 	orders->newer_ns = 1;
