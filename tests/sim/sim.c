@@ -1,288 +1,314 @@
 /*
- * The simulator runs the engine alone, in a world where everything happens at the wrong moment.
+ * The simulator runs tokend's own code in a world where everything happens at the wrong moment.
  *
- *   sim [--seed S] [--events N]
+ *   sim [--seconds N | --minutes N]   seed after seed; ends with totals
+ *   sim --seed S [OPTION…]            one history again
  *
- * Around one engine there are a few streams (tables without files), a disk and clients. The disk
- * finishes reads in any order, and sometimes never. Clients take, hold, release, stall, crash,
- * write wrong counters and return at other cursors with other ranks. Bytes between client and
- * daemon are delayed. One random event happens at a time; then these are checked:
+ * A seed is a history. It runs the daemon's server_run(), with its control room, data thread,
+ * keeper and engine, and libtokend in each trainer and operator. Threads are fibers of this
+ * process, in virtual time. These are simulated:
  *
- *   - a slot that the client may read is never written, and has the bytes of the order
- *   - a client that waits for a published slot has a byte on its way to it, and so has a daemon
- *     that waits for a release
- *   - if two users, two runs of one user or two feeds of one run can go on, neither gets more than
- *     two turns ahead, in bytes
- *   - a stream keeps within its share of the reads in flight, and uses it; slow streams keep within
- *     theirs together
- *   - a read is tried at most three times, and a failed stream reports that once to each of its
- *     feeds only
- *   - a stream ends with the right batch on every rank
- *   - memory is not touched after GONE: it is made inaccessible
+ *   - the kernel: sockets with delay and loss, poll, memfds, clocks, and files on a disk that
+ *     forgets what was not synced
+ *   - libuv
+ *   - the reader: a token is a function of dataset, shard and offset
+ *   - the trainers' collective
  *
- * The events depend only on the seed: the same seed gives the same trace, whose hash is printed.
+ * See world.h for the files, and director.c for the faults and actions. Tested elsewhere: the
+ * reader and the CUDA driver (tests/unit, tests/gpu), weak memory (tests/memory), permissions
+ * (tests/system).
+ *
+ * Always checked:
+ *   - every row of every batch is what an independent order says, bytes included, and a held batch
+ *     does not change
+ *   - a job's model is trained on each position exactly once, over all restarts and worlds
+ *   - at one step all ranks have the same cursor bytes
+ *   - an acknowledged snapshot is there after every crash and power cut
+ *   - nobody sleeps while a slot is ready: no wake-up is lost
+ *   - after the faults end all jobs make progress; SIGTERM ends a daemon within 15 s, and then it
+ *     has freed all memory and descriptors, and so has a trainer that detached
+ *   - all assertions of the daemon and the library
+ * Every fourth seed also drives an engine alone, with checks of turns and shares (engine_sim.c).
  */
 #include "tests/sim/sim.h"
 
+#include "tests/sim/engine_history.h"
+#include "tests/sim/job.h"
+#include "tests/unit/injected.h"
+
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-__attribute__((noreturn)) void sim_broken(const struct sim *sim, const char *what, int line)
+void *world_main_stack;
+size_t world_main_bytes;
+static struct result *shared;
+static char commit[64] = "unknown";
+
+int __real_clock_gettime(clockid_t clock, struct timespec *t);
+pid_t __real_getpid(void);
+void __real__exit(int status);
+
+static double seconds(void)
 {
-	fflush(stdout);
-	fprintf(stderr, "sim: seed %" PRIu64 ", event %" PRIu64 ": line %d: false: %s\n", sim->seed,
-		sim->counts.events, line, what);
-	abort();
+	struct timespec t;
+
+	__real_clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* ---- invariants between events ---- */
+/* ---- a child ---- */
 
-/* A side that waits for progress which happened, or could happen, has a byte on its way, unless the
- * simulator dropped it. */
-static void check_waits(struct sim *sim, const struct client *c)
+static void child(const struct options *o)
 {
-	uint64_t wake_at = atomic_load(&c->ring.header->wake_at);
+	const struct rlimit none = {0, 0};
 
-	CHECK(sim, !c->asleep || published(c) <= c->taken || c->wake);
-	if (wake_at == 0 || c->lost_kick || c->kick)
-		return;
-	CHECK(sim, c->released < wake_at);
-	for (unsigned i = 0; i < c->ring.geometry.slots * c->ring.geometry.rows; i++)
-		if (c->reading[i])
-			return;
-	CHECK(sim, !c->asleep || c->wake); /* otherwise both would sleep forever */
-}
-
-static void check_client(struct sim *sim, const struct client *c)
-{
-	const struct ring_geometry *g = &c->ring.geometry;
-
-	CHECK(sim, published(c) <= c->end);
-	CHECK(sim, c->hostile || published(c) - c->released <= g->slots);
-	CHECK(sim, c->state != FAILED || c->told);
-	if (c->state == RUNNING && !c->hostile)
-		check_waits(sim, c);
-}
-
-static void check_world(struct sim *sim)
-{
-	CHECK(sim, sim->reads <= sim->depth);
-	for (unsigned i = 0; i < CLIENTS; i++) {
-		const struct client *c = &sim->client[i];
-
-		if (c->state == ABSENT)
-			continue;
-		check_client(sim, c);
-		/* Holds even if the storage of other streams does not answer. */
-		CHECK(sim, c->hostile || sim->out.more || sim->reads == sim->depth ||
-				   !share_hungry(c) || !share_free(sim, c->stream));
-	}
-}
-
-/* ---- events ---- */
-
-static void client_event(struct sim *sim, struct client *c)
-{
-	if (c->state == ABSENT) {
-		if (one_in(sim, 20))
-			client_attach(sim, c);
-	} else if (c->state == LEAVING) {
-		return;
-	} else if (one_in(sim, 1500) || c->told) {
-		sim->counts.crashes += !c->told;
-		client_detach(sim, c);
-	} else if (c->kick && one_in(sim, 2)) {
-		client_kick(sim, c);
-	} else if (c->wake && one_in(sim, 2)) {
-		client_wake(c);
-	} else if (c->hostile) {
-		return;
-	} else if (one_in(sim, 4000)) {
-		client_lie(sim, c);
-	} else if (one_in(sim, c->stalled ? 60 : 300)) {
-		c->stalled = !c->stalled;
-	} else if (!c->stalled && c->state == RUNNING) {
-		client_turn(sim, c);
-	}
-}
-
-static void turn_slow(struct sim *sim, uint32_t stream, bool slow)
-{
-	sim->slow[stream] = slow;
-	sim->counts.slow += slow && share_reads(sim, &sim->stream[stream]) > sim->depth / 4;
-	step(sim, (struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = slow});
-}
-
-static void event(struct sim *sim)
-{
-	uint32_t stream = (uint32_t)below(sim, STREAMS);
-
-	if (one_in(sim, sim->slow[stream] ? 100 : 400))
-		turn_slow(sim, stream, !sim->slow[stream]);
-	if (one_in(sim, sim->storm ? 100 : 4000))
-		sim->storm = !sim->storm;
-	if (one_in(sim, 120))
-		tick(sim);
-	else if (one_in(sim, 3))
-		some_read(sim, sim->storm ? 4 : 200);
+	setrlimit(RLIMIT_CORE, &none);
+	alarm(o->month ? 0 : 300);
+	if (o->month)
+		month(o, shared);
 	else
-		client_event(sim, &sim->client[below(sim, CLIENTS)]);
-	sim->counts.events++;
-	share_close(sim);
-	check_world(sim);
+		history(o, shared);
+	if (o->engine)
+		engine_history(o->seed, o->engine);
 }
 
-/* ---- the end: all clients finish ---- */
-
-static void all_leave(struct sim *sim)
+static bool fails(const struct options *o)
 {
-	for (uint32_t i = 0; i < STREAMS; i++)
-		turn_slow(sim, i, false);
-	for (unsigned i = 0; i < CLIENTS; i++)
-		if (sim->client[i].state == RUNNING || sim->client[i].state == FAILED)
-			client_detach(sim, &sim->client[i]);
-	while (sim->reads > 0)
-		some_read(sim, 10);
-	for (unsigned i = 0; i < CLIENTS; i++)
-		CHECK(sim, sim->client[i].state == ABSENT);
-}
+	int status;
 
-static bool is_idle(const struct client *c)
-{
-	return c->state != RUNNING || c->hostile || c->told || (c->asleep && !c->kick && !c->wake);
-}
+	memset(shared, 0, sizeof(*shared));
+	fflush(stdout);
 
-/* Without faults every healthy client makes progress: ten more slots, or its end. */
-static void all_make_progress(struct sim *sim)
-{
-	uint64_t goal[CLIENTS];
-	unsigned left = CLIENTS;
+	pid_t pid = o->verbose ? 0 : fork();
 
-	for (uint32_t i = 0; i < STREAMS; i++)
-		turn_slow(sim, i, false);
-	for (unsigned i = 0; i < CLIENTS; i++)
-		goal[i] = sim->client[i].taken + 10;
-	for (uint64_t turns = 0; left > 0; turns++) {
-		CHECK(sim, turns < 100000);
-		left = 0;
-		some_read(sim, 0);
-		if (turns % 500 == 499)
-			tick(sim);
-		for (unsigned i = 0; i < CLIENTS; i++) {
-			struct client *c = &sim->client[i];
-
-			if (c->state != RUNNING || c->hostile || c->told || c->taken >= goal[i])
-				continue;
-			left++;
-			if (c->kick)
-				client_kick(sim, c);
-			else if (c->wake)
-				client_wake(c);
-			else if (!is_idle(c))
-				client_turn(sim, c);
-			check_world(sim);
-		}
+	if (pid == 0) {
+		child(o);
+		fflush(stdout);
+		__real__exit(0);
 	}
+	return pid < 0 || waitpid(pid, &status, 0) != pid || status != 0;
 }
 
-static void sim_free(struct sim *sim)
+/* ---- totals ---- */
+
+/* CPU time of the children. */
+static double cpu_seconds(void)
 {
-	engine_free(sim->engine);
-	for (unsigned i = 0; i < STREAMS; i++)
-		cursor_free(&sim->stream[i].begin);
-	for (unsigned i = 0; i < GRAVES; i++)
-		if (sim->grave[i].at)
-			munmap(sim->grave[i].at, sim->grave[i].bytes);
+	struct rusage u;
+
+	getrusage(RUSAGE_CHILDREN, &u);
+	return (double)u.ru_utime.tv_sec + (double)u.ru_utime.tv_usec / 1e6 +
+	       (double)u.ru_stime.tv_sec + (double)u.ru_stime.tv_usec / 1e6;
+}
+
+static uint64_t histories, switches;
+static struct counts sum;
+
+static void add_up(void)
+{
+	const uint64_t *from = (const uint64_t *)&shared->counts;
+	uint64_t *to = (uint64_t *)&sum;
+
+	histories++;
+	switches += shared->switches;
+	for (size_t i = 0; i < sizeof(sum) / sizeof(*to); i++)
+		to[i] += from[i];
+}
+
+static void print_totals(void)
+{
+	double took = cpu_seconds() + 1e-9;
+
+	const struct counts *n = &sum;
+
+	printf("histories %" PRIu64 "  events %" PRIu64 "  events a CPU second %.0f\n", histories,
+		switches, (double)switches / took);
+	printf("batches %" PRIu64 "  rows %" PRIu64 "  padding %" PRIu64 "  reads %" PRIu64
+	       "  attaches %" PRIu64 "  reattached %" PRIu64 "  refused %" PRIu64 "\n",
+		n->batches, n->rows, n->padding, n->reads, n->attaches, n->reattached, n->refused);
+	printf("checkpoints %" PRIu64 "  snapshots %" PRIu64 "  restored %" PRIu64
+	       "  job starts %" PRIu64 "  rescales %" PRIu64 "  finished %" PRIu64
+	       "  committed %" PRIu64 "\n",
+		n->checkpoints, n->snapshots, n->restored, n->restarts, n->rescales, n->finished,
+		n->committed);
+	printf("requests %" PRIu64 "  answers %" PRIu64 "  failed %" PRIu64 "  undone %" PRIu64
+	       "  taken back %" PRIu64 "  mixes %" PRIu64 "  additions %" PRIu64 "  skips %" PRIu64
+	       "  drains %" PRIu64 "\n",
+		n->requests, n->answered, n->failed, n->undone, n->cancelled, n->mixes,
+		n->additions, n->skips, n->drains);
+	printf("killed: trainers %" PRIu64 "  jobs %" PRIu64 "  daemons %" PRIu64
+	       "; stopped %" PRIu64 "  power cuts %" PRIu64 "  severed %" PRIu64 "  EIO %" PRIu64
+	       "  disk errors %" PRIu64 "  stalls %" PRIu64 "  clock jumps %" PRIu64 "\n",
+		n->trainer_kills, n->job_kills, n->daemon_kills, n->daemon_stops, n->power_cuts,
+		n->severed, n->eio, n->disk_errors, n->stalls, n->clock_jumps);
+}
+
+static void count_faults(void)
+{
+	injected(1, sum.trainer_kills);
+	injected(5, sum.daemon_kills);
+	injected(7, sum.daemon_stops);
+	injected(9, sum.eio);
+	injected(14, sum.disk_errors);
+	injected(16, sum.power_cuts);
+	injected(20, sum.clock_jumps);
+	injected(33, sum.rescales + sum.drains);
+	injected(35, sum.requests);
+	injected(45, sum.stalls);
 }
 
 /* ---- the program ---- */
 
-static void report(const struct sim *sim)
+static bool read_number(const char *text, uint64_t *to)
 {
-	const struct counts *n = &sim->counts;
+	char *end;
 
-	printf("events %" PRIu64 "  attached %" PRIu64 "  crashes %" PRIu64 "  ended %" PRIu64 "\n",
-		n->events, n->attached, n->crashes, n->ended);
-	printf("slots %" PRIu64 "  rows %" PRIu64 "  padding rows %" PRIu64 "  waits %" PRIu64
-	       "  ticks %" PRIu64 "\n",
-		n->slots, n->rows, n->padding, n->waits, n->ticks);
-	printf("faults %" PRIu64 "  retries %" PRIu64 "  feeds failed %" PRIu64 "  hostile %" PRIu64
-	       "  lost bytes found %" PRIu64 "  documents %" PRIu64 "  labels %" PRIu64 "\n",
-		n->faults, n->retries, n->failures, n->hostile, n->lost, n->documents, n->labels);
-	printf("trace %016" PRIx64 "\n", sim->trace);
+	*to = strtoull(text, &end, 10);
+	return *text && !*end;
 }
 
-/* A run without one of these events would show nothing. */
-static void check_coverage(struct sim *sim)
+static bool read_classes(const char *text, uint32_t *to)
 {
-	const struct counts *n = &sim->counts;
+	while (*text) {
+		size_t n = strcspn(text, ","), i = 0;
 
-	if (n->events < 100000)
-		return;
-	CHECK(sim, n->slots > 1000 && n->attached > 20 && n->crashes > 5 && n->waits > 100);
-	CHECK(sim, n->shared > 100 && (n->slow > 10 || sim->depth < 8));
-	CHECK(sim, n->faults > 10 && n->retries > 10 && n->failures > 0 && n->hostile > 0);
-}
-
-static int usage(void)
-{
-	fprintf(stderr, "usage: sim [--seed S] [--events N]\n");
-	return 2;
-}
-
-static bool read_arguments(int argc, char **argv, uint64_t *seed, uint64_t *events)
-{
-	for (int i = 1; i < argc; i += 2) {
-		char *end;
-		uint64_t *to = strcmp(argv[i], "--seed") == 0	  ? seed
-			       : strcmp(argv[i], "--events") == 0 ? events
-								  : NULL;
-
-		if (!to || i + 1 == argc)
+		while (director_classes[i] && (strlen(director_classes[i]) != n ||
+						      memcmp(director_classes[i], text, n) != 0))
+			i++;
+		if (!director_classes[i])
 			return false;
-		*to = strtoull(argv[i + 1], &end, 10);
-		if (*end || !*argv[i + 1])
-			return false;
+		*to |= UINT32_C(1) << i;
+		text += n + (text[n] == ',');
 	}
 	return true;
+}
+
+struct run {
+	struct options o;
+	bool one;
+	uint64_t seconds;
+};
+
+static bool read_arguments(int argc, char **argv, struct run *run)
+{
+	struct options *o = &run->o;
+
+	for (int i = 1; i < argc; i++) {
+		const char *value = i + 1 < argc ? argv[i + 1] : "";
+		uint64_t minutes = 0;
+		struct {
+			const char *name;
+			uint64_t *to;
+		} numbers[] = {{"--seed", &o->seed}, {"--events", &o->events},
+			{"--nodes", &o->nodes}, {"--jobs", &o->jobs}, {"--ranks", &o->ranks},
+			{"--engine", &o->engine}, {"--seconds", &run->seconds},
+			{"--minutes", &minutes}};
+		size_t k = 0;
+
+		if (strcmp(argv[i], "--month") == 0) {
+			o->month = run->one = true;
+			continue;
+		}
+		if (strcmp(argv[i], "--verbose") == 0) {
+			o->verbose = true;
+			continue;
+		}
+		i++;
+		if (strcmp(argv[i - 1], "--without") == 0) {
+			if (!read_classes(value, &o->without))
+				return false;
+			continue;
+		}
+		while (k < 8 && strcmp(argv[i - 1], numbers[k].name) != 0)
+			k++;
+		if (k == 8 || !read_number(value, numbers[k].to))
+			return false;
+		run->one = (run->one || k == 0) && k < 6;
+		run->seconds = minutes ? minutes * 60 : run->seconds;
+	}
+	return true;
+}
+
+static void find_commit(void)
+{
+	FILE *git = popen("git rev-parse --short=12 HEAD 2>/dev/null", "r");
+
+	if (!git)
+		return;
+	if (fscanf(git, "%63s", commit) != 1)
+		strcpy(commit, "unknown");
+	pclose(git);
+}
+
+static void find_stack(void)
+{
+	pthread_attr_t attr;
+
+	pthread_getattr_np(pthread_self(), &attr);
+	pthread_attr_getstack(&attr, &world_main_stack, &world_main_bytes);
+	pthread_attr_destroy(&attr);
+}
+
+static int report_failure(struct options *o)
+{
+	printf("failed: ");
+	print_command(o);
+	if (!o->verbose && !o->month) {
+		shrink(o, fails);
+		printf("smallest: ");
+		print_command(o);
+	}
+	printf("commit %s\n", commit);
+	return 1;
 }
 
 int main(int argc, char **argv)
 {
 	struct timespec now;
+	struct run run = {.o = {.events = 60}, .seconds = 12};
+	double begin = seconds();
 
-	clock_gettime(CLOCK_REALTIME, &now);
-	uint64_t seed = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000 +
-			(uint64_t)getpid(),
-		 events = 100000;
+	/* The clients' backoff depends on addresses, so a replay needs the same. */
+	if (!(personality(0xffffffff) & ADDR_NO_RANDOMIZE) && personality(ADDR_NO_RANDOMIZE) != -1)
+		execv("/proc/self/exe", argv);
+	__real_clock_gettime(CLOCK_REALTIME, &now);
+	run.o.seed = (uint64_t)now.tv_sec * 1000 + (uint64_t)__real_getpid() % 1000;
+	if (!read_arguments(argc, argv, &run)) {
+		fprintf(stderr,
+			"usage: sim [--seconds N | --minutes N] [--seed S] [--events N] "
+			"[--nodes N] [--jobs N] [--ranks N] [--without CLASS,…] [--engine N] "
+			"[--month] [--verbose]\n");
+		return 2;
+	}
+	find_stack();
+	if (!run.o.verbose) /* that is for a debugger, too */
+		find_commit();
+	shared = __real_mmap(
+		NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	printf("seed %" PRIu64 "  commit %s\n", run.o.seed, commit);
+	for (uint64_t i = 0;; i++) {
+		struct options o = run.o;
 
-	if (!read_arguments(argc, argv, &seed, &events))
-		return usage();
-	printf("seed %" PRIu64 "\n", seed);
-	fflush(stdout);
-
-	struct sim *sim = calloc(1, sizeof(*sim));
-
-	if (!sim)
-		return 1;
-	sim->seed = seed;
-	sim->rng.state = order_mix64(seed) | 1;
-	sim->depth = 1 + (unsigned)below(sim, DEPTH_MAX);
-	sim->engine = engine_new(sim->depth);
-	for (unsigned i = 0; i < STREAMS; i++)
-		stream_make(sim, &sim->stream[i]);
-	while (sim->counts.events < events)
-		event(sim);
-	all_make_progress(sim);
-	all_leave(sim);
-	report(sim);
-	check_coverage(sim);
-	sim_free(sim);
-	free(sim);
+		o.seed += i;
+		if (!run.one)
+			o.engine = i % 4 == 0 ? 100000 : 0;
+		if (fails(&o))
+			return report_failure(&o);
+		add_up();
+		if (run.one || seconds() - begin >= (double)run.seconds)
+			break;
+	}
+	print_totals();
+	if (run.one)
+		printf("virtual time %.3f s  trace %016" PRIx64 "\n",
+			(double)shared->virtual_ns / 1e9, shared->trace);
+	count_faults();
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* Shares of streams in the reads in flight, and turns of users, runs and feeds. */
-#include "tests/sim/sim.h"
+#include "tests/sim/engine_sim.h"
 
 /* Does the client need more reads? In an endless stream there is no padding here. */
 static bool wants_more(const struct client *c)

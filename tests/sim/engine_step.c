@@ -1,5 +1,5 @@
 /* Steps of the engine; its actions are checked and carried out. */
-#include "tests/sim/sim.h"
+#include "tests/sim/engine_sim.h"
 
 /* Checks that the read goes into a slot that the client may not read yet. */
 void step_check_target(struct sim *sim, const struct client *c, const struct engine_action *a)

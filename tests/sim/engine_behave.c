@@ -1,5 +1,5 @@
 /* Events around the engine: reads end, seconds pass, clients take, release, wait and cheat. */
-#include "tests/sim/sim.h"
+#include "tests/sim/engine_sim.h"
 
 void client_attach(struct sim *sim, struct client *c)
 {

@@ -1,7 +1,7 @@
 /* Streams: datasets of a few shards, cursors anywhere in them, and tokens that are a function of
  * their place. */
 #include "daemon/reader/documents.h"
-#include "tests/sim/sim.h"
+#include "tests/sim/engine_sim.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* A client of the simulated daemon: its feed and memory, and the check of each slot it takes. */
-#include "tests/sim/sim.h"
+#include "tests/sim/engine_sim.h"
 
 #include <string.h>
 #include <sys/mman.h>

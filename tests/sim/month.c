@@ -1,0 +1,6 @@
+#include "tests/sim/sim.h"
+
+void month(const struct options *o, struct result *result)
+{
+	history(o, result);
+}

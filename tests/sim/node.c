@@ -1,0 +1,311 @@
+#include "tests/sim/node.h"
+
+#include "daemon/catalog/catalog.h"
+#include "daemon/control/log.h"
+#include "daemon/control/metrics.h"
+#include "daemon/control/notify.h"
+#include "daemon/control/server.h"
+
+#include <signal.h>
+#include <stdarg.h>
+
+struct counts world_counts;
+bool world_stamps;
+struct node world_node[NODES_MOST];
+unsigned world_nodes, world_version;
+struct stream_plan world_stream[STREAMS];
+
+/* ---- what the daemon calls, and the simulator does not need ---- */
+
+void log_line(enum log_level level, const char *format, ...)
+{
+	char line[2048];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+	world_say("node %u <%d> %s",
+		fiber_proc() && fiber_proc()->node ? fiber_proc()->node->number : 99, (int)level,
+		line);
+}
+
+void log_client(uid_t uid, enum log_level level, const char *format, ...)
+{
+	char line[2048];
+	va_list args;
+
+	(void)uid;
+	va_start(args, format);
+	vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+	world_say("node %u <%d> %s",
+		fiber_proc() && fiber_proc()->node ? fiber_proc()->node->number : 99, (int)level,
+		line);
+}
+
+bool log_start(void)
+{
+	return true;
+}
+
+void log_flush(void)
+{
+}
+
+struct metrics *metrics_start(
+	struct control *control, const char *address, int fd, struct fault *fault)
+{
+	(void)control, (void)address, (void)fd, (void)fault;
+	return NULL;
+}
+
+void metrics_stop(struct metrics *metrics)
+{
+	(void)metrics;
+}
+
+void notify(const char *state)
+{
+	(void)state;
+}
+
+int notify_metrics_fd(void)
+{
+	return -1;
+}
+
+uint64_t notify_watchdog_ms(void)
+{
+	return 10000;
+}
+
+void listener_close(struct listener *l)
+{
+	if (l->fd >= 0) {
+		int __wrap_close(int fd);
+
+		__wrap_close(l->fd);
+	}
+	l->fd = -1;
+}
+
+/* ---- streams ---- */
+
+static void source_make(struct source *s, unsigned number, uint64_t window)
+{
+	static const uint32_t sizes[] = {1, 2, 7, 64};
+
+	snprintf(s->name, sizeof(s->name), "%c%u", 'z' - (int)draw(20), number % 10);
+	s->key = rng_next(&world_rng);
+	s->shards = 1 + draw(SHARDS);
+	for (uint64_t i = 0; i < s->shards; i++)
+		s->tokens[i] = chance(5) ? draw(window + 2) : window + draw(window * 60);
+	s->tokens[0] += window;
+	s->weight = 0.01 + (double)draw(100);
+	s->block = sizes[draw(4)];
+	s->group = sizes[draw(4)];
+	s->shuffle = (enum order_shuffle)draw(3);
+	s->slide = chance(2);
+}
+
+void streams_make(void)
+{
+	for (unsigned i = 0; i < STREAMS; i++) {
+		struct stream_plan *s = &world_stream[i];
+
+		*s = (struct stream_plan){.seed = rng_next(&world_rng), .seq_len = 1 + draw(20)};
+		snprintf(s->name, sizeof(s->name), "s%u", i);
+		s->extra = draw(3);
+		s->stride = 1 + draw(2 * s->seq_len);
+		s->token_bytes = chance(2) ? 2 : 4;
+		s->datasets = 1 + (uint32_t)draw(DATASETS);
+		for (unsigned d = 0; d < s->datasets; d++)
+			source_make(&s->source[d], d, s->seq_len + s->extra);
+		s->first_datasets = 1 + (uint32_t)draw(s->datasets);
+		/* The first stream is endless: others may end. */
+		if (i == 1 && chance(2))
+			s->epochs = 1 + draw(3);
+		else if (i == 1)
+			s->samples = 1 + draw(4000);
+		if (s->epochs)
+			s->first_datasets = s->datasets;
+	}
+}
+
+uint32_t stream_datasets(const struct stream_plan *s, unsigned version)
+{
+	return version ? s->datasets : s->first_datasets;
+}
+
+/* ---- the daemon ---- */
+
+static void make_dataset(const struct stream_plan *plan, unsigned number, struct dataset *d,
+	struct config_dataset *c)
+{
+	const struct source *s = &plan->source[number];
+	static char paths[] = "0\0001\0002\0003";
+	static uint32_t at[] = {0, 2, 4, 6};
+
+	snprintf(c->name, sizeof(c->name), "%s", s->name);
+	c->weight = s->weight;
+	c->shuffle = s->shuffle;
+	c->block = s->block;
+	c->group = s->group;
+	c->slide = s->slide;
+	*d = (struct dataset){
+		.config = c, .root = (char *)"/data", .token_bytes = plan->token_bytes};
+	d->digest = s->key;
+	d->paths = paths;
+	d->path_at = at;
+	d->table = (struct table){.window_tokens = plan->seq_len + plan->extra,
+		.stride = plan->stride,
+		.shards = s->shards,
+		.tokens = __wrap_calloc(s->shards, sizeof(uint64_t)),
+		.first_window = __wrap_calloc(s->shards + 1, sizeof(uint64_t))};
+	memcpy(d->table.tokens, s->tokens, s->shards * sizeof(uint64_t));
+	table_number(&d->table);
+}
+
+static void make_stream(
+	const struct stream_plan *plan, unsigned version, struct stream *s, struct config_stream *c)
+{
+	uint32_t n = stream_datasets(plan, version);
+	struct cursor id = {.seed = plan->seed,
+		.seq_len = plan->seq_len,
+		.extra = plan->extra,
+		.stride = plan->stride,
+		.epochs = plan->epochs,
+		.samples = plan->samples};
+	struct cursor_source source[DATASETS];
+	struct fault fault;
+
+	memcpy(c->name, plan->name, sizeof(plan->name));
+	memcpy(id.stream, plan->name, sizeof(plan->name));
+	c->seed = plan->seed;
+	c->seq_len = plan->seq_len;
+	c->extra = plan->extra;
+	c->stride = plan->stride;
+	c->epochs = plan->epochs;
+	c->samples = plan->samples;
+	c->datasets = n;
+	c->dataset = __wrap_calloc(n, sizeof(*c->dataset));
+	s->config = c;
+	s->file = "sim.yaml";
+	s->token_bytes = plan->token_bytes;
+	s->dataset = __wrap_calloc(n, sizeof(*s->dataset));
+	for (uint32_t d = 0; d < n; d++) {
+		make_dataset(plan, d, &s->dataset[d], &c->dataset[d]);
+		dataset_source(&s->dataset[d], &source[d]);
+	}
+	CHECK(cursor_begin(&s->begin, &id, source, n, NULL, 0, &fault));
+	s->begin_bytes = __wrap_malloc(LIMIT_CURSOR_BYTES);
+	s->begin_length = cursor_encode(&s->begin, s->begin_bytes, LIMIT_CURSOR_BYTES);
+}
+
+static struct catalog *make_catalog(const struct node *node)
+{
+	struct config *c = __wrap_calloc(1, sizeof(*c));
+	struct catalog *catalog = __wrap_calloc(1, sizeof(*catalog));
+
+	c->path = (char *)"/etc/sim.yaml";
+	c->directory = (char *)"/etc";
+	c->state_dir = (char *)"/state";
+	c->memory_bytes = node->memory_bytes;
+	c->allow_uids = USERS;
+	c->allow_uid = __wrap_calloc(USERS, sizeof(uid_t));
+	for (unsigned i = 0; i < USERS; i++)
+		c->allow_uid[i] = 1000 + i;
+	c->streams = STREAMS;
+	c->stream = __wrap_calloc(STREAMS, sizeof(*c->stream));
+	catalog->config = c;
+	catalog->stream = __wrap_calloc(STREAMS, sizeof(*catalog->stream));
+	for (unsigned i = 0; i < STREAMS; i++)
+		make_stream(&world_stream[i], node->version, &catalog->stream[i], &c->stream[i]);
+	return catalog;
+}
+
+static void daemon_ended(struct proc *p)
+{
+	struct node *node = p->node;
+
+	node->daemon = NULL;
+	disk_unlock_all(node->disk, p);
+	node->stopping = false;
+}
+
+static void daemon_main(void *argument)
+{
+	struct node *node = argument;
+	struct listener listener = {.lock_fd = -1};
+	struct rereads rereads = {0};
+
+	fiber_sleep((int64_t)draw(50 * MILLI)); /* opens shards */
+
+	struct catalog *catalog = make_catalog(node);
+	struct reader *reader = storage_reader(node);
+	uint64_t before = node->daemon->bytes;
+
+	listener.fd = fd_add(node->daemon, socket_listen(node->daemon, node->socket));
+	snprintf(listener.path, sizeof(listener.path), "%s", node->socket);
+
+	struct server_options options = {.catalog = catalog,
+		.listener = &listener,
+		.reader = reader,
+		.depth = 1 + (unsigned)draw(64),
+		.connections = 200,
+		.rereads = &rereads};
+	int status = server_run(&options);
+
+	CHECK(status == 0);
+	CHECK(node->stopping);
+	CHECK(node->daemon->ring_bytes == 0 && !node->daemon->views);
+	/* It has freed all that it allocated, unless the keeper still waits for the disk. There is
+	 * also the thread that would have ended it by force. */
+	if (fiber_count(node->daemon) <= 2) {
+		CHECK(fd_count(node->daemon) == 0);
+		CHECK(node->daemon->bytes <= before);
+	}
+	proc_kill(node->daemon, 0);
+}
+
+void node_make(struct node *node, unsigned number)
+{
+	*node = (struct node){.number = number, .disk = disk_new()};
+	snprintf(node->socket, sizeof(node->socket), "/run/tokend-%u", number);
+	node->storage.latency = (int64_t)(20 + draw(400)) * MICRO;
+	node->memory_bytes = chance(3) ? (2 + draw(6)) << 20 : UINT64_C(1) << 30;
+}
+
+void node_free(struct node *node)
+{
+	CHECK(!node->daemon);
+	disk_free(node->disk);
+}
+
+void node_start(struct node *node)
+{
+	char name[32];
+
+	CHECK(!node->daemon);
+	snprintf(name, sizeof(name), "tokend-%u", node->number);
+	node->version = world_version;
+	node->daemon = proc_new(name, 0, node);
+	node->daemon->ended = daemon_ended;
+	fiber_new(node->daemon, daemon_main, node);
+}
+
+void node_stop(struct node *node)
+{
+	if (!node->daemon || node->stopping || !node->daemon->loops)
+		return;
+	node->stopping = true;
+	node->stopped_since = fiber_now;
+	loop_signal(node->daemon, SIGTERM);
+}
+
+void node_kill(struct node *node)
+{
+	if (node->daemon)
+		proc_kill(node->daemon, 137);
+}

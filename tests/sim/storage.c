@@ -1,0 +1,198 @@
+/*
+ * The daemon's reader, over storage without files: a token is a function of its dataset, shard and
+ * offset. Reads end in any order, in halves, late, or with a fault. tests/unit/test_reader*.c test
+ * the real reader.
+ */
+#include "tests/sim/node.h"
+
+#include "daemon/reader/reader.h"
+
+#include <errno.h>
+
+enum { QUEUED = LIMIT_READS };
+
+struct queued {
+	struct reader_read read;
+	int64_t at;
+	unsigned ticks;
+	bool begun;
+};
+
+struct reader {
+	struct node *node;
+	struct queued queued[QUEUED];
+	unsigned n;
+	bool kicked;
+	struct fault fault;
+};
+
+struct reader *storage_reader(struct node *node)
+{
+	struct reader *r = __wrap_calloc(1, sizeof(*r));
+
+	r->node = node;
+	return r;
+}
+
+void reader_close(struct reader *r)
+{
+	__wrap_free(r);
+}
+
+const char *reader_name(const struct reader *r)
+{
+	(void)r;
+	return "sim";
+}
+
+const char *reader_notes(const struct reader *r)
+{
+	(void)r;
+	return "";
+}
+
+bool reader_warning(struct reader *r, char *text, size_t n)
+{
+	(void)r, (void)text, (void)n;
+	return false;
+}
+
+/* ---- tokens ---- */
+
+uint32_t storage_token(uint64_t key, uint64_t shard, uint64_t token)
+{
+	uint64_t x = (key ^ shard << 48 ^ token) * UINT64_C(0x9E3779B97F4A7C15);
+
+	return (uint32_t)(x >> 32);
+}
+
+static uint64_t stamped(const struct reader_read *r)
+{
+	return world_stamps && r->tokens > STAMP_TOKENS ? STAMP_TOKENS : r->tokens;
+}
+
+static void fill(const struct reader_read *r, uint64_t from, uint64_t to)
+{
+	for (uint64_t i = from; i < to; i++) {
+		uint32_t token = storage_token(r->dataset->digest, r->shard, r->token + i);
+
+		if (r->dataset->token_bytes == 2)
+			((uint16_t *)r->to)[i] = (uint16_t)token;
+		else
+			((uint32_t *)r->to)[i] = token;
+	}
+}
+
+void reader_queue(struct reader *r, const struct reader_read *read)
+{
+	const struct storage *s = &r->node->storage;
+	struct queued *q = &r->queued[r->n++];
+
+	CHECK(r->n <= QUEUED);
+	*q = (struct queued){
+		.read = *read, .at = fiber_now + 2 * MICRO + (int64_t)draw((uint64_t)s->latency)};
+	if (s->slow && chance(s->slow))
+		q->at += (int64_t)draw(50 * MILLI);
+	if (q->at < s->stalled_until)
+		q->at = s->stalled_until + (int64_t)draw((uint64_t)s->latency);
+}
+
+void reader_commit(struct reader *r)
+{
+	for (unsigned i = 0; i < r->n; i++) {
+		struct queued *q = &r->queued[i];
+
+		if (q->begun)
+			continue;
+		q->begun = true;
+		if (ring_mapped(r->node->daemon, q->read.to, 1))
+			fill(&q->read, 0, stamped(&q->read) / 2);
+	}
+}
+
+static unsigned earliest(const struct reader *r)
+{
+	unsigned best = 0;
+
+	for (unsigned i = 1; i < r->n; i++)
+		if (r->queued[i].at < r->queued[best].at)
+			best = i;
+	return best;
+}
+
+/* Ends a read: with its last tokens, or with a fault. */
+static const struct fault *finish(struct reader *r, const struct reader_read *read)
+{
+	struct storage *s = &r->node->storage;
+	uint64_t n = stamped(read);
+	bool bad = s->eio && chance(s->eio);
+
+	if (ring_mapped(r->node->daemon, read->to, read->tokens * read->dataset->token_bytes))
+		fill(read, n / 2, bad ? n - n / 4 : n);
+	world_counts.reads++;
+	if (!bad)
+		return NULL;
+	fault_set(&r->fault, FAULT_IO, "", "cannot read: Input/output error");
+	r->fault.error = EIO;
+	r->fault.passing = !chance(30);
+	world_counts.eio++;
+	return &r->fault;
+}
+
+unsigned reader_reap(struct reader *r, struct reader_done *done, unsigned max, int timeout_ms)
+{
+	int64_t until = fiber_now + timeout_ms * MILLI;
+	unsigned n = 0;
+
+	system_call();
+	for (;;) {
+		while (r->n > 0 && n < max) {
+			unsigned i = earliest(r);
+			struct queued q = r->queued[i];
+
+			if (q.at > fiber_now)
+				break;
+			r->queued[i] = r->queued[--r->n];
+			done[n++] = (struct reader_done){q.read.tag, finish(r, &q.read)};
+			if (!done[n - 1].fault)
+				continue;
+			if (n > 1) { /* a fault comes alone: later */
+				r->queued[r->n++] = q;
+				n--;
+			}
+			return n;
+		}
+		if (n > 0 || r->kicked || fiber_now >= until) {
+			r->kicked = false;
+			return n;
+		}
+		int64_t next = r->n > 0 ? r->queued[earliest(r)].at : NEVER;
+
+		fiber_block(r, next < until ? next : until);
+	}
+}
+
+void reader_kick(struct reader *r)
+{
+	r->kicked = true;
+	fiber_wake(r);
+}
+
+void reader_tick(struct reader *r)
+{
+	for (unsigned i = 0; i < r->n; i++)
+		r->queued[i].ticks++;
+}
+
+struct reader_hang reader_hang(const struct reader *r, uint32_t stream)
+{
+	struct reader_hang hang = {0};
+
+	for (unsigned i = 0; i < r->n; i++) {
+		const struct queued *q = &r->queued[i];
+
+		if (q->read.stream == stream && q->ticks > 2 && q->ticks > hang.ticks)
+			hang = (struct reader_hang){q->ticks, q->read.dataset, q->read.shard};
+	}
+	return hang;
+}
