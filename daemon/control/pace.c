@@ -43,9 +43,17 @@ void paces_free(struct paces *paces)
 	}
 }
 
+/* However many users or runs wait, half of the time is left to the others. */
+static int64_t parts(const struct pace *pace)
+{
+	unsigned hungry = pace->parent->hungry;
+
+	return hungry > SHARE / 2 ? 2 * (int64_t)hungry : SHARE;
+}
+
 static void fill(struct pace *pace, uint64_t now_ms)
 {
-	pace->credit_ns += (int64_t)(now_ms - pace->filled_ms) * MS_NS / SHARE;
+	pace->credit_ns += (int64_t)(now_ms - pace->filled_ms) * MS_NS / parts(pace);
 	if (pace->credit_ns > MOST_NS)
 		pace->credit_ns = MOST_NS;
 	pace->filled_ms = now_ms;
@@ -153,8 +161,20 @@ bool pace_may(struct pace_member *member, uint64_t now_ms)
 
 /* ---- waiting ---- */
 
+/* A member of @run began to wait, or none waits any more. */
+static void count_hungry(const struct pace *run, bool waits)
+{
+	struct pace *user = run->parent;
+	bool before = user->hungry > 0;
+
+	user->hungry += waits ? 1 : -1U;
+	user->parent->hungry += (unsigned)((user->hungry > 0) - before);
+}
+
 static void enqueue(struct pace *run, struct pace_queue *queue)
 {
+	if (!run->in != !queue)
+		count_hungry(run, queue);
 	if (run->in)
 		TAILQ_REMOVE(run->in, run, queue);
 	if (queue)

@@ -2,9 +2,9 @@
  * Limits the control thread's CPU time per user and per run. A member is a connection. It belongs
  * to a run of its user; all connections of a user that are not attached belong to one run without a
  * name. A user gets an eighth of the time while other users are connected, and a run gets an eighth
- * while other runs of its user are. The CPU time of jobs in the pool and the keeper counts too.
- * Members without credit wait: their packets stay in their sockets, and none is refused. Members of
- * one run take turns, one packet each.
+ * while other runs of its user are; all that wait at one time get half of it at most. The CPU time
+ * of jobs in the pool and the keeper counts too. Members without credit wait: their packets stay in
+ * their sockets, and none is refused. Members of one run take turns, one packet each.
  *
  * Time is charged after it was used, so the cost of a message need not be known before. All on the
  * loop, except pace_clock().
@@ -34,6 +34,7 @@ struct pace {
 	uint64_t key;	  /* a user's uid; a hash of the run's name; 0: the run without a name */
 	unsigned members; /* connections */
 	unsigned live;	  /* children with members */
+	unsigned hungry;  /* children with waiting members */
 	int64_t credit_ns;
 	uint64_t filled_ms; /* when credit was added last */
 	/* Of a run: */

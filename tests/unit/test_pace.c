@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-enum { MS_NS = 1000000, MEMBERS = 4 };
+enum { MS_NS = 1000000, MEMBERS = 16 };
 
 static struct pace_member member[MEMBERS];
 static unsigned served[MEMBERS];
@@ -108,6 +108,28 @@ static void test_users_take_turns(void **state)
 	assert_false(pace_serve(paces, 1801, serve));
 }
 
+/* A flood by many users at once leaves half of the time to the others. */
+static void test_many_users_leave_half(void **state)
+{
+	struct paces *paces = *state;
+	unsigned all = 0;
+
+	for (unsigned i = 0; i < MEMBERS; i++) {
+		assert_true(pace_join(paces, &member[i], i, 1000));
+		want(paces, i, 1000000);
+	}
+	for (uint64_t now = 1000; now < 2000; now++)
+		pace_serve(paces, now, serve);
+	for (unsigned i = 0; i < MEMBERS; i++) {
+		assert_in_range(served[i], 1000 / MEMBERS / 2, 1000 / MEMBERS / 2 + 3);
+		all += served[i];
+		pace_forget(&member[i]);
+		pace_leave(&member[i]);
+	}
+	assert_in_range(all, 500, 500 + 3 * MEMBERS);
+	assert_int_equal(paces->root.hungry, 0);
+}
+
 /* Connections of one run take turns, one packet each. A run that begins later does not wait for the
  * other runs' packets. */
 static void test_members_of_a_run_take_turns(void **state)
@@ -138,6 +160,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_single_member_gets_all, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_credit_comes_back, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_users_take_turns, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_many_users_leave_half, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 			test_members_of_a_run_take_turns, set_up, tear_down),
 	};
