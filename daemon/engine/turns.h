@@ -24,7 +24,7 @@ enum {
 	TURN_QUANTUM = 64 << 10,
 	TURN_ROW = 4 << 10,   /* cost of a row, in addition to its bytes */
 	TURN_WAKE = 16 << 10, /* cost of waking the client */
-	TURN_IN_FLIGHT = 2 << 20,
+	TURN_IN_FLIGHT = 512 << 10,
 };
 
 struct turn {

@@ -1,9 +1,9 @@
 /*
  * Moving a read's bytes from an open file into the slot.
  *
- * Plain shards: the backend reads the window's bytes straight into the slot (READING); short reads
- * are continued. With O_DIRECT it reads whole blocks into staging, and the window is copied from
- * there.
+ * Plain shards: the backend reads the window's bytes straight into the slot (READING), at most
+ * TRANSFER_MOST at a time; short reads are continued. With O_DIRECT it reads whole blocks into
+ * staging, and the window is copied from there.
  *
  * Other shards: the data thread first finds where all queued windows begin (FOUND). Then it decodes
  * those that are in memory, into the slot. All others go to a thread of the pool (DECODING), and so
@@ -23,7 +23,11 @@
 #include <fcntl.h>
 #include <string.h>
 
-enum { SECTOR = 512 };
+enum {
+	SECTOR = 512,
+	/* One read of cached bytes keeps the data thread from all feeds. */
+	TRANSFER_MOST = 512 << 10,
+};
 
 static struct read *read_of(struct io_work *work)
 {
@@ -137,7 +141,7 @@ static void transfer_continue(struct reader *reader, struct read *read)
 		.nowait = read->file->nowait,
 		.direct = read->staged,
 		.to = to + from,
-		.bytes = end - from,
+		.bytes = end - from < TRANSFER_MOST ? end - from : TRANSFER_MOST,
 		.at = read->start + from,
 	};
 	reader_submit(reader, &read->work, share_of(reader, read));

@@ -138,6 +138,8 @@ static void debts_are_paid_even_if_another_leaves(void **state)
 	assert_true(in_and_out.spent <= steady.spent + 2 * (TURN_QUANTUM + MIB));
 }
 
+enum { HALF = TURN_IN_FLIGHT / 2 };
+
 static unsigned reads_begun(struct turn *root, uint64_t cost)
 {
 	unsigned n = 0;
@@ -155,34 +157,34 @@ static void large_rows_do_not_fill_the_queue(void **state)
 	(void)state;
 	turn_join(&user[0], &root);
 	turn_join(&run[0], &user[0]);
-	leaf_join(&a, &run[0], MIB);
-	assert_int_equal(reads_begun(&root, MIB), LIMIT_READS); /* alone: no limit */
+	leaf_join(&a, &run[0], HALF);
+	assert_int_equal(reads_begun(&root, HALF), LIMIT_READS); /* alone: no limit */
 	turn_join(&user[1], &root);
 	turn_join(&run[1], &user[1]);
-	leaf_join(&b, &run[1], MIB);
+	leaf_join(&b, &run[1], HALF);
 	turn_ready(&b.turn, false);
 	for (int i = 0; i < LIMIT_READS; i++)
-		turn_land(&a.turn, MIB);
-	assert_int_equal(reads_begun(&root, MIB), 2);
-	turn_land(&a.turn, MIB);
-	assert_int_equal(reads_begun(&root, MIB), 1);
+		turn_land(&a.turn, HALF);
+	assert_int_equal(reads_begun(&root, HALF), 2);
+	turn_land(&a.turn, HALF);
+	assert_int_equal(reads_begun(&root, HALF), 1);
 	turn_ready(&b.turn, true);
-	assert_int_equal(reads_begun(&root, MIB), 2); /* b's reads; a's do not count for it */
-	assert_int_equal(reads_begun(&root, MIB), 0);
-	turn_land(&a.turn, MIB);
-	turn_land(&a.turn, MIB);
-	turn_land(&b.turn, MIB);
-	turn_land(&b.turn, MIB);
+	assert_int_equal(reads_begun(&root, HALF), 2); /* b's reads; a's do not count for it */
+	assert_int_equal(reads_begun(&root, HALF), 0);
+	turn_land(&a.turn, HALF);
+	turn_land(&a.turn, HALF);
+	turn_land(&b.turn, HALF);
+	turn_land(&b.turn, HALF);
 	turn_ready(&a.turn, false);
-	assert_int_equal(reads_begun(&root, 5 * MIB), 1); /* one read, however large */
-	turn_land(&b.turn, 5 * MIB);
+	assert_int_equal(reads_begun(&root, 5 * HALF), 1); /* one read, however large */
+	turn_land(&b.turn, 5 * HALF);
 	turn_ready(&b.turn, false);
 	assert_null(turn_next(&root));
 	turn_leave(&b.turn);
 	turn_leave(&run[1]);
 	turn_leave(&user[1]);
 	turn_ready(&a.turn, true);
-	assert_int_equal(reads_begun(&root, MIB), LIMIT_READS);
+	assert_int_equal(reads_begun(&root, HALF), LIMIT_READS);
 }
 
 /* Two feeds of one run: reads of one that hang neither block the other nor count for their user. */
@@ -196,27 +198,27 @@ static void hanging_reads_are_counted_apart(void **state)
 		turn_join(&user[i], &root);
 		turn_join(&run[i], &user[i]);
 	}
-	leaf_join(&hung, &run[0], MIB);
-	leaf_join(&other, &run[1], MIB);
+	leaf_join(&hung, &run[0], HALF);
+	leaf_join(&other, &run[1], HALF);
 	turn_ready(&other.turn, false);
-	assert_int_equal(reads_begun(&root, MIB), 2);
-	leaf_join(&well, &run[0], MIB);
+	assert_int_equal(reads_begun(&root, HALF), 2);
+	leaf_join(&well, &run[0], HALF);
 	assert_null(turn_next(&root)); /* the user is at its limit */
 	turn_ready(&hung.turn, false);
 	turn_apart(&hung.turn, true);
-	assert_int_equal(reads_begun(&root, MIB), 2);
-	assert_int_equal(well.turn.flying, 2 * MIB);
-	turn_land(&hung.turn, MIB);
+	assert_int_equal(reads_begun(&root, HALF), 2);
+	assert_int_equal(well.turn.flying, 2 * HALF);
+	turn_land(&hung.turn, HALF);
 	turn_ready(&well.turn, false);
-	assert_int_equal(reads_begun(&root, MIB), 0); /* the user has them in flight */
-	turn_land(&well.turn, MIB);
+	assert_int_equal(reads_begun(&root, HALF), 0); /* the user has them in flight */
+	turn_land(&well.turn, HALF);
 	turn_ready(&hung.turn, true);
-	assert_int_equal(reads_begun(&root, MIB), 1);
-	assert_int_equal(hung.turn.flying, 2 * MIB);
+	assert_int_equal(reads_begun(&root, HALF), 1);
+	assert_int_equal(hung.turn.flying, 2 * HALF);
 	turn_apart(&hung.turn, false);
-	turn_land(&hung.turn, MIB);
-	turn_land(&hung.turn, MIB);
-	turn_land(&well.turn, MIB);
+	turn_land(&hung.turn, HALF);
+	turn_land(&hung.turn, HALF);
+	turn_land(&well.turn, HALF);
 	assert_int_equal(user[0].flying, 0);
 }
 
