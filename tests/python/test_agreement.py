@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from lib import child_environment
+from lib import TOKCTL, child_environment, run
 from lib.injected import injected
 from lib.stock import another_daemon
 from job import Job
@@ -106,6 +106,12 @@ def test_snapshots_of_nodes_that_disagree_are_refused(daemon):
             r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 8 \| 16 \(there \| process 0",
         )
         assert snapshots(nodes) == before, "no snapshot changed"
+        paths = [next((node.directory / "state").rglob("epoch.cursor")) for node in nodes]
+        code, out, _ = run(TOKCTL, "cursor", "diff", *paths)
+        assert (code, out.decode()) == (
+            1,
+            f"{paths[2]} differs from {paths[0]} and 1 other:\nnext: 16 | 8\n",
+        )
 
 
 def test_the_others_do_not_wait_for_a_process_that_cannot_attach(daemon):

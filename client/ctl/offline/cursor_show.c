@@ -1,5 +1,5 @@
 /*
- * tokctl cursor show and diff.
+ * tokctl cursor show, and the comparison of two cursors.
  */
 #include "client/ctl/offline/cursor_show.h"
 
@@ -477,35 +477,3 @@ bool ctl_cursor_compare(
 	diff_mixes(&d, a, b);
 	return !d.differs;
 }
-
-static int diff(const struct ctl_arguments *a)
-{
-	struct cursor left = {0}, right = {0};
-	struct ctl_out out = {0};
-	int status = CTL_FAILED;
-
-	if (ctl_cursor_read(&left, a->argument[0], NULL) &&
-		ctl_cursor_read(&right, a->argument[1], NULL)) {
-		bool same = ctl_cursor_compare(&out, &left, &right, ctl_given(a, JSON));
-
-		status = ctl_finish(&out, same ? CTL_OK : CTL_FAILED);
-	}
-	cursor_free(&left);
-	cursor_free(&right);
-	return status;
-}
-
-const struct ctl_command ctl_cursor_diff = {
-	.name = "cursor diff",
-	.arguments = "LEFT RIGHT",
-	.least = 2,
-	.most = 2,
-	.help = "print how two cursors differ",
-	.about = "Prints one line per difference, with LEFT's value first. The exit status is 1 if "
-		 "the cursors differ.",
-	.examples = CTL_EXAMPLES({"compare two cursors",
-		"tokctl cursor diff begin.cursor run.cursor || echo they differ"}),
-	.options = options,
-	.count = COUNT(options),
-	.run = diff,
-};

@@ -6,7 +6,7 @@
 #include "client/ctl/common/out.h"
 #include "proto/cursor.h"
 
-extern const struct ctl_command ctl_cursor_show, ctl_cursor_diff;
+extern const struct ctl_command ctl_cursor_show;
 
 /*
  * Prints how @b differs from @a, one difference per line. Leaves out differences that follow from
