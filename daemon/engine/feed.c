@@ -52,7 +52,9 @@ uint64_t feed_batches(const struct cursor *cursor, uint64_t world, uint64_t micr
 
 	assert(world > 0 && micro_batch > 0);
 	assert(cursor->next <= end);
-	if (end == UINT64_MAX)
+	/* An endless stream ends at the last position, the number of padding. Only sessions that
+	 * begin in its second half could ever come there. */
+	if (end == UINT64_MAX && cursor->next < UINT64_C(1) << 63)
 		return RING_ENDLESS;
 
 	u128 step = (u128)world * micro_batch;
