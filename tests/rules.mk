@@ -36,3 +36,8 @@ fuzzers: $(patsubst tests/fuzz/fuzz_%.c,$(O)/check/fuzz-%,$(wildcard tests/fuzz/
 $(O)/check/fuzz-record: $(call objects,$(call room,client/ctl/common client/ctl/offline))
 $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/tests/fuzz/fail.o $(O)/all.a
 	$(program) -fsanitize=fuzzer $(failing:%=-Wl,--wrap=%)
+
+# For tests/soak: a trainer that takes batches at full speed.
+$(O)/check/long-life: $(call objects,tests/soak/long_life.c $(client) $(proto))
+	$(program)
+unit: build/gcc/check/long-life

@@ -11,7 +11,7 @@ import tokend
 
 from lib import TOKCTL, Daemon, datasets, rank_rows, rows_at, run
 
-WORLD, MICRO, LAST = 2, 3, (1 << 64) - 1  # the number of padding is no position
+WORLD, MICRO, LAST = 2, 3, (1 << 64) - 1  # the last position; padding rows have this number
 STARTS = {"2^63": (1 << 63) - 20, "2^64": LAST - 64}
 
 

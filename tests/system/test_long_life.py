@@ -1,0 +1,21 @@
+"""Many batches at full speed with flat memory, descriptors, threads and counters, across position
+2^63. Then the last positions of all: served, saved, resumed, looked up, verified.
+
+`make soak` runs the first test for 10^9 batches.
+"""
+
+import pytest
+
+from lib.long_life import LongLife
+
+BATCHES = {"compressed": 30_000_000, "plain": 4_000_000}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_long_life_leaves_nothing_behind(place, kind):
+    begin = (1 << 63) - BATCHES[kind] // 2
+    life = LongLife(place, begin, kind == "compressed")
+    totals = life.run(60, BATCHES[kind])
+    print(kind, totals)
+    assert totals["batches"] == BATCHES[kind]
+    assert life.daemon.stop() == 0
