@@ -63,7 +63,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 .SECONDARY:
 
 all: programs python links $(manuals) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
-programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
+programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-look bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
 unit: $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer fake/libcuda.so.1)
 
 help: ## print this list
@@ -88,7 +88,8 @@ $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
 $(O)/bin/bench-polite: $(call objects,bench/polite.c $(client) $(proto))
 $(O)/bin/bench-order: $(call objects,bench/order.c $(proto))
 $(O)/bin/bench-shard: $(call objects,bench/shard.c $(shard) $(proto))
-$(addprefix $(O)/bin/,tokend tokctl bench-next bench-polite bench-order bench-shard):
+$(O)/bin/bench-look: $(call objects,bench/look.c daemon/reader/look.c $(proto))
+$(addprefix $(O)/bin/,tokend tokctl bench-look bench-next bench-polite bench-order bench-shard):
 	$(program)
 
 $(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libtokend.so

@@ -17,7 +17,7 @@ from pathlib import Path
 import neighbours
 from formats import formats
 from peers import peers
-from scale import hundred_t, opening, order, start_up
+from scale import hundred_t, looks, opening, order, start_up
 from throughput import control, throughput, transforms
 
 
@@ -46,6 +46,7 @@ def main():
         formats(directory, args)
         start_up(directory, args)
         order(args)
+        looks(directory)
         opening(directory, args)
         hundred_t(directory, args)
     finally:

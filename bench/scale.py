@@ -7,7 +7,21 @@ import statistics
 import subprocess
 import time
 
-from common import BIN, SEQ, WIN, train_stream, memory_of, Daemon, next_from_c, row, rss
+from common import (
+    BIN,
+    MICRO,
+    SEQ,
+    WIN,
+    train_stream,
+    memory_of,
+    cpu_of,
+    Daemon,
+    next_from_c,
+    row,
+    rss,
+)
+
+TRAINER_TOKENS_S = 1_000_000  # of a node: eight GPUs that train a model of 10⁹ weights
 
 
 def start_up(directory, args):
@@ -105,6 +119,35 @@ def small_shards(directory, count):
         os.close(file)
     os.close(at)
     os.sync()
+
+
+def looks(directory, shards=1000, batches=20000):
+    """The looks at open shards, when each window is of another shard than the one before it."""
+    place = directory / "looks"
+    place.mkdir()
+    paths = [place / f"{i:04}.bin" for i in range(shards)]
+    for path in paths:
+        path.write_bytes(os.urandom(1 << 10) * (2 * WIN * 50 >> 10))
+    look_ns = json.loads(
+        subprocess.run(
+            [BIN / "bench-look", str(2 * WIN), *paths], check=True, capture_output=True
+        ).stdout
+    )["look_ns"]
+    with Daemon(directory, train_stream("looks")) as daemon:
+        daemon.wait()
+        next_from_c(daemon, "train", 0, 2000)  # opens the shards
+        begin = cpu_of(daemon.process.pid)
+        next_from_c(daemon, "train", 0, batches)
+        window_ns = (cpu_of(daemon.process.pid) - begin) / batches / MICRO * 1e9
+    shutil.rmtree(place)
+    print(f"\nThe recheck of open shards: {shards} shards, each window of another one")
+    row("CPU time a window", f"{look_ns:.0f} ns", "")
+    row(
+        f"share of a CPU at a trainer's {TRAINER_TOKENS_S / 1e6:g} M tokens/s",
+        f"{look_ns * TRAINER_TOKENS_S / SEQ / 1e7:.3f} %",
+        "wanted ≤ 0.1 %",
+    )
+    row("share of the daemon's CPU at full speed", f"{look_ns / window_ns:.0%}", "")
 
 
 def opening(directory, args):
