@@ -293,6 +293,8 @@ static bool take_line(struct reading *r, const char *text, size_t n)
 	json_t *object = json_object_of(text, n, &fault);
 	struct line l = {0};
 
+	if (!object && fault.code == FAULT_MEMORY)
+		return refuse_memory(r);
 	if (!object)
 		return refuse(r, "", "%s", fault.text);
 	bool fine = take_members(r, object, &l) && take_name(r, &l) && take_format(r, &l) &&

@@ -2,6 +2,7 @@
 
 #include "daemon/shard/bytes.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -49,22 +50,43 @@ static bool refuse(const struct text *t, size_t at, const char *what)
 		json_shown(what, shown, sizeof(shown)));
 }
 
+/*
+ * Parses a value of at most @most bytes. If memory runs out, errno is ENOMEM: jansson may then drop
+ * characters without an error. malloc() that succeeds may set ENOMEM, too, hence the second try.
+ */
+static json_t *parse(const struct text *t, size_t most, json_error_t *error)
+{
+	for (bool again = false;; again = true) {
+		errno = 0;
+
+		json_t *value = json_loadb(t->text + t->at, most,
+			JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK | JSON_DECODE_ANY, error);
+
+		if (errno != ENOMEM)
+			return value;
+		json_decref(value);
+		errno = ENOMEM;
+		if (again)
+			return NULL;
+	}
+}
+
 /* Parses the next value, of any type. NULL: @fault. */
 static json_t *take_value(struct text *t)
 {
 	size_t left = t->n - t->at, most = left < VALUE_MOST ? left : VALUE_MOST;
 	json_error_t error;
-	json_t *value = json_loadb(t->text + t->at, most,
-		JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK | JSON_DECODE_ANY, &error);
-	size_t at = t->at + (size_t)error.position;
+	json_t *value = parse(t, most, &error);
 
 	if (value)
-		t->at = at;
+		t->at += (size_t)error.position;
+	else if (errno == ENOMEM)
+		fault_memory(t->fault);
 	else if (json_error_code(&error) == json_error_premature_end_of_input && most < left)
 		fault_set(t->fault, FAULT_DATA, "",
 			"the JSON value at byte %zu is longer than %d bytes", t->at, VALUE_MOST);
 	else
-		refuse(t, at, error.text);
+		refuse(t, t->at + (size_t)error.position, error.text);
 	return value;
 }
 
@@ -136,7 +158,7 @@ static bool keep(struct text *t, const char *key, json_t *rest)
 		json_decref(value);
 		value = json_null();
 	}
-	return json_object_set_new(rest, key, value) == 0 || refuse(t, t->at, "out of memory");
+	return json_object_set_new(rest, key, value) == 0 || fault_memory(t->fault);
 }
 
 bool json_each(const char *text, size_t n, const char *array, json_visit *visit, void *context,
@@ -147,7 +169,7 @@ bool json_each(const char *text, size_t n, const char *array, json_visit *visit,
 
 	*rest = json_object();
 	if (!*rest)
-		return refuse(&t, 0, "out of memory");
+		return fault_memory(fault);
 	if (!take(&t, '{'))
 		return false;
 	for (unsigned i = 0; fine && next(&t) != '}'; i++) {

@@ -471,9 +471,10 @@ bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, stru
 			!bytes_ends_in(directory, "/.") && !bytes_ends_in(directory, "/.."));
 	char *real = named ? strdup(directory) : realpath(directory, NULL);
 
-	if (!real || !raw_name(b->path, name, sizeof(name)))
-		return free(real), fault_set(fault, FAULT_DATA, "", "%s",
-					   strerror(real ? ENAMETOOLONG : errno));
+	if (!real)
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
+	if (!raw_name(b->path, name, sizeof(name)))
+		return free(real), fault_set(fault, FAULT_DATA, "", "%s", strerror(ENAMETOOLONG));
 	snprintf(directory, sizeof(directory), "%s/", strcmp(real, "/") == 0 ? "" : real);
 	free(real);
 	struct cache *cache = hint->cache ? hint->cache : cache_new(directory);

@@ -2,7 +2,10 @@
  * Datasets with manifests: how a manifest is read, and how a shard is compared with it when it is
  * opened.
  */
+#include "daemon/catalog/manifest.h"
 #include "tests/unit/datasets.h"
+
+#include <jansson.h>
 
 #define DIGEST	 ",\"digest\":\"0123456789abcdef\""
 #define FLAT	 ",\"format\":\"flat\",\"dtype\":\"u16\""
@@ -208,6 +211,42 @@ static void test_manifest_faults(void **state)
 		"6: streams.train.datasets[0].path: no shard is as long as a window: the largest, "
 		"a.bin, has 20 tokens, and a window has 41 (seq_len 40 + extra 1); use longer "
 		"shards, a smaller seq_len or weight 0");
+}
+
+static unsigned allocations; /* that still succeed */
+
+static void *allocate(size_t n)
+{
+	if (allocations-- > 0)
+		return malloc(n);
+	allocations = 0;
+	errno = ENOMEM;
+	return NULL;
+}
+
+/* Memory runs out at each allocation of the JSON library: that is not a fault of the manifest. */
+static void test_manifest_memory(void **state)
+{
+	struct place *p = *state;
+	struct manifest m;
+	unsigned failed = 0;
+
+	write_manifest(p, A_LINE TWO_LINE);
+	json_set_alloc_funcs(allocate, free);
+	for (unsigned call = 0;; call++) {
+		struct fault fault = {0};
+
+		allocations = call;
+		if (manifest_read(&m, in(p, "m.jsonl"), ".", NULL, &(struct shard_hint){0}, &fault))
+			break;
+		if (fault.code != FAULT_MEMORY)
+			fail_msg("allocation %u: %s", call, fault.text);
+		assert_non_null(strstr(fault.text, "m.jsonl:"));
+		failed++;
+	}
+	json_set_alloc_funcs(malloc, free);
+	manifest_free(&m);
+	assert_true(failed > 10);
 }
 
 static const char *manifest_note(const struct dataset *d)
@@ -451,6 +490,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_manifest, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_facts, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_faults, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_memory, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_directory, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_index_that_comes_and_goes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_side_files, set_up, tear_down),

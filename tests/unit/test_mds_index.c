@@ -1,4 +1,6 @@
 /* MDS's index.json: broken ones, directories, and shards that exist raw and compressed. */
+#include "daemon/shard/json.h"
+#include "daemon/shard/mds_index.h"
 #include "tests/unit/mds.h"
 
 /* ---- index.json ---- */
@@ -398,6 +400,58 @@ static void test_many(void **state)
 	cache_free(hint.cache);
 }
 
+static unsigned allocations; /* that still succeed */
+
+static void *allocate(size_t n)
+{
+	if (allocations-- > 0)
+		return malloc(n);
+	allocations = 0;
+	errno = ENOMEM;
+	return NULL;
+}
+
+static bool keep_none(void *context, uint64_t i, json_t *value, struct fault *fault)
+{
+	(void)context, (void)i, (void)value, (void)fault;
+	return true;
+}
+
+/* Memory runs out at each allocation of a parse: that is not a fault of the file. */
+static void test_json_memory(void **state)
+{
+	static const char text[] = "{\"key\": \"value\", \"shards\": [{\"a\": [1, \"b\"]}]}";
+	unsigned failed = 0;
+
+	(void)state;
+	json_set_alloc_funcs(allocate, free);
+	for (unsigned call = 0;; call++, failed++) {
+		struct fault fault = {0};
+		json_t *rest = NULL;
+
+		allocations = call;
+		if (json_each(text, strlen(text), "shards", keep_none, NULL, &rest, &fault))
+			break;
+		assert_int_equal(fault.code, FAULT_MEMORY);
+		json_decref(rest);
+	}
+	assert_true(failed > 10);
+	json_set_alloc_funcs(malloc, free);
+}
+
+static void test_directory_that_is_gone(void **state)
+{
+	const struct bytes b = {.path = "/nowhere/./shard.00000.mds"};
+	const struct shard_hint hint = {0};
+	struct mds_front front = {0};
+	struct fault fault;
+
+	(void)state;
+	assert_false(mds_check_listed(&b, &hint, &front, &fault));
+	assert_int_equal(fault.code, FAULT_IO);
+	assert_int_equal(fault.error, ENOENT);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, files_set_up, files_tear_down)
 
 int main(void)
@@ -408,6 +462,8 @@ int main(void)
 		TEST(test_merged),
 		TEST(test_lists),
 		TEST(test_many),
+		cmocka_unit_test(test_json_memory),
+		cmocka_unit_test(test_directory_that_is_gone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
