@@ -75,6 +75,7 @@ def test_help_lists_every_command():
         (["cat", "train", "--rank"], "--rank needs a value"),
         (["cat", "train", "--rank", "0", "--rank", "1"], "--rank is given twice"),
         (["cat", "train", "--slots", "4294967296"], "--slots: '4294967296' is not an integer"),
+        (["cat", "train", "--micro", "0"], "--micro: '0' is not an integer from 1 to 4294967295"),
         (["top", "--interval", "nan"], "--interval: 'nan' is not a number from 0.01 to 86400"),
         (["pack", "a", "b", "--format", "fla"], "--format: 'fla' is not one of flat|zstd|megatron"),
         (["status", "more"], "unexpected argument 'more'"),

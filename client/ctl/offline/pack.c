@@ -229,7 +229,7 @@ static bool pack_shards(struct pack *p, struct pack_done *done, struct fault *fa
 
 static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
 {
-	if (!is_outside(p, path, n, fault) || !pack_in_begin(&p->in, path, n, fault) ||
+	if (!is_outside(p, path, n, fault) || !pack_in_add(&p->in, path, n, fault) ||
 		!plan(p, fault))
 		return false;
 	struct pack_done *done = calloc(p->target.shards, sizeof(*done));
@@ -254,6 +254,8 @@ static int run(struct pack *p, char *const *path, int n)
 	if (!p->in.input.hint.frames)
 		return ctl_fail(PHRASE_MEMORY);
 	p->in.input.hint.documents = p->how.format == PACK_MEGATRON;
+	pack_in_begin(&p->in);
+
 	bool fine = pack(p, path, n, &fault);
 	int status = ctl_finish(&p->out, fine ? CTL_OK : CTL_FAILED);
 

@@ -103,14 +103,18 @@ static bool add_source(struct pack_in *in, const char *path, struct fault *fault
 	return fine;
 }
 
-bool pack_in_begin(struct pack_in *in, char *const *path, int n, struct fault *fault)
+void pack_in_begin(struct pack_in *in)
+{
+	pthread_mutex_init(&in->lock, NULL);
+}
+
+bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fault)
 {
 	char name[PATH_MAX + 1];
 	struct shard_list list;
 	bool fine = true;
 	size_t prefix;
 
-	pthread_mutex_init(&in->lock, NULL);
 	for (int i = 0; fine && i < n; i++) {
 		if (!ctl_input_list(&list, path[i], &prefix, fault))
 			return fault_prefix(fault, "%s: ", path[i]);

@@ -40,9 +40,9 @@ struct pack_in {
 	pthread_mutex_t lock; /* over shard, fd, users and ended */
 };
 
-/* Lists the shards of the @n paths, and opens each once for its facts. Call pack_in_end() either
- * way. */
-bool pack_in_begin(struct pack_in *in, char *const *path, int n, struct fault *fault);
+void pack_in_begin(struct pack_in *in);
+/* Lists the shards of the @n paths, and opens each once for its facts. */
+bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fault);
 void pack_in_end(struct pack_in *in);
 /*
  * Reads tokens [token, token + n) of the row into @to, with @token_bytes each. Fails for a token

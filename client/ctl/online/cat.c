@@ -55,6 +55,7 @@ static const struct ctl_option options[] = {
 		.kind = CTL_NUMBER,
 		.required = true,
 		.value = "B",
+		.least = 1,
 		.most = UINT32_MAX,
 		.help = "rows per batch"},
 	[BATCHES] = {.name = "batches",
