@@ -12,7 +12,7 @@ FOLDER = ROOT / "build/planted"
 
 
 def _commands(target, sources):
-    """What make would run to build @target if @sources were newer."""
+    """The commands that make would run to build @target if @sources were newer."""
     changed = [word for source in sources for word in ("-W", source)]
     env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     done = subprocess.run(
