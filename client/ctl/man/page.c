@@ -11,13 +11,16 @@ void page_items(FILE *to, const char *section, const struct page_item *items)
 	}
 }
 
-void page_option(FILE *to, char letter, const char *name, const char *value)
+void page_option(FILE *to, const struct page_option *o)
 {
 	char term[64];
 
-	snprintf(term, sizeof(term), "%s%.1s%s--%s", letter ? "-" : "", &letter, letter ? ", " : "",
-		name);
-	roff_term(to, term, value);
+	snprintf(term, sizeof(term), "%s%.1s%s--%s", o->letter ? "-" : "", &o->letter,
+		o->letter ? ", " : "", o->name);
+	roff_term(to, term, o->value);
+	roff_phrase(to, o->help, o->range, ".");
+	if (o->required)
+		fputs("Required.\n", to);
 }
 
 void page_examples(FILE *to, const struct ctl_example *examples)

@@ -12,8 +12,14 @@ struct page_item {
 };
 
 void page_items(FILE *to, const char *section, const struct page_item *items);
-/* The term of an option. @letter may be 0, @value NULL. */
-void page_option(FILE *to, char letter, const char *name, const char *value);
+struct page_option {
+	char letter; /* or 0 */
+	bool required;
+	const char *name, *value; /* @value may be NULL */
+	const char *help, *range; /* @range may be "" */
+};
+
+void page_option(FILE *to, const struct page_option *option);
 /* @examples ends with NULL. */
 void page_examples(FILE *to, const struct ctl_example *examples);
 

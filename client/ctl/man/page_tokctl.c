@@ -50,10 +50,8 @@ static void put_options(FILE *to, const struct ctl_command *command)
 		if (!o->name)
 			continue;
 		ctl_range(o, range, sizeof(range));
-		page_option(to, o->letter, o->name, o->kind == CTL_FLAG ? NULL : o->value);
-		roff_phrase(to, o->help, range, ".");
-		if (o->required)
-			fputs("Required.\n", to);
+		page_option(to, &(struct page_option){o->letter, o->required, o->name,
+					o->kind == CTL_FLAG ? NULL : o->value, o->help, range});
 	}
 }
 

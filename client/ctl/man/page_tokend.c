@@ -55,10 +55,8 @@ static void put_option(FILE *to, const struct option_row *o)
 
 	if (o->least > 0)
 		snprintf(range, sizeof(range), "%" PRIu64 " to %" PRIu64, o->least, o->most);
-	page_option(to, o->letter, o->name, o->value);
-	roff_phrase(to, o->help, range, ".");
-	if (o->required)
-		fputs("Required.\n", to);
+	page_option(to,
+		&(struct page_option){o->letter, o->required, o->name, o->value, o->help, range});
 }
 
 void page_tokend(FILE *to)
