@@ -39,8 +39,7 @@ static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor
 			return cursor_refuse_dataset(fault, c->dataset[d].name, fields[i].what,
 				"the cursor has %" PRIu64 ", the stream has %" PRIu64
 				": its shards or settings changed; restore them, and add new "
-				"shards "
-				"as a new dataset",
+				"shards as a new dataset",
 				fields[i].mine, fields[i].now);
 	return true;
 }

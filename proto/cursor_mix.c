@@ -34,8 +34,7 @@ bool cursor_units(
 		if (units[d] > 0 && c->order[d].windows == 0)
 			return cursor_refuse_dataset(fault, c->dataset[d].name, "weight",
 				"must be 0, because it has no window: all its shards are shorter "
-				"than "
-				"seq_len + extra");
+				"than seq_len + extra");
 	return true;
 }
 

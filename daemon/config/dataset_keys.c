@@ -61,17 +61,14 @@ static const struct schema_key dataset_keys[] = {
 	[DATASET_PATH] = {"path", schema_text, offsetof(struct config_dataset, path),
 		.right = "a file, a directory or a glob", .required = true,
 		.help = "The shards. A directory is read recursively, and every file in it must be "
-			"a "
-			"shard or a side file of one."},
+			"a shard or a side file of one."},
 	[DATASET_MANIFEST] = {"manifest", schema_text, offsetof(struct config_dataset, manifest),
 		.right = "a file that `tokctl inspect --manifest` wrote", .otherwise = "none",
 		.help = "The shards below path are those that the manifest lists, and start-up "
-			"opens "
-			"none of them. When a shard is first read, its size, format, dtype and "
-			"number "
-			"of tokens are compared with the manifest. The order is the same as "
-			"without "
-			"one. `tokctl inspect --deep -c` also compares the digests of the tokens."},
+			"opens none of them. When a shard is first read, its size, format, dtype "
+			"and number of tokens are compared with the manifest. The order is the "
+			"same as without one. `tokctl inspect --deep -c` also compares the digests "
+			"of the tokens."},
 	[DATASET_FORMAT] = {"format", schema_text, offsetof(struct config_dataset, format),
 		.right = "auto or a format's name", .preset = "auto",
 		.help = "`auto` recognises the format. The others are `npy`, `llmc`, `datatrove`, "
@@ -80,10 +77,8 @@ static const struct schema_key dataset_keys[] = {
 	[DATASET_DTYPE] = {"dtype", take_dtype, offsetof(struct config_dataset, token_bytes),
 		.choices = dtypes, .preset = "u16",
 		.help = "The width of a token in files that do not state it, when no manifest "
-			"states "
-			"it either, and the width to which tokens of 8 bytes are narrowed. A "
-			"stream "
-			"serves the widest of its datasets' widths."},
+			"states it either, and the width to which tokens of 8 bytes are narrowed. "
+			"A stream serves the widest of its datasets' widths."},
 	[DATASET_WEIGHT] = {"weight", schema_real, offsetof(struct config_dataset, weight),
 		.right = PHRASE_WEIGHT, .preset = "1",
 		.help = "The dataset's share of the samples, relative to the other weights of the "
@@ -92,25 +87,22 @@ static const struct schema_key dataset_keys[] = {
 		offsetof(struct config_dataset, max_epochs), .min = 1, .max = UINT64_MAX,
 		.unit = "epochs", .otherwise = "no limit",
 		.help = "Before the block of 1024 samples that would serve a window of it more "
-			"often, "
-			"its weight becomes 0 and the others keep their ratio. `tokend --check` "
-			"prints the position."},
+			"often, its weight becomes 0 and the others keep their ratio. `tokend "
+			"--check` prints the position."},
 	[DATASET_SHUFFLE] = {"shuffle", schema_choice, offsetof(struct config_dataset, shuffle),
 		.choices = shuffles, .preset = "global",
 		.help = "`global` shuffles all windows. `block` is for storage that needs long "
-			"reads: "
-			"it shuffles blocks of windows, then the windows within each group of "
-			"blocks."},
+			"reads: it shuffles blocks of windows, then the windows within each group "
+			"of blocks."},
 	[DATASET_BLOCK] = {"block", schema_number32, offsetof(struct config_dataset, block),
 		.min = 1, .max = UINT64_C(1) << 31, .unit = "windows", .preset = "64",
 		.help = "With `shuffle: block`, the size of a block."},
 	[DATASET_GROUP] = {"group", schema_number32, offsetof(struct config_dataset, group),
 		.min = 1, .max = UINT64_C(1) << 31, .unit = "blocks", .preset = "64",
 		.help = "With `shuffle: block`, the size of a group. Keep block times group above "
-			"16 "
-			"global batches."},
+			"16 global batches."},
 	[DATASET_SLIDE] = {"slide", schema_flag, offsetof(struct config_dataset, slide),
-		.right = "true or false", .preset = "false",
+		.preset = "false",
 		.help = "Cut the shards into windows at another offset in each epoch, so that the "
 			"tokens left over at their ends are served, too."},
 	[DATASET_COLUMN] = {"column", schema_text, offsetof(struct config_dataset, column),
@@ -122,8 +114,7 @@ static const struct schema_key dataset_keys[] = {
 		.right = "a directory of loss masks under the names of the shards",
 		.otherwise = "none",
 		.help = "For `loss_mask: true`. A mask has one byte per token, 0 or 1, bare or as "
-			"a "
-			"NumPy .npy of bool."},
+			"a NumPy .npy of bool."},
 };
 
 const struct schema_table dataset_table = {dataset_keys, SCHEMA_COUNT(dataset_keys)};

@@ -133,58 +133,50 @@ static bool take_admins(
 static const char *const ios[] = {
 	[CONFIG_IO_AUTO] = "auto", [CONFIG_IO_URING] = "uring", [CONFIG_IO_PREAD] = "pread", NULL};
 
+static const char uid_list[] = "a list of user numbers, such as [1000]";
+
 enum { SOCKET, STATE_DIR, MEMORY, METRICS, IO, DIRECT, ALLOW_UIDS, ADMIN_UIDS, STREAMS };
 
 static const struct schema_key config_keys[] = {
 	[SOCKET] = {"socket", take_socket, 0, .right = "a path of at most 107 bytes",
 		.preset = WIRE_SOCKET,
 		.help = "The socket on which trainers and tokctl connect. A user who may not "
-			"create "
-			"the default socket gets `$XDG_RUNTIME_DIR/tokend/tokend.sock`, otherwise "
-			"`/tmp/tokend-UID/tokend.sock`. Trainers and tokctl of the same user look "
-			"there first."},
+			"create the default socket gets `$XDG_RUNTIME_DIR/tokend/tokend.sock`, "
+			"otherwise `/tmp/tokend-UID/tokend.sock`. Trainers and tokctl of the same "
+			"user look there first."},
 	[STATE_DIR] = {"state_dir", take_state_dir, 0, .right = "a directory",
 		.preset = "/var/lib/tokend",
 		.help = "Where snapshots of cursors and the logs of changed mixes are written. "
-			"Under "
-			"systemd, `$STATE_DIRECTORY` comes before the default. A user who may not "
-			"write to the default directory gets `$XDG_STATE_HOME/tokend`, otherwise "
-			"`~/.local/state/tokend`. So does a daemon with `--private` whose user may "
-			"not write to the directory that is set here."},
+			"Under systemd, `$STATE_DIRECTORY` comes before the default. A user who "
+			"may not write to the default directory gets `$XDG_STATE_HOME/tokend`, "
+			"otherwise `~/.local/state/tokend`. So does a daemon with `--private` "
+			"whose user may not write to the directory that is set here."},
 	[MEMORY] = {"memory", schema_size, offsetof(struct config, memory_bytes),
 		.right = "a size such as 512MiB or 1GiB, or a number of bytes", .min = 1,
 		.max = INT64_MAX, .preset = "1GiB",
 		.help = "All rings and staging buffers together. With a compressed dataset, a "
-			"quarter "
-			"is for decoded frames and their decoders, and no frame may be larger than "
-			"that. With shards that have an index, a sixteenth caches the indexes of "
-			"shards that are not in use. If the cgroup allows less, its limit less a "
-			"sixteenth (at least 16 MiB) is used, and the log says so."},
+			"quarter is for decoded frames and their decoders, and no frame may be "
+			"larger than that. With shards that have an index, a sixteenth caches the "
+			"indexes of shards that are not in use. If the cgroup allows less, its "
+			"limit less a sixteenth (at least 16 MiB) is used, and the log says so."},
 	[METRICS] = {"metrics", take_metrics, offsetof(struct config, metrics),
 		.right = "HOST:PORT, such as 127.0.0.1:9464", .otherwise = "none",
 		.help = "Serve metrics for Prometheus at this address."},
 	[IO] = {"io", schema_choice, offsetof(struct config, io), .choices = ios, .preset = "auto",
 		.help = "How shards are read: `uring` is io_uring, `pread` is a pool of threads, "
-			"and "
-			"`auto` uses io_uring if the kernel allows it."},
-	[DIRECT] = {"direct", schema_flag, offsetof(struct config, direct),
-		.right = "true or false", .preset = "false",
+			"and `auto` uses io_uring if the kernel allows it."},
+	[DIRECT] = {"direct", schema_flag, offsetof(struct config, direct), .preset = "false",
 		.help = "Read with O_DIRECT, for local disks and data much larger than RAM. "
 			"Compressed shards are read without it."},
-	[ALLOW_UIDS] = {"allow_uids", take_allowed, 0,
-		.right = "a list of user numbers, such as [1000]", .otherwise = "none",
+	[ALLOW_UIDS] = {"allow_uids", take_allowed, 0, .right = uid_list, .otherwise = "none",
 		.help = "Users who may connect, in addition to root and the daemon's own user. "
-			"Their "
-			"trainers set `$TOKEND_TRUST_UID` to the daemon's user number, unless "
-			"systemd "
-			"listens. A quarter of the connections and an eighth of the memory are "
-			"reserved for these users and admin_uids, in equal shares; the rest is for "
-			"whoever comes first. A user may begin 64 runs at once and then one every "
-			"2 "
-			"seconds, and write 256 files into state_dir at once and then 10 a second. "
-			"Root and the daemon's own user have no limits."},
-	[ADMIN_UIDS] = {"admin_uids", take_admins, 0,
-		.right = "a list of user numbers, such as [1000]", .otherwise = "none",
+			"Their trainers set `$TOKEND_TRUST_UID` to the daemon's user number, "
+			"unless systemd listens. A quarter of the connections and an eighth of the "
+			"memory are reserved for these users and admin_uids, in equal shares; the "
+			"rest is for whoever comes first. A user may begin 64 runs at once and "
+			"then one every 2 seconds, and write 256 files into state_dir at once and "
+			"then 10 a second. Root and the daemon's own user have no limits."},
+	[ADMIN_UIDS] = {"admin_uids", take_admins, 0, .right = uid_list, .otherwise = "none",
 		.help = "Users who may connect and change every run, as root may. A run belongs to "
 			"the first user who attaches to it and is neither root nor listed here. "
 			"Other users may not attach to it, save its snapshots or change it. A run "

@@ -36,8 +36,7 @@ static const struct schema_key step_keys[] = {
 	[STEP_STEPS] = {"steps", schema_number32, offsetof(struct reading_step, steps), .min = 1,
 		.max = UINT32_MAX, .unit = "steps", .preset = "1",
 		.help = "Equal steps of the ramp: at most (to - from) / 1024. Required with from "
-			"and "
-			"to."},
+			"and to."},
 	[STEP_WEIGHTS] = {"weights", schema_keep, offsetof(struct reading_step, weights),
 		.right = STEP_WEIGHTS_RIGHT, .required = true,
 		.help = "The new weights. A dataset that is not named gets 0."},

@@ -301,6 +301,8 @@ const char *schema_right(const struct schema_key *key, char right[SCHEMA_RIGHT_B
 		snprintf(right, SCHEMA_RIGHT_BYTES, "%s", key->right);
 	else if (key->choices)
 		list_choices(key, right);
+	else if (key->take == schema_flag)
+		snprintf(right, SCHEMA_RIGHT_BYTES, "true or false");
 	else
 		put_range(key, right);
 	return right;

@@ -52,27 +52,23 @@ static const struct schema_key stream_keys[] = {
 	[STREAM_VOCAB] = {"vocab", schema_number, offsetof(struct config_stream, vocab), .min = 1,
 		.max = UINT64_C(1) << 32, .otherwise = "unknown",
 		.help = "The number of tokens in the vocabulary. A token that is not below it "
-			"stops "
-			"the stream, with the shard and the offset in the message. "
-			"`tokctl inspect --deep -c FILE PATH...` finds such tokens beforehand."},
+			"stops the stream, with the shard and the offset in the message. `tokctl "
+			"inspect --deep -c FILE PATH...` finds such tokens beforehand."},
 	[STREAM_DOCUMENTS] = {"documents", schema_flag, offsetof(struct config_stream, documents),
-		.right = "true or false", .preset = "false",
+		.preset = "false",
 		.help = "Batches also contain the document starts: those of the shard's index "
 			"(megatron, datatrove, arrow, NAME.csv.gz next to NAME.npy or NAME.bin), "
 			"otherwise the position after each eos. They take 4 bytes per token of "
-			"ring "
-			"memory."},
+			"ring memory."},
 	[STREAM_LOSS_MASK] = {"loss_mask", schema_flag, offsetof(struct config_stream, loss_mask),
-		.right = "true or false", .preset = "false",
+		.preset = "false",
 		.help = "Batches also contain the loss mask, one byte per token: 1 where the "
-			"shard's "
-			"mask is 1 (X.ds.loss next to X.ds, or label_mask) and, if there is a "
-			"NAME.csv.gz, where the token is in one of its documents."},
+			"shard's mask is 1 (X.ds.loss next to X.ds, or label_mask) and, if there "
+			"is a NAME.csv.gz, where the token is in one of its documents."},
 	[STREAM_EPOCHS] = {"epochs", schema_number, offsetof(struct config_stream, epochs),
 		.min = 1, .max = UINT64_MAX, .unit = "epochs", .otherwise = "the stream is endless",
 		.help = "End after every window was served this often. The datasets of such a "
-			"stream "
-			"have no weight and no max_epochs, and it has no schedule."},
+			"stream have no weight and no max_epochs, and it has no schedule."},
 	[STREAM_SAMPLES] = {"samples", schema_number, offsetof(struct config_stream, samples),
 		.min = 1, .max = UINT64_MAX, .unit = "samples",
 		.otherwise = "the stream is endless",

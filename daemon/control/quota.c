@@ -181,8 +181,7 @@ bool quota_may_begin(struct quota *quota, uint64_t now_ms, struct fault *fault)
 	if (quota->runs >= RUNS_MOST)
 		return fault_set(fault, FAULT_ATTACH, "run",
 			"uid %u has %u runs in state_dir, which is the limit; remove old ones "
-			"there "
-			"and restart tokend, or use the name of one of them",
+			"there and restart tokend, or use the name of one of them",
 			(unsigned)quota->uid, quota->runs);
 	if (has_left(&quota->begins, RUNS_AT_ONCE, RUN_MS, now_ms))
 		return true;

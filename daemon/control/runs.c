@@ -364,8 +364,7 @@ static void scan_stream(struct scan *scan, const char *stream)
 		if (!run_dir_owner(path, &owner, &fault) && fault.error != ENOTDIR)
 			log_line(LOG_WARNING,
 				"state_dir: %s/.owner: %s: the owner of the run is unknown; mend "
-				"or "
-				"remove the file",
+				"or remove the file",
 				path,
 				fault.code == FAULT_DATA ? "not a uid" : strerror(fault.error));
 		if (!add_found(scan, stream, run, owner))

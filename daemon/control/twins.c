@@ -63,8 +63,7 @@ bool twins_allow(const struct session *s, struct fault *fault)
 	return fault_set_passing(fault, FAULT_ATTACH, "rank",
 		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
 		", is read by %s; this is %s; end that one, or give this job another run, or, if "
-		"both "
-		"are tensor- or pipeline-parallel peers, give each its own peer",
+		"both are tensor- or pipeline-parallel peers, give each its own peer",
 		s->rank, s->world, s->run, s->peer, there, here);
 }
 

@@ -104,9 +104,8 @@ static void test_limits_of_version_1(void **state)
 	struct cgroup_room room;
 
 	put(*state, "proc/self/mountinfo",
-		"30 20 0:26 / /sys rw - cgroup cgroup rw,cpu\n31 20 0:27 / /sys/m rw - cgroup "
-		"cgroup "
-		"rw,memory\n");
+		"30 20 0:26 / /sys rw - cgroup cgroup rw,cpu\n"
+		"31 20 0:27 / /sys/m rw - cgroup cgroup rw,memory\n");
 	put(*state, "proc/self/cgroup", "5:cpu:/other\n4:hugetlb,memory:/job\n0::/\n");
 	put(*state, "sys/m/memory.limit_in_bytes", "9223372036854771712\n");
 	put(*state, "sys/m/job/memory.limit_in_bytes", "104857600\n");

@@ -116,8 +116,7 @@ static void forbidden_enomem(const struct mode *mode, struct shelf *shelf)
 {
 	forbidden(mode, shelf, ENOMEM,
 		"io_uring cannot be used here (io_uring_setup: ENOMEM); reading with a pool of 32 "
-		"pread "
-		"threads");
+		"pread threads");
 }
 
 static void falls_back_to_pread_if_io_uring_is_forbidden(void **state)

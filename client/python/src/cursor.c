@@ -181,9 +181,8 @@ PyMethodDef cursor_methods[] = {
 	{"cursor_add", edit_add, METH_VARARGS,
 		"cursor_add(cursor, other, name)\n\nReturns the cursor with a dataset of another."},
 	{"cursor_remove", edit_remove, METH_VARARGS,
-		"cursor_remove(cursor, name, at or None)\n\nReturns the cursor without weight for "
-		"a "
-		"dataset."},
+		"cursor_remove(cursor, name, at or None)\n\n"
+		"Returns the cursor without weight for a dataset."},
 	{"cursor_position", position_of, METH_VARARGS,
 		"cursor_position(cursor)\n\nReturns the position."},
 	{"cursor_show", show, METH_VARARGS, "cursor_show(cursor)\n\nReturns the cursor as JSON."},

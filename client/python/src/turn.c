@@ -28,8 +28,7 @@ static bool busy(struct client *c)
 {
 	raise_error((PyObject *)c, 0,
 		"busy: the loader is waiting in this thread, and a signal's handler interrupted "
-		"it; "
-		"set a flag in the handler, and act on it when the call has returned");
+		"it; set a flag in the handler, and act on it when the call has returned");
 	return false;
 }
 
