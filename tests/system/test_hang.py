@@ -24,6 +24,7 @@ from lib import (
     with_parent,
 )
 from lib.fuse import GETATTR, hanging
+from lib.injected import injected
 
 SEQ_LEN, TOKENS = 64, 20_000
 SHARDS = {"near": 4, "far": 4, "hung": 40}
@@ -151,6 +152,7 @@ def check_rates(place, daemon, mounts):
         if turn == 0:
             check_said(daemon, known)
             check_memory(daemon, process)
+        injected(45, mounts["hung"].held())
         process.kill()
         process.wait()
         mounts["hung"].answer()
@@ -224,6 +226,7 @@ def check_looks(place, daemon, mount):
     drain(process)
     known = wait_for(lambda: slow_of(daemon, "one"), 6)
     assert known, ("a shard whose statx() hangs is named", (mount.held(), daemon.log()))
+    injected(45, mount.held())
     process.kill()
     process.wait()
     mount.answer()
@@ -237,6 +240,7 @@ def check_openings(place, daemon, mount):
     reader = Reader(daemon, "near")
     known = wait_for(lambda: slow_of(daemon, "cold"), 6)
     assert known, ("a shard whose open() hangs is named", daemon.log())
+    injected(45, mount.held())
     assert reader.rate() > 0, "other streams continue"
     reader.client.close()
     return process
