@@ -14,6 +14,10 @@ from job import Job
 import tokend
 
 
+PROCESS_0 = r"process 0 \(rank 0, host \S+, pid \d+\)"
+PROCESS_1 = r"process 1 of 2 \(rank \d, host \S+, pid \d+\)"
+
+
 def refusals(directory, sockets, **options):
     """The error of each process; all of them must have one."""
     with Job(directory, sockets, steps=2, **options) as job:
@@ -37,22 +41,25 @@ def test_another_position_is_named_on_all_ranks(daemon):
     all_were_told(
         told,
         (
-            r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 4096 \| 0 \(there \| process "
-            r"0, rank 0, host \S+\)$"
+            r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 4096 \| 0 \(there \| "
+            rf"{PROCESS_0}\)$"
         ),
     )
+    injected(40)
 
 
 def test_a_different_micro_batch_is_named(daemon):
     all_were_told(
         refusals(daemon.directory, [daemon.socket] * 2, micro=[4, 8]),
-        r"process 1 .*: micro_batch: 8 differs from 4 at process 0",
+        rf"{PROCESS_1}: micro_batch: 8 differs from 4 at {PROCESS_0}$",
     )
+    injected(32)
 
 
 def test_a_different_world_is_named(daemon):
     told = refusals(daemon.directory, [daemon.socket] * 2, data_rank=[0, 1], data_world=[2, 3])
-    all_were_told(told, r"process 1 .*: world: 3 differs from 2 at process 0")
+    all_were_told(told, rf"{PROCESS_1}: world: 3 differs from 2 at {PROCESS_0}$")
+    injected(32)
 
 
 def test_a_rank_of_two_processes_is_named(daemon):
@@ -61,7 +68,9 @@ def test_a_rank_of_two_processes_is_named(daemon):
         daemon.directory, [daemon.socket] * 2, data_rank=[1, 1], data_world=2
     )  # although strict, neither waits for the other's end
     assert time.monotonic() - begin < 60
-    all_were_told(told, r"process 1 .*: rank: rank 1, peer 0 is also that of process 0")
+    said = rf"{PROCESS_1}: rank: rank 1, peer 0 is also that of {PROCESS_0}; "
+    all_were_told(told, said.replace("rank 0, host", "rank 1, host"))
+    injected(31)
 
 
 def test_a_rank_with_too_few_peers_is_named(daemon):
@@ -71,6 +80,7 @@ def test_a_rank_with_too_few_peers_is_named(daemon):
     all_were_told(
         told, r"world: is 2, but 1 of the group's 3 processes read as rank 1 and 2 as rank 0"
     )
+    injected(31)
 
 
 def test_a_different_seed_on_another_node_is_named(daemon):
@@ -79,6 +89,19 @@ def test_a_different_seed_on_another_node_is_named(daemon):
             refusals(daemon.directory, [daemon.socket, other.socket]),
             r"process 1 .*: seed: 43 \| 42",
         )
+    injected(40)
+
+
+def test_a_node_that_lacks_a_shard_is_named(daemon):
+    with another_daemon() as other:
+        other.stop()
+        (other.directory / "web" / "b.bin").unlink()
+        other.start()
+        all_were_told(
+            refusals(daemon.directory, [daemon.socket, other.socket]),
+            rf"{PROCESS_1}: dataset web: .*\(there \| {PROCESS_0}\)$",
+        )
+    injected(40)
 
 
 def snapshots(daemons):

@@ -14,13 +14,16 @@ class DisagreementError(Error):
 
 
 def _coverage(table):
-    """Returns (index, why) of the first process whose rank does not fit, or None."""
+    """Returns (index, other, why): the first process whose rank does not fit, and the one that it
+    does not fit to. Or None.
+    """
     world, seen = table[0][3], {}
     for i, (_, rank, peer, *_) in enumerate(table):
         if (rank, peer) in seen:
             return (
                 i,
-                f"rank: rank {rank}, peer {peer} is also that of process {seen[rank, peer]}; "
+                seen[rank, peer],
+                f"rank: rank {rank}, peer {peer} is also that of {{}}; "
                 "pass each process its own rank or peer",
             )
         seen[rank, peer] = i
@@ -30,27 +33,28 @@ def _coverage(table):
             count[rank] += 1
     for rank, n in enumerate(count):
         if n != count[0] or n == 0:
-            return 0, (
+            why = (
                 f"world: is {world}, but {n} of the group's {len(table)} processes read as rank "
                 f"{rank} and {count[0]} as rank 0; every rank needs the same number of processes"
             )
+            return 0, 0, why
     return None
 
 
 def _fault(table):
-    """Returns (index, why) of the first process that does not fit, or None. why is "" if its
-    cursor differs.
+    """Returns (index, other, why) of the first process that does not fit, or None. {} in why
+    stands for the other process. why is "" if their cursors differ.
     """
     for i, row in enumerate(table):
         if not row[0]:
-            return i, "could not attach"
+            return i, 0, "could not attach"
     for field, name in ((3, "world"), (4, "micro_batch")):
         for i, row in enumerate(table):
             if row[field] != table[0][field]:
-                return i, f"{name}: {row[field]} differs from {table[0][field]} at process 0"
+                return i, 0, f"{name}: {row[field]} differs from {table[0][field]} at {{}}"
     for i, row in enumerate(table):
         if row[5] != table[0][5]:
-            return i, ""
+            return i, 0, ""
     return _coverage(table)
 
 
@@ -78,14 +82,16 @@ def _compare(group, row, more):
     found = _fault(table)
     if found is None:
         return
-    i, why = found
+    i, j, why = found
     mine = {"host": socket.gethostname(), "pid": os.getpid(), **more}
-    first, other = (group.share(mine, source) for source in (0, i))
-    if not why:
+    first, other = (group.share(mine, source) for source in (j, i))
+    where = f"process {j} (rank {table[j][1]}, host {first['host']}, pid {first['pid']})"
+    if why:
+        why = why.format(where)
+    else:
         lines = Cursor(bytes.fromhex(other["cursor"])).diff(bytes.fromhex(first["cursor"]))
         more = f" and {len(lines) - LINES} more" if len(lines) > LINES else ""
-        here = f"process 0, rank {table[0][1]}, host {first['host']}"
-        why = f"{'; '.join(lines[:LINES])}{more} (there | {here})"
+        why = f"{'; '.join(lines[:LINES])}{more} (there | {where})"
     if "error" in other:
         why += f": {other['error']}"
     rank = f"rank {table[i][1]}, " if table[i][0] else ""
