@@ -158,10 +158,12 @@ prove: deps-run ## check the claims of order and cursor for two minutes; SEED=â€
 
 FUZZ_SECONDS ?= 60
 fuzz: deps-test ## fuzz every parser of foreign bytes, FUZZ_SECONDS each, or MINUTES in all
+	+$(Q)$(MAKE) programs # tokctl writes cursors
 	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/fuzz/run.py $(if $(MINUTES),--minutes $(MINUTES),--seconds $(FUZZ_SECONDS))
 
 fuzz-coverage: deps-test ## print the line coverage that the fuzzers reach; below 90 % of a target's files fails
+	+$(Q)$(MAKE) programs
 	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	+$(Q)$(MAKE) VARIANT=cover fuzzers
 	$(Q)$(PYTHON) tests/fuzz/coverage.py $(if $(FUZZ_GROW),--grow $(FUZZ_GROW))

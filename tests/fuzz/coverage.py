@@ -2,7 +2,8 @@
 """Prints which lines of their files the fuzzers reach, and fails below 90 % for any target.
 
 Each target runs the known inputs and what was found so far (build/fuzz/TARGET/corpus), with the
-programs of build/cover. --grow SECONDS fuzzes each target first; a target that has found nothing
+programs of build/cover. Targets of one program (the shards') count together for the files that they
+share. --grow SECONDS fuzzes each target first; a target that has found nothing
 yet is always fuzzed, for 30 seconds.
 """
 
@@ -19,15 +20,21 @@ LEAST = 90
 FIRST_SECONDS = 30
 
 
-def measure(target):
-    """The lines of each file that ran: {file: (lines, ran)}."""
-    raw, merged = target.place / "cover.profraw", target.place / "cover.profdata"
+def profile(target):
+    """Runs the target's inputs. Returns the file with the counts."""
+    raw = target.place / "cover.profraw"
     found = [d for d in (target.place / "known", target.place / "corpus") if d.is_dir()]
     done = run(target, "-runs=0", *found, variant="cover", LLVM_PROFILE_FILE=str(raw))
     if done.returncode:
         print(done.stdout[-3000:])
         sys.exit(f"{target.name}: build/cover's program failed")
-    subprocess.run(["llvm-profdata", "merge", "-o", merged, raw], check=True)
+    return raw
+
+
+def measure(target, raws):
+    """The lines of each file that ran: {file: (lines, ran)}."""
+    merged = target.place / "cover.profdata"
+    subprocess.run(["llvm-profdata", "merge", "-o", merged, *raws], check=True)
     program = ROOT / f"build/cover/check/fuzz-{target.program}"
     report = subprocess.run(
         ["llvm-cov", "export", "-summary-only", f"-instr-profile={merged}", program]
@@ -36,15 +43,21 @@ def measure(target):
         capture_output=True,
         cwd=ROOT,
     )
-    raw.unlink()
     summary = json.loads(report.stdout)["data"][0]["files"]
-    lines = {f["filename"]: f["summary"]["lines"] for f in summary}
+    lines = {os.path.realpath(f["filename"]): f["summary"]["lines"] for f in summary}
     return {
         file: (lines[path]["count"], lines[path]["covered"])
         for file in target.files
-        for path in lines
-        if os.path.realpath(path) == str(ROOT / file)
+        if (path := str(ROOT / file)) in lines
     }
+
+
+def grow(target, seconds):
+    """Fuzzes the target if that was asked for, or if it has found nothing yet."""
+    corpus = target.place / "corpus"
+    new = not (corpus.is_dir() and any(corpus.iterdir()))
+    prepare(target)
+    return not (seconds or new) or fuzz(target, seconds or FIRST_SECONDS)
 
 
 def main():
@@ -53,23 +66,21 @@ def main():
     options.add_argument("--files", action="store_true", help="a line for each file, too")
     options.add_argument("target", nargs="*", default=list(TARGETS), metavar="TARGET")
     options = options.parse_args()
+    targets = [TARGETS[name] for name in options.target]
+    if not all([grow(target, options.grow) for target in targets]):
+        return 1
+    raws = {target: profile(target) for target in targets}
     low = []
     print(f"{'target':12} {'files':>5} {'lines':>6} {'reached':>8}")
-    for name in options.target:
-        target = TARGETS[name]
-        corpus = target.place / "corpus"
-        new = not (corpus.is_dir() and any(corpus.iterdir()))
-        seconds = options.grow or (FIRST_SECONDS if new else 0)
-        prepare(target)
-        if seconds and not fuzz(target, seconds):
-            return 1
-        files = measure(target)
+    for target in targets:
+        same = [raw for other, raw in raws.items() if other.program == target.program]
+        files = measure(target, same)
         lines, ran = (sum(column) for column in zip(*files.values(), strict=True))
-        print(f"{name:12} {len(files):5} {lines:6} {100 * ran / lines:7.1f}%", flush=True)
+        print(f"{target.name:12} {len(files):5} {lines:6} {100 * ran / lines:7.1f}%", flush=True)
         for file, (of, reached) in files.items() if options.files else ():
             print(f"  {file:40} {of:4} {100 * reached / of:7.1f}%")
         if set(files) != set(target.files) or 100 * ran < LEAST * lines:
-            low.append(name)
+            low.append(target.name)
     if low:
         print(f"below {LEAST} %: {', '.join(low)}")
     return 1 if low else 0

@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { DAEMON_USER = 12345, DAEMON_STRANGER = 23456 }; /* the first is in allow_uids: */
+
 struct daemon_thread {
 	char root[48], socket[64];
 	struct config *config;
@@ -97,7 +99,7 @@ static bool daemon_open(struct daemon_thread *d)
 static inline bool daemon_start(void)
 {
 	static const char text[] =
-		"memory: 2MiB\nstate_dir: state\nstreams:\n"
+		"memory: 2MiB\nstate_dir: state\nallow_uids: [12345]\nstreams:\n"
 		"  train:\n    seed: 1\n    seq_len: 4\n    datasets:\n"
 		"      - {name: web, path: a.bin, dtype: u16, format: flat, weight: 0.7}\n"
 		"      - {name: code, path: b.bin, dtype: u16, format: flat, weight: 0.3}\n"
@@ -106,7 +108,7 @@ static inline bool daemon_start(void)
 	static uint16_t tokens[1002];
 	pthread_t thread;
 
-	if (!mkdtemp(daemon_thread.root))
+	if (!mkdtemp(daemon_thread.root) || chmod(daemon_thread.root, 0755) != 0)
 		return false;
 	atexit(daemon_leave);
 	daemon_put("t.yaml", text, strlen(text));

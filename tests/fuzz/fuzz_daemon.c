@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -26,18 +27,17 @@ int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct client {
-	int fd;	    /* -1: closed */
-	bool valid; /* all that it sent so far was valid, so it gets answers */
+	int fd; /* -1: closed */
 	struct wire reply;
 	char packet[LIMIT_PACKET_BYTES];
 	uint8_t cursor[LIMIT_CURSOR_BYTES]; /* of the last feed */
 	size_t cursor_bytes;
-	uint64_t number; /* of the last request */
-	uint8_t *data;	 /* its ring; NULL: not attached */
+	uint8_t *data; /* its ring; NULL: not attached */
 	size_t data_bytes;
 };
 
 static struct client clients[CLIENTS], witness;
+static uint64_t last_number; /* of the last request that anybody heard of */
 
 /* ---- packets ---- */
 
@@ -62,8 +62,9 @@ static void take_ring(struct client *c, struct msghdr *message)
 	if (c->data)
 		munmap(c->data, c->data_bytes);
 	c->data_bytes = wire_number(&c->reply, WIRE_DATA_BYTES);
-	c->data = mmap(NULL, c->data_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd[1], 0);
-	assert(c->data != MAP_FAILED);
+	do /* the input's failure may be this one */
+		c->data = mmap(NULL, c->data_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd[1], 0);
+	while (c->data == MAP_FAILED);
 	close(fd[0]);
 	close(fd[1]);
 }
@@ -100,7 +101,7 @@ static bool receive(struct client *c, int ms)
 			c->cursor_bytes = cursor.n;
 		}
 		if (wire_has(&c->reply, WIRE_NUMBER))
-			c->number = wire_number(&c->reply, WIRE_NUMBER);
+			last_number = wire_number(&c->reply, WIRE_NUMBER);
 		return true;
 	}
 	return false;
@@ -125,21 +126,31 @@ static void send_wire(struct client *c, const struct wire *w, bool answered)
 		assert(c->fd < 0 || !answered);
 }
 
-static void client_open(struct client *c, bool greet, uint64_t version)
+/* Connects as user @uid, if the process may: credentials are the thread's. */
+static void connect_as(struct client *c, uid_t uid)
 {
 	struct sockaddr_un to = {.sun_family = AF_UNIX};
+
+	memcpy(to.sun_path, daemon_socket(), strlen(daemon_socket()));
+	c->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	syscall(SYS_setresuid, -1, uid, -1);
+	assert(c->fd >= 0 && connect(c->fd, (void *)&to, sizeof(to)) == 0);
+	syscall(SYS_setresuid, -1, getuid(), -1);
+}
+
+enum { ANOTHER_VERSION = 255, STRANGER = 254, USER = 64 };
+
+static void client_open(struct client *c, bool greet, uint8_t how)
+{
 	struct wire hello = {.op = WIRE_HELLO};
 
 	client_close(c);
-	memcpy(to.sun_path, daemon_socket(), strlen(daemon_socket()));
-	c->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	assert(c->fd >= 0 && connect(c->fd, (void *)&to, sizeof(to)) == 0);
-	c->valid = true;
+	connect_as(c, how == STRANGER ? DAEMON_STRANGER : how & USER ? DAEMON_USER : getuid());
 	if (!greet)
 		return;
-	wire_set(&hello, WIRE_VERSION_KEY, version);
+	wire_set(&hello, WIRE_VERSION_KEY, how == ANOTHER_VERSION ? 2 : WIRE_VERSION);
 	wire_set_text(&hello, WIRE_HOST, "fuzz");
-	wire_set(&hello, WIRE_PROCESS, version);
+	wire_set(&hello, WIRE_PROCESS, how % 8);
 	send_wire(c, &hello, true);
 }
 
@@ -233,7 +244,7 @@ static void answer(struct client *c, struct input *in)
 	struct wire w = {.op = WIRE_ANSWER};
 	uint8_t how = input_byte(in);
 
-	wire_set(&w, WIRE_NUMBER, how & 1 ? input_any(in) : c->number);
+	wire_set(&w, WIRE_NUMBER, how & 1 ? input_any(in) : last_number);
 	wire_set(&w, WIRE_OUTCOME, how & 2 ? input_any(in) : 1 + (uint64_t)(how / 16 % 4));
 	set_text(&w, WIRE_TEXT, in, texts);
 	if (how & 4)
@@ -324,20 +335,23 @@ static void write_ring(struct client *c, struct input *in)
 	send_bytes(c, "w", 1);
 }
 
+static const char too_long[LIMIT_PACKET_BYTES + 1];
+
 static void act(struct client *c, unsigned action, struct input *in)
 {
 	struct input part;
 
 	switch (action) {
 	case 0:
-		client_open(c, true, input_byte(in) == 255 ? 2 : WIRE_VERSION);
+		client_open(c, true, input_byte(in));
 		return;
 	case 1:
 		client_open(c, false, 0);
 		return;
 	case 2:
 		part = input_sized(in);
-		send_bytes(c, part.at, part.n);
+		send_bytes(c, part.n ? (const void *)part.at : too_long,
+			part.n ? part.n : sizeof(too_long));
 		receive(c, QUIET_MS);
 		return;
 	case 3:
@@ -366,7 +380,8 @@ static void act(struct client *c, unsigned action, struct input *in)
 		request(c, in);
 		return;
 	case 12:
-		plain(c, WIRE_CANCEL, WIRE_NUMBER, input_byte(in) % 2 ? c->number : input_any(in));
+		plain(c, WIRE_CANCEL, WIRE_NUMBER,
+			input_byte(in) % 2 ? last_number : input_any(in));
 		return;
 	case 13:
 		send_descriptor(c, in);
@@ -421,7 +436,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fail_end();
 	for (int i = 0; i < CLIENTS; i++)
 		client_close(&clients[i]);
-	client_open(&witness, true, WIRE_VERSION);
+	client_open(&witness, true, 0);
 	for (int tries = 0; count_sessions() > 0; tries++) {
 		assert(tries < ANSWER_MS);
 		usleep(1000);

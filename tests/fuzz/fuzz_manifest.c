@@ -2,9 +2,10 @@
  * A libFuzzer target: the input becomes a manifest. If it is accepted, its paths are sorted and
  * below its root, and its facts are consistent; otherwise the error is one line.
  *
- * An input is: failures (fail.h), the text.
+ * An input is: failures (fail.h), a byte (1: only npy is allowed), the text.
  */
 #include "daemon/catalog/manifest.h"
+#include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
 
 #include <assert.h>
@@ -23,6 +24,43 @@ static void check_name(const char *name)
 	assert(name[0] && !strstr(whole, "//") && !strstr(whole, "/./") && !strstr(whole, "/../"));
 }
 
+static void check_differs(
+	const struct manifest_shard *a, const struct manifest_shard *b, const char *field)
+{
+	struct fault fault = {0};
+
+	assert(!manifest_same(a, b, &fault) && fault.code == FAULT_CHANGED);
+	assert(strcmp(fault.field, field) == 0);
+	check_fault(&fault);
+}
+
+/* A shard is the listed one, unless any fact differs. */
+static void compare(const struct manifest *m)
+{
+	const struct manifest_shard one = {.format = m->format,
+		.type = m->types[0],
+		.tokens = m->tokens[0],
+		.size = m->sizes[0],
+		.sample_tokens = m->sample_tokens,
+		.frame_bytes = m->frame_bytes};
+	struct manifest_shard other = one;
+	struct fault fault;
+
+	assert(manifest_same(&one, &other, &fault));
+	other.frame_bytes++;
+	check_differs(&one, &other, "the largest frame_bytes");
+	other.sample_tokens++;
+	check_differs(&one, &other, "sample_tokens");
+	other.tokens++;
+	check_differs(&one, &other, "tokens");
+	other.type = one.type == SHARD_U16 ? SHARD_U32 : SHARD_U16;
+	check_differs(&one, &other, "dtype");
+	other.format = shard_format(one.format == shard_format("npy") ? "mds" : "npy");
+	check_differs(&one, &other, "format");
+	other.size++;
+	check_differs(&one, &other, "size");
+}
+
 static void check(const struct manifest *m)
 {
 	assert(m->list.count > 0 && m->format && (m->token_bytes == 2 || m->token_bytes == 4));
@@ -37,6 +75,7 @@ static void check(const struct manifest *m)
 		assert(shard_type_name((enum shard_type)m->types[i]));
 	}
 	assert(m->frame_bytes <= 1 << 20);
+	compare(m);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -45,6 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.type = SHARD_U16, .window_tokens = 5, .budget_bytes = 1 << 20};
 	struct input in = {data, size};
 	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)};
+	const struct shard_format *only = input_byte(&in) == 1 ? shard_format("npy") : NULL;
 	int fd = memfd_create("manifest", MFD_CLOEXEC);
 	char path[64];
 	struct fault fault = {0};
@@ -53,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	assert(fd >= 0 && pwrite(fd, in.at, in.n, 0) == (ssize_t)in.n);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	fail_plan(plan);
-	bool done = manifest_read(&m, path, "/data/web/", NULL, &hint, &fault);
+	bool done = manifest_read(&m, path, "/data/web/", only, &hint, &fault);
 
 	fail_end();
 	if (done) {

@@ -17,6 +17,7 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,7 @@ static const char *const names[] = {
 	"a.bin", "a.npy", "a.ds", "a.arrow", "shard.00000.mds", "a.idx", "a.zst", "index.json"};
 
 static const struct target *target;
+static struct frames *frames;
 static char directory[64] = "/dev/shm/fuzz-shard-XXXXXX", masks[80];
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -239,6 +241,29 @@ static void use(const struct shard *shard, const uint8_t *data, size_t size)
 		read_loss_mask(shard);
 }
 
+/* Another thread reads the same, so that two wait for one frame. */
+static void *read_too(void *arg)
+{
+	static char tokens[TOKENS_MOST * 4];
+	const struct shard *shard = arg;
+	uint64_t n = shard->facts.tokens;
+	struct fault fault;
+
+	for (int i = 0; i < 3; i++)
+		shard_read(shard, 0, n < TOKENS_MOST ? n : TOKENS_MOST, tokens, &fault);
+	return NULL;
+}
+
+static void use_together(struct shard *shard, const uint8_t *data, size_t size)
+{
+	pthread_t thread;
+	bool made = pthread_create(&thread, NULL, read_too, shard) == 0;
+
+	use(shard, data, size);
+	if (made)
+		pthread_join(thread, NULL);
+}
+
 static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 {
 	static const uint64_t budgets[] = {BUDGET, 1, 4096, 65536};
@@ -255,14 +280,18 @@ static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 		hint->label_mask = masks;
 		hint->root_bytes = strlen(directory) + 1;
 	}
-	hint->frames = one & 64 ? frames_new(hint->budget_bytes) : NULL;
+	frames = one & 64 ? frames_new(hint->budget_bytes) : NULL;
+	hint->frames = frames && (two & 32) ? frames_share(frames) : frames;
+	if (hint->frames && hint->frames != frames)
+		frames_slow(hint->frames, two & 64);
 	hint->cache = two & 8 ? cache_new(directory) : NULL;
 }
 
-static void describe_and_open(
-	const char *path, int fd, const struct shard_hint *hint, const uint8_t *data, size_t size)
+static void describe_and_open(const char *path, int fd, const struct shard_hint *hint,
+	const uint8_t *data, size_t size, uint8_t two)
 {
-	const struct shard_format *format = target->format ? shard_format(target->format) : NULL;
+	bool named = target->format && !(two & 16);
+	const struct shard_format *format = named ? shard_format(target->format) : NULL;
 	struct shard_facts facts;
 	struct fault fault = {0};
 
@@ -280,7 +309,12 @@ static void describe_and_open(
 		return;
 	}
 	assert(shard->facts.tokens == facts.tokens);
-	use(shard, data, size);
+	if (target->shard && two >= 128)
+		use_together(shard, data, size);
+	else
+		use(shard, data, size);
+	if (hint->frames)
+		bytes_forget(shard->bytes);
 	shard_close(shard);
 }
 
@@ -300,10 +334,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		abort();
 	fail_plan(plan);
 	set_hint(&hint, one, two);
-	describe_and_open(path, fd, &hint, in.at, in.n);
+	describe_and_open(path, fd, &hint, in.at, in.n, two);
 	fail_end();
 	cache_free(hint.cache);
-	frames_free(hint.frames);
+	if (frames)
+		frames_bytes(frames);
+	if (hint.frames != frames)
+		frames_free(hint.frames);
+	frames_free(frames);
 	close(fd);
 	if (!target->shard)
 		unlink(path);

@@ -9,6 +9,7 @@
 #include "proto/wire.h"
 
 #include "tests/fuzz/check_fault.h"
+#include "tests/fuzz/count.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/mutate_pack.h"
 
@@ -106,6 +107,7 @@ static void decode(struct input in)
 	} else {
 		check_fault(&fault);
 		assert(fault.code == FAULT_PROTOCOL && fault.field[0]);
+		count(25);
 	}
 	free(copy);
 }

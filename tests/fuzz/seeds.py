@@ -4,25 +4,16 @@ proto/wire.c for messages, the pages and tests for configs, and seeds_shards.py 
 
 import functools
 import json
-import pathlib
 import random
 import re
 import struct
 import sys
-import tempfile
 
 import msgpack
 from targets import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
-from lib.process import run  # noqa: E402
-
-TOKCTL = ROOT / "build/gcc/bin/tokctl"
-PLAIN = b"\0\0"  # nothing fails
-
-
-def sized(data):
-    return struct.pack("<H", len(data)) + data
+from seeds_cursors import PLAIN, cursor_inputs, cursors, sized  # noqa: E402
 
 
 def failing(data):
@@ -81,114 +72,23 @@ def configs():
         if "build" not in page.parts:
             for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S):
                 yield PLAIN + block.encode()
-    from system.test_bad_configs import CONFIGS, GOOD
+    from system.test_bad_configs import CONFIGS
+    from system.test_bad_configs import GOOD as PATTERN
 
+    good = PATTERN.format(place="/tmp")
     for old, new, *_ in CONFIGS.values():
-        yield PLAIN + GOOD.replace(old, new).encode()
+        yield PLAIN + good.replace(old, new).encode()
     for key in re.findall(r'\{"(\w+)", \w+', schema_text()):
         for value in "", "x", "1", "-1", ".inf", "[]", "{}", "1e400", "'1'", "true", "!!int 1":
             yield PLAIN + f"{key}: {value}\n".encode()
-            yield PLAIN + GOOD.replace("seed: 7", f"seed: 7\n    {key}: {value}").encode()
-            yield PLAIN + GOOD.replace("0.7}", f"0.7, {key}: {value}}}").encode()
+            yield PLAIN + good.replace("seed: 7", f"seed: 7\n    {key}: {value}").encode()
+            yield PLAIN + good.replace("0.7}", f"0.7, {key}: {value}}}").encode()
     for raw in b"", b"\xff", b"[" * 40, b"a: b\n---\nc: d\n", b"a: &x 1\nb: *x\n", b"\0", b"a: [\n":
         yield PLAIN + raw
 
 
 def schema_text():
     return "".join(p.read_text() for p in sorted((ROOT / "daemon/config").glob("*.c")))
-
-
-# ---- cursors, by tokctl ----
-
-CURSOR_CONFIG = """streams:
-  endless:
-    seed: 7
-    seq_len: 4
-    datasets:
-      - {name: web, path: web.bin, dtype: u16, format: flat, weight: 0.7}
-      - {name: code, path: code.bin, dtype: u16, format: flat, weight: 0.3, shuffle: block}
-  epochs: {seed: 1, seq_len: 4, epochs: 3, datasets: [{name: web, path: web.bin, dtype: u16}]}
-  samples: {seed: 1, seq_len: 4, samples: 5000, datasets: [{name: web, path: web.bin, dtype: u16}]}
-  planned:
-    seed: 1
-    seq_len: 4
-    datasets:
-      - {name: web, path: web.bin, dtype: u16, weight: 0.7, shuffle: none, slide: true}
-      - {name: code, path: code.bin, dtype: u16, weight: 0.3, max_epochs: 20}
-    schedule:
-      - {at: 1024, weights: {web: 1}}
-      - {from: 2048, to: 4096, steps: 2, weights: {web: 1, code: 1}}
-"""
-
-
-@functools.cache
-def cursors():
-    made = []
-    with tempfile.TemporaryDirectory() as directory:
-        place = pathlib.Path(directory)
-        place.joinpath("t.yaml").write_text(CURSOR_CONFIG)
-        for name, n in ("web", 4000), ("code", 900):
-            place.joinpath(name + ".bin").write_bytes(bytes(i * 7 % 251 for i in range(2 * n)))
-
-        def tokctl(*arguments):
-            code, _, error = run(TOKCTL, "cursor", *arguments, cwd=place)
-            assert code == 0, error
-            made.append(place.joinpath("c").read_bytes())
-
-        for stream in "endless", "epochs", "samples", "planned":
-            tokctl("new", stream, "-c", "t.yaml", "-o", "c")
-            tokctl("seek", "c", "--to", "100", "-o", "c")
-            tokctl("skip", "c", "--samples", "50", "-o", "c")
-            if stream == "endless":
-                tokctl("mix", "c", "web=1", "code=3", "-o", "c")
-                tokctl("mix", "c", "web=1", "code=0", "--at", "8192", "-o", "c")
-                tokctl("seek", "c", "--to", "9000", "-o", "c")
-    return tuple(made)
-
-
-def edits():
-    chance = random.Random(1)
-    for op in range(8):
-        yield bytes([op]) + bytes(chance.randrange(256) for _ in range(60))
-        yield bytes([op, 1, 200, 8]) + bytes(40)
-    yield bytes(chance.randrange(256) for _ in range(300))
-
-
-def cursor_inputs():
-    for cursor in cursors():
-        for edit in edits():
-            yield PLAIN + b"\1" + sized(cursor) + edit
-        for plan in range(1, 12):
-            yield bytes([plan, 0, 1]) + sized(cursor)
-            yield bytes([plan, 0, 5]) + sized(cursor) + b"".join(edits())
-        for n in 0, 5, 15, 17, len(cursor) - 1:
-            yield PLAIN + b"\0" + sized(cursor[:n])
-    for version in 0, 3:
-        data = cursors()[0][:4] + struct.pack("<I", version) + cursors()[0][8:]
-        yield PLAIN + b"\0" + sized(data)
-    yield from broken_cursors()
-    chance = random.Random(2)
-    for i in range(60):
-        begin = bytes(chance.choice([chance.randrange(256), i % 8]) for _ in range(200))
-        yield bytes([i % 9, 0, 2]) + sized(begin) + b"".join(edits())
-
-
-def broken_cursors():
-    """Every member of the map left out, or of another type, or with another number."""
-    for cursor in cursors():
-        whole = msgpack.unpackb(cursor[16:])
-        for key, value in whole.items():
-            others = ["x", [], 2**63, b"", [1, 2], -1]
-            if isinstance(value, list):
-                others += [value[:-1], value + value[-1:], [0] * len(value), [2**40] * len(value)]
-            if isinstance(value, int):
-                others += [value + 1, value - 1 if value else 5, 1024]
-            for other in others:
-                yield PLAIN + b"\1" + sized(cursor[:16] + msgpack.packb(whole | {key: other}))
-            less = {k: v for k, v in whole.items() if k != key}
-            yield PLAIN + b"\1" + sized(cursor[:16] + msgpack.packb(less))
-        for raw in b"\x90", b"\xc1", msgpack.packb({**whole, "pending": [1024]}):
-            yield PLAIN + b"\1" + sized(cursor[:16] + raw)
 
 
 # ---- state_dir, records, rings, manifests ----
@@ -256,7 +156,17 @@ def daemons():
         other = bytes([16, 1]) + attach(shape // 2, 0, client=1) + b"\x1a\0"
         asked = bytes([32, 1, 43, 1, 0, 0, shape % 6, shape % 4, 7, 23])
         answers = bytes([9, 16 * (shape % 8) + shape % 12, 0, 0, 25, 32 + shape % 5, 1, 0])
-        yield PLAIN + session + other + asked + answers + bytes([44, shape % 2, 0]) + close
+        heard = pending + b"\x17"
+        yield (
+            PLAIN
+            + session
+            + other
+            + asked[:-1]
+            + heard
+            + answers
+            + bytes([44, shape % 2, 0])
+            + close
+        )
         yield PLAIN + session + attach(shape, 1, b"\0\5") + save + attach(shape, 2, b"\0") + close
         yield PLAIN + session + other + attach(shape, 3, b"\1\x09\0\7") + attach(shape, 3, b"\0")
         for start in 4, 16, 32, 48, 64, 252, 253, 254, 255:
@@ -270,6 +180,36 @@ def daemons():
         yield bytes([byte, 0]) + hello + attach(byte, 0) + save + status
         yield bytes([0, byte]) + hello + attach(byte, 0) + save + attach(byte, 2, b"\0")
         yield PLAIN + hello + b"\x0d" + bytes([byte]) * 9
+        yield PLAIN + bytes([0, byte]) + attach(byte, 0) + save + b"\x10\x40" + status
+        user = bytes([0, 64]) + attach(byte, 0) + save + bytes([16, 64 * (byte % 2)])
+        yield PLAIN + user + attach(byte, 0, client=1) + bytes([43, 1, 0, 0, 0, 0, 27]) + user
+    yield PLAIN + hello + b"\2\0\0" + b"\1\2\0\0"
+    yield PLAIN + bytes([0, 254]) + bytes([0, 255])
+    both = hello + attach(4, 0) + bytes([16, 1]) + attach(5, 0, client=1)
+    for kind in range(6):
+        for outcome in range(4):
+            for cursor in 0, 1:
+                told = (
+                    bytes([16 * outcome + 12, 0, cursor])
+                    + (b"\x10\0\5" if cursor else b"")
+                    + b"\0\5\0\6"
+                )
+                asked = bytes([32, 1, 43, 1, 0, 0, kind, 0]) + pending + b"\x17"
+                yield (
+                    PLAIN
+                    + both
+                    + asked
+                    + b"\x09"
+                    + told
+                    + b"\x19"
+                    + told
+                    + b"\x09"
+                    + told
+                    + b"\x19"
+                    + told
+                )
+                yield PLAIN + both + asked + b"\x0f" + b"\x19" + told + hello + attach(4, 3, b"\0")
+                yield PLAIN + both + asked + b"\x2f\x09" + told + b"\x2c\1"
 
 
 def manifests():
@@ -295,15 +235,27 @@ def manifests():
                 for path in ("a.bin", "a/b.bin", 'b/\u00e9 "x"/c.bin')
             ]
             for data in lines, lines[::-1], lines[:1] * 2:
-                yield PLAIN + "".join(line + "\n" for line in data).encode()
-            yield from failing("".join(line + "\n" for line in lines).encode())
+                yield PLAIN + b"\0" + "".join(line + "\n" for line in data).encode()
+            yield from failing(b"\0" + "".join(line + "\n" for line in lines).encode())
             for key in keys:
-                for value in None, -1, "", "../x", 1 << 61, 1.5, [], True, "\n":
-                    yield PLAIN + json.dumps({"path": "a.bin", **keys, key: value}).encode()
+                for value in None, -1, "", "../x", 1 << 61, 1.5, [], True, "\n", 3, "npy", "u8":
+                    changed = json.dumps({"path": "b.bin", **keys, key: value})
+                    for before in "", lines[0] + "\n":
+                        yield PLAIN + b"\0" + f"{before}{changed}\n".encode()
+                less = {k: v for k, v in keys.items() if k != key}
+                yield PLAIN + b"\0" + json.dumps({"path": "a.bin", **less}).encode() + b"\n"
+    npy = {"format": "npy", "dtype": "u16", "tokens": 500, "size": 1128, "digest": "0" * 16}
+    for keys in (
+        {**npy, "row_tokens": 5, "sample_tokens": 5}, {**npy, "frame_bytes": 1 << 21},
+        {**npy, "frame_bytes": 1 << 19}, {**npy, "format": "mds"}, npy,
+    ):  # fmt: skip
+        for flag in b"\0", b"\1":
+            yield PLAIN + flag + json.dumps({"path": "a.npy", **keys}).encode() + b"\n"
+    yield PLAIN + b"\0" + b'{"path": "' + b"x" * 50000 + b'"}\n'
     for path in "", "/a", "a//b", "../a", "a/.", "x" * 5000, "a\u0000b", "\\":
-        yield PLAIN + json.dumps({"path": path, "format": "llmc"}).encode()
+        yield PLAIN + b"\0" + json.dumps({**npy, "path": path}).encode() + b"\n"
     for raw in b"{}", b"\n", b"", b'{"path": "\\ud800"}', b'{"a": tru}', b"{" * 70, b"[1]", b'{"a"':
-        yield PLAIN + raw
+        yield PLAIN + b"\0" + raw
 
 
 SEEDS = {

@@ -10,6 +10,7 @@ import json
 import pathlib
 import struct
 import tempfile
+import warnings
 
 import numpy
 import pyarrow
@@ -19,7 +20,9 @@ from lib import shard_writers
 
 TOKENS = numpy.arange(300) * 7 % 100
 # type, has_type, window_tokens, …: see set_hint() in fuzz_shard.c
-HINTS = [b"\0\0", b"\3\0", b"\x52\x08", b"\xc5\x0d", b"\x61\x02"]
+HINTS = [
+    b"\0\x10", b"\3\0", b"\x52\x08", b"\xc5\x0d", b"\x61\x02", b"\x40\x60", b"\x41\xf2",
+]  # fmt: skip
 
 
 def seed(shard, *sides, hints=b"\0\0"):
@@ -138,7 +141,9 @@ def zstds():
 
 
 def megatron(lengths, dtype, modes):
-    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    with warnings.catch_warnings():  # as in shard_writers.megatron()
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
     def write(path):
         builder = IndexedDatasetBuilder(path + ".bin", dtype=dtype, multimodal=modes)

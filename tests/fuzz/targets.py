@@ -32,7 +32,7 @@ def shard(name, files):
 TARGETS: typing.Final = {
     target.name: target
     for target in (
-        Target("wire", "wire", room("proto", "wire.c pack.c fault.c"), most=20000),
+        Target("wire", "wire", room("proto", "wire.c pack.c"), most=20000),
         Target(
             "cursor",
             "cursor",
@@ -62,7 +62,7 @@ TARGETS: typing.Final = {
         Target(
             "record",
             "record",
-            ("proto/record.c",)
+            ("proto/record.c", "proto/fault.c")
             + room("client/ctl/offline", "records.c records_judge.c record_tape.c proof.c"),
             quiet=True,
         ),
@@ -74,22 +74,24 @@ TARGETS: typing.Final = {
             "daemon",
             room(
                 "daemon/control",
-                "connection.c dispatch.c attach.c session.c request.c request_new.c snapshot.c "
-                "status.c errand.c twins.c",
+                "connection.c dispatch.c attach.c request.c request_new.c snapshot.c status.c",
             ),
             quiet=True,
         ),
         Target(
-            "manifest", "manifest", ("daemon/catalog/manifest.c", "daemon/shard/json.c"), most=70000
+            "manifest",
+            "manifest",
+            ("daemon/catalog/manifest.c", "daemon/shard/types.c"),
+            most=70000,
         ),
-        shard("auto", "shard.c formats.c foreign.c flat.c sample.c tokens.c convert.c types.c"),
+        shard("auto", "shard.c formats.c foreign.c flat.c sample.c convert.c"),
         shard("zstd", "zstd.c zstd_decode.c zstd_frame.c zstd_table.c frames.c bytes.c"),
         shard("npy", "npy.c"),
         shard("llmc", "llmc.c"),
         shard("datatrove", "datatrove.c"),
-        shard("megatron", "megatron.c megatron_idx.c cache.c"),
+        shard("megatron", "megatron.c megatron_idx.c"),
         shard("arrow", "arrow.c arrow_batch.c arrow_schema.c flatbuffer.h"),
-        shard("mds", "mds.c mds_columns.c mds_front.c mds_index.c mds_samples.c json.c"),
+        shard("mds", "mds.c mds_columns.c mds_front.c mds_index.c mds_samples.c json.c cache.c"),
         shard("annotations", "bounds.c mask.c spans.c"),
     )
 }
