@@ -37,7 +37,7 @@ def main(socket, cursor=None):
                     said["rows"] += rows_of(batch)
             elif name == "refused":  # steps until an error; the batch before it is kept
                 try:
-                    while True:
+                    for _ in range(1000):
                         batch = next(loader)
                 except tokend.Error as error:
                     said = {"error": f"{type(error).__name__}: {error}", "rows": rows_of(batch)}

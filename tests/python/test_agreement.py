@@ -129,11 +129,11 @@ def test_snapshots_of_nodes_that_disagree_are_refused(daemon):
             r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 8 \| 16 \(there \| process 0",
         )
         assert snapshots(nodes) == before, "no snapshot changed"
-        paths = [next((node.directory / "state").rglob("epoch.cursor")) for node in nodes]
+        paths = [next((node.directory / "state").rglob("epoch.cursor")) for node in reversed(nodes)]
         code, out, _ = run(TOKCTL, "cursor", "diff", *paths)
         assert (code, out.decode()) == (
             1,
-            f"{paths[2]} differs from {paths[0]} and 1 other:\nnext: 16 | 8\n",
+            f"{paths[0]} differs from {paths[1]} and 1 other:\nnext: 16 | 8\n",
         )
 
 

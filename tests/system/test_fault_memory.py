@@ -2,13 +2,30 @@
 a client or closes its connection, but it does not crash, and other sessions read on.
 """
 
+import contextlib
+import resource
 import signal
 
+import numpy
 import pytest
 
-from lib import Client, Closed, Daemon, Refused, Witness, datasets, rows_at, status, wait_for
+from lib import (
+    TOKCTL,
+    Client,
+    Closed,
+    Daemon,
+    Refused,
+    Witness,
+    datasets,
+    rows_at,
+    run,
+    status,
+    wait_for,
+    with_parent,
+)
 from lib.injected import injected
 from lib.preload import Preload
+from lib.shard_writers import arrow, npy, put, raw, seekable
 
 FAILING = r"""
 #include <errno.h>
@@ -118,6 +135,53 @@ def test_each_allocation_fails_once(daemon, memory, place):
     assert daemon.stop() == 0, "exit 0"
 
 
+KINDS = {
+    "frames": seekable(".bin.zst", raw, 8_192),
+    "arrow": arrow,
+    "npy, compressed": seekable(".npy.zst", npy, 8_192),
+}
+
+
+def few_descriptors():
+    """Shards are opened again and again."""
+    with_parent()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_allocation_of_opening_and_decoding_fails_once(place, memory, kind):
+    """The read is repeated: no stream stops, and no row is wrong."""
+    rng = numpy.random.default_rng(7)
+    for number in range(60):
+        tokens = rng.integers(0, 30_000, 3_000).astype("<i4" if kind == "arrow" else "<u2")
+        put(".bin", raw)(place.file("plain", f"{number:02}"), tokens.astype("<u2"))
+        KINDS[kind](place.file("data", f"{number:02}"), tokens)
+    stream = {"seed": 3, "seq_len": 64}
+    config = lambda name, path: place.config(
+        name, streams={"train": {**stream, "datasets": [{"name": "d", "path": path}]}}
+    )
+    rows = rows_at(config("plain.yaml", "plain"), "train", 0, 20_000)
+    daemon = Daemon(place, config("data.yaml", "data"), env=memory.env, preexec_fn=few_descriptors)
+    witness = Witness(daemon, rows)
+    assert witness.step(100)
+    memory.set(failed=0)
+    for number in range(1, 60):
+        memory.set(fail=number)
+        assert witness.step(20), f"allocation {number}"
+    assert memory.get("failed") > 30, "allocations failed"
+    injected(21, memory.get("failed"))
+    memory.set(fail=-1)
+    with contextlib.suppress(Refused):
+        witness.step(200)
+    assert witness.wrong == 0, "no memory for long: the stream stops, or goes on"
+    memory.set(fail=0)
+    again = Client(daemon.socket).attach(position=witness.checked * 2)
+    assert (again.next() == witness.batches[witness.checked]).all(), "  and then continues"
+    again.close()
+    witness.close()
+    assert daemon.stop() == 0
+
+
 def test_reading_allocates_nothing(daemon, memory):
     """Everything is allocated at attach and when shards are opened."""
     rows = rows_at(daemon.config, "train", 0, 20_000)
@@ -154,3 +218,26 @@ def test_a_start_without_memory_ends_with_one_line(place, memory):
     aborted = [end for end in wrong if end[1:] == (-signal.SIGABRT, "")]
     assert len(aborted) <= 1, "libuv aborts if pthread_atfork() has no memory"
     assert wrong == aborted
+
+
+def test_a_client_without_memory_ends_with_one_line(place, memory):
+    """Each allocation of libtokend and tokctl fails in turn: what is written is right."""
+    place.shard("web/0.bin", 20_000)
+    stream = {"seed": 3, "seq_len": 64, "datasets": datasets("web")}
+    daemon = Daemon(place, place.config(streams={"train": stream}))
+    want = rows_at(daemon.config, "train", 0, 200).tobytes()
+    command = [TOKCTL, "cat", "train", "--socket", daemon.socket, "--run", "r", "--batches", "50"]
+    command += "--rank 0 --world 1 --micro 4".split()
+    wrong, number, failed = [], 0, True
+    while failed:
+        number += 1
+        memory.set(fail=number, failed=0)
+        code, out, err = run(*command, env=memory.env)
+        failed = memory.get("failed")
+        injected(21, failed)
+        ended = code == 1 and err.count("\n") == 1 and want.startswith(out)
+        if not ended and (code, out, err) != (0, want, ""):
+            wrong.append((number, code, len(out), err))
+    memory.set(fail=0)
+    assert not wrong and number > 5, (number, wrong)
+    assert daemon.stop() == 0

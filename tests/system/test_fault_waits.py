@@ -140,8 +140,7 @@ def test_ranks_look_for_their_daemon_with_growing_pauses(place, daemon):
         assert min(pauses[:2]) < 20, "at first after milliseconds"
         assert all(p > 120 for p in pauses[9:-2]), "then after 125 to 250 ms"
         assert len(pauses) <= 9 + sum(pauses) / 120, "and no more often"
-    longest = [[round(p) for p in gaps(rank)[8:]] for rank in range(WORLD)]
-    assert longest[0] != longest[1], "ranks pause differently"
+        assert max(pauses[9:-2]) - min(pauses[9:-2]) > 20, "at random, so ranks differ"
     rows = rows_at(daemon.config, "train", 0, 20_000 * MICRO * WORLD)
     for rank, cat in enumerate(ranks):
         code, out, err = cat.end()
