@@ -1,5 +1,5 @@
 """A hostile client of another uid does not starve a polite one: batches of 65,536 rows, and floods
-of wake-ups, messages and connects.
+of wake-ups, messages, connects and attaches.
 
 bench/neighbours.py measures exactly what is left to the polite client. The bounds here are wide,
 and each measurement is the best of a few, because the machine may be busy. They are relative to
@@ -228,6 +228,7 @@ def test_a_hostile_client_does_not_starve_a_polite_one(bench, kind, name):
         ("the same of the same uid", "messages", 600, os.geteuid()),
         ("64 sessions of describe", "describe", 64, NOBODY),
         ("connects", "connects", 16, NOBODY),
+        ("attaches", "attaches", 16, NOBODY),
     ],
 )
 def test_a_flood_does_not_delay_other_clients(bench, name, kind, count, uid):
