@@ -41,3 +41,19 @@ $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/tests/fuzz/fail.o $(O)/all.a
 $(O)/check/long-life: $(call objects,tests/soak/long_life.c $(client) $(proto))
 	$(program)
 unit: build/gcc/check/long-life
+
+# All executions under C11's memory rules (tests/memory/explorer.h). gcc compiles the explored code
+# as for ThreadSanitizer, with calls at all accesses, and trace.c defines them. Without PIE, because
+# call addresses are looked up in the debug information.
+traced   = proto/ring.c $(call room,daemon/engine) client/lib/next.c client/lib/slots.c $(addprefix tests/memory/,litmus.c ring.c)
+explorer = $(filter-out $(traced),$(call room,tests/memory) $(proto))
+build/gcc/traced/%.o: FLAGS_gcc = -O2 -fsanitize=thread -fno-optimize-sibling-calls \
+	$(foreach f,calloc free aligned_alloc memset memcpy,-D$f=traced_$f) -D__assert_fail=traced_assert_fail
+build/gcc/traced/%.o: %.c Makefile
+	$(Q)mkdir -p $(@D)
+	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -c $< -o $@
+build/gcc/check/memory: $(traced:%.c=build/gcc/traced/%.o) $(explorer:%.c=build/gcc/%.o)
+	$(link) -no-pie -lm
+ifeq ($(VARIANT),gcc)
+unit: build/gcc/check/memory
+endif

@@ -1,0 +1,335 @@
+/*
+ * The product's two sides of a ring: the engine with its feed, and the library's tokend_next() and
+ * tokend_release(). Only what is around them is replaced: the socket is a channel, no wait has
+ * a timeout, and reads of shards are plain writes.
+ */
+#include "tests/memory/ring.h"
+
+#include "client/lib/connect.h"
+#include "client/lib/gpu_copy.h"
+#include "client/lib/position.h"
+#include "client/lib/query.h"
+#include "client/lib/recording.h"
+#include "client/lib/revive.h"
+#include "client/lib/search.h"
+#include "client/lib/slots.h"
+#include "client/lib/undo.h"
+#include "client/lib/wait.h"
+#include "daemon/engine/feed.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define assert_true(a)	       assert(a)
+#define assert_non_null(a)     assert(a)
+#define assert_int_equal(a, b) assert((a) == (b))
+#define assert_ptr_equal(a, b) assert((a) == (b))
+#include "tests/unit/feeds.h"
+
+enum { ROWS = 2, SPIN_NS = 20000, BATCHES_MOST = 16, READS_MOST = 64 };
+
+static struct state {
+	struct shape shape;
+	struct session session;
+	struct engine *engine;
+	struct engine_actions out;
+	struct engine_action read[READS_MOST];
+	unsigned reads;
+	uint64_t to_daemon, to_client; /* the socket */
+	uint64_t mail;		       /* from the control thread to the data thread */
+	struct tokend client;
+	struct mapping *mapping;
+	struct tokend_batch batch[BATCHES_MOST];
+	uint64_t batches, hold, taken;
+	uint64_t clock;
+	volatile uint64_t alive;
+} * s;
+
+/* ---- what the library calls ---- */
+
+int64_t wait_now(void)
+{
+	return (int64_t)(s->clock += SPIN_NS);
+}
+
+int wait_ready(struct tokend *t, int fd, short events, int64_t until)
+{
+	(void)t, (void)fd, (void)events, (void)until;
+	channel_wait(&s->to_client);
+	return 1;
+}
+
+int query_listen(struct tokend *t)
+{
+	(void)t;
+	return 0; /* wait_ready() has received the byte */
+}
+
+void link_wake(int fd)
+{
+	(void)fd;
+	channel_send(&s->to_daemon);
+}
+
+int handle_usable(const struct tokend *t)
+{
+	(void)t;
+	return 0;
+}
+
+int position_check(struct tokend *t)
+{
+	(void)t;
+	return 0;
+}
+
+int handle_fail(
+	struct tokend *t, enum tokend_error error, const char *field, const char *format, ...)
+{
+	(void)t, (void)format;
+	explorer_fail("the library failed: %d %s", error, field);
+	return error;
+}
+
+bool copies_has(const struct copies *c, uint64_t slot)
+{
+	(void)c, (void)slot;
+	return false;
+}
+
+/* Not reached. */
+#define UNUSED(result, name, ...)                                                                  \
+	result name(__VA_ARGS__)                                                                   \
+	{                                                                                          \
+		explorer_fail(#name);                                                              \
+		return (result)0;                                                                  \
+	}
+#define UNUSED_VOID(name, ...)                                                                     \
+	void name(__VA_ARGS__)                                                                     \
+	{                                                                                          \
+		explorer_fail(#name);                                                              \
+	}
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+UNUSED(int, handle_failed, struct tokend *t)
+UNUSED(int, handle_latch, struct tokend *t, int error)
+UNUSED(int, recording_rows, struct tokend *t, const struct tokend_row *row, uint32_t rows,
+	const void *tokens, size_t bytes, uint64_t next)
+UNUSED(int, revive, struct tokend *t, bool wait)
+UNUSED(bool, mapping_idle, const struct mapping *m)
+UNUSED_VOID(copy_collect, struct tokend *t)
+UNUSED_VOID(undo_forget, struct tokend *t)
+UNUSED_VOID(search_end, struct search *search)
+UNUSED_VOID(mapping_close, struct mapping *m, bool mapped)
+
+/* ---- making ---- */
+
+static void make_client(void)
+{
+	struct fault fault;
+	struct ring_geometry *g = &s->session.ring.geometry;
+	struct mapping *m = world_alloc(sizeof(*m) + sizeof(m->bits[0]), 64);
+
+	assert_true(ring_open(
+		&m->ring, s->session.meta, g->meta_bytes, s->session.data, g->data_bytes, &fault));
+	m->queue = (struct release_queue){.slots = g->slots, .bits = m->bits};
+	s->alive = 1;
+	s->mapping = m;
+	s->client = (struct tokend){
+		.alive = &s->alive,
+		.mapping = m,
+		.end = s->shape.samples,
+		.step = ROWS,
+		.world = 1,
+		.micro_batch = ROWS,
+		.fd = 7,
+	};
+}
+
+/* The rows' memory and the control words, but not the words themselves. */
+static void share(void)
+{
+	struct ring *ring = &s->session.ring;
+	struct ring_geometry *g = &ring->geometry;
+
+	explorer_shared(ring->data, g->control_at, "tokens");
+	explorer_shared(ring->slot, g->meta_bytes - RING_PAGE, "rows");
+	explorer_name(&ring->header->published, "published");
+	explorer_name(&ring->header->end, "end");
+	explorer_name(&ring->header->wake_at, "wake_at");
+	explorer_name(&ring->control->released, "released");
+	explorer_name(&ring->control->client_waits, "client_waits");
+	explorer_name(&s->to_daemon, "byte to the daemon");
+	explorer_name(&s->to_client, "byte to the client");
+	explorer_name(&s->mail, "kick");
+}
+
+static void step_engine(struct engine_event event)
+{
+	s->out.count = 0;
+	engine_step(s->engine, &event, &s->out);
+	for (unsigned i = 0; i < s->out.count; i++)
+		switch (s->out.action[i].type) {
+		case ENGINE_READ:
+			assert(s->reads < READS_MOST);
+			s->read[s->reads++] = s->out.action[i];
+			break;
+		case ENGINE_WAKE:
+			channel_send(&s->to_client);
+			break;
+		default:
+			explorer_fail("the engine's action %d", s->out.action[i].type);
+		}
+}
+
+static uint32_t token_of(uint64_t position, unsigned i)
+{
+	return (uint32_t)(position * 16 + i + 1);
+}
+
+/* The tokens of a read: those that the client expects at the row's position. */
+static void fill(const struct engine_action *read)
+{
+	uint32_t *to = read->to;
+	const struct ring_row *row = &s->session.ring.row[(uint32_t)read->tag];
+
+	for (unsigned i = 0; i < WINDOW; i++)
+		to[i] = token_of(row->position, i);
+}
+
+/* One event of the daemon's: a read that is done, or more to plan. False: there is none. */
+static bool go_on(void)
+{
+	if (s->reads > 0) {
+		struct engine_action read = s->read[0];
+
+		memmove(s->read, s->read + 1, --s->reads * sizeof(read));
+		fill(&read);
+		step_engine((struct engine_event){
+			.type = ENGINE_DONE, .id = UINT32_MAX, .tag = read.tag});
+		return true;
+	}
+	if (!s->out.more)
+		return false;
+	step_engine((struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
+	return true;
+}
+
+void ring_setup(uint32_t slots, uint64_t batches, uint64_t hold, uint64_t taken, unsigned depth)
+{
+	assert(batches <= BATCHES_MOST && taken <= hold && taken <= slots);
+	s = world_alloc(sizeof(*s), 64);
+	s->batches = batches;
+	s->hold = hold;
+	s->shape = (struct shape){.slots = slots, .rows = ROWS, .samples = batches * ROWS};
+	s->session = session_make(&s->shape);
+	s->engine = engine_new(depth);
+	make_client();
+	share();
+	step_engine((struct engine_event){.type = ENGINE_ATTACH, .feed = s->session.feed});
+	while (s->session.feed->published < taken)
+		go_on();
+	for (; s->taken < taken; s->taken++)
+		assert_true(tokend_next(&s->client, &s->batch[s->taken]) == 1);
+}
+
+/* ---- the daemon ---- */
+
+void ring_data(void)
+{
+	const struct feed *feed = s->session.feed;
+
+	for (;;) {
+		while (go_on())
+			;
+		if (feed->published == feed->batches)
+			return;
+		channel_wait(&s->mail);
+		step_engine((struct engine_event){.type = ENGINE_KICK});
+	}
+}
+
+/* As on_wake() in daemon/control/dispatch.c. */
+void ring_control(void)
+{
+	for (;;) {
+		channel_wait(&s->to_daemon);
+		if (ring_wanted(&s->session.ring))
+			channel_send(&s->mail);
+	}
+}
+
+/* ---- the client ---- */
+
+static void check(const struct tokend_batch *batch, uint64_t n)
+{
+	const uint32_t *tokens = batch->tokens;
+
+	if (batch->position != n * ROWS || batch->rows_valid != ROWS)
+		explorer_fail(
+			"batch %lu: position %lu, %u rows", n, batch->position, batch->rows_valid);
+	for (unsigned row = 0; row < ROWS; row++) {
+		if (batch->row[row].position != n * ROWS + row)
+			explorer_fail("batch %lu: row %u has position %lu", n, row,
+				batch->row[row].position);
+		for (unsigned i = 0; i < WINDOW; i++)
+			if (tokens[row * WINDOW + i] != token_of(n * ROWS + row, i))
+				explorer_fail("batch %lu: row %u, token %u is %u", n, row, i,
+					tokens[row * WINDOW + i]);
+	}
+}
+
+/* Keeps `hold` batches at most. @take: tokend_next(), or polls. */
+static void consume(int (*take)(struct tokend *, struct tokend_batch *))
+{
+	struct tokend_batch none;
+
+	for (uint64_t n = s->taken; n < s->batches; n++) {
+		if (n >= s->hold)
+			tokend_release(&s->client, &s->batch[n - s->hold]);
+		if (take(&s->client, &s->batch[n]) != 1)
+			explorer_fail("batch %lu: none", n);
+		check(&s->batch[n], n);
+	}
+	for (uint64_t n = s->batches < s->hold ? 0 : s->batches - s->hold; n < s->batches; n++)
+		tokend_release(&s->client, &s->batch[n]);
+	if (take(&s->client, &none) != 0)
+		explorer_fail("a batch after the end");
+}
+
+/* A trainer that polls looks again after a while: any later store may be seen then. */
+static int poll_next(struct tokend *t, struct tokend_batch *batch)
+{
+	int r;
+
+	while ((r = tokend_try_next(t, batch)) == TOKEND_EAGAIN)
+		explorer_await(&t->mapping->ring.header->published, t->mapping->queue.taken + 1);
+	return r;
+}
+
+void ring_client(void)
+{
+	consume(tokend_next);
+}
+
+/* A trainer that releases its batches and computes for a long time. */
+void ring_computing_client(void)
+{
+	for (uint64_t n = 0; n < s->taken; n++)
+		tokend_release(&s->client, &s->batch[n]);
+}
+
+void ring_polling_client(void)
+{
+	consume(poll_next);
+}
+
+/* ---- status and metrics ---- */
+
+void ring_status(void)
+{
+	struct feed_counters c = feed_counters(s->session.feed);
+
+	if (c.released > c.published || c.published - c.released > s->shape.slots)
+		explorer_fail("status: published %lu, released %lu", c.published, c.released);
+}
