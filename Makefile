@@ -57,7 +57,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run test test-trainers prove fuzz fuzz-coverage fuzzers bench check-gpu gpu-kit cuda-programs wheel \
+.PHONY: all programs links python unit help run test test-trainers prove fuzz fuzz-coverage fuzzers soak bench check-gpu gpu-kit cuda-programs wheel \
 	deps install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -161,6 +161,11 @@ fuzz: deps-test ## fuzz every parser of foreign bytes, FUZZ_SECONDS each, or MIN
 	+$(Q)$(MAKE) programs # tokctl writes cursors
 	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/fuzz/run.py $(if $(MINUTES),--minutes $(MINUTES),--seconds $(FUZZ_SECONDS))
+
+soak: deps-test ## kill, simulate, fuzz and serve at full speed for MINUTES (30), and print totals
+	+$(Q)$(MAKE) all unit
+	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
+	$(Q)$(PYTHON) tests/soak/run.py --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
 fuzz-coverage: deps-test ## print the line coverage that the fuzzers reach; below 90 % of a target's files fails
 	+$(Q)$(MAKE) programs

@@ -29,8 +29,8 @@ from .place import datasets
 from .process import TOKCTL, run, with_parent
 from .wait import wait_for
 
-MEAN_S = 0.06  # between two events
-PAUSE_US = 4000  # of a trainer in each step: it is killed in more places, and the cores stay free
+MEAN_S = 0.03  # between two events
+PAUSE_US = 3000  # of a trainer in each step: it is killed in more places, and the cores stay free
 # How often each event happens in a hundred or so, in random order. The first three are kills.
 EVENTS = {"daemon": 85, "rank": 11, "both": 4, "stop": 4, "restart": 3, "mix": 3, "drain": 1}
 KILLS = ("daemon", "rank", "both")
@@ -76,8 +76,9 @@ class Life:
 
     def kill(self, ranks=None):
         """Kills ranks, as far as they live; returns how many. None: all of them."""
-        alive = [r for r in range(len(self.pids)) if r not in self.ended()]
-        victims = [r for r in alive if ranks is None or r in ranks]
+        ended = self.ended()  # once: it also reaps
+        alive = [rank for rank in range(len(self.pids)) if rank not in ended]
+        victims = [rank for rank in alive if ranks is None or rank in ranks]
         for rank in victims:
             os.kill(self.pids[rank], signal.SIGKILL)
         for rank in victims:
@@ -185,7 +186,8 @@ class KilledJob:
 
     def _stop(self):
         """SIGSTOP of the daemon or of a rank, and SIGCONT."""
-        alive = [pid for r, pid in enumerate(self.life.pids) if r not in self.life.ended()]
+        ended = self.life.ended()
+        alive = [pid for rank, pid in enumerate(self.life.pids) if rank not in ended]
         pid = self.random.choice([self.daemon.pid, *alive])
         os.kill(pid, signal.SIGSTOP)
         time.sleep(self.random.uniform(0.01, 0.2))
