@@ -22,8 +22,13 @@ $(O)/check/sim: $(call objects,$(call room,tests/sim)) $(O)/all.a
 $(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
 $(addprefix $(O)/check/,shard-cat pin-trainer prove):
 	$(program)
-# System calls of the daemon and the library go to the simulator. It has its own libuv.
-$(O)/check/sim: tests/sim/wrap.txt
+# System calls of the daemon and the library go to the simulator, which has its own libuv. Code
+# between which rings are shared can be interrupted, or killed, at every branch.
+preempted = $(patsubst %.c,$(O)/preempted/%.o,$(client) $(call room,daemon/engine) daemon/control/data_thread.c)
+$(O)/preempted/%.o: %.c Makefile
+	$(Q)mkdir -p $(@D)
+	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -fsanitize-coverage=trace-pc -c $< -o $@
+$(O)/check/sim: $(preempted) tests/sim/wrap.txt
 	$(link) @tests/sim/wrap.txt $(filter-out -luv -luring -lmicrohttpd,$(LIBS))
 
 $(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state streams)

@@ -35,7 +35,7 @@ struct timer {
 };
 
 int64_t fiber_now;
-uint64_t fiber_switches, fiber_trace, fiber_preemptions;
+uint64_t fiber_switches, fiber_trace, fiber_interrupts;
 struct fiber *fiber_current;
 static struct fiber fibers[FIBERS];
 static unsigned used, ready_count;
@@ -145,8 +145,22 @@ static void leave(struct fiber *f, bool ends)
 	errno = f->error;
 }
 
+/* ---- interruptions: compilers call this at every branch of the files that share rings ---- */
+
+static unsigned fuse; /* branches to the next interruption; 0: none in this slice */
+
+void __sanitizer_cov_trace_pc(void);
+void __sanitizer_cov_trace_pc(void)
+{
+	if (fuse > 0 && --fuse == 0 && fiber_current) {
+		fiber_interrupts++;
+		fiber_yield();
+	}
+}
+
 static void enter(struct fiber *f)
 {
+	fuse = chance(3) ? 1 + (unsigned)draw(300) : 0;
 	f->state = RUNNING;
 	fiber_current = f;
 	fiber_switches++;

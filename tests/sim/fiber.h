@@ -20,6 +20,7 @@ struct fiber;
 
 extern int64_t fiber_now;	    /* virtual ns, monotonic */
 extern uint64_t fiber_switches;	    /* slices that ran: the simulator's events */
+extern uint64_t fiber_interrupts;   /* of code, at a branch */
 extern uint64_t fiber_trace;	    /* hash of the history so far */
 extern struct fiber *fiber_current; /* NULL: the simulator itself */
 

@@ -108,7 +108,7 @@ static double cpu_seconds(void)
 	       (double)u.ru_stime.tv_sec + (double)u.ru_stime.tv_usec / 1e6;
 }
 
-static uint64_t histories, switches;
+static uint64_t histories, switches, interrupts;
 static struct counts sum;
 
 static void add_up(void)
@@ -118,6 +118,7 @@ static void add_up(void)
 
 	histories++;
 	switches += shared->switches;
+	interrupts += shared->interrupts;
 	for (size_t i = 0; i < sizeof(sum) / sizeof(*to); i++)
 		to[i] += from[i];
 }
@@ -128,8 +129,9 @@ static void print_totals(void)
 
 	const struct counts *n = &sum;
 
-	printf("histories %" PRIu64 "  events %" PRIu64 "  events a CPU second %.0f\n", histories,
-		switches, (double)switches / took);
+	printf("histories %" PRIu64 "  events %" PRIu64 "  interruptions %" PRIu64
+	       "  events a CPU second %.0f\n",
+		histories, switches, interrupts, (double)switches / took);
 	printf("batches %" PRIu64 "  rows %" PRIu64 "  padding %" PRIu64 "  reads %" PRIu64
 	       "  attaches %" PRIu64 "  reattached %" PRIu64 "  refused %" PRIu64 "\n",
 		n->batches, n->rows, n->padding, n->reads, n->attaches, n->reattached, n->refused);

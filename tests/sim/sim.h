@@ -16,7 +16,7 @@ struct options {
 /* What a child tells its parent. */
 struct result {
 	struct counts counts;
-	uint64_t switches, trace, virtual_ns;
+	uint64_t switches, interrupts, trace, virtual_ns;
 };
 
 /* Runs in a process of its own. */

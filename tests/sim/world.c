@@ -125,6 +125,7 @@ void history(const struct options *o, struct result *result)
 		node_free(&world_node[i]);
 	result->counts = world_counts;
 	result->switches = fiber_switches;
+	result->interrupts = fiber_interrupts;
 	result->trace = fiber_trace;
 	result->virtual_ns = (uint64_t)fiber_now;
 }
