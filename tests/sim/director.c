@@ -8,7 +8,7 @@
 
 const char *const director_classes[] = {"trainer-kill", "job-kill", "daemon-kill", "daemon-stop",
 	"power-cut", "sever", "eio", "stall", "state-dir", "clock", "config", "request",
-	"operator-kill", "action", "delay", NULL};
+	"operator-kill", "action", "delay", "stranger", NULL};
 
 enum class {
 	TRAINER_KILL,
@@ -26,6 +26,7 @@ enum class {
 	OPERATOR_KILL,
 	ACTION,
 	DELAY,
+	STRANGER,
 	CLASSES,
 };
 
@@ -155,6 +156,8 @@ static void one(enum class class)
 		world_version = 1;
 		break;
 	case REQUEST:
+		for (unsigned i = 0; i < world_jobs && !job->running; i++)
+			job = &world_job[i];
 		operator_start(job);
 		break;
 	case OPERATOR_KILL:
@@ -165,6 +168,9 @@ static void one(enum class class)
 		break;
 	case DELAY:
 		socket_delay_most = a % 4 ? 20 * MICRO : (int64_t)(b % (uint64_t)(5 * MILLI));
+		break;
+	case STRANGER:
+		stranger_start(job);
 		break;
 	case CLASSES:
 		break;
@@ -199,7 +205,7 @@ static void restart(void)
 
 static void turn(void *none)
 {
-	static const uint8_t often[CLASSES] = {6, 3, 8, 4, 3, 6, 4, 3, 4, 2, 1, 10, 3, 30, 2};
+	static const uint8_t often[CLASSES] = {6, 3, 8, 4, 3, 6, 4, 3, 4, 2, 1, 10, 3, 30, 2, 3};
 	unsigned all = 0, at;
 
 	(void)none;
@@ -217,7 +223,7 @@ static void turn(void *none)
 		}
 		at -= often[i];
 	}
-	timer_at(fiber_now + (int64_t)pick(pick(8) == 0 ? 400 * MILLI : 10 * MILLI), turn, NULL);
+	timer_at(fiber_now + (int64_t)pick(pick(8) == 0 ? SECOND : 30 * MILLI), turn, NULL);
 }
 
 void director_begin(uint64_t events, uint32_t without)

@@ -129,6 +129,8 @@ extern unsigned world_jobs, world_ranks;
 
 /* operator.c */
 void operator_start(struct job *job);
+/* Somebody attaches with a cursor of the run, but another seed, and must be refused. */
+void stranger_start(struct job *job);
 unsigned operators_alive(void);
 void operator_kill(void);
 

@@ -124,6 +124,40 @@ static void operator_main(void *argument)
 	proc_kill(o->proc, 0);
 }
 
+static void stranger_main(void *argument)
+{
+	struct operator* o = argument;
+	const struct save *s = &o->job->save[draw(o->job->saves)];
+	uint8_t bytes[8192];
+	struct cursor cursor;
+	struct fault fault;
+	struct tokend *t;
+
+	CHECK(cursor_decode(&cursor, s->bytes, s->n, &fault));
+	cursor.seed ^= UINT64_C(1) << draw(64);
+
+	struct tokend_options options = {.size = sizeof(options),
+		.socket = o->node->socket,
+		.stream = o->job->stream->name,
+		.run = "stranger",
+		.world = 1,
+		.micro_batch = 1,
+		.cursor = bytes,
+		.cursor_bytes = cursor_encode(&cursor, bytes, sizeof(bytes))};
+
+	cursor_free(&cursor);
+	switch (tokend_attach(&t, &options, NULL, 0)) {
+	case TOKEND_EREFUSED:
+		world_counts.strangers++;
+		break;
+	case TOKEND_ECONNECT:
+		break;
+	default:
+		CHECK(!"a cursor of another seed was accepted");
+	}
+	proc_kill(o->proc, 0);
+}
+
 static void operator_ended(struct proc *p)
 {
 	for (unsigned i = 0; i < OPERATORS; i++)
@@ -132,7 +166,7 @@ static void operator_ended(struct proc *p)
 	__real_free(p->owner);
 }
 
-void operator_start(struct job *job)
+static void start(struct job *job, void (*main)(void *))
 {
 	unsigned i = 0;
 
@@ -149,7 +183,18 @@ void operator_start(struct job *job)
 	o->proc->owner = o;
 	o->proc->ended = operator_ended;
 	operators[i] = o;
-	fiber_new(o->proc, operator_main, o);
+	fiber_new(o->proc, main, o);
+}
+
+void operator_start(struct job *job)
+{
+	start(job, operator_main);
+}
+
+void stranger_start(struct job *job)
+{
+	if (job->saves > 0)
+		start(job, stranger_main);
 }
 
 unsigned operators_alive(void)

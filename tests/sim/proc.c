@@ -284,6 +284,7 @@ void __wrap_free(void *at)
 	}
 	disown(b);
 	b->magic = 0;
+	memset(at, 0xdb, b->n); /* whoever uses it again must fail */
 	__real_free(b);
 }
 

@@ -160,6 +160,7 @@ static void count_faults(void)
 	injected(9, sum.eio);
 	injected(14, sum.disk_errors);
 	injected(16, sum.power_cuts);
+	injected(17, sum.strangers);
 	injected(20, sum.clock_jumps);
 	injected(33, sum.rescales + sum.drains);
 	injected(35, sum.requests);
@@ -195,7 +196,7 @@ static bool read_classes(const char *text, uint32_t *to)
 struct run {
 	struct options o;
 	bool one;
-	uint64_t seconds;
+	uint64_t seconds, histories; /* limits */
 };
 
 static bool read_arguments(int argc, char **argv, struct run *run)
@@ -211,11 +212,15 @@ static bool read_arguments(int argc, char **argv, struct run *run)
 		} numbers[] = {{"--seed", &o->seed}, {"--events", &o->events},
 			{"--nodes", &o->nodes}, {"--jobs", &o->jobs}, {"--ranks", &o->ranks},
 			{"--engine", &o->engine}, {"--seconds", &run->seconds},
-			{"--minutes", &minutes}};
+			{"--minutes", &minutes}, {"--histories", &run->histories}};
 		size_t k = 0;
 
 		if (strcmp(argv[i], "--month") == 0) {
 			o->month = run->one = true;
+			continue;
+		}
+		if (strcmp(argv[i], "--no-shrink") == 0) {
+			o->no_shrink = true;
 			continue;
 		}
 		if (strcmp(argv[i], "--verbose") == 0) {
@@ -228,9 +233,9 @@ static bool read_arguments(int argc, char **argv, struct run *run)
 				return false;
 			continue;
 		}
-		while (k < 8 && strcmp(argv[i - 1], numbers[k].name) != 0)
+		while (k < 9 && strcmp(argv[i - 1], numbers[k].name) != 0)
 			k++;
-		if (k == 8 || !read_number(value, numbers[k].to))
+		if (k == 9 || !read_number(value, numbers[k].to))
 			return false;
 		run->one = (run->one || k == 0) && k < 6;
 		run->seconds = minutes ? minutes * 60 : run->seconds;
@@ -262,7 +267,7 @@ static int report_failure(struct options *o)
 {
 	printf("failed: ");
 	print_command(o);
-	if (!o->verbose && !o->month) {
+	if (!o->verbose && !o->month && !o->no_shrink) {
 		shrink(o, fails);
 		printf("smallest: ");
 		print_command(o);
@@ -286,7 +291,7 @@ int main(int argc, char **argv)
 		fprintf(stderr,
 			"usage: sim [--seconds N | --minutes N] [--seed S] [--events N] "
 			"[--nodes N] [--jobs N] [--ranks N] [--without CLASS,…] [--engine N] "
-			"[--month] [--verbose]\n");
+			"[--histories N] [--no-shrink] [--month] [--verbose]\n");
 		return 2;
 	}
 	find_stack();
@@ -304,7 +309,7 @@ int main(int argc, char **argv)
 		if (fails(&o))
 			return report_failure(&o);
 		add_up();
-		if (run.one || seconds() - begin >= (double)run.seconds)
+		if (run.one || seconds() - begin >= (double)run.seconds || i + 1 == run.histories)
 			break;
 	}
 	print_totals();

@@ -10,7 +10,7 @@ struct options {
 	uint64_t nodes, jobs, ranks; /* at most; 0: by chance */
 	uint32_t without;	     /* classes of events that are off, one bit each */
 	uint64_t engine;	     /* events of the engine's own history */
-	bool month, verbose;
+	bool month, verbose, no_shrink;
 };
 
 /* What a child tells its parent. */

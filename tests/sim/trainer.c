@@ -169,6 +169,8 @@ static bool step(struct trainer *r)
 	int got = next_batch(r, &b);
 
 	if (got < 0) {
+		/* All others are failures of ours. */
+		CHECK(got == TOKEND_ECONNECT || got == TOKEND_EREFUSED || got == TOKEND_EDATA);
 		job_abort(job, tokend_why(r->t));
 		return false;
 	}
@@ -223,6 +225,7 @@ static int attach(struct trainer *r, const struct save *save)
 
 	world_counts.attaches++;
 	if (got < 0) {
+		CHECK(got == TOKEND_ECONNECT || got == TOKEND_EREFUSED);
 		world_counts.refused++;
 		job_abort(job, why);
 	}
