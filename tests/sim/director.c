@@ -239,6 +239,36 @@ bool director_done(void)
 	return left == 0;
 }
 
+/* ---- a long run: a fault each hour ---- */
+
+static int64_t hourly;
+
+static void each_minute(void *none)
+{
+	static const enum class faults[] = {TRAINER_KILL, JOB_KILL, DAEMON_KILL, DAEMON_KILL,
+		DAEMON_STOP, POWER_CUT, SEVER, SEVER, EIO_BURST, STALL, CLOCK, STATE_DIR};
+
+	(void)none;
+	restart();
+	if (fiber_now >= hourly) {
+		hourly += 3600 * SECOND;
+		for (unsigned i = 0; i < world_nodes; i++) {
+			world_node[i].storage.eio = 0;
+			*disk_faults(world_node[i].disk) = (struct disk_faults){0};
+		}
+		one(faults[pick(sizeof(faults) / sizeof(faults[0]))]);
+		world_counts.faults++;
+	}
+	timer_at(fiber_now + 30 * SECOND + (int64_t)pick(30 * SECOND), each_minute, NULL);
+}
+
+void director_hourly(void)
+{
+	own.state = order_mix64(world_seed + 77) | 1;
+	healing = true; /* daemons start again within a minute */
+	each_minute(NULL);
+}
+
 /* ---- the end ---- */
 
 static void again(void *none)

@@ -129,6 +129,11 @@ void job_start(struct job *job)
 	job->world = 1 + draw(world_ranks);
 	job->micro = 1 + (uint32_t)draw(4);
 	job->slots = 1 + (uint32_t)draw(8);
+	if (job->large) {
+		job->world = WORLD_MOST;
+		job->micro = 8;
+		job->slots = 4;
+	}
 	job->hold = (unsigned)draw(job->slots < HOLD ? job->slots : HOLD);
 	job->arrived = 0;
 	job->value = job->next_world = 0;

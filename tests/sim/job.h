@@ -19,8 +19,8 @@ enum {
 
 /* Positions that a job's model has been trained on, from @base on. */
 struct history {
-	uint64_t base, room;
-	uint8_t *seen; /* 0: no, 1: taken, 2: skipped */
+	uint64_t base, room, checked; /* so many are complete */
+	uint8_t *seen;		      /* 0: no, 1: taken, 2: skipped */
 };
 
 void history_clear(struct history *h, uint64_t base);
@@ -29,7 +29,7 @@ void history_skip(struct history *h, uint64_t from, uint64_t to);
 /* Forgets what came after a checkpoint at @position. */
 void history_back(struct history *h, uint64_t position);
 /* Every position before @to was taken or skipped, once. */
-void history_check(const struct history *h, uint64_t to);
+void history_check(struct history *h, uint64_t to);
 
 struct save {
 	uint8_t bytes[4096];
@@ -73,6 +73,7 @@ struct job {
 	uint32_t micro, slots;
 	unsigned every, ahead, hold;
 	bool polls, strict;
+	bool large;	 /* a world of 64 */
 	int64_t compute; /* ns of a step, most */
 	struct trainer *trainer[WORLD_MOST];
 	unsigned alive;
@@ -139,6 +140,8 @@ void director_begin(uint64_t events, uint32_t without);
 bool director_done(void);
 /* All faults end; what is down starts again. */
 void director_heal(void);
+/* A fault each virtual hour. */
+void director_hourly(void);
 void director_end(void);
 extern const char *const director_classes[];
 

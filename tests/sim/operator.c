@@ -87,8 +87,10 @@ static void follow(struct operator* o, int fd)
 		CHECK(wire_number(w, WIRE_NUMBER) == number);
 		if (wire_has(w, WIRE_SAME))
 			CHECK(wire_number(w, WIRE_SAME) == 1);
-		if (wire_number(w, WIRE_WAITING) == 0)
+		if (wire_number(w, WIRE_WAITING) == 0) {
+			CHECK(wire_number(w, WIRE_OUTCOME) != WIRE_NOTED);
 			return;
+		}
 	}
 	if (number == 0 || fiber_now < until)
 		return;
