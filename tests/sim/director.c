@@ -257,6 +257,8 @@ static void each_minute(void *none)
 			*disk_faults(world_node[i].disk) = (struct disk_faults){0};
 		}
 		one(faults[pick(sizeof(faults) / sizeof(faults[0]))]);
+		for (unsigned i = 0; i < world_nodes; i++)
+			world_node[i].storage.eio *= 50; /* not every few steps */
 		world_counts.faults++;
 	}
 	timer_at(fiber_now + 30 * SECOND + (int64_t)pick(30 * SECOND), each_minute, NULL);

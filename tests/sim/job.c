@@ -144,7 +144,7 @@ void job_start(struct job *job)
 	job->from = -1;
 	if (job->saves > 0) {
 		/* Usually the newest. */
-		job->from = (int)(chance(2) ? job->saves - 1 : draw(job->saves));
+		job->from = (int)(chance(job->large ? 8 : 2) ? draw(job->saves) : job->saves - 1);
 		if (chance(3) && job->nodes == 1)
 			choose_tag(job);
 		job->plan = job->save[job->from].plan;

@@ -83,7 +83,7 @@ void month(const struct options *o, struct result *result)
 	job->ahead = 0;
 	job->begin_at = 0;
 	job->large = true;
-	job->compute = 40 * SECOND;
+	job->compute = 30 * SECOND;
 	director_hourly();
 	save_now(NULL);
 	tell(NULL);

@@ -71,6 +71,7 @@ static void child(const struct options *o)
 
 	setrlimit(RLIMIT_CORE, &none);
 	alarm(o->month ? 0 : 300);
+	world_verbose = o->verbose;
 	if (o->month)
 		month(o, shared);
 	else

@@ -10,7 +10,7 @@
 
 struct rng world_rng;
 uint64_t world_seed;
-static bool verbose;
+bool world_verbose;
 
 __attribute__((noreturn)) void world_broken(const char *what, const char *file, int line)
 {
@@ -25,7 +25,7 @@ void world_say(const char *format, ...)
 {
 	va_list args;
 
-	if (!verbose)
+	if (!world_verbose)
 		return;
 	printf("%10" PRId64 ".%03" PRId64 " %s: ", fiber_now / MILLI, fiber_now / MICRO % 1000,
 		fiber_proc() ? fiber_proc()->name : "world");
@@ -110,7 +110,6 @@ static void finish(void)
 
 void history(const struct options *o, struct result *result)
 {
-	verbose = o->verbose;
 	world_seed = o->seed;
 	world_rng.state = order_mix64(o->seed) | 1;
 	make(o);

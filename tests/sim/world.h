@@ -35,6 +35,7 @@
 
 extern struct rng world_rng;
 extern uint64_t world_seed;
+extern bool world_verbose;
 extern void *world_main_stack;
 extern size_t world_main_bytes;
 

@@ -1,4 +1,4 @@
-"""The simulator finds bugs: fifteen and more are planted, one at a time, and each must be found.
+"""The simulator finds bugs: nineteen are planted, one at a time, and each must be found.
 
 A bug is a replacement of text in a copy of one file, so the product contains no switches. The copy
 and what depends on it are compiled and linked with the rest of the simulator. Then the simulator
@@ -220,3 +220,32 @@ def test_planted_bugs_are_found(bug):
     )
     assert done.returncode != 0, f"{bug.name} was not found"
     assert bug.program != "sim" or "failed: " in done.stdout, done.stderr
+
+
+def test_a_failing_seed_replays_and_shrinks():
+    """The smallest command that is printed fails as well, and a seed is always the same history."""
+    bug = next(bug for bug in BUGS if bug.name == "cursor-of-another-seed")
+    folder = ROOT / "build/planted/replay"
+    program = plant(bug, folder)
+    command = [program, "--seed", "1", "--histories", "20", "--seconds", "100"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1
+    first, smallest = (
+        next(line for line in done.stdout.splitlines() if line.startswith(word)).split()
+        for word in ("failed:", "smallest:")
+    )
+    assert int(smallest[smallest.index("--events") + 1]) < int(first[first.index("--events") + 1])
+    for found in (first, smallest):
+        again = subprocess.run(
+            [program, *found[2:], "--no-shrink"], capture_output=True, text=True, cwd=ROOT
+        )
+        assert again.returncode == 1
+        assert "a cursor of another seed was accepted" in again.stderr
+    shutil.rmtree(folder)
+    traces = {
+        subprocess.run(
+            [BUILD / "check/sim", "--seed", "7"], capture_output=True, text=True, cwd=ROOT
+        ).stdout.splitlines()[-1]
+        for _ in range(2)
+    }
+    assert len(traces) == 1 and "trace" in traces.pop()
