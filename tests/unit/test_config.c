@@ -57,40 +57,41 @@ static void test_keys_not_given_have_their_defaults(void **state)
 	config_free(c);
 }
 
+static const char every_key[] = "socket: run/t.sock\n"
+				"state_dir: state\n"
+				"memory: 64KiB\n"
+				"metrics: '[::1]:9464'\n"
+				"io: pread\n"
+				"direct: true\n"
+				"allow_uids: [0, 1000, 4294967294]\n"
+				"admin_uids: [7]\n"
+				"streams:\n"
+				"  train:\n"
+				"    seed: 18446744073709551615\n"
+				"    seq_len: 8\n"
+				"    extra: 0\n"
+				"    stride: 3\n"
+				"    eos: 0\n"
+				"    documents: true\n"
+				"    loss_mask: true\n"
+				"    vocab: 4294967296\n"
+				"    samples: 10\n"
+				"    datasets:\n"
+				"      - name: \"ünï/.x\"\n"
+				"        path: 'with: colon'\n"
+				"        format: flat\n"
+				"        dtype: u32\n"
+				"        weight: +2.5e-1\n"
+				"        shuffle: block\n"
+				"        block: 2147483648\n"
+				"        group: 1\n"
+				"        slide: true\n"
+				"        label_mask: ../masks\n"
+				"      - {name: zero, path: z, weight: 0, shuffle: none}\n";
+
 static void test_every_key_is_read(void **state)
 {
-	struct config *c =
-		load_good(*state, "socket: run/t.sock\n"
-				  "state_dir: state\n"
-				  "memory: 64KiB\n"
-				  "metrics: '[::1]:9464'\n"
-				  "io: pread\n"
-				  "direct: true\n"
-				  "allow_uids: [0, 1000, 4294967294]\n"
-				  "admin_uids: [7]\n"
-				  "streams:\n"
-				  "  train:\n"
-				  "    seed: 18446744073709551615\n"
-				  "    seq_len: 8\n"
-				  "    extra: 0\n"
-				  "    stride: 3\n"
-				  "    eos: 0\n"
-				  "    documents: true\n"
-				  "    loss_mask: true\n"
-				  "    vocab: 4294967296\n"
-				  "    samples: 10\n"
-				  "    datasets:\n"
-				  "      - name: \"ünï/.x\"\n"
-				  "        path: 'with: colon'\n"
-				  "        format: flat\n"
-				  "        dtype: u32\n"
-				  "        weight: +2.5e-1\n"
-				  "        shuffle: block\n"
-				  "        block: 2147483648\n"
-				  "        group: 1\n"
-				  "        slide: true\n"
-				  "        label_mask: ../masks\n"
-				  "      - {name: zero, path: z, weight: 0, shuffle: none}\n");
+	struct config *c = load_good(*state, every_key);
 	const struct place *p = *state;
 	const struct config_stream *s = &c->stream[0];
 	char expected[128];

@@ -73,8 +73,10 @@ static void test_manifest_facts(void **state)
 	assert_true(dataset_note(d, 1, note, sizeof(note)));
 }
 
-static void test_manifest_faults(void **state)
-{
+struct manifest_fault {
+	const char *text, *expected;
+};
+
 #define TOKENS(n) "{\"path\":\"a.bin\"" FLAT ",\"tokens\":" n ",\"size\":40" DIGEST "}\n"
 #define NAME(n)	  "{\"path\":\"" n "\"" FLAT ",\"tokens\":20,\"size\":40" DIGEST "}\n"
 #define NAMED(n, what)                                                                             \
@@ -82,90 +84,105 @@ static void test_manifest_faults(void **state)
 		NAME(n), "DIR/m.jsonl:1: path '" n "' " what                                       \
 			 "; must be a file below the dataset's directory"                          \
 	}
-	static const struct {
-		const char *text, *expected;
-	} faults[] = {
-		{A_LINE "{\"path\":\n",
-			"DIR/m.jsonl:2: invalid JSON at byte 9: unexpected token near end of file"},
-		{A_LINE "\n",
-			"DIR/m.jsonl:2: invalid JSON at byte 1: unexpected token near end of file"},
-		{"[]\n", "DIR/m.jsonl:1: is an array; must be a JSON object"},
-		{A_LINE "{}", "DIR/m.jsonl:2: has no newline within 2 bytes; must be one object "
-			      "and a newline, at most 32767 bytes"},
-		{"{\"path\":\"a\",\"path\":\"b\"}\n", "DIR/m.jsonl:1: invalid JSON at byte 18: "
-						      "duplicate object key near '\"path\"'"},
-		{"{\"format\":\"flat\"}\n", "DIR/m.jsonl:1: path is missing; must be a string"},
-		{"{\"path\":\"a.bin\"" FLAT ",\"tokens\":1,\"size\":2}\n",
-			"DIR/m.jsonl:1: digest is missing; must be a string"},
-		{TOKENS("-1"), "DIR/m.jsonl:1: tokens is -1; must be 0 to 1152921504606846976"},
-		{TOKENS("1e3"), "DIR/m.jsonl:1: tokens is a fraction; must be an integer"},
-		{TOKENS("\"20\""), "DIR/m.jsonl:1: tokens is a string; must be an integer"},
-		{TOKENS("9223372036854775807"), "DIR/m.jsonl:1: tokens is 9223372036854775807; "
-						"must be 0 to 1152921504606846976"},
-		{TOKENS("9223372036854775808"), "DIR/m.jsonl:1: invalid JSON at byte 74: too big "
-						"integer near '9223372036854775808'"},
-		{TOKENS("20,\"sha\":1"),
-			"DIR/m.jsonl:1: has unknown members; must have only path, format, dtype, "
-			"tokens, size, digest, sample_tokens, row_tokens and frame_bytes"},
-		{TOKENS("20,\"sample_tokens\":9"),
-			"DIR/m.jsonl:1: tokens is 20; must be a multiple of sample_tokens, 9"},
-		{TOKENS("20,\"row_tokens\":9"),
-			"DIR/m.jsonl:1: tokens is 20; must be a multiple of row_tokens, 9"},
-		{TOKENS("20,\"row_tokens\":5,\"sample_tokens\":5"),
-			"DIR/m.jsonl:1: has both row_tokens and sample_tokens; must have only one "
-			"of them"},
-		{TOKENS("20,\"frame_bytes\":1099511627776"),
-			"DIR/m.jsonl:1: frame_bytes is 1099511627776; must be at most 268435456, a "
-			"quarter of `memory`"},
-		NAMED("../a.bin", "has a part that is empty, . or .."),
-		NAMED("x/../../a.bin", "has a part that is empty, . or .."),
-		NAMED("./a.bin", "has a part that is empty, . or .."),
-		NAMED("x//a.bin", "has a part that is empty, . or .."),
-		NAMED("x/", "has a part that is empty, . or .."),
-		NAMED("", "has a part that is empty, . or .."),
-		NAMED("/etc/passwd", "is absolute"),
-		{NAME("a\\u0000b"), "DIR/m.jsonl:1: invalid JSON at byte 18: \\u0000 is not "
-				    "allowed without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
-		{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' occurs twice; must be unique"},
-		{TWO_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines "
-				  "must be sorted by path, byte by byte (LC_ALL=C sort)"},
-		{"{\"path\":\"a\",\"format\":\"parquet\",\"dtype\":\"u16\",\"tokens\":1,\"size\":"
-		 "2" DIGEST "}\n",
-			"DIR/m.jsonl:1: format 'parquet' is unknown; must be one of: megatron, "
-			"npy, llmc, arrow, datatrove, mds, flat"},
-		{"{\"path\":\"a\",\"format\":\"npy\",\"dtype\":\"f4\",\"tokens\":1,\"size\":"
-		 "2" DIGEST "}\n",
-			"DIR/m.jsonl:1: dtype 'f4' is unknown; must be u8, i8, u16, i16, u32, i32, "
-			"u64 or i64"},
-		{"{\"path\":\"a\"" FLAT
-		 ",\"tokens\":1,\"size\":2,\"digest\":\"0123456789ABCDEF\"}\n",
-			"DIR/m.jsonl:1: digest is '0123456789ABCDEF'; must be 16 hexadecimal "
-			"digits"},
-		{A_LINE "{\"path\":\"b\",\"format\":\"npy\",\"dtype\":\"u16\",\"tokens\":1,"
-			"\"size\":2" DIGEST "}\n",
-			"DIR/m.jsonl:2: format is npy, but the first shard, a.bin, is flat; all "
-			"shards of a dataset must have one format"},
-		{A_LINE "{\"path\":\"b\",\"format\":\"flat\",\"dtype\":\"u32\",\"tokens\":1,"
-			"\"size\":4" DIGEST "}\n",
-			"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, but that of the first "
-			"shard, a.bin, in 2; all shards of a dataset must have one width"},
-		{A_LINE "{\"path\":\"b\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST
-			",\"sample_tokens\":9}\n",
-			"DIR/m.jsonl:2: sample_tokens is 9 (0: none), but that of the first shard, "
-			"a.bin, is 0; all shards of a dataset must have the same"},
-		{"", "DIR/t.yaml:6: streams.train.datasets[0].manifest: DIR/m.jsonl: is empty; "
-		     "must list at least one shard; must be a file written by `tokctl inspect "
-		     "--manifest`"},
-	};
-	struct place *p = *state;
-	char text[1 << 17];
 
-	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+static const struct manifest_fault line_faults[] = {
+	{A_LINE "{\"path\":\n",
+		"DIR/m.jsonl:2: invalid JSON at byte 9: unexpected token near end of file"},
+	{A_LINE "\n", "DIR/m.jsonl:2: invalid JSON at byte 1: unexpected token near end of file"},
+	{"[]\n", "DIR/m.jsonl:1: is an array; must be a JSON object"},
+	{A_LINE "{}", "DIR/m.jsonl:2: has no newline within 2 bytes; must be one object "
+		      "and a newline, at most 32767 bytes"},
+	{"{\"path\":\"a\",\"path\":\"b\"}\n", "DIR/m.jsonl:1: invalid JSON at byte 18: "
+					      "duplicate object key near '\"path\"'"},
+};
+
+static const struct manifest_fault member_faults[] = {
+	{"{\"format\":\"flat\"}\n", "DIR/m.jsonl:1: path is missing; must be a string"},
+	{"{\"path\":\"a.bin\"" FLAT ",\"tokens\":1,\"size\":2}\n",
+		"DIR/m.jsonl:1: digest is missing; must be a string"},
+	{TOKENS("-1"), "DIR/m.jsonl:1: tokens is -1; must be 0 to 1152921504606846976"},
+	{TOKENS("1e3"), "DIR/m.jsonl:1: tokens is a fraction; must be an integer"},
+	{TOKENS("\"20\""), "DIR/m.jsonl:1: tokens is a string; must be an integer"},
+	{TOKENS("9223372036854775807"), "DIR/m.jsonl:1: tokens is 9223372036854775807; "
+					"must be 0 to 1152921504606846976"},
+	{TOKENS("9223372036854775808"), "DIR/m.jsonl:1: invalid JSON at byte 74: too big "
+					"integer near '9223372036854775808'"},
+	{TOKENS("20,\"sha\":1"),
+		"DIR/m.jsonl:1: has unknown members; must have only path, format, dtype, "
+		"tokens, size, digest, sample_tokens, row_tokens and frame_bytes"},
+	{TOKENS("20,\"sample_tokens\":9"),
+		"DIR/m.jsonl:1: tokens is 20; must be a multiple of sample_tokens, 9"},
+	{TOKENS("20,\"row_tokens\":9"),
+		"DIR/m.jsonl:1: tokens is 20; must be a multiple of row_tokens, 9"},
+	{TOKENS("20,\"row_tokens\":5,\"sample_tokens\":5"),
+		"DIR/m.jsonl:1: has both row_tokens and sample_tokens; must have only one "
+		"of them"},
+	{TOKENS("20,\"frame_bytes\":1099511627776"),
+		"DIR/m.jsonl:1: frame_bytes is 1099511627776; must be at most 268435456, a "
+		"quarter of `memory`"},
+	{"{\"path\":\"a\",\"format\":\"parquet\",\"dtype\":\"u16\",\"tokens\":1,\"size\":"
+	 "2" DIGEST "}\n",
+		"DIR/m.jsonl:1: format 'parquet' is unknown; must be one of: megatron, "
+		"npy, llmc, arrow, datatrove, mds, flat"},
+	{"{\"path\":\"a\",\"format\":\"npy\",\"dtype\":\"f4\",\"tokens\":1,\"size\":"
+	 "2" DIGEST "}\n",
+		"DIR/m.jsonl:1: dtype 'f4' is unknown; must be u8, i8, u16, i16, u32, i32, "
+		"u64 or i64"},
+	{"{\"path\":\"a\"" FLAT ",\"tokens\":1,\"size\":2,\"digest\":\"0123456789ABCDEF\"}\n",
+		"DIR/m.jsonl:1: digest is '0123456789ABCDEF'; must be 16 hexadecimal "
+		"digits"},
+};
+
+static const struct manifest_fault path_faults[] = {
+	NAMED("../a.bin", "has a part that is empty, . or .."),
+	NAMED("x/../../a.bin", "has a part that is empty, . or .."),
+	NAMED("./a.bin", "has a part that is empty, . or .."),
+	NAMED("x//a.bin", "has a part that is empty, . or .."),
+	NAMED("x/", "has a part that is empty, . or .."),
+	NAMED("", "has a part that is empty, . or .."),
+	NAMED("/etc/passwd", "is absolute"),
+	{NAME("a\\u0000b"), "DIR/m.jsonl:1: invalid JSON at byte 18: \\u0000 is not "
+			    "allowed without JSON_ALLOW_NUL near '\"a\\u0000b\"'"},
+	{A_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' occurs twice; must be unique"},
+	{TWO_LINE A_LINE, "DIR/m.jsonl:2: path 'a.bin' comes after 'deep/b.bin'; lines "
+			  "must be sorted by path, byte by byte (LC_ALL=C sort)"},
+};
+
+static const struct manifest_fault shard_faults[] = {
+	{A_LINE "{\"path\":\"b\",\"format\":\"npy\",\"dtype\":\"u16\",\"tokens\":1,"
+		"\"size\":2" DIGEST "}\n",
+		"DIR/m.jsonl:2: format is npy, but the first shard, a.bin, is flat; all "
+		"shards of a dataset must have one format"},
+	{A_LINE "{\"path\":\"b\",\"format\":\"flat\",\"dtype\":\"u32\",\"tokens\":1,"
+		"\"size\":4" DIGEST "}\n",
+		"DIR/m.jsonl:2: dtype u32 is served in 4 bytes, but that of the first "
+		"shard, a.bin, in 2; all shards of a dataset must have one width"},
+	{A_LINE "{\"path\":\"b\"" FLAT ",\"tokens\":9,\"size\":18" DIGEST ",\"sample_tokens\":9}\n",
+		"DIR/m.jsonl:2: sample_tokens is 9 (0: none), but that of the first shard, "
+		"a.bin, is 0; all shards of a dataset must have the same"},
+	{"", "DIR/t.yaml:6: streams.train.datasets[0].manifest: DIR/m.jsonl: is empty; "
+	     "must list at least one shard; must be a file written by `tokctl inspect "
+	     "--manifest`"},
+};
+
+static void assert_faults(struct place *p, const struct manifest_fault *faults, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
 		write_manifest(p, faults[i].text);
 		assert_refused_whole(p, LEN8, LISTED, faults[i].expected);
 		assert_int_equal(p->fault.code,
 			strstr(faults[i].expected, "t.yaml") ? FAULT_ARGUMENT : FAULT_DATA);
 	}
+}
+
+#define ASSERT_FAULTS(p, faults) assert_faults(p, faults, sizeof(faults) / sizeof((faults)[0]))
+
+static void test_manifest_lines(void **state)
+{
+	struct place *p = *state;
+	char text[1 << 16];
+
+	ASSERT_FAULTS(p, line_faults);
 	memset(text, 'x', sizeof(text));
 	write_file(p, "m.jsonl", text, sizeof(text));
 	assert_refused_whole(p, LEN8, LISTED,
@@ -176,6 +193,16 @@ static void test_manifest_faults(void **state)
 		"DIR/m.jsonl:2: has no newline within 0 bytes; must be one object and a newline, "
 		"at most 32767 bytes");
 	assert_int_equal(p->fault.index, 2); /* the line */
+}
+
+static void test_manifest_members(void **state)
+{
+	struct place *p = *state;
+	char text[1 << 12];
+
+	ASSERT_FAULTS(p, member_faults);
+	ASSERT_FAULTS(p, path_faults);
+	ASSERT_FAULTS(p, shard_faults);
 	text[0] = 0;
 	for (int i = 0; i < 17; i++) /* 2^60 each */
 		snprintf(text + strlen(text), sizeof(text) - strlen(text),
@@ -185,6 +212,12 @@ static void test_manifest_faults(void **state)
 	write_manifest(p, text);
 	assert_refused(p, LEN8, LISTED,
 		"6: streams.train.datasets[0].path: more than 2^64 tokens in total; must be fewer");
+}
+
+static void test_manifest_files(void **state)
+{
+	struct place *p = *state;
+
 	unlink(in(p, "m.jsonl"));
 	assert_refused(p, LEN8, LISTED,
 		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: No such file or directory; "
@@ -193,7 +226,13 @@ static void test_manifest_faults(void **state)
 	assert_refused(p, LEN8, LISTED,
 		"6: streams.train.datasets[0].manifest: DIR/m.jsonl: is not a regular file; must "
 		"be a file written by `tokctl inspect --manifest`");
-	unlink(in(p, "m.jsonl"));
+}
+
+/* The config and the manifest must fit. */
+static void test_manifest_and_config(void **state)
+{
+	struct place *p = *state;
+
 	write_manifest(p, A_LINE);
 	assert_refused(p, LEN8, "      - {name: d, manifest: m.jsonl, path: 'd/*.bin'}",
 		"6: streams.train.datasets[0].path: d/*.bin: is not a directory; with a manifest, "
@@ -339,7 +378,7 @@ static void test_side_files(void **state)
 	static const uint8_t list[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 3, 0x33, 0xd0, 0x31, 0x32,
 		0xe0, 2, 0, 0x0e, 0xb1, 0x9b, 0x95, 5, 0, 0, 0}; /* 0,20 */
 	static const struct {
-		const char *shard, *beside;
+		const char *shard, *side;
 		const void *bytes;
 		size_t n;
 		const char *keys, *manifest, *what;
@@ -367,7 +406,7 @@ static void test_side_files(void **state)
 		char dataset[200], expected[200];
 
 		make(p, c->shard, 40);
-		write_file(p, c->beside, c->bytes, c->n);
+		write_file(p, c->side, c->bytes, c->n);
 		write_manifest(p, c->manifest);
 		snprintf(dataset, sizeof(dataset), "      - {name: d, path: d%s%s}", c->keys,
 			i % 2 ? ", manifest: m.jsonl" : "");
@@ -379,7 +418,7 @@ static void test_side_files(void **state)
 						  ->dataset;
 
 		assert_string_equal(open_first(p, d), "");
-		change(p, c->beside);
+		change(p, c->side);
 		assert_string_equal(open_first(p, d), expected);
 		/* Listing it again accepts the change. */
 		d = open_good(
@@ -388,7 +427,7 @@ static void test_side_files(void **state)
 		assert_string_equal(open_first(p, d), "");
 		close_catalog(p);
 		unlink(in(p, c->shard));
-		unlink(in(p, c->beside));
+		unlink(in(p, c->side));
 	}
 }
 
@@ -489,7 +528,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_manifest, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_facts, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_manifest_faults, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_lines, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_members, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_files, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_and_config, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_memory, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_directory, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_index_that_comes_and_goes, set_up, tear_down),
