@@ -3,8 +3,8 @@
  *
  * Connections and ring memory: a quarter of all connections and an eighth of all ring memory are
  * divided equally among the users in allow_uids and admin_uids. A user's share is reserved, even
- * while it is unused. The rest goes to whoever asks first, so a single user may take all of it. A
- * few connections are reserved for root and the daemon's own user, who have no limits.
+ * while it is unused. The rest goes to the users who ask first, so a single user may take all of
+ * it. A few connections are reserved for root and the daemon's own user, who have no limits.
  *
  * state_dir: a user may write 256 files at once and then 10 a second. It may begin 64 runs at once
  * and then one every two seconds, 16,384 in all. A run has at most 16,384 snapshots

@@ -57,8 +57,8 @@ def test_pages_that_the_sources_name_exist():
         for name, anchor in re.findall(
             r"(?<![\w/*.])([\w/-]+\.md)\b(?:#([\w-]+))?", text_of(source)
         ):
-            beside = os.path.normpath(os.path.join(os.path.dirname(source), name))
-            found = next((path for path in (name, beside) if path in files), None)
+            in_folder = os.path.normpath(os.path.join(os.path.dirname(source), name))
+            found = next((path for path in (name, in_folder) if path in files), None)
             if found is None and ("/" in name or name not in names | NOT_HERE):
                 wrong.append(f"{source}: {name}")
             elif found and anchor and anchor not in anchors(text_of(found)):

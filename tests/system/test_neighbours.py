@@ -113,12 +113,12 @@ def starve(bench, name, kind):
     for _ in range(TRIES):
         before = bench.polite(0.5)
         with Hostile(bench, kind):
-            beside = bench.polite(1)
+            next_to = bench.polite(1)
         after = bench.polite(0.5)
         seen.append(
             (
-                beside["rate"] * 2 / (before["rate"] + after["rate"]),
-                beside["p999"] * 2 / (before["p999"] + after["p999"]),
+                next_to["rate"] * 2 / (before["rate"] + after["rate"]),
+                next_to["p999"] * 2 / (before["p999"] + after["p999"]),
             )
         )
         if max(seen)[0] > 0.2 and min(s[1] for s in seen) < 15:

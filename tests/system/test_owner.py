@@ -160,7 +160,7 @@ def test_unnamed_runs_of_two_users_are_separate(shared, daemon):
         "  and do not block the first user's"
     )
     told = refusal(lambda: attach(daemon, OWNER, run=f"default@{STRANGER}"))
-    assert has(told, "uid 1002's unnamed run"), "  nobody else may use that name"
+    assert has(told, "uid 1002's unnamed run"), "  no other user may use that name"
     runs = {s["run"] for s in status(daemon.socket)[0]}
     assert {"default", f"default@{STRANGER}"} <= runs, ("  status names them", runs)
     for c in (owner, second, again, operator, first):

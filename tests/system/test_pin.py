@@ -88,7 +88,7 @@ def test_copies(shared, daemon, rows):
 
 
 def test_control(shared, daemon, rows):
-    """The same library, the same delay: whoever gives slots back early must be seen."""
+    """The same library, the same delay: a trainer that releases slots early must be seen."""
     place = shared
     trainer = Trainer(place, daemon, "early", FAKE_CUDA_DELAY_MS=30)
     code, said = trainer.end()
