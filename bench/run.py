@@ -4,7 +4,7 @@
 Every figure is the median of ROUNDS rounds in which the contestants take turns. Quote the ratios:
 machines differ, and this one may be busy. RESULTS.md explains the figures.
 
-    make bench                        all of it (about eight minutes)
+    make bench                        all of it (about ten minutes)
     build/venv/bin/python bench/run.py --tokens 100000000 --rounds 3
 """
 
