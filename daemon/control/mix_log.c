@@ -169,7 +169,7 @@ static bool add(
 static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_noted *noted,
 	struct fault *fault)
 {
-	uint64_t last;
+	uint64_t last, tried = 0;
 
 	log->seen->number = 0; /* unknown, if this fails */
 	for (;;) {
@@ -180,7 +180,10 @@ static bool note(struct log_of *log, const void *bytes, size_t n, struct mix_not
 				return failed(log, errno, fault);
 			break;
 		}
-		noted->added = add(log, ++last, bytes, n, fault);
+		if (last + 1 == tried) /* its name has too many digits to be counted */
+			return failed(log, EEXIST, fault);
+		tried = ++last;
+		noted->added = add(log, last, bytes, n, fault);
 		if (noted->added)
 			break;
 		if (fault->error != EEXIST)
