@@ -44,8 +44,8 @@ def run(target, *options, variant="fuzz", **environment):
         "-timeout=10",
         f"-max_len={target.most}",
         f"-close_fd_mask={3 if target.quiet else 0}",
-        # A server's other threads allocate, too: only LSan's look at the end tells leaks apart.
-        f"-detect_leaks={0 if target.name == 'daemon' else 1}",
+        # Other threads allocate, too: only LSan's look at the end tells leaks apart.
+        f"-detect_leaks={0 if target.name in ('client', 'daemon') else 1}",
     ]
     return subprocess.run(
         [ROOT / f"build/{variant}/check/fuzz-{target.program}", *limits, *options],

@@ -13,7 +13,7 @@ import msgpack
 from targets import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
-from seeds_cursors import PLAIN, cursor_inputs, cursors, sized  # noqa: E402
+from seeds_cursors import PLAIN, number, cursor_inputs, cursors, sized  # noqa: E402
 
 
 def failing(data):
@@ -41,8 +41,8 @@ def wires():
     ops, numbers, texts = wire_names()
     limits = [0, 1, 127, 128, 65535, 1 << 32, (1 << 64) - 1]
     for i, op in enumerate(ops):
-        for number in limits:
-            message = {"op": op} | {key: number for key in numbers}
+        for limit in limits:
+            message = {"op": op} | {key: limit for key in numbers}
             message |= {key: b"tkdc" if key == "cursor" else "attach" for key in texts}
             yield b"\0" + msgpack.packb(message)
             message |= {key: -1 for key in numbers[:1]} | {"unknown": [1, {"a": None}]}
@@ -212,6 +212,42 @@ def daemons():
                 yield PLAIN + both + asked + b"\x2f\x09" + told + b"\x2c\1"
 
 
+def clients():
+    """Packets of a daemon, and calls of a trainer: see play() and use() in fuzz_client.c."""
+
+    def feed(how=0, more=3, at=1, shape=0x30, published=4, changes=b"\0"):
+        end = number(9) if how & 4 else b""
+        ring = bytes([shape, 0, published]) + end + b"\2\7" + changes
+        later = (b"\5" if how & 8 else b"") + b"".join(
+            number(4096) for bit in (32, 64, 128) if how & bit
+        )
+        return bytes([0, how, more, at]) + ring + later
+
+    calls = bytes(
+        [0, 1, 2, 6, 3, 0, 3, 1, 0, 5, 3, 2, 1, 3, 3, 3, 4, 3, 5, 1, 3, 6, 3, 7, 3, 8, 3, 9]
+    )
+    hello = b"\2\0\1\0"
+    for op in range(8):
+        for how in 0, 37, 64, 96, 130, 255:
+            for serial in 0, 1, 2, 3:
+                reply = bytes([2, op, how, serial])
+                sent = sized(hello + feed() + reply * 3) + sized(hello + feed()) + sized(reply)
+                for call in range(0, 28, 8):
+                    yield PLAIN + sent + b"\x80\0" + calls[call:] + calls
+    for how in range(0, 256, 3):
+        for more in 0, 1, 3, 5, 9, 25, 240, 241, 243:
+            first = sized(hello + feed(how, more, shape=how, published=how % 8))
+            yield PLAIN + first + first + sized(hello) + bytes([how, how // 3]) + calls
+            yield bytes([how % 40, 0]) + first + first + sized(hello) + b"\0\0" + calls
+    for byte in range(0, 200):
+        changes = b"\1" + struct.pack("<HB", byte, 3 * byte % 256)
+        yield PLAIN + sized(hello + feed(changes=changes)) * 3 + b"\0\0" + calls
+    for message in list(wires())[::7]:
+        if message[0] == 0 and len(message) < 2000:
+            sent = sized(hello + b"\5" + sized(message[1:]) + feed() + b"\5" + sized(message[1:]))
+            yield PLAIN + sent + sized(b"") * 2 + b"\0\0" + calls
+
+
 def manifests():
     """Manifests with lines of every format and type."""
     more = {
@@ -260,7 +296,7 @@ def manifests():
 
 SEEDS = {
     "wire": wires, "cursor": cursor_inputs, "config": configs, "state": states, "record": records,
-    "ring": rings, "daemon": daemons, "manifest": manifests,
+    "ring": rings, "daemon": daemons, "client": clients, "manifest": manifests,
 }  # fmt: skip
 
 

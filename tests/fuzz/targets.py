@@ -79,6 +79,12 @@ TARGETS: typing.Final = {
             quiet=True,
         ),
         Target(
+            "client",
+            "client",
+            room("client/lib", "attach.c connect.c message.c query.c revive.c map.c wait.c"),
+            quiet=True,
+        ),
+        Target(
             "manifest",
             "manifest",
             ("daemon/catalog/manifest.c", "daemon/shard/types.c"),
