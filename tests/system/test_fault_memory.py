@@ -109,6 +109,8 @@ def test_each_allocation_fails_once(daemon, memory, place):
     witness = Witness(daemon, rows)
     witness.step()
     assert visit(daemon, rows, 0) == "served"
+    wait_for(lambda: status(daemon.socket)[1]["sessions"] == 1)
+    taken = status(daemon.socket)[1]["memory_bytes"], daemon.settled_fds()
     ends, number = {}, 0
     while number < 400 and ends.get("in a row", 0) < 20:
         number += 1
@@ -130,6 +132,8 @@ def test_each_allocation_fails_once(daemon, memory, place):
     memory.set(fail=0)
     injected(21, memory.get("failed"))
     assert wait_for(lambda: status(daemon.socket)[1]["sessions"] == 1), "no session is left over"
+    assert status(daemon.socket)[1]["memory_bytes"] == taken[0], "nor ring memory"
+    assert wait_for(lambda: daemon.fds() == taken[1]), ("nor descriptors", daemon.fds(), taken)
     assert visit(daemon, rows, 1000) == "served", "with memory again, clients are served"
     witness.close()
     assert daemon.stop() == 0, "exit 0"
