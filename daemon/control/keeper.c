@@ -246,6 +246,17 @@ unsigned keeper_jobs(struct keeper *k)
 	return jobs;
 }
 
+unsigned keeper_jobs_of(struct keeper *k, uid_t uid)
+{
+	unsigned jobs = 0;
+
+	pthread_mutex_lock(&k->mutex);
+	for (const struct keeper_job *job = k->first; job; job = job->next)
+		jobs += job->uid == uid;
+	pthread_mutex_unlock(&k->mutex);
+	return jobs;
+}
+
 uint64_t keeper_busy_ms(struct keeper *k)
 {
 	pthread_mutex_lock(&k->mutex);

@@ -53,6 +53,8 @@ bool keeper_await(struct keeper *keeper, struct keeper_job *job, unsigned patien
 void keeper_finish(struct keeper *keeper, struct keeper_job *job);
 /* Number of jobs that wait or are running. */
 unsigned keeper_jobs(struct keeper *keeper);
+/* How many of them wait for this user. */
+unsigned keeper_jobs_of(struct keeper *keeper, uid_t uid);
 /* How long the present job has been running; 0: none. */
 uint64_t keeper_busy_ms(struct keeper *keeper);
 /* On the loop: waits up to @patience_ms until all jobs are done. False: some are not. */

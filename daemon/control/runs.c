@@ -13,8 +13,9 @@
 
 enum {
 	BUCKETS = 4096,
-	SCAN_MS = 2000,	   /* how long a start waits for the owners */
-	NOTES_MOST = 1024, /* mix log entries that may wait to be written */
+	SCAN_MS = 2000,		     /* how long a start waits for the owners */
+	NOTES_MOST = 1024,	     /* mix log entries that may wait to be written */
+	NOTES_EACH = NOTES_MOST / 4, /* of one user, who may flood them while state_dir hangs */
 	/* How long an attach waits for its entry, so that several daemons write theirs in order. */
 	NOTE_MS = 250,
 };
@@ -257,12 +258,19 @@ static void note_done(struct keeper_job *job)
 	free(note);
 }
 
+/* Is there room for one more entry? Counts it in any case. */
+static bool note_room(struct runs *runs, const struct run_place *place)
+{
+	if (runs->notes++ >= NOTES_MOST)
+		return false;
+	return place->privileged || keeper_jobs_of(runs->options.keeper, place->uid) < NOTES_EACH;
+}
+
 /* NULL: too many wait, or out of memory, which is logged. Any thread. */
 static struct note *note_new(struct runs *runs, const struct run_place *place, uint64_t checksum,
 	const void *bytes, size_t n)
 {
-	bool room = runs->notes++ < NOTES_MOST;
-	struct note *note = room ? calloc(1, sizeof(*note) + n) : NULL;
+	struct note *note = note_room(runs, place) ? calloc(1, sizeof(*note) + n) : NULL;
 
 	if (!note) {
 		runs->notes--;

@@ -10,7 +10,21 @@ import threading
 import time
 import urllib.request
 
-from lib import TOKCTL, Client, Daemon, Refused, Witness, datasets, has, rows_at, run, wait_for
+import pytest
+
+from lib import (
+    TOKCTL,
+    Client,
+    Daemon,
+    Refused,
+    Witness,
+    client_of,
+    datasets,
+    has,
+    rows_at,
+    run,
+    wait_for,
+)
 from lib.injected import injected
 from lib.fuse import hanging
 
@@ -148,6 +162,43 @@ def test_training_continues_while_state_dir_hangs(place):
         daemon.kill()
     finally:
         hang.close()
+
+
+GREEDY, POLITE = 1001, 1002
+ATTACHES = 1100  # more than entries of mix logs that may wait
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
+def test_one_user_cannot_use_up_the_waiting_entries_of_mix_logs(place):
+    directory = place.file("flood/x")[:-2]
+    config = config_of(
+        place,
+        "flood.yaml",
+        socket=place.file("flood.sock"),
+        state_dir=directory,
+        allow_uids=[GREEDY, POLITE],
+    )
+    daemon = Daemon(place, config)
+    client_of(daemon, GREEDY).attach(run="greedy").close()
+    assert wait_for(lambda: os.path.exists(f"{directory}/train/greedy/mixes/000001.cursor"))
+    hang = hanging(directory, directory)
+    hang.hang()
+    try:
+        for _ in range(ATTACHES):
+            client_of(daemon, GREEDY).attach(run="greedy").close()
+        assert hang.held(), "state_dir hangs"
+        polite = client_of(daemon, POLITE).attach(run="polite")
+        assert polite.next(SOON) is not None, "another user attaches, and gets batches"
+    finally:
+        hang.close()
+    entry = f"{directory}/train/polite/mixes/000001.cursor"
+    assert wait_for(lambda: os.path.exists(entry)), (
+        "  and its entry is written afterwards",
+        daemon.log()[-1000:],
+    )
+    injected(51, ATTACHES)
+    polite.close()
+    assert daemon.stop() == 0, "  exit 0"
 
 
 # ---- two daemons share state_dir ----
