@@ -1,10 +1,11 @@
 """Faulty configs and command lines get a message of one line and the right exit status."""
 
+import os
 import re
 
 import pytest
 
-from lib import TOKEND, run
+from lib import TOKCTL, TOKEND, has, run
 from lib.injected import injected
 
 pytestmark = pytest.mark.asan  # no faulty config makes tokend touch memory out of bounds
@@ -120,6 +121,39 @@ def test_faulty_config_is_refused_in_one_line(bench):
         "a valid config: exit 0, and the tokens that are never served",
         (code, out, err),
     )
+
+
+def test_empty_datasets_are_refused_and_empty_shards_are_listed(bench):
+    """A shard that is empty, or shorter than a window, counts as zero windows."""
+    place, path = bench.place, bench.place.file("empty.yaml")
+    full = place.shard("mixed/a.bin", 10_000)
+    short = place.shard("mixed/c.bin", 30)
+    empty = place.shard("mixed/b.bin", 0)
+    place.shard("empty/a.bin", 0)
+    os.makedirs(place.file("none", "x"))
+
+    def check(directory, weight):
+        text = GOOD.format(place=place.path).replace("path: web", f"path: {directory}")
+        with open(path, "w") as f:
+            f.write(text.replace("0.7", weight))
+        return run(TOKEND, "-c", path, "--check")
+
+    for directory, weight, line, words in (
+        ("none", "1", 8, ["no shards found"]),
+        ("empty", "1", 8, ["no shard is as long as a window", "a.bin, has 0 tokens"]),
+        ("mixed", "0", 7, ["weight above 0"]),
+    ):
+        code, out, err = check(directory, weight)
+        at = f"tokend: {path}:{line}: "
+        assert (code, out) == (1, b"") and err.startswith(at) and has(err, *words), (directory, err)
+        injected(41)
+    code, out, err = check("mixed", "1")
+    assert (code, err) == (0, ""), "one shard is long enough"
+    assert has(out.decode(), "3 shards", " 156 windows", "b.bin", "has no tokens"), out
+    code, out, _ = run(TOKCTL, "inspect", full, empty, short)
+    assert has(out.decode(), f"0 tokens  {empty}", f"30 tokens  {short}"), out
+    injected(41, 2)
+    assert bench.unharmed()
 
 
 def test_faulty_command_line_is_a_usage_error(bench):

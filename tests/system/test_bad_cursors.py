@@ -9,7 +9,7 @@ import msgpack
 import pytest
 from bad_input import without
 
-from lib import TOKCTL, Client, Refused, run, status, wait_for
+from lib import TOKCTL, Client, Refused, run, status, wait_for, with_parent
 from lib.injected import injected
 
 pytestmark = pytest.mark.asan  # ASan: no byte outside a message is touched
@@ -369,3 +369,51 @@ def test_hostile_counters_end_the_session(bench):
     assert got and bench.unharmed(), (
         "one that overwrites the rest of its ring harms no other session"
     )
+
+
+def scribble(path):
+    """A client that writes random control words as fast as it can, from a process of its own.
+    Returns its pid.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        with_parent()
+        client = Client(path).attach(run=f"scribbler-{os.getpid()}")
+        client.wait()
+        words, at, rng = client.data_words, client.control_at // 8, random.Random(os.getpid())
+        odd = [0, 1, MASK, *(rng.getrandbits(64) for _ in range(64))]
+        ticks = 0
+        while ticks < 10**7:
+            ticks += 1
+            words[at] = client.batch + ticks % 2 * odd[ticks % len(odd)]  # right half of the time
+            words[at + 8] = odd[ticks * 7 % len(odd)]
+            if ticks % 1000 == 0:
+                client.s.send(b"\0")
+    except OSError:
+        os._exit(0)  # it was disconnected
+    finally:
+        os._exit(1)
+
+
+def test_clients_that_race_with_the_daemons_loads_are_disconnected(bench):
+    """A value that changes between a check and its use would be used unchecked."""
+    pids = [scribble(bench.daemon.socket) for _ in range(3)]
+    ended = set()
+
+    def all_ended():
+        assert bench.unharmed()
+        for pid in {*pids} - ended:
+            done, status_ = os.waitpid(pid, os.WNOHANG)
+            if done:
+                assert os.waitstatus_to_exitcode(status_) == 0, "it was disconnected"
+                ended.add(pid)
+        return len(ended) == len(pids)
+
+    assert wait_for(all_ended), ("scribblers are disconnected", pids, ended)
+    assert bench.daemon.log().count("control words out of range") >= len(pids), (
+        "  because of their words"
+    )
+    injected(29, len(pids))
+    bench.unchanged("scribblers")
