@@ -12,6 +12,7 @@
 #include "proto/fault.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -256,6 +257,21 @@ static void on_signal(int number)
 }
 
 /*
+ * SIGHUP asks services to read their config again, and by default ends the process. A daemon that
+ * has no terminal ignores it until the server explains why. With a terminal it says that the
+ * terminal is gone.
+ */
+static void keep_at_hangup(void)
+{
+	int terminal = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
+
+	if (terminal >= 0)
+		close(terminal);
+	else
+		signal(SIGHUP, SIG_IGN);
+}
+
+/*
  * Handles SIGTERM and SIGINT until the server does: removes the socket and the files next to it,
  * and ends the process with 0.
  */
@@ -281,6 +297,7 @@ static bool listen_at(struct listener *listener, const struct options *a,
 	if (!socket)
 		return false;
 	end_on_signals(listener);
+	keep_at_hangup();
 	return listener_open(listener, socket, fault);
 }
 

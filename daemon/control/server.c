@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ struct server {
 	struct control control;
 	uv_loop_t loop;
 	struct acceptor acceptor;
-	uv_signal_t signal[2];
+	uv_signal_t signal[2], hangup;
 	uv_timer_t second, watchdog;
 	uv_async_t news;	 /* from the data thread */
 	struct metrics *metrics; /* or NULL */
@@ -85,6 +86,7 @@ static void leave_if_done(struct server *server)
 	keeper_close(server->control.keeper);
 	for (int i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signal[i], NULL);
+	uv_close((uv_handle_t *)&server->hangup, NULL);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -94,6 +96,28 @@ static void on_signal(uv_signal_t *signal, int number)
 	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions",
 		number == SIGTERM ? "SIGTERM" : "SIGINT", server->control.sessions.n);
 	stop(server);
+}
+
+static void on_hangup(uv_signal_t *signal, int number)
+{
+	const struct server *server = signal->data;
+
+	(void)number;
+	log_line(LOG_WARNING,
+		"SIGHUP: %s is not read again, because running trainers have positions in this "
+		"config's order; check it with tokend --check, then restart tokend",
+		server->control.config->path);
+}
+
+/* If SIGHUP is ignored, as main() or nohup(1) do it, it is answered from now on. */
+static void start_hangup(struct server *server)
+{
+	struct sigaction now;
+
+	uv_signal_init(&server->loop, &server->hangup);
+	server->hangup.data = server;
+	if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
+		uv_signal_start(&server->hangup, on_hangup, SIGHUP);
 }
 
 static void on_news(uv_async_t *async)
@@ -273,6 +297,7 @@ static bool start(struct server *server, struct fault *fault)
 		server->signal[i].data = server;
 		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
 	}
+	start_hangup(server);
 	control->data_thread = data_thread_start(
 		o->reader, o->depth, control->config->streams, ring_news, server, fault);
 	if (!control->data_thread) {

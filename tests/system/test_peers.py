@@ -11,7 +11,7 @@ from lib import Client, Daemon, datasets, rank_rows, rows_at, status, wait_for, 
 from lib.injected import injected
 
 MICRO, WORLD, STEPS, KILLS = 4, 2, 60, 10
-SPEEDS = {0: 5, 1: 2, 2: 0}  # peer: batches between two kills; peer 2 stands still
+SPEEDS = {0: 5, 1: 2, 2: 0}  # peer: batches between two kills; peer 2 takes none
 DOOMED = 3
 
 
@@ -73,7 +73,7 @@ def test_equal_steps_give_peers_equal_bytes(place):
             for _ in range(batches):
                 step(peer)
         gone = wait_for(lambda: {peer for peer, _ in sessions(daemon)} == {*SPEEDS})
-        assert gone, ("the killed peer's session ends, the others' do not", sessions(daemon))
+        assert gone, ("the killed peer's session ends, and no other one", sessions(daemon))
     assert taken == {0: 1 + 5 * KILLS, 1: 1 + 2 * KILLS, 2: 1}, "nobody waits for a slower peer"
     peers[0].data[: peers[0].control_at] = bytes(peers[0].control_at)
     for peer in (1, 2):

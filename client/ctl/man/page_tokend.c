@@ -8,7 +8,8 @@
 static const char ABOUT[] =
 	"tokend reads token shards, shuffles and mixes them, and keeps batches ready in shared "
 	"memory for each trainer process of this node. It opens all shards once and serves until "
-	"SIGTERM or SIGINT. The config is read only at the start.\n\n"
+	"SIGTERM or SIGINT. The config is read only at the start; without a terminal, SIGHUP logs "
+	"that and changes nothing.\n\n"
 	"Trainers survive a restart: they go on with the batches that are ready, reconnect, and "
 	"attach at their own position. So a new config takes effect with a restart.\n\n"
 	"Log lines go to stderr, one a line. Under systemd, tokend reports its state, takes the "
