@@ -18,7 +18,8 @@ RING = {"micro": 4096, "slots": 32}  # about 18 MiB
 class Group:
     """A child of our own memory cgroup, of version 1 or 2."""
 
-    def __init__(self):
+    def __init__(self, limit=LIMIT):
+        self.limit = limit
         self.path = self.find()
         self.procs = f"{self.path}/cgroup.procs"
 
@@ -40,7 +41,7 @@ class Group:
                     with open(
                         f"{directory}/{'memory.max' if two else 'memory.limit_in_bytes'}", "w"
                     ) as f:
-                        f.write(str(LIMIT))
+                        f.write(str(self.limit))
                     return directory
                 except OSError as e:
                     errors.append(f"{directory}: {e.strerror}")
@@ -65,6 +66,14 @@ class Group:
             except OSError:
                 continue
         return None
+
+    def reclaims(self):
+        """How often memory had to be taken from the group's own pages."""
+        try:
+            return int(open(f"{self.path}/memory.failcnt").read())
+        except OSError:
+            text = open(f"{self.path}/memory.events").read()
+            return next(int(x.split()[1]) for x in text.splitlines() if x.startswith("max "))
 
     def remove(self):
         wait_for(lambda: not open(self.procs).read(), 5)
