@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -323,3 +324,49 @@ def test_own_directories_below_tmp(place):
         check_own_directories(place, "tmp", f"/tmp/tokend-{NOBODY}/tokend.sock")
     finally:
         shutil.rmtree(f"/tmp/tokend-{NOBODY}", ignore_errors=True)
+
+
+def pass_sockets(place, name, sockets):
+    """tokend, with the sockets that systemd would pass: {name: socket}."""
+
+    def take():
+        with_parent()
+        for i, one in enumerate(sockets.values()):
+            os.dup2(one.fileno(), 100 + i)
+        for i in range(len(sockets)):
+            os.dup2(100 + i, 3 + i)
+
+    place.shard("a.bin", 100_000)
+    streams = {"train": {"seed": 1, "seq_len": 64, "datasets": datasets("a.bin")}}
+    config = place.config(name, streams=streams)
+    names = f"LISTEN_FDS={len(sockets)} LISTEN_FDNAMES={':'.join(sockets)}"
+    return subprocess.Popen(
+        ["sh", "-c", f'{names} LISTEN_PID=$$ exec "$@"', "sh", TOKEND, "-c", config],
+        stderr=subprocess.PIPE,
+        text=True,
+        close_fds=False,
+        preexec_fn=take,
+    )
+
+
+def test_the_port_of_metrics_is_passed_by_name(place):
+    """The sockets of systemd come in any order; that of metrics must be a port."""
+    path = place.file("passed.sock")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as clients,
+        socket.create_server(("127.0.0.1", 0)) as port,
+        socket.socket() as idle,
+    ):
+        clients.bind(path)
+        clients.listen()
+        daemon = pass_sockets(place, "a.yaml", {"metrics": port, "tokend.socket": clients})
+        try:
+            at = f"http://127.0.0.1:{port.getsockname()[1]}/metrics"
+            assert "tokend_info" in urllib.request.urlopen(at, timeout=20).read().decode()
+            assert run(TOKCTL, "status", "--socket", path)[0] == 0
+        finally:
+            daemon.terminate()
+            assert daemon.wait(20) == 0, daemon.stderr.read()
+        for wrong in (clients, idle):
+            daemon = pass_sockets(place, "a.yaml", {"tokend.socket": clients, "metrics": wrong})
+            assert daemon.wait(20) == 1 and "ListenStream=" in daemon.stderr.read()
