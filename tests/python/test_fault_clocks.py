@@ -4,8 +4,6 @@ and tokctl: nothing waits longer or gives up sooner, and operators' requests are
 A preloaded library shifts the clock that the processes see.
 """
 
-import time
-
 import pytest
 from job import Job
 from lib import wait_until
@@ -91,11 +89,12 @@ def daemon(directory, clock, monkeypatch):
 
 
 def sessions(daemon):
-    return daemon.tokctl("status", "--socket", daemon.socket, "--json")[-1]["sessions"]
+    return len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) - 1
 
 
+@pytest.mark.limit(200)  # less than the least jump: nothing waits for the clock to come back
 def test_a_job_does_not_notice_that_the_clock_jumps(daemon, clock):
-    begin, starts = time.monotonic(), 1
+    starts = 1
     with Job(daemon.directory, [daemon.socket] * 2, steps=100_000) as job:
         for number, shift in enumerate(SHIFTS):
             job.wait_for_steps(max(job.steps()) + 20)
@@ -115,6 +114,5 @@ def test_a_job_does_not_notice_that_the_clock_jumps(daemon, clock):
     assert len(set(positions)) == len(positions), "no sample was repeated"
     assert positions[-1] + 1 - len(positions) == len(SHIFTS) * SKIPPED, "and none was lost"
     assert lost == [[0], [0]], "no wake-up was lost"
-    assert time.monotonic() - begin < 60, "nothing waited for the clock to come back"
     assert clock.get("tokend_monotonic") > 100, "the library sees the daemon's clocks"
     assert clock.get("tokend") <= starts, "the daemon looks at the wall clock once, at its start"

@@ -49,7 +49,7 @@ def test_checkpoint_finds_a_restarted_daemon(daemon):
 
 
 def test_a_stopped_daemon_that_returns_is_not_noticed(daemon):
-    """As after `systemctl stop; start`. The trainer waits for longer than its ring lasts."""
+    """As after `systemctl stop; start`. The ring does not last until it is back."""
     with make(daemon, slots=4, deadline=60) as loader:
         check_run(daemon, loader, 10)
         for stopped in range(1, 4):
@@ -57,12 +57,10 @@ def test_a_stopped_daemon_that_returns_is_not_noticed(daemon):
             assert not os.path.exists(daemon.socket)
             restart = threading.Timer(1, daemon.start)
             restart.start()
-            before = loader.stats()["waited_s"]
             check_run(daemon, loader, 40, start=40 * stopped * 4 - 120)
             restart.join()
             injected(7, loader.stats()["reattached"] == stopped)
             assert loader.stats()["reattached"] == stopped
-            assert loader.stats()["waited_s"] - before > 0.5
 
 
 def test_a_daemon_that_stays_away_is_an_error_with_the_position_to_resume_from(daemon):

@@ -2,12 +2,12 @@
 pauses that grow and differ between ranks.
 """
 
-import os
 import re
 import select
 import shutil
 import signal
 import subprocess
+import threading
 import urllib.request
 
 import pytest
@@ -19,7 +19,7 @@ from lib.preload import Preload
 
 BATCHES, MICRO, WORLD = 4000, 4, 2
 HANG_S = 11  # longer than any deadline of a connection
-AWAY_S = 2
+TRIES = 18
 
 CONNECTS = r"""
 #include <sys/socket.h>
@@ -54,28 +54,29 @@ def daemon(place, metrics):
 
 
 class Cat:
-    """tokctl cat of one rank, which writes to a file, or waits until end() if it has @stuck."""
+    """tokctl cat of one rank. It waits in mid-run, until drain() reads its output."""
 
-    def __init__(self, place, daemon, rank, batches=BATCHES, stuck=False, **keys):
+    def __init__(self, place, daemon, rank, **keys):
         self.out, self.err = place.file(f"{rank}.out"), place.file(f"{rank}.err")
         arguments = f"--run r --rank {rank} --world {WORLD} --micro {MICRO} --slots 4".split()
         self.process = place.spawn(
-            [TOKCTL, "cat", "train", "--socket", daemon.socket, "--batches", str(batches)]
+            [TOKCTL, "cat", "train", "--socket", daemon.socket, "--batches", str(BATCHES)]
             + arguments,
-            stdout=subprocess.PIPE if stuck else open(self.out, "wb"),
-            pipesize=4096 if stuck else -1,
+            stdout=subprocess.PIPE,
+            pipesize=4096,
             stderr=open(self.err, "wb"),
             **keys,
         )
 
-    def written(self):
-        return os.path.getsize(self.out)
+    def reads(self):
+        return select.select([self.process.stdout], [], [], LONG)[0]
+
+    def drain(self):
+        with open(self.out, "wb") as file:
+            shutil.copyfileobj(self.process.stdout, file)
 
     def end(self):
         """Its exit status, what it wrote, and its message."""
-        if self.process.stdout:
-            with open(self.out, "wb") as file:
-                shutil.copyfileobj(self.process.stdout, file)
         code = self.process.wait(60)
         return code, open(self.out, "rb").read(), open(self.err).read()
 
@@ -88,8 +89,8 @@ def full_seconds(port, rank):
 
 def test_a_trainer_that_hangs_is_waited_for(place, daemon, metrics):
     rows = rows_at(daemon.config, "train", 0, BATCHES * MICRO * WORLD)
-    hung = Cat(place, daemon, 0, stuck=True)
-    assert select.select([hung.process.stdout], [], [], LONG)[0], "it reads"
+    hung = Cat(place, daemon, 0)
+    assert hung.reads()
     hung.process.send_signal(signal.SIGSTOP)
     other = Witness(daemon, rows, rank=1, world=WORLD, run="r", micro=MICRO)
 
@@ -103,13 +104,15 @@ def test_a_trainer_that_hangs_is_waited_for(place, daemon, metrics):
     sessions, _ = status(daemon.socket)
     about = {s["rank"]: s for s in sessions}
     assert about[0]["pid"] == hung.process.pid, "it was not thrown out"
-    assert about[0]["full_ms"] > HANG_S * 1000 > about[1]["full_ms"], "status says it too"
+    assert about[0]["full_ms"] > HANG_S * 1000, "status says it too"
+    assert about[1]["released"] > about[0]["released"] + 50, "while the other one progresses"
     published, released = about[0]["published"], about[0]["released"]
     assert published - released == 4, "backpressure: its ring is full"
     other.step(200)
     hung_now = next(s for s in status(daemon.socket)[0] if s["rank"] == 0)
     assert hung_now["published"] == published, "and no more is read"
     hung.process.send_signal(signal.SIGCONT)
+    hung.drain()
     code, out, err = hung.end()
     assert (code, err) == (0, "")
     assert out == rank_rows(rows, 0, WORLD, MICRO).tobytes(), "nothing was skipped for it"
@@ -122,27 +125,30 @@ def test_ranks_look_for_their_daemon_with_growing_pauses(place, daemon):
     looks, ranks = [], []
     for rank in range(WORLD):
         looks.append(Preload(place, CONNECTS, ["tries"], f"connects{rank}"))
-        ranks.append(Cat(place, daemon, rank, 20_000, env=looks[rank].env))
-    assert wait_for(lambda: all(rank.written() for rank in ranks))
+        ranks.append(Cat(place, daemon, rank, env=looks[rank].env))
+    assert all(rank.reads() for rank in ranks)
     assert [look.get("tries") for look in looks] == [1, 1], "they have looked for it once"
     daemon.kill()
     injected(5)
+    drains = [threading.Thread(target=rank.drain, daemon=True) for rank in ranks]
+    for drain in drains:
+        drain.start()
 
     def gaps(rank):
         times = [looks[rank].words[i + 1] for i in range(looks[rank].get("tries"))]
         return [(b - a) / 1e6 for a, b in zip(times[1:], times[2:])]
 
-    assert wait_for(lambda: all(sum(gaps(rank)) > AWAY_S * 1000 for rank in range(WORLD)))
+    assert wait_for(lambda: all(len(gaps(rank)) >= TRIES for rank in range(WORLD)))
     daemon.start()
     for rank in range(WORLD):
         pauses = gaps(rank)
-        assert len(pauses) >= 10, "it looked again and again"
-        assert min(pauses[:2]) < 20, "at first after milliseconds"
+        assert min(pauses[:4]) < 60, "at first after milliseconds"
         assert all(p > 120 for p in pauses[9:-2]), "then after 125 to 250 ms"
         assert len(pauses) <= 9 + sum(pauses) / 120, "and no more often"
         assert max(pauses[9:-2]) - min(pauses[9:-2]) > 20, "at random, so ranks differ"
-    rows = rows_at(daemon.config, "train", 0, 20_000 * MICRO * WORLD)
+    rows = rows_at(daemon.config, "train", 0, BATCHES * MICRO * WORLD)
     for rank, cat in enumerate(ranks):
+        drains[rank].join()
         code, out, err = cat.end()
         assert (code, err) == (0, ""), "nothing is said"
         assert out == rank_rows(rows, rank, WORLD, MICRO).tobytes(), "the bytes are the same"
