@@ -22,12 +22,14 @@ struct watch {
 	unsigned looks;
 	bool without_waiting;	 /* the data thread may look: no system call blocks */
 	bool queued, in_flight;	 /* waits for a look; a look is in the pool */
-	bool touched;		 /* the last look found another ctime, and no fault */
 	uint64_t at;		 /* queued: offset of bytes that were just read */
 	STAILQ_ENTRY(file) link; /* while queued */
 	struct reads ended;	 /* since the last look */
 	struct reads held;	 /* waiting for the present look */
 	struct io_work work;
+	/* The last look found another ctime, and no fault. The pool writes it while the data thread
+	 * reads the flags above, which compilers load as one word: not next to them. */
+	bool touched;
 };
 
 /* Closed before a file is opened: left by the entry's former shard, or taken from another entry
