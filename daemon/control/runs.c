@@ -471,14 +471,13 @@ static void free_runs(struct runs *runs)
 	free(runs);
 }
 
-void runs_free(struct runs *runs, bool idle)
+void runs_free(struct runs *runs)
 {
-	if (runs && idle) {
-		run_locks_free(runs->locks);
-		mix_logs_free(runs->logs);
-	}
-	if (runs)
-		free_runs(runs);
+	if (!runs)
+		return;
+	run_locks_free(runs->locks);
+	mix_logs_free(runs->logs);
+	free_runs(runs);
 }
 
 void runs_stop(struct runs *runs)
@@ -498,7 +497,7 @@ struct runs *runs_start(const struct runs_options *options)
 	runs->logs = mix_logs_new();
 	scan = runs->locks && runs->logs ? scan_new(runs) : NULL;
 	if (!scan) {
-		runs_free(runs, true);
+		runs_free(runs);
 		return NULL;
 	}
 	keeper_give(options->keeper, &scan->job);

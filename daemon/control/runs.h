@@ -32,9 +32,8 @@ struct runs_options {
 struct runs *runs_start(const struct runs_options *options);
 /* Stops removing left-over files from state_dir. */
 void runs_stop(struct runs *runs);
-/* Call it after keeper_stop(). @idle: what that returned; if false, memory that the keeper's thread
- * uses is not freed. */
-void runs_free(struct runs *runs, bool idle);
+/* Call it after keeper_stop() has ended the keeper's thread, which uses this memory. */
+void runs_free(struct runs *runs);
 /* Have the owners been read? Until then anybody may attach to any run. */
 bool runs_known(const struct runs *runs);
 

@@ -39,7 +39,14 @@ struct server {
 	uint64_t lonely_since_ms;
 };
 
-/* Ends the process even if other threads hang. Nothing is lost by that. */
+/* Ends the process while other threads hang. They may still use any memory, so nothing is freed. */
+static void leave(int code)
+{
+	log_flush();
+	_exit(code);
+}
+
+/* Nothing is lost by that. */
 static void *leave_in_time(void *none)
 {
 	(void)none;
@@ -47,8 +54,8 @@ static void *leave_in_time(void *none)
 	log_line(LOG_WARNING,
 		"not stopped after %d s, because storage does not answer: exiting now",
 		STOP_MOST_S);
-	log_flush();
-	_exit(0);
+	leave(0);
+	return NULL;
 }
 
 static void stop(struct server *server)
@@ -208,23 +215,26 @@ static void on_watchdog(uv_timer_t *timer)
 		notify("WATCHDOG=1");
 }
 
-/* Undoes what start() has done so far. */
-static void give_up(struct server *server)
+/* Undoes what start() has done so far. @fault: why it failed. */
+static void give_up(struct server *server, const struct fault *fault)
 {
 	struct control *control = &server->control;
 	unsigned left;
 
+	listener_close(server->options->listener);
 	metrics_stop(server->metrics);
 	if (control->keeper) {
 		keeper_close(control->keeper);
 		uv_run(&server->loop, UV_RUN_NOWAIT);
-		keeper_stop(control->keeper, 0, &left);
+		if (!keeper_stop(control->keeper, 0, &left)) {
+			log_line(LOG_ERROR, "%s", fault->text);
+			leave(1);
+		}
 	}
-	runs_free(control->runs, true);
+	runs_free(control->runs);
 	quotas_free(control->quotas);
 	data_thread_stop(control->data_thread);
 	control->data_thread = NULL;
-	listener_close(server->options->listener);
 }
 
 static void on_owner(void *context, const char *stream, const char *run, uid_t owner)
@@ -306,11 +316,11 @@ static bool start(struct server *server, struct fault *fault)
 		return false;
 	}
 	if (!start_metrics(server, fault)) {
-		give_up(server);
+		give_up(server, fault);
 		return false;
 	}
 	if (!start_keeper(server, fault)) {
-		give_up(server);
+		give_up(server, fault);
 		return false;
 	}
 	connections_init(&control->connections);
@@ -344,14 +354,15 @@ static void close_handle(uv_handle_t *handle, void *none)
 static void end_keeper(struct server *server)
 {
 	unsigned left;
-	bool idle = keeper_stop(server->control.keeper, KEEPER_PATIENCE_MS, &left);
 
-	if (!idle)
+	if (!keeper_stop(server->control.keeper, KEEPER_PATIENCE_MS, &left)) {
 		log_line(LOG_WARNING,
 			"state_dir %s does not answer: exiting without writing %u mix log entries; "
 			"they are written at the next attach",
 			server->control.config->state_dir, left);
-	runs_free(server->control.runs, idle);
+		leave(0);
+	}
+	runs_free(server->control.runs);
 	quotas_free(server->control.quotas);
 }
 
