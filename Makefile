@@ -144,7 +144,7 @@ test: deps-test ## run all tests; T=NAME: those whose names contain NAME
 	+$(Q)$(MAKE) all unit cuda-programs
 	+$(Q)$(MAKE) VARIANT=clang programs $(addprefix build/clang/check/,sim prove $(arithmetic))
 	+$(Q)$(MAKE) VARIANT=asan programs unit
-	+$(Q)$(MAKE) VARIANT=tsan $(patsubst %,build/tsan/check/test_%,ring zstd log)
+	+$(Q)$(MAKE) VARIANT=tsan programs $(threaded:%=build/tsan/check/test_%)
 	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/run $(T)
 

@@ -15,6 +15,9 @@ $(O)/check/test_power_cut: $(patsubst %,$(O)/tests/unit/%.o,test_power_cut state
 $(patsubst %,$(O)/tests/unit/disk_%.o,calls names): ALL_CFLAGS += -Wno-missing-prototypes
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
+# Unit tests with threads, for ThreadSanitizer.
+threaded = ring zstd log keeper parallel_for reader reader_decoded reader_look reader_faults
+
 # For the Python tests: a reader of shards, a trainer, a strict stand-in for a GPU driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
 $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a

@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy
+import pytest
 
 from lib import BIN, TOKCTL, Daemon, run, status, wait_for
 
@@ -16,6 +17,7 @@ def ask(daemon, *arguments):
     return next((told for told in map(json.loads, out.splitlines()) if "acts_from" in told), None)
 
 
+@pytest.mark.tsan
 def test_the_c_trainer_carries_out_requests(place):
     for name in ("web", "code"):
         numpy.arange(1 << 20, dtype="<u2").tofile(place.file(f"{name}.bin"))

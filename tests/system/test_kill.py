@@ -82,6 +82,7 @@ def sessions_of(client):
         sessions.append(packet)
 
 
+@pytest.mark.tsan
 def test_a_killed_trainer_frees_its_session(shared, config):
     place = shared
     rows = rows_at(config, "train", 0, 4000)
@@ -164,6 +165,7 @@ def sanitized():
     return b"__asan_init" in program or b"__tsan_init" in program
 
 
+@pytest.mark.tsan
 def test_killed_trainers_leave_no_memory_or_descriptors(shared, config):
     place = shared
     rows = rows_at(config, "train", 0, 2000)

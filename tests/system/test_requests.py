@@ -14,7 +14,7 @@ from lib import TOKCTL, Daemon, datasets, has, run, status, wait_for
 # ---- requests that are carried out ----
 
 
-pytestmark = pytest.mark.asan
+pytestmark = [pytest.mark.asan, pytest.mark.tsan]
 
 
 @pytest.fixture(scope="module")

@@ -71,6 +71,7 @@ def attach_quickly(daemon, run_):
 # ---- state_dir hangs ----
 
 
+@pytest.mark.tsan  # its thread hangs when the daemon ends
 def test_training_continues_while_state_dir_hangs(place):
     address = f"127.0.0.1:{free_port()}"
     config = config_of(
