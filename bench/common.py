@@ -37,6 +37,29 @@ def memory_of(pid):
     }
 
 
+def flat_windows(path):
+    """A torch Dataset of the windows of a flat file, int64."""
+    import numpy
+    import torch
+
+    class Windows(torch.utils.data.Dataset):
+        def __init__(self):
+            self.tokens = numpy.memmap(path, dtype="<u2", mode="r")
+
+        def __len__(self):
+            return (len(self.tokens) - WIN) // SEQ + 1
+
+        def __getitem__(self, i):
+            return torch.from_numpy(self.tokens[i * SEQ : i * SEQ + WIN].astype(numpy.int64))
+
+    return Windows()
+
+
+def forever(loader):
+    while True:
+        yield from loader
+
+
 class Daemon:
     def __init__(self, directory, streams, extra=""):
         self.dir = Path(directory)

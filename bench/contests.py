@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from common import ROOT, SEQ, MICRO, WIN, BATCH_TOKENS, cpu_of
+from common import ROOT, MICRO, WIN, BATCH_TOKENS, cpu_of, flat_windows, forever
 
 
 sys.path.insert(0, str(ROOT / "build/python"))
@@ -91,28 +91,17 @@ def contest_tokend(args):
 
 
 def contest_memmap(args):
-    import numpy, torch
-    from torch.utils.data import DataLoader, Dataset
+    import torch
+    from torch.utils.data import DataLoader
 
     torch.set_num_threads(1)
-
-    class Windows(Dataset):
-        def __init__(self):
-            self.tokens = numpy.memmap(args.file, dtype="<u2", mode="r")
-
-        def __len__(self):
-            return (len(self.tokens) - WIN) // SEQ + 1
-
-        def __getitem__(self, i):
-            return torch.from_numpy(self.tokens[i * SEQ : i * SEQ + WIN].astype(numpy.int64))
-
     loader = DataLoader(
-        Windows(), batch_size=MICRO, shuffle=True, num_workers=args.workers, drop_last=True
+        flat_windows(args.file),
+        batch_size=MICRO,
+        shuffle=True,
+        num_workers=args.workers,
+        drop_last=True,
     )
-
-    def forever():
-        while True:
-            yield from loader
 
     def workers():
         me = os.getpid()
@@ -121,7 +110,7 @@ def contest_memmap(args):
         # The other threads of this process (pinning, queues) belong to the DataLoader, too.
         return sum(cpu_of(p) for p in pids) + mine.ru_utime + mine.ru_stime - time.thread_time()
 
-    return measure(forever(), args.seconds, workers)
+    return measure(forever(loader), args.seconds, workers)
 
 
 def busy(tokens, position, rng):

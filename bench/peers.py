@@ -8,7 +8,7 @@ in build/trainers/peers (bench/peers.txt), as their documentation shows them.
 """
 
 import argparse
-import importlib.util
+import importlib
 import itertools
 import json
 import os
@@ -19,10 +19,25 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from pathlib import Path
 
-from common import BATCH_TOKENS, MICRO, ROOT, SEQ, WIN, Daemon, cpu_of, train_stream, write_tokens
+from common import (
+    BATCH_TOKENS,
+    MICRO,
+    ROOT,
+    SEQ,
+    WIN,
+    Daemon,
+    cpu_of,
+    flat_windows,
+    forever,
+    train_stream,
+    write_tokens,
+)
+
+sys.path.append(str(ROOT / "tests/lib"))
+
+from mosaic import import_without_init  # noqa: E402
 
 PEERS = ROOT / "build/trainers/peers/bin/python"
 DOCUMENT = 1000  # tokens of a Megatron document
@@ -66,35 +81,8 @@ def loaded(dataset, args, skip, shuffle):
     return DataLoader(dataset, batch_sampler=batches, **workers)
 
 
-def forever(loader):
-    while True:
-        yield from loader
-
-
 def memmap(args, skip):
-    import numpy
-    import torch
-    from torch.utils.data import Dataset
-
-    class Windows(Dataset):
-        def __init__(self):
-            self.tokens = numpy.memmap(args.file, dtype="<u2", mode="r")
-
-        def __len__(self):
-            return (len(self.tokens) - WIN) // SEQ + 1
-
-        def __getitem__(self, i):
-            return torch.from_numpy(self.tokens[i * SEQ : i * SEQ + WIN].astype(numpy.int64))
-
-    return forever(loaded(Windows(), args, skip, shuffle=True))
-
-
-def import_mosaic():
-    """Makes streaming.base importable without the package's __init__, which wants torchvision."""
-    root = importlib.util.find_spec("streaming").submodule_search_locations[0]
-    for name, path in (("streaming", root), ("streaming.base", root + "/base")):
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = [path]
+    return forever(loaded(flat_windows(args.file), args, skip, shuffle=True))
 
 
 def mosaic(args, skip):
@@ -150,7 +138,7 @@ def write_shards(args):
     import numpy
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
-    import_mosaic()
+    import_without_init()
     from streaming.base.format.mds.writer import MDSWriter
 
     tokens = numpy.memmap(args.file, dtype="<u2", mode="r")
@@ -173,7 +161,7 @@ def measure(args):
 
     torch.set_num_threads(1)
     if args.contest == "mosaic":
-        import_mosaic()
+        import_without_init()
     for module in IMPORTS[args.contest]:
         importlib.import_module(module)
     begin = time.perf_counter()

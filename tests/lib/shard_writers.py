@@ -3,11 +3,8 @@ of their own use that.
 """
 
 import functools
-import importlib.util
 import io
 import os
-import sys
-import types
 import warnings
 
 import numpy
@@ -15,6 +12,8 @@ import pyarrow
 import pyzstd
 import torch
 from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
+from .mosaic import import_without_init
 
 
 def npy(tokens, header=0):
@@ -101,13 +100,8 @@ def arrow(path, tokens):
 
 @functools.cache
 def mds_writer():
-    """Mosaic's writer, without the package's __init__: that needs torchvision and clients of all
-    clouds.
-    """
-    root = importlib.util.find_spec("streaming").submodule_search_locations[0]
-    for name, path in (("streaming", root), ("streaming.base", root + "/base")):
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = [path]
+    """Mosaic's writer."""
+    import_without_init()
     from streaming.base.format.mds.writer import MDSWriter
 
     return MDSWriter
