@@ -183,6 +183,8 @@ static void restart(void)
 	for (unsigned i = 0; i < world_nodes; i++) {
 		struct node *node = &world_node[i];
 
+		/* memory: counts the two rings of a seek as one. */
+		CHECK(!node->daemon || node->daemon->ring_bytes <= 2 * node->memory_bytes);
 		if (!node->daemon && (healing || pick(4) == 0))
 			node_start(node);
 		CHECK(!node->stopping || fiber_now - node->stopped_since < 15 * SECOND);
@@ -205,7 +207,7 @@ static void restart(void)
 
 static void turn(void *none)
 {
-	static const uint8_t often[CLASSES] = {6, 3, 8, 4, 3, 6, 4, 3, 4, 2, 1, 10, 3, 30, 2, 3};
+	static const uint8_t often[CLASSES] = {6, 3, 8, 4, 3, 6, 4, 3, 4, 2, 1, 20, 3, 30, 2, 3};
 	unsigned all = 0, at;
 
 	(void)none;
@@ -296,8 +298,10 @@ void director_heal(void)
 			node_stop(node);
 	}
 	socket_delay_most = 20 * MICRO;
-	for (unsigned i = 0; i < world_jobs; i++)
+	for (unsigned i = 0; i < world_jobs; i++) {
 		world_job[i].progress = 0;
+		world_job[i].compute = 5 * MILLI; /* many seconds pass while others search */
+	}
 	healing = true;
 	again(NULL);
 }

@@ -16,7 +16,8 @@ void job_make(struct job *job, unsigned number)
 		.ahead = chance(2) ? 0 : 1 + (unsigned)draw(AHEAD),
 		.polls = chance(3),
 		.strict = chance(2),
-		.compute = (int64_t)(1 + draw(400)) * MICRO,
+		.nervous = chance(3),
+		.compute = (int64_t)(1 + draw(20)) * 100 * MICRO,
 		.from = -1};
 	snprintf(job->run, sizeof(job->run), "run%u", number);
 	if (!job->stream->epochs && !job->stream->samples && chance(3))

@@ -73,6 +73,7 @@ struct job {
 	uint32_t micro, slots;
 	unsigned every, ahead, hold;
 	bool polls, strict;
+	bool nervous;	 /* signals interrupt its calls */
 	bool large;	 /* a world of 64 */
 	int64_t compute; /* ns of a step, most */
 	struct trainer *trainer[WORLD_MOST];

@@ -274,7 +274,7 @@ void node_make(struct node *node, unsigned number)
 	*node = (struct node){.number = number, .disk = disk_new()};
 	snprintf(node->socket, sizeof(node->socket), "/run/tokend-%u", number);
 	node->storage.latency = (int64_t)(20 + draw(400)) * MICRO;
-	node->memory_bytes = chance(3) ? (2 + draw(6)) << 20 : UINT64_C(1) << 30;
+	node->memory_bytes = chance(4) ? (100 + draw(300)) << 10 : UINT64_C(1) << 30;
 }
 
 void node_free(struct node *node)

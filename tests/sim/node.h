@@ -57,7 +57,7 @@ struct counts {
 		snapshots, restored, restarts, daemon_kills, daemon_stops, trainer_kills, job_kills,
 		power_cuts, severed, requests, mixes, skips, drains, rescales, answered, failed,
 		cancelled, finished, disk_errors, clock_jumps, refused, additions, undone, passes,
-		strangers, faults, stalls, tokens, committed;
+		strangers, faults, interrupts, stalls, tokens, committed;
 };
 
 extern struct counts world_counts;

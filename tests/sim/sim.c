@@ -148,9 +148,10 @@ static void print_totals(void)
 		n->additions, n->skips, n->drains);
 	printf("killed: trainers %" PRIu64 "  jobs %" PRIu64 "  daemons %" PRIu64
 	       "; stopped %" PRIu64 "  power cuts %" PRIu64 "  severed %" PRIu64 "  EIO %" PRIu64
-	       "  disk errors %" PRIu64 "  stalls %" PRIu64 "  clock jumps %" PRIu64 "\n",
+	       "  disk errors %" PRIu64 "  stalls %" PRIu64 "  clock jumps %" PRIu64
+	       "  interrupted calls %" PRIu64 "\n",
 		n->trainer_kills, n->job_kills, n->daemon_kills, n->daemon_stops, n->power_cuts,
-		n->severed, n->eio, n->disk_errors, n->stalls, n->clock_jumps);
+		n->severed, n->eio, n->disk_errors, n->stalls, n->clock_jumps, n->interrupts);
 }
 
 static void count_faults(void)

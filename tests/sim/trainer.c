@@ -148,8 +148,14 @@ static void keep(struct trainer *r, const struct tokend_batch *b)
 
 static int next_batch(struct trainer *r, struct tokend_batch *b)
 {
-	if (!r->job->polls || chance(4))
-		return tokend_next(r->t, b);
+	if (!r->job->polls || chance(4)) {
+		int got;
+
+		do
+			got = tokend_next(r->t, b);
+		while (got == TOKEND_EAGAIN);
+		return got;
+	}
 	for (;;) {
 		int got = tokend_try_next(r->t, b);
 
@@ -196,6 +202,16 @@ static bool step(struct trainer *r)
 
 /* ---- the beginning ---- */
 
+/* Called every 100 ms of a wait: a signal has come, or not. */
+static int interrupt(void *argument)
+{
+	const struct trainer *r = argument;
+	bool comes = r->job->nervous && chance(5);
+
+	world_counts.interrupts += comes;
+	return comes;
+}
+
 static int attach(struct trainer *r, const struct save *save)
 {
 	struct job *job = r->job;
@@ -209,7 +225,9 @@ static int attach(struct trainer *r, const struct save *save)
 		.peer = r->peer,
 		.slots = job->slots,
 		.connect_ms = 100000,
-		.strict = job->strict};
+		.strict = job->strict,
+		.idle = interrupt,
+		.context = r};
 	char why[1024];
 
 	if (job->tag[0]) {
@@ -221,7 +239,11 @@ static int attach(struct trainer *r, const struct save *save)
 		o.start_at_position = 1;
 		o.position = job->begin_at;
 	}
-	int got = tokend_attach(&r->t, &o, why, sizeof(why));
+	int got;
+
+	do
+		got = tokend_attach(&r->t, &o, why, sizeof(why));
+	while (got == TOKEND_EAGAIN);
 
 	world_counts.attaches++;
 	if (got < 0) {

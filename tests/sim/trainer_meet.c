@@ -95,7 +95,7 @@ static void snapshot(struct trainer *r)
 		} else {
 			world_say("job %u: snapshot: %s", job->number, tokend_why(r->t));
 			CHECK(got == TOKEND_EREFUSED || got == TOKEND_ECONNECT ||
-				got == TOKEND_EDATA);
+				got == TOKEND_EDATA || got == TOKEND_EAGAIN);
 		}
 	}
 	job_reduce(job, 0);
