@@ -187,7 +187,7 @@ static void restart(void)
 		CHECK(!node->daemon || node->daemon->ring_bytes <= 2 * node->memory_bytes);
 		if (!node->daemon && (healing || pick(4) == 0))
 			node_start(node);
-		CHECK(!node->stopping || fiber_now - node->stopped_since < 15 * SECOND);
+		CHECK(!node->old || fiber_now - node->stopped_since < 15 * SECOND);
 	}
 	for (unsigned i = 0; i < world_jobs; i++) {
 		struct job *job = &world_job[i];

@@ -229,14 +229,17 @@ static void daemon_ended(struct proc *p)
 {
 	struct node *node = p->node;
 
-	node->daemon = NULL;
 	disk_unlock_all(node->disk, p);
-	node->stopping = false;
+	if (node->daemon == p)
+		node->daemon = NULL;
+	else
+		node->old = NULL;
 }
 
 static void daemon_main(void *argument)
 {
 	struct node *node = argument;
+	struct proc *self = fiber_proc();
 	struct listener listener = {.lock_fd = -1};
 	struct rereads rereads = {0};
 
@@ -244,9 +247,9 @@ static void daemon_main(void *argument)
 
 	struct catalog *catalog = make_catalog(node);
 	struct reader *reader = storage_reader(node);
-	uint64_t before = node->daemon->bytes;
+	uint64_t before = self->bytes;
 
-	listener.fd = fd_add(node->daemon, socket_listen(node->daemon, node->socket));
+	listener.fd = fd_add(self, socket_listen(self, node->socket));
 	snprintf(listener.path, sizeof(listener.path), "%s", node->socket);
 
 	struct server_options options = {.catalog = catalog,
@@ -258,15 +261,15 @@ static void daemon_main(void *argument)
 	int status = server_run(&options);
 
 	CHECK(status == 0);
-	CHECK(node->stopping);
-	CHECK(node->daemon->ring_bytes == 0 && !node->daemon->views);
+	CHECK(node->old == self);
+	CHECK(self->ring_bytes == 0 && !self->views);
 	/* It has freed all that it allocated, unless the keeper still waits for the disk. There is
 	 * also the thread that would have ended it by force. */
-	if (fiber_count(node->daemon) <= 2) {
-		CHECK(fd_count(node->daemon) == 0);
-		CHECK(node->daemon->bytes <= before);
+	if (fiber_count(self) <= 2) {
+		CHECK(fd_count(self) == 0);
+		CHECK(self->bytes <= before);
 	}
-	proc_kill(node->daemon, 0);
+	proc_kill(self, 0);
 }
 
 void node_make(struct node *node, unsigned number)
@@ -279,7 +282,7 @@ void node_make(struct node *node, unsigned number)
 
 void node_free(struct node *node)
 {
-	CHECK(!node->daemon);
+	CHECK(!node->daemon && !node->old);
 	disk_free(node->disk);
 }
 
@@ -297,15 +300,18 @@ void node_start(struct node *node)
 
 void node_stop(struct node *node)
 {
-	if (!node->daemon || node->stopping || !node->daemon->loops)
+	if (!node->daemon || node->old || !node->daemon->loops)
 		return;
-	node->stopping = true;
+	node->old = node->daemon;
+	node->daemon = NULL;
 	node->stopped_since = fiber_now;
-	loop_signal(node->daemon, SIGTERM);
+	loop_signal(node->old, SIGTERM);
 }
 
 void node_kill(struct node *node)
 {
 	if (node->daemon)
 		proc_kill(node->daemon, 137);
+	if (node->old)
+		proc_kill(node->old, 137);
 }

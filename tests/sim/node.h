@@ -30,7 +30,8 @@ struct node {
 	struct storage storage;
 	unsigned version; /* of the config that its daemon has */
 	uint64_t memory_bytes;
-	bool stopping;
+	/* One that stops while the next one may serve already. */
+	struct proc *old;
 	int64_t stopped_since;
 };
 

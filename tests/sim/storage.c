@@ -21,6 +21,7 @@ struct queued {
 
 struct reader {
 	struct node *node;
+	struct proc *proc; /* the daemon */
 	struct queued queued[QUEUED];
 	unsigned n;
 	bool kicked;
@@ -32,6 +33,7 @@ struct reader *storage_reader(struct node *node)
 	struct reader *r = __wrap_calloc(1, sizeof(*r));
 
 	r->node = node;
+	r->proc = fiber_proc();
 	return r;
 }
 
@@ -118,7 +120,7 @@ void reader_commit(struct reader *r)
 		if (q->begun)
 			continue;
 		q->begun = true;
-		if (ring_mapped(r->node->daemon, q->read.to, 1))
+		if (ring_mapped(r->proc, q->read.to, 1))
 			fill(&q->read, 0, stamped(&q->read) / 2);
 	}
 }
@@ -140,7 +142,7 @@ static const struct fault *finish(struct reader *r, const struct reader_read *re
 	uint64_t n = stamped(read);
 	bool bad = s->eio && chance(s->eio);
 
-	if (ring_mapped(r->node->daemon, read->to, read->tokens * read->dataset->token_bytes))
+	if (ring_mapped(r->proc, read->to, read->tokens * read->dataset->token_bytes))
 		fill(read, n / 2, bad ? n - n / 4 : n);
 	world_counts.reads++;
 	if (!bad)
