@@ -33,17 +33,16 @@ bool trainer_check_equal(struct trainer *r)
 /* The model's own checkpoint. */
 static void keep_save(struct job *job, uint64_t next)
 {
-	unsigned i = job->saves < SAVES ? job->saves++ : SAVES - 1;
 	struct save *s;
 
-	/* Of the oldest one or two, any may have been deleted. */
-	if (job->saves == SAVES && i == SAVES - 1) {
+	if (job->saves == SAVES) { /* any of the old ones is deleted */
 		unsigned gone = (unsigned)draw(SAVES);
 
+		job->saves--;
 		memmove(&job->save[gone], &job->save[gone + 1],
-			(SAVES - 1 - gone) * sizeof(job->save[0]));
+			(job->saves - gone) * sizeof(job->save[0]));
 	}
-	s = &job->save[i];
+	s = &job->save[job->saves++];
 	memcpy(s->bytes, job->shared, job->shared_n);
 	s->n = job->shared_n;
 	s->next = next;
