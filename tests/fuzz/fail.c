@@ -41,7 +41,13 @@ bool fail_happened(void)
 
 static bool now(_Atomic int *count)
 {
-	if (*count <= 0 || --*count > 0)
+	int left = *count;
+
+	do /* several threads may count, and another may end the plan */
+		if (left <= 0)
+			return false;
+	while (!atomic_compare_exchange_weak(count, &left, left - 1));
+	if (left > 1)
 		return false;
 	happened = true;
 	return true;

@@ -12,6 +12,7 @@
 #include "tests/fuzz/daemon_thread.h"
 #include "tests/fuzz/input.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,10 +83,17 @@ static bool receive(struct client *c, int ms)
 	struct fault fault;
 
 	while (c->fd >= 0) {
-		if (poll(&p, 1, ms) == 0)
+		int ready = poll(&p, 1, ms);
+
+		if (ready == 0)
 			return false;
+		if (ready < 0) /* libFuzzer's timer */
+			continue;
+		message.msg_controllen = sizeof(control);
 		ssize_t n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
+		if (n < 0 && (errno == EAGAIN || errno == ECONNRESET)) /* the last packets follow */
+			continue;
 		if (n <= 0) {
 			client_close(c);
 			return false;
@@ -316,8 +324,8 @@ static void send_descriptor(struct client *c, struct input *in)
 		.cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(head), &fd, sizeof(fd));
 	if (c->fd >= 0 && sendmsg(c->fd, &message, MSG_NOSIGNAL) > 0 && bytes.n > 0) {
-		receive(c, ANSWER_MS); /* an error */
-		receive(c, ANSWER_MS); /* the end */
+		while (receive(c, ANSWER_MS)) /* an error is the last message */
+			;
 		assert(c->fd < 0);
 	}
 }
@@ -408,6 +416,11 @@ static uint64_t count_sessions(void)
 		n++;
 		assert(receive(&witness, ANSWER_MS));
 	}
+	struct wire_bytes text = wire_bytes(&witness.reply, WIRE_TEXT);
+
+	if (witness.fd < 0 || witness.reply.op != WIRE_STATUS)
+		fprintf(stderr, "the last reply was %s: %.*s\n", wire_op_name(witness.reply.op),
+			(int)text.n, text.n ? text.at : "");
 	assert(witness.fd >= 0 && witness.reply.op == WIRE_STATUS);
 	return n;
 }

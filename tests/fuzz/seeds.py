@@ -13,7 +13,7 @@ import msgpack
 from targets import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
-from seeds_cursors import PLAIN, number, cursor_inputs, cursors, sized  # noqa: E402
+from seeds_cursors import CURSOR_CONFIG, PLAIN, number, cursor_inputs, cursors, sized  # noqa: E402
 
 
 def failing(data):
@@ -78,6 +78,24 @@ def configs():
     good = PATTERN.format(place="/tmp")
     for old, new, *_ in CONFIGS.values():
         yield PLAIN + good.replace(old, new).encode()
+    known = good.replace("path: web", "path: web, dtype: u16, format: flat")
+    planned = CURSOR_CONFIG.replace(".bin", "")
+    for config in (
+        known,
+        planned,
+        planned.replace("seed: 1", "seed: 1\n    eos: 5\n    vocab: 60000"),
+    ):
+        yield from failing(config.encode())
+        for old, new in (
+            ("seq_len: 4", "seq_len: 5000"), ("epochs: 3", "epochs: 18446744073709551615"),
+            ("samples: 5000", "samples: 1"), ("dtype: u16", "dtype: u32"),
+            ("u16", "u16, max_epochs: 1"), ("at: 1024", "at: 18446744073709550592"),
+            ("steps: 2", "steps: 3"), ("format: flat", "format: npy"),
+            ("{web: 1}", "{code: 1e-300}"), ("max_epochs: 20", "max_epochs: 1"),
+            ("vocab: 60000", "vocab: 9"), ("weight: 0.7", "weight: 0"),
+            ("web,", "web, block: 7,"), ("seed: 1", "seed: 1\n    extra: 3996"),
+        ):  # fmt: skip
+            yield PLAIN + config.replace(old, new).encode()
     for key in re.findall(r'\{"(\w+)", \w+', schema_text()):
         for value in "", "x", "1", "-1", ".inf", "[]", "{}", "1e400", "'1'", "true", "!!int 1":
             yield PLAIN + f"{key}: {value}\n".encode()
