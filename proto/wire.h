@@ -121,7 +121,7 @@ enum wire_key {
 	WIRE_MEMORY_BYTES, /* of rings and staging, in use */
 	WIRE_LIMIT_BYTES,  /* the most of them, `memory:` */
 	WIRE_UPTIME_MS,
-	WIRE_STALL_MS,	  /* how long this session has had no free slot */
+	WIRE_STALL_MS,	  /* how long this session has had no free slot, and released none */
 	WIRE_REQUEST_KEY, /* "request": number of the one that this session has not answered, or 0
 			   */
 	WIRE_OUTCOME,	  /* enum wire_outcome */

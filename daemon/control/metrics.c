@@ -84,7 +84,8 @@ static void sessions(FILE *to, const struct control *control)
 		{"tokend_session_ready_batches", "gauge",
 			"Micro-batches in the ring and not released: 0 while the trainer waits"},
 		{"tokend_session_full_seconds", "gauge",
-			"How long the ring has been full: the trainer is slow, or hangs"},
+			"How long the ring has been full without a release: the trainer is slow, "
+			"or hangs"},
 		{"tokend_session_lost_wakes_total", "counter",
 			"Wake-ups that did not arrive; must be 0"},
 	};

@@ -251,10 +251,13 @@ void session_clock(struct session *s, uint64_t now_ms)
 
 	note_outlived(s, now_ms);
 	log_unpinned(s, counters.pinned == RING_UNPINNED);
+	/* A released slot is filled again at once: the ring of a slow trainer is full at every
+	 * tick, like that of one that hangs. */
 	if (!counters.full)
 		s->full_since_ms = 0;
-	else if (s->full_since_ms == 0)
+	else if (s->full_since_ms == 0 || counters.released != s->full_released)
 		s->full_since_ms = now_ms;
+	s->full_released = counters.released;
 }
 
 void sessions_owner(struct control *control, const char *stream, const char *run, uid_t owner)

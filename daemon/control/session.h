@@ -42,7 +42,9 @@ struct session {
 	bool twins_looked_for, twin_told;
 	uint64_t fed_since_ms;	/* since when it, or sessions of its process before it, are fed */
 	uint64_t next;		/* the position at which it attached */
-	uint64_t full_since_ms; /* when its ring became full; 0: not full */
+	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; 0: not full
+				 */
+	uint64_t full_released; /* slots released by then */
 	uv_work_t unmap;	/* the job that frees its memory */
 	uint64_t used_ns;	/* CPU time of that job */
 	bool vacating;		/* its memory is being freed while reads are in flight */
