@@ -11,6 +11,7 @@ the mix logs, and the model itself.
 TOKEND_ROUNDS: how many times members of the second run are killed. TOKEND_SEED: when, and which.
 """
 
+import glob
 import json
 import os
 import random
@@ -278,6 +279,25 @@ def verify(scene, run_, node):
     return {"exit": code, **json.loads(out)}
 
 
+def wrong_sums(checkpoint, weighed):
+    """Where the model's sum went wrong: (wrong batches of ranks, steps with a wrong all-reduce).
+
+    A batch is (step, position, rows, its sum, the sum of all ranks).
+    """
+    paths = glob.glob(f"{checkpoint}.*.sums")
+    parts = [numpy.fromfile(path, "<i8").reshape(-1, 5) for path in paths]
+    entries = numpy.concatenate(parts)
+    right = [int(weighed[at : at + rows].sum()) for _, at, rows, _, _ in entries]
+    batches = entries[entries[:, 3] != right]
+    steps = [
+        (int(step), of_step.tolist())
+        for step in numpy.unique(entries[:, 0])
+        if len(of_step := entries[entries[:, 0] == step])
+        and (of_step[:, 3].sum() != of_step[:, 4]).any()
+    ]
+    return batches[:5].tolist(), steps[:5]
+
+
 def prove(scene, run_, names, void=0, **want):
     """Proves a run in four ways. @void: the number of void rows; None: any."""
     state = scene.state(run_)
@@ -318,6 +338,7 @@ def prove(scene, run_, names, void=0, **want):
     assert state["sum"] == int(weighed[~left_out].sum()) % elastic_trainer.SUM, (
         "  the model has seen each sample once",
         state["sum"] - int(weighed[~left_out].sum()),
+        wrong_sums(scene.checkpoint(run_), weighed),
     )
 
     order, shards, wrong = order_of(names, state["mixes"]), scene.tokens(), []
