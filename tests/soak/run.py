@@ -49,7 +49,9 @@ def kills(seconds, seed, totals):
         with Place() as place, KilledJob(place, seed + chapter) as job:
             totals["seeds"] = f"{seed} to {seed + chapter}"
             job.storm(until=time.monotonic() + min(CHAPTER_S, left / 1.25))
-            add(totals, job.prove())
+            proved = job.prove()
+        add(totals, proved)
+        print(f"  {proved['kills']} kills, {proved['steps']} steps", flush=True)
         chapter += 1
 
 
