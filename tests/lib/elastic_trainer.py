@@ -38,7 +38,7 @@ class Trainer:
         self.loader = tokend.Loader(
             "train", micro, socket=socket, record=record, start=start, deadline=60
         )
-        # What this rank added to the model in each step: tells where a wrong sum comes from.
+        # The sums of each step show which batch or which all-reduce was wrong.
         self.sums = open(f"{checkpoint}.{distributed.get_rank()}-{os.getpid()}.sums", "ab", 0)
         if dies:
             self.die_when(dies)
