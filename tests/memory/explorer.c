@@ -12,6 +12,7 @@
 #include <ucontext.h>
 
 enum { PAGE = 4096, WORLD_PAGES = 1024, STACK = 64 * 1024, NAMES = 32, SHARED = 4 };
+enum { SEEN_MOST = 1 << 24 }; /* graphs that are kept, in 512 MB; later ones may come again */
 
 /* ---- the program's memory ---- */
 
@@ -331,6 +332,8 @@ static bool insert(unsigned __int128 key)
 		i = (i + 1) & (seen.room - 1);
 	if (seen.key[i])
 		return false;
+	if (seen.used == SEEN_MOST - 1)
+		return true;
 	seen.key[i] = key;
 	seen.used++;
 	return true;

@@ -83,7 +83,9 @@ static bool check_all(bool deep, double limit_s)
 		if ((t->deep && !deep) || (limit_s > 0 && begin >= limit_s))
 			continue;
 
-		struct exploration e = explore(&t->program, limit_s > 0 ? limit_s - begin : 0);
+		/* The time that is left is for this trial and the later ones. */
+		double share_s = limit_s > 0 ? (limit_s - begin) / (double)(COUNT(trials) - i) : 0;
+		struct exploration e = explore(&t->program, share_s);
 
 		printf("%-34s %9lu graphs %8lu complete %7.2f s  %s\n", t->program.name, e.states,
 			e.executions, cpu() - begin,
