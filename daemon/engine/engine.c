@@ -15,7 +15,9 @@ enum {
 /* A stream's part of the reads in flight. */
 struct share {
 	unsigned reading;
+	unsigned unanswered; /* reads begun since one has ended */
 	bool slow;
+	bool silent;		     /* its share is used up, by many reads without an answer */
 	STAILQ_HEAD(, feed) waiting; /* feeds that could go on with a larger share */
 };
 
@@ -23,6 +25,7 @@ struct engine {
 	unsigned depth;
 	unsigned reading; /* reads in flight, over all feeds */
 	unsigned stuck;	  /* of these, reads of slow streams */
+	unsigned silent;  /* and those of silent streams */
 	struct share share[LIMIT_STREAMS];
 	unsigned failing; /* feeds whose ENGINE_FAILED is still to be reported */
 	struct feed *feed[LIMIT_SESSIONS];
@@ -66,7 +69,7 @@ static void check_feed(const struct engine *engine, uint32_t id)
 /* Walks over all sessions, so not at every step. */
 static void engine_check(const struct engine *engine)
 {
-	unsigned reading = 0, failing = 0, shared = 0, stuck = 0;
+	unsigned reading = 0, failing = 0, shared = 0, stuck = 0, silent = 0;
 
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		const struct feed *feed = engine->feed[id];
@@ -80,10 +83,13 @@ static void engine_check(const struct engine *engine)
 	for (uint32_t i = 0; i < LIMIT_STREAMS; i++) {
 		shared += engine->share[i].reading;
 		stuck += engine->share[i].slow ? engine->share[i].reading : 0;
+		silent += engine->share[i].silent ? engine->share[i].reading : 0;
+		assert(!engine->share[i].slow || !engine->share[i].silent);
 	}
 	assert(reading == engine->reading && engine->reading <= engine->depth);
 	assert(shared == engine->reading);
-	assert(stuck == engine->stuck && stuck <= engine->reading);
+	assert(stuck == engine->stuck && silent == engine->silent);
+	assert(stuck + silent <= engine->reading);
 	assert(failing == engine->failing);
 	turn_check(&engine->root);
 }
@@ -145,13 +151,19 @@ static struct share *share_of(struct engine *engine, const struct feed *feed)
 	return &engine->share[feed->options.stream];
 }
 
-/* Reads that the stream may have in flight now. */
+/*
+ * Reads that the stream may have in flight now: three quarters of those that slow and silent
+ * streams leave. So several streams whose storage stops answering at once leave some to the rest,
+ * before it is known that they are slow.
+ */
 static unsigned share_most(const struct engine *engine, const struct share *share)
 {
 	unsigned quarter = engine->depth / 4 ? engine->depth / 4 : 1,
-		 left = engine->depth - engine->stuck;
+		 left = engine->depth - engine->stuck - engine->silent;
 
-	assert(engine->stuck <= engine->depth && share->reading <= engine->reading);
+	assert(engine->stuck + engine->silent <= engine->depth);
+	assert(share->reading <= engine->reading);
+	left += share->silent ? share->reading : 0;
 
 	if (!share->slow)
 		return left - left / 4;
@@ -174,8 +186,19 @@ static void share_wake(struct share *share)
 	}
 }
 
+/* A stream that has used up its share counts as silent until a read of it ends. A stream whose
+ * storage answers has begun an eighth of its share since then, at most. */
+static void share_full(struct engine *engine, struct share *share)
+{
+	if (share->slow || share->silent || share->unanswered <= share->reading / 4)
+		return;
+	share->silent = true;
+	engine->silent += share->reading;
+}
+
 static void share_wait(struct engine *engine, struct feed *feed)
 {
+	share_full(engine, share_of(engine, feed));
 	turn_ready(&feed->turn, false);
 	if (!feed->waiting)
 		STAILQ_INSERT_TAIL(&share_of(engine, feed)->waiting, feed, waits);
@@ -195,7 +218,20 @@ static void share_begin(struct engine *engine, struct feed *feed)
 	assert(engine->reading < engine->depth && !feed->waiting);
 	engine->reading++;
 	share->reading++;
+	share->unanswered++;
 	engine->stuck += share->slow;
+	engine->silent += share->silent;
+}
+
+/* Returns whether it was silent: then other shares may be larger now. */
+static bool share_answered(struct engine *engine, struct share *share)
+{
+	bool silent = share->silent;
+
+	share->unanswered = 0;
+	share->silent = false;
+	engine->silent -= silent ? share->reading : 0;
+	return silent;
 }
 
 /* Wakes waiting feeds, but not after every read, because there may be many. */
@@ -206,12 +242,14 @@ static void share_end(struct engine *engine, struct feed *feed)
 
 	assert(engine->reading > 0 && feed->reading > 0 && share->reading > 0);
 	assert(!share->slow || engine->stuck > 0);
+	bool larger = share_answered(engine, share) || share->slow;
+
 	engine->reading--;
 	feed->reading--;
 	share->reading--;
 	engine->stuck -= share->slow;
 	most = share_most(engine, share);
-	if (share->slow) /* other shares may be larger now */
+	if (larger) /* other shares */
 		wake_all(engine);
 	else if (!STAILQ_EMPTY(&share->waiting) && share->reading + most / 8 < most)
 		share_wake(share);
@@ -224,6 +262,7 @@ static void slow(struct engine *engine, uint32_t stream, bool is_slow)
 	assert(stream < LIMIT_STREAMS);
 	if (share->slow == is_slow)
 		return;
+	share_answered(engine, share);
 	share->slow = is_slow;
 	engine->stuck += is_slow ? share->reading : -share->reading;
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)

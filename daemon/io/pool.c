@@ -86,9 +86,11 @@ static unsigned above(unsigned a, unsigned b)
 /* How many more works this share may begin, if no other share begins any. */
 static unsigned share_room(const struct pool *pool, const struct pool_share *share)
 {
+	unsigned left = above(POOL_ALL, pool->busy);
+
 	if (share->slow)
 		return above(POOL_SLOW, pool->slow_busy);
-	return less(above(POOL_THREADS, share->busy), above(POOL_THREADS + POOL_SPARE, pool->busy));
+	return (above(left, share->busy) + 1) / 2; /* each makes one less of left */
 }
 
 /* How many more works all shares together may begin. */
@@ -99,7 +101,7 @@ static unsigned pool_room(const struct pool *pool)
 
 	TAILQ_FOREACH(share, &pool->turns, turn)
 	*(share->slow ? &slow : &fast) += less(share->todo.count, share_room(pool, share));
-	return less(fast, above(POOL_THREADS + POOL_SPARE, pool->busy)) +
+	return less(fast, above(POOL_ALL, pool->busy)) +
 	       less(slow, above(POOL_SLOW, pool->slow_busy));
 }
 

@@ -3,10 +3,10 @@
  * system calls. The data thread takes the works that are done; a descriptor announces them, so that
  * it can wait for other events, too.
  *
- * The works of each stream are a share, and shares take turns. A share has at most POOL_THREADS
- * threads, and there are POOL_SPARE more, so a share whose storage stops answering leaves some to
- * other shares. Threads of a share that is known to be slow do not count: other shares get as many
- * as without it, and all slow shares together get POOL_SLOW more.
+ * The works of each stream are a share, and shares take turns. There are POOL_ALL threads. A share
+ * has at most as many as are left for others. So shares whose storage stops answering leave some to
+ * others, also if several do so at once. Threads of a share that is known to be slow do not count:
+ * other shares get as many as without it, and all slow shares together get POOL_SLOW more.
  */
 #ifndef TOKEND_POOL_H
 #define TOKEND_POOL_H
@@ -17,14 +17,15 @@
 #include <sys/queue.h>
 
 enum {
-	POOL_THREADS = 32, /* at an object store's latency, 50 ms: 640 windows a second */
-	POOL_SPARE = 8,
+	POOL_THREADS =
+		32, /* of one share; at an object store's latency, 50 ms: 640 windows a second */
+	POOL_ALL = 2 * POOL_THREADS,
 	POOL_SLOW = POOL_THREADS / 4,
 	POOL_MOST = LIMIT_READS, /* threads: one for each work in flight */
 };
 
-_Static_assert(POOL_SLOW >= 1 && POOL_THREADS + POOL_SPARE + POOL_SLOW <= POOL_MOST,
-	"every share may have a thread");
+_Static_assert(
+	POOL_SLOW >= 1 && POOL_ALL + POOL_SLOW <= POOL_MOST, "every share may have a thread");
 
 struct works {
 	struct io_work *first, **end;

@@ -112,6 +112,7 @@ struct file *files_get(struct files *files, const struct dataset *dataset, uint6
 		TAILQ_REMOVE(&files->idle, file, idle);
 		file->in_use = in_use;
 		++*in_use;
+		files->in_use++;
 	}
 	return file;
 }
@@ -122,6 +123,7 @@ void files_put(struct files *files, struct file *file)
 	if (--file->users > 0)
 		return;
 	--*file->in_use;
+	files->in_use--;
 	assert(STAILQ_EMPTY(&file->waiting) && file->state != FILE_OPENING);
 	assert(STAILQ_EMPTY(&file->watch.ended) && !file->watch.in_flight);
 	if (file->known)

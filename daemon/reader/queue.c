@@ -10,7 +10,7 @@ static bool read_place(struct reader *reader, struct read *read)
 {
 	struct share *share = share_of(reader, read);
 	struct file *file = files_get(&reader->files, read->window.dataset, read->window.shard,
-		&share->files, share_files_most(&reader->shares, share, reader->files.count));
+		&share->files, share_files_most(&reader->shares, share, &reader->files));
 
 	if (!file)
 		return false;

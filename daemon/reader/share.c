@@ -43,12 +43,17 @@ static unsigned slow_files(const struct shares *shares)
 	return files;
 }
 
-unsigned share_files_most(const struct shares *shares, const struct share *share, unsigned files)
+unsigned share_files_most(
+	const struct shares *shares, const struct share *share, const struct files *files)
 {
-	unsigned quarter = files / 4 ? files / 4 : 1, slow = slow_files(shares);
+	unsigned quarter = files->count / 4 ? files->count / 4 : 1;
+	unsigned left = files->count - (files->in_use - share->files);
 
+	assert(share->files <= files->in_use && files->in_use <= files->count);
 	if (!share->slow)
-		return files - slow - (files - slow) / 4;
+		return left > 1 ? left - (left + 3) / 4 : left;
+
+	unsigned slow = slow_files(shares);
 
 	assert(slow >= share->files);
 	unsigned others = slow - share->files;

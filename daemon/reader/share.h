@@ -4,9 +4,10 @@
  * open files and memory, and every other stream would stop with it.
  *
  * A stream is slow while one of its reads or openings has taken more than two ticks. One stream may
- * use three quarters of the entries of the table of open shards that slow streams leave, and all
- * slow streams together one quarter. Reads that need more wait in their stream's own queue. For the
- * pool's threads see pool.h, for the cache of decoded frames daemon/shard/frames.h.
+ * use three quarters of the entries of the table of open shards that other streams leave, so
+ * several that hang together leave some to the others. All slow streams together may use one
+ * quarter. Reads that need more wait in their stream's own queue. For the pool's threads see
+ * pool.h, for the cache of decoded frames daemon/shard/frames.h.
  */
 #ifndef TOKEND_SHARE_H
 #define TOKEND_SHARE_H
@@ -40,8 +41,9 @@ bool shares_init(struct shares *shares, unsigned count, struct frames *frames);
 void shares_free(struct shares *shares);
 uint64_t shares_memory(unsigned count);
 
-/* The most entries of a table of @files that the share may use. */
-unsigned share_files_most(const struct shares *shares, const struct share *share, unsigned files);
+/* The most entries of the table @files that the share may use. */
+unsigned share_files_most(
+	const struct shares *shares, const struct share *share, const struct files *files);
 
 /*
  * A tick has three steps. shares_tick() resets `hang` of all shares. share_tick(), for each work,

@@ -45,6 +45,8 @@ static void finish_read(struct sim *sim, struct read r, unsigned faults)
 		if (c->state == RUNNING && !c->told && (!event.retryable || r.tries == TRIES))
 			fail_stream(sim, c->stream);
 	}
+	if (!bad || !event.retryable || r.tries == TRIES || c->state != RUNNING)
+		sim->unanswered[c->stream - sim->stream] = 0;
 	sim->retried = bad ? &r : NULL;
 	step(sim, event);
 	sim->retried = NULL;

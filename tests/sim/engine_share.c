@@ -53,12 +53,21 @@ bool share_slow(const struct sim *sim, const struct stream *s)
 	return sim->slow[s - sim->stream];
 }
 
-/* Is there certainly room? Waiting feeds are admitted when an eighth of the share is free. */
+/*
+ * Is there certainly room? Waiting feeds are admitted when an eighth of the share is free. Streams
+ * with many reads since one has ended may be silent: the share is without their reads.
+ */
 bool share_free(const struct sim *sim, const struct stream *s)
 {
-	unsigned most = share_most(sim, s);
+	unsigned reads = share_reads(sim, s), left = sim->depth, most;
 
-	return share_reads(sim, s) + most / 8 < most;
+	for (unsigned i = 0; i < STREAMS; i++) {
+		unsigned n = &sim->stream[i] == s ? 0 : share_reads(sim, &sim->stream[i]);
+
+		left -= sim->slow[i] || sim->unanswered[i] > n / 4 ? n : 0;
+	}
+	most = share_slow(sim, s) ? share_most(sim, s) : left - left / 4;
+	return reads + most / 8 < most;
 }
 
 static uint32_t node_of(const struct sim *sim, const struct client *c)

@@ -88,9 +88,10 @@ struct sim {
 	struct read read[DEPTH_MAX];
 	unsigned reads;
 	bool slow[STREAMS];
-	int64_t ahead[NODES][NODES]; /* bytes that a began more than b since both could */
-	const struct read *retried;  /* the read whose fault the engine handles now */
-	bool storm;		     /* for a while, every fourth read fails */
+	unsigned unanswered[STREAMS]; /* reads begun since one has ended */
+	int64_t ahead[NODES][NODES];  /* bytes that a began more than b since both could */
+	const struct read *retried;   /* the read whose fault the engine handles now */
+	bool storm;		      /* for a while, every fourth read fails */
 	struct grave grave[GRAVES];
 	unsigned graves;
 	struct counts counts;

@@ -41,6 +41,7 @@ static void begin_read(struct sim *sim, const struct engine_action *a)
 		return;
 	}
 	c->requested++;
+	sim->unanswered[c->stream - sim->stream]++;
 	share_charge(sim, c, TURN_ROW + (int64_t)a->tokens * c->ring.geometry.token_bytes);
 	share_check(sim, c);
 }

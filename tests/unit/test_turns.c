@@ -469,7 +469,15 @@ static void a_hanging_stream_leaves_reads_to_other_streams(void **state)
 	attach(r, &s[0], 0);
 	assert_int_equal(r->begun[0], DEPTH - DEPTH / 4);
 	attach(r, &s[1], 1); /* before it is known to be slow */
-	assert_int_equal(r->begun[1], DEPTH / 4);
+	assert_int_equal(r->begun[1], DEPTH / 4 * 3 / 4);
+	attach(r, &s[3], 3); /* likewise: it leaves a read, too */
+	assert_int_equal(r->begun[3], 3);
+	for (unsigned i = 0; i < 100; i++)
+		read_of(r, 3);
+	assert_true(r->begun[3] > 100);
+	step(r, (struct engine_event){.type = ENGINE_DETACH, .id = 3});
+	for (unsigned i = 100; i < r->begun[3]; i++)
+		read_of(r, 3);
 	set_slow(r, 0, true);
 	for (unsigned i = 0; i < 200; i++) {
 		read_of(r, 1);
