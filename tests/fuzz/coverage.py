@@ -4,10 +4,11 @@
 Each target runs the known inputs and what was found so far (build/fuzz/TARGET/corpus), with the
 programs of build/cover. Targets of one program (the shards') count together for the files that they
 share. --grow SECONDS fuzzes each target first; a target that has found nothing
-yet is always fuzzed, for 30 seconds.
+yet is always fuzzed, for a minute.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from run import fuzz, prepare, run
 from targets import ROOT, TARGETS
 
 LEAST = 90
-FIRST_SECONDS = 30
+FIRST_SECONDS = 60
 
 
 def profile(target):
@@ -56,7 +57,6 @@ def grow(target, seconds):
     """Fuzzes the target if that was asked for, or if it has found nothing yet."""
     corpus = target.place / "corpus"
     new = not (corpus.is_dir() and any(corpus.iterdir()))
-    prepare(target)
     return not (seconds or new) or fuzz(target, seconds or FIRST_SECONDS)
 
 
@@ -67,8 +67,11 @@ def main():
     options.add_argument("target", nargs="*", default=list(TARGETS), metavar="TARGET")
     options = options.parse_args()
     targets = [TARGETS[name] for name in options.target]
-    if not all([grow(target, options.grow) for target in targets]):
-        return 1
+    for target in targets:
+        prepare(target)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        if not all(list(pool.map(lambda target: grow(target, options.grow), targets))):
+            return 1
     raws = {target: profile(target) for target in targets}
     low = []
     print(f"{'target':12} {'files':>5} {'lines':>6} {'reached':>8}")
