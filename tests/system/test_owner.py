@@ -103,6 +103,8 @@ def test_only_the_owner_uses_a_named_run(shared, daemon):
             )
         )
         assert has(told, *words), f"  nor drain it, by the name {run_}"
+        named = f"request of uid {uid} (pid {os.getpid()}) refused"
+        assert wait_for(lambda n=named: n in daemon.log()), "  the log says who asked"
         injected(48)
         operator.close()
     asked = client_of(daemon, STRANGER).ask(op="request", stream="train", kind="drain", args="")
