@@ -13,11 +13,13 @@
  *   order.c     the order, written from its definition alone
  *   node.c      a node and its daemon: server_run() itself
  *   history.c   what a job has taken, and what it may take
- *   trainer.c   a trainer: libtokend itself
+ *   trainer.c   a trainer: libtokend itself; trainer_meet.c: common steps of all ranks
  *   job.c       trainers of one job, their collective, checkpoints and restarts
  *   operator.c  requests to running jobs
  *   director.c  faults and actions
- *   sim.c       seeds, replay, shrinking
+ *   world.c     one history, from beginning to end; month.c: a long one
+ *   sim.c       seeds and replay; shrink.c: smaller failures
+ *   engine_*.c  an engine alone, with a model of its clients
  */
 #ifndef TOKEND_SIM_WORLD_H
 #define TOKEND_SIM_WORLD_H

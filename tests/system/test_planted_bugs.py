@@ -200,6 +200,7 @@ def seconds():
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.limit(500)
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_planted_bugs_are_found(bug):
     folder = ROOT / "build/planted" / bug.name
@@ -208,7 +209,7 @@ def test_planted_bugs_are_found(bug):
     built = seconds()
     command = [program]
     if bug.program == "sim":
-        limits = ["--seconds", "120", "--histories", str(HISTORIES), "--no-shrink"]
+        limits = ["--seconds", "500", "--histories", str(HISTORIES), "--no-shrink"]
         command += ["--seed", "1", *limits]
     environment = {name: value for name, value in os.environ.items() if name != "TOKEND_FAULTS"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
@@ -222,12 +223,13 @@ def test_planted_bugs_are_found(bug):
     assert bug.program != "sim" or "failed: " in done.stdout, done.stderr
 
 
+@pytest.mark.limit(500)
 def test_a_failing_seed_replays_and_shrinks():
     """The smallest command that is printed fails as well, and a seed is always the same history."""
     bug = next(bug for bug in BUGS if bug.name == "cursor-of-another-seed")
     folder = ROOT / "build/planted/replay"
     program = plant(bug, folder)
-    command = [program, "--seed", "1", "--histories", "20", "--seconds", "100"]
+    command = [program, "--seed", "1", "--histories", "20", "--seconds", "500"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 1
     first, smallest = (
