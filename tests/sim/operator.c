@@ -25,8 +25,9 @@ int __wrap_close(int fd);
 
 static void ask_for(const struct job *job, struct wire *w, char *args)
 {
-	static const char *const kinds[] = {"mix", "mix", "skip", "checkpoint", "drain", "rescale"};
-	const char *kind = kinds[draw(6)];
+	static const char *const kinds[] = {
+		"mix", "mix", "mix", "skip", "skip", "checkpoint", "drain", "rescale"};
+	const char *kind = kinds[draw(8)];
 	struct mix mix;
 	size_t n = 0;
 

@@ -305,7 +305,7 @@ static bool obey(struct trainer *r, uint64_t number)
 {
 	struct job *job = r->job;
 	uint64_t from = tokend_taken(r->t), acts = from;
-	bool lets_down = chance(20);
+	bool lets_down = chance(6);
 	int got = tokend_obey(r->t, job->kind, job->args, &acts);
 	bool failed = job_reduce(job, got < 0 || lets_down) != 0;
 
