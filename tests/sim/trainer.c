@@ -189,6 +189,8 @@ static bool step(struct trainer *r)
 	fiber_sleep((int64_t)draw((uint64_t)job->compute));
 	if (chance(500))
 		fiber_sleep((int64_t)draw(20 * MILLI)); /* a slow step */
+	if (chance(2500))				/* so long that a lost wake-up is noticed */
+		fiber_sleep(2 * SECOND + (int64_t)draw(2 * SECOND));
 	if (r->rank == 0) {
 		job->steps++;
 		job->progress++;

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/gcc"
-HISTORIES = 150  # at most
+HISTORIES = 300  # at most
 COMPILE = (
     "gcc -std=gnu11 -D_GNU_SOURCE -O1 -g -fPIC -fvisibility=hidden"
     " -D_FORTIFY_SOURCE=2 -fstack-protector-strong"
@@ -44,10 +44,10 @@ BUGS = [
         users=("client/lib/next.c",),
     ),
     Bug(
-        "sleep-without-recheck",
+        "sleep-while-the-client-waits",
         "daemon/engine/feed.c",
-        "\tif (!feed_wanted(feed, feed->released)) {",
-        "\tif (feed->wake_at > 0) {",
+        "ring_client_waits(ring, feed->planned));",
+        "false);",
     ),
     Bug(
         "wake-once",
