@@ -394,6 +394,12 @@ static void attach(struct input *in)
 	tokend_detach(c.t);
 }
 
+static void leave(void)
+{
+	unlink(path);
+	rmdir(root);
+}
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	struct cursor identity = {.stream = "train",
@@ -415,6 +421,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	cursor_free(&cursor);
 	snprintf(path, sizeof(path), "%s/s", root);
 	memcpy(at.sun_path, path, strlen(path));
+	atexit(leave);
 	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (bind(listener, (void *)&at, sizeof(at)) != 0 || listen(listener, 16) != 0 ||
 		pthread_create(&thread, NULL, serve, NULL) != 0)
