@@ -65,8 +65,9 @@ class Operated:
 
     @property
     def should_stop(self) -> bool:
-        """True once control() has returned a drain or a rescale: the job is to leave. False again
-        after a seek().
+        """True once control() has returned a drain or a rescale: the job is to leave.
+
+        A seek() makes it False again.
         """
         return self._control.stopping
 
