@@ -7,12 +7,12 @@ $(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 	$(link) -lcmocka $(LIBS)
 
-# The calls of the linked code go to a disk in memory (tests/unit/disk_model.h).
+# The calls of the linked code go to a disk in memory (tests/disk/calls.h).
 disk_calls = access close closedir fchmod fchown fcntl fdopendir fstat fstatat fsync getrandom linkat log_client \
 	log_line mkdir mkdirat nanosleep open openat opendir read readdir renameat rmdir stat unlinkat write
-$(O)/check/test_power_cut: $(patsubst %,$(O)/tests/unit/%.o,test_power_cut state_disk disk_calls disk_model disk_names) $(O)/all.a
+$(O)/check/test_power_cut: $(patsubst %,$(O)/tests/%.o,unit/test_power_cut unit/state_disk unit/disk_machine disk/calls disk/model) $(O)/all.a
 	$(link) -lcmocka $(LIBS)
-$(patsubst %,$(O)/tests/unit/disk_%.o,calls names): ALL_CFLAGS += -Wno-missing-prototypes
+$(patsubst %,$(O)/tests/%.o,unit/disk_machine disk/calls): ALL_CFLAGS += -Wno-missing-prototypes
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
 # Unit tests with threads, for ThreadSanitizer.
@@ -21,7 +21,7 @@ threaded = ring zstd log keeper parallel_for reader reader_decoded reader_look r
 # For the Python tests: a reader of shards, a trainer, a strict stand-in for a GPU driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
 $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
-$(O)/check/sim: $(call objects,$(call room,tests/sim)) $(O)/all.a
+$(O)/check/sim: $(call objects,$(call room,tests/sim tests/disk)) $(O)/all.a
 $(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
 $(addprefix $(O)/check/,shard-cat pin-trainer prove):
 	$(program)

@@ -86,7 +86,7 @@ static void kill_trainer(void)
 
 static void trouble_disk(struct node *node)
 {
-	struct disk_faults *f = disk_faults(node->disk);
+	struct disk_faults *f = &node->disk_faults;
 
 	*f = (struct disk_faults){0};
 	switch (pick(4)) {
@@ -256,7 +256,7 @@ static void each_minute(void *none)
 		hourly += 3600 * SECOND;
 		for (unsigned i = 0; i < world_nodes; i++) {
 			world_node[i].storage.eio = 0;
-			*disk_faults(world_node[i].disk) = (struct disk_faults){0};
+			world_node[i].disk_faults = (struct disk_faults){0};
 		}
 		one(faults[pick(sizeof(faults) / sizeof(faults[0]))]);
 		for (unsigned i = 0; i < world_nodes; i++)
@@ -291,7 +291,7 @@ void director_heal(void)
 
 		node->storage.eio = node->storage.slow = 0;
 		node->storage.stalled_until = 0;
-		*disk_faults(node->disk) = (struct disk_faults){0};
+		node->disk_faults = (struct disk_faults){0};
 		node->memory_bytes = UINT64_C(1) << 30;
 		/* Its memory limit is in its config. */
 		if (node->daemon)

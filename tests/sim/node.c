@@ -5,6 +5,7 @@
 #include "daemon/control/metrics.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/server.h"
+#include "tests/disk/model.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -17,31 +18,32 @@ struct stream_plan world_stream[STREAMS];
 
 /* ---- what the daemon calls, and the simulator does not need ---- */
 
+static void say(enum log_level level, const char *format, va_list args)
+{
+	const struct proc *p = fiber_proc();
+	char line[2048];
+
+	vsnprintf(line, sizeof(line), format, args);
+	world_say("node %u <%d> %s", p && p->node ? p->node->number : 99, (int)level, line);
+}
+
 void log_line(enum log_level level, const char *format, ...)
 {
-	char line[2048];
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(line, sizeof(line), format, args);
+	say(level, format, args);
 	va_end(args);
-	world_say("node %u <%d> %s",
-		fiber_proc() && fiber_proc()->node ? fiber_proc()->node->number : 99, (int)level,
-		line);
 }
 
 void log_client(uid_t uid, enum log_level level, const char *format, ...)
 {
-	char line[2048];
 	va_list args;
 
 	(void)uid;
 	va_start(args, format);
-	vsnprintf(line, sizeof(line), format, args);
+	say(level, format, args);
 	va_end(args);
-	world_say("node %u <%d> %s",
-		fiber_proc() && fiber_proc()->node ? fiber_proc()->node->number : 99, (int)level,
-		line);
 }
 
 bool log_start(void)
@@ -229,7 +231,7 @@ static void daemon_ended(struct proc *p)
 {
 	struct node *node = p->node;
 
-	disk_unlock_all(node->disk, p);
+	disk_kill(node->disk, p->pid);
 	if (node->daemon == p)
 		node->daemon = NULL;
 	else

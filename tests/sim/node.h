@@ -27,6 +27,7 @@ struct node {
 	char socket[64];
 	struct proc *daemon; /* NULL: none is running */
 	struct disk *disk;
+	struct disk_faults disk_faults;
 	struct storage storage;
 	unsigned version; /* of the config that its daemon has */
 	uint64_t memory_bytes;

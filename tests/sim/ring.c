@@ -1,11 +1,10 @@
 /* Memory that processes share, and the mapping of it. All processes see it at one address. */
+#include "tests/disk/calls.h"
 #include "tests/sim/world.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 struct memory {
 	size_t n;
@@ -183,9 +182,6 @@ bool ring_mapped(struct proc *p, const void *at, size_t n)
 
 /* ---- calls for memory and files alike ---- */
 
-int disk_lock(struct file *file, int command, struct flock *lock);
-int disk_stat(struct file *file, struct stat *st);
-
 int __wrap_fcntl(int fd, int command, ...);
 int __wrap_fcntl(int fd, int command, ...)
 {
@@ -199,7 +195,7 @@ int __wrap_fcntl(int fd, int command, ...)
 	int result = 0;
 
 	if (f->kind == FILE_DISK)
-		result = disk_lock(f, command, va_arg(more, struct flock *));
+		result = disk_file_lock(fd, command, va_arg(more, struct flock *));
 	else if (command == F_ADD_SEALS)
 		m->seals |= va_arg(more, int);
 	else if (command == F_GET_SEALS)
@@ -216,7 +212,7 @@ int __wrap_fstat(int fd, struct stat *st)
 	if (!f)
 		return -1;
 	if (f->kind == FILE_DISK)
-		return disk_stat(f, st);
+		return disk_file_stat(fd, st);
 	*st = (struct stat){.st_size = (off_t)((const struct memory *)f->of)->n};
 	return 0;
 }

@@ -3,7 +3,6 @@
 #include "tests/sim/sim.h"
 
 #include "proto/order.h"
-#include "tests/sim/disk.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

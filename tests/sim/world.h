@@ -7,7 +7,7 @@
  *   proc.c      processes: memory, descriptors, threads, death; the C library's calls for these
  *   socket.c    sockets with delay and loss; poll
  *   ring.c      memfds and mappings
- *   disk.c      a disk that loses what was not synced; disk_calls.c: file calls
+ *   disk.c      disks that lose what was not synced: tests/disk
  *   loop.c      libuv
  *   storage.c   the daemon's reader: tokens are a function of (dataset, shard, offset)
  *   order.c     the order, written from its definition alone
@@ -146,18 +146,14 @@ void rings_of_dead(struct proc *proc);
 /* ---- disks: disk.c ---- */
 
 struct disk;
-struct disk *disk_new(void);
-void disk_free(struct disk *disk);
 /* The power fails: what was not synced is kept, lost or torn. */
 void disk_power_cut(struct disk *disk);
 /* Reads a file without any process. Returns its length, or -1. */
-ssize_t disk_peek(struct disk *disk, const char *path, void *bytes, size_t capacity);
-void disk_unlock_all(struct disk *disk, struct proc *proc);
+ssize_t disk_peek(const struct disk *disk, const char *path, void *bytes, size_t capacity);
 
 struct disk_faults {
 	unsigned enospc, eio, slow; /* one call in so many; 0: never */
 };
-struct disk_faults *disk_faults(struct disk *disk);
 uint64_t disk_injected(void); /* errors so far */
 
 /* ---- libuv: loop.c ---- */

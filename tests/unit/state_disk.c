@@ -107,20 +107,16 @@ static void check_mixes(const struct world *w)
 {
 	char path[PATH_MAX];
 	unsigned have = 0, last = w->last_may, number = 0;
-	const struct disk *disk = disk_machine.disk;
 
 	snprintf(path, sizeof(path), "%s/train/job/mixes", w->state_dir);
 
-	int at = disk_find(disk, path);
-	const struct disk_directory *d =
-		at < 0 ? NULL : &disk->directory[disk->inode[at].directory];
+	const struct disk_inode *d = disk_find(disk_machine.disk, path);
 
-	for (unsigned i = 0; d && i < DISK_NAMES; i++) {
-		if (d->now[i] < 0 || disk_name_text(i)[0] == '.')
+	for (const struct disk_entry *e = d ? d->entries : NULL; e; e = e->next) {
+		if (!e->now || e->name[0] == '.')
 			continue;
-		const struct disk_blob *blob = disk->inode[d->now[i]].now;
-		unsigned n = (unsigned)atoi(disk_name_text(i));
-		int v = value_of(blob->at, blob->n);
+		unsigned n = (unsigned)atoi(e->name);
+		int v = value_of(e->now->now->at, e->now->now->n);
 
 		if (v < 0 || !(w->mixes_may >> v & 1))
 			broken("mix log, file %u: value %d of %x", n, v, w->mixes_may);
@@ -262,12 +258,10 @@ bool has_temporaries(const struct world *w)
 	for (unsigned i = 0; i < COUNT(directories); i++) {
 		snprintf(path, sizeof(path), directories[i], w->state_dir);
 
-		int inode = disk_find(disk_machine.disk, path);
-		const struct disk *disk = disk_machine.disk;
+		const struct disk_inode *d = disk_find(disk_machine.disk, path);
 
-		for (unsigned n = 0; inode >= 0 && n < DISK_NAMES; n++)
-			if (disk->directory[disk->inode[inode].directory].now[n] >= 0 &&
-				strstr(disk_name_text(n), ".new"))
+		for (const struct disk_entry *e = d ? d->entries : NULL; e; e = e->next)
+			if (e->now && strstr(e->name, ".new"))
 				return true;
 	}
 	return false;
@@ -289,11 +283,29 @@ static void recover(const struct world *world)
 	daemon_end(&d);
 }
 
+struct outcome {
+	bool all; /* that is not synced is kept */
+	uint64_t rest;
+};
+
+/* The next choice. */
+static unsigned choose(void *context, unsigned n)
+{
+	struct outcome *o = context;
+	unsigned chosen = (unsigned)(o->rest % n);
+
+	o->rest /= n;
+	return o->all && n > 1 ? 1 : chosen;
+}
+
+/* Outcome 0: nothing unsynced is kept; 1: everything is. */
 static void cut(const struct disk *disk, const struct world *w, uint64_t outcome)
 {
-	struct disk_machine old = mount_disk(disk_cut(disk, outcome));
+	struct disk_machine old = mount_disk(disk_copy(disk));
+	struct outcome o = {outcome == 1, outcome - (outcome > 0)};
 	int process = disk_process;
 
+	disk_cut(disk_machine.disk, choose, &o);
 	check(w);
 	if (scene.cuts++ % RECOVER_EACH == 0)
 		recover(w);

@@ -1,13 +1,13 @@
 /*
  * Promises about state_dir, and checks that a disk keeps them: for tests of power cuts. The real
- * code saves, notes mixes and reads on a mounted disk (disk_model.h).
+ * code saves, notes mixes and reads on a mounted disk (disk_machine.h).
  */
 #ifndef TEST_STATE_DISK_H
 #define TEST_STATE_DISK_H
 
 #include "daemon/control/mix_log.h"
 #include "daemon/control/snapshot_file.h"
-#include "tests/unit/disk_model.h"
+#include "tests/unit/disk_machine.h"
 #include "tests/unit/rng.h"
 
 enum {

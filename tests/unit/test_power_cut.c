@@ -2,7 +2,7 @@
  * The power fails at every call on state_dir, the daemon is killed there, or the call fails. Then
  * an acknowledged snapshot is there, a tag is the old snapshot or a new one and never a mixture,
  * and the next daemon saves as before. The real code runs on a disk in memory that forgets
- * (disk_model.h).
+ * (tests/disk/model.h).
  */
 #include "tests/unit/injected.h"
 #include "tests/unit/state_disk.h"
@@ -139,7 +139,6 @@ static unsigned run_scenario(const struct scenario *s, uint64_t most, bool killi
 	struct life life = life_of(s, most);
 	unsigned failed;
 
-	disk_forget_names();
 	scene.scenario = s->name;
 
 	struct disk_machine old = mount_disk(disk_new());
@@ -306,7 +305,6 @@ static unsigned run_two(unsigned first, unsigned second)
 		{&p, 1, {{'s', 'a', 2}, {'n', 0, 1}, {'s', 'b', 3}}}};
 	pthread_t thread[2];
 
-	disk_forget_names();
 	scene.scenario = "two daemons";
 
 	struct disk_machine old = mount_disk(disk_new());
@@ -351,7 +349,6 @@ static void a_failed_read_is_no_other_snapshot(void **state)
 	struct fault fault;
 
 	(void)state;
-	disk_forget_names();
 
 	struct disk_machine old = mount_disk(disk_new());
 	struct daemon d = daemon_start(1);
@@ -411,7 +408,6 @@ static void a_damaged_snapshot_is_refused(void **state)
 	size_t bits, damaged = 0;
 
 	(void)state;
-	disk_forget_names();
 
 	struct disk_machine old = mount_disk(disk_new());
 	struct daemon d = daemon_start(1);
@@ -420,8 +416,7 @@ static void a_damaged_snapshot_is_refused(void **state)
 	for (unsigned v = 0; v < 2; v++)
 		assert_true(snapshot_file_save(
 			&place, "a", state_value(v)->at, state_value(v)->n, &saved, &fault));
-	struct disk *disk = disk_machine.disk;
-	struct disk_inode *inode = &disk->inode[disk_find(disk, saved.path)];
+	struct disk_inode *inode = disk_find(disk_machine.disk, saved.path);
 
 	bits = 8 * inode->now->n;
 	for (size_t i = 0; i < bits + bits / 8; i++, damaged++) {

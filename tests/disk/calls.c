@@ -1,0 +1,395 @@
+#include "tests/disk/calls.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int call_fails(int error)
+{
+	errno = error;
+	return -1;
+}
+
+/* False with errno: no such directory. */
+static bool find(int at, const char *path, struct disk_where *where)
+{
+	struct disk_inode *from = disk_here()->root;
+
+	if (*path != '/' && at != AT_FDCWD) {
+		const struct disk_file *file = disk_file_of(at);
+
+		if (!file)
+			return false;
+		from = file->inode;
+	}
+	return disk_resolve(from, path, where);
+}
+
+/* ---- files ---- */
+
+void disk_file_begin(struct disk_file *file, struct disk_inode *inode, int process)
+{
+	*file = (struct disk_file){.inode = disk_hold(inode), .process = process};
+}
+
+static void drop_locks(struct disk *disk, const struct disk_file *file, const off_t *byte)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < disk->locks; i++)
+		if (disk->lock[i].process != file->process || disk->lock[i].inode != file->inode ||
+			(byte && disk->lock[i].byte != *byte))
+			disk->lock[n++] = disk->lock[i];
+	disk->locks = n;
+}
+
+void disk_file_end(struct disk_file *file)
+{
+	if (file->inode->disk)
+		drop_locks(file->inode->disk, file, NULL);
+	disk_put(file->inode);
+	file->inode = NULL;
+}
+
+int __wrap_openat(int at, const char *path, int flags, ...)
+{
+	struct disk_where where;
+
+	if (call_begins("open", path, flags & O_CREAT) || !find(at, path, &where))
+		return -1;
+	if (!where.inode && !(flags & O_CREAT))
+		return call_fails(ENOENT);
+	if (where.inode && (flags & O_CREAT) && (flags & O_EXCL))
+		return call_fails(EEXIST);
+	if (where.inode && (flags & O_DIRECTORY) && !where.inode->directory)
+		return call_fails(ENOTDIR);
+	if (!where.inode) {
+		where.inode = disk_add_inode(disk_here(), false);
+		disk_name(&where, where.inode);
+		disk_put(where.inode);
+	}
+	if (flags & O_TRUNC) {
+		disk_blob_use(&where.inode->now, disk_blob("", 0));
+		disk_here()->version++;
+	}
+	return call_ends(0) < 0 ? -1 : disk_file_add(where.inode);
+}
+
+int __wrap_open(const char *path, int flags, ...)
+{
+	return __wrap_openat(AT_FDCWD, path, flags);
+}
+
+ssize_t __wrap_read(int fd, void *to, size_t n)
+{
+	struct disk_file *file;
+
+	if (call_begins("read", NULL, false) || !(file = disk_file_of(fd)))
+		return -1;
+	if (file->inode->directory)
+		return call_fails(EISDIR);
+
+	const struct disk_blob *blob = file->inode->now;
+	size_t left = blob->n > file->at ? blob->n - file->at : 0;
+
+	n = call_takes(n < left ? n : left, false);
+	if (n > 0)
+		memcpy(to, blob->at + file->at, n);
+	file->at += n;
+	return call_ends(0) < 0 ? -1 : (ssize_t)n;
+}
+
+ssize_t __wrap_write(int fd, const void *from, size_t n)
+{
+	struct disk_file *file;
+
+	if (call_begins("write", NULL, true) || !(file = disk_file_of(fd)))
+		return -1;
+
+	struct disk_inode *inode = file->inode;
+	const struct disk_blob *old = inode->now;
+
+	n = call_takes(n, true);
+	assert(file->at <= old->n);
+
+	size_t end = file->at + n > old->n ? file->at + n : old->n;
+	struct disk_blob *blob = disk_memory(sizeof(*blob) + end);
+
+	blob->n = end;
+	memcpy(blob->at, old->at, old->n);
+	memcpy(blob->at + file->at, from, n);
+	disk_blob_use(&inode->now, blob);
+	inode->disk->retried += inode->failed;
+	inode->disk->version++;
+	file->at += n;
+	return call_ends(0) < 0 ? -1 : (ssize_t)n;
+}
+
+int __wrap_fsync(int fd)
+{
+	bool fails = call_begins("fsync", NULL, true);
+	int error = errno;
+	struct disk_file *file = disk_file_of(fd);
+
+	if (!file)
+		return -1;
+	if (!fails && call_ends(0) < 0) {
+		fails = true;
+		error = errno;
+	}
+	disk_sync(file->inode, fails);
+	return fails ? call_fails(error) : 0;
+}
+
+int __wrap_fchmod(int fd, mode_t mode)
+{
+	(void)mode;
+	return call_begins("fchmod", NULL, false) || !disk_file_of(fd) ? -1 : call_ends(0);
+}
+
+int __wrap_fchown(int fd, uid_t uid, gid_t gid)
+{
+	(void)uid, (void)gid;
+	return call_begins("fchown", NULL, false) || !disk_file_of(fd) ? -1 : call_ends(0);
+}
+
+/* ---- names ---- */
+
+int __wrap_mkdirat(int at, const char *path, mode_t mode)
+{
+	struct disk_where where;
+
+	(void)mode;
+	if (call_begins("mkdir", path, true) || !find(at, path, &where))
+		return -1;
+	if (where.inode)
+		return call_fails(EEXIST);
+	where.inode = disk_add_inode(disk_here(), true);
+	disk_name(&where, where.inode);
+	disk_put(where.inode);
+	return call_ends(0);
+}
+
+int __wrap_mkdir(const char *path, mode_t mode)
+{
+	return __wrap_mkdirat(AT_FDCWD, path, mode);
+}
+
+int __wrap_unlinkat(int at, const char *path, int flags)
+{
+	const bool directory = flags & AT_REMOVEDIR;
+	struct disk_where where;
+
+	if (call_begins(directory ? "rmdir" : "unlink", path, false) || !find(at, path, &where))
+		return -1;
+	if (!where.inode)
+		return call_fails(ENOENT);
+	if (where.inode->directory != directory)
+		return call_fails(directory ? ENOTDIR : EISDIR);
+	if (directory && !disk_is_empty(where.inode))
+		return call_fails(ENOTEMPTY);
+	disk_name(&where, NULL);
+	return call_ends(0);
+}
+
+int __wrap_rmdir(const char *path)
+{
+	return __wrap_unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+int __wrap_linkat(int from, const char *old, int to, const char *new, int flags)
+{
+	struct disk_where a, b;
+
+	(void)flags;
+	if (call_begins("link", new, true) || !find(from, old, &a) || !find(to, new, &b))
+		return -1;
+	if (!a.inode)
+		return call_fails(ENOENT);
+	if (b.inode)
+		return call_fails(EEXIST);
+	disk_name(&b, a.inode);
+	return call_ends(0);
+}
+
+int __wrap_renameat(int from, const char *old, int to, const char *new)
+{
+	struct disk_where a, b;
+
+	if (call_begins("rename", new, true) || !find(from, old, &a) || !find(to, new, &b))
+		return -1;
+	if (!a.inode)
+		return call_fails(ENOENT);
+	if (a.inode != b.inode) /* otherwise nothing happens: POSIX */
+		disk_rename(&a, &b);
+	return call_ends(0);
+}
+
+static int describe(const struct disk_inode *inode, struct stat *st)
+{
+	if (!inode)
+		return call_fails(ENOENT);
+	*st = (struct stat){.st_ino = inode->number,
+		.st_dev = 1,
+		.st_mode = inode->directory ? S_IFDIR | 0755 : S_IFREG | 0600,
+		.st_nlink = 1,
+		.st_uid = geteuid(),
+		.st_size = (off_t)inode->now->n};
+	return call_ends(0);
+}
+
+int disk_file_stat(int fd, struct stat *st)
+{
+	const struct disk_file *file;
+
+	if (call_begins("fstat", NULL, false) || !(file = disk_file_of(fd)))
+		return -1;
+	return describe(file->inode, st);
+}
+
+int __wrap_fstatat(int at, const char *path, struct stat *st, int flags)
+{
+	struct disk_where where;
+
+	(void)flags;
+	if (call_begins("stat", path, false) || !find(at, path, &where))
+		return -1;
+	return describe(where.inode, st);
+}
+
+int __wrap_stat(const char *path, struct stat *st)
+{
+	return __wrap_fstatat(AT_FDCWD, path, st, 0);
+}
+
+int __wrap_access(const char *path, int mode)
+{
+	struct disk_where where;
+
+	(void)mode;
+	if (call_begins("access", path, false) || !find(AT_FDCWD, path, &where))
+		return -1;
+	return where.inode ? call_ends(0) : call_fails(ENOENT);
+}
+
+/* ---- directories ---- */
+
+/* The names when it was opened. */
+struct stream {
+	int fd;
+	unsigned n, at;
+	struct dirent entry;
+	struct {
+		char name[DISK_NAME_BYTES];
+		bool directory;
+	} item[];
+};
+
+static DIR *new_stream(int fd)
+{
+	const struct disk_entry *entries = disk_file_of(fd)->inode->entries;
+	struct stream *stream;
+	unsigned n = 0;
+
+	for (const struct disk_entry *e = entries; e; e = e->next)
+		n++;
+	stream = calloc(1, sizeof(*stream) + n * sizeof(stream->item[0]));
+	assert(stream);
+	stream->fd = fd;
+	for (const struct disk_entry *e = entries; e; e = e->next)
+		if (e->now) {
+			strcpy(stream->item[stream->n].name, e->name);
+			stream->item[stream->n++].directory = e->now->directory;
+		}
+	return (DIR *)stream;
+}
+
+DIR *__wrap_fdopendir(int fd)
+{
+	const struct disk_file *file;
+
+	if (call_begins("fdopendir", NULL, false) || !(file = disk_file_of(fd)))
+		return NULL;
+	assert(file->inode->directory);
+	return call_ends(0) < 0 ? NULL : new_stream(fd);
+}
+
+DIR *__wrap_opendir(const char *path)
+{
+	int fd = __wrap_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
+
+	return fd < 0 ? NULL : new_stream(fd);
+}
+
+struct dirent *__wrap_readdir(DIR *dir)
+{
+	struct stream *stream = (struct stream *)dir;
+	int before = errno;
+
+	if (call_begins("readdir", NULL, false) || call_ends(0) < 0)
+		return NULL;
+	errno = before;
+	if (stream->at == stream->n)
+		return NULL;
+	strcpy(stream->entry.d_name, stream->item[stream->at].name);
+	stream->entry.d_type = stream->item[stream->at++].directory ? DT_DIR : DT_REG;
+	return &stream->entry;
+}
+
+int __wrap_closedir(DIR *dir)
+{
+	struct stream *stream = (struct stream *)dir;
+	int result = close(stream->fd);
+
+	free(stream);
+	return result;
+}
+
+/* ---- locks ---- */
+
+/* Another process's lock that excludes this one, or NULL. */
+static const struct disk_lock *rival(const struct disk_file *file, const struct flock *wanted)
+{
+	const struct disk *disk = file->inode->disk;
+
+	for (unsigned i = 0; i < disk->locks; i++) {
+		const struct disk_lock *lock = &disk->lock[i];
+
+		if (lock->process != file->process && lock->inode == file->inode &&
+			lock->byte == wanted->l_start &&
+			(lock->exclusive || wanted->l_type == F_WRLCK))
+			return lock;
+	}
+	return NULL;
+}
+
+int disk_file_lock(int fd, int command, struct flock *wanted)
+{
+	struct disk_file *file;
+
+	if (call_begins("fcntl", NULL, false) || !(file = disk_file_of(fd)))
+		return -1;
+
+	struct disk *disk = file->inode->disk;
+	const struct disk_lock *other = rival(file, wanted);
+
+	if (command == F_GETLK) {
+		wanted->l_type = other ? F_WRLCK : F_UNLCK;
+		wanted->l_pid = other ? other->process : 0;
+		return call_ends(0);
+	}
+	assert(command == F_SETLK);
+	if (wanted->l_type == F_UNLCK)
+		other = NULL;
+	if (other)
+		return call_fails(EAGAIN);
+	drop_locks(disk, file, &wanted->l_start);
+	assert(disk->locks < DISK_LOCKS);
+	if (wanted->l_type != F_UNLCK)
+		disk->lock[disk->locks++] = (struct disk_lock){
+			file->process, file->inode, wanted->l_start, wanted->l_type == F_WRLCK};
+	return call_ends(0);
+}
