@@ -51,7 +51,7 @@ unsigned share_files_most(
 
 	assert(share->files <= files->in_use && files->in_use <= files->count);
 	if (!share->slow)
-		return left > 1 ? left - (left + 3) / 4 : left;
+		return left - left / 4;
 
 	unsigned slow = slow_files(shares);
 

@@ -430,10 +430,12 @@ static void test_json_memory(void **state)
 		json_t *rest = NULL;
 
 		allocations = call;
-		if (json_each(text, strlen(text), "shards", keep_none, NULL, &rest, &fault))
+		bool done = json_each(text, strlen(text), "shards", keep_none, NULL, &rest, &fault);
+
+		json_decref(rest);
+		if (done)
 			break;
 		assert_int_equal(fault.code, FAULT_MEMORY);
-		json_decref(rest);
 	}
 	assert_true(failed > 10);
 	json_set_alloc_funcs(malloc, free);
