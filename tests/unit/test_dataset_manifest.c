@@ -3,6 +3,7 @@
  * opened.
  */
 #include "daemon/catalog/manifest.h"
+#include "tests/unit/allocations.h"
 #include "tests/unit/datasets.h"
 
 #include <jansson.h>
@@ -250,17 +251,6 @@ static void test_manifest_and_config(void **state)
 		"6: streams.train.datasets[0].path: no shard is as long as a window: the largest, "
 		"a.bin, has 20 tokens, and a window has 41 (seq_len 40 + extra 1); use longer "
 		"shards, a smaller seq_len or weight 0");
-}
-
-static unsigned allocations; /* that still succeed */
-
-static void *allocate(size_t n)
-{
-	if (allocations-- > 0)
-		return malloc(n);
-	allocations = 0;
-	errno = ENOMEM;
-	return NULL;
 }
 
 /* Memory runs out at each allocation of the JSON library: that is not a fault of the manifest. */

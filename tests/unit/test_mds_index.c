@@ -1,6 +1,7 @@
 /* MDS's index.json: broken ones, directories, and shards that exist raw and compressed. */
 #include "daemon/shard/json.h"
 #include "daemon/shard/mds_index.h"
+#include "tests/unit/allocations.h"
 #include "tests/unit/mds.h"
 
 /* ---- index.json ---- */
@@ -398,17 +399,6 @@ static void test_many(void **state)
 	assert_non_null(strstr(whole(files_path(f, "stray.mds"), &hint, &facts),
 		"is not among the 10000 shards of "));
 	cache_free(hint.cache);
-}
-
-static unsigned allocations; /* that still succeed */
-
-static void *allocate(size_t n)
-{
-	if (allocations-- > 0)
-		return malloc(n);
-	allocations = 0;
-	errno = ENOMEM;
-	return NULL;
 }
 
 static bool keep_none(void *context, uint64_t i, json_t *value, struct fault *fault)
