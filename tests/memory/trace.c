@@ -86,59 +86,41 @@ static uint64_t operate(struct operation o)
 	return before;
 }
 
+#define OPERATE(...)                                                                               \
+	operate((struct operation){.order = order,                                                 \
+		.at = (void *)at,                                                                  \
+		.bytes = sizeof(*at),                                                              \
+		.site = SITE,                                                                      \
+		__VA_ARGS__})
+
 #define ATOMICS(bits, type)                                                                        \
 	type __tsan_atomic##bits##_load(const type *at, int order);                                \
 	type __tsan_atomic##bits##_load(const type *at, int order)                                 \
 	{                                                                                          \
-		return (type)operate((struct operation){.kind = LOAD,                              \
-			.order = order,                                                            \
-			.at = (void *)at,                                                          \
-			.bytes = sizeof(type),                                                     \
-			.site = SITE});                                                            \
+		return (type)OPERATE(.kind = LOAD);                                                \
 	}                                                                                          \
 	void __tsan_atomic##bits##_store(type *at, type value, int order);                         \
 	void __tsan_atomic##bits##_store(type *at, type value, int order)                          \
 	{                                                                                          \
-		operate((struct operation){.kind = STORE,                                          \
-			.order = order,                                                            \
-			.at = at,                                                                  \
-			.bytes = sizeof(type),                                                     \
-			.value = value,                                                            \
-			.site = SITE});                                                            \
+		OPERATE(.kind = STORE, .value = value);                                            \
 	}                                                                                          \
 	type __tsan_atomic##bits##_exchange(type *at, type value, int order);                      \
 	type __tsan_atomic##bits##_exchange(type *at, type value, int order)                       \
 	{                                                                                          \
-		return (type)operate((struct operation){.kind = EXCHANGE,                          \
-			.order = order,                                                            \
-			.at = at,                                                                  \
-			.bytes = sizeof(type),                                                     \
-			.value = value,                                                            \
-			.site = SITE});                                                            \
+		return (type)OPERATE(.kind = EXCHANGE, .value = value);                            \
 	}                                                                                          \
 	type __tsan_atomic##bits##_fetch_add(type *at, type value, int order);                     \
 	type __tsan_atomic##bits##_fetch_add(type *at, type value, int order)                      \
 	{                                                                                          \
-		return (type)operate((struct operation){.kind = ADD,                               \
-			.order = order,                                                            \
-			.at = at,                                                                  \
-			.bytes = sizeof(type),                                                     \
-			.value = value,                                                            \
-			.site = SITE});                                                            \
+		return (type)OPERATE(.kind = ADD, .value = value);                                 \
 	}                                                                                          \
 	int __tsan_atomic##bits##_compare_exchange_strong(                                         \
 		type *at, type *expected, type value, int order, int failed);                      \
 	int __tsan_atomic##bits##_compare_exchange_strong(                                         \
 		type *at, type *expected, type value, int order, int failed)                       \
 	{                                                                                          \
-		type was = (type)operate((struct operation){.kind = COMPARE,                       \
-			.order = order,                                                            \
-			.order_failed = failed,                                                    \
-			.at = at,                                                                  \
-			.bytes = sizeof(type),                                                     \
-			.value = value,                                                            \
-			.expected = *expected,                                                     \
-			.site = SITE});                                                            \
+		type was = (type)OPERATE(.kind = COMPARE, .order_failed = failed, .value = value,  \
+			.expected = *expected);                                                    \
 		bool same = was == *expected;                                                      \
                                                                                                    \
 		*expected = was;                                                                   \
