@@ -135,7 +135,7 @@ class Hostile:
         self.process.communicate()
 
 
-def beside(daemon, other, kind, seconds):
+def neighbour_of(daemon, other, kind, seconds):
     """A polite trainer's figures at @daemon, with a flood at @other, and @daemon's CPU then."""
     flood = Hostile(other, kind, seconds)
     try:
@@ -155,12 +155,12 @@ def once(directory, kind, seconds):
     with Daemon(directory, "a") as daemon, Daemon(directory, "b") as other:
         alone = innocent = measured(polite(daemon, seconds / 2))
         if kind in READERS:
-            innocent = beside(daemon, daemon, "twin", seconds)
+            innocent = neighbour_of(daemon, daemon, "twin", seconds)
         elif kind != "twin":
             # Another user's session, without which the flood would be the only one there, and free.
             with hostile.attach(str(other.socket), "train"):
-                innocent = beside(daemon, other, kind, seconds)
-        return alone, innocent, beside(daemon, daemon, kind, seconds)
+                innocent = neighbour_of(daemon, other, kind, seconds)
+        return alone, innocent, neighbour_of(daemon, daemon, kind, seconds)
 
 
 def table(directory, seconds=2.0, kinds=tuple(KINDS), rounds=3):
