@@ -23,16 +23,27 @@ its daemon; killed_trainer is its rank.
 from .daemon import MODES, Daemon, mode_name, status
 from .order import rank_rows, rows_at
 from .place import Place, datasets
-from .process import BIN, PACKAGE, REPO, TOKCTL, TOKEND, child_environment, run, with_parent
+from .process import (
+    BIN,
+    PACKAGE,
+    REPO,
+    TOKCTL,
+    TOKEND,
+    child_environment,
+    free_port,
+    run,
+    with_parent,
+)
 from .text import has
 from .users import As, client_of
 from .wait import LONG, wait_for, wait_until
-from .wire import PACKET_BYTES, PAGE, Client, Closed, Refused, Witness, connect, decode, receive
+from .wire import PACKET_BYTES, PAGE, Client, Closed, Refused, Witness
+from .wire import connect, decode, receive, refusal
 
 __all__ = [
     "BIN", "LONG", "MODES", "PACKAGE", "PACKET_BYTES", "PAGE", "REPO", "TOKCTL", "TOKEND",
     "As", "Client", "Closed", "Daemon", "Place", "Refused", "Witness",
-    "client_of", "connect", "datasets", "decode", "child_environment", "has", "mode_name",
-    "rank_rows", "receive", "rows_at", "run", "status",
+    "client_of", "connect", "datasets", "decode", "child_environment", "free_port", "has",
+    "mode_name", "rank_rows", "receive", "refusal", "rows_at", "run", "status",
     "wait_for", "wait_until", "with_parent",
 ]  # fmt: skip

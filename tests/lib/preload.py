@@ -28,6 +28,32 @@ __attribute__((constructor)) static void begin(void)
 	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 }
+
+#define NEXT(name) \
+	static __typeof__(name) *next; \
+	if (!next) \
+		next = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
+"""
+
+# Calls that open a file: int opening(const char *call, const char *path); not 0: -1 with errno.
+OPENS = r"""
+#include <stdarg.h>
+#include <sys/stat.h>
+
+#define OPEN(name, parameters, ...) \
+	int name parameters \
+	{ \
+		NEXT(name); \
+		va_list more; \
+		va_start(more, flags); \
+		mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0; \
+		va_end(more); \
+		return opening(#name, path) ? -1 : next(__VA_ARGS__); \
+	}
+OPEN(open, (const char *path, int flags, ...), path, flags, mode)
+OPEN(open64, (const char *path, int flags, ...), path, flags, mode)
+OPEN(openat, (int at, const char *path, int flags, ...), at, path, flags, mode)
+OPEN(openat64, (int at, const char *path, int flags, ...), at, path, flags, mode)
 """
 
 
@@ -41,13 +67,14 @@ class Preload:
         if not compiler:
             pytest.skip("no C compiler")
         self.names = names
-        library, page = place.file(label, "preload.so"), place.file(label, "page")
         text = _BEGIN + "enum { " + ", ".join(name.upper() for name in names) + " };\n" + source
-        subprocess.run(
-            [compiler, "-shared", "-fPIC", "-O1", "-xc", "-", "-o", library, "-ldl"],
-            input=text.encode(),
-            check=True,
-        )
+        library, page = place.file("preload", f"{hash(text)}.so"), place.file("preload", label)
+        if not os.path.exists(library):
+            subprocess.run(
+                [compiler, "-shared", "-fPIC", "-O1", "-xc", "-", "-o", library, "-ldl"],
+                input=text.encode(),
+                check=True,
+            )
         with open(page, "wb") as f:
             f.truncate(4096)
         with open(page, "r+b") as f:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
@@ -29,6 +30,12 @@ def run(*arguments, **keys):
         [str(a) for a in arguments], capture_output=True, preexec_fn=with_parent, **keys
     )
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def child_environment(**more):

@@ -30,6 +30,14 @@ class Refused(Exception):
         self.packet = packet
 
 
+def refusal(call):
+    """The error's text, with its code and field."""
+    try:
+        return f"not refused: {call()}"
+    except Refused as e:
+        return str(e)
+
+
 class Closed(Exception):
     """The daemon closed the connection without an error packet."""
 

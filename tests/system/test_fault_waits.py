@@ -11,9 +11,19 @@ import threading
 import urllib.request
 
 import pytest
-from test_reread import free_port
 
-from lib import LONG, TOKCTL, Daemon, Witness, datasets, rank_rows, rows_at, status, wait_for
+from lib import (
+    LONG,
+    TOKCTL,
+    Daemon,
+    Witness,
+    datasets,
+    free_port,
+    rank_rows,
+    rows_at,
+    status,
+    wait_for,
+)
 from lib.injected import injected
 from lib.preload import Preload
 

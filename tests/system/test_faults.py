@@ -21,9 +21,9 @@ from lib import (
     Client,
     Closed,
     Daemon,
-    Refused,
     Witness,
     has,
+    refusal,
     wait_for,
     rows_at,
     run,
@@ -53,13 +53,6 @@ def moved(place, cursor, position):
 
 def former_of(path):
     return path.removesuffix(".cursor") + ".former.cursor"
-
-
-def refusal(call):
-    try:
-        return f"not refused: {call()}"
-    except Refused as e:
-        return str(e)
 
 
 def at_tag(daemon, tag, run_="test"):

@@ -1,9 +1,7 @@
 """Reads that fail, once or for good, and indexes that cannot be read."""
 
 import errno
-import mmap
 import os
-import shutil
 import struct
 import time
 
@@ -14,35 +12,17 @@ from faults import SEQ_LEN, SHARD_TOKENS
 from lib import MODES, TOKCTL, Client, Daemon, Refused, Witness, has, mode_name, rows_at, run
 from lib.fuse import hanging
 from lib.injected import injected
+from lib.preload import Preload
+
 
 # ---- reads that fail ----
 
 ROWS = {errno.EIO: 9, errno.EINTR: 13, errno.ESTALE: 36}  # of the catalogue of faults
 
 FAILING = r"""
-/* Preloaded: makes reads of one file fail, as a shared page says. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <unistd.h>
-
-enum { FAIL, ERROR, INODE, SHORTEST, INJECTED, CALLS };
-static _Atomic int64_t *words;
-
-__attribute__((constructor)) static void begin(void)
-{
-	int fd = open(getenv("FAILING_PAGE"), O_RDWR | O_CLOEXEC);
-
-	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-}
 
 /* 0, or -1 with errno; may shorten *n. */
 static int meddle(int fd, size_t *n)
@@ -99,33 +79,14 @@ ssize_t preadv64v2(int fd, const struct iovec *io, int count, off64_t at, int fl
 """
 
 
-class Library:
-    """Controls the library. `env` is the environment that preloads it."""
-
-    WORDS = {"fail": 0, "error": 1, "inode": 2, "shortest": 3, "injected": 4, "calls": 5}
-
-    def __init__(self, place, library, name):
-        page = place.file(f"{name}.page")
-        with open(page, "wb") as f:
-            f.truncate(4096)
-        with open(page, "r+b") as f:
-            self.words = memoryview(mmap.mmap(f.fileno(), 4096)).cast("q")
-        self.env = {**os.environ, "LD_PRELOAD": library, "FAILING_PAGE": page}
-        self.env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
-
-    def get(self, name):
-        return self.words[self.WORDS[name]]
-
-    def set(self, **words):
-        for name, value in words.items():
-            self.words[self.WORDS[name]] = value
+WORDS = ["fail", "error", "inode", "shortest", "injected", "calls"]
 
 
-class Failing(Library):
+class Failing(Preload):
     """A daemon (io: pread) whose reads fail on command, and its witness."""
 
-    def __init__(self, place, library, name, direct):
-        super().__init__(place, library, name)
+    def __init__(self, place, name, direct):
+        super().__init__(place, FAILING, WORDS, name)
         shard = place.shard(f"{name}/0.bin", SHARD_TOKENS)
         streams = {
             "train": {
@@ -154,7 +115,7 @@ class Failing(Library):
             return e.packet
 
 
-def failing_indexes(place, library):
+def failing_indexes(place):
     """Reads of an index fail while its shard is opened."""
     tokens = numpy.fromfile(place.shard("indexed/0.bin", SHARD_TOKENS), "<u2")
     index = place.file("indexed", "0.idx")
@@ -167,7 +128,7 @@ def failing_indexes(place, library):
                           streams={"train": {"seed": 3, "seq_len": SEQ_LEN,
                           "datasets": [dataset]}})  # fmt: skip
     for error, name in ((errno.EIO, "EIO"), (errno.ESTALE, "ESTALE")):
-        page = Library(place, library, f"indexed-{name}")
+        page = Preload(place, FAILING, WORDS, f"indexed-{name}")
         daemon = Daemon(place, config, env=page.env)
         page.set(inode=os.stat(index).st_ino, error=error, fail=-1)
         cat = [
@@ -208,20 +169,11 @@ def failing_indexes(place, library):
 
 
 def test_failing_reads_are_repeated_then_stop_the_stream(place):
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if not compiler:
-        pytest.skip("no C compiler")
-    source, library = place.file("failing.c"), place.file("failing.so")
-    with open(source, "w") as f:
-        f.write(FAILING)
-    code, _, err = run(compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl")
-    if code:
-        raise RuntimeError(err)
-    failing_indexes(place, library)
+    failing_indexes(place)
     EIO, ESTALE, EINTR = 5, 116, 4
     for direct in (False, True):
         mode = mode_name(("pread", direct))
-        f = Failing(place, library, f"failing{direct}", direct)
+        f = Failing(place, f"failing{direct}", direct)
         assert f.get("calls") > 0, (f"{mode}: the library sees the reads", f.get("calls"))
         for error, name in ((EIO, "EIO"), (ESTALE, "ESTALE"), (EINTR, "EINTR")):
             before = f.get("injected")

@@ -11,11 +11,11 @@ from lib import (
     TOKCTL,
     Client,
     Daemon,
-    Refused,
     Witness,
     client_of,
     datasets,
     has,
+    refusal,
     rows_at,
     run,
     status,
@@ -32,13 +32,6 @@ OWNER, STRANGER, ADMIN = 1001, 1002, 1003
 
 def attach(daemon, uid, **keys):
     return client_of(daemon, uid).attach(**keys)
-
-
-def refusal(call):
-    try:
-        return f"not refused: {call()}"
-    except Refused as e:
-        return str(e)
 
 
 def config_of(place, name, **keys):

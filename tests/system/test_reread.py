@@ -6,11 +6,9 @@ A preloaded library flips the bit. Like a bit flipped in the page cache, it is w
 until those bytes are dropped from the cache.
 """
 
-import mmap
 import os
 import re
 import shutil
-import socket
 import subprocess
 import urllib.request
 
@@ -18,8 +16,9 @@ import numpy
 import pytest
 import pyzstd
 
-from lib import TOKCTL, Daemon, run, wait_for
+from lib import TOKCTL, Daemon, free_port, run, wait_for
 from lib.injected import injected
+from lib.preload import Preload
 from lib.shard_writers import mds, raw, seekable
 
 SEQ_LEN, TOKENS = 128, 200_000
@@ -27,26 +26,7 @@ WINDOW = SEQ_LEN + 1
 MDS_ROWS, SMALL_ROWS = 1000, 50  # a small shard is decoded as a whole when it is opened
 
 FLIP = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-enum { FLIPS, PERMANENT, INODE, BYTE, INJECTED, DROPPED };
-static _Atomic int64_t *words;
-
-__attribute__((constructor)) static void begin(void)
-{
-	int fd = open(getenv("FLIP_PAGE"), O_RDWR | O_CLOEXEC);
-
-	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-}
 
 static int is_it(int fd)
 {
@@ -96,41 +76,14 @@ int posix_fadvise64(int fd, off64_t at, off64_t n, int advice)
 """
 
 
-class Flip:
-    """Controls the library. `env` is the environment that preloads it."""
-
-    WORDS = {"flips": 0, "permanent": 1, "inode": 2, "byte": 3, "injected": 4, "dropped": 5}
-
-    def __init__(self, place, name, compiler):
-        library, source, page = (
-            place.file("flip.so"),
-            place.file("flip.c"),
-            place.file(f"{name}.page"),
-        )
-        if not os.path.exists(library):
-            with open(source, "w") as f:
-                f.write(FLIP)
-            subprocess.run(
-                [compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True
-            )
-        with open(page, "wb") as f:
-            f.truncate(4096)
-        with open(page, "r+b") as f:
-            self.words = memoryview(mmap.mmap(f.fileno(), 4096)).cast("q")
-        self.env = {**os.environ, "LD_PRELOAD": library, "FLIP_PAGE": page}
-        self.env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
-
-    def get(self, name):
-        return self.words[self.WORDS[name]]
+class Flip(Preload):
+    def __init__(self, place, name):
+        names = ["flips", "permanent", "inode", "byte", "injected", "dropped"]
+        super().__init__(place, FLIP, names, name)
 
     def begin(self, path, byte, permanent):
-        for name, value in (
-            ("inode", os.stat(path).st_ino),
-            ("byte", byte),
-            ("permanent", permanent),
-            ("flips", 1),
-        ):
-            self.words[self.WORDS[name]] = value
+        self.set(inode=os.stat(path).st_ino, byte=byte, permanent=permanent)
+        self.set(flips=1)
 
 
 # ---- shards ----
@@ -219,12 +172,6 @@ def cat(socket, start=0):
     )
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def total(port):
     """tokend_rereads_total, as a scraper sees it."""
     page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
@@ -305,15 +252,9 @@ def tokens(shared):
     return write_all(shared)
 
 
-@pytest.fixture(scope="module")
-def compiler():
-    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    return found or pytest.skip("no C compiler")
-
-
 @pytest.mark.parametrize("permanent", [False, True], ids=["once", "on the disk"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_bit_flips(shared, tokens, compiler, name, permanent):
+def test_a_bit_flips(shared, tokens, name, permanent):
     rows = {"a small one of MDS": SMALL_ROWS, "a plain one of MDS": SMALL_ROWS}.get(name)
     rows = MDS_ROWS if name == "a hash of MDS" else rows
     windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
@@ -321,7 +262,7 @@ def test_a_bit_flips(shared, tokens, compiler, name, permanent):
     if rows:
         want = numpy.resize(tokens, rows * WINDOW).tobytes()
     label = f"{name}, {'on the disk' if permanent else 'once'}"
-    served(shared, label, name, Flip(shared, label, compiler), permanent, want)
+    served(shared, label, name, Flip(shared, label), permanent, want)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3]])

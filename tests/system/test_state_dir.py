@@ -5,7 +5,6 @@ Training does not depend on it: only clients that save or load a snapshot wait, 
 
 import os
 import re
-import socket
 import threading
 import time
 import urllib.request
@@ -20,6 +19,7 @@ from lib import (
     Witness,
     client_of,
     datasets,
+    free_port,
     has,
     rows_at,
     run,
@@ -43,12 +43,6 @@ def refusal(call):
     except Refused as e:
         return e.packet
     return {}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def metric(address, name):

@@ -3,21 +3,17 @@ that have no locks. A daemon that could not open it removes left-over files late
 """
 
 import os
-import shutil
 import stat
-import subprocess
 
 import pytest
 
 from lib import Client, Daemon, Refused, datasets, has
+from lib.preload import Preload
 
 SERVICE = 1001
 
 NO_LOCKS = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -27,7 +23,7 @@ static int without(const char *name, int fd, int command, void *argument)
 
 	if (command != F_SETLK && command != F_GETLK)
 		return next(fd, command, argument);
-	dprintf(2, "injected\n");
+	words[INJECTED]++;
 	errno = ENOLCK;
 	return -1;
 }
@@ -108,21 +104,13 @@ def test_lock_belongs_to_the_owner_of_state_dir(place):
 
 
 def test_saves_without_locks(place):
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        pytest.skip("needs a C compiler")
-    library, source = place.file("no-locks.so"), place.file("no-locks.c")
-    with open(source, "w") as f:
-        f.write(NO_LOCKS)
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    env = {**os.environ, "LD_PRELOAD": library}
-    env["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
-    daemon = Daemon(place, config_of(place, "without"), env=env)
+    locks = Preload(place, NO_LOCKS, ["injected"])
+    daemon = Daemon(place, config_of(place, "without"), env=locks.env)
     path = save(daemon, 3)
     assert os.path.exists(path), ("a file system without locks: 3 saves", path)
     log = daemon.log().splitlines()
     said = [line for line in log if "without locks" in line]
-    assert log.count("injected") >= 3, ("  locks were requested", log)
+    assert locks.get("injected") >= 3, ("  locks were requested", log)
     assert len(said) == 1 and place.file("without") in said[0], ("  one line warns of it", said)
     assert sorted(os.listdir(os.path.dirname(path))) == ["a.cursor", "mixes"], (
         "  no other file is left"
