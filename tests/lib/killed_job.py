@@ -6,7 +6,6 @@ with KilledJob(place, seed) as job:
 """
 
 import collections
-import faulthandler
 import hashlib
 import json
 import os
@@ -14,9 +13,7 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import time
-import traceback
 
 import numpy
 import torch
@@ -27,6 +24,7 @@ from .injected import injected
 from .killed_trainer import STEP, Board, Plan
 from .place import datasets
 from .process import TOKCTL, run, with_parent
+from .ranks import Ranks
 from .wait import wait_for
 
 MEAN_S = 0.03  # between two events
@@ -37,61 +35,20 @@ KILLS = ("daemon", "rank", "both")
 PATIENCE_S = 60.0
 
 
-class Life:
-    """The processes of a job from one start to its end, forked from here: torch is imported."""
+class Life(Ranks):
+    """The processes of a job from one start to its end."""
 
     def __init__(self, plan, number, log):
-        self.log, self.status = log, {}
+        super().__init__()
         listener = socket.create_server(("127.0.0.1", 0))
-        sys.stdout.flush(), sys.stderr.flush()
-        self.pids = [self._fork(plan, rank, number, listener) for rank in range(plan.world)]
+
+        def live():
+            with_parent()
+            killed_trainer.main(plan, len(self.pids), number, listener)
+
+        for rank in range(plan.world):
+            self.fork(f"{log}.{rank}", live)
         listener.close()
-
-    def _fork(self, plan, rank, number, listener):
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        with_parent()
-        try:
-            for name in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
-                signal.signal(name, signal.SIG_DFL)
-            log = os.open(f"{self.log}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(log, 1), os.dup2(log, 2)
-            faulthandler.register(signal.SIGUSR1)  # tells where it hangs
-            killed_trainer.main(plan, rank, number, listener)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(status)
-
-    def ended(self):
-        """The exit status by rank, of those that have ended."""
-        for rank, pid in enumerate(self.pids):
-            if rank not in self.status and (found := os.waitpid(pid, os.WNOHANG))[0]:
-                self.status[rank] = os.waitstatus_to_exitcode(found[1])
-        return self.status
-
-    def kill(self, ranks=None):
-        """Kills ranks, as far as they live; returns how many. None: all of them."""
-        ended = self.ended()  # once: it also reaps
-        alive = [rank for rank in range(len(self.pids)) if rank not in ended]
-        victims = [rank for rank in alive if ranks is None or rank in ranks]
-        for rank in victims:
-            os.kill(self.pids[rank], signal.SIGKILL)
-        for rank in victims:
-            self.status[rank] = os.waitstatus_to_exitcode(os.waitpid(self.pids[rank], 0)[1])
-        return len(victims)
-
-    def said(self):
-        """The end of each rank's output, with the stacks of those that live."""
-        for rank in set(range(len(self.pids))) - set(self.ended()):
-            os.kill(self.pids[rank], signal.SIGUSR1)
-        time.sleep(0.2)
-        logs = [f"{self.log}.{rank}" for rank in range(len(self.pids))]
-        return "\n".join(open(path, errors="replace").read()[-2000:] for path in logs)
 
 
 class KilledJob:

@@ -9,11 +9,9 @@ import ctypes
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
-import traceback
+from functools import partial
 
 import numpy
 import pytest
@@ -21,6 +19,7 @@ import tokend
 import torch
 
 from lib import TOKCTL, Daemon, datasets, elastic_trainer, status, wait_for, with_parent
+from lib.ranks import Ranks
 
 SEED, SEQ, WINDOW, BLOCK = 42, 32, 33, 1024
 SHARDS = {"web": (90_000, 60_001), "code": (50_000, 20_000), "law": (40_000,)}
@@ -197,17 +196,18 @@ class Operator:
 # ---- a job on them ----
 
 
-class Job:
-    """All processes of one life of a run, forked from here because torch is imported already."""
+class Job(Ranks):
+    """All processes of one life of a run."""
 
     def __init__(self, scene, run_, world, micro, dies=None):
+        super().__init__()
         self.scene, self.run, self.world, self.micro = scene, run_, world, micro
         self.on_first = -(-world // 2)  # ranks on the first node; the others are on the second
         self.records = scene.records(run_)
-        self.status = {}  # exit status by rank, of those that have ended
         scene.lives += 1
-        self.log = scene.place.file("memory", f"logs/{run_}-{scene.lives}")
-        self.pids = [self.fork(rank, (dies or {}).get(rank)) for rank in range(world)]
+        log = scene.place.file("memory", f"logs/{run_}-{scene.lives}")
+        for rank in range(world):
+            self.fork(f"{log}-{rank}.log", partial(self.live, rank, (dies or {}).get(rank)))
 
     def node(self, rank):
         return self.scene.nodes[rank >= self.on_first]
@@ -216,7 +216,7 @@ class Job:
         """How many ranks are on @node."""
         return sum(self.node(rank) is node for rank in range(self.world))
 
-    def fork(self, rank, dies):
+    def live(self, rank, dies):
         node = self.node(rank)
         options = {"socket": node.daemon.socket, "checkpoint": self.scene.checkpoint(self.run),
             "record": self.records,
@@ -225,49 +225,12 @@ class Job:
         "MASTER_ADDR": self.scene.nodes[0].address, "MASTER_PORT": 29500,
                        "GLOO_SOCKET_IFNAME": "cable", "TORCHELASTIC_RUN_ID": self.run,
                        "ELASTIC": json.dumps(options)}  # fmt: skip
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        try:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
-                signal.signal(number, signal.SIG_DFL)
-            log = os.open(f"{self.log}-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            os.dup2(log, 1), os.dup2(log, 2)
-            node.enter()
-            os.environ.update({name: str(value) for name, value in environment.items()})
-            elastic_trainer.main()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(status)
-
-    def said(self):
-        """The end of each rank's log."""
-        return [
-            open(f"{self.log}-{rank}.log", errors="replace").read()[-1500:]
-            for rank in range(self.world)
-        ]
-
-    def ended(self):
-        """Exit status by rank, of those that have ended; -SIGNAL if a signal ended it."""
-        for rank, pid in enumerate(self.pids):
-            if rank not in self.status:
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    self.status[rank] = os.waitstatus_to_exitcode(status)
-        return self.status
-
-    def kill(self, rank):
-        if rank not in self.ended():
-            os.kill(self.pids[rank], signal.SIGKILL)
-            self.status[rank] = os.waitstatus_to_exitcode(os.waitpid(self.pids[rank], 0)[1])
+        node.enter()
+        os.environ.update({name: str(value) for name, value in environment.items()})
+        elastic_trainer.main()
 
     def end(self):
-        for rank in range(self.world):
-            self.kill(rank)
+        self.kill()
 
     def left(self, name):
         """All ranks have ended by themselves, with status 0."""
@@ -369,7 +332,7 @@ def done(scene, name, operator, job, node):
     code, answers, result, err = operator.end()
     assert (code, err) == (0, ""), f"{name}: exit 0, stderr is empty"
     if code:
-        print("\n".join([*job.said(), *(n.daemon.log() for n in scene.nodes)]))
+        print("\n".join([job.said(), *(n.daemon.log() for n in scene.nodes)]))
         raise RuntimeError("later results would mean nothing")
     seen = sorted({(a["rank"], a["world"], a["host"]) for a in answers if a["outcome"] == "done"})
     there = [(rank, job.world, node.name) for rank in range(job.world) if job.node(rank) is node]

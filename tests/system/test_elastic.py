@@ -418,7 +418,7 @@ class Storm:
         job.trains(steps=16)
         operator = self.ask()
         self.pause(0.15)
-        job.kill(self.random.randrange(job.world))
+        job.kill([self.random.randrange(job.world)])
         self.die_out(job)
         self.outcome(operator)
 
@@ -503,7 +503,7 @@ class Storm:
         first = Operator(self.scene.nodes[0], self.run, "mix", "web=1", "code=1")
         assert self.outcome(first) == 0, "storm: a mix in quiet weather"
         job.trains(beyond=self.scene.state(self.run)["position"] + 2 * BLOCK)
-        job.kill(self.random.randrange(4))
+        job.kill([self.random.randrange(4)])
         job.end()
 
     def settle(self):
