@@ -46,6 +46,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { SECONDS = 12 }; /* of a run without limits */
+
 void *world_main_stack;
 size_t world_main_bytes;
 static struct result *shared;
@@ -87,7 +89,7 @@ static bool fails(const struct options *o)
 	memset(shared, 0, sizeof(*shared));
 	fflush(stdout);
 
-	pid_t pid = o->verbose ? 0 : fork();
+	pid_t pid = fork();
 
 	if (pid == 0) {
 		child(o);
@@ -197,51 +199,55 @@ static bool read_classes(const char *text, uint32_t *to)
 
 struct run {
 	struct options o;
-	bool one;
-	uint64_t seconds, histories; /* limits */
+	bool one;		     /* no further seed */
+	uint64_t seconds, histories; /* limits; 0: none */
 };
+
+static bool read_option(struct run *run, const char *name, const char *value, bool *seed)
+{
+	struct options *o = &run->o;
+	uint64_t minutes = 0;
+	struct {
+		const char *name;
+		uint64_t *to;
+	} numbers[] = {{"--seed", &o->seed}, {"--events", &o->events}, {"--nodes", &o->nodes},
+		{"--jobs", &o->jobs}, {"--ranks", &o->ranks}, {"--engine", &o->engine},
+		{"--seconds", &run->seconds}, {"--minutes", &minutes},
+		{"--histories", &run->histories}};
+	size_t k = 0;
+
+	if (strcmp(name, "--without") == 0)
+		return read_classes(value, &o->without);
+	while (k < sizeof(numbers) / sizeof(*numbers) && strcmp(name, numbers[k].name) != 0)
+		k++;
+	if (k == sizeof(numbers) / sizeof(*numbers) || !read_number(value, numbers[k].to))
+		return false;
+	*seed |= k == 0;
+	run->seconds = minutes ? minutes * 60 : run->seconds;
+	return true;
+}
 
 static bool read_arguments(int argc, char **argv, struct run *run)
 {
 	struct options *o = &run->o;
+	bool seed = false;
 
 	for (int i = 1; i < argc; i++) {
-		const char *value = i + 1 < argc ? argv[i + 1] : "";
-		uint64_t minutes = 0;
-		struct {
-			const char *name;
-			uint64_t *to;
-		} numbers[] = {{"--seed", &o->seed}, {"--events", &o->events},
-			{"--nodes", &o->nodes}, {"--jobs", &o->jobs}, {"--ranks", &o->ranks},
-			{"--engine", &o->engine}, {"--seconds", &run->seconds},
-			{"--minutes", &minutes}, {"--histories", &run->histories}};
-		size_t k = 0;
-
-		if (strcmp(argv[i], "--month") == 0) {
-			o->month = run->one = true;
-			continue;
-		}
-		if (strcmp(argv[i], "--no-shrink") == 0) {
+		if (strcmp(argv[i], "--month") == 0)
+			o->month = true;
+		else if (strcmp(argv[i], "--no-shrink") == 0)
 			o->no_shrink = true;
-			continue;
-		}
-		if (strcmp(argv[i], "--verbose") == 0) {
+		else if (strcmp(argv[i], "--verbose") == 0)
 			o->verbose = true;
-			continue;
-		}
-		i++;
-		if (strcmp(argv[i - 1], "--without") == 0) {
-			if (!read_classes(value, &o->without))
-				return false;
-			continue;
-		}
-		while (k < 9 && strcmp(argv[i - 1], numbers[k].name) != 0)
-			k++;
-		if (k == 9 || !read_number(value, numbers[k].to))
+		else if (read_option(run, argv[i], i + 1 < argc ? argv[i + 1] : "", &seed))
+			i++;
+		else
 			return false;
-		run->one = (run->one || k == 0) && k < 6;
-		run->seconds = minutes ? minutes * 60 : run->seconds;
 	}
+	run->one = o->month || run->histories == 1 ||
+		   (seed && run->seconds == 0 && run->histories == 0);
+	if (run->seconds == 0 && run->histories == 0)
+		run->seconds = SECONDS;
 	return true;
 }
 
@@ -281,7 +287,7 @@ static int report_failure(struct options *o)
 int main(int argc, char **argv)
 {
 	struct timespec now;
-	struct run run = {.o = {.events = 60}, .seconds = 12};
+	struct run run = {.o = {.events = 60}};
 	double begin = seconds();
 
 	/* The clients' backoff depends on addresses, so a replay needs the same. */
@@ -297,8 +303,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	find_stack();
-	if (!run.o.verbose) /* that is for a debugger, too */
-		find_commit();
+	find_commit();
 	shared = __real_mmap(
 		NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	printf("seed %" PRIu64 "  commit %s\n", run.o.seed, commit);
@@ -311,7 +316,8 @@ int main(int argc, char **argv)
 		if (fails(&o))
 			return report_failure(&o);
 		add_up();
-		if (run.one || seconds() - begin >= (double)run.seconds || i + 1 == run.histories)
+		if (run.one || i + 1 == run.histories ||
+			(run.seconds && seconds() - begin >= (double)run.seconds))
 			break;
 	}
 	print_totals();

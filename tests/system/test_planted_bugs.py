@@ -262,17 +262,16 @@ def test_a_failing_seed_replays_and_shrinks():
         for word in ("failed:", "smallest:")
     )
     assert int(smallest[smallest.index("--events") + 1]) < int(first[first.index("--events") + 1])
-    for found in (first, smallest):
+    for found in (first, smallest, [*smallest, "--verbose"]):
         again = subprocess.run(
             [planted, *found[2:], "--no-shrink"], capture_output=True, text=True, cwd=ROOT
         )
         assert again.returncode == 1
         assert "a cursor of another seed was accepted" in again.stderr
     shutil.rmtree(planted.parent)
-    traces = {
-        subprocess.run(
-            [ROOT / "build/gcc/check/sim", "--seed", "7"], capture_output=True, text=True, cwd=ROOT
-        ).stdout.splitlines()[-1]
-        for _ in range(2)
-    }
+    traces = set()
+    for options in ([], [], ["--verbose"], ["--histories", "1"]):
+        clean = [ROOT / "build/gcc/check/sim", *options, "--seed", "7"]
+        done = subprocess.run(clean, capture_output=True, text=True, cwd=ROOT)
+        traces.add(done.stdout.splitlines()[-1])
     assert len(traces) == 1 and "trace" in traces.pop()
