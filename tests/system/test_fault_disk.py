@@ -6,6 +6,7 @@ import os
 import subprocess
 
 import pytest
+from faults import fill
 
 from lib import TOKCTL, Client, Daemon, Refused, Witness, datasets, has, rows_at, run
 from lib.injected import injected
@@ -37,12 +38,7 @@ class Disk:
 
     def fill(self):
         subprocess.run(["sync", "-f", self.at], check=True)
-        with open(f"{self.host}/filler", "wb", buffering=0) as f:
-            try:
-                while True:
-                    f.write(bytes(4096))
-            except OSError:
-                pass
+        fill(f"{self.host}/filler")
 
     def empty(self):
         os.unlink(f"{self.host}/filler")

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from faults import simple_streams
+from faults import fill, simple_streams
 
 from lib import (
     TOKCTL,
@@ -97,12 +97,7 @@ def test_a_full_disk_fails_saves_only(place):
     second = moved(place, first, 64)
     saved = client.ask(op="checkpoint", tag="a", cursor=first)
     path = f"/proc/{daemon.pid}/root{saved['path']}"
-    with open(f"{inside}/filler", "wb", buffering=0) as f:
-        try:
-            while True:
-                f.write(bytes(4096))
-        except OSError:
-            pass
+    fill(f"{inside}/filler")
     told = refusal(lambda: client.ask(op="checkpoint", tag="a", cursor=second))
     assert has(told, "checkpoint", "No space left", "previous snapshot"), (
         "ENOSPC: the save fails with the error"
