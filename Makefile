@@ -162,7 +162,7 @@ fuzz: deps-test ## fuzz every parser of foreign bytes, FUZZ_SECONDS each, or MIN
 	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/fuzz/run.py $(if $(MINUTES),--minutes $(MINUTES),--seconds $(FUZZ_SECONDS))
 
-soak: deps-test ## kill, simulate, fuzz and serve at full speed for MINUTES (30), and print totals
+soak: deps-test ## kills, long life, simulator, memory model, fuzzers, for MINUTES (30); prints totals
 	+$(Q)$(MAKE) all unit
 	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/soak/run.py --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Runs what proves the most the longer it runs, in turn: `make soak MINUTES=30`.
+"""Runs the open-ended tests one after the other: `make soak MINUTES=30`.
 
     kills       a DDP job and its daemon, killed at random instants (lib/killed_job.py), in chapters
                 of a few minutes; each is compared with an undisturbed run
-    long life   a daemon and a trainer at full speed (lib/long_life.py)
+    long life   a daemon and a trainer at full speed across position 2^63 (lib/long_life.py)
     simulator   random histories (tests/sim)
+    month       two trillion tokens in the simulator; only if MINUTES is 60 or more
     memory      interleavings of the ring's handshakes under weak memory rules
     fuzzers     every parser (tests/fuzz)
 
-Each part gets its share of the time. A table of totals is printed at the end, whatever failed. Exit
-status: 0 if all parts passed. --seed repeats the random choices; what they hit depends on the
-machine. Parts run one after the other: a machine that has no idle core delays its processes.
+Each part gets its share of the time; in 30 minutes a machine without other work reaches the goals
+or comes near them. A table of totals is printed at the end, whatever failed. Exit status: 0 if all
+parts passed, whether or not they reached their goals. --seed repeats the random choices; what they
+hit depends on the machine. Parts run one after the other: a machine that has no idle core delays
+its processes.
 """
 
 import argparse
@@ -31,9 +34,14 @@ from lib.killed_job import KilledJob  # noqa: E402
 from lib.long_life import LongLife  # noqa: E402
 
 CHECK = ROOT / "build/gcc/check"
-SHARES = {"kills": 76, "long life": 14, "simulator": 4, "memory": 2, "fuzzers": 4}  # of 100
+SHARES = {"kills": 77, "long life": 16, "simulator": 3, "memory": 1, "fuzzers": 3}  # of 100
+GOALS = {"kills": {"kills": 10_000}, "long life": {"batches": 10**9}}
 CHAPTER_S = 240  # of kills; a fifth more for the undisturbed run
-LINES = 12  # of a program's output that are its totals
+LIFE_LEAST_S = 3  # for enough samples
+MONTH_S = 360  # of the month, which ends when it is over
+MONTH_FROM = 60  # minutes
+LINES = {"fuzz": 100}  # of a program's output that are its totals
+FEW_LINES = 12
 
 
 def add(totals, more):
@@ -56,10 +64,12 @@ def kills(seconds, seed, totals):
 
 
 def long_life(seconds, _seed, totals):
-    for name, share in (("compressed", 0.8), ("plain", 0.2)):
+    for name, share in (("compressed", 0.96), ("plain", 0.04)):
         with Place() as place:
-            life = LongLife(place, 0, name == "compressed")
-            seen = life.run(seconds * share)
+            begin = (1 << 63) - int(100_000 * seconds * share)  # a slow machine crosses 2^63, too
+            life = LongLife(place, begin, name == "compressed")
+            seen = life.run(max(LIFE_LEAST_S, seconds * share))
+            assert seen["position"] > 1 << 63, seen
             add(totals, {"batches": seen["batches"]})
             rest = {f"{name}: {key}": value for key, value in seen.items() if key != "position"}
             add(totals, rest)
@@ -71,13 +81,17 @@ def program(totals, name, *command):
     done = subprocess.run(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    for i, line in enumerate(done.stdout.strip().splitlines()[-LINES:]):
+    for i, line in enumerate(done.stdout.strip().splitlines()[-LINES.get(name, FEW_LINES) :]):
         totals[f"{name} {i}"] = line
     assert done.returncode == 0, f"{name} ended with {done.returncode}"
 
 
 def simulator(seconds, seed, totals):
     program(totals, "histories", CHECK / "sim", "--seed", seed, "--seconds", max(1, int(seconds)))
+
+
+def month(_seconds, seed, totals):
+    program(totals, "month", CHECK / "sim", "--seed", seed, "--month")
 
 
 def memory(seconds, _seed, totals):
@@ -93,8 +107,8 @@ def fuzzers(seconds, _seed, totals):
     )  # fmt: skip
 
 
-PARTS = {"kills": kills, "long life": long_life, "simulator": simulator, "memory": memory,
-         "fuzzers": fuzzers}  # fmt: skip
+PARTS = {"kills": kills, "long life": long_life, "simulator": simulator, "month": month,
+         "memory": memory, "fuzzers": fuzzers}  # fmt: skip
 
 
 def part(name, seconds, seed):
@@ -111,22 +125,39 @@ def part(name, seconds, seed):
     return totals, failure
 
 
+def budget(minutes, parts):
+    """The seconds of each part."""
+    names = parts or [name for name in PARTS if name in SHARES or minutes >= MONTH_FROM]
+    fixed = {name: MONTH_S for name in names if name not in SHARES}
+    left = max(0, minutes * 60 - sum(fixed.values()))
+    whole = sum(SHARES[name] for name in names if name in SHARES)
+    return {name: fixed.get(name) or left * SHARES[name] / whole for name in names}
+
+
+def figure(name, key, value):
+    """A line of the totals."""
+    goal = GOALS.get(name, {}).get(key)
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    if goal:
+        text += f" (goal {goal:,}: {'reached' if value >= goal else f'{value / goal:.0%}'})"
+    return f"  {key:<32}{text}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
-    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--parts", nargs="*", default=[], choices=list(PARTS))
     options = parser.parse_args()
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True,
                             stdout=subprocess.PIPE).stdout.strip()  # fmt: skip
     print(f"seed {options.seed}, commit {commit}, {options.minutes:g} minutes", flush=True)
-    whole = sum(SHARES[name] for name in options.parts)
-    seconds = {name: options.minutes * 60 * SHARES[name] / whole for name in options.parts}
-    found = {name: part(name, seconds[name], options.seed) for name in options.parts}
+    seconds = budget(options.minutes, options.parts)
+    found = {name: part(name, given, options.seed) for name, given in seconds.items()}
     for name, (totals, failure) in found.items():
         print(f"\n{name}: {'FAILED: ' + failure if failure else 'passed'}")
         for key, value in totals.items():
-            print(f"  {key:<32}{value:,}" if isinstance(value, int) else f"  {key:<32}{value}")
+            print(figure(name, key, value))
     failures = [name for name, (_, failure) in found.items() if failure]
     print(f"\n{len(found) - len(failures)} parts passed, {len(failures)} failed")
     return 1 if failures else 0

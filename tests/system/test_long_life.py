@@ -1,7 +1,5 @@
-"""Many batches at full speed with flat memory, descriptors, threads and counters, across position
-2^63. Then the last positions of all: served, saved, resumed, looked up, verified.
-
-`make soak` runs the first test for 10^9 batches.
+"""Many batches at full speed across position 2^63: memory, descriptors, threads and counters stay
+flat. `make soak` runs this for longer.
 """
 
 import pytest
