@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints which lines of their files the fuzzers reach, and fails below 90 % for any target.
+"""Prints which lines of their files the fuzzers reach, and fails below 90 % for any target. The
+lowest file of each is printed, too.
 
 Each target runs the known inputs and what was found so far (build/fuzz/TARGET/corpus), with the
 programs of build/cover. Targets of one program (the shards') count together for the files that they
@@ -74,14 +75,17 @@ def main():
             return 1
     raws = {target: profile(target) for target in targets}
     low = []
-    print(f"{'target':12} {'files':>5} {'lines':>6} {'reached':>8}")
+    print(f"{'target':12} {'files':>5} {'lines':>6} {'reached':>8}   lowest file")
     for target in targets:
         same = [raw for other, raw in raws.items() if other.program == target.program]
         files = measure(target, same)
         lines, ran = (sum(column) for column in zip(*files.values(), strict=True))
-        print(f"{target.name:12} {len(files):5} {lines:6} {100 * ran / lines:7.1f}%", flush=True)
-        for file, (of, reached) in files.items() if options.files else ():
-            print(f"  {file:40} {of:4} {100 * reached / of:7.1f}%")
+        shares = {file: 100 * reached / of for file, (of, reached) in files.items()}
+        least = min(shares, key=shares.get)
+        print(f"{target.name:12} {len(files):5} {lines:6} {100 * ran / lines:7.1f}%"
+              f"   {shares[least]:5.1f}% {least}", flush=True)  # fmt: skip
+        for file, (of, _) in files.items() if options.files else ():
+            print(f"  {file:40} {of:4} {shares[file]:7.1f}%")
         if set(files) != set(target.files) or 100 * ran < LEAST * lines:
             low.append(target.name)
     if low:

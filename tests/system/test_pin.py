@@ -84,7 +84,6 @@ def test_copies(shared, daemon, rows):
         for scenario in ("simple", "ahead", "small", "never_pinned", "capture", "forked"):
             trainer = Trainer(place, daemon, scenario, FAKE_CUDA_DELAY_MS=delay)
             arrives(f"{scenario}, {delay} ms late", trainer, rows[: BATCHES * MICRO])
-            injected(4, BATCHES if delay else 0)
 
 
 def test_control(shared, daemon, rows):
