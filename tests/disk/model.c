@@ -229,7 +229,8 @@ void disk_sync(struct disk_inode *inode, bool fails)
 	if (inode->directory) {
 		for (unsigned i = 0; i < inode->changes; i++)
 			if (fails)
-				inode->change[i].lost |= !inode->change[i].certain;
+				inode->change[i].lost |=
+					!inode->change[i].certain && !inode->disk->names_retried;
 			else
 				inode->change[i].certain |= !inode->change[i].lost;
 		fold(inode);

@@ -74,6 +74,9 @@ struct disk {
 	struct disk_lock lock[DISK_LOCKS];
 	unsigned locks;
 	uint64_t numbers; /* of inodes */
+	/* A later fsync() of a directory makes durable what a failed one did not. Otherwise a name
+	 * is lost if its fsync() fails, and then the call that takes it back. */
+	bool names_retried;
 	unsigned version; /* how often it has changed */
 	unsigned retried; /* writes and fsyncs of files whose fsync() had failed */
 };

@@ -277,6 +277,7 @@ static void daemon_main(void *argument)
 void node_make(struct node *node, unsigned number)
 {
 	*node = (struct node){.number = number, .disk = disk_new()};
+	node->disk->names_retried = true; /* several calls in a row may fail here */
 	snprintf(node->socket, sizeof(node->socket), "/run/tokend-%u", number);
 	node->storage.latency = (int64_t)(20 + draw(400)) * MICRO;
 	node->memory_bytes = chance(4) ? (100 + draw(300)) << 10 : UINT64_C(1) << 30;
