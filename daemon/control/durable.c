@@ -62,18 +62,18 @@ static bool make_directory(const char *path, bool sync, struct fault *fault)
 	return false;
 }
 
-bool durable_make_directories(const char *path, bool sync, struct fault *fault)
+bool durable_make_directories(const char *path, size_t durable, struct fault *fault)
 {
 	char part[PATH_MAX];
 
 	snprintf(part, sizeof(part), "%s", path);
 	for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
 		*p = 0;
-		if (!make_directory(part, sync, fault))
+		if (!make_directory(part, strlen(part) > durable, fault))
 			return false;
 		*p = '/';
 	}
-	return make_directory(part, sync, fault);
+	return make_directory(part, strlen(part) > durable, fault);
 }
 
 ssize_t durable_read_file(

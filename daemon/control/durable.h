@@ -13,9 +13,10 @@
 
 enum { DURABLE_NAME_BYTES = 32 }; /* a temporary file's name, with its 0 */
 
-/* Creates directory @path, an absolute path, and its missing parents, durably. @sync: also makes
- * existing ones durable, which a killed daemon may have created. */
-bool durable_make_directories(const char *path, bool sync, struct fault *fault);
+/* Creates directory @path, an absolute path, and its missing parents, durably. Also makes existing
+ * ones durable, which a killed daemon may have created, except those in the first @durable bytes of
+ * @path. */
+bool durable_make_directories(const char *path, size_t durable, struct fault *fault);
 /* Reads a whole file in directory @at. Returns its length, or -1. EFBIG: it is longer than
  * @capacity. */
 ssize_t durable_read_file(

@@ -55,6 +55,7 @@ static bool is_temporary(const char *name)
  */
 struct run_locks {
 	int fd;		    /* -1: not open */
+	bool durable;	    /* this daemon has synced state_dir and its parents */
 	bool no_locks_told; /* logged: the file system has no locks */
 	pid_t neighbour;    /* the other daemon that was logged last, or 0 */
 };
@@ -388,8 +389,13 @@ static bool open_at(struct run_dir *dir, const struct run_place *place, struct f
 {
 	if (!run_dir_path(place, dir->path, fault))
 		return false;
-	if (!durable_make_directories(dir->path, place->clean, fault))
-		return failed(dir, fault->error, fault);
+	size_t durable = !place->clean		 ? SIZE_MAX
+			 : place->locks->durable ? strlen(place->state_dir)
+						 : 0;
+
+	if (!durable_make_directories(dir->path, durable, fault))
+		return false; /* the text names the directory */
+	place->locks->durable |= place->clean;
 	dir->at = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return dir->at >= 0 || failed(dir, errno, fault);
 }

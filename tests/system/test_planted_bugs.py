@@ -199,7 +199,7 @@ BUGS = {
     ),
     "unsynced-save-not-taken-back": Bug([(SNAPSHOT, TOOK_BACK, "")], POWER_CUT, FAIL, "a is lost"),
     "directories-of-a-killed-daemon": Bug(
-        [(RUN_DIR, "(dir->path, place->clean, fault)", "(dir->path, false, fault)")],
+        [(RUN_DIR, "(dir->path, durable, fault)", "(dir->path, SIZE_MAX, fault)")],
         POWER_CUT,
         KILL,
         "a is lost",
