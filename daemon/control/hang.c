@@ -20,7 +20,8 @@ static void log_change(
 		name_shard(is, path, sizeof(path));
 		log_line(LOG_WARNING,
 			"stream %s: storage of %s has not answered for %u s; the stream waits, "
-			"other streams continue; check the disk or the file server",
+			"other streams continue; check the disk, the file server, and that "
+			"descriptors are left",
 			stream->config->name, path, is->ticks);
 	} else if (was->ticks > 0 && is->ticks == 0) {
 		name_shard(was, path, sizeof(path));

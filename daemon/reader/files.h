@@ -58,6 +58,7 @@ struct file {
 	unsigned *in_use;     /* the share's count of entries with users */
 	struct reads waiting; /* for the opening */
 	unsigned tries;
+	bool scarce;	     /* no descriptor was left: the opening waits, and tries again */
 	struct io_work work; /* the opening */
 	int flags;	     /* of open() */
 	struct statx found;

@@ -10,7 +10,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { SCARCE_MS = 300 };
 
 static struct file *file_of(struct io_work *work)
 {
@@ -34,6 +37,16 @@ static void take_descriptor(struct reader *reader, struct file *file)
 
 	before->fd = files_take_descriptor(&reader->files, &before->shard);
 	index_freed(reader, before->shard);
+	file->scarce = before->fd < 0;
+}
+
+/* In the pool. There is none: waits until another process or stream may have closed one. */
+static void wait_for_descriptor(const struct file *file)
+{
+	const struct timespec pause = {0, SCARCE_MS * 1000000L};
+
+	if (file->scarce)
+		nanosleep(&pause, NULL);
 }
 
 /* ---- the outcome ---- */
@@ -128,6 +141,7 @@ static int64_t shard_call(struct io_work *work)
 		file->stripped = stripped->next;
 		shard_close(stripped);
 	}
+	wait_for_descriptor(file);
 	return shard_make(file) ? 0 : -1;
 }
 
@@ -175,12 +189,15 @@ static void shard_done(void *owner, struct io_work *work)
 		file_ready(reader, file);
 		return;
 	}
-	if (file->fault.code == FAULT_DESCRIPTORS) /* for its side files */
-		take_descriptor(reader, file);
-	if (file->before.fd >= 0)
-		shard_begin(reader, file);
-	else
+	if (file->fault.code != FAULT_DESCRIPTORS) {
 		file_fail(reader, file);
+		return;
+	}
+	unsigned ticks = file->work.ticks;
+
+	take_descriptor(reader, file); /* for its side files */
+	shard_begin(reader, file);
+	file->work.ticks = ticks; /* status names a shard that waits for long */
 }
 
 /* ---- the descriptor ---- */
@@ -193,6 +210,7 @@ static int64_t open_call(struct io_work *work)
 	struct file *file = file_of(work);
 
 	close_before(file);
+	wait_for_descriptor(file);
 	return io_open(file->path, file->flags, &file->found);
 }
 
@@ -211,9 +229,15 @@ static void open_refused(struct reader *reader, struct file *file, int error)
 		open_begin(reader, file);
 		return;
 	}
-	if (error == EMFILE || error == ENFILE)
+	if (error == EMFILE || error == ENFILE) {
+		unsigned ticks = file->work.ticks;
+
 		take_descriptor(reader, file);
-	if (file->before.fd >= 0 || may_repeat(error, &file->tries)) {
+		open_begin(reader, file);
+		file->work.ticks = ticks; /* status names a shard that waits for long */
+		return;
+	}
+	if (may_repeat(error, &file->tries)) {
 		open_begin(reader, file);
 		return;
 	}
@@ -232,6 +256,7 @@ static void open_done(void *owner, struct io_work *work)
 		return;
 	}
 	file->fd = (int)work->result;
+	file->scarce = false;
 	watch_open(file);
 
 	struct stat st = stat_of(&file->found);
@@ -253,6 +278,7 @@ void file_begin(struct reader *reader, struct file *file)
 	assert(file->state == FILE_CLOSED && file->known && file->before.fd < 0);
 	file->state = FILE_OPENING;
 	file->tries = 0;
+	file->scarce = false;
 	dataset_shard_path(file->dataset, file->number, file->path, PATH_MAX);
 	/* If it is not plain, its header and index are read before any tokens. */
 	file->plain = dataset_is_plain(file->dataset, file->number) && !file->dataset->marked;

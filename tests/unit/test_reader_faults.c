@@ -146,7 +146,6 @@ static void lasting_faults_are_reported(void **state)
 		{INJECT_OPEN, EIO},
 		{INJECT_OPEN, EACCES},
 		{INJECT_OPEN, ESTALE},
-		{INJECT_OPEN, ENFILE},
 	};
 	struct shelf *shelf = shelf_new(2, 3000);
 	struct checker checker;

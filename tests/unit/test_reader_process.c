@@ -154,10 +154,13 @@ static void few_descriptors(const struct mode *mode, struct shelf *shelf)
 	reader_close(reader);
 }
 
+/* An opening waits until another process, or another stream, has closed a descriptor. */
 static void no_descriptors(const struct mode *mode, struct shelf *shelf)
 {
+	static char to[LARGEST_BYTES];
 	char note[LIMIT_TEXT_BYTES];
 	struct fault fault;
+	struct reader_done done;
 	struct reader_options options = options_of(mode, 16);
 	struct reader *reader = reader_open(&options, note, sizeof(note), &fault);
 
@@ -166,8 +169,19 @@ static void no_descriptors(const struct mode *mode, struct shelf *shelf)
 	int taken = dup(0);
 
 	CHECK(taken >= 0);
-	CHECK(read_all(reader, shelf) == EMFILE);
+	reader_queue(
+		reader, &(struct reader_read){
+				.dataset = &shelf->dataset, .tokens = shelf->tokens[0], .to = to});
+	reader_commit(reader);
+	for (int i = 0; i < 100 && reader_hang(reader, 0).ticks < 3; i++) {
+		CHECK(reader_reap(reader, &done, 1, 100) == 0);
+		reader_tick(reader);
+	}
+	CHECK(reader_hang(reader, 0).ticks >= 3);
 	close(taken);
+	while (reader_reap(reader, &done, 1, 1000) == 0)
+		;
+	CHECK(!done.fault);
 	CHECK(read_all(reader, shelf) == 0);
 	reader_close(reader);
 }
