@@ -43,6 +43,8 @@ static unsigned slow_files(const struct shares *shares)
 	return files;
 }
 
+enum { SHARED_FILES = 4 }; /* a smaller table is not shared out: shards could not be replaced */
+
 unsigned share_files_most(
 	const struct shares *shares, const struct share *share, const struct files *files)
 {
@@ -51,7 +53,7 @@ unsigned share_files_most(
 
 	assert(share->files <= files->in_use && files->in_use <= files->count);
 	if (!share->slow)
-		return left - left / 4;
+		return left > 1 && files->count >= SHARED_FILES ? left - (left + 3) / 4 : left;
 
 	unsigned slow = slow_files(shares);
 
