@@ -7,6 +7,7 @@ place     a directory with shards, configs and processes
 daemon    a daemon under test, its status, all ways of reading
 stock     a daemon with one stream of each kind, for the tests of the Python package
 order     the rows that a rank must get
+cat       tokctl cat as a trainer that waits in mid-run; a cursor at another position
 wire      a client that implements the wire protocol itself, and a witness
 users     clients of other users
 fuse      a file system that can stop answering
@@ -31,6 +32,7 @@ from .process import (
     TOKCTL,
     TOKEND,
     child_environment,
+    few_descriptors,
     free_port,
     run,
     with_parent,
@@ -44,7 +46,7 @@ from .wire import connect, decode, receive, refusal
 __all__ = [
     "BIN", "LONG", "MODES", "PACKAGE", "PACKET_BYTES", "PAGE", "REPO", "TOKCTL", "TOKEND",
     "As", "Client", "Closed", "Daemon", "Place", "Refused", "Witness",
-    "client_of", "connect", "datasets", "decode", "child_environment", "free_port", "has",
-    "mode_name", "rank_rows", "receive", "refusal", "rows_at", "run", "status",
+    "client_of", "connect", "datasets", "decode", "child_environment", "few_descriptors",
+    "free_port", "has", "mode_name", "rank_rows", "receive", "refusal", "rows_at", "run", "status",
     "wait_for", "wait_until", "with_parent",
 ]  # fmt: skip

@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 
@@ -13,7 +12,7 @@ import numpy
 import yaml
 
 from .pages import commands, console, missing, missing_target, printable
-from .process import BIN, REPO, TOKEND, child_environment, run, with_parent
+from .process import BIN, REPO, TOKEND, child_environment, free_port, run, with_parent
 
 BLOCK_SECONDS = 120
 TOP_LEVEL = {"socket", "state_dir", "memory", "metrics", "io", "direct", "allow_uids", "admin_uids"}
@@ -134,9 +133,7 @@ class Runner:
         self.output = ""  # of the last block
         self.excepted = []
         self.python = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.replaced = {  # what a page says: what is executed
             "/data/": f"{self.directory}/data/",
             "/var/lib/tokend": f"{self.directory}/state",

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import pathlib
+import random
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +18,7 @@ TOKCTL = str(BIN / "tokctl")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
+_reserved = []  # sockets of free_port()
 
 
 def with_parent():
@@ -32,10 +35,32 @@ def run(*arguments, **keys):
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
 
+def few_descriptors(count):
+    """For preexec_fn: with_parent(), and a limit of open descriptors."""
+
+    def limit():
+        with_parent()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+    return limit
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A TCP port for a daemon. Until this process ends, no other test gets it: an abstract socket
+    reserves it. The kernel takes ports for others from another range.
+    """
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        end = max(20_000, int(file.read().split()[0]))
+    while True:
+        port = random.SystemRandom().randrange(10_000, end)
+        reserved = socket.socket(socket.AF_UNIX)
+        try:
+            reserved.bind(f"\0tokend-test-port-{port}")
+            with socket.create_server(("127.0.0.1", port)):
+                _reserved.append(reserved)
+                return port
+        except OSError:
+            reserved.close()
 
 
 def child_environment(**more):

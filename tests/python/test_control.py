@@ -291,6 +291,13 @@ def test_requests_on_two_nodes_at_once_are_both_carried_out(daemon):
         injected(35, 2)
 
 
+def stands_still(job):
+    """Whether no process takes a batch for a while."""
+    before = [len(job.lines(rank)) for rank in range(len(job.files))]
+    time.sleep(0.4)
+    return before == [len(job.lines(rank)) for rank in range(len(job.files))]
+
+
 def test_a_request_that_one_node_refuses_is_carried_out_on_none(daemon):
     with (
         another_daemon() as other,
@@ -300,7 +307,7 @@ def test_a_request_that_one_node_refuses_is_carried_out_on_none(daemon):
         assert "wiki" in answer(ask(daemon, "mix", "wiki=1", "web=1"), status=1)
         other.freeze()  # it refuses the request: its session cannot get another ring
         tokctl = ask(daemon, "skip", "--samples", 100)
-        time.sleep(2)
+        wait_until(lambda: stands_still(job), "the wait for the daemon that is stopped")
         other.kill()
         other.start()
         answer(tokctl)

@@ -3,7 +3,6 @@ skip never waits.
 """
 
 import contextlib
-import resource
 import signal
 import subprocess
 import threading
@@ -13,7 +12,7 @@ import warnings
 import numpy
 import pytest
 import tokend
-from lib import BIN, wait_until
+from lib import BIN, few_descriptors, wait_until
 from lib.injected import injected
 from lib.stock import StockDaemon, another_daemon
 from job import Job
@@ -107,12 +106,12 @@ def test_next_waits_for_memory_that_another_took_while_the_daemon_restarted(daem
 def test_a_connection_too_many_waits_for_one_that_ends(daemon):
     daemon.stop()
 
-    def few_descriptors():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-
     log = open(daemon.directory / "log", "a")
     daemon.process = subprocess.Popen(
-        [BIN / "tokend", "-c", daemon.config], stdout=log, stderr=log, preexec_fn=few_descriptors
+        [BIN / "tokend", "-c", daemon.config],
+        stdout=log,
+        stderr=log,
+        preexec_fn=few_descriptors(64),
     )
     wait_until(daemon.answers, "the daemon's start")
     held = []

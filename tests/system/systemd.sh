@@ -216,9 +216,12 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	drop_in direct 'ExecStart=\nExecStart=/usr/local/bin/tokend -c /srv/broken.yaml'
 	systemctl start tokend.socket
 	systemctl start --no-block tokend
-	sleep 8
-	[ "$(property NRestarts)" -le 1 ]
-	property StatusText | grep 'cannot start: /srv/broken.yaml'
+	tells_why() { property StatusText | grep 'cannot start: /srv/broken.yaml'; }
+	was_restarted() { [ "$(property NRestarts)" -ge 1 ]; }
+	until_true tells_why
+	begin=$SECONDS
+	until_true was_restarted
+	[ $((SECONDS - begin)) -ge 4 ] && [ "$(property NRestarts)" -eq 1 ]
 	[ "$(journalctl -b -u tokend -p err | grep -c 'did you mean seed')" -le 2 ]
 	journalctl -b -u tokend -p err | grep 'trainers wait'
 	injected 54
@@ -248,7 +251,7 @@ else
 	limit=(env)
 fi
 booted=true
-timeout 150 "${limit[@]}" "${container[@]}" --bind="$scratch/srv":/srv \
+timeout 500 "${limit[@]}" "${container[@]}" --bind="$scratch/srv":/srv \
 	--bind-ro="$scratch/data":/data --bind="$scratch/home":/home \
 	--bind-ro="$scratch/system":/etc/systemd/system --bind-ro="$scratch/etc":/etc/tokend \
 	--bind-ro="$scratch/root/usr/local":/usr/local -b </dev/null >"$scratch/boot.log" 2>&1 ||

@@ -8,7 +8,8 @@ import subprocess
 import pytest
 from faults import fill
 
-from lib import TOKCTL, Client, Daemon, Refused, Witness, datasets, has, rows_at, run
+from lib import Client, Daemon, Refused, Witness, datasets, has, rows_at
+from lib.cat import moved
 from lib.injected import injected
 
 
@@ -63,14 +64,6 @@ def save(client, tag, cursor):
     except Refused as e:
         return str(e)
     return None
-
-
-def moved(place, cursor, position):
-    here, there = place.file("here"), place.file("there")
-    with open(here, "wb") as f:
-        f.write(cursor)
-    assert run(TOKCTL, "cursor", "seek", here, "--to", position, "-o", there)[0] == 0
-    return open(there, "rb").read()
 
 
 def test_acknowledged_snapshots_survive_a_failed_fsync(place, disk):

@@ -3,7 +3,6 @@ a client or closes its connection, but it does not crash, and other sessions rea
 """
 
 import contextlib
-import resource
 import signal
 
 import numpy
@@ -17,11 +16,11 @@ from lib import (
     Refused,
     Witness,
     datasets,
+    few_descriptors,
     rows_at,
     run,
     status,
     wait_for,
-    with_parent,
 )
 from lib.injected import injected
 from lib.preload import Preload
@@ -146,12 +145,6 @@ KINDS = {
 }
 
 
-def few_descriptors():
-    """Shards are opened again and again."""
-    with_parent()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_allocation_of_opening_and_decoding_fails_once(place, memory, kind):
     """The read is repeated: no stream stops, and no row is wrong."""
@@ -165,7 +158,9 @@ def test_each_allocation_of_opening_and_decoding_fails_once(place, memory, kind)
         name, streams={"train": {**stream, "datasets": [{"name": "d", "path": path}]}}
     )
     rows = rows_at(config("plain.yaml", "plain"), "train", 0, 20_000)
-    daemon = Daemon(place, config("data.yaml", "data"), env=memory.env, preexec_fn=few_descriptors)
+    daemon = Daemon(
+        place, config("data.yaml", "data"), env=memory.env, preexec_fn=few_descriptors(80)
+    )
     witness = Witness(daemon, rows)
     assert witness.step(100)
     memory.set(failed=0)

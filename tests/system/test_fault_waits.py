@@ -3,27 +3,13 @@ pauses that grow and differ between ranks.
 """
 
 import re
-import select
-import shutil
 import signal
-import subprocess
-import threading
 import urllib.request
 
 import pytest
 
-from lib import (
-    LONG,
-    TOKCTL,
-    Daemon,
-    Witness,
-    datasets,
-    free_port,
-    rank_rows,
-    rows_at,
-    status,
-    wait_for,
-)
+from lib import Daemon, Witness, datasets, free_port, rank_rows, rows_at, status, wait_for
+from lib.cat import Cat
 from lib.injected import injected
 from lib.preload import Preload
 
@@ -63,34 +49,6 @@ def daemon(place, metrics):
     return Daemon(place, place.config(streams={"train": stream}, metrics=f"127.0.0.1:{metrics}"))
 
 
-class Cat:
-    """tokctl cat of one rank. It waits in mid-run, until drain() reads its output."""
-
-    def __init__(self, place, daemon, rank, **keys):
-        self.out, self.err = place.file(f"{rank}.out"), place.file(f"{rank}.err")
-        arguments = f"--run r --rank {rank} --world {WORLD} --micro {MICRO} --slots 4".split()
-        self.process = place.spawn(
-            [TOKCTL, "cat", "train", "--socket", daemon.socket, "--batches", str(BATCHES)]
-            + arguments,
-            stdout=subprocess.PIPE,
-            pipesize=4096,
-            stderr=open(self.err, "wb"),
-            **keys,
-        )
-
-    def reads(self):
-        return select.select([self.process.stdout], [], [], LONG)[0]
-
-    def drain(self):
-        with open(self.out, "wb") as file:
-            shutil.copyfileobj(self.process.stdout, file)
-
-    def end(self):
-        """Its exit status, what it wrote, and its message."""
-        code = self.process.wait(60)
-        return code, open(self.out, "rb").read(), open(self.err).read()
-
-
 def full_seconds(port, rank):
     page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     found = re.search(rf'^tokend_session_full_seconds{{.*rank="{rank}".*}} (\S+)$', page, re.M)
@@ -99,7 +57,7 @@ def full_seconds(port, rank):
 
 def test_a_trainer_that_hangs_is_waited_for(place, daemon, metrics):
     rows = rows_at(daemon.config, "train", 0, BATCHES * MICRO * WORLD)
-    hung = Cat(place, daemon, 0)
+    hung = Cat(place, daemon, 0, BATCHES)
     assert hung.reads()
     hung.process.send_signal(signal.SIGSTOP)
     other = Witness(daemon, rows, rank=1, world=WORLD, run="r", micro=MICRO)
@@ -136,14 +94,13 @@ def test_ranks_look_for_their_daemon_with_growing_pauses(place, daemon):
     looks, ranks = [], []
     for rank in range(WORLD):
         looks.append(Preload(place, CONNECTS, ["tries"], f"connects{rank}"))
-        ranks.append(Cat(place, daemon, rank, env=looks[rank].env))
+        ranks.append(Cat(place, daemon, rank, BATCHES, env=looks[rank].env))
     assert all(rank.reads() for rank in ranks)
     assert [look.get("tries") for look in looks] == [1, 1], "they have looked for it once"
     daemon.kill()
     injected(5)
-    drains = [threading.Thread(target=rank.drain, daemon=True) for rank in ranks]
-    for drain in drains:
-        drain.start()
+    for rank in ranks:
+        rank.drain()
 
     def gaps(rank):
         times = [looks[rank].words[i + 1] for i in range(looks[rank].get("tries"))]
@@ -159,7 +116,6 @@ def test_ranks_look_for_their_daemon_with_growing_pauses(place, daemon):
         assert max(pauses[9:-2]) - min(pauses[9:-2]) > 20, "at random, so ranks differ"
     rows = rows_at(daemon.config, "train", 0, BATCHES * MICRO * WORLD)
     for rank, cat in enumerate(ranks):
-        drains[rank].join()
         code, out, err = cat.end()
         assert (code, err) == (0, ""), "nothing is said"
         assert out == rank_rows(rows, rank, WORLD, MICRO).tobytes(), "the bytes are the same"

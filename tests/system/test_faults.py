@@ -16,7 +16,6 @@ import pytest
 from faults import fill, simple_streams
 
 from lib import (
-    TOKCTL,
     TOKEND,
     Client,
     Closed,
@@ -30,6 +29,7 @@ from lib import (
     status,
     with_parent,
 )
+from lib.cat import moved
 from lib.injected import injected
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -38,17 +38,6 @@ CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 # ---- snapshots ----
-
-
-def moved(place, cursor, position):
-    """The cursor's bytes at another position, by tokctl."""
-    a, b = place.file("a.cursor"), place.file("b.cursor")
-    with open(a, "wb") as f:
-        f.write(cursor)
-    code, _, err = run(TOKCTL, "cursor", "seek", a, "--to", position, "-o", b)
-    if code:
-        raise RuntimeError(err)
-    return open(b, "rb").read()
 
 
 def former_of(path):

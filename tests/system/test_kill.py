@@ -31,6 +31,7 @@ from lib.killed_job import KilledJob
 KILLS, CYCLES = 200, 200
 
 
+@pytest.mark.limit(500)
 def test_a_ddp_job_survives_kills_bit_for_bit(place, seed):
     with KilledJob(place, seed) as job:
         job.storm(kills=KILLS)

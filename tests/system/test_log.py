@@ -13,7 +13,19 @@ import urllib.request
 
 import pytest
 
-from lib import LONG, TOKCTL, TOKEND, Client, Daemon, Refused, datasets, has, run, wait_for
+from lib import (
+    LONG,
+    TOKCTL,
+    TOKEND,
+    Client,
+    Daemon,
+    Refused,
+    datasets,
+    free_port,
+    has,
+    run,
+    wait_for,
+)
 from lib.injected import injected
 
 FLOOD = 3000
@@ -131,9 +143,7 @@ def test_a_full_pipe_does_not_block_the_daemon(place, config):
 
 
 def test_idle_scrapers_do_not_block_metrics(place, config):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = place.config(
         "metrics.yaml",
         metrics=f"127.0.0.1:{port}",

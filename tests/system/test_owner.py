@@ -17,11 +17,11 @@ from lib import (
     has,
     refusal,
     rows_at,
-    run,
     status,
     wait_for,
     with_parent,
 )
+from lib.cat import moved
 from lib.injected import injected
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
@@ -79,7 +79,7 @@ def test_only_the_owner_uses_a_named_run(shared, daemon):
     before, logged = open(path, "rb").read(), sorted(os.listdir(mixes))
     told = refusal(lambda: attach(daemon, STRANGER, run="job"))
     assert has(told, "run job belongs to uid 1001", "1002"), "another user may not attach"
-    told = refusal(lambda: attach(daemon, STRANGER, run="job", cursor=moved(place, cursor)))
+    told = refusal(lambda: attach(daemon, STRANGER, run="job", cursor=moved(place, cursor, 64)))
     assert has(told, "run job belongs to uid 1001"), "  nor at another position"
     assert sorted(os.listdir(mixes)) == logged, "  the mix log is unchanged"
     injected(48, 2)
@@ -217,16 +217,6 @@ def test_libtokend_uses_the_name_of_an_unnamed_run(shared, daemon):
     )
     holder.close()
     begun.close()
-
-
-def moved(place, cursor):
-    here, there = place.file("cursors/here"), place.file("cursors/there")
-    with open(here, "wb") as f:
-        f.write(cursor)
-    code, _, err = run(TOKCTL, "cursor", "seek", here, "--to", 64, "-o", there)
-    if code:
-        raise RuntimeError(err)
-    return open(there, "rb").read()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """One user cannot take all connections, ring memory, runs or files in state_dir."""
 
 import os
-import resource
 import time
 
 import pytest
@@ -12,10 +11,10 @@ from lib import (
     Witness,
     client_of,
     datasets,
+    few_descriptors,
     rows_at,
     status,
     wait_for,
-    with_parent,
 )
 from lib.injected import injected
 
@@ -51,15 +50,12 @@ def close(clients):
         c.close()
 
 
-def few_descriptors():
-    """Enough for about 60 connections."""
-    with_parent()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+DESCRIPTORS = 400  # enough for about 60 connections
 
 
 def test_connections_are_shared(place):
     config = config_of(place, "connections", [GREEDY, POLITE])
-    daemon = Daemon(place, config, preexec_fn=few_descriptors)
+    daemon = Daemon(place, config, preexec_fn=few_descriptors(DESCRIPTORS))
     greedy, packet = as_many(lambda _: client_of(daemon, GREEDY))
     assert 40 <= len(greedy) < 60, ("one user gets most of the connections", len(greedy))
     assert packet.get("passing") == 1 and "other users" in packet["text"], (
@@ -79,7 +75,9 @@ def test_connections_are_shared(place):
     close([*greedy[4:], *polite, again])
     witness.close()
     assert daemon.stop() == 0, "  exit 0"
-    daemon = Daemon(place, config_of(place, "alone", [GREEDY]), preexec_fn=few_descriptors)
+    daemon = Daemon(
+        place, config_of(place, "alone", [GREEDY]), preexec_fn=few_descriptors(DESCRIPTORS)
+    )
     alone, _ = as_many(lambda _: client_of(daemon, GREEDY))
     assert len(alone) > len(greedy) + 6, (
         "a single user gets all but the operators' connections",

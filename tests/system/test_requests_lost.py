@@ -101,9 +101,10 @@ def test_killed_operator_leaves_nothing_open(bench):
     op = Operator(bench, "skip", "train", "--samples", 7)
     t.sees()
     t.fetch()
+    before = bench.daemon.fds()
     op.process.kill()
     op.process.wait()
-    time.sleep(0.1)
+    assert wait_for(lambda: bench.daemon.fds() < before), "the daemon closes its connection"
     assert t.number(), ("if it is killed after the fetch, the request goes on", t.number())
     t.carry_out()
     wait_for(lambda: not t.number())

@@ -288,6 +288,7 @@ def test_trainers_wait_for_a_mended_config(place):
         [sys.executable, "-c", WAITER, path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env=environment,
         text=True,
     )
@@ -299,7 +300,7 @@ def test_trainers_wait_for_a_mended_config(place):
     code, _, err = run(TOKEND, "-c", config)
     assert code == 1 and "seq_len" in err, ("waiting: the broken config is refused", err)
     injected(54)
-    time.sleep(1)
+    assert "waiting for another" in trainer.stderr.readline(), "waiting: the trainer says so"
     assert trainer.poll() is None, "waiting: the trainer waits"
     place.config("wait.yaml", socket=path, streams={"train": about})
     daemon = Daemon(place, config)
