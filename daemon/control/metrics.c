@@ -336,6 +336,17 @@ static struct MHD_Daemon *serve(struct metrics *m, unsigned flags, const struct 
 		MHD_OPTION_END);
 }
 
+/* A sandbox forbids all of the network. Without IPv6 in the kernel, only an IPv6 address fails. */
+static bool is_forbidden(int error)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool none = fd < 0 && errno == EAFNOSUPPORT;
+
+	if (fd >= 0)
+		close(fd);
+	return error == EAFNOSUPPORT && none;
+}
+
 static bool serve_at(struct metrics *m, const char *address, struct fault *fault)
 {
 	struct addrinfo *found = NULL;
@@ -347,13 +358,19 @@ static bool serve_at(struct metrics *m, const char *address, struct fault *fault
 	freeaddrinfo(found);
 	if (m->http)
 		return true;
-	if (errno == EAFNOSUPPORT)
-		return fault_errno(fault, errno, "metrics",
+
+	int error = errno;
+
+	if (is_forbidden(error))
+		return fault_errno(fault, error, "metrics",
 			"metrics: cannot listen at %s: the service may not use the network; run "
 			"systemctl enable tokend-metrics.socket, and restart tokend",
 			address);
-	return fault_errno(fault, errno, "metrics", "metrics: cannot listen at %s: %s", address,
-		strerror(errno));
+	fault_errno(fault, error, "metrics", "metrics: cannot listen at %s: %s", address,
+		strerror(error));
+	if (error == EAFNOSUPPORT)
+		fault->error = 0; /* IPv4 works */
+	return false;
 }
 
 static bool serve_fd(struct metrics *m, int fd, struct fault *fault)

@@ -9,8 +9,8 @@ struct metrics;
 
 /*
  * Serves at @fd, a listening TCP socket that it then owns, or if @fd is -1 at @address, "HOST:PORT"
- * with a numeric host ([::1]:9464 for IPv6). NULL with @fault: it cannot. On the loop, as
- * metrics_stop().
+ * with a numeric host ([::1]:9464 for IPv6). NULL with @fault: it cannot; error EAFNOSUPPORT
+ * says that all networks are forbidden. On the loop, as metrics_stop().
  */
 struct metrics *metrics_start(
 	struct control *control, const char *address, int fd, struct fault *fault);
