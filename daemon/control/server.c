@@ -270,6 +270,11 @@ static bool start_metrics(struct server *server, struct fault *fault)
 
 	if (!address && fd < 0)
 		return true;
+	if (address && fd >= 0)
+		log_line(LOG_NOTE,
+			"metrics: %s is ignored, because systemd passed a socket "
+			"(tokend-metrics.socket)",
+			address);
 	server->metrics = metrics_start(&server->control, address, fd, fault);
 	if (server->metrics)
 		return true;

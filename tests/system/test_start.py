@@ -343,7 +343,7 @@ def pass_sockets(place, name, sockets):
 
     place.shard("a.bin", 100_000)
     streams = {"train": {"seed": 1, "seq_len": 64, "datasets": datasets("a.bin")}}
-    config = place.config(name, streams=streams)
+    config = place.config(name, streams=streams, metrics="127.0.0.1:1")
     names = f"LISTEN_FDS={len(sockets)} LISTEN_FDNAMES={':'.join(sockets)}"
     return subprocess.Popen(
         ["sh", "-c", f'{names} LISTEN_PID=$$ exec "$@"', "sh", TOKEND, "-c", config],
@@ -355,7 +355,8 @@ def pass_sockets(place, name, sockets):
 
 
 def test_the_port_of_metrics_is_passed_by_name(place):
-    """The sockets of systemd come in any order; that of metrics must be a port."""
+    """The sockets of systemd come in any order; that of metrics must be a port. The config's
+    address is ignored, and the log says so."""
     path = place.file("passed.sock")
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as clients,
@@ -371,7 +372,8 @@ def test_the_port_of_metrics_is_passed_by_name(place):
             assert run(TOKCTL, "status", "--socket", path)[0] == 0
         finally:
             daemon.terminate()
-            assert daemon.wait(20) == 0, daemon.stderr.read()
+            err = daemon.stderr.read()
+            assert daemon.wait(20) == 0 and "metrics: 127.0.0.1:1 is ignored" in err, err
         for wrong in (clients, idle):
             daemon = pass_sockets(place, "a.yaml", {"tokend.socket": clients, "metrics": wrong})
             assert daemon.wait(20) == 1 and "ListenStream=" in daemon.stderr.read()
