@@ -96,7 +96,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 			--slots 8
 	}
 	metrics() { # at a port of the host
-		exec 3<>"/dev/tcp/127.0.0.1/$1"
+		exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
 		printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
 		cat <&3 >/srv/metrics
 		exec 3>&-
@@ -130,6 +130,13 @@ cat >"$scratch/srv/check.sh" <<-'END'
 		>/srv/note
 	systemctl add-wants --runtime tokend.service tokend-metrics.socket
 	systemctl restart tokend
+	! $loopback || metrics 9464
+
+	# A scrape does not start a daemon that was stopped.
+	systemctl stop tokend.socket tokend.service
+	if metrics 9464; then exit 1; fi
+	[ "$(systemctl is-active tokend.socket tokend.service | sort -u)" = inactive ]
+	systemctl start tokend.socket tokend.service
 	! $loopback || metrics 9464
 
 	# It writes snapshots, and to no other directory.
@@ -188,6 +195,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 		if logged 'not permitted'; then exit 1; fi
 	}
 	disturbed 3
+	! $loopback || metrics 9464
 
 	# It stops cleanly. The socket's file stays for the next daemon.
 	stops_cleanly
