@@ -177,17 +177,6 @@ static bool is_masked(const struct dataset *d)
 	return d->masks;
 }
 
-/* Logs @why, and reports it to systemd for `systemctl status`. Returns the exit code, 1. */
-static int fail_start(const char *why)
-{
-	char status[LIMIT_TEXT_BYTES];
-
-	log_line(LOG_ERROR, "%s", why);
-	snprintf(status, sizeof(status), "STATUS=cannot start: %s", why);
-	notify(status);
-	return 1;
-}
-
 /*
  * Pauses after a failed start under systemd. The units restart tokend 200 ms after its end, because
  * trainers wait after a crash. systemd cannot distinguish a crash from a config that is refused.
@@ -227,7 +216,7 @@ static int serve(const struct catalog *catalog, const struct options *a, struct 
 	struct reader *reader = reader_open(&options, note, sizeof(note), &fault);
 
 	if (!reader)
-		return fail_start(fault.text);
+		return notify_failed_start(fault.text);
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
 	for (uint32_t i = 0; i < config->streams; i++)
@@ -337,7 +326,7 @@ static int check(const struct catalog *catalog)
 	const char *refused = refused_tokens(catalog);
 
 	print_check(catalog);
-	return refused ? fail_start(refused) : 0;
+	return refused ? notify_failed_start(refused) : 0;
 }
 
 static int run(const struct options *a, struct listener *listener)
@@ -358,11 +347,11 @@ static int run(const struct options *a, struct listener *listener)
 	int code = 0;
 
 	if (!catalog)
-		code = fail_start(fault_line(fault.text));
+		code = notify_failed_start(fault_line(fault.text));
 	else if (a->check)
 		code = check(catalog);
 	else if (!place_state_dir(config, listener->handed))
-		code = fail_start("out of memory");
+		code = notify_failed_start("out of memory");
 	else
 		code = serve(catalog, a, listener, cgroup, &rereads);
 	catalog_free(catalog);

@@ -1,7 +1,11 @@
 #include "daemon/control/notify.h"
 
+#include "daemon/control/log.h"
+#include "proto/limits.h"
+
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -29,6 +33,16 @@ void notify(const char *state)
 		/* Ignored: systemd has timeouts for a service that it does not hear from. */
 	}
 	close(fd);
+}
+
+int notify_failed_start(const char *why)
+{
+	char status[LIMIT_TEXT_BYTES];
+
+	log_line(LOG_ERROR, "%s", why);
+	snprintf(status, sizeof(status), "STATUS=cannot start: %s", why);
+	notify(status);
+	return 1;
 }
 
 /* The number in variable @value_name, or 0 if @pid_name names another process. */

@@ -40,10 +40,10 @@ struct server {
 };
 
 /* Ends the process while other threads hang. They may still use any memory, so nothing is freed. */
-static void leave(int code)
+static void leave(void)
 {
 	log_flush();
-	_exit(code);
+	_exit(0);
 }
 
 /* Nothing is lost by that. */
@@ -54,7 +54,7 @@ static void *leave_in_time(void *none)
 	log_line(LOG_WARNING,
 		"not stopped after %d s, because storage does not answer: exiting now",
 		STOP_MOST_S);
-	leave(0);
+	leave();
 	return NULL;
 }
 
@@ -112,7 +112,7 @@ static void on_hangup(uv_signal_t *signal, int number)
 	(void)number;
 	log_line(LOG_WARNING,
 		"SIGHUP: %s is not read again, because running trainers have positions in this "
-		"config's order; check it with tokend --check, then restart tokend",
+		"config's order; check it with tokend -c FILE --check, then restart tokend",
 		server->control.config->path);
 }
 
@@ -215,8 +215,8 @@ static void on_watchdog(uv_timer_t *timer)
 		notify("WATCHDOG=1");
 }
 
-/* Undoes what start() has done so far. @fault: why it failed. */
-static void give_up(struct server *server, const struct fault *fault)
+/* Undoes what start() has done so far. */
+static void give_up(struct server *server)
 {
 	struct control *control = &server->control;
 	unsigned left;
@@ -226,10 +226,10 @@ static void give_up(struct server *server, const struct fault *fault)
 	if (control->keeper) {
 		keeper_close(control->keeper);
 		uv_run(&server->loop, UV_RUN_NOWAIT);
-		if (!keeper_stop(control->keeper, 0, &left)) {
-			log_line(LOG_ERROR, "%s", fault->text);
-			leave(1);
-		}
+
+		bool stopped = keeper_stop(control->keeper, 0, &left);
+
+		assert(stopped); /* a runs_start() that fails has given it no job */
 	}
 	runs_free(control->runs);
 	quotas_free(control->quotas);
@@ -321,11 +321,11 @@ static bool start(struct server *server, struct fault *fault)
 		return false;
 	}
 	if (!start_metrics(server, fault)) {
-		give_up(server, fault);
+		give_up(server);
 		return false;
 	}
 	if (!start_keeper(server, fault)) {
-		give_up(server, fault);
+		give_up(server);
 		return false;
 	}
 	connections_init(&control->connections);
@@ -365,7 +365,7 @@ static void end_keeper(struct server *server)
 			"state_dir %s does not answer: exiting without writing %u mix log entries; "
 			"they are written at the next attach",
 			server->control.config->state_dir, left);
-		leave(0);
+		leave();
 	}
 	runs_free(server->control.runs);
 	quotas_free(server->control.quotas);
@@ -395,17 +395,16 @@ int server_run(const struct server_options *options)
 	struct fault fault;
 
 	if (!server || uv_loop_init(&server->loop) < 0) {
-		log_line(LOG_ERROR, "out of memory");
 		free(server);
 		reader_close(options->reader);
-		return 1;
+		return notify_failed_start("out of memory");
 	}
 	server->options = options;
 	control_init(&server->control, server);
 	uv_async_init(&server->loop, &server->news, on_news);
 	server->news.data = server;
 	if (!start(server, &fault)) {
-		log_line(LOG_ERROR, "%s", fault.text);
+		notify_failed_start(fault.text);
 		uv_walk(&server->loop, close_handle, NULL);
 		uv_run(&server->loop, UV_RUN_DEFAULT);
 		uv_loop_close(&server->loop);

@@ -72,6 +72,12 @@ void notify(const char *state)
 	(void)state;
 }
 
+int notify_failed_start(const char *why)
+{
+	(void)why;
+	return 1;
+}
+
 int notify_metrics_fd(void)
 {
 	return -1;

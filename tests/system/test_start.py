@@ -407,3 +407,25 @@ def test_an_address_of_ipv6_without_ipv6_fails_the_start(place):
     err = daemon.communicate(timeout=60)[1]
     assert daemon.returncode == 1
     assert has(err, "metrics: cannot listen at [::1]:9464") and "systemctl" not in err, err
+
+
+def test_a_port_in_use_is_reported_to_systemd(place):
+    """So systemctl status shows why."""
+    place.shard("a.bin", 20000)
+    streams = {"train": {"seed": 1, "seq_len": 64, "datasets": datasets("a.bin")}}
+    path = place.file("notify")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        socket.create_server(("127.0.0.1", 0)) as taken,
+    ):
+        manager.bind(path)
+        manager.settimeout(20)
+        config = place.config(streams=streams, metrics=f"127.0.0.1:{taken.getsockname()[1]}")
+        daemon = place.spawn(
+            [TOKEND, "-c", config],
+            stderr=subprocess.PIPE,
+            env={**os.environ, "NOTIFY_SOCKET": path},
+        )
+        assert has(manager.recv(65536).decode(), "STATUS=cannot start: metrics", "in use")
+        daemon.terminate()
+        daemon.wait(20)
