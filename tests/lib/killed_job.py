@@ -1,4 +1,4 @@
-"""A DDP job and its daemon, which are killed at random instants; the proof that nothing shows.
+"""Kills a DDP job and its daemon at random instants, and proves that its losses stay the same.
 
 with KilledJob(place, seed) as job:
     job.storm(kills=200)       # each kill counted by what it hit

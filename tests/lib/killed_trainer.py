@@ -1,4 +1,4 @@
-"""One rank of a small DDP job whose every loss is a fact about its samples.
+"""One rank of a small DDP job whose losses depend on every sample.
 
 The model is trained with AdamW in float32, in one thread, so the same samples in the same order
 give the same bits. One sample that is repeated, lost, altered or moved changes every later loss.

@@ -1,5 +1,5 @@
-"""A file server that forgets open files (ESTALE), after a hang or not. The daemon opens the shard
-again, and continues only if it is the same file. Other streams do not notice.
+"""A file server that forgets open files (ESTALE), with or without a hang. The daemon opens the
+shard again, and continues only if it is the same file. Other streams do not notice.
 
 Each stream on the FUSE file system has a twin, which reads the same files without it.
 """
