@@ -263,7 +263,8 @@ static bool note_room(struct runs *runs, const struct run_place *place)
 {
 	if (runs->notes++ >= NOTES_MOST)
 		return false;
-	return place->privileged || keeper_jobs_of(runs->options.keeper, place->uid) < NOTES_EACH;
+	return place->privileged || place->uid == geteuid() ||
+	       keeper_jobs_of(runs->options.keeper, place->uid) < NOTES_EACH;
 }
 
 /* NULL: too many wait, or out of memory, which is logged. Any thread. */
@@ -276,8 +277,10 @@ static struct note *note_new(struct runs *runs, const struct run_place *place, u
 		runs->notes--;
 		log_client(place->uid, LOG_WARNING,
 			"stream %s, run %s: cannot write the mix log: %u entries wait for "
-			"state_dir; tokctl --run will not know this mix before the next attach",
-			place->stream, place->run, runs->notes);
+			"state_dir, and %u calls of uid %u; tokctl --run will not know this mix "
+			"before the next attach",
+			place->stream, place->run, runs->notes,
+			keeper_jobs_of(runs->options.keeper, place->uid), (unsigned)place->uid);
 		return NULL;
 	}
 	note->job = (struct keeper_job){.uid = place->uid, .work = note_work, .done = note_done};
@@ -389,8 +392,7 @@ static void scan_work(struct keeper_job *job)
 	if (!config_may_write(scan->place.state_dir))
 		log_line(LOG_WARNING,
 			"state_dir: uid %u may not write to %s: checkpoints will fail; chown it, "
-			"or name "
-			"another state_dir",
+			"or name another state_dir",
 			(unsigned)geteuid(), scan->place.state_dir);
 	run_dir_greet(&scan->place);
 	for (unsigned i = 0; i < scan->streams; i++)

@@ -74,7 +74,7 @@ void notify(const char *state)
 
 int notify_failed_start(const char *why)
 {
-	(void)why;
+	log_line(LOG_ERROR, "%s", why);
 	return 1;
 }
 

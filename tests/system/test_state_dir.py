@@ -180,6 +180,7 @@ def test_one_user_cannot_use_up_the_waiting_entries_of_mix_logs(place):
         assert hang.held(), "state_dir hangs"
         polite = client_of(daemon, POLITE).attach(run="polite")
         assert polite.next(SOON) is not None, "another user attaches, and gets batches"
+        assert f"and 256 calls of uid {GREEDY}" in daemon.log()
     finally:
         hang.close()
     entry = f"{directory}/train/polite/mixes/000001.cursor"
