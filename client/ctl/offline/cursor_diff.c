@@ -120,10 +120,9 @@ const struct ctl_command ctl_cursor_diff = {
 	.least = 2,
 	.most = INT_MAX,
 	.help = "print how cursors differ, and which is the odd one of several",
-	.about = "Prints one line per difference, with LEFT's value first. Of more than two "
-		 "cursors, "
-		 "it names those that differ from most, or from LEFT if no cursor is that of most. "
-		 "The exit status is 1 if the cursors differ.",
+	.about = "Prints one line per difference. Of two cursors, LEFT's value is first. Of more, "
+		 "it names those that differ from the majority, or from LEFT if there is none; the "
+		 "majority's value is first. The exit status is 1 if the cursors differ.",
 	.examples = CTL_EXAMPLES(
 		{"compare two cursors", "tokctl cursor diff begin.cursor run.cursor || "
 					"echo they differ"},
