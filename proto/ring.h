@@ -249,7 +249,7 @@ static inline bool ring_client_waits(const struct ring *ring, uint64_t published
 /*
  * A wake-up came: does the daemon wait, and has what it waits for happened? Reads only shared
  * words, for a thread that does not own the feed. False: needless, and if it is needed later, the
- * client sends another one. Impossible words, and those that change meanwhile, give true.
+ * client sends another one. Most impossible words, and those that change meanwhile, give true.
  */
 static inline bool ring_wanted(const struct ring *ring)
 {

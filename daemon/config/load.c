@@ -174,8 +174,8 @@ static const struct schema_key config_keys[] = {
 			"unless systemd listens. A quarter of the connections and an eighth of the "
 			"memory are reserved for these users and admin_uids, in equal shares; the "
 			"rest is for the users who come first. A user may begin 64 runs at once "
+			"and then one every 2 seconds, and write 256 files into state_dir at once "
 			"and "
-			"then one every 2 seconds, and write 256 files into state_dir at once and "
 			"then 10 a second. Root and the daemon's own user have no limits."},
 	[ADMIN_UIDS] = {"admin_uids", take_admins, 0, .right = uid_list, .otherwise = "none",
 		.help = "Users who may connect and change every run, as root may. A run belongs to "

@@ -187,7 +187,7 @@ static void share_wake(struct share *share)
 }
 
 /* A stream that has used up its share counts as silent until a read of it ends. A stream whose
- * storage answers has begun an eighth of its share since then, at most. */
+ * storage answers has begun about an eighth of its share since then. */
 static void share_full(struct engine *engine, struct share *share)
 {
 	if (share->slow || share->silent || share->unanswered <= share->reading / 4)

@@ -81,7 +81,7 @@ struct files {
 	struct files_chain *chain;
 	unsigned chains;	/* a power of two */
 	struct files_idle idle; /* without users; the next to be evicted is first */
-	unsigned in_use;	/* all others */
+	unsigned in_use;	/* entries with users, of all shares */
 };
 
 bool files_init(struct files *files, unsigned count);

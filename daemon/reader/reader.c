@@ -141,13 +141,14 @@ static void note_fallback(const struct fault *fault, char *note, size_t note_byt
 {
 	if (is_forbidden(fault->error))
 		snprintf(note, note_bytes,
-			"io_uring is forbidden here (%s); reading with a pool of %d pread threads",
-			strerrorname_np(fault->error), POOL_THREADS);
+			"io_uring is forbidden here (%s); reading with a pool of threads, at "
+			"most %d",
+			strerrorname_np(fault->error), POOL_ALL);
 	else
 		snprintf(note, note_bytes,
-			"io_uring cannot be used here (%s); reading with a pool of %d pread "
-			"threads",
-			fault->text, POOL_THREADS);
+			"io_uring cannot be used here (%s); reading with a pool of threads, at "
+			"most %d",
+			fault->text, POOL_ALL);
 }
 
 struct reader *reader_open(

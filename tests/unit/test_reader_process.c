@@ -103,20 +103,20 @@ static void forbidden(
 static void forbidden_eperm(const struct mode *mode, struct shelf *shelf)
 {
 	forbidden(mode, shelf, EPERM,
-		"io_uring is forbidden here (EPERM); reading with a pool of 32 pread threads");
+		"io_uring is forbidden here (EPERM); reading with a pool of threads, at most 64");
 }
 
 static void forbidden_enosys(const struct mode *mode, struct shelf *shelf)
 {
 	forbidden(mode, shelf, ENOSYS,
-		"io_uring is forbidden here (ENOSYS); reading with a pool of 32 pread threads");
+		"io_uring is forbidden here (ENOSYS); reading with a pool of threads, at most 64");
 }
 
 static void forbidden_enomem(const struct mode *mode, struct shelf *shelf)
 {
 	forbidden(mode, shelf, ENOMEM,
-		"io_uring cannot be used here (io_uring_setup: ENOMEM); reading with a pool of 32 "
-		"pread threads");
+		"io_uring cannot be used here (io_uring_setup: ENOMEM); reading with a pool of "
+		"threads, at most 64");
 }
 
 static void falls_back_to_pread_if_io_uring_is_forbidden(void **state)
