@@ -51,6 +51,7 @@ struct search {
 	uint32_t backoff_ms, warnings;
 	struct patience patience;
 	int64_t since, retry, answer_by; /* ns */
+	uint64_t position;		 /* in the attach that is under way */
 	struct fault refusal;
 };
 

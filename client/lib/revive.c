@@ -57,6 +57,10 @@ int revive(struct tokend *t, bool wait)
 
 	if (!s->active)
 		search_begin(s, &patience);
+	/* A query was interrupted while its attach was under way, and batches were taken since. */
+	if (s->position != t->taken)
+		search_again(s);
+	s->position = t->taken;
 
 	int r = attach_step(t, &target, s, wait);
 

@@ -59,6 +59,15 @@ void search_later(struct tokend *t, struct search *s, int error, int refused)
 	s->backoff_ms = s->backoff_ms * 2 < most ? s->backoff_ms * 2 : most;
 }
 
+void search_again(struct search *s)
+{
+	if (s->fd < 0)
+		return;
+	close(s->fd);
+	s->fd = -1;
+	s->retry = wait_now();
+}
+
 bool search_nobody(const struct search *s)
 {
 	return s->error == ENOENT || s->error == ECONNREFUSED;

@@ -13,6 +13,8 @@ void search_end(struct search *s);
 /* The last try failed, with errno @error or with the passing refusal @refused, which is the
  * handle's last failure. Schedules the next one. */
 void search_later(struct tokend *t, struct search *s, int error, int refused);
+/* The attach under way, if any, is void: the next try is due. */
+void search_again(struct search *s);
 /* True if no process listened at the last try. */
 bool search_nobody(const struct search *s);
 /* The time at which the search ends if nothing changes, in ns. */
