@@ -50,7 +50,7 @@ static struct job *a_job(void)
 	return &world_job[pick(world_jobs)];
 }
 
-static void power_cut(struct node *node)
+static bool power_cut(struct node *node)
 {
 	for (unsigned j = 0; j < world_jobs; j++)
 		for (unsigned i = 0; i < WORLD_MOST; i++) {
@@ -63,28 +63,55 @@ static void power_cut(struct node *node)
 	disk_power_cut(node->disk);
 	world_counts.power_cuts++;
 	snapshots_check(node);
+	return true;
 }
 
-static void sever(void)
+static bool sever(const struct node *node)
 {
-	struct node *node = a_node();
+	bool done = node->daemon && socket_sever(node->daemon);
 
-	if (node->daemon)
-		world_counts.severed += socket_sever(node->daemon);
+	world_counts.severed += done;
+	return done;
 }
 
-static void kill_trainer(void)
+static bool kill_trainer(const struct job *job)
 {
-	struct job *job = a_job();
 	struct trainer *r = job->trainer[pick(job->world ? job->world : 1)];
 
 	if (!r)
-		return;
+		return false;
 	proc_kill(r->proc, 137);
 	world_counts.trainer_kills++;
+	return true;
 }
 
-static void trouble_disk(struct node *node)
+static bool kill_job(struct job *job)
+{
+	if (!job->running)
+		return false;
+	job_kill(job);
+	world_counts.job_kills++;
+	return true;
+}
+
+static bool kill_daemon(struct node *node)
+{
+	bool done = node->daemon != NULL;
+
+	world_counts.daemon_kills += done;
+	node_kill(node);
+	return done;
+}
+
+static bool stop_daemon(struct node *node)
+{
+	bool done = node_stop(node);
+
+	world_counts.daemon_stops += done;
+	return done;
+}
+
+static bool trouble_disk(struct node *node)
 {
 	struct disk_faults *f = &node->disk_faults;
 
@@ -100,81 +127,91 @@ static void trouble_disk(struct node *node)
 		f->slow = 1 + (unsigned)pick(10);
 		break;
 	default:
-		break;
+		return false;
 	}
+	return true;
 }
 
-static void one(enum class class)
+static bool stall(struct storage *s, uint64_t a, uint64_t b)
+{
+	s->slow = (unsigned)(a % 50);
+	s->stalled_until = fiber_now + (int64_t)(b % (uint64_t)(5 * SECOND));
+	world_counts.stalls++;
+	return true;
+}
+
+/* All daemons start again with all datasets. */
+static bool change_config(void)
+{
+	if (world_version == 1)
+		return false;
+	world_version = 1;
+	for (unsigned i = 0; i < world_nodes; i++)
+		node_stop(&world_node[i]);
+	return true;
+}
+
+static bool request(struct job *job)
+{
+	for (unsigned i = 0; i < world_jobs && !job->running; i++)
+		job = &world_job[i];
+	operator_start(job);
+	return true;
+}
+
+/* Returns true if it changed anything. */
+static bool one(enum class class)
 {
 	struct node *node = a_node();
 	struct job *job = a_job();
 	uint64_t a = pick(UINT64_MAX), b = pick(UINT64_MAX);
 
 	if (off >> class & 1)
-		return;
+		return false;
 	world_say("event: %s", director_classes[class]);
 	switch (class) {
 	case TRAINER_KILL:
-		kill_trainer();
-		break;
+		return kill_trainer(job);
 	case JOB_KILL:
-		if (job->running) {
-			job_kill(job);
-			world_counts.job_kills++;
-		}
-		break;
+		return kill_job(job);
 	case DAEMON_KILL:
-		world_counts.daemon_kills += node->daemon != NULL;
-		node_kill(node);
-		break;
+		return kill_daemon(node);
 	case DAEMON_STOP:
-		world_counts.daemon_stops += node->daemon != NULL;
-		node_stop(node);
-		break;
+		return stop_daemon(node);
 	case POWER_CUT:
-		power_cut(node);
-		break;
+		return power_cut(node);
 	case SEVER:
-		sever();
-		break;
+		return sever(node);
 	case EIO_BURST:
 		node->storage.eio = a % 2 ? 0 : 1 + (unsigned)(b % 300);
-		break;
+		return node->storage.eio > 0;
 	case STALL:
-		node->storage.slow = (unsigned)(a % 50);
-		node->storage.stalled_until = fiber_now + (int64_t)(b % (uint64_t)(5 * SECOND));
-		world_counts.stalls++;
-		break;
+		return stall(&node->storage, a, b);
 	case STATE_DIR:
-		trouble_disk(node);
-		break;
+		return trouble_disk(node);
 	case CLOCK:
 		world_clock_offset += (int64_t)(a % (uint64_t)(2000 * SECOND)) - 1000 * SECOND;
 		world_counts.clock_jumps++;
-		break;
+		return true;
 	case CONFIG:
-		world_version = 1;
-		break;
+		return change_config();
 	case REQUEST:
-		for (unsigned i = 0; i < world_jobs && !job->running; i++)
-			job = &world_job[i];
-		operator_start(job);
-		break;
+		return request(job);
 	case OPERATOR_KILL:
-		operator_kill();
-		break;
+		return operator_kill();
 	case ACTION:
 		job->action = (enum action)(1 + a % STOP);
-		break;
+		return true;
 	case DELAY:
 		socket_delay_most = a % 4 ? 20 * MICRO : (int64_t)(b % (uint64_t)(5 * MILLI));
-		break;
+		return true;
 	case STRANGER:
-		stranger_start(job);
-		break;
+		(a % 2 ? stranger_start : foreigner_start)(job);
+		return true;
 	case CLASSES:
 		break;
 	}
+	return false;
 }
 
 /* Daemons and jobs that are down start again after a while. */
@@ -183,8 +220,9 @@ static void restart(void)
 	for (unsigned i = 0; i < world_nodes; i++) {
 		struct node *node = &world_node[i];
 
-		/* memory: counts the two rings of a seek as one. */
-		CHECK(!node->daemon || node->daemon->ring_bytes <= 2 * node->memory_bytes);
+		/* Memory limits change in director_heal(). */
+		if (healing && node_old_config(node))
+			node_stop(node);
 		if (!node->daemon && (healing || pick(4) == 0))
 			node_start(node);
 		CHECK(!node->old || fiber_now - node->stopped_since < 15 * SECOND);
@@ -207,7 +245,7 @@ static void restart(void)
 
 static void turn(void *none)
 {
-	static const uint8_t often[CLASSES] = {6, 3, 8, 4, 3, 6, 4, 3, 4, 2, 1, 20, 3, 30, 2, 3};
+	static const uint8_t often[CLASSES] = {6, 3, 8, 4, 3, 6, 4, 3, 4, 2, 6, 20, 5, 30, 2, 4};
 	unsigned all = 0, at;
 
 	(void)none;
@@ -258,7 +296,8 @@ static void each_minute(void *none)
 			world_node[i].storage.eio = 0;
 			world_node[i].disk_faults = (struct disk_faults){0};
 		}
-		one(faults[pick(sizeof(faults) / sizeof(faults[0]))]);
+		while (!one(faults[pick(sizeof(faults) / sizeof(faults[0]))]))
+			;
 		for (unsigned i = 0; i < world_nodes; i++)
 			world_node[i].storage.eio *= 50; /* not every few steps */
 		world_counts.faults++;
@@ -293,9 +332,6 @@ void director_heal(void)
 		node->storage.stalled_until = 0;
 		node->disk_faults = (struct disk_faults){0};
 		node->memory_bytes = UINT64_C(1) << 30;
-		/* Its memory limit is in its config. */
-		if (node->daemon)
-			node_stop(node);
 	}
 	socket_delay_most = 20 * MICRO;
 	for (unsigned i = 0; i < world_jobs; i++) {

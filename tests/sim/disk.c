@@ -24,6 +24,15 @@ struct disk *disk_here(void)
 	return fiber_proc()->node->disk;
 }
 
+/* A slow call ends when the fault does. */
+static void slow_call(const struct disk_faults *faults)
+{
+	int64_t until = fiber_now + (int64_t)draw(chance(10) ? 30 * SECOND : 300 * MILLI);
+
+	while (fiber_now < until && faults->slow > 0)
+		fiber_sleep(until - fiber_now < SECOND ? until - fiber_now : SECOND);
+}
+
 /* A call takes a while, and may fail. */
 bool call_begins(const char *call, const char *path, bool writes)
 {
@@ -32,7 +41,7 @@ bool call_begins(const char *call, const char *path, bool writes)
 	(void)call, (void)path;
 	system_call();
 	if (chance(faults->slow) && fiber_current)
-		fiber_sleep((int64_t)draw(chance(10) ? 30 * SECOND : 300 * MILLI));
+		slow_call(faults);
 	if (writes && chance(faults->enospc))
 		errno = ENOSPC;
 	else if (chance(faults->eio))

@@ -201,15 +201,13 @@ static void sim_free(struct sim *sim)
 /* ---- a history ---- */
 
 /* A run without one of these events would show nothing. */
-static void check_coverage(struct sim *sim)
+static bool is_covered(const struct sim *sim)
 {
 	const struct counts *n = &sim->counts;
 
-	if (n->events < 100000)
-		return;
-	CHECK(sim, n->slots > 1000 && n->attached > 20 && n->crashes > 5 && n->waits > 100);
-	CHECK(sim, n->shared > 100 && (n->slow > 10 || sim->depth < 8));
-	CHECK(sim, n->faults > 10 && n->retries > 10 && n->failures > 0 && n->hostile > 0);
+	return n->slots > 1000 && n->attached > 20 && n->crashes > 5 && n->waits > 100 &&
+	       n->shared > 100 && (n->slow > 10 || sim->depth < 8) && n->faults > 10 &&
+	       n->retries > 10 && n->failures > 0 && n->hostile > 0;
 }
 
 uint64_t engine_history(uint64_t seed, uint64_t events)
@@ -224,11 +222,13 @@ uint64_t engine_history(uint64_t seed, uint64_t events)
 	sim->engine = engine_new(sim->depth);
 	for (unsigned i = 0; i < STREAMS; i++)
 		stream_make(sim, &sim->stream[i]);
-	while (sim->counts.events < events)
+	/* Rare events may need a longer history. */
+	while (sim->counts.events < events ||
+		(events >= 100000 && sim->counts.events < 8 * events && !is_covered(sim)))
 		event(sim);
+	CHECK(sim, events < 100000 || is_covered(sim));
 	all_make_progress(sim);
 	all_leave(sim);
-	check_coverage(sim);
 
 	uint64_t trace = sim->trace;
 

@@ -1,3 +1,4 @@
+/* Positions that a job's model was trained on: each once, over all restarts. */
 #include "tests/sim/job.h"
 
 void history_clear(struct history *h, uint64_t base)

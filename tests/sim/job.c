@@ -84,6 +84,7 @@ void job_new_trainer(struct job *job, uint64_t rank)
 	r->proc = proc_new(name, job->uid, r->node);
 	r->proc->owner = r;
 	r->proc->ended = trainer_ended;
+	r->proc->starves = trainer_starves;
 	job->trainer[rank] = r;
 	job->alive++;
 	fiber_new(r->proc, trainer_main, r);
@@ -125,8 +126,18 @@ void saves_prune(struct job *job)
 		}
 }
 
+/* Its run has become another user's: it goes on as another one. */
+static void rename_run(struct job *job)
+{
+	snprintf(job->run, sizeof(job->run), "run%u-%u", job->number % 100, ++job->renamed % 100);
+	memset(job->snapshot, 0, sizeof(job->snapshot));
+	job->lost_run = false;
+}
+
 void job_start(struct job *job)
 {
+	if (job->lost_run)
+		rename_run(job);
 	job->world = 1 + draw(world_ranks);
 	job->micro = 1 + (uint32_t)draw(4);
 	job->slots = 1 + (uint32_t)draw(8);

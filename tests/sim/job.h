@@ -14,7 +14,8 @@ enum {
 	HOLD = 6,
 	TAGS = 3,
 	KIND = 16,
-	ARGS = 512
+	ARGS = 512,
+	OBEYED = 64
 };
 
 /* Positions that a job's model has been trained on, from @base on. */
@@ -63,13 +64,19 @@ enum action { NOTHING, SAVE, SNAPSHOT, RESCALE, BACK, SET_MIX, STOP };
 
 struct trainer;
 
+/* What became of a request. */
+struct obeyed {
+	uint64_t number;
+	enum tokend_outcome outcome;
+};
+
 struct job {
 	unsigned number;
 	const struct stream_plan *stream;
 	char run[16];
 	uid_t uid;
 	unsigned first_node, nodes;
-	uint64_t world, step_limit;
+	uint64_t world;
 	uint32_t micro, slots;
 	unsigned every, ahead, hold;
 	bool polls, strict;
@@ -87,7 +94,11 @@ struct job {
 	size_t shared_n;
 	uint64_t shared_from, shared_acts;
 	char kind[KIND], args[ARGS];
-	uint64_t handled;   /* number of the last request */
+	uint64_t handled; /* number of the last request */
+	struct obeyed obeyed[OBEYED];
+	unsigned obeys;
+	bool lost_run, ever_lost; /* to another user */
+	unsigned renamed;
 	enum action action; /* the director's wish */
 	struct mix mix;
 	uint64_t next_world; /* after the next meeting; 0: stays */
@@ -124,6 +135,7 @@ struct trainer {
 	uint64_t uncommitted[AHEAD + 64];
 	uint64_t reattached;
 	unsigned since; /* steps since the last meeting */
+	bool hurried;	/* a signal comes soon */
 };
 
 extern struct job world_job[JOBS_MOST];
@@ -133,8 +145,10 @@ extern unsigned world_jobs, world_ranks;
 void operator_start(struct job *job);
 /* Somebody attaches with a cursor of the run, but another seed, and must be refused. */
 void stranger_start(struct job *job);
+/* Another user attaches to the job's run, and must be refused. */
+void foreigner_start(struct job *job);
 unsigned operators_alive(void);
-void operator_kill(void);
+bool operator_kill(void); /* false: none is alive */
 
 /* director.c */
 void director_begin(uint64_t events, uint32_t without);
@@ -162,11 +176,16 @@ void job_new_trainer(struct job *job, uint64_t rank);
 void snapshots_check(const struct node *node);
 
 void trainer_main(void *argument);
+/* Does it wait for a batch that is ready, or for a daemon that waits, too? */
+bool trainer_starves(const struct proc *proc, const struct proc *daemon);
 /* trainer_meet.c: what ranks do together */
 bool trainer_meet(struct trainer *r);
+/* Has the job carried out request @number with this outcome? */
+bool job_obeyed(const struct job *job, uint64_t number, uint64_t outcome);
 bool trainer_check_equal(struct trainer *r);
 void trainer_let_go(struct trainer *r, unsigned keep);
 void trainer_commit(struct trainer *r, unsigned keep);
+void trainer_detach(struct trainer *r);
 void mix_invent(const struct job *job, struct mix *m);
 
 #endif

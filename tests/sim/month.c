@@ -1,7 +1,7 @@
 /*
  * A month: 64 ranks on two nodes take 2·10¹² tokens, with a fault each virtual hour. Windows have
  * 65,536 tokens. All positions are accounted for, and each row's place is checked. Of a window's
- * tokens the first eight are made and checked; the others are not.
+ * tokens the first eight are made and checked; the others are not. --days N: the first N days.
  */
 #include "tests/sim/job.h"
 #include "tests/sim/sim.h"
@@ -12,11 +12,12 @@
 
 enum { WINDOW = 65536, DAYS = 30 };
 
-static const uint64_t goal = UINT64_C(2000000000000) / WINDOW + 1;
+static uint64_t goal; /* position */
+static int64_t days;
 
 static bool reached(void)
 {
-	return world_job[0].next >= goal && fiber_now >= DAYS * 86400 * SECOND;
+	return world_job[0].next >= goal && fiber_now >= days * 86400 * SECOND;
 }
 
 static void make_stream(struct stream_plan *s)
@@ -67,6 +68,8 @@ void month(const struct options *o, struct result *result)
 	world_seed = o->seed;
 	world_rng.state = order_mix64(o->seed) | 1;
 	world_stamps = true;
+	days = o->days ? (int64_t)o->days : DAYS;
+	goal = UINT64_C(2000000000000) / WINDOW * (uint64_t)days / DAYS + 1;
 	streams_make();
 	make_stream(&world_stream[0]);
 	world_nodes = 2;
@@ -87,9 +90,10 @@ void month(const struct options *o, struct result *result)
 	director_hourly();
 	save_now(NULL);
 	tell(NULL);
-	fiber_run(2 * DAYS * 86400 * SECOND, reached);
+	fiber_run(2 * days * 86400 * SECOND, reached);
 	tell(NULL);
 	CHECK(reached());
+	CHECK(world_counts.faults >= 24 * (uint64_t)days);
 	while (job->running || job->saves == 0 || job->save[job->saves - 1].next < goal) {
 		job->action = STOP;
 		job->stopped = job->running;

@@ -253,12 +253,17 @@ static void daemon_main(void *argument)
 
 	fiber_sleep((int64_t)draw(50 * MILLI)); /* opens shards */
 
+	self->ring_limit = node->memory_bytes;
+
 	struct catalog *catalog = make_catalog(node);
 	struct reader *reader = storage_reader(node);
 	uint64_t before = self->bytes;
 
 	listener.fd = fd_add(self, socket_listen(self, node->socket));
 	snprintf(listener.path, sizeof(listener.path), "%s", node->socket);
+
+	if (chance(3)) /* as after a restart of tokend.service: the socket was always there */
+		fiber_sleep((int64_t)draw(SECOND));
 
 	struct server_options options = {.catalog = catalog,
 		.listener = &listener,
@@ -286,7 +291,7 @@ void node_make(struct node *node, unsigned number)
 	node->disk->names_retried = true; /* several calls in a row may fail here */
 	snprintf(node->socket, sizeof(node->socket), "/run/tokend-%u", number);
 	node->storage.latency = (int64_t)(20 + draw(400)) * MICRO;
-	node->memory_bytes = chance(4) ? (100 + draw(300)) << 10 : UINT64_C(1) << 30;
+	node->memory_bytes = chance(4) ? (12 + draw(60)) << 10 : UINT64_C(1) << 30;
 }
 
 void node_free(struct node *node)
@@ -307,14 +312,21 @@ void node_start(struct node *node)
 	fiber_new(node->daemon, daemon_main, node);
 }
 
-void node_stop(struct node *node)
+bool node_stop(struct node *node)
 {
 	if (!node->daemon || node->old || !node->daemon->loops)
-		return;
+		return false;
 	node->old = node->daemon;
 	node->daemon = NULL;
 	node->stopped_since = fiber_now;
 	loop_signal(node->old, SIGTERM);
+	return true;
+}
+
+bool node_old_config(const struct node *node)
+{
+	return node->daemon && node->daemon->ring_limit > 0 &&
+	       (node->daemon->ring_limit != node->memory_bytes || node->version != world_version);
 }
 
 void node_kill(struct node *node)

@@ -20,6 +20,7 @@ struct storage {
 	int64_t latency;    /* ns, most */
 	unsigned slow, eio; /* one read in so many; 0: never */
 	int64_t stalled_until;
+	int64_t failed_at[STREAMS]; /* the last fault of a read; 0: none */
 };
 
 struct node {
@@ -59,7 +60,8 @@ struct counts {
 		snapshots, restored, restarts, daemon_kills, daemon_stops, trainer_kills, job_kills,
 		power_cuts, severed, requests, mixes, skips, drains, rescales, answered, failed,
 		cancelled, finished, disk_errors, clock_jumps, refused, additions, undone, passes,
-		strangers, faults, interrupts, stalls, tokens, committed;
+		strangers, operator_kills, no_room, foreigners, faults, interrupts, stalls, tokens,
+		committed;
 };
 
 extern struct counts world_counts;
@@ -81,9 +83,11 @@ void streams_make(void);
 void node_make(struct node *node, unsigned number);
 void node_free(struct node *node);
 void node_start(struct node *node);
-/* SIGTERM. It must end within 15 s, and leave nothing. */
-void node_stop(struct node *node);
+/* SIGTERM. It must end within 15 s, and leave nothing. False: there is none that serves. */
+bool node_stop(struct node *node);
 void node_kill(struct node *node);
+/* Does its daemon have another config than a new one would? */
+bool node_old_config(const struct node *node);
 /* The daemons of a config version serve so many datasets. */
 uint32_t stream_datasets(const struct stream_plan *s, unsigned version);
 

@@ -73,23 +73,28 @@ static bool receive(struct operator* o, int fd, int64_t until)
 static void follow(struct operator* o, int fd)
 {
 	const struct wire *w = &o->packet.wire;
-	int64_t until = fiber_now + (int64_t)draw(chance(3) ? SECOND : 60 * SECOND);
+	int64_t until = fiber_now + (int64_t)draw(chance(2) ? 50 * MILLI : 60 * SECOND);
 	uint64_t number = 0;
 
 	while (receive(o, fd, until)) {
 		if (w->op == WIRE_ERROR)
 			return;
 		if (w->op == WIRE_ASKED) {
+			CHECK(o->proc->uid == o->job->uid || o->job->ever_lost);
 			number = wire_number(w, WIRE_NUMBER);
 			world_counts.requests++;
 		}
 		if (w->op != WIRE_ANSWER)
 			continue;
 		CHECK(wire_number(w, WIRE_NUMBER) == number);
+		uint64_t outcome = wire_number(w, WIRE_OUTCOME);
+
+		if (outcome == WIRE_DONE || outcome == WIRE_FAILED)
+			CHECK(job_obeyed(o->job, number, outcome));
 		if (wire_has(w, WIRE_SAME))
 			CHECK(wire_number(w, WIRE_SAME) == 1);
 		if (wire_number(w, WIRE_WAITING) == 0) {
-			CHECK(wire_number(w, WIRE_OUTCOME) != WIRE_NOTED);
+			CHECK(outcome != WIRE_NOTED);
 			return;
 		}
 	}
@@ -161,6 +166,39 @@ static void stranger_main(void *argument)
 	proc_kill(o->proc, 0);
 }
 
+static void foreigner_main(void *argument)
+{
+	struct operator* o = argument;
+	struct job *job = o->job;
+	const struct save *s = &job->save[draw(job->saves)];
+	struct tokend *t;
+	struct tokend_options options = {.size = sizeof(options),
+		.socket = o->node->socket,
+		.stream = job->stream->name,
+		.run = job->run,
+		.world = 1,
+		.micro_batch = 1,
+		.connect_ms = 1000,
+		.deadline_ms = 1000,
+		.cursor = s->bytes,
+		.cursor_bytes = s->n};
+
+	o->proc->uid = 2001 - job->uid;
+	switch (tokend_attach(&t, &options, NULL, 0)) {
+	case TOKEND_EREFUSED:
+		world_counts.foreigners++;
+		break;
+	case TOKEND_ECONNECT:
+		break;
+	default:
+		/* grant.c checks that the daemon had not granted the run to the job. If the disk
+		 * lost that, the run belongs to somebody else now. */
+		job->lost_run = job->ever_lost = true;
+		job_abort(job, "its run belongs to somebody else");
+	}
+	proc_kill(o->proc, 0);
+}
+
 static void operator_ended(struct proc *p)
 {
 	for (unsigned i = 0; i < OPERATORS; i++)
@@ -200,6 +238,12 @@ void stranger_start(struct job *job)
 		start(job, stranger_main);
 }
 
+void foreigner_start(struct job *job)
+{
+	if (job->saves > 0)
+		start(job, foreigner_main);
+}
+
 unsigned operators_alive(void)
 {
 	unsigned n = 0;
@@ -209,10 +253,13 @@ unsigned operators_alive(void)
 	return n;
 }
 
-void operator_kill(void)
+bool operator_kill(void)
 {
 	struct operator* o = operators[draw(OPERATORS)];
 
-	if (o)
+	if (o) {
 		proc_kill(o->proc, 137);
+		world_counts.operator_kills++;
+	}
+	return o != NULL;
 }

@@ -39,8 +39,7 @@ static void count_bytes(struct proc *p, const struct view *v, bool more)
 	if (v->private || v->vacated)
 		return;
 	p->ring_bytes += more ? v->memory->n : -v->memory->n;
-	if (p->ring_bytes > p->ring_most)
-		p->ring_most = p->ring_bytes;
+	CHECK(!more || p->ring_limit == 0 || p->ring_bytes <= grant_booked(p));
 }
 
 int __wrap_memfd_create(const char *name, unsigned flags);
@@ -166,6 +165,7 @@ void rings_of_dead(struct proc *p)
 {
 	while (p->views)
 		view_end(p, &p->views);
+	grants_of_dead(p);
 }
 
 bool ring_mapped(struct proc *p, const void *at, size_t n)

@@ -23,7 +23,9 @@ void print_command(const struct options *o)
 		printf(" --ranks %" PRIu64, o->ranks);
 	if (o->engine)
 		printf(" --engine %" PRIu64, o->engine);
-	if (o->month)
+	if (o->days)
+		printf(" --days %" PRIu64, o->days);
+	else if (o->month)
 		printf(" --month");
 	for (unsigned i = 0; director_classes[i]; i++)
 		if (o->without >> i & 1) {

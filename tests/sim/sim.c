@@ -3,6 +3,7 @@
  *
  *   sim [--seconds N | --minutes N]   seed after seed; ends with totals
  *   sim --seed S [OPTION…]            one history again
+ *   sim --month                       two trillion tokens; --days N: the first days of it
  *
  * A seed is a history. It runs the daemon's server_run(), with its control room, data thread,
  * keeper and engine, and libtokend in each trainer and operator. Threads are fibers of this
@@ -15,8 +16,9 @@
  *   - the trainers' collective
  *
  * See world.h for the files, and director.c for the faults and actions. Tested elsewhere: the
- * reader and the CUDA driver (tests/unit, tests/gpu), weak memory (tests/memory), permissions
- * (tests/system).
+ * reader with its short reads and the CUDA driver (tests/unit, tests/gpu), weak memory
+ * (tests/memory), permissions, peers of a rank (tests/system/test_peers.py), and a whole daemon's
+ * fairness (tests/system/test_neighbours.py).
  *
  * Always checked:
  *   - every row of every batch is what an independent order says, bytes included, and a held batch
@@ -24,9 +26,11 @@
  *   - a job's model is trained on each position exactly once, over all restarts and worlds
  *   - at one step all ranks have the same cursor bytes
  *   - an acknowledged snapshot is there after every crash and power cut
- *   - nobody sleeps while a slot is ready: no wake-up is lost
- *   - after the faults end all jobs make progress; SIGTERM ends a daemon within 15 s, and then it
- *     has freed all memory and descriptors, and so has a trainer that detached
+ *   - no side sleeps while a slot is ready: no wake-up is lost
+ *   - rings fit into `memory:`, and a run has one owner
+ *   - an operator gets the answers that the trainers gave
+ *   - within 20 s after the faults end all jobs make progress; SIGTERM ends a daemon within 15 s,
+ * and then it has freed all memory and descriptors, and so has a trainer that detached
  *   - all assertions of the daemon and the library
  * Every fourth seed also drives an engine alone, with checks of turns and shares (engine_sim.c).
  */
@@ -46,7 +50,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SECONDS = 12 }; /* of a run without limits */
+/* Of a run without limits: how long it is, or longer, until all was seen; and its speed. */
+enum { SECONDS = 12, HISTORIES = 500, SPEED = 100000 };
 
 void *world_main_stack;
 size_t world_main_bytes;
@@ -156,19 +161,59 @@ static void print_totals(void)
 		n->severed, n->eio, n->disk_errors, n->stalls, n->clock_jumps, n->interrupts);
 }
 
+#define COUNT(name)                                                                                \
+	{                                                                                          \
+#name, offsetof(struct counts, name)                                               \
+	}
+/* Each run without limits has seen these. */
+static const struct {
+	const char *name;
+	size_t at;
+} wanted[] = {COUNT(padding), COUNT(reattached), COUNT(refused), COUNT(no_room), COUNT(checkpoints),
+	COUNT(snapshots), COUNT(restored), COUNT(restarts), COUNT(rescales), COUNT(finished),
+	COUNT(passes), COUNT(committed), COUNT(answered), COUNT(failed), COUNT(undone),
+	COUNT(cancelled), COUNT(mixes), COUNT(additions), COUNT(skips), COUNT(drains),
+	COUNT(strangers), COUNT(foreigners), COUNT(trainer_kills), COUNT(job_kills),
+	COUNT(daemon_kills), COUNT(daemon_stops), COUNT(operator_kills), COUNT(power_cuts),
+	COUNT(severed), COUNT(eio), COUNT(disk_errors), COUNT(stalls), COUNT(clock_jumps),
+	COUNT(interrupts)};
+
+static const char *missing(void)
+{
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
+		if (*(const uint64_t *)((const char *)&sum + wanted[i].at) == 0)
+			return wanted[i].name;
+	return NULL;
+}
+
+/* Of a run without limits: everything happened, and the simulator is fast enough to find bugs. */
+static bool check_totals(void)
+{
+	double speed = (double)switches / (cpu_seconds() + 1e-9);
+
+	if (missing())
+		printf("failed: %s is 0 in %" PRIu64 " histories\n", missing(), histories);
+#if !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+	if (speed < SPEED) {
+		printf("failed: %.0f events a CPU second, fewer than %d\n", speed, SPEED);
+		return false;
+	}
+#endif
+	(void)speed;
+	return !missing();
+}
+
 static void count_faults(void)
 {
 	injected(1, sum.trainer_kills);
 	injected(5, sum.daemon_kills);
-	injected(7, sum.daemon_stops);
 	injected(9, sum.eio);
 	injected(14, sum.disk_errors);
 	injected(16, sum.power_cuts);
 	injected(17, sum.strangers);
 	injected(20, sum.clock_jumps);
 	injected(33, sum.rescales + sum.drains);
-	injected(35, sum.requests);
-	injected(45, sum.stalls);
+	injected(35, sum.operator_kills + sum.undone);
 }
 
 /* ---- the program ---- */
@@ -200,6 +245,7 @@ static bool read_classes(const char *text, uint32_t *to)
 struct run {
 	struct options o;
 	bool one;		     /* no further seed */
+	bool checked;		     /* has no limits */
 	uint64_t seconds, histories; /* limits; 0: none */
 };
 
@@ -212,7 +258,7 @@ static bool read_option(struct run *run, const char *name, const char *value, bo
 		uint64_t *to;
 	} numbers[] = {{"--seed", &o->seed}, {"--events", &o->events}, {"--nodes", &o->nodes},
 		{"--jobs", &o->jobs}, {"--ranks", &o->ranks}, {"--engine", &o->engine},
-		{"--seconds", &run->seconds}, {"--minutes", &minutes},
+		{"--days", &o->days}, {"--seconds", &run->seconds}, {"--minutes", &minutes},
 		{"--histories", &run->histories}};
 	size_t k = 0;
 
@@ -244,9 +290,11 @@ static bool read_arguments(int argc, char **argv, struct run *run)
 		else
 			return false;
 	}
+	o->month |= o->days > 0;
 	run->one = o->month || run->histories == 1 ||
 		   (seed && run->seconds == 0 && run->histories == 0);
-	if (run->seconds == 0 && run->histories == 0)
+	run->checked = !run->one && run->seconds == 0 && run->histories == 0;
+	if (run->checked)
 		run->seconds = SECONDS;
 	return true;
 }
@@ -299,7 +347,7 @@ int main(int argc, char **argv)
 		fprintf(stderr,
 			"usage: sim [--seconds N | --minutes N] [--seed S] [--events N] "
 			"[--nodes N] [--jobs N] [--ranks N] [--without CLASS,…] [--engine N] "
-			"[--histories N] [--no-shrink] [--month] [--verbose]\n");
+			"[--histories N] [--no-shrink] [--month | --days N] [--verbose]\n");
 		return 2;
 	}
 	find_stack();
@@ -317,7 +365,8 @@ int main(int argc, char **argv)
 			return report_failure(&o);
 		add_up();
 		if (run.one || i + 1 == run.histories ||
-			(run.seconds && seconds() - begin >= (double)run.seconds))
+			(run.seconds && seconds() - begin >= (double)run.seconds &&
+				(!run.checked || !missing() || i + 1 >= HISTORIES)))
 			break;
 	}
 	print_totals();
@@ -325,5 +374,5 @@ int main(int argc, char **argv)
 		printf("virtual time %.3f s  trace %016" PRIx64 "\n",
 			(double)shared->virtual_ns / 1e9, shared->trace);
 	count_faults();
-	return 0;
+	return run.checked && !check_totals();
 }

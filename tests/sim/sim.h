@@ -10,10 +10,11 @@ struct options {
 	uint64_t nodes, jobs, ranks; /* at most; 0: by chance */
 	uint32_t without;	     /* classes of events that are off, one bit each */
 	uint64_t engine;	     /* events of the engine's own history */
+	uint64_t days;		     /* of a month; 0: all */
 	bool month, verbose, no_shrink;
 };
 
-/* What a child tells its parent. */
+/* Results of a child process. */
 struct result {
 	struct counts counts;
 	uint64_t switches, interrupts, trace, virtual_ns;

@@ -151,6 +151,7 @@ static const struct fault *finish(struct reader *r, const struct reader_read *re
 	r->fault.error = EIO;
 	r->fault.passing = !chance(30);
 	world_counts.eio++;
+	s->failed_at[read->stream] = fiber_now;
 	return &r->fault;
 }
 

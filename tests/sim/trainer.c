@@ -1,6 +1,9 @@
 /* A trainer process: libtokend, and a check of every batch that it returns. */
 #include "tests/sim/job.h"
 
+#include "client/lib/handle.h"
+#include "client/lib/map.h"
+
 #include <inttypes.h>
 
 static uint64_t sum_of(const struct tokend_batch *b)
@@ -88,6 +91,24 @@ static void check_batch(const struct trainer *r, const struct tokend_batch *b, u
 	world_counts.batches++;
 }
 
+/* ---- waiting ---- */
+
+bool trainer_starves(const struct proc *p, const struct proc *daemon)
+{
+	const struct trainer *r = p->owner;
+	const struct tokend *t = r->t;
+
+	if (!t || t->fd < 0 || r->node->daemon != daemon)
+		return false;
+
+	const struct ring *ring = &t->mapping->ring;
+	uint64_t taken = t->mapping->queue.taken, wake_at = atomic_load(&ring->header->wake_at);
+
+	return atomic_load(&ring->control->client_waits) == taken + 1 &&
+	       (atomic_load(&ring->header->published) > taken ||
+		       (wake_at != 0 && atomic_load(&ring->control->released) >= wake_at));
+}
+
 /* ---- holding and committing ---- */
 
 static void let_go(struct trainer *r, unsigned i)
@@ -167,16 +188,73 @@ static int next_batch(struct trainer *r, struct tokend_batch *b)
 	}
 }
 
+static void check_lost(int got, const char *why)
+{
+	if (got != TOKEND_ECONNECT)
+		fprintf(stderr, "sim: error %d: %s\n", got, why);
+	CHECK(got == TOKEND_ECONNECT);
+}
+
+static bool begins(const char *why, const char *field)
+{
+	return strncmp(why, field, strlen(field)) == 0;
+}
+
+/* An attach may be refused for lack of memory, an unreadable snapshot, a run that was lost, or a
+ * daemon with the old config. */
+static void check_refusal(const struct trainer *r, const char *why)
+{
+	const struct job *job = r->job;
+
+	world_say("refused: %s", why);
+	CHECK(begins(why, "slots: ") || (begins(why, "tag: ") && job->tag[0]) ||
+		(begins(why, "run: ") && job->ever_lost) ||
+		(begins(why, "dataset ") && world_version > 0 &&
+			job->stream->first_datasets < job->stream->datasets));
+	world_counts.refused++;
+}
+
+/* All others are failures of ours. */
+static void check_error(const struct trainer *r, int got)
+{
+	const struct job *job = r->job;
+	int64_t failed_at = r->node->storage.failed_at[job->stream - world_stream];
+
+	if (got == TOKEND_EDATA)
+		CHECK(failed_at > 0 && fiber_now - failed_at < 60 * SECOND);
+	else if (got == TOKEND_EREFUSED)
+		check_refusal(r, tokend_why(r->t));
+	else
+		check_lost(got, tokend_why(r->t));
+}
+
+/* Batches may be ready meanwhile, and are taken afterwards, even if the call is interrupted. */
+static void look_for_daemon(struct trainer *r)
+{
+	static uint8_t bytes[TOKEND_CURSOR_BYTES];
+
+	if (chance(2)) {
+		tokend_attend(r->t);
+		return;
+	}
+	r->hurried = chance(2);
+	tokend_stream(r->t, bytes, sizeof(bytes));
+	r->hurried = false;
+}
+
 static bool step(struct trainer *r)
 {
 	struct job *job = r->job;
 	uint64_t taken = tokend_taken(r->t);
 	struct tokend_batch b;
+
+	if (tokend_lost(r->t))
+		look_for_daemon(r);
+
 	int got = next_batch(r, &b);
 
 	if (got < 0) {
-		/* All others are failures of ours. */
-		CHECK(got == TOKEND_ECONNECT || got == TOKEND_EREFUSED || got == TOKEND_EDATA);
+		check_error(r, got);
 		job_abort(job, tokend_why(r->t));
 		return false;
 	}
@@ -208,7 +286,7 @@ static bool step(struct trainer *r)
 static int interrupt(void *argument)
 {
 	const struct trainer *r = argument;
-	bool comes = r->job->nervous && chance(5);
+	bool comes = r->hurried || (r->job->nervous && chance(5));
 
 	world_counts.interrupts += comes;
 	return comes;
@@ -249,8 +327,10 @@ static int attach(struct trainer *r, const struct save *save)
 
 	world_counts.attaches++;
 	if (got < 0) {
-		CHECK(got == TOKEND_ECONNECT || got == TOKEND_EREFUSED);
-		world_counts.refused++;
+		if (got == TOKEND_EREFUSED)
+			check_refusal(r, why);
+		else
+			check_lost(got, why);
 		job_abort(job, why);
 	}
 	return got;
@@ -305,13 +385,20 @@ static bool begin(struct trainer *r)
 	return trainer_check_equal(r);
 }
 
+void trainer_detach(struct trainer *r)
+{
+	struct tokend *t = r->t;
+
+	r->t = NULL;
+	tokend_detach(t);
+}
+
 static void leave(struct trainer *r)
 {
 	if (r->t) {
 		trainer_let_go(r, (unsigned)draw(r->held + 1));
-		tokend_detach(r->t);
+		trainer_detach(r);
 	}
-	r->t = NULL;
 	CHECK(r->proc->bytes == 0 && !r->proc->views && fd_count(r->proc) == 0);
 }
 

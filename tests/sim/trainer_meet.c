@@ -127,8 +127,7 @@ static bool rescale(struct trainer *r)
 		job->trainer[r->rank] = NULL;
 		job->alive--;
 		trainer_let_go(r, 0);
-		tokend_detach(r->t);
-		r->t = NULL;
+		trainer_detach(r);
 		return false;
 	}
 	trainer_let_go(r, (unsigned)draw(r->held + 1));
@@ -305,7 +304,7 @@ static bool obey(struct trainer *r, uint64_t number)
 {
 	struct job *job = r->job;
 	uint64_t from = tokend_taken(r->t), acts = from;
-	bool lets_down = chance(6);
+	bool lets_down = chance(4 * job->world);
 	int got = tokend_obey(r->t, job->kind, job->args, &acts);
 	bool failed = job_reduce(job, got < 0 || lets_down) != 0;
 
@@ -320,10 +319,22 @@ static bool obey(struct trainer *r, uint64_t number)
 		job_reduce(job, 0);
 	}
 	trainer_check_equal(r);
+	if (r->rank == 0)
+		job->obeyed[job->obeys++ % OBEYED] =
+			(struct obeyed){number, failed ? TOKEND_FAILED : TOKEND_DONE};
+	job_reduce(job, 0);
 	if (tokend_request_number(r->t) == number)
 		tokend_answer(r->t, number, failed ? TOKEND_FAILED : TOKEND_DONE, "");
 	world_counts.answered++;
 	return !failed;
+}
+
+bool job_obeyed(const struct job *job, uint64_t number, uint64_t outcome)
+{
+	for (unsigned i = 0; i < OBEYED; i++)
+		if (job->obeyed[i].number == number && job->obeyed[i].outcome == outcome)
+			return true;
+	return false;
 }
 
 static bool handle_request(struct trainer *r, uint64_t number)

@@ -35,6 +35,14 @@ void world_say(const char *format, ...)
 	fflush(stdout);
 }
 
+static bool all_configured(void)
+{
+	for (unsigned i = 0; i < world_nodes; i++)
+		if (!world_node[i].daemon || node_old_config(&world_node[i]))
+			return false;
+	return true;
+}
+
 static bool all_went_on(void)
 {
 	for (unsigned i = 0; i < world_jobs; i++)
@@ -43,11 +51,16 @@ static bool all_went_on(void)
 	return true;
 }
 
-static bool all_stopped(void)
+static bool jobs_stopped(void)
 {
 	for (unsigned i = 0; i < world_jobs; i++)
 		if (world_job[i].running || world_job[i].alive > 0)
 			return false;
+	return true;
+}
+
+static bool no_operators(void)
+{
 	return operators_alive() == 0;
 }
 
@@ -87,15 +100,21 @@ static void make(const struct options *o)
 static void finish(void)
 {
 	director_heal();
-	fiber_run(fiber_now + 400 * SECOND, all_went_on);
+	fiber_run(fiber_now + 20 * SECOND, all_configured);
+	CHECK(all_configured());
+	for (unsigned i = 0; i < world_jobs; i++)
+		world_job[i].progress = 0;
+	fiber_run(fiber_now + 20 * SECOND, all_went_on);
 	CHECK(all_went_on());
 	director_end();
 	for (unsigned i = 0; i < world_jobs; i++) {
 		world_job[i].stopped = true;
 		world_job[i].action = world_job[i].running ? STOP : NOTHING;
 	}
-	fiber_run(fiber_now + 400 * SECOND, all_stopped);
-	CHECK(all_stopped());
+	fiber_run(fiber_now + 20 * SECOND, jobs_stopped);
+	CHECK(jobs_stopped());
+	fiber_run(fiber_now + 70 * SECOND, no_operators); /* they wait for a minute at most */
+	CHECK(no_operators());
 	/* Those that had just started are ready to be stopped now. */
 	fiber_run(fiber_now + SECOND, no_daemons);
 	for (unsigned second = 0; !no_daemons(); second++) {

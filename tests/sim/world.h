@@ -7,6 +7,7 @@
  *   proc.c      processes: memory, descriptors, threads, death; the C library's calls for these
  *   socket.c    sockets with delay and loss; poll
  *   ring.c      memfds and mappings
+ *   grant.c     ring memory and runs that a daemon has granted
  *   disk.c      disks that lose what was not synced: tests/disk
  *   loop.c      libuv
  *   storage.c   the daemon's reader: tokens are a function of (dataset, shard, offset)
@@ -99,7 +100,12 @@ struct proc {
 	struct block *blocks; /* its heap */
 	uint64_t bytes;
 	struct view *views; /* its mappings of rings */
-	uint64_t ring_bytes, ring_most;
+	uint64_t ring_bytes;
+	uint64_t ring_limit;	  /* a daemon's memory: */
+	struct booking *bookings; /* of its sessions */
+	struct claim *claims;	  /* owners of runs */
+	/* Is it waiting for something that has happened? NULL: it never does. */
+	bool (*starves)(const struct proc *proc, const struct proc *peer);
 	struct loop *loops; /* of libuv */
 	void (*ended)(struct proc *proc);
 	void *owner;
@@ -142,6 +148,12 @@ extern int64_t socket_delay_most; /* ns */
 /* Is [@at, @at + @n) ring memory that a process with that mapping may write? */
 bool ring_mapped(struct proc *proc, const void *at, size_t n);
 void rings_of_dead(struct proc *proc);
+
+/* ---- what a daemon has granted: grant.c ---- */
+
+/* Bytes of rings that its sessions have been granted. */
+uint64_t grant_booked(const struct proc *proc);
+void grants_of_dead(struct proc *proc);
 
 /* ---- disks: disk.c ---- */
 
