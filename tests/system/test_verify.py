@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import struct
 import time
 
 import numpy
@@ -75,6 +76,22 @@ def test_restarts_make_rows_void(scene):
     assert (said["lost"], said["faults"][0]["rank"]) == (80, 1), (
         "rows of rank 1 before its cursor stay"
     )
+
+
+def test_clock_that_was_set_back_is_named(scene):
+    """Then a restart seems to be older than what it continues, whose rows become void."""
+    name = scene.directory("clock")
+    scene.phase("clock", 1, 4, 250)  # to 1000
+    later = scene.phase("clock", 1, 4, 250, 500) + "-0.record"  # to 1500
+    said = scene.verify(name)
+    scene.is_proof("the clock is right", said, 0, 1500, void=500)
+    assert "clock" not in said["err"]
+    with open(later, "r+b") as f:
+        f.seek(16)
+        (ns,) = struct.unpack("<Q", f.read(8))
+        f.seek(16)
+        f.write(struct.pack("<Q", ns - 1000 * 10**9))
+    assert has(scene.verify(name)["err"], "clock was set back", *os.listdir(name))
 
 
 def test_late_ranks_belong_to_their_generation(scene):

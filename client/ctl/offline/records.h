@@ -40,6 +40,10 @@ struct record_peer {
 	size_t sections;
 	struct record_generation *generation; /* ascending in time */
 	size_t generations;
+	/* A rank's file that begins before where an earlier file of it began, and voids rows that
+	 * it does not reach. */
+	bool rewound;
+	uint32_t rewinding, voided;
 };
 
 struct records {

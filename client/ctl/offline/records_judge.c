@@ -138,6 +138,12 @@ static void set_limits(struct record_peer *p)
 		if (i + 1 == p->sections || later->generation != s->generation ||
 			later->begin.rank != s->begin.rank)
 			continue;
+		if (later->file != s->file && later->begin.position < s->begin.position &&
+			later->top < s->top) {
+			p->rewound = true;
+			p->rewinding = later->file;
+			p->voided = s->file;
+		}
 		if (later->limit < s->limit)
 			s->limit = later->limit;
 		if (later->begin.position < s->limit)

@@ -86,6 +86,16 @@ static bool set_range(
 
 /* ---- the proof ---- */
 
+/* Only clocks tell which of two restarts was first. */
+static void hint_clock(const struct records *r, const struct record_peer *p)
+{
+	if (p->rewound)
+		ctl_fail("%s begins after %s by its clock, but at an earlier position: rows of "
+			 "that file are void; if the clock was set back, verify the records before "
+			 "and after that moment separately",
+			r->file[p->rewinding].path, r->file[p->voided].path);
+}
+
 static uint64_t findings(const struct proof *p)
 {
 	return p->found[REPEATED] + p->found[LOST] + p->found[ALTERED];
@@ -102,6 +112,7 @@ static int prove_peer(struct proof *p, const struct query *q)
 		else
 			proof_put_text(&out, p);
 		status = ctl_finish(&out, findings(p) > 0 ? CTL_FAILED : CTL_OK);
+		hint_clock(p->records, p->peer);
 		if (!q->json)
 			proof_hint(p, q->run || q->cursor_count > 0);
 	}
