@@ -1,30 +1,19 @@
 #include "tests/sim/order.h"
 
-typedef unsigned __int128 wide;
-
-#define GOLDEN UINT64_C(0x9E3779B97F4A7C15)
-#define M1     UINT64_C(0xBF58476D1CE4E5B9)
-#define M2     UINT64_C(0x94D049BB133111EB)
+#include "tests/unit/order_plain.h"
 
 enum { MIX = 1, SHUF, BLK, TAIL, GRP, SLIDE };
 
 /* ---- hashing ---- */
 
-static uint64_t mix(uint64_t x)
-{
-	x = (x ^ (x >> 30)) * M1;
-	x = (x ^ (x >> 27)) * M2;
-	return x ^ (x >> 31);
-}
-
 static uint64_t add(uint64_t h, uint64_t v)
 {
-	return mix((h ^ v) + GOLDEN);
+	return plain_mix64((h ^ v) + PLAIN_GOLDEN);
 }
 
 static uint64_t derive(uint64_t seed, uint64_t a)
 {
-	return add(mix(seed + GOLDEN), a);
+	return add(plain_mix64(seed + PLAIN_GOLDEN), a);
 }
 
 static uint64_t name_hash(const char *name)
@@ -36,49 +25,14 @@ static uint64_t name_hash(const char *name)
 	return h;
 }
 
-static uint64_t ceil_root(uint64_t n)
-{
-	uint64_t lo = 0, hi = UINT64_C(1) << 32;
-
-	while (lo < hi) {
-		uint64_t middle = lo + (hi - lo) / 2;
-
-		if ((wide)middle * middle >= n)
-			hi = middle;
-		else
-			lo = middle + 1;
-	}
-	return lo;
-}
-
-static uint64_t scatter(uint64_t v, uint64_t k)
-{
-	v = (v ^ k) * M1;
-	v = (v ^ (v >> 32)) * M2;
-	return v ^ (v >> 32);
-}
-
 static uint64_t permute(uint64_t n, uint64_t key, uint64_t x)
 {
-	static uint64_t known_n, known_a; /* the root costs the most */
-	uint64_t a = n == known_n ? known_a : ceil_root(n), b = (n + a - 1) / a;
+	static uint64_t known_n, known_root; /* the root costs the most */
 
+	if (n != known_n)
+		known_root = plain_root(n);
 	known_n = n;
-	known_a = a;
-	do {
-		uint64_t h = x / a, low = x % a;
-
-		for (unsigned r = 0; r < (n < 64 ? 16 : 8); r++) {
-			uint64_t k = mix(key + GOLDEN * (r + 1));
-
-			if (r % 2 == 0)
-				h = (h + (uint64_t)((wide)scatter(low, k) * b >> 64)) % b;
-			else
-				low = (low + (uint64_t)((wide)scatter(h, k) * a >> 64)) % a;
-		}
-		x = h * a + low;
-	} while (x >= n);
-	return x;
+	return plain_permute(n, known_root, key, x);
 }
 
 /* ---- between datasets ---- */

@@ -15,8 +15,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/order_chain.h"
-
-typedef unsigned __int128 u128;
+#include "tests/unit/order_plain.h"
 
 /* ---- hashing and permute ---- */
 
@@ -137,49 +136,6 @@ static void permute_is_exact_where_doubles_round(void **state)
 	}
 }
 
-/* The root that permute() needs, the least a with a·a ≥ n, by bisection. */
-static uint64_t exact_root(uint64_t n)
-{
-	uint64_t lo = 0, hi = UINT64_C(1) << 32;
-
-	while (lo < hi) {
-		uint64_t mid = lo + (hi - lo) / 2;
-
-		if ((u128)mid * mid >= n)
-			hi = mid;
-		else
-			lo = mid + 1;
-	}
-	return lo;
-}
-
-static uint64_t scatter(uint64_t v, uint64_t k)
-{
-	v = (v ^ k) * UINT64_C(0xBF58476D1CE4E5B9);
-	v = (v ^ v >> 32) * UINT64_C(0x94D049BB133111EB);
-	return v ^ v >> 32;
-}
-
-static uint64_t plain_permute(uint64_t n, uint64_t key, uint64_t x)
-{
-	uint64_t a = exact_root(n), b = (uint64_t)(((u128)n + a - 1) / a);
-
-	do {
-		uint64_t h = x / a, l = x % a;
-
-		for (unsigned r = 0; r < (n < 64 ? 16 : 8); r++) {
-			uint64_t k = order_mix64(key + UINT64_C(0x9E3779B97F4A7C15) * (r + 1));
-
-			if (r % 2 == 0)
-				h = (uint64_t)((h + ((u128)scatter(l, k) * b >> 64)) % b);
-			else
-				l = (uint64_t)((l + ((u128)scatter(h, k) * a >> 64)) % a);
-		}
-		x = h * a + l;
-	} while (x >= n);
-	return x;
-}
-
 static void permute_takes_the_exact_root(void **state)
 {
 	/* n = r² + 1 needs a = r + 1, n = r² needs r. In doubles both are equal. */
@@ -192,7 +148,8 @@ static void permute_takes_the_exact_root(void **state)
 			uint64_t n = roots[i] * roots[i] + (uint64_t)off;
 
 			for (uint64_t x = 0; x < 50; x++)
-				assert_int_equal(order_permute(n, 3, x), plain_permute(n, 3, x));
+				assert_int_equal(order_permute(n, 3, x),
+					plain_permute(n, plain_root(n), 3, x));
 		}
 }
 
