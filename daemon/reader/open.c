@@ -30,14 +30,18 @@ static struct shard *index_freed(struct reader *reader, struct shard *shard)
 	return shard;
 }
 
-/* Out of descriptors: takes one from the table, so that no stream fails. */
-static void take_descriptor(struct reader *reader, struct file *file)
+/* Out of descriptors: takes one from the table, so that no stream fails, and begins again. */
+static void begin_with_descriptor(
+	struct reader *reader, struct file *file, void (*begin)(struct reader *, struct file *))
 {
 	struct file_before *before = &file->before;
+	unsigned ticks = file->work.ticks;
 
 	before->fd = files_take_descriptor(&reader->files, &before->shard);
 	index_freed(reader, before->shard);
 	file->scarce = before->fd < 0;
+	begin(reader, file);
+	file->work.ticks = ticks; /* status names a shard that waits for long */
 }
 
 /* In the pool. There is none: waits until another process or stream may have closed one. */
@@ -193,11 +197,7 @@ static void shard_done(void *owner, struct io_work *work)
 		file_fail(reader, file);
 		return;
 	}
-	unsigned ticks = file->work.ticks;
-
-	take_descriptor(reader, file); /* for its side files */
-	shard_begin(reader, file);
-	file->work.ticks = ticks; /* status names a shard that waits for long */
+	begin_with_descriptor(reader, file, shard_begin); /* for its side files */
 }
 
 /* ---- the descriptor ---- */
@@ -230,11 +230,7 @@ static void open_refused(struct reader *reader, struct file *file, int error)
 		return;
 	}
 	if (error == EMFILE || error == ENFILE) {
-		unsigned ticks = file->work.ticks;
-
-		take_descriptor(reader, file);
-		open_begin(reader, file);
-		file->work.ticks = ticks; /* status names a shard that waits for long */
+		begin_with_descriptor(reader, file, open_begin);
 		return;
 	}
 	if (may_repeat(error, &file->tries)) {
