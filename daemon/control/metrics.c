@@ -337,14 +337,13 @@ static struct MHD_Daemon *serve(struct metrics *m, unsigned flags, const struct 
 }
 
 /* A sandbox forbids all of the network. Without IPv6 in the kernel, only an IPv6 address fails. */
-static bool is_forbidden(int error)
+static bool is_without_network(void)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	bool none = fd < 0 && errno == EAFNOSUPPORT;
 
 	if (fd >= 0)
 		close(fd);
-	return error == EAFNOSUPPORT && none;
+	return fd < 0 && errno == EAFNOSUPPORT;
 }
 
 static bool serve_at(struct metrics *m, const char *address, struct fault *fault)
@@ -361,16 +360,13 @@ static bool serve_at(struct metrics *m, const char *address, struct fault *fault
 
 	int error = errno;
 
-	if (is_forbidden(error))
-		return fault_errno(fault, error, "metrics",
+	if (error == EAFNOSUPPORT && is_without_network())
+		return fault_set(fault, FAULT_PERMISSION, "metrics",
 			"metrics: cannot listen at %s: the service may not use the network; run "
 			"systemctl enable tokend-metrics.socket, and restart tokend",
 			address);
-	fault_errno(fault, error, "metrics", "metrics: cannot listen at %s: %s", address,
+	return fault_errno(fault, error, "metrics", "metrics: cannot listen at %s: %s", address,
 		strerror(error));
-	if (error == EAFNOSUPPORT)
-		fault->error = 0; /* IPv4 works */
-	return false;
 }
 
 static bool serve_fd(struct metrics *m, int fd, struct fault *fault)

@@ -282,7 +282,7 @@ static bool start_metrics(struct server *server, struct fault *fault)
 	 * In embedded mode a port in use must not stop a trainer or a notebook. A sandbox without
 	 * the network must not stop a service whose trainers wait.
 	 */
-	if (!server->options->listener->handed && fault->error != EAFNOSUPPORT)
+	if (!server->options->listener->handed && fault->code != FAULT_PERMISSION)
 		return false;
 	log_line(LOG_WARNING, "%s; continuing without metrics", fault->text);
 	return true;
