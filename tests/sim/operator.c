@@ -132,6 +132,16 @@ static void operator_main(void *argument)
 	proc_kill(o->proc, 0);
 }
 
+/* Attaches. False: it was refused, which is counted, or no daemon answered. */
+static bool is_admitted(const struct tokend_options *options, uint64_t *refused)
+{
+	struct tokend *t;
+	int r = tokend_attach(&t, options, NULL, 0);
+
+	*refused += r == TOKEND_EREFUSED;
+	return r != TOKEND_EREFUSED && r != TOKEND_ECONNECT;
+}
+
 static void stranger_main(void *argument)
 {
 	struct operator* o = argument;
@@ -139,7 +149,6 @@ static void stranger_main(void *argument)
 	uint8_t bytes[8192];
 	struct cursor cursor;
 	struct fault fault;
-	struct tokend *t;
 
 	CHECK(cursor_decode(&cursor, s->bytes, s->n, &fault));
 	cursor.seed ^= UINT64_C(1) << draw(64);
@@ -154,15 +163,8 @@ static void stranger_main(void *argument)
 		.cursor_bytes = cursor_encode(&cursor, bytes, sizeof(bytes))};
 
 	cursor_free(&cursor);
-	switch (tokend_attach(&t, &options, NULL, 0)) {
-	case TOKEND_EREFUSED:
-		world_counts.strangers++;
-		break;
-	case TOKEND_ECONNECT:
-		break;
-	default:
+	if (is_admitted(&options, &world_counts.strangers))
 		CHECK(!"a cursor of another seed was accepted");
-	}
 	proc_kill(o->proc, 0);
 }
 
@@ -171,7 +173,6 @@ static void foreigner_main(void *argument)
 	struct operator* o = argument;
 	struct job *job = o->job;
 	const struct save *s = &job->save[draw(job->saves)];
-	struct tokend *t;
 	struct tokend_options options = {.size = sizeof(options),
 		.socket = o->node->socket,
 		.stream = job->stream->name,
@@ -184,17 +185,11 @@ static void foreigner_main(void *argument)
 		.cursor_bytes = s->n};
 
 	o->proc->uid = 2001 - job->uid;
-	switch (tokend_attach(&t, &options, NULL, 0)) {
-	case TOKEND_EREFUSED:
-		world_counts.foreigners++;
-		break;
-	case TOKEND_ECONNECT:
-		break;
-	default:
+	if (is_admitted(&options, &world_counts.foreigners)) {
 		/* grant.c checks that the daemon had not granted the run to the job. If the disk
-		 * lost that, the run belongs to somebody else now. */
+		 * lost that, the run belongs to another user now. */
 		job->lost_run = job->ever_lost = true;
-		job_abort(job, "its run belongs to somebody else");
+		job_abort(job, "its run belongs to another user");
 	}
 	proc_kill(o->proc, 0);
 }
