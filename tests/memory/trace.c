@@ -13,27 +13,17 @@
 
 /* ---- plain accesses ---- */
 
-#define PLAIN(n)                                                                                   \
-	void __tsan_read##n(void *at);                                                             \
-	void __tsan_read##n(void *at)                                                              \
+#define ACCESS(name, n, writes)                                                                    \
+	void __tsan_##name##n(void *at);                                                           \
+	void __tsan_##name##n(void *at)                                                            \
 	{                                                                                          \
-		explorer_plain(at, n, false);                                                      \
-	}                                                                                          \
-	void __tsan_write##n(void *at);                                                            \
-	void __tsan_write##n(void *at)                                                             \
-	{                                                                                          \
-		explorer_plain(at, n, true);                                                       \
-	}                                                                                          \
-	void __tsan_unaligned_read##n(void *at);                                                   \
-	void __tsan_unaligned_read##n(void *at)                                                    \
-	{                                                                                          \
-		explorer_plain(at, n, false);                                                      \
-	}                                                                                          \
-	void __tsan_unaligned_write##n(void *at);                                                  \
-	void __tsan_unaligned_write##n(void *at)                                                   \
-	{                                                                                          \
-		explorer_plain(at, n, true);                                                       \
+		explorer_plain(at, n, writes);                                                     \
 	}
+#define PLAIN(n)                                                                                   \
+	ACCESS(read, n, false)                                                                     \
+	ACCESS(write, n, true)                                                                     \
+	ACCESS(unaligned_read, n, false)                                                           \
+	ACCESS(unaligned_write, n, true)
 PLAIN(1)
 PLAIN(2)
 PLAIN(4)
