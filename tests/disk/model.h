@@ -110,7 +110,7 @@ bool disk_resolve(struct disk_inode *from, const char *path, struct disk_where *
 struct disk_blob *disk_blob(const void *bytes, size_t n);
 void disk_blob_use(struct disk_blob **to, struct disk_blob *blob);
 
-/* An inode that nobody has yet: disk_put() it after it got a name. */
+/* A new inode without a name: call disk_put() once it has one. */
 struct disk_inode *disk_add_inode(struct disk *disk, bool directory);
 struct disk_inode *disk_hold(struct disk_inode *inode);
 void disk_put(struct disk_inode *inode);

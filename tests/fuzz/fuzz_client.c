@@ -442,7 +442,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fail_plan(plan);
 	attach(&in);
 	fail_end();
-	pthread_mutex_lock(&lock); /* the daemon reads the input no more */
+	pthread_mutex_lock(&lock); /* the daemon no longer reads the input */
 	connections = CONNECTIONS;
 	pthread_mutex_unlock(&lock);
 	return 0;

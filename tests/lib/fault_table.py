@@ -62,7 +62,7 @@ ROWS = {
     52: "data thread hangs",
     53: "one bit flips on its way from the disk, once",
     54: "broken config pushed to the fleet",
-    55: "somebody else listens at the daemon's socket",
+    55: "another process listens at the daemon's socket",
 }
 NOTES = {
     4: "stand-in driver",

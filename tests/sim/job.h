@@ -143,7 +143,7 @@ extern unsigned world_jobs, world_ranks;
 
 /* operator.c */
 void operator_start(struct job *job);
-/* Somebody attaches with a cursor of the run, but another seed, and must be refused. */
+/* A process attaches with the run's cursor, but another seed, and must be refused. */
 void stranger_start(struct job *job);
 /* Another user attaches to the job's run, and must be refused. */
 void foreigner_start(struct job *job);

@@ -284,7 +284,7 @@ void __wrap_free(void *at)
 	}
 	disown(b);
 	b->magic = 0;
-	memset(at, 0xdb, b->n); /* whoever uses it again must fail */
+	memset(at, 0xdb, b->n); /* a later use fails */
 	__real_free(b);
 }
 
@@ -409,7 +409,7 @@ int __wrap_pthread_mutex_init(pthread_mutex_t *m, const pthread_mutexattr_t *att
 	return 0;
 }
 
-/* Nobody runs between the release of the mutex and the wait. */
+/* No other fiber runs between the release of the mutex and the wait. */
 static void wait_for(pthread_cond_t *c, pthread_mutex_t *m, int64_t until)
 {
 	*(struct fiber **)m = NULL;

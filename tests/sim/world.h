@@ -115,7 +115,7 @@ struct proc {
 struct proc *proc_new(const char *name, uid_t uid, struct node *node);
 /* SIGKILL: at whatever instruction it is. If the caller is its fiber, this does not return. */
 void proc_kill(struct proc *proc, int status);
-/* Frees what a process left behind. */
+/* Frees the memory and descriptors of a process that has ended. */
 void proc_free(struct proc *proc);
 
 struct file *file_new(enum file_kind kind, void *of, void (*close)(struct file *file));
