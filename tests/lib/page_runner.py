@@ -118,7 +118,7 @@ def check_shown(block):
     """The block is a file, or pieces of it with `# …` between them."""
     path = REPO / pathlib.Path(block.page).parent / block.shown
     text, at = path.read_text(), 0
-    for piece in block.text.split("# …\n"):
+    for piece in re.split(r" *# …\n", block.text):
         assert piece in text[at:], f"{block}: not in {block.shown}: {piece[:200]}"
         at = text.index(piece, at) + len(piece)
     tests = [*(REPO / "tests").rglob("*.py"), REPO / "Makefile"]

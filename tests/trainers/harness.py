@@ -19,6 +19,7 @@ contain exactly the next rows of `tokctl plan`. In addition, `tokctl verify` mus
 
 import contextlib
 import glob
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -33,6 +34,7 @@ import numpy
 
 import lib
 from lib import REPO, TOKCTL, rows_at, run, wait_for
+from lib.trainer_table import TRAINERS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Package, daemon and tokctl must be those of the installed wheel, so $TOKEND_BIN is removed below.
@@ -58,7 +60,11 @@ def all_taken(total):
 
 
 class Start:
-    """One start of a trainer: its processes, their output in `log`, their events in `noted`."""
+    """One start of a trainer: its processes, their output in `log`, their events in `noted`.
+    `layout` is its number of processes, for the table; a test may write it in more words.
+    """
+
+    killed = 0  # processes that SIGKILL ended
 
     def events(self):
         """The events of each process, complete lines only: [[event]]."""
@@ -87,6 +93,8 @@ class Start:
 
     def kill(self):
         """Kills all processes at once, found by their TRACE variable. Returns their output."""
+        if not self.ended():
+            self.killed = len(self.trainers())
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for environ in glob.glob("/proc/[0-9]*/environ"):
                 try:
@@ -178,7 +186,7 @@ class Job(lib.Place):
     def launch(self, world, *arguments, hold=(), launcher=None, module=None, **environ):
         """Starts @world processes without waiting; see start()."""
         start = Start()
-        start.number, start.world = len(self.starts) + 1, world
+        start.number, start.world, start.layout = len(self.starts) + 1, world, world
         start.noted, start.log = (
             self.file(f"noted-{start.number}", ""),
             self.file(f"start-{start.number}.log"),
@@ -386,10 +394,25 @@ class Job(lib.Place):
             f"{steps} steps, worlds {worlds}: rows 0 to {total - 1}, each in its step",
             wrong,
         )
-        assert self.verify(total + skipped, *more) == all_taken(total) | {"skipped": skipped}, (
-            "tokctl verify"
-        )
+        verdict = self.verify(total + skipped, *more)
+        assert verdict == all_taken(total) | {"skipped": skipped}, "tokctl verify"
+        self.proven(verdict, resumed)
         return total
+
+    def proven(self, verdict, resumed):
+        """Reports a proven run, for the table at the end of `make test-trainers`. @verdict: what
+        verify() returned. @resumed: after which steps the later starts went on.
+        """
+        path = os.environ.get("TOKEND_PROVEN")
+        if path:
+            _, origin = TRAINERS[self.example]
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                origin = importlib.metadata.version(origin)
+            run = {"example": self.example, "version": origin, "resumed": resumed}
+            run |= {"worlds": [start.layout for start in self.starts]}
+            run |= {"killed": sum(start.killed for start in self.starts)}
+            with open(path, "a") as out:
+                out.write(json.dumps(run | verdict) + "\n")
 
     def verify(self, to, *more):
         """The result of tokctl verify up to position @to, which must be the same for all peers."""

@@ -90,7 +90,7 @@ def main(steps, tp, pp, chunks):
         for i, chunk in enumerate(model):
             chunk.module.load_state_dict(loaded[f"model{i}"])
         optimizer.load_state_dict(loaded["optimizer"])
-        done, start = loaded["step"], loaded["data"]
+        done, start = loaded["step"], loaded["data"]  # tokend: data
     iterators = [TokendIterator("train", MICRO, start=start) for _ in model]
     control = TokendControl(iterators)
     train = get_forward_backward_func()
@@ -113,19 +113,18 @@ def main(steps, tp, pp, chunks):
             print(
                 f"step {step} loss {sum(part['loss'] for part in losses) / count:.3f}", flush=True
             )
-        request = control()  # from tokctl
-        if step % 5 == 0 or (request and request.save):
+        request = control()  # tokend: from tokctl
+        if step % 5 == 0 or (request and request.save):  # tokend
             Path(f"checkpoint/{step:08}").mkdir(parents=True, exist_ok=True)
             # the first process saves unsharded entries, and it reads
             first = torch.distributed.get_rank() == 0
-            dist_checkpointing.save(
-                state() | {"step": step, "data": iterators[0].save_state() if first else None},
-                f"checkpoint/{step:08}",
-            )
-            if request:
-                request.done(f"checkpoint of step {step}")
-        if control.should_stop:
-            break
+            cursor = iterators[0].save_state() if first else None  # tokend
+            everything = state() | {"step": step, "data": cursor}  # tokend: data
+            dist_checkpointing.save(everything, f"checkpoint/{step:08}")
+            if request:  # tokend
+                request.done(f"checkpoint of step {step}")  # tokend
+        if control.should_stop:  # tokend
+            break  # tokend
 
 
 if __name__ == "__main__":  # saving starts processes, which import this file

@@ -19,14 +19,15 @@ model = DistributedDataParallel(
     torch.nn.Sequential(torch.nn.Embedding(2048, 64), torch.nn.Linear(64, 2048))
 )
 compiled, optimizer = torch.compile(model), torch.optim.AdamW(model.parameters())
-data = Loader("train", micro_batch=2)  # rank and world come from torch.distributed
+data = Loader("train", micro_batch=2)  # tokend: rank and world come from torch.distributed
 
 saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
 done = int(saved[-1].parent.name) if saved else 0
 if saved:
     # not without a checkpoint: get_state_dict() makes a step of zeros, which the optimizer counts
     weights, moments = get_state_dict(model, optimizer)
-    dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=saved[-1].parent)
+    everything = {"model": weights, "optimizer": moments, "data": data}  # tokend: data
+    dcp.load(everything, checkpoint_id=saved[-1].parent)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 for step, batch in zip(range(done + 1, 16), data):
     logits = compiled(batch["input_ids"])
@@ -34,19 +35,17 @@ for step, batch in zip(range(done + 1, 16), data):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    request = data.control()  # from tokctl
-    if step % 5 == 0 or (request and request.save):
+    request = data.control()  # tokend: from tokctl
+    if step % 5 == 0 or (request and request.save):  # tokend
         weights, moments = get_state_dict(model, optimizer)
-        dcp.save(
-            {"model": weights, "optimizer": moments, "data": data},
-            checkpoint_id=f"checkpoint/{step:08}",
-        )
+        everything = {"model": weights, "optimizer": moments, "data": data}  # tokend: data
+        dcp.save(everything, checkpoint_id=f"checkpoint/{step:08}")
         if dist.get_rank() == 0:
             print(f"step {step} loss {loss.item():.3f} {data.stats()}", flush=True)
-        if request:
-            request.done(f"checkpoint of step {step}")
-    if data.should_stop:
-        break
+        if request:  # tokend
+            request.done(f"checkpoint of step {step}")  # tokend
+    if data.should_stop:  # tokend
+        break  # tokend
 del model, compiled, optimizer  # DDP keeps the process group alive
 gc.collect()
 # joins gloo's threads: otherwise a process that exits right after a save may abort

@@ -31,15 +31,15 @@ for i in range(len(blocks)):
     fully_shard(blocks[i], mesh=mesh)
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
-# the loader finds the mesh's data dimensions by their names
-data = Loader("train", micro_batch=2, mesh=mesh)
+data = Loader("train", micro_batch=2, mesh=mesh)  # tokend: ranks from the names of its dims
 
 saved = sorted(Path("checkpoint").glob("*/.metadata"))  # DCP writes it last
 done = int(saved[-1].parent.name) if saved else 0
 if saved:
     # not without a checkpoint: get_state_dict() makes a step of zeros, which the optimizer counts
     weights, moments = get_state_dict(model, optimizer)
-    dcp.load({"model": weights, "optimizer": moments, "data": data}, checkpoint_id=saved[-1].parent)
+    everything = {"model": weights, "optimizer": moments, "data": data}  # tokend: data
+    dcp.load(everything, checkpoint_id=saved[-1].parent)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 for step, batch in zip(range(done + 1, 16), data):
     logits = model(batch["input_ids"])
@@ -47,17 +47,15 @@ for step, batch in zip(range(done + 1, 16), data):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    request = data.control()  # from tokctl
-    if step % 5 == 0 or (request and request.save):
+    request = data.control()  # tokend: from tokctl
+    if step % 5 == 0 or (request and request.save):  # tokend
         weights, moments = get_state_dict(model, optimizer)
-        dcp.save(
-            {"model": weights, "optimizer": moments, "data": data},
-            checkpoint_id=f"checkpoint/{step:08}",
-        )
-        if request:
-            request.done(f"checkpoint of step {step}")
-    if data.should_stop:
-        break
+        everything = {"model": weights, "optimizer": moments, "data": data}  # tokend: data
+        dcp.save(everything, checkpoint_id=f"checkpoint/{step:08}")
+        if request:  # tokend
+            request.done(f"checkpoint of step {step}")  # tokend
+    if data.should_stop:  # tokend
+        break  # tokend
 del model, blocks, optimizer  # FSDP keeps the process groups alive
 gc.collect()
 # joins gloo's threads: otherwise a process that exits right after a save may abort

@@ -27,7 +27,7 @@ manager = Manager(
 )
 model, optimizer = DistributedDataParallel(manager, net), Optimizer(manager, adam)
 data = TokendReplica(manager, "train", micro_batch=2, operated=True)
-parts = {"model": net, "optimizer": adam, "data": data}
+parts = {"model": net, "optimizer": adam, "data": data}  # tokend: data
 for name, part in parts.items():
     manager.register_state_dict_fn(name, part.load_state_dict, part.state_dict)
 if os.path.exists("saved.pt"):  # a group that joins a running job then recovers from another one
@@ -36,18 +36,18 @@ if os.path.exists("saved.pt"):  # a group that joins a running job then recovers
     for name, part in parts.items():
         part.load_state_dict(saved[name])
 
-while manager.current_step() < int(sys.argv[1]) and not data.should_stop:
+while manager.current_step() < int(sys.argv[1]) and not data.should_stop:  # tokend
     optimizer.zero_grad()  # starts the quorum, which decides the groups and ranks of this step
-    for batch in data.take(1):
+    for batch in data.take(1):  # tokend
         logits = model(batch["input_ids"])
         torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), batch["labels"].flatten()
         ).backward()
     optimizer.step()  # if all groups agree; otherwise the rows are served again
-    request = data.control()  # from tokctl
-    if request and request.save:
+    request = data.control()  # tokend: from tokctl
+    if request and request.save:  # tokend
         if manager.participating_rank() == 0:  # one group writes
             saved = {name: part.state_dict() for name, part in parts.items()}
             torch.save(saved | {"torchft": manager.state_dict()}, "saved.pt")
-        request.done(f"saved step {manager.current_step()}")
+        request.done(f"saved step {manager.current_step()}")  # tokend
 manager.shutdown()

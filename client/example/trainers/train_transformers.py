@@ -32,7 +32,7 @@ model = LlamaForCausalLM(
     )
 )
 # rank and world come from torch.distributed
-data = Loader("train", micro_batch=args.per_device_train_batch_size)
+data = Loader("train", micro_batch=args.per_device_train_batch_size)  # tokend
 # the callback carries out tokctl's requests
 trainer = TokendTrainer(model, args, data=data, callbacks=[TokendCallback()])
 trainer.train(

@@ -1,0 +1,80 @@
+"""The table of trainers at the end of `make test-trainers`: how often each was killed, after which
+steps and on how many processes it resumed, and what `tokctl verify` reports.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "client/example/trainers"
+TRAINERS = {  # by example: the trainer, and its distribution or the commit that it is rebuilt from
+    "train_ddp.py": ("DDP", "torch"),
+    "train_fsdp.py": ("FSDP2, HSDP", "torch"),
+    "train_transformers.py": ("transformers", "transformers"),
+    "train_lightning.py": ("Lightning", "lightning"),
+    "train_torchft.py": ("torchft", "torchft-nightly"),
+    "titan.py": ("torchtitan", "torchtitan"),
+    "olmo.py": ("OLMo-core", "ai2-olmo-core"),
+    "mcore.py": ("megatron.core", "megatron-core"),
+}
+ROW = "{:<18}{:<16}{:>5}  {:>6}  {:<12}{:<30}{:>7}  {}"
+HEAD = ROW.format(
+    "trainer", "version", "lines", "killed", "resumed", "processes", "samples", "rep/lost/alt"
+)
+
+
+class Run(NamedTuple):
+    """A proven run: a trainer started several times, its rows and records checked."""
+
+    example: str
+    version: str
+    killed: int  # processes
+    resumed: list  # the steps after which the later starts went on
+    worlds: list  # the processes of each start, in words
+    samples: int
+    repeated: int
+    lost: int
+    altered: int
+    skipped: int  # by the operator
+
+
+def read(text):
+    """The runs in a file that `proven()` wrote."""
+    return [Run(**json.loads(line)) for line in text.splitlines()]
+
+
+def changed(example):
+    """How many lines of @example differ from the trainer's usual loop: those that contain "tokend",
+    in code or in a comment at their end.
+    """
+    text = re.sub(r'\A"""(.|\n)*?"""|/\*(.|\n)*?\*/\n', "", (EXAMPLES / example).read_text())
+    lines = [line.strip() for line in text.splitlines() if not line.strip().startswith(("#", "//"))]
+    return sum("tokend" in line.lower() for line in lines)
+
+
+def table(runs, whole):
+    """The lines of the table, and the trainers that no run proved. @whole: all tests were run."""
+    lines, missing = [HEAD], []
+    for example, (trainer, _) in TRAINERS.items():
+        mine = [run for run in runs if run.example == example]
+        if not mine:
+            missing += [trainer] if whole else []
+            continue
+        shown = max(mine, key=lambda run: (run.killed, len(run.resumed)))
+        verdict = [
+            sum(getattr(run, what) for run in mine) for what in ("repeated", "lost", "altered")
+        ]
+        lines.append(
+            ROW.format(
+                trainer,
+                shown.version,
+                changed(example),
+                sum(run.killed for run in mine),
+                ", ".join(map(str, shown.resumed)),
+                " → ".join(map(str, shown.worlds)),
+                sum(run.samples for run in mine),
+                "/".join(map(str, verdict)),
+            ).rstrip()
+        )
+    return (lines if len(lines) > 1 else []), missing
