@@ -110,7 +110,8 @@ def test_every_block_does_what_the_page_says(page, directory):
 
 def test_every_example_is_named():
     page = "client/example/trainers/README.md"
-    names = [os.path.basename(path) for path in tracked(os.path.dirname(page) + "/*.py")]
+    examples = tracked(*(f"{os.path.dirname(page)}/*.{kind}" for kind in ("py", "c")))
+    names = [os.path.basename(path) for path in examples]
     assert [name for name in names if f"[`{name}`]({name})" not in text_of(page)] == []
 
 
