@@ -183,7 +183,9 @@ class Job(lib.Place):
             raise ValueError(f"{self.example} has no {old!r}")
         open(path, "w").write(text.replace(old, new))
 
-    def launch(self, world, *arguments, hold=(), launcher=None, module=None, **environ):
+    def launch(
+        self, world, *arguments, hold=(), launcher=None, module=None, command=None, **environ
+    ):
         """Starts @world processes without waiting; see start()."""
         start = Start()
         start.number, start.world, start.layout = len(self.starts) + 1, world, world
@@ -193,7 +195,7 @@ class Job(lib.Place):
         )
         self.starts.append(start)
         program = ["-m", module] if module else [launcher or self.example]
-        command = [
+        torchrun = [
             sys.executable,
             "-m",
             "torch.distributed.run",
@@ -207,7 +209,6 @@ class Job(lib.Place):
             RUN,
             os.path.join(HERE, "traced.py"),
             *program,
-            *map(str, arguments),
         ]
         environment = {
             **os.environ,
@@ -221,7 +222,11 @@ class Job(lib.Place):
         start.began = time.monotonic()
         with open(start.log, "wb") as out:
             start.child = self.spawn(
-                command, cwd=self.work, env=environment, stdout=out, stderr=out
+                [*(command or torchrun), *map(str, arguments)],
+                cwd=self.work,
+                env=environment,
+                stdout=out,
+                stderr=out,
             )
         return start
 
@@ -232,7 +237,8 @@ class Job(lib.Place):
         until: a condition that must hold before the kill, such as a written checkpoint. then: is
         called with the trainers' pids instead of the kill, and the step continues. fails: the start
         must fail. launcher: another example, or a program that starts the trainer. module: run
-        `-m NAME` instead of the example. Others: environment variables.
+        `-m NAME` instead of the example. command: starts all processes, instead of torchrun; each
+        writes traced.py's events. Others: environment variables.
         """
         start = self.launch(world, *arguments, hold=[hold] if hold else [], **more)
 
