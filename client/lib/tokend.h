@@ -33,7 +33,8 @@
 extern "C" {
 #endif
 
-#define TOKEND_API __attribute__((visibility("default")))
+#define TOKEND_API     __attribute__((visibility("default")))
+#define TOKEND_CHECKED __attribute__((warn_unused_result)) /* an ignored error would lose data */
 
 enum tokend_error {
 	TOKEND_EARGUMENT = -1, /* an invalid value; nothing was changed */
@@ -238,6 +239,16 @@ TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t
  * Reads n + 1 tokens. */
 TOKEND_API void tokend_widen_pair(
 	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
+/*
+ * The same to int32.
+ *
+ * Returns 0. EARGUMENT: a token is above INT32_MAX, or @token_bytes is not 2 or 4; do not use the
+ * contents of @to and @next then. tokend_widen() converts such tokens.
+ */
+TOKEND_API TOKEND_CHECKED int tokend_widen_int32(
+	int32_t *to, const void *tokens, size_t n, uint32_t token_bytes);
+TOKEND_API TOKEND_CHECKED int tokend_widen_pair_int32(
+	int32_t *to, int32_t *next, const void *tokens, size_t n, uint32_t token_bytes);
 
 /* ---- the session ---- */
 

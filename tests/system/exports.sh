@@ -11,8 +11,8 @@ if grep -v '^tokend_' <<<"$exported"; then
 	echo "the library also exports the names above"
 	exit 1
 fi
-declared=$(grep -o 'TOKEND_API .*\btokend_[a-z_]*(' client/lib/tokend.h |
-	grep -o 'tokend_[a-z_]*(' | tr -d '(' | sort)
+declared=$(grep -o 'TOKEND_API .*\btokend_[a-z0-9_]*(' client/lib/tokend.h |
+	grep -o 'tokend_[a-z0-9_]*(' | tr -d '(' | sort)
 if ! diff <(echo "$declared") <(sort <<<"$exported"); then
 	echo "tokend.h (<) and the library (>) differ"
 	exit 1

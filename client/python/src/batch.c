@@ -119,28 +119,6 @@ static void copy_labels(
 	}
 }
 
-/* Returns the index of the first of @n tokens that does not fit into int32, or @n. */
-static size_t narrow(int32_t *restrict to, const void *tokens, size_t n, uint32_t token_bytes)
-{
-	const uint16_t *two = tokens;
-	const uint32_t *four = tokens;
-	uint32_t all = 0;
-
-	if (token_bytes == 2) {
-		for (size_t i = 0; i < n; i++)
-			to[i] = two[i];
-		return n;
-	}
-	for (size_t i = 0; i < n; i++) {
-		to[i] = (int32_t)four[i];
-		all |= four[i];
-	}
-	for (size_t i = 0; all > INT32_MAX; i++)
-		if (four[i] > INT32_MAX)
-			return i;
-	return n;
-}
-
 /* Destinations of next_into(), as addresses; 0: not wanted. */
 struct into {
 	unsigned long long tokens, rows, labels, ids, starts;
@@ -148,12 +126,16 @@ struct into {
 	unsigned width; /* number of first tokens of each row; 0: the whole window */
 };
 
-/* Sets the exception: the requested dtype cannot hold token @i of row @r. */
-static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r, size_t i)
+/* Sets the exception: the requested dtype cannot hold a token of row @r. */
+static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r)
 {
 	const struct tokend_row *row = &b->row[r];
+	uint32_t i = 0;
 	char why[400];
 
+	while (i + 1 < b->window_tokens &&
+		token_at(b, (size_t)r * b->window_tokens + i) <= INT32_MAX)
+		i++;
 	snprintf(why, sizeof(why),
 		"dtype: token %lld does not fit into int32 (position %llu, dataset %s, shard %u, "
 		"offset %llu); use int64",
@@ -177,11 +159,8 @@ static bool copy_tokens(struct client *c, const struct tokend_batch *b, const st
 			tokend_widen((int64_t *)to, row, width, b->token_bytes);
 			continue;
 		}
-
-		size_t bad = narrow((int32_t *)to, row, width, b->token_bytes);
-
-		if (bad < width) {
-			raise_narrow(c, b, r, bad);
+		if (tokend_widen_int32((int32_t *)to, row, width, b->token_bytes) < 0) {
+			raise_narrow(c, b, r);
 			return false;
 		}
 	}
