@@ -202,7 +202,7 @@ wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, with all libraries th
 
 units   = $(wildcard systemd/*.service systemd/*.socket)
 manual  = $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
-fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|'
+fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@RPATH@||'
 site    = $(DESTDIR)$(PREFIX)/lib/tokend/python
 
 install: all ## install into PREFIX (/usr/local) below DESTDIR

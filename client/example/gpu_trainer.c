@@ -5,11 +5,10 @@
  *
  *   cc gpu_trainer.c -ltokend -lcudart -o trainer && ./trainer [STREAM [SOCKET]]
  */
-#include "client/lib/tokend.h" /* installed: <tokend.h> */
-
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tokend.h>
 
 enum { STEPS = 100 };
 

@@ -2,20 +2,22 @@
  * A trainer without a model: takes batches, carries out an operator's requests (tokctl mix, skip,
  * checkpoint, drain), stores the cursor, and prints the tokens per second.
  *
- *   cc trainer.c -ltokend -o trainer && ./trainer [STREAM [SOCKET [TAG [STEPS]]]]
+ *   cc trainer.c $(pkg-config --cflags --libs tokend) -o trainer
+ *   ./trainer [STREAM [SOCKET [TAG [STEPS]]]]
+ *
+ * If tokend was installed with pip: export PKG_CONFIG_PATH=$(python -m tokend --pkgconfigdir)
  *
  * The cursor is stored under the tag "example". Pass it as TAG to resume there.
  */
-#include "client/lib/tokend.h" /* installed: <tokend.h> */
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <tokend.h>
 
 static double seconds(void)
 {
-	struct timespec now = {0};
+	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
@@ -71,22 +73,23 @@ static int control(struct tokend *t)
 
 int main(int argc, char **argv)
 {
-	struct tokend_options options = {
-		.size = sizeof(options),
-		.stream = argc > 1 ? argv[1] : "train",
-		.socket = argc > 2 && argv[2][0] ? argv[2] : NULL,
-		.world = 1,
-		.micro_batch = 8,
-		.tag = argc > 3 && argv[3][0] ? argv[3] : NULL,
-		.warn = warn,
-	};
+	struct tokend_options options;
 	long steps = argc > 4 ? atol(argv[4]) : 100, step = 0;
 	struct tokend_batch batch;
 	struct tokend *t;
 	char why[500];
 	uint64_t tokens = 0;
-	int stop = 0, r = tokend_attach(&t, &options, why, sizeof(why));
+	int stop = 0, r;
 
+	memset(&options, 0, sizeof(options));
+	options.size = sizeof(options);
+	options.stream = argc > 1 ? argv[1] : "train";
+	options.socket = argc > 2 && argv[2][0] ? argv[2] : NULL;
+	options.world = 1;
+	options.micro_batch = 8;
+	options.tag = argc > 3 && argv[3][0] ? argv[3] : NULL;
+	options.warn = warn;
+	r = tokend_attach(&t, &options, why, sizeof(why));
 	if (r < 0)
 		return fprintf(stderr, "trainer: %s\n", why), 1;
 

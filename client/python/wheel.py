@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """wheel.py DIRECTORY: packs the wheel from the results of `make all`.
 
-It contains the package, the extension, the daemon, tokctl, libtokend, and the libraries they need.
+It contains the package, the extension, the daemon, tokctl, what C programs need to build and run
+(libtokend, its header and tokend.pc), and the libraries that these need.
 auditwheel adds those libraries, points the programs at them, and chooses the tag: the oldest glibc
 that has every symbol used. The licence of each library is added.
 """
@@ -48,6 +49,16 @@ tokctl = tokend.__main__:tokctl
 """
 
 
+# For the linker, as glibc's libc.so: a wheel cannot contain a symbolic link.
+LINK = "INPUT(libtokend.so.1)\n"
+# pkg-config replaces ${pcfiledir}, so the package works wherever pip installs it.
+PLACES = {
+    "PREFIX": "${pcfiledir}/../..",
+    "LIBDIR": "${prefix}/lib",
+    "RPATH": "-Wl,-rpath,${libdir} ",  # the loader does not look there otherwise
+}
+
+
 def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -77,6 +88,16 @@ def contents():
 def is_elf(path):
     with open(path, "rb") as file:
         return file.read(4) == b"\x7fELF"
+
+
+def write_development(root):
+    """Writes below @root what C programs are linked with, next to library and header."""
+    text = (ROOT / "client/lib/tokend.pc.in").read_text()
+    for name, value in {**PLACES, "VERSION": version()}.items():
+        text = text.replace(f"@{name}@", value)
+    (root / "tokend/lib/pkgconfig").mkdir()
+    (root / "tokend/lib/pkgconfig/tokend.pc").write_text(text)
+    (root / "tokend/lib/libtokend.so").write_text(LINK)
 
 
 def licenses(files):
@@ -156,6 +177,7 @@ def stage(root):
         shutil.copy(path, target)
         if is_elf(target):
             subprocess.run(["strip", "--strip-debug", str(target)], check=True)
+    write_development(root)
     info = root / f"tokend-{version()}.dist-info"
     terms = info / "licenses"
     terms.mkdir(parents=True)

@@ -18,7 +18,7 @@ if [ ! -e "$include/cuda_runtime.h" ]; then
 fi
 for cc in gcc clang; do
 	for source in client/example/gpu_trainer.c bench/h2d.c; do
-		$cc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror -I. \
+		$cc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror -I. -Iclient/lib \
 			-isystem "$include" -fsyntax-only "$source"
 	done
 done

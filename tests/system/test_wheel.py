@@ -1,5 +1,5 @@
 """The wheel installs into an empty environment without a network, needs only glibc, and works in
-embedded mode.
+embedded mode, and for C and C++ programs.
 """
 
 import email
@@ -15,7 +15,7 @@ import zlib
 import numpy
 import pytest
 
-from lib import BIN, REPO, datasets, run, wait_for, with_parent
+from lib import BIN, REPO, Daemon, datasets, run, wait_for, with_parent
 
 pytestmark = pytest.mark.skipif(
     not os.path.exists(f"{REPO}/build/wheel-venv/bin/auditwheel"),
@@ -289,6 +289,31 @@ def without_the_build_tree():
 def venv(shared):
     """(directory, site-packages) of an environment with the wheel."""
     return environment(shared, build(shared))
+
+
+@pytest.mark.parametrize(
+    "compiler", ["gcc -std=gnu11", "g++ -x c++ -std=c++17", "clang++ -x c++ -std=c++17"]
+)
+def test_c_and_cxx_programs_build_and_run_with_the_wheel(place, venv, compiler):
+    """pkg-config finds header and library in the wheel; the program needs no LD_LIBRARY_PATH."""
+    directory, site = venv
+    place.shard("web/a.bin", 60_000)
+    streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+    daemon = Daemon(place, place.config(streams=streams))
+    environment = {"PATH": os.environ["PATH"]}
+    code, out, err = run(f"{directory}/bin/python", "-m", "tokend", "--pkgconfigdir")
+    assert code == 0, err
+    environment["PKG_CONFIG_PATH"] = out.decode().strip()
+    code, out, err = run("pkg-config", "--cflags", "--libs", "tokend", env=environment)
+    assert code == 0, err
+    program, source = place.file("trainer"), f"{REPO}/client/example/trainer.c"
+    strict = "-Wall -Wextra -Werror -pedantic".split()
+    build = [*compiler.split(), *strict, source, "-o", program, *out.decode().split()]
+    assert run(*build, env=environment) == (0, b"", ""), build
+    library = re.search(r"libtokend\.so\.1 => (\S+)", run("ldd", program)[1].decode())[1]
+    assert os.path.realpath(library) == f"{site}/tokend/lib/libtokend.so.1"
+    code, out, err = run(program, "train", daemon.socket, env={"PATH": os.environ["PATH"]})
+    assert (code, err) == (0, "") and b"100 steps" in out, (out, err)
 
 
 def test_embedded_mode_works(shared, venv):

@@ -16,6 +16,7 @@ usage: python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(c
                                        tokctl -c FILE
        python -m tokend ctl …          run tokctl; -c FILE finds that config's private daemon
        python -m tokend daemon …       run tokend, as on a fleet
+       python -m tokend --pkgconfigdir print the directory of tokend.pc, for C programs
        python -m tokend.tokenize       make shards from text
        python -m tokend.show           print samples as text
 """
@@ -90,11 +91,24 @@ def daemon(arguments):
     become([private.program("tokend"), *arguments])
 
 
+def pkgconfigdir():
+    directory = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib", "pkgconfig")
+    if not os.path.exists(os.path.join(directory, "tokend.pc")):
+        return fail(
+            f"{directory} has no tokend.pc, because this package does not come from the wheel; "
+            "`make install` puts it into PREFIX/lib/pkgconfig"
+        )
+    print(directory)
+    return 0
+
+
 def main(arguments):
     commands = {"run": run, "ctl": ctl, "daemon": daemon}
     if arguments in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0
+    if arguments == ["--pkgconfigdir"]:
+        return pkgconfigdir()
     if not arguments or arguments[0] not in commands:
         sys.stderr.write(USAGE)
         return 2
