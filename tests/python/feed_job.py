@@ -64,14 +64,18 @@ class Fake:
 
 
 class Trainer:
-    def __init__(self, path, stream="train", micro=4, slots=4, dtype=None, ordered=True, **start):
+    def __init__(
+        self, path, stream="train", micro=4, slots=4, dtype=None, ordered=True, labels=None, **start
+    ):
         self.client = _tokend.Client(
             stream, micro, socket=path, slots=slots, deadline_ms=20000, **start
         )
         self.gpu = Fake(ordered)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self.feed = device.Feed(self.client, self.client.shape(), "cuda", dtype, self.gpu)
+            self.feed = device.Feed(
+                self.client, self.client.shape(), "cuda", dtype, self.gpu, labels=labels
+            )
         self.warned = [str(w.message) for w in caught]
         self.batches, self.ahead = [], 0
 
@@ -140,11 +144,12 @@ def wide(path):
 def narrow(path):
     t = Trainer(path, dtype=torch.int32)
     t.steps()
-    refused = ""
-    try:
-        Trainer(path, "wide", dtype=torch.int32)
-    except _tokend.ArgumentError as error:
-        refused = str(error)
+    refused = []
+    for types in ({"dtype": torch.int32}, {"labels": torch.int32}):
+        try:
+            Trainer(path, "wide", **types)
+        except _tokend.ArgumentError as error:
+            refused.append(str(error))
     t.end(refused=refused)
 
 

@@ -19,6 +19,8 @@ KINDS = [
     {},
     {"framework": "numpy"},
     {"dtype": "int32"},
+    {"dtype": {"input_ids": "int32", "labels": "int32"}},
+    {"dtype": {"labels": "int32"}, "framework": "numpy"},
     {"loss_mask": True, "provenance": True},
     {"cp": (1, 2, "zigzag")},
     {"cp": (1, 2, "contiguous"), "loss_mask": True},
@@ -27,6 +29,7 @@ KINDS = [
     {"transform": transforms.in_place, "framework": "numpy"},
     {"transform": transforms.in_place, "workers": 2},
     {"transform": transforms.in_place, "dtype": "int32"},
+    {"transform": transforms.in_place, "dtype": {"labels": "int32"}},
 ]
 
 
@@ -186,7 +189,8 @@ out = []
 for stream, more in (
     ("train", {}),
     ("train", {"dtype": "int32"}),
-    ("whole", {}),
+    ("train", {"dtype": {"labels": "int32"}}),
+    ("whole", {"dtype": {"input_ids": "int32", "labels": "int32"}}),
     ("train", {"tokens": True}),
 ):
     with tokend.Loader(
@@ -215,14 +219,19 @@ def test_batches_on_a_device_are_contiguous(daemon):
     command = [sys.executable, "-c", DEVICE, daemon.socket, os.path.dirname(__file__)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    plain, narrow, whole, tokens = json.loads(done.stdout)
+    plain, narrow, labels, whole, tokens = json.loads(done.stdout)
     rows = rows_of(daemon, "train", 8, 4)
-    for (batch, contiguous, dtypes), dtype in ((plain, "int64"), (narrow, "int32")):
+    for (batch, contiguous, kinds), asked in (
+        (plain, ["int64", "int64"]),
+        (narrow, ["int32", "int64"]),
+        (labels, ["int64", "int32"]),
+    ):
         assert contiguous == list(batch) == ["input_ids", "labels", "position", "dataset"]
-        assert dtypes[:2] == [f"torch.{dtype}", "torch.int64"]
+        assert kinds[:2] == [f"torch.{kind}" for kind in asked]
         assert numpy.array_equal(batch["input_ids"], rows[:, :-1]) and numpy.array_equal(
             batch["labels"], rows[:, 1:]
         )
+    assert whole[2][:2] == ["torch.int32", "torch.int32"]
     assert whole[1] == list(whole[0]) and numpy.array_equal(
         whole[0]["input_ids"], rows_of(daemon, "whole", 8, 4, SEQ)
     )

@@ -1,4 +1,4 @@
-/* Copies batches to arrays: tokens as int64 or int32, labels, rows, documents. */
+/* Copies batches to arrays: tokens and labels as int64 or int32, rows, documents. */
 #include "client/python/src/client.h"
 
 #include <limits.h>
@@ -89,48 +89,23 @@ static void pack(
 	p->starts[p->n] = (int32_t)(b->rows * seq);
 }
 
-#define IGNORE (-100) /* torch's label for tokens without a loss */
-
 static int64_t token_at(const struct tokend_batch *b, size_t i)
 {
 	return b->token_bytes == 2 ? ((const uint16_t *)b->tokens)[i]
 				   : ((const uint32_t *)b->tokens)[i];
 }
 
-/* Labels: the token after each input. IGNORE if there is none, in padding rows, and where the loss
- * mask is 0. */
-static void copy_labels(
-	const struct tokend *t, const struct tokend_batch *b, uint32_t seq, int64_t *to)
-{
-	uint32_t window = b->window_tokens, most = window > seq ? seq : window - 1;
-
-	for (uint32_t r = 0; r < b->rows; r++, to += seq) {
-		const uint8_t *row =
-			(const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
-		const uint8_t *mask = tokend_loss_mask(t, b, r);
-		uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
-
-		tokend_widen(to, row + b->token_bytes, n, b->token_bytes);
-		for (uint32_t i = 0; mask && i < n; i++)
-			if (!mask[i + 1])
-				to[i] = IGNORE;
-		for (uint32_t i = n; i < seq; i++)
-			to[i] = IGNORE;
-	}
-}
-
 /* Destinations of next_into(), as addresses; 0: not wanted. */
 struct into {
 	unsigned long long tokens, rows, labels, ids, starts;
-	unsigned token_bytes, fields;
+	unsigned token_bytes, label_bytes, fields;
 	unsigned width; /* number of first tokens of each row; 0: the whole window */
 };
 
-/* Sets the exception: the requested dtype cannot hold a token of row @r. */
-static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r)
+/* Sets the exception: the requested dtype cannot hold a token of row @r, from token @i on. */
+static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t i)
 {
 	const struct tokend_row *row = &b->row[r];
-	uint32_t i = 0;
 	char why[400];
 
 	while (i + 1 < b->window_tokens &&
@@ -145,50 +120,104 @@ static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_
 	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
 }
 
-/* Returns false, with the exception set, if the requested dtype cannot hold a token. */
+/*
+ * Copies @n tokens of row @r, from token @first on, as integers of @bytes. Returns false, with the
+ * exception set, if one of them does not fit.
+ */
+static bool copy_row(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t first,
+	size_t n, void *to, unsigned bytes)
+{
+	const uint8_t *from = (const uint8_t *)b->tokens +
+			      ((size_t)r * b->window_tokens + first) * b->token_bytes;
+
+	if (bytes == 8) {
+		tokend_widen(to, from, n, b->token_bytes);
+		return true;
+	}
+	if (tokend_widen_int32(to, from, n, b->token_bytes) == 0)
+		return true;
+	raise_narrow(c, b, r, first);
+	return false;
+}
+
 static bool copy_tokens(struct client *c, const struct tokend_batch *b, const struct into *into)
 {
-	uint32_t window = b->window_tokens, width = into->width ? into->width : window;
+	uint32_t width = into->width ? into->width : b->window_tokens;
 	char *to = (char *)(uintptr_t)into->tokens;
 
-	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)width * into->token_bytes) {
-		const uint8_t *row =
-			(const uint8_t *)b->tokens + (size_t)r * window * b->token_bytes;
-
-		if (into->token_bytes == 8) {
-			tokend_widen((int64_t *)to, row, width, b->token_bytes);
-			continue;
-		}
-		if (tokend_widen_int32((int32_t *)to, row, width, b->token_bytes) < 0) {
-			raise_narrow(c, b, r);
+	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)width * into->token_bytes)
+		if (!copy_row(c, b, r, 0, width, to, into->token_bytes))
 			return false;
-		}
+	return true;
+}
+
+#define IGNORE (-100) /* torch's label for tokens without a loss */
+
+static void ignore(void *labels, size_t i, unsigned bytes)
+{
+	if (bytes == 8)
+		((int64_t *)labels)[i] = IGNORE;
+	else
+		((int32_t *)labels)[i] = IGNORE;
+}
+
+/* Labels: the token after each input. IGNORE if there is none, in padding rows, and where the loss
+ * mask is 0. */
+static bool copy_labels(
+	struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
+{
+	uint32_t most = b->window_tokens > seq ? seq : b->window_tokens - 1;
+	unsigned bytes = into->label_bytes;
+	char *to = (char *)(uintptr_t)into->labels;
+
+	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)seq * bytes) {
+		const uint8_t *mask = tokend_loss_mask(c->t, b, r);
+		uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
+
+		if (!copy_row(c, b, r, 1, n, to, bytes))
+			return false;
+		for (uint32_t i = 0; mask && i < n; i++)
+			if (!mask[i + 1])
+				ignore(to, i, bytes);
+		for (uint32_t i = n; i < seq; i++)
+			ignore(to, i, bytes);
 	}
 	return true;
 }
 
-/* True if inputs and labels are wanted as int64, without a loss mask: copy_pair() can be used. */
+/* True if inputs and labels have one type, and there is no loss mask: copy_pair() can be used. */
 static bool is_pair(
 	const struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
 {
-	return into->tokens && into->labels && into->token_bytes == 8 && into->width == seq &&
-	       b->window_tokens > seq && !(tokend_annotations(c->t) & TOKEND_LOSS_MASK);
+	return into->tokens && into->labels && into->token_bytes == into->label_bytes &&
+	       into->width == seq && b->window_tokens > seq &&
+	       !(tokend_annotations(c->t) & TOKEND_LOSS_MASK);
 }
 
 /* Inputs and labels in one pass over the slot. */
-static void copy_pair(const struct tokend_batch *b, const struct into *into, uint32_t seq)
+static bool copy_pair(
+	struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
 {
-	int64_t *tokens = (int64_t *)(uintptr_t)into->tokens,
-		*labels = (int64_t *)(uintptr_t)into->labels;
+	unsigned bytes = into->token_bytes;
+	char *tokens = (char *)(uintptr_t)into->tokens, *labels = (char *)(uintptr_t)into->labels;
+	size_t step = (size_t)seq * bytes;
 
-	for (uint32_t r = 0; r < b->rows; r++, tokens += seq, labels += seq) {
+	for (uint32_t r = 0; r < b->rows; r++, tokens += step, labels += step) {
 		const uint8_t *row =
 			(const uint8_t *)b->tokens + (size_t)r * b->window_tokens * b->token_bytes;
 
-		tokend_widen_pair(tokens, labels, row, seq, b->token_bytes);
+		if (bytes == 8)
+			tokend_widen_pair(
+				(int64_t *)tokens, (int64_t *)labels, row, seq, b->token_bytes);
+		else if (tokend_widen_pair_int32((int32_t *)tokens, (int32_t *)labels, row, seq,
+				 b->token_bytes) < 0) {
+			raise_narrow(c, b, r, 0);
+			return false;
+		}
 		for (uint32_t i = 0; b->row[r].position == TOKEND_PADDING && i < seq; i++)
-			labels[i] = IGNORE;
+			ignore(labels, i, bytes);
 	}
+	return true;
 }
 
 static bool fill(
@@ -202,13 +231,13 @@ static bool fill(
 
 	bool pair = is_pair(c, b, into, seq);
 
-	if (pair)
-		copy_pair(b, into, seq);
-	else if (into->tokens && !copy_tokens(c, b, into))
+	if (pair && !copy_pair(c, b, into, seq))
+		return false;
+	if (!pair && into->tokens && !copy_tokens(c, b, into))
 		return false;
 	copy_rows(b, (int64_t *)(uintptr_t)into->rows, into->fields);
-	if (!pair && into->labels)
-		copy_labels(c->t, b, seq, (int64_t *)(uintptr_t)into->labels);
+	if (!pair && into->labels && !copy_labels(c, b, into, seq))
+		return false;
 	if (into->ids)
 		pack(p, c->t, b, seq);
 	return true;
@@ -217,7 +246,7 @@ static bool fill(
 /* Reads the arguments, integers only: parsing must be fast, as it is done for every batch. */
 static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 {
-	unsigned long long number[] = {0, 0, 8, 2, 0, 0, 0, 0};
+	unsigned long long number[] = {0, 0, 8, 2, 0, 0, 0, 0, 8};
 	const Py_ssize_t most = sizeof(number) / sizeof(number[0]);
 
 	if (n < 2 || n > most) {
@@ -237,7 +266,8 @@ static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 		.labels = number[4],
 		.ids = number[5],
 		.starts = number[6],
-		.width = (unsigned)number[7]};
+		.width = (unsigned)number[7],
+		.label_bytes = (unsigned)number[8]};
 	return true;
 }
 

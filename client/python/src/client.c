@@ -115,12 +115,12 @@ static PyObject *client_close(PyObject *self, PyObject *none)
 static PyMethodDef client_methods[] = {
 	{"next_into", (PyCFunction)(void (*)(void))client_next_into, METH_FASTCALL,
 		"next_into(tokens, rows, token_bytes=8, fields=2, labels=0, position_ids=0, "
-		"cu_seqlens=0, width=0)\n\n"
+		"cu_seqlens=0, width=0, label_bytes=8)\n\n"
 		"Takes the next batch and copies it to these addresses (0: not wanted):\n"
 		"tokens        [rows, width or window] of token_bytes, 4 or 8\n"
 		"rows          int64 [fields, rows]: position, dataset, epoch, window, shard, "
 		"offset\n"
-		"labels        int64 [rows, seq_len]\n"
+		"labels        [rows, seq_len] of label_bytes, 4 or 8\n"
 		"position_ids  int64 [rows, seq_len], with\n"
 		"cu_seqlens    int32 [rows * seq_len + 1]\n\n"
 		"Returns (rows_valid, next), with position_ids (rows_valid, next, documents, "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import phrases
 from ._tokend import ArgumentError
@@ -158,14 +158,39 @@ def framework(name: str | None) -> Torch | Numpy:
         ) from None
 
 
-def token_type(make: Torch | Numpy, dtype: Any) -> tuple[Any, int]:
-    """Returns (dtype, bytes) of input_ids."""
+class Types(NamedTuple):
+    """The types of a batch's tokens and labels, and their bytes."""
+
+    tokens: Any
+    token_bytes: int
+    labels: Any
+    label_bytes: int
+
+
+def _integer(make: Torch | Numpy, what: str, dtype: Any) -> tuple[Any, int]:
+    """@what: the argument, for an error."""
     if dtype is None:
         return make.int64, 8
     name = getattr(dtype, "__name__", str(dtype).split(".")[-1])
     if name in ("int64", "int32"):
         return (make.int64, 8) if name == "int64" else (make.int32, 4)
     raise ArgumentError(
-        f"dtype: {dtype} cannot hold all tokens (unsigned, of 16 or 32 bits), or embeddings do not "
-        "take it; pass int64 or int32"
+        f"{what}: {dtype} cannot hold all tokens (unsigned, of 16 or 32 bits), or embeddings do "
+        "not take it; pass int64 or int32"
+    )
+
+
+def types(make: Torch | Numpy, dtype: Any, unsplit: bool = False) -> Types:
+    """dtype=: one type for input_ids or tokens, or a mapping from a batch's keys to types.
+    @unsplit: the batches have tokens.
+    """
+    ids = "tokens" if unsplit else "input_ids"
+    if not isinstance(dtype, Mapping):
+        return Types(*_integer(make, "dtype", dtype), make.int64, 8)
+    keys = ("tokens",) if unsplit else ("input_ids", "labels")
+    if unknown := [key for key in dtype if key not in keys]:
+        raise ArgumentError(phrases.is_not("dtype", unknown[0], f"a key for {', '.join(keys)}"))
+    return Types(
+        *_integer(make, f"dtype of {ids}", dtype.get(ids)),
+        *_integer(make, "dtype of labels", dtype.get("labels")),
     )

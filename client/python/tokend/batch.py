@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypedDict
 
 from . import _tokend, phrases
-from .arrays import Numpy, Torch
+from .arrays import Numpy, Torch, Types, types
 
 IGNORE = -100  # a label that losses ignore
 # Batches whose small tensors are made at once: most of a small tensor's cost is the call.
@@ -28,8 +28,7 @@ class Wanted:
     provenance: bool = False
     loss_mask: bool = False
     cp: Slice | None = None
-    dtype: Any = None
-    token_bytes: int = 8
+    types: Types | None = None
     device: Any = None  # a CUDA device, or None
     view: bool = False  # lend the ring's slots
     tokens: bool = False  # unsplit windows instead of input_ids and labels
@@ -81,11 +80,7 @@ class Batches:
         self._place = shape["rank"], shape["world"]
         self.micro, self.seq, self.window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.length = shape["batches_in_all"]
-        self.wanted, self._dtype, self._token_bytes = (
-            wanted,
-            wanted.dtype or make.int64,
-            wanted.token_bytes,
-        )
+        self.wanted, self._types = wanted, wanted.types or types(make, None)
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
         self._fields = len(FIELDS) if wanted.provenance or source else 2
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
@@ -101,10 +96,11 @@ class Batches:
             or (wanted.tokens and wanted.loss_mask)
         )
         # next() may fail after the batch was taken
-        self._may_fail = source is not None or (self._token_bytes < 8 and feed is None)
+        narrow = min(self._types.token_bytes, self._types.label_bytes) < 8
+        self._may_fail = source is not None or (narrow and feed is None)
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
-        self._simple = not (more or source or feed or self._token_bytes < 8)
+        self._simple = not (more or source or feed or narrow)
         # tokens of a row that the extension writes
         self._width = self.seq if self._split and source is None else self.window
         self._labels_at = 8 * self.micro * self.seq  # after input_ids
@@ -154,7 +150,7 @@ class Batches:
             return self._take_more(at, fields)
 
     def _take_tokens(self, at: int, fields: list[Any]) -> Any:
-        tokens = self.make.empty(self.micro, self.window, dtype=self._dtype)
+        tokens = self.make.empty(self.micro, self.window, dtype=self._types.tokens)
         taken = self._next_into(self.make.address(tokens), at)
         if taken is None:
             return None
@@ -204,12 +200,15 @@ class Batches:
     def _take_more(self, at: int, fields: list[Any]) -> Any:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
         tokens: Any = (
-            None if self.feed or wanted.view else self._empty(micro, self._width, dtype=self._dtype)
+            None
+            if self.feed or wanted.view
+            else self._empty(micro, self._width, dtype=self._types.tokens)
         )
-        labels = self._empty(micro, seq, dtype=make.int64) if self._writes else None
+        labels = self._empty(micro, seq, dtype=self._types.labels) if self._writes else None
         ids: Any = None
         starts: Any = None
-        into = [0 if tokens is None else make.address(tokens), at, self._token_bytes, self._fields]
+        into = [0 if tokens is None else make.address(tokens), at]
+        into += [self._types.token_bytes, self._fields]
         into.append(0 if labels is None else make.address(labels))
         if wanted.documents:
             ids, starts = (
@@ -219,7 +218,7 @@ class Batches:
             into += [make.address(ids), make.address(starts)]
         else:
             into += [0, 0]
-        into.append(self._width)
+        into += [self._width, self._types.label_bytes]
         if self.feed is not None:
             fed = self.feed.next(lambda: self._next_into(*into))
             tokens, taken = fed or (None, None)
@@ -278,7 +277,7 @@ class Batches:
             input_ids, *others = tokens.unbind()
             following = others[0] if others else None
         if labels is None:
-            labels = make.cast(following if self.feed else make.copy(following), make.int64)
+            labels = make.cast(following if self.feed else make.copy(following), self._types.labels)
             if valid < self.micro:
                 labels[valid:] = IGNORE
         return input_ids, labels

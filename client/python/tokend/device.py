@@ -120,6 +120,7 @@ class Feed:
         dtype: Any = None,
         gpu: Any = None,
         split: bool = False,
+        labels: Any = None,
     ) -> None:
         """Registers the ring with the driver. If that fails, a RuntimeWarning says why, once, and
         copies are slower.
@@ -130,12 +131,13 @@ class Feed:
             split: next() returns [2, b, seq_len]: contiguous input_ids and the tokens that follow.
                 It returns [1, b, seq_len], input_ids only, if those do not give the labels: the
                 stream has a loss mask or extra: 0. False: it returns windows, [b, window].
+            labels: the type that the caller gives to the labels; as dtype.
 
         Raises:
             ArgumentError: no such device, or a dtype that cannot hold the tokens.
         """
         self._client, self._gpu, self._split = client, gpu or Cuda(device), split
-        self._dtype = self._gpu.int64 if dtype is None else dtype
+        self._dtype, self._labels = dtype or self._gpu.int64, labels or self._gpu.int64
         self._shape: tuple[int, int, int, int, int] | None = None
         # the slot as stored in the ring; copies and widenings alternate on the side stream
         self._stored: Any = None
@@ -157,9 +159,9 @@ class Feed:
         wanted = rows, window, shape["token_bytes"], seq, parts
         if wanted == self._shape:
             return
-        if wanted[2] == 4 and self._dtype != self._gpu.int64:
+        if wanted[2] == 4 and self._gpu.int32 in (self._dtype, self._labels):
             raise ArgumentError(
-                f"dtype: {self._dtype} cannot hold every token of 4 bytes, and tokens are not "
+                f"dtype: {self._gpu.int32} cannot hold every token of 4 bytes, and tokens are not "
                 "checked on a GPU; pass int64"
             )
         with relaxed():

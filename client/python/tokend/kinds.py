@@ -33,7 +33,7 @@ class Batch(Rows[Array], Generic[Array]):
     """A micro-batch: input_ids, labels, position and dataset. See Loader for shapes and dtypes."""
 
     input_ids: Array  # int64 or int32 [b, seq]
-    labels: Array  # int64 [b, seq]
+    labels: Array  # int64 or int32 [b, seq]
 
 
 class RequestedBatch(Batch[Array], Requestable[Array], Generic[Array]):

@@ -83,8 +83,9 @@ class Loader(Operated, Positioned, Generic[B]):
 
     Contents of a batch
       framework    "torch" or "numpy". Default: torch if it is installed
-      dtype        of input_ids and tokens: int64 (default) or int32. A token that does not fit
-                   is an ArgumentError that names it
+      dtype        of input_ids and tokens: int64 (default) or int32. By key: {"input_ids": …,
+                   "labels": …}, also of labels. A token that does not fit is an ArgumentError
+                   that names it
       documents    add position_ids, cu_seqlens, max_seqlen; the stream needs `documents: true`
       loss_mask    add loss_mask
       provenance   add epoch, window, shard, offset
@@ -128,8 +129,8 @@ class Loader(Operated, Positioned, Generic[B]):
 
     A batch is a dict. b is micro_batch, s is seq_len:
       input_ids     int64 or dtype [b, s]
-      labels        int64 [b, s]: the next tokens; -100 in padding rows, where the stream's loss
-                    mask has 0, and where the window ends
+      labels        int64 or dtype [b, s]: the next tokens; -100 in padding rows, where the stream's
+                    loss mask has 0, and where the window ends
       position      int64 [b]: number of each row in the run; -1 in padding rows, which follow the
                     end of a finite stream
       dataset       int64 [b]: index in `datasets`; -1 in padding rows
@@ -342,7 +343,7 @@ class Loader(Operated, Positioned, Generic[B]):
             run = run or job.token()
             self._make = arrays.framework(framework)
             there = arguments.cuda(device, self._make)
-            token_type = arrays.token_type(self._make, dtype)
+            types = arrays.types(self._make, dtype, tokens)
             place = arguments.place(mesh, rank, world, peer)
             self._rank, self._world, self._peer = place[:3]
             share = arguments.cp_slice(cp, place, mesh is not None)
@@ -363,7 +364,7 @@ class Loader(Operated, Positioned, Generic[B]):
                     arguments.record_path(record, self._client.run(), self._rank, self._peer)
                 )
             self._wanted = Wanted(
-                documents, provenance, loss_mask, share, *token_type, there, view, tokens
+                documents, provenance, loss_mask, share, types, there, view, tokens
             )
             self._ahead = holding(prefetched, self._client)
             if transform is not None:
@@ -388,10 +389,8 @@ class Loader(Operated, Positioned, Generic[B]):
     def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
         from . import transform as transforms
 
-        seed, greatest = (
-            Cursor(self._client.cursor()).seed,
-            transforms.greatest(self._wanted.token_bytes),
-        )
+        seed = Cursor(self._client.cursor()).seed
+        greatest = transforms.greatest(self._wanted.types)
         if not workers:
             return transforms.InProcess(
                 self._client, transforms.Transform(transform, seed, greatest)
@@ -451,9 +450,14 @@ class Loader(Operated, Positioned, Generic[B]):
             return
         from .device import Feed
 
-        split = not self._wanted.tokens
+        split, types = not self._wanted.tokens, self._wanted.types
         self._feed = Feed(
-            self._client, self._client.shape(), self._wanted.device, self._wanted.dtype, split=split
+            self._client,
+            self._client.shape(),
+            self._wanted.device,
+            types.tokens,
+            split=split,
+            labels=types.labels,
         )
 
     # ---- batches ----

@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _tokend, phrases
+from .arrays import Types
 
 TAG = 7  # of derive()
 
@@ -129,8 +130,9 @@ class Transform:
             tokens[:] = made
 
 
-def greatest(token_bytes: int) -> int:
-    return (1 << (31 if token_bytes == 4 else 63)) - 1
+def greatest(types: Types) -> int:
+    """The largest token that fits."""
+    return (1 << (8 * min(types.token_bytes, types.label_bytes) - 1)) - 1
 
 
 class InProcess:
