@@ -25,6 +25,12 @@ def rows_of(daemon, stream, start, count, window=SEQ + 1):
 # ---- parts of a batch ----
 
 
+@pytest.mark.parametrize("device", [None, "cpu", "cpu:0", torch.device("cpu", 0)])
+def test_each_name_of_the_cpu_needs_no_gpu(daemon, device):
+    with make(daemon, device=device) as loader:
+        assert next(loader)["input_ids"].device.type == "cpu"
+
+
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_provenance_is_that_of_the_plan(daemon, framework):
     shards = {"web": ["a.bin", "b.bin"], "code": ["code.bin"]}

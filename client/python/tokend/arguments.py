@@ -156,11 +156,12 @@ def cuda(device: Any, make: Torch | Numpy) -> Any:
 
 def is_cuda(device: Any) -> bool:
     name = "cpu" if device is None else str(device)
-    if name.split(":")[0] not in ("cpu", "cuda"):
+    kind = name.split(":")[0]  # accelerate's is cpu:0
+    if kind not in ("cpu", "cuda"):
         raise _tokend.ArgumentError(
             f"{phrases.is_not('device', name, phrases.DEVICES)}; move batches elsewhere with .to()"
         )
-    return name != "cpu"
+    return kind != "cpu"
 
 
 def check_workers(workers: int, transform: Any) -> None:
