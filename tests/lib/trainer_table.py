@@ -12,6 +12,7 @@ TRAINERS = {  # by example: the trainer, and its distribution or the commit that
     "train_ddp.py": ("DDP", "torch"),
     "train_fsdp.py": ("FSDP2, HSDP", "torch"),
     "train_nanogpt.py": ("nanoGPT", "3adf61e1"),
+    "train_accelerate.py": ("accelerate", "accelerate"),
     "train_transformers.py": ("transformers", "transformers"),
     "train_lightning.py": ("Lightning", "lightning"),
     "train_torchft.py": ("torchft", "torchft-nightly"),

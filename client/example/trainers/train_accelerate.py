@@ -1,0 +1,48 @@
+"""A loop with accelerate's Accelerator: gradient accumulation, save_state() and load_state().
+
+accelerate launch --multi_gpu --num_processes 2 train_accelerate.py, or torchrun. Started again, on
+any number of processes, it resumes.
+"""
+
+import os
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from tokend import Loader
+
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+set_seed(0)
+model = torch.nn.Sequential(torch.nn.Embedding(2048, 64), torch.nn.Linear(64, 2048))
+optimizer = torch.optim.AdamW(model.parameters())
+# after the Accelerator, which initializes torch.distributed: rank and world come from there
+data = Loader("train", 2, device=accelerator.device)  # tokend
+model, optimizer, data = accelerator.prepare(model, optimizer, data)  # returns data as it is
+accelerator.register_for_checkpointing(data)  # tokend: without it, data begins at 0 after a restart
+
+max_steps, step = 15, 0
+if os.path.isdir("checkpoints"):
+    last = max(os.listdir("checkpoints"), key=lambda name: int(name.split("-")[1]))
+    accelerator.load_state(f"checkpoints/{last}")
+    step = int(last.split("-")[1])
+for batch in data:
+    with accelerator.accumulate(model):
+        logits = model(batch["input_ids"])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    if not accelerator.sync_gradients:
+        continue  # in the middle of a step, whose gradients save_state() would not save
+    step += 1
+    request = data.control()  # tokend: from tokctl
+    if step % 5 == 0 or (request and request.save):  # tokend
+        accelerator.save_state(f"checkpoints/step-{step}")
+        if request:  # tokend
+            request.done(f"checkpoints/step-{step}")  # tokend
+    if step == max_steps or data.should_stop:  # tokend
+        break
+# DDP keeps the process group alive
+model, optimizer = accelerator.free_memory(model, optimizer)
+# joins gloo's threads: otherwise a process that exits right after a save may abort
+accelerator.end_training()
