@@ -167,6 +167,22 @@ def test_a_record_separates_the_passes(daemon):
     assert status == 0 and [(p["pass"], p["samples"]) for p in passes] == [(0, 100), (1, 100)]
 
 
+def test_ranks_may_be_several_passes_apart(daemon):
+    """Rank 1 begins after rank 0's last pass: its first pass is not the third."""
+    records = daemon.directory / "records"
+    for rank in range(2):
+        with make(daemon, rank=rank, world=2, record=records) as loader:
+            for _ in range(3):
+                assert len(list(loader)) == 47
+    status, passes = verify(daemon, records)
+    assert status == 0
+    assert [(p["pass"], p["samples"], p["lost"]) for p in passes] == [
+        (0, WINDOWS, 0),
+        (1, WINDOWS, 0),
+        (2, WINDOWS, 0),
+    ]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_record_of_a_loop_that_fetches_ahead(daemon, n):
     records = daemon.directory / "records"

@@ -194,6 +194,26 @@ static int by_pass(const void *a, const void *b)
 	return c ? c : by_time(a, b);
 }
 
+/* The last pass that all ranks have begun. -1: none, and the first section begins a pass. */
+struct common {
+	int64_t pass;
+	uint64_t *joined; /* by pass: how often it was begun as another pass */
+};
+
+static uint64_t number_pass(struct common *c, const struct record_section *s, uint64_t former)
+{
+	int64_t pass = former ? (int64_t)former - 1 : c->pass;
+
+	pass += s->again;
+	if (pass < 0)
+		pass = 0;
+	if (s->again)
+		c->joined[pass]++;
+	while (c->joined[c->pass + 1] >= s->begin.world)
+		c->pass++;
+	return (uint64_t)pass;
+}
+
 /*
  * The sections are sorted by time for each peer. A later section of a file stays in that file's
  * pass, or begins the next one. The first section of a new process joins the last pass that all
@@ -201,30 +221,29 @@ static int by_pass(const void *a, const void *b)
  */
 static bool number_passes(struct records *r)
 {
-	uint64_t *of_file =
-		calloc(r->files + 1, sizeof(*of_file)); /* its current pass + 1; 0: none yet */
-	uint64_t common = 0, joined = 0;
+	/* by file: its current pass + 1; 0: none yet */
+	uint64_t *of_file = calloc(r->files + 1, sizeof(*of_file));
+	struct common common = {.joined = calloc(r->sections + 2, sizeof(*common.joined))};
 
-	if (!of_file)
-		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
-	for (size_t i = 0; i < r->sections; i++) {
+	for (size_t i = 0; of_file && common.joined && i < r->sections; i++) {
 		struct record_section *s = &r->section[i];
 
-		if (i > 0 && s->begin.peer != s[-1].begin.peer) {
-			common = joined = 0;
+		if (i == 0 || s->begin.peer != s[-1].begin.peer) {
+			common.pass = s->again ? -1 : 0;
+			memset(common.joined, 0, (r->sections + 2) * sizeof(*common.joined));
 			memset(of_file, 0, r->files * sizeof(*of_file));
 		}
-		s->pass = (of_file[s->file] ? of_file[s->file] - 1 : common) + s->again;
+		s->pass = number_pass(&common, s, of_file[s->file]);
 		of_file[s->file] = s->pass + 1;
-		if (s->again && s->pass > common && ++joined >= s->begin.world) {
-			common = s->pass;
-			joined = 0;
-		}
 		if (s->pass >= r->passes)
 			r->passes = s->pass + 1;
 	}
+
+	bool numbered = of_file && common.joined;
+
 	free(of_file);
-	return true;
+	free(common.joined);
+	return numbered || ctl_fail(PHRASE_MEMORY) == CTL_OK;
 }
 
 static bool split_peers(struct records *r)
