@@ -333,8 +333,8 @@ TOKEND_API int tokend_checkpoint(struct tokend *t, const char *tag, char *path, 
  */
 TOKEND_API int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch);
-/* The same at the end of a finite stream, to begin another pass over it. A record (see
- * tokend_record()) notes the new pass. */
+/* The same, to begin another pass at position 0: after the end of a finite stream, or before. A
+ * record (see tokend_record()) notes the new pass; tokend_seek() voids the batches taken. */
 TOKEND_API int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes,
 	uint64_t rank, uint64_t world, uint32_t micro_batch);
 /*

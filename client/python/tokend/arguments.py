@@ -86,11 +86,11 @@ def where(start: Any) -> dict[str, Any]:
         return {"cursor": bytes(start)}
     if isinstance(start, str):
         return {} if start == "begin" else {"tag": start}
+    if isinstance(start, Mapping):
+        return {"cursor": cursor_of(start, "start", "pass start=SAMPLES IT CONSUMED")}
     if isinstance(start, bool) or not hasattr(start, "__index__"):
-        what = "'begin', a position, the tag of a checkpoint or a cursor"
-        raise TypeError(
-            f"{phrases.kind_is_not('start', start, what)}; pass a state to load_state_dict()"
-        )
+        what = "'begin', a position, the tag of a checkpoint, a cursor or a state_dict()"
+        raise TypeError(phrases.kind_is_not("start", start, what))
     return {"position": start}
 
 
@@ -104,8 +104,10 @@ def cursor_bytes(cursor: Any) -> bytes:
     )
 
 
-def cursor_of(state: Any) -> bytes:
-    """The bytes in a state of state_dict()."""
+def cursor_of(
+    state: Any, what: str = "state", instead: str = "seek(position=SAMPLES IT CONSUMED)"
+) -> bytes:
+    """The bytes in a state of state_dict(). @what, @instead: for an error."""
     cursor = state.get("cursor") if isinstance(state, Mapping) else None
     if isinstance(cursor, (Cursor, bytes, bytearray, memoryview)):
         return bytes(cursor)
@@ -117,8 +119,8 @@ def cursor_of(state: Any) -> bytes:
     if cursor is not None:
         has = f"its cursor is a {type(cursor).__name__}"
     raise _tokend.ArgumentError(
-        f"state: not from a tokend.Loader's state_dict(), it has no cursor of bytes: {has}; to "
-        "continue after another loader, seek(position=SAMPLES IT CONSUMED)"
+        f"{what}: not from a tokend.Loader's state_dict(), it has no cursor of bytes: {has}; to "
+        f"continue after another loader, {instead}"
     )
 
 

@@ -60,7 +60,7 @@ class Loader(Operated, Positioned, Generic[B]):
       config       a config file, instead of socket. If no daemon serves it, a private daemon is
                    started, and started again whenever it is lost
       start        first sample: "begin" (default), a position, the tag of a checkpoint ("TAG" or
-                   "RUN/TAG"), or a cursor
+                   "RUN/TAG"), a cursor, or a state_dict()
 
     Which process of the job (parallelism)
       rank, world  data-parallel rank and number of ranks: both or neither. Default: the first of
@@ -497,29 +497,6 @@ class Loader(Operated, Positioned, Generic[B]):
             self._ended = True
             raise StopIteration
         return batch  # type: ignore[no-any-return]
-
-    def _begin_again(self) -> None:
-        """Goes to position 0, for the first batch of another pass. Other processes are not asked:
-        each does so for itself.
-        """
-        self._control.finish()
-        self._batches = None
-        if self._ahead is not None:
-            # the pass has ended: the batches that the loop holds count as trained on
-            self._client.commit(self._client.taken())
-        beginning = _tokend.cursor_seek(self._client.cursor(), 0)
-        self._client.seek(beginning, self._rank, self._world, self._micro, True)
-        self._begun(beginning)
-        self._passes += 1
-        self._measure()
-
-    def _begun(self, cursor: bytes | None) -> None:
-        """The client has gone to @cursor. None: it stays where it was, and batches that are taken
-        but not trained on stay uncommitted.
-        """
-        self._ended = False
-        if self._ahead is not None and cursor is not None:
-            self._ahead.begin()
 
     def __len__(self) -> int:
         """Returns how many batches this rank gets, counted from the last attach or seek.

@@ -24,8 +24,10 @@ class Positioned:
     _peer: int
     _micro: int
     _alone: bool
+    _ended: bool
+    _passes: int
+    _session: dict[str, Any]
     _asks: Callable[..., bool]
-    _begun: Callable[[bytes | None], None]
     _in_agreement: Callable[..., None]
     _measure: Callable[[], None]
     _measured: Callable[[], Any]
@@ -60,6 +62,49 @@ class Positioned:
             DisagreementError: the processes of the group loaded different states.
         """
         self._go(lambda: arguments.cursor_of(state_dict))
+
+    def reset(self, state: Mapping[str, Any] | None = None) -> None:
+        """Begins again at position 0, or at a state_dict(), like the nodes of torchdata.
+
+        For a loop that reads only a part of a finite stream, for example to validate. `for` over a
+        whole stream needs no reset. With a group all its processes call this together: see seek().
+
+        >>> with Loader("finite", micro_batch=8) as validation:
+        ...     for _ in range(2):
+        ...         validation.reset()
+        ...         next(validation)["position"].tolist()[:3]
+        [0, 1, 2]
+        [0, 1, 2]
+
+        At position 0 another pass begins: in a record, the batches taken before stay valid. After
+        seek(position=0) they are void, as if they had never been trained on.
+
+        Raises: what load_state_dict() raises.
+        """
+        if state is not None:
+            self.load_state_dict(state)
+        else:
+            self._go(self._beginning, again=True)
+
+    @property
+    def stream(self) -> str:
+        """The stream's name."""
+        return self._session["stream"]  # type: ignore[no-any-return]
+
+    @property
+    def run(self) -> str:
+        """The run's name, also if the launcher gave it."""
+        return self._client.run()
+
+    @property
+    def batch_size(self) -> int:
+        """The rows of a batch: micro_batch."""
+        return self._micro
+
+    @property
+    def seq_len(self) -> int:
+        """The stream's seq_len: the inputs of a row. With cp a batch has a part of them."""
+        return self._measured().seq  # type: ignore[no-any-return]
 
     @property
     def rank(self) -> int:
@@ -205,8 +250,11 @@ class Positioned:
         world: int | None = None,
         micro_batch: int | None = None,
         group: Any = SAME,
+        again: bool = False,
     ) -> None:
-        """@to gives the cursor. Its errors reach all processes of the group."""
+        """@to gives the cursor. Its errors reach all processes of the group. @again: it is the
+        beginning of another pass.
+        """
         rank = self._rank if rank is None else rank
         world = self._world if world is None else world
         micro_batch = self._micro if micro_batch is None else micro_batch
@@ -220,21 +268,46 @@ class Positioned:
             control = control.over(control.group)
 
         def go() -> None:
-            going, former = to(), self._batches
+            going = to()
             if self._asks(control.group):  # the others may be making their loaders
                 same_place.check_places(control.group, rank, world, self._peer, micro_batch)
-            self._batches = None  # batches may have another shape now
-            try:
-                self._client.seek(going, rank, world, micro_batch)
-            except _tokend.Error:
-                self._batches = former
-                raise
-            self._rank, self._world, self._micro = rank, world, micro_batch
-            self._begun(going)
-            self._measure()  # even if the others fail, this process is there
+            # even if the others fail, this process is there
+            self._go_alone(going, rank, world, micro_batch, again)
 
         self._in_agreement(control.group, go)
         self._control, self._alone = control, alone
+
+    def _go_alone(
+        self, cursor: bytes | None, rank: int, world: int, micro_batch: int, again: bool
+    ) -> None:
+        """Without asking other processes. @cursor None: stays here, and batches that are taken but
+        not trained on stay uncommitted.
+        """
+        former, self._batches = self._batches, None  # batches may have another shape now
+        try:
+            self._client.seek(cursor, rank, world, micro_batch, again)
+        except _tokend.Error:
+            self._batches = former
+            raise
+        self._rank, self._world, self._micro = rank, world, micro_batch
+        self._ended = False
+        if self._ahead is not None and cursor is not None:
+            self._ahead.begin()
+        self._measure()
+
+    def _beginning(self) -> bytes:
+        """The cursor of position 0, for another pass. The batches that the loop holds count as
+        trained on.
+        """
+        if self._ahead is not None:
+            self._client.commit(self._client.taken())
+        return _tokend.cursor_seek(self._client.cursor(), 0)
+
+    def _begin_again(self) -> None:
+        """Begins another pass, for its first batch: each process for itself."""
+        self._control.finish()
+        self._go_alone(self._beginning(), self._rank, self._world, self._micro, True)
+        self._passes += 1
 
     def set_mix(self, weights: Mapping[str, float]) -> int:
         """Sets new weights by dataset name; returns the position from which they act.

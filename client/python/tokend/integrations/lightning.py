@@ -88,7 +88,7 @@ class Validation:
         return len(self.loader)
 
     def __iter__(self):
-        self.loader.seek(position=0)
+        self.loader.reset()
         return iter(self.loader)
 
 

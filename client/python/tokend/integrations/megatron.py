@@ -154,7 +154,7 @@ class TokendIterator:
             world,
             options,
         )
-        self._start = start["cursor"] if isinstance(start, dict) else start
+        self._start = start
         self._seq, self._mask, self._documents = seq_len, attention_mask, documents
         self._loader: Loader | None = None
 
