@@ -1,18 +1,16 @@
 """traced.py [-m] PROGRAM ARGUMENTS…: runs an unmodified trainer and logs what it trains on.
 
-Each event is a line in $TRACE/PID.jsonl, written before the trainer continues:
+Its events (events.py):
 
   {"rank": R}               the process, once
   {"rows": [[token, …], …]} the outermost module was called with these inputs (not under no_grad)
   {"zero": 1}               the optimizer's gradients were cleared
   {"step": N}               the optimizer made step N, by its own count in the checkpoint
   {"loader": STREAM}        a tokend.Loader was created; it records to $TRACE_RECORDS/STREAM
-  {"held": N}               with N in $TRACE_HOLD: the process waits in the forward pass after its
-                            N-th step until it is killed or $TRACE/go-N exists
+  {"held": N}               in the forward pass after the N-th step, with N in $TRACE_HOLD
 """
 
 import faulthandler
-import json
 import os
 import runpy
 import signal
@@ -20,21 +18,13 @@ import sys
 import threading
 import time
 
-import tokend
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_file = os.open(
-    os.path.join(os.environ["TRACE"], f"{os.getpid()}.jsonl"),
-    os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-)
-_holds = {int(n) for n in os.environ.get("TRACE_HOLD", "").split(",") if n}
+from events import hold, note, record_loaders
+
 _inside = threading.local()
 _steps = 0
-
-
-def note(**event):
-    os.write(_file, json.dumps(event).encode() + b"\n")
 
 
 def inputs(arguments, named):
@@ -67,11 +57,7 @@ def before(module, arguments):
         return
     _inside.module = module
     note(rows=tokens.tolist())
-    if _steps in _holds:
-        _holds.remove(_steps)
-        note(held=_steps)
-        while not os.path.exists(os.path.join(os.environ["TRACE"], f"go-{_steps}")):
-            time.sleep(0.02)
+    hold(_steps)
 
 
 def after(module, arguments, output):
@@ -121,18 +107,7 @@ def main():
         return clear(optimizer, *arguments, **named)
 
     torch.optim.Optimizer.zero_grad = zero_grad
-    make = tokend.Loader.__init__
-
-    def recorded(loader, stream, *arguments, **named):
-        make(
-            loader,
-            stream,
-            *arguments,
-            **{"record": os.path.join(os.environ["TRACE_RECORDS"], stream), **named},
-        )
-        note(loader=stream)
-
-    tokend.Loader.__init__ = recorded
+    record_loaders()
     try:
         if sys.argv[1] == "-m":
             del sys.argv[:2]
