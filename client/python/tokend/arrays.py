@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from ._tokend import ArgumentError
 from .view import Lent
 
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
+LINE = 64  # bytes of a cache line
 
 
 class Torch:
@@ -94,11 +96,14 @@ class Numpy:
         self.int64, self.int32, self.float32 = numpy.int64, numpy.int32, numpy.float32
 
     def empty(self, *shape: int, dtype: Any) -> Any:
-        return self.module.empty(shape, dtype)
+        """An array that begins at a cache line: JAX copies all others."""
+        size = math.prod(shape) * self.module.dtype(dtype).itemsize
+        raw = self.module.empty(size + LINE, self.module.uint8)
+        return self.module.ndarray(shape, dtype, raw, -self.address(raw) % LINE)
 
     def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
         def pair() -> tuple[int, Any, Any]:
-            both = self.module.empty((2, b, seq), self.int64)
+            both = self.empty(2, b, seq, dtype=self.int64)
             return self.address(both), both[0], both[1]
 
         return pair
