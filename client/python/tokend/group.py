@@ -1,4 +1,7 @@
-"""Exchanges a few numbers between the processes of a job, over a gloo group."""
+"""Exchanges a few numbers between the processes of a job, over a gloo group.
+
+For jax.distributed, integrations/jax.py does the same.
+"""
 
 import json
 import sys
@@ -32,14 +35,16 @@ def processes():
 
 
 def of_all(patience=PATIENCE_S):
-    """Returns a gloo group of all processes; None if there is only one. All of them call this. All
-    loaders of a process share the group.
+    """Returns a gloo group of all processes, or jax.distributed's; None if there is only one. All
+    of them call this. All loaders of a process share the group.
 
     Raises Error if the others do not come within @patience seconds.
     """
     global _own
     distributed = _distributed()
-    if distributed is None or distributed.get_world_size() == 1:
+    if distributed is None:
+        return _of_jax()
+    if distributed.get_world_size() == 1:
         return None
     everyone = distributed.group.WORLD
     made = _own[1]() if _own is not None and _own[0]() is everyone else None
@@ -50,12 +55,20 @@ def of_all(patience=PATIENCE_S):
     return made
 
 
+def _of_jax():
+    if "jax._src.distributed" not in sys.modules:
+        return None
+    from .integrations import jax
+
+    return jax.group()
+
+
 def over(group):
     """Returns @group as a Group; None if there is no other process in it. TypeError if @group is
     not a group that contains this process.
     """
-    if group is None:
-        return None
+    if group is None or hasattr(group, "launch"):  # jax.distributed's
+        return group
     if not hasattr(group, "allreduce"):  # new_group() returns a number outside of the group
         what = "a torch.distributed process group that contains this process"
         raise TypeError(phrases.is_not("group", group, what))

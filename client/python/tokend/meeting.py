@@ -89,9 +89,13 @@ def meet(group: Any, seconds: float) -> None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     store, ranks = _default_store(), _ranks(distributed, group)
-    if store is None or len(ranks) < 2:
-        return
-    meeting = _Meeting(store, ranks, distributed.get_rank())
+    if store is not None and len(ranks) > 1:
+        meet_in(store, ranks, distributed.get_rank(), seconds)
+
+
+def meet_in(store: Any, ranks: list[int], mine: int, seconds: float) -> None:
+    """As meet(). @store: has torch's add(), set(), check() and delete_key()."""
+    meeting = _Meeting(store, ranks, mine)
     try:
         _wait(meeting, seconds)
     except BaseException:

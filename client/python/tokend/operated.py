@@ -56,7 +56,8 @@ class Operated:
             raise _tokend.ArgumentError(
                 f"control: rank {self._rank} of {self._world} in a job of "
                 f"{max(self._world, groups.processes())} processes has no group of them; pass "
-                "group=, a gloo group of all processes that read this stream"
+                "group=, a gloo group of all processes that read this stream (in JAX "
+                "tokend.integrations.jax.group())"
             )
         request = self._control.step()
         if request is not None:

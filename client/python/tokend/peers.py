@@ -5,13 +5,13 @@ from . import group as groups
 
 def among_all(rank):
     """Returns (peer, group): the number of this process among those with data rank @rank, and a
-    gloo group of all processes; (0, None) if there is only one.
+    group of all processes; (0, None) if there is only one.
 
-    All processes of torch.distributed call this together.
+    All processes call this together.
     """
     group = groups.of_all()
     if group is None:
         return 0, None
-    together = groups.Group(group)
+    together = groups.over(group)
     ranks = [row[0] for row in together.gather([rank])]
     return ranks[: together.index].count(rank), group
