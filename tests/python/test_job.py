@@ -95,6 +95,61 @@ def test_jax_counts_once_it_is_initialised(alone):
     assert job.launched() == ("jax.distributed", 8, 9)
 
 
+def test_a_tpus_runtime_knows_the_processes_once_its_devices_are_in_use(alone):
+    """Without jax.distributed each host once was rank 0 of 1. The test needs no TPU."""
+    for name, value in PMI.items():
+        alone.setenv(name, value)
+    state = types.SimpleNamespace(client=None, process_id=0, num_processes=1)
+    jax = types.SimpleNamespace(process_index=lambda: 5, process_count=lambda: 8)
+    in_use = types.SimpleNamespace(backends_are_initialized=lambda: False)
+    alone.setitem(sys.modules, "jax", jax)
+    alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace(global_state=state))
+    alone.setitem(sys.modules, "jax._src.xla_bridge", in_use)
+    assert job.launched() == ("PMI", 2, 4)
+    in_use.backends_are_initialized = lambda: True
+    assert job.launched() == ("jax", 5, 8)
+    jax.process_count = lambda: 1
+    assert job.launched() == ("PMI", 2, 4)
+
+
+def initialised(alone, index, count):
+    """jax.distributed is initialised; it has no store here, so there is no group."""
+    state = types.SimpleNamespace(client=object(), process_id=index, num_processes=count)
+    alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace(global_state=state))
+
+
+def test_a_loader_made_before_its_launcher_is_refused(daemon, alone):
+    """All processes would be rank 0 of 1, and each would take all rows."""
+    made, asked, passed = (
+        Loader("train", 2, socket=daemon.socket, run=f"early-{i}", **more)
+        for i, more in enumerate(({}, {}, {"rank": 0, "world": 1}))
+    )
+    next(asked)
+    initialised(alone, 1, 2)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="made before jax.distributed .* instead of 1 of 2"):
+            next(made)
+    made.seek(rank=1, world=2)
+    assert next(made)["position"].tolist() == [2, 3]
+    assert next(asked)["position"].tolist() == [2, 3]  # a world that began after the first batch
+    assert next(passed)["position"].tolist() == [0, 1]
+    initialised(alone, 0, 1)
+    single = Loader("train", 2, socket=daemon.socket, run="early-3")
+    assert next(single)["position"].tolist() == [0, 1]
+
+
+def test_a_world_of_jaxs_devices_is_refused(daemon, alone):
+    """A process has several devices. Without a loader for each, their rows would be lost."""
+    initialised(alone, 0, 2)
+    options = {"socket": daemon.socket, "world": 4, "run": "devices"}
+    first = Loader("train", 2, rank=0, **options)
+    with pytest.raises(ValueError, match="JAX has 2 processes, and this one reads only 1 of"):
+        next(first)
+    second = Loader("train", 2, rank=1, **options)
+    assert next(first)["position"].tolist() == [0, 1]
+    assert next(second)["position"].tolist() == [2, 3]
+
+
 def test_the_run_has_the_launchers_name(alone):
     assert job.token() is None
     for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("SLURM_JOB_ID", "77")):

@@ -5,7 +5,8 @@ of the inner one are the job's, but they inherit the environment of the outer on
 these that has both numbers counts:
 
     torch.distributed  if it is initialised
-    jax.distributed    if it is initialised
+    jax.distributed    if it is initialised; otherwise JAX's number of processes, if its devices
+                       are in use: a TPU's runtime knows it
     torchrun           RANK, WORLD_SIZE
     Open MPI           OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
     PMI                PMI_RANK, PMI_SIZE: mpiexec of MPICH, Intel MPI, Cray
@@ -68,16 +69,23 @@ def _of_jax() -> Place | None:
         and hasattr(state, "process_id")
         and hasattr(state, "num_processes")
     ):
-        return (
-            Place("jax.distributed", state.process_id, state.num_processes)
-            if state.client is not None
-            else None
-        )
+        if state.client is not None:
+            return Place("jax.distributed", state.process_id, state.num_processes)
+        return _of_devices()
     public: Any = sys.modules.get("jax.distributed")
     if public is None or not public.is_initialized():
         return None
     jax: Any = sys.modules["jax"]  # initialises the devices, unlike the state above
     return Place("jax.distributed", jax.process_index(), jax.process_count())
+
+
+def _of_devices() -> Place | None:
+    in_use = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    if in_use is None or not in_use():  # not by us: it takes the devices' memory
+        return None
+    jax: Any = sys.modules["jax"]
+    index, count = jax.process_index(), jax.process_count()
+    return Place("jax", index, count) if count > 1 else None
 
 
 def _of_environment() -> Place | None:

@@ -16,6 +16,7 @@ from . import group as groups
 from .batch import Batches, Source, Wanted
 from .control import Control
 from .cursor import Cursor
+from .first import First
 from .kinds import B, Batch, Options, RequestedBatch, RequestOptions, TokensBatch, ViewBatch
 from .operated import Operated
 from .passes import Pass, Prefetched, prefetched as holding
@@ -74,7 +75,7 @@ class Loader(Operated, Positioned, Generic[B]):
       run          name of the job. Default: the launcher's (torchrun, Slurm), otherwise "default"
       group        a gloo group of all processes that read this stream: every data rank with its
                    peers. Default: a group of all processes, made here, if rank and world come
-                   from mesh or torch.distributed; otherwise none
+                   from mesh, torch.distributed or jax.distributed; otherwise none
       agree        True (default): the processes of the group compare their cursors and ranks, here
                    and at every seek. If they do not fit, all raise a DisagreementError. So all
                    make the loader, seek and load a state together: the constructor waits for them
@@ -302,6 +303,7 @@ class Loader(Operated, Positioned, Generic[B]):
         self._source: Source | None = None
         self._feed: Any = None
         self._ahead: Prefetched | None = None
+        self._first: First | None = None  # until the first batch
         self._ended = False  # next() has raised StopIteration
         self._passes = 0  # how often it began again at position 0
         self._agree = agree
@@ -385,6 +387,8 @@ class Loader(Operated, Positioned, Generic[B]):
         # used by control() if there is no `together`
         self._alone = group is not None or max(self._world, groups.processes()) == 1
         self._inside = 0.0  # seconds in next()
+        assumed = mesh is None and rank is None
+        self._first = First(assumed, stream, self._client.run(), self._rank, self._world)
 
     def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
         from . import transform as transforms
@@ -490,6 +494,9 @@ class Loader(Operated, Positioned, Generic[B]):
         After an error state_dict() still works. Batches follow again after a seek().
         """
         begin = perf_counter()
+        if self._first is not None:
+            self._first.check(self._rank, self._world)
+            self._first = None
         batches = self._batches or self._measured()
         batch = batches.take() if self._ahead is None else self._ahead.take(batches)
         self._inside += perf_counter() - begin

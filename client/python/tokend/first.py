@@ -1,0 +1,39 @@
+"""Checks before a loader's first batch that its rank and world fit the launcher.
+
+Two mistakes would otherwise repeat or lose rows without a word. A loader that is made before
+torch.distributed or jax.distributed is initialised reads every row, in every process. And in JAX a
+process has several devices, so a world of devices has ranks that no process reads.
+"""
+
+from __future__ import annotations
+
+from . import job
+from ._tokend import ArgumentError
+
+
+class First:
+    """The place that a loader was made with. @assumed: nobody passed rank, world or mesh."""
+
+    _ranks: dict[tuple[str, str, int], set[int]] = {}  # that this process's loaders have
+
+    def __init__(self, assumed: bool, stream: str, run: str, rank: int, world: int) -> None:
+        self._assumed, self._place = assumed, (rank, world)
+        self._mine = self._ranks.setdefault((stream, run, world), set())
+        self._mine.add(rank)
+
+    def check(self, rank: int, world: int) -> None:
+        """@rank, @world: those of now, after seeks. Raises ArgumentError."""
+        found = job.launched()
+        if found is None or (rank, world) != self._place:
+            return
+        if self._assumed and (found.rank, found.world) != self._place:
+            raise ArgumentError(
+                f"rank, world: the loader was made before {found.launcher} was initialised, so it "
+                f"is rank {rank} of {world} instead of {found.rank} of {found.world}; make it after"
+            )
+        if found.launcher.startswith("jax") and len(self._mine) * found.world < world:
+            raise ArgumentError(
+                f"world: is {world}, but JAX has {found.world} processes, and this one reads only "
+                f"{len(self._mine)} of the ranks, so rows are lost; omit rank= and world=, or pass "
+                "jax.process_index() and jax.process_count()"
+            )
