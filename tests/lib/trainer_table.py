@@ -18,6 +18,7 @@ TRAINERS = {  # by example: the trainer, and its distribution or the commit that
     "train_torchft.py": ("torchft", "torchft-nightly"),
     "titan.py": ("torchtitan", "torchtitan"),
     "olmo.py": ("OLMo-core", "ai2-olmo-core"),
+    "train_jax.py": ("JAX", "jax"),
     "mcore.py": ("megatron.core", "megatron-core"),
 }
 ROW = "{:<18}{:<16}{:>5}  {:>6}  {:<12}{:<30}{:>7}  {}"

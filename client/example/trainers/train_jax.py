@@ -1,0 +1,78 @@
+"""JAX, data parallel over all devices of all hosts, a NumPy checkpoint every 5 steps.
+
+python train_jax.py ADDRESS:PORT HOSTS HOST, one process a host; HOST is from 0, the address is that
+of host 0. Started again, on any number of hosts, it resumes.
+"""
+
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tokend import Loader
+
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+mesh = Mesh(jax.devices(), ("data",))
+by_row, everywhere = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (["data"], []))
+
+
+def loss_of(params, input_ids, labels):
+    logits = params["embedding"][input_ids] @ params["head"]
+    chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    losses = jax.nn.logsumexp(logits, -1) - chosen
+    return losses.mean(where=labels >= 0)  # tokend: label -100, without a loss
+
+
+@jax.jit
+def train_step(state, input_ids, labels):
+    loss, gradients = jax.value_and_grad(loss_of)(state["params"], input_ids, labels)
+    params = jax.tree.map(lambda p, g: p - 0.5 * g, state["params"], gradients)
+    return {"params": params, "step": state["step"] + 1}, loss
+
+
+def put(batch):
+    local = batch["input_ids"], batch["labels"]
+    # without a copy where the device is a CPU
+    return [jax.make_array_from_process_local_data(by_row, array) for array in local]
+
+
+def save(state, cursor):  # tokend: cursor
+    if jax.process_index() == 0:
+        with open("checkpoint.part", "wb") as file:
+            np.savez(file, **state["params"], step=state["step"], cursor=cursor)  # tokend: cursor
+        os.replace("checkpoint.part", "checkpoint.npz")
+
+
+# after jax.distributed.initialize(): rank and world are process_index() and process_count()
+data = Loader(  # tokend
+    "train",  # tokend
+    micro_batch=jax.local_device_count(),  # tokend: rows of this host
+    framework="numpy",  # tokend
+    dtype={"input_ids": np.int32, "labels": np.int32},  # tokend: JAX would copy int64 to int32
+)  # tokend
+key = jax.random.key(0)
+params = {
+    "embedding": jax.random.normal(key, (2048, 64)),
+    "head": jax.random.normal(key, (64, 2048)) / 8,
+}
+state = {"params": params, "step": jnp.int32(0)}
+if os.path.exists("checkpoint.npz"):
+    saved = np.load("checkpoint.npz")
+    state = {"params": {name: saved[name] for name in params}, "step": saved["step"]}
+    data.load_state_dict({"cursor": saved["cursor"].tobytes()})  # tokend
+state = jax.device_put(state, everywhere)
+for step, batch in zip(range(int(state["step"]) + 1, 16), data):
+    state, loss = train_step(state, *put(batch))
+    request = data.control()  # tokend: from tokctl
+    if step % 5 == 0 or (request and request.save):  # tokend
+        save(state, np.frombuffer(data.state_dict()["cursor"], np.uint8))  # tokend: cursor
+        if jax.process_index() == 0:
+            print(f"step {step} loss {loss:.3f} {data.stats()}", flush=True)
+        if request:  # tokend
+            request.done(f"checkpoint of step {step}")  # tokend
+    if data.should_stop:  # tokend
+        break  # tokend
+jax.distributed.shutdown()

@@ -1,0 +1,159 @@
+"""JAX resumes exactly on other numbers of hosts, without torch; an operator's requests are carried
+out by all of its processes; its arrays are the loader's own memory.
+"""
+
+import ctypes
+import gc
+import os
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tokend import HeldError, Loader
+
+from harness import HERE, RUN, Job
+
+jax.config.update("jax_num_cpu_devices", 2)
+TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+INT32 = {"input_ids": numpy.int32, "labels": numpy.int32}
+
+
+class Hosts(Job):
+    def launch(self, world, *arguments, **more):
+        command = [sys.executable, os.path.join(HERE, "traced_jax.py"), str(world), self.example]
+        start = super().launch(world, *arguments, command=command, **TWO_DEVICES, **more)
+        start.layout = f"{world} × 2 devices"
+        return start
+
+    def loader(self, **options):
+        return Loader("train", 4, socket=self.daemon.socket, framework="numpy", **options)
+
+
+# as flax's prefetch_to_device(data, 2), which holds one batch during a step
+AHEAD = """
+def ahead(batches):
+    queue = [put(next(batches)), put(next(batches))]
+    while queue:
+        yield queue.pop(0)
+        queue += map(put, itertools.islice(batches, 1))
+
+
+def put(batch):"""
+
+
+def prefetch(job):
+    job.edit("import os", "import itertools\nimport os")
+    job.edit("def put(batch):", AHEAD)
+    job.edit("*put(batch)", "*batch")
+    job.edit("16), data)", "16), ahead(data))")
+    job.edit('framework="numpy"', 'framework="numpy", prefetched=1')
+
+
+def test_killed_and_resumed_on_other_numbers_of_hosts():
+    with Hosts("train_jax.py") as job:
+        job.edit('framework="numpy"', f'framework="numpy", run="{RUN}"')
+        job.start(1, hold=7)
+        prefetch(job)
+        job.start(2, hold=7)
+        job.edit("1, 16), ", "1, 1000), ")
+        job.start(1, hold=7, then=job.edit_and_drain)
+        step = job.drained()
+        job.edit("1, 1000), ", f"1, {step + 4}), ")
+        job.start(2)
+        job.prove(steps=step + 3, resumed=[5, 10, step])
+
+
+WRONG = [
+    (
+        [
+            (
+                "jax.distributed.initialize(s",
+                "early = Loader('train', 2, framework='numpy')\njax.distributed.initialize(s",
+            ),
+            ("16), data)", "16), early)"),
+        ],
+        "the loader was made before jax.distributed was initialised",
+    ),
+    (
+        [("framework=", "rank=jax.process_index(), world=jax.device_count(), framework=")],
+        "world: is 4, but JAX has 2 processes",
+    ),
+    (
+        [("key = jax", "data.seek(position=4 * jax.process_index())\nkey = jax")],
+        "DisagreementError: agreement: process 1 of 2",
+    ),
+]
+
+
+def test_loops_that_would_lose_or_repeat_rows_are_refused():
+    with Hosts("train_jax.py") as job:
+        for edits, said in WRONG:
+            for old, new in edits:
+                job.edit(old, new)
+            text = job.start(2, fails=True)
+            assert text.count(said) == 2, (said, text)
+            for old, new in edits:
+                job.edit(new, old)
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_a_batch_is_not_copied():
+    """JAX copies arrays that do not begin at 64 bytes, and int64."""
+    with Hosts(None) as job, job.loader(dtype=INT32) as loader:
+        by_row = NamedSharding(Mesh(jax.devices(), ("data",)), PartitionSpec("data"))
+        for _, batch in zip(range(20), loader):
+            for name in INT32:
+                array, at = batch[name], address(batch[name])
+                for put in (jax.device_put, jax.dlpack.from_dlpack):
+                    assert put(array).unsafe_buffer_pointer() == at, (name, put)
+                sharded = jax.make_array_from_process_local_data(by_row, array)
+                half = array.nbytes // 2
+                assert sharded.dtype == numpy.int32 and [
+                    shard.data.unsafe_buffer_pointer() - at for shard in sharded.addressable_shards
+                ] == [0, half], name
+
+
+@jax.jit
+def late(tokens):
+    """The sum of the tokens, which are read after a long computation."""
+    x = jax.lax.fori_loop(0, 60, lambda _, x: jnp.sin(x @ x + 1.0), jnp.zeros((600, 600)))
+    return jax.lax.cond(x.sum() > -1e30, lambda: tokens.astype(jnp.int32).sum(), lambda: 0)
+
+
+def unheld(array):
+    """The same memory, which JAX cannot hold."""
+    there = (ctypes.c_char * array.nbytes).from_address(address(array))
+    return jax.device_put(numpy.frombuffer(there, array.dtype).reshape(array.shape))
+
+
+@pytest.mark.parametrize("put", [jax.device_put, jnp.asarray, numpy.asarray, unheld])
+def test_a_view_is_not_reused_while_jax_reads_it(put):
+    """JAX holds the array, so the loader raises HeldError. If JAX did not, it would be noticed."""
+    with Hosts(None) as job, job.loader(view=True, hold=1, slots=4) as loader:
+        late(next(loader)["tokens"]).block_until_ready()
+        gc.collect()  # JAX drops some of its references then
+        batch = next(loader)
+        want = int(batch["tokens"].sum(dtype=int))
+        got, refused = late(put(batch["tokens"])), 0
+        del batch
+        for _ in range(20):
+            try:
+                next(loader)
+            except HeldError:
+                refused += 1
+        assert put in (jax.device_put, numpy.asarray) or refused == 0
+        assert (int(got) == want) == (put is not unheld)
+
+
+def test_a_loop_over_views_that_waits_for_each_step():
+    with Hosts(None) as job, job.loader(view=True, hold=2, slots=4) as loader:
+        for _, batch in zip(range(100), loader):
+            tokens = jax.device_put(batch["tokens"])
+            assert tokens.unsafe_buffer_pointer() == address(batch["tokens"])
+            assert int(jnp.sum(tokens, dtype=int)) == batch["tokens"].sum(dtype=int)
