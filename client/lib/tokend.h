@@ -476,8 +476,9 @@ TOKEND_API int tokend_answer(
  *
  * Appends to file @path, which is created if it does not exist, every batch taken from now on: the
  * session's start, then 16 bytes a row (position, checksum of its tokens). `tokctl verify` reads
- * these files. After the first tokend_commit() a batch is written when it is committed. Each batch
- * is one write, without fsync. Only one process at a time may write a file. NULL ends the record.
+ * these files; in a directory, those whose names end in ".record". After the first tokend_commit()
+ * a batch is written when it is committed. Each batch is one write, without fsync. Only one process
+ * at a time may write a file. NULL ends the record.
  *
  * Returns 0. Errors: EARGUMENT (see tokend_errno()), EMEMORY, EFORKED. If a later write fails,
  * tokend_next() or tokend_commit() returns EARGUMENT and takes or commits nothing.

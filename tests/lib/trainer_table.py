@@ -20,6 +20,7 @@ TRAINERS = {  # by example: the trainer, and its distribution or the commit that
     "olmo.py": ("OLMo-core", "ai2-olmo-core"),
     "train_jax.py": ("JAX", "jax"),
     "mcore.py": ("megatron.core", "megatron-core"),
+    "train_llmc.c": ("llm.c", "f1e2ace6"),
 }
 ROW = "{:<18}{:<16}{:>5}  {:>6}  {:<12}{:<30}{:>7}  {}"
 HEAD = ROW.format(
@@ -51,8 +52,10 @@ def changed(example):
     """How many lines of @example differ from the trainer's usual loop: those that contain "tokend",
     in code or in a comment at their end.
     """
-    text = re.sub(r'\A"""(.|\n)*?"""|/\*(.|\n)*?\*/\n', "", (EXAMPLES / example).read_text())
-    lines = [line.strip() for line in text.splitlines() if not line.strip().startswith(("#", "//"))]
+    text = (EXAMPLES / example).read_text()
+    text = re.sub(r'\A"""(.|\n)*?"""|^\s*/\*(.|\n)*?\*/\n', "", text, flags=re.MULTILINE)
+    comment = "//" if example.endswith(".c") else "#"
+    lines = [line.strip() for line in text.splitlines() if not line.strip().startswith(comment)]
     return sum("tokend" in line.lower() for line in lines)
 
 

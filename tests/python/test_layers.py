@@ -69,6 +69,9 @@ ROOMS = {
     "client/example": ["client/lib/tokend.h"],
 }
 
+# examples that are built only where CUDA or MPI is
+NEED_MORE = ("client/example/gpu", "client/example/trainers")
+
 
 def room(path):
     """The innermost room that contains @path."""
@@ -131,9 +134,10 @@ def includes():
     edges = defaultdict(dict)
     for path in sources():
         for name in re.findall(r'^#include "(.*)"', (ROOT / path).read_text(), re.M):
-            used = (
-                name if "/" in name else f"client/lib/{name}"
-            )  # examples include the installed header
+            near = f"{Path(path).parent}/{name}"
+            used = name
+            if "/" not in name:  # examples include what is next to them, or the installed header
+                used = near if (ROOT / near).is_file() else f"client/lib/{name}"
             assert (ROOT / used).is_file(), (
                 f"{path} includes {name}: write it from the top of the tree"
             )
@@ -152,7 +156,7 @@ def calls():
     objects = {
         path: file
         for path, file in objects.items()
-        if file.exists() or not path.startswith("client/example/gpu")
+        if file.exists() or not path.startswith(NEED_MORE)
     }
     home, wanted = {}, {}
     for path, file in objects.items():

@@ -401,7 +401,7 @@ class Job(lib.Place):
             wrong,
         )
         verdict = self.verify(total + skipped, *more)
-        assert verdict == all_taken(total) | {"skipped": skipped}, "tokctl verify"
+        assert verdict == all_taken(total) | {"skipped": skipped}, ("tokctl verify", verdict)
         self.proven(verdict, resumed)
         return total
 

@@ -1,0 +1,235 @@
+/*
+ * tokend in place of llm.c's llmc/dataloader.h: the same functions, for all processes of an MPI
+ * job, and an operator's requests (tokctl mix, skip, checkpoint, drain). Valid C11 and C++17.
+ *
+ * After an error the functions end all processes with MPI_Abort().
+ */
+#ifndef DATALOADER_H
+#define DATALOADER_H
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tokend.h>
+
+typedef struct {
+	struct tokend *tokend;
+	size_t B, T;
+	int *inputs, *targets; /* [B][T], of the last dataloader_next_batch() */
+	int process_rank, num_processes;
+	uint64_t handled; /* number of the last request */
+	uint64_t asked;	  /* number of the request that dataloader_done() answers, or 0 */
+	char tag[65];	  /* of that request; "": none */
+} DataLoader;
+
+static inline void dataloader_fail(const DataLoader *loader, const char *why)
+{
+	fprintf(stderr, "process %d: %s\n", loader->process_rank, why);
+	MPI_Abort(MPI_COMM_WORLD, 1);
+	exit(1);
+}
+
+static inline int dataloader_warn(void *context, const char *line)
+{
+	(void)context;
+	fprintf(stderr, "tokend: %s\n", line);
+	return 0;
+}
+
+/* Attaches to a stream of the node's daemon. @run is the job's name, for tokctl. */
+static inline void dataloader_init(DataLoader *loader, const char *stream, const char *run,
+	size_t B, size_t T, int process_rank, int num_processes)
+{
+	struct tokend_options options;
+	struct tokend_shape shape;
+	char why[500];
+
+	memset(loader, 0, sizeof(*loader));
+	loader->B = B;
+	loader->T = T;
+	loader->process_rank = process_rank;
+	loader->num_processes = num_processes;
+	loader->inputs = (int *)malloc(B * T * sizeof(int));
+	loader->targets = (int *)malloc(B * T * sizeof(int));
+	if (!loader->inputs || !loader->targets)
+		dataloader_fail(loader, "out of memory");
+	memset(&options, 0, sizeof(options));
+	options.size = sizeof(options);
+	options.stream = stream;
+	options.run = run;
+	options.rank = (uint64_t)process_rank;
+	options.world = (uint64_t)num_processes;
+	options.micro_batch = (uint32_t)B;
+	options.warn = dataloader_warn;
+	if (tokend_attach(&loader->tokend, &options, why, sizeof(why)) < 0)
+		dataloader_fail(loader, why);
+	tokend_shape(loader->tokend, &shape);
+	if (shape.window_tokens != T + 1)
+		dataloader_fail(loader, "seq_len: the stream's windows must have T + 1 tokens");
+}
+
+/*
+ * Returns 1 and sets inputs and targets. Returns 0 at the end of a finite stream: then all
+ * processes together have fewer samples left than one batch each, and none of them is taken.
+ */
+static inline int dataloader_next_batch(DataLoader *loader)
+{
+	struct tokend *t = loader->tokend;
+	uint64_t needed = (uint64_t)loader->num_processes * loader->B;
+	struct tokend_batch batch;
+	int r = tokend_peek(t, &batch, 1);
+
+	if (r == 1 && batch.next - tokend_taken(t) < needed)
+		return 0;
+	if (r == 1)
+		r = tokend_next(t, &batch);
+	if (r < 0)
+		dataloader_fail(loader, tokend_why(t));
+	if (r == 0)
+		return 0;
+	for (size_t b = 0, T = loader->T; b < loader->B; b++) {
+		const char *row =
+			(const char *)batch.tokens + b * batch.window_tokens * batch.token_bytes;
+
+		if (tokend_widen_pair_int32(loader->inputs + b * T, loader->targets + b * T, row, T,
+			    batch.token_bytes) < 0)
+			dataloader_fail(loader, "a token is above INT32_MAX, too large for int");
+	}
+	tokend_release(t, &batch);
+	return 1;
+}
+
+/* Continues at a cursor of tokend_cursor(), stored by any number of processes. */
+static inline void dataloader_resume(DataLoader *loader, const void *cursor, size_t bytes)
+{
+	if (tokend_seek(loader->tokend, cursor, bytes, (uint64_t)loader->process_rank,
+		    (uint64_t)loader->num_processes, (uint32_t)loader->B) < 0)
+		dataloader_fail(loader, tokend_why(loader->tokend));
+}
+
+/* Begins again, at the stream's first sample. */
+static inline void dataloader_reset(DataLoader *loader)
+{
+	static unsigned char begin[TOKEND_CURSOR_BYTES];
+	int64_t bytes = tokend_stream(loader->tokend, begin, sizeof(begin));
+
+	if (bytes < 0)
+		dataloader_fail(loader, tokend_why(loader->tokend));
+	dataloader_resume(loader, begin, (size_t)bytes);
+}
+
+static inline void dataloader_free(DataLoader *loader)
+{
+	tokend_detach(loader->tokend);
+	free(loader->inputs);
+	free(loader->targets);
+}
+
+/* ---- an operator's requests ---- */
+
+enum { CONTROL_SAVE = 1, CONTROL_STOP = 2 };
+
+/* The first process for which @holds is not 0, or num_processes. */
+static inline int dataloader_first(const DataLoader *loader, int holds)
+{
+	int mine = holds ? loader->process_rank : loader->num_processes, first;
+
+	MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+	return first;
+}
+
+/* A daemon that was lost has forgotten the request: tokctl reports that nobody answered. */
+static inline void dataloader_answer(
+	DataLoader *loader, uint64_t number, enum tokend_outcome outcome, const char *text)
+{
+	if (tokend_request_number(loader->tokend) == number)
+		(void)tokend_answer(loader->tokend, number, outcome, text);
+}
+
+/* The request's tag, or "". */
+static inline void dataloader_read_tag(DataLoader *loader, const char *args)
+{
+	const char *line = strncmp(args, "tag ", 4) == 0 ? args : strstr(args, "\ntag ");
+
+	loader->tag[0] = 0;
+	if (line)
+		sscanf(line + (line != args) + 4, "%64[^\n]", loader->tag);
+}
+
+/* Fetches the greatest request of all processes' daemons. Its number is 0 if there is none. */
+static inline void dataloader_request(DataLoader *loader, struct tokend_request *request)
+{
+	struct tokend *t = loader->tokend;
+	uint64_t mine, number;
+
+	request->number = 0;
+	if (tokend_attend(t) < 0) /* finds a restarted daemon even while batches are ready */
+		dataloader_fail(loader, tokend_why(t));
+	mine = tokend_request_number(t);
+	if (mine == loader->handled)
+		mine = 0;
+	MPI_Allreduce(&mine, &number, 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
+	if (number == 0)
+		return;
+
+	int source = dataloader_first(loader, mine == number);
+
+	if (loader->process_rank == source && tokend_request(t, request) < 0)
+		request->number = 0;
+	MPI_Bcast(request, sizeof(*request), MPI_BYTE, source, MPI_COMM_WORLD);
+	loader->handled = request->number ? request->number : number;
+}
+
+/*
+ * Carries out an operator's request on all processes, or on none. Call it on all of them after each
+ * step. Returns 0, or what the trainer has to do: CONTROL_SAVE: save the model, then call
+ * dataloader_done(); CONTROL_STOP: then leave the training loop.
+ */
+static inline int dataloader_control(DataLoader *loader)
+{
+	static struct tokend_request request; /* 64 KiB: too large for some stacks */
+	struct tokend *t = loader->tokend;
+	uint64_t acts_from = 0, first, mine;
+	char text[600];
+	int failed, r;
+
+	dataloader_request(loader, &request);
+	if (request.number == 0)
+		return 0;
+	r = tokend_obey(t, request.kind, request.args, &acts_from);
+	first = mine = tokend_fingerprint(t); /* different if the daemons' configs differ */
+	MPI_Bcast(&first, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+	failed = dataloader_first(loader, r < 0 || mine != first);
+	snprintf(text, sizeof(text), "process %d: %s", loader->process_rank,
+		r < 0 ? tokend_why(t) : "its order differs from that of process 0");
+	if (failed < loader->num_processes) {
+		if (r == 0 && tokend_undo(t) < 0)
+			dataloader_fail(loader, tokend_why(t));
+		MPI_Bcast(text, sizeof(text), MPI_CHAR, failed, MPI_COMM_WORLD);
+		dataloader_answer(loader, request.number, TOKEND_FAILED, text);
+		return 0;
+	}
+	if (strcmp(request.kind, "mix") == 0 || strcmp(request.kind, "skip") == 0) {
+		snprintf(text, sizeof(text), "acts from %llu", (unsigned long long)acts_from);
+		dataloader_answer(loader, request.number, TOKEND_DONE, text);
+		return 0;
+	}
+	loader->asked = request.number;
+	dataloader_read_tag(loader, request.args);
+	return strcmp(request.kind, "checkpoint") == 0 ? CONTROL_SAVE : CONTROL_SAVE | CONTROL_STOP;
+}
+
+/* Reports that the model is saved. @text is one line for the operator. */
+static inline void dataloader_done(DataLoader *loader, const char *text)
+{
+	struct tokend *t = loader->tokend;
+	int r = 0;
+
+	if (loader->process_rank == 0 && loader->tag[0])
+		r = tokend_checkpoint(t, loader->tag, NULL, 0);
+	dataloader_answer(loader, loader->asked, r < 0 ? TOKEND_FAILED : TOKEND_DONE,
+		r < 0 ? tokend_why(t) : text);
+}
+
+#endif

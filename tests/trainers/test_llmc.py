@@ -1,0 +1,109 @@
+"""llm.c's loop, built with the wheel's header and library, resumes exactly on other numbers of MPI
+processes; a mix that one process cannot carry out is undone on all of them.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+
+import lib
+from harness import EXAMPLES, HERE, LIMIT_S, RUN, Job
+from lib import TOKCTL, run, status, wait_for
+
+BIN = os.path.dirname(sys.executable)  # of the wheels tokend and mpich
+SOURCES = "train_llmc.c", "llmc_dataloader.h", "llmc_gpt2.c", "llmc_gpt2.h"
+STRICT = "-O2 -Wall -Wextra -Werror -pedantic".split()
+WRAPPED = "tokend_attach", "gpt2_backward", "gpt2_update"
+STEPS = 75
+VALID = {
+    "seed": 1,
+    "seq_len": 32,
+    "epochs": 1,
+    "datasets": [{"name": "held-out", "path": "held-out.bin"}],
+}
+# busy loops of MPI leave a processor to the other processes
+POLITE = {"MPIR_CVAR_POLLS_BEFORE_YIELD": 1}
+
+
+def output(*command, **keys):
+    code, out, err = run(*command, **keys)
+    assert code == 0, (command, err)
+    return out.decode()
+
+
+def compile_with(compiler, place, *arguments):
+    directory = output(sys.executable, "-m", "tokend", "--pkgconfigdir").strip()
+    found = {**os.environ, "PKG_CONFIG_PATH": directory}
+    flags = output("pkg-config", "--cflags", "--libs", "tokend", env=found).split()
+    output(f"{BIN}/{compiler}", *STRICT, *arguments, *flags, "-lm", cwd=place)
+
+
+class Llmc(Job):
+    def __init__(self, micro_batch=2):
+        super().__init__("train_llmc.c", micro_batch=micro_batch, streams={"valid": VALID})
+
+    def __enter__(self):
+        super().__enter__()
+        for name in SOURCES:
+            shutil.copy(os.path.join(EXAMPLES, name), self.work)
+        self.edit("B = 2,", f"B = {self.micro_batch},")
+        traced = os.path.join(HERE, "traced_llmc.c")
+        wrap = [f"-Wl,--wrap={name}" for name in WRAPPED]
+        sources = ["train_llmc.c", "llmc_gpt2.c", traced, "-I."]
+        compile_with("mpicc", self.work, "-std=gnu11", *sources, *wrap, "-o", "train_llmc")
+        return self
+
+    def start(self, world, steps=15, *, sockets=(None,), **more):
+        """@sockets: of the daemons of all processes; the last one serves the rest."""
+        command = [f"{BIN}/mpirun"]
+        program = ["./train_llmc", str(steps), RUN]
+        for i, socket in enumerate(sockets):
+            rest = world - i if i + 1 == len(sockets) else 1
+            own = ["-env", "TOKEND_SOCKET", socket] if socket else []
+            command += [*([":"] if i else []), "-n", str(rest), *own, *program]
+        return super().start(world, command=command, **POLITE, **more)
+
+
+def test_llmc_resumes_on_other_numbers_of_processes_and_carries_out_requests():
+    with Llmc() as job:
+        job.start(1, hold=7)
+        job.start(2, hold=7)
+        text = job.start(3, 1000, hold=7, then=job.edit_and_drain)
+        step = job.drained()
+        job.start(1, step + 3)
+        job.prove(steps=step + 3, resumed=[5, 10, step])
+        assert "val loss" in text, "the finite stream is read again for each validation"
+
+
+def test_a_mix_that_one_process_cannot_carry_out_is_undone_on_all():
+    with Llmc(micro_batch=8) as job:
+        job.start(1, hold=7)
+        config = json.load(open(job.yaml))
+        job.shard("shards/books/0.bin", 100_000)
+        config |= {"socket": job.file("more.sock"), "state_dir": job.file("more", "")}
+        config["streams"]["train"]["datasets"].append(
+            {"name": "books", "path": "shards/books", "weight": 0}
+        )
+        wider = lib.Daemon(job, job.config("more.yaml", **config))
+
+        def mix(_):
+            command = f"{TOKCTL} mix train web=0.5 books=0.5 --socket {wider.socket}".split()
+            job.asked = job.spawn(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            assert wait_for(lambda: any(s["request"] for s in status(wider.socket)[0]))
+
+        # so many steps that the new mix would act, from position 1024 on
+        job.start(2, STEPS, sockets=(wider.socket, job.daemon.socket), hold=7, then=mix)
+        said, _ = job.asked.communicate(timeout=LIMIT_S)
+        assert job.asked.returncode == 1 and "process 1: " in said and "books" in said, said
+        assert job.prove(steps=STEPS, resumed=[5]) > 1024 + 64
+
+
+def test_the_loop_compiles_as_cxx(tmp_path):
+    for name in SOURCES:
+        shutil.copy(os.path.join(EXAMPLES, name), tmp_path)
+    compile_with("mpicxx", tmp_path, *"-x c++ -std=c++17 -c train_llmc.c".split())
