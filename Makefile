@@ -64,7 +64,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 all: programs python links $(manuals) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
 programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-look bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
-unit: $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer fake/libcuda.so.1)
+unit: $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer config-trainer fake/libcuda.so.1)
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-15s %s\n", $$1, $$2}'

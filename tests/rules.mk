@@ -21,6 +21,9 @@ threaded = ring zstd log keeper parallel_for reader reader_decoded reader_look r
 # For the Python tests: a reader of shards, a trainer, a strict stand-in for a GPU driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
 $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
+# For the Python tests, with the library that is installed: a trainer that names a config.
+$(O)/check/config-trainer: $(O)/tests/unit/config_trainer.o $(O)/lib/libtokend.so
+	$(dynamic)
 $(O)/check/sim: $(call objects,$(call room,tests/sim tests/disk)) $(O)/all.a
 $(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
 $(addprefix $(O)/check/,shard-cat pin-trainer prove):

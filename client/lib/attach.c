@@ -3,6 +3,7 @@
 #include "client/lib/connect.h"
 #include "client/lib/gpu_copy.h"
 #include "client/lib/message.h"
+#include "client/lib/private.h"
 #include "client/lib/search.h"
 #include "client/lib/wait.h"
 #include "proto/phrases.h"
@@ -138,6 +139,16 @@ static int search_receive(struct tokend *t, struct search *s)
 	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : message_unknown(t, "version");
 }
 
+/* Nobody listens at the socket. 0, or an error. */
+static int absent(struct tokend *t)
+{
+	int r = t->config ? private_absent(t) : 0;
+
+	if (r == 0 && t->call.absent && t->call.absent(t->call.context))
+		return handle_fail(t, TOKEND_EAGAIN, "", "interrupted");
+	return r;
+}
+
 /* Starts the next try if it is due. 0, or an error. */
 static int search_try(struct tokend *t, const struct target *target, struct search *s)
 {
@@ -148,9 +159,8 @@ static int search_try(struct tokend *t, const struct target *target, struct sear
 		search_later(t, s, ETIMEDOUT, 0);
 	if (s->fd < 0 && now >= s->retry) {
 		r = search_connect(t, target, s);
-		if (r == 0 && s->fd < 0 && search_nobody(s) && t->call.absent &&
-			t->call.absent(t->call.context))
-			return handle_fail(t, TOKEND_EAGAIN, "", "interrupted");
+		if (r == 0 && s->fd < 0 && search_nobody(s))
+			r = absent(t);
 	}
 	if (r == 0 && s->fd < 0 && now >= search_give_up(s))
 		return search_gave_up(t, s);
@@ -261,6 +271,7 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 	struct mapping *old = t->mapping;
 
 	message_warnings(t);
+	private_end(t);
 	handle_lose(t);
 	t->fd = fd;
 	t->mapping = m;

@@ -6,6 +6,7 @@
  *   map.c       a mapped ring, with release_queue.h and pin.c (the GPU's driver)
  *   slots.c     held batches, releasing                gpu_copy.c  copies to a GPU
  *   message.c   the daemon's errors and warnings       search.c    how long to look for a daemon
+ *   private.c   the daemon of a config, with program.c
  *   attach.c    connect, attach, map the ring          recording.c the record of batches taken
  *   position.c  cursor, commit                         revive.c    attach again to a lost daemon
  *   query.c     queries and their replies              undo.c      reverting an edit
@@ -32,6 +33,7 @@ struct mapping;
 struct packet;
 struct pin;
 struct recording;
+struct starter;
 
 /*
  * How long a search lasts: connect_ms while no process listens, deadline_ms while a daemon is
@@ -125,6 +127,8 @@ struct tokend {
 	struct undo undo;
 
 	char *socket, *stream, *run;
+	char *config;		 /* whose private daemon listens at socket; NULL: not private */
+	struct starter *starter; /* of that daemon; or NULL */
 	uint32_t peer, slots, deadline_ms, connect_ms;
 	bool helper, strict;
 	int64_t listened;     /* ns: when the socket was last read while batches were ready */

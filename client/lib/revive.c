@@ -64,7 +64,8 @@ int revive(struct tokend *t, bool wait)
 
 	int r = attach_step(t, &target, s, wait);
 
-	if (r == 0 || r == TOKEND_EAGAIN)
+	/* The next call tries again. */
+	if (r == 0 || r == TOKEND_EAGAIN || r == TOKEND_ESTART)
 		return r;
 	if (r == 1)
 		r = attach_feed(t, &target, &m, &cursor);

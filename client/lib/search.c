@@ -153,6 +153,10 @@ int search_gave_up(struct tokend *t, const struct search *s)
 			" s ago and did not come back (%s); start it, and resume from the "
 			"cursor at position %" PRIu64,
 			t->socket, seconds, error, handle_position(t));
+	if (t->config)
+		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "config",
+			"the daemon for %s did not answer within %g s; look at its log, %s.log",
+			t->config, (double)(search_give_up(s) - s->since) / SECOND, t->socket);
 	return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
 		"no daemon answers at %s (%s); " PHRASE_START, t->socket, error);
 }

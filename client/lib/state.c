@@ -37,6 +37,16 @@ const char *tokend_run(const struct tokend *t)
 	return t->run;
 }
 
+const char *tokend_socket(const struct tokend *t)
+{
+	return t->socket;
+}
+
+const char *tokend_config(const struct tokend *t)
+{
+	return t->config;
+}
+
 const char *tokend_stream_name(const struct tokend *t)
 {
 	return t->stream;

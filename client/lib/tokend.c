@@ -5,6 +5,7 @@
 #include "client/lib/default_socket.h"
 #include "client/lib/options.h"
 #include "client/lib/position.h"
+#include "client/lib/private.h"
 #include "client/lib/recording.h"
 #include "client/lib/search.h"
 
@@ -38,7 +39,8 @@ static bool make_buffers(struct tokend *t, const struct tokend_options *o)
 {
 	char path[WIRE_SOCKET_BYTES];
 
-	t->socket = strdup(o->socket ? o->socket : default_socket(path));
+	/* With a config alone, private_find() sets the socket. */
+	t->socket = strdup(o->socket ? o->socket : o->config ? "" : default_socket(path));
 	t->stream = strdup(o->stream);
 	t->run = strdup(o->run ? o->run : "default");
 	t->bytes = malloc(LIMIT_CURSOR_BYTES);
@@ -82,6 +84,13 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	t->strict = o->strict != 0;
 	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
 	patience = (struct patience){.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms};
+	if (o->config && !patience.connect_ms)
+		patience.connect_ms = t->deadline_ms;
+	if (o->config)
+		r = o->socket ? private_join(t, o->config)
+			      : private_find(t, o->config, patience.connect_ms);
+	if (r < 0)
+		return r;
 	r = attach_find(t, &target, &patience, &m, &cursor, &fd);
 	if (r < 0)
 		return r;
@@ -145,6 +154,7 @@ void tokend_detach(struct tokend *t)
 		if (t->undo.mapping && t->undo.fd >= 0)
 			close(t->undo.fd);
 		pin_close(t->pin);
+		private_end(t);
 		handle_lose(t);
 		search_end(&t->search);
 	}
@@ -154,6 +164,7 @@ void tokend_detach(struct tokend *t)
 	cursor_free(&t->undo.origin);
 	cursor_free(&t->moved);
 	free(t->socket);
+	free(t->config);
 	free(t->stream);
 	free(t->run);
 	free(t->bytes);

@@ -46,6 +46,7 @@ enum tokend_error {
 	TOKEND_EPROTOCOL = -7, /* not a tokend of a compatible version, or a bug in the library */
 	TOKEND_EFORKED = -8,   /* used in a child of the process that attached */
 	TOKEND_EAGAIN = -9,    /* not yet, or a callback ended the call */
+	TOKEND_ESTART = -10,   /* the private daemon of a config cannot be started */
 };
 
 #define TOKEND_PADDING	    UINT64_MAX /* position of a padding row, after a finite stream's end */
@@ -119,6 +120,24 @@ struct tokend_options {
 	 */
 	void (*notice)(void *context, const char *line);
 	void *context; /* of idle, absent and notice */
+	/*
+	 * Path of a config file, instead of @socket: a daemon that serves this file is found, or
+	 * started. A daemon of this file at the socket that the file names is used, otherwise this
+	 * user's private daemon of the file's path and text. If that does not run, it is started,
+	 * also when it is lost later. It has a session of its own (setsid), and ends a minute after
+	 * its last session. @connect_ms is then the time that it may take to listen; 0:
+	 * deadline_ms.
+	 *
+	 * The library runs `tokctl start` for this, in a child process that is reaped within the
+	 * library's calls. See tokend_program() for where it is. If the daemon cannot be started,
+	 * the call fails with TOKEND_ESTART and the last line of the daemon's log; the next call
+	 * tries again. @notice or @warn report a daemon at the file's socket that is not trusted.
+	 *
+	 * With both @config and @socket, they must be tokend_config() and tokend_socket() of
+	 * another session. Both sessions then use one private daemon, even if the file was edited
+	 * since.
+	 */
+	const char *config;
 };
 
 /*
@@ -128,7 +147,7 @@ struct tokend_options {
  * @why (NULL: not wanted) gets one line of at most @why_bytes with the 0 that ends it.
  *
  * Errors: EARGUMENT, ECONNECT, EREFUSED (unknown stream or tag, a cursor of another stream, no
- * memory for the ring), EMEMORY, EPROTOCOL, EAGAIN (a callback ended it).
+ * memory for the ring), ESTART, EMEMORY, EPROTOCOL, EAGAIN (a callback ended it).
  */
 TOKEND_API int tokend_attach(
 	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes);
@@ -142,6 +161,14 @@ TOKEND_API void tokend_detach(struct tokend *t);
  * Returns 0 and a string in @path ([@capacity] bytes; 108 hold every valid path), or EMEMORY.
  */
 TOKEND_API int tokend_default_socket(char *path, size_t capacity);
+/*
+ * Writes the path of the program @name ("tokend" or "tokctl") to @path ([@capacity] bytes). It is
+ * looked for in $TOKEND_BIN; near the file of the library (the wheel, an installed prefix, the
+ * build); in $PATH.
+ *
+ * Returns 0, or EARGUMENT if there is none or its path is too long.
+ */
+TOKEND_API int tokend_program(const char *name, char *path, size_t capacity);
 
 /* Message of the handle's last failure. "": there was none. Valid until the handle's next call. */
 TOKEND_API const char *tokend_why(const struct tokend *t);
@@ -189,8 +216,8 @@ struct tokend_batch {
  *
  * Errors: EDATA, ECONNECT (no daemon within deadline_ms), EREFUSED (a restarted daemon's config no
  * longer fits), EPROTOCOL: the error is repeated until tokend_seek(). EHELD (release a batch
- * first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()): the next call tries again.
- * EMEMORY, EFORKED. tokend_cursor() works after every error except EFORKED.
+ * first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()), ESTART: the next call
+ * tries again. EMEMORY, EFORKED. tokend_cursor() works after every error except EFORKED.
  */
 TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
 /* The same without waiting: EAGAIN if no batch is ready. */
@@ -279,6 +306,11 @@ TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
 TOKEND_API const char *tokend_run(const struct tokend *t);
 /* Name of the stream. The handle owns it. */
 TOKEND_API const char *tokend_stream_name(const struct tokend *t);
+/* Path of the daemon's socket. The handle owns it. */
+TOKEND_API const char *tokend_socket(const struct tokend *t);
+/* Path of the config whose private daemon listens at that socket. NULL: the daemon is not private.
+ * The handle owns it. */
+TOKEND_API const char *tokend_config(const struct tokend *t);
 /* 1 in a child of the process that attached, where calls fail with EFORKED; otherwise 0. */
 TOKEND_API int tokend_forked(const struct tokend *t);
 /* 1 without a session, after the daemon was lost or after tokend_leave(); otherwise 0. */

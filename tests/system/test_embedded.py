@@ -2,7 +2,6 @@
 many processes try, a killed one is replaced, and no file is left over.
 """
 
-import contextlib
 import ctypes
 import fcntl
 import glob
@@ -17,46 +16,16 @@ import subprocess
 import sys
 import time
 
-import numpy
 import pytest
+from embedding import TRAINER, Scene, finish
 
-from lib import BIN, LONG, REPO, datasets, has, rank_rows, rows_at, run, wait_for, with_parent
+from lib import BIN, LONG, has, run, wait_for, with_parent
 
-MICRO, SEQ = 2, 64
 NOBODY = 61000 + os.getpid() % 4000  # owns nothing; differs between concurrent runs of this test
-
-# A rank: reads batches, prints a line after each, and saves what it read.
-TRAINER = """
-import sys, time, numpy, tokend, tokend.private
-
-config, rank, world, batches, linger, pause, keep = sys.argv[1:8]
-tokend.private.LINGER_SECONDS = int(linger)
-with tokend.Loader(
-    "train",
-    2,
-    config=config,
-    rank=int(rank),
-    world=int(world),
-    slots=4,
-    framework="numpy",
-    deadline=60,
-) as loader:
-    rows = []
-    for _ in range(int(batches)):
-        batch = next(loader)
-        rows.append(numpy.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1))
-        print(len(rows), flush=True)
-        time.sleep(float(pause))
-    numpy.save(keep, numpy.stack(rows))
-    print("reattached", loader.stats()["reattached"], flush=True)
-    if len(sys.argv) > 8:
-        print(loader.checkpoint(sys.argv[8]), flush=True)
-"""
 
 # A trainer that attaches again and again.
 RETURNER = """
-import sys, time, tokend, tokend.private
-tokend.private.LINGER_SECONDS = 1
+import sys, time, tokend
 for pause in sys.argv[2:]:
     with tokend.Loader("train", 2, config=sys.argv[1], framework="numpy", deadline=60) as loader:
         print(next(loader)["position"][0])
@@ -91,84 +60,6 @@ if __name__ == "__main__":
             print(step, flush=True)
             time.sleep(0.003)
 """
-
-
-class Scene:
-    """Shards, a config, a directory for the sockets, and a tokend that logs each start."""
-
-    def __init__(self, place, name, **keys):
-        self.place, self.name = place, name
-        place.shard(f"{name}/web/a.bin", 60_000)
-        place.shard(f"{name}/code/a.bin", 40_000)
-        streams = {"train": {"seed": 3, "seq_len": SEQ, "datasets": datasets("web", "code")}}
-        self.config = place.config(
-            f"{name}/tokend.yaml", **{"memory": 64 << 20, "streams": streams, **keys}
-        )
-        self.runtime = place.file(name, "run", "x")[:-2]
-        self.starts_path = place.file(name, "starts")
-        open(self.starts_path, "w").close()
-        self.bin = place.file(name, "bin", "x")[:-2]
-        with open(f"{self.bin}/tokend", "w") as script:
-            script.write(f'#!/bin/sh\necho $$ >>{self.starts_path}\nexec {BIN}/tokend "$@"\n')
-        os.chmod(f"{self.bin}/tokend", 0o755)
-        os.symlink(os.path.abspath(f"{BIN}/tokctl"), f"{self.bin}/tokctl")
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": os.environ.get("PYTHONPATH", f"{REPO}/build/python"),
-            "TOKEND_BIN": self.bin,
-            "XDG_RUNTIME_DIR": self.runtime,
-            "HOME": place.file(name, "home", "x")[:-2],
-        }
-        for name in ("TOKEND_SOCKET", "XDG_STATE_HOME"):
-            self.environment.pop(name, None)
-
-    def start(
-        self, rank=0, world=1, batches=10, linger=60, pause=0.0, *more, program=TRAINER, **keys
-    ):
-        keep = self.place.file(self.name, f"rank{rank}.npy")
-        arguments = [self.config, rank, world, batches, linger, pause, keep, *more]
-        rank = self.place.spawn(
-            [sys.executable, "-c", program, *map(str, arguments)],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **keys,
-        )
-        rank.keep = keep
-        return rank
-
-    def starts(self):
-        with open(self.starts_path) as pids:
-            return [int(pid) for pid in pids]
-
-    def files(self):
-        return sorted(os.path.basename(path) for path in glob.glob(f"{self.runtime}/tokend/*"))
-
-    def right(self, ranks, batches):
-        """Did all ranks read their parts of the order?"""
-        world = len(ranks)
-        rows = rows_at(self.config, "train", 0, world * batches * MICRO)
-        return all(
-            numpy.array_equal(numpy.load(rank.keep), rank_rows(rows, r, world, MICRO))
-            for r, rank in enumerate(ranks)
-        )
-
-    def end(self):
-        """Ends the daemons that still linger."""
-        for pid in self.starts():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-        wait_for(lambda: not self.files())
-
-
-def finish(name, ranks):
-    """Waits for the ranks, which must end with 0 and print no error. Returns their output lines."""
-    said = [rank.communicate(timeout=60) for rank in ranks]
-    assert [(rank.returncode, err) for rank, (_, err) in zip(ranks, said, strict=True)] == [
-        (0, "")
-    ] * len(ranks), name
-    return [out.splitlines() for out, _ in said]
 
 
 @pytest.mark.parametrize("world", [2, 8])
@@ -298,7 +189,12 @@ def test_the_daemon_exits_after_its_last_session(place):
 
     starts, pauses = len(scene.starts()), [0.1, 2.7, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
     code, out, err = run(
-        sys.executable, "-c", RETURNER, scene.config, *pauses, env=scene.environment
+        sys.executable,
+        "-c",
+        RETURNER,
+        scene.config,
+        *pauses,
+        env={**scene.environment, "LINGER": "1"},
     )
     assert (code, out.split()) == (0, [b"0"] * len(pauses)), (
         "attaching before, during and after its exit: served each time"
@@ -414,16 +310,7 @@ def test_faults_of_the_daemon_are_raised(place):
     last = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
     assert last == ["KeyboardInterrupt"] * 2, "a daemon that hangs: Ctrl-C ends the wait"
     assert len(scene.starts()) == 1, "a daemon that hangs: no second one is started"
-    hasty = (
-        TRAINER.replace("deadline=60", "deadline=0.5"),
-        scene.config,
-        "0",
-        "1",
-        "1",
-        "1",
-        "0",
-        "x",
-    )
+    hasty = (TRAINER.replace("deadline=60", "deadline=0.5"), scene.config, "0", "1", "1", "0", "x")
     code, _, err = run(sys.executable, "-c", *hasty, env=scene.environment)
     words = "did not answer within 0.5 s; look at its log", ".sock.log"
     assert has(err.splitlines()[-1], *words), (

@@ -77,8 +77,8 @@ struct ctl_example {
 #define CTL_SOCKET_OPTION                                                                          \
 	{                                                                                          \
 		.name = "socket", .value = "PATH",                                                 \
-		.help = "the daemon's socket; default: $TOKEND_SOCKET, the config's, or "          \
-			"/run/tokend/tokend.sock"                                                  \
+		.help = "the daemon's socket; default: $TOKEND_SOCKET, the config's, "             \
+			"/run/tokend/tokend.sock, or that of the config's private daemon"          \
 	}
 
 struct ctl_arguments;

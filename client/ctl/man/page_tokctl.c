@@ -22,6 +22,9 @@ static const struct page_item statuses[] = {
 };
 
 static const struct page_item variables[] = {
+	{"TOKEND_BIN, PATH",
+		"`tokctl start` and trainers look for the programs in `$TOKEND_BIN`, then near "
+		"their own file, then in `$PATH`."},
 	{"TOKEND_SOCKET", "The daemon's socket. It comes before the socket of `-c FILE`, and after "
 			  "`--socket`."},
 	{"TOKEND_TRUST_UID", "User numbers, separated by commas. tokctl and trainers connect only "
@@ -29,7 +32,8 @@ static const struct page_item variables[] = {
 	{"XDG_RUNTIME_DIR",
 		"Without `--socket`, `$TOKEND_SOCKET` and a socket in the config, "
 		"`$XDG_RUNTIME_DIR/tokend/tokend.sock` and `/tmp/tokend-UID/tokend.sock` "
-		"are tried before `/run/tokend/tokend.sock`."},
+		"are tried before `/run/tokend/tokend.sock`. Private daemons listen in "
+		"`$XDG_RUNTIME_DIR/tokend` or `/tmp/tokend-UID`."},
 	{NULL, NULL},
 };
 

@@ -1,0 +1,236 @@
+#include "client/ctl/online/private.h"
+
+#include "client/ctl/common/error.h"
+#include "client/lib/connect.h"
+#include "proto/phrases.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* ---- its name ---- */
+
+/* The hash of the path and the text of @config. */
+static bool hash_config(const char *config, uint64_t *hash)
+{
+	FILE *file = fopen(config, "re");
+	XXH3_state_t *state = XXH3_createState();
+	char some[1 << 14];
+	size_t n;
+	bool ok = file && state;
+
+	if (ok) {
+		XXH3_64bits_reset(state);
+		XXH3_64bits_update(state, config, strlen(config) + 1);
+		while ((n = fread(some, 1, sizeof(some), file)) > 0)
+			XXH3_64bits_update(state, some, n);
+		ok = !ferror(file);
+		*hash = XXH3_64bits_digest(state);
+	}
+	if (!ok)
+		ctl_fail("config: %s: %s; pass a config file of tokend", config, strerror(errno));
+	if (file)
+		fclose(file);
+	XXH3_freeState(state);
+	return ok;
+}
+
+bool private_socket(const char *config, char path[WIRE_SOCKET_BYTES])
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	struct stat st;
+	uint64_t hash;
+
+	if (!hash_config(config, &hash))
+		return false;
+	if (runtime && runtime[0] == '/' && stat(runtime, &st) == 0 && S_ISDIR(st.st_mode) &&
+		access(runtime, W_OK) == 0 &&
+		snprintf(path, WIRE_SOCKET_BYTES, "%s/tokend/%016" PRIx64 ".sock", runtime, hash) <
+			WIRE_SOCKET_BYTES)
+		return true;
+	snprintf(path, WIRE_SOCKET_BYTES, "/tmp/tokend-%u/%016" PRIx64 ".sock", (unsigned)getuid(),
+		hash);
+	return true;
+}
+
+/* ---- its files ---- */
+
+static bool directory_of(const char *path, char directory[WIRE_SOCKET_BYTES])
+{
+	const char *slash = strrchr(path, '/');
+
+	if (!slash || slash == path || slash - path >= WIRE_SOCKET_BYTES) {
+		ctl_fail("--socket: %s is not an absolute path in a directory of at most 107 "
+			 "bytes",
+			path);
+		return false;
+	}
+	memcpy(directory, path, (size_t)(slash - path));
+	directory[slash - path] = 0;
+	return true;
+}
+
+static bool is_own(const char *directory)
+{
+	struct stat st;
+
+	return lstat(directory, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == getuid() &&
+	       (st.st_mode & 077) == 0;
+}
+
+bool private_directory(const char *path)
+{
+	char directory[WIRE_SOCKET_BYTES];
+	struct stat st;
+
+	if (!directory_of(path, directory))
+		return false;
+	do {
+		if (mkdir(directory, 0700) < 0 && errno != EEXIST) {
+			ctl_fail("config: %s: %s; set XDG_RUNTIME_DIR to a directory of yours, for "
+				 "the daemon's socket",
+				directory, strerror(errno));
+			return false;
+		}
+	} while (lstat(directory, &st) < 0 && errno == ENOENT); /* its last daemon removed it */
+	if (is_own(directory))
+		return true;
+	ctl_fail("config: %s is not a directory of uid %u with mode 0700; remove it", directory,
+		(unsigned)getuid());
+	return false;
+}
+
+int private_lock(const char *path)
+{
+	char lock[WIRE_SOCKET_BYTES + 8];
+	struct stat ours, now;
+
+	snprintf(lock, sizeof(lock), "%s.lock", path);
+	for (;;) {
+		if (!private_directory(path))
+			return -2;
+		int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+		if (fd < 0 && errno == ENOENT)
+			continue; /* the last daemon has removed the directory */
+		if (fd < 0) {
+			ctl_fail("config: cannot create %s: %s", lock, strerror(errno));
+			return -2;
+		}
+		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+			close(fd);
+			return -1;
+		}
+		if (fstat(fd, &ours) == 0 && stat(lock, &now) == 0 && ours.st_ino == now.st_ino &&
+			ours.st_dev == now.st_dev)
+			return fd;
+		close(fd); /* a daemon has removed the lock file that we opened */
+	}
+}
+
+bool private_exists(const char *path)
+{
+	char directory[WIRE_SOCKET_BYTES];
+	struct stat st;
+
+	return lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && directory_of(path, directory) &&
+	       is_own(directory);
+}
+
+/* ---- asking it ---- */
+
+static int64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
+}
+
+/* The next message in @packet; false if none comes until @until. */
+static bool next_message(int fd, struct packet *packet, int64_t until)
+{
+	for (;;) {
+		enum link_event what = link_receive(fd, packet);
+		struct pollfd p = {fd, POLLIN, 0};
+		int64_t left = until - now_ms();
+
+		if (what == LINK_MESSAGE)
+			return true;
+		if (what == LINK_CLOSED || what == LINK_FAULT || left <= 0)
+			return false;
+		if (what == LINK_NOTHING)
+			poll(&p, 1, (int)left);
+	}
+}
+
+/* Does a message of the daemon's status say that it serves @config? */
+static bool names(const struct wire *w, const char *config)
+{
+	char served[PATH_MAX], *whole;
+
+	if (!wire_text(w, WIRE_PATH, served, sizeof(served)))
+		return false;
+	whole = realpath(served, NULL);
+	bool same = whole && strcmp(whole, config) == 0;
+
+	free(whole);
+	return same;
+}
+
+static enum private_answer ask(int fd, struct packet *packet, const char *config, int64_t until)
+{
+	struct wire query = {.op = WIRE_STATUS};
+	struct fault fault;
+
+	if (!next_message(fd, packet, until) || packet->wire.op != WIRE_HELLO)
+		return PRIVATE_NONE;
+	if (!config)
+		return PRIVATE_SERVES;
+	wire_set(&query, WIRE_SERIAL, 1);
+	wire_set(&query, WIRE_AFTER, 0);
+	if (!link_send(fd, &query, packet->bytes, &fault))
+		return PRIVATE_NONE;
+	do
+		if (!next_message(fd, packet, until))
+			return PRIVATE_NONE;
+	while (packet->wire.op == WIRE_SESSION);
+	return packet->wire.op == WIRE_STATUS && names(&packet->wire, config) ? PRIVATE_SERVES
+									      : PRIVATE_OTHER;
+}
+
+enum private_answer private_ask(const char *path, const char *config, int ms, struct fault *fault)
+{
+	struct packet *packet = malloc(sizeof(*packet));
+	enum private_answer answer = PRIVATE_NONE;
+
+	if (!packet) {
+		fault_memory(fault);
+		return answer;
+	}
+	packet->fds = 0;
+	int fd = link_open(path, LINK_OPERATOR, packet->bytes, fault);
+
+	if (fd >= 0)
+		answer = ask(fd, packet, config, now_ms() + ms);
+	else if (fault->code == FAULT_PERMISSION)
+		answer = PRIVATE_UNTRUSTED;
+	if (fd >= 0) {
+		packet_close(packet);
+		close(fd);
+	}
+	free(packet);
+	return answer;
+}
