@@ -15,6 +15,7 @@ import transforms
 from lib import BIN, child_environment
 
 SEQ = 64
+NAMES = ["input_ids", "labels", "position", "dataset"]
 KINDS = [
     {},
     {"framework": "numpy"},
@@ -136,6 +137,7 @@ def test_tokens_with_a_loss_mask_in_int32_through_a_transform(daemon):
         ("whole", {}, tokend.ArgumentError, r"tokens: .* \(extra: 0\); set extra: 1"),
         ("train", {"view": True, "hold": 1}, ValueError, "tokens, view: .*; pass one of them"),
         ("train", {"cp": (0, 2, "zigzag")}, ValueError, "tokens, cp: .*; pass one of them"),
+        ("train", {"attention_mask": True}, ValueError, "tokens, attention_mask: .*; pass one"),
     ],
 )
 def test_tokens_are_refused_where_they_lack_the_labels(daemon, stream, more, error, text):
@@ -189,7 +191,7 @@ out = []
 for stream, more in (
     ("train", {}),
     ("train", {"dtype": "int32"}),
-    ("train", {"dtype": {"labels": "int32"}}),
+    ("train", {"dtype": {"labels": "int32"}, "attention_mask": True}),
     ("whole", {"dtype": {"input_ids": "int32", "labels": "int32"}}),
     ("train", {"tokens": True}),
 ):
@@ -226,11 +228,13 @@ def test_batches_on_a_device_are_contiguous(daemon):
         (narrow, ["int32", "int64"]),
         (labels, ["int64", "int32"]),
     ):
-        assert contiguous == list(batch) == ["input_ids", "labels", "position", "dataset"]
+        assert contiguous == list(batch)
+        assert [name for name in batch if name != "attention_mask"] == NAMES
         assert kinds[:2] == [f"torch.{kind}" for kind in asked]
         assert numpy.array_equal(batch["input_ids"], rows[:, :-1]) and numpy.array_equal(
             batch["labels"], rows[:, 1:]
         )
+    assert labels[0]["attention_mask"] == [[1] * SEQ] * 4
     assert whole[2][:2] == ["torch.int32", "torch.int32"]
     assert whole[1] == list(whole[0]) and numpy.array_equal(
         whole[0]["input_ids"], rows_of(daemon, "whole", 8, 4, SEQ)

@@ -4,8 +4,10 @@ import json
 import subprocess
 import sys
 
+import numpy
 import pytest
 import tokend
+import transforms
 from lib import TOKCTL, child_environment, run
 from loading import check_run, make
 
@@ -127,6 +129,37 @@ def test_all_processes_reset_together(daemon, fits):
             process.kill()
     end = [] if fits else ["disagree"]
     assert said == [["0 8", "0 8", *end, ""], ["4 12", "4 12", *end, ""]]
+
+
+# ---- attention_mask ----
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"framework": "numpy"},
+        {"cp": (1, 2, "zigzag"), "loss_mask": True},
+        {"transform": transforms.in_place, "dtype": {"labels": "int32"}},
+    ],
+    ids=str,
+)
+def test_the_attention_mask_is_0_in_padding_rows(daemon, more):
+    width = 32 if "cp" in more else 64
+    with make(daemon, "finite", 5, attention_mask=True, start=460, **more) as loader:
+        first, masks = None, []
+        for batch in loader:
+            mask = batch["attention_mask"]
+            assert str(mask.dtype).endswith("int64") and tuple(mask.shape) == (5, width)
+            assert numpy.array_equal(
+                numpy.asarray(mask),
+                numpy.repeat(numpy.asarray(batch["position"])[:, None] >= 0, width, 1),
+            )
+            masks.append(numpy.asarray(mask))
+            first = mask if first is None else first
+        assert [int(mask.sum()) for mask in masks] == [5 * width, 3 * width]
+        first[:] = 7  # each batch has its own
+        assert (numpy.asarray(mask) != 7).all()
 
 
 # ---- attributes ----

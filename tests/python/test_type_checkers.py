@@ -89,6 +89,10 @@ def of_each_kind(name: str, flag: bool) -> None:
     assert_type(next(Loader("train", 8, documents=True, provenance=True))["max_seqlen"], int)
     assert_type(next(Loader("train", 8, loss_mask=True))["loss_mask"], torch.Tensor)
     assert_type(next(Loader("train", 8, framework="numpy", provenance=True))["epoch"], Array)
+    masked = Loader("train", 8, attention_mask=True, dtype={"labels": torch.int32})
+    masked.reset(loader.state_dict())
+    assert_type(next(masked)["attention_mask"], torch.Tensor)
+    assert_type((masked.stream, masked.batch_size), tuple[str, int])
     assert_type(Loader("train", 8, tokens=True, loss_mask=True), Loader[TokensBatch[torch.Tensor]])
     assert_type(next(Loader("train", 8, framework="numpy", view=True, hold=2)), ViewBatch[Array])
     assert_type(Loader("train", 8, documents=flag, framework=name), Loader[RequestedBatch[Any]])
@@ -223,10 +227,15 @@ def test_options_are_the_loaders_arguments():
     }
     kind = {"framework", "tokens", "view"}
     assert kinds.RequestOptions.__optional_keys__ | kind == arguments
-    assert (
-        kinds.Options.__optional_keys__ | kind | {"documents", "loss_mask", "provenance"}
-        == arguments
-    )
+    requests = {"documents", "loss_mask", "attention_mask", "provenance"}
+    assert kinds.Options.__optional_keys__ | kind | requests == arguments
+    for asks in (
+        kinds.AsksDocuments,
+        kinds.AsksLossMask,
+        kinds.AsksAttentionMask,
+        kinds.AsksProvenance,
+    ):
+        assert asks.__optional_keys__ | asks.__required_keys__ | kind == arguments
 
 
 def test_every_batch_has_the_required_keys():

@@ -173,9 +173,8 @@ def check_workers(workers: int, transform: Any) -> None:
         raise ValueError(f"workers: {workers} without a transform; pass transform=, or workers=0")
 
 
-def check_view(
-    view: bool, hold: int | None, dtype: Any, loss_mask: bool, cp: Any, transform: Any, cuda: bool
-) -> None:
+def check_view(view: bool, hold: int | None, **asked: Any) -> None:
+    """@asked: arguments that need copies."""
     if not view:
         if hold is not None:
             raise ValueError(
@@ -187,13 +186,6 @@ def check_view(
             f"{phrases.is_not('hold', hold, 'a number of batches ≥ 1')}; with view=True pass how "
             "many batches the trainer holds at once, with those that autograd keeps"
         )
-    asked = {
-        "dtype": dtype,
-        "loss_mask": loss_mask,
-        "cp": cp,
-        "transform": transform,
-        "device": cuda,
-    }
     wrong = [name for name, value in asked.items() if value not in (None, False)]
     if wrong:
         raise ValueError(
@@ -201,11 +193,15 @@ def check_view(
         )
 
 
-def check_tokens(tokens: bool, view: bool, cp: Any) -> None:
-    asked = [name for name, value in (("view", view), ("cp", cp)) if value not in (None, False)]
-    if tokens and asked:
-        why = "a view has tokens already" if view else "a slice needs input_ids and labels"
-        raise ValueError(f"tokens, {asked[0]}: {why}; {phrases.PASS_ONE}")
+def check_tokens(tokens: bool, view: bool, attention_mask: bool, cp: Any) -> None:
+    why = {
+        "view": (view, "a view has tokens already"),
+        "attention_mask": (attention_mask, "padding says the same of a whole window"),
+        "cp": (cp, "a slice needs input_ids and labels"),
+    }
+    for name, (asked, reason) in why.items():
+        if tokens and asked not in (None, False):
+            raise ValueError(f"tokens, {name}: {reason}; {phrases.PASS_ONE}")
 
 
 def record_path(directory: Any, run: str, rank: int, peer: int) -> str:

@@ -77,6 +77,10 @@ class Torch:
         """0, 1, … in each row, on the device of @like."""
         return self.module.arange(seq, device=like.device).repeat(b, 1)
 
+    def ones(self, b: int, seq: int, like: Any) -> Any:
+        """int64, on the device of @like."""
+        return self.module.ones(b, seq, dtype=self.int64, device=like.device)
+
     def numpy(self, array: Any) -> Any:
         """The same memory."""
         return array.numpy()
@@ -131,6 +135,9 @@ class Numpy:
 
     def count(self, b: int, seq: int, like: Any) -> Any:
         return self.module.tile(self.module.arange(seq), (b, 1))
+
+    def ones(self, b: int, seq: int, like: Any) -> Any:
+        return self.module.ones((b, seq), self.int64)
 
     def numpy(self, array: Any) -> Any:
         return array

@@ -11,6 +11,7 @@ from .arrays import Numpy, Torch, Types, types
 IGNORE = -100  # a label that losses ignore
 # Batches whose small tensors are made at once: most of a small tensor's cost is the call.
 ROWS_AHEAD = 32
+SLICED = ("input_ids", "labels", "position_ids", "loss_mask", "attention_mask")
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in _tokend's order
 
 
@@ -27,6 +28,7 @@ class Wanted:
     documents: bool = False
     provenance: bool = False
     loss_mask: bool = False
+    attention_mask: bool = False
     cp: Slice | None = None
     types: Types | None = None
     device: Any = None  # a CUDA device, or None
@@ -99,7 +101,8 @@ class Batches:
         narrow = min(self._types.token_bytes, self._types.label_bytes) < 8
         self._may_fail = source is not None or (narrow and feed is None)
         self._failed: Exception | None = None
-        more = wanted.documents or wanted.provenance or wanted.loss_mask or self._cut or wanted.view
+        more = wanted.documents or wanted.provenance or wanted.loss_mask or wanted.attention_mask
+        more = more or self._cut or wanted.view
         self._simple = not (more or source or feed or narrow)
         # tokens of a row that the extension writes
         self._width = self.seq if self._split and source is None else self.window
@@ -264,6 +267,11 @@ class Batches:
             batch = {"input_ids": input_ids, "labels": labels}
         if self.wanted.loss_mask:
             batch["loss_mask"] = self.make.cast(labels != IGNORE, self.make.float32)
+        if self.wanted.attention_mask:
+            mask = self.make.ones(self.micro, self.seq, batch["input_ids"])
+            if valid < self.micro:
+                mask[valid:] = 0
+            batch["attention_mask"] = mask
         return batch
 
     def _parted(self, tokens: Any, labels: Any, valid: int) -> tuple[Any, Any]:
@@ -323,7 +331,7 @@ class Batches:
         make = self.make
         if "position_ids" not in batch:
             batch["position_ids"] = make.count(self.micro, self.seq, batch["input_ids"])
-        for name in ("input_ids", "labels", "position_ids", "loss_mask"):
+        for name in SLICED:
             if name in batch:
                 full = batch[name]
                 batch[name] = make.join([full[:, begin:end] for begin, end in self._cut or ()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Required, TypedDict, TypeVar
 
 Array = TypeVar("Array")  # torch.Tensor, or numpy.ndarray
 
@@ -17,12 +17,13 @@ class Rows(TypedDict, Generic[Array]):
 
 
 class Requestable(TypedDict, Generic[Array]):
-    """The keys on request: documents=True, loss_mask=True, provenance=True. See Loader."""
+    """The keys on request: documents=True, loss_mask=True, … See Loader."""
 
     position_ids: Array  # int64 [b, seq]
     cu_seqlens: Array  # int32 [n + 1]
     max_seqlen: int
     loss_mask: Array  # float32 [b, seq]
+    attention_mask: Array  # int64 [b, seq]
     epoch: Array  # int64 [b]; so are window, shard, offset
     window: Array
     shard: Array
@@ -84,7 +85,36 @@ class RequestOptions(Options, total=False):
 
     documents: bool
     loss_mask: bool
+    attention_mask: bool
     provenance: bool
+
+
+class AsksDocuments(Options, total=False):
+    documents: Required[Literal[True]]
+    loss_mask: bool
+    attention_mask: bool
+    provenance: bool
+
+
+class AsksLossMask(Options, total=False):
+    loss_mask: Required[Literal[True]]
+    documents: bool
+    attention_mask: bool
+    provenance: bool
+
+
+class AsksAttentionMask(Options, total=False):
+    attention_mask: Required[Literal[True]]
+    documents: bool
+    loss_mask: bool
+    provenance: bool
+
+
+class AsksProvenance(Options, total=False):
+    provenance: Required[Literal[True]]
+    documents: bool
+    loss_mask: bool
+    attention_mask: bool
 
 
 if TYPE_CHECKING:

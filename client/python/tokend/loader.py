@@ -17,7 +17,19 @@ from .batch import Batches, Source, Wanted
 from .control import Control
 from .cursor import Cursor
 from .first import First
-from .kinds import B, Batch, Options, RequestedBatch, RequestOptions, TokensBatch, ViewBatch
+from .kinds import (
+    AsksAttentionMask,
+    AsksDocuments,
+    AsksLossMask,
+    AsksProvenance,
+    B,
+    Batch,
+    Options,
+    RequestedBatch,
+    RequestOptions,
+    TokensBatch,
+    ViewBatch,
+)
 from .operated import Operated
 from .passes import Pass, Prefetched, prefetched as holding
 from .positioned import Positioned
@@ -89,6 +101,7 @@ class Loader(Operated, Positioned, Generic[B]):
                    that names it
       documents    add position_ids, cu_seqlens, max_seqlen; the stream needs `documents: true`
       loss_mask    add loss_mask
+      attention_mask  add attention_mask
       provenance   add epoch, window, shard, offset
       tokens       give unsplit windows: tokens and padding instead of input_ids and labels. The
                    stream needs extra ≥ 1. If it has a loss mask, pass loss_mask=True too
@@ -98,7 +111,7 @@ class Loader(Operated, Positioned, Generic[B]):
 
     GPU and views
       device       "cpu" (default) or "cuda[:N]": input_ids, labels, tokens, padding, loss_mask,
-                   position_ids and cu_seqlens are made there. See tokend.device
+                   attention_mask, position_ids and cu_seqlens are made there. See tokend.device
       view         lend batches without a copy, for experts. A batch has tokens, as stored, instead
                    of input_ids and labels. See tokend.view
       hold         with view: how many batches, counted from the last, may be held when the next
@@ -142,6 +155,8 @@ class Loader(Operated, Positioned, Generic[B]):
       max_seqlen    int: length of the longest document
     With loss_mask=True:
       loss_mask     float32 [b, s]: 0 where the label is -100, otherwise 1
+    With attention_mask=True:
+      attention_mask  int64 [b, s]: 1, and 0 in padding rows. Documents are not in it
     With provenance=True, int64 [b], -1 in padding rows:
       epoch         of the row's dataset
       window        its number in the dataset
@@ -184,83 +199,79 @@ class Loader(Operated, Positioned, Generic[B]):
     @overload
     def __init__(
         self: Loader[TokensBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, tokens: Yes,
-        **options: Unpack[RequestOptions],
+        framework: Numpy, tokens: Yes, **options: Unpack[RequestOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[TokensBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, tokens: Yes,
-        **options: Unpack[RequestOptions],
+        framework: Torch | None = None, tokens: Yes, **options: Unpack[RequestOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[ViewBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, view: Yes,
-        **options: Unpack[RequestOptions],
+        framework: Numpy, view: Yes, **options: Unpack[RequestOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[ViewBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, view: Yes,
-        **options: Unpack[RequestOptions],
+        framework: Torch | None = None, view: Yes, **options: Unpack[RequestOptions],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, documents: Yes, loss_mask: bool = False, provenance: bool = False,
-        **options: Unpack[Options],
+        framework: Numpy, **options: Unpack[AsksDocuments],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, documents: Yes,
-        loss_mask: bool = False, provenance: bool = False,
-        **options: Unpack[Options],
+        framework: Torch | None = None, **options: Unpack[AsksDocuments],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, loss_mask: Yes, documents: bool = False, provenance: bool = False,
-        **options: Unpack[Options],
+        framework: Numpy, **options: Unpack[AsksLossMask],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, loss_mask: Yes,
-        documents: bool = False, provenance: bool = False,
-        **options: Unpack[Options],
+        framework: Torch | None = None, **options: Unpack[AsksLossMask],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, provenance: Yes, documents: bool = False, loss_mask: bool = False,
-        **options: Unpack[Options],
+        framework: Numpy, **options: Unpack[AsksAttentionMask],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, provenance: Yes,
-        documents: bool = False, loss_mask: bool = False,
-        **options: Unpack[Options],
+        framework: Torch | None = None, **options: Unpack[AsksAttentionMask],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+        framework: Numpy, **options: Unpack[AsksProvenance],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+        framework: Torch | None = None, **options: Unpack[AsksProvenance],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[Batch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy,
-        **options: Unpack[Options],
+        framework: Numpy, **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[Batch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None,
-        **options: Unpack[Options],
+        framework: Torch | None = None, **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Loader[RequestedBatch[Any]], stream: str, micro_batch: int, *,
         framework: str | None = None, documents: bool = False, loss_mask: bool = False,
-        provenance: bool = False, tokens: bool = False, view: bool = False,
+        attention_mask: bool = False, provenance: bool = False, tokens: bool = False,
+        view: bool = False,
         **options: Unpack[Options],
     ) -> None: ...
     # fmt: on
@@ -287,6 +298,7 @@ class Loader(Operated, Positioned, Generic[B]):
         agree: bool = True,
         documents: bool = False,
         loss_mask: bool = False,
+        attention_mask: bool = False,
         provenance: bool = False,
         cp: Any = None,
         transform: Callable[..., Any] | None = None,
@@ -339,9 +351,16 @@ class Loader(Operated, Positioned, Generic[B]):
             arguments.check_deadline(deadline)
             arguments.check_workers(workers, transform)
             arguments.check_view(
-                view, hold, dtype, loss_mask, cp, transform, arguments.is_cuda(device)
+                view,
+                hold,
+                dtype=dtype,
+                loss_mask=loss_mask,
+                attention_mask=attention_mask,
+                cp=cp,
+                transform=transform,
+                device=arguments.is_cuda(device),
             )
-            arguments.check_tokens(tokens, view, cp)
+            arguments.check_tokens(tokens, view, attention_mask, cp)
             run = run or job.token()
             self._make = arrays.framework(framework)
             there = arguments.cuda(device, self._make)
@@ -366,7 +385,7 @@ class Loader(Operated, Positioned, Generic[B]):
                     arguments.record_path(record, self._client.run(), self._rank, self._peer)
                 )
             self._wanted = Wanted(
-                documents, provenance, loss_mask, share, types, there, view, tokens
+                documents, provenance, loss_mask, attention_mask, share, types, there, view, tokens
             )
             self._ahead = holding(prefetched, self._client)
             if transform is not None:
