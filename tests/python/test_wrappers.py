@@ -66,11 +66,20 @@ class DataLoaderShard(IterableDatasetShard):
 class State:
     def __init__(self, processes):
         self.num_processes = processes
+
+class Stateful(IterableDatasetShard):
+    def __init__(self, dataset, processes):
+        self.batches = iter(dataset)
+        self.state = State(processes)
+    def __iter__(self):
+        yield from self.batches
+
+Stateful.__name__ = "DataLoaderDispatcher"  # around torchdata's StatefulDataLoader
 """
 
 
 @pytest.mark.parametrize(("kind", "processes", "refused"), [
-    ("DataLoaderDispatcher", 2, True), ("IterableDatasetShard", 2, True),
+    ("DataLoaderDispatcher", 2, True), ("IterableDatasetShard", 2, True), ("Stateful", 2, True),
     ("DataLoaderDispatcher", 1, False), ("DataLoaderShard", 2, False),
 ])  # fmt: skip
 def test_accelerate_may_not_deal_out_one_ranks_batches(daemon, kind, processes, refused):
@@ -80,7 +89,8 @@ def test_accelerate_may_not_deal_out_one_ranks_batches(daemon, kind, processes, 
         def dataset():
             yield from loader
 
-        batches = iter(getattr(accelerate, kind)(dataset(), processes))
+        around = loader if kind == "Stateful" else dataset()
+        batches = iter(getattr(accelerate, kind)(around, processes))
         if refused:
             with pytest.raises(tokend.ArgumentError, match="accelerate's DataLoader deals out"):
                 next(batches)

@@ -1,4 +1,4 @@
-"""Finds callers that take the loader for a dataset: torch's DataLoader, a Trainer, accelerate.
+"""Finds callers that take the loader for a dataset: torch's DataLoader, a Trainer.
 
 DataLoader and Trainer ask for the length first. Their own errors do not name the mistake, so
 __len__ looks at its caller.
@@ -7,7 +7,6 @@ __len__ looks at its caller.
 from __future__ import annotations
 
 import sys
-from types import FrameType
 from typing import Any
 
 from ._tokend import ArgumentError
@@ -15,11 +14,6 @@ from ._tokend import ArgumentError
 PLACE = (
     "tokend.Loader: replaces a DataLoader, and is not a dataset for one; iterate over the loader "
     "itself, or with transformers' Trainer use tokend.transformers.TokendTrainer"
-)
-ACCELERATE = (
-    "tokend.Loader: accelerate's DataLoader deals out the batches of rank 0's loader, or every "
-    "n-th batch of each, so rows are lost; make a loader in each process, iterate over it, and do "
-    "not pass a DataLoader around it to prepare()"
 )
 LIGHTNING = ("lightning.", "pytorch_lightning.", "lightning_fabric.")
 ENDLESS = 1 << 40  # batches
@@ -34,21 +28,6 @@ def is_lightning() -> bool:
     stream is finite and at its beginning.
     """
     return sys._getframe(2).f_globals.get("__name__", "").startswith(LIGHTNING)
-
-
-def check_who_iterates() -> None:
-    """Called once a pass. Between the loader and accelerate there may be a dataset of the user."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
-            deals = frame.f_locals.get("self")
-            state = getattr(deals, "state", deals)
-            if (
-                type(deals).__name__ in ("DataLoaderDispatcher", "IterableDatasetShard")
-                and getattr(state, "num_processes", 1) > 1
-            ):
-                raise ArgumentError(ACCELERATE)
-        frame = frame.f_back
 
 
 def check_who_asks(loader: Any) -> None:

@@ -11,7 +11,7 @@ from socket import gethostname
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overload
 
-from . import _tokend, arguments, arrays, dataset, job, private, same_place
+from . import _tokend, accelerated, arguments, arrays, dataset, job, private, same_place
 from . import group as groups
 from .batch import Batches, Source, Wanted
 from .control import Control
@@ -493,7 +493,7 @@ class Loader(Operated, Positioned, Generic[B]):
         Raises:
             ArgumentError: accelerate would deal this loader's batches out to several ranks.
         """
-        dataset.check_who_iterates()
+        accelerated.check_who_iterates()
         return Pass(self)
 
     def __next__(self) -> B:

@@ -6,7 +6,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from . import phrases
+from . import accelerated, phrases
 from ._tokend import ArgumentError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Pass:
 
     def _begin(self) -> None:
         loader = self._loader
+        accelerated.check_who_iterates()
         if loader._ended:
             loader._begin_again()
         self._number, self._begun_at = loader._passes, loader.taken
