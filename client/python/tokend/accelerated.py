@@ -1,8 +1,13 @@
-"""Finds what accelerate does with a loader: it deals batches out."""
+"""Finds what accelerate does with a loader: it deals batches out, takes one ahead, accumulates.
+
+accelerate does not ask the loader, so these checks look at its frames among the callers, and at its
+GradientState. accelerate is not imported here.
+"""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -14,6 +19,16 @@ DEALT = (
     "n-th batch of each, so rows are lost; make a loader in each process, iterate over it, and do "
     "not pass a DataLoader around it to prepare()"
 )
+TAKEN_AHEAD = (
+    "state_dict: accelerate's DataLoader has taken a batch that is not trained on, so a resume "
+    "would lose it; iterate over the loader itself, which prepare() returns as it is, or pass "
+    "prefetched=1"
+)
+WITHIN_A_STEP = (
+    "state_dict: accelerate has accumulated gradients that no checkpoint contains, so a resume "
+    "would lose their batches; save only if accelerator.sync_gradients"
+)
+AHEAD = ("DataLoaderShard", "DataLoaderDispatcher")
 DEALS = ("DataLoaderDispatcher", "IterableDatasetShard")
 
 
@@ -26,14 +41,58 @@ def _dataloaders() -> Iterator[Any]:
         frame = frame.f_back
 
 
-def check_who_iterates() -> None:
+def check_who_iterates() -> bool:
     """Called for each pass, and again for its first batch: torchdata's StatefulDataLoader makes
     the pass before accelerate has its number of processes.
+
+    Returns whether the caller takes a batch ahead.
 
     Raises:
         ArgumentError: batches would be dealt out to several ranks.
     """
+    ahead = False
     for found in _dataloaders():
         kind, state = type(found).__name__, getattr(found, "state", found)
         if kind in DEALS and getattr(state, "num_processes", 1) > 1:
             raise ArgumentError(DEALT)
+        ahead = ahead or kind in AHEAD
+    return ahead
+
+
+def _accumulates() -> Any:
+    """accelerate's GradientState if the last backward was not followed by an optimizer step."""
+    module = sys.modules.get("accelerate.state")
+    make = getattr(module, "GradientState", None)  # one object for all
+    state = None if make is None else make()
+    return None if state is None or state.sync_gradients else state
+
+
+def check_who_saves(ahead: bool, ended: bool) -> None:
+    """Called by state_dict() of a loader without commits.
+
+    Args:
+        ahead: what check_who_iterates() returned.
+        ended: the stream has ended. The step that it left open stays so.
+
+    Raises:
+        ArgumentError: the state would lose batches.
+    """
+    # a StatefulDataLoader's state is asked for before the next batch is taken
+    if ahead and next(_dataloaders(), None) is None:
+        raise ArgumentError(TAKEN_AHEAD)
+    if not ended and _accumulates() is not None:
+        raise ArgumentError(WITHIN_A_STEP)
+
+
+def warn_of_an_open_step(rows: int) -> None:
+    """Called at a stream's end. @rows: those of a batch on all ranks. Evaluation is exempt."""
+    state = _accumulates()
+    if state is None or not sys.modules["torch"].is_grad_enabled():
+        return
+    rows *= state.num_steps
+    warnings.warn(
+        "tokend: the stream has ended in the middle of accelerate's gradient accumulation, so no "
+        "optimizer step contains its last batches; set samples: in its config to a multiple of "
+        f"{rows}, the rows of a step",
+        stacklevel=4,
+    )

@@ -15,6 +15,10 @@ PLACE = (
     "tokend.Loader: replaces a DataLoader, and is not a dataset for one; iterate over the loader "
     "itself, or with transformers' Trainer use tokend.transformers.TokendTrainer"
 )
+NO_DATASET = (
+    "tokend.Loader: has no dataset, because it replaces a DataLoader; it resumes at its state, so "
+    "do not skip batches"
+)
 LIGHTNING = ("lightning.", "pytorch_lightning.", "lightning_fabric.")
 ENDLESS = 1 << 40  # batches
 

@@ -318,6 +318,7 @@ class Loader(Operated, Positioned, Generic[B]):
         self._first: First | None = None  # until the first batch
         self._ended = False  # next() has raised StopIteration
         self._passes = 0  # how often it began again at position 0
+        self._dealt_ahead = False  # accelerate's DataLoader has taken a batch ahead
         self._agree = agree
         self._rank, self._world, self._peer = 0, 1, peer
         patience = arguments.unchecked_deadline(deadline)
@@ -546,6 +547,11 @@ class Loader(Operated, Positioned, Generic[B]):
     def __getitem__(self, index: object) -> NoReturn:
         """Raises TypeError: a loader is not a dataset."""
         raise TypeError(dataset.PLACE)
+
+    @property
+    def dataset(self) -> NoReturn:
+        """Raises AttributeError, as accelerate's skip_first_batches() asks for it."""
+        raise AttributeError(dataset.NO_DATASET)
 
     def __bool__(self) -> bool:
         """True, because bool() would otherwise call len()."""

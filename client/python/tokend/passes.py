@@ -42,13 +42,15 @@ class Pass:
         try:
             return next(loader)
         except StopIteration:
+            loader._dealt_ahead = False
+            accelerated.warn_of_an_open_step(loader._micro * loader._world)
             if loader.taken == self._begun_at:
                 self._warn()
             raise
 
     def _begin(self) -> None:
         loader = self._loader
-        accelerated.check_who_iterates()
+        loader._dealt_ahead = accelerated.check_who_iterates()
         if loader._ended:
             loader._begin_again()
         self._number, self._begun_at = loader._passes, loader.taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _tokend, arguments, phrases, same_place
+from . import _tokend, accelerated, arguments, phrases, same_place
 from . import group as groups
 from .cursor import Cursor, named_weights
 
@@ -19,6 +19,8 @@ class Positioned:
     _control: Any
     _ahead: Any
     _batches: Any
+    _ended: bool
+    _dealt_ahead: bool
     _rank: int
     _world: int
     _peer: int
@@ -31,6 +33,7 @@ class Positioned:
     _in_agreement: Callable[..., None]
     _measure: Callable[[], None]
     _measured: Callable[[], Any]
+    _commits = False  # commit() was called
 
     # ---- state and position ----
 
@@ -41,7 +44,11 @@ class Positioned:
 
         Raises:
             Error: the loader is closed.
+            ArgumentError: accelerate's DataLoader has taken a batch ahead, or accelerate is in the
+                middle of a gradient accumulation: a resume would lose batches. Not after commit().
         """
+        if not self._commits:
+            accelerated.check_who_saves(self._dealt_ahead and self._ahead is None, self._ended)
         return {"cursor": self._client.cursor()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -178,6 +185,7 @@ class Positioned:
                 "omit prefetched= or commit()"
             )
         self._client.commit(self.taken if next is None else next)
+        self._commits = True
 
     def checkpoint(self, tag: str) -> str:
         """Has the daemon write the cursor durably; returns the path of the file.
