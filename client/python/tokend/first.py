@@ -26,10 +26,10 @@ class First:
         found = job.launched()
         if found is None or (rank, world) != self._place:
             return
-        if self._assumed and (found.rank, found.world) != self._place:
+        if self._assumed and world == 1 < found.world:
             raise ArgumentError(
                 f"rank, world: the loader was made before {found.launcher} was initialised, so it "
-                f"is rank {rank} of {world} instead of {found.rank} of {found.world}; make it after"
+                f"is rank 0 of 1 instead of {found.rank} of {found.world}; make it after"
             )
         if found.launcher.startswith("jax") and len(self._mine) * found.world < world:
             raise ArgumentError(
