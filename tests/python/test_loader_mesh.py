@@ -4,7 +4,9 @@ import json
 import re
 import subprocess
 import sys
+import types
 
+import numpy
 import pytest
 import tokend
 from lib import child_environment
@@ -200,3 +202,43 @@ def test_a_mesh_excludes_rank_and_world(daemon):
         )
     with pytest.raises(TypeError, match="mesh: 3 is not a torch.distributed DeviceMesh"):
         tokend.Loader("train", 2, socket=daemon.socket, mesh=3)
+
+
+def of_jax(monkeypatch, mine, names, processes):
+    """The place of process @mine in a jax.sharding.Mesh whose devices belong to @processes."""
+    monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(process_index=lambda: mine))
+    devices = numpy.empty(numpy.shape(processes), object)
+    for at, process in numpy.ndenumerate(numpy.array(processes)):
+        devices[at] = types.SimpleNamespace(process_index=int(process))
+    return meshes.place(types.SimpleNamespace(axis_names=names, devices=devices))[:3]
+
+
+@pytest.mark.parametrize(
+    ("names", "processes", "places"),
+    [
+        (("data",), [0, 0, 1, 1, 2, 2], [(0, 3, 0), (1, 3, 0), (2, 3, 0)]),
+        (("data", "model"), [[0, 0], [1, 1]], [(0, 2, 0), (1, 2, 0)]),  # within a host
+        (("model", "data"), [[0, 0], [1, 1]], [(0, 1, 0), (0, 1, 1)]),  # over hosts
+        (("data", "model"), [[0, 0, 1, 1], [2, 2, 3, 3]], [(0, 2, i % 2) for i in range(2)]),
+        (("fsdp", "tensor"), [[2, 3], [2, 3], [0, 1], [0, 1]], [(1, 2, 0), (1, 2, 1), (0, 2, 0)]),
+        (("stage", "data", "fsdp"), [[[0, 1], [2, 3]]] * 2, [(i, 4, 0) for i in range(4)]),
+    ],
+)
+def test_processes_of_a_jax_mesh(monkeypatch, names, processes, places):
+    """Processes whose devices have the same rows are peers."""
+    got = [of_jax(monkeypatch, mine, names, processes) for mine in range(len(places))]
+    assert got == places
+
+
+@pytest.mark.parametrize(
+    ("names", "processes", "text"),
+    [
+        (("data", "model"), [[0, 1], [1, 1], [0, 0]], "share some of their rows"),
+        (("data",), [0, 0, 0, 1], "share some of their rows"),
+        (("data",), [1, 1], "has no device of this process, 0"),
+        (("stage",), [0, 1], "none of its dims"),
+    ],
+)
+def test_a_jax_mesh_that_does_not_fit_is_refused(monkeypatch, names, processes, text):
+    with pytest.raises(tokend.ArgumentError, match=text):
+        of_jax(monkeypatch, 0, names, processes)

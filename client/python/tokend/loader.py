@@ -79,9 +79,9 @@ class Loader(Operated, Positioned, Generic[B]):
       rank, world  data-parallel rank and number of ranks: both or neither. Default: the first of
                    these that has both: mesh, torch.distributed, jax.distributed, the environment
                    of torchrun, Open MPI, PMI, srun. Otherwise rank 0 of 1
-      mesh         a DeviceMesh that contains this process. Its data dims (dp, fsdp, replicate,
-                   shard, ep, …) give rank and world. Ranks of its other dims (tp, cp, pp, …) get
-                   the same rows. Replaces rank, world and peer. See tokend.mesh
+      mesh         a DeviceMesh or JAX's Mesh that contains this process. Its data dims (dp, fsdp,
+                   replicate, shard, ep, …) give rank and world. Ranks of its other dims (tp, cp,
+                   pp, …) get the same rows. Replaces rank, world and peer. See tokend.mesh
       peer         number of this process among the tensor-, pipeline- and context-parallel
                    processes of its rank; from 0
       run          name of the job. Default: the launcher's (torchrun, Slurm), otherwise "default"

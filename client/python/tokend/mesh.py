@@ -1,4 +1,4 @@
-"""Finds a process's data rank, and its number among its peers, in a torch DeviceMesh.
+"""Finds a process's data rank, and its number among its peers, in a mesh of torch or JAX.
 
     mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
     loader = Loader("train", micro_batch=8, mesh=mesh)  # rank 0 to 3 of 4, two peers each
@@ -16,12 +16,17 @@ number counts through the others. A slice of a mesh (mesh["dp_shard"], also a fl
 the same ranks as the mesh. Peers outside of the slice have slices of their own, which differ in
 their least global rank.
 
+In a jax.sharding.Mesh a process has several devices. Processes whose devices have the same
+coordinates in the data dims are peers: JAX takes the same rows from each of them, unchecked.
+
 Names do not show everything: torchtitan's "fsdp" of its dense mesh and "efsdp" and "ep" of its
 sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and world=.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
 from typing import Any, NamedTuple
 
 from . import phrases
@@ -80,12 +85,11 @@ def _kind(name: str, names: tuple[str, ...]) -> str | None:
     return "data" if parts & DATA else "peer" if parts & PEER else None
 
 
-def _kinds(mesh: Any) -> tuple[tuple[str, ...], list[str | None]]:
-    names = tuple(mesh.mesh_dim_names or ())
+def _kinds(names: tuple[str, ...], ndim: int) -> tuple[tuple[str, ...], list[str | None]]:
     if not names:
-        if mesh.mesh.ndim != 1:
+        if ndim != 1:
             raise ArgumentError(
-                f"mesh: its {mesh.mesh.ndim} dims have no names; name them (mesh_dim_names=), or "
+                f"mesh: its {ndim} dims have no names; name them (mesh_dim_names=), or "
                 f"{phrases.PASS_RANKS}"
             )
         return ("dp",), ["data"]
@@ -102,13 +106,17 @@ def place(mesh: Any) -> Place:
     """Returns the place of this process.
 
     Raises:
-        TypeError: this is not a DeviceMesh.
+        TypeError: this is not a DeviceMesh or a jax.sharding.Mesh.
         ArgumentError: the process is not in the mesh, or the dims' names do not decide.
     """
+    if hasattr(mesh, "axis_names") and hasattr(mesh, "devices"):
+        return _of_jax(mesh)
     for name in ("get_coordinate", "mesh_dim_names", "mesh"):
         if not hasattr(mesh, name):
-            raise TypeError(phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh"))
-    names, kinds = _kinds(mesh)
+            raise TypeError(
+                phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh or a JAX Mesh")
+            )
+    names, kinds = _kinds(tuple(mesh.mesh_dim_names or ()), mesh.mesh.ndim)
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         import torch.distributed as distributed
@@ -126,6 +134,30 @@ def place(mesh: Any) -> Place:
         if CONTEXT & set(name.lower().split("_")):
             cp = (at, size)
     return Place(rank, world, int(mesh.mesh.min()) * peers + peer, cp)
+
+
+def _of_jax(mesh: Any) -> Place:
+    jax: Any = sys.modules["jax"]
+    names, kinds = _kinds(tuple(mesh.axis_names), mesh.devices.ndim)
+    coordinates: dict[int, set[tuple[int, ...]]] = {}  # of each process, in the data dims
+    for index in itertools.product(*map(range, mesh.devices.shape)):
+        at = tuple(i for i, kind in zip(index, kinds, strict=True) if kind == "data")
+        coordinates.setdefault(mesh.devices[index].process_index, set()).add(at)
+    mine = jax.process_index()
+    if mine not in coordinates:
+        raise ArgumentError(
+            f"mesh: has no device of this process, {mine} (it has devices of processes "
+            f"{_few(sorted(coordinates))}); pass a mesh that does"
+        )
+    shares = sorted({tuple(sorted(part)) for part in coordinates.values()})
+    if len({at for share in shares for at in share}) != len(shares) * len(shares[0]):
+        raise ArgumentError(
+            f"mesh: processes share some of their rows of {names}, but not all; order the devices "
+            f"so that they share all or none, or {phrases.PASS_RANKS}"
+        )
+    share = tuple(sorted(coordinates[mine]))
+    peers = sorted(i for i, part in coordinates.items() if tuple(sorted(part)) == share)
+    return Place(shares.index(share), len(shares), peers.index(mine), None)
 
 
 def _few(ranks: list[int]) -> str:
