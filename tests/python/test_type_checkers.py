@@ -4,7 +4,7 @@ every kind of batch.
 pyright runs as basedpyright in strict mode: the same checker, in a wheel with its dependencies.
 torch's own types are incomplete: OF_TORCH lists their errors, and any other error is a failure.
 
-EXEMPT lists the examples that are not checked: those whose trainer (Lightning, OLMo-core,
+EXEMPT lists the examples that are not checked: those whose trainer (JAX, Lightning, OLMo-core,
 TorchTitan, torchft, transformers) is not installed in build/venv, and that of Megatron-Core, whose
 functions have no types. The programs of client/example/gpt are not checked either: `make run` runs
 them, and users do not copy them.
@@ -32,7 +32,15 @@ EXAMPLES = [
 ]
 EXEMPT = {
     f"trainers/{name}.py"
-    for name in ("mcore", "olmo", "titan", "train_lightning", "train_torchft", "train_transformers")
+    for name in (
+        "mcore",
+        "olmo",
+        "titan",
+        "train_jax",
+        "train_lightning",
+        "train_torchft",
+        "train_transformers",
+    )
 }
 OF_TORCH = [
     r'Module "torch\.distributed\.checkpoint" does not explicitly export attribute "(load|save)"',

@@ -66,6 +66,15 @@ def test_killed_and_resumed_on_other_numbers_of_hosts():
         job.prove(steps=step + 3, resumed=[5, 10, step])
 
 
+def test_hosts_that_share_a_models_rows_get_the_same_ones():
+    with Hosts("train_jax.py", copies=2) as job:
+        devices = "numpy.reshape(jax.devices(), (2, 2)), ('model', 'data')"
+        job.edit('jax.devices(), ("data",)', devices.replace("numpy", "np"))
+        job.start(2, hold=7)
+        job.start(2)
+        job.prove(steps=15, resumed=[5])
+
+
 WRONG = [
     (
         [
@@ -78,7 +87,7 @@ WRONG = [
         "the loader was made before jax.distributed was initialised",
     ),
     (
-        [("framework=", "rank=jax.process_index(), world=jax.device_count(), framework=")],
+        [("mesh=mesh", "rank=jax.process_index(), world=jax.device_count()")],
         "world: is 4, but JAX has 2 processes",
     ),
     (

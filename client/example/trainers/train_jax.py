@@ -46,10 +46,10 @@ def save(state, cursor):  # tokend: cursor
         os.replace("checkpoint.part", "checkpoint.npz")
 
 
-# after jax.distributed.initialize(): rank and world are process_index() and process_count()
 data = Loader(  # tokend
     "train",  # tokend
     micro_batch=jax.local_device_count(),  # tokend: rows of this host
+    mesh=mesh,  # tokend: hosts that share rows of the global batch get the same ones
     framework="numpy",  # tokend
     dtype={"input_ids": np.int32, "labels": np.int32},  # tokend: JAX would copy int64 to int32
 )  # tokend
