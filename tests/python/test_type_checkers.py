@@ -4,10 +4,10 @@ every kind of batch.
 pyright runs as basedpyright in strict mode: the same checker, in a wheel with its dependencies.
 torch's own types are incomplete: OF_TORCH lists their errors, and any other error is a failure.
 
-EXEMPT lists the examples that are not checked: those whose trainer (JAX, Lightning, OLMo-core,
-TorchTitan, torchft, transformers) is not installed in build/venv, and that of Megatron-Core, whose
-functions have no types. The programs of client/example/gpt are not checked either: `make run` runs
-them, and users do not copy them.
+EXEMPT lists the examples that are not checked: those whose trainer (accelerate, JAX, Lightning,
+OLMo-core, TorchTitan, torchft, transformers) is not installed in build/venv, and those of
+Megatron-Core and nanoGPT, whose functions have no types. The programs of client/example/gpt are not
+checked either: `make run` runs them, and users do not copy them.
 """
 
 import inspect
@@ -36,8 +36,10 @@ EXEMPT = {
         "mcore",
         "olmo",
         "titan",
+        "train_accelerate",
         "train_jax",
         "train_lightning",
+        "train_nanogpt",
         "train_torchft",
         "train_transformers",
     )
