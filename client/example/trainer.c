@@ -3,11 +3,13 @@
  * checkpoint, drain), stores the cursor, and prints the tokens per second.
  *
  *   cc trainer.c $(pkg-config --cflags --libs tokend) -o trainer
- *   ./trainer [STREAM [SOCKET [TAG [STEPS]]]]
+ *   ./trainer [STREAM [CONFIG [TAG [STEPS]]]]
  *
  * If tokend was installed with pip: export PKG_CONFIG_PATH=$(python -m tokend --pkgconfigdir)
  *
- * The cursor is stored under the tag "example". Pass it as TAG to resume there.
+ * CONFIG is a config file, whose daemon is started if none runs. Without it the node's daemon is
+ * used, or the one at $TOKEND_SOCKET. The cursor is stored under the tag "example". Pass it as TAG
+ * to resume there.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,7 +86,7 @@ int main(int argc, char **argv)
 	memset(&options, 0, sizeof(options));
 	options.size = sizeof(options);
 	options.stream = argc > 1 ? argv[1] : "train";
-	options.socket = argc > 2 && argv[2][0] ? argv[2] : NULL;
+	options.config = argc > 2 && argv[2][0] ? argv[2] : NULL;
 	options.world = 1;
 	options.micro_batch = 8;
 	options.tag = argc > 3 && argv[3][0] ? argv[3] : NULL;

@@ -448,7 +448,8 @@ TOKEND_API uint64_t tokend_derive(uint64_t seed, uint64_t tag, uint64_t value);
  * `tokctl mix | skip | checkpoint | drain | rescale` leaves a request with the daemon. Each session
  * sees its number. One rank fetches it; after that the operator cannot withdraw it. All ranks carry
  * it out at the same step, and each rank answers. The job decides how its ranks agree on the step:
- * the Python loader's control() uses torch.distributed.
+ * the Python loader's control() uses torch.distributed, and
+ * client/example/trainers/llmc_dataloader.h uses MPI.
  */
 #define TOKEND_ARGS_BYTES 65536
 

@@ -28,7 +28,7 @@ def test_the_c_trainer_carries_out_requests(place):
     }
     daemon = Daemon(place, place.config(streams={"train": stream}))
     log = place.file("trainer.log")
-    command = [f"{BIN}/example-trainer", "train", daemon.socket, "", "1000000000"]
+    command = [f"{BIN}/example-trainer", "train", daemon.config, "", "1000000000"]
     with open(log, "w") as out:
         trainer = place.spawn(command, stdout=out, stderr=out)
     assert wait_for(lambda: status(daemon.socket)[0])
@@ -48,6 +48,6 @@ def test_the_c_trainer_carries_out_requests(place):
         int, re.search(r"(\d+) steps, .* position (\d+)", open(log).read()).groups()
     )
     assert position == steps * ROWS + SKIPPED
-    code, out, err = run(f"{BIN}/example-trainer", "train", daemon.socket, "left", "10")
+    code, out, err = run(f"{BIN}/example-trainer", "train", daemon.config, "left", "10")
     assert (code, err) == (0, "")
     assert re.fullmatch(rf"10 steps, .* position {position + 10 * ROWS}\n", out.decode())

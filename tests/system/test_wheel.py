@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import zipfile
 import zlib
@@ -15,7 +16,7 @@ import zlib
 import numpy
 import pytest
 
-from lib import BIN, REPO, Daemon, datasets, run, wait_for, with_parent
+from lib import BIN, REPO, datasets, run, status, wait_for, with_parent
 
 pytestmark = pytest.mark.skipif(
     not os.path.exists(f"{REPO}/build/wheel-venv/bin/auditwheel"),
@@ -295,11 +296,13 @@ def venv(shared):
     "compiler", ["gcc -std=gnu11", "g++ -x c++ -std=c++17", "clang++ -x c++ -std=c++17"]
 )
 def test_c_and_cxx_programs_build_and_run_with_the_wheel(place, venv, compiler):
-    """pkg-config finds header and library in the wheel; the program needs no LD_LIBRARY_PATH."""
+    """pkg-config finds header and library in the wheel; the program needs no LD_LIBRARY_PATH, and
+    starts the wheel's daemon.
+    """
     directory, site = venv
     place.shard("web/a.bin", 60_000)
     streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
-    daemon = Daemon(place, place.config(streams=streams))
+    config = place.config(streams=streams)
     environment = {"PATH": os.environ["PATH"]}
     code, out, err = run(f"{directory}/bin/python", "-m", "tokend", "--pkgconfigdir")
     assert code == 0, err
@@ -312,8 +315,13 @@ def test_c_and_cxx_programs_build_and_run_with_the_wheel(place, venv, compiler):
     assert run(*build, env=environment) == (0, b"", ""), build
     library = re.search(r"libtokend\.so\.1 => (\S+)", run("ldd", program)[1].decode())[1]
     assert os.path.realpath(library) == f"{site}/tokend/lib/libtokend.so.1"
-    code, out, err = run(program, "train", daemon.socket, env={"PATH": os.environ["PATH"]})
+    environment["XDG_RUNTIME_DIR"] = place.file("run", "")
+    code, out, err = run(program, "train", config, env=environment)
     assert (code, err) == (0, "") and b"100 steps" in out, (out, err)
+    (socket,) = glob.glob(place.file("run", "tokend", "*.sock"))
+    daemon = status(socket)[1]["pid"]
+    assert os.readlink(f"/proc/{daemon}/exe") == f"{site}/tokend/bin/tokend"
+    os.kill(daemon, signal.SIGTERM)  # otherwise it lives for another minute
 
 
 def test_embedded_mode_works(shared, venv):

@@ -56,14 +56,13 @@ class Llmc(Job):
         compile_with("mpicc", self.work, "-std=gnu11", *sources, *wrap, "-o", "train_llmc")
         return self
 
-    def start(self, world, steps=15, *, sockets=(None,), **more):
-        """@sockets: of the daemons of all processes; the last one serves the rest."""
-        command = [f"{BIN}/mpirun"]
+    def start(self, world, steps=15, *, first=None, **more):
+        """@first: the config of the first process, if it has another one."""
         program = ["./train_llmc", str(steps), RUN]
-        for i, socket in enumerate(sockets):
-            rest = world - i if i + 1 == len(sockets) else 1
-            own = ["-env", "TOKEND_SOCKET", socket] if socket else []
-            command += [*([":"] if i else []), "-n", str(rest), *own, *program]
+        command = [f"{BIN}/mpirun"]
+        if first:
+            command += ["-n", "1", *program, first, ":"]
+        command += ["-n", str(world - bool(first)), *program, self.yaml]
         return super().start(world, command=command, **POLITE, **more)
 
 
@@ -97,7 +96,7 @@ def test_a_mix_that_one_process_cannot_carry_out_is_undone_on_all():
             assert wait_for(lambda: any(s["request"] for s in status(wider.socket)[0]))
 
         # so many steps that the new mix would act, from position 1024 on
-        job.start(2, STEPS, sockets=(wider.socket, job.daemon.socket), hold=7, then=mix)
+        job.start(2, STEPS, first=wider.config, hold=7, then=mix)
         said, _ = job.asked.communicate(timeout=LIMIT_S)
         assert job.asked.returncode == 1 and "process 1: " in said and "books" in said, said
         assert job.prove(steps=STEPS, resumed=[5]) > 1024 + 64

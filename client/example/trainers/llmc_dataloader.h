@@ -37,9 +37,10 @@ static inline int dataloader_warn(void *context, const char *line)
 	return 0;
 }
 
-/* Attaches to a stream of the node's daemon. @run is the job's name, for tokctl. */
-static inline void dataloader_init(DataLoader *loader, const char *stream, const char *run,
-	size_t B, size_t T, int process_rank, int num_processes)
+/* Attaches to a stream. @config: a config file, whose daemon is started if none runs; NULL: the
+ * node's daemon. @run: the job's name, for tokctl. */
+static inline void dataloader_init(DataLoader *loader, const char *config, const char *stream,
+	const char *run, size_t B, size_t T, int process_rank, int num_processes)
 {
 	struct tokend_options options;
 	struct tokend_shape shape;
@@ -56,6 +57,7 @@ static inline void dataloader_init(DataLoader *loader, const char *stream, const
 		dataloader_fail(loader, "out of memory");
 	memset(&options, 0, sizeof(options));
 	options.size = sizeof(options);
+	options.config = config;
 	options.stream = stream;
 	options.run = run;
 	options.rank = (uint64_t)process_rank;

@@ -3,7 +3,7 @@
  * number of processes, it resumes.
  *
  *   mpicc train_llmc.c llmc_gpt2.c $(pkg-config --cflags --libs tokend) -lm -o train_llmc
- *   mpirun -n 2 ./train_llmc [STEPS [RUN]]
+ *   mpirun -n 2 ./train_llmc [STEPS [RUN [CONFIG]]]
  *
  * If tokend was installed with pip: export PKG_CONFIG_PATH=$(python -m tokend --pkgconfigdir)
  *
@@ -126,15 +126,16 @@ static void train(int num_steps, int process_rank, int num_processes)
 
 int main(int argc, char **argv)
 {
-	const char *run = argc > 2 ? argv[2] : "llmc"; // tokend
+	const char *run = argc > 2 ? argv[2] : "llmc";	       // tokend
+	const char *file = argc > 3 ? argv[3] : "tokend.yaml"; // tokend
 	int B = 2, T = 32, rank, world;
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &world);
 	gpt2_build(&model, 2048, 16, B, T);
-	dataloader_init(&train_loader, "train", run, B, T, rank, world); // tokend
-	dataloader_init(&val_loader, "valid", run, B, T, rank, world);	 // tokend
+	dataloader_init(&train_loader, file, "train", run, B, T, rank, world); // tokend
+	dataloader_init(&val_loader, file, "valid", run, B, T, rank, world);   // tokend
 	train(argc > 1 ? atoi(argv[1]) : 15, rank, world);
 	dataloader_free(&train_loader);
 	dataloader_free(&val_loader);
