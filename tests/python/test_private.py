@@ -2,84 +2,127 @@
 tests/system/test_embedded.py.
 """
 
+import json
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
-import tokend
-from lib import child_environment
+from lib import BIN, TOKCTL, child_environment
 from lib.stock import StockDaemon
 from test_loader_daemon import kill_private
-from tokend import private
 
-# A process forks, as a DataLoader does for its workers, while another thread starts a daemon.
+# A process forks, as a DataLoader does for its workers, while a daemon starts. The child lives on.
 FORKER = """
 import os, sys, threading, time
 import tokend
-from tokend import private
 
-command, forked = private.command, []
-
-
-def slowly(*arguments):  # the lock is held here
-    threading.Thread(target=lambda: forked.append(os.fork() or child())).start()
-    time.sleep(0.3)
-    return command(*arguments)
+config, directory = sys.argv[1:]
+children = []
 
 
-def child():
-    held = [
-        os.readlink(f"/proc/self/fd/{fd}")
-        for fd in os.listdir("/proc/self/fd")
-        if os.path.exists(f"/proc/self/fd/{fd}")
-    ]
-    os._exit(any(name.endswith(".lock") for name in held))
+def forks():
+    while not os.path.exists(f"{directory}/starting"):
+        time.sleep(0.01)
+    children.append(os.fork() or time.sleep(60))
+    open(f"{directory}/go", "w").close()
 
 
-private.command = slowly
-with tokend.Loader("train", 4, config=sys.argv[1], framework="numpy") as loader:
+thread = threading.Thread(target=forks)
+thread.start()
+with tokend.Loader("train", 4, config=config, framework="numpy", slots=2) as loader:
+    thread.join()
     next(loader)
-    assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 0, "the child has the lock"
+    with open(f"{directory}/starting") as file:
+        os.kill(int(file.read()), 9)
+    for _ in range(10):
+        next(loader)
+    print(loader.stats()["reattached"])
+os.kill(children[0], 9)
+"""
+
+# tokend, as a program that starts when it may: it has the lock meanwhile.
+SLOWLY = """#!/bin/sh
+[ -e {0}/go ] || echo $$ >{0}/starting
+while [ ! -e {0}/go ]; do sleep 0.01; done
+exec {1}/tokend "$@"
 """
 
 
-def test_a_child_forked_while_a_daemon_starts_does_not_have_its_lock(directory):
+def test_a_child_forked_while_a_daemon_starts_does_not_keep_its_lock(directory):
     config = StockDaemon(directory).config
+    programs = directory / "bin"
+    programs.mkdir()
+    (programs / "tokctl").symlink_to(TOKCTL)
+    (programs / "tokend").write_text(SLOWLY.format(directory, BIN))
+    (programs / "tokend").chmod(0o755)
     try:
-        forker = [sys.executable, "-c", FORKER, str(config)]
         done = subprocess.run(
-            forker,
-            env=child_environment(XDG_RUNTIME_DIR=str(directory)),
+            [sys.executable, "-c", FORKER, str(config), str(directory)],
+            env=child_environment(XDG_RUNTIME_DIR=str(directory), TOKEND_BIN=str(programs)),
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
+        assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     finally:
         kill_private(directory)
 
 
-def test_a_runtime_directory_too_long_for_a_socket_is_not_used(directory, monkeypatch):
+def start(config, *more, **environment):
+    """Runs tokctl start. Returns its exit code, the socket and its errors."""
+    command = [TOKCTL, "start", "-c", str(config), "--json", *more]
+    done = subprocess.run(
+        command,
+        env=child_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout and json.loads(done.stdout), done.stderr
+
+
+def end(config, **environment):
+    out = subprocess.check_output(
+        [TOKCTL, "status", "-c", str(config), "--json"], env=child_environment(**environment)
+    )
+    os.kill(json.loads(out)["pid"], signal.SIGTERM)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_runtime_directory_too_long_for_a_socket_is_not_used(directory, more):
     fits = 107 - len("/tokend/0123456789abcdef.sock") - len(f"{directory}/")
-    for length, taken in ((fits, True), (fits + 1, False)):
-        runtime = directory / ("x" * length)
-        runtime.mkdir()
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-        assert private.directory() == (
-            f"{runtime}/tokend" if taken else f"/tmp/tokend-{os.getuid()}"
-        )
-        path = private.socket_of(StockDaemon(directory).config)
-        assert len(path) <= 107
-        assert path.startswith(private.directory())
+    runtime = directory / ("x" * (fits + more))
+    runtime.mkdir()
+    config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(runtime)}
+    code, told, err = start(config, **environment)
+    assert (code, told["private"], err) == (0, True, "")
+    expected = f"/tmp/tokend-{os.getuid()}" if more else f"{runtime}/tokend"
+    assert os.path.dirname(told["socket"]) == expected
+    assert len(told["socket"]) <= 107
+    assert start(config, **environment) == (0, told, ""), "the same daemon again"
+    end(config, **environment)
 
 
-def test_a_directory_that_cannot_be_made_is_refused(directory, monkeypatch):
+def test_a_directory_that_cannot_be_made_is_refused(directory):
     (directory / "file").write_text("")
-    monkeypatch.setattr(private, "directory", lambda: f"{directory}/file/tokend")
-    with pytest.raises(
-        tokend.Error,
-        match=rf"^config: {directory}/file/tokend: Not a directory; set XDG_RUNTIME_DIR",
-    ):
-        private.make_directory()
+    code, told, err = start(
+        StockDaemon(directory).config, "--socket", f"{directory}/file/tokend/x.sock"
+    )
+    words = f"tokctl: config: {directory}/file/tokend: Not a directory; set XDG_RUNTIME_DIR"
+    assert (code, told) == (1, "")
+    assert err.startswith(words) and err.count("\n") == 1
+
+
+def test_an_edited_config_has_another_daemon(directory):
+    config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(directory)}
+    try:
+        first = start(config, **environment)[1]
+        config.write_text(config.read_text() + "# edited\n")
+        second = start(config, **environment)[1]
+        assert first["socket"] != second["socket"]
+    finally:
+        kill_private(directory)

@@ -41,6 +41,17 @@ with tokend.Loader(
 """
 
 
+def programs(directory, starts="/dev/null"):
+    """Makes a $TOKEND_BIN. Its tokend adds its pid to @starts, and lingers for $LINGER seconds."""
+    with open(f"{directory}/tokend", "w") as script:
+        script.write(
+            f'#!/bin/sh\necho $$ >>{starts}\nexec {BIN}/tokend "$@" ${{LINGER:+--linger $LINGER}}\n'
+        )
+    os.chmod(f"{directory}/tokend", 0o755)
+    os.symlink(f"{BIN}/tokctl", f"{directory}/tokctl")
+    return directory
+
+
 class Scene:
     """Shards, a config, a directory for the sockets, and a tokend that logs each start."""
 
@@ -55,14 +66,7 @@ class Scene:
         self.runtime = place.file(name, "run", "x")[:-2]
         self.starts_path = place.file(name, "starts")
         open(self.starts_path, "w").close()
-        self.bin = place.file(name, "bin", "x")[:-2]
-        with open(f"{self.bin}/tokend", "w") as script:
-            script.write(
-                f"#!/bin/sh\necho $$ >>{self.starts_path}\n"
-                f'exec {BIN}/tokend "$@" ${{LINGER:+--linger $LINGER}}\n'
-            )
-        os.chmod(f"{self.bin}/tokend", 0o755)
-        os.symlink(os.path.abspath(f"{BIN}/tokctl"), f"{self.bin}/tokctl")
+        self.bin = programs(place.file(name, "bin", "x")[:-2], self.starts_path)
         self.environment = {
             **os.environ,
             "PYTHONPATH": os.environ.get("PYTHONPATH", f"{REPO}/build/python"),

@@ -30,12 +30,12 @@ def start(scene, rank=0, world=1, batches=10, program=PROGRAM, **environment):
     return trainer
 
 
-def right(scene, trainers):
+def right(scene, trainers, *loaders):
     for trainer in trainers:
         rows = numpy.fromfile(trainer.keep, "<u2").reshape(-1, MICRO, SEQ + 1)
         numpy.save(trainer.keep + ".npy", rows)
         trainer.keep += ".npy"
-    return scene.right(trainers, len(rows))
+    return scene.right([*trainers, *loaders], len(rows))
 
 
 def children(process):
@@ -53,11 +53,22 @@ def test_a_daemon_starts_and_is_started_again(place):
         assert wait_for(lambda: not children(trainer)), "neither a child nor a zombie is left"
         os.kill(scene.starts()[-1], signal.SIGKILL)
         assert wait_for(lambda kill=kill: len(scene.starts()) == kill + 2), scene.starts()
-    finish("killed three times: the trainer does not notice", [trainer])
+    (lines,) = finish("killed three times: the trainer does not notice", [trainer])
+    assert int(lines[-1]) >= 3, "absent() is called as well"
     assert len(scene.starts()) == 4
     assert right(scene, [trainer])
     scene.end()
     assert scene.files() == []
+
+
+def test_c_and_python_share_a_daemon(place):
+    scene, world = Scene(place, "both"), 3
+    trainers = [start(scene, rank, world, 20) for rank in range(2)]
+    loader = scene.start(2, world, 20)
+    finish("two C programs and a Loader", [*trainers, loader])
+    assert len(scene.starts()) == 1
+    assert right(scene, trainers, loader)
+    scene.end()
 
 
 def test_the_daemon_of_the_file_at_its_socket_is_used(place):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from embedding import programs
 
 from lib import BIN, REPO, TOKCTL, TOKEND, datasets, has, run, wait_for, with_parent
 from lib.injected import injected
@@ -167,16 +168,15 @@ def test_a_private_daemon_replaces_a_strangers(scene):
     with open(scene.place.file("root", "named.yaml"), "w") as f:
         json.dump(config, f)
     runtime = scene.place.file("runtime", ".keep")[: -len("/.keep")]
-    job = "import tokend.private\ntokend.private.LINGER_SECONDS = 1" + TRAINER.replace(
-        "socket=sys.argv[1]", "config=sys.argv[1]"
-    )
+    job = TRAINER.replace("socket=sys.argv[1]", "config=sys.argv[1]")
+    short = programs(scene.place.file("short", ".keep")[: -len("/.keep")])
     code, out, err = run(
         sys.executable,
         "-c",
         job,
         f.name,
         "20",
-        env=scene.environment(XDG_RUNTIME_DIR=runtime),
+        env=scene.environment(XDG_RUNTIME_DIR=runtime, TOKEND_BIN=short, LINGER="1"),
         stdin=subprocess.DEVNULL,
     )
     assert (code, out) == (0, b"1\n"), (

@@ -26,6 +26,11 @@ int to_integer(PyObject *object, void *out)
 	return 0;
 }
 
+int to_path(PyObject *object, void *out)
+{
+	return object == Py_None ? 1 : PyUnicode_FSConverter(object, out);
+}
+
 void free_weights(struct weights *w)
 {
 	PyMem_Free(w->name);

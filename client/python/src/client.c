@@ -10,7 +10,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 {
 	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer",
 		"slots", "deadline_ms", "connect_ms", "cursor", "tag", "position", "helper",
-		"absent", "strict", NULL};
+		"strict", "config", NULL};
 	struct client *c = (struct client *)self;
 	struct tokend_options o = {.size = sizeof(o)};
 	struct integer micro_batch = INTEGER("micro_batch", UINT32_MAX),
@@ -21,7 +21,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		       patience = INTEGER("connect", UINT32_MAX);
 	struct integer position = INTEGER("start", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
-	PyObject *absent = NULL;
+	PyObject *config = NULL;
 	char why[1400];
 	int r;
 
@@ -29,11 +29,11 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		raise_error(self, 0, "client: already attached; make a new one");
 		return -1;
 	}
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&pOp", names,
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&ppO&", names,
 		    &o.stream, to_integer, &micro_batch, &o.socket, &o.run, to_integer, &rank,
 		    to_integer, &world, to_integer, &peer, to_integer, &slots, to_integer,
 		    &deadline, to_integer, &patience, &o.cursor, &cursor_bytes, &o.tag, to_integer,
-		    &position, &o.helper, &absent, &o.strict))
+		    &position, &o.helper, &o.strict, to_path, &config))
 		return -1;
 	o.rank = rank.value;
 	o.world = world.value;
@@ -46,14 +46,13 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	o.position = position.value;
 	o.start_at_position = position.given;
 	o.idle = on_idle;
-	o.absent = on_absent;
 	o.notice = on_notice;
 	o.context = c;
 	o.warn = on_warn;
 	o.warn_context = c;
-	Py_XDECREF(c->absent);
-	c->absent = absent && absent != Py_None ? Py_NewRef(absent) : NULL;
+	o.config = config ? PyBytes_AsString(config) : NULL;
 	WAITING(c, r = tokend_attach(&c->t, &o, why, sizeof(why)));
+	Py_XDECREF(config);
 	if (r == 0)
 		return 0;
 	raise_error(self, r, why);
@@ -85,7 +84,6 @@ static void client_dealloc(PyObject *self)
 	freefunc release = PyType_GetSlot(type, Py_tp_free);
 
 	views_detach(c);
-	Py_XDECREF(c->absent);
 	free(atomic_load(&c->notice));
 	pthread_mutex_destroy(&c->turn);
 	pthread_mutex_destroy(&c->state);
@@ -136,6 +134,9 @@ static PyMethodDef client_methods[] = {
 		"commit(next)\n\nReports that the batches up to this position were trained on."},
 	{"shape", client_shape, METH_NOARGS, "Sizes and counters, as a dict."},
 	{"datasets", client_datasets, METH_NOARGS, "Names of the datasets, by index."},
+	{"socket", client_socket, METH_NOARGS, "Path of the daemon's socket."},
+	{"config", client_config, METH_NOARGS,
+		"Path of the config whose private daemon serves; None: it is not private."},
 	{"run", client_run, METH_NOARGS, "Name of the run; the daemon names an unnamed one."},
 	{"seek", client_seek, METH_VARARGS,
 		"seek(cursor or None, rank, world, micro_batch, again=False)\n\n"

@@ -29,7 +29,6 @@ struct client {
 	atomic_int wanting;	/* number of threads that wait for `state` */
 	PyThreadState *thread;	/* of the call that waits */
 	bool yields;		/* that call unlocks `state` while it waits */
-	PyObject *absent;	/* called if no daemon listens; may start one. Or NULL */
 	const char *warning;	/* for say_warning() */
 	_Atomic(char *) notice; /* the daemon's warning, until say_notice(); or NULL */
 	uint64_t batches, tokens;
@@ -68,6 +67,8 @@ struct integer {
 
 /* An "O&" converter to struct integer: an integer from 0 to `most`, or None (not given). */
 int to_integer(PyObject *object, void *out);
+/* An "O&" converter to PyObject *, a path as bytes, which the caller releases. None: NULL. */
+int to_path(PyObject *object, void *out);
 
 struct weights {
 	const char **name; /* the list of names owns the texts */
@@ -100,7 +101,6 @@ bool say_notice(struct client *c);
 
 /* Callbacks of struct tokend_options; @context is a struct client. */
 int on_idle(void *context);
-int on_absent(void *context);
 int on_warn(void *context, const char *line);
 void on_notice(void *context, const char *line);
 
@@ -114,7 +114,7 @@ void on_notice(void *context, const char *line);
 
 /*
  * For a call that holds the interpreter's lock: if the daemon is lost, returns EAGAIN, and the
- * caller repeats it with WAITING(). The search for a daemon may call absent(), which takes that
+ * caller repeats it with WAITING(). The search for a daemon may call idle(), which takes that
  * lock, or register a ring with a GPU's driver, which waits for locks.
  */
 #define UNLESS_LOST(c, call) (tokend_lost((c)->t) ? (int)TOKEND_EAGAIN : (call))
@@ -148,6 +148,8 @@ PyObject *client_commit(PyObject *self, PyObject *args);
 PyObject *client_shape(PyObject *self, PyObject *none);
 PyObject *client_datasets(PyObject *self, PyObject *none);
 PyObject *client_run(PyObject *self, PyObject *none);
+PyObject *client_socket(PyObject *self, PyObject *none);
+PyObject *client_config(PyObject *self, PyObject *none);
 PyObject *client_seek(PyObject *self, PyObject *args);
 PyObject *client_set_mix(PyObject *self, PyObject *args);
 PyObject *client_checkpoint(PyObject *self, PyObject *args);

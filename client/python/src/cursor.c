@@ -168,6 +168,22 @@ static PyObject *default_socket(PyObject *module, PyObject *none)
 	return PyUnicode_DecodeFSDefault(path);
 }
 
+static PyObject *program(PyObject *module, PyObject *args)
+{
+	struct module *m = PyModule_GetState(module);
+	const char *name;
+	char path[4096];
+
+	if (!PyArg_ParseTuple(args, "s", &name))
+		return NULL;
+	if (tokend_program(name, path, sizeof(path)) == 0)
+		return PyUnicode_DecodeFSDefault(path);
+	return PyErr_Format(m->error,
+		"config: %.60s is neither in the package nor on PATH; install it, or set "
+		"TOKEND_BIN to its directory",
+		name);
+}
+
 PyMethodDef cursor_methods[] = {
 	{"cursor_seek", edit_seek, METH_VARARGS,
 		"cursor_seek(cursor, position)\n\nReturns the cursor at this position."},
@@ -190,5 +206,7 @@ PyMethodDef cursor_methods[] = {
 		"derive(seed, tag, value)\n\nReturns the key that the order derives from them."},
 	{"default_socket", default_socket, METH_NOARGS,
 		"default_socket()\n\nReturns the path of the socket that is used by default."},
+	{"program", program, METH_VARARGS,
+		"program(name)\n\nReturns the path of tokend or tokctl."},
 	{0},
 };

@@ -14,9 +14,7 @@ PyObject *client_attend(PyObject *self, PyObject *none)
 		return NULL;
 	WAITING(c, r = tokend_attend(c->t));
 	leave(c, true);
-	/* The call that takes the next batch raises the errors, also those of absent(). */
-	if (PyErr_Occurred() && PyErr_ExceptionMatches(module_of(self)->error))
-		PyErr_Clear();
+	/* The call that takes the next batch raises the library's errors. */
 	return PyErr_Occurred() ? NULL : PyBool_FromLong(r == 1);
 }
 

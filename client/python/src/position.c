@@ -135,6 +135,31 @@ PyObject *client_run(PyObject *self, PyObject *none)
 	return text;
 }
 
+static PyObject *path_of(PyObject *self, const char *(*of)(const struct tokend *t))
+{
+	struct client *c = (struct client *)self;
+
+	if (!enter(c, false))
+		return NULL;
+	const char *path = of(c->t);
+	PyObject *text = path ? PyUnicode_DecodeFSDefault(path) : Py_NewRef(Py_None);
+
+	leave(c, false);
+	return text;
+}
+
+PyObject *client_socket(PyObject *self, PyObject *none)
+{
+	(void)none;
+	return path_of(self, tokend_socket);
+}
+
+PyObject *client_config(PyObject *self, PyObject *none)
+{
+	(void)none;
+	return path_of(self, tokend_config);
+}
+
 PyObject *client_seek(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;

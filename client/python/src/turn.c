@@ -23,7 +23,7 @@ static bool lock(pthread_mutex_t *mutex)
 	Py_END_ALLOW_THREADS return error == 0;
 }
 
-/* Python code (a signal's handler, absent()) used the handle in the thread that waits in it. */
+/* Python code (a signal's handler) used the handle in the thread that waits in it. */
 static bool busy(struct client *c)
 {
 	raise_error((PyObject *)c, 0,
@@ -65,14 +65,6 @@ void leave(struct client *c, bool waits)
 		pthread_mutex_unlock(&c->turn);
 }
 
-static int call_absent(const struct client *c)
-{
-	PyObject *result = PyObject_CallNoArgs(c->absent);
-
-	Py_XDECREF(result);
-	return result ? 0 : -1;
-}
-
 static int check_signals(const struct client *c)
 {
 	(void)c;
@@ -107,13 +99,6 @@ static int ask_python(struct client *c, int (*ask)(const struct client *c))
 int on_idle(void *context)
 {
 	return ask_python(context, check_signals);
-}
-
-int on_absent(void *context)
-{
-	struct client *c = context;
-
-	return c->absent ? ask_python(c, call_absent) : 0;
 }
 
 int on_warn(void *context, const char *line)

@@ -8,48 +8,34 @@ import os
 import signal
 import sys
 
-from . import private
-from ._tokend import Error
+from ._tokend import Error, program
 
 USAGE = """\
 usage: python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(config=FILE) and
                                        tokctl -c FILE
-       python -m tokend ctl …          run tokctl; -c FILE finds that config's private daemon
+       python -m tokend ctl …          run tokctl
        python -m tokend daemon …       run tokend, as on a fleet
-       python -m tokend --pkgconfigdir print the directory of tokend.pc, for C programs
        python -m tokend.tokenize       make shards from text
        python -m tokend.show           print samples as text
 """
 
 
-def fail(text, status=1):
-    print(f"tokend: {text}", file=sys.stderr)
-    return status
+def is_this_script(path):
+    return (
+        os.path.exists(sys.argv[0]) and os.path.exists(path) and os.path.samefile(path, sys.argv[0])
+    )
 
 
-def become(command):
+def become(name, *arguments):
+    # $TOKEND_BIN may be the directory of the wheel's commands, which look for the programs.
+    if is_this_script(os.path.join(os.environ.get("TOKEND_BIN", ""), name)):
+        del os.environ["TOKEND_BIN"]
+    path = program(name)
+    if is_this_script(path):
+        raise Error(f"{name}: the package has no program of this name; install the wheel again")
     # Python ignores SIGPIPE, and the program would inherit that
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    os.execv(command[0], command)
-
-
-def option_config(arguments):
-    """Returns the value of -c or --config, or None."""
-    for at, argument in enumerate(arguments):
-        if argument in ("-c", "--config"):
-            return arguments[at + 1] if at + 1 < len(arguments) else None
-        if argument.startswith("--config="):
-            return argument.removeprefix("--config=")
-        if argument.startswith("-c") and not argument.startswith("--"):
-            return argument[2:]
-    return None
-
-
-def named(arguments):
-    """Is a socket given that takes precedence over the config's?"""
-    return bool(os.environ.get("TOKEND_SOCKET")) or any(
-        a == "--socket" or a.startswith("--socket=") for a in arguments
-    )
+    os.execv(path, [path, *arguments])
 
 
 def run(arguments):
@@ -59,47 +45,15 @@ def run(arguments):
     parser.add_argument(
         "-c", "--config", metavar="FILE", required=True, help="the config, as for tokend -c"
     )
-    config = os.path.realpath(parser.parse_args(arguments).config)
-    path = private.socket_of(config)
-    lock = private.take_lock(path)
-    if lock is None:
-        return fail(
-            f"{config}: its private daemon already runs, at {path}; wait until it ends, a minute "
-            "after its last session"
-        )
-    os.set_inheritable(lock, True)
-    become(private.command(config, path, lock))
+    become("tokctl", "start", "--foreground", "-c", parser.parse_args(arguments).config)
 
 
 def ctl(arguments):
-    config = option_config(arguments)
-    if config is not None and not named(arguments):
-        config = os.path.realpath(config)
-        # Other errors in the file are for tokctl to report.
-        if (
-            os.path.isfile(config)
-            and os.access(config, os.R_OK)
-            and private.configured(config) is None
-        ):
-            path = private.socket_of(config)
-            if os.path.exists(path) and os.stat(os.path.dirname(path)).st_uid == os.getuid():
-                os.environ["TOKEND_SOCKET"] = path
-    become([private.program("tokctl"), *arguments])
+    become("tokctl", *arguments)
 
 
 def daemon(arguments):
-    become([private.program("tokend"), *arguments])
-
-
-def pkgconfigdir():
-    directory = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib", "pkgconfig")
-    if not os.path.exists(os.path.join(directory, "tokend.pc")):
-        return fail(
-            f"{directory} has no tokend.pc, because this package does not come from the wheel; "
-            "`make install` puts it into PREFIX/lib/pkgconfig"
-        )
-    print(directory)
-    return 0
+    become("tokend", *arguments)
 
 
 def main(arguments):
@@ -107,15 +61,14 @@ def main(arguments):
     if arguments in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0
-    if arguments == ["--pkgconfigdir"]:
-        return pkgconfigdir()
     if not arguments or arguments[0] not in commands:
         sys.stderr.write(USAGE)
         return 2
     try:
         return commands[arguments[0]](arguments[1:])
     except (Error, OSError) as error:
-        return fail(error)
+        print(f"tokend: {error}", file=sys.stderr)
+        return 1
 
 
 def tokend():

@@ -14,10 +14,6 @@ from .batch import Slice
 from .cursor import Cursor
 
 
-def socket(path: Any) -> str:
-    return os.fsdecode(path) if path else _tokend.default_socket()
-
-
 def check_names(stream: Any, run: Any) -> None:
     for what, name in (("stream", stream), ("run", run)):
         if not isinstance(name, str) and (what == "stream" or name is not None):
@@ -65,11 +61,17 @@ def strict(asked: Any, run: str | None) -> bool:
     return bool(asked)
 
 
-def check_config(config: Any, socket: Any) -> None:
+def reach(socket: Any, config: Any, deadline: float) -> dict[str, Any]:
+    """The client's arguments that say which daemon it attaches to, and how long it looks for it."""
+    wait = {"deadline_ms": max(1, round(deadline * 1000))}
+    if config is None:
+        path = os.fsdecode(socket) if socket else _tokend.default_socket()
+        return {"socket": path, "connect_ms": patience(deadline), **wait}
     if socket is not None:
         raise ValueError(f"socket, config: {phrases.PASS_ONE}")
     if not isinstance(config, (str, bytes, os.PathLike)):
         raise TypeError(phrases.is_not("config", config, "the path of a config file"))
+    return {"config": config, **wait}
 
 
 def place(mesh: Any, rank: int | None, world: int | None, peer: int) -> meshes.Place:

@@ -11,7 +11,7 @@ from socket import gethostname
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overload
 
-from . import _tokend, accelerated, arguments, arrays, dataset, job, private, same_place
+from . import _tokend, accelerated, arguments, arrays, dataset, job, same_place
 from . import group as groups
 from .batch import Batches, Source, Wanted
 from .control import Control
@@ -326,16 +326,14 @@ class Loader(Operated, Positioned, Generic[B]):
             group = groups.of_all(patience)
         together = groups.over(group)
 
-        def attach(socket: Any, **reach: Any) -> None:
-            """@reach: more arguments for the client, and for those of the workers."""
+        def attach() -> None:
             self._session = {
                 "stream": stream,
-                "socket": arguments.socket(socket),
+                **arguments.reach(socket, config, deadline),
                 "run": run,
                 "peer": self._peer,
                 "slots": slots,
             }
-            self._session |= {"deadline_ms": max(1, round(deadline * 1000)), **reach}
             self._client = _tokend.Client(
                 micro_batch=micro_batch,
                 rank=self._rank,
@@ -344,6 +342,8 @@ class Loader(Operated, Positioned, Generic[B]):
                 **arguments.where(start),
                 **self._session,
             )
+            # for the workers, even if the file is edited meanwhile
+            self._session |= {"socket": self._client.socket(), "config": self._client.config()}
 
         def begin() -> None:
             """Everything that can fail in this process alone. The others wait for its result."""
@@ -372,11 +372,7 @@ class Loader(Operated, Positioned, Generic[B]):
             self._micro = micro_batch
             if self._asks(together):
                 same_place.check_places(together, self._rank, self._world, self._peer, micro_batch)
-            if config is None:
-                attach(socket, connect_ms=arguments.patience(deadline))
-            else:
-                arguments.check_config(config, socket)
-                private.attach(config, deadline, attach)
+            attach()
             if view:
                 self._client.lend(hold)
             if documents:

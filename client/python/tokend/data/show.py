@@ -16,8 +16,7 @@ import re
 import subprocess
 import sys
 
-from .._tokend import Error
-from ..private import program
+from .._tokend import Error, program
 from .tokenizer import load_tokenizer
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # data must not control the terminal
