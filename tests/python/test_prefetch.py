@@ -8,9 +8,11 @@ import resource
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 import tokend
+import torch
 from lib import BIN, child_environment
 
 MICRO = 2
@@ -218,3 +220,30 @@ def test_prefetched_excludes_commit(daemon):
     for wrong in (-1, True, 1.5, "1"):
         with pytest.raises(tokend.ArgumentError, match="prefetched: .* is not a number of batches"):
             make(daemon, prefetched=wrong)
+
+
+def test_a_state_that_is_loaded_after_the_first_batch_warns(daemon):
+    with make(daemon, prefetched=1) as loader:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loader.load_state_dict(loader.state_dict())
+        next(loader)
+        with pytest.warns(UserWarning, match="has taken a batch of another position before"):
+            loader.load_state_dict({"cursor": bytes(loader.cursor)})
+
+
+def test_evaluation_on_the_training_stream_warns(daemon):
+    def takes(**more):
+        with make(daemon, **more) as loader, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            next(loader)
+            for _ in range(3):
+                with torch.no_grad():
+                    next(loader)
+            return [str(warning.message) for warning in caught]
+
+    (warned,) = takes()
+    assert "evaluate with another Loader" in warned
+    assert takes(stream="finite") == takes(framework="numpy") == []
+    with torch.no_grad():
+        assert takes() == [], "never with gradients"

@@ -35,6 +35,7 @@ class Torch:
         # not the program's default device: the extension writes to the arrays
         self.cpu = torch.device("cpu")
         self.int64, self.int32, self.float32 = torch.int64, torch.int32, torch.float32
+        self.has_gradients: Callable[[], bool] = torch.is_grad_enabled
 
     def empty(self, *shape: int, dtype: Any) -> Any:
         return self.module.empty(*shape, dtype=dtype, device=self.cpu)
@@ -92,6 +93,7 @@ class Torch:
 
 class Numpy:
     name = "numpy"
+    has_gradients = None
 
     def __init__(self) -> None:
         import numpy

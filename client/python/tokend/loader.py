@@ -31,7 +31,7 @@ from .kinds import (
     ViewBatch,
 )
 from .operated import Operated
-from .passes import Pass, Prefetched, prefetched as holding
+from .passes import Pass, Prefetched, prefetched as holding, warn_of_evaluation
 from .positioned import Positioned
 
 if TYPE_CHECKING:
@@ -364,6 +364,7 @@ class Loader(Operated, Positioned, Generic[B]):
             arguments.check_tokens(tokens, view, attention_mask, cp)
             run = run or job.token()
             self._make = arrays.framework(framework)
+            self._has_gradients = self._make.has_gradients
             there = arguments.cuda(device, self._make)
             types = arrays.types(self._make, dtype, tokens)
             place = arguments.place(mesh, rank, world, peer)
@@ -513,6 +514,8 @@ class Loader(Operated, Positioned, Generic[B]):
         if self._first is not None:
             self._first.check(self._rank, self._world)
             self._first = None
+        if self._has_gradients is not None and not self._has_gradients():
+            self._has_gradients = warn_of_evaluation(self)
         batches = self._batches or self._measured()
         batch = batches.take() if self._ahead is None else self._ahead.take(batches)
         self._inside += perf_counter() - begin

@@ -64,6 +64,19 @@ class Pass:
         )
 
 
+def warn_of_evaluation(loader: Loader) -> None:
+    """Called once, before the first batch that is taken under no_grad(). Warns if batches of an
+    endless stream were taken with gradients before: the loop evaluates on its training rows.
+    """
+    if loader._inside and loader._measured().length is None:
+        warnings.warn(
+            f"tokend: a batch of stream {loader.stream!r} is taken under no_grad(), after others "
+            "with gradients; the state counts it as trained on, so the run loses its rows; "
+            "evaluate with another Loader, of a finite stream or with another run=",
+            stacklevel=3,
+        )
+
+
 class Prefetched:
     """Commits for a loop that always holds @n batches that it has not trained on yet."""
 
@@ -72,6 +85,14 @@ class Prefetched:
         self._nexts: deque[int] = deque(maxlen=n + 1)  # the position after each of the last takes
         self._kept: list[Any] = []  # the batch taken last, until take() returns it
         self.begin()
+
+    def warn_of_a_load(self) -> None:
+        if self._nexts:
+            warnings.warn(
+                "load_state_dict: the loop has taken a batch of another position before, and must "
+                "drop it; load the state before the first batch, or pass start=",
+                stacklevel=4,
+            )
 
     def begin(self) -> None:
         """Nothing has been taken since the seek."""

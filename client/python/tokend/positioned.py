@@ -68,6 +68,8 @@ class Positioned:
             RefusedError: it belongs to another stream. Names the field that differs.
             DisagreementError: the processes of the group loaded different states.
         """
+        if self._ahead is not None:
+            self._ahead.warn_of_a_load()
         self._go(lambda: arguments.cursor_of(state_dict))
 
     def reset(self, state: Mapping[str, Any] | None = None) -> None:
