@@ -51,7 +51,13 @@ SKIPPED = 1100  # more than the positions until a new mix acts
 RUN = "trainers"
 SEQ, VOCAB = 32, 2048  # rows differ in their tokens, and the model is tiny
 LIMIT_S = 240  # for one start: importing, compiling and training, with 7 other tests at a time
-STEADY = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+STEADY = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "HF_HUB_OFFLINE": "1",
+    # compiled once, as on a user's machine: not again in each test's temporary directory
+    "TORCHINDUCTOR_CACHE_DIR": os.path.join(sys.prefix, "inductor"),
+}
 
 
 def all_taken(total):
