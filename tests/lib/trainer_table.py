@@ -13,6 +13,7 @@ TRAINERS = {  # by example: the trainer, and its distribution or the commit that
     "train_fsdp.py": ("FSDP2, HSDP", "torch"),
     "train_nanogpt.py": ("nanoGPT", "3adf61e1"),
     "train_accelerate.py": ("accelerate", "accelerate"),
+    "train_moe.py": ("MoE, EP", "torch"),
     "train_transformers.py": ("transformers", "transformers"),
     "train_lightning.py": ("Lightning", "lightning"),
     "train_torchft.py": ("torchft", "torchft-nightly"),
