@@ -14,7 +14,7 @@ from tokend import mesh as meshes
 
 # Every process makes all these meshes, with slices and flattened dims as trainers do.
 PROGRAM = """
-import json, sys
+import json, sys, warnings
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 import tokend
@@ -28,7 +28,11 @@ socket, meet, rank, world, cases = (
 )
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
+warned = []
+warnings.showwarning = lambda message, *_: warned.append(str(message))
+warnings.simplefilter("always")
 for case in cases:
+    warned.clear()
     names = case["names"] and tuple(case["names"])
     if "of" in case:
         mesh = torch.distributed.DeviceMesh("cpu", case["of"], mesh_dim_names=names)
@@ -55,6 +59,7 @@ for case in cases:
                 )
     except Exception as error:
         saw = {"error": type(error).__name__, "text": str(error)}
+    saw["warned"] = [text for text in warned if text.startswith("mesh: ")]
     print(json.dumps(saw), flush=True)
 dist.barrier()  # nobody ends the group while another is within a gather
 dist.destroy_process_group()
@@ -114,6 +119,7 @@ def test_meshes_give_ranks_and_peers(daemon):
         2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
         # experts' ranks are data ranks
         ({"names": ["dp", "ep", "pp"], "shape": [2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+        ({"names": ["data_share", "ep"], "shape": [2, 4]}, 8, list(range(8))),
         ({"names": None, "shape": [8]}, 8, list(range(8))),
         # A slice does not have the other dims.
         ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [2, 1, 2, 2], "slice": data},
@@ -125,6 +131,12 @@ def test_meshes_give_ranks_and_peers(daemon):
         ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, 4, [0, 1, 2, 3, 3, 2, 1,
         0]),
     ]  # fmt: skip
+    # These slices leave a data dim out.
+    less = [
+        ({"names": data, "shape": [4, 2], "slice": ["dp_shard"]}, 2, [0, 1] * 4),
+        ({"names": ["data_share", "ep", "tp"], "shape": [2, 2, 2], "slice": ["ep"]}, 2,
+        [0, 0, 1, 1] * 2),
+    ]
     refused = [
         ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),
         ({"names": None, "shape": [4, 2]}, "its 2 dims have no names"),
@@ -140,11 +152,13 @@ def test_meshes_give_ranks_and_peers(daemon):
     ]
     cp = {"names": ["dp", "cp"], "shape": [2, 4]}
     slices = [{**cp, "cp": "zigzag"}, {**cp, "cp": "contiguous"}]
-    saw = run(daemon, 8, [case for case, *_ in eight + refused] + slices)
-    for (case, world, coordinates), one in zip(eight, saw, strict=False):
+    saw = run(daemon, 8, [case for case, *_ in eight + less + refused] + slices)
+    for (case, world, coordinates), one in zip(eight + less, saw, strict=False):
         assert not any("error" in each for each in one), (case, one)
         check(one, world, coordinates)
-    for (case, text), one in zip(refused, saw[len(eight) :], strict=False):
+        warned = [len(each["warned"]) for each in one]
+        assert warned == [(case, world, coordinates) in less] * 8, (case, one)
+    for (case, text), one in zip(refused, saw[len(eight + less) :], strict=False):
         assert all("error" in each for each in one), (case, one)
         assert any(re.search(text, each["text"]) for each in one), (case, one)
         assert {each["error"] for each in one} <= {"ArgumentError", "DisagreementError"}

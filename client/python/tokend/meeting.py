@@ -104,7 +104,7 @@ def meet_in(store: Any, ranks: list[int], mine: int, seconds: float) -> None:
     meeting.end()
 
 
-def _users_level() -> int:
+def users_level() -> int:
     """Returns the stacklevel of the caller outside of this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
@@ -123,6 +123,6 @@ def _wait(meeting: _Meeting, seconds: float) -> None:
         if waited >= WARN_S and not warned:
             warned = True
             text = f"tokend.Loader: has waited {WARN_S:g} s for {meeting.missing()}; {REMEDY}"
-            warnings.warn(text, RuntimeWarning, stacklevel=_users_level())
+            warnings.warn(text, RuntimeWarning, stacklevel=users_level())
         time.sleep(pause)
         pause = min(LONGEST_PAUSE_S, 1.5 * pause)

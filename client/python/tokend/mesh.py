@@ -12,9 +12,10 @@ The names of the dims decide. A name is split at "_":
               mesh in which no dim is known
 
 The data rank counts through the data dims in the mesh's order, the last one fastest. The peer
-number counts through the others. A slice of a mesh (mesh["dp_shard"], also a flattened one) gives
+number counts through the others. A slice of all data dims (mesh["dp"], also a flattened one) gives
 the same ranks as the mesh. Peers outside of the slice have slices of their own, which differ in
-their least global rank.
+their least global rank. A slice that leaves a data dim out (mesh["ep"]) gives a RuntimeWarning,
+because the processes along that dim then read the same rows.
 
 In a jax.sharding.Mesh a process has several devices. Processes whose devices have the same
 coordinates in the data dims are peers: JAX takes the same rows from each of them, unchecked.
@@ -26,10 +27,12 @@ sparse mesh contain cp and tp. With cp or tp pass its mesh "batch", or rank= and
 from __future__ import annotations
 
 import itertools
+import math
 import sys
+import warnings
 from typing import Any, NamedTuple
 
-from . import phrases
+from . import meeting, phrases
 from ._tokend import ArgumentError
 
 DATA = frozenset(
@@ -133,6 +136,7 @@ def place(mesh: Any) -> Place:
             peer, peers = peer * size + at, peers * size
         if CONTEXT & set(name.lower().split("_")):
             cp = (at, size)
+    _warn_of_less(mesh, names, world)
     return Place(rank, world, int(mesh.mesh.min()) * peers + peer, cp)
 
 
@@ -158,6 +162,25 @@ def _of_jax(mesh: Any) -> Place:
     share = tuple(sorted(coordinates[mine]))
     peers = sorted(i for i, part in coordinates.items() if tuple(sorted(part)) == share)
     return Place(shares.index(share), len(shares), peers.index(mine), None)
+
+
+def _warn_of_less(mesh: Any, names: tuple[str, ...], world: int) -> None:
+    """Warns if @mesh is a slice with fewer data ranks than its whole mesh."""
+    whole = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+    sizes = dict(zip(whole.mesh_dim_names or (), whole.mesh.shape, strict=False))
+    parts = {name: set(name.lower().split("_")) for name in sizes}
+    if any(part & DATA and part & PEER for part in parts.values()):
+        return
+    data = {name: size for name, size in sizes.items() if parts[name] & DATA}
+    ranks = math.prod(data.values())
+    if ranks > world:
+        dims = " × ".join(f"{name} {size}" for name, size in data.items())
+        text = (
+            f"mesh: the slice {names} has {world} data ranks, but its whole mesh has {ranks} "
+            f"({dims}), so {ranks // world} processes each read the same rows; pass the whole "
+            f"mesh, or if they are peers {phrases.PASS_RANKS} and peer="
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=meeting.users_level())
 
 
 def _few(ranks: list[int]) -> str:
