@@ -120,6 +120,8 @@ def test_meshes_give_ranks_and_peers(daemon):
         # experts' ranks are data ranks
         ({"names": ["dp", "ep", "pp"], "shape": [2, 2, 2]}, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
         ({"names": ["data_share", "ep"], "shape": [2, 4]}, 8, list(range(8))),
+        # MegaBlocks' mesh
+        ({"names": ["weight_parallel", "expert_parallel"], "shape": [4, 2]}, 8, list(range(8))),
         ({"names": None, "shape": [8]}, 8, list(range(8))),
         # A slice does not have the other dims.
         ({"names": ["pp", "dp_replicate", "dp_shard", "tp"], "shape": [2, 1, 2, 2], "slice": data},
@@ -134,8 +136,11 @@ def test_meshes_give_ranks_and_peers(daemon):
     # These slices leave a data dim out.
     less = [
         ({"names": data, "shape": [4, 2], "slice": ["dp_shard"]}, 2, [0, 1] * 4),
-        ({"names": ["data_share", "ep", "tp"], "shape": [2, 2, 2], "slice": ["ep"]}, 2,
-        [0, 0, 1, 1] * 2),
+        (
+            {"names": ["data_share", "ep", "tp"], "shape": [2, 2, 2], "slice": ["ep"]},
+            2,
+            [0, 0, 1, 1] * 2,
+        ),
     ]
     refused = [
         ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),

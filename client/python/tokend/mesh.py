@@ -49,6 +49,7 @@ DATA = frozenset(
         "efsdp",
         "edp",
         "expert",
+        "weight",  # MegaBlocks: processes with the same experts
     )
 )
 PEER = frozenset(
