@@ -73,12 +73,24 @@ def test_a_window_with_more_than_one_extra_token(daemon, framework):
     assert numpy.array_equal(batch["labels"], rows[:, 1 : SEQ + 1])
 
 
-@pytest.mark.parametrize("more", [{}, {"dtype": "int32"}, {"tokens": True}, {"loss_mask": True}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"dtype": "int32"},
+        {"dtype": {"input_ids": "int32", "labels": "int32"}},
+        {"tokens": True},
+        {"loss_mask": True},
+        {"attention_mask": True},
+    ],
+    ids=str,
+)
 def test_numpy_batches_begin_at_a_cache_line(daemon, more):
     """JAX takes arrays that begin at 64 bytes without a copy."""
     with tokend.Loader("train", 4, socket=daemon.socket, framework="numpy", **more) as loader:
         kept = [next(loader) for _ in range(8)]
     names = ["tokens"] if "tokens" in more else ["input_ids", "labels"]
+    names += ["attention_mask"] if "attention_mask" in more else []
     at = [batch[name].__array_interface__["data"][0] % 64 for batch in kept for name in names]
     assert set(at) == {0}
 
