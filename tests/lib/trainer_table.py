@@ -16,6 +16,7 @@ TRAINERS = {  # by example: the trainer, and its distribution or the commit that
     "train_moe.py": ("MoE, EP", "torch"),
     "train_transformers.py": ("transformers", "transformers"),
     "train_lightning.py": ("Lightning", "lightning"),
+    "train_composer.py": ("composer", "composer"),
     "train_torchft.py": ("torchft", "torchft-nightly"),
     "titan.py": ("torchtitan", "torchtitan"),
     "olmo.py": ("OLMo-core", "ai2-olmo-core"),

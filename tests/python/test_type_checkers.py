@@ -37,6 +37,7 @@ EXEMPT = {
         "olmo",
         "titan",
         "train_accelerate",
+        "train_composer",
         "train_jax",
         "train_lightning",
         "train_nanogpt",
