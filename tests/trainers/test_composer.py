@@ -172,3 +172,18 @@ def test_what_would_lose_rows_is_rejected(trainers, directory):
     trainer = trainers.trainer(data, TokendCallback(), eval_dataloader=data, eval_interval="1ba")
     with pytest.raises(ValueError, match="an evaluation would move the position"):
         trainer.fit(duration="2ba")
+
+
+def test_composer_may_not_drop_batches_of_a_loader(trainers):
+    bare, held_out = trainers.data("train", 2, Loader), trainers.data("valid", 2, Loader)
+    more = {"device_train_microbatch_size": 2, "max_duration": "2ba"}
+    for data in bare, (batch for batch in bare):
+        with pytest.raises(ValueError, match="composer would drop batches"):
+            trainers.trainer(data, **more).fit()
+    with pytest.raises(ValueError, match="composer would drop batches"):
+        trainers.trainer(bare, eval_dataloader=held_out, **more).fit()
+    with pytest.raises(ValueError, match="composer would drop batches"):
+        trainers.trainer(bare, eval_dataloader=held_out, **more).eval()
+    assert bare.taken == held_out.taken == 0
+    trainers.trainer(bare, spin_dataloaders=False, **more).fit()
+    assert trainers.model.trained == rows(0, 4, 2), "spin_dataloaders=False: composer drops none"

@@ -489,7 +489,8 @@ class Loader(Operated, Positioned, Generic[B]):
         After next() has reached the end, the first batch of a new pass is that of position 0.
 
         Raises:
-            ArgumentError: accelerate would deal this loader's batches out to several ranks.
+            ArgumentError: accelerate would deal this loader's batches out to several ranks. In the
+                first next(): composer would drop some of them.
         """
         accelerated.check_who_iterates()
         return Pass(self)

@@ -6,7 +6,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from . import accelerated, phrases
+from . import accelerated, composed, phrases
 from ._tokend import ArgumentError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Pass:
 
     def _begin(self) -> None:
         loader = self._loader
+        composed.check_who_iterates(loader)
         loader._dealt_ahead = accelerated.check_who_iterates()
         if loader._ended:
             loader._begin_again()
