@@ -16,7 +16,8 @@ from tokend import Loader
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
 mesh = Mesh(jax.devices(), ("data",))
-by_row, everywhere = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (["data"], []))
+by_row = NamedSharding(mesh, PartitionSpec("data"))
+everywhere = NamedSharding(mesh, PartitionSpec())
 
 
 def loss_of(params, input_ids, labels):
