@@ -15,9 +15,15 @@ usage: python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(c
                                        tokctl -c FILE
        python -m tokend ctl …          run tokctl
        python -m tokend daemon …       run tokend, as on a fleet
+       python -m tokend --pkgconfigdir print the directory of tokend.pc, for C programs
        python -m tokend.tokenize       make shards from text
        python -m tokend.show           print samples as text
 """
+
+
+def fail(text):
+    print(f"tokend: {text}", file=sys.stderr)
+    return 1
 
 
 def is_this_script(path):
@@ -56,19 +62,31 @@ def daemon(arguments):
     become("tokend", *arguments)
 
 
+def pkgconfigdir():
+    directory = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib", "pkgconfig")
+    if not os.path.exists(os.path.join(directory, "tokend.pc")):
+        return fail(
+            f"{directory} has no tokend.pc, because this package does not come from the wheel; "
+            "`make install` puts it into PREFIX/lib/pkgconfig"
+        )
+    print(directory)
+    return 0
+
+
 def main(arguments):
     commands = {"run": run, "ctl": ctl, "daemon": daemon}
     if arguments in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0
+    if arguments == ["--pkgconfigdir"]:
+        return pkgconfigdir()
     if not arguments or arguments[0] not in commands:
         sys.stderr.write(USAGE)
         return 2
     try:
         return commands[arguments[0]](arguments[1:])
     except (Error, OSError) as error:
-        print(f"tokend: {error}", file=sys.stderr)
-        return 1
+        return fail(error)
 
 
 def tokend():
