@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import zipfile
 import zlib
 
@@ -291,6 +292,12 @@ def without_the_build_tree():
 def venv(shared):
     """(directory, site-packages) of an environment with the wheel."""
     return environment(shared, build(shared))
+
+
+def test_only_the_wheel_has_a_directory_for_pkg_config():
+    own = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{REPO}/build/python"}
+    code, out, err = run(sys.executable, "-m", "tokend", "--pkgconfigdir", env=own)
+    assert (code, out) == (1, b"") and "wheel" in err
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ static inline void dataloader_init(DataLoader *loader, const char *config, const
 	if (tokend_attach(&loader->tokend, &options, why, sizeof(why)) < 0)
 		dataloader_fail(loader, why);
 	tokend_shape(loader->tokend, &shape);
-	if (shape.window_tokens != T + 1)
-		dataloader_fail(loader, "seq_len: the stream's windows must have T + 1 tokens");
+	if (shape.seq_len != T || shape.window_tokens <= T)
+		dataloader_fail(loader, "seq_len: must be T, with one more token for the targets");
 }
 
 /*

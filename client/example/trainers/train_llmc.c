@@ -32,7 +32,7 @@ static void save_state(int step, const GPT2 *model, const DataLoader *loader)
 	size_t n = model->num_parameters;
 	FILE *file = fopen(new_path, "wb");
 
-	stop_if(!file, new_path);
+	stop_if(!file || bytes < 0, new_path);
 	fwrite(&step, sizeof(step), 1, file);
 	fwrite(model->params_memory, sizeof(float), n, file);
 	fwrite(model->m_memory, sizeof(float), n, file);
