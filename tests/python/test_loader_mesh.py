@@ -5,11 +5,12 @@ import re
 import subprocess
 import sys
 import types
+import warnings
 
 import numpy
 import pytest
 import tokend
-from lib import child_environment
+from lib import REPO, child_environment
 from tokend import mesh as meshes
 
 # Every process makes all these meshes, with slices and flattened dims as trainers do.
@@ -208,10 +209,43 @@ class FakeMesh:
         (("HSDP_shard",), (4,), [3], (3, 4, 0, None)),
         (("tp",), (4,), [3], (0, 1, 3, None)),
         (("dp", "stage"), (2, 2), [1, 1], (1, 2, 1, None)),
+        (("dp-shard", "tp.0"), (2, 2), [1, 1], (1, 2, 1, None)),
+        (("replica", "data", "mdl"), (2, 2, 2), [1, 0, 1], (2, 4, 1, None)),
+        (("dp", "zebra"), (4, 1), [3, 0], (3, 4, 0, None)),
     ],
 )
 def test_names_of_dims_give_rank_and_peer(names, shape, at, expected):
-    assert tuple(meshes.place(FakeMesh(names, shape, at))) == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tuple(meshes.place(FakeMesh(names, shape, at))) == expected
+
+
+def test_ranks_of_an_unknown_dim_read_the_same_rows_with_a_warning(daemon):
+    """Each loader of one place in the program warns once."""
+    said = (
+        r"mesh: dim 'zebra' of \('dp', 'zebra'\) is unknown, so its 3 ranks read the same rows; "
+        "name it mp_zebra if they are to do so, dp_zebra if not, or pass rank= and world="
+    )
+    mesh = FakeMesh(("dp", "zebra"), (2, 3), [1, 2])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            with tokend.Loader("train", 2, socket=daemon.socket, mesh=mesh) as loader:
+                assert (loader.rank, loader.world) == (1, 2)
+    assert [(w.category, w.filename) for w in caught] == [(RuntimeWarning, __file__)]
+    assert re.fullmatch(said, str(caught[0].message))
+    for name in ("mp_zebra", "dp_zebra"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            at = meshes.place(FakeMesh(("dp", name), (2, 3), [1, 2]))
+        assert at[:2] == ((1, 2) if name == "mp_zebra" else (5, 6))
+
+
+def test_the_page_lists_the_parts_of_all_known_names():
+    page = (REPO / "client/python/README.md").read_text()
+    for kind, parts in (("data", meshes.DATA), ("peer", meshes.PEER)):
+        (row,) = re.findall(rf"^\| {kind} \| (.*?) \|", page, re.M)
+        assert set(re.findall(r"`(\w+)`", row)) == parts
 
 
 def test_a_mesh_excludes_rank_and_world(daemon):
@@ -255,7 +289,7 @@ def test_processes_of_a_jax_mesh(monkeypatch, names, processes, places):
         (("data", "model"), [[0, 1], [1, 1], [0, 0]], "share some of their rows"),
         (("data",), [0, 0, 0, 1], "share some of their rows"),
         (("data",), [1, 1], "has no device of this process, 0"),
-        (("stage",), [0, 1], "none of its dims"),
+        (("zebra",), [0, 1], "none of its dims"),
     ],
 )
 def test_a_jax_mesh_that_does_not_fit_is_refused(monkeypatch, names, processes, text):

@@ -3,11 +3,12 @@
     mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
     loader = Loader("train", micro_batch=8, mesh=mesh)  # rank 0 to 3 of 4, two peers each
 
-The names of the dims decide. A name is split at "_":
+The names of the dims decide. A name is split at "_", "-" and ".":
 
   data dims   one of the parts is in DATA: dp, fsdp, hsdp, replicate, shard, ep, … Their ranks read
               different rows. Expert-parallel ranks do so too (ep, dp_shard_mod_ep)
-  peer dims   all others: tp, cp, pp, … Their ranks read the same rows
+  peer dims   one of the parts is in PEER: tp, cp, pp, … Their ranks read the same rows
+  unknown     all others: as peer dims, with a RuntimeWarning, unless they have one rank
   refused     a name with parts of both (dp_cp, dp_shard_cp), because it joins several dims; and a
               mesh in which no dim is known
 
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import sys
 import warnings
 from typing import Any, NamedTuple
@@ -44,6 +46,7 @@ DATA = frozenset(
         "data",
         "batch",
         "replicate",
+        "replica",  # of JAX's trainers
         "shard",
         "ep",
         "efsdp",
@@ -61,10 +64,12 @@ PEER = frozenset(
         "etp",
         "mp",
         "model",
+        "mdl",
         "tensor",
         "context",
         "pipe",
         "pipeline",
+        "stage",
         "sequence",
         "cfg",
     )
@@ -79,8 +84,12 @@ class Place(NamedTuple):
     cp: tuple[int, int] | None  # (rank, size) among the context-parallel processes
 
 
+def _parts(name: str) -> set[str]:
+    return set(re.split("[_.-]", name.lower()))
+
+
 def _kind(name: str, names: tuple[str, ...]) -> str | None:
-    parts = set(name.lower().split("_"))
+    parts = _parts(name)
     if parts & DATA and parts & PEER:
         raise ArgumentError(
             f"mesh: dim {name!r} of {names} joins data and peer dims; pass the mesh with separate "
@@ -89,11 +98,13 @@ def _kind(name: str, names: tuple[str, ...]) -> str | None:
     return "data" if parts & DATA else "peer" if parts & PEER else None
 
 
-def _kinds(names: tuple[str, ...], ndim: int) -> tuple[tuple[str, ...], list[str | None]]:
+def _kinds(
+    names: tuple[str, ...], sizes: tuple[int, ...]
+) -> tuple[tuple[str, ...], list[str | None]]:
     if not names:
-        if ndim != 1:
+        if len(sizes) != 1:
             raise ArgumentError(
-                f"mesh: its {ndim} dims have no names; name them (mesh_dim_names=), or "
+                f"mesh: its {len(sizes)} dims have no names; name them (mesh_dim_names=), or "
                 f"{phrases.PASS_RANKS}"
             )
         return ("dp",), ["data"]
@@ -103,6 +114,14 @@ def _kinds(names: tuple[str, ...], ndim: int) -> tuple[tuple[str, ...], list[str
             f"mesh: none of its dims {names} is known; name those whose ranks read different rows "
             f"dp, dp_replicate, dp_shard, fsdp, …, or {phrases.PASS_RANKS}"
         )
+    for name, kind, size in zip(names, kinds, sizes, strict=True):
+        if kind is None and size > 1:
+            text = (
+                f"mesh: dim {name!r} of {names} is unknown, so its {size} ranks read the same "
+                f"rows; name it mp_{name} if they are to do so, dp_{name} if not, or "
+                f"{phrases.PASS_RANKS}"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=meeting.users_level())
     return names, kinds
 
 
@@ -120,7 +139,7 @@ def place(mesh: Any) -> Place:
             raise TypeError(
                 phrases.is_not("mesh", mesh, "a torch.distributed DeviceMesh or a JAX Mesh")
             )
-    names, kinds = _kinds(tuple(mesh.mesh_dim_names or ()), mesh.mesh.ndim)
+    names, kinds = _kinds(tuple(mesh.mesh_dim_names or ()), tuple(mesh.mesh.shape))
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         import torch.distributed as distributed
@@ -135,7 +154,7 @@ def place(mesh: Any) -> Place:
             rank, world = rank * size + at, world * size
         else:
             peer, peers = peer * size + at, peers * size
-        if CONTEXT & set(name.lower().split("_")):
+        if CONTEXT & _parts(name):
             cp = (at, size)
     _warn_of_less(mesh, names, world)
     return Place(rank, world, int(mesh.mesh.min()) * peers + peer, cp)
@@ -143,7 +162,7 @@ def place(mesh: Any) -> Place:
 
 def _of_jax(mesh: Any) -> Place:
     jax: Any = sys.modules["jax"]
-    names, kinds = _kinds(tuple(mesh.axis_names), mesh.devices.ndim)
+    names, kinds = _kinds(tuple(mesh.axis_names), mesh.devices.shape)
     coordinates: dict[int, set[tuple[int, ...]]] = {}  # of each process, in the data dims
     for index in itertools.product(*map(range, mesh.devices.shape)):
         at = tuple(i for i, kind in zip(index, kinds, strict=True) if kind == "data")
@@ -169,7 +188,7 @@ def _warn_of_less(mesh: Any, names: tuple[str, ...], world: int) -> None:
     """Warns if @mesh is a slice with fewer data ranks than its whole mesh."""
     whole = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
     sizes = dict(zip(whole.mesh_dim_names or (), whole.mesh.shape, strict=False))
-    parts = {name: set(name.lower().split("_")) for name in sizes}
+    parts = {name: _parts(name) for name in sizes}
     if any(part & DATA and part & PEER for part in parts.values()):
         return
     data = {name: size for name, size in sizes.items() if parts[name] & DATA}
