@@ -170,6 +170,9 @@ class Trainer:
         gradients = torch.zeros(1)
         with self.loader() as loader:
             for self.step in range(options["steps"]):
+                if self.step == 5:
+                    for _ in range(options.get("evaluates", 0)):
+                        next(loader)
                 batch = next(loader)
                 rows = list(zip(batch["position"].tolist(), batch["dataset"].tolist(), strict=True))
                 self.note(took=rows, cursor=loader.state_dict()["cursor"].hex())

@@ -339,6 +339,19 @@ def test_a_process_that_never_calls_control_stops_nobody(daemon, late):
         ] == [1, 1]
 
 
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_rank_that_takes_more_batches_than_the_others_is_noticed(daemon, more):
+    with Job(daemon.directory, [daemon.socket] * 2, steps=100_000, evaluates=[more, 0]) as job:
+        job.wait_for_steps(20)
+        if more:
+            for rank in (0, 1):
+                wait_until(lambda rank=rank: "ranks are at positions" in job.said(rank), "it")
+        answer(ask(daemon, "drain"), status=1 if more else 0)
+        if not more:
+            job.wait()
+            assert "ranks are at positions" not in job.said(0) + job.said(1)
+
+
 def test_a_job_killed_between_receiving_and_acting_loses_nothing(daemon):
     with Job(daemon.directory, [daemon.socket] * 2, steps=100_000, dies=[None, "acting"]) as job:
         job.wait_for_steps(20)

@@ -2,7 +2,7 @@
 
 About once a second the processes ask each other whether one of their daemons has a request, by a
 small all-reduce that nobody waits for. It is launched in one call of control() and read in the
-next. The same all-reduce agrees on the call that launches the next one.
+next. The same all-reduce agrees on the call that launches the next one, and compares positions.
 
 A request's number reaches all processes in the same call. From then on they act together: one
 fetches the request, all compare their positions, all carry it out, and all check that all did.
@@ -23,6 +23,7 @@ from ._tokend import DONE, FAILED, NOTED, Error
 FIRST_ROUNDS = 2
 FIRST_WAIT_S = 10.0
 OFF = 1 << 62  # in place of the calls until the next round: this process has given up
+NOWHERE = -1 << 62  # in place of a position: this process reads nothing, or has given up
 NOT_ALL = "not every process of its group has called control()"
 # between two rounds; an all-reduce takes 50 to 300 µs of a step
 EVERY_S = 1.0
@@ -155,6 +156,7 @@ class Control:
         self._work = None  # the launched all-reduce
         self._offered = 0  # the request's number in it
         self._met = 0  # rounds that all processes came to
+        self._apart_before = False  # has warned that positions differ
         self._off = False  # given up
         self._attend = 0.0  # time of the next attend()
 
@@ -213,10 +215,12 @@ class Control:
             if not self._arrived():
                 return None
             self._work = None
-            greatest, spacing = self.group.greatest()
+            greatest, spacing, last, first = self.group.greatest()
             if spacing == OFF:
                 self._give_up("one of them gave up waiting")
                 return None
+            if NOWHERE < last != -first and not self._apart_before:
+                self._warn_apart(-first, last)
             self._next = self._launched[0] + spacing
             if greatest:
                 request = self._act(greatest)
@@ -231,7 +235,10 @@ class Control:
         now = time.monotonic()
         fits = int((self._calls - calls) * EVERY_S / (now - when)) if self._calls else 1
         self._offered = number if self._met >= FIRST_ROUNDS else 0
-        self._work = self.group.launch(self._offered, max(1, min(EVERY_CALLS, fits)))
+        here = NOWHERE, NOWHERE
+        if self.daemon != Bystander.DAEMON:
+            here = self.client.position(), -self.client.position()
+        self._work = self.group.launch(self._offered, max(1, min(EVERY_CALLS, fits)), *here)
         self._launched = self._calls, now
 
     def _arrived(self):
@@ -241,7 +248,7 @@ class Control:
             while not self._work.is_completed():
                 if time.monotonic() >= give_up:
                     # processes that come later read this and do not wait for us
-                    self._lost = (self._work, self.group.launch(0, OFF))
+                    self._lost = (self._work, self.group.launch(0, OFF, NOWHERE, NOWHERE))
                     self._give_up(f"after {FIRST_WAIT_S:g} s {NOT_ALL}")
                     return False
                 time.sleep(0.0005)
@@ -256,6 +263,16 @@ class Control:
             "Training continues; operators' requests fail. Call control() in every process, "
             "after every step",
             stacklevel=6,
+        )
+
+    def _warn_apart(self, first, last):
+        self._apart_before = True
+        warnings.warn(
+            f"tokend: the ranks are at positions {first} to {last}, so a resume from one rank's "
+            "state loses or repeats rows of the others; take equally many batches in every "
+            "process, also for evaluation or logging in one of them, and call control() equally "
+            "often",
+            stacklevel=5,
         )
 
     # ---- carrying out ----

@@ -111,7 +111,7 @@ class Group:
     # ---- without waiting ----
 
     def launch(self, *numbers):
-        """Begins an all-reduce of the greatest of each of two numbers."""
+        """Begins an all-reduce of the greatest of each of the numbers."""
         # a new tensor: the previous all-reduce may not be complete
         self._numbers = self._torch.tensor(numbers, dtype=self._torch.int64)
         return self._keep(self._launches.allreduce([self._numbers], self._greatest))

@@ -27,7 +27,7 @@ class Operated:
         """Carries out an operator's request (tokctl mix, skip, checkpoint, drain, rescale).
 
         Every process of the job calls it after every step. About once a second, and at least every
-        64 steps, the processes look for a request together, by an all-reduce of 16 bytes that
+        64 steps, the processes look for a request together, by an all-reduce of 32 bytes that
         nobody waits for.
 
         >>> loader = Loader("train", micro_batch=4)
