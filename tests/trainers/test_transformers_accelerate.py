@@ -130,7 +130,10 @@ def test_accumulated_gradients_are_not_lost(job, tmp_path):
                 else:
                     accelerator.save_state(tmp_path / f"{number}")
         accelerator.load_state(tmp_path / "2")
-        assert data.position == 4
+        assert data.position == 4 and accelerator.step == 2
+        accelerator.gradient_accumulation_steps = 4
+        accelerator.load_state(tmp_path / "2")
+        assert accelerator.step == 0, "the first step has 4 batches"
         accelerator.sync_gradients = True
 
 

@@ -32,11 +32,13 @@ AHEAD = ("DataLoaderShard", "DataLoaderDispatcher")
 DEALS = ("DataLoaderDispatcher", "IterableDatasetShard")
 
 
-def _dataloaders() -> Iterator[Any]:
-    """accelerate's dataloaders among the callers. The user's dataset may call in between."""
+def _callers(module: str) -> Iterator[Any]:
+    """The objects of a module of accelerate among the callers. The user's code may be in between:
+    a dataset, or a state of several parts.
+    """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
+        if frame.f_globals.get("__name__") == module:
             yield frame.f_locals.get("self")
         frame = frame.f_back
 
@@ -51,7 +53,7 @@ def check_who_iterates() -> bool:
         ArgumentError: batches would be dealt out to several ranks.
     """
     ahead = False
-    for found in _dataloaders():
+    for found in _callers("accelerate.data_loader"):
         kind, state = type(found).__name__, getattr(found, "state", found)
         if kind in DEALS and getattr(state, "num_processes", 1) > 1:
             raise ArgumentError(DEALT)
@@ -78,10 +80,21 @@ def check_who_saves(ahead: bool, ended: bool) -> None:
         ArgumentError: the state would lose batches.
     """
     # a StatefulDataLoader's state is asked for before the next batch is taken
-    if ahead and next(_dataloaders(), None) is None:
+    if ahead and next(_callers("accelerate.data_loader"), None) is None:
         raise ArgumentError(TAKEN_AHEAD)
     if not ended and _accumulates() is not None:
         raise ArgumentError(WITHIN_A_STEP)
+
+
+def begin_a_step() -> None:
+    """Called by load_state_dict(). Accelerator.load_state() restores the number of batches, which
+    decides when a step ends, in the processes that were there at the save. With another
+    gradient_accumulation_steps the first step would be too short, or end at another batch in a new
+    process. A loader's state is between two steps, so the number begins at 0.
+    """
+    for accelerator in _callers("accelerate.accelerator"):
+        if getattr(accelerator, "step", 0) % getattr(accelerator, "gradient_accumulation_steps", 1):
+            accelerator.step = 0
 
 
 def warn_of_an_open_step(rows: int) -> None:

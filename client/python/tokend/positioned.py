@@ -70,6 +70,7 @@ class Positioned:
         """
         if self._ahead is not None:
             self._ahead.warn_of_a_load()
+        accelerated.begin_a_step()
         self._go(lambda: arguments.cursor_of(state_dict))
 
     def reset(self, state: Mapping[str, Any] | None = None) -> None:
