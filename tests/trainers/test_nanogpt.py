@@ -24,6 +24,7 @@ def test_the_batch_that_is_taken_but_not_trained_on_is_not_lost():
         second = job.start(2, hold=7, then=job.edit_and_drain)
         step = job.drained()
         job.edit("6e-4, 1000", f"6e-4, {step + 2}")
+        job.edit("eval_interval = 5", "eval_interval = 1")  # also at the step of the drain
         third = job.start(1)
         job.prove(steps=step + 3, resumed=[5, step])
         losses = [

@@ -75,7 +75,7 @@ if os.path.exists(ckpt_path):  # init_from = "resume"
     model.load_state_dict(checkpoint["model"])
     optimizer.load_state_dict(checkpoint["optimizer"])
     iter_num = checkpoint["iter_num"]
-    start = checkpoint["data"]["cursor"]  # tokend
+    start = checkpoint["data"]  # tokend
 raw_model = model
 if ddp:
     model = DDP(model)
