@@ -12,9 +12,11 @@ import composer_run  # noqa: F401  first: without it composer cannot be imported
 import pytest
 import torch
 from composer import Callback, Trainer
-from composer.models import ComposerModel
+from composer.metrics.nlp import LanguageCrossEntropy
+from composer.models import ComposerModel, HuggingFaceModel
 from tokend import Loader
 from tokend.integrations.composer import TokendCallback, TokendData, split
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness import HERE, Job
 
@@ -75,15 +77,9 @@ class Trainers:
 
     def trainer(self, data, *callbacks, **more):
         self.model = Model()
-        return Trainer(
-            model=self.model,
-            optimizers=torch.optim.AdamW(self.model.parameters()),
-            device="cpu",
-            train_dataloader=data,
-            callbacks=list(callbacks),
-            progress_bar=False,
-            **more,
-        )
+        given = {"model": self.model, "optimizers": torch.optim.AdamW(self.model.parameters())}
+        given |= {"train_dataloader": data, "callbacks": list(callbacks)}
+        return Trainer(device="cpu", progress_bar=False, **{**given, **more})
 
 
 @pytest.fixture
@@ -152,6 +148,27 @@ def test_documents_are_divided_with_their_rows(directory):
                     assert part.keys() == expected.keys()
                     for name, value in part.items():
                         assert torch.equal(torch.as_tensor(value), torch.as_tensor(expected[name]))
+
+
+def test_labels_are_shifted_once(trainers):
+    """Composer's HuggingFaceModel shifts labels itself."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 1, "vocab_size": 2048}
+    llama = LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+    model = HuggingFaceModel(llama, use_logits=True, metrics=[LanguageCrossEntropy()])
+    more = {"eval_dataloader": trainers.data("valid", 8), "max_duration": "1ba"}
+    more |= {"optimizers": torch.optim.SGD(model.parameters(), lr=0.0)}
+    trainer = trainers.trainer(trainers.data("train", 2), TokendCallback(), model=model, **more)
+    trainer.fit()
+    trainer.eval()
+    said = [trainer.state.total_loss_dict["loss/train/total"]]
+    said.append(float(trainer.state.eval_metrics["eval"]["LanguageCrossEntropy"].compute()))
+    for loss, stream, rows in zip(said, ("train", "valid"), (2, 8), strict=True):
+        batch = next(trainers.data(stream, rows, Loader))
+        with torch.no_grad():
+            logits = llama(batch["input_ids"]).logits[:, :-1].flatten(0, 1)
+        expected = torch.nn.functional.cross_entropy(logits, batch["labels"][:, :-1].flatten())
+        assert math.isclose(loss, expected, rel_tol=1e-5), stream
 
 
 def test_what_would_lose_rows_is_rejected(trainers, directory):

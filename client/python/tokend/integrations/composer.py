@@ -23,6 +23,8 @@ class Batches:
     Trainer() initializes torch.distributed.
 
     To train on, a pass begins where the loader is. To evaluate or predict, it begins at position 0.
+    A model that shifts labels itself (shift_labels of composer's HuggingFaceModel and of MPT) gets
+    labels that are not shifted; then the last label of a row has no place.
 
     Raises:
         ValueError: the Trainer has no TokendCallback, which says what this dataloader is for.
@@ -32,6 +34,7 @@ class Batches:
         self.batch_size = micro_batch  # composer's default device_train_microbatch_size
         self._stream, self._options = stream, options
         self._loader = self._pass = None
+        self._model_shifts = False
 
     @property
     def loader(self):
@@ -54,17 +57,26 @@ class Batches:
             )
         return self._pass()
 
-    def evaluate(self):
-        """The next pass begins at position 0."""
+    def evaluate(self, state):
+        """The next pass begins at position 0. @state: composer's State."""
         self.loader.seek(position=0)
-        self._pass = lambda: iter(self._next, None)
+        self._serve(state, lambda: iter(self._next, None))
 
     def train(self, state):
-        """@state: composer's State."""
-        self._pass = lambda: self._rest_of_epoch(state)
+        self._serve(state, lambda: self._rest_of_epoch(state))
+
+    def _serve(self, state, begin):
+        model = state.model.module if state.is_model_ddp else state.model
+        self._model_shifts = getattr(model, "shift_labels", False)
+        self._pass = begin
 
     def _next(self):
-        return next(self.loader, None)
+        batch = next(self.loader, None)
+        if batch is not None and self._model_shifts:
+            labels = batch["labels"].roll(1, dims=1)
+            labels[:, 0] = -100  # the model drops it
+            batch["labels"] = labels
+        return batch
 
     def _rest_of_epoch(self, state):
         loader, done = self.loader, int(state.timestamp.batch_in_epoch)
@@ -222,7 +234,7 @@ class TokendCallback(Callback):
                 "TokendData: an evaluation would move the position of the training; pass another "
                 "TokendData to it"
             )
-        state.dataloader.evaluate()
+        state.dataloader.evaluate(state)
 
     predict_start = eval_start
 
@@ -246,7 +258,11 @@ class TokendCallback(Callback):
     @staticmethod
     def _save(state, logger):
         """Saves a checkpoint. Returns its folder."""
-        savers = [callback for callback in state.callbacks if isinstance(callback, CheckpointSaver)]
+        savers = [
+            callback
+            for callback in state.callbacks
+            if isinstance(callback, CheckpointSaver) and not callback.weights_only
+        ]
         for saver in savers:
             if saver.last_checkpoint_batch != state.timestamp.batch:
                 # what Trainer.save_checkpoint_to_save_folder() calls
