@@ -17,6 +17,7 @@ TRAINERS = {  # by example: the trainer, and its distribution or the commit that
     "train_transformers.py": ("transformers", "transformers"),
     "train_lightning.py": ("Lightning", "lightning"),
     "train_composer.py": ("composer", "composer"),
+    "train_litgpt.yaml": ("litgpt", "litgpt"),
     "train_torchft.py": ("torchft", "torchft-nightly"),
     "titan.py": ("torchtitan", "torchtitan"),
     "olmo.py": ("OLMo-core", "ai2-olmo-core"),

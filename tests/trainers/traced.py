@@ -53,7 +53,7 @@ def before(module, arguments):
         return
     # Hooks for all modules are not given the arguments that have names; the caller has them.
     tokens = inputs(arguments, sys._getframe(1).f_locals.get("kwargs", {}))
-    if tokens is None:
+    if tokens is None or tokens.is_meta:  # litgpt counts operations with tokens on meta
         return
     _inside.module = module
     note(rows=tokens.tolist())

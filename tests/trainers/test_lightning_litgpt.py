@@ -1,0 +1,66 @@
+"""litgpt's pretrain resumes exactly from its own checkpoints, on other numbers of devices."""
+
+import glob
+import os
+import types
+
+import torch
+from tokend import Cursor, Loader
+from tokend.integrations.litgpt import ValidBatches
+
+from harness import HERE, SKIPPED, Job
+from lib import rows_at
+
+# 5 samples: with 2 rows on each of 2 ranks, the last batch of rank 1 has padding rows only
+VALID = {
+    "seed": 1,
+    "seq_len": 32,
+    "samples": 5,
+    "datasets": [{"name": "web", "path": "shards/web"}],
+}
+
+
+class Litgpt(Job):
+    """The global batch stays the same on any number of devices."""
+
+    def train(self, world, steps, *arguments, **more):
+        # litgpt ends after a number of tokens, and would compile for 20 s
+        command = ["pretrain", "--config", self.example, "--devices", world]
+        command += ["--train.max_tokens", steps * 8 * self.seq_len]
+        more |= {"launcher": os.path.join(HERE, "litgpt_run.py"), "TORCHDYNAMO_DISABLE": 1}
+        return self.start(world, *command, *arguments, **more)
+
+    def step_rows(self, world, passes):
+        return 8
+
+
+def test_resumed_on_other_worlds():
+    with Litgpt("train_litgpt.yaml", streams={"valid": VALID}) as job:
+        job.train(1, 1000, hold=7)
+        job.train(2, 1000, hold=7, then=job.edit_and_drain)
+        step = job.drained()
+        job.train(1, step + 2)
+        total = job.prove(steps=step + 2, resumed=[5, step])
+        # litgpt takes one more batch before it ends, and does not train on it
+        final = torch.load(os.path.join(job.work, "out", "final", "lit_model.pth"))
+        saved = final["train_dataloader"]
+        assert Cursor(saved["cursor"]).position == total + SKIPPED, "the end's checkpoint"
+        assert saved["trained"] == total, "without the skipped samples"
+        (path,) = glob.glob(os.path.join(job.work, "out", "logs", "csv", "version_1", "*.csv"))
+        with open(path) as file:
+            names, *lines = [line.strip().split(",") for line in file]
+        losses = [line[names.index("val_loss")] for line in lines]
+        assert any(losses), "validation loss is logged"
+        assert all(7 < float(loss) < 9 for loss in losses if loss), losses
+
+
+def test_padding_rows_are_left_out():
+    with Job(None, streams={"valid": VALID}) as job:
+        passes = []
+        for rank in (0, 1):
+            place = {"socket": job.daemon.socket, "rank": rank, "world": 2}
+            with Loader("valid", 2, tokens=True, **place) as loader:
+                batches = ValidBatches(loader, types.SimpleNamespace(fit=lambda: None))
+                passes += [[batch.tolist() for batch in batches] for _ in range(2)]
+        rows = rows_at(job.yaml, "valid", 0, 5).tolist()
+        assert passes == [[rows[:2], rows[4:]]] * 2 + [[rows[2:4], []]] * 2, "each row once a pass"
