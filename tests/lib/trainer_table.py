@@ -19,6 +19,7 @@ TRAINERS = {  # by example: the trainer, and its distribution or the commit that
     "train_composer.py": ("composer", "composer"),
     "train_litgpt.yaml": ("litgpt", "litgpt"),
     "train_torchft.py": ("torchft", "torchft-nightly"),
+    "train_trl.py": ("TRL", "trl"),
     "titan.py": ("torchtitan", "torchtitan"),
     "olmo.py": ("OLMo-core", "ai2-olmo-core"),
     "train_jax.py": ("JAX", "jax"),

@@ -1,0 +1,51 @@
+"""TRL's SFTTrainer.
+
+torchrun --nproc-per-node 2 train_trl.py. Started again, on any number of processes, it resumes.
+"""
+
+import os
+
+from tokend import Loader
+from tokend.integrations.trl import TokendCallback, TokendSFT
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.trainer_utils import get_last_checkpoint
+from trl import SFTConfig
+
+args = SFTConfig(
+    "checkpoints",
+    max_steps=15,
+    save_steps=5,
+    per_device_train_batch_size=2,
+    logging_steps=5,
+    report_to=[],
+    use_cpu=True,
+)
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=2048,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+)
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=Tokenizer(models.WordLevel({"<eos>": 0}, "<eos>")), eos_token="<eos>"
+)
+# rank and world come from torch.distributed
+data = Loader("train", micro_batch=args.per_device_train_batch_size)  # tokend
+trainer = TokendSFT(
+    model,
+    args,
+    data=data,  # tokend: instead of train_dataset
+    processing_class=tokenizer,
+    callbacks=[TokendCallback()],  # carries out tokctl's requests
+)
+trainer.train(
+    resume_from_checkpoint=os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)
+)
+# DDP keeps the process group alive
+(trainer.model_wrapped,) = trainer.accelerator.free_memory(trainer.model_wrapped)
+# joins gloo's threads: otherwise a process that exits right after a gather may abort
+trainer.accelerator.end_training()
