@@ -16,7 +16,7 @@ from lib import rows_at
 
 
 class Masked(Job):
-    """A stream whose tokens that are multiples of 3 are no labels, as a prompt's."""
+    """Masks all tokens that are multiples of 3, as if they were a prompt's."""
 
     def __init__(self, example, **options):
         super().__init__(example, loss_mask=True, datasets=DATASETS, **options)

@@ -38,7 +38,7 @@ class Batches(DataLoader):
 
     def __init__(self, loader: Loader) -> None:
         super().__init__(Unsampled(), batch_size=None)
-        self.loader, self._width = loader, loader.cursor.to_dict()["seq_len"] + 1
+        self.loader, self._width = loader, loader.seq_len + 1
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -201,11 +201,12 @@ class TokendData(DataModule):
 
     def _loader(self, stream: str, start: Any) -> Loader:
         loader = Loader(stream, self._micro, tokens=True, start=start, **self._options)
-        seq_len = loader.cursor.to_dict()["seq_len"]
-        if self._seq_len not in (None, seq_len):
+        if self._seq_len not in (None, loader.seq_len):
             loader.close()
             raise ValueError(
-                phrases.seq_len_differs("train.max_seq_length", self._seq_len, stream, seq_len)
+                phrases.seq_len_differs(
+                    "train.max_seq_length", self._seq_len, stream, loader.seq_len
+                )
             )
         return loader
 

@@ -1,8 +1,8 @@
 """TRL: `TokendSFT(model, args, data=Loader("train", …))` instead of `SFTTrainer(model, args,
 train_dataset=…)`. Made for TRL 1.16.
 
-The rest is as in tokend.integrations.transformers. What counts for the loss is decided by the
-stream: labels are -100 where its loss mask is 0.
+The rest is as in tokend.integrations.transformers. The stream's loss mask decides which tokens
+count for the loss: labels are -100 where it is 0.
 """
 
 import torch
@@ -33,7 +33,7 @@ class TokendSFT(TokendFeed, SFTTrainer):
                     f"TokendSFT: {name}: prepares a dataset, and the stream's shards are prepared "
                     "already; unset it, and set loss_mask: or documents: in the daemon's config"
                 )
-        longest, seq_len = getattr(args, "max_length", None), data.cursor.to_dict()["seq_len"]
+        longest, seq_len = getattr(args, "max_length", None), data.seq_len
         if longest is not None and seq_len > longest:
             raise ValueError(
                 f"TokendSFT: max_length: {longest} is less than the stream's seq_len, {seq_len}, "
