@@ -5,7 +5,7 @@ pyright runs as basedpyright in strict mode: the same checker, in a wheel with i
 torch's own types are incomplete: OF_TORCH lists their errors, and any other error is a failure.
 
 EXEMPT lists the examples that are not checked: those whose trainer (accelerate, JAX, Lightning,
-OLMo-core, TorchTitan, torchft, transformers) is not installed in build/venv, and those of
+OLMo-core, TorchTitan, torchft, transformers, TRL) is not installed in build/venv, and those of
 Megatron-Core and nanoGPT, whose functions have no types. The programs of client/example/gpt are not
 checked either: `make run` runs them, and users do not copy them.
 """
@@ -43,6 +43,7 @@ EXEMPT = {
         "train_nanogpt",
         "train_torchft",
         "train_transformers",
+        "train_trl",
     )
 }
 OF_TORCH = [

@@ -8,7 +8,7 @@ import torch
 from tokend import Cursor, Loader
 from tokend.integrations.litgpt import ValidBatches
 
-from harness import HERE, SKIPPED, Job
+from harness import HERE, SKIPPED, Job, all_taken
 from lib import rows_at
 
 # 5 samples: with 2 rows on each of 2 ranks, the last batch of rank 1 has padding rows only
@@ -52,6 +52,16 @@ def test_resumed_on_other_worlds():
         losses = [line[names.index("val_loss")] for line in lines]
         assert any(losses), "validation loss is logged"
         assert all(7 < float(loss) < 9 for loss in losses if loss), losses
+
+
+def test_a_finite_stream_ends_the_training():
+    """The last batch of rank 1 has no rows."""
+    with Litgpt("train_litgpt.yaml", streams={"valid": VALID}, samples=37) as job:
+        job.train(2, 1000)
+        trained = [row for rows in job.steps(job.starts[0]).values() for row in rows]
+        order = rows_at(job.yaml, "train", 0, 37)[:, : job.seq_len].tolist()
+        assert sorted(trained) == sorted(order), "each row once, and no padding"
+        assert job.verify(37) == all_taken(37), "tokctl verify"
 
 
 def test_padding_rows_are_left_out():

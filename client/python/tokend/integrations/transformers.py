@@ -51,7 +51,10 @@ class Batches:
         if self._shifted:
             made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
         if "position_ids" in batch:
+            # a mask would hide from the model that documents end where these restart
             made["position_ids"] = batch["position_ids"]
+        elif "attention_mask" in batch:
+            made["attention_mask"] = batch["attention_mask"]
         return made
 
     def commit(self, batches):

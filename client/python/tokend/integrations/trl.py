@@ -45,7 +45,7 @@ class TokendSFT(TokendFeed, SFTTrainer):
 
     def compute_loss(self, model, inputs, *arguments, **named):
         """SFTTrainer counts the tokens in attention_mask, otherwise those in one row of
-        position_ids. Models separate documents only if there is no attention_mask.
+        position_ids.
         """
         if "position_ids" not in inputs:
             inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
