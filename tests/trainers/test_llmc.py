@@ -106,3 +106,19 @@ def test_the_loop_compiles_as_cxx(tmp_path):
     for name in SOURCES:
         shutil.copy(os.path.join(EXAMPLES, name), tmp_path)
     compile_with("mpicxx", tmp_path, *"-x c++ -std=c++17 -c train_llmc.c".split())
+
+
+def test_processes_that_another_mpi_started_do_not_read_the_same_rows():
+    """Each is then process 0 of 1. The second one waits until the first one has left."""
+    with Llmc() as job:
+        alone = ["./train_llmc", "15", RUN, job.yaml]
+        first = job.launch(1, command=alone, hold=[3])
+        assert wait_for(lambda: first.noted_any(held=3))
+        second = job.launch(1, command=alone)
+        assert wait_for(lambda: f"is read by pid {first.child.pid} " in open(second.log).read())
+        assert not second.noted_any(loader="train") and not second.ended()
+        first.release(3)
+        assert wait_for(second.ended) and second.child.returncode == 0
+        assert not any("rows" in event for events in second.events() for event in events), (
+            "it resumed from the end"
+        )

@@ -63,6 +63,7 @@ static inline void dataloader_init(DataLoader *loader, const char *config, const
 	options.rank = (uint64_t)process_rank;
 	options.world = (uint64_t)num_processes;
 	options.micro_batch = (uint32_t)B;
+	options.strict = 1; /* not the same rows twice, if mpirun is that of another MPI */
 	options.warn = dataloader_warn;
 	if (tokend_attach(&loader->tokend, &options, why, sizeof(why)) < 0)
 		dataloader_fail(loader, why);
