@@ -42,8 +42,8 @@ def compile_with(compiler, place, *arguments):
 
 
 class Llmc(Job):
-    def __init__(self, micro_batch=2):
-        super().__init__("train_llmc.c", micro_batch=micro_batch, streams={"valid": VALID})
+    def __init__(self, **more):
+        super().__init__("train_llmc.c", streams={"valid": VALID}, **more)
 
     def __enter__(self):
         super().__enter__()
@@ -100,6 +100,11 @@ def test_a_mix_that_one_process_cannot_carry_out_is_undone_on_all():
         said, _ = job.asked.communicate(timeout=LIMIT_S)
         assert job.asked.returncode == 1 and "process 1: " in said and "books" in said, said
         assert job.prove(steps=STEPS, resumed=[5]) > 1024 + 64
+
+
+def test_a_loss_mask_is_refused_as_llmc_has_none():
+    with Llmc(loss_mask=True) as job:
+        assert "loss_mask: llm.c" in job.start(1, fails=True)
 
 
 def test_the_loop_compiles_as_cxx(tmp_path):

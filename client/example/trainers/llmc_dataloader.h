@@ -70,6 +70,8 @@ static inline void dataloader_init(DataLoader *loader, const char *config, const
 	tokend_shape(loader->tokend, &shape);
 	if (shape.seq_len != T || shape.window_tokens <= T)
 		dataloader_fail(loader, "seq_len: must be T, with one more token for the targets");
+	if (tokend_annotations(loader->tokend) & TOKEND_LOSS_MASK)
+		dataloader_fail(loader, "loss_mask: llm.c computes the loss of every token");
 }
 
 /*
