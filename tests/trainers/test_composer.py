@@ -117,6 +117,21 @@ def test_nothing_is_dropped_or_trained_twice(trainers, directory):
     assert trainers.model.trained == rows(8, 20, 1), "2 steps of the first epoch, 4 of the second"
 
 
+def test_a_batch_of_a_failed_step_is_served_again(trainers):
+    class Fails(Callback):
+        def before_train_batch(self, state, logger):
+            if state.timestamp.batch == 2 and not trainers.model.failed:
+                trainers.model.failed = True
+                raise KeyboardInterrupt
+
+    trainer = trainers.trainer(trainers.data("train", 4), TokendCallback(), Fails())
+    trainers.model.failed = False
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(duration="4ba")
+    trainer.fit(duration="2ba")
+    assert trainers.model.trained == rows(0, 16, 4)
+
+
 def test_a_finite_stream_is_an_epoch(trainers, directory):
     more = {"save_folder": str(directory), "save_interval": "1ba", "run_name": "finite"}
     more |= {"eval_dataloader": trainers.data("valid", 2), "eval_interval": "1ep"}

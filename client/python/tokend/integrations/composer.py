@@ -181,6 +181,12 @@ class TokendCallback(Callback):
                 evaluated[evaluator.label] = True
         if batches is not self._batches:
             self._begin(batches, state)
+            return
+        self._settle()
+        if self._handed is not None:  # the last fit() ended within a step, by an exception
+            self._handed = None
+            batches.loader.load_state_dict(batches.loader.state_dict())
+            batches.loader.commit()
 
     def _begin(self, batches, state):
         loader = batches.loader
