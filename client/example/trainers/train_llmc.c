@@ -133,7 +133,7 @@ int main(int argc, char **argv)
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &world);
-	gpt2_build(&model, 2048, 16, B, T);
+	gpt2_build(&model, 2048, 4, B, T);
 	dataloader_init(&train_loader, file, "train", run, B, T, rank, world); // tokend
 	dataloader_init(&val_loader, file, "valid", run, B, T, rank, world);   // tokend
 	train(argc > 1 ? atoi(argv[1]) : 15, rank, world);
