@@ -4,9 +4,10 @@ import glob
 import os
 import types
 
+import pytest
 import torch
 from tokend import Cursor, Loader
-from tokend.integrations.litgpt import ValidBatches
+from tokend.integrations.litgpt import TokendData, ValidBatches
 
 from harness import HERE, SKIPPED, Job, all_taken
 from lib import rows_at
@@ -74,3 +75,21 @@ def test_padding_rows_are_left_out():
                 passes += [[batch.tolist() for batch in batches] for _ in range(2)]
         rows = rows_at(job.yaml, "valid", 0, 5).tolist()
         assert passes == [[rows[:2], rows[4:]]] * 2 + [[rows[2:4], []]] * 2, "each row once a pass"
+
+
+def test_refusals():
+    with Job(None, streams={"valid": VALID}) as job:
+        data = TokendData(socket=job.daemon.socket)
+        data.connect(batch_size=2, max_seq_length=16)
+        with pytest.raises(
+            ValueError, match="train.max_seq_length: 16 is not the seq_len of stream"
+        ):
+            data.train_dataloader()
+        data.connect(batch_size=2, max_seq_length=32)
+        batches = data.train_dataloader()
+        with pytest.raises(ValueError, match="the checkpoint has no tokend cursor"):
+            batches.load_state_dict({"num_samples_yielded": 40})
+        with pytest.raises(ValueError, match="the caller is not fit"):
+            next(iter(batches))
+        assert batches.loader.position == 0, "no row is taken"
+        batches.loader.close()
