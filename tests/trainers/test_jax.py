@@ -55,14 +55,17 @@ def prefetch(job):
 def test_killed_and_resumed_on_other_numbers_of_hosts():
     with Hosts("train_jax.py") as job:
         job.edit('framework="numpy"', f'framework="numpy", run="{RUN}"')
-        job.start(1, hold=7)
-        prefetch(job)
         job.start(2, hold=7)
+        prefetch(job)
+        job.start(1, hold=7)
         job.edit("1, 16), ", "1, 1000), ")
-        job.start(1, hold=7, then=job.edit_and_drain)
+        ranks = "rank=jax.process_index(), world=jax.process_count()"
+        job.edit("mesh=mesh", f"{ranks}, group=group()")
+        job.edit("import sys", "import sys\nfrom tokend.integrations.jax import group")
+        job.start(2, hold=7, then=job.edit_and_drain)
         step = job.drained()
         job.edit("1, 1000), ", f"1, {step + 4}), ")
-        job.start(2)
+        job.start(1)
         job.prove(steps=step + 3, resumed=[5, 10, step])
 
 
