@@ -5,6 +5,7 @@ tests/system/test_embedded.py.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -115,6 +116,30 @@ def test_a_directory_that_cannot_be_made_is_refused(directory):
     words = f"tokctl: config: {directory}/file/tokend: Not a directory; set XDG_RUNTIME_DIR"
     assert (code, told) == (1, "")
     assert err.startswith(words) and err.count("\n") == 1
+
+
+def test_a_daemon_that_is_starting_is_asked_once(directory):
+    """It accepts nobody, and its queue is short."""
+    config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(directory)}
+    path = start(config, **environment)[1]["socket"]
+    kill_private(directory)
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as starting:
+        starting.bind(path)
+        starting.listen()
+        asking = subprocess.Popen(
+            [TOKCTL, "start", "-c", str(config)],
+            env=child_environment(**environment),
+            stdout=subprocess.PIPE,
+        )
+        starting.settimeout(20)
+        connection, _ = starting.accept()
+        starting.settimeout(1)
+        with pytest.raises(TimeoutError):
+            starting.accept()
+        asking.stdout.close()
+        assert asking.wait(20) == 1, "it ends when nobody wants to know"
+        connection.close()
 
 
 def test_an_edited_config_has_another_daemon(directory):

@@ -159,20 +159,20 @@ static int64_t now_ms(void)
 	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-/* The next message in @packet; false if none comes until @until. */
-static bool next_message(int fd, struct packet *packet, int64_t until)
+/* The next message in @packet; false if none comes until @until, or @reader has nobody left. */
+static bool next_message(int fd, struct packet *packet, int64_t until, int reader)
 {
 	for (;;) {
 		enum link_event what = link_receive(fd, packet);
-		struct pollfd p = {fd, POLLIN, 0};
+		struct pollfd p[] = {{fd, POLLIN, 0}, {reader, 0, 0}};
 		int64_t left = until - now_ms();
 
 		if (what == LINK_MESSAGE)
 			return true;
 		if (what == LINK_CLOSED || what == LINK_FAULT || left <= 0)
 			return false;
-		if (what == LINK_NOTHING)
-			poll(&p, 1, (int)left);
+		if (what == LINK_NOTHING && poll(p, 2, (int)left) > 0 && p[1].revents)
+			return false;
 	}
 }
 
@@ -190,12 +190,13 @@ static bool names(const struct wire *w, const char *config)
 	return same;
 }
 
-static enum private_answer ask(int fd, struct packet *packet, const char *config, int64_t until)
+static enum private_answer ask(
+	int fd, struct packet *packet, const char *config, int64_t until, int reader)
 {
 	struct wire query = {.op = WIRE_STATUS};
 	struct fault fault;
 
-	if (!next_message(fd, packet, until) || packet->wire.op != WIRE_HELLO)
+	if (!next_message(fd, packet, until, reader) || packet->wire.op != WIRE_HELLO)
 		return PRIVATE_NONE;
 	if (!config)
 		return PRIVATE_SERVES;
@@ -204,14 +205,15 @@ static enum private_answer ask(int fd, struct packet *packet, const char *config
 	if (!link_send(fd, &query, packet->bytes, &fault))
 		return PRIVATE_NONE;
 	do
-		if (!next_message(fd, packet, until))
+		if (!next_message(fd, packet, until, reader))
 			return PRIVATE_NONE;
 	while (packet->wire.op == WIRE_SESSION);
 	return packet->wire.op == WIRE_STATUS && names(&packet->wire, config) ? PRIVATE_SERVES
 									      : PRIVATE_OTHER;
 }
 
-enum private_answer private_ask(const char *path, const char *config, int ms, struct fault *fault)
+enum private_answer private_ask(
+	const char *path, const char *config, int ms, int reader, struct fault *fault)
 {
 	struct packet *packet = malloc(sizeof(*packet));
 	enum private_answer answer = PRIVATE_NONE;
@@ -224,7 +226,7 @@ enum private_answer private_ask(const char *path, const char *config, int ms, st
 	int fd = link_open(path, LINK_OPERATOR, packet->bytes, fault);
 
 	if (fd >= 0)
-		answer = ask(fd, packet, config, now_ms() + ms);
+		answer = ask(fd, packet, config, now_ms() + ms, reader);
 	else if (fault->code == FAULT_PERMISSION)
 		answer = PRIVATE_UNTRUSTED;
 	if (fd >= 0) {

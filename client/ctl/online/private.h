@@ -32,8 +32,9 @@ enum private_answer { PRIVATE_NONE, PRIVATE_OTHER, PRIVATE_SERVES, PRIVATE_UNTRU
 /*
  * Asks the daemon at @path, for up to @ms, which file it serves. Returns PRIVATE_SERVES if that is
  * @config, an absolute path (NULL: any file). PRIVATE_NONE: it did not answer. PRIVATE_UNTRUSTED:
- * @fault says why.
+ * @fault says why. @reader: a descriptor; without a reader of that pipe it gives up. -1: none.
  */
-enum private_answer private_ask(const char *path, const char *config, int ms, struct fault *fault);
+enum private_answer private_ask(
+	const char *path, const char *config, int ms, int reader, struct fault *fault);
 
 #endif

@@ -21,7 +21,7 @@ static bool is_private(const char *config, const char *named, char path[WIRE_SOC
 	char *whole = realpath(config, NULL);
 	struct fault fault;
 	bool private = whole && private_socket(whole, path) && private_exists(path) &&
-		       private_ask(named, whole, ASK_MS, &fault) != PRIVATE_SERVES;
+		       private_ask(named, whole, ASK_MS, -1, &fault) != PRIVATE_SERVES;
 
 	free(whole);
 	return private;

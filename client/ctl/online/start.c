@@ -23,7 +23,6 @@
 
 enum {
 	ASK_MS = 5000,	 /* limit of a reply from a daemon that the config names */
-	LOOK_MS = 200,	 /* limit of a reply between two looks at the daemon that was started */
 	BACKOFF_MS = 50, /* longest pause between two tries */
 	LINE_BYTES = 4096,
 };
@@ -59,7 +58,7 @@ static bool find_shared(struct service *s)
 	if (config && config->has_socket)
 		snprintf(path, sizeof(path), "%s", config->socket);
 	if (config && (config->has_socket || tokend_default_socket(path, sizeof(path)) == 0))
-		answer = private_ask(path, s->config, ASK_MS, &fault);
+		answer = private_ask(path, s->config, ASK_MS, -1, &fault);
 	if (answer == PRIVATE_UNTRUSTED)
 		ctl_note("%s: %s; until then a private daemon serves %s", fault.field, fault.text,
 			s->config);
@@ -208,13 +207,16 @@ static bool is_alone(void)
 	return poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
 }
 
-/* Waits until the daemon answers. */
+/*
+ * Waits until the daemon answers. One that is opening its shards accepts nobody, so a connection is
+ * kept until it answers or ends: others would fill its queue.
+ */
 static int serve(struct service *s)
 {
 	struct fault fault;
 
 	for (int pause = 1; !is_alone(); pause = pause * 2 < BACKOFF_MS ? pause * 2 : BACKOFF_MS) {
-		switch (private_ask(s->socket, NULL, LOOK_MS, &fault)) {
+		switch (private_ask(s->socket, NULL, INT_MAX, STDOUT_FILENO, &fault)) {
 		case PRIVATE_SERVES:
 		case PRIVATE_OTHER:
 			return CTL_OK;
