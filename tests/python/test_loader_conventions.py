@@ -162,6 +162,12 @@ def test_the_attention_mask_is_0_in_padding_rows(daemon, more):
         assert (numpy.asarray(mask) != 7).all()
 
 
+def test_an_attention_mask_would_hide_the_documents(daemon):
+    """transformers looks at position_ids only if there is no attention_mask."""
+    with pytest.raises(ValueError, match="documents, attention_mask: .*; pass one of them"):
+        make(daemon, documents=True, attention_mask=True)
+
+
 # ---- attributes ----
 
 

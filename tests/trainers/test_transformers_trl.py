@@ -75,7 +75,7 @@ def test_the_loss_is_that_of_the_mask_and_of_documents():
         within = at - (at * begins).cummax(1).values
         for documents, places in ((False, at), (True, within)):
             name = f"documents-{documents}"
-            asked = {"documents": documents, "attention_mask": True}
+            asked = {"documents": documents, "attention_mask": not documents}
             with Loader("train", 2, socket=job.daemon.socket, run=name, **asked) as data:
                 sft = trainer(job, data)
                 with torch.no_grad():

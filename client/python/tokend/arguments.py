@@ -195,6 +195,14 @@ def check_view(view: bool, hold: int | None, **asked: Any) -> None:
         )
 
 
+def check_attention_mask(attention_mask: bool, documents: bool) -> None:
+    if attention_mask and documents:
+        raise ValueError(
+            "documents, attention_mask: with a mask, transformers' models ignore position_ids and "
+            f"attend across documents; {phrases.PASS_ONE}"
+        )
+
+
 def check_tokens(tokens: bool, view: bool, attention_mask: bool, cp: Any) -> None:
     why = {
         "view": (view, "a view has tokens already"),

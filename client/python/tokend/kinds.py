@@ -92,7 +92,7 @@ class RequestOptions(Options, total=False):
 class AsksDocuments(Options, total=False):
     documents: Required[Literal[True]]
     loss_mask: bool
-    attention_mask: bool
+    attention_mask: Literal[False]
     provenance: bool
 
 
@@ -105,7 +105,7 @@ class AsksLossMask(Options, total=False):
 
 class AsksAttentionMask(Options, total=False):
     attention_mask: Required[Literal[True]]
-    documents: bool
+    documents: Literal[False]
     loss_mask: bool
     provenance: bool
 

@@ -101,7 +101,8 @@ class Loader(Operated, Positioned, Generic[B]):
                    that names it
       documents    add position_ids, cu_seqlens, max_seqlen; the stream needs `documents: true`
       loss_mask    add loss_mask
-      attention_mask  add attention_mask
+      attention_mask  add attention_mask. Not with documents: transformers' models ignore their
+                   position_ids if they get a mask, and attend across documents
       provenance   add epoch, window, shard, offset
       tokens       give unsplit windows: tokens and padding instead of input_ids and labels. The
                    stream needs extra ≥ 1. If it has a loss mask, pass loss_mask=True too
@@ -156,7 +157,7 @@ class Loader(Operated, Positioned, Generic[B]):
     With loss_mask=True:
       loss_mask     float32 [b, s]: 0 where the label is -100, otherwise 1
     With attention_mask=True:
-      attention_mask  int64 [b, s]: 1, and 0 in padding rows. Documents are not in it
+      attention_mask  int64 [b, s]: 1, and 0 in padding rows
     With provenance=True, int64 [b], -1 in padding rows:
       epoch         of the row's dataset
       window        its number in the dataset
@@ -362,6 +363,7 @@ class Loader(Operated, Positioned, Generic[B]):
                 device=arguments.is_cuda(device),
             )
             arguments.check_tokens(tokens, view, attention_mask, cp)
+            arguments.check_attention_mask(attention_mask, documents)
             run = run or job.token()
             self._make = arrays.framework(framework)
             self._has_gradients = self._make.has_gradients
