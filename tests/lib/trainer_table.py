@@ -71,7 +71,7 @@ def table(runs, whole):
         if not mine:
             missing += [trainer] if whole else []
             continue
-        shown = max(mine, key=lambda run: (run.killed, len(run.resumed)))
+        shown = max(mine, key=lambda run: (len(run.resumed), run.killed))
         verdict = [
             sum(getattr(run, what) for run in mine) for what in ("repeated", "lost", "altered")
         ]

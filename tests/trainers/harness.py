@@ -311,14 +311,16 @@ class Job(lib.Place):
 
     def prove_edited(self):
         """Edits and drains an example with max_steps=15 in its text, then makes three more steps in
-        another world.
+        another world. Returns the output. Starts that were killed in step 8 may precede.
         """
+        resumed = [5] * len(self.starts)
         self.edit("max_steps=15", "max_steps=1000")
-        self.start(2, hold=7, then=self.edit_and_drain)
+        text = self.start(2, hold=7, then=self.edit_and_drain)
         step = self.drained()
         self.edit("max_steps=1000", f"max_steps={step + 3}")
-        self.start(1)
-        self.prove(steps=step + 3, resumed=[step])
+        text += self.start(1)
+        self.prove(steps=step + 3, resumed=[*resumed, step])
+        return text
 
     # ---- the proof ----
 

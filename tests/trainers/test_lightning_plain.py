@@ -57,11 +57,7 @@ def test_a_plain_loader_resumes_exactly(place):
     daemon = Daemon(place, place.config(streams={"train": train, "finite": {**train, "epochs": 1}}))
     # stream, accumulated batches, last step of each start, batches before the save that the next
     # start resumes from
-    runs = (
-        ("train", 1, (7, 12), [5]),
-        ("train", 2, (7, 12), [10]),
-        ("finite", 1, (7, 22, "all"), [5, 20]),
-    )
+    runs = (("train", 2, (7, 12), [10]), ("finite", 1, (7, 22, "all"), [5, 20]))
     for stream, accumulate, starts, saves in runs:
         out, rows = place.file(f"{stream}-{accumulate}"), []
         for number, steps in enumerate(starts):
