@@ -43,6 +43,18 @@ def test_reset_goes_to_the_beginning_or_to_a_state(daemon, more):
         assert loader.taken == loader.cursor.position + 4 * (5 - 3 if "prefetched" in more else 0)
 
 
+def test_a_for_loop_continues_where_reset_goes(daemon):
+    seen = []
+    with make(daemon, "finite") as loader:
+        for batch in loader:
+            seen.append(int(batch["position"][0]))
+            if len(seen) == 3:
+                loader.reset()
+            elif len(seen) == 5:
+                break
+    assert seen == [0, 4, 8, 0, 4]
+
+
 def verify(daemon, records):
     code, out, err = run(TOKCTL, "verify", "-c", daemon.config, "finite", records, "--json")
     assert out, err

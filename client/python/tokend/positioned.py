@@ -77,7 +77,8 @@ class Positioned:
         """Begins again at position 0, or at a state_dict(), like the nodes of torchdata.
 
         For a loop that reads only a part of a finite stream, for example to validate. `for` over a
-        whole stream needs no reset. With a group all its processes call this together: see seek().
+        whole stream needs no reset; one in progress continues there. With a group all its processes
+        call this together: see seek().
 
         >>> with Loader("finite", micro_batch=8) as validation:
         ...     for _ in range(2):
