@@ -109,10 +109,11 @@ def test_every_block_does_what_the_page_says(page, directory):
 
 
 def test_every_example_is_named():
-    page = "client/example/trainers/README.md"
-    examples = tracked(*(f"{os.path.dirname(page)}/*.{kind}" for kind in ("py", "c")))
+    folder = "client/example/trainers"
+    text = text_of(f"{folder}/README.md") + text_of(f"{folder}/LOOPS.md")
+    examples = tracked(*(f"{folder}/*.{kind}" for kind in ("py", "c", "yaml")))
     names = [os.path.basename(path) for path in examples]
-    assert [name for name in names if f"[`{name}`]({name})" not in text_of(page)] == []
+    assert [name for name in names if f"[`{name}`]({name})" not in text] == []
 
 
 WRONG = {
