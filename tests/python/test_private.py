@@ -142,6 +142,22 @@ def test_a_daemon_that_is_starting_is_asked_once(directory):
         connection.close()
 
 
+def test_a_caller_without_standard_input_gets_a_daemon(directory):
+    """The daemon's lock must not get the number of a standard descriptor."""
+    config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(directory)}
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", TOKCTL, "start", "-c", str(config)],
+        env=child_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    kill_private(directory)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("private ")
+
+
 def test_an_edited_config_has_another_daemon(directory):
     config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(directory)}
     try:

@@ -70,10 +70,15 @@ static bool find_shared(struct service *s)
 
 /* ---- starting ---- */
 
-/* The caller may have left any descriptor open, and the daemon would keep it as long as it lives.
+/*
+ * The caller may have left any descriptor open, and the daemon would keep it as long as it lives.
+ * Or it has closed 0, 1 or 2: then the lock would have that number, which the daemon uses itself.
  */
-static void close_others(void)
+static void settle_descriptors(void)
 {
+	for (int fd = 0; fd >= 0 && fd <= STDERR_FILENO;)
+		fd = open("/dev/null", O_RDONLY);
+
 	DIR *all = opendir("/proc/self/fd");
 
 	for (struct dirent *e; all && (e = readdir(all));) {
@@ -320,7 +325,7 @@ static int start(const struct ctl_arguments *a)
 		s.config = strdup(ctl_text(a, CONFIG));
 	if (!s.config)
 		return ctl_fail(PHRASE_MEMORY);
-	close_others();
+	settle_descriptors();
 	unsetenv("TOKEND_SOCKET"); /* names another daemon than the config's */
 	if (tokend_program("tokend", s.program, sizeof(s.program)) != 0) {
 		ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or set "
