@@ -172,6 +172,8 @@ def test_commands_run_from_the_wheel(venv):
         "TOKEND_BIN may name the directory of the commands",
         (out, err),
     )
+    code, out, err = run("./tokctl", "--version", cwd=f"{venv}/bin")
+    assert code == 0 and version in out.decode(), ("in the directory of the commands", (out, err))
     reader = subprocess.Popen(
         [f"{venv}/bin/tokctl", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -34,7 +34,8 @@ def is_this_script(path):
 
 def become(name, *arguments):
     # $TOKEND_BIN may be the directory of the wheel's commands, which look for the programs.
-    if is_this_script(os.path.join(os.environ.get("TOKEND_BIN", ""), name)):
+    named = os.environ.get("TOKEND_BIN")
+    if named and is_this_script(os.path.join(named, name)):
         del os.environ["TOKEND_BIN"]
     path = program(name)
     if is_this_script(path):
