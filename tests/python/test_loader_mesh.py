@@ -287,6 +287,7 @@ def test_processes_of_a_jax_mesh(monkeypatch, names, processes, places):
     ("names", "processes", "text"),
     [
         (("data", "model"), [[0, 1], [1, 1], [0, 0]], "share some of their rows"),
+        (("data", "model"), [[0, 1], [1, 1]], "share some of their rows"),
         (("data",), [0, 0, 0, 1], "share some of their rows"),
         (("data",), [1, 1], "has no device of this process, 0"),
         (("zebra",), [0, 1], "none of its dims"),

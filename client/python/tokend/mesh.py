@@ -174,7 +174,8 @@ def _of_jax(mesh: Any) -> Place:
             f"{_few(sorted(coordinates))}); pass a mesh that does"
         )
     shares = sorted({tuple(sorted(part)) for part in coordinates.values()})
-    if len({at for share in shares for at in share}) != len(shares) * len(shares[0]):
+    joined = {at for share in shares for at in share}
+    if any(len(share) * len(shares) != len(joined) for share in shares):
         raise ArgumentError(
             f"mesh: processes share some of their rows of {names}, but not all; order the devices "
             f"so that they share all or none, or {phrases.PASS_RANKS}"
