@@ -102,15 +102,29 @@ class Numpy:
         self.int64, self.int32, self.float32 = numpy.int64, numpy.int32, numpy.float32
 
     def empty(self, *shape: int, dtype: Any) -> Any:
-        """An array that begins at a cache line: JAX copies all others."""
-        size = math.prod(shape) * self.module.dtype(dtype).itemsize
-        raw = self.module.empty(size + LINE, self.module.uint8)
-        return self.module.ndarray(shape, dtype, raw, -self.address(raw) % LINE)
+        return self._aligned(shape, dtype)()[1]
+
+    def _aligned(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], tuple[int, Any]]:
+        """Returns a function that makes (address, array): new, and beginning at a cache line,
+        because JAX copies all others.
+        """
+        empty, array, byte = self.module.empty, self.module.ndarray, self.module.uint8
+        size = math.prod(shape) * self.module.dtype(dtype).itemsize + LINE
+
+        def new() -> tuple[int, Any]:
+            raw = empty(size, byte)
+            at = self.address(raw)
+            skip = -at % LINE
+            return at + skip, array(shape, dtype, raw, skip)
+
+        return new
 
     def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
+        new = self._aligned((2, b, seq), self.int64)
+
         def pair() -> tuple[int, Any, Any]:
-            both = self.empty(2, b, seq, dtype=self.int64)
-            return self.address(both), both[0], both[1]
+            at, both = new()
+            return at, both[0], both[1]
 
         return pair
 
