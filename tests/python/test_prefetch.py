@@ -228,8 +228,18 @@ def test_a_state_that_is_loaded_after_the_first_batch_warns(daemon):
             warnings.simplefilter("error")
             loader.load_state_dict(loader.state_dict())
         next(loader)
-        with pytest.warns(UserWarning, match="has taken a batch of another position before"):
+        with pytest.warns(UserWarning, match="taken a batch of another position before") as warned:
             loader.load_state_dict({"cursor": bytes(loader.cursor)})
+        assert [warning.filename for warning in warned] == [__file__]
+
+
+def test_a_state_that_is_loaded_after_the_end_does_not_warn(daemon):
+    with make(daemon, "finite", prefetched=1) as loader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state = loader.state_dict()
+        for _ in range(2):
+            assert sum(1 for _ in loader) > 1
+            loader.reset(state)
 
 
 def test_evaluation_on_the_training_stream_warns(daemon):
@@ -237,9 +247,10 @@ def test_evaluation_on_the_training_stream_warns(daemon):
         with make(daemon, **more) as loader, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             next(loader)
-            for _ in range(3):
-                with torch.no_grad():
-                    next(loader)
+            with torch.no_grad():
+                for _ in zip(range(3), loader):
+                    pass
+            assert {warning.filename for warning in caught} <= {__file__}
             return [str(warning.message) for warning in caught]
 
     (warned,) = takes()

@@ -29,7 +29,8 @@ class First:
         if self._assumed and world == 1 < found.world:
             raise ArgumentError(
                 f"rank, world: the loader was made before {found.launcher} was initialised, so it "
-                f"is rank 0 of 1 instead of {found.rank} of {found.world}; make it after"
+                f"is rank 0 of 1 instead of {found.rank} of {found.world}; make it after, or pass "
+                "rank=0, world=1 if this process alone reads the stream"
             )
         if found.launcher.startswith("jax") and len(self._mine) * found.world < world:
             raise ArgumentError(

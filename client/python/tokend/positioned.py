@@ -26,7 +26,6 @@ class Positioned:
     _peer: int
     _micro: int
     _alone: bool
-    _ended: bool
     _passes: int
     _session: dict[str, Any]
     _asks: Callable[..., bool]
@@ -68,7 +67,7 @@ class Positioned:
             RefusedError: it belongs to another stream. Names the field that differs.
             DisagreementError: the processes of the group loaded different states.
         """
-        if self._ahead is not None:
+        if self._ahead is not None and not self._ended:  # after the end the loop holds nothing
             self._ahead.warn_of_a_load()
         accelerated.begin_a_step()
         self._go(lambda: arguments.cursor_of(state_dict))
