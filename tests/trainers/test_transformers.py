@@ -7,13 +7,14 @@ import os
 import signal
 import time
 
+import pytest
 import torch
 from tokend import Loader
-from tokend.transformers import Batches
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokend.transformers import Batches, TokendTrainer
+from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from harness import Job
-from lib import has
+from lib import has, rows_at
 
 
 def terminate(pids):
@@ -108,3 +109,37 @@ def test_saved_in_the_middle_of_a_step():
         job.start(1)
         job.prove(steps=15, resumed=[7])
         losses(job)
+
+
+@pytest.mark.parametrize("samples", [12, 14])
+def test_a_finite_stream_is_an_epoch(samples):
+    """Also if its last batch is less than a step, and if a resume begins at its end."""
+    finite = {"seed": 1, "seq_len": 32, "samples": samples}
+    finite["datasets"] = [{"name": "web", "path": "shards/web"}]
+    with Job(None, streams={"finite": finite}) as job:
+        order = rows_at(job.yaml, "finite", 0, samples)[:, : job.seq_len].tolist()
+        trained = []
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.zeros(1))
+
+            def forward(self, input_ids, labels):
+                trained.extend(order.index(row) for row in input_ids.tolist())
+                return {"loss": self.weight.sum()}
+
+        for start, steps in enumerate((3, 6)):
+            args = TrainingArguments(
+                job.file("out"),
+                max_steps=steps,
+                save_steps=3,
+                per_device_train_batch_size=2,
+                gradient_accumulation_steps=2,
+                report_to=[],
+                use_cpu=True,
+            )
+            with Loader("finite", 2, socket=job.daemon.socket) as data:
+                TokendTrainer(Model(), args, data=data).train(resume_from_checkpoint=start > 0)
+                assert data.position == 12
+        assert trained == [*range(12), *range(12, samples), *range(12)]

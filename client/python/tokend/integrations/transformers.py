@@ -18,7 +18,7 @@ from ..throughput import Throughput
 class Batches:
     """A loader as a Trainer's dataloader, with batches as transformers' models take them.
 
-    It has no length: max_steps ends the training.
+    It has no length: max_steps ends the training. A finite stream is an epoch.
 
     Raises:
         ValueError: the loader's micro_batch is not per_device_train_batch_size.
@@ -31,6 +31,8 @@ class Batches:
         self._taken = deque()
 
     def __iter__(self):
+        # less than a step at an epoch's end: a Trainer keeps the gradients for the next step
+        self.commit(len(self._taken))
         for batch in () if self.over else self.loader:
             rows = len(batch["input_ids"])
             if rows != self._rows:
@@ -67,6 +69,9 @@ class Batches:
         self._taken.clear()
         if cursor is not None:
             self.loader.seek(cursor)
+        end = self.loader.cursor.end
+        if not self.over and end is not None and self.loader.taken >= end:
+            self.loader.reset()  # a Trainer would end at an epoch without batches
         self.loader.commit()  # for a checkpoint before the first step
 
     def cursor(self):
