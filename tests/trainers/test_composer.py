@@ -2,6 +2,7 @@
 each time, and what would lose rows is rejected.
 """
 
+import json
 import math
 import os
 import re
@@ -19,6 +20,7 @@ from tokend.integrations.composer import TokendCallback, TokendData, split
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness import HERE, Job
+from lib import TOKCTL, run
 
 # torchrun sets no NODE_RANK, which composer needs
 HOW = {"launcher": os.path.join(HERE, "composer_run.py"), "NODE_RANK": 0}
@@ -137,11 +139,15 @@ def test_a_batch_of_a_failed_step_is_served_again(trainers):
 def test_a_finite_stream_is_an_epoch(trainers, directory):
     more = {"save_folder": str(directory), "save_interval": "1ba", "run_name": "finite"}
     more |= {"eval_dataloader": trainers.data("valid", 2), "eval_interval": "1ep"}
-    trainer = trainers.trainer(
-        trainers.data("valid", 2), TokendCallback(), max_duration="2ep", **more
-    )
+    data = trainers.data("valid", 2, record=str(directory / "records"))
+    trainer = trainers.trainer(data, TokendCallback(), max_duration="2ep", **more)
     trainer.fit()
     assert trainers.model.trained == 2 * HELD_OUT
+    _, out, _ = run(
+        *(TOKCTL, "verify", "-c", trainers.job.yaml, "valid", directory / "records", "--json")
+    )
+    passes = [json.loads(line) for line in out.splitlines()]
+    assert [(said["samples"], said["void"]) for said in passes] == [(7, 0), (7, 0)]
     assert trainer.state.timestamp.sample == 14
     for batch, left in ((1, HELD_OUT[1:] + HELD_OUT), (4, HELD_OUT), (6, HELD_OUT[2:])):
         path = next(map(str, directory.glob(f"ep*-ba{batch}-rank0.pt")))

@@ -59,7 +59,7 @@ class Batches:
 
     def evaluate(self, state):
         """The next pass begins at position 0. @state: composer's State."""
-        self.loader.seek(position=0)
+        self.loader.reset()
         self._serve(state, lambda: iter(self._next, None))
 
     def train(self, state):
@@ -83,7 +83,7 @@ class Batches:
         end, limit = loader.cursor.end, state.dataloader_len
         # composer stops after dataloader_len batches, so it may not have seen the stream's end
         if not done and end is not None and loader.taken >= end:
-            loader.seek(position=0)
+            loader.reset()
             loader.commit()
         # train_subset_num_batches: composer counts a resumed epoch's batches from 0
         left = None if limit is None or (end and int(limit) == len(self)) else int(limit) - done
