@@ -42,12 +42,15 @@ def test_saved_in_the_middle_of_an_accumulation_and_a_finite_stream_ends():
     """Saved after one of two forward passes: Lightning drops its gradients and resumes with the
     second pass only. On two processes, both end with the stream.
     """
-    with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, samples=44) as job:
+    with Job("train_lightning.py", accumulate=2, streams={"valid": VALID}, samples=46) as job:
         job.edit("max_steps=15", "max_steps=100")
         job.edit("class Module", SAVE)
         job.edit("callbacks=[saves", "callbacks=[Save()")
         job.start(1, hold=4)
-        job.start(2)
+        text = job.start(2)
+        assert has(text, "ended in the middle of a gradient accumulation", "a multiple of 8"), (
+            "2 rows are not part of a step"
+        )
         job.prove(steps=7, resumed=[2], short={3: 1})
         last = os.path.join(job.work, "checkpoints", "last.ckpt")
         saved = torch.load(last)

@@ -77,6 +77,25 @@ def test_padding_rows_are_left_out():
         assert passes == [[rows[:2], rows[4:]]] * 2 + [[rows[2:4], []]] * 2, "each row once a pass"
 
 
+def fit(train_dataloader):
+    """Has the names of litgpt's fit() that the adapter reads. No step is made."""
+    state = {"step_count": 0, "iter_num": 0}
+    train = types.SimpleNamespace(gradient_accumulation_iters=lambda devices, nodes: 4)
+    devices = num_nodes = 1
+    return len(list(train_dataloader)), state, train, devices, num_nodes
+
+
+save_checkpoint = None  # the adapter knows litgpt's module by it
+
+
+def test_a_stream_that_ends_within_a_step_warns():
+    with Job(None, streams={"valid": VALID}) as job:
+        data = TokendData("valid", socket=job.daemon.socket)
+        data.connect(batch_size=2, max_seq_length=32)
+        with pytest.warns(UserWarning, match="set samples: in its config to a multiple of 8"):
+            assert fit(data.train_dataloader())[0] == 3
+
+
 def test_refusals():
     with Job(None, streams={"valid": VALID}) as job:
         data = TokendData(socket=job.daemon.socket)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from . import phrases
 from ._tokend import ArgumentError
 
 DEALT = (
@@ -102,10 +103,4 @@ def warn_of_an_open_step(rows: int) -> None:
     state = _accumulates()
     if state is None or not sys.modules["torch"].is_grad_enabled():
         return
-    rows *= state.num_steps
-    warnings.warn(
-        "tokend: the stream has ended in the middle of accelerate's gradient accumulation, so no "
-        "optimizer step contains its last batches; set samples: in its config to a multiple of "
-        f"{rows}, the rows of a step",
-        stacklevel=4,
-    )
+    warnings.warn(phrases.step_left_open(rows * state.num_steps), stacklevel=4)

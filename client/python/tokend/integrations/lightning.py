@@ -5,6 +5,7 @@ The cursor is stored in Lightning's own checkpoint. A module that makes its load
 it makes `Loader("train", 8, mesh=self.device_mesh)`.
 """
 
+import warnings
 from collections import deque
 
 from lightning.pytorch import Callback, LightningDataModule
@@ -53,6 +54,9 @@ class Batches:
         batch = next(self.loader, None)
         if batch is None:
             self.trainer.should_stop = True  # a finite stream is one epoch
+            if self._handed:
+                step = self.loader.batch_size * self.trainer.accumulate_grad_batches
+                warnings.warn(phrases.step_left_open(step * self.loader.world), stacklevel=2)
             raise StopIteration
         self._handed.append((self.trainer.global_step, self.loader.taken))
         return batch

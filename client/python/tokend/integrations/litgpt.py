@@ -11,6 +11,7 @@ out, when it asks for the next batch: its step, validation and save are done the
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from types import FrameType
@@ -59,6 +60,7 @@ class TrainBatches(Batches):
     def __init__(self, loader: Loader, micro_batch: int) -> None:
         super().__init__(loader)
         self._per_iter = loader.world * micro_batch  # rows of all ranks
+        self._per_step = 0  # set by the first call of fit()
         self._trained = 0  # rows of all ranks, in all starts
         self._resumed = self._over = False
         self._state: dict[str, Any] | None = None  # litgpt's
@@ -75,6 +77,8 @@ class TrainBatches(Batches):
             batch = None if self.loader.should_stop else next(self.loader, None)
             if batch is None:
                 self._over = True
+                if self._handed:
+                    warnings.warn(phrases.step_left_open(self._per_step), stacklevel=2)
                 return
             self._handed.append((self._stepped, self.loader.taken))
             yield self._rows(batch)
@@ -103,7 +107,8 @@ class TrainBatches(Batches):
         if self._stepped > 0 and not self._resumed:
             raise ValueError(f"TokendData: {phrases.NO_CURSOR}; pass start=POSITION")
         passes = fit["train"].gradient_accumulation_iters(fit["devices"], fit["num_nodes"])
-        iters = self._trained // (self._per_iter * passes) * passes
+        self._per_step = self._per_iter * passes
+        iters = self._trained // self._per_step * passes
         if iters != state["iter_num"]:
             fit["fabric"].print(
                 f"tokend: {self._trained} samples are trained on, {self._per_iter} an iteration: "
@@ -153,7 +158,7 @@ class ValidBatches(Batches):
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         self._train.fit()  # litgpt validates first, and then reads iter_num
-        self.loader.seek(position=0)
+        self.loader.reset()
         for batch in self.loader:
             yield self._rows(batch)
 
