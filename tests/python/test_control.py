@@ -346,6 +346,8 @@ def test_a_rank_that_takes_more_batches_than_the_others_is_noticed(daemon, more)
         if more:
             for rank in (0, 1):
                 wait_until(lambda rank=rank: "ranks are at positions" in job.said(rank), "it")
+                warned = job.said(rank).partition("ranks are at positions")[2].splitlines()
+                assert warned[1].strip() == "request = loader.control()"
         answer(ask(daemon, "drain"), status=1 if more else 0)
         if not more:
             job.wait()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from . import phrases
+from . import meeting, phrases
 from ._tokend import ArgumentError
 
 DEALT = (
@@ -103,4 +103,5 @@ def warn_of_an_open_step(rows: int) -> None:
     state = _accumulates()
     if state is None or not sys.modules["torch"].is_grad_enabled():
         return
-    warnings.warn(phrases.step_left_open(rows * state.num_steps), stacklevel=4)
+    text = phrases.step_left_open(rows * state.num_steps)
+    warnings.warn(text, stacklevel=meeting.users_level())

@@ -14,7 +14,7 @@ import time
 import warnings
 from typing import Any
 
-from . import phrases
+from . import meeting, phrases
 from ._tokend import DONE, FAILED, NOTED, Error
 
 # A process that never calls control() must not stop the others, so the wait for the first rounds
@@ -172,7 +172,10 @@ class Control:
             line = text.encode(errors="replace").decode().replace("\n", " ").replace("\0", " ")
             self.client.answer(number, outcome, line)
         except Error as error:  # tokctl reports that this rank did not answer
-            warnings.warn(f"tokend: request {number}: cannot answer: {error}", stacklevel=3)
+            warnings.warn(
+                f"tokend: request {number}: cannot answer: {error}",
+                stacklevel=meeting.users_level(),
+            )
 
     def finish(self, exception=None):
         """Answers the open request: done, even if the trainer did not say so; failed if
@@ -189,7 +192,9 @@ class Control:
         try:
             request.done()
         except Error as error:
-            warnings.warn(f"tokend: request {request.number}: {error}", stacklevel=4)
+            warnings.warn(
+                f"tokend: request {request.number}: {error}", stacklevel=meeting.users_level()
+            )
 
     # ---- a call ----
 
@@ -262,7 +267,7 @@ class Control:
             f"tokend: control() is off in this process: {why} ({self.group.size} processes). "
             "Training continues; operators' requests fail. Call control() in every process, "
             "after every step",
-            stacklevel=6,
+            stacklevel=meeting.users_level(),
         )
 
     def _warn_apart(self, first, last):
@@ -272,7 +277,7 @@ class Control:
             "state loses or repeats rows of the others; take equally many batches in every "
             "process, also for evaluation or logging in one of them, and call control() equally "
             "often",
-            stacklevel=5,
+            stacklevel=meeting.users_level(),
         )
 
     # ---- carrying out ----
@@ -293,7 +298,10 @@ class Control:
             fetched, kind, args = self.client.request()
         except Error as error:
             self._handled = number
-            warnings.warn(f"tokend: request {number}: cannot fetch it: {error}", stacklevel=5)
+            warnings.warn(
+                f"tokend: request {number}: cannot fetch it: {error}",
+                stacklevel=meeting.users_level(),
+            )
             return 0, "", "", str(error)
         self._handled = fetched or number
         return fetched, kind, args, ""

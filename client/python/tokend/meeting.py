@@ -107,9 +107,13 @@ def meet_in(store: Any, ranks: list[int], mine: int, seconds: float) -> None:
 def users_level() -> int:
     """Returns the stacklevel of the caller outside of this package."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__package__")):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def _is_ours(package: str | None) -> bool:
+    return package == __package__ or (package or "").startswith(f"{__package__}.")
 
 
 def _wait(meeting: _Meeting, seconds: float) -> None:
