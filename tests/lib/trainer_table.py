@@ -26,7 +26,7 @@ TRAINERS = {  # by example: the trainer, and its distribution or the commit that
     "mcore.py": ("megatron.core", "megatron-core"),
     "train_llmc.c": ("llm.c", "f1e2ace6"),
 }
-ROW = "{:<18}{:<16}{:>5}  {:>6}  {:<12}{:<30}{:>7}  {}"
+ROW = "{:<16}{:<14}{:>5}  {:>6}  {:<12}{:<34}{:>7}  {}"
 HEAD = ROW.format(
     "trainer", "version", "lines", "killed", "resumed", "processes", "samples", "rep/lost/alt"
 )

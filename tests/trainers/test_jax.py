@@ -25,7 +25,7 @@ class Hosts(Job):
     def launch(self, world, *arguments, **more):
         command = [sys.executable, os.path.join(HERE, "traced_jax.py"), str(world), self.example]
         start = super().launch(world, *arguments, command=command, **TWO_DEVICES, **more)
-        start.layout = f"{world} × 2 devices"
+        start.layout = f"{world}×2"  # hosts of two devices
         return start
 
     def loader(self, **options):
