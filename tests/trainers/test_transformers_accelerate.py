@@ -51,6 +51,11 @@ except ArgumentError as error:
 accelerator.end_training()
 """
 
+HELD_WITHIN_A_SAVE = """max_steps, step = 15, 0
+from events import hold
+state_of = data.state_dict
+data.state_dict = lambda: state_of() if step < 10 else hold(11)"""
+
 
 @pytest.fixture
 def job():
@@ -60,8 +65,9 @@ def job():
 
 def test_save_state_and_load_state_resume_on_other_worlds():
     with Job("train_accelerate.py", accumulate=2) as job:
-        job.start(1, hold=7)
-        job.edit("max_steps, step = 15", "max_steps, step = 1000")
+        job.edit("max_steps, step = 15, 0", HELD_WITHIN_A_SAVE)
+        job.start(1, hold=11)  # the checkpoint of step 10 has a part of its files
+        job.edit(HELD_WITHIN_A_SAVE, "max_steps, step = 1000, 0")
         job.start(2, hold=7, then=job.edit_and_drain)
         step = job.drained()
         job.edit("max_steps, step = 1000", f"max_steps, step = {step + 3}")

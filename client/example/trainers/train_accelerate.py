@@ -4,7 +4,7 @@ accelerate launch --multi_gpu --num_processes 2 train_accelerate.py, or torchrun
 any number of processes, it resumes.
 """
 
-import os
+import glob
 
 import torch
 from accelerate import Accelerator
@@ -21,10 +21,10 @@ model, optimizer, data = accelerator.prepare(model, optimizer, data)  # returns 
 accelerator.register_for_checkpointing(data)  # tokend: without it, data begins at 0 after a restart
 
 max_steps, step = 15, 0
-if os.path.isdir("checkpoints"):
-    last = max(os.listdir("checkpoints"), key=lambda name: int(name.split("-")[1]))
-    accelerator.load_state(f"checkpoints/{last}")
-    step = int(last.split("-")[1])
+whole = glob.glob("checkpoints/*/custom_checkpoint_0.pkl")  # accelerate writes it last
+if whole:
+    step = max(int(path.split("/")[1].removeprefix("step-")) for path in whole)
+    accelerator.load_state(f"checkpoints/step-{step}")
 for batch in data:
     with accelerator.accumulate(model):
         logits = model(batch["input_ids"])
