@@ -74,7 +74,7 @@ static void average(float *values, size_t n, int num_processes)
 static float validate(GPT2 *model, DataLoader *val_loader, int val_num_batches)
 {
 	float val_loss = 0;
-	int n = 0;
+	int n = 0; // tokend
 
 	dataloader_reset(val_loader);
 	for (; n < val_num_batches && dataloader_next_batch(val_loader); n++) { // tokend
@@ -83,7 +83,7 @@ static float validate(GPT2 *model, DataLoader *val_loader, int val_num_batches)
 		val_loss += model->mean_loss;
 	}
 	average(&val_loss, 1, val_loader->num_processes);
-	return val_loss / (float)n;
+	return val_loss / (float)n; // tokend
 }
 
 static GPT2 model;
@@ -91,7 +91,7 @@ static DataLoader train_loader, val_loader;
 
 static void train(int num_steps, int process_rank, int num_processes)
 {
-	int control = 0;
+	int control = 0; // tokend
 
 	for (int step = load_state(&model, &train_loader); step < num_steps;) {
 		if (step % 10 == 0) {

@@ -93,13 +93,13 @@ def get_batch():
 @torch.no_grad()
 def estimate_loss():  # tokend: not of "train", because the run would lose the rows taken here
     model.eval()
-    total = rows = 0
+    total = rows = 0  # tokend
     for batch in valid:  # tokend: the whole stream; the next pass begins at its beginning
         count = (batch["position"] >= 0).sum().item()  # tokend: not the padding of the last batch
-        total += count * model(batch["input_ids"], batch["labels"])[1].item()
-        rows += count
+        total += count * model(batch["input_ids"], batch["labels"])[1].item()  # tokend
+        rows += count  # tokend
     model.train()
-    return total / rows
+    return total / rows  # tokend
 
 
 X, Y = get_batch()  # fetch the very first batch
