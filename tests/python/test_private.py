@@ -118,6 +118,15 @@ def test_a_directory_that_cannot_be_made_is_refused(directory):
     assert err.startswith(words) and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("path", ["x.sock", "private/x.sock", "", "/x.sock"])
+def test_a_socket_that_is_no_absolute_path_in_a_directory_is_refused(directory, monkeypatch, path):
+    """The daemon's working directory is another one."""
+    monkeypatch.chdir(directory)
+    code, told, err = start(StockDaemon(directory).config, "--socket", path)
+    assert (code, told) == (1, "") and "is not an absolute path" in err
+    assert not (directory / "private").exists()
+
+
 def test_a_daemon_that_is_starting_is_asked_once(directory):
     """It accepts nobody, and its queue is short."""
     config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(directory)}

@@ -71,7 +71,7 @@ static bool directory_of(const char *path, char directory[WIRE_SOCKET_BYTES])
 {
 	const char *slash = strrchr(path, '/');
 
-	if (!slash || slash == path || slash - path >= WIRE_SOCKET_BYTES) {
+	if (path[0] != '/' || slash == path || slash - path >= WIRE_SOCKET_BYTES) {
 		ctl_fail("--socket: %s is not an absolute path in a directory of at most 107 "
 			 "bytes",
 			path);
