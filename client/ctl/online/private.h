@@ -27,6 +27,7 @@ int private_lock(const char *path);
 /* True if @path is a socket in a directory of this user. */
 bool private_exists(const char *path);
 
+enum { PRIVATE_ASK_MS = 5000 }; /* limit of a reply from a daemon that may be another file's */
 enum private_answer { PRIVATE_NONE, PRIVATE_OTHER, PRIVATE_SERVES, PRIVATE_UNTRUSTED };
 
 /*

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ASK_MS = 5000 };
-
 /*
  * The socket of the private daemon of @config in @path, if there is one and the daemon at @named
  * does not serve this file.
@@ -21,7 +19,7 @@ static bool is_private(const char *config, const char *named, char path[WIRE_SOC
 	char *whole = realpath(config, NULL);
 	struct fault fault;
 	bool private = whole && private_socket(whole, path) && private_exists(path) &&
-		       private_ask(named, whole, ASK_MS, -1, &fault) != PRIVATE_SERVES;
+		       private_ask(named, whole, PRIVATE_ASK_MS, -1, &fault) != PRIVATE_SERVES;
 
 	free(whole);
 	return private;

@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 enum {
-	ASK_MS = 5000,	 /* limit of a reply from a daemon that the config names */
 	BACKOFF_MS = 50, /* longest pause between two tries */
 	LINE_BYTES = 4096,
 };
@@ -58,7 +57,7 @@ static bool find_shared(struct service *s)
 	if (config && config->has_socket)
 		snprintf(path, sizeof(path), "%s", config->socket);
 	if (config && (config->has_socket || tokend_default_socket(path, sizeof(path)) == 0))
-		answer = private_ask(path, s->config, ASK_MS, -1, &fault);
+		answer = private_ask(path, s->config, PRIVATE_ASK_MS, -1, &fault);
 	if (answer == PRIVATE_UNTRUSTED)
 		ctl_note("%s: %s; until then a private daemon serves %s", fault.field, fault.text,
 			s->config);
