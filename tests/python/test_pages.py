@@ -109,9 +109,9 @@ def test_every_block_does_what_the_page_says(page, directory):
 
 
 def test_every_example_is_named():
-    folder = "client/example/trainers"
-    text = text_of(f"{folder}/README.md") + text_of(f"{folder}/LOOPS.md")
-    examples = tracked(*(f"{folder}/*.{kind}" for kind in ("py", "c", "yaml")))
+    pages = ["client/example/trainers/README.md", "client/example/trainers/LOOPS.md"]
+    text = "".join(map(text_of, pages))
+    examples = tracked(*(f"client/example/trainers/*.{kind}" for kind in ("py", "c", "yaml")))
     names = [os.path.basename(path) for path in examples]
     assert [name for name in names if f"[`{name}`]({name})" not in text] == []
 
