@@ -118,6 +118,8 @@ bool __wrap_runs_claim(struct runs *runs, uid_t uid, const char *stream, const c
 		snprintf(c->run, sizeof(c->run), "%s", run);
 		p->claims = c;
 	}
+	if (noted->owner != RUN_NOBODY) /* found only now, after an EIO at the start */
+		c->uid = noted->owner;
 	CHECK(c->uid == uid); /* the run's owner */
 	return true;
 }
