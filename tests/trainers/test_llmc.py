@@ -75,6 +75,10 @@ def test_llmc_resumes_on_other_numbers_of_processes_and_carries_out_requests():
         job.start(1, step + 3)
         job.prove(steps=step + 3, resumed=[5, 10, step])
         assert "val loss" in text, "the finite stream is read again for each validation"
+        records = os.path.join(job.records, "valid")
+        passes = output(TOKCTL, "verify", "-c", job.yaml, "valid", records, "--json")
+        of_each = [json.loads(line) for line in passes.splitlines()]
+        assert len(of_each) > 2 and not any(said["void"] for said in of_each), of_each
 
 
 def test_a_mix_that_one_process_cannot_carry_out_is_undone_on_all():

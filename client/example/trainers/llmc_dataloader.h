@@ -113,15 +113,16 @@ static inline void dataloader_resume(DataLoader *loader, const void *cursor, siz
 		dataloader_fail(loader, tokend_why(loader->tokend));
 }
 
-/* Begins again, at the stream's first sample. */
+/* Begins another pass, at the stream's first sample. */
 static inline void dataloader_reset(DataLoader *loader)
 {
 	static unsigned char begin[TOKEND_CURSOR_BYTES];
 	int64_t bytes = tokend_stream(loader->tokend, begin, sizeof(begin));
 
-	if (bytes < 0)
+	if (bytes < 0 || tokend_seek_pass(loader->tokend, begin, (size_t)bytes,
+				 (uint64_t)loader->process_rank, (uint64_t)loader->num_processes,
+				 (uint32_t)loader->B) < 0)
 		dataloader_fail(loader, tokend_why(loader->tokend));
-	dataloader_resume(loader, begin, (size_t)bytes);
 }
 
 static inline void dataloader_free(DataLoader *loader)
