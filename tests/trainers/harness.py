@@ -50,6 +50,12 @@ EXAMPLES = os.path.join(REPO, "client", "example", "trainers")
 SKIPPED = 1100  # more than the positions until a new mix acts
 RUN = "trainers"
 SEQ, VOCAB = 32, 2048  # rows differ in their tokens, and the model is tiny
+VALID = {  # a finite stream of 7 samples
+    "seed": 1,
+    "seq_len": SEQ,
+    "epochs": 1,
+    "datasets": [{"name": "held-out", "path": "held-out.bin"}],
+}
 LIMIT_S = 240  # for one start: importing, compiling and training, with 7 other tests at a time
 STEADY = {
     "OMP_NUM_THREADS": "1",

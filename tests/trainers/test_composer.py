@@ -19,17 +19,11 @@ from tokend import Loader
 from tokend.integrations.composer import TokendCallback, TokendData, split
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from harness import HERE, Job
+from harness import HERE, VALID, Job
 from lib import TOKCTL, run
 
 # torchrun sets no NODE_RANK, which composer needs
 HOW = {"launcher": os.path.join(HERE, "composer_run.py"), "NODE_RANK": 0}
-VALID = {
-    "seed": 1,
-    "seq_len": 32,
-    "epochs": 1,
-    "datasets": [{"name": "held-out", "path": "held-out.bin"}],
-}
 # processes write to the log at the same time, so another line may follow at once
 LOSS = r"metrics/eval/loss: (nan|\d+\.\d*)"
 HELD_OUT = [[0, 1], [2, 3], [4, 5], [6, -1]]

@@ -5,15 +5,8 @@ import os
 
 import torch
 
-from harness import Job
+from harness import VALID, Job
 from lib import has
-
-VALID = {
-    "seed": 1,
-    "seq_len": 32,
-    "epochs": 1,
-    "datasets": [{"name": "held-out", "path": "held-out.bin"}],
-}
 
 
 def test_resumed_on_other_worlds_and_edited():

@@ -10,7 +10,7 @@ import sys
 
 
 import lib
-from harness import EXAMPLES, HERE, LIMIT_S, RUN, Job
+from harness import EXAMPLES, HERE, LIMIT_S, RUN, VALID, Job
 from lib import TOKCTL, run, status, wait_for
 
 BIN = os.path.dirname(sys.executable)  # of the wheels tokend and mpich
@@ -18,12 +18,6 @@ SOURCES = "train_llmc.c", "llmc_dataloader.h", "llmc_gpt2.c", "llmc_gpt2.h"
 STRICT = "-O2 -Wall -Wextra -Werror -pedantic".split()
 WRAPPED = "tokend_attach", "gpt2_backward", "gpt2_update"
 STEPS = 75
-VALID = {
-    "seed": 1,
-    "seq_len": 32,
-    "epochs": 1,
-    "datasets": [{"name": "held-out", "path": "held-out.bin"}],
-}
 # busy loops of MPI leave a processor to the other processes
 POLITE = {"MPIR_CVAR_POLLS_BEFORE_YIELD": 1}
 

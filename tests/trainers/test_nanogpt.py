@@ -2,14 +2,7 @@
 
 import re
 
-from harness import Job
-
-VALID = {
-    "seed": 1,
-    "seq_len": 32,
-    "epochs": 1,
-    "datasets": [{"name": "held-out", "path": "held-out.bin"}],
-}
+from harness import VALID, Job
 
 
 class NanoGPT(Job):
