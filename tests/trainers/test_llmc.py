@@ -44,11 +44,21 @@ class Llmc(Job):
         for name in SOURCES:
             shutil.copy(os.path.join(EXAMPLES, name), self.work)
         self.edit("B = 2,", f"B = {self.micro_batch},")
+        self.compile()
+        return self
+
+    def compile(self):
         traced = os.path.join(HERE, "traced_llmc.c")
         wrap = [f"-Wl,--wrap={name}" for name in WRAPPED]
         sources = ["train_llmc.c", "llmc_gpt2.c", traced, "-I."]
         compile_with("mpicc", self.work, "-std=gnu11", *sources, *wrap, "-o", "train_llmc")
-        return self
+
+    def other_daemon(self, *datasets):
+        """A daemon as that of another node. Its stream has these datasets, too."""
+        config = json.load(open(self.yaml))
+        config |= {"socket": self.file("more.sock"), "state_dir": self.file("more", "")}
+        config["streams"]["train"]["datasets"] += datasets
+        return lib.Daemon(self, self.config("more.yaml", **config))
 
     def start(self, world, steps=15, *, first=None, **more):
         """@first: the config of the first process, if it has another one."""
@@ -78,13 +88,8 @@ def test_llmc_resumes_on_other_numbers_of_processes_and_carries_out_requests():
 def test_a_mix_that_one_process_cannot_carry_out_is_undone_on_all():
     with Llmc(micro_batch=8) as job:
         job.start(1, hold=7)
-        config = json.load(open(job.yaml))
         job.shard("shards/books/0.bin", 100_000)
-        config |= {"socket": job.file("more.sock"), "state_dir": job.file("more", "")}
-        config["streams"]["train"]["datasets"].append(
-            {"name": "books", "path": "shards/books", "weight": 0}
-        )
-        wider = lib.Daemon(job, job.config("more.yaml", **config))
+        wider = job.other_daemon({"name": "books", "path": "shards/books", "weight": 0})
 
         def mix(_):
             command = f"{TOKCTL} mix train web=0.5 books=0.5 --socket {wider.socket}".split()
@@ -98,6 +103,25 @@ def test_a_mix_that_one_process_cannot_carry_out_is_undone_on_all():
         said, _ = job.asked.communicate(timeout=LIMIT_S)
         assert job.asked.returncode == 1 and "process 1: " in said and "books" in said, said
         assert job.prove(steps=STEPS, resumed=[5]) > 1024 + 64
+
+
+def test_a_drain_is_reported_after_the_save():
+    """Process 0 saves, slowly; the operator asks the daemon of process 1."""
+    with Llmc() as job:
+        job.edit("stop_if(rename", "sleep(1);\n\tstop_if(rename")
+        job.compile()
+
+        def drain(_):
+            command = (
+                f"{TOKCTL} drain train --socket {job.daemon.socket} && cp state.bin drained.bin"
+            )
+            job.asked = job.spawn(
+                command, shell=True, cwd=job.work, stdout=subprocess.PIPE, text=True
+            )
+
+        job.start(2, 100, first=job.other_daemon().config, hold=7, then=drain)
+        with open(os.path.join(job.work, "drained.bin"), "rb") as saved:
+            assert int.from_bytes(saved.read(4), sys.byteorder) == job.drained()
 
 
 def test_a_loss_mask_is_refused_as_llmc_has_none():

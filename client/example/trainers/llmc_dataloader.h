@@ -226,12 +226,14 @@ static inline int dataloader_control(DataLoader *loader)
 	return strcmp(request.kind, "checkpoint") == 0 ? CONTROL_SAVE : CONTROL_SAVE | CONTROL_STOP;
 }
 
-/* Reports that the model is saved. @text is one line for the operator. */
+/* Reports that the model is saved. All processes call it, and wait until those that save have done
+ * so. @text is one line for the operator. */
 static inline void dataloader_done(DataLoader *loader, const char *text)
 {
 	struct tokend *t = loader->tokend;
 	int r = 0;
 
+	MPI_Barrier(MPI_COMM_WORLD);
 	if (loader->process_rank == 0 && loader->tag[0])
 		r = tokend_checkpoint(t, loader->tag, NULL, 0);
 	dataloader_answer(loader, loader->asked, r < 0 ? TOKEND_FAILED : TOKEND_DONE,

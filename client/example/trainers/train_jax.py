@@ -10,6 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tokend import Loader
 
@@ -45,6 +46,7 @@ def save(state, cursor):  # tokend: cursor
         with open("checkpoint.part", "wb") as file:
             np.savez(file, **state["params"], step=state["step"], cursor=cursor)  # tokend: cursor
         os.replace("checkpoint.part", "checkpoint.npz")
+    multihost_utils.sync_global_devices("saved")  # tokend: other hosts report it
 
 
 data = Loader(  # tokend

@@ -8,7 +8,7 @@ import os
 
 import torch
 from tokend import Loader
-from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed import barrier, destroy_process_group, init_process_group
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -118,6 +118,8 @@ while True:
             torch.save(checkpoint, ckpt_path + ".tmp")
             os.replace(ckpt_path + ".tmp", ckpt_path)
     if request:  # tokend
+        if ddp:  # tokend
+            barrier()  # tokend: the master process has saved
         request.done(f"{ckpt_path}, step {iter_num}")  # tokend
     if train.should_stop:  # tokend
         break  # tokend
