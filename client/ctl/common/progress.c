@@ -1,8 +1,9 @@
 /* The bar has no thread of its own. The thread that adds bytes when a redraw is due draws it. */
 #include "client/ctl/common/progress.h"
 
+#include "client/ctl/common/clock.h"
+
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -10,14 +11,6 @@ enum {
 	LONG_BYTES = 64 << 20, /* work of this size shows the bar at once */
 	CELLS = 30,
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 static void draw(const struct ctl_progress *p, uint64_t now)
 {
@@ -38,7 +31,7 @@ static void draw(const struct ctl_progress *p, uint64_t now)
 
 void ctl_progress_begin(struct ctl_progress *p, const char *what, uint64_t total)
 {
-	*p = (struct ctl_progress){.what = what, .total = total, .began_ns = now_ns()};
+	*p = (struct ctl_progress){.what = what, .total = total, .began_ns = ctl_clock_ns()};
 	p->shown = isatty(STDERR_FILENO);
 	p->next_ns = p->began_ns + EVERY_NS;
 	if (p->shown && total >= LONG_BYTES)
@@ -50,7 +43,7 @@ void ctl_progress_add(struct ctl_progress *p, uint64_t bytes)
 	atomic_fetch_add(&p->done, bytes);
 	if (!p->shown)
 		return;
-	uint64_t now = now_ns(), next = atomic_load(&p->next_ns);
+	uint64_t now = ctl_clock_ns(), next = atomic_load(&p->next_ns);
 
 	/* The thread that advances next_ns draws. */
 	if (now >= next && atomic_compare_exchange_strong(&p->next_ns, &next, now + EVERY_NS))

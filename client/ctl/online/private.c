@@ -1,20 +1,19 @@
 #include "client/ctl/online/private.h"
 
+#include "client/ctl/common/clock.h"
 #include "client/ctl/common/error.h"
-#include "client/lib/connect.h"
+#include "client/ctl/online/hear.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
@@ -151,29 +150,13 @@ bool private_exists(const char *path)
 
 /* ---- asking it ---- */
 
-static int64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
-}
-
 /* The next message in @packet; false if none comes until @until, or @reader has nobody left. */
-static bool next_message(int fd, struct packet *packet, int64_t until, int reader)
+static bool next_message(int fd, struct packet *packet, uint64_t until, int reader)
 {
-	for (;;) {
-		enum link_event what = link_receive(fd, packet);
-		struct pollfd p[] = {{fd, POLLIN, 0}, {reader, 0, 0}};
-		int64_t left = until - now_ms();
+	uint64_t now = ctl_clock_ms();
+	int left = now < until ? (int)(until - now) : 0;
 
-		if (what == LINK_MESSAGE)
-			return true;
-		if (what == LINK_CLOSED || what == LINK_FAULT || left <= 0)
-			return false;
-		if (what == LINK_NOTHING && poll(p, 2, (int)left) > 0 && p[1].revents)
-			return false;
-	}
+	return ctl_hear_packet(fd, packet, left, (struct pollfd){reader, 0, 0}) == CTL_MESSAGE;
 }
 
 /* Does a message of the daemon's status say that it serves @config? */
@@ -191,7 +174,7 @@ static bool names(const struct wire *w, const char *config)
 }
 
 static enum private_answer ask(
-	int fd, struct packet *packet, const char *config, int64_t until, int reader)
+	int fd, struct packet *packet, const char *config, uint64_t until, int reader)
 {
 	struct wire query = {.op = WIRE_STATUS};
 	struct fault fault;
@@ -226,7 +209,7 @@ enum private_answer private_ask(
 	int fd = link_open(path, LINK_OPERATOR, packet->bytes, fault);
 
 	if (fd >= 0)
-		answer = ask(fd, packet, config, now_ms() + ms, reader);
+		answer = ask(fd, packet, config, ctl_clock_ms() + (uint64_t)ms, reader);
 	else if (fault->code == FAULT_PERMISSION)
 		answer = PRIVATE_UNTRUSTED;
 	if (fd >= 0) {

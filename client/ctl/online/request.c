@@ -6,6 +6,7 @@
  */
 #include "client/ctl/online/request.h"
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/clock.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* AT to MICRO are numbers, sent under the names of the options. */
@@ -129,14 +129,6 @@ static int check_config(const struct request *r, const char *path)
 
 /* ---- waiting ---- */
 
-static uint64_t clock_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 static int lost(const struct request *r)
 {
 	return ctl_fail(
@@ -195,13 +187,13 @@ static int give_up(struct request *r, const char *reason)
  */
 static int await(struct request *r)
 {
-	uint64_t until = clock_ms() + r->timeout_s * 1000;
+	uint64_t until = ctl_clock_ms() + r->timeout_s * 1000;
 	const struct wire *w = &r->link.packet.wire;
 	char late[60];
 
 	snprintf(late, sizeof(late), "timeout after %" PRIu64 " s", r->timeout_s);
 	while (r->waiting > 0) {
-		uint64_t now = clock_ms();
+		uint64_t now = ctl_clock_ms();
 		enum ctl_heard heard =
 			ctl_hear(&r->link, now < until ? (int)(until - now) : 0, r->signals);
 

@@ -5,7 +5,6 @@
 #include "proto/phrases.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,31 +27,13 @@ int ctl_signals(void)
 
 enum ctl_heard ctl_hear(struct ctl_link *l, int ms, int other)
 {
-	struct pollfd p[] = {{l->fd, POLLIN, 0}, {other, POLLIN, 0}};
+	enum ctl_heard heard =
+		ctl_hear_packet(l->fd, &l->packet, ms, (struct pollfd){other, POLLIN, 0});
 
-	for (;;) {
-		switch (link_receive(l->fd, &l->packet)) {
-		case LINK_MESSAGE:
-			return CTL_MESSAGE;
-		case LINK_CLOSED:
-			return CTL_LOST;
-		case LINK_FAULT:
-			ctl_fail("unexpected message from the daemon: %s: %s; " PHRASE_RELEASE,
-				l->packet.fault.field, l->packet.fault.text);
-			return CTL_BAD;
-		case LINK_WAKE:
-			continue;
-		case LINK_NOTHING:
-			break;
-		}
-
-		int n = poll(p, 2, ms);
-
-		if (n > 0 && p[1].revents)
-			return CTL_OTHER;
-		if (n == 0)
-			return CTL_TIMEOUT;
-	}
+	if (heard == CTL_BAD)
+		ctl_fail("unexpected message from the daemon: %s: %s; " PHRASE_RELEASE,
+			l->packet.fault.field, l->packet.fault.text);
+	return heard;
 }
 
 /* The next message; false after an error. */

@@ -7,21 +7,13 @@
 #ifndef TOKEND_CTL_TALK_H
 #define TOKEND_CTL_TALK_H
 
-#include "client/lib/connect.h"
+#include "client/ctl/online/hear.h"
 
 struct ctl_link {
 	int fd;
 	char *socket;	      /* its path */
 	uint64_t serial;      /* of the last query */
 	struct packet packet; /* the last message */
-};
-
-enum ctl_heard {
-	CTL_MESSAGE,
-	CTL_TIMEOUT,
-	CTL_OTHER, /* @other became readable */
-	CTL_LOST,  /* the daemon closed the connection; not printed */
-	CTL_BAD,   /* an error was printed */
 };
 
 typedef void ctl_each(void *context, const struct wire *w);
@@ -34,7 +26,8 @@ void ctl_disconnect(struct ctl_link *l);
 /* Blocks SIGINT, SIGTERM and SIGHUP, which then no longer end the process. Returns a descriptor
  * that becomes readable when one arrives. */
 int ctl_signals(void);
-/* Waits up to @ms for the next message. @other: a descriptor to watch too, or -1. */
+/* Waits up to @ms for the next message. @other: a descriptor to be readable too, or -1. Prints an
+ * error for CTL_BAD. */
 enum ctl_heard ctl_hear(struct ctl_link *l, int ms, int other);
 /*
  * Sends @query and receives messages up to its reply of kind @reply or the daemon's error, which is

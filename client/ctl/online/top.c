@@ -1,5 +1,6 @@
 /* tokctl top: prints the sessions repeatedly, with the rate at which each releases its batches. */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/clock.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <termios.h>
-#include <time.h>
 #include <unistd.h>
 
 struct seen {
@@ -29,14 +29,6 @@ struct top {
 	bool headed;
 	int signals; /* readable: a signal to end has arrived */
 };
-
-static uint64_t clock_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* Tokens per second since the last status; 0 the first time. */
 static double rate(struct top *t, const struct wire *w)
@@ -89,7 +81,7 @@ static bool show(struct top *t, bool screen)
 	const struct wire *w = &t->link.packet.wire;
 	char line[300];
 
-	t->now_ms = clock_ms();
+	t->now_ms = ctl_clock_ms();
 	t->headed = false;
 	if (screen)
 		ctl_put(&t->out, "\033[H\033[J");
@@ -106,13 +98,13 @@ static bool show(struct top *t, bool screen)
 	return ctl_finish(&t->out, CTL_OK) == CTL_OK;
 }
 
-/* Waits until @until (clock_ms()). False: the user wants to quit. */
+/* Waits until @until (ctl_clock_ms()). False: the user wants to quit. */
 static bool rest(const struct top *t, uint64_t until, bool keys)
 {
 	struct pollfd p[] = {{t->signals, POLLIN, 0}, {keys ? STDIN_FILENO : -1, POLLIN, 0}};
 
 	for (;;) {
-		uint64_t now = clock_ms();
+		uint64_t now = ctl_clock_ms();
 		char key;
 
 		if (poll(p, 2, now < until ? (int)(until - now) : 0) > 0) {
@@ -131,7 +123,7 @@ static bool rest(const struct top *t, uint64_t until, bool keys)
 static bool loop(struct top *t, uint64_t interval_ms, uint64_t count, bool screen)
 {
 	bool keys = screen && isatty(STDIN_FILENO);
-	uint64_t next = clock_ms();
+	uint64_t next = ctl_clock_ms();
 
 	for (uint64_t n = 0;; n++) {
 		if (!show(t, screen))
