@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
-from . import meeting, phrases
+from . import callers, phrases
 from ._tokend import ArgumentError
 
 DEALT = (
@@ -33,17 +31,6 @@ AHEAD = ("DataLoaderShard", "DataLoaderDispatcher")
 DEALS = ("DataLoaderDispatcher", "IterableDatasetShard")
 
 
-def _callers(module: str) -> Iterator[Any]:
-    """The objects of a module of accelerate among the callers. The user's code may be in between:
-    a dataset, or a state of several parts.
-    """
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == module:
-            yield frame.f_locals.get("self")
-        frame = frame.f_back
-
-
 def check_who_iterates() -> bool:
     """Called for each pass, and again for its first batch: torchdata's StatefulDataLoader makes
     the pass before accelerate has its number of processes.
@@ -54,7 +41,8 @@ def check_who_iterates() -> bool:
         ArgumentError: batches would be dealt out to several ranks.
     """
     ahead = False
-    for found in _callers("accelerate.data_loader"):
+    for frame in callers.frames("accelerate.data_loader"):
+        found = frame.f_locals.get("self")
         kind, state = type(found).__name__, getattr(found, "state", found)
         if kind in DEALS and getattr(state, "num_processes", 1) > 1:
             raise ArgumentError(DEALT)
@@ -81,7 +69,7 @@ def check_who_saves(ahead: bool, ended: bool) -> None:
         ArgumentError: the state would lose batches.
     """
     # a StatefulDataLoader's state is asked for before the next batch is taken
-    if ahead and next(_callers("accelerate.data_loader"), None) is None:
+    if ahead and next(callers.frames("accelerate.data_loader"), None) is None:
         raise ArgumentError(TAKEN_AHEAD)
     if not ended and _accumulates() is not None:
         raise ArgumentError(WITHIN_A_STEP)
@@ -93,7 +81,8 @@ def begin_a_step() -> None:
     gradient_accumulation_steps the first step would be too short, or end at another batch in a new
     process. A loader's state is between two steps, so the number begins at 0.
     """
-    for accelerator in _callers("accelerate.accelerator"):
+    for frame in callers.frames("accelerate.accelerator"):
+        accelerator = frame.f_locals.get("self")
         if getattr(accelerator, "step", 0) % getattr(accelerator, "gradient_accumulation_steps", 1):
             accelerator.step = 0
 
@@ -104,4 +93,4 @@ def warn_of_an_open_step(rows: int) -> None:
     if state is None or not sys.modules["torch"].is_grad_enabled():
         return
     text = phrases.step_left_open(rows * state.num_steps)
-    warnings.warn(text, stacklevel=meeting.users_level())
+    warnings.warn(text, stacklevel=callers.users_level())

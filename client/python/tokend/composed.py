@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from types import FrameType
 from typing import Any
 
+from . import callers
 from ._tokend import ArgumentError
 
 DROPS = (
@@ -19,11 +19,8 @@ def check_who_iterates(loader: Any) -> None:
     """Called when a pass takes its first batch. Between @loader and composer there may be an object
     of the user.
     """
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "composer.trainer.trainer" and _drops(loader, frame):
-            raise ArgumentError(DROPS)
-        frame = frame.f_back
+    if any(_drops(loader, frame) for frame in callers.frames("composer.trainer.trainer")):
+        raise ArgumentError(DROPS)
 
 
 def _drops(loader: Any, frame: FrameType) -> bool:

@@ -14,7 +14,7 @@ import time
 import warnings
 from typing import Any
 
-from . import meeting, phrases
+from . import callers, phrases
 from ._tokend import DONE, FAILED, NOTED, Error
 
 # A process that never calls control() must not stop the others, so the wait for the first rounds
@@ -174,7 +174,7 @@ class Control:
         except Error as error:  # tokctl reports that this rank did not answer
             warnings.warn(
                 f"tokend: request {number}: cannot answer: {error}",
-                stacklevel=meeting.users_level(),
+                stacklevel=callers.users_level(),
             )
 
     def finish(self, exception=None):
@@ -193,7 +193,7 @@ class Control:
             request.done()
         except Error as error:
             warnings.warn(
-                f"tokend: request {request.number}: {error}", stacklevel=meeting.users_level()
+                f"tokend: request {request.number}: {error}", stacklevel=callers.users_level()
             )
 
     # ---- a call ----
@@ -267,7 +267,7 @@ class Control:
             f"tokend: control() is off in this process: {why} ({self.group.size} processes). "
             "Training continues; operators' requests fail. Call control() in every process, "
             "after every step",
-            stacklevel=meeting.users_level(),
+            stacklevel=callers.users_level(),
         )
 
     def _warn_apart(self, first, last):
@@ -277,7 +277,7 @@ class Control:
             "state loses or repeats rows of the others; take equally many batches in every "
             "process, also for evaluation or logging in one of them, and call control() equally "
             "often",
-            stacklevel=meeting.users_level(),
+            stacklevel=callers.users_level(),
         )
 
     # ---- carrying out ----
@@ -300,7 +300,7 @@ class Control:
             self._handled = number
             warnings.warn(
                 f"tokend: request {number}: cannot fetch it: {error}",
-                stacklevel=meeting.users_level(),
+                stacklevel=callers.users_level(),
             )
             return 0, "", "", str(error)
         self._handled = fetched or number

@@ -13,6 +13,7 @@ import warnings
 import zlib
 from typing import Any
 
+from . import callers
 from ._tokend import Error
 
 WARN_S = 5.0
@@ -104,18 +105,6 @@ def meet_in(store: Any, ranks: list[int], mine: int, seconds: float) -> None:
     meeting.end()
 
 
-def users_level() -> int:
-    """Returns the stacklevel of the caller outside of this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__package__")):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-def _is_ours(package: str | None) -> bool:
-    return package == __package__ or (package or "").startswith(f"{__package__}.")
-
-
 def _wait(meeting: _Meeting, seconds: float) -> None:
     begin, pause, warned = time.monotonic(), 0.001, False
     while not meeting.complete():
@@ -127,6 +116,6 @@ def _wait(meeting: _Meeting, seconds: float) -> None:
         if waited >= WARN_S and not warned:
             warned = True
             text = f"tokend.Loader: has waited {WARN_S:g} s for {meeting.missing()}; {REMEDY}"
-            warnings.warn(text, RuntimeWarning, stacklevel=users_level())
+            warnings.warn(text, RuntimeWarning, stacklevel=callers.users_level())
         time.sleep(pause)
         pause = min(LONGEST_PAUSE_S, 1.5 * pause)

@@ -34,7 +34,7 @@ import sys
 import warnings
 from typing import Any, NamedTuple
 
-from . import meeting, phrases
+from . import callers, phrases
 from ._tokend import ArgumentError
 
 DATA = frozenset(
@@ -121,7 +121,7 @@ def _kinds(
                 f"rows; name it mp_{name} if they are to do so, dp_{name} if not, or "
                 f"{phrases.PASS_RANKS}"
             )
-            warnings.warn(text, RuntimeWarning, stacklevel=meeting.users_level())
+            warnings.warn(text, RuntimeWarning, stacklevel=callers.users_level())
     return names, kinds
 
 
@@ -201,7 +201,7 @@ def _warn_of_less(mesh: Any, names: tuple[str, ...], world: int) -> None:
             f"({dims}), so {ranks // world} processes each read the same rows; pass the whole "
             f"mesh, or if they are peers {phrases.PASS_RANKS} and peer="
         )
-        warnings.warn(text, RuntimeWarning, stacklevel=meeting.users_level())
+        warnings.warn(text, RuntimeWarning, stacklevel=callers.users_level())
 
 
 def _few(ranks: list[int]) -> str:

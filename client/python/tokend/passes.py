@@ -6,7 +6,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from . import accelerated, composed, meeting, phrases
+from . import accelerated, callers, composed, phrases
 from ._tokend import ArgumentError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def warn_of_evaluation(loader: Loader) -> None:
             f"tokend: a batch of stream {loader.stream!r} is taken under no_grad(), after others "
             "with gradients; the state counts it as trained on, so the run loses its rows; "
             "evaluate with another Loader, of a finite stream or with another run=",
-            stacklevel=meeting.users_level(),
+            stacklevel=callers.users_level(),
         )
 
 
@@ -92,7 +92,7 @@ class Prefetched:
             warnings.warn(
                 "load_state_dict: the loop has taken a batch of another position before, and must "
                 "drop it; load the state before the first batch, or pass start=",
-                stacklevel=meeting.users_level(),
+                stacklevel=callers.users_level(),
             )
 
     def begin(self) -> None:

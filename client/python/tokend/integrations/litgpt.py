@@ -10,7 +10,6 @@ out, when it asks for the next batch: its step, validation and save are done the
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import torch
 from litgpt.data import DataModule
 from torch.utils.data import DataLoader, IterableDataset
 
-from tokend import Loader, phrases
+from tokend import Loader, callers, phrases
 
 
 class Unsampled(IterableDataset):
@@ -87,11 +86,9 @@ class TrainBatches(Batches):
         """Returns the frame of litgpt's fit(), which has what a save needs. At the first call
         converts its iter_num.
         """
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        for frame in callers.frames():
             if frame.f_code.co_name == "fit" and "save_checkpoint" in frame.f_globals:
                 break
-            frame = frame.f_back
         else:
             raise ValueError(
                 "TokendData: the caller is not fit() of litgpt.pretrain, whose steps it follows; "
