@@ -4,6 +4,7 @@
 #include "daemon/config/schedule_keys.h"
 
 #include "daemon/config/keys.h"
+#include "proto/nearest.h"
 #include "proto/order.h"
 #include "proto/phrases.h"
 
@@ -52,7 +53,7 @@ static bool refuse_dataset(
 
 	for (uint32_t d = 0; d < stream->datasets; d++)
 		known[d] = stream->dataset[d].name;
-	near = schema_near(name, known, stream->datasets);
+	near = nearest(name, known, stream->datasets);
 	if (near)
 		return schema_refuse(s, line, "is not a dataset of the stream; did you mean %s?",
 			schema_show(near, shown));

@@ -1,5 +1,6 @@
 #include "daemon/config/schema.h"
 
+#include "proto/nearest.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -66,51 +67,6 @@ const char *schema_show(const char *text, char shown[64])
 			n--;
 	memcpy(shown + n, text[n] ? "…" : "", text[n] ? sizeof("…") : 1);
 	return shown;
-}
-
-static size_t least(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
-
-/* Edit distance: letters to insert, drop or replace. SIZE_MAX if a text is too long for a key. */
-static size_t distance(const char *a, const char *b)
-{
-	enum { LONGEST = 32 };
-	size_t row[LONGEST + 1], n = strlen(a), m = strlen(b);
-
-	if (n > LONGEST || m > LONGEST)
-		return SIZE_MAX;
-	for (size_t j = 0; j <= m; j++)
-		row[j] = j;
-	for (size_t i = 1; i <= n; i++) {
-		size_t corner = row[0];
-
-		row[0] = i;
-		for (size_t j = 1; j <= m; j++) {
-			size_t replaced = corner + (a[i - 1] != b[j - 1]);
-
-			corner = row[j];
-			row[j] = least(replaced, 1 + least(row[j], row[j - 1]));
-		}
-	}
-	return row[m];
-}
-
-const char *schema_near(const char *text, const char *const *known, size_t n)
-{
-	const char *near = NULL;
-	size_t best = 3;
-
-	for (size_t i = 0; i < n; i++) {
-		size_t d = distance(text, known[i]);
-
-		if (d < best && d < strlen(known[i])) {
-			best = d;
-			near = known[i];
-		}
-	}
-	return near;
 }
 
 /* ---- nodes ---- */
@@ -196,7 +152,7 @@ static bool refuse_unknown(
 		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%s", i ? ", " : "",
 			keys[i].name);
 	}
-	near = schema_near(name, known, n);
+	near = nearest(name, known, n);
 	if (near)
 		return schema_refuse(s, line, "unknown key; did you mean %s?", near);
 	return schema_refuse(s, line, "unknown key; must be one of %s", list);
@@ -486,7 +442,7 @@ bool schema_choice(
 		}
 	}
 	schema_show(text, shown);
-	near = schema_near(text, key->choices, n);
+	near = nearest(text, key->choices, n);
 	if (near)
 		return schema_refuse(s, line, "'%s' is unknown; must be %s (did you mean %s?)",
 			shown, right, near);

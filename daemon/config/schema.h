@@ -80,8 +80,6 @@ const char *schema_scalar(struct schema *s, yaml_node_t *node, int line, const c
 const char *schema_right(const struct schema_key *key, char right[SCHEMA_RIGHT_BYTES]);
 /* @text for a message: shortened, control characters replaced. Returns @shown. */
 const char *schema_show(const char *text, char shown[64]);
-/* The element of @known most similar to a mistyped @text, or NULL if none is similar. */
-const char *schema_near(const char *text, const char *const *known, size_t n);
 
 /* ---- takers ---- */
 
