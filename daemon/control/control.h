@@ -26,7 +26,8 @@ struct control {
 	const struct rereads *rereads;
 	uint64_t started_ms;
 	struct data_thread *data_thread;
-	struct keeper *keeper; /* makes all calls on state_dir */
+	uint64_t turns, turned_ms; /* of the data thread: the number, and when it last changed */
+	struct keeper *keeper;	   /* makes all calls on state_dir */
 	struct quotas *quotas;
 	struct runs *runs;
 	struct hangs hangs;

@@ -363,9 +363,14 @@ struct reader_hang data_thread_hang(struct data_thread *f, uint32_t stream)
 	return hang;
 }
 
+uint64_t data_thread_turns(const struct data_thread *f)
+{
+	return atomic_load_explicit(&f->turns, memory_order_relaxed);
+}
+
 bool data_thread_answers(struct data_thread *f)
 {
-	uint64_t turns = atomic_load_explicit(&f->turns, memory_order_relaxed);
+	uint64_t turns = data_thread_turns(f);
 	bool answers = turns != f->turns_seen;
 
 	f->turns_seen = turns;

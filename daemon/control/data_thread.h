@@ -49,6 +49,8 @@ struct data_thread_failure data_thread_failure(const struct data_thread *data_th
 
 /* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
+/* The number of turns that the data thread has made; at most a second apart. */
+uint64_t data_thread_turns(const struct data_thread *data_thread);
 /* Has the data thread made a turn since the last call? Wakes it, so that it makes one before the
  * next call. */
 bool data_thread_answers(struct data_thread *data_thread);

@@ -5,9 +5,9 @@
 #include "daemon/control/dispatch.h"
 #include "daemon/control/errand.h"
 #include "daemon/control/log.h"
-#include "daemon/control/metrics.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/twins.h"
+#include "daemon/control/web.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -32,9 +32,9 @@ struct server {
 	struct acceptor acceptor;
 	uv_signal_t signal[2], hangup;
 	uv_timer_t second, watchdog;
-	uv_async_t news;	 /* from the data thread */
-	struct metrics *metrics; /* or NULL */
-	bool state_stalled;	 /* state_dir hangs, and that was logged */
+	uv_async_t news;    /* from the data thread */
+	struct http *web;   /* or NULL */
+	bool state_stalled; /* state_dir hangs, and that was logged */
 	bool stopping;
 	uint64_t lonely_since_ms;
 };
@@ -70,8 +70,8 @@ static void stop(struct server *server)
 		pthread_detach(late);
 	runs_stop(server->control.runs);
 	acceptor_stop(&server->acceptor);
-	metrics_stop(server->metrics);
-	server->metrics = NULL;
+	http_stop(server->web);
+	server->web = NULL;
 	/* Frees the path at once: trainers reconnect, and find our successor sooner. */
 	listener_close(server->options->listener);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
@@ -162,6 +162,16 @@ static void watch_state_dir(struct server *server)
 	server->state_stalled = stalled;
 }
 
+/* For web.c. */
+static void watch_data_thread(struct control *control, uint64_t now)
+{
+	uint64_t turns = data_thread_turns(control->data_thread);
+
+	if (turns != control->turns)
+		control->turned_ms = now;
+	control->turns = turns;
+}
+
 /* Asserts the invariants of all parts, once a second. */
 static void server_check(const struct server *server)
 {
@@ -181,6 +191,7 @@ static void on_second(uv_timer_t *timer)
 	bool any = false;
 
 	server_check(server);
+	watch_data_thread(&server->control, now);
 	watch_state_dir(server);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
@@ -222,7 +233,7 @@ static void give_up(struct server *server)
 	unsigned left;
 
 	listener_close(server->options->listener);
-	metrics_stop(server->metrics);
+	http_stop(server->web);
 	if (control->keeper) {
 		keeper_close(control->keeper);
 		uv_run(&server->loop, UV_RUN_NOWAIT);
@@ -275,8 +286,8 @@ static bool start_metrics(struct server *server, struct fault *fault)
 			"metrics: %s is ignored, because systemd passed a socket "
 			"(tokend-metrics.socket)",
 			address);
-	server->metrics = metrics_start(&server->control, address, fd, fault);
-	if (server->metrics)
+	server->web = web_start(&server->control, address, fd, fault);
+	if (server->web)
 		return true;
 	/*
 	 * In embedded mode a port in use must not stop a trainer or a notebook. A sandbox without
@@ -411,7 +422,8 @@ int server_run(const struct server_options *options)
 		free(server);
 		return 1;
 	}
-	server->control.started_ms = server->lonely_since_ms = uv_now(&server->loop);
+	server->lonely_since_ms = uv_now(&server->loop);
+	server->control.started_ms = server->control.turned_ms = server->lonely_since_ms;
 	log_line(LOG_NOTE, "ready at %s",
 		options->listener->path[0] ? options->listener->path : "systemd's socket");
 	notify("READY=1");

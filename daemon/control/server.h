@@ -7,7 +7,8 @@
  *
  *   server.c          the loop: signals, timers, news from the data thread
  *   accept.c          new clients
- *   metrics.c         Prometheus metrics
+ *   web.c             what the port of `metrics:` serves; metrics.c: the text for Prometheus
+ *   http.c            HTTP
  *   dispatch.c        maps messages to handlers
  *   attach.c          begins a session
  *   snapshot.c        saves snapshots

@@ -2,9 +2,9 @@
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/log.h"
-#include "daemon/control/metrics.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/server.h"
+#include "daemon/control/web.h"
 #include "tests/disk/model.h"
 
 #include <signal.h>
@@ -55,16 +55,15 @@ void log_flush(void)
 {
 }
 
-struct metrics *metrics_start(
-	struct control *control, const char *address, int fd, struct fault *fault)
+struct http *web_start(struct control *control, const char *address, int fd, struct fault *fault)
 {
 	(void)control, (void)address, (void)fd, (void)fault;
 	return NULL;
 }
 
-void metrics_stop(struct metrics *metrics)
+void http_stop(struct http *http)
 {
-	(void)metrics;
+	(void)http;
 }
 
 void notify(const char *state)
