@@ -227,6 +227,16 @@ int cursor_find(const struct cursor *cursor, const char *name)
 	return find_name(cursor, cursor->datasets, name);
 }
 
+char *cursor_list_datasets(
+	const struct cursor *cursor, const char *name, char list[NEAREST_LIST_BYTES])
+{
+	const char *known[LIMIT_DATASETS];
+
+	for (uint32_t d = 0; d < cursor->datasets; d++)
+		known[d] = cursor->dataset[d].name;
+	return nearest_list(list, name, known, cursor->datasets);
+}
+
 bool cursor_identity(struct cursor *out, const struct cursor *identity,
 	const struct cursor_source *sources, uint32_t n, struct fault *fault)
 {

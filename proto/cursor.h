@@ -20,6 +20,7 @@
 
 #include "proto/fault.h"
 #include "proto/limits.h"
+#include "proto/nearest.h"
 #include "proto/order.h"
 
 /* Version 1 is still written for a cursor without limits and with at most one pending segment. */
@@ -149,6 +150,9 @@ void cursor_check(const struct cursor *cursor);
 
 /* Index of the dataset called @name, or -1. */
 int cursor_find(const struct cursor *cursor, const char *name);
+/* Writes the datasets' names and the one that @name may mean, see nearest_list(). Returns @list. */
+char *cursor_list_datasets(
+	const struct cursor *cursor, const char *name, char list[NEAREST_LIST_BYTES]);
 
 /* ---- comparing ---- */
 

@@ -66,6 +66,7 @@ char *nearest_list(
 	const char *near = nearest(text, known, n);
 	size_t used = 0, i = 0;
 
+	list[0] = 0;
 	for (; i < n && i < LIST_NAMES && used + strlen(known[i]) + 2 < room; i++)
 		used += (size_t)snprintf(
 			list + used, NEAREST_LIST_BYTES - used, "%s%s", i ? ", " : "", known[i]);

@@ -13,7 +13,7 @@ enum { NEAREST_LIST_BYTES = 512 };
 const char *nearest(const char *text, const char *const *known, size_t n);
 /*
  * Writes the first names, "web, code and 20 more", and if one is similar to @text its name: "web,
- * code; did you mean code?". @n is at least 1. Returns @list.
+ * code; did you mean code?". Returns @list.
  */
 char *nearest_list(
 	char list[NEAREST_LIST_BYTES], const char *text, const char *const *known, size_t n);

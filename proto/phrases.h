@@ -15,6 +15,8 @@
 #define PHRASE_NOT_FILE	       "is not a regular file"
 #define PHRASE_CHANGED	       "changed while it was being read"
 #define PHRASE_CHANGED_OPENING "changed while the shard was being opened"
+/* A name; the config's path; nearest_list(). */
+#define PHRASE_NO_STREAM "%s is not a stream of %s; must be one of: %s"
 /* The name of the stream. */
 #define PHRASE_EPOCHS "stream %s has epochs, so its datasets have no weights"
 #define PHRASE_FINITE "stream %s is finite: its mix cannot change while it runs"

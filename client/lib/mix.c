@@ -21,14 +21,14 @@ static int add_dataset(
 {
 	struct cursor_source source;
 	struct fault fault;
+	char list[NEAREST_LIST_BYTES];
 	int d = cursor_find(begin, name);
 
 	if (d < 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
-			"stream %s has no dataset %s, but %s%s; add it to the daemon's config and "
-			"restart the daemon",
-			t->stream, name, begin->dataset[0].name,
-			begin->datasets > 1 ? " and others" : "");
+			"stream %s has no dataset %s; add it to the daemon's config, or name one "
+			"of: %s",
+			t->stream, name, cursor_list_datasets(begin, name, list));
 	cursor_source(begin, (uint32_t)d, &source);
 	return cursor_add(edited, &source, &fault) ? 0 : handle_fault(t, &fault);
 }

@@ -39,16 +39,13 @@ struct catalog *catalog_open_stream(
 	const struct config *config, const char *stream, struct fault *fault)
 {
 	const struct config_stream *only = config_stream(config, stream);
-	char names[LIMIT_TEXT_BYTES / 2] = "";
-	size_t n = 0;
+	char list[NEAREST_LIST_BYTES];
 
 	if (only)
 		return open_catalog(config, only, fault);
-	for (uint32_t i = 0; i < config->streams && n < sizeof(names); i++)
-		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "",
-			config->stream[i].name);
 	config_refuse(fault, config->path, config->stream[0].line, "streams", FAULT_NO_INDEX,
-		"no stream is called %s; must be one of: %s", stream, names);
+		"no stream is called %s; must be one of: %s", stream,
+		config_list_streams(config, stream, list));
 	return NULL;
 }
 

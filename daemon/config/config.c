@@ -89,3 +89,13 @@ const struct config_stream *config_stream(const struct config *config, const cha
 			return &config->stream[i];
 	return NULL;
 }
+
+char *config_list_streams(
+	const struct config *config, const char *name, char list[NEAREST_LIST_BYTES])
+{
+	const char *known[LIMIT_STREAMS];
+
+	for (uint32_t i = 0; i < config->streams; i++)
+		known[i] = config->stream[i].name;
+	return nearest_list(list, name, known, config->streams);
+}

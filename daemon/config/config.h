@@ -4,6 +4,7 @@
 
 #include "proto/fault.h"
 #include "proto/limits.h"
+#include "proto/nearest.h"
 #include "proto/order.h"
 
 #include <sys/types.h>
@@ -91,5 +92,8 @@ char *config_user_state_dir(const struct config *config);
 /* Whether this user may write to directory @path, or create it. */
 bool config_may_write(const char *path);
 const struct config_stream *config_stream(const struct config *config, const char *name);
+/* Writes the streams' names and the one that @name may mean, see nearest_list(). Returns @list. */
+char *config_list_streams(
+	const struct config *config, const char *name, char list[NEAREST_LIST_BYTES]);
 
 #endif

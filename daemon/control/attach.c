@@ -85,7 +85,7 @@ static bool read_coordinates(
 {
 	struct session *s = job->session;
 	struct fault *fault = &job->fault;
-	char name[LIMIT_NAME_BYTES + 1];
+	char name[LIMIT_NAME_BYTES + 1], list[NEAREST_LIST_BYTES];
 
 	s->rank = wire_number(w, WIRE_RANK);
 	s->world = wire_number(w, WIRE_WORLD);
@@ -101,8 +101,8 @@ static bool read_coordinates(
 		return fault_set(fault, FAULT_ATTACH, "stream", "must be " PHRASE_NAME);
 	s->stream = catalog_stream(catalog, name);
 	if (!s->stream)
-		return fault_set(fault, FAULT_ATTACH, "stream", "%s is not a stream of %s", name,
-			catalog->config->path);
+		return fault_set(fault, FAULT_ATTACH, "stream", PHRASE_NO_STREAM, name,
+			catalog->config->path, config_list_streams(catalog->config, name, list));
 	if (s->world < 1 || s->world > LIMIT_WORLD)
 		return fault_set(
 			fault, FAULT_ATTACH, "world", "%" PRIu64 " is not 1 to 2^32", s->world);

@@ -145,15 +145,16 @@ static bool find_room(struct connection *c, const struct request *r, struct faul
 static bool read_request(
 	struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
 {
-	char name[LIMIT_NAME_BYTES + 1];
+	char name[LIMIT_NAME_BYTES + 1], list[NEAREST_LIST_BYTES];
 	struct wire_bytes args = wire_bytes(w, WIRE_ARGS);
 
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
 		return fault_set(fault, FAULT_REQUEST, "stream", "must be " PHRASE_NAME);
 	r->stream = catalog_stream(c->control->catalog, name);
 	if (!r->stream)
-		return fault_set(fault, FAULT_REQUEST, "stream", "%s is not a stream of %s", name,
-			c->control->config->path);
+		return fault_set(fault, FAULT_REQUEST, "stream", PHRASE_NO_STREAM, name,
+			c->control->config->path,
+			config_list_streams(c->control->config, name, list));
 	if (!wire_text(w, WIRE_KIND, r->kind, sizeof(r->kind)) || !wire_name_ok(r->kind))
 		return fault_set(fault, FAULT_REQUEST, "kind", "must be a name of 1 to %zu bytes",
 			sizeof(r->kind) - 1);

@@ -142,7 +142,7 @@ def test_a_broken_torch_is_an_error(directory, torch, name, said):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"stream": "nosuch"}, tokend.RefusedError, "stream: nosuch"),
+        ({"stream": "trian"}, tokend.RefusedError, r"stream: trian .*; did you mean train\?"),
         ({"stream": ""}, tokend.ArgumentError, "stream"),
         ({"rank": 2, "world": 2}, tokend.ArgumentError, "rank: 2 is not less than world"),
         ({"world": 0}, tokend.ArgumentError, "world: 0"),

@@ -95,7 +95,7 @@ def test_invalid_edits_change_nothing(bench):
     t.step(3)
     before = t.cursor()
     for words, arguments in (
-        (["law", "has no dataset"], ["web=1", "law=1"]),
+        (["wbe", "has no dataset", "did you mean web?"], ["web=1", "wbe=1"]),
         (["not a multiple of 1024", "2048"], ["web=1", "--at", 1025]),
         (["too early", "use 1024"], ["web=1", "--at", 0]),
     ):
@@ -271,7 +271,7 @@ def test_mixes_after_a_commit(bench):
 def test_request_reaches_the_named_run(bench):
     refuse = lambda *a: run(TOKCTL, *a, "--socket", bench.daemon.socket)  # noqa: E731
     for words, arguments in (
-        (["nosuch is not a stream"], ["drain", "nosuch"]),
+        (["trian is not a stream", "did you mean train?"], ["drain", "trian"]),
         (["no session is attached on stream train"], ["drain", "train"]),
     ):
         code, out, err = refuse(*arguments)

@@ -90,11 +90,13 @@ static uint64_t acts_from(const struct cursor *c, const struct ctl_arguments *a)
 /* Index of the dataset called @name, or -1 after an error. */
 static int find(const struct cursor *c, const struct ctl_arguments *a, const char *name)
 {
+	char list[NEAREST_LIST_BYTES];
 	int d = cursor_find(c, name);
 
 	if (d >= 0 && strcmp(c->dataset[d].name, name) == 0)
 		return d;
-	ctl_fail("%s: no dataset %s; `tokctl cursor show %s` lists them", from(a), name, from(a));
+	ctl_fail("%s: no dataset %s; must be one of: %s", from(a), name,
+		cursor_list_datasets(c, name, list));
 	return -1;
 }
 

@@ -75,13 +75,15 @@ static int answer(const struct stream *stream, const struct ctl_history *h, cons
 {
 	int d = cursor_find(h->widest, q->dataset);
 	const struct dataset *dataset = NULL;
+	char list[NEAREST_LIST_BYTES];
 
 	for (uint32_t i = 0; i < stream->config->datasets; i++)
 		if (strcmp(stream->dataset[i].config->name, q->dataset) == 0)
 			dataset = &stream->dataset[i];
 	if (!dataset)
-		return ctl_fail("--dataset %s: not a dataset of stream %s", q->dataset,
-			stream->config->name);
+		return ctl_fail("--dataset %s: not a dataset of stream %s; must be one of: %s",
+			q->dataset, stream->config->name,
+			cursor_list_datasets(&stream->begin, q->dataset, list));
 	if (d < 0)
 		return ctl_fail("never served: the cursor has no dataset %s", q->dataset);
 	int64_t shard = dataset_find_shard(dataset, q->shard);
