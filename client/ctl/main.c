@@ -44,21 +44,34 @@ static int help(FILE *to)
 	return to == stdout ? CTL_OK : CTL_USAGE;
 }
 
-static int unknown(const char *name)
+static int unknown(const struct ctl_command *const *among, const char *name)
 {
-	ctl_fail("unknown command '%s'; `tokctl --help` lists all", name);
+	const char *near = ctl_nearest(among, name);
+
+	if (name[0] == '-')
+		ctl_fail("unknown option %s before the command; put the command first: tokctl "
+			 "COMMAND [OPTION...]",
+			name);
+	else if (near)
+		ctl_fail("unknown command '%s' (did you mean %s?); `tokctl help` lists all", name,
+			near);
+	else
+		ctl_fail("unknown command '%s'; `tokctl help` lists all", name);
 	return CTL_USAGE;
 }
 
 /* `tokctl help COMMAND [SUBCOMMAND]` */
 static int help_on(int names, char **name)
 {
-	const struct ctl_command *command = ctl_find(commands, name[0]);
+	static const struct ctl_command *const none[] = {NULL};
+	const struct ctl_command *const *among = commands, *command = NULL;
 
-	if (command && names > 1)
-		command = command->subcommands ? ctl_find(command->subcommands, name[1]) : NULL;
-	if (!command || names > 2)
-		return unknown(name[names > 1]);
+	for (int i = 0; i < names; i++) {
+		command = ctl_find(among, name[i]);
+		if (!command)
+			return unknown(among, name[i]);
+		among = command->subcommands ? command->subcommands : none;
+	}
 	ctl_help(stdout, command);
 	return CTL_OK;
 }
@@ -80,5 +93,5 @@ int main(int argc, char **argv)
 	}
 	const struct ctl_command *command = ctl_find(commands, argv[1]);
 
-	return command ? ctl_run(command, argc - 1, argv + 1) : unknown(argv[1]);
+	return command ? ctl_run(command, argc - 1, argv + 1) : unknown(commands, argv[1]);
 }

@@ -1,8 +1,10 @@
 #include "daemon/config/options.h"
 
+#include "proto/nearest.h"
 #include "proto/phrases.h"
 #include "proto/version.h"
 #include "proto/wire.h"
+#include "proto/wrap.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -45,6 +47,20 @@ void options_synopsis(FILE *to)
 	}
 }
 
+/* Prints @text from column @indent on, with all its lines there. */
+static void print_wrapped(const char *text, int indent)
+{
+	for (;;) {
+		size_t n = wrap_line(text, (size_t)(WRAP_COLUMNS - indent));
+
+		printf("%.*s\n", (int)n, text);
+		text += n + strspn(text + n, " ");
+		if (!*text)
+			break;
+		printf("%*s", indent, "");
+	}
+}
+
 static void print_help(void)
 {
 	fputs("usage: ", stdout);
@@ -52,20 +68,22 @@ static void print_help(void)
 	fputs("\nServes token shards to trainers on this node.\n\n", stdout);
 	for (int i = 0; i < OPTIONS; i++) {
 		const struct option_row *o = &option_table[i];
-		char left[64], letter[8] = "    ";
+		char left[64], letter[8] = "    ", text[512];
 
 		if (o->letter)
 			snprintf(letter, sizeof(letter), "-%c, ", o->letter);
 		snprintf(left, sizeof(left), "  %s--%s %s", letter, o->name,
 			o->value ? o->value : "");
-		printf("%-*s  %s", HELP_COLUMN, left, o->help);
+		snprintf(text, sizeof(text), "%s", o->help);
 		if (o->least > 0)
-			printf(" (%" PRIu64 " to %" PRIu64 ")", o->least, o->most);
-		fputs("\n", stdout);
+			snprintf(text + strlen(text), sizeof(text) - strlen(text),
+				" (%" PRIu64 " to %" PRIu64 ")", o->least, o->most);
+		printf("%-*s  ", HELP_COLUMN, left);
+		print_wrapped(text, HELP_COLUMN + 2);
 	}
 }
 
-/* Prints an error of the command line and the usage line. Always false. */
+/* Prints an error of the command line. Always false. */
 __attribute__((format(printf, 2, 3))) static bool fail(int *code, const char *text, ...)
 {
 	va_list args;
@@ -74,9 +92,7 @@ __attribute__((format(printf, 2, 3))) static bool fail(int *code, const char *te
 	va_start(args, text);
 	vfprintf(stderr, text, args);
 	va_end(args);
-	fputs("; usage: ", stderr);
-	options_synopsis(stderr);
-	fputs("\n", stderr);
+	fputs("; see `tokend --help`\n", stderr);
 	*code = USAGE;
 	return false;
 }
@@ -134,6 +150,25 @@ static int row_of(int found)
 	return -1;
 }
 
+/* getopt_long() rejected @text. @known: the number of an option that takes no value, or 0. */
+static bool refuse_option(const char *text, int known, int *code)
+{
+	const char *names[OPTIONS], *near;
+	char typed[64];
+
+	for (int i = 0; i < OPTIONS; i++)
+		names[i] = option_table[i].name;
+	if (strncmp(text, "--", 2) != 0)
+		return fail(code, "unknown option %s", text);
+	snprintf(typed, sizeof(typed), "%.*s", (int)strcspn(text + 2, "="), text + 2);
+	near = nearest(typed, names, OPTIONS);
+	if (known)
+		return fail(code, "--%s takes no value", typed);
+	if (near)
+		return fail(code, "unknown option --%s (did you mean --%s?)", typed, near);
+	return fail(code, "unknown option --%s", typed);
+}
+
 bool options_parse(struct options *options, int argc, char **argv, int *code)
 {
 	struct option names[OPTIONS + 1] = {0};
@@ -147,9 +182,10 @@ bool options_parse(struct options *options, int argc, char **argv, int *code)
 	while ((found = getopt_long(argc, argv, ":c:h", names, NULL)) != -1) {
 		int option = row_of(found);
 
+		if (found == ':')
+			return fail(code, "%s needs a value", argv[optind - 1]);
 		if (option < 0)
-			return fail(code, found == ':' ? "%s needs a value" : "unknown option %s",
-				argv[optind - 1]);
+			return refuse_option(argv[optind - 1], optopt, code);
 		if (!take(options, option, code))
 			return false;
 	}

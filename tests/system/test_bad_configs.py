@@ -172,7 +172,9 @@ def test_faulty_command_line_is_a_usage_error(bench):
     usages = {
         "needs -c": [],
         "-c needs a value": ["-c"],
-        "unknown option --dance": ["--dance"],
+        "unknown option --dance; see `tokend --help`": ["--dance"],
+        "unknown option --chekc (did you mean --check?)": ["-c", path, "--chekc"],
+        "--check takes no value": ["-c", path, "--check=all"],
         "'more'": ["-c", path, "more"],
         "'x' is not an integer": ["-c", path, "--linger", "x"],
         "'0'": ["-c", path, "--linger", "0"],

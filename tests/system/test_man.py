@@ -81,7 +81,7 @@ def test_tokctl_page_has_every_command_and_option():
         have = [re.match(r"(?:-\w, )?--([a-z-]+)", term)[1] for term in terms(section)]
         assert have == [option for option in options(text) if option != "help"], name
         seen[f"tokctl {name}"] = have
-        synopsis = text.splitlines()[0].removeprefix("usage: ")
+        synopsis = re.sub(r"\n {7}", " ", text).splitlines()[0].removeprefix("usage: ")
         assert synopsis in section.replace("\\ ", " "), name
     assert set(seen) == set(page) and len(seen) > 20
 

@@ -3,6 +3,7 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/help.h"
+#include "proto/nearest.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
 
@@ -25,20 +26,34 @@ int ctl_usage(const struct ctl_command *command, const char *text, ...)
 	va_start(args, text);
 	vfprintf(stderr, text, args);
 	va_end(args);
-	fputs("; usage: ", stderr);
-	ctl_synopsis(stderr, command);
-	fputs("\n", stderr);
+	fprintf(stderr, "; see `tokctl help %s`\n", command->name);
 	return CTL_USAGE;
+}
+
+static const char *last_word(const struct ctl_command *command)
+{
+	const char *last = strrchr(command->name, ' ');
+
+	return last ? last + 1 : command->name;
+}
+
+const char *ctl_nearest(const struct ctl_command *const *commands, const char *name)
+{
+	const char *known[CTL_COMMANDS];
+	size_t n = 0;
+
+	for (; commands[n]; n++) {
+		assert(n < CTL_COMMANDS);
+		known[n] = last_word(commands[n]);
+	}
+	return nearest(name, known, n);
 }
 
 const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name)
 {
-	for (unsigned i = 0; commands[i]; i++) {
-		const char *last = strrchr(commands[i]->name, ' ');
-
-		if (strcmp(last ? last + 1 : commands[i]->name, name) == 0)
+	for (unsigned i = 0; commands[i]; i++)
+		if (strcmp(last_word(commands[i]), name) == 0)
 			return commands[i];
-	}
 	return NULL;
 }
 
@@ -173,6 +188,27 @@ static unsigned option_of(const struct ctl_command *c, int found)
 	return i;
 }
 
+/* getopt_long() rejected @text. @known: the number of an option that takes no value, or 0. */
+static int refuse_option(const struct ctl_command *c, const char *text, int known)
+{
+	const char *names[CTL_OPTIONS + 1] = {"help"}, *near = NULL;
+	char typed[64];
+	size_t n = 1;
+
+	for (unsigned i = 0; i < c->count; i++)
+		if (c->options[i].name)
+			names[n++] = c->options[i].name;
+	if (strncmp(text, "--", 2) != 0)
+		return ctl_usage(c, "unknown option %s", text);
+	snprintf(typed, sizeof(typed), "%.*s", (int)strcspn(text + 2, "="), text + 2);
+	if (known)
+		return ctl_usage(c, "--%s takes no value", typed);
+	near = nearest(typed, names, n);
+	if (near)
+		return ctl_usage(c, "unknown option --%s (did you mean --%s?)", typed, near);
+	return ctl_usage(c, "unknown option --%s", typed);
+}
+
 /* CTL_OK also if --help was found, which sets *@help. */
 static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 {
@@ -185,10 +221,10 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 	opterr = 0;
 	for (int c;
 		status == CTL_OK && (c = getopt_long(argc, argv, letters, names, NULL)) != -1;) {
-		if (c == '?' || c == ':')
-			return ctl_usage(a->command,
-				c == '?' ? "unknown option %s" : "%s needs a value",
-				argv[optind - 1]);
+		if (c == '?')
+			return refuse_option(a->command, argv[optind - 1], optopt);
+		if (c == ':')
+			return ctl_usage(a->command, "%s needs a value", argv[optind - 1]);
 		if (c == HELP) {
 			*help = true;
 			return CTL_OK;
@@ -255,8 +291,14 @@ static int run_subcommand(const struct ctl_command *command, int argc, char **ar
 		ctl_help(stdout, command);
 		return CTL_OK;
 	}
-	return argc > 1 ? ctl_usage(command, "unknown subcommand '%s'", argv[1])
-			: ctl_usage(command, "needs a subcommand");
+	const char *near = argc > 1 ? ctl_nearest(command->subcommands, argv[1]) : NULL;
+
+	if (argc < 2)
+		return ctl_usage(command, "needs a subcommand");
+	if (near)
+		return ctl_usage(
+			command, "unknown subcommand '%s' (did you mean %s?)", argv[1], near);
+	return ctl_usage(command, "unknown subcommand '%s'", argv[1]);
 }
 
 int ctl_run(const struct ctl_command *command, int argc, char **argv)

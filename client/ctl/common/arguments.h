@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 enum { CTL_OPTIONS = 24 };  /* most options of a command */
+enum { CTL_COMMANDS = 32 }; /* most commands, and most subcommands of one */
 enum { CTL_ANY = INT_MAX }; /* any number of arguments */
 
 enum ctl_kind {
@@ -117,11 +118,13 @@ struct ctl_arguments {
 /* Parses argv[1] …, with options anywhere, and runs the command. With --help, prints its help
  * instead. Returns an exit status. */
 int ctl_run(const struct ctl_command *command, int argc, char **argv);
-/* Prints an error of the command line and the usage line of @command. Always CTL_USAGE. */
+/* Prints an error of the command line, and where the help of @command is. Always CTL_USAGE. */
 __attribute__((format(printf, 2, 3))) int ctl_usage(
 	const struct ctl_command *command, const char *text, ...);
 /* The command of that name, or NULL. @commands ends with NULL. */
 const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name);
+/* The command most similar to the mistyped @name, or NULL. */
+const char *ctl_nearest(const struct ctl_command *const *commands, const char *name);
 
 static inline bool ctl_given(const struct ctl_arguments *a, unsigned option)
 {

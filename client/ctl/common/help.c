@@ -1,9 +1,11 @@
 #include "client/ctl/common/help.h"
 
-#include <inttypes.h>
-#include <string.h>
+#include "proto/wrap.h"
 
-enum { HELP_COLUMN = 30 };
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* How an option is written: "-c FILE", "--json". */
 static void put_option(FILE *to, const struct ctl_option *o)
@@ -53,34 +55,85 @@ void ctl_range(const struct ctl_option *o, char *text, size_t bytes)
 		snprintf(text + n, bytes - (size_t)n, "%sdefault: %s", n ? "; " : "", o->preset);
 }
 
-static void put_option_help(FILE *to, const struct ctl_option *o)
+/* Puts @text from column @indent on, with all its lines there. */
+static void put_wrapped(FILE *to, const char *text, int indent)
 {
-	char left[80], letter[8] = "    ", range[128];
+	for (;;) {
+		size_t n = wrap_line(text, (size_t)(WRAP_COLUMNS - indent));
+
+		fprintf(to, "%.*s\n", (int)n, text);
+		text += n + strspn(text + n, " ");
+		if (!*text)
+			break;
+		fprintf(to, "%*s", indent, "");
+	}
+}
+
+static void put_usage(FILE *to, const struct ctl_command *command)
+{
+	static const char head[] = "usage: ";
+	char *synopsis = NULL;
+	size_t bytes;
+	FILE *text = open_memstream(&synopsis, &bytes);
+
+	fputs(head, to);
+	if (text) {
+		ctl_synopsis(text, command);
+		fclose(text);
+		put_wrapped(to, synopsis, (int)strlen(head));
+		free(synopsis);
+	}
+}
+
+/* "  -c, --config FILE" */
+static int write_left(char *left, size_t bytes, const struct ctl_option *o)
+{
+	char letter[8] = "    ";
 
 	if (o->letter)
 		snprintf(letter, sizeof(letter), "-%c, ", o->letter);
-	snprintf(left, sizeof(left), "  %s--%s%s%s", letter, o->name,
+	return snprintf(left, bytes, "  %s--%s%s%s", letter, o->name,
 		o->kind == CTL_FLAG ? "" : " ", o->kind == CTL_FLAG ? "" : o->value);
+}
+
+static void put_option_help(FILE *to, const struct ctl_option *o, int column)
+{
+	char left[80], range[128], text[512];
+
+	write_left(left, sizeof(left), o);
 	ctl_range(o, range, sizeof(range));
-	fprintf(to, "%-*s  %s%s%s%s\n", HELP_COLUMN, left, o->help, range[0] ? " (" : "", range,
+	snprintf(text, sizeof(text), "%s%s%s%s", o->help, range[0] ? " (" : "", range,
 		range[0] ? ")" : "");
+	fprintf(to, "%-*s", column, left);
+	put_wrapped(to, text, column);
 }
 
 void ctl_help(FILE *to, const struct ctl_command *command)
 {
-	fputs("usage: ", to);
-	ctl_synopsis(to, command);
-	fprintf(to, "\n%s\n", command->help);
+	char left[80];
+
+	put_usage(to, command);
+	fprintf(to, "%s\n", command->help);
 	if (command->subcommands) {
 		fputs("\n", to);
 		ctl_help_all(to, command->subcommands);
 		return;
 	}
 	fputs("\n", to);
+	int column = 0;
+
+	for (unsigned i = 0; i < command->count; i++) {
+		int n = command->options[i].name
+				? write_left(left, sizeof(left), &command->options[i])
+				: 0;
+
+		column = n > column ? n : column;
+	}
+	column += 2;
 	for (unsigned i = 0; i < command->count; i++)
 		if (command->options[i].name)
-			put_option_help(to, &command->options[i]);
-	fprintf(to, "%-*s  print this text\n", HELP_COLUMN, "  -h, --help");
+			put_option_help(to, &command->options[i], column);
+	fprintf(to, "%-*sprint this text\n", column, "  -h, --help");
 }
 
 void ctl_help_all(FILE *to, const struct ctl_command *const *commands)

@@ -56,7 +56,7 @@ static const struct ctl_option options[] = {
 		.required = true,
 		.value = "B",
 		.least = 1,
-		.most = UINT32_MAX,
+		.most = LIMIT_MICRO_BATCH,
 		.help = "rows per batch"},
 	[BATCHES] = {.name = "batches",
 		.kind = CTL_NUMBER,
