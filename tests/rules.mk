@@ -1,7 +1,7 @@
 # How the test programs are built. Part of the Makefile, which has the variables.
 
 # Tests link against this archive. It contains no main().
-$(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
+$(O)/all.a: $(call objects,$(proto) $(daemon) $(client)) $(llhttp)
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
@@ -35,7 +35,7 @@ $(O)/preempted/%.o: %.c Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -fsanitize-coverage=trace-pc -c $< -o $@
 $(O)/check/sim: $(preempted) tests/sim/wrap.txt
-	$(link) @tests/sim/wrap.txt $(filter-out -luv -luring -lmicrohttpd,$(LIBS))
+	$(link) @tests/sim/wrap.txt $(filter-out -luv -luring -lllhttp,$(LIBS))
 
 $(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state streams)
 	$(program) -shared -Wl,-soname,libcuda.so.1

@@ -1,35 +1,174 @@
 /*
- * libmicrohttpd runs without a thread of its own: the loop polls its epoll descriptor, and a timer
- * serves its timeouts.
+ * llhttp parses; a connection's next request is read after the last one is answered. Connections
+ * wait in the kernel while all slots are taken: libuv accepts none until the last one is taken up.
  */
 #include "daemon/control/http.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <microhttpd.h>
-#include <netdb.h>
-#include <netinet/in.h>
+#include "daemon/control/http_listen.h"
+
+#include <llhttp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <time.h>
 
-enum { CONNECTIONS = 16, TIMEOUT_S = 10, BODY_MOST = 16 << 20 };
+enum {
+	CLIENTS = 16,
+	TIMEOUT_MS = 10000, /* for the next whole request, and for taking an answer */
+	REQUEST_MOST = 16384,
+	PATH_BYTES = 256, /* a longer path is cut, and no route's */
+	BODY_MOST = 16 << 20,
+};
+
+struct client {
+	struct http *http;
+	uv_tcp_t tcp;
+	uv_timer_t timer;
+	unsigned handles; /* open ones; 0: the slot is free */
+	uint64_t number;  /* that of the oldest is the smallest */
+	llhttp_t parser;
+	size_t bytes; /* of this request, so far */
+	char path[PATH_BYTES];
+	size_t path_bytes;
+	bool keep; /* the connection serves another request */
+	char in[4096];
+	const char *next, *end; /* the bytes that are not parsed yet */
+	uv_write_t write;
+	char head[512];
+	char *body;
+};
 
 struct http {
 	const struct http_route *routes;
 	void *context;
-	struct MHD_Daemon *daemon;
-	uv_poll_t poll;
-	uv_timer_t timer;
-	unsigned handles;
-	struct MHD_Connection *open[CONNECTIONS]; /* the oldest first */
-	unsigned opened;
-	bool closed; /* a connection was closed during this MHD_run() */
+	llhttp_settings_t settings;
+	uv_tcp_t listener;
+	unsigned handles; /* the listener, and clients */
+	bool waits;	  /* a connection waits for a slot */
+	bool stopped;
+	uint64_t numbers;
+	struct client of[CLIENTS];
 };
 
+static void take_up(struct http *h);
+static void parse(struct client *c);
+
+/* ---- ends ---- */
+
+static void release(struct http *h)
+{
+	if (--h->handles == 0)
+		free(h);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+	struct client *c = handle->data;
+	struct http *h = c->http;
+
+	if (--c->handles > 0)
+		return;
+	free(c->body);
+	c->body = NULL;
+	if (h->waits && !h->stopped)
+		take_up(h);
+	release(h);
+}
+
+static void close_client(struct client *c)
+{
+	if (uv_is_closing((uv_handle_t *)&c->tcp))
+		return;
+	uv_close((uv_handle_t *)&c->tcp, on_closed);
+	uv_close((uv_handle_t *)&c->timer, on_closed);
+}
+
+static void on_timeout(uv_timer_t *timer)
+{
+	close_client(timer->data);
+}
+
 /* ---- answers ---- */
+
+static const char *phrase(unsigned status)
+{
+	switch (status) {
+	case 200:
+		return "OK";
+	case 400:
+		return "Bad Request";
+	case 404:
+		return "Not Found";
+	case 405:
+		return "Method Not Allowed";
+	case 431:
+		return "Request Header Fields Too Large";
+	case 503:
+		return "Service Unavailable";
+	default:
+		return "";
+	}
+}
+
+static void on_alloc(uv_handle_t *handle, size_t hint, uv_buf_t *buffer)
+{
+	struct client *c = handle->data;
+
+	(void)hint;
+	*buffer = uv_buf_init(c->in, sizeof(c->in));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
+{
+	struct client *c = stream->data;
+
+	if (n < 0) {
+		close_client(c);
+		return;
+	}
+	c->next = buffer->base;
+	c->end = buffer->base + n;
+	parse(c);
+}
+
+static void on_written(uv_write_t *write, int status)
+{
+	struct client *c = write->data;
+
+	free(c->body);
+	c->body = NULL;
+	if (status < 0 || !c->keep) {
+		close_client(c);
+		return;
+	}
+	uv_timer_start(&c->timer, on_timeout, TIMEOUT_MS, 0);
+	parse(c);
+}
+
+/* Takes c->body over. Nothing is read until the answer is written. */
+static void reply(struct client *c, unsigned status, const char *type, size_t bytes)
+{
+	char date[32];
+	time_t now = time(NULL);
+	struct tm utc;
+
+	strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &utc));
+
+	int n = snprintf(c->head, sizeof(c->head),
+		"HTTP/1.1 %u %s\r\nDate: %s\r\nConnection: %s\r\nContent-Type: %s\r\n"
+		"Content-Length: %zu\r\n%sCache-Control: no-store\r\n"
+		"X-Content-Type-Options: nosniff\r\n\r\n",
+		status, phrase(status), date, c->keep ? "keep-alive" : "close", type, bytes,
+		status == 405 ? "Allow: GET, HEAD\r\n" : "");
+	uv_buf_t parts[] = {
+		uv_buf_init(c->head, (unsigned)n), uv_buf_init(c->body, (unsigned)bytes)};
+
+	uv_read_stop((uv_stream_t *)&c->tcp);
+	uv_timer_start(&c->timer, on_timeout, TIMEOUT_MS, 0);
+	c->write.data = c;
+	if (uv_write(&c->write, (uv_stream_t *)&c->tcp, parts,
+		    c->parser.method == HTTP_HEAD ? 1 : 2, on_written) < 0)
+		close_client(c);
+}
 
 static const struct http_route *find(const struct http *h, const char *path)
 {
@@ -45,264 +184,210 @@ static unsigned not_found(const struct http *h, FILE *to)
 	for (const struct http_route *r = h->routes; r->path; r++)
 		fprintf(to, " %s", r->path);
 	fputc('\n', to);
-	return MHD_HTTP_NOT_FOUND;
+	return 404;
 }
 
-static unsigned not_allowed(FILE *to)
+/* @status: that of a request without a route, or 0. @text says why. */
+static void answer(struct client *c, unsigned status, const char *text)
 {
-	fputs("only GET and HEAD are allowed\n", to);
-	return MHD_HTTP_METHOD_NOT_ALLOWED;
-}
-
-static enum MHD_Result send_body(struct MHD_Connection *connection, unsigned status,
-	const char *type, char *body, size_t bytes)
-{
-	struct MHD_Response *response =
-		MHD_create_response_from_buffer(bytes, body, MHD_RESPMEM_MUST_FREE);
-	enum MHD_Result result;
-
-	if (!response) {
-		free(body);
-		return MHD_NO;
-	}
-	MHD_add_response_header(response, "Content-Type", type);
-	MHD_add_response_header(response, "Cache-Control", "no-store");
-	MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-	if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-		MHD_add_response_header(response, "Allow", "GET, HEAD");
-	result = MHD_queue_response(connection, status, response);
-	MHD_destroy_response(response);
-	return result;
-}
-
-/* A failure, MHD_NO, closes the connection. MHD itself leaves out the body for HEAD. */
-static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *path,
-	const char *method, const char *version, const char *upload, size_t *upload_bytes,
-	void **state)
-{
-	const struct http *h = context;
-	const struct http_route *route = find(h, path);
-	bool reads = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
-	char *body = NULL;
+	struct http *h = c->http;
+	const struct http_route *route = status ? NULL : find(h, c->path);
 	size_t bytes = 0;
-	FILE *to = open_memstream(&body, &bytes);
-	unsigned status;
+	FILE *to = open_memstream(&c->body, &bytes);
 
-	(void)version, (void)upload, (void)upload_bytes, (void)state;
-	if (!to)
-		return MHD_NO;
-	status = !route	 ? not_found(h, to)
-		 : reads ? route->answer(h->context, to)
-			 : not_allowed(to);
-	if (fclose(to) != 0 || bytes > BODY_MOST) {
-		free(body);
-		return MHD_NO;
+	if (!to) {
+		close_client(c);
+		return;
 	}
-	return send_body(connection, status,
-		route && reads ? route->type : "text/plain; charset=utf-8", body, bytes);
+	if (route)
+		status = route->answer(h->context, to);
+	else if (status)
+		fprintf(to, "%s\n", text);
+	else
+		status = not_found(h, to);
+	if (fclose(to) != 0 || bytes > BODY_MOST) {
+		close_client(c);
+		return;
+	}
+	reply(c, status, route ? route->type : "text/plain; charset=utf-8", bytes);
+}
+
+static void refuse(struct client *c, unsigned status, const char *text)
+{
+	c->keep = false;
+	answer(c, status, text);
+}
+
+/* ---- requests ---- */
+
+static int on_message_begin(llhttp_t *parser)
+{
+	struct client *c = parser->data;
+
+	c->path_bytes = 0;
+	return 0;
+}
+
+static int on_url(llhttp_t *parser, const char *at, size_t n)
+{
+	struct client *c = parser->data;
+	size_t room = PATH_BYTES - 1 - c->path_bytes;
+
+	memcpy(c->path + c->path_bytes, at, n < room ? n : room);
+	c->path_bytes += n < room ? n : room;
+	return 0;
+}
+
+/* An offer of another protocol is declined by an answer in this one. */
+static int on_headers_complete(llhttp_t *parser)
+{
+	parser->upgrade = 0;
+	return 0;
+}
+
+static int on_message_complete(llhttp_t *parser)
+{
+	struct client *c = parser->data;
+
+	c->keep = llhttp_should_keep_alive(parser);
+	return HPE_PAUSED;
+}
+
+static void serve(struct client *c)
+{
+	bool reads = c->parser.method == HTTP_GET || c->parser.method == HTTP_HEAD;
+	char *query = memchr(c->path, '?', c->path_bytes);
+
+	c->path[query ? (size_t)(query - c->path) : c->path_bytes] = '\0';
+	c->bytes = 0;
+	llhttp_resume(&c->parser);
+	if (reads || !find(c->http, c->path))
+		answer(c, 0, NULL);
+	else
+		answer(c, 405, "only GET and HEAD are allowed");
+}
+
+static void parse(struct client *c)
+{
+	size_t n = (size_t)(c->end - c->next);
+	llhttp_errno_t error = llhttp_execute(&c->parser, c->next, n);
+
+	if (error == HPE_PAUSED) {
+		c->next = llhttp_get_error_pos(&c->parser);
+		serve(c);
+		return;
+	}
+	c->bytes += n;
+	if (error != HPE_OK)
+		refuse(c, 400, llhttp_get_error_reason(&c->parser));
+	else if (c->bytes > REQUEST_MOST)
+		refuse(c, 431, "the request is too long");
+	else
+		uv_read_start(
+			(uv_stream_t *)&c->tcp, on_alloc, on_read); /* does nothing if it reads */
 }
 
 /* ---- connections ---- */
 
-static void forget(struct http *h, const struct MHD_Connection *connection)
+/* Returns a free slot, or NULL after it began to close the oldest client, which is idle: an answer
+ * takes a millisecond. */
+static struct client *slot(struct http *h)
 {
-	unsigned i = 0;
+	struct client *oldest = NULL;
 
-	while (i < h->opened && h->open[i] != connection)
-		i++;
-	if (i == h->opened)
+	for (struct client *c = h->of; c < h->of + CLIENTS; c++) {
+		if (c->handles == 0)
+			return c;
+		if (uv_is_closing((uv_handle_t *)&c->tcp))
+			return NULL;
+		if (!oldest || c->number < oldest->number)
+			oldest = c;
+	}
+	close_client(oldest);
+	return NULL;
+}
+
+static void take_up(struct http *h)
+{
+	struct client *c = slot(h);
+
+	h->waits = !c;
+	if (!c)
 		return;
-	memmove(&h->open[i], &h->open[i + 1], (h->opened - i - 1) * sizeof(h->open[0]));
-	h->opened--;
-}
-
-/*
- * Closes the oldest connection before the limit is reached, at which no new one would be accepted.
- * It is idle: an answer takes a millisecond.
- */
-static void notice(void *context, struct MHD_Connection *connection, void **unused,
-	enum MHD_ConnectionNotificationCode code)
-{
-	struct http *h = context;
-
-	(void)unused;
-	if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
-		forget(h, connection);
-		h->closed = true;
+	memset(c, 0, sizeof(*c));
+	c->http = h;
+	c->number = h->numbers++;
+	c->tcp.data = c->timer.data = c;
+	c->next = c->end = c->in;
+	c->handles = 2;
+	h->handles++;
+	llhttp_init(&c->parser, HTTP_REQUEST, &h->settings);
+	c->parser.data = c;
+	uv_timer_init(h->listener.loop, &c->timer);
+	uv_tcp_init(h->listener.loop, &c->tcp);
+	if (uv_accept((uv_stream_t *)&h->listener, (uv_stream_t *)&c->tcp) < 0) {
+		close_client(c);
 		return;
 	}
-	if (h->opened == CONNECTIONS - 1) {
-		const union MHD_ConnectionInfo *info =
-			MHD_get_connection_info(h->open[0], MHD_CONNECTION_INFO_CONNECTION_FD);
-
-		if (info)
-			shutdown(info->connect_fd, SHUT_RDWR);
-		forget(h, h->open[0]);
-	}
-	h->open[h->opened++] = connection;
+	uv_timer_start(&c->timer, on_timeout, TIMEOUT_MS, 0);
+	parse(c);
 }
 
-/* ---- on the loop ---- */
-
-static void on_timer(uv_timer_t *timer);
-
-static void run(struct http *h)
+static void on_connection(uv_stream_t *listener, int status)
 {
-	MHD_UNSIGNED_LONG_LONG wait;
+	struct http *h = listener->data;
 
-	h->closed = false;
-	MHD_run(h->daemon);
-	/* After a close at the limit, MHD listens again only in its next run. */
-	if (h->closed)
-		uv_timer_start(&h->timer, on_timer, 0, 0);
-	else if (MHD_get_timeout(h->daemon, &wait) == MHD_YES)
-		uv_timer_start(&h->timer, on_timer, wait, 0);
-	else
-		uv_timer_stop(&h->timer);
+	if (status == 0)
+		take_up(h);
 }
 
-static void on_timer(uv_timer_t *timer)
+static void on_listener_closed(uv_handle_t *handle)
 {
-	run(timer->data);
-}
-
-static void on_poll(uv_poll_t *poll, int status, int events)
-{
-	(void)status, (void)events;
-	run(poll->data);
-}
-
-static bool resolve(const char *address, struct addrinfo **found, struct fault *fault)
-{
-	const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
-		.ai_socktype = SOCK_STREAM};
-	char host[64];
-	const char *colon = strrchr(address, ':');
-	size_t n = colon ? (size_t)(colon - address) : 0;
-
-	if (!colon || n >= sizeof(host)) {
-		return fault_set(fault, FAULT_ARGUMENT, "metrics",
-			"metrics: %s is not HOST:PORT with a numeric host", address);
-	}
-	if (n >= 2 && address[0] == '[' && address[n - 1] == ']')
-		snprintf(host, sizeof(host), "%.*s", (int)(n - 2), address + 1);
-	else
-		snprintf(host, sizeof(host), "%.*s", (int)n, address);
-	int error = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, found);
-
-	if (error)
-		fault_set(fault, FAULT_ARGUMENT, "metrics",
-			"metrics: %s is not HOST:PORT with a numeric host: %s", address,
-			gai_strerror(error));
-	return error == 0;
-}
-
-/* A socket of another kind would fail at each scrape only. */
-static bool is_tcp_listener(int fd)
-{
-	int protocol = 0, listens = 0;
-	socklen_t n = sizeof(int);
-
-	return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &n) == 0 &&
-	       getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) == 0 &&
-	       protocol == IPPROTO_TCP && listens && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 &&
-	       fcntl(fd, F_SETFL, O_NONBLOCK) == 0;
-}
-
-static struct MHD_Daemon *serve(struct http *h, unsigned flags, const struct MHD_OptionItem at)
-{
-	const struct MHD_OptionItem where[] = {at, {MHD_OPTION_END, 0, NULL}};
-
-	return MHD_start_daemon(MHD_USE_EPOLL | flags, 0, NULL, NULL, answer, h, MHD_OPTION_ARRAY,
-		where, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
-		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
-		MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_NOTIFY_CONNECTION, notice, h,
-		MHD_OPTION_END);
-}
-
-/* A sandbox forbids all of the network. Without IPv6 in the kernel, only an IPv6 address fails. */
-static bool is_without_network(void)
-{
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	if (fd >= 0)
-		close(fd);
-	return fd < 0 && errno == EAFNOSUPPORT;
-}
-
-static bool serve_at(struct http *h, const char *address, struct fault *fault)
-{
-	struct addrinfo *found = NULL;
-
-	if (!resolve(address, &found, fault))
-		return false;
-	h->daemon = serve(h, found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0,
-		(struct MHD_OptionItem){MHD_OPTION_SOCK_ADDR, 0, found->ai_addr});
-	freeaddrinfo(found);
-	if (h->daemon)
-		return true;
-
-	int error = errno;
-
-	if (error == EAFNOSUPPORT && is_without_network())
-		return fault_set(fault, FAULT_PERMISSION, "metrics",
-			"metrics: cannot listen at %s: the service may not use the network; run "
-			"systemctl enable tokend-metrics.socket, and restart tokend",
-			address);
-	return fault_errno(fault, error, "metrics", "metrics: cannot listen at %s: %s", address,
-		strerror(error));
-}
-
-static bool serve_fd(struct http *h, int fd, struct fault *fault)
-{
-	if (!is_tcp_listener(fd))
-		return fault_set(fault, FAULT_ARGUMENT, "metrics",
-			"metrics: the socket from systemd is not a TCP socket; use ListenStream= "
-			"with a port");
-	h->daemon = serve(h, 0, (struct MHD_OptionItem){MHD_OPTION_LISTEN_SOCKET, fd, NULL});
-	return h->daemon ||
-	       fault_errno(fault, errno, "metrics", "metrics: cannot serve at systemd's socket: %s",
-		       strerror(errno));
+	release(handle->data);
 }
 
 struct http *http_start(uv_loop_t *loop, const char *address, int fd,
 	const struct http_route *routes, void *context, struct fault *fault)
 {
 	struct http *h = calloc(1, sizeof(*h));
+	int at = h ? http_listen(address, fd, fault) : -1;
 
-	if (!h) {
+	if (!h)
 		fault_set(fault, FAULT_MEMORY, "metrics", "metrics: out of memory");
+	if (at < 0) {
+		free(h);
 		return NULL;
 	}
 	h->routes = routes;
 	h->context = context;
-	if (fd >= 0 ? !serve_fd(h, fd, fault) : !serve_at(h, address, fault)) {
-		free(h);
-		return NULL;
-	}
-	uv_poll_init(
-		loop, &h->poll, MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd);
-	uv_timer_init(loop, &h->timer);
-	h->poll.data = h->timer.data = h;
-	h->handles = 2;
-	uv_poll_start(&h->poll, UV_READABLE, on_poll);
-	return h;
-}
+	llhttp_settings_init(&h->settings);
+	h->settings.on_message_begin = on_message_begin;
+	h->settings.on_url = on_url;
+	h->settings.on_headers_complete = on_headers_complete;
+	h->settings.on_message_complete = on_message_complete;
+	uv_tcp_init(loop, &h->listener);
+	h->listener.data = h;
+	h->handles = 1;
 
-static void on_closed(uv_handle_t *handle)
-{
-	struct http *h = handle->data;
+	int error = uv_tcp_open(&h->listener, at);
 
-	if (--h->handles > 0)
-		return;
-	MHD_stop_daemon(h->daemon);
-	free(h);
+	if (error == 0)
+		error = uv_listen((uv_stream_t *)&h->listener, CLIENTS, on_connection);
+	if (error == 0)
+		return h;
+	fault_errno(fault, -error, "metrics", "metrics: cannot serve at its socket: %s",
+		uv_strerror(error));
+	http_stop(h);
+	return NULL;
 }
 
 void http_stop(struct http *h)
 {
 	if (!h)
 		return;
-	uv_close((uv_handle_t *)&h->poll, on_closed);
-	uv_close((uv_handle_t *)&h->timer, on_closed);
+	h->stopped = true;
+	uv_close((uv_handle_t *)&h->listener, on_listener_closed);
+	for (struct client *c = h->of; c < h->of + CLIENTS; c++)
+		if (c->handles > 0)
+			close_client(c);
 }
