@@ -10,6 +10,9 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 MANDIR  ?= $(PREFIX)/share/man
 DOCDIR  ?= $(PREFIX)/share/doc/tokend
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
+PYTHONDIR ?= $(PREFIX)/lib/tokend/python
 VARIANT ?= gcc
 PYTHON   = build/venv/bin/python
 VERSION  = $(shell sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
@@ -48,6 +51,7 @@ sources = $(wildcard $(foreach r,proto daemon daemon/* client/* client/*/* tests
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
 manuals = $(addprefix build/gcc/man/,tokctl.1 tokend.8 tokend.yaml.5)
+completions = $(addprefix build/gcc/completion/,tokctl.bash tokend.bash _tokctl _tokend)
 Q   = $(if $(V),,@)
 say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)';)
 
@@ -65,7 +69,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL = all
 .SECONDARY:
 
-all: programs python links $(manuals) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
+all: programs python links $(manuals) $(completions) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
 programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-look bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
 unit: $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer config-trainer fake/libcuda.so.1)
 
@@ -122,6 +126,7 @@ build/gcc/bin/bench-h2d: build/gcc/bench/h2d.o $(patsubst %.c,build/gcc/%.o,$(cl
 include tests/rules.mk
 
 build/gcc/man/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< help --man $* >$@
+build/gcc/completion/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< help --completion $* >$@
 links: programs # build/bin and build/lib
 	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib
 
@@ -210,7 +215,7 @@ wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, with all libraries th
 units   = $(wildcard systemd/*.service systemd/*.socket)
 manual  = $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
 fill    = sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@RPATH@||'
-site    = $(DESTDIR)$(PREFIX)/lib/tokend/python
+site    = $(DESTDIR)$(PYTHONDIR)
 
 install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))install -Dm755 -t $(DESTDIR)$(PREFIX)/bin build/gcc/bin/tokend build/gcc/bin/tokctl
@@ -225,12 +230,16 @@ install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(Q)$(fill) client/lib/tokend.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tokend.pc
 	$(Q)$(foreach unit,$(units),$(fill) $(unit) >$(DESTDIR)$(UNITDIR)/$(notdir $(unit)) &&) true
 	$(Q)$(foreach page,$(manuals),install -Dm644 $(page) $(call manual,$(page)) &&) true
+	$(Q)$(foreach p,tokctl tokend,install -Dm644 build/gcc/completion/$(p).bash $(DESTDIR)$(BASHDIR)/$(p) &&) true
+	$(Q)install -Dm644 -t $(DESTDIR)$(ZSHDIR) build/gcc/completion/_tokctl build/gcc/completion/_tokend
 
 uninstall: ## remove what install made
 	$(Q)rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/tokend bin/tokctl include/tokend.h)
 	$(Q)rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libtokend.so libtokend.so.1 pkgconfig/tokend.pc)
 	$(Q)rm -f $(units:systemd/%=$(DESTDIR)$(UNITDIR)/%) $(DESTDIR)$(SYSUSERSDIR)/tokend.conf $(foreach page,$(manuals),$(call manual,$(page)))
-	$(Q)rm -rf $(DESTDIR)$(PREFIX)/lib/tokend $(DESTDIR)$(DOCDIR)
+	$(Q)rm -f $(addprefix $(DESTDIR)$(BASHDIR)/,tokctl tokend) $(addprefix $(DESTDIR)$(ZSHDIR)/_,tokctl tokend)
+	$(Q)rm -rf $(site)/tokend $(DESTDIR)$(DOCDIR)
+	$(Q)rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/tokend/python $(DESTDIR)$(PREFIX)/lib/tokend 2>/dev/null || true
 
 # ---- maintenance ----
 

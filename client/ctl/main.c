@@ -82,6 +82,8 @@ int main(int argc, char **argv)
 		return help(stderr);
 	if (strcmp(argv[1], "help") == 0 && argc == 4 && strcmp(argv[2], "--man") == 0)
 		return ctl_man(commands, argv[3]);
+	if (strcmp(argv[1], "help") == 0 && argc == 4 && strcmp(argv[2], "--completion") == 0)
+		return ctl_complete(commands, argv[3]);
 	if (strcmp(argv[1], "help") == 0 && argc > 2)
 		return help_on(argc - 2, argv + 2);
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||

@@ -54,6 +54,12 @@ sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$units"/*.service | while read -r starte
 	[ -x "$root$started" ]
 done
 
+# The completions, as bash-completion and zsh find them.
+for program in tokctl tokend; do
+	cmp "$top/share/bash-completion/completions/$program" build/gcc/completion/$program.bash
+	cmp "$top/share/zsh/site-functions/_$program" build/gcc/completion/_$program
+done
+
 # The man pages.
 for page in man1/tokctl.1 man8/tokend.8 man5/tokend.yaml.5; do
 	[ -z "$(man --warnings -l "$top/share/man/$page" 2>&1 >/dev/null)" ]

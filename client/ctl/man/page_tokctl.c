@@ -12,7 +12,9 @@ static const char ABOUT[] =
 	"Options may come anywhere after the command. Numbers are decimal digits. Results go to "
 	"stdout, messages to stderr. `tokctl help` lists the commands. `tokctl help COMMAND` and "
 	"`tokctl COMMAND --help` print the options of one. `tokctl help --man PAGE` prints the "
-	"source of a man page: `tokctl.1`, `tokend.8` or `tokend.yaml.5`.";
+	"source of a man page: `tokctl.1`, `tokend.8` or `tokend.yaml.5`. "
+	"`tokctl help --completion FILE` prints a completion for bash (`tokctl.bash`, "
+	"`tokend.bash`) or zsh (`_tokctl`, `_tokend`).";
 
 static const struct page_item statuses[] = {
 	{"0", "Success."},
@@ -89,7 +91,8 @@ void page_tokctl(FILE *to, const struct ctl_command *const *commands)
 	roff_begin(to, "tokctl", 1, "inspect and edit what tokend serves");
 	roff_section(to, "SYNOPSIS");
 	fputs(".B tokctl\n.I COMMAND\n[\\fIARGUMENT\\fR...] [\\fIOPTION\\fR...]\n.br\n"
-	      ".B tokctl help\n[\\fICOMMAND\\fR | \\fB\\-\\-man\\fR \\fIPAGE\\fR]\n.br\n"
+	      ".B tokctl help\n[\\fICOMMAND\\fR | \\fB\\-\\-man\\fR \\fIPAGE\\fR | "
+	      "\\fB\\-\\-completion\\fR \\fIFILE\\fR]\n.br\n"
 	      ".B tokctl \\-\\-version\n",
 		to);
 	roff_section(to, "DESCRIPTION");
