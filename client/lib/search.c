@@ -46,7 +46,7 @@ void search_later(struct tokend *t, struct search *s, int error, int refused)
 {
 	const uint32_t most = refused ? REFUSED_MS : BACKOFF_MS;
 	int64_t now = wait_now(), backoff = s->backoff_ms * WAIT_MS;
-	uint64_t chance = order_mix64((uint64_t)now ^ (uint64_t)(uintptr_t)s);
+	uint64_t chance = order_mix64((uint64_t)now ^ (uint64_t)getpid() << 32);
 
 	if (s->fd >= 0)
 		close(s->fd);

@@ -219,9 +219,10 @@ static void check_error(const struct trainer *r, int got)
 {
 	const struct job *job = r->job;
 	int64_t failed_at = r->node->storage.failed_at[job->stream - world_stream];
+	int64_t ring = job->slots * job->compute; /* its batches come before the error */
 
 	if (got == TOKEND_EDATA)
-		CHECK(failed_at > 0 && fiber_now - failed_at < 60 * SECOND);
+		CHECK(failed_at > 0 && fiber_now - failed_at < 60 * SECOND + ring);
 	else if (got == TOKEND_EREFUSED)
 		check_refusal(r, tokend_why(r->t));
 	else
