@@ -50,5 +50,6 @@
 #define PHRASE_START	   "start one with tokend -c FILE, or give its socket"
 #define PHRASE_NOFILE	   "raise LimitNOFILE (ulimit -n)"
 #define PHRASE_SLOTS	   "use fewer slots"
+#define PHRASE_NOT_SHARD   "move it away, or set `format: flat` if it holds plain tokens"
 
 #endif

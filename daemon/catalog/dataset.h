@@ -97,6 +97,9 @@ void dataset_shard_path(
 	const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes);
 /* Index of the shard called @name (relative path), or -1. */
 int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
+/* shard_list_pattern() for all files but @shard, which is none. */
+bool dataset_pattern(
+	const struct dataset *dataset, uint64_t shard, char *pattern, size_t pattern_bytes);
 /*
  * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
  * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.

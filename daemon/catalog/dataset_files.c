@@ -2,6 +2,7 @@
 
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/cache.h"
+#include "daemon/shard/formats.h"
 #include "daemon/shard/list.h"
 #include "proto/phrases.h"
 
@@ -22,8 +23,8 @@ static bool list_files(const struct opening *o, struct shard_list *list)
 		return opening_refuse(
 			o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
 	if (!shard_list_read(list, path, &fault))
-		return opening_refuse(o, o->source->path_line, "path",
-			"%s; must be a readable file, a directory or a pattern", fault.text);
+		return opening_refuse(o, o->source->path_line, "path", "%s%s", fault.text,
+			fault.error ? "; must be a readable file, a directory or a pattern" : "");
 	if (list->count > 0)
 		return true;
 	shard_list_free(list);
@@ -115,6 +116,25 @@ static void gather(const struct opening *o, uint64_t s, const struct shard_facts
 	pthread_mutex_unlock(o->lock);
 }
 
+/*
+ * A file that is not a shard. Among shards it is most likely a README or the index of another
+ * loader, which `format: flat` would serve as tokens, so the remedy is a pattern without it.
+ */
+static bool refuse_unknown(
+	const struct opening *o, uint64_t s, const char *path, const struct fault *cause)
+{
+	const struct dataset *d = o->dataset;
+	char pattern[PATH_MAX];
+
+	if (dataset_pattern(d, s, pattern, sizeof(pattern)))
+		return opening_refuse(o, o->source->path_line, "path",
+			"%s: %s; to read only the shards, set path: \"%s\"", path, cause->text,
+			pattern);
+	return opening_refuse(o, o->source->path_line, "path", "%s: %s; %s", path, cause->text,
+		d->table.shards > 1 ? "move it away, or set a pattern that matches only the shards"
+				    : PHRASE_NOT_SHARD);
+}
+
 static bool describe_open(const struct opening *o, const struct shard_format *format, uint64_t s,
 	int fd, const char *path)
 {
@@ -128,7 +148,8 @@ static bool describe_open(const struct opening *o, const struct shard_format *fo
 			path, strerror(errno));
 	format = shard_describe(format, path, fd, &d->hint, &shard, &fault);
 	if (!format)
-		return opening_refuse_shard(o, path, &fault);
+		return shard_is_unknown(&fault) ? refuse_unknown(o, s, path, &fault)
+						: opening_refuse_shard(o, path, &fault);
 	if (!agree(o, format, &shard, path))
 		return false;
 	gather(o, s, &shard);

@@ -2,6 +2,7 @@
 #include "daemon/config/dataset_keys.h"
 
 #include "daemon/config/keys.h"
+#include "daemon/config/path_text.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
 
@@ -58,11 +59,11 @@ static const struct schema_key dataset_keys[] = {
 	[DATASET_NAME] = {"name", take_label, offsetof(struct config_dataset, name),
 		.right = PHRASE_LABEL, .required = true,
 		.help = "Unique in the stream. The order depends on it."},
-	[DATASET_PATH] = {"path", schema_text, offsetof(struct config_dataset, path),
+	[DATASET_PATH] = {"path", path_text, offsetof(struct config_dataset, path),
 		.right = "a file, a directory or a glob", .required = true,
 		.help = "The shards. A directory is read recursively, and every file in it must be "
 			"a shard or a side file of one."},
-	[DATASET_MANIFEST] = {"manifest", schema_text, offsetof(struct config_dataset, manifest),
+	[DATASET_MANIFEST] = {"manifest", path_text, offsetof(struct config_dataset, manifest),
 		.right = "a file that `tokctl inspect --manifest` wrote", .otherwise = "none",
 		.help = "The shards below path are those that the manifest lists, and start-up "
 			"opens none of them. When a shard is first read, its size, format, dtype "
@@ -109,7 +110,7 @@ static const struct schema_key dataset_keys[] = {
 		.right = "a column's name",
 		.otherwise = "tokens, then input_ids, then the only column that fits",
 		.help = "The column of mds and arrow shards that contains the tokens."},
-	[DATASET_LABEL_MASK] = {"label_mask", schema_text,
+	[DATASET_LABEL_MASK] = {"label_mask", path_text,
 		offsetof(struct config_dataset, label_mask),
 		.right = "a directory of loss masks under the names of the shards",
 		.otherwise = "none",

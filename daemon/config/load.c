@@ -4,8 +4,10 @@
  */
 #include "daemon/config/config.h"
 #include "daemon/config/keys.h"
+#include "daemon/config/path_text.h"
 #include "daemon/config/schema.h"
 #include "daemon/config/stream_keys.h"
+#include "daemon/config/users.h"
 #include "daemon/config/yaml_load.h"
 #include "proto/wire.h"
 
@@ -45,7 +47,7 @@ static bool take_socket(
 	struct config *config = to;
 	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
 
-	if (!schema_text(s, key, value, line, &config->socket) ||
+	if (!path_text(s, key, value, line, &config->socket) ||
 		!make_absolute(s, config, line, &config->socket))
 		return false;
 	if (strlen(config->socket) > room)
@@ -59,7 +61,7 @@ static bool take_state_dir(
 {
 	struct config *config = to;
 
-	return schema_text(s, key, value, line, &config->state_dir) &&
+	return path_text(s, key, value, line, &config->state_dir) &&
 	       make_absolute(s, config, line, &config->state_dir);
 }
 
@@ -85,41 +87,13 @@ static bool take_metrics(
 	return schema_text(s, key, value, line, to);
 }
 
-/* Reads a list of user numbers into *@list, [*@count]. */
-static bool take_uids(struct schema *s, yaml_node_t *value, int line, const char *right,
-	uid_t **list, uint32_t *count)
-{
-	/* The kernel uses 2^32 - 1 for "no user". */
-	static const struct schema_key uid_key = {"uid", schema_number, .max = UINT32_MAX - 1,
-		.right = "a user number, as `id -u NAME` prints it"};
-
-	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, right))
-		return false;
-	size_t n = (size_t)(value->data.sequence.items.top - value->data.sequence.items.start);
-
-	*list = calloc(n + 1, sizeof(**list));
-	if (!*list)
-		return schema_refuse_memory(s, line);
-	for (size_t i = 0; i < n; i++) {
-		yaml_node_t *node =
-			yaml_document_get_node(s->document, value->data.sequence.items.start[i]);
-		size_t field = schema_enter_item(s, i);
-		uint64_t uid;
-
-		if (!schema_number(s, &uid_key, node, (int)node->start_mark.line + 1, &uid))
-			return false;
-		(*list)[(*count)++] = (uid_t)uid;
-		schema_leave(s, field);
-	}
-	return true;
-}
-
 static bool take_allowed(
 	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
 	struct config *config = to;
 
-	return take_uids(s, value, line, key->right, &config->allow_uid, &config->allow_uids);
+	(void)key;
+	return users_take(s, value, line, &config->allow_uid, &config->allow_uids);
 }
 
 static bool take_admins(
@@ -127,13 +101,12 @@ static bool take_admins(
 {
 	struct config *config = to;
 
-	return take_uids(s, value, line, key->right, &config->admin_uid, &config->admin_uids);
+	(void)key;
+	return users_take(s, value, line, &config->admin_uid, &config->admin_uids);
 }
 
 static const char *const ios[] = {
 	[CONFIG_IO_AUTO] = "auto", [CONFIG_IO_URING] = "uring", [CONFIG_IO_PREAD] = "pread", NULL};
-
-static const char uid_list[] = "a list of user numbers, such as [1000]";
 
 enum { SOCKET, STATE_DIR, MEMORY, METRICS, IO, DIRECT, ALLOW_UIDS, ADMIN_UIDS, STREAMS };
 
@@ -168,8 +141,9 @@ static const struct schema_key config_keys[] = {
 	[DIRECT] = {"direct", schema_flag, offsetof(struct config, direct), .preset = "false",
 		.help = "Read with O_DIRECT, for local disks and data much larger than RAM. "
 			"Compressed shards are read without it."},
-	[ALLOW_UIDS] = {"allow_uids", take_allowed, 0, .right = uid_list, .otherwise = "none",
-		.help = "Users who may connect, in addition to root and the daemon's own user. "
+	[ALLOW_UIDS] = {"allow_uids", take_allowed, 0, .right = USERS_RIGHT, .otherwise = "none",
+		.help = "Users who may connect, in addition to root and the daemon's own user. A "
+			"group means its members when the config is read. "
 			"Their trainers set `$TOKEND_TRUST_UID` to the daemon's user number, "
 			"unless systemd listens. A quarter of the connections and an eighth of the "
 			"memory are reserved for these users and admin_uids, in equal shares; the "
@@ -177,7 +151,7 @@ static const struct schema_key config_keys[] = {
 			"and then one every 2 seconds, and write 256 files into state_dir at once "
 			"and "
 			"then 10 a second. Root and the daemon's own user have no limits."},
-	[ADMIN_UIDS] = {"admin_uids", take_admins, 0, .right = uid_list, .otherwise = "none",
+	[ADMIN_UIDS] = {"admin_uids", take_admins, 0, .right = USERS_RIGHT, .otherwise = "none",
 		.help = "Users who may connect and change every run, as root may. A run belongs to "
 			"the first user who attaches to it and is neither root nor listed here. "
 			"Other users may not attach to it, save its snapshots or change it. A run "
@@ -189,6 +163,15 @@ static const struct schema_key config_keys[] = {
 };
 
 const struct schema_table config_table = {config_keys, SCHEMA_COUNT(config_keys)};
+
+/* In the order in which a key is looked for. */
+static const struct schema_level levels[] = {
+	{&config_table, "is a key of the whole config; move it out of streams:"},
+	{&stream_table, "is a key of a stream; move it below the stream's name in streams:"},
+	{&dataset_table, "is a key of a dataset; move it into an entry of datasets:"},
+	{&step_table, "is a key of a planned change; move it into an entry of schedule:"},
+	{NULL, NULL},
+};
 
 static bool take_document(struct schema *s, struct config *config)
 {
@@ -210,6 +193,7 @@ static bool parse(FILE *file, struct config *config, struct fault *fault)
 	yaml_document_t document;
 	struct schema s = {.document = &document,
 		.file = config->path,
+		.levels = levels,
 		.index = FAULT_NO_INDEX,
 		.fault = fault};
 

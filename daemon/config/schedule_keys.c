@@ -48,18 +48,13 @@ const struct schema_table step_table = {step_keys, SCHEMA_COUNT(step_keys)};
 static bool refuse_dataset(
 	struct schema *s, const struct config_stream *stream, int line, const char *name)
 {
-	const char *known[LIMIT_DATASETS], *near;
-	char shown[64];
+	const char *known[LIMIT_DATASETS];
+	char list[NEAREST_LIST_BYTES];
 
 	for (uint32_t d = 0; d < stream->datasets; d++)
 		known[d] = stream->dataset[d].name;
-	near = nearest(name, known, stream->datasets);
-	if (near)
-		return schema_refuse(s, line, "is not a dataset of the stream; did you mean %s?",
-			schema_show(near, shown));
-	return schema_refuse(s, line,
-		"is not a dataset of the stream; must be a name under datasets:, such as %s",
-		schema_show(known[0], shown));
+	return schema_refuse(s, line, "is not a dataset of the stream, which has %s",
+		nearest_list(list, name, known, stream->datasets));
 }
 
 /* One "dataset: weight". @seen has the lines of the datasets that were named before. */

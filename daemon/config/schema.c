@@ -141,12 +141,24 @@ static const char *bare_scalar(struct schema *s, yaml_node_t *node, int line, co
 
 /* ---- mappings ---- */
 
+/* The remedy for a key of another mapping, or NULL. */
+static const char *key_elsewhere(const struct schema *s, const char *name)
+{
+	for (const struct schema_level *level = s->levels; level->table; level++)
+		for (size_t i = 0; i < level->table->n; i++)
+			if (strcmp(level->table->keys[i].name, name) == 0)
+				return level->is;
+	return NULL;
+}
+
 static bool refuse_unknown(
 	struct schema *s, int line, const char *name, const struct schema_key *keys, size_t n)
 {
-	const char *known[SCHEMA_KEYS], *near;
+	const char *known[SCHEMA_KEYS], *near, *elsewhere = key_elsewhere(s, name);
 	char list[256] = "";
 
+	if (elsewhere)
+		return schema_refuse(s, line, "%s", elsewhere);
 	for (size_t i = 0; i < n; i++) {
 		known[i] = keys[i].name;
 		snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%s", i ? ", " : "",

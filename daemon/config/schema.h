@@ -14,12 +14,21 @@
 #include <stdint.h>
 #include <yaml.h>
 
+struct schema_table;
+
+/* A mapping of the config, for messages about a key that belongs to another one. */
+struct schema_level {
+	const struct schema_table *table;
+	const char *is; /* "is a key of a dataset; move it into …" */
+};
+
 struct schema {
 	yaml_document_t *document;
 	const char *file;
-	char field[320]; /* the current field: "streams.train.seq_len" */
-	int index;	 /* of the list entry that contains it, or FAULT_NO_INDEX */
-	size_t item;	 /* length of the field before that entry's "[3]" */
+	const struct schema_level *levels; /* all; ends with a NULL table */
+	char field[320];		   /* the current field: "streams.train.seq_len" */
+	int index;   /* of the list entry that contains it, or FAULT_NO_INDEX */
+	size_t item; /* length of the field before that entry's "[3]" */
 	struct fault *fault;
 };
 

@@ -46,7 +46,14 @@ static bool read_text(struct schema *s, FILE *file, struct text *text)
 	}
 }
 
-static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
+/* Whether a plain word begins with @, which YAML reserves: "@GROUP" needs quotes. */
+static bool at_sign(const yaml_parser_t *parser, const struct text *text)
+{
+	return parser->error == YAML_SCANNER_ERROR && parser->problem_mark.index < text->n &&
+	       text->bytes[parser->problem_mark.index] == '@';
+}
+
+static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser, const struct text *text)
 {
 	snprintf(s->field, sizeof(s->field), "YAML");
 	if (parser->error == YAML_MEMORY_ERROR)
@@ -56,6 +63,10 @@ static bool refuse_syntax(struct schema *s, const yaml_parser_t *parser)
 		return schema_refuse(s, (int)parser->mark.line + 1,
 			"%s at byte %zu; must be a file of UTF-8 text", parser->problem,
 			parser->problem_offset);
+	if (at_sign(parser, text))
+		return schema_refuse(s, (int)parser->problem_mark.line + 1,
+			"a word that begins with @ (column %zu) needs quotes, as in \"@GROUP\"",
+			parser->problem_mark.column + 1);
 	return schema_refuse(s, (int)parser->problem_mark.line + 1,
 		"%s (column %zu); must be valid YAML",
 		parser->problem ? parser->problem : "cannot be parsed",
@@ -99,12 +110,12 @@ static bool check_depth(struct schema *s, const struct text *text)
 }
 
 /* Most programs would ignore a second document. */
-static bool check_trailing(struct schema *s, yaml_parser_t *parser)
+static bool check_trailing(struct schema *s, yaml_parser_t *parser, const struct text *text)
 {
 	yaml_document_t more;
 
 	if (!yaml_parser_load(parser, &more))
-		return refuse_syntax(s, parser);
+		return refuse_syntax(s, parser, text);
 	bool trailing = yaml_document_get_root_node(&more) != NULL;
 	int line = (int)more.start_mark.line + 1;
 
@@ -123,8 +134,8 @@ static bool compose(struct schema *s, const struct text *text)
 		return false;
 	done = yaml_parser_load(&parser, s->document);
 	if (!done) {
-		refuse_syntax(s, &parser);
-	} else if (!check_trailing(s, &parser)) {
+		refuse_syntax(s, &parser, text);
+	} else if (!check_trailing(s, &parser, text)) {
 		yaml_document_delete(s->document);
 		done = false;
 	}

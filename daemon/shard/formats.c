@@ -36,6 +36,11 @@ const char *shard_format_names(char *to, size_t to_bytes)
 	return to;
 }
 
+bool shard_is_unknown(const struct fault *fault)
+{
+	return fault->code == FAULT_DATA && strcmp(fault->field, SHARD_FORMAT_FIELD) == 0;
+}
+
 const struct shard_companion *shard_companion(const char *path, unsigned *next)
 {
 	unsigned at = 0;
@@ -68,10 +73,8 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
 		if (formats[i] == &shard_flat) {
 			kind = foreign_kind(b);
 			if (kind) {
-				fault_set(fault, FAULT_DATA, "",
-					"is %s, not a shard of tokens; move it away, or set "
-					"`format: flat` if it holds plain tokens",
-					kind);
+				fault_set(fault, FAULT_DATA, SHARD_FORMAT_FIELD,
+					"is %s, not a shard of tokens", kind);
 				return NULL;
 			}
 		}
@@ -85,9 +88,8 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
 			"is %s, not a shard; give the shard that it belongs to (%s)",
 			companion->kind, companion->shard);
 	else
-		fault_set(fault, FAULT_DATA, "",
-			"has no known format (%s; a flat file's name ends in .bin or .npy); move "
-			"it away, or set `format: flat` if it holds plain tokens",
+		fault_set(fault, FAULT_DATA, SHARD_FORMAT_FIELD,
+			"has no known format (%s; a flat file's name ends in .bin or .npy)",
 			shard_format_names(names, sizeof(names)));
 	return NULL;
 }

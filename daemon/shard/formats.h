@@ -23,8 +23,12 @@ const struct shard_format *shard_format(const char *name);
 /* Writes the names of all formats, "flat, npy, …", to @to and returns it. */
 enum { SHARD_NAMES_BYTES = 128 };
 const char *shard_format_names(char *to, size_t to_bytes);
-/* The format of an open file. On failure returns NULL; @fault says what to do, without the path. */
+/* The format of an open file. On failure returns NULL and @fault, without the path. */
 const struct shard_format *shard_recognise(const struct bytes *b, struct fault *fault);
+/* Whether a fault says that a file is not a shard. It names no remedy: the caller knows
+ * whether the file was named alone (PHRASE_NOT_SHARD), or is one among shards. */
+#define SHARD_FORMAT_FIELD "format"
+bool shard_is_unknown(const struct fault *fault);
 /*
  * The kind of side file that @path is, by its name; NULL: it is not one. A name may match several
  * kinds: start with *@next = 0 and call again for the next one.

@@ -303,6 +303,85 @@ static bool is_accompanied(
 	return *kind == NULL;
 }
 
+/* The ending of a shard's name, also of a compressed one. NULL: few shards are named so. */
+static const char *shard_ending(const char *name)
+{
+	static const char *const endings[] = {".bin", ".npy", ".ds", ".arrow", ".mds"};
+	static const char *const packed[] = {"", ".zst", ".zstd"};
+	char whole[16];
+
+	for (unsigned e = 0; e < sizeof(endings) / sizeof(endings[0]); e++)
+		for (unsigned p = 0; p < sizeof(packed) / sizeof(packed[0]); p++) {
+			size_t n = (size_t)snprintf(
+				whole, sizeof(whole), "%s%s", endings[e], packed[p]);
+
+			if (strlen(name) > n && strcmp(name + strlen(name) - n, whole) == 0)
+				return name + strlen(name) - n;
+		}
+	return NULL;
+}
+
+static unsigned depth_of(const char *name)
+{
+	unsigned depth = 0;
+
+	for (; *name; name++)
+		depth += *name == '/';
+	return depth;
+}
+
+bool shard_list_pattern(
+	const struct shard_list *list, const char *other, char *pattern, size_t pattern_bytes)
+{
+	const char *end = NULL;
+	unsigned depth = 0;
+	size_t used;
+
+	for (uint64_t i = 0; i < list->count; i++) {
+		const char *name = shard_list_name(list, i), *its = shard_ending(name);
+
+		if (!its)
+			continue;
+		if (!end)
+			depth = depth_of(name);
+		end = end ? end : its;
+		if (strcmp(end, its) != 0 || depth != depth_of(name))
+			return false;
+	}
+	if (!end || (shard_ending(other) && depth == depth_of(other)))
+		return false;
+	used = (size_t)snprintf(pattern, pattern_bytes, "%s%s", list->root,
+		strcmp(list->root, "/") == 0 ? "" : "/");
+	for (; depth > 0 && used < pattern_bytes; depth--)
+		used += (size_t)snprintf(pattern + used, pattern_bytes - used, "*/");
+	if (used < pattern_bytes)
+		used += (size_t)snprintf(pattern + used, pattern_bytes - used, "*%s", end);
+	return used < pattern_bytes;
+}
+
+/*
+ * A side file without its shard. If it has a fixed name, other loaders may use that too: then the
+ * pattern of another file in the list is the remedy.
+ */
+static void refuse_alone(struct walk *w, const char *name, const struct shard_companion *kind)
+{
+	const struct shard_list *list = w->list;
+	char pattern[PATH_MAX];
+	const char *between = strcmp(list->root, "/") == 0 ? "" : "/";
+
+	if (kind->ending[0] == '/' && shard_list_pattern(list, name, pattern, sizeof(pattern))) {
+		fault_set(w->fault, FAULT_DATA, "",
+			"%s%s%s: is %s, but its shard (%s) is missing; add the shard, or, if the "
+			"index is another loader's, set path: \"%s\"",
+			list->root, between, name, kind->kind, kind->shard, pattern);
+		return;
+	}
+	fault_set(w->fault, FAULT_DATA, "",
+		"%s%s%s: is %s, but its shard (%s) is missing; add the shard, or move this file "
+		"away",
+		list->root, between, name, kind->kind, kind->shard);
+}
+
 /* Removes side files from the list. One without its shard is an error: tokens are missing. */
 static bool drop_companions(struct walk *w)
 {
@@ -317,11 +396,7 @@ static bool drop_companions(struct walk *w)
 		const char *name = shard_list_name(list, i);
 
 		if (!is_accompanied(list, name, &kind)) {
-			fault_set(w->fault, FAULT_DATA, "",
-				"%s%s%s: is %s, but its shard (%s) is missing; add the shard, or "
-				"move this file away",
-				list->root, strcmp(list->root, "/") == 0 ? "" : "/", name,
-				kind->kind, kind->shard);
+			refuse_alone(w, name, kind);
 			free(drop);
 			return false;
 		}

@@ -89,6 +89,26 @@ static const char every_key[] = "socket: run/t.sock\n"
 				"        label_mask: ../masks\n"
 				"      - {name: zero, path: z, weight: 0, shuffle: none}\n";
 
+/* Debian's users: root is the only member of group root, by its entry in passwd. */
+static void test_users_have_names_and_groups(void **state)
+{
+	struct config *c =
+		load_good(*state, "allow_uids: [root, 7, daemon]\n"
+				  "admin_uids: ['@root', \"daemon\"]\n"
+				  "streams:\n"
+				  "  t:\n"
+				  "    {seed: 1, seq_len: 8, datasets: [{name: a, path: b}]}\n");
+
+	assert_int_equal(c->allow_uids, 3);
+	assert_int_equal(c->allow_uid[0], 0);
+	assert_int_equal(c->allow_uid[1], 7);
+	assert_int_equal(c->allow_uid[2], 1);
+	assert_int_equal(c->admin_uids, 2);
+	assert_int_equal(c->admin_uid[0], 0);
+	assert_int_equal(c->admin_uid[1], 1);
+	config_free(c);
+}
+
 static void test_every_key_is_read(void **state)
 {
 	struct config *c = load_good(*state, every_key);
@@ -262,6 +282,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_keys_not_given_have_their_defaults, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_every_key_is_read, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_users_have_names_and_groups, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_sizes_with_units, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_aliases_are_resolved, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(

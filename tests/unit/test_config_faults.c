@@ -225,9 +225,9 @@ static const struct bad bad_files[] = {
 		10, "streams.train.schedule[1].from", NULL},
 	/* weights */
 	{AT("wbe: 1"), 9, "streams.train.schedule[0].weights.wbe",
-		"is not a dataset of the stream; did you mean web?"},
+		"is not a dataset of the stream, which has web, code; did you mean web?"},
 	{AT("wikipedia: 1"), 9, "streams.train.schedule[0].weights.wikipedia",
-		"is not a dataset of the stream; must be a name under datasets:, such as web"},
+		"is not a dataset of the stream, which has web, code"},
 	{AT("web: 1, code: 2, web: 3"), 9, "streams.train.schedule[0].weights.web", NULL},
 	{AT("[web]: 1"), 9, "streams.train.schedule[0].weights", NULL},
 	{AT(""), 9, "streams.train.schedule[0].weights",
@@ -268,6 +268,36 @@ static const struct bad bad_files[] = {
 	{"admin_uids: 7\n", 1, "admin_uids", NULL},
 	{"allow_uids: [4294967295]\n", 1, "allow_uids[0]", NULL},
 	{"state_dir:\n", 1, "state_dir", NULL},
+	/* users; the names are Debian's */
+	{"allow_uids: [root, nobody, nobdy-tokend]\n", 1, "allow_uids[2]",
+		"no user is called nobdy-tokend on this host; check it with `id nobdy-tokend`"},
+	{"admin_uids: ['@no-group-tokend']\n", 1, "admin_uids[0]",
+		"no group is called no-group-tokend on this host; check it with `getent group "
+		"no-group-tokend`"},
+	{"admin_uids: [@root]\n", 1, "YAML",
+		"a word that begins with @ (column 14) needs quotes, as in \"@GROUP\""},
+	/* keys at the wrong level */
+	{GOOD "    shuffle: block\n", 7, "streams.train.shuffle",
+		"is a key of a dataset; move it into an entry of datasets:"},
+	{GOOD "seed: 1\n", 7, "seed",
+		"is a key of a stream; move it below the stream's name in streams:"},
+	{WEB ", memory: 1GiB}\n", 6, "streams.train.datasets[0].memory",
+		"is a key of the whole config; move it out of streams:"},
+	/* paths that only shells and other loaders understand */
+	{"socket: ~/t.sock\n", 1, "socket", "~ is not expanded; write /home/ada/t.sock"},
+	{"state_dir: ~ada\n", 1, "state_dir", "~ is not expanded; write the whole path"},
+	{"streams: {t: {datasets: [{path: $HOME/web}]}}\n", 1, "streams.t.datasets[0].path",
+		"variables ($HOME) are not expanded; write /home/ada/web"},
+	{"streams: {t: {datasets: [{path: '/a/${TOKEND_NONE}/b'}]}}\n", 1,
+		"streams.t.datasets[0].path",
+		"variables ($TOKEND_NONE) are not expanded; write the whole path"},
+	{"streams: {t: {datasets: [{manifest: 's3://b/web.jsonl'}]}}\n", 1,
+		"streams.t.datasets[0].manifest",
+		"s3:// is not read: tokend reads local and mounted file systems, no object "
+		"stores; mount or copy the data, and write its path"},
+	{"streams: {t: {datasets: [{path: hf://datasets/x}]}}\n", 1, "streams.t.datasets[0].path",
+		NULL},
+	{"state_dir: file:///var/x\n", 1, "state_dir", "is a URL; write the path alone: /var/x"},
 };
 
 /* The entry of a list that @field is about, or FAULT_NO_INDEX. */
@@ -448,5 +478,7 @@ int main(void)
 			test_mangled_config_gets_one_line, set_up, tear_down),
 	};
 
+	setenv("HOME", "/home/ada", 1);
+	unsetenv("TOKEND_NONE");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

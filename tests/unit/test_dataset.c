@@ -173,7 +173,7 @@ static void test_links(void **state)
 	assert_int_equal(symlink("../../d", in(p, "far/deep/back")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
 		"6: streams.train.datasets[0].path: DIR/d/dir/back: is a link to a directory that "
-		"contains it; remove the link; must be a readable file, a directory or a pattern");
+		"contains it; remove the link");
 	unlink(in(p, "far/deep/back"));
 	assert_int_equal(symlink("nowhere", in(p, "d/gone.bin")), 0);
 	assert_refused(p, LEN8, "      - {name: d, path: d}",
@@ -384,6 +384,38 @@ static void test_format(void **state)
 		"must be one");
 }
 
+/* The remedy is a pattern. `format: flat` would serve them as tokens. */
+static void test_files_among_shards(void **state)
+{
+	static const char text[] = "# The shards of web\n\nTokenized by someone else.\n";
+	struct place *p = *state;
+
+	make(p, "a/x/1.bin.zst", 40);
+	make(p, "a/y/2.bin.zst", 40);
+	write_file(p, "a/NOTES.txt", text, sizeof(text) - 1);
+	assert_refused(p, LEN8, "      - {name: a, path: a}",
+		"6: streams.train.datasets[0].path: DIR/a/NOTES.txt: is text, not a shard of "
+		"tokens; to read only the shards, set path: \"DIR/a/*/*.bin.zst\"");
+	make(p, "a/y/3.bin", 40); /* a pattern for the others would lose it */
+	assert_refused(p, LEN8, "      - {name: a, path: a}",
+		"6: streams.train.datasets[0].path: DIR/a/NOTES.txt: is text, not a shard of "
+		"tokens; move it away, or set a pattern that matches only the shards");
+	make(p, "b/1.bin", 40);
+	write_file(p, "b/LICENSE", text, sizeof(text) - 1);
+	write_file(p, "b/index.json", "{\"chunks\": []}", 14);
+	assert_refused(p, LEN8, "      - {name: b, path: b}",
+		"6: streams.train.datasets[0].path: DIR/b/index.json: is a Mosaic index, but its "
+		"shard (*.mds) is missing; add the shard, or, if the index is another loader's, "
+		"set path: \"DIR/b/*.bin\"");
+	assert_int_equal(
+		open_good(p, LEN8, "      - {name: b, path: b/*.bin}")->dataset->table.shards, 1);
+	write_file(p, "c/README.bin", text, sizeof(text) - 1);
+	make(p, "c/1.bin", 40);
+	assert_refused(p, LEN8, "      - {name: c, path: c}",
+		"6: streams.train.datasets[0].path: DIR/c/README.bin: is text, not a shard of "
+		"tokens; move it away, or set a pattern that matches only the shards");
+}
+
 /* Files of foreign formats are not read as tokens, unless the config sets `format: flat`. */
 static void test_foreign(void **state)
 {
@@ -461,6 +493,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_many_bounds, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_loss_masks, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_format, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_files_among_shards, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_foreign, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_same_shard, set_up, tear_down),
 	};

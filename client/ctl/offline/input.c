@@ -1,6 +1,8 @@
 #include "client/ctl/offline/input.h"
 
 #include "client/ctl/common/arguments.h"
+#include "daemon/shard/formats.h"
+#include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -213,6 +215,9 @@ static struct shard *open_whole(
 		return NULL;
 	}
 	format = shard_describe(input->format, path, *fd, &input->hint, &facts, fault);
+	if (!format && shard_is_unknown(fault))
+		strncat(fault->text, "; " PHRASE_NOT_SHARD,
+			sizeof(fault->text) - strlen(fault->text) - 1);
 	return format ? shard_open(format, path, *fd, &input->hint, &facts, fault) : NULL;
 }
 
