@@ -29,7 +29,7 @@ WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototyp
 INCLUDES = -I. -Iclient/lib $(addprefix -isystem ,$(wildcard /usr/share/include/llhttp))
 ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE $(INCLUDES) -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
 ALL_LDFLAGS = $(FLAGS_$(VARIANT)) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
-LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lm -lpthread # --as-needed: each program keeps its own
+LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lncursesw -lm -lpthread # --as-needed: each program keeps its own
 # The HTTP parser. Debian 12 has its sources only, later releases a library.
 llhttp      = $(patsubst /usr/share/llhttp/%.c,build/llhttp/%.o,$(wildcard /usr/share/llhttp/*.c))
 LIBS       += $(if $(llhttp),,-lllhttp)

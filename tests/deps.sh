@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev)
-packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev python3 python3-dev python3-venv)
+packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev libncurses-dev)
+packages+=(python3 python3-dev python3-venv)
 # The HTTP parser: Debian 12 has its sources, later releases a library.
 # shellcheck source=/dev/null
 release=$(. /etc/os-release && echo "${VERSION_ID:-}")
@@ -17,7 +18,7 @@ wheels=(numpy==2.4.6)
 alone=() # installed without their dependencies, which are not needed here
 if [[ ${1:-run} =~ ^(test|trainers|bench)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)
-	packages+=(systemd-container g++ iproute2 strace zstd man-db zsh)
+	packages+=(systemd-container g++ iproute2 strace zstd man-db tmux zsh)
 	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5)
 	wheels+=(sentencepiece==0.2.3)
 	# Writers of shards.

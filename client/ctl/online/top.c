@@ -1,10 +1,12 @@
-/* tokctl top: prints the sessions repeatedly, with the rate at which each releases its batches. */
+/* tokctl top: the sessions, with the rate at which each releases its batches, again and again. */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/clock.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
+#include "client/ctl/online/top_list.h"
+#include "client/ctl/online/top_screen.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
@@ -12,146 +14,150 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <termios.h>
 #include <unistd.h>
-
-struct seen {
-	/* Of the session with this number. If the pid differs, or fewer are released, it is a new
-	 * one. */
-	uint64_t pid, released, ms;
-};
 
 struct top {
 	struct ctl_out out;
 	struct ctl_link link;
-	struct seen before[LIMIT_SESSIONS];
-	uint64_t now_ms;
+	struct top_list list;
 	bool headed;
-	int signals; /* readable: a signal to end has arrived */
 };
 
-/* Tokens per second since the last status; 0 the first time. */
-static double rate(struct top *t, const struct wire *w)
-{
-	uint64_t id = wire_number(w, WIRE_ID), released = wire_number(w, WIRE_RELEASED);
-	uint64_t pid = wire_number(w, WIRE_PID);
-	double tokens = 0;
-
-	if (id >= LIMIT_SESSIONS)
-		return 0;
-
-	struct seen *s = &t->before[id];
-
-	if (s->ms && s->pid == pid && released >= s->released && t->now_ms > s->ms)
-		tokens = (double)(released - s->released) * (double)wire_number(w, WIRE_MICRO) *
-			 (double)wire_number(w, WIRE_SEQ_LEN) * 1000 / (double)(t->now_ms - s->ms);
-	*s = (struct seen){pid, released, t->now_ms};
-	return tokens;
-}
-
-static void put_each(void *context, const struct wire *w)
+static void add_each(void *context, const struct wire *w)
 {
 	struct top *t = context;
-	struct wire_bytes stream = wire_bytes(w, WIRE_STREAM), run = wire_bytes(w, WIRE_RUN);
-	uint64_t ready = wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED);
+
+	top_list_add(&t->list, w);
+}
+
+/* False after an error: the list is that of the last update. */
+static bool update(struct top *t)
+{
+	top_list_begin(&t->list, ctl_clock_ms());
+	if (!ctl_status_list(&t->link, add_each, t))
+		return false;
+	top_list_end(&t->list);
+	return true;
+}
+
+/* Everything about the daemon but its socket. */
+static void about_daemon(const struct top *t, char *line, size_t bytes)
+{
+	const struct wire *w = &t->link.packet.wire;
+
+	snprintf(line, bytes,
+		"up %" PRIu64 " s, %" PRIu64 " session%s, %" PRIu64 " of %" PRIu64 " MiB",
+		wire_number(w, WIRE_UPTIME_MS) / 1000, wire_number(w, WIRE_SESSIONS),
+		wire_number(w, WIRE_SESSIONS) == 1 ? "" : "s",
+		wire_number(w, WIRE_MEMORY_BYTES) >> 20, wire_number(w, WIRE_LIMIT_BYTES) >> 20);
+}
+
+/* ---- lines of text ---- */
+
+static void put_row(struct ctl_out *out, const struct top_row *row)
+{
 	char line[400], full[40] = "";
 
-	if (w->op != WIRE_SESSION)
-		return;
-	if (!t->headed)
+	if (row->full_ms > 0)
+		snprintf(full, sizeof(full), "tokend %" PRIu64 " s", row->full_ms / 1000);
+	snprintf(line, sizeof(line),
+		"%-12s %-16s %5" PRIu64 " of %-5" PRIu64 " %12" PRIu64 " %12.0f %3" PRIu64
+		" of %-3" PRIu64 "  %s%s\n",
+		row->stream, row->run, row->rank, row->world, row->position, row->rate, row->ready,
+		row->slots, row->ready == 0 ? "trainer" : full,
+		row->request ? ", request open" : "");
+	ctl_put(out, line);
+}
+
+static bool print(struct top *t)
+{
+	char about[200], line[400];
+
+	if (!update(t))
+		return false;
+	if (t->list.n > 0)
 		ctl_put(&t->out,
 			"STREAM       RUN               RANK of WORLD     POSITION     TOKENS/S  "
 			"READY      WAITS\n");
-	t->headed = true;
-	if (wire_number(w, WIRE_STALL_MS) > 0)
-		snprintf(full, sizeof(full), "tokend %" PRIu64 " s",
-			wire_number(w, WIRE_STALL_MS) / 1000);
-	snprintf(line, sizeof(line),
-		"%-12.*s %-16.*s %5" PRIu64 " of %-5" PRIu64 " %12" PRIu64 " %12.0f %3" PRIu64
-		" of %-3" PRIu64 "  %s%s\n",
-		(int)stream.n, stream.at, (int)run.n, run.at, wire_number(w, WIRE_RANK),
-		wire_number(w, WIRE_WORLD), wire_number(w, WIRE_POSITION), rate(t, w), ready,
-		wire_number(w, WIRE_SLOTS), ready == 0 ? "trainer" : full,
-		wire_number(w, WIRE_REQUEST_KEY) ? ", request open" : "");
-	ctl_put(&t->out, line);
-}
-
-static bool show(struct top *t, bool screen)
-{
-	const struct wire *w = &t->link.packet.wire;
-	char line[300];
-
-	t->now_ms = ctl_clock_ms();
-	t->headed = false;
-	if (screen)
-		ctl_put(&t->out, "\033[H\033[J");
-	if (!ctl_status_list(&t->link, put_each, t))
-		return false;
-	snprintf(line, sizeof(line),
-		"tokend at %.100s, up %" PRIu64 " s, %" PRIu64 " session%s, %" PRIu64 " of %" PRIu64
-		" MiB%s\n",
-		t->link.socket, wire_number(w, WIRE_UPTIME_MS) / 1000,
-		wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_SESSIONS) == 1 ? "" : "s",
-		wire_number(w, WIRE_MEMORY_BYTES) >> 20, wire_number(w, WIRE_LIMIT_BYTES) >> 20,
-		screen ? "; q quits" : "");
+	for (unsigned i = 0; i < t->list.n; i++)
+		put_row(&t->out, &t->list.row[t->list.order[i]]);
+	about_daemon(t, about, sizeof(about));
+	snprintf(line, sizeof(line), "tokend at %.100s, %s\n", t->link.socket, about);
 	ctl_put(&t->out, line);
 	return ctl_finish(&t->out, CTL_OK) == CTL_OK;
 }
 
-/* Waits until @until (ctl_clock_ms()). False: the user wants to quit. */
-static bool rest(const struct top *t, uint64_t until, bool keys)
+/* Waits until @until (ctl_clock_ms()). False: a signal to end. */
+static bool rest(int signals, uint64_t until)
 {
-	struct pollfd p[] = {{t->signals, POLLIN, 0}, {keys ? STDIN_FILENO : -1, POLLIN, 0}};
+	struct pollfd p = {signals, POLLIN, 0};
 
-	for (;;) {
-		uint64_t now = ctl_clock_ms();
-		char key;
-
-		if (poll(p, 2, now < until ? (int)(until - now) : 0) > 0) {
-			if (p[0].revents)
-				return false;
-			if (read(STDIN_FILENO, &key, 1) != 1)
-				p[1].fd = -1;
-			else if (key == 'q')
-				return false;
-		}
-		if (now >= until)
-			return true;
-	}
+	for (uint64_t now = ctl_clock_ms(); now < until; now = ctl_clock_ms())
+		if (poll(&p, 1, (int)(until - now)) > 0)
+			return false;
+	return true;
 }
 
-static bool loop(struct top *t, uint64_t interval_ms, uint64_t count, bool screen)
+static bool print_all(struct top *t, uint64_t interval_ms, uint64_t count)
 {
-	bool keys = screen && isatty(STDIN_FILENO);
+	int signals = ctl_signals();
+	uint64_t next = ctl_clock_ms();
+	bool ok = true;
+
+	for (uint64_t n = 1; (ok = print(t)) && n != count; n++)
+		if (!rest(signals, next += interval_ms))
+			break;
+	close(signals);
+	return ok;
+}
+
+/* ---- a terminal ---- */
+
+/* Sets @line to what is shown above the sessions: the daemon, or why it is not there. Connects to
+ * the same socket again: another daemon may serve at the places that are searched. */
+static bool refresh(struct top *t, const char *socket, char *line, size_t bytes)
+{
+	char about[200];
+
+	if ((t->link.fd >= 0 || ctl_connect(&t->link, socket, NULL)) && update(t)) {
+		about_daemon(t, about, sizeof(about));
+		/* The socket is last: a narrow terminal cuts its path. */
+		snprintf(line, bytes, "tokend %s, at %s", about, socket);
+		return true;
+	}
+	ctl_disconnect(&t->link);
+	top_list_pause(&t->list);
+	return false;
+}
+
+static void show_all(
+	struct top *t, struct top_screen *screen, const char *socket, uint64_t interval_ms)
+{
+	char line[LIMIT_TEXT_BYTES];
+	struct top_title title = {line, false};
 	uint64_t next = ctl_clock_ms();
 
-	for (uint64_t n = 0;; n++) {
-		if (!show(t, screen))
-			return false;
+	ctl_keep_errors(line, sizeof(line));
+	do {
+		title.lost = !refresh(t, socket, line, sizeof(line));
 		next += interval_ms;
-		if ((count > 0 && n + 1 == count) || !rest(t, next, keys))
-			return true;
-	}
+	} while (top_screen_wait(screen, &t->list, &title, next));
+	ctl_keep_errors(NULL, 0);
 }
 
-/* Runs the loop with a terminal that passes keys one by one and does not echo them. */
-static bool with_keys(struct top *t, uint64_t interval_ms, uint64_t count)
+static bool run(struct top *t, uint64_t interval_ms, uint64_t count)
 {
-	bool screen = isatty(STDOUT_FILENO);
-	struct termios usual, raw;
-	bool keys = screen && tcgetattr(STDIN_FILENO, &usual) == 0;
+	struct top_screen *screen = count == 0 ? top_screen_open() : NULL;
+	char *socket;
 
-	if (keys) {
-		raw = usual;
-		raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-		tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-	}
-
-	bool ok = loop(t, interval_ms, count, screen);
-
-	if (keys)
-		tcsetattr(STDIN_FILENO, TCSANOW, &usual);
-	return ok;
+	if (!screen)
+		return print_all(t, interval_ms, count);
+	socket = strdup(t->link.socket);
+	if (socket)
+		show_all(t, screen, socket, interval_ms);
+	top_screen_close(screen);
+	free(socket);
+	return socket || ctl_fail(PHRASE_MEMORY) == CTL_OK;
 }
 
 enum { SOCKET, CONFIG, INTERVAL, COUNT };
@@ -171,7 +177,7 @@ static const struct ctl_option options[] = {
 		.value = "N",
 		.least = 1,
 		.most = UINT64_MAX,
-		.help = "number of updates; default: until q or a signal"},
+		.help = "number of updates, printed as text; default: until q or a signal"},
 };
 
 static int top(const struct ctl_arguments *a)
@@ -183,9 +189,7 @@ static int top(const struct ctl_arguments *a)
 	if (!t)
 		return ctl_fail(PHRASE_MEMORY);
 	if (ctl_connect(&t->link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
-		t->signals = ctl_signals();
-		ok = with_keys(t, (uint64_t)(seconds * 1000), ctl_number(a, COUNT, 0));
-		close(t->signals);
+		ok = run(t, (uint64_t)(seconds * 1000), ctl_number(a, COUNT, 0));
 		ctl_disconnect(&t->link);
 	}
 	free(t);
@@ -194,9 +198,14 @@ static int top(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_top = {
 	.name = "top",
-	.help = "print the sessions of a running daemon repeatedly, with their rates; q quits",
+	.help = "show the sessions of a running daemon, with their rates; q quits",
 	.about = "WAITS tells who waits: trainer, if no batch is ready; tokend, with the time so "
-		 "far, if the ring has been full.",
+		 "far, if the ring has been full.\n\n"
+		 "On a terminal, the left and right arrows (or < and >) choose the column to sort "
+		 "by, r reverses the order, and the other arrows scroll. A sparkline shows the "
+		 "rates of the last updates. If the daemon stops, the last sessions stay on the "
+		 "screen until it is back. Otherwise, and with --count, each update is printed as "
+		 "text, and the exit status is 1 once the daemon stops.",
 	.examples = CTL_EXAMPLES(
 		{"three updates, one per second", "tokctl top -c tokend.yaml --count 3"}),
 	.options = options,
