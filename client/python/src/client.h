@@ -11,7 +11,7 @@
 #ifndef TOKEND_PYTHON_CLIENT_H
 #define TOKEND_PYTHON_CLIENT_H
 
-#define Py_LIMITED_API 0x030B0000
+#define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

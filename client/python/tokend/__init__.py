@@ -18,6 +18,7 @@ tokend.throughput (metrics), tokend.integrations (adapters), tokend.tokenize and
 (programs).
 """
 
+from . import oldest  # noqa: F401  comes first
 from ._tokend import (
     ArgumentError,
     ConnectError,
@@ -31,12 +32,15 @@ from ._tokend import (
     ResourceError,
 )
 from ._tokend import version as __version__
-from .same_place import DisagreementError
-from .control import Request
-from .cursor import Cursor
-from .kinds import Batch, RequestedBatch, TokensBatch, ViewBatch
-from .loader import Loader
-from .transform import TransformError, WorkerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .control import Request
+    from .cursor import Cursor
+    from .kinds import Batch, RequestedBatch, TokensBatch, ViewBatch
+    from .loader import Loader
+    from .same_place import DisagreementError
+    from .transform import TransformError, WorkerError
 
 TokendError = Error
 
@@ -64,3 +68,45 @@ __all__ = [
     "WorkerError",
     "__version__",
 ]
+
+# The modules of names that are imported when they are used first, so that `import tokend` is fast.
+_HOMES = {
+    "Batch": "kinds",
+    "Cursor": "cursor",
+    "DisagreementError": "same_place",
+    "Loader": "loader",
+    "Request": "control",
+    "RequestedBatch": "kinds",
+    "TokensBatch": "kinds",
+    "TransformError": "transform",
+    "ViewBatch": "kinds",
+    "WorkerError": "transform",
+}
+_MODULES = (
+    "control",
+    "cursor",
+    "device",
+    "integrations",
+    "kinds",
+    "loader",
+    "mesh",
+    "throughput",
+    "transform",
+    "view",
+)
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module("." + name, __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module("." + _HOMES[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

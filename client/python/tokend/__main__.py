@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 
-from ._tokend import Error, program
+from ._tokend import Error, program, version
 
 USAGE = """\
 usage: python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(config=FILE) and
                                        tokctl -c FILE
        python -m tokend ctl …          run tokctl
        python -m tokend daemon …       run tokend, as on a fleet
+       python -m tokend --version      print the version
        python -m tokend --pkgconfigdir print the directory of tokend.pc, for C programs
        python -m tokend.tokenize       make shards from text
        python -m tokend.show           print samples as text
@@ -78,6 +79,9 @@ def main(arguments):
     commands = {"run": run, "ctl": ctl, "daemon": daemon}
     if arguments in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
+        return 0
+    if arguments == ["--version"]:
+        print(f"tokend {version}")
         return 0
     if arguments == ["--pkgconfigdir"]:
         return pkgconfigdir()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from . import _tokend, phrases
 from .arrays import Numpy, Torch, Types, types
@@ -21,8 +20,7 @@ class Slice(TypedDict):
     kind: Literal["zigzag", "contiguous"]
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """The parts of a batch that the loader was asked for."""
 
     documents: bool = False

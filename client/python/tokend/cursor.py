@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from operator import index
 from typing import Any
@@ -103,6 +102,8 @@ class Cursor:
         Raises:
             OSError: the file cannot be written; a former one is then unchanged.
         """
+        import tempfile  # it takes as long to import as the rest of this package
+
         directory = os.path.dirname(os.path.abspath(path))
         handle, name = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=directory)
         try:

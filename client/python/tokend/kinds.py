@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, Required, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Required, TypedDict
+elif sys.version_info >= (3, 11):
+    from typing import TypedDict
+else:
+
+    class TypedDict(dict):
+        """Python 3.10 has none that is generic, and running code needs only the names."""
+
+        def __init_subclass__(cls, total=True):
+            pass
+
 
 Array = TypeVar("Array")  # torch.Tensor, or numpy.ndarray
 

@@ -7,9 +7,8 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from socket import gethostname
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
 from . import _tokend, accelerated, arguments, arrays, dataset, job, same_place
 from . import group as groups
@@ -17,25 +16,28 @@ from .batch import Batches, Source, Wanted
 from .control import Control
 from .cursor import Cursor
 from .first import First
-from .kinds import (
-    AsksAttentionMask,
-    AsksDocuments,
-    AsksLossMask,
-    AsksProvenance,
-    B,
-    Batch,
-    Options,
-    RequestedBatch,
-    RequestOptions,
-    TokensBatch,
-    ViewBatch,
-)
+from .kinds import B
 from .operated import Operated
 from .passes import Pass, Prefetched, prefetched as holding, warn_of_evaluation
 from .positioned import Positioned
 
 if TYPE_CHECKING:
-    from .kinds import NDArray, Tensor
+    from typing_extensions import Unpack
+
+    from .kinds import (
+        AsksAttentionMask,
+        AsksDocuments,
+        AsksLossMask,
+        AsksProvenance,
+        Batch,
+        NDArray,
+        Options,
+        RequestedBatch,
+        RequestOptions,
+        Tensor,
+        TokensBatch,
+        ViewBatch,
+    )
 
 Torch = Literal["torch"]
 Numpy = Literal["numpy"]
@@ -398,7 +400,7 @@ class Loader(Operated, Positioned, Generic[B]):
             self.close()
             raise
         daemon = zlib.crc32(
-            f"{gethostname()} {os.path.realpath(self._session['socket'])}".encode(
+            f"{os.uname().nodename} {os.path.realpath(self._session['socket'])}".encode(
                 errors="surrogateescape"
             )
         )

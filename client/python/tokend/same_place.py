@@ -1,7 +1,6 @@
 """Compares the processes of a job when they attach: cursors, ranks, world, micro_batch."""
 
 import os
-import socket
 
 from ._tokend import Error
 from .cursor import Cursor
@@ -83,7 +82,7 @@ def _compare(group, row, more):
     if found is None:
         return
     i, j, why = found
-    mine = {"host": socket.gethostname(), "pid": os.getpid(), **more}
+    mine = {"host": os.uname().nodename, "pid": os.getpid(), **more}
     first, other = (group.share(mine, source) for source in (j, i))
     where = f"process {j} (rank {table[j][1]}, host {first['host']}, pid {first['pid']})"
     if why:

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 
-from .._tokend import Error, program
+from .._tokend import Error, program, version
 from .tokenizer import load_tokenizer
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # data must not control the terminal
@@ -28,6 +28,7 @@ def _arguments(argv):
         description="Prints the samples of a run at a position or step, as text.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"tokend {version}")
     parser.add_argument("-c", "--config", required=True, metavar="FILE", help="the daemon's config")
     parser.add_argument("stream", metavar="STREAM", help="name of the stream")
     parser.add_argument("--position", metavar="P", help="position of the first sample")

@@ -27,7 +27,7 @@ import threading
 import time
 
 from .. import documents, phrases
-from .._tokend import Error
+from .._tokend import Error, version
 from .tokenizer import load_encoder
 
 RUN = ".tokenize.json"  # options and inputs
@@ -456,6 +456,7 @@ def _arguments(argv):
         "document. Prints a config for them.",
         epilog="Names of special tokens in the text are encoded as ordinary text.",
     )
+    parser.add_argument("--version", action="version", version=f"tokend {version}")
     parser.add_argument(
         "inputs",
         nargs="+",
