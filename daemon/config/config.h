@@ -57,9 +57,10 @@ struct config_stream {
 
 struct config {
 	char *path;
-	char *directory;		/* of the file: relative dataset paths start here */
-	char *socket;			/* absolute */
-	char *state_dir;		/* absolute */
+	uint64_t digest; /* order_checksum() of the file's bytes: equal files, equal digests */
+	char *directory; /* of the file: relative dataset paths start here */
+	char *socket;	 /* absolute */
+	char *state_dir; /* absolute */
 	bool has_socket, has_state_dir; /* given in the file */
 	char *metrics;			/* HOST:PORT or NULL */
 	uint64_t memory_bytes;

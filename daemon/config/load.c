@@ -197,7 +197,7 @@ static bool parse(FILE *file, struct config *config, struct fault *fault)
 		.index = FAULT_NO_INDEX,
 		.fault = fault};
 
-	if (!yaml_load(&s, file))
+	if (!yaml_load(&s, file, &config->digest))
 		return false;
 	bool done = take_document(&s, config);
 

@@ -5,6 +5,8 @@
  */
 #include "daemon/config/yaml_load.h"
 
+#include "proto/order.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,11 +145,12 @@ static bool compose(struct schema *s, const struct text *text)
 	return done;
 }
 
-bool yaml_load(struct schema *s, FILE *file)
+bool yaml_load(struct schema *s, FILE *file, uint64_t *digest)
 {
 	struct text text = {0};
 	bool done = read_text(s, file, &text) && check_depth(s, &text) && compose(s, &text);
 
+	*digest = done ? order_checksum(text.bytes, text.n) : 0;
 	free(text.bytes);
 	return done;
 }

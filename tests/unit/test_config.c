@@ -109,6 +109,20 @@ static void test_users_have_names_and_groups(void **state)
 	config_free(c);
 }
 
+static void test_digest_is_of_the_bytes(void **state)
+{
+	struct config *a = load_good(*state, every_key), *b = load_good(*state, every_key);
+	char other[sizeof(every_key) + 2];
+
+	assert_true(a->digest == b->digest && a->digest != 0);
+	config_free(b);
+	snprintf(other, sizeof(other), "%s#", every_key);
+	b = load_good(*state, other);
+	assert_true(a->digest != b->digest);
+	config_free(a);
+	config_free(b);
+}
+
 static void test_every_key_is_read(void **state)
 {
 	struct config *c = load_good(*state, every_key);
@@ -282,6 +296,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_keys_not_given_have_their_defaults, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_every_key_is_read, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_digest_is_of_the_bytes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 			test_users_have_names_and_groups, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_sizes_with_units, set_up, tear_down),
