@@ -86,6 +86,16 @@ static bool take(struct proof *p, uint64_t position)
 	return true;
 }
 
+static void count_row(struct proof *p, uint64_t position, uint64_t checksum)
+{
+	struct order_place place;
+
+	p->samples++;
+	p->sum += checksum;
+	if (p->row && proof_place(p, position, &place))
+		p->row(p->context, position, &place);
+}
+
 static bool check_row(
 	struct proof *p, const struct record_section *s, uint64_t position, uint64_t checksum)
 {
@@ -104,12 +114,10 @@ static bool check_row(
 		p->outside++;
 		return true;
 	}
-	if (take(p, position)) {
-		p->samples++;
-		p->sum += checksum;
-	} else {
+	if (take(p, position))
+		count_row(p, position, checksum);
+	else
 		add_finding(p, REPEATED, here);
-	}
 
 	int same = has_tokens(p, position, checksum);
 

@@ -31,6 +31,9 @@ struct proof {
 	const struct records *records;
 	const struct record_peer *peer;
 	uint64_t from, to;
+	/* NULL, or called for each position that was taken, in any order */
+	void (*row)(void *context, uint64_t position, const struct order_place *place);
+	void *context;
 
 	/* work */
 	const struct dataset **map; /* [datasets] */

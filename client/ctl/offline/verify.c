@@ -8,6 +8,7 @@
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/history.h"
 #include "client/ctl/offline/proof.h"
+#include "client/ctl/offline/proof_range.h"
 #include "client/ctl/offline/proof_report.h"
 #include "client/ctl/offline/records.h"
 
@@ -21,68 +22,9 @@ struct query {
 	const char **cursors;
 	char **paths; /* of records */
 	unsigned cursor_count, path_count;
-	bool json, has_from, has_to;
-	uint64_t from, to;
+	struct proof_range range;
+	bool json;
 };
-
-/* ---- the range ---- */
-
-static uint64_t least_begin(const struct records *r, uint64_t pass)
-{
-	uint64_t least = UINT64_MAX;
-
-	for (size_t i = 0; i < r->sections; i++)
-		if (r->section[i].pass == pass && r->section[i].begin.position < least)
-			least = r->section[i].begin.position;
-	return least;
-}
-
-static uint64_t highest_row(const struct records *r, uint64_t pass)
-{
-	uint64_t last = 0;
-
-	for (size_t i = 0; i < r->sections; i++)
-		if (r->section[i].pass == pass && r->section[i].last > last)
-			last = r->section[i].last;
-	return last;
-}
-
-/* Fills in --from and --to if they are not given, and checks them. The last of several passes may
- * still be going on, so its range ends at its last row. */
-static bool set_range(
-	struct query *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
-{
-	uint64_t last_row = highest_row(r, pass);
-	uint64_t end = h->order.end ? h->order.end : UINT64_MAX, first = h->order.segment[0]->start;
-	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-
-	if (!q->has_from)
-		q->from = least_begin(r, pass);
-	if (!q->has_to) {
-		q->to = last_row;
-		if (q->to > end)
-			q->to = end;
-	}
-	if (r->passes > 1 && pass + 1 == r->passes && last_row > q->from && last_row < q->to)
-		q->to = last_row;
-	if (q->to > end)
-		ctl_fail("--to %" PRIu64 ": the stream ends at position %" PRIu64, q->to, end);
-	else if (!q->has_to && q->to <= q->from)
-		ctl_fail("no rows were recorded from position %" PRIu64 " on", q->from);
-	else if (q->to <= q->from)
-		ctl_fail("--to %" PRIu64 ": must be above --from, %" PRIu64, q->to, q->from);
-	else if (q->from < first)
-		ctl_fail("the range begins at position %" PRIu64 ", but the mixes before %" PRIu64
-			 " are unknown; add a --cursor saved earlier, or give --run or --from",
-			q->from, first);
-	else if ((q->to - q->from) / 8 > memory)
-		ctl_fail("positions %" PRIu64 " to %" PRIu64
-			 " need more memory than there is, a bit each; give --from and --to",
-			q->from, q->to);
-	else
-		return true;
-	return false;
-}
 
 /* ---- the proof ---- */
 
@@ -126,11 +68,11 @@ static int with_records(const struct query *q, const struct ctl_stream *s,
 	int status = CTL_OK;
 
 	for (size_t i = 0; i < r->peers; i++) {
-		struct query range = *q;
+		struct proof_range range = q->range;
 
-		if (r->passes > 1 && q->has_from && highest_row(r, r->peer[i].pass) <= q->from)
-			continue; /* this pass did not reach --from */
-		if (!set_range(&range, h, r, r->peer[i].pass))
+		if (!proof_range_reached(&range, r, r->peer[i].pass))
+			continue;
+		if (!proof_range_set(&range, h, r, r->peer[i].pass))
 			return CTL_FAILED;
 
 		struct proof p = {.s = s,
@@ -204,10 +146,10 @@ static int verify(const struct ctl_arguments *a)
 		.cursor_count = a->value[CURSOR].count,
 		.paths = a->argument + 1,
 		.json = ctl_given(a, JSON),
-		.has_from = ctl_given(a, FROM),
-		.has_to = ctl_given(a, TO),
-		.from = ctl_number(a, FROM, 0),
-		.to = ctl_number(a, TO, 0)};
+		.range = {.has_from = ctl_given(a, FROM),
+			.has_to = ctl_given(a, TO),
+			.from = ctl_number(a, FROM, 0),
+			.to = ctl_number(a, TO, 0)}};
 
 	if (q.run && q.cursor_count > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
