@@ -19,7 +19,7 @@ VERSION  = $(shell sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
 
 CC          = $(if $(filter clang fuzz cover,$(VARIANT)),clang,gcc)
 O           = build/$(VARIANT)
-FLAGS_gcc   = -O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+FLAGS_gcc   = -O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong -ffile-prefix-map=$(CURDIR)=.
 FLAGS_clang = $(FLAGS_gcc)
 FLAGS_asan  = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan  = -O1 -fsanitize=thread
@@ -65,7 +65,7 @@ endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 .PHONY: all programs links python unit help run test test-trainers prove fuzz fuzz-coverage fuzzers soak bench check-gpu gpu-kit cuda-programs wheel \
-	deps install uninstall format format-check lint clean
+	deps deb install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
@@ -211,6 +211,18 @@ gpu-kit: wheel ## make build/gpu, for check-gpu on a machine without a compiler
 wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, with all libraries that it needs
 	+$(Q)$(MAKE) all
 	$(Q)build/wheel-venv/bin/python client/python/wheel.py build/dist
+
+# debian/ may not be at the top of the tree, so the packages are built in a copy of links.
+deb: deps-deb ## make build/deb/*.deb: tokend, tokctl, libtokend1, libtokend-dev, python3-tokend
+	+$(Q)$(MAKE) all
+	$(Q)rm -rf build/deb && mkdir -p build/deb/tree
+	$(Q)ln -s $(addprefix ../../../,$(filter-out build,$(wildcard *)) build) build/deb/tree/
+	$(Q)cp -r systemd/debian build/deb/tree/debian
+	$(Q)awk -v maintainer="$$(sed -n 's/^Maintainer: //p' systemd/debian/control)" \
+		-f systemd/debian/changelog.awk daemon/CHANGES.md >build/deb/tree/debian/changelog
+	+$(Q)cd build/deb/tree && DEB_BUILD_OPTIONS="$${DEB_BUILD_OPTIONS-noautodbgsym}" dpkg-buildpackage --build=binary --no-sign --no-pre-clean >../log 2>&1 || \
+		{ tail -n 20 ../log && exit 1; }
+	$(Q)ls build/deb/*.deb
 
 units   = $(wildcard systemd/*.service systemd/*.socket)
 manual  = $(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# deps.sh run|test|trainers|bench|wheel: installs the missing packages for building and running, or
-# also for tests, trainers, the bench or the wheel. Debian packages come from apt-get; Python
-# packages go into build/venv, build/wheel-venv and build/trainers/NAME. If nothing is missing, it
-# is silent and takes no time.
+# deps.sh run|test|trainers|bench|wheel|deb: installs the missing packages for building and running,
+# or also for tests, trainers, the bench, the wheel or Debian packages. Debian packages come from
+# apt-get; Python packages go into build/venv, build/wheel-venv and build/trainers/NAME. If nothing
+# is missing, it is silent and takes no time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,6 +27,10 @@ if [[ ${1:-run} =~ ^(test|trainers|bench)$ ]]; then
 	wheels+=(tiktoken==0.14.0)
 	wheels+=(mypy==2.4.1 basedpyright==1.40.2) # pyright and its runtime
 	alone+=(tokenizers==0.23.3 megatron-core==0.16.1 mosaicml-streaming==0.13.0)
+fi
+
+if [[ ${1:-run} =~ ^(test|deb)$ ]]; then
+	packages+=(debhelper dh-python fakeroot lintian)
 fi
 
 missing=()
@@ -56,6 +60,8 @@ if [ ${#missing[@]} -gt 0 ]; then
 		exit 1
 	fi
 fi
+
+[ "${1:-run}" != deb ] || exit 0
 
 if [ "${1:-run}" != run ] &&
 	[ "$(cat build/wheel-venv/.installed 2>/dev/null)" != "${tools[*]}" ]; then
