@@ -48,6 +48,7 @@
 #define PHRASE_RESTORE	   "restore the shard, then attach at the cursor"
 #define PHRASE_RELEASE	   "install client and daemon of the same release"
 #define PHRASE_START	   "start one with tokend -c FILE, or give its socket"
+#define PHRASE_DENIED	   "have its owner allow that, or give another socket"
 #define PHRASE_NOFILE	   "raise LimitNOFILE (ulimit -n)"
 #define PHRASE_SLOTS	   "use fewer slots"
 #define PHRASE_NOT_SHARD   "move it away, or set `format: flat` if it holds plain tokens"

@@ -6,6 +6,7 @@
 #include "client/lib/private.h"
 #include "client/lib/search.h"
 #include "client/lib/wait.h"
+#include "client/lib/warn.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -98,7 +99,7 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 		search_later(t, s, fault.error, 0);
 		return 0;
 	}
-	s->answer_by = wait_now() + HANDSHAKE_MS * WAIT_MS;
+	s->answer_by = wait_earlier(wait_now() + HANDSHAKE_MS * WAIT_MS, search_give_up(s));
 	return 0;
 }
 
@@ -178,7 +179,7 @@ int attach_step(struct tokend *t, const struct target *target, struct search *s,
 		int64_t until =
 			s->fd >= 0 ? s->answer_by : wait_earlier(s->retry, search_give_up(s));
 
-		until = wait_earlier(until, search_warn_at(s));
+		until = wait_earlier(until, warn_at(&s->warnings));
 		r = wait_ready(t, s->fd, POLLIN, wait ? until : 0);
 		if (r == 1)
 			r = search_receive(t, s);
@@ -256,6 +257,8 @@ int attach_find(struct tokend *t, const struct target *target, const struct pati
 
 	int r = attach_step(t, target, &s, true);
 
+	if (r == 1 && warn_over(t, &s.warnings) < 0)
+		r = TOKEND_EAGAIN;
 	if (r == 1)
 		r = attach_feed(t, target, m, cursor);
 	if (r == 1) {

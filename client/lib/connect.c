@@ -9,6 +9,8 @@
 #include "client/lib/trust.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -16,9 +18,36 @@
 
 enum { FDS_MAX = 8 }; /* room to receive, so that all but two can be closed */
 
+const char *link_why(const char *path, int error, char text[LINK_WHY_BYTES])
+{
+	char directory[WIRE_SOCKET_BYTES];
+	size_t n = strlen(path), i = 1;
+
+	snprintf(text, LINK_WHY_BYTES, "%s", strerror(error));
+	if (error != EACCES || n >= sizeof(directory))
+		return text;
+	for (; i < n; i++) {
+		memcpy(directory, path, i);
+		directory[i] = 0;
+		if (path[i] == '/' && faccessat(AT_FDCWD, directory, X_OK, AT_EACCESS) != 0 &&
+			errno == EACCES)
+			break;
+	}
+	if (i < n)
+		snprintf(text, LINK_WHY_BYTES, "uid %u may not enter directory %s",
+			(unsigned)geteuid(), directory);
+	else
+		snprintf(text, LINK_WHY_BYTES, "uid %u may not write to this socket",
+			(unsigned)geteuid());
+	return text;
+}
+
 static int not_there(struct fault *fault, const char *path, int error)
 {
-	fault_errno(fault, error, "socket", "no daemon at %s: %s", path, strerror(error));
+	char why[LINK_WHY_BYTES];
+
+	fault_errno(
+		fault, error, "socket", "no daemon at %s: %s", path, link_why(path, error, why));
 	return -1;
 }
 

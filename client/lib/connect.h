@@ -23,6 +23,8 @@ struct packet {
 	uint8_t bytes[LIMIT_PACKET_BYTES];
 };
 
+enum { LINK_WHY_BYTES = 256 };
+
 enum link_peer { LINK_OPERATOR, LINK_TRAINER };
 
 /*
@@ -36,6 +38,11 @@ enum link_peer { LINK_OPERATOR, LINK_TRAINER };
  * this is not a failure: its reason can still be received.
  */
 int link_open(const char *path, enum link_peer as, void *buffer, struct fault *fault);
+/*
+ * Writes why a connect to @path failed with @error. For EACCES that names the user and the
+ * directory, or the socket, that refuses it. Returns @text.
+ */
+const char *link_why(const char *path, int error, char text[LINK_WHY_BYTES]);
 /* Receives the next packet, after closing the former one's descriptors that were not kept. */
 enum link_event link_receive(int fd, struct packet *packet);
 /* Closes the descriptors that were not kept. */

@@ -5,15 +5,15 @@
  *   connect.c   the link to a daemon, with trust.c, process.c and default_socket.c
  *   map.c       a mapped ring, with release_queue.h and pin.c (the GPU's driver)
  *   slots.c     held batches, releasing                gpu_copy.c  copies to a GPU
- *   message.c   the daemon's errors and warnings       search.c    how long to look for a daemon
- *   private.c   the daemon of a config, with program.c
+ *   message.c   the daemon's errors and warnings       warn.c      warnings while a call waits
+ *   search.c    how long to look for a daemon          private.c   that of a config, with program.c
  *   attach.c    connect, attach, map the ring          recording.c the record of batches taken
  *   position.c  cursor, commit                         revive.c    attach again to a lost daemon
  *   query.c     queries and their replies              undo.c      reverting an edit
  *   seek.c      change of position                     services.c  checkpoints, stream's cursor
  *   mix.c       change of the mix                      operator.c  an operator's requests
- *   next.c      the next batch                         state.c     shape, names, annotations
- *   tokend.c    attach and detach, with options.c
+ *   slow.c      warnings about slow batches            state.c     shape, names, annotations
+ *   next.c      the next batch                         tokend.c    attach, detach, with options.c
  *
  * error.c (faults as public errors), edit.c (cursors as values) and widen.c use none of these.
  *
@@ -41,7 +41,15 @@ struct starter;
  */
 struct patience {
 	uint32_t connect_ms, deadline_ms;
-	bool never; /* a refusal for now is an error at once */
+	int64_t since; /* ns: begin of a first attach, from which both count; 0: no first attach */
+	bool never;    /* a refusal for now is an error at once */
+};
+
+/* The warnings of one wait: see warn.h. */
+struct warnings {
+	int64_t since; /* ns */
+	uint32_t next; /* number of the next warning */
+	bool said;     /* warn() was called */
 };
 
 /* A search for a daemon: connects, says hello and attaches, again and again, until a feed comes. */
@@ -50,8 +58,9 @@ struct search {
 	int error;   /* errno of the last try; 0: see refused */
 	int refused; /* enum tokend_error of the refusal that ended the last try; 0: none did */
 	bool active;
-	uint32_t backoff_ms, warnings;
+	uint32_t backoff_ms;
 	struct patience patience;
+	struct warnings warnings;
 	int64_t since, retry, answer_by; /* ns */
 	uint64_t position;		 /* in the attach that is under way */
 	struct fault refusal;
@@ -132,6 +141,7 @@ struct tokend {
 	uint32_t peer, slots, deadline_ms, connect_ms;
 	bool helper, strict;
 	int64_t listened;     /* ns: when the socket was last read while batches were ready */
+	int64_t slowed;	      /* ns: when a slow batch came that was warned of; 0: never */
 	struct search search; /* for a lost daemon */
 	struct pin *pin;      /* the GPU's driver; NULL: not used */
 	bool pins;	      /* register every ring with it */

@@ -10,6 +10,7 @@
 #include "client/lib/revive.h"
 #include "client/lib/search.h"
 #include "client/lib/slots.h"
+#include "client/lib/slow.h"
 #include "client/lib/undo.h"
 #include "client/lib/wait.h"
 
@@ -151,19 +152,40 @@ static int request_wake(struct tokend *t)
 }
 
 /* Published batches are returned before any error. */
-static int find_slot(struct tokend *t, bool wait)
+static int find_slot(struct tokend *t)
 {
 	for (bool again = false;; again = true) {
 		int r = look_for_batch(t);
 
 		if (r != TOKEND_EAGAIN)
 			return r;
-		if (again && !wait)
+		if (again)
 			return request_wake(t);
-		if (t->fd < 0)
-			r = revive(t, wait);
-		else
-			r = wait ? wait_once(t) : query_listen(t);
+		r = t->fd < 0 ? revive(t, false) : query_listen(t);
+		if (r < 0 && !t->failed)
+			return r;
+	}
+}
+
+/* The same, but waits. */
+static int await_slot(struct tokend *t)
+{
+	struct warnings slow = {0};
+
+	slow_begin(t, &slow);
+	for (;;) {
+		int r = look_for_batch(t);
+
+		if (r != TOKEND_EAGAIN)
+			return r == 1 && slow_over(t, &slow) < 0 ? TOKEND_EAGAIN : r;
+		if (t->fd < 0) {
+			r = revive(t, true);
+			slow_begin(t, &slow);
+		} else {
+			r = wait_once(t);
+			if (r == 0)
+				r = slow_warn(t, &slow);
+		}
 		if (r < 0 && !t->failed)
 			return r;
 	}
@@ -239,7 +261,7 @@ static int wait_for_batch(struct tokend *t)
 	if (r == TOKEND_EAGAIN) {
 		int64_t begin = wait_now();
 
-		r = find_slot(t, true);
+		r = await_slot(t);
 		t->waited_ns += (uint64_t)(wait_now() - begin);
 	}
 	return r;
@@ -257,7 +279,7 @@ int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait)
 	int r = wait ? wait_for_batch(t) : handle_usable(t);
 
 	if (!wait && r == 0)
-		r = find_slot(t, false);
+		r = find_slot(t);
 	if (r == 1)
 		describe(t, batch);
 	return r;
@@ -271,7 +293,7 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 	int r = handle_usable(t);
 
 	if (r == 0)
-		r = find_slot(t, false);
+		r = find_slot(t);
 	return r == 1 ? take(t, batch) : r;
 }
 

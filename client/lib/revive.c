@@ -3,6 +3,7 @@
 #include "client/lib/message.h"
 #include "client/lib/position.h"
 #include "client/lib/search.h"
+#include "client/lib/warn.h"
 
 /* The new ring must continue exactly where the old one stopped. */
 static int check_revived(struct tokend *t, const struct mapping *m, const struct cursor *cursor)
@@ -76,6 +77,10 @@ int revive(struct tokend *t, bool wait)
 			attach_adopt(t, m, s->fd);
 			s->fd = -1;
 			t->reattached++;
+			if (warn_over(t, &s->warnings) < 0) {
+				search_end(s);
+				return TOKEND_EAGAIN;
+			}
 		} else {
 			mapping_close(m, true);
 		}

@@ -1,6 +1,8 @@
 #include "client/lib/search.h"
 
+#include "client/lib/connect.h"
 #include "client/lib/wait.h"
+#include "client/lib/warn.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -14,10 +16,8 @@
 enum {
 	BACKOFF_MS = 250,  /* longest pause between two tries */
 	REFUSED_MS = 1000, /* the same after a passing refusal: a try costs the daemon an attach */
-	WARNINGS = 3,
+	DENIED_MS = 1000,  /* a daemon opens its socket to all right after it made it */
 };
-
-static const int64_t warn_after[WARNINGS] = {2 * SECOND, 10 * SECOND, 60 * SECOND};
 
 void search_begin(struct search *s, const struct patience *patience)
 {
@@ -27,10 +27,11 @@ void search_begin(struct search *s, const struct patience *patience)
 		.fd = -1,
 		.active = true,
 		.backoff_ms = 1,
-		.since = now,
+		.since = patience->since ? patience->since : now,
 		.retry = now,
 		.patience = *patience,
 	};
+	warn_begin(&s->warnings, s->since);
 }
 
 void search_end(struct search *s)
@@ -86,56 +87,45 @@ int64_t search_give_up(const struct search *s)
 
 	if (is_there(s) && s->patience.deadline_ms > ms)
 		ms = s->patience.deadline_ms;
+	if (s->error == EACCES && s->patience.since && ms > DENIED_MS)
+		ms = DENIED_MS;
+	if (s->error == ENAMETOOLONG)
+		ms = 0;
 	return s->since + ms * WAIT_MS;
-}
-
-int64_t search_warn_at(const struct search *s)
-{
-	return s->warnings < WARNINGS ? s->since + warn_after[s->warnings] : INT64_MAX;
-}
-
-static void describe_wait(const struct tokend *t, const struct search *s, char *line, size_t bytes)
-{
-	int64_t now = wait_now(), left = search_give_up(s) - now;
-	int64_t waited = (now - s->since) / SECOND, seconds = left > 0 ? left / SECOND : 0;
-
-	if (s->refused)
-		snprintf(line, bytes,
-			"%s: %s; refused for %" PRId64 " s, trying for another %" PRId64 " s",
-			s->refusal.field, s->refusal.text, waited, seconds);
-	else if (s->fd >= 0 || s->error == ETIMEDOUT)
-		snprintf(line, bytes,
-			"socket: the daemon at %s has not answered for %" PRId64
-			" s (is it starting?); waiting for another %" PRId64 " s",
-			t->socket, waited, seconds);
-	else
-		snprintf(line, bytes,
-			"socket: no daemon has answered at %s for %" PRId64 " s (%s); " PHRASE_START
-			"; waiting for another %" PRId64 " s",
-			t->socket, waited, strerror(s->error), seconds);
 }
 
 int search_warn(struct tokend *t, struct search *s)
 {
-	char line[1400];
+	struct warnings *w = &s->warnings;
 
-	if (wait_now() < search_warn_at(s))
+	if (!warn_due(w))
 		return 0;
-	while (wait_now() >= search_warn_at(s))
-		s->warnings++;
-	if (!t->call.warn)
-		return 0;
-	describe_wait(t, s, line, sizeof(line));
-	return t->call.warn(t->call.warn_context, line)
-		       ? handle_fail(t, TOKEND_EAGAIN, "", "interrupted")
-		       : 0;
+
+	char why[LINK_WHY_BYTES];
+	int64_t left = search_give_up(s) - wait_now(), waited = warn_waited(w),
+		seconds = left > 0 ? left / SECOND : 0;
+
+	if (s->refused)
+		return warn_say(t, w,
+			"%s: %s; refused for %" PRId64 " s, trying for another %" PRId64 " s",
+			s->refusal.field, s->refusal.text, waited, seconds);
+	if (s->fd >= 0 || s->error == ETIMEDOUT)
+		return warn_say(t, w,
+			"socket: the daemon at %s has not answered for %" PRId64
+			" s (is it starting?); waiting for another %" PRId64 " s",
+			t->socket, waited, seconds);
+	return warn_say(t, w,
+		"socket: no daemon has answered at %s for %" PRId64 " s (%s); " PHRASE_START
+		"; waiting for another %" PRId64 " s",
+		t->socket, waited, link_why(t->socket, s->error, why), seconds);
 }
 
 int search_gave_up(struct tokend *t, const struct search *s)
 {
 	int64_t seconds = (wait_now() - s->since) / SECOND;
+	char why[LINK_WHY_BYTES];
 	const char *error = s->error == ETIMEDOUT ? "it accepts connections, but does not answer"
-						  : strerror(s->error);
+						  : link_why(t->socket, s->error, why);
 
 	if (s->refused)
 		return handle_fail(t, (enum tokend_error)s->refused, s->refusal.field,
@@ -147,6 +137,9 @@ int search_gave_up(struct tokend *t, const struct search *s)
 		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
 			"%s has %zu bytes; a socket's path has at most 107", t->socket,
 			strlen(t->socket));
+	if (s->error == EACCES && s->patience.since)
+		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+			"%s: %s; " PHRASE_DENIED, t->socket, error);
 	if (s == &t->search)
 		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
 			"the daemon at %s was lost %" PRId64

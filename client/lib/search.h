@@ -19,8 +19,6 @@ void search_again(struct search *s);
 bool search_nobody(const struct search *s);
 /* The time at which the search ends if nothing changes, in ns. */
 int64_t search_give_up(const struct search *s);
-/* The time of the next warning, in ns. */
-int64_t search_warn_at(const struct search *s);
 /* Calls warn() if a warning is due. Returns 0 or TOKEND_EAGAIN. */
 int search_warn(struct tokend *t, struct search *s);
 /* Returns the error of a search that found no daemon. */

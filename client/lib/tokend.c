@@ -8,6 +8,7 @@
 #include "client/lib/private.h"
 #include "client/lib/recording.h"
 #include "client/lib/search.h"
+#include "client/lib/wait.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,7 +84,8 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	t->helper = o->helper != 0;
 	t->strict = o->strict != 0;
 	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
-	patience = (struct patience){.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms};
+	patience = (struct patience){
+		.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms, .since = wait_now()};
 	if (o->config && !patience.connect_ms)
 		patience.connect_ms = t->deadline_ms;
 	if (o->config)

@@ -72,8 +72,8 @@ struct tokend_options {
 	uint32_t peer;
 	uint32_t slots; /* batches to read ahead. 0: the daemon chooses */
 	/*
-	 * How long to look for a lost daemon, to wait for one that is starting, and to repeat an
-	 * attach that is refused for lack of memory or connections. 0: 300,000 ms.
+	 * How long to look for a lost daemon, and to wait for one that is starting or is silent.
+	 * For so long an attach that lacks memory or connections is also repeated. 0: 300,000 ms.
 	 */
 	uint32_t deadline_ms;
 	/* How long the first attach waits while no process listens at the socket. 0: it fails. */
@@ -89,10 +89,11 @@ struct tokend_options {
 	 * process. Operators' requests go to the other session only. */
 	int helper;
 	/*
-	 * Called when a call has waited for the daemon for 2, 10 and 60 s. @line says what it waits
-	 * for and for how much longer. A result other than 0 ends the call with TOKEND_EAGAIN. Also
-	 * called for the daemon's own warnings if @notice is NULL; the result is then ignored. The
-	 * callback must not use the handle. NULL: no warnings.
+	 * Called when a call has waited for the daemon, or tokend_next() for a batch, for 2, 10 and
+	 * 60 s, and when such a wait is over. @line says what it waits for and for how much longer.
+	 * A result other than 0 ends the call with TOKEND_EAGAIN. Also called for the daemon's own
+	 * warnings if @notice is NULL; the result is then ignored. The callback must not use the
+	 * handle. NULL: no warnings.
 	 */
 	int (*warn)(void *warn_context, const char *line);
 	void *warn_context;

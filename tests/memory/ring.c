@@ -13,6 +13,7 @@
 #include "client/lib/revive.h"
 #include "client/lib/search.h"
 #include "client/lib/slots.h"
+#include "client/lib/slow.h"
 #include "client/lib/undo.h"
 #include "client/lib/wait.h"
 #include "daemon/engine/feed.h"
@@ -96,6 +97,23 @@ bool copies_has(const struct copies *c, uint64_t slot)
 {
 	(void)c, (void)slot;
 	return false;
+}
+
+void slow_begin(const struct tokend *t, struct warnings *w)
+{
+	(void)t, (void)w;
+}
+
+int slow_warn(struct tokend *t, struct warnings *w)
+{
+	(void)t, (void)w;
+	return 0;
+}
+
+int slow_over(struct tokend *t, struct warnings *w)
+{
+	(void)t, (void)w;
+	return 0;
 }
 
 /* Not reached. */

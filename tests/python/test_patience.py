@@ -3,7 +3,10 @@ skip never waits.
 """
 
 import contextlib
+import os
+import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -14,6 +17,7 @@ import pytest
 import tokend
 from lib import BIN, few_descriptors, wait_until
 from lib.injected import injected
+from lib.users import As
 from lib.stock import StockDaemon, another_daemon
 from job import Job
 from test_control import answer, ask
@@ -201,6 +205,49 @@ def test_a_daemon_that_is_opening_its_shards_stops_and_removes_its_files(directo
         daemon.signal(signal.SIGCONT)
         assert daemon.process.wait(20) == 0
         assert before - {path.name for path in directory.iterdir()} == {"socket", "socket.lock"}
+
+
+def test_a_slow_batch_is_warned_of_once_and_when_it_comes(daemon):
+    ours = client(daemon)
+    position = 0
+    assert take(ours)[0] == position
+    daemon.freeze()
+    slow = r"stream train: waiting for position \d+ since 2 s: the daemon at .*/socket"
+    with later(3.5, lambda: daemon.signal(signal.SIGCONT)), pytest.warns(RuntimeWarning) as said:
+        while not said:
+            position += 4
+            assert take(ours)[0] == position
+    first, over = (str(warning.message) for warning in said)
+    assert re.match(f"tokend: {slow} .*; see tokctl status$", first), first
+    assert re.match(r"tokend: socket: waited \d+ s for the daemon at .*/socket; goes on$", over)
+    position += 4
+    assert take(ours)[0] == position
+
+
+def test_a_daemon_that_is_silent_is_waited_for_until_the_deadline(directory):
+    path = str(directory / "silent")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(path)
+        silent.listen()
+        begin = time.monotonic()
+        with pytest.raises(
+            tokend.ConnectError, match="it accepts connections, but does not answer"
+        ):
+            tokend.Loader("train", 4, socket=path, rank=0, world=1, deadline=0.5)
+        assert time.monotonic() - begin < 10  # an answer may take 30 s
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_directory_that_one_may_not_enter_is_named(daemon):
+    closed = daemon.directory / "closed"
+    closed.mkdir(mode=0o700)
+    said = f"uid 65534 may not enter directory {closed}; have its owner allow that"
+    daemon.directory.chmod(0o755)
+    with As(65534), pytest.raises(tokend.ConnectError, match=said):
+        tokend.Loader("train", 4, socket=closed / "in" / "socket", rank=0, world=1)
+    os.chmod(daemon.socket, 0o600)
+    with As(65534), pytest.raises(tokend.ConnectError, match="uid 65534 may not write to this"):
+        tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1)
 
 
 def test_a_warning_that_is_an_error_ends_the_wait(directory):

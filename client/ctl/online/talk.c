@@ -120,6 +120,8 @@ bool ctl_connect(struct ctl_link *l, const char *given, const char *config)
 	l->fd = link_open(l->socket, LINK_OPERATOR, l->packet.bytes, &fault);
 	if (l->fd < 0 && fault.code == FAULT_PERMISSION)
 		ctl_fail("%s: %s", fault.field, fault.text);
+	else if (l->fd < 0 && fault.error == EACCES)
+		ctl_fail("%s; " PHRASE_DENIED, fault.text);
 	else if (l->fd < 0)
 		ctl_fail("%s; " PHRASE_START, fault.text);
 	else if (receive(l) && !refused(l))
