@@ -152,7 +152,7 @@ def test_invalid_files_are_named(directory, made):
     for name, contents, text in (
         ("a.txt", b"one\ntwo \xe9\n", ":2: byte 0xe9 is not UTF-8"),
         ("a.txt", b"", ": is empty; leave it out"),
-        ("a.txt", b"a" * ((32 << 20) + 1), ": a document of "),
+        ("a.txt", b"a" * ((32 << 20) + 1), ":1: a document of "),
         ("a.txt.gz", gzip.compress(b""), ": is empty; leave it out"),
         ("a.jsonl.gz", gzip.compress(GOOD * 9)[:-9], ": the gzip is damaged: "),
         ("a.jsonl.gz", b"not packed", ": the gzip is damaged: "),

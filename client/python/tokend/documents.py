@@ -1,9 +1,11 @@
 """Reads documents from text files, in pieces of about PIECE_BYTES.
 
-A piece contains whole documents, so memory does not depend on the size of a file. It knows where it
-begins (input, offset, line): reading from there gives the same documents again.
+A piece contains whole documents, or a part of a long text that ends with a line, so memory does not
+depend on the size of a file. It knows where it begins (input, offset, line): reading from there
+gives the same documents again.
 """
 
+import codecs
 import dataclasses
 import json
 import os
@@ -37,47 +39,95 @@ class Piece:
     kind: str
     done: int = 0  # bytes of the input files up to its end
     error: str = None  # instead of contents: the message
+    goes_on: bool = False  # text: the next piece continues the document
 
 
-def source_of(path):
-    try:
-        status = os.stat(path)
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise Error(f"{path}: {error.strerror}") from None
+def _kind_of(path):
+    """Returns (kind, packing) by the name's ending. kind None: unknown."""
     name, packing = path, ""
     for ending in ("gz", "zst"):
         if name.endswith("." + ending):
             name, packing = name[: -len(ending) - 1], ending
     kind = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}.get(os.path.splitext(name)[1])
-    if kind is None or (kind == "parquet" and packing):
+    return (None, packing) if kind == "parquet" and packing else (kind, packing)
+
+
+def _stat(path):
+    try:
+        with open(path, "rb") as file:
+            return os.fstat(file.fileno())
+    except OSError as error:
+        raise Error(f"{path}: {error.strerror}") from None
+
+
+def source_of(path, text=False):
+    """@text: a file of unknown kind is text."""
+    status = _stat(path)
+    kind, packing = _kind_of(path)
+    if kind is None and not text:
         raise Error(
             f"{path}: the name's ending is unknown; it must be .txt or .jsonl, also with .gz or "
-            ".zst, or .parquet"
+            ".zst, or .parquet; or pass --text"
         )
     if status.st_size == 0:
         raise Error(f"{path}: {phrases.IS_EMPTY}")
-    return Source(path, kind, packing, status.st_size, status.st_mtime_ns)
+    return Source(path, kind or "text", packing, status.st_size, status.st_mtime_ns)
 
 
-def sources_of(paths):
-    """The sources at @paths. A directory gives all files below it, sorted."""
+def is_text(source, most=None):
+    """Is the file UTF-8? If its name does not say text: without NULs. @most: read only so many
+    bytes.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    said = _kind_of(source.path)[0] == "text"
+    length = 0
+    check_packages([source])
+    try:
+        with open(source.path, "rb") as file:
+            for block in _blocks(source, file, 0):
+                if not said and b"\0" in block:
+                    return False
+                decoder.decode(block)
+                length += len(block)
+                if most is not None and length >= most:
+                    return True
+        decoder.decode(b"", True)
+    except (Error, UnicodeDecodeError):  # Error: damaged, so not .gz or .zst
+        return False
+    return True
+
+
+def _below(path, text):
+    """The files below a directory, sorted. @text: without those in hidden directories."""
     found = []
+    for at, directories, names in os.walk(path, onerror=_raise):
+        if text:
+            directories[:] = [name for name in directories if name[0] != "."]
+        found += [os.path.join(at, name) for name in names if name[0] != "."]
+    if not found:
+        raise Error(f"{path}: contains no files; name another directory")
+    return sorted(found)
+
+
+def sources_of(paths, text=False):
+    """Returns the sources at @paths, and the paths left out. A directory gives all files below it,
+    sorted. @text: also those of unknown kind, and what is not text is left out.
+    """
+    found, left_out = [], []
     for path in paths:
         if not os.path.isdir(path):
-            found.append(source_of(path))
+            found.append(source_of(path, text))
             continue
-        files = [
-            os.path.join(at, name)
-            for at, _, names in os.walk(path, onerror=_raise)
-            for name in names
-            if name[0] != "."
-        ]
-        if not files:
-            raise Error(f"{path}: contains no files; name another directory")
-        found += map(source_of, sorted(files))
-    return found
+        for file in _below(path, text):
+            if text and os.stat(file).st_size == 0:
+                left_out.append(file)
+                continue
+            source = source_of(file, text)
+            fits = not text or source.kind != "text" or is_text(source)
+            (found if fits else left_out).append(source if fits else file)
+    if not found:
+        raise Error(f"{phrases.not_text(left_out)}; name other files")
+    return found, left_out
 
 
 def _raise(error):
@@ -174,18 +224,33 @@ def _too_long(where, bytes_):
 # ---- pieces ----
 
 
-def _text(source, index, before):
+def _text(source, index, offset, line, before):
     held, length = [], 0
+
+    def piece(contents, goes_on):
+        nonlocal offset, line
+        done = min(file.tell(), source.size) if goes_on else source.size
+        at = index, offset, line, [source.path], [contents], "text", before + done
+        offset += len(contents)
+        line += contents.count(b"\n")
+        return Piece(*at, goes_on=goes_on)
+
     with open(source.path, "rb") as file:
-        for block in _blocks(source, file, 0):
+        for block in _blocks(source, file, offset):
             held.append(block)
             length += len(block)
-            if length > DOCUMENT_BYTES:
-                raise _too_long(source.path, length)
+            while length > DOCUMENT_BYTES:
+                whole = b"".join(held)
+                # where it is cut depends only on its beginning, so a resumed run cuts there too
+                cut = whole.rfind(b"\n", 0, DOCUMENT_BYTES) + 1
+                if not cut:
+                    raise _too_long(f"{source.path}:{line + 1}", length)
+                yield piece(whole[:cut], True)
+                held, length = [whole[cut:]], length - cut
         _check_unchanged(source, file)
-    if not length:
-        raise Error(f"{source.path}: {phrases.IS_EMPTY}")
-    return Piece(index, 0, 0, [source.path], [b"".join(held)], "text", before + source.size)
+        if not length:
+            raise Error(f"{source.path}: {phrases.IS_EMPTY}")
+        yield piece(b"".join(held), False)
 
 
 def _jsonl(source, index, offset, line, before):
@@ -299,7 +364,7 @@ def _strings(source, column, row):
 def _of_source(source, index, offset, line, before, field):
     try:
         if source.kind == "text":
-            yield _text(source, index, before)
+            yield from _text(source, index, offset, line, before)
         elif source.kind == "jsonl":
             yield from _jsonl(source, index, offset, line, before)
         else:
@@ -312,10 +377,11 @@ def _together(pieces):
     """Joins the pieces of small text files."""
     held = None
     for piece in pieces:
-        if held and (piece.kind != "text" or sum(map(len, held.contents)) >= PIECE_BYTES):
+        alone = piece.kind != "text" or piece.goes_on or piece.offset
+        if held and (alone or sum(map(len, held.contents)) >= PIECE_BYTES):
             yield held
             held = None
-        if piece.kind != "text":
+        if alone:
             yield piece
         elif held is None:
             held = piece
@@ -402,7 +468,8 @@ def documents(piece, field):
     """Yields (where, text) for each document of @piece. @where names it in messages."""
     if piece.kind == "text":
         for path, contents in zip(piece.paths, piece.contents, strict=True):
-            yield path, _decoded(path, contents.removeprefix(_BOM), 0)
+            contents = contents.removeprefix(_BOM) if piece.offset == 0 else contents
+            yield path, _decoded(path, contents, piece.line)
     elif piece.kind == "jsonl":
         path = piece.paths[0]
         contents = piece.contents.removeprefix(_BOM) if piece.offset == 0 else piece.contents

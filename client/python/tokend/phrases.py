@@ -36,6 +36,12 @@ def install(package: str) -> str:
     return f"pip install {package}"
 
 
+def not_text(paths: list[str]) -> str:
+    """@paths: files that were left out."""
+    more = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
+    return f"{paths[0]}{more}: empty, or not UTF-8 text"
+
+
 def step_left_open(rows: int) -> str:
     """A stream has ended within a step. @rows: those of a step on all ranks."""
     return (

@@ -4,13 +4,15 @@
     python -m tokend.tokenize books/ -o /data/books --tokenizer gpt2.tiktoken --resume > tokend.yaml
 
 A document is a .txt file, the --field of a line of .jsonl, or the --field of a row of .parquet.
-.txt and .jsonl may be compressed (.gz, .zst). An EOS token follows each document. All shards but
+With --text any other file of UTF-8 text is a document too. Files may be compressed (.gz, .zst),
+except .parquet. An EOS token follows each document. All shards but
 the last contain --shard-tokens tokens. Their bytes do not depend on the number of workers. Special
 tokens' names in the text are encoded as ordinary text. At the end, a config for these shards is
 printed to stdout.
 """
 
 import argparse
+import array
 import collections
 import concurrent.futures
 import concurrent.futures.process
@@ -28,13 +30,14 @@ import time
 
 from .. import documents, phrases
 from .._tokend import Error, version
-from .tokenizer import load_encoder
+from .tokenizer import BYTES, is_bytes, load_encoder
 
 RUN = ".tokenize.json"  # options and inputs
 DONE = ".tokenize.done.json"  # progress: replaced after each shard
 MOST_SHARDS = 100_000  # names have five digits, so that they sort by number
 LABEL_BYTES = 64
 WIDTH = {"u16": 2, "u32": 4}
+TYPECODE = {2: "H", 4: "I"}  # of arrays; both tokens and these machines are little-endian
 
 
 # ---- workers ----
@@ -63,20 +66,19 @@ class _Worker:
 
     def tokens(self, piece):
         """Returns (tokens as bytes, documents, empty documents, characters)."""
-        import numpy
-
         places, texts = [], []
         for place, text in documents.documents(piece, self.field):
             places.append(place)
             texts.append(text)
         numbers = self._numbers(places, texts) if texts else []
-        whole = numpy.empty(sum(map(len, numbers)) + len(numbers), f"<u{self.width}")
-        at = 0
+        whole = array.array(TYPECODE[self.width])
         for of_one in numbers:
-            whole[at : at + len(of_one)] = of_one
-            at += len(of_one) + 1
-            whole[at - 1] = self.eos
-        return whole.tobytes(), len(texts), texts.count(""), sum(map(len, texts))
+            whole += array.array(TYPECODE[self.width], of_one)
+            whole.append(self.eos)
+        if piece.goes_on:
+            whole.pop()
+        ended = len(texts) - piece.goes_on
+        return whole.tobytes(), ended, texts.count(""), sum(map(len, texts))
 
 
 def _begin_worker(*arguments):
@@ -162,7 +164,7 @@ class Output:
                 "another directory"
             )
         for key, now in self.run.items():
-            if run.get(key) != now:
+            if key != "file" and run.get(key) != now:
                 difference = _difference(key, run.get(key), now)
                 raise Error(f"{self.path}: --resume: {difference}; {phrases.START_OVER}")
         with contextlib.suppress(TypeError):  # written by another version
@@ -311,8 +313,8 @@ def _results(pool, pieces, window):
         yield first()
 
 
-def _convert(pool, window, sources, field, output, progress):
-    """Converts all text. Returns a Done with the counts."""
+def _convert(pool, window, sources, field, output, progress, most):
+    """Converts all text; with @most, up to the first piece that ends after so many bytes."""
     count = dataclasses.replace(output.done)
     pieces = documents.pieces(sources, field, count.input, count.offset, count.line)
     for place, read, (data, number, empty, characters) in _results(pool, pieces, window):
@@ -321,8 +323,9 @@ def _convert(pool, window, sources, field, output, progress):
         count.empty += empty
         count.tokens += len(data) // WIDTH[output.run["dtype"]]
         progress.add(read, count, characters)
+        if most is not None and read >= most:
+            break
     output.finish(count)
-    return count
 
 
 def _eos(given, encoder, path):
@@ -381,16 +384,19 @@ def _say(text):
     print(f"{clear}tokend.tokenize: {text}", file=sys.stderr, flush=True)
 
 
-def tokenize(given):
-    sources = documents.sources_of(given.inputs)
-    documents.check_packages(sources)
-    encoder = load_encoder(given.tokenizer, given.pattern)
-    eos = _eos(given.eos, encoder, given.tokenizer)
-    vocab = max(encoder.vocab, eos + 1)
-    dtype = _dtype(given.dtype, vocab)
-    if encoder.note and not given.resume:
-        print(f"tokend.tokenize: {encoder.note}", file=sys.stderr)
-    run = {
+@dataclasses.dataclass
+class Made:
+    """The shards of a run."""
+
+    done: Done
+    dtype: str
+    eos: int
+    vocab: int
+    progress: Progress
+
+
+def _run(given, sources, encoder, eos, dtype):
+    return {
         "version": 1,
         "field": given.field,
         "dtype": dtype,
@@ -402,12 +408,26 @@ def tokenize(given):
         "inputs": [
             [os.path.realpath(source.path), source.size, source.changed] for source in sources
         ],
+        "file": BYTES if is_bytes(given.tokenizer) else os.path.realpath(given.tokenizer),
     }
-    output = Output(given.output, run, given.resume)
-    progress = Progress(sum(source.size for source in sources), sys.stderr.isatty())
-    if output.done.finished:
-        count = output.done
-    else:
+
+
+def make(given, sources, most=None):
+    """Makes the shards. Returns Made, with the counts of documents and tokens. @most: the end is
+    after so many bytes of input; default: all.
+    """
+    documents.check_packages(sources)
+    encoder = load_encoder(given.tokenizer, given.pattern)
+    eos = _eos(given.eos, encoder, given.tokenizer)
+    vocab = max(encoder.vocab, eos + 1)
+    dtype = _dtype(given.dtype, vocab)
+    if encoder.note and not given.resume:
+        _say(encoder.note)
+    output = Output(given.output, _run(given, sources, encoder, eos, dtype), given.resume)
+    size = sum(source.size for source in sources)
+    most = most if most is not None and most < size else None
+    progress = Progress(most or size, sys.stderr.isatty())
+    if not output.done.finished:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's, in every worker
         # for a process that ends before its pool
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
@@ -416,9 +436,8 @@ def tokenize(given):
             given.workers, multiprocessing.get_context("spawn"), _begin_worker, workers
         ) as pool:
             try:
-                count = _convert(
-                    pool, 4 * given.workers + 4, sources, given.field, output, progress
-                )
+                _convert(pool, 4 * given.workers + 4, sources, given.field, output, progress, most)
+                pool.shutdown(cancel_futures=True)
             except concurrent.futures.process.BrokenProcessPool:
                 _say(f"--workers: a worker died (out of memory?); pass fewer, and {phrases.RESUME}")
                 # Python before 3.11.6 waits for ever to send work to dead workers
@@ -427,14 +446,24 @@ def tokenize(given):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     progress.say("")
-    empty = f" ({count.empty} of them empty)" if count.empty else ""
+    return Made(output.done, dtype, eos, vocab, progress)
+
+
+def tokenize(given):
+    sources, skipped = documents.sources_of(given.inputs, given.text)
+    if skipped:
+        _say(f"{phrases.not_text(skipped)}; left out")
+    made = make(given, sources)
+    done, progress = made.done, made.progress
+    empty = f" ({done.empty} of them empty)" if done.empty else ""
     print(
-        f"tokend.tokenize: {count.documents} documents{empty}, {count.tokens} tokens in "
-        f"{output.done.shards} shards of {dtype}"
-        f" in {given.output}; EOS {eos}; {progress.seconds():.1f} s, {progress.rate():.1f} MB/s",
+        f"tokend.tokenize: {done.documents} documents{empty}, {done.tokens} tokens in "
+        f"{done.shards} shards of {made.dtype}"
+        f" in {given.output}; EOS {made.eos}; {progress.seconds():.1f} s, "
+        f"{progress.rate():.1f} MB/s",
         file=sys.stderr,
     )
-    print(config(given.output, dtype, eos, vocab), end="")
+    print(config(given.output, made.dtype, made.eos, made.vocab), end="")
     return 0
 
 
@@ -470,7 +499,12 @@ def _arguments(argv):
         "--tokenizer",
         required=True,
         metavar="FILE",
-        help="tokenizer.json, .tiktoken or a SentencePiece model",
+        help="tokenizer.json, .tiktoken or a SentencePiece model; or bytes: a token is a byte",
+    )
+    parser.add_argument(
+        "--text",
+        action="store_true",
+        help="take files with any other ending too, if they contain UTF-8 text",
     )
     parser.add_argument(
         "--field",

@@ -1,9 +1,11 @@
 """Encodes and decodes text with the user's tokenizer file.
 
 The file is a tokenizer.json of Hugging Face, a .tiktoken file (lines of base64 and rank) or a
-SentencePiece model. Its contents decide which, because a .model may be one of the last two.
+SentencePiece model. Its contents decide which, because a .model may be one of the last two. BYTES
+is the name of a tokenizer without a file: a token is a byte of UTF-8.
 """
 
+import array
 import base64
 import binascii
 import hashlib
@@ -25,6 +27,7 @@ ENDS_OF_TEXT = (
     "[EOS]",
     "<｜end▁of▁sentence｜>",
 )
+BYTES = "bytes"
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?\n")
 
 
@@ -195,7 +198,7 @@ class _Tiktoken(Encoder):
             raise Error(
                 f"--pattern {self.pattern}: does not match all of this text; pass one that does"
             )
-        return tokens
+        return tokens.tolist()
 
     def number(self, text):
         return self._ranks.get(text.encode())
@@ -242,6 +245,36 @@ class _SentencePiece(Encoder):
         return {self._model.id_to_piece(end): end} if end >= 0 else super().ends_of_text()
 
 
+# ---- bytes ----
+
+
+class _Bytes(Encoder):
+    vocab, end = 257, "<|endoftext|>"
+    package, digest = "tokend", BYTES
+
+    def encode(self, texts):
+        return [self._encode(text.encode()) for text in texts]
+
+    def _encode(self, text):
+        wide = bytearray(2 * len(text))
+        wide[::2] = text
+        return array.array("H", bytes(wide))
+
+    def number(self, text):
+        return 256 if text == self.end else None
+
+    def text(self):
+        return Tokenizer(
+            lambda tokens: bytes(tokens).decode(errors="replace"),
+            lambda token: None if token < 256 else self.end if token == 256 else f"<|{token}|>",
+        )
+
+
+def is_bytes(path):
+    """A file of this name is a file."""
+    return str(path) == BYTES and not os.path.exists(path)
+
+
 # ---- any of them ----
 
 _KINDS = {
@@ -279,16 +312,22 @@ def _load(path, data, make):
 
 
 def load_tokenizer(path):
-    """Returns the Tokenizer of a file. Raises Error."""
+    """Returns the Tokenizer of a file, or that of BYTES. Raises Error."""
+    if is_bytes(path):
+        return _Bytes().text()
     data = _read(path)
     return _load(path, data, lambda: _KINDS[_kind(data)][0](path, data))
 
 
 def load_encoder(path, pattern=None):
-    """Returns the Encoder of a file. Raises Error.
+    """Returns the Encoder of a file, or that of BYTES. Raises Error.
 
     @pattern: how a .tiktoken file splits text; default GPT-2's. Other files contain their own.
     """
+    if is_bytes(path):
+        if pattern is not None:
+            raise Error(f"--pattern: --tokenizer {BYTES} needs none; omit --pattern")
+        return _Bytes()
     data = _read(path)
     kind = _kind(data)
     if pattern is not None and kind != "tiktoken":
