@@ -34,6 +34,10 @@ void report_put_json(struct ctl_out *out, const struct report *r)
 	bool counted = r->format && r->facts.documents != SHARD_UNKNOWN;
 
 	counted ? ctl_put_number(out, r->facts.documents) : ctl_put(out, "null");
+	if (r->format && r->facts.sample_tokens > 0) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "sample_tokens", r->facts.sample_tokens);
+	}
 	if (r->format && r->stream) {
 		ctl_put(out, ",");
 		ctl_put_pair(out, "windows", r->windows);

@@ -11,6 +11,7 @@
 #include "proto/phrases.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ struct line {
 	bool padding; /* the row is after the end of a finite stream */
 	struct order_place place;
 	const char *shard;
+	uint64_t number; /* of the shard */
 	uint64_t offset;
 };
 
@@ -63,6 +65,21 @@ static void put_json_place(struct ctl_out *out, const struct plan *p, const stru
 	ctl_put_pair(out, "offset", line->offset);
 }
 
+/* A viewer finds side files by the path. */
+static void put_json_tokens(struct ctl_out *out, const struct plan *p, const struct line *line)
+{
+	char path[PATH_MAX + 1];
+
+	dataset_shard_path(p->map[line->place.dataset], line->number, path, sizeof(path));
+	ctl_put(out, ",\"path\":");
+	ctl_put_string(out, path);
+	for (uint64_t i = 0; i < p->window_tokens; i++) {
+		ctl_put(out, i == 0 ? ",\"tokens\":[" : ",");
+		ctl_put_number(out, token(p, i));
+	}
+	ctl_put(out, "]");
+}
+
 static void put_json(struct ctl_out *out, const struct plan *p, const struct line *line)
 {
 	ctl_put(out, "{");
@@ -78,12 +95,10 @@ static void put_json(struct ctl_out *out, const struct plan *p, const struct lin
 		ctl_put_pair(out, "row", line->row);
 	}
 	if (p->reader && line->padding)
-		ctl_put(out, ",\"tokens\":null");
-	for (uint64_t i = 0; p->reader && !line->padding && i < p->window_tokens; i++) {
-		ctl_put(out, i == 0 ? ",\"tokens\":[" : ",");
-		ctl_put_number(out, token(p, i));
-	}
-	ctl_put(out, p->reader && !line->padding ? "]}\n" : "}\n");
+		ctl_put(out, ",\"path\":null,\"tokens\":null");
+	else if (p->reader)
+		put_json_tokens(out, p, line);
+	ctl_put(out, "}\n");
 }
 
 enum { EPOCH_WIDTH = 6, RANK_WIDTH = 8, ROW_WIDTH = 5, GAP = 2, SOME_TOKENS = 8 };
@@ -169,7 +184,6 @@ static void put_head(struct ctl_out *out, const struct plan *p)
 static bool fill(const struct plan *p, struct line *line)
 {
 	const struct cursor *cursor = p->history->widest;
-	uint64_t shard;
 
 	if (!order_at(&p->history->order, line->position, &line->place)) {
 		ctl_fail("position %" PRIu64 " is not in the order", line->position);
@@ -183,8 +197,8 @@ static bool fill(const struct plan *p, struct line *line)
 		return false;
 	}
 	table_locate(&p->map[d]->table, &cursor->order[d], cursor->seed, line->place.epoch,
-		line->place.window, &shard, &line->offset);
-	line->shard = dataset_shard_name(p->map[d], shard);
+		line->place.window, &line->number, &line->offset);
+	line->shard = dataset_shard_name(p->map[d], line->number);
 	return !p->reader || ctl_windows_read(p->reader, &line->place, p->tokens);
 }
 
