@@ -1,4 +1,5 @@
-"""python -m tokend: runs a private daemon in the foreground, tokctl, or tokend itself.
+"""python -m tokend: begins with a directory of data, runs a private daemon in the foreground,
+tokctl, or tokend itself.
 
 The wheel's commands `tokend` and `tokctl` are `python -m tokend daemon` and `python -m tokend ctl`.
 """
@@ -11,7 +12,9 @@ import sys
 from ._tokend import Error, program, version
 
 USAGE = """\
-usage: python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(config=FILE) and
+usage: python -m tokend init [PATH…]   write tokend.yaml and train.py for shards or text
+       python -m tokend try [STREAM]   serve tokend.yaml and show a batch
+       python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(config=FILE) and
                                        tokctl -c FILE
        python -m tokend ctl …          run tokctl
        python -m tokend daemon …       run tokend, as on a fleet
@@ -64,6 +67,18 @@ def daemon(arguments):
     become("tokend", *arguments)
 
 
+def init(arguments):
+    from .data import init as command
+
+    return command.main(arguments)
+
+
+def first(arguments):
+    from .data import trial
+
+    return trial.main(arguments)
+
+
 def pkgconfigdir():
     directory = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib", "pkgconfig")
     if not os.path.exists(os.path.join(directory, "tokend.pc")):
@@ -76,7 +91,7 @@ def pkgconfigdir():
 
 
 def main(arguments):
-    commands = {"run": run, "ctl": ctl, "daemon": daemon}
+    commands = {"init": init, "try": first, "run": run, "ctl": ctl, "daemon": daemon}
     if arguments in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0

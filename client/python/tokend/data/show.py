@@ -95,13 +95,17 @@ def _shown(row, tokenizer):
     return row
 
 
+def printable(text):
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def _print(row):
     keys = ("position", "dataset", "epoch", "shard", "offset", "rank", "row")
     print("  ".join(f"{key} {row[key]}" for key in keys if row.get(key) is not None), end="")
     if row["position"] is None:
         print("  padding: the stream has ended\n")
     elif "text" in row:
-        print("\n" + _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", row["text"]) + "\n")
+        print("\n" + printable(row["text"]) + "\n")
     else:
         print("\n" + " ".join(map(str, row["tokens"])) + "\n")
 

@@ -359,15 +359,29 @@ def _dtype(given, vocab):
     return ("u16" if vocab <= 1 << 16 else "u32") if given == "auto" else given
 
 
+def noted_tokenizer(directory):
+    """The tokenizer of the shards in a directory: BYTES, or a file that is still there. None: it is
+    unknown.
+    """
+    try:
+        with open(os.path.join(directory, RUN)) as file:
+            noted = json.load(file)["file"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return noted if noted == BYTES or os.path.exists(noted) else None
+
+
+def label(name):
+    """The name as a dataset may have it."""
+    text = "".join(c for c in name if c.isprintable())
+    return text.encode(errors="ignore")[:LABEL_BYTES].decode(errors="ignore") or "text"
+
+
 def config(path, dtype, eos, vocab):
     """Returns a config that serves @path."""
     path = os.path.realpath(path)
-    name = (
-        "".join(c for c in os.path.basename(path) if c.isprintable())
-        .encode(errors="ignore")[:LABEL_BYTES]
-        .decode(errors="ignore")
-    )
-    quoted = [json.dumps(text, ensure_ascii=False) for text in (name or "text", path)]
+    name = label(os.path.basename(path))
+    quoted = [json.dumps(text, ensure_ascii=False) for text in (name, path)]
     return f"""streams:
   train:
     seed: 42
@@ -467,14 +481,14 @@ def tokenize(given):
     return 0
 
 
-def _positive(text):
+def positive(text):
     value = int(text)
     if value < 1:
         raise ValueError
     return value
 
 
-_positive.__name__ = "number ≥ 1"
+positive.__name__ = "number ≥ 1"
 
 
 def _arguments(argv):
@@ -520,7 +534,7 @@ def _arguments(argv):
     )
     parser.add_argument(
         "--shard-tokens",
-        type=_positive,
+        type=positive,
         default=1 << 28,
         metavar="N",
         help="tokens per shard; default 2^28",
@@ -534,7 +548,7 @@ def _arguments(argv):
         "--pattern", metavar="REGEX", help="splits text for a .tiktoken file; default GPT-2's"
     )
     parser.add_argument(
-        "--workers", type=_positive, metavar="N", help="processes; default: one per core"
+        "--workers", type=positive, metavar="N", help="processes; default: one per core"
     )
     parser.add_argument(
         "--resume", action="store_true", help="continue after the last whole shard in DIR"

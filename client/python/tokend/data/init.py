@@ -1,0 +1,413 @@
+"""python -m tokend init: writes a config and a training script for shards or text.
+
+    python -m tokend init ~/my-text
+    python -m tokend init /data/web /data/code
+
+It writes tokend.yaml and train.py into the current directory. Shards stay where they are: each
+subdirectory becomes a dataset, weighted by its tokens, and names like val.bin go into a stream for
+validation. Text is converted to shards below tokens/, up to MOST_MIB of each argument.
+"""
+
+import argparse
+import glob
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+from .. import documents, phrases
+from .._tokend import Error, program
+from . import found, tokenize
+from .tokenizer import BYTES
+
+CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
+MOST_MIB = 128  # of text: less than a minute with a real tokenizer on a laptop
+BYTES_A_WORKER = 8 << 20
+LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
+KEYWORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # of YAML
+TOKENIZERS = re.compile(r"tokenizer\.json|tokenizer\.model|.*\.tiktoken")
+
+YAML = """\
+# Written by `python -m tokend init`. `man tokend.yaml` describes every key.
+# Relative paths start at this file's directory. Other defaults: memory: 1GiB for all rings.
+streams:
+  train:
+    seed: 42             # another seed gives another order
+    seq_len: {seq_len:<11} # tokens per sample: the context of your model
+{extra}{eos}    vocab: {vocab:<13} # {about_vocab}
+    datasets:
+{datasets}"""
+
+VALID = """
+  valid:                 # by their names, these are for validation
+    seed: 42
+    seq_len: {seq_len}
+{extra}{eos}    vocab: {vocab}
+    epochs: 1            # ends after each window was served once
+    datasets:
+{datasets}"""
+
+DATASET = """\
+      # {about}
+      - name: {name}
+        path: {path}
+{dtype}        weight: {weight}
+"""
+
+TRAIN = """\
+import torch
+from tokend import Loader
+
+VOCAB = {vocab}
+torch.distributed.init_process_group("gloo")
+model = torch.nn.Sequential(torch.nn.Embedding(VOCAB, 64), torch.nn.Linear(64, VOCAB))
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = Loader("train", micro_batch={micro_batch}, config="tokend.yaml")  # starts a daemon
+for step, batch in zip(range(20), loader):
+    loss = torch.nn.functional.cross_entropy(model(batch["input_ids"]).mT, batch["labels"])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loader.control()  # handles tokctl's requests
+    print(f"step {{step}}, rank {{loader.rank}}: loss {{loss:.3f}}, {{batch['position'].tolist()}}")
+torch.distributed.destroy_process_group()
+"""
+
+
+def _quoted(text):
+    """As YAML: plain if that is safe."""
+    plain = re.fullmatch(r"(\.\./|/)?[A-Za-z][\w/.-]*", text) and text.lower() not in KEYWORDS
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _count(number, unit):
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
+# ---- looking ----
+
+
+def _names(arguments):
+    """Returns {directory: names of files in it, or None for all}."""
+    roots = {}
+    for path in arguments:
+        if not os.path.lexists(path) and set(path) & found.WILD:
+            matched = sorted(glob.glob(path))
+            if not matched:
+                raise Error(f"{path}: matches no file; name a directory, or files")
+        else:
+            matched = [path]
+        for name in matched:
+            if os.path.isdir(name):
+                roots[name] = None
+            elif roots.setdefault(os.path.dirname(name) or ".", []) is not None:
+                os.stat(name)
+                roots[os.path.dirname(name) or "."].append(os.path.basename(name))
+    return roots
+
+
+def _look(arguments):
+    """Returns a Found per directory. All have shards, or all have texts."""
+    looked = [found.look(root, names) for root, names in _names(arguments).items()]
+    shards = [f for f in looked if f.datasets]
+    texts = [f for f in looked if f.texts]
+    empty = next((f for f in looked if not f.datasets and not f.texts), None)
+    if empty:
+        raise Error(_nothing(empty))
+    if shards and texts:
+        raise Error(
+            f"{shards[0].path} contains shards and {texts[0].path} text; name one kind, or convert "
+            "the text with python -m tokend.tokenize"
+        )
+    return looked
+
+
+def _nothing(empty):
+    more = f" ({empty.problem})" if empty.problem else ""
+    return f"{empty.path}: has neither shards nor text{more}; name a directory that does"
+
+
+def _unlike(names):
+    """The names, made unique."""
+    taken = []
+    for name in names:
+        number = 2
+        name = tokenize.label(name)
+        unlike = name
+        while unlike in taken:
+            unlike, number = f"{name}-{number}", number + 1
+        taken.append(unlike)
+    return taken
+
+
+# ---- text ----
+
+
+def _tokenizer(given, looked):
+    """The tokenizer's file: as given, otherwise one next to the text."""
+    if given:
+        return given
+    for path in (f.path for f in looked):
+        for name in sorted(os.listdir(path)):
+            if TOKENIZERS.fullmatch(name):
+                return os.path.join(path, name)
+    return BYTES
+
+
+def _convert(each, name, tokenizer, given):
+    """Makes shards of a Found's texts. Returns (Dataset, tokenize.Made, a line about it)."""
+    sources, size, most = [], 0, given.most << 20
+    for source in each.texts:
+        if os.path.samefile(source.path, tokenizer) if os.path.exists(tokenizer) else False:
+            continue
+        found.progress(f"{source.path}: is it text?")
+        left = most - size
+        if source.kind == "text" and not documents.is_text(source, left):
+            each.ignored.append(source.path)
+            continue
+        sources.append(source)
+        size += source.size
+        if size >= most:
+            break
+    if not sources:
+        raise Error(f"{each.path}: {phrases.not_text(each.ignored)}; name other files")
+    output = os.path.join(TOKENS, name)
+    cores = len(os.sched_getaffinity(0))
+    options = argparse.Namespace(
+        output=output,
+        tokenizer=tokenizer,
+        pattern=None,
+        field=given.field,
+        eos=given.eos,
+        dtype="auto",
+        shard_tokens=1 << 28,
+        workers=max(1, min(cores, size // BYTES_A_WORKER)),
+        resume=False,
+    )
+    made = tokenize.make(options, sources, most)
+    done = made.done
+    whole = sum(source.size for source in each.texts)
+    part = f"the first {given.most} of {whole >> 20} MiB" if most < whole else "all text"
+    about = (
+        f"{part} in {os.path.abspath(each.path)}: {_count(done.documents, 'document')}, "
+        f"{_count(done.tokens, 'token')}"
+    )
+    dataset = found.Dataset(
+        name, output, done.tokens, done.shards, "flat", made.dtype, False, 0, []
+    )
+    return dataset, made, about
+
+
+# ---- writing ----
+
+
+def _seq_len(datasets, vocab):
+    """A length that gives each dataset some windows, and whose logits fit into memory."""
+    least = min(dataset.tokens // dataset.shards for dataset in datasets)
+    length = 1024
+    while length > 8 and (length * 8 > least or length * vocab > LOGITS):
+        length //= 2
+    return length
+
+
+def _samples(datasets):
+    """The shards' own number of tokens per sample; 0: they have none."""
+    lengths = {dataset.sample_tokens for dataset in datasets if dataset.sample_tokens}
+    if len(lengths) > 1:
+        first = [f"{d.path} of {d.sample_tokens}" for d in datasets if d.sample_tokens]
+        raise Error(f"samples: {', '.join(first)} tokens; name shards with samples of one length")
+    return lengths.pop() if lengths else 0
+
+
+def _text_of(datasets, about):
+    total = sum(dataset.tokens for dataset in datasets)
+    names = _unlike([dataset.name for dataset in datasets])
+    return "".join(
+        DATASET.format(
+            about="".join(c if c.isprintable() else "?" for c in about[dataset.path]),
+            name=_quoted(name),
+            path=_quoted(dataset.path),
+            dtype=f"        dtype: {dataset.dtype}\n" if dataset.format == "flat" else "",
+            weight=f"{max(dataset.tokens / total, 0.0001):.4g}",
+        )
+        for dataset, name in zip(datasets, names, strict=True)
+    )
+
+
+def _config(datasets, about, facts):
+    samples = _samples(datasets)
+    facts["seq_len"] = samples or _seq_len(datasets, facts["vocab"])
+    facts["extra"] = (
+        f"    extra: 0{' ' * 13}# a sample of the shards is a window\n" if samples else ""
+    )
+    train = [d for d in datasets if not d.held_out] or datasets
+    valid = [d for d in datasets if d not in train]
+    text = YAML.format(datasets=_text_of(train, about), **facts)
+    if valid:
+        text += VALID.format(
+            datasets=re.sub("        weight: .*\n", "", _text_of(valid, about)), **facts
+        )
+    return text
+
+
+def _write(name, text):
+    """Never replaces a file."""
+    with open(name, "x") as file:
+        file.write(text)
+
+
+def _check(text):
+    """Has tokend check the config before it gets its name."""
+    part = f".{CONFIG}.part"
+    try:
+        with open(part, "w") as file:
+            file.write(text)
+        done = subprocess.run(
+            [program("tokend"), "-c", part, "--check"], capture_output=True, text=True, check=False
+        )
+    finally:
+        os.unlink(part)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["tokend --check failed"]
+        raise Error(lines[-1])
+
+
+def _free():
+    """Nothing may be there yet: init replaces no file."""
+    for name in (CONFIG, SCRIPT, TOKENS):
+        if os.path.lexists(name):
+            raise Error(f"{name}: exists, and init replaces nothing; move it away")
+    if not os.access(".", os.W_OK):
+        raise Error(f"{os.getcwd()}: is not writable; run init in another directory")
+
+
+# ---- the command ----
+
+
+def _of_text(given, looked):
+    tokenizer = _tokenizer(given.tokenizer, looked)
+    names = [os.path.basename(os.path.realpath(each.path)) for each in looked]
+    converted = [
+        _convert(each, name, tokenizer, given)
+        for each, name in zip(looked, _unlike(names), strict=True)
+    ]
+    made = converted[0][1]
+    about = {dataset.path: line for dataset, _, line in converted}
+    by = f"tokenizer: {tokenizer}" if tokenizer != BYTES else "a token is a byte"
+    facts = {
+        "vocab": made.vocab,
+        "eos": f"    eos: {made.eos:<15} # the token that ends a document\n",
+        "about_vocab": f"{by}; a token not below it stops the stream",
+    }
+    if tokenizer == BYTES:
+        print("no tokenizer found, so a token is a byte; pass --tokenizer FILE for real ones")
+    return [dataset for dataset, _, _ in converted], about, facts
+
+
+def _of_shards(looked):
+    datasets = [dataset for each in looked for dataset in each.datasets]
+    about = {
+        d.path: f"{d.path}: {_count(d.tokens, 'token')} in {_count(d.shards, 'shard')}, "
+        f"{d.format} {d.dtype}"
+        for d in datasets
+    }
+    largest, whole = found.largest_token(datasets)
+    vocab = largest + 1
+    if not whole:
+        vocab = 1 << 16 if largest < 1 << 16 else 1 << largest.bit_length()
+    where = "of all tokens" if whole else f"in {found.SCANNED_BYTES >> 30} GiB"
+    facts = {
+        "vocab": vocab,
+        "eos": f"    # eos: 50256{' ' * 9}# the token that ends a document, if there is one\n",
+        "about_vocab": f"the largest {where} is {largest}; set your tokenizer's",
+    }
+    return datasets, about, facts
+
+
+def init(given):
+    _free()
+    try:
+        return _init(given)
+    except BaseException:
+        shutil.rmtree(TOKENS, ignore_errors=True)  # not there before
+        raise
+
+
+def _init(given):
+    begin = time.monotonic()
+    looked = _look(given.paths or ["."])
+    datasets, about, facts = _of_text(given, looked) if looked[0].texts else _of_shards(looked)
+    text = _config(datasets, about, facts)
+    _check(text)
+    micro_batch = max(1, min(8, LOGITS // (facts["seq_len"] * facts["vocab"])))
+    _write(CONFIG, text)
+    _write(SCRIPT, TRAIN.format(vocab=facts["vocab"], micro_batch=micro_batch))
+    found.progress()
+    for line in about.values():
+        print(line)
+    ignored = [path for each in looked for path in each.ignored]
+    if ignored:
+        more = f" and {_count(len(ignored) - 1, 'more file')}" if len(ignored) > 1 else ""
+        print(f"left out: {ignored[0]}{more}")
+    print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
+    known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer and about else ""
+    print(f"  python -m tokend try{known if not looked[0].texts else ''}")
+    print(f"  torchrun {SCRIPT}")
+    return 0
+
+
+def _arguments(argv):
+    parser = argparse.ArgumentParser(
+        prog="python -m tokend init",
+        allow_abbrev=False,
+        description=f"Writes {CONFIG} and {SCRIPT} for shards or text, and converts the text.",
+        epilog="Each argument's text is a dataset, and so is each subdirectory of shards.",
+    )
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="a directory, or files; default: this directory"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="tokenizer.json, .tiktoken or SentencePiece model; default: one next to the text, "
+        "otherwise a token is a byte",
+    )
+    parser.add_argument(
+        "--field", default="text", metavar="NAME", help="field of JSONL, column of parquet"
+    )
+    parser.add_argument(
+        "--eos",
+        metavar="ID|TEXT",
+        help="token after each document; default: the tokenizer's own, if it names one",
+    )
+    parser.add_argument(
+        "--most",
+        type=tokenize.positive,
+        default=MOST_MIB,
+        metavar="MIB",
+        help=f"text to convert of each argument; default {MOST_MIB}. python -m tokend.tokenize "
+        "converts all",
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    given = _arguments(argv)
+    try:
+        return init(given)
+    except KeyboardInterrupt:
+        text, status = "interrupted; nothing was written", 130
+    except OSError as error:
+        text, status = f"{error.filename or '.'}: {error.strerror or error}", 1
+    except UnicodeError:
+        text, status = "a path is not UTF-8; rename it", 1
+    except Error as error:
+        text, status = str(error), 1
+    found.progress()
+    print(f"tokend init: {text}", file=sys.stderr)
+    return status

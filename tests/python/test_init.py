@@ -1,0 +1,253 @@
+"""python -m tokend init and try: a config for what a directory contains, and a batch from it."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import numpy
+import pytest
+import yaml
+from test_loader_daemon import kill_private
+from tokenizing import made  # noqa: F401
+
+from lib import child_environment, shard_writers
+from tokend.data import init, trial
+
+WORDS = b"words and words\n" * 4000
+RANDOM = numpy.random.default_rng(1)
+
+
+def tokens(count, dtype="<u2", most=50257):
+    return RANDOM.integers(0, most, count).astype(dtype)
+
+
+def flat(count, dtype="<u2", most=50257):
+    return tokens(count, dtype, most).tobytes()
+
+
+@pytest.fixture(autouse=True)
+def here(directory, monkeypatch):
+    """The current directory. Data is in `data`, next to it."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+    (directory / "here").mkdir()
+    (directory / "data").mkdir()
+    monkeypatch.chdir(directory / "here")
+    yield directory / "here"
+    kill_private(directory)
+
+
+def write(files):
+    for name, content in files.items():
+        os.makedirs(os.path.dirname(name), exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(content)
+
+
+def begin(*arguments):
+    """Runs init. Returns the config's streams: {name: (facts, {dataset: facts})}."""
+    assert init.main(list(arguments)) == 0
+    with open("tokend.yaml") as file:
+        streams = yaml.safe_load(file)["streams"]
+    return {
+        name: (stream, {d["name"]: d for d in stream["datasets"]})
+        for name, stream in streams.items()
+    }
+
+
+def refused(capsys, *arguments, program=init, code=1):
+    before = sorted(os.listdir("."))
+    assert program.main(list(arguments)) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1), (out, err)
+    assert sorted(os.listdir(".")) == before, "nothing is left"
+    return err.split(": ", 1)[1].rstrip("\n")
+
+
+# ---- shards ----
+
+D = "../data"
+LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
+    "a directory": (
+        {f"{D}/web/0.bin": flat(9000), f"{D}/web/1.bin": flat(9000)},
+        [f"{D}/web"],
+        {"train": {"web": f"{D}/web"}},
+    ),
+    "README.md among the shards": (
+        {f"{D}/0.bin": flat(9000), f"{D}/README.md": b"Tokens.\n"},
+        [D],
+        {"train": {"data": f"{D}/*.bin"}},
+    ),
+    "subdirectories, formats and widths": (
+        {
+            f"{D}/web/0.bin": flat(30_000),
+            f"{D}/code/0.bin": flat(10_000, "<u4", 150_000),
+            f"{D}/math.npy": shard_writers.npy(tokens(20_000, "<i8")),
+        },
+        [D],
+        {"train": {"data": f"{D}/*.npy", "code": f"{D}/code", "web": f"{D}/web"}},
+    ),
+    "validation by name": (
+        {
+            f"{D}/fineweb_train_000001.bin": flat(9000),
+            f"{D}/fineweb_train_000002.bin": flat(9000),
+            f"{D}/fineweb_val_000000.bin": flat(9000),
+        },
+        [D],
+        {
+            "train": {"data": f"{D}/fineweb_train_*.bin"},
+            "valid": {"data-valid": f"{D}/fineweb_val_000000.bin"},
+        },
+    ),
+    "some files": (
+        {f"{D}/a{i}.bin": flat(9000) for i in range(3)} | {f"{D}/b.bin": flat(9000)},
+        [f"{D}/a*.bin"],
+        {"train": {"data": f"{D}/a*.bin"}},
+    ),
+    "the current directory": ({"./0.bin": flat(9000)}, [], {"train": {"here": "*.bin"}}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_config_for_shards(layout, capsys):
+    files, arguments, expected = LAYOUTS[layout]
+    write(files)
+    streams = begin(*arguments)
+    found = {
+        name: {dataset: facts["path"] for dataset, facts in datasets.items()}
+        for name, (_, datasets) in streams.items()
+    }
+    assert found == expected
+    said = capsys.readouterr().out
+    assert "python -m tokend try\n" in said and "torchrun train.py\n" in said
+    assert ("left out" in said) == ("README" in layout)
+    stream, datasets = streams["train"]
+    if "widths" in layout:
+        weights = {name: round(facts["weight"], 3) for name, facts in datasets.items()}
+        assert weights == {"web": 0.5, "data": 0.333, "code": 0.167}
+        assert datasets["code"]["dtype"] == "u32" and "dtype" not in datasets["data"]
+        assert 140_000 < stream["vocab"] <= 150_000
+    if "valid" in streams:
+        assert streams["valid"][0]["epochs"] == 1
+
+
+def test_samples_of_mosaic_shards_are_windows(here, capsys):
+    rows = RANDOM.integers(0, 50257, (300, 129)).astype("u2")
+    shard_writers.mds(here.parent / "data/mds", rows, 20_000)
+    ((stream, _),) = begin("../data").values()
+    assert (stream["seq_len"], stream["extra"]) == (129, 0)
+    assert trial.main([]) == 0
+    said = capsys.readouterr().out
+    assert "row 3: dataset mds, ../data/mds/shard.0000" in said and "mix: mds 100.0 %" in said
+
+
+BAD = {  # files, arguments, words of the message
+    "no files": ({}, [D], "../data: contains no files"),
+    "neither shards nor text": ({f"{D}/a.png": b"\x89PNG\0"}, [D], "neither shards nor text"),
+    "no such path": ({}, ["../none"], "../none: No such file or directory"),
+    "no such files": ({}, ["../none*"], "../none*: matches no file"),
+    "a damaged shard": (
+        {f"{D}/a.bin": flat(900), f"{D}/b.bin": flat(900)[:-1]},
+        [D],
+        "../data/b.bin: ",
+    ),
+    "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
+    "negative tokens": (
+        {f"{D}/a.npy": shard_writers.npy(-tokens(9000, "<i4"))},
+        [D],
+        "../data/a.npy: ",
+    ),
+    "shards and text": (
+        {f"{D}/web/a.bin": flat(9000), f"{D}/text/a.txt": WORDS},
+        [f"{D}/web", f"{D}/text"],
+        "name one kind",
+    ),
+    "JSON without the field": (
+        {f"{D}/a.jsonl": b'{"body": "words"}\n' * 9},
+        [D],
+        'no field "text" (there are body); pass another --field',
+    ),
+    "a tokenizer that is none": (
+        {f"{D}/a.txt": WORDS, f"{D}/tokenizer.json": b"{}"},
+        [D],
+        "not a tokenizer",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_data_is_one_line(case, capsys):
+    files, arguments, words = BAD[case]
+    write(files)
+    assert words in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize("name", ["tokend.yaml", "train.py", "tokens"])
+def test_existing_files_are_kept(name, here, capsys):
+    write({f"{D}/a.bin": flat(9000)})
+    (here / name).write_text("mine")
+    assert f"{name}: exists" in refused(capsys, D)
+    assert (here / name).read_text() == "mine"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to run as another user")
+def test_what_a_user_may_not_read_or_write(here):
+    command = [sys.executable, "-m", "tokend", "init"]
+    keys = {"user": 65534, "group": 65534, "extra_groups": [], "env": child_environment()}
+    write({f"{D}/text/a.txt": WORDS})
+    for path in (here, here.parent / "data/text"):
+        done = subprocess.run([*command, D], capture_output=True, text=True, check=False, **keys)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+        assert f"{path.name}" in done.stderr, done.stderr
+        here.chmod(0o777)
+        (here.parent / "data/text/a.txt").chmod(0o600)
+    assert os.listdir(here) == [] and "a.txt: Permission denied" in done.stderr
+
+
+# ---- text ----
+
+
+def test_text_is_served_as_text(here, made, capsys):  # noqa: F811
+    """In one command each, with the tokenizer next to the text, on a terminal and in a pipe."""
+    write({f"{D}/a.py": b"print('words')\n" * 4000, f"{D}/b.jsonl": b'{"text": "more"}\n' * 900})
+    write({f"{D}/tokenizer.json": made.read_bytes(), f"{D}/c.png": b"\x89PNG\0", f"{D}/d.txt": b""})
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tokend", "init", D, "--most", "1"]
+    with subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True) as running:
+        os.close(theirs)
+        said, seen = running.stdout.read(), b""
+        try:
+            while block := os.read(ours, 4096):
+                seen += block
+        except OSError:  # of the terminal
+            pass
+    os.close(ours)
+    assert running.returncode == 0, (said, seen)
+    assert "901 documents" in said and "left out: ../data/c.png and 1 more file" in said
+    assert b"is it text?" in seen and seen.endswith(b"\r\x1b[K"), "a line of progress, removed"
+    stream = yaml.safe_load(open("tokend.yaml"))["streams"]["train"]
+    assert (stream["eos"], stream["vocab"]) == (1000, 1001)
+    assert trial.main(["--rows", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert "print('words')\n    print('words')\n" in out and err == ""
+    assert "row 1: dataset data, tokens/data/00000.bin from token " in out
+    assert "mix: data 100.0 %" in out and "M tokens a second" in out and "\x1b" not in out
+
+
+def test_try_is_refused_in_one_line(here, capsys):
+    assert "tokend.yaml: not in this directory" in refused(capsys, program=trial)
+    write({f"{D}/a.bin": flat(9000)})
+    begin(D)
+    capsys.readouterr()
+    assert "must be one of: train" in refused(capsys, "tain", program=trial)
+    assert "No such file" in refused(capsys, "-c", "none.yaml", program=trial)
+    assert "No such file" in refused(capsys, "--tokenizer", "none.json", program=trial)
+    text = (here / "tokend.yaml").read_text()
+    vocab = json.loads(text.split("vocab: ")[1].split()[0])
+    (here / "low.yaml").write_text(text.replace(f"vocab: {vocab}", "vocab: 50"))
+    assert "must be below the stream's vocab, 50" in refused(
+        capsys, "-c", "low.yaml", program=trial
+    )
+    (here / "bad.yaml").write_text(text.replace("seq_len", "seqlen"))
+    assert "seqlen" in refused(capsys, "-c", "bad.yaml", program=trial)
