@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -73,10 +74,24 @@ static void write_line(const struct line *l)
 	}
 }
 
+/* True if stderr is the journal's socket. Programs that a service starts inherit the variable, but
+ * their stderr may be something else. */
+static bool is_journal(void)
+{
+	const char *named = getenv("JOURNAL_STREAM"); /* "DEVICE:INODE" */
+	char own[64];
+	struct stat st;
+
+	if (!named || fstat(STDERR_FILENO, &st) != 0)
+		return false;
+	snprintf(own, sizeof(own), "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+	return strcmp(own, named) == 0;
+}
+
 static void format_line(struct line *l, enum log_level level, const char *format, va_list args)
 {
-	int n = getenv("JOURNAL_STREAM") ? snprintf(l->text, LINE_BYTES, "<%d>", level)
-					 : snprintf(l->text, LINE_BYTES, "tokend: ");
+	int n = is_journal() ? snprintf(l->text, LINE_BYTES, "<%d>", level)
+			     : snprintf(l->text, LINE_BYTES, "tokend: ");
 
 	n += vsnprintf(l->text + n, LINE_BYTES - (size_t)n - 1, format, args);
 	if (n > LINE_BYTES - 2)
