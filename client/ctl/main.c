@@ -20,6 +20,7 @@ static const struct ctl_command *const commands[] = {
 	&ctl_cat,
 	&ctl_cursor,
 	&ctl_verify,
+	&ctl_report,
 	&ctl_start,
 	&ctl_status,
 	&ctl_top,

@@ -6,7 +6,7 @@ import pytest
 
 from lib import TOKCTL, run
 
-OFFLINE = ["plan", "when", "inspect", "pack", "verify"]
+OFFLINE = ["plan", "when", "inspect", "pack", "verify", "report"]
 ONLINE = ["cat", "start", "status", "top", "mix", "skip", "checkpoint", "drain", "rescale"]
 CURSOR = ["new", "show", "diff", "seek", "skip", "mix", "add", "remove", "schedule"]
 COMMANDS = [[name] for name in OFFLINE + ONLINE] + [["cursor", name] for name in CURSOR]
@@ -62,7 +62,7 @@ def test_help_lists_every_command():
         *OFFLINE[:4],
         "cat",
         "cursor",
-        "verify",
+        *OFFLINE[4:],
         *ONLINE[1:],
     ]
     assert said("help")[1] == out

@@ -10,6 +10,7 @@
 #include "client/ctl/offline/proof.h"
 #include "client/ctl/offline/proof_range.h"
 #include "client/ctl/offline/proof_report.h"
+#include "client/ctl/offline/proof_verdict.h"
 #include "client/ctl/offline/records.h"
 
 #include <inttypes.h>
@@ -38,11 +39,6 @@ static void hint_clock(const struct records *r, const struct record_peer *p)
 			r->file[p->rewinding].path, r->file[p->voided].path);
 }
 
-static uint64_t findings(const struct proof *p)
-{
-	return p->found[REPEATED] + p->found[LOST] + p->found[ALTERED];
-}
-
 static int prove_peer(struct proof *p, const struct query *q)
 {
 	struct ctl_out out = {0};
@@ -53,7 +49,7 @@ static int prove_peer(struct proof *p, const struct query *q)
 			proof_put_json(&out, p);
 		else
 			proof_put_text(&out, p);
-		status = ctl_finish(&out, findings(p) > 0 ? CTL_FAILED : CTL_OK);
+		status = ctl_finish(&out, proof_findings(p) > 0 ? CTL_FAILED : CTL_OK);
 		hint_clock(p->records, p->peer);
 		if (!q->json)
 			proof_hint(p, q->run || q->cursor_count > 0);
