@@ -347,12 +347,3 @@ bool wire_name_ok(const char *name)
 {
 	return wire_label_ok(name) && name[0] != '.' && !strchr(name, '/');
 }
-
-bool wire_own_socket(const char *runtime, uint64_t uid, char path[WIRE_SOCKET_BYTES])
-{
-	int n = runtime ? snprintf(path, WIRE_SOCKET_BYTES, "%s/tokend/tokend.sock", runtime)
-			: snprintf(path, WIRE_SOCKET_BYTES, "/tmp/tokend-%" PRIu64 "/tokend.sock",
-				  uid);
-
-	return n > 0 && n < WIRE_SOCKET_BYTES;
-}

@@ -246,12 +246,4 @@ unsigned wire_character(const char *text);
 bool wire_name_ok(const char *name);
 bool wire_label_ok(const char *name);
 
-/*
- * Writes the socket's path for a daemon whose user @uid cannot create WIRE_SOCKET:
- * @runtime/tokend/tokend.sock, or /tmp/tokend-UID/tokend.sock if @runtime ($XDG_RUNTIME_DIR) is
- * NULL. The directory must belong to the user, and no other user may write to it. False: the path
- * is too long for a socket.
- */
-bool wire_own_socket(const char *runtime, uint64_t uid, char path[WIRE_SOCKET_BYTES]);
-
 #endif

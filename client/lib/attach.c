@@ -3,6 +3,7 @@
 #include "client/lib/connect.h"
 #include "client/lib/gpu_copy.h"
 #include "client/lib/message.h"
+#include "client/lib/places.h"
 #include "client/lib/private.h"
 #include "client/lib/search.h"
 #include "client/lib/wait.h"
@@ -79,12 +80,34 @@ static void set_attach(
 		wire_set(w, WIRE_BEGIN, 1);
 }
 
+/* Nobody listened where the last try looked. By now a daemon may listen at another of the places.
+ */
+static bool look_again(struct tokend *t)
+{
+	struct places places;
+	const char *found;
+	char *path;
+
+	places_read(&places, NULL, NULL);
+	found = places_choose(&places);
+	if (strcmp(found, t->socket) == 0)
+		return true;
+	path = strdup(found);
+	if (!path)
+		return false;
+	free(t->socket);
+	t->socket = path;
+	return true;
+}
+
 /* Connects and sends hello and attach; search_receive() handles the replies. 0, or an error. */
 static int search_connect(struct tokend *t, const struct target *target, struct search *s)
 {
 	struct wire attach;
 	struct fault fault;
 
+	if (t->anywhere && !t->mapping && search_nobody(s) && !look_again(t))
+		return handle_memory(t);
 	s->fd = link_open(t->socket, LINK_TRAINER, t->out, &fault);
 	if (s->fd < 0 && fault.code == FAULT_PERMISSION)
 		return handle_fault(t, &fault);

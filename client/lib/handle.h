@@ -2,7 +2,7 @@
  * The handle's struct and its errors. A file of the library uses only files listed before it:
  *
  *   handle.c    the struct, its errors                 wait.c      the clock, waiting
- *   connect.c   the link to a daemon, with trust.c, process.c and default_socket.c
+ *   connect.c   the link to a daemon, with trust.c, process.c and places.c
  *   map.c       a mapped ring, with release_queue.h and pin.c (the GPU's driver)
  *   slots.c     held batches, releasing                gpu_copy.c  copies to a GPU
  *   message.c   the daemon's errors and warnings       warn.c      warnings while a call waits
@@ -140,6 +140,7 @@ struct tokend {
 	struct starter *starter; /* of that daemon; or NULL */
 	uint32_t peer, slots, deadline_ms, connect_ms;
 	bool helper, strict;
+	bool anywhere; /* nobody named the socket: each try before the first attach looks again */
 	int64_t listened;     /* ns: when the socket was last read while batches were ready */
 	int64_t slowed;	      /* ns: when a slow batch came that was warned of; 0: never */
 	struct search search; /* for a lost daemon */

@@ -1,6 +1,7 @@
 #include "client/lib/search.h"
 
 #include "client/lib/connect.h"
+#include "client/lib/places.h"
 #include "client/lib/wait.h"
 #include "client/lib/warn.h"
 #include "proto/phrases.h"
@@ -124,6 +125,8 @@ int search_gave_up(struct tokend *t, const struct search *s)
 {
 	int64_t seconds = (wait_now() - s->since) / SECOND;
 	char why[LINK_WHY_BYTES];
+	char tried[LIMIT_TEXT_BYTES];
+	struct places places;
 	const char *error = s->error == ETIMEDOUT ? "it accepts connections, but does not answer"
 						  : link_why(t->socket, s->error, why);
 
@@ -150,6 +153,12 @@ int search_gave_up(struct tokend *t, const struct search *s)
 		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "config",
 			"the daemon for %s did not answer within %g s; look at its log, %s.log",
 			t->config, (double)(search_give_up(s) - s->since) / SECOND, t->socket);
+	if (t->anywhere && s->error != ETIMEDOUT) {
+		places_read(&places, NULL, NULL);
+		places_tell(places.place, places.n, tried);
+		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+			"no daemon answers at %s; " PHRASE_START, tried);
+	}
 	return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
 		"no daemon answers at %s (%s); " PHRASE_START, t->socket, error);
 }

@@ -2,8 +2,8 @@
 #include "client/lib/tokend.h"
 
 #include "client/lib/connect.h"
-#include "client/lib/default_socket.h"
 #include "client/lib/options.h"
+#include "client/lib/places.h"
 #include "client/lib/position.h"
 #include "client/lib/private.h"
 #include "client/lib/recording.h"
@@ -38,10 +38,12 @@ static bool make_fork_page(struct tokend *t)
 
 static bool make_buffers(struct tokend *t, const struct tokend_options *o)
 {
-	char path[WIRE_SOCKET_BYTES];
+	struct places places;
 
+	t->anywhere = !o->socket && !o->config;
+	places_read(&places, o->socket, NULL);
 	/* With a config alone, private_find() sets the socket. */
-	t->socket = strdup(o->socket ? o->socket : o->config ? "" : default_socket(path));
+	t->socket = strdup(o->config && !o->socket ? "" : places_choose(&places));
 	t->stream = strdup(o->stream);
 	t->run = strdup(o->run ? o->run : "default");
 	t->bytes = malloc(LIMIT_CURSOR_BYTES);

@@ -60,7 +60,7 @@ struct tokend; /* a handle */
 /* Arguments of tokend_attach(). Set unused members to 0. New members are added at the end only. */
 struct tokend_options {
 	size_t size; /* sizeof(struct tokend_options) */
-	/* Path of the daemon's socket. NULL: tokend_default_socket(). */
+	/* Path of the daemon's socket. NULL: that of tokend_default_socket(). */
 	const char *socket;
 	const char *stream; /* required: a stream of the daemon's config */
 	/* Name of the job. NULL: "default". Jobs with different names do not affect each other. */
@@ -155,9 +155,10 @@ TOKEND_API int tokend_attach(
 /* Ends the session and frees the handle. Batches still held become invalid. @t may be NULL. */
 TOKEND_API void tokend_detach(struct tokend *t);
 /*
- * Writes the path of the socket that is used if the options name none: $TOKEND_SOCKET if it is set;
- * otherwise the socket of a daemon that this user started ($XDG_RUNTIME_DIR/tokend/tokend.sock or
- * /tmp/tokend-UID/tokend.sock), if it exists; otherwise /run/tokend/tokend.sock.
+ * Writes the path of the socket that is used now if the options name none: $TOKEND_SOCKET if it is
+ * set; otherwise the first of $XDG_RUNTIME_DIR/tokend/tokend.sock, /tmp/tokend-UID/tokend.sock and
+ * /run/tokend/tokend.sock at which a daemon listens. The first two count if no other user may write
+ * to their directories. tokend_attach() looks again as long as no daemon listens anywhere.
  *
  * Returns 0 and a string in @path ([@capacity] bytes; 108 hold every valid path), or EMEMORY.
  */

@@ -1,6 +1,8 @@
 /* A config in memory: its streams by name, its paths. load.c reads it. */
 #include "daemon/config/config.h"
 
+#include "proto/place.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,19 +10,20 @@
 #include <string.h>
 #include <unistd.h>
 
-char *config_user_state_dir(const struct config *config)
+char *config_state_place(const struct config *config, unsigned i)
 {
-	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-	char *path = realpath(config->path, NULL), *directory = NULL;
-	uint64_t number = path ? order_checksum(path, strlen(path)) : 0;
-	bool own = state && state[0] == '/';
+	char *whole = realpath(config->path, NULL), path[PLACE_STATE_BYTES];
+	const struct place_state_setting setting = {
+		.config = config->has_state_dir ? config->state_dir : NULL,
+		.given = getenv("STATE_DIRECTORY"),
+		.state_home = getenv("XDG_STATE_HOME"),
+		.home = getenv("HOME"),
+		.config_hash = whole ? order_checksum(whole, strlen(whole)) : 0,
+	};
+	bool found = (i == 0 || whole) && place_state(&setting, i, path);
 
-	if (path && (own || (home && home[0] == '/')) &&
-		asprintf(&directory, "%s%s/tokend/%016" PRIx64, own ? state : home,
-			own ? "" : "/.local/state", number) < 0)
-		directory = NULL;
-	free(path);
-	return directory;
+	free(whole);
+	return found ? strdup(path) : NULL;
 }
 
 bool config_may_write(const char *path)

@@ -84,12 +84,9 @@ void config_free(struct config *config);
 /* Writes the absolute path of @written, which may be relative to the config's directory, to @path.
  * False: it does not fit. */
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);
-/*
- * The state_dir of a private daemon (tokend --private) whose user may not write to the config's:
- * $XDG_STATE_HOME/tokend/CONFIG, otherwise ~/.local/state/tokend/CONFIG, where CONFIG is a hash of
- * the file's path. NULL: neither variable is set. Owned by the caller.
- */
-char *config_user_state_dir(const struct config *config);
+/* Directory number @i of the places of state (proto/place.h), of this process's environment. Owned
+ * by the caller. NULL: it does not exist. */
+char *config_state_place(const struct config *config, unsigned i);
 /* Whether this user may write to directory @path, or create it. */
 bool config_may_write(const char *path);
 const struct config_stream *config_stream(const struct config *config, const char *name);

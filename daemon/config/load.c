@@ -9,7 +9,7 @@
 #include "daemon/config/stream_keys.h"
 #include "daemon/config/users.h"
 #include "daemon/config/yaml_load.h"
-#include "proto/wire.h"
+#include "proto/place.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -113,12 +113,11 @@ enum { SOCKET, STATE_DIR, MEMORY, METRICS, IO, DIRECT, ALLOW_UIDS, ADMIN_UIDS, S
 static const struct schema_key config_keys[] = {
 	[SOCKET] = {"socket", take_socket, 0, .right = "a path of at most 107 bytes",
 		.preset = WIRE_SOCKET,
-		.help = "The socket on which trainers and tokctl connect. A user who may not "
-			"create the default socket gets `$XDG_RUNTIME_DIR/tokend/tokend.sock`, "
-			"otherwise `/tmp/tokend-UID/tokend.sock`. Trainers and tokctl of the same "
-			"user look there first."},
+		.help = "The socket on which trainers and tokctl connect. `--socket` and "
+			"`$TOKEND_SOCKET` come before it. A user who may not create the default "
+			"socket gets one of his own: see PLACES in `tokctl`(1)."},
 	[STATE_DIR] = {"state_dir", take_state_dir, 0, .right = "a directory",
-		.preset = "/var/lib/tokend",
+		.preset = PLACE_STATE_DIR,
 		.help = "Where snapshots of cursors and the logs of changed mixes are written. "
 			"Under systemd, `$STATE_DIRECTORY` comes before the default. A user who "
 			"may not write to the default directory gets `$XDG_STATE_HOME/tokend`, "

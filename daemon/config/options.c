@@ -19,7 +19,7 @@ const struct option_row option_table[] = {
 	[CONFIG] = {"config", 'c', "FILE", .required = true,
 		.help = "the config file, see tokend.yaml(5)"},
 	[SOCKET] = {"socket", .value = "PATH",
-		.help = "listen here instead of at the config's socket"},
+		.help = "listen here instead of at $TOKEND_SOCKET or the config's socket"},
 	[LINGER] = {"linger", .value = "SECONDS", .least = 1, .most = UINT64_C(366) * 86400,
 		.help = "exit after this time without a session; default: never"},
 	[PRIVATE] = {"private", .value = "FD", .most = INT_MAX,

@@ -1,6 +1,7 @@
 #include "daemon/control/place.h"
 
 #include "daemon/control/log.h"
+#include "proto/place.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -32,13 +33,25 @@ static bool take_directory(const char *path, struct fault *fault)
 const char *place_listen(
 	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault)
 {
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	struct place_setting setting = {
+		.environment = getenv("TOKEND_SOCKET"),
+		.config = config->has_socket ? config->socket : NULL,
+		.runtime = getenv("XDG_RUNTIME_DIR"),
+		.uid = geteuid(),
+	};
+	struct places places;
 
+	if (setting.runtime && !config_may_write(setting.runtime))
+		setting.runtime = NULL;
+	places_list(&places, &setting);
+	if (places.place[0].from == PLACE_ENVIRONMENT) {
+		log_line(LOG_NOTE, "socket: %s, from $TOKEND_SOCKET%s", places.place[0].path,
+			config->has_socket ? ", which comes before the config's" : "");
+		return getenv("TOKEND_SOCKET");
+	}
 	if (config->has_socket || config_may_write("/run/tokend"))
 		return config->socket;
-	if (!runtime || runtime[0] != '/' || !config_may_write(runtime) ||
-		!wire_own_socket(runtime, geteuid(), path))
-		wire_own_socket(NULL, geteuid(), path);
+	strcpy(path, places.place[0].path);
 	if (!take_directory(path, fault))
 		return NULL;
 	log_line(LOG_NOTE,
@@ -48,33 +61,25 @@ const char *place_listen(
 	return path;
 }
 
-static bool set_state_dir(struct config *config, char *path)
-{
-	if (!path)
-		return false;
-	free(config->state_dir);
-	config->state_dir = path;
-	return true;
-}
-
 bool place_state_dir(struct config *config, bool private)
 {
-	const char *given = getenv("STATE_DIRECTORY");
-	char *own;
+	char *first = config_state_place(config, 0), *own = NULL;
 
-	/* A list, separated by colons; our units name one directory. */
-	if (!config->has_state_dir && given && given[0] == '/' &&
-		!set_state_dir(config, strndup(given, strcspn(given, ":"))))
+	if (!first)
 		return false;
+	free(config->state_dir);
+	config->state_dir = first;
 	/* Do not touch a state_dir that the config names, except in embedded mode: it may hang. */
 	if ((config->has_state_dir && !private) || config_may_write(config->state_dir))
 		return true;
-	own = private || !config->has_state_dir ? config_user_state_dir(config) : NULL;
+	own = config_state_place(config, 1);
 	if (!own || !config_may_write(own)) {
 		free(own); /* the keeper warns that checkpoints will fail */
 		return true;
 	}
 	log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own,
 		(unsigned)geteuid(), config->state_dir);
-	return set_state_dir(config, own);
+	free(config->state_dir);
+	config->state_dir = own;
+	return true;
 }

@@ -1,7 +1,6 @@
 /*
- * Where a daemon listens and keeps its state if its config does not say so. Users other than root
- * may not write to /run/tokend and /var/lib/tokend. Their daemons use directories of the user,
- * where the user's clients look too (wire_own_socket(), config_user_state_dir()), and log them.
+ * Which of the places of proto/place.h a daemon uses. Users other than root may not write to
+ * /run/tokend and /var/lib/tokend. Their daemons use directories of the user, and log them.
  */
 #ifndef TOKEND_CONTROL_PLACE_H
 #define TOKEND_CONTROL_PLACE_H
@@ -10,8 +9,8 @@
 #include "proto/fault.h"
 #include "proto/wire.h"
 
-/* Returns the socket to listen at: the config's, WIRE_SOCKET, or @path, which it fills in and whose
- * directory it creates. NULL with @fault: it could not. */
+/* Returns the socket to listen at: $TOKEND_SOCKET, the config's, WIRE_SOCKET, or @path, which it
+ * fills in and whose directory it creates. NULL with @fault: it could not. */
 const char *place_listen(
 	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
 

@@ -7,6 +7,7 @@
  */
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/config.h"
+#include "proto/place.h"
 #include "proto/wire.h"
 #include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
@@ -66,9 +67,11 @@ static void check_paths(const struct config *c)
 		assert(whole[0] == '/');
 	assert(!config_path(c, c->stream[0].dataset[0].path, whole, 1));
 	config_may_write(c->state_dir);
-	own = config_user_state_dir(c);
-	assert(!own || own[0] == '/');
-	free(own);
+	for (unsigned i = 0; i < PLACE_STATES; i++) {
+		own = config_state_place(c, i);
+		assert(!own || own[0] == '/');
+		free(own);
+	}
 }
 
 static void check(const struct config *c)

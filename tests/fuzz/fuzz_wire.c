@@ -6,6 +6,7 @@
  * An input is a byte, 0: a packet follows; otherwise: an op, then a key and a value, again and
  * again.
  */
+#include "proto/place.h"
 #include "proto/wire.h"
 
 #include "tests/fuzz/check_fault.h"
@@ -66,9 +67,9 @@ static void check_text(const struct wire *w, enum wire_key key)
 	if (wire_label_ok(whole))
 		assert(n >= 1 && n <= LIMIT_NAME_BYTES);
 	check_numbers(whole);
-	if (wire_own_socket(whole, n, path))
+	if (place_own(whole, n, "tokend.sock", path))
 		assert(strlen(path) < sizeof(path) && strncmp(path, whole, n) == 0);
-	assert(wire_own_socket(NULL, n, path));
+	assert(place_own(NULL, n, "tokend.sock", path));
 }
 
 static void check_message(const struct wire *w)

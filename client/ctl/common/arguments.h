@@ -78,8 +78,8 @@ struct ctl_example {
 #define CTL_SOCKET_OPTION                                                                          \
 	{                                                                                          \
 		.name = "socket", .value = "PATH",                                                 \
-		.help = "the daemon's socket; default: $TOKEND_SOCKET, the config's, "             \
-			"/run/tokend/tokend.sock, or that of the config's private daemon"          \
+		.help = "the daemon's socket; default: the first daemon found at the places in "   \
+			"tokctl(1)"                                                                \
 	}
 
 struct ctl_arguments;

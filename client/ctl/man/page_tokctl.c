@@ -16,6 +16,24 @@ static const char ABOUT[] =
 	"`tokctl help --completion FILE` prints a completion for bash (`tokctl.bash`, "
 	"`tokend.bash`) or zsh (`_tokctl`, `_tokend`).";
 
+static const char PLACES_TEXT[] =
+	"tokend, trainers and tokctl look for the socket at the same places, in this order: "
+	"`--socket` (in Python `socket=`), `$TOKEND_SOCKET`, `socket:` of the config, "
+	"`$XDG_RUNTIME_DIR/tokend/tokend.sock`, `/tmp/tokend-UID/tokend.sock`, "
+	"`/run/tokend/tokend.sock`. One of the first three is the only place if it is given. "
+	"Otherwise a daemon listens at the last one, or, if its user may not, at the first other "
+	"one that it can create; clients take the first at which a daemon listens. Private "
+	"daemons (`Loader(config=)`, `tokctl start`) listen next to the user's sockets.\n\n"
+	"With `-c FILE`, tokctl takes the first daemon there that serves FILE, also a private one. "
+	"Without a name, `status` prints all daemons that it finds; a request goes to the only "
+	"one with sessions of its stream and run; other commands use the only daemon, or the one "
+	"that trainers find. If none answers, the message names each place and why.\n\n"
+	"State is in `state_dir:` of the config, otherwise in `$STATE_DIRECTORY`, otherwise in "
+	"`/var/lib/tokend`. A daemon that may not write there, unless the config names it, and a "
+	"private one use `$XDG_STATE_HOME/tokend/HASH`, otherwise `~/.local/state/tokend/HASH`, "
+	"with a hash of the config's path. `--run` looks in both, and takes the beginning of a "
+	"run's name if no other run begins with it.";
+
 static const struct page_item statuses[] = {
 	{"0", "Success."},
 	{"1", "Failure, or a negative answer: cursors differ, shards are faulty, a proof failed."},
@@ -27,15 +45,10 @@ static const struct page_item variables[] = {
 	{"TOKEND_BIN, PATH",
 		"`tokctl start` and trainers look for the programs in `$TOKEND_BIN`, then near "
 		"their own file, then in `$PATH`."},
-	{"TOKEND_SOCKET", "The daemon's socket. It comes before the socket of `-c FILE`, and after "
-			  "`--socket`."},
+	{"TOKEND_SOCKET", "The daemon's socket, unless `--socket` is given. See PLACES."},
 	{"TOKEND_TRUST_UID", "User numbers, separated by commas. tokctl and trainers connect only "
 			     "to a daemon of root, of their own user, or of a user listed here."},
-	{"XDG_RUNTIME_DIR",
-		"Without `--socket`, `$TOKEND_SOCKET` and a socket in the config, "
-		"`$XDG_RUNTIME_DIR/tokend/tokend.sock` and `/tmp/tokend-UID/tokend.sock` "
-		"are tried before `/run/tokend/tokend.sock`. Private daemons listen in "
-		"`$XDG_RUNTIME_DIR/tokend` or `/tmp/tokend-UID`."},
+	{"XDG_RUNTIME_DIR", "Directory of the user's sockets. See PLACES."},
 	{NULL, NULL},
 };
 
@@ -100,6 +113,8 @@ void page_tokctl(FILE *to, const struct ctl_command *const *commands)
 	roff_section(to, "COMMANDS");
 	for (unsigned i = 0; commands[i]; i++)
 		put_command(to, commands[i]);
+	roff_section(to, "PLACES");
+	roff_text(to, PLACES_TEXT);
 	page_items(to, "EXIT STATUS", statuses);
 	page_items(to, "ENVIRONMENT", variables);
 	page_items(to, "FILES", files);

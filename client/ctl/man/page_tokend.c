@@ -30,12 +30,14 @@ static const struct page_item statuses[] = {
 };
 
 static const struct page_item variables[] = {
+	{"TOKEND_SOCKET",
+		"Where to listen, unless `--socket` is given or systemd passes a socket."},
 	{"XDG_RUNTIME_DIR", "Where the socket is if this user may not create the default one. See "
-			    "socket in `tokend.yaml`(5)."},
+			    "PLACES in `tokctl`(1)."},
 	{"STATE_DIRECTORY", "Set by systemd: state_dir if the config does not set it."},
 	{"XDG_STATE_HOME, HOME",
-		"Where state_dir is if this user may not write to the default "
-		"one: `$XDG_STATE_HOME/tokend`, otherwise `$HOME/.local/state/tokend`."},
+		"Where state_dir is if this user may not write to the default one. "
+		"See PLACES in `tokctl`(1)."},
 	{"NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID, "
 	 "JOURNAL_STREAM",
 		"Set by systemd. See `systemd.exec`(5) and `sd_notify`(3)."},

@@ -11,15 +11,12 @@
  */
 #include "client/ctl/offline/history.h"
 
-#include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/offline/run_log.h"
 #include "proto/phrases.h"
-#include "proto/wire.h"
 
 #include <assert.h>
-#include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,32 +220,6 @@ static void replay(struct ctl_history_parts *p)
 	forget_first(p, first);
 }
 
-/* The number in a name like 000001.cursor; 0 for other names. */
-static uint64_t number_of(const char *name)
-{
-	size_t digits = strspn(name, "0123456789");
-	char text[21];
-	uint64_t number;
-
-	if (digits < 6 || digits >= sizeof(text) || strcmp(name + digits, ".cursor") != 0)
-		return 0;
-	memcpy(text, name, digits);
-	text[digits] = 0;
-	return ctl_parse_number(text, &number) ? number : 0;
-}
-
-static int is_numbered(const struct dirent *e)
-{
-	return number_of(e->d_name) > 0;
-}
-
-static int by_number(const struct dirent **a, const struct dirent **b)
-{
-	uint64_t x = number_of((*a)->d_name), y = number_of((*b)->d_name);
-
-	return x < y ? -1 : x > y;
-}
-
 /*
  * Reads the newest file first, back to one whose mix begins the run: older files do not count. It
  * stops at a file that cannot be read. If that is the newest file, it fails: no other has its mix.
@@ -278,61 +249,21 @@ static bool read_files(struct ctl_history_parts *p, const char *directory, struc
 	return true;
 }
 
-/* Looks where a private daemon may have kept the log: in its user's state directory. On failure
- * returns -1 with errno and leaves *@directory unchanged. */
-static int scan_own(
-	const struct ctl_stream *s, const char *run, char **directory, struct dirent ***entry)
-{
-	char *state = config_user_state_dir(s->config), *own = NULL;
-	int n = -1;
-
-	if (state && asprintf(&own, "%s/%s/%s/mixes", state, s->stream->config->name, run) >= 0)
-		n = scandir(own, entry, is_numbered, by_number);
-	free(state);
-	if (n < 0) {
-		free(own);
-		errno = ENOENT;
-		return -1;
-	}
-	free(*directory);
-	*directory = own;
-	return n;
-}
-
 static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, const char *run)
 {
-	struct dirent **entry = NULL;
-	char *directory = NULL;
+	struct run_log log;
 	bool done = false;
 
-	if (!wire_name_ok(run)) {
-		ctl_fail("--run %s: must be " PHRASE_NAME, run);
+	if (!run_log_find(&log, s, run))
 		return false;
-	}
-	if (asprintf(&directory, "%s/%s/%s/mixes", s->config->state_dir, s->stream->config->name,
-		    run) < 0) {
+	p->source = calloc((size_t)log.n, sizeof(*p->source));
+	if (p->source) {
+		p->sources = (unsigned)log.n;
+		done = read_files(p, log.directory, log.entry, p->sources, &s->stream->begin);
+	} else {
 		ctl_fail(PHRASE_MEMORY);
-		return false;
 	}
-	int n = scandir(directory, &entry, is_numbered, by_number);
-
-	if (n < 0 && errno == ENOENT)
-		n = scan_own(s, run, &directory, &entry);
-	if (n < 0)
-		ctl_fail("--run %s: %s: %s; tokend writes a run's mix log there when it attaches",
-			run, directory, strerror(errno));
-	else if (n == 0)
-		ctl_fail("--run %s: %s: contains no mix log (*.cursor)", run, directory);
-	else if (!(p->source = calloc((size_t)n, sizeof(*p->source))))
-		ctl_fail(PHRASE_MEMORY);
-	else {
-		p->sources = (unsigned)n;
-		done = read_files(p, directory, entry, (unsigned)n, &s->stream->begin);
-	}
-	for (int i = 0; i < n; i++)
-		free(entry[i]);
-	free(entry);
-	free(directory);
+	run_log_free(&log);
 	return done;
 }
 

@@ -7,6 +7,7 @@
 #include "client/ctl/offline/proof_range.h"
 #include "client/ctl/offline/proof_verdict.h"
 #include "client/ctl/offline/report_page.h"
+#include "client/ctl/offline/run_log.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
@@ -26,23 +27,13 @@ struct job {
 
 /* ---- the stream ---- */
 
-static bool has_run(const char *state, const char *stream, const char *run)
-{
-	char *path = NULL;
-	bool has = state && asprintf(&path, "%s/%s/%s", state, stream, run) >= 0 &&
-		   access(path, F_OK) == 0;
-
-	free(path);
-	return has;
-}
-
 /* The stream of @run: the only one, or the only one with a directory of that run. NULL after an
  * error. The caller frees it. */
 static char *find_stream(const char *config, const char *run)
 {
 	struct fault fault;
 	struct config *c = config_load(config, &fault);
-	char *own = c ? config_user_state_dir(c) : NULL, *name = NULL;
+	char *name = NULL;
 	unsigned found = 0;
 
 	if (!c) {
@@ -52,8 +43,7 @@ static char *find_stream(const char *config, const char *run)
 	for (uint32_t i = 0; i < c->streams; i++) {
 		const char *stream = c->stream[i].name;
 
-		if (c->streams > 1 && !has_run(c->state_dir, stream, run) &&
-			!has_run(own, stream, run))
+		if (c->streams > 1 && !run_log_exists(c, stream, run))
 			continue;
 		free(name);
 		name = strdup(stream);
@@ -71,7 +61,6 @@ static char *find_stream(const char *config, const char *run)
 		free(name);
 		name = NULL;
 	}
-	free(own);
 	config_free(c);
 	return name;
 }

@@ -4,6 +4,7 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/hear.h"
 #include "proto/phrases.h"
+#include "proto/place.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -46,21 +47,35 @@ static bool hash_config(const char *config, uint64_t *hash)
 	return ok;
 }
 
+unsigned private_sockets(const char *config, char path[2][WIRE_SOCKET_BYTES])
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	char name[32];
+	uint64_t hash;
+	unsigned n = 0;
+
+	if (!hash_config(config, &hash))
+		return 0;
+	snprintf(name, sizeof(name), "%016" PRIx64 ".sock", hash);
+	if (runtime && place_own(runtime, getuid(), name, path[n]))
+		n++;
+	place_own(NULL, getuid(), name, path[n]);
+	return n + 1;
+}
+
 bool private_socket(const char *config, char path[WIRE_SOCKET_BYTES])
 {
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	char paths[2][WIRE_SOCKET_BYTES];
+	unsigned n = private_sockets(config, paths);
 	struct stat st;
-	uint64_t hash;
 
-	if (!hash_config(config, &hash))
+	if (n == 0)
 		return false;
-	if (runtime && runtime[0] == '/' && stat(runtime, &st) == 0 && S_ISDIR(st.st_mode) &&
-		access(runtime, W_OK) == 0 &&
-		snprintf(path, WIRE_SOCKET_BYTES, "%s/tokend/%016" PRIx64 ".sock", runtime, hash) <
-			WIRE_SOCKET_BYTES)
-		return true;
-	snprintf(path, WIRE_SOCKET_BYTES, "/tmp/tokend-%u/%016" PRIx64 ".sock", (unsigned)getuid(),
-		hash);
+	bool usable = n == 2 && stat(runtime, &st) == 0 && S_ISDIR(st.st_mode) &&
+		      access(runtime, W_OK) == 0;
+
+	memcpy(path, paths[usable ? 0 : n - 1], WIRE_SOCKET_BYTES);
 	return true;
 }
 
@@ -137,15 +152,6 @@ int private_lock(const char *path)
 			return fd;
 		close(fd); /* a daemon has removed the lock file that we opened */
 	}
-}
-
-bool private_exists(const char *path)
-{
-	char directory[WIRE_SOCKET_BYTES];
-	struct stat st;
-
-	return lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && directory_of(path, directory) &&
-	       is_own(directory);
 }
 
 /* ---- asking it ---- */

@@ -19,13 +19,14 @@
  * if the file cannot be read.
  */
 bool private_socket(const char *config, char path[WIRE_SOCKET_BYTES]);
+/* Writes the sockets of that daemon in each directory where it may be: it was perhaps started with
+ * another $XDG_RUNTIME_DIR. Returns how many there are; 0 after an error. */
+unsigned private_sockets(const char *config, char path[2][WIRE_SOCKET_BYTES]);
 /* Makes the directory of socket @path, or checks that only this user may write there. */
 bool private_directory(const char *path);
 /* Takes the lock of socket @path. Returns a descriptor; -1 if another process has it; -2 after an
  * error. */
 int private_lock(const char *path);
-/* True if @path is a socket in a directory of this user. */
-bool private_exists(const char *path);
 
 enum { PRIVATE_ASK_MS = 5000 }; /* limit of a reply from a daemon that may be another file's */
 enum private_answer { PRIVATE_NONE, PRIVATE_OTHER, PRIVATE_SERVES, PRIVATE_UNTRUSTED };

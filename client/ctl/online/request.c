@@ -9,6 +9,7 @@
 #include "client/ctl/common/clock.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/commands.h"
+#include "client/ctl/online/run.h"
 #include "client/ctl/online/talk.h"
 #include "daemon/config/config.h"
 #include "proto/phrases.h"
@@ -100,6 +101,8 @@ static int read_arguments(struct request *r, const struct ctl_arguments *a)
 	r->tag = ctl_text(a, TAG);
 	for (unsigned option = AT; option <= MICRO; option++)
 		put_number(r, a, option);
+	if (r->run && !wire_name_ok(r->run))
+		return ctl_fail("--run %s: must be " PHRASE_NAME, r->run);
 	if (r->tag && !wire_name_ok(r->tag))
 		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, r->tag);
 	if (r->tag)
@@ -226,8 +229,8 @@ static int ask(struct request *r)
 	wire_set_text(&query, WIRE_STREAM, r->stream);
 	wire_set_text(&query, WIRE_KIND, r->kind);
 	wire_set_text(&query, WIRE_ARGS, r->args);
-	if (r->run)
-		wire_set_text(&query, WIRE_RUN, r->run);
+	if (r->run_name[0])
+		wire_set_text(&query, WIRE_RUN, r->run_name);
 	if (!ctl_ask(&r->link, &query, WIRE_ASKED, NULL, NULL))
 		return CTL_FAILED;
 	if (w->op != WIRE_ASKED || !wire_text(w, WIRE_RUN, r->run_name, sizeof(r->run_name)))
@@ -247,7 +250,8 @@ static int request(struct request *r, const char *socket, const char *config)
 
 	if (status != CTL_OK)
 		return status;
-	if (!ctl_connect(&r->link, socket, config))
+	if (!ctl_connect_run(
+		    &r->link, &(struct ctl_wanted){socket, config, r->stream, r->run}, r->run_name))
 		return CTL_FAILED;
 	r->signals = ctl_signals(); /* so that the request can be cancelled */
 	status = ask(r);

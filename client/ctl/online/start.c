@@ -4,6 +4,7 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/private.h"
+#include "client/ctl/online/socket.h"
 #include "client/lib/tokend.h"
 #include "daemon/config/config.h"
 #include "proto/phrases.h"
@@ -45,24 +46,30 @@ struct service {
 
 /* ---- the daemon at the config's socket ---- */
 
-/* Finds the daemon of this file at the socket that the file names, or at the user's default. Prints
- * nothing about a file that is wrong: the private daemon does. */
+/* Finds the daemon of this file at the places where clients look. Prints nothing about a file that
+ * is wrong: the private daemon does. */
 static bool find_shared(struct service *s)
 {
-	char path[WIRE_SOCKET_BYTES];
+	struct ctl_candidates c = {.n = 0};
+	char why[LIMIT_TEXT_BYTES];
 	struct fault fault;
 	struct config *config = config_load(s->config, &fault);
 	enum private_answer answer = PRIVATE_NONE;
 
-	if (config && config->has_socket)
-		snprintf(path, sizeof(path), "%s", config->socket);
-	if (config && (config->has_socket || tokend_default_socket(path, sizeof(path)) == 0))
+	if (config)
+		ctl_candidates(&c, config);
+	for (unsigned i = 0; i < c.n && answer != PRIVATE_SERVES; i++) {
+		const char *path = c.place[i].path;
+
+		if (!place_may_use(&c.place[i], why))
+			continue;
 		answer = private_ask(path, s->config, PRIVATE_ASK_MS, -1, &fault);
-	if (answer == PRIVATE_UNTRUSTED)
-		ctl_note("%s: %s; until then a private daemon serves %s", fault.field, fault.text,
-			s->config);
-	if (answer == PRIVATE_SERVES)
-		memcpy(s->socket, path, sizeof(path));
+		if (answer == PRIVATE_UNTRUSTED)
+			ctl_note("%s: %s; until then a private daemon serves %s", fault.field,
+				fault.text, s->config);
+		if (answer == PRIVATE_SERVES)
+			snprintf(s->socket, sizeof(s->socket), "%s", path);
+	}
 	config_free(config);
 	return answer == PRIVATE_SERVES;
 }
@@ -325,7 +332,6 @@ static int start(const struct ctl_arguments *a)
 	if (!s.config)
 		return ctl_fail(PHRASE_MEMORY);
 	settle_descriptors();
-	unsetenv("TOKEND_SOCKET"); /* names another daemon than the config's */
 	if (tokend_program("tokend", s.program, sizeof(s.program)) != 0) {
 		ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or set "
 			 "TOKEND_BIN to its directory");

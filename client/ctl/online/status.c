@@ -1,8 +1,10 @@
 /* tokctl status: the sessions of a daemon. */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/columns.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
+#include "client/ctl/online/socket.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
@@ -23,18 +25,18 @@ static void put_text(struct ctl_out *out, const struct wire *w, enum wire_key ke
 	ctl_put_string(out, text);
 }
 
-struct column {
+struct member {
 	enum wire_key key;
 	const char *name;
 };
 
 /* Puts {"first":n,"second":n… without the closing brace. */
 static void put_numbers(
-	struct ctl_out *out, const struct wire *w, const struct column *columns, size_t n)
+	struct ctl_out *out, const struct wire *w, const struct member *members, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		ctl_put(out, i ? "," : "{");
-		ctl_put_pair(out, columns[i].name, wire_number(w, columns[i].key));
+		ctl_put_pair(out, members[i].name, wire_number(w, members[i].key));
 	}
 }
 
@@ -57,65 +59,72 @@ static void put_slow_json(struct ctl_out *out, const struct wire *w)
 	put_text(out, w, WIRE_SLOW_SHARD, "slow_shard");
 }
 
-/* Puts a line if a read from storage is not answered. */
-static void put_slow(struct ctl_out *out, const struct wire *w)
+/* Writes a line if a read from storage is not answered. */
+static bool write_slow(char line[LIMIT_TEXT_BYTES + 200], const struct wire *w)
 {
 	struct wire_bytes shard = wire_bytes(w, WIRE_SLOW_SHARD),
 			  stream = wire_bytes(w, WIRE_STREAM);
-	char line[LIMIT_TEXT_BYTES + 200];
 
 	if (!wire_has(w, WIRE_SLOW_MS))
-		return;
-	snprintf(line, sizeof(line),
-		"  stream %.*s waits for %.*s: its storage has not answered for %" PRIu64 " s\n",
+		return false;
+	snprintf(line, LIMIT_TEXT_BYTES + 200,
+		"  stream %.*s waits for %.*s: its storage has not answered for %" PRIu64 " s",
 		(int)stream.n, stream.at, (int)shard.n, shard.at,
 		wire_number(w, WIRE_SLOW_MS) / 1000);
-	ctl_put(out, line);
+	return true;
 }
 
-static void put_session_json(struct ctl_out *out, const struct wire *w)
+static void put_session_json(struct ctl_out *out, const struct wire *w, const char *socket)
 {
-	static const struct column columns[] = {{WIRE_ID, "session"}, {WIRE_RANK, "rank"},
+	static const struct member members[] = {{WIRE_ID, "session"}, {WIRE_RANK, "rank"},
 		{WIRE_WORLD, "world"}, {WIRE_MICRO, "micro"}, {WIRE_PEER, "peer"},
 		{WIRE_PID, "pid"}, {WIRE_POSITION, "position"}, {WIRE_SLOTS, "slots"},
 		{WIRE_PUBLISHED, "published"}, {WIRE_RELEASED, "released"},
 		{WIRE_STALL_MS, "full_ms"}, {WIRE_LOST_WAKES, "lost_wakes"},
 		{WIRE_MEMORY_BYTES, "memory_bytes"}, {WIRE_REQUEST_KEY, "request"}};
 
-	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
+	put_numbers(out, w, members, sizeof(members) / sizeof(members[0]));
 	put_if_there(out, w, WIRE_NODE, "node");
 	put_if_there(out, w, WIRE_PINNED, "pinned_bytes");
 	put_text(out, w, WIRE_STREAM, "stream");
 	put_text(out, w, WIRE_RUN, "run");
 	put_text(out, w, WIRE_HOST, "host");
 	put_slow_json(out, w);
+	ctl_put(out, ",\"daemon\":");
+	ctl_put_string(out, socket);
 	ctl_put(out, "}\n");
 }
 
-static void put_session(struct ctl_out *out, const struct wire *w)
-{
-	char line[400];
-	struct wire_bytes stream = wire_bytes(w, WIRE_STREAM), run = wire_bytes(w, WIRE_RUN);
+static const struct ctl_column columns[] = {{"STREAM", false}, {"RUN", false},
+	{"RANK of WORLD", true}, {"MICRO", true}, {"POSITION", true}, {"READY", true},
+	{"PID", true}};
 
-	snprintf(line, sizeof(line),
-		"%-12.*s %-16.*s %5" PRIu64 " of %-5" PRIu64 " %5" PRIu64 " %12" PRIu64 " %3" PRIu64
-		" of %-3" PRIu64 " %8" PRIu64 "\n",
-		(int)stream.n, stream.at, (int)run.n, run.at, wire_number(w, WIRE_RANK),
-		wire_number(w, WIRE_WORLD), wire_number(w, WIRE_MICRO),
-		wire_number(w, WIRE_POSITION),
+static void add_session(struct ctl_columns *c, const struct wire *w)
+{
+	struct wire_bytes stream = wire_bytes(w, WIRE_STREAM), run = wire_bytes(w, WIRE_RUN);
+	char line[LIMIT_TEXT_BYTES + 200];
+
+	ctl_columns_add(c, "%.*s", (int)stream.n, stream.at);
+	ctl_columns_add(c, "%.*s", (int)run.n, run.at);
+	ctl_columns_add(c, "%" PRIu64 " of %" PRIu64, wire_number(w, WIRE_RANK),
+		wire_number(w, WIRE_WORLD));
+	ctl_columns_add(c, "%" PRIu64, wire_number(w, WIRE_MICRO));
+	ctl_columns_add(c, "%" PRIu64, wire_number(w, WIRE_POSITION));
+	ctl_columns_add(c, "%" PRIu64 " of %" PRIu64,
 		wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED),
-		wire_number(w, WIRE_SLOTS), wire_number(w, WIRE_PID));
-	ctl_put(out, line);
-	put_slow(out, w);
+		wire_number(w, WIRE_SLOTS));
+	ctl_columns_add(c, "%" PRIu64, wire_number(w, WIRE_PID));
+	if (write_slow(line, w))
+		ctl_columns_line(c, line);
 }
 
 static void put_total_json(struct ctl_out *out, const struct wire *w, const char *socket)
 {
-	static const struct column columns[] = {{WIRE_SESSIONS, "sessions"}, {WIRE_PID, "pid"},
+	static const struct member members[] = {{WIRE_SESSIONS, "sessions"}, {WIRE_PID, "pid"},
 		{WIRE_UPTIME_MS, "uptime_ms"}, {WIRE_MEMORY_BYTES, "memory_bytes"},
 		{WIRE_LIMIT_BYTES, "limit_bytes"}, {WIRE_LOST_WAKES, "lost_wakes"}};
 
-	put_numbers(out, w, columns, sizeof(columns) / sizeof(columns[0]));
+	put_numbers(out, w, members, sizeof(members) / sizeof(members[0]));
 	put_text(out, w, WIRE_IO, "io");
 	put_text(out, w, WIRE_PATH, "config");
 	put_slow_json(out, w);
@@ -127,7 +136,7 @@ static void put_total_json(struct ctl_out *out, const struct wire *w, const char
 static void put_total(struct ctl_out *out, const struct wire *w, const char *socket)
 {
 	struct wire_bytes io = wire_bytes(w, WIRE_IO);
-	char line[400];
+	char line[LIMIT_TEXT_BYTES + 200];
 
 	snprintf(line, sizeof(line),
 		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64
@@ -137,12 +146,17 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 		wire_number(w, WIRE_MEMORY_BYTES), wire_number(w, WIRE_LIMIT_BYTES),
 		wire_number(w, WIRE_LOST_WAKES));
 	ctl_put(out, line);
-	put_slow(out, w);
+	if (write_slow(line, w)) {
+		ctl_put(out, line);
+		ctl_put(out, "\n");
+	}
 }
 
 struct listing {
-	struct ctl_out *out;
-	bool json, headed;
+	struct ctl_out out;
+	struct ctl_columns table;
+	struct ctl_link link;
+	bool json;
 };
 
 static void put_each(void *context, const struct wire *w)
@@ -151,11 +165,47 @@ static void put_each(void *context, const struct wire *w)
 
 	if (w->op != WIRE_SESSION)
 		return;
-	if (!l->json && !l->headed)
-		ctl_put(l->out, "STREAM       RUN               RANK of WORLD MICRO     "
-				"POSITION  READY          PID\n");
-	l->headed = true;
-	(l->json ? put_session_json : put_session)(l->out, w);
+	if (l->json)
+		put_session_json(&l->out, w, l->link.socket);
+	else
+		add_session(&l->table, w);
+}
+
+/* Puts the sessions of the daemon at l->link. @heading: it is one of several. */
+static bool put_daemon(struct listing *l, const struct place *heading)
+{
+	bool ok = ctl_status_list(&l->link, put_each, l);
+	const struct wire *w = &l->link.packet.wire;
+	struct wire_bytes config = wire_bytes(w, WIRE_PATH);
+	char line[LIMIT_TEXT_BYTES + 200];
+
+	if (ok && heading && !l->json) {
+		snprintf(line, sizeof(line), "%s%s%s, serves %.*s\n", l->out.n ? "\n" : "",
+			heading->path, heading->from == PLACE_PRIVATE ? ", private" : "",
+			(int)config.n, config.at);
+		ctl_put(&l->out, line);
+	}
+	ok = ctl_columns_put(&l->table, &l->out) && ok;
+	if (ok)
+		(l->json ? put_total_json : put_total)(&l->out, w, l->link.socket);
+	return ok;
+}
+
+static bool put_all(struct listing *l)
+{
+	struct ctl_sockets found;
+	bool ok = ctl_sockets_find(&found);
+
+	for (unsigned i = 0; i < found.n; i++) {
+		if (!ctl_connect(&l->link, found.place[i].path, NULL)) {
+			ok = false;
+			continue;
+		}
+		ok = put_daemon(l, found.n > 1 ? &found.place[i] : NULL) && ok;
+		ctl_disconnect(&l->link);
+	}
+	ctl_sockets_free(&found);
+	return ok;
 }
 
 enum { SOCKET, CONFIG, JSON };
@@ -168,28 +218,32 @@ static const struct ctl_option options[] = {
 
 static int status(const struct ctl_arguments *a)
 {
-	struct ctl_link *l = malloc(sizeof(*l));
-	struct ctl_out out = {0};
-	struct listing listing = {.out = &out, .json = ctl_given(a, JSON)};
+	const char *socket = ctl_text(a, SOCKET), *config = ctl_text(a, CONFIG);
+	struct listing *l = calloc(1, sizeof(*l));
 	bool ok = false;
 
 	if (!l)
 		return ctl_fail(PHRASE_MEMORY);
-	if (ctl_connect(l, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
-		ok = ctl_status_list(l, put_each, &listing);
-		if (ok)
-			(listing.json ? put_total_json : put_total)(
-				&out, &l->packet.wire, l->socket);
-		ctl_disconnect(l);
+	l->json = ctl_given(a, JSON);
+	l->table = (struct ctl_columns){columns, sizeof(columns) / sizeof(columns[0]), 0, 0, 0};
+	if (!ctl_socket_named(socket, config)) {
+		ok = put_all(l);
+	} else if (ctl_connect(&l->link, socket, config)) {
+		ok = put_daemon(l, NULL);
+		ctl_disconnect(&l->link);
 	}
+	int code = ctl_finish(&l->out, ok ? CTL_OK : CTL_FAILED);
+
 	free(l);
-	return ctl_finish(&out, ok ? CTL_OK : CTL_FAILED);
+	return code;
 }
 
 const struct ctl_command ctl_status = {
 	.name = "status",
 	.help = "print the sessions of a running daemon",
-	.about = "Prints one line per session (an attached trainer process): stream, run, rank, "
+	.about = "Without --socket, -c and $TOKEND_SOCKET, prints all daemons that are found, also "
+		 "private ones, one after the other.\n\n"
+		 "Prints one line per session (an attached trainer process): stream, run, rank, "
 		 "rows per batch, position of the next batch, batches that are ready, and pid. The "
 		 "last line is about the daemon. lost wakes counts wake-ups that did not reach a "
 		 "trainer, and must be 0.",

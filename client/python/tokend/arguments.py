@@ -65,8 +65,8 @@ def reach(socket: Any, config: Any, deadline: float) -> dict[str, Any]:
     """The client's arguments that say which daemon it attaches to, and how long it looks for it."""
     wait = {"deadline_ms": max(1, round(deadline * 1000))}
     if config is None:
-        path = os.fsdecode(socket) if socket else _tokend.default_socket()
-        return {"socket": path, "connect_ms": patience(deadline), **wait}
+        path = {"socket": os.fsdecode(socket)} if socket else {}
+        return {**path, "connect_ms": patience(deadline), **wait}
     if socket is not None:
         raise ValueError(f"socket, config: {phrases.PASS_ONE}")
     if not isinstance(config, (str, bytes, os.PathLike)):
