@@ -17,10 +17,16 @@ VARIANT ?= gcc
 PYTHON   = build/venv/bin/python
 VERSION  = $(shell sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
 
-CC          = $(if $(filter clang fuzz cover,$(VARIANT)),clang,gcc)
+CC          = $(or $(CC_$(VARIANT)),gcc)
+CC_clang    = clang
+CC_fuzz     = clang
+CC_cover    = clang
+CC_arm64    = aarch64-linux-gnu-gcc
+cross       = $(filter arm64,$(VARIANT))
 O           = build/$(VARIANT)
 FLAGS_gcc   = -O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong -ffile-prefix-map=$(CURDIR)=.
 FLAGS_clang = $(FLAGS_gcc)
+FLAGS_arm64 = $(FLAGS_gcc)
 FLAGS_asan  = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan  = -O1 -fsanitize=thread
 FLAGS_fuzz  = $(FLAGS_asan) -fsanitize=fuzzer-no-link
@@ -31,7 +37,7 @@ ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE $(INCLUDES) -g -fPIC -fvisibility=hidden 
 ALL_LDFLAGS = $(FLAGS_$(VARIANT)) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lncursesw -lm -lpthread # --as-needed: each program keeps its own
 # The HTTP parser. Debian 12 has its sources only, later releases a library.
-llhttp      = $(patsubst /usr/share/llhttp/%.c,build/llhttp/%.o,$(wildcard /usr/share/llhttp/*.c))
+llhttp      = $(patsubst /usr/share/llhttp/%.c,$(if $(cross),$(O),build)/llhttp/%.o,$(wildcard /usr/share/llhttp/*.c))
 LIBS       += $(if $(llhttp),,-lllhttp)
 
 # The rooms (see daemon/ARCHITECTURE.md), and the sources of each program.
@@ -71,7 +77,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 all: programs python links $(manuals) $(completions) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
 programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-look bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
-unit: $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer config-trainer fake/libcuda.so.1)
+unit: $(if $(filter gcc,$(VARIANT)),wheel-programs) $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer config-trainer fake/libcuda.so.1)
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -82,9 +88,9 @@ $(O)/%.o: %.c Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -c $< -o $@
 
-build/llhttp/%.o: /usr/share/llhttp/%.c Makefile
+$(sort $(llhttp)): %.o: Makefile
 	$(Q)mkdir -p $(@D)
-	$(call say,gcc,$<)gcc -O2 -fPIC $(INCLUDES) -c $< -o $@
+	$(call say,CC,$@)$(if $(cross),$(CC),gcc) -O2 -fPIC $(INCLUDES) -c /usr/share/llhttp/$(*F).c -o $@
 
 # Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
 $(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
@@ -93,8 +99,8 @@ link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL
 program = $(link) $(LIBS)
 dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
-$(O)/bin/tokend: $(call objects,daemon/main.c $(daemon) $(proto)) $(llhttp)
-$(O)/bin/tokctl: $(call objects,$(ctl))
+$(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/main.c $(daemon) $(proto)) $(llhttp)
+$(O)/bin/tokctl $(O)/wheel/tokctl: $(call objects,$(ctl))
 $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
 $(O)/bin/bench-polite: $(call objects,bench/polite.c $(client) $(proto))
 $(O)/bin/bench-order: $(call objects,bench/order.c $(proto))
@@ -105,8 +111,8 @@ $(addprefix $(O)/bin/,tokend tokctl bench-look bench-next bench-polite bench-ord
 
 $(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libtokend.so
 	$(dynamic)
-$(O)/lib/libtokend.so.1: $(call objects,$(client) $(proto))
-	$(program) -shared -Wl,-soname,libtokend.so.1 -Wl,-z,defs
+$(O)/lib/libtokend.so.1 $(O)/wheel/libtokend.so.1: $(call objects,$(client) $(proto))
+	$(program) $(if $(findstring wheel,$@),-s) -shared -Wl,-soname,libtokend.so.1 -Wl,-z,defs
 
 $(O)/lib/libtokend.so: $(O)/lib/libtokend.so.1
 	$(Q)ln -sf libtokend.so.1 $@
@@ -130,7 +136,7 @@ build/gcc/completion/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< help --comp
 links: programs # build/bin and build/lib
 	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib
 
-# ---- Python: built for the stable ABI, so one build serves Python 3.11 and later ----
+# ---- Python: built for the stable ABI, so one build serves Python 3.10 and later ----
 
 python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/python/%)
 
@@ -138,9 +144,9 @@ build/python/tokend/%: client/python/tokend/%
 	$(Q)mkdir -p $(@D); cp $< $@
 
 include_python = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
-$(patsubst %.c,build/gcc/%.o,$(call room,client/python/src)): ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
-build/python/tokend/_tokend.abi3.so: $(patsubst %.c,build/gcc/%.o,$(python))
-	$(program) -shared
+$(call objects,$(call room,client/python/src)): ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
+build/python/tokend/_tokend.abi3.so $(O)/wheel/_tokend.abi3.so: $(call objects,$(python))
+	$(program) $(if $(findstring wheel,$@),-s) -shared
 
 # ---- running and testing; each target installs missing packages first (tests/deps.sh) ----
 
@@ -208,9 +214,16 @@ gpu-kit: wheel ## make build/gpu, for check-gpu on a machine without a compiler
 
 # ---- installing ----
 
-wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, with all libraries that it needs
-	+$(Q)$(MAKE) all
-	$(Q)build/wheel-venv/bin/python client/python/wheel.py build/dist
+wheel: deps-wheel ## make build/dist/tokend-*.whl for pip; VARIANT=arm64: for that architecture, by a cross compiler
+	+$(Q)$(MAKE) VARIANT=gcc all
+	+$(Q)$(MAKE) wheel-programs
+	$(Q)build/wheel-venv/bin/python client/python/wheel.py $(O) build/dist
+
+# They contain their libraries, so pip can put them into bin/ as they are. The map lists the archives.
+archives = -Wl,-Bstatic $(patsubst -luv,$(if $(wildcard /usr/lib/*/libuv_a.a),-luv_a,-luv),$(filter-out -lm -lpthread,$(LIBS))) -ltinfo -Wl,-Bdynamic -lm -lpthread
+wheel-programs: $(addprefix $(O)/wheel/,tokend tokctl libtokend.so.1 _tokend.abi3.so)
+$(O)/wheel/tokend $(O)/wheel/tokctl:
+	$(link) -s $(archives) -Wl,-Map=$@.map
 
 # debian/ may not be at the top of the tree, so the packages are built in a copy of links.
 deb: deps-deb ## make build/deb/*.deb: tokend, tokctl, libtokend1, libtokend-dev, python3-tokend

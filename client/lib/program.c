@@ -12,10 +12,12 @@
 
 /*
  * Where the programs are, seen from the file that contains this code: a program of tokend; the
- * package in a wheel; the library, below PREFIX/lib or in a build; the package in a build, or the
- * library below PREFIX/lib/ARCH; the installed package, in PREFIX/lib/tokend/python/tokend.
+ * library, below PREFIX/lib or in a build, or the package of pip --target; the package in a build,
+ * or the library below PREFIX/lib/ARCH; the package in PREFIX/lib/tokend/python/tokend, or where
+ * pip installs it, in PREFIX/lib/pythonX.Y/site-packages/tokend; the library there, in its lib.
  */
-static const char *const places[] = {".", "bin", "../bin", "../../bin", "../../../../bin"};
+static const char *const places[] = {
+	".", "../bin", "../../bin", "../../../../bin", "../../../../../bin"};
 
 /* Writes @directory/@name if that is a program. */
 static bool is_in(const char *directory, const char *name, char *path, size_t bytes)

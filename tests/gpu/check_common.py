@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 KIT = ROOT / "build/gpu"
 BUILT = (ROOT / "build/gcc").exists() or not KIT.exists()
-BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin" if BUILT else KIT / "site/tokend/bin"))
+BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin" if BUILT else KIT / "site/bin"))
 CUDA_BIN = BIN if BUILT else KIT / "bin"
 sys.path.insert(
     0, os.environ.get("TOKEND_PYTHON", str(ROOT / "build/python" if BUILT else KIT / "site"))

@@ -1,7 +1,5 @@
 """python -m tokend: begins with a directory of data, runs a private daemon in the foreground,
 tokctl, or tokend itself.
-
-The wheel's commands `tokend` and `tokctl` are `python -m tokend daemon` and `python -m tokend ctl`.
 """
 
 import argparse
@@ -20,6 +18,7 @@ usage: python -m tokend init [PATH…]   write tokend.yaml and train.py for shar
        python -m tokend daemon …       run tokend, as on a fleet
        python -m tokend --version      print the version
        python -m tokend --pkgconfigdir print the directory of tokend.pc, for C programs
+       python -m tokend --docdir       print the directory of the pages and examples
        python -m tokend.tokenize       make shards from text
        python -m tokend.show           print samples as text
 """
@@ -30,20 +29,8 @@ def fail(text):
     return 1
 
 
-def is_this_script(path):
-    return (
-        os.path.exists(sys.argv[0]) and os.path.exists(path) and os.path.samefile(path, sys.argv[0])
-    )
-
-
 def become(name, *arguments):
-    # $TOKEND_BIN may be the directory of the wheel's commands, which look for the programs.
-    named = os.environ.get("TOKEND_BIN")
-    if named and is_this_script(os.path.join(named, name)):
-        del os.environ["TOKEND_BIN"]
     path = program(name)
-    if is_this_script(path):
-        raise Error(f"{name}: the package has no program of this name; install the wheel again")
     # Python ignores SIGPIPE, and the program would inherit that
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv(path, [path, *arguments])
@@ -90,6 +77,16 @@ def pkgconfigdir():
     return 0
 
 
+def docdir():
+    package = os.path.dirname(os.path.realpath(__file__))
+    for up in ("../../../..", ".."):  # as pip installs; with --target
+        directory = os.path.normpath(os.path.join(package, up, "share/doc/tokend"))
+        if os.path.exists(os.path.join(directory, "README.md")):
+            print(directory)
+            return 0
+    return fail(f"{package} has no pages near it; they come with the wheel and `make install`")
+
+
 def main(arguments):
     commands = {"init": init, "try": first, "run": run, "ctl": ctl, "daemon": daemon}
     if arguments in (["-h"], ["--help"]):
@@ -100,6 +97,8 @@ def main(arguments):
         return 0
     if arguments == ["--pkgconfigdir"]:
         return pkgconfigdir()
+    if arguments == ["--docdir"]:
+        return docdir()
     if not arguments or arguments[0] not in commands:
         sys.stderr.write(USAGE)
         return 2
@@ -107,14 +106,6 @@ def main(arguments):
         return commands[arguments[0]](arguments[1:])
     except (Error, OSError) as error:
         return fail(error)
-
-
-def tokend():
-    return main(["daemon", *sys.argv[1:]])
-
-
-def tokctl():
-    return main(["ctl", *sys.argv[1:]])
 
 
 if __name__ == "__main__":
