@@ -1,0 +1,247 @@
+#!/usr/bin/env bash
+# A node's life on a bare Debian under a real systemd. The packages are installed, configured, used
+# by two trainers of another user, upgraded, misconfigured, watched and purged. Prints what the
+# operator sees, with times. The trainers' records prove that no sample was repeated or lost.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+if [ "$(id -u)" != 0 ] || ! command -v systemd-nspawn >/dev/null; then
+	echo "skipped: needs root and systemd-nspawn"
+	exit 77
+fi
+scratch=$(mktemp -d)
+root=$scratch/disk/root
+ending() {
+	umount -q "$root/usr" "$root/var/lib/dpkg" "$scratch/disk" || true
+	rm -rf "$scratch"
+}
+trap ending EXIT
+mkdir "$scratch/disk"
+if ! mount -t tmpfs -o size=1g tmpfs "$scratch/disk" 2>"$scratch/why"; then
+	echo "skipped: cannot mount a tmpfs here: $(cat "$scratch/why")"
+	exit 77
+fi
+
+# ---- on the host: a root with this machine's /usr and package database, and nothing else ----
+
+overlay() { # OF: what is written to it goes to memory
+	local memory=$scratch/disk/$2
+	mkdir -p "$root$1" "$memory"/{upper,work}
+	mount -t overlay overlay -o "lowerdir=$1,upperdir=$memory/upper,workdir=$memory/work" \
+		"$root$1"
+}
+bare_debian() {
+	overlay /usr usr
+	overlay /var/lib/dpkg dpkg
+	mkdir -p "$root"/{proc,sys,dev,run,tmp,root,srv,home}
+	mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+	for link in bin sbin lib lib32 lib64 libx32; do
+		[ ! -L "/$link" ] || cp -a "/$link" "$root/"
+	done
+	cp /usr/share/base-passwd/passwd.master "$root/etc/passwd"
+	cp /usr/share/base-passwd/group.master "$root/etc/group"
+	cp -a /etc/{ld.so.conf,ld.so.conf.d,alternatives,debian_version} "$root/etc/"
+	touch "$root/etc/ld.so.cache"
+	systemd-machine-id-setup --root="$root" >/dev/null 2>&1
+	rm -f "$root/usr/sbin/policy-rc.d"
+	# man-db would index all of this machine's pages at each installation.
+	awk 'BEGIN { RS = ""; ORS = "\n\n" } !/^Package: man-db\n/' /var/lib/dpkg/status \
+		>"$root/var/lib/dpkg/status"
+	sed -i '/ man-db$/d' "$root/var/lib/dpkg/triggers/File"
+	rm -f "$root"/var/lib/dpkg/{lock*,statoverride,triggers/Unincorp}
+	echo "u ada 1001 - /home/ada" >"$root/usr/lib/sysusers.d/ada.conf"
+	ln -s /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
+}
+
+newer() { # PACKAGE VERSION: the same package with another version
+	dpkg-deb -R "build/deb/$1"_*.deb "$scratch/newer"
+	sed -i "s/^Version: .*/Version: $2/" "$scratch/newer/DEBIAN/control"
+	dpkg-deb -b --root-owner-group "$scratch/newer" "$root/srv/newer/$1.deb" >/dev/null
+	rm -r "$scratch/newer"
+}
+
+env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory deb >"$scratch/make.log" 2>&1 ||
+	{ tail -n 30 "$scratch/make.log" && exit 1; }
+lintian --allow-root --fail-on error build/deb/*.changes
+if ! bare_debian 2>"$scratch/why"; then
+	echo "skipped: cannot make a root here: $(tail -n 1 "$scratch/why")"
+	exit 77
+fi
+mkdir -p "$root"/srv/{packages,newer,trainer} "$root"/data/{web,code,books}
+cp build/deb/*.deb "$root/srv/packages/"
+newer tokend 99.0
+for shard in web/0 web/1 code/0 books/0; do
+	head -c 4000000 /dev/urandom >"$root/data/$shard.bin"
+done
+chown 1001:1001 "$root/srv/trainer"
+
+# ---- in the container ----
+
+cat >"$root/srv/trainer.py" <<-'END'
+	"""A rank of a job: 300 slow steps, then as many fast ones once /srv/finish exists."""
+	import os, sys, time
+	import tokend
+
+	rank = int(sys.argv[1])
+	with tokend.Loader("train", 4, rank=rank, world=2, run="job", slots=8,
+	                   framework="numpy", record="/srv/trainer/records") as loader:
+	    for step, batch in zip(range(1, 601), loader):
+	        while step == 300 and not os.path.exists("/srv/finish"):
+	            time.sleep(0.05)
+	        if step < 300 and not os.path.exists("/srv/finish"):
+	            time.sleep(0.05)
+	        with open(f"/srv/trainer/{rank}.part", "w") as file:
+	            file.write(f"{step}\n")
+	        os.replace(file.name, f"/srv/trainer/{rank}.step")
+END
+
+cat >"$root/srv/operator.sh" <<-'END'
+	#!/bin/bash
+	# Runs in the container as root. If a command fails, there is no verdict.
+	set -euo pipefail
+	started=$EPOCHREALTIME
+	config=/etc/tokend/tokend.yaml
+
+	say() { printf '\n[%5.1f s] %s\n' "$(bc <<<"$EPOCHREALTIME - $started")" "$*"; }
+	show() { # COMMAND: as a person would see it
+		echo "\$ $1"
+		local begin=$EPOCHREALTIME status=0
+		eval "$1" 2>&1 | sed -E '/^(\(Reading|Selecting|Preparing)/d' | cut -c 1-150 ||
+			status=$?
+		printf '  (%.2f s)\n' "$(bc <<<"$EPOCHREALTIME - $begin")"
+		return $status
+	}
+	fails() {
+		if show "$1"; then
+			echo "this had to fail: $1"
+			exit 1
+		fi
+	}
+	until_true() {
+		for _ in $(seq 400); do
+			if "$@"; then return 0; fi
+			sleep 0.05
+		done
+		echo "not reached: $*"
+		return 1
+	}
+	property() { systemctl show -p "$1" --value tokend; }
+	sessions() { [ "$(tokctl status --json | grep -c '"stream"')" = "$1" ]; }
+	steps() { cat /srv/trainer/{0,1}.step; }
+	further() { # than the steps before
+		local now=($(steps))
+		[ "${now[0]}" -gt "$1" ] && [ "${now[1]}" -gt "$2" ]
+	}
+	go_on() { until_true further $(steps); }
+	inactive() { [ "$(systemctl is-active tokend)" = inactive ]; }
+
+	say "Install. Without a config, nothing runs, and nothing fails."
+	show 'dpkg -i /srv/packages/*.deb'
+	show 'systemctl start tokend; systemctl is-active tokend.socket tokend || true'
+	inactive
+	[ "$(property ConditionResult)" = no ]
+	[ -z "$(systemctl list-units --failed --no-legend)" ]
+	[ "$(stat -c %U:%a /usr/bin/tokctl)" = root:755 ]
+	man_pages=(/usr/share/man/man{1/tokctl.1,8/tokend.8,5/tokend.yaml.5}.gz)
+	ls "${man_pages[@]}" >/dev/null
+
+	say "Three shards, a config, and the service."
+	cat >$config <<-YAML
+		allow_uids: [1001]
+		streams:
+		  train:
+		    seed: 42
+		    seq_len: 256
+		    datasets:
+		      - {name: web, path: /data/web, dtype: u16, weight: 0.7}
+		      - {name: code, path: /data/code, dtype: u16, weight: 0.3}
+	YAML
+	show "cat $config"
+	show "tokend -c $config --check"
+	show 'systemctl start tokend && systemctl is-active tokend.socket tokend'
+	[ "$(stat -c %U "/proc/$(property MainPID)")" = tokend ]
+
+	say "Two trainers of the user ada."
+	trainers=
+	for rank in 0 1; do
+		(cd /srv/trainer && exec setpriv --reuid ada --regid ada --clear-groups \
+			env PYTHONPATH=/opt/venv python3 /srv/trainer.py $rank) &
+		trainers="$trainers $!"
+	done
+	until_true sessions 2
+	until_true test -e /srv/trainer/0.step -a -e /srv/trainer/1.step
+	go_on
+	show 'tokctl status'
+
+	say "An upgrade under them."
+	before=$(property MainPID)
+	socket=$(systemctl show -p ActiveEnterTimestampMonotonic --value tokend.socket)
+	show 'dpkg -i /srv/newer/tokend.deb'
+	[ "$(property MainPID)" != "$before" ]
+	[ "$(systemctl show -p ActiveEnterTimestampMonotonic --value tokend.socket)" = "$socket" ]
+	until_true sessions 2
+	go_on
+	show 'tokctl status'
+
+	say "A config that is broken: the daemon does not start, and says why. The trainers wait."
+	sed -i.good 's/seed:/sed:/' $config
+	fails "tokend -c $config --check"
+	systemctl restart --no-block tokend
+	tells_why() { property StatusText | grep -q 'cannot start: .*tokend.yaml'; }
+	until_true tells_why
+	show 'systemctl show -p StatusText --value tokend'
+	[ "$(journalctl -b -u tokend -p err -o cat | grep -c 'did you mean seed')" = 1 ]
+	mv $config.good $config
+	show 'systemctl restart tokend'
+	until_true sessions 2
+	go_on
+
+	say "Metrics and the page."
+	show 'systemctl enable -q tokend-metrics.socket && systemctl restart tokend'
+	until_true sessions 2
+	if [ $(($(cat /sys/class/net/lo/flags) & 1)) = 1 ]; then
+		page=http://127.0.0.1:9464
+		show "curl -fsS $page/healthz && curl -fsS $page/readyz"
+		show "curl -fsS $page/metrics | grep -E '^tokend_(info|build_info|sessions)'"
+	else
+		echo "not tested: a container in a container may have no loopback"
+	fi
+
+	say "The trainers end. Their records are compared with the order and the shards."
+	touch /srv/finish
+	for trainer in $trainers; do wait "$trainer"; done
+	[ "$(steps | tr -d '\n')" = 600600 ]
+	show "tokctl verify -c $config train /srv/trainer/records --run job"
+
+	say "Purge. Nothing stays, except the user tokend."
+	show 'dpkg --purge tokend tokctl libtokend-dev libtokend1 python3-tokend'
+	left=$(find / /usr -xdev -maxdepth 5 \( -path /srv -o -path /var/log -o -path /opt \) \
+		-prune -o -iname '*tokend*' -print -o -name '*tokctl*' -print)
+	[ -z "$left" ] || { echo "left behind: $left" && exit 1; }
+	[ ! -e /run/tokend ] && [ ! -e /var/lib/tokend ] && [ ! -e /etc/tokend ]
+	[ -z "$(ps -u tokend -o pid=)" ]
+	[ -z "$(systemctl list-units --failed --no-legend)" ]
+	say "All is well."
+	touch /srv/verdict
+END
+
+cat >"$root/etc/systemd/system/operator.service" <<-'END'
+	[Unit]
+	After=sockets.target
+	[Service]
+	Type=oneshot
+	ExecStart=/bin/bash -c '/bin/bash /srv/operator.sh >/srv/transcript 2>&1; \
+		journalctl -b --no-pager -u "tokend*" >/srv/journal 2>&1; \
+		systemctl poweroff --no-block'
+END
+ln -s ../operator.service "$root/etc/systemd/system/multi-user.target.wants/"
+
+site=$(readlink -f build/venv/lib/python3*/site-packages)
+timeout 120 systemd-nspawn -q -D "$root" --register=no --keep-unit --private-network \
+	--bind-ro="$site":/opt/venv -b </dev/null >"$scratch/boot.log" 2>&1 ||
+	echo "the container did not boot and halt in time"
+cat "$root/srv/transcript" 2>/dev/null || tail -n 30 "$scratch/boot.log"
+if [ ! -e "$root/srv/verdict" ]; then
+	tail -n 60 "$root/srv/journal"
+	exit 1
+fi
