@@ -102,7 +102,8 @@ struct ring_header {
 struct ring_control {
 	alignas(64) _Atomic uint64_t released; /* slots that the client does not use any more */
 	alignas(64) _Atomic uint64_t
-		client_waits; /* it waits for published ≥ this; 0: it does not */
+		client_waits;	      /* it waits for published ≥ this; 0: it does not */
+	_Atomic uint64_t waits_since; /* ns on CLOCK_MONOTONIC: when that wait began; 0: unknown */
 	alignas(64) _Atomic uint64_t
 		pinned; /* bytes registered with a GPU's driver, or RING_UNPINNED */
 };
@@ -121,6 +122,7 @@ _Static_assert(offsetof(struct ring_header, wake_at) == 192, "shared layout");
 _Static_assert(offsetof(struct ring_header, request) == 256, "shared layout");
 _Static_assert(sizeof(struct ring_header) <= RING_PAGE, "shared layout");
 _Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout");
+_Static_assert(offsetof(struct ring_control, waits_since) == 72, "shared layout");
 _Static_assert(offsetof(struct ring_control, pinned) == 128, "shared layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "shared words must be lock-free");
 
@@ -240,6 +242,12 @@ static inline void ring_wake_at(const struct ring *ring, uint64_t at)
 	atomic_store_explicit(&ring->header->wake_at, at, memory_order_seq_cst);
 }
 
+/* When the client's present wait began, by its own clock, for metrics only. 0: it does not say. */
+static inline uint64_t ring_waits_since(const struct ring *ring)
+{
+	return atomic_load_explicit(&ring->control->waits_since, memory_order_relaxed);
+}
+
 /* Does the client wait for a slot that is not published yet? */
 static inline bool ring_client_waits(const struct ring *ring, uint64_t published)
 {
@@ -279,6 +287,12 @@ static inline bool ring_wait_begin(const struct ring *ring, uint64_t s)
 {
 	atomic_store_explicit(&ring->control->client_waits, s + 1, memory_order_seq_cst);
 	return atomic_load_explicit(&ring->header->published, memory_order_seq_cst) > s;
+}
+
+/* For the daemon's metrics. Before ring_wait_begin(). */
+static inline void ring_say_waits_since(const struct ring *ring, uint64_t ns)
+{
+	atomic_store_explicit(&ring->control->waits_since, ns, memory_order_relaxed);
 }
 
 /* For the daemon's log and status. */

@@ -72,6 +72,9 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_STRICT] = "strict",
 	[WIRE_SERIAL] = "serial",
 	[WIRE_FAULT] = "fault",
+	[WIRE_AGAIN] = "again",
+	[WIRE_WAITS] = "waits",
+	[WIRE_WAITED_MS] = "waited_ms",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",
@@ -85,6 +88,8 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_HOST] = "host",
 	[WIRE_IO] = "io",
 	[WIRE_SLOW_SHARD] = "slow_shard",
+	[WIRE_DATASET] = "dataset",
+	[WIRE_RELEASE] = "release",
 };
 
 static const char *const code_names[FAULT_CODES] = {

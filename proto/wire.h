@@ -13,7 +13,7 @@
  *
  *   A trainer's session:
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor,
- *         helper?, node?, replaces?, strict?}
+ *         helper?, node?, replaces?, strict?, again?}
  *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
  *         A seek attaches again. `replaces` is the id of the session that it closes afterwards;
  *         until then `memory:` counts the two rings as one. `run` is the name of an unnamed run
@@ -142,6 +142,9 @@ enum wire_key {
 			 error is passing */
 	WIRE_SERIAL,  /* of a query, and of every reply to it; never 0 */
 	WIRE_FAULT,   /* enum fault_code of an error, next to its older form, `code` */
+	WIRE_AGAIN,   /* 1: the session's connection was lost */
+	WIRE_WAITS,   /* how often the trainer waited for a batch */
+	WIRE_WAITED_MS,
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,
@@ -157,6 +160,8 @@ enum wire_key {
 	WIRE_HOST,
 	WIRE_IO,
 	WIRE_SLOW_SHARD, /* path of the shard that it waits for */
+	WIRE_DATASET,
+	WIRE_RELEASE, /* of the daemon */
 	WIRE_KEYS,
 };
 

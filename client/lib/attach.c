@@ -67,6 +67,8 @@ static void set_attach(
 	if (t->strict && !t->mapping) /* a session that was accepted once may return */
 		wire_set(w, WIRE_STRICT, 1);
 	set_node(w);
+	if (t->fd < 0 && t->mapping)
+		wire_set(w, WIRE_AGAIN, 1);
 	/* A seek: two rings exist for a moment, and `memory:` counts them as one. */
 	if (t->fd >= 0 && t->mapping && t->mapping->session != SESSION_UNNAMED)
 		wire_set(w, WIRE_REPLACES, t->mapping->session);
@@ -301,6 +303,7 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 	handle_lose(t);
 	t->fd = fd;
 	t->mapping = m;
+	t->waits_for = 0;
 	m->older = old;
 	if (old && mapping_idle(old)) {
 		m->older = old->older;

@@ -141,6 +141,8 @@ struct tokend {
 	uint32_t peer, slots, deadline_ms, connect_ms;
 	bool helper, strict;
 	bool anywhere; /* nobody named the socket: each try before the first attach looks again */
+	int64_t waits_since;  /* ns: when the last wait for a slot began */
+	uint64_t waits_for;   /* 1 + that slot; 0: none in this ring */
 	int64_t listened;     /* ns: when the socket was last read while batches were ready */
 	int64_t slowed;	      /* ns: when a slow batch came that was warned of; 0: never */
 	struct search search; /* for a lost daemon */

@@ -72,6 +72,17 @@ static int count_lost_wake(struct tokend *t)
 	return r;
 }
 
+/* Shows the daemon when the wait for the next slot began, across calls that are interrupted. */
+static void say_wait(struct tokend *t)
+{
+	uint64_t slot = t->mapping->queue.taken + 1;
+
+	if (t->waits_for != slot)
+		t->waits_since = wait_now();
+	t->waits_for = slot;
+	ring_say_waits_since(&t->mapping->ring, (uint64_t)t->waits_since);
+}
+
 /* Waits until the next slot may be ready, the daemon sent a message, or a second has passed. */
 static int wait_once(struct tokend *t)
 {
@@ -88,6 +99,7 @@ static int wait_once(struct tokend *t)
 	r = position_check(t);
 	if (r < 0)
 		return r;
+	say_wait(t);
 	if (!ring_wait_begin(&m->ring, m->queue.taken)) {
 		if (ring_daemon_waits(&m->ring))
 			link_wake(t->fd);
@@ -145,6 +157,7 @@ static int request_wake(struct tokend *t)
 {
 	const struct ring *ring = &t->mapping->ring;
 
+	say_wait(t);
 	if (t->fd >= 0 && !ring_wait_begin(ring, t->mapping->queue.taken) &&
 		ring_daemon_waits(ring))
 		link_wake(t->fd);

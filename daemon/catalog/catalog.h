@@ -4,6 +4,8 @@
 
 #include "daemon/catalog/dataset.h"
 
+struct stream_counts; /* daemon/control/counts.h */
+
 struct stream {
 	const struct config_stream *config;
 	const char *file;	 /* the config's path, for messages */
@@ -12,6 +14,7 @@ struct stream {
 	struct cursor begin;	 /* the cursor at position 0, with the whole schedule */
 	void *begin_bytes;	 /* `begin`, encoded: sessions request it often */
 	size_t begin_length;
+	struct stream_counts *counts; /* the daemon's; otherwise NULL */
 };
 
 struct catalog {

@@ -34,7 +34,8 @@ struct dataset {
 	const struct shard_format *format;
 	char *root; /* absolute; shards' paths are relative to it */
 	struct table table;
-	uint32_t token_bytes; /* served width: the stream's, so the same in all its datasets */
+	uint32_t token_bytes;	   /* served width: the stream's, so the same in all its datasets */
+	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 
 	/* ---- how its tokens are read ---- */
 

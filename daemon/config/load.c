@@ -108,7 +108,18 @@ static bool take_admins(
 static const char *const ios[] = {
 	[CONFIG_IO_AUTO] = "auto", [CONFIG_IO_URING] = "uring", [CONFIG_IO_PREAD] = "pread", NULL};
 
-enum { SOCKET, STATE_DIR, MEMORY, METRICS, IO, DIRECT, ALLOW_UIDS, ADMIN_UIDS, STREAMS };
+enum {
+	SOCKET,
+	STATE_DIR,
+	MEMORY,
+	METRICS,
+	METRICS_SESSIONS,
+	IO,
+	DIRECT,
+	ALLOW_UIDS,
+	ADMIN_UIDS,
+	STREAMS
+};
 
 static const struct schema_key config_keys[] = {
 	[SOCKET] = {"socket", take_socket, 0, .right = "a path of at most 107 bytes",
@@ -134,6 +145,10 @@ static const struct schema_key config_keys[] = {
 	[METRICS] = {"metrics", take_metrics, offsetof(struct config, metrics),
 		.right = "HOST:PORT, such as 127.0.0.1:9464", .otherwise = "none",
 		.help = "Serve metrics for Prometheus at this address."},
+	[METRICS_SESSIONS] = {"metrics_sessions", schema_flag,
+		offsetof(struct config, metrics_sessions), .preset = "false",
+		.help = "Serve metrics of each session as well, with its run and rank. Their "
+			"number is not bounded over time."},
 	[IO] = {"io", schema_choice, offsetof(struct config, io), .choices = ios, .preset = "auto",
 		.help = "How shards are read: `uring` is io_uring, `pread` is a pool of threads, "
 			"and `auto` uses io_uring if the kernel allows it."},

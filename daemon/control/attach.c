@@ -93,6 +93,7 @@ static bool read_coordinates(
 	s->peer = wire_number(w, WIRE_PEER);
 	s->slots = wire_number(w, WIRE_SLOTS);
 	s->helper = wire_number(w, WIRE_HELPER) != 0;
+	s->again = wire_number(w, WIRE_AGAIN) != 0;
 	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
 	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : RING_MEMORY_ANYWHERE;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
@@ -270,11 +271,14 @@ static void begin(struct attach_job *job)
 	struct session *s = job->session;
 
 	s->fed = true;
+	s->attached_ms = connection_now(c);
+	s->stream->counts->attaches++;
+	s->stream->counts->attaches_again += s->again;
 	pace_run(&c->all->paces, &c->member, s->run, connection_now(c));
 	log_node(s);
 	twins_join(s);
 	request_join(s);
-	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd);
+	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd, s->stream->counts);
 	send_feed(job);
 }
 

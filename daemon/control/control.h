@@ -8,9 +8,11 @@
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/cgroup.h"
 #include "daemon/control/connection.h"
+#include "daemon/control/counts.h"
 #include "daemon/control/data_thread.h"
 #include "daemon/control/hang.h"
 #include "daemon/control/keeper.h"
+#include "daemon/control/process.h"
 #include "daemon/control/quota.h"
 #include "daemon/control/request.h"
 #include "daemon/control/rereads.h"
@@ -30,6 +32,8 @@ struct control {
 	struct keeper *keeper;	   /* makes all calls on state_dir */
 	struct quotas *quotas;
 	struct runs *runs;
+	struct counts counts;
+	struct process process; /* open while metrics are served */
 	struct hangs hangs;
 	struct sessions sessions;
 	struct requests requests;

@@ -1,6 +1,7 @@
 #include "daemon/control/data_thread.h"
 
 #include "daemon/control/log.h"
+#include "daemon/io/io.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { TICK_MS = 1000, REAP = 128 };
+enum { TICK_MS = 1000, REAP = 128, MS = 1000000 };
 enum { SAY_ATTACH = 1, SAY_KICK = 2, SAY_DETACH = 4 };
 
 /* Flags per session, and the list of sessions that have some set. */
@@ -26,6 +27,9 @@ struct mailbox {
 struct member {
 	struct feed *feed;
 	int socket;
+	struct stream_counts *counts;
+	_Atomic uint64_t waits, waited_ns;
+	uint64_t idle_ns; /* when it last did not wait for sure */
 	struct data_thread_failure failure;
 };
 
@@ -43,6 +47,7 @@ struct data_thread {
 	struct reader_hang hang[LIMIT_STREAMS];
 	bool news;	    /* data thread: something was posted since the last ring() */
 	bool noted;	    /* data thread: the reader's note is in the log */
+	int64_t now_ns;	    /* data thread: since the reader last returned */
 	struct fault fault; /* the last one */
 	struct mailbox to_data, to_control;
 	struct engine_actions actions;
@@ -92,6 +97,35 @@ static void send_wake(int socket)
 		return;
 }
 
+/*
+ * The wait of a client that was woken. Its beginning is the client's word, but a wait begins after
+ * the previous one, so no client can report more than it was attached.
+ */
+static void count_wait(struct member *m, const struct feed *feed)
+{
+	uint64_t now = (uint64_t)io_now_ns(), since = feed_waits_since(feed);
+
+	if (since == 0) /* an older library */
+		return;
+	since = since < m->idle_ns ? m->idle_ns : since;
+	since = since > now ? now : since;
+	m->idle_ns = now;
+	count_add(&m->waits, 1);
+	count_add(&m->waited_ns, now - since);
+	histogram_add(&m->counts->waits, now - since);
+}
+
+static void count_read(struct stream_counts *counts, const struct reader_done *done, int64_t now_ns)
+{
+	if (done->fault) {
+		count_add(&counts->read_faults[done->fault->code], 1);
+		return;
+	}
+	count_add(&counts->read_bytes, done->tokens * done->dataset->token_bytes);
+	count_add(done->dataset->samples, 1);
+	histogram_add(&counts->reads, (uint64_t)(now_ns - done->since_ns));
+}
+
 static void say(struct data_thread *f, uint32_t id, unsigned news)
 {
 	mailbox_post(&f->to_control, id, news);
@@ -113,10 +147,12 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 						.tokens = a->tokens,
 						.to = a->to,
 						.annotations = a->annotations,
+						.since_ns = f->now_ns,
 					});
 		break;
 	case ENGINE_WAKE:
 		send_wake(m->socket);
+		count_wait(m, a->feed);
 		break;
 	case ENGINE_FAILED:
 		m->failure = (struct data_thread_failure){
@@ -166,6 +202,7 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 {
 	const struct fault *fault = done->fault;
 
+	count_read(f->member[done->tag >> 32].counts, done, f->now_ns);
 	if (fault)
 		f->fault = *fault;
 	step(f, &(struct engine_event){
@@ -178,14 +215,6 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 	/* All feeds that this fault stops must fail now: only the last fault is kept. */
 	while (fault && f->actions.more)
 		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
-}
-
-static int64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 static bool stopping(struct data_thread *f)
@@ -234,9 +263,11 @@ static void *run(void *argument)
 {
 	struct data_thread *f = argument;
 	struct reader_done done[REAP];
-	int64_t tick = now_ms() + TICK_MS;
+	int64_t tick;
 
 	pthread_setname_np(pthread_self(), "tokend-data");
+	f->now_ns = io_now_ns();
+	tick = f->now_ns / MS + TICK_MS;
 	while (!stopping(f)) {
 		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
 		read_mail(f);
@@ -245,10 +276,12 @@ static void *run(void *argument)
 			f->news = false;
 			f->ring(f->context);
 		}
-		int64_t now = now_ms();
+		int64_t now = f->now_ns / MS;
 		int wait_ms = f->actions.more ? 0 : now < tick ? (int)(tick - now) : 1;
 		unsigned n = reader_reap(f->reader, done, REAP, wait_ms);
 
+		f->now_ns = io_now_ns();
+		now = f->now_ns / MS;
 		for (unsigned i = 0; i < n; i++)
 			take_done(f, &done[i]);
 		if (now >= tick) {
@@ -327,10 +360,12 @@ static void tell(struct data_thread *f, uint32_t id, unsigned what)
 		reader_kick(f->reader);
 }
 
-void data_thread_attach(struct data_thread *f, uint32_t id, struct feed *feed, int socket)
+void data_thread_attach(struct data_thread *f, uint32_t id, struct feed *feed, int socket,
+	struct stream_counts *counts)
 {
 	assert(id < LIMIT_SESSIONS);
-	f->member[id] = (struct member){.feed = feed, .socket = socket};
+	f->member[id] = (struct member){
+		.feed = feed, .socket = socket, .counts = counts, .idle_ns = (uint64_t)io_now_ns()};
 	tell(f, id, SAY_ATTACH);
 }
 
@@ -347,6 +382,13 @@ void data_thread_detach(struct data_thread *f, uint32_t id)
 bool data_thread_take(struct data_thread *f, uint32_t *id, unsigned *news)
 {
 	return mailbox_take(&f->to_control, id, news);
+}
+
+struct data_thread_waits data_thread_waits(const struct data_thread *f, uint32_t id)
+{
+	const struct member *m = &f->member[id];
+
+	return (struct data_thread_waits){count_of(&m->waits), count_of(&m->waited_ns)};
 }
 
 struct data_thread_failure data_thread_failure(const struct data_thread *f, uint32_t id)

@@ -6,6 +6,7 @@
 #ifndef TOKEND_DATA_THREAD_H
 #define TOKEND_DATA_THREAD_H
 
+#include "daemon/control/counts.h"
 #include "daemon/engine/engine.h"
 #include "daemon/reader/reader.h"
 
@@ -33,11 +34,12 @@ struct data_thread *data_thread_start(struct reader *reader, unsigned depth, uns
 /* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
 
-/* Lends @feed and @socket to the data thread until DATA_THREAD_GONE. @socket gets the wake-up
- * bytes.
- * @id: the feed's, which names the session below. */
-void data_thread_attach(
-	struct data_thread *data_thread, uint32_t id, struct feed *feed, int socket);
+/*
+ * Lends @feed and @socket to the data thread until DATA_THREAD_GONE. @socket gets the wake-up
+ * bytes. @id: the feed's, which names the session below. @counts: of its stream.
+ */
+void data_thread_attach(struct data_thread *data_thread, uint32_t id, struct feed *feed, int socket,
+	struct stream_counts *counts);
 /* The client has released slots, or waits. */
 void data_thread_kick(struct data_thread *data_thread, uint32_t id);
 /* Asks for the feed back: DATA_THREAD_GONE follows once no read into its ring is in flight. */
@@ -46,6 +48,12 @@ void data_thread_detach(struct data_thread *data_thread, uint32_t id);
 /* The next session with news, and its DATA_THREAD_ flags. False: there is none. */
 bool data_thread_take(struct data_thread *data_thread, uint32_t *id, unsigned *news);
 struct data_thread_failure data_thread_failure(const struct data_thread *data_thread, uint32_t id);
+
+/* How often the session's trainer waited for a batch, and how long in all. */
+struct data_thread_waits {
+	uint64_t times, ns;
+};
+struct data_thread_waits data_thread_waits(const struct data_thread *data_thread, uint32_t id);
 
 /* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);

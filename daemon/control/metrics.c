@@ -1,24 +1,27 @@
+/*
+ * Labels are bounded: streams, datasets and the kinds that are listed here. Only the series of
+ * sessions have others; `metrics_sessions:` adds them.
+ */
 #include "daemon/control/metrics.h"
 
 #include "daemon/control/control.h"
+#include "daemon/control/gauges.h"
 #include "proto/version.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
+#include <sys/utsname.h>
+
+/* ---- the format ---- */
 
 static void header(FILE *to, const char *name, const char *type, const char *help)
 {
 	fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static void plain(FILE *to, const char *name, const char *type, const char *help, double value)
-{
-	header(to, name, type, help);
-	fprintf(to, "%s %.15g\n", name, value);
-}
-
 /* A label's value: quotes and backslashes are escaped. Names contain no line ends. */
-static void label(FILE *to, const char *text)
+static void put_escaped(FILE *to, const char *text)
 {
 	for (; *text; text++) {
 		if (*text == '"' || *text == '\\')
@@ -27,7 +30,341 @@ static void label(FILE *to, const char *text)
 	}
 }
 
-static double session_value(const struct session *s, unsigned which, uint64_t now_ms)
+/* A line of @name, which has the labels that follow, and their values; NULL ends them. */
+static void sample(FILE *to, const char *name, double value, ...)
+{
+	va_list labels;
+	const char *label;
+	char before = '{';
+
+	fputs(name, to);
+	va_start(labels, value);
+	while ((label = va_arg(labels, const char *))) {
+		fprintf(to, "%c%s=\"", before, label);
+		put_escaped(to, va_arg(labels, const char *));
+		fputc('"', to);
+		before = ',';
+	}
+	va_end(labels);
+	fprintf(to, "%s %.15g\n", before == ',' ? "}" : "", value);
+}
+
+static void plain(FILE *to, const char *name, const char *type, const char *help, double value)
+{
+	header(to, name, type, help);
+	sample(to, name, value, NULL);
+}
+
+static double seconds(uint64_t ms)
+{
+	return (double)ms / 1000;
+}
+
+static void put_histogram(FILE *to, const char *name, const char *stream, const struct histogram *h)
+{
+	char part[64], most[32];
+	uint64_t n = 0;
+
+	snprintf(part, sizeof(part), "%s_bucket", name);
+	for (unsigned i = 0; i <= COUNTS_BUCKETS; i++) {
+		n += count_of(&h->bucket[i]);
+		if (i < COUNTS_BUCKETS)
+			snprintf(most, sizeof(most), "%.9g", (double)histogram_most_ns[i] / 1e9);
+		else
+			snprintf(most, sizeof(most), "+Inf");
+		sample(to, part, (double)n, "stream", stream, "le", most, NULL);
+	}
+	snprintf(part, sizeof(part), "%s_sum", name);
+	sample(to, part, (double)count_of(&h->sum_ns) / 1e9, "stream", stream, NULL);
+	snprintf(part, sizeof(part), "%s_count", name);
+	sample(to, part, (double)n, "stream", stream, NULL);
+}
+
+/* ---- the daemon ---- */
+
+static void put_builds(FILE *to, const struct control *control)
+{
+	struct utsname machine = {0};
+
+	uname(&machine);
+	header(to, "tokend_info", "gauge", "Version and I/O backend");
+	sample(to, "tokend_info", 1, "version", TOKEND_VERSION, "io", reader_name(control->reader),
+		NULL);
+	header(to, "tokend_build_info", "gauge", "How the daemon was built, and for which machine");
+	sample(to, "tokend_build_info", 1, "version", TOKEND_VERSION, "compiler",
+#ifdef __clang__
+		"clang",
+#else
+		"gcc",
+#endif
+		"machine", machine.machine, NULL);
+}
+
+static double cpu_seconds(void)
+{
+	uv_rusage_t usage = {0};
+
+	uv_getrusage(&usage);
+	return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+	       ((double)usage.ru_utime.tv_usec + (double)usage.ru_stime.tv_usec) / 1e6;
+}
+
+static void put_process(FILE *to, const struct process *process)
+{
+	struct process_figures p;
+
+	plain(to, "process_cpu_seconds_total", "counter", "CPU time of the process", cpu_seconds());
+	if (!process_read(process, &p))
+		return;
+	plain(to, "process_resident_memory_bytes", "gauge", "Resident memory, with touched rings",
+		(double)p.resident_bytes);
+	plain(to, "process_virtual_memory_bytes", "gauge", "Address space in use",
+		(double)p.virtual_bytes);
+	plain(to, "process_open_fds", "gauge", "Open file descriptors", (double)p.descriptors);
+	plain(to, "process_max_fds", "gauge", "The most file descriptors that may be open",
+		(double)p.descriptors_most);
+	plain(to, "process_threads", "gauge", "Threads", (double)p.threads);
+	plain(to, "process_start_time_seconds", "gauge", "When the process began, in Unix time",
+		process->start_s);
+}
+
+static void put_config(FILE *to, const struct control *control)
+{
+	const struct counts *counts = &control->counts;
+	char digest[20];
+
+	snprintf(digest, sizeof(digest), "%016" PRIx64, control->config->digest);
+	header(to, "tokend_config_info", "gauge", "Digest of the config file that is in use");
+	sample(to, "tokend_config_info", 1, "digest", digest, NULL);
+	plain(to, "tokend_config_load_time_seconds", "gauge",
+		"When the config in use was loaded, in Unix time", (double)counts->reload_s);
+	plain(to, "tokend_config_reload_failed", "gauge",
+		"1: the last reload was refused, and an older config is in use",
+		counts->reload_failed);
+	header(to, "tokend_config_reloads_total", "counter", "Reloads of the config");
+	sample(to, "tokend_config_reloads_total", (double)counts->reloads, "outcome", "loaded",
+		NULL);
+	sample(to, "tokend_config_reloads_total", (double)counts->reloads_failed, "outcome",
+		"refused", NULL);
+}
+
+static void put_state_dir(FILE *to, const struct control *control)
+{
+	plain(to, "tokend_state_dir_jobs", "gauge",
+		"Jobs for state_dir that wait or run: snapshots and mix log entries",
+		keeper_jobs(control->keeper));
+	plain(to, "tokend_state_dir_busy_seconds", "gauge",
+		"How long the present state_dir job has been running; above 20, saves fail",
+		seconds(keeper_busy_ms(control->keeper)));
+}
+
+static void put_daemon(FILE *to, const struct control *control, const struct stream_gauges *all)
+{
+	plain(to, "tokend_uptime_seconds", "gauge", "Time since the daemon was ready",
+		seconds(uv_now(control->loop) - control->started_ms));
+	plain(to, "tokend_cpu_seconds_total", "counter",
+		"CPU time of the daemon, as process_cpu_seconds_total", cpu_seconds());
+	plain(to, "tokend_sessions", "gauge", "Sessions attached", control->sessions.n);
+	plain(to, "tokend_memory_bytes", "gauge", "Memory of rings and staging buffers",
+		(double)control->sessions.memory_bytes);
+	plain(to, "tokend_memory_limit_bytes", "gauge",
+		"The limit set by memory:", (double)control->config->memory_bytes);
+	plain(to, "tokend_lost_wakes_total", "counter", "Wake-ups that did not arrive; must be 0",
+		(double)(control->sessions.lost_wakes + all->lost_wakes));
+	plain(to, "tokend_sessions_failed_total", "counter",
+		"Sessions stopped by an unreadable shard", (double)control->sessions.failures);
+	plain(to, "tokend_rereads_total", "counter",
+		"Reads of compressed shards that were damaged, and intact when repeated",
+		(double)atomic_load(&control->rereads->total));
+	plain(to, "tokend_unpinned_sessions", "gauge",
+		"Sessions whose GPU driver refused to register the ring: their copies are slower",
+		all->unpinned);
+}
+
+static void put_requests(FILE *to, const struct counts *counts)
+{
+	static const char *const outcomes[COUNTS_OUTCOMES] = {
+		"done", "failed", "refused", "taken_back"};
+
+	header(to, "tokend_requests_total", "counter",
+		"Requests of operators that have ended, by kind and outcome");
+	for (unsigned kind = 0; kind < COUNTS_KINDS; kind++)
+		for (unsigned i = 0; i < COUNTS_OUTCOMES; i++)
+			sample(to, "tokend_requests_total", (double)counts->requests[kind][i],
+				"kind", counts_kind[kind], "outcome", outcomes[i], NULL);
+}
+
+/* ---- streams ---- */
+
+enum family {
+	SESSIONS,
+	WAITING,
+	SLOTS,
+	READY,
+	LEAST_READY,
+	FULL,
+	SLOW,
+	PUBLISHED,
+	RELEASED,
+	FIRST,
+	AGAIN,
+	READ_BYTES,
+	FAMILIES,
+};
+
+static const struct {
+	const char *name, *type, *help;
+	const char *label, *value; /* beside the stream; or NULL */
+} families[FAMILIES] = {
+	[SESSIONS] = {"tokend_stream_sessions", "gauge", "Sessions attached to the stream"},
+	[WAITING] = {"tokend_stream_waiting_sessions", "gauge",
+		"Sessions whose trainer waits for a batch"},
+	[SLOTS] = {"tokend_stream_ring_slots", "gauge", "Batches for which the rings have room"},
+	[READY] = {"tokend_stream_ready_batches", "gauge",
+		"Batches in the rings that are not released"},
+	[LEAST_READY] = {"tokend_stream_least_ready_batches", "gauge",
+		"The same of the ring that has the fewest; absent without sessions"},
+	[FULL] = {"tokend_stream_full_seconds", "gauge",
+		"How long a ring has been full without a release, at most: the trainer is slow, or "
+		"hangs"},
+	[SLOW] = {"tokend_stream_slow_seconds", "gauge",
+		"How long the stream's storage has not answered; 0: it answers"},
+	[PUBLISHED] = {"tokend_stream_published_batches_total", "counter",
+		"Batches written to rings"},
+	[RELEASED] = {"tokend_stream_released_batches_total", "counter",
+		"Batches that trainers have released"},
+	[FIRST] = {"tokend_stream_attaches_total", "counter",
+		"Sessions that began; again: after a lost connection", "kind", "first"},
+	[AGAIN] = {"tokend_stream_attaches_total", NULL, NULL, "kind", "again"},
+	[READ_BYTES] = {"tokend_read_bytes_total", "counter",
+		"Bytes of tokens read into rings, as they are served"},
+};
+
+static double stream_value(const struct control *control, uint32_t stream, enum family family)
+{
+	const struct stream_counts *c = control->catalog->stream[stream].counts;
+	const double value[FAMILIES] = {
+		[SESSIONS] = c->now.sessions,
+		[WAITING] = c->now.waiting,
+		[SLOTS] = (double)c->now.slots,
+		[READY] = (double)c->now.ready,
+		[LEAST_READY] = (double)c->now.least_ready,
+		[FULL] = seconds(c->now.full_ms),
+		[SLOW] = control->hangs.of[stream].ticks,
+		[PUBLISHED] = (double)(c->published + c->now.published),
+		[RELEASED] = (double)(c->released + c->now.released),
+		[FIRST] = (double)(c->attaches - c->attaches_again),
+		[AGAIN] = (double)c->attaches_again,
+		[READ_BYTES] = (double)count_of(&c->read_bytes),
+	};
+
+	return value[family];
+}
+
+static void put_streams(FILE *to, const struct control *control)
+{
+	const struct catalog *catalog = control->catalog;
+
+	for (enum family f = 0; f < FAMILIES; f++) {
+		if (families[f].type)
+			header(to, families[f].name, families[f].type, families[f].help);
+		for (uint32_t i = 0; i < catalog->config->streams; i++)
+			if (f != LEAST_READY || catalog->stream[i].counts->now.sessions > 0)
+				sample(to, families[f].name, stream_value(control, i, f), "stream",
+					catalog->stream[i].config->name, families[f].label,
+					families[f].value, NULL);
+	}
+}
+
+static void put_times(FILE *to, const struct catalog *catalog)
+{
+	header(to, "tokend_trainer_wait_seconds", "histogram",
+		"Waits of trainers for a batch, each from about 20 microseconds on");
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		put_histogram(to, "tokend_trainer_wait_seconds", catalog->stream[i].config->name,
+			&catalog->stream[i].counts->waits);
+	header(to, "tokend_read_seconds", "histogram",
+		"Reads of samples, each from its plan to its last byte in the ring");
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		put_histogram(to, "tokend_read_seconds", catalog->stream[i].config->name,
+			&catalog->stream[i].counts->reads);
+}
+
+static void put_read_errors(FILE *to, const struct catalog *catalog)
+{
+	static const struct {
+		enum fault_code code;
+		const char *kind;
+	} kinds[] = {{FAULT_IO, "io"}, {FAULT_DATA, "data"}, {FAULT_CHANGED, "changed"},
+		{FAULT_TOKEN, "token"}, {FAULT_MEMORY, "memory"},
+		{FAULT_DESCRIPTORS, "descriptors"}};
+
+	header(to, "tokend_read_errors_total", "counter",
+		"Reads that failed, by kind; errors that may pass are tried three times");
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+			sample(to, "tokend_read_errors_total",
+				(double)count_of(
+					&catalog->stream[i].counts->read_faults[kinds[k].code]),
+				"stream", catalog->stream[i].config->name, "kind", kinds[k].kind,
+				NULL);
+}
+
+static void put_datasets(FILE *to, const struct catalog *catalog)
+{
+	char digest[20];
+
+	header(to, "tokend_dataset_samples_total", "counter", "Samples read into rings");
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++)
+			sample(to, "tokend_dataset_samples_total",
+				(double)count_of(catalog->stream[i].dataset[d].samples), "stream",
+				catalog->stream[i].config->name, "dataset",
+				catalog->stream[i].dataset[d].config->name, NULL);
+	header(to, "tokend_dataset_info", "gauge",
+		"Digest of the names and lengths of the dataset's shards");
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++) {
+			const struct dataset *dataset = &catalog->stream[i].dataset[d];
+
+			snprintf(digest, sizeof(digest), "%016" PRIx64, dataset->digest);
+			sample(to, "tokend_dataset_info", 1, "stream",
+				catalog->stream[i].config->name, "dataset", dataset->config->name,
+				"digest", digest, NULL);
+		}
+}
+
+static void put_snapshots(FILE *to, const struct catalog *catalog)
+{
+	const struct stream_counts *c;
+	const char *name;
+
+	header(to, "tokend_snapshots_total", "counter", "Snapshots that trainers requested");
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		c = catalog->stream[i].counts;
+		name = catalog->stream[i].config->name;
+		sample(to, "tokend_snapshots_total", (double)c->snapshots, "stream", name,
+			"outcome", "made", NULL);
+		sample(to, "tokend_snapshots_total", (double)c->snapshots_failed, "stream", name,
+			"outcome", "failed", NULL);
+	}
+	header(to, "tokend_snapshot_time_seconds", "gauge",
+		"When that happened last, in Unix time; absent: never since the start");
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		c = catalog->stream[i].counts;
+		name = catalog->stream[i].config->name;
+		if (c->snapshot_s > 0)
+			sample(to, "tokend_snapshot_time_seconds", (double)c->snapshot_s, "stream",
+				name, "outcome", "made", NULL);
+		if (c->snapshot_failed_s > 0)
+			sample(to, "tokend_snapshot_time_seconds", (double)c->snapshot_failed_s,
+				"stream", name, "outcome", "failed", NULL);
+	}
+}
+
+/* ---- sessions ---- */
+
+static double session_value(const struct session *s, unsigned which)
 {
 	struct feed_counters c = feed_counters(s->feed);
 
@@ -39,15 +376,17 @@ static double session_value(const struct session *s, unsigned which, uint64_t no
 	case 2:
 		return (double)(c.published - c.released);
 	case 3:
-		return s->full_since_ms ? (double)(now_ms - s->full_since_ms) / 1000 : 0;
+		return s->full_since_ms ? seconds(uv_now(s->control->loop) - s->full_since_ms) : 0;
+	case 4:
+		return (double)data_thread_waits(s->control->data_thread, s->id).ns / 1e9;
 	default:
 		return (double)c.lost_wakes;
 	}
 }
 
-static void sessions(FILE *to, const struct control *control)
+static void put_sessions(FILE *to, const struct control *control)
 {
-	static const char *const families[][3] = {
+	static const char *const of[][3] = {
 		{"tokend_session_published_batches_total", "counter",
 			"Micro-batches written to the session's ring"},
 		{"tokend_session_released_batches_total", "counter",
@@ -57,90 +396,45 @@ static void sessions(FILE *to, const struct control *control)
 		{"tokend_session_full_seconds", "gauge",
 			"How long the ring has been full without a release: the trainer is slow, "
 			"or hangs"},
+		{"tokend_session_waited_seconds_total", "counter",
+			"How long the trainer has waited for batches"},
 		{"tokend_session_lost_wakes_total", "counter",
 			"Wake-ups that did not arrive; must be 0"},
 	};
-	uint64_t now = uv_now(control->loop);
+	char rank[24], peer[24], session[16];
 
-	for (unsigned f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
-		header(to, families[f][0], families[f][1], families[f][2]);
+	for (unsigned f = 0; f < sizeof(of) / sizeof(of[0]); f++) {
+		header(to, of[f][0], of[f][1], of[f][2]);
 		for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 			const struct session *s = control->sessions.of[id];
 
 			if (!session_is_live(s))
 				continue;
-			fprintf(to, "%s{stream=\"", families[f][0]);
-			label(to, s->stream->config->name);
-			fputs("\",run=\"", to);
-			label(to, s->run);
-			fprintf(to,
-				"\",rank=\"%" PRIu64 "\",peer=\"%" PRIu64 "\",session=\"%" PRIu32
-				"\"} %.15g\n",
-				s->rank, s->peer, s->id, session_value(s, f, now));
+			snprintf(rank, sizeof(rank), "%" PRIu64, s->rank);
+			snprintf(peer, sizeof(peer), "%" PRIu64, s->peer);
+			snprintf(session, sizeof(session), "%" PRIu32, s->id);
+			sample(to, of[f][0], session_value(s, f), "stream", s->stream->config->name,
+				"run", s->run, "rank", rank, "peer", peer, "session", session,
+				NULL);
 		}
 	}
 }
 
-static void storage(FILE *to, const struct control *control)
+void metrics_write(struct control *control, FILE *to)
 {
-	const struct catalog *catalog = control->catalog;
+	struct stream_gauges all = gauges_update(control);
 
-	header(to, "tokend_stream_slow_seconds", "gauge",
-		"How long the stream's storage has not answered; 0: it answers");
-	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		fputs("tokend_stream_slow_seconds{stream=\"", to);
-		label(to, catalog->config->stream[i].name);
-		fprintf(to, "\"} %u\n", control->hangs.of[i].ticks);
-	}
-}
-
-static unsigned unpinned(const struct control *control)
-{
-	unsigned n = 0;
-
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		const struct session *s = control->sessions.of[id];
-
-		n += session_is_live(s) && feed_counters(s->feed).pinned == RING_UNPINNED;
-	}
-	return n;
-}
-
-void metrics_write(const struct control *control, FILE *to)
-{
-	uint64_t now = uv_now(control->loop);
-	uv_rusage_t usage = {0};
-
-	uv_getrusage(&usage);
-	header(to, "tokend_info", "gauge", "Version and I/O backend");
-	fprintf(to, "tokend_info{version=\"%s\",io=\"%s\"} 1\n", TOKEND_VERSION,
-		reader_name(control->reader));
-	plain(to, "tokend_uptime_seconds", "gauge", "Time since the daemon was ready",
-		(double)(now - control->started_ms) / 1000);
-	plain(to, "tokend_cpu_seconds_total", "counter", "CPU time of the daemon",
-		(double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
-			((double)usage.ru_utime.tv_usec + (double)usage.ru_stime.tv_usec) / 1e6);
-	plain(to, "tokend_sessions", "gauge", "Sessions attached", control->sessions.n);
-	plain(to, "tokend_memory_bytes", "gauge", "Memory of rings and staging buffers",
-		(double)control->sessions.memory_bytes);
-	plain(to, "tokend_memory_limit_bytes", "gauge",
-		"The limit set by memory:", (double)control->config->memory_bytes);
-	plain(to, "tokend_lost_wakes_total", "counter", "Wake-ups lost by sessions that have ended",
-		(double)control->sessions.lost_wakes);
-	plain(to, "tokend_sessions_failed_total", "counter",
-		"Sessions stopped by an unreadable shard", (double)control->sessions.failures);
-	plain(to, "tokend_rereads_total", "counter",
-		"Reads of compressed shards that were damaged, and intact when repeated",
-		(double)atomic_load(&control->rereads->total));
-	plain(to, "tokend_state_dir_jobs", "gauge",
-		"Jobs for state_dir that wait or run: snapshots and mix log entries",
-		keeper_jobs(control->keeper));
-	plain(to, "tokend_state_dir_busy_seconds", "gauge",
-		"How long the present state_dir job has been running; above 20, saves fail",
-		(double)keeper_busy_ms(control->keeper) / 1000);
-	plain(to, "tokend_unpinned_sessions", "gauge",
-		"Sessions whose GPU driver refused to register the ring: their copies are slower",
-		unpinned(control));
-	storage(to, control);
-	sessions(to, control);
+	put_builds(to, control);
+	put_process(to, &control->process);
+	put_config(to, control);
+	put_daemon(to, control, &all);
+	put_state_dir(to, control);
+	put_requests(to, &control->counts);
+	put_streams(to, control);
+	put_times(to, control->catalog);
+	put_read_errors(to, control->catalog);
+	put_datasets(to, control->catalog);
+	put_snapshots(to, control->catalog);
+	if (control->config->metrics_sessions)
+		put_sessions(to, control);
 }

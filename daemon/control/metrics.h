@@ -7,6 +7,6 @@
 struct control;
 
 /* On the loop. */
-void metrics_write(const struct control *control, FILE *to);
+void metrics_write(struct control *control, FILE *to);
 
 #endif

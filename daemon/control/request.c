@@ -133,6 +133,12 @@ static void request_end(struct control *control, struct request *r)
 	request_free(r);
 }
 
+static void take_back(struct control *control, struct request *r)
+{
+	counts_request(&control->counts, r->kind, COUNTS_TAKEN_BACK);
+	request_end(control, r);
+}
+
 void requests_free(struct requests *requests)
 {
 	for (struct request *r = requests->first, *next; r; r = next) {
@@ -176,6 +182,19 @@ static bool compare_cursor(struct request *r, struct wire_bytes cursor, bool *sa
 static uid_t uid_of(const struct request *r)
 {
 	return r->asker ? r->asker->uid : 0;
+}
+
+/* Counts a request to which all participants have answered, or are gone. */
+static void count(struct control *control, const struct request *r)
+{
+	unsigned done = 0, failed = 0;
+
+	for (unsigned i = 0; i < r->participants; i++) {
+		done += r->participant[i].outcome == WIRE_DONE;
+		failed += r->participant[i].outcome == WIRE_FAILED;
+	}
+	counts_request(
+		&control->counts, r->kind, done > 0 && failed == 0 ? COUNTS_DONE : COUNTS_FAILED);
 }
 
 /* Passes the answer of @p to the operator: message @w, or NULL: @p is gone. Ends the request after
@@ -222,8 +241,10 @@ static void pass_on(struct control *control, struct request *r, const struct par
 	/* This may close the asker, which ends a request that nobody has fetched. */
 	if (asker)
 		connection_send(asker, r->serial, &out);
-	if (left == 0)
+	if (left == 0) {
+		count(control, r);
 		request_end(control, r);
+	}
 }
 
 void request_answer(struct connection *c, const struct wire *w)
@@ -306,7 +327,7 @@ void request_abandon(struct connection *c)
 		return;
 	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": taken back: its operator has left",
 		r->number);
-	request_end(c->control, r);
+	take_back(c->control, r);
 }
 
 /* ---- queries of sessions and operators ---- */
@@ -349,7 +370,7 @@ void request_cancel(struct connection *c, const struct wire *w)
 	wire_set(&out, WIRE_FETCHED, r->fetched);
 	if (!r->fetched) {
 		log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": taken back", r->number);
-		request_end(c->control, r);
+		take_back(c->control, r);
 	}
 	connection_send(c, serial, &out);
 }

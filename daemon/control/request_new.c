@@ -197,6 +197,7 @@ void request_new(struct connection *c, const struct wire *w)
 
 	fault_set(&fault, FAULT_MEMORY, "request", "out of memory");
 	if (!r || !read_request(c, r, w, &fault)) {
+		counts_request(&c->control->counts, r ? r->kind : "", COUNTS_REFUSED);
 		if (r)
 			request_free(r);
 		log_client(c->uid, LOG_WARNING, "request of uid %u (pid %d) refused: %s: %s",

@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -70,7 +71,7 @@ static void stop(struct server *server)
 		pthread_detach(late);
 	runs_stop(server->control.runs);
 	acceptor_stop(&server->acceptor);
-	http_stop(server->web);
+	web_stop(&server->control, server->web);
 	server->web = NULL;
 	/* Frees the path at once: trainers reconnect, and find our successor sooner. */
 	listener_close(server->options->listener);
@@ -233,7 +234,7 @@ static void give_up(struct server *server)
 	unsigned left;
 
 	listener_close(server->options->listener);
-	http_stop(server->web);
+	web_stop(&server->control, server->web);
 	if (control->keeper) {
 		keeper_close(control->keeper);
 		uv_run(&server->loop, UV_RUN_NOWAIT);
@@ -324,8 +325,11 @@ static bool start(struct server *server, struct fault *fault)
 		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
 	}
 	start_hangup(server);
-	control->data_thread = data_thread_start(
-		o->reader, o->depth, control->config->streams, ring_news, server, fault);
+	if (counts_join(&control->counts, control->catalog))
+		control->data_thread = data_thread_start(
+			o->reader, o->depth, control->config->streams, ring_news, server, fault);
+	else
+		fault_memory(fault);
 	if (!control->data_thread) {
 		reader_close(o->reader);
 		listener_close(o->listener);
@@ -398,6 +402,7 @@ static void control_init(struct control *control, struct server *server)
 	control->connections.control = control;
 	control->connections.events = &dispatch_events;
 	requests_init(&control->requests);
+	control->counts.reload_s = time(NULL);
 }
 
 int server_run(const struct server_options *options)
@@ -419,6 +424,7 @@ int server_run(const struct server_options *options)
 		uv_walk(&server->loop, close_handle, NULL);
 		uv_run(&server->loop, UV_RUN_DEFAULT);
 		uv_loop_close(&server->loop);
+		counts_free(&server->control.counts);
 		free(server);
 		return 1;
 	}
@@ -433,6 +439,7 @@ int server_run(const struct server_options *options)
 	uv_loop_close(&server->loop);
 	requests_free(&server->control.requests);
 	connections_free(&server->control.connections);
+	counts_free(&server->control.counts);
 	free(server);
 	return 0;
 }

@@ -92,8 +92,6 @@ static void unmap_done(uv_work_t *work, int status)
 void session_end(struct session *s)
 {
 	assert(!s->fed && s->connection->closing);
-	if (s->feed)
-		s->control->sessions.lost_wakes += feed_counters(s->feed).lost_wakes;
 	feed_free(s->feed);
 	s->feed = NULL;
 	s->connection->jobs++;
@@ -101,8 +99,20 @@ void session_end(struct session *s)
 	uv_queue_work(s->control->loop, &s->unmap, unmap_work, unmap_done);
 }
 
+/* From now on gauges_update() leaves it out. */
+static void count_ended(const struct session *s)
+{
+	struct feed_counters c = feed_counters(s->feed);
+
+	s->control->sessions.lost_wakes += c.lost_wakes;
+	s->stream->counts->published += c.published;
+	s->stream->counts->released += c.released;
+}
+
 void session_leave(struct session *s)
 {
+	if (s->fed)
+		count_ended(s);
 	if (s->fed)
 		data_thread_detach(s->control->data_thread, s->id);
 	else if (s->connection->jobs == 0)

@@ -36,12 +36,14 @@ struct session {
 	struct ring_memory memory;
 	struct feed *feed;
 	bool fed;      /* the data thread has the feed */
+	bool again;    /* the client was attached before, and lost its connection */
 	bool helper;   /* it gets no operators' requests */
 	bool unpinned; /* a GPU driver refused to register its ring, which was logged */
 	bool strict;   /* refuse it while another process reads for its rank */
 	bool twins_looked_for, twin_told;
-	uint64_t fed_since_ms;	/* since when it, or sessions of its process before it, are fed */
-	uint64_t next;		/* the position at which it attached */
+	uint64_t fed_since_ms; /* since when it, or sessions of its process before it, are fed */
+	uint64_t next;	       /* the position at which it attached */
+	uint64_t attached_ms;
 	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; 0: not full
 				 */
 	uint64_t full_released; /* slots released by then */

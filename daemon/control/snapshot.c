@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct save_job {
 	struct errand errand;
@@ -49,6 +50,18 @@ static void save_work(struct keeper_job *work)
 	job->used_ns = pace_clock() - begin;
 }
 
+static void count_failed(const struct stream *stream)
+{
+	stream->counts->snapshots_failed++;
+	stream->counts->snapshot_failed_s = time(NULL);
+}
+
+static void count_made(const struct stream *stream)
+{
+	stream->counts->snapshots++;
+	stream->counts->snapshot_s = time(NULL);
+}
+
 static void answer(struct connection *c, const struct save_job *job)
 {
 	struct wire w = {.op = WIRE_SAVED};
@@ -71,6 +84,10 @@ static void save_done(struct keeper_job *work)
 	struct connection *c = errand_back(&job->errand);
 	struct control *control = job->control;
 
+	if (job->ok)
+		count_made(job->stream);
+	else if (c) /* otherwise it was counted when it was late, or the client has left */
+		count_failed(job->stream);
 	if (c) {
 		connection_charge(c, job->used_ns);
 		answer(c, job);
@@ -85,12 +102,14 @@ static void save_done(struct keeper_job *work)
 
 static void save_late(struct connection *c, const struct errand *errand)
 {
+	const struct save_job *job = (const struct save_job *)errand;
 	struct fault fault;
 
 	log_client(c->uid, LOG_ERROR,
 		"pid %d: snapshot not saved: state_dir has not answered for %d s; check its file "
 		"system",
 		(int)c->pid, KEEPER_DEADLINE_MS / 1000);
+	count_failed(job->stream);
 	fault_set(&fault, FAULT_CHECKPOINT, "state_dir",
 		"has not answered for %d s; the snapshot may not be saved, save it again later",
 		KEEPER_DEADLINE_MS / 1000);
@@ -157,6 +176,7 @@ void snapshot_save(struct connection *c, const struct wire *w)
 	}
 	job = check(c, w, &fault) ? save_job_new(c, w, &fault) : NULL;
 	if (!job) {
+		count_failed(c->session->stream);
 		connection_error(c, serial, &fault);
 		return;
 	}

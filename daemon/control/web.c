@@ -66,5 +66,16 @@ struct http *web_start(struct control *control, const char *address, int fd, str
 		{0},
 	};
 
-	return http_start(control->loop, address, fd, routes, control, fault);
+	struct http *http = http_start(control->loop, address, fd, routes, control, fault);
+
+	if (http)
+		process_open(&control->process);
+	return http;
+}
+
+void web_stop(struct control *control, struct http *http)
+{
+	http_stop(http);
+	if (http)
+		process_close(&control->process);
 }

@@ -74,7 +74,7 @@ struct engine_event {
 struct engine_action {
 	enum { ENGINE_READ, ENGINE_WAKE, ENGINE_FAILED, ENGINE_HOSTILE, ENGINE_GONE } type;
 	uint32_t id;
-	struct feed *feed; /* GONE: the caller's again */
+	struct feed *feed; /* WAKE; GONE: the caller's again */
 	/* READ, and FAILED: the read that failed */
 	uint32_t stream;
 	uint64_t tag;
@@ -104,11 +104,14 @@ void engine_free(struct engine *engine); /* no feed may be attached */
 void engine_step(
 	struct engine *engine, const struct engine_event *event, struct engine_actions *out);
 
+/* When the wait of the client began that ENGINE_WAKE ends: ring_waits_since(). */
+uint64_t feed_waits_since(const struct feed *feed);
 /* The cursor at which the feed began. It does not change while the feed exists. Any thread. */
 const struct cursor *feed_cursor(const struct feed *feed);
 
 struct feed_counters {
 	uint64_t published, released, lost_wakes;
+	bool waits;	 /* the trainer waits for a batch */
 	bool full;	 /* all slots are published, none is released: the trainer is slower */
 	uint64_t pinned; /* bytes of the ring that the client registered with a GPU's driver;
 			    RING_UNPINNED: that failed; 0: it was not requested */

@@ -105,6 +105,11 @@ void feed_free(struct feed *feed)
 	free(feed);
 }
 
+uint64_t feed_waits_since(const struct feed *feed)
+{
+	return ring_waits_since(&feed->options.ring);
+}
+
 const struct cursor *feed_cursor(const struct feed *feed)
 {
 	return &feed->cursor;
@@ -125,6 +130,7 @@ struct feed_counters feed_counters(const struct feed *feed)
 		.published = published,
 		.released = released,
 		.lost_wakes = feed->lost_wakes,
+		.waits = ring_client_waits(ring, published),
 		.full = published - released == ring->geometry.slots,
 		.pinned = pinned,
 	};

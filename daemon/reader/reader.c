@@ -251,7 +251,12 @@ static unsigned take_finished(struct reader *reader, struct reader_done *done, u
 		read_move(read, READ_FREE);
 		STAILQ_INSERT_HEAD(&reader->unused, read, link);
 		done[count++] = (struct reader_done){
-			.tag = read->window.tag, .fault = failed ? &read->fault : NULL};
+			.tag = read->window.tag,
+			.dataset = read->window.dataset,
+			.tokens = read->window.tokens,
+			.since_ns = read->window.since_ns,
+			.fault = failed ? &read->fault : NULL,
+		};
 		if (failed)
 			break;
 	}

@@ -39,10 +39,14 @@ struct reader_read {
 	uint64_t tokens; /* ≥ 1 */
 	void *to;	 /* tokens × token_bytes bytes; the reader's until the tag is returned */
 	struct annotations annotations; /* of these tokens */
+	int64_t since_ns;		/* the caller's */
 };
 
 struct reader_done {
-	uint64_t tag;
+	uint64_t tag; /* these are as they were queued */
+	const struct dataset *dataset;
+	uint64_t tokens;
+	int64_t since_ns;
 	/*
 	 * NULL: the window was read. Otherwise the code is FAULT_CHANGED if the shard is not, or no
 	 * longer, the one that was listed; FAULT_DATA or FAULT_TOKEN if its contents cannot be

@@ -15,7 +15,17 @@ from .pages import commands, console, missing, missing_target, printable
 from .process import BIN, REPO, TOKEND, child_environment, free_port, run, with_parent
 
 BLOCK_SECONDS = 120
-TOP_LEVEL = {"socket", "state_dir", "memory", "metrics", "io", "direct", "allow_uids", "admin_uids"}
+TOP_LEVEL = {
+    "socket",
+    "state_dir",
+    "memory",
+    "metrics",
+    "metrics_sessions",
+    "io",
+    "direct",
+    "allow_uids",
+    "admin_uids",
+}
 
 # The process that executes a page's Python. train() ends a block after some batches.
 PYTHON = """

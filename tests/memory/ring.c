@@ -194,6 +194,8 @@ static void step_engine(struct engine_event event)
 			break;
 		case ENGINE_WAKE:
 			channel_send(&s->to_client);
+			if (feed_waits_since(s->out.action[i].feed) == 0)
+				explorer_fail("the wait that is over has no beginning");
 			break;
 		default:
 			explorer_fail("the engine's action %d", s->out.action[i].type);

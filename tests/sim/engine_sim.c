@@ -203,7 +203,7 @@ static void sim_free(struct sim *sim)
 /* A run without one of these events would show nothing. */
 static bool is_covered(const struct sim *sim)
 {
-	const struct counts *n = &sim->counts;
+	const struct engine_counts *n = &sim->counts;
 
 	return n->slots > 1000 && n->attached > 20 && n->crashes > 5 && n->waits > 100 &&
 	       n->shared > 100 && (n->slow > 10 || sim->depth < 8) && n->faults > 10 &&

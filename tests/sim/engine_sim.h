@@ -72,7 +72,7 @@ struct grave {
 	uint64_t bytes;
 };
 
-struct counts {
+struct engine_counts {
 	uint64_t events, attached, slots, rows, padding, ended, waits, faults, retries, failures,
 		hostile, ticks, lost, crashes, documents, labels, shared, slow;
 };
@@ -94,7 +94,7 @@ struct sim {
 	bool storm;		      /* for a while, every fourth read fails */
 	struct grave grave[GRAVES];
 	unsigned graves;
-	struct counts counts;
+	struct engine_counts counts;
 };
 
 #define CHECK(sim, what) ((what) ? (void)0 : sim_broken(sim, #what, __LINE__))

@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <stdarg.h>
 
-struct counts world_counts;
+struct world_counts world_counts;
 bool world_stamps;
 struct node world_node[NODES_MOST];
 unsigned world_nodes, world_version;
@@ -61,9 +61,9 @@ struct http *web_start(struct control *control, const char *address, int fd, str
 	return NULL;
 }
 
-void http_stop(struct http *http)
+void web_stop(struct control *control, struct http *http)
 {
-	(void)http;
+	(void)control, (void)http;
 }
 
 void notify(const char *state)

@@ -55,7 +55,7 @@ struct stream_plan {
 	struct source source[DATASETS];
 };
 
-struct counts {
+struct world_counts {
 	uint64_t reads, eio, batches, rows, padding, attaches, reattached, steps, checkpoints,
 		snapshots, restored, restarts, daemon_kills, daemon_stops, trainer_kills, job_kills,
 		power_cuts, severed, requests, mixes, skips, drains, rescales, answered, failed,
@@ -64,7 +64,7 @@ struct counts {
 		committed;
 };
 
-extern struct counts world_counts;
+extern struct world_counts world_counts;
 extern bool world_stamps; /* only the first tokens of a window are made and checked */
 extern struct node world_node[NODES_MOST];
 extern unsigned world_nodes;

@@ -122,7 +122,7 @@ static double cpu_seconds(void)
 }
 
 static uint64_t histories, switches, interrupts;
-static struct counts sum;
+static struct world_counts sum;
 
 static void add_up(void)
 {
@@ -140,7 +140,7 @@ static void print_totals(void)
 {
 	double took = cpu_seconds() + 1e-9;
 
-	const struct counts *n = &sum;
+	const struct world_counts *n = &sum;
 
 	printf("histories %" PRIu64 "  events %" PRIu64 "  interruptions %" PRIu64
 	       "  events a CPU second %.0f\n",
@@ -168,7 +168,7 @@ static void print_totals(void)
 
 #define COUNT(name)                                                                                \
 	{                                                                                          \
-#name, offsetof(struct counts, name)                                               \
+#name, offsetof(struct world_counts, name)                                               \
 	}
 /* Each run without limits has seen these. */
 static const struct {

@@ -16,7 +16,7 @@ struct options {
 
 /* Results of a child process. */
 struct result {
-	struct counts counts;
+	struct world_counts counts;
 	uint64_t switches, interrupts, trace, virtual_ns;
 };
 

@@ -169,7 +169,13 @@ unsigned reader_reap(struct reader *r, struct reader_done *done, unsigned max, i
 			if (q.at > fiber_now)
 				break;
 			r->queued[i] = r->queued[--r->n];
-			done[n++] = (struct reader_done){q.read.tag, finish(r, &q.read)};
+			done[n++] = (struct reader_done){
+				.tag = q.read.tag,
+				.dataset = q.read.dataset,
+				.tokens = q.read.tokens,
+				.since_ns = q.read.since_ns,
+				.fault = finish(r, &q.read),
+			};
 			if (!done[n - 1].fault)
 				continue;
 			if (n > 1) { /* a fault comes alone: later */

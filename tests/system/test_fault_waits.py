@@ -46,7 +46,10 @@ def metrics():
 def daemon(place, metrics):
     place.shard("web/a.bin", 200_000)
     stream = {"seed": 3, "seq_len": 128, "datasets": datasets("web")}
-    return Daemon(place, place.config(streams={"train": stream}, metrics=f"127.0.0.1:{metrics}"))
+    config = place.config(
+        streams={"train": stream}, metrics=f"127.0.0.1:{metrics}", metrics_sessions=True
+    )
+    return Daemon(place, config)
 
 
 def full_seconds(port, rank):

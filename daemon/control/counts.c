@@ -1,0 +1,102 @@
+#include "daemon/control/counts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MS UINT64_C(1000000)
+
+const uint64_t histogram_most_ns[COUNTS_BUCKETS] = {MS / 20, MS / 10, MS / 4, MS / 2, MS,
+	MS * 5 / 2, MS * 5, MS * 10, MS * 25, MS * 50, MS * 100, MS * 250, MS * 500, MS * 1000,
+	MS * 2500, MS * 10000, MS * 60000};
+
+const char *const counts_kind[COUNTS_KINDS] = {
+	"mix", "skip", "rescale", "checkpoint", "drain", "other"};
+
+void histogram_add(struct histogram *h, uint64_t ns)
+{
+	unsigned i = 0;
+
+	while (i < COUNTS_BUCKETS && ns > histogram_most_ns[i])
+		i++;
+	count_add(&h->bucket[i], 1);
+	count_add(&h->sum_ns, ns);
+}
+
+static struct stream_counts *find_stream(struct counts *counts, const char *name)
+{
+	struct stream_counts *s;
+
+	SLIST_FOREACH(s, &counts->streams, next)
+	if (strcmp(s->name, name) == 0)
+		return s;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return NULL;
+	snprintf(s->name, sizeof(s->name), "%s", name);
+	SLIST_INSERT_HEAD(&counts->streams, s, next);
+	return s;
+}
+
+static struct dataset_counts *find_dataset(struct stream_counts *s, const char *name)
+{
+	struct dataset_counts *d;
+
+	SLIST_FOREACH(d, &s->datasets, next)
+	if (strcmp(d->name, name) == 0)
+		return d;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return NULL;
+	snprintf(d->name, sizeof(d->name), "%s", name);
+	SLIST_INSERT_HEAD(&s->datasets, d, next);
+	return d;
+}
+
+static bool join_stream(struct counts *counts, struct stream *stream)
+{
+	struct stream_counts *s = find_stream(counts, stream->config->name);
+	bool all = s != NULL;
+
+	stream->counts = s;
+	for (uint32_t i = 0; s && i < stream->config->datasets; i++) {
+		struct dataset_counts *d = find_dataset(s, stream->config->dataset[i].name);
+
+		stream->dataset[i].samples = d ? &d->samples : NULL;
+		all &= d != NULL;
+	}
+	return all;
+}
+
+bool counts_join(struct counts *counts, const struct catalog *catalog)
+{
+	bool all = true;
+
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		all &= join_stream(counts, &catalog->stream[i]);
+	return all;
+}
+
+void counts_free(struct counts *counts)
+{
+	struct stream_counts *s;
+	struct dataset_counts *d;
+
+	while ((s = SLIST_FIRST(&counts->streams))) {
+		SLIST_REMOVE_HEAD(&counts->streams, next);
+		while ((d = SLIST_FIRST(&s->datasets))) {
+			SLIST_REMOVE_HEAD(&s->datasets, next);
+			free(d);
+		}
+		free(s);
+	}
+}
+
+void counts_request(struct counts *counts, const char *kind, enum counts_outcome outcome)
+{
+	unsigned i = 0;
+
+	while (i < COUNTS_KINDS - 1 && strcmp(kind, counts_kind[i]) != 0)
+		i++;
+	counts->requests[i][outcome]++;
+}

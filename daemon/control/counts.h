@@ -1,0 +1,102 @@
+/*
+ * What the daemon counts for its metrics, since its start. Streams and datasets are found by name,
+ * so their counters outlive the config in which they were first seen.
+ *
+ * Each counter has one writer, the data thread or the control thread. Others may read it at any
+ * time, so no read-modify-write and no lock is needed.
+ */
+#ifndef TOKEND_COUNTS_H
+#define TOKEND_COUNTS_H
+
+#include "daemon/catalog/catalog.h"
+
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+enum { COUNTS_BUCKETS = 17 };
+
+struct histogram {
+	_Atomic uint64_t bucket[COUNTS_BUCKETS + 1]; /* not cumulative; the last has no limit */
+	_Atomic uint64_t sum_ns;
+};
+
+/* The upper limits of the buckets. */
+extern const uint64_t histogram_most_ns[COUNTS_BUCKETS];
+
+static inline uint64_t count_of(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static inline void count_add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_store_explicit(counter, count_of(counter) + n, memory_order_relaxed);
+}
+
+void histogram_add(struct histogram *h, uint64_t ns);
+
+struct dataset_counts {
+	SLIST_ENTRY(dataset_counts) next;
+	char name[LIMIT_NAME_BYTES + 1];
+	_Atomic uint64_t samples; /* read into rings; the data thread's */
+};
+
+/* What is now, of the sessions of one stream: gauges.h. */
+struct stream_gauges {
+	unsigned sessions, waiting, unpinned;
+	uint64_t slots, ready;	      /* batches, of all rings */
+	uint64_t least_ready;	      /* of one ring */
+	uint64_t published, released; /* batches, of the sessions that are attached */
+	uint64_t full_ms;	      /* the longest: struct session */
+	uint64_t lost_wakes;
+};
+
+struct stream_counts {
+	SLIST_ENTRY(stream_counts) next;
+	SLIST_HEAD(, dataset_counts) datasets;
+	char name[LIMIT_NAME_BYTES + 1];
+
+	/* the data thread's */
+	struct histogram waits; /* of trainers for a batch, from about 20 µs on */
+	struct histogram reads; /* from the plan of a row to its last byte in the ring */
+	_Atomic uint64_t read_bytes;
+	_Atomic uint64_t read_faults[FAULT_CODES];
+
+	/* the control thread's */
+	uint64_t attaches, attaches_again;
+	uint64_t published, released; /* batches of sessions that have ended */
+	uint64_t snapshots, snapshots_failed;
+	int64_t snapshot_s, snapshot_failed_s; /* when that happened last, Unix time; 0: never */
+	struct stream_gauges now;
+};
+
+enum { COUNTS_KINDS = 6 };
+enum counts_outcome {
+	COUNTS_DONE,
+	COUNTS_FAILED,
+	COUNTS_REFUSED,
+	COUNTS_TAKEN_BACK,
+	COUNTS_OUTCOMES
+};
+
+/* The control thread's, except as said above. */
+struct counts {
+	SLIST_HEAD(, stream_counts) streams;
+	uint64_t requests[COUNTS_KINDS][COUNTS_OUTCOMES]; /* kinds: counts_kind() */
+	uint64_t reloads, reloads_failed;
+	int64_t reload_s;   /* when the config in use was loaded, Unix time */
+	bool reload_failed; /* the last one: an older config is in use */
+};
+
+/*
+ * Connects the streams and datasets of @catalog with their counters, which are made if their names
+ * are new. Also for the catalog of a reload, before it is used. False: out of memory.
+ */
+bool counts_join(struct counts *counts, const struct catalog *catalog);
+void counts_free(struct counts *counts);
+/* Counts a request that ended. @kind: as it was sent. */
+void counts_request(struct counts *counts, const char *kind, enum counts_outcome outcome);
+/* The names of kinds; the last is "other". */
+extern const char *const counts_kind[COUNTS_KINDS];
+
+#endif
