@@ -1,5 +1,5 @@
 /*
- * What the daemon counts for its metrics, since its start. Streams and datasets are found by name,
+ * Counters for metrics, since the start of the daemon. Streams and datasets are found by name,
  * so their counters outlive the config in which they were first seen.
  *
  * Each counter has one writer, the data thread or the control thread. Others may read it at any
@@ -41,7 +41,7 @@ struct dataset_counts {
 	_Atomic uint64_t samples; /* read into rings; the data thread's */
 };
 
-/* What is now, of the sessions of one stream: gauges.h. */
+/* The present state of one stream's sessions: gauges.h. */
 struct stream_gauges {
 	unsigned sessions, waiting, unpinned;
 	uint64_t slots, ready;	      /* batches, of all rings */

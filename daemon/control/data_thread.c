@@ -151,8 +151,8 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 					});
 		break;
 	case ENGINE_WAKE:
+		count_wait(m, a->feed); /* before the client can wait again */
 		send_wake(m->socket);
-		count_wait(m, a->feed);
 		break;
 	case ENGINE_FAILED:
 		m->failure = (struct data_thread_failure){

@@ -1,4 +1,4 @@
-/* What the sessions do now, for metrics and the status line. On the loop. */
+/* The present state of all sessions, for metrics and the status line. On the loop. */
 #ifndef TOKEND_GAUGES_H
 #define TOKEND_GAUGES_H
 

@@ -214,7 +214,7 @@ enum family {
 
 static const struct {
 	const char *name, *type, *help;
-	const char *label, *value; /* beside the stream; or NULL */
+	const char *label, *value; /* after that of the stream; or NULL */
 } families[FAMILIES] = {
 	[SESSIONS] = {"tokend_stream_sessions", "gauge", "Sessions attached to the stream"},
 	[WAITING] = {"tokend_stream_waiting_sessions", "gauge",

@@ -27,17 +27,23 @@ static bool read_stat(const struct process *p, struct stat_fields *f)
 			      &f->threads, &f->start, &f->virtual_bytes, &f->pages) == 4;
 }
 
+static double seconds(struct timespec t)
+{
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
 void process_open(struct process *p)
 {
-	struct timespec up = {0};
+	struct timespec now, up;
 	struct stat_fields f;
 
 	p->stat = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
 	p->fds = opendir("/proc/self/fd");
-	p->start_s = (double)time(NULL);
+	clock_gettime(CLOCK_REALTIME, &now);
 	clock_gettime(CLOCK_BOOTTIME, &up);
+	p->start_s = seconds(now);
 	if (read_stat(p, &f))
-		p->start_s -= (double)up.tv_sec - (double)f.start / (double)sysconf(_SC_CLK_TCK);
+		p->start_s -= seconds(up) - (double)f.start / (double)sysconf(_SC_CLK_TCK);
 }
 
 void process_close(struct process *p)

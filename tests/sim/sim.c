@@ -168,7 +168,7 @@ static void print_totals(void)
 
 #define COUNT(name)                                                                                \
 	{                                                                                          \
-#name, offsetof(struct world_counts, name)                                               \
+#name, offsetof(struct world_counts, name)                                         \
 	}
 /* Each run without limits has seen these. */
 static const struct {
