@@ -34,7 +34,8 @@ static const struct bad bad_files[] = {
 	/* keys */
 	{GOOD "sockt: x\n", 7, "sockt", "unknown key; did you mean socket?"},
 	{GOOD "colour: x\n", 7, "colour",
-		"unknown key; must be one of socket, state_dir, memory, metrics, metrics_sessions, io, direct, "
+		"unknown key; must be one of socket, state_dir, memory, metrics, metrics_sessions, "
+		"io, direct, "
 		"allow_uids, admin_uids, streams"},
 	{GOOD "    seqlen: 3\n", 7, "streams.train.seqlen", "unknown key; did you mean seq_len?"},
 	{WEB ", wieght: 1}\n", 6, "streams.train.datasets[0].wieght",
