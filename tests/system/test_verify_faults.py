@@ -39,10 +39,15 @@ def test_damaged_rows_are_named(scene):
         all_[at, 1] ^= 1 << 40
         return all_
 
-    for name, change, kind in (
-        ("dropped", lambda all_, at: numpy.delete(all_, at, 0), "lost"),
-        ("doubled", lambda all_, at: numpy.insert(all_, at, all_[at], 0), "repeated"),
-        ("with a checksum flipped", flip, "altered"),
+    for name, change, kind, cause in (
+        ("dropped", lambda all_, at: numpy.delete(all_, at, 0), "lost", "were never taken"),
+        (
+            "doubled",
+            lambda all_, at: numpy.insert(all_, at, all_[at], 0),
+            "repeated",
+            "{} has rows that were taken before",
+        ),
+        ("with a checksum flipped", flip, "altered", "if the run's mix was changed, add --run"),
     ):
         which, at, position = victim()
         copies = scene.copy(f"damaged {kind}", *files)
@@ -76,7 +81,9 @@ def test_damaged_rows_are_named(scene):
         assert has(
             said["text"], f"{kind}: position {position}  dataset {place['dataset']}  shard", about
         ), "it is one line"
-        assert "--to" not in said["err"], ("no hint suggests a smaller range", said["err"])
+        assert cause.format(copies[which]) in said["verdict"], said["verdict"]
+        assert f", 1 {kind}" in said["verdict"], said["verdict"]
+        assert "--to" not in said["verdict"], "no hint suggests a smaller range"
 
     # a position that no rank should have taken, with the tokens of another one
     copies = scene.copy("moved", *files)
@@ -92,6 +99,7 @@ def test_damaged_rows_are_named(scene):
     many = scene.copy("many", files[0])
     said = scene.verify(*many, "--from", 0, "--to", 300, code=1)
     assert (said["lost"], said["samples"]) == (150, 150), "a whole rank is missing"
+    assert has(said["verdict"], "no record of rank 1 of 2 from position 0 on was given"), said
     assert has(said["text"], "lost: position 3 ", "and 2 more after it", "and 120 more"), (
         "the first are named, and the others counted"
     )
@@ -126,6 +134,7 @@ def test_altered_shard_alters_its_windows(scene):
     assert (said["lost"], said["repeated"], said["altered"]) == (0, 0, len(same)), (
         "nothing else is reported"
     )
+    assert len(same) == 1 or "shard a.bin of dataset code is not what" in said["verdict"], said
     tokens[row["offset"] + 11] ^= 1
     tokens.tofile(shard)
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))  # the daemon goes on with it
@@ -161,6 +170,8 @@ def test_rank_with_another_mix_is_found(scene):
         assert (named, said["lost"], said["repeated"]) == ({guilty}, 0, 0), (
             "rows that the mix does not give are altered"
         )
+        cause = f"{guilty} has other tokens" if by else "compared with the config's mix"
+        assert cause in said["verdict"], said["verdict"]
         assert min(f["position"] for f in said["faults"]) >= 1024, (
             "from the start of that mix on",
             said["faults"],

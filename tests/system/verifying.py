@@ -162,7 +162,9 @@ class Scene:
         shown = {line.split()[0]: int(line.split()[1]) for line in lines if ":" not in line}
         if any(said[key] != value for key, value in shown.items()):
             raise AssertionError("text and JSON agree", (said, lines))
-        said["text"], said["err"] = text.decode(), err
+        if lines[0] != said["verdict"] or err or said["verdict"].startswith("OK: ") != (code == 0):
+            raise AssertionError("the verdict comes first", (said, lines, err))
+        said["text"] = text.decode()
         return said
 
     def refused(self, *records, code=1, stream="train"):

@@ -69,19 +69,23 @@ bool ctl_columns_put(struct ctl_columns *c, struct ctl_out *out)
 	bool done = !c->failed;
 
 	for (unsigned i = 0; i < c->n; i++)
-		width[i] = ctl_width(c->column[i].head);
+		width[i] = c->column[i].head ? ctl_width(c->column[i].head) : 0;
 	for (size_t at = 0; at + c->n <= c->cells; at += c->n)
 		for (unsigned i = 0; i < c->n && !is_line(c, &c->cell[at]); i++) {
 			size_t shown = ctl_width(c->cell[at + i]);
 
 			width[i] = shown > width[i] ? shown : width[i];
 		}
-	for (unsigned i = 0; i < c->n && done && c->cells > 0; i++)
+	for (unsigned i = 0; i < c->n && done && c->cells > 0 && c->column[i].head; i++)
 		put_cell(out, c->column[i].head, width[i], c->column[i].right, i + 1 == c->n);
-	for (size_t at = 0; done && at + c->n <= c->cells; at += c->n)
-		for (unsigned i = 0; i < (is_line(c, &c->cell[at]) ? 1 : c->n); i++)
-			put_cell(out, c->cell[at + i], width[i], c->column[i].right,
-				i + 1 == c->n || is_line(c, &c->cell[at]));
+	for (size_t at = 0; done && at + c->n <= c->cells; at += c->n) {
+		unsigned used = is_line(c, &c->cell[at]) ? 1 : c->n;
+
+		while (used > 1 && !c->cell[at + used - 1][0])
+			used--;
+		for (unsigned i = 0; i < used; i++)
+			put_cell(out, c->cell[at + i], width[i], c->column[i].right, i + 1 == used);
+	}
 	for (size_t i = 0; i < c->cells; i++)
 		free(c->cell[i]);
 	free(c->cell);

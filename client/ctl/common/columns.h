@@ -7,8 +7,8 @@
 enum { CTL_COLUMNS = 12 };
 
 struct ctl_column {
-	const char *head;
-	bool right; /* aligned */
+	const char *head; /* NULL, in all columns: the table has no head */
+	bool right;	  /* aligned */
 };
 
 struct ctl_columns {

@@ -1,47 +1,11 @@
 #include "client/ctl/offline/proof_report.h"
 
-#include "client/ctl/common/error.h"
+#include "client/ctl/common/columns.h"
+#include "client/ctl/offline/proof_verdict.h"
 
 #include <inttypes.h>
 
 static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
-
-static void put_field(struct ctl_out *out, const char *name, uint64_t value, const char *about)
-{
-	ctl_put_left(out, name, 12);
-	ctl_put_right(out, value, 20);
-	ctl_put(out, about ? "  " : "");
-	ctl_put(out, about ? about : "");
-	ctl_put(out, "\n");
-}
-
-struct place_text {
-	bool known;
-	const char *dataset, *shard;
-	uint64_t offset;
-};
-
-static struct place_text describe(const struct proof *p, uint64_t position)
-{
-	const struct ctl_history *h = p->history;
-	struct place_text text = {0};
-	struct order_place place;
-	uint64_t shard;
-
-	if (!proof_place(p, position, &place))
-		return text;
-
-	const struct dataset *dataset = p->map[place.dataset];
-
-	text.dataset = h->widest->dataset[place.dataset].name;
-	if (!dataset)
-		return text;
-	table_locate(&dataset->table, &h->widest->order[place.dataset], h->widest->seed,
-		place.epoch, place.window, &shard, &text.offset);
-	text.shard = dataset_shard_name(dataset, shard);
-	text.known = true;
-	return text;
-}
 
 static void put_where(struct ctl_out *out, const char *before, uint64_t value)
 {
@@ -52,20 +16,20 @@ static void put_where(struct ctl_out *out, const char *before, uint64_t value)
 static void put_finding(
 	struct ctl_out *out, const struct proof *p, enum finding_kind kind, const struct finding *f)
 {
-	struct place_text text = describe(p, f->position);
+	struct proof_source source = proof_source(p, f->position);
 	const struct record_generation *g = proof_generation(p, f->position);
 
 	ctl_put(out, finding_name[kind]);
 	put_where(out, ": position ", f->position);
-	if (text.known) {
+	if (source.shard) {
 		ctl_put(out, "  dataset ");
-		ctl_put_left(out, text.dataset, 0);
+		ctl_put_left(out, source.dataset, 0);
 		ctl_put(out, "  shard ");
-		ctl_put_left(out, text.shard, 0);
-		put_where(out, "  offset ", text.offset);
-	} else if (text.dataset) {
+		ctl_put_left(out, source.shard, 0);
+		put_where(out, "  offset ", source.offset);
+	} else if (source.dataset) {
 		ctl_put(out, "  dataset ");
-		ctl_put_left(out, text.dataset, 0);
+		ctl_put_left(out, source.dataset, 0);
 		ctl_put(out, ", which is no longer in the config");
 	} else {
 		ctl_put(out, "  past the end of the stream");
@@ -84,23 +48,46 @@ static void put_finding(
 	ctl_put(out, "\n");
 }
 
-void proof_put_text(struct ctl_out *out, const struct proof *p)
+static void add_field(
+	struct ctl_columns *table, const char *name, uint64_t value, const char *about)
 {
+	ctl_columns_add(table, "%s", name);
+	ctl_columns_add(table, "%" PRIu64, value);
+	ctl_columns_add(table, "%s", about);
+}
+
+static bool put_table(struct ctl_out *out, const struct proof *p)
+{
+	static const struct ctl_column columns[] = {{NULL, false}, {NULL, true}, {NULL, false}};
+	struct ctl_columns table = {.column = columns, .n = sizeof(columns) / sizeof(columns[0])};
+
 	if (p->records->peers > 1)
-		put_field(out, "peer", p->peer->peer, NULL);
+		add_field(&table, "peer", p->peer->peer, "");
 	if (p->records->passes > 1)
-		put_field(out, "pass", p->peer->pass, "over the stream");
-	put_field(out, "samples", p->samples, NULL);
-	put_field(out, "repeated", p->found[REPEATED], NULL);
-	put_field(out, "lost", p->found[LOST], NULL);
-	put_field(out, "altered", p->found[ALTERED], NULL);
-	put_field(out, "skipped", p->skipped, "by request");
-	put_field(out, "void", p->voided, "undone by restarts");
-	put_field(out, "outside", p->outside, "not in the range from..to");
-	put_field(out, "generations", p->peer->generations, NULL);
-	put_field(out, "from", p->from, NULL);
-	put_field(out, "to", p->to, NULL);
-	put_field(out, "sum", p->sum, NULL);
+		add_field(&table, "pass", p->peer->pass, "over the stream");
+	add_field(&table, "samples", p->samples, "");
+	add_field(&table, "repeated", p->found[REPEATED], "");
+	add_field(&table, "lost", p->found[LOST], "");
+	add_field(&table, "altered", p->found[ALTERED], "");
+	add_field(&table, "skipped", p->skipped, "by request");
+	add_field(&table, "void", p->voided, "undone by restarts");
+	add_field(&table, "outside", p->outside, "not in the range from..to");
+	add_field(&table, "generations", p->peer->generations, "");
+	add_field(&table, "from", p->from, "");
+	add_field(&table, "to", p->to, "");
+	add_field(&table, "sum", p->sum, "");
+	return ctl_columns_put(&table, out);
+}
+
+bool proof_put_text(struct ctl_out *out, const struct proof *p, bool mixes_given)
+{
+	char verdict[PROOF_VERDICT_BYTES];
+
+	proof_verdict(p, mixes_given, verdict);
+	ctl_put_left(out, verdict, 0);
+	ctl_put(out, "\n");
+	if (!put_table(out, p))
+		return false;
 	for (size_t i = 0; i < p->skips; i++) {
 		put_where(out, "skipped: positions ", p->skip[i].from);
 		put_where(out, " to ", p->skip[i].to - 1);
@@ -119,12 +106,13 @@ void proof_put_text(struct ctl_out *out, const struct proof *p)
 			ctl_put(out, " more\n");
 		}
 	}
+	return true;
 }
 
 static void put_json_finding(
 	struct ctl_out *out, const struct proof *p, enum finding_kind kind, const struct finding *f)
 {
-	struct place_text text = describe(p, f->position);
+	struct proof_source source = proof_source(p, f->position);
 	const struct record_generation *g = proof_generation(p, f->position);
 
 	ctl_put(out, "{\"fault\":");
@@ -133,13 +121,13 @@ static void put_json_finding(
 	ctl_put_pair(out, "position", f->position);
 	ctl_put(out, ",");
 	ctl_put_pair(out, "count", f->count);
-	if (text.known) {
+	if (source.shard) {
 		ctl_put(out, ",\"dataset\":");
-		ctl_put_string(out, text.dataset);
+		ctl_put_string(out, source.dataset);
 		ctl_put(out, ",\"shard\":");
-		ctl_put_string(out, text.shard);
+		ctl_put_string(out, source.shard);
 		ctl_put(out, ",");
-		ctl_put_pair(out, "offset", text.offset);
+		ctl_put_pair(out, "offset", source.offset);
 	}
 	if (kind != LOST) {
 		ctl_put(out, ",\"record\":");
@@ -173,7 +161,7 @@ static void put_json_lists(struct ctl_out *out, const struct proof *p)
 	ctl_put(out, "]");
 }
 
-void proof_put_json(struct ctl_out *out, const struct proof *p)
+void proof_put_json(struct ctl_out *out, const struct proof *p, bool mixes_given)
 {
 	const struct {
 		const char *name;
@@ -195,7 +183,9 @@ void proof_put_json(struct ctl_out *out, const struct proof *p)
 		{"sum", p->sum},
 	};
 	uint64_t whole = proof_whole_to(p);
+	char verdict[PROOF_VERDICT_BYTES];
 
+	proof_verdict(p, mixes_given, verdict);
 	for (size_t i = 0; i < sizeof(pair) / sizeof(pair[0]); i++) {
 		ctl_put(out, i ? "," : "{");
 		ctl_put_pair(out, pair[i].name, pair[i].value);
@@ -205,24 +195,7 @@ void proof_put_json(struct ctl_out *out, const struct proof *p)
 		ctl_put_pair(out, "whole_to", whole);
 	}
 	put_json_lists(out, p);
+	ctl_put(out, ",\"verdict\":");
+	ctl_put_string(out, verdict);
 	ctl_put(out, "}\n");
-}
-
-void proof_hint(const struct proof *p, bool mixes_given)
-{
-	uint64_t whole = proof_whole_to(p);
-
-	if (whole > p->from)
-		ctl_fail("rank %" PRIu64 " of %" PRIu64 " recorded nothing from position %" PRIu64
-			 " on; if the run was stopped there, add --to %" PRIu64
-			 " to end the range at the last complete step",
-			proof_rank(proof_generation(p, p->finding[LOST][0].position),
-				p->finding[LOST][0].position),
-			proof_generation(p, p->finding[LOST][0].position)->world,
-			p->finding[LOST][0].position, whole);
-	else if (p->found[LOST] > 0)
-		ctl_fail("lost positions were never taken, or their records were not given");
-	if (p->found[ALTERED] > 0 && !mixes_given)
-		ctl_fail("the rows were compared with the config's mix; if the run's mix was "
-			 "changed, add --run RUN or --cursor FILE");
 }

@@ -4,9 +4,20 @@
 
 #include "client/ctl/offline/proof.h"
 
+enum { PROOF_VERDICT_BYTES = 1024 };
+
+/* Where the tokens of a position are. */
+struct proof_source {
+	const char *dataset; /* NULL: the position is past the end of the stream */
+	const char *shard;   /* NULL: the dataset is no longer in the config */
+	uint64_t offset;
+};
+
+struct proof_source proof_source(const struct proof *p, uint64_t position);
 /* Positions that were repeated, lost or altered. */
 uint64_t proof_findings(const struct proof *p);
-/* @mixes_given: the mixes are the run's, not only the config's. */
-void proof_verdict(const struct proof *p, bool mixes_given, char *text, size_t bytes);
+/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. @mixes_given:
+ * the mixes are the run's, not only the config's. */
+void proof_verdict(const struct proof *p, bool mixes_given, char text[PROOF_VERDICT_BYTES]);
 
 #endif

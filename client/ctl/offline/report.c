@@ -22,7 +22,8 @@ struct job {
 	struct records records;
 	unsigned passes; /* on the page */
 	bool bad;
-	char verdict[256]; /* of the first pass that is not exact, otherwise of the last */
+	char verdict[PROOF_VERDICT_BYTES]; /* of the first pass that is not exact, otherwise of the
+					      last */
 };
 
 /* ---- the stream ---- */
@@ -74,7 +75,7 @@ static bool add_proof(struct job *j, struct proof *p, struct report_count *count
 	if (!proof_run(p))
 		return false;
 	report_count_end(count);
-	proof_verdict(p, true, verdict, sizeof(verdict));
+	proof_verdict(p, true, verdict);
 	if (!j->bad)
 		memcpy(j->verdict, verdict, sizeof(verdict));
 	j->bad = j->bad || proof_findings(p) > 0;

@@ -29,31 +29,18 @@ struct query {
 
 /* ---- the proof ---- */
 
-/* Only clocks tell which of two restarts was first. */
-static void hint_clock(const struct records *r, const struct record_peer *p)
-{
-	if (p->rewound)
-		ctl_fail("%s begins after %s by its clock, but at an earlier position: rows of "
-			 "that file are void; if the clock was set back, verify the records before "
-			 "and after that moment separately",
-			r->file[p->rewinding].path, r->file[p->voided].path);
-}
-
 static int prove_peer(struct proof *p, const struct query *q)
 {
+	bool mixes_given = q->run || q->cursor_count > 0, done = proof_run(p);
 	struct ctl_out out = {0};
 	int status = CTL_FAILED;
 
-	if (proof_run(p)) {
-		if (q->json)
-			proof_put_json(&out, p);
-		else
-			proof_put_text(&out, p);
+	if (done && q->json)
+		proof_put_json(&out, p, mixes_given);
+	else if (done)
+		done = proof_put_text(&out, p, mixes_given);
+	if (done)
 		status = ctl_finish(&out, proof_findings(p) > 0 ? CTL_FAILED : CTL_OK);
-		hint_clock(p->records, p->peer);
-		if (!q->json)
-			proof_hint(p, q->run || q->cursor_count > 0);
-	}
 	proof_free(p);
 	return status;
 }
@@ -173,7 +160,8 @@ const struct ctl_command ctl_verify = {
 		 "committed. If a restart from an older checkpoint repeats rows, the earlier ones "
 		 "are void. The exit status is 1 if any position was repeated, lost or altered."
 		 "\n\n"
-		 "Printed are: samples, the positions in the range that were taken; skipped, those "
+		 "Printed are a verdict, with the probable cause of what is wrong, and: samples, "
+		 "the positions in the range that were taken; skipped, those "
 		 "that `tokctl skip` left out; void, rows undone by restarts; outside, rows "
 		 "outside the range; generations, the number of stretches with one world and "
 		 "micro_batch; and sum, which is equal for all runs over the same samples.\n\n"
