@@ -2,11 +2,11 @@
  * tokend: reads its configuration, opens all datasets, and serves until SIGTERM or SIGINT.
  */
 #include "daemon/catalog/catalog.h"
-#include "daemon/catalog/dataset_note.h"
 #include "daemon/config/options.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/place.h"
+#include "daemon/control/plan.h"
 #include "daemon/control/rereads.h"
 #include "daemon/control/server.h"
 #include "proto/fault.h"
@@ -26,7 +26,8 @@ enum {
 	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
 	BACKOFF_S = 5,		   /* pause after a failed start, under systemd */
-	INDEXES_SHARE = 16,	   /* 1/16 of memory: is for the indexes of shards */
+	LATER_STREAMS = 32,
+	INDEXES_SHARE = 16, /* 1/16 of memory: is for the indexes of shards */
 };
 
 static double percent(uint64_t part, uint64_t whole)
@@ -34,55 +35,10 @@ static double percent(uint64_t part, uint64_t whole)
 	return whole ? 100.0 * (double)part / (double)whole : 0;
 }
 
-/* Passes notes about a stream's shards and its plan to @tell, line by line. */
-static void tell_plan(
-	const struct stream *s, void (*tell)(const struct stream *s, const char *text))
-{
-	const struct cursor *c = &s->begin;
-	char text[768], note[512];
-
-	for (uint32_t d = 0; d < s->config->datasets; d++)
-		for (unsigned i = 0; i < DATASET_NOTES; i++)
-			if (dataset_note(&s->dataset[d], i, note, sizeof(note))) {
-				snprintf(text, sizeof(text), "%s: %s", s->config->dataset[d].name,
-					note);
-				tell(s, text);
-			}
-
-	for (uint32_t d = 0; d < c->datasets; d++) {
-		uint64_t position, unserved, most = c->dataset[d].max_epochs;
-		int n = snprintf(text, sizeof(text), "%s: max_epochs %" PRIu64 ": ",
-			c->dataset[d].name, most);
-
-		if (most == 0)
-			continue;
-		if (cursor_unserved(c, d, &position, &unserved))
-			snprintf(text + n, sizeof(text) - (size_t)n,
-				"ends at position %" PRIu64 "; %" PRIu64 " of its %" PRIu64
-				" × %" PRIu64 " windows are never served",
-				position, unserved, most, c->order[d].windows);
-		else
-			snprintf(text + n, sizeof(text) - (size_t)n,
-				"not reached before the stream ends");
-		tell(s, text);
-	}
-	if (s->config->steps > 0) {
-		snprintf(text, sizeof(text),
-			"schedule: %" PRIu32 " steps; %" PRIu32 " changes of the mix in all",
-			s->config->steps, c->segments - 1);
-		tell(s, text);
-	}
-}
-
 static void print_plan(const struct stream *s, const char *text)
 {
 	(void)s;
 	printf("  %s\n", text);
-}
-
-static void log_plan(const struct stream *s, const char *text)
-{
-	log_line(LOG_NOTE, "stream %s: %s", s->config->name, text);
 }
 
 static void print_check(const struct catalog *catalog)
@@ -106,7 +62,7 @@ static void print_check(const struct catalog *catalog)
 				s->config->dataset[d].slide ? " (another part each epoch: slide)"
 							    : "");
 		}
-		tell_plan(s, print_plan);
+		plan_tell(s, print_plan);
 	}
 }
 
@@ -190,6 +146,14 @@ static void back_off(void)
 	sleep(BACKOFF_S);
 }
 
+/* Some more than the config has, for those that a reload adds. */
+static unsigned room_for_streams(const struct config *config)
+{
+	unsigned room = 2 * config->streams + LATER_STREAMS;
+
+	return room < LIMIT_STREAMS ? room : LIMIT_STREAMS;
+}
+
 static int serve(const struct catalog *catalog, const struct options *a, struct listener *listener,
 	struct cgroup *cgroup, const struct rereads *rereads)
 {
@@ -202,7 +166,7 @@ static int serve(const struct catalog *catalog, const struct options *a, struct 
 		.direct = config->direct,
 		.depth = LIMIT_READS / 2,
 		.files = descriptors.files,
-		.streams = config->streams,
+		.streams = room_for_streams(config),
 		.largest_window_bytes = largest_window(catalog),
 		.frames_bytes =
 			any_dataset(catalog, is_compressed) ? dataset_frames_budget(config) : 0,
@@ -220,12 +184,13 @@ static int serve(const struct catalog *catalog, const struct options *a, struct 
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
 	for (uint32_t i = 0; i < config->streams; i++)
-		tell_plan(&catalog->stream[i], log_plan);
+		plan_log(&catalog->stream[i]);
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,
 		.listener = listener,
 		.reader = reader,
+		.reading = &options,
 		.depth = options.depth,
 		.connections = descriptors.sessions,
 		.staging_bytes = reader_memory(&options),

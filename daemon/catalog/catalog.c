@@ -21,6 +21,8 @@ static struct catalog *open_catalog(
 	}
 	catalog->config = config;
 	for (uint32_t i = 0; i < config->streams; i++)
+		catalog->stream[i].slot = i;
+	for (uint32_t i = 0; i < config->streams; i++)
 		if ((!only || only == &config->stream[i]) &&
 			!stream_open(&catalog->stream[i], &config->stream[i], config, fault))
 			goto fail;

@@ -70,6 +70,7 @@ void config_free(struct config *config)
 	free(config->admin_uid);
 	free(config->metrics);
 	free(config->state_dir);
+	free(config->state_dir_written);
 	free(config->socket);
 	free(config->directory);
 	free(config->path);

@@ -199,7 +199,9 @@ static bool take_document(struct schema *s, struct config *config)
 		return false;
 	config->has_socket = lines[SOCKET] != 0;
 	config->has_state_dir = lines[STATE_DIR] != 0;
-	return true;
+	config->memory_written = config->memory_bytes;
+	config->state_dir_written = strdup(config->state_dir);
+	return config->state_dir_written || schema_refuse_memory(s, 1);
 }
 
 static bool parse(FILE *file, struct config *config, struct fault *fault)

@@ -183,7 +183,6 @@ static bool make_feed(struct attach_job *job)
 	const struct stream *stream = s->stream;
 	const struct dataset *dataset[LIMIT_DATASETS];
 	struct feed_source source[LIMIT_DATASETS];
-	const struct catalog *catalog = s->control->catalog;
 
 	if (!make_memory(job))
 		return false;
@@ -193,7 +192,7 @@ static bool make_feed(struct attach_job *job)
 			(struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,
-						 .stream = (uint32_t)(stream - catalog->stream),
+						 .stream = stream->slot,
 						 .user = job->connection->uid,
 						 .run = order_name_hash(s->run, strlen(s->run)),
 						 .rank = s->rank,
@@ -383,7 +382,8 @@ static bool may_attach(struct attach_job *job, const struct wire *w)
 	struct runs *runs = s->control->runs;
 	struct fault *fault = &job->fault;
 
-	return read_coordinates(job, w, s->control->catalog) &&
+	s->generation = generation_hold(s->control->generations.newest);
+	return read_coordinates(job, w, s->generation->catalog) &&
 	       runs_enter(runs, c->uid, s->stream->config->name, s->run, fault) &&
 	       read_start(job, w) && twins_allow(s, fault) &&
 	       session_reserve(s, w, &job->geometry, &job->replaces, fault) &&

@@ -10,10 +10,12 @@
 #include "daemon/control/connection.h"
 #include "daemon/control/counts.h"
 #include "daemon/control/data_thread.h"
+#include "daemon/control/generation.h"
 #include "daemon/control/hang.h"
 #include "daemon/control/keeper.h"
 #include "daemon/control/process.h"
 #include "daemon/control/quota.h"
+#include "daemon/control/reload.h"
 #include "daemon/control/request.h"
 #include "daemon/control/rereads.h"
 #include "daemon/control/runs.h"
@@ -21,8 +23,10 @@
 
 struct control {
 	uv_loop_t *loop;
-	const struct catalog *catalog;
-	const struct config *config; /* the catalog's */
+	struct generations generations;
+	const struct catalog *catalog; /* the newest generation's */
+	const struct config *config;   /* the catalog's */
+	struct reload reload;
 	const struct reader *reader; /* the data thread's; only reader_name() is called */
 	struct cgroup *cgroup;	     /* or NULL */
 	const struct rereads *rereads;

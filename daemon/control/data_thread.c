@@ -39,7 +39,9 @@ struct data_thread {
 	struct reader *reader;
 	void (*ring)(void *);
 	void *context;
-	bool stop;		/* under to_data.lock */
+	bool stop; /* under to_data.lock */
+	/* Under to_data.lock: to be forgotten; the one that was. */
+	const struct catalog *forget, *forgotten;
 	_Atomic uint64_t turns; /* of the data thread's loop, at most a second apart */
 	uint64_t turns_seen;	/* control thread: at the last data_thread_answers() */
 	unsigned streams;
@@ -240,10 +242,9 @@ static void log_reader(struct data_thread *f)
 	log_line(LOG_WARNING, "%s", reader_notes(f->reader));
 }
 
-/* Looks for storage that does not answer, and tells the engine which streams wait for it. */
-static void tick_reader(struct data_thread *f)
+/* Passes on which streams wait for storage that does not answer, also to the engine. */
+static void pass_hangs(struct data_thread *f)
 {
-	reader_tick(f->reader);
 	for (uint32_t stream = 0; stream < f->streams; stream++) {
 		struct reader_hang hang = reader_hang(f->reader, stream);
 		bool was = f->hang[stream].ticks > 0, is = hang.ticks > 0;
@@ -259,6 +260,27 @@ static void tick_reader(struct data_thread *f)
 	}
 }
 
+/* Between two turns no feed has a dataset that is to be forgotten: see data_thread_forget(). */
+static void forget(struct data_thread *f)
+{
+	const struct catalog *catalog;
+
+	pthread_mutex_lock(&f->to_data.lock);
+	catalog = f->forget;
+	pthread_mutex_unlock(&f->to_data.lock);
+	if (!catalog)
+		return;
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		reader_forget(
+			f->reader, catalog->stream[i].dataset, catalog->stream[i].config->datasets);
+	pass_hangs(f);
+	pthread_mutex_lock(&f->to_data.lock);
+	f->forget = NULL;
+	f->forgotten = catalog;
+	pthread_mutex_unlock(&f->to_data.lock);
+	f->news = true;
+}
+
 static void *run(void *argument)
 {
 	struct data_thread *f = argument;
@@ -271,6 +293,7 @@ static void *run(void *argument)
 	while (!stopping(f)) {
 		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
 		read_mail(f);
+		forget(f);
 		reader_commit(f->reader);
 		if (f->news) {
 			f->news = false;
@@ -285,7 +308,8 @@ static void *run(void *argument)
 		for (unsigned i = 0; i < n; i++)
 			take_done(f, &done[i]);
 		if (now >= tick) {
-			tick_reader(f);
+			reader_tick(f->reader);
+			pass_hangs(f);
 			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
 			log_reader(f);
 			tick = now + TICK_MS;
@@ -377,6 +401,22 @@ void data_thread_kick(struct data_thread *f, uint32_t id)
 void data_thread_detach(struct data_thread *f, uint32_t id)
 {
 	tell(f, id, SAY_DETACH);
+}
+
+bool data_thread_forget(struct data_thread *f, const struct catalog *catalog)
+{
+	pthread_mutex_lock(&f->to_data.lock);
+
+	bool forgotten = f->forgotten == catalog, begin = !forgotten && !f->forget;
+
+	if (begin)
+		f->forget = catalog;
+	if (forgotten)
+		f->forgotten = NULL; /* another one may get this address */
+	pthread_mutex_unlock(&f->to_data.lock);
+	if (begin)
+		reader_kick(f->reader);
+	return forgotten;
 }
 
 bool data_thread_take(struct data_thread *f, uint32_t *id, unsigned *news)

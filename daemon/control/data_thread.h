@@ -55,6 +55,12 @@ struct data_thread_waits {
 };
 struct data_thread_waits data_thread_waits(const struct data_thread *data_thread, uint32_t id);
 
+/*
+ * Makes the data thread drop every use of the catalog's datasets; no feed may have them. True: it
+ * has. False: not yet; call again after the next ring().
+ */
+bool data_thread_forget(struct data_thread *data_thread, const struct catalog *catalog);
+
 /* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
 /* The number of turns that the data thread has made; at most a second apart. */

@@ -32,33 +32,33 @@ static void log_change(
 
 void hangs_clock(struct hangs *hangs, struct data_thread *data_thread)
 {
-	const struct catalog *catalog = hangs->catalog;
+	for (uint32_t slot = 0; slot < hangs->generations->slots; slot++) {
+		struct reader_hang was = hangs->of[slot];
 
-	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		struct reader_hang was = hangs->of[i];
+		const struct stream *stream = NULL;
 
-		hangs->of[i] = data_thread_hang(data_thread, i);
-		log_change(&catalog->stream[i], &was, &hangs->of[i]);
+		hangs->of[slot] = data_thread_hang(data_thread, slot);
+		if (was.ticks > 0 || hangs->of[slot].ticks > 0)
+			stream = generations_stream(hangs->generations, slot);
+		if (stream)
+			log_change(stream, &was, &hangs->of[slot]);
 	}
 }
 
 const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream)
 {
-	return &hangs->of[stream - hangs->catalog->stream];
+	return &hangs->of[stream->slot];
 }
 
 const struct stream *hang_longest(const struct hangs *hangs)
 {
-	const struct catalog *catalog = hangs->catalog;
-	const struct stream *longest = NULL;
-	unsigned ticks = 0;
+	uint32_t longest = 0;
 
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		if (hangs->of[i].ticks > ticks) {
-			ticks = hangs->of[i].ticks;
-			longest = &catalog->stream[i];
-		}
-	return longest;
+	for (uint32_t slot = 1; slot < hangs->generations->slots; slot++)
+		if (hangs->of[slot].ticks > hangs->of[longest].ticks)
+			longest = slot;
+	return hangs->of[longest].ticks > 0 ? generations_stream(hangs->generations, longest)
+					    : NULL;
 }
 
 void hang_put(const struct reader_hang *hang, struct wire *w, char *path, size_t path_bytes)

@@ -5,11 +5,12 @@
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/data_thread.h"
+#include "daemon/control/generation.h"
 #include "proto/wire.h"
 
 struct hangs {
-	const struct catalog *catalog;
-	struct reader_hang of[LIMIT_STREAMS]; /* by index of the stream */
+	const struct generations *generations;
+	struct reader_hang of[LIMIT_STREAMS]; /* by slot */
 };
 
 /* Call once a second. */

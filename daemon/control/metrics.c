@@ -250,7 +250,7 @@ static double stream_value(const struct control *control, uint32_t stream, enum 
 		[READY] = (double)c->now.ready,
 		[LEAST_READY] = (double)c->now.least_ready,
 		[FULL] = seconds(c->now.full_ms),
-		[SLOW] = control->hangs.of[stream].ticks,
+		[SLOW] = hang_of(&control->hangs, &control->catalog->stream[stream])->ticks,
 		[PUBLISHED] = (double)(c->published + c->now.published),
 		[RELEASED] = (double)(c->released + c->now.released),
 		[FIRST] = (double)(c->attaches - c->attaches_again),

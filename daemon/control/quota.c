@@ -16,6 +16,7 @@ enum {
 	RUNS_MOST = 16384,
 	FILES_AT_ONCE = 256,
 	FILE_MS = 100,
+	LATER_USERS = 256, /* that a reload may add */
 };
 
 /* A token bucket. Below 0: more was done than allowed, because it is counted afterwards. */
@@ -36,8 +37,8 @@ struct quota {
 struct quotas {
 	unsigned connections;
 	unsigned listed;
-	uint32_t n;
-	struct quota quota[];
+	uint32_t n, room;
+	struct quota quota[]; /* connections refer to them */
 };
 
 static void add(struct quotas *q, uid_t uid, bool listed)
@@ -54,9 +55,35 @@ static void add(struct quotas *q, uid_t uid, bool listed)
 	quota->listed |= listed;
 }
 
+/* The number of users in @uid that are not known. */
+static uint32_t unknown(struct quotas *q, const uid_t *uid, uint32_t n)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		count += !quota_of(q, uid[i]);
+	return count;
+}
+
+bool quotas_list(struct quotas *q, const struct config *config)
+{
+	if (unknown(q, config->allow_uid, config->allow_uids) +
+			unknown(q, config->admin_uid, config->admin_uids) >
+		q->room - q->n)
+		return false;
+	for (uint32_t i = 0; i < q->n; i++)
+		q->quota[i].listed = false;
+	q->listed = 0;
+	for (uint32_t i = 0; i < config->allow_uids; i++)
+		add(q, config->allow_uid[i], true);
+	for (uint32_t i = 0; i < config->admin_uids; i++)
+		add(q, config->admin_uid[i], true);
+	return true;
+}
+
 struct quotas *quotas_new(const struct config *config, unsigned connections)
 {
-	size_t most = (size_t)config->allow_uids + config->admin_uids + 2;
+	size_t most = (size_t)config->allow_uids + config->admin_uids + 2 + LATER_USERS;
 	struct quotas *q = calloc(1, sizeof(*q) + most * sizeof(q->quota[0]));
 
 	if (!q)
@@ -64,10 +91,8 @@ struct quotas *quotas_new(const struct config *config, unsigned connections)
 	q->connections = connections;
 	add(q, 0, false);
 	add(q, geteuid(), false);
-	for (uint32_t i = 0; i < config->allow_uids; i++)
-		add(q, config->allow_uid[i], true);
-	for (uint32_t i = 0; i < config->admin_uids; i++)
-		add(q, config->admin_uid[i], true);
+	q->room = (uint32_t)most;
+	quotas_list(q, config);
 	return q;
 }
 

@@ -25,6 +25,9 @@ struct quota; /* of one user */
 
 /* @connections: how many the daemon serves. NULL: out of memory. */
 struct quotas *quotas_new(const struct config *config, unsigned connections);
+/* Lists the users of another config. Users who are no longer listed keep their counts. False: too
+ * many are new. */
+bool quotas_list(struct quotas *quotas, const struct config *config);
 void quotas_free(struct quotas *quotas);
 /* The quota of user @uid. NULL: this user may not connect. */
 struct quota *quota_of(struct quotas *quotas, uid_t uid);

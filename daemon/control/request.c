@@ -29,7 +29,8 @@ unsigned request_waiting(const struct request *r)
 
 bool request_concerns(const struct session *s, const struct stream *stream, const char *run)
 {
-	return session_is_live(s) && !s->helper && s->stream == stream && strcmp(s->run, run) == 0;
+	return session_is_live(s) && !s->helper && s->stream->slot == stream->slot &&
+	       strcmp(s->run, run) == 0;
 }
 
 static bool is_participant(const struct session *s, const struct participant *p)
@@ -117,6 +118,7 @@ void request_free(struct request *r)
 	free(r->args);
 	free(r->cursor);
 	free(r->participant);
+	generation_drop(r->generation);
 	free(r);
 }
 
@@ -301,7 +303,7 @@ void request_leave(struct session *s)
 	struct request *r = s->helper ? NULL : control->requests.first;
 	struct participant *p;
 
-	while (r && (r->stream != s->stream || strcmp(r->run, s->run) != 0))
+	while (r && (r->stream->slot != s->stream->slot || strcmp(r->run, s->run) != 0))
 		r = r->next;
 	p = r ? participant_of(r, s) : NULL;
 	if (!p || !participant_waits(p))
@@ -347,9 +349,11 @@ void request_pending(struct connection *c, const struct wire *query)
 void request_describe(struct connection *c, const struct wire *query)
 {
 	struct wire w = {.op = WIRE_DESCRIBED};
+	const struct generations *all = &c->control->generations;
+	/* An edit ends with an attach, which uses the newest stream: it may have new datasets. */
+	const struct stream *stream = generations_stream(all, c->session->stream->slot);
 
-	wire_set_bytes(
-		&w, WIRE_CURSOR, c->session->stream->begin_bytes, c->session->stream->begin_length);
+	wire_set_bytes(&w, WIRE_CURSOR, stream->begin_bytes, stream->begin_length);
 	connection_send(c, wire_number(query, WIRE_SERIAL), &w);
 }
 
@@ -420,6 +424,7 @@ void requests_check(const struct requests *requests)
 		assert(!r->asker || (r->asker->request == r && !r->asker->closing));
 		for (const struct request *other = r->next; other; other = other->next)
 			assert(other->number < r->number &&
-				(other->stream != r->stream || strcmp(other->run, r->run) != 0));
+				(other->stream->slot != r->stream->slot ||
+					strcmp(other->run, r->run) != 0));
 	}
 }

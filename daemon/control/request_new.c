@@ -122,7 +122,7 @@ static bool find_room(struct connection *c, const struct request *r, struct faul
 	uint64_t now = connection_now(c);
 
 	for (const struct request *other = c->control->requests.first; other; other = other->next) {
-		if (other->stream != r->stream || strcmp(other->run, r->run) != 0)
+		if (other->stream->slot != r->stream->slot || strcmp(other->run, r->run) != 0)
 			continue;
 
 		const struct participant *p = other->participant;
@@ -150,7 +150,8 @@ static bool read_request(
 
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
 		return fault_set(fault, FAULT_REQUEST, "stream", "must be " PHRASE_NAME);
-	r->stream = catalog_stream(c->control->catalog, name);
+	r->generation = generation_hold(c->control->generations.newest);
+	r->stream = catalog_stream(r->generation->catalog, name);
 	if (!r->stream)
 		return fault_set(fault, FAULT_REQUEST, "stream", PHRASE_NO_STREAM, name,
 			c->control->config->path,

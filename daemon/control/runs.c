@@ -89,6 +89,11 @@ bool runs_known(const struct runs *runs)
 
 /* ---- permissions ---- */
 
+void runs_config(struct runs *runs, const struct config *config)
+{
+	runs->options.config = config;
+}
+
 bool runs_privileged(const struct config *config, uid_t uid)
 {
 	for (uint32_t i = 0; i < config->admin_uids; i++)

@@ -37,6 +37,8 @@ void runs_free(struct runs *runs);
 /* Have the owners been read? Until then anybody may attach to any run. */
 bool runs_known(const struct runs *runs);
 
+/* Another config has the privileged users from now on. Its state_dir is the same. */
+void runs_config(struct runs *runs, const struct config *config);
 /* Is @uid root or in admin_uids? */
 bool runs_privileged(const struct config *config, uid_t uid);
 /* May @uid use the run: is it the owner or privileged, or is there no owner? */

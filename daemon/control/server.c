@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -37,6 +38,7 @@ struct server {
 	struct http *web;   /* or NULL */
 	bool state_stalled; /* state_dir hangs, and that was logged */
 	bool stopping;
+	bool terminal; /* at the start */
 	uint64_t lonely_since_ms;
 };
 
@@ -106,26 +108,62 @@ static void on_signal(uv_signal_t *signal, int number)
 	stop(server);
 }
 
-static void on_hangup(uv_signal_t *signal, int number)
+/* Whether the process still has a terminal. Only asked at SIGHUP. */
+static bool has_terminal(void)
 {
-	const struct server *server = signal->data;
+	int fd = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
-	(void)number;
-	log_line(LOG_WARNING,
-		"SIGHUP: %s is not read again, because running trainers have positions in this "
-		"config's order; check it with tokend -c FILE --check, then restart tokend",
-		server->control.config->path);
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
 }
 
-/* If SIGHUP is ignored, as main() or nohup(1) do it, it is answered from now on. */
+static void on_hangup(uv_signal_t *signal, int number)
+{
+	struct server *server = signal->data;
+
+	(void)number;
+	if (server->stopping)
+		return;
+	if (!server->terminal || has_terminal()) {
+		reload_begin(&server->control.reload);
+		return;
+	}
+	log_line(LOG_NOTE, "SIGHUP: stopping, because the terminal is closed");
+	stop(server);
+}
+
+/* main() ignores SIGHUP until now, unless there is a terminal. */
 static void start_hangup(struct server *server)
 {
 	struct sigaction now;
 
 	uv_signal_init(&server->loop, &server->hangup);
 	server->hangup.data = server;
-	if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
-		uv_signal_start(&server->hangup, on_hangup, SIGHUP);
+	server->terminal = sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN;
+	uv_signal_start(&server->hangup, on_hangup, SIGHUP);
+}
+
+/* A reload has replaced the users. */
+static void on_config(void *context, const struct config *config)
+{
+	struct server *server = context;
+
+	server->acceptor.config = config;
+	runs_config(server->control.runs, config);
+}
+
+static void free_generations(struct server *server)
+{
+	struct control *control = &server->control;
+	struct generation *unused;
+
+	while ((unused = generations_unused(&control->generations)) &&
+		data_thread_forget(control->data_thread, unused->catalog)) {
+		/* The hangs of the last second may be of its datasets. */
+		hangs_clock(&control->hangs, control->data_thread);
+		generations_remove(&control->generations, unused);
+	}
 }
 
 static void on_news(uv_async_t *async)
@@ -136,6 +174,7 @@ static void on_news(uv_async_t *async)
 
 	while (data_thread_take(server->control.data_thread, &id, &news))
 		session_news(&server->control, id, news);
+	free_generations(server);
 }
 
 static void ring_news(void *context)
@@ -195,6 +234,7 @@ static void on_second(uv_timer_t *timer)
 	watch_data_thread(&server->control, now);
 	watch_state_dir(server);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
+	free_generations(server);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
 		errand_clock(c);
@@ -327,7 +367,7 @@ static bool start(struct server *server, struct fault *fault)
 	start_hangup(server);
 	if (counts_join(&control->counts, control->catalog))
 		control->data_thread = data_thread_start(
-			o->reader, o->depth, control->config->streams, ring_news, server, fault);
+			o->reader, o->depth, control->generations.slots, ring_news, server, fault);
 	else
 		fault_memory(fault);
 	if (!control->data_thread) {
@@ -397,7 +437,16 @@ static void control_init(struct control *control, struct server *server)
 	control->cgroup = o->cgroup;
 	control->rereads = o->rereads;
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;
-	control->hangs.catalog = o->catalog;
+	generations_init(&control->generations, o->catalog,
+		o->reading ? o->reading->streams : o->catalog->config->streams);
+	control->hangs.generations = &control->generations;
+	control->reload = (struct reload){
+		.control = control,
+		.began = o->catalog->config,
+		.reading = o->reading,
+		.on_config = on_config,
+		.context = server,
+	};
 	control->connections.loop = &server->loop;
 	control->connections.control = control;
 	control->connections.events = &dispatch_events;
@@ -440,6 +489,7 @@ int server_run(const struct server_options *options)
 	requests_free(&server->control.requests);
 	connections_free(&server->control.connections);
 	counts_free(&server->control.counts);
+	generations_free(&server->control.generations);
 	free(server);
 	return 0;
 }

@@ -7,6 +7,7 @@
  *
  *   server.c          the loop: signals, timers, news from the data thread
  *   accept.c          new clients
+ *   reload.c          reads the config again
  *   web.c             what the port of `metrics:` serves; metrics.c: the text for Prometheus
  *   http.c            HTTP
  *   dispatch.c        maps messages to handlers
@@ -21,6 +22,7 @@
  *   runs.c            the owners of runs
  *   pace.c, quota.c   limit each user's part of the control thread, memory and state_dir
  *   hang.c            storage that does not answer
+ *   generation.c      the configs that sessions use; plan.c: remarks about their streams
  *   data_thread.c     the thread of the engine and the reader
  *   keeper.c          the thread that makes all calls on state_dir
  *   mix_log.c, snapshot_file.c, run_dir.c, durable.c    the files in state_dir
@@ -38,10 +40,12 @@ struct server_options {
 	const struct catalog *catalog;
 	struct listener *listener; /* open; server_run() closes it */
 	struct reader *reader;	   /* server_run() closes it */
-	unsigned depth;		   /* reads in flight at most */
-	unsigned connections;	   /* clients at most; other descriptors are for shards */
-	struct cgroup *cgroup;	   /* or NULL */
-	uint64_t staging_bytes;	   /* of the reader, counted in memory: */
+	/* How it was opened, with places for streams of later configs; NULL: there are none. */
+	const struct reader_options *reading;
+	unsigned depth;		/* reads in flight at most */
+	unsigned connections;	/* clients at most; other descriptors are for shards */
+	struct cgroup *cgroup;	/* or NULL */
+	uint64_t staging_bytes; /* of the reader, counted in memory: */
 	const struct rereads *rereads;
 	unsigned linger_s; /* exit after so long without a session; 0: never */
 };

@@ -64,6 +64,7 @@ void session_free(struct session *s)
 	all->of[s->id] = NULL;
 	all->n--;
 	s->connection->session = NULL;
+	generation_drop(s->generation);
 	free(s);
 }
 

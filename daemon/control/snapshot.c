@@ -14,6 +14,7 @@
 struct save_job {
 	struct errand errand;
 	struct control *control;
+	struct generation *generation; /* held; the stream's */
 	const struct stream *stream;
 	struct run_place place;
 	char tag[LIMIT_NAME_BYTES + 1];
@@ -97,6 +98,7 @@ static void save_done(struct keeper_job *work)
 	if (job->saved.opened)
 		runs_cleaned(control->runs, &job->place);
 	runs_found(control->runs, job->place.stream, job->place.run, job->saved.owner);
+	generation_drop(job->generation);
 	free(job);
 }
 
@@ -153,6 +155,7 @@ static struct save_job *save_job_new(
 		.late = save_late,
 		.serial = wire_number(w, WIRE_SERIAL)};
 	job->control = c->control;
+	job->generation = generation_hold(c->session->generation);
 	job->stream = c->session->stream;
 	runs_place(
 		c->control->runs, c->uid, job->stream->config->name, c->session->run, &job->place);

@@ -22,7 +22,7 @@ static bool same_process(const struct connection *a, const struct connection *b)
 
 static bool same_rank(const struct session *a, const struct session *b)
 {
-	return a->stream == b->stream && a->rank == b->rank && a->world == b->world &&
+	return a->stream->slot == b->stream->slot && a->rank == b->rank && a->world == b->world &&
 	       a->peer == b->peer && !a->helper && !b->helper && !a->connection->closing &&
 	       !b->connection->closing && strcmp(a->run, b->run) == 0;
 }

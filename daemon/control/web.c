@@ -46,11 +46,12 @@ static unsigned readyz(void *context, FILE *to)
 		fprintf(to, "state_dir has not answered for %" PRIu64 " s\n", busy_ms / 1000);
 	}
 	for (uint32_t i = 0; i < control->config->streams; i++) {
-		if (control->hangs.of[i].ticks == 0)
+		if (hang_of(&control->hangs, &control->catalog->stream[i])->ticks == 0)
 			continue;
 		ready = false;
 		fprintf(to, "storage of stream %s has not answered for %u s\n",
-			control->config->stream[i].name, control->hangs.of[i].ticks);
+			control->config->stream[i].name,
+			hang_of(&control->hangs, &control->catalog->stream[i])->ticks);
 	}
 	if (ready)
 		fputs("ok\n", to);

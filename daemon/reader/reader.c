@@ -308,6 +308,27 @@ void reader_kick(struct reader *reader)
 	reader->ops->kick(reader->backend);
 }
 
+void reader_forget(struct reader *reader, const struct dataset *dataset, uint32_t n)
+{
+	const struct dataset *end = dataset + n;
+
+	for (unsigned i = 0; i < reader->files.count; i++) {
+		struct file *file = &reader->files.file[i];
+
+		if (file->dataset < dataset || file->dataset >= end)
+			continue;
+		assert(file->users == 0);
+		files_forget(file);
+		file->dataset = NULL;
+	}
+	for (unsigned i = 0; i < reader->shares.count; i++) {
+		struct reader_hang *hang = &reader->shares.share[i].hang;
+
+		if (hang->dataset >= dataset && hang->dataset < end)
+			*hang = (struct reader_hang){0};
+	}
+}
+
 /* ---- slow storage ---- */
 
 void reader_tick(struct reader *reader)

@@ -103,6 +103,12 @@ unsigned reader_reap(struct reader *reader, struct reader_done *done, unsigned m
 /* Makes the current or next reader_reap() return soon. Any thread. */
 void reader_kick(struct reader *reader);
 
+/*
+ * Drops every use of the @n datasets at @dataset, which may be freed then. Their open shards are
+ * closed when their entries are needed. Call it only when no read of them is in flight.
+ */
+void reader_forget(struct reader *reader, const struct dataset *dataset, uint32_t n);
+
 /* The oldest read or opening of a stream whose storage does not answer. */
 struct reader_hang {
 	unsigned ticks; /* since it was begun; 0: there is none */

@@ -199,6 +199,7 @@ static void make_stream(
 	c->dataset = __wrap_calloc(n, sizeof(*c->dataset));
 	s->config = c;
 	s->file = "sim.yaml";
+	s->slot = (uint32_t)(plan - world_stream);
 	s->token_bytes = plan->token_bytes;
 	s->dataset = __wrap_calloc(n, sizeof(*s->dataset));
 	for (uint32_t d = 0; d < n; d++) {

@@ -200,6 +200,12 @@ void reader_kick(struct reader *r)
 	fiber_wake(r);
 }
 
+void reader_forget(struct reader *r, const struct dataset *dataset, uint32_t n)
+{
+	(void)r, (void)dataset, (void)n; /* this daemon never reads its config again */
+	CHECK(false);
+}
+
 void reader_tick(struct reader *r)
 {
 	for (unsigned i = 0; i < r->n; i++)

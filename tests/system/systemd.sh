@@ -147,6 +147,29 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	example-trainer train "" example
 	[ "$(stat -c %U /var/lib/tokend)" = tokend ]
 
+	# A reload: a new stream is served, and a broken config changes nothing but the status.
+	reloaded() { property StatusText | grep "$1" && [ "$(property ActiveState)" = active ]; }
+	cp /etc/tokend/tokend.yaml /srv/reload.yaml
+	mkdir -p /run/systemd/system/tokend.service.d
+	printf '[Service]\nExecStart=\nExecStart=/usr/local/bin/tokend -c /srv/reload.yaml\n' \
+		>/run/systemd/system/tokend.service.d/reload.conf
+	systemctl daemon-reload
+	systemctl restart tokend
+	pid=$(property MainPID)
+	sed -n '/^  train:/,$p' /etc/tokend/tokend.yaml | sed 's/train:/later:/' >>/srv/reload.yaml
+	systemctl reload tokend
+	until_true reloaded 'config read again'
+	tokctl cat later --rank 0 --world 1 --micro 4 --batches 10 >/srv/later
+	[ -s /srv/later ]
+	sed -i 's/seed/sed/' /srv/reload.yaml
+	systemctl reload tokend
+	until_true reloaded 'did you mean seed'
+	[ "$(property MainPID)" = "$pid" ]
+	injected 54
+	rm /run/systemd/system/tokend.service.d/reload.conf
+	systemctl daemon-reload
+	systemctl restart tokend
+
 	# From here on the watchdog notices a hang sooner, and shards are read with O_DIRECT.
 	drop_in() { # NAME, lines
 		mkdir -p /run/systemd/system/$unit.service.d

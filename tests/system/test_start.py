@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import shutil
-import signal
 import socket
 import stat
 import struct
@@ -19,20 +18,7 @@ import urllib.request
 
 import pytest
 
-from lib import (
-    BIN,
-    REPO,
-    TOKCTL,
-    TOKEND,
-    Daemon,
-    Witness,
-    datasets,
-    has,
-    rows_at,
-    run,
-    wait_for,
-    with_parent,
-)
+from lib import BIN, REPO, TOKCTL, TOKEND, Daemon, datasets, has, run, wait_for, with_parent
 from lib.injected import injected
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
@@ -256,25 +242,6 @@ def test_a_broken_config_ends_with_a_pause(place):
     )
     assert err.startswith("tokend: "), "broken: a priority is only for the journal"
     injected(54, 3)
-
-
-def test_a_reload_keeps_the_config_and_says_why(place):
-    """SIGHUP, which asks services for a reload, with a broken config in place of the good one."""
-    place.shard("reload/a.bin", 20000)
-    about = {"seed": 1, "seq_len": 64, "datasets": datasets("reload")}
-    config = place.config("reload.yaml", streams={"train": about})
-    daemon = Daemon(place, config, start_new_session=True)  # without a terminal
-    witness = Witness(daemon, rows_at(config, "train", 0, 200))
-    witness.step(5)
-    place.config("reload.yaml", streams={"train": {**about, "seq_len": "many"}})
-    for n in range(1, 4):
-        daemon.process.send_signal(signal.SIGHUP)
-        told = wait_for(lambda n=n: daemon.log().count(f"SIGHUP: {config} is not read again") == n)
-        assert told, ("reload: the log says why", daemon.log())
-    assert daemon.alive() and witness.step(20), "reload: its trainers go on with the old one"
-    injected(54, 3)
-    witness.close()
-    assert daemon.stop() == 0, "reload: it stops"
 
 
 WAITER = """

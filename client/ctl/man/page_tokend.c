@@ -8,14 +8,18 @@
 static const char ABOUT[] =
 	"tokend reads token shards, shuffles and mixes them, and keeps batches ready in shared "
 	"memory for each trainer process of this node. It opens all shards once and serves until "
-	"SIGTERM or SIGINT. The config is read only at the start; without a terminal, SIGHUP logs "
-	"that and changes nothing.\n\n"
+	"SIGTERM or SIGINT.\n\n"
+	"At SIGHUP it reads the config again, as `systemctl reload` asks it to. New sessions get "
+	"what is new: streams, datasets, users. Running sessions keep what they have until they "
+	"attach again; `tokctl mix` adds a new dataset to a running job. A config that is refused "
+	"changes nothing, and the log, the status of the unit and a metric say so. socket, "
+	"state_dir, memory, metrics, io and direct need a restart, which the log says.\n\n"
 	"Trainers survive a restart: they go on with the batches that are ready, reconnect, and "
-	"attach at their own position. So a new config takes effect with a restart.\n\n"
+	"attach at their own position.\n\n"
 	"Log lines go to stderr, one a line. Under systemd, tokend reports its state, takes the "
 	"socket that systemd listens on, and answers the watchdog. A start that fails waits 5 "
 	"seconds before it exits there.\n\n"
-	"`tokend -c FILE --check` opens no socket and needs no daemon. Run it before a restart.";
+	"`tokend -c FILE --check` opens no socket and needs no daemon. Run it before a reload.";
 
 static const struct ctl_example *const examples =
 	CTL_EXAMPLES({"check a config and its shards", "tokend -c tokend.yaml --check"},

@@ -1,0 +1,55 @@
+#include "daemon/control/plan.h"
+
+#include "daemon/catalog/dataset_note.h"
+#include "daemon/control/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+void plan_tell(const struct stream *s, void (*tell)(const struct stream *s, const char *text))
+{
+	const struct cursor *c = &s->begin;
+	char text[768], note[512];
+
+	for (uint32_t d = 0; d < s->config->datasets; d++)
+		for (unsigned i = 0; i < DATASET_NOTES; i++)
+			if (dataset_note(&s->dataset[d], i, note, sizeof(note))) {
+				snprintf(text, sizeof(text), "%s: %s", s->config->dataset[d].name,
+					note);
+				tell(s, text);
+			}
+
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		uint64_t position, unserved, most = c->dataset[d].max_epochs;
+		int n = snprintf(text, sizeof(text), "%s: max_epochs %" PRIu64 ": ",
+			c->dataset[d].name, most);
+
+		if (most == 0)
+			continue;
+		if (cursor_unserved(c, d, &position, &unserved))
+			snprintf(text + n, sizeof(text) - (size_t)n,
+				"ends at position %" PRIu64 "; %" PRIu64 " of its %" PRIu64
+				" × %" PRIu64 " windows are never served",
+				position, unserved, most, c->order[d].windows);
+		else
+			snprintf(text + n, sizeof(text) - (size_t)n,
+				"not reached before the stream ends");
+		tell(s, text);
+	}
+	if (s->config->steps > 0) {
+		snprintf(text, sizeof(text),
+			"schedule: %" PRIu32 " steps; %" PRIu32 " changes of the mix in all",
+			s->config->steps, c->segments - 1);
+		tell(s, text);
+	}
+}
+
+static void log_one(const struct stream *s, const char *text)
+{
+	log_line(LOG_NOTE, "stream %s: %s", s->config->name, text);
+}
+
+void plan_log(const struct stream *s)
+{
+	plan_tell(s, log_one);
+}

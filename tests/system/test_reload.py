@@ -1,0 +1,185 @@
+"""The config is read again under running sessions: they keep what they have, new sessions get what
+is new, and a broken config changes nothing.
+"""
+
+import os
+import signal
+import socket
+import threading
+
+import pytest
+from requesting import SEQ, Operator, Trainer
+
+from lib import Client, Closed, Daemon, Refused, Witness, client_of, datasets, has, rows_at, run
+from lib import TOKCTL, refusal, status, wait_for, wait_until
+from lib.injected import injected
+
+pytestmark = [pytest.mark.asan, pytest.mark.tsan]
+
+ROUNDS = 40
+USER = 57123
+
+
+class Scene:
+    """A daemon with the stream train, whose config can be written again and reloaded."""
+
+    def __init__(self, place, **keys):
+        self.place = place
+        for number, name in enumerate(("web", "code", "law")):
+            place.shard(f"{name}/a.bin", 60_000, seed=number)
+        self.window = {"seed": 1, "seq_len": SEQ, "extra": 1}
+        self.train = {**self.window, "datasets": datasets("web", "code")}
+        self.config = self.write(train=self.train)
+        self.daemon = Daemon(place, self.config, start_new_session=True, **keys)
+
+    def write(self, more=None, **streams):
+        return self.place.config(streams=streams, memory=64 << 20, **(more or {}))
+
+    def reload(self, line, count=1):
+        """Sends SIGHUP and waits for the line in the log. Returns what was logged since."""
+        before = len(self.daemon.log())
+        self.daemon.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.daemon.log()[before:].count(line) >= count, line)
+        return self.daemon.log()[before:]
+
+    def attach(self, **keys):
+        return Client(self.daemon.socket).attach(**keys)
+
+
+@pytest.fixture
+def scene(place):
+    scene = Scene(place)
+    yield scene
+    assert scene.daemon.stop() == 0, ("the daemon exits with 0", scene.daemon.log())
+
+
+def test_what_is_new_is_served_and_sessions_keep_what_they_have(scene):
+    witness = Witness(scene.daemon, rows_at(scene.config, "train", 0, 400))
+    witness.step(5)
+    mixed = {**scene.train, "datasets": datasets("web", "code", "law")}
+    scene.write(train=mixed, valid={**scene.window, "datasets": datasets("law")})
+    log = scene.reload("was read again")
+    assert has(log, "2 streams: 1 new, 1 changed, 0 removed", "stream valid: new"), log
+    valid = Witness(scene.daemon, rows_at(scene.config, "valid", 0, 40), stream="valid")
+    assert valid.step(10) and witness.step(20), "the new stream; a session of before"
+    fresh = Witness(scene.daemon, rows_at(scene.config, "train", 0, 40), run="fresh")
+    assert fresh.step(10), "a new run has the new mix"
+
+    # The next edit of the config removes the stream of two sessions.
+    scene.write(other={**scene.window, "datasets": datasets("web")})
+    log = scene.reload("was read again")
+    assert has(log, "1 streams: 1 new, 0 changed, 2 removed", "stream valid: removed"), log
+    assert valid.step(10) and witness.step(20) and fresh.step(10), "sessions of removed streams"
+    fault = refusal(lambda: scene.attach(stream="valid"))
+    assert has(fault, "stream", "other"), ("a new session has it no more", fault)
+    for w in (valid, witness, fresh):
+        w.close()
+    assert wait_for(lambda: scene.daemon.rings() == 0)
+    other = Witness(scene.daemon, rows_at(scene.config, "other", 0, 40), stream="other")
+    assert other.step(10), "after the old generations are unused"
+    other.close()
+
+
+def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
+    t = Trainer(scene)
+    t.step(3)
+    scene.write(train={**scene.train, "datasets": datasets("web", "code", "law")})
+    scene.reload("was read again")
+    op = Operator(scene, "mix", "train", "web=1", "law=3")
+    done = t.carry_out()
+    code, _, result, err = op.result()
+    assert (code, err, result["acts_from"]) == (0, "", done["at"]), (code, err)
+    again = Trainer(scene, rank=1, world=2)  # another generation, the same run
+    ranks = [s["rank"] for s in status(scene.daemon.socket)[0]]
+    assert sorted(ranks) == [0, 1]
+    for trainer in (t, again):
+        trainer.close()
+
+
+def test_a_broken_config_keeps_the_old_one_and_says_why(place):
+    path = place.file("notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(20)
+        scene = Scene(place, env={**os.environ, "NOTIFY_SOCKET": path})
+        assert manager.recv(4096) == b"READY=1"
+        witness = Witness(scene.daemon, rows_at(scene.config, "train", 0, 400))
+        witness.step(5)
+        broken = (
+            ({**scene.train, "seq_len": "many"}, 'seq_len: "many" is quoted'),
+            ({**scene.train, "datasets": datasets("gone")}, "gone: No such file or directory"),
+            ({**scene.train, "seqlen": 3}, "unknown key; did you mean seq_len?"),
+        )
+        for train, why in broken:
+            scene.write(train=train)
+            log = scene.reload("keeps the config that it has")
+            assert why in log and log.count("\n") == 1, log
+            told = manager.recv(4096).decode()
+            assert told.startswith("RELOADING=1\nMONOTONIC_USEC="), told
+            told = manager.recv(4096).decode()
+            assert told.startswith("READY=1\nSTATUS=") and why in told, told
+            assert witness.step(5)
+            scene.attach(run="later").close()
+        injected(54, len(broken))
+        os.remove(scene.config)
+        assert "No such file" in scene.reload("keeps the config that it has")
+        scene.write({"io": "pread", "state_dir": "elsewhere"}, train=scene.train)
+        log = scene.reload("was read again")
+        assert has(
+            log, "io: needs a restart", "state_dir: needs a restart", "1 streams: 0 new, 0 ch"
+        )
+        assert "memory: needs" not in log and witness.step(5), log
+        witness.close()
+    assert scene.daemon.stop() == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
+def test_a_reload_allows_another_user(scene):
+    assert "add it to allow_uids" in refusal(lambda: client_of(scene.daemon, USER))
+    scene.write({"allow_uids": [USER, "daemon"]}, train=scene.train)
+    scene.reload("was read again")
+    client = client_of(scene.daemon, USER).attach(run="theirs")
+    client.next()
+    scene.write({}, train=scene.train)
+    scene.reload("was read again")
+    client.next()
+    assert "add it to allow_uids" in refusal(lambda: client_of(scene.daemon, USER))
+    client.close()
+
+
+def test_sessions_come_and_go_during_many_reloads(scene):
+    """Attaches at old and new generations, and frees them, while the data thread reads."""
+    sets = [datasets("web", "code"), datasets("law", "code"), datasets("web", "law")]
+    faults, attached, stop = [], [0] * 3, threading.Event()
+
+    def come_and_go(rank):
+        while not stop.is_set():
+            try:
+                client = scene.attach(run=f"run{rank}", stream="train")
+                for _ in range(8):
+                    client.next()
+                attached[rank] += 1
+                client.close()
+            except (Refused, Closed, OSError) as fault:
+                faults.append(repr(fault))
+
+    threads = [threading.Thread(target=come_and_go, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for n in range(ROUNDS):
+        scene.write(train={**scene.train, "datasets": sets[n % 3]}, **{f"s{n % 4}": scene.train})
+        before = sum(attached)
+        scene.reload("was read again")
+        wait_until(lambda before=before: faults or sum(attached) > before, "an attach")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not faults, faults[:3]
+    # There are 34 places for streams. Those of freed generations are used again.
+    for n in range(3):
+        scene.write(**{f"t{n}-{i}": scene.train for i in range(16)})
+        wait_until(
+            lambda: "was read again" in scene.reload("tokend.yaml"), "freeing the places of streams"
+        )
+    code, out, err = run(TOKCTL, "status", "--socket", scene.daemon.socket, "--json")
+    assert code == 0, err
