@@ -251,3 +251,13 @@ def test_try_is_refused_in_one_line(here, capsys):
     )
     (here / "bad.yaml").write_text(text.replace("seq_len", "seqlen"))
     assert "seqlen" in refused(capsys, "-c", "bad.yaml", program=trial)
+
+
+def test_much_text_is_converted_in_part(here, capsys):
+    write({f"{D}/{name}.txt": WORDS * 20 for name in "ab"})
+    ((_, datasets),) = begin(D, "--most", "1").values()
+    said = capsys.readouterr().out
+    assert "the first 1 of 2 MiB in " in said and "a token is a byte" in said
+    (dataset,) = datasets.values()
+    size = os.stat(here / dataset["path"] / "00000.bin").st_size
+    assert size == 2 * (len(WORDS * 20) + 1), "the first file, and its EOS"

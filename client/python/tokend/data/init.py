@@ -20,12 +20,12 @@ import sys
 import time
 
 from .. import documents, phrases
-from .._tokend import Error, program
+from .._tokend import Error, program, version
 from . import found, tokenize
 from .tokenizer import BYTES
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
-MOST_MIB = 128  # of text: less than a minute with a real tokenizer on a laptop
+MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
 BYTES_A_WORKER = 8 << 20
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 KEYWORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # of YAML
@@ -159,23 +159,32 @@ def _tokenizer(given, looked):
     return BYTES
 
 
-def _convert(each, name, tokenizer, given):
-    """Makes shards of a Found's texts. Returns (Dataset, tokenize.Made, a line about it)."""
-    sources, size, most = [], 0, given.most << 20
+def _chosen(each, tokenizer, most):
+    """Returns the sources up to @most bytes, without those that are not text, and the bytes of all
+    text.
+    """
+    sources, size = [], 0
     for source in each.texts:
-        if os.path.samefile(source.path, tokenizer) if os.path.exists(tokenizer) else False:
+        if size >= most:
+            size += source.size
+            continue
+        if os.path.exists(tokenizer) and os.path.samefile(source.path, tokenizer):
             continue
         found.progress(f"{source.path}: is it text?")
-        left = most - size
-        if source.kind == "text" and not documents.is_text(source, left):
+        if source.kind == "text" and not documents.is_text(source, most - size):
             each.ignored.append(source.path)
             continue
         sources.append(source)
         size += source.size
-        if size >= most:
-            break
     if not sources:
         raise Error(f"{each.path}: {phrases.not_text(each.ignored)}; name other files")
+    return sources, size
+
+
+def _convert(each, name, tokenizer, given):
+    """Makes shards of a Found's texts. Returns (Dataset, tokenize.Made, a line about it)."""
+    most = given.most << 20
+    sources, whole = _chosen(each, tokenizer, most)
     output = os.path.join(TOKENS, name)
     cores = len(os.sched_getaffinity(0))
     options = argparse.Namespace(
@@ -186,17 +195,17 @@ def _convert(each, name, tokenizer, given):
         eos=given.eos,
         dtype="auto",
         shard_tokens=1 << 28,
-        workers=max(1, min(cores, size // BYTES_A_WORKER)),
+        workers=max(1, min(cores, min(whole, most) // BYTES_A_WORKER)),
         resume=False,
     )
     made = tokenize.make(options, sources, most)
     done = made.done
-    whole = sum(source.size for source in each.texts)
-    part = f"the first {given.most} of {whole >> 20} MiB" if most < whole else "all text"
-    about = (
-        f"{part} in {os.path.abspath(each.path)}: {_count(done.documents, 'document')}, "
-        f"{_count(done.tokens, 'token')}"
-    )
+    read = made.progress.read
+    part = f"the first {read >> 20} of {whole >> 20} MiB" if read < whole else "all text"
+    counts = [_count(done.tokens, "token")]
+    if done.documents:  # otherwise a part of one
+        counts.insert(0, _count(done.documents, "document"))
+    about = f"{part} in {os.path.abspath(each.path)}: {', '.join(counts)}"
     dataset = found.Dataset(
         name, output, done.tokens, done.shards, "flat", made.dtype, False, 0, []
     )
@@ -393,6 +402,7 @@ def _arguments(argv):
         help=f"text to convert of each argument; default {MOST_MIB}. python -m tokend.tokenize "
         "converts all",
     )
+    parser.add_argument("--version", action="version", version=f"tokend {version}")
     return parser.parse_args(argv)
 
 

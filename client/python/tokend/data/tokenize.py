@@ -256,7 +256,7 @@ class Progress:
         self.total, self.shown = total, shown
         self.begin = self.last = time.monotonic()
         self.first = None
-        self.characters = 0
+        self.characters = self.read = 0
 
     def seconds(self):
         return time.monotonic() - self.begin
@@ -266,6 +266,7 @@ class Progress:
 
     def add(self, before, count, characters):
         self.characters += characters
+        self.read = before
         self.first = before if self.first is None else self.first
         now = time.monotonic()
         if not self.shown or now - self.last < 0.2:
@@ -313,18 +314,24 @@ def _results(pool, pieces, window):
         yield first()
 
 
+def _until(most, pieces):
+    for piece in pieces:
+        yield piece
+        if most is not None and piece.done >= most:
+            return
+
+
 def _convert(pool, window, sources, field, output, progress, most):
     """Converts all text; with @most, up to the first piece that ends after so many bytes."""
     count = dataclasses.replace(output.done)
     pieces = documents.pieces(sources, field, count.input, count.offset, count.line)
+    pieces = _until(most, pieces)
     for place, read, (data, number, empty, characters) in _results(pool, pieces, window):
         output.write(data, place, count)
         count.documents += number
         count.empty += empty
         count.tokens += len(data) // WIDTH[output.run["dtype"]]
         progress.add(read, count, characters)
-        if most is not None and read >= most:
-            break
     output.finish(count)
 
 
@@ -451,7 +458,6 @@ def make(given, sources, most=None):
         ) as pool:
             try:
                 _convert(pool, 4 * given.workers + 4, sources, given.field, output, progress, most)
-                pool.shutdown(cancel_futures=True)
             except concurrent.futures.process.BrokenProcessPool:
                 _say(f"--workers: a worker died (out of memory?); pass fewer, and {phrases.RESUME}")
                 # Python before 3.11.6 waits for ever to send work to dead workers

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-from .._tokend import Error, program
+from .._tokend import Error, program, version
 from . import tokenize
 from .found import progress
 from .show import printable
@@ -167,6 +167,7 @@ def _arguments(argv):
         help="tokenizer.json, .tiktoken or SentencePiece model; default: the one that "
         "python -m tokend.tokenize noted, otherwise print numbers",
     )
+    parser.add_argument("--version", action="version", version=f"tokend {version}")
     return parser.parse_args(argv)
 
 
