@@ -1,0 +1,156 @@
+"""config/kubernetes.yaml as real containers: podman runs the pods of its DaemonSet and of its
+trainer, with their mounts, users and limits, in namespaces of their own and without capabilities.
+"""
+
+import copy
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+
+import pytest
+import yaml
+
+from lib import BIN, REPO, TOKCTL, run, wait_for
+
+BATCHES = 100
+# Neither cgroups of version 1 nor a user who may not raise limits stop runc.
+CONTAINERS_CONF = "[containers]\ndefault_ulimits = []\n"
+
+
+def image_lines():
+    """The instructions of the Containerfile, with continued lines joined."""
+    text = (REPO / "config/Containerfile").read_text().replace("\\\n", "")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def pack_root(path):
+    """Writes a root with the programs and the libraries that they load."""
+    files = {}
+    for program in ("tokend", "tokctl"):
+        files[f"usr/bin/{program}"] = os.path.realpath(BIN / program)
+        listed = subprocess.run(["ldd", BIN / program], capture_output=True, text=True).stdout
+        for library in re.findall(r"(/\S+) \(0x", listed):
+            folder, name = os.path.split(library)
+            files[f"{os.path.realpath(folder)[1:]}/{name}"] = os.path.realpath(library)
+    with tarfile.open(path, "w") as tar:
+        for link in ("bin", "lib", "lib64"):
+            tar.add(f"/{link}", link)
+        for name, file in files.items():
+            tar.add(file, name)
+
+
+class Podman:
+    def __init__(self, directory):
+        self.directory = directory
+        (directory / "containers.conf").write_text(CONTAINERS_CONF)
+        self.environment = {**os.environ, "CONTAINERS_CONF": str(directory / "containers.conf")}
+        self.options = ["--root", directory / "images", "--runroot", directory / "running"]
+        self.options += ["--runtime", shutil.which("runc"), "--cgroup-manager=cgroupfs"]
+
+    def __call__(self, *arguments, fails=False):
+        done = subprocess.run(
+            ["podman", *self.options, *arguments], env=self.environment, capture_output=True
+        )
+        assert fails or done.returncode == 0, done.stderr.decode()[-2000:]
+        return done
+
+    def play(self, name, *documents):
+        path = self.directory / f"{name}.yaml"
+        path.write_text(yaml.safe_dump_all(documents))
+        return self("play", "kube", "--network=none", path)
+
+
+@pytest.fixture(scope="module")
+def podman():
+    if os.getuid() != 0 or not all(map(shutil.which, ("podman", "runc", "catatonit"))):
+        pytest.skip("needs root, podman, runc and catatonit")
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="p"))  # podman wants at most 50 characters
+    podman = Podman(directory)
+    pack_root(directory / "root.tar")
+    changes = ["ENV PATH=/usr/bin"]  # as Debian's image has
+    changes += [line for line in image_lines() if re.match("ENTRYPOINT|CMD", line)]
+    podman("import", *[f"--change={line}" for line in changes], directory / "root.tar", "tokend")
+    probe = podman("run", "--rm", "--network=none", "tokend", "--version", fails=True)
+    if probe.returncode != 0:
+        pytest.skip("podman cannot run a container here: " + probe.stderr.decode()[-200:])
+    try:
+        yield podman
+    finally:
+        podman("pod", "rm", "--all", "--force", "--time=0")
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def documents(node):
+    """ConfigMap, DaemonSet and trainer of the file, for a node whose files are below @node. Probes,
+    ports and limits are left out: podman has no network or cgroup for them here.
+    """
+    config, daemon_set, trainer = yaml.safe_load_all((REPO / "config/kubernetes.yaml").read_text())
+    template = daemon_set["spec"]["template"]
+    daemon = {"apiVersion": "v1", "kind": "Pod", "spec": copy.deepcopy(template["spec"])}
+    daemon["metadata"] = {"name": "tokend", "labels": template["metadata"]["labels"]}
+    for pod in (daemon, trainer):
+        for volume in pod["spec"]["volumes"]:
+            if "hostPath" in volume:
+                volume["hostPath"]["path"] = f"{node}{volume['hostPath']['path']}"
+        for container in pod["spec"]["containers"]:
+            for key in ("livenessProbe", "readinessProbe", "ports", "resources"):
+                container.pop(key, None)
+    return config, daemon_set, daemon, trainer
+
+
+def test_the_containerfile_installs_the_packages():
+    copied = next(line for line in image_lines() if line.startswith("COPY"))
+    control = (REPO / "systemd/debian/control").read_text()
+    for package in re.findall(r"(\w+)_\*\.deb", copied):
+        assert f"\nPackage: {package}\n" in control
+    assert image_lines()[0].startswith("FROM docker.io/library/debian:")
+
+
+def test_the_manifest_agrees_with_itself(tmp_path):
+    config, daemon_set, daemon, trainer = documents("")
+    spec, settings = daemon["spec"], yaml.safe_load(config["data"]["tokend.yaml"])
+    assert daemon_set["spec"]["selector"]["matchLabels"] == daemon["metadata"]["labels"]
+    for pod in (daemon, trainer):
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+        mounts = pod["spec"]["containers"][0]["volumeMounts"]
+        assert {mount["name"] for mount in mounts} == volumes
+    paths = {mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert {os.path.dirname(settings["socket"]), settings["state_dir"], "/data"} <= paths
+    assert (
+        trainer["spec"]["containers"][0]["securityContext"]["runAsUser"] in settings["allow_uids"]
+    )
+    whole = daemon_set["spec"]["template"]["spec"]["containers"][0]
+    port = int(settings["metrics"].rpartition(":")[2])
+    assert whole["ports"] == [{"name": "metrics", "containerPort": port}]
+    assert settings["memory"] == "1GiB" and whole["resources"]["limits"]["memory"] == "1152Mi"
+
+
+def test_pods_of_two_users_share_only_the_socket(podman, place):
+    node = place.path
+    os.chmod(node, 0o755)
+    os.makedirs(f"{node}/data/web")
+    place.shard("data/web/0.bin", 2_000_000)
+    config, _, daemon, trainer = documents(node)
+    podman.play("daemon", config, daemon)
+    socket = f"{node}/run/tokend/tokend.sock"
+    log = wait_for(
+        lambda: (err := podman("logs", "tokend-tokend").stderr) and b"ready" in err and err
+    )
+    assert b"ready at /run/tokend/tokend.sock" in log
+
+    command = trainer["spec"]["containers"][0]["command"]
+    command[command.index("--batches") + 1] = str(BATCHES)
+    podman.play("trainer", trainer)
+    assert podman("wait", "trainer-trainer").stdout.strip() == b"0"
+    code, expected, err = run(TOKCTL, *command[1:], "--socket", socket)
+    assert (code, err) == (0, "")
+    assert podman("logs", "trainer-trainer").stdout == expected
+    assert len(expected) == BATCHES * 4 * 2049 * 2
+    pid = int(podman("inspect", "--format={{.State.Pid}}", "tokend-tokend").stdout)
+    state = pathlib.Path(f"/proc/{pid}/status").read_text()
+    assert re.search(r"^CapEff:\t0+$", state, re.M) and re.search(r"^NoNewPrivs:\t1$", state, re.M)
+    assert os.stat(socket).st_uid == 0
