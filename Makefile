@@ -92,6 +92,8 @@ $(sort $(llhttp)): %.o: Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,CC,$@)$(if $(cross),$(CC),gcc) -O2 -fPIC $(INCLUDES) -c /usr/share/llhttp/$(*F).c -o $@
 
+$(call objects,daemon/control/page.c): $(wildcard daemon/control/page.*) # .incbin is in no .d file
+
 # Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
 $(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
 

@@ -33,7 +33,7 @@ struct client {
 	char in[4096];
 	const char *next, *end; /* the bytes that are not parsed yet */
 	uv_write_t write;
-	char head[512];
+	char head[768];
 	char *body;
 };
 
@@ -156,7 +156,10 @@ static void reply(struct client *c, unsigned status, const char *type, size_t by
 	int n = snprintf(c->head, sizeof(c->head),
 		"HTTP/1.1 %u %s\r\nDate: %s\r\nConnection: %s\r\nContent-Type: %s\r\n"
 		"Content-Length: %zu\r\n%sCache-Control: no-store\r\n"
-		"X-Content-Type-Options: nosniff\r\n\r\n",
+		"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+		"Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
+		"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+		"frame-ancestors 'none'\r\n\r\n",
 		status, phrase(status), date, c->keep ? "keep-alive" : "close", type, bytes,
 		status == 405 ? "Allow: GET, HEAD\r\n" : "");
 	uv_buf_t parts[] = {

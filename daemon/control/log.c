@@ -44,6 +44,8 @@ struct log {
 	unsigned first, count; /* lines that wait; the first stays until it is written */
 	uint64_t lost;	       /* lines dropped since that was last logged */
 	struct cause cause[CAUSES];
+	struct log_fault fault[LOG_FAULTS];
+	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
 };
 
 /* main()'s: see log.h. */
@@ -88,6 +90,14 @@ static bool is_journal(void)
 	return strcmp(own, named) == 0;
 }
 
+/* It may contain a client's text, which must not end the line. */
+static void drop_controls(char *text, int n)
+{
+	for (int i = 0; i < n; i++)
+		if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+			text[i] = '?';
+}
+
 static void format_line(struct line *l, enum log_level level, const char *format, va_list args)
 {
 	int n = is_journal() ? snprintf(l->text, LINE_BYTES, "<%d>", level)
@@ -96,17 +106,32 @@ static void format_line(struct line *l, enum log_level level, const char *format
 	n += vsnprintf(l->text + n, LINE_BYTES - (size_t)n - 1, format, args);
 	if (n > LINE_BYTES - 2)
 		n = LINE_BYTES - 2;
-	/* It may contain a client's text, which must not end the line. */
-	for (int i = 0; i < n; i++)
-		if ((unsigned char)l->text[i] < 0x20 || l->text[i] == 0x7f)
-			l->text[i] = '?';
+	drop_controls(l->text, n);
 	l->text[n++] = '\n';
 	l->n = (size_t)n;
 }
 
 /* Under the mutex. */
+static void keep_fault(struct log *log, enum log_level level, const char *format, va_list args)
+{
+	struct log_fault *f = &log->fault[log->faults++ % LOG_FAULTS];
+
+	f->at = time(NULL);
+	f->level = level;
+	vsnprintf(f->text, sizeof(f->text), format, args);
+	drop_controls(f->text, (int)strlen(f->text));
+}
+
+/* Under the mutex. */
 static void queue_arguments(struct log *log, enum log_level level, const char *format, va_list args)
 {
+	va_list again;
+
+	if (level <= LOG_WARNING) {
+		va_copy(again, args);
+		keep_fault(log, level, format, again);
+		va_end(again);
+	}
 	if (log->count == LINES) {
 		log->lost++;
 		return;
@@ -299,4 +324,20 @@ void log_client(uid_t uid, enum log_level level, const char *format, ...)
 		write_now(level, format, args);
 	}
 	va_end(args);
+}
+
+unsigned log_faults(struct log_fault fault[LOG_FAULTS])
+{
+	struct log *log = the_log;
+	unsigned n = 0;
+
+	if (!log)
+		return 0;
+	pthread_mutex_lock(&log->mutex);
+	while (n < LOG_FAULTS && n < log->faults) {
+		fault[n] = log->fault[(log->faults - 1 - n) % LOG_FAULTS];
+		n++;
+	}
+	pthread_mutex_unlock(&log->mutex);
+	return n;
 }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include <time.h>
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 
@@ -31,5 +32,17 @@ __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const 
  */
 __attribute__((format(printf, 3, 4))) void log_client(
 	uid_t uid, enum log_level level, const char *format, ...);
+
+/* The last errors and warnings since the start, for people who look at a page. */
+enum { LOG_FAULTS = 20, LOG_FAULT_BYTES = 400 };
+
+struct log_fault {
+	time_t at; /* Unix time; 0: none */
+	enum log_level level;
+	char text[LOG_FAULT_BYTES]; /* cut to this length */
+};
+
+/* Copies them, the newest first, and returns their number. */
+unsigned log_faults(struct log_fault fault[LOG_FAULTS]);
 
 #endif

@@ -7,37 +7,34 @@
 
 enum { STATUS_PAGE = 32 }; /* sessions per reply; their packets must fit the socket's buffer */
 
-static void send_session(
-	struct connection *c, uint64_t serial, const struct session *s, uint64_t now_ms)
+void status_session(
+	const struct session *s, uint64_t now_ms, struct wire *w, char path[LIMIT_TEXT_BYTES])
 {
 	struct feed_counters counters = feed_counters(s->feed);
-	struct wire w = {.op = WIRE_SESSION};
-	char path[LIMIT_TEXT_BYTES];
 
-	wire_set(&w, WIRE_ID, s->id);
-	wire_set_text(&w, WIRE_STREAM, s->stream->config->name);
-	wire_set_text(&w, WIRE_RUN, s->run);
-	wire_set_text(&w, WIRE_HOST, s->connection->host);
-	wire_set(&w, WIRE_RANK, s->rank);
-	wire_set(&w, WIRE_WORLD, s->world);
-	wire_set(&w, WIRE_MICRO, s->micro_batch);
-	wire_set(&w, WIRE_PEER, s->peer);
-	wire_set(&w, WIRE_SLOTS, s->slots);
-	wire_set(&w, WIRE_PID, (uint64_t)s->connection->pid);
-	wire_set(&w, WIRE_PUBLISHED, counters.published);
-	wire_set(&w, WIRE_RELEASED, counters.released);
-	wire_set(&w, WIRE_LOST_WAKES, counters.lost_wakes);
-	wire_set(&w, WIRE_POSITION, s->next + counters.released * s->world * s->micro_batch);
-	wire_set(&w, WIRE_STALL_MS, s->full_since_ms ? now_ms - s->full_since_ms : 0);
-	wire_set(&w, WIRE_MEMORY_BYTES, s->bytes);
-	wire_set(&w, WIRE_SEQ_LEN, s->stream->config->seq_len);
-	wire_set(&w, WIRE_REQUEST_KEY, request_number(s));
+	wire_set(w, WIRE_ID, s->id);
+	wire_set_text(w, WIRE_STREAM, s->stream->config->name);
+	wire_set_text(w, WIRE_RUN, s->run);
+	wire_set_text(w, WIRE_HOST, s->connection->host);
+	wire_set(w, WIRE_RANK, s->rank);
+	wire_set(w, WIRE_WORLD, s->world);
+	wire_set(w, WIRE_MICRO, s->micro_batch);
+	wire_set(w, WIRE_PEER, s->peer);
+	wire_set(w, WIRE_SLOTS, s->slots);
+	wire_set(w, WIRE_PID, (uint64_t)s->connection->pid);
+	wire_set(w, WIRE_PUBLISHED, counters.published);
+	wire_set(w, WIRE_RELEASED, counters.released);
+	wire_set(w, WIRE_LOST_WAKES, counters.lost_wakes);
+	wire_set(w, WIRE_POSITION, s->next + counters.released * s->world * s->micro_batch);
+	wire_set(w, WIRE_STALL_MS, s->full_since_ms ? now_ms - s->full_since_ms : 0);
+	wire_set(w, WIRE_MEMORY_BYTES, s->bytes);
+	wire_set(w, WIRE_SEQ_LEN, s->stream->config->seq_len);
+	wire_set(w, WIRE_REQUEST_KEY, request_number(s));
 	if (s->memory.node != RING_MEMORY_ANYWHERE)
-		wire_set(&w, WIRE_NODE, s->memory.node);
+		wire_set(w, WIRE_NODE, s->memory.node);
 	if (counters.pinned != 0)
-		wire_set(&w, WIRE_PINNED, counters.pinned == RING_UNPINNED ? 0 : counters.pinned);
-	hang_put(hang_of(&c->control->hangs, s->stream), &w, path, sizeof(path));
-	connection_send(c, serial, &w);
+		wire_set(w, WIRE_PINNED, counters.pinned == RING_UNPINNED ? 0 : counters.pinned);
+	hang_put(hang_of(&s->control->hangs, s->stream), w, path, LIMIT_TEXT_BYTES);
 }
 
 /* The config's absolute path: a relative one is only valid in this process's directory. */
@@ -50,38 +47,45 @@ static void name_config(const struct config *config, char *path, size_t path_byt
 		slash ? slash + 1 : config->path);
 }
 
+void status_daemon(const struct control *control, struct wire *w, char shard[LIMIT_TEXT_BYTES])
+{
+	const struct sessions *sessions = &control->sessions;
+	const struct stream *slow = hang_longest(&control->hangs);
+
+	wire_set(w, WIRE_SESSIONS, sessions->n);
+	wire_set(w, WIRE_MEMORY_BYTES, sessions->memory_bytes);
+	wire_set(w, WIRE_LIMIT_BYTES, control->config->memory_bytes);
+	wire_set(w, WIRE_UPTIME_MS, uv_now(control->loop) - control->started_ms);
+	wire_set(w, WIRE_LOST_WAKES, sessions->lost_wakes);
+	wire_set(w, WIRE_PID, (uint64_t)uv_os_getpid());
+	wire_set_text(w, WIRE_IO, reader_name(control->reader));
+	if (slow) {
+		wire_set_text(w, WIRE_STREAM, slow->config->name);
+		hang_put(hang_of(&control->hangs, slow), w, shard, LIMIT_TEXT_BYTES);
+	}
+}
+
 void status_list(struct connection *c, const struct wire *w)
 {
 	const struct control *control = c->control;
-	const struct sessions *sessions = &control->sessions;
 	uint64_t serial = wire_number(w, WIRE_SERIAL), id = wire_number(w, WIRE_AFTER);
-	uint64_t now = connection_now(c);
 	unsigned listed = 0;
 	struct wire total = {.op = WIRE_STATUS};
 	char path[LIMIT_TEXT_BYTES], shard[LIMIT_TEXT_BYTES];
-	const struct stream *slow = hang_longest(&control->hangs);
 
 	for (; id < LIMIT_SESSIONS && listed < STATUS_PAGE; id++) {
-		const struct session *s = sessions->of[id];
+		const struct session *s = control->sessions.of[id];
+		struct wire one = {.op = WIRE_SESSION};
 
 		if (!session_is_live(s))
 			continue;
-		send_session(c, serial, s, now);
+		status_session(s, connection_now(c), &one, shard);
+		connection_send(c, serial, &one);
 		listed++;
 	}
+	status_daemon(control, &total, shard);
 	wire_set(&total, WIRE_AFTER, id < LIMIT_SESSIONS ? id : 0);
-	wire_set(&total, WIRE_SESSIONS, sessions->n);
-	wire_set(&total, WIRE_MEMORY_BYTES, sessions->memory_bytes);
-	wire_set(&total, WIRE_LIMIT_BYTES, control->config->memory_bytes);
-	wire_set(&total, WIRE_UPTIME_MS, now - control->started_ms);
-	wire_set(&total, WIRE_LOST_WAKES, sessions->lost_wakes);
-	wire_set(&total, WIRE_PID, (uint64_t)uv_os_getpid());
-	wire_set_text(&total, WIRE_IO, reader_name(control->reader));
 	name_config(control->config, path, sizeof(path));
 	wire_set_text(&total, WIRE_PATH, path);
-	if (slow) {
-		wire_set_text(&total, WIRE_STREAM, slow->config->name);
-		hang_put(hang_of(&control->hangs, slow), &total, shard, sizeof(shard));
-	}
 	connection_send(c, serial, &total);
 }

@@ -4,6 +4,14 @@
 
 #include "daemon/control/connection.h"
 
+struct control;
+struct session;
+
+/* Set the keys of a session, and of the daemon. @path: buffer for a shard's path, which @w borrows.
+ */
+void status_session(
+	const struct session *s, uint64_t now_ms, struct wire *w, char path[LIMIT_TEXT_BYTES]);
+void status_daemon(const struct control *control, struct wire *w, char path[LIMIT_TEXT_BYTES]);
 /* Handles a status message. */
 void status_list(struct connection *c, const struct wire *w);
 

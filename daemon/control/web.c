@@ -2,6 +2,7 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/metrics.h"
+#include "daemon/control/page.h"
 
 #include <inttypes.h>
 
@@ -61,6 +62,10 @@ static unsigned readyz(void *context, FILE *to)
 struct http *web_start(struct control *control, const char *address, int fd, struct fault *fault)
 {
 	static const struct http_route routes[] = {
+		{"/", "text/html; charset=utf-8", page_html},
+		{"/page.css", "text/css; charset=utf-8", page_css},
+		{"/page.js", "text/javascript; charset=utf-8", page_js},
+		{"/status.json", "application/json", page_status},
 		{"/metrics", "text/plain; version=0.0.4; charset=utf-8", metrics},
 		{"/healthz", plain, healthz},
 		{"/readyz", plain, readyz},

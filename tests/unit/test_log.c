@@ -129,6 +129,26 @@ static void test_clients_cannot_end_a_line(void **state)
 	assert_true(strlen(p->text) < 2048);
 }
 
+/* The last errors and warnings are kept, whether or not anyone reads the log. */
+static void test_last_faults_are_kept(void **state)
+{
+	struct log_fault fault[LOG_FAULTS];
+
+	(void)state;
+	for (int i = 0; i < 600; i++) { /* more than wait to be written */
+		log_line(LOG_WARNING, "fault %d\n", i);
+		log_line(LOG_NOTE, "note %d", i);
+	}
+	log_line(LOG_ERROR, "%0*d", 3000, 7);
+	assert_int_equal(log_faults(fault), LOG_FAULTS);
+	assert_int_equal(fault[0].level, LOG_ERROR);
+	assert_int_equal(strlen(fault[0].text), LOG_FAULT_BYTES - 1);
+	assert_string_equal(fault[1].text, "fault 599?");
+	assert_string_equal(fault[LOG_FAULTS - 1].text, "fault 581?");
+	assert_true(fault[1].at > 0);
+	assert_int_equal(fault[1].level, LOG_WARNING);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -137,6 +157,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_lines_are_limited_per_user_and_format, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_clients_cannot_end_a_line, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_last_faults_are_kept, set_up, tear_down),
 	};
 
 	unsetenv("JOURNAL_STREAM");

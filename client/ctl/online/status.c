@@ -7,6 +7,7 @@
 #include "client/ctl/online/socket.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
+#include "proto/status_members.h"
 #include "proto/wire.h"
 
 #include <inttypes.h>
@@ -25,18 +26,13 @@ static void put_text(struct ctl_out *out, const struct wire *w, enum wire_key ke
 	ctl_put_string(out, text);
 }
 
-struct member {
-	enum wire_key key;
-	const char *name;
-};
-
 /* Puts {"first":n,"second":n… without the closing brace. */
 static void put_numbers(
-	struct ctl_out *out, const struct wire *w, const struct member *members, size_t n)
+	struct ctl_out *out, const struct wire *w, const struct status_member *member)
 {
-	for (size_t i = 0; i < n; i++) {
-		ctl_put(out, i ? "," : "{");
-		ctl_put_pair(out, members[i].name, wire_number(w, members[i].key));
+	for (const char *before = "{"; member->name; member++, before = ",") {
+		ctl_put(out, before);
+		ctl_put_pair(out, member->name, wire_number(w, member->key));
 	}
 }
 
@@ -76,14 +72,7 @@ static bool write_slow(char line[LIMIT_TEXT_BYTES + 200], const struct wire *w)
 
 static void put_session_json(struct ctl_out *out, const struct wire *w, const char *socket)
 {
-	static const struct member members[] = {{WIRE_ID, "session"}, {WIRE_RANK, "rank"},
-		{WIRE_WORLD, "world"}, {WIRE_MICRO, "micro"}, {WIRE_PEER, "peer"},
-		{WIRE_PID, "pid"}, {WIRE_POSITION, "position"}, {WIRE_SLOTS, "slots"},
-		{WIRE_PUBLISHED, "published"}, {WIRE_RELEASED, "released"},
-		{WIRE_STALL_MS, "full_ms"}, {WIRE_LOST_WAKES, "lost_wakes"},
-		{WIRE_MEMORY_BYTES, "memory_bytes"}, {WIRE_REQUEST_KEY, "request"}};
-
-	put_numbers(out, w, members, sizeof(members) / sizeof(members[0]));
+	put_numbers(out, w, status_session_members);
 	put_if_there(out, w, WIRE_NODE, "node");
 	put_if_there(out, w, WIRE_PINNED, "pinned_bytes");
 	put_text(out, w, WIRE_STREAM, "stream");
@@ -120,11 +109,7 @@ static void add_session(struct ctl_columns *c, const struct wire *w)
 
 static void put_total_json(struct ctl_out *out, const struct wire *w, const char *socket)
 {
-	static const struct member members[] = {{WIRE_SESSIONS, "sessions"}, {WIRE_PID, "pid"},
-		{WIRE_UPTIME_MS, "uptime_ms"}, {WIRE_MEMORY_BYTES, "memory_bytes"},
-		{WIRE_LIMIT_BYTES, "limit_bytes"}, {WIRE_LOST_WAKES, "lost_wakes"}};
-
-	put_numbers(out, w, members, sizeof(members) / sizeof(members[0]));
+	put_numbers(out, w, status_daemon_members);
 	put_text(out, w, WIRE_IO, "io");
 	put_text(out, w, WIRE_PATH, "config");
 	put_slow_json(out, w);
