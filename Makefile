@@ -32,9 +32,10 @@ FLAGS_tsan  = -O1 -fsanitize=thread
 FLAGS_fuzz  = $(FLAGS_asan) -fsanitize=fuzzer-no-link
 FLAGS_cover = -O1 -fprofile-instr-generate -fcoverage-mapping
 WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
-INCLUDES = -I. -Iclient/lib $(addprefix -isystem ,$(wildcard /usr/share/include/llhttp))
+system  = $(if $(cross),build/arm64-root)/usr# where headers and libraries are
+INCLUDES = -I. -Iclient/lib $(addprefix -isystem ,$(wildcard /usr/share/include/llhttp) $(if $(cross),$(system)/include))
 ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE $(INCLUDES) -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
-ALL_LDFLAGS = $(FLAGS_$(VARIANT)) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
+ALL_LDFLAGS = $(FLAGS_$(VARIANT)) $(if $(cross),-L$(system)/lib/aarch64-linux-gnu) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lncursesw -lm -lpthread # --as-needed: each program keeps its own
 # The HTTP parser. Debian 12 has its sources only, later releases a library.
 llhttp      = $(patsubst /usr/share/llhttp/%.c,$(if $(cross),$(O),build)/llhttp/%.o,$(wildcard /usr/share/llhttp/*.c))
@@ -70,7 +71,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run test test-trainers prove fuzz fuzz-coverage fuzzers soak bench check-gpu gpu-kit cuda-programs wheel \
+.PHONY: all programs links python unit help run test test-trainers prove fuzz fuzz-coverage fuzzers soak bench check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
 	deps deb install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -80,7 +81,7 @@ programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-look bench-n
 unit: $(if $(filter gcc,$(VARIANT)),wheel-programs) $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer config-trainer fake/libcuda.so.1)
 
 help: ## print this list
-	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-15s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z0-9-]*\):.* ## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 # ---- compiling and linking ----
 
@@ -99,6 +100,7 @@ $(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c):
 
 link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 program = $(link) $(LIBS)
+shared  = $(link) $(if $(findstring wheel,$@),-s) -shared -lm -lpthread
 dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/main.c $(daemon) $(proto)) $(llhttp)
@@ -114,7 +116,7 @@ $(addprefix $(O)/bin/,tokend tokctl bench-look bench-next bench-polite bench-ord
 $(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libtokend.so
 	$(dynamic)
 $(O)/lib/libtokend.so.1 $(O)/wheel/libtokend.so.1: $(call objects,$(client) $(proto))
-	$(program) $(if $(findstring wheel,$@),-s) -shared -Wl,-soname,libtokend.so.1 -Wl,-z,defs
+	$(shared) -Wl,-soname,libtokend.so.1 -Wl,-z,defs
 
 $(O)/lib/libtokend.so: $(O)/lib/libtokend.so.1
 	$(Q)ln -sf libtokend.so.1 $@
@@ -145,10 +147,10 @@ python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/pyth
 build/python/tokend/%: client/python/tokend/%
 	$(Q)mkdir -p $(@D); cp $< $@
 
-include_python = $(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
+include_python = $(system)$(patsubst /usr%,%,$(shell /usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))'))
 $(call objects,$(call room,client/python/src)): ALL_CFLAGS += -I$(include_python) -Wno-missing-prototypes
 build/python/tokend/_tokend.abi3.so $(O)/wheel/_tokend.abi3.so: $(call objects,$(python))
-	$(program) $(if $(findstring wheel,$@),-s) -shared
+	$(shared)
 
 # ---- running and testing; each target installs missing packages first (tests/deps.sh) ----
 
@@ -216,10 +218,13 @@ gpu-kit: wheel ## make build/gpu, for check-gpu on a machine without a compiler
 
 # ---- installing ----
 
-wheel: deps-wheel ## make build/dist/tokend-*.whl for pip; VARIANT=arm64: for that architecture, by a cross compiler
+wheel-arm64: ## the same for arm64 with a cross compiler, tried with qemu
+	+$(Q)$(MAKE) deps-wheel
+	+$(Q)tests/arm64.sh
+wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, for this machine's architecture
 	+$(Q)$(MAKE) VARIANT=gcc all
 	+$(Q)$(MAKE) wheel-programs
-	$(Q)build/wheel-venv/bin/python client/python/wheel.py $(O) build/dist
+	$(Q)build/wheel-venv/bin/python client/python/wheel.py $(O) $(if $(cross),$(O),build)/dist
 
 # They contain their libraries, so pip can put them into bin/ as they are. The map lists the archives.
 archives = -Wl,-Bstatic $(patsubst -luv,$(if $(wildcard /usr/lib/*/libuv_a.a),-luv_a,-luv),$(filter-out -lm -lpthread,$(LIBS))) -ltinfo -Wl,-Bdynamic -lm -lpthread

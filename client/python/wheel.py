@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from pathlib import Path
@@ -51,8 +52,7 @@ Description-Content-Type: text/markdown
 
 {readme}"""
 
-# The Debian packages whose archives may be linked into the programs, and their licences. The
-# compiler's own are never listed: their exceptions permit any licence.
+# The Debian packages whose archives may be linked into the programs, and their licences.
 LICENSES = {
     "libjansson-dev": "MIT",
     "libncurses-dev": "X11-distribute-modifications-variant",
@@ -64,7 +64,8 @@ LICENSES = {
     "node-llhttp": "MIT",
     "zlib1g-dev": "Zlib",
 }
-COMPILERS = re.compile(r"libc6-dev|libgcc-\d+-dev")
+# The compiler's and glibc's parts, whose exceptions permit any licence.
+OWN = re.compile(r"/gcc(-cross)?/|libc_nonshared")
 
 # For the linker, as glibc's libc.so: a wheel cannot contain a symbolic link.
 LINK = "INPUT(libtokend.so.1)\n"
@@ -127,16 +128,15 @@ def write_development(root):
 
 def linked(build):
     """Returns the Debian packages whose code the programs contain, as the linker's maps list it."""
-    files = set()
+    files, libraries = set(), f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
     for path in build.glob("wheel/*.map"):
         text = path.read_text()
-        files |= {os.path.realpath(name) for name in re.findall(r"^(/\S+\.a)\(", text, re.M)}
-        files |= {
-            f"/usr/share/llhttp/{name}.c"
-            for name in re.findall(r"^LOAD \S*/llhttp/(\w+)\.o$", text, re.M)
-        }
+        archives = {Path(name).resolve() for name in re.findall(r"^(\S+\.a)\(", text, re.M)}
+        # For another architecture: the packages have the same names here.
+        files |= {f"{libraries}/{path.name}" for path in archives if not OWN.search(str(path))}
+        sources = re.findall(r"^LOAD \S*/llhttp/(\w+)\.o$", text, re.M)
+        files |= {f"/usr/share/llhttp/{name}.c" for name in sources}
     packages = {line.split(":")[0] for line in output("dpkg", "-S", *sorted(files)).splitlines()}
-    packages = {package for package in packages if not COMPILERS.fullmatch(package)}
     unknown = packages - set(LICENSES)
     if unknown:
         sys.exit(f"wheel: the licence of {', '.join(unknown)} is not known; add it to LICENSES")
@@ -234,7 +234,7 @@ def main():
         if done.returncode != 0:
             sys.exit(f"wheel: auditwheel: {done.stderr or done.stdout}")
         (wheel,) = repaired.iterdir()
-        for older in directory.glob(f"tokend-*_{wheel.stem.rpartition('_')[2]}.whl"):
+        for older in directory.glob("tokend-*.whl"):
             older.unlink()
         print(shutil.copy(wheel, directory / wheel.name))
 
