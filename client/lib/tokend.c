@@ -20,6 +20,7 @@ enum { DEADLINE_MS = 300000 };
 
 _Static_assert(TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS,
 	"part of the public interface");
+_Static_assert(TOKEND_MICRO_BATCH == LIMIT_MICRO_BATCH, "part of the public interface");
 _Static_assert(TOKEND_CURSOR_BYTES == LIMIT_CURSOR_BYTES, "part of the public interface");
 
 static bool make_fork_page(struct tokend *t)

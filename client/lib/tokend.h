@@ -52,6 +52,7 @@ enum tokend_error {
 #define TOKEND_PADDING	    UINT64_MAX /* position of a padding row, after a finite stream's end */
 #define TOKEND_ENDLESS	    UINT64_MAX
 #define TOKEND_CURSOR_BYTES (96 * 1024) /* the longest cursor */
+#define TOKEND_MICRO_BATCH  (64 * 1024) /* the most rows of a batch */
 
 struct tokend; /* a handle */
 
@@ -66,7 +67,7 @@ struct tokend_options {
 	/* Name of the job. NULL: "default". Jobs with different names do not affect each other. */
 	const char *run;
 	uint64_t rank, world; /* data-parallel coordinates: rank < world */
-	uint32_t micro_batch; /* rows per batch, at least 1 */
+	uint32_t micro_batch; /* rows per batch: 1 to TOKEND_MICRO_BATCH */
 	/* Number of this process within its rank (tensor, pipeline or context parallelism). All
 	 * peers of a rank get the same batches, each through its own ring. */
 	uint32_t peer;

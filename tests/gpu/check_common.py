@@ -35,6 +35,7 @@ streams:
     seq_len: 2048
     eos: 7
     documents: true
+    loss_mask: true
     datasets:
       - {name: web, path: web.bin}
 """

@@ -82,7 +82,7 @@ def check_loader(torch, daemon):
             "loss_mask": True,
             "provenance": True,
         },
-        "a slice": {"cp": (1, 2, "zigzag"), "loss_mask": True},
+        "a slice": {"stream": "papers", "cp": (1, 2, "zigzag"), "loss_mask": True},
         "int32": {"dtype": torch.int32},
         "transformed": {"transform": backwards},
     }

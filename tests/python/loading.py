@@ -8,6 +8,8 @@ SEQ = 64
 
 
 def make(daemon, stream="train", micro=4, **more):
+    if more.get("loss_mask"):
+        daemon.carry_loss_masks()
     return tokend.Loader(stream, micro, socket=daemon.socket, **{"rank": 0, "world": 1, **more})
 
 

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 
+import numpy
 import pytest
 import torch
 from loading import SEQ, make
@@ -63,8 +64,12 @@ def test_a_context_closes_the_loader(daemon):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"micro": 2.5}, TypeError, "micro_batch: 2.5 is not an integer from 0 to"),
-        ({"micro": "4"}, TypeError, "micro_batch: '4' is not an integer"),
+        ({"micro": 2.5}, TypeError, "micro_batch: 2.5 is not an integer from 1 to 65536"),
+        ({"micro": "8"}, TypeError, "micro_batch: '8' is not an integer from 1 to 65536"),
+        ({"micro": True}, TypeError, "micro_batch: True is not an integer"),
+        ({"micro": torch.tensor(8.5)}, TypeError, "is not an integer from 1 to 65536"),
+        ({"micro": 2**33}, tokend.ArgumentError, "micro_batch: 8589934592; must be 1 to 65536"),
+        ({"loss_mask": True}, tokend.ArgumentError, "loss_mask: the stream carries no loss mask"),
         ({"slots": 1.0}, TypeError, "slots: 1.0 is not an integer"),
         ({"device": "mps"}, tokend.ArgumentError, "device: 'mps' is not 'cpu', 'cuda' or 'cuda:N'"),
         ({"socket": "x", "config": "y"}, ValueError, "socket, config: pass one of them"),
@@ -73,8 +78,31 @@ def test_a_context_closes_the_loader(daemon):
 def test_impossible_arguments_are_refused(daemon, arguments, error, text):
     arguments = {"micro": 4, "socket": daemon.socket, **arguments}
     micro = arguments.pop("micro")
-    with pytest.raises(error, match=text):
+    with pytest.raises(error, match=text) as raised:
         tokend.Loader("train", micro, rank=0, world=1, **arguments)
+    assert len(raised.traceback) == 2, "no frames of the package but the constructor's"
+
+
+@pytest.mark.parametrize("micro", [numpy.int64(8), numpy.array(8), torch.tensor(8)], ids=repr)
+def test_micro_batch_is_any_integer(daemon, micro):
+    with tokend.Loader("train", micro, socket=daemon.socket, rank=0, world=1) as loader:
+        assert type(loader.micro_batch) is int
+        assert next(loader)["position"].tolist() == [*range(8)]
+        loader.seek(micro_batch=numpy.int32(2))
+        assert next(loader)["position"].tolist() == [8, 9]
+
+
+def test_repr_and_mix_show_the_run(daemon):
+    with make(daemon, "train", 4, rank=1, world=2) as loader:
+        next(loader)
+        shown = "4 × 64, rank 1 of 2; <tokend.Cursor train at 8, seed 42: web 70 %, code 30 %>"
+        assert repr(loader) == f"<tokend.Loader {shown.replace('<tokend.Cursor ', '')}"
+        assert loader.mix == {"web": 0.7, "code": 0.3}
+        loader.set_mix({"code": 1})
+        assert loader.mix["web"] > 0, "not yet in force"
+        loader.seek(position=1024)
+        assert loader.mix == {"web": 0, "code": 1}
+    assert repr(loader) == "<tokend.Loader, not attached>"
 
 
 FAKE = """

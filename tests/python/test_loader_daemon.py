@@ -1,7 +1,6 @@
 """Daemons that are killed, stay away or come back with another config, and private daemons."""
 
 import gc
-import inspect
 import json
 import os
 import signal
@@ -78,7 +77,6 @@ def test_a_daemon_that_stays_away_is_an_error_with_the_position_to_resume_from(d
         injected(7)
         with pytest.raises(ConnectionError):
             next(loader)
-        assert inspect.signature(tokend.Loader).parameters["deadline"].default == 300
         daemon.start()
         loader.seek()
         check_run(daemon, loader, 3, start=place)

@@ -8,7 +8,8 @@ import numpy
 import pytest
 import torch
 import transforms
-from transforming import SEQ, check, children, make
+from loading import make
+from transforming import SEQ, check, children
 
 import tokend
 from lib import REPO, child_environment, wait_until

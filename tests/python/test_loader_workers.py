@@ -10,7 +10,8 @@ import time
 
 import pytest
 import transforms
-from transforming import check, children, make
+from loading import make
+from transforming import check, children
 
 import tokend
 from lib import BIN, REPO, child_environment, wait_until

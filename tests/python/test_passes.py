@@ -85,6 +85,37 @@ def test_the_next_pass_begins_again_at_the_first_position(daemon, more):
         assert len(loader) == -(-WINDOWS // 5)
 
 
+def test_len_is_what_one_pass_gives(daemon):
+    def given():
+        """The length, and the batches of the next pass, within which it does not change."""
+        length = len(loader)
+        return length, sum(len(loader) == length for _ in loader)
+
+    with make(daemon, rank=1, world=3) as loader:
+        whole = -(-WINDOWS // 15)
+        assert given() == (whole, whole)
+        assert given() == (whole, whole), "from the end it begins again"
+        for _, _batch in zip(range(3), loader, strict=False):
+            assert len(loader) == whole
+        assert given() == (whole - 3,) * 2, "the rest of a pass that was left"
+        loader.reset()
+        next(loader)
+        assert given() == (whole - 1,) * 2
+        loader.seek(position=400, rank=0, world=1)
+        assert given() == (14, 14)
+        end = loader.state_dict()
+        for _batch in loader:
+            loader.seek(position=460)
+            assert len(loader) == 2
+            break
+        state = loader.state_dict()
+    with make(daemon, start=state) as loader:
+        assert given() == (2, 2)
+        assert given() == (94, 94)
+    with pytest.warns(UserWarning, match="no batches"), make(daemon, start=end) as loader:
+        assert given() == (0, 0)
+
+
 def test_the_next_pass_begins_with_its_first_batch(daemon):
     with make(daemon) as loader:
         before = iter(loader)

@@ -11,10 +11,6 @@ SEQ = 64
 WINDOW = SEQ + 1
 
 
-def make(daemon, stream="train", micro=4, **more):
-    return tokend.Loader(stream, micro, socket=daemon.socket, **{"rank": 0, "world": 1, **more})
-
-
 def expected(daemon, function, row, seed=42):
     """The transformed row, by the definition of the rng, not by the loader's code."""
     key = tokend._tokend.derive(seed, 7, row["position"])

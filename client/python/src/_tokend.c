@@ -65,6 +65,8 @@ static int execute(PyObject *module)
 		PyModule_AddIntConstant(module, "DONE", TOKEND_DONE) < 0 ||
 		PyModule_AddIntConstant(module, "FAILED", TOKEND_FAILED) < 0)
 		return -1;
+	if (PyModule_AddIntConstant(module, "MICRO_BATCH", TOKEND_MICRO_BATCH) < 0)
+		return -1;
 	return PyModule_AddStringConstant(module, "version", tokend_version());
 }
 

@@ -4,6 +4,7 @@ from typing import Any
 
 DONE: int
 FAILED: int
+MICRO_BATCH: int
 NOTED: int
 version: str
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 from . import _tokend, job, phrases
@@ -14,23 +15,54 @@ from .batch import Slice
 from .cursor import Cursor
 
 
+def check(asked: Any) -> None:
+    """@asked: the arguments of Loader."""
+    check_names(asked.stream, asked.run)
+    check_deadline(asked.deadline)
+    check_workers(asked.workers, asked.transform)
+    check_view(
+        asked.view,
+        asked.hold,
+        dtype=asked.dtype,
+        loss_mask=asked.loss_mask,
+        attention_mask=asked.attention_mask,
+        cp=asked.cp,
+        transform=asked.transform,
+        device=is_cuda(asked.device),
+    )
+    check_tokens(asked.tokens, asked.view, asked.attention_mask, asked.cp)
+    check_attention_mask(asked.attention_mask, asked.documents)
+
+
+def micro_batch(value: Any) -> int:
+    """Any integer, also one of NumPy or a torch tensor."""
+    most = _tokend.MICRO_BATCH
+    try:
+        number = index(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(phrases.is_not("micro_batch", value, f"an integer from 1 to {most}"))
+    if not 1 <= number <= most:
+        raise _tokend.ArgumentError(f"micro_batch: {number}; must be 1 to {most}")
+    return number
+
+
 def check_names(stream: Any, run: Any) -> None:
     for what, name in (("stream", stream), ("run", run)):
         if not isinstance(name, str) and (what == "stream" or name is not None):
             raise TypeError(phrases.is_not(what, name, "a string"))
 
 
-# how long a first attach waits if nobody listens: the daemon may be started together with its
-# trainers
+DEADLINE_S = 300.0
+# how long a first attach without deadline= waits if nobody listens: the daemon may be started
+# together with its trainers
 NOBODY_S = 5.0
 
 
-def patience(deadline: float) -> int:
-    """Milliseconds to wait for a daemon to listen at the socket."""
-    return max(1, round(min(deadline, NOBODY_S) * 1000))
-
-
 def check_deadline(deadline: Any) -> None:
+    if deadline is None:
+        return
     if not isinstance(deadline, (int, float)) or not 0 < deadline * 1000 < 1 << 32:
         most = (1 << 32) // 1000
         raise ValueError(
@@ -45,8 +77,8 @@ def unchecked_deadline(deadline: Any) -> float:
     try:
         check_deadline(deadline)
     except ValueError:
-        return 300.0
-    return float(deadline)
+        return DEADLINE_S
+    return DEADLINE_S if deadline is None else float(deadline)
 
 
 def strict(asked: Any, run: str | None) -> bool:
@@ -61,17 +93,21 @@ def strict(asked: Any, run: str | None) -> bool:
     return bool(asked)
 
 
-def reach(socket: Any, config: Any, deadline: float) -> dict[str, Any]:
+def reach(socket: Any, config: Any, deadline: float | None) -> dict[str, Any]:
     """The client's arguments that say which daemon it attaches to, and how long it looks for it."""
-    wait = {"deadline_ms": max(1, round(deadline * 1000))}
+    wait = {"deadline_ms": _milliseconds(deadline or DEADLINE_S)}
     if config is None:
         path = {"socket": os.fsdecode(socket)} if socket else {}
-        return {**path, "connect_ms": patience(deadline), **wait}
+        return {**path, "connect_ms": _milliseconds(deadline or NOBODY_S), **wait}
     if socket is not None:
         raise ValueError(f"socket, config: {phrases.PASS_ONE}")
     if not isinstance(config, (str, bytes, os.PathLike)):
         raise TypeError(phrases.is_not("config", config, "the path of a config file"))
     return {"config": config, **wait}
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
 
 
 def place(mesh: Any, rank: int | None, world: int | None, peer: int) -> meshes.Place:

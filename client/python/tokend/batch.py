@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from . import _tokend, phrases
 from .arrays import Numpy, Torch, Types, types
+from .cursor import Cursor
 
 IGNORE = -100  # a label that losses ignore
 # Batches whose small tensors are made at once: most of a small tensor's cost is the call.
@@ -79,7 +80,8 @@ class Batches:
         self.client, self.make, self.source, self.feed = client, make, source, feed
         self._place = shape["rank"], shape["world"]
         self.micro, self.seq, self.window = shape["rows"], shape["seq_len"], shape["window_tokens"]
-        self.length = shape["batches_in_all"]
+        endless = shape["batches_in_all"] is None
+        self.end = None if endless else Cursor(client.cursor()).end  # of the stream
         self.wanted, self._types = wanted, wanted.types or types(make, None)
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
         self._fields = len(FIELDS) if wanted.provenance or source else 2
@@ -87,6 +89,11 @@ class Batches:
         self._split = not (wanted.view or wanted.tokens)
         if wanted.tokens:
             self._check_tokens(shape["masked"])
+        if wanted.loss_mask and not shape["masked"]:
+            raise _tokend.ArgumentError(
+                "loss_mask: the stream carries no loss mask; set loss_mask: true in the daemon's "
+                "config, or omit loss_mask="
+            )
         # The extension writes labels, unless they are the next tokens of a transform or a device.
         # It always writes those that depend on more: on a loss mask, or on the window's end.
         ignores = shape["masked"] or self.window <= self.seq

@@ -80,7 +80,7 @@ class Options(TypedDict, total=False):
     peer: int
     slots: int
     start: Any
-    deadline: float
+    deadline: float | None
     dtype: Any
     device: Any
     group: Any

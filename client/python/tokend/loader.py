@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from time import perf_counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
-from . import _tokend, accelerated, arguments, arrays, dataset, job, same_place
-from . import group as groups
-from .batch import Batches, Source, Wanted
-from .control import Control
+from . import accelerated, dataset
+from ._tokend import Error
+from .attached import Attached
 from .cursor import Cursor
-from .first import First
 from .kinds import B
 from .operated import Operated
-from .passes import Pass, Prefetched, prefetched as holding, warn_of_evaluation
+from .passes import Pass, warn_of_evaluation
 from .positioned import Positioned
 
 if TYPE_CHECKING:
@@ -42,9 +39,11 @@ if TYPE_CHECKING:
 Torch = Literal["torch"]
 Numpy = Literal["numpy"]
 Yes = Literal[True]
+# Errors that say all in one line. Others are bugs, and keep their traceback.
+FOR_USERS = (Error, ValueError, TypeError, ImportError, Warning)
 
 
-class Loader(Operated, Positioned, Generic[B]):
+class Loader(Attached, Operated, Positioned, Generic[B]):
     """Iterates over the micro-batches of one stream, for one data-parallel rank.
 
     >>> loader = Loader("train", micro_batch=4)
@@ -68,7 +67,7 @@ class Loader(Operated, Positioned, Generic[B]):
 
     Which data
       stream       name of the stream in the daemon's config
-      micro_batch  rows per batch
+      micro_batch  rows per batch, 1 to 65536
       socket       socket of the daemon. Default: $TOKEND_SOCKET; otherwise the socket of a daemon
                    that this user runs without root ($XDG_RUNTIME_DIR/tokend/tokend.sock or
                    /tmp/tokend-UID/tokend.sock); otherwise /run/tokend/tokend.sock
@@ -102,7 +101,7 @@ class Loader(Operated, Positioned, Generic[B]):
                    "labels": …}, also of labels. A token that does not fit is an ArgumentError
                    that names it
       documents    add position_ids, cu_seqlens, max_seqlen; the stream needs `documents: true`
-      loss_mask    add loss_mask
+      loss_mask    add loss_mask; the stream needs `loss_mask: true`
       attention_mask  add attention_mask. Not with documents: transformers' models ignore their
                    position_ids if they get a mask, and attend across documents
       provenance   add epoch, window, shard, offset
@@ -135,9 +134,10 @@ class Loader(Operated, Positioned, Generic[B]):
                    the first commit() on, committed batches are recorded
 
     Robustness
-      deadline     seconds to look for a lost daemon, and to wait for one that is starting or short
-                   of memory or connections. Default: 300. Warns after 2, 10 and 60 s. If nobody
-                   listens at the socket, the constructor waits for 5 s
+      deadline     seconds to wait for a daemon: for the first attach, for a lost one, and for one
+                   that is starting, silent, or short of memory or connections. Default: 300; a
+                   first attach waits for 5 s while nobody listens. Warns after 2, 10 and 60 s, as
+                   it does of batches that take so long
       slots        batches to read ahead. 0 (default): the daemon chooses
       strict       True: if another process reads for this stream, run, world, rank and peer, wait
                    up to `deadline` for its end, then raise a RefusedError with both pids. False:
@@ -293,7 +293,7 @@ class Loader(Operated, Positioned, Generic[B]):
         peer: int = 0,
         slots: int = 0,
         start: Any = "begin",
-        deadline: float = 300.0,
+        deadline: float | None = None,
         framework: str | None = None,
         dtype: Any = None,
         device: Any = None,
@@ -313,177 +313,15 @@ class Loader(Operated, Positioned, Generic[B]):
         prefetched: int = 0,
         strict: bool | None = None,
     ) -> None:
-        self._client: Any = None
-        self._control: Any = None
-        self._source: Source | None = None
-        self._feed: Any = None
-        self._ahead: Prefetched | None = None
-        self._first: First | None = None  # until the first batch
-        self._ended = False  # next() has raised StopIteration
-        self._passes = 0  # how often it began again at position 0
-        self._dealt_ahead = False  # accelerate's DataLoader has taken a batch ahead
-        self._agree = agree
-        self._rank, self._world, self._peer = 0, 1, peer
-        patience = arguments.unchecked_deadline(deadline)
-        if group is None and agree and rank is None and world is None:
-            group = groups.of_all(patience)
-        together = groups.over(group)
-
-        def attach() -> None:
-            self._session = {
-                "stream": stream,
-                **arguments.reach(socket, config, deadline),
-                "run": run,
-                "peer": self._peer,
-                "slots": slots,
-            }
-            self._client = _tokend.Client(
-                micro_batch=micro_batch,
-                rank=self._rank,
-                world=self._world,
-                strict=arguments.strict(strict, run),
-                **arguments.where(start),
-                **self._session,
-            )
-            # for the workers, even if the file is edited meanwhile
-            self._session |= {"socket": self._client.socket(), "config": self._client.config()}
-
-        def begin() -> None:
-            """Everything that can fail in this process alone. The others wait for its result."""
-            nonlocal run
-            arguments.check_names(stream, run)
-            arguments.check_deadline(deadline)
-            arguments.check_workers(workers, transform)
-            arguments.check_view(
-                view,
-                hold,
-                dtype=dtype,
-                loss_mask=loss_mask,
-                attention_mask=attention_mask,
-                cp=cp,
-                transform=transform,
-                device=arguments.is_cuda(device),
-            )
-            arguments.check_tokens(tokens, view, attention_mask, cp)
-            arguments.check_attention_mask(attention_mask, documents)
-            run = run or job.token()
-            self._make = arrays.framework(framework)
-            self._has_gradients = self._make.has_gradients
-            there = arguments.cuda(device, self._make)
-            types = arrays.types(self._make, dtype, tokens)
-            place = arguments.place(mesh, rank, world, peer)
-            self._rank, self._world, self._peer = place[:3]
-            share = arguments.cp_slice(cp, place, mesh is not None)
-            self._micro = micro_batch
-            if self._asks(together):
-                same_place.check_places(together, self._rank, self._world, self._peer, micro_batch)
-            attach()
-            if view:
-                self._client.lend(hold)
-            if documents:
-                self._client.need_documents()
-            if record is not None:
-                self._client.record(
-                    arguments.record_path(record, self._client.run(), self._rank, self._peer)
-                )
-            self._wanted = Wanted(
-                documents, provenance, loss_mask, attention_mask, share, types, there, view, tokens
-            )
-            self._ahead = holding(prefetched, self._client)
-            if transform is not None:
-                self._source = self._transforms(transform, workers)
-            self._measure()
-
+        asked = SimpleNamespace(**locals())
         try:
-            self._in_agreement(together, begin, patience)
+            self._open(asked)
+        except FOR_USERS as error:  # without the frames of this package
+            self.close()
+            raise error.with_traceback(None) from error.__cause__
         except BaseException:
             self.close()
             raise
-        daemon = zlib.crc32(
-            f"{os.uname().nodename} {os.path.realpath(self._session['socket'])}".encode(
-                errors="surrogateescape"
-            )
-        )
-        self._control = Control(self._client, together, daemon | 1 << 32)
-        # used by control() if there is no `together`
-        self._alone = group is not None or max(self._world, groups.processes()) == 1
-        self._inside = 0.0  # seconds in next()
-        assumed = mesh is None and rank is None
-        self._first = First(assumed, stream, self._client.run(), self._rank, self._world)
-
-    def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
-        from . import transform as transforms
-
-        seed = Cursor(self._client.cursor()).seed
-        greatest = transforms.greatest(self._wanted.types)
-        if not workers:
-            return transforms.InProcess(
-                self._client, transforms.Transform(transform, seed, greatest)
-            )
-        from .workers import Workers
-
-        return Workers(self._client, workers, transform, seed, self._session, greatest)
-
-    # ---- the other processes of the job ----
-
-    def _asks(self, together: groups.Group | None) -> bool:
-        return together is not None and self._agree and not together.gone()
-
-    def _in_agreement(
-        self,
-        together: groups.Group | None,
-        go: Callable[[], None],
-        patience: float = groups.PATIENCE_S,
-    ) -> None:
-        """Calls go() on all processes, then compares them. A process that fails reports to the
-        others before it raises.
-        """
-        asked = self._asks(together)
-        if asked:
-            together.meet(patience)  # type: ignore[union-attr]
-        try:
-            go()
-        except same_place.DisagreementError:  # raised by all
-            raise
-        except Exception as error:
-            if asked:
-                # the others raise it; here the cause is raised
-                with contextlib.suppress(same_place.DisagreementError):
-                    same_place.check(together, None, self._peer, error)
-            raise
-        if asked:
-            same_place.check(together, self._client, self._peer)
-
-    def _measure(self) -> None:
-        """Adapts to the shape of the batches, which an attach or a seek may change."""
-        if self._source is not None:
-            self._source.begin()
-        if self._wanted.device is not None and self._source is None:
-            self._feed_device()
-        self._batches: Batches | None = Batches(
-            self._client, self._make, self._wanted, self._source, self._feed
-        )
-
-    def _measured(self) -> Batches:
-        if self._batches is None:  # a seek succeeded, and _measure() after it did not
-            self._measure()
-        return self._batches  # type: ignore[return-value]
-
-    def _feed_device(self) -> None:
-        if self._feed is not None:
-            self._feed.begin(self._client.shape())
-            return
-        from .device import Feed
-
-        split, types = not self._wanted.tokens, self._wanted.types
-        self._feed = Feed(
-            self._client,
-            self._client.shape(),
-            self._wanted.device,
-            types.tokens,
-            split=split,
-            labels=types.labels,
-        )
 
     # ---- batches ----
 
@@ -530,7 +368,10 @@ class Loader(Operated, Positioned, Generic[B]):
         return batch  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        """Returns how many batches this rank gets, counted from the last attach or seek.
+        """Returns how many batches of this rank `for batch in loader` gives.
+
+        Within the loop the number stays the same. Outside, it counts from here to the stream's end;
+        at the end, from position 0.
 
         >>> with Loader("finite", micro_batch=8) as validation:
         ...     len(validation), sum(1 for batch in validation)
@@ -542,11 +383,16 @@ class Loader(Operated, Positioned, Generic[B]):
         """
         dataset.check_who_asks(self)
         batches = self._measured()
-        if dataset.is_lightning() and (batches.length is None or batches.begin > 0):
+        if dataset.is_lightning() and (batches.end is None or batches.begin > 0):
             return dataset.ENDLESS
-        if batches.length is None:
+        if batches.end is None:
             raise TypeError("len: the stream has no end; set epochs: or samples: in its config")
-        return batches.length
+        current = self._pass and self._pass()
+        if self._ended:
+            begin = 0
+        else:
+            begin = self._pass_begin if current and current.is_last() else batches.taken
+        return -(-(batches.end - begin) // (self._world * self._micro))
 
     def __getitem__(self, index: object) -> NoReturn:
         """Raises TypeError: a loader is not a dataset."""
@@ -591,4 +437,10 @@ class Loader(Operated, Positioned, Generic[B]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<tokend.Loader rank {self._rank} of {self._world}, micro_batch {self._micro}>"
+        try:
+            cursor = Cursor(self._client.cursor())
+            seq_len = self._client.shape()["seq_len"]
+        except (AttributeError, Error):
+            return "<tokend.Loader, not attached>"
+        place = f"rank {self._rank} of {self._world}"
+        return f"<tokend.Loader {self._micro} × {seq_len}, {place}; {cursor}>"

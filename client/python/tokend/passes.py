@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ class Pass:
     here at the same step.
     """
 
-    __slots__ = ("_begun_at", "_loader", "_number")
+    __slots__ = ("__weakref__", "_begun_at", "_loader", "_number")
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -55,6 +56,11 @@ class Pass:
         if loader._ended:
             loader._begin_again()
         self._number, self._begun_at = loader._passes, loader.taken
+        loader._pass, loader._pass_begin = weakref.ref(self), self._begun_at
+
+    def is_last(self) -> bool:
+        """Whether no other pass has begun since."""
+        return self._number == self._loader._passes
 
     def _warn(self) -> None:
         self._begun_at = -1  # once
@@ -69,7 +75,7 @@ def warn_of_evaluation(loader: Loader) -> None:
     """Called once, before the first batch that is taken under no_grad(). Warns if batches of an
     endless stream were taken with gradients before: the loop evaluates on its training rows.
     """
-    if loader._inside and loader._measured().length is None:
+    if loader._inside and loader._measured().end is None:
         warnings.warn(
             f"tokend: a batch of stream {loader.stream!r} is taken under no_grad(), after others "
             "with gradients; the state counts it as trained on, so the run loses its rows; "

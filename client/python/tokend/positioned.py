@@ -27,6 +27,7 @@ class Positioned:
     _micro: int
     _alone: bool
     _passes: int
+    _pass_begin: int
     _session: dict[str, Any]
     _asks: Callable[..., bool]
     _in_agreement: Callable[..., None]
@@ -107,8 +108,13 @@ class Positioned:
         return self._client.run()
 
     @property
+    def micro_batch(self) -> int:
+        """The rows of a batch."""
+        return self._micro
+
+    @property
     def batch_size(self) -> int:
-        """The rows of a batch: micro_batch."""
+        """The same, by PyTorch's name."""
         return self._micro
 
     @property
@@ -158,6 +164,17 @@ class Positioned:
     def datasets(self) -> list[str]:
         """Names of the datasets, by the index in batches."""
         return self._client.datasets()
+
+    @property
+    def mix(self) -> dict[str, float]:
+        """The mix in force at this position: each dataset's share, from 0 to 1, with 9 digits.
+
+        >>> with Loader("train", micro_batch=4) as loader:
+        ...     loader.mix
+        {'web': 0.7, 'code': 0.3}
+        """
+        weights = self.cursor.segments[0]["weights"]
+        return {name: float(f"{share:.9g}") for name, share in weights.items()}
 
     def commit(self, next: int | None = None) -> None:
         """Says that all batches up to a value of `taken` have been trained on.
@@ -268,7 +285,7 @@ class Positioned:
         """
         rank = self._rank if rank is None else rank
         world = self._world if world is None else world
-        micro_batch = self._micro if micro_batch is None else micro_batch
+        micro_batch = self._micro if micro_batch is None else arguments.micro_batch(micro_batch)
         self._control.finish()  # its answer has the position before the seek
         control, alone = self._control, self._alone
         if group is not SAME:
@@ -305,6 +322,7 @@ class Positioned:
         if self._ahead is not None and cursor is not None:
             self._ahead.begin()
         self._measure()
+        self._pass_begin = self.taken
 
     def _beginning(self) -> bytes:
         """The cursor of position 0, for another pass. The batches that the loop holds count as

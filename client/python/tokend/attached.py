@@ -1,0 +1,187 @@
+"""The part of a Loader that checks its arguments, attaches, and adapts to the batches' shape."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from . import _tokend, arguments, arrays, job, same_place
+from . import group as groups
+from .batch import Batches, Source, Wanted
+from .control import Control
+from .cursor import Cursor
+from .first import First
+from .passes import Pass, Prefetched, prefetched as holding
+
+
+class Attached:
+    """A Loader inherits this."""
+
+    _client: Any = None
+    _control: Any = None
+    _source: Source | None = None
+    _feed: Any = None
+    _ahead: Prefetched | None = None
+    _first: First | None = None  # until the first batch
+    _ended = False  # next() has raised StopIteration
+    _passes = 0  # how often it began again at position 0
+    _pass: weakref.ref[Pass] | None = None  # the last pass that took a batch
+    _pass_begin = 0  # its position then, or that of the last seek
+    _dealt_ahead = False  # accelerate's DataLoader has taken a batch ahead
+    _inside = 0.0  # seconds in next()
+    _batches: Batches | None = None
+
+    def _open(self, asked: Any) -> None:
+        """@asked: the arguments of Loader."""
+        self._agree = asked.agree
+        self._rank, self._world, self._peer = 0, 1, asked.peer
+        patience = arguments.unchecked_deadline(asked.deadline)
+        group = asked.group
+        if group is None and asked.agree and asked.rank is None and asked.world is None:
+            group = groups.of_all(patience)
+        together = groups.over(group)
+        self._in_agreement(together, lambda: self._begin(asked, together), patience)
+        daemon = zlib.crc32(
+            f"{os.uname().nodename} {os.path.realpath(self._session['socket'])}".encode(
+                errors="surrogateescape"
+            )
+        )
+        self._control = Control(self._client, together, daemon | 1 << 32)
+        # used by control() if there is no `together`
+        self._alone = group is not None or max(self._world, groups.processes()) == 1
+        assumed = asked.mesh is None and asked.rank is None
+        self._first = First(assumed, asked.stream, self._client.run(), self._rank, self._world)
+
+    def _begin(self, asked: Any, together: groups.Group | None) -> None:
+        """Everything that can fail in this process alone. The others wait for its result."""
+        arguments.check(asked)
+        self._make = arrays.framework(asked.framework)
+        self._has_gradients = self._make.has_gradients
+        there = arguments.cuda(asked.device, self._make)
+        types = arrays.types(self._make, asked.dtype, asked.tokens)
+        place = arguments.place(asked.mesh, asked.rank, asked.world, asked.peer)
+        self._rank, self._world, self._peer = place[:3]
+        share = arguments.cp_slice(asked.cp, place, asked.mesh is not None)
+        self._micro = arguments.micro_batch(asked.micro_batch)
+        if self._asks(together):
+            same_place.check_places(together, self._rank, self._world, self._peer, self._micro)
+        self._attach(asked)
+        if asked.view:
+            self._client.lend(asked.hold)
+        if asked.documents:
+            self._client.need_documents()
+        if asked.record is not None:
+            self._client.record(
+                arguments.record_path(asked.record, self._client.run(), self._rank, self._peer)
+            )
+        self._wanted = Wanted(
+            asked.documents,
+            asked.provenance,
+            asked.loss_mask,
+            asked.attention_mask,
+            share,
+            types,
+            there,
+            asked.view,
+            asked.tokens,
+        )
+        self._ahead = holding(asked.prefetched, self._client)
+        if asked.transform is not None:
+            self._source = self._transforms(asked.transform, asked.workers)
+        self._measure()
+
+    def _attach(self, asked: Any) -> None:
+        run = asked.run or job.token()
+        self._session = {
+            "stream": asked.stream,
+            **arguments.reach(asked.socket, asked.config, asked.deadline),
+            "run": run,
+            "peer": self._peer,
+            "slots": asked.slots,
+        }
+        self._client = _tokend.Client(
+            micro_batch=self._micro,
+            rank=self._rank,
+            world=self._world,
+            strict=arguments.strict(asked.strict, run),
+            **arguments.where(asked.start),
+            **self._session,
+        )
+        # for the workers, even if the file is edited meanwhile
+        self._session |= {"socket": self._client.socket(), "config": self._client.config()}
+
+    def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
+        from . import transform as transforms
+
+        seed = Cursor(self._client.cursor()).seed
+        greatest = transforms.greatest(self._wanted.types)
+        if not workers:
+            return transforms.InProcess(
+                self._client, transforms.Transform(transform, seed, greatest)
+            )
+        from .workers import Workers
+
+        return Workers(self._client, workers, transform, seed, self._session, greatest)
+
+    # ---- the other processes of the job ----
+
+    def _asks(self, together: groups.Group | None) -> bool:
+        return together is not None and self._agree and not together.gone()
+
+    def _in_agreement(
+        self,
+        together: groups.Group | None,
+        go: Callable[[], None],
+        patience: float = groups.PATIENCE_S,
+    ) -> None:
+        """Calls go() on all processes, then compares them. A process that fails reports to the
+        others before it raises.
+        """
+        asked = self._asks(together)
+        if asked:
+            together.meet(patience)  # type: ignore[union-attr]
+        try:
+            go()
+        except same_place.DisagreementError:  # raised by all
+            raise
+        except Exception as error:
+            if asked:
+                # the others raise it; here the cause is raised
+                with contextlib.suppress(same_place.DisagreementError):
+                    same_place.check(together, None, self._peer, error)
+            raise
+        if asked:
+            same_place.check(together, self._client, self._peer)
+
+    def _measure(self) -> None:
+        """Adapts to the shape of the batches, which an attach or a seek may change."""
+        if self._source is not None:
+            self._source.begin()
+        if self._wanted.device is not None and self._source is None:
+            self._feed_device()
+        self._batches = Batches(self._client, self._make, self._wanted, self._source, self._feed)
+
+    def _measured(self) -> Batches:
+        if self._batches is None:  # a seek succeeded, and _measure() after it did not
+            self._measure()
+        return self._batches  # type: ignore[return-value]
+
+    def _feed_device(self) -> None:
+        if self._feed is not None:
+            self._feed.begin(self._client.shape())
+            return
+        from .device import Feed
+
+        split, types = not self._wanted.tokens, self._wanted.types
+        self._feed = Feed(
+            self._client,
+            self._client.shape(),
+            self._wanted.device,
+            types.tokens,
+            split=split,
+            labels=types.labels,
+        )
