@@ -134,9 +134,10 @@ def test_a_loader_made_before_its_daemon_waits_for_it(directory):
     daemon = StockDaemon(directory)
     with (
         later(2.5, daemon.start),
-        pytest.warns(RuntimeWarning, match=r"no daemon has answered at .*/socket for 2 s"),
+        pytest.warns(RuntimeWarning, match=r"no daemon has answered at .*/socket for 2 s") as said,
     ):
         loader = tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1, framework="numpy")
+    assert {warning.filename for warning in said} == {__file__}, "the user's line"
     with loader:
         assert next(loader)["position"].tolist() == [0, 1, 2, 3]
     injected(44)

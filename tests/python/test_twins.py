@@ -176,6 +176,7 @@ def test_strict_attaches_once_the_first_is_killed(daemon, trainers):
     two = trainers(run="a", strict=True)
     assert f"pid {one.pid}" in two.says("warned")
     one.process.kill()
+    assert "goes on" in two.says("warned", 10)
     assert two.says("in", 10) == two.pid
     assert two.line(2.5) is None
 

@@ -71,9 +71,22 @@ static int check_signals(const struct client *c)
 	return PyErr_CheckSignals();
 }
 
+/* Warns, with the line of the user's code that called this package. */
+static int warn_user(const char *line)
+{
+	PyObject *module = PyImport_ImportModule("tokend.callers");
+	PyObject *level = module ? PyObject_CallMethod(module, "users_level", NULL) : NULL;
+	long number = level ? PyLong_AsLong(level) : 1;
+
+	Py_XDECREF(level);
+	Py_XDECREF(module);
+	PyErr_Clear();
+	return PyErr_WarnFormat(PyExc_RuntimeWarning, number, "tokend: %s", line);
+}
+
 static int say_warning(const struct client *c)
 {
-	return PyErr_WarnFormat(PyExc_RuntimeWarning, 2, "tokend: %s", c->warning);
+	return warn_user(c->warning);
 }
 
 /* Runs Python code from a callback of the call that waits. */
@@ -119,7 +132,7 @@ void on_notice(void *context, const char *line)
 bool say_notice(struct client *c)
 {
 	char *line = atomic_load(&c->notice) ? atomic_exchange(&c->notice, NULL) : NULL;
-	int error = line ? PyErr_WarnFormat(PyExc_RuntimeWarning, 4, "tokend: %s", line) : 0;
+	int error = line ? warn_user(line) : 0;
 
 	free(line);
 	return error == 0;
