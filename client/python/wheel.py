@@ -109,6 +109,10 @@ def contents(build):
     files["tokend/include/tokend.h"] = ROOT / "client/lib/tokend.h"
     for page in (ROOT / "build/gcc/man").iterdir():  # pip installs them into share/man
         files[f"{data}/data/share/man/man{page.suffix[1:]}/{page.name}"] = page
+    for page in (ROOT / "build/gcc/completion").iterdir():  # bash looks there, zsh on $fpath
+        name = page.name.removesuffix(".bash")
+        where = "bash-completion/completions" if page.suffix else "zsh/site-functions"
+        files[f"{data}/data/share/{where}/{name}"] = page
     for name, path in pages().items():
         files[f"{data}/data/share/doc/tokend/{name}"] = path
     for program in ("tokend", "tokctl"):

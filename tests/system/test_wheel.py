@@ -205,12 +205,14 @@ def test_commands_run_from_the_wheel(venv):
     )
 
 
-def test_man_pages(venv):
+def test_man_pages_and_completions(venv):
     """They are where man looks for the pages of programs in the environment's bin."""
     venv, _ = venv
     for page in ("man1/tokctl.1", "man8/tokend.8", "man5/tokend.yaml.5"):
         path = f"{venv}/share/man/{page}"
         assert open(path).read() == open(f"{REPO}/build/gcc/man/{os.path.basename(page)}").read()
+    for name in ("bash-completion/completions/tokctl", "zsh/site-functions/_tokctl"):
+        assert "rescale" in open(f"{venv}/share/{name}").read()
     path = {**os.environ, "PATH": f"{venv}/bin:/usr/bin:/bin"}
     code, out, err = run("man", "-w", "tokctl", env=path)
     assert code == 0 and out.decode().startswith(venv), (out, err)
