@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A node's life on a bare Debian under a real systemd. The packages are installed, configured, used
-# by two trainers of another user, upgraded, misconfigured, watched and purged. Prints what the
-# operator sees, with times. The trainers' records prove that no sample was repeated or lost.
+# by two trainers of another user, reloaded, upgraded, misconfigured, watched and purged. Prints what
+# the operator sees, with times. The trainers' records prove that no sample was repeated or lost.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -126,6 +126,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 		return 1
 	}
 	property() { systemctl show -p "$1" --value tokend; }
+	status_is() { property StatusText | grep -q "$1"; }
 	sessions() { [ "$(tokctl status --json | grep -c '"stream"')" = "$1" ]; }
 	steps() { cat /srv/trainer/{0,1}.step; }
 	further() { # than the steps before
@@ -173,6 +174,21 @@ cat >"$root/srv/operator.sh" <<-'END'
 	go_on
 	show 'tokctl status'
 
+	say "A new dataset and a new stream, by a reload. The trainers' sessions stay."
+	cat >>$config <<-YAML
+		      - {name: books, path: /data/books, dtype: u16, weight: 0}
+		  books:
+		    seed: 42
+		    seq_len: 256
+		    datasets: [{name: books, path: /data/books, dtype: u16}]
+	YAML
+	before=$(property MainPID)
+	show 'systemctl reload tokend'
+	until_true status_is 'config read again'
+	show "tokctl cat books --rank 0 --world 1 --micro 4 --batches 100 | wc -c"
+	[ "$(property MainPID)" = "$before" ] && sessions 2
+	go_on
+
 	say "An upgrade under them."
 	before=$(property MainPID)
 	socket=$(systemctl show -p ActiveEnterTimestampMonotonic --value tokend.socket)
@@ -183,14 +199,20 @@ cat >"$root/srv/operator.sh" <<-'END'
 	go_on
 	show 'tokctl status'
 
-	say "A config that is broken: the daemon does not start, and says why. The trainers wait."
+	say "A config that is broken. A reload keeps the old one."
 	sed -i.good 's/seed:/sed:/' $config
 	fails "tokend -c $config --check"
-	systemctl restart --no-block tokend
-	tells_why() { property StatusText | grep -q 'cannot start: .*tokend.yaml'; }
-	until_true tells_why
+	before=$(property MainPID)
+	show 'systemctl reload tokend'
+	until_true status_is 'did you mean seed'
 	show 'systemctl show -p StatusText --value tokend'
-	[ "$(journalctl -b -u tokend -p err -o cat | grep -c 'did you mean seed')" = 1 ]
+	[ "$(property MainPID)" = "$before" ]
+	go_on
+
+	say "A start with it is refused, and systemd says why. The trainers wait."
+	systemctl restart --no-block tokend
+	until_true status_is 'cannot start: .*tokend.yaml'
+	show 'systemctl show -p StatusText --value tokend'
 	mv $config.good $config
 	show 'systemctl restart tokend'
 	until_true sessions 2
