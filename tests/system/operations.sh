@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A node's life on a bare Debian under a real systemd. The packages are installed, configured, used
-# by two trainers of another user, reloaded, upgraded, misconfigured, watched and purged. Prints what
-# the operator sees, with times. The trainers' records prove that no sample was repeated or lost.
+# by two trainers of another user, reloaded, upgraded, misconfigured, watched and purged. A job of
+# Slurm gets a daemon of its own. Prints what the operator sees, with times. The trainers' records
+# prove that no sample was repeated or lost.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -49,7 +50,8 @@ bare_debian() {
 		>"$root/var/lib/dpkg/status"
 	sed -i '/ man-db$/d' "$root/var/lib/dpkg/triggers/File"
 	rm -f "$root"/var/lib/dpkg/{lock*,statoverride,triggers/Unincorp}
-	echo "u ada 1001 - /home/ada" >"$root/usr/lib/sysusers.d/ada.conf"
+	printf 'u ada 1001 - /home/ada\nu bob 1002 - /home/bob\n' \
+		>"$root/usr/lib/sysusers.d/people.conf"
 	ln -s /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
 }
 
@@ -74,6 +76,9 @@ for shard in web/0 web/1 code/0 books/0; do
 	head -c 4000000 /dev/urandom >"$root/data/$shard.bin"
 done
 chown 1001:1001 "$root/srv/trainer"
+install -D -m 600 -o 1002 -g 1002 "$root/data/web/0.bin" "$root/home/bob/web/0.bin"
+chown -R 1002:1002 "$root/home/bob" && chmod 700 "$root/home/bob"
+install -D config/slurm.sh "$root/etc/slurm/tokend.sh"
 
 # ---- in the container ----
 
@@ -99,16 +104,20 @@ cat >"$root/srv/operator.sh" <<-'END'
 	#!/bin/bash
 	# Runs in the container as root. If a command fails, there is no verdict.
 	set -euo pipefail
-	started=$EPOCHREALTIME
+	started=${EPOCHREALTIME/./}
 	config=/etc/tokend/tokend.yaml
 
-	say() { printf '\n[%5.1f s] %s\n' "$(bc <<<"$EPOCHREALTIME - $started")" "$*"; }
+	since() { # MICROSECONDS: as seconds
+		local us=$((${EPOCHREALTIME/./} - $1))
+		printf '%d.%02d s' $((us / 1000000)) $((us / 10000 % 100))
+	}
+	say() { printf '\n[%s] %s\n' "$(since "$started")" "$*"; }
 	show() { # COMMAND: as a person would see it
 		echo "\$ $1"
-		local begin=$EPOCHREALTIME status=0
+		local begin=${EPOCHREALTIME/./} status=0
 		eval "$1" 2>&1 | sed -E '/^(\(Reading|Selecting|Preparing)/d' | cut -c 1-150 ||
 			status=$?
-		printf '  (%.2f s)\n' "$(bc <<<"$EPOCHREALTIME - $begin")"
+		echo "  ($(since "$begin"))"
 		return $status
 	}
 	fails() {
@@ -135,6 +144,42 @@ cat >"$root/srv/operator.sh" <<-'END'
 	}
 	go_on() { until_true further $(steps); }
 	inactive() { [ "$(systemctl is-active tokend)" = inactive ]; }
+
+	slurm() { # a cluster of this node, without authentication; it does not talk to 127.0.0.1
+		ip address add 192.0.2.1/32 dev lo
+		cat >/etc/slurm/slurm.conf <<-CONF
+			ClusterName=one
+			SlurmctldHost=$HOSTNAME(192.0.2.1)
+			SlurmUser=root
+			AuthType=auth/none
+			CredType=cred/none
+			ProctrackType=proctrack/linuxproc
+			TaskPlugin=task/none
+			StateSaveLocation=/var/spool/slurmctld
+			SlurmdSpoolDir=/var/spool/slurmd
+			Prolog=/etc/slurm/tokend.sh
+			TaskProlog=/etc/slurm/tokend.sh
+			PrologFlags=Alloc
+			NodeName=$HOSTNAME NodeAddr=192.0.2.1 CPUs=2
+			PartitionName=all Nodes=ALL Default=YES
+		CONF
+		mkdir -p /var/spool/slurmctld /var/spool/slurmd
+		cat >/etc/tokend/bob.yaml <<-YAML
+			streams:
+			  mine:
+			    seed: 1
+			    seq_len: 256
+			    datasets: [{name: web, path: /home/bob/web, dtype: u16}]
+		YAML
+		slurmctld && slurmd
+		until_true idle
+		show 'as_bob srun tokctl cat mine --rank 0 --world 1 --micro 4 --batches 99 | wc -c'
+		show 'systemctl status tokend@bob --no-pager | head -5'
+		sed -i 's/seed:/sed:/' /etc/tokend/bob.yaml
+		show 'as_bob srun tokctl status'
+	}
+	idle() { timeout 10 sinfo -h 2>/srv/sinfo | grep -q idle; }
+	as_bob() { setpriv --reuid bob --regid bob --clear-groups "$@"; }
 
 	say "Install. Without a config, nothing runs, and nothing fails."
 	show 'dpkg -i /srv/packages/*.deb'
@@ -229,19 +274,28 @@ cat >"$root/srv/operator.sh" <<-'END'
 		echo "not tested: a container in a container may have no loopback"
 	fi
 
+	say "A job of Slurm. Its prolog starts a daemon for the user bob."
+	if command -v slurmctld slurmd srun >/dev/null; then
+		slurm
+	else
+		echo "not tested: slurmctld, slurmd or srun is missing"
+	fi
+
 	say "The trainers end. Their records are compared with the order and the shards."
 	touch /srv/finish
 	for trainer in $trainers; do wait "$trainer"; done
 	[ "$(steps | tr -d '\n')" = 600600 ]
 	show "tokctl verify -c $config train /srv/trainer/records --run job"
 
-	say "Purge. Nothing stays, except the user tokend."
+	say "Purge. Nothing stays, except the user tokend and what users own."
 	show 'dpkg --purge tokend tokctl libtokend-dev libtokend1 python3-tokend'
-	left=$(find / /usr -xdev -maxdepth 5 \( -path /srv -o -path /var/log -o -path /opt \) \
-		-prune -o -iname '*tokend*' -print -o -name '*tokctl*' -print)
+	kept='-path /srv -o -path /opt -o -path /var/log -o -path /etc/slurm'
+	kept="$kept -o -path /var/lib/tokend-bob"
+	left=$(eval "find / /usr -xdev -maxdepth 5 \( $kept \) -prune" \
+		"-o -iname '*tokend*' -print -o -name '*tokctl*' -print")
 	[ -z "$left" ] || { echo "left behind: $left" && exit 1; }
 	[ ! -e /run/tokend ] && [ ! -e /var/lib/tokend ] && [ ! -e /etc/tokend ]
-	[ -z "$(ps -u tokend -o pid=)" ]
+	[ -z "$(pgrep -x tokend)" ]
 	[ -z "$(systemctl list-units --failed --no-legend)" ]
 	say "All is well."
 	touch /srv/verdict
