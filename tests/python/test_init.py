@@ -31,6 +31,7 @@ def flat(count, dtype="<u2", most=50257):
 def here(directory, monkeypatch):
     """The current directory. Data is in `data`, next to it."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+    monkeypatch.setattr(trial, "MEASURED_S", 0.1)
     (directory / "here").mkdir()
     (directory / "data").mkdir()
     monkeypatch.chdir(directory / "here")
@@ -214,7 +215,8 @@ def test_text_is_served_as_text(here, made, capsys):  # noqa: F811
     write({f"{D}/tokenizer.json": made.read_bytes(), f"{D}/c.png": b"\x89PNG\0", f"{D}/d.txt": b""})
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "tokend", "init", D, "--most", "1"]
-    with subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True) as running:
+    keys = {"stderr": theirs, "stdout": subprocess.PIPE, "text": True, "env": child_environment()}
+    with subprocess.Popen(command, **keys) as running:
         os.close(theirs)
         said, seen = running.stdout.read(), b""
         try:
