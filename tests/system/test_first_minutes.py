@@ -72,7 +72,7 @@ def home_of(place):
         for path in glob.glob(f"{REPO}/{pattern}"):
             shutil.copy(path, f"{home}/text/{name}")
     python = f"{REPO}/build/wheel-venv/bin/python"
-    wheel = f"{REPO}/client/python/wheel.py", f"{home}/build/dist"
+    wheel = f"{REPO}/client/python/wheel.py", f"{REPO}/build/gcc", f"{home}/build/dist"
     code, _, err = run(python, *wheel, timeout=200)
     assert code == 0, err
     venv = environment(home)
