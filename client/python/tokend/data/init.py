@@ -64,14 +64,16 @@ from tokend import Loader
 
 VOCAB = {vocab}
 torch.distributed.init_process_group("gloo")
+torch.manual_seed(0)  # the same weights on all ranks
 model = torch.nn.Sequential(torch.nn.Embedding(VOCAB, 64), torch.nn.Linear(64, VOCAB))
-model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 loader = Loader("train", micro_batch={micro_batch}, config="tokend.yaml")  # starts a daemon
 for step, batch in zip(range(20), loader):
     loss = torch.nn.functional.cross_entropy(model(batch["input_ids"]).mT, batch["labels"])
     optimizer.zero_grad()
     loss.backward()
+    for weights in model.parameters():  # as DDP does for a real model
+        torch.distributed.all_reduce(weights.grad)
     optimizer.step()
     loader.control()  # handles tokctl's requests
     print(f"step {{step}}, rank {{loader.rank}}: loss {{loss:.3f}}, {{batch['position'].tolist()}}")
