@@ -30,15 +30,22 @@ def bench(shared):
 @pytest.fixture
 def terminal(bench):
     with Terminal(bench.place) as terminal:
-        terminal.type(
-            f"stty -g >before; {TOKCTL} top --interval 0.1 --socket {bench.daemon.socket}"
-        )
+        top = f"{TOKCTL} top --interval 0.1 --socket {bench.daemon.socket}"
+        terminal.type(f"cd {bench.place.path}; stty -g >before; {top}")
         yield terminal
 
 
 def runs(lines):
     """The runs in the order of the screen, by their first five letters."""
     return [line.split()[1][:5] for line in lines if line.startswith("train ")]
+
+
+def press(terminal, key):
+    """Presses a key that changes the footer. Returns the lines afterwards."""
+    footer = terminal.lines()[23]
+    terminal.press(key)
+    assert wait_for(lambda: terminal.lines()[23] != footer)
+    return terminal.lines()
 
 
 def ended(terminal, bench, code):
@@ -59,15 +66,12 @@ def test_fits_and_sorts(bench, terminal):
 
     orders = set()
     for _ in range(7):  # once around all columns
-        footer = lines[23]
-        terminal.press("Right")
-        while lines[23] == footer:
-            lines = terminal.lines()
+        lines = press(terminal, "Right")
         orders.add((lines[23].split("sort: ")[1].split(",")[0], *runs(lines)))
     assert ("RUN", "amber", "birch", "cedar") in orders
     assert ("POSITION", "birch", "cedar", "amber") in orders
-    while "POSITION" not in terminal.lines()[23]:
-        terminal.press("<")
+    while "POSITION" not in lines[23]:
+        lines = press(terminal, "<")
     terminal.press("r")
     assert wait_for(lambda: runs(terminal.lines()) == ["amber", "cedar", "birch"]), "reversed"
 
@@ -124,10 +128,13 @@ def test_other_terminals_get_text(bench):
     """No terminal, one that cannot move its cursor, and one without UTF-8."""
     top = f"{TOKCTL} top --interval 0.01 --socket {bench.daemon.socket}"
     with Terminal(bench.place, columns=120) as terminal:
-        terminal.type(f"TERM=dumb {top} --count 2; {top} --count 1 | cat; TERM=none {top}")
-        lines = terminal.shows("tokend at")
-        assert wait_for(lambda: sum("RANK of WORLD" in x for x in terminal.lines()) >= 3)
+        terminal.type(f"TERM=dumb {top} --count 2; {top} --count 1 | cat; echo printed $?")
+        lines = terminal.shows("tokend at", "printed 0")
+        assert sum("RANK of WORLD" in line for line in lines) == 3
+        terminal.type(f"clear; TERM=none {top}; echo ended $?")
+        terminal.shows("RANK of WORLD")
         terminal.press("C-c")
+        terminal.shows("ended 0")
         terminal.type(f"clear; LC_ALL=C {top}")
         lines = terminal.shows("q quits", "amber", "___")
         assert not set(BLOCKS) & set("".join(lines))

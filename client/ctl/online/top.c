@@ -91,11 +91,22 @@ static bool print(struct top *t)
 static bool rest(int signals, uint64_t until)
 {
 	struct pollfd p = {signals, POLLIN, 0};
+	uint64_t now;
 
-	for (uint64_t now = ctl_clock_ms(); now < until; now = ctl_clock_ms())
-		if (poll(&p, 1, (int)(until - now)) > 0)
+	do {
+		now = ctl_clock_ms();
+		if (poll(&p, 1, now < until ? (int)(until - now) : 0) > 0)
 			return false;
+	} while (now < until);
 	return true;
+}
+
+/* The time of the update after that of @time. Updates that are late are not made up for. */
+static uint64_t next_time(uint64_t time, uint64_t interval_ms)
+{
+	uint64_t now = ctl_clock_ms();
+
+	return time + interval_ms > now ? time + interval_ms : now;
 }
 
 static bool print_all(struct top *t, uint64_t interval_ms, uint64_t count)
@@ -105,7 +116,7 @@ static bool print_all(struct top *t, uint64_t interval_ms, uint64_t count)
 	bool ok = true;
 
 	for (uint64_t n = 1; (ok = print(t)) && n != count; n++)
-		if (!rest(signals, next += interval_ms))
+		if (!rest(signals, next = next_time(next, interval_ms)))
 			break;
 	close(signals);
 	return ok;
@@ -140,7 +151,7 @@ static void show_all(
 	ctl_keep_errors(line, sizeof(line));
 	do {
 		title.lost = !refresh(t, socket, line, sizeof(line));
-		next += interval_ms;
+		next = next_time(next, interval_ms);
 	} while (top_screen_wait(screen, &t->list, &title, next));
 	ctl_keep_errors(NULL, 0);
 }
