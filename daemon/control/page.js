@@ -32,6 +32,11 @@ function short(value) {
 	return unit ? value.toPrecision(3) + " " + "kMGTP"[unit - 1] : String(Math.round(value));
 }
 
+function bytes(value) {
+	const text = short(value);
+	return text + (text.includes(" ") ? "B" : " B");
+}
+
 function duration(ms) {
 	const s = Math.floor(ms / 1000);
 	return s < 120 ? s + " s" : s < 7200 ? Math.floor(s / 60) + " min" : s < 172800 ?
@@ -97,7 +102,7 @@ function streamRow(stream, before, seconds) {
 	return row([[stream.stream], [String(stream.sessions), "n"],
 		[String(stream.waiting), stream.waiting ? "n bad" : "n"],
 		[short(h.rates[h.rates.length - 1]), "n"],
-		[short(rate(stream.read_bytes, b.read_bytes, seconds)) + "B", "n"],
+		[bytes(rate(stream.read_bytes, b.read_bytes, seconds)), "n"],
 		[rate(stream.waits, b.waits, seconds).toFixed(1), "n"],
 		[(stream.waited_ms / 1000).toFixed(1) + " s", "n"], [sparkline(h.rates)]]);
 }
@@ -177,8 +182,8 @@ function show(status, time) {
 	const seconds = restarted ? 0 : (d.uptime_ms - last.status.daemon.uptime_ms) / 1000;
 
 	at("state").textContent = d.version + ", up " + duration(d.uptime_ms) + ", " + d.sessions +
-		(d.sessions === 1 ? " session, " : " sessions, ") + short(d.memory_bytes) + "B of " +
-		short(d.limit_bytes) + "B, io " + d.io +
+		(d.sessions === 1 ? " session, " : " sessions, ") + bytes(d.memory_bytes) + " of " +
+		bytes(d.limit_bytes) + ", io " + d.io +
 		(d.slow_ms ? ", storage has not answered for " + duration(d.slow_ms) : "");
 	at("state").className = d.slow_ms ? "bad" : "";
 	fill("streams", status.streams.map((s) => streamRow(s, find(before.streams, s, ["stream"]), seconds)));

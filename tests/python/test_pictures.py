@@ -1,4 +1,4 @@
-"""The committed drawings are what their scripts draw, and are well-formed."""
+"""The committed drawings are what their scripts draw; they and the screenshot are well-formed."""
 
 import subprocess
 import sys
@@ -20,3 +20,9 @@ def test_pictures_are_well_formed():
     for picture in pictures:
         root = ElementTree.parse(picture).getroot()
         assert root.find("{http://www.w3.org/2000/svg}title").text
+
+
+def test_screenshot_is_small():
+    (picture,) = PICTURES.glob("*.png")
+    assert picture.with_suffix(".py").exists(), "it can be made again"
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size < 60_000
