@@ -5,6 +5,7 @@ the shard, a dead trainer's memory is freed, and the daemon stops on SIGTERM.
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from lib import (
     Client,
     Daemon,
     Witness,
+    child_environment,
     datasets,
     few_descriptors,
     has,
@@ -54,6 +56,12 @@ def make_streams(place):
     return mounts, {
         n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets(path)} for n, path in shapes.items()
     }
+
+
+LOADER = """
+import sys, tokend
+next(tokend.Loader("cold", 4, socket=sys.argv[1], rank=0, world=1, framework="numpy"))
+"""
 
 
 class Reader:
@@ -233,9 +241,20 @@ def check_openings(place, daemon, mount):
     """A stream whose shards cannot be opened, because open() hangs."""
     mount.hang()
     process = trainer(place, daemon, "cold")
+    loader = place.spawn(
+        [sys.executable, "-c", LOADER, daemon.socket],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
     reader = Reader(daemon, "near")
     known = wait_for(lambda: slow_of(daemon, "cold"), 6)
     assert known, ("a shard whose open() hangs is named", daemon.log())
+    said = loader.stderr.readline()
+    assert has(
+        said, "stream cold: waiting for position 0 since 2 s", " reads shard ", " dataset "
+    ), ("a loader says what it waits for", said)
+    loader.kill()
     injected(45, mount.held())
     assert reader.rate() > 0, "other streams continue"
     reader.client.close()
