@@ -115,6 +115,11 @@ int search_warn(struct tokend *t, struct search *s)
 			"socket: the daemon at %s has not answered for %" PRId64
 			" s (is it starting?); waiting for another %" PRId64 " s",
 			t->socket, waited, seconds);
+	if (t->config)
+		return warn_say(t, w,
+			"config: the daemon for %s has been starting for %" PRId64
+			" s; its log is %s.log; waiting for another %" PRId64 " s",
+			t->config, waited, t->socket, seconds);
 	return warn_say(t, w,
 		"socket: no daemon has answered at %s for %" PRId64 " s (%s); " PHRASE_START
 		"; waiting for another %" PRId64 " s",

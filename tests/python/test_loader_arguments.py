@@ -12,6 +12,7 @@ from loading import SEQ, make
 
 import tokend
 from lib import REPO, child_environment
+from tokend import arguments
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,19 @@ def test_impossible_arguments_are_refused(daemon, arguments, error, text):
     with pytest.raises(error, match=text) as raised:
         tokend.Loader("train", micro, rank=0, world=1, **arguments)
     assert len(raised.traceback) == 2, "no frames of the package but the constructor's"
+
+
+def test_a_deadline_that_is_passed_covers_the_first_attach():
+    assert arguments.reach("x", None, None) == {
+        "socket": "x",
+        "connect_ms": 5000,
+        "deadline_ms": 300_000,
+    }
+    assert arguments.reach("x", None, 60) == {
+        "socket": "x",
+        "connect_ms": 60_000,
+        "deadline_ms": 60_000,
+    }
 
 
 @pytest.mark.parametrize("micro", [numpy.int64(8), numpy.array(8), torch.tensor(8)], ids=repr)
