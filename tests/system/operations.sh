@@ -188,6 +188,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 	[ "$(property ConditionResult)" = no ]
 	[ -z "$(systemctl list-units --failed --no-legend)" ]
 	[ "$(stat -c %U:%a /usr/bin/tokctl)" = root:755 ]
+	[ "$(tokend --version)" = "tokend $(dpkg-query -W -f='${Version}' tokend)" ]
 	man_pages=(/usr/share/man/man{1/tokctl.1,8/tokend.8,5/tokend.yaml.5}.gz)
 	ls "${man_pages[@]}" >/dev/null
 

@@ -169,3 +169,27 @@ def test_a_changed_config_is_named_in_mid_run(builds, directory, client, server)
     finally:
         trainer.process.kill()
         daemon.end()
+
+
+def test_a_program_of_the_release_runs_with_this_library(builds, directory):
+    """The program was built with the release's header and library; it takes this tree's library
+    and daemon, and then the release's daemon.
+    """
+    program = f"{builds['release'].path}/build/gcc/bin/example-trainer"
+    library = str(BIN.parent / "lib")
+    environment = child_environment(LD_LIBRARY_PATH=library)
+    listed = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True)
+    assert f"{library}/libtokend.so.1" in listed.stdout
+    daemon = StockDaemon(directory)
+    environment["TOKEND_SOCKET"] = daemon.socket
+    for build in ("tree", "release"):
+        daemon.program = builds[build].tokend
+        daemon.start()
+        try:
+            code, out, err = run(program, "train", env=environment)
+        finally:
+            daemon.end()
+        assert code == 0 and out.startswith(b"100 steps"), (out, err)
+    saved = directory / "state/train/default/example.cursor"
+    code, out, err = run(builds["release"].tokctl, "cursor", "show", "--json", saved)
+    assert code == 0 and json.loads(out)["next"] == 800, (out, err)
