@@ -13,6 +13,7 @@ from test_loader_daemon import kill_private
 from tokenizing import made  # noqa: F401
 
 from lib import child_environment, shard_writers
+from tokend.__main__ import main
 from tokend.data import init, trial
 
 WORDS = b"words and words\n" * 4000
@@ -235,6 +236,13 @@ def test_text_is_served_as_text(here, made, capsys):  # noqa: F811
     assert "print('words')\n    print('words')\n" in out and err == ""
     assert "row 1: dataset data, tokens/data/00000.bin from token " in out
     assert "mix: data 100.0 %" in out and "M tokens a second" in out and "\x1b" not in out
+
+
+def test_a_mistyped_command_is_recognized(capsys):
+    for name, words in (("inti", "(did you mean init?)"), ("frobnicate", "lists all")):
+        assert main([name]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1) and words in err, err
 
 
 def test_try_is_refused_in_one_line(here, capsys):

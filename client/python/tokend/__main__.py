@@ -87,6 +87,15 @@ def docdir():
     return fail(f"{package} has no pages near it; they come with the wheel and `make install`")
 
 
+def unknown(name, commands):
+    import difflib
+
+    near = difflib.get_close_matches(name, commands, 1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    fail(f"unknown command {name!r}{meant}; python -m tokend --help lists all")
+    return 2
+
+
 def main(arguments):
     commands = {"init": init, "try": first, "run": run, "ctl": ctl, "daemon": daemon}
     if arguments in (["-h"], ["--help"]):
@@ -99,9 +108,11 @@ def main(arguments):
         return pkgconfigdir()
     if arguments == ["--docdir"]:
         return docdir()
-    if not arguments or arguments[0] not in commands:
+    if not arguments:
         sys.stderr.write(USAGE)
         return 2
+    if arguments[0] not in commands:
+        return unknown(arguments[0], commands)
     try:
         return commands[arguments[0]](arguments[1:])
     except (Error, OSError) as error:
