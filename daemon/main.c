@@ -3,10 +3,12 @@
  */
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/options.h"
+#include "daemon/control/check.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/place.h"
 #include "daemon/control/plan.h"
+#include "daemon/control/reading.h"
 #include "daemon/control/rereads.h"
 #include "daemon/control/server.h"
 #include "proto/fault.h"
@@ -18,120 +20,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-enum {
-	OPEN_SHARDS_MOST = 1024,
-	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
-	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
-	BACKOFF_S = 5,		   /* pause after a failed start, under systemd */
-	LATER_STREAMS = 32,
-	INDEXES_SHARE = 16, /* 1/16 of memory: is for the indexes of shards */
-};
-
-static double percent(uint64_t part, uint64_t whole)
-{
-	return whole ? 100.0 * (double)part / (double)whole : 0;
-}
-
-static void print_plan(const struct stream *s, const char *text)
-{
-	(void)s;
-	printf("  %s\n", text);
-}
-
-static void print_check(const struct catalog *catalog)
-{
-	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		const struct stream *s = &catalog->stream[i];
-
-		printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64
-		       ", %" PRIu32 " bytes a token\n",
-			s->config->name, s->config->seq_len, s->config->extra, s->config->stride,
-			s->token_bytes);
-		for (uint32_t d = 0; d < s->config->datasets; d++) {
-			const struct table *t = &s->dataset[d].table;
-			uint64_t unserved = table_unserved(t);
-
-			printf("  %s: %" PRIu64 " shards, %" PRIu64 " tokens, %" PRIu64
-			       " windows; never served in one epoch: %" PRIu64
-			       " tokens, %.3f %%%s\n",
-				s->config->dataset[d].name, t->shards, t->total_tokens, t->windows,
-				unserved, percent(unserved, t->total_tokens),
-				s->config->dataset[d].slide ? " (another part each epoch: slide)"
-							    : "");
-		}
-		plan_tell(s, print_plan);
-	}
-}
-
-/* Descriptors are divided at the start, so that shards can be opened however many clients attach.
- */
-struct descriptors {
-	unsigned files, sessions;
-};
-
-static struct descriptors share_descriptors(void)
-{
-	struct rlimit limit = {.rlim_cur = 256};
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-		limit.rlim_cur = limit.rlim_max;
-		if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-			getrlimit(RLIMIT_NOFILE, &limit);
-	}
-	uint64_t all = limit.rlim_cur, files = all / 4;
-	uint64_t left = all > files + DESCRIPTORS_OWN ? all - files - DESCRIPTORS_OWN : 0;
-
-	files = files < 1 ? 1 : files > OPEN_SHARDS_MOST ? OPEN_SHARDS_MOST : files;
-	left /= DESCRIPTORS_A_SESSION;
-	return (struct descriptors){
-		.files = (unsigned)files,
-		.sessions = left < 1		    ? 1
-			    : left > LIMIT_SESSIONS ? LIMIT_SESSIONS
-						    : (unsigned)left,
-	};
-}
-
-static uint64_t largest_window(const struct catalog *catalog)
-{
-	uint64_t largest = 0;
-
-	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		const struct stream *s = &catalog->stream[i];
-		uint64_t bytes = (s->config->seq_len + s->config->extra) * s->token_bytes;
-
-		largest = bytes > largest ? bytes : largest;
-	}
-	return largest;
-}
-
-static bool any_dataset(const struct catalog *catalog, bool (*is)(const struct dataset *d))
-{
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++)
-			if (is(&catalog->stream[i].dataset[d]))
-				return true;
-	return false;
-}
-
-static bool is_compressed(const struct dataset *d)
-{
-	return d->frame_bytes > 0;
-}
-
-/* Do its shards keep an index file open? */
-static bool is_indexed(const struct dataset *d)
-{
-	return !d->plain || d->marked;
-}
-
-/* Do its shards keep a mask file open? */
-static bool is_masked(const struct dataset *d)
-{
-	return d->masks;
-}
+enum { BACKOFF_S = 5 }; /* pause after a failed start, under systemd */
 
 /*
  * Pauses after a failed start under systemd. The units restart tokend 200 ms after its end, because
@@ -146,38 +37,14 @@ static void back_off(void)
 	sleep(BACKOFF_S);
 }
 
-/* Some more than the config has, for those that a reload adds. */
-static unsigned room_for_streams(const struct config *config)
-{
-	unsigned room = 2 * config->streams + LATER_STREAMS;
-
-	return room < LIMIT_STREAMS ? room : LIMIT_STREAMS;
-}
-
 static int serve(const struct catalog *catalog, const struct options *a, struct listener *listener,
 	struct cgroup *cgroup, const struct rereads *rereads)
 {
 	const struct config *config = catalog->config;
-	struct descriptors descriptors = share_descriptors();
+	struct reading reading = reading_plan(catalog);
 	char note[LIMIT_TEXT_BYTES];
 	struct fault fault;
-	struct reader_options options = {
-		.io = config->io,
-		.direct = config->direct,
-		.depth = LIMIT_READS / 2,
-		.files = descriptors.files,
-		.streams = room_for_streams(config),
-		.largest_window_bytes = largest_window(catalog),
-		.frames_bytes =
-			any_dataset(catalog, is_compressed) ? dataset_frames_budget(config) : 0,
-	};
-
-	unsigned each = 1 + any_dataset(catalog, is_indexed) + any_dataset(catalog, is_masked);
-
-	options.files = (options.files + each - 1) / each;
-	if (any_dataset(catalog, is_indexed))
-		options.indexes_bytes = config->memory_bytes / INDEXES_SHARE;
-	struct reader *reader = reader_open(&options, note, sizeof(note), &fault);
+	struct reader *reader = reader_open(&reading.options, note, sizeof(note), &fault);
 
 	if (!reader)
 		return notify_failed_start(fault.text);
@@ -190,10 +57,10 @@ static int serve(const struct catalog *catalog, const struct options *a, struct 
 		.catalog = catalog,
 		.listener = listener,
 		.reader = reader,
-		.reading = &options,
-		.depth = options.depth,
-		.connections = descriptors.sessions,
-		.staging_bytes = reader_memory(&options),
+		.reading = &reading.options,
+		.depth = reading.options.depth,
+		.connections = reading.sessions,
+		.staging_bytes = reader_memory(&reading.options),
 		.rereads = rereads,
 		.linger_s = a->linger_s,
 		.cgroup = cgroup,
@@ -276,24 +143,6 @@ static void cap_memory(struct config *config, const struct cgroup *cgroup)
 	config->memory_capped = true;
 }
 
-/* A message about sampled token ids that may not be served, or NULL. */
-static const char *refused_tokens(const struct catalog *catalog)
-{
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++)
-			if (catalog->stream[i].dataset[d].refused)
-				return catalog->stream[i].dataset[d].refused;
-	return NULL;
-}
-
-static int check(const struct catalog *catalog)
-{
-	const char *refused = refused_tokens(catalog);
-
-	print_check(catalog);
-	return refused ? notify_failed_start(refused) : 0;
-}
-
 static int run(const struct options *a, struct listener *listener)
 {
 	struct rereads rereads = {0};
@@ -313,10 +162,10 @@ static int run(const struct options *a, struct listener *listener)
 
 	if (!catalog)
 		code = notify_failed_start(fault_line(fault.text));
-	else if (a->check)
-		code = check(catalog);
 	else if (!place_state_dir(config, listener->handed))
 		code = notify_failed_start("out of memory");
+	else if (a->check)
+		code = check_run(catalog);
 	else
 		code = serve(catalog, a, listener, cgroup, &rereads);
 	catalog_free(catalog);

@@ -66,6 +66,7 @@ struct dataset {
 	char note[sizeof(((struct shard_facts *)0)->note)]; /* shard_facts.note of the first shard
 							       that has one */
 	uint64_t note_shard;
+	bool mistyped; /* the note says that the shard looks like another type than dtype: */
 	char *refused; /* "FILE:LINE: …": the first sampled token that cannot be served; or NULL */
 	uint64_t refused_shard;
 

@@ -86,6 +86,7 @@ static bool check_type(const struct opening *o, uint64_t s, const char *looks)
 		snprintf(d->note, sizeof(d->note), "%.*s, but dtype: %s is set and used",
 			(int)strcspn(looks, ";"), looks, shard_type_name(d->hint.type));
 		d->note_shard = s;
+		d->mistyped = true;
 	}
 	pthread_mutex_unlock(o->lock);
 	return true;

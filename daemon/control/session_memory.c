@@ -124,18 +124,24 @@ static bool has_room(const struct session *s, uint64_t need, uint64_t lent, stru
 		       used - all->staging_bytes, limit - all->staging_bytes, fault);
 }
 
+bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
+	struct ring_geometry *geometry, struct fault *fault)
+{
+	const struct config_stream *c = stream->config;
+
+	if (*slots == 0)
+		*slots = default_slots(stream, micro_batch);
+	return ring_geometry(geometry, *slots, micro_batch, c->seq_len + c->extra,
+		stream->token_bytes, ring_annotations_of(c), fault);
+}
+
 bool session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
 	bool *replaces, struct fault *fault)
 {
-	const struct config_stream *c = s->stream->config;
-
 	if (s->micro_batch < 1 || s->micro_batch > LIMIT_MICRO_BATCH)
 		return fault_set(fault, FAULT_ATTACH, "micro_batch", "%" PRIu64 " is not 1 to %d",
 			s->micro_batch, LIMIT_MICRO_BATCH);
-	if (s->slots == 0)
-		s->slots = default_slots(s->stream, s->micro_batch);
-	if (!ring_geometry(geometry, s->slots, s->micro_batch, c->seq_len + c->extra,
-		    s->stream->token_bytes, ring_annotations_of(c), fault)) {
+	if (!session_ring(s->stream, s->micro_batch, &s->slots, geometry, fault)) {
 		fault->code = FAULT_ATTACH;
 		return false;
 	}

@@ -20,6 +20,10 @@
  */
 bool session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
 	bool *replaces, struct fault *fault);
+/* The geometry of a ring of the stream. *@slots: 0 for the default, which is then set. False:
+ * @fault. */
+bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
+	struct ring_geometry *geometry, struct fault *fault);
 /* Returns the memory, if any is reserved. */
 void session_release(struct session *s);
 

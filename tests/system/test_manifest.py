@@ -146,22 +146,34 @@ def test_inspect_writes_the_facts(data):
     )
 
 
-def test_check_opens_no_shard(data, configs):
-    """tokend --check prints the same with manifests when the shards do not exist."""
+def test_check_needs_shards_only_for_its_batch(data, configs):
+    """tokend --check prints the same plan with manifests when the shards do not exist."""
     place, (with_, without) = data, configs
-    code, seen, err = run(TOKEND, "--check", "-c", without)
-    assert (code, err) == (0, ""), "--check without manifests"
+    plans = []
+    for config in (without, with_):
+        code, out, err = run(TOKEND, "--check", "-c", config)
+        assert (code, err) == (0, "") and out.count(b"  read ") == len(DIRECTORIES), config
+    plans.append(out.decode())
     os.rename(place.file("data"), place.file("away"))
-    code, listed, err = run(TOKEND, "--check", "-c", with_)
+    code, out, err = run(TOKEND, "--check", "-c", with_)
     os.rename(place.file("away"), place.file("data"))
-    assert (code, err) == (0, ""), "--check with manifests touches no shard"
-    said = [line for line in listed.decode().splitlines() if "cannot be read now" not in line]
-    assert said == [
-        line for line in seen.decode().splitlines() if "the first with a remark" not in line
-    ], "both print the same"
-    assert len(listed.splitlines()) - len(said) == len(DIRECTORIES), (
-        "except for the note about the manifest"
-    )
+    plans.append(out.decode())
+    assert code == 1 and err.count("No such file or directory\n") == len(DIRECTORIES), err
+    said = [
+        [
+            line
+            for line in plan.splitlines()
+            if "its shards are" not in line and "  read " not in line
+        ]
+        for plan in plans
+    ]
+    assert said[0] == said[1] and len(said[0]) > 2 * len(DIRECTORIES), said
+    _, out, _ = run(TOKEND, "--check", "-c", without)
+    tables = [
+        [line for line in plan.splitlines() if "never served" in line or line.startswith("stream")]
+        for plan in (out.decode(), plans[0])
+    ]
+    assert tables[0] == tables[1], "without manifests"
 
 
 def test_order_is_the_same(data, configs):

@@ -101,11 +101,12 @@ def test_wrong_width_is_refused(place):
         {"a.bin.zst": zstandard.compress(ids(100_000).astype("<u4").tobytes())},
         "looks like u32",
     )
-    warned = "shard a.bin", "looks like u32 (every second u16 is 0)"
-    taken(
-        place, "u32, dtype: u16 said", {"a.bin": ids(100_000).astype("<u4")}, *warned, dtype="u16"
-    )
-    taken(
+    # The daemon serves these, because dtype is set, but --check fails.
+    said = "a.bin looks like u32 (every second u16 is 0), but dtype: u16 is set"
+    refused(place, "u32, dtype: u16 said", {"a.bin": ids(100_000).astype("<u4")}, said, dtype="u16")
+    n, text = stops(place, place.file("u32, dtype: u16 said", "tokend.yaml"))
+    assert (n, text) == (400, ""), "it is served"
+    refused(
         place,
         "int64, dtype: u32 said",
         {"a.bin": ids(100_000).astype("<i8")},

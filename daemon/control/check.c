@@ -1,0 +1,244 @@
+#include "daemon/control/check.h"
+
+#include "daemon/control/log.h"
+#include "daemon/control/plan.h"
+#include "daemon/control/reading.h"
+#include "daemon/control/rehearsal.h"
+#include "daemon/control/session_memory.h"
+#include "proto/wire.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { USUAL_MICRO_BATCH = 8 }; /* for the report */
+
+/* ---- the plan ---- */
+
+static double percent(uint64_t part, uint64_t whole)
+{
+	return whole ? 100.0 * (double)part / (double)whole : 0;
+}
+
+static void print_plan(const struct stream *s, const char *text)
+{
+	(void)s;
+	printf("  %s\n", text);
+}
+
+static void print_dataset(const struct dataset *d)
+{
+	const struct table *t = &d->table;
+	uint64_t unserved = table_unserved(t);
+
+	printf("  %s: %" PRIu64 " shards, %" PRIu64 " tokens, %" PRIu64
+	       " windows; never served in one epoch: %" PRIu64 " tokens, %.3f %%%s\n",
+		d->config->name, t->shards, t->total_tokens, t->windows, unserved,
+		percent(unserved, t->total_tokens),
+		d->config->slide ? " (another part each epoch: slide)" : "");
+}
+
+static void print_stream(const struct stream *s)
+{
+	printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64 ", %" PRIu32
+	       " bytes a token\n",
+		s->config->name, s->config->seq_len, s->config->extra, s->config->stride,
+		s->token_bytes);
+	for (uint32_t d = 0; d < s->config->datasets; d++)
+		print_dataset(&s->dataset[d]);
+	plan_tell(s, print_plan);
+}
+
+/* ---- what would fail later ---- */
+
+/* Reports shards whose samples showed tokens that are wrong, or not what the config says. */
+static bool check_samples(const struct stream *s)
+{
+	bool fine = true;
+
+	for (uint32_t i = 0; i < s->config->datasets; i++) {
+		const struct dataset *d = &s->dataset[i];
+
+		if (d->refused)
+			log_line(LOG_ERROR, "%s", d->refused);
+		else if (d->mistyped)
+			log_line(LOG_ERROR, "%s:%d: streams.%s.datasets[%" PRIu32 "].dtype: %s %s",
+				s->file, d->config->line, s->config->name, i,
+				dataset_shard_name(d, d->note_shard), d->note);
+		fine &= !d->refused && !d->mistyped;
+	}
+	return fine;
+}
+
+/* The bytes of a ring of the default number of slots. 0: there is none, with @fault. */
+static uint64_t ring_bytes(
+	const struct stream *s, uint64_t micro_batch, uint64_t *slots, struct fault *fault)
+{
+	struct ring_geometry geometry;
+
+	*slots = 0;
+	return session_ring(s, micro_batch, slots, &geometry, fault)
+		       ? geometry.meta_bytes + geometry.data_bytes
+		       : 0;
+}
+
+static bool check_memory(const struct stream *s, const struct config *config, uint64_t staging)
+{
+	uint64_t slots, left = config->memory_bytes > staging ? config->memory_bytes - staging : 0;
+	struct fault fault;
+	uint64_t least = ring_bytes(s, 1, &slots, &fault);
+
+	if (least == 0) {
+		log_line(LOG_ERROR, "%s:%d: streams.%s: %s", config->path, s->config->line,
+			s->config->name, fault.text);
+		return false;
+	}
+	if (least > left) {
+		log_line(LOG_ERROR,
+			"%s: memory: %" PRIu64 " bytes are too few: a ring of stream %s with "
+			"micro_batch 1 needs %" PRIu64 ", and buffers %" PRIu64
+			"; set memory: %" PRIu64 "MiB or more",
+			config->path, config->memory_bytes, s->config->name, least, staging,
+			((least + staging) >> 20) + 1);
+		return false;
+	}
+
+	uint64_t usual = ring_bytes(s, USUAL_MICRO_BATCH, &slots, &fault);
+
+	if (usual > 0)
+		printf("  a ring of micro_batch %d: %" PRIu64 " slots, %" PRIu64
+		       " bytes; memory: has room for %" PRIu64 "\n",
+			USUAL_MICRO_BATCH, slots, usual, left / usual);
+	return true;
+}
+
+static bool check_batch(const struct stream *s, struct reader *reader)
+{
+	struct rehearsal rehearsal;
+	struct fault fault;
+
+	if (!rehearse(s, reader, &rehearsal, &fault)) {
+		log_line(LOG_ERROR, "%s:%d: streams.%s: %s", s->file, s->config->line,
+			s->config->name, fault.text);
+		return false;
+	}
+	if (rehearsal.rows > 0)
+		printf("  read %u rows: tokens %" PRIu32 " to %" PRIu32 "%s\n", rehearsal.rows,
+			rehearsal.least, rehearsal.most,
+			s->config->has_vocab ? "" : " (vocab: is not set, so any token is served)");
+	return true;
+}
+
+/* Creates and removes a file in @directory. False: errno. */
+static bool try_file(const char *directory)
+{
+	char *path;
+	int fd;
+
+	if (asprintf(&path, "%s/.tokend-check-XXXXXX", directory) < 0)
+		return false;
+	fd = mkstemp(path);
+
+	int error = errno;
+
+	if (fd >= 0) {
+		close(fd);
+		unlink(path);
+	}
+	free(path);
+	errno = error;
+	return fd >= 0;
+}
+
+/* Whether this user can create files in @directory. It is not left behind if it does not exist: the
+ * daemon may be another user's. False: errno. */
+static bool try_directory(const char *directory)
+{
+	char *part = strdup(directory), *slash;
+	bool fine = part;
+
+	/* The first directory that would have to be made. */
+	while (fine && access(part, F_OK) < 0 && errno == ENOENT && (slash = strrchr(part, '/')) &&
+		slash != part) {
+		*slash = 0;
+		if (access(part, F_OK) < 0)
+			continue;
+		*slash = '/';
+		break;
+	}
+	if (fine && access(part, F_OK) == 0) {
+		fine = try_file(part);
+	} else if (fine) {
+		fine = mkdir(part, 0700) == 0;
+		if (fine)
+			rmdir(part);
+	}
+
+	int error = errno;
+
+	free(part);
+	errno = error;
+	return fine;
+}
+
+static bool check_state_dir(const struct config *config)
+{
+	if (try_directory(config->state_dir))
+		return true;
+	log_line(LOG_ERROR,
+		"%s: state_dir: uid %u cannot write to %s: %s; no snapshot could be saved; choose "
+		"another directory, or run --check as the daemon's user",
+		config->path, (unsigned)geteuid(), config->state_dir, strerror(errno));
+	return false;
+}
+
+/* The default socket is systemd's, or the daemon chooses another one. */
+static bool check_socket(const struct config *config)
+{
+	char directory[WIRE_SOCKET_BYTES];
+	bool fine;
+
+	if (!config->has_socket || strcmp(config->socket, WIRE_SOCKET) == 0)
+		return true;
+	snprintf(directory, sizeof(directory), "%s", config->socket);
+	strrchr(directory, '/')[directory[0] == '/' && strrchr(directory, '/') == directory] = 0;
+	fine = try_file(directory);
+	if (!fine)
+		log_line(LOG_ERROR,
+			"%s: socket: uid %u cannot create %s: %s; create its directory, or choose "
+			"another socket",
+			config->path, (unsigned)geteuid(), config->socket, strerror(errno));
+	return fine;
+}
+
+int check_run(const struct catalog *catalog)
+{
+	const struct config *config = catalog->config;
+	struct reading reading = reading_plan(catalog);
+	char note[LIMIT_TEXT_BYTES];
+	struct fault fault;
+	struct reader *reader = reader_open(&reading.options, note, sizeof(note), &fault);
+	bool fine = reader != NULL;
+
+	if (!reader)
+		log_line(LOG_ERROR, "%s: %s", config->path, fault.text);
+	for (uint32_t i = 0; i < config->streams; i++) {
+		const struct stream *s = &catalog->stream[i];
+
+		print_stream(s);
+
+		bool sound = check_samples(s);
+
+		fine &= check_memory(s, config, reader_memory(&reading.options));
+		/* A batch with tokens that are known to be wrong would be reported twice. */
+		fine &= sound && (!reader || check_batch(s, reader));
+	}
+	fine &= check_state_dir(config);
+	fine &= check_socket(config);
+	reader_close(reader);
+	return fine ? 0 : 1;
+}
