@@ -78,6 +78,27 @@ print(
 HOMEPAGE = "https://tokend.example/home"
 
 
+# Each worker adds 1 to the tokens. Position 40 fails.
+WORKERS = """
+import sys
+sys.path.remove(sys.path[0])
+import json, tokend
+sys.path.insert(0, "")
+
+def raises_at_40(tokens, position, rng):
+    if position == 40:
+        raise ValueError("forty")
+    return tokens * 0 + 1
+
+if __name__ == "__main__":
+    keys = {"config": "tokend.yaml", "run": "w", "transform": raises_at_40, "workers": 2}
+    with tokend.Loader("train", 4, **keys) as loader:
+        rows = [batch["input_ids"] for _, batch in zip(range(10), loader)]
+        print([int(rows[-1].max()), sum(len(row) for row in rows)], flush=True)
+        next(loader)
+"""
+
+
 def build(place):
     """Makes the wheel, and checks its name. Returns its path."""
     code, out, err = run(
@@ -381,6 +402,15 @@ def test_python_3_10(shared, venv, wheel):
     path = f"{target}:{OLD_NUMPY}"
     saw = check_embedded(shared, python, target, f"{target}/bin", os.getuid(), path=path)
     assert saw["python"] == [3, 10]
+    here = shared.file(f"work{os.getuid()}", "x")[:-2]
+    with open(f"{here}/workers.py", "w") as file:
+        file.write(WORKERS)
+    with open(f"{here}/json.py", "w") as file:
+        file.write("raise SystemExit('not the one of Python')")
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "XDG_RUNTIME_DIR": here}
+    code, out, err = run(python, "workers.py", cwd=here, env=environment)
+    assert code == 1 and out == b"[1, 40]\n", err
+    assert "ValueError: forty" in err and "in raises_at_40" in err, "with the worker's traceback"
 
 
 @pytest.mark.skipif(not find_python("3.9"), reason="no Python 3.9")

@@ -81,7 +81,7 @@ def docdir():
     package = os.path.dirname(os.path.realpath(__file__))
     for up in ("../../../..", ".."):  # as pip installs; with --target
         directory = os.path.normpath(os.path.join(package, up, "share/doc/tokend"))
-        if os.path.exists(os.path.join(directory, "README.md")):
+        if os.path.isdir(directory):
             print(directory)
             return 0
     return fail(f"{package} has no pages near it; they come with the wheel and `make install`")

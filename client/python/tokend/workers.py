@@ -38,7 +38,8 @@ READY = struct.Struct("<cQQq")  # "R", generation, slot, position of row 0
 FREE = struct.Struct("<cQQ")  # "F", generation, slot
 PATIENCE_S = 3.0  # for a worker to end by itself
 PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "import sys; sys.path[:] = filter(None, sys.path); "  # as -P, which came with Python 3.11
+    "import json; sys.path[:] = json.loads(sys.argv[3]); "
     "from tokend.workers import main; main()"
 )
 MESSAGE_BYTES = 256 * 1024  # at most; a cursor has at most 96 KiB
@@ -92,7 +93,6 @@ class _Worker:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
-                    "-P",
                     "-c",
                     PROGRAM,
                     str(theirs.fileno()),
@@ -362,8 +362,13 @@ class _Session:
 
 
 def _portable(error: Exception) -> Exception:
-    """Returns the error as it can be pickled, with its traceback as a note."""
-    error.add_note("".join(traceback.format_exception(error)))
+    """Returns the error as it can be pickled, with its traceback as a note. Python 3.10 has no
+    notes, so stderr gets it.
+    """
+    if sys.version_info >= (3, 11):
+        error.add_note("".join(traceback.format_exception(error)))
+    else:
+        traceback.print_exception(error)
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
