@@ -55,7 +55,7 @@ def test_pages_that_the_sources_name_exist():
     wrong = []
     for source in tracked("*.c", "*.h", "*.py", "*.yaml", "*.sh", "Makefile", "systemd/*"):
         for name, anchor in re.findall(
-            r"(?<![\w/*.])([\w/-]+\.md)\b(?:#([\w-]+))?", text_of(source)
+            r"(?<![\w/*.}])([\w/-]+\.md)\b(?:#([\w-]+))?", text_of(source)
         ):
             in_folder = os.path.normpath(os.path.join(os.path.dirname(source), name))
             found = next((path for path in (name, in_folder) if path in files), None)

@@ -13,7 +13,7 @@ LEFT_OUT = {
     "image.png": b"\x89PNG\r\n\x1a\n\0\0",
     "latin-1.py": "# \xe9t\xe9".encode("latin-1"),
     "latin-1.txt": "\xe9t\xe9\n".encode("latin-1"),
-    "empty.md": b"",
+    "empty.txt": b"",
     "packed.tar.gz": b"\x1f\x8b\x08 damaged",
 }
 TEXTS = {
@@ -42,7 +42,7 @@ def test_any_text_below_a_directory(directory):
     assert "the name's ending is unknown" in refused(source, *ask)
     config, said = tokenize(source, *ask, "--text")
     assert documents(directory / "out") == [text for _, text in sorted(TEXTS.items())]
-    assert "empty.md and 4 more files: empty, or not UTF-8 text; left out\n" in said
+    assert "empty.txt and 4 more files: empty, or not UTF-8 text; left out\n" in said
     assert "eos: 256\n" in config and "vocab: 257\n" in config
     for name in LEFT_OUT:
         (source / name).rename(directory / name)
