@@ -67,26 +67,17 @@ int64_t tokend_cursor_rewind(const struct tokend_edit *e, uint64_t position)
 	return finish(e, &c, cursor_rewind(&c, position, &fault), &fault);
 }
 
-/* Index of @name; otherwise -1 and @fault, which names the first few datasets. */
+/* Index of @name; otherwise -1 and @fault, which lists the datasets. */
 static int find(const struct cursor *c, const char *name, struct fault *fault)
 {
-	char field[sizeof(fault->field)], names[300];
+	char field[sizeof(fault->field)], list[NEAREST_LIST_BYTES];
 	int d = cursor_find(c, name);
-	size_t n = 0;
 
 	if (d >= 0)
 		return d;
-	for (uint32_t i = 0; i < c->datasets; i++) {
-		if (i >= 4 || n + strlen(c->dataset[i].name) + 24 > sizeof(names)) {
-			snprintf(names + n, sizeof(names) - n, ", … (%" PRIu32 " in all)",
-				c->datasets);
-			break;
-		}
-		n += (size_t)snprintf(
-			names + n, sizeof(names) - n, "%s%s", i ? ", " : "", c->dataset[i].name);
-	}
 	snprintf(field, sizeof(field), "dataset %.*s", LIMIT_NAME_BYTES, name);
-	fault_set(fault, FAULT_ARGUMENT, field, "is not in the cursor, which has %s", names);
+	fault_set(fault, FAULT_ARGUMENT, field, "is not in the cursor; must be one of: %s",
+		cursor_list_datasets(c, name, list));
 	return -1;
 }
 

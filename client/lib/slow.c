@@ -31,15 +31,17 @@ static void name_shards(const struct tokend *t, uint64_t due, char *text, size_t
 	uint32_t dataset = 0, shard = 0, others = 0;
 
 	for (uint32_t r = 0; r < m->ring.geometry.rows; r++) {
-		if (row[r].position != due + r || !tokend_dataset(t, row[r].dataset))
+		uint32_t d = row[r].dataset, s = row[r].shard; /* read once */
+
+		if (row[r].position != due + r || d >= t->origin.datasets)
 			continue;
 		if (name) {
-			others += row[r].dataset != dataset || row[r].shard != shard;
+			others += d != dataset || s != shard;
 			continue;
 		}
-		dataset = row[r].dataset;
-		shard = row[r].shard;
-		name = tokend_dataset(t, dataset);
+		dataset = d;
+		shard = s;
+		name = t->origin.dataset[d].name;
 	}
 	if (!name)
 		snprintf(text, bytes, "has not begun to read it, so it hangs or is overloaded");

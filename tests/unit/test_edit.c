@@ -131,8 +131,8 @@ static void a_mix_names_all_datasets_with_weight(void **state)
 	refused(tokend_cursor_mix(&e, TOKEND_SOON, NULL, NULL, 0), "weights");
 	refused(tokend_cursor_mix(&e, TOKEND_SOON, names, (double[]){1, 3, 1}, 3), "dataset web");
 	refused(tokend_cursor_mix(&e, TOKEND_SOON, unknown, (double[]){1, 3}, 2), "dataset wet");
-	assert_string_equal(
-		why, "dataset wet: is not in the cursor, which has web, a \"b\\c\" é, math");
+	assert_string_equal(why, "dataset wet: is not in the cursor; must be one of: web, "
+				 "a \"b\\c\" é, math; did you mean web?");
 }
 
 static void datasets_are_added_and_removed(void **state)
