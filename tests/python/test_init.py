@@ -149,6 +149,8 @@ BAD = {  # files, arguments, words of the message
     "neither shards nor text": ({f"{D}/a.png": b"\x89PNG\0"}, [D], "neither shards nor text"),
     "no such path": ({}, ["../none"], "../none: No such file or directory"),
     "no such files": ({}, ["../none*"], "../none*: matches no file"),
+    "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "5 tokens in 1 shard; name more data"),
+    "too little text": ({f"{D}/a.txt": b"hi"}, [D], "3 tokens in 1 shard; name more data"),
     "a damaged shard": (
         {f"{D}/a.bin": flat(900), f"{D}/b.bin": flat(900)[:-1]},
         [D],

@@ -27,6 +27,7 @@ from .tokenizer import BYTES
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
 BYTES_A_WORKER = 8 << 20
+SHORTEST = 8  # tokens of a sample
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 KEYWORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # of YAML
 TOKENIZERS = re.compile(r"tokenizer\.json|tokenizer\.model|.*\.tiktoken")
@@ -219,9 +220,13 @@ def _convert(each, name, tokenizer, given):
 
 def _seq_len(datasets, vocab):
     """A length that gives each dataset some windows, and whose logits fit into memory."""
-    least = min(dataset.tokens // dataset.shards for dataset in datasets)
+    few = min(datasets, key=lambda dataset: dataset.tokens // dataset.shards)
+    least = few.tokens // few.shards
+    if least <= SHORTEST:
+        size = _count(few.tokens, "token")
+        raise Error(f"{few.path}: {size} in {_count(few.shards, 'shard')}; name more data")
     length = 1024
-    while length > 8 and (length * 8 > least or length * vocab > LOGITS):
+    while length > SHORTEST and (length * 8 > least or length * vocab > LOGITS):
         length //= 2
     return length
 
@@ -285,7 +290,7 @@ def _check(text):
         os.unlink(part)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["tokend --check failed"]
-        raise Error(lines[-1])
+        raise Error(lines[-1].removeprefix("tokend: ").replace(part, CONFIG))
 
 
 def _free():
@@ -316,7 +321,7 @@ def _of_text(given, looked):
         "about_vocab": f"{by}; a token not below it stops the stream",
     }
     if tokenizer == BYTES:
-        print("no tokenizer found, so a token is a byte; pass --tokenizer FILE for real ones")
+        facts["note"] = "no tokenizer found, so a token is a byte; pass --tokenizer FILE for others"
     return [dataset for dataset, _, _ in converted], about, facts
 
 
@@ -359,7 +364,7 @@ def _init(given):
     _write(CONFIG, text)
     _write(SCRIPT, TRAIN.format(vocab=facts["vocab"], micro_batch=micro_batch))
     found.progress()
-    for line in about.values():
+    for line in (*about.values(), *filter(None, [facts.get("note")])):
         print(line)
     ignored = [path for each in looked for path in each.ignored]
     if ignored:
