@@ -253,6 +253,9 @@ def test_a_directory_that_one_may_not_enter_is_named(daemon):
     daemon.directory.chmod(0o755)
     with As(65534), pytest.raises(tokend.ConnectError, match=said):
         tokend.Loader("train", 4, socket=closed / "in" / "socket", rank=0, world=1)
+    command = [BIN / "tokctl", "status", "--socket", closed / "in" / "socket"]
+    done = subprocess.run(command, user=65534, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and said in done.stderr
     os.chmod(daemon.socket, 0o600)
     with As(65534), pytest.raises(tokend.ConnectError, match="uid 65534 may not write to this"):
         tokend.Loader("train", 4, socket=daemon.socket, rank=0, world=1)
