@@ -79,7 +79,7 @@ static void on_signal(int number)
 
 /*
  * SIGHUP asks services to read their config again, and by default ends the process. A daemon that
- * has no terminal ignores it until the server explains why. With a terminal it says that the
+ * has no terminal ignores it until the server handles it. With a terminal it may mean that the
  * terminal is gone.
  */
 static void keep_at_hangup(void)

@@ -146,12 +146,52 @@ static struct difference compare(const struct catalog *was, const struct catalog
 	return d;
 }
 
+/* Is it the first session of its run? */
+static bool speaks_for_run(const struct session *s)
+{
+	const struct session *other;
+
+	for (uint32_t id = 0; id < s->id; id++) {
+		other = s->control->sessions.of[id];
+		if (session_is_live(other) && other->stream->slot == s->stream->slot &&
+			strcmp(other->run, s->run) == 0)
+			return false;
+	}
+	return true;
+}
+
+/* Warns of runs that this config would refuse: they end at their next seek or reconnect. */
+static void warn_runs(const struct control *control)
+{
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct session *s = control->sessions.of[id];
+		struct fault fault;
+
+		if (!session_is_live(s) || !speaks_for_run(s))
+			continue;
+
+		const char *name = s->stream->config->name;
+		const struct stream *now = catalog_stream(control->catalog, name);
+
+		if (!now)
+			fault_set(&fault, FAULT_CURSOR, "", "the stream is removed");
+		else if (cursor_belongs(feed_cursor(s->feed), &now->begin, &fault))
+			continue;
+		log_line(LOG_WARNING,
+			"stream %s: run %s goes on, but could not attach again: %s%s%s; restore "
+			"the "
+			"former config and shards before its trainers seek or reconnect",
+			name, s->run, fault.field, fault.field[0] ? ": " : "", fault.text);
+	}
+}
+
 static void log_reloaded(const struct reload *r, const struct catalog *was)
 {
 	const struct config *config = r->control->config;
 	struct difference d = compare(was, r->control->catalog);
 	char keys[64], kept[128] = "";
 
+	warn_runs(r->control);
 	name_kept(config, r->began, keys, sizeof(keys));
 	if (keys[0])
 		snprintf(kept, sizeof(kept), "; %s as before, until a restart", keys);

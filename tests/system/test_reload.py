@@ -2,16 +2,18 @@
 is new, and a broken config changes nothing.
 """
 
+import fcntl
 import os
 import signal
 import socket
+import termios
 import threading
 
 import pytest
 from requesting import SEQ, Operator, Trainer
 
 from lib import Client, Closed, Daemon, Refused, Witness, client_of, datasets, has, rows_at, run
-from lib import TOKCTL, refusal, status, wait_for, wait_until
+from lib import TOKCTL, refusal, status, wait_for, wait_until, with_parent
 from lib.injected import injected
 
 pytestmark = [pytest.mark.asan, pytest.mark.tsan]
@@ -30,7 +32,7 @@ class Scene:
         self.window = {"seed": 1, "seq_len": SEQ, "extra": 1}
         self.train = {**self.window, "datasets": datasets("web", "code")}
         self.config = self.write(train=self.train)
-        self.daemon = Daemon(place, self.config, start_new_session=True, **keys)
+        self.daemon = Daemon(place, self.config, **{"start_new_session": True, **keys})
 
     def write(self, more=None, **streams):
         return self.place.config(streams=streams, memory=64 << 20, **(more or {}))
@@ -60,6 +62,7 @@ def test_what_is_new_is_served_and_sessions_keep_what_they_have(scene):
     scene.write(train=mixed, valid={**scene.window, "datasets": datasets("law")})
     log = scene.reload("was read again")
     assert has(log, "2 streams: 1 new, 1 changed, 0 removed", "stream valid: new"), log
+    assert "could not attach again" not in log, log
     valid = Witness(scene.daemon, rows_at(scene.config, "valid", 0, 40), stream="valid")
     assert valid.step(10) and witness.step(20), "the new stream; a session of before"
     fresh = Witness(scene.daemon, rows_at(scene.config, "train", 0, 40), run="fresh")
@@ -69,6 +72,7 @@ def test_what_is_new_is_served_and_sessions_keep_what_they_have(scene):
     scene.write(other={**scene.window, "datasets": datasets("web")})
     log = scene.reload("was read again")
     assert has(log, "1 streams: 1 new, 0 changed, 2 removed", "stream valid: removed"), log
+    assert log.count("could not attach again: the stream is removed") == 3, log
     assert valid.step(10) and witness.step(20) and fresh.step(10), "sessions of removed streams"
     fault = refusal(lambda: scene.attach(stream="valid"))
     assert has(fault, "stream", "other"), ("a new session has it no more", fault)
@@ -78,6 +82,39 @@ def test_what_is_new_is_served_and_sessions_keep_what_they_have(scene):
     other = Witness(scene.daemon, rows_at(scene.config, "other", 0, 40), stream="other")
     assert other.step(10), "after the old generations are unused"
     other.close()
+
+
+def test_a_changed_dataset_is_named_before_its_run_needs_it(scene):
+    witnesses = [
+        Witness(scene.daemon, rows_at(scene.config, "train", 0, 400), rank=rank, world=2)
+        for rank in range(2)
+    ]
+    scene.place.shard("web/b.bin", 5000)
+    log = scene.reload("was read again")
+    assert log.count("run test goes on, but could not attach again: ") == 1, log
+    assert "dataset web" in log and all(w.step(20) for w in witnesses), log
+    os.remove(scene.place.file("web", "b.bin"))
+    assert "could not attach" not in scene.reload("was read again")
+    assert all(w.step(20) for w in witnesses)
+    for w in witnesses:
+        w.close()
+
+
+def test_a_terminal_that_closes_ends_the_daemon(place):
+    """With a terminal, SIGHUP is a reload as long as the terminal is there."""
+    master, slave = os.openpty()
+
+    def take_terminal():
+        with_parent()
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    scene = Scene(place, start_new_session=False, preexec_fn=take_terminal)
+    os.close(slave)
+    scene.reload("was read again")
+    os.close(master)
+    assert scene.daemon.process.wait(20) == 0
+    assert "the terminal is closed" in scene.daemon.log()
 
 
 def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):

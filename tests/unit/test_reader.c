@@ -54,6 +54,30 @@ static void a_hundred_thousand_reads_are_right(void **state)
 	shelf_free(shelf);
 }
 
+/* Another dataset may get the address of one that was freed. */
+static void a_forgotten_dataset_is_opened_again(void **state)
+{
+	struct shelf *shelf = shelf_new(2, 5000);
+	struct checker checker;
+
+	checker_open(&checker, *state, 4);
+	for (unsigned round = 0; round < 3; round++) {
+		read_random(&checker, shelf, 20, 100);
+		reader_forget(checker.reader, &shelf->dataset, 1);
+		for (uint64_t s = 0; s < 2; s++) {
+			char *path = shelf_path(shelf, s);
+
+			for (uint64_t i = 0; i < 2 * shelf->tokens[s]; i++)
+				shelf->bytes[s][i] ^= 1;
+			unlink(path);
+			write_file(path, shelf->bytes[s], 2 * shelf->tokens[s]);
+			identify(shelf, s);
+		}
+	}
+	checker_close(&checker);
+	shelf_free(shelf);
+}
+
 static void more_files_than_the_table_take_turns(void **state)
 {
 	struct shelf *shelf = shelf_new(SHARDS_MOST, 5000);
@@ -337,6 +361,7 @@ static const struct test_case cases[] = {
 	CASE(first_and_last_token_are_read),
 	CASE(a_hundred_thousand_reads_are_right),
 	CASE(more_files_than_the_table_take_turns),
+	CASE(a_forgotten_dataset_is_opened_again),
 	CASE(a_busy_file_does_not_keep_other_files_out),
 	CASE(uncached_bytes_are_right),
 	CASE(a_file_system_without_direct_is_read_buffered),
