@@ -3,6 +3,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/errand.h"
 #include "daemon/control/log.h"
+#include "daemon/control/session_log.h"
 #include "daemon/control/session_memory.h"
 #include "daemon/control/snapshot_file.h"
 #include "daemon/control/twins.h"
@@ -277,6 +278,7 @@ static void begin(struct attach_job *job)
 	log_node(s);
 	twins_join(s);
 	request_join(s);
+	session_log_attach(s);
 	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd, s->stream->counts);
 	send_feed(job);
 }

@@ -155,6 +155,16 @@ void connection_refuse(struct connection *c, uint64_t serial, const struct fault
 	connection_close(c);
 }
 
+void connection_refuse_about(
+	struct connection *c, const struct log_subject *subject, const struct fault *fault)
+{
+	log_session(c->uid, subject, LOG_WARNING, "pid %d (uid %u) disconnected: %s: %s: %s",
+		(int)c->pid, (unsigned)c->uid, wire_code_name(fault->code), fault->field,
+		fault->text);
+	connection_error(c, 0, fault);
+	connection_close(c);
+}
+
 /* ---- receiving ---- */
 
 /* Closes the descriptors that came with a message. Clients may send none. True: there were some. */

@@ -5,6 +5,7 @@
 #ifndef TOKEND_CONNECTION_H
 #define TOKEND_CONNECTION_H
 
+#include "daemon/control/log.h"
 #include "daemon/control/pace.h"
 #include "daemon/control/quota.h"
 #include "proto/fault.h"
@@ -99,6 +100,9 @@ void connection_send_fds(
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault);
 /* Logs and sends an error, and closes. */
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault);
+/* The same, unasked, about @subject. */
+void connection_refuse_about(
+	struct connection *c, const struct log_subject *subject, const struct fault *fault);
 
 void connection_close(struct connection *c);
 /* Frees a closed connection that has no handle, job or session left. Call it when one of them ends.

@@ -80,8 +80,7 @@ static void on_wake(struct connection *c)
 static void on_process_end(struct connection *c)
 {
 	if (c->session)
-		log_client(c->uid, LOG_NOTE, "pid %d ended: rank %" PRIu64 " of stream %s is free",
-			(int)c->pid, c->session->rank, c->session->stream->config->name);
+		c->session->process_ended = true;
 }
 
 static void on_closed(struct connection *c)

@@ -15,17 +15,18 @@ static void log_change(
 	const struct stream *stream, const struct reader_hang *was, const struct reader_hang *is)
 {
 	char path[LIMIT_TEXT_BYTES];
+	struct log_subject subject = {.stream = stream->config->name, .shard = path};
 
 	if (is->ticks > 0 && was->ticks == 0) {
 		name_shard(is, path, sizeof(path));
-		log_line(LOG_WARNING,
+		log_about(&subject, LOG_WARNING,
 			"stream %s: storage of %s has not answered for %u s; the stream waits, "
 			"other streams continue; check the disk, the file server, and that "
 			"descriptors are left",
 			stream->config->name, path, is->ticks);
 	} else if (was->ticks > 0 && is->ticks == 0) {
 		name_shard(was, path, sizeof(path));
-		log_line(LOG_NOTE, "stream %s: storage of %s answers again, after %u s",
+		log_about(&subject, LOG_NOTE, "stream %s: storage of %s answers again, after %u s",
 			stream->config->name, path, was->ticks);
 	}
 }

@@ -9,30 +9,37 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
 	LINES = 256,
 	LINE_BYTES = 2048,
+	FIELDS_BYTES = 512,
 	CAUSES = 64,
 	BURST = 20, /* lines of one cause at once; then one a second */
+	BURST_SESSIONS = 256,
 	FLUSH_S = 1,
 };
 
 struct line {
-	size_t n;
-	char text[LINE_BYTES];
+	enum log_level level;
+	size_t n, fields_n;
+	char text[LINE_BYTES];	   /* with a line end */
+	char fields[FIELDS_BYTES]; /* in the journal's format: NAME=value, one a line */
 };
 
 /* Lines of one format for one user. `credit` is how many more may be written now; it grows by one a
- * second, up to BURST. */
+ * second, up to `burst`. */
 struct cause {
 	const char *format; /* its address is its identity; NULL: unused */
 	uid_t uid;
 	enum log_level level;
-	unsigned credit;
+	unsigned credit, burst;
 	time_t since; /* when credit was computed, in seconds of the monotonic clock */
 	uint64_t suppressed;
 };
@@ -46,6 +53,7 @@ struct log {
 	struct cause cause[CAUSES];
 	struct log_fault fault[LOG_FAULTS];
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
+	int journal;	 /* socket to it; -1: stderr is something else */
 };
 
 /* main()'s: see log.h. */
@@ -61,18 +69,18 @@ static struct timespec clock_now(void)
 
 /* ---- lines ---- */
 
-static void write_line(const struct line *l)
+static void write_text(const char *text, size_t n)
 {
 	size_t done = 0;
 
 	/* One write() per line if the kernel takes it whole, so that lines of several processes do
 	 * not mix. Errors are ignored: there is no place to report them. */
-	while (done < l->n) {
-		ssize_t n = write(STDERR_FILENO, l->text + done, l->n - done);
+	while (done < n) {
+		ssize_t wrote = write(STDERR_FILENO, text + done, n - done);
 
-		if (n < 0 && errno != EINTR)
+		if (wrote < 0 && errno != EINTR)
 			return;
-		done += n > 0 ? (size_t)n : 0;
+		done += wrote > 0 ? (size_t)wrote : 0;
 	}
 }
 
@@ -90,25 +98,91 @@ static bool is_journal(void)
 	return strcmp(own, named) == 0;
 }
 
-/* It may contain a client's text, which must not end the line. */
-static void drop_controls(char *text, int n)
+static int journal_open(void)
 {
-	for (int i = 0; i < n; i++)
+	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
+	int fd = is_journal() ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+
+	if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* Lines and fields contain no control characters, so the journal's simple format is enough. */
+static bool send_line(int journal, const struct line *l)
+{
+	char head[64];
+	int n = snprintf(
+		head, sizeof(head), "PRIORITY=%d\nSYSLOG_IDENTIFIER=tokend\nMESSAGE=", l->level);
+	struct iovec part[] = {
+		{head, (size_t)n}, {(void *)l->text, l->n}, {(void *)l->fields, l->fields_n}};
+	const struct msghdr message = {.msg_iov = part, .msg_iovlen = 3};
+	ssize_t sent;
+
+	do
+		sent = sendmsg(journal, &message, MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	return sent >= 0;
+}
+
+static void write_line(int journal, const struct line *l)
+{
+	char whole[LINE_BYTES + 16];
+	int n;
+
+	if (journal >= 0 && send_line(journal, l))
+		return;
+	if (is_journal())
+		n = snprintf(whole, sizeof(whole), "<%d>%.*s", l->level, (int)l->n, l->text);
+	else
+		n = snprintf(whole, sizeof(whole), "tokend: %.*s", (int)l->n, l->text);
+	write_text(whole, (size_t)n);
+}
+
+/* It may contain a client's text, which must not end the line, or the field. */
+static void make_printable(char *text, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
 		if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
 			text[i] = '?';
 }
 
-static void format_line(struct line *l, enum log_level level, const char *format, va_list args)
+/* Adds a field, unless its value is too long. */
+static void add_field(struct line *l, const char *name, const char *value)
 {
-	int n = is_journal() ? snprintf(l->text, LINE_BYTES, "<%d>", level)
-			     : snprintf(l->text, LINE_BYTES, "tokend: ");
+	size_t room = sizeof(l->fields) - l->fields_n;
+	char *at = l->fields + l->fields_n;
+	int n = value ? snprintf(at, room, "%s=%s", name, value) : 0;
 
-	n += vsnprintf(l->text + n, LINE_BYTES - (size_t)n - 1, format, args);
+	if (n <= 0 || (size_t)n + 1 >= room)
+		return;
+	make_printable(at, (size_t)n);
+	at[n] = '\n';
+	l->fields_n += (size_t)n + 1;
+}
+
+static void format_line(struct line *l, enum log_level level, const struct log_subject *subject,
+	const char *format, va_list args)
+{
+	int n = vsnprintf(l->text, LINE_BYTES - 1, format, args);
+	char rank[24];
+
 	if (n > LINE_BYTES - 2)
 		n = LINE_BYTES - 2;
-	drop_controls(l->text, n);
+	l->level = level;
+	make_printable(l->text, (size_t)n);
 	l->text[n++] = '\n';
 	l->n = (size_t)n;
+	l->fields_n = 0;
+	if (!subject)
+		return;
+	snprintf(rank, sizeof(rank), "%ju", (uintmax_t)subject->rank);
+	add_field(l, "STREAM", subject->stream);
+	add_field(l, "RUN", subject->run);
+	add_field(l, "RANK", subject->run ? rank : NULL);
+	add_field(l, "SHARD", subject->shard);
 }
 
 /* Under the mutex. */
@@ -119,11 +193,12 @@ static void keep_fault(struct log *log, enum log_level level, const char *format
 	f->at = time(NULL);
 	f->level = level;
 	vsnprintf(f->text, sizeof(f->text), format, args);
-	drop_controls(f->text, (int)strlen(f->text));
+	make_printable(f->text, strlen(f->text));
 }
 
 /* Under the mutex. */
-static void queue_arguments(struct log *log, enum log_level level, const char *format, va_list args)
+static void queue_arguments(struct log *log, enum log_level level,
+	const struct log_subject *subject, const char *format, va_list args)
 {
 	va_list again;
 
@@ -136,7 +211,7 @@ static void queue_arguments(struct log *log, enum log_level level, const char *f
 		log->lost++;
 		return;
 	}
-	format_line(&log->line[(log->first + log->count++) % LINES], level, format, args);
+	format_line(&log->line[(log->first + log->count++) % LINES], level, subject, format, args);
 	pthread_cond_signal(&log->news);
 }
 
@@ -146,7 +221,7 @@ __attribute__((format(printf, 3, 4))) static void queue(
 	va_list args;
 
 	va_start(args, format);
-	queue_arguments(log, level, format, args);
+	queue_arguments(log, level, NULL, format, args);
 	va_end(args);
 }
 
@@ -161,7 +236,8 @@ static void queue_suppressed(struct log *log, struct cause *c)
 	c->suppressed = 0;
 }
 
-static struct cause *find_cause(struct log *log, uid_t uid, const char *format, time_t now)
+static struct cause *find_cause(
+	struct log *log, uid_t uid, unsigned burst, const char *format, time_t now)
 {
 	struct cause *oldest = &log->cause[0];
 
@@ -174,18 +250,20 @@ static struct cause *find_cause(struct log *log, uid_t uid, const char *format, 
 			oldest = c;
 	}
 	queue_suppressed(log, oldest);
-	*oldest = (struct cause){.format = format, .uid = uid, .credit = BURST, .since = now};
+	*oldest = (struct cause){
+		.format = format, .uid = uid, .credit = burst, .burst = burst, .since = now};
 	return oldest;
 }
 
-static bool may_write(struct log *log, uid_t uid, enum log_level level, const char *format)
+static bool may_write(
+	struct log *log, uid_t uid, unsigned burst, enum log_level level, const char *format)
 {
 	time_t now = clock_now().tv_sec;
-	struct cause *c = find_cause(log, uid, format, now);
+	struct cause *c = find_cause(log, uid, burst, format, now);
 	uint64_t credit = c->credit + (uint64_t)(now - c->since);
 
 	c->level = level;
-	c->credit = credit < BURST ? (unsigned)credit : BURST;
+	c->credit = credit < c->burst ? (unsigned)credit : c->burst;
 	c->since = now;
 	if (c->credit == 0) {
 		c->suppressed++;
@@ -231,7 +309,7 @@ static void *writer(void *argument)
 		}
 		/* A waiting line does not change, so it is written in place. */
 		pthread_mutex_unlock(&log->mutex);
-		write_line(&log->line[log->first]);
+		write_line(log->journal, &log->line[log->first]);
 		pthread_mutex_lock(&log->mutex);
 		log->first = (log->first + 1) % LINES;
 		log->count--;
@@ -248,6 +326,7 @@ bool log_start(void)
 
 	if (!log)
 		return false;
+	log->journal = journal_open();
 	pthread_mutex_init(&log->mutex, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -289,40 +368,60 @@ static void write_now(enum log_level level, const char *format, va_list args)
 {
 	struct line line;
 
-	format_line(&line, level, format, args);
-	write_line(&line);
+	format_line(&line, level, NULL, format, args);
+	write_line(-1, &line);
+}
+
+/* @burst: lines of this user and format at once; 0: no limit. */
+static void log_arguments(uid_t uid, unsigned burst, const struct log_subject *subject,
+	enum log_level level, const char *format, va_list args)
+{
+	struct log *log = the_log;
+
+	if (!log) {
+		write_now(level, format, args);
+		return;
+	}
+	pthread_mutex_lock(&log->mutex);
+	if (burst == 0 || may_write(log, uid, burst, level, format))
+		queue_arguments(log, level, subject, format, args);
+	pthread_mutex_unlock(&log->mutex);
 }
 
 void log_line(enum log_level level, const char *format, ...)
 {
-	struct log *log = the_log;
 	va_list args;
 
 	va_start(args, format);
-	if (log) {
-		pthread_mutex_lock(&log->mutex);
-		queue_arguments(log, level, format, args);
-		pthread_mutex_unlock(&log->mutex);
-	} else {
-		write_now(level, format, args);
-	}
+	log_arguments(0, 0, NULL, level, format, args);
+	va_end(args);
+}
+
+void log_about(const struct log_subject *subject, enum log_level level, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	log_arguments(0, 0, subject, level, format, args);
 	va_end(args);
 }
 
 void log_client(uid_t uid, enum log_level level, const char *format, ...)
 {
-	struct log *log = the_log;
 	va_list args;
 
 	va_start(args, format);
-	if (log) {
-		pthread_mutex_lock(&log->mutex);
-		if (may_write(log, uid, level, format))
-			queue_arguments(log, level, format, args);
-		pthread_mutex_unlock(&log->mutex);
-	} else {
-		write_now(level, format, args);
-	}
+	log_arguments(uid, BURST, NULL, level, format, args);
+	va_end(args);
+}
+
+void log_session(
+	uid_t uid, const struct log_subject *subject, enum log_level level, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	log_arguments(uid, BURST_SESSIONS, subject, level, format, args);
 	va_end(args);
 }
 

@@ -2,6 +2,7 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
+#include "daemon/control/session_log.h"
 #include "daemon/control/session_memory.h"
 #include "proto/phrases.h"
 
@@ -112,8 +113,10 @@ static void count_ended(const struct session *s)
 
 void session_leave(struct session *s)
 {
-	if (s->fed)
+	if (s->fed) {
 		count_ended(s);
+		session_log_detach(s);
+	}
 	if (s->fed)
 		data_thread_detach(s->control->data_thread, s->id);
 	else if (s->connection->jobs == 0)
@@ -145,8 +148,10 @@ static void send_failure(struct session *s, const struct data_thread_failure *f)
 	fault_set(&fault, FAULT_DATA, field,
 		"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped%s",
 		shard, f->token, f->fault.text, stream, sound);
+	struct log_subject subject = session_subject(s, shard);
+
 	s->control->sessions.failures++;
-	connection_refuse(s->connection, 0, &fault);
+	connection_refuse_about(s->connection, &subject, &fault);
 }
 
 static void refuse_hostile(struct connection *c)

@@ -37,8 +37,9 @@ struct session {
 	uint64_t outlived_ms; /* when a session that replaced it last ended before it, or 0 */
 	struct ring_memory memory;
 	struct feed *feed;
-	bool fed;      /* the data thread has the feed */
-	bool again;    /* the client was attached before, and lost its connection */
+	bool fed;   /* the data thread has the feed */
+	bool again; /* the client was attached before, and lost its connection */
+	bool process_ended;
 	bool helper;   /* it gets no operators' requests */
 	bool unpinned; /* a GPU driver refused to register its ring, which was logged */
 	bool strict;   /* refuse it while another process reads for its rank */

@@ -46,6 +46,27 @@ void log_client(uid_t uid, enum log_level level, const char *format, ...)
 	va_end(args);
 }
 
+void log_about(const struct log_subject *subject, enum log_level level, const char *format, ...)
+{
+	va_list args;
+
+	(void)subject;
+	va_start(args, format);
+	say(level, format, args);
+	va_end(args);
+}
+
+void log_session(
+	uid_t uid, const struct log_subject *subject, enum log_level level, const char *format, ...)
+{
+	va_list args;
+
+	(void)uid, (void)subject;
+	va_start(args, format);
+	say(level, format, args);
+	va_end(args);
+}
+
 bool log_start(void)
 {
 	return true;
