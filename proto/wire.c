@@ -24,6 +24,8 @@ static const char *const op_names[WIRE_OPS] = {
 	[WIRE_DESCRIBED] = "described",
 	[WIRE_STATUS] = "status",
 	[WIRE_SESSION] = "session",
+	[WIRE_STREAMS] = "streams",
+	[WIRE_DATASET_OP] = "dataset",
 	[WIRE_ERROR] = "error",
 	[WIRE_WARNING] = "warning",
 };
@@ -133,6 +135,8 @@ static const uint64_t required[WIRE_OPS] = {
 	[WIRE_DESCRIBED] = BIT(WIRE_CURSOR),
 	[WIRE_STATUS] = BIT(WIRE_AFTER),
 	[WIRE_SESSION] = BIT(WIRE_ID) | BIT(WIRE_STREAM) | BIT(WIRE_RUN),
+	[WIRE_STREAMS] = BIT(WIRE_AFTER),
+	[WIRE_DATASET_OP] = BIT(WIRE_STREAM) | BIT(WIRE_DATASET) | BIT(WIRE_DIGEST),
 	[WIRE_ERROR] = BIT(WIRE_CODE) | BIT(WIRE_FIELD) | BIT(WIRE_TEXT),
 	[WIRE_WARNING] = BIT(WIRE_TEXT),
 };

@@ -31,6 +31,8 @@
  *   An operator:
  *   → status{after}
  *   ← session{…} × n, status{…, after: next page or 0}
+ *   → streams{after}                          not known to older releases
+ *   ← dataset{stream, dataset, digest} × n, streams{after: next page or 0}
  *   → request{stream, run?, kind, args}
  *   ← asked{number, run, sessions}
  *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
@@ -89,6 +91,8 @@ enum wire_op {
 	WIRE_DESCRIBED,
 	WIRE_STATUS,
 	WIRE_SESSION,
+	WIRE_STREAMS,
+	WIRE_DATASET_OP, /* "dataset" */
 	WIRE_ERROR,
 	WIRE_WARNING,
 	WIRE_OPS,

@@ -31,6 +31,7 @@ struct control {
 	struct cgroup *cgroup;	     /* or NULL */
 	const struct rereads *rereads;
 	uint64_t started_ms;
+	char announced[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */
 	struct data_thread *data_thread;
 	uint64_t turns, turned_ms; /* of the data thread: the number, and when it last changed */
 	struct keeper *keeper;	   /* makes all calls on state_dir */

@@ -45,6 +45,7 @@ static const struct {
 	[WIRE_REQUEST] = {request_new, FAULT_NONE},
 	[WIRE_CANCEL] = {request_cancel, FAULT_NONE},
 	[WIRE_STATUS] = {status_list, FAULT_NONE},
+	[WIRE_STREAMS] = {status_streams, FAULT_NONE},
 };
 
 static bool may_handle(const struct connection *c, const struct wire *w, struct fault *fault)

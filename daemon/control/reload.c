@@ -1,6 +1,7 @@
 #include "daemon/control/reload.h"
 
 #include "daemon/config/refuse.h"
+#include "daemon/control/announce.h"
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
@@ -199,7 +200,6 @@ static void log_reloaded(const struct reload *r, const struct catalog *was)
 		"%s was read again: digest %016" PRIx64 ", %" PRIu32
 		" streams: %u new, %u changed, %u removed%s",
 		config->path, config->digest, config->streams, d.added, d.changed, d.removed, kept);
-	notify("READY=1\nSTATUS=config read again");
 }
 
 /* False: r->fault. */
@@ -230,14 +230,10 @@ static bool switch_over(struct reload *r)
 
 static void refuse(struct reload *r)
 {
-	char status[LIMIT_TEXT_BYTES + 64];
-
 	snprintf(r->refused, sizeof(r->refused), "%s", fault_line(r->fault.text));
 	r->control->counts.reloads_failed++;
 	r->control->counts.reload_failed = true;
 	log_line(LOG_ERROR, "%s; the daemon keeps the config that it has", r->refused);
-	snprintf(status, sizeof(status), "READY=1\nSTATUS=config not read again: %s", r->refused);
-	notify(status);
 }
 
 static void reload_done(uv_work_t *work, int status)
@@ -256,6 +252,8 @@ static void reload_done(uv_work_t *work, int status)
 	} else {
 		refuse(r);
 	}
+	notify("READY=1");
+	announce_state(r->control);
 	catalog_free(r->catalog);
 	config_free(r->config);
 	r->catalog = NULL;

@@ -1,6 +1,7 @@
 #include "daemon/control/server.h"
 
 #include "daemon/control/accept.h"
+#include "daemon/control/announce.h"
 #include "daemon/control/control.h"
 #include "daemon/control/dispatch.h"
 #include "daemon/control/errand.h"
@@ -246,8 +247,10 @@ static void on_second(uv_timer_t *timer)
 			connection_close(c);
 	}
 	pace_clean(&server->control.connections.paces, now);
-	if (!server->stopping)
+	if (!server->stopping) {
 		acceptor_clock(&server->acceptor);
+		announce_state(&server->control);
+	}
 	if (any)
 		server->lonely_since_ms = now;
 	if (server->options->linger_s > 0 &&
@@ -479,7 +482,7 @@ int server_run(const struct server_options *options)
 	}
 	server->lonely_since_ms = uv_now(&server->loop);
 	server->control.started_ms = server->control.turned_ms = server->lonely_since_ms;
-	log_line(LOG_NOTE, "ready at %s",
+	announce_ready(&server->control,
 		options->listener->path[0] ? options->listener->path : "systemd's socket");
 	notify("READY=1");
 	serve(server);

@@ -10,18 +10,21 @@
  *   reload.c          reads the config again
  *   web.c             what the port of `metrics:` serves; metrics.c: the text for Prometheus
  *   http.c            HTTP
+ *   announce.c        the log line of the start, systemd's status line
  *   dispatch.c        maps messages to handlers
  *   attach.c          begins a session
  *   snapshot.c        saves snapshots
  *   status.c          replies to status queries
  *   request_new.c     takes an operator's request; request.c passes on the sessions' answers
- *   session.c         the life of a session; session_memory.c: its part of `memory:`
+ *   session.c         the life of a session; session_memory.c: its part of `memory:`;
+ *                     session_log.c: its lines in the log; gauges.c: sums over all
  *   twins.c           detects two processes that read for one rank
  *   errand.c          lets a connection wait for the keeper
  *   connection.c      a client's socket: packets in and out, and the death of the client
  *   runs.c            the owners of runs
  *   pace.c, quota.c   limit each user's part of the control thread, memory and state_dir
  *   hang.c            storage that does not answer
+ *   counts.c          counters for metrics; process.c: figures from /proc
  *   generation.c      the configs that sessions use; plan.c: remarks about their streams
  *   data_thread.c     the thread of the engine and the reader
  *   keeper.c          the thread that makes all calls on state_dir

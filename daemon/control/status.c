@@ -1,6 +1,7 @@
 #include "daemon/control/status.h"
 
 #include "daemon/control/control.h"
+#include "proto/version.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@ void status_session(
 	const struct session *s, uint64_t now_ms, struct wire *w, char path[LIMIT_TEXT_BYTES])
 {
 	struct feed_counters counters = feed_counters(s->feed);
+	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
 
 	wire_set(w, WIRE_ID, s->id);
 	wire_set_text(w, WIRE_STREAM, s->stream->config->name);
@@ -27,6 +29,9 @@ void status_session(
 	wire_set(w, WIRE_LOST_WAKES, counters.lost_wakes);
 	wire_set(w, WIRE_POSITION, s->next + counters.released * s->world * s->micro_batch);
 	wire_set(w, WIRE_STALL_MS, s->full_since_ms ? now_ms - s->full_since_ms : 0);
+	wire_set(w, WIRE_WAITS, waits.times);
+	wire_set(w, WIRE_WAITED_MS, waits.ns / 1000000);
+	wire_set(w, WIRE_WAITING, counters.waits);
 	wire_set(w, WIRE_MEMORY_BYTES, s->bytes);
 	wire_set(w, WIRE_SEQ_LEN, s->stream->config->seq_len);
 	wire_set(w, WIRE_REQUEST_KEY, request_number(s));
@@ -84,8 +89,34 @@ void status_list(struct connection *c, const struct wire *w)
 		listed++;
 	}
 	status_daemon(control, &total, shard);
+	wire_set_text(&total, WIRE_RELEASE, TOKEND_VERSION);
+	wire_set(&total, WIRE_DIGEST, control->config->digest);
 	wire_set(&total, WIRE_AFTER, id < LIMIT_SESSIONS ? id : 0);
 	name_config(control->config, path, sizeof(path));
 	wire_set_text(&total, WIRE_PATH, path);
 	connection_send(c, serial, &total);
+}
+
+void status_streams(struct connection *c, const struct wire *w)
+{
+	const struct catalog *catalog = c->control->catalog;
+	uint64_t serial = wire_number(w, WIRE_SERIAL), after = wire_number(w, WIRE_AFTER), n = 0;
+	struct wire last = {.op = WIRE_STREAMS};
+
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		const struct stream *stream = &catalog->stream[i];
+
+		for (uint32_t d = 0; d < stream->config->datasets; d++, n++) {
+			struct wire dataset = {.op = WIRE_DATASET_OP};
+
+			if (n < after || n >= after + STATUS_PAGE)
+				continue;
+			wire_set_text(&dataset, WIRE_STREAM, stream->config->name);
+			wire_set_text(&dataset, WIRE_DATASET, stream->config->dataset[d].name);
+			wire_set(&dataset, WIRE_DIGEST, stream->dataset[d].digest);
+			connection_send(c, serial, &dataset);
+		}
+	}
+	wire_set(&last, WIRE_AFTER, n > after + STATUS_PAGE ? after + STATUS_PAGE : 0);
+	connection_send(c, serial, &last);
 }

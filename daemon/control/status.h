@@ -15,4 +15,7 @@ void status_daemon(const struct control *control, struct wire *w, char path[LIMI
 /* Handles a status message. */
 void status_list(struct connection *c, const struct wire *w);
 
+/* Handles a streams message: the datasets with their digests. */
+void status_streams(struct connection *c, const struct wire *w);
+
 #endif

@@ -89,7 +89,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 		now=$(property MainPID) && [ "$now" != 0 ] && [ "$now" != "$1" ] &&
 			systemctl is-active -q $unit
 	}
-	sessions() { [ "$(tokctl status --json | grep -c '"stream"')" = "$1" ]; }
+	sessions() { [ "$(tokctl status --json | grep -c '"session":')" = "$1" ]; }
 	read_rank() {
 		setpriv --reuid 1000 --regid 1000 --clear-groups \
 			tokctl cat train --rank "$1" --world 2 --micro 4 --batches $batches \
@@ -158,7 +158,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	pid=$(property MainPID)
 	sed -n '/^  train:/,$p' /etc/tokend/tokend.yaml | sed 's/train:/later:/' >>/srv/reload.yaml
 	systemctl reload tokend
-	until_true reloaded 'config read again'
+	until_true reloaded '0 sessions, 2 streams, 0 waiting'
 	tokctl cat later --rank 0 --world 1 --micro 4 --batches 10 >/srv/later
 	[ -s /srv/later ]
 	sed -i 's/seed/sed/' /srv/reload.yaml
@@ -182,12 +182,14 @@ cat >"$scratch/srv/check.sh" <<-'END'
 
 	# Restarts, a kill and a hang under two slow trainers. Every process of them gets the bytes
 	# that the daemon before them served.
+	says() { property StatusText | grep -x "$1"; }
 	disturbed() { # RESTARTS
 		readers=
 		for rank in 0 1; do
 			read_rank $rank | slowly >/srv/through.$rank &
 			readers="$readers $!"
 		done
+		until_true says '2 sessions, 1 stream, . waiting'
 		for _ in $(seq "$1"); do
 			until_true sessions 2
 			pid=$(property MainPID)
@@ -219,6 +221,17 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	}
 	disturbed 3
 	! $loopback || metrics 9464
+
+	# The journal has levels and fields of sessions, from the daemon itself.
+	found() { # WORDS, matches
+		journalctl -b -o cat _SYSTEMD_UNIT=tokend.service _TRANSPORT=journal "${@:2}" |
+			grep "$1" >/dev/null
+	}
+	found ' attached: stream train' STREAM=train RUN=tokctl RANK=1 PRIORITY=6
+	found ' detached' STREAM=train RUN=tokctl RANK=0 PRIORITY=6
+	found '^ready at ' PRIORITY=6
+	found 'did you mean seed' PRIORITY=3
+	if found ' attached: ' RANK=7; then exit 1; fi
 
 	# It stops cleanly. The socket's file stays for the next daemon.
 	stops_cleanly
@@ -288,6 +301,7 @@ timeout 500 "${limit[@]}" "${container[@]}" --bind="$scratch/srv":/srv \
 	--bind-ro="$scratch/root/usr/local":/usr/local -b </dev/null >"$scratch/boot.log" 2>&1 ||
 	booted=false
 if [ "$(cat "$scratch/srv/verdict" 2>/dev/null)" != "all is well" ] || ! $booted; then
+	grep "^+" "$scratch/srv/log" 2>/dev/null | tail -n 5 # the commands before it failed
 	tail -n 80 "$scratch/srv/log" 2>/dev/null || tail -n 30 "$scratch/boot.log"
 	$booted || echo "the container did not boot and halt in time"
 	exit 1

@@ -136,7 +136,9 @@ def test_a_killed_trainer_frees_its_session(shared, config):
     assert [s["pid"] for s in sessions] == [os.getpid()], "tokctl status lists the witness alone"
     assert total["lost_wakes"] + sessions[0]["lost_wakes"] == 0, "no wake-up was lost"
     assert witness.step(10), f"the other client read {witness.checked} batches meanwhile, 0 wrong"
-    assert has(daemon.log(), "detached, its process ended: stream train", "rank 1 of"), "the log names who died"
+    assert has(daemon.log(), "detached, its process ended: stream train", "rank 1 of"), (
+        "the log names who died"
+    )
     witness.close()
     assert daemon.stop() == 0, "exit 0"
 

@@ -24,6 +24,7 @@ from lib import (
     free_port,
     has,
     run,
+    status,
     wait_for,
 )
 from lib.injected import injected
@@ -169,3 +170,27 @@ def config(place):
     place.shard("web/a.bin", 30_000)
     streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
     return place.config(allow_uids=[1], streams=streams)
+
+
+def test_start_attach_and_detach_are_one_line_each(place, config):
+    daemon = Daemon(place, config)
+    sessions, total = status(daemon.socket)
+    assert not sessions and total["version"] == run(TOKEND, "--version")[1].decode().split()[-1]
+    assert [s["stream"] for s in total["streams"]] == ["train"]
+    (web,) = total["streams"][0]["datasets"]
+    ready = rf"version {total['version']}, .* digest {total['config_digest']}, .*"
+    assert re.search(rf"{ready}train \(web {web['digest']}\)$", daemon.log(), re.M), daemon.log()
+    client = Client(daemon.socket).attach(run="r", rank=1, world=2, micro=4)
+    for _ in range(10):
+        client.next()
+    (session,) = status(daemon.socket)[0]
+    assert {"waits", "waited_ms"} <= set(session)
+    client.close()
+    about = rf"pid {os.getpid()} \(uid {os.getuid()}\) %s: stream train, run r, rank 1 of 2"
+    attached = about % "attached" + ", micro_batch 4, from position 0\n"
+    detached = about % "detached" + r": 40 samples in \d+\.\d s, waited 0\.0 s in 0 waits\n"
+    assert wait_for(lambda: "detached" in daemon.log())
+    assert len(re.findall(attached, daemon.log())) == 1, daemon.log()
+    assert len(re.findall(detached, daemon.log())) == 1, daemon.log()
+    assert len(daemon.log().splitlines()) == 3
+    assert daemon.stop() == 0

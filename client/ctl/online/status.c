@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void put_text(struct ctl_out *out, const struct wire *w, enum wire_key key, const char *name)
 {
@@ -47,6 +48,19 @@ static void put_if_there(
 	ctl_put(out, "\"");
 	ctl_put(out, name);
 	ctl_put(out, "\":null");
+}
+
+/* In hexadecimal digits: programs read a larger number than 2^53 wrongly. */
+static void put_digest(struct ctl_out *out, const struct wire *w, const char *name)
+{
+	char text[64];
+
+	if (wire_has(w, WIRE_DIGEST))
+		snprintf(text, sizeof(text), ",\"%s\":\"%016" PRIx64 "\"", name,
+			wire_number(w, WIRE_DIGEST));
+	else
+		snprintf(text, sizeof(text), ",\"%s\":null", name);
+	ctl_put(out, text);
 }
 
 static void put_slow_json(struct ctl_out *out, const struct wire *w)
@@ -115,7 +129,8 @@ static void put_total_json(struct ctl_out *out, const struct wire *w, const char
 	put_slow_json(out, w);
 	ctl_put(out, ",\"socket\":");
 	ctl_put_string(out, socket);
-	ctl_put(out, "}\n");
+	put_text(out, w, WIRE_RELEASE, "version");
+	put_digest(out, w, "config_digest");
 }
 
 static void put_total(struct ctl_out *out, const struct wire *w, const char *socket)
@@ -142,6 +157,7 @@ struct listing {
 	struct ctl_columns table;
 	struct ctl_link link;
 	bool json;
+	char stream[LIMIT_NAME_BYTES + 1]; /* the last one that was put; "": none */
 };
 
 static void put_each(void *context, const struct wire *w)
@@ -154,6 +170,41 @@ static void put_each(void *context, const struct wire *w)
 		put_session_json(&l->out, w, l->link.socket);
 	else
 		add_session(&l->table, w);
+}
+
+static void put_dataset(void *context, const struct wire *w)
+{
+	struct listing *l = context;
+	char stream[LIMIT_NAME_BYTES + 1], dataset[LIMIT_NAME_BYTES + 1];
+
+	if (w->op != WIRE_DATASET_OP || !wire_text(w, WIRE_STREAM, stream, sizeof(stream)) ||
+		!wire_text(w, WIRE_DATASET, dataset, sizeof(dataset)))
+		return;
+	if (strcmp(stream, l->stream) != 0) {
+		ctl_put(&l->out, l->stream[0] ? "]},{\"stream\":" : "{\"stream\":");
+		ctl_put_string(&l->out, stream);
+		ctl_put(&l->out, ",\"datasets\":[");
+	} else {
+		ctl_put(&l->out, ",");
+	}
+	memcpy(l->stream, stream, sizeof(stream));
+	ctl_put(&l->out, "{\"dataset\":");
+	ctl_put_string(&l->out, dataset);
+	put_digest(&l->out, w, "digest");
+	ctl_put(&l->out, "}");
+}
+
+/* Ends the last line of a daemon with its streams; of an older one, without. */
+static void put_streams(struct listing *l)
+{
+	bool known = wire_has(&l->link.packet.wire, WIRE_RELEASE);
+
+	l->stream[0] = 0;
+	ctl_put(&l->out, known ? ",\"streams\":[" : ",\"streams\":null}\n");
+	if (!known)
+		return;
+	ctl_stream_list(&l->link, put_dataset, l);
+	ctl_put(&l->out, l->stream[0] ? "]}]}\n" : "]}\n");
 }
 
 /* Puts the sessions of the daemon at l->link. @heading: it is one of several. */
@@ -171,8 +222,12 @@ static bool put_daemon(struct listing *l, const struct place *heading)
 		ctl_put(&l->out, line);
 	}
 	ok = ctl_columns_put(&l->table, &l->out) && ok;
-	if (ok)
-		(l->json ? put_total_json : put_total)(&l->out, w, l->link.socket);
+	if (ok && l->json) {
+		put_total_json(&l->out, w, l->link.socket);
+		put_streams(l);
+	} else if (ok) {
+		put_total(&l->out, w, l->link.socket);
+	}
 	return ok;
 }
 

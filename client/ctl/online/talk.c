@@ -152,3 +152,17 @@ bool ctl_status_list(struct ctl_link *l, ctl_each *each, void *context)
 	} while (wire_number(&query, WIRE_AFTER) != 0);
 	return true;
 }
+
+bool ctl_stream_list(struct ctl_link *l, ctl_each *each, void *context)
+{
+	struct wire query = {.op = WIRE_STREAMS};
+
+	wire_set(&query, WIRE_AFTER, 0);
+	do {
+		if (!ctl_exchange(l, &query, WIRE_STREAMS, each, context) ||
+			l->packet.wire.op != WIRE_STREAMS)
+			return false;
+		wire_set(&query, WIRE_AFTER, wire_number(&l->packet.wire, WIRE_AFTER));
+	} while (wire_number(&query, WIRE_AFTER) != 0);
+	return true;
+}

@@ -41,5 +41,8 @@ bool ctl_ask(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
 /* Queries the status: @each gets a message per session, and the totals are the last message. */
 bool ctl_status_list(struct ctl_link *l, ctl_each *each, void *context);
+/* Asks for the datasets of all streams. False, without a message: an older daemon does not know
+ * the query, and has closed the connection. */
+bool ctl_stream_list(struct ctl_link *l, ctl_each *each, void *context);
 
 #endif
