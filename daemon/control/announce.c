@@ -53,13 +53,14 @@ void announce_ready(const struct control *control, const char *path)
 		TOKEND_VERSION, control->config->path, control->config->digest, text, more);
 }
 
-void announce_state(struct control *control)
+void announce_state(struct control *control, bool reloaded)
 {
 	struct stream_gauges all = gauges_update(control);
 	char text[sizeof(control->announced)];
 
-	snprintf(text, sizeof(text), "STATUS=%u session%s, %" PRIu32 " stream%s, %u waiting",
-		all.sessions, all.sessions == 1 ? "" : "s", control->config->streams,
+	snprintf(text, sizeof(text),
+		"READY=1\nSTATUS=%u session%s, %" PRIu32 " stream%s, %u waiting", all.sessions,
+		all.sessions == 1 ? "" : "s", control->config->streams,
 		control->config->streams == 1 ? "" : "s", all.waiting);
 	if (control->reload.refused[0]) {
 		size_t n = strlen(text);
@@ -67,8 +68,8 @@ void announce_state(struct control *control)
 		snprintf(text + n, sizeof(text) - n, "; config not read again: %s",
 			control->reload.refused);
 	}
-	if (strcmp(text, control->announced) == 0)
+	if (!reloaded && strcmp(text, control->announced) == 0)
 		return;
 	memcpy(control->announced, text, sizeof(text));
-	notify(text);
+	notify(reloaded ? text : strchr(text, '\n') + 1);
 }

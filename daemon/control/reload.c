@@ -252,8 +252,7 @@ static void reload_done(uv_work_t *work, int status)
 	} else {
 		refuse(r);
 	}
-	notify("READY=1");
-	announce_state(r->control);
+	announce_state(r->control, true);
 	catalog_free(r->catalog);
 	config_free(r->config);
 	r->catalog = NULL;

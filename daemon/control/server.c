@@ -249,7 +249,7 @@ static void on_second(uv_timer_t *timer)
 	pace_clean(&server->control.connections.paces, now);
 	if (!server->stopping) {
 		acceptor_clock(&server->acceptor);
-		announce_state(&server->control);
+		announce_state(&server->control, false);
 	}
 	if (any)
 		server->lonely_since_ms = now;

@@ -1,4 +1,4 @@
-/* What the port of `metrics:` serves: a table of paths for http.h. All on the loop. */
+/* The pages at the port of `metrics:`: a table of paths for http.h. All on the loop. */
 #ifndef TOKEND_WEB_H
 #define TOKEND_WEB_H
 
