@@ -18,7 +18,7 @@
 
 enum {
 	LINES = 256,
-	LINE_BYTES = 2048,
+	LINE_BYTES = 2032, /* without the prefix */
 	FIELDS_BYTES = 512,
 	CAUSES = 64,
 	BURST = 20, /* lines of one cause at once; then one a second */
