@@ -1,15 +1,19 @@
 """The port of `metrics:`: its paths and methods, and what Prometheus makes of its text."""
 
 import http.client
+import json
 import os
 import re
 import signal
 import subprocess
 import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
 
 import pytest
 
-from lib import Client, Daemon, Refused, datasets, free_port, wait_for
+from lib import REPO, Client, Daemon, Refused, datasets, free_port, wait_for
 from lib.cat import Cat
 
 WINDOW, BATCHES, MICRO = 65, 1000, 4
@@ -157,6 +161,89 @@ def test_a_client_cannot_report_longer_waits_than_it_was_attached(web):
         client.wait()
     client.close()
     assert web.value(key, stream="train") - before <= time.monotonic() - begin
+
+
+PROMETHEUS = """
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{rules}]
+scrape_configs: [{{job_name: tokend, static_configs: [{{targets: ["127.0.0.1:{port}"]}}]}}]
+"""
+
+
+class Prometheus:
+    """A real one, which scrapes the daemon each second."""
+
+    def __init__(self, web):
+        self.port = free_port()
+        config = Path(web.place.file("prometheus.yml"))
+        config.write_text(PROMETHEUS.format(rules=REPO / "config/alerts.yaml", port=web.port))
+        log = open(web.place.file("prometheus.log"), "wb")
+        self.process = web.place.spawn(
+            [
+                "prometheus",
+                f"--config.file={config}",
+                f"--storage.tsdb.path={web.place.path}/prometheus",
+                f"--web.listen-address=127.0.0.1:{self.port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+
+    def ask(self, what, **arguments):
+        url = f"http://127.0.0.1:{self.port}/api/v1/{what}?" + urllib.parse.urlencode(arguments)
+        try:
+            return json.load(urllib.request.urlopen(url, timeout=10))["data"]
+        except urllib.error.HTTPError as error:
+            assert error.code == 503, error.read().decode()
+            return None  # it is not ready
+        except OSError:
+            return None  # it does not listen yet
+
+    def numbers(self, query):
+        """The values of a query that are numbers."""
+        found = (self.ask("query", query=query) or {}).get("result", [])
+        return [float(r["value"][1]) for r in found if r["value"][1] != "NaN"]
+
+
+def dashboard():
+    """Title and query of each graph, as Grafana sends it with all streams and nodes."""
+    for panel in json.loads((REPO / "config/dashboard.json").read_text())["panels"]:
+        for target in panel.get("targets", []):
+            query = target["expr"].replace("$__rate_interval", "30s")
+            yield panel["title"], re.sub(r"\$(stream|instance)", ".*", query)
+
+
+def test_each_graph_of_the_dashboard_has_data(web):
+    begin = time.monotonic()
+    prometheus = Prometheus(web)
+    client = Client(web.daemon.socket).attach(run="d")
+    client.ask(op="checkpoint", tag="d", cursor=client.feed["cursor"])
+    cat = Cat(web.place, web.daemon, 0, 10_000_000, world=1, micro=MICRO)
+    queries = list(dashboard())
+    assert len(queries) > 20
+
+    def has_data(query):
+        for _ in range(50):
+            os.read(cat.process.stdout.fileno(), 1 << 16)
+        return prometheus.numbers(query)
+
+    for title, query in queries:
+        assert wait_for(lambda query=query: has_data(query)), f"{title}: {query}"
+    (group,) = prometheus.ask("rules")["groups"]
+    assert all(rule["health"] == "ok" for rule in group["rules"]) and len(group["rules"]) > 5
+    print(f"{len(queries)} queries with data after {time.monotonic() - begin:.1f} s")
+    for process in (cat.process, prometheus.process):
+        process.kill()
+        process.wait()
+    client.close()
+
+
+def test_alerts_fire_when_they_should(web):
+    rules = Path(web.place.file("rules.yaml"))
+    source = (REPO / "tests/system/alerts.yaml").read_text()
+    rules.write_text(source.replace("[alerts]", f"[{REPO / 'config/alerts.yaml'}]"))
+    tested = subprocess.run(["promtool", "test", "rules", rules], capture_output=True, text=True)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
 def test_a_read_error_has_a_kind(web):
