@@ -256,7 +256,7 @@ install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(Q)ln -sf libtokend.so.1 $(DESTDIR)$(LIBDIR)/libtokend.so
 	$(Q)$(foreach module,$(modules:client/python/%=%),install -Dm644 client/python/$(module) $(site)/$(module) &&) true
 	$(Q)install -Dm755 -t $(site)/tokend build/python/tokend/_tokend.abi3.so
-	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml README.md
+	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml config/alerts.yaml config/dashboard.json README.md
 	$(Q)install -Dm644 systemd/tokend.sysusers $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
 	$(Q)install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
 	$(Q)$(fill) client/lib/tokend.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tokend.pc
