@@ -131,7 +131,9 @@ def test_other_terminals_get_text(bench):
         terminal.type(f"TERM=dumb {top} --count 2; {top} --count 1 | cat; echo printed $?")
         lines = terminal.shows("tokend at", "printed 0")
         assert sum("RANK of WORLD" in line for line in lines) == 3
-        terminal.type(f"clear; TERM=none {top}; echo ended $?")
+        terminal.type("clear")
+        assert wait_for(lambda: "RANK of WORLD" not in "".join(terminal.lines()))
+        terminal.type(f"TERM=none {top}; echo ended $?")
         terminal.shows("RANK of WORLD")
         terminal.press("C-c")
         terminal.shows("ended 0")
