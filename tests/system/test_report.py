@@ -78,7 +78,8 @@ def test_a_run_with_restarts_and_another_mix(scene):
     code, _, err = run(TOKCTL, "cursor", "mix", scene.cursor("one"), "web=1", "code=3", "-o", mixed)
     assert code == 0, err
     scene.phase("job", 4, 2, 200, "mixed")  # from 1200, on another world, to 2800
-    verdict, page = report(scene, "job", records, "--stream", "train")
+    verdict, page = report(scene, "jo", records, "--stream", "train")  # the beginning of its name
+    assert "Run job of stream train" in page.text
     assert verdict.endswith("report.html: OK: every sample from 0 to 2799 once\n")
     assert "OK: every sample from 0 to 2799 once" in page.text
     assert page.rows["samples"][1] == "2800" and page.rows["tokens"][1] == str(2800 * 30)

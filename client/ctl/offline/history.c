@@ -249,13 +249,15 @@ static bool read_files(struct ctl_history_parts *p, const char *directory, struc
 	return true;
 }
 
-static bool read_log(struct ctl_history_parts *p, const struct ctl_stream *s, const char *run)
+static bool read_log(struct ctl_history *h, const struct ctl_stream *s, const char *run)
 {
+	struct ctl_history_parts *p = h->parts;
 	struct run_log log;
 	bool done = false;
 
 	if (!run_log_find(&log, s, run))
 		return false;
+	memcpy(h->run, log.run, sizeof(h->run));
 	p->source = calloc((size_t)log.n, sizeof(*p->source));
 	if (p->source) {
 		p->sources = (unsigned)log.n;
@@ -361,13 +363,15 @@ static bool allocate_segments(struct ctl_history_parts *p)
 	return p->segment != NULL;
 }
 
-static bool open_parts(struct ctl_history_parts *p, const struct ctl_stream *s,
-	const char *const *paths, unsigned n, const char *run)
+static bool open_parts(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
+	unsigned n, const char *run)
 {
+	struct ctl_history_parts *p = h->parts;
+
 	if (!run && !(n > 0 ? read_cursors(p, paths, n, &s->stream->begin)
 			    : read_config(p, &s->stream->begin)))
 		return false;
-	if (run && !read_log(p, s, run))
+	if (run && !read_log(h, s, run))
 		return false;
 	if (!allocate_segments(p))
 		return false;
@@ -383,7 +387,7 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 	*h = (struct ctl_history){.parts = calloc(1, sizeof(*h->parts))};
 	if (!h->parts)
 		ctl_fail(PHRASE_MEMORY);
-	if (!h->parts || !open_parts(h->parts, s, paths, n, run) || !choose_widest(h)) {
+	if (!h->parts || !open_parts(h, s, paths, n, run) || !choose_widest(h)) {
 		ctl_history_close(h);
 		return false;
 	}

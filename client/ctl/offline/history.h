@@ -9,8 +9,9 @@
 
 /* The order over the segments of several cursors of one run. */
 struct ctl_history {
-	const struct cursor *widest; /* the cursor with the longest list of datasets; owned */
-	struct order order;	     /* of all segments; borrows from the history */
+	const struct cursor *widest;	/* the cursor with the longest list of datasets; owned */
+	struct order order;		/* of all segments; borrows from the history */
+	char run[LIMIT_NAME_BYTES + 1]; /* whole name of the run, if one was given */
 	struct ctl_history_parts *parts;
 };
 

@@ -155,7 +155,7 @@ static int report_stream(const char *config, const char *stream, const char *run
 {
 	struct ctl_history history;
 	struct ctl_stream s;
-	struct job j = {.page = {.run = run, .s = &s, .history = &history, .records = records > 0}};
+	struct job j = {.page = {.s = &s, .history = &history, .records = records > 0}};
 	int status = CTL_FAILED;
 	bool good = true;
 

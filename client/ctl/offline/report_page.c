@@ -58,9 +58,9 @@ void report_page_begin(const struct report_page *p)
 	      "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
 	      "<meta name=viewport content=\"width=device-width\">\n<title>",
 		to);
-	html_text(to, p->run);
+	html_text(to, p->history->run);
 	fprintf(to, "</title>\n<style>%s</style>\n<h1>Run ", style);
-	html_text(to, p->run);
+	html_text(to, p->history->run);
 	fputs(" of stream ", to);
 	html_text(to, p->s->stream->config->name);
 	fputs("</h1>\n<p>Windows of ", to);

@@ -9,7 +9,6 @@
 
 struct report_page {
 	FILE *to;
-	const char *run;
 	const struct ctl_stream *s;
 	const struct ctl_history *history;
 	bool records; /* some were given */

@@ -49,7 +49,9 @@ void run_log_free(struct run_log *log)
 {
 	free_entries(log->entry, log->n);
 	free(log->directory);
-	*log = (struct run_log){0};
+	log->entry = NULL;
+	log->directory = NULL;
+	log->n = 0;
 }
 
 /* ---- the names of runs ---- */
@@ -187,8 +189,10 @@ bool run_log_find(struct run_log *log, const struct ctl_stream *s, const char *r
 	for (unsigned i = 0; i < PLACE_STATES; i++)
 		state[i] = config_state_place(s->config, i);
 	whole = whole_name(s, state, run);
-	if (whole)
+	if (whole) {
+		snprintf(log->run, sizeof(log->run), "%s", whole);
 		found = find(log, s, state, whole);
+	}
 	for (unsigned i = 0; i < PLACE_STATES; i++)
 		free(state[i]);
 	free(whole);

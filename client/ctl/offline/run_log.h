@@ -8,6 +8,7 @@
 
 /* The files of a mix log, oldest first. */
 struct run_log {
+	char run[LIMIT_NAME_BYTES + 1]; /* its whole name */
 	char *directory;
 	struct dirent **entry; /* [n] */
 	int n;
