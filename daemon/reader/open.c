@@ -259,8 +259,8 @@ static void open_done(void *owner, struct io_work *work)
 
 	if (!dataset_same_shard(file->dataset, file->number, &st, &file->fault)) {
 		fault_prefix(&file->fault,
-			"not the file that tokend listed when it started (restore it, or restart "
-			"tokend): ");
+			"not the file that tokend listed (restore it, or reload tokend and attach "
+			"again): ");
 		file_fail(reader, file);
 	} else if (file->plain) {
 		file_ready(reader, file);
