@@ -179,9 +179,8 @@ static void prove(const struct records *r, size_t peer, uint64_t from, uint64_t 
 			assert(p.finding[LOST][i].position >= from &&
 				p.finding[LOST][i].position + p.finding[LOST][i].count <= to);
 		proof_whole_to(&p);
-		proof_put_json(&out, &p);
-		proof_put_text(&out, &p);
-		proof_hint(&p, false);
+		proof_put_json(&out, &p, false);
+		proof_put_text(&out, &p, false);
 	}
 	proof_free(&p);
 	ctl_finish(&out, CTL_OK);
