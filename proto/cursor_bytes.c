@@ -441,6 +441,29 @@ static bool decode_map(struct cursor *out, uint64_t version, const struct value 
 	return true;
 }
 
+size_t cursor_length(const void *bytes, size_t n)
+{
+	const unsigned char *head = bytes;
+	struct value *values;
+	size_t used;
+	int count;
+
+	if (n <= HEADER_BYTES || memcmp(head, magic, 4) != 0 || get_le(head + 4, 4) < 1 ||
+		get_le(head + 4, 4) > CURSOR_VERSION)
+		return 0;
+	n = n < LIMIT_CURSOR_BYTES ? n : LIMIT_CURSOR_BYTES;
+	values = malloc((n - HEADER_BYTES) * sizeof(*values));
+	if (!values)
+		return 0;
+	count = unpack_first(
+		head + HEADER_BYTES, n - HEADER_BYTES, values, n - HEADER_BYTES, &used);
+
+	bool map = count > 0 && values[0].type == VALUE_MAP;
+
+	free(values);
+	return map ? HEADER_BYTES + used : 0;
+}
+
 bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault *fault)
 {
 	const unsigned char *head = bytes;

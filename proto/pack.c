@@ -227,23 +227,31 @@ static int sink_map_item(struct sink *s, nothing *container, nothing key, nothin
 #include <msgpack/unpack_template.h>
 #pragma GCC diagnostic pop
 
-int unpack(const void *bytes, size_t n, struct value *values, size_t max)
+int unpack_first(const void *bytes, size_t n, struct value *values, size_t max, size_t *used)
 {
 	struct sink_context context = {.user = {.values = values, .max = max}};
-	size_t used = 0;
 	int done;
 
 	assert(values || max == 0);
 
+	*used = 0;
 	sink_init(&context);
-	done = sink_execute(&context, bytes, n, &used);
+	done = sink_execute(&context, bytes, n, used);
 	if (done < 0)
 		return done;
-	if (done == 0 || used != n)
+	if (done == 0)
 		return UNPACK_MALFORMED;
 	assert(context.user.count > 0 && context.user.count <= max);
 	assert(context.user.depth == 0);
 	return (int)context.user.count;
+}
+
+int unpack(const void *bytes, size_t n, struct value *values, size_t max)
+{
+	size_t used;
+	int count = unpack_first(bytes, n, values, max, &used);
+
+	return count > 0 && used != n ? UNPACK_MALFORMED : count;
 }
 
 const struct value *value_skip(const struct value *value, const struct value *end)

@@ -63,6 +63,8 @@ enum {
 
 /* Returns the number of values written to @values, ≥ 1, or one of the above. */
 int unpack(const void *bytes, size_t n, struct value *values, size_t max);
+/* The same, but more bytes may follow: *@used is the number of bytes read. */
+int unpack_first(const void *bytes, size_t n, struct value *values, size_t max, size_t *used);
 
 /* Returns the value after @value and all that it contains; at most @end. */
 const struct value *value_skip(const struct value *value, const struct value *end);

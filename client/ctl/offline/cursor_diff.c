@@ -6,7 +6,7 @@
 
 #include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/offline/cursor_show.h"
+#include "client/ctl/offline/cursor_compare.h"
 
 #include <limits.h>
 #include <stdlib.h>

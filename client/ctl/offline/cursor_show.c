@@ -1,11 +1,11 @@
-/*
- * tokctl cursor show, and the comparison of two cursors.
- */
+/* tokctl cursor show. */
 #include "client/ctl/offline/cursor_show.h"
 
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/columns.h"
 #include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/offline/cursor_scan.h"
 #include "proto/cursor_json.h"
 #include "proto/phrases.h"
 
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
@@ -25,19 +26,12 @@ enum { JSON };
 
 static const struct ctl_option options[] = {[JSON] = CTL_JSON_OPTION};
 
-static const char *const shuffles[] = {
-	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block"};
-
 uint64_t ctl_units(const struct order_segment *segment, uint32_t d)
 {
 	return d < segment->datasets ? segment->units[d] : 0;
 }
 
-struct share {
-	char text[32];
-};
-
-static struct share share_of(const struct order_segment *s, uint32_t d)
+struct share ctl_share(const struct order_segment *s, uint32_t d)
 {
 	struct share share;
 
@@ -75,60 +69,55 @@ static bool limited(const struct cursor *c)
 	return false;
 }
 
-/* Three columns: max_epochs of a dataset, where it ends, and how many windows remain unserved. */
-static void put_limit(struct ctl_out *out, const struct cursor *c, uint32_t d)
+/* Three cells: max_epochs of a dataset, where it ends, and how many windows remain unserved. */
+static void add_limit(struct ctl_columns *table, const struct cursor *c, uint32_t d)
 {
 	uint64_t ends_at, unserved;
+	bool ends = cursor_unserved(c, d, &ends_at, &unserved);
 
 	if (c->dataset[d].max_epochs == 0)
-		put_end(out, "-", 12);
+		ctl_columns_add(table, "-");
 	else
-		ctl_put_right(out, c->dataset[d].max_epochs, 12);
-	if (cursor_unserved(c, d, &ends_at, &unserved)) {
-		ctl_put_right(out, ends_at, 22);
-		ctl_put_right(out, unserved, 22);
+		ctl_columns_add(table, "%" PRIu64, c->dataset[d].max_epochs);
+	if (ends) {
+		ctl_columns_add(table, "%" PRIu64, ends_at);
+		ctl_columns_add(table, "%" PRIu64, unserved);
 	} else {
-		put_end(out, "-", 22);
-		put_end(out, "-", 22);
+		ctl_columns_add(table, "-");
+		ctl_columns_add(table, "-");
 	}
-}
-
-static void put_segment_head(struct ctl_out *out, const struct cursor *c, uint32_t i)
-{
-	char head[64];
-
-	snprintf(head, sizeof(head), "%sfrom %" PRIu64, i ? "pending " : "", c->segment[i]->start);
-	put_end(out, head, 30);
 }
 
 /* One line per dataset; if there are few segments, with its share of each. */
-static void show_datasets(struct ctl_out *out, const struct cursor *c)
+static bool show_datasets(struct ctl_out *out, const struct cursor *c)
 {
 	uint32_t segments = c->segments <= COLUMNS ? c->segments : 0;
+	struct ctl_column columns[3 + 3 + COLUMNS] = {
+		{"dataset", false}, {"windows", true}, {"digest", false}};
+	struct ctl_columns table = {.column = columns, .n = 3};
 	bool limits = limited(c);
-	char digest[24];
-	size_t width = 7;
+	char head[COLUMNS][64];
 
-	for (uint32_t d = 0; d < c->datasets; d++)
-		width = larger(width, ctl_width(c->dataset[d].name));
-	ctl_put_left(out, "dataset", width);
-	ctl_put(out, "               windows  digest          ");
-	if (limits)
-		ctl_put(out, "  max_epochs               ends at          never served");
-	for (uint32_t i = 0; i < segments; i++)
-		put_segment_head(out, c, i);
-	ctl_put(out, "\n");
-	for (uint32_t d = 0; d < c->datasets; d++) {
-		ctl_put_left(out, c->dataset[d].name, width);
-		ctl_put_right(out, c->order[d].windows, 22);
-		snprintf(digest, sizeof(digest), "  %016" PRIx64, c->dataset[d].digest);
-		ctl_put(out, digest);
-		if (limits)
-			put_limit(out, c, d);
-		for (uint32_t i = 0; i < segments; i++)
-			put_end(out, share_of(c->segment[i], d).text, 30);
-		ctl_put(out, "\n");
+	if (limits) {
+		columns[table.n++] = (struct ctl_column){"max_epochs", true};
+		columns[table.n++] = (struct ctl_column){"ends at", true};
+		columns[table.n++] = (struct ctl_column){"never served", true};
 	}
+	for (uint32_t i = 0; i < segments; i++) {
+		snprintf(head[i], sizeof(head[i]), "%sfrom %" PRIu64, i ? "pending " : "",
+			c->segment[i]->start);
+		columns[table.n++] = (struct ctl_column){head[i], true};
+	}
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		ctl_columns_add(&table, "%s", c->dataset[d].name);
+		ctl_columns_add(&table, "%" PRIu64, c->order[d].windows);
+		ctl_columns_add(&table, "%016" PRIx64, c->dataset[d].digest);
+		if (limits)
+			add_limit(&table, c, d);
+		for (uint32_t i = 0; i < segments; i++)
+			ctl_columns_add(&table, "%s", ctl_share(c->segment[i], d).text);
+	}
+	return ctl_columns_put(&table, out);
 }
 
 static bool has_units(const struct cursor *c, uint32_t d)
@@ -156,12 +145,12 @@ static void show_segments(struct ctl_out *out, const struct cursor *c)
 		ctl_put_right(out, c->segment[i]->start, 24);
 		for (uint32_t d = 0; d < c->datasets; d++)
 			if (width[d])
-				put_end(out, share_of(c->segment[i], d).text, width[d]);
+				put_end(out, ctl_share(c->segment[i], d).text, width[d]);
 		ctl_put(out, "\n");
 	}
 }
 
-static void show_text(struct ctl_out *out, const struct cursor *c)
+static bool show_text(struct ctl_out *out, const struct cursor *c)
 {
 	char line[256];
 
@@ -188,23 +177,115 @@ static void show_text(struct ctl_out *out, const struct cursor *c)
 		snprintf(line, sizeof(line), "%" PRIu32 " pending, the next from %" PRIu64 "\n\n",
 			c->segments - 1, c->segment[1]->start);
 	ctl_put(out, line);
-	show_datasets(out, c);
+	if (!show_datasets(out, c))
+		return false;
 	if (c->segments > COLUMNS)
 		show_segments(out, c);
+	return true;
 }
 
-static int show_json(struct ctl_out *out, const struct cursor *c)
+/* @found: NULL, or where it was found. */
+static int show_json(struct ctl_out *out, const struct cursor *c, const struct cursor_found *found)
 {
 	char *json = malloc(CURSOR_JSON_BYTES);
+	size_t n = json ? cursor_json(c, json, CURSOR_JSON_BYTES) : 0;
 
-	if (!json || cursor_json(c, json, CURSOR_JSON_BYTES) == 0) {
+	if (n == 0) {
 		free(json);
 		return ctl_fail(PHRASE_MEMORY);
 	}
+	if (found)
+		json[strlen(json) - 1] = 0; /* the closing brace */
 	ctl_put(out, json);
+	if (found) {
+		ctl_put(out, ",\"file\":");
+		ctl_put_string(out, found->path);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "offset", found->offset);
+		ctl_put(out,
+			found->compressed ? ",\"compressed\":true," : ",\"compressed\":false,");
+		ctl_put_pair(out, "places", found->more + 1);
+		ctl_put(out, "}");
+	}
 	ctl_put(out, "\n");
 	free(json);
 	return CTL_OK;
+}
+
+/* ---- checkpoints ---- */
+
+static void put_place(struct ctl_out *out, const struct cursor_found *f)
+{
+	char text[128];
+
+	ctl_put_left(out, f->path, 0);
+	snprintf(text, sizeof(text), ": %sbyte %" PRIu64, f->compressed ? "compressed from " : "",
+		f->offset);
+	ctl_put(out, text);
+	if (f->more > 0)
+		snprintf(
+			text, sizeof(text), ", and %" PRIu64 " more with the same cursor", f->more);
+	ctl_put(out, f->more > 0 ? text : "");
+	ctl_put(out, "\n");
+}
+
+static int show_scan(struct ctl_out *out, const struct cursor_scan *scan, bool json)
+{
+	int status = CTL_OK;
+
+	for (unsigned i = 0; i < scan->n && status == CTL_OK; i++) {
+		const struct cursor_found *f = &scan->found[i];
+
+		if (json) {
+			status = show_json(out, &f->cursor, f);
+			continue;
+		}
+		ctl_put(out, i ? "\n" : "");
+		put_place(out, f);
+		status = show_text(out, &f->cursor) ? CTL_OK : CTL_FAILED;
+	}
+	return status;
+}
+
+/* Prints the cursors in a checkpoint. */
+static int show_checkpoint(const char *path, bool json)
+{
+	struct ctl_out out = {0};
+	struct cursor_scan scan;
+	int status = CTL_FAILED;
+
+	if (cursor_scan(&scan, path)) {
+		status = ctl_finish(&out, show_scan(&out, &scan, json));
+		if (scan.damaged > 0)
+			ctl_note("%s: %" PRIu64 " cursors in it are damaged", path, scan.damaged);
+		if (scan.n == 0)
+			status = ctl_fail("%s: contains no cursor (%" PRIu64 " bytes in %" PRIu64
+					  " file%s); a checkpoint has one if it stores a Loader's "
+					  "state_dict()",
+				path, scan.bytes, scan.files, scan.files == 1 ? "" : "s");
+	}
+	cursor_scan_free(&scan);
+	return status;
+}
+
+/* A directory, or a file that does not begin like a cursor. */
+static bool is_checkpoint(const char *path)
+{
+	char bytes[4] = "";
+	struct stat st;
+	FILE *file;
+
+	if (stat(path, &st) < 0)
+		return false;
+	if (S_ISDIR(st.st_mode))
+		return true;
+	file = S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
+	if (!file)
+		return false;
+	size_t n = fread(bytes, 1, sizeof(bytes), file);
+
+	fclose(file);
+	return n > 0 && memcmp(bytes, "tkdc", n) != 0;
 }
 
 static int show(const struct ctl_arguments *a)
@@ -213,12 +294,13 @@ static int show(const struct ctl_arguments *a)
 	struct cursor c;
 	int status = CTL_FAILED;
 
+	if (is_checkpoint(a->argument[0]))
+		return show_checkpoint(a->argument[0], ctl_given(a, JSON));
 	if (ctl_cursor_read(&c, a->argument[0], NULL)) {
-		status = CTL_OK;
 		if (ctl_given(a, JSON))
-			status = show_json(&out, &c);
+			status = show_json(&out, &c, NULL);
 		else
-			show_text(&out, &c);
+			status = show_text(&out, &c) ? CTL_OK : CTL_FAILED;
 		status = ctl_finish(&out, status);
 	}
 	cursor_free(&c);
@@ -230,250 +312,16 @@ const struct ctl_command ctl_cursor_show = {
 	.arguments = "FILE",
 	.least = 1,
 	.most = 1,
-	.help = "print a cursor",
+	.help = "print a cursor, or those in a checkpoint",
 	.about = "Prints the stream, the position of the next sample, the datasets, and their "
-		 "shares in the current mix and in pending ones.",
-	.examples = CTL_EXAMPLES({"print a cursor", "tokctl cursor show run.cursor"}),
+		 "shares in the current mix and in pending ones.\n\n"
+		 "FILE is a cursor file; or a checkpoint that stores a Loader's state_dict(): a "
+		 "file of torch.save(), a directory of torch.distributed.checkpoint, also "
+		 "compressed with zstd, or JSON. Of a checkpoint, each cursor is printed once, "
+		 "with the place where it was found first.",
+	.examples = CTL_EXAMPLES({"print a cursor", "tokctl cursor show run.cursor"},
+		{"print the cursors of all files below a directory", "tokctl cursor show ."}),
 	.options = options,
 	.count = COUNT(options),
 	.run = show,
 };
-
-/* ---- diff ---- */
-
-struct diff {
-	struct ctl_out *out;
-	bool json, differs;
-};
-
-static void begin_json(struct diff *d, const char *field)
-{
-	ctl_put(d->out, "{\"field\":");
-	ctl_put_string(d->out, field);
-	ctl_put(d->out, ",");
-}
-
-static void differ_text(struct diff *d, const char *field, const char *left, const char *right)
-{
-	d->differs = true;
-	if (d->json) {
-		begin_json(d, field);
-		ctl_put(d->out, "\"left\":");
-		ctl_put_string(d->out, left);
-		ctl_put(d->out, ",\"right\":");
-		ctl_put_string(d->out, right);
-		ctl_put(d->out, "}\n");
-		return;
-	}
-	ctl_put_left(d->out, field, 0);
-	ctl_put(d->out, ": ");
-	ctl_put_left(d->out, left, 0);
-	ctl_put(d->out, " | ");
-	ctl_put_left(d->out, right, 0);
-	ctl_put(d->out, "\n");
-}
-
-static void diff_number(struct diff *d, const char *field, uint64_t left, uint64_t right)
-{
-	if (left == right)
-		return;
-	d->differs = true;
-	if (d->json) {
-		begin_json(d, field);
-		ctl_put_pair(d->out, "left", left);
-		ctl_put(d->out, ",");
-		ctl_put_pair(d->out, "right", right);
-		ctl_put(d->out, "}\n");
-		return;
-	}
-	ctl_put_left(d->out, field, 0);
-	ctl_put(d->out, ": ");
-	ctl_put_number(d->out, left);
-	ctl_put(d->out, " | ");
-	ctl_put_number(d->out, right);
-	ctl_put(d->out, "\n");
-}
-
-/* A dataset that only one of the two has. */
-static void diff_absent(struct diff *d, const struct cursor *a, const struct cursor *b, uint32_t i)
-{
-	const struct cursor *has = i < a->datasets ? a : b;
-	char field[128], text[64];
-
-	snprintf(field, sizeof(field), "dataset %s", has->dataset[i].name);
-	snprintf(text, sizeof(text), "%" PRIu64 " windows", has->order[i].windows);
-	differ_text(d, field, has == a ? text : "absent", has == a ? "absent" : text);
-}
-
-static void diff_dataset(struct diff *d, const struct cursor *a, const struct cursor *b, uint32_t i)
-{
-	const struct order_dataset *x = &a->order[i], *y = &b->order[i];
-	const struct {
-		const char *what;
-		uint64_t left, right;
-	} numbers[] = {
-		{"windows", x->windows, y->windows},
-		{"digest", a->dataset[i].digest, b->dataset[i].digest},
-		{"block", x->block, y->block},
-		{"group", x->group, y->group},
-		{"slide", x->slide, y->slide},
-		{"max_epochs", a->dataset[i].max_epochs, b->dataset[i].max_epochs},
-	};
-	char field[128];
-
-	if (strcmp(a->dataset[i].name, b->dataset[i].name) != 0) {
-		snprintf(field, sizeof(field), "dataset %" PRIu32, i);
-		differ_text(d, field, a->dataset[i].name, b->dataset[i].name);
-		return;
-	}
-	for (size_t k = 0; k < COUNT(numbers); k++) {
-		snprintf(field, sizeof(field), "dataset %s: %s", a->dataset[i].name,
-			numbers[k].what);
-		diff_number(d, field, numbers[k].left, numbers[k].right);
-	}
-	snprintf(field, sizeof(field), "dataset %s: shuffle", a->dataset[i].name);
-	if (x->shuffle != y->shuffle)
-		differ_text(d, field, shuffles[x->shuffle], shuffles[y->shuffle]);
-}
-
-/* ---- diff of the mixes ---- */
-
-/* All shares of a segment in one line. The caller frees it. NULL: out of memory. */
-static char *shares_of(const struct cursor *c, const struct order_segment *s)
-{
-	char *text = NULL;
-	size_t bytes;
-	FILE *to = open_memstream(&text, &bytes);
-	const char *comma = "";
-
-	if (!to)
-		return NULL;
-	for (uint32_t d = 0; d < s->datasets; d++) {
-		if (s->units[d] == 0)
-			continue;
-		fprintf(to, "%s%s %s", comma, c->dataset[d].name, share_of(s, d).text);
-		comma = ", ";
-	}
-	if (fclose(to) == 0)
-		return text;
-	free(text);
-	return NULL;
-}
-
-/* A mix that only one of the two has. */
-static void diff_one_sided(
-	struct diff *d, const struct cursor *c, const struct order_segment *s, bool left)
-{
-	char field[64], *shares = shares_of(c, s);
-	const char *text = shares ? shares : "present";
-
-	snprintf(field, sizeof(field), "mix from %" PRIu64, s->start);
-	differ_text(d, field, left ? text : "absent", left ? "absent" : text);
-	free(shares);
-}
-
-/* A dataset's share, if the two differ. For people it is in percent, unless both percentages look
- * the same. */
-static void diff_share(struct diff *d, const struct cursor *names, uint32_t i,
-	const struct order_segment *a, const struct order_segment *b)
-{
-	struct share left = share_of(a, i), right = share_of(b, i);
-	bool percent = !d->json && strcmp(left.text, right.text) != 0;
-	char field[160];
-
-	if (ctl_units(a, i) == ctl_units(b, i))
-		return;
-	snprintf(field, sizeof(field), "mix from %" PRIu64 ": %s%s", a->start,
-		names->dataset[i].name, percent ? "" : ": units");
-	if (percent)
-		differ_text(d, field, left.text, right.text);
-	else
-		diff_number(d, field, ctl_units(a, i), ctl_units(b, i));
-}
-
-/* The state that a mix inherits: how often each dataset was served before, and the roundings. */
-static void diff_past(struct diff *d, const struct cursor *names, const struct order_segment *a,
-	const struct order_segment *b)
-{
-	char field[160];
-
-	for (uint32_t i = 0; i < a->datasets || i < b->datasets; i++) {
-		snprintf(field, sizeof(field), "mix from %" PRIu64 ": %s: served before", a->start,
-			names->dataset[i].name);
-		diff_number(d, field, i < a->datasets ? a->base[i] : 0,
-			i < b->datasets ? b->base[i] : 0);
-	}
-	for (uint32_t i = 0; i < a->padded || i < b->padded; i++) {
-		snprintf(field, sizeof(field), "mix from %" PRIu64 ": rounding[%" PRIu32 "]",
-			a->start, i);
-		diff_number(
-			d, field, i < a->padded ? a->phase[i] : 0, i < b->padded ? b->phase[i] : 0);
-	}
-}
-
-/* Compares two mixes that begin at the same position; with @past also the state that they
- * inherited. True if they differ. */
-static bool diff_pair(struct diff *d, const struct cursor *names, const struct order_segment *a,
-	const struct order_segment *b, bool past)
-{
-	bool before = d->differs, differ;
-
-	d->differs = false;
-	for (uint32_t i = 0; i < names->datasets; i++)
-		diff_share(d, names, i, a, b);
-	if (past)
-		diff_past(d, names, a, b);
-	differ = d->differs;
-	d->differs |= before;
-	return differ;
-}
-
-static void diff_mixes(struct diff *d, const struct cursor *a, const struct cursor *b)
-{
-	const struct cursor *names = a->datasets > b->datasets ? a : b;
-	/* A difference was reported: the counts of all later mixes differ because of it. */
-	bool reported = false;
-
-	for (uint32_t i = 0, j = 0; i < a->segments || j < b->segments;) {
-		bool left = i < a->segments, right = j < b->segments;
-
-		if (left && right && a->segment[i]->start == b->segment[j]->start) {
-			reported |=
-				diff_pair(d, names, a->segment[i++], b->segment[j++], !reported);
-		} else if (left && (!right || a->segment[i]->start < b->segment[j]->start)) {
-			/* The other cursor may also have had this mix, before its first one. */
-			reported |= a->segment[i]->start > b->segment[0]->start;
-			diff_one_sided(d, a, a->segment[i++], true);
-		} else {
-			reported |= b->segment[j]->start > a->segment[0]->start;
-			diff_one_sided(d, b, b->segment[j++], false);
-		}
-	}
-}
-
-bool ctl_cursor_compare(
-	struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json)
-{
-	struct diff d = {.out = out, .json = json};
-	const struct {
-		const char *field;
-		uint64_t left, right;
-	} numbers[] = {
-		{"seed", a->seed, b->seed},
-		{"seq_len", a->seq_len, b->seq_len},
-		{"extra", a->extra, b->extra},
-		{"stride", a->stride, b->stride},
-		{"epochs", a->epochs, b->epochs},
-		{"samples", a->samples, b->samples},
-		{"next", a->next, b->next},
-	};
-
-	if (strcmp(a->stream, b->stream) != 0)
-		differ_text(&d, "stream", a->stream, b->stream);
-	for (size_t i = 0; i < COUNT(numbers); i++)
-		diff_number(&d, numbers[i].field, numbers[i].left, numbers[i].right);
-	for (uint32_t i = 0; i < a->datasets || i < b->datasets; i++)
-		(i < a->datasets && i < b->datasets ? diff_dataset : diff_absent)(&d, a, b, i);
-	diff_mixes(&d, a, b);
-	return !d.differs;
-}

@@ -1,4 +1,4 @@
-/* Prints a cursor, or the differences between two, for people and for scripts. */
+/* Prints a cursor, for people and for scripts. */
 #ifndef TOKEND_CTL_CURSOR_SHOW_H
 #define TOKEND_CTL_CURSOR_SHOW_H
 
@@ -8,14 +8,13 @@
 
 extern const struct ctl_command ctl_cursor_show;
 
-/*
- * Prints how @b differs from @a, one difference per line. Leaves out differences that follow from
- * an earlier one: the counts and roundings of a mix after a different mix. True if they are equal.
- */
-bool ctl_cursor_compare(
-	struct ctl_out *out, const struct cursor *a, const struct cursor *b, bool json);
-
 /* Weight of dataset @d in units; 0 if the segment is older than the dataset. */
 uint64_t ctl_units(const struct order_segment *segment, uint32_t d);
+
+struct share {
+	char text[32]; /* "70.000000 %" */
+};
+
+struct share ctl_share(const struct order_segment *segment, uint32_t d);
 
 #endif

@@ -1,0 +1,149 @@
+"""`tokctl cursor show` finds the cursors of Loaders in checkpoints of real writers."""
+
+import base64
+import json
+import random
+import resource
+import subprocess
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from lib import TOKCTL, run, with_parent
+from lib.stock import another_daemon
+from torch.distributed.checkpoint._extension import ZStandard
+
+import tokend
+
+FRAME = bytes.fromhex("28b52ffd")  # begins a zstd frame
+PIECE = 4 << 20  # tokctl reads files in pieces
+
+
+def shown(path, code=0):
+    got, out, err = run(TOKCTL, "cursor", "show", path, "--json")
+    assert got == code, err
+    return [json.loads(line) for line in out.splitlines()], err
+
+
+def as_torch(path, state, **options):
+    torch.save(state, path, **options)
+
+
+def as_dcp(path, state, **options):
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(path, **options), no_dist=True)
+
+
+def as_text(encode):
+    def write(path, state):
+        loaders = {name: encode(state[name]["cursor"]) for name in ("loader", "valid")}
+        path.write_text(json.dumps({"callbacks": loaders}))
+
+    return write
+
+
+def as_tensor(path, state):
+    for name in ("loader", "valid"):
+        cursor = bytearray(state[name]["cursor"])
+        state[name] = {"cursor": torch.frombuffer(cursor, dtype=torch.uint8)}
+    torch.save(state, path)
+
+
+def as_zstd(path, state):
+    torch.save(state, path.with_suffix(".pt"))
+    subprocess.run(["zstd", "-q", "--rm", path.with_suffix(".pt"), "-o", path], check=True)
+
+
+WRITERS = {
+    "torch": as_torch,
+    "torch, protocol 4": lambda path, state: as_torch(path, state, pickle_protocol=4),
+    "torch, as before 1.6": lambda path, state: as_torch(
+        path, state, _use_new_zipfile_serialization=False
+    ),
+    "torch, in zstd": as_zstd,
+    "tensors": as_tensor,
+    "dcp": as_dcp,
+    "dcp, a file a tensor": lambda path, state: as_dcp(path, state, single_file_per_rank=False),
+    "dcp, in zstd": lambda path, state: as_dcp(path, state, _extensions=[ZStandard()]),
+    "hex": as_text(bytes.hex),
+    "base64": as_text(lambda cursor: base64.b64encode(cursor).decode()),
+}
+
+
+@pytest.fixture(scope="module")
+def states():
+    """The states of two loaders."""
+    states = {}
+    with another_daemon() as daemon:
+        for name, stream, batches in ("loader", "train", 3), ("valid", "finite", 2):
+            with tokend.Loader(stream, 4, socket=daemon.socket, rank=0, world=1) as loader:
+                for _ in range(batches):
+                    next(loader)
+                states[name] = loader.state_dict()
+    return states
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_cursors_are_found_in_checkpoints(tmp_path, states, writer):
+    path = tmp_path / "checkpoint"
+    model = {"weight": torch.rand(300, 300), "bias": torch.arange(5)}
+    WRITERS[writer](path, {"model": model, "step": 7, **{k: dict(v) for k, v in states.items()}})
+    found, _ = shown(path)
+    expected = []
+    for name, state in states.items():
+        file = tmp_path / f"{name}.cursor"
+        file.write_bytes(state["cursor"])
+        expected += shown(file)[0]
+    by_stream = {one["stream"]: one for one in found}
+    assert len(found) == len(by_stream) == 2
+    for want in expected:
+        got = by_stream[want["stream"]]
+        assert {key: got[key] for key in want} == want
+        assert got["file"].startswith(str(path)) and got["places"] == 1
+        assert got["compressed"] == ("in zstd" in writer)
+    text = run(TOKCTL, "cursor", "show", path)[1].decode()
+    assert text.count("byte ") == 2 and "next     12\n" in text and "next     8\n" in text
+
+
+def test_a_large_file_needs_little_memory(tmp_path, states):
+    """Cursors are at the edges of the pieces that are read. A damaged one is counted. Beginnings of
+    zstd frames that are none end where they begin.
+    """
+    cursor = states["loader"]["cursor"]
+    path = tmp_path / "large"
+    edge = random.randrange(1, len(cursor))
+    damaged = bytearray(cursor)
+    damaged[-1] ^= 1
+    with open(path, "wb") as file:
+        for at, what in (
+            (PIECE - edge, cursor),
+            (5 * PIECE, damaged),
+            (6 * PIECE, FRAME + b"\xff" * 100 + FRAME),
+            (7 * PIECE - 2, FRAME + FRAME + b"\xff"),
+            (9 * PIECE - 7, cursor),
+            (256 * 2**20 - len(cursor), states["valid"]["cursor"]),
+        ):
+            file.seek(at)
+            file.write(what)
+
+    def little():
+        with_parent()
+        resource.setrlimit(resource.RLIMIT_AS, (64 << 20, 64 << 20))
+
+    done = subprocess.run(
+        [TOKCTL, "cursor", "show", path, "--json"],
+        capture_output=True,
+        preexec_fn=little,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["offset"], first["places"]) == (PIECE - edge, 2)
+    assert (second["offset"], second["stream"]) == (256 * 2**20 - len(cursor), "finite")
+    assert "1 cursors in it are damaged" in done.stderr
+
+
+def test_a_checkpoint_without_a_cursor_is_refused(tmp_path):
+    torch.save({"model": torch.ones(3)}, tmp_path / "model.pt")
+    for path in tmp_path / "model.pt", tmp_path:
+        found, err = shown(path, code=1)
+        assert not found and "contains no cursor" in err and err.count("\n") == 1, err
