@@ -224,7 +224,7 @@ static void pour(struct search *s, struct sieve *sieve, const void *bytes, size_
 	sieve->base += sieve->n - kept;
 	memcpy(sieve->bytes + kept, bytes, n);
 	sieve->n = kept + n;
-	/* What begins in the last LONGEST bytes is searched with the next ones. */
+	/* A cursor in the last LONGEST bytes may go on in the next ones. */
 	to = last ? sieve->n : sieve->n > LONGEST ? sieve->n - LONGEST : 0;
 	search_sieve(s, sieve, to);
 }
