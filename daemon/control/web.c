@@ -6,7 +6,7 @@
 
 #include <inttypes.h>
 
-enum { OK = 200, UNAVAILABLE = 503, SILENT_MS = 10000 };
+enum { OK = 200, UNAVAILABLE = 503, SILENT_MS = 5000 };
 
 static const char plain[] = "text/plain; charset=utf-8";
 

@@ -119,6 +119,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	[ "$(stat -c %U "/proc/$(property MainPID)")" = tokend ]
 	tokctl status --json | grep -q '"io":"uring"'
 	[ "$(property WatchdogUSec)" = 30s ]
+	[ "$(property TasksMax)" = 1100 ] && [ "$(property MemoryMax)" != infinity ]
 	# It reads the limit of its cgroup.
 	[ ! -e /srv/limited ] || logged 'memory: lowered'
 

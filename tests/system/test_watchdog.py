@@ -4,13 +4,14 @@ ptrace.
 
 import contextlib
 import ctypes
+import http.client
 import os
 import socket
 import time
 
 import pytest
 
-from lib import Client, Daemon, datasets, status, wait_for
+from lib import Client, Daemon, datasets, free_port, status, wait_for
 from lib.injected import injected
 
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
@@ -72,9 +73,17 @@ class Manager:
 def test_watchdog_is_fed_while_the_data_thread_runs(place):
     place.shard("web/a.bin", 30_000)
     manager = Manager(place.file("notify.sock"))
+    port = free_port()
     config = place.config(
-        streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+        streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}},
+        metrics=f"127.0.0.1:{port}",
     )
+
+    def health(path):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", path)
+        return connection.getresponse().status
+
     environment = {
         **os.environ,
         "NOTIFY_SOCKET": manager.path,
@@ -92,12 +101,14 @@ def test_watchdog_is_fed_while_the_data_thread_runs(place):
                 "the data thread is stopped: the watchdog is not fed"
             )
             assert wait_for(lambda: status(daemon.socket)), "although the control thread answers"
+            assert wait_for(lambda: (health("/healthz"), health("/readyz")) == (503, 503))
         injected(52)
     except PermissionError as e:
         pytest.skip(f"no thread can be stopped here: {e}")
     assert manager.fed(4 * INTERVAL_S + 1) >= 2, (
         "the data thread continues: the watchdog is fed again"
     )
+    assert wait_for(lambda: (health("/healthz"), health("/readyz")) == (200, 200))
     if len(data) == 1:
         with stopped([tid for tid in threads(daemon.pid) if tid not in data]):
             manager.fed(2 * INTERVAL_S)
