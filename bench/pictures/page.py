@@ -66,7 +66,7 @@ def main():
         bench = Bench(place)
         paced = [Paced(bench, 0.11, run="llama-1b", rank=0), Paced(bench, 0.2, run="ablation")]
         paced += [Paced(bench, 0.3, run="llama-1b", stream="valid")]
-        with Browser(place, f"http://127.0.0.1:{bench.port}/", 900, 620) as page:
+        with Browser(place, f"http://127.0.0.1:{bench.port}/", 900, 700) as page:
             time.sleep(SECONDS / 2)
             mixed = Operator(bench, "mix", "train", "web=2", "code=5", "law=3", "--run", "llama-1b")
             mixed.result()

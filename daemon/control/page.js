@@ -160,7 +160,7 @@ function sessionRow(s, before, seconds) {
 	const tokens = rate(s.released, before && before.released, seconds) * s.micro * s.seq_len;
 	const waits = ready === 0 ? "trainer" : s.full_ms ? "tokend " + duration(s.full_ms) : "";
 	return row([[s.stream], [s.run], [s.rank + " of " + s.world, "n"], [String(s.position), "n"],
-		[short(tokens), "n"], [cell],
+		[short(tokens), "n"], [(s.waited_ms / 1000).toFixed(1) + " s", "n"], [cell],
 		[waits + (s.request ? ", request open" : ""), ready === 0 ? "bad" : ""]]);
 }
 
