@@ -8,12 +8,14 @@ import signal
 import socket
 import termios
 import threading
+import urllib.request
 
 import pytest
+import zstandard
 from requesting import SEQ, Operator, Trainer
 
-from lib import Client, Closed, Daemon, Refused, Witness, client_of, datasets, has, rows_at, run
-from lib import TOKCTL, refusal, status, wait_for, wait_until, with_parent
+from lib import Client, Closed, Daemon, Refused, Witness, client_of, datasets, free_port, has
+from lib import TOKCTL, refusal, rows_at, run, status, wait_for, wait_until, with_parent
 from lib.injected import injected
 
 pytestmark = [pytest.mark.asan, pytest.mark.tsan]
@@ -25,8 +27,9 @@ USER = 57123
 class Scene:
     """A daemon with the stream train, whose config can be written again and reloaded."""
 
-    def __init__(self, place, **keys):
+    def __init__(self, place, metrics=None, **keys):
         self.place = place
+        self.top = {"memory": 64 << 20, **({"metrics": metrics} if metrics else {})}
         for number, name in enumerate(("web", "code", "law")):
             place.shard(f"{name}/a.bin", 60_000, seed=number)
         self.window = {"seed": 1, "seq_len": SEQ, "extra": 1}
@@ -35,7 +38,7 @@ class Scene:
         self.daemon = Daemon(place, self.config, **{"start_new_session": True, **keys})
 
     def write(self, more=None, **streams):
-        return self.place.config(streams=streams, memory=64 << 20, **(more or {}))
+        return self.place.config(streams=streams, **self.top, **(more or {}))
 
     def reload(self, line, count=1):
         """Sends SIGHUP and waits for the line in the log. Returns what was logged since."""
@@ -153,19 +156,27 @@ def test_a_broken_config_keeps_the_old_one_and_says_why(place):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
         manager.settimeout(20)
-        scene = Scene(place, env={**os.environ, "NOTIFY_SOCKET": path})
+        port = free_port()
+        scene = Scene(place, f"127.0.0.1:{port}", env={**os.environ, "NOTIFY_SOCKET": path})
         assert manager.recv(4096) == b"READY=1"
         witness = Witness(scene.daemon, rows_at(scene.config, "train", 0, 400))
         witness.step(5)
+        tokens = open(place.file("law", "a.bin"), "rb").read()
+        with open(place.file("packed", "a.bin.zst"), "wb") as f:
+            f.write(zstandard.compress(tokens))
         broken = (
             ({**scene.train, "seq_len": "many"}, 'seq_len: "many" is quoted'),
             ({**scene.train, "datasets": datasets("gone")}, "gone: No such file or directory"),
+            (
+                {**scene.train, "datasets": datasets("packed")},
+                "the first compressed dataset needs a restart",
+            ),
             ({**scene.train, "seqlen": 3}, "unknown key; did you mean seq_len?"),
         )
         for train, why in broken:
             scene.write(train=train)
             log = scene.reload("keeps the config that it has")
-            assert why in log and log.count("\n") == 1, log
+            assert why in log and log.count("tokend.yaml:") == 1, log
             told = manager.recv(4096).decode()
             assert told.startswith("RELOADING=1\nMONOTONIC_USEC="), told
             told = manager.recv(4096).decode()
@@ -173,6 +184,9 @@ def test_a_broken_config_keeps_the_old_one_and_says_why(place):
             assert witness.step(5)
             scene.attach(run="later").close()
         injected(54, len(broken))
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        refused = f'tokend_config_reloads_total{{outcome="refused"}} {len(broken)}'
+        assert has(text, refused, "tokend_config_reload_failed 1"), text
         os.remove(scene.config)
         assert "No such file" in scene.reload("keeps the config that it has")
         scene.write({"io": "pread", "state_dir": "elsewhere"}, train=scene.train)
