@@ -83,17 +83,18 @@ const char *places_choose(const struct places *places)
 
 	if (places->n == 1)
 		return places->place[0].path;
-	for (unsigned i = 0; i < places->n; i++) {
-		const struct place *p = &places->place[i];
+	for (unsigned i = 0; i < places->n && places->place[i].from == PLACE_OWN; i++) {
+		const char *path = places->place[i].path;
 
-		if (!place_may_use(p, why))
+		if (!place_may_use(&places->place[i], why))
 			continue;
-		if (place_is_live(p->path, &error))
-			return p->path;
+		if (place_is_live(path, &error))
+			return path;
 		if (!exists)
-			exists = p->path;
+			exists = path;
 	}
-	return exists ? exists : WIRE_SOCKET;
+	/* The service's socket is tried only if there is a choice: a try costs it a connection. */
+	return exists && !place_is_live(WIRE_SOCKET, &error) ? exists : WIRE_SOCKET;
 }
 
 void places_tell(const struct place *place, unsigned n, char text[LIMIT_TEXT_BYTES])
