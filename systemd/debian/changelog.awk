@@ -1,6 +1,22 @@
 # Makes debian/changelog from daemon/CHANGES.md: each "## VERSION (DATE)" with its list is an entry.
 
-function finish() {
+function put_item(    i, n, line, word) {
+	n = split(item, word, " ")
+	line = "  *"
+	for (i = 1; i <= n; i++) {
+		if (length(line) + 1 + length(word[i]) > 79) {
+			print line
+			line = "   "
+		}
+		line = line " " word[i]
+	}
+	if (n)
+		print line
+	item = ""
+}
+
+function put_end(    command, stamp) {
+	put_item()
 	if (version) {
 		command = "date -R -u -d " date
 		command | getline stamp
@@ -11,7 +27,7 @@ function finish() {
 }
 
 /^## / {
-	finish()
+	put_end()
 	if ($3 ~ /^\([0-9-]+\)$/) {
 		version = $2
 		date = substr($3, 2, length($3) - 2)
@@ -19,7 +35,10 @@ function finish() {
 	}
 	next
 }
-version && /^- / { print "  * " substr($0, 3) }
-version && /^  / { print "  " $0 }
+version && /^- / {
+	put_item()
+	item = substr($0, 3)
+}
+version && /^  / { item = item $0 }
 
-END { finish() }
+END { put_end() }
