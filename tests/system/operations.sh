@@ -136,7 +136,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 	}
 	property() { systemctl show -p "$1" --value tokend; }
 	status_is() { property StatusText | grep -q "$1"; }
-	sessions() { [ "$(tokctl status --json | grep -c '"stream"')" = "$1" ]; }
+	sessions() { [ "$(tokctl status --json | grep -c '"rank"')" = "$1" ]; }
 	steps() { cat /srv/trainer/{0,1}.step; }
 	further() { # than the steps before
 		local now=($(steps))
@@ -224,7 +224,8 @@ cat >"$root/srv/operator.sh" <<-'END'
 	YAML
 	before=$(property MainPID)
 	show 'systemctl reload tokend'
-	until_true status_is 'config read again'
+	until_true status_is '2 sessions, 2 streams'
+	show 'systemctl show -p StatusText --value tokend'
 	show "tokctl cat books --rank 0 --world 1 --micro 4 --batches 100 | wc -c"
 	[ "$(property MainPID)" = "$before" ] && sessions 2
 	go_on
