@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 
 import pytest
 from requesting import DONE, Bench, Operator, Trainer
@@ -144,3 +145,17 @@ def test_browser_shows_what_happens(bench):
         again.close()
     for trainer in [*trainers, odd]:
         trainer.process.kill()
+
+
+@pytest.mark.asan
+def test_faults_name_no_directories(bench):
+    config = open(bench.config).read()
+    with open(bench.config, "w") as file:
+        file.write("streams: [")
+    os.kill(bench.daemon.pid, signal.SIGHUP)
+    assert wait_for(lambda: bench.status()["faults"]), "the broken config is a fault"
+    with open(bench.config, "w") as file:
+        file.write(config)
+    fault = bench.status()["faults"][0]
+    assert (fault["level"], fault["text"].startswith("tokend.yaml:")) == ("error", True), fault
+    assert f"{bench.config}:" in bench.daemon.log(), "the log has the whole path"
