@@ -48,7 +48,7 @@ shard   = $(call room,daemon/shard)
 files   = $(call room,daemon/config daemon/catalog) $(shard)
 daemon  = $(call room,daemon/engine daemon/io daemon/reader daemon/control) $(files)
 client  = $(call room,client/lib)
-ctl     = $(call room,client/ctl client/ctl/*) $(client) $(files) $(proto)
+ctl     = $(call room,client/ctl client/ctl/*) $(client) $(files) $(proto) daemon/control/cgroup.c
 python  = $(call room,client/python/src) $(client) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 # These also run as clang builds them: arithmetic and handshakes, where compilers may differ.

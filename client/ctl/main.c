@@ -4,6 +4,7 @@
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/help.h"
+#include "client/ctl/doctor/doctor.h"
 #include "client/ctl/man/man.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/online/commands.h"
@@ -24,6 +25,7 @@ static const struct ctl_command *const commands[] = {
 	&ctl_start,
 	&ctl_status,
 	&ctl_top,
+	&ctl_doctor,
 	&ctl_mix,
 	&ctl_skip,
 	&ctl_checkpoint,

@@ -29,9 +29,8 @@ def with_parent():
 def run(*arguments, **keys):
     """Runs a command; returns its exit code, stdout and stderr."""
     keys.setdefault("timeout", 60)
-    done = subprocess.run(
-        [str(a) for a in arguments], capture_output=True, preexec_fn=with_parent, **keys
-    )
+    keys.setdefault("preexec_fn", with_parent)
+    done = subprocess.run([str(a) for a in arguments], capture_output=True, **keys)
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
 

@@ -1,0 +1,205 @@
+#include "client/ctl/doctor/doctor.h"
+
+#include "client/ctl/common/error.h"
+#include "client/ctl/doctor/report.h"
+#include "client/ctl/online/socket.h"
+#include "client/ctl/online/talk.h"
+#include "client/lib/connect.h"
+#include "proto/phrases.h"
+#include "proto/version.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+	RATE_MS = 500,	      /* for which the sessions are watched */
+	USUAL_TRAINERS = 8,   /* of a node without sessions */
+	USUAL_TOKENS = 90000, /* a second and trainer */
+};
+
+static void take_user(struct doctor *d, uid_t user)
+{
+	const struct passwd *entry = getpwuid(user);
+
+	d->user = user;
+	if (entry)
+		snprintf(d->user_name, sizeof(d->user_name), "%s", entry->pw_name);
+	else
+		snprintf(d->user_name, sizeof(d->user_name), "uid %u", (unsigned)user);
+}
+
+/* Tokens that the sessions have taken so far. */
+struct taken {
+	const struct config *config;
+	uint64_t tokens;
+};
+
+static void add_taken(void *context, const struct wire *w)
+{
+	struct taken *t = context;
+	struct wire_bytes name = wire_bytes(w, WIRE_STREAM);
+	char text[LIMIT_NAME_BYTES + 1];
+
+	if (w->op != WIRE_SESSION || !wire_text(w, WIRE_STREAM, text, sizeof(text)) || name.n == 0)
+		return;
+
+	const struct config_stream *s = t->config ? config_stream(t->config, text) : NULL;
+
+	if (s)
+		t->tokens +=
+			wire_number(w, WIRE_RELEASED) * wire_number(w, WIRE_MICRO) * s->seq_len;
+}
+
+static void measure(struct doctor *d, struct ctl_link *link)
+{
+	struct taken before = {.config = d->config}, after = before;
+
+	if (!ctl_status_list(link, add_taken, &before))
+		return;
+	usleep(RATE_MS * 1000);
+	if (!ctl_status_list(link, add_taken, &after) || after.tokens <= before.tokens)
+		return;
+	d->tokens_needed = (after.tokens - before.tokens) * 1000 / RATE_MS;
+	d->measured = true;
+}
+
+/* A daemon without @file serves its own config, which this user may not be able to read. */
+static struct config *daemons_config(const struct ctl_link *link)
+{
+	struct fault fault;
+	char path[4096];
+
+	if (!wire_text(&link->packet.wire, WIRE_PATH, path, sizeof(path)) || path[0] == 0)
+		return NULL;
+	return config_load(path, &fault);
+}
+
+/* Whether something is at one of the places where a daemon of @file may listen. */
+static bool may_listen(const struct config *config)
+{
+	struct ctl_candidates *c = calloc(1, sizeof(*c));
+	bool found = !c;
+
+	if (c)
+		ctl_candidates(c, config);
+	for (unsigned i = 0; c && i < c->n; i++)
+		found |= access(c->place[i].path, F_OK) == 0 || errno != ENOENT;
+	free(c);
+	return found;
+}
+
+/* Returns the daemon's config if none was given. */
+static struct config *look_at_daemon(struct doctor *d, const char *socket, const char *file)
+{
+	struct ctl_link *link = calloc(1, sizeof(*link));
+	struct config *config = NULL;
+	char why[LIMIT_TEXT_BYTES], process[32];
+	struct stat owner;
+
+	ctl_keep_errors(why, sizeof(why));
+	if (!link || !ctl_connect(link, socket, file)) {
+		if (link && !socket && !may_listen(d->config))
+			doctor_skip(d, "daemon", "none runs yet");
+		else
+			doctor_fix(d, "daemon",
+				"look at its log, and at the permissions of the socket", "%s",
+				link ? why : PHRASE_MEMORY);
+	} else if (!ctl_status_list(link, NULL, NULL)) {
+		doctor_fix(d, "daemon", "look into its log", "%s: %s", link->socket, why);
+	} else {
+		const struct wire *w = &link->packet.wire;
+
+		snprintf(process, sizeof(process), "/proc/%" PRIu64, wire_number(w, WIRE_PID));
+		if (stat(process, &owner) == 0)
+			take_user(d, owner.st_uid);
+		doctor_ok(d, "daemon", "%s answers: pid %" PRIu64 " of %s, %" PRIu64 " sessions",
+			link->socket, wire_number(w, WIRE_PID), d->user_name,
+			wire_number(w, WIRE_SESSIONS));
+		if (!d->config)
+			d->config = config = daemons_config(link);
+		measure(d, link);
+	}
+	ctl_keep_errors(NULL, 0);
+	if (link)
+		ctl_disconnect(link);
+	free(link);
+	return config;
+}
+
+/* ---- the command ---- */
+
+enum { SOCKET, CONFIG, USER, JSON };
+
+static const struct ctl_option options[] = {
+	[SOCKET] = CTL_SOCKET_OPTION,
+	[CONFIG] = CTL_CONFIG_OPTION,
+	[USER] = {.name = "user",
+		.value = "NAME",
+		.help = "the daemon's user; default: that of "
+			"the running daemon, otherwise yours"},
+	[JSON] = CTL_JSON_OPTION,
+};
+
+static int run(struct doctor *d, const struct ctl_arguments *a)
+{
+	const char *file = ctl_text(a, CONFIG), *user = ctl_text(a, USER);
+	const struct passwd *entry = user ? getpwnam(user) : NULL;
+	struct config *config = NULL, *theirs;
+	struct fault fault;
+
+	if (user && !entry)
+		return ctl_usage(a->command, "--user: there is no user %s on this node", user);
+	if (file) {
+		config = config_load(file, &fault);
+		if (!config)
+			return ctl_fail("%s", fault.text);
+	}
+	d->config = config;
+	d->tokens_needed = USUAL_TRAINERS * USUAL_TOKENS;
+	take_user(d, geteuid());
+	doctor_machine(d);
+	theirs = look_at_daemon(d, ctl_text(a, SOCKET), file);
+	if (entry)
+		take_user(d, entry->pw_uid);
+	doctor_shards(d);
+	doctor_gpu(d);
+	config_free(config);
+	config_free(theirs);
+	return ctl_finish(&d->out, d->fixes ? CTL_FAILED : CTL_OK);
+}
+
+static int doctor(const struct ctl_arguments *a)
+{
+	struct doctor *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return ctl_fail(PHRASE_MEMORY);
+	d->json = ctl_given(a, JSON);
+
+	int code = run(d, a);
+
+	free(d);
+	return code;
+}
+
+const struct ctl_command ctl_doctor = {
+	.name = "doctor",
+	.help = "check what a node needs, and say how to mend it",
+	.about = "Prints a line for each: ok, skip with the reason, or fix with the remedy. The "
+		 "exit status is 1 if there is anything to fix.\n\n"
+		 "Shards are opened and read as the daemon's user. Only root can act as another "
+		 "user. The speed of a disk is that of random windows, past the page cache, from 8 "
+		 "threads; it is compared with what the running trainers take, otherwise with 8 "
+		 "trainers of 90,000 tokens/s.",
+	.examples = CTL_EXAMPLES({"print what to mend on this node",
+		"tokctl doctor -c tokend.yaml | sed -n /^fix/p"}),
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = doctor,
+};

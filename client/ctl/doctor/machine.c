@@ -1,0 +1,117 @@
+#include "client/ctl/doctor/report.h"
+#include "daemon/control/cgroup.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/timex.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+enum { KERNEL_MAJOR = 5, KERNEL_MINOR = 14 };
+
+static void check_kernel(struct doctor *d)
+{
+	struct utsname name;
+	unsigned major = 0, minor = 0;
+
+	uname(&name);
+	sscanf(name.release, "%u.%u", &major, &minor);
+	if (major > KERNEL_MAJOR || (major == KERNEL_MAJOR && minor >= KERNEL_MINOR))
+		doctor_ok(d, "kernel", "Linux %s", name.release);
+	else
+		doctor_fix(d, "kernel", "use Linux 5.14 or newer", "Linux %s is too old",
+			name.release);
+}
+
+static void check_io_uring(struct doctor *d)
+{
+	struct io_uring ring;
+	int error = io_uring_queue_init(8, &ring, 0);
+
+	if (error == 0) {
+		io_uring_queue_exit(&ring);
+		doctor_ok(d, "io_uring", "this process may use it");
+		return;
+	}
+	if (d->config && d->config->io == CONFIG_IO_PREAD) {
+		doctor_skip(d, "io_uring", "io: pread does not use it");
+		return;
+	}
+	doctor_fix(d, "io_uring",
+		"allow it with `sysctl kernel.io_uring_disabled=0`, or in the container's seccomp "
+		"profile; or set io: pread",
+		"%s: the daemon reads with threads instead, which costs more CPU",
+		strerror(-error));
+}
+
+/* Rings are memfds, which /dev/shm and RLIMIT_MEMLOCK do not limit. */
+static void check_rings(struct doctor *d)
+{
+	struct rlimit locked = {.rlim_cur = 0};
+	int fd = memfd_create("tokend-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	void *at = MAP_FAILED;
+
+	getrlimit(RLIMIT_MEMLOCK, &locked);
+	if (fd >= 0 && ftruncate(fd, 1 << 20) == 0)
+		at = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+	if (at == MAP_FAILED)
+		doctor_fix(d, "rings", "allow memfd_create() in the sandbox or seccomp profile",
+			"no shared memory can be made: %s", strerror(errno));
+	else
+		doctor_ok(d, "rings",
+			"shared memory can be made; /dev/shm and RLIMIT_MEMLOCK (%" PRIu64
+			" KiB) do not limit it",
+			(uint64_t)locked.rlim_cur >> 10);
+	if (at != MAP_FAILED)
+		munmap(at, 1 << 20);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* The groups of this process: a service has its own limit, which the daemon checks. */
+static void check_memory(struct doctor *d)
+{
+	struct cgroup *cgroup = cgroup_find("");
+	struct cgroup_room room;
+	uint64_t wanted = d->config ? d->config->memory_bytes : 0;
+
+	if (!cgroup || !cgroup_room(cgroup, &room))
+		doctor_ok(d, "memory", "no cgroup limits this process");
+	else if (room.left < wanted)
+		doctor_fix(d, "memory", "raise the cgroup's limit, or lower memory:",
+			"cgroup %s leaves %" PRIu64 " MiB; memory: is %" PRIu64 " MiB", room.path,
+			room.left >> 20, wanted >> 20);
+	else
+		doctor_ok(d, "memory", "cgroup %s leaves %" PRIu64 " MiB", room.path,
+			room.left >> 20);
+	cgroup_free(cgroup);
+}
+
+/* Records have the time of day: `tokctl verify` orders restarts by it. */
+static void check_clock(struct doctor *d)
+{
+	struct timex clock = {.modes = 0};
+	int state = adjtimex(&clock);
+
+	if (state == -1)
+		doctor_skip(d, "clock", "cannot ask the kernel: %s", strerror(errno));
+	else if (state == TIME_ERROR)
+		doctor_fix(d, "clock", "run chrony or systemd-timesyncd",
+			"not synchronised; `tokctl verify` orders a job's restarts by it");
+	else
+		doctor_ok(d, "clock", "synchronised to within %ld ms", clock.maxerror / 1000);
+}
+
+void doctor_machine(struct doctor *d)
+{
+	check_kernel(d);
+	check_io_uring(d);
+	check_rings(d);
+	check_memory(d);
+	check_clock(d);
+}
