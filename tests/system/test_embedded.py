@@ -407,7 +407,7 @@ def test_run_serves_in_the_foreground(place):
     serving.send_signal(signal.SIGINT)
     assert serving.wait(LONG) == 0, "run: Ctrl-C ends it"
     assert not os.path.exists(f"{scene.runtime}/tokend"), ("run: no file is left", scene.files())
-    for arguments in ([], ["dance"], ["run"], ["run", "-c"]):
+    for arguments in ([], ["run"], ["run", "-c"]):
         code, out, err = run(sys.executable, "-m", "tokend", *arguments, env=scene.environment)
         assert code == 2 and err.startswith("usage: ") and not out, (
             f"usage: {arguments}",
