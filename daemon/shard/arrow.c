@@ -1,15 +1,22 @@
 /*
- * Arrow IPC files as IBM's fms-fsdp writes them: a column of integers, with one document per record
- * batch. A footer (a flatbuffer) at the end has the schema and the offset of each batch. Each batch
- * begins with its own metadata (another flatbuffer): its number of rows, and where in its body each
- * column's buffers are. The number of tokens is known after a small read per batch.
+ * Arrow IPC files and streams. IBM's fms-fsdp writes files with a flat column of integers, and a
+ * document per record batch. Hugging Face's datasets writes streams with a column of lists, and a
+ * document per list. Either way the tokens of a batch are contiguous.
+ *
+ * A file has a footer (a flatbuffer) with the schema and the offset of each batch. A stream begins
+ * with its schema, and its batches follow one another. Each batch begins with its own metadata
+ * (another flatbuffer): its number of rows, and where in its body each column's buffers are. The
+ * number of tokens is known after a few small reads per batch.
  */
-#include "daemon/shard/arrow_batch.h"
+#include "daemon/shard/arrow_lists.h"
 #include "daemon/shard/pieces.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const char magic[] = "ARROW1";
 
@@ -21,11 +28,15 @@ enum {
 };
 
 /* Numbers of the footer's fields that are read. */
-enum { FOOTER_VERSION, FOOTER_DICTIONARIES = 2, FOOTER_BATCHES };
+enum { FOOTER_VERSION, FOOTER_SCHEMA, FOOTER_DICTIONARIES, FOOTER_BATCHES };
+
+/* Hugging Face's list of a dataset's splits, which are directories next to it. */
+static const char SPLITS[] = "/dataset_dict.json";
 
 struct shard_index {
-	struct pieces pieces;
-	uint32_t width;
+	struct pieces pieces; /* the batches */
+	struct spans lists;   /* of ARROW_LIST and ARROW_LARGE_LIST */
+	struct arrow_column column;
 };
 
 static bool arrow_recognise(const struct bytes *b)
@@ -34,15 +45,13 @@ static bool arrow_recognise(const struct bytes *b)
 
 	return (bytes_head(b, head, sizeof(head)) == sizeof(head) &&
 		       memcmp(head, magic, sizeof(head)) == 0) ||
-	       bytes_ending(b->path, ".arrow") || bytes_ending(b->path, ".feather");
+	       bytes_ending(b->path, ".arrow") || bytes_ending(b->path, ".feather") ||
+	       bytes_ends_in(b->path, SPLITS);
 }
 
 /* For a message: the kind of file that begins with @head. */
 static const char *other_kind(const uint8_t *head, size_t n)
 {
-	if (n >= 4 && bytes_u32(head) == UINT32_MAX)
-		return "an Arrow IPC stream (as Hugging Face's datasets keep), not a file; write "
-		       "it with pyarrow.ipc.new_file";
 	if (n >= 4 && memcmp(head, "FEA1", 4) == 0)
 		return "a Feather file of version 1; write it with pyarrow.ipc.new_file";
 	return "not an Arrow IPC file, or damaged";
@@ -77,66 +86,136 @@ static bool find_footer(struct arrow *a)
 		return arrow_refuse(a, "Arrow footer length is %" PRId32 "; must be 1 to %" PRIu64,
 			length, most);
 	a->end = b->size - END_BYTES - (uint64_t)length;
-	fb_init(&a->footer, b, a->end, (uint64_t)length, "Arrow footer", a->fault);
+	fb_init(&a->head, b, a->end, (uint64_t)length, "Arrow footer", a->fault);
 	return true;
+}
+
+static bool read_footer(struct arrow *a, struct fb_table *schema)
+{
+	struct fb_table root;
+	struct fb_vector dictionaries;
+	int64_t version;
+
+	if (!find_footer(a) || !fb_root(&a->head, 0, &root) ||
+		!fb_integer(&a->head, &root, FOOTER_VERSION, 2, "version", &version))
+		return false;
+	if (!arrow_check_version(a, "Arrow footer", version))
+		return false;
+	if (!fb_vector(&a->head, &root, FOOTER_DICTIONARIES, ARROW_BLOCK_BYTES, "dictionaries",
+		    &dictionaries))
+		return false;
+	a->dictionaries = dictionaries.count > 0;
+	return fb_vector(&a->head, &root, FOOTER_BATCHES, ARROW_BLOCK_BYTES, "recordBatches",
+		       &a->batches) &&
+	       fb_table(&a->head, &root, FOOTER_SCHEMA, "schema", schema);
+}
+
+/*
+ * Hugging Face's datasets writes the result of map() next to the data that it was called on. If
+ * both were served, the data would be served twice.
+ */
+static bool check_not_cache(struct arrow *a)
+{
+	const char *slash = strrchr(a->b->path, '/'), *name = slash ? slash + 1 : a->b->path;
+	int directory = (int)(name - a->b->path);
+	char state[PATH_MAX];
+
+	if (strncmp(name, "cache-", 6) != 0)
+		return true;
+	snprintf(state, sizeof(state), "%.*sstate.json", directory, a->b->path);
+	return access(state, F_OK) != 0 ||
+	       arrow_refuse(a,
+		       "is a cached result of Hugging Face's datasets, not part of the saved "
+		       "dataset; remove it, or set path: %.*sdata-*.arrow",
+		       directory, a->b->path);
 }
 
 static bool arrow_begin(
 	struct arrow *a, const struct bytes *b, const struct shard_hint *hint, struct fault *fault)
 {
-	struct fb_table root;
-	int64_t version;
+	struct fb_table schema;
+	uint8_t head[4];
 
 	a->b = b;
 	a->fault = fault;
 	a->at = BEGIN_BYTES;
+	a->next = 0;
+	a->closed = a->dictionaries = false;
 	a->before = a->all = (struct arrow_layout){0};
-	if (!find_footer(a) || !fb_root(&a->footer, 0, &root) ||
-		!fb_integer(&a->footer, &root, FOOTER_VERSION, 2, "version", &version))
+	a->stream =
+		bytes_head(b, head, sizeof(head)) == sizeof(head) && bytes_u32(head) == UINT32_MAX;
+	if (a->stream) {
+		a->at = 0;
+		a->end = b->size;
+	}
+	if (a->stream ? !check_not_cache(a) || !arrow_stream_schema(a, &schema)
+		      : !read_footer(a, &schema))
 		return false;
-	if (!arrow_check_version(a, "Arrow footer", version))
-		return false;
-	struct fb_vector dictionaries;
+	if (!schema.at)
+		return arrow_refuse(a, "%s: schema is absent; must be present", a->head.what);
+	return arrow_read_schema(a, &schema, hint);
+}
 
-	if (!fb_vector(&a->footer, &root, FOOTER_DICTIONARIES, ARROW_BLOCK_BYTES, "dictionaries",
-		    &dictionaries))
-		return false;
-	a->dictionaries = dictionaries.count > 0;
-	return arrow_read_schema(a, &root, hint) &&
-	       fb_vector(&a->footer, &root, FOOTER_BATCHES, ARROW_BLOCK_BYTES, "recordBatches",
-		       &a->batches);
+/* What describe() adds up. */
+static bool count_batches(struct arrow *a, struct shard_facts *facts)
+{
+	bool lists = a->column.list != ARROW_FLAT, end;
+	struct spans spans = {0};
+	struct arrow_batch batch;
+	uint64_t pieces = 0;
+
+	facts->documents = 0;
+	while (arrow_next(a, &batch, &end)) {
+		if (end)
+			return true;
+		/* All other lists are checked by open(). */
+		if (batch.nulls) {
+			bool fine = arrow_add_lists(a, &batch, &spans);
+
+			spans_free(&spans);
+			spans = (struct spans){0};
+			if (!fine)
+				return false;
+		}
+		facts->documents += lists ? batch.rows : 1;
+		if (batch.tokens == 0)
+			continue;
+		facts->plain = ++pieces == 1; /* contiguous if there is only one batch */
+		facts->data_at = facts->plain ? batch.at : 0;
+		facts->tokens += batch.tokens;
+	}
+	return false;
 }
 
 static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, struct fault *fault)
 {
 	struct arrow a;
-	uint64_t rows, at, pieces = 0;
 
-	if (!arrow_begin(&a, b, hint, fault))
+	if (bytes_ends_in(b->path, SPLITS))
+		return fault_set(fault, FAULT_DATA, "",
+			"is a list of splits (train, test), which would all be served; set path: "
+			"%.*s/SPLIT, with the name of one",
+			(int)(strlen(b->path) + 1 - sizeof(SPLITS)), b->path);
+	if (!arrow_begin(&a, b, hint, fault) || !count_batches(&a, facts))
 		return false;
-	for (uint32_t i = 0; i < a.batches.count; i++) {
-		if (!arrow_next(&a, i, &rows, &at))
-			return false;
-		if (rows == 0)
-			continue;
-		facts->plain = ++pieces == 1; /* contiguous if there is only one batch */
-		facts->data_at = facts->plain ? at : 0;
-		facts->tokens += rows;
-	}
+	if (a.stream && !a.closed)
+		snprintf(facts->note, sizeof(facts->note),
+			"has no end marker: it may be truncated, or its writer was not closed");
 	/*
 	 * Between the last batch and the footer there is only an end marker. More bytes are a batch
 	 * that the footer does not list.
 	 */
-	if (a.batches.count > 0 && !a.dictionaries && a.end - a.at >= BATCH_LEAST)
+	if (!a.stream && a.batches.count > 0 && !a.dictionaries && a.end - a.at >= BATCH_LEAST)
 		return arrow_refuse(&a,
 			"Arrow footer: recordBatches has %" PRIu32
 			" items, which end at byte %" PRIu64
 			", but the footer begins at byte %" PRIu64
 			": the bytes between them belong to no batch",
 			a.batches.count, a.at, a.end);
-	facts->type = a.type;
-	facts->documents = a.batches.count;
+	facts->type = a.column.type;
+	if (a.column.list == ARROW_FIXED_LIST)
+		facts->row_tokens = a.column.list_size;
 	return true;
 }
 
@@ -145,32 +224,50 @@ static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
 static void arrow_close(struct shard_index *index)
 {
 	pieces_free(&index->pieces);
+	spans_free(&index->lists);
 	free(index);
+}
+
+/* Adds the batches, and their lists, to the index. */
+static bool add_batches(struct shard_index *index, struct arrow *a)
+{
+	bool lists = a->column.list == ARROW_LIST || a->column.list == ARROW_LARGE_LIST, end;
+	struct arrow_batch batch;
+
+	while (arrow_next(a, &batch, &end)) {
+		if (end)
+			return true;
+		if (!pieces_add(&index->pieces, batch.tokens, batch.at))
+			return arrow_refuse(a, "%s: " PHRASE_CHANGED, a->head.what);
+		if (lists && !arrow_add_lists(a, &batch, &index->lists))
+			return false;
+	}
+	return false;
 }
 
 static bool load(struct shard_index *index, struct arrow *a, struct shard_facts *facts)
 {
-	uint64_t rows, at;
+	uint64_t most = a->stream ? a->b->size / BATCH_LEAST + 1 : a->batches.count;
 
-	index->width = shard_type_bytes(a->type);
-	if (!pieces_new(&index->pieces, a->batches.count))
+	index->column = a->column;
+	if (!pieces_new(&index->pieces, most < UINT32_MAX ? most : UINT32_MAX))
 		return fault_memory(a->fault);
-	for (uint32_t i = 0; i < a->batches.count; i++) {
-		if (!arrow_next(a, i, &rows, &at))
-			return false;
-		if (!pieces_add(&index->pieces, rows, at))
-			return arrow_refuse(a, "Arrow footer: " PHRASE_CHANGED);
-	}
+	if (!add_batches(index, a))
+		return false;
 	if (!pieces_done(&index->pieces))
 		return fault_memory(a->fault);
+	spans_trim(&index->lists);
 	uint64_t tokens = pieces_tokens(&index->pieces);
 
-	facts->index_bytes = sizeof(*index) + pieces_bytes(&index->pieces);
-	return (tokens == facts->tokens && a->type == facts->type) ||
+	if (index->lists.count > 0)
+		facts->documents = index->lists.count;
+	facts->index_bytes =
+		sizeof(*index) + pieces_bytes(&index->pieces) + spans_bytes(&index->lists);
+	return (tokens == facts->tokens && a->column.type == facts->type) ||
 	       arrow_refuse(a,
-		       "Arrow footer: " PHRASE_CHANGED_OPENING ": its batches have "
+		       "%s: " PHRASE_CHANGED_OPENING ": its batches have "
 		       "%" PRIu64 " tokens of %s; they had %" PRIu64 " of %s",
-		       tokens, shard_type_name(a->type), facts->tokens,
+		       a->head.what, tokens, shard_type_name(a->column.type), facts->tokens,
 		       shard_type_name(facts->type));
 }
 
@@ -193,17 +290,28 @@ static uint64_t arrow_extent(
 	const struct shard_index *index, uint64_t token, uint64_t *byte, struct fault *fault)
 {
 	(void)fault;
-	return pieces_extent(&index->pieces, index->width, token, byte);
+	return pieces_extent(&index->pieces, shard_type_bytes(index->column.type), token, byte);
 }
 
 static uint64_t arrow_document(const struct shard_index *index, uint64_t token, struct fault *fault)
 {
+	const struct arrow_column *column = &index->column;
+
 	(void)fault;
-	return pieces_document(&index->pieces, token);
+	if (column->list == ARROW_FLAT)
+		return pieces_document(&index->pieces, token);
+	if (column->list == ARROW_FIXED_LIST)
+		return (token / column->list_size + 1) * column->list_size;
+	return spans_find(&index->lists, token).end;
 }
 
-/* IBM's tools keep the counts of all files in meta/, next to the directories of the files. */
+/*
+ * IBM's tools keep the counts of all files in meta/, next to the directories of the files. Hugging
+ * Face's datasets describes the files of a directory in two of JSON.
+ */
 static const struct shard_companion arrow_companions[] = {
+	{.ending = "/dataset_info.json", .shard = "*.arrow", .kind = "Hugging Face's description"},
+	{.ending = "/state.json", .shard = "*.arrow", .kind = "Hugging Face's list of files"},
 	{.ending = ".csv", .holds = "counts", .shard = "../*.arrow", .kind = "a table of counts"},
 	{0},
 };

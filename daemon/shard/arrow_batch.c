@@ -1,114 +1,18 @@
 #include "daemon/shard/arrow_batch.h"
 
-#include <stdio.h>
-
 enum {
-	CONTINUED = -1, /* the first word of messages since Arrow 0.15 */
 	NODE_BYTES = 16,
 	BUFFER_BYTES = 16,
-	RECORD_BATCH = 3,
 };
 
-/* Numbers of the fields of a message's tables that are read. */
-enum { MESSAGE_VERSION, MESSAGE_HEADER_TYPE, MESSAGE_HEADER, MESSAGE_BODY };
+/* Numbers of the fields of a batch that are read. */
 enum { BATCH_LENGTH, BATCH_NODES, BATCH_BUFFERS, BATCH_COMPRESSION, BATCH_VARIADIC };
 enum { COMPRESSION_CODEC };
 
-bool arrow_check_version(struct arrow *a, const char *what, int64_t version)
-{
-	return version == ARROW_VERSION_4 || version == ARROW_VERSION_5 ||
-	       arrow_refuse(a, "%s: version is %" PRId64 "; must be %d or %d (V4 or V5)", what,
-		       version, ARROW_VERSION_4, ARROW_VERSION_5);
-}
-
-struct block {
-	uint64_t begin, metadata, body; /* offset in the file; sizes in bytes */
+/* A range of a batch's body. */
+struct range {
+	uint64_t at, bytes;
 };
-
-/*
- * Requires batches to follow one another, as all writers write them, so that none is counted twice.
- */
-static bool read_block(struct arrow *a, uint32_t i, struct block *block)
-{
-	const uint8_t *p;
-
-	if (!fb_bytes(&a->footer, a->batches.at + (uint64_t)i * ARROW_BLOCK_BYTES,
-		    ARROW_BLOCK_BYTES, "recordBatches", &p))
-		return false;
-	int64_t begin = (int64_t)bytes_u64(p), body = (int64_t)bytes_u64(p + 16);
-	int32_t metadata = (int32_t)bytes_u32(p + 8);
-
-	if (begin < 0 || (uint64_t)begin < a->at || (uint64_t)begin >= a->end || begin % 8 != 0)
-		return arrow_refuse(a,
-			"Arrow footer: offset of batch %" PRIu32 " is %" PRId64
-			"; must be a multiple of 8, at least %" PRIu64
-			" (the end of the previous batch) and below %" PRIu64 " (the footer)",
-			i, begin, a->at, a->end);
-	uint64_t most = a->end - (uint64_t)begin;
-
-	if (metadata <= 8 || (uint64_t)metadata > most || metadata % 8 != 0)
-		return arrow_refuse(a,
-			"Arrow footer: metaDataLength of batch %" PRIu32 " is %" PRId32
-			"; must be a multiple of 8, more than 8 and at most %" PRIu64
-			" (up to the footer)",
-			i, metadata, most);
-	most -= (uint64_t)metadata;
-	if (body < 0 || (uint64_t)body > most || body % 8 != 0)
-		return arrow_refuse(a,
-			"Arrow footer: bodyLength of batch %" PRIu32 " is %" PRId64
-			"; must be a multiple of 8, 0 to %" PRIu64 " (up to the footer)",
-			i, body, most);
-	*block = (struct block){(uint64_t)begin, (uint64_t)metadata, (uint64_t)body};
-	a->at = block->begin + block->metadata + block->body;
-	return true;
-}
-
-/* Reads the message's root table. Before Arrow 0.15 messages began with their length alone. */
-static bool read_message(struct arrow *a, const struct block *block, struct fb_table *to)
-{
-	struct fb *m = &a->message;
-	const uint8_t *p;
-
-	fb_init(m, a->b, block->begin, block->metadata, a->batch, a->fault);
-	if (!fb_bytes(m, 0, 8, "its length", &p))
-		return false;
-	uint32_t prefix = (int32_t)bytes_u32(p) == CONTINUED ? 8 : 4;
-	int32_t length = (int32_t)bytes_u32(p + prefix - 4);
-
-	if (length <= 0 || (uint32_t)length > block->metadata - prefix)
-		return arrow_refuse(a,
-			"%s: its metadata's length is %" PRId32 "; must be 1 to %" PRIu64
-			" (metaDataLength in the footer)",
-			a->batch, length, block->metadata - prefix);
-	m->size = prefix + (uint32_t)length;
-	return fb_root(m, prefix, to);
-}
-
-static bool check_message(struct arrow *a, const struct block *block,
-	const struct fb_table *message, struct fb_table *batch)
-{
-	struct fb *m = &a->message;
-	int64_t version, type, body;
-
-	if (!fb_integer(m, message, MESSAGE_VERSION, 2, "version", &version) ||
-		!fb_integer(m, message, MESSAGE_HEADER_TYPE, 1, "header_type", &type) ||
-		!fb_integer(m, message, MESSAGE_BODY, 8, "bodyLength", &body))
-		return false;
-	if (!arrow_check_version(a, a->batch, version))
-		return false;
-	a->version_4 = version == ARROW_VERSION_4;
-	if (type != RECORD_BATCH)
-		return arrow_refuse(a, "%s: header_type is %" PRId64 "; must be %d, a record batch",
-			a->batch, type, RECORD_BATCH);
-	if ((uint64_t)body != block->body)
-		return arrow_refuse(a,
-			"%s: bodyLength is %" PRId64 "; must be %" PRIu64 ", as in the footer",
-			a->batch, body, block->body);
-	if (!fb_table(m, message, MESSAGE_HEADER, "header", batch))
-		return false;
-	return batch->at ||
-	       arrow_refuse(a, "%s: header is absent; must be a record batch", a->batch);
-}
 
 static bool refuse_compressed(struct arrow *a, const struct fb_table *compression)
 {
@@ -160,31 +64,62 @@ static bool count_buffers(
 	return true;
 }
 
-/* Our column's node must have as many rows as the batch, and no nulls. */
-static bool check_node(struct arrow *a, const struct fb_table *batch, int64_t rows)
+/* The length of node @i of our column's, which must not have nulls unless @nulls is given. */
+static bool read_node(
+	struct arrow *a, const struct fb_vector *nodes, unsigned i, int64_t *length, int64_t *nulls)
 {
-	struct fb_vector nodes;
 	const uint8_t *p;
+	int64_t count;
+
+	if (!fb_bytes(&a->message, nodes->at + ((uint64_t)a->before.fields + i) * NODE_BYTES,
+		    NODE_BYTES, "nodes", &p))
+		return false;
+	*length = (int64_t)bytes_u64(p);
+	count = (int64_t)bytes_u64(p + 8);
+	if (nulls)
+		*nulls = count;
+	return nulls || count == 0 ||
+	       arrow_refuse(a,
+		       "%s: null_count of column '%s'%s is %" PRId64
+		       "; must be 0: every %s is a token",
+		       a->batch, a->name, i ? "'s items" : "", count, i ? "item" : "row");
+}
+
+/* Our column's node must have as many rows as the batch. *@items: the length of its lists' child.
+ */
+static bool read_nodes(
+	struct arrow *a, const struct fb_table *batch, struct arrow_batch *to, uint64_t *items)
+{
+	bool lists = a->column.list == ARROW_LIST || a->column.list == ARROW_LARGE_LIST;
+	int64_t length, rows = (int64_t)to->rows, nulls = 0, child;
+	struct fb_vector nodes;
 
 	if (!fb_vector(&a->message, batch, BATCH_NODES, NODE_BYTES, "nodes", &nodes))
 		return false;
 	if (nodes.count != a->all.fields)
 		return arrow_refuse(a, "%s: nodes has %" PRIu32 " items; its columns need %" PRIu32,
 			a->batch, nodes.count, a->all.fields);
-	if (!fb_bytes(&a->message, nodes.at + (uint64_t)a->before.fields * NODE_BYTES, NODE_BYTES,
-		    "nodes", &p))
+	if (!read_node(a, &nodes, 0, &length, lists ? &nulls : NULL))
 		return false;
-	int64_t length = (int64_t)bytes_u64(p), nulls = (int64_t)bytes_u64(p + 8);
-
 	if (length != rows)
 		return arrow_refuse(a,
 			"%s: length of column '%s' is %" PRId64 "; must be %" PRId64
 			", as the batch's",
 			a->batch, a->name, length, rows);
-	return nulls == 0 || arrow_refuse(a,
-				     "%s: null_count of column '%s' is %" PRId64
-				     "; must be 0: every row is a token",
-				     a->batch, a->name, nulls);
+	if (nulls < 0 || nulls > rows)
+		return arrow_refuse(a,
+			"%s: null_count of column '%s' is %" PRId64 "; must be 0 to %" PRId64,
+			a->batch, a->name, nulls, rows);
+	to->nulls = nulls > 0;
+	*items = to->rows;
+	if (a->column.list == ARROW_FLAT)
+		return true;
+	if (!read_node(a, &nodes, 1, &child, NULL))
+		return false;
+	*items = (uint64_t)child;
+	return child >= 0 ||
+	       arrow_refuse(a, "%s: length of column '%s's items is %" PRId64 "; must be 0 or more",
+		       a->batch, a->name, child);
 }
 
 /*
@@ -192,9 +127,10 @@ static bool check_node(struct arrow *a, const struct fb_table *batch, int64_t ro
  * row is undefined.
  */
 static bool check_validity(
-	struct arrow *a, const struct block *block, uint64_t offset, uint64_t length, uint64_t rows)
+	struct arrow *a, const struct arrow_block *block, const struct range *range, uint64_t rows)
 {
 	uint64_t bytes = (rows + 7) / 8, body = block->begin + block->metadata;
+	uint64_t offset = range->at, length = range->bytes;
 	uint8_t bits[1024];
 
 	if (length == 0)
@@ -219,9 +155,9 @@ static bool check_validity(
 	return true;
 }
 
-/* Sets *@at to the offset of our column's values in the file. */
-static bool find_values(struct arrow *a, const struct block *block, const struct fb_table *batch,
-	uint64_t rows, uint64_t *at)
+/* Reads the ranges of our column's first @n buffers. */
+static bool read_ranges(
+	struct arrow *a, const struct fb_table *batch, struct range *range, unsigned n)
 {
 	uint64_t before, all;
 	struct fb_vector buffers;
@@ -234,40 +170,130 @@ static bool find_values(struct arrow *a, const struct block *block, const struct
 		return arrow_refuse(a,
 			"%s: buffers has %" PRIu32 " items; its columns need %" PRIu64, a->batch,
 			buffers.count, all);
-	/* A column of integers has two buffers: validity and values. */
-	if (!fb_bytes(&a->message, buffers.at + before * BUFFER_BYTES, 2 * BUFFER_BYTES, "buffers",
+	if (!fb_bytes(&a->message, buffers.at + before * BUFFER_BYTES, n * BUFFER_BYTES, "buffers",
 		    &p))
 		return false;
-	uint64_t valid_at = bytes_u64(p), valid = bytes_u64(p + 8);
-	uint64_t offset = bytes_u64(p + BUFFER_BYTES), length = bytes_u64(p + BUFFER_BYTES + 8);
-
-	if (offset > block->body || length > block->body - offset || offset % 8 != 0)
-		return arrow_refuse(a,
-			"%s: values of column '%s' are %" PRId64 " bytes from byte %" PRId64
-			" of the body on; must begin at a multiple of 8 and stay within its "
-			"%" PRIu64 " bytes",
-			a->batch, a->name, (int64_t)length, (int64_t)offset, block->body);
-	if (rows > length / shard_type_bytes(a->type))
-		return arrow_refuse(a,
-			"%s: length is %" PRIu64
-			" rows, but the values of column '%s' have %" PRIu64
-			" bytes, which is %" PRIu64 " of %s",
-			a->batch, rows, a->name, length, length / shard_type_bytes(a->type),
-			shard_type_name(a->type));
-	*at = block->begin + block->metadata + offset;
-	return check_validity(a, block, valid_at, valid, rows);
+	for (unsigned i = 0; i < n; i++, p += BUFFER_BYTES)
+		range[i] = (struct range){bytes_u64(p), bytes_u64(p + 8)};
+	return true;
 }
 
-bool arrow_next(struct arrow *a, uint32_t i, uint64_t *rows, uint64_t *at)
+/* Requires a range that holds @items items of @width bytes. @what: "values". */
+static bool check_range(struct arrow *a, const struct arrow_block *block, const struct range *range,
+	const char *what, uint64_t items, uint32_t width, const char *type)
 {
-	struct fb_table message, batch, compression;
-	struct block block;
+	if (range->at > block->body || range->bytes > block->body - range->at || range->at % 8 != 0)
+		return arrow_refuse(a,
+			"%s: %s of column '%s' are %" PRId64 " bytes from byte %" PRId64
+			" of the body on; must begin at a multiple of 8 and stay within its "
+			"%" PRIu64 " bytes",
+			a->batch, what, a->name, (int64_t)range->bytes, (int64_t)range->at,
+			block->body);
+	return items <= range->bytes / width ||
+	       arrow_refuse(a,
+		       "%s: length is %" PRIu64 " %s, but the %s of column '%s' have %" PRIu64
+		       " bytes, which is %" PRIu64 " of %s",
+		       a->batch, items, a->column.list == ARROW_FLAT ? "rows" : "items", what,
+		       a->name, range->bytes, range->bytes / width, type);
+}
+
+/* Reads the first and the last offset of a batch's lists: its tokens are between them. */
+static bool read_ends(struct arrow *a, uint64_t items, struct arrow_batch *to, uint64_t *first)
+{
+	uint32_t width = a->column.list == ARROW_LIST ? 4 : 8;
+	uint8_t begin[8], end[8];
+
+	*first = to->tokens = 0;
+	if (to->rows == 0)
+		return true;
+	if (!bytes_read(a->b, to->lists_at, begin, width, a->fault) ||
+		!bytes_read(a->b, to->lists_at + to->rows * width, end, width, a->fault))
+		return false;
+	int64_t from = width == 4 ? (int32_t)bytes_u32(begin) : (int64_t)bytes_u64(begin);
+	int64_t until = width == 4 ? (int32_t)bytes_u32(end) : (int64_t)bytes_u64(end);
+
+	if (from < 0 || until < from || (uint64_t)until > items)
+		return arrow_refuse(a,
+			"%s: offsets of column '%s' begin with %" PRId64 " and end with %" PRId64
+			"; must ascend within 0 to %" PRIu64 ", its number of items",
+			a->batch, a->name, from, until, items);
+	*first = (uint64_t)from;
+	to->tokens = (uint64_t)(until - from);
+	return true;
+}
+
+/* The lists of @to->rows rows have the items [*@first, *@first + to->tokens). */
+static bool find_lists(struct arrow *a, const struct arrow_block *block, const struct range *range,
+	uint64_t items, struct arrow_batch *to, uint64_t *first)
+{
+	uint64_t body = block->begin + block->metadata;
+	uint32_t width = a->column.list == ARROW_LIST ? 4 : 8;
+
+	if (a->column.list == ARROW_FIXED_LIST) {
+		*first = 0;
+		if (!check_validity(a, block, &range[0], to->rows))
+			return false;
+		return (!__builtin_mul_overflow(to->rows, a->column.list_size, &to->tokens) &&
+			       to->tokens <= items) ||
+		       arrow_refuse(a,
+			       "%s: %" PRIu64 " lists of %" PRIu64
+			       " tokens are in column '%s', but it has %" PRIu64 " items",
+			       a->batch, to->rows, a->column.list_size, a->name, items);
+	}
+	if (to->rows > 0 && !check_range(a, block, &range[1], "offsets", to->rows + 1, width,
+				    width == 4 ? "int32" : "int64"))
+		return false;
+	if (to->nulls && range[0].bytes == 0)
+		return arrow_refuse(
+			a, "%s: column '%s' has nulls, but no validity", a->batch, a->name);
+	if (range[0].bytes > 0 &&
+		(range[0].at > block->body || range[0].bytes > block->body - range[0].at ||
+			range[0].bytes < (to->rows + 7) / 8))
+		return arrow_refuse(a,
+			"%s: validity of column '%s' is %" PRId64 " bytes from byte %" PRId64
+			" of the body on; must be at least %" PRIu64 " and within its %" PRIu64
+			" bytes",
+			a->batch, a->name, (int64_t)range[0].bytes, (int64_t)range[0].at,
+			(to->rows + 7) / 8, block->body);
+	to->lists_at = body + range[1].at;
+	to->valid_at = range[0].bytes > 0 ? body + range[0].at : 0;
+	return read_ends(a, items, to, first);
+}
+
+/* Finds our column's tokens in the batch's body. */
+static bool find_tokens(struct arrow *a, const struct arrow_block *block,
+	const struct fb_table *batch, struct arrow_batch *to)
+{
+	static const unsigned buffers[] = {
+		[ARROW_FLAT] = 2, [ARROW_LIST] = 4, [ARROW_LARGE_LIST] = 4, [ARROW_FIXED_LIST] = 3};
+	unsigned n = buffers[a->column.list];
+	uint32_t width = shard_type_bytes(a->column.type);
+	struct range range[4];
+	uint64_t items, first = 0;
+
+	if (!read_nodes(a, batch, to, &items) || !read_ranges(a, batch, range, n) ||
+		!check_range(a, block, &range[n - 1], "values", items, width,
+			shard_type_name(a->column.type)))
+		return false;
+	to->tokens = items;
+	if (a->column.list != ARROW_FLAT && !find_lists(a, block, range, items, to, &first))
+		return false;
+	to->at = block->begin + block->metadata + range[n - 1].at + first * width;
+	return check_validity(a, block, &range[n - 2], items);
+}
+
+bool arrow_next(struct arrow *a, struct arrow_batch *to, bool *end)
+{
+	struct fb_table batch, compression;
+	struct arrow_block block;
 	int64_t length;
 
-	snprintf(a->batch, sizeof(a->batch), "Arrow batch %" PRIu32, i);
-	if (!read_block(a, i, &block) || !read_message(a, &block, &message) ||
-		!check_message(a, &block, &message, &batch) ||
-		!fb_table(&a->message, &batch, BATCH_COMPRESSION, "compression", &compression))
+	*to = (struct arrow_batch){0};
+	if (!arrow_next_message(a, &block, &batch, end))
+		return false;
+	if (*end)
+		return true;
+	if (!fb_table(&a->message, &batch, BATCH_COMPRESSION, "compression", &compression))
 		return false;
 	if (compression.at)
 		return refuse_compressed(a, &compression);
@@ -276,6 +302,6 @@ bool arrow_next(struct arrow *a, uint32_t i, uint64_t *rows, uint64_t *at)
 	if (length < 0)
 		return arrow_refuse(
 			a, "%s: length is %" PRId64 "; must be 0 or more", a->batch, length);
-	*rows = (uint64_t)length;
-	return check_node(a, &batch, length) && find_values(a, &block, &batch, *rows, at);
+	to->rows = (uint64_t)length;
+	return find_tokens(a, &block, &batch, to);
 }

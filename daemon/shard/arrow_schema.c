@@ -7,7 +7,6 @@ enum {
 		65536, /* nested ones included: a forged schema may refer to one field many times */
 	DEPTH_MOST = 64,
 	NAME_MOST = 1024,
-	FOOTER_SCHEMA = 1,
 };
 
 /* Numbers of the fields of the schema's tables that are read. */
@@ -16,7 +15,20 @@ enum { FIELD_NAME, FIELD_TYPE_TYPE = 2, FIELD_TYPE, FIELD_DICTIONARY, FIELD_CHIL
 enum { INT_BITS, INT_SIGNED };
 enum { UNION_MODE };
 
-enum { TYPE_NULL = 1, TYPE_INT = 2, TYPE_UNION = 14, TYPE_RUNS = 22 };
+enum { LIST_SIZE };
+
+enum {
+	TYPE_NULL = 1,
+	TYPE_INT = 2,
+	TYPE_LIST = 12,
+	TYPE_UNION = 14,
+	TYPE_FIXED_LIST = 16,
+	TYPE_LARGE_LIST = 21,
+	TYPE_RUNS = 22
+};
+
+/* A message about the schema, which is in the footer of a file or at the beginning of a stream. */
+#define refuse(a, text, ...) arrow_refuse(a, "%s: " text, (a)->head.what, ##__VA_ARGS__)
 
 /* The number of a column's buffers in a batch, by type, without those of its children. */
 static const struct {
@@ -35,16 +47,16 @@ static const struct {
 	[9] = {"time", 2, false},
 	[10] = {"timestamp", 2, false},
 	[11] = {"interval", 2, false},
-	[12] = {"list", 2, false},
+	[TYPE_LIST] = {"list", 2, false},
 	[13] = {"struct", 1, false},
 	[TYPE_UNION] = {"union", 1, false},
 	[15] = {"fixed-size binary", 2, false},
-	[16] = {"fixed-size list", 1, false},
+	[TYPE_FIXED_LIST] = {"fixed-size list", 1, false},
 	[17] = {"map", 2, false},
 	[18] = {"duration", 2, false},
 	[19] = {"large binary", 3, false},
 	[20] = {"large string", 3, false},
-	[21] = {"large list", 2, false},
+	[TYPE_LARGE_LIST] = {"large list", 2, false},
 	[TYPE_RUNS] = {"run-end encoded", 0, false},
 	[23] = {"binary view", 2, true},
 	[24] = {"string view", 2, true},
@@ -61,13 +73,13 @@ static bool read_name(
 	struct fb_vector name;
 	const uint8_t *p;
 
-	if (!fb_vector(&a->footer, field, FIELD_NAME, 1, "a column's name", &name))
+	if (!fb_vector(&a->head, field, FIELD_NAME, 1, "a column's name", &name))
 		return false;
 	uint32_t n = name.count < to_bytes ? name.count : (uint32_t)to_bytes - 1;
 
 	*length = name.count;
 	if (n > 0) {
-		if (!fb_bytes(&a->footer, name.at, n, "a column's name", &p))
+		if (!fb_bytes(&a->head, name.at, n, "a column's name", &p))
 			return false;
 		memcpy(to, p, n);
 	}
@@ -87,21 +99,20 @@ static bool field_type(struct arrow *a, const struct fb_table *field, unsigned *
 {
 	int64_t value;
 
-	if (!fb_integer(&a->footer, field, FIELD_TYPE_TYPE, 1, "a column's type_type", &value))
+	if (!fb_integer(&a->head, field, FIELD_TYPE_TYPE, 1, "a column's type_type", &value))
 		return false;
 	*type = (uint8_t)value;
 	if (*type < TYPES && types[*type].name)
 		return true;
 	read_name(a, field, a->name, sizeof(a->name), &(uint32_t){0});
-	return arrow_refuse(a, "Arrow footer: type of column '%s' is %u; must be 1 to %d", a->name,
-		*type, TYPES - 1);
+	return refuse(a, "type of column '%s' is %u; must be 1 to %d", a->name, *type, TYPES - 1);
 }
 
 /*
  * *@fits: whether the column is a flat column of integers, of any width, without a dictionary. *@to
  * is then their type.
  */
-static bool token_type(
+static bool flat_type(
 	struct arrow *a, const struct fb_table *field, bool *fits, enum shard_type *to)
 {
 	static const struct {
@@ -118,18 +129,17 @@ static bool token_type(
 	unsigned type;
 
 	*fits = false;
-	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
-						    "a column's dictionary", &dictionary))
+	if (!field_type(a, field, &type) ||
+		!fb_table(&a->head, field, FIELD_DICTIONARY, "a column's dictionary", &dictionary))
 		return false;
 	if (type != TYPE_INT || dictionary.at)
 		return true;
-	if (!fb_table(&a->footer, field, FIELD_TYPE, "a column's type", &integer))
+	if (!fb_table(&a->head, field, FIELD_TYPE, "a column's type", &integer))
 		return false;
 	if (!integer.at)
-		return arrow_refuse(
-			a, "Arrow footer: a column's type is absent; an int must have a bitWidth");
-	if (!fb_integer(&a->footer, &integer, INT_BITS, 4, "an int's bitWidth", &bits) ||
-		!fb_integer(&a->footer, &integer, INT_SIGNED, 1, "an int's is_signed", &sign))
+		return refuse(a, "a column's type is absent; an int must have a bitWidth");
+	if (!fb_integer(&a->head, &integer, INT_BITS, 4, "an int's bitWidth", &bits) ||
+		!fb_integer(&a->head, &integer, INT_SIGNED, 1, "an int's is_signed", &sign))
 		return false;
 	for (unsigned i = 0; i < sizeof(widths) / sizeof(widths[0]) && !*fits; i++)
 		if (widths[i].bits == bits) {
@@ -137,9 +147,51 @@ static bool token_type(
 			*to = widths[i].type[sign != 0];
 		}
 	return *fits ||
-	       arrow_refuse(a,
-		       "Arrow footer: bitWidth of an int is %" PRId64 "; must be 8, 16, 32 or 64",
-		       bits);
+	       refuse(a, "bitWidth of an int is %" PRId64 "; must be 8, 16, 32 or 64", bits);
+}
+
+/* Sets *@list to how the lists of a column of @type are stored. ARROW_FLAT: it has none. */
+static bool list_kind(
+	struct arrow *a, const struct fb_table *field, unsigned type, struct arrow_column *to)
+{
+	struct fb_table body;
+	int64_t size = 0;
+
+	to->list = type == TYPE_LIST	     ? ARROW_LIST
+		   : type == TYPE_LARGE_LIST ? ARROW_LARGE_LIST
+		   : type == TYPE_FIXED_LIST ? ARROW_FIXED_LIST
+					     : ARROW_FLAT;
+	if (to->list != ARROW_FIXED_LIST)
+		return true;
+	if (!fb_table(&a->head, field, FIELD_TYPE, "a column's type", &body) ||
+		(body.at && !fb_integer(&a->head, &body, LIST_SIZE, 4, "a list's listSize", &size)))
+		return false;
+	to->list_size = (uint64_t)size;
+	return size > 0 ||
+	       refuse(a, "listSize of a fixed-size list is %" PRId64 "; must be 1 or more", size);
+}
+
+/* *@fits: whether the column holds integers, or lists of integers. *@to describes it then. */
+static bool token_type(
+	struct arrow *a, const struct fb_table *field, bool *fits, struct arrow_column *to)
+{
+	struct fb_table dictionary, child;
+	struct fb_vector children;
+	unsigned type;
+
+	*to = (struct arrow_column){0};
+	*fits = false;
+	if (!field_type(a, field, &type) || !list_kind(a, field, type, to))
+		return false;
+	if (to->list == ARROW_FLAT)
+		return flat_type(a, field, fits, &to->type);
+	if (!fb_table(&a->head, field, FIELD_DICTIONARY, "a column's dictionary", &dictionary) ||
+		!fb_vector(&a->head, field, FIELD_CHILDREN, 4, "a column's children", &children))
+		return false;
+	if (dictionary.at || children.count != 1)
+		return true;
+	return fb_item(&a->head, &children, 0, "a column's child", &child) &&
+	       flat_type(a, &child, fits, &to->type);
 }
 
 static bool add_buffers(
@@ -153,8 +205,8 @@ static bool add_buffers(
 	l->bare += type == TYPE_UNION || type == TYPE_RUNS;
 	if (type != TYPE_UNION)
 		return true;
-	if (!fb_table(&a->footer, field, FIELD_TYPE, "a column's type", &body) ||
-		(body.at && !fb_integer(&a->footer, &body, UNION_MODE, 2, "a union's mode", &mode)))
+	if (!fb_table(&a->head, field, FIELD_TYPE, "a column's type", &body) ||
+		(body.at && !fb_integer(&a->head, &body, UNION_MODE, 2, "a union's mode", &mode)))
 		return false;
 	l->buffers += mode == 1; /* a dense union has offsets */
 	return true;
@@ -168,22 +220,22 @@ static bool add_field(
 	unsigned type;
 
 	if (depth > DEPTH_MOST || l->fields == FIELDS_MOST)
-		return arrow_refuse(a, "Arrow footer: its schema has more than %d %s",
+		return refuse(a, "its schema has more than %d %s",
 			depth > DEPTH_MOST ? DEPTH_MOST : FIELDS_MOST,
 			depth > DEPTH_MOST ? "levels" : "columns, nested ones included");
 	l->fields++;
-	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
-						    "a column's dictionary", &dictionary))
+	if (!field_type(a, field, &type) ||
+		!fb_table(&a->head, field, FIELD_DICTIONARY, "a column's dictionary", &dictionary))
 		return false;
 	if (dictionary.at) { /* batches hold indices, for every type of values */
 		l->buffers += types[TYPE_INT].buffers;
 		return true;
 	}
 	if (!add_buffers(a, field, type, l) ||
-		!fb_vector(&a->footer, field, FIELD_CHILDREN, 4, "a column's children", &children))
+		!fb_vector(&a->head, field, FIELD_CHILDREN, 4, "a column's children", &children))
 		return false;
 	for (uint32_t i = 0; i < children.count; i++)
-		if (!fb_item(&a->footer, &children, i, "a column's child", &child) ||
+		if (!fb_item(&a->head, &children, i, "a column's child", &child) ||
 			!add_field(a, &child, depth + 1, l))
 			return false;
 	return true;
@@ -195,7 +247,8 @@ struct choice {
 	uint32_t named[3];  /* number of columns with the name `wanted`, tokens, input_ids */
 	uint32_t at[3];
 	uint32_t fitting, fitting_at;
-	char names[120]; /* of all columns, as many as fit */
+	uint32_t flat, flat_at; /* of the fitting ones, those without lists */
+	char names[120];	/* of all columns, as many as fit */
 };
 
 static void list_name(struct choice *c, const char *name)
@@ -211,13 +264,13 @@ static bool look_at(struct arrow *a, const struct fb_vector *fields, uint32_t i,
 	const char *const names[] = {c->wanted, "tokens", "input_ids"};
 	char name[NAME_MOST];
 	struct fb_table field;
-	enum shard_type type;
+	struct arrow_column column;
 	uint32_t length;
 	bool fits;
 
-	if (!fb_item(&a->footer, fields, i, "a column", &field) ||
+	if (!fb_item(&a->head, fields, i, "a column", &field) ||
 		!read_name(a, &field, name, sizeof(name), &length) ||
-		!token_type(a, &field, &fits, &type))
+		!token_type(a, &field, &fits, &column))
 		return false;
 	for (unsigned k = 0; k < 3; k++)
 		if (names[k] && strlen(names[k]) == length && length < sizeof(name) &&
@@ -228,6 +281,10 @@ static bool look_at(struct arrow *a, const struct fb_vector *fields, uint32_t i,
 	c->fitting += fits;
 	if (fits)
 		c->fitting_at = i;
+	if (fits && column.list == ARROW_FLAT) {
+		c->flat++;
+		c->flat_at = i;
+	}
 	list_name(c, shown(name));
 	return true;
 }
@@ -239,8 +296,7 @@ static bool choose(struct arrow *a, const struct fb_vector *fields, const struct
 	unsigned k;
 
 	if (fields->count > FIELDS_MOST)
-		return arrow_refuse(a,
-			"Arrow footer: its schema has %" PRIu32 " columns; must be at most %d",
+		return refuse(a, "its schema has %" PRIu32 " columns; must be at most %d",
 			fields->count, FIELDS_MOST);
 	for (uint32_t i = 0; i < fields->count; i++)
 		if (!look_at(a, fields, i, &c))
@@ -250,22 +306,24 @@ static bool choose(struct arrow *a, const struct fb_vector *fields, const struct
 	if (k < (hint->column ? 1 : 3)) {
 		*column = c.at[k];
 		return c.named[k] == 1 ||
-		       arrow_refuse(a,
-			       "Arrow footer: %" PRIu32
-			       " columns are called '%.64s'; must be exactly one",
+		       refuse(a, "%" PRIu32 " columns are called '%.64s'; must be exactly one",
 			       c.named[k],
 			       k == 0	? hint->column
 			       : k == 1 ? "tokens"
 					: "input_ids");
 	}
 	if (hint->column)
-		return arrow_refuse(a,
-			"Arrow footer: no column is called '%.64s'; set `column` to one of: %s",
+		return refuse(a, "no column is called '%.64s'; set `column` to one of: %s",
 			hint->column, c.names);
+	/* Lists were not read in files at first: the only flat column of a file is still chosen. */
+	if (!a->stream && c.flat == 1) {
+		*column = c.flat_at;
+		return true;
+	}
 	*column = c.fitting_at;
 	return c.fitting == 1 ||
-	       arrow_refuse(a,
-		       "Arrow footer: no column is called tokens or input_ids, and %" PRIu32
+	       refuse(a,
+		       "no column is called tokens or input_ids, and %" PRIu32
 		       " columns hold integers; set `column` to the one with the tokens, of: %s",
 		       c.fitting, c.names);
 }
@@ -275,42 +333,38 @@ static bool refuse_type(struct arrow *a, const struct fb_table *field)
 	struct fb_table dictionary;
 	unsigned type;
 
-	if (!field_type(a, field, &type) || !fb_table(&a->footer, field, FIELD_DICTIONARY,
-						    "a column's dictionary", &dictionary))
+	if (!field_type(a, field, &type) ||
+		!fb_table(&a->head, field, FIELD_DICTIONARY, "a column's dictionary", &dictionary))
 		return false;
-	return arrow_refuse(a,
-		"Arrow footer: column '%s' is of type %s%s; tokens must be a flat column of "
-		"integers, with one document per record batch",
+	return refuse(a,
+		"column '%s' is of type %s%s; tokens must be a column of "
+		"integers, or of lists of integers",
 		a->name, types[type].name, dictionary.at ? ", dictionary-encoded" : "");
 }
 
-bool arrow_read_schema(struct arrow *a, const struct fb_table *root, const struct shard_hint *hint)
+bool arrow_read_schema(
+	struct arrow *a, const struct fb_table *schema, const struct shard_hint *hint)
 {
-	struct fb_table schema, field;
+	struct fb_table field;
 	struct fb_vector fields;
 	int64_t endianness;
 	uint32_t column, length;
 	bool fits;
 
-	if (!fb_table(&a->footer, root, FOOTER_SCHEMA, "schema", &schema))
-		return false;
-	if (!schema.at)
-		return arrow_refuse(a, "Arrow footer: schema is absent; must be present");
-	if (!fb_integer(&a->footer, &schema, SCHEMA_ENDIANNESS, 2, "endianness", &endianness) ||
-		!fb_vector(&a->footer, &schema, SCHEMA_FIELDS, 4, "fields", &fields))
+	if (!fb_integer(&a->head, schema, SCHEMA_ENDIANNESS, 2, "endianness", &endianness) ||
+		!fb_vector(&a->head, schema, SCHEMA_FIELDS, 4, "fields", &fields))
 		return false;
 	if (endianness != 0)
-		return arrow_refuse(a,
-			"Arrow footer: endianness is %" PRId64 "%s; must be 0, little", endianness,
+		return refuse(a, "endianness is %" PRId64 "%s; must be 0, little", endianness,
 			endianness == 1 ? ", big" : "");
 	if (!choose(a, &fields, hint, &column))
 		return false;
 	for (uint32_t i = 0; i < fields.count; i++) {
-		if (!fb_item(&a->footer, &fields, i, "a column", &field))
+		if (!fb_item(&a->head, &fields, i, "a column", &field))
 			return false;
 		if (i == column) {
 			a->before = a->all;
-			if (!token_type(a, &field, &fits, &a->type) ||
+			if (!token_type(a, &field, &fits, &a->column) ||
 				!read_name(a, &field, a->name, sizeof(a->name), &length))
 				return false;
 			shown(a->name);

@@ -1,6 +1,6 @@
 /*
- * An index of tokens that are not contiguous: the pieces of a shard in order. A piece is a
- * document; its tokens are contiguous. Takes 17 bytes per piece.
+ * An index of tokens that are not contiguous: the pieces of a shard in order. The tokens of a piece
+ * are contiguous; it may be a document. Takes 17 bytes per piece.
  */
 #ifndef TOKEND_SHARD_PIECES_H
 #define TOKEND_SHARD_PIECES_H
@@ -75,7 +75,10 @@ static inline uint64_t pieces_bytes(const struct pieces *p)
 static inline bool pieces_done(struct pieces *p)
 {
 	uint64_t tokens = pieces_tokens(p), piece = 0;
+	struct piece_end *fit = realloc(p->end, (p->count + 1) * sizeof(*p->end));
 
+	p->end = fit ? fit : p->end;
+	p->room = p->count;
 	while (tokens >> p->shift > p->count / PIECES_A_FIRST)
 		p->shift++;
 	p->firsts = (tokens >> p->shift) + 1;

@@ -193,12 +193,14 @@ def arrows():
     ):  # fmt: skip
         yield from hinted(arrow({}, [], kind))
         yield seed(arrow({}, [], kind, nulls=True))
+        yield from hinted(arrow({}, ["dictionary"], kind, new=pyarrow.ipc.new_stream))
+        yield seed(arrow({}, [], kind, nulls=True, new=pyarrow.ipc.new_stream))
     (made,) = written(lambda path: shard_writers.arrow(path, TOKENS.astype("u2")), ".arrow")
     yield from hinted(made)
     yield from (seed(made[:n]) for n in (0, 5, 8, 20, len(made) - 1, len(made) - 30))
 
 
-def arrow(options, ahead, kind, nulls=False):
+def arrow(options, ahead, kind, nulls=False, new=pyarrow.ipc.new_file):
     file, rows = io.BytesIO(), 10
     ids, text = (
         pyarrow.array([i % 2 for i in range(rows)], pyarrow.int8()),
@@ -219,7 +221,7 @@ def arrow(options, ahead, kind, nulls=False):
     columns = {name: kinds[name] for name in ahead} | {"tokens": pyarrow.array(values, kind)}
     batch = pyarrow.record_batch(columns)
     options = pyarrow.ipc.IpcWriteOptions(**options)
-    with pyarrow.ipc.new_file(file, batch.schema, options=options) as writer:
+    with new(file, batch.schema, options=options) as writer:
         for n in rows, 0, 3:
             writer.write(batch.slice(0, n))
     return file.getvalue()

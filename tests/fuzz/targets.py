@@ -96,7 +96,10 @@ TARGETS: typing.Final = {
         shard("llmc", "llmc.c"),
         shard("datatrove", "datatrove.c"),
         shard("megatron", "megatron.c megatron_idx.c"),
-        shard("arrow", "arrow.c arrow_batch.c arrow_schema.c flatbuffer.h"),
+        shard(
+            "arrow",
+            "arrow.c arrow_batch.c arrow_lists.c arrow_message.c arrow_schema.c flatbuffer.h",
+        ),
         shard("mds", "mds.c mds_columns.c mds_front.c mds_index.c mds_samples.c json.c cache.c"),
         shard("annotations", "bounds.c mask.c spans.c"),
     )

@@ -252,7 +252,6 @@ def test_whole_file_compressed(tmp_path):
 def test_other_types_are_refused(tmp_path):
     path = tmp_path / "a.arrow"
     for array, kind in [
-        (pa.array([[1, 2]], pa.list_(pa.uint32())), "list"),
         (pa.array([1.0]), "float"),
         (pa.array(["a"]), "string"),
         (pa.array([1], pa.uint32()).dictionary_encode(), "int, dictionary-encoded"),
@@ -260,8 +259,8 @@ def test_other_types_are_refused(tmp_path):
     ]:
         table(path, {"a": [pa.array([1])], "tokens": [array]})
         assert (
-            f"column 'tokens' is of type {kind}; tokens must be a flat column of integers"
-            in facts(path, refused=True)
+            f"column 'tokens' is of type {kind}; tokens must be a column of integers, "
+            "or of lists of integers" in facts(path, refused=True)
         )
     table(path, {"x": [pa.array(["a"])]})
     assert "and 0 columns hold integers" in facts(path, refused=True)
@@ -278,9 +277,6 @@ def test_other_types_are_refused(tmp_path):
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "a.arrow"
     schema = pa.schema([pa.field("tokens", pa.uint32())])
-    with pa.ipc.new_stream(str(path), schema) as writer:
-        writer.write(pa.record_batch([pa.array([1], pa.uint32())], schema=schema))
-    assert "an Arrow IPC stream" in facts(path, refused=True)
     others = {
         b"": "instead of ARROW1",
         b"FEA1" + bytes(20): "a Feather file of version 1",

@@ -74,8 +74,8 @@ static const struct {
 	{NAME, 4, UINT32_MAX, "footer: offset of a column's name is 4294967295"},
 	{NAME_COUNT, 4, UINT32_MAX, "footer: a column's name has 4294967295 items of 1 bytes"},
 	{TYPE_TYPE, 1, 5,
-		"footer: column 'tokens' is of type string; tokens must be a flat column of "
-		"integers"},
+		"footer: column 'tokens' is of type string; tokens must be a column of "
+		"integers, or of lists"},
 	{TYPE_TYPE, 1, 3, "footer: column 'tokens' is of type float"},
 	{TYPE_TYPE, 1, 12, "footer: column 'tokens' is of type list"},
 	{TYPE_TYPE, 1, 0, "footer: type of column 'tokens' is 0; must be 1 to 26"},
