@@ -171,6 +171,9 @@ uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_
 /* Writes the encoding to @bytes. Returns its length, or 0 if it is longer than @capacity.
  * LIMIT_CURSOR_BYTES are always enough. */
 size_t cursor_encode(const struct cursor *cursor, void *bytes, size_t capacity);
+/* Whether bytes begin like a cursor of a version that is known here. Looks at CURSOR_HEAD_BYTES. */
+enum { CURSOR_HEAD_BYTES = 17 };
+bool cursor_begins(const void *bytes, size_t n);
 /* The length of the cursor that begins the @n bytes, by its encoding alone. 0: none does, or it is
  * longer than @n. */
 size_t cursor_length(const void *bytes, size_t n);

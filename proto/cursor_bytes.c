@@ -441,6 +441,14 @@ static bool decode_map(struct cursor *out, uint64_t version, const struct value 
 	return true;
 }
 
+bool cursor_begins(const void *bytes, size_t n)
+{
+	const unsigned char *head = bytes;
+
+	return n > HEADER_BYTES && memcmp(head, magic, 4) == 0 && get_le(head + 4, 4) >= 1 &&
+	       get_le(head + 4, 4) <= CURSOR_VERSION;
+}
+
 size_t cursor_length(const void *bytes, size_t n)
 {
 	const unsigned char *head = bytes;
@@ -448,8 +456,7 @@ size_t cursor_length(const void *bytes, size_t n)
 	size_t used;
 	int count;
 
-	if (n <= HEADER_BYTES || memcmp(head, magic, 4) != 0 || get_le(head + 4, 4) < 1 ||
-		get_le(head + 4, 4) > CURSOR_VERSION)
+	if (!cursor_begins(bytes, n))
 		return 0;
 	n = n < LIMIT_CURSOR_BYTES ? n : LIMIT_CURSOR_BYTES;
 	values = malloc((n - HEADER_BYTES) * sizeof(*values));

@@ -106,7 +106,7 @@ def test_cursors_are_found_in_checkpoints(tmp_path, states, writer):
 
 def test_a_large_file_needs_little_memory(tmp_path, states):
     """Cursors are at the edges of the pieces that are read. A damaged one is counted. Beginnings of
-    zstd frames that are none end where they begin.
+    zstd frames that are none end where they begin. Beginnings of cursors that are none cost little.
     """
     cursor = states["loader"]["cursor"]
     path = tmp_path / "large"
@@ -120,6 +120,7 @@ def test_a_large_file_needs_little_memory(tmp_path, states):
             (6 * PIECE, FRAME + b"\xff" * 100 + FRAME),
             (7 * PIECE - 2, FRAME + FRAME + b"\xff"),
             (9 * PIECE - 7, cursor),
+            (12 * PIECE, b"746b6463" * (PIECE // 8)),  # in hex, as a cursor begins
             (256 * 2**20 - len(cursor), states["valid"]["cursor"]),
         ):
             file.seek(at)
@@ -128,6 +129,7 @@ def test_a_large_file_needs_little_memory(tmp_path, states):
     def little():
         with_parent()
         resource.setrlimit(resource.RLIMIT_AS, (64 << 20, 64 << 20))
+        resource.setrlimit(resource.RLIMIT_CPU, (20, 20))  # seconds; it takes one
 
     done = subprocess.run(
         [TOKCTL, "cursor", "show", path, "--json"],

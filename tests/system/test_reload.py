@@ -124,6 +124,7 @@ def test_a_terminal_that_closes_ends_the_daemon(place):
 
     def take_terminal():
         with_parent()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
         os.setsid()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 

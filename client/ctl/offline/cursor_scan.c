@@ -40,22 +40,22 @@ struct search {
 /* ---- the forms of a cursor ---- */
 
 /* Each decodes the bytes at @from, up to a byte that does not belong to the form, to @to
- * ([LIMIT_CURSOR_BYTES]). Returns their number. */
-typedef size_t unpack_form(const unsigned char *from, size_t n, unsigned char *to);
+ * ([@most]). Returns their number. */
+typedef size_t unpack_form(const unsigned char *from, size_t n, unsigned char *to, size_t most);
 
-static size_t as_it_is(const unsigned char *from, size_t n, unsigned char *to)
+static size_t as_it_is(const unsigned char *from, size_t n, unsigned char *to, size_t most)
 {
-	n = n < LIMIT_CURSOR_BYTES ? n : LIMIT_CURSOR_BYTES;
+	n = n < most ? n : most;
 	memcpy(to, from, n);
 	return n;
 }
 
 /* pickle's protocol 2 stores bytes as a text of U+0000 to U+00FF. */
-static size_t from_utf8(const unsigned char *from, size_t n, unsigned char *to)
+static size_t from_utf8(const unsigned char *from, size_t n, unsigned char *to, size_t most)
 {
 	size_t used = 0;
 
-	for (size_t i = 0; i < n && used < LIMIT_CURSOR_BYTES; i++) {
+	for (size_t i = 0; i < n && used < most; i++) {
 		if (from[i] < 0x80) {
 			to[used++] = from[i];
 			continue;
@@ -75,12 +75,12 @@ static int digit(unsigned char c, const char *digits)
 	return at ? (int)(at - digits) : -1;
 }
 
-static size_t from_hex(const unsigned char *from, size_t n, unsigned char *to)
+static size_t from_hex(const unsigned char *from, size_t n, unsigned char *to, size_t most)
 {
 	static const char digits[] = "0123456789abcdef";
 	size_t used = 0;
 
-	for (size_t i = 0; i + 1 < n && used < LIMIT_CURSOR_BYTES; i += 2) {
+	for (size_t i = 0; i + 1 < n && used < most; i += 2) {
 		int high = digit(from[i], digits), low = digit(from[i + 1], digits);
 
 		if (high < 0 || low < 0)
@@ -90,14 +90,14 @@ static size_t from_hex(const unsigned char *from, size_t n, unsigned char *to)
 	return used;
 }
 
-static size_t from_base64(const unsigned char *from, size_t n, unsigned char *to)
+static size_t from_base64(const unsigned char *from, size_t n, unsigned char *to, size_t most)
 {
 	static const char digits[] =
 		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 	unsigned bits = 0, have = 0;
 	size_t used = 0;
 
-	for (size_t i = 0; i < n && used < LIMIT_CURSOR_BYTES; i++) {
+	for (size_t i = 0; i < n && used < most; i++) {
 		int value = digit(from[i], digits);
 
 		if (value < 0)
@@ -170,10 +170,15 @@ static bool try_form(
 	struct search *s, const struct form *form, const struct sieve *sieve, size_t at)
 {
 	bool framed = sieve == &s->frame;
-	size_t n = form->unpack(sieve->bytes + at, sieve->n - at, s->unpacked);
+	const unsigned char *from = sieve->bytes + at;
+	size_t n = form->unpack(from, sieve->n - at, s->unpacked, CURSOR_HEAD_BYTES);
 	struct cursor cursor;
 	struct fault fault;
 
+	/* The magic alone is common in some files, and to unpack all is slow. */
+	if (!cursor_begins(s->unpacked, n))
+		return false;
+	n = form->unpack(from, sieve->n - at, s->unpacked, LIMIT_CURSOR_BYTES);
 	n = cursor_length(s->unpacked, n);
 	if (n == 0)
 		return false;
@@ -186,8 +191,11 @@ static bool try_form(
 /* Does the sieve have a beginning of a cursor at @at that no form can decode? */
 static void count_damaged(struct search *s, const struct sieve *sieve, size_t at)
 {
-	size_t n = as_it_is(sieve->bytes + at, sieve->n - at, s->unpacked);
+	size_t n = as_it_is(sieve->bytes + at, sieve->n - at, s->unpacked, CURSOR_HEAD_BYTES);
 
+	if (!cursor_begins(s->unpacked, n))
+		return;
+	n = as_it_is(sieve->bytes + at, sieve->n - at, s->unpacked, LIMIT_CURSOR_BYTES);
 	s->scan->damaged += cursor_length(s->unpacked, n) > 0;
 }
 
