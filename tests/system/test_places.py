@@ -13,7 +13,7 @@ from lib import BIN, TOKCTL, TOKEND, Daemon, child_environment, wait_for, with_p
 
 LOADER = """
 import sys, tokend
-tokend.Loader("train", 4, deadline=0.2, **eval(sys.argv[1]))
+tokend.Loader("train", 4, deadline=0.2, framework="numpy", **eval(sys.argv[1]))
 """
 
 WAITING = """
@@ -27,7 +27,8 @@ print(client.socket())
 TRAINER = """
 import sys, time, tokend
 config, *runs = sys.argv[1:]
-loaders = [tokend.Loader("train", 4, config=config, run=r, rank=0, world=1) for r in runs]
+given = {"config": config, "rank": 0, "world": 1, "framework": "numpy"}
+loaders = [tokend.Loader("train", 4, run=r, **given) for r in runs]
 print("ready", flush=True)
 while True:
     for loader in loaders:
