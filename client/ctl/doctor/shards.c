@@ -207,12 +207,11 @@ void doctor_shards(struct doctor *d)
 	ctl_finish(&d->out, 0);
 	child = fork();
 	if (child == 0) {
-		unsigned before = d->fixes;
-
+		d->fixes = 0;
 		if (!become(d))
 			_exit(CHILD_FAILED);
 		check_all(d);
-		_exit(ctl_finish(&d->out, 0) == 0 ? (int)(d->fixes - before) & 127 : CHILD_FAILED);
+		_exit(ctl_finish(&d->out, 0) != 0 ? CHILD_FAILED : d->fixes > 0);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
 		WEXITSTATUS(status) == CHILD_FAILED)
