@@ -42,8 +42,9 @@ struct data_thread {
 	bool stop; /* under to_data.lock */
 	/* Under to_data.lock: to be forgotten; the one that was. */
 	const struct catalog *forget, *forgotten;
-	_Atomic uint64_t turns; /* of the data thread's loop, at most a second apart */
-	uint64_t turns_seen;	/* control thread: at the last data_thread_answers() */
+	struct reader_left *left; /* also under it: of catalogs that were forgotten */
+	_Atomic uint64_t turns;	  /* of the data thread's loop, at most a second apart */
+	uint64_t turns_seen;	  /* control thread: at the last data_thread_answers() */
 	unsigned streams;
 	pthread_mutex_t hangs; /* protects hang */
 	struct reader_hang hang[LIMIT_STREAMS];
@@ -264,18 +265,24 @@ static void pass_hangs(struct data_thread *f)
 static void forget(struct data_thread *f)
 {
 	const struct catalog *catalog;
+	struct reader_left *left = NULL;
 
 	pthread_mutex_lock(&f->to_data.lock);
 	catalog = f->forget;
+	if (catalog) {
+		left = f->left;
+		f->left = NULL;
+	}
 	pthread_mutex_unlock(&f->to_data.lock);
 	if (!catalog)
 		return;
 	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		reader_forget(
-			f->reader, catalog->stream[i].dataset, catalog->stream[i].config->datasets);
+		reader_forget(f->reader, catalog->stream[i].dataset,
+			catalog->stream[i].config->datasets, &left);
 	pass_hangs(f);
 	pthread_mutex_lock(&f->to_data.lock);
 	f->forget = NULL;
+	f->left = left;
 	f->forgotten = catalog;
 	pthread_mutex_unlock(&f->to_data.lock);
 	f->news = true;
@@ -369,6 +376,7 @@ void data_thread_stop(struct data_thread *f)
 	reader_kick(f->reader);
 	pthread_join(f->thread, NULL);
 	engine_free(f->engine);
+	reader_left_close(f->left);
 	reader_close(f->reader);
 	pthread_mutex_destroy(&f->to_data.lock);
 	pthread_mutex_destroy(&f->to_control.lock);
@@ -403,7 +411,8 @@ void data_thread_detach(struct data_thread *f, uint32_t id)
 	tell(f, id, SAY_DETACH);
 }
 
-bool data_thread_forget(struct data_thread *f, const struct catalog *catalog)
+bool data_thread_forget(
+	struct data_thread *f, const struct catalog *catalog, struct reader_left **left)
 {
 	pthread_mutex_lock(&f->to_data.lock);
 
@@ -411,8 +420,11 @@ bool data_thread_forget(struct data_thread *f, const struct catalog *catalog)
 
 	if (begin)
 		f->forget = catalog;
-	if (forgotten)
+	if (forgotten) {
 		f->forgotten = NULL; /* another one may get this address */
+		*left = f->left;
+		f->left = NULL;
+	}
 	pthread_mutex_unlock(&f->to_data.lock);
 	if (begin)
 		reader_kick(f->reader);

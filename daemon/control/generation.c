@@ -86,7 +86,7 @@ struct generation *generations_unused(const struct generations *all)
 {
 	struct generation *g = all->newest->older;
 
-	while (g && (g->holders > 0 || g == &all->first))
+	while (g && g->holders > 0)
 		g = g->older;
 	return g;
 }
@@ -95,11 +95,12 @@ void generations_remove(struct generations *all, struct generation *unused)
 {
 	struct generation **at = &all->newest->older;
 
-	assert(unused->holders == 0 && unused != &all->first);
+	assert(unused->holders == 0);
 	while (*at != unused)
 		at = &(*at)->older;
 	*at = unused->older;
-	generation_free(unused);
+	if (unused != &all->first)
+		generation_free(unused);
 }
 
 void generations_free(struct generations *all)

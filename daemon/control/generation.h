@@ -38,7 +38,7 @@ const struct stream *generations_stream(const struct generations *all, uint32_t 
 /* One that nothing holds, to be removed once the data thread has forgotten its datasets; or NULL.
  */
 struct generation *generations_unused(const struct generations *all);
-/* Removes and frees it. */
+/* Removes and frees it, except what generations_init() was given. */
 void generations_remove(struct generations *all, struct generation *unused);
 /* Frees all, except what generations_init() was given. */
 void generations_free(struct generations *all);

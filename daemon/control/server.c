@@ -154,13 +154,48 @@ static void on_config(void *context, const struct config *config)
 	runs_config(server->control.runs, config);
 }
 
+struct closing {
+	uv_work_t work;
+	struct reader_left *left;
+};
+
+/* In the pool. */
+static void close_work(uv_work_t *work)
+{
+	struct closing *closing = work->data;
+
+	reader_left_close(closing->left);
+}
+
+static void close_done(uv_work_t *work, int status)
+{
+	(void)status;
+	free(work->data);
+}
+
+/* Closes shards that no generation has any more. */
+static void close_left(struct server *server, struct reader_left *left)
+{
+	struct closing *closing = left ? calloc(1, sizeof(*closing)) : NULL;
+
+	if (!closing) {
+		reader_left_close(left);
+		return;
+	}
+	closing->left = left;
+	closing->work.data = closing;
+	uv_queue_work(&server->loop, &closing->work, close_work, close_done);
+}
+
 static void free_generations(struct server *server)
 {
 	struct control *control = &server->control;
 	struct generation *unused;
+	struct reader_left *left;
 
 	while ((unused = generations_unused(&control->generations)) &&
-		data_thread_forget(control->data_thread, unused->catalog)) {
+		data_thread_forget(control->data_thread, unused->catalog, &left)) {
+		close_left(server, left);
 		/* The hangs of the last second may be of its datasets. */
 		hangs_clock(&control->hangs, control->data_thread);
 		generations_remove(&control->generations, unused);

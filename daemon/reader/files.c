@@ -77,6 +77,14 @@ void files_forget(struct file *file)
 	file->known = false;
 }
 
+void files_retire(struct files *files, struct file *file)
+{
+	assert(file->users == 0);
+	files_forget(file);
+	TAILQ_REMOVE(&files->idle, file, idle);
+	TAILQ_INSERT_HEAD(&files->idle, file, idle);
+}
+
 static struct file *files_find(
 	struct files_chain *chain, const struct dataset *dataset, uint64_t shard)
 {
@@ -143,10 +151,8 @@ struct shard *files_take_index(struct files *files)
 		assert(file->users == 0);
 		if (!shard)
 			continue;
-		files_forget(file);
+		files_retire(files, file);
 		file->shard = NULL;
-		TAILQ_REMOVE(&files->idle, file, idle);
-		TAILQ_INSERT_HEAD(&files->idle, file, idle);
 		return shard;
 	}
 	return NULL;

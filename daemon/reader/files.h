@@ -98,6 +98,8 @@ struct file *files_get(struct files *files, const struct dataset *dataset, uint6
 void files_put(struct files *files, struct file *file);
 /* Makes @file unknown: the next files_get() of its shard returns a new entry. */
 void files_forget(struct file *file);
+/* The same for one without users, whose entry is the next to be used again. */
+void files_retire(struct files *files, struct file *file);
 /* Takes the index of the next file to be evicted that has one. NULL: none. */
 struct shard *files_take_index(struct files *files);
 /* Takes the descriptor and the shard, which may be NULL, of the next file to be evicted. The caller

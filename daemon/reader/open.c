@@ -20,8 +20,7 @@ static struct file *file_of(struct io_work *work)
 	return (struct file *)((char *)work - offsetof(struct file, work));
 }
 
-/* Counts the memory of @shard's index as free. Returns @shard, which may be NULL. */
-static struct shard *index_freed(struct reader *reader, struct shard *shard)
+struct shard *index_freed(struct reader *reader, struct shard *shard)
 {
 	if (!shard)
 		return NULL;

@@ -7,6 +7,8 @@
 
 #include "daemon/reader/state.h"
 
+/* Counts the memory of @shard's index as free. Returns @shard, which may be NULL. */
+struct shard *index_freed(struct reader *reader, struct shard *shard);
 /* Begins to open the CLOSED @file. Its waiting reads start afterwards, or fail with it. */
 void file_begin(struct reader *reader, struct file *file);
 

@@ -7,6 +7,7 @@
 
 #include "daemon/io/pool.h"
 #include "daemon/reader/end.h"
+#include "daemon/reader/open.h"
 #include "daemon/reader/queue.h"
 #include "daemon/reader/read.h"
 #include "daemon/reader/state.h"
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { BATCH = 64 }; /* works taken from the backend at once */
 
@@ -308,7 +310,37 @@ void reader_kick(struct reader *reader)
 	reader->ops->kick(reader->backend);
 }
 
-void reader_forget(struct reader *reader, const struct dataset *dataset, uint32_t n)
+struct reader_left {
+	struct reader_left *next;
+	struct shard *shard; /* or NULL */
+	int fd;
+};
+
+/* Out of memory, the file stays open until its entry is needed. */
+static void leave_file(struct reader *reader, struct file *file, struct reader_left **left)
+{
+	struct reader_left *one = file->fd < 0 ? NULL : malloc(sizeof(*one));
+
+	if (!one)
+		return;
+	*one = (struct reader_left){*left, index_freed(reader, file->shard), file->fd};
+	*left = one;
+	file->shard = NULL;
+	file->fd = -1;
+}
+
+void reader_left_close(struct reader_left *left)
+{
+	for (struct reader_left *next; left; left = next) {
+		next = left->next;
+		shard_close(left->shard);
+		close(left->fd);
+		free(left);
+	}
+}
+
+void reader_forget(
+	struct reader *reader, const struct dataset *dataset, uint32_t n, struct reader_left **left)
 {
 	const struct dataset *end = dataset + n;
 
@@ -318,7 +350,8 @@ void reader_forget(struct reader *reader, const struct dataset *dataset, uint32_
 		if (file->dataset < dataset || file->dataset >= end)
 			continue;
 		assert(file->users == 0);
-		files_forget(file);
+		files_retire(&reader->files, file);
+		leave_file(reader, file, left);
 		file->dataset = NULL;
 	}
 	for (unsigned i = 0; i < reader->shares.count; i++) {

@@ -103,11 +103,18 @@ unsigned reader_reap(struct reader *reader, struct reader_done *done, unsigned m
 /* Makes the current or next reader_reap() return soon. Any thread. */
 void reader_kick(struct reader *reader);
 
+/* Open shards that are no longer needed. */
+struct reader_left;
+
 /*
- * Drops every use of the @n datasets at @dataset, which may be freed then. Their open shards are
- * closed when their entries are needed. Call it only when no read of them is in flight.
+ * Drops every use of the @n datasets at @dataset, which may be freed then. Adds their open shards
+ * to
+ * @left, so that a removed file frees its space. Call it only when no read of them is in flight.
  */
-void reader_forget(struct reader *reader, const struct dataset *dataset, uint32_t n);
+void reader_forget(struct reader *reader, const struct dataset *dataset, uint32_t n,
+	struct reader_left **left);
+/* Closes them, before the reader is closed. NULL does nothing. Any thread; it may block. */
+void reader_left_close(struct reader_left *left);
 
 /* The oldest read or opening of a stream whose storage does not answer. */
 struct reader_hang {

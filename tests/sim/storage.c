@@ -200,10 +200,16 @@ void reader_kick(struct reader *r)
 	fiber_wake(r);
 }
 
-void reader_forget(struct reader *r, const struct dataset *dataset, uint32_t n)
+void reader_forget(
+	struct reader *r, const struct dataset *dataset, uint32_t n, struct reader_left **left)
 {
-	(void)r, (void)dataset, (void)n; /* this daemon never reads its config again */
+	(void)r, (void)dataset, (void)n, (void)left; /* this daemon never reads its config again */
 	CHECK(false);
+}
+
+void reader_left_close(struct reader_left *left)
+{
+	CHECK(!left);
 }
 
 void reader_tick(struct reader *r)

@@ -2,6 +2,7 @@
 is new, and a broken config changes nothing.
 """
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -47,6 +48,14 @@ class Scene:
         wait_until(lambda: self.daemon.log()[before:].count(line) >= count, line)
         return self.daemon.log()[before:]
 
+    def opened(self, *names):
+        """Those of its open files whose paths contain one of @names."""
+        paths, links = [], f"/proc/{self.daemon.pid}/fd"
+        for fd in os.listdir(links):
+            with contextlib.suppress(OSError):
+                paths.append(os.readlink(f"{links}/{fd}"))
+        return [path for path in paths if any(name in path for name in names)]
+
     def attach(self, **keys):
         return Client(self.daemon.socket).attach(**keys)
 
@@ -82,6 +91,7 @@ def test_what_is_new_is_served_and_sessions_keep_what_they_have(scene):
     for w in (valid, witness, fresh):
         w.close()
     assert wait_for(lambda: scene.daemon.rings() == 0)
+    assert wait_for(lambda: not scene.opened("law/", "code/")), "their space can be freed"
     other = Witness(scene.daemon, rows_at(scene.config, "other", 0, 40), stream="other")
     assert other.step(10), "after the old generations are unused"
     other.close()

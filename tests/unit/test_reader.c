@@ -63,7 +63,12 @@ static void a_forgotten_dataset_is_opened_again(void **state)
 	checker_open(&checker, *state, 4);
 	for (unsigned round = 0; round < 3; round++) {
 		read_random(&checker, shelf, 20, 100);
-		reader_forget(checker.reader, &shelf->dataset, 1);
+		struct reader_left *left = NULL;
+
+		reader_forget(checker.reader, &shelf->dataset, 1, &left);
+		assert_int_equal(open_below(shelf->root), 2);
+		reader_left_close(left);
+		assert_int_equal(open_below(shelf->root), 0);
 		for (uint64_t s = 0; s < 2; s++) {
 			char *path = shelf_path(shelf, s);
 
