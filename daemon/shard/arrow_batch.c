@@ -21,12 +21,13 @@ static bool refuse_compressed(struct arrow *a, const struct fb_table *compressio
 	if (!fb_integer(&a->message, compression, COMPRESSION_CODEC, 1, "codec", &codec))
 		return false;
 	return arrow_refuse(a,
-		"%s: its body is compressed (%s), which is not supported; write it without "
-		"compression, or compress the whole file as seekable zstd",
+		"%s: its body is compressed (%s), which is not supported; convert it: python -m "
+		"tokend.tokenize --column %s -o DIR FILE",
 		a->batch,
 		codec == 0   ? "LZ4_FRAME"
 		: codec == 1 ? "ZSTD"
-			     : "an unknown codec");
+			     : "an unknown codec",
+		a->name);
 }
 
 /*

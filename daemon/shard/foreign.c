@@ -17,7 +17,9 @@ static const struct {
 	{"\xfd"
 	 "7zXZ\0",
 		6, "xz-compressed"},
-	{"PAR1", 4, "a Parquet file"},
+	{"PAR1", 4,
+		"a Parquet file (`python -m tokend.tokenize --column input_ids -o DIR FILE` makes "
+		"shards of it)"},
 	{"\x04\"M\x18", 4, "lz4-compressed"},
 	{"\x28\xb5\x2f\xfd", 4, "zstd-compressed twice"},
 	{"GGUF", 4, "a GGUF file"},

@@ -34,7 +34,8 @@ class Piece:
     offset: int  # in the unpacked file, in bytes; parquet: in rows
     line: int  # lines before it; parquet: rows
     paths: list  # text: one per document
-    # text: a list of bytes; jsonl: bytes, whole lines; parquet: a list of strings
+    # text: a list of bytes; jsonl: bytes, whole lines; parquet: a list of strings; tokens: a list
+    # of bytes
     contents: object
     kind: str
     done: int = 0  # bytes of the input files up to its end
@@ -97,7 +98,7 @@ def is_text(source, most=None):
     return True
 
 
-def _below(path, text):
+def below(path, text):
     """The files below a directory, sorted. @text: without those in hidden directories."""
     found = []
     for at, directories, names in os.walk(path, onerror=_raise):
@@ -118,7 +119,7 @@ def sources_of(paths, text=False):
         if not os.path.isdir(path):
             found.append(source_of(path, text))
             continue
-        for file in _below(path, text):
+        for file in below(path, text):
             if text and os.stat(file).st_size == 0:
                 left_out.append(file)
                 continue
@@ -208,7 +209,7 @@ def _blocks(source, file, offset):
             yield block[skipped:]
 
 
-def _check_unchanged(source, file):
+def check_unchanged(source, file):
     status = os.fstat(file.fileno())
     if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
         raise Error(f"{source.path}: was changed while it was read; {phrases.START_OVER}")
@@ -247,7 +248,7 @@ def _text(source, index, offset, line, before):
                     raise _too_long(f"{source.path}:{line + 1}", length)
                 yield piece(whole[:cut], True)
                 held, length = [whole[cut:]], length - cut
-        _check_unchanged(source, file)
+        check_unchanged(source, file)
         if not length:
             raise Error(f"{source.path}: {phrases.IS_EMPTY}")
         yield piece(b"".join(held), False)
@@ -285,14 +286,26 @@ def _jsonl(source, index, offset, line, before):
                 raise _too_long(f"{source.path}:{line + 1}", length)
         if length:
             yield piece(b"".join(held))
-        _check_unchanged(source, file)
+        check_unchanged(source, file)
     if empty:
         raise Error(f"{source.path}: {phrases.IS_EMPTY}")
+
+
+def is_tokens(types, kind):
+    """Is a column of this type one of lists of integers? @types: pyarrow.types."""
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return lists and types.is_integer(kind.value_type)
 
 
 def _parquet_column(source, opened, field):
     pyarrow = package("pyarrow", source.path)
     schema = opened.schema_arrow
+    tokens = [f.name for f in schema if is_tokens(pyarrow.types, f.type)]
+    if tokens and (field not in schema.names or field in tokens):
+        raise Error(
+            f'{source.path}: column "{tokens[0]}" has tokens, not text; '
+            f"{phrases.take_column(tokens[0], source.path)}"
+        )
     if field not in schema.names:
         names = ", ".join(schema.names[:8])
         raise Error(f'{source.path}: no column "{field}" (there are {names}); {phrases.PASS_FIELD}')
@@ -323,7 +336,7 @@ def _parquet(source, index, row, before, field):
         except pyarrow.ArrowException as error:
             line = " ".join(str(error).split())
             raise Error(f"{source.path}: the parquet is damaged: {line}; fetch it again") from None
-        _check_unchanged(source, file)
+        check_unchanged(source, file)
 
 
 def _parquet_rows(source, opened, row, field):
@@ -361,9 +374,11 @@ def _strings(source, column, row):
         raise
 
 
-def _of_source(source, index, offset, line, before, field):
+def _of_source(source, index, offset, line, before, field, read):
     try:
-        if source.kind == "text":
+        if read:
+            yield from read(source, index, offset, before)
+        elif source.kind == "text":
             yield from _text(source, index, offset, line, before)
         elif source.kind == "jsonl":
             yield from _jsonl(source, index, offset, line, before)
@@ -393,18 +408,20 @@ def _together(pieces):
         yield held
 
 
-def _pieces(sources, field, index, offset, line):
+def _pieces(sources, field, index, offset, line, read):
     before = sum(source.size for source in sources[:index])
     for number in range(index, len(sources)):
-        yield from _of_source(sources[number], number, offset, line, before, field)
+        yield from _of_source(sources[number], number, offset, line, before, field, read)
         before += sources[number].size
         offset = line = 0
 
 
-def pieces(sources, field, index=0, offset=0, line=0):
-    """Yields all pieces from there on. The last one may be an error, in its place."""
+def pieces(sources, field, index=0, offset=0, line=0, read=None):
+    """Yields all pieces from there on. The last one may be an error, in its place. @read: makes
+    the pieces of a source; see columns.reader().
+    """
     try:
-        yield from _together(_pieces(sources, field, index, offset, line))
+        yield from _together(_pieces(sources, field, index, offset, line, read))
     except Error as error:
         yield Piece(0, 0, 0, [], None, "", error=str(error))
 
@@ -465,7 +482,7 @@ def _of_line(where, line, field):
 
 
 def documents(piece, field):
-    """Yields (where, text) for each document of @piece. @where names it in messages."""
+    """Yields (where, text or tokens) for each document of @piece. @where names it in messages."""
     if piece.kind == "text":
         for path, contents in zip(piece.paths, piece.contents, strict=True):
             contents = contents.removeprefix(_BOM) if piece.offset == 0 else contents
@@ -478,6 +495,9 @@ def documents(piece, field):
         ):
             if line.strip(" \t\r"):
                 yield f"{path}:{number}", _of_line(f"{path}:{number}", line, field)
+    elif piece.kind == "tokens":
+        for row, tokens in enumerate(piece.contents, piece.line):
+            yield f"{piece.paths[0]}: row {row}", tokens
     else:
         for row, text in enumerate(piece.contents, piece.line):
             yield (

@@ -18,6 +18,7 @@ START_OVER = "start again, in another directory"
 RESUME = "continue with --resume"
 DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 PASS_FIELD = "pass another --field"
+PASS_COLUMN = "pass another --column"
 IS_EMPTY = "is empty; leave it out"
 NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
 
@@ -30,6 +31,10 @@ def is_not(name: str, value: object, what: str) -> str:
 def kind_is_not(name: str, value: object, what: str) -> str:
     """As is_not(), for values that are too long to show."""
     return f"{name}: a {type(value).__name__} is not {what}"
+
+
+def take_column(column: str, path: str) -> str:
+    return f"python -m tokend.tokenize --column {column} -o DIR {path}"
 
 
 def install(package: str) -> str:

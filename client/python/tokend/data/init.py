@@ -195,6 +195,7 @@ def _convert(each, name, tokenizer, given):
         tokenizer=tokenizer,
         pattern=None,
         field=given.field,
+        column=None,
         eos=given.eos,
         dtype="auto",
         shard_tokens=1 << 28,

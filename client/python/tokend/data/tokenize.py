@@ -1,12 +1,14 @@
-"""python -m tokend.tokenize: makes flat token shards from text.
+"""python -m tokend.tokenize: makes flat token shards from text, or from columns of tokens.
 
     python -m tokend.tokenize web/*.jsonl.zst -o /data/web --tokenizer tokenizer.json
     python -m tokend.tokenize books/ -o /data/books --tokenizer gpt2.tiktoken --resume > tokend.yaml
+    python -m tokend.tokenize tokenized/*.parquet -o /data/web --column input_ids
 
 A document is a .txt file, the --field of a line of .jsonl, or the --field of a row of .parquet.
 With --text any other file of UTF-8 text is a document too. Files may be compressed (.gz, .zst),
-except .parquet. An EOS token follows each document. All shards but
-the last contain --shard-tokens tokens. Their bytes do not depend on the number of workers. Special
+except .parquet. An EOS token follows each document. With --column, documents are lists of integers
+in a column of .parquet or .arrow, and --eos is optional. All shards but the last contain
+--shard-tokens tokens. Their bytes do not depend on the number of workers. Special
 tokens' names in the text are encoded as ordinary text. At the end, a config for these shards is
 printed to stdout.
 """
@@ -26,10 +28,10 @@ import os
 import signal
 import sys
 import threading
-import time
 
-from .. import documents, phrases
+from .. import columns, documents, phrases
 from .._tokend import Error, version
+from .progress import Progress
 from .tokenizer import BYTES, is_bytes, load_encoder
 
 RUN = ".tokenize.json"  # options and inputs
@@ -74,11 +76,12 @@ class _Worker:
         whole = array.array(TYPECODE[self.width])
         for of_one in numbers:
             whole += array.array(TYPECODE[self.width], of_one)
-            whole.append(self.eos)
+            if self.eos is not None:
+                whole.append(self.eos)
         if piece.goes_on:
             whole.pop()
         ended = len(texts) - piece.goes_on
-        return whole.tobytes(), ended, texts.count(""), sum(map(len, texts))
+        return whole.tobytes(), ended, sum(not text for text in texts), sum(map(len, texts))
 
 
 def _begin_worker(*arguments):
@@ -251,41 +254,6 @@ def _difference(key, then, now):
 # ---- the run ----
 
 
-class Progress:
-    def __init__(self, total, shown):
-        self.total, self.shown = total, shown
-        self.begin = self.last = time.monotonic()
-        self.first = None
-        self.characters = self.read = 0
-
-    def seconds(self):
-        return time.monotonic() - self.begin
-
-    def rate(self):
-        return self.characters / 1e6 / max(self.seconds(), 1e-9)
-
-    def add(self, before, count, characters):
-        self.characters += characters
-        self.read = before
-        self.first = before if self.first is None else self.first
-        now = time.monotonic()
-        if not self.shown or now - self.last < 0.2:
-            return
-        self.last = now
-        read = before - self.first
-        left = (self.total - before) * self.seconds() / read if read > 0 else None
-        eta = (
-            ""
-            if left is None
-            else f", {int(left) // 3600}:{int(left) // 60 % 60:02}:{int(left) % 60:02} left"
-        )
-        self.say(f"{count.documents} documents, {count.tokens} tokens, {self.rate():.1f} MB/s{eta}")
-
-    def say(self, text):
-        if self.shown:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-
 def _results(pool, pieces, window):
     """Yields (place, bytes of input read, result) in the order of the pieces. At most @window of
     them are in memory.
@@ -321,10 +289,11 @@ def _until(most, pieces):
             return
 
 
-def _convert(pool, window, sources, field, output, progress, most):
+def _convert(pool, window, sources, given, output, progress, most):
     """Converts all text; with @most, up to the first piece that ends after so many bytes."""
     count = dataclasses.replace(output.done)
-    pieces = documents.pieces(sources, field, count.input, count.offset, count.line)
+    read = columns.reader(given.column, output.run["dtype"]) if given.column else None
+    pieces = documents.pieces(sources, given.field, count.input, count.offset, count.line, read)
     pieces = _until(most, pieces)
     for place, read, (data, number, empty, characters) in _results(pool, pieces, window):
         output.write(data, place, count)
@@ -336,7 +305,11 @@ def _convert(pool, window, sources, field, output, progress, most):
 
 
 def _eos(given, encoder, path):
-    """Returns the EOS token."""
+    """Returns the EOS token. @path: of the tokenizer. None: of tokens, for which it is optional."""
+    if path is None:
+        if given is not None and not (given.isdecimal() and int(given) < 2**32):
+            raise Error(f"--eos {given}: there is no tokenizer; pass the token's number")
+        return None if given is None else int(given)
     if given is None:
         ends = encoder.ends_of_text()
         if len(ends) != 1:
@@ -375,7 +348,7 @@ def noted_tokenizer(directory):
             noted = json.load(file)["file"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return noted if noted == BYTES or os.path.exists(noted) else None
+    return noted if noted and (noted == BYTES or os.path.exists(noted)) else None
 
 
 def label(name):
@@ -388,14 +361,17 @@ def config(path, dtype, eos, vocab):
     """Returns a config that serves @path."""
     path = os.path.realpath(path)
     name = label(os.path.basename(path))
+    known = "".join(
+        f"    {key}: {value}\n"
+        for key, value in (("eos", eos), ("vocab", vocab))
+        if value is not None
+    )
     quoted = [json.dumps(text, ensure_ascii=False) for text in (name, path)]
     return f"""streams:
   train:
     seed: 42
     seq_len: 2048
-    eos: {eos}
-    vocab: {vocab}
-    datasets:
+{known}    datasets:
       - {{name: {quoted[0]}, path: {quoted[1]}, dtype: {dtype}}}
 """
 
@@ -416,10 +392,17 @@ class Made:
     progress: Progress
 
 
+def _tokenizer_file(tokenizer):
+    if tokenizer is None:
+        return None
+    return BYTES if is_bytes(tokenizer) else os.path.realpath(tokenizer)
+
+
 def _run(given, sources, encoder, eos, dtype):
     return {
         "version": 1,
         "field": given.field,
+        "column": given.column,
         "dtype": dtype,
         "shard_tokens": given.shard_tokens,
         "eos": eos,
@@ -429,7 +412,7 @@ def _run(given, sources, encoder, eos, dtype):
         "inputs": [
             [os.path.realpath(source.path), source.size, source.changed] for source in sources
         ],
-        "file": BYTES if is_bytes(given.tokenizer) else os.path.realpath(given.tokenizer),
+        "file": _tokenizer_file(given.tokenizer),
     }
 
 
@@ -440,8 +423,13 @@ def make(given, sources, most=None):
     documents.check_packages(sources)
     encoder = load_encoder(given.tokenizer, given.pattern)
     eos = _eos(given.eos, encoder, given.tokenizer)
-    vocab = max(encoder.vocab, eos + 1)
-    dtype = _dtype(given.dtype, vocab)
+    if given.column:  # the vocabulary is unknown
+        vocab = None
+        dtype = "u32" if given.dtype == "auto" else given.dtype
+        _dtype(dtype, (eos or 0) + 1)
+    else:
+        vocab = max(encoder.vocab, eos + 1)
+        dtype = _dtype(given.dtype, vocab)
     if encoder.note and not given.resume:
         _say(encoder.note)
     output = Output(given.output, _run(given, sources, encoder, eos, dtype), given.resume)
@@ -457,7 +445,7 @@ def make(given, sources, most=None):
             given.workers, multiprocessing.get_context("spawn"), _begin_worker, workers
         ) as pool:
             try:
-                _convert(pool, 4 * given.workers + 4, sources, given.field, output, progress, most)
+                _convert(pool, 4 * given.workers + 4, sources, given, output, progress, most)
             except concurrent.futures.process.BrokenProcessPool:
                 _say(f"--workers: a worker died (out of memory?); pass fewer, and {phrases.RESUME}")
                 # Python before 3.11.6 waits for ever to send work to dead workers
@@ -469,17 +457,24 @@ def make(given, sources, most=None):
     return Made(output.done, dtype, eos, vocab, progress)
 
 
+def _sources(given):
+    if given.column:
+        return columns.sources_of(given.inputs), []
+    return documents.sources_of(given.inputs, given.text)
+
+
 def tokenize(given):
-    sources, skipped = documents.sources_of(given.inputs, given.text)
+    sources, skipped = _sources(given)
     if skipped:
         _say(f"{phrases.not_text(skipped)}; left out")
     made = make(given, sources)
     done, progress = made.done, made.progress
     empty = f" ({done.empty} of them empty)" if done.empty else ""
+    eos = "no EOS" if made.eos is None else f"EOS {made.eos}"
     print(
         f"tokend.tokenize: {done.documents} documents{empty}, {done.tokens} tokens in "
         f"{done.shards} shards of {made.dtype}"
-        f" in {given.output}; EOS {made.eos}; {progress.seconds():.1f} s, "
+        f" in {given.output}; {eos}; {progress.seconds():.1f} s, "
         f"{progress.rate():.1f} MB/s",
         file=sys.stderr,
     )
@@ -517,9 +512,13 @@ def _arguments(argv):
     )
     parser.add_argument(
         "--tokenizer",
-        required=True,
         metavar="FILE",
         help="tokenizer.json, .tiktoken or a SentencePiece model; or bytes: a token is a byte",
+    )
+    parser.add_argument(
+        "--column",
+        metavar="NAME",
+        help="instead of --tokenizer: column of .parquet or .arrow with lists of tokens",
     )
     parser.add_argument(
         "--text",
@@ -536,7 +535,7 @@ def _arguments(argv):
         "--dtype",
         default="auto",
         choices=("auto", "u16", "u32"),
-        help="default: u16 if the vocabulary fits",
+        help="default: u16 if the vocabulary fits, u32 with --column",
     )
     parser.add_argument(
         "--shard-tokens",
@@ -548,7 +547,8 @@ def _arguments(argv):
     parser.add_argument(
         "--eos",
         metavar="ID|TEXT",
-        help="token after each document; default: the tokenizer's own, if it names one",
+        help="token after each document; default: the tokenizer's own, if it names one, and none "
+        "with --column",
     )
     parser.add_argument(
         "--pattern", metavar="REGEX", help="splits text for a .tiktoken file; default GPT-2's"
@@ -560,6 +560,8 @@ def _arguments(argv):
         "--resume", action="store_true", help="continue after the last whole shard in DIR"
     )
     given = parser.parse_intermixed_args(argv)  # IN may follow options
+    if (given.tokenizer is None) == (given.column is None):
+        parser.error("pass --tokenizer for text, or --column for tokens")
     given.workers = given.workers or len(os.sched_getaffinity(0))
     return given
 

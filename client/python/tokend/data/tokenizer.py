@@ -275,6 +275,15 @@ def is_bytes(path):
     return str(path) == BYTES and not os.path.exists(path)
 
 
+class _Columns(Encoder):
+    """For documents that are tokens already, as bytes of the shards' width."""
+
+    package, digest = "tokend", "columns"
+
+    def encode(self, texts):
+        return texts
+
+
 # ---- any of them ----
 
 _KINDS = {
@@ -322,8 +331,11 @@ def load_tokenizer(path):
 def load_encoder(path, pattern=None):
     """Returns the Encoder of a file, or that of BYTES. Raises Error.
 
-    @pattern: how a .tiktoken file splits text; default GPT-2's. Other files contain their own.
+    @path: None for documents that are tokens. @pattern: how a .tiktoken file splits text; default
+    GPT-2's. Other files contain their own.
     """
+    if path is None:
+        return _Columns()
     if is_bytes(path):
         if pattern is not None:
             raise Error(f"--pattern: --tokenizer {BYTES} needs none; omit --pattern")
