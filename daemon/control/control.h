@@ -27,8 +27,8 @@ struct control {
 	const struct catalog *catalog; /* the newest generation's */
 	const struct config *config;   /* the catalog's */
 	struct reload reload;
-	const struct reader *reader; /* the data thread's; only reader_name() is called */
-	struct cgroup *cgroup;	     /* or NULL */
+	struct reader *reader; /* the data thread's; only functions for any thread are called */
+	struct cgroup *cgroup; /* or NULL */
 	const struct rereads *rereads;
 	uint64_t started_ms;
 	char announced[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */

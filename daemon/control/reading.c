@@ -85,6 +85,11 @@ static unsigned room_for_streams(const struct config *config)
 	return room < LIMIT_STREAMS ? room : LIMIT_STREAMS;
 }
 
+uint64_t reading_indexes(const struct catalog *catalog)
+{
+	return any_dataset(catalog, is_indexed) ? catalog->config->memory_bytes / INDEXES_SHARE : 0;
+}
+
 struct reading reading_plan(const struct catalog *catalog)
 {
 	const struct config *config = catalog->config;
@@ -103,9 +108,7 @@ struct reading reading_plan(const struct catalog *catalog)
 				.frames_bytes = any_dataset(catalog, is_compressed)
 							? dataset_frames_budget(config)
 							: 0,
-				.indexes_bytes = any_dataset(catalog, is_indexed)
-							 ? config->memory_bytes / INDEXES_SHARE
-							 : 0,
+				.indexes_bytes = reading_indexes(catalog),
 			},
 		.sessions = descriptors.sessions,
 	};

@@ -10,6 +10,8 @@ struct reading {
 	unsigned sessions; /* clients at most; other descriptors are for shards */
 };
 
+/* The part of memory: for the indexes of open shards. 0: no dataset of @catalog has one. */
+uint64_t reading_indexes(const struct catalog *catalog);
 /* Raises the limit of descriptors. */
 struct reading reading_plan(const struct catalog *catalog);
 

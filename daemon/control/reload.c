@@ -6,6 +6,7 @@
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/plan.h"
+#include "daemon/control/reading.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -202,6 +203,29 @@ static void log_reloaded(const struct reload *r, const struct catalog *was)
 		config->path, config->digest, config->streams, d.added, d.changed, d.removed, kept);
 }
 
+/* Reserves memory for the first dataset whose shards have indexes. False: r->fault. */
+static bool reserve_indexes(struct reload *r)
+{
+	struct control *control = r->control;
+	struct sessions *all = &control->sessions;
+	uint64_t bytes = reading_indexes(r->catalog), limit = control->config->memory_bytes;
+
+	if (bytes == 0 || r->indexed || !r->reading || r->reading->indexes_bytes > 0)
+		return true;
+	if (all->memory_bytes + bytes > limit)
+		return fault_set(&r->fault, FAULT_ARGUMENT, "memory",
+			"%s: memory: the indexes of shards need %" PRIu64 " of its %" PRIu64
+			" bytes, but rings leave only %" PRIu64
+			"; read the config again with fewer sessions, or restart tokend with more "
+			"memory",
+			r->config->path, bytes, limit,
+			limit > all->memory_bytes ? limit - all->memory_bytes : 0);
+	all->staging_bytes += bytes;
+	all->memory_bytes += bytes;
+	reader_index_memory(control->reader, bytes);
+	return r->indexed = true;
+}
+
 /* False: r->fault. */
 static bool switch_over(struct reload *r)
 {
@@ -212,6 +236,8 @@ static bool switch_over(struct reload *r)
 		return false;
 	if (!counts_join(&control->counts, r->catalog))
 		return fault_memory(&r->fault);
+	if (!reserve_indexes(r))
+		return false;
 	if (!quotas_list(control->quotas, r->config))
 		return fault_set(&r->fault, FAULT_ARGUMENT, "allow_uids",
 			"allow_uids: too many users were added since the start; restart tokend");

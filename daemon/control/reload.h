@@ -19,7 +19,8 @@ struct control;
 struct reload {
 	uv_work_t work;
 	bool running;
-	bool again; /* asked for while it was running */
+	bool again;   /* asked for while it was running */
+	bool indexed; /* memory for indexes was reserved since the start */
 	struct control *control;
 	const struct config *began; /* the config at the start: keys that cannot change */
 	/* How the reader was opened; NULL: unknown, and nothing is checked. */

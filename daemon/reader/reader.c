@@ -310,6 +310,11 @@ void reader_kick(struct reader *reader)
 	reader->ops->kick(reader->backend);
 }
 
+void reader_index_memory(struct reader *reader, uint64_t bytes)
+{
+	atomic_store(&reader->indexes_most, bytes);
+}
+
 struct reader_left {
 	struct reader_left *next;
 	struct shard *shard; /* or NULL */

@@ -103,6 +103,10 @@ unsigned reader_reap(struct reader *reader, struct reader_done *done, unsigned m
 /* Makes the current or next reader_reap() return soon. Any thread. */
 void reader_kick(struct reader *reader);
 
+/* From now on the indexes of open shards may take @bytes, which are not less than before. Any
+ * thread. */
+void reader_index_memory(struct reader *reader, uint64_t bytes);
+
 /* Open shards that are no longer needed. */
 struct reader_left;
 

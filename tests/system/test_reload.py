@@ -11,6 +11,8 @@ import termios
 import threading
 import urllib.request
 
+import numpy
+import pyarrow
 import pytest
 import zstandard
 from requesting import SEQ, Operator, Trainer
@@ -214,6 +216,32 @@ def test_a_broken_config_keeps_the_old_one_and_says_why(place):
         assert "memory: needs" not in log and witness.step(5), log
         witness.close()
     assert scene.daemon.stop() == 0
+
+
+def test_the_first_index_takes_a_part_of_memory(scene):
+    """A daemon that starts without indexes keeps no memory for them."""
+    numbers = numpy.arange(60_000, dtype=numpy.uint16)
+    schema = pyarrow.schema([("tokens", pyarrow.uint16())])
+    with pyarrow.ipc.new_file(scene.place.file("arrow", "a.arrow"), schema) as writer:
+        for part in numpy.array_split(numbers, 20):
+            writer.write(pyarrow.record_batch([pyarrow.array(part)], schema=schema))
+    memory = lambda: status(scene.daemon.socket)[1]["memory_bytes"]
+    without, clients = memory(), []
+    with pytest.raises(Refused):
+        while True:
+            clients.append(scene.attach(rank=len(clients), world=99, micro=4096, slots=32))
+    scene.write(train=scene.train, indexed={**scene.window, "datasets": datasets("arrow")})
+    log = scene.reload("keeps the config")
+    assert "the indexes of shards need 4194304 of its 67108864 bytes" in log, log
+    for client in clients:
+        client.close()
+    assert wait_for(lambda: memory() == without)
+    for _ in range(2):
+        scene.reload("was read again")
+        assert memory() == without + (4 << 20)
+    client = scene.attach(stream="indexed")
+    client.next()
+    client.close()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
