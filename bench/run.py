@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import day_one
 import neighbours
 from formats import formats
 from peers import peers
@@ -43,6 +44,7 @@ def main():
         transforms(directory, args)
         control(directory, args)
         neighbours.table(directory / "neighbours")
+        day_one.table(directory / "day-one")
         formats(directory, args)
         start_up(directory, args)
         order(args)

@@ -40,13 +40,13 @@ from .process import (
 from .text import has
 from .users import As, client_of
 from .wait import LONG, wait_for, wait_until
-from .wire import PACKET_BYTES, PAGE, Client, Closed, Refused, Witness
+from .wire import PACKET_BYTES, PAGE, Client, Closed, Refused, Witness, attach_at_once
 from .wire import connect, decode, receive, refusal
 
 __all__ = [
     "BIN", "LONG", "MODES", "PACKAGE", "PACKET_BYTES", "PAGE", "REPO", "TOKCTL", "TOKEND",
     "As", "Client", "Closed", "Daemon", "Place", "Refused", "Witness",
-    "client_of", "connect", "datasets", "decode", "child_environment", "few_descriptors",
-    "free_port", "has", "mode_name", "rank_rows", "receive", "refusal", "rows_at", "run", "status",
-    "wait_for", "wait_until", "with_parent",
+    "attach_at_once", "client_of", "connect", "datasets", "decode", "child_environment",
+    "few_descriptors", "free_port", "has", "mode_name", "rank_rows", "receive", "refusal",
+    "rows_at", "run", "status", "wait_for", "wait_until", "with_parent",
 ]  # fmt: skip

@@ -77,6 +77,19 @@ def decode(data):
     return msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogateescape")
 
 
+def attach_message(stream="train", rank=0, world=1, micro=2, run="test", peer=0, slots=4, **start):
+    message = {
+        "op": "attach",
+        "stream": stream,
+        "run": run,
+        "rank": rank,
+        "world": world,
+        "micro": micro,
+        "peer": peer,
+    }
+    return {**message, "slots": slots, **(start or {"begin": 1})}
+
+
 class Client:
     """A connection or session in which every step can be done wrongly."""
 
@@ -127,19 +140,8 @@ class Client:
             if len(data) > 1:
                 packets.append(decode(data))
 
-    def attach(
-        self, stream="train", rank=0, world=1, micro=2, run="test", peer=0, slots=4, **start
-    ):
-        message = {
-            "op": "attach",
-            "stream": stream,
-            "run": run,
-            "rank": rank,
-            "world": world,
-            "micro": micro,
-            "peer": peer,
-        }
-        self.feed = self.ask(**message, slots=slots, **(start or {"begin": 1}))
+    def attach(self, **keys):
+        self.feed = self.ask(**attach_message(**keys))
         self.map()
         return self
 
@@ -237,6 +239,20 @@ class Client:
             os.close(fd)
         self.fds, self.meta, self.data = [], None, None
         self.s.close()
+
+
+def attach_at_once(path, world, **keys):
+    """All ranks of a run, attached: their queries are sent before the first reply is read."""
+    clients = [Client(path, hello=False) for _ in range(world)]
+    for rank, client in enumerate(clients):
+        client.tell(op="hello", version=1, host="test")
+        client.tell(**attach_message(rank=rank, world=world, **keys))
+    for client in clients:
+        client.hear()  # hello's reply
+    for client in clients:
+        client.feed = client.hear()
+        client.map()
+    return clients
 
 
 class Witness:

@@ -9,11 +9,13 @@ slower. bench/run.py measures the same more closely.
 import json
 import math
 import os
+import pathlib
 import resource
+import time
 
 import pytest
 
-from lib import BIN, TOKCTL, Daemon, datasets, run
+from lib import BIN, TOKCTL, Daemon, attach_at_once, datasets, free_port, run, wait_for
 
 SHARDS, TOKENS, SEQ = 10_000, 10_000_000_000, 4096
 WINDOW = SEQ + 1
@@ -159,6 +161,12 @@ def online(place, config):
     assert daemon.stop() == 0, "it stops"
 
 
+def cpu_of_tasks(pid):
+    """Seconds that all threads have used."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
 @pytest.fixture(scope="module")
 def config(shared):
     shards(shared)
@@ -172,3 +180,32 @@ def test_plan_and_when_cost_the_same_everywhere(config):
 
 def test_attaches_cost_the_same_everywhere(shared, config):
     online(shared, config)
+
+
+def test_the_trainers_of_a_node_cost_the_daemon_little(shared, config):
+    """bench/day_one.py measures the same closely. Here the limits are ten times as wide, but for
+    memory's; CPU time does not depend on what else the machine does.
+    """
+    keys = json.load(open(config)) | {"metrics": f"127.0.0.1:{free_port()}"}
+    daemon = Daemon(shared, shared.config("costs.yaml", **keys))
+    before = cpu_of_tasks(daemon.pid)
+    crowd = attach_at_once(daemon.socket, 64)
+    attached = cpu_of_tasks(daemon.pid) - before
+    for client in crowd:
+        client.close()
+    wait_for(lambda: daemon.rings() == 0)
+    clients = attach_at_once(daemon.socket, 8)
+    for client in clients:
+        client.next()
+        client.next()
+        wait_for(client.wake_at)  # the daemon sleeps for its sake, too
+    begin, before = time.monotonic(), cpu_of_tasks(daemon.pid)
+    time.sleep(1)
+    share = (cpu_of_tasks(daemon.pid) - before) / (time.monotonic() - begin)
+    private = daemon.memory_kib("RssAnon") + daemon.memory_kib("RssFile")
+    print(f"      64 attach: {attached * 1e3:.0f} ms CPU; 8 idle: {share:.3%}, {private} KiB")
+    assert attached <= 2 and share <= 0.01
+    assert private <= 16 * 1024 + SHARDS * 64 / 1024
+    for client in clients:
+        client.close()
+    assert daemon.stop() == 0
