@@ -128,11 +128,11 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 
 /* If a shard is there both raw and compressed, the raw file is served. */
 static const struct shard_companion mds_companions[] = {
-	{.ending = "/index.json", .shard = "*.mds", .kind = "a Mosaic index"},
-	{.ending = "/index.json", .shard = "*.mds.br", .kind = "a Mosaic index"},
-	{.ending = "/index.json", .shard = "*.mds.bz2", .kind = "a Mosaic index"},
-	{.ending = "/index.json", .shard = "*.mds.gz", .kind = "a Mosaic index"},
-	{.ending = "/index.json", .shard = "*.mds.snappy", .kind = "a Mosaic index"},
+	{.ending = "/index.json", .shard = "*.mds", .kind = "a Mosaic index by its name"},
+	{.ending = "/index.json", .shard = "*.mds.br", .kind = "a Mosaic index by its name"},
+	{.ending = "/index.json", .shard = "*.mds.bz2", .kind = "a Mosaic index by its name"},
+	{.ending = "/index.json", .shard = "*.mds.gz", .kind = "a Mosaic index by its name"},
+	{.ending = "/index.json", .shard = "*.mds.snappy", .kind = "a Mosaic index by its name"},
 	{.ending = ".mds.zstd", .shard = ".mds", .kind = "a compressed shard", .alone = true},
 	{.ending = ".mds.zst", .shard = ".mds", .kind = "a compressed shard", .alone = true},
 	{.ending = ".mds.br", .shard = ".mds", .kind = "a compressed shard", .alone = true},

@@ -234,8 +234,9 @@ static bool refuse_token(const struct shard *shard, const char *from, uint64_t t
 	token += convert_first_unfit(facts->type, facts->token_bytes, from, n, &value);
 	if (shard_type_signed(facts->type) && (int64_t)value < 0)
 		return fault_set(fault, FAULT_TOKEN, "",
-			"token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64, token,
-			(int64_t)value, most);
+			"token %" PRIu64 " is %" PRId64 "; must be 0 to %" PRIu64
+			"; tokenize the shard again",
+			token, (int64_t)value, most);
 	return fault_set(fault, FAULT_TOKEN, "",
 		"token %" PRIu64 " is %" PRIu64 "; must be 0 to %" PRIu64 "%s", token, value, most,
 		most == UINT16_MAX ? ", or set dtype: u32" : "");

@@ -71,7 +71,7 @@ ROWS = {
     "~": ({"path": "~/web"}, "~ is not expanded; write /home/ada/web"),
     "$HOME": ({"path": "$HOME/web"}, "($HOME) are not expanded; write /home/ada/web"),
     "README.md": ({"path": "readme"}, "README.md: is text", "readme/*.bin"),
-    "index.json": ({"path": "index"}, "index.json: is a Mosaic index", "index/*.bin"),
+    "index.json": ({"path": "index"}, "index.json: is a Mosaic index by its name", "index/*.bin"),
     "unknown dataset": (
         {"stream": {"schedule": [{"at": 1024, "weights": {"wbe": 1}}]}},
         "is not a dataset of the stream, which has web; did you mean web?",

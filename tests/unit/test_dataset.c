@@ -404,7 +404,8 @@ static void test_files_among_shards(void **state)
 	write_file(p, "b/LICENSE", text, sizeof(text) - 1);
 	write_file(p, "b/index.json", "{\"chunks\": []}", 14);
 	assert_refused(p, LEN8, "      - {name: b, path: b}",
-		"6: streams.train.datasets[0].path: DIR/b/index.json: is a Mosaic index, but its "
+		"6: streams.train.datasets[0].path: DIR/b/index.json: is a Mosaic index by its "
+		"name, but its "
 		"shard (*.mds) is missing; add the shard, or, if the index is another loader's, "
 		"set path: \"DIR/b/*.bin\"");
 	assert_int_equal(

@@ -323,8 +323,9 @@ static void assert_list(struct files *f, const char *wanted)
 static void test_lists(void **state)
 {
 	files_put(*state, "index.json", "{}", 2);
-	assert_list(*state, "index.json: is a Mosaic index, but its shard (*.mds) is missing; add "
-			    "the shard, or move this file away");
+	assert_list(*state,
+		"index.json: is a Mosaic index by its name, but its shard (*.mds) is missing; add "
+		"the shard, or move this file away");
 	put_file(*state, "shard.00000.mds.zstd");
 	assert_list(*state, "shard.00000.mds.zstd ");
 	put_file(*state, "shard.00001.mds.zstd");

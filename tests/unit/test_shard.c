@@ -256,9 +256,12 @@ static void test_range(void **state)
 		bool narrow; /* the config sets u16 */
 		const char *why;
 	} tokens[] = {
-		{"|i1", 1, (uint64_t)-1, false, "token 4 is -1; must be 0 to 65535"},
-		{"<i2", 2, (uint64_t)-2, false, "token 4 is -2; must be 0 to 65535"},
-		{"<i8", 8, (uint64_t)-100, false, "token 4 is -100; must be 0 to 4294967295"},
+		{"|i1", 1, (uint64_t)-1, false,
+			"token 4 is -1; must be 0 to 65535; tokenize the shard again"},
+		{"<i2", 2, (uint64_t)-2, false,
+			"token 4 is -2; must be 0 to 65535; tokenize the shard again"},
+		{"<i8", 8, (uint64_t)-100, false,
+			"token 4 is -100; must be 0 to 4294967295; tokenize the shard again"},
 		{"<i8", 8, 1ull << 32, false, "token 4 is 4294967296; must be 0 to 4294967295"},
 		{"<i8", 8, 65536, true, "token 4 is 65536; must be 0 to 65535, or set dtype: u32"},
 		{"<u8", 8, UINT64_MAX, false,
