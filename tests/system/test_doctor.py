@@ -59,6 +59,14 @@ def test_a_sound_node(node):
     assert all(line[:5] in ("ok   ", "fix  ", "skip ") for line in lines) and len(lines) >= 9
 
 
+def test_without_a_config_and_a_daemon(node):
+    """It once crashed."""
+    place, _ = node
+    found = doctor(env={**os.environ, "TOKEND_SOCKET": place.file("socket")})
+    assert found["daemon"][0] != ["ok"]
+    assert found["shards"][0] == ["skip"] and "name it with -c" in found["shards"][1][0]
+
+
 def test_a_daemon_that_does_not_answer(node):
     place, config = node
     daemon = Daemon(place, config)

@@ -200,8 +200,8 @@ void doctor_shards(struct doctor *d)
 		return;
 	}
 	if (geteuid() != 0 && geteuid() != d->user) {
-		doctor_skip(d, "shards", "the daemon runs as %s; run this as root, or as %s",
-			d->user_name, d->user_name);
+		doctor_skip(d, "shards", "the daemon runs as %s; run this as root%s%s",
+			d->user_name, d->user ? ", or as " : "", d->user ? d->user_name : "");
 		return;
 	}
 	ctl_finish(&d->out, 0);

@@ -45,7 +45,7 @@ static void add(struct ctl_candidates *c, enum place_from from, const char *path
 
 void ctl_candidates(struct ctl_candidates *c, const struct config *config)
 {
-	const char *socket = config->has_socket ? config->socket : NULL;
+	const char *socket = config && config->has_socket ? config->socket : NULL;
 
 	c->n = 0;
 	places_read(&c->named, NULL, socket);

@@ -31,7 +31,7 @@ struct ctl_sockets {
  * and @config may be NULL. The caller frees it. NULL after an error was printed.
  */
 char *ctl_socket(const char *option, const char *config);
-/* Lists the candidates, without private daemons. They borrow from @config. */
+/* Lists the candidates, without private daemons. They borrow from @config, which may be NULL. */
 void ctl_candidates(struct ctl_candidates *c, const struct config *config);
 /* True if the command line or the environment names a daemon. Otherwise it may mean any that runs
  * here. */
