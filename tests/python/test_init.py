@@ -167,6 +167,11 @@ BAD = {  # files, arguments, words of the message
         [f"{D}/web", f"{D}/text"],
         "name one kind",
     ),
+    "a directory in another": (
+        {f"{D}/a/b/a.txt": WORDS},
+        [f"{D}/a", f"{D}/a/b"],
+        "../data/a/b: is below ../data/a; name one of them",
+    ),
     "JSON without the field": (
         {f"{D}/a.jsonl": b'{"body": "words"}\n' * 9},
         [D],
@@ -245,6 +250,17 @@ def test_a_mistyped_command_is_recognized(capsys):
         assert main([name]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1) and words in err, err
+    for command, said in (
+        (["init", "--tokeniser", "x"], "unknown option --tokeniser (did you mean --tokenizer?)"),
+        (["try", "--row=3"], "unknown option --row (did you mean --rows?)"),
+        (["try", "train", "more"], "unexpected argument more"),
+        (["run"], "required: -c/--config"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        out, err = capsys.readouterr()
+        assert ended.value.code == 2, err
+        assert (out, err.count("\n")) == ("", 1) and said in err, err
 
 
 def test_try_is_refused_in_one_line(here, capsys):

@@ -2,7 +2,6 @@
 tokctl, or tokend itself.
 """
 
-import argparse
 import os
 import signal
 import sys
@@ -37,8 +36,10 @@ def become(name, *arguments):
 
 
 def run(arguments):
-    parser = argparse.ArgumentParser(
-        "python -m tokend run", description="Serves a config in the foreground, until Ctrl-C."
+    from .data.parser import Parser
+
+    parser = Parser(
+        prog="python -m tokend run", description="Serves a config in the foreground, until Ctrl-C."
     )
     parser.add_argument(
         "-c", "--config", metavar="FILE", required=True, help="the config, as for tokend -c"
@@ -88,11 +89,9 @@ def docdir():
 
 
 def unknown(name, commands):
-    import difflib
+    from .data.parser import meant
 
-    near = difflib.get_close_matches(name, commands, 1)
-    meant = f" (did you mean {near[0]}?)" if near else ""
-    fail(f"unknown command {name!r}{meant}; python -m tokend --help lists all")
+    fail(f"unknown command {name!r}{meant(name, commands)}; python -m tokend --help lists all")
     return 2
 
 

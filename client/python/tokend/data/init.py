@@ -22,6 +22,7 @@ import time
 from .. import documents, phrases
 from .._tokend import Error, program, version
 from . import found, tokenize
+from .parser import Parser
 from .tokenizer import BYTES
 
 CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
@@ -111,7 +112,18 @@ def _names(arguments):
             elif roots.setdefault(os.path.dirname(name) or ".", []) is not None:
                 os.stat(name)
                 roots[os.path.dirname(name) or "."].append(os.path.basename(name))
+    _refuse_twice([root for root, names in roots.items() if names is None], roots)
     return roots
+
+
+def _refuse_twice(whole, roots):
+    """A file below two arguments would be served twice."""
+    for outer in whole:
+        for inner in roots:
+            if outer != inner and os.path.commonpath(
+                [os.path.realpath(outer), os.path.realpath(inner)]
+            ) == os.path.realpath(outer):
+                raise Error(f"{inner}: is below {outer}; name one of them")
 
 
 def _look(arguments):
@@ -241,12 +253,17 @@ def _samples(datasets):
     return lengths.pop() if lengths else 0
 
 
+def _printable(line):
+    """Paths may contain line breaks."""
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
 def _text_of(datasets, about):
     total = sum(dataset.tokens for dataset in datasets)
     names = _unlike([dataset.name for dataset in datasets])
     return "".join(
         DATASET.format(
-            about="".join(c if c.isprintable() else "?" for c in about[dataset.path]),
+            about=_printable(about[dataset.path]),
             name=_quoted(name),
             path=_quoted(dataset.path),
             dtype=f"        dtype: {dataset.dtype}\n" if dataset.format == "flat" else "",
@@ -366,7 +383,7 @@ def _init(given):
     _write(SCRIPT, TRAIN.format(vocab=facts["vocab"], micro_batch=micro_batch))
     found.progress()
     for line in (*about.values(), *filter(None, [facts.get("note")])):
-        print(line)
+        print(_printable(line))
     ignored = [path for each in looked for path in each.ignored]
     if ignored:
         more = f" and {_count(len(ignored) - 1, 'more file')}" if len(ignored) > 1 else ""
@@ -379,9 +396,8 @@ def _init(given):
 
 
 def _arguments(argv):
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tokend init",
-        allow_abbrev=False,
         description=f"Writes {CONFIG} and {SCRIPT} for shards or text, and converts the text.",
         epilog="Each argument's text is a dataset, and so is each subdirectory of shards.",
     )

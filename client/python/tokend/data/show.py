@@ -9,7 +9,6 @@
 Hugging Face, a .tiktoken file (lines of base64 and rank) or a SentencePiece model.
 """
 
-import argparse
 import json
 import os
 import re
@@ -17,16 +16,16 @@ import subprocess
 import sys
 
 from .._tokend import Error, program, version
+from .parser import Parser
 from .tokenizer import load_tokenizer
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # data must not control the terminal
 
 
 def _arguments(argv):
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tokend.show",
         description="Prints the samples of a run at a position or step, as text.",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"tokend {version}")
     parser.add_argument("-c", "--config", required=True, metavar="FILE", help="the daemon's config")

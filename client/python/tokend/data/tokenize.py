@@ -13,7 +13,6 @@ tokens' names in the text are encoded as ordinary text. At the end, a config for
 printed to stdout.
 """
 
-import argparse
 import array
 import collections
 import concurrent.futures
@@ -31,6 +30,7 @@ import threading
 
 from .. import columns, documents, phrases
 from .._tokend import Error, version
+from .parser import Parser
 from .progress import Progress
 from .tokenizer import BYTES, is_bytes, load_encoder
 
@@ -493,9 +493,8 @@ positive.__name__ = "number ≥ 1"
 
 
 def _arguments(argv):
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tokend.tokenize",
-        allow_abbrev=False,
         description="Makes flat token shards from text, JSONL or parquet, with EOS after each "
         "document. Prints a config for them.",
         epilog="Names of special tokens in the text are encoded as ordinary text.",

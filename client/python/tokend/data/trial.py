@@ -7,7 +7,6 @@ The rows are printed as text if their tokenizer is known: python -m tokend.token
 the shards. The daemon is a private one, as of Loader(config=…), and ends a minute later.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -18,6 +17,7 @@ import time
 from .._tokend import Error, program, version
 from . import tokenize
 from .found import progress
+from .parser import Parser
 from .show import printable
 from .tokenizer import load_tokenizer
 
@@ -148,9 +148,8 @@ def attempt(given):
 
 
 def _arguments(argv):
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tokend try",
-        allow_abbrev=False,
         description="Serves a config, and shows the first batch of a stream, where its rows are "
         "from, the mix and the rate.",
     )
