@@ -233,6 +233,27 @@ def test_status_lists_all_daemons_and_requests_choose_by_run(scene):
     assert lines(scene.ctl(*mix))[-1]["run"] == "pretrain"
 
 
+def test_a_broken_config_still_names_its_daemon(place):
+    """The daemon serves what it has read, so an operator can ask it with the same -c."""
+    scene = Scene(place)
+    daemon = scene.python(TRAINER, scene.a, "run")
+    try:
+        assert daemon.stdout.readline() == "ready\n", daemon.communicate()[1]
+        with open(scene.a, "a") as file:
+            file.write("}")
+        for command in (("status",), ("top", "--count", "1")):
+            code, out, err = scene.run(TOKCTL, *command, "-c", scene.a, env=scene.environment)
+            assert code == 0 and "run" in out, (out, err)
+            assert f"{scene.a}:1: " in err and "still serves" in err and err.count("\n") == 1
+        code, out, err = scene.run(TOKCTL, "doctor", "-c", scene.a, env=scene.environment)
+        assert code == 1 and f"fix  config   {scene.a}:1: " in out and err == "", (out, err)
+        assert "ok   daemon" in out and "skip shards" in out
+        scene.ctl("status", "-c", scene.place.file("absent.yaml"), code=1)
+    finally:
+        for line in daemons(scene):
+            os.kill(line["pid"], signal.SIGTERM)
+
+
 def test_the_beginning_of_a_runs_name_is_enough(place):
     """Online among the sessions, offline among the mix logs."""
     scene = Scene(place)

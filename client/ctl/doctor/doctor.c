@@ -155,15 +155,14 @@ static int run(struct doctor *d, const struct ctl_arguments *a)
 
 	if (user && !entry)
 		return ctl_usage(a->command, "--user: there is no user %s on this node", user);
-	if (file) {
+	if (file)
 		config = config_load(file, &fault);
-		if (!config)
-			return ctl_fail("%s", fault.text);
-	}
 	d->config = config;
 	d->tokens_needed = USUAL_TRAINERS * USUAL_TOKENS;
 	take_user(d, geteuid());
 	doctor_machine(d);
+	if (file && !config)
+		doctor_fix(d, "config", "mend it: a daemon cannot start with it", "%s", fault.text);
 	theirs = look_at_daemon(d, ctl_text(a, SOCKET), file);
 	if (entry)
 		take_user(d, entry->pw_uid);

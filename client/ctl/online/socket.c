@@ -93,32 +93,7 @@ static const char *choose(const struct ctl_candidates *c, const char *whole)
 	return place_is_live(chosen, &error) ? chosen : NULL;
 }
 
-/* The socket of the daemon that serves @path. */
-static char *of_config(const char *path)
-{
-	char *whole = realpath(path, NULL), *found = NULL;
-	struct ctl_candidates c;
-	struct fault fault;
-	struct config *config = config_load(path, &fault);
-	const char *chosen;
-
-	if (config && whole)
-		ctl_candidates(&c, config);
-	else
-		ctl_fail("%s", config ? PHRASE_MEMORY : fault.text);
-	if (config && whole && add_private(&c, whole)) {
-		chosen = choose(&c, whole);
-		if (chosen)
-			found = copy_of(chosen);
-		else
-			refuse(c.place, c.n);
-	}
-	config_free(config);
-	free(whole);
-	return found;
-}
-
-/* ---- any daemon ---- */
+/* ---- the daemons that run ---- */
 
 /* Adds the socket at @path if a daemon listens there. False: out of memory. */
 static bool take(struct ctl_sockets *s, enum place_from from, const char *path)
@@ -155,28 +130,36 @@ static bool take_all(struct ctl_sockets *s, enum place_from from, const char *pa
 	return done;
 }
 
-bool ctl_sockets_find(struct ctl_sockets *s)
+/* False: out of memory. */
+static bool take_listening(struct ctl_sockets *s, struct places *places)
 {
 	char pattern[WIRE_SOCKET_BYTES];
-	struct places places;
 	bool done = true;
 
 	*s = (struct ctl_sockets){0};
-	places_read(&places, NULL, NULL);
-	for (unsigned i = 0; done && i < places.n; i++)
-		done = take(s, places.place[i].from, places.place[i].path);
-	for (unsigned i = 0; done && i < places.n; i++) {
-		const char *path = places.place[i].path;
+	places_read(places, NULL, NULL);
+	for (unsigned i = 0; done && i < places->n; i++)
+		done = take(s, places->place[i].from, places->place[i].path);
+	for (unsigned i = 0; done && i < places->n; i++) {
+		const char *path = places->place[i].path;
 
-		if (places.place[i].from != PLACE_OWN)
+		if (places->place[i].from != PLACE_OWN)
 			continue;
 		snprintf(pattern, sizeof(pattern), "%.*s/*.sock", (int)(strrchr(path, '/') - path),
 			path);
 		done = take_all(s, PLACE_PRIVATE, pattern);
 	}
 	/* tokend@USER */
-	if (done && places.n > 1)
+	if (done && places->n > 1)
 		done = take_all(s, PLACE_OWN, "/run/tokend-*/tokend.sock");
+	return done;
+}
+
+bool ctl_sockets_find(struct ctl_sockets *s)
+{
+	struct places places;
+	bool done = take_listening(s, &places);
+
 	if (!done)
 		ctl_fail(PHRASE_MEMORY);
 	else if (s->n == 0)
@@ -193,6 +176,57 @@ void ctl_sockets_free(struct ctl_sockets *s)
 		free((char *)s->place[i].path);
 	free(s->place);
 	*s = (struct ctl_sockets){0};
+}
+
+/*
+ * The socket of the daemon that serves the file @whole, which says @broken: the daemon keeps the
+ * config that it has read, and can be asked about it. NULL: there is none.
+ */
+static char *of_broken_config(const char *whole, const struct fault *broken)
+{
+	struct ctl_sockets s;
+	struct places places;
+	struct fault fault;
+	char *found = NULL;
+
+	take_listening(&s, &places);
+	for (unsigned i = 0; i < s.n && !found; i++)
+		if (private_ask(s.place[i].path, whole, PRIVATE_ASK_MS, -1, &fault) ==
+			PRIVATE_SERVES)
+			found = copy_of(s.place[i].path);
+	ctl_sockets_free(&s);
+	if (found)
+		ctl_note("%s; its daemon still serves what it read before", broken->text);
+	else
+		ctl_fail("%s", broken->text);
+	return found;
+}
+
+/* The socket of the daemon that serves @path. */
+static char *of_config(const char *path)
+{
+	char *whole = realpath(path, NULL), *found = NULL;
+	struct ctl_candidates c;
+	struct fault fault;
+	struct config *config = config_load(path, &fault);
+	const char *chosen;
+
+	if (config && whole)
+		ctl_candidates(&c, config);
+	else if (whole)
+		found = of_broken_config(whole, &fault);
+	else
+		ctl_fail("%s", config ? PHRASE_MEMORY : fault.text);
+	if (config && whole && add_private(&c, whole)) {
+		chosen = choose(&c, whole);
+		if (chosen)
+			found = copy_of(chosen);
+		else
+			refuse(c.place, c.n);
+	}
+	config_free(config);
+	free(whole);
+	return found;
 }
 
 /* The only daemon that is found, or of several the one that a trainer finds. */
