@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 
+enum { LATE_MS = 5000 };
+
 /* ---- in the pool ---- */
 
 /* Is the reader prepared for the datasets? It was sized for those of the start. */
@@ -300,6 +302,19 @@ void reload_begin(struct reload *r)
 		(uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000);
 	notify(state);
 	r->running = true;
+	r->late = false;
+	r->since_ms = uv_now(r->control->loop);
 	r->work.data = r;
 	uv_queue_work(r->control->loop, &r->work, reload_work, reload_done);
+}
+
+void reload_clock(struct reload *r)
+{
+	if (!r->running || r->late || uv_now(r->control->loop) - r->since_ms < LATE_MS)
+		return;
+	r->late = true;
+	log_line(LOG_WARNING,
+		"%s: reading it again has not ended after %d s; check the storage of its datasets; "
+		"until then the daemon keeps the config that it has",
+		r->began->path, LATE_MS / 1000);
 }

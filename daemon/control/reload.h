@@ -21,6 +21,8 @@ struct reload {
 	bool running;
 	bool again;   /* asked for while it was running */
 	bool indexed; /* memory for indexes was reserved since the start */
+	bool late;    /* it has taken long, and that was logged */
+	uint64_t since_ms;
 	struct control *control;
 	const struct config *began; /* the config at the start: keys that cannot change */
 	/* How the reader was opened; NULL: unknown, and nothing is checked. */
@@ -39,5 +41,7 @@ struct reload {
 
 /* Begins a reload, or notes that another one is to follow the present one. */
 void reload_begin(struct reload *reload);
+/* Call once a second: logs a reload that hangs. */
+void reload_clock(struct reload *reload);
 
 #endif

@@ -269,6 +269,7 @@ static void on_second(uv_timer_t *timer)
 	server_check(server);
 	watch_data_thread(&server->control, now);
 	watch_state_dir(server);
+	reload_clock(&server->control.reload);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
 	free_generations(server);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {

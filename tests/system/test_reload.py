@@ -244,6 +244,19 @@ def test_the_first_index_takes_a_part_of_memory(scene):
     client.close()
 
 
+def test_a_reload_that_hangs_is_logged(scene):
+    os.remove(scene.config)
+    os.mkfifo(scene.config)
+    log = scene.reload("reading it again has not ended")
+    assert "until then the daemon keeps the config that it has" in log, log
+    client = scene.attach()
+    client.next()
+    client.close()
+    with open(scene.config, "w"):
+        pass  # an empty config
+    wait_until(lambda: "; the daemon keeps the config" in scene.daemon.log(), "the end")
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_a_reload_allows_another_user(scene):
     assert "add it to allow_uids" in refusal(lambda: client_of(scene.daemon, USER))
