@@ -158,4 +158,4 @@ def test_faults_name_no_directories(bench):
         file.write(config)
     fault = bench.status()["faults"][0]
     assert (fault["level"], fault["text"].startswith("tokend.yaml:")) == ("error", True), fault
-    assert f"{bench.config}:" in bench.daemon.log(), "the log has the whole path"
+    assert wait_for(lambda: f"{bench.config}:" in bench.daemon.log()), "the log has the whole path"
