@@ -126,8 +126,8 @@ def test_names_are_escaped_and_records_may_be_missing(scene):
         (["none", "-o", "x"], 1, "has no such run"),
         (["none", "--stream", "train", "-o", "x"], 1, "none"),
         (["job", "--stream", "trian", "-o", "x"], 1, "train"),
-        (["job", "--stream", "train", "/none", "-o", "x"], 1, "/none: No such file"),
-        (["job", "--stream", "train", "-o", "/none/x"], 1, "/none/x: cannot be written"),
+        (["job", "--stream", "train", "/proc/none", "-o", "x"], 1, "/proc/none: No such"),
+        (["job", "--stream", "train", "-o", "/proc/none/x"], 1, "/proc/none/x: cannot be"),
         (["job", "--stream", "train"], 2, "needs -o FILE"),
     ],
 )
