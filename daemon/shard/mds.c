@@ -1,6 +1,7 @@
 /*
- * Mosaic's MDS: u32 n, u32 offsets[n + 1], a JSON config, then n samples. Each sample is a training
- * sequence, so a window is a sample.
+ * Mosaic's MDS: u32 n, u32 offsets[n + 1], a JSON config, then n samples. If all samples have the
+ * same length, each is a training sequence, so a window is a sample. Otherwise they are documents,
+ * which are joined.
  */
 #include "daemon/shard/mds_index.h"
 #include "daemon/shard/mds_samples.h"
@@ -36,8 +37,8 @@ static bool refuse_packed(const struct bytes *b, struct fault *fault)
 }
 
 /*
- * Rejects samples of different lengths before training starts. If only the column of tokens can
- * vary, the size of the shard is enough; otherwise checks the offsets and a few samples.
+ * Sets x->joined if the samples differ in length. If only the column of tokens can vary, the size
+ * of the shard is enough; otherwise checks the offsets and a few samples.
  */
 static bool check_spread(struct shard_index *x, const struct mds_front *f, struct fault *fault)
 {
@@ -47,8 +48,7 @@ static bool check_spread(struct shard_index *x, const struct mds_front *f, struc
 		return true;
 	if (!mds_read_table(x, fault))
 		return false;
-	return (!only && mds_look_at_all(x, x->samples / SPREAD + 1, fault)) ||
-	       mds_look_at_all(x, 1, fault); /* reports the first that differs */
+	return mds_look_at_all(x, only ? 1 : x->samples / SPREAD + 1, fault);
 }
 
 static bool check_window(
@@ -62,12 +62,23 @@ static bool check_window(
 		       x->sample_tokens, hint->window_tokens, x->sample_tokens);
 }
 
+/*
+ * Samples of the same length may be documents too: a small shard's are by chance. Its index tells,
+ * if the samples cannot be windows.
+ */
+static bool joined_by_index(
+	const struct mds_front *f, const struct shard_hint *hint, uint64_t sample_tokens)
+{
+	return f->listed_differ && hint->window_tokens != 0 && hint->window_tokens != sample_tokens;
+}
+
 static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, struct fault *fault)
 {
 	struct mds_front f = {.columns = NULL};
 	struct mds_begin front = {.data = NULL};
 	struct shard_index *x = NULL;
+	uint64_t tokens = 0;
 	bool fine = refuse_packed(b, fault);
 
 	if (fine)
@@ -75,12 +86,18 @@ static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 	fine = fine && mds_read_front(&front.bytes, hint, &f, fault) &&
 	       mds_check_listed(b, hint, &f, fault);
 	x = fine ? mds_index_new(&front.bytes, &f, fault) : NULL;
-	fine = x && check_spread(x, &f, fault) && check_window(x, hint, fault);
+	fine = x && check_spread(x, &f, fault) &&
+	       (x->joined ? mds_count_tokens(x, &tokens, fault)
+			  : joined_by_index(&f, hint, x->sample_tokens) ||
+				       check_window(x, hint, fault));
 	if (fine) {
+		x->joined = x->joined || joined_by_index(&f, hint, x->sample_tokens);
 		facts->type = x->type;
-		facts->sample_tokens = x->sample_tokens;
+		facts->sample_tokens = x->joined ? 0 : x->sample_tokens;
+		facts->documents = x->joined ? x->samples : SHARD_UNKNOWN;
 		facts->tokens =
-			x->samples * x->sample_tokens; /* no overflow: the file is under 4 GiB */
+			tokens ? tokens : x->samples * x->sample_tokens; /* no overflow: the file is
+									    under 4 GiB */
 		facts->has_hash = f.has_hash;
 		facts->hash = f.hash;
 	}
@@ -89,6 +106,28 @@ static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 	free(f.columns);
 	free(front.data);
 	return fine;
+}
+
+/* The samples of a shard that describe() found to be documents. */
+static bool open_joined(struct shard_index *x, struct shard_facts *facts, struct fault *fault)
+{
+	if (!mds_read_table(x, fault) || !mds_join(x, fault))
+		return false;
+	facts->index_bytes = sizeof(*x) + pieces_bytes(&x->pieces);
+	free(x->offsets);
+	x->offsets = NULL;
+	return (pieces_tokens(&x->pieces) == facts->tokens && x->type == facts->type) ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "its samples have %" PRIu64 " tokens of %s; by their sizes %" PRIu64
+		       " of %s: it is damaged, or changed while it was being opened",
+		       pieces_tokens(&x->pieces), shard_type_name(x->type), facts->tokens,
+		       shard_type_name(facts->type));
+}
+
+static uint64_t mds_document(const struct shard_index *x, uint64_t token, struct fault *fault)
+{
+	(void)fault;
+	return pieces_document(&x->pieces, token);
 }
 
 static struct shard_index *mds_open(const struct bytes *b, const struct shard_hint *hint,
@@ -104,6 +143,12 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 	free(f.columns);
 	if (!x)
 		return NULL;
+	if (facts->sample_tokens == 0) {
+		if (open_joined(x, facts, fault))
+			return x;
+		mds_index_free(x);
+		return NULL;
+	}
 	bool cheap = b->plain ? b->size <= SMALL : b->frames <= 1;
 
 	if (x->samples * x->sample_tokens != facts->tokens || x->type != facts->type) {
@@ -114,7 +159,8 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 		if (known && !x->even && x->layout.column == 0 && x->layout.variable == 1 &&
 			x->tokens_from <= MDS_LEAD_BYTES)
 			facts->lead_bytes = x->lead_bytes = (uint32_t)x->tokens_from;
-		if (known || mds_look_at_all(x, 1, fault)) {
+		if ((known || mds_look_at_all(x, 1, fault)) &&
+			(!x->joined || mds_refuse_lengths(x, fault))) {
 			facts->looks = !x->even && x->lead_bytes == 0;
 			facts->index_bytes =
 				sizeof(*x) +
@@ -151,4 +197,5 @@ const struct shard_format shard_mds = {
 	.close = mds_index_free,
 	.extent = mds_extent,
 	.check = mds_check,
+	.document = mds_document,
 };

@@ -71,7 +71,8 @@ bool mds_read_front(const struct bytes *b, const struct shard_hint *hint, struct
 {
 
 	f->columns = NULL;
-	f->has_hash = false;
+	f->has_hash = f->listed_differ = false;
+	f->window_tokens = hint->window_tokens;
 	if (!read_offsets(b, f, fault))
 		return false;
 	uint64_t from = 4 + 4 * ((uint64_t)f->samples + 1), n = f->first - from;

@@ -17,6 +17,8 @@ struct mds_front {
 	char *columns; /* mds_columns_text(); the caller frees it */
 	bool has_hash; /* an index.json has the hash of the compressed file */
 	uint64_t hash;
+	uint64_t window_tokens; /* of the hint */
+	bool listed_differ;	/* by index.json, its shards have samples of different sizes */
 };
 
 /*

@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+enum { SHAPE_MOST = 16 }; /* bytes of a type and a usual shape */
+
 enum { TINY = 1 << 16 }; /* bytes; the xxh64 of smaller shards is checked when they are described */
 
 #define INDEX_MOST (UINT64_C(256) << 20) /* bytes of an index.json: half a million shards */
@@ -391,6 +393,27 @@ static bool check_entry(
 }
 
 /*
+ * Whether a listed shard has samples of another size than this one, all of whose samples have the
+ * size of the first: its length is not that of so many samples after an equal config.
+ */
+static bool samples_differ(const struct mds_front *f, const struct list *list)
+{
+	uint64_t stride = f->second - f->first, config = f->first - 8 - 4 * (uint64_t)f->samples;
+
+	if (f->window_tokens == 0 || f->layout.variable != 1 ||
+		f->layout.size[f->layout.column] > 0)
+		return false;
+	/* If its samples are as long as a window, they are windows: spare the walk. */
+	for (unsigned width = 1; width <= 8; width *= 2)
+		if (stride - 4 - f->layout.fixed - f->window_tokens * width <= SHAPE_MOST)
+			return false;
+	for (uint64_t i = 0; i < list->count; i++)
+		if (list->entry[i].bytes != 8 + config + (4 + stride) * list->entry[i].samples)
+			return true;
+	return false;
+}
+
+/*
  * Compares the shard with @directory/index.json, where it is called @name. *@absent: there is no
  * index.
  */
@@ -413,6 +436,7 @@ static bool check_index(const struct bytes *b, struct mds_front *f, struct cache
 		list->count ? bsearch(&wanted, list->entry, list->count, sizeof(*e), by_name)
 			    : NULL;
 
+	f->listed_differ = f->listed_differ || samples_differ(f, list);
 	return e ? check_entry(b, f, e, fault)
 		 : fault_set(fault, FAULT_DATA, "",
 			   "is not among the %" PRIu64

@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DIMENSIONS_MOST = 63, TABLE_AT_ONCE = 16 * 1024 };
+enum {
+	DIMENSIONS_MOST = 63,
+	TABLE_AT_ONCE = 16 * 1024,
+	COUNT_PROOFS = 16, /* samples whose size is compared with their shape */
+};
 
 /* A sample, with its first bytes. */
 struct sample {
@@ -152,15 +156,21 @@ static bool look(const struct bytes *b, const struct mds_layout *l, struct sampl
 		       number, l->name);
 }
 
+static bool same_type(const struct sample *s, enum shard_type type, struct fault *fault)
+{
+	return s->type == type ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "sample %" PRIu32
+		       " has tokens of %s, sample 0 of %s; all must have the same type",
+		       s->number, shard_type_name(s->type), shard_type_name(type));
+}
+
 /* Whether a sample has the same type and number of tokens as the first. */
 static bool alike(
 	const struct sample *s, uint64_t tokens, enum shard_type type, struct fault *fault)
 {
-	if (s->type != type)
-		return fault_set(fault, FAULT_DATA, "",
-			"sample %" PRIu32
-			" has tokens of %s, sample 0 of %s; all must have the same type",
-			s->number, shard_type_name(s->type), shard_type_name(type));
+	if (!same_type(s, type, fault))
+		return false;
 	return s->tokens == tokens ||
 	       fault_set(fault, FAULT_DATA, "",
 		       "sample %" PRIu32 " has %" PRIu64 " tokens, sample 0 has %" PRIu64
@@ -217,16 +227,107 @@ bool mds_look_at_all(struct shard_index *x, uint64_t step, struct fault *fault)
 
 		bounds(x, (uint32_t)i, &begin, &end);
 		if (!look(x->b, &x->layout, &s, (uint32_t)i, begin, end, fault) ||
-			!alike(&s, x->sample_tokens, x->type, fault))
+			!same_type(&s, x->type, fault))
 			return false;
+		if (s.tokens != x->sample_tokens) {
+			x->joined = true;
+			x->differs = (uint32_t)i;
+			return true;
+		}
 		even = even && s.tokens_at - begin == x->tokens_from;
 	}
 	x->even = x->even || (even && step == 1);
 	return true;
 }
 
+bool mds_refuse_lengths(struct shard_index *x, struct fault *fault)
+{
+	struct sample s;
+	uint64_t begin, end;
+
+	bounds(x, x->differs, &begin, &end);
+	return look(x->b, &x->layout, &s, x->differs, begin, end, fault) &&
+	       alike(&s, x->sample_tokens, x->type, fault) && fault_memory(fault);
+}
+
+/*
+ * The number of tokens of a sample of so many bytes, if its size tells it: all other columns are
+ * fixed, and the shape has one dimension of the least width. 0: look at the sample.
+ */
+static uint64_t tokens_by_size(const struct shard_index *x, uint64_t bytes)
+{
+	const struct mds_layout *l = &x->layout;
+	uint64_t width = shard_type_bytes(x->type), other = 4 + l->fixed;
+
+	if (l->variable != 1 || l->size[l->column] > 0 || bytes < other || l->count > 0)
+		return 0;
+	bytes -= other;
+	if (l->has_shape)
+		return bytes % width == 0 ? bytes / width : 0;
+	for (unsigned dimension = 1; dimension <= 4; dimension *= 2) {
+		uint64_t head = (uint64_t)!l->has_type + 1 + dimension, n;
+
+		if (bytes < head || (bytes - head) % width != 0)
+			continue;
+		n = (bytes - head) / width;
+		if (n >> (8 * dimension) == 0 && (dimension == 1 || n >> (4 * dimension) > 0))
+			return n;
+	}
+	return 0;
+}
+
+bool mds_count_tokens(const struct shard_index *x, uint64_t *tokens, struct fault *fault)
+{
+	uint64_t step = x->samples / COUNT_PROOFS + 1;
+	bool by_size = true;
+
+	*tokens = 0;
+	for (uint64_t i = 0; i < x->samples; i++) {
+		uint64_t begin, end, n = 0;
+		struct sample s;
+
+		bounds(x, (uint32_t)i, &begin, &end);
+		if (by_size)
+			n = tokens_by_size(x, end - begin);
+		if (n == 0 || i % step == 0) {
+			if (!look(x->b, &x->layout, &s, (uint32_t)i, begin, end, fault) ||
+				!same_type(&s, x->type, fault))
+				return false;
+			if (n > 0 && n != s.tokens) { /* sizes do not tell: look at all */
+				by_size = false;
+				*tokens = 0;
+				i = UINT64_MAX; /* begin again */
+				continue;
+			}
+			n = s.tokens;
+		}
+		*tokens += n;
+	}
+	return true;
+}
+
+bool mds_join(struct shard_index *x, struct fault *fault)
+{
+	x->joined = true;
+	if (!pieces_new(&x->pieces, x->samples))
+		return fault_memory(fault);
+	for (uint32_t i = 0; i < x->samples; i++) {
+		struct sample s;
+		uint64_t begin, end;
+
+		bounds(x, i, &begin, &end);
+		if (!look(x->b, &x->layout, &s, i, begin, end, fault) ||
+			!same_type(&s, x->type, fault))
+			return false;
+		if (!pieces_add(&x->pieces, s.tokens, s.tokens_at))
+			return fault_memory(fault);
+	}
+	return pieces_done(&x->pieces) || fault_memory(fault);
+}
+
 void mds_index_free(struct shard_index *x)
 {
+	pieces_free(&x->pieces);
 	free(x->offsets);
 	free(x);
 }
@@ -276,6 +377,8 @@ static bool look_at(
 uint64_t mds_extent(
 	const struct shard_index *x, uint64_t token, uint64_t *byte, struct fault *fault)
 {
+	if (x->joined)
+		return pieces_extent(&x->pieces, shard_type_bytes(x->type), token, byte);
 	uint32_t i = (uint32_t)(token / x->sample_tokens);
 	uint64_t in = token % x->sample_tokens, end;
 

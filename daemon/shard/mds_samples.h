@@ -2,13 +2,14 @@
  * The samples of an MDS shard. A sample is a u32 length for each variable column, then the values
  * of all columns. A value is raw, or begins with a few bytes that give its type and shape.
  *
- * All samples must have the same number of tokens. If their offsets are evenly spaced, none are
- * kept in memory.
+ * If all samples have the same number of tokens, a window is a sample; if their offsets are evenly
+ * spaced, none are kept in memory. Otherwise the samples are documents, which are joined.
  */
 #ifndef TOKEND_SHARD_MDS_SAMPLES_H
 #define TOKEND_SHARD_MDS_SAMPLES_H
 
 #include "daemon/shard/mds_front.h"
+#include "daemon/shard/pieces.h"
 
 struct shard_index {
 	const struct bytes *b;
@@ -20,7 +21,10 @@ struct shard_index {
 	uint32_t *offsets;	/* [samples + 1]; NULL: evenly spaced */
 	bool even; /* the tokens of every sample begin tokens_from bytes after its beginning */
 	uint64_t tokens_from;
-	uint32_t lead_bytes; /* > 0: check() compares each sample's first bytes with `lead` */
+	bool joined;	      /* samples differ in their number of tokens */
+	uint32_t differs;     /* number of the first one that was seen to differ */
+	struct pieces pieces; /* of joined samples, after mds_join() */
+	uint32_t lead_bytes;  /* > 0: check() compares each sample's first bytes with `lead` */
 	uint8_t lead[MDS_LEAD_BYTES]; /* of the first sample; most others have the same */
 };
 
@@ -38,9 +42,15 @@ void mds_index_free(struct shard_index *x);
 bool mds_read_table(struct shard_index *x, struct fault *fault);
 /*
  * Checks every @step-th sample. Sets x->even if @step is 1 and the tokens of all samples begin at
- * the same distance. False: @fault.
+ * the same distance, and x->joined if one has another number of tokens. False: @fault.
  */
 bool mds_look_at_all(struct shard_index *x, uint64_t step, struct fault *fault);
+/* The message for x->joined where a window must be a sample. Always false. */
+bool mds_refuse_lengths(struct shard_index *x, struct fault *fault);
+/* Counts the tokens of joined samples, by their sizes where these tell it. False: @fault. */
+bool mds_count_tokens(const struct shard_index *x, uint64_t *tokens, struct fault *fault);
+/* Looks at all samples and fills x->pieces. False: @fault. */
+bool mds_join(struct shard_index *x, struct fault *fault);
 /* As shard_format's extent() and check(). */
 uint64_t mds_extent(
 	const struct shard_index *x, uint64_t token, uint64_t *byte, struct fault *fault);

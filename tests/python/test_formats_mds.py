@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lib import TOKEND, run
 from lib.mosaic import import_without_init
 
 import_without_init()
@@ -263,20 +264,93 @@ def test_window(tmp_path):
     assert "set seq_len: 128 and extra: 0" in cat(shard, "-w", "129")
 
 
-def test_samples_of_different_lengths_are_refused(tmp_path):
-    long, short = rows(60, 100, "int32"), rows(1, 99, "int32")[0]
-    for i, columns in enumerate(
-        [{"tokens": "ndarray:int32"}, {"tokens": "ndarray:int32", "a": "str"}]
-    ):
-        samples = [
-            {"tokens": row, **({"a": "x" * (k % 7)} if i else {})} for k, row in enumerate(long)
-        ]
-        samples[37]["tokens"] = samples[41]["tokens"] = short
-        (shard,) = write(tmp_path / str(i), columns, samples)
-        assert cat(shard) == (
-            "sample 37 has 99 tokens, sample 0 has 100; all must have the same number: a "
-            "window is a sample"
+WIDTHS = {"uint16": "u16", "int32": "u32"}  # of bytes
+
+
+def documents(lengths, dtype, seed=3):
+    values = rows(1, sum(lengths), dtype, seed)[0]
+    return np.split(values, np.cumsum(lengths)[:-1])
+
+
+def check_documents(shard, expected, *options):
+    facts, tokens = cat(shard, *options)
+    ends = np.cumsum([len(d) for d in expected])
+    assert (facts["sample_tokens"], facts["documents"]) == (0, len(expected))
+    assert facts["boundaries"] == ends[:-1].tolist()
+    assert np.array_equal(tokens, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "int64"])
+@pytest.mark.parametrize("form", ["type", "none", "bytes", "wide", "text"])
+def test_samples_of_different_lengths_are_documents(tmp_path, dtype, form):
+    """The tokens of all samples, in order; also where shapes need more bytes, have two dimensions,
+    or a text follows.
+    """
+    lengths = [100, 1, 255, 256, 300, 65535, 65536, 2, 2, 99, *range(2, 200, 2)]
+    samples = documents([n + n % 2 for n in lengths] if form == "wide" else lengths, dtype)
+    encoding = {"none": "ndarray", "wide": "ndarray", "bytes": "bytes"}.get(
+        form, f"ndarray:{dtype}"
+    )
+    value = {"wide": lambda d: d.reshape(2, -1), "bytes": lambda d: d.tobytes()}.get(
+        form, lambda d: d
+    )
+    text, options = (
+        form == "text",
+        (["-t", WIDTHS[dtype]] if form == "bytes" and dtype in WIDTHS else []),
+    )
+    for compression in None, "zstd":
+        (shard,) = write(
+            tmp_path / str(compression),
+            {"tokens": encoding, **({"zz": "str"} if text else {})},
+            (
+                {"tokens": value(d), **({"zz": "x" * (k % 7)} if text else {})}
+                for k, d in enumerate(samples)
+            ),
+            compression=compression,
+            size_limit=1 << 30,
         )
+        check_documents(shard, samples, *options)
+        check_documents(shard, samples, "-w", "129", *options)
+
+
+def test_shards_of_documents_that_are_alike_by_chance(tmp_path):
+    """A small shard's samples may all have one length. Its index tells that others differ; without
+    windows, or with windows of that length, they stay samples.
+    """
+    samples = documents([400, 300, 500, 200, 700], "int32")
+    columns = {"tokens": "ndarray:int32"}
+    shards = write(tmp_path / "d", columns, ({"tokens": d} for d in samples), size_limit=4000)
+    assert len(shards) > 1
+    *_, last = shards
+    check_documents(last, samples[-1:], "-w", "65")
+    assert cat(last, "-w", "700")[0]["sample_tokens"] == 700
+    (tmp_path / "d/index.json").unlink()
+    assert "set seq_len: 700 and extra: 0" in cat(last, "-w", "65")
+
+
+def test_documents_are_served_as_one_stream(tmp_path):
+    samples = documents([400, 300, 500, 200, 700], "int32")
+    columns = {"tokens": "ndarray:int32"}
+    write(tmp_path / "d", columns, ({"tokens": d % 1000} for d in samples), size_limit=4000)
+    config = tmp_path / "tokend.yaml"
+    config.write_text(
+        "streams: {a: {seed: 1, seq_len: 64, documents: true, datasets: "
+        f"[{{name: d, path: {tmp_path}/d}}]}}}}"
+    )
+    code, out, err = run(TOKEND, "--check", "-c", config)
+    assert code == 0 and b"2100 tokens" in out, err
+
+
+def test_damaged_documents_are_refused(tmp_path):
+    samples = documents([10, 20, 30], "int32")
+    (shard,) = write(tmp_path / "d", {"tokens": "ndarray:int32"}, ({"tokens": d} for d in samples))
+    (tmp_path / "d/index.json").unlink()
+    whole = bytearray(shard.read_bytes())
+    at = whole.index(samples[1].tobytes())
+    assert whole[at - 2 : at] == b"\4\24"
+    whole[at - 1] = 19
+    shard.write_bytes(whole)
+    assert "sample 1: shape makes 19 tokens of 4 bytes" in cat(shard)
 
 
 def test_samples_of_different_types_are_refused(tmp_path):
