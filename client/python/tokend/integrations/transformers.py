@@ -6,10 +6,19 @@ trainer.train(resume_from_checkpoint=True) continues exactly after the model's l
 world. For your own subclass of Trainer: `class Mine(TokendFeed, TheirTrainer)`.
 """
 
+import math
 from collections import deque
 
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_callback import ExportableState
+from transformers import __version__ as found
+
+try:
+    from transformers.trainer_callback import ExportableState
+except ImportError:
+    raise ImportError(
+        f"tokend.transformers: needs transformers 4.57 or later, not {found}; "
+        "pip install -U transformers"
+    ) from None
 
 from .. import phrases
 from ..throughput import Throughput
@@ -166,7 +175,11 @@ class TokendFeed:
                 "TokendTrainer: one process has several devices (DataParallel); start one process "
                 "per device, with torchrun"
             )
-        ranks = args.world_size // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
+        # transformers 4 has only the first of these
+        sizes = [
+            getattr(self, name, None) for name in ("get_tp_size", "get_cp_size", "get_sp_size")
+        ]
+        ranks = args.world_size // math.prod(size() for size in sizes if size)
         if self.data.world != ranks:
             raise ValueError(
                 f"TokendTrainer: the loader's world, {self.data.world}, is not the number of the "
