@@ -115,4 +115,5 @@ def test_a_job_does_not_notice_that_the_clock_jumps(daemon, clock):
     assert positions[-1] + 1 - len(positions) == len(SHIFTS) * SKIPPED, "and none was lost"
     assert lost == [[0], [0]], "no wake-up was lost"
     assert clock.get("tokend_monotonic") > 100, "the library sees the daemon's clocks"
-    assert clock.get("tokend") <= starts, "the daemon looks at the wall clock once, at its start"
+    # At a start, and for the time of a warning: for people and metrics, never to wait by.
+    assert clock.get("tokend") <= 4 * starts, "the daemon seldom looks at the wall clock"

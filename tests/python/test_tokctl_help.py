@@ -7,7 +7,8 @@ import pytest
 from lib import TOKCTL, run
 
 OFFLINE = ["plan", "when", "inspect", "pack", "verify", "report"]
-ONLINE = ["cat", "start", "status", "top", "mix", "skip", "checkpoint", "drain", "rescale"]
+ONLINE = ["cat", "start", "status", "top", "doctor", "mix", "skip"]
+ONLINE += ["checkpoint", "drain", "rescale"]
 CURSOR = ["new", "show", "diff", "seek", "skip", "mix", "add", "remove", "schedule"]
 COMMANDS = [[name] for name in OFFLINE + ONLINE] + [["cursor", name] for name in CURSOR]
 
