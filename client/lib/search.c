@@ -53,6 +53,8 @@ void search_later(struct tokend *t, struct search *s, int error, int refused)
 	if (s->fd >= 0)
 		close(s->fd);
 	s->fd = -1;
+	if (s->error != error)
+		s->error_since = now;
 	s->error = error;
 	s->refused = refused;
 	if (refused)
@@ -88,11 +90,14 @@ int64_t search_give_up(const struct search *s)
 
 	if (is_there(s) && s->patience.deadline_ms > ms)
 		ms = s->patience.deadline_ms;
-	if (s->error == EACCES && s->patience.since && ms > DENIED_MS)
-		ms = DENIED_MS;
 	if (s->error == ENAMETOOLONG)
 		ms = 0;
-	return s->since + ms * WAIT_MS;
+
+	int64_t end = s->since + ms * WAIT_MS;
+
+	if (s->error == EACCES && s->patience.since)
+		end = wait_earlier(end, s->error_since + DENIED_MS * WAIT_MS);
+	return end;
 }
 
 int search_warn(struct tokend *t, struct search *s)
