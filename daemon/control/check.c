@@ -1,5 +1,6 @@
 #include "daemon/control/check.h"
 
+#include "daemon/control/listen.h"
 #include "daemon/control/log.h"
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
@@ -154,7 +155,7 @@ static bool try_file(const char *directory)
 	return fd >= 0;
 }
 
-/* Whether this user can create files in @directory. It is not left behind if it does not exist: the
+/* Whether this user can create files in @directory. If it does not exist, it is removed again: the
  * daemon may be another user's. False: errno. */
 static bool try_directory(const char *directory)
 {
@@ -199,19 +200,20 @@ static bool check_state_dir(const struct config *config)
 /* The default socket is systemd's, or the daemon chooses another one. */
 static bool check_socket(const struct config *config)
 {
-	char directory[WIRE_SOCKET_BYTES];
+	char directory[WIRE_SOCKET_BYTES], text[LIMIT_TEXT_BYTES];
 	bool fine;
 
 	if (!config->has_socket || strcmp(config->socket, WIRE_SOCKET) == 0)
 		return true;
 	snprintf(directory, sizeof(directory), "%s", config->socket);
 	strrchr(directory, '/')[directory[0] == '/' && strrchr(directory, '/') == directory] = 0;
-	fine = try_file(directory);
-	if (!fine)
-		log_line(LOG_ERROR,
-			"%s: socket: uid %u cannot create %s: %s; create its directory, or choose "
-			"another socket",
-			config->path, (unsigned)geteuid(), config->socket, strerror(errno));
+	/* The daemon makes the last directory. */
+	fine = try_file(directory) ||
+	       (errno == ENOENT && mkdir(directory, 0700) == 0 && rmdir(directory) == 0);
+	if (!fine) {
+		listener_explain(config->socket, errno, text, sizeof(text));
+		log_line(LOG_ERROR, "%s: %s", config->path, text);
+	}
 	return fine;
 }
 

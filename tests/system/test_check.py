@@ -65,7 +65,7 @@ ROWS = {
     "negative npy": ({"path": "negative"}, "token 77 is -5; must be 0 to"),
     "memory: 1": ({"whole": {"memory": 1}}, "memory: 1 bytes are too few", "set memory: "),
     "unwritable state_dir": ({"whole": {"state_dir": "/proc/x"}}, "state_dir: uid", "/proc/x"),
-    "no directory of socket": ({"whole": {"socket": "/none/s"}}, "socket: uid", "its directory"),
+    "no directory of socket": ({"whole": {"socket": "/none/x/s"}}, "socket: uid", "its directory"),
     "s3": ({"path": "s3://b/web"}, "s3:// is not read", "mount or copy"),
     "hf": ({"path": "hf://datasets/web"}, "hf:// is not read"),
     "~": ({"path": "~/web"}, "~ is not expanded; write /home/ada/web"),
@@ -89,6 +89,27 @@ def test_bad_input_gets_one_line(files, row):
     code, _, err = check(files, **about)
     assert (code, err.count("\n")) == (1, 1) and err.startswith("tokend: "), (code, err)
     assert has(err, *words) and "format: flat" not in err, err
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
+def test_a_directory_that_one_may_not_write_to(files):
+    """--check and the start give the same remedy."""
+    os.chmod(files.path, 0o755)
+    os.makedirs(files.file("own", "x"), exist_ok=True)
+    os.chmod(files.file("own"), 0o777)
+    train = {"seed": 1, "seq_len": 64, "datasets": [{"name": "web", "path": "web"}]}
+    state = files.file("own", "state")
+    config = files.config(streams={"train": train}, socket=files.file("t.sock"), state_dir=state)
+    for arguments in (["--check"], []):
+        done = subprocess.run(
+            [TOKEND, "-c", config, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            user=65534,
+        )
+        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+        assert has(done.stderr, "uid 65534 cannot create", "have its owner allow that")
 
 
 def test_names_of_users_and_groups_are_accepted(files):
