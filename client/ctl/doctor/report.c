@@ -33,7 +33,8 @@ static void put(
 	ctl_put(&d->out, "\n");
 }
 
-void doctor_ok(struct doctor *d, const char *check, const char *text, ...)
+void doctor_line(struct doctor *d, const char *result, const char *check, const char *fix,
+	const char *text, ...)
 {
 	char line[2 * LIMIT_TEXT_BYTES];
 	va_list arguments;
@@ -41,28 +42,6 @@ void doctor_ok(struct doctor *d, const char *check, const char *text, ...)
 	va_start(arguments, text);
 	vsnprintf(line, sizeof(line), text, arguments);
 	va_end(arguments);
-	put(d, "ok", check, line, NULL);
-}
-
-void doctor_skip(struct doctor *d, const char *check, const char *text, ...)
-{
-	char line[2 * LIMIT_TEXT_BYTES];
-	va_list arguments;
-
-	va_start(arguments, text);
-	vsnprintf(line, sizeof(line), text, arguments);
-	va_end(arguments);
-	put(d, "skip", check, line, NULL);
-}
-
-void doctor_fix(struct doctor *d, const char *check, const char *fix, const char *text, ...)
-{
-	char line[2 * LIMIT_TEXT_BYTES];
-	va_list arguments;
-
-	va_start(arguments, text);
-	vsnprintf(line, sizeof(line), text, arguments);
-	va_end(arguments);
-	put(d, "fix", check, line, fix);
-	d->fixes++;
+	put(d, result, check, line, fix);
+	d->fixes += fix != NULL;
 }

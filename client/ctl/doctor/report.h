@@ -20,14 +20,12 @@ struct doctor {
 	bool measured;		/* tokens_needed is what they take now */
 };
 
-/* The line of @check: fine, or skipped with the reason. */
-__attribute__((format(printf, 3, 4))) void doctor_ok(
-	struct doctor *d, const char *check, const char *text, ...);
-__attribute__((format(printf, 3, 4))) void doctor_skip(
-	struct doctor *d, const char *check, const char *text, ...);
-/* A line with its remedy. */
-__attribute__((format(printf, 4, 5))) void doctor_fix(
-	struct doctor *d, const char *check, const char *fix, const char *text, ...);
+/* The line of @check: "ok", "skip" with the reason in @text, or "fix" with the remedy @fix. */
+__attribute__((format(printf, 5, 6))) void doctor_line(struct doctor *d, const char *result,
+	const char *check, const char *fix, const char *text, ...);
+#define doctor_ok(d, check, ...)       doctor_line(d, "ok", check, NULL, __VA_ARGS__)
+#define doctor_skip(d, check, ...)     doctor_line(d, "skip", check, NULL, __VA_ARGS__)
+#define doctor_fix(d, check, fix, ...) doctor_line(d, "fix", check, fix, __VA_ARGS__)
 
 /* Kernel, io_uring, memory limits, clock. */
 void doctor_machine(struct doctor *d);
