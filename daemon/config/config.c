@@ -26,10 +26,9 @@ char *config_state_place(const struct config *config, unsigned i)
 	return found ? strdup(path) : NULL;
 }
 
-bool config_may_write(const char *path)
+char *config_existing(const char *path)
 {
 	char *part = strdup(path);
-	bool may = false;
 
 	while (part && access(part, F_OK) < 0 && errno == ENOENT) {
 		char *slash = strrchr(part, '/');
@@ -38,8 +37,14 @@ bool config_may_write(const char *path)
 			break;
 		slash[slash == part] = 0;
 	}
-	if (part)
-		may = access(part, W_OK | X_OK) == 0;
+	return part;
+}
+
+bool config_may_write(const char *path)
+{
+	char *part = config_existing(path);
+	bool may = part && access(part, W_OK | X_OK) == 0;
+
 	free(part);
 	return may;
 }

@@ -155,33 +155,14 @@ static bool try_file(const char *directory)
 	return fd >= 0;
 }
 
-/* Whether this user can create files in @directory. If it does not exist, it is removed again: the
- * daemon may be another user's. False: errno. */
+/* Whether this user can create files in @directory, or that directory. False: errno. */
 static bool try_directory(const char *directory)
 {
-	char *part = strdup(directory), *slash;
-	bool fine = part;
-
-	/* The first directory that would have to be made. */
-	while (fine && access(part, F_OK) < 0 && errno == ENOENT && (slash = strrchr(part, '/')) &&
-		slash != part) {
-		*slash = 0;
-		if (access(part, F_OK) < 0)
-			continue;
-		*slash = '/';
-		break;
-	}
-	if (fine && access(part, F_OK) == 0) {
-		fine = try_file(part);
-	} else if (fine) {
-		fine = mkdir(part, 0700) == 0;
-		if (fine)
-			rmdir(part);
-	}
-
+	char *existing = config_existing(directory);
+	bool fine = existing && try_file(existing);
 	int error = errno;
 
-	free(part);
+	free(existing);
 	errno = error;
 	return fine;
 }

@@ -10,7 +10,7 @@ import numpy
 import pytest
 import yaml
 from test_loader_daemon import kill_private
-from tokenizing import made  # noqa: F401
+from tokenizing import made, read_terminal  # noqa: F401
 
 from lib import child_environment, shard_writers
 from tokend.__main__ import main
@@ -226,13 +226,7 @@ def test_text_is_served_as_text(here, made, capsys):  # noqa: F811
     keys = {"stderr": theirs, "stdout": subprocess.PIPE, "text": True, "env": child_environment()}
     with subprocess.Popen(command, **keys) as running:
         os.close(theirs)
-        said, seen = running.stdout.read(), b""
-        try:
-            while block := os.read(ours, 4096):
-                seen += block
-        except OSError:  # of the terminal
-            pass
-    os.close(ours)
+        said, seen = running.stdout.read(), read_terminal(ours)
     assert running.returncode == 0, (said, seen)
     assert "901 documents" in said and "left out: ../data/c.png and 1 more file" in said
     assert b"is it text?" in seen and seen.endswith(b"\r\x1b[K"), "a line of progress, removed"

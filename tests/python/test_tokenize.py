@@ -22,6 +22,7 @@ from tokenizing import (
     command,
     corpus,
     kill_and_resume,
+    read_terminal,
     refused,
     shards,
     tokenize,
@@ -303,13 +304,7 @@ def test_progress_on_a_terminal(directory, made):
         env=child_environment(),
     ):
         os.close(theirs)
-        seen = b""
-        try:
-            while block := os.read(ours, 4096):
-                seen += block
-        except OSError:  # of the terminal
-            pass
-    os.close(ours)
+        seen = read_terminal(ours)
     assert re.search(
         rb"\r\x1b\[K[0-9]+ documents, [0-9]+ tokens, [0-9.]+ MB/s, 0:00:[0-9]{2} left", seen
     ), seen

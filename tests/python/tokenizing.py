@@ -31,6 +31,18 @@ def corpus():
     ]
 
 
+def read_terminal(terminal):
+    """All that was written to this pseudo-terminal, whose other side was closed. Closes it."""
+    seen = b""
+    try:
+        while block := os.read(terminal, 4096):
+            seen += block
+    except OSError:  # its end
+        pass
+    os.close(terminal)
+    return seen
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A tokenizer.json whose EOS is its last token."""

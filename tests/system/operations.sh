@@ -302,7 +302,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 	kept="$kept -o -path /var/lib/tokend-bob"
 	left=$(eval "find / /usr -xdev -maxdepth 5 \( $kept \) -prune" \
 		"-o -iname '*tokend*' -print -o -name '*tokctl*' -print")
-	[ -z "$left" ] || { echo "left behind: $left" && exit 1; }
+	[ -z "$left" ] || { echo "not removed: $left" && exit 1; }
 	[ ! -e /run/tokend ] && [ ! -e /var/lib/tokend ] && [ ! -e /etc/tokend ]
 	[ -z "$(pgrep -x tokend)" ]
 	[ -z "$(systemctl list-units --failed --no-legend)" ]

@@ -1,4 +1,4 @@
-/* `tokctl top` on a terminal, with ncurses. Nothing else may write to the terminal meanwhile. */
+/* `tokctl top` on a terminal, with ncurses. Until it ends, no other code writes to the terminal. */
 #ifndef TOKEND_CTL_TOP_SCREEN_H
 #define TOKEND_CTL_TOP_SCREEN_H
 
