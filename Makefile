@@ -33,10 +33,10 @@ FLAGS_fuzz  = $(FLAGS_asan) -fsanitize=fuzzer-no-link
 FLAGS_cover = -O1 -fprofile-instr-generate -fcoverage-mapping
 WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 system  = $(if $(cross),build/arm64-root)/usr# where headers and libraries are
-INCLUDES = -I. -Iclient/lib $(addprefix -isystem ,$(wildcard /usr/share/include/llhttp) $(if $(cross),$(system)/include))
+INCLUDES = -I. -Iclient/lib $(addprefix -isystem ,$(wildcard /usr/share/include/llhttp) $(if $(cross),$(system)/include $(system)/include/aarch64-linux-gnu))
 ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE $(INCLUDES) -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
 ALL_LDFLAGS = $(FLAGS_$(VARIANT)) $(if $(cross),-L$(system)/lib/aarch64-linux-gnu) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
-LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lncursesw -lm -lpthread # --as-needed: each program keeps its own
+LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lnettle -lexpat -lncursesw -lm -lpthread # --as-needed: each program keeps its own
 # The HTTP parser. Debian 12 has its sources only, later releases a library.
 llhttp      = $(patsubst /usr/share/llhttp/%.c,$(if $(cross),$(O),build)/llhttp/%.o,$(wildcard /usr/share/llhttp/*.c))
 LIBS       += $(if $(llhttp),,-lllhttp)
@@ -45,7 +45,7 @@ LIBS       += $(if $(llhttp),,-lllhttp)
 room    = $(foreach r,$(1),$(wildcard $(r)/*.c))
 proto   = $(call room,proto)
 shard   = $(call room,daemon/shard)
-files   = $(call room,daemon/config daemon/catalog) $(shard)
+files   = $(call room,daemon/config daemon/catalog daemon/store) $(shard)
 daemon  = $(call room,daemon/engine daemon/io daemon/reader daemon/control) $(files)
 client  = $(call room,client/lib)
 ctl     = $(call room,client/ctl client/ctl/*) $(client) $(files) $(proto) daemon/control/cgroup.c
@@ -71,14 +71,14 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run test test-trainers prove fuzz fuzz-coverage fuzzers soak bench check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
+.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove fuzz fuzz-coverage fuzzers soak bench check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
 	deps deb install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
 all: programs python links $(manuals) $(completions) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
 programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-look bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
-unit: $(if $(filter gcc,$(VARIANT)),wheel-programs) $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat pin-trainer config-trainer fake/libcuda.so.1)
+unit: $(if $(filter gcc,$(VARIANT)),wheel-programs) $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat dataset-cat store-cat pin-trainer config-trainer fake/libcuda.so.1)
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.* ## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -108,10 +108,14 @@ $(O)/bin/tokctl $(O)/wheel/tokctl: $(call objects,$(ctl))
 $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
 $(O)/bin/bench-polite: $(call objects,bench/polite.c $(client) $(proto))
 $(O)/bin/bench-order: $(call objects,bench/order.c $(proto))
-$(O)/bin/bench-shard: $(call objects,bench/shard.c $(shard) $(proto))
+$(O)/bin/bench-shard: $(call objects,bench/shard.c $(files) $(proto))
 $(O)/bin/bench-look: $(call objects,bench/look.c daemon/reader/look.c $(proto))
 $(addprefix $(O)/bin/,tokend tokctl bench-look bench-next bench-polite bench-order bench-shard):
 	$(program)
+
+# The baseline of GETs, for the bench only: links libcurl, which the daemon loads.
+build/gcc/bin/bench-get: build/gcc/bench/get.o
+	$(link) -lcurl -lnettle
 
 $(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libtokend.so
 	$(dynamic)
@@ -162,6 +166,10 @@ run: deps-run ## train a small GPT on real text, while daemon and trainers are k
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) client/example/gpt/run.py
 
+run-objects: deps-run-objects ## the same with the shards in an object store, which is killed, too
+	+$(Q)$(MAKE) all
+	$(Q)$(PYTHON) client/example/gpt/run.py --store
+
 test: deps-test ## run all tests; T=NAME: those whose names contain NAME
 	+$(Q)$(MAKE) all unit cuda-programs
 	+$(Q)$(MAKE) VARIANT=clang programs $(addprefix build/clang/check/,sim prove $(arithmetic))
@@ -169,6 +177,10 @@ test: deps-test ## run all tests; T=NAME: those whose names contain NAME
 	+$(Q)$(MAKE) VARIANT=tsan programs $(threaded:%=build/tsan/check/test_%)
 	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/run $(T)
+
+test-objects: deps-objects ## run tests with real object stores: radosgw, moto, nginx over TLS, hadro
+	+$(Q)$(MAKE) all unit
+	$(Q)$(PYTHON) tests/run --objects $(T)
 
 test-trainers: deps-trainers ## run real trainers with the wheel: killed, resumed, on other world sizes
 	+$(Q)$(MAKE) wheel
@@ -196,7 +208,7 @@ fuzz-coverage: deps-test ## print the line coverage that the fuzzers reach; belo
 	$(Q)$(PYTHON) tests/fuzz/coverage.py $(if $(FUZZ_GROW),--grow $(FUZZ_GROW))
 
 bench: deps-bench ## measure tokend relative to other loaders and to the machine's limits
-	+$(Q)$(MAKE) all
+	+$(Q)$(MAKE) all build/gcc/bin/bench-get
 	$(Q)$(PYTHON) bench/run.py
 
 # For a machine without a compiler: run `make gpu-kit` here, copy build/gpu and the sources, and run
@@ -256,7 +268,7 @@ install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(Q)ln -sf libtokend.so.1 $(DESTDIR)$(LIBDIR)/libtokend.so
 	$(Q)$(foreach module,$(modules:client/python/%=%),install -Dm644 client/python/$(module) $(site)/$(module) &&) true
 	$(Q)install -Dm755 -t $(site)/tokend build/python/tokend/_tokend.abi3.so
-	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml config/alerts.yaml config/dashboard.json README.md
+	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml config/alerts.yaml config/dashboard.json systemd/objects.conf README.md
 	$(Q)install -Dm644 systemd/tokend.sysusers $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
 	$(Q)install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
 	$(Q)$(fill) client/lib/tokend.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/tokend.pc
@@ -286,7 +298,7 @@ format-check:
 lint: deps-test format-check ## run clang-tidy, shellcheck and ruff, and check the formatting
 	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/next.c bench/order.c | \
 		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE $(INCLUDES)' tidy
-	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh)
+	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh tests/objects/*.sh)
 	$(Q)build/venv/bin/ruff check client tests bench
 
 clean: ## remove build/

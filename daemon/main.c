@@ -11,6 +11,7 @@
 #include "daemon/control/reading.h"
 #include "daemon/control/rereads.h"
 #include "daemon/control/server.h"
+#include "daemon/store/store.h"
 #include "proto/fault.h"
 
 #include <errno.h>
@@ -22,7 +23,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BACKOFF_S = 5 }; /* pause after a failed start, under systemd */
+enum {
+	BACKOFF_S = 5,		   /* pause after a failed start, under systemd */
+	START_PATIENCE_MS = 60000, /* how long a start waits for a store that does not answer */
+};
 
 /*
  * Pauses after a failed start under systemd. The units restart tokend 200 ms after its end, because
@@ -37,17 +41,20 @@ static void back_off(void)
 	sleep(BACKOFF_S);
 }
 
-static int serve(const struct catalog *catalog, const struct options *a, struct listener *listener,
-	struct cgroup *cgroup, const struct rereads *rereads)
+static int serve(const struct catalog *catalog, struct stores *stores, const struct options *a,
+	struct listener *listener, struct cgroup *cgroup, const struct rereads *rereads)
 {
 	const struct config *config = catalog->config;
-	struct reading reading = reading_plan(catalog);
+	struct reading reading = reading_plan(catalog, stores);
 	char note[LIMIT_TEXT_BYTES];
 	struct fault fault;
-	struct reader *reader = reader_open(&reading.options, note, sizeof(note), &fault);
+	struct reader *reader = reading_fits_stores(catalog, &fault)
+					? reader_open(&reading.options, note, sizeof(note), &fault)
+					: NULL;
 
 	if (!reader)
 		return notify_failed_start(fault.text);
+	store_patience(stores, 0);
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
 	for (uint32_t i = 0; i < config->streams; i++)
@@ -60,7 +67,10 @@ static int serve(const struct catalog *catalog, const struct options *a, struct 
 		.reading = &reading.options,
 		.depth = reading.options.depth,
 		.connections = reading.sessions,
-		.staging_bytes = reader_memory(&reading.options),
+		.staging_bytes = reading_memory(&reading),
+		.stores = stores,
+		.store_queues = reading.store_queues,
+		.store_depth = reading.store_depth,
 		.rereads = rereads,
 		.linger_s = a->linger_s,
 		.cgroup = cgroup,
@@ -143,6 +153,26 @@ static void cap_memory(struct config *config, const struct cgroup *cgroup)
 	config->memory_capped = true;
 }
 
+/* Any thread. */
+static void log_store(void *none, const char *line)
+{
+	(void)none;
+	log_line(LOG_WARNING, "%s", line);
+}
+
+static struct stores *open_stores(const struct config *config, bool check, struct fault *fault)
+{
+	return store_open(
+		&(struct store_options){
+			.config = config,
+			.memory_bytes = reading_store_bytes(config),
+			.patience_ms = START_PATIENCE_MS,
+			.cache = !check,
+			.log = log_store,
+		},
+		fault);
+}
+
 static int run(const struct options *a, struct listener *listener)
 {
 	struct rereads rereads = {0};
@@ -157,7 +187,8 @@ static int run(const struct options *a, struct listener *listener)
 		cap_memory(config, cgroup);
 
 	bool listens = config && (a->check || listen_at(listener, a, config, &fault));
-	struct catalog *catalog = listens ? catalog_open(config, &fault) : NULL;
+	struct stores *stores = listens ? open_stores(config, a->check, &fault) : NULL;
+	struct catalog *catalog = stores ? catalog_open(config, stores, &fault) : NULL;
 	int code = 0;
 
 	if (!catalog)
@@ -165,10 +196,11 @@ static int run(const struct options *a, struct listener *listener)
 	else if (!place_state_dir(config, listener->handed))
 		code = notify_failed_start("out of memory");
 	else if (a->check)
-		code = check_run(catalog);
+		code = check_run(catalog, stores);
 	else
-		code = serve(catalog, a, listener, cgroup, &rereads);
+		code = serve(catalog, stores, a, listener, cgroup, &rereads);
 	catalog_free(catalog);
+	store_close(stores);
 	cgroup_free(cgroup);
 	config_free(config);
 	return code;

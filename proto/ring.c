@@ -133,6 +133,44 @@ void ring_format(struct ring *ring, const struct ring_geometry *g, void *meta, v
 	atomic_store(&ring->header->end, RING_ENDLESS);
 }
 
+void ring_say_reason(const struct ring *ring, const char *text)
+{
+	struct ring_header *h = ring->header;
+	uint64_t version = atomic_load_explicit(&h->wait_version, memory_order_relaxed) | 1;
+	uint64_t words[RING_REASON_BYTES / 8] = {0};
+	size_t n = strlen(text);
+
+	n = n < sizeof(words) ? n : sizeof(words) - 1;
+	memcpy(words, text, n);
+	atomic_store_explicit(&h->wait_version, version, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	for (size_t i = 0; i <= n / 8; i++)
+		atomic_store_explicit(&h->wait_reason[i], words[i], memory_order_relaxed);
+	atomic_store_explicit(&h->wait_version, version + 1, memory_order_release);
+}
+
+bool ring_reason(const struct ring *ring, char text[RING_REASON_BYTES])
+{
+	struct ring_header *h = ring->header;
+	uint64_t version = atomic_load_explicit(&h->wait_version, memory_order_acquire);
+	uint64_t words[RING_REASON_BYTES / 8] = {0};
+	bool ends = false;
+
+	for (size_t i = 0; i < RING_REASON_BYTES / 8 && !ends; i++) {
+		words[i] = atomic_load_explicit(&h->wait_reason[i], memory_order_relaxed);
+		ends = memchr(&words[i], 0, sizeof(words[i])) != NULL;
+	}
+	atomic_thread_fence(memory_order_acquire);
+	if (version % 2 != 0 ||
+		atomic_load_explicit(&h->wait_version, memory_order_relaxed) != version)
+		return false;
+	memcpy(text, words, sizeof(words));
+	text[RING_REASON_BYTES - 1] = 0;
+	for (char *c = text; *c; c++)
+		*c = (unsigned char)*c < ' ' ? '?' : *c;
+	return text[0] != 0;
+}
+
 static bool not_a_ring(struct fault *fault)
 {
 	return fault_set(fault, FAULT_PROTOCOL, "ring", "not a ring of version %d; " PHRASE_RELEASE,

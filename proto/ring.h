@@ -31,8 +31,9 @@
  *   daemon   wake_at = r; released ≥ r ?
  *   client   released = q; wake_at ≤ q ? → wake-up
  *
- * The daemon waits for half a ring, so that it is seldom woken. A client that keeps more than half
- * and waits for one slot would then wait forever. So the beginning of its wait is a reason, too:
+ * The daemon waits for half a ring, or for a quarter if it reads from object stores, so that it is
+ * seldom woken. A client that keeps more and waits for one slot would then wait forever. So the
+ * beginning of its wait is a reason, too:
  *
  *   daemon   wake_at = r; client_waits, and a slot is free ?
  *   client   client_waits = s + 1; wake_at ? → wake-up
@@ -70,6 +71,7 @@ struct ring_geometry {
 	uint32_t loss_mask; /* 1: rows have a loss mask */
 };
 
+enum { RING_REASON_BYTES = 184 };		 /* of a wait, with its 0 */
 enum { RING_DOCUMENTS = 1, RING_LOSS_MASK = 2 }; /* annotations of rows */
 
 struct ring_slot {
@@ -97,6 +99,9 @@ struct ring_header {
 	alignas(64) _Atomic uint64_t
 		wake_at; /* the daemon waits for released ≥ this; 0: it does not */
 	alignas(64) _Atomic uint64_t request; /* number of the operator's last request; 0: none */
+	alignas(64) _Atomic uint64_t wait_version; /* of wait_reason; odd: it is being written */
+	/* A string that names what the daemon waits for; daemons of older releases leave zeros. */
+	_Atomic uint64_t wait_reason[RING_REASON_BYTES / 8];
 };
 
 struct ring_control {
@@ -120,6 +125,9 @@ _Static_assert(offsetof(struct ring_header, published) == 128, "shared layout");
 _Static_assert(offsetof(struct ring_header, end) == 136, "shared layout");
 _Static_assert(offsetof(struct ring_header, wake_at) == 192, "shared layout");
 _Static_assert(offsetof(struct ring_header, request) == 256, "shared layout");
+_Static_assert(offsetof(struct ring_header, wait_version) == 320, "shared layout");
+_Static_assert(offsetof(struct ring_header, wait_reason) == 328, "shared layout");
+_Static_assert(sizeof(struct ring_header) == 512, "shared layout");
 _Static_assert(sizeof(struct ring_header) <= RING_PAGE, "shared layout");
 _Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout");
 _Static_assert(offsetof(struct ring_control, waits_since) == 72, "shared layout");
@@ -230,10 +238,16 @@ static inline bool ring_released(const struct ring *ring, uint64_t published, ui
 	return true;
 }
 
-/* A daemon that waits for room waits for so many free slots. */
+/* A daemon that waits for room waits for so many free slots, at most. */
 static inline uint64_t ring_half(const struct ring_geometry *g)
 {
 	return g->slots > 1 ? g->slots / 2 : 1;
+}
+
+/* The same for a daemon that reads from object stores. */
+static inline uint64_t ring_quarter(const struct ring_geometry *g)
+{
+	return g->slots > 3 ? g->slots / 4 : 1;
 }
 
 /* Asks the client for a wake-up once released ≥ @at; 0: never. Check released again afterwards. */
@@ -274,7 +288,13 @@ static inline bool ring_wanted(const struct ring *ring)
 	       ring_client_waits(ring, published);
 }
 
+/* Shows the client what the daemon waits for; "": for nothing. A longer text is cut. */
+void ring_say_reason(const struct ring *ring, const char *text);
+
 /* ---- the client's side ---- */
+
+/* Copies what the daemon waits for. False: it does not say. Bytes below 32 become '?'. */
+bool ring_reason(const struct ring *ring, char text[RING_REASON_BYTES]);
 
 static inline uint64_t ring_published(const struct ring *ring)
 {

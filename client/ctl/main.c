@@ -25,6 +25,7 @@ static const struct ctl_command *const commands[] = {
 	&ctl_start,
 	&ctl_status,
 	&ctl_top,
+	&ctl_cache,
 	&ctl_doctor,
 	&ctl_mix,
 	&ctl_skip,

@@ -19,7 +19,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HANDSHAKE_MS = 30000 }; /* limit from connect to feed; the daemon may open shards */
+enum {
+	HANDSHAKE_MS = 30000, /* limit from connect to feed; the daemon may open shards */
+	STARTING_MS = 4,      /* pause between two tries while a private daemon starts, at first */
+	STARTING_PART = 16,   /* later this part of the time since it was started */
+};
 
 int attach_check(struct tokend *t, const struct target *target)
 {
@@ -165,11 +169,23 @@ static int search_receive(struct tokend *t, struct search *s)
 	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : message_unknown(t, "version");
 }
 
+/* A private daemon that this process starts is awaited more closely: most take a few ms. */
+static void search_closely(struct search *s)
+{
+	uint64_t part = (uint64_t)(wait_now() - s->since) / WAIT_MS / STARTING_PART;
+	uint64_t most = part > STARTING_MS ? part : STARTING_MS;
+
+	if (s->backoff_ms > most)
+		s->backoff_ms = (uint32_t)most;
+}
+
 /* Nobody listens at the socket. 0, or an error. */
-static int absent(struct tokend *t)
+static int absent(struct tokend *t, struct search *s)
 {
 	int r = t->config ? private_absent(t) : 0;
 
+	if (t->starter)
+		search_closely(s);
 	if (r == 0 && t->call.absent && t->call.absent(t->call.context))
 		return handle_fail(t, TOKEND_EAGAIN, "", "interrupted");
 	return r;
@@ -186,7 +202,7 @@ static int search_try(struct tokend *t, const struct target *target, struct sear
 	if (s->fd < 0 && now >= s->retry) {
 		r = search_connect(t, target, s);
 		if (r == 0 && s->fd < 0 && search_nobody(s))
-			r = absent(t);
+			r = absent(t, s);
 	}
 	if (r == 0 && s->fd < 0 && now >= search_give_up(s))
 		return search_gave_up(t, s);

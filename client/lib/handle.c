@@ -17,6 +17,7 @@ static const enum fault_code code_of[] = {
 	[-TOKEND_EFORKED] = FAULT_ARGUMENT,
 	[-TOKEND_EAGAIN] = FAULT_ARGUMENT,
 	[-TOKEND_ESTART] = FAULT_ARGUMENT,
+	[-TOKEND_EWAIT] = FAULT_IO,
 };
 
 _Static_assert(LIMIT_NAME_BYTES == 64, "PHRASE_NAME says so");

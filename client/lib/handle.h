@@ -140,6 +140,7 @@ struct tokend {
 	char *config;		 /* whose private daemon listens at socket; NULL: not private */
 	struct starter *starter; /* of that daemon; or NULL */
 	uint32_t peer, slots, deadline_ms, connect_ms;
+	int64_t max_wait_ns; /* of one wait for a batch */
 	bool helper, strict;
 	bool anywhere; /* nobody named the socket: each try before the first attach looks again */
 	int64_t waits_since;  /* ns: when the last wait for a slot began */

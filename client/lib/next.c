@@ -83,8 +83,9 @@ static void say_wait(struct tokend *t)
 	ring_say_waits_since(&t->mapping->ring, (uint64_t)t->waits_since);
 }
 
-/* Waits until the next slot may be ready, the daemon sent a message, or a second has passed. */
-static int wait_once(struct tokend *t)
+/* Waits until the next slot may be ready, the daemon sent a message, a second has passed, or until
+ * @until. */
+static int wait_once(struct tokend *t, int64_t until)
 {
 	const struct mapping *m = t->mapping;
 	int r;
@@ -104,7 +105,8 @@ static int wait_once(struct tokend *t)
 		if (ring_daemon_waits(&m->ring))
 			link_wake(t->fd);
 		r = wait_ready(t, t->fd, POLLIN,
-			wait_now() + (t->copying ? COPY_NS : INT64_C(1000000000)));
+			wait_earlier(
+				until, wait_now() + (t->copying ? COPY_NS : INT64_C(1000000000))));
 		if (r == 0 && !t->copying)
 			r = count_lost_wake(t);
 	}
@@ -195,7 +197,9 @@ static int await_slot(struct tokend *t)
 			r = revive(t, true);
 			slow_begin(t, &slow);
 		} else {
-			r = wait_once(t);
+			r = slow_limit(t, &slow);
+			if (r == 0)
+				r = wait_once(t, slow_until(t, &slow));
 			if (r == 0)
 				r = slow_warn(t, &slow);
 		}

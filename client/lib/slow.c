@@ -54,15 +54,46 @@ static void name_shards(const struct tokend *t, uint64_t due, char *text, size_t
 int slow_warn(struct tokend *t, struct warnings *w)
 {
 	uint64_t due = t->taken + t->rank * t->micro_batch;
-	char doing[LIMIT_NAME_BYTES + 96];
+	char doing[LIMIT_NAME_BYTES + 96], reason[RING_REASON_BYTES];
 
 	if (!warn_due(w) || release_queue_full(&t->mapping->queue))
 		return 0;
+	if (ring_reason(&t->mapping->ring, reason))
+		return warn_say(t, w, "stream %s: waiting %" PRId64 " s for %s", t->stream,
+			warn_waited(w), reason);
 	name_shards(t, due, doing, sizeof(doing));
 	return warn_say(t, w,
 		"stream %s: waiting for position %" PRIu64 " since %" PRId64
 		" s: the daemon at %s %s; see tokctl status",
 		t->stream, due, warn_waited(w), t->socket, doing);
+}
+
+int64_t slow_until(const struct tokend *t, const struct warnings *w)
+{
+	return w->since + t->max_wait_ns;
+}
+
+int slow_limit(struct tokend *t, const struct warnings *w)
+{
+	char doing[LIMIT_NAME_BYTES + 96], reason[RING_REASON_BYTES];
+	int64_t now = wait_now();
+
+	if (now < slow_until(t, w) || release_queue_full(&t->mapping->queue))
+		return 0;
+	if (w->said)
+		t->slowed = now;
+
+	double limit = (double)t->max_wait_ns / 1e9;
+
+	if (ring_reason(&t->mapping->ring, reason))
+		return handle_fail(t, TOKEND_EWAIT, "max_wait",
+			"stream %s: no batch within %g s, waiting for %s; call next() again",
+			t->stream, limit, reason);
+	name_shards(t, t->taken + t->rank * t->micro_batch, doing, sizeof(doing));
+	return handle_fail(t, TOKEND_EWAIT, "max_wait",
+		"stream %s: no batch within %g s: the daemon at %s %s; see tokctl status, and call "
+		"next() again",
+		t->stream, limit, t->socket, doing);
 }
 
 int slow_over(struct tokend *t, struct warnings *w)

@@ -9,6 +9,10 @@
 void slow_begin(const struct tokend *t, struct warnings *w);
 /* Warns if it is due, with the shards that the daemon reads. Returns 0 or EAGAIN. */
 int slow_warn(struct tokend *t, struct warnings *w);
+/* The time at which the wait is too long, in ns. */
+int64_t slow_until(const struct tokend *t, const struct warnings *w);
+/* Returns 0, or EWAIT after that time. */
+int slow_limit(struct tokend *t, const struct warnings *w);
 /* The batch has come. Returns 0 or EAGAIN. */
 int slow_over(struct tokend *t, struct warnings *w);
 

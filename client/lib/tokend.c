@@ -18,6 +18,8 @@
 
 enum { DEADLINE_MS = 300000 };
 
+#define FOREVER_MS (INT64_MAX / 2 / WAIT_MS)
+
 _Static_assert(TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS,
 	"part of the public interface");
 _Static_assert(TOKEND_MICRO_BATCH == LIMIT_MICRO_BATCH, "part of the public interface");
@@ -87,6 +89,9 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 	t->helper = o->helper != 0;
 	t->strict = o->strict != 0;
 	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
+	t->max_wait_ns = o->max_wait_ms && o->max_wait_ms < FOREVER_MS
+				 ? (int64_t)o->max_wait_ms * WAIT_MS
+				 : FOREVER_MS * WAIT_MS;
 	patience = (struct patience){
 		.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms, .since = wait_now()};
 	if (o->config && !patience.connect_ms)

@@ -47,6 +47,7 @@ enum tokend_error {
 	TOKEND_EFORKED = -8,   /* used in a child of the process that attached */
 	TOKEND_EAGAIN = -9,    /* not yet, or a callback ended the call */
 	TOKEND_ESTART = -10,   /* the private daemon of a config cannot be started */
+	TOKEND_EWAIT = -11,    /* no batch came within max_wait_ms */
 };
 
 #define TOKEND_PADDING	    UINT64_MAX /* position of a padding row, after a finite stream's end */
@@ -140,6 +141,9 @@ struct tokend_options {
 	 * since.
 	 */
 	const char *config;
+	/* How long tokend_next() waits for a batch while storage or an object store does not
+	 * answer, before TOKEND_EWAIT. The search for a lost daemon does not count. 0: no limit. */
+	uint64_t max_wait_ms;
 };
 
 /*
@@ -219,8 +223,9 @@ struct tokend_batch {
  *
  * Errors: EDATA, ECONNECT (no daemon within deadline_ms), EREFUSED (a restarted daemon's config no
  * longer fits), EPROTOCOL: the error is repeated until tokend_seek(). EHELD (release a batch
- * first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()), ESTART: the next call
- * tries again. EMEMORY, EFORKED. tokend_cursor() works after every error except EFORKED.
+ * first), EAGAIN (a callback ended it), EARGUMENT (see tokend_record()), ESTART, EWAIT (no batch
+ * within max_wait_ms): the next call tries again. EMEMORY, EFORKED. tokend_cursor() works after
+ * every error except EFORKED.
  */
 TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
 /* The same without waiting: EAGAIN if no batch is ready. */
@@ -292,8 +297,7 @@ struct tokend_shape {
 	uint64_t rank, world;
 	uint64_t batches;    /* of this rank from attach or seek to the end, or TOKEND_ENDLESS */
 	uint64_t data_bytes; /* of the ring memory that holds the tokens */
-	uint64_t lost_wakes; /* waits that timed out although a batch was ready; 0 unless there is a
-				bug */
+	uint64_t lost_wakes; /* waits that timed out although a batch was ready: a bug */
 	uint64_t reattached; /* how often a lost daemon was found again */
 	uint64_t waited_ns;  /* total time spent waiting in tokend_next() */
 

@@ -54,6 +54,7 @@ Description-Content-Type: text/markdown
 
 # The Debian packages whose archives may be linked into the programs, and their licences.
 LICENSES = {
+    "libexpat1-dev": "MIT",
     "libjansson-dev": "MIT",
     "libncurses-dev": "X11-distribute-modifications-variant",
     "liburing-dev": "MIT",  # or LGPL
@@ -61,6 +62,7 @@ LICENSES = {
     "libyaml-dev": "MIT",
     "libzstd-dev": "BSD-3-Clause",  # or GPL
     "libllhttp-dev": "MIT",
+    "nettle-dev": "LGPL-3.0-or-later",  # or GPL
     "node-llhttp": "MIT",
     "zlib1g-dev": "Zlib",
 }

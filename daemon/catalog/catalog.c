@@ -1,5 +1,7 @@
 #include "daemon/catalog/catalog.h"
 
+#include "daemon/catalog/dataset_fetch.h"
+#include "daemon/catalog/dataset_sums.h"
 #include "daemon/catalog/stream.h"
 #include "daemon/config/refuse.h"
 
@@ -8,8 +10,8 @@
 #include <string.h>
 
 /* @only: the stream to open, NULL for all. */
-static struct catalog *open_catalog(
-	const struct config *config, const struct config_stream *only, struct fault *fault)
+static struct catalog *open_catalog(const struct config *config, struct stores *stores,
+	const struct config_stream *only, struct fault *fault)
 {
 	struct catalog *catalog = calloc(1, sizeof(*catalog));
 
@@ -24,27 +26,32 @@ static struct catalog *open_catalog(
 		catalog->stream[i].slot = i;
 	for (uint32_t i = 0; i < config->streams; i++)
 		if ((!only || only == &config->stream[i]) &&
-			!stream_open(&catalog->stream[i], &config->stream[i], config, fault))
+			!stream_open(
+				&catalog->stream[i], &config->stream[i], config, stores, fault))
 			goto fail;
+	if (!only &&
+		!(dataset_fetch_plan(catalog, fault) && dataset_sums_read(catalog, stores, fault)))
+		goto fail;
 	return catalog;
 fail:
 	catalog_free(catalog);
 	return NULL;
 }
 
-struct catalog *catalog_open(const struct config *config, struct fault *fault)
+struct catalog *catalog_open(
+	const struct config *config, struct stores *stores, struct fault *fault)
 {
-	return open_catalog(config, NULL, fault);
+	return open_catalog(config, stores, NULL, fault);
 }
 
 struct catalog *catalog_open_stream(
-	const struct config *config, const char *stream, struct fault *fault)
+	const struct config *config, struct stores *stores, const char *stream, struct fault *fault)
 {
 	const struct config_stream *only = config_stream(config, stream);
 	char list[NEAREST_LIST_BYTES];
 
 	if (only)
-		return open_catalog(config, only, fault);
+		return open_catalog(config, stores, only, fault);
 	config_refuse(fault, config->path, config->stream[0].line, "streams", FAULT_NO_INDEX,
 		"no stream is called %s; must be one of: %s", stream,
 		config_list_streams(config, stream, list));

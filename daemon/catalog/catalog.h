@@ -24,13 +24,14 @@ struct catalog {
 };
 
 /*
- * Opens all streams of @config, which must outlive the catalog. On failure returns NULL and @fault,
- * as config_refuse() fills it. Blocks.
+ * Opens all streams of @config. It and @stores must outlive the catalog; without @stores, datasets
+ * in a store are refused. On failure returns NULL and @fault, as config_refuse() fills it. Blocks.
  */
-struct catalog *catalog_open(const struct config *config, struct fault *fault);
+struct catalog *catalog_open(
+	const struct config *config, struct stores *stores, struct fault *fault);
 /* The same for one stream, for tools; the others are left empty. */
-struct catalog *catalog_open_stream(
-	const struct config *config, const char *stream, struct fault *fault);
+struct catalog *catalog_open_stream(const struct config *config, struct stores *stores,
+	const char *stream, struct fault *fault);
 void catalog_free(struct catalog *catalog);
 /* The stream called @name. NULL: there is none. */
 const struct stream *catalog_stream(const struct catalog *catalog, const char *name);

@@ -1,5 +1,4 @@
-#include "daemon/catalog/dataset.h"
-
+#include "daemon/catalog/dataset_objects.h"
 #include "daemon/shard/cache.h"
 #include "daemon/shard/list.h"
 
@@ -70,6 +69,7 @@ void dataset_check(const struct dataset *d)
 	assert(d->plain || !d->data_at_of);
 	assert(listed == (d->plain_at != NULL) && listed == (d->types != NULL));
 	assert(!listed || (!d->plain && !d->unsampled));
+	assert(!d->objects || (listed && d->hint.objects));
 	assert(d->unindexed <= d->table.shards);
 	assert(!d->note[0] || d->note_shard < d->table.shards);
 	assert(!d->refused || d->refused_shard < d->table.shards);
@@ -84,6 +84,8 @@ void dataset_widen(struct dataset *d, uint32_t token_bytes)
 	d->plain = false;
 	free(d->data_at_of);
 	d->data_at_of = NULL;
+	if (d->plain_at)
+		memset(d->plain_at, 0, d->table.shards * sizeof(*d->plain_at));
 }
 
 void dataset_close(struct dataset *dataset)
@@ -103,6 +105,12 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->root);
 	free(dataset->paths);
 	free(dataset->path_at);
+	if (dataset->objects) {
+		shard_list_free(&dataset->objects->sides);
+		free(dataset->objects->sums);
+		free(dataset->objects->sums_at);
+	}
+	free(dataset->objects);
 	cache_free(dataset->hint.cache);
 }
 

@@ -10,6 +10,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/shard/shard.h"
+#include "daemon/store/store.h"
 #include "proto/cursor.h"
 #include "proto/fault.h"
 #include "proto/table.h"
@@ -77,7 +78,8 @@ struct dataset {
 	uint32_t *path_at; /* [shards] offsets into paths, which is shorter than 4 GiB */
 	/*
 	 * [shards] With a manifest, identity, sides, indexed and plain_at are 0 until
-	 * dataset_open_shard() has compared the shard with the manifest. Only that function writes
+	 * dataset_open_shard() has compared the shard with the manifest. In a store, plain_at may
+	 * be the manifest's, and no member of identity but inode is used. Only that function writes
 	 * to them, and no two threads open the same shard at once.
 	 */
 	struct dataset_identity *identity;
@@ -90,6 +92,11 @@ struct dataset {
 	 * are checked. Written by dataset_open_shard().
 	 */
 	uint8_t *unsampled;
+
+	/* ---- in a store ---- */
+
+	struct dataset_objects *objects; /* where its shards and side files are; NULL: local */
+	uint32_t piece; /* > 0: they are read in pieces of so many bytes, through the cache */
 };
 
 /* The shard's path relative to the dataset's root. */
@@ -97,6 +104,11 @@ const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard);
 /* Writes the shard's absolute path to @path; "": it does not fit. */
 void dataset_shard_path(
 	const struct dataset *dataset, uint64_t shard, char *path, size_t path_bytes);
+/*
+ * The object that a shard is, for a dataset in a store. Its strings belong to the dataset. It needs
+ * no dataset_same_shard(): the store compares size and ETag with each answer.
+ */
+void dataset_object(const struct dataset *dataset, uint64_t shard, struct object *object);
 /* Index of the shard called @name (relative path), or -1. */
 int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
 /* shard_list_pattern() for all files but @shard, which is none. */

@@ -1,7 +1,10 @@
 #include "daemon/catalog/dataset_manifest.h"
 
+#include "daemon/catalog/dataset_objects.h"
+#include "daemon/shard/bounds.h"
 #include "daemon/shard/cache.h"
 #include "daemon/shard/list.h"
+#include "daemon/shard/mask.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,31 +14,55 @@
 #include <string.h>
 #include <unistd.h>
 
+/*
+ * The directory need not exist until shards are read. A path with wildcards is a pattern only if
+ * there is no such file.
+ */
+static bool check_directory(const struct opening *o, const char *root, const char *manifest)
+{
+	struct stat st;
+
+	if (stat(root, &st) == 0 ? S_ISDIR(st.st_mode) : !strpbrk(o->source->path, "*?["))
+		return true;
+	return opening_refuse(o, o->source->path_line, "path",
+		"%.80s: is not a directory; with a manifest, must be the directory that the paths "
+		"in %s are relative to",
+		o->source->path, manifest);
+}
+
+static bool check_url(const struct opening *o, const char *root)
+{
+	struct fault fault;
+	const char *key;
+
+	if (!o->stores)
+		return opening_refuse(o, o->source->path_line, "path",
+			"%.80s: is in a store, and no stores are open", root);
+	if (!store_bucket(o->stores, root, &key, &fault))
+		return opening_refuse(o, o->source->path_line, "path", "%s", fault.text);
+	return *key == 0 || key[strlen(key) - 1] == '/' ||
+	       opening_refuse(o, o->source->path_line, "path",
+		       "%.80s: must end in /, the prefix of all its shards", root);
+}
+
 static bool read_manifest(const struct opening *o, struct manifest *m)
 {
 	char path[PATH_MAX], root[PATH_MAX];
 	const struct shard_format *format;
 	struct shard_hint hint = opening_hint(o);
 	struct fault fault;
-	struct stat st;
 
 	if (!opening_format(o, &format))
 		return false;
 	if (!config_path(o->config, o->source->manifest, path, sizeof(path)))
 		return opening_refuse(
 			o, o->source->manifest_line, "manifest", "%s", strerror(ENAMETOOLONG));
-	/*
-	 * The directory need not exist until shards are read. A path with wildcards is a pattern
-	 * only if there is no such file.
-	 */
-	if (!config_path(o->config, o->source->path, root, sizeof(root)) ||
-		(stat(root, &st) == 0 ? !S_ISDIR(st.st_mode)
-				      : strpbrk(o->source->path, "*?[") != NULL))
-		return opening_refuse(o, o->source->path_line, "path",
-			"%.80s: is not a directory; with a manifest, must be the directory that "
-			"the paths in %s are relative to",
-			o->source->path, path);
-	if (manifest_read(m, path, root, format, &hint, &fault))
+	if (!config_path(o->config, o->source->path, root, sizeof(root)))
+		return opening_refuse(
+			o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
+	if (!(store_is_url(root) ? check_url(o, root) : check_directory(o, root, path)))
+		return false;
+	if (manifest_read(m, path, root, o->stores, format, &hint, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)
 		return opening_refuse(o, o->source->manifest_line, "manifest",
@@ -45,8 +72,35 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 }
 
 /*
- * A manifest does not list side files. Whether a shard has an index is found when it is opened.
- * Whether shards have masks and lists of bounds is taken from the first one.
+ * In a store, the manifest lists side files. If there are none, and shards themselves have no
+ * documents, no shard has annotations in files.
+ */
+static bool list_annotations(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	bool asked = d->hint.documents || d->hint.loss_mask;
+	struct fault fault;
+	uint32_t id = 0;
+	char path[PATH_MAX + 1];
+
+	d->marked = asked && (d->objects->sides.count > 0 || d->format->extent);
+	d->unindexed = 0;
+	if (!d->hint.loss_mask)
+		return true;
+	dataset_shard_path(d, 0, path, sizeof(path));
+	d->masks = mask_side_id(d->format, &d->hint, path) != 0;
+	d->bounds = !d->format->document && bounds_side_id(d->hint.objects, path, &id, &fault) &&
+		    id != 0;
+	return d->masks || !d->hint.label_mask ||
+	       opening_refuse(o, o->source->label_mask_line, "label_mask",
+		       "the manifest lists no loss mask in it for shard %s; write the manifest "
+		       "again with `tokctl inspect --manifest`",
+		       dataset_shard_name(d, 0));
+}
+
+/*
+ * Otherwise a manifest does not list side files. Whether a shard has an index is found when it is
+ * opened. Whether shards have masks and lists of bounds is taken from the first one.
  */
 static bool presume_annotations(const struct opening *o)
 {
@@ -91,22 +145,33 @@ bool dataset_from_manifest(const struct opening *o)
 	d->types = m.types;
 	m.tokens = m.sizes = NULL;
 	m.types = NULL;
-	bool fine = opening_allocate(o, &m.list);
+	d->plain_at = m.plain_at;
+	m.plain_at = NULL;
+	bool stored = m.bucket, fine = opening_allocate(o, &m.list);
 
 	d->hint.cache = fine ? cache_new(d->root) : NULL;
-	d->plain_at = fine ? calloc(d->table.shards, sizeof(*d->plain_at)) : NULL;
+	if (fine && !stored)
+		d->plain_at = calloc(d->table.shards, sizeof(*d->plain_at));
+	if (stored) {
+		fine = fine && (dataset_objects_take(d, &m, o->stores) || opening_refuse_memory(o));
+		d->hint.objects = fine ? &d->objects->objects : NULL;
+	}
 	fine = fine && ((d->hint.cache && d->plain_at) || opening_refuse_memory(o));
 	if (!o->source->has_dtype)
 		d->hint.type = (enum shard_type)d->types[0];
 	manifest_free(&m);
-	return fine && presume_annotations(o);
+	return fine && (stored ? list_annotations(o) : presume_annotations(o));
 }
 
-bool dataset_manifest(const struct config *config, const struct config_stream *stream,
-	const struct config_dataset *source, struct manifest *manifest, struct fault *fault)
+bool dataset_manifest(const struct config *config, struct stores *stores,
+	const struct config_stream *stream, const struct config_dataset *source,
+	struct manifest *manifest, struct fault *fault)
 {
-	const struct opening o = {
-		.config = config, .stream = stream, .source = source, .fault = fault};
+	const struct opening o = {.config = config,
+		.stream = stream,
+		.source = source,
+		.stores = stores,
+		.fault = fault};
 
 	return read_manifest(&o, manifest);
 }

@@ -16,7 +16,8 @@ bool dataset_from_manifest(const struct opening *o);
  * manifest_free(). False: @fault, as manifest_read() fills it for a line of the manifest, otherwise
  * as config_refuse().
  */
-bool dataset_manifest(const struct config *config, const struct config_stream *stream,
-	const struct config_dataset *source, struct manifest *manifest, struct fault *fault);
+bool dataset_manifest(const struct config *config, struct stores *stores,
+	const struct config_stream *stream, const struct config_dataset *source,
+	struct manifest *manifest, struct fault *fault);
 
 #endif

@@ -46,7 +46,12 @@ static bool manifest_note(const struct dataset *d, char *text, size_t text_bytes
 
 	if (!d->sizes)
 		return false;
-	if (stat(d->root, &st) != 0)
+	if (d->objects)
+		snprintf(text, text_bytes,
+			"its shards are taken from %.200s; the store compares the ETag of each "
+			"with it whenever it is read",
+			d->config->manifest);
+	else if (stat(d->root, &st) != 0)
 		snprintf(text, text_bytes,
 			"its shards are taken from %.200s; their directory, %.200s, cannot be read "
 			"now: %s",

@@ -63,17 +63,21 @@ static bool as_listed(const struct dataset *dataset, uint64_t shard,
 }
 
 static bool as_in_manifest(const struct dataset *d, uint64_t shard,
-	const struct shard_format *format, const struct shard_facts *facts, const struct stat *st,
+	const struct shard_format *format, const struct shard_facts *facts, uint64_t bytes,
 	struct fault *fault)
 {
 	const struct manifest_shard listed = {d->format, (enum shard_type)d->types[shard],
 		d->table.tokens[shard], d->sizes[shard], d->sample_tokens, d->frame_bytes};
-	const struct manifest_shard found = {format, facts->type, facts->tokens,
-		(uint64_t)st->st_size, facts->sample_tokens, facts->frame_bytes};
+	const struct manifest_shard found = {format, facts->type, facts->tokens, bytes,
+		facts->sample_tokens, facts->frame_bytes};
 	size_t n;
 
 	if (manifest_same(&listed, &found, fault))
-		return true;
+		return facts->token_bytes == d->token_bytes ||
+		       fault_set(fault, FAULT_CHANGED, "dtype",
+			       "its tokens of %s are served in %" PRIu32
+			       " bytes, and those of the dataset in %" PRIu32,
+			       shard_type_name(facts->type), facts->token_bytes, d->token_bytes);
 	n = strlen(fault->text);
 	if (strcmp(fault->field, "dtype") == 0 && d->hint.has_type && found.type == d->hint.type)
 		snprintf(fault->text + n, sizeof(fault->text) - n,
@@ -81,35 +85,44 @@ static bool as_in_manifest(const struct dataset *d, uint64_t shard,
 	return false;
 }
 
-/*
- * With a manifest the format is recognised again unless the config sets it, because any file can be
- * read as flat.
- */
-static bool describe_listed(const struct dataset *d, uint64_t shard, const char *path, int fd,
-	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+static bool bytes_of(
+	const struct dataset *d, uint64_t shard, int fd, uint64_t *bytes, struct fault *fault)
 {
-	const struct shard_format *format = d->sizes ? shard_format(d->config->format) : d->format;
 	struct stat st;
 
-	if (fstat(fd, &st) != 0)
+	if (!d->objects && fstat(fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	if (d->sizes && d->sizes[shard] != (uint64_t)st.st_size) /* no need to read it */
-		return as_in_manifest(d, shard, d->format, facts, &st, fault);
-	format = shard_describe(format, path, fd, hint, facts, fault);
+	*bytes = d->objects ? d->sizes[shard] : (uint64_t)st.st_size;
+	return true;
+}
+
+/*
+ * With a manifest the format is recognised again unless the config sets it, because any file can be
+ * read as flat. Not in a store: its ETag says that it is what was inspected.
+ */
+static bool describe_listed(const struct dataset *d, uint64_t shard, struct bytes *b,
+	uint64_t bytes, const struct shard_hint *hint, struct shard_facts *facts,
+	struct fault *fault)
+{
+	const struct shard_format *format = d->format;
+
+	if (d->sizes && !d->objects)
+		format = shard_format(d->config->format);
+	format = shard_describe_bytes(format, b, hint, facts, fault);
 	if (!format)
 		return false;
 	if (!d->sizes)
 		return as_listed(d, shard, facts, fault);
-	return as_in_manifest(d, shard, format, facts, &st, fault);
+	return as_in_manifest(d, shard, format, facts, bytes, fault);
 }
 
 /* Stores the identity of a manifest's shard, so that it is not described again. */
 static void remember(
 	const struct dataset *d, uint64_t shard, int fd, const struct shard_facts *facts)
 {
-	struct stat st;
+	struct stat st = {.st_ino = 1};
 
-	if (!d->sizes || fstat(fd, &st) != 0)
+	if (!d->sizes || (!d->objects && fstat(fd, &st) != 0))
 		return;
 	d->identity[shard] = dataset_identify(&st);
 	dataset_keep_annotations(d, shard, facts);
@@ -117,19 +130,53 @@ static void remember(
 		d->plain_at[shard] = (uint32_t)facts->data_at + 1;
 }
 
+/* What the manifest says about a shard in a store. */
+static struct shard_facts facts_of(const struct dataset *d, uint64_t shard)
+{
+	bool plain = dataset_is_plain(d, shard);
+
+	return (struct shard_facts){
+		.type = (enum shard_type)d->types[shard],
+		.tokens = d->table.tokens[shard],
+		.sample_tokens = d->sample_tokens,
+		.frame_bytes = d->frame_bytes,
+		.plain = plain,
+		.data_at = plain ? dataset_data_at(d, shard) : 0,
+	};
+}
+
 struct shard *dataset_open_shard(const struct dataset *dataset, uint64_t shard, const char *path,
 	int fd, struct frames *frames, struct fault *fault)
 {
 	struct shard_hint hint = dataset->hint;
-	struct shard_facts facts = {0};
+	struct shard_facts facts = {0}, listed;
 	struct shard *opened;
+	uint64_t bytes;
 
 	hint.frames = frames;
-	if (!describe_listed(dataset, shard, path, fd, &hint, &facts, fault) ||
-		!same_annotations(dataset, shard, &facts, fault) ||
-		!same_sides(dataset, shard, &facts, fault))
+	if (dataset->objects) {
+		listed = facts_of(dataset, shard);
+		hint.listed = &listed;
+		if (!hint.has_type) /* otherwise it also says how wide tokens are served */
+			hint.type = listed.type;
+	}
+	if (!bytes_of(dataset, shard, fd, &bytes, fault))
 		return NULL;
-	opened = shard_open(dataset->format, path, fd, &hint, &facts, fault);
+	if (dataset->sizes && dataset->sizes[shard] != bytes) { /* no need to read it */
+		as_in_manifest(dataset, shard, dataset->format, &facts, bytes, fault);
+		return NULL;
+	}
+	struct bytes *b = shard_source(path, fd, &hint, fault);
+
+	if (!b)
+		return NULL;
+	if (!describe_listed(dataset, shard, b, bytes, &hint, &facts, fault) ||
+		!same_annotations(dataset, shard, &facts, fault) ||
+		!same_sides(dataset, shard, &facts, fault)) {
+		bytes_close(b);
+		return NULL;
+	}
+	opened = shard_open_bytes(dataset->format, b, &hint, &facts, fault);
 	if (!opened)
 		return NULL;
 	if (!sample_opened(dataset, shard, opened, fault)) {

@@ -4,19 +4,18 @@
  */
 #include "daemon/catalog/manifest.h"
 
+#include "daemon/catalog/manifest_text.h"
+#include "daemon/catalog/side_list.h"
 #include "daemon/shard/json.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum {
 	LINE_BYTES = 8 * PATH_MAX, /* a path may be escaped as \uXXXX */
@@ -29,6 +28,8 @@ enum {
 
 struct reading {
 	struct manifest *m;
+	struct stores *stores;
+	const char *key; /* of the dataset; NULL: local */
 	const char *path;
 	uint64_t line, room;
 	const struct shard_format *format;
@@ -60,16 +61,42 @@ static bool refuse_memory(const struct reading *r)
 
 /* ---- a line's members ---- */
 
-static const char *const strings[] = {"path", "format", "dtype", "digest"};
+static const char *const strings[] = {"path", "format", "dtype", "digest", "etag"};
 
 struct line {
-	const char *string[4]; /* in the order of strings[]; borrowed */
+	const char *string[5]; /* in the order of strings[]; borrowed */
 	struct shard_facts facts;
 	const struct shard_format *format;
 	uint64_t size, digest;
+	bool has_data_at;
+	json_t *side; /* borrowed; NULL: none */
 };
 
-enum { PATH, FORMAT, DTYPE, DIGEST };
+enum { PATH, FORMAT, DTYPE, DIGEST, ETAG };
+
+/* Takes the strings. *@known: their number. */
+static bool take_strings(const struct reading *r, json_t *object, struct line *l, size_t *known)
+{
+	struct fault fault;
+
+	for (unsigned i = 0; i < sizeof(strings) / sizeof(strings[0]); i++) {
+		bool absent = !json_object_get(object, strings[i]);
+
+		/* The ETag is the identity of an object; without it, the digest is. */
+		if (absent && (i == ETAG ? !r->key
+					 : i == DIGEST && json_object_get(object, strings[ETAG])))
+			continue;
+		if (absent && i == ETAG)
+			return refuse(r, "etag",
+				"etag is missing; must be the ETag of the object: write the "
+				"manifest again with `tokctl inspect --manifest` and the URL");
+		l->string[i] = json_string_in(object, "", strings[i], &fault);
+		if (!l->string[i])
+			return refuse(r, "", "%s", fault.text);
+		++*known;
+	}
+	return true;
+}
 
 /* Takes the known members; rejects others. */
 static bool take_members(const struct reading *r, json_t *object, struct line *l)
@@ -84,15 +111,13 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 		{"sample_tokens", &l->facts.sample_tokens, false},
 		{"row_tokens", &l->facts.row_tokens, false},
 		{"frame_bytes", &l->facts.frame_bytes, false},
+		{"data_at", &l->facts.data_at, false},
 	};
 	size_t known = 0;
 	struct fault fault;
 
-	for (unsigned i = 0; i < sizeof(strings) / sizeof(strings[0]); i++, known++) {
-		l->string[i] = json_string_in(object, "", strings[i], &fault);
-		if (!l->string[i])
-			return refuse(r, "", "%s", fault.text);
-	}
+	if (!take_strings(r, object, l, &known))
+		return false;
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (!numbers[i].required && !json_object_get(object, numbers[i].key))
 			continue;
@@ -100,10 +125,13 @@ static bool take_members(const struct reading *r, json_t *object, struct line *l
 			return refuse(r, "", "%s", fault.text);
 		known++;
 	}
+	l->has_data_at = json_object_get(object, "data_at");
+	l->side = json_object_get(object, "side");
+	known += l->side != NULL;
 	return known == json_object_size(object) ||
 	       refuse(r, "",
 		       "has unknown members; must have only path, format, dtype, tokens, size, "
-		       "digest, sample_tokens, row_tokens and frame_bytes");
+		       "digest, sample_tokens, row_tokens, frame_bytes, etag, data_at and side");
 }
 
 /* The problem with a path, for the message; NULL: none. */
@@ -198,6 +226,8 @@ static bool take_digest(const struct reading *r, struct line *l)
 	const char *text = l->string[DIGEST];
 	char shown[40];
 
+	if (!text)
+		return true;
 	if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
 		return refuse(r, "digest", "digest is '%s'; must be 16 hexadecimal digits",
 			json_shown(text, shown, sizeof(shown)));
@@ -241,6 +271,114 @@ static bool check_frame(const struct reading *r, const struct line *l)
 		l->facts.frame_bytes, budget);
 }
 
+/* ---- members of shards in a store ---- */
+
+/* Checks the ETag @what, which goes into a header of each request. */
+static bool check_etag(const struct reading *r, const char *what, const char *etag)
+{
+	char shown[STORE_ETAG_BYTES];
+	const char *wrong = NULL;
+
+	json_shown(etag, shown, sizeof(shown));
+	if (strncmp(etag, "W/", 2) == 0)
+		return refuse(r, "etag",
+			"%s is '%s', which is weak: other bytes may have the same; must be a "
+			"strong ETag, without W/",
+			what, shown);
+	if (!*etag)
+		wrong = "is empty";
+	else if (strchr(etag, '"'))
+		wrong = "has a quote";
+	else if (strlen(etag) >= STORE_ETAG_BYTES)
+		wrong = "is too long";
+	for (const char *c = etag; *c && !wrong; c++)
+		if (*c <= ' ' || *c > '~')
+			wrong = "has a character that is not printable, or a space";
+	return !wrong ||
+	       refuse(r, "etag",
+		       "%s is '%s', which %s; must be 1 to %d printable characters, without quotes",
+		       what, shown, wrong, STORE_ETAG_BYTES - 1);
+}
+
+/* The tokens of a plain shard end with its object, or before. */
+static bool check_data_at(const struct reading *r, const struct line *l)
+{
+	const struct shard_facts *f = &l->facts;
+	uint64_t width = shard_type_bytes(f->type), most;
+
+	if (!l->has_data_at)
+		return true;
+	if (f->frame_bytes > 0)
+		return refuse(r, "data_at",
+			"data_at is %" PRIu64 ", but the shard is compressed (frame_bytes %" PRIu64
+			"); must be absent",
+			f->data_at, f->frame_bytes);
+	if (f->tokens > l->size / width)
+		return refuse(r, "tokens",
+			"tokens is %" PRIu64 " of %" PRIu64 " bytes, and data_at is set; must be "
+			"at most %" PRIu64 ", so that they fit into size, %" PRIu64,
+			f->tokens, width, l->size / width, l->size);
+	most = l->size - f->tokens * width;
+	return f->data_at <= most ||
+	       refuse(r, "data_at",
+		       "data_at is %" PRIu64 "; must be at most %" PRIu64 ": after it, %" PRIu64
+		       " tokens of %" PRIu64 " bytes must fit into size, %" PRIu64,
+		       f->data_at, most, f->tokens, width, l->size);
+}
+
+static bool take_side(const struct reading *r, const char *name, json_t *value)
+{
+	json_t *size = json_array_get(value, 0), *etag = json_array_get(value, 1);
+	const char *fault = store_is_url(name) ? NULL : name_fault(name, strlen(r->m->list.root));
+	bool bare = json_array_size(value) == 1 && !r->key;
+	char shown[80], what[120];
+	struct fault why;
+
+	json_shown(name, shown, sizeof(shown));
+	if (fault)
+		return refuse(r, "side",
+			"side '%s' %s; must be a file below the dataset's directory, or a URL",
+			shown, fault);
+	if ((json_array_size(value) != 2 && !bare) || !json_is_integer(size) ||
+		json_integer_value(size) < 0 || (!bare && !json_is_string(etag)))
+		return refuse(r, "side",
+			"side '%s' is %s; must be [SIZE, \"ETAG\"], the bytes and the ETag of the "
+			"side file",
+			shown, json_is_array(value) ? "another array" : json_kind(value));
+	if (bare)
+		return true;
+	snprintf(what, sizeof(what), "the ETag of side '%s'", shown);
+	if (!check_etag(r, what, json_string_value(etag)))
+		return false;
+	if (!r->key)
+		return true;
+	const struct side side = {
+		name, json_string_value(etag), (uint64_t)json_integer_value(size), r->line};
+
+	return side_list_add(&r->m->sides, r->key, &side, &why) ||
+	       refuse(r, "side", "%s", why.text);
+}
+
+static bool take_sides(const struct reading *r, const struct line *l)
+{
+	const char *name;
+	json_t *value;
+
+	if (l->side && !json_is_object(l->side))
+		return refuse(r, "side",
+			"side is %s; must be an object with [SIZE, \"ETAG\"] for each side file",
+			json_kind(l->side));
+	json_object_foreach(l->side, name, value) if (!take_side(r, name, value)) return false;
+	return true;
+}
+
+static bool take_store(const struct reading *r, const struct line *l)
+{
+	const char *etag = l->string[ETAG];
+
+	return (!etag || check_etag(r, "etag", etag)) && check_data_at(r, l) && take_sides(r, l);
+}
+
 /* ---- keeping a line ---- */
 
 static bool resize(struct manifest *m, uint64_t n)
@@ -251,6 +389,13 @@ static bool resize(struct manifest *m, uint64_t n)
 	if (!types)
 		return false;
 	m->types = types;
+	if (m->bucket) {
+		uint32_t *plain_at = realloc(m->plain_at, n * sizeof(*plain_at));
+
+		if (!plain_at)
+			return false;
+		m->plain_at = plain_at;
+	}
 	for (unsigned i = 0; i < sizeof(wide) / sizeof(wide[0]); i++) {
 		uint64_t *more = realloc(*wide[i], n * sizeof(*more));
 
@@ -259,6 +404,25 @@ static bool resize(struct manifest *m, uint64_t n)
 		*wide[i] = more;
 	}
 	return true;
+}
+
+static bool add_name(const struct reading *r, const struct line *l, struct fault *fault)
+{
+	const char *name = l->string[PATH], *etag = l->string[ETAG];
+
+	if (!r->key)
+		return shard_list_add(&r->m->list, name, fault);
+	return shard_list_add_between(&r->m->list, r->key, name, etag, strlen(etag) + 1, fault);
+}
+
+/* As in shard.c: the tokens are served as they are stored. */
+static bool is_plain(const struct line *l)
+{
+	const struct shard_facts *f = &l->facts;
+
+	return l->has_data_at && f->data_at < UINT32_MAX &&
+	       (f->type == SHARD_U16 || f->type == SHARD_U32 || f->type == SHARD_I32) &&
+	       f->token_bytes == shard_type_bytes(f->type);
 }
 
 static bool keep(struct reading *r, const struct line *l)
@@ -272,8 +436,10 @@ static bool keep(struct reading *r, const struct line *l)
 		if (!resize(m, r->room))
 			return refuse_memory(r);
 	}
-	if (!shard_list_add(&m->list, l->string[PATH], &fault))
+	if (!add_name(r, l, &fault))
 		return refuse(r, "", "%s", fault.text);
+	if (m->bucket)
+		m->plain_at[s] = is_plain(l) ? (uint32_t)l->facts.data_at + 1 : 0;
 	m->format = l->format;
 	m->token_bytes = l->facts.token_bytes;
 	m->sample_tokens = l->facts.sample_tokens;
@@ -299,7 +465,7 @@ static bool take_line(struct reading *r, const char *text, size_t n)
 		return refuse(r, "", "%s", fault.text);
 	bool fine = take_members(r, object, &l) && take_name(r, &l) && take_format(r, &l) &&
 		    take_type(r, &l) && take_digest(r, &l) && check_samples(r, &l) &&
-		    check_frame(r, &l) && keep(r, &l);
+		    check_frame(r, &l) && take_store(r, &l) && keep(r, &l);
 
 	json_decref(object);
 	return fine;
@@ -329,26 +495,6 @@ static bool take_lines(struct reading *r, FILE *file)
 				      "%s: is empty; must list at least one shard", r->path);
 }
 
-/* Opens the file, without waiting for the writer of a FIFO. NULL: @fault. */
-static FILE *open_file(const char *path, struct fault *fault)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
-	struct stat st;
-
-	if (!file) {
-		fault_errno(fault, errno, "manifest", "%s: %s", path, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return NULL;
-	}
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-		return file;
-	fault_set(fault, FAULT_DATA, "manifest", "%s: " PHRASE_NOT_FILE, path);
-	fclose(file);
-	return NULL;
-}
-
 static char *root_of(const char *path)
 {
 	size_t n = strlen(path);
@@ -358,22 +504,55 @@ static char *root_of(const char *path)
 	return strndup(path, n);
 }
 
-bool manifest_read(struct manifest *m, const char *path, const char *root,
-	const struct shard_format *format, const struct shard_hint *hint, struct fault *fault)
+/* Sets the bucket and the key of a dataset in a store. */
+static bool begin(struct reading *r, const char *root)
 {
-	struct reading r = {.m = m, .path = path, .format = format, .hint = hint, .fault = fault};
-	FILE *file = open_file(path, fault);
-	bool fine;
+	struct manifest *m = r->m;
 
 	*m = (struct manifest){.list.root = root_of(root)};
-	if (file && !m->list.root) {
-		fault_memory(fault);
+	if (!m->list.root)
+		return fault_memory(r->fault);
+	if (!store_is_url(root))
+		return true;
+	m->bucket = store_bucket(r->stores, root, &r->key, r->fault);
+	m->key_bytes = m->bucket ? strlen(r->key) : 0;
+	return m->bucket;
+}
+
+static bool end_sides(struct reading *r)
+{
+	struct side one, other;
+	char shown[80];
+
+	if (side_list_end(&r->m->sides, &one, &other))
+		return true;
+	r->line = one.line > other.line ? one.line : other.line;
+	return refuse(r, "side",
+		"side '%s' has another size or ETag than on line %" PRIu64 "; must be the same",
+		json_shown(one.name, shown, sizeof(shown)),
+		one.line < other.line ? one.line : other.line);
+}
+
+bool manifest_read(struct manifest *m, const char *path, const char *root, struct stores *stores,
+	const struct shard_format *format, const struct shard_hint *hint, struct fault *fault)
+{
+	struct reading r = {.m = m,
+		.stores = stores,
+		.path = path,
+		.format = format,
+		.hint = hint,
+		.fault = fault};
+	char *text = NULL;
+	FILE *file = begin(&r, root) ? manifest_text_open(path, stores, &text, fault) : NULL;
+	bool fine;
+
+	if (!file)
 		fault_prefix(fault, "%s: ", path);
-	}
-	fine = file && m->list.root && take_lines(&r, file) &&
-	       (resize(m, m->list.count) || refuse_memory(&r));
+	fine = file && take_lines(&r, file) && (resize(m, m->list.count) || refuse_memory(&r)) &&
+	       end_sides(&r);
 	if (file)
 		fclose(file);
+	free(text);
 	if (fine)
 		shard_list_trim(&m->list);
 	else
@@ -388,41 +567,7 @@ void manifest_free(struct manifest *m)
 	free(m->sizes);
 	free(m->digests);
 	free(m->types);
+	free(m->plain_at);
+	shard_list_free(&m->sides);
 	*m = (struct manifest){0};
-}
-
-/* ---- comparing ---- */
-
-static bool differ(struct fault *fault, const char *field, uint64_t listed, uint64_t found)
-{
-	return fault_set(fault, FAULT_CHANGED, field,
-		"%s is %" PRIu64 " in the manifest and %" PRIu64 " in the file", field, listed,
-		found);
-}
-
-static bool differ_text(
-	struct fault *fault, const char *field, const char *listed, const char *found)
-{
-	return fault_set(fault, FAULT_CHANGED, field, "%s is %s in the manifest and %s in the file",
-		field, listed, found);
-}
-
-bool manifest_same(const struct manifest_shard *listed, const struct manifest_shard *found,
-	struct fault *fault)
-{
-	if (listed->size != found->size)
-		return differ(fault, "size", listed->size, found->size);
-	if (listed->format != found->format)
-		return differ_text(fault, "format", listed->format->name, found->format->name);
-	if (listed->type != found->type)
-		return differ_text(fault, "dtype", shard_type_name(listed->type),
-			shard_type_name(found->type));
-	if (listed->tokens != found->tokens)
-		return differ(fault, "tokens", listed->tokens, found->tokens);
-	if (listed->sample_tokens != found->sample_tokens)
-		return differ(fault, "sample_tokens", listed->sample_tokens, found->sample_tokens);
-	if (listed->frame_bytes < found->frame_bytes)
-		return differ(
-			fault, "the largest frame_bytes", listed->frame_bytes, found->frame_bytes);
-	return true;
 }

@@ -9,6 +9,17 @@
  * hash of all tokens (client/ctl/offline/scan.h), which only tools that read the whole shard
  * compare. sample_tokens, row_tokens and frame_bytes follow if they are not 0; they are as in
  * struct shard_facts.
+ *
+ * For shards in a store, three more members follow. For local shards they are ignored, so that one
+ * manifest serves both.
+ *
+ *   "etag":"b1946ac92492d2347c6235b4d2611184","data_at":128,
+ *   "side":{"a/b.csv.gz":[4242,"591785b794601e212b260e25925636fd"]}
+ *
+ * etag is as the store reports it, without quotes; with it, digest may be absent. data_at is the
+ * byte of a plain shard's first token. side has the size and ETag of each side file, by its path
+ * below the dataset's directory; otherwise, in a directory label_mask, by its URL. Files on a disk
+ * have no ETag: [4242].
  */
 #ifndef TOKEND_MANIFEST_H
 #define TOKEND_MANIFEST_H
@@ -17,7 +28,10 @@
 #include "daemon/shard/shard.h"
 #include "proto/fault.h"
 
-/* Takes 29 bytes per shard, and the names. */
+/*
+ * Takes 29 bytes per shard, and the names. In a store: 33 bytes, the keys, the ETags, and those of
+ * the side files.
+ */
 struct manifest {
 	struct shard_list list;
 	const struct shard_format *format; /* of all shards, as are the next two */
@@ -25,8 +39,17 @@ struct manifest {
 	uint64_t sample_tokens;
 	uint64_t frame_bytes; /* the largest of all shards */
 	bool is_signed;	      /* at least one shard is i32 */
-	uint64_t *tokens, *sizes, *digests;
-	uint8_t *types; /* enum shard_type */
+	uint64_t *tokens, *sizes;
+	uint64_t *digests; /* 0: none */
+	uint8_t *types;	   /* enum shard_type */
+
+	/* ---- in a store; otherwise 0 ---- */
+
+	const struct store_bucket *bucket;
+	size_t key_bytes;   /* of the directory's key. It is before each name in memory, and the
+			       ETag after it, so that a shard's key is one string */
+	uint32_t *plain_at; /* 1 + data_at of a plain shard; 0: not plain */
+	struct shard_list sides; /* see side_list.h */
 };
 
 /* The facts that are compared between a manifest and a shard. */
@@ -38,14 +61,15 @@ struct manifest_shard {
 };
 
 /*
- * Reads the manifest @path. @root is the directory that its paths are relative to; it need not
- * exist. @format is the format that all shards must have; NULL: any. @hint gives the window, the
- * served width and the budget. Rejects a line that contradicts itself, an earlier line or the hint.
+ * Reads the manifest @path, a file or a URL. @root is the directory that its paths are relative to,
+ * or a URL; a local one need not exist. @stores may be NULL without URLs. @format is the format
+ * that all shards must have; NULL: any. @hint gives the window, the served width and the budget.
+ * Rejects a line that contradicts itself, an earlier line or the hint.
  *
  * On failure returns false with an empty @m. @fault is "PATH:LINE: FIELD …" with the line as index,
  * or "PATH: …" with FAULT_NO_INDEX if the file cannot be read.
  */
-bool manifest_read(struct manifest *m, const char *path, const char *root,
+bool manifest_read(struct manifest *m, const char *path, const char *root, struct stores *stores,
 	const struct shard_format *format, const struct shard_hint *hint, struct fault *fault);
 void manifest_free(struct manifest *m);
 /*

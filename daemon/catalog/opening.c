@@ -85,7 +85,11 @@ static bool prepare_annotations(const struct opening *o)
 		return opening_refuse_memory(o);
 	if (!mask)
 		return true;
-	bool below = mask[0] != '/';
+	if (store_is_url(mask) != store_is_url(o->source->path))
+		return opening_refuse(o, o->source->label_mask_line, "label_mask",
+			"%.80s: must be %s, as path is", mask,
+			store_is_url(mask) ? "a local directory" : "a URL");
+	bool below = mask[0] != '/' && !store_is_url(mask);
 
 	if (asprintf(&d->label_mask, "%s%s%s", below ? o->config->directory : "", below ? "/" : "",
 		    mask) < 0) {

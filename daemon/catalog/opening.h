@@ -15,6 +15,7 @@ struct opening {
 	const struct config *config;
 	const struct config_stream *stream;
 	const struct config_dataset *source;
+	struct stores *stores; /* or NULL */
 	struct dataset *dataset;
 	pthread_mutex_t *lock; /* for members of *dataset that several threads write */
 	struct fault *fault;

@@ -172,7 +172,9 @@ bool sample_dataset(const struct opening *o)
 bool sample_opened(
 	const struct dataset *d, uint64_t shard, const struct shard *opened, struct fault *fault)
 {
-	bool first = d->sizes ? d->identity[shard].inode == 0 : d->unsampled && d->unsampled[shard];
+	bool first = d->objects ? false /* `tokctl inspect` did it */
+		     : d->sizes ? d->identity[shard].inode == 0
+				: d->unsampled && d->unsampled[shard];
 	const char *looks = first && !d->hint.has_type ? sample_shard(opened) : NULL;
 
 	if (looks)

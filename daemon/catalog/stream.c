@@ -145,7 +145,7 @@ static bool set_width(struct stream *stream, struct fault *fault)
 }
 
 bool stream_open(struct stream *stream, const struct config_stream *source,
-	const struct config *config, struct fault *fault)
+	const struct config *config, struct stores *stores, struct fault *fault)
 {
 	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	struct fault cause;
@@ -159,7 +159,8 @@ bool stream_open(struct stream *stream, const struct config_stream *source,
 	}
 	for (uint32_t i = 0; i < source->datasets; i++) {
 		struct dataset *d = &stream->dataset[i];
-		const struct opening o = {config, source, &source->dataset[i], d, &lock, fault};
+		const struct opening o = {
+			config, source, &source->dataset[i], stores, d, &lock, fault};
 
 		d->config = &source->dataset[i];
 		if (!dataset_open(&o))

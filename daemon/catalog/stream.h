@@ -9,7 +9,7 @@
  * @fault, as config_refuse() fills it; catalog_free() frees the stream.
  */
 bool stream_open(struct stream *stream, const struct config_stream *source,
-	const struct config *config, struct fault *fault);
+	const struct config *config, struct stores *stores, struct fault *fault);
 /*
  * Reports @cause, a fault of a cursor made from the config, as config_refuse(): "FILE:LINE:
  * streams.NAME: FIELD: TEXT". Always false.

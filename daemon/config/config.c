@@ -1,6 +1,8 @@
 /* A config in memory: its streams by name, its paths. load.c reads it. */
 #include "daemon/config/config.h"
 
+#include "daemon/config/url_text.h"
+
 #include "proto/place.h"
 
 #include <errno.h>
@@ -57,6 +59,7 @@ static void stream_free(struct config_stream *stream)
 		free(stream->dataset[i].format);
 		free(stream->dataset[i].column);
 		free(stream->dataset[i].label_mask);
+		free(stream->dataset[i].sums);
 	}
 	free(stream->dataset);
 	for (uint32_t i = 0; i < stream->steps; i++)
@@ -64,10 +67,24 @@ static void stream_free(struct config_stream *stream)
 	free(stream->step);
 }
 
+static void store_free(struct config_store *store)
+{
+	free(store->endpoint);
+	free(store->region);
+	free(store->profile);
+	free(store->token_file);
+	free(store->query_file);
+	free(store->ca);
+}
+
 void config_free(struct config *config)
 {
 	if (!config)
 		return;
+	for (uint32_t i = 0; i < config->stores; i++)
+		store_free(&config->store[i]);
+	free(config->store);
+	free(config->cache_dir);
 	for (uint32_t i = 0; i < config->streams; i++)
 		stream_free(&config->stream[i]);
 	free(config->stream);
@@ -84,7 +101,7 @@ void config_free(struct config *config)
 
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes)
 {
-	bool below = written[0] != '/';
+	bool below = written[0] != '/' && !url_text_is(written);
 	int n = snprintf(path, path_bytes, "%s%s%s", below ? config->directory : "",
 		below ? "/" : "", written);
 
@@ -96,6 +113,14 @@ const struct config_stream *config_stream(const struct config *config, const cha
 	for (uint32_t i = 0; i < config->streams; i++)
 		if (strcmp(config->stream[i].name, name) == 0)
 			return &config->stream[i];
+	return NULL;
+}
+
+const struct config_store *config_store(const struct config *config, const char *scheme)
+{
+	for (uint32_t i = 0; config && i < config->stores; i++)
+		if (strcmp(config->store[i].name, scheme) == 0)
+			return &config->store[i];
 	return NULL;
 }
 

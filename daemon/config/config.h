@@ -10,25 +10,51 @@
 #include <sys/types.h>
 
 enum config_io { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_PREAD };
+/* How a dataset in a store is read: one range per window, or pieces through the cache. */
+enum config_fetch { CONFIG_FETCH_AUTO, CONFIG_FETCH_WINDOW, CONFIG_FETCH_PIECE };
+/* Where a bucket's name is written: in the host or in the path. AUTO: see url.h. */
+enum config_style { CONFIG_STYLE_AUTO, CONFIG_STYLE_VIRTUAL, CONFIG_STYLE_PATH };
+
+enum { CONFIG_SCHEME_BYTES = 32 };
+
+/* An entry of `stores:`: what the environment does not say. It contains no secret. */
+struct config_store {
+	char name[CONFIG_SCHEME_BYTES]; /* the scheme of its URLs */
+	char *endpoint;			/* "https://minio.lab:9000", checked; NULL: not given */
+	char *region;			/* NULL: not given */
+	char *profile;			/* section of the shared AWS files; NULL: not given */
+	char *token_file;		/* absolute; a bearer token; NULL: not given */
+	char *query_file;		/* absolute; a query that each URL gets; NULL: not given */
+	char *ca; /* absolute; certificates in addition to the system's; NULL: not given */
+	enum config_style style;
+	bool anonymous, requester_pays;
+	uint32_t connections; /* most GETs in flight */
+	int line;
+	int profile_line, token_file_line, query_file_line, ca_line; /* 0: not given */
+};
 
 struct config_dataset {
 	char name[LIMIT_NAME_BYTES + 1];
-	char *path;	      /* as written */
-	char *manifest;	      /* as written; NULL: not given */
+	char *path;	      /* as written; may be a URL (url_text.h) */
+	char *manifest;	      /* as written; may be a URL; NULL: not given */
 	char *format;	      /* "auto" or a format's name */
 	uint32_t token_bytes; /* of `dtype:`; 2 unless given */
 	bool has_dtype;
 	char *column;	     /* of MDS and Arrow; NULL: not given */
-	char *label_mask;    /* directory of loss masks, as written; NULL: not given */
+	char *label_mask;    /* directory of loss masks, as written; may be a URL; NULL: not
+				given */
 	double weight;	     /* 1 unless given */
 	uint64_t max_epochs; /* 0: no limit */
 	bool has_weight;
 	enum order_shuffle shuffle;
 	uint32_t block, group;
 	bool slide;
-	int line; /* of the dataset, and of keys that are not given */
+	enum config_fetch fetch;
+	uint32_t piece; /* bytes; a power of two */
+	char *sums;	/* as written; may be a URL; NULL: not given */
+	int line;	/* of the dataset, and of keys that are not given */
 	int path_line, manifest_line, weight_line, format_line, max_epochs_line, slide_line,
-		label_mask_line;
+		label_mask_line, fetch_line, piece_line, sums_line;
 };
 
 /* A planned change of the mix: a jump (from = to, one step) or a ramp. See proto/cursor.h. */
@@ -77,6 +103,11 @@ struct config {
 	uint32_t admin_uids;
 	struct config_stream *stream;
 	uint32_t streams;
+	struct config_store *store; /* [stores]; s3, gs and https may be missing */
+	uint32_t stores;
+	char *cache_dir; /* absolute; NULL: no cache */
+	uint64_t cache_bytes;
+	int cache_line;
 };
 
 /*
@@ -85,8 +116,8 @@ struct config {
  */
 struct config *config_load(const char *path, struct fault *fault);
 void config_free(struct config *config);
-/* Writes the absolute path of @written, which may be relative to the config's directory, to @path.
- * False: it does not fit. */
+/* Writes the absolute path of @written, which may be relative to the config's directory, or the URL
+ * that it is, to @path. False: it does not fit. */
 bool config_path(const struct config *config, const char *written, char *path, size_t path_bytes);
 /* Directory number @i of the places of state (proto/place.h), of this process's environment. Owned
  * by the caller. NULL: it does not exist. */
@@ -96,6 +127,8 @@ char *config_existing(const char *path);
 /* Whether this user may write to directory @path, or create it. */
 bool config_may_write(const char *path);
 const struct config_stream *config_stream(const struct config *config, const char *name);
+/* The entry of `stores:` for a scheme. NULL: there is none. @config may be NULL. */
+const struct config_store *config_store(const struct config *config, const char *scheme);
 /* Writes the streams' names and the one that @name may mean, see nearest_list(). Returns @list. */
 char *config_list_streams(
 	const struct config *config, const char *name, char list[NEAREST_LIST_BYTES]);

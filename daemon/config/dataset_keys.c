@@ -6,6 +6,7 @@
 #include "proto/phrases.h"
 #include "proto/wire.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,20 @@ static bool take_dtype(
 	return true;
 }
 
+static bool take_piece(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	uint64_t bytes;
+
+	if (!schema_size(s, key, value, line, &bytes))
+		return false;
+	if (bytes & (bytes - 1))
+		return schema_refuse(s, line, "%" PRIu64 " is not a power of two; must be %s",
+			bytes, key->right);
+	*(uint32_t *)to = (uint32_t)bytes;
+	return true;
+}
+
 enum {
 	DATASET_NAME,
 	DATASET_PATH,
@@ -49,22 +64,36 @@ enum {
 	DATASET_SLIDE,
 	DATASET_COLUMN,
 	DATASET_LABEL_MASK,
+	DATASET_FETCH,
+	DATASET_PIECE,
+	DATASET_SUMS,
 };
 
 static const char *const dtypes[] = {"u16", "u32", NULL};
 static const char *const shuffles[] = {
 	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block", NULL};
 
+static const char *const fetches[] = {
+	[CONFIG_FETCH_AUTO] = "auto",
+	[CONFIG_FETCH_WINDOW] = "window",
+	[CONFIG_FETCH_PIECE] = "piece",
+	NULL,
+};
+
 static const struct schema_key dataset_keys[] = {
 	[DATASET_NAME] = {"name", take_label, offsetof(struct config_dataset, name),
 		.right = PHRASE_LABEL, .required = true,
 		.help = "Unique in the stream. The order depends on it."},
-	[DATASET_PATH] = {"path", path_text, offsetof(struct config_dataset, path),
-		.right = "a file, a directory or a glob", .required = true,
+	[DATASET_PATH] = {"path", path_or_url, offsetof(struct config_dataset, path),
+		.right = "a file, a directory, a glob or the URL of a prefix", .required = true,
 		.help = "The shards. A directory is read recursively, and every file in it must be "
-			"a shard or a side file of one."},
-	[DATASET_MANIFEST] = {"manifest", path_text, offsetof(struct config_dataset, manifest),
-		.right = "a file that `tokctl inspect --manifest` wrote", .otherwise = "none",
+			"a shard or a side file of one. A URL, such as `s3://bucket/prefix/`, ends "
+			"in a "
+			"slash and has no patterns; its scheme is s3, gs, https or a name of "
+			"stores. Such a dataset needs a manifest."},
+	[DATASET_MANIFEST] = {"manifest", path_or_url, offsetof(struct config_dataset, manifest),
+		.right = "a file, or the URL of one, that `tokctl inspect --manifest` wrote",
+		.otherwise = "none",
 		.help = "The shards below path are those that the manifest lists, and start-up "
 			"opens none of them. When a shard is first read, its size, format, dtype "
 			"and number of tokens are compared with the manifest. The order is the "
@@ -110,18 +139,34 @@ static const struct schema_key dataset_keys[] = {
 		.right = "a column's name",
 		.otherwise = "tokens, then input_ids, then the only column that fits",
 		.help = "The column of mds and arrow shards that contains the tokens."},
-	[DATASET_LABEL_MASK] = {"label_mask", path_text,
+	[DATASET_LABEL_MASK] = {"label_mask", path_or_url,
 		offsetof(struct config_dataset, label_mask),
 		.right = "a directory of loss masks under the names of the shards",
 		.otherwise = "none",
 		.help = "For `loss_mask: true`. A mask has one byte per token, 0 or 1, bare or as "
-			"a NumPy .npy of bool."},
+			"a NumPy .npy of bool. It is a URL if path is one."},
+	[DATASET_FETCH] = {"fetch", schema_choice, offsetof(struct config_dataset, fetch),
+		.choices = fetches, .preset = "auto",
+		.help = "How shards in a store are read: `window` reads each window by itself, "
+			"and `piece` reads whole pieces into the cache. `auto` is `piece` if the "
+			"cache has space for the dataset: for all of it (`shuffle: global`), for "
+			"three groups (`block`) or for 64 pieces (`none`). `tokend --check` prints "
+			"the choice."},
+	[DATASET_PIECE] = {"piece", take_piece, offsetof(struct config_dataset, piece),
+		.right = "a power of two from 64KiB to 64MiB", .min = 64 << 10, .max = 64 << 20,
+		.preset = "8MiB", .help = "The size of a piece."},
+	[DATASET_SUMS] = {"sums", path_or_url, offsetof(struct config_dataset, sums),
+		.right = "a file, or the URL of one, that `tokctl inspect --sums` wrote",
+		.otherwise = "the file next to a manifest on a disk, if there is one",
+		.help = "Each piece that is fetched is compared with its sum. A piece that differs "
+			"three times stops the stream. Windows have no sums."},
 };
 
 const struct schema_table dataset_table = {dataset_keys, SCHEMA_COUNT(dataset_keys)};
 
 _Static_assert(
 	sizeof(enum order_shuffle) == sizeof(unsigned), "schema_choice() writes an unsigned");
+_Static_assert(sizeof(enum config_fetch) == sizeof(unsigned), "schema_choice() writes an unsigned");
 
 static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_dataset *d)
 {
@@ -139,6 +184,9 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 	d->max_epochs_line = lines[DATASET_MAX_EPOCHS] ? lines[DATASET_MAX_EPOCHS] : line;
 	d->slide_line = lines[DATASET_SLIDE] ? lines[DATASET_SLIDE] : line;
 	d->label_mask_line = lines[DATASET_LABEL_MASK];
+	d->fetch_line = lines[DATASET_FETCH];
+	d->piece_line = lines[DATASET_PIECE];
+	d->sums_line = lines[DATASET_SUMS];
 	return true;
 }
 

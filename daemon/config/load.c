@@ -6,6 +6,7 @@
 #include "daemon/config/keys.h"
 #include "daemon/config/path_text.h"
 #include "daemon/config/schema.h"
+#include "daemon/config/store_keys.h"
 #include "daemon/config/stream_keys.h"
 #include "daemon/config/users.h"
 #include "daemon/config/yaml_load.h"
@@ -118,6 +119,8 @@ enum {
 	DIRECT,
 	ALLOW_UIDS,
 	ADMIN_UIDS,
+	STORES,
+	CACHE,
 	STREAMS
 };
 
@@ -170,6 +173,15 @@ static const struct schema_key config_keys[] = {
 			"the first user who attaches to it and is neither root nor listed here. "
 			"Other users may not attach to it, save its snapshots or change it. A run "
 			"without a name that belongs to someone else becomes `default@UID`."},
+	[STORES] = {"stores", stores_take, 0,
+		.right = "a mapping of names to stores, such as {lab: {endpoint: …}}",
+		.otherwise = "only what the environment says",
+		.help = "Object stores by name, at most 64. A name is the scheme of its URLs: "
+			"`lab://bucket/prefix/`. s3, gs and https need no entry, but may have one. "
+			"This file contains no secret. Credentials come from the environment, the "
+			"shared AWS files or the machine's role."},
+	[CACHE] = {"cache", cache_take, 0, .right = "{dir: …, size: …}", .otherwise = "none",
+		.help = "A cache on a local disk for datasets in stores, see fetch."},
 	[STREAMS] = {"streams", streams_take, 0, .required = true,
 		.right = "a mapping of stream names to streams",
 		.help = "The streams by name: 1 to 1024. A name has 1 to 64 bytes, does not begin "
@@ -184,6 +196,8 @@ static const struct schema_level levels[] = {
 	{&stream_table, "is a key of a stream; move it below the stream's name in streams:"},
 	{&dataset_table, "is a key of a dataset; move it into an entry of datasets:"},
 	{&step_table, "is a key of a planned change; move it into an entry of schedule:"},
+	{&store_table, "is a key of a store; move it into an entry of stores:"},
+	{&cache_table, "is a key of the cache; move it into cache:"},
 	{NULL, NULL},
 };
 
@@ -201,7 +215,9 @@ static bool take_document(struct schema *s, struct config *config)
 	config->has_state_dir = lines[STATE_DIR] != 0;
 	config->memory_written = config->memory_bytes;
 	config->state_dir_written = strdup(config->state_dir);
-	return config->state_dir_written || schema_refuse_memory(s, 1);
+	if (!config->state_dir_written)
+		return schema_refuse_memory(s, 1);
+	return stores_check(s, config);
 }
 
 static bool parse(FILE *file, struct config *config, struct fault *fault)

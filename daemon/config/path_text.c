@@ -1,5 +1,7 @@
 #include "daemon/config/path_text.h"
 
+#include "daemon/config/url_text.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,16 +67,11 @@ static bool refuse_home(struct schema *s, int line, const char *text)
 
 static bool refuse_url(struct schema *s, int line, const char *text)
 {
-	size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789+.-");
-
-	if (n < 2 || strncmp(text + n, "://", 3) != 0)
+	if (!url_text_is(text))
 		return true;
 	if (strncmp(text, "file://", 7) == 0)
 		return schema_refuse(s, line, "is a URL; write the path alone: %.200s", text + 7);
-	return schema_refuse(s, line,
-		"%.*s:// is not read: tokend reads local and mounted file systems, no object "
-		"stores; mount or copy the data, and write its path",
-		(int)n, text);
+	return schema_refuse(s, line, "is a URL; must be a local path");
 }
 
 bool path_text(
@@ -86,4 +83,12 @@ bool path_text(
 
 	return refuse_url(s, line, text) && refuse_home(s, line, text) &&
 	       refuse_variable(s, line, text);
+}
+
+bool path_or_url(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	bool url = value->type == YAML_SCALAR_NODE && url_text_is((char *)value->data.scalar.value);
+
+	return url ? schema_text(s, key, value, line, to) : path_text(s, key, value, line, to);
 }

@@ -10,5 +10,8 @@
  */
 bool path_text(
 	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to);
+/* The same, but URLs of objects are paths, too; stores_check() checks them. */
+bool path_or_url(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to);
 
 #endif

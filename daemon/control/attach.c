@@ -2,7 +2,9 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/errand.h"
+#include "daemon/control/following.h"
 #include "daemon/control/log.h"
+#include "daemon/control/reading.h"
 #include "daemon/control/session_log.h"
 #include "daemon/control/session_memory.h"
 #include "daemon/control/snapshot_file.h"
@@ -189,8 +191,11 @@ static bool make_feed(struct attach_job *job)
 		return false;
 	stream_map(stream, &job->cursor, dataset);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++)
-		source[d] =
-			(struct feed_source){dataset[d] ? &dataset[d]->table : NULL, dataset[d]};
+		source[d] = (struct feed_source){
+			.table = dataset[d] ? &dataset[d]->table : NULL,
+			.owner = dataset[d],
+			.queue = reading_queue(dataset[d], s->control->store_queues),
+		};
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,
 						 .stream = stream->slot,
@@ -279,6 +284,7 @@ static void begin(struct attach_job *job)
 	twins_join(s);
 	request_join(s);
 	session_log_attach(s);
+	following_begin(s);
 	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd, s->stream->counts);
 	send_feed(job);
 }

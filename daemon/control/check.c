@@ -1,11 +1,14 @@
 #include "daemon/control/check.h"
 
+#include "daemon/catalog/dataset_fetch.h"
+#include "daemon/config/refuse.h"
 #include "daemon/control/listen.h"
 #include "daemon/control/log.h"
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 #include "daemon/control/rehearsal.h"
 #include "daemon/control/session_memory.h"
+#include "daemon/store/cache.h"
 #include "proto/wire.h"
 
 #include <errno.h>
@@ -31,8 +34,9 @@ static void print_plan(const struct stream *s, const char *text)
 	printf("  %s\n", text);
 }
 
-static void print_dataset(const struct dataset *d)
+static void print_dataset(const struct config *config, const struct dataset *d)
 {
+	char reason[240];
 	const struct table *t = &d->table;
 	uint64_t unserved = table_unserved(t);
 
@@ -41,16 +45,19 @@ static void print_dataset(const struct dataset *d)
 		d->config->name, t->shards, t->total_tokens, t->windows, unserved,
 		percent(unserved, t->total_tokens),
 		d->config->slide ? " (another part each epoch: slide)" : "");
+	dataset_fetch_reason(config, d, reason, sizeof(reason));
+	if (reason[0])
+		printf("    read %s\n", reason);
 }
 
-static void print_stream(const struct stream *s)
+static void print_stream(const struct config *config, const struct stream *s)
 {
 	printf("stream %s: windows of %" PRIu64 " + %" PRIu64 " tokens every %" PRIu64 ", %" PRIu32
 	       " bytes a token\n",
 		s->config->name, s->config->seq_len, s->config->extra, s->config->stride,
 		s->token_bytes);
 	for (uint32_t d = 0; d < s->config->datasets; d++)
-		print_dataset(&s->dataset[d]);
+		print_dataset(config, &s->dataset[d]);
 	plan_tell(s, print_plan);
 }
 
@@ -123,8 +130,14 @@ static bool check_batch(const struct stream *s, struct reader *reader)
 	struct fault fault;
 
 	if (!rehearse(s, reader, &rehearsal, &fault)) {
-		log_line(LOG_ERROR, "%s:%d: streams.%s: %s", s->file, s->config->line,
-			s->config->name, fault.text);
+		const struct dataset *d = rehearsal.dataset;
+
+		if (d)
+			log_line(LOG_ERROR, "%s:%d: streams.%s.datasets[%td].path: %s", s->file,
+				d->config->path_line, s->config->name, d - s->dataset, fault.text);
+		else
+			log_line(LOG_ERROR, "%s:%d: streams.%s: %s", s->file, s->config->line,
+				s->config->name, fault.text);
 		return false;
 	}
 	if (rehearsal.rows > 0)
@@ -198,10 +211,39 @@ static bool check_socket(const struct config *config)
 	return fine;
 }
 
-int check_run(const struct catalog *catalog)
+/* The cache of a daemon that may be running. */
+static bool check_cache(const struct config *config)
+{
+	struct fault fault, cause;
+
+	if (!config->cache_dir || store_cache_suits(config->cache_dir, config->cache_bytes, &cause))
+		return true;
+	config_refuse(&fault, config->path, config->cache_line, cause.field, FAULT_NO_INDEX, "%s",
+		cause.text);
+	log_line(LOG_ERROR, "%s", fault.text);
+	return false;
+}
+
+/* Names the provider of each store's credentials. */
+static void print_stores(struct stores *stores)
+{
+	struct store_status *status = malloc(sizeof(*status));
+
+	for (unsigned i = 0; status && stores && store_status(stores, i, status); i++) {
+		const char *provider = status->provider[0] ? status->provider : "none";
+
+		printf("store %s: credentials: %s", status->name, provider);
+		if (status->expires_s != INT64_MAX)
+			printf(", %" PRId64 " min left", status->expires_s / 60);
+		printf("; %" PRIu64 " GETs\n", status->requests);
+	}
+	free(status);
+}
+
+int check_run(const struct catalog *catalog, struct stores *stores)
 {
 	const struct config *config = catalog->config;
-	struct reading reading = reading_plan(catalog);
+	struct reading reading = reading_plan(catalog, stores);
 	char note[LIMIT_TEXT_BYTES];
 	struct fault fault;
 	struct reader *reader = reader_open(&reading.options, note, sizeof(note), &fault);
@@ -209,19 +251,25 @@ int check_run(const struct catalog *catalog)
 
 	if (!reader)
 		log_line(LOG_ERROR, "%s: %s", config->path, fault.text);
+	if (!reading_fits_stores(catalog, &fault)) {
+		log_line(LOG_ERROR, "%s", fault.text);
+		fine = false;
+	}
 	for (uint32_t i = 0; i < config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
 
-		print_stream(s);
+		print_stream(config, s);
 
 		bool sound = check_samples(s);
 
-		fine &= check_memory(s, config, reader_memory(&reading.options));
+		fine &= check_memory(s, config, reading_memory(&reading));
 		/* A batch with tokens that are known to be wrong would be reported twice. */
 		fine &= sound && (!reader || check_batch(s, reader));
 	}
 	fine &= check_state_dir(config);
 	fine &= check_socket(config);
+	fine &= check_cache(config);
 	reader_close(reader);
+	print_stores(stores);
 	return fine ? 0 : 1;
 }

@@ -8,7 +8,7 @@
 
 #include "daemon/catalog/catalog.h"
 
-/* Returns the exit code. */
-int check_run(const struct catalog *catalog);
+/* @stores: of the catalog's datasets. Returns the exit code. */
+int check_run(const struct catalog *catalog, struct stores *stores);
 
 #endif

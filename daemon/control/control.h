@@ -20,6 +20,7 @@
 #include "daemon/control/rereads.h"
 #include "daemon/control/runs.h"
 #include "daemon/control/session.h"
+#include "daemon/control/store_report.h"
 
 struct control {
 	uv_loop_t *loop;
@@ -33,13 +34,16 @@ struct control {
 	uint64_t started_ms;
 	char announced[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */
 	struct data_thread *data_thread;
-	uint64_t turns, turned_ms; /* of the data thread: the number, and when it last changed */
-	struct keeper *keeper;	   /* makes all calls on state_dir */
+	uint64_t turns, turned_ms;   /* of the data thread: the number, and when it last changed */
+	struct keeper *keeper;	     /* makes all calls on state_dir */
+	struct keeper *cache_keeper; /* waits for the cache's disk; NULL: there is no cache */
 	struct quotas *quotas;
 	struct runs *runs;
 	struct counts counts;
 	struct process process; /* open while metrics are served */
 	struct hangs hangs;
+	struct store_reports stores;
+	unsigned store_queues; /* of the engine */
 	struct sessions sessions;
 	struct requests requests;
 	struct connections connections;

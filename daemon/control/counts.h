@@ -48,6 +48,7 @@ struct stream_gauges {
 	uint64_t least_ready;	      /* of one ring */
 	uint64_t published, released; /* batches, of the sessions that are attached */
 	uint64_t full_ms;	      /* the longest: struct session */
+	uint64_t store_wait_s;	      /* the longest */
 	uint64_t lost_wakes;
 };
 

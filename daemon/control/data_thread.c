@@ -2,6 +2,7 @@
 
 #include "daemon/control/log.h"
 #include "daemon/io/io.h"
+#include "daemon/store/store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,10 +34,18 @@ struct member {
 	struct data_thread_failure failure;
 };
 
+/* What the data thread shows a session. Not in a member: the control thread writes that before the
+ * data thread knows the session. */
+struct shown {
+	bool live;  /* the engine has the feed */
+	bool waits; /* its client is shown for which store it waits */
+};
+
 struct data_thread {
 	pthread_t thread;
 	struct engine *engine;
 	struct reader *reader;
+	struct stores *stores; /* or NULL */
 	void (*ring)(void *);
 	void *context;
 	bool stop; /* under to_data.lock */
@@ -55,6 +64,7 @@ struct data_thread {
 	struct mailbox to_data, to_control;
 	struct engine_actions actions;
 	struct member member[LIMIT_SESSIONS];
+	struct shown shown[LIMIT_SESSIONS];
 };
 
 /* ---- mailboxes ---- */
@@ -120,6 +130,8 @@ static void count_wait(struct member *m, const struct feed *feed)
 
 static void count_read(struct stream_counts *counts, const struct reader_done *done, int64_t now_ns)
 {
+	if (done->fault && done->fault->error == ECANCELED)
+		return;
 	if (done->fault) {
 		count_add(&counts->read_faults[done->fault->code], 1);
 		return;
@@ -143,6 +155,7 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 	case ENGINE_READ:
 		reader_queue(f->reader, &(struct reader_read){
 						.tag = a->tag,
+						.session = a->id,
 						.stream = a->stream,
 						.dataset = a->owner,
 						.shard = a->shard,
@@ -152,6 +165,9 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 						.annotations = a->annotations,
 						.since_ns = f->now_ns,
 					});
+		break;
+	case ENGINE_CANCEL:
+		reader_cancel(f->reader, a->id);
 		break;
 	case ENGINE_WAKE:
 		count_wait(m, a->feed); /* before the client can wait again */
@@ -171,6 +187,7 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 		say(f, a->id, DATA_THREAD_HOSTILE);
 		break;
 	case ENGINE_GONE:
+		f->shown[a->id].live = false;
 		say(f, a->id, DATA_THREAD_GONE);
 		break;
 	}
@@ -190,10 +207,13 @@ static void read_mail(struct data_thread *f)
 	unsigned said;
 
 	while (mailbox_take(&f->to_data, &id, &said)) {
-		if (said & SAY_ATTACH)
+		if (said & SAY_ATTACH) {
+			f->shown[id] = (struct shown){.live = true};
+			reader_allow(f->reader, id);
 			step(f, &(struct engine_event){.type = ENGINE_ATTACH,
 					.id = id,
 					.feed = f->member[id].feed});
+		}
 		if (said & SAY_KICK)
 			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = id});
 		if (said & SAY_DETACH)
@@ -261,11 +281,30 @@ static void pass_hangs(struct data_thread *f)
 	}
 }
 
+/* Shows the trainers that wait for a store what it says. */
+static void show_reasons(struct data_thread *f)
+{
+	char text[RING_REASON_BYTES];
+
+	for (uint32_t id = 0; f->stores && id < LIMIT_SESSIONS; id++) {
+		struct shown *shown = &f->shown[id];
+
+		if (!shown->live)
+			continue;
+		bool waits = store_waits(f->stores, id, text, sizeof(text)) > 0;
+
+		if (waits || shown->waits)
+			feed_say_reason(f->member[id].feed, waits ? text : "");
+		shown->waits = waits;
+	}
+}
+
 /* Between two turns no feed has a dataset that is to be forgotten: see data_thread_forget(). */
 static void forget(struct data_thread *f)
 {
 	const struct catalog *catalog;
 	struct reader_left *left = NULL;
+	bool done = true;
 
 	pthread_mutex_lock(&f->to_data.lock);
 	catalog = f->forget;
@@ -277,15 +316,18 @@ static void forget(struct data_thread *f)
 	if (!catalog)
 		return;
 	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		reader_forget(f->reader, catalog->stream[i].dataset,
+		done &= reader_forget(f->reader, catalog->stream[i].dataset,
 			catalog->stream[i].config->datasets, &left);
-	pass_hangs(f);
+	if (done)
+		pass_hangs(f);
 	pthread_mutex_lock(&f->to_data.lock);
-	f->forget = NULL;
 	f->left = left;
-	f->forgotten = catalog;
+	if (done) { /* otherwise after the next turn */
+		f->forget = NULL;
+		f->forgotten = catalog;
+	}
 	pthread_mutex_unlock(&f->to_data.lock);
-	f->news = true;
+	f->news = f->news || done;
 }
 
 static void *run(void *argument)
@@ -317,6 +359,7 @@ static void *run(void *argument)
 		if (now >= tick) {
 			reader_tick(f->reader);
 			pass_hangs(f);
+			show_reasons(f);
 			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
 			log_reader(f);
 			tick = now + TICK_MS;
@@ -330,8 +373,8 @@ static void *run(void *argument)
 
 /* ---- the control thread's side ---- */
 
-struct data_thread *data_thread_start(struct reader *reader, unsigned depth, unsigned streams,
-	void (*ring)(void *), void *context, struct fault *fault)
+struct data_thread *data_thread_start(
+	const struct data_thread_options *options, struct fault *fault)
 {
 	struct data_thread *f = calloc(1, sizeof(*f));
 	sigset_t all, before;
@@ -341,11 +384,12 @@ struct data_thread *data_thread_start(struct reader *reader, unsigned depth, uns
 		fault_memory(fault);
 		return NULL;
 	}
-	f->reader = reader;
-	f->streams = streams;
-	f->ring = ring;
-	f->context = context;
-	f->engine = engine_new(depth);
+	f->reader = options->reader;
+	f->streams = options->streams;
+	f->ring = options->ring;
+	f->context = options->context;
+	f->stores = options->stores;
+	f->engine = engine_new(options->depth);
 	pthread_mutex_init(&f->to_data.lock, NULL);
 	pthread_mutex_init(&f->to_control.lock, NULL);
 	pthread_mutex_init(&f->hangs, NULL);
@@ -354,6 +398,8 @@ struct data_thread *data_thread_start(struct reader *reader, unsigned depth, uns
 		free(f);
 		return NULL;
 	}
+	if (options->store_depth > 0)
+		engine_store_depth(f->engine, options->store_depth);
 	/* Signals are handled by the loop's thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -24,13 +24,21 @@ struct data_thread_failure {
 	struct fault fault; /* as in struct reader_done */
 };
 
-/*
- * Takes over @reader, which @streams streams share. @depth: reads in flight at most. @ring is
- * called with @context, in the data thread, when data_thread_take() has news. NULL with @fault: out
- * of memory, or no thread; @reader is the caller's then.
- */
-struct data_thread *data_thread_start(struct reader *reader, unsigned depth, unsigned streams,
-	void (*ring)(void *), void *context, struct fault *fault);
+struct data_thread_options {
+	struct reader *reader;
+	unsigned depth;	       /* local reads in flight at most */
+	unsigned store_depth;  /* the same of each queue for stores; 0: there are none */
+	unsigned streams;      /* that share the reader */
+	struct stores *stores; /* or NULL */
+	/* Called with @context, in the data thread, when data_thread_take() has news. */
+	void (*ring)(void *context);
+	void *context;
+};
+
+/* Takes over the reader. NULL with @fault: out of memory, or no thread; the reader is the caller's
+ * then. */
+struct data_thread *data_thread_start(
+	const struct data_thread_options *options, struct fault *fault);
 /* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
 

@@ -1,6 +1,7 @@
 #include "daemon/control/dispatch.h"
 
 #include "daemon/control/attach.h"
+#include "daemon/control/cached.h"
 #include "daemon/control/control.h"
 #include "daemon/control/errand.h"
 #include "daemon/control/log.h"
@@ -45,6 +46,7 @@ static const struct {
 	[WIRE_REQUEST] = {request_new, FAULT_NONE},
 	[WIRE_CANCEL] = {request_cancel, FAULT_NONE},
 	[WIRE_STATUS] = {status_list, FAULT_NONE},
+	[WIRE_CACHE] = {cached_query, FAULT_NONE},
 	[WIRE_STREAMS] = {status_streams, FAULT_NONE},
 };
 

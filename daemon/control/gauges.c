@@ -7,6 +7,8 @@ static void add_session(struct stream_gauges *g, const struct session *s, uint64
 	struct feed_counters c = feed_counters(s->feed);
 	uint64_t ready = c.published - c.released,
 		 full_ms = s->full_since_ms ? now_ms - s->full_since_ms : 0;
+	char text[LIMIT_TEXT_BYTES];
+	unsigned wait_s = store_report_wait(&s->control->stores, s->id, text, sizeof(text));
 
 	g->least_ready = g->sessions == 0 || ready < g->least_ready ? ready : g->least_ready;
 	g->sessions++;
@@ -18,6 +20,7 @@ static void add_session(struct stream_gauges *g, const struct session *s, uint64
 	g->released += c.released;
 	g->lost_wakes += c.lost_wakes;
 	g->full_ms = full_ms > g->full_ms ? full_ms : g->full_ms;
+	g->store_wait_s = wait_s > g->store_wait_s ? wait_s : g->store_wait_s;
 }
 
 struct stream_gauges gauges_update(struct control *control)

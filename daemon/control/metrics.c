@@ -204,6 +204,7 @@ enum family {
 	LEAST_READY,
 	FULL,
 	SLOW,
+	STORE_WAIT,
 	PUBLISHED,
 	RELEASED,
 	FIRST,
@@ -238,6 +239,9 @@ static const struct {
 	[SLOW] = {.name = "tokend_stream_slow_seconds",
 		.type = "gauge",
 		.help = "How long the stream's storage has not answered; 0: it answers"},
+	[STORE_WAIT] = {.name = "tokend_stream_store_wait_seconds",
+		.type = "gauge",
+		.help = "How long a read of the stream has waited for a store, at most"},
 	[PUBLISHED] = {.name = "tokend_stream_published_batches_total",
 		.type = "counter",
 		.help = "Batches written to rings"},
@@ -266,6 +270,7 @@ static double stream_value(const struct control *control, uint32_t stream, enum 
 		[LEAST_READY] = (double)c->now.least_ready,
 		[FULL] = seconds(c->now.full_ms),
 		[SLOW] = hang_of(&control->hangs, &control->catalog->stream[stream])->ticks,
+		[STORE_WAIT] = (double)c->now.store_wait_s,
 		[PUBLISHED] = (double)(c->published + c->now.published),
 		[RELEASED] = (double)(c->released + c->now.released),
 		[FIRST] = (double)(c->attaches - c->attaches_again),
@@ -377,11 +382,95 @@ static void put_snapshots(FILE *to, const struct catalog *catalog)
 	}
 }
 
+/* ---- stores ---- */
+
+enum { CREDENTIALS = 6 };
+
+static double store_value(const struct store_status *s, unsigned which)
+{
+	switch (which) {
+	case 0:
+		return (double)s->requests;
+	case 1:
+		return (double)s->bytes;
+	case 2:
+		return (double)s->used_bytes;
+	case 3:
+		return (double)s->retries;
+	case 4:
+		return s->in_flight;
+	case 5:
+		return s->limit;
+	default:
+		return (double)s->expires_s;
+	}
+}
+
+static void put_first_bytes(FILE *to, const struct store_status *s)
+{
+	char most[32];
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < STORE_TIMES; i++) {
+		n += s->first_byte[i];
+		snprintf(most, sizeof(most), "%.9g", (double)(1 << i) / 1000);
+		sample(to, "tokend_store_seconds_bucket", (double)n, "store", s->name, "le",
+			i + 1 < STORE_TIMES ? most : "+Inf", NULL);
+	}
+	sample(to, "tokend_store_seconds_sum", s->first_byte_seconds, "store", s->name, NULL);
+	sample(to, "tokend_store_seconds_count", (double)n, "store", s->name, NULL);
+}
+
+static void put_store_faults(FILE *to, const struct store_status *s)
+{
+	char code[16];
+
+	for (unsigned i = 0; i < sizeof(s->faults) / sizeof(s->faults[0]); i++) {
+		if (s->faults[i] == 0)
+			continue;
+		snprintf(code, sizeof(code), "%u", i);
+		sample(to, "tokend_store_faults_total", (double)s->faults[i], "store", s->name,
+			"code", i ? code : "none", NULL);
+	}
+}
+
+static void put_stores(FILE *to, struct stores *stores)
+{
+	static const char *const of[][3] = {
+		{"tokend_store_requests_total", "counter", "GETs begun, with their repetitions"},
+		{"tokend_store_bytes_total", "counter", "Bytes of bodies received"},
+		{"tokend_store_used_bytes_total", "counter", "Bytes that reads returned"},
+		{"tokend_store_retries_total", "counter", "GETs that were repeated"},
+		{"tokend_store_in_flight", "gauge", "GETs that are not answered yet"},
+		{"tokend_store_in_flight_limit", "gauge", "The most of them at this moment"},
+		{"tokend_store_credentials_seconds", "gauge", "Time until the credentials expire"},
+	};
+	struct store_status status;
+
+	if (!stores)
+		return;
+	for (unsigned f = 0; f < sizeof(of) / sizeof(of[0]); f++) {
+		header(to, of[f][0], of[f][1], of[f][2]);
+		for (unsigned i = 0; store_status(stores, i, &status); i++)
+			if (f != CREDENTIALS || status.expires_s != INT64_MAX)
+				sample(to, of[f][0], store_value(&status, f), "store", status.name,
+					NULL);
+	}
+	header(to, "tokend_store_faults_total", "counter",
+		"Answers that were faults, by HTTP status; none: no answer");
+	for (unsigned i = 0; store_status(stores, i, &status); i++)
+		put_store_faults(to, &status);
+	header(to, "tokend_store_seconds", "histogram", "Time to the first byte of an answer");
+	for (unsigned i = 0; store_status(stores, i, &status); i++)
+		put_first_bytes(to, &status);
+}
+
 /* ---- sessions ---- */
 
 static double session_value(const struct session *s, unsigned which)
 {
 	struct feed_counters c = feed_counters(s->feed);
+	char text[LIMIT_TEXT_BYTES];
 
 	switch (which) {
 	case 0:
@@ -392,6 +481,8 @@ static double session_value(const struct session *s, unsigned which)
 		return (double)(c.published - c.released);
 	case 3:
 		return s->full_since_ms ? seconds(uv_now(s->control->loop) - s->full_since_ms) : 0;
+	case 5:
+		return store_report_wait(&s->control->stores, s->id, text, sizeof(text));
 	case 4:
 		return (double)data_thread_waits(s->control->data_thread, s->id).ns / 1e9;
 	default:
@@ -413,6 +504,8 @@ static void put_sessions(FILE *to, const struct control *control)
 			"or hangs"},
 		{"tokend_session_waited_seconds_total", "counter",
 			"How long the trainer has waited for batches"},
+		{"tokend_session_store_wait_seconds", "gauge",
+			"How long the session's oldest read has waited for a store"},
 		{"tokend_session_lost_wakes_total", "counter",
 			"Wake-ups that did not arrive; must be 0"},
 	};
@@ -435,6 +528,26 @@ static void put_sessions(FILE *to, const struct control *control)
 	}
 }
 
+static void put_cache(FILE *to, struct stores *stores)
+{
+	struct store_cache_status s;
+
+	if (!stores || !store_cache_status(stores, &s))
+		return;
+	plain(to, "tokend_cache_bytes", "gauge", "Disk blocks of the cache", (double)s.used_bytes);
+	plain(to, "tokend_cache_limit_bytes", "gauge", "The limit set by cache.size",
+		(double)s.size_bytes);
+	plain(to, "tokend_cache_hits_total", "counter", "Pieces that were in the cache when needed",
+		(double)s.hits);
+	plain(to, "tokend_cache_misses_total", "counter",
+		"Pieces that were not in the cache when needed", (double)s.misses);
+	plain(to, "tokend_cache_evictions_total", "counter", "Pieces evicted", (double)s.evictions);
+	plain(to, "tokend_cache_mismatches_total", "counter",
+		"Pieces with a wrong sum, dropped and fetched again", (double)s.mismatches);
+	plain(to, "tokend_cache_failing", "gauge",
+		"1: the cache's disk fails, and it does not grow", s.failing_s > 0);
+}
+
 void metrics_write(struct control *control, FILE *to)
 {
 	struct stream_gauges all = gauges_update(control);
@@ -450,6 +563,8 @@ void metrics_write(struct control *control, FILE *to)
 	put_read_errors(to, control->catalog);
 	put_datasets(to, control->catalog);
 	put_snapshots(to, control->catalog);
+	put_stores(to, control->stores.stores);
+	put_cache(to, control->stores.stores);
 	if (control->config->metrics_sessions)
 		put_sessions(to, control);
 }

@@ -158,10 +158,33 @@ function sessionRow(s, before, seconds) {
 	const cell = document.createElement("span");
 	cell.append(meter, " " + ready + " of " + s.slots);
 	const tokens = rate(s.released, before && before.released, seconds) * s.micro * s.seq_len;
-	const waits = ready === 0 ? "trainer" : s.full_ms ? "tokend " + duration(s.full_ms) : "";
+	const waits = s.store_wait ? s.store_wait + ", " + duration(s.store_wait_ms) :
+		ready === 0 ? "trainer" : s.full_ms ? "tokend " + duration(s.full_ms) : "";
 	return row([[s.stream], [s.run], [s.rank + " of " + s.world, "n"], [String(s.position), "n"],
 		[short(tokens), "n"], [(s.waited_ms / 1000).toFixed(1) + " s", "n"], [cell],
 		[waits + (s.request ? ", request open" : ""), ready === 0 ? "bad" : ""]]);
+}
+
+// ---- stores ----
+
+function ago(of) {
+	return of.last ? of.last + ", " + duration(1000 * of.last_ago_s) + " ago" : "";
+}
+
+function storeRow(s) {
+	const left = s.credentials_s === null ? "" : ", " + duration(1000 * s.credentials_s) + " left";
+	return row([[s.store], [s.get_per_s.toFixed(1), "n"], [bytes(s.bytes_per_s), "n"],
+		[s.in_flight + " of " + s.limit, "n"],
+		[s.p50_ms === null ? "" : Math.round(s.p50_ms) + ", " + Math.round(s.p99_ms) + " ms", "n"],
+		[(100 * s.retried).toFixed(1) + " %", s.retried > 0.1 ? "n bad" : "n"],
+		[s.provider ? s.provider + left : ""], [ago(s)]]);
+}
+
+function cacheText(c) {
+	const pieces = c.hits + c.misses;
+	return "Cache " + c.dir + ": " + bytes(c.used_bytes) + " of " + bytes(c.size_bytes) + ", hit " +
+		(pieces ? c.hits / pieces : 0).toFixed(2) + ", evicted " + c.evictions + ", mismatches " +
+		c.mismatches + (c.last ? ", last: " + ago(c) : "");
 }
 
 function faultRow(f) {
@@ -193,6 +216,9 @@ function show(status, time) {
 		sessionRow(s, find(before.sessions, s, ["session", "run", "rank", "peer"]), seconds)));
 	at("more").textContent = d.sessions > status.sessions.length ?
 		"and " + (d.sessions - status.sessions.length) + " more" : "";
+	at("storage").hidden = status.stores.length === 0 && !status.cache;
+	fill("stores", status.stores.map(storeRow));
+	at("cache").textContent = status.cache ? cacheText(status.cache) : "";
 	fill("faults", status.faults.map(faultRow));
 	at("none").hidden = status.faults.length > 0;
 	last = {status, time};

@@ -82,9 +82,9 @@ static void set_slow(json_t *object, const struct wire *w)
 static json_t *put_session(const struct session *s, uint64_t now_ms)
 {
 	struct wire w = {.op = WIRE_SESSION};
-	char path[LIMIT_TEXT_BYTES];
+	struct status_texts texts;
 
-	status_session(s, now_ms, &w, path);
+	status_session(s, now_ms, &w, &texts);
 
 	json_t *object = members(&w, status_session_members);
 
@@ -93,6 +93,11 @@ static json_t *put_session(const struct session *s, uint64_t now_ms)
 	json_object_set_new(
 		object, "seq_len", json_integer((json_int_t)s->stream->config->seq_len));
 	set_slow(object, &w);
+	if (wire_has(&w, WIRE_STORE_WAIT_MS)) {
+		json_object_set_new(object, "store_wait_ms",
+			json_integer((json_int_t)wire_number(&w, WIRE_STORE_WAIT_MS)));
+		json_object_set_new(object, "store_wait", json_string(texts.wait));
+	}
 	return object;
 }
 
@@ -213,9 +218,9 @@ static json_t *put_streams(struct control *control)
 static json_t *put_daemon(const struct control *control)
 {
 	struct wire w = {.op = WIRE_STATUS};
-	char path[LIMIT_TEXT_BYTES];
+	struct status_texts texts;
 
-	status_daemon(control, &w, path);
+	status_daemon(control, &w, &texts);
 
 	json_t *object = members(&w, status_daemon_members);
 
@@ -239,12 +244,23 @@ static json_t *put_faults(void)
 	return list;
 }
 
+static json_t *put_cache(const struct control *control)
+{
+	json_t *cache = store_report_cache(&control->stores);
+
+	if (json_is_object(cache))
+		json_object_set_new(cache, "dir",
+			public_text(json_string_value(json_object_get(cache, "dir"))));
+	return cache;
+}
+
 unsigned page_status(void *context, FILE *to)
 {
 	struct control *control = context;
-	json_t *all = json_pack("{s:o, s:o, s:o, s:o, s:o}", "daemon", put_daemon(control),
-		"streams", put_streams(control), "runs", put_runs(control), "sessions",
-		put_sessions(control), "faults", put_faults());
+	json_t *all = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "daemon",
+		put_daemon(control), "streams", put_streams(control), "runs", put_runs(control),
+		"sessions", put_sessions(control), "faults", put_faults(), "stores",
+		store_report(&control->stores, uv_now(control->loop)), "cache", put_cache(control));
 	bool written = all && json_dumpf(all, to, JSON_COMPACT | JSON_REAL_PRECISION(6)) == 0;
 
 	json_decref(all);

@@ -1,5 +1,9 @@
 #include "daemon/control/reading.h"
 
+#include "daemon/engine/engine.h"
+
+#include <assert.h>
+#include <inttypes.h>
 #include <sys/resource.h>
 
 enum {
@@ -8,6 +12,9 @@ enum {
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
 	LATER_STREAMS = 32,
 	INDEXES_SHARE = 16, /* 1/16 of memory: is for the indexes of shards */
+	STORES_SHARE = 8,   /* 1/8 of memory: is for answers of stores, */
+	WINDOWS_LEAST = 16, /* and has room for so many windows */
+	STORE_DEPTH = LIMIT_READS / 2,
 };
 
 /* Descriptors are divided at the start, so that shards can be opened however many clients attach.
@@ -38,25 +45,36 @@ static struct descriptors share_descriptors(void)
 	};
 }
 
+static uint64_t window_bytes(const struct stream *s)
+{
+	return (s->config->seq_len + s->config->extra) * s->token_bytes;
+}
+
 static uint64_t largest_window(const struct catalog *catalog)
 {
 	uint64_t largest = 0;
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		const struct stream *s = &catalog->stream[i];
-		uint64_t bytes = (s->config->seq_len + s->config->extra) * s->token_bytes;
+		uint64_t bytes = window_bytes(&catalog->stream[i]);
 
 		largest = bytes > largest ? bytes : largest;
 	}
 	return largest;
 }
 
+static bool any_of(const struct stream *s, bool (*is)(const struct dataset *d))
+{
+	for (uint32_t d = 0; d < s->config->datasets; d++)
+		if (is(&s->dataset[d]))
+			return true;
+	return false;
+}
+
 static bool any_dataset(const struct catalog *catalog, bool (*is)(const struct dataset *d))
 {
 	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++)
-			if (is(&catalog->stream[i].dataset[d]))
-				return true;
+		if (any_of(&catalog->stream[i], is))
+			return true;
 	return false;
 }
 
@@ -77,6 +95,105 @@ static bool is_masked(const struct dataset *d)
 	return d->masks;
 }
 
+static bool is_stored(const struct dataset *d)
+{
+	return d->objects != NULL;
+}
+
+static bool is_fetched(const struct dataset *d)
+{
+	return d->objects && d->piece == 0;
+}
+
+bool reading_by_window(const struct stream *s)
+{
+	return any_of(s, is_fetched);
+}
+
+/* The stream with the largest window that is read from a store, or NULL. */
+static const struct stream *largest_stored(const struct catalog *catalog)
+{
+	const struct stream *largest = NULL;
+
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		const struct stream *s = &catalog->stream[i];
+
+		if (any_of(s, is_stored) && (!largest || window_bytes(s) > window_bytes(largest)))
+			largest = s;
+	}
+	return largest;
+}
+
+static unsigned count_buckets(const struct catalog *catalog)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++) {
+			const struct dataset *dataset = &catalog->stream[i].dataset[d];
+			struct object object;
+
+			if (!dataset->objects || dataset->table.shards == 0)
+				continue;
+			dataset_object(dataset, 0, &object);
+			n = store_number(object.bucket) + 1 > n ? store_number(object.bucket) + 1
+								: n;
+		}
+	return n;
+}
+
+uint64_t reading_store_bytes(const struct config *config)
+{
+	return config->memory_bytes / STORES_SHARE;
+}
+
+bool reading_fits_stores(const struct catalog *catalog, struct fault *fault)
+{
+	const struct config *config = catalog->config;
+	const struct stream *s = largest_stored(catalog);
+
+	if (!s || reading_store_bytes(config) >= WINDOWS_LEAST * window_bytes(s))
+		return true;
+	return fault_set(fault, FAULT_ARGUMENT, "memory",
+		"%s: memory: an eighth of its %" PRIu64
+		" bytes is for answers of object stores, which is less than %d windows of stream "
+		"%s, %" PRIu64 " bytes each; set memory: %" PRIu64 "MiB or more",
+		config->path, config->memory_bytes, WINDOWS_LEAST, s->config->name, window_bytes(s),
+		(STORES_SHARE * WINDOWS_LEAST * window_bytes(s) >> 20) + 1);
+}
+
+/*
+ * Reads in flight in each queue, and queues. Half of the memory for answers is left for windows
+ * that are kept for peers. A queue more than there are buckets is for those that a reload adds.
+ */
+static void plan_stores(struct reading *reading, const struct catalog *catalog)
+{
+	const struct stream *s = largest_stored(catalog);
+	unsigned buckets = count_buckets(catalog);
+
+	if (!s || buckets == 0)
+		return;
+	uint64_t windows = reading_store_bytes(catalog->config) / buckets / window_bytes(s) / 2;
+
+	reading->store_bytes = reading_store_bytes(catalog->config);
+	reading->store_queues = buckets + 1 < ENGINE_QUEUES ? buckets + 1 : ENGINE_QUEUES - 1;
+	reading->store_depth = windows < 1	       ? 1
+			       : windows < STORE_DEPTH ? (unsigned)windows
+						       : STORE_DEPTH;
+	reading->options.store_depth = reading->store_queues * reading->store_depth;
+}
+
+unsigned reading_queue(const struct dataset *dataset, unsigned queues)
+{
+	struct object object;
+
+	if (!dataset || !dataset->objects || dataset->table.shards == 0)
+		return 0;
+	assert(queues > 0);
+	dataset_object(dataset, 0, &object);
+	return 1 + store_number(object.bucket) % queues;
+}
+
 /* Some more than the config has, for those that a reload adds. */
 static unsigned room_for_streams(const struct config *config)
 {
@@ -90,18 +207,19 @@ uint64_t reading_indexes(const struct catalog *catalog)
 	return any_dataset(catalog, is_indexed) ? catalog->config->memory_bytes / INDEXES_SHARE : 0;
 }
 
-struct reading reading_plan(const struct catalog *catalog)
+struct reading reading_plan(const struct catalog *catalog, struct stores *stores)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
 	unsigned each = 1 + any_dataset(catalog, is_indexed) + any_dataset(catalog, is_masked);
 
-	return (struct reading){
+	struct reading reading = {
 		.options =
 			{
 				.io = config->io,
 				.direct = config->direct,
 				.depth = LIMIT_READS / 2,
+				.stores = any_dataset(catalog, is_stored) ? stores : NULL,
 				.files = (descriptors.files + each - 1) / each,
 				.streams = room_for_streams(config),
 				.largest_window_bytes = largest_window(catalog),
@@ -112,4 +230,7 @@ struct reading reading_plan(const struct catalog *catalog)
 			},
 		.sessions = descriptors.sessions,
 	};
+
+	plan_stores(&reading, catalog);
+	return reading;
 }

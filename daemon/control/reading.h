@@ -4,15 +4,34 @@
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/reader/reader.h"
+#include "daemon/store/store.h"
 
 struct reading {
 	struct reader_options options;
 	unsigned sessions; /* clients at most; other descriptors are for shards */
+	/* Datasets in stores. 0: there are none. */
+	unsigned store_queues; /* of the engine */
+	unsigned store_depth;  /* of each */
+	uint64_t store_bytes;  /* part of memory: for answers of stores */
 };
 
 /* The part of memory: for the indexes of open shards. 0: no dataset of @catalog has one. */
 uint64_t reading_indexes(const struct catalog *catalog);
-/* Raises the limit of descriptors. */
-struct reading reading_plan(const struct catalog *catalog);
+/* The part of memory: for answers of stores. */
+uint64_t reading_store_bytes(const struct config *config);
+/* Whether that is enough for the windows of @catalog. False: @fault. */
+bool reading_fits_stores(const struct catalog *catalog, struct fault *fault);
+/* Raises the limit of descriptors. @stores: of the catalog's datasets. */
+struct reading reading_plan(const struct catalog *catalog, struct stores *stores);
+/* Is any of the stream's datasets in a store, and in window mode? */
+bool reading_by_window(const struct stream *s);
+/* Bytes that reading needs, which count in `memory:`. */
+static inline uint64_t reading_memory(const struct reading *reading)
+{
+	return reader_memory(&reading->options) + reading->store_bytes;
+}
+
+/* The engine's queue for reads of @dataset, of @queues queues for stores. */
+unsigned reading_queue(const struct dataset *dataset, unsigned queues);
 
 #endif

@@ -63,6 +63,8 @@ static bool read_row(const struct stream *s, struct reader *reader, const struct
 		return true;
 	*fault = *done.fault;
 	dataset_shard_path(row->dataset, row->shard, path, sizeof(path));
+	if (strncmp(fault->text, path, strlen(path)) == 0) /* a store's faults begin with it */
+		return false;
 	return fault_prefix(fault, "%s: token %" PRIu64 ": ", path, row->offset);
 }
 
@@ -110,7 +112,7 @@ bool rehearse(
 				   : !seen[place.dataset] &&
 					     s->dataset[place.dataset].table.windows > 0;
 
-		if (!any)
+		if (!any || (seen[place.dataset] && s->dataset[place.dataset].objects))
 			continue;
 
 		struct row row = row_at(s, &place);
@@ -119,6 +121,8 @@ bool rehearse(
 		fine = read_row(s, reader, &row, &buffers, fault);
 		if (fine)
 			look_at(s, &buffers, out);
+		else
+			out->dataset = row.dataset;
 	}
 	buffers_free(&buffers);
 	free(seen);

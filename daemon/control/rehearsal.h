@@ -8,8 +8,11 @@
 enum { REHEARSAL_ROWS = 8 };
 
 struct rehearsal {
-	unsigned rows;	      /* the first ones of the order, and one of each other dataset */
-	uint32_t least, most; /* of their tokens */
+	/* The first ones of the order, and one of each other dataset; of a dataset in a store only
+	 * one, because a window is a GET. */
+	unsigned rows;
+	uint32_t least, most;	       /* of their tokens */
+	const struct dataset *dataset; /* of a row that cannot be read; otherwise NULL */
 };
 
 /* False: @fault, with the path of the shard. Waits for storage. */

@@ -18,6 +18,20 @@ enum { LATE_MS = 5000 };
 
 /* ---- in the pool ---- */
 
+static bool fits_dataset(const struct reader_options *reading, const struct dataset *d,
+	const char *path, struct fault *fault)
+{
+	if (d->frame_bytes > 0 && reading->frames_bytes == 0)
+		return config_refuse(fault, path, d->config->line, d->config->name, FAULT_NO_INDEX,
+			"is compressed; the first compressed dataset needs a restart, because a "
+			"quarter of memory: is reserved for it");
+	if (d->objects && reading->store_depth == 0)
+		return config_refuse(fault, path, d->config->line, d->config->name, FAULT_NO_INDEX,
+			"is in a store; the first dataset in a store needs a restart, because an "
+			"eighth of memory: is reserved for it");
+	return true;
+}
+
 /* Is the reader prepared for the datasets? It was sized for those of the start. */
 static bool fits_reader(
 	const struct reader_options *reading, const struct catalog *catalog, struct fault *fault)
@@ -34,14 +48,10 @@ static bool fits_reader(
 				"than %" PRIu64 " bytes need a restart",
 				window, reading->largest_window_bytes);
 		for (uint32_t d = 0; d < s->config->datasets; d++)
-			if (s->dataset[d].frame_bytes > 0 && reading->frames_bytes == 0)
-				return config_refuse(fault, catalog->config->path,
-					s->config->dataset[d].line, s->config->dataset[d].name,
-					FAULT_NO_INDEX,
-					"is compressed; the first compressed dataset needs a "
-					"restart, because a quarter of memory: is reserved for it");
+			if (!fits_dataset(reading, &s->dataset[d], catalog->config->path, fault))
+				return false;
 	}
-	return true;
+	return !reading || reading_fits_stores(catalog, fault);
 }
 
 /* Gives @config the values of keys that keep them. */
@@ -69,7 +79,7 @@ static void reload_work(uv_work_t *work)
 		fault_memory(&r->fault);
 		return;
 	}
-	r->catalog = catalog_open(r->config, &r->fault);
+	r->catalog = catalog_open(r->config, r->control->stores.stores, &r->fault);
 	if (r->catalog && fits_reader(r->reading, r->catalog, &r->fault))
 		return;
 	catalog_free(r->catalog);
@@ -81,6 +91,24 @@ static void reload_work(uv_work_t *work)
 static bool same_text(const char *a, const char *b)
 {
 	return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+static bool same_stores(const struct config *a, const struct config *b)
+{
+	if (a->stores != b->stores)
+		return false;
+	for (uint32_t i = 0; i < a->stores; i++) {
+		const struct config_store *x = &a->store[i], *y = &b->store[i];
+
+		if (strcmp(x->name, y->name) != 0 || !same_text(x->endpoint, y->endpoint) ||
+			!same_text(x->region, y->region) || !same_text(x->profile, y->profile) ||
+			!same_text(x->token_file, y->token_file) ||
+			!same_text(x->query_file, y->query_file) || !same_text(x->ca, y->ca) ||
+			x->style != y->style || x->anonymous != y->anonymous ||
+			x->requester_pays != y->requester_pays || x->connections != y->connections)
+			return false;
+	}
+	return true;
 }
 
 /* Writes the names of keys that need a restart, "memory:, io:", to @keys. */
@@ -97,6 +125,9 @@ static void name_kept(
 		{"metrics:", same_text(config->metrics, began->metrics)},
 		{"io:", config->io == began->io},
 		{"direct:", config->direct == began->direct},
+		{"stores:", same_stores(config, began)},
+		{"cache:", same_text(config->cache_dir, began->cache_dir) &&
+				   config->cache_bytes == began->cache_bytes},
 	};
 	size_t n = 0;
 

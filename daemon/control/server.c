@@ -76,6 +76,8 @@ static void stop(struct server *server)
 	acceptor_stop(&server->acceptor);
 	web_stop(&server->control, server->web);
 	server->web = NULL;
+	if (server->options->stores) /* a reload may be reading a manifest */
+		store_stop(server->options->stores);
 	/* Frees the path at once: trainers reconnect, and find our successor sooner. */
 	listener_close(server->options->listener);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
@@ -95,6 +97,8 @@ static void leave_if_done(struct server *server)
 	connections_stop(&server->control.connections);
 	uv_close((uv_handle_t *)&server->news, NULL);
 	keeper_close(server->control.keeper);
+	if (server->control.cache_keeper)
+		keeper_close(server->control.cache_keeper);
 	for (int i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signal[i], NULL);
 	uv_close((uv_handle_t *)&server->hangup, NULL);
@@ -271,6 +275,7 @@ static void on_second(uv_timer_t *timer)
 	watch_state_dir(server);
 	reload_clock(&server->control.reload);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
+	store_report_clock(&server->control.stores, now);
 	free_generations(server);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
@@ -354,6 +359,19 @@ static bool start_keeper(struct server *server, struct fault *fault)
 	return control->runs || fault_memory(fault);
 }
 
+/* Without its thread, the daemon serves, but commands on the cache are refused. */
+static void start_cache_keeper(struct control *control)
+{
+	struct store_cache_status status;
+	struct fault fault;
+
+	if (!control->stores.stores || !store_cache_status(control->stores.stores, &status))
+		return;
+	control->cache_keeper = keeper_start(control->loop, &fault);
+	if (!control->cache_keeper)
+		log_line(LOG_WARNING, "tokctl cache is not available: %s", fault.text);
+}
+
 static bool start_metrics(struct server *server, struct fault *fault)
 {
 	const char *address = server->control.config->metrics;
@@ -406,7 +424,16 @@ static bool start(struct server *server, struct fault *fault)
 	start_hangup(server);
 	if (counts_join(&control->counts, control->catalog))
 		control->data_thread = data_thread_start(
-			o->reader, o->depth, control->generations.slots, ring_news, server, fault);
+			&(struct data_thread_options){
+				.reader = o->reader,
+				.depth = o->depth,
+				.store_depth = o->store_depth,
+				.streams = control->generations.slots,
+				.stores = o->stores,
+				.ring = ring_news,
+				.context = server,
+			},
+			fault);
 	else
 		fault_memory(fault);
 	if (!control->data_thread) {
@@ -422,6 +449,7 @@ static bool start(struct server *server, struct fault *fault)
 		give_up(server);
 		return false;
 	}
+	start_cache_keeper(control);
 	connections_init(&control->connections);
 	server->acceptor = (struct acceptor){
 		.connections = &control->connections,
@@ -461,6 +489,11 @@ static void end_keeper(struct server *server)
 			server->control.config->state_dir, left);
 		leave();
 	}
+	if (server->control.cache_keeper &&
+		!keeper_stop(server->control.cache_keeper, KEEPER_PATIENCE_MS, &left)) {
+		log_line(LOG_WARNING, "the cache's disk does not answer: exiting without it");
+		leave();
+	}
 	runs_free(server->control.runs);
 	quotas_free(server->control.quotas);
 }
@@ -473,6 +506,8 @@ static void control_init(struct control *control, struct server *server)
 	control->catalog = o->catalog;
 	control->config = o->catalog->config;
 	control->reader = o->reader;
+	control->stores.stores = o->stores;
+	control->store_queues = o->store_queues;
 	control->cgroup = o->cgroup;
 	control->rereads = o->rereads;
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;

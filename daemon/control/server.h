@@ -23,7 +23,7 @@
  *   connection.c      a client's socket: packets in and out, and the death of the client
  *   runs.c            the owners of runs
  *   pace.c, quota.c   limit each user's part of the control thread, memory and state_dir
- *   hang.c            storage that does not answer
+ *   hang.c            storage that does not answer; store_report.c: the state of the stores
  *   counts.c          counters for metrics; process.c: figures from /proc
  *   generation.c      the configs that sessions use; plan.c: remarks about their streams
  *   data_thread.c     the thread of the engine and the reader
@@ -45,6 +45,9 @@ struct server_options {
 	struct reader *reader;	   /* server_run() closes it */
 	/* How it was opened, with places for streams of later configs; NULL: there are none. */
 	const struct reader_options *reading;
+	struct stores *stores;	/* or NULL */
+	unsigned store_queues;	/* of the engine for reads from them */
+	unsigned store_depth;	/* of each */
 	unsigned depth;		/* reads in flight at most */
 	unsigned connections;	/* clients at most; other descriptors are for shards */
 	struct cgroup *cgroup;	/* or NULL */

@@ -1,6 +1,7 @@
 #include "daemon/control/session.h"
 
 #include "daemon/control/control.h"
+#include "daemon/control/following.h"
 #include "daemon/control/log.h"
 #include "daemon/control/session_log.h"
 #include "daemon/control/session_memory.h"
@@ -114,6 +115,7 @@ static void count_ended(const struct session *s)
 void session_leave(struct session *s)
 {
 	if (s->fed) {
+		following_end(s);
 		count_ended(s);
 		session_log_detach(s);
 	}

@@ -43,6 +43,7 @@ struct session {
 	bool helper;   /* it gets no operators' requests */
 	bool unpinned; /* a GPU driver refused to register its ring, which was logged */
 	bool strict;   /* refuse it while another process reads for its rank */
+	bool left;     /* its client reads from the session that replaces it */
 	bool twins_looked_for, twin_told;
 	uint64_t fed_since_ms; /* since when it, or sessions of its process before it, are fed */
 	uint64_t next;	       /* the position at which it attached */

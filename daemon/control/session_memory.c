@@ -1,6 +1,7 @@
 #include "daemon/control/session_memory.h"
 
 #include "daemon/control/control.h"
+#include "daemon/control/reading.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -12,6 +13,7 @@ enum {
 	RING_BYTES = 4 << 20,
 	SLOTS_LEAST = 4,
 	SLOTS_MOST = 64,
+	STORED = 4, /* so many times as much hides the latency of a store */
 };
 
 /* ---- the two rings of a seek ---- */
@@ -92,9 +94,11 @@ static uint64_t default_slots(const struct stream *stream, uint64_t micro_batch)
 	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0) +
 			 stream->config->loss_mask;
 	uint64_t slot = micro_batch * (stream->config->seq_len + stream->config->extra) * token;
-	uint64_t slots = slot ? RING_BYTES / slot : SLOTS_MOST;
+	uint64_t times = reading_by_window(stream) ? STORED : 1;
+	uint64_t least = times * SLOTS_LEAST, most = times * SLOTS_MOST;
+	uint64_t slots = slot ? times * RING_BYTES / slot : most;
 
-	return slots < SLOTS_LEAST ? SLOTS_LEAST : slots > SLOTS_MOST ? SLOTS_MOST : slots;
+	return slots < least ? least : slots > most ? most : slots;
 }
 
 /* Do `memory:` and the user's share have room for @need bytes, of which a replaced ring has @lent?

@@ -4,12 +4,24 @@
 #include "proto/version.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { STATUS_PAGE = 32 }; /* sessions per reply; their packets must fit the socket's buffer */
 
+static void put_store_wait(const struct session *s, struct wire *w, struct status_texts *texts)
+{
+	unsigned wait_s =
+		store_report_wait(&s->control->stores, s->id, texts->wait, sizeof(texts->wait));
+
+	if (wait_s == 0)
+		return;
+	wire_set(w, WIRE_STORE_WAIT_MS, wait_s * UINT64_C(1000));
+	wire_set_text(w, WIRE_TEXT, texts->wait);
+}
+
 void status_session(
-	const struct session *s, uint64_t now_ms, struct wire *w, char path[LIMIT_TEXT_BYTES])
+	const struct session *s, uint64_t now_ms, struct wire *w, struct status_texts *texts)
 {
 	struct feed_counters counters = feed_counters(s->feed);
 	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
@@ -39,7 +51,8 @@ void status_session(
 		wire_set(w, WIRE_NODE, s->memory.node);
 	if (counters.pinned != 0)
 		wire_set(w, WIRE_PINNED, counters.pinned == RING_UNPINNED ? 0 : counters.pinned);
-	hang_put(hang_of(&s->control->hangs, s->stream), w, path, LIMIT_TEXT_BYTES);
+	hang_put(hang_of(&s->control->hangs, s->stream), w, texts->shard, sizeof(texts->shard));
+	put_store_wait(s, w, texts);
 }
 
 /* The config's absolute path: a relative one is only valid in this process's directory. */
@@ -52,7 +65,7 @@ static void name_config(const struct config *config, char *path, size_t path_byt
 		slash ? slash + 1 : config->path);
 }
 
-void status_daemon(const struct control *control, struct wire *w, char shard[LIMIT_TEXT_BYTES])
+void status_daemon(const struct control *control, struct wire *w, struct status_texts *texts)
 {
 	const struct sessions *sessions = &control->sessions;
 	const struct stream *slow = hang_longest(&control->hangs);
@@ -66,7 +79,7 @@ void status_daemon(const struct control *control, struct wire *w, char shard[LIM
 	wire_set_text(w, WIRE_IO, reader_name(control->reader));
 	if (slow) {
 		wire_set_text(w, WIRE_STREAM, slow->config->name);
-		hang_put(hang_of(&control->hangs, slow), w, shard, LIMIT_TEXT_BYTES);
+		hang_put(hang_of(&control->hangs, slow), w, texts->shard, sizeof(texts->shard));
 	}
 }
 
@@ -76,7 +89,8 @@ void status_list(struct connection *c, const struct wire *w)
 	uint64_t serial = wire_number(w, WIRE_SERIAL), id = wire_number(w, WIRE_AFTER);
 	unsigned listed = 0;
 	struct wire total = {.op = WIRE_STATUS};
-	char path[LIMIT_TEXT_BYTES], shard[LIMIT_TEXT_BYTES];
+	char path[LIMIT_TEXT_BYTES], *stores = NULL;
+	struct status_texts texts;
 
 	for (; id < LIMIT_SESSIONS && listed < STATUS_PAGE; id++) {
 		const struct session *s = control->sessions.of[id];
@@ -84,17 +98,22 @@ void status_list(struct connection *c, const struct wire *w)
 
 		if (!session_is_live(s))
 			continue;
-		status_session(s, connection_now(c), &one, shard);
+		status_session(s, connection_now(c), &one, &texts);
 		connection_send(c, serial, &one);
 		listed++;
 	}
-	status_daemon(control, &total, shard);
+	status_daemon(control, &total, &texts);
 	wire_set_text(&total, WIRE_RELEASE, TOKEND_VERSION);
 	wire_set(&total, WIRE_DIGEST, control->config->digest);
 	wire_set(&total, WIRE_AFTER, id < LIMIT_SESSIONS ? id : 0);
 	name_config(control->config, path, sizeof(path));
 	wire_set_text(&total, WIRE_PATH, path);
+	if (id == LIMIT_SESSIONS)
+		stores = store_report_text(&control->stores, connection_now(c));
+	if (stores)
+		wire_set_text(&total, WIRE_ARGS, stores);
 	connection_send(c, serial, &total);
+	free(stores);
 }
 
 void status_streams(struct connection *c, const struct wire *w)

@@ -7,11 +7,15 @@
 struct control;
 struct session;
 
-/* Set the keys of a session, and of the daemon. @path: buffer for a shard's path, which @w borrows.
- */
+/* Buffers for texts that a message borrows. */
+struct status_texts {
+	char shard[LIMIT_TEXT_BYTES], wait[LIMIT_TEXT_BYTES];
+};
+
+/* Set the keys of a session, and of the daemon. */
 void status_session(
-	const struct session *s, uint64_t now_ms, struct wire *w, char path[LIMIT_TEXT_BYTES]);
-void status_daemon(const struct control *control, struct wire *w, char path[LIMIT_TEXT_BYTES]);
+	const struct session *s, uint64_t now_ms, struct wire *w, struct status_texts *texts);
+void status_daemon(const struct control *control, struct wire *w, struct status_texts *texts);
 /* Handles a status message. */
 void status_list(struct connection *c, const struct wire *w);
 

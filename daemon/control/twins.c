@@ -23,8 +23,8 @@ static bool same_process(const struct connection *a, const struct connection *b)
 static bool same_rank(const struct session *a, const struct session *b)
 {
 	return a->stream->slot == b->stream->slot && a->rank == b->rank && a->world == b->world &&
-	       a->peer == b->peer && !a->helper && !b->helper && !a->connection->closing &&
-	       !b->connection->closing && strcmp(a->run, b->run) == 0;
+	       a->peer == b->peer && !a->helper && !b->helper && !a->left && !b->left &&
+	       !a->connection->closing && !b->connection->closing && strcmp(a->run, b->run) == 0;
 }
 
 /* Another session for the rank of @s, of the same process or of a different one; or NULL. */
@@ -71,6 +71,8 @@ void twins_join(struct session *s)
 {
 	const struct session *former = find(s, true);
 
+	if (s->replaces)
+		s->replaces->left = true;
 	s->fed_since_ms = uv_now(s->control->loop);
 	if (!former || !former->fed) /* otherwise a seek: do not warn again */
 		return;
@@ -107,7 +109,7 @@ static void warn(struct session *s, const struct session *other)
 
 void twins_clock(struct session *s, uint64_t now_ms)
 {
-	if (!s->fed || s->twins_looked_for || s->connection->closing)
+	if (!s->fed || s->left || s->twins_looked_for || s->connection->closing)
 		return;
 	if (now_ms - s->fed_since_ms < SETTLED_MS)
 		return;

@@ -10,22 +10,29 @@
 enum {
 	TRIES = 3,
 	PADDING_A_STEP = 1 << 20, /* bytes of zeros; then other events get their turn */
+	LOCAL = 0,		  /* the number of a queue */
 };
 
-/* A stream's part of the reads in flight. */
+/* Reads in flight. Those of the local queue are shared out to streams. */
+struct queue {
+	unsigned depth, reading;
+	struct feeds waiting; /* their next row needs it, and it is full */
+};
+
+/* A stream's part of the local reads in flight. */
 struct share {
 	unsigned reading;
 	unsigned unanswered; /* reads begun since one has ended */
 	bool slow;
-	bool silent;		     /* its share is used up, by many reads without an answer */
-	STAILQ_HEAD(, feed) waiting; /* feeds that could go on with a larger share */
+	bool silent;	      /* its share is used up, by many reads without an answer */
+	struct feeds waiting; /* feeds that could go on with a larger share */
 };
 
 struct engine {
-	unsigned depth;
-	unsigned reading; /* reads in flight, over all feeds */
-	unsigned stuck;	  /* of these, reads of slow streams */
-	unsigned silent;  /* and those of silent streams */
+	struct queue queue[ENGINE_QUEUES];
+	unsigned stuck;	 /* local reads in flight of slow streams */
+	unsigned silent; /* and those of silent streams */
+	unsigned stored; /* feeds that read from stores, too */
 	struct share share[LIMIT_STREAMS];
 	unsigned failing; /* feeds whose ENGINE_FAILED is still to be reported */
 	struct feed *feed[LIMIT_SESSIONS];
@@ -39,15 +46,25 @@ struct engine *engine_new(unsigned depth)
 
 	if (!engine)
 		return NULL;
-	engine->depth = depth;
+	for (unsigned i = 0; i < ENGINE_QUEUES; i++) {
+		engine->queue[i].depth = i == LOCAL ? depth : 1;
+		STAILQ_INIT(&engine->queue[i].waiting);
+	}
 	for (uint32_t i = 0; i < LIMIT_STREAMS; i++)
 		STAILQ_INIT(&engine->share[i].waiting);
 	return engine;
 }
 
+void engine_store_depth(struct engine *engine, unsigned depth)
+{
+	assert(depth > 0 && engine->root.children == 0);
+	for (unsigned i = LOCAL + 1; i < ENGINE_QUEUES; i++)
+		engine->queue[i].depth = depth;
+}
+
 void engine_free(struct engine *engine)
 {
-	assert(!engine || (engine->root.children == 0 && engine->reading == 0));
+	assert(!engine || (engine->root.children == 0 && engine->queue[LOCAL].reading == 0));
 	free(engine);
 }
 
@@ -69,7 +86,7 @@ static void check_feed(const struct engine *engine, uint32_t id)
 /* Walks over all sessions, so not at every step. */
 static void engine_check(const struct engine *engine)
 {
-	unsigned reading = 0, failing = 0, shared = 0, stuck = 0, silent = 0;
+	unsigned reading = 0, away = 0, failing = 0, shared = 0, stuck = 0, silent = 0, stored = 0;
 
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		const struct feed *feed = engine->feed[id];
@@ -77,8 +94,14 @@ static void engine_check(const struct engine *engine)
 		if (!feed)
 			continue;
 		check_feed(engine, id);
-		reading += feed->reading;
+		reading += feed->reading - feed->away;
+		away += feed->away;
+		stored += feed->stored;
 		failing += feed->failing;
+	}
+	for (unsigned i = 0; i < ENGINE_QUEUES; i++) {
+		assert(engine->queue[i].reading <= engine->queue[i].depth);
+		away -= i == LOCAL ? 0 : engine->queue[i].reading;
 	}
 	for (uint32_t i = 0; i < LIMIT_STREAMS; i++) {
 		shared += engine->share[i].reading;
@@ -86,10 +109,10 @@ static void engine_check(const struct engine *engine)
 		silent += engine->share[i].silent ? engine->share[i].reading : 0;
 		assert(!engine->share[i].slow || !engine->share[i].silent);
 	}
-	assert(reading == engine->reading && engine->reading <= engine->depth);
-	assert(shared == engine->reading);
+	assert(away == 0 && stored == engine->stored);
+	assert(reading == engine->queue[LOCAL].reading && shared == reading);
 	assert(stuck == engine->stuck && silent == engine->silent);
-	assert(stuck + silent <= engine->reading);
+	assert(stuck + silent <= reading);
 	assert(failing == engine->failing);
 	turn_check(&engine->root);
 }
@@ -158,11 +181,12 @@ static struct share *share_of(struct engine *engine, const struct feed *feed)
  */
 static unsigned share_most(const struct engine *engine, const struct share *share)
 {
-	unsigned quarter = engine->depth / 4 ? engine->depth / 4 : 1,
-		 left = engine->depth - engine->stuck - engine->silent;
+	const struct queue *local = &engine->queue[LOCAL];
+	unsigned quarter = local->depth / 4 ? local->depth / 4 : 1,
+		 left = local->depth - engine->stuck - engine->silent;
 
-	assert(engine->stuck + engine->silent <= engine->depth);
-	assert(share->reading <= engine->reading);
+	assert(engine->stuck + engine->silent <= local->depth);
+	assert(share->reading <= local->reading);
 	left += share->silent ? share->reading : 0;
 
 	if (!share->slow)
@@ -173,17 +197,32 @@ static unsigned share_most(const struct engine *engine, const struct share *shar
 	return others < quarter ? quarter - others : 0;
 }
 
-/* Makes the feeds that wait for the share ready. */
-static void share_wake(struct share *share)
+/* Makes the feed wait in the list @waiting. */
+static void feed_rests(struct feed *feed, struct feeds *waiting)
+{
+	assert(!feed->waiting);
+	turn_ready(&feed->turn, false);
+	STAILQ_INSERT_TAIL(waiting, feed, waits);
+	feed->waiting = waiting;
+}
+
+/* Makes the feeds that wait in the list ready. */
+static void feeds_wake(struct feeds *waiting)
 {
 	struct feed *feed;
 
-	while ((feed = STAILQ_FIRST(&share->waiting))) {
-		STAILQ_REMOVE_HEAD(&share->waiting, waits);
-		feed->waiting = false;
+	while ((feed = STAILQ_FIRST(waiting))) {
+		STAILQ_REMOVE_HEAD(waiting, waits);
+		feed->waiting = NULL;
 		if (feed->state == FEED_RUNNING)
 			turn_ready(&feed->turn, true);
 	}
+}
+
+/* Whether waiting feeds should be woken: not after every read, because there may be many. */
+static bool is_roomy(unsigned reading, unsigned most)
+{
+	return reading + most / 8 < most;
 }
 
 /* A stream that has used up its share counts as silent until a read of it ends. A stream whose
@@ -199,24 +238,19 @@ static void share_full(struct engine *engine, struct share *share)
 static void share_wait(struct engine *engine, struct feed *feed)
 {
 	share_full(engine, share_of(engine, feed));
-	turn_ready(&feed->turn, false);
-	if (!feed->waiting)
-		STAILQ_INSERT_TAIL(&share_of(engine, feed)->waiting, feed, waits);
-	feed->waiting = true;
+	feed_rests(feed, &share_of(engine, feed)->waiting);
 }
 
 static void wake_all(struct engine *engine)
 {
 	for (uint32_t i = 0; i < LIMIT_STREAMS; i++)
-		share_wake(&engine->share[i]);
+		feeds_wake(&engine->share[i].waiting);
 }
 
 static void share_begin(struct engine *engine, struct feed *feed)
 {
 	struct share *share = share_of(engine, feed);
 
-	assert(engine->reading < engine->depth && !feed->waiting);
-	engine->reading++;
 	share->reading++;
 	share->unanswered++;
 	engine->stuck += share->slow;
@@ -234,25 +268,21 @@ static bool share_answered(struct engine *engine, struct share *share)
 	return silent;
 }
 
-/* Wakes waiting feeds, but not after every read, because there may be many. */
 static void share_end(struct engine *engine, struct feed *feed)
 {
 	struct share *share = share_of(engine, feed);
-	unsigned most;
 
-	assert(engine->reading > 0 && feed->reading > 0 && share->reading > 0);
+	assert(share->reading > 0);
 	assert(!share->slow || engine->stuck > 0);
 	bool larger = share_answered(engine, share) || share->slow;
 
-	engine->reading--;
-	feed->reading--;
 	share->reading--;
 	engine->stuck -= share->slow;
-	most = share_most(engine, share);
 	if (larger) /* other shares */
 		wake_all(engine);
-	else if (!STAILQ_EMPTY(&share->waiting) && share->reading + most / 8 < most)
-		share_wake(share);
+	else if (!STAILQ_EMPTY(&share->waiting) &&
+		 is_roomy(share->reading, share_most(engine, share)))
+		feeds_wake(&share->waiting);
 }
 
 static void slow(struct engine *engine, uint32_t stream, bool is_slow)
@@ -269,6 +299,36 @@ static void slow(struct engine *engine, uint32_t stream, bool is_slow)
 		if (engine->feed[id] && engine->feed[id]->options.stream == stream)
 			turn_apart(&engine->feed[id]->turn, is_slow);
 	wake_all(engine);
+}
+
+/* ---- queues ---- */
+
+static void read_begin(struct engine *engine, struct feed *feed, unsigned number)
+{
+	struct queue *queue = &engine->queue[number];
+
+	assert(queue->reading < queue->depth && !feed->waiting);
+	queue->reading++;
+	if (number == LOCAL)
+		share_begin(engine, feed);
+}
+
+static void read_end(struct engine *engine, struct feed *feed, unsigned number)
+{
+	struct queue *queue = &engine->queue[number];
+
+	assert(queue->reading > 0 && feed->reading > 0);
+	queue->reading--;
+	feed->reading--;
+	if (number == LOCAL) {
+		share_end(engine, feed);
+		turn_land(&feed->turn, feed->cost);
+	} else {
+		assert(feed->away > 0);
+		feed->away--;
+	}
+	if (is_roomy(queue->reading, queue->depth))
+		feeds_wake(&queue->waiting);
 }
 
 /* ---- actions ---- */
@@ -290,6 +350,7 @@ static void leave_if_idle(struct engine *engine, struct feed *feed, struct engin
 		return;
 	assert(!feed->waiting && !feed->failing);
 	leave_turns(feed);
+	engine->stored -= feed->stored;
 	engine->feed[feed->options.id] = NULL;
 	emit_plain(out, ENGINE_GONE, feed);
 }
@@ -331,6 +392,7 @@ static void attach(struct engine *engine, struct feed *feed)
 	assert(feed->state == FEED_RUNNING && feed->planned == 0 && feed->reading == 0);
 	turn_join(&feed->turn, find_run(engine, &feed->options));
 	engine->feed[feed->options.id] = feed;
+	engine->stored += feed->stored;
 	turn_apart(&feed->turn, share_of(engine, feed)->slow);
 	turn_ready(&feed->turn, true);
 	feed_check_slots(feed);
@@ -343,11 +405,13 @@ static void detach(struct engine *engine, struct feed *feed, struct engine_actio
 	assert(feed->state != FEED_LEAVING);
 	turn_ready(&feed->turn, false);
 	if (feed->waiting)
-		STAILQ_REMOVE(&share_of(engine, feed)->waiting, feed, feed, waits);
-	feed->waiting = false;
+		STAILQ_REMOVE(feed->waiting, feed, feed, waits);
+	feed->waiting = NULL;
 	feed->state = FEED_LEAVING;
 	engine->failing -= feed->failing;
 	feed->failing = false;
+	if (feed->away > 0)
+		emit_plain(out, ENGINE_CANCEL, feed);
 	leave_if_idle(engine, feed, out);
 }
 
@@ -358,7 +422,7 @@ static void done(
 	struct feed *feed = engine->feed[event->tag >> 32];
 	uint32_t index = (uint32_t)event->tag;
 
-	assert(feed && feed->reading > 0 && engine->reading > 0);
+	assert(feed && feed->reading > 0);
 
 	uint32_t slot = index / feed->options.ring.geometry.rows;
 	struct engine_action read;
@@ -371,8 +435,7 @@ static void done(
 		}
 		fail_stream(engine, feed->options.stream, &read, event->fault);
 	}
-	share_end(engine, feed);
-	turn_land(&feed->turn, feed->cost);
+	read_end(engine, feed, feed_queue_of(feed, index));
 	if (event->fault == FAULT_NONE && feed->state == FEED_RUNNING) {
 		assert(feed->left[slot] > 0);
 		feed->left[slot]--;
@@ -421,15 +484,20 @@ static void report_failures(struct engine *engine, struct engine_actions *out)
 	}
 }
 
-/* Plans a row. Returns the cost of its zeros if it is padding, otherwise 0. */
-static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_actions *out)
+/*
+ * Plans a row, whose read is for queue @number. Returns the cost of its zeros if it is padding,
+ * otherwise 0. Reads from stores are paid for, too. But they are not in flight for turns: local
+ * reads do not wait for them.
+ */
+static uint64_t plan(
+	struct engine *engine, struct feed *feed, unsigned number, struct engine_actions *out)
 {
 	struct engine_action read;
 	bool wanted = feed_plan(feed, &read);
 
-	turn_spend(&feed->turn, feed->cost, wanted);
+	turn_spend(&feed->turn, feed->cost, wanted && number == LOCAL);
 	if (wanted) {
-		share_begin(engine, feed);
+		read_begin(engine, feed, number);
 		emit(out, read);
 	}
 	/* A slot of padding only is ready now, and so is one whose reads are all done. */
@@ -438,26 +506,47 @@ static uint64_t plan(struct engine *engine, struct feed *feed, struct engine_act
 	return wanted ? 0 : feed->cost;
 }
 
+static bool is_full(const struct queue *queue)
+{
+	return queue->reading == queue->depth;
+}
+
+/* May the feed begin a read in queue @number? False: it waits now. */
+static bool may_read(struct engine *engine, struct feed *feed, unsigned number)
+{
+	struct share *share = share_of(engine, feed);
+
+	if (is_full(&engine->queue[number])) {
+		feed_rests(feed, &engine->queue[number].waiting);
+		return false;
+	}
+	if (number == LOCAL && share->reading >= share_most(engine, share)) {
+		share_wait(engine, feed);
+		return false;
+	}
+	return true;
+}
+
 /* Plans rows, in turns. A feed that cannot go on is made not ready, with turn_ready(). */
 static void pump(struct engine *engine, struct engine_actions *out)
 {
 	struct turn *leaf;
 	uint64_t padding = 0;
 
-	while (engine->reading < engine->depth && (leaf = turn_next(&engine->root))) {
+	while ((engine->stored > 0 || !is_full(&engine->queue[LOCAL])) &&
+		(leaf = turn_next(&engine->root))) {
 		struct feed *feed = feed_of(leaf);
+		unsigned number = feed_queue(feed);
 
 		if (out->count > ENGINE_ACTIONS - ENGINE_RESERVE || padding > PADDING_A_STEP) {
 			out->more = true;
 			return;
 		}
-		if (share_of(engine, feed)->reading >= share_most(engine, share_of(engine, feed))) {
-			share_wait(engine, feed);
+		if (!may_read(engine, feed, number))
 			continue;
-		}
 		switch (feed_room(feed)) {
 		case FEED_ROOM:
-			padding += plan(engine, feed, out);
+			padding += plan(engine, feed, number, out);
 			break;
 		case FEED_HOSTILE:
 			feed->state = FEED_FAILED;

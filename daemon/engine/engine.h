@@ -4,17 +4,21 @@
  * memory.
  *
  *   ATTACH ┐                              ┌ READ    tokens of a shard into a slot
- *   DETACH │                              │ WAKE    the client waits: send it a byte
- *   KICK   ├→ engine_step() → actions ────┤ FAILED  a stream cannot go on
- *   DONE   │                              │ HOSTILE a client wrote impossible counters
- *   TICK   │                              └ GONE    the feed's memory is no longer used
- *   SLOW   ┘
+ *   DETACH │                              │ CANCEL  a feed's reads from stores are not needed
+ *   KICK   ├→ engine_step() → actions ────┤ WAKE    the client waits: send it a byte
+ *   DONE   │                              │ FAILED  a stream cannot go on
+ *   TICK   │                              │ HOSTILE a client wrote impossible counters
+ *   SLOW   ┘                              └ GONE    the feed's memory is no longer used
  *
  * A *feed* is one session's ring and its position in the order. Feeds share the reads in flight:
  * users get equal shares, so do the runs of one user, and so do the feeds of one run, counted in
  * bytes (turns.h). One stream may have three quarters of the reads in flight, so that a stream
  * whose storage does not answer leaves some to other streams. All slow streams together get one
  * quarter.
+ *
+ * Reads from object stores wait for a network, and many have to be in flight. So they have queues
+ * of their own, with a depth each: a store that does not answer delays neither local reads nor
+ * other stores. A feed whose next row needs a full queue rests until reads of that queue are done.
  *
  * All memory of a feed is allocated when it is made; a step allocates nothing. The engine never
  * looks at tokens: a read covers a row's tokens and its annotations.
@@ -31,10 +35,13 @@
 struct engine;
 struct feed;
 
+enum { ENGINE_QUEUES = 8 }; /* of reads: the local one, and those of stores */
+
 /* One dataset of a feed's cursor. table is NULL if the cursor never serves it any more. */
 struct feed_source {
 	const struct table *table;
 	const void *owner; /* returned in ENGINE_READ, never dereferenced */
+	unsigned queue;	   /* of its reads, < ENGINE_QUEUES; 0: local, others: stores */
 };
 
 struct feed_options {
@@ -72,7 +79,14 @@ struct engine_event {
 };
 
 struct engine_action {
-	enum { ENGINE_READ, ENGINE_WAKE, ENGINE_FAILED, ENGINE_HOSTILE, ENGINE_GONE } type;
+	enum {
+		ENGINE_READ,
+		ENGINE_CANCEL, /* its reads from stores may end at once, with any fault */
+		ENGINE_WAKE,
+		ENGINE_FAILED,
+		ENGINE_HOSTILE,
+		ENGINE_GONE,
+	} type;
 	uint32_t id;
 	struct feed *feed; /* WAKE; GONE: the caller's again */
 	/* READ, and FAILED: the read that failed */
@@ -96,8 +110,10 @@ struct engine_actions {
 	struct engine_action action[ENGINE_ACTIONS];
 };
 
-/* An engine with at most @depth reads, ≥ 1, in flight. NULL: out of memory. */
+/* An engine with at most @depth local reads, ≥ 1, in flight. NULL: out of memory. */
 struct engine *engine_new(unsigned depth);
+/* The same for each queue of a store: ≥ 1. Before any feed is attached; the default is 1. */
+void engine_store_depth(struct engine *engine, unsigned depth);
 void engine_free(struct engine *engine); /* no feed may be attached */
 /* Handles @event and appends actions to @out, which must have room for ENGINE_RESERVE more. The
  * caller performs the actions and resets @out->count. */
@@ -108,6 +124,10 @@ void engine_step(
 uint64_t feed_waits_since(const struct feed *feed);
 /* The cursor at which the feed began. It does not change while the feed exists. Any thread. */
 const struct cursor *feed_cursor(const struct feed *feed);
+
+/* Shows the feed's client what its reads wait for; "": for nothing. For the engine's thread, while
+ * the feed is attached. */
+void feed_say_reason(const struct feed *feed, const char *text);
 
 struct feed_counters {
 	uint64_t published, released, lost_wakes;

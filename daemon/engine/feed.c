@@ -16,7 +16,8 @@ void feed_check(const struct feed *feed)
 	assert(feed->planned <= feed->batches);
 	assert(feed->row < g->rows);
 	assert(feed->row == 0 || feed->planned < feed->batches);
-	assert(feed->reading <= g->slots * g->rows);
+	assert(feed->reading <= g->slots * g->rows && feed->away <= feed->reading);
+	assert(feed->stored || (feed->away == 0 && !feed->seen));
 	/* A feed that sleeps has planned whole slots, and waits for a release that can come. */
 	assert(feed->wake_at == 0 || feed->row == 0);
 	assert(feed->wake_at == 0 || feed->wake_at > feed->released);
@@ -78,6 +79,10 @@ struct feed *feed_new(const struct cursor *cursor, const struct feed_options *op
 	feed->options = *options;
 	feed->options.source = feed->source;
 	memcpy(feed->source, options->source, cursor->datasets * sizeof(feed->source[0]));
+	for (uint32_t d = 0; d < cursor->datasets; d++) {
+		assert(feed->source[d].queue < ENGINE_QUEUES);
+		feed->stored = feed->stored || feed->source[d].queue > 0;
+	}
 	feed->left = calloc(slots, sizeof(*feed->left));
 	feed->retries = calloc((size_t)slots * options->ring.geometry.rows, sizeof(*feed->retries));
 	if (!feed->left || !feed->retries || !cursor_copy(&feed->cursor, cursor)) {
@@ -115,6 +120,11 @@ const struct cursor *feed_cursor(const struct feed *feed)
 	return &feed->cursor;
 }
 
+void feed_say_reason(const struct feed *feed, const char *text)
+{
+	ring_say_reason(&feed->options.ring, text);
+}
+
 struct feed_counters feed_counters(const struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
@@ -138,7 +148,7 @@ struct feed_counters feed_counters(const struct feed *feed)
 
 /* ---- sleeping and waking ---- */
 
-/* Should the feed go on? Yes if half the ring is free, or if a slot is free and the client waits
+/* Should the feed go on? Yes if wake_at is reached, or if a slot is free and the client waits
  * for it. */
 static bool feed_wanted(const struct feed *feed, uint64_t released)
 {
@@ -148,15 +158,19 @@ static bool feed_wanted(const struct feed *feed, uint64_t released)
 						    ring_client_waits(ring, feed->planned));
 }
 
-/* Puts the feed to sleep until half the ring is free, so that the client makes one system call for
- * many batches. */
+/*
+ * Puts the feed to sleep until half the ring is free, so that the client makes one system call for
+ * many batches. A quarter is enough for a feed that reads from stores: the rest of the ring hides
+ * their latency.
+ */
 static enum feed_room feed_sleep(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
 
 	assert(feed->row == 0 && feed->wake_at == 0);
 	assert(feed->planned - feed->released == ring->geometry.slots);
-	feed->wake_at = feed->released + ring_half(&ring->geometry);
+	feed->wake_at = feed->released +
+			(feed->stored ? ring_quarter(&ring->geometry) : ring_half(&ring->geometry));
 	feed->late = false;
 	ring_wake_at(ring, feed->wake_at);
 	if (!ring_released(ring, feed->published, &feed->released))
@@ -290,27 +304,59 @@ static bool locate(const struct feed *feed, uint64_t position, struct ring_row *
 	return true;
 }
 
+/* Position of the first row of the slot that is planned next. */
+static uint64_t next_slot(const struct feed *feed)
+{
+	return order_rank_position(feed->cursor.next, feed->planned, feed->options.rank,
+		feed->options.world, feed->options.ring.geometry.rows);
+}
+
+/* Fills *@row for the next row. False: it is padding. */
+static bool next_row(const struct feed *feed, uint64_t first, struct ring_row *row)
+{
+	*row = (struct ring_row){.position = RING_PADDING};
+	return first <= UINT64_MAX - feed->row && locate(feed, first + feed->row, row);
+}
+
+unsigned feed_queue(struct feed *feed)
+{
+	if (!feed->stored)
+		return 0;
+	/* A feed may rest before this row. It is located once all the same. */
+	if (!feed->seen)
+		feed->padding = !next_row(feed, next_slot(feed), &feed->ahead);
+	feed->seen = true;
+	return feed->padding ? 0 : feed->source[feed->ahead.dataset].queue;
+}
+
+unsigned feed_queue_of(const struct feed *feed, uint32_t index)
+{
+	return feed->stored ? feed->source[feed->options.ring.row[index].dataset].queue : 0;
+}
+
 bool feed_plan(struct feed *feed, struct engine_action *read)
 {
 	const struct ring *ring = &feed->options.ring;
 	const struct ring_geometry *g = &ring->geometry;
-	uint64_t first = order_rank_position(
-		feed->cursor.next, feed->planned, feed->options.rank, feed->options.world, g->rows);
+	uint64_t first = next_slot(feed);
 	uint32_t at = (uint32_t)(feed->planned % g->slots), r = feed->row;
 	uint32_t index = at * g->rows + r;
-	struct ring_row row = {.position = RING_PADDING};
+	struct ring_row row = feed->ahead;
 
 	assert(feed->state == FEED_RUNNING && r < g->rows);
 	if (r == 0)
 		begin_slot(feed, first);
 
-	bool real = first <= UINT64_MAX - r && locate(feed, first + r, &row);
+	bool real = feed->seen ? !feed->padding : next_row(feed, first, &row);
+
+	feed->seen = false;
 
 	ring_rows(ring, feed->planned)[r] = row;
 	describe_read(feed, index, &row, read);
 	if (real) {
 		feed->left[at]++;
 		feed->reading++;
+		feed->away += feed->source[row.dataset].queue > 0;
 	} else {
 		memset(read->to, 0, (size_t)g->window_tokens * g->token_bytes);
 		if (read->annotations.count)

@@ -20,6 +20,8 @@ enum feed_state {
 	FEED_LEAVING, /* detached; gone after its last read */
 };
 
+STAILQ_HEAD(feeds, feed);
+
 struct feed {
 	struct feed_options options;
 	struct cursor cursor;
@@ -35,6 +37,7 @@ struct feed {
 	bool late;	  /* wake_at was reached at the last tick, but no kick has come */
 	uint64_t woken;	  /* the last client_waits that got a wake-up */
 	uint32_t reading; /* reads in flight */
+	uint32_t away;	  /* of these, reads from stores */
 	_Atomic uint64_t lost_wakes;
 
 	uint32_t *left;	  /* [slots] reads in flight, plus one while the slot is being planned */
@@ -42,12 +45,16 @@ struct feed {
 
 	struct turn turn;
 	uint64_t cost; /* of a row, for turns */
-	STAILQ_ENTRY(feed)
-	waits; /* while it waits for the stream's share of the reads, and is not ready */
-	bool waiting;
-	bool failing; /* ENGINE_FAILED is still to be reported */
+	/* While it waits for its stream's share of the reads, or for a queue, and is not ready. */
+	STAILQ_ENTRY(feed) waits;
+	struct feeds *waiting; /* the list; NULL: it does not wait */
+	bool failing;	       /* ENGINE_FAILED is still to be reported */
 	struct engine_action failure;
 
+	bool stored;	       /* some of its sources are in stores */
+	bool seen;	       /* stored: feed_queue() has found the next row */
+	bool padding;	       /* that row is past the end */
+	struct ring_row ahead; /* that row */
 	struct feed_source source[];
 };
 
@@ -60,6 +67,10 @@ void feed_check_slots(const struct feed *feed);
  * HOSTILE: the client wrote an impossible `released`. */
 enum feed_room { FEED_FULL, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
 enum feed_room feed_room(struct feed *feed);
+/* The queue of the next row's read; of padding, and after the end, the local one. */
+unsigned feed_queue(struct feed *feed);
+/* The queue of the read of ring row @index. */
+unsigned feed_queue_of(const struct feed *feed, uint32_t index);
 /* Plans the next row. True: it needs a read, which @read describes. */
 bool feed_plan(struct feed *feed, struct engine_action *read);
 /* Describes the read of ring row @index again, for a retry or a failure. */

@@ -67,6 +67,9 @@ struct io_ops {
 	unsigned (*reap)(void *backend, struct io_work **done, unsigned max, int64_t deadline_ns,
 		bool *kicked);
 	void (*kick)(void *backend); /* ends a wait in reap(); any thread */
+	/* Takes back a call that is submitted and that no thread has begun. False: it has begun,
+	 * and reap() returns it. */
+	bool (*withdraw)(void *backend, struct io_work *work);
 	/* Sets whether the storage of @share is slow. */
 	void (*slow)(void *backend, struct pool_share *share, bool slow);
 };

@@ -16,9 +16,9 @@ struct pool {
 	pthread_cond_t work;
 	TAILQ_HEAD(, pool_share) turns; /* shares with something to do */
 	struct works done;
-	unsigned busy,
-		slow_busy; /* threads at work, for shares that are not slow and for slow ones */
-	unsigned idle;	   /* threads that wait for work */
+	/* Threads at work: for slow shares, for those that are away, and for all others. */
+	unsigned busy, slow_busy, away_busy;
+	unsigned idle; /* threads that wait for work */
 	bool kicked, stop;
 	unsigned threads; /* only the data thread adds some */
 	pthread_t thread[POOL_MOST];
@@ -65,11 +65,26 @@ void works_move(struct works *to, struct works *from)
 	works_clear(from);
 }
 
+bool works_remove(struct works *works, struct io_work *work)
+{
+	struct io_work **at = &works->first;
+
+	while (*at && *at != work)
+		at = &(*at)->next;
+	if (!*at)
+		return false;
+	*at = work->next;
+	if (!*at)
+		works->end = at;
+	works->count--;
+	return true;
+}
+
 /* ---- shares ---- */
 
-void pool_share_init(struct pool_share *share)
+void pool_share_init(struct pool_share *share, bool away)
 {
-	*share = (struct pool_share){0};
+	*share = (struct pool_share){.away = away};
 	works_clear(&share->todo);
 }
 
@@ -83,10 +98,16 @@ static unsigned above(unsigned a, unsigned b)
 	return a > b ? a - b : 0;
 }
 
+static unsigned *busy_of(struct pool *pool, const struct pool_share *share)
+{
+	return share->slow ? &pool->slow_busy : share->away ? &pool->away_busy : &pool->busy;
+}
+
 /* How many more works this share may begin, if no other share begins any. */
 static unsigned share_room(const struct pool *pool, const struct pool_share *share)
 {
-	unsigned left = above(POOL_ALL, pool->busy);
+	unsigned left =
+		share->away ? above(POOL_AWAY, pool->away_busy) : above(POOL_ALL, pool->busy);
 
 	if (share->slow)
 		return above(POOL_SLOW, pool->slow_busy);
@@ -96,12 +117,15 @@ static unsigned share_room(const struct pool *pool, const struct pool_share *sha
 /* How many more works all shares together may begin. */
 static unsigned pool_room(const struct pool *pool)
 {
-	unsigned fast = 0, slow = 0;
+	unsigned fast = 0, slow = 0, away = 0;
 	const struct pool_share *share;
 
 	TAILQ_FOREACH(share, &pool->turns, turn)
-	*(share->slow ? &slow : &fast) += less(share->todo.count, share_room(pool, share));
+	*(share->slow	      ? &slow
+		: share->away ? &away
+			      : &fast) += less(share->todo.count, share_room(pool, share));
 	return less(fast, above(POOL_ALL, pool->busy)) +
+	       less(away, above(POOL_AWAY, pool->away_busy)) +
 	       less(slow, above(POOL_SLOW, pool->slow_busy));
 }
 
@@ -132,15 +156,15 @@ static struct io_work *share_begin(struct pool *pool)
 	if (share->todo.first)
 		TAILQ_INSERT_TAIL(&pool->turns, share, turn);
 	share->busy++;
-	++*(share->slow ? &pool->slow_busy : &pool->busy);
+	++*busy_of(pool, share);
 	return work;
 }
 
 static void share_end(struct pool *pool, struct pool_share *share)
 {
-	assert(share->busy > 0 && (share->slow ? pool->slow_busy : pool->busy) > 0);
+	assert(share->busy > 0 && *busy_of(pool, share) > 0);
 	share->busy--;
-	--*(share->slow ? &pool->slow_busy : &pool->busy);
+	--*busy_of(pool, share);
 }
 
 /* ---- the threads ---- */
@@ -192,15 +216,14 @@ static void *pool_thread(void *argument)
 /* ---- the data thread's side ---- */
 
 /* Called with the lock, by the data thread. */
-static void pool_check(const struct pool *pool)
+static void pool_check(struct pool *pool)
 {
 	const struct pool_share *share;
 
 	assert(pool->threads >= 1 && pool->threads <= POOL_MOST);
-	assert(pool->busy + pool->slow_busy + pool->idle <= pool->threads);
+	assert(pool->busy + pool->slow_busy + pool->away_busy + pool->idle <= pool->threads);
 	TAILQ_FOREACH(share, &pool->turns, turn)
-	assert(share->todo.count > 0 &&
-		share->busy <= (share->slow ? pool->slow_busy : pool->busy));
+	assert(share->todo.count > 0 && share->busy <= *busy_of(pool, share));
 }
 
 /* The thread inherits a mask that blocks all signals. False: @fault. */
@@ -262,6 +285,7 @@ void pool_give(struct pool *pool, struct works *works)
 
 void pool_slow(struct pool *pool, struct pool_share *share, bool slow)
 {
+	assert(!share->away);
 	pthread_mutex_lock(&pool->mutex);
 	if (share->slow != slow) {
 		assert((slow ? pool->busy : pool->slow_busy) >= share->busy);
@@ -270,6 +294,19 @@ void pool_slow(struct pool *pool, struct pool_share *share, bool slow)
 		share->slow = slow;
 	}
 	pool_start(pool);
+}
+
+bool pool_withdraw(struct pool *pool, struct io_work *work)
+{
+	struct pool_share *share = work->share;
+
+	pthread_mutex_lock(&pool->mutex);
+	bool removed = works_remove(&share->todo, work);
+
+	if (removed && !share->todo.first)
+		TAILQ_REMOVE(&pool->turns, share, turn);
+	pthread_mutex_unlock(&pool->mutex);
+	return removed;
 }
 
 bool pool_take(struct pool *pool, struct works *done)
@@ -305,7 +342,8 @@ void pool_close(struct pool *pool)
 	pthread_mutex_unlock(&pool->mutex);
 	for (unsigned i = 0; i < pool->threads; i++)
 		pthread_join(pool->thread[i], NULL);
-	assert(pool->busy == 0 && pool->slow_busy == 0 && !pool->done.first);
+	assert(pool->busy == 0 && pool->slow_busy == 0 && pool->away_busy == 0);
+	assert(!pool->done.first);
 	pthread_cond_destroy(&pool->work);
 	pthread_mutex_destroy(&pool->mutex);
 	close(pool->news_fd);

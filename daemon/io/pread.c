@@ -84,6 +84,13 @@ static unsigned pread_reap(
 	return count;
 }
 
+static bool pread_withdraw(void *backend, struct io_work *work)
+{
+	struct pread *p = backend;
+
+	return works_remove(&p->submitted, work) || pool_withdraw(p->pool, work);
+}
+
 static void pread_slow(void *backend, struct pool_share *share, bool slow)
 {
 	struct pread *p = backend;
@@ -134,5 +141,6 @@ const struct io_ops pread_ops = {
 	.commit = pread_commit,
 	.reap = pread_reap,
 	.kick = pread_kick,
+	.withdraw = pread_withdraw,
 	.slow = pread_slow,
 };

@@ -220,6 +220,14 @@ static unsigned uring_reap(
 	return uring_harvest(u, done, max, kicked);
 }
 
+static bool uring_withdraw(void *backend, struct io_work *work)
+{
+	struct uring *u = backend;
+
+	assert(work->call);
+	return works_remove(&u->waiting, work) || pool_withdraw(u->pool, work);
+}
+
 static void uring_slow(void *backend, struct pool_share *share, bool slow)
 {
 	struct uring *u = backend;
@@ -242,5 +250,6 @@ const struct io_ops uring_ops = {
 	.commit = uring_commit,
 	.reap = uring_reap,
 	.kick = uring_kick,
+	.withdraw = uring_withdraw,
 	.slow = uring_slow,
 };

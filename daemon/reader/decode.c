@@ -2,6 +2,7 @@
 
 #include "daemon/reader/annotations.h"
 #include "daemon/reader/recheck.h"
+#include "daemon/store/store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,9 +12,15 @@ static struct read *read_of(struct io_work *work)
 	return (struct read *)((char *)work - offsetof(struct read, work));
 }
 
+/* NULL: a plain shard that needs none. */
+static const struct shard *shard_of(const struct read *read)
+{
+	return read->file ? read->file->shard : NULL;
+}
+
 bool decode_needs_files(const struct read *read)
 {
-	return annotations_in_files(read->window.dataset, read->file->shard);
+	return annotations_in_files(read->window.dataset, shard_of(read));
 }
 
 bool decode_try(struct read *read)
@@ -29,7 +36,7 @@ bool decode_annotations(struct read *read)
 {
 	const struct reader_read *window = &read->window;
 
-	return annotations_write(window->dataset, read->file->shard, window->token, window->tokens,
+	return annotations_write(window->dataset, shard_of(read), window->token, window->tokens,
 		window->to, &window->annotations, &read->fault);
 }
 
@@ -39,6 +46,14 @@ static bool read_tokens(struct read *read)
 
 	return shard_read(
 		read->file->shard, window->token, window->tokens, window->to, &read->fault);
+}
+
+/* In the pool: reads of the store are the session's from here on. */
+static void begin(const struct read *read)
+{
+	assert(read->state == READ_DECODING && read->fault.code == FAULT_NONE);
+	if (read->stored)
+		store_on_behalf(read->window.session);
 }
 
 static bool check(struct read *read)
@@ -52,7 +67,7 @@ int64_t decode_check(struct io_work *work)
 {
 	struct read *read = read_of(work);
 
-	assert(read->state == READ_DECODING && read->fault.code == FAULT_NONE);
+	begin(read);
 	return check(read) ? 0 : -1;
 }
 
@@ -60,7 +75,7 @@ int64_t decode_read(struct io_work *work)
 {
 	struct read *read = read_of(work);
 
-	assert(read->state == READ_DECODING && read->fault.code == FAULT_NONE);
+	begin(read);
 	assert(read->file->shard && !read->file->plain);
 	return read_tokens(read) && check(read) ? 0 : -1;
 }

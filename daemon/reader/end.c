@@ -44,7 +44,8 @@ void read_finish(struct reader *reader, struct read *read)
 
 static void read_leave(struct reader *reader, struct read *read)
 {
-	files_put(&reader->files, read->file);
+	if (read->file)
+		files_put(&reader->files, read->file);
 	read->file = NULL;
 }
 
@@ -55,10 +56,21 @@ void read_fail(struct reader *reader, struct read *read)
 	read_finish(reader, read);
 }
 
+void read_cancelled(struct reader *reader, struct read *read)
+{
+	fault_errno(&read->fault, ECANCELED, "", "cancelled");
+	read_fail(reader, read);
+}
+
 void read_hold(struct reader *reader, struct read *read)
 {
 	struct file *file = read->file;
 
+	if (read->stored) {
+		read_leave(reader, read);
+		read_finish(reader, read);
+		return;
+	}
 	/* No client can write to staging, so its bytes are as they were read. */
 	if (file->plain && read->staged && !file->watch.in_flight)
 		look_keep(&file->watch.look[0], read->start, read->staging, read->have);
@@ -119,7 +131,7 @@ bool reader_look(struct reader *reader)
 			continue;
 		}
 		file->watch.work.done = look_done;
-		reader_submit(reader, &file->watch.work, file->share);
+		reader_submit(reader, &file->watch.work, file->share, false);
 		submitted = true;
 	}
 	return submitted;

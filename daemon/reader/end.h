@@ -1,7 +1,8 @@
 /*
  * The end of a read. A read is held until its file was looked at again, because only that shows
  * whether the file is still the shard that was listed (look.h). All reads of a file that ended
- * since its last look share the next one.
+ * since its last look share the next one. Reads from stores are not held: the store has compared
+ * every answer with the manifest.
  */
 #ifndef TOKEND_READER_END_H
 #define TOKEND_READER_END_H
@@ -11,8 +12,10 @@
 /* Ends a read that no longer uses a file, with read->fault if that has a code. If an NFS server
  * forgot the file (ESTALE), the read goes to reader->again instead, once. */
 void read_finish(struct reader *reader, struct read *read);
-/* Ends a read that still uses its file, with read->fault. */
+/* Ends a read that may use a file, with read->fault. */
 void read_fail(struct reader *reader, struct read *read);
+/* The same of one that nobody needs any more. */
+void read_cancelled(struct reader *reader, struct read *read);
 /* Holds a read that has all of its window, or a fault of the contents, until the next look at its
  * file. */
 void read_hold(struct reader *reader, struct read *read);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 static struct files_chain *files_chain(
-	struct files *files, const struct dataset *dataset, uint64_t shard)
+	const struct files *files, const struct dataset *dataset, uint64_t shard)
 {
 	uint64_t key = order_mix64((uintptr_t)dataset ^ shard * UINT64_C(0x9e3779b97f4a7c15));
 
@@ -96,6 +96,12 @@ static struct file *files_find(
 	return NULL;
 }
 
+const struct file *files_known(
+	const struct files *files, const struct dataset *dataset, uint64_t shard)
+{
+	return files_find(files_chain(files, dataset, shard), dataset, shard);
+}
+
 struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard,
 	unsigned *in_use, unsigned most)
 {
@@ -112,6 +118,7 @@ struct file *files_get(struct files *files, const struct dataset *dataset, uint6
 		files_forget(file);
 		file->dataset = dataset;
 		file->number = shard;
+		file->stored = dataset->objects != NULL;
 		file->state = FILE_CLOSED;
 		file->known = true;
 		LIST_INSERT_HEAD(chain, file, hashed);

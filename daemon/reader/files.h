@@ -45,6 +45,9 @@ struct file {
 	const struct dataset *dataset;
 	uint64_t number; /* of the shard in the dataset */
 	enum { FILE_CLOSED, FILE_OPENING, FILE_OPEN } state;
+	bool stored;	  /* in a store: without a descriptor */
+	uint32_t session; /* stored: of its opening, in the store */
+	bool held;	  /* its opening is one of its users, so that reads need not wait for it */
 	bool known;	  /* files_get() finds it. A file that failed is not known, and is evicted
 			     after its last user */
 	bool direct;	  /* opened with O_DIRECT */
@@ -94,6 +97,9 @@ uint64_t files_memory(unsigned count);
  */
 struct file *files_get(struct files *files, const struct dataset *dataset, uint64_t shard,
 	unsigned *in_use, unsigned most);
+/* The shard's entry, or NULL. */
+const struct file *files_known(
+	const struct files *files, const struct dataset *dataset, uint64_t shard);
 /* Ends one use. */
 void files_put(struct files *files, struct file *file);
 /* Makes @file unknown: the next files_get() of its shard returns a new entry. */

@@ -4,6 +4,7 @@
 #include "daemon/reader/annotations.h"
 #include "daemon/reader/end.h"
 #include "daemon/reader/read.h"
+#include "daemon/store/store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -82,13 +83,17 @@ static void file_ready(struct reader *reader, struct file *file)
 {
 	struct read *read;
 
-	/* O_NONBLOCK was only for the open(). */
-	fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
-	/* Windows are in random order: read no more than the window. */
-	if (file->dataset->config->shuffle == ORDER_GLOBAL)
-		posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
-	file->nowait = io_knows_nowait(file->fd);
-	watch_begin(file);
+	if (file->stored) {
+		file->nowait = true; /* what is not in memory is not read */
+	} else {
+		/* O_NONBLOCK was only for the open(). */
+		fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_NONBLOCK);
+		/* Windows are in random order: read no more than the window. */
+		if (file->dataset->config->shuffle == ORDER_GLOBAL)
+			posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM);
+		file->nowait = io_knows_nowait(file->fd);
+		watch_begin(file);
+	}
 	file->state = FILE_OPEN;
 	while ((read = reads_take(&file->waiting)))
 		read_start(reader, read);
@@ -127,7 +132,7 @@ static bool shard_make(struct file *file)
 		shard = NULL;
 	}
 	file->shard = shard;
-	if (watch_sides(file))
+	if (file->stored || watch_sides(file))
 		return true;
 	shard_close(shard);
 	file->shard = NULL;
@@ -145,6 +150,8 @@ static int64_t shard_call(struct io_work *work)
 		shard_close(stripped);
 	}
 	wait_for_descriptor(file);
+	if (file->stored)
+		store_on_behalf(file->session);
 	return shard_make(file) ? 0 : -1;
 }
 
@@ -168,7 +175,37 @@ static void shard_begin(struct reader *reader, struct file *file)
 	file->fault.code = FAULT_NONE;
 	file->work.call = shard_call;
 	file->work.done = shard_done;
-	reader_submit(reader, &file->work, file->share);
+	if (file->stored)
+		store_allow(reader->stores, file->session);
+	reader_submit(reader, &file->work, file->share, file->stored);
+}
+
+/* It was cancelled when nobody needed it, and somebody does now. */
+static bool cancelled_too_early(struct file *file)
+{
+	return file->stored && file->fault.error == ECANCELED && !STAILQ_EMPTY(&file->waiting) &&
+	       may_repeat(EINTR, &file->tries);
+}
+
+static void opening_ended(struct reader *reader, struct file *file)
+{
+	if (!file->held)
+		return;
+	assert(reader->openings > 0);
+	file->held = false;
+	reader->openings--;
+	files_put(&reader->files, file);
+}
+
+void opening_cancel(struct reader *reader, struct file *file)
+{
+	assert(file->held && STAILQ_EMPTY(&file->waiting));
+	store_cancel(reader->stores, file->session);
+	if (!reader->ops->withdraw(reader->backend, &file->work))
+		return;
+	fault_errno(&file->fault, ECANCELED, "", "cancelled");
+	file->work.result = -1;
+	shard_done(reader, &file->work);
 }
 
 static void shard_done(void *owner, struct io_work *work)
@@ -179,6 +216,10 @@ static void shard_done(void *owner, struct io_work *work)
 	reader->reserved -= file->reserved;
 	reader->indexes_bytes -= file->reserved;
 	file->reserved = 0;
+	if (work->result != 0 && cancelled_too_early(file)) {
+		shard_begin(reader, file);
+		return;
+	}
 	if (work->result == 0) {
 		/* A fault may be left from an index that was good when it was read again. */
 		file->fault.code = FAULT_NONE;
@@ -187,13 +228,15 @@ static void shard_done(void *owner, struct io_work *work)
 		reader->indexes_bytes += bytes;
 		reader->index_largest =
 			bytes > reader->index_largest ? bytes : reader->index_largest;
-		if (reader->direct && file->plain)
+		if (reader->direct && file->plain && !file->stored)
 			file_go_direct(reader, file);
 		file_ready(reader, file);
+		opening_ended(reader, file);
 		return;
 	}
 	if (file->fault.code != FAULT_DESCRIPTORS) {
 		file_fail(reader, file);
+		opening_ended(reader, file);
 		return;
 	}
 	begin_with_descriptor(reader, file, shard_begin); /* for its side files */
@@ -217,7 +260,17 @@ static void open_begin(struct reader *reader, struct file *file)
 {
 	file->work.call = open_call;
 	file->work.done = open_done;
-	reader_submit(reader, &file->work, file->share);
+	reader_submit(reader, &file->work, file->share, false);
+}
+
+/* A shard in a store has no descriptor. */
+static void stored_begin(struct reader *reader, struct file *file)
+{
+	file->session = opening_session(reader, file);
+	file->held = true;
+	file->users++;
+	reader->openings++;
+	shard_begin(reader, file);
 }
 
 static void open_refused(struct reader *reader, struct file *file, int error)
@@ -277,7 +330,7 @@ void file_begin(struct reader *reader, struct file *file)
 	dataset_shard_path(file->dataset, file->number, file->path, PATH_MAX);
 	/* If it is not plain, its header and index are read before any tokens. */
 	file->plain = dataset_is_plain(file->dataset, file->number) && !file->dataset->marked;
-	file->direct = reader->direct && file->plain;
+	file->direct = reader->direct && file->plain && !file->stored;
 	/* O_NONBLOCK: a shard may have been replaced by a FIFO, whose open() would wait for a
 	 * writer. */
 	file->flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (file->direct ? O_DIRECT : 0);
@@ -287,5 +340,8 @@ void file_begin(struct reader *reader, struct file *file)
 		(struct file_before){.shard = index_freed(reader, file->shard), .fd = file->fd};
 	file->shard = NULL;
 	file->fd = -1;
-	open_begin(reader, file);
+	if (file->stored)
+		stored_begin(reader, file);
+	else
+		open_begin(reader, file);
 }

@@ -26,6 +26,16 @@ static bool read_place(struct reader *reader, struct read *read)
 	return true;
 }
 
+/* Is it of a plain shard, which need not be opened? If it is in the table, it may be being opened
+ * now, and only that thread knows. */
+static bool needs_no_file(const struct reader *reader, const struct reader_read *window)
+{
+	const struct dataset *d = window->dataset;
+
+	return !d->marked && !files_known(&reader->files, d, window->shard) &&
+	       dataset_is_plain(d, window->shard);
+}
+
 /* No read overtakes parked reads of its stream. Otherwise reads of files that are always in use
  * could keep them waiting forever. */
 void reader_admit(struct reader *reader, struct read *read)
@@ -34,6 +44,10 @@ void reader_admit(struct reader *reader, struct read *read)
 	bool first = STAILQ_EMPTY(&share->parked);
 
 	assert(!read->file && read->fault.code == FAULT_NONE);
+	if (read->stored && needs_no_file(reader, &read->window)) {
+		fetch_start(reader, read);
+		return;
+	}
 	if (first && read_place(reader, read))
 		return;
 	if (first)

@@ -5,6 +5,9 @@
  * TRANSFER_MOST at a time; short reads are continued. With O_DIRECT it reads whole blocks into
  * staging, and the window is copied from there.
  *
+ * Plain shards in a store: the store copies the window into the slot (FETCHING), or pins its pieces
+ * in the cache, and the backend reads them there (READING).
+ *
  * Other shards: the data thread first finds where all queued windows begin (FOUND). Then it decodes
  * those that are in memory, into the slot. All others go to a thread of the pool (DECODING), and so
  * do reads with tokens that may not be served, or with annotations from files.
@@ -16,6 +19,7 @@
 #include "daemon/reader/decode.h"
 #include "daemon/reader/end.h"
 #include "daemon/reader/recheck.h"
+#include "daemon/store/store.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -27,6 +31,7 @@ enum {
 	SECTOR = 512,
 	/* One read of cached bytes keeps the data thread from all feeds. */
 	TRANSFER_MOST = 512 << 10,
+	TAKEN = 64, /* fetches taken from the store at once */
 };
 
 static struct read *read_of(struct io_work *work)
@@ -47,8 +52,8 @@ static void decode_start(
 	struct reader *reader, struct read *read, int64_t (*call)(struct io_work *work))
 {
 	read_move(read, READ_DECODING);
-	read->work = (struct io_work){.call = call, .done = decode_done, .fd = read->file->fd};
-	reader_submit(reader, &read->work, share_of(reader, read));
+	read->work = (struct io_work){.call = call, .done = decode_done, .fd = -1};
+	reader_submit(reader, &read->work, share_of(reader, read), read->stored);
 }
 
 /* Reads with a fault of the contents are held, too: the look may show that the file changed. */
@@ -65,6 +70,15 @@ static void read_failed(struct reader *reader, struct read *read)
 	read_fail(reader, read);
 }
 
+/* The error of the fault. A frame may be decoded for several sessions at once, and on behalf of one
+ * that leaves: the others try again. */
+static int again(const struct read *read)
+{
+	bool of_others = read->stored && !read->cancelled && read->fault.error == ECANCELED;
+
+	return of_others ? EINTR : read->fault.error;
+}
+
 static void decode_done(void *owner, struct io_work *work)
 {
 	struct reader *reader = owner;
@@ -74,10 +88,10 @@ static void decode_done(void *owner, struct io_work *work)
 		/* A fault may be left from a frame that was good when it was read again. */
 		read->fault.code = FAULT_NONE;
 		read_hold(reader, read);
-	} else if (may_repeat(read->fault.error, &read->tries)) {
+	} else if (may_repeat(again(read), &read->tries)) {
 		read->fault.code = FAULT_NONE;
 		read_move(read, READ_DECODING);
-		reader_submit(reader, work, share_of(reader, read));
+		reader_submit(reader, work, share_of(reader, read), read->stored);
 	} else {
 		read_failed(reader, read);
 	}
@@ -104,8 +118,27 @@ void reader_try_found(struct reader *reader)
 			read_annotate(reader, read);
 			continue;
 		}
+		if (read->cancelled) {
+			read_cancelled(reader, read);
+			continue;
+		}
 		read->tries = 0;
 		decode_start(reader, read, decode_read);
+	}
+}
+
+/* After the bytes of a plain shard. */
+static void read_check_tokens(struct reader *reader, struct read *read)
+{
+	if ((read->file && read->file->shard) || !recheck_passes(&read->window)) {
+		if (read->cancelled) {
+			read_cancelled(reader, read);
+			return;
+		}
+		read->tries = 0;
+		decode_start(reader, read, decode_check);
+	} else {
+		read_annotate(reader, read);
 	}
 }
 
@@ -144,7 +177,7 @@ static void transfer_continue(struct reader *reader, struct read *read)
 		.bytes = end - from < TRANSFER_MOST ? end - from : TRANSFER_MOST,
 		.at = read->start + from,
 	};
-	reader_submit(reader, &read->work, share_of(reader, read));
+	reader_submit(reader, &read->work, share_of(reader, read), false);
 }
 
 static void transfer_start(struct reader *reader, struct read *read)
@@ -204,12 +237,155 @@ static void transfer_done(void *owner, struct io_work *work)
 	}
 	if (read->staged)
 		memcpy(read->window.to, read->staging + read->skip, end - read->skip);
-	if (read->file->shard || !recheck_passes(&read->window)) {
-		read->tries = 0;
-		decode_start(reader, read, decode_check);
-	} else {
-		read_annotate(reader, read);
+	read_check_tokens(reader, read);
+}
+
+/* ---- plain shards in stores ---- */
+
+static struct store_fetch fetch_of(const struct reader *reader, const struct read *read)
+{
+	const struct reader_read *window = &read->window;
+	const struct dataset *d = window->dataset;
+	uint64_t data_at = read->file ? read->file->data_at : dataset_data_at(d, window->shard);
+	struct store_fetch fetch = {
+		.tag = (uint64_t)(read - reader->read),
+		.session = window->session,
+		.at = data_at + window->token * d->token_bytes,
+		.n = window_bytes(window),
+		.to = window->to,
+	};
+
+	dataset_object(d, window->shard, &fetch.object);
+	return fetch;
+}
+
+static void pinned_done(void *owner, struct io_work *work);
+
+/* Reads the missing bytes from a file of the cache, whose pieces are pinned. */
+static void pinned_continue(struct reader *reader, struct read *read, int fd)
+{
+	uint64_t left = window_bytes(&read->window) - read->have;
+
+	read_move(read, READ_READING);
+	read->work = (struct io_work){
+		.done = pinned_done,
+		.fd = fd,
+		.nowait = reader->cache_nowait,
+		.to = (char *)read->window.to + read->have,
+		.bytes = left < TRANSFER_MOST ? left : TRANSFER_MOST,
+		.at = read->start + read->have,
+	};
+	reader_submit(reader, &read->work, share_of(reader, read), false);
+}
+
+static void pinned_start(
+	struct reader *reader, struct read *read, const struct store_fetch *fetch, int fd)
+{
+	if (!reader->cache_known) {
+		reader->cache_nowait = io_knows_nowait(fd);
+		reader->cache_known = true;
 	}
+	read->start = fetch->at;
+	read->have = read->tries = 0;
+	read->staged = false;
+	read->skip = 0;
+	pinned_continue(reader, read, fd);
+}
+
+static void fetch_by_window(
+	struct reader *reader, struct read *read, const struct store_fetch *fetch)
+{
+	read_move(read, READ_FETCHING);
+	if (store_fetch(reader->stores, fetch)) {
+		reader->fetches = true;
+		return;
+	}
+	reader_fault(&read->fault, ENOMEM, strerror(ENOMEM));
+	read_fail(reader, read);
+}
+
+static void pinned_done(void *owner, struct io_work *work)
+{
+	struct reader *reader = owner;
+	struct read *read = read_of(work);
+	uint64_t n = window_bytes(&read->window);
+
+	if (work->result > 0) {
+		read->have += (uint64_t)work->result;
+		read->tries = 0;
+	}
+	if (work->result > 0 ? read->have < n : may_repeat((int)-work->result, &read->tries)) {
+		pinned_continue(reader, read, work->fd);
+		return;
+	}
+	store_unpin(reader->stores, work->fd, read->start, n);
+	if (read->have == n) {
+		read_check_tokens(reader, read);
+		return;
+	}
+	struct store_fetch fetch = fetch_of(reader, read);
+
+	fetch_by_window(reader, read, &fetch); /* the cache's disk failed */
+}
+
+void fetch_start(struct reader *reader, struct read *read)
+{
+	struct store_fetch fetch = fetch_of(reader, read);
+	enum store_pin pin = STORE_UNCACHED;
+	int fd = -1;
+
+	if (fetch.object.piece > 0)
+		pin = store_pin(reader->stores, &fetch, &fd);
+	switch (pin) {
+	case STORE_PINNED:
+		pinned_start(reader, read, &fetch, fd);
+		break;
+	case STORE_LATER:
+		read_move(read, READ_FETCHING);
+		read->pinning = true;
+		reader->fetches = true;
+		break;
+	case STORE_UNCACHED:
+		fetch_by_window(reader, read, &fetch);
+	}
+}
+
+static void fetch_done(struct reader *reader, const struct store_done *done)
+{
+	struct read *read = &reader->read[done->tag];
+	bool pinning = read->pinning;
+
+	assert(done->tag < reader->reads && read->state == READ_FETCHING);
+	read->pinning = false;
+	if (!done->fault && pinning) {
+		struct store_fetch fetch = fetch_of(reader, read);
+
+		if (done->fd >= 0)
+			pinned_start(reader, read, &fetch, done->fd);
+		else
+			fetch_by_window(reader, read, &fetch);
+		return;
+	}
+	if (!done->fault) {
+		read_check_tokens(reader, read);
+		return;
+	}
+	read->fault = *done->fault;
+	read_fail(reader, read);
+}
+
+void reader_take_fetched(struct reader *reader)
+{
+	struct store_done done[TAKEN];
+	unsigned n;
+
+	if (!atomic_exchange_explicit(&reader->store_news, false, memory_order_acquire))
+		return;
+	do {
+		n = store_take(reader->stores, done, TAKEN);
+		for (unsigned i = 0; i < n; i++)
+			fetch_done(reader, &done[i]);
+	} while (n == TAKEN);
 }
 
 /* ---- both ---- */
@@ -218,7 +394,11 @@ void read_start(struct reader *reader, struct read *read)
 {
 	const struct file *file = read->file;
 
-	assert(file->state == FILE_OPEN && file->fd >= 0);
+	assert(file->state == FILE_OPEN && (file->fd >= 0 || file->stored));
+	if (file->plain && file->stored) {
+		fetch_start(reader, read);
+		return;
+	}
 	if (file->plain) {
 		transfer_start(reader, read);
 		return;

@@ -6,12 +6,14 @@
 #include "daemon/reader/reader.h"
 
 #include "daemon/io/pool.h"
+#include "daemon/reader/cancel.h"
 #include "daemon/reader/end.h"
 #include "daemon/reader/open.h"
 #include "daemon/reader/queue.h"
 #include "daemon/reader/read.h"
 #include "daemon/reader/state.h"
 #include "daemon/shard/frames.h"
+#include "daemon/store/store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -26,8 +28,8 @@ enum { BATCH = 64 }; /* works taken from the backend at once */
 uint64_t reader_memory(const struct reader_options *options)
 {
 	return sizeof(struct reader) +
-	       options->depth * (sizeof(struct read) + staging_each(options->direct,
-							       options->largest_window_bytes)) +
+	       options->depth * staging_each(options->direct, options->largest_window_bytes) +
+	       (options->depth + options->store_depth) * sizeof(struct read) +
 	       files_memory(options->files) + shares_memory(options->streams) +
 	       options->frames_bytes + options->indexes_bytes;
 }
@@ -54,7 +56,7 @@ static bool allocate_staging(struct reader *reader)
 
 static bool reader_allocate(struct reader *reader, const struct reader_options *options)
 {
-	reader->read = calloc(options->depth, sizeof(*reader->read));
+	reader->read = calloc(reader->reads, sizeof(*reader->read));
 	if (!reader->read || !files_init(&reader->files, options->files))
 		return false;
 	if (options->frames_bytes > 0 && !(reader->frames = frames_new(options->frames_bytes)))
@@ -62,8 +64,13 @@ static bool reader_allocate(struct reader *reader, const struct reader_options *
 	if (!shares_init(&reader->shares, options->streams, reader->frames) ||
 		!allocate_staging(reader))
 		return false;
-	for (unsigned i = 0; i < options->depth; i++)
-		STAILQ_INSERT_TAIL(&reader->unused, &reader->read[i], link);
+	for (unsigned i = 0; i < reader->reads; i++) {
+		struct read *read = &reader->read[i];
+
+		read->stored = i >= reader->depth;
+		STAILQ_INSERT_TAIL(
+			read->stored ? &reader->unused_stored : &reader->unused, read, link);
+	}
 	return true;
 }
 
@@ -88,9 +95,12 @@ static struct reader *reader_new(const struct reader_options *options)
 		return NULL;
 	reader->direct = options->direct;
 	reader->depth = options->depth;
+	reader->reads = options->depth + options->store_depth;
+	reader->stores = options->stores;
 	reader->indexes_most = options->indexes_bytes;
 	reader->largest_window_bytes = options->largest_window_bytes;
 	STAILQ_INIT(&reader->unused);
+	STAILQ_INIT(&reader->unused_stored);
 	STAILQ_INIT(&reader->found);
 	STAILQ_INIT(&reader->again);
 	STAILQ_INIT(&reader->finished);
@@ -101,11 +111,22 @@ static struct reader *reader_new(const struct reader_options *options)
 	return NULL;
 }
 
+/* Any thread. */
+static void listen_to_stores(void *context)
+{
+	struct reader *reader = context;
+
+	atomic_store_explicit(&reader->store_news, true, memory_order_release);
+	reader_kick(reader);
+}
+
 /* NULL: @fault, as of io_ops.open(). */
 static struct reader *reader_make(
 	const struct io_ops *ops, const struct reader_options *options, struct fault *fault)
 {
 	assert(options->depth >= 1 && options->depth <= LIMIT_READS);
+	assert(options->stores || options->store_depth == 0);
+	assert(options->files <= STORE_SESSIONS - LIMIT_SESSIONS);
 	struct reader *reader = reader_new(options);
 
 	if (!reader) {
@@ -113,11 +134,13 @@ static struct reader *reader_make(
 		return NULL;
 	}
 	reader->ops = ops;
-	reader->backend = ops->open(options->depth, fault);
+	reader->backend = ops->open(reader->reads, fault);
 	if (!reader->backend) {
 		reader_release(reader);
 		return NULL;
 	}
+	if (reader->stores)
+		store_listen(reader->stores, listen_to_stores, reader);
 	reader_check(reader);
 	return reader;
 }
@@ -184,8 +207,11 @@ void reader_close(struct reader *reader)
 	if (!reader)
 		return;
 	reader_commit(reader);
-	while (reader->in_flight > 0)
+	openings_cancel(reader, NULL, 0);
+	while (reader->in_flight > 0 || reader->openings > 0)
 		reader_reap(reader, done, BATCH, 1000);
+	if (reader->stores)
+		store_listen(reader->stores, NULL, NULL);
 	reader_check(reader);
 	reader_check_idle(reader);
 	reader->ops->close(reader->backend);
@@ -218,12 +244,14 @@ bool reader_warning(struct reader *reader, char *text, size_t text_bytes)
 
 void reader_queue(struct reader *reader, const struct reader_read *window)
 {
-	struct read *read = reads_take(&reader->unused);
+	bool stored = window->dataset->objects != NULL;
+	struct read *read = reads_take(stored ? &reader->unused_stored : &reader->unused);
 
 	assert(read && read->state == READ_FREE && !read->file);
 	assert(window->tokens > 0 && window->stream < reader->shares.count);
-	assert(!reader->direct || window_bytes(window) <= reader->largest_window_bytes);
+	assert(stored || !reader->direct || window_bytes(window) <= reader->largest_window_bytes);
 	reader->in_flight++;
+	read->cancelled = false;
 	read->window = *window;
 	read->fault.code = FAULT_NONE;
 	read->reopened = false;
@@ -234,6 +262,9 @@ void reader_commit(struct reader *reader)
 {
 	reader_try_found(reader);
 	reader->ops->commit(reader->backend);
+	if (reader->fetches)
+		store_commit(reader->stores);
+	reader->fetches = false;
 }
 
 /* ---- out ---- */
@@ -251,7 +282,8 @@ static unsigned take_finished(struct reader *reader, struct reader_done *done, u
 			break;
 		STAILQ_REMOVE_HEAD(&reader->finished, link);
 		read_move(read, READ_FREE);
-		STAILQ_INSERT_HEAD(&reader->unused, read, link);
+		STAILQ_INSERT_HEAD(
+			read->stored ? &reader->unused_stored : &reader->unused, read, link);
 		done[count++] = (struct reader_done){
 			.tag = read->window.tag,
 			.dataset = read->window.dataset,
@@ -279,6 +311,8 @@ static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 		work_begun(works[i], false);
 		works[i]->done(reader, works[i]);
 	}
+	if (reader->stores)
+		reader_take_fetched(reader);
 	/* A look may find that an NFS server forgot the file. Then its reads begin again, once. */
 	do {
 		reader_admit_again(reader);
@@ -318,13 +352,13 @@ void reader_index_memory(struct reader *reader, uint64_t bytes)
 struct reader_left {
 	struct reader_left *next;
 	struct shard *shard; /* or NULL */
-	int fd;
+	int fd;		     /* or -1 */
 };
 
 /* Out of memory, the file stays open until its entry is needed. */
 static void leave_file(struct reader *reader, struct file *file, struct reader_left **left)
 {
-	struct reader_left *one = file->fd < 0 ? NULL : malloc(sizeof(*one));
+	struct reader_left *one = file->fd < 0 && !file->shard ? NULL : malloc(sizeof(*one));
 
 	if (!one)
 		return;
@@ -339,16 +373,19 @@ void reader_left_close(struct reader_left *left)
 	for (struct reader_left *next; left; left = next) {
 		next = left->next;
 		shard_close(left->shard);
-		close(left->fd);
+		if (left->fd >= 0)
+			close(left->fd);
 		free(left);
 	}
 }
 
-void reader_forget(
+bool reader_forget(
 	struct reader *reader, const struct dataset *dataset, uint32_t n, struct reader_left **left)
 {
 	const struct dataset *end = dataset + n;
 
+	if (openings_cancel(reader, dataset, n) > 0)
+		return false;
 	for (unsigned i = 0; i < reader->files.count; i++) {
 		struct file *file = &reader->files.file[i];
 
@@ -365,6 +402,7 @@ void reader_forget(
 		if (hang->dataset >= dataset && hang->dataset < end)
 			*hang = (struct reader_hang){0};
 	}
+	return true;
 }
 
 /* ---- slow storage ---- */
@@ -372,6 +410,7 @@ void reader_forget(
 void reader_tick(struct reader *reader)
 {
 	shares_tick(&reader->shares);
+	/* A read that waits for a store is not slow storage: see store_waits(). */
 	for (unsigned i = 0; i < reader->depth; i++) {
 		struct read *read = &reader->read[i];
 
@@ -380,6 +419,8 @@ void reader_tick(struct reader *reader)
 	for (unsigned i = 0; i < reader->files.count; i++) {
 		struct file *file = &reader->files.file[i];
 
+		if (file->stored)
+			continue;
 		share_tick(file->share, &file->work, file);
 		share_tick(file->share, &file->watch.work, file);
 	}

@@ -12,12 +12,17 @@
  * pool. Short reads are continued. Annotations are written after the tokens. Before a read is
  * returned, its file is looked at again (look.h): a shard that was written to meanwhile is a fault.
  *
+ * Shards of a dataset in a store have no descriptor, and there is no look: the store compares every
+ * answer with the manifest. Windows of plain shards are fetched straight into the slot; other
+ * shards are decoded in the pool, over reads of the store. Opening a shard serves all sessions, so
+ * a session that leaves does not wait for it.
+ *
  * A read ends exactly once: reader_reap() returns every tag that was queued, with or without a
  * fault.
  *
  * The files: queue.c finds a shard or waits for one; open.c opens it; read.c moves its bytes into
  * the slot; decode.c does so for shards that are not plain; end.c holds reads until the file was
- * looked at. state.h has the states of a read.
+ * looked at; cancel.c ends reads from stores. state.h has the states of a read.
  */
 #ifndef TOKEND_READER_H
 #define TOKEND_READER_H
@@ -31,8 +36,9 @@ struct io_ops;
 
 /* A window of one shard, and its destination. */
 struct reader_read {
-	uint64_t tag;	 /* the caller's */
-	uint32_t stream; /* < reader_options.streams: whose share of the reader it uses */
+	uint64_t tag;	  /* the caller's */
+	uint32_t session; /* < LIMIT_SESSIONS: see reader_cancel() */
+	uint32_t stream;  /* < reader_options.streams: whose share of the reader it uses */
 	const struct dataset *dataset;
 	uint64_t shard;
 	uint64_t token;	 /* first token */
@@ -51,8 +57,9 @@ struct reader_done {
 	 * NULL: the window was read. Otherwise the code is FAULT_CHANGED if the shard is not, or no
 	 * longer, the one that was listed; FAULT_DATA or FAULT_TOKEN if its contents cannot be
 	 * served, or end too early; otherwise that of a failed system call, with its errno in
-	 * error. `passing`: it may be tried again. The text is about the shard and does not name
-	 * it. Valid until the next reader_queue() or reader_reap().
+	 * error, which is ECANCELED after reader_cancel(). `passing`: it may be tried again. The
+	 * text is about the shard and does not name it. Valid until the next reader_queue() or
+	 * reader_reap().
 	 */
 	const struct fault *fault;
 };
@@ -60,7 +67,9 @@ struct reader_done {
 struct reader_options {
 	enum config_io io;
 	bool direct;	       /* O_DIRECT, through a staging buffer for each read */
-	unsigned depth;	       /* most reads in flight, ≤ LIMIT_READS */
+	unsigned depth;	       /* most local reads in flight, ≤ LIMIT_READS */
+	unsigned store_depth;  /* the same of reads from stores; 0: there are none */
+	struct stores *stores; /* NULL: there are none. They outlive the reader */
 	unsigned files;	       /* most open shards, ≥ 1; reads of further shards wait */
 	uint64_t frames_bytes; /* cache of decoded frames; 0: no shard is compressed */
 	/* Memory for the indexes of open shards. Beyond it only those in use are kept. Up to a
@@ -79,7 +88,8 @@ struct reader *reader_open(
 /* The same with the backend @ops: for tests. */
 struct reader *reader_open_with(
 	const struct io_ops *ops, const struct reader_options *options, struct fault *fault);
-/* Waits for the reads in flight and drops their completions. */
+/* Waits for the reads in flight and drops their completions. Those from stores must have been
+ * cancelled, or the stores stopped. */
 void reader_close(struct reader *reader);
 const char *reader_name(const struct reader *reader); /* "uring" or "pread" */
 /* Bytes that a reader with these options allocates when it is opened. They count in `memory:`. */
@@ -90,8 +100,8 @@ const char *reader_notes(const struct reader *reader);
  * there were none. */
 bool reader_warning(struct reader *reader, char *text, size_t text_bytes);
 
-/* Queues a copy of @read. At most depth reads may be queued and not yet reaped; the caller counts
- * them. */
+/* Queues a copy of @read. At most depth local reads may be queued and not yet reaped, and at most
+ * store_depth reads from stores; the caller counts them. */
 void reader_queue(struct reader *reader, const struct reader_read *read);
 /* Starts all queued reads. */
 void reader_commit(struct reader *reader);
@@ -103,6 +113,12 @@ unsigned reader_reap(struct reader *reader, struct reader_done *done, unsigned m
 /* Makes the current or next reader_reap() return soon. Any thread. */
 void reader_kick(struct reader *reader);
 
+/* A session begins. */
+void reader_allow(struct reader *reader, uint32_t session);
+/* Ends all reads of the session from stores, soon: those that have no bytes yet fail with
+ * ECANCELED. */
+void reader_cancel(struct reader *reader, uint32_t session);
+
 /* From now on the indexes of open shards may take @bytes, which are not less than before. Any
  * thread. */
 void reader_index_memory(struct reader *reader, uint64_t bytes);
@@ -112,10 +128,11 @@ struct reader_left;
 
 /*
  * Drops every use of the @n datasets at @dataset, which may be freed then. Adds their open shards
- * to
- * @left, so that a removed file frees its space. Call it only when no read of them is in flight.
+ * to @left, so that a removed file frees its space. Call it only when no read of them is in flight.
+ * False: a shard is still being opened, for reads that were cancelled; call again after the next
+ * reader_reap().
  */
-void reader_forget(struct reader *reader, const struct dataset *dataset, uint32_t n,
+bool reader_forget(struct reader *reader, const struct dataset *dataset, uint32_t n,
 	struct reader_left **left);
 /* Closes them, before the reader is closed. NULL does nothing. Any thread; it may block. */
 void reader_left_close(struct reader_left *left);

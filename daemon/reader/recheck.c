@@ -2,6 +2,7 @@
 
 #include "daemon/catalog/vocab.h"
 #include "daemon/reader/state.h"
+#include "daemon/store/store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -20,7 +21,17 @@ bool recheck_passes(const struct reader_read *read)
 	return vocab_first_refused(read->dataset, read->to, read->tokens) == read->tokens;
 }
 
-/* Reads @n bytes at byte @at of the file into @some. */
+/* Reads @n bytes at byte @at of a plain shard in a store into @some. */
+static bool read_object(const struct reader_read *read, uint64_t at, uint64_t n, struct some *some,
+	struct fault *fault)
+{
+	struct object object;
+
+	dataset_object(read->dataset, read->shard, &object);
+	return store_read(read->dataset->hint.objects->stores, &object, at, some->bytes, n, fault);
+}
+
+/* The same of a file. */
 static bool read_plain(
 	const struct file *file, uint64_t at, uint64_t n, struct some *some, struct fault *fault)
 {
@@ -53,6 +64,11 @@ static bool read_some(const struct file *file, const struct reader_read *read, u
 	uint32_t width = read->dataset->token_bytes;
 	uint64_t token = read->token + done;
 
+	if (read->dataset->objects && (!file || file->plain))
+		return read_object(read,
+			(file ? file->data_at : dataset_data_at(read->dataset, read->shard)) +
+				token * width,
+			n * width, some, fault);
 	if (file->plain)
 		return read_plain(file, file->data_at + token * width, n * width, some, fault);
 	return shard_read(file->shard, token, n, some->bytes, fault);
@@ -64,7 +80,7 @@ bool recheck_read(const struct file *file, const struct reader_read *read, struc
 	uint32_t width = d->token_bytes;
 	struct some some;
 
-	assert(file->state == FILE_OPEN && (file->plain || file->shard));
+	assert(!file || (file->state == FILE_OPEN && (file->plain || file->shard)));
 	for (uint64_t done = 0, n; done < read->tokens; done += n) {
 		n = read->tokens - done < SOME_BYTES / width ? read->tokens - done
 							     : SOME_BYTES / width;

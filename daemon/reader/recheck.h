@@ -13,9 +13,9 @@
 /* Are all tokens at read->to allowed? No I/O. */
 bool recheck_passes(const struct reader_read *read);
 /*
- * Reads the tokens of @read again from @file, checks them in private memory, and copies them to
- * read->to. False: @fault, with FAULT_TOKEN for a token that may not be served. Blocks: for the
- * pool.
+ * Reads the tokens of @read again from @file (NULL: a plain shard in a store), checks them in
+ * private memory, and copies them to read->to. False: @fault, with FAULT_TOKEN for a token that may
+ * not be served. Blocks: for the pool.
  */
 bool recheck_read(const struct file *file, const struct reader_read *read, struct fault *fault);
 

@@ -12,7 +12,8 @@ bool shares_init(struct shares *shares, unsigned count, struct frames *frames)
 	if (!shares->share)
 		return false;
 	for (unsigned i = 0; i < shares->count; i++) {
-		pool_share_init(&shares->share[i].pool);
+		pool_share_init(&shares->share[i].pool, false);
+		pool_share_init(&shares->share[i].away, true);
 		STAILQ_INIT(&shares->share[i].parked);
 		if (frames && !(shares->share[i].frames = frames_share(frames)))
 			return false;

@@ -19,11 +19,11 @@
 enum { SHARE_TICKS = 2 };
 
 struct share {
-	struct pool_share pool;
-	unsigned files;		    /* entries of the table that its reads use */
-	struct frames *frames;	    /* its share of the cache of decoded frames, or NULL */
-	struct reads parked;	    /* waiting for an entry */
-	TAILQ_ENTRY(share) waiting; /* while any read is parked */
+	struct pool_share pool, away; /* for local works, and for those that wait for stores */
+	unsigned files;		      /* entries of the table that its reads use */
+	struct frames *frames;	      /* its share of the cache of decoded frames, or NULL */
+	struct reads parked;	      /* waiting for an entry */
+	TAILQ_ENTRY(share) waiting;   /* while any read is parked */
 	bool slow;
 	struct reader_hang hang; /* as of the last tick; ticks is 0 unless slow */
 };

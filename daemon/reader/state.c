@@ -10,14 +10,16 @@ enum { TRIES = 1000 }; /* so many EINTR or EAGAIN in a row are an error */
 
 const unsigned read_moves[READ_STATES] = {
 	[READ_FREE] = TO(READ_PARKED) | TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) |
-		      TO(READ_DECODING),
-	[READ_PARKED] = TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) | TO(READ_DECODING),
-	[READ_OPENING] = TO(READ_FOUND) | TO(READ_READING) | TO(READ_DECODING) | TO(READ_AGAIN) |
-			 TO(READ_DONE),
+		      TO(READ_FETCHING) | TO(READ_DECODING),
+	[READ_PARKED] = TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) | TO(READ_FETCHING) |
+			TO(READ_DECODING) | TO(READ_DONE),
+	[READ_OPENING] = TO(READ_FOUND) | TO(READ_READING) | TO(READ_FETCHING) | TO(READ_DECODING) |
+			 TO(READ_AGAIN) | TO(READ_DONE),
+	[READ_FETCHING] = TO(READ_FETCHING) | TO(READ_READING) | TO(READ_DECODING) | TO(READ_DONE),
 	[READ_FOUND] = TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_DONE),
 	/* To itself: a short read is continued, an interrupted one is repeated. */
-	[READ_READING] = TO(READ_READING) | TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_AGAIN) |
-			 TO(READ_DONE),
+	[READ_READING] = TO(READ_READING) | TO(READ_FETCHING) | TO(READ_DECODING) | TO(READ_ENDED) |
+			 TO(READ_AGAIN) | TO(READ_DONE),
 	[READ_DECODING] = TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_AGAIN) | TO(READ_DONE),
 	[READ_ENDED] = TO(READ_AGAIN) | TO(READ_DONE),
 	[READ_AGAIN] = TO(READ_PARKED) | TO(READ_OPENING) | TO(READ_FOUND) | TO(READ_READING) |
@@ -60,9 +62,12 @@ void reader_note_buffered(struct reader *reader, struct file *file)
 
 /* ---- invariants ---- */
 
-static bool has_file(enum read_state state)
+static bool has_file(const struct read *read)
 {
-	return state >= READ_OPENING && state <= READ_ENDED;
+	if (read->stored && (read->state == READ_FETCHING || read->state == READ_READING ||
+				    read->state == READ_DECODING))
+		return read->file; /* or none */
+	return read->state >= READ_OPENING && read->state <= READ_ENDED;
 }
 
 static void read_check(const struct reader *reader, const struct read *read)
@@ -70,16 +75,19 @@ static void read_check(const struct reader *reader, const struct read *read)
 	const struct file *file = read->file;
 
 	assert(read->state < READ_STATES);
-	assert(has_file(read->state) == (file != NULL));
+	assert(has_file(read) == (file != NULL));
 	if (read->state == READ_FREE)
 		return;
 	assert(read->window.stream < reader->shares.count && read->window.tokens > 0);
+	assert(!read->stored || read->state != READ_ENDED);
+	assert(read->stored || (read->state != READ_FETCHING && !read->cancelled));
 	/* Only the last steps set a fault. */
 	assert(read->state >= READ_DECODING || read->fault.code == FAULT_NONE);
 	if (!file)
 		return;
 	assert(file->users > 0);
 	assert(file->dataset == read->window.dataset && file->number == read->window.shard);
+	assert(file->stored == read->stored);
 	assert((read->state == READ_OPENING) == (file->state != FILE_OPEN));
 	if (read->state == READ_READING)
 		assert(file->plain && read->skip < IO_ALIGN && (!read->staged || read->staging));
@@ -90,18 +98,20 @@ static void read_check(const struct reader *reader, const struct read *read)
 /* @users: how many reads use it. */
 static void file_check(const struct reader *reader, const struct file *file, unsigned users)
 {
-	assert(file->users == users);
-	assert(file->state != FILE_OPENING || users > 0);
-	assert((file->state == FILE_OPENING) == !STAILQ_EMPTY(&file->waiting));
+	assert(file->users == users + file->held);
+	assert(!file->held || (file->stored && file->state == FILE_OPENING));
+	assert(file->state != FILE_OPENING || file->users > 0);
+	assert(file->held || (file->state == FILE_OPENING) == !STAILQ_EMPTY(&file->waiting));
 	/* A file whose descriptor was taken, because there was no other, is not known. */
-	assert(file->state != FILE_OPEN || file->fd >= 0 || (!file->known && users == 0));
+	assert(file->state != FILE_OPEN || file->stored || file->fd >= 0 ||
+		(!file->known && users == 0));
 	assert(!file->direct || reader->direct);
 	/* There is one look at a time, and a read that needs it. */
 	assert(!(file->watch.queued && file->watch.in_flight));
 	assert(file->watch.in_flight == !STAILQ_EMPTY(&file->watch.held));
 	assert(STAILQ_EMPTY(&file->watch.ended) || file->watch.queued || file->watch.in_flight);
 	assert(users > 0 || !(file->watch.queued || file->watch.in_flight));
-	assert(users == 0 || (file->share && file->in_use == &file->share->files));
+	assert(file->users == 0 || (file->share && file->in_use == &file->share->files));
 	/* Only while it is opened does a file own indexes of other files. */
 	assert(file->state == FILE_OPENING || (!file->stripped && file->reserved == 0));
 }
@@ -114,7 +124,7 @@ static void files_check(const struct reader *reader)
 		const struct file *file = &reader->files.file[i];
 		unsigned users = 0;
 
-		for (unsigned r = 0; file->users > 0 && r < reader->depth; r++)
+		for (unsigned r = 0; file->users > 0 && r < reader->reads; r++)
 			users += reader->read[r].file == file;
 		file_check(reader, file, users);
 		reserved += file->reserved;
@@ -149,16 +159,18 @@ void reader_check(const struct reader *reader)
 	unsigned count[READ_STATES] = {0}, unused = 0, finished = 0;
 	const struct read *read;
 
-	for (unsigned i = 0; i < reader->depth; i++) {
+	for (unsigned i = 0; i < reader->reads; i++) {
 		read_check(reader, &reader->read[i]);
 		count[reader->read[i].state]++;
 	}
 	STAILQ_FOREACH(read, &reader->unused, link)
 	unused++;
+	STAILQ_FOREACH(read, &reader->unused_stored, link)
+	unused++;
 	STAILQ_FOREACH(read, &reader->finished, link)
 	finished++;
 	assert(count[READ_FREE] == unused && count[READ_DONE] == finished);
-	assert(reader->in_flight == reader->depth - unused && reader->in_flight <= reader->depth);
+	assert(reader->in_flight == reader->reads - unused && reader->in_flight <= reader->reads);
 	assert((count[READ_FOUND] > 0) == !STAILQ_EMPTY(&reader->found));
 	/* A read begins again in the turn in which it failed. */
 	assert(count[READ_AGAIN] == 0 && STAILQ_EMPTY(&reader->again));
@@ -170,7 +182,7 @@ void reader_check(const struct reader *reader)
 void reader_check_idle(const struct reader *reader)
 {
 	assert(STAILQ_EMPTY(&reader->again));
-	if (reader->in_flight > 0)
+	if (reader->in_flight > 0 || reader->openings > 0)
 		return;
 	assert(STAILQ_EMPTY(&reader->found) && STAILQ_EMPTY(&reader->finished));
 	assert(STAILQ_EMPTY(&reader->watched) && TAILQ_EMPTY(&reader->shares.waiting));

@@ -17,10 +17,13 @@
 
 /*
  * FREE ─→ (PARKED ─→) (OPENING ─→) ┬→ READING ──────────┬→ ENDED ─→ DONE ─→ FREE
+ *                                  ├→ FETCHING ─────────┤
  *                                  ├→ FOUND ─→ DECODING ┤
  *                                  └→ DECODING ─────────┘
- * From PARKED on, a read may fail (DONE). If an NFS server forgot the file, the read begins again,
- * once (AGAIN). state.c has the table of moves.
+ *
+ * Reads from stores are never ENDED, but DONE at once. From PARKED on, a read may fail (DONE). If
+ * an NFS server forgot the file, the read begins again, once (AGAIN). state.c has the table of
+ * moves.
  */
 enum read_state {
 	READ_FREE,     /* in reader->unused */
@@ -28,6 +31,7 @@ enum read_state {
 	READ_OPENING,  /* waits for its shard to be opened; in file->waiting */
 	READ_FOUND,    /* the next commit decodes it if it is in memory; in reader->found */
 	READ_READING,  /* the backend reads its bytes */
+	READ_FETCHING, /* the store reads its bytes */
 	READ_DECODING, /* a thread of the pool decodes or checks its tokens */
 	READ_ENDED,    /* it has its window, or a fault of the contents, and waits for a look at
 			  the file; in watch.ended, then in watch.held */
@@ -41,15 +45,19 @@ struct read {
 	STAILQ_ENTRY(read) link; /* in the list of its state */
 	enum read_state state;
 	struct reader_read window; /* as it was queued */
-	struct file *file;	   /* from OPENING to ENDED, as its user; otherwise NULL */
+	struct file *file;	   /* from OPENING to ENDED, as its user; otherwise NULL. A plain
+				      shard in a store needs none */
 	struct shard_place place;  /* FOUND: where decoding begins */
 	char *staging;		   /* the read's own buffer for O_DIRECT, or NULL */
 	uint64_t start;		   /* byte offset of the first byte read; aligned if staged */
 	uint64_t have;		   /* bytes read from there on */
 	unsigned skip;		   /* of these, bytes before the window */
 	unsigned tries;		   /* EINTR or EAGAIN in a row */
+	bool stored;		   /* its dataset is in a store */
+	bool cancelled;		   /* stored: nobody needs it any more */
 	bool staged;		   /* READING: into its staging */
 	bool reopened;		   /* it began again after ESTALE */
+	bool pinning;		   /* stored, FETCHING: until its pieces are in the cache */
 	struct fault fault;	   /* code FAULT_NONE: none */
 };
 
@@ -58,10 +66,16 @@ struct reader {
 	void *backend;
 	bool direct;
 	uint64_t largest_window_bytes;
-	unsigned depth, in_flight;
-	struct read *read; /* [depth] */
-	struct reads unused, found, again, finished;
-	struct watched watched; /* files that wait for a look */
+	struct stores *stores; /* or NULL */
+	unsigned depth;	       /* local reads; those from stores follow them */
+	unsigned reads, in_flight;
+	struct read *read; /* [reads] */
+	struct reads unused, unused_stored, found, again, finished;
+	bool fetches;			/* there are some to commit */
+	bool cache_nowait, cache_known; /* whether the cache's disk reads without waiting */
+	_Atomic bool store_news;	/* store_take() has something */
+	unsigned openings;		/* of shards in stores, in flight */
+	struct watched watched;		/* files that wait for a look */
 	struct shares shares;
 	struct files files;
 	struct frames *frames; /* NULL: no shard is compressed */
@@ -111,11 +125,12 @@ static inline struct share *share_of(struct reader *reader, const struct read *r
 	return &reader->shares.share[read->window.stream];
 }
 
-/* Gives @work to the backend, for the threads of @share. */
-static inline void reader_submit(struct reader *reader, struct io_work *work, struct share *share)
+/* Gives @work, of a shard that is in a store or not, to the backend, for the threads of @share. */
+static inline void reader_submit(
+	struct reader *reader, struct io_work *work, struct share *share, bool stored)
 {
 	assert(work->done && (work->call || work->bytes > 0));
-	work->share = &share->pool;
+	work->share = stored ? &share->away : &share->pool;
 	work_begun(work, false);
 	work->ticks = 0;
 	reader->ops->submit(reader->backend, work);
@@ -126,6 +141,12 @@ static inline void reader_submit(struct reader *reader, struct io_work *work, st
  * be served (EBADMSG, ERANGE), otherwise as fault_errno() does. Always false.
  */
 bool reader_fault(struct fault *fault, int error, const char *text);
+/* The opening's session in the store: no read's, because it serves all. */
+static inline uint32_t opening_session(const struct reader *reader, const struct file *file)
+{
+	return LIMIT_SESSIONS + (uint32_t)(file - reader->files.file);
+}
+
 /* Counts a try that ended with @error. True: repeat it. */
 bool may_repeat(int error, unsigned *tries);
 /* From now on reads @file through the page cache; notes that once, for reader_notes(). */

@@ -119,11 +119,17 @@ static bool check_not_cache(struct arrow *a)
 	const char *slash = strrchr(a->b->path, '/'), *name = slash ? slash + 1 : a->b->path;
 	int directory = (int)(name - a->b->path);
 	char state[PATH_MAX];
+	struct object object;
+	bool there;
 
 	if (strncmp(name, "cache-", 6) != 0)
 		return true;
 	snprintf(state, sizeof(state), "%.*sstate.json", directory, a->b->path);
-	return access(state, F_OK) != 0 ||
+	if (a->b->objects)
+		there = a->b->objects->find(a->b->objects->context, state, &object);
+	else
+		there = access(state, F_OK) == 0;
+	return !there ||
 	       arrow_refuse(a,
 		       "is a cached result of Hugging Face's datasets, not part of the saved "
 		       "dataset; remove it, or set path: %.*sdata-*.arrow",
@@ -197,6 +203,13 @@ static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
 			"is a list of splits (train, test), which would all be served; set path: "
 			"%.*s/SPLIT, with the name of one",
 			(int)(strlen(b->path) + 1 - sizeof(SPLITS)), b->path);
+	if (hint->listed && !hint->listed->plain) {
+		facts->type = hint->listed->type;
+		facts->tokens = hint->listed->tokens;
+		facts->sample_tokens = hint->listed->sample_tokens;
+		facts->documents = 0; /* open() counts them */
+		return true;
+	}
 	if (!arrow_begin(&a, b, hint, fault) || !count_batches(&a, facts))
 		return false;
 	if (a.stream && !a.closed)
@@ -310,9 +323,19 @@ static uint64_t arrow_document(const struct shard_index *index, uint64_t token, 
  * Face's datasets describes the files of a directory in two of JSON.
  */
 static const struct shard_companion arrow_companions[] = {
-	{.ending = "/dataset_info.json", .shard = "*.arrow", .kind = "Hugging Face's description"},
-	{.ending = "/state.json", .shard = "*.arrow", .kind = "Hugging Face's list of files"},
-	{.ending = ".csv", .holds = "counts", .shard = "../*.arrow", .kind = "a table of counts"},
+	{.ending = "/dataset_info.json",
+		.shard = "*.arrow",
+		.kind = "Hugging Face's description",
+		.unread = true},
+	{.ending = "/state.json",
+		.shard = "*.arrow",
+		.kind = "Hugging Face's list of files",
+		.unread = true},
+	{.ending = ".csv",
+		.holds = "counts",
+		.shard = "../*.arrow",
+		.kind = "a table of counts",
+		.unread = true},
 	{0},
 };
 

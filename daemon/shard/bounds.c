@@ -1,5 +1,6 @@
 #include "daemon/shard/bounds.h"
 
+#include "daemon/shard/bytes_object.h"
 #include "daemon/shard/spans.h"
 #include "proto/phrases.h"
 
@@ -47,15 +48,22 @@ static bool may_pass(int error)
 	return error == EIO || error == ESTALE || error == ETIMEDOUT || error == ENOMEM;
 }
 
-bool bounds_side_id(const char *shard, uint32_t *id, struct fault *fault)
+bool bounds_side_id(
+	const struct objects *objects, const char *shard, uint32_t *id, struct fault *fault)
 {
 	char path[PATH_MAX];
+	struct object object;
 	struct stat st;
 	int error;
 
 	*id = 0;
 	if (!side_path(shard, path, sizeof(path)))
 		return true;
+	if (objects) {
+		if (objects->find(objects->context, path, &object))
+			*id = bytes_object_id(&object);
+		return true;
+	}
 	if (stat(path, &st) == 0) {
 		*id = bytes_id(&st);
 		return true;
@@ -323,16 +331,17 @@ static bool read_file(struct reading *r, const struct bytes *file)
 	return fine;
 }
 
-bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, struct fault *fault)
+bool bounds_open(
+	const struct bytes *shard, uint64_t tokens, struct bounds **bounds, struct fault *fault)
 {
 	char path[PATH_MAX];
 
 	*bounds = NULL;
-	if (!side_path(shard, path, sizeof(path)))
+	if (!side_path(shard->path, path, sizeof(path)))
 		return true;
 	struct bytes *file;
 
-	if (!bytes_open_side(path, &file, fault))
+	if (!bytes_open_side(shard, path, &file, fault))
 		return false;
 	if (!file)
 		return true;

@@ -15,16 +15,18 @@
 struct bounds;
 
 /*
- * Sets *@id to the bytes_id() of the shard's list, without opening it; 0: there is none. On failure
- * returns false and @fault; a later call may succeed.
+ * Sets *@id to the bytes_id() of the shard's list, without opening it; 0: there is none. @objects:
+ * NULL, or where it is. On failure returns false and @fault; a later call may succeed.
  */
-bool bounds_side_id(const char *shard, uint32_t *id, struct fault *fault);
+bool bounds_side_id(
+	const struct objects *objects, const char *shard, uint32_t *id, struct fault *fault);
 /*
  * Reads and checks the whole list. *@bounds is NULL if there is none. Takes two or three bytes of
  * memory per document that is not empty. On failure returns false; @fault gives file, row, field,
  * value and limit.
  */
-bool bounds_open(const char *shard, uint64_t tokens, struct bounds **bounds, struct fault *fault);
+bool bounds_open(
+	const struct bytes *shard, uint64_t tokens, struct bounds **bounds, struct fault *fault);
 void bounds_close(struct bounds *bounds);
 
 uint32_t bounds_id(const struct bounds *bounds);	/* bytes_id() of the list */

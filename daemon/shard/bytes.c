@@ -1,6 +1,7 @@
 /* Plain files, the dispatch to sources, and names of files. */
 #include "daemon/shard/bytes.h"
 
+#include "daemon/shard/bytes_object.h"
 #include "daemon/shard/reread.h"
 #include "proto/phrases.h"
 
@@ -108,9 +109,11 @@ bool bytes_settled(const struct bytes *b, struct fault *fault)
 {
 	struct stat st;
 
+	if (b->objects) /* the store compares the ETag with each answer */
+		return true;
 	if (fstat(b->fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	if (bytes_id(&st) == b->id && ctime_ns(&st) == b->ctime_ns)
+	if (bytes_id(&st) == b->id && ctime_ns(&st) == b->version)
 		return true;
 	return fault_errno(fault, ESTALE, "", "one of its side files " PHRASE_CHANGED);
 }
@@ -133,7 +136,7 @@ struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault)
 			.plain = true,
 			.fd = fd,
 			.id = bytes_id(&st),
-			.ctime_ns = ctime_ns(&st)};
+			.version = ctime_ns(&st)};
 		return b;
 	}
 	free(b);
@@ -145,7 +148,7 @@ const char *bytes_open_fault(int error)
 	return error == ENXIO ? NOT_REGULAR : strerror(error);
 }
 
-bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault)
+static bool open_side_file(const char *path, struct bytes **b, struct fault *fault)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	/* O_NONBLOCK: open() would wait for the writer of a FIFO. */
@@ -171,6 +174,13 @@ bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault)
 	}
 	(*b)->ops = &own_ops;
 	return true;
+}
+
+bool bytes_open_side(
+	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault)
+{
+	return shard->objects ? bytes_object_open(shard->objects, path, shard->ahead, b, fault)
+			      : open_side_file(path, b, fault);
 }
 
 /* ---- any source ---- */

@@ -1,6 +1,6 @@
 /*
- * A source of bytes: a plain file, or the contents of a compressed one. Formats read through this
- * interface, so they need not distinguish the two.
+ * A source of bytes: a plain file, an object in a store, or the contents of a compressed one.
+ * Formats read through this interface, so they need not distinguish them.
  *
  * All functions block, except bytes_try(): call them from pool threads and tools, never from the
  * loop or the data thread. Several threads may read one source at once. Fault texts are without the
@@ -16,6 +16,8 @@
 #include <stdint.h>
 
 struct bytes;
+struct objects;
+struct ahead;
 
 struct bytes_ops {
 	/* As bytes_read(). The range is checked, and @n > 0. */
@@ -38,14 +40,16 @@ struct bytes {
 	const struct bytes_ops *ops;
 	const char *path;     /* borrowed; valid while formats recognise, describe and open */
 	uint64_t size;	      /* of the contents, after decompression */
-	bool plain;	      /* read() is pread(fd) */
+	bool plain;	      /* not compressed: read() is pread(fd), or a read of the object */
 	uint64_t frames;      /* number of compressed frames, or 0 */
 	uint64_t frame_bytes; /* decoded size of the largest one: the cost of reading one byte */
 	uint64_t index_bytes; /* memory of the frames' index */
-	int fd;
-	uint32_t id;	      /* plain: bytes_id() */
-	uint64_t ctime_ns;    /* plain */
+	int fd;		      /* -1: an object */
+	uint32_t id;	      /* plain: bytes_id(), or bytes_object_id() */
+	uint64_t version;     /* plain: ctime, or a hash of the object's key, size and ETag */
 	struct fault *unread; /* NULL, or where bytes_head() stores its first fault */
+	const struct objects *objects; /* it and its side files are there; NULL: files */
+	struct ahead *ahead;	       /* of objects */
 };
 
 /*
@@ -54,11 +58,12 @@ struct bytes {
  */
 struct bytes *bytes_open_plain(int fd, const char *path, struct fault *fault);
 /*
- * Opens a shard's side file (an index, for example) by its name, as a plain source that owns its
+ * Opens a side file of @shard (an index, for example) by its name, as a plain source that owns its
  * descriptor. *@b is NULL if there is no such file. Fault texts begin with the file's name, without
  * its directory.
  */
-bool bytes_open_side(const char *path, struct bytes **b, struct fault *fault);
+bool bytes_open_side(
+	const struct bytes *shard, const char *path, struct bytes **b, struct fault *fault);
 void bytes_close(struct bytes *b);
 /*
  * Whether the file is unchanged since bytes_open_side(). For callers that keep what they read and

@@ -1,6 +1,6 @@
 /*
- * Opens a file as a source of bytes, compressed or not. To add a compression, write one file and
- * add a line to the table in bytes_open.c.
+ * Opens a file or an object as a source of bytes, compressed or not. To add a compression, write
+ * one file and add a line to the table in bytes_open.c.
  */
 #ifndef TOKEND_SHARD_BYTES_OPEN_H
 #define TOKEND_SHARD_BYTES_OPEN_H
@@ -9,6 +9,8 @@
 #include "daemon/shard/frames.h"
 
 /*
+ * With @objects, @path is the URL of an object and @fd is -1; otherwise it is an open file.
+ *
  * A file is compressed if it begins as a zstd file or is named *.zst or *.zstd.
  *
  * @frames is the cache of decoded frames; NULL: the source has its own, of about one frame.
@@ -18,7 +20,10 @@
  * Rejects a file that is not regular, a wrong seek table, a frame over the budget, and damaged
  * frames. On failure returns NULL; @fault names field, value and limit, without the path.
  */
-struct bytes *bytes_open(int fd, const char *path, struct frames *frames, uint64_t budget_bytes,
-	struct fault *fault);
+struct bytes *bytes_open(int fd, const char *path, const struct objects *objects,
+	struct frames *frames, uint64_t budget_bytes, struct fault *fault);
+/* The same for one that is known not to be compressed. */
+struct bytes *bytes_open_raw(
+	int fd, const char *path, const struct objects *objects, struct fault *fault);
 
 #endif

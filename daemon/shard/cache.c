@@ -8,7 +8,7 @@
 
 struct item {
 	struct item *next;
-	void *(*make)(const char *path,
+	void *(*make)(const void *context, const char *path,
 		struct fault *fault); /* part of the key: formats may share a file */
 	void (*drop)(void *made);
 	void *made;
@@ -55,15 +55,18 @@ const char *cache_root(const struct cache *cache)
 	return cache->root;
 }
 
-static struct item *item_new(const char *path, void *(*make)(const char *path, struct fault *fault),
-	void (*drop)(void *made), struct fault *fault)
+static struct item *item_new(const char *path,
+	void *(*make)(const void *context, const char *path, struct fault *fault),
+	const void *context, void (*drop)(void *made), struct fault *fault)
 {
 	struct item *item = calloc(1, sizeof(*item));
 	char *copy = strdup(path);
 
 	if (item && copy)
-		*item = (struct item){
-			.make = make, .drop = drop, .made = make(path, fault), .path = copy};
+		*item = (struct item){.make = make,
+			.drop = drop,
+			.made = make(context, path, fault),
+			.path = copy};
 	else
 		fault_memory(fault);
 	if (item && item->made)
@@ -74,8 +77,8 @@ static struct item *item_new(const char *path, void *(*make)(const char *path, s
 }
 
 const void *cache_get(struct cache *cache, const char *path,
-	void *(*make)(const char *path, struct fault *fault), void (*drop)(void *made),
-	struct fault *fault)
+	void *(*make)(const void *context, const char *path, struct fault *fault),
+	const void *context, void (*drop)(void *made), struct fault *fault)
 {
 	pthread_mutex_lock(&cache->lock);
 	struct item **at = &cache->items, *item;
@@ -86,7 +89,7 @@ const void *cache_get(struct cache *cache, const char *path,
 	if (item)
 		*at = item->next;
 	else
-		item = item_new(path, make, drop, fault);
+		item = item_new(path, make, context, drop, fault);
 	if (item) {
 		item->next = cache->items;
 		cache->items = item;

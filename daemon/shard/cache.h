@@ -17,12 +17,13 @@ struct cache *cache_new(const char *root);
 void cache_free(struct cache *cache); /* NULL: does nothing */
 const char *cache_root(const struct cache *cache);
 /*
- * Returns what @make made of @path, now or for an earlier shard. The cache owns it and frees it
- * with @drop. Any thread; one thread calls @make while the others wait. On failure returns NULL and
+ * Returns what @make(@context, @path) made, now or for an earlier shard. The cache owns it and
+ * frees it with @drop. Any thread; one thread calls @make while the others wait. On failure returns
+ * NULL and
  * @make's @fault. The failure is not cached, so the next call retries.
  */
 const void *cache_get(struct cache *cache, const char *path,
-	void *(*make)(const char *path, struct fault *fault), void (*drop)(void *made),
-	struct fault *fault);
+	void *(*make)(const void *context, const char *path, struct fault *fault),
+	const void *context, void (*drop)(void *made), struct fault *fault);
 
 #endif

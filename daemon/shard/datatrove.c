@@ -47,7 +47,7 @@ static bool open_side(
 	*b = NULL;
 	if (!bytes_side_path(shard->path, ".ds", ending, path, sizeof(path)))
 		return true; /* a shard of another name has no side files */
-	return bytes_open_side(path, b, fault);
+	return bytes_open_side(shard, path, b, fault);
 }
 
 /* ---- metadata ---- */
@@ -165,14 +165,16 @@ static bool read_ends(
 }
 
 /*
- * The width of a token: that of the metadata; otherwise the file's size divided by the number of
- * tokens, if the metadata or the index has that; otherwise the config's.
+ * The width of a token: that of a manifest or the metadata; otherwise the file's size divided by
+ * the number of tokens, if the metadata or the index has that; otherwise the config's.
  */
 static uint64_t width_of(const struct bytes *b, const struct shard_hint *hint,
 	const struct metadata *m, uint64_t last)
 {
 	uint64_t count = m->has_count ? m->count : last;
 
+	if (hint->listed)
+		return shard_type_bytes(hint->listed->type);
 	if (m->has_width)
 		return m->width;
 	if (count > 0 && b->size % count == 0 && (b->size / count == 2 || b->size / count == 4))
@@ -183,11 +185,13 @@ static uint64_t width_of(const struct bytes *b, const struct shard_hint *hint,
 static bool describe(const struct bytes *b, const struct bytes *index,
 	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
-	struct metadata m;
+	struct metadata m = {0};
 	uint64_t last;
 
 	facts->plain = true;
-	if (!read_metadata(b, &m, fault) || !read_ends(index, facts, &last, fault))
+	/* A manifest has what the metadata say. */
+	if ((!hint->listed && !read_metadata(b, &m, fault)) ||
+		!read_ends(index, facts, &last, fault))
 		return false;
 	uint64_t width = width_of(b, hint, &m, last);
 
@@ -324,7 +328,7 @@ static uint64_t datatrove_document(
 static const struct shard_companion datatrove_companions[] = {
 	{.ending = ".ds.index", .shard = ".ds", .kind = "a datatrove index"},
 	{.ending = ".ds.loss", .shard = ".ds", .kind = "a datatrove loss mask"},
-	{.ending = ".ds.metadata", .shard = "*.ds", .kind = "datatrove's metadata"},
+	{.ending = ".ds.metadata", .shard = "*.ds", .kind = "datatrove's metadata", .unread = true},
 	{0},
 };
 

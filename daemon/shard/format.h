@@ -12,6 +12,7 @@
 #define TOKEND_SHARD_FORMAT_H
 
 #include "daemon/shard/bytes.h"
+#include "daemon/shard/objects.h"
 #include "daemon/shard/types.h"
 
 #define SHARD_UNKNOWN UINT64_MAX
@@ -26,9 +27,16 @@ struct shard_hint {
 		column; /* of MDS and Arrow; NULL: "tokens", "input_ids" or the only suitable one */
 	uint32_t token_bytes;	/* least width of served tokens: 2 or 4; 0: their own width */
 	uint64_t window_tokens; /* seq_len + extra; 0: no windows are read (inspect) */
-	struct frames *frames;	/* cache of decoded frames, or NULL */
-	uint64_t budget_bytes;	/* largest size of a decoded frame; 0: 256 MiB */
-	struct cache *cache;	/* the dataset's; NULL: a single file */
+	const struct objects *objects; /* shards are objects in a store; NULL: files */
+	/*
+	 * Of an inspected object, from the manifest: type, tokens, sample_tokens (for the hint's
+	 * window), data_at if it is plain, and frame_bytes (0: no shard is compressed). describe()
+	 * need not read what gives them. NULL: not known.
+	 */
+	const struct shard_facts *listed;
+	struct frames *frames; /* cache of decoded frames, or NULL */
+	uint64_t budget_bytes; /* largest size of a decoded frame; 0: 256 MiB */
+	struct cache *cache;   /* the dataset's; NULL: a single file */
 	bool documents; /* document starts are requested: look for lists of document bounds */
 	bool loss_mask; /* loss masks are requested: look for them, and for lists of document bounds
 			 */
@@ -87,6 +95,7 @@ struct shard_companion {
 	const char *shard;
 	const char *kind; /* "a Megatron index" */
 	bool alone;	  /* a shard itself if its uncompressed shard is absent */
+	bool unread;	  /* no format reads it */
 };
 
 struct shard_format {

@@ -1,17 +1,21 @@
 #include "daemon/shard/frames.h"
 
+#include "daemon/shard/objects.h"
 #include "daemon/shard/reread.h"
 #include "daemon/shard/zstd_decode.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
 	KEPT_INPUT = 1 << 20, /* larger buffers are not kept for the next frame */
+	CANCEL_MS = 20,	      /* how often a thread that waits asks whether it is cancelled */
 };
 
 enum state { DECODING, READY, FAILED };
@@ -390,19 +394,46 @@ static void fill(struct frames *frames, const struct zstd_source *s, struct slot
 }
 
 /*
- * Called with the lock: finds or decodes the frame, and returns its slot, in use. NULL: out of
- * memory.
+ * Waits for another thread. A store may not answer that one for hours, so in a store this thread
+ * can be cancelled meanwhile: false, with @fault.
  */
-static struct slot *slot_of(
-	struct frames *frames, const struct zstd_source *s, uint64_t frame, uint64_t size)
+static bool wait_for(struct frames *frames, const struct zstd_source *s, pthread_cond_t *cond,
+	struct fault *fault)
 {
+	const struct objects *objects = s->file->objects;
+	struct timespec until;
+
+	if (!objects) {
+		pthread_cond_wait(cond, &frames->lock);
+		return true;
+	}
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += CANCEL_MS * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000L;
+	until.tv_nsec %= 1000000000L;
+	pthread_cond_timedwait(cond, &frames->lock, &until);
+	return !store_is_cancelled(objects->stores) ||
+	       fault_errno(fault, ECANCELED, "", "cancelled");
+}
+
+/*
+ * Called with the lock: finds or decodes the frame, and returns its slot, in use. NULL: @fault.
+ */
+static struct slot *slot_of(struct frames *frames, const struct zstd_source *s, uint64_t frame,
+	uint64_t size, struct fault *fault)
+{
+	fault_memory(fault);
 	for (;;) {
 		struct slot *slot = *place(frames, &s->identity, frame, size), *spare = NULL;
 
 		if (slot) {
 			use(slot);
 			while (slot->state == DECODING)
-				pthread_cond_wait(&slot->decoded, &frames->lock);
+				if (!wait_for(frames, s, &slot->decoded, fault) &&
+					slot->state == DECODING) {
+					slot->users--; /* the thread that decodes uses it */
+					return NULL;
+				}
 			return slot;
 		}
 		struct zstd_decoder *d = take_decoder(frames, s->frame[frame].length);
@@ -414,7 +445,8 @@ static struct slot *slot_of(
 			slot_free(spare);
 			put_decoder(frames, d);
 			shrink(frames);
-			pthread_cond_wait(&frames->let_go, &frames->lock);
+			if (!wait_for(frames, s, &frames->let_go, fault))
+				return NULL;
 			continue;
 		}
 		slot = slot_new(s, frame, size, spare);
@@ -463,11 +495,11 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
 
 	pthread_mutex_lock(&frames->lock);
-	struct slot *slot = slot_of(frames, s, frame, size);
+	struct slot *slot = slot_of(frames, s, frame, size, fault);
 
 	if (!slot) {
 		pthread_mutex_unlock(&frames->lock);
-		return fault_memory(fault);
+		return false;
 	}
 	bool fine = slot->state == READY;
 

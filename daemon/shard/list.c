@@ -4,6 +4,7 @@
  */
 #include "daemon/shard/list.h"
 
+#include "daemon/config/url_text.h"
 #include "daemon/shard/formats.h"
 
 #include <dirent.h>
@@ -51,9 +52,11 @@ static bool grow(void **array, size_t *room, size_t needed, size_t item)
 	return true;
 }
 
-bool shard_list_add(struct shard_list *list, const char *name, struct fault *fault)
+bool shard_list_add_between(struct shard_list *list, const char *before, const char *name,
+	const void *after, size_t after_bytes, struct fault *fault)
 {
-	size_t n = strlen(name) + 1;
+	size_t begin = strlen(before), length = strlen(name) + 1, n = begin + length + after_bytes;
+	char *to;
 
 	if (list->bytes + n > UINT32_MAX)
 		return fault_set(fault, FAULT_ARGUMENT, "",
@@ -62,10 +65,19 @@ bool shard_list_add(struct shard_list *list, const char *name, struct fault *fau
 	if (!grow((void **)&list->paths, &list->paths_room, list->bytes + n, 1) ||
 		!grow((void **)&list->at, &list->at_room, list->count + 1, sizeof(*list->at)))
 		return fault_memory(fault);
-	memcpy(list->paths + list->bytes, name, n);
-	list->at[list->count++] = (uint32_t)list->bytes;
+	to = list->paths + list->bytes;
+	memcpy(to, before, begin);
+	memcpy(to + begin, name, length);
+	if (after_bytes > 0)
+		memcpy(to + begin + length, after, after_bytes);
+	list->at[list->count++] = (uint32_t)(list->bytes + begin);
 	list->bytes += n;
 	return true;
+}
+
+bool shard_list_add(struct shard_list *list, const char *name, struct fault *fault)
+{
+	return shard_list_add_between(list, "", name, NULL, 0, fault);
 }
 
 static bool add_file(struct walk *w)
@@ -233,10 +245,10 @@ static bool walk_path(struct walk *w, const char *path)
 /* ---- companions ---- */
 
 /*
- * Whether the list has @name with its last @cut bytes replaced by @ending. Unless @raw, a
+ * The file called @name with its last @cut bytes replaced by @ending, or -1. Unless @raw, a
  * compressed file will do.
  */
-static bool has_twin(
+static int64_t find_twin(
 	const struct shard_list *list, const char *name, size_t cut, const char *ending, bool raw)
 {
 	static const char *const packed[] = {"", ".zst", ".zstd"};
@@ -246,17 +258,20 @@ static bool has_twin(
 		int n = snprintf(twin, sizeof(twin), "%.*s%s%s", (int)(strlen(name) - cut), name,
 			ending, packed[i]);
 
-		if (n > 0 && (size_t)n < sizeof(twin) && shard_list_find(list, twin) >= 0)
-			return true;
+		int64_t found =
+			n > 0 && (size_t)n < sizeof(twin) ? shard_list_find(list, twin) : -1;
+
+		if (found >= 0)
+			return found;
 	}
-	return false;
+	return -1;
 }
 
 /*
- * Whether a file "*.x" is in or below the directory of @name; with "../" first, its parent
+ * The first file "*.x" in or below the directory of @name, or -1; with "../" first, its parent
  * directory. @ending as in shard_companion.shard.
  */
-static bool has_sibling(const struct shard_list *list, const char *name, const char *ending)
+static int64_t find_sibling(const struct shard_list *list, const char *name, const char *ending)
 {
 	size_t n = parent_bytes(name, strlen(name));
 	uint64_t lo = 0, hi = list->count;
@@ -276,28 +291,30 @@ static bool has_sibling(const struct shard_list *list, const char *name, const c
 	}
 	for (; lo < list->count && strncmp(shard_list_name(list, lo), name, n) == 0; lo++)
 		if (bytes_ending(shard_list_name(list, lo), ending + 1))
-			return true;
-	return false;
+			return (int64_t)lo;
+	return -1;
 }
 
-/* *@kind: the kind of side file, or NULL if it is a shard. False: its shard is missing. */
-static bool is_accompanied(
-	const struct shard_list *list, const char *name, const struct shard_companion **kind)
+/*
+ * *@kind: the kind of side file, or NULL if it is a shard. *@shard: the shard, or the first of
+ * several, that it belongs to. False: it is missing.
+ */
+static bool is_accompanied(const struct shard_list *list, const char *name,
+	const struct shard_companion **kind, int64_t *shard)
 {
 	const struct shard_companion *c;
 	unsigned next = 0;
 
 	*kind = NULL;
+	*shard = -1;
 	while ((c = shard_companion(name, &next)) != NULL) {
-		bool there = strchr(c->shard, '*')
-				     ? has_sibling(list, name, c->shard)
-				     : has_twin(list, name, strlen(c->ending), c->shard, c->alone);
-
-		if (there ||
-			(!c->alone &&
-				!*kind)) /* without a shard, report the first kind: the commonest */
+		*shard = strchr(c->shard, '*')
+				 ? find_sibling(list, name, c->shard)
+				 : find_twin(list, name, strlen(c->ending), c->shard, c->alone);
+		/* Without a shard, report the first kind: the commonest. */
+		if (*shard >= 0 || (!c->alone && !*kind))
 			*kind = c;
-		if (there)
+		if (*shard >= 0)
 			return true;
 	}
 	return *kind == NULL;
@@ -369,7 +386,8 @@ static void refuse_alone(struct walk *w, const char *name, const struct shard_co
 	char pattern[PATH_MAX];
 	const char *between = strcmp(list->root, "/") == 0 ? "" : "/";
 
-	if (kind->ending[0] == '/' && shard_list_pattern(list, name, pattern, sizeof(pattern))) {
+	if (kind->ending[0] == '/' && !url_text_is(list->root) &&
+		shard_list_pattern(list, name, pattern, sizeof(pattern))) {
 		fault_set(w->fault, FAULT_DATA, "",
 			"%s%s%s: is %s, but its shard (%s) is missing; add the shard, or, if the "
 			"index is another loader's, set path: \"%s\"",
@@ -382,31 +400,40 @@ static void refuse_alone(struct walk *w, const char *name, const struct shard_co
 		list->root, between, name, kind->kind, kind->shard);
 }
 
-/* Removes side files from the list. One without its shard is an error: tokens are missing. */
-static bool drop_companions(struct walk *w)
+/*
+ * Moves side files to the end of the list, after its new count. One without its shard is an error:
+ * tokens are missing.
+ */
+static bool split(struct walk *w, uint64_t *sides)
 {
 	struct shard_list *list = w->list;
-	uint64_t kept = 0;
-	bool *drop = calloc(list->count + 1, sizeof(*drop));
+	uint64_t kept = 0, n = 0;
+	uint32_t *side = malloc((list->count + 1) * sizeof(*side));
 
-	if (!drop)
+	if (!side)
 		return fault_memory(w->fault);
 	for (uint64_t i = 0; i < list->count; i++) {
 		const struct shard_companion *kind;
 		const char *name = shard_list_name(list, i);
 
-		if (!is_accompanied(list, name, &kind)) {
+		if (!is_accompanied(list, name, &kind, &(int64_t){0})) {
 			refuse_alone(w, name, kind);
-			free(drop);
+			free(side);
 			return false;
 		}
-		drop[i] = kind != NULL;
+		if (kind)
+			side[n++] = list->at[i];
 	}
-	for (uint64_t i = 0; i < list->count; i++)
-		if (!drop[i])
+	for (uint64_t i = 0, s = 0; i < list->count; i++)
+		if (s < n && list->at[i] == side[s])
+			s++;
+		else
 			list->at[kept++] = list->at[i];
+	if (n > 0) /* an empty list has no array */
+		memcpy(list->at + kept, side, n * sizeof(*side));
 	list->count = kept;
-	free(drop);
+	*sides = n;
+	free(side);
 	return true;
 }
 
@@ -439,14 +466,39 @@ static bool refuse_twins(struct walk *w)
 
 void shard_list_sort(struct shard_list *list)
 {
-	qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
+	if (list->count > 1)
+		qsort_r(list->at, list->count, sizeof(*list->at), by_name, list->paths);
 }
 
 bool shard_list_accompanies(const struct shard_list *list, const char *name)
 {
 	const struct shard_companion *kind;
 
-	return is_accompanied(list, name, &kind) && kind;
+	return is_accompanied(list, name, &kind, &(int64_t){0}) && kind;
+}
+
+int64_t shard_list_owner(const struct shard_list *list, const char *name)
+{
+	const struct shard_companion *kind;
+	int64_t shard;
+
+	bool needed =
+		is_accompanied(list, name, &kind, &shard) && kind && !kind->alone && !kind->unread;
+
+	return needed ? shard : -1;
+}
+
+static bool sort_out(struct walk *w, uint64_t *sides)
+{
+	shard_list_sort(w->list);
+	return split(w, sides) && refuse_twins(w);
+}
+
+bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault)
+{
+	struct walk w = {.list = list, .fault = fault};
+
+	return sort_out(&w, sides);
 }
 
 void shard_list_trim(struct shard_list *list)
@@ -471,10 +523,8 @@ bool shard_list_read(struct shard_list *list, const char *path, struct fault *fa
 	}
 	bool fine = walk_path(&w, path);
 
-	if (fine && list->count > 0) {
-		shard_list_sort(list);
-		fine = drop_companions(&w) && refuse_twins(&w);
-	}
+	if (fine && list->count > 0)
+		fine = sort_out(&w, &(uint64_t){0});
 	if (fine)
 		shard_list_trim(list);
 	else

@@ -15,8 +15,8 @@
 
 /* Takes four bytes per file and the text of its name: a dataset may have millions. */
 struct shard_list {
-	char *root; /* absolute; the directory, a file's parent, or the directory before a pattern's
-		       first wildcard */
+	char *root; /* absolute, or a URL; the directory, a file's parent, or the directory before a
+		       pattern's first wildcard */
 	char *paths;  /* relative to root, each ends with a NUL */
 	uint32_t *at; /* [count] offsets into paths, sorted by name as strcmp() does */
 	uint64_t count;
@@ -32,8 +32,21 @@ struct shard_list {
 bool shard_list_read(struct shard_list *list, const char *path, struct fault *fault);
 /* Appends a name. False: out of memory, or the names exceed 4 GiB in total. */
 bool shard_list_add(struct shard_list *list, const char *name, struct fault *fault);
+/*
+ * The same with @before right before the name in memory, and @n bytes @after right after its zero.
+ */
+bool shard_list_add_between(struct shard_list *list, const char *before, const char *name,
+	const void *after, size_t n, struct fault *fault);
 /* Sorts the list after additions. */
 void shard_list_sort(struct shard_list *list);
+/*
+ * Sorts the names that were added to a list with a root, and removes side files, as
+ * shard_list_read() does. These are then the names [count, count + *@sides), also sorted. False:
+ * @fault, as shard_list_read().
+ */
+bool shard_list_split(struct shard_list *list, uint64_t *sides, struct fault *fault);
+/* The shard, or the first of several, that needs the side file @name; -1: none needs it. */
+int64_t shard_list_owner(const struct shard_list *list, const char *name);
 /* Whether @name is a side file of a shard in the list. It need not be in the list itself. */
 bool shard_list_accompanies(const struct shard_list *list, const char *name);
 /* Frees spare memory. */

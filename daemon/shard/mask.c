@@ -1,5 +1,6 @@
 #include "daemon/shard/mask.h"
 
+#include "daemon/shard/bytes_object.h"
 #include "daemon/shard/npy.h"
 
 #include <errno.h>
@@ -28,21 +29,28 @@ static bool mask_path(const struct shard_format *format, const char *path,
 		return true;
 	}
 	const char *end = bytes_ending(path, ""); /* masks are not compressed */
-	int n = snprintf(to, to_bytes, "%s/%.*s", hint->label_mask,
+	int n = snprintf(to, to_bytes, "%s%s%.*s", hint->label_mask,
+		bytes_ends_in(hint->label_mask, "/") ? "" : "/",
 		(int)(end - path - (long)hint->root_bytes), path + hint->root_bytes);
 
 	return (n >= 0 && (size_t)n < to_bytes) ||
 	       fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
 }
 
-uint32_t mask_side_id(const struct shard_format *format, const char *shard)
+uint32_t mask_side_id(
+	const struct shard_format *format, const struct shard_hint *hint, const char *shard)
 {
+	const struct objects *objects = hint->objects;
 	char path[PATH_MAX];
+	struct object object;
+	struct fault fault;
 	struct stat st;
 
-	if (!format->mask || !bytes_side_path(shard, format->mask->shard, format->mask->mask, path,
-				     sizeof(path)))
+	if (!mask_path(format, shard, hint, path, sizeof(path), &fault) || !path[0])
 		return 0;
+	if (objects)
+		return objects->find(objects->context, path, &object) ? bytes_object_id(&object)
+								      : 0;
 	return stat(path, &st) == 0 ? bytes_id(&st) : 0;
 }
 
@@ -61,13 +69,13 @@ static bool check_size(struct mask *mask, uint64_t tokens, struct fault *fault)
 					    mask->name, b->size, tokens);
 }
 
-bool mask_open(const struct shard_format *format, const char *path, const struct shard_hint *hint,
-	uint64_t tokens, struct mask **mask, struct fault *fault)
+bool mask_open(const struct shard_format *format, const struct bytes *b,
+	const struct shard_hint *hint, uint64_t tokens, struct mask **mask, struct fault *fault)
 {
 	char at[PATH_MAX];
 
 	*mask = NULL;
-	if (!mask_path(format, path, hint, at, sizeof(at), fault))
+	if (!mask_path(format, b->path, hint, at, sizeof(at), fault))
 		return false;
 	if (!at[0])
 		return true;
@@ -79,7 +87,7 @@ bool mask_open(const struct shard_format *format, const char *path, const struct
 	/* In label_mask it has the shard's own name, so say that it is the mask. */
 	snprintf(m->name, sizeof(m->name), "%s%.60s", hint->label_mask ? "its loss mask " : "",
 		slash ? slash + 1 : at);
-	bool fine = bytes_open_side(at, &m->file, fault);
+	bool fine = bytes_open_side(b, at, &m->file, fault);
 
 	if (fine && m->file && check_size(m, tokens, fault)) {
 		*mask = m;

@@ -11,14 +11,15 @@
 
 struct mask;
 
-/* bytes_id() of the format's side file, without opening it; 0: there is none. */
-uint32_t mask_side_id(const struct shard_format *format, const char *shard);
+/* bytes_id() of the mask of the shard at path @shard, without opening it; 0: there is none. */
+uint32_t mask_side_id(
+	const struct shard_format *format, const struct shard_hint *hint, const char *shard);
 /*
- * Opens the mask of the shard at @path, which has @tokens tokens. *@mask is NULL if there is none;
+ * Opens the mask of the shard @b, which has @tokens tokens. *@mask is NULL if there is none;
  * with a label_mask directory that is a fault. False: @fault, as shard_open().
  */
-bool mask_open(const struct shard_format *format, const char *path, const struct shard_hint *hint,
-	uint64_t tokens, struct mask **mask, struct fault *fault);
+bool mask_open(const struct shard_format *format, const struct bytes *b,
+	const struct shard_hint *hint, uint64_t tokens, struct mask **mask, struct fault *fault);
 void mask_close(struct mask *mask);
 const struct bytes *mask_file(const struct mask *mask);
 uint32_t mask_id(const struct mask *mask);    /* bytes_id() of its file */

@@ -72,6 +72,23 @@ static bool joined_by_index(
 	return f->listed_differ && hint->window_tokens != 0 && hint->window_tokens != sample_tokens;
 }
 
+/* Finds out whether the samples are joined, and the number of their tokens. */
+static bool judge(struct shard_index *x, const struct mds_front *f, const struct shard_hint *hint,
+	uint64_t *tokens, struct fault *fault)
+{
+	if (hint->listed) {
+		x->joined = hint->listed->sample_tokens == 0;
+		*tokens = hint->listed->tokens;
+		return true;
+	}
+	if (!check_spread(x, f, fault))
+		return false;
+	if (x->joined)
+		return mds_count_tokens(x, tokens, fault);
+	x->joined = joined_by_index(f, hint, x->sample_tokens);
+	return x->joined || check_window(x, hint, fault);
+}
+
 static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 	struct shard_facts *facts, struct fault *fault)
 {
@@ -86,19 +103,15 @@ static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 	fine = fine && mds_read_front(&front.bytes, hint, &f, fault) &&
 	       mds_check_listed(b, hint, &f, fault);
 	x = fine ? mds_index_new(&front.bytes, &f, fault) : NULL;
-	fine = x && check_spread(x, &f, fault) &&
-	       (x->joined ? mds_count_tokens(x, &tokens, fault)
-			  : joined_by_index(&f, hint, x->sample_tokens) ||
-				       check_window(x, hint, fault));
+	fine = x && judge(x, &f, hint, &tokens, fault);
 	if (fine) {
-		x->joined = x->joined || joined_by_index(&f, hint, x->sample_tokens);
 		facts->type = x->type;
 		facts->sample_tokens = x->joined ? 0 : x->sample_tokens;
 		facts->documents = x->joined ? x->samples : SHARD_UNKNOWN;
 		facts->tokens =
 			tokens ? tokens : x->samples * x->sample_tokens; /* no overflow: the file is
 									    under 4 GiB */
-		facts->has_hash = f.has_hash;
+		facts->has_hash = f.has_hash && !hint->listed;
 		facts->hash = f.hash;
 	}
 	if (x)
@@ -109,9 +122,12 @@ static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 }
 
 /* The samples of a shard that describe() found to be documents. */
-static bool open_joined(struct shard_index *x, struct shard_facts *facts, struct fault *fault)
+static bool open_joined(struct shard_index *x, const struct shard_hint *hint,
+	struct shard_facts *facts, struct fault *fault)
 {
-	if (!mds_read_table(x, fault) || !mds_join(x, fault))
+	if (!mds_read_table(x, fault))
+		return false;
+	if (!(hint->listed && mds_join_by_size(x, facts->tokens)) && !mds_join(x, fault))
 		return false;
 	facts->index_bytes = sizeof(*x) + pieces_bytes(&x->pieces);
 	free(x->offsets);
@@ -144,7 +160,7 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 	if (!x)
 		return NULL;
 	if (facts->sample_tokens == 0) {
-		if (open_joined(x, facts, fault))
+		if (open_joined(x, hint, facts, fault))
 			return x;
 		mds_index_free(x);
 		return NULL;
@@ -154,10 +170,10 @@ static struct shard_index *mds_open(const struct bytes *b, const struct shard_hi
 	if (x->samples * x->sample_tokens != facts->tokens || x->type != facts->type) {
 		fault_set(fault, FAULT_DATA, "", "changed while it was being opened");
 	} else if (mds_read_table(x, fault)) {
-		bool known = !x->offsets && (x->even || !cheap);
+		bool known = hint->listed || (!x->offsets && (x->even || !cheap));
 
-		if (known && !x->even && x->layout.column == 0 && x->layout.variable == 1 &&
-			x->tokens_from <= MDS_LEAD_BYTES)
+		if (known && !x->offsets && !x->even && x->layout.column == 0 &&
+			x->layout.variable == 1 && x->tokens_from <= MDS_LEAD_BYTES)
 			facts->lead_bytes = x->lead_bytes = (uint32_t)x->tokens_from;
 		if ((known || mds_look_at_all(x, 1, fault)) &&
 			(!x->joined || mds_refuse_lengths(x, fault))) {

@@ -1,5 +1,6 @@
 #include "daemon/shard/mds_index.h"
 
+#include "daemon/shard/bytes_object.h"
 #include "daemon/shard/cache.h"
 #include "daemon/shard/reread.h"
 
@@ -66,8 +67,16 @@ static bool check_bytes(const struct bytes *b, const struct bytes *cached, const
 
 bool mds_check_hash(const struct bytes *b, uint64_t hash, struct fault *fault)
 {
-	struct bytes *file = bytes_open_plain(b->fd, b->path, fault);
-	bool fine = file && check_bytes(file, b, "zip_data", hash, fault);
+	struct bytes *file = NULL;
+	bool opened;
+
+	if (b->objects) {
+		opened = bytes_object_open(b->objects, b->path, b->ahead, &file, fault);
+	} else {
+		file = bytes_open_plain(b->fd, b->path, fault);
+		opened = file != NULL;
+	}
+	bool fine = opened && file && check_bytes(file, b, "zip_data", hash, fault);
 
 	bytes_close(file);
 	return fine;
@@ -87,7 +96,8 @@ struct list {
 	struct entry *entry; /* by name */
 	uint64_t count, room;
 	bool absent;
-	size_t directory; /* bytes of its path up to its name */
+	const struct objects *objects; /* while it is read */
+	size_t directory;	       /* bytes of its path up to its name */
 	const char *path;
 };
 
@@ -241,15 +251,23 @@ static bool is_file(const struct list *list, const char *name, const char *endin
 {
 	char path[PATH_MAX];
 	struct stat st;
+	struct object object;
 	int n = snprintf(
 		path, sizeof(path), "%.*s%s%s", (int)list->directory, list->path, name, ending);
 
-	return n >= 0 && (size_t)n < sizeof(path) && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return false;
+	if (list->objects)
+		return list->objects->find(list->objects->context, path, &object);
+	return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* Each shard must be listed once, and exist, raw or compressed. */
+/*
+ * Each shard must be listed once, and exist, raw or compressed. A manifest need not have them all.
+ */
 static bool check_list(const struct list *list, struct fault *fault)
 {
+	bool all = !list->objects || !list->objects->inspected;
 	char shown[MDS_SHOWN];
 
 	for (uint64_t i = 0; i < list->count; i++) {
@@ -262,7 +280,7 @@ static bool check_list(const struct list *list, struct fault *fault)
 				e[-1].number < e->number ? e[-1].number : e->number,
 				e[-1].number < e->number ? e->number : e[-1].number,
 				json_shown(e->name, shown, sizeof(shown)));
-		if (!is_file(list, e->name, "") && !is_file(list, e->name, e->zip) &&
+		if (all && !is_file(list, e->name, "") && !is_file(list, e->name, e->zip) &&
 			!is_file(list, e->name, ".zstd") && !is_file(list, e->name, ".zst"))
 			return fault_set(fault, FAULT_DATA, "",
 				"shards[%" PRIu64 "] is '%s'%s%s%s, but there is no such file; add "
@@ -307,8 +325,11 @@ static bool load_list(const struct bytes *b, struct list *list, struct fault *fa
 	return fine;
 }
 
-static void *list_read(const char *path, struct fault *fault)
+/* @context: the first shard that needs it. */
+static void *list_read(const void *context, const char *path, struct fault *fault)
 {
+	const struct bytes *shard = context;
+
 	struct list *list = calloc(1, sizeof(*list));
 
 	if (!list) {
@@ -316,9 +337,10 @@ static void *list_read(const char *path, struct fault *fault)
 		return NULL;
 	}
 	list->path = path;
+	list->objects = shard->objects;
 	list->directory = strlen(path) - strlen("index.json");
 	struct bytes *b;
-	bool there = bytes_open_side(path, &b, fault);
+	bool there = bytes_open_side(shard, path, &b, fault);
 
 	list->absent = there && !b;
 	bool fine = list->absent || (b && load_list(b, list, fault) && bytes_settled(b, fault));
@@ -326,7 +348,8 @@ static void *list_read(const char *path, struct fault *fault)
 	if (b && !fine)
 		fault_prefix(fault, "index.json: ");
 	bytes_close(b);
-	list->path = NULL; /* it was borrowed */
+	list->path = NULL; /* both were borrowed */
+	list->objects = NULL;
 	if (fine)
 		return list;
 	list_free(list);
@@ -349,17 +372,22 @@ static bool raw_name(const char *path, char *to, size_t to_bytes)
 static bool check_zip(
 	const struct bytes *b, struct mds_front *f, const struct entry *e, struct fault *fault)
 {
-	struct stat st;
+	struct object object = {0};
+	struct stat st = {0};
 
 	if (b->plain || !*e->zip || !bytes_ends_in(b->path, e->zip))
 		return true;
-	if (fstat(b->fd, &st) != 0)
+	if (b->objects)
+		b->objects->find(b->objects->context, b->path, &object);
+	else if (fstat(b->fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	if ((uint64_t)st.st_size != e->zip_bytes)
+	uint64_t bytes = b->objects ? object.size : (uint64_t)st.st_size;
+
+	if (bytes != e->zip_bytes)
 		return fault_set(fault, FAULT_DATA, "",
-			"its size is %lld bytes; index.json: shards[%" PRIu64
+			"its size is %" PRIu64 " bytes; index.json: shards[%" PRIu64
 			"].zip_data.bytes is %" PRIu64,
-			(long long)st.st_size, e->number, e->zip_bytes);
+			bytes, e->number, e->zip_bytes);
 	f->has_hash = e->has_hash;
 	f->hash = e->zip_hash;
 	return true;
@@ -386,7 +414,7 @@ static bool check_entry(
 			json_shown(f->columns, here, sizeof(here)), e->number,
 			json_shown(e->columns, there, sizeof(there)));
 	/* Large shards are not read for their hash alone. */
-	if (e->has_raw_hash && b->size <= TINY &&
+	if (e->has_raw_hash && b->size <= TINY && !(b->objects && b->objects->inspected) &&
 		!check_bytes(b, b, "raw_data", e->raw_hash, fault))
 		return false;
 	return check_zip(b, f, e, fault);
@@ -425,7 +453,7 @@ static bool check_index(const struct bytes *b, struct mds_front *f, struct cache
 
 	if (snprintf(path, sizeof(path), "%sindex.json", directory) >= (int)sizeof(path))
 		return fault_errno(fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
-	const struct list *list = cache_get(cache, path, list_read, list_free, fault);
+	const struct list *list = cache_get(cache, path, list_read, b, list_free, fault);
 
 	if (!list)
 		return false;
@@ -490,7 +518,7 @@ bool mds_check_listed(const struct bytes *b, const struct shard_hint *hint, stru
 	 * are needed.
 	 */
 	bool named =
-		!directory[0] ||
+		b->objects || !directory[0] ||
 		(directory[0] == '/' && !strstr(directory, "/./") && !strstr(directory, "/../") &&
 			!bytes_ends_in(directory, "/.") && !bytes_ends_in(directory, "/.."));
 	char *real = named ? strdup(directory) : realpath(directory, NULL);

@@ -306,6 +306,30 @@ bool mds_count_tokens(const struct shard_index *x, uint64_t *tokens, struct faul
 	return true;
 }
 
+bool mds_join_by_size(struct shard_index *x, uint64_t tokens)
+{
+	uint32_t i = 0;
+
+	if (x->layout.fixed > 0 || !pieces_new(&x->pieces, x->samples))
+		return false;
+	for (; i < x->samples; i++) {
+		uint64_t begin, end, n;
+
+		bounds(x, i, &begin, &end);
+		n = tokens_by_size(x, end - begin);
+		/* Nothing follows the tokens. */
+		if (n == 0 || !pieces_add(&x->pieces, n, end - n * shard_type_bytes(x->type)))
+			break;
+	}
+	x->joined =
+		i == x->samples && pieces_done(&x->pieces) && pieces_tokens(&x->pieces) == tokens;
+	if (!x->joined) {
+		pieces_free(&x->pieces);
+		x->pieces = (struct pieces){0};
+	}
+	return x->joined;
+}
+
 bool mds_join(struct shard_index *x, struct fault *fault)
 {
 	x->joined = true;

@@ -49,6 +49,11 @@ bool mds_look_at_all(struct shard_index *x, uint64_t step, struct fault *fault);
 bool mds_refuse_lengths(struct shard_index *x, struct fault *fault);
 /* Counts the tokens of joined samples, by their sizes where these tell it. False: @fault. */
 bool mds_count_tokens(const struct shard_index *x, uint64_t *tokens, struct fault *fault);
+/*
+ * Fills x->pieces by the sizes of the samples, without reading them. False if these do not tell, or
+ * make another number of tokens than @tokens.
+ */
+bool mds_join_by_size(struct shard_index *x, uint64_t tokens);
 /* Looks at all samples and fills x->pieces. False: @fault. */
 bool mds_join(struct shard_index *x, struct fault *fault);
 /* As shard_format's extent() and check(). */

@@ -55,7 +55,7 @@ static bool megatron_recognise(const struct bytes *b)
 	if (!megatron_idx_path(b, path, sizeof(path)))
 		return false;
 	struct bytes *file;
-	bool opened = bytes_open_side(path, &file, &fault), there = !opened || file;
+	bool opened = bytes_open_side(b, path, &file, &fault), there = !opened || file;
 
 	bytes_close(file);
 	return there;
@@ -117,10 +117,11 @@ static bool megatron_describe(const struct bytes *b, const struct shard_hint *hi
 	struct shard_facts *facts, struct fault *fault)
 {
 	struct megatron_idx idx;
-	bool fine = megatron_open_idx(&idx, b, fault) && sum_lengths(&idx, &facts->tokens, fault) &&
-		    check_total(b, &idx, facts->tokens, fault);
+	bool fine = megatron_open_idx(&idx, b, fault);
 
-	(void)hint;
+	facts->tokens = hint->listed ? hint->listed->tokens : 0; /* open() counts them */
+	fine = fine && (hint->listed || sum_lengths(&idx, &facts->tokens, fault)) &&
+	       check_total(b, &idx, facts->tokens, fault);
 	facts->index = idx.file ? idx.file->id : 0;
 	bytes_close(idx.file);
 	if (!fine)

@@ -154,7 +154,7 @@ bool megatron_open_idx(struct megatron_idx *idx, const struct bytes *b, struct f
 		return fault_set(fault, FAULT_DATA, "",
 			"its name does not end in .bin; a Megatron shard is X.bin with X.idx next "
 			"to it: give the .bin");
-	if (!bytes_open_side(path, &idx->file, fault))
+	if (!bytes_open_side(b, path, &idx->file, fault))
 		return false;
 	if (!idx->file)
 		return fault_set(fault, FAULT_DATA, "",

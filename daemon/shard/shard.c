@@ -1,5 +1,6 @@
 #include "daemon/shard/shard.h"
 
+#include "daemon/shard/ahead.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/bytes_open.h"
 #include "daemon/shard/convert.h"
@@ -69,15 +70,15 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, struc
 }
 
 /* The side files that the hint asks for. */
-static bool describe_annotations(const struct shard_format *format, const char *path,
+static bool describe_annotations(const struct shard_format *format, const struct bytes *b,
 	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
 	struct mask *mask = NULL;
 
 	if ((hint->documents || hint->loss_mask) && !format->document &&
-		!bounds_side_id(path, &facts->bounds, fault))
+		!bounds_side_id(hint->objects, b->path, &facts->bounds, fault))
 		return false;
-	if (hint->loss_mask && !mask_open(format, path, hint, facts->tokens, &mask, fault))
+	if (hint->loss_mask && !mask_open(format, b, hint, facts->tokens, &mask, fault))
 		return false;
 	facts->mask = mask ? mask_id(mask) : 0;
 	mask_close(mask);
@@ -101,34 +102,68 @@ static const struct shard_format *recognise(const struct bytes *b, struct fault 
 {
 	const struct shard_format *format = shard_recognise(b, fault);
 
-	if (!format || b->unread->error == 0)
+	if (!format || (b->unread->error == 0 && b->unread->code != FAULT_CHANGED &&
+			       b->unread->code != FAULT_PERMISSION))
 		return format;
 	*fault = *b->unread;
 	return NULL;
 }
 
-const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
-	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+/* A manifest has all facts of a plain shard whose format has no index. */
+static bool describe(const struct shard_format *format, const struct bytes *b,
+	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
-	struct bytes *b = bytes_open(fd, path, hint->frames, hint->budget_bytes, fault);
+	const struct shard_facts *listed = hint->listed;
+
+	*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
+	if (listed && listed->plain && b->plain && !format->open) {
+		facts->type = listed->type;
+		facts->tokens = listed->tokens;
+		facts->data_at = listed->data_at;
+		facts->sample_tokens = listed->sample_tokens;
+		return true;
+	}
+	return format->describe(b, hint, facts, fault);
+}
+
+struct bytes *shard_source(
+	const char *path, int fd, const struct shard_hint *hint, struct fault *fault)
+{
+	const struct shard_facts *listed = hint->listed;
+
+	if (listed && (listed->plain || listed->frame_bytes == 0))
+		return bytes_open_raw(fd, path, hint->objects, fault);
+	return bytes_open(fd, path, hint->objects, hint->frames, hint->budget_bytes, fault);
+}
+
+const struct shard_format *shard_describe_bytes(const struct shard_format *format, struct bytes *b,
+	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+{
 	struct fault unread = {.code = FAULT_NONE};
 
-	if (!b)
-		return NULL;
 	b->unread = &unread;
 	if (!format)
 		format = recognise(b, fault);
 	if (format) {
-		*facts = (struct shard_facts){.documents = SHARD_UNKNOWN, .plain = !format->extent};
-		if (!bytes_check(b, fault) || !format->describe(b, hint, facts, fault) ||
+		if (!bytes_check(b, fault) || !describe(format, b, hint, facts, fault) ||
 			!within(b, facts, fault) ||
-			!describe_annotations(format, path, hint, facts, fault))
+			!describe_annotations(format, b, hint, facts, fault))
 			format = NULL;
 		else
 			finish(b, hint, facts);
 	}
 	if (!format)
 		tell_unread(&unread, fault);
+	b->unread = NULL;
+	return format;
+}
+
+const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
+	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
+{
+	struct bytes *b = shard_source(path, fd, hint, fault);
+
+	format = b ? shard_describe_bytes(format, b, hint, facts, fault) : NULL;
 	bytes_close(b);
 	return format;
 }
@@ -136,12 +171,14 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
 /* ---- open shards ---- */
 
 static bool open_annotations(
-	struct shard *shard, const char *path, const struct shard_hint *hint, struct fault *fault)
+	struct shard *shard, const struct shard_hint *hint, struct fault *fault)
 {
+	const struct bytes *b = shard->bytes;
+
 	struct shard_facts *facts = &shard->facts;
 
 	if (facts->bounds) {
-		if (!bounds_open(path, facts->tokens, &shard->bounds, fault))
+		if (!bounds_open(b, facts->tokens, &shard->bounds, fault))
 			return false;
 		if (!shard->bounds || bounds_id(shard->bounds) != facts->bounds)
 			return fault_set(fault, FAULT_DATA, "",
@@ -150,50 +187,57 @@ static bool open_annotations(
 	}
 	if (!facts->mask)
 		return true;
-	if (!mask_open(shard->format, path, hint, facts->tokens, &shard->mask, fault))
+	if (!mask_open(shard->format, b, hint, facts->tokens, &shard->mask, fault))
 		return false;
 	return (shard->mask && mask_id(shard->mask) == facts->mask) ||
 	       fault_set(fault, FAULT_DATA, "", "its loss mask " PHRASE_CHANGED_OPENING);
 }
 
-struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
+struct shard *shard_open_bytes(const struct shard_format *format, struct bytes *b,
 	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault)
 {
 	struct shard *shard = calloc(1, sizeof(*shard));
 	struct fault unread = {.code = FAULT_NONE};
 
 	if (!shard) {
+		bytes_close(b);
 		fault_memory(fault);
 		return NULL;
 	}
 	shard->format = format;
 	shard->facts = *facts;
-	shard->bytes = bytes_open(fd, path, hint->frames, hint->budget_bytes, fault);
-	if (!shard->bytes)
-		goto fail;
-	shard->bytes->unread = &unread;
+	shard->bytes = b;
+	b->unread = &unread;
 	if (format->open) {
-		shard->index = format->open(shard->bytes, hint, &shard->facts, fault);
+		shard->index = format->open(b, hint, &shard->facts, fault);
 		if (!shard->index) {
 			tell_unread(&unread, fault);
 			goto fail;
 		}
 	}
-	shard->bytes->path = NULL; /* both were borrowed */
-	shard->bytes->unread = NULL;
-	if (!within(shard->bytes, &shard->facts, fault) ||
-		!open_annotations(shard, path, hint, fault))
+	if (!within(b, &shard->facts, fault) || !open_annotations(shard, hint, fault))
 		goto fail;
-	finish(shard->bytes, hint, &shard->facts);
-	shard->facts.index_bytes += sizeof(*shard) + shard->bytes->index_bytes;
+	finish(b, hint, &shard->facts);
+	shard->facts.index_bytes += sizeof(*shard) + b->index_bytes;
 	if (shard->bounds)
 		shard->facts.index_bytes += bounds_bytes(shard->bounds);
 	if (shard->mask)
 		shard->facts.index_bytes += mask_bytes(shard->mask);
+	b->path = NULL; /* both were borrowed */
+	b->unread = NULL;
+	ahead_end(b->ahead);
 	return shard;
 fail:
 	shard_close(shard);
 	return NULL;
+}
+
+struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
+	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault)
+{
+	struct bytes *b = shard_source(path, fd, hint, fault);
+
+	return b ? shard_open_bytes(format, b, hint, facts, fault) : NULL;
 }
 
 void shard_close(struct shard *shard)
@@ -215,9 +259,9 @@ unsigned shard_sides(const struct shard *shard, struct shard_side *side)
 	const struct bytes *mask = shard->mask ? mask_file(shard->mask) : NULL;
 	unsigned n = 0;
 
-	if (index)
+	if (index && index->fd >= 0)
 		side[n++] = (struct shard_side){index->fd, index->id, "its index: "};
-	if (mask)
+	if (mask && mask->fd >= 0)
 		side[n++] = (struct shard_side){mask->fd, mask->id, "its loss mask: "};
 	return n;
 }

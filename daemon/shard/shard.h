@@ -34,9 +34,10 @@ uint32_t shard_served(enum shard_type type, const struct shard_hint *hint);
 uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *hint);
 
 /*
- * Describes an open file: fills @facts and returns its format, which is recognised first if @format
- * is NULL. On failure returns NULL; @fault says what to do, without the path. FAULT_DATA: the file
- * is wrong; FAULT_IO with errno; FAULT_MEMORY.
+ * Describes an open file, or with hint->objects the object at the URL @path, where @fd is -1. Fills
+ * @facts and returns its format, which is recognised first if @format is NULL. On failure returns
+ * NULL; @fault says what to do, without the path. FAULT_DATA: the file is wrong; FAULT_IO with
+ * errno; FAULT_MEMORY.
  */
 const struct shard_format *shard_describe(const struct shard_format *format, const char *path,
 	int fd, const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault);
@@ -45,6 +46,16 @@ const struct shard_format *shard_describe(const struct shard_format *format, con
  * shard, and closes it. Failure: as shard_describe().
  */
 struct shard *shard_open(const struct shard_format *format, const char *path, int fd,
+	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault);
+/*
+ * The same with the file opened once for both: shard_source(), then shard_describe_bytes() and
+ * shard_open_bytes(), which takes @b, after a failure too.
+ */
+struct bytes *shard_source(
+	const char *path, int fd, const struct shard_hint *hint, struct fault *fault);
+const struct shard_format *shard_describe_bytes(const struct shard_format *format, struct bytes *b,
+	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault);
+struct shard *shard_open_bytes(const struct shard_format *format, struct bytes *b,
 	const struct shard_hint *hint, const struct shard_facts *facts, struct fault *fault);
 void shard_close(struct shard *shard);
 enum { SHARD_SIDES = 2 };
@@ -56,7 +67,8 @@ struct shard_side {
 	const char *what; /* "its index: ", for messages */
 };
 
-/* Writes the shard's open side files to @side[SHARD_SIDES] and returns their number. */
+/* Writes the shard's open side files to @side[SHARD_SIDES] and returns their number. Objects have
+ * no descriptors, so they are not among them. */
 unsigned shard_sides(const struct shard *shard, struct shard_side *side);
 
 /*

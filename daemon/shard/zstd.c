@@ -165,6 +165,11 @@ static bool identify(struct zstd_source *s, struct fault *fault)
 {
 	struct stat st;
 
+	if (s->file->objects) {
+		s->identity =
+			(struct zstd_identity){.inode = s->file->version, .bytes = s->file->size};
+		return true;
+	}
 	if (fstat(s->file->fd, &st) != 0)
 		return fault_errno(fault, errno, "", "%s", strerror(errno));
 	s->identity = (struct zstd_identity){st.st_dev, st.st_ino,
@@ -207,7 +212,11 @@ struct bytes *zstd_open(
 	}
 	s->file = file;
 	s->budget = budget_bytes ? budget_bytes : BUDGET;
-	s->bytes = (struct bytes){.ops = &source_ops, .path = file->path, .fd = file->fd};
+	s->bytes = (struct bytes){.ops = &source_ops,
+		.path = file->path,
+		.fd = file->fd,
+		.objects = file->objects,
+		.ahead = file->ahead};
 	if (!identify(s, fault) || !find_frames_twice(s, fault))
 		goto fail;
 	s->bytes.frames = s->count;

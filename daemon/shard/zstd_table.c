@@ -1,5 +1,7 @@
 #include "daemon/shard/zstd_table.h"
 
+#include "daemon/shard/objects.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -213,6 +215,9 @@ static bool read_table(struct zstd_source *s, struct fault *fault)
 		!add_entries(s, &t, fault))
 		return false;
 	s->has_checksums = t.entry_bytes == 12;
+	/* `tokctl inspect` has checked the bytes that the store returns. */
+	if (s->file->objects && s->file->objects->inspected)
+		return true;
 	return check_headers(s, fault) && check_empty(s, fault);
 }
 

@@ -86,7 +86,7 @@ static bool daemon_open(struct daemon_thread *d)
 	snprintf(path, sizeof(path), "%s/t.yaml", d->root);
 	snprintf(d->socket, sizeof(d->socket), "%s/s", d->root);
 	d->config = config_load(path, &fault);
-	d->catalog = d->config ? catalog_open(d->config, &fault) : NULL;
+	d->catalog = d->config ? catalog_open(d->config, NULL, &fault) : NULL;
 	d->reader = d->catalog ? reader_open(&options, note, sizeof(note), &fault) : NULL;
 	d->staging = reader_memory(&options);
 	if (d->reader && listener_open(&d->listener, d->socket, &fault))

@@ -7,6 +7,7 @@
  */
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/config.h"
+#include "daemon/store/store.h"
 #include "proto/place.h"
 #include "proto/wire.h"
 #include "tests/fuzz/check_fault.h"
@@ -64,7 +65,7 @@ static void check_paths(const struct config *c)
 	assert(c->socket[0] == '/' && strlen(c->socket) < WIRE_SOCKET_BYTES);
 	assert(c->state_dir[0] == '/' && c->directory[0] == '/');
 	if (config_path(c, c->stream[0].dataset[0].path, whole, sizeof(whole)))
-		assert(whole[0] == '/');
+		assert(whole[0] == '/' || store_is_url(whole));
 	assert(!config_path(c, c->stream[0].dataset[0].path, whole, 1));
 	config_may_write(c->state_dir);
 	for (unsigned i = 0; i < PLACE_STATES; i++) {
@@ -115,7 +116,7 @@ static void check_line(const struct fault *fault)
 static void open_streams(const struct config *c)
 {
 	struct fault fault = {0};
-	struct catalog *catalog = catalog_open(c, &fault);
+	struct catalog *catalog = catalog_open(c, NULL, &fault);
 
 	if (!catalog)
 		check_line(&fault);

@@ -183,6 +183,9 @@ static void take_action(struct rig *rig, const struct engine_action *a)
 		assert(a->feed == s->feed && s->leaving);
 		session_free(s);
 		break;
+	case ENGINE_CANCEL: /* only for reads from stores */
+		assert(!"cancelled");
+		break;
 	case ENGINE_WAKE:
 		assert(!s->leaving && !s->failed);
 	}

@@ -312,9 +312,91 @@ def manifests():
         yield PLAIN + b"\0" + raw
 
 
+# ---- answers of stores ----
+
+
+def answers():
+    def asked(kind, size=999, at=100, n=99, body=b""):
+        numbers = size.to_bytes(4, "little") if kind & 8 else b""
+        numbers += at.to_bytes(3, "little") + n.to_bytes(2, "little")
+        return bytes([kind]) + numbers + sized(body)
+
+    good = {
+        "ETag": '"e-16"', "Content-Length": "100", "Content-Range": "bytes 100-199/1000",
+        "Date": "Sun, 06 Nov 1994 08:49:37 GMT", "Retry-After": "Sun, 06 Nov 1994 08:50:37 GMT",
+        "x-amz-bucket-region": "eu-west-1", "x-amz-delete-marker": "true",
+        "Content-Encoding": "identity",
+    }  # fmt: skip
+    values = ("", "0", "18446744073709551615", "bytes */7", "bytes 0-99/100", "gzip", '"\x01"', "9")
+    for kind in range(16):
+        for status in 200, 206, 301, 403, 404, 412, 416, 429, 503, 99, 99999:
+            head = f"HTTP/1.1 {status} x\r\n"
+            lines = {key: f"{key}: {value}\r\n" for key, value in good.items()}
+            error = b"<Error><Code>SlowDown</Code><Region>a\nb</Region></Error>"
+            yield asked(kind, body=error) + (head + "".join(lines.values())).encode()
+            for key in good if status in (200, 206, 416, 503) else ():
+                for value in values:
+                    changed = {**lines, key: f"{key}: {value}\r\n"}
+                    yield asked(kind) + (head + "".join(changed.values())).encode()
+        yield asked(kind) + (b"X: " + b"y" * 1000 + b"\n") * 70
+        yield asked(kind, at=0) + b'HTTP/1.1 200 x\r\nContent-Length: 100\r\nETag: "e-16"\r\n'
+        yield asked(kind, body=b"<Code>" + b"x" * 100) + b"HTTP/1.1 400\nno colon\n\x00:\n"
+
+
+LISTING = (
+    "<?xml version='1.0'?><ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>"
+    "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated><NextContinuationToken>t"
+    "</NextContinuationToken><Contents><Key>a%20b+%C3%BC</Key><Size>12</Size><ETag>&quot;e-1"
+    "&quot;</ETag><Owner><ID>1</ID></Owner></Contents></ListBucketResult>"
+)
+
+
+def stores():
+    """Listings, answers with credentials, URLs and shared AWS files, whole and with faults."""
+    keys = {"AccessKeyId": "A" * 20, "SecretAccessKey": "s", "Token": "t"}
+    ends = "2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5+00:00", "later", 7, None
+    yield from failing(b"\0" + LISTING.encode())
+    for old, new in (
+        ("12", "-1"), ("12", "9" * 19), ("true", "false"), ("url", "no"), ("%20", "%2"),
+        ("<Key>", "<Key>" + "k" * 3000), ("e-1", "e" * 200), ("ListBucketResult", "Error"),
+        ("<Size>12</Size>", ""), (">t<", ">" + "t" * 2100 + "<"), ("<?xml", "<!DOCTYPE x><?xml"),
+        ("<ID>", "<a><a><a><a><a><a><a><ID>"),
+    ):  # fmt: skip
+        yield PLAIN + b"\0" + LISTING.replace(old, new).encode()
+    many = LISTING[LISTING.index("<Contents>") : LISTING.index("</List")] * 100
+    yield PLAIN + b"\0" + LISTING.replace("<Contents>", many + "<Contents>", 1).encode()
+    for end in ends:
+        yield PLAIN + b"\1" + json.dumps({**keys, "Expiration": end}).encode()
+    for name in keys:
+        for value in "", "a b", "x" * 9000, 1:
+            yield PLAIN + b"\1" + json.dumps({**keys, name: value}).encode()
+    for url in (
+        "s3://corpus/web/a b%+.bin", "s3:///x", "s3://Corpus/", "s3://a.b.c/", "s3://u:p@b/",
+        "lab://corpus/x", "far://a.b/x", "gs://corpus/x", "https://h:443/x", "https://[::1]:8/x",
+        "https://h/x?y", "https://u@h/", "http://h/", "lap://c/", "file:///x", "s3://corpus/\n",
+        "s3://corpus/" + "k" * 1025, "http://minio:9000", "https://minio/", "https://minio/x",
+    ):  # fmt: skip
+        yield PLAIN + b"\2" + url.encode()
+    text = (
+        "# c\n[default]\nx = y\n[{}lab]\naws_access_key_id = A\naws_secret_access_key=s\ns3 =\n"
+        "  a = b\nregion = r \ncredential_process = /x y\n\n[other]\nregion = z\n"
+    )
+    for kind, before in (b"\3", "profile "), (b"\4", ""):
+        yield from failing(kind + text.format(before).encode())
+        for wrong in "[lab", "[lab]\nx", "[lab]\nregion = " + "r" * 70:
+            yield PLAIN + kind + (wrong + "\n" + text.format(before)).encode()
+    checksum = 0xBB3302E8A9608868  # XXH64 of 24 zeros, the sums of three pieces
+    sums = b"tkdsums1" + struct.pack("<5Q", 1 << 16, 2, 3, 7, checksum) + bytes(24)
+    yield from failing(b"\5" + sums)
+    for wrong in sums[:-1] + b"\1", sums[:-8], sums + b"\0", sums[:47], b"":
+        yield PLAIN + b"\5" + wrong
+
+
 SEEDS = {
     "wire": wires, "cursor": cursor_inputs, "config": configs, "state": states, "record": records,
     "ring": rings, "daemon": daemons, "client": clients, "manifest": manifests,
+    "answer": answers,
+    "store": stores,
 }  # fmt: skip
 
 

@@ -90,6 +90,14 @@ TARGETS: typing.Final = {
             ("daemon/catalog/manifest.c", "daemon/shard/types.c"),
             most=70000,
         ),
+        Target("answer", "answer", room("daemon/store", "answer.c verdict.c"), most=80000),
+        Target(
+            "store",
+            "store",
+            room("daemon/store", "list_page.c profile.c url.c sign.c seek.c")
+            + ("daemon/config/url_text.c",),
+            most=20000,
+        ),
         shard("auto", "shard.c formats.c foreign.c flat.c sample.c convert.c"),
         shard("zstd", "zstd.c zstd_decode.c zstd_frame.c zstd_table.c frames.c bytes.c"),
         shard("npy", "npy.c"),

@@ -11,15 +11,17 @@ cat       tokctl cat as a trainer that waits in mid-run; a cursor at another pos
 wire      a client that implements the wire protocol itself, and a witness
 users     clients of other users
 fuse      a file system that can stop answering
+stores    real object stores, as processes; fault_proxy injects faults between one and a client
 release   an older release, built from the history; compat_trainer: a trainer with its package
 prose     comments, messages and pages, taken out of the sources
 pages     the parts of a page; page_runner executes its blocks
 
-shard_writers writes shards with the formats' own writers; shard_cat reads them as tokend does.
+shard_writers writes shards with the formats' own writers; shard_cat reads them as tokend does, and
+dataset_cat whole datasets.
 order_reference and edits_reference are independent implementations of the order and of a cursor's
 edits. declarations: tokend.h for ctypes. elastic_trainer: a trainer. killed_job kills a DDP job and
 its daemon; killed_trainer is its rank. ranks forks the processes of a job. preload makes calls of
-a program fail. planted builds programs with a planted bug.
+a program fail. planted builds programs with a planted bug. store_faults: the rows of a table.
 """
 
 from .daemon import MODES, Daemon, mode_name, status

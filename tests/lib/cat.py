@@ -12,12 +12,16 @@ from .wait import LONG
 
 class Cat:
     """tokctl cat of one rank of the run r. Its pipe is small: the trainer waits in mid-run, until
-    drain() reads its output. With pipe=False it writes to a file, and never waits.
+    drain() reads its output. With pipe=False it writes to a file, and never waits. @record: a file
+    for its record.
     """
 
-    def __init__(self, place, daemon, rank, batches, world=2, micro=4, pipe=True, **keys):
+    def __init__(
+        self, place, daemon, rank, batches, world=2, micro=4, pipe=True, record=None, **keys
+    ):
         self.out, self.err = place.file(f"{rank}.out"), place.file(f"{rank}.err")
         arguments = f"--run r --rank {rank} --world {world} --micro {micro} --slots 4".split()
+        arguments += ["--record", record] if record else []
         self.process = place.spawn(
             [TOKCTL, "cat", "train", "--socket", daemon.socket, "--batches", str(batches)]
             + arguments,

@@ -67,11 +67,10 @@ ROWS = {
 NOTES = {
     4: "stand-in driver",
     22: "stand-in driver",
-    37: "comes with object stores",
     45: "weaker bound: 0.95 of the rate holds once the hang is known, less in its first 2 s",
     46: "weaker bound: bounds of the fast test; figures in bench/RESULTS.md",
 }
-LATER = {37}  # rows that no test can inject yet
+LATER = set()  # rows that no test can inject yet
 INDENT, WIDTH = 81, 150  # the column of the tests' names; the longest line
 
 
@@ -85,19 +84,19 @@ class Test(NamedTuple):
     skipped: str = ""  # why it was skipped, or a part of it
 
 
-def read(text, name):
+def read(text, name, rows=ROWS):
     """The counts in a file that `injected()` wrote. @name: for lines without a function's name."""
     counts = {}
     for line in text.splitlines():
         row, times, *function = line.split()
-        if int(row) not in ROWS:
+        if int(row) not in rows:
             raise ValueError(f"the catalogue has no row {row}")
         by, key = counts.setdefault(int(row), {}), function[0] if function else name
         by[key] = by.get(key, 0) + int(times)
     return {row: by for row, by in counts.items() if any(by.values())}
 
 
-def named(path, text):
+def named(path, text, among=ROWS):
     """The rows that a test's source names in calls of `injected()`."""
     if path.endswith(".py"):
         calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and n.args]
@@ -111,27 +110,27 @@ def named(path, text):
     else:
         rows = [int(n) for call in re.findall(r"\binjected[( ]([^,;\n]*)", text)
                 for n in re.findall(r"\b\d+\b", call)]  # fmt: skip
-    return frozenset(row for row in rows if row in ROWS)
+    return frozenset(row for row in rows if row in among)
 
 
-def line(row, times, held, names):
+def line(row, fault, times, held, names):
     text = ", ".join(names) + (f" ({NOTES[row]})" if row in NOTES else "")
-    first = f"{row:>3}  {ROWS[row]:<56}{times:>9}  {held:<9}"
+    first = f"{row:>3}  {fault:<56}{times:>9}  {held:<9}"
     return textwrap.fill(
         text.strip(), WIDTH, initial_indent=first, subsequent_indent=" " * INDENT,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 
 
-def table(tests, whole):
+def table(tests, whole, rows=ROWS):
     """The lines of the table, and the rows that no test injected although they should have been.
-    @tests: a Test each. @whole: all tests were run, so all rows are listed.
+    @tests: a Test each. @whole: all tests were run, so all @rows are listed.
 
     A row is held if no test failed that injects it or whose source names it.
     """
     lines = [f"{'row':>3}  {'fault':<56}{'injected':>9}  {'held':<9}tests"]
     missing = []
-    for row in ROWS:
+    for row, fault in rows.items():
         by = [test for test in tests if row in test.counts]
         failed = [t for t in tests if not t.passed and (row in t.counts or row in t.rows)]
         skipped = [t.skipped for t in tests if row in t.rows and t.skipped]
@@ -147,5 +146,5 @@ def table(tests, whole):
             missing.append(row)
         times = sum(sum(test.counts[row].values()) for test in by)
         failures = sorted(f"FAILED: {test.name}" for test in failed)
-        lines.append(line(row, times, held, failures + sorted(names) or ["none"]))
+        lines.append(line(row, fault, times, held, failures + sorted(names) or ["none"]))
     return (lines if len(lines) > 1 else []), missing

@@ -16,6 +16,8 @@ from .process import BIN, REPO, TOKEND, child_environment, free_port, run, with_
 
 BLOCK_SECONDS = 120
 TOP_LEVEL = {
+    "stores",
+    "cache",
     "socket",
     "state_dir",
     "memory",
@@ -146,6 +148,7 @@ class Runner:
         port = free_port()
         self.replaced = {  # what a page says: what is executed
             "/data/": f"{self.directory}/data/",
+            "/nvme/": f"{self.directory}/nvme/",
             "/var/lib/tokend": f"{self.directory}/state",
             "/run/tokend/tokend.sock": f"{self.directory}/tokend.sock",
             "127.0.0.1:9464": f"127.0.0.1:{port}",
@@ -198,6 +201,9 @@ class Runner:
         }
         if (self.directory / ".daemon").exists():
             more["TOKEND_SOCKET"] = str(self.directory / "tokend.sock")
+        store = self.directory / ".store"  # page_store.py wrote it
+        if store.exists():
+            more.update(json.loads(store.read_text()))
         return child_environment(**more)
 
     def end(self):

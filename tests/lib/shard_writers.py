@@ -108,9 +108,9 @@ def mds_writer():
 
 
 def mds(directory, rows, size_limit, **how):
-    """Writes a directory of shards whose samples are the rows."""
+    """Writes a directory of shards whose samples are the rows, which may differ in length."""
     with mds_writer()(
-        columns={"tokens": f"ndarray:{rows.dtype.name}"},
+        columns={"tokens": f"ndarray:{numpy.asarray(rows[0] if len(rows) else rows).dtype.name}"},
         out=str(directory),
         size_limit=size_limit,
         **how,

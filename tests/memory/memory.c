@@ -51,6 +51,9 @@ SETUP(kept_long, 4, 7, 3, 3, 2)
 		{"data", "control", "client", "status"}, {false, true}, NULL
 
 static const struct trial trials[] = {
+	{{"reason", ring_reason_setup, {ring_saying, ring_asking}, {"data", "client"}, {false},
+		 NULL},
+		false},
 	{{"one slot", one_slot, NEXT}, false},
 	{{"one slot, polling", one_slot, POLL}, false},
 	{{"releasing, then computing", computing, COMPUTE}, false},

@@ -110,6 +110,18 @@ int slow_warn(struct tokend *t, struct warnings *w)
 	return 0;
 }
 
+int slow_limit(struct tokend *t, const struct warnings *w)
+{
+	(void)t, (void)w;
+	return 0;
+}
+
+int64_t slow_until(const struct tokend *t, const struct warnings *w)
+{
+	(void)t, (void)w;
+	return INT64_MAX;
+}
+
 int slow_over(struct tokend *t, struct warnings *w)
 {
 	(void)t, (void)w;
@@ -342,6 +354,31 @@ void ring_computing_client(void)
 void ring_polling_client(void)
 {
 	consume(poll_next);
+}
+
+/* ---- what the daemon waits for ---- */
+
+#define REASON	"aaaaaaaaa" /* two words */
+#define ANOTHER "bbbbbbbbb"
+
+void ring_reason_setup(void)
+{
+	ring_setup(1, 1, 1, 0, 64);
+	ring_say_reason(&s->session.ring, REASON);
+}
+
+void ring_saying(void)
+{
+	ring_say_reason(&s->session.ring, ANOTHER);
+}
+
+void ring_asking(void)
+{
+	char text[RING_REASON_BYTES];
+
+	if (ring_reason(&s->mapping->ring, text) && strcmp(text, REASON) != 0 &&
+		strcmp(text, ANOTHER) != 0)
+		explorer_fail("a torn reason: %s", text);
 }
 
 /* ---- status and metrics ---- */

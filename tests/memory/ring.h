@@ -16,4 +16,9 @@ void ring_polling_client(void);
 void ring_computing_client(void);
 void ring_status(void);
 
+/* The daemon says what it waits for, and the trainer asks. */
+void ring_reason_setup(void);
+void ring_saying(void);
+void ring_asking(void);
+
 #endif

@@ -183,6 +183,7 @@ def test_a_broken_torch_is_an_error(directory, torch, name, said):
         ({"deadline": "3"}, ValueError, "deadline: '3' is not a number of seconds"),
         ({"deadline": float("inf")}, ValueError, "deadline: inf"),
         ({"deadline": float("nan")}, ValueError, "deadline: nan"),
+        ({"max_wait": 0}, ValueError, "max_wait: 0 is not a number of seconds above 0"),
         ({"group": 3}, TypeError, "group: 3 is not a torch.distributed process group"),
         ({"start": [4]}, TypeError, r"^start: a list is not .*, a cursor or a state_dict\(\)"),
         ({"start": {"cursor": b"x" * 1000}}, tokend.RefusedError, "not a cursor"),

@@ -261,3 +261,8 @@ def test_the_recipe_for_losses_by_dataset(daemon):
             }
             assert said.keys() == sums.keys()
         assert (batch["position"] == -1).sum() == 2
+
+
+def test_a_message_that_is_not_utf_8_is_an_error_of_its_kind():
+    with pytest.raises(tokend.Error, match="^config: .*/\ufffd.yaml: No such file"):
+        tokend.Loader("train", 4, rank=0, world=1, config=b"/nowhere/\xff.yaml")

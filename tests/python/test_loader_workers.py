@@ -1,5 +1,6 @@
 """Workers that run a transform: killed, hung, interrupted, or without their trainer."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -25,6 +26,38 @@ def test_workers_are_other_processes(daemon):
 
 
 # ---- accidents ----
+
+
+def take(loader):
+    """The next batch, however long that takes."""
+    while True:
+        with contextlib.suppress(tokend.WaitError):
+            return next(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_wait_has_a_limit(daemon, workers):
+    """After the error the cursor is the same, and next() continues."""
+    keys = {"transform": transforms.in_place, "workers": workers}
+    with make(daemon, max_wait=0.3, slots=2, **keys) as loader:
+        take(loader)
+        daemon.freeze()
+        try:
+            with pytest.raises(tokend.WaitError, match="^max_wait: .* within 0.3 s") as raised:
+                for _ in range(100):
+                    next(loader)
+            assert isinstance(raised.value, TimeoutError)
+            state = loader.state_dict()
+            with pytest.raises(tokend.WaitError):
+                next(loader)
+            assert loader.state_dict() == state
+        finally:
+            daemon.signal(signal.SIGCONT)
+        with make(daemon, start=state, run="other", **keys) as other:
+            for _ in range(5):
+                batch, expected = take(loader), next(other)
+                assert batch["position"].tolist() == expected["position"].tolist()
+                assert batch["input_ids"].tolist() == expected["input_ids"].tolist()
 
 
 def test_a_killed_worker_is_one_error(daemon):

@@ -11,6 +11,7 @@ ONLINE = ["cat", "start", "status", "top", "doctor", "mix", "skip"]
 ONLINE += ["checkpoint", "drain", "rescale"]
 CURSOR = ["new", "show", "diff", "seek", "skip", "mix", "add", "remove", "schedule"]
 COMMANDS = [[name] for name in OFFLINE + ONLINE] + [["cursor", name] for name in CURSOR]
+COMMANDS += [["cache", "ls"], ["cache", "drop"], ["cache", "warm"]]
 
 
 def unwrapped(text):
@@ -64,7 +65,9 @@ def test_help_lists_every_command():
         "cat",
         "cursor",
         *OFFLINE[4:],
-        *ONLINE[1:],
+        *ONLINE[1:4],
+        "cache",
+        *ONLINE[4:],
     ]
     assert said("help")[1] == out
     code, out, err = said("cursor", "--help")

@@ -37,9 +37,9 @@ except tokend.Error as error:
 print(json.dumps({"in": os.getpid()}), flush=True)
 seeks = 0
 for batch in loader:
-    time.sleep(0.01)
+    time.sleep(0.001)
     seeks += 1
-    if seeks % 20 == 0:
+    if seeks % 5 == 0:
         loader.seek(position=0)
 """
 

@@ -30,7 +30,7 @@ static void finish_read(struct sim *sim, struct read r, unsigned faults)
 	struct client *c = client_of(sim, r.action.id);
 	const struct dataset *d = r.action.owner;
 	struct engine_event event = {.type = ENGINE_DONE, .id = UINT32_MAX, .tag = r.action.tag};
-	bool bad = faults > 0 && one_in(sim, faults);
+	bool bad = r.cancelled ? one_in(sim, 2) : faults > 0 && one_in(sim, faults);
 
 	step_check_target(sim, c, &r.action);
 	stream_tokens(d, r.action.shard, r.action.token,
@@ -40,12 +40,12 @@ static void finish_read(struct sim *sim, struct read r, unsigned faults)
 	c->reading[(uint32_t)r.action.tag] = false;
 	if (bad) {
 		event.fault = 5;
-		event.retryable = !one_in(sim, 20);
+		event.retryable = !r.cancelled && !one_in(sim, 20);
 		sim->counts.faults++;
 		if (c->state == RUNNING && !c->told && (!event.retryable || r.tries == TRIES))
 			fail_stream(sim, c->stream);
 	}
-	if (!bad || !event.retryable || r.tries == TRIES || c->state != RUNNING)
+	if (d->queue == 0 && (!bad || !event.retryable || r.tries == TRIES || c->state != RUNNING))
 		sim->unanswered[c->stream - sim->stream] = 0;
 	sim->retried = bad ? &r : NULL;
 	step(sim, event);
@@ -58,9 +58,12 @@ void some_read(struct sim *sim, unsigned faults)
 		return;
 	unsigned at = (unsigned)below(sim, sim->reads);
 	struct read r = sim->read[at];
+	unsigned queue = ((const struct dataset *)r.action.owner)->queue;
 
-	if (share_slow(sim, client_of(sim, r.action.id)->stream) && !one_in(sim, 200))
+	if (queue == 0 && share_slow(sim, client_of(sim, r.action.id)->stream) && !one_in(sim, 200))
 		return; /* it hangs */
+	if (sim->hung[queue] && !r.cancelled)
+		return;
 	sim->read[at] = sim->read[--sim->reads];
 	finish_read(sim, r, faults);
 }

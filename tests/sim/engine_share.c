@@ -1,19 +1,56 @@
-/* Shares of streams in the reads in flight, and turns of users, runs and feeds. */
+/* Queues, shares of streams in the local reads in flight, and turns of users, runs and feeds. */
 #include "tests/sim/engine_sim.h"
 
-/* Does the client need more reads? In an endless stream there is no padding here. */
-static bool wants_more(const struct client *c)
+/* Position of the next row that is read for the client. */
+static uint64_t next_position(const struct client *c)
 {
 	const struct ring_geometry *g = &c->ring.geometry;
 	uint64_t slots = c->requested / g->rows;
 
+	return c->cursor.next + (slots * c->world + c->rank) * g->rows + c->requested % g->rows;
+}
+
+/* Does the client need more reads? In an endless stream there is no padding here. */
+static bool wants_more(const struct client *c)
+{
 	if (c->end == RING_ENDLESS)
 		return true;
+	return c->requested / c->ring.geometry.rows < c->end &&
+	       next_position(c) < cursor_end(&c->cursor);
+}
 
-	uint64_t first =
-		c->cursor.next + (slots * c->world + c->rank) * g->rows + c->requested % g->rows;
+/* The queue of the client's next read. It must want more. */
+static unsigned next_queue(const struct sim *sim, const struct client *c)
+{
+	struct order order = cursor_order(&c->cursor);
+	struct order_place p;
 
-	return slots < c->end && first < cursor_end(&c->cursor);
+	if (!sim->stores)
+		return 0;
+	CHECK(sim, order_at(&order, next_position(c), &p));
+	return c->stream->dataset[p.dataset].queue;
+}
+
+static unsigned queue_of(const struct read *r)
+{
+	return ((const struct dataset *)r->action.owner)->queue;
+}
+
+unsigned queue_reads(const struct sim *sim, unsigned queue)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < sim->reads; i++)
+		n += queue_of(&sim->read[i]) == queue;
+	return n;
+}
+
+/* Is there certainly room in the queue? Waiting feeds are admitted when an eighth of it is free. */
+static bool queue_free(const struct sim *sim, unsigned queue)
+{
+	unsigned most = queue ? sim->store_depth : sim->depth, reads = queue_reads(sim, queue);
+
+	return !sim->stores || reads + most / 8 < most;
 }
 
 /* Is there room that the daemon knows of? A sleeping feed shows a wake_at. */
@@ -28,7 +65,8 @@ unsigned share_reads(const struct sim *sim, const struct stream *s)
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < sim->reads; i++)
-		n += sim->client[sim->read[i].action.id].stream == s;
+		n += queue_of(&sim->read[i]) == 0 &&
+		     sim->client[sim->read[i].action.id].stream == s;
 	return n;
 }
 
@@ -57,7 +95,7 @@ bool share_slow(const struct sim *sim, const struct stream *s)
  * Is there certainly room? Waiting feeds are admitted when an eighth of the share is free. Streams
  * with many reads since one has ended may be silent: the share is without their reads.
  */
-bool share_free(const struct sim *sim, const struct stream *s)
+static bool stream_free(const struct sim *sim, const struct stream *s)
 {
 	unsigned reads = share_reads(sim, s), left = sim->depth, most;
 
@@ -68,6 +106,14 @@ bool share_free(const struct sim *sim, const struct stream *s)
 	}
 	most = share_slow(sim, s) ? share_most(sim, s) : left - left / 4;
 	return reads + most / 8 < most;
+}
+
+/* The client wants more. Is there certainly room for its next read? */
+bool share_free(const struct sim *sim, const struct client *c)
+{
+	unsigned queue = next_queue(sim, c);
+
+	return queue_free(sim, queue) && (queue > 0 || stream_free(sim, c->stream));
 }
 
 static uint32_t node_of(const struct sim *sim, const struct client *c)
@@ -101,7 +147,7 @@ void share_close(struct sim *sim)
 	for (unsigned i = 0; i < CLIENTS; i++) {
 		const struct client *c = &sim->client[i];
 
-		if (c->state != ABSENT && share_hungry(c) && share_free(sim, c->stream))
+		if (c->state != ABSENT && share_hungry(c) && share_free(sim, c))
 			able[c->user] = able[c->run] = able[node_of(sim, c)] = true;
 		if (pads(c))
 			pad[c->user] = pad[c->run] = true;

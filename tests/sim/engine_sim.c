@@ -1,10 +1,10 @@
 /*
  * The engine alone, in a world where everything happens at the wrong moment.
  *
- * Around one engine there are a few streams (tables without files), a disk and clients. The disk
- * finishes reads in any order, and sometimes never. Clients take, hold, release, stall, crash,
- * write wrong counters and return at other cursors with other ranks. Bytes between client and
- * daemon are delayed. One random event happens at a time; then these are checked:
+ * Around one engine there are a few streams (tables without files), a disk, stores and clients.
+ * Disk and stores finish reads in any order, and sometimes never. Clients take, hold, release,
+ * stall, crash, write wrong counters and return at other cursors with other ranks. Bytes between
+ * client and daemon are delayed. One random event happens at a time; then these are checked:
  *
  *   - a slot that the client may read is never written, and has the bytes of the order
  *   - a client that waits for a published slot has a byte on its way to it, and so has a daemon
@@ -13,6 +13,7 @@
  *     two turns ahead, in bytes
  *   - a stream keeps within its share of the reads in flight, and uses it; slow streams keep within
  *     theirs together
+ *   - stores that do not answer delay neither local reads, nor other stores, nor the end of a feed
  *   - a read is tried at most three times, and a failed stream reports that once to each of its
  *     feeds only
  *   - a stream ends with the right batch on every rank
@@ -69,7 +70,8 @@ static void check_client(struct sim *sim, const struct client *c)
 
 static void check_world(struct sim *sim)
 {
-	CHECK(sim, sim->reads <= sim->depth);
+	for (unsigned i = 0; i <= STORES; i++)
+		CHECK(sim, queue_reads(sim, i) <= (i ? sim->store_depth : sim->depth));
 	for (unsigned i = 0; i < CLIENTS; i++) {
 		const struct client *c = &sim->client[i];
 
@@ -77,8 +79,8 @@ static void check_world(struct sim *sim)
 			continue;
 		check_client(sim, c);
 		/* Holds even if the storage of other streams does not answer. */
-		CHECK(sim, c->hostile || sim->out.more || sim->reads == sim->depth ||
-				   !share_hungry(c) || !share_free(sim, c->stream));
+		CHECK(sim, c->hostile || sim->out.more || !share_hungry(c) || !share_free(sim, c) ||
+				   (!sim->stores && sim->reads == sim->depth));
 	}
 }
 
@@ -119,6 +121,12 @@ static void turn_slow(struct sim *sim, uint32_t stream, bool slow)
 static void event(struct sim *sim)
 {
 	uint32_t stream = (uint32_t)below(sim, STREAMS);
+	unsigned store = sim->stores ? 1 + (unsigned)below(sim, STORES) : 0;
+
+	if (store && one_in(sim, sim->hung[store] ? 300 : 1500)) {
+		sim->hung[store] = !sim->hung[store];
+		sim->counts.hung += sim->hung[store] && queue_reads(sim, store) > 0;
+	}
 
 	if (one_in(sim, sim->slow[stream] ? 100 : 400))
 		turn_slow(sim, stream, !sim->slow[stream]);
@@ -137,8 +145,11 @@ static void event(struct sim *sim)
 
 /* ---- the end: all clients finish ---- */
 
+/* Stores that hang keep nobody. */
 static void all_leave(struct sim *sim)
 {
+	for (unsigned i = 1; i <= STORES; i++)
+		sim->hung[i] = true;
 	for (uint32_t i = 0; i < STREAMS; i++)
 		turn_slow(sim, i, false);
 	for (unsigned i = 0; i < CLIENTS; i++)
@@ -163,6 +174,8 @@ static void all_make_progress(struct sim *sim)
 
 	for (uint32_t i = 0; i < STREAMS; i++)
 		turn_slow(sim, i, false);
+	for (unsigned i = 1; i <= STORES; i++)
+		sim->hung[i] = false;
 	for (unsigned i = 0; i < CLIENTS; i++)
 		goal[i] = sim->client[i].taken + 10;
 	for (uint64_t turns = 0; left > 0; turns++) {
@@ -206,8 +219,10 @@ static bool is_covered(const struct sim *sim)
 	const struct engine_counts *n = &sim->counts;
 
 	return n->slots > 1000 && n->attached > 20 && n->crashes > 5 && n->waits > 100 &&
-	       n->shared > 100 && (n->slow > 10 || sim->depth < 8) && n->faults > 10 &&
-	       n->retries > 10 && n->failures > 0 && n->hostile > 0;
+	       (n->shared > 100 || (sim->stores && sim->depth < 8)) &&
+	       (n->slow > 10 || sim->depth < 8) && n->faults > 10 && n->retries > 10 &&
+	       n->failures > 0 && n->hostile > 0 &&
+	       (n->away < 10000 || (n->hung > 3 && n->cancelled > 10));
 }
 
 uint64_t engine_history(uint64_t seed, uint64_t events)
@@ -220,6 +235,9 @@ uint64_t engine_history(uint64_t seed, uint64_t events)
 	sim->rng.state = order_mix64(seed) | 1;
 	sim->depth = 1 + (unsigned)below(sim, DEPTH_MAX);
 	sim->engine = engine_new(sim->depth);
+	sim->stores = !one_in(sim, 3);
+	sim->store_depth = 1 + (unsigned)below(sim, DEPTH_MAX);
+	engine_store_depth(sim->engine, sim->store_depth);
 	for (unsigned i = 0; i < STREAMS; i++)
 		stream_make(sim, &sim->stream[i]);
 	/* Rare events may need a longer history. */

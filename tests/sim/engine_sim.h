@@ -11,11 +11,13 @@ enum {
 	STREAMS = 3,
 	DATASETS = 5,
 	SHARDS = 4,
+	STORES = 2, /* queue 0 is local, queue i is store i */
 	CLIENTS = 12,
 	USERS = 3,
 	RUNS = 2,				/* of a user */
 	NODES = USERS + USERS * RUNS + CLIENTS, /* the nodes of the tree of turns */
 	DEPTH_MAX = 40,
+	READS_MAX = (1 + STORES) * DEPTH_MAX,
 	ROWS_MAX = 6,
 	SLOTS_MAX = 9,
 	WINDOW_MAX = 24,
@@ -27,6 +29,7 @@ enum {
 struct dataset {
 	struct table table;
 	uint64_t tokens[SHARDS], first[SHARDS + 1];
+	unsigned queue; /* of its reads */
 	uint64_t key;	/* seed of its tokens */
 	uint32_t often; /* about one token in so many is EOS; 0: only by chance */
 };
@@ -65,6 +68,7 @@ struct client {
 struct read {
 	struct engine_action action;
 	unsigned tries;
+	bool cancelled;
 };
 
 struct grave {
@@ -74,7 +78,8 @@ struct grave {
 
 struct engine_counts {
 	uint64_t events, attached, slots, rows, padding, ended, waits, faults, retries, failures,
-		hostile, ticks, lost, crashes, documents, labels, shared, slow;
+		hostile, ticks, lost, crashes, documents, labels, shared, slow, away, hung,
+		cancelled;
 };
 
 struct sim {
@@ -82,10 +87,12 @@ struct sim {
 	uint64_t seed, trace;
 	struct engine *engine;
 	struct engine_actions out;
-	unsigned depth;
+	unsigned depth, store_depth;
+	bool stores;	       /* some datasets are in stores */
+	bool hung[1 + STORES]; /* the store does not answer */
 	struct stream stream[STREAMS];
 	struct client client[CLIENTS];
-	struct read read[DEPTH_MAX];
+	struct read read[READS_MAX];
 	unsigned reads;
 	bool slow[STREAMS];
 	unsigned unanswered[STREAMS]; /* reads begun since one has ended */
@@ -156,7 +163,8 @@ bool share_hungry(const struct client *c);
 unsigned share_reads(const struct sim *sim, const struct stream *s);
 unsigned share_most(const struct sim *sim, const struct stream *s);
 bool share_slow(const struct sim *sim, const struct stream *s);
-bool share_free(const struct sim *sim, const struct stream *s);
+bool share_free(const struct sim *sim, const struct client *c);
+unsigned queue_reads(const struct sim *sim, unsigned queue);
 void share_close(struct sim *sim);
 void share_charge(struct sim *sim, const struct client *by, int64_t cost);
 void share_check(struct sim *sim, const struct client *by);

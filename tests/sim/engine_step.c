@@ -23,14 +23,16 @@ static void begin_read(struct sim *sim, const struct engine_action *a)
 	bool again = sim->retried && sim->retried->action.tag == a->tag;
 
 	CHECK(sim, c->state == RUNNING && !c->told);
-	CHECK(sim, sim->reads < sim->depth);
-	CHECK(sim, again || share_reads(sim, c->stream) < share_most(sim, c->stream));
+	CHECK(sim, queue_reads(sim, d->queue) < (d->queue ? sim->store_depth : sim->depth));
+	CHECK(sim, again || d->queue || share_reads(sim, c->stream) < share_most(sim, c->stream));
+	sim->counts.away += d->queue > 0;
 	CHECK(sim, d >= c->stream->dataset && d < c->stream->dataset + c->cursor.datasets);
 	CHECK(sim, a->shard < d->table.shards && a->token <= d->tokens[a->shard] - a->tokens);
 	step_check_target(sim, c, a);
 	CHECK(sim, !c->reading[(uint32_t)a->tag]);
 	c->reading[(uint32_t)a->tag] = true;
-	sim->read[sim->reads++] = (struct read){*a, again ? sim->retried->tries + 1 : 1};
+	sim->read[sim->reads++] =
+		(struct read){.action = *a, .tries = again ? sim->retried->tries + 1 : 1};
 	sim->counts.retries += again;
 	if (again) {
 		CHECK(sim, sim->retried->tries < TRIES);
@@ -41,7 +43,7 @@ static void begin_read(struct sim *sim, const struct engine_action *a)
 		return;
 	}
 	c->requested++;
-	sim->unanswered[c->stream - sim->stream]++;
+	sim->unanswered[c->stream - sim->stream] += d->queue == 0;
 	share_charge(sim, c, TURN_ROW + (int64_t)a->tokens * c->ring.geometry.token_bytes);
 	share_check(sim, c);
 }
@@ -60,6 +62,26 @@ static void told_hostile(struct sim *sim, struct client *c)
 	sim->counts.hostile++;
 }
 
+/* Reads from stores may end at once, although the store hangs. */
+static void cancel(struct sim *sim, const struct client *c)
+{
+	unsigned n = 0;
+
+	CHECK(sim, c->state == LEAVING);
+	for (unsigned i = 0; i < sim->reads; i++) {
+		struct read *r = &sim->read[i];
+		const struct dataset *d = r->action.owner;
+
+		if (r->action.id != id_of(sim, c) || d->queue == 0)
+			continue;
+		CHECK(sim, !r->cancelled);
+		r->cancelled = true;
+		n++;
+	}
+	CHECK(sim, n > 0);
+	sim->counts.cancelled += n;
+}
+
 static void perform(struct sim *sim, const struct engine_action *a)
 {
 	struct client *c = client_of(sim, a->id);
@@ -68,6 +90,9 @@ static void perform(struct sim *sim, const struct engine_action *a)
 	switch (a->type) {
 	case ENGINE_READ:
 		begin_read(sim, a);
+		break;
+	case ENGINE_CANCEL:
+		cancel(sim, c);
 		break;
 	case ENGINE_WAKE:
 		CHECK(sim, c->state == RUNNING);

@@ -61,8 +61,12 @@ void stream_make(struct sim *sim, struct stream *s)
 		s->dataset[d].often =
 			s->annotations & RING_DOCUMENTS ? (uint32_t)below(sim, 12) : 0;
 		source[d] = source_of(sim, &s->dataset[d], names[d]);
-		s->source[d] = (struct feed_source){
-			.table = &s->dataset[d].table, .owner = &s->dataset[d]};
+		/* The first stream is always local. */
+		if (sim->stores && s != sim->stream && !one_in(sim, 3))
+			s->dataset[d].queue = 1 + (unsigned)below(sim, STORES);
+		s->source[d] = (struct feed_source){.table = &s->dataset[d].table,
+			.owner = &s->dataset[d],
+			.queue = s->dataset[d].queue};
 	}
 	if (one_in(sim, 3))
 		identity.epochs = 1 + below(sim, 3);

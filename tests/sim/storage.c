@@ -200,10 +200,23 @@ void reader_kick(struct reader *r)
 	fiber_wake(r);
 }
 
-void reader_forget(
+bool reader_forget(
 	struct reader *r, const struct dataset *dataset, uint32_t n, struct reader_left **left)
 {
 	(void)r, (void)dataset, (void)n, (void)left; /* this daemon never reads its config again */
+	CHECK(false);
+	return false;
+}
+
+/* All its datasets are local. */
+void reader_allow(struct reader *r, uint32_t session)
+{
+	(void)r, (void)session;
+}
+
+void reader_cancel(struct reader *r, uint32_t session)
+{
+	(void)r, (void)session;
 	CHECK(false);
 }
 

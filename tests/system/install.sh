@@ -24,7 +24,8 @@ needed() {
 	readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
 		grep -vE '^(libc|libm|ld-linux.*)\.so' | sort | tr '\n' ' '
 }
-wanted="libjansson.so.4 libncursesw.so.6 libtinfo.so.6 libyaml-0.so.2 libz.so.1 libzstd.so.1 "
+wanted="libexpat.so.1 libjansson.so.4 libncursesw.so.6 libnettle.so.8 libtinfo.so.6 libyaml-0.so.2 "
+wanted+="libz.so.1 libzstd.so.1 "
 [ "$(needed "$top/bin/tokctl")" = "$wanted" ]
 [ "$(needed "$top/lib/libtokend.so")" = "" ]
 

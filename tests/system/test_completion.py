@@ -54,11 +54,11 @@ def test_files_are_built(name):
 def test_bash_completes_every_command_and_option(tmp_path):
     listed = dict(commands())
     top = [name for name in listed if " " not in name]
-    edits = [name.split(" ")[1] for name in listed if " " in name]
+    edits = [name.split(" ")[1] for name in listed if name.startswith("cursor ")]
     found = in_bash(
         "tokctl",
         ["tokctl ", "tokctl cursor ", "tokctl help "]
-        + [f"tokctl {name} --" for name in listed if name != "cursor"]
+        + [f"tokctl {name} --" for name in listed if name not in ("cursor", "cache")]
         + ["tokctl st", "tokctl pack --format ", "tokctl pack --format = z"],
         tmp_path,
     )
@@ -66,7 +66,7 @@ def test_bash_completes_every_command_and_option(tmp_path):
     assert [word for word in found["tokctl cursor "] if word[0] != "-"] == edits
     assert found["tokctl help "] == ["--man", "--completion", *top]
     for name, text in listed.items():
-        if name != "cursor":
+        if name not in ("cursor", "cache"):
             have = [word[2:] for word in found[f"tokctl {name} --"]]
             assert have == options(text), name
     assert found["tokctl st"] == ["start", "status"]

@@ -148,7 +148,7 @@ def test_manifest_lists_shards(place):
             "size": os.path.getsize(place.file("m", n)),
             "digest": digest(t),
         }
-        | ({"frame_bytes": 4096} if n.endswith("zst") else {})
+        | ({"frame_bytes": 4096} if n.endswith("zst") else {"data_at": 0})
         for n, t in parts.items()
     ], "the manifest has these lines, with the digests computed here"
     with open(place.file("m/deep/c.bin.zst"), "r+b") as f:

@@ -68,9 +68,9 @@ def commands():
     for name in re.findall(r"^  (\w+) ", run(TOKCTL, "--help")[1].decode(), re.M):
         text = run(TOKCTL, name, "--help")[1].decode()
         yield name, text
-        if name == "cursor":
+        if name in ("cursor", "cache"):
             for edit in re.findall(r"^  (\w+) ", text, re.M):
-                yield f"cursor {edit}", run(TOKCTL, "cursor", edit, "--help")[1].decode()
+                yield f"{name} {edit}", run(TOKCTL, name, edit, "--help")[1].decode()
 
 
 def test_tokctl_page_has_every_command_and_option():
@@ -88,7 +88,8 @@ def test_tokctl_page_has_every_command_and_option():
 
 def test_every_command_has_an_example():
     page = sections("tokctl.1", "SS")
-    missing = [name for name, text in page.items() if ".EX" not in text and name != "tokctl cursor"]
+    groups = "tokctl cursor", "tokctl cache"
+    missing = [name for name, text in page.items() if ".EX" not in text and name not in groups]
     assert not missing
 
 
@@ -107,6 +108,8 @@ TABLES = {  # section: a config with an unknown key in that mapping
     "KEYS OF A DATASET": "streams: {t: {datasets: [{zzzzzzzzz: 1}]}}",
     "KEYS OF A SCHEDULE ENTRY": "streams: {t: {seed: 1, seq_len: 1, "
     "datasets: [{name: a, path: b}], schedule: [{zzzzzzzzz: 1}]}}",
+    "KEYS OF A STORE": "stores: {lab: {zzzzzzzzz: 1}}",
+    "KEYS OF THE CACHE": "cache: {zzzzzzzzz: 1}",
 }
 
 

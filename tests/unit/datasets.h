@@ -124,7 +124,7 @@ static inline bool open_datasets(struct place *p, const char *stream_keys, const
 	close_catalog(p);
 	write_file(p, "t.yaml", text, (size_t)n);
 	p->config = load_config(p);
-	p->catalog = catalog_open(p->config, &p->fault);
+	p->catalog = catalog_open(p->config, NULL, &p->fault);
 	unlink(in(p, "t.yaml"));
 	return p->catalog;
 }

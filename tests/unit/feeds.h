@@ -46,6 +46,7 @@ struct shape {
 	uint32_t id, stream, slots, rows;
 	uint64_t rank, world, samples, next;
 	unsigned annotations;
+	unsigned queue;
 };
 
 static inline struct session session_make(const struct shape *shape)
@@ -53,6 +54,7 @@ static inline struct session session_make(const struct shape *shape)
 	struct session s = {0};
 	struct ring_geometry g;
 	struct cursor cursor = begin(shape->samples, shape->next);
+	struct feed_source from = source;
 	struct fault fault;
 
 	assert_true(ring_geometry(
@@ -62,6 +64,7 @@ static inline struct session session_make(const struct shape *shape)
 	assert_true(s.meta && s.data);
 	memset(s.meta, 0, g.meta_bytes);
 	memset(s.data, 0, g.data_bytes);
+	from.queue = shape->queue;
 	ring_format(&s.ring, &g, s.meta, s.data);
 	s.feed = feed_new(&cursor, &(struct feed_options){
 					   .id = shape->id,
@@ -69,7 +72,7 @@ static inline struct session session_make(const struct shape *shape)
 					   .rank = shape->rank,
 					   .world = shape->world ? shape->world : 1,
 					   .ring = s.ring,
-					   .source = &source,
+					   .source = &from,
 				   });
 	assert_non_null(s.feed);
 	cursor_free(&cursor);

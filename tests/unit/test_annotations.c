@@ -49,7 +49,9 @@ static struct bounds *try_bounds(struct files *f, uint64_t tokens, struct fault 
 {
 	struct bounds *b;
 
-	return bounds_open(files_path(f, "a.npy"), tokens, &b, fault) ? b : NULL;
+	return bounds_open(&(struct bytes){.path = files_path(f, "a.npy")}, tokens, &b, fault)
+		       ? b
+		       : NULL;
 }
 
 static struct bounds *good_bounds(struct files *f, const char *text)

@@ -36,7 +36,7 @@ static const struct bad bad_files[] = {
 	{GOOD "colour: x\n", 7, "colour",
 		"unknown key; must be one of socket, state_dir, memory, metrics, metrics_sessions, "
 		"io, direct, "
-		"allow_uids, admin_uids, streams"},
+		"allow_uids, admin_uids, stores, cache, streams"},
 	{GOOD "    seqlen: 3\n", 7, "streams.train.seqlen", "unknown key; did you mean seq_len?"},
 	{WEB ", wieght: 1}\n", 6, "streams.train.datasets[0].wieght",
 		"unknown key; did you mean weight?"},
@@ -46,7 +46,7 @@ static const struct bad bad_files[] = {
 	{GOOD "? [a]\n: b\n", 7, "", NULL},
 	{WEB ", \"a\\nb\": 1}\n", 6, "streams.train.datasets[0].a?b",
 		"unknown key; must be one of name, path, manifest, format, dtype, weight, "
-		"max_epochs, shuffle, block, group, slide, column, label_mask"},
+		"max_epochs, shuffle, block, group, slide, column, label_mask, fetch, piece, sums"},
 	{"streams: {t: {seq_len: 8, datasets: [{name: a, path: b}]}}\n", 1, "streams.t.seed",
 		"is missing; set it to an integer from 0 to 2^64 - 1"},
 	{"streams:\n  t:\n    seed: 1\n    datasets: [{name: a, path: b}]\n", 2,
@@ -126,7 +126,7 @@ static const struct bad bad_files[] = {
 	{HEAD "      - {path: web}\n", 6, "streams.train.datasets[0].name",
 		"is missing; set it to a name of 1 to 64 bytes, without control characters"},
 	{HEAD "      - {name: web}\n", 6, "streams.train.datasets[0].path",
-		"is missing; set it to a file, a directory or a glob"},
+		"is missing; set it to a file, a directory, a glob or the URL of a prefix"},
 	{GOOD "      - {path: b, name: web}\n", 7, "streams.train.datasets[1].name",
 		"'web' is also the name of the dataset on line 6; must be unique"},
 	{HEAD "      - {name: '', path: web}\n", 6, "streams.train.datasets[0].name", NULL},
@@ -140,7 +140,7 @@ static const struct bad bad_files[] = {
 	      "0123456789012345678901234567890123456789012345678901234567890123x}\n",
 		6, "streams.train.datasets[0].name", NULL},
 	{HEAD "      - {name: web, path: ~}\n", 6, "streams.train.datasets[0].path",
-		"is null; must be a file, a directory or a glob"},
+		"is null; must be a file, a directory, a glob or the URL of a prefix"},
 	{WEB ", manifest: ~}\n", 6, "streams.train.datasets[0].manifest", NULL},
 	{WEB ", dtype: u8}\n", 6, "streams.train.datasets[0].dtype",
 		"'u8' is unknown; must be u16 or u32 (did you mean u16?)"},
@@ -292,12 +292,6 @@ static const struct bad bad_files[] = {
 	{"streams: {t: {datasets: [{path: '/a/${TOKEND_NONE}/b'}]}}\n", 1,
 		"streams.t.datasets[0].path",
 		"variables ($TOKEND_NONE) are not expanded; write the whole path"},
-	{"streams: {t: {datasets: [{manifest: 's3://b/web.jsonl'}]}}\n", 1,
-		"streams.t.datasets[0].manifest",
-		"s3:// is not read: tokend reads local and mounted file systems, no object "
-		"stores; mount or copy the data, and write its path"},
-	{"streams: {t: {datasets: [{path: hf://datasets/x}]}}\n", 1, "streams.t.datasets[0].path",
-		NULL},
 	{"state_dir: file:///var/x\n", 1, "state_dir", "is a URL; write the path alone: /var/x"},
 };
 

@@ -110,7 +110,8 @@ static const struct manifest_fault member_faults[] = {
 					"integer near '9223372036854775808'"},
 	{TOKENS("20,\"sha\":1"),
 		"DIR/m.jsonl:1: has unknown members; must have only path, format, dtype, "
-		"tokens, size, digest, sample_tokens, row_tokens and frame_bytes"},
+		"tokens, size, digest, sample_tokens, row_tokens, frame_bytes, etag, data_at and "
+		"side"},
 	{TOKENS("20,\"sample_tokens\":9"),
 		"DIR/m.jsonl:1: tokens is 20; must be a multiple of sample_tokens, 9"},
 	{TOKENS("20,\"row_tokens\":9"),
@@ -133,6 +134,68 @@ static const struct manifest_fault member_faults[] = {
 		"DIR/m.jsonl:1: digest is '0123456789ABCDEF'; must be 16 hexadecimal "
 		"digits"},
 };
+
+#define ETAG_WRONG(etag, shown, what)                                                              \
+	{                                                                                          \
+		TOKENS("20,\"etag\":\"" etag "\""),                                                \
+			"DIR/m.jsonl:1: etag is '" shown "', which " what                          \
+	}
+#define ETAG_RULE "; must be 1 to 127 printable characters, without quotes"
+#define SIDE_WRONG(side, what)                                                                     \
+	{                                                                                          \
+		TOKENS("20,\"side\":" side), "DIR/m.jsonl:1: " what                                \
+	}
+#define SIDE_RULE "; must be [SIZE, \"ETAG\"], the bytes and the ETag of the side file"
+
+/* Members for stores. They are checked, and otherwise ignored, on a local path too. */
+static const struct manifest_fault store_faults[] = {
+	{TOKENS("20,\"etag\":7"), "DIR/m.jsonl:1: etag is an integer; must be a string"},
+	ETAG_WRONG("W/\\\"abc\\\"", "W/\"abc\"",
+		"is weak: other bytes may have the same; must be a strong ETag, without W/"),
+	ETAG_WRONG("\\\"abc\\\"", "\"abc\"", "has a quote" ETAG_RULE),
+	ETAG_WRONG("ab\\nc", "ab?c", "has a character that is not printable, or a space" ETAG_RULE),
+	ETAG_WRONG("ab c", "ab c", "has a character that is not printable, or a space" ETAG_RULE),
+	ETAG_WRONG("", "", "is empty" ETAG_RULE),
+	{TOKENS("20,\"data_at\":1"),
+		"DIR/m.jsonl:1: data_at is 1; must be at most 0: after it, 20 tokens of 2 bytes "
+		"must fit into size, 40"},
+	{TOKENS("20,\"data_at\":41"),
+		"DIR/m.jsonl:1: data_at is 41; must be at most 0: after it, 20 tokens of 2 bytes "
+		"must fit into size, 40"},
+	{TOKENS("21,\"data_at\":0"),
+		"DIR/m.jsonl:1: tokens is 21 of 2 bytes, and data_at is set; must be at most 20, "
+		"so that they fit into size, 40"},
+	{TOKENS("20,\"data_at\":0,\"frame_bytes\":80"),
+		"DIR/m.jsonl:1: data_at is 0, but the shard is compressed (frame_bytes 80); must "
+		"be absent"},
+	SIDE_WRONG("[]", "side is an array; must be an object with [SIZE, \"ETAG\"] for each side "
+			 "file"),
+	SIDE_WRONG("{\"a.idx\":7}", "side 'a.idx' is an integer" SIDE_RULE),
+	SIDE_WRONG("{\"a.idx\":[7,8,9]}", "side 'a.idx' is another array" SIDE_RULE),
+	SIDE_WRONG("{\"a.idx\":[-1,\"e\"]}", "side 'a.idx' is another array" SIDE_RULE),
+	SIDE_WRONG("{\"a.idx\":[7,\"e\",1]}", "side 'a.idx' is another array" SIDE_RULE),
+	SIDE_WRONG("{\"../a.idx\":[7,\"e\"]}",
+		"side '../a.idx' has a part that is empty, . or ..; must be a file below the "
+		"dataset's directory, or a URL"),
+	SIDE_WRONG("{\"a.idx\":[7,\"W/e\"]}",
+		"the ETag of side 'a.idx' is 'W/e', which is weak: other bytes may have the same; "
+		"must be a strong ETag, without W/"),
+};
+
+/* A manifest for a store serves local shards, too. */
+static void test_manifest_with_etags(void **state)
+{
+	struct place *p = *state;
+
+	write_manifest(p, "{\"path\":\"a.bin\"" FLAT
+			  ",\"tokens\":20,\"size\":40,\"etag\":\"0f-16\",\"data_at\":0,"
+			  "\"side\":{\"a.csv.gz\":[7,\"e\"],\"s3://masks/a.bin\":[20,\"f\"]}}\n");
+	const struct dataset *d = open_good(p, LEN8, LISTED)->dataset;
+
+	assert_int_equal(d->table.tokens[0], 20);
+	assert_null(d->objects);
+	assert_false(dataset_is_plain(d, 0));
+}
 
 static const struct manifest_fault path_faults[] = {
 	NAMED("../a.bin", "has a part that is empty, . or .."),
@@ -202,6 +265,7 @@ static void test_manifest_members(void **state)
 	char text[1 << 12];
 
 	ASSERT_FAULTS(p, member_faults);
+	ASSERT_FAULTS(p, store_faults);
 	ASSERT_FAULTS(p, path_faults);
 	ASSERT_FAULTS(p, shard_faults);
 	text[0] = 0;
@@ -266,7 +330,8 @@ static void test_manifest_memory(void **state)
 		struct fault fault = {0};
 
 		allocations = call;
-		if (manifest_read(&m, in(p, "m.jsonl"), ".", NULL, &(struct shard_hint){0}, &fault))
+		if (manifest_read(
+			    &m, in(p, "m.jsonl"), ".", NULL, NULL, &(struct shard_hint){0}, &fault))
 			break;
 		if (fault.code != FAULT_MEMORY)
 			fail_msg("allocation %u: %s", call, fault.text);
@@ -517,6 +582,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_manifest, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_manifest_with_etags, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_facts, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_lines, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_manifest_members, set_up, tear_down),

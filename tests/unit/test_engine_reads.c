@@ -143,6 +143,104 @@ static void rings_without_room_request_no_annotations(void **state)
 	rig_free(r);
 }
 
+/* ---- stores ---- */
+
+/* Reads from stores have queues of their own; what waits for one goes on when its reads are done.
+ */
+static void a_full_queue_delays_no_other(void **state)
+{
+	struct rig *r = rig_make(4);
+	struct session s[] = {
+		session_make(&(struct shape){.id = 0, .queue = 1, .slots = 8, .rows = 1}),
+		session_make(&(struct shape){.id = 1, .queue = 1, .slots = 8, .rows = 1}),
+		session_make(&(struct shape){.id = 2, .queue = 2, .slots = 8, .rows = 1}),
+		session_make(&(struct shape){.id = 3, .slots = 8, .rows = 1}),
+	};
+	const unsigned begun[] = {6, 0, 6, 3}; /* a stream may use three quarters of local reads */
+
+	(void)state;
+	engine_store_depth(r->engine, 6);
+	for (uint32_t id = 0; id < 4; id++) {
+		attach(r, &s[id], id);
+		assert_int_equal(count(r, ENGINE_READ), begun[id]);
+	}
+	done(r, 2ull << 32, 0, false);
+	assert_int_equal(r->out.action[0].id, 2);
+	done(r, 0, 0, false);
+	assert_int_equal(count(r, ENGINE_READ), 1);
+	for (uint32_t id = 0; id < 4; id++)
+		leave(r, &s[id], id);
+	rig_free(r);
+}
+
+static void a_feed_that_leaves_cancels_its_reads_from_stores(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.queue = 1, .slots = 2, .rows = 1});
+
+	(void)state;
+	engine_store_depth(r->engine, DEPTH);
+	attach(r, &s, 0);
+	assert_int_equal(detach(r, 0), 1);
+	assert_int_equal(r->out.action[0].type, ENGINE_CANCEL);
+	assert_int_equal(done(r, 0, FAULT_IO, false), 0); /* fails no stream */
+	assert_int_equal(done(r, 1, FAULT_IO, false), 1);
+	assert_int_equal(r->out.action[0].type, ENGINE_GONE);
+	session_free(&s);
+	rig_free(r);
+}
+
+static void check_wake(unsigned queue, unsigned released)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.queue = queue, .slots = 8, .rows = 1});
+
+	engine_store_depth(r->engine, DEPTH);
+	attach(r, &s, 0);
+	read_all(r);
+	ring_release(&s.ring, released - 1);
+	assert_int_equal(kick(r, 0), 0);
+	assert_int_equal(ring_release(&s.ring, released), released);
+	assert_true(ring_wanted(&s.ring));
+	assert_int_equal(kick(r, 0), released);
+	leave(r, &s, 0);
+	rig_free(r);
+}
+
+/* Three quarters of the ring are left to hide the latency of a store. */
+static void a_feed_of_a_store_wakes_up_earlier(void **state)
+{
+	(void)state;
+	check_wake(0, 4);
+	check_wake(1, 2);
+}
+
+static void a_reason_is_shown_and_taken_back(void **state)
+{
+	static struct ring_header header;
+	const struct ring ring = {.header = &header};
+	char text[RING_REASON_BYTES], longer[2 * RING_REASON_BYTES];
+
+	(void)state;
+	assert_false(ring_reason(&ring, text));
+	ring_say_reason(&ring, "s3://corpus: 503 SlowDown");
+	assert_true(ring_reason(&ring, text));
+	assert_string_equal(text, "s3://corpus: 503 SlowDown");
+	memset(longer, 'x', sizeof(longer) - 1);
+	longer[3] = '\n';
+	longer[sizeof(longer) - 1] = 0;
+	ring_say_reason(&ring, longer);
+	assert_true(ring_reason(&ring, text));
+	assert_int_equal(strlen(text), RING_REASON_BYTES - 1);
+	assert_int_equal(text[3], '?');
+	header.wait_version++; /* a daemon that was killed while it wrote */
+	assert_false(ring_reason(&ring, text));
+	ring_say_reason(&ring, "again");
+	assert_true(ring_reason(&ring, text));
+	ring_say_reason(&ring, "");
+	assert_false(ring_reason(&ring, text));
+}
+
 /* ---- faults ---- */
 
 static bool same_read(const struct engine_action *a, const struct engine_action *b)
@@ -325,6 +423,10 @@ int main(void)
 		cmocka_unit_test(documents_begin_after_each_eos),
 		cmocka_unit_test(reads_request_annotations),
 		cmocka_unit_test(rings_without_room_request_no_annotations),
+		cmocka_unit_test(a_full_queue_delays_no_other),
+		cmocka_unit_test(a_feed_that_leaves_cancels_its_reads_from_stores),
+		cmocka_unit_test(a_feed_of_a_store_wakes_up_earlier),
+		cmocka_unit_test(a_reason_is_shown_and_taken_back),
 		cmocka_unit_test(a_fault_that_may_pass_is_tried_three_times),
 		cmocka_unit_test(tries_are_counted_for_each_read),
 		cmocka_unit_test(a_try_does_not_count_for_the_next_read),

@@ -56,6 +56,11 @@ static void scribbler_slow(void *backend, struct pool_share *share, bool slow)
 	real->slow(backend, share, slow);
 }
 
+static bool scribbler_withdraw(void *backend, struct io_work *work)
+{
+	return real->withdraw(backend, work);
+}
+
 static const struct io_ops scribbler = {
 	"scribbler",
 	scribbler_open,
@@ -64,6 +69,7 @@ static const struct io_ops scribbler = {
 	scribbler_commit,
 	scribbler_reap,
 	scribbler_kick,
+	scribbler_withdraw,
 	scribbler_slow,
 };
 

@@ -182,7 +182,7 @@ static void kept_bytes_were_read_before_a_change(void **state)
 	struct bytes *b;
 
 	(void)state;
-	assert_true(bytes_open_side(shelf_path(shelf, 0), &b, &fault));
+	assert_true(bytes_open_side(&(struct bytes){.fd = -1}, shelf_path(shelf, 0), &b, &fault));
 	assert_non_null(b);
 	assert_true(bytes_settled(b, &fault));
 	overwrite(shelf, DATA_AT, 2);

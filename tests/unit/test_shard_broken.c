@@ -384,6 +384,18 @@ static void test_companions(void **state)
 		f, "part-0.npy sub/b.ds.zst "); /* metadata is for a directory and those below it */
 }
 
+/* A prefix of a store without shards. */
+static void test_empty_lists_are_split(void **state)
+{
+	struct shard_list list = {.root = NULL};
+	struct fault fault;
+	uint64_t sides = 1;
+
+	(void)state;
+	assert_true(shard_list_split(&list, &sides, &fault));
+	assert_true(list.count == 0 && sides == 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, files_set_up, files_tear_down)
 
 int main(void)
@@ -395,6 +407,7 @@ int main(void)
 		TEST(test_bad_datatrove),
 		TEST(test_late_datatrove),
 		TEST(test_companions),
+		TEST(test_empty_lists_are_split),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

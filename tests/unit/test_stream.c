@@ -13,12 +13,12 @@ static void test_one_stream(void **state)
 	make(p, "a.bin", 40);
 	write_file(p, "t.yaml", text, sizeof(text) - 1);
 	p->config = load_config(p);
-	assert_null(catalog_open(p->config, &p->fault));
-	p->catalog = catalog_open_stream(p->config, "a", &p->fault);
+	assert_null(catalog_open(p->config, NULL, &p->fault));
+	p->catalog = catalog_open_stream(p->config, NULL, "a", &p->fault);
 	assert_non_null(p->catalog);
 	assert_non_null(catalog_stream(p->catalog, "a"));
 	assert_null(catalog_stream(p->catalog, "b"));
-	assert_null(catalog_open_stream(p->config, "c", &p->fault));
+	assert_null(catalog_open_stream(p->config, NULL, "c", &p->fault));
 	snprintf(expected, sizeof(expected),
 		"%s/t.yaml:2: streams: no stream is called c; must be one of: a, b", p->directory);
 	assert_string_equal(p->fault.text, expected);

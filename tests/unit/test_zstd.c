@@ -94,7 +94,7 @@ static struct bytes *open_bytes(const char *path, struct frames *frames, int *fd
 
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(*fd >= 0);
-	struct bytes *b = bytes_open(*fd, path, frames, 0, &fault);
+	struct bytes *b = bytes_open(*fd, path, NULL, frames, 0, &fault);
 
 	if (!b)
 		fail_msg("%s", fault.text);
@@ -305,7 +305,7 @@ static void assert_refused(const char *path, uint64_t budget, const char *expect
 	static uint8_t got[CONTENT];
 	struct fault fault = {.text = "accepted"};
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct bytes *b = bytes_open(fd, path, NULL, budget, &fault);
+	struct bytes *b = bytes_open(fd, path, NULL, NULL, budget, &fault);
 
 	if (b) {
 		size_t n = b->size < CONTENT ? (size_t)b->size : CONTENT;
@@ -434,7 +434,7 @@ static void test_cut(void **state)
 				continue;
 			files_put(*state, "a.bin.zst", f.data.at, n);
 			fd = open(files_path(*state, "a.bin.zst"), O_RDONLY | O_CLOEXEC);
-			b = bytes_open(fd, ((struct files *)*state)->path, NULL, 0, &fault);
+			b = bytes_open(fd, ((struct files *)*state)->path, NULL, NULL, 0, &fault);
 			if (b)
 				fail_msg("cut at %zu of %zu it is accepted", n, f.data.n);
 			close(fd);
@@ -455,7 +455,7 @@ static void test_flipped(void **state)
 			f.data.at[at] ^= (uint8_t)(1 << bit);
 			const char *path = files_put(*state, "a.bin.zst", f.data.at, f.data.n);
 			int fd = open(path, O_RDONLY | O_CLOEXEC);
-			struct bytes *b = bytes_open(fd, path, NULL, 0, &fault);
+			struct bytes *b = bytes_open(fd, path, NULL, NULL, 0, &fault);
 
 			if (b && bytes_read(b, 0, got, (size_t)b->size, &fault)) {
 				assert_int_equal(b->size, 12000);

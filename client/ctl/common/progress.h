@@ -8,7 +8,8 @@
 
 struct ctl_progress {
 	const char *what;
-	uint64_t total;
+	const char *unit; /* NULL: bytes */
+	uint64_t total;	  /* 0: not known */
 	uint64_t began_ns;
 	_Atomic uint64_t done;
 	_Atomic uint64_t next_ns; /* of the next redraw */
@@ -17,8 +18,10 @@ struct ctl_progress {
 
 /* @what: "packing", borrowed. @total: bytes of work. */
 void ctl_progress_begin(struct ctl_progress *p, const char *what, uint64_t total);
-/* Adds finished bytes. Any thread may call it. */
-void ctl_progress_add(struct ctl_progress *p, uint64_t bytes);
+/* The same for work that is counted in @unit, "keys", borrowed. @total 0: not known. */
+void ctl_progress_count(struct ctl_progress *p, const char *what, const char *unit, uint64_t total);
+/* Adds finished bytes or units. Any thread may call it. */
+void ctl_progress_add(struct ctl_progress *p, uint64_t done);
 /* Removes the bar. */
 void ctl_progress_end(struct ctl_progress *p);
 

@@ -26,6 +26,8 @@ enum {
 	BLOCK = 4096, /* O_DIRECT needs whole blocks */
 	FILES = 64,   /* of a dataset, at most */
 	CHILD_FAILED = 255,
+	PATIENCE_MS = 60000,
+	STORE_BYTES = 64 << 20,
 };
 
 struct files {
@@ -154,11 +156,36 @@ static void check_speed(struct doctor *d, const struct stream *s, const struct d
 	free(f);
 }
 
+/* Reads the first window of a dataset in a store. */
+static void check_store(
+	struct doctor *d, struct stores *stores, const struct stream *s, const struct dataset *set)
+{
+	uint64_t window = s->config->seq_len * set->token_bytes;
+	int64_t begin = now_ms();
+	struct object object;
+	struct fault fault;
+
+	dataset_object(set, 0, &object);
+	object.piece = 0; /* only the daemon uses the cache */
+	size_t n = window < object.size ? window : object.size;
+	char *to = malloc(n + 1);
+
+	if (!to)
+		return;
+	if (store_read(stores, &object, 0, to, n, &fault))
+		doctor_ok(d, "store", "%s: the first window of %s took %" PRId64 " ms",
+			set->config->name, dataset_shard_name(set, 0), now_ms() - begin);
+	else
+		doctor_fix(d, "store", "look at the store, or write the manifest again",
+			"%s: %s: %s", set->config->name, dataset_shard_name(set, 0), fault.text);
+	free(to);
+}
+
 /* Opens all streams, as the daemon does at its start. */
-static void check_all(struct doctor *d)
+static void check_datasets(struct doctor *d, struct stores *stores)
 {
 	struct fault fault;
-	struct catalog *catalog = catalog_open(d->config, &fault);
+	struct catalog *catalog = catalog_open(d->config, stores, &fault);
 
 	if (!catalog) {
 		doctor_fix(d, "shards", "mend that, or let the daemon's user read it: groups, ACLs",
@@ -174,10 +201,33 @@ static void check_all(struct doctor *d)
 			doctor_ok(d, "shards", "%s of stream %s: %s can read %" PRIu64 " shard%s",
 				set->config->name, s->config->name, d->user_name, set->table.shards,
 				set->table.shards == 1 ? "" : "s");
-			check_speed(d, s, set);
+			if (set->objects)
+				check_store(d, stores, s, set);
+			else
+				check_speed(d, s, set);
 		}
 	}
 	catalog_free(catalog);
+}
+
+static void check_all(struct doctor *d)
+{
+	struct fault fault;
+	struct stores *stores = store_open(
+		&(struct store_options){
+			.config = d->config,
+			.memory_bytes = STORE_BYTES,
+			.patience_ms = PATIENCE_MS,
+		},
+		&fault);
+
+	if (!stores) {
+		doctor_fix(d, "shards", "mend that", "%s", fault.text);
+		return;
+	}
+	check_datasets(d, stores);
+	store_stop(stores);
+	store_close(stores);
 }
 
 static bool become(const struct doctor *d)

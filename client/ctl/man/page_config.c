@@ -19,6 +19,10 @@ static const char STEP[] =
 	"An entry is either a jump, with `at`, or a ramp, with `from`, `to` and `steps`. Positions "
 	"count samples and are multiples of 1024.";
 
+static const char STORE[] = "A store is an S3-compatible service, or HTTPS servers. A key that is "
+			    "not given has the value "
+			    "that the environment gives it.";
+
 static const struct ctl_example *const examples =
 	CTL_EXAMPLES({"a stream of one directory of shards", "streams:\n"
 							     "  train:\n"
@@ -84,6 +88,8 @@ void page_config(FILE *to)
 	put_keys(to, "KEYS OF A STREAM", STREAM, &stream_table);
 	put_keys(to, "KEYS OF A DATASET", NULL, &dataset_table);
 	put_keys(to, "KEYS OF A SCHEDULE ENTRY", STEP, &step_table);
+	put_keys(to, "KEYS OF A STORE", STORE, &store_table);
+	put_keys(to, "KEYS OF THE CACHE", NULL, &cache_table);
 	roff_section(to, "EXAMPLES");
 	page_examples(to, examples);
 	page_items(to, "FILES", files);

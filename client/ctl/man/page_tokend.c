@@ -45,6 +45,19 @@ static const struct page_item variables[] = {
 	{"NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID, "
 	 "JOURNAL_STREAM",
 		"Set by systemd. See `systemd.exec`(5) and `sd_notify`(3)."},
+	{"SSL_CERT_FILE", "Certificates that connections to object stores trust."},
+	{"AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION, AWS_DEFAULT_REGION",
+		"The server and region of object stores that the config gives none."},
+	{"AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE, "
+	 "AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE",
+		"Credentials of object stores, as for AWS's own tools."},
+	{"AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN, AWS_ROLE_SESSION_NAME, AWS_ENDPOINT_URL_STS",
+		"A role that STS gives for a token, as EKS sets it."},
+	{"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, AWS_CONTAINER_CREDENTIALS_FULL_URI, "
+	 "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN",
+		"Credentials of a container, as ECS and EKS set them."},
+	{"AWS_EC2_METADATA_DISABLED, AWS_EC2_METADATA_SERVICE_ENDPOINT, GCE_METADATA_HOST",
+		"The metadata service of an instance: `true` switches it off; another address."},
 	{NULL, NULL},
 };
 

@@ -203,38 +203,56 @@ static char *whole_name(const char *path)
 }
 
 static struct shard *open_whole(
-	const struct ctl_input *input, const char *path, int *fd, struct fault *fault)
+	const struct ctl_input *input, const char *path, int fd, struct fault *fault)
 {
+	struct bytes *bytes = shard_source(path, fd, &input->hint, fault);
 	const struct shard_format *format;
 	struct shard_facts facts;
 
-	/* O_NONBLOCK: a FIFO must be rejected, not waited for. */
-	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (*fd < 0) {
-		fault_errno(fault, errno, "", "%s", bytes_open_fault(errno));
+	if (!bytes)
 		return NULL;
-	}
-	format = shard_describe(input->format, path, *fd, &input->hint, &facts, fault);
-	if (!format && shard_is_unknown(fault))
+	format = shard_describe_bytes(input->format, bytes, &input->hint, &facts, fault);
+	if (format)
+		return shard_open_bytes(format, bytes, &input->hint, &facts, fault);
+	bytes_close(bytes);
+	if (shard_is_unknown(fault))
 		strncat(fault->text, "; " PHRASE_NOT_SHARD,
 			sizeof(fault->text) - strlen(fault->text) - 1);
-	return format ? shard_open(format, path, *fd, &input->hint, &facts, fault) : NULL;
+	return NULL;
 }
 
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, struct fault *fault)
 {
 	struct ctl_input by_name = *input;
-	char *whole = whole_name(path);
+	char *whole = input->hint.objects ? strdup(path) : whole_name(path);
 	struct shard *shard = NULL;
 
 	*fd = -1;
 	if (whole && input->name)
 		by_name.hint.root_bytes = strlen(whole) - strlen(input->name);
-	if (whole)
-		shard = open_whole(&by_name, whole, fd, fault);
-	else
+	if (whole && !input->hint.objects) /* O_NONBLOCK: a FIFO must be rejected, not waited for */
+		*fd = open(whole, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (!whole)
 		fault_errno(fault, errno, "", "%s", strerror(errno));
+	else if (!input->hint.objects && *fd < 0)
+		fault_errno(fault, errno, "", "%s", bytes_open_fault(errno));
+	else
+		shard = open_whole(&by_name, whole, *fd, fault);
 	free(whole);
 	return shard;
+}
+
+const char *ctl_input_text(const char *path, const char *text)
+{
+	size_t n = strlen(path);
+
+	return strncmp(text, path, n) == 0 && strncmp(text + n, ": ", 2) == 0 ? text + n + 2 : text;
+}
+
+bool ctl_input_fault(const char *path, struct fault *fault)
+{
+	if (ctl_input_text(path, fault->text) == fault->text)
+		fault_prefix(fault, "%s: ", path);
+	return false;
 }

@@ -66,5 +66,10 @@ void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path,
  */
 struct shard *ctl_input_open(
 	const struct ctl_input *input, const char *path, int *fd, struct fault *fault);
+/* Puts @path before the fault's text, unless it begins with it, as a store's faults do. Always
+ * false. */
+bool ctl_input_fault(const char *path, struct fault *fault);
+/* @text without @path, if it begins with it. */
+const char *ctl_input_text(const char *path, const char *text);
 
 #endif

@@ -1,7 +1,9 @@
 #include "client/ctl/offline/inspect_listed.h"
 
 #include "client/ctl/common/error.h"
+#include "client/ctl/offline/stores.h"
 #include "daemon/catalog/dataset_manifest.h"
+#include "daemon/config/url_text.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -21,11 +23,10 @@ struct listed *listed_find(const struct listed_all *all, const char *path, int64
 		size_t n = strlen(l->root);
 
 		n -= l->root[n - 1] == '/';
-		int64_t number = strncmp(path, l->root, n) == 0 && path[n] == '/'
-					 ? shard_list_find(&l->list, path + n + 1)
-					 : -1;
+		bool below = strncmp(path, l->root, n) == 0 && path[n] == '/';
+		int64_t number = below ? shard_list_find(&l->list, path + n + 1) : -1;
 
-		if (number < 0 || (found && !l->dataset->label_mask))
+		if ((number < 0 && !(below && l->unlisted)) || (found && !l->dataset->label_mask))
 			continue;
 		found = l;
 		*shard = number;
@@ -45,11 +46,16 @@ static bool list_dataset(struct listed_all *all, bool manifests, const struct co
 	l->stream = stream;
 	l->dataset = dataset;
 	if (dataset->manifest && manifests) {
-		if (!dataset_manifest(all->config, stream, dataset, &l->manifest, &fault)) {
+		if (!dataset_manifest(
+			    all->config, all->stores, stream, dataset, &l->manifest, &fault)) {
 			ctl_fail("%s", fault.text);
 			return false;
 		}
 		l->list = l->manifest.list;
+	} else if (url_text_is(dataset->path)) {
+		/* Without its slash, as other roots. */
+		l->list.root = strndup(dataset->path, strlen(dataset->path) - 1);
+		l->unlisted = true;
 	} else if (!config_path(all->config, dataset->path, path, sizeof(path))) {
 		ctl_fail("%s:%d: path: %s", all->config->path, dataset->path_line,
 			strerror(ENAMETOOLONG));
@@ -59,22 +65,28 @@ static bool list_dataset(struct listed_all *all, bool manifests, const struct co
 		return false;
 	}
 	all->lists++;
-	l->root = realpath(l->list.root, NULL);
+	l->root = url_text_is(dataset->path) ? strdup(l->list.root) : realpath(l->list.root, NULL);
 	if (!l->root)
 		ctl_fail("%s: %s", l->list.root, strerror(errno));
 	return l->root;
 }
 
-bool listed_open(struct listed_all *all, const char *path, bool manifests)
+bool listed_open(struct listed_all *all, const char *path, bool manifests, bool stores)
 {
 	struct fault fault;
 	size_t datasets = 0;
 
-	all->config = config_load(path, &fault);
-	if (!all->config) {
-		ctl_fail("%s", fault.text);
-		return false;
+	all->config = path ? config_load(path, &fault) : NULL;
+	bool fine = all->config || !path;
+
+	if (fine && (stores || (path && ctl_stores_needed(all->config, NULL)))) {
+		all->stores = ctl_stores_open(all->config, &fault);
+		fine = all->stores;
 	}
+	if (!fine)
+		ctl_fail("%s", fault.text);
+	if (!fine || !path)
+		return fine;
 	for (uint32_t i = 0; i < all->config->streams; i++)
 		datasets += all->config->stream[i].datasets;
 	all->listed = calloc(datasets + 1, sizeof(*all->listed));
@@ -99,5 +111,6 @@ void listed_close(struct listed_all *all)
 		free(all->listed[i].first);
 	}
 	free(all->listed);
+	store_close(all->stores);
 	config_free(all->config);
 }

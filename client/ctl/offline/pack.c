@@ -8,6 +8,8 @@
 #include "client/ctl/offline/pack_in.h"
 #include "client/ctl/offline/pack_out.h"
 #include "client/ctl/offline/pack_target.h"
+#include "client/ctl/offline/stores.h"
+#include "daemon/config/url_text.h"
 #include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 
@@ -33,6 +35,7 @@ enum {
 struct pack {
 	struct ctl_out out;
 	bool json;
+	struct config *config; /* NULL: none */
 	struct pack_in in;
 	struct pack_how how;
 	struct pack_target target;
@@ -246,7 +249,22 @@ static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
 	return fine;
 }
 
-static int run(struct pack *p, char *const *path, int n)
+/* Opens the stores of URLs. */
+static bool open_stores(
+	struct pack *p, const char *config, char *const *path, int n, struct fault *fault)
+{
+	bool any = false;
+
+	for (int i = 0; i < n; i++)
+		any |= url_text_is(path[i]);
+	p->config = config ? config_load(config, fault) : NULL;
+	if (config && !p->config)
+		return false;
+	p->in.stores = any ? ctl_stores_open(p->config, fault) : NULL;
+	return !any || p->in.stores;
+}
+
+static int run(struct pack *p, const char *config, char *const *path, int n)
 {
 	struct fault fault;
 
@@ -256,22 +274,40 @@ static int run(struct pack *p, char *const *path, int n)
 	p->in.input.hint.documents = p->how.format == PACK_MEGATRON;
 	pack_in_begin(&p->in);
 
-	bool fine = pack(p, path, n, &fault);
+	bool fine = open_stores(p, config, path, n, &fault) && pack(p, path, n, &fault);
 	int status = ctl_finish(&p->out, fine ? CTL_OK : CTL_FAILED);
 
 	if (!fine)
 		ctl_fail("%s", fault.text);
 	pack_in_end(&p->in);
 	frames_free(p->in.input.hint.frames);
+	store_close(p->in.stores);
+	config_free(p->config);
 	free(p->cut);
 	return status;
 }
 
 /* ---- the command line ---- */
 
-enum { FORMAT, DTYPE, SHARDS, LEVEL, FRAME, EOS, INPUT_FORMAT, INPUT_DTYPE, INPUT_COLUMN, JSON };
+enum {
+	CONFIG,
+	FORMAT,
+	DTYPE,
+	SHARDS,
+	LEVEL,
+	FRAME,
+	EOS,
+	INPUT_FORMAT,
+	INPUT_DTYPE,
+	INPUT_COLUMN,
+	JSON,
+};
 
 static const struct ctl_option options[] = {
+	[CONFIG] = {.name = "config",
+		.letter = 'c',
+		.value = "FILE",
+		.help = "config whose stores: say how URLs are read; only for IN with URLs"},
 	[FORMAT] = {.name = "format",
 		.kind = CTL_CHOICE,
 		.required = true,
@@ -336,6 +372,25 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 	return CTL_OK;
 }
 
+/* Checks which arguments are URLs. */
+static int check_urls(const struct ctl_arguments *a)
+{
+	const char *to = a->argument[a->arguments - 1];
+
+	if (url_text_is(to))
+		return ctl_usage(a->command,
+			"OUT %s: is a URL, but only files are written; give a directory, and copy "
+			"that with `aws s3 cp` or s5cmd",
+			to);
+	for (int i = 0; i < a->arguments; i++)
+		if (url_text_is(a->argument[i]) && ctl_listing_none(a->argument[i]))
+			return ctl_usage(a->command,
+				"%s: an HTTPS server has no listing; download the shards, and give "
+				"their directory",
+				a->argument[i]);
+	return CTL_OK;
+}
+
 static int take(struct pack *p, const struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
@@ -354,6 +409,8 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 	p->how.frame_bytes = (uint32_t)frame;
 	p->in.has_eos = ctl_given(a, EOS);
 	p->in.eos = ctl_number(a, EOS, 0);
+	if (check_urls(a) != CTL_OK)
+		return CTL_USAGE;
 	if (take_target(p, c, a->argument[a->arguments - 1]) != CTL_OK ||
 		!ctl_input_options(&p->in.input, c, ctl_text(a, INPUT_FORMAT),
 			ctl_text(a, INPUT_DTYPE), ctl_text(a, INPUT_COLUMN)))
@@ -372,7 +429,8 @@ static int pack_arguments(const struct ctl_arguments *a)
 	status = take(p, a);
 	if (status == CTL_OK) {
 		n = ctl_input_paths(a->argument, a->arguments - 1);
-		status = n < 0 ? ctl_fail(PHRASE_MEMORY) : run(p, a->argument, n);
+		status = n < 0 ? ctl_fail(PHRASE_MEMORY)
+			       : run(p, ctl_text(a, CONFIG), a->argument, n);
 	}
 	free(p);
 	return status;
@@ -386,7 +444,8 @@ const struct ctl_command ctl_pack = {
 	.help = "convert shards of any readable format to flat, zstd or Megatron shards",
 	.about = "Writes the tokens of the input shards as raw tokens (flat: .bin), seekable zstd "
 		 "(zstd: .bin.zst) or Megatron shards (megatron: .bin and .idx). IN is a file, a "
-		 "directory or a pattern. OUT is a directory of shard-00000 and so on, with one "
+		 "directory, a pattern, or a URL: the prefix of shards in a store, or one shard. "
+		 "OUT is a directory of shard-00000 and so on, with one "
 		 "shard per input file unless --shards is given; or, if it ends in the format's "
 		 "ending, one file with all tokens. Megatron shards are cut between documents."
 		 "\n\n"

@@ -4,7 +4,10 @@
  */
 #include "client/ctl/offline/pack_in.h"
 
+#include "client/ctl/common/progress.h"
 #include "client/ctl/offline/scan.h"
+#include "client/ctl/offline/stores.h"
+#include "daemon/config/url_text.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/mask.h"
 
@@ -14,136 +17,209 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- listing ---- */
 
-/* Must be the same each time the shard is opened. */
-static uint64_t identity_of(const struct shard *shard, const struct stat *st)
-{
-	const uint64_t facts[] = {(uint64_t)st->st_size, (uint64_t)st->st_mtim.tv_sec,
-		(uint64_t)st->st_mtim.tv_nsec, shard->facts.tokens, shard->facts.token_bytes,
-		shard->facts.index, shard->facts.bounds};
+/* A source that was opened once. */
+struct found {
+	struct pack_source source;
+	uint32_t token_bytes;
+	bool loses[PACK_LOSSES];
+};
 
-	return XXH64(facts, sizeof(facts), 0);
-}
-
-static void note_loss(struct pack_in *in, enum pack_loss what)
+static void find_losses(const struct pack_in *in, struct found *found)
 {
-	if (in->loss[what].sources++ == 0)
-		in->loss[what].first = in->sources;
-}
-
-static void note_losses(struct pack_in *in, const char *path, const struct shard *shard)
-{
+	const struct pack_source *s = &found->source;
+	const struct ctl_input input = pack_source_input(&in->input, s->place);
+	const struct shard *shard = s->shard;
 	struct fault fault;
 	uint32_t id;
-	bool listed = !shard->format->document && (!bounds_side_id(path, &id, &fault) || id != 0);
+	bool listed = !shard->format->document &&
+		      (!bounds_side_id(input.hint.objects, s->path, &id, &fault) || id != 0);
 
-	if (!in->input.hint.documents &&
-		(listed || (shard->facts.documents != SHARD_UNKNOWN && shard->facts.documents > 1)))
-		note_loss(in, PACK_DOCUMENTS);
-	if (shard->bounds && bounds_outside(shard->bounds) > 0)
-		note_loss(in, PACK_OUTSIDE);
-	if (mask_side_id(shard->format, path))
-		note_loss(in, PACK_MASK);
+	found->loses[PACK_DOCUMENTS] =
+		!input.hint.documents &&
+		(listed || (shard->facts.documents != SHARD_UNKNOWN && shard->facts.documents > 1));
+	found->loses[PACK_OUTSIDE] = shard->bounds && bounds_outside(shard->bounds) > 0;
+	found->loses[PACK_MASK] = mask_side_id(shard->format, &input.hint, s->path) != 0;
 }
 
-static bool keep_source(struct pack_in *in, const char *path, const struct shard *shard,
-	const struct stat *st, struct fault *fault)
+/* Opens the source, and closes it again. Any thread. */
+static bool find_source(const struct pack_in *in, const struct pack_place *place, const char *path,
+	struct found *found, struct fault *fault)
 {
-	struct pack_source *s = &in->source[in->sources];
+	struct pack_source *s = &found->source;
 
-	*s = (struct pack_source){.path = strdup(path),
-		.begin = in->tokens,
-		.tokens = shard->facts.tokens,
-		.identity = identity_of(shard, st),
-		.fd = -1};
+	*found = (struct found){.source = {.path = strdup(path), .place = place, .fd = -1}};
 	if (!s->path)
 		return fault_memory(fault);
-	note_losses(in, path, shard);
-	in->sources++;
-	in->digest =
-		XXH64(&s->identity, sizeof(s->identity), XXH64(path, strlen(path), in->digest));
-	if (shard->facts.token_bytes > in->token_bytes)
-		in->token_bytes = shard->facts.token_bytes;
-	return !__builtin_add_overflow(in->tokens, s->tokens, &in->tokens) ||
-	       fault_set(fault, FAULT_DATA, "",
-		       "%s: the inputs up to here have more than 2^64 tokens", path);
+	if (!pack_source_open(s, &in->input, &s->identity, fault)) {
+		free(s->path);
+		s->path = NULL;
+		return false;
+	}
+	s->tokens = s->shard->facts.tokens;
+	found->token_bytes = s->shard->facts.token_bytes;
+	find_losses(in, found);
+	pack_source_close(s);
+	return true;
 }
 
-static bool add_source(struct pack_in *in, const char *path, struct fault *fault)
+/* Takes @found: its path is freed with @in. */
+static bool keep_source(struct pack_in *in, const struct found *found, struct fault *fault)
 {
-	struct stat st = {0};
-	int fd;
+	struct pack_source *s;
 
 	if (in->sources == in->room) {
 		uint64_t room = in->room ? 2 * in->room : 64;
 		struct pack_source *source = realloc(in->source, room * sizeof(*source));
 
-		if (!source)
+		if (!source) {
+			free(found->source.path);
 			return fault_memory(fault);
+		}
 		in->source = source;
 		in->room = room;
 	}
-	struct shard *shard = ctl_input_open(&in->input, path, &fd, fault);
-	bool fine = shard && fstat(fd, &st) == 0;
+	for (unsigned i = 0; i < PACK_LOSSES; i++)
+		if (found->loses[i] && in->loss[i].sources++ == 0)
+			in->loss[i].first = in->sources;
+	s = &in->source[in->sources++];
+	*s = found->source;
+	s->begin = in->tokens;
+	in->digest = XXH64(
+		&s->identity, sizeof(s->identity), XXH64(s->path, strlen(s->path), in->digest));
+	if (found->token_bytes > in->token_bytes)
+		in->token_bytes = found->token_bytes;
+	return !__builtin_add_overflow(in->tokens, s->tokens, &in->tokens) ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "%s: the inputs up to here have more than 2^64 tokens", s->path);
+}
 
-	if (!shard)
-		fault_prefix(fault, "%s: ", path);
-	else if (!fine)
-		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
-	else
-		fine = keep_source(in, path, shard, &st, fault);
-	shard_close(shard);
-	if (fd >= 0)
-		close(fd);
+static bool add_files(struct pack_in *in, const char *path, struct fault *fault)
+{
+	char name[PATH_MAX + 1];
+	struct shard_list list;
+	struct found found;
+	bool fine = true;
+	size_t prefix;
+
+	if (!ctl_input_list(&list, path, &prefix, fault))
+		return fault_prefix(fault, "%s: ", path);
+	for (uint64_t f = 0; fine && f < list.count; f++) {
+		ctl_input_name(&list, f, path, prefix, name, sizeof(name));
+		fine = find_source(in, NULL, name, &found, fault) && keep_source(in, &found, fault);
+	}
+	shard_list_free(&list);
 	return fine;
 }
+
+/* ---- listing a store ---- */
+
+/* Threads open the shards of a URL. */
+struct finding {
+	struct pack_in *in;
+	const struct pack_place *place;
+	struct found *found; /* [files] */
+	_Atomic uint64_t next;
+	pthread_mutex_t lock;
+	uint64_t failed; /* the first one that failed; UINT64_MAX: none */
+	struct fault *fault;
+	struct ctl_progress progress;
+};
+
+static void *find_some(void *context)
+{
+	struct finding *f = context;
+	const struct ctl_listing *l = &f->place->listing;
+	char path[PATH_MAX];
+	struct fault fault;
+
+	for (uint64_t i; (i = atomic_fetch_add(&f->next, 1)) < l->files;) {
+		if (!shard_list_path(&l->list, l->file + i, path, sizeof(path)))
+			fault_errno(&fault, ENAMETOOLONG, "", "%s: %s",
+				shard_list_name(&l->list, l->file + i), strerror(ENAMETOOLONG));
+		else if (find_source(f->in, f->place, path, &f->found[i], &fault)) {
+			ctl_progress_add(&f->progress, 1);
+			continue;
+		}
+		pthread_mutex_lock(&f->lock);
+		if (i < f->failed) {
+			f->failed = i;
+			*f->fault = fault;
+		}
+		pthread_mutex_unlock(&f->lock);
+		atomic_store(&f->next, l->files);
+	}
+	return NULL;
+}
+
+static bool add_objects(struct pack_in *in, const char *url, struct fault *fault)
+{
+	struct pack_place *place = pack_place_open(in->stores, url, fault);
+
+	if (!place) /* it may name a key next to @url */
+		return strncmp(fault->text, url, strcspn(url, ":") + 1) == 0
+			       ? false
+			       : fault_prefix(fault, "%s: ", url);
+	in->place[in->places++] = place;
+
+	uint64_t n = place->listing.files;
+	struct finding f = {.in = in,
+		.place = place,
+		.found = calloc(n, sizeof(*f.found)),
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.failed = UINT64_MAX,
+		.fault = fault};
+	bool fine;
+
+	if (!f.found)
+		return fault_memory(fault);
+	ctl_progress_count(&f.progress, url, "shards", n);
+	ctl_threads(n < CTL_GETS ? (unsigned)n : CTL_GETS, find_some, &f);
+	ctl_progress_end(&f.progress);
+	fine = f.failed == UINT64_MAX;
+	for (uint64_t i = 0; i < n; i++)
+		if (fine)
+			fine = keep_source(in, &f.found[i], fault);
+		else
+			free(f.found[i].source.path);
+	free(f.found);
+	return fine;
+}
+
+/* ---- all inputs ---- */
 
 void pack_in_begin(struct pack_in *in)
 {
 	pthread_mutex_init(&in->lock, NULL);
+	pthread_cond_init(&in->opened, NULL);
 }
 
 bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fault)
 {
-	char name[PATH_MAX + 1];
-	struct shard_list list;
 	bool fine = true;
-	size_t prefix;
 
-	for (int i = 0; fine && i < n; i++) {
-		if (!ctl_input_list(&list, path[i], &prefix, fault))
-			return fault_prefix(fault, "%s: ", path[i]);
-		for (uint64_t f = 0; fine && f < list.count; f++) {
-			ctl_input_name(&list, f, path[i], prefix, name, sizeof(name));
-			fine = add_source(in, name, fault);
-		}
-		shard_list_free(&list);
-	}
+	in->place = calloc((size_t)n + 1, sizeof(*in->place));
+	if (!in->place)
+		return fault_memory(fault);
+	for (int i = 0; fine && i < n; i++)
+		fine = (url_text_is(path[i]) ? add_objects : add_files)(in, path[i], fault);
 	return fine;
-}
-
-static void close_source(struct pack_source *s)
-{
-	shard_close(s->shard);
-	if (s->fd >= 0)
-		close(s->fd);
-	s->shard = NULL;
-	s->fd = -1;
-	s->ended = false;
 }
 
 void pack_in_end(struct pack_in *in)
 {
 	for (uint64_t i = 0; i < in->sources; i++) {
-		close_source(&in->source[i]);
+		pack_source_close(&in->source[i]);
 		free(in->source[i].path);
 	}
 	free(in->source);
+	for (unsigned i = 0; i < in->places; i++)
+		pack_place_close(in->place[i]);
+	free(in->place);
+	pthread_cond_destroy(&in->opened);
 	pthread_mutex_destroy(&in->lock);
 }
 
@@ -165,27 +241,35 @@ static uint64_t source_at(const struct pack_in *in, uint64_t token)
 	return lo;
 }
 
+static bool open_again(const struct pack_in *in, struct pack_source *s, struct fault *fault)
+{
+	uint64_t identity;
+
+	if (!pack_source_open(s, &in->input, &identity, fault))
+		return false;
+	if (identity == s->identity)
+		return true;
+	pack_source_close(s);
+	return fault_set(fault, FAULT_CHANGED, "",
+		"%s: the file or a side file has changed since packing began (size or time)",
+		s->path);
+}
+
+/* Other sources can be read while one is opened: a store may take its time. */
 static const struct shard *acquire(struct pack_in *in, uint64_t i, struct fault *fault)
 {
 	struct pack_source *s = &in->source[i];
 
 	pthread_mutex_lock(&in->lock);
+	while (s->opening)
+		pthread_cond_wait(&in->opened, &in->lock);
 	if (!s->shard) {
-		struct stat st;
-
-		s->shard = ctl_input_open(&in->input, s->path, &s->fd, fault);
-		if (s->shard &&
-			(fstat(s->fd, &st) != 0 || identity_of(s->shard, &st) != s->identity)) {
-			fault_set(fault, FAULT_CHANGED, "",
-				"the file or a side file has changed since packing began (size or "
-				"time)");
-			shard_close(s->shard);
-			s->shard = NULL;
-		}
-		if (!s->shard) {
-			fault_prefix(fault, "%s: ", s->path);
-			close_source(s);
-		}
+		s->opening = true;
+		pthread_mutex_unlock(&in->lock);
+		open_again(in, s, fault);
+		pthread_mutex_lock(&in->lock);
+		s->opening = false;
+		pthread_cond_broadcast(&in->opened);
 	}
 	s->users += s->shard != NULL;
 	const struct shard *shard = s->shard;
@@ -202,7 +286,7 @@ static void release(struct pack_in *in, uint64_t i, bool ended)
 	pthread_mutex_lock(&in->lock);
 	s->ended |= ended;
 	if (--s->users == 0 && s->ended)
-		close_source(s);
+		pack_source_close(s);
 	pthread_mutex_unlock(&in->lock);
 }
 
@@ -258,7 +342,7 @@ static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n
 	bool fine = shard_read(shard, token, n, direct ? to : scratch, fault);
 
 	if (!fine)
-		fault_prefix(fault, "%s: ", path);
+		ctl_input_fault(path, fault);
 	if (fine && !direct) {
 		uint64_t bad = convert(scratch, width, n, to, token_bytes, most);
 
@@ -308,7 +392,7 @@ static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint
 	do {
 		got = shard_documents(shard, from, end - from, at + count, AT_ONCE, fault);
 		if (got < 0) {
-			fault_prefix(fault, "%s: ", path);
+			ctl_input_fault(path, fault);
 			return -1;
 		}
 		uint64_t base = from - token;
@@ -349,7 +433,7 @@ static bool ends_before(const struct pack_in *in, const struct shard *shard, uin
 	uint64_t next = shard_boundary(shard, token - 1, fault);
 
 	*ends = next == token;
-	return next > 0 || fault_prefix(fault, "%s: ", path);
+	return next > 0 || ctl_input_fault(path, fault);
 }
 
 int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const void *tokens,
@@ -402,7 +486,7 @@ static bool after_eos(const struct pack_in *in, const struct shard *shard, uint6
 		uint64_t n = end - token < 4096 ? end - token : 4096;
 
 		if (!shard_read(shard, token, n, tokens, fault))
-			return fault_prefix(fault, "%s: ", path);
+			return ctl_input_fault(path, fault);
 		for (uint64_t i = 0; i < n; i++)
 			if (value_at(tokens, i, width) == in->eos) {
 				*after = token + i + 1;
@@ -430,7 +514,7 @@ bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, st
 		return false;
 	if (shard->facts.documents != SHARD_UNKNOWN) {
 		at = shard_boundary(shard, at - 1, fault);
-		fine = at > 0 || fault_prefix(fault, "%s: ", path);
+		fine = at > 0 || ctl_input_fault(path, fault);
 	} else {
 		fine = after_eos(in, shard, at - 1, path, &at, fault);
 	}

@@ -2,20 +2,10 @@
 #ifndef TOKEND_CTL_PACK_IN_H
 #define TOKEND_CTL_PACK_IN_H
 
-#include "client/ctl/offline/input.h"
+#include "client/ctl/offline/pack_source.h"
 #include "proto/fault.h"
 
 #include <pthread.h>
-
-struct pack_source {
-	char *path;
-	uint64_t begin, tokens; /* its range of the row */
-	uint64_t identity;	/* hash of size, time and facts of the file and its side files */
-	struct shard *shard;	/* NULL: not open */
-	int fd;
-	unsigned users; /* threads that are reading it */
-	bool ended;	/* it was read to its end */
-};
 
 /* Contents of a source that the packed file cannot have. */
 enum pack_loss {
@@ -27,6 +17,9 @@ enum pack_loss {
 
 struct pack_in {
 	struct ctl_input input;
+	struct stores *stores;	   /* NULL: no input is a URL; the caller's */
+	struct pack_place **place; /* of each URL */
+	unsigned places;
 	bool has_eos;
 	uint64_t eos; /* ends a document in formats without document bounds */
 	struct pack_source *source;
@@ -37,11 +30,12 @@ struct pack_in {
 	struct {
 		uint64_t first, sources; /* the first source concerned; the number of them */
 	} loss[PACK_LOSSES];
-	pthread_mutex_t lock; /* over shard, fd, users and ended */
+	pthread_mutex_t lock; /* over shard, fd, users, opening and ended of all sources */
+	pthread_cond_t opened;
 };
 
 void pack_in_begin(struct pack_in *in);
-/* Lists the shards of the @n paths, and opens each once for its facts. */
+/* Lists the shards of the @n paths, files or URLs, and opens each once for its facts. */
 bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fault);
 void pack_in_end(struct pack_in *in);
 /*

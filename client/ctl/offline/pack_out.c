@@ -8,6 +8,7 @@
 #include "client/ctl/offline/pack_megatron.h"
 #include "client/ctl/offline/pack_zstd.h"
 #include "client/ctl/offline/scan.h"
+#include "client/ctl/offline/stores.h"
 #include "daemon/shard/bytes.h"
 
 #include <errno.h>
@@ -20,7 +21,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SPARE_THREADS = 2 }; /* work while others wait for their turn */
+enum {
+	SPARE_THREADS = 2,	/* work while others wait for their turn */
+	STORE_BYTES = 512 << 20 /* at most, of threads that wait for a store */
+};
 
 struct out {
 	struct pack_in *in;
@@ -186,7 +190,10 @@ static void *work(void *context)
 static bool write_pieces(struct out *o)
 {
 	unsigned threads = ctl_processors() + SPARE_THREADS;
+	uint64_t each = o->piece_tokens * (o->how->token_bytes + sizeof(uint32_t));
 
+	if (o->in->stores && threads < STORE_BYTES / each)
+		threads = STORE_BYTES / each < CTL_GETS ? (unsigned)(STORE_BYTES / each) : CTL_GETS;
 	ctl_threads(o->pieces < threads ? (unsigned)o->pieces : threads, work, o);
 	return o->faulty == UINT64_MAX;
 }

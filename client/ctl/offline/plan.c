@@ -6,8 +6,8 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/history.h"
-#include "client/ctl/offline/windows.h"
+#include "client/ctl/offline/cost_report.h"
+#include "client/ctl/offline/plan_line.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
@@ -15,173 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct plan {
-	const struct ctl_history *history;
-	const struct dataset **map; /* [datasets] */
-	struct ctl_windows *reader; /* NULL: no --tokens */
-	void *tokens;		    /* of one window */
-	uint64_t window_tokens;
-	uint32_t token_bytes;
-	bool json;
-	bool ranks; /* lines have a rank and a row */
-	size_t position_width, dataset_width, window_width, offset_width;
-};
-
-struct line {
-	uint64_t position, rank, row;
-	bool padding; /* the row is after the end of a finite stream */
-	struct order_place place;
-	const char *shard;
-	uint64_t number; /* of the shard */
-	uint64_t offset;
-};
-
-/* ---- lines ---- */
-
-static const char *dataset_name(const struct plan *p, const struct line *line)
-{
-	return p->history->widest->dataset[line->place.dataset].name;
-}
-
-static uint64_t token(const struct plan *p, uint64_t i)
-{
-	if (p->token_bytes == 2)
-		return ((const uint16_t *)p->tokens)[i];
-	return ((const uint32_t *)p->tokens)[i];
-}
-
-static void put_json_place(struct ctl_out *out, const struct plan *p, const struct line *line)
-{
-	ctl_put_pair(out, "position", line->position);
-	ctl_put(out, ",\"dataset\":");
-	ctl_put_string(out, dataset_name(p, line));
-	ctl_put(out, ",");
-	ctl_put_pair(out, "epoch", line->place.epoch);
-	ctl_put(out, ",");
-	ctl_put_pair(out, "window", line->place.window);
-	ctl_put(out, ",\"shard\":");
-	ctl_put_string(out, line->shard);
-	ctl_put(out, ",");
-	ctl_put_pair(out, "offset", line->offset);
-}
-
-/* A viewer finds side files by the path. */
-static void put_json_tokens(struct ctl_out *out, const struct plan *p, const struct line *line)
-{
-	char path[PATH_MAX + 1];
-
-	dataset_shard_path(p->map[line->place.dataset], line->number, path, sizeof(path));
-	ctl_put(out, ",\"path\":");
-	ctl_put_string(out, path);
-	for (uint64_t i = 0; i < p->window_tokens; i++) {
-		ctl_put(out, i == 0 ? ",\"tokens\":[" : ",");
-		ctl_put_number(out, token(p, i));
-	}
-	ctl_put(out, "]");
-}
-
-static void put_json(struct ctl_out *out, const struct plan *p, const struct line *line)
-{
-	ctl_put(out, "{");
-	if (line->padding)
-		ctl_put(out, "\"position\":null,\"dataset\":null,\"epoch\":null,\"window\":null,"
-			     "\"shard\":null,\"offset\":null");
-	else
-		put_json_place(out, p, line);
-	if (p->ranks) {
-		ctl_put(out, ",");
-		ctl_put_pair(out, "rank", line->rank);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "row", line->row);
-	}
-	if (p->reader && line->padding)
-		ctl_put(out, ",\"path\":null,\"tokens\":null");
-	else if (p->reader)
-		put_json_tokens(out, p, line);
-	ctl_put(out, "}\n");
-}
-
-enum { EPOCH_WIDTH = 6, RANK_WIDTH = 8, ROW_WIDTH = 5, GAP = 2, SOME_TOKENS = 8 };
-
-static void put_text_place(struct ctl_out *out, const struct plan *p, const struct line *line)
-{
-	ctl_put_right(out, line->position, p->position_width);
-	ctl_put(out, "  ");
-	ctl_put_left(out, dataset_name(p, line), p->dataset_width);
-	ctl_put_right(out, line->place.epoch, GAP + EPOCH_WIDTH);
-	ctl_put_right(out, line->place.window, GAP + p->window_width);
-	ctl_put_right(out, line->offset, GAP + p->offset_width);
-	ctl_put(out, "  ");
-	ctl_put_left(out, line->shard, 0);
-}
-
-static void put_text(struct ctl_out *out, const struct plan *p, const struct line *line)
-{
-	if (p->ranks) {
-		ctl_put_right(out, line->rank, RANK_WIDTH);
-		ctl_put_right(out, line->row, GAP + ROW_WIDTH);
-		ctl_put(out, "  ");
-	}
-	if (line->padding)
-		ctl_put(out, "padding: the stream has ended");
-	else
-		put_text_place(out, p, line);
-	for (uint64_t i = 0; p->reader && !line->padding && i < p->window_tokens && i < SOME_TOKENS;
-		i++) {
-		ctl_put(out, i == 0 ? "  " : " ");
-		ctl_put_number(out, token(p, i));
-	}
-	ctl_put(out,
-		p->reader && !line->padding && p->window_tokens > SOME_TOKENS ? " ...\n" : "\n");
-}
-
-static size_t larger(size_t a, size_t b)
-{
-	return a > b ? a : b;
-}
-
-/* Makes each column as wide as its longest possible entry, which is known before the first line. */
-static void measure(struct plan *p, uint64_t last)
-{
-	const struct cursor *cursor = p->history->widest;
-
-	p->position_width = larger(8, ctl_digits(last));
-	p->dataset_width = 7;
-	p->window_width = 6;
-	p->offset_width = 6;
-	for (uint32_t d = 0; d < cursor->datasets; d++) {
-		p->dataset_width = larger(p->dataset_width, ctl_width(cursor->dataset[d].name));
-		p->window_width = larger(p->window_width, ctl_digits(cursor->order[d].windows));
-		for (uint64_t s = 0; p->map[d] && s < p->map[d]->table.shards; s++)
-			p->offset_width =
-				larger(p->offset_width, ctl_digits(p->map[d]->table.tokens[s]));
-	}
-}
-
-static void put_name(struct ctl_out *out, const char *name, size_t width)
-{
-	ctl_put_left(out, "", width - ctl_width(name));
-	ctl_put(out, name);
-}
-
-static void put_head(struct ctl_out *out, const struct plan *p)
-{
-	if (p->ranks) {
-		put_name(out, "rank", RANK_WIDTH);
-		put_name(out, "row", GAP + ROW_WIDTH);
-		ctl_put(out, "  ");
-	}
-	put_name(out, "position", p->position_width);
-	ctl_put(out, "  ");
-	ctl_put_left(out, "dataset", p->dataset_width);
-	put_name(out, "epoch", GAP + EPOCH_WIDTH);
-	put_name(out, "window", GAP + p->window_width);
-	put_name(out, "offset", GAP + p->offset_width);
-	ctl_put(out, p->reader ? "  shard  tokens\n" : "  shard\n");
-}
-
 /* False after an error was printed. */
-static bool fill(const struct plan *p, struct line *line)
+static bool fill(const struct plan *p, struct plan_line *line)
 {
 	const struct cursor *cursor = p->history->widest;
 
@@ -199,16 +34,46 @@ static bool fill(const struct plan *p, struct line *line)
 	table_locate(&p->map[d]->table, &cursor->order[d], cursor->seed, line->place.epoch,
 		line->place.window, &line->number, &line->offset);
 	line->shard = dataset_shard_name(p->map[d], line->number);
-	return !p->reader || ctl_windows_read(p->reader, &line->place, p->tokens);
+	return true;
 }
 
-/* False after an error; the lines before it are printed. */
-static bool put_line(struct ctl_out *out, const struct plan *p, struct line *line)
+/* Reads the tokens of the block's lines. Returns how many lines can be printed. */
+static uint64_t read_tokens(struct plan *p)
 {
-	if (!line->padding && !fill(p, line))
+	size_t bytes = p->window_tokens * p->token_bytes;
+	uint64_t n = 0, read, line = 0;
+
+	for (uint64_t i = 0; i < p->held; i++)
+		if (!p->lines[i].padding) {
+			p->lines[i].tokens = (const char *)p->tokens + n * bytes;
+			p->places[n++] = p->lines[i].place;
+		}
+	read = ctl_windows_read(p->reader, p->places, n, p->tokens);
+	for (uint64_t seen = 0; line < p->held; line++)
+		if (!p->lines[line].padding && ++seen > read)
+			break;
+	return line;
+}
+
+/* Prints the block. False after an error; the lines before it are printed. */
+static bool put_block(struct ctl_out *out, struct plan *p)
+{
+	uint64_t held = p->held, good = p->reader ? read_tokens(p) : held;
+
+	for (uint64_t i = 0; i < good && !out->failed; i++)
+		plan_put(out, p, &p->lines[i]);
+	p->held = 0;
+	return good == held && !out->failed;
+}
+
+static bool put_line(struct ctl_out *out, struct plan *p, struct plan_line *line)
+{
+	if (!line->padding && !fill(p, line)) {
+		put_block(out, p);
 		return false;
-	(p->json ? put_json : put_text)(out, p, line);
-	return !out->failed;
+	}
+	p->lines[p->held++] = *line;
+	return p->held < p->block || put_block(out, p);
 }
 
 /* ---- a range of positions ---- */
@@ -220,6 +85,10 @@ struct query {
 	uint64_t from, count;
 	uint64_t step, world, micro_batch, rank;
 	bool has_from, ranks, one_rank, tokens, json;
+	bool cost;
+	double cost_tokens;
+	uint64_t nodes;
+	struct cost_prices prices;
 };
 
 /* Is @from between the first known mix and the stream's end? Prints an error otherwise. */
@@ -247,12 +116,13 @@ static int print_range(struct plan *p, const struct query *q)
 	bool good = true;
 
 	if (!p->json) {
-		measure(p, to);
+		plan_measure(p, to);
 		if (q->from < to)
-			put_head(&out, p);
+			plan_put_head(&out, p);
 	}
 	for (uint64_t i = q->from; i < to && good; i++)
-		good = put_line(&out, p, &(struct line){.position = i});
+		good = put_line(&out, p, &(struct plan_line){.position = i});
+	good = good && put_block(&out, p);
 	return ctl_finish(&out, good ? CTL_OK : CTL_FAILED);
 }
 
@@ -276,21 +146,22 @@ static int print_step(struct plan *p, const struct query *q)
 				" samples; the last is step %" PRIu64,
 			q->step, q->from, p->history->widest->stream, steps, global, steps - 1);
 	if (!p->json) {
-		measure(p, order_rank_position(
-				   q->from, q->step, q->world - 1, q->world, q->micro_batch));
-		put_head(&out, p);
+		plan_measure(p, order_rank_position(
+					q->from, q->step, q->world - 1, q->world, q->micro_batch));
+		plan_put_head(&out, p);
 	}
 	for (uint64_t rank = first; rank <= last && good; rank++) {
 		uint64_t at = order_rank_position(q->from, q->step, rank, q->world, q->micro_batch);
 
 		for (uint64_t row = 0; row < q->micro_batch && good; row++) {
-			struct line line = {
+			struct plan_line line = {
 				.rank = rank, .row = row, .padding = at >= end || row >= end - at};
 
 			line.position = line.padding ? end : at + row;
 			good = put_line(&out, p, &line);
 		}
 	}
+	good = good && put_block(&out, p);
 	return ctl_finish(&out, good ? CTL_OK : CTL_FAILED);
 }
 
@@ -308,21 +179,31 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 	};
 	int status = CTL_FAILED;
 
+	p.block = 1;
 	if (q->tokens) {
 		p.reader = ctl_windows_open(s, h);
-		p.tokens = calloc(p.window_tokens, p.token_bytes);
+		p.block = p.reader ? ctl_windows_block(p.reader) : 1;
+		p.tokens = calloc(p.block * p.window_tokens, p.token_bytes);
 	}
+	p.lines = calloc(p.block, sizeof(*p.lines));
+	p.places = calloc(p.block, sizeof(*p.places));
 	/* Steps are counted from the position of the only cursor. */
 	if (!q->has_from)
 		q->from = q->cursor_count == 1 ? h->widest->next : 0;
-	if (!p.map || (q->tokens && (!p.reader || !p.tokens))) {
+	if (!p.map || !p.lines || !p.places || (q->tokens && (!p.reader || !p.tokens))) {
 		ctl_fail(PHRASE_MEMORY);
 	} else if (known(h, q->from)) {
 		stream_map(s->stream, h->widest, p.map);
-		status = q->ranks ? print_step(&p, q) : print_range(&p, q);
+		if (q->cost)
+			status = cost_report(
+				h, p.map, q->from, q->cost_tokens, q->nodes, &q->prices, q->json);
+		else
+			status = q->ranks ? print_step(&p, q) : print_range(&p, q);
 	}
 	ctl_windows_close(p.reader);
 	free(p.tokens);
+	free(p.places);
+	free(p.lines);
 	free(p.map);
 	return status;
 }
@@ -333,7 +214,7 @@ static int answer(struct query *q)
 	struct ctl_history history;
 	int status = CTL_FAILED;
 
-	if (!ctl_stream_open(&s, q->config, q->stream))
+	if (!(q->cost ? ctl_stream_open_all : ctl_stream_open)(&s, q->config, q->stream))
 		return CTL_FAILED;
 	if (ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run)) {
 		status = with_history(&s, &history, q);
@@ -345,7 +226,25 @@ static int answer(struct query *q)
 
 /* ---- the command line ---- */
 
-enum { CONFIG, FROM, COUNT, STEP, WORLD, MICRO, RANK, CURSOR, RUN, TOKENS, JSON };
+enum {
+	CONFIG,
+	FROM,
+	COUNT,
+	STEP,
+	WORLD,
+	MICRO,
+	RANK,
+	CURSOR,
+	RUN,
+	TOKENS,
+	COST,
+	FOR,
+	NODES,
+	RATE,
+	GET,
+	EGRESS,
+	JSON
+};
 
 static const struct ctl_option options[] = {
 	[CONFIG] = CTL_CONFIG_REQUIRED,
@@ -388,8 +287,60 @@ static const struct ctl_option options[] = {
 	[TOKENS] = {.name = "tokens",
 		.kind = CTL_FLAG,
 		.help = "print the tokens too: the first 8, or all with --json"},
+	[COST] = {.name = "cost",
+		.kind = CTL_FLAG,
+		.help = "print what reading the stream from an object store costs, instead of "
+			"positions"},
+	[FOR] = {.name = "for",
+		.kind = CTL_DECIMAL,
+		.value = "TOKENS",
+		.low = 1,
+		.high = 1e18,
+		.preset = "1e12",
+		.help = "number of tokens to train on, for --cost; a finite stream ends before"},
+	[NODES] = {.name = "nodes",
+		.kind = CTL_NUMBER,
+		.value = "N",
+		.least = 1,
+		.most = LIMIT_WORLD,
+		.preset = "1",
+		.help = "number of nodes, for --cost"},
+	[RATE] = {.name = "rate",
+		.kind = CTL_DECIMAL,
+		.value = "TOKENS_PER_SECOND",
+		.high = 1e15,
+		.help = "tokens per second of the whole job, for --cost; default: unknown"},
+	[GET] = {.name = "get",
+		.kind = CTL_DECIMAL,
+		.value = "DOLLARS",
+		.high = 1e6,
+		.preset = "0.0004",
+		.help = "price of 1000 GETs, for --cost"},
+	[EGRESS] = {.name = "egress",
+		.kind = CTL_DECIMAL,
+		.value = "DOLLARS",
+		.high = 1e6,
+		.preset = "0",
+		.help = "price of a GB (10^9 bytes) that is read, for --cost"},
 	[JSON] = CTL_JSON_OPTION,
 };
+
+/* Options of --cost, and options of the others. */
+static int check_cost(const struct ctl_arguments *a)
+{
+	static const uint8_t of_cost[] = {FOR, NODES, RATE, GET, EGRESS},
+			     of_others[] = {COUNT, STEP, WORLD, MICRO, RANK, TOKENS};
+	bool cost = ctl_given(a, COST);
+	const uint8_t *wrong = cost ? of_others : of_cost;
+	size_t n = cost ? sizeof(of_others) : sizeof(of_cost);
+
+	for (size_t i = 0; i < n; i++)
+		if (ctl_given(a, wrong[i]))
+			return ctl_usage(a->command,
+				cost ? "--cost and --%s exclude each other" : "--%s needs --cost",
+				a->command->options[wrong[i]].name);
+	return CTL_OK;
+}
 
 /* Checks which options are given together. */
 static int check_options(const struct ctl_arguments *a)
@@ -401,10 +352,15 @@ static int check_options(const struct ctl_arguments *a)
 		return ctl_usage(c, "unexpected argument '%s'", a->argument[1]);
 	if (ctl_given(a, RUN) && ctl_given(a, CURSOR))
 		return ctl_usage(c, "--run and --cursor exclude each other");
+	if (check_cost(a) != CTL_OK)
+		return CTL_USAGE;
+	if (ctl_given(a, COST))
+		return CTL_OK;
 	if (!step && (world || micro || ctl_given(a, RANK)))
 		return ctl_usage(c, "--world, --micro and --rank need --step");
 	if (!step && (!ctl_given(a, FROM) || !ctl_given(a, COUNT)))
-		return ctl_usage(c, "needs --from and --count, or --step, --world and --micro");
+		return ctl_usage(
+			c, "needs --from and --count, or --step, --world and --micro, or --cost");
 	if (step && ctl_given(a, COUNT))
 		return ctl_usage(c, "--step and --count exclude each other");
 	if (step && (!world || !micro))
@@ -433,7 +389,13 @@ static int plan(const struct ctl_arguments *a)
 		.ranks = ctl_given(a, STEP),
 		.one_rank = ctl_given(a, RANK),
 		.tokens = ctl_given(a, TOKENS),
-		.json = ctl_given(a, JSON)};
+		.json = ctl_given(a, JSON),
+		.cost = ctl_given(a, COST),
+		.cost_tokens = a->value[FOR].decimal,
+		.nodes = ctl_number(a, NODES, 1),
+		.prices = {.rate = a->value[RATE].decimal,
+			.get = a->value[GET].decimal,
+			.byte = a->value[EGRESS].decimal}};
 	int status = check_options(a);
 
 	if (status != CTL_OK)
@@ -452,12 +414,22 @@ const struct ctl_command ctl_plan = {
 		 "and --count it prints one line per position: dataset, epoch, window, the offset "
 		 "of its first token, and shard. With --step, --world and --micro it prints the "
 		 "rows of each rank's batch at that step, as the ranks get them.\n\n"
+		 "--cost computes from the config and the order what the stream costs in an object "
+		 "store, also if its shards are still on a disk. One line per dataset and way of "
+		 "reading it (window, piece; see the key fetch: in tokend.yaml(5)) has the number "
+		 "of GETs, GETs per second at --rate, bytes read, bytes read per byte used, "
+		 "dollars, and the cache that each node needs. GETs and bytes are sums over all "
+		 "nodes. The sign * is after the way that the config chooses. Numbers after ~ are "
+		 "estimates: of compressed shards and those of mds and "
+		 "arrow, and of caches that are smaller than their dataset.\n\n"
 		 "If the mix was changed while the run was going on, the config alone does not "
 		 "give its order: add --run, or cursors of the run with --cursor.",
 	.examples = CTL_EXAMPLES(
 		{"the first four samples", "tokctl plan train -c tokend.yaml --from 0 --count 4"},
 		{"what 2 ranks with 4 rows each get at step 10",
-			"tokctl plan train -c tokend.yaml --step 10 --world 2 --micro 4"}),
+			"tokctl plan train -c tokend.yaml --step 10 --world 2 --micro 4"},
+		{"what 10^12 tokens on 16 nodes cost from a store",
+			"tokctl plan train -c tokend.yaml --cost --nodes 16 --for 1e12"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = plan,

@@ -35,15 +35,15 @@ bool proof_place(const struct proof *p, uint64_t position, struct order_place *p
 }
 
 /*
- * Converts p->tokens from the stream's present width to the other one, into p->other. Returns the
+ * Converts @tokens from the stream's present width to the other one, into p->other. Returns the
  * number of bytes there; 0: a token does not fit.
  */
-static size_t convert(struct proof *p)
+static size_t convert(struct proof *p, const void *tokens)
 {
 	bool narrow = p->s->stream->token_bytes == 4;
 	size_t n = p->bytes / p->s->stream->token_bytes;
-	const uint16_t *short_token = p->tokens;
-	const uint32_t *token = p->tokens;
+	const uint16_t *short_token = tokens;
+	const uint32_t *token = tokens;
 
 	for (size_t i = 0; i < n; i++) {
 		if (narrow && token[i] > UINT16_MAX)
@@ -56,19 +56,13 @@ static size_t convert(struct proof *p)
 	return n * (narrow ? sizeof(uint16_t) : sizeof(uint32_t));
 }
 
-/* 1: the row's tokens are those of the order; 0: they are not; -1: an error was printed. */
-static int has_tokens(struct proof *p, uint64_t position, uint64_t checksum)
+/* Are the row's tokens @tokens, those of the order? */
+static bool has_tokens(struct proof *p, uint64_t position, uint64_t checksum, const void *tokens)
 {
-	struct order_place place;
-
-	if (!proof_place(p, position, &place))
-		return 0;
-	if (!ctl_windows_read(p->reader, &place, p->tokens))
-		return -1;
-	if (record_checksum(position, p->tokens, p->bytes) == checksum)
-		return 1;
+	if (record_checksum(position, tokens, p->bytes) == checksum)
+		return true;
 	/* The stream may have had another width when the row was taken. */
-	size_t bytes = convert(p);
+	size_t bytes = convert(p, tokens);
 
 	return bytes > 0 && record_checksum(position, p->other, bytes) == checksum;
 }
@@ -96,34 +90,64 @@ static void count_row(struct proof *p, uint64_t position, uint64_t checksum)
 		p->row(p->context, position, &place);
 }
 
+struct proof_row {
+	const struct record_section *section;
+	uint64_t position, checksum;
+	const void *tokens; /* NULL: they are not compared, or the order does not have it */
+};
+
+/* Is the row in the order and in the range? */
+static bool is_counted(const struct proof *p, const struct proof_row *row)
+{
+	uint64_t end = p->history->order.end;
+
+	return row->position < row->section->limit && (!end || row->position < end) &&
+	       row->position >= p->from && row->position < p->to;
+}
+
+static void judge_row(struct proof *p, const struct proof_row *row)
+{
+	const struct finding here = {row->position, 1, row->section->file};
+	uint64_t end = p->history->order.end, position = row->position;
+
+	if (position >= row->section->limit) {
+		p->voided++;
+	} else if (end && position >= end) {
+		add_finding(p, ALTERED, here);
+	} else if (!is_counted(p, row)) {
+		p->outside++;
+	} else {
+		if (take(p, position))
+			count_row(p, position, row->checksum);
+		else
+			add_finding(p, REPEATED, here);
+		if (!row->tokens || !has_tokens(p, position, row->checksum, row->tokens))
+			add_finding(p, ALTERED, here);
+	}
+}
+
+/* Reads the windows of the block's rows, then judges the rows in order. False after an error. */
+static bool judge_block(struct proof *p)
+{
+	uint64_t n = 0, held = p->held;
+
+	for (uint64_t i = 0; i < held; i++)
+		if (is_counted(p, &p->row_of[i]) &&
+			proof_place(p, p->row_of[i].position, &p->places[n]))
+			p->row_of[i].tokens = (const char *)p->tokens + n++ * p->bytes;
+	p->held = 0;
+	if (ctl_windows_read(p->reader, p->places, n, p->tokens) < n)
+		return false;
+	for (uint64_t i = 0; i < held; i++)
+		judge_row(p, &p->row_of[i]);
+	return true;
+}
+
 static bool check_row(
 	struct proof *p, const struct record_section *s, uint64_t position, uint64_t checksum)
 {
-	const struct finding here = {position, 1, s->file};
-	uint64_t end = p->history->order.end;
-
-	if (position >= s->limit) {
-		p->voided++;
-		return true;
-	}
-	if (end && position >= end) {
-		add_finding(p, ALTERED, here);
-		return true;
-	}
-	if (position < p->from || position >= p->to) {
-		p->outside++;
-		return true;
-	}
-	if (take(p, position))
-		count_row(p, position, checksum);
-	else
-		add_finding(p, REPEATED, here);
-
-	int same = has_tokens(p, position, checksum);
-
-	if (same == 0)
-		add_finding(p, ALTERED, here);
-	return same >= 0;
+	p->row_of[p->held++] = (struct proof_row){s, position, checksum, NULL};
+	return p->held < p->block || judge_block(p);
 }
 
 static bool check_rows(struct proof *p)
@@ -142,7 +166,7 @@ static bool check_rows(struct proof *p)
 			got = check_row(p, s, position, checksum) ? 0 : -1;
 	}
 	record_tape_close(&tape);
-	return got == 0;
+	return got == 0 && judge_block(p);
 }
 
 /* ---- missing positions ---- */
@@ -279,10 +303,14 @@ bool proof_run(struct proof *p)
 	p->reader = ctl_windows_open(p->s, p->history);
 	p->bytes = (p->s->stream->begin.seq_len + p->s->stream->begin.extra) *
 		   p->s->stream->token_bytes;
-	p->tokens = malloc(p->bytes);
+	p->block = p->reader ? ctl_windows_block(p->reader) : 1;
+	p->tokens = malloc(p->block * p->bytes);
+	p->row_of = calloc(p->block, sizeof(*p->row_of));
+	p->places = calloc(p->block, sizeof(*p->places));
 	p->other = malloc(p->bytes / p->s->stream->token_bytes * sizeof(uint32_t));
 	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
-	if (!p->map || !p->reader || !p->tokens || !p->other || !p->taken)
+	if (!p->map || !p->reader || !p->tokens || !p->row_of || !p->places || !p->other ||
+		!p->taken)
 		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
 	stream_map(p->s->stream, p->history->widest, p->map);
 	if (!check_rows(p) || !find_skips(p))
@@ -296,6 +324,8 @@ void proof_free(struct proof *p)
 	ctl_windows_close(p->reader);
 	free(p->map);
 	free(p->tokens);
+	free(p->row_of);
+	free(p->places);
 	free(p->other);
 	free(p->taken);
 	free(p->skip);

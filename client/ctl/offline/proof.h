@@ -24,6 +24,8 @@ struct stretch {
 	uint64_t from, to;
 };
 
+struct proof_row; /* a recorded row */
+
 struct proof {
 	/* set by the caller */
 	const struct ctl_stream *s;
@@ -38,7 +40,10 @@ struct proof {
 	/* work */
 	const struct dataset **map; /* [datasets] */
 	struct ctl_windows *reader;
-	void *tokens; /* of one window */
+	void *tokens;		    /* of the rows of a block */
+	struct proof_row *row_of;   /* [block] */
+	struct order_place *places; /* of rows that are read */
+	uint64_t block, held;	    /* rows at most, and rows that are not judged yet */
 	size_t bytes;
 	void *other;	 /* the same in the other width */
 	uint64_t *taken; /* one bit per position */

@@ -127,6 +127,11 @@ static void count_masked(
 	seen->masked += n - labels;
 }
 
+static uint64_t block_tokens(const struct ctl_scan *scan)
+{
+	return scan->whole ? scan->piece_tokens : BLOCK_TOKENS;
+}
+
 static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t piece, void *block)
 {
 	const struct shard_facts *facts = &scan->shard->facts;
@@ -138,7 +143,7 @@ static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t 
 	XXH3_INITSTATE(&state);
 	XXH3_64bits_reset_withSeed(&state, piece);
 	while (token < end) {
-		uint64_t n = end - token < BLOCK_TOKENS ? end - token : BLOCK_TOKENS;
+		uint64_t most = block_tokens(scan), n = end - token < most ? end - token : most;
 		struct fault fault;
 
 		if (shard_read(scan->shard, token, n, block, &fault)) {
@@ -179,7 +184,7 @@ static void *scan_pieces(void *context)
 {
 	struct scanning *s = context;
 	struct seen seen = {.beyond = SHARD_UNKNOWN};
-	void *block = malloc(BLOCK_TOKENS * sizeof(uint32_t));
+	void *block = malloc(block_tokens(s->scan) * sizeof(uint32_t));
 
 	for (uint64_t piece; block && (piece = atomic_fetch_add(&s->next, 1)) < s->pieces;)
 		scan_piece(s->scan, &seen, piece, block);
@@ -195,7 +200,7 @@ bool ctl_scan(struct ctl_scan *scan)
 {
 	uint64_t tokens = scan->shard->facts.tokens;
 	struct scanning s = {.scan = scan, .lock = PTHREAD_MUTEX_INITIALIZER};
-	unsigned threads = ctl_processors();
+	unsigned threads = scan->threads ? scan->threads : ctl_processors();
 
 	s.pieces = tokens / scan->piece_tokens + (tokens % scan->piece_tokens > 0);
 	scan->beyond = SHARD_UNKNOWN;

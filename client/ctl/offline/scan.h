@@ -28,9 +28,11 @@ uint64_t ctl_digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, 
 struct ctl_scan {
 	const struct shard *shard;
 	uint64_t piece_tokens; /* per piece of the digest */
-	uint64_t vocab;	       /* tokens must be below it; 0: no limit */
-	bool digests;	       /* compute the digest */
-	bool masks;	       /* count masked tokens; the shard was opened with loss_mask */
+	unsigned threads;      /* 0: one per processor */
+	bool whole;	/* a piece is one read: for a store. Otherwise some that fit a cache */
+	uint64_t vocab; /* tokens must be below it; 0: no limit */
+	bool digests;	/* compute the digest */
+	bool masks;	/* count masked tokens; the shard was opened with loss_mask */
 	struct ctl_progress *progress;
 
 	/* the result */

@@ -4,6 +4,8 @@
  */
 #include "client/ctl/offline/windows.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/offline/scan.h"
+#include "client/ctl/offline/stores.h"
 #include "daemon/catalog/dataset_shard.h"
 #include "daemon/shard/frames.h"
 
@@ -11,24 +13,31 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { OPEN_FILES = 64 };
+enum { OPEN_FILES = 64, BLOCK_WINDOWS = 1024, BLOCK_BYTES = 64 << 20 };
 
 struct file {
 	const struct dataset *dataset; /* NULL: the entry is free */
 	uint64_t shard;
-	int fd;
+	int fd; /* -1: an object */
 	struct shard *source;
+	unsigned users; /* threads that are reading it */
+	pthread_mutex_t lock;
+	pthread_cond_t unused;
 };
 
 struct ctl_windows {
 	const struct cursor *cursor; /* its datasets are those of the places */
 	const struct dataset **map;  /* [cursor->datasets] */
 	struct frames *frames;	     /* decoded frames of all files */
+	uint64_t window_bytes;
+	bool stores; /* a dataset is in a store */
 	struct file file[OPEN_FILES];
 };
 
@@ -38,7 +47,13 @@ struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ct
 
 	if (!reader)
 		return NULL;
+	for (unsigned i = 0; i < OPEN_FILES; i++) {
+		pthread_mutex_init(&reader->file[i].lock, NULL);
+		pthread_cond_init(&reader->file[i].unused, NULL);
+	}
 	reader->cursor = h->widest;
+	reader->stores = s->stores;
+	reader->window_bytes = (h->widest->seq_len + h->widest->extra) * s->stream->token_bytes;
 	reader->map = calloc(h->widest->datasets, sizeof(const struct dataset *));
 	reader->frames = frames_new(dataset_frames_budget(s->config));
 	if (!reader->map || !reader->frames) {
@@ -49,21 +64,19 @@ struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ct
 	return reader;
 }
 
-/* Opens @fd as a shard, which must be the one that was listed. NULL after an error was printed. */
-static struct shard *open_source(const struct ctl_windows *reader, const struct dataset *dataset,
-	uint64_t shard, int fd, const char *path)
+/* Opens @fd as a shard, which must be the one that was listed. False: @fault. */
+static bool open_source(
+	const struct ctl_windows *reader, struct file *file, const char *path, struct fault *fault)
 {
-	struct fault fault;
 	struct stat st;
-	struct shard *source = NULL;
 
-	if (fstat(fd, &st) != 0)
-		fault_errno(&fault, errno, "", "%s", strerror(errno));
-	else if (dataset_same_shard(dataset, shard, &st, &fault))
-		source = dataset_open_shard(dataset, shard, path, fd, reader->frames, &fault);
-	if (!source)
-		ctl_fail("%s: %s", path, fault.text);
-	return source;
+	if (file->fd >= 0 && fstat(file->fd, &st) != 0)
+		return fault_errno(fault, errno, "", "%s", strerror(errno));
+	if (file->fd >= 0 && !dataset_same_shard(file->dataset, file->shard, &st, fault))
+		return false;
+	file->source = dataset_open_shard(
+		file->dataset, file->shard, path, file->fd, reader->frames, fault);
+	return file->source;
 }
 
 static void close_file(struct file *file)
@@ -71,60 +84,143 @@ static void close_file(struct file *file)
 	if (!file->dataset)
 		return;
 	shard_close(file->source);
-	close(file->fd);
+	if (file->fd >= 0)
+		close(file->fd);
+	file->source = NULL;
 	file->dataset = NULL;
 }
 
-/* The open shard. NULL after an error was printed. */
-static const struct shard *open_shard(struct ctl_windows *reader, uint32_t d, uint64_t shard)
+static bool open_file(const struct ctl_windows *reader, struct file *file,
+	const struct dataset *dataset, uint64_t shard, struct fault *fault)
+{
+	char path[PATH_MAX + 1];
+
+	dataset_shard_path(dataset, shard, path, sizeof(path));
+	file->dataset = dataset;
+	file->shard = shard;
+	file->fd = dataset->objects ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (file->fd < 0 && !dataset->objects)
+		fault_errno(fault, errno, "", "%s", strerror(errno));
+	else if (open_source(reader, file, path, fault))
+		return true;
+	close_file(file);
+	return fault_prefix(fault, "%s: ", path);
+}
+
+/* The open shard, which is kept until it is released. NULL: @fault. */
+static struct file *acquire(
+	struct ctl_windows *reader, uint32_t d, uint64_t shard, struct fault *fault)
 {
 	const struct dataset *dataset = reader->map[d];
 	struct file *file = &reader->file[(shard + d) % OPEN_FILES];
-	char path[PATH_MAX + 1];
+	bool fine = true;
 
-	if (file->dataset == dataset && file->shard == shard)
-		return file->source;
-	dataset_shard_path(dataset, shard, path, sizeof(path));
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-
-	if (fd < 0) {
-		ctl_fail("%s: %s", path, strerror(errno));
-		return NULL;
+	pthread_mutex_lock(&file->lock);
+	while (file->users > 0 && (file->dataset != dataset || file->shard != shard))
+		pthread_cond_wait(&file->unused, &file->lock);
+	if (file->dataset != dataset || file->shard != shard) {
+		close_file(file);
+		fine = open_file(reader, file, dataset, shard, fault);
 	}
-	struct shard *source = open_source(reader, dataset, shard, fd, path);
-
-	if (!source) {
-		close(fd);
-		return NULL;
-	}
-	close_file(file);
-	*file = (struct file){dataset, shard, fd, source};
-	return source;
+	file->users += fine;
+	pthread_mutex_unlock(&file->lock);
+	return fine ? file : NULL;
 }
 
-bool ctl_windows_read(struct ctl_windows *reader, const struct order_place *place, void *tokens)
+static void release(struct file *file)
+{
+	pthread_mutex_lock(&file->lock);
+	if (--file->users == 0)
+		pthread_cond_broadcast(&file->unused);
+	pthread_mutex_unlock(&file->lock);
+}
+
+/* Any thread. */
+static bool read_window(struct ctl_windows *reader, const struct order_place *place, void *tokens,
+	struct fault *fault)
 {
 	uint32_t d = place->dataset;
 	const struct dataset *dataset = reader->map[d];
 	uint64_t shard, offset;
-	struct fault fault;
 
-	if (!dataset) {
-		ctl_fail("dataset %s: no longer in the config, so its tokens cannot be read",
+	if (!dataset)
+		return fault_set(fault, FAULT_ARGUMENT, "",
+			"dataset %s: no longer in the config, so its tokens cannot be read",
 			reader->cursor->dataset[d].name);
-		return false;
-	}
 	table_locate(&dataset->table, &reader->cursor->order[d], reader->cursor->seed, place->epoch,
 		place->window, &shard, &offset);
-	const struct shard *source = open_shard(reader, d, shard);
+	struct file *file = acquire(reader, d, shard, fault);
 
-	if (!source)
+	if (!file)
 		return false;
-	if (shard_read(source, offset, dataset->table.window_tokens, tokens, &fault))
-		return true;
-	ctl_fail("dataset %s: shard %s at token %" PRIu64 ": %s", dataset->config->name,
-		dataset_shard_name(dataset, shard), offset, fault.text);
-	return false;
+	bool fine = shard_read(file->source, offset, dataset->table.window_tokens, tokens, fault);
+
+	release(file);
+	return fine || fault_prefix(fault, "dataset %s: shard %s at token %" PRIu64 ": ",
+			       dataset->config->name, dataset_shard_name(dataset, shard), offset);
+}
+
+/* ---- many at once ---- */
+
+uint64_t ctl_windows_block(const struct ctl_windows *reader)
+{
+	uint64_t fit = BLOCK_BYTES / reader->window_bytes;
+
+	if (!reader->stores)
+		return 1;
+	return fit < 1 ? 1 : fit < BLOCK_WINDOWS ? fit : BLOCK_WINDOWS;
+}
+
+struct block {
+	struct ctl_windows *reader;
+	const struct order_place *place;
+	char *tokens;
+	uint64_t n;
+	_Atomic uint64_t next;
+	pthread_mutex_t lock;
+	uint64_t failed; /* the first window that could not be read; n: none */
+	struct fault fault;
+};
+
+static void *read_some(void *context)
+{
+	struct block *b = context;
+	struct fault fault;
+
+	for (uint64_t i; (i = atomic_fetch_add(&b->next, 1)) < b->n;) {
+		void *to = b->tokens + i * b->reader->window_bytes;
+
+		if (read_window(b->reader, &b->place[i], to, &fault))
+			continue;
+		pthread_mutex_lock(&b->lock);
+		if (i < b->failed) {
+			b->failed = i;
+			b->fault = fault;
+		}
+		pthread_mutex_unlock(&b->lock);
+		break;
+	}
+	return NULL;
+}
+
+uint64_t ctl_windows_read(
+	struct ctl_windows *reader, const struct order_place *place, uint64_t n, void *tokens)
+{
+	struct block b = {.reader = reader,
+		.place = place,
+		.tokens = tokens,
+		.n = n,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.failed = n};
+	uint64_t threads = reader->stores ? CTL_GETS : 1;
+
+	if (n > 1 && threads > 1)
+		ctl_threads((unsigned)(n < threads ? n : threads), read_some, &b);
+	else
+		read_some(&b);
+	if (b.failed < n)
+		ctl_fail("%s", b.fault.text);
+	return b.failed;
 }
 
 void ctl_windows_close(struct ctl_windows *reader)

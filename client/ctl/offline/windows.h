@@ -11,9 +11,15 @@ struct ctl_windows;
 
 /* Borrows @s and @h until closed. NULL: out of memory, which is not printed. */
 struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ctl_history *h);
-/* Reads the window at @place into @tokens: seq_len + extra tokens in the stream's width. False
- * after an error was printed. */
-bool ctl_windows_read(struct ctl_windows *reader, const struct order_place *place, void *tokens);
+/* How many windows should be read at once: 1, or more if a dataset is in a store. */
+uint64_t ctl_windows_block(const struct ctl_windows *reader);
+/*
+ * Reads the windows at @n places into @tokens, one after another: seq_len + extra tokens each, in
+ * the stream's width. Returns the number of those before the first that cannot be read; less than
+ * @n after an error was printed.
+ */
+uint64_t ctl_windows_read(
+	struct ctl_windows *reader, const struct order_place *place, uint64_t n, void *tokens);
 void ctl_windows_close(struct ctl_windows *reader);
 
 #endif

@@ -5,6 +5,7 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/socket.h"
+#include "client/ctl/online/store_lines.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 #include "proto/status_members.h"
@@ -93,6 +94,8 @@ static void put_session_json(struct ctl_out *out, const struct wire *w, const ch
 	put_text(out, w, WIRE_RUN, "run");
 	put_text(out, w, WIRE_HOST, "host");
 	put_slow_json(out, w);
+	put_if_there(out, w, WIRE_STORE_WAIT_MS, "store_wait_ms");
+	put_text(out, w, WIRE_TEXT, "store_wait");
 	ctl_put(out, ",\"daemon\":");
 	ctl_put_string(out, socket);
 	ctl_put(out, "}\n");
@@ -105,7 +108,7 @@ static const struct ctl_column columns[] = {{"STREAM", false}, {"RUN", false},
 static void add_session(struct ctl_columns *c, const struct wire *w)
 {
 	struct wire_bytes stream = wire_bytes(w, WIRE_STREAM), run = wire_bytes(w, WIRE_RUN);
-	char line[LIMIT_TEXT_BYTES + 200];
+	char line[LIMIT_TEXT_BYTES + 200] = "  ";
 
 	ctl_columns_add(c, "%.*s", (int)stream.n, stream.at);
 	ctl_columns_add(c, "%.*s", (int)run.n, run.at);
@@ -117,12 +120,14 @@ static void add_session(struct ctl_columns *c, const struct wire *w)
 		wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED),
 		wire_number(w, WIRE_SLOTS));
 	ctl_columns_add(c, "%" PRIu64, wire_number(w, WIRE_PID));
-	if (write_slow(line, w))
+	if (store_wait_line(w, line + 2) || write_slow(line, w))
 		ctl_columns_line(c, line);
 }
 
 static void put_total_json(struct ctl_out *out, const struct wire *w, const char *socket)
 {
+	char *stores = store_members(w);
+
 	put_numbers(out, w, status_daemon_members);
 	put_text(out, w, WIRE_IO, "io");
 	put_text(out, w, WIRE_PATH, "config");
@@ -131,6 +136,15 @@ static void put_total_json(struct ctl_out *out, const struct wire *w, const char
 	ctl_put_string(out, socket);
 	put_text(out, w, WIRE_RELEASE, "version");
 	put_digest(out, w, "config_digest");
+	if (stores)
+		ctl_put(out, stores);
+	free(stores);
+}
+
+static void put_line(void *out, const char *line)
+{
+	ctl_put(out, line);
+	ctl_put(out, "\n");
 }
 
 static void put_total(struct ctl_out *out, const struct wire *w, const char *socket)
@@ -138,6 +152,7 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 	struct wire_bytes io = wire_bytes(w, WIRE_IO);
 	char line[LIMIT_TEXT_BYTES + 200];
 
+	store_lines(w, put_line, out);
 	snprintf(line, sizeof(line),
 		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64
 		" session%s, %" PRIu64 " of %" PRIu64 " bytes of memory, lost wakes %" PRIu64 "\n",
@@ -281,12 +296,14 @@ static int status(const struct ctl_arguments *a)
 const struct ctl_command ctl_status = {
 	.name = "status",
 	.help = "print the sessions of a running daemon",
-	.about = "Without --socket, -c and $TOKEND_SOCKET, prints all daemons that are found, also "
-		 "private ones, one after the other.\n\n"
-		 "Prints one line per session (an attached trainer process): stream, run, rank, "
-		 "rows per batch, position of the next batch, batches that are ready, and pid. The "
-		 "last line is about the daemon. lost wakes counts wake-ups that did not reach a "
-		 "trainer, and must be 0.",
+	.about =
+		"Without --socket, -c and $TOKEND_SOCKET, prints all daemons that are found, also "
+		"private ones, one after the other.\n\n"
+		"Prints one line per session (an attached trainer process): stream, run, rank, "
+		"rows per batch, position of the next batch, batches that are ready, and pid. Then "
+		"a line per object store and one for the cache, if there are any. The "
+		"last line is about the daemon. lost wakes counts wake-ups that did not reach a "
+		"trainer, and must be 0.",
 	.examples = CTL_EXAMPLES({"list the sessions", "tokctl status -c tokend.yaml"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),

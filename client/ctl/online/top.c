@@ -16,12 +16,23 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { STORES = 16 }; /* lines about stores */
+
 struct top {
 	struct ctl_out out;
 	struct ctl_link link;
 	struct top_list list;
-	bool headed;
+	char store[STORES][STORE_LINE_BYTES];
+	unsigned stores;
 };
+
+static void add_store(void *context, const char *line)
+{
+	struct top *t = context;
+
+	if (t->stores < STORES)
+		snprintf(t->store[t->stores++], STORE_LINE_BYTES, "%s", line);
+}
 
 static void add_each(void *context, const struct wire *w)
 {
@@ -37,6 +48,8 @@ static bool update(struct top *t)
 	if (!ctl_status_list(&t->link, add_each, t))
 		return false;
 	top_list_end(&t->list);
+	t->stores = 0;
+	store_lines(&t->link.packet.wire, add_store, t);
 	return true;
 }
 
@@ -58,14 +71,17 @@ static void put_row(struct ctl_out *out, const struct top_row *row)
 {
 	char line[400], full[40] = "";
 
-	if (row->full_ms > 0)
+	if (row->store_ms > 0)
+		snprintf(full, sizeof(full), "store %" PRIu64 " s", row->store_ms / 1000);
+	else if (row->ready == 0)
+		snprintf(full, sizeof(full), "trainer");
+	else if (row->full_ms > 0)
 		snprintf(full, sizeof(full), "tokend %" PRIu64 " s", row->full_ms / 1000);
 	snprintf(line, sizeof(line),
 		"%-12s %-16s %5" PRIu64 " of %-5" PRIu64 " %12" PRIu64 " %12.0f %3" PRIu64
 		" of %-3" PRIu64 "  %s%s\n",
 		row->stream, row->run, row->rank, row->world, row->position, row->rate, row->ready,
-		row->slots, row->ready == 0 ? "trainer" : full,
-		row->request ? ", request open" : "");
+		row->slots, full, row->request ? ", request open" : "");
 	ctl_put(out, line);
 }
 
@@ -81,6 +97,10 @@ static bool print(struct top *t)
 			"READY      WAITS\n");
 	for (unsigned i = 0; i < t->list.n; i++)
 		put_row(&t->out, &t->list.row[t->list.order[i]]);
+	for (unsigned i = 0; i < t->stores; i++) {
+		ctl_put(&t->out, t->store[i]);
+		ctl_put(&t->out, "\n");
+	}
 	about_daemon(t, about, sizeof(about));
 	snprintf(line, sizeof(line), "tokend at %.100s, %s\n", t->link.socket, about);
 	ctl_put(&t->out, line);
@@ -145,12 +165,13 @@ static void show_all(
 	struct top *t, struct top_screen *screen, const char *socket, uint64_t interval_ms)
 {
 	char line[LIMIT_TEXT_BYTES];
-	struct top_title title = {line, false};
+	struct top_title title = {.about = line, .store = t->store};
 	uint64_t next = ctl_clock_ms();
 
 	ctl_keep_errors(line, sizeof(line));
 	do {
 		title.lost = !refresh(t, socket, line, sizeof(line));
+		title.stores = t->stores;
 		next = next_time(next, interval_ms);
 	} while (top_screen_wait(screen, &t->list, &title, next));
 	ctl_keep_errors(NULL, 0);
@@ -211,7 +232,9 @@ const struct ctl_command ctl_top = {
 	.name = "top",
 	.help = "show the sessions of a running daemon, with their rates; q quits",
 	.about = "WAITS tells who waits: trainer, if no batch is ready; tokend, with the time so "
-		 "far, if the ring has been full.\n\n"
+		 "far, if the ring has been full; store, with the time so far, if a read waits for "
+		 "an "
+		 "object store. A line per store and one for the cache follow the sessions.\n\n"
 		 "On a terminal, the left and right arrows (or < and >) choose the column to sort "
 		 "by, r reverses the order, and the other arrows scroll. A sparkline shows the "
 		 "rates of the last updates. If the daemon stops, the last sessions stay on the "

@@ -54,6 +54,7 @@ void top_list_add(struct top_list *l, const struct wire *w)
 	row->ready = wire_number(w, WIRE_PUBLISHED) - row->released;
 	row->slots = wire_number(w, WIRE_SLOTS);
 	row->full_ms = wire_number(w, WIRE_STALL_MS);
+	row->store_ms = wire_number(w, WIRE_STORE_WAIT_MS);
 	row->request = wire_number(w, WIRE_REQUEST_KEY) != 0;
 	row->ms = l->now_ms;
 	row->update = l->update;

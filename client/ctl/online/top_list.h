@@ -26,7 +26,7 @@ struct top_rates {
 
 struct top_row {
 	char stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
-	uint64_t pid, rank, world, position, released, ready, slots, full_ms;
+	uint64_t pid, rank, world, position, released, ready, slots, full_ms, store_ms;
 	uint64_t ms;	 /* time of its last status; 0: never listed */
 	uint64_t update; /* number of the update that listed it last */
 	bool request;	 /* an operator's request is open */

@@ -140,7 +140,9 @@ static void draw_row(
 		s->blocks);
 	snprintf(text, sizeof(text), "%" PRIu64 "/%" PRIu64, row->ready, row->slots);
 	top_line_put(&line, text, column[TOP_READY].width, true);
-	if (row->ready == 0)
+	if (row->store_ms > 0)
+		snprintf(waits, sizeof(waits), "store %" PRIu64 "s", row->store_ms / 1000);
+	else if (row->ready == 0)
 		snprintf(waits, sizeof(waits), "trainer");
 	else if (row->full_ms > 0)
 		snprintf(waits, sizeof(waits), "tokend %" PRIu64 "s", row->full_ms / 1000);
@@ -162,6 +164,16 @@ static void draw_total(const struct top_screen *s, int y, const struct top_list 
 	put(y, &line, A_NORMAL);
 }
 
+static void draw_stores(int y, const char (*store)[STORE_LINE_BYTES], unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct top_line line = top_line(COLS);
+
+		top_line_put(&line, store[i], (unsigned)COLS, false);
+		put(y + (int)i, &line, A_NORMAL);
+	}
+}
+
 static void draw_footer(const struct top_screen *s, int y)
 {
 	struct top_line line = top_line(COLS);
@@ -178,7 +190,9 @@ void top_screen_draw(struct top_screen *s, struct top_list *l, const struct top_
 {
 	struct top_line line = top_line(COLS);
 	unsigned room = LINES > ABOVE + BELOW ? (unsigned)(LINES - ABOVE - BELOW) : 0;
+	unsigned stores = title->stores < room / 2 ? title->stores : room / 2;
 
+	room -= stores;
 	top_list_sort(l, s->by, column[s->by].descending != s->reversed);
 	if (s->first + room > l->n)
 		s->first = l->n > room ? l->n - room : 0;
@@ -192,6 +206,7 @@ void top_screen_draw(struct top_screen *s, struct top_list *l, const struct top_
 	draw_header(ABOVE - 1, &w);
 	for (unsigned i = 0; i < room && s->first + i < l->n; i++)
 		draw_row(s, ABOVE + (int)i, &l->row[l->order[s->first + i]], &w);
+	draw_stores(LINES - 1 - (int)stores, title->store, stores);
 	draw_footer(s, LINES - 1);
 	refresh();
 }

@@ -2,6 +2,7 @@
 #ifndef TOKEND_CTL_TOP_SCREEN_H
 #define TOKEND_CTL_TOP_SCREEN_H
 
+#include "client/ctl/online/store_lines.h"
 #include "client/ctl/online/top_list.h"
 
 #include <stdbool.h>
@@ -11,6 +12,8 @@ struct top_screen;
 struct top_title {
 	const char *about; /* the daemon, or the fault for which it is not there */
 	bool lost;	   /* it is not there */
+	const char (*store)[STORE_LINE_BYTES]; /* [stores]: shown below the sessions */
+	unsigned stores;
 };
 
 /* Takes over the terminal. NULL: stdin or stdout is not a terminal, or cannot move its cursor.

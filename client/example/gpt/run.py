@@ -1,9 +1,14 @@
 """`make run`: trains a small GPT on real text, and kills daemon and trainers meanwhile.
 
+    run.py              shards on disk
+    run.py --store      shards in an object store on this machine, which is killed, too
+                        (make run-objects)
+
 Starts the daemon and the trainers as an operator would, kills and restarts them, and compares the
 recorded rows with the order at the end. train.py is an example for users; this file is not.
 """
 
+import argparse
 import fcntl
 import json
 import os
@@ -19,6 +24,7 @@ import time
 import prepare
 import processes
 import report
+from store import BUCKET, Store, kill_store
 
 REPO = pathlib.Path(__file__).resolve().parents[3]
 HERE = pathlib.Path(__file__).resolve().parent
@@ -34,6 +40,9 @@ CONFIG, DATA, RECORDS, CHECKPOINTS = (
 SEQ_LEN, GLOBAL_BATCH = 128, 16
 CHECKPOINT_EVERY = 40
 KILL_DAEMON, KILL_TRAINERS, RESCALE, END = 60, 133, 200, 300  # steps
+KILL_STORE = 90, 230
+STORE_AWAY_S = 5, 20
+SLOTS = 8  # with a store: the usual ring would hold the rest of this short run
 SOCKET_PATH_BYTES = 107
 STALLED_S = 180
 
@@ -48,16 +57,17 @@ streams:
     eos: 50256
     vocab: 50257
     datasets:
-      - {{name: code, path: data/code, weight: 0.5}}
-      - {{name: manual, path: data/manual, weight: 0.2, slide: true}}
-      - {{name: kernel, path: data/kernel, weight: 0.3, shuffle: block, block: 16, group: 32}}
+      - {{name: code, {code}, weight: 0.5}}
+      - {{name: manual, {manual}, weight: 0.2, slide: true}}
+      - {{name: kernel, {kernel}, weight: 0.3, shuffle: block, block: 16, group: 32}}
   valid:
     seed: 42
     seq_len: 128
     epochs: 1
     datasets:
-      - {{name: held-out, path: data/valid}}
+      - {{name: held-out, {valid}}}
 """
+DATASETS = ("code", "manual", "kernel", "valid")
 
 
 class Failure(Exception):
@@ -104,7 +114,8 @@ class Screen:
 class Daemon:
     """The daemon, and its CPU time and memory over all its processes."""
 
-    def __init__(self, socket_path):
+    def __init__(self, socket_path, environment):
+        self.environment = environment
         self.socket, self.process, self.cpu_s, self.private_kib, self.shared_kib = (
             socket_path,
             None,
@@ -116,7 +127,9 @@ class Daemon:
     def start(self):
         """Starts tokend. Returns the milliseconds until it answered."""
         began = time.monotonic()
-        self.process = processes.start([BIN / "tokend", "-c", CONFIG], RUN / "tokend.log", {})
+        self.process = processes.start(
+            [BIN / "tokend", "-c", CONFIG], RUN / "tokend.log", self.environment
+        )
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() - began > 10:
                 raise Failure("tokend did not start", RUN / "tokend.log")
@@ -172,7 +185,7 @@ class Tail:
 class Job:
     """One torchrun of train.py, followed through its ranks' records."""
 
-    def __init__(self, screen, daemon, name, world, until):
+    def __init__(self, screen, daemon, name, world, until, options):
         self.screen, self.daemon, self.world, self.until = screen, daemon, world, until
         self.log = RUN / f"trainers-{name}.log"
         self.tails = [Tail(RECORDS / f"{name}-{rank}.jsonl") for rank in range(world)]
@@ -196,6 +209,7 @@ class Job:
                 until,
                 "--every",
                 CHECKPOINT_EVERY,
+                *options,
             ],
             self.log,
             {
@@ -257,28 +271,55 @@ class Job:
 # ---- the story ----
 
 
-def fresh_start(socket_path):
+def fresh_start(socket_path, store):
     for path in (RECORDS, CHECKPOINTS, RUN / "state", RUN / "tmp"):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
     for path in (*RUN.glob("*.log"), RUN / "loss.svg"):
         path.unlink(missing_ok=True)
-    CONFIG.write_text(STREAMS.format(socket=json.dumps(str(socket_path))))
+    place = (
+        'path: "s3://{bucket}/{name}/", manifest: {name}.jsonl' if store else "path: data/{name}"
+    )
+    paths = {name: place.format(bucket=BUCKET, name=name) for name in DATASETS}
+    CONFIG.write_text(STREAMS.format(socket=json.dumps(str(socket_path)), **paths))
 
 
-def checked(config):
-    """Runs `tokend --check`: config and shards, without serving."""
+def done(environment, *command):
+    """Runs a command to its end. Returns its output."""
     done = subprocess.run(
-        [BIN / "tokend", "-c", config, "--check"],
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env={**os.environ, **environment},
     )
     if done.returncode:
         raise Failure(done.stdout.strip())
+    return done.stdout
 
 
-def story(screen, socket_path):
+def open_store(screen):
+    """Starts a store with all shards in it, and writes the manifests. Returns the store."""
+    screen.act(
+        "The shards move into an object store",
+        [
+            "Ceph's gateway, with its objects in memory. The daemon never lists: the manifests are",
+            "written once, by tokctl inspect --manifest.",
+        ],
+    )
+    store = Store(RUN / "store")
+    store.put(DATA, DATASETS)
+    for name in DATASETS:
+        manifest = RUN / f"{name}.jsonl"
+        manifest.unlink(missing_ok=True)
+        url = f"s3://{BUCKET}/{name}/"
+        done(store.environment(), BIN / "tokctl", "inspect", "--manifest", manifest, url)
+    screen.say(f"  {store.endpoint}, bucket {BUCKET}; the trainers never see a local shard")
+    return store
+
+
+def story(screen, socket_path, with_store):
     screen.act(
         "Real text becomes token shards",
         [
@@ -292,8 +333,10 @@ def story(screen, socket_path):
     if total < 8e6:
         raise Failure(f"found only {total:,} tokens of text on this machine; need 8,000,000")
 
-    fresh_start(socket_path)
-    daemon = Daemon(socket_path)
+    store = open_store(screen) if with_store else None
+    environment, options = ({}, []) if not store else (store.environment(), ["--slots", SLOTS])
+    fresh_start(socket_path, store)
+    daemon, events = Daemon(socket_path, environment), {}
     screen.act(
         "The daemon starts",
         [
@@ -301,7 +344,7 @@ def story(screen, socket_path):
             "index is built."
         ],
     )
-    checked(CONFIG)
+    done(environment, BIN / "tokend", "-c", CONFIG, "--check")
     screen.say(f"  it answers after {daemon.start():.0f} ms")
 
     screen.act(
@@ -311,7 +354,7 @@ def story(screen, socket_path):
             "continue with the batches in their rings, then attach again at their position.",
         ],
     )
-    first = Job(screen, daemon, "1", 2, END)
+    first = Job(screen, daemon, "1", 2, END, options)
     first.follow(step=KILL_DAEMON)
     killed, at = time.time(), first.step
     daemon.end(signal.SIGKILL)
@@ -323,6 +366,17 @@ def story(screen, socket_path):
         f"  step {first.step}: a new daemon answers {answers:.0f} ms after its start; "
         f"{meanwhile} steps were made without one"
     )
+
+    if store:
+        screen.act(
+            "The store is killed, and started again",
+            [
+                f"It is away for {STORE_AWAY_S[0]} s. Trainers continue with the {SLOTS} batches "
+                "in their rings, then wait."
+            ],
+        )
+        first.follow(step=KILL_STORE[0])
+        events[kill_store(screen, store, first, STORE_AWAY_S[0])] = "store killed"
 
     screen.act(
         "All trainers are killed between two checkpoints",
@@ -340,7 +394,7 @@ def story(screen, socket_path):
         "They resume from the last checkpoint",
         [f"Two processes again, until a planned stop at step {RESCALE}."],
     )
-    second = Job(screen, daemon, "2", 2, RESCALE)
+    second = Job(screen, daemon, "2", 2, RESCALE, options)
     second.follow()
     resumed = second.steps[0]["step"]
     screen.say(
@@ -352,19 +406,32 @@ def story(screen, socket_path):
         "One process continues where two stopped",
         ["Another number of ranks reads the same global batches."],
     )
-    third = Job(screen, daemon, "3", 1, END)
+    third = Job(screen, daemon, "3", 1, END, options)
+    if store:
+        third.follow(step=KILL_STORE[1])
+        screen.act(
+            "The store is killed again, for longer",
+            [f"It is away for {STORE_AWAY_S[1]} s. tokctl status says what the trainer waits for."],
+        )
+        events[kill_store(screen, store, third, STORE_AWAY_S[1])] = "store killed"
     third.follow()
     begin = third.steps[0]["step"]
     screen.say(f"  resumed at step {begin} on 1 rank instead of 2; stopped at step {third.step}")
     daemon.end(signal.SIGTERM)
-    return daemon, {
-        at: "daemon killed",
-        first.step: "all trainers killed",
-        third.steps[0]["step"]: "resumed on 1 rank instead of 2",
-    }
+    events.update(
+        {
+            at: "daemon killed",
+            first.step: "all trainers killed",
+            third.steps[0]["step"]: "resumed on 1 rank instead of 2",
+        }
+    )
+    return daemon, dict(sorted(events.items())), store
 
 
-def proof(screen, daemon, events):
+LETTERS = {"daemon killed": "D", "all trainers killed": "T", "store killed": "S"}
+
+
+def proof(screen, daemon, events, store):
     screen.act(
         "The proof", ["The records of all ranks, compared with `tokctl plan` and the shard files."]
     )
@@ -372,6 +439,8 @@ def proof(screen, daemon, events):
         report.Attempt(RECORDS, name, world) for name, world in (("1", 2), ("2", 2), ("3", 1))
     ]
     order = report.plan(BIN / "tokctl", CONFIG, "train", END * GLOBAL_BATCH)
+    if store:
+        store.stop()
     found = report.check(
         attempts, order, report.Shards(DATA, ("code", "manual", "kernel"), SEQ_LEN), GLOBAL_BATCH
     )
@@ -387,8 +456,13 @@ def proof(screen, daemon, events):
         if attempt.last
     ]
     report.picture(RUN / "loss.svg", curve, undone, valid, events)
-    screen.say(report.text_plot(curve, dict(zip(events, "DT1"))))
-    screen.say("          D daemon killed, T trainers killed, 1 one process from here on\n")
+    screen.say(
+        report.text_plot(curve, {step: LETTERS.get(what, "1") for step, what in events.items()})
+    )
+    screen.say(
+        "          D daemon killed, T trainers killed, 1 one process from here on"
+        f"{', S store killed' if store else ''}\n"
+    )
 
     entries = [entry for attempt in attempts for step in attempt.steps.values() for entry in step]
     took, waited = (
@@ -465,6 +539,11 @@ def stop(number, _frame):
 
 
 def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--store", action="store_true", help="train from an object store")
+    with_store = parser.parse_args().store
     RUN.mkdir(parents=True, exist_ok=True)
     lock = open(RUN / "lock", "w")
     try:
@@ -478,7 +557,7 @@ def main():
     processes.adopt()
     try:
         socket_path, directory = place_for_socket()
-        proof(screen, *story(screen, socket_path))
+        proof(screen, *story(screen, socket_path, with_store))
         left = len(processes.descendants(os.getpid()))
         screen.say(f"  {time.monotonic() - screen.began:.0f} s; still running: {left} processes")
         return 1 if left else 0

@@ -123,7 +123,9 @@ def train(arguments):
     training = Training(DistributedDataParallel(GPT(), find_unused_parameters=True))
 
     # tokend: the loader is part of the checkpoint, and adds a few hundred bytes.
-    loader = Loader("train", micro_batch=GLOBAL_BATCH // world, socket=arguments.socket)
+    loader = Loader(
+        "train", micro_batch=GLOBAL_BATCH // world, socket=arguments.socket, slots=arguments.slots
+    )
     state = {"training": training, "loader": loader}
     if checkpoint := newest(arguments.checkpoints):
         dcp.load(state, checkpoint_id=checkpoint)
@@ -176,6 +178,7 @@ def train(arguments):
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--socket")
+    arguments.add_argument("--slots", type=int, help="batches in the ring; default: tokend's")
     arguments.add_argument("--checkpoints", type=pathlib.Path)
     arguments.add_argument("--record", help="prefix of the files in which ranks record their rows")
     arguments.add_argument("--until", type=int)

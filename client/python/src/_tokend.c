@@ -24,6 +24,7 @@ static const struct {
 	{TOKEND_EFORKED, "ForkedError", "Used in a child of the process that attached (fork).",
 		NULL},
 	{TOKEND_EAGAIN, "NotNowError", "Not now: commit the batches taken first.", NULL},
+	{TOKEND_EWAIT, "WaitError", "No batch came within max_wait.", "TimeoutError"},
 };
 
 static PyObject *new_error(struct module *m, const char *name, const char *doc, const char *builtin)

@@ -10,7 +10,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 {
 	static char *names[] = {"stream", "micro_batch", "socket", "run", "rank", "world", "peer",
 		"slots", "deadline_ms", "connect_ms", "cursor", "tag", "position", "helper",
-		"strict", "config", NULL};
+		"strict", "config", "max_wait_ms", NULL};
 	struct client *c = (struct client *)self;
 	struct tokend_options o = {.size = sizeof(o)};
 	struct integer micro_batch = INTEGER("micro_batch", UINT32_MAX),
@@ -19,7 +19,8 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	struct integer peer = INTEGER("peer", UINT32_MAX), slots = INTEGER("slots", UINT32_MAX);
 	struct integer deadline = INTEGER("deadline", UINT32_MAX),
 		       patience = INTEGER("connect", UINT32_MAX);
-	struct integer position = INTEGER("start", UINT64_MAX);
+	struct integer position = INTEGER("start", UINT64_MAX),
+		       max_wait = INTEGER("max_wait", UINT64_MAX);
 	Py_ssize_t cursor_bytes = 0;
 	PyObject *config = NULL;
 	char why[1400];
@@ -29,11 +30,11 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 		raise_error(self, 0, "client: already attached; make a new one");
 		return -1;
 	}
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&ppO&", names,
+	if (!PyArg_ParseTupleAndKeywords(args, keywords, "sO&|zzO&O&O&O&O&O&z#zO&ppO&O&", names,
 		    &o.stream, to_integer, &micro_batch, &o.socket, &o.run, to_integer, &rank,
 		    to_integer, &world, to_integer, &peer, to_integer, &slots, to_integer,
 		    &deadline, to_integer, &patience, &o.cursor, &cursor_bytes, &o.tag, to_integer,
-		    &position, &o.helper, &o.strict, to_path, &config))
+		    &position, &o.helper, &o.strict, to_path, &config, to_integer, &max_wait))
 		return -1;
 	o.rank = rank.value;
 	o.world = world.value;
@@ -50,6 +51,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	o.context = c;
 	o.warn = on_warn;
 	o.warn_context = c;
+	o.max_wait_ms = max_wait.value;
 	o.config = config ? PyBytes_AsString(config) : NULL;
 	WAITING(c, r = tokend_attach(&c->t, &o, why, sizeof(why)));
 	Py_XDECREF(config);

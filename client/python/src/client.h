@@ -37,7 +37,7 @@ struct client {
 
 /* ---- error.c ---- */
 
-enum { ERRORS = 9 };
+enum { ERRORS = 11 };
 
 struct module {
 	PyObject *error;	    /* tokend.Error */

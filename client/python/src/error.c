@@ -1,6 +1,8 @@
 /* Exceptions for the library's errors. */
 #include "client/python/src/client.h"
 
+#include <string.h>
+
 struct module *module_of(PyObject *self)
 {
 	return PyType_GetModuleState(Py_TYPE(self));
@@ -9,11 +11,18 @@ struct module *module_of(PyObject *self)
 PyObject *raise_error(PyObject *self, int code, const char *why)
 {
 	struct module *m = module_of(self);
-	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : m->error;
+	PyObject *kind = code < 0 && code >= -ERRORS ? m->kind[-code] : NULL;
 
 	/* If a signal's handler raised, its exception is already set. */
-	if (!PyErr_Occurred())
-		PyErr_SetString(kind, why);
+	if (PyErr_Occurred())
+		return NULL;
+
+	/* A store chooses some of the words, and long texts are cut. */
+	PyObject *text = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
+
+	if (text)
+		PyErr_SetObject(kind ? kind : m->error, text);
+	Py_XDECREF(text);
 	return NULL;
 }
 

@@ -30,6 +30,7 @@ from ._tokend import (
     ProtocolError,
     RefusedError,
     ResourceError,
+    WaitError,
 )
 from ._tokend import version as __version__
 
@@ -65,6 +66,7 @@ __all__ = [
     "TokensBatch",
     "TransformError",
     "ViewBatch",
+    "WaitError",
     "WorkerError",
     "__version__",
 ]

@@ -18,7 +18,8 @@ from .cursor import Cursor
 def check(asked: Any) -> None:
     """@asked: the arguments of Loader."""
     check_names(asked.stream, asked.run)
-    check_deadline(asked.deadline)
+    check_seconds("deadline", asked.deadline)
+    check_seconds("max_wait", asked.max_wait)
     check_workers(asked.workers, asked.transform)
     check_view(
         asked.view,
@@ -60,22 +61,22 @@ DEADLINE_S = 300.0
 NOBODY_S = 5.0
 
 
-def check_deadline(deadline: Any) -> None:
-    if deadline is None:
+def check_seconds(what: str, value: Any) -> None:
+    if value is None:
         return
-    if not isinstance(deadline, (int, float)) or not 0 < deadline * 1000 < 1 << 32:
+    if not isinstance(value, (int, float)) or not 0 < value * 1000 < 1 << 32:
         most = (1 << 32) // 1000
         raise ValueError(
-            phrases.is_not("deadline", deadline, f"a number of seconds above 0 and below {most}")
+            phrases.is_not(what, value, f"a number of seconds above 0 and below {most}")
         )
 
 
 def unchecked_deadline(deadline: Any) -> float:
-    """deadline=, or the default if it is impossible: check_deadline() reports that later, when the
+    """deadline=, or the default if it is impossible: check() reports that later, when the
     other processes have come.
     """
     try:
-        check_deadline(deadline)
+        check_seconds("deadline", deadline)
     except ValueError:
         return DEADLINE_S
     return DEADLINE_S if deadline is None else float(deadline)
@@ -95,10 +96,10 @@ def strict(asked: Any, run: str | None) -> bool:
 
 def reach(socket: Any, config: Any, deadline: float | None) -> dict[str, Any]:
     """The client's arguments that say which daemon it attaches to, and how long it looks for it."""
-    wait = {"deadline_ms": _milliseconds(deadline or DEADLINE_S)}
+    wait = {"deadline_ms": milliseconds(deadline or DEADLINE_S)}
     if config is None:
         path = {"socket": os.fsdecode(socket)} if socket else {}
-        return {**path, "connect_ms": _milliseconds(deadline or NOBODY_S), **wait}
+        return {**path, "connect_ms": milliseconds(deadline or NOBODY_S), **wait}
     if socket is not None:
         raise ValueError(f"socket, config: {phrases.PASS_ONE}")
     if not isinstance(config, (str, bytes, os.PathLike)):
@@ -106,7 +107,7 @@ def reach(socket: Any, config: Any, deadline: float | None) -> dict[str, Any]:
     return {"config": config, **wait}
 
 
-def _milliseconds(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 

@@ -91,7 +91,7 @@ class Attached:
         )
         self._ahead = holding(asked.prefetched, self._client)
         if asked.transform is not None:
-            self._source = self._transforms(asked.transform, asked.workers)
+            self._source = self._transforms(asked)
         self._measure()
 
     def _attach(self, asked: Any) -> None:
@@ -108,24 +108,33 @@ class Attached:
             rank=self._rank,
             world=self._world,
             strict=arguments.strict(asked.strict, run),
+            max_wait_ms=asked.max_wait and arguments.milliseconds(asked.max_wait),
             **arguments.where(asked.start),
             **self._session,
         )
         # for the workers, even if the file is edited meanwhile
         self._session |= {"socket": self._client.socket(), "config": self._client.config()}
 
-    def _transforms(self, transform: Callable[..., Any], workers: int) -> Source:
+    def _transforms(self, asked: Any) -> Source:
         from . import transform as transforms
 
         seed = Cursor(self._client.cursor()).seed
         greatest = transforms.greatest(self._wanted.types)
-        if not workers:
+        if not asked.workers:
             return transforms.InProcess(
-                self._client, transforms.Transform(transform, seed, greatest)
+                self._client, transforms.Transform(asked.transform, seed, greatest)
             )
         from .workers import Workers
 
-        return Workers(self._client, workers, transform, seed, self._session, greatest)
+        return Workers(
+            self._client,
+            asked.workers,
+            asked.transform,
+            seed,
+            self._session,
+            greatest,
+            asked.max_wait,
+        )
 
     # ---- the other processes of the job ----
 

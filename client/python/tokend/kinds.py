@@ -81,6 +81,7 @@ class Options(TypedDict, total=False):
     slots: int
     start: Any
     deadline: float | None
+    max_wait: float | None
     dtype: Any
     device: Any
     group: Any

@@ -138,6 +138,9 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
                    that is starting, silent, or short of memory or connections. Default: 300; a
                    first attach waits for 5 s while nobody listens. Warns after 2, 10 and 60 s, as
                    it does of batches that take so long
+      max_wait     seconds that next() waits for a batch while storage or an object store does
+                   not answer; then it raises a WaitError that names it. The cursor is that of
+                   the last batch taken, and next() may be called again. Default: no limit
       slots        batches to read ahead. 0 (default): the daemon chooses
       strict       True: if another process reads for this stream, run, world, rank and peer, wait
                    up to `deadline` for its end, then raise a RefusedError with both pids. False:
@@ -294,6 +297,7 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         slots: int = 0,
         start: Any = "begin",
         deadline: float | None = None,
+        max_wait: float | None = None,
         framework: str | None = None,
         dtype: Any = None,
         device: Any = None,
@@ -345,6 +349,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
             DataError: a shard is unreadable, truncated or changed. Names shard and token.
             ConnectError: a lost daemon did not come back within `deadline`. Names the position.
             RefusedError: a restarted daemon's config no longer fits the cursor.
+            WaitError: no batch came within `max_wait`. It is a TimeoutError. Names what it waited
+                for. next() may be called again, without a seek().
             ArgumentError: a token does not fit dtype, or the record cannot be written.
             TransformError, WorkerError: a transform failed, or a worker died. The cursor is before
                 the batch.

@@ -122,6 +122,14 @@ class _Worker:
         if self.map is None or len(self.map) < n:
             self.map = mmap.mmap(self.memory, n)
 
+    def limit(self, seconds: float | None) -> None:
+        """A wait for its next message then ends with a BlockingIOError."""
+        if seconds is not None:
+            whole, part = divmod(max(1, round(seconds * 1e6)), 1_000_000)
+            self.connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, part)
+            )
+
     def ended(self) -> WorkerError:
         try:
             code = self.process.wait(PATIENCE_S)
@@ -171,7 +179,14 @@ class Workers:
     """
 
     def __init__(
-        self, client: Any, n: int, transform: Any, seed: int, session: dict, greatest: int
+        self,
+        client: Any,
+        n: int,
+        transform: Any,
+        seed: int,
+        session: dict,
+        greatest: int,
+        max_wait: float | None,
     ) -> None:
         if _is_worker:
             raise WorkerError(
@@ -181,6 +196,7 @@ class Workers:
         self._numpy, self._client, self._n = needs_numpy(), client, n
         self._generation = self._next = 0
         self._failed: Exception | None = None
+        self._max_wait = max_wait
         self.waited_s = 0.0
         session = {**session, "connect_ms": session["deadline_ms"]}
         task = pickle.dumps((*_preparation(transform), seed, session, greatest))
@@ -189,6 +205,7 @@ class Workers:
         try:
             for j in range(n):
                 self._workers.append(_Worker(j, n, task))
+                self._workers[j].limit(max_wait)
         except BaseException:
             self.close()
             raise
@@ -220,6 +237,12 @@ class Workers:
         while True:
             try:
                 message = worker.connection.recv(MESSAGE_BYTES)
+            except BlockingIOError:
+                self._amid = False  # no message is lost
+                raise _tokend.WaitError(
+                    f"max_wait: {worker.what} made no batch within {self._max_wait:g} s, so "
+                    "storage or its transform is slow; see tokctl status, and call next() again"
+                ) from None
             except ConnectionResetError:  # it died with unread messages; its own are still there
                 continue
             except OSError:  # closed by another thread

@@ -451,7 +451,8 @@ def make(given, sources, most=None):
                 # Python before 3.11.6 waits for ever to send work to dead workers
                 os._exit(1)
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                # Without waiting, its thread may wake a pipe that is closed at exit.
+                pool.shutdown(cancel_futures=True)
                 raise
     progress.say("")
     return Made(output.done, dtype, eos, vocab, progress)

@@ -1,0 +1,411 @@
+/* Each name is stored with its key before it and size and ETag after it, as one piece of memory. */
+#include "client/ctl/offline/listing.h"
+
+#include "client/ctl/common/progress.h"
+#include "client/ctl/offline/scan.h"
+#include "client/ctl/offline/stores.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct reading {
+	struct ctl_listing *l;
+	char *prefix;	   /* the key of the root; owned */
+	char before[1025]; /* the key before */
+	struct ctl_progress progress;
+	struct fault *fault;
+};
+
+/* Refuses the key of @name. Always false. */
+static bool refuse(struct reading *r, const char *name, const char *text)
+{
+	return fault_set(r->fault, FAULT_DATA, "", "key '%s%s' %s", r->prefix, name, text);
+}
+
+/* Has the path a part that is empty, "." or ".."? *@hidden: another one that begins with a dot. */
+static bool is_odd(const char *name, bool *hidden)
+{
+	*hidden = false;
+	for (const char *part = name;; part++) {
+		size_t n = strcspn(part, "/");
+
+		if (n == 0 || (n <= 2 && strncmp(part, "..", n) == 0))
+			return true;
+		*hidden |= *part == '.';
+		part += n;
+		if (!*part)
+			return false;
+	}
+}
+
+static bool add(struct reading *r, const char *name, const struct object *object)
+{
+	size_t n = strlen(object->etag ? object->etag : "") + 1;
+	char after[sizeof(object->size) + STORE_ETAG_BYTES];
+
+	if (n > STORE_ETAG_BYTES)
+		return refuse(r, name, "has an ETag of over 127 bytes; upload it again");
+	memcpy(after, &object->size, sizeof(object->size));
+	memcpy(after + sizeof(object->size), object->etag ? object->etag : "", n);
+	return shard_list_add_between(
+		&r->l->list, r->prefix, name, after, sizeof(object->size) + n, r->fault);
+}
+
+/* Takes the next key of the listing. */
+static bool take(void *context, const struct object *object)
+{
+	struct reading *r = context;
+	const char *name = object->key + r->l->key_bytes;
+	size_t n = strlen(name);
+	bool hidden;
+
+	ctl_progress_add(&r->progress, 1);
+	int order = strcmp(r->before, object->key);
+
+	if (order == 0)
+		return refuse(r, name,
+			"is listed twice, so the listing cannot be trusted; each key must come "
+			"once");
+	if (order > 0)
+		return refuse(r, name,
+			"is listed after a key that sorts after it, so the listing cannot be "
+			"trusted; keys must come in ascending order");
+	snprintf(r->before, sizeof(r->before), "%s", object->key);
+	if (n == 0 || name[n - 1] == '/') /* consoles write them to show a directory */
+		return object->size == 0 ||
+		       refuse(r, name,
+			       "ends in '/', so it cannot be a file; copy it to another key, or "
+			       "delete it");
+	if (is_odd(name, &hidden))
+		return refuse(r, name,
+			"has a part that is empty, . or .., so it cannot be a file; copy it to "
+			"another key, or delete it");
+	return hidden || add(r, name, object);
+}
+
+/* ---- objects ---- */
+
+struct object ctl_listing_object(const struct ctl_listing *l, uint64_t i)
+{
+	const char *name = shard_list_name(&l->list, i), *after = name + strlen(name) + 1;
+	struct object object = {.bucket = l->bucket,
+		.key = name - l->key_bytes,
+		.etag = after + sizeof(object.size)};
+
+	memcpy(&object.size, after, sizeof(object.size));
+	if (!*object.etag)
+		object.etag = NULL;
+	return object;
+}
+
+/* Shards and side files are sorted separately. */
+int64_t ctl_listing_find(const struct ctl_listing *l, const char *name)
+{
+	struct shard_list sides = {
+		.paths = l->list.paths, .at = l->list.at + l->list.count, .count = l->sides};
+	int64_t i = shard_list_find(&l->list, name);
+
+	if (i >= 0)
+		return i;
+	i = shard_list_find(&sides, name);
+	return i < 0 ? -1 : (int64_t)l->list.count + i;
+}
+
+static bool find_object(const void *context, const char *url, struct object *object)
+{
+	const struct ctl_listing *l = context;
+	size_t n = strlen(l->list.root);
+	int64_t i = strncmp(url, l->list.root, n) == 0 && url[n] == '/'
+			    ? ctl_listing_find(l, url + n + 1)
+			    : -1;
+
+	if (i >= 0)
+		*object = ctl_listing_object(l, (uint64_t)i);
+	return i >= 0 || (l->masks && find_object(l->masks, url, object));
+}
+
+bool ctl_listing_none(const char *url)
+{
+	return strncmp(url, "https://", 8) == 0;
+}
+
+bool ctl_listing_etag_ok(const char *etag, char *text, size_t text_bytes)
+{
+	const char *wrong = !etag			  ? "has no ETag"
+			    : strncmp(etag, "W/", 2) == 0 ? "has a weak ETag (W/…)"
+			    : strpbrk(etag, "\"\\\r\n\t") ? "has an ETag with odd characters"
+							  : NULL;
+
+	if (wrong)
+		snprintf(text, text_bytes,
+			"%s, so tokend could not notice that it was replaced; use a server that "
+			"sends strong ETags",
+			wrong);
+	return !wrong;
+}
+
+/* ---- side files ---- */
+
+static int by_owner(const void *a, const void *b)
+{
+	const struct ctl_listing_side *x = a, *y = b;
+
+	if (x->owner != y->owner)
+		return x->owner < y->owner ? -1 : 1;
+	return x->object < y->object ? -1 : x->object > y->object;
+}
+
+static bool find_owners(struct ctl_listing *l, struct fault *fault)
+{
+	l->side = calloc(l->sides + 1, sizeof(*l->side));
+	if (!l->side)
+		return fault_memory(fault);
+	for (uint64_t i = 0; i < l->sides; i++) {
+		uint64_t object = l->list.count + i;
+
+		l->side[i] = (struct ctl_listing_side){
+			shard_list_owner(&l->list, shard_list_name(&l->list, object)), object};
+	}
+	qsort(l->side, l->sides, sizeof(*l->side), by_owner);
+	return true;
+}
+
+static void put_one(FILE *out, const char *before, const char *root, const char *name,
+	const struct object *object)
+{
+	json_t *key = json_sprintf("%s%s%s", root, *root ? "/" : "", name),
+	       *etag = json_string(object->etag);
+
+	fputs(before, out);
+	json_dumpf(key, out, JSON_ENCODE_ANY);
+	fprintf(out, ":[%" PRIu64 ",", object->size);
+	json_dumpf(etag, out, JSON_ENCODE_ANY);
+	fputc(']', out);
+	json_decref(key);
+	json_decref(etag);
+}
+
+void ctl_listing_put_side(const struct ctl_listing *l, uint64_t shard, FILE *out)
+{
+	static const char first[] = ",\"side\":{";
+	const char *name = shard_list_name(&l->list, shard), *before = first;
+	int64_t mask = l->masks ? ctl_listing_find(l->masks, name) : -1;
+	uint64_t lo = 0, hi = l->sides;
+	struct object object;
+
+	while (lo < hi) {
+		uint64_t mid = lo + (hi - lo) / 2;
+
+		if (l->side[mid].owner < (int64_t)shard)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (; lo < l->sides && l->side[lo].owner == (int64_t)shard; lo++, before = ",") {
+		object = ctl_listing_object(l, l->side[lo].object);
+		put_one(out, before, "", shard_list_name(&l->list, l->side[lo].object), &object);
+	}
+	if (mask >= 0) {
+		object = ctl_listing_object(l->masks, (uint64_t)mask);
+		put_one(out, before, l->masks->list.root, name, &object);
+		before = ",";
+	}
+	if (before != first)
+		fputc('}', out);
+}
+
+/* ---- opening ---- */
+
+/* Chooses the shards that the URL means; @name: below the root, "": all of them. */
+static bool choose(struct ctl_listing *l, const char *name, struct fault *fault)
+{
+	int64_t one;
+
+	l->files = l->list.count;
+	if (!*name)
+		return l->files > 0 ||
+		       fault_set(fault, FAULT_ARGUMENT, "",
+			       "contains no shards; must be the prefix of their keys");
+	one = shard_list_find(&l->list, name);
+	l->file = (uint64_t)one;
+	l->files = 1;
+	if (one >= 0)
+		return true;
+	return fault_set(fault, FAULT_ARGUMENT, "",
+		"is not in the store, or is a shard's side file; must be a shard, or a prefix of "
+		"keys with a '/' at its end");
+}
+
+/* Fills the members for @url. *@name: the rest of its key after the last '/'. */
+static bool set_root(struct ctl_listing *l, struct reading *r, struct stores *stores,
+	const char *url, const char **name)
+{
+	const char *key;
+
+	*l = (struct ctl_listing){.objects = {.stores = stores, .find = find_object, .context = l}};
+	l->bucket = store_bucket(stores, url, &key, r->fault);
+	if (!l->bucket)
+		return false;
+	*name = strrchr(key, '/') ? strrchr(key, '/') + 1 : key;
+	l->key_bytes = (size_t)(*name - key);
+	r->prefix = strndup(key, l->key_bytes);
+	l->list.root = strndup(url, (size_t)(*name - url) - ((*name)[-1] == '/'));
+	return (r->prefix && l->list.root) || fault_memory(r->fault);
+}
+
+static bool see_one(void *context, const struct object *object)
+{
+	(void)object;
+	*(bool *)context = true;
+	return false;
+}
+
+/*
+ * Refuses the name of a directory, before all that is next to it is listed: perhaps the whole
+ * bucket.
+ */
+static bool is_no_directory(struct reading *r, struct stores *stores, const char *name)
+{
+	bool any = false, fine;
+	char *prefix;
+
+	if (!*name)
+		return true;
+	if (asprintf(&prefix, "%s%s/", r->prefix, name) < 0)
+		return fault_memory(r->fault);
+	fine = store_list(stores, r->l->bucket, prefix, see_one, &any, r->fault);
+	free(prefix);
+	return fine && (!any || fault_set(r->fault, FAULT_ARGUMENT, "",
+					"is a prefix of keys; write it with a '/' at its end"));
+}
+
+static bool list(struct reading *r, struct stores *stores, const char *url)
+{
+	struct fault fault;
+	bool fine;
+
+	r->fault->code = FAULT_NONE;
+	ctl_progress_count(&r->progress, url, "keys", 0);
+	fine = store_list(stores, r->l->bucket, r->prefix, take, r, &fault);
+	ctl_progress_end(&r->progress);
+	if (!fine)
+		*r->fault = fault;
+	return r->fault->code == FAULT_NONE;
+}
+
+static bool end(struct reading *r, bool fine)
+{
+	free(r->prefix);
+	if (!fine)
+		ctl_listing_close(r->l);
+	return fine;
+}
+
+bool ctl_listing_open(struct ctl_listing *l, struct stores *stores, const char *url,
+	const struct ctl_listing *masks, struct fault *fault)
+{
+	struct reading r = {.l = l, .fault = fault};
+	const char *name;
+	bool fine = set_root(l, &r, stores, url, &name) && is_no_directory(&r, stores, name) &&
+		    list(&r, stores, url) && shard_list_split(&l->list, &l->sides, fault) &&
+		    choose(l, name, fault) && find_owners(l, fault);
+
+	l->masks = masks;
+	return end(&r, fine);
+}
+
+/* ---- servers without listings ---- */
+
+struct asked {
+	uint64_t size;
+	bool there;
+	char etag[STORE_ETAG_BYTES];
+};
+
+struct asking {
+	struct reading *r;
+	const struct shard_list *names;
+	struct asked *asked; /* [names] */
+	_Atomic uint64_t next;
+	pthread_mutex_t lock;
+	bool failed;
+};
+
+/* Asks for one object. One that is not there is no fault. */
+static bool ask_one(struct asking *a, uint64_t i, struct fault *fault)
+{
+	const struct ctl_listing *l = a->r->l;
+	struct asked *one = &a->asked[i];
+	char *key;
+
+	if (asprintf(&key, "%s%s", a->r->prefix, shard_list_name(a->names, i)) < 0)
+		return fault_memory(fault);
+	one->there = store_head(l->objects.stores, l->bucket, key, &one->size, one->etag, fault);
+	free(key);
+	ctl_progress_add(&a->r->progress, 1);
+	return one->there || fault->code == FAULT_CHANGED;
+}
+
+static void *ask_some(void *context)
+{
+	struct asking *a = context;
+	struct fault fault;
+	bool fine = true;
+
+	for (uint64_t i; fine && (i = atomic_fetch_add(&a->next, 1)) < a->names->count;)
+		fine = ask_one(a, i, &fault);
+	if (fine)
+		return NULL;
+	pthread_mutex_lock(&a->lock);
+	if (!a->failed)
+		*a->r->fault = fault;
+	a->failed = true;
+	atomic_store(&a->next, a->names->count);
+	pthread_mutex_unlock(&a->lock);
+	return NULL;
+}
+
+static bool ask_all(struct asking *a, const char *url)
+{
+	uint64_t n = a->names->count, threads = n < CTL_GETS ? n : CTL_GETS;
+	bool fine = true;
+
+	ctl_progress_count(&a->r->progress, url, "objects", n);
+	ctl_threads((unsigned)threads, ask_some, a);
+	ctl_progress_end(&a->r->progress);
+	if (a->failed)
+		return false;
+	for (uint64_t i = 0; fine && i < n; i++) {
+		const struct object object = {.size = a->asked[i].size, .etag = a->asked[i].etag};
+
+		fine = !a->asked[i].there || add(a->r, shard_list_name(a->names, i), &object);
+	}
+	return fine;
+}
+
+bool ctl_listing_ask(struct ctl_listing *l, struct stores *stores, const char *url,
+	const struct shard_list *names, struct fault *fault)
+{
+	struct reading r = {.l = l, .fault = fault};
+	struct asking a = {.r = &r, .names = names, .lock = PTHREAD_MUTEX_INITIALIZER};
+	const char *name;
+	bool fine = set_root(l, &r, stores, url, &name);
+
+	a.asked = fine ? calloc(names->count + 1, sizeof(*a.asked)) : NULL;
+	fine = fine && (a.asked || fault_memory(fault)) && ask_all(&a, url) &&
+	       shard_list_split(&l->list, &l->sides, fault) && find_owners(l, fault);
+	l->files = l->list.count;
+	free(a.asked);
+	return end(&r, fine);
+}
+
+void ctl_listing_close(struct ctl_listing *l)
+{
+	shard_list_free(&l->list);
+	free(l->side);
+	l->side = NULL;
+}

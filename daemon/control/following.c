@@ -1,0 +1,182 @@
+#include "daemon/control/following.h"
+
+#include "daemon/control/control.h"
+#include "daemon/engine/next_use.h"
+#include "daemon/store/store.h"
+
+#include <string.h>
+
+enum {
+	SAMPLE = 4,	      /* windows of a piece that are looked up */
+	AHEAD_TIMES = 4,      /* what was read */
+	AHEAD_MOST = 1 << 20, /* samples */
+	EVICTS_TIMES = 256,
+};
+
+/* The shard that @url is. False: it is none of the dataset, or was another version. */
+static bool find_shard(const struct dataset *d, const char *url, const char *etag, uint64_t *shard)
+{
+	size_t n = d ? strlen(d->root) : 0;
+	struct object object;
+
+	if (!d || !d->objects || strncmp(url, d->root, n) != 0 || url[n] != '/')
+		return false;
+	int64_t found = dataset_find_shard(d, url + n + 1);
+
+	if (found < 0)
+		return false;
+	*shard = (uint64_t)found;
+	dataset_object(d, *shard, &object);
+	return strcmp(object.etag ? object.etag : "", etag) == 0;
+}
+
+/* The tokens in bytes [at, at + n) of a shard. Those of compressed ones are assumed to be spread
+ * evenly, which is good enough for a choice. */
+static void tokens_in(const struct dataset *d, uint64_t shard, uint64_t at, uint64_t n,
+	uint64_t *token, uint64_t *tokens)
+{
+	double each = (double)d->table.tokens[shard] / (double)d->sizes[shard];
+
+	*token = (uint64_t)((double)at * each);
+	*tokens = (uint64_t)((double)n * each) + 1;
+	if (dataset_is_plain(d, shard)) {
+		uint64_t data_at = dataset_data_at(d, shard);
+
+		*token = at > data_at ? (at - data_at) / d->token_bytes : 0;
+		*tokens = n / d->token_bytes;
+	}
+}
+
+/* Of a session, if all ranks have come as far. In threads of the store. */
+static uint64_t reached_by(const void *context)
+{
+	const struct session *s = context;
+
+	return order_rank_position(feed_cursor(s->feed)->next, feed_counters(s->feed).published, 0,
+		s->world, s->micro_batch);
+}
+
+/* Of a session's run: the least position from @from on. In threads of the store. */
+static uint64_t next_use_of(const void *context, uint64_t from, const char *url, const char *etag,
+	uint64_t at, uint64_t n, bool exact)
+{
+	const struct session *s = context;
+	const struct cursor *cursor = feed_cursor(s->feed);
+	struct order order = cursor_order(cursor);
+	const struct dataset *dataset[LIMIT_DATASETS];
+	uint64_t least = UINT64_MAX;
+
+	stream_map(s->stream, cursor, dataset);
+	for (uint32_t d = 0; d < cursor->datasets; d++) {
+		uint64_t shard, token, tokens, use;
+
+		if (!find_shard(dataset[d], url, etag, &shard) || dataset[d]->sizes[shard] == 0)
+			continue;
+		tokens_in(dataset[d], shard, at, n, &token, &tokens);
+		use = next_use(&order, d, &dataset[d]->table, from, shard, token, tokens,
+			exact ? UINT64_MAX : SAMPLE);
+		least = use < least ? use : least;
+	}
+	return least;
+}
+
+/* The bytes of @tokens from @token on: the reverse of tokens_in(). */
+static void bytes_of(const struct dataset *d, uint64_t shard, uint64_t token, uint64_t tokens,
+	struct store_need *need)
+{
+	double each = (double)d->sizes[shard] / (double)d->table.tokens[shard];
+
+	need->at = (uint64_t)((double)token * each);
+	need->n = (uint64_t)((double)tokens * each) + 1;
+	if (dataset_is_plain(d, shard)) {
+		need->at = dataset_data_at(d, shard) + token * d->token_bytes;
+		need->n = tokens * d->token_bytes;
+	}
+	if (need->at >= d->sizes[shard])
+		need->n = 0;
+	else if (need->n > d->sizes[shard] - need->at)
+		need->n = d->sizes[shard] - need->at;
+}
+
+/* Of one sample of this session. */
+static uint64_t position_of(const struct session *s, uint64_t sample)
+{
+	return order_rank_position(feed_cursor(s->feed)->next, sample / s->micro_batch, s->rank,
+		       s->world, s->micro_batch) +
+	       sample % s->micro_batch;
+}
+
+static void need_of(const struct session *s, const struct order *order,
+	const struct order_place *place, struct store_need *need)
+{
+	const struct dataset *dataset[LIMIT_DATASETS], *d;
+	uint64_t shard, token;
+
+	stream_map(s->stream, feed_cursor(s->feed), dataset);
+	d = dataset[place->dataset];
+	need->n = need->object.piece = 0;
+	if (!d || d->piece == 0)
+		return;
+	table_locate(&d->table, &order->dataset[place->dataset], order->seed, place->epoch,
+		place->window, &shard, &token);
+	dataset_object(d, shard, &need->object);
+	bytes_of(d, shard, token, d->table.window_tokens, need);
+}
+
+/*
+ * A session looks ahead in proportion to what it has read, so that one that ends soon fetches
+ * little. For a sample at a distance, only pieces are evicted that are needed at many times that
+ * distance. Otherwise pieces that could stay until the next epoch would make room for those that
+ * can be fetched later as well, and more would be fetched in all.
+ */
+static bool ahead_of(const void *context, uint64_t *sample, struct store_need *need)
+{
+	const struct session *s = context;
+	struct order order = cursor_order(feed_cursor(s->feed));
+	struct feed_counters counters = feed_counters(s->feed);
+	uint64_t from = counters.published * s->micro_batch, far = AHEAD_MOST, now, position;
+	struct order_place place;
+
+	if (counters.released < AHEAD_MOST / AHEAD_TIMES / s->micro_batch)
+		far = counters.released * s->micro_batch * AHEAD_TIMES;
+	if (*sample < from)
+		*sample = from;
+	now = position_of(s, from);
+	position = position_of(s, *sample);
+	if (*sample - from >= far || position < now || !order_at(&order, position, &place))
+		return false;
+	need_of(s, &order, &place, need);
+	need->evicts_after = UINT64_MAX - 1;
+	if (position - now < (UINT64_MAX - 1 - now) / EVICTS_TIMES)
+		need->evicts_after = now + (position - now) * EVICTS_TIMES;
+	return true;
+}
+
+static bool has_pieces(const struct session *s)
+{
+	for (uint32_t i = 0; i < s->stream->config->datasets; i++)
+		if (s->stream->dataset[i].piece > 0)
+			return true;
+	return false;
+}
+
+void following_begin(struct session *s)
+{
+	const struct store_follower follower = {
+		.context = s,
+		.order = cursor_fingerprint(feed_cursor(s->feed), s->world, s->micro_batch) ^
+			 (uintptr_t)s->stream,
+		.reached = reached_by,
+		.next_use = next_use_of,
+		.ahead = has_pieces(s) ? ahead_of : NULL,
+	};
+
+	if (s->control->stores.stores)
+		store_follow(s->control->stores.stores, s->id, &follower);
+}
+
+void following_end(struct session *s)
+{
+	if (s->control->stores.stores)
+		store_follow(s->control->stores.stores, s->id, NULL);
+}

@@ -1,0 +1,16 @@
+/*
+ * Ends reads from stores that nobody needs any more. A store may not answer for hours, and a
+ * session that leaves does not wait for it.
+ */
+#ifndef TOKEND_READER_CANCEL_H
+#define TOKEND_READER_CANCEL_H
+
+#include "daemon/reader/state.h"
+
+/*
+ * Cancels the openings of shards for which no read waits: of the @n datasets at @dataset, or of all
+ * (NULL). Returns how many are still in flight.
+ */
+unsigned openings_cancel(struct reader *reader, const struct dataset *dataset, uint32_t n);
+
+#endif

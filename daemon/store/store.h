@@ -1,0 +1,260 @@
+/*
+ * Objects in stores: S3, compatible services, and HTTPS servers. A range of an object is read by
+ * signed GETs, which are repeated until they succeed or a fault is final. Equal and neighbouring
+ * ranges share one GET, and answers stay in memory for peers.
+ *
+ * One thread, the fetch thread, makes all GETs of a process. It begins with the first bucket, and
+ * libcurl is loaded then, so a process without objects pays nothing.
+ *
+ * A fault that can heal (the store does not answer, or asks to slow down) is waited for, without
+ * limit or for options.patience_ms, and store_waits() reports it. Any other fault is final:
+ * FAULT_CHANGED (another ETag or size than the manifest's), FAULT_PERMISSION, FAULT_DATA, or
+ * FAULT_IO with EREMOTEIO; never passing. A cancelled read fails with FAULT_IO and ECANCELED.
+ */
+#ifndef TOKEND_STORE_H
+#define TOKEND_STORE_H
+
+#include "daemon/config/config.h"
+#include "proto/fault.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct stores;	     /* all stores of a process */
+struct store_bucket; /* a bucket of one, or a directory of an HTTPS server; owned by the stores */
+
+#define STORE_SIZE_UNKNOWN UINT64_MAX
+#define STORE_NO_SESSION   UINT32_MAX
+
+enum {
+	STORE_ETAG_BYTES = 128,
+	/* Numbers of sessions are below this: those of the daemon, then the openings of shards that
+	 * its reader shares among sessions. */
+	STORE_SESSIONS = 2 * LIMIT_SESSIONS,
+};
+
+/* An object, or a file of an HTTPS server. A value; the strings are the caller's. */
+struct object {
+	const struct store_bucket *bucket;
+	const char *key;  /* not percent-encoded */
+	const char *etag; /* without quotes; NULL: any */
+	uint64_t size;	  /* bytes */
+	uint32_t piece;	  /* > 0: read in pieces of so many bytes, through the cache */
+	/* XXH64 of each piece, with which it is compared when it is fetched; NULL: not known. As
+	 * long as the strings. */
+	const uint64_t *sums;
+};
+
+struct store_options {
+	const struct config *config; /* `stores:` and `cache:`; NULL: only what the environment
+					says. Outlives the stores */
+	uint64_t memory_bytes;	     /* for answers: those in flight, and those that are kept */
+	/* How long a fault that can heal is waited for, and a missing object is not asked for
+	   again; 0: without limit, and it is, because a store may lag. Later reads do not wait
+	   again until the store has answered */
+	int64_t patience_ms;
+	bool cache; /* use the config's `cache:`, which only one process may */
+	/* Called for each line to log, at most one a minute and bucket, in any thread, without
+	   locks. NULL: none */
+	void (*log)(void *context, const char *line);
+	void *log_context;
+};
+
+/* NULL: @fault. Cheap: nothing is connected or loaded yet. */
+struct stores *store_open(const struct store_options *options, struct fault *fault);
+/* Changes options.patience_ms, also for reads that wait. */
+void store_patience(struct stores *stores, int64_t patience_ms);
+/* Ends all reads with ECANCELED, now and later, so that threads in store_read() return. */
+void store_stop(struct stores *stores);
+/* After every thread has left the functions below. NULL: does nothing. */
+void store_close(struct stores *stores);
+
+/* Whether @path is a URL ("s3://…"), and so no local path. */
+bool store_is_url(const char *path);
+/*
+ * The bucket of @url, "SCHEME://BUCKET/KEY", and the beginning of its key, in @url. NULL: @fault,
+ * FAULT_ARGUMENT for a URL that is wrong. Any thread.
+ */
+const struct store_bucket *store_bucket(
+	struct stores *stores, const char *url, const char **key, struct fault *fault);
+
+/* The number of a bucket, as in store_status(). It never changes. Any thread. */
+unsigned store_number(const struct store_bucket *bucket);
+
+/* ---- the data thread: without waiting ---- */
+
+struct store_fetch {
+	uint64_t tag;	      /* the caller's; returned exactly once */
+	uint32_t session;     /* for store_cancel() and fairness */
+	struct object object; /* its strings are valid until the tag is returned */
+	uint64_t at;
+	size_t n;
+	void *to; /* @n bytes; written only inside store_take(), after all checks */
+};
+
+struct store_done {
+	uint64_t tag;
+	const struct fault *fault; /* NULL: read. Valid until the next store_take() */
+	int fd; /* a fetch of store_pin(): as its @fd; -1: the cache failed, use store_fetch() */
+};
+
+/* Sets the function that is called, in any thread, when store_take() has something. It must not
+ * call the store. Afterwards the former one is no longer called. */
+void store_listen(struct stores *stores, void (*news)(void *context), void *context);
+/* Queues a copy of @fetch. False: out of memory; its tag is not returned. */
+bool store_fetch(struct stores *stores, const struct store_fetch *fetch);
+/* Starts all queued fetches; those of one commit are merged where they are neighbours. */
+void store_commit(struct stores *stores);
+/* Copies the bodies that have arrived, and returns up to @max tags in @done. */
+unsigned store_take(struct stores *stores, struct store_done *done, unsigned max);
+
+/* ---- piece mode: the data thread, without waiting ---- */
+
+enum store_pin {
+	STORE_PINNED,	/* in the cache, and pinned */
+	STORE_LATER,	/* store_take() returns the tag: pinned, or with a fault */
+	STORE_UNCACHED, /* the cache does not take it now: use store_fetch() */
+};
+
+/*
+ * Pins the range of @fetch, whose object has piece > 0 and whose @to is not used: its pieces are in
+ * the cache and stay there until store_unpin(). *@fd is a file of the cache with the object's own
+ * offsets, valid as long. LATER: its pieces are fetched or verified first.
+ */
+enum store_pin store_pin(struct stores *stores, const struct store_fetch *fetch, int *fd);
+void store_unpin(struct stores *stores, int fd, uint64_t at, size_t n);
+
+/* ---- sessions: the data thread ---- */
+
+/* A session begins: its reads are no longer cancelled. */
+void store_allow(struct stores *stores, uint32_t session);
+/*
+ * Cancels all reads of the session, those of blocked threads included, until store_allow(). GETs in
+ * flight end by themselves, and their answers are kept.
+ */
+void store_cancel(struct stores *stores, uint32_t session);
+
+/*
+ * The least position, among those a run has left, at which bytes [at, at + n) of the object @url
+ * are needed, and UINT64_MAX for never; @exact: of all windows, not of a sample.
+ */
+typedef uint64_t store_next_use(const void *context, const char *url, const char *etag, uint64_t at,
+	uint64_t n, bool exact);
+
+/* What a session reads later. */
+struct store_need {
+	struct object object; /* its strings are valid until store_follow(); piece 0: not cached */
+	uint64_t at, n;
+	uint64_t evicts_after; /* only pieces that are needed after it may be evicted for it */
+};
+
+/* What a session tells the cache. Threads of the store call its functions. */
+struct store_follower {
+	const void *context;
+	/* Sessions with the same number differ in `reached` only: the ranks of a run. */
+	uint64_t order;
+	/* The least position that the session's run has left. */
+	uint64_t (*reached)(const void *context);
+	/* As store_next_use, of positions from @from on. */
+	uint64_t (*next_use)(const void *context, uint64_t from, const char *url, const char *etag,
+		uint64_t at, uint64_t n, bool exact);
+	/*
+	 * A sample that the session reads later, so that its pieces are fetched before. Increases
+	 * *@sample, the session's own number of it, if it was read already. False: no more now.
+	 * NULL: nothing is read in pieces.
+	 */
+	bool (*ahead)(const void *context, uint64_t *sample, struct store_need *need);
+};
+
+/* From now on @session is as @follower says; NULL: it ends. Any thread. */
+void store_follow(struct stores *stores, uint32_t session, const struct store_follower *follower);
+
+/* ---- pool threads and tools: these block ---- */
+
+/* Until the next call, the calling thread's reads belong to @session, or to none. */
+void store_on_behalf(uint32_t session);
+/* Whether reads of the calling thread are cancelled now. For threads that wait for other reads. */
+bool store_is_cancelled(struct stores *stores);
+/* Reads bytes [at, at + n) of @object to @to; in piece mode through the cache. Any thread. */
+bool store_read(struct stores *stores, const struct object *object, uint64_t at, void *to, size_t n,
+	struct fault *fault);
+/*
+ * Reads a whole small object, for example a manifest, in ranges of 1 MiB. Begins again if it is
+ * replaced meanwhile. Fills @etag and sets *@n. The caller frees the result, which ends with a zero
+ * that is not counted. NULL: @fault; FAULT_DATA if it is larger than @most.
+ */
+char *store_load(struct stores *stores, const struct store_bucket *bucket, const char *key,
+	uint64_t most, size_t *n, char etag[STORE_ETAG_BYTES], struct fault *fault);
+/* Fills size and @etag of one object. */
+bool store_head(struct stores *stores, const struct store_bucket *bucket, const char *key,
+	uint64_t *size, char etag[STORE_ETAG_BYTES], struct fault *fault);
+/*
+ * Calls @each for all objects whose keys begin with @prefix, in the order of their keys. The
+ * strings are valid during the call; false ends the listing, which then succeeds. For tools: the
+ * daemon never lists.
+ */
+bool store_list(struct stores *stores, const struct store_bucket *bucket, const char *prefix,
+	bool (*each)(void *context, const struct object *object), void *context,
+	struct fault *fault);
+
+/* ---- for status and metrics: any thread ---- */
+
+/*
+ * Sets @text to the wait of the oldest unanswered read of @session: "s3://corpus/web/: 503
+ * SlowDown". Returns its seconds; 0: no read waits.
+ */
+unsigned store_waits(struct stores *stores, uint32_t session, char *text, size_t text_bytes);
+
+enum { STORE_TIMES = 16 }; /* first bytes within 2^i ms; the last: any time */
+
+struct store_status {
+	char name[160];	      /* "s3://corpus" */
+	char provider[64];    /* of its credentials: "web identity"; "" : none yet */
+	int64_t expires_s;    /* until the credentials expire; INT64_MAX: never */
+	uint64_t requests;    /* GETs begun, with their repetitions */
+	uint64_t bytes;	      /* bodies received */
+	uint64_t used_bytes;  /* bytes that reads returned */
+	uint64_t retries;     /* GETs that were repeated */
+	uint64_t faults[600]; /* answers, by HTTP status; [0]: no answer */
+	uint64_t first_byte[STORE_TIMES];
+	double first_byte_seconds; /* sum */
+	unsigned in_flight, limit; /* GETs now, and at most now */
+	unsigned waiting;	   /* reads that wait for their GET or for a repetition */
+	char last[160];		   /* the last fault, "503 SlowDown"; "": none */
+	int64_t last_ago_s;
+};
+
+/* Fills @status for bucket number @i. False: the number is too large. */
+bool store_status(struct stores *stores, unsigned i, struct store_status *status);
+
+struct store_cache_status {
+	char dir[256];
+	uint64_t size_bytes, used_bytes; /* of disk blocks */
+	uint64_t objects;
+	uint64_t hits, misses; /* pieces that reads needed */
+	uint64_t evictions;    /* pieces */
+	uint64_t mismatches;   /* pieces with a wrong sum, dropped and fetched again */
+	uint64_t pinned;       /* pieces */
+	unsigned failing_s;    /* > 0: the disk fails; it is tried again after so many seconds */
+	char last[160];	       /* the disk's last fault, "ENOSPC (No space left on device)"; "" */
+	int64_t last_ago_s;
+};
+
+/* False: there is no cache. */
+bool store_cache_status(struct stores *stores, struct store_cache_status *status);
+
+/*
+ * Calls @each for every object in the cache, with the number of its pieces there and their bytes on
+ * the disk. Waits for the disk. The URL is valid during the call. False: there is no cache.
+ */
+bool store_cached(struct stores *stores,
+	void (*each)(void *context, const char *url, uint64_t pieces, uint64_t bytes),
+	void *context);
+/*
+ * Removes up to @most pieces of objects whose URL begins with @url from the cache, except those
+ * that are pinned. Waits for the disk. Returns their number.
+ */
+uint64_t store_uncache(struct stores *stores, const char *url, uint64_t most);
+
+#endif

@@ -1,0 +1,424 @@
+"""Piece mode: datasets in a store are read through a cache on the disk, with the same bytes.
+
+A piece is fetched once while it fits, and is kept over a restart. A cache that is smaller than the
+dataset fetches about the part that does not fit, an epoch.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+
+import numpy
+import pytest
+
+from lib import TOKCTL, TOKEND, Client, Daemon, dataset_cat, rows_at, run, wait_for, wait_until
+from lib.fault_proxy import Fault, FaultProxy
+from lib.shard_writers import put, raw, seekable
+from lib.stores import Hadro
+
+BUCKET, SEQ, PIECE = "corpus", 1024, 64 << 10
+SHARDS, SHARD_BYTES = 4, 3 << 20
+WINDOW_BYTES = 2 * SEQ
+SHARD_WINDOWS = SHARD_BYTES // WINDOW_BYTES
+WINDOWS = SHARDS * SHARD_WINDOWS
+PIECES = SHARDS * SHARD_BYTES // PIECE
+RNG = numpy.random.default_rng(17)
+
+
+@pytest.fixture(scope="module")
+def store(shared):
+    root = shared.file("root", "")
+    for name, write in ("web", put(".bin", raw)), ("zip", seekable(".bin.zst", raw, 1 << 15)):
+        os.makedirs(os.path.join(root, BUCKET, name))
+        shared.file("plain", name, "")
+        for i in range(SHARDS if name == "web" else 2):
+            size = SHARD_BYTES // 2 if name == "web" else 300_000
+            tokens = RNG.integers(6, 50_000, size).astype("<u2")
+            write(os.path.join(root, BUCKET, name, str(i)), tokens)
+            put(".bin", raw)(shared.file("plain", name, str(i)), tokens)
+    with Hadro(shared, root) as store, FaultProxy(store.port) as proxy:
+        store.proxy = proxy
+        store.manifests = {}
+        for name in "web", "zip":
+            store.manifests[name] = shared.file(f"{name}.jsonl")
+            dataset_cat.for_store(
+                store.client(), BUCKET, f"{name}/", os.path.join(root, BUCKET, name),
+                store.manifests[name],
+            )  # fmt: skip
+        yield store
+
+
+class Job:
+    """A config with a cache, and the same streams on the disk."""
+
+    made = 0
+
+    def __init__(
+        self, place, store, size, dataset=None, name="web", users=None, cache=None, **keys
+    ):
+        Job.made += 1
+        self.place, self.store, self.name = place, store, f"j{Job.made}"
+        self.cache = cache or place.file(f"{self.name}.cache")
+        shuffle = {"shuffle": "global", "piece": PIECE, **(dataset or {})}
+        disk = {"name": "d", "path": place.file("plain", name), **shuffle}
+        for key in "piece", "fetch", "manifest", "sums":
+            disk.pop(key, None)
+        stored = {"name": "d", "path": f"lab://{BUCKET}/{name}/"}
+        stored = {**stored, "manifest": store.manifests[name], **shuffle}
+        self.config = place.config(
+            f"{self.name}.yaml",
+            socket=place.file(f"{self.name}.sock"),
+            state_dir=place.file(f"{self.name}.state", ""),
+            stores={"lab": {"endpoint": store.proxy.endpoint}},
+            cache={"dir": self.cache, "size": size},
+            memory=64 << 20,
+            **({"allow_uids": users} if users else {}),
+            streams={
+                "train": {"seed": 3, "seq_len": SEQ, "extra": 0, "datasets": [stored], **keys}
+            },
+        )
+        self.local = place.config(
+            f"{self.name}.disk.yaml",
+            streams={"train": {"seed": 3, "seq_len": SEQ, "extra": 0, "datasets": [disk], **keys}},
+        )
+
+    def env(self):
+        return self.store.environment()
+
+    def daemon(self):
+        return Daemon(self.place, self.config, env=self.env())
+
+    def read(self, daemon, windows, at=0):
+        """Compares the windows from position @at on with those on the disk."""
+        rows = rows_at(self.local, "train", at, windows)
+        begin = {"position": at} if at else {"begin": 1}
+        client = Client(daemon.socket).attach(micro=8, **begin)
+        for i in range(0, windows - 7, 8):
+            batch = client.next(60)
+            assert numpy.array_equal(batch, rows[i : i + 8]), at + i
+        client.close()
+
+    def gets(self):
+        """GETs of shards since the last call."""
+        asked = [r for r in self.store.proxy.requests if r.method == "GET" and ".bin" in r.path]
+        new = asked[getattr(self, "seen", 0) :]
+        self.seen, self.seen_last = len(asked), new
+        return new
+
+    def disk_bytes(self):
+        return sum(
+            os.lstat(os.path.join(root, name)).st_blocks * 512
+            for root, _, names in os.walk(self.cache)
+            for name in names
+        )
+
+
+def whole_pieces(requests):
+    return all(
+        r.range[0] % PIECE == 0 and r.range[1] in (PIECE, SHARD_BYTES % PIECE) for r in requests
+    )
+
+
+def piece_of(shard, number):
+    """Matches GETs of this piece."""
+    return lambda r: f"/{shard}.bin" in r.path and (r.range or [-1])[0] == number * PIECE
+
+
+def test_a_cache_that_fits_fetches_each_piece_once(store, shared):
+    job = Job(shared, store, 32 << 20)
+    code, out, err = run(TOKEND, "--check", "-c", job.config, env=store.environment())
+    assert code == 0, err
+    assert "read in pieces of 64 KiB: the cache has space for all of it" in out.decode(), out
+    job.gets()
+    daemon = job.daemon()
+    job.read(daemon, 2 * WINDOWS)
+    got = job.gets()
+    assert whole_pieces(got)
+    assert PIECES <= len(got) <= PIECES + SHARDS, len(got)
+    daemon.kill()
+    daemon = job.daemon()
+    job.read(daemon, WINDOWS, at=4096)
+    assert job.gets() == []
+    assert daemon.stop() == 0
+    assert job.disk_bytes() <= (32 << 20) + 65536
+
+
+def test_a_damaged_cache_gives_no_wrong_byte(store, shared):
+    job = Job(shared, store, 32 << 20)
+    daemon = job.daemon()
+    job.read(daemon, WINDOWS)
+    other = [TOKEND, "-c", job.config, "--socket", job.config + ".s"]
+    code, out, err = run(*other, env=job.env())
+    assert code == 1 and f"the daemon with pid {daemon.pid} uses it" in err, (out, err)
+    os.remove(os.path.join(job.cache, "lock"))
+    code, out, err = run(*other, env=job.env())
+    assert code == 1 and "another daemon uses it" in err, (out, err)
+    daemon.kill()
+    damaged = 0
+    for root, _, names in os.walk(job.cache):
+        for name in names:
+            if not name.endswith(".data"):
+                continue
+            with open(os.path.join(root, name), "r+b") as f:
+                f.seek(5 * PIECE + 77)
+                byte = f.read(1)
+                f.seek(-1, os.SEEK_CUR)
+                f.write(bytes([byte[0] ^ 4]))
+                f.seek(9 * PIECE)
+                f.write(bytes(PIECE))  # as after a power cut
+                damaged += 2
+    assert damaged == 2 * SHARDS
+    job.gets()
+    daemon = job.daemon()
+    job.read(daemon, WINDOWS)
+    assert len(job.gets()) == damaged
+    assert daemon.stop() == 0
+
+
+def listed(daemon):
+    code, out, err = run(TOKCTL, "cache", "ls", "--json", "--socket", daemon.socket)
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_a_dataset_is_listed_and_dropped(store, shared):
+    job = Job(shared, store, 32 << 20, users=[65534])
+    daemon = job.daemon()
+    job.read(daemon, WINDOWS)
+    (row,) = listed(daemon)
+    assert (row["dataset"], row["url"]) == ("d", f"lab://{BUCKET}/web"), row
+    assert (row["objects"], row["pieces"]) == (SHARDS, PIECES), row
+    assert 0 <= job.disk_bytes() - row["bytes"] <= 8192  # the lock and the directories
+    drop = [TOKCTL, "cache", "drop", "d", "--socket", daemon.socket]
+    code, out, err = run(TOKCTL, "cache", "drop", "e", "--socket", daemon.socket)
+    assert code == 1 and "has no dataset e" in err, (out, err)
+    if os.geteuid() == 0:
+        code, out, err = run(*drop, user=65534)
+        assert code == 1 and "may drop a dataset" in err and len(err.splitlines()) == 1, err
+    assert listed(daemon) == [row]
+    code, out, err = run(*drop)
+    assert code == 0 and out.decode() == f"dropped {PIECES} pieces\n", (out, err)
+    (row,) = listed(daemon)
+    assert (row["objects"], row["pieces"], row["bytes"]) == (0, 0, 0), row
+    assert job.disk_bytes() <= SHARDS * 8192
+    job.gets()
+    job.read(daemon, WINDOWS)
+    assert len(job.gets()) == PIECES
+    assert daemon.stop() == 0
+
+
+def warm(daemon, *arguments):
+    code, out, err = run(TOKCTL, "cache", "warm", "train", *arguments, "--socket", daemon.socket)
+    return code, out.decode(), err
+
+
+def test_a_stream_is_warmed(store, shared):
+    job = Job(shared, store, 32 << 20)
+    daemon = job.daemon()
+    job.gets()
+    code, out, err = warm(daemon, "--from", "64", "--to", "80")
+    assert code == 0 and "position 80: reached" in out, (out, err)
+    some = len(job.gets())
+    assert 16 <= some < PIECES // 2, "its ring reads ahead"
+    code, out, err = warm(daemon)
+    assert code == 0 and f"{PIECES} of {PIECES} pieces (0.0" in out, (out, err)
+    assert "all pieces are there" in out, out
+    # GETs of the first session may have ended after it.
+    fetched = int(re.search(r"(\d+) of them fetched now", out)[1])
+    assert PIECES // 2 <= fetched <= len(job.gets()) <= PIECES - some, (out, some)
+    assert whole_pieces(job.seen_last)
+    job.read(daemon, WINDOWS)
+    assert job.gets() == []
+    assert daemon.stop() == 0
+
+
+def test_streams_that_name_their_datasets_alike_are_warmed(store, shared):
+    """One directory has another name in each stream, and one name is another directory."""
+    job = Job(shared, store, 32 << 20)
+    config = json.load(open(job.config))
+    (one,) = config["streams"]["train"]["datasets"]
+    other = {"path": f"lab://{BUCKET}/zip/", "manifest": store.manifests["zip"]}
+    first = {**config["streams"]["train"], "datasets": [{**one, "name": "e"}, {**one, **other}]}
+    config["streams"] = {"eval": first, **config["streams"]}
+    with open(job.config, "w") as file:
+        json.dump(config, file)
+    daemon = job.daemon()
+    code, out, err = warm(daemon, "--to", str(10**6))
+    assert code == 0 and f"{PIECES} of {PIECES} pieces" in out, (out, err)
+    assert "all pieces are there" in out, out
+    assert daemon.stop() == 0
+
+
+def test_a_cache_that_is_warmed_keeps_the_nearest_pieces(store, shared):
+    small = 100 * PIECE
+    keys = {"shuffle": "block", "block": PIECE // WINDOW_BYTES, "group": 1, "fetch": "piece"}
+    job = Job(shared, store, small, dataset=keys)
+    daemon = job.daemon()
+    store.proxy.inject("slow", Fault(delay=0.5), times=2**30, match=lambda r: ".bin" in r.path)
+    code, out, err = warm(daemon)
+    store.proxy.clear()
+    assert code == 0 and "the cache is full" in out, (out, err)
+    job.gets()
+    job.read(daemon, 64 * PIECE // WINDOW_BYTES)
+    got = len(job.gets())
+    print(f"{got} of the first 64 pieces were evicted before the end of warming was noticed")
+    assert got <= 32
+    assert daemon.stop() == 0
+
+
+def test_warming_is_interrupted_or_refused(store, shared):
+    job = Job(shared, store, 32 << 20)
+    daemon = job.daemon()
+    before = store.proxy.injected["slow"]
+    store.proxy.inject("slow", Fault(delay=0.2), times=2**30, match=lambda r: ".bin" in r.path)
+    try:
+        command = [TOKCTL, "cache", "warm", "train", "--socket", daemon.socket]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_for(lambda: store.proxy.injected["slow"] > before + 8)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 1 and b": interrupted" in out and not err, (out, err)
+    finally:
+        store.proxy.clear()
+    assert daemon.stop() == 0
+    job = Job(shared, store, 32 << 20, dataset={"fetch": "window"})
+    daemon = job.daemon()
+    code, out, err = warm(daemon)
+    assert code == 1 and "none of its datasets is read in pieces" in err, (out, err)
+    assert daemon.stop() == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_is_left_to_others(store, shared):
+    """Windows are fetched singly, with one line in the log."""
+    job = Job(shared, store, 32 << 20)
+    os.mkdir(job.cache, 0o700)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "none", job.cache], check=True
+    )
+    try:
+        daemon = job.daemon()
+        job.gets()
+        job.read(daemon, WINDOWS)
+        assert not whole_pieces(job.gets())
+        assert daemon.log().count("windows are fetched singly") == 1, daemon.log()
+        assert daemon.stop() == 0
+    finally:
+        subprocess.run(["umount", "-l", job.cache], check=True)
+
+
+def test_a_cache_that_is_removed(store, shared):
+    """Under a daemon that reads: also some of its directories, again and again."""
+    job = Job(shared, store, 6 << 20, dataset={"fetch": "piece"})
+    daemon = job.daemon()
+    ended = threading.Event()
+
+    def remove():
+        while not ended.wait(0.05):
+            for name in os.listdir(job.cache):
+                if len(name) == 2:
+                    shutil.rmtree(os.path.join(job.cache, name), ignore_errors=True)
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    try:
+        job.read(daemon, 800)
+    finally:
+        ended.set()
+        thread.join()
+    assert daemon.stop() == 0
+    daemon = job.daemon()
+    job.read(daemon, 500)
+    shutil.rmtree(job.cache)
+    os.mkdir(job.cache, 0o700)
+    job.read(daemon, 500, at=1024)
+    said = [line for line in daemon.log().splitlines() if "windows are fetched singly" in line]
+    # The second if a piece that was fetched ahead came while the directory was being emptied.
+    reasons = "the directory was removed", "No such file or directory"
+    assert len(said) == 1 and any(reason in said[0] for reason in reasons), daemon.log()
+    assert os.listdir(job.cache) == []
+    assert daemon.stop() == 0
+
+
+def test_directories_that_cannot_be_a_cache(store, shared):
+    job = Job(shared, store, 32 << 20)
+    os.mkdir(job.cache, 0o777)
+    os.chmod(job.cache, 0o777)
+    for arguments in ("--check",), ():
+        code, out, err = run(TOKEND, "-c", job.config, *arguments, env=job.env())
+        lines = [line for line in err.splitlines() if "cache.dir" in line]
+        assert code == 1 and len(lines) == 1, (out, err)
+        assert f"{job.config}:" in lines[0] and "other users may write to it" in lines[0], lines
+
+
+def test_compressed_shards_and_their_frames(store, shared):
+    job = Job(shared, store, 32 << 20, name="zip")
+    daemon = job.daemon()
+    job.read(daemon, 560)
+    job.gets()
+    job.read(daemon, 560)
+    assert job.gets() == []
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "dataset, windows",
+    [
+        ({"fetch": "window"}, 3000),
+        ({"fetch": "piece"}, 300),
+        ({"fetch": "piece"}, 3 * WINDOWS),
+        ({"fetch": "piece", "shuffle": "none"}, WINDOWS // 2),
+        ({"fetch": "piece", "shuffle": "block", "block": PIECE // WINDOW_BYTES}, 2 * WINDOWS),
+    ],
+)
+def test_cost_is_what_a_daemon_reads(store, shared, dataset, windows):
+    job = Job(shared, store, 32 << 20, dataset=dataset, samples=windows)
+    plan = ["plan", "train", "-c", job.config, "--cost", "--json"]
+    code, out, err = run(TOKCTL, *plan, "--for", windows * SEQ, env=job.env())
+    assert code == 0, err
+    (cost,) = [c for c in map(json.loads, out.splitlines()) if c["chosen"]]
+    daemon = job.daemon()
+    job.gets()
+    client = Client(daemon.socket).attach(micro=1, slots=8, begin=1)
+    for _ in range(windows - 8):
+        client.next(60)
+    wait_until(lambda: client.published() >= windows - 3, "the last windows")
+    got = job.gets()
+    read = sum(r.range[1] for r in got)
+    print(f"{len(got)} GETs, {read} bytes; plan --cost: {cost['gets']}, {cost['bytes']}")
+    assert len(got) == pytest.approx(cost["gets"], rel=0.01)
+    # A GET of two windows also has the bytes between them: up to 16 KiB, of 12 MiB here.
+    assert read == pytest.approx(cost["bytes"], rel=0.01 if cost["mode"] == "piece" else 0.1)
+    client.close()
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("part", [0.25, 0.5, 0.75])
+def test_eviction_is_by_next_use(store, shared, part):
+    """A block is a piece's windows, so a piece is needed once an epoch, soon after itself. The best
+    that any eviction can do is to fetch the part that does not fit, an epoch. One piece more takes
+    the place of the piece that is read, because a read one is needed last.
+    """
+    epochs, block = 6, PIECE // WINDOW_BYTES
+    room = int(part * PIECES) * PIECE + SHARDS * 4096
+    keys = {"shuffle": "block", "block": block, "group": 1, "fetch": "piece"}
+    job = Job(shared, store, max(room, 64 * PIECE), dataset=keys)
+    kept = max(room, 64 * PIECE) / (PIECES * PIECE)
+    daemon = job.daemon()
+    job.read(daemon, WINDOWS)
+    job.gets()
+    job.read(daemon, epochs * WINDOWS, at=WINDOWS // 1024 * 1024)
+    got = len(job.gets())
+    print(
+        f"cache {kept:.2f} of the dataset: {got / epochs / PIECES:.3f} of it fetched an epoch, "
+        f"{got / epochs / PIECES / (1 - kept):.3f} of the optimum"
+    )
+    assert whole_pieces(job.seen_last)
+    optimum = ((1 - kept) * PIECES + 1) * epochs
+    assert got <= 1.02 * optimum, "least recently used would be 0.59 to 0.96"
+    assert daemon.stop() == 0
+    assert job.disk_bytes() <= max(room, 64 * PIECE) + PIECE

@@ -1,0 +1,79 @@
+"""Few requests: tensor-parallel peers and transform workers share the GETs of their windows, a
+start costs a GET per MiB of a manifest, and the daemon never lists.
+"""
+
+import json
+import subprocess
+import sys
+
+from jobs import BUCKET, Reader, distinct, stream, windows
+
+from lib import child_environment
+
+PEERS, BATCHES = 8, 150
+
+LOADER = """
+import sys, tokend
+
+def unchanged(sample, position, rng):
+    return sample
+
+if __name__ == "__main__":
+    with tokend.Loader("train", 2, rank=0, world=1, framework="numpy", transform=unchanged,
+                       workers=4, slots=16) as loader:
+        for step, batch in enumerate(loader, 1):
+            if step == int(sys.argv[1]):
+                break
+    print("taken", step)
+"""
+
+
+def test_peers_share_their_gets(job, proxy):
+    daemon = job.daemon()
+    begin = len(proxy.requests)
+    readers = [Reader(job, daemon, micro=2, slots=16, peer=peer) for peer in range(PEERS)]
+    for _ in range(BATCHES // 5):
+        for reader in readers:
+            reader.read(5)
+    for reader in readers:
+        reader.close()
+    got = [r for r in proxy.requests[begin:] if windows(r)]
+    ahead = 16 * 2  # windows in the rings
+    print(
+        f"{len(got)} GETs of {distinct(got)} ranges for {PEERS} peers, {BATCHES * 2} windows each"
+    )
+    assert distinct(got) <= len(got) <= 1.01 * (BATCHES * 2 + ahead) + 3
+    assert daemon.stop() == 0
+
+
+def test_transform_workers_share_their_gets(job, proxy):
+    daemon = job.daemon()
+    begin = len(proxy.requests)
+    env = child_environment(TOKEND_SOCKET=daemon.socket)
+    program = job.place.file("loader.py")
+    with open(program, "w") as file:
+        file.write(LOADER)
+    done = subprocess.run(
+        [sys.executable, program, str(BATCHES)], env=env, capture_output=True, text=True
+    )
+    assert done.stdout == f"taken {BATCHES}\n", done.stderr
+    got = [r for r in proxy.requests[begin:] if windows(r)]
+    print(f"{len(got)} GETs of {distinct(got)} ranges for 4 workers, {BATCHES * 2} windows")
+    assert len(got) <= 1.01 * distinct(got) + 1
+    assert daemon.stop() == 0
+
+
+def test_a_start_reads_the_manifest_and_nothing_else(job, proxy):
+    line = json.loads(open(job.manifest).readline())
+    lines = [json.dumps({**line, "path": f"part-{i:06}.bin"}) for i in range(100_000)]
+    body = "\n".join(lines).encode() + b"\n"
+    job.s3.put_object(Bucket=BUCKET, Key="large.jsonl", Body=body)
+    url = f"lab://{BUCKET}/large.jsonl"
+    config = job.config({"train": stream(f"lab://{BUCKET}/parts/", manifest=url)}, memory=256 << 20)
+    begin = len(proxy.requests)
+    daemon = job.daemon(config)
+    asked = proxy.requests[begin:]
+    print(f"{len(asked)} requests for a manifest of {len(body)} bytes, {len(lines)} objects")
+    assert {r.path for r in asked} == {f"/{BUCKET}/large.jsonl"}
+    assert len(asked) <= 1 + -(-len(body) // (1 << 20))
+    assert daemon.stop() == 0

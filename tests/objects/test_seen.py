@@ -1,0 +1,124 @@
+"""A store as operators see it: status, top, metrics and the live page's figures agree with what a
+proxy counts, and name what a session waits for.
+"""
+
+import json
+import re
+import urllib.request
+
+import pytest
+
+from lib import TOKCTL, Client, Daemon, datasets, free_port, run, status, wait_for
+from lib.browser import Browser
+from lib.fault_proxy import Fault, FaultProxy
+from lib.stores import Radosgw
+
+TOKENS, WINDOW = 300_000, 65
+STORE, SLOW_DOWN = "s3://corpus", Fault(status=503, code="SlowDown")
+
+
+class Seen:
+    """A daemon that reads a store through a proxy."""
+
+    def __init__(self, place, store, proxy):
+        self.proxy, self.port = proxy, free_port()
+        place.shard("web/a.bin", TOKENS)
+        store.upload("corpus", place.file("web", ""), "web/")
+        env = store.environment(AWS_ENDPOINT_URL_S3=proxy.endpoint)
+        manifest, url = place.file("web.jsonl"), f"{STORE}/web/"
+        code, _, err = run(TOKCTL, "inspect", "--manifest", manifest, url, env=env)
+        assert code == 0, err
+        web = datasets("web", path=url, manifest=manifest)
+        streams = {"train": {"seed": 3, "seq_len": WINDOW - 1, "datasets": web}}
+        config = place.config(streams=streams, metrics=f"127.0.0.1:{self.port}")
+        self.daemon = Daemon(place, config, env=env)
+        self.secrets = (store.access_key, store.secret_key)
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as reply:
+            text = reply.read().decode()
+        assert not any(secret in text for secret in self.secrets)
+        return text
+
+    def metric(self, name, **labels):
+        of = ",".join(f'{k}="{v}"' for k, v in labels.items())
+        found = re.search(rf"^{name}{{{re.escape(of)}}} (\S+)$", self.get("/metrics"), re.M)
+        return found and float(found[1])
+
+    def tokctl(self, *words):
+        code, out, err = run(TOKCTL, *words, "--socket", self.daemon.socket)
+        assert code == 0, err
+        text = out.decode()
+        assert not any(secret in text for secret in self.secrets)
+        return text
+
+    def store(self):
+        (store,) = status(self.daemon.socket)[1]["stores"]
+        return store
+
+
+@pytest.fixture(scope="module")
+def seen(shared):
+    with Radosgw(shared) as store, FaultProxy(store.port) as proxy:
+        seen = Seen(shared, store, proxy)
+        yield seen
+        proxy.clear()
+        assert seen.daemon.stop() == 0
+
+
+def test_figures_are_those_of_the_proxy(seen):
+    inspected = seen.proxy.count()
+    client = Client(seen.daemon.socket).attach(run="a", slots=4)
+    assert wait_for(lambda: status(seen.daemon.socket)[0][0]["published"] == 4)
+    store = seen.store()
+    assert store["store"] == STORE and store["provider"] == "environment"
+    assert store["requests"] == seen.proxy.count() - inspected
+    read = sum(request.range[1] for request in seen.proxy.requests[inspected:])
+    assert store["used_bytes"] == 8 * WINDOW * 2 <= store["bytes"] == read
+    assert (store["retries"], store["faults"], store["last"]) == (0, {}, "")
+    assert store["credentials_s"] is None and store["p50_ms"] is not None
+    line = next(text for text in seen.tokctl("status").splitlines() if text.startswith(STORE))
+    assert re.fullmatch(
+        rf"{STORE}  \d\S* GET/s \d\S* MB/s  0 of \d+ in flight  p50 \d+ p99 \d+ ms  "
+        r"retried 0\.0 %  credentials: environment",
+        line,
+    )
+    assert any(text.startswith(STORE) for text in seen.tokctl("top", "--count", 1).splitlines())
+    page = json.loads(seen.get("/status.json"))["stores"][0]
+    assert {key: page[key] for key in ("store", "requests", "bytes")} == {
+        key: store[key] for key in ("store", "requests", "bytes")
+    }
+    assert seen.metric("tokend_store_requests_total", store=STORE) == store["requests"]
+    assert seen.metric("tokend_store_bytes_total", store=STORE) == store["bytes"]
+    assert seen.metric("tokend_store_seconds_count", store=STORE) == store["requests"]
+    assert seen.metric("tokend_stream_store_wait_seconds", stream="train") == 0
+    with Browser(seen.daemon.place, f"http://127.0.0.1:{seen.port}/") as page:
+        page.shows("document.getElementById('storage')?.hidden === false")
+        assert page.rows("stores")[0][0] == STORE and page.said == []
+    client.close()
+
+
+def test_a_session_says_what_it_waits_for(seen):
+    seen.proxy.inject("503", SLOW_DOWN, times=1 << 30)
+    client = Client(seen.daemon.socket).attach(run="b", position=2000, slots=4)
+
+    def waits():
+        of_run = [s for s in status(seen.daemon.socket)[0] if s["run"] == "b"]
+        return of_run[0]["store_wait_ms"] and of_run[0]
+
+    session = wait_for(waits)
+    assert session["store_wait_ms"] >= 1000
+    assert re.fullmatch(rf"{STORE}\S*: 503 SlowDown", session["store_wait"])
+    assert re.search(
+        rf"^  waiting \d+ s for {STORE}\S*: 503 SlowDown$", seen.tokctl("status"), re.M
+    )
+    assert re.search(r"  store \d+ s$", seen.tokctl("top", "--count", 1), re.M)
+    assert seen.metric("tokend_stream_store_wait_seconds", stream="train") >= 1
+    store = seen.store()
+    assert store["last"] == "503 SlowDown" and store["retries"] > 0 and store["retried"] > 0
+    assert 0 < store["faults"]["503"] <= seen.proxy.injected["503"]
+    assert seen.metric("tokend_store_faults_total", store=STORE, code="503") > 0
+    assert json.loads(seen.get("/status.json"))["sessions"][-1]["store_wait"].startswith(STORE)
+    seen.proxy.clear()
+    assert wait_for(lambda: not waits())
+    client.close()

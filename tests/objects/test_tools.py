@@ -1,0 +1,587 @@
+"""tokctl reads stores without a daemon: `inspect` and its manifests, `plan`, `verify`. Each problem
+of a store is one line.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+
+import numpy
+import pytest
+
+from lib import TOKCTL, TOKEND, Client, Daemon, Place, Refused, run
+from lib.fault_proxy import Fault, FaultProxy
+from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
+from lib.stores import Moto, Nginx, make_certificates
+from lib.wait import wait_for
+
+SEQ_LEN = 128
+WINDOW = SEQ_LEN + 1
+SHARDS = [5000, 77, 12_345, 3001]
+# name: (stored dtype, keys of the dataset, writer)
+FORMATS = {
+    "flat": ("<u2", {}, put(".bin", raw)),
+    "npy-i32": ("<i4", {}, put(".npy", npy)),
+    "npy-i64": ("<i8", {"dtype": "u16"}, put(".npy", npy)),
+    "llmc": ("<u2", {}, put(".bin", llmc)),
+    "datatrove": ("<u2", {}, datatrove),
+    "megatron": ("<u2", {}, megatron),
+    "arrow": ("<u2", {}, arrow),
+    "zstd": ("<u2", {}, seekable(".bin.zst", raw, 1000)),
+    "mds": ("<i4", {}, None),
+}
+LARGE = 5 * (1 << 20) // 2  # tokens: two and a half units of the digest
+
+
+class Scene:
+    def __init__(self, place, store, proxy):
+        self.place, self.store, self.proxy = place, store, proxy
+        self.env = store.environment(AWS_ENDPOINT_URL_S3=proxy.endpoint)
+
+    def file(self, *parts):
+        return self.place.file(*parts)
+
+    def tokctl(self, *arguments, **more):
+        """(exit status, stdout lines, stderr lines)"""
+        env = {**self.env, **more}
+        code, out, err = run(TOKCTL, *arguments, env={k: v for k, v in env.items() if v})
+        return code, out.decode().splitlines(), err.splitlines()
+
+    def manifest(self, *arguments, name="out.jsonl"):
+        path = self.file(name)
+        code, out, err = self.tokctl("inspect", "--manifest", path, *arguments)
+        assert code == 0, (out, err)
+        return [json.loads(line) for line in open(path)]
+
+    def config(self, name, path, **keys):
+        return self.place.config(
+            f"{name}.yaml",
+            streams={
+                "s": {
+                    "seed": 3,
+                    "seq_len": SEQ_LEN,
+                    "datasets": [{"name": "d", "path": path, **FORMATS[name][1], **keys}],
+                }
+            },
+        )
+
+    def gets(self, since=0):
+        """(listings, other requests)"""
+        asked = self.proxy.requests[since:]
+        listed = sum("list-type=2" in r.query for r in asked)
+        return listed, len(asked) - listed
+
+
+def write_annotated(place):
+    """Shards with lists of document bounds, and with a loss mask."""
+    rng = numpy.random.default_rng(5)
+    for name, tokens in (("x", 3000), ("y", 70_000)):
+        put(".npy", npy)(
+            place.file("data", "bounds", name), rng.integers(0, 99, tokens).astype("<u2")
+        )
+        ends = [*range(13, tokens, 57), tokens]
+        with gzip.open(place.file("data", "bounds", f"{name}.csv.gz"), "wt") as f:
+            f.writelines(f"{a},{b}\n" for a, b in zip([0, *ends], ends, strict=False))
+        place.shard(f"data/masked/{name}.ds", tokens)
+    with open(place.file("data", "masked", "y.ds.loss"), "wb") as f:
+        f.write(bytes(tokens))
+
+
+def write_all(place):
+    rng = numpy.random.default_rng(2)
+    for name, (dtype, _, write) in FORMATS.items():
+        for i, tokens in enumerate(SHARDS):
+            if write:
+                path = place.file("data", name, "deep" if i % 2 else "", f"{i}")
+                write(path, rng.integers(0, 1 << 15, tokens).astype(dtype))
+    rows = rng.integers(0, 1 << 15, (300, WINDOW)).astype("<i4")
+    mds(place.file("data", "mds"), rows, 40_000)
+    write_annotated(place)
+    place.shard("data/large/a.bin", LARGE)
+    place.shard("data/large/b.bin", 1000)
+
+
+@pytest.fixture(scope="module")
+def scene():
+    with Place() as place:
+        write_all(place)
+        with Moto(place) as store, FaultProxy(store.port) as proxy:
+            for name in [*FORMATS, "bounds", "masked", "large"]:
+                store.upload("corpus", place.file("data", name), f"{name}/")
+            yield Scene(place, store, proxy)
+
+
+def dtype_of(name):
+    dtype = FORMATS.get(name, ("", {}))[1].get("dtype")
+    return ["--input-dtype", dtype] if dtype else []
+
+
+def without(line, *members):
+    return {k: v for k, v in line.items() if k not in members}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_manifests_of_a_store_and_of_the_disk_agree(scene, name):
+    files = scene.file("data", name)
+    local = scene.manifest(*dtype_of(name), files, name=f"{name}.local.jsonl")
+    url = f"s3://corpus/{name}/"
+    heads = scene.manifest(*dtype_of(name), url)
+    deep = scene.manifest(*dtype_of(name), url, "--deep", "--sums", name=f"{name}.deep.jsonl")
+    copied = scene.manifest("--from", scene.file(f"{name}.local.jsonl"), url, "--sums")
+
+    assert [without(line, "etag", "side") for line in deep] == [
+        without(line, "side") for line in local
+    ]
+    sides = [{k: v[0] for d in m for k, v in d.get("side", {}).items()} for m in (deep, local)]
+    assert sides[0] == sides[1]
+    assert [without(line, "digest") for line in deep] == heads
+    assert copied == deep
+    sums = [open(scene.file(f), "rb").read() for f in ("out.sums", f"{name}.deep.sums")]
+    checked = scene.manifest(
+        *dtype_of(name), "--deep", "--from", scene.file(f"{name}.local.jsonl"), url, "--sums"
+    )
+    assert checked == deep and open(scene.file("out.sums"), "rb").read() == sums[0]
+    assert sums[0] == sums[1] and len(sums[0]) == 48 + 8 * len(local)
+
+    sides = {side: value for line in deep for side, value in line.get("side", {}).items()}
+    for path, value in [*sides.items(), *((d["path"], [d["size"], d["etag"]]) for d in deep)]:
+        body = open(os.path.join(files, path), "rb").read()
+        assert value == [len(body), hashlib.md5(body).hexdigest()], path
+    listed = {d["path"] for d in deep} | set(sides)
+    unneeded = {".metadata", ".json"} if name != "mds" else set()
+    for parent, _, names in os.walk(files):
+        for other in names:
+            path = os.path.relpath(os.path.join(parent, other), files)
+            assert path in listed or os.path.splitext(path)[1] in unneeded, path
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_tokens_are_those_of_the_disk(scene, name):
+    local = scene.config(name, scene.file("data", name))
+    rows = ("plan", "s", "--from", "0", "--count", "300", "--tokens", "--json", "-c")
+    wanted = scene.tokctl(*rows, local)[1]
+    scene.manifest(*dtype_of(name), f"s3://corpus/{name}/", name=f"{name}.jsonl")
+    url = scene.config(name, f"s3://corpus/{name}/", manifest=f"{name}.jsonl")
+    code, found, err = scene.tokctl(*rows, url)
+    assert code == 0 and len(found) == 300, err
+    for a, b in zip(wanted, found, strict=True):
+        a, b = json.loads(a), json.loads(b)
+        assert b["path"] == f"s3://corpus/{name}/{b['shard']}"
+        assert without(a, "path") == without(b, "path")
+    code, out, err = scene.tokctl("inspect", "--deep", f"s3://corpus/{name}/", "-c", url)
+    assert code == 0, (out, err)
+
+
+def test_records_of_the_disk_are_proved_by_the_store(scene):
+    local = scene.config("flat", scene.file("data", "flat"))
+    rows = (
+        "--rank",
+        0,
+        "--world",
+        1,
+        "--micro",
+        4,
+        "--batches",
+        400,
+        "--record",
+        scene.file("rec"),
+    )
+    daemon = Daemon(scene.place, local)
+    code, _, err = run(TOKCTL, "cat", "s", "--socket", daemon.socket, *rows)
+    daemon.stop()
+    assert code == 0, err
+    scene.manifest("s3://corpus/flat/", name="flat.jsonl")
+    url = scene.config("flat", "s3://corpus/flat/", manifest="flat.jsonl")
+    since = len(scene.proxy.requests)
+    code, out, err = scene.tokctl("verify", "s", scene.file("rec"), "-c", url, "--json")
+    result = json.loads(out[0])
+    assert (code, result["samples"], result["altered"]) == (0, 1600, 0), (out, err)
+    assert scene.gets(since)[1] <= 1600 * 1.01
+    # A byte that differs in the store is found, with its position.
+    body = bytearray(open(scene.file("data", "flat", "0.bin"), "rb").read())
+    body[5000] ^= 1
+    scene.store.fill("corpus", {"other/0.bin": bytes(body)})
+    for name in os.listdir(scene.file("data", "flat", "")):
+        path = scene.file("data", "flat", name)
+        if os.path.isfile(path) and name != "0.bin":
+            scene.store.fill("corpus", {f"other/{name}": open(path, "rb").read()})
+    scene.store.upload("corpus", scene.file("data", "flat", "deep"), "other/deep/")
+    scene.manifest("s3://corpus/other/", name="other.jsonl")
+    url = scene.config("flat", "s3://corpus/other/", manifest="other.jsonl")
+    code, out, err = scene.tokctl("verify", "s", scene.file("rec"), "-c", url, "--json")
+    assert code == 1 and json.loads(out[0])["altered"] > 0, (out, err)
+
+
+def test_requests_are_counted(scene):
+    """Headers: nothing but the listing for flat files with a known type, and their sample; --deep:
+    one GET for each 2^20 tokens.
+    """
+    since = len(scene.proxy.requests)
+    scene.manifest("s3://corpus/large/")
+    listed, heads = scene.gets(since)
+    assert listed == 1 and heads <= 2 * (1 + 8), [
+        (r.path, r.range) for r in scene.proxy.requests[since:]
+    ]
+    since = len(scene.proxy.requests)
+    scene.manifest("s3://corpus/large/", "--deep")
+    listed, read = scene.gets(since)
+    assert listed == 1 and 3 <= read - heads <= 4  # the small one is in memory
+    since = len(scene.proxy.requests)
+    scene.manifest(scene.file("data", "large"), name="large.jsonl")
+    scene.manifest("--from", scene.file("large.jsonl"), "s3://corpus/large/")
+    assert scene.gets(since) == (1, 0)
+    since = len(scene.proxy.requests)
+    scene.manifest("--from", scene.file("large.jsonl"), "s3://corpus/large/", "--deep")
+    assert scene.gets(since) == (1, 2 + 3)  # a head of each shard, and the units of the large one
+    since = len(scene.proxy.requests)
+    out = scene.file("packed-large.bin")
+    code, _, err = scene.tokctl("pack", "--format", "flat", "s3://corpus/large/", out)
+    assert code == 0 and scene.gets(since) == (1, 2 + 3), err
+
+
+@pytest.mark.parametrize(
+    "key, body, problem",
+    [
+        ("a//b.bin", b"12", "empty"),
+        ("../b.bin", b"12", "empty, . or .."),
+        ("b/", b"12", "ends in '/'"),
+        ("notes.txt", b"hello, this is no shard", "notes.txt"),
+        ("x.idx", b"MMIDIDX\0\0", "x.idx"),
+        ("a.bin.zst", b"12", "exists uncompressed too"),
+    ],
+)
+def test_wrong_keys(scene, key, body, problem):
+    prefix = f"wrong-{abs(hash(key))}/"
+    scene.store.fill("corpus", {prefix + "a.bin": b"1234", prefix + key: body})
+    out = scene.file("wrong.jsonl")
+    code, lines, err = scene.tokctl("inspect", "--manifest", out, "--json", f"s3://corpus/{prefix}")
+    found = [json.loads(line) for line in lines]
+    problems = [p for f in found for p in f["problems"] + [f["path"]] if f["problems"]]
+    assert code == 1 and len([f for f in found if f["problems"]]) == 1
+    assert any(problem in p for p in problems), problems
+    assert len(err) == 1 and not os.path.exists(out)
+
+
+def test_what_consoles_and_editors_leave_is_skipped(scene):
+    extra = {"": b"", "deep/": b"", ".hidden/x.bin": b"1", "deep/.y": b"1"}
+    scene.store.fill("corpus", {f"odd/{k}": v for k, v in extra.items()})
+    scene.store.fill("corpus", {"odd/a.bin": b"1234", "odd/empty.bin": b""})
+    lines = scene.manifest("s3://corpus/odd/")
+    assert [(d["path"], d["tokens"]) for d in lines] == [("a.bin", 2), ("empty.bin", 0)]
+
+
+LISTING = """<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated>%s
+</ListBucketResult>"""
+ENTRY = "<Contents><Key>web/%s</Key><ETag>&quot;e&quot;</ETag><Size>4</Size></Contents>"
+
+
+@pytest.mark.parametrize("keys", [("a.bin", "a.bin"), ("b.bin", "a.bin")])
+def test_listings_that_cannot_be_trusted(scene, keys):
+    body = (LISTING % "".join(ENTRY % key for key in keys)).encode()
+    scene.proxy.inject("listing", Fault(status=200, body=body))
+    code, out, err = scene.tokctl("inspect", "s3://corpus/web/")
+    assert code == 1 and len(out) == 1 and keys[1] in out[0] and not err
+
+
+@pytest.mark.parametrize("etag", ["", "<ETag>W/&quot;x&quot;</ETag>"])
+def test_objects_without_a_strong_etag_are_not_packed(scene, etag):
+    """They could be replaced meanwhile."""
+    entry = f"<Contents><Key>flat/0.bin</Key>{etag}<Size>10000</Size></Contents>"
+    body = (LISTING % entry).encode()
+    scene.proxy.inject("listing", Fault(status=200, body=body))
+    out = scene.file("no-etag")
+    code, lines, err = scene.tokctl("pack", "--format", "flat", "s3://corpus/flat/", out)
+    assert (code, lines, len(err)) == (1, [], 1) and "ETag" in err[0], err
+    assert "flat/0.bin" in err[0] and "manifest" not in err[0] and not os.path.exists(out), err
+
+
+def test_a_copied_manifest_names_each_difference(scene):
+    scene.manifest(scene.file("data", "flat"), name="all.jsonl")
+    body = {p: open(scene.file("data", "flat", p), "rb").read() for p in ("0.bin", "2.bin")}
+    scene.store.fill(
+        "corpus",
+        {"part/0.bin": body["0.bin"], "part/2.bin": body["2.bin"][:-2], "part/z.bin": b"12"},
+    )
+    out = scene.file("part.jsonl")
+    arguments = ("--manifest", out, "--from", scene.file("all.jsonl"), "--json")
+    code, lines, err = scene.tokctl("inspect", *arguments, "s3://corpus/part/")
+    problems = {json.loads(x)["path"]: json.loads(x)["problems"] for x in lines}
+    assert code == 1 and len(err) == 1 and not os.path.exists(out)
+    assert set(problems) == {
+        f"s3://corpus/part/{n}" for n in ("2.bin", "deep/1.bin", "deep/3.bin", "z.bin")
+    }
+    assert all(len(p) == 1 for p in problems.values())
+    assert str(len(body["2.bin"])) in problems["s3://corpus/part/2.bin"][0]
+
+
+def test_other_contents_of_the_same_size_are_found(scene):
+    """`--from` believes an upload; with --deep it compares the digests of all tokens."""
+    scene.manifest("--input-dtype", "u32", scene.file("data", "large"), name="wide.jsonl")
+    bodies = {
+        n: bytearray(open(scene.file("data", "large", n), "rb").read()) for n in ("a.bin", "b.bin")
+    }
+    bodies["b.bin"][-1] ^= 4
+    scene.store.fill("corpus", {f"same/{n}": bytes(body) for n, body in bodies.items()})
+    arguments = ("--from", scene.file("wide.jsonl"), "s3://corpus/same/", "--json")
+    assert len(scene.manifest(*arguments)) == 2
+    out = scene.file("same.jsonl")
+    code, lines, err = scene.tokctl("inspect", "--manifest", out, "--deep", *arguments)
+    problems = {d["path"]: d["problems"] for d in map(json.loads, lines)}
+    assert code == 1 and len(err) == 1 and not os.path.exists(out)
+    assert problems["s3://corpus/same/a.bin"] == []
+    (problem,) = problems["s3://corpus/same/b.bin"]
+    digest = [json.loads(line)["digest"] for line in open(scene.file("wide.jsonl"))][1]
+    assert digest in problem and "store" in problem
+    # A manifest without digests cannot show it.
+    scene.manifest("--input-dtype", "u32", "s3://corpus/same/", name="heads.jsonl")
+    arguments = ("--from", scene.file("heads.jsonl"), "s3://corpus/same/", "--json")
+    code, lines, err = scene.tokctl("inspect", "--manifest", out, "--deep", *arguments)
+    (found,) = map(json.loads, lines)
+    assert code == 1 and found["path"] == scene.file("heads.jsonl")
+    assert len(found["problems"]) == 1 and "digest" in found["problems"][0]
+
+
+def test_stores_that_refuse(scene):
+    secret = "wJalrXUtnFEMIsecret"
+    for url, more in (
+        ("s3://corpus/flat/", {"AWS_SECRET_ACCESS_KEY": secret}),
+        ("s3://nobody/flat/", {}),
+        ("s3://corpus/nothing/", {}),
+        ("s3://corpus/flat", {}),
+        ("s3://corpus/flat/9.bin", {}),
+        ("s4://corpus/flat/", {}),
+    ):
+        code, out, err = scene.tokctl("pack", "--format", "flat", url, scene.file("no"), **more)
+        assert code == 1 and len(err) == 1 and not out, (url, out, err)
+        bucket = url[: url.index("/", 5)]
+        assert err[0].startswith(f"tokctl: {bucket}") and err[0].count(bucket) == 1, err
+        since = len(scene.proxy.requests)
+        code, out, err = scene.tokctl("inspect", url, **more)
+        # Without its '/', a prefix is refused before the whole bucket is listed.
+        asked = [r.query for r in scene.proxy.requests[since:]]
+        assert url != "s3://corpus/flat" or ["prefix=flat%2F" in q for q in asked] == [True]
+        assert code == 1 and len(out) == 1 and not err, (url, out, err)
+        assert url in out[0] and out[0].count(url) == 1 and secret not in out[0], out
+
+
+def test_urls_that_cannot_be_used(scene):
+    local = scene.file("data", "flat")
+    for arguments in (
+        ("inspect", "https://localhost/web/"),
+        ("inspect", "--manifest", "s3://corpus/m.jsonl", "s3://corpus/flat/"),
+        ("inspect", "--manifest", scene.file("n"), "s3://corpus/flat/", local),
+        ("inspect", "--manifest", scene.file("n"), "--from", "x.jsonl", local),
+        ("inspect", "--from", "x.jsonl", "s3://corpus/flat/"),
+        ("pack", "--format", "flat", local, "s3://corpus/packed/"),
+        ("pack", "--format", "flat", "https://localhost/web/", scene.file("n")),
+        ("inspect", "--manifest", scene.file("n"), "--sums", "--piece", "100000", local),
+    ):
+        code, out, err = scene.tokctl(*arguments)
+        assert (code, out, len(err)) == (2, [], 1), (arguments, err)
+
+
+def packed(directory):
+    names = sorted(os.listdir(directory))
+    return {name: open(os.path.join(directory, name), "rb").read() for name in names}
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "bounds", "masked", "large"])
+def test_packs_of_a_store_are_those_of_the_disk(scene, name):
+    """Bytes, digests, and the lines about what is lost."""
+    for format, more in (("flat", ()), ("zstd", ("--shards", 3)), ("megatron", ("--eos", 7))):
+        results = []
+        for source in (scene.file("data", name), f"s3://corpus/{name}"):
+            out = scene.file(f"{name}-{format}-{len(results)}")
+            code, lines, err = scene.tokctl(
+                *("pack", "--json", "--format", format, *dtype_of(name), *more),
+                *(source + "/", out),
+            )
+            assert code == 0, (lines, err)
+            lines = [line.replace(out, "OUT") for line in lines]
+            results.append((packed(out), lines, [e.replace(source, "IN") for e in err]))
+        assert results[0] == results[1]
+        assert results[0][0] and results[0][1]
+        lost = {"bounds": format != "megatron", "masked": True}.get(name)
+        assert lost is None or len(results[0][2]) == lost
+
+
+def test_a_pack_of_a_store_heals_continues_and_sees_changes(scene):
+    for i in range(3):
+        scene.place.shard(f"data/again/{i}.bin", 200_000, seed=i)
+    scene.store.upload("corpus", scene.file("data", "again"), "again/")
+    out = scene.file("again")
+    config = scene.place.config("lab.yaml", stores={"lab": {"endpoint": scene.proxy.endpoint}},
+        streams={"s": {"seed": 1, "seq_len": 8, "datasets": [
+            {"name": "d", "path": scene.file("data", "again")}]}})  # fmt: skip
+    command = ("pack", "--format", "flat", "-c", config, "lab://corpus/again/", out)
+    environment = {"AWS_ENDPOINT_URL_S3": ""}
+    # It is killed while the last shard is read.
+    hang = Fault(hang=True)
+    scene.proxy.inject(
+        *("hang", lambda r: hang if os.path.exists(os.path.join(out, "shard-00000.bin")) else None),
+        times=99,
+        match=lambda r: r.path.endswith("/2.bin"),
+    )
+    env = {k: v for k, v in {**scene.env, **environment}.items() if v}
+    child = scene.place.spawn([TOKCTL, *command], env=env)
+    assert wait_for(lambda: os.path.exists(os.path.join(out, "shard-00001.bin")))
+    child.kill()
+    child.wait()
+    scene.proxy.clear()
+    assert not os.path.exists(os.path.join(out, "shard-00002.bin"))
+    body = open(scene.file("data", "again", "0.bin"), "rb").read()
+    scene.store.fill("corpus", {"again/0.bin": body[::-1]})
+    code, lines, err = scene.tokctl(*command, **environment)
+    assert (code, lines, len(err)) == (1, [], 1) and "other inputs" in err[0]
+    # The same object has the same ETag.
+    scene.store.fill("corpus", {"again/0.bin": body})
+    scene.proxy.inject("503", Fault(status=503, code="SlowDown"), times=3, match=lambda r: r.range)
+    code, lines, err = scene.tokctl(*command, **environment)
+    assert code == 0 and len(lines) == 3, err
+    assert list(packed(out).values()) == list(packed(scene.file("data", "again")).values())
+    # An object that is replaced while it is read is named once.
+    scene.proxy.inject("412", Fault(status=412, code="PreconditionFailed"), times=99,
+                       match=lambda r: r.range and r.path.endswith("/1.bin"))  # fmt: skip
+    code, lines, err = scene.tokctl(*command[:-1], scene.file("replaced"), **environment)
+    scene.proxy.clear()
+    assert code == 1 and len(err) == 1 and err[0].count("lab://corpus/again/1.bin") == 1, err
+
+
+def test_an_interrupt_leaves_no_file(scene):
+    before = sorted(os.listdir(scene.place.path))
+    scene.proxy.inject("hang", Fault(hang=True), times=1000, match=lambda r: r.range)
+    since = len(scene.proxy.requests)
+    command = [TOKCTL, "inspect", "--manifest", scene.file("new.jsonl"), "s3://corpus/npy-i32/"]
+    child = scene.place.spawn(command, env=scene.env)
+    try:
+        assert wait_for(lambda: len(scene.proxy.requests) >= since + 2)
+        child.send_signal(signal.SIGINT)
+        child.wait()
+    finally:
+        scene.proxy.clear()
+    assert sorted(os.listdir(scene.place.path)) == before
+
+
+@pytest.mark.parametrize("scheme", ["s3", "lab"])
+def test_a_config_without_a_manifest_names_the_command(scene, scheme):
+    """The command makes it, also for a store of `stores:`."""
+    dataset = {"name": f"web-{scheme}", "path": f"{scheme}://corpus/flat/"}
+    streams = {"s": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [dataset]}}
+    stores = {"lab": {"endpoint": scene.proxy.endpoint}}
+    config = scene.place.config("c.yaml", stores=stores, streams=streams)
+    code, _, err = run(TOKEND, "--check", "-c", config, env=scene.env)
+    assert code == 1, err
+    dataset["manifest"], command = re.search(r"set manifest: (\S+), and run `(.+)`", err).groups()
+    scene.place.config("c.yaml", stores=stores, streams=streams)
+    subprocess.run(
+        command.replace("tokctl", str(TOKCTL), 1).split(),
+        cwd=scene.place.path,
+        env=scene.env,
+        check=True,
+        capture_output=True,
+    )
+    code, out, err = run(TOKEND, "--check", "-c", config, env=scene.env)
+    assert code == 0, (out, err)
+
+
+def test_a_server_without_listings(scene):
+    """--from asks for each object of an HTTPS server."""
+    with Nginx(scene.place, scene.file("data")) as server:
+        env = {"SSL_CERT_FILE": server.ca}
+        for name in ("flat", "megatron"):
+            scene.manifest(scene.file("data", name), name=f"{name}.jsonl")
+            url, out = f"{server.endpoint}/{name}/", scene.file("https.jsonl")
+            arguments = ("--manifest", out, "--from", scene.file(f"{name}.jsonl"), url)
+            code, lines, err = scene.tokctl("inspect", *arguments, **env)
+            assert code == 0, (lines, err)
+            found = [json.loads(line) for line in open(out)]
+            local = [json.loads(line) for line in open(scene.file(f"{name}.jsonl"))]
+            assert [without(d, "etag", "side") for d in found] == [
+                without(d, "side") for d in local
+            ]
+            assert all(d["etag"] for d in found)
+            assert name == "flat" or all(len(d["side"]) == 1 for d in found)
+        unknown_authority(scene, server)
+
+
+def unknown_authority(scene, server):
+    """It is named at once, not waited for."""
+    other = {"SSL_CERT_FILE": make_certificates(scene.file("other", ""))[0]}
+    out, url = scene.file("https.jsonl"), f"{server.endpoint}/flat/"
+    arguments = ("--manifest", out, "--from", scene.file("flat.jsonl"), url)
+    code, _, err = scene.tokctl("inspect", *arguments, SSL_CERT_FILE=server.ca)
+    assert code == 0, err
+    code, lines, err = scene.tokctl("inspect", *arguments, **other)
+    said = "".join(lines)
+    assert code == 1 and "`ca:`" in said and "for 60 s" not in said, (lines, err)
+    keys = {"socket": scene.file("ca.sock"), "state_dir": scene.file("ca.state", "")}
+    dataset = {"name": "d", "path": url, "manifest": out}
+    stream = {"seed": 3, "seq_len": SEQ_LEN, "datasets": [dataset]}
+    config = scene.place.config("ca.yaml", streams={"s": stream}, **keys)
+    daemon = Daemon(scene.place, config, env={**server.environment(), **other})
+    with pytest.raises(Refused) as ended:
+        Client(daemon.socket).attach(stream="s", begin=1).next(60)
+    assert "`ca:`" in str(ended.value) and ".bin" in str(ended.value), ended.value
+    assert daemon.stop() == 0
+
+
+def test_check_reads_a_window_of_each_dataset(scene):
+    """One GET a dataset. One that fails is named by its line in the config, after one answer."""
+    manifests = {name: f"{name}.check.jsonl" for name in ("flat", "llmc")}
+    for name, manifest in manifests.items():
+        scene.manifest(f"s3://corpus/{name}/", name=manifest)
+
+    def check(flat):
+        datasets = [
+            {"name": name, "manifest": manifest, "path": f"s3://corpus/{path}/"}
+            for (name, manifest), path in zip(manifests.items(), (flat, "llmc"), strict=True)
+        ]
+        config = scene.place.config(
+            "check.yaml", streams={"s": {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets[::-1]}}
+        )
+        since = len(scene.proxy.requests)
+        code, out, err = run(TOKEND, "--check", "-c", config, env=scene.env)
+        line = [i for i, text in enumerate(open(config), 1) if f"/{flat}/" in text][0]
+        return code, err.splitlines(), scene.gets(since)[1], f"{config}:{line}: "
+
+    code, err, gets, _ = check("flat")
+    assert (code, err, gets) == (0, [], 2)
+    code, err, gets, where = check("none")
+    assert code == 1 and len(err) == 1 and gets <= 2, (err, gets)
+    assert where + "streams.s.datasets[1].path: " in err[0] and err[0].count("404") == 1
+    assert err[0].count("s3://corpus/none/") == 1, err
+
+
+def test_an_object_that_is_missing_is_asked_for_once(scene):
+    """Also if its format is not known: each of them looks at the beginning."""
+    since = len(scene.proxy.requests)
+    scene.proxy.inject(
+        *("404", Fault(status=404, code="NoSuchKey")), times=99, match=lambda r: r.range
+    )
+    code, out, err = scene.tokctl("inspect", "s3://corpus/large/a.bin")
+    scene.proxy.clear()
+    assert (code, len(out), err) == (1, 1, []) and "404" in out[0], (out, err)
+    assert out[0].count("s3://corpus/large/a.bin") == 1 and scene.gets(since) == (2, 1)
+
+
+def test_cost_is_what_is_read(scene):
+    """`plan --cost` in window mode has the GETs that reading the windows takes."""
+    scene.manifest("s3://corpus/large/", name="large.store.jsonl")
+    FORMATS.setdefault("large", ("<u2", {}, None))
+    url = scene.config("large", "s3://corpus/large/", manifest="large.store.jsonl")
+    tokens = 500 * SEQ_LEN
+    code, out, err = scene.tokctl("plan", "s", "-c", url, "--cost", "--json", "--for", tokens)
+    cost = {c["mode"]: c for c in map(json.loads, out)}
+    assert code == 0 and cost["window"]["chosen"] and not cost["piece"]["chosen"], err
+    since = len(scene.proxy.requests)
+    rows = ("--from", 0, "--count", 500, "--tokens", "--json")
+    code, out, err = scene.tokctl("plan", "s", "-c", url, *rows)
+    assert code == 0 and len(out) == 500, err
+    asked = [r.range for r in scene.proxy.requests[since:]]
+    # Windows near each other share a GET, so there are fewer; a few more check the shard's type.
+    assert cost["window"]["gets"] == 500 and cost["window"]["bytes"] == 500 * 2 * WINDOW
+    assert 450 <= len(asked) <= 500 + 2 * 9

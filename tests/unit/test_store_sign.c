@@ -1,0 +1,161 @@
+/*
+ * Signatures: two of AWS's published examples of S3 (get bucket lifecycle, list objects), and
+ * requests of botocore with a session token, a payer, a port, an IPv6 host, another region.
+ */
+#include "daemon/store/sign.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static const int64_t in_2013 = 1369353600; /* 20130524T000000Z */
+
+static const struct vector {
+	const char *method, *host, *path, *query, *token, *region;
+	bool payer;
+	int64_t now;
+	const char *signature;
+} vectors[] = {
+	{"GET", "examplebucket.s3.amazonaws.com", "/", "lifecycle=", "", "us-east-1", false,
+		in_2013, "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"},
+	{"GET", "examplebucket.s3.amazonaws.com", "/", "max-keys=2&prefix=J", "", "us-east-1",
+		false, in_2013, "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"},
+	{"GET", "h:9000", "/b/a%20b%2B%3D%26%3F~%C3%BC//x", "",
+		"TTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT", "eu-west-1", true, 1798761599,
+		"4a952e95c620122b81233c18c72e6e2f533f87049bfeade70f536c62b70b2ab4"},
+	{"HEAD", "h:9000", "/b/a", "", "T/+=", "us-east-1", false, in_2013,
+		"eaf5f0af98e6a6dc8b910eb77715b2c6b6eb1a39856dbedd87466ee6eddcef71"},
+	{"GET", "[::1]:9000", "/b/a", "", "", "us-east-1", true, in_2013,
+		"7f5ded415796245adcb4886f1e16fae05379c620ffdf90ebc0d34ed231a4c047"},
+};
+
+enum { VECTORS = sizeof(vectors) / sizeof(vectors[0]) };
+
+static void give(struct sign_keys *keys, const char *token)
+{
+	strcpy(keys->access, "AKIAIOSFODNN7EXAMPLE");
+	strcpy(keys->secret, "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
+	snprintf(keys->token_header, sizeof(keys->token_header), "%s%s",
+		*token ? SIGN_TOKEN_HEADER : "", token);
+}
+
+static void sign(struct sign_keys *keys, const struct vector *v, struct sign_headers *headers)
+{
+	const struct sign_request request = {.method = v->method,
+		.host = v->host,
+		.path = v->path,
+		.query = v->query,
+		.region = v->region,
+		.payer = v->payer,
+		.now = v->now};
+
+	give(keys, v->token);
+	sign_request(keys, &request, headers);
+}
+
+static const char *signature(const struct sign_headers *headers)
+{
+	return strstr(headers->authorization, "Signature=") + strlen("Signature=");
+}
+
+static void test_published_vectors(void **state)
+{
+	(void)state;
+	for (int i = 0; i < VECTORS; i++) {
+		struct sign_keys keys = {0};
+		struct sign_headers headers;
+
+		sign(&keys, &vectors[i], &headers);
+		assert_string_equal(signature(&headers), vectors[i].signature);
+	}
+}
+
+static void test_headers_are_complete(void **state)
+{
+	struct sign_keys keys = {0};
+	struct sign_headers headers;
+
+	(void)state;
+	sign(&keys, &vectors[2], &headers);
+	assert_string_equal(headers.date, "x-amz-date: 20261231T235959Z");
+	assert_string_equal(headers.authorization,
+		"Authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20261231/"
+		"eu-west-1/s3/aws4_request, "
+		"SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-request-payer;"
+		"x-amz-security-token, "
+		"Signature=4a952e95c620122b81233c18c72e6e2f533f87049bfeade70f536c62b70b2ab4");
+}
+
+/* A new day and another region use another key. */
+static void test_a_kept_key_is_renewed(void **state)
+{
+	struct sign_keys keys = {0};
+	struct sign_headers headers;
+
+	(void)state;
+	for (int i = 0; i < 4 * VECTORS; i++) {
+		const struct vector *v = &vectors[(i * 3 + i / VECTORS) % VECTORS];
+
+		sign(&keys, v, &headers);
+		assert_string_equal(signature(&headers), v->signature);
+	}
+}
+
+/* The longest fields fit; AddressSanitizer watches. */
+static void test_the_longest_fields(void **state)
+{
+	static struct sign_keys keys;
+	struct sign_headers headers;
+	char region[SIGN_REGION_BYTES];
+	const struct sign_request request = {"GET", "h", "/", "", region, true, in_2013};
+
+	(void)state;
+	memset(region, 'r', sizeof(region) - 1);
+	region[sizeof(region) - 1] = 0;
+	memset(keys.access, 'a', sizeof(keys.access) - 1);
+	memset(keys.secret, 's', sizeof(keys.secret) - 1);
+	memset(keys.token_header, 't', sizeof(keys.token_header) - 1);
+	sign_request(&keys, &request, &headers);
+	assert_int_equal(strlen(signature(&headers)), 64);
+}
+
+/* Not asserted: a machine may be busy. */
+static void test_print_the_time(void **state)
+{
+	enum { TIMES = 20000 };
+	static struct sign_keys keys;
+	struct sign_headers headers;
+	struct timespec begin, end;
+
+	(void)state;
+	give(&keys, "");
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+	for (int i = 0; i < TIMES; i++) {
+		const struct sign_request request = {"GET", "corpus.s3.eu-west-1.amazonaws.com",
+			"/web/shard-000123.bin", "", "eu-west-1", false, in_2013 + i % 600};
+
+		sign_request(&keys, &request, &headers);
+	}
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+	printf("a signature: %.2f us\n", ((double)(end.tv_sec - begin.tv_sec) * 1e6 +
+						 (double)(end.tv_nsec - begin.tv_nsec) / 1e3) /
+						 TIMES);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_published_vectors),
+		cmocka_unit_test(test_headers_are_complete),
+		cmocka_unit_test(test_a_kept_key_is_renewed),
+		cmocka_unit_test(test_the_longest_fields),
+		cmocka_unit_test(test_print_the_time),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
