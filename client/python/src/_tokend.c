@@ -62,6 +62,11 @@ static int execute(PyObject *module)
 	m->client = PyType_FromModuleAndSpec(module, &client_spec, NULL);
 	if (!m->client || PyModule_AddObjectRef(module, "Client", m->client) < 0)
 		return -1;
+
+	PyObject *buffers = PyType_FromModuleAndSpec(module, &buffers_spec, NULL);
+
+	if (!buffers || PyModule_AddObject(module, "Buffers", buffers) < 0)
+		return -1;
 	if (PyModule_AddIntConstant(module, "NOTED", TOKEND_NOTED) < 0 ||
 		PyModule_AddIntConstant(module, "DONE", TOKEND_DONE) < 0 ||
 		PyModule_AddIntConstant(module, "FAILED", TOKEND_FAILED) < 0)

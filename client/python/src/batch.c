@@ -102,15 +102,12 @@ struct into {
 	unsigned width; /* number of first tokens of each row; 0: the whole window */
 };
 
-/* Sets the exception: the requested dtype cannot hold a token of row @r, from token @i on. */
+/* Sets the exception: the requested dtype cannot hold token @i of row @r. */
 static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t i)
 {
 	const struct tokend_row *row = &b->row[r];
 	char why[400];
 
-	while (i + 1 < b->window_tokens &&
-		token_at(b, (size_t)r * b->window_tokens + i) <= INT32_MAX)
-		i++;
 	snprintf(why, sizeof(why),
 		"dtype: token %lld does not fit into int32 (position %llu, dataset %s, shard %u, "
 		"offset %llu); use int64",
@@ -120,35 +117,96 @@ static void raise_narrow(struct client *c, const struct tokend_batch *b, uint32_
 	raise_error((PyObject *)c, TOKEND_EARGUMENT, why);
 }
 
+/* The first of @n tokens that does not fit into int32; @n: none. */
+static uint32_t first_wide(const uint32_t *token, uint32_t n)
+{
+	uint32_t all = 0, i = 0;
+
+	for (uint32_t k = 0; k < n; k++)
+		all |= token[k];
+	while (i < n && all > INT32_MAX && token[i] <= INT32_MAX)
+		i++;
+	return all > INT32_MAX ? i : n;
+}
+
+static bool narrow_tokens(const struct into *into)
+{
+	return into->tokens && into->token_bytes == 4;
+}
+
+static bool narrow_labels(const struct into *into)
+{
+	return into->labels && into->label_bytes == 4;
+}
+
 /*
- * Copies @n tokens of row @r, from token @first on, as integers of @bytes. Returns false, with the
- * exception set, if one of them does not fit.
+ * A batch whose tokens do not fit into int32 must not be taken: the state would be after it. So it
+ * is looked at before. Returns false, with the exception set, if one does not fit.
  */
-static bool copy_row(struct client *c, const struct tokend_batch *b, uint32_t r, uint32_t first,
-	size_t n, void *to, unsigned bytes)
+static bool fits(struct client *c, const struct into *into)
+{
+	struct tokend_batch b;
+	int r = UNLESS_LOST(c, tokend_peek(c->t, &b, 0));
+
+	if (r == TOKEND_EAGAIN) {
+		c->yields = true;
+		WAITING(c, r = tokend_peek(c->t, &b, 1));
+		c->yields = false;
+	}
+	if (r < 0)
+		raise_last(c, r);
+	if (r != 1 || b.token_bytes != 4)
+		return r >= 0;
+
+	struct tokend_shape shape;
+
+	tokend_shape(c->t, &shape);
+
+	bool labels = narrow_labels(into);
+	uint32_t begin = narrow_tokens(into) ? 0 : 1, end = 0;
+	uint32_t last =
+		shape.seq_len < b.window_tokens ? (uint32_t)shape.seq_len + 1 : b.window_tokens;
+
+	if (narrow_tokens(into))
+		end = into->width ? into->width : b.window_tokens;
+	for (uint32_t row = 0; row < b.rows; row++) {
+		/* padding rows have no labels */
+		bool both = labels && b.row[row].position != TOKEND_PADDING;
+		uint32_t to = both && last > end ? last : end;
+		const uint32_t *token = (const uint32_t *)b.tokens + (size_t)row * b.window_tokens;
+		uint32_t i = begin < to ? begin + first_wide(token + begin, to - begin) : to;
+
+		if (i < to) {
+			raise_narrow(c, &b, row, i);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Copies @n tokens of row @r, from token @first on, as integers of @bytes. fits() was true. */
+static void copy_row(const struct tokend_batch *b, uint32_t r, uint32_t first, size_t n, void *to,
+	unsigned bytes)
 {
 	const uint8_t *from = (const uint8_t *)b->tokens +
 			      ((size_t)r * b->window_tokens + first) * b->token_bytes;
 
 	if (bytes == 8) {
 		tokend_widen(to, from, n, b->token_bytes);
-		return true;
+	} else {
+		int fit = tokend_widen_int32(to, from, n, b->token_bytes);
+
+		(void)fit;
 	}
-	if (tokend_widen_int32(to, from, n, b->token_bytes) == 0)
-		return true;
-	raise_narrow(c, b, r, first);
-	return false;
 }
 
-static bool copy_tokens(struct client *c, const struct tokend_batch *b, const struct into *into)
+static void copy_tokens(const struct tokend_batch *b, const struct into *into)
 {
 	uint32_t width = into->width ? into->width : b->window_tokens;
 	char *to = (char *)(uintptr_t)into->tokens;
 
 	for (uint32_t r = 0; r < b->rows; r++, to += (size_t)width * into->token_bytes)
-		if (!copy_row(c, b, r, 0, width, to, into->token_bytes))
-			return false;
-	return true;
+		copy_row(b, r, 0, width, to, into->token_bytes);
 }
 
 #define IGNORE (-100) /* torch's label for tokens without a loss */
@@ -163,7 +221,7 @@ static void ignore(void *labels, size_t i, unsigned bytes)
 
 /* Labels: the token after each input. IGNORE if there is none, in padding rows, and where the loss
  * mask is 0. */
-static bool copy_labels(
+static void copy_labels(
 	struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
 {
 	uint32_t most = b->window_tokens > seq ? seq : b->window_tokens - 1;
@@ -174,15 +232,13 @@ static bool copy_labels(
 		const uint8_t *mask = tokend_loss_mask(c->t, b, r);
 		uint32_t n = b->row[r].position == TOKEND_PADDING ? 0 : most;
 
-		if (!copy_row(c, b, r, 1, n, to, bytes))
-			return false;
+		copy_row(b, r, 1, n, to, bytes);
 		for (uint32_t i = 0; mask && i < n; i++)
 			if (!mask[i + 1])
 				ignore(to, i, bytes);
 		for (uint32_t i = n; i < seq; i++)
 			ignore(to, i, bytes);
 	}
-	return true;
 }
 
 /* True if inputs and labels have one type, and there is no loss mask: copy_pair() can be used. */
@@ -195,12 +251,12 @@ static bool is_pair(
 }
 
 /* Inputs and labels in one pass over the slot. */
-static bool copy_pair(
-	struct client *c, const struct tokend_batch *b, const struct into *into, uint32_t seq)
+static void copy_pair(const struct tokend_batch *b, const struct into *into, uint32_t seq)
 {
 	unsigned bytes = into->token_bytes;
 	char *tokens = (char *)(uintptr_t)into->tokens, *labels = (char *)(uintptr_t)into->labels;
 	size_t step = (size_t)seq * bytes;
+	int fit = 0; /* fits() was true */
 
 	for (uint32_t r = 0; r < b->rows; r++, tokens += step, labels += step) {
 		const uint8_t *row =
@@ -209,18 +265,16 @@ static bool copy_pair(
 		if (bytes == 8)
 			tokend_widen_pair(
 				(int64_t *)tokens, (int64_t *)labels, row, seq, b->token_bytes);
-		else if (tokend_widen_pair_int32((int32_t *)tokens, (int32_t *)labels, row, seq,
-				 b->token_bytes) < 0) {
-			raise_narrow(c, b, r, 0);
-			return false;
-		}
+		else
+			fit = tokend_widen_pair_int32(
+				(int32_t *)tokens, (int32_t *)labels, row, seq, b->token_bytes);
 		for (uint32_t i = 0; b->row[r].position == TOKEND_PADDING && i < seq; i++)
 			ignore(labels, i, bytes);
 	}
-	return true;
+	(void)fit;
 }
 
-static bool fill(
+static void fill(
 	struct client *c, const struct tokend_batch *b, const struct into *into, struct packing *p)
 {
 	struct tokend_shape shape;
@@ -231,16 +285,15 @@ static bool fill(
 
 	bool pair = is_pair(c, b, into, seq);
 
-	if (pair && !copy_pair(c, b, into, seq))
-		return false;
-	if (!pair && into->tokens && !copy_tokens(c, b, into))
-		return false;
+	if (pair)
+		copy_pair(b, into, seq);
+	if (!pair && into->tokens)
+		copy_tokens(b, into);
 	copy_rows(b, (int64_t *)(uintptr_t)into->rows, into->fields);
-	if (!pair && into->labels && !copy_labels(c, b, into, seq))
-		return false;
+	if (!pair && into->labels)
+		copy_labels(c, b, into, seq);
 	if (into->ids)
 		pack(p, c->t, b, seq);
-	return true;
 }
 
 /* Reads the arguments, integers only: parsing must be fast, as it is done for every batch. */
@@ -285,7 +338,7 @@ PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 		return NULL;
 	}
 
-	if (!batch_due(c)) {
+	if (!batch_due(c) || ((narrow_tokens(&into) || narrow_labels(&into)) && !fits(c, &into))) {
 		leave(c, true);
 		return NULL;
 	}
@@ -306,14 +359,12 @@ PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 	struct packing p = {
 		.ids = (int64_t *)(uintptr_t)into.ids, .starts = (int32_t *)(uintptr_t)into.starts};
-	bool filled = fill(c, &b, &into, &p);
 
+	fill(c, &b, &into, &p);
 	batch_done(c, &b);
 	c->batches++;
 	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
 	leave(c, true);
-	if (!filled)
-		return NULL;
 	if (into.ids)
 		return Py_BuildValue(
 			"IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);

@@ -6,7 +6,8 @@
  *   dlpack.c     batches lent as tensors        batch.c      batches copied into Python's arrays
  *   device.c     batches copied to a GPU        position.c   cursor, commit, seek, checkpoint
  *   operator.c   an operator's requests         cursor.c     cursors as values
- *   client.c     the class Client               _tokend.c    the module
+ *   client.c     the class Client               buffers.c    memory for tensors, used again
+ *   _tokend.c    the module
  */
 #ifndef TOKEND_PYTHON_CLIENT_H
 #define TOKEND_PYTHON_CLIENT_H
@@ -168,6 +169,10 @@ PyObject *client_undo(PyObject *self, PyObject *none);
 /* ---- client.c ---- */
 
 extern PyType_Spec client_spec;
+
+/* ---- buffers.c ---- */
+
+extern PyType_Spec buffers_spec;
 
 /* ---- device.c ---- */
 

@@ -7,33 +7,10 @@
  * A tensor may be freed before copies from it to a GPU have ended. tokend_settle() therefore waits,
  * in a registered ring, for all work that was queued in the context so far.
  */
-#include "client/python/src/client.h"
+#include "client/python/src/dlpack.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-/* DLPack's unversioned ABI, which all consumers accept. */
-enum { DEVICE_CPU = 1, CODE_UINT = 1 };
-
-struct dl_tensor {
-	void *data;
-	struct {
-		int32_t type, id;
-	} device;
-	int32_t dimensions;
-	struct {
-		uint8_t code, bits;
-		uint16_t lanes;
-	} dtype;
-	int64_t *shape, *strides;
-	uint64_t byte_offset;
-};
-
-struct dl_managed {
-	struct dl_tensor tensor;
-	void *context;
-	void (*deleter)(struct dl_managed *self);
-};
 
 struct view {
 	struct dl_managed managed;
@@ -199,6 +176,11 @@ static void capsule_ended(PyObject *capsule)
 	managed->deleter(managed);
 }
 
+PyObject *dl_capsule(struct dl_managed *managed)
+{
+	return PyCapsule_New(managed, "dltensor", capsule_ended);
+}
+
 static struct view *new_view(struct views *v)
 {
 	const struct tokend_batch *b = &v->kept;
@@ -238,8 +220,7 @@ PyObject *client_view(PyObject *self, PyObject *none)
 	}
 
 	struct view *view = new_view(v);
-	PyObject *capsule =
-		view ? PyCapsule_New(&view->managed, "dltensor", capsule_ended) : PyErr_NoMemory();
+	PyObject *capsule = view ? dl_capsule(&view->managed) : PyErr_NoMemory();
 
 	if (capsule) {
 		atomic_fetch_add(&v->users, 1);

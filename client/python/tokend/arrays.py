@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from . import phrases
-from ._tokend import ArgumentError
+from ._tokend import ArgumentError, Buffers
 from .view import Lent
 
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
 LINE = 64  # bytes of a cache line
+# Tensors of batches that are made at once: so many bytes, but one batch at least.
+AHEAD_BYTES, AHEAD_MOST = 1 << 20, 32
 
 
 class Torch:
@@ -40,18 +41,30 @@ class Torch:
     def empty(self, *shape: int, dtype: Any) -> Any:
         return self.module.empty(*shape, dtype=dtype, device=self.cpu)
 
-    def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
-        """Returns a function that makes (address, input_ids, labels): new int64 [b, seq], both
-        contiguous, with labels right after input_ids in one allocation.
+    def maker(self, b: int, *arrays: tuple[int, Any]) -> Callable[[], list[tuple[Any, ...]]]:
+        """Returns a function that makes several groups: the addresses of one or two new arrays,
+        then the arrays, [b, columns] of a type, contiguous. @arrays: columns and type.
+
+        Their memory is used again after the last tensor over it is freed. Several at once, because
+        after a step of the model torch's code is in no cache, and the first call of it waits.
         """
-        new = partial(self.module.empty, 2, b, seq, dtype=self.int64, device=self.cpu)
+        sizes = [(columns, dtype.itemsize) for columns, dtype in arrays]
+        take = Buffers(b, *(number for size in sizes for number in size)).take
+        bytes_each = b * sum(columns * width for columns, width in sizes)
+        n = max(1, min(AHEAD_MOST, AHEAD_BYTES // bytes_each))
+        tensor, alone = self.module.from_dlpack, len(arrays) == 1
+        inference, enabled = self.module.inference_mode, self.module.is_inference_mode_enabled
 
-        def pair() -> tuple[int, Any, Any]:
-            both = new()
-            # faster than two allocations or two views
-            return (both.data_ptr(), *both.unbind())
+        def groups() -> list[tuple[Any, ...]]:
+            if enabled():  # the tensors may be used for training, too
+                with inference(False):
+                    return groups()
+            if alone:
+                return [(at, tensor(one)) for at, one in [take() for _ in range(n)]]
+            taken = [take() for _ in range(n)]
+            return [(at, to, tensor(one), tensor(two)) for at, to, one, two in taken]
 
-        return pair
+        return groups
 
     def falses(self, *shape: int) -> Any:
         return self.module.zeros(*shape, dtype=self.module.bool, device=self.cpu)
@@ -119,14 +132,24 @@ class Numpy:
 
         return new
 
-    def pairs(self, b: int, seq: int) -> Callable[[], tuple[int, Any, Any]]:
-        new = self._aligned((2, b, seq), self.int64)
+    def maker(self, b: int, *arrays: tuple[int, Any]) -> Callable[[], list[tuple[Any, ...]]]:
+        """As Torch.maker(), but one group of new memory. If the types are equal, the arrays are
+        parts of one, which is faster than two.
+        """
+        (columns, dtype), *labels = arrays
+        if labels != [arrays[0]]:
+            news = [self._aligned((b, columns), dtype) for columns, dtype in arrays]
+            return lambda: [
+                tuple(part for made in zip(*(new() for new in news), strict=True) for part in made)
+            ]
+        step = b * columns * self.module.dtype(dtype).itemsize
+        new = self._aligned((2, b, columns), dtype)
 
-        def pair() -> tuple[int, Any, Any]:
+        def groups() -> list[tuple[Any, ...]]:
             at, both = new()
-            return at, both[0], both[1]
+            return [(at, at + step, both[0], both[1])]
 
-        return pair
+        return groups
 
     def falses(self, *shape: int) -> Any:
         return self.module.zeros(shape, bool)

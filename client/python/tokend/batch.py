@@ -102,17 +102,20 @@ class Batches:
             and (ignores or not (source or feed))
             or (wanted.tokens and wanted.loss_mask)
         )
-        # next() may fail after the batch was taken
-        narrow = min(self._types.token_bytes, self._types.label_bytes) < 8
-        self._may_fail = source is not None or (narrow and feed is None)
+        self._token_bytes, self._label_bytes = self._types.token_bytes, self._types.label_bytes
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or wanted.attention_mask
         more = more or self._cut or wanted.view
-        self._simple = not (more or source or feed or narrow)
+        self._simple = not (more or source or feed)
         # tokens of a row that the extension writes
         self._width = self.seq if self._split and source is None else self.window
-        self._labels_at = 8 * self.micro * self.seq  # after input_ids
-        self._pair = make.pairs(self.micro, self.seq)
+        # address and tensors of a batch, made ahead like its fields
+        self._arrays: list[tuple[Any, ...]] = []
+        self._more_arrays = make.maker(
+            self.micro,
+            (self._width, self._types.tokens),
+            *([(self.seq, self._types.labels)] if self._split else ()),
+        )
         self._paddings: list[Any] = []  # masks of batches without padding, made ahead
         # address and tensors of a batch's fields, made ahead; each is used once
         self._rows: list[tuple[int, list[Any]]] = []
@@ -129,6 +132,14 @@ class Batches:
         self._rows = groups[1:]
         return groups[0]
 
+    def _new_arrays(self) -> tuple[Any, ...]:
+        if not self._arrays:
+            self._arrays = self._more_arrays()
+        try:
+            return self._arrays.pop()
+        except IndexError:  # another thread was faster
+            return self._new_arrays()
+
     def take(self) -> Any:
         """The next batch, or None after the last."""
         try:
@@ -138,8 +149,10 @@ class Batches:
         if self._simple:
             if not self._split:
                 return self._take_tokens(at, fields)
-            address, input_ids, labels = self._pair()
-            taken = self._next_into(address, at, 8, 2, address + self._labels_at, 0, 0, self._width)
+            to, to_labels, input_ids, labels = self._new_arrays()
+            taken = self._next_into(
+                to, at, self._token_bytes, 2, to_labels, 0, 0, self._width, self._label_bytes
+            )
             if taken is None:
                 return None
             self.taken = taken[1]
@@ -158,8 +171,8 @@ class Batches:
             return self._take_more(at, fields)
 
     def _take_tokens(self, at: int, fields: list[Any]) -> Any:
-        tokens = self.make.empty(self.micro, self.window, dtype=self._types.tokens)
-        taken = self._next_into(self.make.address(tokens), at)
+        to, tokens = self._new_arrays()
+        taken = self._next_into(to, at, self._token_bytes)
         if taken is None:
             return None
         valid, self.taken = taken
@@ -216,7 +229,7 @@ class Batches:
         ids: Any = None
         starts: Any = None
         into = [0 if tokens is None else make.address(tokens), at]
-        into += [self._types.token_bytes, self._fields]
+        into += [self._token_bytes, self._fields]
         into.append(0 if labels is None else make.address(labels))
         if wanted.documents:
             ids, starts = (
@@ -226,13 +239,15 @@ class Batches:
             into += [make.address(ids), make.address(starts)]
         else:
             into += [0, 0]
-        into += [self._width, self._types.label_bytes]
+        into += [self._width, self._label_bytes]
         if self.feed is not None:
             fed = self.feed.next(lambda: self._next_into(*into))
             tokens, taken = fed or (None, None)
         else:
             taken = (
-                self._carefully(tokens, fields, into) if self._may_fail else self._next_into(*into)
+                self._next_into(*into)
+                if self.source is None
+                else self._carefully(self.source, tokens, fields, into)
             )
         if taken is None:
             return None
@@ -295,24 +310,24 @@ class Batches:
                 labels[valid:] = IGNORE
         return input_ids, labels
 
-    def _carefully(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
-        """next_into() for batches that can fail after they are taken. Such a batch is given back,
-        and the next calls raise the same error until a seek.
+    def _carefully(
+        self, source: Source, tokens: Any, fields: list[Any], into: list[int]
+    ) -> tuple | None:
+        """A source's batch can fail after it is taken. It is given back then, and the next calls
+        raise the same error until a seek.
         """
         if self._failed is not None:
             raise self._failed
-        client, source = self.client, self.source
+        client = self.client
         before, fetched_ahead = client.cursor(), client.position() != client.taken()
         try:
-            if source is None:
-                return client.next_into(*into)
             return source.take(self.make.numpy(tokens), fields, into)
         except BaseException as error:
             if client.taken() != self.taken:
-                self._give_back(None if fetched_ahead else before, error)
+                self._give_back(source, None if fetched_ahead else before, error)
             raise
 
-    def _give_back(self, cursor: bytes | None, error: BaseException) -> None:
+    def _give_back(self, source: Source, cursor: bytes | None, error: BaseException) -> None:
         """@cursor: before the batch; None if there are uncommitted batches between."""
         interrupted = not isinstance(error, Exception)  # Ctrl-C: nothing is wrong with the batch
         said = f"next: was interrupted after it had taken a batch; {phrases.SEEK}"
@@ -321,8 +336,7 @@ class Batches:
             return
         self.client.seek(cursor, *self._place, self.micro)
         if interrupted:
-            if self.source is not None:
-                self.source.begin()
+            source.begin()
             self._failed = None
 
     def _relabel(self, labels: Any, tokens: Any) -> None:

@@ -1,0 +1,132 @@
+"""The memory of tensors is used again, but never while anything holds a tensor over it."""
+
+import copy
+import io
+import os
+import random
+import threading
+
+import pytest
+from loading import SEQ, check_run, make
+from tokend import _tokend
+
+torch = pytest.importorskip("torch")
+
+MICRO = 4
+MIB = 1 << 20
+
+
+def private_bytes():
+    with open("/proc/self/smaps_rollup") as file:
+        return 1024 * sum(int(line.split()[1]) for line in file if line.startswith("Private_Dirty"))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"tokens": True}, {"dtype": {"input_ids": "int32"}}],
+    ids=["pair", "tokens", "int32"],
+)
+def test_what_a_trainer_keeps_is_never_overwritten(daemon, seed, more):
+    """It keeps tensors, slices and NumPy's arrays for a while and drops them in another thread."""
+    rng, kept, dropped, addresses = random.Random(seed), [], [], []
+    forms = (lambda t: t, lambda t: t[1:, 3:], lambda t: t.numpy()[0], lambda t: t.view(-1))
+    with make(daemon, **more) as loader:
+        for _ in range(400):
+            batch = next(loader)
+            addresses += [
+                batch[name].data_ptr() for name in ("input_ids", "tokens") if name in batch
+            ]
+            for name in ("input_ids", "labels", "tokens"):
+                if name in batch and rng.random() < 0.3:
+                    held = rng.choice(forms)(batch[name])
+                    kept.append((held, copy.deepcopy(held)))
+            batch = None
+            while len(kept) > 60:
+                held, want = kept.pop(rng.randrange(len(kept)))
+                assert (held == want).all()
+                dropped.append(held)
+                held = None
+            if len(dropped) > 20:
+                thread = threading.Thread(target=dropped.clear)
+                thread.start()
+                thread.join()
+    for held, want in kept:  # also after close()
+        assert (held == want).all()
+    assert len(set(addresses)) < len(addresses) / 2, "no memory was used again"
+
+
+def test_autograd_holds_a_batch(daemon):
+    """An embedding saves its ids in C++, where Python's counts do not show them."""
+    table = torch.nn.Embedding(1 << 16, 2)
+    with make(daemon) as loader, make(daemon) as other:
+        batch = next(loader)
+        want, loss = batch["input_ids"].clone(), table(batch["input_ids"]).sum()
+        batch = None
+        for _ in range(100):
+            next(loader)
+        loss.backward()
+        assert torch.equal(table.weight.grad[:, 0].nonzero()[:, 0], want.unique())
+        check_run(daemon, other, 3)
+
+
+def test_batches_of_inference_mode_can_be_trained_on(daemon):
+    table = torch.nn.Embedding(1 << 16, 2)
+    with make(daemon) as loader:
+        with torch.inference_mode():
+            next(loader)
+        table(next(loader)["input_ids"]).sum().backward()
+
+
+def test_a_batch_is_pickled_copied_and_resized_as_any_tensor(daemon):
+    with make(daemon) as loader:
+        batch = next(loader)
+        for name in ("input_ids", "labels"):
+            tensor, file = batch[name], io.BytesIO()
+            want = tensor.tolist()
+            torch.save(tensor, file)
+            assert len(file.getvalue()) < 2 * tensor.numel() * 8, "the other tensor is saved, too"
+            file.seek(0)
+            assert torch.load(file).tolist() == copy.deepcopy(tensor).tolist() == want
+            assert tensor.share_memory_().is_shared() and tensor.tolist() == want
+            tensor.add_(1)
+            assert (tensor - 1).tolist() == want
+
+
+def test_a_forked_child_frees_its_copies(daemon):
+    with make(daemon) as loader:
+        batch, older = next(loader), next(loader)
+        pid = os.fork()
+        if pid == 0:
+            right = batch["input_ids"].shape == (MICRO, SEQ)
+            batch["input_ids"].zero_()
+            del batch, older
+            os._exit(0 if right else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert batch["input_ids"].any()
+        check_run(daemon, loader, 5, start=2 * MICRO)
+
+
+def test_free_memory_is_bounded():
+    """After a trainer held 64 MiB at once, 4 MiB stay; a pool's end frees the rest."""
+    buffers = _tokend.Buffers(1, MIB // 8, 8)
+    before = private_bytes()
+
+    def tensor():
+        return torch.from_dlpack(buffers.take()[1])
+
+    held = [tensor().fill_(1) for _ in range(64)]
+    assert private_bytes() - before > 60 * MIB
+    held.clear()
+    last = tensor()
+    assert private_bytes() - before < 20 * MIB
+    buffers = None
+    assert last.fill_(2).sum() == MIB // 4
+
+
+def test_a_capsule_that_nobody_takes_returns_its_buffer():
+    buffers = _tokend.Buffers(2, 8, 8, 8, 4)
+    first = buffers.take()[:2]
+    assert {buffers.take()[:2] for _ in range(10)} == {first}
+    for sizes in ((0, 8, 8), (2, 0, 8), (2, 8, 0)):
+        with pytest.raises(ValueError):
+            _tokend.Buffers(*sizes)
