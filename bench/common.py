@@ -61,7 +61,8 @@ def forever(loader):
 
 
 class Daemon:
-    def __init__(self, directory, streams, extra=""):
+    def __init__(self, directory, streams, extra="", env=None):
+        self.env = env
         self.dir = Path(directory)
         self.socket = self.dir / "s.sock"
         self.config = self.dir / "tokend.yaml"
@@ -72,7 +73,7 @@ class Daemon:
 
     def __enter__(self):
         self.process = subprocess.Popen(
-            [BIN / "tokend", "-c", self.config], stderr=subprocess.DEVNULL
+            [BIN / "tokend", "-c", self.config], stderr=subprocess.DEVNULL, env=self.env
         )
         return self
 

@@ -1,5 +1,6 @@
 /*
- * bench-polite SOCKET STREAM SECONDS: a trainer that takes batches of 8 rows as fast as they come.
+ * bench-polite SOCKET STREAM SECONDS [PEER RATE]: a trainer that takes batches of 8 rows as fast as
+ * they come, or as peer PEER of rank 0, RATE of them per second.
  * Prints one line of JSON: batches per second, and percentiles of the wait for a batch in
  * microseconds.
  */
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { WARM_UP = 256, WARM_UP_US = 300000, SAMPLES = 1 << 22 };
 
@@ -40,6 +42,15 @@ static double take(struct tokend *t)
 	return took;
 }
 
+/* Until batch @n of @rate per second is due. */
+static void rest(double from, int n, double rate)
+{
+	double us = rate > 0 ? from + n / rate * 1e6 - now_us() : 0;
+
+	if (us > 0)
+		usleep((unsigned)us);
+}
+
 int main(int argc, char **argv)
 {
 	static float wait[SAMPLES];
@@ -53,12 +64,14 @@ int main(int argc, char **argv)
 	double from, until;
 	int n = 0;
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: bench-polite SOCKET STREAM SECONDS\n");
+	if (argc != 4 && argc != 6) {
+		fprintf(stderr, "usage: bench-polite SOCKET STREAM SECONDS [PEER RATE]\n");
 		return 2;
 	}
 	options.socket = argv[1];
 	options.stream = argv[2];
+	if (argc == 6)
+		options.peer = strtoull(argv[4], NULL, 10);
 	if (tokend_attach(&t, &options, why, sizeof(why)) < 0) {
 		fprintf(stderr, "bench-polite: %s\n", why);
 		return 1;
@@ -68,8 +81,10 @@ int main(int argc, char **argv)
 		take(t);
 	from = now_us();
 	until = from + atof(argv[3]) * 1e6;
-	while (n < SAMPLES && (n == 0 || now_us() < until))
+	while (n < SAMPLES && (n == 0 || now_us() < until)) {
 		wait[n++] = (float)take(t);
+		rest(from, n, argc == 6 ? atof(argv[5]) : 0);
+	}
 	double wall = now_us() - from;
 
 	qsort(wait, (size_t)n, sizeof(wait[0]), by_value);

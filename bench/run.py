@@ -17,6 +17,7 @@ from pathlib import Path
 import day_one
 import neighbours
 from formats import formats
+from objects import objects
 from peers import peers
 from scale import hundred_t, looks, opening, order, start_up
 from throughput import control, throughput, transforms
@@ -41,6 +42,7 @@ def main():
     try:
         throughput(directory, args)
         peers(directory / "peers", args)
+        objects(directory / "objects", args)
         transforms(directory, args)
         control(directory, args)
         neighbours.table(directory / "neighbours")
