@@ -71,7 +71,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove fuzz fuzz-coverage fuzzers soak bench check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
+.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove fuzz fuzz-coverage fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
 	deps deb install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -207,9 +207,12 @@ fuzz-coverage: deps-test ## print the line coverage that the fuzzers reach; belo
 	+$(Q)$(MAKE) VARIANT=cover fuzzers
 	$(Q)$(PYTHON) tests/fuzz/coverage.py $(if $(FUZZ_GROW),--grow $(FUZZ_GROW))
 
-bench: deps-bench ## measure tokend relative to other loaders and to the machine's limits
+bench: deps-bench ## measure tokend relative to other loaders and to the machine's limits, 30 minutes
 	+$(Q)$(MAKE) all build/gcc/bin/bench-get
 	$(Q)$(PYTHON) bench/run.py
+bench-quick: deps-bench ## the main figures of bench, in 2 minutes
+	+$(Q)$(MAKE) all
+	$(Q)$(PYTHON) bench/run.py --quick
 
 # For a machine without a compiler: run `make gpu-kit` here, copy build/gpu and the sources, and run
 # `make check-gpu` there.

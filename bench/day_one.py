@@ -73,7 +73,8 @@ def import_ms():
     return statistics.median(seconds) * 1e3
 
 
-def table(directory):
+def table(directory, args=None):
+    directory = directory / "day-one"
     directory.mkdir(parents=True, exist_ok=True)
     write_tokens(directory / "tokens.bin", TOKENS)
     print("\nA daemon on a node")

@@ -163,6 +163,10 @@ def once(directory, kind, seconds):
         return alone, innocent, neighbour_of(daemon, daemon, kind, seconds)
 
 
+def neighbours(directory, args):
+    return table(directory / "neighbours")
+
+
 def table(directory, seconds=2.0, kinds=tuple(KINDS), rounds=3):
     """{kind: figures}; medians over the rounds."""
     directory.mkdir(exist_ok=True)

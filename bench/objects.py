@@ -321,6 +321,7 @@ def with_latency(directory, store, args):
 
 
 def objects(directory, args):
+    directory = directory / "objects"
     directory.mkdir(parents=True, exist_ok=True)
     served = directory / "served/tokens"
     served.mkdir(parents=True)

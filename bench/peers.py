@@ -214,6 +214,7 @@ def contest(name, **args):
 
 
 def peers(directory, args):
+    directory = directory / "peers"
     directory.mkdir(exist_ok=True)
     path = directory / "tokens.bin"
     write_tokens(path, args.tokens)

@@ -1,60 +1,137 @@
 #!/usr/bin/env python3
 """Measures tokend relative to other loaders and tools, in one run on this machine.
 
-Every figure is the median of ROUNDS rounds in which the contestants take turns. Quote the ratios:
+    make bench                              all parts, at most 30 minutes
+    make bench-quick                        the main figures, 2 minutes
+    build/venv/bin/python bench/run.py PART…   parts alone, and those that `make bench` leaves out
+
+Contestants take turns, each in a process of its own, and figures are medians. Quote the ratios:
 machines differ, and this one may be busy. RESULTS.md explains the figures.
 
-    make bench                        all of it (about ten minutes)
-    build/venv/bin/python bench/run.py --tokens 100000000 --rounds 3
+A part is a function part(directory, args) that prints its tables and returns {figure: number}.
+goals.py knows the goals by these names. All parts share the tokens of directory/tokens.bin. A part
+that fails says why, and the others go on. All figures also go to build/bench/results.json.
 """
 
 import argparse
+import datetime
+import importlib
+import json
 import os
+import platform
 import shutil
+import subprocess
 import tempfile
+import time
+import traceback
 from pathlib import Path
 
-import day_one
-import neighbours
-from formats import formats
-from objects import objects
-from peers import peers
-from scale import hundred_t, looks, opening, order, start_up
-from throughput import control, throughput, transforms
+import goals
+from common import ROOT, write_tokens
+
+# (name, its module and function, when it runs: "quick" also in bench-quick, "full", or "alone")
+PARTS = (
+    ("throughput", "throughput:throughput", "quick"),
+    ("peers", "peers:peers", "full"),
+    ("transforms", "throughput:transforms", "full"),
+    ("control", "throughput:control", "full"),
+    ("order", "scale:order", "quick"),
+    ("formats", "formats:formats", "full"),
+    ("start_up", "scale:start_up", "full"),
+    ("looks", "scale:looks", "full"),
+    ("opening", "scale:opening", "full"),
+    ("hundred_t", "scale:hundred_t", "full"),
+    ("day_one", "day_one:table", "full"),
+    ("neighbours", "neighbours:neighbours", "alone"),
+    ("objects", "objects:objects", "alone"),
+)
+
+
+def machine():
+    def first(path, key):
+        lines = Path(path).read_text().splitlines()
+        return next((l.split(":", 1)[1].strip() for l in lines if l.startswith(key)), "unknown")
+
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return {
+        "cpu": first("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": first("/proc/meminfo", "MemTotal"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+        "commit": git.stdout.strip() or "unknown",
+        "load": os.getloadavg()[0],
+    }
+
+
+def run(directory, args, parts):
+    """Returns what each part returned, why parts failed, and their seconds."""
+    found, failed, seconds = {}, {}, {}
+    for name, place, _ in parts:
+        begin = time.monotonic()
+        try:
+            module, function = place.split(":")
+            part = getattr(importlib.import_module(module), function)
+            found[name] = part(directory, args) or {}
+        except (Exception, SystemExit) as error:  # of any part: the others go on
+            failed[name] = str(error).strip() or type(error).__name__
+            print(f"\n{name} failed: {failed[name]}")
+            if not isinstance(error, SystemExit):
+                traceback.print_exc()
+        seconds[name] = round(time.monotonic() - begin, 1)
+    return found, failed, seconds
+
+
+def chosen(args, parser):
+    names = {name for name, _, _ in PARTS}
+    for name in args.parts:
+        if name not in names:
+            parser.error(f"no part {name}; parts: {', '.join(sorted(names))}")
+    if args.parts:
+        return [part for part in PARTS if part[0] in args.parts]
+    return [part for part in PARTS if part[2] in ("quick",) + (() if args.quick else ("full",))]
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tokens", type=int, default=500_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="only these parts")
+    parser.add_argument("--quick", action="store_true", help="the main figures, fewer rounds")
+    parser.add_argument("--tokens", type=int, default=300_000_000)
+    parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
+    parser.add_argument("--seconds", type=float, help="of one measurement: 1.5, or 0.7")
     parser.add_argument(
         "--shards", type=int, default=1_000_000, help="of the dataset whose opening is measured"
     )
     args = parser.parse_args()
+    args.rounds = args.rounds or (3 if args.quick else 5)
+    args.seconds = args.seconds or (0.7 if args.quick else 1.5)
+    parts, about = chosen(args, parser), machine()
     print(
-        f"tokend bench: {os.cpu_count()} CPUs, Linux {os.uname().release}, {args.rounds} rounds of "
-        f"{args.seconds:g} s, medians"
+        f"tokend bench: {about['cores']} cores of {about['cpu']}, {about['memory']}, Linux "
+        f"{about['kernel']}, {about['date']}, commit {about['commit'][:12]}, load {about['load']}\n"
+        f"{args.rounds} rounds of {args.seconds:g} s; medians"
     )
     directory = Path(tempfile.mkdtemp(prefix="tokend-bench-"))
+    begin = time.monotonic()
     try:
-        throughput(directory, args)
-        peers(directory / "peers", args)
-        objects(directory / "objects", args)
-        transforms(directory, args)
-        control(directory, args)
-        neighbours.table(directory / "neighbours")
-        day_one.table(directory / "day-one")
-        formats(directory, args)
-        start_up(directory, args)
-        order(args)
-        looks(directory)
-        opening(directory, args)
-        hundred_t(directory, args)
+        write_tokens(directory / "tokens.bin", args.tokens)
+        found, failed, seconds = run(directory, args, parts)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+    figures = {name: value for part in found.values() for name, value in part.items()}
+    goals.table(figures, {})
+    minutes = (time.monotonic() - begin) / 60
+    print("\n" + ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items()))
+    print(f"in all {minutes:.1f} minutes")
+    results = ROOT / "build/bench/results.json"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    about |= {"minutes": round(minutes, 1), "seconds": seconds}
+    everything = {"machine": about, "parts": found, "failed": failed}
+    results.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
+    print(f"all figures: {results.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def start_up(directory, args):
     row("daemon's RSS without rings", f"{private:.1f} MiB", "wanted ≤ 16 MiB + 64 B a shard")
 
 
-def order(args):
+def order(directory, args):
     """CPU time of a position, next to yardsticks of the same run: machines differ."""
     result = json.loads(
         subprocess.run([BIN / "bench-order"], check=True, capture_output=True).stdout
@@ -121,7 +121,7 @@ def small_shards(directory, count):
     os.sync()
 
 
-def looks(directory, shards=1000, batches=20000):
+def looks(directory, args, shards=1000, batches=20000):
     """The looks at open shards, when each window is of another shard than the one before it."""
     place = directory / "looks"
     place.mkdir()

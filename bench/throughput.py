@@ -3,13 +3,12 @@
 import concurrent.futures
 import os
 
-from common import MICRO, WIN, train_stream, Daemon, next_from_c, median, row, write_tokens
+from common import MICRO, WIN, train_stream, Daemon, next_from_c, median, row
 from contests import contest
 
 
 def throughput(directory, args):
     path = directory / "tokens.bin"
-    write_tokens(path, args.tokens)
     streams = train_stream("tokens.bin")
     rounds = {"tokend": [], "memmap0": [], "memmap2": [], "c": []}
     for io in ("uring", "pread"):
