@@ -5,6 +5,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -189,6 +191,23 @@ static int check_piece(struct store_cache *cache, const struct cache_opened *o,
 	return error;
 }
 
+/* The first one in CACHE_RETRY_S: a damaged disk has many. The caller holds `growing`. */
+static void say_damaged(struct store_cache *cache, const char *key, uint64_t piece)
+{
+	char line[LIMIT_TEXT_BYTES];
+	int64_t now = cache_now_ms();
+
+	if (now < cache->wrong_until_ms || !cache->log)
+		return;
+	cache->wrong_until_ms = now + CACHE_RETRY_S * 1000;
+	snprintf(line, sizeof(line),
+		"cache %s: piece %" PRIu64
+		" of %s differs from its sum; it is fetched again. If that happens "
+		"again, look for errors of the disk",
+		cache->path, piece, key);
+	cache->log(cache->log_context, line);
+}
+
 void store_cache_verify(struct store_cache *cache, const struct url_place *place,
 	const struct object *object, uint64_t piece, uint64_t sum)
 {
@@ -226,10 +245,10 @@ void store_cache_verify(struct store_cache *cache, const struct url_place *place
 	if (!error && right)
 		return;
 	pthread_mutex_lock(&cache->growing);
-	if (o)
-		cache_drop_wrong(cache, &hash, piece, state);
-	else
+	if (!o)
 		cache_forget_object(cache, &hash);
+	else if (cache_drop_wrong(cache, &hash, piece, state) && !error)
+		say_damaged(cache, object->key, piece);
 	pthread_mutex_unlock(&cache->growing);
 }
 

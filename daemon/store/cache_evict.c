@@ -93,7 +93,7 @@ bool cache_forget_object(struct store_cache *cache, const struct cache_hash *has
 	return idle;
 }
 
-void cache_drop_wrong(
+bool cache_drop_wrong(
 	struct store_cache *cache, const struct cache_hash *hash, uint64_t piece, unsigned state)
 {
 	struct cache_head head;
@@ -105,7 +105,7 @@ void cache_drop_wrong(
 	wrong = e && cache_entry_get(e, piece) == state;
 	pthread_mutex_unlock(&cache->lock);
 	if (!wrong)
-		return;
+		return false;
 	if (cache_head_read(cache->dir, hash, &head) != 0)
 		wrong = cache_forget_object(cache, hash);
 	else
@@ -113,6 +113,7 @@ void cache_drop_wrong(
 	pthread_mutex_lock(&cache->lock);
 	cache->mismatches += wrong;
 	pthread_mutex_unlock(&cache->lock);
+	return wrong;
 }
 
 /* ---- choosing ---- */

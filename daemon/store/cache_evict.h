@@ -12,8 +12,8 @@ bool cache_make_room(struct store_cache *cache, uint64_t bytes, uint64_t positio
 /* Forgets an object whose files cannot be read any more, unless it is in use. */
 bool cache_forget_object(struct store_cache *cache, const struct cache_hash *hash);
 /* Removes a piece whose sum is wrong, unless it is no longer in @state: it was removed or replaced
- * meanwhile. The caller holds `growing`. */
-void cache_drop_wrong(
+ * meanwhile. Returns whether it was. The caller holds `growing`. */
+bool cache_drop_wrong(
 	struct store_cache *cache, const struct cache_hash *hash, uint64_t piece, unsigned state);
 
 #endif

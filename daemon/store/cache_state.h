@@ -62,6 +62,7 @@ struct store_cache {
 	uint64_t used; /* bytes of blocks, with those that are reserved */
 	uint64_t hits, misses, evictions, mismatches, pins;
 	int64_t failing_until_ms, failed_ms;
+	int64_t wrong_until_ms; /* until then no damaged piece is logged */
 	char last[160];
 };
 

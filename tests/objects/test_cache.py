@@ -176,6 +176,7 @@ def test_a_damaged_cache_gives_no_wrong_byte(store, shared):
     daemon = job.daemon()
     job.read(daemon, WINDOWS)
     assert len(job.gets()) == damaged
+    assert daemon.log().count(" differs from its sum; it is fetched again") == 1, daemon.log()
     assert daemon.stop() == 0
 
 
