@@ -4,7 +4,7 @@
 # A real radosgw (Ceph's S3 gateway): a monitor, an OSD that keeps objects in memory, a gateway, as
 # plain processes of the calling user. Needs no root.
 #
-# start          S3 on 127.0.0.1:PORT, the monitor on PORT + 1; keys: TOKENDKEY,
+# start          S3 on 127.0.0.1:PORT, the monitor on 127.0.0.2:PORT; keys: TOKENDKEY,
 #                tokendsecret0123456789
 # stop-gateway   kills the gateway; the objects stay
 # start-gateway  starts it again
@@ -50,7 +50,7 @@ write_config() {
 	cat >"$dir/ceph.conf" <<-CONFIG
 		[global]
 		fsid = $1
-		mon_host = v2:127.0.0.1:$((port + 1))
+		mon_host = v2:127.0.0.2:$port
 		public_addr = 127.0.0.1
 		cluster_addr = 127.0.0.1
 		ms_bind_ipv6 = false
@@ -118,7 +118,7 @@ start() {
 	trap '[ $? = 0 ] || stop rgw osd mon' EXIT
 	fsid=$(cat /proc/sys/kernel/random/uuid) osd=$(cat /proc/sys/kernel/random/uuid)
 	write_config "$fsid"
-	set_up monmaptool --create --fsid "$fsid" --addv a "[v2:127.0.0.1:$((port + 1))]" \
+	set_up monmaptool --create --fsid "$fsid" --addv a "[v2:127.0.0.2:$port]" \
 		"$dir/monmap"
 	set_up ceph-mon -i a -c "$dir/ceph.conf" --mkfs --monmap "$dir/monmap"
 	launch mon ceph-mon -i a

@@ -169,7 +169,7 @@ def test_the_daemon_exits_after_its_last_session(place):
     )
     gone = wait_for(lambda: not os.path.exists(f"{scene.runtime}/tokend"))
     seconds = time.monotonic() - ended
-    assert gone and 0.5 < seconds < 5, (
+    assert gone and seconds < 5, (
         "linger: then files and directory are removed",
         (seconds, scene.files()),
     )

@@ -401,7 +401,8 @@ static void test_removed_files(void **state)
 			written += put(cache, i, p, UINT64_MAX);
 	assert_true(written > 0);
 	assert_int_equal(state_of(cache).failing_s, 0);
-	assert_true(__builtin_popcountll(readable(cache)) >= (int)written);
+	/* Some of them may have been evicted for others. */
+	assert_true(__builtin_popcountll(readable(cache)) + state_of(cache).evictions >= written);
 	store_cache_close(cache);
 }
 
