@@ -77,7 +77,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 .SECONDARY:
 
 all: programs python links $(manuals) $(completions) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
-programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-look bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
+programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-floor bench-look bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
 unit: $(if $(filter gcc,$(VARIANT)),wheel-programs) $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat dataset-cat store-cat pin-trainer config-trainer fake/libcuda.so.1)
 
 help: ## print this list
@@ -105,12 +105,13 @@ dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/main.c $(daemon) $(proto)) $(llhttp)
 $(O)/bin/tokctl $(O)/wheel/tokctl: $(call objects,$(ctl))
+$(O)/bin/bench-floor: $(call objects,bench/floor.c)
 $(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
 $(O)/bin/bench-polite: $(call objects,bench/polite.c $(client) $(proto))
 $(O)/bin/bench-order: $(call objects,bench/order.c $(proto))
 $(O)/bin/bench-shard: $(call objects,bench/shard.c $(files) $(proto))
 $(O)/bin/bench-look: $(call objects,bench/look.c daemon/reader/look.c $(proto))
-$(addprefix $(O)/bin/,tokend tokctl bench-look bench-next bench-polite bench-order bench-shard):
+$(addprefix $(O)/bin/,tokend tokctl bench-floor bench-look bench-next bench-polite bench-order bench-shard):
 	$(program)
 
 # The baseline of GETs, for the bench only: links libcurl, which the daemon loads.

@@ -1,12 +1,15 @@
 """Shared by all benchmarks: a daemon, the shape of a batch, lines of the report."""
 
+import contextlib
 import json
 import os
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +29,70 @@ def train_stream(path, seq_len=SEQ):
 def cpu_of(pid):
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def process_cpu(pid):
+    """CPU seconds of a process and its threads, in nanoseconds: its CLOCK_PROCESS_CPUTIME_ID."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def descendants(pid):
+    """The processes that @pid and its children started and that still run."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+@contextlib.contextmanager
+def busy_cores():
+    """Keeps every core busy with a process of its own, at nice 0."""
+    loop = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+    command = [sys.executable, "-S", "-c", loop]
+    cores = os.sched_getaffinity(0)
+    loops = [subprocess.Popen([*command, str(core)]) for core in cores]
+    time.sleep(0.1)  # until Python has started
+    try:
+        yield
+    finally:
+        for process in loops:
+            process.kill()
+            process.wait()
+
+
+class CannotRun(Exception):
+    """Why a contestant has no figures."""
+
+
+def fresh(module, name, python=sys.executable, limit=60, **given):
+    """Calls function @name of the file @module, which ends with answer(), in a new process.
+
+    Returns its answer. CannotRun: it failed, or took longer than @limit seconds.
+    """
+    env = os.environ | {"PYTHONPATH": str(ROOT / "build/python"), "PYTHONWARNINGS": "ignore"}
+    command = [python, module, name, json.dumps(given, default=str)]
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        out, error = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise CannotRun(f"no result within {limit} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # workers that outlive it, too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        lines = error.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise CannotRun(lines[-1])
+    return json.loads(out.splitlines()[-1])
+
+
+def answer(functions):
+    """The other side of fresh()."""
+    by_name = {function.__name__: function for function in functions}
+    print(json.dumps(by_name[sys.argv[1]](SimpleNamespace(**json.loads(sys.argv[2])))))
 
 
 def memory_of(pid):

@@ -4,45 +4,78 @@ A goal is a ratio of two contestants of the same run where it can be one: ratios
 machine. table() says of each goal whether it was reached, or how far the run was from it.
 """
 
-NO_GPU = "needs a GPU: `make check-gpu`"
-
-# (figure, text, unit, "≥" or "≤", limit)
+# (part of run.py, figure, text, unit, "≥" or "≤", limit)
 GOALS = (
-    ("hot_inthread", "hot tokens/s, int64 ÷ the best loader without workers", "×", "≥", 5),
-    ("hot_workers", "the same ÷ the best loader with workers", "×", "≥", 80),
-    ("busy_inthread", "with every core busy ÷ the best without workers", "×", "≥", 3),
-    ("busy_workers", "the same ÷ the best with workers", "×", "≥", 50),
-    ("int32", "into int32 ÷ the best int64 loader without workers", "×", "≥", 8),
-    ("view", "as views ÷ the best int64 loader without workers", "×", "≥", 12),
-    ("c_fio", "C client, stored width ÷ fio's hot random reads", "×", "≥", 0.8),
-    ("cold_fio", "cold random windows ÷ fio's direct reads", "×", "≥", 0.9),
-    ("device_direct", "device bytes per byte delivered, direct", "", "≤", 1.1),
-    ("device_buffered", "the same, buffered", "", "≤", 2),
-    ("cpu_all", "CPU of all processes a token ÷ torch without workers", "×", "≤", 0.35),
-    ("cpu_thread", "CPU of the trainer's thread a token ÷ the same", "×", "≤", 0.2),
-    ("memory_8", "8 trainers: private + shared ÷ torch's", "×", "≤", 0.2),
-    ("memory_growth", "memory of 16 trainers ÷ memory of one, without rings", "×", "≤", 1.1),
-    ("start_running_ms_1e8", "process → first batch, 10⁸ samples, daemon runs", "ms", "≤", 5),
-    ("start_running_ms_1e10", "the same, 10¹⁰ samples", "ms", "≤", 5),
-    ("start_cold_ms_1e8", "process → first batch, 10⁸ samples, no daemon", "ms", "≤", 40),
-    ("start_cold_ms_1e10", "the same, 10¹⁰ samples", "ms", "≤", 40),
-    ("step_p50_us", "all of next() in steps of 20 ms, p50", "µs", "≤", 15),
-    ("step_p999_us", "the same, p99.9", "µs", "≤", 60),
-    ("step_max_us", "the same, the longest", "µs", "≤", 400),
-    ("next_c_ns", "a ready next() in C", "ns", "≤", 30),
-    ("next_python_us", "a ready next() in Python, without the copy", "µs", "≤", 2.5),
-    ("rate_core_share", "8 trainers × 90,000 tokens/s: share of a core", "%", "≤", 0.15),
-    ("stall_2s", "wait in a stall of 2 s ÷ what the ring's depth makes inevitable", "×", "≤", 1.1),
-    ("window_ns_1", "position → window, one dataset", "ns", "≤", 60),
-    ("window_ns_8", "the same, 8 datasets", "ns", "≤", 100),
-    ("window_ns_1000", "the same, 1,000 datasets", "ns", "≤", 200),
-    ("sessions_64", "rate of 64 sessions ÷ one session's", "×", "≥", 0.9),
-    ("fairness", "the slowest of 8 equal sessions ÷ the fastest", "×", "≥", 0.9),
-    ("arrow", "windows/s from Arrow ÷ from flat files", "×", "≥", 0.95),
-    ("zstd_256k", "zstd, frames of 256 KiB: tokens a CPU second ÷ `zstd -d`", "×", "≥", 1),
-    ("inspect_deep", "speed of `tokctl inspect --deep` ÷ `cat`", "×", "≥", 0.9),
-    ("h2d", "copies to the GPU from the ring ÷ from torch's pinned memory", "×", "≥", 1),
-    ("gpu_step", "a training step ÷ a step on synthetic tokens", "×", "≤", 1.001),
+    (
+        "contest",
+        "hot_inthread",
+        "hot tokens/s, int64 ÷ the best loader without workers",
+        "×",
+        "≥",
+        5,
+    ),
+    ("contest", "hot_workers", "the same ÷ the best loader with workers", "×", "≥", 80),
+    ("contest", "busy_inthread", "with every core busy ÷ the best without workers", "×", "≥", 3),
+    ("contest", "busy_workers", "the same ÷ the best with workers", "×", "≥", 50),
+    ("contest", "int32", "into int32 ÷ the best int64 loader without workers", "×", "≥", 8),
+    ("contest", "view", "as views ÷ the best int64 loader without workers", "×", "≥", 12),
+    ("contest", "c_fio", "C client, stored width ÷ fio's hot random reads", "×", "≥", 0.8),
+    ("cold", "cold_fio", "cold random windows ÷ fio's direct reads", "×", "≥", 0.9),
+    ("cold", "device_direct", "device bytes per byte delivered, direct", "", "≤", 1.1),
+    ("cold", "device_buffered", "the same, buffered", "", "≤", 2),
+    ("contest", "cpu_all", "CPU of all processes a token ÷ torch without workers", "×", "≤", 0.35),
+    ("contest", "cpu_thread", "CPU of the trainer's thread a token ÷ the same", "×", "≤", 0.2),
+    ("node", "memory_8", "8 trainers: private + shared ÷ torch's", "×", "≤", 0.2),
+    (
+        "node",
+        "memory_growth",
+        "memory of 16 trainers ÷ memory of one, without rings",
+        "×",
+        "≤",
+        1.1,
+    ),
+    (
+        "node",
+        "start_running_ms_1e8",
+        "process → first batch, 10⁸ samples, daemon runs",
+        "ms",
+        "≤",
+        5,
+    ),
+    ("node", "start_running_ms_1e10", "the same, 10¹⁰ samples", "ms", "≤", 5),
+    ("node", "start_cold_ms_1e8", "process → first batch, 10⁸ samples, no daemon", "ms", "≤", 40),
+    ("node", "start_cold_ms_1e10", "the same, 10¹⁰ samples", "ms", "≤", 40),
+    ("node", "step_p50_us", "all of next() in steps of 20 ms, p50", "µs", "≤", 15),
+    ("node", "step_p999_us", "the same, p99.9", "µs", "≤", 60),
+    ("node", "step_max_us", "the same, the longest", "µs", "≤", 400),
+    ("ready", "next_c_ns", "a ready next() in C", "ns", "≤", 30),
+    ("ready", "next_python_us", "a ready next() in Python, without the copy", "µs", "≤", 2.5),
+    ("node", "rate_core_share", "8 trainers × 90,000 tokens/s: share of a core", "%", "≤", 0.15),
+    (
+        "node",
+        "stall_2s",
+        "wait in a stall of 2 s ÷ what the ring's depth makes inevitable",
+        "×",
+        "≤",
+        1.1,
+    ),
+    ("order", "window_ns_1", "position → window, one dataset", "ns", "≤", 60),
+    ("order", "window_ns_8", "the same, 8 datasets", "ns", "≤", 100),
+    ("order", "window_ns_1000", "the same, 1,000 datasets", "ns", "≤", 200),
+    ("node", "sessions_64", "rate of 64 sessions ÷ one session's", "×", "≥", 0.9),
+    ("node", "fairness", "the slowest of 8 equal sessions ÷ the fastest", "×", "≥", 0.9),
+    ("formats", "arrow", "windows/s from Arrow ÷ from flat files", "×", "≥", 0.95),
+    (
+        "formats",
+        "zstd_256k",
+        "zstd, frames of 256 KiB: tokens a CPU second ÷ `zstd -d`",
+        "×",
+        "≥",
+        1,
+    ),
+    ("formats", "inspect_deep", "speed of `tokctl inspect --deep` ÷ `cat`", "×", "≥", 0.9),
+    ("gpu", "h2d", "copies to the GPU from the ring ÷ from torch's pinned memory", "×", "≥", 1),
+    ("gpu", "gpu_step", "a training step ÷ a step on synthetic tokens", "×", "≤", 1.001),
 )
 
 
@@ -53,16 +86,23 @@ def verdict(value, sense, limit):
     return f"{share:.0%} of the way"
 
 
-def table(found, why_not):
-    """Prints all goals; @found: the figures, @why_not: why a figure is missing."""
-    why_not = {"h2d": NO_GPU, "gpu_step": NO_GPU} | why_not
+def why_not(part, ran, failed):
+    if part == "gpu":
+        return "needs a GPU: `make check-gpu`"
+    if part in failed:
+        return f"{part} failed: {failed[part]}"
+    return f"{part} did not measure it" if part in ran else f"{part} was not run"
+
+
+def table(figures, ran, failed):
+    """Prints all goals. @figures: those measured; @ran: the parts; @failed: why parts failed."""
     print("\nGoals")
     print(f"  {'':<66}{'measured':>14}{'goal':>12}")
-    for figure, text, unit, sense, limit in GOALS:
+    for part, figure, text, unit, sense, limit in GOALS:
         goal = f"{sense} {limit:g} {unit}".rstrip()
-        if found.get(figure) is None:
-            why = why_not.get(figure, "no part of this run measures it")
-            print(f"  {text:<66}{'–':>14}{goal:>12}   not measured: {why}")
-            continue
-        measured = f"{found[figure]:.3g} {unit}".rstrip()
-        print(f"  {text:<66}{measured:>14}{goal:>12}   {verdict(found[figure], sense, limit)}")
+        value = figures.get(figure)
+        if value is None:
+            measured, said = "–", "not measured: " + why_not(part, ran, failed)
+        else:
+            measured, said = f"{value:.3g} {unit}".rstrip(), verdict(value, sense, limit)
+        print(f"  {text:<66}{measured:>14}{goal:>12}   {said}")

@@ -1,14 +1,16 @@
 /*
- * bench-next SOCKET STREAM POSITION BATCHES: the latency and rate of one trainer in C.
+ * bench-next SOCKET STREAM POSITION BATCHES [stored|int64]: latency and rate of a trainer in C.
  *
  * Prints one line of JSON: the time from attach to first batch, the cost of a ready next(), and the
- * rate at which it takes batches without reading their tokens.
+ * rate at which it takes batches without reading their tokens. With "stored" it does not measure a
+ * ready next(); with "int64" it also widens every batch into one buffer.
  */
 #include "client/lib/tokend.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { ROUNDS = 200, READY = 16 };
@@ -62,6 +64,22 @@ static double ready_next_ns(struct tokend *t)
 	return sample[n / 2];
 }
 
+/* Takes @batches, and widens them into @to if it is not NULL. */
+static void take_all(struct tokend *t, uint64_t batches, int64_t *to)
+{
+	struct tokend_shape shape;
+
+	tokend_shape(t, &shape);
+	for (uint64_t i = 0; i < batches; i++) {
+		struct tokend_batch batch = take(t);
+
+		if (to)
+			tokend_widen(to, batch.tokens, (size_t)shape.rows * shape.window_tokens,
+				shape.token_bytes);
+		tokend_release(t, &batch);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct tokend_options options = {
@@ -72,9 +90,12 @@ int main(int argc, char **argv)
 	char why[1500];
 	double from = now_s(CLOCK_MONOTONIC), first, rate = 0, cpu = 0;
 	uint64_t batches;
+	int64_t *to = NULL;
+	int rate_only = argc == 6;
 
-	if (argc != 5) {
-		fprintf(stderr, "usage: bench-next SOCKET STREAM POSITION BATCHES\n");
+	if (argc != 5 && !rate_only) {
+		fprintf(stderr,
+			"usage: bench-next SOCKET STREAM POSITION BATCHES [stored|int64]\n");
 		return 2;
 	}
 	options.socket = argv[1];
@@ -90,22 +111,22 @@ int main(int argc, char **argv)
 	first = now_s(CLOCK_MONOTONIC) - from;
 	tokend_release(t, &batch);
 	tokend_shape(t, &shape);
+	if (rate_only && strcmp(argv[5], "int64") == 0)
+		to = calloc((size_t)shape.rows * shape.window_tokens, sizeof(*to));
 	if (batches > 0) {
 		double wall = now_s(CLOCK_MONOTONIC), own = now_s(CLOCK_THREAD_CPUTIME_ID);
 		double tokens = (double)batches * shape.rows * shape.window_tokens;
 
-		for (uint64_t i = 0; i < batches; i++) {
-			batch = take(t);
-			tokend_release(t, &batch);
-		}
+		take_all(t, batches, to);
 		rate = tokens / (now_s(CLOCK_MONOTONIC) - wall);
 		cpu = (now_s(CLOCK_THREAD_CPUTIME_ID) - own) / tokens * 1e9;
 	}
 	printf("{\"first_ms\": %.3f, \"ready_ns\": %.0f, \"tokens_s\": %.0f, \"cpu_s_per_1e9\": "
 	       "%.3f, "
 	       "\"ring_bytes\": %" PRIu64 ", \"lost_wakes\": %" PRIu64 "}\n",
-		first * 1e3, batches > 0 ? ready_next_ns(t) : 0, rate, cpu, shape.data_bytes,
-		shape.lost_wakes);
+		first * 1e3, batches > 0 && !rate_only ? ready_next_ns(t) : 0, rate, cpu,
+		shape.data_bytes, shape.lost_wakes);
 	tokend_detach(t);
+	free(to);
 	return 0;
 }

@@ -1,5 +1,5 @@
 """Mosaic's package streaming without its __init__, which wants torchvision and all clouds. Imports
-nothing else of this folder, so bench/peers.py uses it in an environment of its own.
+nothing else of this folder, so bench/loaders.py uses it in an environment of its own.
 """
 
 import importlib.util
