@@ -30,8 +30,9 @@
 
 /* ---- hashing ---- */
 
-#define ORDER_MUL_1 UINT64_C(0xBF58476D1CE4E5B9)
-#define ORDER_MUL_2 UINT64_C(0x94D049BB133111EB)
+#define ORDER_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
+#define ORDER_MUL_1  UINT64_C(0xBF58476D1CE4E5B9)
+#define ORDER_MUL_2  UINT64_C(0x94D049BB133111EB)
 
 static inline uint64_t order_mix64(uint64_t x)
 {
@@ -42,7 +43,14 @@ static inline uint64_t order_mix64(uint64_t x)
 	return x ^ x >> 31;
 }
 
-uint64_t order_derive_n(uint64_t seed, const uint64_t *values, size_t n);
+static inline uint64_t order_derive_n(uint64_t seed, const uint64_t *values, size_t n)
+{
+	uint64_t h = order_mix64(seed + ORDER_GOLDEN);
+
+	for (size_t i = 0; i < n; i++)
+		h = order_mix64((h ^ values[i]) + ORDER_GOLDEN);
+	return h;
+}
 #define order_derive(seed, ...)                                                                    \
 	order_derive_n(seed, (const uint64_t[]){__VA_ARGS__},                                      \
 		sizeof((const uint64_t[]){__VA_ARGS__}) / 8)
@@ -85,6 +93,9 @@ struct order_segment {
 	uint64_t *base;	   /* [datasets] samples served before start */
 	uint64_t *phase;   /* [padded] the node's rounding, < its units where those are > 0 */
 	uint64_t *prefix;  /* [padded + 1] sums of units, derived */
+	/* Derived, [padded] each, at a node's middle: the part of its units that its left child
+	 * has, and its phase as a part of its units, both in 2^-64 and rounded down. */
+	uint64_t *part, *part_phase;
 };
 
 /* The first segment of a stream. @units must sum to more than 0 and less than 2^64. NULL: they do

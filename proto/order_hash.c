@@ -6,16 +6,6 @@
 #include <assert.h>
 #include <string.h>
 
-uint64_t order_derive_n(uint64_t seed, const uint64_t *values, size_t n)
-{
-	assert(values || n == 0);
-	uint64_t h = order_mix64(seed + ORDER_GOLDEN);
-
-	for (size_t i = 0; i < n; i++)
-		h = order_mix64((h ^ values[i]) + ORDER_GOLDEN);
-	return h;
-}
-
 uint64_t order_name_hash(const char *name, size_t n)
 {
 	assert(name || n == 0);

@@ -111,6 +111,8 @@ void order_segment_check(const struct order_segment *s)
 	assert(s->base == s->units + s->datasets);
 	assert(s->phase == s->base + s->datasets);
 	assert(s->prefix == s->phase + s->padded);
+	assert(s->part == s->prefix + s->padded + 1);
+	assert(s->part_phase == s->part + s->padded);
 	assert(s->prefix[0] == 0 && s->prefix[s->padded] > 0);
 	for (uint32_t d = 0; d < s->padded; d++) {
 		uint64_t units = d < s->datasets ? s->units[d] : 0;
@@ -134,6 +136,42 @@ static bool segment_valid(uint64_t start, const uint64_t *units, uint32_t datase
 	return sum > 0 && sum <= UINT64_MAX;
 }
 
+static size_t segment_bytes(uint32_t datasets, uint32_t padded)
+{
+	return sizeof(struct order_segment) +
+	       (2 * (size_t)datasets + 4 * (size_t)padded + 1) * sizeof(uint64_t);
+}
+
+static void segment_arrays(struct order_segment *s)
+{
+	s->units = (uint64_t *)(s + 1);
+	s->base = s->units + s->datasets;
+	s->phase = s->base + s->datasets;
+	s->prefix = s->phase + s->padded;
+	s->part = s->prefix + s->padded + 1;
+	s->part_phase = s->part + s->padded;
+}
+
+/* @x / @w in 2^-64, rounded down; what does not fit 64 bits is the largest number that does. */
+static uint64_t part_of(uint64_t x, uint64_t w)
+{
+	return x < w ? (uint64_t)(((u128)x << 64) / w) : UINT64_MAX;
+}
+
+/* Derives the parts, once all else is known. */
+static void segment_ready(struct order_segment *s)
+{
+	for (uint32_t width = 2; width <= s->padded; width *= 2)
+		for (uint32_t lo = 0; lo < s->padded; lo += width) {
+			uint32_t mid = lo + width / 2;
+			uint64_t w = node_units(s, lo, lo + width);
+
+			s->part[mid] = w > 0 ? part_of(node_units(s, lo, mid), w) : 0;
+			s->part_phase[mid] = w > 0 ? part_of(s->phase[mid], w) : 0;
+		}
+	order_segment_check(s);
+}
+
 /* NULL: out of memory, or not valid. */
 static struct order_segment *segment_new(uint64_t start, const uint64_t *units, uint32_t datasets)
 {
@@ -142,18 +180,14 @@ static struct order_segment *segment_new(uint64_t start, const uint64_t *units, 
 		return NULL;
 
 	uint32_t padded = order_padded(datasets);
-	size_t words = 2 * (size_t)datasets + padded + padded + 1;
-	struct order_segment *s = calloc(1, sizeof(*s) + words * sizeof(uint64_t));
+	struct order_segment *s = calloc(1, segment_bytes(datasets, padded));
 
 	if (!s)
 		return NULL;
 	s->start = start;
 	s->datasets = datasets;
 	s->padded = padded;
-	s->units = (uint64_t *)(s + 1);
-	s->base = s->units + datasets;
-	s->phase = s->base + datasets;
-	s->prefix = s->phase + padded;
+	segment_arrays(s);
 	memcpy(s->units, units, datasets * sizeof(*units));
 	for (uint32_t d = 0; d < padded; d++) {
 		uint64_t u = d < datasets ? units[d] : 0;
@@ -164,24 +198,16 @@ static struct order_segment *segment_new(uint64_t start, const uint64_t *units, 
 	return s;
 }
 
-static size_t segment_bytes(const struct order_segment *s)
-{
-	return sizeof(*s) +
-	       (2 * (size_t)s->datasets + 2 * (size_t)s->padded + 1) * sizeof(uint64_t);
-}
-
 struct order_segment *order_segment_copy(const struct order_segment *segment)
 {
 	order_segment_check(segment);
-	struct order_segment *s = malloc(segment_bytes(segment));
+	size_t bytes = segment_bytes(segment->datasets, segment->padded);
+	struct order_segment *s = malloc(bytes);
 
 	if (!s)
 		return NULL;
-	memcpy(s, segment, segment_bytes(segment));
-	s->units = (uint64_t *)(s + 1);
-	s->base = s->units + s->datasets;
-	s->phase = s->base + s->datasets;
-	s->prefix = s->phase + s->padded;
+	memcpy(s, segment, bytes);
+	segment_arrays(s);
 	order_segment_check(s);
 	return s;
 }
@@ -200,7 +226,7 @@ struct order_segment *order_segment_first(const uint64_t *units, uint32_t datase
 	for (uint32_t width = 2; width <= s->padded; width *= 2)
 		for (uint32_t lo = 0; lo < s->padded; lo += width)
 			s->phase[lo + width / 2] = node_units(s, lo, lo + width) / 2;
-	order_segment_check(s);
+	segment_ready(s);
 	return s;
 }
 
@@ -223,7 +249,7 @@ struct order_segment *order_segment_load(uint64_t start, const uint64_t *units,
 	memcpy(s->base, base, datasets * sizeof(*base));
 	memcpy(s->phase, phase, s->padded * sizeof(*phase));
 	if (phases_fit(s)) {
-		order_segment_check(s);
+		segment_ready(s);
 		return s;
 	}
 	fault_set(fault, FAULT_CURSOR, "phase", "must be below the units of its node");
@@ -282,34 +308,40 @@ struct order_segment *order_segment_next(const struct order_segment *before, uin
 		for (uint32_t lo = 0; lo < s->padded; lo += width)
 			s->phase[lo + width / 2] = node_units(s, lo, lo + width) / 2;
 	segment_carry(before, s, 0, before->padded, start - before->start);
-	order_segment_check(s);
+	segment_ready(s);
 	return s;
 }
 
+/* Does the @j-th sample of node [lo,hi) go left? *@left: how many before it did. */
+static __attribute__((noinline)) bool goes_left(const struct order_segment *s, uint32_t lo,
+	uint32_t mid, uint32_t hi, uint64_t j, uint64_t *left)
+{
+	uint64_t wr = node_units(s, mid, hi), rest;
+
+	*left = node_left(s, lo, mid, hi, j, &rest);
+	return rest >= wr;
+}
+
+/*
+ * A step down the tree is a product and no division: its high word counts the samples on the left,
+ * and its low word, the fraction, tells where sample @j goes. Both parts are rounded down, so the
+ * fraction is short by at most j + 2. Where that could matter, the step divides, which is rare
+ * while j is far below 2^64. There is no other branch, as nobody can predict where a sample goes.
+ */
 void order_split(const struct order_segment *s, uint64_t j, uint32_t *dataset, uint64_t *ordinal)
 {
-	uint32_t lo = 0, hi = s->padded;
+	uint32_t lo = 0;
 
-	while (hi - lo > 1) {
-		uint32_t mid = lo + (hi - lo) / 2;
-		uint64_t w = node_units(s, lo, hi), wl = node_units(s, lo, mid), rest, left;
+	for (uint32_t half = s->padded / 2; half > 0; half /= 2) {
+		uint32_t mid = lo + half;
+		u128 product = (u128)j * s->part[mid] + s->part_phase[mid];
+		uint64_t left = (uint64_t)(product >> 64), low = (uint64_t)product, sum;
+		uint64_t right = (uint64_t)__builtin_add_overflow(low, s->part[mid], &sum) - 1;
 
-		if (wl == w) { /* nothing on the right: the left count is j, whatever the phase */
-			hi = mid;
-			continue;
-		}
-		if (wl == 0) {
-			lo = mid;
-			continue;
-		}
-		left = node_left(s, lo, mid, hi, j, &rest);
-		if (rest >= w - wl) {
-			hi = mid;
-			j = left;
-		} else {
-			lo = mid;
-			j -= left;
-		}
+		if (__builtin_expect((~low <= j) | (~sum <= j), 0))
+			right = (uint64_t)goes_left(s, lo, mid, mid + half, j, &left) - 1;
+		lo += half & (uint32_t)right;
+		j = left + ((j - 2 * left) & right);
 	}
 	assert(lo < s->datasets && s->units[lo] > 0);
 	*dataset = lo;

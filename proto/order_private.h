@@ -6,8 +6,6 @@
 
 typedef unsigned __int128 u128;
 
-#define ORDER_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
-
 /* The first value of every derived key, so that keys for different uses never coincide. */
 enum {
 	ORDER_KEY_MIX = 1,

@@ -8,12 +8,18 @@
 
 /* ---- permute ---- */
 
-/* A Feistel network over the two digits of x in mixed radix (b, a), repeated until x < n. */
+/*
+ * A Feistel network over the two digits of x in mixed radix (b, a), repeated until x < n. Keys are
+ * made where they are used: a round waits for the round before it, and its key is ready by then.
+ */
 
-struct feistel {
+enum {
+	FEW = 64,	 /* below this, eight rounds show a bias */
+	BLOCK_SIDE = 32, /* the square root of LIMIT_BLOCK */
+};
+
+struct digits {
 	uint64_t a, b;
-	unsigned rounds;
-	uint64_t key[16];
 };
 
 static uint64_t ceil_sqrt(uint64_t n)
@@ -21,6 +27,8 @@ static uint64_t ceil_sqrt(uint64_t n)
 	assert(n > 0);
 	uint64_t r = (uint64_t)sqrt((double)n);
 
+	if (n < UINT64_C(1) << 52)
+		return r + (r * r < n);
 	/* A double has 53 bits: correct the last ones exactly. */
 	while ((u128)r * r >= n && r > 0)
 		r--;
@@ -29,22 +37,24 @@ static uint64_t ceil_sqrt(uint64_t n)
 	return r;
 }
 
-static struct feistel feistel_make(uint64_t n, uint64_t key)
+static struct digits digits_of(uint64_t n)
 {
-	struct feistel f = {.a = ceil_sqrt(n), .rounds = n < 64 ? 16 : 8};
+	uint64_t a = ceil_sqrt(n);
+	uint64_t b = a * (a - 1) >= n ? a - 1 : a; /* n / a, rounded up, as (a - 1)^2 < n <= a^2 */
 
-	f.b = n / f.a + (n % f.a != 0);
-	assert(f.b > 0 && f.b <= f.a && (u128)f.a * f.b >= n);
-	assert(f.rounds % 2 == 0 && f.rounds <= sizeof(f.key) / sizeof(f.key[0]));
-	for (unsigned r = 0; r < f.rounds; r++)
-		f.key[r] = order_mix64(key + ORDER_GOLDEN * (r + 1));
-	return f;
+	assert(b > 0 && (u128)a * b >= n);
+	return (struct digits){a, b};
 }
 
-/* A pseudo-random number below @m from @v under key @k. */
-static uint64_t feistel_round(uint64_t v, uint64_t k, uint64_t m)
+static unsigned rounds_of(uint64_t n)
 {
-	v ^= k;
+	return n < FEW ? 16 : 8;
+}
+
+/* Round @r: a pseudo-random number below @m from @v. */
+static inline uint64_t feistel_round(uint64_t v, uint64_t key, unsigned r, uint64_t m)
+{
+	v ^= order_mix64(key + ORDER_GOLDEN * (r + 1));
 	v *= ORDER_MUL_1;
 	v ^= v >> 32;
 	v *= ORDER_MUL_2;
@@ -52,47 +62,54 @@ static uint64_t feistel_round(uint64_t v, uint64_t k, uint64_t m)
 	return (uint64_t)((u128)v * m >> 64);
 }
 
-static uint64_t add_mod(uint64_t x, uint64_t y, uint64_t m)
+static inline uint64_t add_mod(uint64_t x, uint64_t y, uint64_t m)
 {
 	x += y;
 	return x >= m ? x - m : x;
 }
 
-static uint64_t sub_mod(uint64_t x, uint64_t y, uint64_t m)
+static inline uint64_t sub_mod(uint64_t x, uint64_t y, uint64_t m)
 {
 	return x >= y ? x - y : x + m - y;
+}
+
+static inline __attribute__((always_inline)) uint64_t rounds(
+	struct digits d, unsigned count, uint64_t n, uint64_t key, uint64_t x)
+{
+	do {
+		uint64_t h = x / d.a, l = x % d.a;
+
+		for (unsigned r = 0; r < count; r += 2) {
+			h = add_mod(h, feistel_round(l, key, r, d.b), d.b);
+			l = add_mod(l, feistel_round(h, key, r + 1, d.a), d.a);
+		}
+		x = h * d.a + l;
+	} while (x >= n);
+	return x;
 }
 
 uint64_t order_permute(uint64_t n, uint64_t key, uint64_t x)
 {
 	assert(n > 0 && x < n);
-	struct feistel f = feistel_make(n, key);
-
-	do {
-		uint64_t h = x / f.a, l = x % f.a;
-
-		for (unsigned r = 0; r < f.rounds; r += 2) {
-			h = add_mod(h, feistel_round(l, f.key[r], f.b), f.b);
-			l = add_mod(l, feistel_round(h, f.key[r + 1], f.a), f.a);
-		}
-		x = h * f.a + l;
-	} while (x >= n);
-	return x;
+	if (n == LIMIT_BLOCK) /* the mix scrambles these: the compiler divides by shifting */
+		return rounds((struct digits){BLOCK_SIDE, BLOCK_SIDE}, rounds_of(LIMIT_BLOCK),
+			LIMIT_BLOCK, key, x);
+	return rounds(digits_of(n), rounds_of(n), n, key, x);
 }
 
 uint64_t order_unpermute(uint64_t n, uint64_t key, uint64_t y)
 {
 	assert(n > 0 && y < n);
-	struct feistel f = feistel_make(n, key);
+	struct digits d = digits_of(n);
 
 	do {
-		uint64_t h = y / f.a, l = y % f.a;
+		uint64_t h = y / d.a, l = y % d.a;
 
-		for (unsigned r = f.rounds; r > 0; r -= 2) {
-			l = sub_mod(l, feistel_round(h, f.key[r - 1], f.a), f.a);
-			h = sub_mod(h, feistel_round(l, f.key[r - 2], f.b), f.b);
+		for (unsigned r = rounds_of(n); r > 0; r -= 2) {
+			l = sub_mod(l, feistel_round(h, key, r - 1, d.a), d.a);
+			h = sub_mod(h, feistel_round(l, key, r - 2, d.b), d.b);
 		}
-		y = h * f.a + l;
+		y = h * d.a + l;
 	} while (y >= n);
 	return y;
 }
