@@ -29,40 +29,40 @@ def chosen(quick):
 
 
 def write_shards(path, functions):
-    """The tokens in the formats of those loaders that need one; {loader: why it has none}."""
+    """Writes the tokens in the formats of the loaders that need one; {loader: why it has none}."""
     failed = {}
-    for function in functions:
-        if function in NEEDS:
-            try:
-                fresh(loaders.__file__, f"write_{NEEDS[function]}", PEERS, WRITE_S, file=path)
-            except CannotRun as why:
-                failed[function] = str(why)
+    for function in functions & NEEDS.keys():
+        try:
+            fresh(loaders.__file__, f"write_{NEEDS[function]}", PEERS, WRITE_S, file=path)
+        except CannotRun as why:
+            failed[function] = f"cannot run: its shards: {why}"
     subprocess.run(["sync"], check=True)  # so that nothing is written back while others run
     return failed
 
 
 def run_all(path, table, args):
-    """{(name, workers): the figures of its rounds, or why it cannot run}."""
+    """({(name, workers): the figures of each round}, {(name, workers): why it has no more})."""
     failed = write_shards(path, {function for _, _, function, _ in table})
-    found = {(name, workers): failed.get(function, []) for _, name, function, workers in table}
+    why = {(name, w): failed[function] for _, name, function, w in table if function in failed}
+    found = {(name, workers): [] for _, name, _, workers in table}
     with Daemon(path.parent, train_stream(path.name)) as daemon:
         daemon.wait()
-        given = {"file": path, "seconds": args.seconds, "socket": daemon.socket}
-        given["daemon"] = daemon.process.pid
-        for _ in range(args.rounds):
+        given = {"file": path, "seconds": args.seconds}
+        ours = {"socket": daemon.socket, "daemon": daemon.process.pid}
+        for number in range(args.rounds):
             for kind, name, function, workers in table:
-                if isinstance(found[name, workers], str):
+                who = name, workers
+                if who in why:
                     continue
                 python = sys.executable if kind == "OURS" else PEERS
-                mine = given | {"workers": workers}
-                if kind != "OURS":
-                    del mine["daemon"]  # its CPU belongs to tokend's contestants only
+                mine = given | (ours if kind == "OURS" else {"workers": workers})
                 try:
                     run = fresh(loaders.__file__, function.__name__, python, RUN_S, **mine)
-                    found[name, workers].append(run)
-                except CannotRun as why:
-                    found[name, workers] = f"cannot run: {why}"
-    return found
+                    found[who].append(run)
+                except CannotRun as error:
+                    why[who] = f"failed in round {number + 1}: " if number else "cannot run: "
+                    why[who] += str(error)
+    return found, why
 
 
 def spread(runs, key):
@@ -70,7 +70,7 @@ def spread(runs, key):
     return statistics.median(values), f"{min(values):,.0f}–{max(values):,.0f}"
 
 
-def print_table(found, args):
+def print_table(found, why, args):
     print(
         f"\nOne trainer takes {MICRO} × {WIN} tokens, {args.tokens / 1e6:.0f} M u16 tokens in the "
         f"page cache, {args.rounds} rounds\nM tokens/s: median, lowest–highest; CPU s per 10⁹ "
@@ -81,16 +81,17 @@ def print_table(found, args):
         f"{'thread':>8}  version"
     )
     for (name, workers), runs in found.items():
-        label = f"  {name:<28}{'' if workers is None else workers:>2}"
-        if isinstance(runs, str):
-            print(f"{label}  {runs}")
+        line = f"  {name:<28}{'' if workers is None else workers:>2}"
+        said = why.get((name, workers), "")
+        if not runs:
+            print(f"{line}  {said}")
             continue
         rate, of_rate = spread(runs, "rate")
         busy, of_busy = spread(runs, "busy")
         cpu = [statistics.median(run[key] for run in runs) for key in ("all", "thread")]
         print(
-            f"{label}{rate:>12,.1f}{of_rate:>14}{busy:>12,.1f}{of_busy:>14}{cpu[0]:>8.2f}"
-            f"{cpu[1]:>8.2f}  {runs[-1]['version']}"
+            f"{line}{rate:>12,.1f}{of_rate:>14}{busy:>12,.1f}{of_busy:>14}{cpu[0]:>8.2f}"
+            f"{cpu[1]:>8.2f}  {runs[-1]['version']} {said}".rstrip()
         )
 
 
@@ -101,36 +102,42 @@ def medians(found):
             key: statistics.median(run[key] for run in runs) for key in runs[0] if key != "version"
         }
         for who, runs in found.items()
-        if not isinstance(runs, str)
+        if runs
     }
 
 
-def figures(found):
-    """The goals' figures, as ratios."""
-    middle = medians(found)
-    peers = {(name, workers) for name, _, workers, _ in loaders.PEERS} & middle.keys()
+def label(who):
+    name, workers = who
+    return name if workers is None else f"{name}, {workers} workers"
 
-    def best(key, in_thread):
-        among = [who for who in peers if (who[1] == 0) == in_thread]
-        return max((middle[who][key] for who in among), default=None)
+
+def best(middle, key, in_thread):
+    """The fastest peer without workers, or with some; None: there is none."""
+    peers = {(name, workers) for name, _, workers, _ in loaders.PEERS} & middle.keys()
+    among = [who for who in peers if (who[1] == 0) == in_thread]
+    return max(among, key=lambda who: middle[who][key], default=None)
+
+
+def figures(middle):
+    """The goals' figures: ratios of medians."""
 
     def ratio(name, key, other):
         mine = middle.get((name, None))
-        return mine[key] / other if mine and other else None
+        return mine[key] / middle[other][key] if mine and other in middle else None
 
-    torch = middle.get(("torch DataLoader", 0), {})
-    uring = middle.get(("fio, io_uring", None), {})
-    return {
-        "hot_inthread": ratio("tokend", "rate", best("rate", True)),
-        "hot_workers": ratio("tokend", "rate", best("rate", False)),
-        "busy_inthread": ratio("tokend", "busy", best("busy", True)),
-        "busy_workers": ratio("tokend", "busy", best("busy", False)),
-        "int32": ratio("tokend, int32", "rate", best("rate", True)),
-        "view": ratio("tokend, views", "rate", best("rate", True)),
-        "c_fio": ratio("tokend in C, stored width", "rate", uring.get("rate")),
-        "cpu_all": ratio("tokend", "all", torch.get("all")),
-        "cpu_thread": ratio("tokend", "thread", torch.get("thread")),
+    inthread, torch = best(middle, "rate", True), ("torch DataLoader", 0)
+    found = {
+        "hot_inthread": ratio("tokend", "rate", inthread),
+        "hot_workers": ratio("tokend", "rate", best(middle, "rate", False)),
+        "busy_inthread": ratio("tokend", "busy", best(middle, "busy", True)),
+        "busy_workers": ratio("tokend", "busy", best(middle, "busy", False)),
+        "int32": ratio("tokend, int32", "rate", inthread),
+        "view": ratio("tokend, views", "rate", inthread),
+        "c_fio": ratio("tokend in C, stored width", "rate", ("fio, io_uring", None)),
+        "cpu_all": ratio("tokend", "all", torch),
+        "cpu_thread": ratio("tokend", "thread", torch),
     }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def counters():
@@ -150,16 +157,15 @@ def contest(directory, args):
     table = list(chosen(args.quick))
     (directory / "contest").mkdir(exist_ok=True)
     try:
-        found = run_all(directory / "tokens.bin", table, args)
+        found, why = run_all(directory / "tokens.bin", table, args)
     finally:
         shutil.rmtree(directory / "contest", ignore_errors=True)
-    print_table(found, args)
+    print_table(found, why, args)
     version = subprocess.run([BIN / "tokend", "--version"], capture_output=True, text=True).stdout
     print(f"  {version.strip()}; {counters()}")
-    everything = {
-        f"{name}, {workers} workers" if workers is not None else name: runs
-        for (name, workers), runs in found.items()
-    }
-    return {name: value for name, value in figures(found).items() if value is not None} | {
-        "contest": everything
-    }
+    middle = medians(found)
+    for key, cores in ("rate", "free"), ("busy", "busy"):
+        of = [best(middle, key, in_thread) for in_thread in (True, False)]
+        without, with_some = [label(who) if who else "none" for who in of]
+        print(f"  best peer on {cores} cores, without workers: {without}; with: {with_some}")
+    return figures(middle) | {"contest": {label(who): runs for who, runs in found.items()}}

@@ -450,7 +450,7 @@ PEERS = (
     ("torch DataLoader", torch_dataloader, 2, True),
     ("StatefulDataLoader", stateful_dataloader, 0, False),
     ("StatefulDataLoader", stateful_dataloader, 2, False),
-    ("litData TokensLoader", litdata, 0, True),
+    ("litData TokensLoader", litdata, 0, False),
     ("litData TokensLoader", litdata, 2, False),
     ("Megatron GPTDataset", megatron, 0, False),
     ("Megatron GPTDataset", megatron, 2, False),

@@ -21,6 +21,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -109,6 +110,7 @@ def main():
     args.rounds = args.rounds or (3 if args.quick else 5)
     args.seconds = args.seconds or (0.4 if args.quick else 1)
     parts, about = chosen(args, parser), machine()
+    sys.stdout.reconfigure(line_buffering=True)  # also where it is a file
     print(
         f"tokend bench: {about['cores']} cores of {about['cpu']}, {about['memory']}, Linux "
         f"{about['kernel']}, {about['date']}, commit {about['commit'][:12]}, load {about['load']}\n"
