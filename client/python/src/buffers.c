@@ -2,8 +2,7 @@
  * Memory for tensors that is used again: new memory costs a page fault per 4 KiB. A buffer has one
  * or two arrays, and each becomes a tensor (DLPack). After the last of them is freed, the buffer
  * returns to its pool. That may happen in any thread, with or without the interpreter's lock, or
- * after the pool is gone. So freeing a tensor only adds the buffer to a list, without a lock. The
- * list is emptied when the next buffer is needed.
+ * after the pool is gone. So freeing a tensor takes no lock.
  */
 #include "client/python/src/dlpack.h"
 
@@ -28,10 +27,12 @@ struct buffer {
 };
 
 struct pool {
-	atomic_long users;	       /* the Python object and the buffers in use */
-	_Atomic(struct buffer *) back; /* list of buffers whose tensors were freed */
-	struct buffer *spare;	       /* the same list, used under the interpreter's lock */
-	size_t spares, bytes;	       /* number of spare buffers; size of one */
+	atomic_long users; /* the Python object and the buffers in use */
+	/* List of free buffers. Any thread adds one. Only the holder of the interpreter's lock
+	 * removes one, so a removed buffer cannot be the first again meanwhile. */
+	_Atomic(struct buffer *) spare;
+	atomic_size_t spares;
+	size_t most, bytes; /* most spare buffers; size of one */
 	unsigned arrays;
 	uint32_t rows, columns[ARRAYS], width[ARRAYS]; /* width: bytes of an integer */
 	size_t at[ARRAYS];			       /* where an array begins */
@@ -43,21 +44,20 @@ struct buffers {
 
 /* ---- the pool ---- */
 
-static void free_list(struct buffer *list)
+static void free_buffer(struct buffer *b)
 {
-	for (struct buffer *next; list; list = next) {
-		next = list->next;
-		free(list->memory);
-		free(list);
-	}
+	free(b->memory);
+	free(b);
 }
 
 static void drop(struct pool *p)
 {
 	if (atomic_fetch_sub(&p->users, 1) > 1)
 		return;
-	free_list(atomic_exchange(&p->back, NULL));
-	free_list(p->spare);
+	for (struct buffer *b = atomic_load(&p->spare), *next; b; b = next) {
+		next = b->next;
+		free_buffer(b);
+	}
 	free(p);
 }
 
@@ -68,33 +68,27 @@ static void array_ended(struct dl_managed *managed)
 
 	if (atomic_fetch_sub(&b->users, 1) > 1)
 		return;
-	b->next = atomic_load(&p->back);
-	while (!atomic_compare_exchange_weak(&p->back, &b->next, b))
-		;
+	if (atomic_fetch_add(&p->spares, 1) < p->most) {
+		b->next = atomic_load(&p->spare);
+		while (!atomic_compare_exchange_weak(&p->spare, &b->next, b))
+			;
+	} else {
+		atomic_fetch_sub(&p->spares, 1);
+		free_buffer(b);
+	}
 	drop(p);
 }
 
-/* Moves the buffers that returned to the spare ones, the last first: the caches know it best. */
-static void collect(struct pool *p)
+/* Returns the buffer that was freed last, because the caches know it best; or NULL. */
+static struct buffer *take_spare(struct pool *p)
 {
-	struct buffer *list = atomic_exchange(&p->back, NULL), **end = &list;
+	struct buffer *b = atomic_load(&p->spare);
 
-	if (!list)
-		return;
-	for (; *end; end = &(*end)->next)
-		p->spares++;
-	*end = p->spare;
-	p->spare = list;
-
-	size_t most = KEPT_BYTES > p->bytes ? KEPT_BYTES / p->bytes : 1;
-
-	if (p->spares <= most)
-		return;
-	for (size_t i = 1; i < most; i++)
-		list = list->next;
-	free_list(list->next);
-	list->next = NULL;
-	p->spares = most;
+	while (b && !atomic_compare_exchange_weak(&p->spare, &b, b->next))
+		;
+	if (b)
+		atomic_fetch_sub(&p->spares, 1);
+	return b;
 }
 
 static struct buffer *new_buffer(struct pool *p)
@@ -155,6 +149,7 @@ static PyObject *buffers_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 		p->bytes += (bytes + LINE - 1) / LINE * LINE;
 	}
 	p->bytes = (p->bytes + PAGE - 1) / PAGE * PAGE;
+	p->most = KEPT_BYTES > p->bytes ? KEPT_BYTES / p->bytes : 1;
 
 	struct buffers *self = (struct buffers *)allocate(type, 0);
 
@@ -202,17 +197,13 @@ static PyObject *described(const struct pool *p, struct buffer *b)
 static PyObject *buffers_take(PyObject *self, PyObject *none)
 {
 	struct pool *p = ((struct buffers *)self)->pool;
-	struct buffer *b;
+	struct buffer *b = take_spare(p);
 
 	(void)none;
-	collect(p);
-	b = p->spare;
-	if (b) {
-		p->spare = b->next;
-		p->spares--;
-	} else if (!(b = new_buffer(p))) {
+	if (!b)
+		b = new_buffer(p);
+	if (!b)
 		return PyErr_NoMemory();
-	}
 	atomic_store(&b->users, p->arrays);
 	atomic_fetch_add(&p->users, 1);
 	return described(p, b);

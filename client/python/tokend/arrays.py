@@ -37,6 +37,8 @@ class Torch:
         self.cpu = torch.device("cpu")
         self.int64, self.int32, self.float32 = torch.int64, torch.int32, torch.float32
         self.has_gradients: Callable[[], bool] = torch.is_grad_enabled
+        # if possible, without the checks for objects that are not capsules
+        self.from_capsule: Any = getattr(torch._C, "_from_dlpack", torch.from_dlpack)
 
     def empty(self, *shape: int, dtype: Any) -> Any:
         return self.module.empty(*shape, dtype=dtype, device=self.cpu)
@@ -52,19 +54,24 @@ class Torch:
         take = Buffers(b, *(number for size in sizes for number in size)).take
         bytes_each = b * sum(columns * width for columns, width in sizes)
         n = max(1, min(AHEAD_MOST, AHEAD_BYTES // bytes_each))
-        tensor, alone = self.module.from_dlpack, len(arrays) == 1
-        inference, enabled = self.module.inference_mode, self.module.is_inference_mode_enabled
+        tensor, alone = self.from_capsule, len(arrays) == 1
 
         def groups() -> list[tuple[Any, ...]]:
-            if enabled():  # the tensors may be used for training, too
-                with inference(False):
-                    return groups()
             if alone:
                 return [(at, tensor(one)) for at, one in [take() for _ in range(n)]]
             taken = [take() for _ in range(n)]
             return [(at, to, tensor(one), tensor(two)) for at, to, one, two in taken]
 
-        return groups
+        return lambda: self.trainable(groups)
+
+    def trainable(self, make: Callable[[], Any]) -> Any:
+        """make(), but its tensors are never those of inference mode: they are made ahead, and may
+        be used for training.
+        """
+        if not self.module.is_inference_mode_enabled():
+            return make()
+        with self.module.inference_mode(False):
+            return make()
 
     def falses(self, *shape: int) -> Any:
         return self.module.zeros(*shape, dtype=self.module.bool, device=self.cpu)
@@ -101,7 +108,7 @@ class Torch:
 
     def lent(self, capsule: Any) -> Any:
         """A tensor over the capsule's slot."""
-        return self.module.from_dlpack(capsule)
+        return self.from_capsule(capsule)
 
 
 class Numpy:
@@ -150,6 +157,10 @@ class Numpy:
             return [(at, at + step, both[0], both[1])]
 
         return groups
+
+    @staticmethod
+    def trainable(make: Callable[[], Any]) -> Any:
+        return make()
 
     def falses(self, *shape: int) -> Any:
         return self.module.zeros(shape, bool)

@@ -126,8 +126,12 @@ class Batches:
     def _new_rows(self) -> tuple[int, list[Any]]:
         """Makes the fields of ROWS_AHEAD batches: returns the first, keeps the others in _rows."""
         n, step = self._fields, 8 * self._fields * self.micro
-        block = self.make.empty(n * ROWS_AHEAD, self.micro, dtype=self.make.int64)
-        rows, at = self.make.rows(block), self.make.address(block)
+
+        def block() -> tuple[int, list[Any]]:
+            made = self.make.empty(n * ROWS_AHEAD, self.micro, dtype=self.make.int64)
+            return self.make.address(made), self.make.rows(made)
+
+        at, rows = self.make.trainable(block)
         groups = [(at + i * step, rows[i * n : i * n + n]) for i in range(ROWS_AHEAD)]
         self._rows = groups[1:]
         return groups[0]
@@ -192,7 +196,9 @@ class Batches:
             )
         else:
             if not self._paddings:
-                self._paddings = self.make.rows(self.make.falses(ROWS_AHEAD, self.micro))
+                self._paddings = self.make.trainable(
+                    lambda: self.make.rows(self.make.falses(ROWS_AHEAD, self.micro))
+                )
             padding = self._paddings.pop()
         if valid < self.micro:
             padding[valid:] = True
