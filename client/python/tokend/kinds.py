@@ -140,5 +140,3 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor
     NDArray = numpy.ndarray[Any, Any]
     B = TypeVarWithDefault("B", covariant=True, default=Batch[Any])
-else:
-    B = TypeVar("B", covariant=True)

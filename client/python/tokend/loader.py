@@ -7,13 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from . import accelerated, dataset
 from ._tokend import Error
 from .attached import Attached
 from .cursor import Cursor
-from .kinds import B
 from .operated import Operated
 from .passes import Pass, warn_of_evaluation
 from .positioned import Positioned
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         AsksDocuments,
         AsksLossMask,
         AsksProvenance,
+        B,
         Batch,
         NDArray,
         Options,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         TokensBatch,
         ViewBatch,
     )
+else:  # the types of batches take longer to define than all of this module
+    B = TypeVar("B", covariant=True)
 
 Torch = Literal["torch"]
 Numpy = Literal["numpy"]
