@@ -15,6 +15,10 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
 .green { fill: #1a7f37; stroke: none }
 .orange { fill: #bc4c00; stroke: none }
 .curve { fill: none; stroke: #0969da; stroke-width: 2 }
+.orange-line { stroke: #bc4c00 }
+.green-line { stroke: #1a7f37 }
+.grey-line { stroke: #57606a }
+.grey { fill: #57606a; stroke: none }
 .faint { fill: none; stroke: #0969da; stroke-opacity: 0.35 }
 .undone { fill: none; stroke: #bc4c00; stroke-dasharray: 4 3 }
 .event { fill: none; stroke: #cf222e; stroke-dasharray: 2 3 }
@@ -30,6 +34,10 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
   .green { fill: #3fb950 }
   .orange { fill: #f0883e }
   .curve, .faint { stroke: #4493f8 }
+  .orange-line { stroke: #f0883e }
+  .green-line { stroke: #3fb950 }
+  .grey-line { stroke: #9198a1 }
+  .grey { fill: #9198a1 }
   .undone { stroke: #f0883e }
   .event { stroke: #f85149 }
 }
@@ -67,8 +75,8 @@ class Drawing:
         head = ' marker-end="url(#head)"' if arrow else ""
         self.parts.append(f'<polyline points="{path}" class="{look}"{head}/>')
 
-    def dot(self, x, y, look):
-        self.parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="4" class="{look}"/>')
+    def dot(self, x, y, look, radius=4):
+        self.parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="{radius}" class="{look}"/>')
 
     def svg(self):
         return "\n".join([*self.parts, "</svg>\n"])
