@@ -92,6 +92,10 @@ def order(directory, args):
             f"{window:.0f} → {token:.0f} ns",
             f"{window / far:.2f} → {token / far:.2f} such reads; wanted ≤ 300 ns to the window",
         )
+    return {
+        f"window_ns_{n}": result[key]["window_ns"]
+        for n, key in ((1, "one"), (8, "mix8"), (1000, "mix1000"))
+    }
 
 
 def opened(directory, streams):
