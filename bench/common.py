@@ -139,8 +139,13 @@ class Daemon:
         self.process = None
 
     def __enter__(self):
+        # In a session of its own, as a service and an embedded daemon are: the kernel divides busy
+        # cores between sessions first.
         self.process = subprocess.Popen(
-            [BIN / "tokend", "-c", self.config], stderr=subprocess.DEVNULL, env=self.env
+            [BIN / "tokend", "-c", self.config],
+            stderr=subprocess.DEVNULL,
+            env=self.env,
+            start_new_session=True,
         )
         return self
 
