@@ -8,6 +8,20 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef STATX_DIOALIGN /* Linux 6.1 */
+#define STATX_DIOALIGN	     0
+#define stx_dio_offset_align stx_blksize
+#endif
+
+unsigned io_align(const struct statx *found)
+{
+	unsigned align = found->stx_mask & STATX_DIOALIGN ? found->stx_dio_offset_align : 0;
+
+	if (align == 0 || align > IO_ALIGN || (align & (align - 1)) != 0)
+		return IO_ALIGN;
+	return align < IO_SECTOR ? IO_SECTOR : align;
+}
+
 int64_t io_open(const char *path, int flags, struct statx *found)
 {
 	assert(!(flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)));
@@ -15,7 +29,7 @@ int64_t io_open(const char *path, int flags, struct statx *found)
 
 	if (fd < 0)
 		return -errno;
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, found) < 0) {
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_DIOALIGN, found) < 0) {
 		int error = errno;
 
 		close(fd);

@@ -18,8 +18,9 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-/* Alignment of O_DIRECT's offsets, lengths and addresses: enough for all common devices. */
-enum { IO_ALIGN = 4096 };
+/* Alignment of O_DIRECT's offsets, lengths and addresses: enough for all common devices. Offsets
+ * and lengths may need less: io_align(). */
+enum { IO_ALIGN = 4096, IO_SECTOR = 512 };
 
 struct pool_share;
 
@@ -80,6 +81,9 @@ extern const struct io_ops pread_ops;
 /* Opens @path read-only and fills *@found by statx(). Returns a descriptor or -errno. May hang on a
  * network file system. */
 int64_t io_open(const char *path, int flags, struct statx *found);
+/* The alignment of O_DIRECT's offsets and lengths in a file that io_open() @found: a power of two
+ * from IO_SECTOR to IO_ALIGN. */
+unsigned io_align(const struct statx *found);
 /* Can the file system of @fd read without waiting? Never blocks. */
 bool io_knows_nowait(int fd);
 

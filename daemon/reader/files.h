@@ -51,6 +51,7 @@ struct file {
 	bool known;	  /* files_get() finds it. A file that failed is not known, and is evicted
 			     after its last user */
 	bool direct;	  /* opened with O_DIRECT */
+	unsigned align;	  /* of its offsets and lengths */
 	bool nowait;	  /* as in struct io_work */
 	bool plain;	  /* its tokens are read from data_at */
 	int fd;		  /* in any state; -1: none */

@@ -304,6 +304,7 @@ static void open_done(void *owner, struct io_work *work)
 		return;
 	}
 	file->fd = (int)work->result;
+	file->align = io_align(&file->found);
 	file->scarce = false;
 	watch_open(file);
 

@@ -28,7 +28,6 @@
 #include <string.h>
 
 enum {
-	SECTOR = 512,
 	/* One read of cached bytes keeps the data thread from all feeds. */
 	TRANSFER_MOST = 512 << 10,
 	TAKEN = 64, /* fetches taken from the store at once */
@@ -163,8 +162,8 @@ static void transfer_continue(struct reader *reader, struct read *read)
 
 	assert(from < end);
 	if (read->staged) {
-		from = from / SECTOR * SECTOR;
-		end = (end + IO_ALIGN - 1) / IO_ALIGN * IO_ALIGN;
+		from = from / IO_SECTOR * IO_SECTOR;
+		end = (end + read->file->align - 1) / read->file->align * read->file->align;
 		assert(end <= staging_each(true, reader->largest_window_bytes));
 	}
 	read_move(read, READ_READING);
@@ -186,7 +185,7 @@ static void transfer_start(struct reader *reader, struct read *read)
 
 	read->start = read->file->data_at + window->token * window->dataset->token_bytes;
 	read->staged = read->file->direct;
-	read->skip = read->staged ? read->start % IO_ALIGN : 0;
+	read->skip = read->staged ? read->start % read->file->align : 0;
 	read->start -= read->skip;
 	read->have = 0;
 	read->tries = 0;

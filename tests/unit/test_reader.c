@@ -24,6 +24,25 @@ static void reads_of_all_sizes_are_right(void **state)
 	shelf_free(shelf);
 }
 
+static unsigned align_of(unsigned mask, unsigned align)
+{
+	struct statx found = {.stx_mask = mask, .stx_dio_offset_align = align};
+
+	return io_align(&found);
+}
+
+static void the_file_system_says_how_direct_reads_are_aligned(void **state)
+{
+	(void)state;
+	assert_int_equal(align_of(STATX_DIOALIGN, 512), 512);
+	assert_int_equal(align_of(STATX_DIOALIGN, 4096), 4096);
+	assert_int_equal(align_of(STATX_DIOALIGN, 1), IO_SECTOR);
+	assert_int_equal(align_of(STATX_DIOALIGN, 0), IO_ALIGN);
+	assert_int_equal(align_of(STATX_DIOALIGN, 1000), IO_ALIGN);
+	assert_int_equal(align_of(STATX_DIOALIGN, 65536), IO_ALIGN);
+	assert_int_equal(align_of(STATX_BASIC_STATS, 512), IO_ALIGN);
+}
+
 static void first_and_last_token_are_read(void **state)
 {
 	struct shelf *shelf = shelf_new(4, 4096);
@@ -363,6 +382,9 @@ static void close_after_the_reading_thread(void **state)
 
 static const struct test_case cases[] = {
 	CASE(reads_of_all_sizes_are_right),
+#ifdef STATX_DIOALIGN
+	CASE(the_file_system_says_how_direct_reads_are_aligned),
+#endif
 	CASE(first_and_last_token_are_read),
 	CASE(a_hundred_thousand_reads_are_right),
 	CASE(more_files_than_the_table_take_turns),

@@ -15,6 +15,7 @@ static struct injection {
 	int error;
 	unsigned nth, times;
 	unsigned injected;
+	uint64_t bytes; /* asked for by reads */
 } injection;
 
 static void *injected_open(unsigned works, struct fault *fault)
@@ -59,9 +60,11 @@ static unsigned injected_reap(
 {
 	unsigned n = injection.real->reap(backend, done, max, deadline_ns, kicked);
 
-	for (unsigned i = 0; i < n; i++)
+	for (unsigned i = 0; i < n; i++) {
+		injection.bytes += done[i]->call ? 0 : done[i]->bytes;
 		if (is_hit(done[i]))
 			inject_into(done[i]);
+	}
 	return n;
 }
 
@@ -166,6 +169,29 @@ static void lasting_faults_are_reported(void **state)
 }
 
 /* A file system that accepts O_DIRECT in open(), and refuses it in the read. */
+/* The file system may allow blocks smaller than a page: those of the device. */
+static void direct_reads_the_blocks_of_its_window(void **state)
+{
+	const struct mode *mode = *state;
+	struct shelf *shelf = shelf_new(1, 10000);
+	struct checker checker;
+	struct statx found;
+	uint64_t from = DATA_AT + 2 * 100, end = from + 4098, align = 1;
+
+	checker_with_faults(&checker, mode, 1);
+	close((int)io_open(shelf_path(shelf, 0), O_RDONLY | O_CLOEXEC, &found));
+	if (mode->direct)
+		align = io_align(&found);
+	checker_queue(&checker, shelf, 0, 100, 2049);
+	reader_commit(checker.reader);
+	while (checker.in_flight > 0)
+		reap_right(&checker, shelf);
+	assert_int_equal(injection.bytes, (end + align - 1) / align * align - from / align * align);
+	count();
+	checker_close(&checker);
+	shelf_free(shelf);
+}
+
 static void direct_refused_at_the_read(void **state)
 {
 	const struct mode *mode = *state;
@@ -191,6 +217,7 @@ static void direct_refused_at_the_read(void **state)
 static const struct test_case cases[] = {
 	CASE(passing_faults_are_retried),
 	CASE(lasting_faults_are_reported),
+	CASE(direct_reads_the_blocks_of_its_window),
 	CASE(direct_refused_at_the_read),
 };
 
