@@ -197,3 +197,48 @@ def write_tokens(path, tokens):
 def rss(daemon):
     memory = memory_of(daemon.process.pid)
     return memory["VmRSS"] - memory["RssShmem"]
+
+
+def start_child(file, name, /, **arguments):
+    """Starts function @name of the benchmark @file in a process of its own. @file ends with
+    serve_child()."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPATH"] = str(ROOT / "build/python")
+    command = [sys.executable, file, name, json.dumps(arguments, default=str)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env)
+
+
+def result_of(process):
+    """What the function of start_child() returned. Its phases must be over."""
+    out, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"bench: {' '.join(map(str, process.args[1:3]))} failed")
+    return json.loads(out.splitlines()[-1])
+
+
+def in_child(file, name, /, **arguments):
+    return result_of(start_child(file, name, **arguments))
+
+
+def end_phase():
+    """In a child: waits until its parent calls await_phase() and next_phase()."""
+    print("phase", flush=True)
+    sys.stdin.readline()
+
+
+def await_phase(children):
+    for child in children:
+        if child.stdout.readline() != "phase\n":
+            raise SystemExit(f"bench: {' '.join(map(str, child.args[1:3]))} failed")
+
+
+def next_phase(children):
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+
+
+def serve_child(functions):
+    """The main program of a file whose functions run as children."""
+    print(json.dumps(functions[sys.argv[1]](**json.loads(sys.argv[2]))))
