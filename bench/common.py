@@ -210,7 +210,7 @@ def start_child(file, name, /, **arguments):
 
 
 def result_of(process):
-    """What the function of start_child() returned. Its phases must be over."""
+    """Returns what the function of start_child() returned. Its phases must be over."""
     out, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"bench: {' '.join(map(str, process.args[1:3]))} failed")

@@ -1,4 +1,4 @@
-"""Memory of a node with one and with eight trainers, beside torch's DataLoader.
+"""Memory of a node with one and with eight trainers, next to torch's DataLoader.
 
 A trainer's memory is what it grows by after it has imported torch: the PSS of all its mappings,
 those of its workers included, but not the pages of the token file, which are the page cache's.
@@ -111,7 +111,7 @@ def memory(directory, args):
     torch = {
         world: of_torch(file, world) for world in ((TRAINERS,) if args.quick else (1, TRAINERS))
     }
-    print(f"\nMemory of a node, private and shared, beside importing torch; {MICRO} rows a batch")
+    print(f"\nMemory of a node, private and shared, without importing torch; {MICRO} rows a batch")
     print(f"  {'':<66}{'1 trainer':>14}{f'{TRAINERS} trainers':>14}")
     for name, found in (
         ("tokend, daemon and rings included", {world: ours[world][0] for world in ours}),

@@ -1,4 +1,4 @@
-"""From the start of a trainer's process to its first batch, beside importing torch.
+"""From the start of a trainer's process to its first batch, without importing torch.
 
 The clock starts when the process has imported torch, and stops when it has its first
 input_ids and labels: it includes importing tokend. Without a running daemon, Loader(config=…)
@@ -60,7 +60,7 @@ def end_private_daemons(runtime):
 
 
 def of_size(directory, size, rounds, resume_too):
-    """What first_batch() measured, by (does a daemon run, does the trainer resume)."""
+    """Results of first_batch(), by (does a daemon run, does the trainer resume)."""
     samples, shards = SIZES[size]
     make_shards(directory / "data", samples, shards)
     found = {}
