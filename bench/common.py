@@ -95,6 +95,12 @@ def answer(functions):
     print(json.dumps(by_name[sys.argv[1]](SimpleNamespace(**json.loads(sys.argv[2])))))
 
 
+def cpu_ns(pid):
+    """Of all threads."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+
 def memory_of(pid):
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {

@@ -12,19 +12,13 @@ the daemon's and the kernel's. CPU time is from /proc/PID/schedstat, in nanoseco
 import os, socket, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
 
-from common import ROOT, Daemon, memory_of, row, train_stream, write_tokens
+from common import ROOT, Daemon, cpu_ns, memory_of, row, train_stream, write_tokens
 
 sys.path.insert(0, str(ROOT / "tests"))
 from lib.wire import attach_at_once  # noqa: E402
 
 TOKENS = 20_000_000
 SESSIONS, IDLE, CROWD = 8, 20, 64
-
-
-def cpu_ns(pid):
-    """Of all threads."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 def crowd_ms(daemon, slots):

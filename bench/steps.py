@@ -8,7 +8,7 @@ pread(): FUSE's direct files cannot be mapped.
 import os
 import time
 
-from common import MICRO, SEQ, WIN, Daemon, flat_windows, forever, in_child, serve_child
+from common import MICRO, SEQ, WIN, Daemon, end_phase, flat_windows, forever, in_child, serve_child
 from common import train_stream
 
 STEP_S = 0.02
@@ -80,15 +80,17 @@ CONTESTANTS = {
 }
 
 
-def train(contestant, steps, **options):
-    """Each step's wait in seconds, and when it began, after a warm-up."""
+def train(contestant, steps, announce=False, **options):
+    """When each step began and its wait, in seconds. @announce: end_phase() after the warm-up."""
     import torch
 
     torch.set_num_threads(1)
     batches = CONTESTANTS[contestant](**options)
     weights, inputs, out = torch.rand(512, 512), torch.rand(512, 512), torch.empty(512, 512)
     waits = []
-    for _ in range(WARM_UP + steps):
+    for number in range(WARM_UP + steps):
+        if announce and number == WARM_UP:
+            end_phase()
         begin = time.perf_counter()
         input_ids, labels = next(batches)
         computes = time.perf_counter()
@@ -113,7 +115,7 @@ def print_waits(names, found, unit, scale):
 
 
 def steps(directory, args):
-    number, rounds = (150, 2) if args.quick else (400, 5)
+    number, rounds = (150, 2) if args.quick else (400, 4)
     names = ("tokend", "torch0") if args.quick else NAMES
     found = {name: [] for name in names}
     file = directory / "tokens.bin"

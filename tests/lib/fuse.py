@@ -13,8 +13,6 @@ import signal
 import stat
 import struct
 
-import pytest
-
 from .wait import wait_for
 
 MS_NOSUID, MS_NODEV, MNT_DETACH = 2, 4, 2
@@ -244,6 +242,8 @@ class Hanging:
 
 def hanging(directory, mount):
     """A Hanging(); skips the test where FUSE cannot be mounted."""
+    import pytest  # which the benchmarks do not need
+
     try:
         return Hanging(directory, mount)
     except (PermissionError, FileNotFoundError) as error:
