@@ -10,7 +10,8 @@ machines differ, and this one may be busy. RESULTS.md explains the figures.
 
 A part is a function part(directory, args) that prints its tables and returns {figure: number}.
 goals.py knows the goals by these names. All parts share the tokens of directory/tokens.bin. A part
-that fails says why, and the others go on. All figures also go to build/bench/results.json.
+that fails says why, and the others go on. All figures also go to build/bench/results.json, those of
+the quick run to quick.json there, and those of chosen parts to PART.json.
 """
 
 import argparse
@@ -136,7 +137,8 @@ def main():
     minutes = (time.monotonic() - begin) / 60
     print("\n" + ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items()))
     print(f"in all {minutes:.1f} minutes")
-    results = ROOT / "build/bench/results.json"
+    name = "-".join(args.parts) or ("quick" if args.quick else "results")
+    results = ROOT / f"build/bench/{name}.json"
     results.parent.mkdir(parents=True, exist_ok=True)
     about |= {"minutes": round(minutes, 1), "seconds": seconds}
     everything = {"machine": about, "parts": found, "failed": failed}
