@@ -50,7 +50,7 @@ def sessions(directory, args):
     extra = f"memory: {MANY * 6 << 20}\n"
     with Daemon(directory, train_stream(directory / "tokens.bin"), extra) as daemon:
         daemon.wait()
-        for _ in range(min(3, args.rounds)):
+        for _ in range(1 if args.quick else 3):
             for count in found:
                 found[count].append(rates(daemon, count, seconds))
     total = {n: statistics.median(sum(each) for each, _ in runs) for n, runs in found.items()}

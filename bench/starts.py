@@ -86,7 +86,7 @@ def of_size(directory, size, rounds, resume_too):
 
 
 def starts(directory, args):
-    rounds, sizes = args.rounds, ["1e8"] if args.quick else list(SIZES)
+    rounds, sizes = (2, ["1e8"]) if args.quick else (3, list(SIZES))
     found = {
         size: of_size(directory / f"starts{size}", size, rounds, not args.quick) for size in sizes
     }
