@@ -1,261 +1,323 @@
-"""How figures grow: with the dataset, datasets in a mix, sessions, seq_len and micro-batch.
+#!/usr/bin/env python3
+"""How figures grow with dataset size, sessions, datasets, seq_len and micro_batch.
 
-    build/venv/bin/python bench/growth.py [--out bench/results]    draws the plots there
+    build/venv/bin/python bench/growth.py --out bench/results
 
-Rates are of trainers with int64 batches, unless a plot says otherwise. Each loader runs in a new
-process, and they take turns. Large datasets are sparse files: no figure of them depends on bytes.
+Draws a log-log plot of each into --out, and writes the numbers to build/bench/growth.json. Files
+that do not fit into the page cache are sparse: of these, starts and memory are measured, not rates.
 """
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
-from common import BIN, MICRO, ROOT, SEQ, Daemon, answer, fresh, next_from_c, write_tokens
+from common import BIN, ROOT, Daemon, answer, fresh, next_from_c, process_cpu, rss, write_tokens
+from common import CannotRun
 
-sys.path.append(str(ROOT / "bench/pictures"))
-
+sys.path.append(str(Path(__file__).parent / "pictures"))
 from plot import plot  # noqa: E402
 
-SHARD_TOKENS = 10**10
-TORCH_MOST = 10**11  # tokens: its shuffle takes 30 bytes of memory a window or more
-SIZES = [10**n for n in range(9, 15)]
-SESSIONS = [1, 2, 4, 8, 16, 32, 64]
-DATASETS = [1, 3, 10, 30, 100, 300, 1000]
-SEQ_LENS = [512, 2048, 8192, 32768, 131072]
-MICROS = [1, 4, 16, 64, 256]
+SHARD = 10**10  # tokens of a sparse shard, u16
+SIZES = (10**9, 10**10, 10**11, 10**12, 10**13, 10**14)
+SESSIONS = (1, 2, 4, 8, 16, 32, 64)
+DATASETS = (1, 10, 100, 1000)
+SEQ_LENS = (512, 2048, 8192, 32768, 131072)
+MICRO_BATCHES = (1, 4, 16, 64, 256)
+TORCH_SAMPLES = 10**8  # more do not fit: its list has 40 bytes a sample
+TOKENS = 100_000_000  # taken for one rate
+ROUNDS = 3
 
 
-# ---- in a new process ----
+def stream(datasets, seq_len=2048):
+    lines = "".join(f"      - {{name: d{n}, path: {path}}}\n" for n, path in enumerate(datasets))
+    return f"  train:\n    seed: 42\n    seq_len: {seq_len}\n    datasets:\n{lines}"
 
 
-def rate(args):
-    """Tokens per second; torch's with a shuffled DataLoader over numpy.memmap, without workers."""
+def sparse(directory, tokens):
+    directory.mkdir()
+    for shard in range(max(1, tokens // SHARD)):
+        with open(directory / f"{shard:05}.bin", "wb") as file:
+            file.truncate(2 * min(tokens, SHARD))
+
+
+def starts(directory, streams, position=0):
+    """Milliseconds from exec and from attach to the first batch, and the daemon's MiB."""
+    rounds = []
+    for _ in range(ROUNDS):
+        begin = time.monotonic()
+        with Daemon(directory, streams) as daemon:
+            next_from_c(daemon, "train", 0, 0)
+            start = (time.monotonic() - begin) * 1e3
+            attach = [next_from_c(daemon, "train", position, 0)["first_ms"] for _ in range(5)]
+            rounds.append((start, statistics.median(attach), rss(daemon)))
+    start, attach, memory = (statistics.median(column) for column in zip(*rounds, strict=True))
+    return {"start_ms": start, "attach_ms": attach, "memory": memory}
+
+
+def taken(daemon, batches, kind, micro, sessions):
+    """Runs @sessions trainers at once. Returns answers, seconds, and the daemon's largest MiB."""
+    command = [BIN / "bench-next", daemon.socket, "train", "0", str(batches), kind, str(micro)]
+    begin = time.monotonic()
+    trainers = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(sessions)]
+    memory, over = [rss(daemon)], threading.Event()
+
+    def watch():
+        while not over.wait(0.02):
+            memory.append(rss(daemon))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    answers = [json.loads(trainer.communicate()[0]) for trainer in trainers]
+    seconds = time.monotonic() - begin
+    over.set()
+    watcher.join()
+    return answers, seconds, max(memory)
+
+
+def rates(directory, streams, seq_len=2048, micro=8, sessions=1, least=TOKENS):
+    """Tokens/s as stored and into int64, CPU seconds per 10⁹ tokens as stored, MiB."""
+    batches = max(20, least // (micro * (seq_len + 1) * sessions))
+    tokens = batches * micro * (seq_len + 1) * sessions
+    found = {"stored": [], "int64": [], "cpu": [], "memory": []}
+    with Daemon(directory, streams) as daemon:
+        daemon.wait()
+        for _ in range(ROUNDS):
+            for kind in ("stored", "int64"):
+                cpu = process_cpu(daemon.process.pid)
+                answers, seconds, memory = taken(daemon, batches, kind, micro, sessions)
+                cpu = (process_cpu(daemon.process.pid) - cpu) * 1e9 / tokens
+                one = answers[0]["tokens_s"]  # without the processes' starts
+                found[kind].append(one if sessions == 1 else tokens / seconds)
+                if kind == "stored":
+                    found["memory"].append(memory)
+                    own = statistics.mean(a["cpu_s_per_1e9"] for a in answers)
+                    found["cpu"].append(cpu + own)
+    return {key: statistics.median(values) for key, values in found.items()}
+
+
+# ---- torch, in a process of its own ----
+
+
+def torch_start(args):
+    """DataLoader's RandomSampler: milliseconds to the first index, MiB that it needs."""
+    from common import memory_of
+    import os
+
     import torch
 
-    torch.set_num_threads(1)
-    if args.socket:
-        from tokend import Loader
-
-        batches = iter(Loader(args.stream, args.micro, socket=args.socket, tokens=True))
-    else:
-        batches = torch_batches(args)
-    next(batches)
-    count, begin, warm = 0, time.monotonic(), True
-    while True:
-        next(batches)
-        count += 1
-        now = time.monotonic()
-        if warm and now > begin + args.seconds / 4:
-            count, begin, warm = 0, now, False
-        if not warm and now > begin + args.seconds:
-            return count * args.micro * (args.seq + 1) / (now - begin)
+    before = memory_of(os.getpid())["VmRSS"]
+    begin = time.monotonic()
+    iterator = iter(torch.utils.data.RandomSampler(range(args.samples)))
+    next(iterator)
+    seconds = time.monotonic() - begin
+    return {"start_ms": seconds * 1e3, "memory": memory_of(os.getpid())["VmRSS"] - before}
 
 
-def torch_batches(args):
+def torch_rates(args):
+    """Tokens/s of a DataLoader with 0 workers over a memmap, for each [seq_len, micro_batch]."""
     import numpy
     import torch
 
-    class Windows(torch.utils.data.Dataset):
-        def __init__(self):
-            self.tokens = numpy.memmap(args.file, dtype="<u2", mode="r")
+    torch.set_num_threads(1)
+    data = numpy.memmap(args.file, dtype="<u2", mode="r")
+    found = []
+    for seq_len, micro in args.shapes:
 
-        def __len__(self):
-            return (len(self.tokens) - args.seq - 1) // args.seq + 1
+        class Windows(torch.utils.data.Dataset):
+            def __len__(self):
+                return (len(data) - 1) // seq_len  # noqa: B023
 
-        def __getitem__(self, i):
-            at = i * args.seq
-            return torch.from_numpy(self.tokens[at : at + args.seq + 1].astype(numpy.int64))
+            def __getitem__(self, i):
+                window = data[i * seq_len : (i + 1) * seq_len + 1]  # noqa: B023
+                return torch.from_numpy(window.astype(numpy.int64))
 
-    loader = torch.utils.data.DataLoader(
-        Windows(), batch_size=args.micro, shuffle=True, drop_last=True
-    )
-    while True:
-        yield from loader
-
-
-def private_mib():
-    with open("/proc/self/smaps_rollup") as file:
-        lines = [l.split() for l in file if l.startswith("Private")]
-    return sum(int(line[1]) for line in lines) / 1024
-
-
-def start(args):
-    """ms from the constructor to the first batch, all imports done, and MiB of private memory."""
-    import numpy  # noqa: F401
-    import torch.utils.data  # noqa: F401
-    from tokend import Loader
-
-    before, begin = private_mib(), time.perf_counter()
-    if args.socket:
-        batches = iter(Loader("train", MICRO, socket=args.socket))
-    else:
-        batches = torch_batches(args)
-    batch = next(batches)
-    return {
-        "ms": 1e3 * (time.perf_counter() - begin),
-        "mib": private_mib() - before,
-        "n": len(batch),
-    }
-
-
-# ---- the figures ----
-
-
-def stream(name, seq, *datasets):
-    rows = "".join(f"      - {{name: d{i}, path: {path}}}\n" for i, path in enumerate(datasets))
-    return f"  {name}:\n    seed: 42\n    seq_len: {seq}\n    datasets:\n{rows}"
-
-
-def of_process(pid):
-    """MiB of a daemon, with its rings."""
-    with open(f"/proc/{pid}/smaps_rollup") as file:
-        return sum(int(l.split()[1]) for l in file if l.startswith("Pss:")) / 1024
-
-
-def sizes(directory, rounds):
-    """Start and memory against the size of the dataset: {plot: {curve: [(x, y), …]}}."""
-    found = {"start": {}, "memory": {}}
-
-    def add(name, tokens, runs, more=0):
-        ms = statistics.median(run["ms"] for run in runs)
-        mib = statistics.median(run["mib"] for run in runs) + more
-        found["start"].setdefault(name, []).append((tokens, ms))
-        found["memory"].setdefault(name, []).append((tokens, mib))
-
-    for tokens in SIZES:
-        data = directory / "sized"
-        data.mkdir()
-        for shard in range(max(1, tokens // SHARD_TOKENS)):
-            with open(data / f"{shard:05}.bin", "wb") as file:
-                file.truncate(2 * min(tokens, SHARD_TOKENS))
-        given = {"micro": MICRO, "seq": SEQ}
-        with Daemon(directory, stream("train", SEQ, "sized")) as daemon:
-            daemon.wait()
-            runs = [fresh(__file__, "start", socket=daemon.socket, **given) for _ in range(rounds)]
-            add("tokend", tokens, runs, of_process(daemon.process.pid))
-        if tokens <= TORCH_MOST:
-            one = directory / "one.bin"
-            with open(one, "wb") as file:
-                file.truncate(2 * tokens)
-            torch_rounds = rounds if tokens < TORCH_MOST else 1
-            runs = [
-                fresh(__file__, "start", limit=120, socket=None, file=one, **given)
-                for _ in range(torch_rounds)
-            ]
-            add("torch, memmap", tokens, runs)
-            one.unlink()
-        shutil.rmtree(data)
+        loader = torch.utils.data.DataLoader(Windows(), batch_size=micro, shuffle=True)
+        batches, tokens = iter(loader), 0
+        next(batches)
+        begin = time.monotonic()
+        while time.monotonic() - begin < args.seconds:
+            batch = next(batches, None)
+            if batch is None:
+                break
+            tokens += batch.numel()
+        found.append(tokens / (time.monotonic() - begin))
     return found
 
 
-def sessions(daemon, seconds):
-    """Batches of C clients that take as fast as they can, and the wait of each for a batch."""
-    found = {"sessions": {"all together": [], "each": []}, "waits": {"p50": [], "p99.9": []}}
-    for count in SESSIONS:
-        command = [BIN / "bench-polite", daemon.socket, "train", str(seconds)]
-        clients = [
-            subprocess.Popen([*command, str(n), "0"], stdout=subprocess.PIPE) for n in range(count)
-        ]
-        runs = [json.loads(client.communicate()[0]) for client in clients]
-        every = sum(run["rate"] for run in runs) * MICRO * (SEQ + 1)
-        found["sessions"]["all together"].append((count, every))
-        found["sessions"]["each"].append((count, every / count))
-        for name, key in (("p50", "p50"), ("p99.9", "p999")):
-            waited = statistics.median(run[key] for run in runs)
-            found["waits"][name].append((count, waited))
+# ---- the curves ----
+
+
+def against_size(directory, sizes):
+    ours, torch = {}, {}
+    for size in sizes:
+        place = directory / f"sparse-{size:.0e}"
+        sparse(place, size)
+        ours[size] = starts(directory, stream([place.name]), size // 4096)
+        if size // 2048 <= TORCH_SAMPLES:
+            torch[size] = fresh(__file__, "torch_start", samples=size // 2048)
+    return {"tokend": ours, "torch": torch}
+
+
+def against_datasets(directory, counts):
+    found = {}
+    for count in counts:
+        for n in range(count):
+            path = directory / f"sets/{n}.bin"
+            path.parent.mkdir(exist_ok=True)
+            if not path.exists():
+                path.write_bytes(bytes(2 * 2049 * 20))
+        streams = stream([f"sets/{n}.bin" for n in range(count)])
+        found[count] = starts(directory, streams) | rates(directory, streams)
     return found
-
-
-def rates(daemon, points, args, file):
-    """{curve: [(x, tokens per second), …]}. @points: (x, stream, seq, micro)."""
-    found = {"tokend": [], **({"torch, memmap": []} if file else {})}
-    for x, name, seq, micro in points:
-        given = {"seq": seq, "micro": micro, "seconds": args.seconds / 2}
-        runs = {curve: [] for curve in found}
-        for _ in range(args.rounds):
-            runs["tokend"].append(
-                fresh(__file__, "rate", socket=daemon.socket, stream=name, **given)
-            )
-            if file:
-                runs["torch, memmap"].append(
-                    fresh(__file__, "rate", socket=None, file=file, **given)
-                )
-        for curve, values in runs.items():
-            found[curve].append((x, statistics.median(values)))
-    return found
-
-
-TITLES = {
-    "start": ("Start", "tokens in the dataset", "ms from the constructor to the first batch"),
-    "memory": ("Memory", "tokens in the dataset", "MiB of a loader, with its daemon and ring"),
-    "seq_len": ("Window length", "seq_len", "tokens/s, one trainer, batches of 8"),
-    "micro_batch": ("Batch size", "rows of 2,049 tokens in a batch", "tokens/s, one trainer"),
-    "sessions": ("Sessions", "sessions of one daemon, 2 cores in all", "tokens/s in C"),
-    "waits": ("Waits", "sessions of one daemon, 2 cores in all", "µs of next() at full speed"),
-    "datasets": ("Datasets", "datasets in the mix", "tokens/s, one trainer"),
-    "attach": ("Attach", "datasets in the mix", "ms from attach to the first batch, in C"),
-}
 
 
 def measure(directory, args):
-    found = sizes(directory, args.rounds)
-    file = directory / "tokens.bin"
-    streams = stream("train", SEQ, file)
-    streams += "".join(stream(f"seq{n}", n, file) for n in SEQ_LENS)
-    streams += "".join(stream(f"mix{n}", SEQ, *[file] * n) for n in DATASETS)
-    with Daemon(directory, streams) as daemon:
-        daemon.wait()
-        points = [(n, f"seq{n}", n, MICRO) for n in SEQ_LENS]
-        found["seq_len"] = rates(daemon, points, args, file)
-        points = [(n, "train", SEQ, n) for n in MICROS]
-        found["micro_batch"] = rates(daemon, points, args, file)
-        found |= sessions(daemon, args.seconds)
-        points = [(n, f"mix{n}", SEQ, MICRO) for n in DATASETS]
-        found["datasets"] = rates(daemon, points, args, None)
-        found["attach"] = {"tokend": []}
-        for n in DATASETS:
-            times = [next_from_c(daemon, f"mix{n}", 0, 0)["first_ms"] for _ in range(5)]
-            found["attach"]["tokend"].append((n, statistics.median(times)))
+    every = slice(None, None, 3 if args.quick else 1)
+    streams = stream(["tokens.bin"])
+    found = {"size": against_size(directory, SIZES[every])}
+    found["datasets"] = against_datasets(directory, DATASETS[every])
+    found["sessions"] = {
+        n: rates(directory, streams, sessions=n, least=4 * TOKENS) for n in SESSIONS[every]
+    }
+    found["seq_len"] = {
+        n: rates(directory, stream(["tokens.bin"], n), seq_len=n) for n in SEQ_LENS[every]
+    }
+    found["micro_batch"] = {n: rates(directory, streams, micro=n) for n in MICRO_BATCHES[every]}
+    shapes = [(n, 8) for n in SEQ_LENS[every]] + [(2048, n) for n in MICRO_BATCHES[every]]
+    try:
+        torch = fresh(
+            __file__, "torch_rates", file=directory / "tokens.bin", shapes=shapes, seconds=0.7
+        )
+    except CannotRun as error:
+        print(f"torch: {error}")
+        torch = [None] * len(shapes)
+    points = [*found["seq_len"].values(), *found["micro_batch"].values()]
+    for point, rate in zip(points, torch, strict=True):
+        point["torch"] = rate
     return found
 
 
+def column(points, key):
+    return [(n, p[key]) for n, p in points.items() if p.get(key)]
+
+
+def plots(found):
+    """{file name: SVG}."""
+    size, torch = found["size"]["tokend"], found["size"]["torch"]
+    drawn = {
+        "size-start": (
+            "Start",
+            "tokens of the dataset",
+            "milliseconds to the first batch",
+            {
+                "tokend, daemon runs": column(size, "attach_ms"),
+                "tokend, with the daemon's start": column(size, "start_ms"),
+                "torch RandomSampler": column(torch, "start_ms"),
+            },
+        ),
+        "size-memory": (
+            "Memory",
+            "tokens of the dataset",
+            "MiB, without the batches",
+            {
+                "tokend's daemon": column(size, "memory"),
+                "torch RandomSampler": column(torch, "memory"),
+            },
+        ),
+        "datasets": (
+            "Datasets of one mix",
+            "datasets",
+            "milliseconds to the first batch",
+            {
+                "daemon runs": column(found["datasets"], "attach_ms"),
+                "with the daemon's start": column(found["datasets"], "start_ms"),
+            },
+        ),
+        "sessions-memory": (
+            "Memory of the daemon",
+            "sessions",
+            "MiB, without the rings",
+            {"tokend's daemon": column(found["sessions"], "memory")},
+        ),
+    }
+    for axis in ("seq_len", "micro_batch"):
+        drawn[axis] = (
+            "Rate of one trainer",
+            axis,
+            "tokens/s",
+            {
+                "tokend, as stored": column(found[axis], "stored"),
+                "tokend, int64": column(found[axis], "int64"),
+                "torch, 0 workers, int64": column(found[axis], "torch"),
+            },
+        )
+    drawn["sessions"] = (
+        "Rate of all sessions",
+        "sessions",
+        "tokens/s",
+        {
+            "as stored": column(found["sessions"], "stored"),
+            "int64": column(found["sessions"], "int64"),
+        },
+    )
+    drawn["cpu"] = (
+        "CPU of daemon and trainer, as stored",
+        "seq_len, micro_batch",
+        "seconds per 10⁹ tokens",
+        {axis: column(found[axis], "cpu") for axis in ("seq_len", "micro_batch")},
+    )
+    return {f"{name}.svg": plot(*about) for name, about in drawn.items()}
+
+
 def growth(directory, args):
+    """The part of run.py. Plots go to build/bench; growth.py --out chooses another directory."""
+    if not (directory / "tokens.bin").exists():
+        write_tokens(directory / "tokens.bin", 300_000_000)
     found = measure(directory, args)
     out = Path(getattr(args, "out", None) or ROOT / "build/bench")
     out.mkdir(parents=True, exist_ok=True)
-    print("\nHow figures grow; plots are in " + str(out))
-    for name, curves in found.items():
-        title, x_name, y_name = TITLES[name]
-        print(f"  {title}: {y_name}")
-        for curve, points in curves.items():
-            cells = "  ".join(f"{x:g}: {y:.4g}" for x, y in points)
-            print(f"    {curve:<16}{cells}")
-        (out / f"{name}.svg").write_text(plot(title, x_name, y_name, curves))
-    return {"curves": found}
+    for name, svg in plots(found).items():
+        (out / name).write_text(svg)
+    numbers = ROOT / "build/bench/growth.json"
+    numbers.parent.mkdir(parents=True, exist_ok=True)
+    numbers.write_text(json.dumps(found, indent=1) + "\n")
+    print("\nGrowth")
+    tables(found)
+    return {}
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", help="directory for the plots; build/bench by default")
-    parser.add_argument("--tokens", type=int, default=300_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1)
-    args = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="tokend-growth-"))
-    try:
-        write_tokens(directory / "tokens.bin", args.tokens)
-        growth(directory, args)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+def tables(found):
+    """The numbers as tables of Markdown."""
+    torch = found["size"]["torch"]
+    points = {
+        n: p | {f"torch_{k}": v for k, v in torch.get(n, {}).items()}
+        for n, p in found["size"]["tokend"].items()
+    }
+    for axis, rows in {"tokens": points, **{k: v for k, v in found.items() if k != "size"}}.items():
+        keys = list(next(iter(rows.values())))
+        print(f"\n| {axis} | {' | '.join(keys)} |\n|{'---|' * (len(keys) + 1)}")
+        for n, point in rows.items():
+            cells = (point.get(key) for key in keys)
+            shown = " | ".join(
+                "–" if c is None else f"{c / 1e6:,.0f} M" if c > 1e5 else f"{c:.3g}" for c in cells
+            )
+            print(f"| {n:,} | {shown} |")
 
 
 if __name__ == "__main__":
-    main() if sys.argv[1:2] not in (["rate"], ["start"]) else answer([rate, start])
+    if len(sys.argv) == 3 and sys.argv[1].startswith("torch_"):
+        answer((torch_start, torch_rates))
+    else:
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("--out", help="where the plots go")
+        parser.add_argument("--quick", action="store_true")
+        given = parser.parse_args()
+        with tempfile.TemporaryDirectory(prefix="tokend-bench-") as where:
+            growth(Path(where), SimpleNamespace(**vars(given)))

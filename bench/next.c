@@ -1,9 +1,10 @@
 /*
- * bench-next SOCKET STREAM POSITION BATCHES [stored|int64]: latency and rate of a trainer in C.
+ * bench-next SOCKET STREAM POSITION BATCHES [stored|int64 [MICRO_BATCH]]: one trainer in C.
  *
- * Prints one line of JSON: the time from attach to first batch, the cost of a ready next(), and the
- * rate at which it takes batches without reading their tokens. With "stored" it does not measure a
- * ready next(); with "int64" it also widens every batch into one buffer.
+ * Prints one line of JSON, for MICRO_BATCH rows (8): the time from attach to first batch, the cost
+ * of a ready next(), and the rate at which it takes batches without reading their tokens. With
+ * "stored" it does not measure a ready next(); with "int64" it also widens every batch into one
+ * buffer.
  */
 #include "client/lib/tokend.h"
 
@@ -91,17 +92,19 @@ int main(int argc, char **argv)
 	double from = now_s(CLOCK_MONOTONIC), first, rate = 0, cpu = 0;
 	uint64_t batches;
 	int64_t *to = NULL;
-	int rate_only = argc == 6;
+	int rate_only = argc >= 6;
 
-	if (argc != 5 && !rate_only) {
-		fprintf(stderr,
-			"usage: bench-next SOCKET STREAM POSITION BATCHES [stored|int64]\n");
+	if (argc < 5 || argc > 7) {
+		fprintf(stderr, "usage: bench-next SOCKET STREAM POSITION BATCHES [stored|int64 "
+				"[MICRO_BATCH]]\n");
 		return 2;
 	}
 	options.socket = argv[1];
 	options.stream = argv[2];
 	options.position = strtoull(argv[3], NULL, 10);
 	options.connect_ms = 5000;
+	if (argc == 7)
+		options.micro_batch = (uint32_t)strtoul(argv[6], NULL, 10);
 	batches = strtoull(argv[4], NULL, 10);
 	if (tokend_attach(&t, &options, why, sizeof(why)) < 0) {
 		fprintf(stderr, "bench-next: %s\n", why);

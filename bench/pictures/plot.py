@@ -1,69 +1,76 @@
-"""Log-log plots for the pages: curves with their names at the right end, powers of ten as grid."""
+"""Log-log plots as SVG: each curve is named at its end, so a plot needs no legend."""
 
 import math
 
 from drawing import Drawing
 
-WIDTH, HEIGHT = 440, 300
-LEFT, TOP, RIGHT, BOTTOM = 66, 52, 106, 44
-LOOKS = ("blue", "orange", "green", "grey")
-DIGITS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+LOOKS = ("blue", "orange", "green")
+STYLE = """\
+.blue-line { stroke: #0969da }
+.orange-line { stroke: #bc4c00 }
+.green-line { stroke: #1a7f37 }
+@media (prefers-color-scheme: dark) {
+  .blue-line { stroke: #4493f8 }
+  .orange-line { stroke: #f0883e }
+  .green-line { stroke: #3fb950 }
+}
+"""
+WIDTH, HEIGHT = 640, 340
+LEFT, RIGHT, TOP, BOTTOM = 64, 190, 54, 44  # margins; the names are in the right one
+NEAR = 15  # pixels between two names
+MAGNITUDES = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 
 
 def power(exponent):
-    """10⁹; 1 to 10,000 in digits."""
-    if 0 <= exponent <= 4:
+    if 0 <= exponent <= 3:
         return f"{10**exponent:,}"
-    return "10" + str(exponent).translate(DIGITS)
+    sign = "⁻" if exponent < 0 else ""
+    return "10" + sign + "".join(MAGNITUDES[int(digit)] for digit in str(abs(exponent)))
 
 
-class Axis:
-    """Whole powers of ten that hold all values, at pixels from @begin to @end."""
-
-    def __init__(self, values, begin, end):
-        logs = [math.log10(value) for value in values]
-        self.low, self.high = math.floor(min(logs) + 1e-9), math.ceil(max(logs) - 1e-9)
-        self.high = max(self.high, self.low + 1)
-        self.begin, self.step = begin, (end - begin) / (self.high - self.low)
-
-    def at(self, value):
-        return self.begin + (math.log10(value) - self.low) * self.step
-
-    def ticks(self):
-        """(pixel, text), at most about 7."""
-        every = -(-(self.high - self.low) // 7)
-        for exponent in range(self.low, self.high + 1, every):
-            yield self.begin + (exponent - self.low) * self.step, power(exponent)
+def decades(values):
+    """The exponents of the axis: the whole powers of ten around all values."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return low, max(high, low + 1)
 
 
-def apart(places, least=15):
-    """Moves the pixels of labels down, so that none covers another."""
-    moved = {}
-    for name, y in sorted(places.items(), key=lambda place: place[1]):
-        moved[name] = max(y, max(moved.values(), default=-least) + least)
-    return moved
+def apart(heights):
+    """Moves names down until none overlaps another. Returns heights in the given order."""
+    placed, last = {}, -math.inf
+    for n in sorted(range(len(heights)), key=lambda n: heights[n]):
+        last = placed[n] = max(heights[n], last + NEAR)
+    return [placed[n] for n in range(len(heights))]
 
 
 def plot(title, x_name, y_name, curves):
-    """@curves: {name: [(x, y), …]}, all above 0. Returns the SVG."""
+    """Draws @curves, {name: [(x, y), …]}, with x and y above 0. Returns the SVG."""
+    drawing = Drawing(WIDTH, HEIGHT, f"{title}: {y_name} against {x_name}")
+    drawing.parts.append(f"<style>\n{STYLE}</style>")
     points = [point for curve in curves.values() for point in curve]
-    x = Axis([point[0] for point in points], LEFT, WIDTH - RIGHT)
-    y = Axis([point[1] for point in points], HEIGHT - BOTTOM, TOP)
-    d = Drawing(WIDTH, HEIGHT, f"{title}: {y_name} against {x_name}")
-    d.text(12, 22, title, "bold")
-    d.text(12, 39, y_name, "small")
-    for at, text in x.ticks():
-        d.line([(at, TOP), (at, HEIGHT - BOTTOM)], "grid")
-        d.text(at, HEIGHT - BOTTOM + 16, text, "small", "middle")
-    for at, text in y.ticks():
-        d.line([(LEFT, at), (WIDTH - RIGHT, at)], "grid")
-        d.text(LEFT - 6, at + 4, text, "small", "end")
-    d.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, x_name, "small", "middle")
-    ends = apart({name: y.at(max(curve)[1]) for name, curve in curves.items()})
-    for (name, curve), look in zip(curves.items(), LOOKS, strict=False):
-        at = [(x.at(a), y.at(b)) for a, b in sorted(curve)]
-        d.line(at, f"curve {look}-line")
-        for point in at:
-            d.dot(*point, look, 3)
-        d.text(at[-1][0] + 9, ends[name] + 4, name, f"small {look}")
-    return d.svg()
+    spans = [decades([point[axis] for point in points]) for axis in (0, 1)]
+    edges = ((LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP))
+
+    def place(value, axis):
+        (low, high), (begin, end) = spans[axis], edges[axis]
+        return begin + (end - begin) * (math.log10(value) - low) / (high - low)
+
+    drawing.text(16, 24, title, "bold")
+    drawing.text(LEFT, HEIGHT - 8, x_name, "small")
+    drawing.text(LEFT, TOP - 6, y_name, "small")
+    for exponent in range(spans[0][0], spans[0][1] + 1):
+        x = place(10.0**exponent, 0)
+        drawing.line([(x, edges[1][0]), (x, edges[1][1])], "grid")
+        drawing.text(x, HEIGHT - BOTTOM + 16, power(exponent), "small", "middle")
+    for exponent in range(spans[1][0], spans[1][1] + 1):
+        y = place(10.0**exponent, 1)
+        drawing.line([(edges[0][0], y), (edges[0][1], y)], "grid")
+        drawing.text(LEFT - 6, y + 4, power(exponent), "small", "end")
+    ends = [(place(curve[-1][0], 0), place(curve[-1][1], 1)) for curve in curves.values()]
+    names = apart([y for _, y in ends])
+    for n, ((name, curve), look) in enumerate(zip(curves.items(), LOOKS, strict=False)):
+        path = [(place(x, 0), place(y, 1)) for x, y in curve]
+        drawing.line(path, f"curve {look}-line")
+        for x, y in path:
+            drawing.dot(x, y, look)
+        drawing.text(ends[n][0] + 9, names[n] + 4, name, "small")
+    return drawing.svg()
