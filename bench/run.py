@@ -45,6 +45,7 @@ PARTS = (
     ("sessions", "share:sessions", "quick"),
     ("rate", "share:rate", "quick"),
     ("order", "scale:order", "quick"),
+    ("cold", "cold:cold", "full"),
     ("formats", "formats:formats", "full"),
     ("start_up", "scale:start_up", "full"),
     ("looks", "scale:looks", "full"),
