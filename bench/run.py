@@ -52,7 +52,6 @@ PARTS = (
     ("opening", "scale:opening", "full"),
     ("hundred_t", "scale:hundred_t", "full"),
     ("growth", "growth:growth", "full"),
-    ("growth", "growth:growth", "full"),
     ("day_one", "day_one:table", "full"),
     ("neighbours", "neighbours:neighbours", "alone"),
     ("objects", "objects:objects", "alone"),
