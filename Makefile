@@ -71,7 +71,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove fuzz fuzz-coverage fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
+.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove fuzz fuzz-coverage fuzzers soak bench bench-quick profile check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
 	deps deb install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -214,6 +214,9 @@ bench: deps-bench ## measure tokend relative to other loaders and to the machine
 bench-quick: deps-bench ## the main figures of bench, in 2 minutes
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) bench/run.py --quick
+profile: deps-bench ## count instructions per batch by function, of the daemon and of next(), with valgrind
+	+$(Q)$(MAKE) all
+	$(Q)$(PYTHON) bench/profiles.py
 
 # For a machine without a compiler: run `make gpu-kit` here, copy build/gpu and the sources, and run
 # `make check-gpu` there.

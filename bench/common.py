@@ -134,8 +134,8 @@ def forever(loader):
 
 
 class Daemon:
-    def __init__(self, directory, streams, extra="", env=None):
-        self.env = env
+    def __init__(self, directory, streams, extra="", env=None, before=()):
+        self.env, self.before = env, before
         self.dir = Path(directory)
         self.socket = self.dir / "s.sock"
         self.config = self.dir / "tokend.yaml"
@@ -148,7 +148,7 @@ class Daemon:
         # In a session of its own, as a service and an embedded daemon are: the kernel divides busy
         # cores between sessions first.
         self.process = subprocess.Popen(
-            [BIN / "tokend", "-c", self.config],
+            [*self.before, BIN / "tokend", "-c", self.config],
             stderr=subprocess.DEVNULL,
             env=self.env,
             start_new_session=True,

@@ -38,7 +38,7 @@ fi
 if [[ ${1:-run} =~ ^(objects|bench)$ ]]; then
 	packages+=(nginx-light openssl)
 fi
-[ "${1:-run}" != bench ] || packages+=(fio)
+[ "${1:-run}" != bench ] || packages+=(valgrind fio)
 if [[ ${1:-run} =~ ^(test|deb)$ ]]; then
 	packages+=(debhelper dh-python fakeroot lintian)
 fi

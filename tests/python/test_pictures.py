@@ -22,6 +22,16 @@ def test_pictures_are_well_formed():
         assert root.find("{http://www.w3.org/2000/svg}title").text
 
 
+def test_plots_are_well_formed():
+    results = PICTURES.parent / "results"
+    plots, page = sorted(results.glob("*.svg")), (results / "README.md").read_text()
+    assert len(plots) > 5
+    for plot in plots:
+        root = ElementTree.parse(plot).getroot()
+        assert root.find("{http://www.w3.org/2000/svg}title").text
+        assert f"({plot.name})" in page
+
+
 def test_screenshot_is_small():
     (picture,) = PICTURES.glob("*.png")
     assert picture.with_suffix(".py").exists(), "it can be made again"
