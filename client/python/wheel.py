@@ -92,7 +92,7 @@ def pages():
     found = [ROOT / name for name in ("README.md", "LICENSE", "client/lib/tokend.h")]
     for room in ("bench", "client", "daemon", "systemd", "tests"):
         found += ROOT.glob(f"{room}/**/*.md")
-    for pattern in ("bench/pictures/*.*g", "config/**/*", "client/example/**/*"):
+    for pattern in ("bench/*/*.*g", "config/**/*", "client/example/**/*"):
         found += ROOT.glob(pattern)
     names = {str(path.relative_to(ROOT)): path for path in found if path.is_file()}
     return {name: path for name, path in names.items() if "__pycache__" not in name}

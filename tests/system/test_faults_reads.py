@@ -192,7 +192,7 @@ def test_failing_reads_are_repeated_then_stop_the_stream(place):
                 failed,
             )
         before = f.get("injected")
-        f.set(shortest=4096 if direct else 100)
+        f.set(shortest=512 if direct else 100)
         good = f.witness.step(100)
         shortened = f.get("injected") - before
         injected(13, shortened)
