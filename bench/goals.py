@@ -19,7 +19,14 @@ GOALS = (
     ("contest", "busy_workers", "the same ÷ the best with workers", "×", "≥", 50),
     ("contest", "int32", "into int32 ÷ the best int64 loader without workers", "×", "≥", 8),
     ("contest", "view", "as views ÷ the best int64 loader without workers", "×", "≥", 12),
-    ("contest", "c_fio", "C client, stored width ÷ fio's hot random reads", "×", "≥", 0.8),
+    (
+        "contest",
+        "c_fio",
+        "C client, stored width ÷ fio's hot random reads, io_uring",
+        "×",
+        "≥",
+        0.8,
+    ),
     ("cold", "cold_fio", "cold random windows ÷ fio's direct reads", "×", "≥", 0.9),
     ("cold", "device_direct", "device bytes per byte delivered, direct", "", "≤", 1.1),
     ("cold", "device_buffered", "the same, buffered", "", "≤", 2),
@@ -37,13 +44,20 @@ GOALS = (
     (
         "starts",
         "start_running_ms_1e8",
-        "process → first batch, 10⁸ samples, daemon runs",
+        "torch imported → first batch, 10⁸ samples, daemon runs",
         "ms",
         "≤",
         5,
     ),
     ("starts", "start_running_ms_1e10", "the same, 10¹⁰ samples", "ms", "≤", 5),
-    ("starts", "start_cold_ms_1e8", "process → first batch, 10⁸ samples, no daemon", "ms", "≤", 40),
+    (
+        "starts",
+        "start_cold_ms_1e8",
+        "torch imported → first batch, 10⁸ samples, no daemon",
+        "ms",
+        "≤",
+        40,
+    ),
     ("starts", "start_cold_ms_1e10", "the same, 10¹⁰ samples", "ms", "≤", 40),
     ("steps", "step_p50_us", "all of next() in steps of 20 ms, p50", "µs", "≤", 15),
     ("steps", "step_p999_us", "the same, p99.9", "µs", "≤", 60),
@@ -62,7 +76,14 @@ GOALS = (
     ("order", "window_ns_1", "position → window, one dataset", "ns", "≤", 60),
     ("order", "window_ns_8", "the same, 8 datasets", "ns", "≤", 100),
     ("order", "window_ns_1000", "the same, 1,000 datasets", "ns", "≤", 200),
-    ("sessions", "sessions_64", "rate of 64 sessions ÷ one session's", "×", "≥", 0.9),
+    (
+        "sessions",
+        "sessions_64",
+        "rate of 64 sessions ÷ (one session's × the daemon's share of a core)",
+        "×",
+        "≥",
+        0.9,
+    ),
     ("sessions", "fairness", "the slowest of 8 equal sessions ÷ the fastest", "×", "≥", 0.9),
     ("formats", "arrow", "windows/s from Arrow ÷ from flat files", "×", "≥", 0.95),
     (
@@ -97,7 +118,7 @@ def why_not(part, ran, failed):
 def table(figures, ran, failed):
     """Prints all goals. @figures: those measured; @ran: the parts; @failed: why parts failed."""
     print("\nGoals")
-    print(f"  {'':<66}{'measured':>14}{'goal':>12}")
+    print(f"  {'':<70}{'measured':>14}{'goal':>12}")
     for part, figure, text, unit, sense, limit in GOALS:
         goal = f"{sense} {limit:g} {unit}".rstrip()
         value = figures.get(figure)
@@ -105,4 +126,4 @@ def table(figures, ran, failed):
             measured, said = "–", "not measured: " + why_not(part, ran, failed)
         else:
             measured, said = f"{value:.3g} {unit}".rstrip(), verdict(value, sense, limit)
-        print(f"  {text:<66}{measured:>14}{goal:>12}   {said}")
+        print(f"  {text:<70}{measured:>14}{goal:>12}   {said}")

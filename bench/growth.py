@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from common import BIN, ROOT, Daemon, answer, fresh, next_from_c, process_cpu, rss, write_tokens
-from common import CannotRun
+import steps
+from common import BIN, ROOT, Daemon, answer, fresh, in_child, next_from_c, process_cpu, rss
+from common import CannotRun, write_tokens
 
 sys.path.append(str(Path(__file__).parent / "pictures"))
 from plot import plot  # noqa: E402
@@ -33,6 +34,8 @@ MICRO_BATCHES = (1, 4, 16, 64, 256)
 TORCH_SAMPLES = 10**8  # more do not fit: its list has 40 bytes a sample
 TOKENS = 100_000_000  # taken for one rate
 ROUNDS = 3
+WAITS = (10**9, 10**11, 10**14, 512, 8192, 131072)  # sizes and seq_lens whose wait is measured
+STEPS = 1000  # of 20 ms: the least of which p99.9 is not the longest
 
 
 def stream(datasets, seq_len=2048):
@@ -102,6 +105,15 @@ def rates(directory, streams, seq_len=2048, micro=8, sessions=1, least=TOKENS):
     return {key: statistics.median(values) for key, values in found.items()}
 
 
+def wait_us(directory, streams, file):
+    """p99.9 of all of next() in steps of 20 ms, in Python."""
+    with Daemon(directory, streams) as daemon:
+        daemon.wait()
+        options = {"file": file, "socket": daemon.socket, "steps": STEPS}
+        found = in_child(steps.__file__, "train", contestant="tokend", **options)
+    return steps.percentile([wait for _, wait in found], 0.999) * 1e6
+
+
 # ---- torch, in a process of its own ----
 
 
@@ -160,6 +172,8 @@ def against_size(directory, sizes):
         place = directory / f"sparse-{size:.0e}"
         sparse(place, size)
         ours[size] = starts(directory, stream([place.name]), size // 4096)
+        if size in WAITS:
+            ours[size]["wait_us"] = wait_us(directory, stream([place.name]), place)
         if size // 2048 <= TORCH_SAMPLES:
             torch[size] = fresh(__file__, "torch_start", samples=size // 2048)
     return {"tokend": ours, "torch": torch}
@@ -189,6 +203,10 @@ def measure(directory, args):
     found["seq_len"] = {
         n: rates(directory, stream(["tokens.bin"], n), seq_len=n) for n in SEQ_LENS[every]
     }
+    for n in SEQ_LENS[every]:
+        if n in WAITS:
+            streams_of = stream(["tokens.bin"], n)
+            found["seq_len"][n]["wait_us"] = wait_us(directory, streams_of, "tokens.bin")
     found["micro_batch"] = {n: rates(directory, streams, micro=n) for n in MICRO_BATCHES[every]}
     shapes = [(n, 8) for n in SEQ_LENS[every]] + [(2048, n) for n in MICRO_BATCHES[every]]
     try:
@@ -273,6 +291,15 @@ def plots(found):
         "seconds per 10⁹ tokens",
         {axis: column(found[axis], "cpu") for axis in ("seq_len", "micro_batch")},
     )
+    drawn["wait"] = (
+        "Wait of a step of 20 ms, p99.9 of next()",
+        "tokens of the dataset, or tokens of a batch",
+        "microseconds",
+        {
+            "dataset": column(size, "wait_us"),
+            "batch": [(8 * n, wait) for n, wait in column(found["seq_len"], "wait_us")],
+        },
+    )
     return {f"{name}.svg": plot(*about) for name, about in drawn.items()}
 
 
@@ -301,7 +328,7 @@ def tables(found):
         for n, p in found["size"]["tokend"].items()
     }
     for axis, rows in {"tokens": points, **{k: v for k, v in found.items() if k != "size"}}.items():
-        keys = list(next(iter(rows.values())))
+        keys = list(dict.fromkeys(key for point in rows.values() for key in point))
         print(f"\n| {axis} | {' | '.join(keys)} |\n|{'---|' * (len(keys) + 1)}")
         for n, point in rows.items():
             cells = (point.get(key) for key in keys)
