@@ -49,11 +49,11 @@ PARTS = (
     ("formats", "formats:formats", "full"),
     ("start_up", "scale:start_up", "full"),
     ("looks", "scale:looks", "full"),
-    ("opening", "scale:opening", "full"),
     ("hundred_t", "scale:hundred_t", "full"),
     ("growth", "growth:growth", "full"),
     ("day_one", "day_one:table", "full"),
     ("neighbours", "neighbours:neighbours", "alone"),
+    ("opening", "scale:opening", "alone"),
     ("objects", "objects:objects", "alone"),
 )
 
