@@ -369,6 +369,21 @@ static bool decode_again(
 	return false;
 }
 
+static void keep_head(struct zstd_frame *f, const struct slot *slot)
+{
+	f->kept = (uint8_t)(slot->size < ZSTD_KEPT_MOST ? slot->size : ZSTD_KEPT_MOST);
+	memcpy(f->head, slot->data, f->kept);
+}
+
+/* Called with the lock. */
+static bool copy_head(const struct zstd_frame *f, uint64_t from, void *to, size_t n)
+{
+	if (from + n > f->kept)
+		return false;
+	memcpy(to, f->head + from, n);
+	return true;
+}
+
 /*
  * Decodes into a slot, for which other threads may wait. Called with the lock; releases it while
  * decoding.
@@ -389,6 +404,8 @@ static void fill(struct frames *frames, const struct zstd_source *s, struct slot
 	pthread_mutex_lock(&frames->lock);
 	count_filling(s->share, -filling);
 	put_decoder(frames, d);
+	if (fine)
+		keep_head(&s->frame[slot->frame], slot);
 	slot->state = fine ? READY : FAILED;
 	pthread_cond_broadcast(&slot->decoded);
 }
@@ -495,6 +512,10 @@ bool frames_read(const struct zstd_source *s, uint64_t frame, uint64_t from, voi
 	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
 
 	pthread_mutex_lock(&frames->lock);
+	if (copy_head(&s->frame[frame], from, to, n)) {
+		pthread_mutex_unlock(&frames->lock);
+		return true;
+	}
 	struct slot *slot = slot_of(frames, s, frame, size, fault);
 
 	if (!slot) {
@@ -524,14 +545,15 @@ bool frames_try(const struct zstd_source *s, uint64_t frame, uint64_t from, void
 	uint64_t size = s->frame[frame + 1].begin - s->frame[frame].begin;
 
 	pthread_mutex_lock(&frames->lock);
-	struct slot *slot = *place(frames, &s->identity, frame, size);
+	bool kept = copy_head(&s->frame[frame], from, to, n);
+	struct slot *slot = kept ? NULL : *place(frames, &s->identity, frame, size);
 	bool ready = slot && slot->state == READY;
 
 	if (ready)
 		use(slot);
 	pthread_mutex_unlock(&frames->lock);
 	if (!ready)
-		return false;
+		return kept;
 	memcpy(to, slot->data + from, n);
 	pthread_mutex_lock(&frames->lock);
 	let_go(frames, slot);
@@ -546,6 +568,7 @@ void frames_drop(const struct zstd_source *s)
 		uint64_t size = s->frame[i + 1].begin - s->frame[i].begin;
 		struct slot *slot = *place(s->frames, &s->identity, i, size);
 
+		s->frame[i].kept = 0;
 		if (!slot || slot->users > 0)
 			continue;
 		use(slot);

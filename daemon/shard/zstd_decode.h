@@ -7,11 +7,18 @@
 
 #include <zstd.h>
 
+enum { ZSTD_KEPT_MOST = 7 };
+
 struct zstd_frame {
 	uint64_t from;	/* offset in the file */
 	uint64_t begin; /* offset in the contents */
 	uint32_t length;
 	uint32_t checksum;
+	/*
+	 * The frame's first bytes, kept once it was decoded: a window that ends with the first
+	 * token of a frame need not decode it again. Under the cache's lock.
+	 */
+	uint8_t kept, head[ZSTD_KEPT_MOST];
 };
 
 /* Identifies the contents of a file: it changes when the file is rewritten. */

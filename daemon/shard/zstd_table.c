@@ -50,6 +50,7 @@ static bool add_frame(struct zstd_source *s, uint64_t from, uint64_t length, uin
 	last->from = from;
 	last->length = (uint32_t)length;
 	last->checksum = checksum;
+	last->kept = 0;
 	last[1].begin = last->begin + size;
 	s->count++;
 	if (size > s->bytes.frame_bytes)

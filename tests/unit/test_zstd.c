@@ -7,14 +7,12 @@
 #include "daemon/shard/shard.h"
 #include "tests/unit/files.h"
 #include "tests/unit/rng.h"
+#include "tests/unit/seekable.h"
 
-#define XXH_INLINE_ALL
 #include <errno.h>
 #include <inttypes.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <xxhash.h>
-#include <zstd.h>
 
 enum { CONTENT = 60000 };
 
@@ -27,51 +25,6 @@ static void fill_content(void)
 		content[2 * i] = (uint8_t)(i * i >> 6);
 		content[2 * i + 1] = (uint8_t)(i >> 9);
 	}
-}
-
-/* ---- a seekable file ---- */
-
-struct frame {
-	uint32_t length, size, checksum;
-};
-
-struct file {
-	struct piece data; /* frames, then the table */
-	struct frame frame[600];
-	size_t frames;
-};
-
-/* Compresses @n bytes to a frame, with or without its size, as stream compressors write. */
-static void add_frame(struct file *f, const uint8_t *bytes, size_t n, bool sized)
-{
-	size_t room = sizeof(f->data.at) - f->data.n, begin = f->data.n;
-	ZSTD_CCtx *c = ZSTD_createCCtx();
-
-	ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, sized);
-	size_t length = ZSTD_compress2(c, f->data.at + begin, room, bytes, n);
-
-	assert_false(ZSTD_isError(length));
-	ZSTD_freeCCtx(c);
-	f->data.n += length;
-	f->frame[f->frames++] =
-		(struct frame){(uint32_t)length, (uint32_t)n, (uint32_t)XXH64(bytes, n, 0)};
-}
-
-static void add_table(struct file *f, bool checksums)
-{
-	uint32_t entry = checksums ? 12 : 8;
-
-	piece_number(&f->data, 0x184d2a5e, 4);
-	piece_number(&f->data, f->frames * entry + 9, 4);
-	for (size_t i = 0; i < f->frames; i++) {
-		piece_number(&f->data, f->frame[i].length, 4);
-		piece_number(&f->data, f->frame[i].size, 4);
-		if (checksums)
-			piece_number(&f->data, f->frame[i].checksum, 4);
-	}
-	piece_number(&f->data, f->frames, 4);
-	piece_number(&f->data, checksums ? 0x80 : 0, 1);
-	piece_number(&f->data, 0x8f92eab1, 4);
 }
 
 /* Compresses the content to frames of up to @most bytes, some empty, some without their size. */
@@ -262,6 +215,41 @@ static void test_try(void **state)
 	assert_false(bytes_try(b, UINT64_MAX, got, 2));
 	assert_true(bytes_try(b, CONTENT / 4, got, CONTENT / 2));
 	assert_memory_equal(got, content + CONTENT / 4, CONTENT / 2);
+	bytes_close(b);
+	close(fd);
+	frames_free(frames);
+}
+
+/* The first bytes of a frame that was decoded are kept when it is evicted, until bytes_forget(). */
+static void test_heads(void **state)
+{
+	static struct file f;
+	struct frames *frames = frames_new(0);
+	struct fault fault;
+	uint8_t got[8];
+	int fd;
+
+	f = (struct file){.frames = 0};
+	for (size_t at = 0; at < CONTENT; at += CONTENT / 2)
+		add_frame(&f, content + at, CONTENT / 2, true);
+	add_frame(&f, content, 3, true);
+	add_table(&f, true);
+	struct bytes *b =
+		open_bytes(files_put(*state, "a.bin.zst", f.data.at, f.data.n), frames, &fd);
+
+	assert_false(bytes_try(b, CONTENT / 2, got, 2));
+	assert_range(b, 0, CONTENT);
+	assert_int_equal(frames_bytes(frames), 0);
+	assert_false(bytes_try(b, CONTENT / 2 - 1, got, 2));
+	assert_false(bytes_try(b, CONTENT / 2, got, 8));
+	assert_true(bytes_try(b, CONTENT / 2 + 1, got, 6));
+	assert_memory_equal(got, content + CONTENT / 2 + 1, 6);
+	assert_false(bytes_try(b, CONTENT, got, 1));
+	assert_true(bytes_read(b, CONTENT, got, 3, &fault));
+	assert_true(bytes_try(b, CONTENT, got, 3));
+	assert_memory_equal(got, content, 3);
+	bytes_forget(b);
+	assert_false(bytes_try(b, CONTENT / 2, got, 2));
 	bytes_close(b);
 	close(fd);
 	frames_free(frames);
@@ -584,6 +572,7 @@ int main(void)
 		TEST(test_skippable),
 		TEST(test_threads),
 		TEST(test_try),
+		TEST(test_heads),
 		TEST(test_replaced),
 		TEST(test_lies),
 		TEST(test_shifted),
