@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin"))
-SEQ, MICRO = 2048, 8
+SHAPE = "BENCH_SHAPE"  # in the environment of a child: seq_len and micro_batch
+SEQ, MICRO = map(int, os.environ.get(SHAPE, "2048 8").split())
 WIN = SEQ + 1
 BATCH_TOKENS = MICRO * WIN
 
@@ -65,12 +66,14 @@ class CannotRun(Exception):
     """Why a contestant has no figures."""
 
 
-def fresh(module, name, python=sys.executable, limit=60, **given):
+def fresh(module, name, python=sys.executable, limit=60, shape=(SEQ, MICRO), **given):
     """Calls function @name of the file @module, which ends with answer(), in a new process.
 
-    Returns its answer. CannotRun: it failed, or took longer than @limit seconds.
+    Returns its answer. @shape: seq_len and micro_batch. CannotRun: it failed, or took longer than
+    @limit seconds.
     """
     env = os.environ | {"PYTHONPATH": str(ROOT / "build/python"), "PYTHONWARNINGS": "ignore"}
+    env[SHAPE] = " ".join(map(str, shape))
     command = [python, module, name, json.dumps(given, default=str)]
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True

@@ -86,6 +86,8 @@ GOALS = (
     ),
     ("sessions", "fairness", "the slowest of 8 equal sessions ÷ the fastest", "×", "≥", 0.9),
     ("formats", "arrow", "windows/s from Arrow ÷ from flat files", "×", "≥", 0.95),
+    ("formats", "llmc", "the same, llm.c", "×", "≥", 0.95),
+    ("formats", "mds", "the same, MDS", "×", "≥", 0.95),
     (
         "formats",
         "zstd_256k",

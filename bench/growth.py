@@ -1,44 +1,42 @@
 #!/usr/bin/env python3
 """How figures grow with dataset size, sessions, datasets, seq_len and micro_batch.
 
-    build/venv/bin/python bench/growth.py --out bench/results
+    build/venv/bin/python bench/run.py growth
 
-Draws a log-log plot of each into --out, and writes the numbers to build/bench/growth.json. Files
-that do not fit into the page cache are sparse: of these, starts and memory are measured, not rates.
+Files that do not fit into the page cache are sparse: of these, starts and memory are measured, not
+rates. pages.py draws a log-log plot of each.
 """
 
-import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
+import growth_peers
 import steps
-from common import BIN, ROOT, Daemon, answer, fresh, in_child, next_from_c, process_cpu, rss
-from common import CannotRun, write_tokens
+from common import BIN, MICRO, SEQ, Daemon, in_child, next_from_c, process_cpu, rss
 
 sys.path.append(str(Path(__file__).parent / "pictures"))
 from plot import plot  # noqa: E402
 
 SHARD = 10**10  # tokens of a sparse shard, u16
 SIZES = (10**9, 10**10, 10**11, 10**12, 10**13, 10**14)
-SESSIONS = (1, 2, 4, 8, 16, 32, 64)
+SESSIONS = (1, 4, 16, 64)
 DATASETS = (1, 10, 100, 1000)
 SEQ_LENS = (512, 2048, 8192, 32768, 131072)
 MICRO_BATCHES = (1, 4, 16, 64, 256)
-TORCH_SAMPLES = 10**8  # more do not fit: its list has 40 bytes a sample
 TOKENS = 100_000_000  # taken for one rate
 ROUNDS = 3
-WAITS = (10**9, 10**11, 10**14, 512, 8192, 131072)  # sizes and seq_lens whose wait is measured
-STEPS = 1000  # of 20 ms: the least of which p99.9 is not the longest
+WAITS = (10**9, 10**14, 512, 8192, 131072)  # sizes and seq_lens whose wait is measured
+PEERS = (512, 8192, 131072)  # seq_lens of all peers
+STEPS = 300  # of 20 ms
 
 
-def stream(datasets, seq_len=2048):
+def stream(datasets, seq_len=SEQ):
     lines = "".join(f"      - {{name: d{n}, path: {path}}}\n" for n, path in enumerate(datasets))
     return f"  train:\n    seed: 42\n    seq_len: {seq_len}\n    datasets:\n{lines}"
 
@@ -84,7 +82,7 @@ def taken(daemon, batches, kind, micro, sessions):
     return answers, seconds, max(memory)
 
 
-def rates(directory, streams, seq_len=2048, micro=8, sessions=1, least=TOKENS):
+def rates(directory, streams, seq_len=SEQ, micro=MICRO, sessions=1, least=TOKENS):
     """Tokens/s as stored and into int64, CPU seconds per 10⁹ tokens as stored, MiB."""
     batches = max(20, least // (micro * (seq_len + 1) * sessions))
     tokens = batches * micro * (seq_len + 1) * sessions
@@ -106,77 +104,29 @@ def rates(directory, streams, seq_len=2048, micro=8, sessions=1, least=TOKENS):
 
 
 def wait_us(directory, streams, file):
-    """p99.9 of all of next() in steps of 20 ms, in Python."""
+    """p99 of all of next() in steps of 20 ms, in Python."""
     with Daemon(directory, streams) as daemon:
         daemon.wait()
         options = {"file": file, "socket": daemon.socket, "steps": STEPS}
         found = in_child(steps.__file__, "train", contestant="tokend", **options)
-    return steps.percentile([wait for _, wait in found], 0.999) * 1e6
-
-
-# ---- torch, in a process of its own ----
-
-
-def torch_start(args):
-    """DataLoader's RandomSampler: milliseconds to the first index, MiB that it needs."""
-    from common import memory_of
-    import os
-
-    import torch
-
-    before = memory_of(os.getpid())["VmRSS"]
-    begin = time.monotonic()
-    iterator = iter(torch.utils.data.RandomSampler(range(args.samples)))
-    next(iterator)
-    seconds = time.monotonic() - begin
-    return {"start_ms": seconds * 1e3, "memory": memory_of(os.getpid())["VmRSS"] - before}
-
-
-def torch_rates(args):
-    """Tokens/s of a DataLoader with 0 workers over a memmap, for each [seq_len, micro_batch]."""
-    import numpy
-    import torch
-
-    torch.set_num_threads(1)
-    data = numpy.memmap(args.file, dtype="<u2", mode="r")
-    found = []
-    for seq_len, micro in args.shapes:
-
-        class Windows(torch.utils.data.Dataset):
-            def __len__(self):
-                return (len(data) - 1) // seq_len  # noqa: B023
-
-            def __getitem__(self, i):
-                window = data[i * seq_len : (i + 1) * seq_len + 1]  # noqa: B023
-                return torch.from_numpy(window.astype(numpy.int64))
-
-        loader = torch.utils.data.DataLoader(Windows(), batch_size=micro, shuffle=True)
-        batches, tokens = iter(loader), 0
-        next(batches)
-        begin = time.monotonic()
-        while time.monotonic() - begin < args.seconds:
-            batch = next(batches, None)
-            if batch is None:
-                break
-            tokens += batch.numel()
-        found.append(tokens / (time.monotonic() - begin))
-    return found
+    return steps.percentile([wait for _, wait in found], 0.99) * 1e6
 
 
 # ---- the curves ----
 
 
 def against_size(directory, sizes):
-    ours, torch = {}, {}
+    found = {}
     for size in sizes:
         place = directory / f"sparse-{size:.0e}"
         sparse(place, size)
-        ours[size] = starts(directory, stream([place.name]), size // 4096)
+        found[size] = starts(directory, stream([place.name]), size // 4096)
         if size in WAITS:
-            ours[size]["wait_us"] = wait_us(directory, stream([place.name]), place)
-        if size // 2048 <= TORCH_SAMPLES:
-            torch[size] = fresh(__file__, "torch_start", samples=size // 2048)
-    return {"tokend": ours, "torch": torch}
+            found[size]["wait_us"] = wait_us(directory, stream([place.name]), place)
+        found[size] |= growth_peers.starts(directory / f"peers-{size:.0e}", size)
+        shutil.rmtree(directory / f"peers-{size:.0e}")
+        shutil.rmtree(place)
+    return found
 
 
 def against_datasets(directory, counts):
@@ -192,159 +142,113 @@ def against_datasets(directory, counts):
     return found
 
 
-def measure(directory, args):
-    every = slice(None, None, 3 if args.quick else 1)
-    streams = stream(["tokens.bin"])
-    found = {"size": against_size(directory, SIZES[every])}
-    found["datasets"] = against_datasets(directory, DATASETS[every])
-    found["sessions"] = {
-        n: rates(directory, streams, sessions=n, least=4 * TOKENS) for n in SESSIONS[every]
-    }
-    found["seq_len"] = {
-        n: rates(directory, stream(["tokens.bin"], n), seq_len=n) for n in SEQ_LENS[every]
-    }
-    for n in SEQ_LENS[every]:
-        if n in WAITS:
-            streams_of = stream(["tokens.bin"], n)
-            found["seq_len"][n]["wait_us"] = wait_us(directory, streams_of, "tokens.bin")
-    found["micro_batch"] = {n: rates(directory, streams, micro=n) for n in MICRO_BATCHES[every]}
-    shapes = [(n, 8) for n in SEQ_LENS[every]] + [(2048, n) for n in MICRO_BATCHES[every]]
-    try:
-        torch = fresh(
-            __file__, "torch_rates", file=directory / "tokens.bin", shapes=shapes, seconds=0.7
-        )
-    except CannotRun as error:
-        print(f"torch: {error}")
-        torch = [None] * len(shapes)
-    points = [*found["seq_len"].values(), *found["micro_batch"].values()]
-    for point, rate in zip(points, torch, strict=True):
-        point["torch"] = rate
+def against_shape(directory, shapes, key):
+    """Of one trainer, by seq_len or micro_batch. @key: which of a shape's numbers is the axis."""
+    found, tokens = {}, directory / "tokens.bin"
+    for shape in shapes:
+        seq_len, micro = shape
+        streams = stream([tokens.name], seq_len)
+        point = found[shape[key]] = rates(directory, streams, seq_len, micro)
+        if key == 0 and seq_len in WAITS:
+            point["wait_us"] = wait_us(directory, streams, tokens.name)
+        names = ("torch", "megatron", "mosaic") if key == 0 and seq_len in PEERS else ("torch",)
+        point |= growth_peers.rates(directory, tokens, shape, names)
     return found
 
 
+def measure(directory, args):
+    every = slice(None, None, 3 if args.quick else 1)
+    streams = stream(["tokens.bin"])
+    return {
+        "size": against_size(directory, SIZES[every]),
+        "datasets": against_datasets(directory, DATASETS[every]),
+        "sessions": {
+            n: rates(directory, streams, sessions=n, least=4 * TOKENS) for n in SESSIONS[every]
+        },
+        "seq_len": against_shape(directory, [(n, MICRO) for n in SEQ_LENS[every]], 0),
+        "micro_batch": against_shape(directory, [(SEQ, n) for n in MICRO_BATCHES[every]], 1),
+    }
+
+
+# ---- plots ----
+
+
 def column(points, key):
-    return [(n, p[key]) for n, p in points.items() if p.get(key)]
+    """@points may come from JSON, where numbers are strings."""
+    return [(int(n), p[key]) for n, p in points.items() if p.get(key)]
 
 
 def plots(found):
-    """{file name: SVG}."""
-    size, torch = found["size"]["tokend"], found["size"]["torch"]
-    drawn = {
-        "size-start": (
-            "Start",
-            "tokens of the dataset",
-            "milliseconds to the first batch",
-            {
-                "tokend, daemon runs": column(size, "attach_ms"),
-                "tokend, with the daemon's start": column(size, "start_ms"),
-                "torch RandomSampler": column(torch, "start_ms"),
-            },
-        ),
-        "size-memory": (
-            "Memory",
-            "tokens of the dataset",
-            "MiB, without the batches",
-            {
-                "tokend's daemon": column(size, "memory"),
-                "torch RandomSampler": column(torch, "memory"),
-            },
-        ),
-        "datasets": (
-            "Datasets of one mix",
-            "datasets",
-            "milliseconds to the first batch",
-            {
-                "daemon runs": column(found["datasets"], "attach_ms"),
-                "with the daemon's start": column(found["datasets"], "start_ms"),
-            },
-        ),
-        "sessions-memory": (
-            "Memory of the daemon",
-            "sessions",
-            "MiB, without the rings",
-            {"tokend's daemon": column(found["sessions"], "memory")},
-        ),
+    """{file name: SVG}. @found: the figures that growth() returned."""
+    dataset, size, sessions = "tokens of the dataset", found["size"], found["sessions"]
+    one = {
+        "int64": "tokend, int64",
+        "stored": "tokend, as stored",
+        "torch_int64": "torch",
+        "megatron_int64": "Megatron",
+        "mosaic_int64": "Mosaic",
     }
-    for axis in ("seq_len", "micro_batch"):
-        drawn[axis] = (
-            "Rate of one trainer",
-            axis,
-            "tokens/s",
-            {
-                "tokend, as stored": column(found[axis], "stored"),
-                "tokend, int64": column(found[axis], "int64"),
-                "torch, 0 workers, int64": column(found[axis], "torch"),
-            },
-        )
-    drawn["sessions"] = (
-        "Rate of all sessions",
-        "sessions",
-        "tokens/s",
-        {
-            "as stored": column(found["sessions"], "stored"),
-            "int64": column(found["sessions"], "int64"),
-        },
-    )
-    drawn["cpu"] = (
-        "CPU of daemon and trainer, as stored",
-        "seq_len, micro_batch",
-        "seconds per 10⁹ tokens",
-        {axis: column(found[axis], "cpu") for axis in ("seq_len", "micro_batch")},
-    )
-    drawn["wait"] = (
-        "Wait of a step of 20 ms, p99.9 of next()",
-        "tokens of the dataset, or tokens of a batch",
-        "microseconds",
-        {
-            "dataset": column(size, "wait_us"),
-            "batch": [(8 * n, wait) for n, wait in column(found["seq_len"], "wait_us")],
-        },
-    )
-    return {f"{name}.svg": plot(*about) for name, about in drawn.items()}
+    drawn = {
+        "size-start": ("Start", dataset, "milliseconds to the first batch", size, {
+            "attach_ms": "tokend, attach",
+            "start_ms": "tokend",
+            "torch_start_ms": "torch",
+            "megatron_start_ms": "Megatron",
+            "mosaic_start_ms": "Mosaic",
+        }),
+        "size-memory": ("Memory of a start", dataset, "MiB", size, {
+            "memory": "tokend",
+            "torch_memory": "torch",
+            "megatron_memory": "Megatron",
+            "mosaic_memory": "Mosaic",
+        }),
+        "size-order": ("Position to window", dataset, "nanoseconds", size, {"window_ns": "tokend"}),
+        "datasets": (
+            "Datasets of one mix", "datasets", "milliseconds to the first batch", found["datasets"],
+            {"attach_ms": "daemon runs", "start_ms": "daemon starts"},
+        ),
+        "sessions": ("Rate of all sessions", "sessions", "tokens/s", sessions,
+            {"stored": "as stored", "int64": "int64"}),
+        "sessions-memory": ("Memory of the daemon", "sessions", "MiB, without the rings", sessions,
+            {"memory": "daemon"}),
+        "seq_len": ("Rate of one trainer", "seq_len", "tokens/s", found["seq_len"], one),
+        "micro_batch": (
+            "Rate of one trainer", "micro_batch", "tokens/s", found["micro_batch"], one,
+        ),
+    }  # fmt: skip
+    drawn = {
+        name: (title, x, y, {said: column(points, key) for key, said in keys.items()})
+        for name, (title, x, y, points, keys) in drawn.items()
+    }
+    axes = ("seq_len", "micro_batch")
+    cpu = {axis: column(found[axis], "cpu") for axis in axes}
+    title = "CPU of daemon and trainer, as stored"
+    drawn["cpu"] = (title, ", ".join(axes), "seconds per 10⁹ tokens", cpu)
+    waits = {
+        "dataset": column(size, "wait_us"),
+        "batch": [(MICRO * n, wait) for n, wait in column(found["seq_len"], "wait_us")],
+    }
+    tokens = "tokens of the dataset, or of a batch"
+    drawn["wait"] = ("Wait of a step of 20 ms, p99", tokens, "microseconds", waits)
+    svgs = {}
+    for name, (title, x, y, curves) in drawn.items():
+        curves = {said: curve for said, curve in curves.items() if curve}
+        if curves:
+            svgs[f"{name}.svg"] = plot(title, x, y, curves)
+    return svgs
 
 
 def growth(directory, args):
-    """The part of run.py. Plots go to build/bench; growth.py --out chooses another directory."""
-    if not (directory / "tokens.bin").exists():
-        write_tokens(directory / "tokens.bin", 300_000_000)
+    """The part of run.py."""
     found = measure(directory, args)
-    out = Path(getattr(args, "out", None) or ROOT / "build/bench")
-    out.mkdir(parents=True, exist_ok=True)
-    for name, svg in plots(found).items():
-        (out / name).write_text(svg)
-    numbers = ROOT / "build/bench/growth.json"
-    numbers.parent.mkdir(parents=True, exist_ok=True)
-    numbers.write_text(json.dumps(found, indent=1) + "\n")
     print("\nGrowth")
-    tables(found)
-    return {}
-
-
-def tables(found):
-    """The numbers as tables of Markdown."""
-    torch = found["size"]["torch"]
-    points = {
-        n: p | {f"torch_{k}": v for k, v in torch.get(n, {}).items()}
-        for n, p in found["size"]["tokend"].items()
-    }
-    for axis, rows in {"tokens": points, **{k: v for k, v in found.items() if k != "size"}}.items():
-        keys = list(dict.fromkeys(key for point in rows.values() for key in point))
-        print(f"\n| {axis} | {' | '.join(keys)} |\n|{'---|' * (len(keys) + 1)}")
-        for n, point in rows.items():
+    for axis, points in found.items():
+        keys = list(dict.fromkeys(key for point in points.values() for key in point))
+        print(f"\n  {axis:>17} " + " ".join(f"{key:>17}" for key in keys))
+        for n, point in points.items():
             cells = (point.get(key) for key in keys)
-            shown = " | ".join(
+            shown = (
                 "–" if c is None else f"{c / 1e6:,.0f} M" if c > 1e5 else f"{c:.3g}" for c in cells
             )
-            print(f"| {n:,} | {shown} |")
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1].startswith("torch_"):
-        answer((torch_start, torch_rates))
-    else:
-        parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument("--out", help="where the plots go")
-        parser.add_argument("--quick", action="store_true")
-        given = parser.parse_args()
-        with tempfile.TemporaryDirectory(prefix="tokend-bench-") as where:
-            growth(Path(where), SimpleNamespace(**vars(given)))
+            print(f"  {n:>17,} " + " ".join(f"{cell:>17}" for cell in shown))
+    return {"growth": found}

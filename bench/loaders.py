@@ -26,6 +26,7 @@ from common import (
     descendants,
     flat_windows,
     forever,
+    memory_of,
     process_cpu,
 )
 
@@ -68,12 +69,27 @@ def take(batches, seconds, daemon):
     }
 
 
+def begins(args):
+    """A loader's start begins here: its packages are imported."""
+    args.begun = time.monotonic(), memory_of(os.getpid())["VmRSS"]
+
+
+def started(args, batches):
+    """Milliseconds and MiB from begins() to the first batch."""
+    next(batches)
+    begin, before = args.begun
+    seconds = time.monotonic() - begin
+    return {"start_ms": 1e3 * seconds, "memory": memory_of(os.getpid())["VmRSS"] - before}
+
+
 def measured(args, batches, package, dtype="torch.int64", width=WIN):
     """The figures of an iterator of tensors [8, 2049], after a warm-up of 64 batches or 2 s."""
     import torch
 
     torch.set_num_threads(1)
     batches, until = iter(batches), time.monotonic() + 2
+    if getattr(args, "start", False):
+        return started(args, batches)
     for number in range(64):
         tokens = next(batches)
         assert str(tokens.dtype) == dtype and tuple(tokens.shape) == (MICRO, width), tokens
@@ -81,7 +97,11 @@ def measured(args, batches, package, dtype="torch.int64", width=WIN):
             break
     del tokens  # a view holds a slot of the ring
     daemon = getattr(args, "daemon", None)
-    found = both(lambda: take(batches, args.seconds, daemon))
+
+    def run():
+        return take(batches, args.seconds, daemon)
+
+    found = both(run) if getattr(args, "busy", True) else run()
     return found | {"version": f"{package} {version(package)}" if package else ""}
 
 
@@ -98,6 +118,15 @@ def tokend_loader(args, made="torch.int64", **options):
 
 def tokend(args):
     return tokend_loader(args)
+
+
+def tokend_pair(args):
+    """input_ids and labels, each a tensor of its own: the default of Loader."""
+    import torch  # noqa: F401
+    from tokend import Loader
+
+    loader = Loader("train", MICRO, socket=args.socket)
+    return measured(args, (batch["labels"] for batch in loader), None, width=SEQ)
 
 
 def tokend_int32(args):
@@ -248,6 +277,7 @@ def nanogpt(args):
 def torch_dataloader(args):
     from torch.utils.data import DataLoader
 
+    begins(args)
     loader = DataLoader(
         flat_windows(args.file),
         batch_size=MICRO,
@@ -257,6 +287,35 @@ def torch_dataloader(args):
         persistent_workers=args.workers > 0,
     )
     return measured(args, forever(loader), "torch")
+
+
+def torch_batches(args):
+    """A whole batch from the dataset's __getitems__(), uint16, which the trainer widens."""
+    import numpy
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Batches(Dataset):
+        def __init__(self):
+            self.tokens = numpy.memmap(args.file, dtype="<u2", mode="r")
+
+        def __len__(self):
+            return (len(self.tokens) - WIN) // SEQ + 1
+
+        def __getitems__(self, numbers):
+            rows = [self.tokens[i * SEQ : i * SEQ + WIN] for i in numbers]
+            return torch.from_numpy(numpy.stack(rows))
+
+    loader = DataLoader(
+        Batches(),
+        batch_size=MICRO,
+        shuffle=True,
+        drop_last=True,
+        collate_fn=lambda batch: batch,
+        num_workers=args.workers,
+        persistent_workers=args.workers > 0,
+    )
+    return measured(args, (batch.long() for batch in forever(loader)), "torch")
 
 
 def stateful_dataloader(args):
@@ -286,6 +345,7 @@ def mosaic(args):
             return torch.from_numpy(super().__getitem__(i)["tokens"].astype(numpy.int64))
 
     clean_stale_shared_memory()
+    begins(args)
     dataset = Windows(local=str(place(args, "mds")), batch_size=MICRO, shuffle=True)
     loader = StreamingDataLoader(
         dataset, batch_size=MICRO, num_workers=args.workers, persistent_workers=args.workers > 0
@@ -327,7 +387,8 @@ def grain(args):
     import torch
 
     data = grain.MapDataset.source(Windows(args.file)).shuffle(seed=1).repeat()
-    data = data.batch(MICRO).to_iter_dataset()
+    threads = int(os.environ.get("GRAIN_THREADS", "0"))
+    data = data.batch(MICRO).to_iter_dataset(grain.ReadOptions(num_threads=threads))
     if args.workers:
         data = data.mp_prefetch(grain.MultiprocessingOptions(num_workers=args.workers))
     return measured(args, map(torch.from_numpy, data), "grain")
@@ -345,6 +406,7 @@ def megatron(args):
     class Tokenizer:
         eod, pad, vocab_size, unique_identifiers = 50256, 0, 50257, {"name": "none"}
 
+    begins(args)
     prefix = str(place(args, "megatron"))
     config = GPTDatasetConfig(
         random_seed=1,
@@ -437,6 +499,7 @@ LIMITS = (
 )
 OURS = (
     ("tokend", tokend, None, True),
+    ("tokend, input_ids and labels", tokend_pair, None, False),
     ("tokend, int32", tokend_int32, None, True),
     ("tokend, views", tokend_view, None, True),
     ("tokend in C, stored width", tokend_c, None, True),
@@ -448,6 +511,8 @@ PEERS = (
     ("torch DataLoader", torch_dataloader, 0, True),
     ("torch DataLoader", torch_dataloader, 1, False),
     ("torch DataLoader", torch_dataloader, 2, True),
+    ("torch DataLoader, u16 batches", torch_batches, 0, False),
+    ("torch DataLoader, u16 batches", torch_batches, 2, False),
     ("StatefulDataLoader", stateful_dataloader, 0, False),
     ("StatefulDataLoader", stateful_dataloader, 2, False),
     ("litData TokensLoader", litdata, 0, False),

@@ -1,35 +1,79 @@
 #!/usr/bin/env python3
-"""Writes the tables of the pages in bench/results anew from the figures of the last run.
+"""Writes the pages' tables and plots anew from the figures of the last runs.
 
     build/venv/bin/python bench/pages.py [JSON…]
 
-Each table is between the lines `<!-- table: NAME -->` and `<!-- end of table -->` of a page. The
-figures are those of build/bench/results.json, or of the given files of run.py; later ones win,
-and of build/bench/growth.json. A table without figures stays as it is. Texts are never touched.
+The figures are those of `make bench` in build/bench/results.json, and of the given files of single
+parts, which win.
+A table is between the lines `<!-- table: NAME -->` and `<!-- end of table -->` of a page. NAME is
+one of TABLES, `printed PART…` for what parts of run.py print, or an axis of growth.py, whose plots
+are drawn, too. A table without figures stays as it is. Texts are never touched.
 """
 
 import json
 import re
 import statistics
 import sys
+import textwrap
 
 import goals
 from common import ROOT
+from growth import plots
 
-FIGURES, PAGES = ROOT / "build/bench", ROOT / "bench/results"
-TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
-SIZE = ("start_ms", "attach_ms", "wait_us", "memory")
-RATES = {"stored": "M tokens/s as stored", "int64": "int64", "cpu": "CPU s per 10⁹ tokens"}
-NAMES = RATES | {
-    "tokens": "tokens",
+RESULTS = ROOT / "bench/results"
+PAGES = (ROOT / "README.md", ROOT / "bench/RESULTS.md", *sorted(RESULTS.glob("*.md")))
+TABLE = re.compile(r"(<!-- table: ([^>]+) -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+COLUMNS = 100
+NAMES = {
+    "size": "tokens",
+    "stored": "M tokens/s as stored",
+    "int64": "int64",
+    "cpu": "CPU s per 10⁹ tokens",
     "start_ms": "start, ms",
     "attach_ms": "attach, ms",
     "memory": "memory, MiB",
     "wait_us": "wait, µs",
-    "torch": "torch, int64",
+    "window_ns": "position → window, ns",
     "torch_start_ms": "torch: start, ms",
-    "torch_memory": "torch: memory, MiB",
+    "torch_memory": "torch: MiB",
+    "torch_int64": "torch, int64",
+    "megatron_start_ms": "Megatron: start, ms",
+    "megatron_again_ms": "its second start, ms",
+    "megatron_memory": "Megatron: MiB",
+    "megatron_int64": "Megatron, int64",
+    "mosaic_start_ms": "Mosaic: start, ms",
+    "mosaic_memory": "Mosaic: MiB",
+    "mosaic_int64": "Mosaic, int64",
 }
+MILLIONS = ("stored", "int64")  # the ends of such names
+# The plots of an axis, and their descriptions.
+PLOTS = {
+    "size": {
+        "size-start": "Milliseconds to the first batch against tokens of the dataset",
+        "size-memory": "Memory against tokens of the dataset",
+        "size-order": "Nanoseconds from a position to its window against tokens of the dataset",
+        "wait": "Wait of a step against tokens of the dataset and of a batch",
+    },
+    "datasets": {"datasets": "Milliseconds to the first batch against datasets"},
+    "sessions": {
+        "sessions": "Tokens per second of all sessions against their number",
+        "sessions-memory": "Memory of the daemon against sessions",
+    },
+    "seq_len": {"seq_len": "Tokens per second against seq_len"},
+    "micro_batch": {
+        "micro_batch": "Tokens per second against micro_batch",
+        "cpu": "CPU seconds per 10⁹ tokens against seq_len and micro_batch",
+    },
+}
+# Of README.md's table: a column's head, and the names of a loader in the contest and in `steps`.
+LOADERS = (
+    ("tokend", "tokend", "tokend"),
+    ("NumPy loop", "numpy.memmap", None),
+    ("DataLoader + memmap", "torch DataLoader", "torch0"),
+    ("litData {}", "litData TokensLoader", None),
+    ("Megatron-core {}", "Megatron GPTDataset", None),
+    ("Mosaic {}", "Mosaic Streaming", None),
+)
 
 
 def number(value, unit=""):
@@ -61,16 +105,54 @@ def contest_row(who, runs):
     return [name, workers or "–", rate, number(middle["busy"] / 1e6), *cpu]
 
 
-def contest(parts):
-    found = parts.get("contest", {}).get("contest", {})
+def contest_of(run):
+    return {who: runs for who, runs in run["parts"]["contest"]["contest"].items() if runs}
+
+
+def contest(run):
     heads = ["loader", "w", "M tokens/s", "busy", "CPU s, all", "trainer's thread"]
+    return markdown(heads, [contest_row(*each) for each in contest_of(run).items()])
+
+
+def readme(run):
+    """The contest in short, for README.md."""
+    found, waits = contest_of(run), run["parts"]["steps"]["waits"]
+
+    def cells(key, scale, end):
+        for _, name, _ in LOADERS:
+            runs = found.get(name if name == "tokend" and end == ", 0 workers" else name + end, [])
+            values = [each[key] / scale for each in runs]
+            yield number(statistics.median(values)) if values else "–"
+
+    wait = [number(waits[name]["p99"] / 1e3, "ms") if name else "" for *_, name in LOADERS]
+    rows = [
+        ["M tokens/s, one trainer", *cells("rate", 1e6, ", 0 workers")],
+        ["the same with 2 workers", *cells("rate", 1e6, ", 2 workers")],
+        ["CPU seconds per 10⁹ tokens", *cells("all", 1, ", 0 workers")],
+        ["wait in steps of 20 ms, p99", *wait],
+    ]
+    heads = [""]
+    for head, name, _ in LOADERS:
+        release = found[name + ", 0 workers"][-1]["version"].split()[-1] if "{}" in head else ""
+        heads.append(head.format(".".join(release.split(".")[:2])))
+    return markdown(heads, rows)
+
+
+def machine(run):
+    about = run["machine"]
+    day, gigabytes = about["date"].split("T")[0], int(about["memory"].split()[0]) / 1e6
     return (
-        markdown(heads, [contest_row(*each) for each in found.items() if each[1]]) if found else ""
+        f"Measured on {day} in {about['minutes']:.0f} minutes, {about['rounds']} rounds of "
+        f"{about['round_s']:g} s, commit {about['commit'][:7]}.\n"
+        f"The machine: {about['cores']} cores of {about['cpu']}, {gigabytes:.0f} GB, "
+        f"Linux {about['kernel'].split('-')[0]}, Python {about['python']}.\n"
+        f"Its load average was {about['load']:.1f} before the run; in the run, its host took "
+        f"{about['stolen']:.1%} of the cores' time.\n"
     )
 
 
-def goals_table(parts):
-    figures = {name: value for part in parts.values() for name, value in part.items()}
+def goals_table(run):
+    figures = {name: value for part in run["parts"].values() for name, value in part.items()}
     rows = []
     for part, figure, text, unit, sense, limit in goals.GOALS:
         value = figures.get(figure)
@@ -78,57 +160,84 @@ def goals_table(parts):
         if part == "gpu" and value is None:
             said = "needs a GPU"
         goal = f"{sense} {f'{limit:g} {unit}'.rstrip(' ×')}"
-        rows.append(
-            [text, number(value, unit), goal, said if said.find("way") < 0 else f"**{said}**"]
-        )
-    return markdown(["figure", "value", "goal", ""], rows) if figures else ""
+        rows.append([text, number(value, unit), goal, f"**{said}**" if "way" in said else said])
+    return markdown(["figure", "value", "goal", ""], rows)
 
 
-def growth_table(axis, points, keys):
-    keys = [key for key in keys if any(key in point for point in points.values())]
+def narrow(line):
+    """A line of output that is not wider than the pages."""
+    if len(line) > COLUMNS:
+        line = re.sub(r"(?<=\S) {3,}", "  ", line)
+    return textwrap.fill(line, COLUMNS, subsequent_indent=" " * 6) if line else ""
+
+
+def printed(run, names):
+    """A block of what parts printed. None: one did not run."""
+    if not run["printed"].keys() >= set(names):
+        return None
+    text = "\n".join(run["printed"][name].strip("\n") + "\n" for name in names)
+    text = "".join(f"{narrow(line)}\n" for line in text.splitlines())
+    when = sorted({run["when"][name] for name in names} - {run["when"][""]})
+    return "".join(f"{each}\n\n" for each in when) + (
+        f"<!-- test: picture -->\n\n```text\n{text}```\n"
+    )
+
+
+def growth(run, axis):
+    """The plots and the table of an axis."""
+    points = run["parts"]["growth"]["growth"][axis]
+    pictures = [
+        f"![{said}]({name}.svg)\n\n"
+        for name, said in PLOTS[axis].items()
+        if (RESULTS / f"{name}.svg").exists()
+    ]
+    keys = [key for key in NAMES if any(key in point for point in points.values())]
     rows = []
     for n, point in points.items():
-        cells = (point.get(key) for key in keys)
-        mega = ("stored", "int64", "torch")
-        scaled = (c / 1e6 if c and k in mega else c for c, k in zip(cells, keys, strict=True))
-        rows.append([f"{int(n):,}", *map(number, scaled)])
-    return markdown([axis.replace("size", "tokens"), *(NAMES.get(key, key) for key in keys)], rows)
+        cells = [point.get(key) for key in keys]
+        for at, key in enumerate(keys):
+            if cells[at] and key.endswith(MILLIONS):
+                cells[at] /= 1e6
+        rows.append([f"{int(n):,}", *map(number, cells)])
+    heads = [NAMES.get(axis, axis), *(NAMES[key] for key in keys)]
+    return "".join(pictures) + markdown(heads, rows)
 
 
-def growth(axis, found):
-    if axis not in found:
-        return ""
-    if axis != "size":
-        return growth_table(
-            axis, found[axis], list(dict.fromkeys(k for p in found[axis].values() for k in p))
-        )
-    torch = found["size"]["torch"]
-    points = {
-        n: point | {f"torch_{key}": value for key, value in torch.get(n, {}).items()}
-        for n, point in found["size"]["tokend"].items()
-    }
-    return growth_table(axis, points, [*SIZE, "torch_start_ms", "torch_memory"])
+TABLES = {"contest": contest, "goals": goals_table, "readme": readme, "machine": machine}
 
 
-def load(name):
-    return json.loads(name.read_text()) if name.exists() else {}
+def made(run, name):
+    """The text of table @name, or None if @run lacks its figures."""
+    first, *others = name.split()
+    try:
+        if first == "printed":
+            return printed(run, others)
+        return TABLES[first](run) if first in TABLES else growth(run, first)
+    except KeyError:
+        return None
 
 
 def main():
-    names = sys.argv[1:] or [FIGURES / "results.json"]
-    parts = {}
-    for name in names:
-        parts |= load(ROOT / name).get("parts", {})
-    grown = load(FIGURES / "growth.json")
+    run = {"parts": {}, "printed": {}, "when": {}}
+    for name in ["build/bench/results.json", *sys.argv[1:]]:
+        one = json.loads((ROOT / name).read_text())
+        about = one["machine"]
+        when = f"Measured on {about['date'][:10]}, commit {about['commit'][:7]}."
+        run.setdefault("machine", about)
+        run["when"].setdefault("", when)
+        run["when"] |= dict.fromkeys(one["printed"], when)
+        run["parts"] |= one["parts"]
+        run["printed"] |= one["printed"]
 
     def table(found):
-        name = found[2]
-        makers = {"contest": contest, "goals": goals_table}
-        made = makers[name](parts) if name in makers else growth(name, grown)
-        print(f"  {name}: {'written' if made else 'no figures, left as it is'}")
-        return found[1] + made if made else found[0]
+        text = made(run, found[2])
+        print(f"  {found[2]}: {'written' if text else 'no figures, left as it is'}")
+        return found[1] + text if text else found[0]
 
-    for page in sorted(PAGES.glob("*.md")):
+    if "growth" in run["parts"]:
+        for name, svg in plots(run["parts"]["growth"]["growth"]).items():
+            (RESULTS / name).write_text(svg)
+    for page in PAGES:
         print(page.relative_to(ROOT))
         page.write_text(TABLE.sub(table, page.read_text()))
 

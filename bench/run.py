@@ -10,13 +10,16 @@ machines differ, and this one may be busy. RESULTS.md explains the figures.
 
 A part is a function part(directory, args) that prints its tables and returns {figure: number}.
 goals.py knows the goals by these names. All parts share the tokens of directory/tokens.bin. A part
-that fails says why, and the others go on. All figures also go to build/bench/results.json, those of
-the quick run to quick.json there, and those of chosen parts to PART.json.
+that fails says why, and the others go on. All figures, and what the parts printed, also go to
+build/bench/results.json, those of the quick run to quick.json there, and those of chosen parts to
+PART.json. pages.py writes the pages' tables from these files.
 """
 
 import argparse
+import contextlib
 import datetime
 import importlib
+import io
 import json
 import os
 import platform
@@ -76,22 +79,44 @@ def machine():
     }
 
 
-def run(directory, args, parts):
-    """Returns what each part returned, why parts failed, and their seconds."""
-    found, failed, seconds = {}, {}, {}
+def stolen():
+    """Seconds that the host took from each core, of a virtual machine."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") / os.cpu_count()
+
+
+class Both(io.StringIO):
+    """Keeps what is written, and passes it on to @out."""
+
+    def __init__(self, out):
+        super().__init__()
+        self.out = out
+
+    def write(self, text):
+        self.out.write(text)
+        return super().write(text)
+
+
+def run(directory, args, parts, found):
+    """Runs @parts, and adds to @found what each returned and printed, its seconds, and why parts
+    failed. Yields after each part.
+    """
     for name, place, _ in parts:
-        begin = time.monotonic()
+        begin, printed = time.monotonic(), Both(sys.stdout)
         try:
             module, function = place.split(":")
             part = getattr(importlib.import_module(module), function)
-            found[name] = part(directory, args) or {}
+            with contextlib.redirect_stdout(printed):
+                found["parts"][name] = part(directory, args) or {}
+            found["printed"][name] = printed.getvalue()
         except (Exception, SystemExit) as error:  # of any part: the others go on
-            failed[name] = str(error).strip() or type(error).__name__
-            print(f"\n{name} failed: {failed[name]}")
+            found["failed"][name] = str(error).strip() or type(error).__name__
+            print(f"\n{name} failed: {found['failed'][name]}")
             if not isinstance(error, SystemExit):
                 traceback.print_exc()
-        seconds[name] = round(time.monotonic() - begin, 1)
-    return found, failed, seconds
+        seconds = found["machine"]["seconds"][name] = round(time.monotonic() - begin, 1)
+        print(f"  ({name}: {seconds:.0f} s)")
+        yield
 
 
 def chosen(args, parser):
@@ -112,13 +137,13 @@ def main():
     parser.add_argument("--quick", action="store_true", help="the main figures, fewer rounds")
     parser.add_argument("--tokens", type=int, default=300_000_000)
     parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
-    parser.add_argument("--seconds", type=float, help="of one measurement: 1, or 0.4")
+    parser.add_argument("--seconds", type=float, help="of one measurement: 0.7, or 0.4")
     parser.add_argument(
         "--shards", type=int, default=1_000_000, help="of the dataset whose opening is measured"
     )
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 5)
-    args.seconds = args.seconds or (0.4 if args.quick else 1)
+    args.seconds = args.seconds or (0.4 if args.quick else 0.7)
     parts, about = chosen(args, parser), machine()
     sys.stdout.reconfigure(line_buffering=True)  # also where it is a file
     print(
@@ -126,25 +151,24 @@ def main():
         f"{about['kernel']}, {about['date']}, commit {about['commit'][:12]}, load {about['load']}\n"
         f"{args.rounds} rounds of {args.seconds:g} s; medians"
     )
-    directory = Path(tempfile.mkdtemp(prefix="tokend-bench-"))
-    begin = time.monotonic()
-    try:
-        write_tokens(directory / "tokens.bin", args.tokens)
-        found, failed, seconds = run(directory, args, parts)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    figures = {name: value for part in found.values() for name, value in part.items()}
-    goals.table(figures, found, failed)
-    minutes = (time.monotonic() - begin) / 60
-    print("\n" + ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items()))
-    print(f"in all {minutes:.1f} minutes")
     name = "-".join(args.parts) or ("quick" if args.quick else "results")
     results = ROOT / f"build/bench/{name}.json"
     results.parent.mkdir(parents=True, exist_ok=True)
-    about |= {"minutes": round(minutes, 1), "seconds": seconds}
-    everything = {"machine": about, "parts": found, "failed": failed}
-    results.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
-    print(f"all figures: {results.relative_to(ROOT)}")
+    about |= {"rounds": args.rounds, "round_s": args.seconds, "seconds": {}}
+    found = {"machine": about, "parts": {}, "printed": {}, "failed": {}}
+    directory = Path(tempfile.mkdtemp(prefix="tokend-bench-"))
+    begin, taken = time.monotonic(), stolen()
+    try:
+        write_tokens(directory / "tokens.bin", args.tokens)
+        for _ in run(directory, args, parts, found):
+            passed = time.monotonic() - begin
+            about |= {"minutes": round(passed / 60, 1), "stolen": (stolen() - taken) / passed}
+            results.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    figures = {name: value for part in found["parts"].values() for name, value in part.items()}
+    goals.table(figures, found["parts"], found["failed"])
+    print(f"\nin all {about['minutes']:.1f} minutes; all figures: {results.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
