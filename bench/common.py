@@ -175,9 +175,9 @@ class Daemon:
         self.process.wait()
 
 
-def next_from_c(daemon, stream, position, batches):
+def next_from_c(daemon, stream, position, batches, *options):
     out = subprocess.run(
-        [BIN / "bench-next", daemon.socket, stream, str(position), str(batches)],
+        [BIN / "bench-next", daemon.socket, stream, str(position), str(batches), *options],
         check=True,
         capture_output=True,
     )
