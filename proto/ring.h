@@ -31,9 +31,9 @@
  *   daemon   wake_at = r; released ≥ r ?
  *   client   released = q; wake_at ≤ q ? → wake-up
  *
- * The daemon waits for half a ring, or for a quarter if it reads from object stores, so that it is
- * seldom woken. A client that keeps more and waits for one slot would then wait forever. So the
- * beginning of its wait is a reason, too:
+ * The daemon waits for more than one slot, so that it is seldom woken, and for half a ring at most.
+ * A client that keeps more and waits for one slot would then wait forever. So the beginning of its
+ * wait is a reason, too:
  *
  *   daemon   wake_at = r; client_waits, and a slot is free ?
  *   client   client_waits = s + 1; wake_at ? → wake-up
@@ -238,16 +238,16 @@ static inline bool ring_released(const struct ring *ring, uint64_t published, ui
 	return true;
 }
 
+/* One @n-th of the ring: so many slots, at least one. */
+static inline uint64_t ring_part(const struct ring_geometry *g, uint32_t n)
+{
+	return g->slots > n ? g->slots / n : 1;
+}
+
 /* A daemon that waits for room waits for so many free slots, at most. */
 static inline uint64_t ring_half(const struct ring_geometry *g)
 {
-	return g->slots > 1 ? g->slots / 2 : 1;
-}
-
-/* The same for a daemon that reads from object stores. */
-static inline uint64_t ring_quarter(const struct ring_geometry *g)
-{
-	return g->slots > 3 ? g->slots / 4 : 1;
+	return ring_part(g, 2);
 }
 
 /* Asks the client for a wake-up once released ≥ @at; 0: never. Check released again afterwards. */

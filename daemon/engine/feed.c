@@ -21,7 +21,7 @@ void feed_check(const struct feed *feed)
 	/* A feed that sleeps has planned whole slots, and waits for a release that can come. */
 	assert(feed->wake_at == 0 || feed->row == 0);
 	assert(feed->wake_at == 0 || feed->wake_at > feed->released);
-	assert(feed->wake_at <= feed->planned);
+	assert(feed->wake_at <= feed->planned && feed->woke_at <= feed->planned);
 	assert(!feed->failing || feed->state == FEED_FAILED);
 	assert(!feed->waiting || feed->state != FEED_LEAVING);
 	assert(!feed->turn.ready || feed->state == FEED_RUNNING);
@@ -159,28 +159,43 @@ static bool feed_wanted(const struct feed *feed, uint64_t released)
 }
 
 /*
- * Puts the feed to sleep until half the ring is free, so that the client makes one system call for
- * many batches. A quarter is enough for a feed that reads from stores: the rest of the ring hides
- * their latency.
+ * The feed waits until a part of the ring is free, so that the client makes one system call for
+ * many batches: half, or a quarter if it reads from stores, because the rest of the ring hides
+ * their latency. A client that has released no slot since its last wake-up is slow. It is asked for
+ * a sixteenth, so that the ring is nearly full if storage stalls.
  */
+static void set_wake_at(struct feed *feed)
+{
+	uint32_t part = feed->stored ? 4 : 2;
+
+	if (feed->woke_at > 0 && feed->released <= feed->woke_at)
+		part = 16;
+	feed->wake_at = feed->released + ring_part(&feed->options.ring.geometry, part);
+	ring_wake_at(&feed->options.ring, feed->wake_at);
+}
+
+static void wake(struct feed *feed)
+{
+	feed->woke_at = feed->wake_at;
+	feed->wake_at = 0;
+	ring_wake_at(&feed->options.ring, 0);
+}
+
 static enum feed_room feed_sleep(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
 
 	assert(feed->row == 0 && feed->wake_at == 0);
 	assert(feed->planned - feed->released == ring->geometry.slots);
-	feed->wake_at = feed->released +
-			(feed->stored ? ring_quarter(&ring->geometry) : ring_half(&ring->geometry));
+	set_wake_at(feed);
 	feed->late = false;
-	ring_wake_at(ring, feed->wake_at);
 	if (!ring_released(ring, feed->published, &feed->released))
 		return FEED_HOSTILE;
 	if (!feed_wanted(feed, feed->released)) {
 		feed_check(feed);
 		return FEED_FULL;
 	}
-	feed->wake_at = 0;
-	ring_wake_at(ring, 0);
+	wake(feed);
 	return FEED_ROOM;
 }
 
@@ -211,8 +226,7 @@ bool feed_awake(struct feed *feed)
 		!feed_wanted(feed, feed->released))
 		return false;
 	/* It can go on, or `released` is impossible, which feed_room() will find. */
-	feed->wake_at = 0;
-	ring_wake_at(ring, 0);
+	wake(feed);
 	return true;
 }
 

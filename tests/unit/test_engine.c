@@ -147,6 +147,30 @@ static void a_full_ring_sleeps_until_half_is_free(void **state)
 	rig_free(r);
 }
 
+/* A client that has released more when its wake-up is seen is fast: it is asked for half the ring
+ * again. A slow one is asked for a sixteenth. */
+static void a_slow_client_keeps_the_ring_nearly_full(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.slots = 32, .rows = 1});
+
+	(void)state;
+	attach(r, &s, 0);
+	read_all(r);
+	assert_int_equal(ring_release(&s.ring, 17), 16);
+	assert_int_equal(kick(r, 0), 17);
+	read_all(r);
+	assert_int_equal(ring_release(&s.ring, 17 + 16), 17 + 16);
+	assert_int_equal(kick(r, 0), 16);
+	read_all(r);
+	assert_int_equal(ring_release(&s.ring, 33 + 2), 33 + 2);
+	assert_int_equal(kick(r, 0), 2);
+	read_all(r);
+	assert_int_equal(atomic_load(&s.ring.header->wake_at), 35 + 2);
+	leave(r, &s, 0);
+	rig_free(r);
+}
+
 /*
  * A client may wait for a slot while it keeps others. Then half of the ring is never free, and one
  * free slot must be enough. The client sends a byte when it begins to wait.
@@ -344,6 +368,7 @@ int main(void)
 		cmocka_unit_test(two_feeds_take_turns),
 		cmocka_unit_test(a_full_list_continues_with_pump),
 		cmocka_unit_test(a_full_ring_sleeps_until_half_is_free),
+		cmocka_unit_test(a_slow_client_keeps_the_ring_nearly_full),
 		cmocka_unit_test(a_waiting_client_gets_a_single_free_slot),
 		cmocka_unit_test(a_waiting_client_is_woken_once),
 		cmocka_unit_test(a_tick_finds_a_lost_wake_up),
