@@ -347,9 +347,8 @@ def mosaic(args):
     clean_stale_shared_memory()
     begins(args)
     dataset = Windows(local=str(place(args, "mds")), batch_size=MICRO, shuffle=True)
-    loader = StreamingDataLoader(
-        dataset, batch_size=MICRO, num_workers=args.workers, persistent_workers=args.workers > 0
-    )
+    workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
+    loader = StreamingDataLoader(dataset, batch_size=MICRO, drop_last=True, **workers)
     return measured(args, forever(loader), "mosaicml-streaming")
 
 
@@ -422,7 +421,7 @@ def megatron(args):
     )
     config.mock = False
     indexed = IndexedDataset(prefix)
-    documents = numpy.arange(len(indexed.document_indices) - 1, dtype=numpy.int32)
+    documents = numpy.arange(len(indexed.sequence_lengths), dtype=numpy.int32)
     dataset = GPTDataset(indexed, prefix, documents, None, Split.train, config)
     workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
     batches = forever(DataLoader(dataset, batch_size=MICRO, drop_last=True, **workers))
