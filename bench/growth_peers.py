@@ -23,8 +23,8 @@ SECONDS = 0.7  # of one rate
 # ---- in a process of its own, in build/trainers/peers ----
 
 
-def sparse_megatron(args):
-    """IndexedDataset's .idx, and a sparse .bin."""
+def megatron_files(args):
+    """IndexedDataset's .idx and .bin. The .bin is @args.file, which becomes sparse if it grows."""
     import numpy
 
     count = args.tokens // DOCUMENT
@@ -81,7 +81,7 @@ def starts(directory, size):
     file, found = directory / "tokens.bin", {}
     file.touch()
     os.truncate(file, 2 * size)
-    for name, makes in (("torch", None), ("megatron", sparse_megatron), ("mosaic", sparse_mosaic)):
+    for name, makes in (("torch", None), ("megatron", megatron_files), ("mosaic", sparse_mosaic)):
         if size // SEQ > SAMPLES[name]:
             continue
         about = {"file": file, "workers": 0, "start": True}
@@ -110,7 +110,11 @@ def rates(directory, tokens_bin, shape, names):
                 file.parent.mkdir()
                 with open(tokens_bin, "rb") as whole:
                     file.write_bytes(whole.read(2 * TOKENS))
-                fresh(loaders.__file__, f"write_{name}", PEERS, START_S, shape=shape, file=file)
+                given = {"shape": shape, "file": file, "tokens": TOKENS}
+                if name == "megatron":
+                    fresh(__file__, "megatron_files", PEERS, START_S, **given)
+                else:
+                    fresh(loaders.__file__, f"write_{name}", PEERS, START_S, **given)
             run = fresh(loaders.__file__, function, PEERS, START_S, file=file, **about)
             found[f"{name}_int64"] = run["rate"]
         except CannotRun as why:
@@ -119,4 +123,4 @@ def rates(directory, tokens_bin, shape, names):
 
 
 if __name__ == "__main__":
-    sys.exit(answer((sparse_megatron, sparse_mosaic)))
+    sys.exit(answer((megatron_files, sparse_mosaic)))

@@ -137,13 +137,13 @@ def main():
     parser.add_argument("--quick", action="store_true", help="the main figures, fewer rounds")
     parser.add_argument("--tokens", type=int, default=300_000_000)
     parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
-    parser.add_argument("--seconds", type=float, help="of one measurement: 0.7, or 0.4")
+    parser.add_argument("--seconds", type=float, help="of one measurement: 0.5, or 0.4")
     parser.add_argument(
         "--shards", type=int, default=1_000_000, help="of the dataset whose opening is measured"
     )
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 5)
-    args.seconds = args.seconds or (0.4 if args.quick else 0.7)
+    args.seconds = args.seconds or (0.4 if args.quick else 0.5)
     parts, about = chosen(args, parser), machine()
     sys.stdout.reconfigure(line_buffering=True)  # also where it is a file
     print(

@@ -115,7 +115,7 @@ def print_waits(names, found, unit, scale):
 
 
 def steps(directory, args):
-    number, rounds = (150, 1) if args.quick else (400, 4)
+    number, rounds = (150, 1) if args.quick else (350, 3)
     names = ("tokend", "torch0") if args.quick else NAMES
     found = {name: [] for name in names}
     file = directory / "tokens.bin"
