@@ -121,6 +121,8 @@ def against_size(directory, sizes):
         place = directory / f"sparse-{size:.0e}"
         sparse(place, size)
         found[size] = starts(directory, stream([place.name]), size // 4096)
+        order = subprocess.run([BIN / "bench-order", str(size)], check=True, capture_output=True)
+        found[size]["window_ns"] = json.loads(order.stdout)["window_ns"]
         if size in WAITS:
             found[size]["wait_us"] = wait_us(directory, stream([place.name]), place)
         found[size] |= growth_peers.starts(directory / f"peers-{size:.0e}", size)

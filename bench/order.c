@@ -4,6 +4,8 @@
  * Prints one line of JSON: nanoseconds for several kinds of streams. Two yardsticks of the machine
  * are measured in the same run: a read that misses every cache, and a division that depends on the
  * division before it.
+ *
+ * bench-order TOKENS: the nanoseconds for one dataset of so many tokens, in shards of 10^10.
  */
 #include "proto/cursor.h"
 #include "proto/table.h"
@@ -15,6 +17,8 @@
 #include <time.h>
 
 enum { ROUNDS = 7, POSITIONS = 200000, FAR_WORDS = 1 << 25 /* 256 MiB */ };
+
+static const uint64_t SHARD_TOKENS = UINT64_C(10000000000);
 
 static volatile uint64_t sink;
 
@@ -76,16 +80,17 @@ struct kind {
 	enum order_shuffle shuffle;
 	bool slide;
 	uint64_t shards;
+	uint64_t tokens; /* of a shard, or 0: about 10^8 */
 };
 
 static const struct kind kinds[] = {
-	{"one", 1, ORDER_GLOBAL, false, 100},
-	{"mix8", 8, ORDER_GLOBAL, false, 100},
-	{"mix8_block", 8, ORDER_BLOCK, false, 100},
-	{"mix8_slide", 8, ORDER_GLOBAL, true, 100},
-	{"mix1000", 1000, ORDER_GLOBAL, false, 10},
-	{"shards_1e6", 1, ORDER_GLOBAL, false, 1000000},
-	{"mix8_shards_1e6", 8, ORDER_GLOBAL, true, 125000},
+	{"one", 1, ORDER_GLOBAL, false, 100, 0},
+	{"mix8", 8, ORDER_GLOBAL, false, 100, 0},
+	{"mix8_block", 8, ORDER_BLOCK, false, 100, 0},
+	{"mix8_slide", 8, ORDER_GLOBAL, true, 100, 0},
+	{"mix1000", 1000, ORDER_GLOBAL, false, 10, 0},
+	{"shards_1e6", 1, ORDER_GLOBAL, false, 1000000, 0},
+	{"mix8_shards_1e6", 8, ORDER_GLOBAL, true, 125000, 0},
 };
 
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
@@ -111,7 +116,8 @@ static void begin(struct stream *s, const struct kind *kind)
 		t->tokens = room(t->shards, sizeof(*t->tokens));
 		t->first_window = room(t->shards + 1, sizeof(*t->first_window));
 		for (uint64_t i = 0; i < t->shards; i++)
-			t->tokens[i] = 100000000 + 1000003 * ((i * 7 + d) % 97);
+			t->tokens[i] = kind->tokens ? kind->tokens
+						    : 100000000 + 1000003 * ((i * 7 + d) % 97);
 		table_number(t);
 		snprintf(names[d], sizeof(names[d]), "d%u", d);
 		sources[d] = (struct cursor_source){.name = names[d],
@@ -175,11 +181,31 @@ static double median(double *values)
 	return values[ROUNDS / 2];
 }
 
-int main(void)
+/* One dataset of @tokens. */
+static int against_size(uint64_t tokens)
+{
+	const uint64_t shards = tokens > SHARD_TOKENS ? tokens / SHARD_TOKENS : 1;
+	const struct kind kind = {"size", 1, ORDER_GLOBAL, false, shards, tokens / shards};
+	double at[ROUNDS], all[ROUNDS];
+	struct stream stream;
+
+	begin(&stream, &kind);
+	for (int round = 0; round < ROUNDS; round++) {
+		at[round] = position_ns(&stream, UINT64_C(1) << (20 + round), false);
+		all[round] = position_ns(&stream, UINT64_C(1) << (20 + round), true);
+	}
+	printf("{\"window_ns\": %.1f, \"token_ns\": %.1f}\n", median(at), median(all));
+	end(&stream);
+	return 0;
+}
+
+int main(int argc, char **argv)
 {
 	static double at[KINDS][ROUNDS], all[KINDS][ROUNDS], far[ROUNDS], division[ROUNDS];
 	static struct stream stream[KINDS];
 
+	if (argc == 2)
+		return against_size(strtoull(argv[1], NULL, 10));
 	for (int k = 0; k < KINDS; k++)
 		begin(&stream[k], &kinds[k]);
 	for (int round = 0; round < ROUNDS; round++) {
