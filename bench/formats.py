@@ -40,6 +40,19 @@ def mds_shard(path, tokens):
     (path.parent / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
 
 
+def datasets_shard(path, tokens):
+    """Writes 1,000 documents a record batch, as Hugging Face's datasets does."""
+    import numpy, pyarrow
+
+    schema = pyarrow.schema([("input_ids", pyarrow.list_(pyarrow.uint16()))])
+    with pyarrow.ipc.new_stream(str(path), schema) as writer:
+        for at in range(0, len(tokens), 1_000_000):
+            some = tokens[at : at + 1_000_000]
+            ends = numpy.array([*range(0, len(some), 1000), len(some)], "<i4")
+            lists = pyarrow.ListArray.from_arrays(ends, pyarrow.array(some))
+            writer.write(pyarrow.record_batch([lists], schema=schema))
+
+
 def write_formats(directory, count):
     """Writes the same tokens, as compressible as text, in a directory a format; returns their
     number.
@@ -49,7 +62,7 @@ def write_formats(directory, count):
     tokens = numpy.resize(
         (50257 ** numpy.random.default_rng(1).random(10_000_000)).astype("<u2"), count // WIN * WIN
     )
-    for name in ("flat", "npy", "llmc", "datatrove", "arrow", "mds"):
+    for name in ("flat", "npy", "llmc", "datatrove", "arrow", "datasets", "mds"):
         (directory / name).mkdir(parents=True)
     tokens.tofile(directory / "flat/a.bin")
     numpy.save(directory / "npy/a.npy", tokens)
@@ -62,10 +75,11 @@ def write_formats(directory, count):
     )
     schema = pyarrow.schema([("tokens", pyarrow.uint16())])
     with pyarrow.ipc.new_file(str(directory / "arrow/a.arrow"), schema) as writer:
-        for at in range(0, len(tokens), 1000):  # a document
+        for at in range(0, len(tokens), 1000):  # a document a batch, as IBM's fms-fsdp
             writer.write(
                 pyarrow.record_batch([pyarrow.array(tokens[at : at + 1000])], schema=schema)
             )
+    datasets_shard(directory / "datasets/a.arrow", tokens)
     mds_shard(directory / "mds/shard.00000.mds", tokens)
     pack = [BIN / "tokctl", "pack", directory / "flat/a.bin"]
     quiet = {"check": True, "capture_output": True}
@@ -94,7 +108,7 @@ def addressing(home):
             for path in sorted((home / name).iterdir())
             if path.suffix in (".bin", ".npy", ".ds", ".arrow", ".mds")
         )
-        for name in ("flat", "npy", "datatrove", "megatron", "arrow", "mds")
+        for name in ("flat", "npy", "datatrove", "megatron", "arrow", "datasets", "mds")
     }
 
     def cost(window, names):
@@ -141,6 +155,7 @@ def formats(directory, args):
         "datatrove",
         "megatron",
         "arrow",
+        "datasets",
         "mds",
         "zstd-64K",
         "zstd-256K",
@@ -228,7 +243,7 @@ def formats(directory, args):
         shutil.rmtree(home / "packed")
     print(
         f"\nFormats: {count / 1e6:.0f} M u16 tokens in each, windows of {WIN}, in the page cache; "
-        f"zstd with shuffle: {shuffle}"
+        f"zstd with shuffle: {shuffle}; arrow has a document a batch, datasets 1,000"
     )
     row(
         "windows/s of flat",
