@@ -97,6 +97,8 @@ $(call objects,daemon/control/page.c): $(wildcard daemon/control/page.*) # .incb
 
 # Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
 $(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
+# Loops over positions must be unrolled, but there is no vector product of 64 bits.
+$(call objects,proto/order_mix.c proto/order_shuffle.c): FLAGS_$(VARIANT) += -O3 -fno-tree-vectorize -fno-tree-slp-vectorize
 
 link = $(Q)mkdir -p $(@D); $(if $(V),,printf '  %-7s %s\n' LINK $@;) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 program = $(link) $(LIBS)

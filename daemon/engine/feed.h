@@ -20,6 +20,8 @@ enum feed_state {
 	FEED_LEAVING, /* detached; gone after its last read */
 };
 
+enum { FEED_AHEAD = 8 };
+
 STAILQ_HEAD(feeds, feed);
 
 struct feed {
@@ -52,10 +54,9 @@ struct feed {
 	bool failing;	       /* ENGINE_FAILED is still to be reported */
 	struct engine_action failure;
 
-	bool stored;	       /* some of its sources are in stores */
-	bool seen;	       /* stored: feed_queue() has found the next row */
-	bool padding;	       /* that row is past the end */
-	struct ring_row ahead; /* that row */
+	bool stored;	  /* some of its sources are in stores */
+	uint32_t located; /* rows of the next slot that are located, FEED_AHEAD at a time */
+	struct ring_row ahead[FEED_AHEAD]; /* the last of these; ring_row.position: or padding */
 	struct feed_source source[];
 };
 

@@ -279,6 +279,19 @@ static void check_position(const struct order *o, uint64_t position)
 	assert_int_equal(back, position);
 }
 
+/* Positions that are mapped together have the windows that each has alone. */
+static void check_together(struct rng *rng, const struct order *o, uint64_t position)
+{
+	struct order_place together[40], p;
+	uint64_t n = 1 + rng_below(rng, COUNT(together)), i;
+	uint64_t found = order_at_all(o, position, n, together);
+
+	for (i = 0; i < n && position + i >= position && order_at(o, position + i, &p); i++)
+		assert_true(i < found && together[i].dataset == p.dataset &&
+			    together[i].epoch == p.epoch && together[i].window == p.window);
+	assert_int_equal(found, i);
+}
+
 static void check_random_place(struct rng *rng, const struct order *o)
 {
 	struct order_place p = {.dataset = (uint32_t)rng_below(rng, o->datasets),
@@ -310,6 +323,7 @@ static void when_is_the_inverse_of_at(void **state)
 			check_position(&w.order, edge);
 			check_position(&w.order, rng_wide(&rng));
 			check_position(&w.order, UINT64_MAX - at);
+			check_together(&rng, &w.order, at % 2 ? edge : UINT64_MAX - at);
 			check_random_place(&rng, &w.order);
 		}
 		chain_free(&w.chain);
@@ -456,6 +470,8 @@ static void epochs_serve_every_window_so_many_times(void **state)
 			continue;
 		check_exhaustively(&w.order, epochs);
 		assert_false(order_at(&w.order, w.order.end, &p));
+		for (unsigned j = 0; j < 100; j++)
+			check_together(&rng, &w.order, rng_below(&rng, w.order.end));
 		for (p.dataset = 0; p.dataset < w.order.datasets; p.dataset++)
 			assert_false(order_when(&w.order, &p, &at));
 		chain_free(&w.chain);
