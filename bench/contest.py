@@ -77,11 +77,11 @@ def print_table(found, why, args):
         "tokens: all processes, the trainer's thread"
     )
     print(
-        f"  {'':<28}{'w':>2}{'free cores':>12}{'':>14}{'busy cores':>12}{'':>14}{'all':>8}"
+        f"  {'':<30}{'w':>2}{'free cores':>12}{'':>18}{'busy cores':>12}{'':>18}{'all':>8}"
         f"{'thread':>8}  version"
     )
     for (name, workers), runs in found.items():
-        line = f"  {name:<28}{'' if workers is None else workers:>2}"
+        line = f"  {name:<30}{'' if workers is None else workers:>2}"
         said = why.get((name, workers), "")
         if not runs:
             print(f"{line}  {said}")
@@ -90,7 +90,7 @@ def print_table(found, why, args):
         busy, of_busy = spread(runs, "busy")
         cpu = [statistics.median(run[key] for run in runs) for key in ("all", "thread")]
         print(
-            f"{line}{rate:>12,.1f}{of_rate:>14}{busy:>12,.1f}{of_busy:>14}{cpu[0]:>8.2f}"
+            f"{line}{rate:>12,.1f}{of_rate:>18}{busy:>12,.1f}{of_busy:>18}{cpu[0]:>8.2f}"
             f"{cpu[1]:>8.2f}  {runs[-1]['version']} {said}".rstrip()
         )
 
