@@ -176,9 +176,8 @@ run-objects: deps-run-objects ## the same with the shards in an object store, wh
 test: deps-test ## run all tests; T=NAME: those whose names contain NAME
 	+$(Q)$(MAKE) all unit cuda-programs
 	+$(Q)$(MAKE) VARIANT=clang programs $(addprefix build/clang/check/,sim prove $(arithmetic))
-	+$(Q)$(MAKE) VARIANT=asan programs unit
+	+$(Q)$(MAKE) VARIANT=asan programs unit fuzzers
 	+$(Q)$(MAKE) VARIANT=tsan programs $(threaded:%=build/tsan/check/test_%)
-	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/run $(T)
 
 test-objects: deps-objects ## run tests with real object stores: radosgw, moto, nginx over TLS, hadro

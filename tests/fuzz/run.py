@@ -2,9 +2,9 @@
 """Fuzzes every parser of foreign bytes, starting from small real inputs (seeds.py).
 
 --seconds is for each target, --minutes for all of them together. --seconds 0 runs only the known
-inputs: the seeds, and tests/fuzz/regressions/TARGET/*.b64, which once failed. An input that fails
-now is kept in build/fuzz/TARGET/, next to `log`; what was found is in build/fuzz/TARGET/corpus and
-is used again.
+inputs, with the programs for asan: the seeds, and tests/fuzz/regressions/TARGET/*.b64, which once
+failed. An input that fails now is kept in build/fuzz/TARGET/, next to `log`; what was found is in
+build/fuzz/TARGET/corpus and is used again.
 """
 
 import argparse
@@ -18,6 +18,10 @@ import sys
 
 import seeds
 from targets import ROOT, TARGETS
+
+
+# Other threads allocate, too: only LSan's look at the end tells leaks apart.
+SHARED_HEAP = ("client", "daemon")
 
 
 def regressions(target):
@@ -44,12 +48,25 @@ def run(target, *options, variant="fuzz", **environment):
         "-timeout=10",
         f"-max_len={target.most}",
         f"-close_fd_mask={3 if target.quiet else 0}",
-        # Other threads allocate, too: only LSan's look at the end tells leaks apart.
-        f"-detect_leaks={0 if target.name in ('client', 'daemon') else 1}",
+        f"-detect_leaks={0 if target.name in SHARED_HEAP else 1}",
     ]
     return subprocess.run(
         [ROOT / f"build/{variant}/check/fuzz-{target.program}", *limits, *options],
         env={**os.environ, "FORMAT": target.name, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def run_known(target):
+    """Runs the known inputs with the programs for asan, within the limits of run()."""
+    limits = "max_allocation_size_mb=64:allocator_may_return_null=0:hard_rss_limit_mb=1024"
+    leaks = 0 if target.name in SHARED_HEAP else 1
+    return subprocess.run(
+        [ROOT / f"build/asan/check/fuzz-{target.program}", target.place / "known"],
+        env={**os.environ, "FORMAT": target.name, "ASAN_OPTIONS": f"detect_leaks={leaks}:{limits}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -70,12 +87,8 @@ def fuzz(target, seconds):
     """Runs the known inputs, which prepare() has written; @seconds > 0: and looks for more."""
     known, found = target.place / "known", target.place / "corpus"
     found.mkdir(exist_ok=True)
-    options = (
-        [f"-max_total_time={seconds}", "-print_final_stats=1", found, known]
-        if seconds
-        else ["-runs=0", known]
-    )
-    done = run(target, *options)
+    options = [f"-max_total_time={seconds}", "-print_final_stats=1", found, known]
+    done = run(target, *options) if seconds else run_known(target)
     if done.returncode and was_slow(target, done):
         done = run(target, *options)
     (target.place / "log").write_text(done.stdout)
