@@ -40,6 +40,10 @@ static bool check_tokens(
 	struct sample_place place[SAMPLE_PLACES];
 	struct sample_guess guess = {0};
 	uint32_t tokens[SAMPLE_PLACE_BYTES / 2];
+	enum shard_type type = shard->facts.type;
+	/* Tokens that are narrowed, or negative, may not fit. */
+	bool may_be_refused =
+		d->limit > 0 || shard_type_signed(type) || shard_type_bytes(type) > d->token_bytes;
 
 	for (unsigned p = 0, n = sample_places(shard, place); p < n; p++) {
 		uint64_t count = place[p].tokens, i;
@@ -50,6 +54,8 @@ static bool check_tokens(
 		if (i < count)
 			return vocab_refuse(d, place[p].token + i, tokens, i, fault);
 		sample_add(&guess, tokens, count, d->token_bytes);
+		if (!may_be_refused && sample_settled(&guess))
+			break; /* saves the reads of the other places */
 	}
 	*looks = d->format == &shard_flat ? sample_looks(&guess, d->token_bytes) : NULL;
 	return true;

@@ -33,26 +33,48 @@ static uint32_t token_at(const void *tokens, uint64_t i, uint32_t token_bytes)
 	return token_bytes == 2 ? bytes_u16(at) : bytes_u32(at);
 }
 
-void sample_add(struct sample_guess *g, const void *tokens, uint64_t n, uint32_t token_bytes)
+static inline __attribute__((always_inline)) void add(
+	struct sample_guess *g, const void *tokens, uint64_t n, uint32_t token_bytes)
 {
+	struct sample_guess now = *g;
+
 	for (uint64_t i = 0; i < n; i++) {
 		uint32_t token = token_at(tokens, i, token_bytes);
 
-		if (token > g->most[i % 4])
-			g->most[i % 4] = token;
-		if (i % 2 == 0 && token > SMALL && token != g->last) {
-			g->last = token;
-			g->changes++;
+		if (token > now.most[i % 4])
+			now.most[i % 4] = token;
+		if (i % 2 == 0 && token > SMALL && token != now.last) {
+			now.last = token;
+			now.changes++;
 		}
 	}
+	*g = now;
+}
+
+void sample_add(struct sample_guess *g, const void *tokens, uint64_t n, uint32_t token_bytes)
+{
+	if (token_bytes == 2) /* each with a loop of its own */
+		add(g, tokens, n, 2);
+	else
+		add(g, tokens, n, token_bytes);
+}
+
+static uint32_t most_odd(const struct sample_guess *g)
+{
+	return g->most[1] > g->most[3] ? g->most[1] : g->most[3];
+}
+
+bool sample_settled(const struct sample_guess *g)
+{
+	return most_odd(g) > SMALL;
 }
 
 const char *sample_looks(const struct sample_guess *g, uint32_t token_bytes)
 {
-	uint32_t odd = g->most[1] > g->most[3] ? g->most[1] : g->most[3];
+	uint32_t odd = most_odd(g);
 	uint32_t high = g->most[2] > g->most[3] ? g->most[2] : g->most[3];
 
-	if (g->changes < CHANGES || odd > SMALL)
+	if (g->changes < CHANGES || sample_settled(g))
 		return NULL;
 	if (token_bytes == 4)
 		return odd > 0 ? NULL
@@ -79,6 +101,8 @@ const char *sample_shard(const struct shard *shard)
 		if (!shard_read(shard, place[i].token, place[i].tokens, tokens, &fault))
 			return NULL;
 		sample_add(&guess, tokens, place[i].tokens, shard->facts.token_bytes);
+		if (sample_settled(&guess))
+			return NULL;
 	}
 	return sample_looks(&guess, shard_type_bytes(shard->facts.type));
 }

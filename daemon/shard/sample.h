@@ -32,6 +32,8 @@ struct sample_guess {
 
 /* Adds @n contiguous tokens. The index of the first one is a multiple of 4. */
 void sample_add(struct sample_guess *guess, const void *tokens, uint64_t n, uint32_t token_bytes);
+/* Does a token contradict every guess? Then no more need be added. */
+bool sample_settled(const struct sample_guess *guess);
 /* "looks like u32 (every second u16 is 0); set dtype: u32", or NULL: the dtype seems right. */
 const char *sample_looks(const struct sample_guess *guess, uint32_t token_bytes);
 /*
