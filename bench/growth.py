@@ -126,7 +126,6 @@ def against_size(directory, sizes):
         if size in WAITS:
             found[size]["wait_us"] = wait_us(directory, stream([place.name]), place)
         found[size] |= growth_peers.starts(directory / f"peers-{size:.0e}", size)
-        shutil.rmtree(directory / f"peers-{size:.0e}")
         shutil.rmtree(place)
     return found
 

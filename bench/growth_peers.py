@@ -7,6 +7,7 @@ that later starts map; Mosaic's shards have 64 MB.
 
 import json
 import os
+import shutil
 import sys
 
 import loaders
@@ -76,14 +77,15 @@ def told(why):
 
 
 def starts(directory, size):
-    """{figure: value} of the starts at @size tokens. Each loader's file is removed after it."""
-    directory.mkdir()
+    """{figure: value} of the starts at @size tokens, in a @directory of its own."""
+    makers = {"torch": None, "megatron": megatron_files, "mosaic": sparse_mosaic}
+    makers = {name: makes for name, makes in makers.items() if size // SEQ <= SAMPLES[name]}
     file, found = directory / "tokens.bin", {}
-    file.touch()
-    os.truncate(file, 2 * size)
-    for name, makes in (("torch", None), ("megatron", megatron_files), ("mosaic", sparse_mosaic)):
-        if size // SEQ > SAMPLES[name]:
-            continue
+    if makers:  # else the file is larger than file systems allow
+        directory.mkdir()
+        file.touch()
+        os.truncate(file, 2 * size)
+    for name, makes in makers.items():
         about = {"file": file, "workers": 0, "start": True}
         function = "torch_dataloader" if name == "torch" else name
         try:
@@ -96,6 +98,7 @@ def starts(directory, size):
                 found["megatron_again_ms"] = run["start_ms"]
         except CannotRun as why:
             told(f"{name} at {size:.0e} tokens: {why}")
+    shutil.rmtree(directory, ignore_errors=True)
     return found
 
 
