@@ -54,12 +54,9 @@ def make_streams(place):
         "cold": "hung",
         "one": "hung/00.bin",
     }
-    streams = {n: datasets(path) for n, path in shapes.items()}
-    for i in range(TOGETHER):  # each has shards of its own
-        numbers = range(i, SHARDS["hung"], TOGETHER)
-        streams[f"together{i}"] = [{"name": f"s{j}", "path": f"hung/{j:02}.bin"} for j in numbers]
+    shapes |= {f"together{i}": "hung" for i in range(TOGETHER)}
     return mounts, {
-        n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": named} for n, named in streams.items()
+        n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets(path)} for n, path in shapes.items()
     }
 
 
