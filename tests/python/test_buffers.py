@@ -81,12 +81,16 @@ def test_batches_made_in_inference_mode_can_be_trained_on(daemon):
         table(next(loader)["input_ids"]).sum().backward()
 
 
-def test_a_batch_is_pickled_copied_and_resized_as_any_tensor(daemon):
+def test_a_batch_is_pickled_copied_and_shared_as_any_tensor(daemon):
+    """Only its memory cannot grow: torch did not allocate it."""
     with make(daemon) as loader:
         batch = next(loader)
         for name in ("input_ids", "labels"):
             tensor, file = batch[name], io.BytesIO()
             want = tensor.tolist()
+            with pytest.raises(RuntimeError, match="not resizable"):
+                tensor.flatten().resize_(2 * tensor.numel())
+            assert tensor.tolist() == want
             torch.save(tensor, file)
             assert len(file.getvalue()) < 2 * tensor.numel() * 8, "the other tensor is saved, too"
             file.seek(0)

@@ -195,11 +195,12 @@ class Batches:
                 self.micro, dtype=self.make.module.bool, device=self.wanted.device
             )
         else:
-            if not self._paddings:
-                self._paddings = self.make.trainable(
+            try:
+                padding = self._paddings.pop()
+            except IndexError:  # perhaps another thread took the last one
+                *self._paddings, padding = self.make.trainable(
                     lambda: self.make.rows(self.make.falses(ROWS_AHEAD, self.micro))
                 )
-            padding = self._paddings.pop()
         if valid < self.micro:
             padding[valid:] = True
         return padding
