@@ -12,7 +12,7 @@ import numpy
 import yaml
 
 from .pages import commands, console, missing, missing_target, printable
-from .process import BIN, REPO, TOKEND, child_environment, free_port, run, with_parent
+from .process import BIN, REPO, TOKEND, child_environment, free_port, run
 
 BLOCK_SECONDS = 120
 TOP_LEVEL = {
@@ -271,7 +271,6 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                preexec_fn=with_parent,
             )
         try:
             code = shell.wait(BLOCK_SECONDS)
@@ -305,7 +304,6 @@ class Runner:
                     stdout=out,
                     stderr=out,
                     pass_fds=[write],
-                    preexec_fn=with_parent,
                     text=True,
                 )
             os.close(write)

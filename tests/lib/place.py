@@ -8,8 +8,6 @@ import tempfile
 
 import numpy
 
-from .process import with_parent
-
 
 class Place:
     """A temporary directory. On exit its processes are killed and it is removed."""
@@ -48,7 +46,6 @@ class Place:
         return path
 
     def spawn(self, arguments, **keys):
-        keys.setdefault("preexec_fn", with_parent)
         keys.setdefault("stdin", subprocess.DEVNULL)
         child = subprocess.Popen(arguments, **keys)
         self.children.append(child)

@@ -22,14 +22,16 @@ _reserved = []  # sockets of free_port()
 
 
 def with_parent():
-    """For preexec_fn: the child is killed when the thread that started it ends."""
+    """In a forked child: it is killed when the thread that forked it ends. Programs start without
+    it: a preexec_fn makes Python copy its memory map, which takes milliseconds once torch is in it.
+    tests/run kills what a test leaves.
+    """
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def run(*arguments, **keys):
     """Runs a command; returns its exit code, stdout and stderr."""
     keys.setdefault("timeout", 60)
-    keys.setdefault("preexec_fn", with_parent)
     done = subprocess.run([str(a) for a in arguments], capture_output=True, **keys)
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 

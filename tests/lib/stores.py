@@ -20,7 +20,7 @@ import sys
 import urllib.error
 import urllib.request
 
-from .process import REPO, TESTS, free_port, run, with_parent
+from .process import REPO, TESTS, free_port, run
 from .wait import wait_for
 
 SERVERS = REPO / "build/trainers/servers"  # tests/deps.sh test
@@ -302,9 +302,7 @@ def make_certificates(directory, names="DNS:localhost,IP:127.0.0.1"):
     signing = os.path.join(directory, "ca.key")
 
     def openssl(*arguments):
-        subprocess.run(
-            ["openssl", *arguments], check=True, capture_output=True, preexec_fn=with_parent
-        )
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
     openssl("req", "-x509", *new_key, "-subj", "/CN=tests", "-keyout", signing, "-out", authority)

@@ -9,7 +9,7 @@ import subprocess
 
 import numpy
 
-from lib import TOKCTL, with_parent
+from lib import TOKCTL
 from lib import order_reference as ref
 
 DTYPES = {"u16": "<u2", "u32": "<u4"}
@@ -188,7 +188,7 @@ class Configuration:
 
 def tokctl(*arguments, ok=(0,)):
     command = [TOKCTL, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, timeout=60, preexec_fn=with_parent)
+    done = subprocess.run(command, capture_output=True, timeout=60)
     if done.returncode not in ok:
         raise Wrong(
             f"exit {done.returncode}: {' '.join(command)}\n{done.stderr.decode(errors='replace')}"

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from lib import REPO, TOKCTL, run, wait_for, with_parent
+from lib import REPO, TOKCTL, run, wait_for
 from lib.pages import blocks, console, missing
 
 NOBODY = 65534
@@ -115,7 +115,6 @@ def test_the_first_page_by_copy_and_paste(place, capsys):
                 stderr=subprocess.STDOUT,
                 text=True,
                 check=False,
-                preexec_fn=with_parent,
                 **keys,
             )
             with capsys.disabled():  # into the log, also of a run that passes

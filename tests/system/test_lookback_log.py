@@ -12,7 +12,7 @@ import numpy
 import pytest
 from lookback import SEQ_LEN, SHARDS, WINDOW, Scene, run_with_mixes
 
-from lib import TOKCTL, Client, Daemon, has, with_parent
+from lib import TOKCTL, Client, Daemon, has
 from lib import order_reference as ref
 
 
@@ -282,7 +282,7 @@ def test_work_does_not_grow_with_the_position(scene):
         command = follow if shutil.which("strace") else []
         done = subprocess.run([*command, *map(str, [TOKCTL, "plan", "-c", config, "train", *at,
             *count, "--tokens", "--json"])],
-                              capture_output=True, timeout=60, preexec_fn=with_parent)  # fmt: skip
+                              capture_output=True, timeout=60)  # fmt: skip
         row = json.loads(done.stdout)
         assert row["tokens"] == [0] * 2049 and row["window"] < windows, (
             f"100 T tokens: {name}",

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from lib import LONG, REPO, Client, Daemon, datasets, wait_for, with_parent
+from lib import LONG, REPO, Client, Daemon, datasets, wait_for
 from lib.injected import injected
 
 POLITE = os.path.join(REPO, "build", "bin", "bench-polite")
@@ -77,9 +77,7 @@ class Bench:
     def polite(self, seconds):
         """Rate and waits of a trainer in C that takes batches as fast as it can."""
         command = [POLITE, self.daemon.socket, "train", str(seconds)]
-        done = subprocess.run(
-            command, capture_output=True, check=True, timeout=60, preexec_fn=with_parent
-        )
+        done = subprocess.run(command, capture_output=True, check=True, timeout=60)
         return json.loads(done.stdout)
 
     def control_cpu(self):

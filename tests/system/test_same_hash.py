@@ -12,7 +12,7 @@ import threading
 
 import msgpack
 
-from lib import PAGE, Client, Daemon, Refused, Witness, has, rows_at, with_parent
+from lib import PAGE, Client, Daemon, Refused, Witness, has, rows_at
 from lib.injected import injected
 
 NAME, SAME_HASH = "web", "dsauekTVgbaD3bYisrOl"  # both have the 64-bit FNV-1a hash 5ea0e11948721ef1
@@ -171,11 +171,7 @@ def test_ring(place):
         listener.listen()
         threading.Thread(target=answer, args=(listener, cursor), daemon=True).start()
         done = subprocess.run(
-            [sys.executable, "-c", TRAINER, path],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            preexec_fn=with_parent,
+            [sys.executable, "-c", TRAINER, path], capture_output=True, text=True, timeout=60
         )
         listener.shutdown(socket.SHUT_RDWR)
     assert done.returncode == 0 and "another shape" in done.stdout, (

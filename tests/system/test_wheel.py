@@ -19,7 +19,7 @@ import pytest
 from packaging.licenses import canonicalize_license_expression
 from packaging.metadata import Metadata
 
-from lib import BIN, REPO, datasets, has, run, status, wait_for, with_parent
+from lib import BIN, REPO, datasets, has, run, status, wait_for
 from lib.pythons import find_python
 
 pytestmark = pytest.mark.skipif(
@@ -284,7 +284,7 @@ def check_embedded(place, python, site, programs, uid, hidden=(), path=None):
         "timeout": 100,
         "check": False,
     }
-    done = subprocess.run(command, preexec_fn=with_parent, **keys)
+    done = subprocess.run(command, **keys)
     assert done.returncode == 0 and not done.stderr, (f"{name}: it trains and resumes", done.stderr)
     saw = json.loads(done.stdout)
     assert (saw["torch"], saw["kind"], saw["package"]) == (
