@@ -24,7 +24,7 @@ struct share {
 	unsigned reading;
 	unsigned unanswered; /* reads begun since one has ended */
 	bool slow;
-	bool silent;	      /* its share is used up, by many reads without an answer */
+	bool silent;	      /* many reads begun, and none has ended since */
 	struct feeds waiting; /* feeds that could go on with a larger share */
 };
 
@@ -225,34 +225,26 @@ static bool is_roomy(unsigned reading, unsigned most)
 	return reading + most / 8 < most;
 }
 
-/* A stream that has used up its share counts as silent until a read of it ends. A stream whose
- * storage answers has begun about an eighth of its share since then. */
-static void share_full(struct engine *engine, struct share *share)
-{
-	if (share->slow || share->silent || share->unanswered <= share->reading / 4)
-		return;
-	share->silent = true;
-	engine->silent += share->reading;
-}
-
-static void share_wait(struct engine *engine, struct feed *feed)
-{
-	share_full(engine, share_of(engine, feed));
-	feed_rests(feed, &share_of(engine, feed)->waiting);
-}
-
 static void wake_all(struct engine *engine)
 {
 	for (uint32_t i = 0; i < LIMIT_STREAMS; i++)
 		feeds_wake(&engine->share[i].waiting);
 }
 
+/*
+ * A stream counts as silent when it has begun a quarter of its share since a read of it has ended.
+ * One whose storage answers has begun about an eighth.
+ */
 static void share_begin(struct engine *engine, struct feed *feed)
 {
 	struct share *share = share_of(engine, feed);
 
-	share->reading++;
 	share->unanswered++;
+	if (!share->slow && !share->silent && share->unanswered > share_most(engine, share) / 4) {
+		share->silent = true;
+		engine->silent += share->reading;
+	}
+	share->reading++;
 	engine->stuck += share->slow;
 	engine->silent += share->silent;
 }
@@ -521,7 +513,7 @@ static bool may_read(struct engine *engine, struct feed *feed, unsigned number)
 		return false;
 	}
 	if (number == LOCAL && share->reading >= share_most(engine, share)) {
-		share_wait(engine, feed);
+		feed_rests(feed, &share->waiting);
 		return false;
 	}
 	return true;

@@ -46,7 +46,7 @@ static void finish_read(struct sim *sim, struct read r, unsigned faults)
 			fail_stream(sim, c->stream);
 	}
 	if (d->queue == 0 && (!bad || !event.retryable || r.tries == TRIES || c->state != RUNNING))
-		sim->unanswered[c->stream - sim->stream] = 0;
+		share_answered(sim, c->stream);
 	sim->retried = bad ? &r : NULL;
 	step(sim, event);
 	sim->retried = NULL;

@@ -70,20 +70,35 @@ unsigned share_reads(const struct sim *sim, const struct stream *s)
 	return n;
 }
 
-/* Reads that the stream may have in flight. */
+/* Reads that the stream may have in flight: a part of what slow and silent streams leave. */
 unsigned share_most(const struct sim *sim, const struct stream *s)
 {
 	unsigned quarter = sim->depth / 4 ? sim->depth / 4 : 1, left = sim->depth, others = 0;
 
 	for (unsigned i = 0; i < STREAMS; i++) {
-		unsigned n = sim->slow[i] ? share_reads(sim, &sim->stream[i]) : 0;
+		unsigned n = &sim->stream[i] == s ? 0 : share_reads(sim, &sim->stream[i]);
 
-		left -= n;
-		others += &sim->stream[i] == s ? 0 : n;
+		left -= sim->slow[i] || sim->silent[i] ? n : 0;
+		others += sim->slow[i] ? n : 0;
 	}
 	if (!sim->slow[s - sim->stream])
 		return left - left / 4;
 	return others < quarter ? quarter - others : 0;
+}
+
+/* The stream has begun a read. It is silent after a quarter of its share without an answer. */
+void share_begun(struct sim *sim, const struct stream *s)
+{
+	ptrdiff_t i = s - sim->stream;
+
+	if (++sim->unanswered[i] > share_most(sim, s) / 4)
+		sim->silent[i] = true;
+}
+
+void share_answered(struct sim *sim, const struct stream *s)
+{
+	sim->unanswered[s - sim->stream] = 0;
+	sim->silent[s - sim->stream] = false;
 }
 
 bool share_slow(const struct sim *sim, const struct stream *s)
@@ -91,21 +106,12 @@ bool share_slow(const struct sim *sim, const struct stream *s)
 	return sim->slow[s - sim->stream];
 }
 
-/*
- * Is there certainly room? Waiting feeds are admitted when an eighth of the share is free. Streams
- * with many reads since one has ended may be silent: the share is without their reads.
- */
+/* Is there certainly room? Waiting feeds are admitted when an eighth of the share is free. */
 static bool stream_free(const struct sim *sim, const struct stream *s)
 {
-	unsigned reads = share_reads(sim, s), left = sim->depth, most;
+	unsigned most = share_most(sim, s);
 
-	for (unsigned i = 0; i < STREAMS; i++) {
-		unsigned n = &sim->stream[i] == s ? 0 : share_reads(sim, &sim->stream[i]);
-
-		left -= sim->slow[i] || sim->unanswered[i] > n / 4 ? n : 0;
-	}
-	most = share_slow(sim, s) ? share_most(sim, s) : left - left / 4;
-	return reads + most / 8 < most;
+	return share_reads(sim, s) + most / 8 < most;
 }
 
 /* The client wants more. Is there certainly room for its next read? */

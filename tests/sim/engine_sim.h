@@ -95,6 +95,7 @@ struct sim {
 	struct read read[READS_MAX];
 	unsigned reads;
 	bool slow[STREAMS];
+	bool silent[STREAMS];
 	unsigned unanswered[STREAMS]; /* reads begun since one has ended */
 	int64_t ahead[NODES][NODES];  /* bytes that a began more than b since both could */
 	const struct read *retried;   /* the read whose fault the engine handles now */
@@ -162,6 +163,8 @@ void client_check_slot(struct sim *sim, const struct client *c, uint64_t s);
 bool share_hungry(const struct client *c);
 unsigned share_reads(const struct sim *sim, const struct stream *s);
 unsigned share_most(const struct sim *sim, const struct stream *s);
+void share_begun(struct sim *sim, const struct stream *s);
+void share_answered(struct sim *sim, const struct stream *s);
 bool share_slow(const struct sim *sim, const struct stream *s);
 bool share_free(const struct sim *sim, const struct client *c);
 unsigned queue_reads(const struct sim *sim, unsigned queue);

@@ -43,7 +43,8 @@ static void begin_read(struct sim *sim, const struct engine_action *a)
 		return;
 	}
 	c->requested++;
-	sim->unanswered[c->stream - sim->stream] += d->queue == 0;
+	if (d->queue == 0)
+		share_begun(sim, c->stream);
 	share_charge(sim, c, TURN_ROW + (int64_t)a->tokens * c->ring.geometry.token_bytes);
 	share_check(sim, c);
 }

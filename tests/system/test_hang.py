@@ -55,9 +55,12 @@ def make_streams(place):
         "one": "hung/00.bin",
     }
     shapes |= {f"together{i}": "hung" for i in range(TOGETHER)}
-    return mounts, {
+    streams = {
         n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets(path)} for n, path in shapes.items()
     }
+    for i in range(TOGETHER):  # with one order, all would wait for the first one's shards
+        streams[f"together{i}"]["seed"] = i
+    return mounts, streams
 
 
 # While words[SLOWER], a second of the data thread's clock, and so of its ticks, takes 20.
@@ -139,7 +142,7 @@ def trainer(place, daemon, stream):
         "--batches",
         10**6,
         "--run",
-        "other",
+        f"of-{stream}",  # runs share what is in flight, see turns.h
     ]
     return place.spawn(
         [TOKCTL, "cat", stream, "--socket", daemon.socket, *map(str, arguments)],
@@ -158,12 +161,8 @@ def drain(process, seconds=0.5):
         time.sleep(0.01)
 
 
-def sessions_of(daemon, stream):
-    return [s for s in status(daemon.socket)[0] if s["stream"] == stream]
-
-
 def slow_of(daemon, stream):
-    return [s for s in sessions_of(daemon, stream) if s.get("slow_ms")]
+    return [s for s in status(daemon.socket)[0] if s["stream"] == stream and s.get("slow_ms")]
 
 
 def begin_hang(place, daemon, mount):
@@ -318,10 +317,10 @@ def check_together(place, daemon, mount, clock):
     mount.hang()
     processes = []
     for i in range(TOGETHER):
-        stream = f"together{i}"
-        processes.append(trainer(place, daemon, stream))
-        assert wait_for(lambda s=stream: sessions_of(daemon, s), 5), "  one more stream attaches"
-    assert wait_for(mount.held, 5), "  reads hang"
+        held = mount.held()
+        processes.append(trainer(place, daemon, f"together{i}"))
+        more = wait_for(lambda h=held: mount.held() > h, 10)
+        assert more, ("  reads of one more stream hang", i, held)
     taken = {name: reader.take(SERVED) for name, reader in readers.items()}
     assert taken == dict.fromkeys(readers, SERVED), (
         "other streams continue before the hangs are known",
