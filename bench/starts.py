@@ -2,7 +2,8 @@
 
 The clock starts when the process has imported torch, and stops when it has its first
 input_ids and labels: it includes importing tokend. Without a running daemon, Loader(config=…)
-starts a private one. Samples are of sparse files: no figure depends on their bytes.
+starts a private one. Samples are of sparse files. Zeros do not show their type, so the daemon
+reads them at 8 places of each shard, where one place of real tokens is enough.
 """
 
 import json
