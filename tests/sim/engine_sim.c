@@ -113,7 +113,8 @@ static void client_event(struct sim *sim, struct client *c)
 
 static void turn_slow(struct sim *sim, uint32_t stream, bool slow)
 {
-	share_answered(sim, &sim->stream[stream]);
+	if (sim->slow[stream] != slow)
+		share_answered(sim, &sim->stream[stream]);
 	sim->slow[stream] = slow;
 	sim->counts.slow += slow && share_reads(sim, &sim->stream[stream]) > sim->depth / 4;
 	step(sim, (struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = slow});
