@@ -33,6 +33,7 @@ SHARDS = {"near": 4, "far": 4, "hung": 40}
 DESCRIPTORS = 128  # limit of the daemon: at most 32 shards are open, fewer than hang
 SLOTS, MICRO = 64, 8  # twice as many rows as a daemon has reads in flight
 RATE_S = 0.3
+TURNS = 5
 TOGETHER = 3  # streams that hang at the same time
 SERVED = 100  # batches, more than those in the ring and in flight
 RATE_LEAST = {"near": 0.7, "far": 0.5}  # 0.95 on an idle machine; far's server is slow
@@ -175,30 +176,28 @@ def begin_hang(place, daemon, mount):
     return process
 
 
-def measure(readers, rates):
-    for _ in range(3):
-        for name, reader in readers.items():
-            rates[name].append(reader.rate())
+def measure(readers):
+    """The best of three rates of each."""
+    rates = [{name: reader.rate() for name, reader in readers.items()} for _ in range(3)]
+    return {name: max(rate[name] for rate in rates) for name in readers}
 
 
 def check_rates(place, daemon, mounts):
-    """Measures both streams before, during and after a hang, twice, and compares the best rates:
-    the machine may be busy.
+    """Measures both streams before, during and after a hang, and compares the best rates. The
+    machine may be busy meanwhile, so each stream may do so in one of several turns.
     """
     readers = {name: Reader(daemon, name) for name in ("near", "far")}
-    calm = {name: [] for name in readers}
-    measure(readers, {name: [] for name in readers})  # all shards are open now
-    hung = {name: [] for name in readers}
-    first = {}
-    for turn in range(2):
-        measure(readers, calm)
+    measure(readers)  # all shards are open now
+    best = dict.fromkeys(readers, 0.0)
+    for turn in range(TURNS):
+        calm = measure(readers)
         process = begin_hang(place, daemon, mounts["hung"])
         wait_for(lambda: mounts["hung"].held() >= 16)
         if turn == 0:  # the hang is not known yet
             first = {name: reader.rate() for name, reader in readers.items()}
             assert all(first.values()), ("other streams continue before the hang is known", first)
         known = wait_for(lambda: slow_of(daemon, "hung"), 6)
-        measure(readers, hung)
+        hung = measure(readers)
         if turn == 0:
             check_said(daemon, known)
             check_memory(daemon, process)
@@ -207,18 +206,19 @@ def check_rates(place, daemon, mounts):
         process.wait()
         mounts["hung"].answer()
         wait_for(lambda: not status(daemon.socket)[1]["slow_ms"])
-        measure(readers, calm)
-    for name in readers:
-        ratio = max(hung[name]) / max(calm[name])
-        print(
-            f"      {name}: {max(calm[name]):.0f} batches/s, {first[name]:.0f} at first, "
-            f"{max(hung[name]):.0f} during: {ratio:.2f}"
-        )
-        assert ratio >= RATE_LEAST[name], (
-            f"stream {name} keeps its rate while the other's storage hangs",
-            (calm[name], hung[name]),
-        )
-        readers[name].client.close()
+        after = measure(readers)
+        for name in readers:
+            ratio = hung[name] / max(calm[name], after[name])
+            print(f"      {name}: {calm[name]:.0f} batches/s, {hung[name]:.0f} during: {ratio:.2f}")
+            best[name] = max(best[name], ratio)
+        if all(best[name] >= RATE_LEAST[name] for name in readers):
+            break
+    assert all(best[name] >= RATE_LEAST[name] for name in readers), (
+        "other streams keep their rates while the storage of one hangs",
+        best,
+    )
+    for reader in readers.values():
+        reader.client.close()
 
 
 def check_said(daemon, known):
@@ -240,7 +240,8 @@ def check_said(daemon, known):
     )
     code, out, _ = run(TOKCTL, "status", "--socket", daemon.socket)
     assert has(out.decode(), "stream hung waits for", mount), "so does the text of status"
-    assert has(daemon.log(), "stream hung", mount, "has not answered"), "so does the log"
+    said = daemon.said("has not answered")
+    assert any(has(line, "stream hung", mount) for line in said), "so does the log"
 
 
 def check_memory(daemon, process):
