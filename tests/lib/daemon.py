@@ -47,6 +47,13 @@ class Daemon:
             f.seek(self.log_from)
             return f.read().decode(errors="replace")
 
+    def said(self, text):
+        """The lines of the log with @text, once there is one; none after LONG. A thread of the
+        daemon writes its log, so a client may see an effect before the line about it is written.
+        """
+        lines = lambda: [line for line in self.log().splitlines() if text in line]
+        return wait_for(lines)
+
     def kill(self):
         self.process.kill()
         self.process.wait()

@@ -176,7 +176,7 @@ def test_a_damaged_cache_gives_no_wrong_byte(store, shared):
     daemon = job.daemon()
     job.read(daemon, WINDOWS)
     assert len(job.gets()) == damaged
-    assert daemon.log().count(" differs from its sum; it is fetched again") == 1, daemon.log()
+    assert len(daemon.said(" differs from its sum; it is fetched again")) == 1, daemon.log()
     assert daemon.stop() == 0
 
 
@@ -306,7 +306,7 @@ def test_a_full_disk_is_left_to_others(store, shared):
         job.gets()
         job.read(daemon, WINDOWS)
         assert not whole_pieces(job.gets())
-        assert daemon.log().count("windows are fetched singly") == 1, daemon.log()
+        assert len(daemon.said("windows are fetched singly")) == 1, daemon.log()
         assert daemon.stop() == 0
     finally:
         subprocess.run(["umount", "-l", job.cache], check=True)
@@ -337,7 +337,7 @@ def test_a_cache_that_is_removed(store, shared):
     shutil.rmtree(job.cache)
     os.mkdir(job.cache, 0o700)
     job.read(daemon, 500, at=1024)
-    said = [line for line in daemon.log().splitlines() if "windows are fetched singly" in line]
+    said = daemon.said("windows are fetched singly")
     # The second if a piece that was fetched ahead came while the directory was being emptied.
     reasons = "the directory was removed", "No such file or directory"
     assert len(said) == 1 and any(reason in said[0] for reason in reasons), daemon.log()

@@ -97,10 +97,6 @@ def trainers(daemon):
         trainer.end()
 
 
-def log(daemon):
-    return (daemon.directory / "log").read_text()
-
-
 def test_two_plain_processes_are_both_warned(daemon, trainers):
     one, two = trainers(), trainers()
     assert one.says("in") == one.pid
@@ -111,11 +107,12 @@ def test_two_plain_processes_are_both_warned(daemon, trainers):
         assert f"by pid {other.pid} on {socket.gethostname()}" in warned["warned"]
         assert "rank 0 of 1 of run default" in warned["warned"]
         assert warned["at"] == "<string>", "it is shown at the line of the trainer's own loop"
-    assert log(daemon).count("is read by pid") == 1
+    assert len(daemon.said("is read by pid")) == 1
     three = trainers()
     three.says("in")
     three.says("warned")
     assert one.line(1) is None and two.line(0) is None, "it is said once"
+    assert len(daemon.said("is read by pid")) == 1
 
 
 def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
@@ -142,7 +139,7 @@ def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
         for loader in (one, two):
             for _ in range(100):
                 next(loader)
-    assert "is read by" not in log(daemon)
+    assert "is read by" not in daemon.log()
 
 
 def test_a_forked_child_is_another_process(daemon, trainers):
@@ -263,7 +260,7 @@ def test_processes_with_unknown_pids_are_distinguished(trainers, shared):
 
     apart = Apart(shared.path).start()
     try:
-        assert apart.answers(), log(apart)
+        assert apart.answers(), apart.log_path.read_text()
         one = trainers(daemon=apart)
         one.says("in")
         assert one.line(3.5) is None, "it seeks, and is not its own twin"

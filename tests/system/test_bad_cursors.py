@@ -412,8 +412,7 @@ def test_clients_that_race_with_the_daemons_loads_are_disconnected(bench):
         return len(ended) == len(pids)
 
     assert wait_for(all_ended), ("scribblers are disconnected", pids, ended)
-    assert bench.daemon.log().count("control words out of range") >= len(pids), (
-        "  because of their words"
-    )
+    words = lambda: len(bench.daemon.said("control words out of range")) >= len(pids)
+    assert wait_for(words), "  because of their words"
     injected(29, len(pids))
     bench.unchanged("scribblers")

@@ -114,7 +114,7 @@ def check(place, group):
     daemon = Daemon(place, config, preexec_fn=group.enter)
     limit = status(daemon.socket)[1]["limit_bytes"]
     assert 128 << 20 < limit < LIMIT, ("memory: is lowered to what the cgroup allows", limit)
-    said = [line for line in daemon.log().splitlines() if "memory:" in line]
+    said = daemon.said("memory:")
     assert len(said) == 1 and str(LIMIT) in said[0] and str(1 << 30) in said[0], (
         "  one line says so",
         said,

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import pyzstd
 
-from lib import TOKCTL, TOKEND, Daemon, has, run, wait_for
+from lib import TOKCTL, TOKEND, Daemon, has, run
 from lib.shard_writers import (
     arrow,
     datatrove,
@@ -347,8 +347,7 @@ def test_damaged_shards_stop_the_stream(written):
                 and len(out) <= int(at[1]) // SEQ_LEN * WINDOW * content.itemsize
             )
             assert good, (f"{mode}: {name}: no token after the damage is served", (len(out), err))
-            logged = wait_for(lambda word=word, daemon=daemon: word in daemon.log())
-            assert logged, (f"{mode}: {name}: the log says so", daemon.log())
+            assert daemon.said(word), (f"{mode}: {name}: the log says so", daemon.log())
             code, _, err = run(
                 TOKCTL, "plan", "-c", config, name, "--from", 0, "--count", windows, "--tokens"
             )

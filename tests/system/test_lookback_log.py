@@ -38,7 +38,7 @@ def test_log_cannot_be_written(scene):
         client = Client(daemon.socket).attach()
         assert client.next() is not None, "a log that cannot be written does not stop the run"
         client.close()
-    said = [line for line in daemon.log().splitlines() if "cannot write the mix log" in line]
+    said = daemon.said("cannot write the mix log")
     assert len(said) == 1 and "Not a directory" in said[0] and "run test" in said[0], (
         "one line says so",
         said,

@@ -264,13 +264,12 @@ def touched(place, mode, kind, action):
     else:
         injected(12)
     trainer.step(400)
-    said = lambda: [
-        line for line in daemon.log().splitlines() if "its ctime changed while it was open" in line
-    ]
-    wait_for(said, 5)
+    changed = "its ctime changed while it was open"
+    daemon.said(changed)
     trainer.step(100)
-    if trainer.wrong or len(said()) != 1 or "0.bin" not in said()[0]:
-        faults.append(f"{trainer.wrong} wrong, said {said()}")
+    said = daemon.said(changed)
+    if trainer.wrong or len(said) != 1 or "0.bin" not in said[0]:
+        faults.append(f"{trainer.wrong} wrong, said {said}")
     trainer.client.close()
     daemon.stop()
     return faults

@@ -18,7 +18,6 @@ from lib import (
     refusal,
     rows_at,
     status,
-    wait_for,
     with_parent,
 )
 from lib.cat import moved
@@ -97,7 +96,7 @@ def test_only_the_owner_uses_a_named_run(shared, daemon):
         )
         assert has(told, *words), f"  nor drain it, by the name {run_}"
         named = f"request of uid {uid} (pid {os.getpid()}) refused"
-        assert wait_for(lambda n=named: n in daemon.log()), "  the log says who asked"
+        assert daemon.said(named), "  the log says who asked"
         injected(48)
         operator.close()
     asked = client_of(daemon, STRANGER).ask(op="request", stream="train", kind="drain", args="")
@@ -107,10 +106,7 @@ def test_only_the_owner_uses_a_named_run(shared, daemon):
         asked = operator.ask(op="request", stream="train", run="job", kind="drain", args="")
         assert asked["sessions"] == 1, (f"uid {uid} may drain it", asked)
         words = f"of uid {uid} (pid {os.getpid()}) for 1 sessions of run job"
-        assert wait_for(lambda w=words: w in daemon.log()), (
-            "  the log says who asked",
-            daemon.log(),
-        )
+        assert daemon.said(words), ("  the log says who asked", daemon.log())
         assert operator.ask(op="cancel", number=asked["number"])["fetched"] == 0, (
             "  and it can be taken back"
         )

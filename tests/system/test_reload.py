@@ -145,7 +145,7 @@ def test_a_terminal_that_closes_ends_the_daemon(place):
     scene.reload("was read again")
     os.close(master)
     assert scene.daemon.process.wait(20) == 0
-    assert "the terminal is closed" in scene.daemon.log()
+    assert scene.daemon.said("the terminal is closed")
 
 
 def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):

@@ -16,7 +16,7 @@ import numpy
 import pytest
 import pyzstd
 
-from lib import TOKCTL, Daemon, free_port, run, wait_for
+from lib import TOKCTL, Daemon, free_port, run
 from lib.injected import injected
 from lib.preload import Preload
 from lib.shard_writers import mds, raw, seekable
@@ -197,8 +197,8 @@ def served(place, label, name, flip, permanent, want):
     daemon = Daemon(place, config, env=flip.env)
     flip.begin(path, byte(path), permanent)
     code, out, err = cat(daemon.socket)
-    if not permanent:  # the log is written asynchronously
-        wait_for(lambda: "were damaged when read" in daemon.log(), 5)
+    if not permanent:
+        daemon.said("were damaged when read")
     log = daemon.log()
     told = re.findall(
         rf"shard {re.escape(os.path.realpath(path))}: bytes (\d+) to (\d+) were damaged when read",

@@ -120,15 +120,12 @@ def test_training_continues_while_state_dir_hangs(place):
         )
         assert metric(address, "tokend_state_dir_busy_seconds") > 19, "  the metrics show it"
         assert metric(address, "tokend_state_dir_jobs") >= 7, "  and how many jobs wait"
-        assert wait_for(lambda: "has not answered for 20 s" in daemon.log()), "  the log says so"
+        assert daemon.said("has not answered for 20 s"), "  the log says so"
         assert attach_quickly(daemon, "new6"), "  more sessions attach, at once"
         injected(51)
     finally:
         hang.close()
-    assert wait_for(lambda: "answers again" in daemon.log()), (
-        "the log says that it answers again",
-        daemon.log(),
-    )
+    assert daemon.said("answers again"), ("the log says that it answers again", daemon.log())
     mixes = [place.file(f"hang/train/new{n}/mixes/000001.cursor") for n in range(1, 7)]
     assert wait_for(lambda: all(map(os.path.exists, mixes))), (
         "  the waiting entries are written",
@@ -180,7 +177,7 @@ def test_one_user_cannot_use_up_the_waiting_entries_of_mix_logs(place):
         assert hang.held(), "state_dir hangs"
         polite = client_of(daemon, POLITE).attach(run="polite")
         assert polite.next(SOON) is not None, "another user attaches, and gets batches"
-        assert f"and 256 calls of uid {GREEDY}" in daemon.log()
+        assert daemon.said(f"and 256 calls of uid {GREEDY}")
     finally:
         hang.close()
     entry = f"{directory}/train/polite/mixes/000001.cursor"
@@ -241,8 +238,7 @@ def test_two_daemons_share_state_dir(place):
     ]
     assert left == [], "  nothing else is left"
     for daemon, other in ((one, two), (two, one)):
-        wait_for(lambda d=daemon: "another tokend" in d.log())
-        said = [line for line in daemon.log().splitlines() if "another tokend" in line]
+        said = daemon.said("another tokend")
         assert len(said) == 1 and f"pid {other.pid}" in said[0], (
             "  one line names the other",
             said,
@@ -286,8 +282,5 @@ def test_left_over_files_are_removed(place):
         sorted(os.listdir(run_dir))[-2:] == ["a.cursor", "mixes"]
         and os.listdir(f"{run_dir}/mixes") == kept
     ), "  and nothing else"
-    assert wait_for(lambda: "removed 5 temporary files" in daemon.log()), (
-        "  and one line says so",
-        daemon.log(),
-    )
+    assert daemon.said("removed 5 temporary files"), ("  and one line says so", daemon.log())
     assert daemon.stop() == 0, "  exit 0"

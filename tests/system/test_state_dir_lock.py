@@ -108,9 +108,8 @@ def test_saves_without_locks(place):
     daemon = Daemon(place, config_of(place, "without"), env=locks.env)
     path = save(daemon, 3)
     assert os.path.exists(path), ("a file system without locks: 3 saves", path)
-    log = daemon.log().splitlines()
-    said = [line for line in log if "without locks" in line]
-    assert locks.get("injected") >= 3, ("  locks were requested", log)
+    said = daemon.said("without locks")
+    assert locks.get("injected") >= 3, ("  locks were requested", daemon.log())
     assert len(said) == 1 and place.file("without") in said[0], ("  one line warns of it", said)
     assert sorted(os.listdir(os.path.dirname(path))) == ["a.cursor", "mixes"], (
         "  no other file is left"
