@@ -222,8 +222,8 @@ static bool is_covered(const struct sim *sim)
 
 	return n->slots > 1000 && n->attached > 20 && n->crashes > 5 && n->waits > 100 &&
 	       (n->shared > 100 || (sim->stores && sim->depth < 8)) &&
-	       (n->slow > 10 || sim->depth < 8) && n->faults > 10 && n->retries > 10 &&
-	       n->failures > 0 && n->hostile > 0 &&
+	       (n->slow > 10 || sim->stores || sim->depth < 8) && n->faults > 10 &&
+	       n->retries > 10 && n->failures > 0 && n->hostile > 0 &&
 	       (n->away < 10000 || (n->hung > 3 && n->cancelled > 10));
 }
 
