@@ -40,6 +40,8 @@ launch() { # NAME PROGRAM ARGUMENT…
 	shift
 	"$@" -c "$dir/ceph.conf" -f >"$dir/$name.out" 2>&1 </dev/null &
 	echo $! >"$dir/$name.pid"
+	# Until its execve(), it looks like this shell, and not like ours.
+	until is_ours $! || ! kill -0 $! 2>/dev/null; do sleep 0.01; done
 }
 
 set_up() { # PROGRAM ARGUMENT…
