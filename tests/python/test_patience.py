@@ -304,7 +304,7 @@ def test_an_edit_needs_no_more_memory(daemon):
         "the end of the rings that were left",
     )
     with pytest.raises(tokend.RefusedError, match="raise memory:"):
-        client(daemon, run="third", deadline_ms=300)
+        client(daemon, run="third", deadline_ms=1000)
 
 
 def test_the_mix_log_has_an_edit_that_was_taken_back(daemon):
@@ -399,7 +399,7 @@ def test_a_client_that_opens_ring_after_ring_gets_one_more_at_most(daemon):
         ours.seek(None, 0, 1, 4)
     assert take(ours) == [0, 1, 2, 3]
     with pytest.raises(tokend.RefusedError, match="raise memory:"):
-        client(daemon, deadline_ms=300)
+        client(daemon, deadline_ms=1000)
 
 
 @pytest.mark.parametrize(
