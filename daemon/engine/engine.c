@@ -370,7 +370,11 @@ static void fail_stream(struct engine *engine, uint32_t stream, const struct eng
 
 static void publish(struct feed *feed, struct engine_actions *out)
 {
-	if (!feed_publish(feed))
+	bool first = feed->published == 0, wake = feed_publish(feed);
+
+	if (first && feed->published > 0 && feed->wake_at == 0 && !feed->waiting)
+		turn_ready(&feed->turn, true); /* see FEED_FIRST */
+	if (!wake)
 		return;
 	turn_spend(&feed->turn, TURN_WAKE, false);
 	emit_plain(out, ENGINE_WAKE, feed);
@@ -546,6 +550,7 @@ static void pump(struct engine *engine, struct engine_actions *out)
 			turn_ready(leaf, false);
 			break;
 		case FEED_FULL:
+		case FEED_FIRST:
 		case FEED_ENDED:
 			turn_ready(leaf, false);
 		}

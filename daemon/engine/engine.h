@@ -14,7 +14,8 @@
  * users get equal shares, so do the runs of one user, and so do the feeds of one run, counted in
  * bytes (turns.h). One stream may have three quarters of the reads in flight, so that a stream
  * whose storage does not answer leaves some to other streams. All slow streams together get one
- * quarter.
+ * quarter. A feed begins with few rows: otherwise a trainer that starts would wait until the shards
+ * of the whole ring are open.
  *
  * Reads from object stores wait for a network, and many have to be in flight. So they have queues
  * of their own, with a depth each: a store that does not answer delays neither local reads nor
@@ -35,7 +36,10 @@
 struct engine;
 struct feed;
 
-enum { ENGINE_QUEUES = 8 }; /* of reads: the local one, and those of stores */
+enum {
+	ENGINE_QUEUES = 8,	/* of reads: the local one, and those of stores */
+	ENGINE_FIRST_ROWS = 16, /* or a batch, until the first batch is published */
+};
 
 /* One dataset of a feed's cursor. table is NULL if the cursor never serves it any more. */
 struct feed_source {

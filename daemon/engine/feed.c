@@ -208,6 +208,8 @@ enum feed_room feed_room(struct feed *feed)
 		return FEED_ROOM;
 	if (feed->planned == feed->batches)
 		return FEED_ENDED;
+	if (feed->published == 0 && feed->planned * ring->geometry.rows >= ENGINE_FIRST_ROWS)
+		return FEED_FIRST;
 	if (feed->planned - feed->released < ring->geometry.slots)
 		return FEED_ROOM;
 	if (!ring_released(ring, feed->published, &feed->released))

@@ -65,9 +65,12 @@ void feed_check(const struct feed *feed);
 /* The same for every slot. */
 void feed_check_slots(const struct feed *feed);
 
-/* Is there room to plan the next row? If the ring is full, puts the feed to sleep (wake_at).
- * HOSTILE: the client wrote an impossible `released`. */
-enum feed_room { FEED_FULL, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
+/*
+ * Is there room to plan the next row? If the ring is full, puts the feed to sleep (wake_at).
+ * FIRST: it has planned ENGINE_FIRST_ROWS, and goes on when the first batch is published.
+ * HOSTILE: the client wrote an impossible `released`.
+ */
+enum feed_room { FEED_FULL, FEED_FIRST, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
 enum feed_room feed_room(struct feed *feed);
 /* The queue of the next row's read; of padding, and after the end, the local one. */
 unsigned feed_queue(struct feed *feed);

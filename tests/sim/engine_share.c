@@ -13,10 +13,13 @@ static uint64_t next_position(const struct client *c)
 /* Does the client need more reads? In an endless stream there is no padding here. */
 static bool wants_more(const struct client *c)
 {
+	uint32_t rows = c->ring.geometry.rows;
+
+	if (published(c) == 0 && c->requested / rows * rows >= ENGINE_FIRST_ROWS)
+		return false; /* until the first batch is published */
 	if (c->end == RING_ENDLESS)
 		return true;
-	return c->requested / c->ring.geometry.rows < c->end &&
-	       next_position(c) < cursor_end(&c->cursor);
+	return c->requested / rows < c->end && next_position(c) < cursor_end(&c->cursor);
 }
 
 /* The queue of the client's next read. It must want more. */

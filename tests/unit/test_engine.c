@@ -42,6 +42,27 @@ static void an_attach_fills_the_ring(void **state)
 	rig_free(r);
 }
 
+/* Before its first batch is published, a feed reads no more than that needs, or 16 rows. */
+static void a_feed_begins_with_few_rows(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s[] = {
+		session_make(&(struct shape){.id = 0, .slots = 8, .rows = 6}),
+		session_make(&(struct shape){.id = 1, .slots = 8, .rows = 20}),
+	};
+
+	(void)state;
+	assert_int_equal(attach(r, &s[0], 0), 18);
+	for (uint64_t row = 17; row > 0; row--)
+		assert_int_equal(done(r, row, 0, false), 0);
+	assert_int_equal(done(r, 0, 0, false), 30);
+	assert_int_equal(published(&s[0]), 3);
+	leave(r, &s[0], 0);
+	assert_int_equal(attach(r, &s[1], 1), 20);
+	leave(r, &s[1], 1);
+	rig_free(r);
+}
+
 static void depth_bounds_the_reads(void **state)
 {
 	struct rig *r = rig_make(3);
@@ -107,7 +128,7 @@ static void two_feeds_take_turns(void **state)
 static void a_full_list_continues_with_pump(void **state)
 {
 	struct rig *r = rig_make(LIMIT_READS);
-	struct session s = session_make(&(struct shape){.slots = 4, .rows = 90});
+	struct session s = session_make(&(struct shape){.slots = 1, .rows = 360});
 	unsigned reads;
 
 	(void)state;
@@ -119,7 +140,7 @@ static void a_full_list_continues_with_pump(void **state)
 	assert_int_equal(reads, 360);
 	for (unsigned i = 0; i < reads; i++)
 		done(r, i, 0, false);
-	assert_int_equal(published(&s), 4);
+	assert_int_equal(published(&s), 1);
 	leave(r, &s, 0);
 	rig_free(r);
 }
@@ -363,6 +384,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_attach_fills_the_ring),
+		cmocka_unit_test(a_feed_begins_with_few_rows),
 		cmocka_unit_test(depth_bounds_the_reads),
 		cmocka_unit_test(slots_are_published_in_order),
 		cmocka_unit_test(two_feeds_take_turns),

@@ -465,7 +465,7 @@ static void a_hanging_stream_leaves_reads_to_other_streams(void **state)
 
 	(void)state;
 	for (uint32_t id = 0; id < 4; id++)
-		s[id] = session_make(id, 0, id, 8, 32, 0);
+		s[id] = session_make(id, 0, id, 4, 64, 0);
 	attach(r, &s[0], 0);
 	assert_int_equal(r->begun[0], DEPTH - DEPTH / 4);
 	attach(r, &s[1], 1); /* before it is known to be slow */
