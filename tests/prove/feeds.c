@@ -92,9 +92,13 @@ uint64_t prove_feed(struct prove_feeds *f, const struct cursor *cursor, uint64_t
 	uint64_t planned;
 
 	PROVE(f->p, feed && cursor->datasets == f->datasets && batches <= PROVE_SLOTS, "memory");
-	while (feed->planned < batches && feed_room(feed) == FEED_ROOM)
-		if (feed_plan(feed, &read))
-			feed->reading--; /* as if read at once */
+	while (feed->planned < batches && feed_room(feed) == FEED_ROOM) {
+		if (feed_plan(feed, &read)) { /* as if read at once */
+			feed->reading--;
+			feed->left[(uint32_t)read.tag / f->ring.geometry.rows]--;
+		}
+		feed_publish(feed);
+	}
 	planned = feed->planned;
 	PROVE(f->p, planned == batches || feed_room(feed) == FEED_ENDED,
 		"rank %" PRIu64 " stops after %" PRIu64 " micro-batches", rank, planned);
