@@ -95,7 +95,7 @@ static void leave_if_done(struct server *server)
 	uv_close((uv_handle_t *)&server->second, NULL);
 	uv_close((uv_handle_t *)&server->watchdog, NULL);
 	connections_stop(&server->control.connections);
-	uv_close((uv_handle_t *)&server->news, NULL);
+	uv_unref((uv_handle_t *)&server->news); /* the data thread uses it until it is stopped */
 	keeper_close(server->control.keeper);
 	if (server->control.cache_keeper)
 		keeper_close(server->control.cache_keeper);
@@ -559,6 +559,8 @@ int server_run(const struct server_options *options)
 	serve(server);
 	end_keeper(server);
 	data_thread_stop(server->control.data_thread);
+	uv_close((uv_handle_t *)&server->news, NULL);
+	uv_run(&server->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&server->loop);
 	requests_free(&server->control.requests);
 	connections_free(&server->control.connections);

@@ -9,7 +9,7 @@ struct hook {
 	struct hook *next;
 	uv_handle_t *handle;
 	enum kind kind;
-	bool active, closing, pending;
+	bool active, closing, pending, unreferenced;
 	int fd, events, number;
 	int64_t due;
 	uint64_t repeat;
@@ -222,6 +222,11 @@ void uv_close(uv_handle_t *handle, uv_close_cb call)
 	proc_poke(loop_of(handle->loop)->proc);
 }
 
+void uv_unref(uv_handle_t *handle)
+{
+	hook_of(handle)->unreferenced = true;
+}
+
 int uv_is_closing(const uv_handle_t *handle)
 {
 	const struct hook *h = hook_of(handle);
@@ -404,7 +409,7 @@ int uv_run(uv_loop_t *of, uv_run_mode mode)
 		bool alive = l->working > 0;
 
 		for (const struct hook *h = l->hooks; h; h = h->next)
-			alive |= h->active || h->closing;
+			alive |= (h->active && !h->unreferenced) || h->closing;
 		if (!alive || mode == UV_RUN_NOWAIT || (any && mode == UV_RUN_ONCE))
 			return alive;
 		if (!any)
