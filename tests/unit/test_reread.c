@@ -16,6 +16,21 @@ static bool is_cached(int fd, uint64_t at)
 	return preadv2(fd, &to, 1, (off_t)at, RWF_NOWAIT) != -1 || errno != EAGAIN;
 }
 
+/*
+ * Whether page 600 is dropped. The kernel keeps pages of a file that was just written while its
+ * journal is busy with other files: then it must drop them a little later.
+ */
+static bool is_dropped(int fd, uint64_t at, uint64_t n)
+{
+	for (unsigned i = 0; i < 1000; i++) {
+		reread_forget(fd, at, n);
+		if (!is_cached(fd, 600 * PAGE + 2))
+			return true;
+		usleep(1000);
+	}
+	return false;
+}
+
 static int cached_file(const char *path)
 {
 	static char bytes[PAGES * PAGE];
@@ -39,13 +54,12 @@ static void test_repeated_reads_come_from_the_disk(void **state)
 	for (unsigned i = 0; i < COUNT(ranges); i++) {
 		int fd = cached_file(path);
 
-		reread_forget(fd, ranges[i].at, ranges[i].n);
-		bool cached = is_cached(fd, 600 * PAGE + 2);
+		bool dropped = is_dropped(fd, ranges[i].at, ranges[i].n);
 
 		close(fd);
-		if (i == 0 && cached)
+		if (i == 0 && !dropped)
 			skip(); /* a tmpfs has no disk to read from */
-		assert_false(cached);
+		assert_true(dropped);
 	}
 }
 
