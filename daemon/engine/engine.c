@@ -372,8 +372,9 @@ static void publish(struct feed *feed, struct engine_actions *out)
 {
 	bool first = feed->published == 0, wake = feed_publish(feed);
 
+	/* It may have been at FEED_FIRST. A feed that sleeps or waits becomes ready elsewhere. */
 	if (first && feed->published > 0 && feed->wake_at == 0 && !feed->waiting)
-		turn_ready(&feed->turn, true); /* see FEED_FIRST */
+		turn_ready(&feed->turn, true);
 	if (!wake)
 		return;
 	turn_spend(&feed->turn, TURN_WAKE, false);

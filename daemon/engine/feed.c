@@ -200,6 +200,13 @@ static enum feed_room feed_sleep(struct feed *feed)
 	return FEED_ROOM;
 }
 
+/* Reads from stores wait for a network, so all of them begin at once. */
+static bool first_planned(const struct feed *feed)
+{
+	return !feed->stored && feed->published == 0 &&
+	       feed->planned * feed->options.ring.geometry.rows >= ENGINE_FIRST_ROWS;
+}
+
 enum feed_room feed_room(struct feed *feed)
 {
 	const struct ring *ring = &feed->options.ring;
@@ -208,7 +215,7 @@ enum feed_room feed_room(struct feed *feed)
 		return FEED_ROOM;
 	if (feed->planned == feed->batches)
 		return FEED_ENDED;
-	if (feed->published == 0 && feed->planned * ring->geometry.rows >= ENGINE_FIRST_ROWS)
+	if (first_planned(feed))
 		return FEED_FIRST;
 	if (feed->planned - feed->released < ring->geometry.slots)
 		return FEED_ROOM;

@@ -66,9 +66,9 @@ void feed_check(const struct feed *feed);
 void feed_check_slots(const struct feed *feed);
 
 /*
- * Is there room to plan the next row? If the ring is full, puts the feed to sleep (wake_at).
- * FIRST: it has planned ENGINE_FIRST_ROWS, and goes on when the first batch is published.
- * HOSTILE: the client wrote an impossible `released`.
+ * Is there room to plan the next row? FULL: the ring is full, so the feed was put to sleep
+ * (wake_at). FIRST: ENGINE_FIRST_ROWS are planned; it is not asleep, and has room when a batch is
+ * published. HOSTILE: the client wrote an impossible `released`.
  */
 enum feed_room { FEED_FULL, FEED_FIRST, FEED_ROOM, FEED_ENDED, FEED_HOSTILE };
 enum feed_room feed_room(struct feed *feed);

@@ -10,16 +10,26 @@ static uint64_t next_position(const struct client *c)
 	return c->cursor.next + (slots * c->world + c->rank) * g->rows + c->requested % g->rows;
 }
 
-/* Does the client need more reads? In an endless stream there is no padding here. */
-static bool wants_more(const struct client *c)
+/* Has its feed planned all that it may until the first batch is published? */
+static bool first_planned(const struct client *c)
 {
 	uint32_t rows = c->ring.geometry.rows;
 
-	if (published(c) == 0 && c->requested / rows * rows >= ENGINE_FIRST_ROWS)
-		return false; /* until the first batch is published */
+	for (uint32_t d = 0; d < c->cursor.datasets; d++)
+		if (c->stream->source[d].queue > 0)
+			return false;
+	return published(c) == 0 && c->requested / rows * rows >= ENGINE_FIRST_ROWS;
+}
+
+/* Does the client need more reads? In an endless stream there is no padding here. */
+static bool wants_more(const struct client *c)
+{
+	if (first_planned(c))
+		return false;
 	if (c->end == RING_ENDLESS)
 		return true;
-	return c->requested / rows < c->end && next_position(c) < cursor_end(&c->cursor);
+	return c->requested / c->ring.geometry.rows < c->end &&
+	       next_position(c) < cursor_end(&c->cursor);
 }
 
 /* The queue of the client's next read. It must want more. */
@@ -145,7 +155,7 @@ static bool siblings(const struct sim *sim, uint32_t a, uint32_t b)
 /* Is only padding left to plan? It is paid for, too, but not seen here. */
 static bool pads(const struct client *c)
 {
-	return c->state == RUNNING && !wants_more(c) && published(c) < c->end;
+	return c->state == RUNNING && !first_planned(c) && !wants_more(c) && published(c) < c->end;
 }
 
 /* An account begins when two nodes can go on, and ends when one of them cannot. */

@@ -42,25 +42,33 @@ static void an_attach_fills_the_ring(void **state)
 	rig_free(r);
 }
 
-/* Before its first batch is published, a feed reads no more than that needs, or 16 rows. */
+/* A feed of local shards begins with the fewest batches of 16 rows or more. After the first batch
+ * is published, it fills the ring. A feed that reads from a store fills it at once. */
 static void a_feed_begins_with_few_rows(void **state)
 {
-	struct rig *r = rig_make(DEPTH);
-	struct session s[] = {
-		session_make(&(struct shape){.id = 0, .slots = 8, .rows = 6}),
-		session_make(&(struct shape){.id = 1, .slots = 8, .rows = 20}),
+	static const struct {
+		struct shape shape;
+		unsigned first, rest, published;
+	} cases[] = {
+		{{.slots = 8, .rows = 6}, 18, 30, 3},
+		{{.slots = 3, .rows = 20}, 20, 40, 1},
+		{{.slots = 8, .rows = 6, .queue = 1}, 48, 0, 8},
 	};
 
 	(void)state;
-	assert_int_equal(attach(r, &s[0], 0), 18);
-	for (uint64_t row = 17; row > 0; row--)
-		assert_int_equal(done(r, row, 0, false), 0);
-	assert_int_equal(done(r, 0, 0, false), 30);
-	assert_int_equal(published(&s[0]), 3);
-	leave(r, &s[0], 0);
-	assert_int_equal(attach(r, &s[1], 1), 20);
-	leave(r, &s[1], 1);
-	rig_free(r);
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct rig *r = rig_make(DEPTH);
+		struct session s = session_make(&cases[i].shape);
+
+		engine_store_depth(r->engine, DEPTH);
+		assert_int_equal(attach(r, &s, 0), cases[i].first);
+		for (uint64_t row = cases[i].first - 1; row > 0; row--)
+			assert_int_equal(done(r, row, 0, false), 0);
+		assert_int_equal(done(r, 0, 0, false), cases[i].rest);
+		assert_int_equal(published(&s), cases[i].published);
+		leave(r, &s, 0);
+		rig_free(r);
+	}
 }
 
 static void depth_bounds_the_reads(void **state)
