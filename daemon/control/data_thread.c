@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { TICK_MS = 1000, REAP = 128, MS = 1000000 };
+enum { TICK_MS = 1000, LOOK_MS = 50, REAP = 128, MS = 1000000 };
 enum { SAY_ATTACH = 1, SAY_KICK = 2, SAY_DETACH = 4 };
 
 /* Flags per session, and the list of sessions that have some set. */
@@ -334,11 +334,12 @@ static void *run(void *argument)
 {
 	struct data_thread *f = argument;
 	struct reader_done done[REAP];
-	int64_t tick;
+	int64_t tick, look;
 
 	pthread_setname_np(pthread_self(), "tokend-data");
 	f->now_ns = io_now_ns();
 	tick = f->now_ns / MS + TICK_MS;
+	look = tick;
 	while (!stopping(f)) {
 		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
 		read_mail(f);
@@ -349,7 +350,7 @@ static void *run(void *argument)
 			f->ring(f->context);
 		}
 		int64_t now = f->now_ns / MS;
-		int wait_ms = f->actions.more ? 0 : now < tick ? (int)(tick - now) : 1;
+		int wait_ms = f->actions.more ? 0 : now < look ? (int)(look - now) : 1;
 		unsigned n = reader_reap(f->reader, done, REAP, wait_ms);
 
 		f->now_ns = io_now_ns();
@@ -363,6 +364,10 @@ static void *run(void *argument)
 			step(f, &(struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
 			log_reader(f);
 			tick = now + TICK_MS;
+		}
+		if (now >= look) {
+			step(f, &(struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
+			look = f->actions.active && now + LOOK_MS < tick ? now + LOOK_MS : tick;
 		}
 		/* One step at a time, so that a busy feed does not keep new mail waiting. */
 		if (f->actions.more)

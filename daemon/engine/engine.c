@@ -441,26 +441,28 @@ static void done(
 	leave_if_idle(engine, feed, out);
 }
 
-static void tick(struct engine *engine)
+static void look(struct engine *engine)
+{
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		struct feed *feed = engine->feed[id];
+
+		if (feed && feed->state == FEED_RUNNING && feed_early(feed))
+			turn_ready(&feed->turn, true);
+	}
+}
+
+static void tick(struct engine *engine, struct engine_actions *out)
 {
 	engine_check(engine);
+	out->active = false;
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		struct feed *feed = engine->feed[id];
 
 		if (!feed || feed->state != FEED_RUNNING)
 			continue;
-
-		bool late = feed_late(feed);
-		uint64_t released = feed->released;
-
-		/* A wake-up that has not come by the second tick is lost. A hostile client sends
-		 * none, and is not counted. */
-		if (late && feed->late && feed_awake(feed)) {
-			feed->lost_wakes +=
-				ring_released(&feed->options.ring, feed->published, &released);
+		out->active |= feed_active(feed);
+		if (feed_overdue(feed))
 			turn_ready(&feed->turn, true);
-		}
-		feed->late = late;
 	}
 }
 
@@ -581,8 +583,11 @@ void engine_step(
 	case ENGINE_DONE:
 		done(engine, event, out);
 		break;
+	case ENGINE_LOOK:
+		look(engine);
+		break;
 	case ENGINE_TICK:
-		tick(engine);
+		tick(engine, out);
 		break;
 	case ENGINE_PUMP:
 		break;

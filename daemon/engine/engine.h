@@ -7,15 +7,17 @@
  *   DETACH │                              │ CANCEL  a feed's reads from stores are not needed
  *   KICK   ├→ engine_step() → actions ────┤ WAKE    the client waits: send it a byte
  *   DONE   │                              │ FAILED  a stream cannot go on
- *   TICK   │                              │ HOSTILE a client wrote impossible counters
- *   SLOW   ┘                              └ GONE    the feed's memory is no longer used
+ *   LOOK   │                              │ HOSTILE a client wrote impossible counters
+ *   TICK   │                              └ GONE    the feed's memory is no longer used
+ *   SLOW   ┘
  *
  * A *feed* is one session's ring and its position in the order. Feeds share the reads in flight:
  * users get equal shares, so do the runs of one user, and so do the feeds of one run, counted in
  * bytes (turns.h). One stream may have three quarters of the reads in flight, so that a stream
  * whose storage does not answer leaves some to other streams. All slow streams together get one
- * quarter. A feed begins with few rows: otherwise a trainer that starts would wait until the shards
- * of the whole ring are open.
+ * quarter. A feed of local shards begins with few rows, and goes on when its first batch is
+ * published: otherwise a trainer that starts would wait until the shards of the whole ring are
+ * open.
  *
  * Reads from object stores wait for a network, and many have to be in flight. So they have queues
  * of their own, with a depth each: a store that does not answer delays neither local reads nor
@@ -38,7 +40,7 @@ struct feed;
 
 enum {
 	ENGINE_QUEUES = 8,	/* of reads: the local one, and those of stores */
-	ENGINE_FIRST_ROWS = 16, /* or a batch, until the first batch is published */
+	ENGINE_FIRST_ROWS = 16, /* a feed begins with the fewest batches of so many rows */
 };
 
 /* One dataset of a feed's cursor. table is NULL if the cursor never serves it any more. */
@@ -70,6 +72,7 @@ struct engine_event {
 		ENGINE_DETACH, /* id; GONE follows, at once or when its last read is done */
 		ENGINE_KICK,   /* id: the client released slots */
 		ENGINE_DONE,   /* tag, fault */
+		ENGINE_LOOK,   /* now and then: fills rings before their clients ask for it */
 		ENGINE_TICK,   /* once a second: looks for lost wake-ups */
 		ENGINE_PUMP,   /* continues after a full list of actions */
 		ENGINE_SLOW,   /* id of a stream, slow: whether its storage does not answer */
@@ -111,6 +114,9 @@ enum {
 struct engine_actions {
 	unsigned count;
 	bool more; /* call again with ENGINE_PUMP, after any other events */
+	/* Clients released slots between the last two ticks, so ENGINE_LOOK is useful. Only
+	 * ENGINE_TICK sets it. */
+	bool active;
 	struct engine_action action[ENGINE_ACTIONS];
 };
 

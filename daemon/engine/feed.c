@@ -6,6 +6,8 @@
 
 typedef unsigned __int128 u128;
 
+enum { FEW_SLOTS = 32 };
+
 void feed_check(const struct feed *feed)
 {
 	const struct ring_geometry *g = &feed->options.ring.geometry;
@@ -162,16 +164,17 @@ static bool feed_wanted(const struct feed *feed, uint64_t released)
 /*
  * The feed waits until a part of the ring is free, so that the client makes one system call for
  * many batches: half, or a quarter if it reads from stores, because the rest of the ring hides
- * their latency. A client that has released no slot since its last wake-up is slow. It is asked for
- * a sixteenth, so that the ring is nearly full if storage stalls.
+ * their latency. A client that has released no slot since its last wake-up is slow. Looks keep its
+ * ring nearly full, but a small ring could be empty before the next look. Then the client is asked
+ * for each slot.
  */
 static void set_wake_at(struct feed *feed)
 {
+	const struct ring_geometry *g = &feed->options.ring.geometry;
+	bool slow = feed->woke_at > 0 && feed->released <= feed->woke_at;
 	uint32_t part = feed->stored ? 4 : 2;
 
-	if (feed->woke_at > 0 && feed->released <= feed->woke_at)
-		part = 16;
-	feed->wake_at = feed->released + ring_part(&feed->options.ring.geometry, part);
+	feed->wake_at = feed->released + (slow && g->slots < FEW_SLOTS ? 1 : ring_part(g, part));
 	ring_wake_at(&feed->options.ring, feed->wake_at);
 }
 
@@ -240,13 +243,48 @@ bool feed_awake(struct feed *feed)
 	return true;
 }
 
-bool feed_late(const struct feed *feed)
+bool feed_early(struct feed *feed)
+{
+	const struct ring *ring = &feed->options.ring;
+	uint64_t released = feed->released, full = feed->planned - ring->geometry.slots;
+
+	if (feed->wake_at == 0 || !ring_released(ring, feed->published, &released) ||
+		feed_wanted(feed, released) || released - full < ring_part(&ring->geometry, 16))
+		return false;
+	wake(feed);
+	return true;
+}
+
+bool feed_active(struct feed *feed)
+{
+	uint64_t before = feed->seen;
+
+	feed->seen =
+		atomic_load_explicit(&feed->options.ring.control->released, memory_order_relaxed);
+	return feed->seen != before;
+}
+
+/* Is it asleep although it could go on? */
+static bool is_late(const struct feed *feed)
 {
 	uint64_t released = feed->released;
 
 	return feed->wake_at != 0 &&
 	       (!ring_released(&feed->options.ring, feed->published, &released) ||
 		       feed_wanted(feed, released));
+}
+
+bool feed_overdue(struct feed *feed)
+{
+	bool before = feed->late;
+	uint64_t released = feed->released;
+
+	feed->late = is_late(feed);
+	if (!before || !feed->late || !feed_awake(feed))
+		return false;
+	/* A hostile client sends none, and is not counted. */
+	feed->lost_wakes += ring_released(&feed->options.ring, feed->published, &released);
+	return true;
 }
 
 /* ---- planning ---- */

@@ -37,6 +37,7 @@ struct feed {
 	uint64_t released;
 	uint64_t wake_at; /* asleep until so many slots are released; 0: awake */
 	uint64_t woke_at; /* the wake_at before this one; 0: this is the first */
+	uint64_t seen;	  /* released at the last feed_active() */
 	bool late;	  /* wake_at was reached at the last tick, but no kick has come */
 	uint64_t woken;	  /* the last client_waits that got a wake-up */
 	uint32_t reading; /* reads in flight */
@@ -84,7 +85,12 @@ void feed_read_again(const struct feed *feed, uint32_t index, struct engine_acti
 bool feed_publish(struct feed *feed);
 /* Wakes the feed if it is asleep and can go on. True: it did. */
 bool feed_awake(struct feed *feed);
-/* Is the feed asleep although it could go on? */
-bool feed_late(const struct feed *feed);
+/* Wakes the feed if a sixteenth of its ring is free, and its client need not ask yet. True: it did.
+ */
+bool feed_early(struct feed *feed);
+/* Did the client release slots since the last call? Called by each tick. */
+bool feed_active(struct feed *feed);
+/* Wakes the feed, and counts, if its wake-up has not come since the last tick: then it is lost. */
+bool feed_overdue(struct feed *feed);
 
 #endif

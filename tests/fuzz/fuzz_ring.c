@@ -296,7 +296,8 @@ static void event(struct rig *rig, struct input *in)
 		done(rig, input_byte(in), FAULT_IO, byte & 64);
 		return;
 	case 7:
-		step(rig, (struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
+		step(rig, (struct engine_event){
+				  .type = byte & 64 ? ENGINE_LOOK : ENGINE_TICK, .id = UINT32_MAX});
 		return;
 	case 8:
 		step(rig, (struct engine_event){

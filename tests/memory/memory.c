@@ -118,8 +118,13 @@ static const struct needless {
 	{"ring_wanted", LOAD,
 		"the client read the words before it sent the byte, the data thread reads later "
 		"ones"},
-	{"tick", ADD, "lost_wakes is a number for status; there is no tick here"},
 };
+
+/* There is no tick here. Its operations are for numbers and hints. */
+static bool is_ticks(const struct site *s)
+{
+	return strcmp(s->function, "feed_active") == 0 || strcmp(s->function, "feed_overdue") == 0;
+}
 
 static const char *why_needless(const struct site *s)
 {
@@ -195,7 +200,7 @@ static bool weaken_all(void)
 
 		if (strncmp(site[i].line, "tests/", 6) == 0)
 			continue;
-		if (site[i].order < 0 && strcmp(site[i].function, "tick") != 0) {
+		if (site[i].order < 0 && !is_ticks(&site[i])) {
 			printf("%-24s %-18s NEVER REACHED\n", site[i].line, site[i].function);
 			wrong++;
 		}

@@ -143,6 +143,26 @@ void client_wake(struct client *c)
 	ring_wait_end(&c->ring);
 }
 
+/* Afterwards less than a sixteenth of a ring is free, or its feed is awake, or will be kicked. */
+void look(struct sim *sim)
+{
+	step(sim, (struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
+	for (unsigned i = 0; i < CLIENTS; i++) {
+		const struct client *c = &sim->client[i];
+
+		if (c->state != RUNNING || c->hostile || c->told)
+			continue;
+
+		const struct ring_geometry *g = &c->ring.geometry;
+		uint64_t wake_at = atomic_load(&c->ring.header->wake_at);
+
+		CHECK(sim,
+			wake_at == 0 || c->released >= wake_at ||
+				ring_client_waits(&c->ring, published(c)) ||
+				c->released + g->slots - c->requested / g->rows < ring_part(g, 16));
+	}
+}
+
 /* A second passes. No byte takes longer than that. */
 void tick(struct sim *sim)
 {

@@ -136,6 +136,8 @@ static void event(struct sim *sim)
 		sim->storm = !sim->storm;
 	if (one_in(sim, 120))
 		tick(sim);
+	else if (one_in(sim, 60))
+		look(sim);
 	else if (one_in(sim, 3))
 		some_read(sim, sim->storm ? 4 : 200);
 	else

@@ -185,6 +185,7 @@ void some_read(struct sim *sim, unsigned faults);
 void client_turn(struct sim *sim, struct client *c);
 void client_kick(struct sim *sim, struct client *c);
 void client_wake(struct client *c);
+void look(struct sim *sim);
 void tick(struct sim *sim);
 void client_lie(struct sim *sim, struct client *c);
 

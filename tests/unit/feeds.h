@@ -150,6 +150,11 @@ static inline unsigned tick(struct rig *r)
 	return step(r, (struct engine_event){.type = ENGINE_TICK, .id = UINT32_MAX});
 }
 
+static inline unsigned look(struct rig *r)
+{
+	return step(r, (struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
+}
+
 static inline unsigned done(struct rig *r, uint64_t tag, int fault, bool retryable)
 {
 	unsigned at = 0;

@@ -176,8 +176,7 @@ static void a_full_ring_sleeps_until_half_is_free(void **state)
 	rig_free(r);
 }
 
-/* A client that has released more when its wake-up is seen is fast: it is asked for half the ring
- * again. A slow one is asked for a sixteenth. */
+/* It asks for no wake-up before half of its ring is free, but a sixteenth is found by a look. */
 static void a_slow_client_keeps_the_ring_nearly_full(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
@@ -186,16 +185,57 @@ static void a_slow_client_keeps_the_ring_nearly_full(void **state)
 	(void)state;
 	attach(r, &s, 0);
 	read_all(r);
-	assert_int_equal(ring_release(&s.ring, 17), 16);
-	assert_int_equal(kick(r, 0), 17);
+	for (unsigned i = 1; i <= 3; i++) {
+		assert_int_equal(ring_release(&s.ring, 2 * i - 1), 0);
+		assert_int_equal(look(r), 0);
+		assert_int_equal(ring_release(&s.ring, 2 * i), 0);
+		assert_int_equal(look(r), 2);
+		read_all(r);
+		assert_int_equal(atomic_load(&s.ring.header->wake_at), 2 * i + 16);
+	}
+	assert_int_equal(look(r), 0);
+	leave(r, &s, 0);
+	rig_free(r);
+}
+
+/* A small ring could be empty before the next look: its client is asked for each slot. */
+static void a_slow_client_of_a_small_ring_asks_for_each_slot(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.slots = 8, .rows = 1});
+
+	(void)state;
+	attach(r, &s, 0);
 	read_all(r);
-	assert_int_equal(ring_release(&s.ring, 17 + 16), 17 + 16);
-	assert_int_equal(kick(r, 0), 16);
+	assert_int_equal(ring_release(&s.ring, 5), 4);
+	assert_int_equal(
+		kick(r, 0), 5); /* a fast one: it has released more than it was asked for */
 	read_all(r);
-	assert_int_equal(ring_release(&s.ring, 33 + 2), 33 + 2);
-	assert_int_equal(kick(r, 0), 2);
+	for (unsigned released = 9; released < 12; released++) {
+		assert_int_equal(ring_release(&s.ring, released), released);
+		assert_int_equal(kick(r, 0), released == 9 ? 4 : 1);
+		read_all(r);
+	}
+	leave(r, &s, 0);
+	rig_free(r);
+}
+
+/* Looks are worth their time while clients release slots. */
+static void clients_are_active_that_released_slots(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.slots = 4, .rows = 1});
+
+	(void)state;
+	attach(r, &s, 0);
 	read_all(r);
-	assert_int_equal(atomic_load(&s.ring.header->wake_at), 35 + 2);
+	tick(r);
+	assert_false(r->out.active);
+	assert_int_equal(ring_release(&s.ring, 1), 0);
+	tick(r);
+	assert_true(r->out.active);
+	tick(r);
+	assert_false(r->out.active);
 	leave(r, &s, 0);
 	rig_free(r);
 }
@@ -399,6 +439,8 @@ int main(void)
 		cmocka_unit_test(a_full_list_continues_with_pump),
 		cmocka_unit_test(a_full_ring_sleeps_until_half_is_free),
 		cmocka_unit_test(a_slow_client_keeps_the_ring_nearly_full),
+		cmocka_unit_test(a_slow_client_of_a_small_ring_asks_for_each_slot),
+		cmocka_unit_test(clients_are_active_that_released_slots),
 		cmocka_unit_test(a_waiting_client_gets_a_single_free_slot),
 		cmocka_unit_test(a_waiting_client_is_woken_once),
 		cmocka_unit_test(a_tick_finds_a_lost_wake_up),
