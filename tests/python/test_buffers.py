@@ -152,6 +152,27 @@ def test_a_capsule_that_nobody_takes_returns_its_buffer():
     buffers = _tokend.Buffers(2, 8, 8, 8, 4)
     first = buffers.take()[:2]
     assert {buffers.take()[:2] for _ in range(10)} == {first}
-    for sizes in ((0, 8, 8), (2, 0, 8), (2, 8, 0)):
+    for sizes in ((0, 8, 8), (2, 8, 0), (2, 8, 8, 8, 0), (2, 1 << 32, 8)):
         with pytest.raises(ValueError):
             _tokend.Buffers(*sizes)
+    for sizes in ((), (2, 8), (2, 8, 8, 8), (2, *(8, 8) * 7)):
+        with pytest.raises(TypeError):
+            _tokend.Buffers(*sizes)
+
+
+def test_arrays_of_one_dimension_follow_each_other():
+    """next_into() writes the fields of rows without gaps."""
+    addresses = _tokend.Buffers(3, *(0, 8) * 6).take()
+    assert [address - addresses[0] for address in addresses[:6]] == [24 * i for i in range(6)]
+    fields = [torch.from_dlpack(capsule) for capsule in addresses[6:]]
+    assert {(field.shape, field.dtype) for field in fields} == {((3,), torch.int64)}
+
+
+def test_who_keeps_the_fields_of_batches_keeps_no_tokens(daemon):
+    with make(daemon) as loader:
+        fields = [next(loader)["position"] for _ in range(50)]
+        before = private_bytes()
+        fields += [next(loader)["position"] for _ in range(1000)]
+        each = (private_bytes() - before) / 1000
+    assert len({int(field[0]) for field in fields}) == len(fields)
+    assert each < 2 * MICRO * SEQ * 8  # of input_ids and labels

@@ -341,7 +341,7 @@ def take_in_threads(loader, steps):
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 def test_threads_that_take_batches_of_one_loader_share_no_memory(daemon, framework, monkeypatch):
     """Which thread gets which batch is up to them. Small tensors made ahead are often used up."""
-    monkeypatch.setattr("tokend.batch.ROWS_AHEAD", 2)
+    monkeypatch.setattr("tokend.batch.PADDINGS_AHEAD", 2)
     steps = 200
     with make(daemon, framework=framework) as loader:
         batches = take_in_threads(loader, steps)

@@ -1,14 +1,14 @@
 /*
- * Memory for tensors that is used again: new memory costs a page fault per 4 KiB. A buffer has one
- * or two arrays, and each becomes a tensor (DLPack). After the last of them is freed, the buffer
- * returns to its pool. That may happen in any thread, with or without the interpreter's lock, or
+ * Memory for tensors that is used again: new memory costs a page fault per 4 KiB. A buffer has some
+ * arrays, and each becomes a tensor (DLPack). After the last of them is freed, the buffer returns
+ * to its pool. That may happen in any thread, with or without the interpreter's lock, or
  * after the pool is gone. So freeing a tensor takes no lock.
  */
 #include "client/python/src/dlpack.h"
 
 #include <stdlib.h>
 
-enum { ARRAYS = 2, LINE = 64, PAGE = 4096 };
+enum { ARRAYS = 6, LINE = 64, PAGE = 4096 };
 
 /* Free memory that a pool keeps, at most: one buffer, or these bytes if they are more. */
 #define KEPT_BYTES (4u << 20)
@@ -32,10 +32,12 @@ struct pool {
 	 * removes one, so a removed buffer cannot be the first again meanwhile. */
 	_Atomic(struct buffer *) spare;
 	atomic_size_t spares;
-	size_t most, bytes; /* most spare buffers; size of one */
+	size_t most, bytes, aligned; /* most spare buffers; size and alignment of one */
 	unsigned arrays;
-	uint32_t rows, columns[ARRAYS], width[ARRAYS]; /* width: bytes of an integer */
-	size_t at[ARRAYS];			       /* where an array begins */
+	uint32_t rows;
+	uint32_t columns[ARRAYS]; /* 0: the array has one dimension, [rows] */
+	uint32_t width[ARRAYS];	  /* bytes of an integer */
+	size_t at[ARRAYS];	  /* where an array begins */
 };
 
 struct buffers {
@@ -98,7 +100,7 @@ static struct buffer *new_buffer(struct pool *p)
 	if (!b)
 		return NULL;
 	b->of = p;
-	b->memory = aligned_alloc(PAGE, p->bytes);
+	b->memory = aligned_alloc(p->aligned, p->bytes);
 	if (!b->memory) {
 		free(b);
 		return NULL;
@@ -109,8 +111,9 @@ static struct buffer *new_buffer(struct pool *p)
 		a->shape[0] = p->rows;
 		a->shape[1] = p->columns[i];
 		a->managed = (struct dl_managed){
-			.tensor = {(char *)b->memory + p->at[i], {DEVICE_CPU, 0}, 2,
-				{CODE_INT, (uint8_t)(8 * p->width[i]), 1}, a->shape, NULL, 0},
+			.tensor = {(char *)b->memory + p->at[i], {DEVICE_CPU, 0},
+				p->columns[i] ? 2 : 1, {CODE_INT, (uint8_t)(8 * p->width[i]), 1},
+				a->shape, NULL, 0},
 			.context = b,
 			.deleter = array_ended,
 		};
@@ -120,36 +123,65 @@ static struct buffer *new_buffer(struct pool *p)
 
 /* ---- the Python object ---- */
 
+/* The numbers of a tuple. False, with the exception set: one is not a number. */
+static bool read_numbers(PyObject *args, Py_ssize_t n, unsigned long number[])
+{
+	for (Py_ssize_t i = 0; i < n; i++)
+		number[i] = PyLong_AsUnsignedLong(PyTuple_GetItem(args, i));
+	return !PyErr_Occurred();
+}
+
+/* Arrays of one dimension follow each other without a gap, others begin at a cache line. */
+static void lay_out(struct pool *p, const unsigned long sizes[])
+{
+	for (unsigned i = 0; i < p->arrays; i++) {
+		unsigned long columns = sizes[2 * i], width = sizes[2 * i + 1];
+		size_t bytes = p->rows * width * (columns ? columns : 1);
+
+		p->columns[i] = (uint32_t)columns;
+		p->width[i] = (uint32_t)width;
+		p->at[i] = p->bytes;
+		p->bytes += columns ? (bytes + LINE - 1) / LINE * LINE : bytes;
+	}
+	p->aligned = p->bytes < PAGE ? LINE : PAGE;
+	p->bytes = (p->bytes + p->aligned - 1) / p->aligned * p->aligned;
+
+	size_t each = p->bytes + sizeof(struct buffer);
+
+	p->most = KEPT_BYTES > each ? KEPT_BYTES / each : 1;
+}
+
 static PyObject *buffers_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
 	allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
-	unsigned rows, columns[ARRAYS] = {0}, width[ARRAYS] = {0};
+	unsigned long number[1 + 2 * ARRAYS];
+	Py_ssize_t n = PyTuple_Size(args);
 	struct pool *p;
 
 	(void)keywords;
-	if (!PyArg_ParseTuple(
-		    args, "III|II", &rows, &columns[0], &width[0], &columns[1], &width[1]))
-		return NULL;
-	if (!rows || !columns[0] || !width[0]) {
-		PyErr_SetString(PyExc_ValueError, "Buffers: sizes must not be 0");
+	if (n < 3 || n > 1 + 2 * ARRAYS || n % 2 == 0) {
+		PyErr_Format(PyExc_TypeError,
+			"Buffers: %zd arguments; must be rows, and columns "
+			"and bytes of up to %d arrays",
+			n, ARRAYS);
 		return NULL;
 	}
+	if (!read_numbers(args, n, number))
+		return NULL;
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (number[i] > UINT32_MAX || (number[i] == 0 && (i == 0 || i % 2 == 0))) {
+			PyErr_Format(PyExc_ValueError,
+				"Buffers: argument %zd is %lu; must be %d to %u", i, number[i],
+				i % 2 == 0, UINT32_MAX);
+			return NULL;
+		}
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return PyErr_NoMemory();
 	atomic_store(&p->users, 1);
-	p->rows = rows;
-	for (; p->arrays < ARRAYS && width[p->arrays]; p->arrays++) {
-		unsigned i = p->arrays;
-		size_t bytes = (size_t)rows * columns[i] * width[i];
-
-		p->columns[i] = columns[i];
-		p->width[i] = width[i];
-		p->at[i] = p->bytes;
-		p->bytes += (bytes + LINE - 1) / LINE * LINE;
-	}
-	p->bytes = (p->bytes + PAGE - 1) / PAGE * PAGE;
-	p->most = KEPT_BYTES > p->bytes ? KEPT_BYTES / p->bytes : 1;
+	p->rows = (uint32_t)number[0];
+	p->arrays = (unsigned)(n / 2);
+	lay_out(p, number + 1);
 
 	struct buffers *self = (struct buffers *)allocate(type, 0);
 
@@ -217,10 +249,10 @@ static PyMethodDef buffers_methods[] = {
 };
 
 static PyType_Slot buffers_slots[] = {
-	{Py_tp_doc,
-		"Buffers(rows, columns, bytes, columns=0, bytes=0)\n\n"
-		"Memory for one or two arrays [rows, columns] of integers of 4 or 8 bytes, which "
-		"is used again after the last tensor over it is freed."},
+	{Py_tp_doc, "Buffers(rows, columns, bytes, …)\n\n"
+		    "Memory for one to six arrays [rows, columns], or [rows] if columns is 0, of "
+		    "integers of so many bytes. It is used again after the last tensor over it is "
+		    "freed."},
 	{Py_tp_new, buffers_new},
 	{Py_tp_dealloc, buffers_dealloc},
 	{Py_tp_methods, buffers_methods},

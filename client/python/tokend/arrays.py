@@ -12,8 +12,9 @@ from .view import Lent
 
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
 LINE = 64  # bytes of a cache line
-# Tensors of batches that are made at once: so many bytes, but one batch at least.
-AHEAD_BYTES, AHEAD_MOST = 1 << 20, 32
+# Tensors are made for several batches at once: after a step of the model torch's code is in no
+# cache, and the first call of it waits. So many batches, or bytes, but one batch at least.
+AHEAD_MOST, AHEAD_BYTES = 4, 1 << 20
 
 
 class Torch:
@@ -47,8 +48,7 @@ class Torch:
         """Returns a function that makes several groups: the addresses of one or two new arrays,
         then the arrays, [b, columns] of a type, contiguous. @arrays: columns and type.
 
-        Their memory is used again after the last tensor over it is freed. Several at once, because
-        after a step of the model torch's code is in no cache, and the first call of it waits.
+        Their memory is used again after the last tensor over it is freed.
         """
         sizes = [(columns, dtype.itemsize) for columns, dtype in arrays]
         take = Buffers(b, *(number for size in sizes for number in size)).take
@@ -61,6 +61,20 @@ class Torch:
                 return [(at, tensor(one)) for at, one in [take() for _ in range(n)]]
             taken = [take() for _ in range(n)]
             return [(at, to, tensor(one), tensor(two)) for at, to, one, two in taken]
+
+        return lambda: self.trainable(groups)
+
+    def fields(self, b: int, n: int) -> Callable[[], list[tuple[int, list[Any]]]]:
+        """Returns a function that makes several groups: the address of int64 [n, b], then its rows
+        as arrays.
+
+        Their memory is not that of maker(): whoever keeps them keeps no tokens.
+        """
+        take, tensor = Buffers(b, *(0, 8) * n).take, self.from_capsule
+
+        def groups() -> list[tuple[int, list[Any]]]:
+            taken = [take() for _ in range(AHEAD_MOST)]
+            return [(made[0], [tensor(one) for one in made[n:]]) for made in taken]
 
         return lambda: self.trainable(groups)
 
@@ -155,6 +169,13 @@ class Numpy:
         def groups() -> list[tuple[Any, ...]]:
             at, both = new()
             return [(at, at + step, both[0], both[1])]
+
+        return groups
+
+    def fields(self, b: int, n: int) -> Callable[[], list[tuple[int, list[Any]]]]:
+        def groups() -> list[tuple[int, list[Any]]]:
+            block = self.module.empty((n, b), self.int64)
+            return [(self.address(block), list(block))]
 
         return groups
 

@@ -9,8 +9,7 @@ from .arrays import Numpy, Torch, Types, types
 from .cursor import Cursor
 
 IGNORE = -100  # a label that losses ignore
-# Batches whose small tensors are made at once: most of a small tensor's cost is the call.
-ROWS_AHEAD = 32
+PADDINGS_AHEAD = 32  # masks made at once: most of a small tensor's cost is the call
 SLICED = ("input_ids", "labels", "position_ids", "loss_mask", "attention_mask")
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in _tokend's order
 
@@ -109,64 +108,73 @@ class Batches:
         self._simple = not (more or source or feed)
         # tokens of a row that the extension writes
         self._width = self.seq if self._split and source is None else self.window
-        # address and tensors of a batch, made ahead like its fields
-        self._arrays: list[tuple[Any, ...]] = []
         self._more_arrays = make.maker(
             self.micro,
             (self._width, self._types.tokens),
             *([(self.seq, self._types.labels)] if self._split else ()),
         )
-        self._paddings: list[Any] = []  # masks of batches without padding, made ahead
-        # address and tensors of a batch's fields, made ahead; each is used once
+        self._more_fields = make.fields(self.micro, self._fields)
+        # Made ahead, and used once each: of batches, next_into()'s arguments and the dict;
+        # addresses and arrays of fields; masks of batches without padding.
+        self._ready: list[tuple[tuple[int, ...], dict[str, Any]]] = []
         self._rows: list[tuple[int, list[Any]]] = []
+        self._paddings: list[Any] = []
         self._next_into = client.next_into
         self.taken = client.taken()  # the position after the last batch taken
         self.begin = self.taken
 
     def _new_rows(self) -> tuple[int, list[Any]]:
-        """Makes the fields of ROWS_AHEAD batches: returns the first, keeps the others in _rows."""
-        n, step = self._fields, 8 * self._fields * self.micro
-
-        def block() -> tuple[int, list[Any]]:
-            made = self.make.empty(n * ROWS_AHEAD, self.micro, dtype=self.make.int64)
-            return self.make.address(made), self.make.rows(made)
-
-        at, rows = self.make.trainable(block)
-        groups = [(at + i * step, rows[i * n : i * n + n]) for i in range(ROWS_AHEAD)]
-        self._rows = groups[1:]
-        return groups[0]
-
-    def _new_arrays(self) -> tuple[Any, ...]:
-        if not self._arrays:
-            self._arrays = self._more_arrays()
+        """The address and the arrays of a batch's fields."""
         try:
-            return self._arrays.pop()
-        except IndexError:  # another thread was faster
-            return self._new_arrays()
+            return self._rows.pop()
+        except IndexError:  # also if another thread was faster
+            first, *others = self._more_fields()
+            self._rows.extend(others)
+            return first
+
+    def _new_batch(self) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """next_into()'s arguments and the batch that it fills, of a simple batch."""
+        made: list[tuple[tuple[int, ...], dict[str, Any]]] = []
+        for arrays in self._more_arrays():
+            at, (position, dataset) = self._new_rows()
+            if self._split:
+                to, to_labels, input_ids, labels = arrays
+                into = (
+                    to,
+                    at,
+                    self._token_bytes,
+                    2,
+                    to_labels,
+                    0,
+                    0,
+                    self._width,
+                    self._label_bytes,
+                )
+                batch = {"input_ids": input_ids, "labels": labels}
+            else:
+                to, tokens = arrays
+                into = (to, at, self._token_bytes)
+                batch = {"tokens": tokens, "padding": self._padding()}
+            made.append((into, batch | {"position": position, "dataset": dataset}))
+        first, *others = made
+        self._ready.extend(others)
+        return first
 
     def take(self) -> Any:
         """The next batch, or None after the last."""
-        try:
-            at, fields = self._rows.pop()
-        except IndexError:
-            at, fields = self._new_rows()
         if self._simple:
-            if not self._split:
-                return self._take_tokens(at, fields)
-            to, to_labels, input_ids, labels = self._new_arrays()
-            taken = self._next_into(
-                to, at, self._token_bytes, 2, to_labels, 0, 0, self._width, self._label_bytes
-            )
+            try:
+                into, batch = self._ready.pop()
+            except IndexError:  # also if another thread was faster
+                into, batch = self._new_batch()
+            taken = self._next_into(*into)
             if taken is None:
                 return None
-            self.taken = taken[1]
-            position, dataset = fields
-            return {
-                "input_ids": input_ids,
-                "labels": labels,
-                "position": position,
-                "dataset": dataset,
-            }
+            valid, self.taken = taken
+            if valid < self.micro and not self._split:
+                batch["padding"][valid:] = True
+            return batch
+        at, fields = self._new_rows()
         if self.wanted.device is None:
             return self._take_more(at, fields)
         from .device import relaxed
@@ -174,36 +182,20 @@ class Batches:
         with relaxed():
             return self._take_more(at, fields)
 
-    def _take_tokens(self, at: int, fields: list[Any]) -> Any:
-        to, tokens = self._new_arrays()
-        taken = self._next_into(to, at, self._token_bytes)
-        if taken is None:
-            return None
-        valid, self.taken = taken
-        position, dataset = fields
-        return {
-            "tokens": tokens,
-            "padding": self._padding(valid),
-            "position": position,
-            "dataset": dataset,
-        }
-
-    def _padding(self, valid: int) -> Any:
-        """True in the rows after the end of a finite stream."""
+    def _padding(self) -> Any:
+        """The mask of a batch without padding rows."""
         if self.wanted.device is not None:
-            padding = self.make.module.zeros(
+            return self.make.module.zeros(
                 self.micro, dtype=self.make.module.bool, device=self.wanted.device
             )
-        else:
-            try:
-                padding = self._paddings.pop()
-            except IndexError:  # perhaps another thread took the last one
-                *self._paddings, padding = self.make.trainable(
-                    lambda: self.make.rows(self.make.falses(ROWS_AHEAD, self.micro))
-                )
-        if valid < self.micro:
-            padding[valid:] = True
-        return padding
+        try:
+            return self._paddings.pop()
+        except IndexError:  # also if another thread was faster
+            first, *others = self.make.trainable(
+                lambda: self.make.rows(self.make.falses(PADDINGS_AHEAD, self.micro))
+            )
+            self._paddings.extend(others)
+            return first
 
     def _check_tokens(self, masked: bool) -> None:
         if self.window <= self.seq:
@@ -288,7 +280,10 @@ class Batches:
         if labels is not None:
             labels = self._there(labels)
         if self.wanted.tokens:
-            batch = {"tokens": tokens, "padding": self._padding(valid)}
+            padding = self._padding()
+            if valid < self.micro:
+                padding[valid:] = True
+            batch = {"tokens": tokens, "padding": padding}
         else:
             input_ids, labels = self._parted(tokens, labels, valid)
             batch = {"input_ids": input_ids, "labels": labels}
