@@ -11,14 +11,15 @@ static uint64_t round_up(uint64_t n, uint64_t to)
 	return (n + to - 1) / to * to;
 }
 
-static uint64_t slots_per_chunk(const struct ring_geometry *g)
-{
-	return LIMIT_CHUNK_BYTES / g->slot_stride;
-}
-
 uint64_t ring_slot_offset(const struct ring_geometry *g, uint64_t s)
 {
-	uint64_t index = s % g->slots, per = slots_per_chunk(g);
+	uint64_t index = s % g->slots;
+
+	/* Few rings are larger than a chunk, and this is called for each row. */
+	if (g->slots * g->slot_stride <= LIMIT_CHUNK_BYTES)
+		return index * g->slot_stride;
+
+	uint64_t per = LIMIT_CHUNK_BYTES / g->slot_stride;
 
 	return index / per * LIMIT_CHUNK_BYTES + index % per * g->slot_stride;
 }
