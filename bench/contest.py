@@ -128,8 +128,10 @@ def figures(middle):
     inthread, torch = best(middle, "rate", True), ("torch DataLoader", 0)
     found = {
         "hot_inthread": ratio("tokend", "rate", inthread),
+        "hot_torch": ratio("tokend", "rate", torch),
         "hot_workers": ratio("tokend", "rate", best(middle, "rate", False)),
         "busy_inthread": ratio("tokend", "busy", best(middle, "busy", True)),
+        "busy_torch": ratio("tokend", "busy", torch),
         "busy_workers": ratio("tokend", "busy", best(middle, "busy", False)),
         "int32": ratio("tokend, int32", "rate", inthread),
         "view": ratio("tokend, views", "rate", inthread),
