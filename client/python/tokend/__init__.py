@@ -18,7 +18,10 @@ tokend.throughput (metrics), tokend.integrations (adapters), tokend.tokenize and
 (programs).
 """
 
-from . import oldest  # noqa: F401  comes first
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036
+    from . import oldest  # noqa: F401  comes first
 from ._tokend import (
     ArgumentError,
     ConnectError,

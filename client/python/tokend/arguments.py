@@ -6,13 +6,16 @@ import os
 import time
 from collections.abc import Mapping
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _tokend, job, phrases
-from . import mesh as meshes
-from .arrays import Numpy, Torch
-from .batch import Slice
-from .cursor import Cursor
+
+if TYPE_CHECKING:
+    from .arrays import Torch
+    from .batch import Slice
+    from .numpy_arrays import Numpy
+
+    Place = tuple[int, int, int, tuple[int, int] | None]  # as mesh.Place
 
 
 def check(asked: Any) -> None:
@@ -21,6 +24,7 @@ def check(asked: Any) -> None:
     check_seconds("deadline", asked.deadline)
     check_seconds("max_wait", asked.max_wait)
     check_workers(asked.workers, asked.transform)
+    check_prefetched(asked.prefetched)
     check_view(
         asked.view,
         asked.hold,
@@ -111,20 +115,28 @@ def milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def place(mesh: Any, rank: int | None, world: int | None, peer: int) -> meshes.Place:
+def place(mesh: Any, rank: int | None, world: int | None, peer: int) -> Place:
     if mesh is None:
-        return meshes.Place(*job.coordinate(rank, world), peer, None)
+        return (*job.coordinate(rank, world), peer, None)
     if not (rank is None and world is None and peer == 0):
         raise ValueError("mesh, rank, world, peer: the mesh has all of them; pass mesh= alone")
+    from . import mesh as meshes
+
     return meshes.place(mesh)
+
+
+def _is_cursor(value: Any) -> bool:
+    from .cursor import Cursor
+
+    return isinstance(value, (Cursor, bytes, bytearray, memoryview))
 
 
 def where(start: Any) -> dict[str, Any]:
     """start= as arguments of the client."""
-    if isinstance(start, (Cursor, bytes, bytearray, memoryview)):
-        return {"cursor": bytes(start)}
     if isinstance(start, str):
         return {} if start == "begin" else {"tag": start}
+    if _is_cursor(start):
+        return {"cursor": bytes(start)}
     if isinstance(start, Mapping):
         return {"cursor": cursor_of(start, "start", "pass start=SAMPLES IT CONSUMED")}
     if isinstance(start, bool) or not hasattr(start, "__index__"):
@@ -135,7 +147,7 @@ def where(start: Any) -> dict[str, Any]:
 
 def cursor_bytes(cursor: Any) -> bytes:
     """The bytes of seek()'s cursor."""
-    if isinstance(cursor, (Cursor, bytes, bytearray, memoryview)):
+    if _is_cursor(cursor):
         return bytes(cursor)
     raise TypeError(
         f"{phrases.kind_is_not('cursor', cursor, 'a Cursor or its bytes')}; pass a position as "
@@ -148,8 +160,8 @@ def cursor_of(
 ) -> bytes:
     """The bytes in a state of state_dict(). @what, @instead: for an error."""
     cursor = state.get("cursor") if isinstance(state, Mapping) else None
-    if isinstance(cursor, (Cursor, bytes, bytearray, memoryview)):
-        return bytes(cursor)
+    if _is_cursor(cursor):
+        return bytes(cursor)  # type: ignore[arg-type]
     has = (
         f"its keys are {sorted(map(str, state))}"
         if isinstance(state, Mapping)
@@ -163,25 +175,26 @@ def cursor_of(
     )
 
 
-def cp_slice(cp: Any, place: meshes.Place, meshed: bool) -> Slice | None:
+def cp_slice(cp: Any, place: Place, meshed: bool) -> Slice | None:
     """cp= as the slice of this process. @meshed: @place comes from a mesh."""
     if cp is None:
         return None
+    of_mesh = place[3]
     kind = cp[2] if isinstance(cp, (tuple, list)) and len(cp) == 3 else cp
     if kind not in ("zigzag", "contiguous"):
         what = "'zigzag', 'contiguous', or (rank, size, one of these)"
         raise _tokend.ArgumentError(phrases.is_not("cp", cp, what))
-    if isinstance(cp, str) and place.cp is None:
+    if isinstance(cp, str) and of_mesh is None:
         why = "a dim cp in the mesh" if meshed else "a mesh with a dim cp"
         raise _tokend.ArgumentError(f"cp: {cp!r} needs {why}; or pass cp=(rank, size, {cp!r})")
-    rank, size = place.cp if isinstance(cp, str) else cp[:2]  # type: ignore[misc]
+    rank, size = of_mesh if isinstance(cp, str) else cp[:2]  # type: ignore[misc]
     if not (isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size):
         raise _tokend.ArgumentError(
             f"cp: rank {rank!r} is not below size {size!r}; pass (rank, size, kind)"
         )
     if size == 1:
         return None
-    return Slice(rank=rank, size=size, kind=kind)  # type: ignore[typeddict-item]
+    return {"rank": rank, "size": size, "kind": kind}
 
 
 def cuda(device: Any, make: Torch | Numpy) -> Any:
@@ -210,6 +223,12 @@ def check_workers(workers: int, transform: Any) -> None:
         raise ValueError(phrases.is_not("workers", workers, "a number of processes ≥ 0"))
     if workers and transform is None:
         raise ValueError(f"workers: {workers} without a transform; pass transform=, or workers=0")
+
+
+def check_prefetched(n: Any) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        what = "a number of batches ≥ 0, those that the loop holds untrained when it saves"
+        raise _tokend.ArgumentError(phrases.is_not("prefetched", n, what))
 
 
 def check_view(view: bool, hold: int | None, **asked: Any) -> None:

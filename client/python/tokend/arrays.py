@@ -1,17 +1,17 @@
-"""The arrays of batches: torch's tensors or NumPy's arrays, made by the same calls."""
+"""The arrays of batches: torch's tensors, or NumPy's arrays by the same calls: numpy_arrays.py."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from . import phrases
 from ._tokend import ArgumentError, Buffers
-from .view import Lent
+
+if TYPE_CHECKING:
+    from .numpy_arrays import Numpy
 
 TORCH_AT_LEAST = (2, 2)  # public DeviceMesh
-LINE = 64  # bytes of a cache line
 # Tensors are made for several batches at once: after a step of the model torch's code is in no
 # cache, and the first call of it waits. So many batches, or bytes, but one batch at least.
 AHEAD_MOST, AHEAD_BYTES = 4, 1 << 20
@@ -125,100 +125,6 @@ class Torch:
         return self.from_capsule(capsule)
 
 
-class Numpy:
-    name = "numpy"
-    has_gradients = None
-
-    def __init__(self) -> None:
-        import numpy
-
-        self.module: Any = numpy
-        self.int64, self.int32, self.float32 = numpy.int64, numpy.int32, numpy.float32
-
-    def empty(self, *shape: int, dtype: Any) -> Any:
-        return self._aligned(shape, dtype)()[1]
-
-    def _aligned(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], tuple[int, Any]]:
-        """Returns a function that makes (address, array): new, and beginning at a cache line,
-        because JAX copies all others.
-        """
-        empty, array, byte = self.module.empty, self.module.ndarray, self.module.uint8
-        size = math.prod(shape) * self.module.dtype(dtype).itemsize + LINE
-
-        def new() -> tuple[int, Any]:
-            raw = empty(size, byte)
-            at = self.address(raw)
-            skip = -at % LINE
-            return at + skip, array(shape, dtype, raw, skip)
-
-        return new
-
-    def maker(self, b: int, *arrays: tuple[int, Any]) -> Callable[[], list[tuple[Any, ...]]]:
-        """As Torch.maker(), but one group of new memory. If the types are equal, the arrays are
-        parts of one, which is faster than two.
-        """
-        (columns, dtype), *labels = arrays
-        if labels != [arrays[0]]:
-            news = [self._aligned((b, columns), dtype) for columns, dtype in arrays]
-            return lambda: [
-                tuple(part for made in zip(*(new() for new in news), strict=True) for part in made)
-            ]
-        step = b * columns * self.module.dtype(dtype).itemsize
-        new = self._aligned((2, b, columns), dtype)
-
-        def groups() -> list[tuple[Any, ...]]:
-            at, both = new()
-            return [(at, at + step, both[0], both[1])]
-
-        return groups
-
-    def fields(self, b: int, n: int) -> Callable[[], list[tuple[int, list[Any]]]]:
-        def groups() -> list[tuple[int, list[Any]]]:
-            block = self.module.empty((n, b), self.int64)
-            return [(self.address(block), list(block))]
-
-        return groups
-
-    @staticmethod
-    def trainable(make: Callable[[], Any]) -> Any:
-        return make()
-
-    def falses(self, *shape: int) -> Any:
-        return self.module.zeros(shape, bool)
-
-    @staticmethod
-    def rows(block: Any) -> list[Any]:
-        return list(block)
-
-    @staticmethod
-    def address(array: Any) -> int:
-        return array.__array_interface__["data"][0]
-
-    @staticmethod
-    def copy(array: Any) -> Any:
-        return array.copy()
-
-    def cast(self, array: Any, dtype: Any) -> Any:
-        return array.astype(dtype, copy=False)
-
-    def join(self, parts: list[Any]) -> Any:
-        return self.module.concatenate(parts, 1)
-
-    def count(self, b: int, seq: int, like: Any) -> Any:
-        return self.module.tile(self.module.arange(seq), (b, 1))
-
-    def ones(self, b: int, seq: int, like: Any) -> Any:
-        array = self.empty(b, seq, dtype=self.int64)
-        array[:] = 1
-        return array
-
-    def numpy(self, array: Any) -> Any:
-        return array
-
-    def lent(self, capsule: Any) -> Any:
-        return self.module.from_dlpack(Lent(capsule))
-
-
 def framework(name: str | None) -> Torch | Numpy:
     """The framework @name; None: torch if it is installed, otherwise NumPy."""
     if name not in (None, "torch", "numpy"):
@@ -234,6 +140,8 @@ def framework(name: str | None) -> Torch | Numpy:
                     f"framework: torch is not installed; {phrases.install('torch')}, or pass "
                     "framework='numpy'"
                 ) from None
+    from .numpy_arrays import Numpy
+
     try:
         return Numpy()
     except ModuleNotFoundError:
@@ -243,13 +151,12 @@ def framework(name: str | None) -> Torch | Numpy:
         ) from None
 
 
-class Types(NamedTuple):
+class Types:
     """The types of a batch's tokens and labels, and their bytes."""
 
-    tokens: Any
-    token_bytes: int
-    labels: Any
-    label_bytes: int
+    def __init__(self, tokens: tuple[Any, int], labels: tuple[Any, int]) -> None:
+        self.tokens, self.token_bytes = tokens
+        self.labels, self.label_bytes = labels
 
 
 def _integer(make: Torch | Numpy, what: str, dtype: Any) -> tuple[Any, int]:
@@ -271,11 +178,11 @@ def types(make: Torch | Numpy, dtype: Any, unsplit: bool = False) -> Types:
     """
     ids = "tokens" if unsplit else "input_ids"
     if not isinstance(dtype, Mapping):
-        return Types(*_integer(make, "dtype", dtype), make.int64, 8)
+        return Types(_integer(make, "dtype", dtype), (make.int64, 8))
     keys = ("tokens",) if unsplit else ("input_ids", "labels")
     if unknown := [key for key in dtype if key not in keys]:
         raise ArgumentError(phrases.is_not("dtype", unknown[0], f"a key for {', '.join(keys)}"))
     return Types(
-        *_integer(make, f"dtype of {ids}", dtype.get(ids)),
-        *_integer(make, "dtype of labels", dtype.get("labels")),
+        _integer(make, f"dtype of {ids}", dtype.get(ids)),
+        _integer(make, "dtype of labels", dtype.get("labels")),
     )

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import weakref
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import _tokend, arguments, arrays, job, same_place
+from . import _tokend, arguments, arrays, job
 from . import group as groups
-from .batch import Batches, Source, Wanted
-from .control import Control
-from .cursor import Cursor
+from .batch import Batches, Wanted
 from .first import First
-from .passes import Pass, Prefetched, prefetched as holding
+
+if TYPE_CHECKING:
+    from .batch import Source
+    from .control import Control
+    from .passes import Pass, Prefetched
 
 
 class Attached:
     """A Loader inherits this."""
 
     _client: Any = None
-    _control: Any = None
     _source: Source | None = None
     _feed: Any = None
     _ahead: Prefetched | None = None
@@ -45,16 +47,19 @@ class Attached:
             group = groups.of_all(patience)
         together = groups.over(group)
         self._in_agreement(together, lambda: self._begin(asked, together), patience)
-        daemon = zlib.crc32(
-            f"{os.uname().nodename} {os.path.realpath(self._session['socket'])}".encode(
-                errors="surrogateescape"
-            )
-        )
-        self._control = Control(self._client, together, daemon | 1 << 32)
+        self._together = together
+        path = os.path.realpath(self._session["socket"])
+        self._daemon = zlib.crc32(f"{os.uname().nodename} {path}".encode(errors="surrogateescape"))
         # used by control() if there is no `together`
         self._alone = group is not None or max(self._world, groups.processes()) == 1
         assumed = asked.mesh is None and asked.rank is None
         self._first = First(assumed, asked.stream, self._client.run(), self._rank, self._world)
+
+    @functools.cached_property
+    def _control(self) -> Control:
+        from .control import Control
+
+        return Control(self._client, self._together, self._daemon | 1 << 32)
 
     def _begin(self, asked: Any, together: groups.Group | None) -> None:
         """Everything that can fail in this process alone. The others wait for its result."""
@@ -68,6 +73,8 @@ class Attached:
         share = arguments.cp_slice(asked.cp, place, asked.mesh is not None)
         self._micro = arguments.micro_batch(asked.micro_batch)
         if self._asks(together):
+            from . import same_place
+
             same_place.check_places(together, self._rank, self._world, self._peer, self._micro)
         self._attach(asked)
         if asked.view:
@@ -78,18 +85,11 @@ class Attached:
             self._client.record(
                 arguments.record_path(asked.record, self._client.run(), self._rank, self._peer)
             )
-        self._wanted = Wanted(
-            asked.documents,
-            asked.provenance,
-            asked.loss_mask,
-            asked.attention_mask,
-            share,
-            types,
-            there,
-            asked.view,
-            asked.tokens,
-        )
-        self._ahead = holding(asked.prefetched, self._client)
+        self._wanted = Wanted(asked, share, types, there)
+        if asked.prefetched:
+            from .passes import Prefetched
+
+            self._ahead = Prefetched(asked.prefetched, self._client)
         if asked.transform is not None:
             self._source = self._transforms(asked)
         self._measure()
@@ -117,6 +117,7 @@ class Attached:
 
     def _transforms(self, asked: Any) -> Source:
         from . import transform as transforms
+        from .cursor import Cursor
 
         seed = Cursor(self._client.cursor()).seed
         greatest = transforms.greatest(self._wanted.types)
@@ -150,21 +151,22 @@ class Attached:
         """Calls go() on all processes, then compares them. A process that fails reports to the
         others before it raises.
         """
-        asked = self._asks(together)
-        if asked:
-            together.meet(patience)  # type: ignore[union-attr]
+        if not self._asks(together):
+            go()
+            return
+        from . import same_place
+
+        together.meet(patience)  # type: ignore[union-attr]
         try:
             go()
         except same_place.DisagreementError:  # raised by all
             raise
         except Exception as error:
-            if asked:
-                # the others raise it; here the cause is raised
-                with contextlib.suppress(same_place.DisagreementError):
-                    same_place.check(together, None, self._peer, error)
+            # the others raise it; here the cause is raised
+            with contextlib.suppress(same_place.DisagreementError):
+                same_place.check(together, None, self._peer, error)
             raise
-        if asked:
-            same_place.check(together, self._client, self._peer)
+        same_place.check(together, self._client, self._peer)
 
     def _measure(self) -> None:
         """Adapts to the shape of the batches, which an attach or a seek may change."""

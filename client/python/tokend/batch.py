@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from . import _tokend, phrases
-from .arrays import Numpy, Torch, Types, types
-from .cursor import Cursor
+
+if TYPE_CHECKING:
+    from typing import Literal, Protocol, TypedDict
+
+    from .arrays import Torch, Types
+    from .numpy_arrays import Numpy
+
+    class Slice(TypedDict):
+        rank: int
+        size: int
+        kind: Literal["zigzag", "contiguous"]
+
+    class Source(Protocol):
+        """Transformed rows, in place of the ring's."""
+
+        waited_s: float  # for workers, in total
+
+        def begin(self) -> None:
+            """Called after an attach or a seek."""
+
+        def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
+            """next_into(*into), with the rows written to @tokens, NumPy [b, window], and their
+            origin to @fields.
+            """
+
+        def close(self) -> None: ...
+
 
 IGNORE = -100  # a label that losses ignore
 PADDINGS_AHEAD = 32  # masks made at once: most of a small tensor's cost is the call
@@ -14,40 +39,18 @@ SLICED = ("input_ids", "labels", "position_ids", "loss_mask", "attention_mask")
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in _tokend's order
 
 
-class Slice(TypedDict):
-    rank: int
-    size: int
-    kind: Literal["zigzag", "contiguous"]
-
-
-class Wanted(NamedTuple):
+class Wanted:
     """The parts of a batch that the loader was asked for."""
 
-    documents: bool = False
-    provenance: bool = False
-    loss_mask: bool = False
-    attention_mask: bool = False
-    cp: Slice | None = None
-    types: Types | None = None
-    device: Any = None  # a CUDA device, or None
-    view: bool = False  # lend the ring's slots
-    tokens: bool = False  # unsplit windows instead of input_ids and labels
-
-
-class Source(Protocol):
-    """Transformed rows, in place of the ring's."""
-
-    waited_s: float  # for workers, in total
-
-    def begin(self) -> None:
-        """Called after an attach or a seek."""
-
-    def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
-        """next_into(*into), with the rows written to @tokens, NumPy [b, window], and their origin
-        to @fields.
-        """
-
-    def close(self) -> None: ...
+    def __init__(self, asked: Any, cp: Slice | None, types: Types, device: Any) -> None:
+        """@asked: the arguments of Loader. @device: a CUDA device, or None."""
+        self.documents: bool = asked.documents
+        self.provenance: bool = asked.provenance
+        self.loss_mask: bool = asked.loss_mask
+        self.attention_mask: bool = asked.attention_mask
+        self.view: bool = asked.view  # lend the ring's slots
+        self.tokens: bool = asked.tokens  # unsplit windows instead of input_ids and labels
+        self.cp, self.types, self.device = cp, types, device
 
 
 def chunks(seq: int, cp: Slice) -> list[tuple[int, int]]:
@@ -79,9 +82,12 @@ class Batches:
         self.client, self.make, self.source, self.feed = client, make, source, feed
         self._place = shape["rank"], shape["world"]
         self.micro, self.seq, self.window = shape["rows"], shape["seq_len"], shape["window_tokens"]
-        endless = shape["batches_in_all"] is None
-        self.end = None if endless else Cursor(client.cursor()).end  # of the stream
-        self.wanted, self._types = wanted, wanted.types or types(make, None)
+        self.end: int | None = None  # of the stream
+        if shape["batches_in_all"] is not None:
+            from .cursor import Cursor
+
+            self.end = Cursor(client.cursor()).end
+        self.wanted, self._types = wanted, wanted.types
         self._cut = chunks(self.seq, wanted.cp) if wanted.cp else None
         self._fields = len(FIELDS) if wanted.provenance or source else 2
         self._shown = FIELDS if wanted.provenance else FIELDS[:2]
@@ -134,22 +140,14 @@ class Batches:
 
     def _new_batch(self) -> tuple[tuple[int, ...], dict[str, Any]]:
         """next_into()'s arguments and the batch that it fills, of a simple batch."""
+        into: tuple[int, ...]
         made: list[tuple[tuple[int, ...], dict[str, Any]]] = []
         for arrays in self._more_arrays():
             at, (position, dataset) = self._new_rows()
             if self._split:
                 to, to_labels, input_ids, labels = arrays
-                into = (
-                    to,
-                    at,
-                    self._token_bytes,
-                    2,
-                    to_labels,
-                    0,
-                    0,
-                    self._width,
-                    self._label_bytes,
-                )
+                into = (to, at, self._token_bytes, 2)
+                into += (to_labels, 0, 0, self._width, self._label_bytes)
                 batch = {"input_ids": input_ids, "labels": labels}
             else:
                 to, tokens = arrays

@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections import deque
 
-from . import meeting, phrases
+from . import phrases
 
 PATIENCE_S = 1800.0  # gloo's default
 
@@ -49,6 +49,8 @@ def of_all(patience=PATIENCE_S):
     everyone = distributed.group.WORLD
     made = _own[1]() if _own is not None and _own[0]() is everyone else None
     if made is None:
+        from . import meeting
+
         meeting.meet(None, patience)
         made, second = distributed.new_group(backend="gloo"), distributed.new_group(backend="gloo")
         _own = weakref.ref(everyone), weakref.ref(made), weakref.ref(second)
@@ -106,6 +108,8 @@ class Group:
 
     def meet(self, patience):
         """Waits until all processes have called this; Error after @patience seconds."""
+        from . import meeting
+
         meeting.meet(self._group, patience)
 
     # ---- without waiting ----

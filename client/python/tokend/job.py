@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import phrases
 
 
-class Place(NamedTuple):
-    launcher: str
-    rank: int
-    world: int
+class Place:
+    def __init__(self, launcher: str, rank: int, world: int) -> None:
+        self.launcher, self.rank, self.world = launcher, rank, world
 
 
 ENVIRONMENTS = {

@@ -7,17 +7,18 @@ import sys
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from . import accelerated, dataset
 from ._tokend import Error
 from .attached import Attached
-from .cursor import Cursor
 from .operated import Operated
-from .passes import Pass, warn_of_evaluation
 from .positioned import Positioned
 
+# Modules that a first batch does not need are imported where they are used: an import takes about
+# 0.2 ms, and a trainer waits for its first batch.
 if TYPE_CHECKING:
+    from typing import Literal, overload
+
     from typing_extensions import Unpack
 
     from .kinds import (
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
         TokensBatch,
         ViewBatch,
     )
+
+    Torch = Literal["torch"]
+    Numpy = Literal["numpy"]
+    Yes = Literal[True]
 else:  # the types of batches take longer to define than all of this module
     B = TypeVar("B", covariant=True)
 
-Torch = Literal["torch"]
-Numpy = Literal["numpy"]
-Yes = Literal[True]
 # Errors that say all in one line. Others are bugs, and keep their traceback.
 FOR_USERS = (Error, ValueError, TypeError, ImportError, Warning)
 
@@ -203,86 +205,87 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
     # The kind of batch, for type checkers: the most special first. If the arguments are not
     # literals, the last one.
 
-    # fmt: off
-    @overload
-    def __init__(
-        self: Loader[TokensBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, tokens: Yes, **options: Unpack[RequestOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[TokensBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, tokens: Yes, **options: Unpack[RequestOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[ViewBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, view: Yes, **options: Unpack[RequestOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[ViewBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, view: Yes, **options: Unpack[RequestOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, **options: Unpack[AsksDocuments],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, **options: Unpack[AsksDocuments],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, **options: Unpack[AsksLossMask],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, **options: Unpack[AsksLossMask],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, **options: Unpack[AsksAttentionMask],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, **options: Unpack[AsksAttentionMask],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, **options: Unpack[AsksProvenance],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, **options: Unpack[AsksProvenance],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[Batch[NDArray]], stream: str, micro_batch: int, *,
-        framework: Numpy, **options: Unpack[Options],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[Batch[Tensor]], stream: str, micro_batch: int, *,
-        framework: Torch | None = None, **options: Unpack[Options],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Loader[RequestedBatch[Any]], stream: str, micro_batch: int, *,
-        framework: str | None = None, documents: bool = False, loss_mask: bool = False,
-        attention_mask: bool = False, provenance: bool = False, tokens: bool = False,
-        view: bool = False,
-        **options: Unpack[Options],
-    ) -> None: ...
-    # fmt: on
+    if TYPE_CHECKING:
+        # fmt: off
+        @overload
+        def __init__(
+            self: Loader[TokensBatch[NDArray]], stream: str, micro_batch: int, *,
+            framework: Numpy, tokens: Yes, **options: Unpack[RequestOptions],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[TokensBatch[Tensor]], stream: str, micro_batch: int, *,
+            framework: Torch | None = None, tokens: Yes, **options: Unpack[RequestOptions],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[ViewBatch[NDArray]], stream: str, micro_batch: int, *,
+            framework: Numpy, view: Yes, **options: Unpack[RequestOptions],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[ViewBatch[Tensor]], stream: str, micro_batch: int, *,
+            framework: Torch | None = None, view: Yes, **options: Unpack[RequestOptions],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+            framework: Numpy, **options: Unpack[AsksDocuments],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+            framework: Torch | None = None, **options: Unpack[AsksDocuments],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+            framework: Numpy, **options: Unpack[AsksLossMask],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+            framework: Torch | None = None, **options: Unpack[AsksLossMask],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+            framework: Numpy, **options: Unpack[AsksAttentionMask],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+            framework: Torch | None = None, **options: Unpack[AsksAttentionMask],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+            framework: Numpy, **options: Unpack[AsksProvenance],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+            framework: Torch | None = None, **options: Unpack[AsksProvenance],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[Batch[NDArray]], stream: str, micro_batch: int, *,
+            framework: Numpy, **options: Unpack[Options],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[Batch[Tensor]], stream: str, micro_batch: int, *,
+            framework: Torch | None = None, **options: Unpack[Options],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[Any]], stream: str, micro_batch: int, *,
+            framework: str | None = None, documents: bool = False, loss_mask: bool = False,
+            attention_mask: bool = False, provenance: bool = False, tokens: bool = False,
+            view: bool = False,
+            **options: Unpack[Options],
+        ) -> None: ...
+        # fmt: on
 
     def __init__(
         self,
@@ -340,8 +343,10 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
             ArgumentError: accelerate would deal this loader's batches out to several ranks. In the
                 first next(): composer would drop some of them.
         """
+        from . import accelerated, passes
+
         accelerated.check_who_iterates()
-        return Pass(self)
+        return passes.Pass(self)
 
     def __next__(self) -> B:
         """Returns the next batch, a dict: see Loader. Waits if none is ready.
@@ -366,6 +371,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
             self._first.check(self._rank, self._world)
             self._first = None
         if self._has_gradients is not None and not self._has_gradients():
+            from .passes import warn_of_evaluation
+
             self._has_gradients = warn_of_evaluation(self)
         batches = self._batches or self._measured()
         batch = batches.take() if self._ahead is None else self._ahead.take(batches)
@@ -389,6 +396,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
             TypeError: the stream has no end, or a torch DataLoader asks. See `tokend.dataset`.
             ArgumentError: a Trainer asks because the loader was passed to it as a dataset.
         """
+        from . import dataset
+
         dataset.check_who_asks(self)
         batches = self._measured()
         if dataset.is_lightning() and (batches.end is None or batches.begin > 0):
@@ -404,11 +413,15 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
 
     def __getitem__(self, index: object) -> NoReturn:
         """Raises TypeError: a loader is not a dataset."""
+        from . import dataset
+
         raise TypeError(dataset.PLACE)
 
     @property
     def dataset(self) -> NoReturn:
         """Raises AttributeError, as accelerate's skip_first_batches() asks for it."""
+        from . import dataset
+
         raise AttributeError(dataset.NO_DATASET)
 
     def __bool__(self) -> bool:
@@ -427,7 +440,7 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
             self._source.close()
         if self._client is None:
             return
-        if self._control is not None:
+        if "_control" in vars(self):  # control() was called, or a seek
             self._control.finish(sys.exc_info()[1])
         self._client.close()
 
@@ -445,6 +458,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         self.close()
 
     def __repr__(self) -> str:
+        from .cursor import Cursor
+
         try:
             cursor = Cursor(self._client.cursor())
             seq_len = self._client.shape()["seq_len"]

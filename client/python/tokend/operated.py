@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _tokend
 from . import group as groups
-from .control import Request
+
+if TYPE_CHECKING:
+    from .control import Request
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes", "pinned_bytes")
 

@@ -7,8 +7,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from . import accelerated, callers, composed, phrases
-from ._tokend import ArgumentError
+from . import accelerated, callers, composed
 
 if TYPE_CHECKING:
     from .batch import Batches
@@ -120,11 +119,3 @@ class Prefetched:
         if len(self._nexts) > self.n:
             self._client.commit(self._nexts[0])
         return self._kept.pop()
-
-
-def prefetched(n: Any, client: Any) -> Prefetched | None:
-    """Checks prefetched=. Returns None for 0."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        what = "a number of batches ≥ 0, those that the loop holds untrained when it saves"
-        raise ArgumentError(phrases.is_not("prefetched", n, what))
-    return Prefetched(n, client) if n else None

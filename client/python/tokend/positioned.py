@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import _tokend, accelerated, arguments, phrases, same_place
+from . import _tokend, arguments, phrases
 from . import group as groups
-from .cursor import Cursor, named_weights
+
+if TYPE_CHECKING:
+    from .cursor import Cursor
 
 SAME: Any = object()  # seek(group=): not given
 
@@ -48,6 +50,8 @@ class Positioned:
                 middle of a gradient accumulation: a resume would lose batches. Not after commit().
         """
         if not self._commits:
+            from . import accelerated
+
             accelerated.check_who_saves(self._dealt_ahead and self._ahead is None, self._ended)
         return {"cursor": self._client.cursor()}
 
@@ -68,6 +72,8 @@ class Positioned:
             RefusedError: it belongs to another stream. Names the field that differs.
             DisagreementError: the processes of the group loaded different states.
         """
+        from . import accelerated
+
         if self._ahead is not None and not self._ended:  # after the end the loop holds nothing
             self._ahead.warn_of_a_load()
         accelerated.begin_a_step()
@@ -135,6 +141,8 @@ class Positioned:
     @property
     def cursor(self) -> Cursor:
         """The state as a Cursor, to look at and to edit."""
+        from .cursor import Cursor
+
         return Cursor(self._client.cursor())
 
     def fresh(self) -> Cursor:
@@ -143,6 +151,8 @@ class Positioned:
         Raises:
             ConnectError: no daemon answers.
         """
+        from .cursor import Cursor
+
         return Cursor(self._client.stream())
 
     @property
@@ -298,6 +308,8 @@ class Positioned:
         def go() -> None:
             going = to()
             if self._asks(control.group):  # the others may be making their loaders
+                from . import same_place
+
                 same_place.check_places(control.group, rank, world, self._peer, micro_batch)
             # even if the others fail, this process is there
             self._go_alone(going, rank, world, micro_batch, again)
@@ -355,6 +367,8 @@ class Positioned:
             NotNowError: more mixes have begun since the last commit than a cursor can hold.
             ConnectError: no daemon answers within `deadline`.
         """
+        from .cursor import named_weights
+
         weights = named_weights(weights)
         acts_from = self._client.set_mix(list(weights), list(weights.values()))
         self._measure()
