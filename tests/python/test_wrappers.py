@@ -4,6 +4,7 @@ ones.
 Here the calling module has the name of the real one, because the loader looks at that name.
 """
 
+import sys
 import types
 
 import pytest
@@ -82,8 +83,11 @@ Stateful.__name__ = "DataLoaderDispatcher"  # around torchdata's StatefulDataLoa
     ("DataLoaderDispatcher", 2, True), ("IterableDatasetShard", 2, True), ("Stateful", 2, True),
     ("DataLoaderDispatcher", 1, False), ("DataLoaderShard", 2, False),
 ])  # fmt: skip
-def test_accelerate_may_not_deal_out_one_ranks_batches(daemon, kind, processes, refused):
+def test_accelerate_may_not_deal_out_one_ranks_batches(
+    daemon, monkeypatch, kind, processes, refused
+):
     accelerate = module("accelerate.data_loader", DEAL)
+    monkeypatch.setitem(sys.modules, "accelerate", types.ModuleType("accelerate"))
     with tokend.Loader("train", 4, socket=daemon.socket) as loader:
 
         def dataset():

@@ -343,10 +343,10 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
             ArgumentError: accelerate would deal this loader's batches out to several ranks. In the
                 first next(): composer would drop some of them.
         """
-        from . import accelerated, passes
+        from .passes import Pass, accelerate_takes_ahead
 
-        accelerated.check_who_iterates()
-        return passes.Pass(self)
+        accelerate_takes_ahead()
+        return Pass(self)
 
     def __next__(self) -> B:
         """Returns the next batch, a dict: see Loader. Waits if none is ready.

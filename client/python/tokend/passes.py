@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from . import accelerated, callers, composed
 
 if TYPE_CHECKING:
     from .batch import Batches
     from .loader import Loader
+
+
+def accelerate_takes_ahead() -> bool:
+    """As accelerated.check_who_iterates()."""
+    if "accelerate" not in sys.modules:
+        return False
+    from . import accelerated
+
+    return accelerated.check_who_iterates()
 
 
 class Pass:
@@ -43,6 +52,8 @@ class Pass:
             return next(loader)
         except StopIteration:
             loader._dealt_ahead = False
+            from . import accelerated
+
             accelerated.warn_of_an_open_step(loader._micro * loader._world)
             if loader.taken == self._begun_at:
                 self._warn()
@@ -50,8 +61,11 @@ class Pass:
 
     def _begin(self) -> None:
         loader = self._loader
-        composed.check_who_iterates(loader)
-        loader._dealt_ahead = accelerated.check_who_iterates()
+        if "composer" in sys.modules:
+            from . import composed
+
+            composed.check_who_iterates(loader)
+        loader._dealt_ahead = accelerate_takes_ahead()
         if loader._ended:
             loader._begin_again()
         self._number, self._begun_at = loader._passes, loader.taken
@@ -75,6 +89,8 @@ def warn_of_evaluation(loader: Loader) -> None:
     endless stream were taken with gradients before: the loop evaluates on its training rows.
     """
     if loader._inside and loader._measured().end is None:
+        from . import callers
+
         warnings.warn(
             f"tokend: a batch of stream {loader.stream!r} is taken under no_grad(), after others "
             "with gradients; the state counts it as trained on, so the run loses its rows; "
@@ -94,6 +110,8 @@ class Prefetched:
 
     def warn_of_a_load(self) -> None:
         if self._nexts:
+            from . import callers
+
             warnings.warn(
                 "load_state_dict: the loop has taken a batch of another position before, and must "
                 "drop it; load the state before the first batch, or pass start=",
