@@ -9,26 +9,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
 enum { NODES = 1024, LONG_BITS = 8 * sizeof(long), MPOL_PREFERRED = 1 }; /* of <numaif.h> */
-
-/* Allocates all pages. Linux before 5.14 has no MADV_POPULATE_WRITE: touch each page. */
-static bool populate(void *map, size_t bytes)
-{
-	if (madvise(map, bytes, MADV_POPULATE_WRITE) == 0)
-		return true;
-	if (errno != EINVAL)
-		return false;
-	for (size_t at = 0; at < bytes; at += RING_PAGE)
-		((volatile char *)map)[at] = 0;
-	return true;
-}
 
 /*
  * The policy belongs to the memfd, whichever process touches its pages. If it is refused (no such
@@ -53,7 +38,7 @@ static void prefer_node(struct ring_memory *memory, void *map, size_t bytes)
 }
 
 /*
- * Makes a memfd of @bytes: mapped, populated, sealed.
+ * Makes a memfd of @bytes: allocated, mapped, sealed.
  *
  * A client may call mbind() on its mapping. It needs no permission, and the policy then also
  * applies to the daemon's page faults. This gives the client no power over the daemon or other
@@ -84,9 +69,12 @@ static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, i
 	if (*map == MAP_FAILED)
 		return false;
 	prefer_node(memory, *map, bytes);
-	/* fallocate() first: out of memory it returns an error, where a page fault would kill us.
+	/*
+	 * Out of memory this returns an error, where a page fault would kill us. The pages exist
+	 * now. Each is cleared at its first write, so an attach does not wait until all are: that
+	 * takes longer than to allocate them.
 	 */
-	if (fallocate(*fd, 0, 0, (off_t)bytes) < 0 || !populate(*map, bytes))
+	if (fallocate(*fd, 0, 0, (off_t)bytes) < 0)
 		return false;
 	return fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | seals) == 0;
 }

@@ -1,6 +1,7 @@
 /*
- * The two memfds of a ring. They are sealed, and populated before the client gets them: all their
- * memory is charged to the daemon, and no page fault slows a trainer's step.
+ * The two memfds of a ring. They are sealed, and their pages allocated, before the client gets
+ * them: all their memory is charged to the daemon. The daemon is the first to write to a slot, so
+ * no trainer's step waits until its pages are cleared.
  */
 #ifndef TOKEND_RING_MEMORY_H
 #define TOKEND_RING_MEMORY_H
