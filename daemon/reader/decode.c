@@ -23,6 +23,11 @@ bool decode_needs_files(const struct read *read)
 	return annotations_in_files(read->window.dataset, shard_of(read));
 }
 
+bool decode_as_is(const struct read *read)
+{
+	return !read->stored && shard_as_is(read->file->shard, &read->place, read->window.tokens);
+}
+
 bool decode_try(struct read *read)
 {
 	const struct reader_read *window = &read->window;

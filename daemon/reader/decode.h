@@ -10,6 +10,8 @@
 
 /* Do annotations of the read come from files? Then the pool writes them. Any thread. */
 bool decode_needs_files(const struct read *read);
+/* Is a FOUND read's window in the file as it is served? Then it needs no decoding. Any thread. */
+bool decode_as_is(const struct read *read);
 /* Decodes a FOUND read's tokens if that does not block. False: decode_read() must. For the data
  * thread. */
 bool decode_try(struct read *read);

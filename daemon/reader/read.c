@@ -8,9 +8,12 @@
  * Plain shards in a store: the store copies the window into the slot (FETCHING), or pins its pieces
  * in the cache, and the backend reads them there (READING).
  *
- * Other shards: the data thread first finds where all queued windows begin (FOUND). Then it decodes
- * those that are in memory, into the slot. All others go to a thread of the pool (DECODING), and so
- * do reads with tokens that may not be served, or with annotations from files.
+ * Other shards: the data thread first finds where all queued windows begin (FOUND). Windows that
+ * are contiguous in the file, in the served width, are read as those of plain shards (READING). If
+ * such a read fails, the pool makes it again, because shard_read() words the fault. Of the others,
+ * the data thread decodes those that are in memory, into the slot. The rest go to a thread of the
+ * pool (DECODING), and so do reads with tokens that may not be served, or with annotations from
+ * files.
  *
  * Afterwards the read is held until its file was looked at (end.h).
  */
@@ -107,29 +110,10 @@ static void read_annotate(struct reader *reader, struct read *read)
 		read_fail(reader, read);
 }
 
-void reader_try_found(struct reader *reader)
-{
-	struct read *read;
-
-	/* No system call between two of them, so that their cache misses overlap. */
-	while ((read = reads_take(&reader->found))) {
-		if (decode_try(read)) {
-			read_annotate(reader, read);
-			continue;
-		}
-		if (read->cancelled) {
-			read_cancelled(reader, read);
-			continue;
-		}
-		read->tries = 0;
-		decode_start(reader, read, decode_read);
-	}
-}
-
-/* After the bytes of a plain shard. */
+/* After the bytes of a window. */
 static void read_check_tokens(struct reader *reader, struct read *read)
 {
-	if ((read->file && read->file->shard) || !recheck_passes(&read->window)) {
+	if (decode_needs_files(read) || !recheck_passes(&read->window)) {
 		if (read->cancelled) {
 			read_cancelled(reader, read);
 			return;
@@ -141,7 +125,7 @@ static void read_check_tokens(struct reader *reader, struct read *read)
 	}
 }
 
-/* ---- bytes of plain shards ---- */
+/* ---- bytes of files ---- */
 
 static void transfer_done(void *owner, struct io_work *work);
 
@@ -179,11 +163,10 @@ static void transfer_continue(struct reader *reader, struct read *read)
 	reader_submit(reader, &read->work, share_of(reader, read), false);
 }
 
-static void transfer_start(struct reader *reader, struct read *read)
+/* Reads the window, which begins at byte @from of the file. */
+static void transfer_start(struct reader *reader, struct read *read, uint64_t from)
 {
-	const struct reader_read *window = &read->window;
-
-	read->start = read->file->data_at + window->token * window->dataset->token_bytes;
+	read->start = from;
 	read->staged = read->file->direct;
 	read->skip = read->staged ? read->start % read->file->align : 0;
 	read->start -= read->skip;
@@ -204,7 +187,7 @@ static void transfer_failed(struct reader *reader, struct read *read, int error)
 		/* open() accepted O_DIRECT, but the file system needs a coarser alignment. */
 		fcntl(file->fd, F_SETFL, fcntl(file->fd, F_GETFL) & ~O_DIRECT);
 		reader_note_buffered(reader, file);
-		transfer_start(reader, read);
+		transfer_start(reader, read, read->start + read->skip);
 		return;
 	}
 	reader_fault(&read->fault, error, strerror(error));
@@ -217,6 +200,11 @@ static void transfer_done(void *owner, struct io_work *work)
 	struct read *read = read_of(work);
 	uint64_t had = read->have, end = window_end(read);
 
+	if (work->result <= 0 && !read->file->plain) {
+		read->tries = 0;
+		decode_start(reader, read, decode_read);
+		return;
+	}
 	if (work->result < 0) {
 		transfer_failed(reader, read, (int)-work->result);
 		return;
@@ -387,7 +375,30 @@ void reader_take_fetched(struct reader *reader)
 	} while (n == TAKEN);
 }
 
-/* ---- both ---- */
+/* ---- all shards ---- */
+
+void reader_try_found(struct reader *reader)
+{
+	struct read *read;
+
+	/* No system call between two of them, so that their cache misses overlap. */
+	while ((read = reads_take(&reader->found))) {
+		if (decode_as_is(read)) {
+			transfer_start(reader, read, read->place.byte);
+			continue;
+		}
+		if (decode_try(read)) {
+			read_annotate(reader, read);
+			continue;
+		}
+		if (read->cancelled) {
+			read_cancelled(reader, read);
+			continue;
+		}
+		read->tries = 0;
+		decode_start(reader, read, decode_read);
+	}
+}
 
 void read_start(struct reader *reader, struct read *read)
 {
@@ -399,7 +410,8 @@ void read_start(struct reader *reader, struct read *read)
 		return;
 	}
 	if (file->plain) {
-		transfer_start(reader, read);
+		transfer_start(reader, read,
+			file->data_at + read->window.token * read->window.dataset->token_bytes);
 		return;
 	}
 	read->staged = false;

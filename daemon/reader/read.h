@@ -8,7 +8,7 @@
 
 /* Starts a read whose file is open. */
 void read_start(struct reader *reader, struct read *read);
-/* Decodes all FOUND reads: at once if that does not block, otherwise in the pool. */
+/* Reads or decodes all FOUND reads: at once if that does not block, otherwise in the backend. */
 void reader_try_found(struct reader *reader);
 
 /* Fetches the bytes of a plain shard from its store. */

@@ -16,7 +16,7 @@ const unsigned read_moves[READ_STATES] = {
 	[READ_OPENING] = TO(READ_FOUND) | TO(READ_READING) | TO(READ_FETCHING) | TO(READ_DECODING) |
 			 TO(READ_AGAIN) | TO(READ_DONE),
 	[READ_FETCHING] = TO(READ_FETCHING) | TO(READ_READING) | TO(READ_DECODING) | TO(READ_DONE),
-	[READ_FOUND] = TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_DONE),
+	[READ_FOUND] = TO(READ_READING) | TO(READ_DECODING) | TO(READ_ENDED) | TO(READ_DONE),
 	/* To itself: a short read is continued, an interrupted one is repeated. */
 	[READ_READING] = TO(READ_READING) | TO(READ_FETCHING) | TO(READ_DECODING) | TO(READ_ENDED) |
 			 TO(READ_AGAIN) | TO(READ_DONE),
@@ -90,7 +90,8 @@ static void read_check(const struct reader *reader, const struct read *read)
 	assert(file->stored == read->stored);
 	assert((read->state == READ_OPENING) == (file->state != FILE_OPEN));
 	if (read->state == READ_READING)
-		assert(file->plain && read->skip < IO_ALIGN && (!read->staged || read->staging));
+		assert((file->plain || file->nowait) && read->skip < IO_ALIGN &&
+			(!read->staged || read->staging));
 	if (read->state == READ_FOUND)
 		assert(file->shard && !file->plain && file->nowait);
 }

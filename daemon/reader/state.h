@@ -18,7 +18,8 @@
 /*
  * FREE ─→ (PARKED ─→) (OPENING ─→) ┬→ READING ──────────┬→ ENDED ─→ DONE ─→ FREE
  *                                  ├→ FETCHING ─────────┤
- *                                  ├→ FOUND ─→ DECODING ┤
+ *                                  ├→ FOUND ┬→ READING ─┤
+ *                                  │        └→ DECODING ┤
  *                                  └→ DECODING ─────────┘
  *
  * Reads from stores are never ENDED, but DONE at once. From PARKED on, a read may fail (DONE). If
@@ -29,7 +30,8 @@ enum read_state {
 	READ_FREE,     /* in reader->unused */
 	READ_PARKED,   /* waits for an entry of the table of open shards; in share->parked */
 	READ_OPENING,  /* waits for its shard to be opened; in file->waiting */
-	READ_FOUND,    /* the next commit decodes it if it is in memory; in reader->found */
+	READ_FOUND,    /* the next commit reads it, or decodes it if it is in memory; in
+			  reader->found */
 	READ_READING,  /* the backend reads its bytes */
 	READ_FETCHING, /* the store reads its bytes */
 	READ_DECODING, /* a thread of the pool decodes or checks its tokens */

@@ -34,18 +34,22 @@ uint64_t shard_sample(const struct shard_facts *facts, const struct shard_hint *
 	return facts->row_tokens && facts->row_tokens == hint->window_tokens ? facts->row_tokens
 									     : facts->sample_tokens;
 }
+
+/* Of i32 tokens, the reader checks that none is negative. */
+static bool stored_as_served(const struct shard_facts *facts)
+{
+	return facts->token_bytes == shard_type_bytes(facts->type) &&
+	       (facts->type == SHARD_U16 || facts->type == SHARD_U32 || facts->type == SHARD_I32);
+}
+
 /* Fills the facts that do not depend on the format: compression and served width. */
 static void finish(const struct bytes *b, const struct shard_hint *hint, struct shard_facts *facts)
 {
-	bool type =
-		facts->type == SHARD_U16 || facts->type == SHARD_U32 || facts->type == SHARD_I32;
-
 	if (facts->token_bytes == 0)
 		facts->token_bytes = shard_served(facts->type, hint);
 	facts->sample_tokens = shard_sample(facts, hint);
 	facts->frame_bytes = b->frame_bytes;
-	facts->plain = facts->plain && b->plain && type &&
-		       facts->token_bytes == shard_type_bytes(facts->type);
+	facts->plain = facts->plain && b->plain && stored_as_served(facts);
 	if (facts->tokens == 0 && !facts->note[0])
 		snprintf(facts->note, sizeof(facts->note), "has no tokens");
 	if (facts->frame_bytes >= LARGE_FRAME && !facts->note[0])
@@ -441,6 +445,14 @@ struct shard_place shard_find(const struct shard *shard, uint64_t token)
 	if (shard->format->extent && !facts->plain && !facts->looks && token < facts->tokens)
 		place.tokens = shard->format->extent(shard->index, token, &place.byte, &fault);
 	return place;
+}
+
+bool shard_as_is(const struct shard *shard, const struct shard_place *place, uint64_t n)
+{
+	const struct shard_facts *facts = &shard->facts;
+
+	return place->tokens >= n && shard->bytes->plain && facts->lead_bytes == 0 &&
+	       stored_as_served(facts);
 }
 
 bool shard_try(const struct shard *shard, struct shard_place place, uint64_t n, void *to)

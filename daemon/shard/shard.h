@@ -91,6 +91,11 @@ struct shard_place {
 
 struct shard_place shard_find(const struct shard *shard, uint64_t token);
 /*
+ * Whether the @n tokens from @place on are contiguous in the file, in the width in which they are
+ * served. Then the caller may read them from place->byte on, and must check i32 for negative ones.
+ */
+bool shard_as_is(const struct shard *shard, const struct shard_place *place, uint64_t n);
+/*
  * Like shard_read() from @place on, for threads that must not block: succeeds only if the bytes are
  * in the page cache or already decoded. Returns false if they are not, or on a fault, which
  * shard_read() will report; @to may have been written to. Requires a file system that supports

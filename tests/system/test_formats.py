@@ -298,7 +298,7 @@ def damage(path, at):
 def test_damaged_shards_stop_the_stream(written):
     place = written
     tokens = tokens_of(2, "<u2")
-    for name in ("broken", "negative", "index"):
+    for name in ("broken", "negative", "batches", "index"):
         os.makedirs(place.file(name))
     many = (
         numpy.random.default_rng(2).integers(0, 60000, 600_000).astype("<u2")
@@ -310,19 +310,20 @@ def test_damaged_shards_stop_the_stream(written):
     signed = tokens.astype("<i4")
     signed[6000] = -7
     numpy.save(place.file("negative", "a.npy"), signed)
+    arrow(place.file("batches", "a"), signed)  # the windows of a batch are contiguous
     megatron_scattered(place.file("index", "a"), tokens)
     with open(place.file("index", "a.idx"), "r+b") as f:  # the start of its fourth sequence
         f.seek(34 + 4 * 5 + 8 * 3)
         f.write(struct.pack("<q", 1 << 40))
-    streams = {name: stream(name, shuffle="none") for name in ("broken", "negative", "index")} | {
-        "sound": stream("zstd")
-    }
+    names = ("broken", "negative", "batches", "index")
+    streams = {name: stream(name, shuffle="none") for name in names} | {"sound": stream("zstd")}
     for mode in ("pread", "auto"):
         config = place.config(f"stops-{mode}.yaml", memory=64 << 20, io=mode, streams=streams)
         daemon = Daemon(place, config)
         for name, content, word in (
             ("broken", many, "frame"),
             ("negative", signed.astype("<u4"), "token 6000 is -7"),
+            ("batches", signed.astype("<u4"), "token 6000 is -7"),
             ("index", tokens, "1099511627776"),
         ):
             code, out, err = cat(daemon.socket, name)

@@ -89,6 +89,136 @@ static struct shelf *shelf_of_swapped(unsigned shards, uint64_t tokens)
 	return shelf;
 }
 
+/* ---- works of the backend ---- */
+
+static struct {
+	const struct io_ops *real;
+	unsigned calls, reads;
+	int error; /* of the next reads; 0: they end early, before the last half of their bytes */
+	unsigned faults;
+} works;
+
+static struct io_ops counting_ops;
+
+static void count_work(void *backend, struct io_work *work)
+{
+	works.calls += work->call != NULL;
+	works.reads += !work->call;
+	works.real->submit(backend, work);
+}
+
+static unsigned reap_with_faults(
+	void *backend, struct io_work **done, unsigned max, int64_t deadline_ns, bool *kicked)
+{
+	unsigned n = works.real->reap(backend, done, max, deadline_ns, kicked);
+
+	for (unsigned i = 0; i < n; i++) {
+		if (done[i]->call || done[i]->result <= 0 || works.faults == 0)
+			continue;
+		works.faults--;
+		done[i]->result = works.error ? -works.error : done[i]->result / 2;
+	}
+	return n;
+}
+
+static void checker_that_counts(struct checker *checker, const struct mode *mode)
+{
+	struct reader_options options = options_of(mode, 1);
+	struct fault fault;
+
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip();
+	memset(&works, 0, sizeof(works));
+	works.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
+	counting_ops = *works.real;
+	counting_ops.submit = count_work;
+	counting_ops.reap = reap_with_faults;
+	checker_use(checker, reader_open_with(&counting_ops, &options, &fault));
+}
+
+static bool knows_nowait(const char *path)
+{
+	char byte;
+	struct iovec to = {&byte, 1};
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	bool knows = preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN;
+
+	close(fd);
+	return knows;
+}
+
+static void assert_window(struct checker *checker, const struct shelf *shelf, uint64_t token)
+{
+	struct reader_done done = read_once(checker, shelf, 0, token, 1000);
+
+	assert_null(done.fault);
+	assert_right_bytes(checker, shelf, done.tag);
+}
+
+static void only_contiguous_windows_are_read_by_the_backend(void **state)
+{
+	struct shelf *shelf = shelf_of_swapped(1, 6000);
+	uint64_t half = shelf->tokens[0] / 2, end = shelf->tokens[0];
+	struct checker checker;
+
+	if (!knows_nowait(shelf_path(shelf, 0))) {
+		shelf_free(shelf);
+		skip();
+	}
+	checker_that_counts(&checker, *state);
+	assert_window(&checker, shelf, half - 500);
+	assert_int_equal(works.reads, 0);
+	unsigned calls = works.calls;
+
+	assert_window(&checker, shelf, 0);
+	assert_window(&checker, shelf, half - 1000);
+	assert_window(&checker, shelf, half);
+	assert_window(&checker, shelf, end - 1000);
+	assert_int_equal(works.reads, 4);
+	assert_int_equal(works.calls, calls);
+	checker_close(&checker);
+	shelf_free(shelf);
+}
+
+/* A read that the backend does not finish is continued, or made again by the pool. */
+static void faults_of_contiguous_reads_pass(void **state)
+{
+	static const int errors[] = {0, EINTR, EAGAIN, EIO};
+	struct shelf *shelf = shelf_of_swapped(1, 6000);
+	struct checker checker;
+
+	checker_that_counts(&checker, *state);
+	assert_window(&checker, shelf, 0);
+	for (unsigned i = 0; i < COUNT(errors) && knows_nowait(shelf_path(shelf, 0)); i++) {
+		works.error = errors[i];
+		works.faults = 3;
+		for (uint64_t token = 0; works.faults > 0; token++)
+			assert_window(&checker, shelf, token);
+	}
+	checker_close(&checker);
+	shelf_free(shelf);
+}
+
+static void a_truncated_shard_is_reported(void **state)
+{
+	struct shelf *shelf = shelf_of_swapped(1, 6000);
+	struct checker checker;
+
+	checker_that_counts(&checker, *state);
+	assert_window(&checker, shelf, 0);
+	assert_return_code(truncate(shelf_path(shelf, 0), DATA_AT + 3000), errno);
+	/* The first half of the tokens is the second half of the file. */
+	struct reader_done done = read_once(&checker, shelf, 0, 0, 1000);
+
+	assert_fault(&done, FAULT_IO, EIO);
+	assert_non_null(strstr(done.fault->text, "was truncated: it ends at byte "));
+	done = read_once(&checker, shelf, 0, shelf->tokens[0] / 2, 1000);
+	assert_fault(&done, FAULT_CHANGED, 0);
+	assert_non_null(strstr(done.fault->text, "it was truncated: size was "));
+	checker_close(&checker);
+	shelf_free(shelf);
+}
+
 static void shards_that_are_not_plain_are_decoded(void **state)
 {
 	struct shelf *shelf = shelf_of_swapped(8, LARGEST_BYTES / 2 - 200);
@@ -169,17 +299,6 @@ static void indexes_that_fit_are_kept(void **state)
 
 /* ---- annotations ---- */
 
-static struct {
-	const struct io_ops *real;
-	unsigned calls;
-} pool_use;
-
-static void count_calls(void *backend, struct io_work *work)
-{
-	pool_use.calls += work->call != NULL;
-	pool_use.real->submit(backend, work);
-}
-
 /* Flat files without a header, and documents are requested. With a manifest, the dataset does not
  * know whether a shard has an index. */
 static void flat_shelf(struct shelf *shelf, enum shard_type type)
@@ -219,38 +338,18 @@ static void read_documents(struct checker *checker, const struct shelf *shelf, u
 
 /* Annotations by the tokens alone do not wait, even if other shards of the dataset may have an
  * index. */
-static bool knows_nowait(const char *path)
-{
-	char byte;
-	struct iovec to = {&byte, 1};
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool knows = preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN;
-
-	close(fd);
-	return knows;
-}
-
 static void annotations_of_tokens(const struct mode *mode, enum shard_type type)
 {
 	struct shelf *shelf = shelf_new(1, 3000);
-	struct reader_options options = options_of(mode, 1);
-	struct io_ops ops;
 	struct checker checker;
-	struct fault fault;
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
-	pool_use.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
-	pool_use.calls = 0;
-	ops = *pool_use.real;
-	ops.submit = count_calls;
+	checker_that_counts(&checker, mode);
 	flat_shelf(shelf, type);
-	checker_use(&checker, reader_open_with(&ops, &options, &fault));
 	for (uint64_t token = 0; token < 20; token++)
 		read_documents(&checker, shelf, DATA_AT / 2 - token);
 	if (knows_nowait(shelf_path(shelf, 0))) /* calls: opening the file, opening the shard, and
 						   with O_DIRECT one sample */
-		assert_in_range(pool_use.calls, 2, 2 + mode->direct);
+		assert_in_range(works.calls, 2, 2 + mode->direct);
 	checker_close(&checker);
 	shelf_free(shelf);
 }
@@ -262,6 +361,9 @@ static void annotations_of_tokens_need_no_pool(void **state)
 }
 
 static const struct test_case cases[] = {
+	CASE(only_contiguous_windows_are_read_by_the_backend),
+	CASE(faults_of_contiguous_reads_pass),
+	CASE(a_truncated_shard_is_reported),
 	CASE(shards_that_are_not_plain_are_decoded),
 	CASE(indexes_stay_within_their_memory),
 	CASE(indexes_that_fit_are_kept),
