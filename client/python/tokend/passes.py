@@ -8,7 +8,6 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-
 if TYPE_CHECKING:
     from .batch import Batches
     from .loader import Loader
@@ -52,9 +51,10 @@ class Pass:
             return next(loader)
         except StopIteration:
             loader._dealt_ahead = False
-            from . import accelerated
+            if "accelerate" in sys.modules:
+                from . import accelerated
 
-            accelerated.warn_of_an_open_step(loader._micro * loader._world)
+                accelerated.warn_of_an_open_step(loader._micro * loader._world)
             if loader.taken == self._begun_at:
                 self._warn()
             raise

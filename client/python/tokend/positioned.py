@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ class Positioned:
             ArgumentError: accelerate's DataLoader has taken a batch ahead, or accelerate is in the
                 middle of a gradient accumulation: a resume would lose batches. Not after commit().
         """
-        if not self._commits:
+        if not self._commits and "accelerate" in sys.modules:
             from . import accelerated
 
             accelerated.check_who_saves(self._dealt_ahead and self._ahead is None, self._ended)
@@ -72,11 +73,12 @@ class Positioned:
             RefusedError: it belongs to another stream. Names the field that differs.
             DisagreementError: the processes of the group loaded different states.
         """
-        from . import accelerated
-
         if self._ahead is not None and not self._ended:  # after the end the loop holds nothing
             self._ahead.warn_of_a_load()
-        accelerated.begin_a_step()
+        if "accelerate" in sys.modules:
+            from . import accelerated
+
+            accelerated.begin_a_step()
         self._go(lambda: arguments.cursor_of(state_dict))
 
     def reset(self, state: Mapping[str, Any] | None = None) -> None:
