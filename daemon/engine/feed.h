@@ -36,7 +36,7 @@ struct feed {
 	uint64_t published;
 	uint64_t released;
 	uint64_t wake_at; /* asleep until so many slots are released; 0: awake */
-	uint64_t woke_at; /* the wake_at before this one; 0: this is the first */
+	uint64_t woke_at; /* the wake_at that the client reached last; 0: none */
 	uint64_t seen;	  /* released at the last feed_active() */
 	bool late;	  /* wake_at was reached at the last tick, but no kick has come */
 	uint64_t woken;	  /* the last client_waits that got a wake-up */
