@@ -510,16 +510,22 @@ static bool is_full(const struct queue *queue)
 	return queue->reading == queue->depth;
 }
 
-/* May the feed begin a read in queue @number? False: it waits now. */
+/*
+ * May the feed begin a read in queue @number? False: it waits now, after the feeds that wait
+ * already. Otherwise those whose reads end would take all the room, read by read, and the others
+ * would never see enough of it to be woken.
+ */
 static bool may_read(struct engine *engine, struct feed *feed, unsigned number)
 {
 	struct share *share = share_of(engine, feed);
+	struct queue *queue = &engine->queue[number];
 
-	if (is_full(&engine->queue[number])) {
-		feed_rests(feed, &engine->queue[number].waiting);
+	if (is_full(queue) || !STAILQ_EMPTY(&queue->waiting)) {
+		feed_rests(feed, &queue->waiting);
 		return false;
 	}
-	if (number == LOCAL && share->reading >= share_most(engine, share)) {
+	if (number == LOCAL &&
+		(share->reading >= share_most(engine, share) || !STAILQ_EMPTY(&share->waiting))) {
 		feed_rests(feed, &share->waiting);
 		return false;
 	}

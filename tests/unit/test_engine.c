@@ -220,6 +220,59 @@ static void a_slow_client_of_a_small_ring_asks_for_each_slot(void **state)
 	rig_free(r);
 }
 
+/* A look comes before the client has reached wake_at. That does not make it a slow one. */
+static void a_look_does_not_make_a_client_slow(void **state)
+{
+	struct rig *r = rig_make(DEPTH);
+	struct session s = session_make(&(struct shape){.slots = 8, .rows = 1});
+
+	(void)state;
+	attach(r, &s, 0);
+	read_all(r);
+	assert_int_equal(ring_release(&s.ring, 3), 0);
+	assert_int_equal(look(r), 3);
+	read_all(r);
+	assert_int_equal(atomic_load(&s.ring.header->wake_at), 3 + 4);
+	leave(r, &s, 0);
+	rig_free(r);
+}
+
+/* Clients take batches at once, so all feeds want all reads. Three of them alone may have that many
+ * in flight. Now and then one of them pauses. */
+static void feeds_of_one_run_get_equal_shares(void **state)
+{
+	enum { FEEDS = 8, STEPS = 100000 };
+	struct rig *r = rig_make(LIMIT_READS);
+	struct session s[FEEDS];
+	uint64_t least = UINT64_MAX, most = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < FEEDS; i++) {
+		s[i] = session_make(&(struct shape){.id = i, .slots = 64, .rows = 8});
+		attach(r, &s[i], i);
+	}
+	for (unsigned n = 0; n < STEPS; n++) {
+		uint64_t id = r->reading[0] >> 32;
+
+		if (r->out.more) {
+			pump(r);
+			continue;
+		}
+		assert_true(r->reads > 0);
+		done(r, r->reading[0], 0, false);
+		if (n % 8000 / 1000 != id && ring_release(&s[id].ring, published(&s[id])) != 0)
+			kick(r, (uint32_t)id);
+	}
+	for (uint32_t i = 0; i < FEEDS; i++) {
+		least = published(&s[i]) < least ? published(&s[i]) : least;
+		most = published(&s[i]) > most ? published(&s[i]) : most;
+	}
+	assert_in_range(most, least, least + least / 4);
+	for (uint32_t i = 0; i < FEEDS; i++)
+		leave(r, &s[i], i);
+	rig_free(r);
+}
+
 /* Looks are worth their time while clients release slots. */
 static void clients_are_active_that_released_slots(void **state)
 {
@@ -440,6 +493,8 @@ int main(void)
 		cmocka_unit_test(a_full_ring_sleeps_until_half_is_free),
 		cmocka_unit_test(a_slow_client_keeps_the_ring_nearly_full),
 		cmocka_unit_test(a_slow_client_of_a_small_ring_asks_for_each_slot),
+		cmocka_unit_test(a_look_does_not_make_a_client_slow),
+		cmocka_unit_test(feeds_of_one_run_get_equal_shares),
 		cmocka_unit_test(clients_are_active_that_released_slots),
 		cmocka_unit_test(a_waiting_client_gets_a_single_free_slot),
 		cmocka_unit_test(a_waiting_client_is_woken_once),
