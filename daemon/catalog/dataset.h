@@ -43,7 +43,7 @@ struct dataset {
 	/* The tokens of every shard are contiguous in the file, in the served width, so they are
 	 * read from the file itself. Other shards are read through dataset_open_shard(). */
 	bool plain;
-	bool is_signed;	      /* plain, but a token may be negative: the reader checks */
+	bool is_signed;	      /* a token that is read as it is may be negative: the reader checks */
 	uint64_t limit;	      /* the reader checks that tokens are below it; 0: nothing to check */
 	uint64_t data_at;     /* plain: offset of a shard's first token */
 	uint32_t *data_at_of; /* [shards] the same per shard, if they differ; otherwise NULL */

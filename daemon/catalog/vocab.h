@@ -1,6 +1,6 @@
 /*
  * Finds token ids that may not be served: those not below the stream's vocab, and negative ones of
- * plain signed shards.
+ * signed shards that are not converted.
  */
 #ifndef TOKEND_VOCAB_H
 #define TOKEND_VOCAB_H

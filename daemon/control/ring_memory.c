@@ -52,7 +52,8 @@ static void prefer_node(struct ring_memory *memory, void *map, size_t bytes)
  * - With MPOL_BIND to a full node, the daemon's page fault waits for reclaim there. A client can
  *   cause that anyway, by filling the node with memory of its own. The kernel ignores a policy for
  *   nodes outside the daemon's cpuset.
- * - MPOL_MF_MOVE moves only pages that no other process maps, and the daemon maps all of them.
+ * - MPOL_MF_MOVE moves only pages that no other process maps. The daemon maps those that it has
+ *   written, so a client can move only pages of its own slots that were never used.
  *   MPOL_MF_MOVE_ALL requires CAP_SYS_NICE.
  *
  * Only a read-only descriptor would prevent mbind(). But clients write their control words to the

@@ -1,7 +1,8 @@
 /*
  * The two memfds of a ring. They are sealed, and their pages allocated, before the client gets
  * them: all their memory is charged to the daemon. The daemon is the first to write to a slot, so
- * no trainer's step waits until its pages are cleared.
+ * no trainer's step waits until its pages are cleared. To register the ring with a GPU clears the
+ * rest.
  */
 #ifndef TOKEND_RING_MEMORY_H
 #define TOKEND_RING_MEMORY_H

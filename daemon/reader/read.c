@@ -9,11 +9,11 @@
  * in the cache, and the backend reads them there (READING).
  *
  * Other shards: the data thread first finds where all queued windows begin (FOUND). Windows that
- * are contiguous in the file, in the served width, are read as those of plain shards (READING). If
- * such a read fails, the pool makes it again, because shard_read() words the fault. Of the others,
- * the data thread decodes those that are in memory, into the slot. The rest go to a thread of the
- * pool (DECODING), and so do reads with tokens that may not be served, or with annotations from
- * files.
+ * are contiguous in the file, in the served width, are read as those of plain shards (READING), but
+ * never with O_DIRECT. If such a read fails, the pool makes it again, because shard_read() words
+ * the fault. Of the others, the data thread decodes those that are in memory, into the slot. The
+ * rest go to a thread of the pool (DECODING), and so do reads with tokens that may not be served,
+ * or with annotations from files.
  *
  * Afterwards the read is held until its file was looked at (end.h).
  */

@@ -7,10 +7,11 @@
  *                → is the file still the same? → reader_reap
  *
  * A reader keeps a bounded table of open shards. It opens a shard on first use and compares it with
- * the dataset's list (size, inode, mtime). Bytes of plain shards are read straight into the slot.
- * Other shards are decoded: by the data thread if they are in memory, otherwise in the backend's
- * pool. Short reads are continued. Annotations are written after the tokens. Before a read is
- * returned, its file is looked at again (look.h): a shard that was written to meanwhile is a fault.
+ * the dataset's list (size, inode, mtime). Bytes of plain shards are read straight into the slot,
+ * and so are windows that other shards store as they are served. The rest is decoded: by the data
+ * thread if it is in memory, otherwise in the backend's pool. Short reads are continued.
+ * Annotations are written after the tokens. Before a read is returned, its file is looked at again
+ * (look.h): a shard that was written to meanwhile is a fault.
  *
  * Shards of a dataset in a store have no descriptor, and there is no look: the store compares every
  * answer with the manifest. Windows of plain shards are fetched straight into the slot; other
@@ -21,7 +22,7 @@
  * fault.
  *
  * The files: queue.c finds a shard or waits for one; open.c opens it; read.c moves its bytes into
- * the slot; decode.c does so for shards that are not plain; end.c holds reads until the file was
+ * the slot; decode.c does so for windows that must be decoded; end.c holds reads until the file was
  * looked at; cancel.c ends reads from stores. state.h has the states of a read.
  */
 #ifndef TOKEND_READER_H

@@ -49,7 +49,7 @@ struct read {
 	struct reader_read window; /* as it was queued */
 	struct file *file;	   /* from OPENING to ENDED, as its user; otherwise NULL. A plain
 				      shard in a store needs none */
-	struct shard_place place;  /* FOUND: where decoding begins */
+	struct shard_place place;  /* FOUND: where the window begins */
 	char *staging;		   /* the read's own buffer for O_DIRECT, or NULL */
 	uint64_t start;		   /* byte offset of the first byte read; aligned if staged */
 	uint64_t have;		   /* bytes read from there on */

@@ -75,7 +75,7 @@ def test_a_client_cannot_free_or_move_memory(place):
             "  which also applies to the daemon's page faults"
         )
         assert mbind(data, data_bytes, MPOL_MF_MOVE) == 0, (
-            "  moving pages that another process maps succeeds, but moves none"
+            "  moving pages succeeds; those that the daemon maps stay"
         )
     hole = FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE
 

@@ -90,6 +90,7 @@ _HOMES = {
 _MODULES = (
     "control",
     "cursor",
+    "dataset",
     "device",
     "integrations",
     "kinds",

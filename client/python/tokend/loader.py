@@ -440,7 +440,7 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
             self._source.close()
         if self._client is None:
             return
-        if "_control" in vars(self):  # control() was called, or a seek
+        if "_control" in vars(self):  # it is made at its first use
             self._control.finish(sys.exc_info()[1])
         self._client.close()
 

@@ -72,7 +72,7 @@ class Operated:
 
         A seek() makes it False again.
         """
-        return self._control.stopping
+        return "_control" in vars(self) and self._control.stopping
 
     def stats(self) -> dict[str, float]:
         """Counters of this process since the loader was made.

@@ -348,7 +348,8 @@ class Positioned:
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch: each process for itself."""
-        self._control.finish()
+        if "_control" in vars(self):  # it is made at its first use
+            self._control.finish()
         self._go_alone(self._beginning(), self._rank, self._world, self._micro, True)
         self._passes += 1
 
