@@ -510,26 +510,20 @@ static bool is_full(const struct queue *queue)
 	return queue->reading == queue->depth;
 }
 
-/*
- * May the feed begin a read in queue @number? False: it waits now, after the feeds that wait
- * already. Otherwise those whose reads end would take all the room, read by read, and the others
- * would never see enough of it to be woken.
- */
+/* May the feed begin a read in queue @number? False: it waits now, after those that wait already.
+ * Otherwise feeds whose reads end would take all the room, and the others were never woken. */
 static bool may_read(struct engine *engine, struct feed *feed, unsigned number)
 {
 	struct share *share = share_of(engine, feed);
 	struct queue *queue = &engine->queue[number];
+	bool full = is_full(queue) || !STAILQ_EMPTY(&queue->waiting);
 
-	if (is_full(queue) || !STAILQ_EMPTY(&queue->waiting)) {
+	if (full)
 		feed_rests(feed, &queue->waiting);
-		return false;
-	}
-	if (number == LOCAL &&
-		(share->reading >= share_most(engine, share) || !STAILQ_EMPTY(&share->waiting))) {
+	else if (number == LOCAL &&
+		 (share->reading >= share_most(engine, share) || !STAILQ_EMPTY(&share->waiting)))
 		feed_rests(feed, &share->waiting);
-		return false;
-	}
-	return true;
+	return !feed->waiting;
 }
 
 /* Plans rows, in turns. A feed that cannot go on is made not ready, with turn_ready(). */

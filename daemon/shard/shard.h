@@ -1,10 +1,10 @@
 /*
  * Describes a file of any format, opens it, and reads its tokens.
  *
- * Most shards are *plain*: their tokens are contiguous, in a width that can be served, and the
- * daemon reads them straight into the ring, and so it does with windows of other shards for which
- * shard_as_is() is true. Other tokens are gathered and converted to the served width: by
- * shard_try() if the bytes are already in memory, otherwise by shard_read() in a pool thread.
+ * Most shards are *plain*: their tokens are contiguous, in a width that can be served. The daemon
+ * reads them straight into the ring, and also windows of other shards for which shard_as_is() is
+ * true. Other tokens are gathered and converted to the served width: by shard_try() if the bytes
+ * are already in memory, otherwise by shard_read() in a pool thread.
  */
 #ifndef TOKEND_SHARD_H
 #define TOKEND_SHARD_H
