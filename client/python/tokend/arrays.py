@@ -68,7 +68,7 @@ class Torch:
         """Returns a function that makes several groups: the address of int64 [n, b], then its rows
         as arrays.
 
-        Their memory is not that of maker(): whoever keeps them keeps no tokens.
+        Their memory is separate from that of maker(): a trainer that keeps them keeps no tokens.
         """
         take, tensor = Buffers(b, *(0, 8) * n).take, self.from_capsule
 
