@@ -374,12 +374,12 @@ def test_an_edit_without_memory_on_one_node_is_carried_out_on_none(daemon):
             other.freeze()  # its session has batches for 64 steps, but cannot get another ring
             tokctl = ask(daemon, "skip", "--samples", 100)
             wait_until(lambda: job.of(1, "acting"), "the edit on the node with the stopped daemon")
-            job.processes[1].send_signal(signal.SIGSTOP)
+            os.kill(job.processes[1].pid, signal.SIGSTOP)
             other.kill()
             other.start()
             greedy = client(other, run="greedy", slots=0)
             begin = time.monotonic()
-            job.processes[1].send_signal(signal.SIGCONT)
+            os.kill(job.processes[1].pid, signal.SIGCONT)
             assert "process 1 of 2: slots: a ring of 64 slots needs" in answer(tokctl, status=1)
             assert time.monotonic() - begin < 30
             greedy.close()
