@@ -20,8 +20,9 @@ shard_writers writes shards with the formats' own writers; shard_cat reads them 
 dataset_cat whole datasets.
 order_reference and edits_reference are independent implementations of the order and of a cursor's
 edits. declarations: tokend.h for ctypes. elastic_trainer: a trainer. killed_job kills a DDP job and
-its daemon; killed_trainer is its rank. ranks forks the processes of a job. preload makes calls of
-a program fail. planted builds programs with a planted bug. store_faults: the rows of a table.
+its daemon; killed_trainer is its rank. ranks forks the processes of a job from the test; forks has
+them forked from another process. preload makes calls of a program fail. planted builds programs
+with a planted bug. store_faults: the rows of a table.
 """
 
 from .daemon import MODES, Daemon, mode_name, status

@@ -1,21 +1,18 @@
 """A job of several processes, for the tests of control(): real torch.distributed, real daemons, and
 a file per process with what it took.
 
-The processes are forked from one that has imported torch: the import takes two seconds of CPU. A
-step takes a batch, reduces with the others as gradients would, and calls control(). It ends after a
-drain, a rescale, or `steps`. Every line of its file is one event.
+A step takes a batch, reduces with the others as gradients would, and calls control(). It ends after
+a drain, a rescale, or `steps`. Every line of its file is one event.
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
 import time
 import warnings
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch.distributed", "tokend", "pytest"])
+from lib.forks import FORKS, print_to
 
 
 class Job:
@@ -194,8 +191,7 @@ class Trainer:
 
 def main(options, log):
     """One process, which prints to the file @log."""
-    log = os.open(log, os.O_WRONLY | os.O_APPEND)
-    os.dup2(log, 1), os.dup2(log, 2)
+    print_to(log, log)
     warnings.simplefilter("always")
     trainer = Trainer(options)
     if options.get("dies") == "acting":

@@ -1,12 +1,11 @@
 """Processes of a job that do not fit together all raise an error at attach that names the one."""
 
 import re
-import subprocess
-import sys
 import time
 
 import pytest
-from lib import TOKCTL, child_environment, run
+from lib import TOKCTL, run
+from lib.forks import run_together
 from lib.injected import injected
 from lib.stock import another_daemon
 from job import Job
@@ -167,20 +166,8 @@ with tokend.Loader("train", 2, socket=sys.argv[3]) as loader:
         print(type(error).__name__, next(loader)["position"].tolist())
 dist.barrier()
 """
-    command = [sys.executable, "-c", program]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(daemon.directory / "meet"), daemon.socket],
-            stdout=subprocess.PIPE, text=True,
-            env=child_environment(OMP_NUM_THREADS="1"),
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        said = [process.communicate(timeout=30)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    meet = daemon.directory / "meet"
+    said = run_together(program, [[rank, meet, daemon.socket] for rank in range(2)], seconds=30)
     assert said[0] == "DisagreementError [4, 5]\n"
     assert said[1].endswith("Error [6, 7]\n")
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import types
 import warnings
@@ -10,7 +9,8 @@ import warnings
 import numpy
 import pytest
 import tokend
-from lib import REPO, child_environment
+from lib import REPO
+from lib.forks import run_together
 from tokend import mesh as meshes
 
 # Every process makes all these meshes, with slices and flattened dims as trainers do.
@@ -69,23 +69,10 @@ dist.destroy_process_group()
 
 def run(daemon, world, cases):
     """The result of each process in each case: [case][process]."""
-    program = [sys.executable, "-c", PROGRAM, daemon.socket, str(daemon.directory / "meet")]
-    processes = [
-        subprocess.Popen(
-            [*program, str(rank), str(world), json.dumps(cases)], stdout=subprocess.PIPE, text=True,
-            env=child_environment(OMP_NUM_THREADS="1"),
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    try:
-        said = [
-            [json.loads(line) for line in process.communicate(timeout=240)[0].splitlines()]
-            for process in processes
-        ]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * world
+    meet, cases = daemon.directory / "meet", json.dumps(cases)
+    ranks = [[daemon.socket, meet, rank, world, cases] for rank in range(world)]
+    printed = run_together(PROGRAM, ranks, seconds=240)
+    said = [[json.loads(line) for line in out.splitlines()] for out in printed]
     return list(zip(*said, strict=True))
 
 

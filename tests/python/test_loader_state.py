@@ -1,14 +1,12 @@
 """The state of a loader: fingerprints, commits, seeks, mixes and snapshots."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from lib.forks import run_together
 from loading import check, check_run, make
 
 import tokend
-from lib import child_environment
 
 # ---- state ----
 
@@ -73,16 +71,13 @@ def test_after_a_commit_before_the_first_batch_the_state_is_the_beginning(daemon
 
 
 DCP = """
-import json, os, sys
+import json, sys
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 import tokend
 
-op, socket, store, steps = sys.argv[1:5]
+rank, world, op, socket, store, steps = sys.argv[1:]
 dist.init_process_group(
-    "gloo",
-    init_method=f"file://{store}.{op}",
-    rank=int(os.environ["RANK"]),
-    world_size=int(os.environ["WORLD_SIZE"]),
+    "gloo", init_method=f"file://{store}.{op}", rank=int(rank), world_size=int(world)
 )
 loader = tokend.Loader("train", 4, socket=socket)
 state = {"step": torch.tensor(0), "loader": loader}
@@ -98,18 +93,8 @@ dist.destroy_process_group()
 
 
 def run_ranks(world, *arguments):
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", DCP, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=child_environment(RANK=str(rank), WORLD_SIZE=str(world), OMP_NUM_THREADS="1"),
-        )
-        for rank in range(world)
-    ]
-    results = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * world
-    return results
+    printed = run_together(DCP, [[rank, world, *arguments] for rank in range(world)])
+    return [json.loads(out.splitlines()[-1]) for out in printed]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])

@@ -3,10 +3,8 @@ next loader works.
 """
 
 import json
-import subprocess
-import sys
 
-from lib import child_environment
+from lib.forks import run_together
 
 PROGRAM = """
 import json, sys, time, warnings
@@ -78,26 +76,8 @@ print(json.dumps(said))
 
 def run(daemon, scenario, world):
     meet = daemon.directory / f"meet-{scenario}"
-    environment = child_environment(OMP_NUM_THREADS="1")
-    commands = [
-        [sys.executable, "-c", PROGRAM, daemon.socket, meet, str(rank), str(world), scenario]
-        for rank in range(world)
-    ]
-    processes = [
-        subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for command in commands
-    ]
-    try:
-        ends = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for (_, error), process in zip(ends, processes, strict=True):
-        assert process.returncode == 0, error
-    return [json.loads(out) for out, _ in ends]
+    ranks = [[daemon.socket, meet, rank, world, scenario] for rank in range(world)]
+    return [json.loads(out) for out in run_together(PROGRAM, ranks)]
 
 
 REMEDY = (

@@ -203,7 +203,7 @@ BUGS = {
             ("client/lib/revive.c", "if (s->position != t->taken)", "if (false)"),
         ],
         words=("a feed at another position", "grant_booked(p) <= 2 * p->ring_limit"),
-        seed=1243,  # it shows in one history of some hundreds
+        seed=1326,  # it shows in one history of some hundreds
     ),
     "revived-at-the-committed-position": Bug(
         [
@@ -331,8 +331,8 @@ def test_planted_bugs_are_found(name):
     assert all(words) and any(word in said for word in words)
 
 
-def test_without_a_bug_the_same_seeds_pass():
-    command = [ROOT / "build/gcc/check/sim", "--seed", "1", "--histories", "40"]
+def test_without_a_bug_the_same_seeds_pass():  # "sim gcc" runs more of them
+    command = [ROOT / "build/gcc/check/sim", "--seed", "1", "--histories", "10"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
