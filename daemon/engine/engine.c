@@ -159,7 +159,6 @@ static void leave_turns(struct feed *feed)
 {
 	struct turn *run = feed->turn.parent, *user = run->parent;
 
-	assert(run->children > 0 && user->children > 0);
 	turn_leave(&feed->turn);
 	if (run->children == 0)
 		turn_leave(run);
@@ -188,7 +187,6 @@ static unsigned share_most(const struct engine *engine, const struct share *shar
 	assert(engine->stuck + engine->silent <= local->depth);
 	assert(share->reading <= local->reading);
 	left += share->silent ? share->reading : 0;
-
 	if (!share->slow)
 		return left - left / 4;
 
@@ -200,7 +198,6 @@ static unsigned share_most(const struct engine *engine, const struct share *shar
 /* Makes the feed wait in the list @waiting. */
 static void feed_rests(struct feed *feed, struct feeds *waiting)
 {
-	assert(!feed->waiting);
 	turn_ready(&feed->turn, false);
 	STAILQ_INSERT_TAIL(waiting, feed, waits);
 	feed->waiting = waiting;
@@ -229,6 +226,7 @@ static void wake_all(struct engine *engine)
 {
 	for (uint32_t i = 0; i < LIMIT_STREAMS; i++)
 		feeds_wake(&engine->share[i].waiting);
+	feeds_wake(&engine->queue[LOCAL].waiting);
 }
 
 /*
@@ -265,7 +263,6 @@ static void share_end(struct engine *engine, struct feed *feed)
 	struct share *share = share_of(engine, feed);
 
 	assert(share->reading > 0);
-	assert(!share->slow || engine->stuck > 0);
 	bool larger = share_answered(engine, share) || share->slow;
 
 	share->reading--;
@@ -319,7 +316,11 @@ static void read_end(struct engine *engine, struct feed *feed, unsigned number)
 		assert(feed->away > 0);
 		feed->away--;
 	}
-	if (is_roomy(queue->reading, queue->depth))
+
+	/* Those that may hang for ever are not waited for. */
+	unsigned hung = number == LOCAL ? engine->stuck + engine->silent : 0;
+
+	if (is_roomy(queue->reading - hung, queue->depth - hung))
 		feeds_wake(&queue->waiting);
 }
 
@@ -564,7 +565,6 @@ void engine_step(
 	struct engine *engine, const struct engine_event *event, struct engine_actions *out)
 {
 	assert(out->count <= ENGINE_ACTIONS - ENGINE_RESERVE);
-	assert(event->type != ENGINE_ATTACH || event->feed);
 	out->more = false;
 	struct feed *feed = event->id < LIMIT_SESSIONS ? engine->feed[event->id] : NULL;
 

@@ -173,6 +173,49 @@ static void a_full_queue_delays_no_other(void **state)
 	rig_free(r);
 }
 
+/* Ends the oldest read of feed @id, whose client releases all batches. Returns whether it had one.
+ */
+static bool go_on(struct rig *r, const struct session *s, uint32_t id)
+{
+	unsigned i = 0;
+
+	while (i < r->reads && r->reading[i] >> 32 != id)
+		i++;
+	if (i == r->reads)
+		return false;
+	done(r, r->reading[i], 0, false);
+	while (r->out.more)
+		pump(r);
+	if (ring_release(&s->ring, published(s)) != 0)
+		kick(r, id);
+	return true;
+}
+
+/* Beside a feed of a store, others wait for room in the local queue. Reads of two streams that
+ * never end leave an eighth of it. */
+static void streams_that_hang_stop_no_other(void **state)
+{
+	enum { LOCALS = 4, ROWS = 16, STORE = LOCALS };
+	struct rig *r = rig_make(LIMIT_READS / 2);
+	struct session s[LOCALS + 1];
+
+	(void)state;
+	for (uint32_t id = STORE; id <= STORE; id--) {
+		s[id] = session_make(&(struct shape){
+			.id = id, .stream = id, .slots = 64, .rows = ROWS, .queue = id == STORE});
+		attach(r, &s[id], id);
+	}
+	for (uint32_t id = 0; id < LOCALS; id++)
+		for (unsigned row = 0; row < ROWS; row++)
+			assert_true(go_on(r, &s[id], id));
+	for (unsigned n = 0; n < 10000; n++) /* nothing of streams 0 and 1 ends any more */
+		for (uint32_t id = 2; id < LOCALS; id++)
+			assert_true(go_on(r, &s[id], id));
+	for (uint32_t id = 0; id <= STORE; id++)
+		leave(r, &s[id], id);
+	rig_free(r);
+}
+
 static void a_feed_that_leaves_cancels_its_reads_from_stores(void **state)
 {
 	struct rig *r = rig_make(DEPTH);
@@ -424,6 +467,7 @@ int main(void)
 		cmocka_unit_test(reads_request_annotations),
 		cmocka_unit_test(rings_without_room_request_no_annotations),
 		cmocka_unit_test(a_full_queue_delays_no_other),
+		cmocka_unit_test(streams_that_hang_stop_no_other),
 		cmocka_unit_test(a_feed_that_leaves_cancels_its_reads_from_stores),
 		cmocka_unit_test(a_feed_of_a_store_wakes_up_earlier),
 		cmocka_unit_test(a_reason_is_shown_and_taken_back),
