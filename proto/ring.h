@@ -31,7 +31,8 @@
  *   daemon   wake_at = r; released ≥ r ?
  *   client   released = q; wake_at ≤ q ? → wake-up
  *
- * The daemon waits for more than one slot, so that it is seldom woken, and for half a ring at most.
+ * The daemon usually waits for more than one slot, so that it is seldom woken, and for half a ring
+ * at most.
  * A client that keeps more and waits for one slot would then wait forever. So the beginning of its
  * wait is a reason, too:
  *

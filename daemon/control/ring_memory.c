@@ -72,8 +72,8 @@ static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, i
 	prefer_node(memory, *map, bytes);
 	/*
 	 * Out of memory this returns an error, where a page fault would kill us. The pages exist
-	 * now. Each is cleared at its first write, so an attach does not wait until all are: that
-	 * takes longer than to allocate them.
+	 * now, but for page tables of 1/500 of their size. Each is cleared at its first write, so
+	 * an attach does not wait until all are: that takes longer than to allocate them.
 	 */
 	if (fallocate(*fd, 0, 0, (off_t)bytes) < 0)
 		return false;

@@ -178,7 +178,7 @@ class Trainer:
                 self.control(loader)
                 if loader.should_stop and options.get("goes_on"):
                     loader.seek(loader.state_dict()["cursor"])
-                elif loader.should_stop:
+                elif loader.should_stop and not options.get("stays"):
                     break
             self.note(
                 end=loader.position,

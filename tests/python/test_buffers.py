@@ -152,9 +152,11 @@ def test_a_capsule_that_nobody_takes_returns_its_buffer():
     buffers = _tokend.Buffers(2, 8, 8, 8, 4)
     first = buffers.take()[:2]
     assert {buffers.take()[:2] for _ in range(10)} == {first}
-    for sizes in ((0, 8, 8), (2, 8, 0), (2, 8, 8, 8, 0), (2, 1 << 32, 8)):
+    for sizes in ((0, 8, 8), (2, 8, 0), (2, 8, 8, 8, 0), (2, 1 << 32, 8), (2, 8, 9)):
         with pytest.raises(ValueError):
             _tokend.Buffers(*sizes)
+    with pytest.raises(MemoryError):
+        _tokend.Buffers(1 << 31, 1 << 31, 4)
     for sizes in ((), (2, 8), (2, 8, 8, 8), (2, *(8, 8) * 7)):
         with pytest.raises(TypeError):
             _tokend.Buffers(*sizes)
@@ -166,6 +168,15 @@ def test_arrays_of_one_dimension_follow_each_other():
     assert [address - addresses[0] for address in addresses[:6]] == [24 * i for i in range(6)]
     fields = [torch.from_dlpack(capsule) for capsule in addresses[6:]]
     assert {(field.shape, field.dtype) for field in fields} == {((3,), torch.int64)}
+
+
+def test_a_mask_of_padding_is_its_own(daemon):
+    """In autograd, a write to the mask of one batch must not change that of another."""
+    with make(daemon, tokens=True) as loader:
+        masks = [next(loader)["padding"] for _ in range(9)]
+        masks[3][0] = True
+        assert [mask._version for mask in masks].count(0) == 8
+        assert not any(mask._is_view() or mask.any() for mask in masks[:3] + masks[4:])
 
 
 def test_who_keeps_the_fields_of_batches_keeps_no_tokens(daemon):

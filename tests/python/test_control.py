@@ -291,6 +291,21 @@ def test_requests_on_two_nodes_at_once_are_both_carried_out(daemon):
         injected(35, 2)
 
 
+def test_a_loop_that_ignores_a_drain_is_warned_and_gets_requests_again(daemon):
+    with Job(daemon.directory, [daemon.socket] * 2, steps=100_000, stays=True) as job:
+        job.wait_for_steps(20)
+        answer(ask(daemon, "drain"))
+        skipped = answer(ask(daemon, "skip", "--samples", 1000))
+        answer(ask(daemon, "drain"))
+        requests = same_on_all(job)
+        assert [note["request"]["kind"] for note in requests] == ["drain", "skip", "drain"]
+        job.wait_for_steps(len(job.of(0, "took")) + 20)
+        to = skipped["acts_from"]
+        assert set(range(to - 1000, to)) <= set(gap(job.positions()))
+        for rank in range(2):
+            assert "the loop goes on after a drain or rescale" in job.said(rank)
+
+
 def stands_still(job):
     """Whether no process takes a batch for a while."""
     before = [len(job.lines(rank)) for rank in range(len(job.files))]

@@ -72,6 +72,27 @@ def test_import_takes_no_time(capsys, statement, most, never):
     assert len(modules) <= most, modules
 
 
+CALLS = """
+import sys, torch, tokend
+loader = tokend.Loader("finite", 4, socket=sys.argv[1])
+next(loader), next(loader)
+before = set(sys.modules)
+iter(loader), len(loader), loader.control(), loader.should_stop
+with torch.no_grad():
+    next(loader)
+state = loader.state_dict()
+loader.seek(position=8), loader.load_state_dict(state), loader.cursor, loader.mix
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_after_the_second_batch_nothing_is_imported(daemon):
+    """The package may be replaced while a job runs."""
+    done = python("-c", CALLS, daemon.socket)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
 def test_the_names_are_there_without_their_modules():
     done = python(
         "-c",

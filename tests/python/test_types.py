@@ -3,6 +3,7 @@
 import ast
 import inspect
 import pathlib
+import typing
 
 import pytest
 import tokend
@@ -34,6 +35,14 @@ def test_public_names_are_typed(of):
             untyped.remove("cls")
         assert not untyped, f"{of.__name__}.{name}"
         assert signature.return_annotation is not signature.empty, f"{of.__name__}.{name}"
+
+
+@pytest.mark.parametrize("of", PUBLIC[:3], ids=lambda of: of.__name__)
+def test_types_are_known_at_run_time(of):
+    """To tools that look at them, also of classes that inherit one."""
+    typing.get_type_hints(type("Users", (of,), {}))
+    for _, function in functions(of):
+        typing.get_type_hints(function)
 
 
 def test_the_package_has_py_typed():

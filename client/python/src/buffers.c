@@ -131,13 +131,17 @@ static bool read_numbers(PyObject *args, Py_ssize_t n, unsigned long number[])
 	return !PyErr_Occurred();
 }
 
-/* Arrays of one dimension follow each other without a gap, others begin at a cache line. */
-static void lay_out(struct pool *p, const unsigned long sizes[])
+/* Arrays of one dimension follow each other without a gap, those of two begin at a cache line; no
+ * buffer has both. False: too large. */
+static bool lay_out(struct pool *p, const unsigned long sizes[])
 {
 	for (unsigned i = 0; i < p->arrays; i++) {
 		unsigned long columns = sizes[2 * i], width = sizes[2 * i + 1];
-		size_t bytes = p->rows * width * (columns ? columns : 1);
+		size_t bytes;
 
+		if (__builtin_mul_overflow(p->rows * width, columns ? columns : 1, &bytes) ||
+			bytes > SIZE_MAX / 2 / ARRAYS)
+			return false;
 		p->columns[i] = (uint32_t)columns;
 		p->width[i] = (uint32_t)width;
 		p->at[i] = p->bytes;
@@ -149,6 +153,7 @@ static void lay_out(struct pool *p, const unsigned long sizes[])
 	size_t each = p->bytes + sizeof(struct buffer);
 
 	p->most = KEPT_BYTES > each ? KEPT_BYTES / each : 1;
+	return true;
 }
 
 static PyObject *buffers_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -168,20 +173,26 @@ static PyObject *buffers_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 	}
 	if (!read_numbers(args, n, number))
 		return NULL;
-	for (Py_ssize_t i = 0; i < n; i++)
-		if (number[i] > UINT32_MAX || (number[i] == 0 && (i == 0 || i % 2 == 0))) {
+	for (Py_ssize_t i = 0; i < n; i++) {
+		unsigned least = i % 2 == 0, most = i > 0 && least ? 8 : UINT32_MAX;
+
+		if (number[i] < least || number[i] > most) {
 			PyErr_Format(PyExc_ValueError,
-				"Buffers: argument %zd is %lu; must be %d to %u", i, number[i],
-				i % 2 == 0, UINT32_MAX);
+				"Buffers: argument %zd is %lu; must be %u to %u", i, number[i],
+				least, most);
 			return NULL;
 		}
+	}
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return PyErr_NoMemory();
 	atomic_store(&p->users, 1);
 	p->rows = (uint32_t)number[0];
 	p->arrays = (unsigned)(n / 2);
-	lay_out(p, number + 1);
+	if (!lay_out(p, number + 1)) {
+		free(p);
+		return PyErr_NoMemory();
+	}
 
 	struct buffers *self = (struct buffers *)allocate(type, 0);
 

@@ -87,12 +87,8 @@ class Torch:
         with self.module.inference_mode(False):
             return make()
 
-    def falses(self, *shape: int) -> Any:
-        return self.module.zeros(*shape, dtype=self.module.bool, device=self.cpu)
-
-    @staticmethod
-    def rows(block: Any) -> list[Any]:
-        return list(block.unbind(0))
+    def falses(self, rows: int) -> Any:
+        return self.module.zeros(rows, dtype=self.module.bool, device=self.cpu)
 
     @staticmethod
     def address(array: Any) -> int:

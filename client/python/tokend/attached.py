@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING, Any
 from . import _tokend, arguments, arrays, job
 from . import group as groups
 from .batch import Batches, Wanted
-from .first import First
+from .first import First, Later
 
 if TYPE_CHECKING:
     from .batch import Source
     from .control import Control
-    from .passes import Pass, Prefetched
 
 
 class Attached:
     """A Loader inherits this."""
 
     _client: Any = None
-    _source: Source | None = None
+    _source: Any = None  # batch.Source, of transforms
     _feed: Any = None
-    _ahead: Prefetched | None = None
-    _first: First | None = None  # until the first batch
+    _ahead: Any = None  # passes.Prefetched
+    _first: First | Later | None = None  # until the second batch
     _ended = False  # next() has raised StopIteration
     _passes = 0  # how often it began again at position 0
-    _pass: weakref.ref[Pass] | None = None  # the last pass that took a batch
+    _pass: weakref.ref[Any] | None = None  # the last pass that took a batch
     _pass_begin = 0  # its position then, or that of the last seek
     _dealt_ahead = False  # accelerate's DataLoader has taken a batch ahead
     _inside = 0.0  # seconds in next()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 IGNORE = -100  # a label that losses ignore
-PADDINGS_AHEAD = 32  # masks made at once: most of a small tensor's cost is the call
+PADDINGS_AHEAD = 4  # masks made at once, as the other tensors
 SLICED = ("input_ids", "labels", "position_ids", "loss_mask", "attention_mask")
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in _tokend's order
 
@@ -190,7 +190,7 @@ class Batches:
             return self._paddings.pop()
         except IndexError:  # also if another thread was faster
             first, *others = self.make.trainable(
-                lambda: self.make.rows(self.make.falses(PADDINGS_AHEAD, self.micro))
+                lambda: [self.make.falses(self.micro) for _ in range(PADDINGS_AHEAD)]
             )
             self._paddings.extend(others)
             return first

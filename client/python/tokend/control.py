@@ -148,6 +148,7 @@ class Control:
     def __init__(self, client: Any, group: Any, daemon: int) -> None:
         self.client, self.group, self.daemon = client, group, daemon
         self.stopping = False
+        self._goes_on = 0  # the call that shows that the loop does not stop
         self._noted = self._handled = 0  # numbers of requests
         self._open = None  # the request that the trainer has not answered yet
         self._calls = 0  # equal in all processes
@@ -230,7 +231,13 @@ class Control:
             if greatest:
                 request = self._act(greatest)
                 number = 0  # a newer one is for the next round
-        if self._calls >= self._next and not self.stopping:
+        if self.stopping and self._calls == self._goes_on:
+            warnings.warn(
+                "tokend: the loop goes on after a drain or rescale, so requests are taken again; "
+                "save, and leave the loop, when loader.should_stop is true",
+                stacklevel=callers.users_level(),
+            )
+        if self._calls >= (max(self._next, self._goes_on) if self.stopping else self._next):
             self._launch(number)
         self._calls += 1
         return request
@@ -380,7 +387,8 @@ class Control:
             request._answer(FAILED, request.error)
         elif request.save:
             self._open = request
-            self.stopping = self.stopping or request.stop
+            if request.stop:
+                self.stopping, self._goes_on = True, self._calls + EVERY_CALLS
         else:
             request._answer(DONE, f"acts from {request.acts_from}")
         return request

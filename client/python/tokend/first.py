@@ -1,4 +1,5 @@
-"""Checks before a loader's first batch that its rank and world fit the launcher.
+"""Before a loader's first batch: checks that its rank and world fit the launcher. Before its
+second: imports what it may need later.
 
 Two mistakes would otherwise repeat or lose rows without a word. A loader that is made before
 torch.distributed or jax.distributed is initialised reads every row, in every process. And in JAX a
@@ -6,6 +7,8 @@ process has several devices, so a world of devices has ranks that no process rea
 """
 
 from __future__ import annotations
+
+import sys
 
 from . import job
 from ._tokend import ArgumentError
@@ -21,11 +24,11 @@ class First:
         self._mine = self._ranks.setdefault((stream, run, world), set())
         self._mine.add(rank)
 
-    def check(self, rank: int, world: int) -> None:
+    def check(self, rank: int, world: int) -> Later:
         """@rank, @world: those of now, after seeks. Raises ArgumentError."""
         found = job.launched()
         if found is None or (rank, world) != self._place:
-            return
+            return Later()
         if self._assumed and world == 1 < found.world:
             raise ArgumentError(
                 f"rank, world: the loader was made before {found.launcher} was initialised, so it "
@@ -38,3 +41,16 @@ class First:
                 f"{len(self._mine)} of the ranks, so rows are lost; omit rank= and world=, or pass "
                 "jax.process_index() and jax.process_count()"
             )
+        return Later()
+
+
+class Later:
+    """What a first batch does not wait for. Later calls import nothing: the package could be
+    replaced while the job runs, or the process have no descriptors left.
+    """
+
+    def check(self, rank: int, world: int) -> None:
+        from . import callers, control, cursor, dataset, passes, same_place  # noqa: F401
+
+        if "accelerate" in sys.modules:
+            from . import accelerated  # noqa: F401

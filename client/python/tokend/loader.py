@@ -368,8 +368,7 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         """
         begin = perf_counter()
         if self._first is not None:
-            self._first.check(self._rank, self._world)
-            self._first = None
+            self._first = self._first.check(self._rank, self._world)
         if self._has_gradients is not None and not self._has_gradients():
             from .passes import warn_of_evaluation
 

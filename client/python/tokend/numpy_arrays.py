@@ -69,12 +69,8 @@ class Numpy:
     def trainable(make: Callable[[], Any]) -> Any:
         return make()
 
-    def falses(self, *shape: int) -> Any:
-        return self.module.zeros(shape, bool)
-
-    @staticmethod
-    def rows(block: Any) -> list[Any]:
-        return list(block)
+    def falses(self, rows: int) -> Any:
+        return self.module.zeros(rows, bool)
 
     @staticmethod
     def address(array: Any) -> int:

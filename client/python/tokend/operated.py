@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tokend
 
 from . import _tokend
 from . import group as groups
-
-if TYPE_CHECKING:
-    from .control import Request
 
 COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes", "pinned_bytes")
 
@@ -25,7 +24,7 @@ class Operated:
     _inside: float
     _measure: Any
 
-    def control(self) -> Request | None:
+    def control(self) -> tokend.Request | None:
         """Carries out an operator's request (tokctl mix, skip, checkpoint, drain, rescale).
 
         Every process of the job calls it after every step. About once a second, and at least every
@@ -70,7 +69,8 @@ class Operated:
     def should_stop(self) -> bool:
         """True once control() has returned a drain or a rescale: the job is to leave.
 
-        A seek() makes it False again.
+        A seek() makes it False again. A loop that goes on for 64 steps gets a warning, and requests
+        again.
         """
         return "_control" in vars(self) and self._control.stopping
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tokend
 
 from . import _tokend, arguments, phrases
 from . import group as groups
-
-if TYPE_CHECKING:
-    from .cursor import Cursor
 
 SAME: Any = object()  # seek(group=): not given
 
@@ -141,13 +140,13 @@ class Positioned:
         return self._world
 
     @property
-    def cursor(self) -> Cursor:
+    def cursor(self) -> tokend.Cursor:
         """The state as a Cursor, to look at and to edit."""
         from .cursor import Cursor
 
         return Cursor(self._client.cursor())
 
-    def fresh(self) -> Cursor:
+    def fresh(self) -> tokend.Cursor:
         """Returns the Cursor of position 0, with all datasets of the daemon's config.
 
         Raises:
@@ -241,7 +240,7 @@ class Positioned:
 
     def seek(
         self,
-        cursor: Cursor | bytes | None = None,
+        cursor: tokend.Cursor | bytes | None = None,
         *,
         position: int | None = None,
         rank: int | None = None,
