@@ -45,7 +45,7 @@
 #define PHRASE_WEIGHTS	   "give at least one dataset a weight above 0"
 #define PHRASE_ALL_OR_NONE "all shards of a dataset must have one, or none"
 #define PHRASE_ONE_FORMAT  "all shards of a dataset must have one format"
-#define PHRASE_RESTORE	   "restore the shard, then attach at the cursor"
+#define PHRASE_RESTORE	   "restore the shard (with cp -p, or reload), then attach at the cursor"
 #define PHRASE_RELEASE	   "install client and daemon of the same release"
 #define PHRASE_START	   "start one with tokend -c FILE, or give its socket"
 #define PHRASE_DENIED	   "have its owner allow that, or give another socket"

@@ -6,6 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+
+/*
+ * The programs of the wheel contain libexpat.a, and run with glibc 2.34. There this function, with
+ * which libexpat chooses the salt of its hash tables, is missing before 2.36.
+ */
+void arc4random_buf(void *to, size_t n);
+
+void arc4random_buf(void *to, size_t n)
+{
+	if (getrandom(to, n, 0) != (ssize_t)n)
+		abort();
+}
 
 enum { DEPTH_MOST = 8, TEXT_BYTES = 3 * LIST_KEY_BYTES + 1 };
 

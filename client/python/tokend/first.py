@@ -45,7 +45,7 @@ class First:
 
 
 class Later:
-    """What a first batch does not wait for. Later calls import nothing: the package could be
+    """Modules that a first batch does not need. Later calls import nothing: the package could be
     replaced while the job runs, or the process have no descriptors left.
     """
 

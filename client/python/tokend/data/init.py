@@ -77,7 +77,7 @@ for step, batch in zip(range(20), loader):
     for weights in model.parameters():  # as DDP does for a real model
         torch.distributed.all_reduce(weights.grad)
     optimizer.step()
-    loader.control()  # handles tokctl's requests
+    loader.control()  # carries out tokctl's mix and skip
     print(f"step {{step}}, rank {{loader.rank}}: loss {{loss:.3f}}, {{batch['position'].tolist()}}")
 torch.distributed.destroy_process_group()
 """
