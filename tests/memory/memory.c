@@ -22,7 +22,7 @@
 
 struct trial {
 	struct program program;
-	bool deep; /* only with --deep */
+	enum { WEAKENED, ONCE, DEEP } when; /* with each weakening; without any; only with --deep */
 };
 
 /* ring_setup(slots, batches, kept, taken, reads in flight) */
@@ -35,6 +35,7 @@ SETUP(one_slot, 1, 2, 1, 0, 64)
 SETUP(two_slots, 2, 3, 1, 0, 64)
 SETUP(kept, 4, 5, 4, 3, 1)
 SETUP(computing, 2, 3, 1, 1, 1)
+SETUP(looking, 4, 5, 3, 3, 1)
 SETUP(one_slot_more, 1, 3, 1, 0, 64)
 SETUP(two_slots_more, 2, 4, 1, 0, 1)
 SETUP(three_slots, 3, 5, 2, 2, 2)
@@ -46,6 +47,9 @@ SETUP(kept_long, 4, 7, 3, 3, 2)
 #define NEXT	THREADS(ring_client)
 #define POLL	THREADS(ring_polling_client)
 #define COMPUTE THREADS(ring_computing_client)
+#define LOOK                                                                                       \
+	{ring_looking_data, ring_control, ring_client}, {"data", "control", "client"},             \
+		{false, true}, NULL
 #define STATUS                                                                                     \
 	{ring_data, ring_control, ring_computing_client, ring_status},                             \
 		{"data", "control", "client", "status"}, {false, true}, NULL
@@ -53,20 +57,21 @@ SETUP(kept_long, 4, 7, 3, 3, 2)
 static const struct trial trials[] = {
 	{{"reason", ring_reason_setup, {ring_saying, ring_asking}, {"data", "client"}, {false},
 		 NULL},
-		false},
-	{{"one slot", one_slot, NEXT}, false},
-	{{"one slot, polling", one_slot, POLL}, false},
-	{{"releasing, then computing", computing, COMPUTE}, false},
-	{{"most slots kept", kept, NEXT}, false},
-	{{"most slots kept, polling", kept, POLL}, false},
-	{{"status", computing, STATUS}, false},
-	{{"two slots", two_slots, NEXT}, true},
-	{{"one slot, longer", one_slot_more, NEXT}, true},
-	{{"most slots kept, longer", kept_more, NEXT}, true},
-	{{"most slots kept, longer, polling", kept_more, POLL}, true},
-	{{"three slots", three_slots, NEXT}, true},
-	{{"two slots, longer", two_slots_more, NEXT}, true},
-	{{"four slots, three kept", kept_long, NEXT}, true},
+		WEAKENED},
+	{{"one slot", one_slot, NEXT}, WEAKENED},
+	{{"one slot, polling", one_slot, POLL}, WEAKENED},
+	{{"releasing, then computing", computing, COMPUTE}, WEAKENED},
+	{{"most slots kept", kept, NEXT}, WEAKENED},
+	{{"most slots kept, polling", kept, POLL}, WEAKENED},
+	{{"status", computing, STATUS}, WEAKENED},
+	{{"looking", looking, LOOK}, ONCE},
+	{{"two slots", two_slots, NEXT}, DEEP},
+	{{"one slot, longer", one_slot_more, NEXT}, DEEP},
+	{{"most slots kept, longer", kept_more, NEXT}, DEEP},
+	{{"most slots kept, longer, polling", kept_more, POLL}, DEEP},
+	{{"three slots", three_slots, NEXT}, DEEP},
+	{{"two slots, longer", two_slots_more, NEXT}, DEEP},
+	{{"four slots, three kept", kept_long, NEXT}, DEEP},
 };
 
 static double cpu(void)
@@ -83,7 +88,7 @@ static bool check_all(bool deep, double limit_s)
 		const struct trial *t = &trials[i];
 		double begin = cpu();
 
-		if ((t->deep && !deep) || (limit_s > 0 && begin >= limit_s))
+		if ((t->when == DEEP && !deep) || (limit_s > 0 && begin >= limit_s))
 			continue;
 
 		/* The time that is left is for this trial and the later ones. */
@@ -155,7 +160,7 @@ static unsigned weaker(const struct site *s, int list[4])
 static const char *find_broken(struct exploration *e)
 {
 	for (unsigned i = 0; i < COUNT(trials); i++) {
-		if (trials[i].deep)
+		if (trials[i].when != WEAKENED)
 			continue;
 		*e = explore(&trials[i].program, 0);
 		if (e->failed)

@@ -267,7 +267,8 @@ void ring_setup(uint32_t slots, uint64_t batches, uint64_t hold, uint64_t taken,
 
 /* ---- the daemon ---- */
 
-void ring_data(void)
+/* @looks: before each wait it looks for slots that are free before the client was to tell. */
+static void serve(bool looks)
 {
 	const struct feed *feed = s->session.feed;
 
@@ -276,9 +277,23 @@ void ring_data(void)
 			;
 		if (feed->published == feed->batches)
 			return;
+		if (looks)
+			step_engine((struct engine_event){.type = ENGINE_LOOK, .id = UINT32_MAX});
+		if (s->reads > 0)
+			continue;
 		channel_wait(&s->mail);
 		step_engine((struct engine_event){.type = ENGINE_KICK});
 	}
+}
+
+void ring_data(void)
+{
+	serve(false);
+}
+
+void ring_looking_data(void)
+{
+	serve(true);
 }
 
 /* As on_wake() in daemon/control/dispatch.c. */

@@ -10,6 +10,7 @@ void ring_setup(uint32_t slots, uint64_t batches, uint64_t hold, uint64_t taken,
 
 /* The daemon's threads, and trainers. */
 void ring_data(void);
+void ring_looking_data(void);
 void ring_control(void);
 void ring_client(void);
 void ring_polling_client(void);
