@@ -118,7 +118,7 @@ BUGS = {
     # ---- the daemon ----
     "session-freed-in-its-attach": Bug(
         [("daemon/control/session.c", "else if (s->connection->jobs == 0)", "else")],
-        words=("session_end: Assertion", "cursor_fingerprint: Assertion"),
+        words=("session_end: Assertion", "cursor_fingerprint: Assertion", "Segmentation fault"),
     ),
     "snapshot-without-fsync": Bug(
         [("daemon/control/durable.c", "bool ok = (n == 0 && fsync(fd) == 0)", "bool ok = n == 0")],
