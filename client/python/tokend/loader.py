@@ -367,8 +367,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         After an error state_dict() still works. Batches follow again after a seek().
         """
         begin = perf_counter()
-        if self._first is not None:
-            self._first = self._first.check(self._rank, self._world)
+        if (first := self._first) is not None:  # another thread may be faster
+            self._first = first.check(self._rank, self._world)
         if self._has_gradients is not None and not self._has_gradients():
             from .passes import warn_of_evaluation
 
