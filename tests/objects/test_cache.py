@@ -391,9 +391,11 @@ def test_cost_is_what_a_daemon_reads(store, shared, dataset, windows):
     got = job.gets()
     read = sum(r.range[1] for r in got)
     print(f"{len(got)} GETs, {read} bytes; plan --cost: {cost['gets']}, {cost['bytes']}")
-    assert len(got) == pytest.approx(cost["gets"], rel=0.01)
-    # A GET of two windows also has the bytes between them: up to 16 KiB, of 12 MiB here.
-    assert read == pytest.approx(cost["bytes"], rel=0.01 if cost["mode"] == "piece" else 0.1)
+    # A GET of two windows also has the bytes between them: up to 16 KiB, of 12 MiB here. So of 8
+    # windows in flight, 2 % have another one near.
+    pieces = cost["mode"] == "piece"
+    assert len(got) == pytest.approx(cost["gets"], rel=0.01 if pieces else 0.02)
+    assert read == pytest.approx(cost["bytes"], rel=0.01 if pieces else 0.1)
     client.close()
     assert daemon.stop() == 0
 
