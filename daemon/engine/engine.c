@@ -111,8 +111,7 @@ static void engine_check(const struct engine *engine)
 	}
 	assert(away == 0 && stored == engine->stored);
 	assert(reading == engine->queue[LOCAL].reading && shared == reading);
-	assert(stuck == engine->stuck && silent == engine->silent);
-	assert(stuck + silent <= reading);
+	assert(stuck == engine->stuck && silent == engine->silent && stuck + silent <= reading);
 	assert(failing == engine->failing);
 	turn_check(&engine->root);
 }
@@ -159,6 +158,7 @@ static void leave_turns(struct feed *feed)
 {
 	struct turn *run = feed->turn.parent, *user = run->parent;
 
+	assert(run->children > 0 && user->children > 0);
 	turn_leave(&feed->turn);
 	if (run->children == 0)
 		turn_leave(run);
@@ -184,8 +184,7 @@ static unsigned share_most(const struct engine *engine, const struct share *shar
 	unsigned quarter = local->depth / 4 ? local->depth / 4 : 1,
 		 left = local->depth - engine->stuck - engine->silent;
 
-	assert(engine->stuck + engine->silent <= local->depth);
-	assert(share->reading <= local->reading);
+	assert(engine->stuck + engine->silent <= local->depth && share->reading <= local->reading);
 	left += share->silent ? share->reading : 0;
 	if (!share->slow)
 		return left - left / 4;
@@ -198,6 +197,7 @@ static unsigned share_most(const struct engine *engine, const struct share *shar
 /* Makes the feed wait in the list @waiting. */
 static void feed_rests(struct feed *feed, struct feeds *waiting)
 {
+	assert(!feed->waiting);
 	turn_ready(&feed->turn, false);
 	STAILQ_INSERT_TAIL(waiting, feed, waits);
 	feed->waiting = waiting;
@@ -262,7 +262,7 @@ static void share_end(struct engine *engine, struct feed *feed)
 {
 	struct share *share = share_of(engine, feed);
 
-	assert(share->reading > 0);
+	assert(share->reading > 0 && (!share->slow || engine->stuck > 0));
 	bool larger = share_answered(engine, share) || share->slow;
 
 	share->reading--;
@@ -517,9 +517,8 @@ static bool may_read(struct engine *engine, struct feed *feed, unsigned number)
 {
 	struct share *share = share_of(engine, feed);
 	struct queue *queue = &engine->queue[number];
-	bool full = is_full(queue) || !STAILQ_EMPTY(&queue->waiting);
 
-	if (full)
+	if (is_full(queue) || !STAILQ_EMPTY(&queue->waiting))
 		feed_rests(feed, &queue->waiting);
 	else if (number == LOCAL &&
 		 (share->reading >= share_most(engine, share) || !STAILQ_EMPTY(&share->waiting)))
@@ -565,6 +564,7 @@ void engine_step(
 	struct engine *engine, const struct engine_event *event, struct engine_actions *out)
 {
 	assert(out->count <= ENGINE_ACTIONS - ENGINE_RESERVE);
+	assert(event->type != ENGINE_ATTACH || event->feed);
 	out->more = false;
 	struct feed *feed = event->id < LIMIT_SESSIONS ? engine->feed[event->id] : NULL;
 

@@ -391,10 +391,10 @@ def test_cost_is_what_a_daemon_reads(store, shared, dataset, windows):
     got = job.gets()
     read = sum(r.range[1] for r in got)
     print(f"{len(got)} GETs, {read} bytes; plan --cost: {cost['gets']}, {cost['bytes']}")
-    # A GET of two windows also has the bytes between them: up to 16 KiB, of 12 MiB here. So of 8
-    # windows in flight, 2 % have another one near.
+    # A GET of two windows also has the bytes between them: up to 16 KiB, of 12 MiB here.
     pieces = cost["mode"] == "piece"
-    assert len(got) == pytest.approx(cost["gets"], rel=0.01 if pieces else 0.02)
+    double = 0 if pieces else sum(r.range[1] > cost["bytes"] / cost["gets"] for r in got)
+    assert len(got) + double == pytest.approx(cost["gets"], rel=0.01)
     assert read == pytest.approx(cost["bytes"], rel=0.01 if pieces else 0.1)
     client.close()
     assert daemon.stop() == 0

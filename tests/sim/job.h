@@ -183,6 +183,8 @@ bool trainer_meet(struct trainer *r);
 /* Has the job carried out request @number with this outcome? */
 bool job_obeyed(const struct job *job, uint64_t number, uint64_t outcome);
 bool trainer_check_equal(struct trainer *r);
+/* Prints an error of the library that is not @expected, and fails. */
+void trainer_check_error(bool expected, int got, const char *why);
 void trainer_let_go(struct trainer *r, unsigned keep);
 void trainer_commit(struct trainer *r, unsigned keep);
 void trainer_detach(struct trainer *r);

@@ -188,11 +188,16 @@ static int next_batch(struct trainer *r, struct tokend_batch *b)
 	}
 }
 
+void trainer_check_error(bool expected, int got, const char *why)
+{
+	if (!expected)
+		fprintf(stderr, "sim: error %d: %s\n", got, why);
+	CHECK(expected);
+}
+
 static void check_lost(int got, const char *why)
 {
-	if (got != TOKEND_ECONNECT)
-		fprintf(stderr, "sim: error %d: %s\n", got, why);
-	CHECK(got == TOKEND_ECONNECT);
+	trainer_check_error(got == TOKEND_ECONNECT, got, why);
 }
 
 static bool begins(const char *why, const char *field)

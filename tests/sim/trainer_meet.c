@@ -92,13 +92,10 @@ static void snapshot(struct trainer *r)
 			memcpy(s->bytes, job->shared, s->n);
 			world_counts.snapshots++;
 		} else {
-			bool may_be = got == TOKEND_EREFUSED || got == TOKEND_ECONNECT ||
-				      got == TOKEND_EDATA || got == TOKEND_EAGAIN;
-
 			world_say("job %u: snapshot: %s", job->number, tokend_why(r->t));
-			if (!may_be)
-				fprintf(stderr, "sim: error %d: %s\n", got, tokend_why(r->t));
-			CHECK(may_be);
+			trainer_check_error(got == TOKEND_EREFUSED || got == TOKEND_ECONNECT ||
+						    got == TOKEND_EDATA || got == TOKEND_EAGAIN,
+				got, tokend_why(r->t));
 		}
 	}
 	job_reduce(job, 0);

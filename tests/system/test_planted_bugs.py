@@ -118,7 +118,8 @@ BUGS = {
     # ---- the daemon ----
     "session-freed-in-its-attach": Bug(
         [("daemon/control/session.c", "else if (s->connection->jobs == 0)", "else")],
-        words=("session_end: Assertion", "cursor_fingerprint: Assertion", "Segmentation fault"),
+        words=("session_end: Assertion", "cursor_fingerprint: Assertion"),
+        seed=36,  # that of seed 35 crashes before an assertion sees it
     ),
     "snapshot-without-fsync": Bug(
         [("daemon/control/durable.c", "bool ok = (n == 0 && fsync(fd) == 0)", "bool ok = n == 0")],
@@ -331,8 +332,8 @@ def test_planted_bugs_are_found(name):
     assert all(words) and any(word in said for word in words)
 
 
-def test_without_a_bug_the_same_seeds_pass():  # "sim gcc" runs more of them
-    command = [ROOT / "build/gcc/check/sim", "--seed", "1", "--histories", "10"]
+def test_without_a_bug_the_same_seeds_pass():
+    command = [ROOT / "build/gcc/check/sim", "--seed", "1", "--histories", "40"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 

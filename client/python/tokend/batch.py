@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _tokend, phrases
@@ -65,6 +66,16 @@ def chunks(seq: int, cp: Slice) -> list[tuple[int, int]]:
     each = seq // parts
     mine = (rank, parts - 1 - rank) if cp["kind"] == "zigzag" else (rank,)
     return [(i * each, (i + 1) * each) for i in mine]
+
+
+def spare(kept: list[Any], more: Callable[[], list[Any]]) -> Any:
+    """One of @kept. If none is left, @more() makes several."""
+    try:
+        return kept.pop()
+    except IndexError:  # also if another thread was faster
+        first, *others = more()
+        kept.extend(others)
+        return first
 
 
 class Batches:
@@ -131,15 +142,10 @@ class Batches:
 
     def _new_rows(self) -> tuple[int, list[Any]]:
         """The address and the arrays of a batch's fields."""
-        try:
-            return self._rows.pop()
-        except IndexError:  # also if another thread was faster
-            first, *others = self._more_fields()
-            self._rows.extend(others)
-            return first
+        return spare(self._rows, self._more_fields)
 
-    def _new_batch(self) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """next_into()'s arguments and the batch that it fills, of a simple batch."""
+    def _more_batches(self) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+        """next_into()'s arguments and the batch that it fills, of simple batches."""
         into: tuple[int, ...]
         made: list[tuple[tuple[int, ...], dict[str, Any]]] = []
         for arrays in self._more_arrays():
@@ -154,9 +160,7 @@ class Batches:
                 into = (to, at, self._token_bytes)
                 batch = {"tokens": tokens, "padding": self._padding()}
             made.append((into, batch | {"position": position, "dataset": dataset}))
-        first, *others = made
-        self._ready.extend(others)
-        return first
+        return made
 
     def take(self) -> Any:
         """The next batch, or None after the last."""
@@ -164,7 +168,7 @@ class Batches:
             try:
                 into, batch = self._ready.pop()
             except IndexError:  # also if another thread was faster
-                into, batch = self._new_batch()
+                into, batch = spare(self._ready, self._more_batches)
             taken = self._next_into(*into)
             if taken is None:
                 return None
@@ -186,14 +190,12 @@ class Batches:
             return self.make.module.zeros(
                 self.micro, dtype=self.make.module.bool, device=self.wanted.device
             )
-        try:
-            return self._paddings.pop()
-        except IndexError:  # also if another thread was faster
-            first, *others = self.make.trainable(
-                lambda: [self.make.falses(self.micro) for _ in range(PADDINGS_AHEAD)]
-            )
-            self._paddings.extend(others)
-            return first
+        return spare(self._paddings, self._more_paddings)
+
+    def _more_paddings(self) -> list[Any]:
+        return self.make.trainable(
+            lambda: [self.make.falses(self.micro) for _ in range(PADDINGS_AHEAD)]
+        )
 
     def _check_tokens(self, masked: bool) -> None:
         if self.window <= self.seq:

@@ -237,7 +237,7 @@ class Control:
                 "save, and leave the loop, when loader.should_stop is true",
                 stacklevel=callers.users_level(),
             )
-        if self._calls >= (max(self._next, self._goes_on) if self.stopping else self._next):
+        if self._calls >= max(self._next, self._goes_on):
             self._launch(number)
         self._calls += 1
         return request

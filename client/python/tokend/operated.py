@@ -69,8 +69,8 @@ class Operated:
     def should_stop(self) -> bool:
         """True once control() has returned a drain or a rescale: the job is to leave.
 
-        A seek() makes it False again. A loop that goes on for 64 steps gets a warning, and requests
-        again.
+        A seek() makes it False again. Where processes act together, a loop that goes on for 64
+        steps gets a warning, and requests again.
         """
         return "_control" in vars(self) and self._control.stopping
 
