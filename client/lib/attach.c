@@ -160,6 +160,8 @@ static int search_receive(struct tokend *t, struct search *s)
 	case LINK_MESSAGE:
 		break;
 	}
+	if (message_warning(t))
+		return 0;
 	if (w->op == WIRE_FEED)
 		return 1;
 	if (w->op == WIRE_ERROR)

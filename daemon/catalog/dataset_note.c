@@ -64,7 +64,8 @@ static bool manifest_note(const struct dataset *d, char *text, size_t text_bytes
 	return true;
 }
 
-bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes)
+enum dataset_note dataset_note(
+	const struct dataset *dataset, unsigned i, char *text, size_t text_bytes)
 {
 	if (i == 0 && dataset->note[0])
 		snprintf(text, text_bytes, "shard %s (the first with a remark): %s",
@@ -72,9 +73,17 @@ bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t 
 	if (i == 3 && dataset->refused)
 		snprintf(text, text_bytes, "its stream will stop at a bad token: %s",
 			dataset->refused);
-	return i == 3	? dataset->refused != NULL
-	       : i == 0 ? dataset->note[0] != 0
-	       : i == 1 ? (costly_frames(dataset, text, text_bytes) ||
-				  costly_bounds(dataset, text, text_bytes))
-			: i == 2 && manifest_note(dataset, text, text_bytes);
+	switch (i) {
+	case 0:
+		return dataset->note[0] ? NOTE_DOUBT : NOTE_NONE;
+	case 1:
+		return costly_frames(dataset, text, text_bytes) ||
+				       costly_bounds(dataset, text, text_bytes)
+			       ? NOTE_FACT
+			       : NOTE_NONE;
+	case 2:
+		return manifest_note(dataset, text, text_bytes) ? NOTE_FACT : NOTE_NONE;
+	default:
+		return dataset->refused ? NOTE_DOUBT : NOTE_NONE;
+	}
 }

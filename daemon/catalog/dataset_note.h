@@ -4,8 +4,13 @@
 
 #include "daemon/catalog/dataset.h"
 
-/* Writes remark @i (0 to DATASET_NOTES - 1), one line, to @text. False: there is no such remark. */
+/* A doubt is a remark that trainers are warned of: the tokens may not be the ones that are meant.
+ */
+enum dataset_note { NOTE_NONE, NOTE_FACT, NOTE_DOUBT };
+
+/* Writes remark @i (0 to DATASET_NOTES - 1), one line, to @text, or returns NOTE_NONE. */
 enum { DATASET_NOTES = 4 };
-bool dataset_note(const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
+enum dataset_note dataset_note(
+	const struct dataset *dataset, unsigned i, char *text, size_t text_bytes);
 
 #endif

@@ -4,6 +4,7 @@
 #include "daemon/control/errand.h"
 #include "daemon/control/following.h"
 #include "daemon/control/log.h"
+#include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 #include "daemon/control/session_log.h"
 #include "daemon/control/session_memory.h"
@@ -270,6 +271,15 @@ static bool claim(struct attach_job *job)
 		&job->noted, &job->fault);
 }
 
+static void warn_one(void *connection, const struct stream *s, bool doubt, const char *text)
+{
+	char line[LIMIT_TEXT_BYTES];
+
+	snprintf(line, sizeof(line), "stream %s: %s", s->config->name, text);
+	if (doubt)
+		connection_warn(connection, line);
+}
+
 static void begin(struct attach_job *job)
 {
 	struct connection *c = job->connection;
@@ -281,7 +291,9 @@ static void begin(struct attach_job *job)
 	s->stream->counts->attaches_again += s->again;
 	pace_run(&c->all->paces, &c->member, s->run, connection_now(c));
 	log_node(s);
-	twins_join(s);
+	if (!twins_join(s) && !s->again &&
+		!s->helper) /* before the reply, so that it is seen now */
+		plan_tell(s->stream, c, warn_one);
 	request_join(s);
 	session_log_attach(s);
 	following_begin(s);

@@ -28,9 +28,9 @@ static double percent(uint64_t part, uint64_t whole)
 	return whole ? 100.0 * (double)part / (double)whole : 0;
 }
 
-static void print_plan(const struct stream *s, const char *text)
+static void print_plan(void *context, const struct stream *s, bool doubt, const char *text)
 {
-	(void)s;
+	(void)context, (void)s, (void)doubt;
 	printf("  %s\n", text);
 }
 
@@ -58,7 +58,7 @@ static void print_stream(const struct config *config, const struct stream *s)
 		s->token_bytes);
 	for (uint32_t d = 0; d < s->config->datasets; d++)
 		print_dataset(config, &s->dataset[d]);
-	plan_tell(s, print_plan);
+	plan_tell(s, NULL, print_plan);
 }
 
 /* ---- what would fail later ---- */

@@ -134,6 +134,15 @@ static const char *printable(char *to, size_t capacity, const char *text)
 	return to;
 }
 
+void connection_warn(struct connection *c, const char *text)
+{
+	struct wire w = {.op = WIRE_WARNING};
+	char clean[LIMIT_TEXT_BYTES];
+
+	wire_set_text(&w, WIRE_TEXT, printable(clean, sizeof(clean), text));
+	connection_send(c, 0, &w);
+}
+
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault)
 {
 	struct wire w = {.op = WIRE_ERROR};

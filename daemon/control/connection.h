@@ -96,6 +96,8 @@ void connection_send(struct connection *c, uint64_t serial, struct wire *w);
 /* The same, with @n descriptors, which stay the caller's. */
 void connection_send_fds(
 	struct connection *c, uint64_t serial, struct wire *w, const int *fds, unsigned n);
+/* Warns the user of the trainer. */
+void connection_warn(struct connection *c, const char *text);
 /* Replies with an error and stays open. */
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault);
 /* Logs and sends an error, and closes. */

@@ -6,18 +6,21 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-void plan_tell(const struct stream *s, void (*tell)(const struct stream *s, const char *text))
+void plan_tell(const struct stream *s, void *context,
+	void (*tell)(void *context, const struct stream *s, bool doubt, const char *text))
 {
 	const struct cursor *c = &s->begin;
-	char text[768], note[512];
+	char text[768], note[512] = "";
 
 	for (uint32_t d = 0; d < s->config->datasets; d++)
-		for (unsigned i = 0; i < DATASET_NOTES; i++)
-			if (dataset_note(&s->dataset[d], i, note, sizeof(note))) {
-				snprintf(text, sizeof(text), "%s: %s", s->config->dataset[d].name,
-					note);
-				tell(s, text);
-			}
+		for (unsigned i = 0; i < DATASET_NOTES; i++) {
+			enum dataset_note kind =
+				dataset_note(&s->dataset[d], i, note, sizeof(note));
+
+			snprintf(text, sizeof(text), "%s: %s", s->config->dataset[d].name, note);
+			if (kind != NOTE_NONE)
+				tell(context, s, kind == NOTE_DOUBT, text);
+		}
 
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		uint64_t position, unserved, most = c->dataset[d].max_epochs;
@@ -34,22 +37,23 @@ void plan_tell(const struct stream *s, void (*tell)(const struct stream *s, cons
 		else
 			snprintf(text + n, sizeof(text) - (size_t)n,
 				"not reached before the stream ends");
-		tell(s, text);
+		tell(context, s, false, text);
 	}
 	if (s->config->steps > 0) {
 		snprintf(text, sizeof(text),
 			"schedule: %" PRIu32 " steps; %" PRIu32 " changes of the mix in all",
 			s->config->steps, c->segments - 1);
-		tell(s, text);
+		tell(context, s, false, text);
 	}
 }
 
-static void log_one(const struct stream *s, const char *text)
+static void log_one(void *context, const struct stream *s, bool doubt, const char *text)
 {
-	log_line(LOG_NOTE, "stream %s: %s", s->config->name, text);
+	(void)context;
+	log_line(doubt ? LOG_WARNING : LOG_NOTE, "stream %s: %s", s->config->name, text);
 }
 
 void plan_log(const struct stream *s)
 {
-	plan_tell(s, log_one);
+	plan_tell(s, NULL, log_one);
 }

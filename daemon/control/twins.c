@@ -67,7 +67,7 @@ bool twins_allow(const struct session *s, struct fault *fault)
 		s->rank, s->world, s->run, s->peer, there, here);
 }
 
-void twins_join(struct session *s)
+bool twins_join(struct session *s)
 {
 	const struct session *former = find(s, true);
 
@@ -75,15 +75,15 @@ void twins_join(struct session *s)
 		s->replaces->left = true;
 	s->fed_since_ms = uv_now(s->control->loop);
 	if (!former || !former->fed) /* otherwise a seek: do not warn again */
-		return;
+		return false;
 	s->fed_since_ms = former->fed_since_ms;
 	s->twins_looked_for = former->twins_looked_for;
 	s->twin_told = former->twin_told;
+	return true;
 }
 
 static void warn(struct session *s, const struct session *other)
 {
-	struct wire w = {.op = WIRE_WARNING};
 	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80], text[LIMIT_TEXT_BYTES];
 
 	if (s->twin_told)
@@ -102,9 +102,7 @@ static void warn(struct session *s, const struct session *other)
 			"stream %s: rank %" PRIu64 " of %" PRIu64
 			" of run %s is read by %s and by %s: both take the same samples; end one",
 			s->stream->config->name, s->rank, s->world, s->run, here, there);
-	wire_set_text(&w, WIRE_TEXT, text);
-	if (s->connection->token != 0) /* older clients do not know this message */
-		connection_send(s->connection, 0, &w);
+	connection_warn(s->connection, text);
 }
 
 void twins_clock(struct session *s, uint64_t now_ms)

@@ -15,8 +15,8 @@
 /* May @s attach? False (FAULT_ATTACH, passing): it is strict, and another process reads for its
  * rank. */
 bool twins_allow(const struct session *s, struct fault *fault);
-/* @s is fed now. If its process had another session, it inherits that one's warnings. */
-void twins_join(struct session *s);
+/* @s is fed now. True: its process had another session, whose warnings it inherits. */
+bool twins_join(struct session *s);
 /* Call once a second: warns both twins, once. May close the connection. */
 void twins_clock(struct session *s, uint64_t now_ms);
 

@@ -108,15 +108,15 @@ class Client:
         self.send(msgpack.packb(message))
 
     def hear(self):
-        """The next message. Wake-ups are ignored; an error packet raises Refused."""
+        """The next message. Wake-ups and warnings are ignored; an error packet raises Refused."""
         while True:
             data, fds = receive(self.s)
             self.fds += fds
             if data == b"":
                 raise Closed()
-            if len(data) > 1:
+            packet = decode(data) if len(data) > 1 else {"op": "warning"}
+            if packet["op"] != "warning":
                 break
-        packet = decode(data)
         if packet["op"] == "error":
             raise Refused(packet)
         return packet

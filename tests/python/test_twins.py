@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 
-import msgpack
 import pytest
 from lib import BIN, child_environment
 from lib.stock import StockDaemon
@@ -202,34 +201,6 @@ def test_strict_needs_a_name(daemon):
     assert arguments.strict(None, None) is False
     with pytest.raises(ValueError, match="strict: needs a named run"):
         Loader("train", 4, socket=daemon.socket, strict=True)
-
-
-def test_an_older_client_is_a_twin_and_gets_no_new_message(daemon, trainers):
-    """It does not send its pid, and a message that it does not know would end it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as old:
-        old.connect(daemon.socket)
-        old.settimeout(4)
-        attach = {
-            "op": "attach",
-            "stream": "train",
-            "run": "a",
-            "rank": 0,
-            "world": 1,
-            "micro": 4,
-            "peer": 0,
-            "slots": 4,
-            "begin": 1,
-        }
-        for message in ({"op": "hello", "version": 1, "host": "h"}, attach):
-            old.send(msgpack.packb(message))
-        assert msgpack.unpackb(old.recv(1 << 17))["op"] == "hello"
-        assert msgpack.unpackb(old.recv(1 << 17))["op"] == "feed"
-        one = trainers(run="a")
-        one.says("in")
-        assert f"by pid {os.getpid()} on h" in one.says("warned")
-        with pytest.raises(TimeoutError):
-            while len(old.recv(1 << 17)) == 1:
-                pass
 
 
 def test_processes_with_unknown_pids_are_distinguished(trainers, shared):

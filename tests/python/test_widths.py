@@ -263,6 +263,23 @@ def test_a_wider_ring_for_the_usual_batches(grown):
     grown.verify(grown.wide, 36 * 4)
 
 
+def test_a_doubtful_dtype_is_one_warning(place):
+    """Not repeated by a seek or a new daemon."""
+    numpy.arange(9000, dtype="<u4").tofile(place.file("a.bin"))
+    data = {"name": "a", "path": place.file("a.bin"), "dtype": "u16"}
+    config = place.config(streams={"s": {"seed": 1, "seq_len": 64, "datasets": [data]}})
+    daemon = Daemon(place, config)
+    with pytest.warns(RuntimeWarning, match="looks like u32") as said:
+        with tokend.Loader("s", 4, socket=daemon.socket, framework="numpy") as loader:
+            next(loader)
+            loader.load_state_dict(loader.state_dict())
+            daemon.kill()
+            daemon.start()
+            for _ in range(40):
+                next(loader)
+    assert len(said) == 1
+
+
 def test_lent_batches_change_their_type(grown):
     with grown.loader(view=True, hold=1) as loader:
         types = []

@@ -125,15 +125,22 @@ int on_warn(void *context, const char *line)
 void on_notice(void *context, const char *line)
 {
 	struct client *c = context;
+	char *before = atomic_exchange(&c->notice, NULL), *both = NULL;
 
-	free(atomic_exchange(&c->notice, strdup(line)));
+	if (before && asprintf(&both, "%s\n%s", before, line) < 0)
+		both = NULL;
+	free(atomic_exchange(&c->notice, before ? both : strdup(line)));
+	free(before);
 }
 
 bool say_notice(struct client *c)
 {
-	char *line = atomic_load(&c->notice) ? atomic_exchange(&c->notice, NULL) : NULL;
-	int error = line ? warn_user(line) : 0;
+	char *lines = atomic_load(&c->notice) ? atomic_exchange(&c->notice, NULL) : NULL;
+	char *next = lines, *line;
+	int error = 0;
 
-	free(line);
+	while (error == 0 && (line = strsep(&next, "\n")))
+		error = warn_user(line);
+	free(lines);
 	return error == 0;
 }
