@@ -1,5 +1,8 @@
 """python -m tokend init and try: a config for what a directory contains, and a batch from it."""
 
+import errno
+import glob
+import io
 import json
 import os
 import pty
@@ -12,7 +15,7 @@ import yaml
 from test_loader_daemon import kill_private
 from tokenizing import made, read_terminal  # noqa: F401
 
-from lib import child_environment, shard_writers
+from lib import TOKCTL, child_environment, run, shard_writers
 from tokend.__main__ import main
 from tokend.data import init, trial
 
@@ -59,11 +62,11 @@ def begin(*arguments):
 
 
 def refused(capsys, *arguments, program=init, code=1):
-    before = sorted(os.listdir("."))
+    before = sorted({*os.listdir(".")} - {"state"})
     assert program.main(list(arguments)) == code
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1), (out, err)
-    assert sorted(os.listdir(".")) == before, "nothing is left"
+    assert sorted({*os.listdir(".")} - {"state"}) == before, "nothing is left"
     return err.split(": ", 1)[1].rstrip("\n")
 
 
@@ -107,6 +110,14 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
         [f"{D}/a*.bin"],
         {"train": {"data": f"{D}/a*.bin"}},
     ),
+    "no pattern tells them from others": (
+        {f"{D}/{name}.bin": flat(9000) for name in ("web", "books", "val")},
+        [D],
+        {
+            "train": {"web": f"{D}/web.bin", "books": f"{D}/books.bin"},
+            "valid": {"data-valid": f"{D}/val.bin"},
+        },
+    ),
     "the current directory": ({"./0.bin": flat(9000)}, [], {"train": {"here": "*.bin"}}),
 }
 
@@ -124,6 +135,8 @@ def test_a_config_for_shards(layout, capsys):
     said = capsys.readouterr().out
     assert "python -m tokend try\n" in said and "torchrun train.py\n" in said
     assert ("left out" in said) == ("README" in layout)
+    with open("tokend.yaml") as file:
+        assert yaml.safe_load(file)["state_dir"] == "state"
     stream, datasets = streams["train"]
     if "widths" in layout:
         weights = {name: round(facts["weight"], 3) for name, facts in datasets.items()}
@@ -132,6 +145,45 @@ def test_a_config_for_shards(layout, capsys):
         assert 140_000 < stream["vocab"] <= 150_000
     if "valid" in streams:
         assert streams["valid"][0]["epochs"] == 1
+
+
+ARCHIVE = io.BytesIO()
+numpy.savez(ARCHIVE, weights=numpy.zeros(9))
+SHARDS = {f"{D}/train_{i}.bin": flat(9000) for i in range(3)}
+OTHERS = {  # file, content, words of the reason
+    "train_0_offsets.npy": (shard_writers.npy(tokens(9000, "<i8")), "its name (offsets) is not"),
+    "train_mask.bin": (bytes(9000), "its name (mask) is not"),
+    "train_0 copy.bin": (flat(9000), "its name is that of a copy"),
+    "train_0 (1).bin": (flat(900), "its name is that of a copy"),
+    "train_0000.bin": (SHARDS[f"{D}/train_0.bin"], "is a copy of train_0.bin"),
+    "train_3.bin.part": (flat(900), "its name ends neither"),
+    "pytorch_model.bin": (ARCHIVE.getvalue(), "is a zip archive"),
+    "input.txt": (WORDS * 9, "is text next to shards"),
+    "prepare.py": (WORDS, "is text next to shards"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_files_are_left_out_with_the_reason(name, capsys):
+    content, why = OTHERS[name]
+    write({**SHARDS, f"{D}/val.bin": flat(9000), f"{D}/{name}": content})
+    streams = begin(D)
+    datasets = [d for _, of_stream in streams.values() for d in of_stream.values()]
+    matched = [{os.path.basename(p) for p in glob.glob(d["path"])} for d in datasets]
+    assert matched == [set(map(os.path.basename, SHARDS)), {"val.bin"}]
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("left out: ")]
+    assert name in line and why in line
+
+
+def test_the_tokenizer_next_to_shards_gives_vocab_and_eos(here, made):  # noqa: F811
+    write({f"{D}/a.bin": flat(9000, most=900), f"{D}/tokenizer.json": made.read_bytes()})
+    ((stream, datasets),) = begin(D).values()
+    assert (stream["vocab"], stream["eos"]) == (1001, 1000)
+    assert datasets["data"]["dtype"] == "u16"
+    (here / "tokend.yaml").unlink(), (here / "train.py").unlink()
+    write({f"{D}/a.bin": flat(9000)})
+    ((stream, _),) = begin(D).values()
+    assert stream["vocab"] > 1001 and "eos" not in stream, "another tokenizer's"
 
 
 def test_samples_of_mosaic_shards_are_windows(here, capsys):
@@ -149,13 +201,12 @@ BAD = {  # files, arguments, words of the message
     "neither shards nor text": ({f"{D}/a.png": b"\x89PNG\0"}, [D], "neither shards nor text"),
     "no such path": ({}, ["../none"], "../none: No such file or directory"),
     "no such files": ({}, ["../none*"], "../none*: matches no file"),
+    "only a damaged shard": ({f"{D}/b.bin": flat(900)[:-1]}, [D], "../data/b.bin: 1799 bytes "),
+    "Latin-1": ({f"{D}/a.txt": "é".encode("latin-1") * 900}, [D], "../data/a.txt: is not UTF-8"),
+    "UTF-16": ({f"{D}/a.txt": WORDS.decode().encode("utf-16-le")}, [D], "a.txt: is not UTF-8"),
+    "text without its ending": ({f"{D}/zarr.json": WORDS}, [D], "neither shards nor text"),
     "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "5 tokens in 1 shard; name more data"),
     "too little text": ({f"{D}/a.txt": b"hi"}, [D], "3 tokens in 1 shard; name more data"),
-    "a damaged shard": (
-        {f"{D}/a.bin": flat(900), f"{D}/b.bin": flat(900)[:-1]},
-        [D],
-        "../data/b.bin: ",
-    ),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
     "negative tokens": (
         {f"{D}/a.npy": shard_writers.npy(-tokens(9000, "<i4"))},
@@ -228,7 +279,8 @@ def test_text_is_served_as_text(here, made, capsys):  # noqa: F811
         os.close(theirs)
         said, seen = running.stdout.read(), read_terminal(ours)
     assert running.returncode == 0, (said, seen)
-    assert "901 documents" in said and "left out: ../data/c.png and 1 more file" in said
+    assert "901 documents" in said and "left out: ../data/c.png: its name ends neither" in said
+    assert "left out: ../data/d.txt: is empty\n" in said and "no BOS, EOS 1000\n" in said
     assert b"is it text?" in seen and seen.endswith(b"\r\x1b[K"), "a line of progress, removed"
     stream = yaml.safe_load(open("tokend.yaml"))["streams"]["train"]
     assert (stream["eos"], stream["vocab"]) == (1000, 1001)
@@ -279,7 +331,56 @@ def test_much_text_is_converted_in_part(here, capsys):
     write({f"{D}/{name}.txt": WORDS * 20 for name in "ab"})
     ((_, datasets),) = begin(D, "--most", "1").values()
     said = capsys.readouterr().out
-    assert "the first 1 of 2 MiB in " in said and "a token is a byte" in said
+    assert "the first 1 of 2 MiB (--most converts more) in " in said and "a token is a byte" in said
     (dataset,) = datasets.values()
     size = os.stat(here / dataset["path"] / "00000.bin").st_size
     assert size == 2 * (len(WORDS * 20) + 1), "the first file, and its EOS"
+
+
+def test_text_for_validation_is_a_stream(here, capsys):
+    write({f"{D}/{name}": WORDS for name in ("train.txt", "val.txt", "test_it.py", "caf.txt")})
+    write({f"{D}/latin.txt": "café".encode("latin-1"), f"{D}/notes": WORDS})
+    streams = begin(D)
+    assert [[*datasets] for _, datasets in streams.values()] == [["data"], ["data-valid"]]
+    sizes = [
+        os.stat(f"{d['path']}/00000.bin").st_size for _, s in streams.values() for d in s.values()
+    ]
+    assert sizes == [2 * 3 * (len(WORDS) + 1), 2 * (len(WORDS) + 1)]
+    said = capsys.readouterr().out
+    assert "left out: ../data/latin.txt: is not UTF-8" in said
+    assert "left out: ../data/notes: its name ends neither" in said
+
+
+def test_a_full_disk_is_told_what_is_needed(monkeypatch, capsys):
+    write({f"{D}/a.txt": WORDS * 100})
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(init.tokenize, "make", full)
+    said = refused(capsys, D)
+    assert "No space left on device" in said and "about 13 MiB" in said and "--most" in said
+
+
+@pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--nproc-per-node=2"]])
+def test_train_py_saves_when_asked_and_resumes(launcher, here):
+    """With and without torchrun. A request for a checkpoint writes the file that the next run
+    loads.
+    """
+    write({f"{D}/a.txt": WORDS * 40})
+    begin(D)
+    script = (here / "train.py").read_text()
+    (here / "long.py").write_text(script.replace("done + 20", "10**6"))
+    keys = {"stdout": subprocess.PIPE, "text": True, "env": child_environment()}
+    with subprocess.Popen([sys.executable, *launcher, "long.py"], **keys) as running:
+        while "step 3," not in running.stdout.readline():
+            assert running.poll() is None
+        code, out, err = run(TOKCTL, "drain", "train", "-c", "tokend.yaml")
+        assert code == 0 and b"checkpoint.pt" in out, err
+        rest = running.stdout.read()
+    assert running.returncode == 0
+    last = max(int(line.split()[1].rstrip(",")) for line in rest.splitlines())
+    again = subprocess.run([sys.executable, "train.py"], check=True, **keys).stdout.splitlines()
+    assert again[0].startswith(f"step {last + 1}, rank 0: ") and len(again) == 20
+    first = (last + 1) * 8 * (2 if launcher else 1)
+    assert json.loads(again[0].split("loss ")[1].split(", ", 1)[1])[0] == first

@@ -75,6 +75,11 @@ def source_of(path, text=False):
     return Source(path, kind or "text", packing, status.st_size, status.st_mtime_ns)
 
 
+def is_wide(contents):
+    """Is it UTF-16 or UTF-32, whose bytes are often UTF-8, too?"""
+    return contents.count(b"\0") * 4 > len(contents)
+
+
 def is_text(source, most=None):
     """Is the file UTF-8? If its name does not say text: without NULs. @most: read only so many
     bytes.
@@ -86,7 +91,7 @@ def is_text(source, most=None):
     try:
         with open(source.path, "rb") as file:
             for block in _blocks(source, file, 0):
-                if not said and b"\0" in block:
+                if is_wide(block) or (not said and b"\0" in block):
                     return False
                 decoder.decode(block)
                 length += len(block)
@@ -435,6 +440,8 @@ def invalid(error):
 
 
 def _decoded(path, contents, line):
+    if is_wide(contents):
+        raise Error(f"{path}: {phrases.NOT_UTF8}")
     try:
         return contents.decode()
     except UnicodeDecodeError as error:

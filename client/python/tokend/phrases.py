@@ -20,6 +20,7 @@ DEVICES = "'cpu', 'cuda' or 'cuda:N'"
 PASS_FIELD = "pass another --field"
 PASS_COLUMN = "pass another --column"
 IS_EMPTY = "is empty; leave it out"
+NOT_UTF8 = "is not UTF-8; convert it (iconv -t UTF-8)"
 NO_CURSOR = "the checkpoint has no tokend cursor, because another dataloader wrote it"
 
 

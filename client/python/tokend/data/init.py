@@ -5,10 +5,14 @@
 
 It writes tokend.yaml and train.py into the current directory. Shards stay where they are: each
 subdirectory becomes a dataset, weighted by its tokens, and names like val.bin go into a stream for
-validation. Text is converted to shards below tokens/, up to MOST_MIB of each argument.
+validation. Where shards are, other files are left out, and named. Text is converted to shards below
+tokens/, up to MOST_MIB of each argument.
 """
 
 import argparse
+import collections
+import dataclasses
+import errno
 import glob
 import json
 import os
@@ -23,19 +27,22 @@ from .. import documents, phrases
 from .._tokend import Error, program, version
 from . import found, tokenize
 from .parser import Parser
-from .tokenizer import BYTES
+from .tokenizer import BYTES, load_encoder
 
-CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
+CONFIG, SCRIPT, TOKENS, STATE = "tokend.yaml", "train.py", "tokens", "state"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
 BYTES_A_WORKER = 8 << 20
 SHORTEST = 8  # tokens of a sample
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 KEYWORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # of YAML
+LISTED = 4  # files of a line
+DATA = re.compile(r"\.(txt|jsonl|parquet)(\.gz|\.zst)?$")  # others may be a program's tests
 TOKENIZERS = re.compile(r"tokenizer\.json|tokenizer\.model|.*\.tiktoken")
 
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
 # Relative paths start at this file's directory. Other defaults: memory: 1GiB for all rings.
+state_dir: state         # snapshots and mix logs of your runs
 streams:
   train:
     seed: 42             # another seed gives another order
@@ -57,29 +64,49 @@ DATASET = """\
       # {about}
       - name: {name}
         path: {path}
-{dtype}        weight: {weight}
+{facts}        weight: {weight}
 """
 
 TRAIN = """\
+import os
+
 import torch
 from tokend import Loader
 
 VOCAB = {vocab}
-torch.distributed.init_process_group("gloo")
+if "RANK" in os.environ:  # torchrun has started several processes
+    torch.distributed.init_process_group("gloo")
 torch.manual_seed(0)  # the same weights on all ranks
 model = torch.nn.Sequential(torch.nn.Embedding(VOCAB, 64), torch.nn.Linear(64, VOCAB))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 loader = Loader("train", micro_batch={micro_batch}, config="tokend.yaml")  # starts a daemon
-for step, batch in zip(range(20), loader):
+done = 0
+if os.path.exists("checkpoint.pt"):
+    saved = torch.load("checkpoint.pt")
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    loader.load_state_dict(saved["loader"])
+    done = saved["step"]
+for step, batch in zip(range(done, done + 20), loader):
     loss = torch.nn.functional.cross_entropy(model(batch["input_ids"]).mT, batch["labels"])
     optimizer.zero_grad()
     loss.backward()
-    for weights in model.parameters():  # as DDP does for a real model
-        torch.distributed.all_reduce(weights.grad)
+    if loader.world > 1:
+        for weights in model.parameters():  # as DDP does for a real model
+            torch.distributed.all_reduce(weights.grad)
     optimizer.step()
-    loader.control()  # carries out tokctl's mix and skip
     print(f"step {{step}}, rank {{loader.rank}}: loss {{loss:.3f}}, {{batch['position'].tolist()}}")
-torch.distributed.destroy_process_group()
+    request = loader.control()  # carries out tokctl's mix and skip
+    if request and request.save:  # tokctl checkpoint, drain or rescale
+        if loader.rank == 0:
+            parts = {{"model": model, "optimizer": optimizer, "loader": loader}}
+            state = {{name: part.state_dict() for name, part in parts.items()}}
+            torch.save({{**state, "step": step + 1}}, "checkpoint.pt")
+        request.done("checkpoint.pt")
+    if loader.should_stop:  # drain or rescale
+        break
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
 """
 
 
@@ -143,7 +170,8 @@ def _look(arguments):
 
 
 def _nothing(empty):
-    more = f" ({empty.problem})" if empty.problem else ""
+    left = sorted(empty.left_out.items(), key=lambda item: not found.SHARD_ENDINGS.search(item[0]))
+    more = "".join(f" ({path}: {why})" for path, why in left[:1])
     return f"{empty.path}: has neither shards nor text{more}; name a directory that does"
 
 
@@ -164,14 +192,18 @@ def _unlike(names):
 
 
 def _tokenizer(given, looked):
-    """The tokenizer's file: as given, otherwise one next to the text."""
+    """The tokenizer's file: as given, otherwise one next to the data. None: there is none."""
     if given:
         return given
-    for path in (f.path for f in looked):
-        for name in sorted(os.listdir(path)):
+    for each in looked:
+        for name in sorted(os.listdir(each.path)):
             if TOKENIZERS.fullmatch(name):
-                return os.path.join(path, name)
-    return BYTES
+                return os.path.join(each.path, name)
+        for dataset in each.datasets:
+            noted = tokenize.noted_tokenizer(os.path.dirname(dataset.files[0]))
+            if noted:
+                return noted
+    return None
 
 
 def _chosen(each, tokenizer, most):
@@ -186,14 +218,20 @@ def _chosen(each, tokenizer, most):
         if os.path.exists(tokenizer) and os.path.samefile(source.path, tokenizer):
             continue
         found.progress(f"{source.path}: is it text?")
-        if source.kind == "text" and not documents.is_text(source, most - size):
-            each.ignored.append(source.path)
+        if source.kind != "parquet" and not documents.is_text(source, most - size):
+            each.left_out[source.path] = phrases.NOT_UTF8
             continue
         sources.append(source)
         size += source.size
     if not sources:
-        raise Error(f"{each.path}: {phrases.not_text(each.ignored)}; name other files")
+        raise Error(_nothing(each))
     return sources, size
+
+
+def _shards_mib(sources, most, tokenizer):
+    """The size of the shards: a byte for each byte of text, two if it is a token."""
+    text = sum(s.size * (4 if s.packing or s.kind == "parquet" else 1) for s in sources)
+    return (min(text, most) * (2 if tokenizer == BYTES else 1) >> 20) + 1
 
 
 def _convert(each, name, tokenizer, given):
@@ -208,22 +246,35 @@ def _convert(each, name, tokenizer, given):
         pattern=None,
         field=given.field,
         column=None,
+        bos=given.bos,
         eos=given.eos,
         dtype="auto",
         shard_tokens=1 << 28,
         workers=max(1, min(cores, min(whole, most) // BYTES_A_WORKER)),
         resume=False,
     )
-    made = tokenize.make(options, sources, most)
+    try:
+        made = tokenize.make(options, sources, most)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        size = _shards_mib(sources, most, tokenizer)
+        raise Error(
+            f"{os.path.abspath(output)}: {error.strerror}; the shards need about {size} MiB: free "
+            "them, or pass a smaller --most"
+        ) from None
     done = made.done
     read = made.progress.read
-    part = f"the first {read >> 20} of {whole >> 20} MiB" if read < whole else "all text"
+    part = "all text"
+    if read < whole:
+        part = f"the first {read >> 20} of {whole >> 20} MiB (--most converts more)"
     counts = [_count(done.tokens, "token")]
     if done.documents:  # otherwise a part of one
         counts.insert(0, _count(done.documents, "document"))
-    about = f"{part} in {os.path.abspath(each.path)}: {', '.join(counts)}"
+    held_out = " for validation" if each.held_out else ""
+    about = f"{part}{held_out} in {os.path.abspath(each.path)}: {', '.join(counts)}"
     dataset = found.Dataset(
-        name, output, done.tokens, done.shards, "flat", made.dtype, False, 0, []
+        name, output, done.tokens, done.shards, "flat", made.dtype, each.held_out, 0, []
     )
     return dataset, made, about
 
@@ -258,6 +309,13 @@ def _printable(line):
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
+def _facts(dataset):
+    """The lines of a dataset that its files may not state."""
+    stated = dataset.dtype not in ("u16", "u32")  # the config cannot name others
+    dtype = "" if stated else f"        dtype: {dataset.dtype}\n"
+    return dtype + (f"        column: {_quoted(dataset.column)}\n" if dataset.column else "")
+
+
 def _text_of(datasets, about):
     total = sum(dataset.tokens for dataset in datasets)
     names = _unlike([dataset.name for dataset in datasets])
@@ -266,7 +324,7 @@ def _text_of(datasets, about):
             about=_printable(about[dataset.path]),
             name=_quoted(name),
             path=_quoted(dataset.path),
-            dtype=f"        dtype: {dataset.dtype}\n" if dataset.format == "flat" else "",
+            facts=_facts(dataset),
             weight=f"{max(dataset.tokens / total, 0.0001):.4g}",
         )
         for dataset, name in zip(datasets, names, strict=True)
@@ -313,7 +371,7 @@ def _check(text):
 
 def _free():
     """Nothing may be there yet: init replaces no file."""
-    for name in (CONFIG, SCRIPT, TOKENS):
+    for name in (CONFIG, SCRIPT, TOKENS, STATE):
         if os.path.lexists(name):
             raise Error(f"{name}: exists, and init replaces nothing; move it away")
     if not os.access(".", os.W_OK):
@@ -323,13 +381,24 @@ def _free():
 # ---- the command ----
 
 
+def _parts(looked):
+    """Returns (Found, name): the texts of each directory, those for validation by themselves."""
+    names = _unlike([os.path.basename(os.path.realpath(each.path)) for each in looked])
+    parts = []
+    for each, name in zip(looked, names, strict=True):
+        held = [s for s in each.texts if DATA.search(s.path) and found.is_held_out(
+            os.path.relpath(s.path, each.path))]  # fmt: skip
+        rest = [source for source in each.texts if source not in held]
+        parts.append((dataclasses.replace(each, texts=rest or held), name))
+        if rest and held:
+            valid = dataclasses.replace(each, texts=held, held_out=True)
+            parts.append((valid, f"{name}-valid"))
+    return parts
+
+
 def _of_text(given, looked):
-    tokenizer = _tokenizer(given.tokenizer, looked)
-    names = [os.path.basename(os.path.realpath(each.path)) for each in looked]
-    converted = [
-        _convert(each, name, tokenizer, given)
-        for each, name in zip(looked, _unlike(names), strict=True)
-    ]
+    tokenizer = _tokenizer(given.tokenizer, looked) or BYTES
+    converted = [_convert(each, name, tokenizer, given) for each, name in _parts(looked)]
     made = converted[0][1]
     about = {dataset.path: line for dataset, _, line in converted}
     by = f"tokenizer: {tokenizer}" if tokenizer != BYTES else "a token is a byte"
@@ -337,28 +406,51 @@ def _of_text(given, looked):
         "vocab": made.vocab,
         "eos": f"    eos: {made.eos:<15} # the token that ends a document\n",
         "about_vocab": f"{by}; a token not below it stops the stream",
+        "notes": [f"added to each document: {made.ends()}"],
     }
     if tokenizer == BYTES:
-        facts["note"] = "no tokenizer found, so a token is a byte; pass --tokenizer FILE for others"
+        facts["notes"].append(
+            "no tokenizer found, so a token is a byte; pass --tokenizer FILE for others"
+        )
     return [dataset for dataset, _, _ in converted], about, facts
 
 
-def _of_shards(looked):
+def _encoder(tokenizer, largest):
+    """Returns the encoder of shards, and why there is none."""
+    if tokenizer is None:
+        return None, "set your tokenizer's"
+    try:
+        encoder = load_encoder(tokenizer)
+    except Error as error:
+        return None, f"set your tokenizer's: {error}"
+    if largest >= encoder.vocab and not encoder.pattern:  # a .tiktoken file lacks special tokens
+        return None, f"{tokenizer} has only {encoder.vocab} tokens, so it is another one's"
+    return encoder, f"tokenizer: {tokenizer}"
+
+
+def _of_shards(given, looked):
     datasets = [dataset for each in looked for dataset in each.datasets]
     about = {
         d.path: f"{d.path}: {_count(d.tokens, 'token')} in {_count(d.shards, 'shard')}, "
-        f"{d.format} {d.dtype}"
+        f"{d.format} {d.dtype}{f', column {d.column}' if d.column else ''}"
         for d in datasets
     }
     largest, whole = found.largest_token(datasets)
+    encoder, by = _encoder(_tokenizer(given.tokenizer, looked), largest)
     vocab = largest + 1
     if not whole:
         vocab = 1 << 16 if largest < 1 << 16 else 1 << largest.bit_length()
+    ends = list(encoder.ends_of_text().values()) if encoder else []
+    if encoder:
+        vocab = max([encoder.vocab, largest + 1, *(end + 1 for end in ends)])
     where = "of all tokens" if whole else f"in {found.SCANNED_BYTES >> 30} GiB"
+    end = ends[0] if len(ends) == 1 else None
     facts = {
         "vocab": vocab,
-        "eos": f"    # eos: 50256{' ' * 9}# the token that ends a document, if there is one\n",
-        "about_vocab": f"the largest {where} is {largest}; set your tokenizer's",
+        "eos": f"    {'# eos: 50256' if end is None else f'eos: {end}':<20} "
+        f"# the token that ends a document{', if there is one' if end is None else ''}\n",
+        "about_vocab": f"the largest {where} is {largest}; {by}",
+        "notes": [],
     }
     return datasets, about, facts
 
@@ -372,24 +464,32 @@ def init(given):
         raise
 
 
+def _left_out(looked, tokenizer):
+    """The lines about files that are in no dataset, one for each reason."""
+    files = collections.defaultdict(list)
+    for path, why in (item for each in looked for item in each.left_out.items()):
+        if path != tokenizer and not TOKENIZERS.fullmatch(os.path.basename(path)):
+            files[why].append(path)
+    for why, paths in files.items():
+        more = f" and {_count(len(paths) - LISTED, 'more file')}" if len(paths) > LISTED else ""
+        yield f"left out: {', '.join(paths[:LISTED])}{more}: {why}"
+
+
 def _init(given):
     begin = time.monotonic()
     looked = _look(given.paths or ["."])
-    datasets, about, facts = _of_text(given, looked) if looked[0].texts else _of_shards(looked)
+    make = _of_text if looked[0].texts else _of_shards
+    datasets, about, facts = make(given, looked)
     text = _config(datasets, about, facts)
     _check(text)
     micro_batch = max(1, min(8, LOGITS // (facts["seq_len"] * facts["vocab"])))
     _write(CONFIG, text)
     _write(SCRIPT, TRAIN.format(vocab=facts["vocab"], micro_batch=micro_batch))
     found.progress()
-    for line in (*about.values(), *filter(None, [facts.get("note")])):
+    for line in (*about.values(), *facts["notes"], *_left_out(looked, given.tokenizer)):
         print(_printable(line))
-    ignored = [path for each in looked for path in each.ignored]
-    if ignored:
-        more = f" and {_count(len(ignored) - 1, 'more file')}" if len(ignored) > 1 else ""
-        print(f"left out: {ignored[0]}{more}")
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
-    known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer and about else ""
+    known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer else ""
     print(f"  python -m tokend try{known if not looked[0].texts else ''}")
     print(f"  torchrun {SCRIPT}")
     return 0
@@ -407,7 +507,7 @@ def _arguments(argv):
     parser.add_argument(
         "--tokenizer",
         metavar="FILE",
-        help="tokenizer.json, .tiktoken or SentencePiece model; default: one next to the text, "
+        help="tokenizer.json, .tiktoken or SentencePiece model; default: one next to the data, "
         "otherwise a token is a byte",
     )
     parser.add_argument(
@@ -418,6 +518,7 @@ def _arguments(argv):
         metavar="ID|TEXT",
         help="token after each document; default: the tokenizer's own, if it names one",
     )
+    parser.add_argument("--bos", metavar="ID|TEXT", help=tokenize.BOS_HELP)
     parser.add_argument(
         "--most",
         type=tokenize.positive,

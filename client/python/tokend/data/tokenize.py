@@ -6,7 +6,8 @@
 
 A document is a .txt file, the --field of a line of .jsonl, or the --field of a row of .parquet.
 With --text any other file of UTF-8 text is a document too. Files may be compressed (.gz, .zst),
-except .parquet. An EOS token follows each document. With --column, documents are lists of integers
+except .parquet. A document begins with the BOS that a tokenizer.json's template names, and an EOS
+token follows it. With --column, documents are lists of integers
 in a column of .parquet or .arrow, and --eos is optional. All shards but the last contain
 --shard-tokens tokens. Their bytes do not depend on the number of workers. Special
 tokens' names in the text are encoded as ordinary text. At the end, a config for these shards is
@@ -38,6 +39,10 @@ RUN = ".tokenize.json"  # options and inputs
 DONE = ".tokenize.done.json"  # progress: replaced after each shard
 MOST_SHARDS = 100_000  # names have five digits, so that they sort by number
 LABEL_BYTES = 64
+NONE = "none"
+BOS_HELP = (
+    f"token before each document, or {NONE}; default: what a tokenizer.json's template puts there"
+)
 WIDTH = {"u16": 2, "u32": 4}
 TYPECODE = {2: "H", 4: "I"}  # of arrays; both tokens and these machines are little-endian
 
@@ -48,9 +53,9 @@ _worker = None
 
 
 class _Worker:
-    def __init__(self, tokenizer, pattern, field, eos, width):
+    def __init__(self, tokenizer, pattern, field, bos, eos, width):
         self.encoder = load_encoder(tokenizer, pattern)
-        self.field, self.eos, self.width = field, eos, width
+        self.field, self.bos, self.eos, self.width = field, bos, eos, width
 
     def _numbers(self, places, texts):
         try:
@@ -74,7 +79,9 @@ class _Worker:
             texts.append(text)
         numbers = self._numbers(places, texts) if texts else []
         whole = array.array(TYPECODE[self.width])
+        bos = [] if piece.kind == "text" and piece.offset else self.bos  # [] within a document
         for of_one in numbers:
+            whole.extend(bos)
             whole += array.array(TYPECODE[self.width], of_one)
             if self.eos is not None:
                 whole.append(self.eos)
@@ -166,6 +173,7 @@ class Output:
                 f"{self.path}: --resume: contains other files, but no run of tokend.tokenize; name "
                 "another directory"
             )
+        run.setdefault("bos", [])  # of a version that added none
         for key, now in self.run.items():
             if key != "file" and run.get(key) != now:
                 difference = _difference(key, run.get(key), now)
@@ -304,13 +312,37 @@ def _convert(pool, window, sources, given, output, progress, most):
     output.finish(count)
 
 
+def _token(option, given, encoder, path):
+    """Returns the token that --eos or --bos names. @path: of the tokenizer; None: of tokens."""
+    if path is None:
+        if not (given.isdecimal() and int(given) < 2**32):
+            raise Error(f"{option} {given}: there is no tokenizer; pass the token's number")
+        return int(given)
+    if given.isascii() and given.isdigit():
+        number = int(given)
+        # a .tiktoken file does not contain its special tokens
+        most = 2**32 if encoder.pattern else encoder.vocab
+        if number >= most:
+            raise Error(f"{option} {given}: {path} has no such token; pass a number below {most}")
+        return number
+    number = encoder.number(given)
+    if number is None:
+        raise Error(f"{option} {given}: {path} has no such token; pass its number, or another text")
+    return number
+
+
+def _bos(given, encoder, path):
+    """Returns the tokens before each document."""
+    if given is None or given == NONE:
+        return [] if given else list(encoder.begin)
+    return [_token("--bos", given, encoder, path)]
+
+
 def _eos(given, encoder, path):
     """Returns the EOS token. @path: of the tokenizer. None: of tokens, for which it is optional."""
-    if path is None:
-        if given is not None and not (given.isdecimal() and int(given) < 2**32):
-            raise Error(f"--eos {given}: there is no tokenizer; pass the token's number")
-        return None if given is None else int(given)
     if given is None:
+        if path is None:
+            return None
         ends = encoder.ends_of_text()
         if len(ends) != 1:
             known = (
@@ -320,17 +352,7 @@ def _eos(given, encoder, path):
             )
             raise Error(f"--eos: {path} {known}; pass its number or its text")
         return next(iter(ends.values()))
-    if given.isascii() and given.isdigit():
-        number = int(given)
-        # a .tiktoken file does not contain its special tokens
-        most = 2**32 if encoder.pattern else encoder.vocab
-        if number >= most:
-            raise Error(f"--eos {given}: {path} has no such token; pass a number below {most}")
-        return number
-    number = encoder.number(given)
-    if number is None:
-        raise Error(f"--eos {given}: {path} has no such token; pass its number, or another text")
-    return number
+    return _token("--eos", given, encoder, path)
 
 
 def _dtype(given, vocab):
@@ -387,9 +409,15 @@ class Made:
 
     done: Done
     dtype: str
+    bos: list
     eos: int
     vocab: int
     progress: Progress
+
+    def ends(self):
+        """The tokens added to each document, in words."""
+        bos = f"BOS {', '.join(map(str, self.bos))}" if self.bos else "no BOS"
+        return f"{bos}, {'no EOS' if self.eos is None else f'EOS {self.eos}'}"
 
 
 def _tokenizer_file(tokenizer):
@@ -398,13 +426,14 @@ def _tokenizer_file(tokenizer):
     return BYTES if is_bytes(tokenizer) else os.path.realpath(tokenizer)
 
 
-def _run(given, sources, encoder, eos, dtype):
+def _run(given, sources, encoder, bos, eos, dtype):
     return {
         "version": 1,
         "field": given.field,
         "column": given.column,
         "dtype": dtype,
         "shard_tokens": given.shard_tokens,
+        "bos": bos,
         "eos": eos,
         "pattern": encoder.pattern,
         "tokenizer": encoder.digest,
@@ -422,17 +451,19 @@ def make(given, sources, most=None):
     """
     documents.check_packages(sources)
     encoder = load_encoder(given.tokenizer, given.pattern)
+    bos = _bos(given.bos, encoder, given.tokenizer)
     eos = _eos(given.eos, encoder, given.tokenizer)
+    least = max([-1, *bos, -1 if eos is None else eos]) + 1
     if given.column:  # the vocabulary is unknown
         vocab = None
         dtype = "u32" if given.dtype == "auto" else given.dtype
-        _dtype(dtype, (eos or 0) + 1)
+        _dtype(dtype, least)
     else:
-        vocab = max(encoder.vocab, eos + 1)
+        vocab = max(encoder.vocab, least)
         dtype = _dtype(given.dtype, vocab)
     if encoder.note and not given.resume:
         _say(encoder.note)
-    output = Output(given.output, _run(given, sources, encoder, eos, dtype), given.resume)
+    output = Output(given.output, _run(given, sources, encoder, bos, eos, dtype), given.resume)
     size = sum(source.size for source in sources)
     most = most if most is not None and most < size else None
     progress = Progress(most or size, sys.stderr.isatty())
@@ -440,7 +471,7 @@ def make(given, sources, most=None):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's, in every worker
         # for a process that ends before its pool
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
-        workers = (given.tokenizer, given.pattern, given.field, eos, WIDTH[dtype])
+        workers = (given.tokenizer, given.pattern, given.field, bos, eos, WIDTH[dtype])
         with concurrent.futures.ProcessPoolExecutor(
             given.workers, multiprocessing.get_context("spawn"), _begin_worker, workers
         ) as pool:
@@ -455,7 +486,7 @@ def make(given, sources, most=None):
                 pool.shutdown(cancel_futures=True)
                 raise
     progress.say("")
-    return Made(output.done, dtype, eos, vocab, progress)
+    return Made(output.done, dtype, bos, eos, vocab, progress)
 
 
 def _sources(given):
@@ -471,11 +502,10 @@ def tokenize(given):
     made = make(given, sources)
     done, progress = made.done, made.progress
     empty = f" ({done.empty} of them empty)" if done.empty else ""
-    eos = "no EOS" if made.eos is None else f"EOS {made.eos}"
     print(
         f"tokend.tokenize: {done.documents} documents{empty}, {done.tokens} tokens in "
         f"{done.shards} shards of {made.dtype}"
-        f" in {given.output}; {eos}; {progress.seconds():.1f} s, "
+        f" in {given.output}; {made.ends()}; {progress.seconds():.1f} s, "
         f"{progress.rate():.1f} MB/s",
         file=sys.stderr,
     )
@@ -550,6 +580,7 @@ def _arguments(argv):
         help="token after each document; default: the tokenizer's own, if it names one, and none "
         "with --column",
     )
+    parser.add_argument("--bos", metavar="ID|TEXT", help=BOS_HELP)
     parser.add_argument(
         "--pattern", metavar="REGEX", help="splits text for a .tiktoken file; default GPT-2's"
     )

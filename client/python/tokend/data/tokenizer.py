@@ -53,6 +53,7 @@ class Encoder:
     package = ""  # name and version of the package that encodes
     pattern = None  # of a .tiktoken file, which does not contain it
     note = None  # a line for the user about this file
+    begin = ()  # tokens that the file puts before each text
 
     def encode(self, texts):
         """Returns a sequence of tokens per text. Uses one thread."""
@@ -113,6 +114,19 @@ class _HuggingFace(Encoder):
         self.vocab = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.package = _version("tokenizers")
         self.number = self._tokenizer.token_to_id
+        self.begin, self._end = self._around()
+
+    def _around(self):
+        """Returns the tokens that the file's template puts before and after each text."""
+        one = self._tokenizer.encode("a")
+        added = "".join(map(str, one.special_tokens_mask))
+        before = len(added) - len(added.lstrip("1"))
+        return one.ids[:before], one.ids[len(added.rstrip("1")) :]
+
+    def ends_of_text(self):
+        if len(self._end) == 1:
+            return {self._tokenizer.id_to_token(self._end[0]): self._end[0]}
+        return super().ends_of_text()
 
     def encode(self, texts):
         return [
@@ -161,9 +175,7 @@ def _tiktoken_text(path, data):
 
 class _Tiktoken(Encoder):
     def __init__(self, path, data, pattern):
-        import numpy
-
-        tiktoken = _package("tiktoken", path)
+        numpy, tiktoken = _package("numpy", path), _package("tiktoken", path)
         self._ranks = _ranks(path, data)
         missing = [byte for byte in range(256) if bytes([byte]) not in self._ranks]
         if missing:
