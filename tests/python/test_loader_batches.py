@@ -419,6 +419,8 @@ class Spare:
         {"documents": True, "loss_mask": True, "provenance": True, "dtype": "int32"},
         {"cp": (1, 2, "zigzag"), "loss_mask": True},
         {"cp": (0, 2, "contiguous"), "documents": True},
+        {"attention_mask": True, "dtype": {"labels": "int32"}},
+        {"tokens": True, "dtype": {"tokens": "int32"}},
     ],
 )
 def test_batches_of_a_spare_group_have_the_usual_shapes(daemon, options):

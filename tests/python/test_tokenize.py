@@ -202,29 +202,45 @@ def test_same_bytes_for_any_number_of_workers(directory, made):
     assert {len(data) for data in [*one.values()][:-1]} == {2 * 29_999}
 
 
-def test_truncation_and_padding_of_the_tokenizer_file_are_ignored(directory, made):
-    """They are for inference, and so are a template's tokens. Special tokens in a text are only
-    text.
-    """
-    whole = json.loads(made.read_text())
+def with_template(directory, made):
+    """A file for inference: it truncates, pads, and puts a token before each text."""
     tokenizer = tokenizers.Tokenizer.from_file(str(made))
+    tokenizer.add_special_tokens(["<s>"])
     tokenizer.enable_truncation(10)
     tokenizer.enable_padding(length=10)
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        f"{SPECIAL} $A", special_tokens=[(SPECIAL, 1000)]
+        f"<s> $A {SPECIAL}", special_tokens=[("<s>", 1001), (SPECIAL, 1000)]
     )
-    tokenizer.save(str(directory / "cutting.json"))
-    assert (
-        json.loads((directory / "cutting.json").read_text())["truncation"]
-        and whole["truncation"] is None
-    )
+    tokenizer.save(str(directory / "template.json"))
+    return directory / "template.json"
+
+
+def test_truncation_and_padding_of_the_tokenizer_file_are_ignored(directory, made):
+    """Special tokens in a text are only text."""
     source = write_jsonl(directory / "a.jsonl", corpus())
-    for name in (made, directory / "cutting.json"):
-        tokenize(source, "-o", directory / f"of-{name.stem}", "--tokenizer", name)
-    assert shards(directory / "of-tokenizer") == shards(directory / "of-cutting")
-    parts = split(tokens(directory / "of-cutting"), 1000)
+    for name in (made, with_template(directory, made)):
+        tokenize(source, "-o", directory / name.stem, "--tokenizer", name, "--bos", "none")
+    assert shards(directory / "tokenizer") == shards(directory / "template")
+    parts = split(tokens(directory / "template"), 1000)
     decode = tokenizers.Tokenizer.from_file(str(made)).decode
     assert [decode(part) for part in parts] == corpus()
+
+
+def test_documents_begin_and_end_as_the_tokenizers_template_says(directory, made):
+    file = with_template(directory, made)
+    (directory / "texts").mkdir()
+    for i, text in enumerate(["one\n", "two\n" * 300, "three\n"]):
+        (directory / "texts" / f"{i}.txt").write_text(text)
+    _, said = tokenize(directory / "texts", "-o", directory / "out", "--tokenizer", file)
+    assert "BOS 1001, EOS 1000;" in said
+    parts = split(tokens(directory / "out"), 1000)
+    assert [(part[0], part.count(1001)) for part in parts] == [(1001, 1)] * 3
+    encode = tokenizers.Tokenizer.from_file(str(made)).encode
+    assert parts[0][1:] == encode("one\n").ids
+    ask = (directory / "texts", "-o", directory / "named", "--tokenizer", file)
+    _, said = tokenize(*ask, "--bos", "e", "--eos", 7)
+    assert said.count("EOS 7;") == 1 and tokens(directory / "named")[0] == encode("e").ids[0]
+    assert "--bos no-such: " in refused(*ask, "--bos", "no-such")
 
 
 def test_widths_and_eos(directory, made):

@@ -1,5 +1,6 @@
 """Tokenizing that is killed or resumed, or whose input is not text."""
 
+import base64
 import gzip
 import json
 import os
@@ -204,6 +205,16 @@ def test_a_missing_package_is_named(directory, made, name, package):
         PYTHONPATH=f"{directory}/shadow:{lib.PACKAGE}",
     )
     assert said == f"{directory / name}: needs the Python package {package}; pip install {package}"
+
+
+def test_tiktoken_needs_numpy_too(directory):
+    source = write_jsonl(directory / "a.jsonl", ["a"])
+    ranks = directory / "a.tiktoken"
+    ranks.write_bytes(b"".join(base64.b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
+    (directory / "numpy.py").write_text("raise ImportError('not here')\n")
+    ask = (source, "-o", directory / "out", "--tokenizer", ranks, "--eos", 256)
+    said = refused(*ask, PYTHONPATH=f"{directory}:{lib.PACKAGE}")
+    assert said == f"--tokenizer {ranks}: needs the Python package numpy; pip install numpy"
 
 
 def test_a_killed_worker_is_reported(directory, made):

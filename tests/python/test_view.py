@@ -119,6 +119,9 @@ def test_a_ring_that_is_too_shallow_is_refused_at_once(daemon):
         HeldError, match="hold: 4 held batches and the next one need more .* 4 slots; use slots=5"
     ):
         Lender(daemon, slots=4, hold=4)
+    for hold in (2**32 + 1, 2**64 + 1):
+        with pytest.raises(ValueError, match=f"hold: {hold}; must be 0 to"):
+            Lender(daemon, slots=4, hold=hold)
 
 
 def test_views_may_be_dropped_in_any_thread(daemon):

@@ -100,7 +100,9 @@ def batches(job):
     finite = TokendDataLoader("finite", **keys)
     finite.reshuffle(1)
     assert len(finite) == 2, "a finite stream has a length"
-    labels = torch.cat([batch["labels"] for batch in finite])
+    taken = [(batch["labels"], len(finite)) for batch in finite]
+    assert [length for _, length in taken] == [2, 2] and len(finite) == 2, "while it is read, too"
+    labels = torch.cat([labels for labels, _ in taken])
     assert (labels[7:] == -100).all() and (labels[:7] >= 0).all(), ("padding has no labels", labels)
     for _what, name, call in (
         ("a second epoch", "finite", lambda: finite.reshuffle(2)),

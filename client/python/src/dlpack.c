@@ -9,6 +9,7 @@
  */
 #include "client/python/src/dlpack.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -143,9 +144,9 @@ void views_detach(struct client *c)
 PyObject *client_lend(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	unsigned hold;
+	struct integer hold = INTEGER("hold", UINT_MAX - 1);
 
-	if (!PyArg_ParseTuple(args, "I", &hold) || !enter(c, false))
+	if (!PyArg_ParseTuple(args, "O&", to_integer, &hold) || !enter(c, false))
 		return NULL;
 	if (!c->views) {
 		c->views = calloc(1, sizeof(*c->views));
@@ -153,7 +154,7 @@ PyObject *client_lend(PyObject *self, PyObject *args)
 			atomic_store(&c->views->users, 1);
 	}
 	if (c->views)
-		c->views->hold = hold;
+		c->views->hold = (unsigned)hold.value;
 
 	bool fits = c->views && batch_due(c);
 

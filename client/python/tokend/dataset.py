@@ -13,7 +13,7 @@ from ._tokend import ArgumentError
 
 PLACE = (
     "tokend.Loader: replaces a DataLoader, and is not a dataset for one; iterate over the loader "
-    "itself, or with transformers' Trainer use tokend.transformers.TokendTrainer"
+    "itself, or with transformers' Trainer use tokend.integrations.transformers.TokendTrainer"
 )
 NO_DATASET = (
     "tokend.Loader: has no dataset, because it replaces a DataLoader; it resumes at its state, so "

@@ -76,7 +76,6 @@ class TokendDataLoader(DataLoaderBase):
         )
         self._stream, self._seq, self._documents = stream, sequence_length, documents
         self._rows = self._rank_rows()
-        self._before = 0  # batches of this epoch before the loader's last seek
         peer, group = peers.among_all(dp_rank)
         self.loader = Loader(
             stream,
@@ -107,10 +106,11 @@ class TokendDataLoader(DataLoaderBase):
 
     @property
     def total_batches(self) -> int | None:
-        try:
-            return self._before + len(self.loader)
-        except TypeError:
+        cursor = self.loader.cursor
+        if cursor.end is None:
             return None
+        left = max(0, cursor.end - cursor.position)
+        return self.batches_processed + -(-left // (self._rows * self.dp_world_size))
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -122,7 +122,7 @@ class TokendDataLoader(DataLoaderBase):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.loader.load_state_dict(state_dict)
         self._epoch = state_dict["epoch"]
-        self._before = self.batches_processed = state_dict["batches_processed"]
+        self.batches_processed = state_dict["batches_processed"]
 
     def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
         """Does nothing: the stream has its own epochs, and the loader is at its cursor."""
@@ -139,7 +139,6 @@ class TokendDataLoader(DataLoaderBase):
             if self._rank_rows() != self._rows:  # global_batch_size has changed
                 self._rows = self._rank_rows()
                 self.loader.seek(micro_batch=self._rows)
-                self._before = self.batches_processed
             try:
                 taken = next(self.loader)
             except StopIteration:

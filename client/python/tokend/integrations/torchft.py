@@ -17,6 +17,7 @@ import json
 from .. import group as groups
 from .. import job
 from .._tokend import Error
+from ..batch import FIELDS
 from ..control import EDITS, Control, Request
 from ..cursor import Cursor
 from ..loader import Loader
@@ -45,7 +46,8 @@ class TokendReplica:
     def __init__(
         self, manager, stream, micro_batch, *, rank=None, ranks=None, operated=False, **options
     ):
-        self._manager, self._micro, self._options = manager, micro_batch, options
+        self._manager, self._micro = manager, micro_batch
+        self._like = None  # a batch
         self._rank, self._ranks = job.coordinate(rank, ranks)
         # The groups attach at different times, so they are not compared. Each step decides on the
         # rank. Until the first, all groups have the same ranks, and must not wait for each other's
@@ -86,7 +88,7 @@ class TokendReplica:
         if asked:
             cursor = asked.edit(cursor)
         if replica is None:
-            taken = [self._zeros(cursor) for _ in range(batches)]
+            taken = [zeros for _ in range(batches) if (zeros := self._zeros())]
         else:
             rank = replica * self._ranks + self._rank
             loader = self.loader
@@ -115,36 +117,28 @@ class TokendReplica:
         """True once control() has returned a drain: the job is to leave."""
         return self._operator is not None and self._operator.control.stopping
 
-    def _zeros(self, cursor):
-        """Returns a batch of zeros in the loader's shapes and dtypes."""
+    def _zeros(self):
+        """Returns zeros in the shape of a batch, whatever the loader was asked for. None: the
+        stream has ended before the first one.
+        """
         import torch
 
-        asked, seq, device = (
-            self._options.get,
-            cursor.to_dict()["seq_len"],
-            self._options.get("device"),
-        )
-        share = seq // asked("cp")[1] if asked("cp") else seq
-        tokens = torch.zeros(self._micro, share, dtype=torch.int64, device=device)
-        nowhere = torch.full((self._micro,), -1)
-        narrow = str(asked("dtype")).endswith("int32")
-        batch = {
-            "input_ids": tokens.int() if narrow else tokens,
-            "labels": tokens,
-            "position": nowhere,
-            "dataset": nowhere,
-        }
-        if asked("documents") or asked("cp"):
-            batch["position_ids"] = torch.arange(share, device=device).repeat(self._micro, 1)
-        if asked("documents"):
-            batch["cu_seqlens"] = torch.arange(
-                0, self._micro * seq + 1, seq, dtype=torch.int32, device=device
-            )
-            batch["max_seqlen"] = seq
-        if asked("loss_mask"):
-            batch["loss_mask"] = tokens.float()
-        if asked("provenance"):
-            batch |= dict.fromkeys(("epoch", "window", "shard", "offset"), nowhere)
+        if self._like is None:
+            self._like = next(self.loader, None)  # the next take() seeks
+        if self._like is None:
+            return None
+        batch = {}
+        for name, value in self._like.items():
+            if name in FIELDS:
+                batch[name] = torch.full_like(value, -1)
+            elif name == "position_ids":
+                batch[name] = torch.arange(value.shape[1]).to(value).expand_as(value).clone()
+            elif name == "cu_seqlens":
+                batch[name] = torch.arange(self._micro + 1).to(value) * (value[-1] // self._micro)
+            elif name == "max_seqlen":
+                batch[name] = int(self._like["cu_seqlens"][-1]) // self._micro
+            else:
+                batch[name] = torch.zeros_like(value)
         return batch
 
     def state_dict(self):
