@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import tokend
+import torch
 import transforms
 from lib import BIN, child_environment
 
@@ -153,7 +154,7 @@ def test_a_state_saved_at_the_end_has_no_batches_once(daemon):
         assert caught[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert positions(loader) == list(range(WINDOWS))
+            assert positions(loader) == list(range(WINDOWS)), "this is the first with batches"
 
 
 def test_each_rank_begins_again_by_itself(daemon):
@@ -173,6 +174,81 @@ def test_an_endless_stream_has_one_pass(daemon):
             assert positions(batch for _, batch in zip(range(2), loader)) == list(
                 range(start, start + 8)
             )
+
+
+def test_a_pass_ends_with_its_last_batch(daemon):
+    """Nobody need take the StopIteration: a loop may count."""
+    with make(daemon, start=400) as loader:
+        for i, _batch in enumerate(loader, 1):
+            assert len(loader) == 14, "within the pass also at its last batch"
+            if i == len(loader):
+                break
+        del _batch
+        state = loader.state_dict()
+        for _ in range(2):
+            batches = iter(loader)
+            assert positions(next(batches) for _ in range(len(loader))) == list(range(WINDOWS))
+        assert loader.state_dict() == state and len(loader) == 94
+    with make(daemon, start=state) as loader, pytest.warns(UserWarning, match="no batches"):
+        assert list(loader) == []
+
+
+def said(daemon, loop, stream="finite", **more):
+    """The warnings of @loop, and what it returns."""
+    with make(daemon, stream, **more) as loader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = loop(loader)
+    assert {warning.filename for warning in caught} <= {__file__}
+    return [str(warning.message) for warning in caught], result
+
+
+def test_a_pass_that_an_evaluation_left_begins_again_and_warns(daemon):
+    @torch.no_grad()
+    def evaluate(loader):
+        counts = []
+        for _ in range(3):
+            for _, _batch in zip(range(2), loader, strict=False):
+                pass
+            counts += [len(loader), len(list(loader))]
+        return counts
+
+    @torch.no_grad()
+    def evaluate_with_reset(loader):
+        for _ in range(2):
+            loader.reset()
+            for _, _batch in zip(range(2), loader, strict=False):
+                pass
+        loader.seek(position=460)
+        return positions(loader)
+
+    (warned,), counts = said(daemon, evaluate)
+    assert "call reset() before it" in warned and counts == [94] * 6
+    assert said(daemon, evaluate_with_reset) == ([], list(range(460, WINDOWS)))
+
+
+def test_a_second_pass_with_gradients_warns(daemon):
+    def train(loader):
+        for _ in range(3):
+            list(loader)
+
+    def train_and_reset(loader):
+        for _ in range(3):
+            next(loader)
+            loader.reset()
+
+    def evaluate_between(loader):
+        with torch.no_grad():
+            list(loader)
+        list(loader)
+        with torch.no_grad():
+            list(loader)
+
+    for loop in (train, train_and_reset):
+        (warned,), _ = said(daemon, loop)
+        assert "set epochs: to their number" in warned
+        assert said(daemon, loop, framework="numpy") == ([], None)
+        assert said(daemon, torch.no_grad()(loop)) == ([], None)
+    assert said(daemon, evaluate_between) == ([], None)
 
 
 # ---- the record ----

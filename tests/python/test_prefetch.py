@@ -250,11 +250,22 @@ def test_evaluation_on_the_training_stream_warns(daemon):
             with torch.no_grad():
                 for _ in zip(range(3), loader):
                     pass
+            next(loader)
             assert {warning.filename for warning in caught} <= {__file__}
             return [str(warning.message) for warning in caught]
 
-    (warned,) = takes()
-    assert "evaluate with another Loader" in warned
-    assert takes(stream="finite") == takes(framework="numpy") == []
+    for stream in ("train", "finite"):
+        (warned,) = takes(stream=stream)
+        assert "evaluate with another Loader" in warned
+    assert takes(framework="numpy") == []
     with torch.no_grad():
         assert takes() == [], "never with gradients"
+
+
+def test_evaluation_before_the_first_step_warns(daemon):
+    with make(daemon) as loader, pytest.warns(RuntimeWarning, match="another Loader") as caught:
+        for _ in range(2):
+            with torch.no_grad():
+                next(loader)
+            next(loader)
+    assert [warning.filename for warning in caught] == [__file__]

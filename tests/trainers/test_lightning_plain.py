@@ -51,6 +51,49 @@ trainer.fit(Module(), loader, ckpt_path=saved if os.path.exists(saved) else None
 """
 
 
+VALIDATE = """
+import sys
+import lightning as L, tokend, torch
+
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.checked = torch.nn.Embedding(65536, 4), []
+
+    def training_step(self, batch, index):
+        return self.embedding(batch["input_ids"]).square().mean()
+
+    def on_validation_epoch_start(self):
+        self.checked.append(0)
+
+    def validation_step(self, batch, index):
+        self.checked[-1] += (batch["position"] >= 0).sum().item()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+loaders = [tokend.Loader("finite", 4, socket=sys.argv[1], run=name) for name in "tv"]
+module = Module()
+trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, max_epochs=2,
+    enable_checkpointing=False, val_check_interval=0.5, enable_progress_bar=False)
+trainer.fit(module, *loaders)
+print(trainer.global_step, *module.checked)
+"""
+
+
+def test_a_plain_loader_validates_whole_passes(place):
+    """Also after the sanity check, which takes two batches, and in every epoch."""
+    place.shard("web/a.bin", 1_300)
+    finite = {"seed": 1, "seq_len": 32, "epochs": 1, "datasets": datasets("web")}
+    daemon = Daemon(place, place.config(streams={"finite": finite}))
+    code, out, err = run(sys.executable, "-c", VALIDATE, daemon.socket, timeout=200)
+    assert code == 0, err
+    assert out.split()[-6:] == ["20", "8", *["40"] * 4], out
+    assert daemon.stop() == 0, "exit 0"
+
+
 def test_a_plain_loader_resumes_exactly(place):
     place.shard("web/a.bin", 10_000)
     train = {"seed": 1, "seq_len": 32, "datasets": datasets("web")}

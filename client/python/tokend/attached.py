@@ -29,6 +29,9 @@ class Attached:
     _ahead: Any = None  # passes.Prefetched
     _first: First | Later | None = None  # until the second batch
     _ended = False  # next() has raised StopIteration
+    _modes = 0  # of the batches since the last seek; 1: under no_grad(), 2: with gradients
+    _repeats = False  # the last pass was one with gradients
+    _said: frozenset[str] = frozenset()  # warnings that are given once
     _passes = 0  # how often it began again at position 0
     _pass: weakref.ref[Any] | None = None  # the last pass that took a batch
     _pass_begin = 0  # its position then, or that of the last seek

@@ -180,8 +180,10 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
     becomes [b, s / size] and position_ids are added; cu_seqlens and max_seqlen describe full rows.
     Each batch has tensors of its own, contiguous, and none is a view of another.
 
-    `for batch in loader` ends where a finite stream ends. The next `for` begins again at position
-    0. If a state saved at the end is loaded, the first `for` has no batches, and warns.
+    `for batch in loader` ends where a finite stream ends. When its last batch was taken, the next
+    `for` begins again at position 0, in the same order: to train on several epochs, each shuffled
+    anew, set `epochs:` in the config. If a state saved at the end is loaded, the first `for` has
+    no batches, and warns.
 
     One thread takes batches. Others may call state_dict() meanwhile.
 
@@ -337,7 +339,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
     def __iter__(self) -> Iterator[B]:
         """Returns a pass from here to the stream's end, if it has one.
 
-        After next() has reached the end, the first batch of a new pass is that of position 0.
+        After the last batch, the first batch of a new pass is that of position 0. So it is under
+        no_grad() if an evaluation left a finite stream in mid-pass; this warns once.
 
         Raises:
             ArgumentError: accelerate would deal this loader's batches out to several ranks. In the
@@ -369,10 +372,14 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         begin = perf_counter()
         if (first := self._first) is not None:  # another thread may be faster
             self._first = first.check(self._rank, self._world)
-        if self._has_gradients is not None and not self._has_gradients():
-            from .passes import warn_of_evaluation
+        if self._has_gradients is not None:
+            mode = 1 << self._has_gradients()
+            if not self._modes & mode:
+                if self._modes or self._repeats:
+                    from .passes import warn_of_modes
 
-            self._has_gradients = warn_of_evaluation(self)
+                    warn_of_modes(self, mode)
+                self._modes |= mode
         batches = self._batches or self._measured()
         batch = batches.take() if self._ahead is None else self._ahead.take(batches)
         self._inside += perf_counter() - begin
@@ -384,8 +391,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
     def __len__(self) -> int:
         """Returns how many batches of this rank `for batch in loader` gives.
 
-        Within the loop the number stays the same. Outside, it counts from here to the stream's end;
-        at the end, from position 0.
+        Within the loop the number stays the same. Outside, it counts from where the next `for`
+        begins to the stream's end.
 
         >>> with Loader("finite", micro_batch=8) as validation:
         ...     len(validation), sum(1 for batch in validation)
@@ -395,7 +402,7 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
             TypeError: the stream has no end, or a torch DataLoader asks. See `tokend.dataset`.
             ArgumentError: a Trainer asks because the loader was passed to it as a dataset.
         """
-        from . import dataset
+        from . import dataset, passes
 
         dataset.check_who_asks(self)
         batches = self._measured()
@@ -404,10 +411,10 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         if batches.end is None:
             raise TypeError("len: the stream has no end; set epochs: or samples: in its config")
         current = self._pass and self._pass()
-        if self._ended:
-            begin = 0
+        if current and current.is_last() and not self._ended:
+            begin = self._pass_begin
         else:
-            begin = self._pass_begin if current and current.is_last() else batches.taken
+            begin = 0 if passes.is_over(self) or passes.is_left(self) else batches.taken
         return -(-(batches.end - begin) // (self._world * self._micro))
 
     def __getitem__(self, index: object) -> NoReturn:

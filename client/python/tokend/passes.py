@@ -8,6 +8,8 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from . import callers
+
 if TYPE_CHECKING:
     from .batch import Batches
     from .loader import Loader
@@ -66,7 +68,16 @@ class Pass:
 
             composed.check_who_iterates(loader)
         loader._dealt_ahead = accelerate_takes_ahead()
-        if loader._ended:
+        if is_over(loader):
+            loader._begin_again()
+        elif is_left(loader):
+            _warn_once(
+                loader,
+                "left",
+                f"a pass over stream {loader.stream!r} was left at position {loader.taken}; under "
+                "no_grad() the next `for` begins again at position 0; call reset() before it, or "
+                "go on with next(loader)",
+            )
             loader._begin_again()
         self._number, self._begun_at = loader._passes, loader.taken
         loader._pass, loader._pass_begin = weakref.ref(self), self._begun_at
@@ -84,18 +95,47 @@ class Pass:
         )
 
 
-def warn_of_evaluation(loader: Loader) -> None:
-    """Called once, before the first batch that is taken under no_grad(). Warns if batches of an
-    endless stream were taken with gradients before: the loop evaluates on its training rows.
-    """
-    if loader._inside and loader._measured().end is None:
-        from . import callers
+def is_over(loader: Loader) -> bool:
+    """Whether the next `for` begins at position 0, because every batch was taken."""
+    batches = loader._measured()
+    end = batches.end
+    return loader._ended or (end is not None and batches.begin < end <= batches.taken)
 
-        warnings.warn(
-            f"tokend: a batch of stream {loader.stream!r} is taken under no_grad(), after others "
-            "with gradients; the state counts it as trained on, so the run loses its rows; "
+
+def is_left(loader: Loader) -> bool:
+    """Whether the next `for` begins at position 0, because an evaluation left its pass: all batches
+    since the last seek were taken under no_grad(), as this one.
+    """
+    if loader._modes != 1 or loader._has_gradients():
+        return False
+    return loader._measured().end is not None
+
+
+def _warn_once(loader: Loader, what: str, text: str) -> None:
+    if what not in loader._said:
+        loader._said |= {what}
+        warnings.warn(f"tokend: {text}", RuntimeWarning, stacklevel=callers.users_level())
+
+
+def warn_of_modes(loader: Loader, mode: int) -> None:
+    """Called before the first batch of a @mode since the last seek, if there were others, or if
+    the pass before was one with gradients.
+    """
+    if loader._modes:
+        _warn_once(
+            loader,
+            "modes",
+            f"batches of stream {loader.stream!r} are taken with gradients and under no_grad(); "
+            "the state counts all as trained on, so the run loses the rows of the evaluation; "
             "evaluate with another Loader, of a finite stream or with another run=",
-            stacklevel=callers.users_level(),
+        )
+    elif mode > 1 and any(d["shuffle"] != "none" for d in loader.cursor.to_dict()["datasets"]):
+        _warn_once(
+            loader,
+            "again",
+            f"a second pass over stream {loader.stream!r} with gradients has the rows of the first "
+            "in the same order; to train on epochs that are each shuffled anew, set epochs: to "
+            "their number in its config; evaluate under torch.no_grad()",
         )
 
 
@@ -110,8 +150,6 @@ class Prefetched:
 
     def warn_of_a_load(self) -> None:
         if self._nexts:
-            from . import callers
-
             warnings.warn(
                 "load_state_dict: the loop has taken a batch of another position before, and must "
                 "drop it; load the state before the first batch, or pass start=",

@@ -22,6 +22,7 @@ class Positioned:
     _ahead: Any
     _batches: Any
     _ended: bool
+    _modes: int
     _dealt_ahead: bool
     _rank: int
     _world: int
@@ -84,8 +85,8 @@ class Positioned:
         """Begins again at position 0, or at a state_dict(), like the nodes of torchdata.
 
         For a loop that reads only a part of a finite stream, for example to validate. `for` over a
-        whole stream needs no reset; one in progress continues there. With a group all its processes
-        call this together: see seek().
+        whole stream needs no reset; with gradients, one in progress continues there. With a group
+        all its processes call this together: see seek().
 
         >>> with Loader("finite", micro_batch=8) as validation:
         ...     for _ in range(2):
@@ -332,6 +333,8 @@ class Positioned:
             raise
         self._rank, self._world, self._micro = rank, world, micro_batch
         self._ended = False
+        taken = former is not None and former.taken > former.begin
+        self._repeats, self._modes = again and taken and self._modes > 1, 0
         if self._ahead is not None and cursor is not None:
             self._ahead.begin()
         self._measure()
