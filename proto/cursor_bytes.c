@@ -231,13 +231,23 @@ static bool read_list(const struct value *array, uint64_t *to, uint32_t n)
 	return true;
 }
 
+/* @to: [LIMIT_NAME_BYTES + 1] */
+static bool read_name(const struct value *text, char *to)
+{
+	if (text->count > LIMIT_NAME_BYTES || memchr(text->bytes, 0, text->count))
+		return false;
+	memcpy(to, text->bytes, text->count);
+	to[text->count] = 0;
+	return true;
+}
+
 /* @v: array of name, windows, digest, shuffle, block, group, slide. */
 static bool read_source(const struct value *v, char *name, struct cursor_source *s)
 {
 	uint64_t n[DATASET_VALUES - 2];
 
 	if (v->type != VALUE_ARRAY || v->count != DATASET_VALUES - 1 || v[1].type != VALUE_TEXT ||
-		v[1].count > LIMIT_NAME_BYTES)
+		!read_name(&v[1], name))
 		return false;
 	for (int i = 0; i < DATASET_VALUES - 2; i++) {
 		if (v[2 + i].type != VALUE_UINT)
@@ -245,10 +255,6 @@ static bool read_source(const struct value *v, char *name, struct cursor_source 
 		n[i] = v[2 + i].number;
 	}
 	if (n[2] > ORDER_BLOCK || n[3] > UINT32_MAX || n[4] > UINT32_MAX || n[5] > 1)
-		return false;
-	memcpy(name, v[1].bytes, v[1].count);
-	name[v[1].count] = 0;
-	if (strlen(name) != v[1].count)
 		return false;
 	*s = (struct cursor_source){
 		.name = name,
@@ -281,11 +287,10 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 		fault_memory(fault);
 		goto out;
 	}
-	if (parts->stream->count > LIMIT_NAME_BYTES) {
+	if (!read_name(parts->stream, identity.stream)) {
 		fault_set(fault, FAULT_CURSOR, "stream", "must be " PHRASE_NAME);
 		goto out;
 	}
-	memcpy(identity.stream, parts->stream->bytes, parts->stream->count);
 	for (uint32_t d = 0; d < n; d++)
 		if (!read_source(parts->datasets + 1 + (size_t)d * DATASET_VALUES, names[d],
 			    &sources[d])) {

@@ -294,6 +294,28 @@ static void tampered_values_are_refused(void **state)
 	cursor_free(&c);
 }
 
+/* Otherwise the cursor would have other bytes when it is encoded again. */
+static void names_with_a_nul_are_refused(void **state)
+{
+	static const char *const names[] = {"train", "code"}, *const fields[] = {
+								      "stream", "datasets"};
+	struct cursor c = begin(), out;
+	struct fault fault;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		struct bytes *b = encode(&c);
+
+		*(small_number(b, names[i]) - 1) = 0;
+		seal(b);
+		bool ok = decode(&out, b->at, b->n, &fault);
+
+		assert_refused(&out, ok, &fault, fields[i], "");
+		free(b);
+	}
+	cursor_free(&c);
+}
+
 static void bytes_that_are_not_a_cursor_are_refused(void **state)
 {
 	struct cursor out;
@@ -506,6 +528,7 @@ int main(void)
 		cmocka_unit_test(newer_versions_are_refused),
 		cmocka_unit_test(a_newer_order_is_refused),
 		cmocka_unit_test(tampered_values_are_refused),
+		cmocka_unit_test(names_with_a_nul_are_refused),
 		cmocka_unit_test(bytes_that_are_not_a_cursor_are_refused),
 		cmocka_unit_test(mutations_with_a_valid_checksum_are_safe),
 		cmocka_unit_test(version_2_with_any_byte_changed_is_valid_or_refused),
