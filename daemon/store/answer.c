@@ -83,17 +83,28 @@ static void read_etag(struct answer *answer, const char *text)
 	answer->has_etag = true;
 }
 
+static void wait_seconds(struct answer *answer, uint64_t seconds)
+{
+	answer->retry_after_s = seconds < ANSWER_RETRY_S ? (unsigned)seconds : ANSWER_RETRY_S;
+}
+
+/* A Retry-After that is a date counts from the answer's own, which may follow it. */
+static void wait_until(struct answer *answer)
+{
+	if (answer->date && answer->retry_at > answer->date)
+		wait_seconds(answer, (uint64_t)(answer->retry_at - answer->date));
+}
+
 static void read_retry_after(struct answer *answer, const char *text)
 {
 	uint64_t seconds;
-	int64_t until;
 
-	if (!read_number(text, &seconds)) {
-		until = answer_date(text);
-		seconds =
-			until > answer->date && answer->date ? (uint64_t)(until - answer->date) : 0;
+	if (read_number(text, &seconds)) {
+		wait_seconds(answer, seconds);
+		return;
 	}
-	answer->retry_after_s = seconds < ANSWER_RETRY_S ? (unsigned)seconds : ANSWER_RETRY_S;
+	answer->retry_at = answer_date(text);
+	wait_until(answer);
 }
 
 static void copy(char *to, size_t to_bytes, const char *from, size_t n)
@@ -121,6 +132,7 @@ static void read_header(struct answer *answer, const char *name, const char *val
 				  strcasecmp(value, "aws-chunked") != 0;
 	} else if (answer->status >= 400 && strcasecmp(name, "date") == 0) {
 		answer->date = answer_date(value);
+		wait_until(answer);
 	} else if (strcasecmp(name, "retry-after") == 0) {
 		read_retry_after(answer, value);
 	} else if (strcasecmp(name, "x-amz-bucket-region") == 0) {

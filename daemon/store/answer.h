@@ -23,6 +23,7 @@ struct answer {
 	uint64_t size;	   /* of the object; STORE_SIZE_UNKNOWN: not said */
 	uint64_t length;   /* Content-Length */
 	int64_t date;	   /* of an error, seconds since 1970; 0: not said */
+	int64_t retry_at;  /* the date of Retry-After, likewise */
 	unsigned retry_after_s;
 	size_t header_bytes;
 	char etag[STORE_ETAG_BYTES]; /* without quotes; a weak one is left as "W/…" */

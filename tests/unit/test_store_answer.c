@@ -79,6 +79,10 @@ static void test_retry_after_in_seconds_or_as_a_date(void **state)
 			       "Retry-After: Sun, 06 Nov 1994 08:49:47 GMT\r\n")
 				 .retry_after_s,
 		10);
+	assert_int_equal(parse("HTTP/1.1 503 x\r\nRetry-After: Sun, 06 Nov 1994 08:49:47 GMT\r\n"
+			       "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n")
+				 .retry_after_s,
+		10);
 }
 
 static void test_endless_headers_end_the_get(void **state)
