@@ -263,7 +263,11 @@ static bool container_url_ok(const char *url)
 	for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
 		size_t n = strlen(hosts[i]);
 
-		if (strncmp(url, hosts[i], n) == 0 && strchr(":/", url[n]))
+		if (strncmp(url, hosts[i], n) != 0)
+			continue;
+		if (url[n] == ':') /* only digits: "host:port@other" is a name and a password */
+			n += 1 + strspn(url + n + 1, "0123456789");
+		if (url[n] == 0 || url[n] == '/')
 			return true;
 	}
 	return false;

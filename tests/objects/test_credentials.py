@@ -307,8 +307,9 @@ def test_a_container(chain, metadata):
         assert chain.provider(**uri, **way) == "container"
     assert chain.provider(**uri, **way, **proxy, AWS_ENDPOINT_URL=endpoint) == "container"
     assert "403" in chain.fault(**uri)
-    far = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://192.0.2.1/container"}
-    assert "https://" in chain.fault(**far)
+    for far in "192.0.2.1/container", "localhost:80@192.0.2.1/", "localhost:80\\@192.0.2.1/":
+        far = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://{far}"}
+        assert "https://" in chain.fault(**far)
 
 
 def instance(metadata):
