@@ -1,5 +1,6 @@
 #include "daemon/store/list_page.h"
 
+#include <errno.h>
 #include <expat.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -10,14 +11,20 @@
 
 /*
  * The programs of the wheel contain libexpat.a, and run with glibc 2.34. There this function, with
- * which libexpat chooses the salt of its hash tables, is missing before 2.36.
+ * which libexpat chooses the salt of its hash tables, is missing before 2.36. Hidden, because no
+ * library of the process may get it instead of libc's.
  */
-void arc4random_buf(void *to, size_t n);
+__attribute__((visibility("hidden"))) void arc4random_buf(void *to, size_t n);
 
 void arc4random_buf(void *to, size_t n)
 {
-	if (getrandom(to, n, 0) != (ssize_t)n)
-		abort();
+	for (size_t done = 0; done < n;) {
+		ssize_t some = getrandom((char *)to + done, n - done, 0);
+
+		if (some < 0 && errno != EINTR)
+			abort();
+		done += some > 0 ? (size_t)some : 0;
+	}
 }
 
 enum { DEPTH_MOST = 8, TEXT_BYTES = 3 * LIST_KEY_BYTES + 1 };

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# libtokend.so exports exactly the functions of tokend.h. That header is valid C99 and C++11. Every
-# header of the tree compiles alone.
+# libtokend.so exports exactly the functions of tokend.h, the programs none. That header is valid
+# C99 and C++11. Every header of the tree compiles alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)
@@ -9,6 +9,10 @@ trap 'rm -rf "$scratch"' EXIT
 exported=$(nm -D --defined-only build/lib/libtokend.so | awk '{print $3}')
 if grep -v '^tokend_' <<<"$exported"; then
 	echo "the library also exports the names above"
+	exit 1
+fi
+if nm -D --defined-only build/bin/tokend build/bin/tokctl | grep ' T '; then
+	echo "a program exports the functions above, and libraries would call them"
 	exit 1
 fi
 declared=$(grep -o 'TOKEND_API .*\btokend_[a-z0-9_]*(' client/lib/tokend.h |
