@@ -110,6 +110,15 @@ const struct store_bucket *store_bucket(
 	return bucket;
 }
 
+void bucket_used(const struct object *object, size_t n)
+{
+	struct store_bucket *bucket = (struct store_bucket *)object->bucket;
+
+	pthread_mutex_lock(&bucket->stores->lock);
+	bucket->status.used_bytes += n;
+	pthread_mutex_unlock(&bucket->stores->lock);
+}
+
 void buckets_free(struct stores *stores)
 {
 	while (stores->buckets) {

@@ -84,8 +84,10 @@ static bool pin_part(struct stores *stores, const struct object *object, uint64_
 		.ended = &ended};
 	uint64_t piece;
 
-	if (store_cache_pin(stores->cache, place, object, at, n, fd, &piece) == CACHE_PINNED)
+	if (store_cache_pin(stores->cache, place, object, at, n, fd, &piece) == CACHE_PINNED) {
+		bucket_used(object, n);
 		return true;
+	}
 	pthread_mutex_lock(&stores->lock);
 	want_arrive(stores, &want);
 	wait_for(stores, &want);

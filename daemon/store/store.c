@@ -186,8 +186,10 @@ enum store_pin store_pin(struct stores *stores, const struct store_fetch *fetch,
 	if (!stores->cache)
 		return STORE_UNCACHED;
 	if (store_cache_pin(stores->cache, &object->bucket->place, object, fetch->at, fetch->n, fd,
-		    &piece) == CACHE_PINNED)
+		    &piece) == CACHE_PINNED) {
+		bucket_used(object, fetch->n);
 		return STORE_PINNED;
+	}
 	struct want *want = queue(stores, fetch);
 
 	if (!want)

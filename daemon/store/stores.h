@@ -215,6 +215,9 @@ struct line *session_line(struct session *session, struct store_bucket *bucket);
 
 void buckets_free(struct stores *stores);
 
+/* Counts bytes that a read returns. Without the lock. */
+void bucket_used(const struct object *object, size_t n);
+
 /* ---- wants.c; all with the lock ---- */
 
 /* Adds a want for the fetch thread. True: the data thread has news. */

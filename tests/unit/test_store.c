@@ -7,6 +7,7 @@
 #include "tests/unit/http_store.h"
 
 #include <errno.h>
+#include <ftw.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -40,7 +41,9 @@ static void on_news(void *context)
 	eventfd_write(((struct place *)context)->news, 1);
 }
 
-static struct place *place_open(uint64_t memory_bytes, uint32_t connections)
+/* @cache: a directory, or NULL. */
+static struct place *place_open_cached(
+	uint64_t memory_bytes, uint32_t connections, const char *cache)
 {
 	struct place *p = calloc(1, sizeof(*p));
 	struct fault fault;
@@ -52,11 +55,16 @@ static struct place *place_open(uint64_t memory_bytes, uint32_t connections)
 		.endpoint = p->endpoint,
 		.anonymous = true,
 		.connections = connections};
-	p->config = (struct config){.path = "tokend.yaml", .store = &p->store, .stores = 1};
+	p->config = (struct config){.path = "tokend.yaml",
+		.store = &p->store,
+		.stores = 1,
+		.cache_dir = (char *)cache,
+		.cache_bytes = 64 << 20};
 	p->news = eventfd(0, EFD_CLOEXEC);
 	p->to = calloc(MOST, WINDOW);
 	p->stores = store_open(
-		&(struct store_options){.config = &p->config, .memory_bytes = memory_bytes},
+		&(struct store_options){
+			.config = &p->config, .memory_bytes = memory_bytes, .cache = cache},
 		&fault);
 	if (!p->stores)
 		fail_msg("%s", fault.text);
@@ -66,6 +74,11 @@ static struct place *place_open(uint64_t memory_bytes, uint32_t connections)
 	if (!p->object.bucket)
 		fail_msg("%s", fault.text);
 	return p;
+}
+
+static struct place *place_open(uint64_t memory_bytes, uint32_t connections)
+{
+	return place_open_cached(memory_bytes, connections, NULL);
 }
 
 static void place_close(struct place *p)
@@ -347,6 +360,38 @@ static void test_a_store_that_is_away_is_waited_for_once(void **state)
 	place_close(p);
 }
 
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)type, (void)ftw;
+	return remove(path);
+}
+
+/* Whether a piece is fetched or in the cache, the bytes of each read count once. */
+static void test_reads_of_the_cache_are_used_bytes(void **state)
+{
+	char directory[] = "/tmp/tokend-cached-XXXXXX";
+	struct place *p = place_open_cached(16 << 20, 4, mkdtemp(directory));
+	uint64_t used = 0;
+	struct fault fault;
+
+	(void)state;
+	p->object.piece = 64 << 10;
+	for (int warm = 0; warm < 2; warm++) {
+		const struct store_fetch fetch = {.object = p->object, .at = 100, .n = WINDOW};
+		enum store_pin pin;
+		int fd;
+
+		assert_true(store_read(p->stores, &p->object, 100, p->to, WINDOW, &fault));
+		assert_int_equal(status(p).used_bytes, used += WINDOW);
+		pin = store_pin(p->stores, &fetch, &fd);
+		assert_int_equal(pin, STORE_PINNED);
+		store_unpin(p->stores, fd, fetch.at, fetch.n);
+		assert_int_equal(status(p).used_bytes, used += WINDOW);
+	}
+	place_close(p);
+	nftw(directory, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 static void test_credentials_end_core_dumps(void **state)
 {
 	struct place *p = place_open(1 << 20, 1);
@@ -376,6 +421,7 @@ int main(void)
 		cmocka_unit_test(test_cancelled_reads_return_while_the_store_hangs),
 		cmocka_unit_test(test_a_stop_ends_all_reads),
 		cmocka_unit_test(test_a_store_that_is_away_is_waited_for_once),
+		cmocka_unit_test(test_reads_of_the_cache_are_used_bytes),
 		cmocka_unit_test(test_credentials_end_core_dumps),
 	};
 
