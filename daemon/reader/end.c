@@ -4,6 +4,9 @@
 #include <errno.h>
 #include <stdio.h>
 
+/* Until a fault that may pass is returned: the same read follows at once. */
+#define PAUSE_NS INT64_C(1000000000)
+
 /* Is it a fault that may pass by itself? All others stop the stream. */
 static bool passes(const struct fault *fault)
 {
@@ -37,9 +40,9 @@ void read_finish(struct reader *reader, struct read *read)
 		read_push(read, READ_AGAIN, &reader->again);
 		return;
 	}
-	if (fault->code != FAULT_NONE)
-		fault->passing = passes(fault);
-	read_push(read, READ_DONE, &reader->finished);
+	fault->passing = fault->code != FAULT_NONE && passes(fault);
+	read->due_ns = fault->passing ? io_now_ns() + PAUSE_NS : 0;
+	read_push(read, READ_DONE, fault->passing ? &reader->paused : &reader->finished);
 }
 
 static void read_leave(struct reader *reader, struct read *read)

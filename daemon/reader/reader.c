@@ -103,6 +103,7 @@ static struct reader *reader_new(const struct reader_options *options)
 	STAILQ_INIT(&reader->unused_stored);
 	STAILQ_INIT(&reader->found);
 	STAILQ_INIT(&reader->again);
+	STAILQ_INIT(&reader->paused);
 	STAILQ_INIT(&reader->finished);
 	STAILQ_INIT(&reader->watched);
 	if (reader_allocate(reader, options))
@@ -299,11 +300,26 @@ static unsigned take_finished(struct reader *reader, struct reader_done *done, u
 	return count;
 }
 
+/* All pauses are equally long, so the first read's ends first. */
+static void end_pauses(struct reader *reader)
+{
+	struct read *read;
+
+	while ((read = STAILQ_FIRST(&reader->paused)) && read->due_ns <= io_now_ns()) {
+		STAILQ_REMOVE_HEAD(&reader->paused, link);
+		STAILQ_INSERT_TAIL(&reader->finished, read, link);
+	}
+}
+
 /* True: reader_reap() should return, because reads have finished or there was a kick. */
 static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 {
 	struct io_work *works[BATCH];
+	const struct read *paused = STAILQ_FIRST(&reader->paused);
 	bool kicked = false;
+
+	if (paused && paused->due_ns < deadline_ns)
+		deadline_ns = paused->due_ns;
 	unsigned count = reader->ops->reap(reader->backend, works, BATCH, deadline_ns, &kicked);
 
 	assert(count <= BATCH);
@@ -321,6 +337,7 @@ static bool reader_turn(struct reader *reader, int64_t deadline_ns)
 		if (reader_look(reader))
 			reader->ops->commit(reader->backend);
 	} while (!STAILQ_EMPTY(&reader->again));
+	end_pauses(reader);
 	return kicked || !STAILQ_EMPTY(&reader->finished);
 }
 

@@ -157,7 +157,7 @@ static void shares_check(const struct reader *reader)
 
 void reader_check(const struct reader *reader)
 {
-	unsigned count[READ_STATES] = {0}, unused = 0, finished = 0;
+	unsigned count[READ_STATES] = {0}, unused = 0, done = 0;
 	const struct read *read;
 
 	for (unsigned i = 0; i < reader->reads; i++) {
@@ -169,8 +169,10 @@ void reader_check(const struct reader *reader)
 	STAILQ_FOREACH(read, &reader->unused_stored, link)
 	unused++;
 	STAILQ_FOREACH(read, &reader->finished, link)
-	finished++;
-	assert(count[READ_FREE] == unused && count[READ_DONE] == finished);
+	done++;
+	STAILQ_FOREACH(read, &reader->paused, link)
+	done++;
+	assert(count[READ_FREE] == unused && count[READ_DONE] == done);
 	assert(reader->in_flight == reader->reads - unused && reader->in_flight <= reader->reads);
 	assert((count[READ_FOUND] > 0) == !STAILQ_EMPTY(&reader->found));
 	/* A read begins again in the turn in which it failed. */

@@ -38,7 +38,8 @@ enum read_state {
 	READ_ENDED,    /* it has its window, or a fault of the contents, and waits for a look at
 			  the file; in watch.ended, then in watch.held */
 	READ_AGAIN,    /* begins again; in reader->again */
-	READ_DONE,     /* ready for reader_reap(); in reader->finished */
+	READ_DONE,     /* ready for reader_reap(); in reader->finished, or until `due_ns` in
+			  reader->paused */
 	READ_STATES,
 };
 
@@ -59,6 +60,7 @@ struct read {
 	bool cancelled;		   /* stored: nobody needs it any more */
 	bool staged;		   /* READING: into its staging */
 	bool reopened;		   /* it began again after ESTALE */
+	int64_t due_ns;		   /* DONE: when it is returned, after a fault that may pass */
 	bool pinning;		   /* stored, FETCHING: until its pieces are in the cache */
 	struct fault fault;	   /* code FAULT_NONE: none */
 };
@@ -72,7 +74,7 @@ struct reader {
 	unsigned depth;	       /* local reads; those from stores follow them */
 	unsigned reads, in_flight;
 	struct read *read; /* [reads] */
-	struct reads unused, unused_stored, found, again, finished;
+	struct reads unused, unused_stored, found, again, paused, finished;
 	bool fetches;			/* there are some to commit */
 	bool cache_nowait, cache_known; /* whether the cache's disk reads without waiting */
 	_Atomic bool store_news;	/* store_take() has something */

@@ -9,7 +9,19 @@ import numpy
 import pytest
 from faults import SEQ_LEN, SHARD_TOKENS
 
-from lib import MODES, TOKCTL, Client, Daemon, Refused, Witness, has, mode_name, rows_at, run
+from lib import (
+    MODES,
+    TOKCTL,
+    Client,
+    Daemon,
+    Refused,
+    Witness,
+    has,
+    mode_name,
+    rows_at,
+    run,
+    wait_for,
+)
 from lib.fuse import hanging
 from lib.injected import injected
 from lib.preload import Preload
@@ -231,6 +243,27 @@ def test_failing_reads_are_repeated_then_stop_the_stream(place):
         assert good, "  when the disk works again, an attach at the cursor continues"
         again.close()
         assert f.daemon.stop() == 0, "  exit 0"
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=mode_name, indirect=True)
+def test_eio_of_a_file_server_that_passes_is_waited_for(place, mode):
+    place.shard("served/0.bin", SHARD_TOKENS)
+    mount = hanging(place.file("served"), place.file("mount"))
+    stream = {"seed": 3, "seq_len": SEQ_LEN, "datasets": [{"name": "d", "path": "mount"}]}
+    try:
+        daemon = Daemon(place, place.config(io=mode[0], streams={"train": stream}))
+        rows = rows_at(daemon.config, "train", 0, 200)
+        mount.fail(errno.EIO)
+        trainer = Witness(daemon, rows)
+        # Some reads have failed twice.
+        assert wait_for(lambda: mount.failed() > trainer.client.slots * trainer.client.rows)
+        mount.fail(0)
+        assert trainer.step(50) and trainer.wrong == 0
+        injected(9, mount.failed())
+        trainer.close()
+        assert daemon.stop() == 0
+    finally:
+        mount.close()
 
 
 @pytest.mark.parametrize("mode", MODES[:2], ids=mode_name, indirect=True)
