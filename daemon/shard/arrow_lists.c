@@ -29,24 +29,28 @@ static int64_t offset(const struct lists *l, uint32_t width, uint64_t i)
 	return width == 4 ? (int32_t)bytes_u32(p) : (int64_t)bytes_u64(p);
 }
 
-static bool add_some(struct arrow *a, const struct lists *l, uint32_t width, int64_t base,
-	int64_t most, uint64_t before, struct spans *spans)
+/* *@end: where the last list ended. Offsets are read once, because the file may be changing. */
+static bool add_some(struct arrow *a, const struct lists *l, uint32_t width, int64_t *end,
+	uint64_t most, struct spans *spans)
 {
 	for (uint64_t i = 0; i < l->count; i++) {
-		int64_t from = offset(l, width, i), until = offset(l, width, i + 1);
+		int64_t from = *end, until = offset(l, width, i + 1);
+		uint64_t items = (uint64_t)until - (uint64_t)from, left = most - spans->end;
 
-		if (until < from || until > most)
+		if (until < from || items > left)
 			return arrow_refuse(a,
 				"%s: offset %" PRIu64 " of column '%s' is %" PRId64
 				"; must be %" PRId64 " to %" PRId64 ": offsets ascend",
-				a->batch, l->first + i + 1, a->name, until, from, most);
-		if (until > from && !(l->valid[i / 8] >> i % 8 & 1))
+				a->batch, l->first + i + 1, a->name, until, from,
+				(int64_t)((uint64_t)from + left));
+		if (items > 0 && !(l->valid[i / 8] >> i % 8 & 1))
 			return arrow_refuse(a,
-				"%s: list %" PRIu64 " of column '%s' is null, but has %" PRId64
+				"%s: list %" PRIu64 " of column '%s' is null, but has %" PRIu64
 				" items; must have none",
-				a->batch, l->first + i, a->name, until - from);
-		if (!spans_add(spans, before + (uint64_t)(until - base), false))
+				a->batch, l->first + i, a->name, items);
+		if (!spans_add(spans, spans->end + items, false))
 			return fault_memory(a->fault);
+		*end = until;
 	}
 	return true;
 }
@@ -54,20 +58,20 @@ static bool add_some(struct arrow *a, const struct lists *l, uint32_t width, int
 bool arrow_add_lists(struct arrow *a, const struct arrow_batch *batch, struct spans *spans)
 {
 	uint32_t width = a->column.list == ARROW_LIST ? 4 : 8;
-	uint64_t before = spans->end;
-	int64_t base = 0;
+	uint64_t most = spans->end + batch->tokens;
 	struct lists l = {.first = 0};
+	int64_t end = 0;
 
 	for (; l.first < batch->rows; l.first += l.count) {
 		if (!read_lists(a, batch, width, &l))
 			return false;
 		if (l.first == 0)
-			base = offset(&l, width, 0);
-		if (!add_some(a, &l, width, base, base + (int64_t)batch->tokens, before, spans))
+			end = offset(&l, width, 0);
+		if (!add_some(a, &l, width, &end, most, spans))
 			return false;
 	}
-	return spans->end - before == batch->tokens ||
+	return spans->end == most ||
 	       arrow_refuse(a,
 		       "%s: lists of column '%s' have %" PRIu64 " items; must have %" PRIu64,
-		       a->batch, a->name, spans->end - before, batch->tokens);
+		       a->batch, a->name, batch->tokens - (most - spans->end), batch->tokens);
 }

@@ -139,7 +139,7 @@ bool mask_read(
 		bits |= to[i];
 	if (bits <= 1)
 		return true;
-	for (i = 0; to[i] <= 1;)
+	for (i = 0; i < n - 1 && to[i] <= 1;) /* clients can write to @to */
 		i++;
 	return fault_set(fault, FAULT_DATA, "",
 		"%s: the value of token %" PRIu64 " is %u; must be 0 or 1", mask->name, token + i,

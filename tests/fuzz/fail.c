@@ -19,6 +19,9 @@ static const int errors[] = {EIO, ENOSPC, EINTR};
 static _Atomic int allocation, call; /* how many are still to succeed, plus one; 0: all do */
 static atomic_bool happened;
 static unsigned kind;
+static _Atomic int change; /* likewise, of reads */
+static size_t change_at;
+static uint8_t change_bits;
 
 void fail_plan(const uint8_t plan[FAIL_BYTES])
 {
@@ -28,9 +31,16 @@ void fail_plan(const uint8_t plan[FAIL_BYTES])
 	kind = plan[1] / 64;
 }
 
+void fail_change(const uint8_t plan[CHANGE_BYTES])
+{
+	change = plan[0];
+	change_at = (size_t)plan[1] << 8 | plan[2];
+	change_bits = plan[3];
+}
+
 bool fail_end(void)
 {
-	allocation = call = 0;
+	allocation = call = change = 0;
 	return happened;
 }
 
@@ -123,19 +133,28 @@ WRAP(int, mkdirat, no_file(), -1, (int at, const char *path, mode_t mode), (at, 
 WRAP_MODE(open, (const char *path, int flags, ...), (path, flags, mode))
 WRAP_MODE(openat, (int at, const char *path, int flags, ...), (at, path, flags, mode))
 
-#define WRAP_TRANSFER(name, parameters, arguments)                                                 \
+/* What a read returns. */
+static ssize_t changed(void *to, ssize_t n)
+{
+	if (n > 0 && now(&change))
+		((uint8_t *)to)[change_at % (size_t)n] ^= change_bits;
+	return n;
+}
+
+#define WRAP_TRANSFER(name, parameters, result, arguments)                                         \
 	ssize_t __real_##name parameters;                                                          \
 	ssize_t __wrap_##name parameters;                                                          \
 	ssize_t __wrap_##name parameters                                                           \
 	{                                                                                          \
 		ssize_t some = part(n);                                                            \
                                                                                                    \
-		return some < 0 ? -1 : __real_##name arguments;                                    \
+		return some < 0 ? -1 : result(__real_##name arguments);                            \
 	}
+#define READ(n) changed(to, n)
 
-WRAP_TRANSFER(read, (int fd, void *to, size_t n), (fd, to, (size_t)some))
-WRAP_TRANSFER(pread, (int fd, void *to, size_t n, off_t at), (fd, to, (size_t)some, at))
-WRAP_TRANSFER(write, (int fd, const void *from, size_t n), (fd, from, (size_t)some))
+WRAP_TRANSFER(read, (int fd, void *to, size_t n), READ, (fd, to, (size_t)some))
+WRAP_TRANSFER(pread, (int fd, void *to, size_t n, off_t at), READ, (fd, to, (size_t)some, at))
+WRAP_TRANSFER(write, (int fd, const void *from, size_t n), , (fd, from, (size_t)some))
 
 ssize_t __real_preadv2(int fd, const struct iovec *part, int parts, off_t at, int flags);
 ssize_t __wrap_preadv2(int fd, const struct iovec *part, int parts, off_t at, int flags);
@@ -148,7 +167,7 @@ ssize_t __wrap_preadv2(int fd, const struct iovec *to, int parts, off_t at, int 
 	ssize_t n = part(some.iov_len);
 
 	some.iov_len = (size_t)n;
-	return n < 0 ? -1 : __real_preadv2(fd, &some, 1, at, flags);
+	return n < 0 ? -1 : changed(some.iov_base, __real_preadv2(fd, &some, 1, at, flags));
 }
 
 int __wrap_asprintf(char **to, const char *format, ...);

@@ -1,7 +1,7 @@
 """First inputs for the targets of shards: small files from the formats' own writers.
 
-An input is: two bytes of failures, two bytes of hints (fuzz_shard.c), for each side file its length
-(65535: there is none) and its bytes; then the shard.
+An input is: two bytes of failures, two bytes of hints and four of a change (fuzz_shard.c), for each
+side file its length (65535: there is none) and its bytes; then the shard.
 """
 
 import gzip
@@ -25,12 +25,12 @@ HINTS = [
 ]  # fmt: skip
 
 
-def seed(shard, *sides, hints=b"\0\0"):
+def seed(shard, *sides, hints=b"\0\0", change=b"\0\0\0\0"):
     """The input of a shard and its side files; None: the file is absent."""
     files = [
         struct.pack("<H", 65535) if b is None else struct.pack("<H", len(b)) + b for b in sides
     ]
-    return b"\0\0" + hints + b"".join(files) + shard
+    return b"\0\0" + hints + change + b"".join(files) + shard
 
 
 def hinted(shard, *sides):
@@ -198,6 +198,12 @@ def arrows():
     (made,) = written(lambda path: shard_writers.arrow(path, TOKENS.astype("u2")), ".arrow")
     yield from hinted(made)
     yield from (seed(made[:n]) for n in (0, 5, 8, 20, len(made) - 1, len(made) - 30))
+    batch = pyarrow.record_batch({"tokens": pyarrow.array([[i] for i in range(2000)])})
+    file = io.BytesIO()
+    with pyarrow.ipc.new_file(file, batch.schema) as writer:
+        writer.write(batch)
+    # The offset that two reads of 1,025 have in common differs in the first of them.
+    yield from (seed(file.getvalue(), change=bytes([i, 0x10, 1, 1])) for i in range(1, 60))
 
 
 def arrow(options, ahead, kind, nulls=False, new=pyarrow.ipc.new_file):
