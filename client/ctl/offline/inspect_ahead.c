@@ -1,6 +1,6 @@
 /*
  * Threads read shards ahead of the one that is reported next, at most CTL_GETS. The first thread
- * reports.
+ * reports, and reads the next one itself if no other has begun: there may be no other thread.
  */
 #include "client/ctl/offline/inspect_ahead.h"
 
@@ -44,21 +44,25 @@ static void read_one(struct pipeline *p, uint64_t i)
 		ctl_progress_add(&p->in->progress, 1);
 }
 
+static void read_next(struct pipeline *p)
+{
+	uint64_t i = p->next++;
+
+	pthread_mutex_unlock(&p->lock);
+	read_one(p, i);
+	pthread_mutex_lock(&p->lock);
+	p->slot[i % CTL_GETS].ready = true;
+	pthread_cond_broadcast(&p->changed);
+}
+
 static void read_some(struct pipeline *p)
 {
 	pthread_mutex_lock(&p->lock);
-	for (;;) {
-		while (!p->stop && p->next < p->listing->files && p->next - p->reported >= CTL_GETS)
+	while (!p->stop && p->next < p->listing->files) {
+		if (p->next - p->reported >= CTL_GETS)
 			pthread_cond_wait(&p->changed, &p->lock);
-		if (p->stop || p->next == p->listing->files)
-			break;
-		uint64_t i = p->next++;
-
-		pthread_mutex_unlock(&p->lock);
-		read_one(p, i);
-		pthread_mutex_lock(&p->lock);
-		p->slot[i % CTL_GETS].ready = true;
-		pthread_cond_broadcast(&p->changed);
+		else
+			read_next(p);
 	}
 	pthread_mutex_unlock(&p->lock);
 }
@@ -69,8 +73,12 @@ static void report_all(struct pipeline *p)
 	while (p->reported < p->listing->files && !p->in->out.failed) {
 		struct slot *slot = &p->slot[p->reported % CTL_GETS];
 
-		while (!slot->ready)
-			pthread_cond_wait(&p->changed, &p->lock);
+		while (!slot->ready) {
+			if (p->next == p->reported)
+				read_next(p);
+			else
+				pthread_cond_wait(&p->changed, &p->lock);
+		}
 		pthread_mutex_unlock(&p->lock);
 		inspect_end(p->in, &slot->file);
 		pthread_mutex_lock(&p->lock);
@@ -112,6 +120,7 @@ void inspect_ahead(struct inspect *in, const struct ctl_listing *l, const char *
 	uint64_t threads = l->files < CTL_GETS ? l->files : CTL_GETS;
 	struct pipeline *p = calloc(1, sizeof(*p));
 
+	cache_free(in->cache);
 	in->cache = cache_new(l->list.root);
 	if (p && in->cache) {
 		p->in = in;

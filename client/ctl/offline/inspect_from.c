@@ -52,13 +52,27 @@ static bool add_sides(struct shard_list *names, const json_t *line, struct fault
 	return true;
 }
 
-/* The next line, parsed. NULL: the end, or @fault. */
-static json_t *next_line(struct from *f, struct fault *fault)
+/*
+ * Line @i, parsed, which must be that of shard @i: the file may have changed since it was checked.
+ * NULL: the end, or @fault.
+ */
+static json_t *next_line(struct from *f, uint64_t i, struct fault *fault)
 {
 	ssize_t n = getline(&f->text, &f->room, f->file);
+	bool end = i == f->manifest.list.count;
 
 	fault->code = FAULT_NONE;
-	return n > 0 ? json_object_of(f->text, (size_t)n, fault) : NULL;
+	if (ferror(f->file))
+		fault_errno(fault, errno, "", "%s: %s", f->path, strerror(errno));
+	json_t *line = n > 0 && !end ? json_object_of(f->text, (size_t)n, fault) : NULL;
+	const char *path = json_string_value(json_object_get(line, "path"));
+
+	if (fault->code != FAULT_NONE || (end && n < 0) ||
+		(path && strcmp(path, shard_list_name(&f->manifest.list, i)) == 0))
+		return line;
+	json_decref(line);
+	fault_set(fault, FAULT_DATA, "", "%s " PHRASE_CHANGED, f->path);
+	return NULL;
 }
 
 /* Leaves each name once: shards of a directory share side files. */
@@ -82,10 +96,9 @@ static bool add_names(struct from *f, struct shard_list *once, struct fault *fau
 	bool fine = true;
 	json_t *line;
 
-	for (uint64_t i = 0; fine && i < f->manifest.list.count; i++)
-		fine = shard_list_add(names, shard_list_name(&f->manifest.list, i), fault);
-	while (fine && (line = next_line(f, fault)) != NULL) {
-		fine = add_sides(names, line, fault);
+	for (uint64_t i = 0; fine && (line = next_line(f, i, fault)) != NULL; i++) {
+		fine = shard_list_add(names, shard_list_name(&f->manifest.list, i), fault) &&
+		       add_sides(names, line, fault);
 		json_decref(line);
 	}
 	rewind(f->file);
@@ -170,7 +183,7 @@ static bool digest_of(struct from *f, uint64_t *digest, struct fault *fault)
 {
 	json_t *line;
 
-	for (uint64_t i = 0; (line = next_line(f, fault)) != NULL; i++) {
+	for (uint64_t i = 0; (line = next_line(f, i, fault)) != NULL; i++) {
 		const char *etag = json_string_value(json_object_get(line, "etag"));
 
 		*digest = sums_manifest(*digest, f->manifest.sizes[i], etag ? etag : "");
@@ -236,7 +249,7 @@ static bool copy_lines(struct from *f, struct fault *fault)
 		bytes += f->manifest.sizes[i];
 	if (f->in->sums_piece > 0 && !f->sums)
 		ctl_progress_begin(&f->in->progress, f->listing.list.root, bytes);
-	for (uint64_t i = 0; fine && (line = next_line(f, fault)) != NULL; i++) {
+	for (uint64_t i = 0; fine && (line = next_line(f, i, fault)) != NULL; i++) {
 		fine = copy_line(f, i, line, fault);
 		json_decref(line);
 	}
