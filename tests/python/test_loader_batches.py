@@ -14,7 +14,7 @@ import transforms
 from loading import SEQ, make
 
 import tokend
-from lib import BIN, child_environment
+from lib import BIN, TOKCTL, child_environment, run
 from tokend.torchft import TokendReplica
 
 
@@ -400,16 +400,16 @@ class Spare:
     """torchft's manager in a group that takes no part in a step; TokendReplica asks for no more."""
 
     def __init__(self, rank=None):
-        self.rank = rank
+        self.rank, self.groups, self.step = rank, 1, 0
 
     def participating_rank(self):
         return self.rank
 
     def num_participants(self):
-        return 1
+        return self.groups
 
     def current_step(self):
-        return 0
+        return self.step
 
 
 @pytest.mark.parametrize(
@@ -445,3 +445,19 @@ def test_batches_of_a_spare_group_have_the_usual_shapes(daemon, options):
         return kinds, {name: (value.dtype, value.shape) for name, value in batch.items()}
 
     assert shapes(None) == shapes(0)
+
+
+def test_a_group_that_heals_records_nothing(daemon, tmp_path):
+    """Before and after a step that it takes part in."""
+    ways = {"rank": 0, "ranks": 1, "socket": daemon.socket, "run": "ft", "record": str(tmp_path)}
+    managers = [Spare(0), Spare()]
+    groups = [TokendReplica(manager, "train", 4, **ways) for manager in managers]
+    for step, second in enumerate([None, None, 1, 1, None, 1]):
+        managers[1].rank = second
+        for manager, group in zip(managers, groups, strict=True):
+            manager.step, manager.groups = step, 1 + (second is not None)
+            group.take()
+    for group in groups:
+        group.loader.close()
+    code, out, err = run(TOKCTL, "verify", "train", tmp_path, "-c", daemon.config)
+    assert code == 0 and b"OK: every sample from 0 to 35 once\n" in out, (out, err)

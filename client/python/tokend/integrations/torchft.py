@@ -14,8 +14,8 @@ the position of the other groups. Nothing of torchft is imported here.
 
 import json
 
+from .. import arguments, job
 from .. import group as groups
-from .. import job
 from .._tokend import Error
 from ..batch import FIELDS
 from ..control import EDITS, Control, Request
@@ -47,12 +47,13 @@ class TokendReplica:
         self, manager, stream, micro_batch, *, rank=None, ranks=None, operated=False, **options
     ):
         self._manager, self._micro = manager, micro_batch
-        self._like = None  # a batch
+        self._like = None  # a batch of zeros
         self._rank, self._ranks = job.coordinate(rank, ranks)
         # The groups attach at different times, so they are not compared. Each step decides on the
         # rank. Until the first, all groups have the same ranks, and must not wait for each other's
         # end.
         options = {"strict": False, **options}
+        self._record = options.pop("record", None)  # until the first step that it takes part in
         self.loader = Loader(
             stream, micro_batch, rank=self._rank, world=self._ranks, agree=False, **options
         )
@@ -93,9 +94,15 @@ class TokendReplica:
             rank = replica * self._ranks + self._rank
             loader = self.loader
             here = loader.rank, loader.world, loader.taken
+            if self._record is not None:
+                run = loader._client.run()
+                path = arguments.record_path(self._record, run, self._rank, loader._peer)
+                loader._client.record(path)
+                self._record = None
             if asked or here != (rank, world, cursor.position):
                 loader.seek(bytes(cursor), rank=rank, world=world)
             taken = [batch for _, batch in zip(range(batches), self.loader, strict=False)]
+            self._like = self._like or (taken and self._zeros_like(taken[0]))
         rows = batches * self._micro * world if replicas else 0
         self._at = begin, self._manager.current_step(), rows, asked
         return taken
@@ -121,14 +128,15 @@ class TokendReplica:
         """Returns zeros in the shape of a batch, whatever the loader was asked for. None: the
         stream has ended before the first one.
         """
+        if not self._like and (first := next(self.loader, None)):  # the next take() seeks
+            self._like = self._zeros_like(first)
+        return self._like and self._zeros_like(self._like)
+
+    def _zeros_like(self, like):
         import torch
 
-        if self._like is None:
-            self._like = next(self.loader, None)  # the next take() seeks
-        if self._like is None:
-            return None
         batch = {}
-        for name, value in self._like.items():
+        for name, value in like.items():
             if name in FIELDS:
                 batch[name] = torch.full_like(value, -1)
             elif name == "position_ids":
@@ -136,7 +144,7 @@ class TokendReplica:
             elif name == "cu_seqlens":
                 batch[name] = torch.arange(self._micro + 1).to(value) * (value[-1] // self._micro)
             elif name == "max_seqlen":
-                batch[name] = int(self._like["cu_seqlens"][-1]) // self._micro
+                batch[name] = int(like["cu_seqlens"][-1]) // self._micro
             else:
                 batch[name] = torch.zeros_like(value)
         return batch
