@@ -28,6 +28,7 @@
 	"unknown format, but another shard, %s, is %s: its index is lost or its header is damaged"
 
 /* Problems with their correction. */
+#define PHRASE_INIT  "init is a command of Python: python -m tokend init [PATH...]"
 #define PHRASE_RANGE "%" PRIu64 "; must be 1 to %" PRIu64 /* uint64_t: the number; the most */
 #define PHRASE_MULTIPLE                                                                            \
 	"%" PRIu64 " is not a multiple of %d; use %" PRIu64 /* uint64_t; int; uint64_t */

@@ -8,6 +8,7 @@
 #include "client/ctl/man/man.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/online/commands.h"
+#include "proto/phrases.h"
 #include "proto/version.h"
 
 #include <stdio.h>
@@ -23,6 +24,7 @@ static const struct ctl_command *const commands[] = {
 	&ctl_verify,
 	&ctl_report,
 	&ctl_start,
+	&ctl_stop,
 	&ctl_status,
 	&ctl_top,
 	&ctl_cache,
@@ -56,6 +58,8 @@ static int unknown(const struct ctl_command *const *among, const char *name)
 		ctl_fail("unknown option %s before the command; put the command first: tokctl "
 			 "COMMAND [OPTION...]",
 			name);
+	else if (strcmp(name, "init") == 0)
+		ctl_fail(PHRASE_INIT);
 	else if (near)
 		ctl_fail("unknown command '%s' (did you mean %s?); `tokctl help` lists all", name,
 			near);

@@ -189,6 +189,8 @@ bool options_parse(struct options *options, int argc, char **argv, int *code)
 		if (!take(options, option, code))
 			return false;
 	}
+	if (optind < argc && strcmp(argv[optind], "init") == 0)
+		return fail(code, PHRASE_INIT);
 	if (optind < argc)
 		return fail(code, "unexpected argument '%s'", argv[optind]);
 	if (!options->config)

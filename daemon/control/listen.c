@@ -92,8 +92,8 @@ static bool take_lock(struct listener *l, struct fault *fault)
 		}
 		if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
 			return fault_set(fault, FAULT_ARGUMENT, "socket",
-				"socket: another tokend listens at %s; stop it, or choose another "
-				"--socket",
+				"socket: another tokend listens at %s; stop it (tokctl stop "
+				"--socket), or choose another --socket",
 				l->path);
 		if (is_file_at(l->lock_fd, l->lock))
 			return true;

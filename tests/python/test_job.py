@@ -3,6 +3,7 @@
 import os
 import sys
 import types
+import uuid
 
 import pytest
 
@@ -162,6 +163,10 @@ def test_the_run_has_the_launchers_name(alone):
     assert job.token() == "77"
     alone.setenv("TORCHELASTIC_RUN_ID", "abc")
     assert job.token() == "abc"
+    alone.setenv("TORCHELASTIC_RUN_ID", str(uuid.uuid4()))  # torchrun's, another at each start
+    assert job.token() == "77"
+    alone.delenv("SLURM_JOB_ID")
+    assert job.token() is None
 
 
 def test_a_batch_script_without_srun_takes_every_row(daemon, alone):

@@ -4,6 +4,7 @@ real prose and code.
 
 import base64
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -129,6 +130,19 @@ def test_the_text_is_that_of_the_documents(directory, make):
         assert len(numbers.pop("tokens")) == SEQ_LEN + 1
         assert end == 0 or document.endswith(text)
         assert {key: value for key, value in row.items() if key != "text"} == numbers
+
+
+def test_without_arguments_it_shows_what_init_made(directory, monkeypatch):
+    """The first row of tokend.yaml, as text if a token is a byte."""
+    monkeypatch.chdir(directory)
+    assert "tokend.yaml: not in this directory" in show(code=1)
+    os.mkdir("text")
+    pathlib.Path("text/a.txt").write_text("".join(corpus()))
+    subprocess.run([sys.executable, "-m", "tokend", "init", "text"], env=lib.child_environment(),
+        check=True, capture_output=True)  # fmt: skip
+    head, text = show().split("\n", 1)
+    assert head.startswith("position 0  dataset text") and text.strip() in "".join(corpus())
+    assert "tokens" in json.loads(show("--json"))
 
 
 def test_what_a_loader_was_given_across_a_mix(directory):
@@ -261,7 +275,7 @@ def test_errors_are_one_line(directory):
     assert said.count("\n") == 1 and "No such file" in said
     said = show(*at, "--cursor", directory / "none", code=1)
     assert said == f"tokctl: {directory}/none: No such file or directory\n"
-    assert "pass --position, or --step" in show("-c", config, "train", code=2)
+    assert "--position, --step: pass one" in show(*at, "--step", 0, code=2)
     assert "--world: needs --step" in show(*at, "--world", 2, code=2)
 
 

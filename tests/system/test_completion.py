@@ -69,7 +69,7 @@ def test_bash_completes_every_command_and_option(tmp_path):
         if name not in ("cursor", "cache"):
             have = [word[2:] for word in found[f"tokctl {name} --"]]
             assert have == options(text), name
-    assert found["tokctl st"] == ["start", "status"]
+    assert found["tokctl st"] == ["start", "stop", "status"]
     assert found["tokctl pack --format "] == ["flat", "zstd", "megatron"]
     assert found["tokctl pack --format = z"] == ["zstd"]
     found = in_bash("tokend", ["tokend --"], tmp_path)

@@ -405,3 +405,36 @@ def test_a_port_in_use_is_reported_to_systemd(place):
         assert has(manager.recv(65536).decode(), "STATUS=cannot start: metrics", "in use")
         daemon.terminate()
         daemon.wait(20)
+
+
+def test_tokctl_stop_ends_a_daemon_that_nobody_reads_from(place):
+    place.shard("stop/a.bin", 20000)
+    config = place.file("stop", "tokend.yaml")
+    stream = {"seed": 1, "seq_len": 64, "datasets": [{"name": "a", "path": "a.bin"}]}
+    with open(config, "w") as file:
+        json.dump({"state_dir": "state", "streams": {"train": stream}}, file)
+    keys = {"env": {**os.environ, "XDG_RUNTIME_DIR": place.path, "PATH": f"{BIN}:/usr/bin:/bin"}}
+    ask = (TOKCTL, "stop", "-c", config)
+    try:
+        path = run(TOKCTL, "start", "-c", config, **keys)[1].split()[1].decode()
+        reader = place.spawn(
+            [TOKCTL, "cat", "train", "-c", config, "--rank=0", "--world=1", "--micro=1"],
+            stdout=subprocess.PIPE,
+            **keys,
+        )
+        reader.stdout.read(1)
+        code, _, err = run(*ask, **keys)
+        assert code == 1 and "1 session of trainers would start it again" in err
+        reader.kill()
+        assert wait_for(lambda: run(*ask, **keys)[0] == 0)
+        assert not os.path.exists(path)
+        code, _, err = run(*ask, **keys)
+        assert code == 1 and "no daemon at" in err
+    finally:
+        run(*ask, **keys)
+
+
+def test_init_is_named_where_it_is(place):
+    for program, code in ((TOKCTL, 2), (TOKEND, 2)):
+        done = run(program, "init", "x")
+        assert done[0] == code and "python -m tokend init" in done[2], done

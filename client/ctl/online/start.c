@@ -254,9 +254,9 @@ static int become(struct service *s)
 		s->program, "-c", s->config, "--socket", s->socket, "--private", number, NULL};
 
 	if (lock == -1)
-		return ctl_fail("%s: its private daemon already runs, at %s; wait until it ends, a "
-				"minute after its last session",
-			s->config, s->socket);
+		return ctl_fail("%s: its private daemon already runs, at %s; tokctl stop -c "
+				"%s ends it",
+			s->config, s->socket, s->config);
 	if (lock < 0)
 		return CTL_FAILED;
 	snprintf(number, sizeof(number), "%d", lock);

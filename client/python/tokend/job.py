@@ -17,10 +17,14 @@ these that has both numbers counts:
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
 from . import phrases
+
+
+_RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Place:
@@ -116,9 +120,11 @@ def check_halves() -> None:
 
 
 def token() -> str | None:
-    """The launcher's name for this job, or None."""
+    """The launcher's name for this job, or None. torchrun without --rdzv-id draws a UUID, and
+    another one at the next start: that names nothing.
+    """
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         value = os.environ.get(name, "")
-        if value and value != "none":  # torchrun's value for no id
+        if value and value != "none" and not _RANDOM.fullmatch(value):
             return value
     return None

@@ -80,14 +80,12 @@ torch.manual_seed(0)  # the same weights on all ranks
 model = torch.nn.Sequential(torch.nn.Embedding(VOCAB, 64), torch.nn.Linear(64, VOCAB))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 loader = Loader("train", micro_batch={micro_batch}, config="tokend.yaml")  # starts a daemon
-done = 0
+parts = {{"model": model, "optimizer": optimizer, "loader": loader}}
 if os.path.exists("checkpoint.pt"):
     saved = torch.load("checkpoint.pt")
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    loader.load_state_dict(saved["loader"])
-    done = saved["step"]
-for step, batch in zip(range(done, done + 20), loader):
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+for step, batch in zip(range(20), loader):
     loss = torch.nn.functional.cross_entropy(model(batch["input_ids"]).mT, batch["labels"])
     optimizer.zero_grad()
     loss.backward()
@@ -99,9 +97,8 @@ for step, batch in zip(range(done, done + 20), loader):
     request = loader.control()  # carries out tokctl's mix and skip
     if request and request.save:  # tokctl checkpoint, drain or rescale
         if loader.rank == 0:
-            parts = {{"model": model, "optimizer": optimizer, "loader": loader}}
             state = {{name: part.state_dict() for name, part in parts.items()}}
-            torch.save({{**state, "step": step + 1}}, "checkpoint.pt")
+            torch.save(state, "checkpoint.pt")
         request.done("checkpoint.pt")
     if loader.should_stop:  # drain or rescale
         break

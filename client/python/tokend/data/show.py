@@ -16,10 +16,47 @@ import subprocess
 import sys
 
 from .._tokend import Error, program, version
+from . import tokenize
 from .parser import Parser
 from .tokenizer import load_tokenizer
 
+CONFIGS = ("tokend.yaml", "tokend.yml")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # data must not control the terminal
+
+
+def config_of(given):
+    """The config's path."""
+    if given is None:
+        given = next(filter(os.path.exists, CONFIGS), None)
+    if given is None:
+        raise Error(
+            f"{CONFIGS[0]}: not in this directory; pass -c FILE, or make one: python -m tokend "
+            "init DIRECTORY"
+        )
+    if not os.path.exists(given):
+        raise Error(f"{given}: No such file or directory")
+    return given
+
+
+class Tokenizers:
+    """Those of the shards. @given: the user's file, for all."""
+
+    def __init__(self, given):
+        self._given = load_tokenizer(given) if given else None
+        self._loaded = {None: None}
+
+    def of(self, path):
+        """The tokenizer that tokend.tokenize noted next to a shard. None: unknown."""
+        if self._given:
+            return self._given
+        name = tokenize.noted_tokenizer(os.path.dirname(path))
+        if name not in self._loaded:
+            try:
+                self._loaded[name] = load_tokenizer(name)
+            except Error as error:
+                print(f"tokend: {error}; printing numbers", file=sys.stderr)
+                self._loaded[name] = None
+        return self._loaded[name]
 
 
 def _arguments(argv):
@@ -28,9 +65,13 @@ def _arguments(argv):
         description="Prints the samples of a run at a position or step, as text.",
     )
     parser.add_argument("--version", action="version", version=f"tokend {version}")
-    parser.add_argument("-c", "--config", required=True, metavar="FILE", help="the daemon's config")
-    parser.add_argument("stream", metavar="STREAM", help="name of the stream")
-    parser.add_argument("--position", metavar="P", help="position of the first sample")
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help=f"the daemon's config; default: {CONFIGS[0]}"
+    )
+    parser.add_argument(
+        "stream", nargs="?", default="train", metavar="STREAM", help="default train"
+    )
+    parser.add_argument("--position", metavar="P", help="position of the first sample; default 0")
     parser.add_argument("--count", metavar="N", help="number of samples; default 1")
     parser.add_argument(
         "--step", metavar="N", help="samples of this step of the job, counted from 0"
@@ -57,13 +98,15 @@ def _arguments(argv):
     parser.add_argument(
         "--tokenizer",
         metavar="FILE",
-        help="tokenizer.json, .tiktoken or a SentencePiece model; default: print numbers",
+        help="tokenizer.json, .tiktoken or a SentencePiece model; default: the one that "
+        "python -m tokend.tokenize noted, otherwise, and with --json, print numbers",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     given = parser.parse_args(argv)
-    if (given.position is None) == (given.step is None):
-        parser.error("--position, --step: pass --position, or --step with --world and --micro")
-    if given.position is not None:
+    if given.position is not None and given.step is not None:
+        parser.error("--position, --step: pass one of them")
+    if given.step is None:
+        given.position = given.position or "0"
         for name in ("world", "micro", "rank", "from"):
             if getattr(given, name) is not None:
                 parser.error(f"--{name}: needs --step; pass --step instead of --position")
@@ -84,14 +127,11 @@ def _command(given):
     return command
 
 
-def _shown(row, tokenizer):
-    """The row as printed with --json: with text instead of tokens if there is a tokenizer."""
-    tokens = row.pop("tokens")
-    if tokenizer is None:
-        row["tokens"] = tokens
-    else:
+def _show(row, tokenizer):
+    """With text instead of tokens if there is a tokenizer."""
+    if tokenizer:
+        tokens = row.pop("tokens")
         row["text"] = None if tokens is None else tokenizer.text(tokens)
-    return row
 
 
 def printable(text):
@@ -111,10 +151,13 @@ def _print(row):
 
 def show(given):
     """Prints the rows. Returns the exit status."""
-    tokenizer = load_tokenizer(given.tokenizer) if given.tokenizer else None
+    given.config = config_of(given.config)
+    tokenizers = Tokenizers(given.tokenizer)
     with subprocess.Popen(_command(given), stdout=subprocess.PIPE) as plan:
         for line in plan.stdout:
-            row = _shown(json.loads(line), tokenizer)
+            row = json.loads(line)
+            known = given.tokenizer or not given.json
+            _show(row, tokenizers.of(row["path"] or "") if known else None)
             if given.json:
                 print(json.dumps(row))
             else:

@@ -18,27 +18,11 @@ from .._tokend import Error, program, version
 from . import tokenize
 from .found import progress
 from .parser import Parser
-from .show import printable
-from .tokenizer import load_tokenizer
+from .show import CONFIGS, Tokenizers, config_of, printable
 
-CONFIGS = ("tokend.yaml", "tokend.yml")
 SHOWN = 400  # characters of a row
 MEASURED_S = 1.0
 DEADLINE_S = 30.0
-
-
-def _config(given):
-    """The config's path."""
-    if given is None:
-        given = next(filter(os.path.exists, CONFIGS), None)
-    if given is None:
-        raise Error(
-            f"{CONFIGS[0]}: not in this directory; pass -c FILE, or make one: python -m tokend "
-            "init DIRECTORY"
-        )
-    if not os.path.exists(given):
-        raise Error(f"{given}: No such file or directory")
-    return given
 
 
 def _plan(config, stream, rows):
@@ -49,27 +33,6 @@ def _plan(config, stream, rows):
     if done.returncode != 0:
         raise Error(done.stderr.strip().removeprefix("tokctl: "))
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-class _Tokenizers:
-    """Those of the shards. @given: the user's file, for all."""
-
-    def __init__(self, given):
-        self._given = load_tokenizer(given) if given else None
-        self._loaded = {None: None}
-
-    def of(self, path):
-        """The tokenizer that tokend.tokenize noted next to a shard. None: unknown."""
-        if self._given:
-            return self._given
-        name = tokenize.noted_tokenizer(os.path.dirname(path))
-        if name not in self._loaded:
-            try:
-                self._loaded[name] = load_tokenizer(name)
-            except Error as error:
-                print(f"tokend try: {error}; printing numbers", file=sys.stderr)
-                self._loaded[name] = None
-        return self._loaded[name]
 
 
 def _print_row(row, tokens, tokenizer):
@@ -88,7 +51,7 @@ def _print_batch(batch, plan, tokenizers):
         if tokens != row["tokens"][: len(tokens)]:
             raise Error(
                 f"row {row['position']}: differs from {row['path']}; a daemon with another config "
-                "or data serves it: stop it, and try again"
+                "or data serves it: stop it with tokctl stop, and try again"
             )
         _print_row(row, tokens, tokenizers.of(row["path"]))
 
@@ -117,8 +80,8 @@ def _measure(loader):
 
 def attempt(given):
     begin = time.monotonic()
-    config = _config(given.config)
-    tokenizers = _Tokenizers(given.tokenizer)
+    config = config_of(given.config)
+    tokenizers = Tokenizers(given.tokenizer)
     plan = _plan(config, given.stream, given.rows)
     progress(f"{config}: a daemon starts")
     from ..loader import Loader
