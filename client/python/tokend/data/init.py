@@ -29,7 +29,7 @@ from . import found, tokenize
 from .parser import Parser
 from .tokenizer import BYTES, load_encoder
 
-CONFIG, SCRIPT, TOKENS, STATE = "tokend.yaml", "train.py", "tokens", "state"
+CONFIG, SCRIPT, TOKENS = "tokend.yaml", "train.py", "tokens"
 MOST_MIB = 64  # of text: 20 to 40 CPU seconds with a real tokenizer
 BYTES_A_WORKER = 8 << 20
 SHORTEST = 8  # tokens of a sample
@@ -368,7 +368,7 @@ def _check(text):
 
 def _free():
     """Nothing may be there yet: init replaces no file."""
-    for name in (CONFIG, SCRIPT, TOKENS, STATE):
+    for name in (CONFIG, SCRIPT, TOKENS):
         if os.path.lexists(name):
             raise Error(f"{name}: exists, and init replaces nothing; move it away")
     if not os.access(".", os.W_OK):
