@@ -43,7 +43,9 @@ def main(socket, cursor=None):
                     said = {"error": f"{type(error).__name__}: {error}", "rows": rows_of(batch)}
             elif name == "control":
                 request = loader.control()
-                said["request"] = request and [request.kind, request.acts_from, request.error]
+                said["request"] = (
+                    None if request is None else [request.kind, request.acts_from, request.error]
+                )
             elif name == "save":
                 said["path"] = loader.checkpoint(argument)
             said["cursor"] = bytes(loader.cursor).hex()

@@ -82,7 +82,7 @@ class Trainer:
         for batch in self.loader:
             self.train(batch)
             request = self.loader.control() if self.control else None
-            if request:
+            if request is not None:
                 self.carry_out(request)
             if self.step % self.every == 0:
                 self.save()

@@ -151,7 +151,7 @@ class Trainer:
         while self.step < board.until and not self.loader.should_stop:
             self.train(next(self.loader))
             request = self.loader.control()
-            if request:
+            if request is not None:
                 self.change(request)
             self.repeat_mixes()
             if self.step % CHECKPOINT_EVERY == 0:

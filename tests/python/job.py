@@ -148,7 +148,7 @@ class Trainer:
             position=loader.position,
             cursor=loader.state_dict()["cursor"].hex(),
         )
-        if request.save and not self.options.get("forgets"):
+        if request:
             request.done("saved here")
 
     def control(self, loader):

@@ -71,6 +71,7 @@ def test_alone_a_mix_acts_at_once(daemon, loader):
     tokctl = ask(daemon, "mix", "web=1", "code=3")
     request = take_until(loader, taken)
     assert (request.kind, request.args) == ("mix", {"weights": {"web": 1.0, "code": 3.0}})
+    assert not request, "a loop that saves if it got a request does not save for a mix"
     assert (request.acts_from, request.error, request.save, request.stop) == (
         1024,
         None,
@@ -157,15 +158,15 @@ def test_alone_a_checkpoint_has_the_trainers_cursor(daemon, loader):
 
 
 @pytest.mark.parametrize("ending", ["control", "close", "seek"])
-def test_alone_a_request_without_done_is_reported_as_done(daemon, loader, ending):
+def test_alone_a_request_without_done_has_failed(daemon, loader, ending):
     tokctl = ask(daemon, "drain")
     request = take_until(loader, [])
-    assert request.save and request.stop and loader.should_stop
-    place = loader.position
+    assert request and request.save and request.stop and loader.should_stop
     {"control": loader.control, "close": loader.close, "seek": lambda: loader.seek(position=0)}[
         ending
     ]()
-    assert answer(tokctl)["position"] == place
+    assert "rank 0 (pid" in (why := answer(tokctl, status=1)) and "request.done()" in why
+    request.done()  # too late: it is reported
 
 
 def test_alone_a_seek_after_a_drain_goes_on(daemon, loader):

@@ -24,6 +24,10 @@ FIRST_ROUNDS = 2
 FIRST_WAIT_S = 10.0
 OFF = 1 << 62  # in place of the calls until the next round: this process has given up
 NOWHERE = -1 << 62  # in place of a position: this process reads nothing, or has given up
+NOT_DONE = (
+    "the training loop went on without request.done(), so the model may not be saved; if control() "
+    "returns a request whose save is true, save the model, then call its done() in all processes"
+)
 NOT_ALL = "not every process of its group has called control()"
 # between two rounds; an all-reduce takes 50 to 300 µs of a step
 EVERY_S = 1.0
@@ -46,7 +50,7 @@ def _parse(args: str) -> dict[str, Any]:
 
 
 class Request:
-    """An operator's request, as Loader.control() returns it.
+    """An operator's request, as Loader.control() returns it. It is true only if it asks for a save.
 
     number     its number in the daemon
     kind       "mix" or "skip": already carried out. "checkpoint", "drain" or "rescale": for the
@@ -77,11 +81,15 @@ class Request:
         """True for a checkpoint, a drain or a rescale: save the model, then call done()."""
         return self.error is None and self.kind in ("checkpoint", "drain", "rescale")
 
+    def __bool__(self) -> bool:
+        """True if the model is to be saved: what is carried out is not mistaken for that."""
+        return self.save
+
     def done(self, text: str = "") -> None:
         """Reports to the operator that the model is saved.
 
-        If the request has a tag, the daemon first writes the cursor under it. A second call does
-        nothing.
+        Call it before the next control(). If the request has a tag, the daemon first writes the
+        cursor under it. A second call does nothing.
 
         Args:
             text: one line for the operator, such as the path of the model's checkpoint.
@@ -179,23 +187,14 @@ class Control:
             )
 
     def finish(self, exception=None):
-        """Answers the open request: done, even if the trainer did not say so; failed if
-        @exception was raised since.
-        """
+        """Answers the open request, to which the trainer did not say done(): failed."""
         request, self._open = self._open, None
         if request is None or request._answered:
             return
+        why = NOT_DONE
         if exception is not None:
-            request._answer(
-                FAILED, f"the trainer ended with {type(exception).__name__}: {exception}"
-            )
-            return
-        try:
-            request.done()
-        except Error as error:
-            warnings.warn(
-                f"tokend: request {request.number}: {error}", stacklevel=callers.users_level()
-            )
+            why = f"the trainer ended with {type(exception).__name__}: {exception}"
+        request._answer(FAILED, why)
 
     # ---- a call ----
 

@@ -439,8 +439,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
     def close(self) -> None:
         """Detaches from the daemon and ends the workers. Batches stay valid.
 
-        A request that control() returned last is reported as done. Raises nothing; a second call
-        does nothing.
+        A request that asked for a save, without done(), is reported as failed. Raises nothing; a
+        second call does nothing.
         """
         if self._source is not None:
             self._source.close()

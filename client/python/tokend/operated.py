@@ -34,7 +34,7 @@ class Operated:
         >>> loader = Loader("train", micro_batch=4)
         >>> for step, batch in zip(range(100), loader):
         ...     request = loader.control()
-        ...     if request and request.save:
+        ...     if request:
         ...         torch.save(loader.state_dict(), "checkpoint.pt")
         ...         request.done()
         ...     if loader.should_stop:
@@ -42,9 +42,10 @@ class Operated:
         >>> loader.close()
 
         Returns:
-            A Request, or None. Mix and skip are already carried out, on all ranks at the same step.
-            A request that failed has changed nothing on any rank; its `error` says why. If done()
-            is not called, the next control() or close() reports the request as done.
+            A Request, or None. It is true only if it asks for a save: save the model, then call
+            done(), in all processes. If the loop goes on or ends without done(), the request is
+            reported as failed. Mix and skip are already carried out, on all ranks at the same step.
+            A request that failed has changed nothing on any rank; its `error` says why.
 
         Raises:
             ArgumentError: the job has several processes, and the loader has no group of them.
