@@ -189,10 +189,29 @@ static void log_request(const struct connection *c, const struct request *r)
 		r->stream->config->name, r->kind, line);
 }
 
+/* Replies to the operator; with a cursor of the run, for the mix before the request. */
+static void reply(struct connection *c, const struct request *r)
+{
+	struct wire out = {.op = WIRE_ASKED};
+	char *bytes = malloc(LIMIT_CURSOR_BYTES);
+	uint32_t id = 0;
+
+	while (!request_concerns(c->control->sessions.of[id], r->stream, r->run))
+		id++; /* it has participants */
+	wire_set(&out, WIRE_NUMBER, r->number);
+	wire_set(&out, WIRE_SESSIONS, r->participants);
+	wire_set_text(&out, WIRE_RUN, r->run);
+	if (bytes)
+		wire_set_bytes(&out, WIRE_CURSOR, bytes,
+			cursor_encode(feed_cursor(c->control->sessions.of[id]->feed), bytes,
+				LIMIT_CURSOR_BYTES));
+	connection_send(c, r->serial, &out);
+	free(bytes);
+}
+
 void request_new(struct connection *c, const struct wire *w)
 {
 	struct request *r = calloc(1, sizeof(*r));
-	struct wire out = {.op = WIRE_ASKED};
 	uint64_t serial = wire_number(w, WIRE_SERIAL);
 	struct fault fault;
 
@@ -209,8 +228,5 @@ void request_new(struct connection *c, const struct wire *w)
 	r->serial = serial;
 	request_begin(c, r);
 	log_request(c, r);
-	wire_set(&out, WIRE_NUMBER, r->number);
-	wire_set(&out, WIRE_SESSIONS, r->participants);
-	wire_set_text(&out, WIRE_RUN, r->run);
-	connection_send(c, serial, &out);
+	reply(c, r);
 }

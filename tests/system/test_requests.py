@@ -54,6 +54,10 @@ def test_one_rank_carries_out_requests(bench):
         "acts_from": 1024,
         "sessions": 1,
     }, "its result"
+    assert result["mix"] == [
+        {"dataset": "web", "before": 0.5, "after": 0.25},
+        {"dataset": "code", "before": 0.5, "after": 0.75},
+    ], "each dataset's share before and after"
     assert [(a["rank"], a["outcome"], a["text"]) for a in answers] == [
         (0, "done", "acts from 1024")
     ], "one answer"
@@ -72,6 +76,12 @@ def test_one_rank_carries_out_requests(bench):
     op = Operator(bench, "mix", "train", "web=1e-3", "code=1", "--at", 8192, json=False)
     assert t.carry_out()["at"] == 8192, "--at is accepted"
     assert has(op.end()[1], "new mix begins at position 8192; the run is at 4008")
+    op = Operator(bench, "mix", "train", "code=1", "--at", 8192, json=False)
+    t.carry_out()
+    assert op.end()[1].splitlines()[-2:] == [
+        "  web 25.000000 % -> 0.000000 %",
+        "  code 75.000000 % -> 100.000000 %",
+    ], "also of a dataset that falls to 0; the mix that runs is the one before"
 
     for kind in ("checkpoint", "drain"):
         op = Operator(bench, kind, "train", "--tag", "before", json=False)
@@ -80,6 +90,18 @@ def test_one_rank_carries_out_requests(bench):
     assert json.loads(show(bench, t.cursor("stream")))["next"] == 0, (
         "stream() gives the stream's first cursor"
     )
+    t.close()
+
+
+def test_mix_at_its_own_position_prints_the_mix_before(bench):
+    t = Trainer(bench)
+    t.step(16)
+    op = Operator(bench, "mix", "train", "web=1")
+    assert t.carry_out()["at"] == 1024
+    assert op.result()[2]["mix"] == [
+        {"dataset": "web", "before": 0.5, "after": 1},
+        {"dataset": "code", "before": 0.5, "after": 0},
+    ], "though the run's cursor no longer has it"
     t.close()
 
 

@@ -5,6 +5,7 @@
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/share.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/cursor_compare.h"
 #include "client/ctl/offline/cursor_diff.h"

@@ -1,7 +1,7 @@
 /* The differences of two cursors. */
 #include "client/ctl/offline/cursor_compare.h"
 
-#include "client/ctl/offline/cursor_show.h"
+#include "client/ctl/common/share.h"
 
 #include <inttypes.h>
 #include <stdio.h>

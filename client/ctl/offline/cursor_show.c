@@ -5,6 +5,7 @@
 #include "client/ctl/common/columns.h"
 #include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/share.h"
 #include "client/ctl/offline/cursor_scan.h"
 #include "proto/cursor_json.h"
 #include "proto/phrases.h"
@@ -25,20 +26,6 @@ enum {
 enum { JSON };
 
 static const struct ctl_option options[] = {[JSON] = CTL_JSON_OPTION};
-
-uint64_t ctl_units(const struct order_segment *segment, uint32_t d)
-{
-	return d < segment->datasets ? segment->units[d] : 0;
-}
-
-struct share ctl_share(const struct order_segment *s, uint32_t d)
-{
-	struct share share;
-
-	snprintf(share.text, sizeof(share.text), "%.6f %%",
-		100.0 * (double)ctl_units(s, d) / (double)s->prefix[s->padded]);
-	return share;
-}
 
 static size_t larger(size_t a, size_t b)
 {

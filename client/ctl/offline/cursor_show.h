@@ -8,13 +8,4 @@
 
 extern const struct ctl_command ctl_cursor_show;
 
-/* Weight of dataset @d in units; 0 if the segment is older than the dataset. */
-uint64_t ctl_units(const struct order_segment *segment, uint32_t d);
-
-struct share {
-	char text[32]; /* "70.000000 %" */
-};
-
-struct share ctl_share(const struct order_segment *segment, uint32_t d);
-
 #endif

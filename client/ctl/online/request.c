@@ -225,6 +225,7 @@ static int ask(struct request *r)
 {
 	struct wire query = {.op = WIRE_REQUEST};
 	const struct wire *w = &r->link.packet.wire;
+	struct fault fault;
 
 	wire_set_text(&query, WIRE_STREAM, r->stream);
 	wire_set_text(&query, WIRE_KIND, r->kind);
@@ -238,6 +239,8 @@ static int ask(struct request *r)
 	r->serial = r->link.serial;
 	r->number = wire_number(w, WIRE_NUMBER);
 	r->sessions = r->waiting = wire_number(w, WIRE_SESSIONS);
+	r->has_before = cursor_decode(
+		&r->before, wire_bytes(w, WIRE_CURSOR).at, wire_bytes(w, WIRE_CURSOR).n, &fault);
 
 	int status = await(r);
 
@@ -257,6 +260,7 @@ static int request(struct request *r, const char *socket, const char *config)
 	status = ask(r);
 	close(r->signals);
 	ctl_disconnect(&r->link);
+	cursor_free(&r->before);
 	cursor_free(&r->cursor);
 	free(r->participant);
 	return status;

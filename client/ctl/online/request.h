@@ -41,6 +41,8 @@ struct request {
 	char run_name[LIMIT_NAME_BYTES + 1];
 	struct participant *participant;
 	size_t participants;
+	struct cursor before;
+	bool has_before;
 	/* From the first participant that was done. */
 	struct cursor cursor;
 	bool has_cursor, has_acts_from;

@@ -1,4 +1,5 @@
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/share.h"
 #include "client/ctl/online/request.h"
 
 #include <assert.h>
@@ -124,6 +125,42 @@ static void put_rescale(struct request *r)
 	ctl_put(&r->out, "]");
 }
 
+/* The mix at @position. */
+static const struct order_segment *mix_at(const struct cursor *c, uint64_t position)
+{
+	uint32_t i = 0;
+
+	while (i + 1 < c->segments && c->segment[i + 1]->start <= position)
+		i++;
+	return c->segment[i];
+}
+
+/* Each dataset's share before and after. */
+static void put_mix(struct request *r)
+{
+	const struct order_segment *before =
+					   mix_at(r->has_before ? &r->before : &r->cursor, r->from),
+				   *after = mix_at(&r->cursor, r->acts_from);
+
+	for (uint32_t d = 0; r->has_acts_from && d < r->cursor.datasets; d++) {
+		char line[160];
+
+		if (!r->json) {
+			ctl_put(&r->out, "  ");
+			ctl_put_left(&r->out, r->cursor.dataset[d].name, 0);
+			snprintf(line, sizeof(line), " %s -> %s\n", ctl_share(before, d).text,
+				ctl_share(after, d).text);
+			ctl_put(&r->out, line);
+			continue;
+		}
+		ctl_put(&r->out, d ? ",{\"dataset\":" : "{\"dataset\":");
+		ctl_put_string(&r->out, r->cursor.dataset[d].name);
+		snprintf(line, sizeof(line), ",\"before\":%.9g,\"after\":%.9g}",
+			ctl_fraction(before, d), ctl_fraction(after, d));
+		ctl_put(&r->out, line);
+	}
+}
+
 static void put_optional(struct request *r, const char *key, uint64_t value, bool there)
 {
 	ctl_put(&r->out, ",");
@@ -154,6 +191,11 @@ static void put_result_json(struct request *r)
 	if (strcmp(r->kind, "mix") == 0 || strcmp(r->kind, "skip") == 0) {
 		put_optional(r, "from", r->from, r->has_acts_from);
 		put_optional(r, "acts_from", r->acts_from, r->has_acts_from);
+		if (strcmp(r->kind, "mix") == 0) {
+			ctl_put(out, ",\"mix\":[");
+			put_mix(r);
+			ctl_put(out, "]");
+		}
 	} else {
 		ctl_put(out, ",\"tag\":");
 		if (r->tag)
@@ -186,6 +228,8 @@ static void put_result(struct request *r)
 			r->cursor.next, r->tag ? ", tag " : "", r->tag ? r->tag : "",
 			strcmp(r->kind, "checkpoint") == 0 ? "" : "; the job exits");
 	ctl_put(&r->out, line);
+	if (mix)
+		put_mix(r);
 	if (r->world)
 		put_rescale(r);
 }
