@@ -1,5 +1,6 @@
 """tokctl doctor: a line for each thing that a node needs, ok or with its remedy."""
 
+import ctypes
 import json
 import os
 
@@ -9,6 +10,7 @@ from test_faults import forbid_uring
 
 from lib import REPO, TOKCTL, Daemon, datasets, run
 from lib.injected import injected
+from lib.wire import Client, attach_message
 
 WINDOW = 512
 NOBODY = 65534
@@ -57,6 +59,44 @@ def test_a_sound_node(node):
     code, out, _ = run(TOKCTL, "doctor", "-c", config)
     lines = out.decode().splitlines()
     assert all(line[:5] in ("ok   ", "fix  ", "skip ") for line in lines) and len(lines) >= 9
+
+
+def test_sessions_are_not_taken_for_the_daemon(node):
+    """It once read the last packet of the list's first reply: a session's."""
+    place, config = node
+    daemon = Daemon(place, config)
+    client = Client(daemon.socket)
+    client.ask(**attach_message())
+    text = doctor("--socket", daemon.socket)["daemon"][1][0]
+    assert f"pid {daemon.pid} of " in text and text.endswith(", 1 sessions"), text
+
+
+def test_a_user_that_root_may_not_become(node):
+    _, config = node
+
+    def forbid():  # PR_CAPBSET_DROP, CAP_SETGID
+        ctypes.CDLL(None).prctl(24, 6, 0, 0, 0)
+
+    shards = doctor("-c", config, "--user", "nobody", preexec_fn=forbid)["shards"]
+    assert shards[:2] == (["fix"], ["cannot act as nobody: Operation not permitted"]), shards
+
+
+def read_by_children():
+    with open("/proc/self/io") as file:
+        return int(file.readline().split()[1])
+
+
+def test_windows_are_read_whole(place):
+    """It once counted short reads at the end of a shard as windows."""
+    window = 1 << 19
+    place.shard("web/0.bin", window)  # MiB
+    stream = {"seed": 1, "seq_len": window - 1, "datasets": datasets("web")}
+    config = place.config(streams={"train": stream})
+    before = read_by_children()
+    text = doctor("-c", config)["disk"][1][0]
+    bytes_read = read_by_children() - before
+    rate = int(text.split("web: ")[1].split()[0])
+    assert bytes_read > 0.9 * rate * 0.3 * 2 * window, (bytes_read, text)
 
 
 def test_without_a_config_and_a_daemon(node):

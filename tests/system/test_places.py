@@ -254,6 +254,25 @@ def test_a_broken_config_still_names_its_daemon(place):
             os.kill(line["pid"], signal.SIGTERM)
 
 
+def test_an_edited_config_still_names_its_daemon(place):
+    """A private daemon's socket has a name made from the text that it read."""
+    scene = Scene(place)
+    daemon = scene.python(TRAINER, scene.a, "run")
+    try:
+        assert daemon.stdout.readline() == "ready\n", daemon.communicate()[1]
+        other = Daemon(place, scene.b, socket_path=scene.places[0])  # of another config
+        scene.config("a.yaml", memory=128 << 20)
+        assert " run " in scene.ctl("status", "-c", scene.a)
+        assert (
+            lines(scene.ctl("mix", "train", "web=1", "-c", scene.a, "--json"))[-1]["run"] == "run"
+        )
+        other.stop()
+        assert " run " in scene.ctl("status", "-c", scene.a)
+    finally:
+        for line in daemons(scene):
+            os.kill(line["pid"], signal.SIGTERM)
+
+
 def test_the_beginning_of_a_runs_name_is_enough(place):
     """Online among the sessions, offline among the mix logs."""
     scene = Scene(place)

@@ -438,3 +438,28 @@ def test_init_is_named_where_it_is(place):
     for program, code in ((TOKCTL, 2), (TOKEND, 2)):
         done = run(program, "init", "x")
         assert done[0] == code and "python -m tokend init" in done[2], done
+
+
+def test_start_gives_up_after_a_few_daemons_that_die(place):
+    place.shard("a.bin", 2000)
+    config = place.config(streams={"train": {"seed": 1, "seq_len": 64, "datasets": datasets("a")}})
+    fake = place.file("bin", "tokend")
+    with open(fake, "w") as file:
+        file.write("#!/bin/sh\necho this is start $$ >&2\nkill -SEGV $$\n")
+    os.chmod(fake, 0o755)
+    runtime = os.path.dirname(place.file("runtime", ".keep"))
+    os.makedirs(runtime, exist_ok=True)
+    environment = {**os.environ, "TOKEND_BIN": os.path.dirname(fake), "XDG_RUNTIME_DIR": runtime}
+    environment.pop("TOKEND_SOCKET", None)
+    code, out, err = run(TOKCTL, "start", "-c", config, env=environment, timeout=60)
+    private = out.decode().split()[-1]
+    with open(f"{private}.log") as log:
+        starts = log.read().splitlines()
+    assert code == 1 and len(starts) == 5
+    assert has(err, "killed by signal 11", "at the last of 5 starts", starts[-1]), err
+    shutil.rmtree(os.path.dirname(private))
+
+
+def test_start_refuses_a_config_without_an_end():
+    code, _, err = run(TOKCTL, "start", "-c", "/dev/zero", timeout=60)
+    assert code == 1 and err.count("\n") == 1 and "/dev/zero" in err, err

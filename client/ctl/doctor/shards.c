@@ -41,7 +41,7 @@ struct files {
 
 struct reads {
 	const struct files *files;
-	uint64_t number, reads;
+	uint64_t number, bytes;
 	int error;
 };
 
@@ -62,14 +62,15 @@ static void *read_windows(void *context)
 	for (uint64_t i = 0; to && now_ms() < f->until; i++) {
 		uint64_t chance = order_mix64(i * THREADS + r->number);
 		unsigned file = (unsigned)(chance % f->n);
-		uint64_t blocks = f->bytes[file] / BLOCK;
-		off_t at = (off_t)(order_mix64(chance) % (blocks + 1) * BLOCK);
+		uint64_t bytes = f->bytes[file], last = bytes > f->window ? bytes - f->window : 0;
+		off_t at = (off_t)(order_mix64(chance) % (last / BLOCK + 1) * BLOCK);
+		ssize_t n = pread(f->fd[file], to, f->window, at);
 
-		if (pread(f->fd[file], to, f->window, at) < 0) {
+		if (n < 0) {
 			r->error = errno;
 			break;
 		}
-		r->reads++;
+		r->bytes += (uint64_t)n;
 	}
 	free(to);
 	return NULL;
@@ -117,11 +118,11 @@ static uint64_t measure(struct files *f)
 	}
 	for (unsigned i = 0; i < started; i++) {
 		pthread_join(thread[i], NULL);
-		sum += reads[i].reads;
+		sum += reads[i].bytes;
 		error = reads[i].error ? reads[i].error : error;
 	}
 	errno = error;
-	return error ? 0 : sum * 1000 / MEASURE_MS;
+	return error ? 0 : sum / f->window * 1000 / MEASURE_MS;
 }
 
 static void check_speed(struct doctor *d, const struct stream *s, const struct dataset *set)
@@ -232,10 +233,12 @@ static void check_all(struct doctor *d)
 
 static bool become(const struct doctor *d)
 {
-	const struct passwd *entry = getpwuid(d->user);
+	const struct passwd *entry;
 
 	if (geteuid() == d->user)
 		return true;
+	errno = 0;
+	entry = getpwuid(d->user);
 	return entry && initgroups(entry->pw_name, entry->pw_gid) == 0 &&
 	       setgid(entry->pw_gid) == 0 && setuid(d->user) == 0;
 }
@@ -258,15 +261,18 @@ void doctor_shards(struct doctor *d)
 	child = fork();
 	if (child == 0) {
 		d->fixes = 0;
-		if (!become(d))
-			_exit(CHILD_FAILED);
-		check_all(d);
+		if (become(d))
+			check_all(d);
+		else
+			doctor_fix(d, "shards", "run this again as that user",
+				"cannot act as %s: %s", d->user_name,
+				errno ? strerror(errno) : "it has no entry in the user database");
 		_exit(ctl_finish(&d->out, 0) != 0 ? CHILD_FAILED : d->fixes > 0);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
 		WEXITSTATUS(status) == CHILD_FAILED)
-		doctor_fix(d, "shards", "run this again as that user", "cannot act as %s: %s",
-			d->user_name, strerror(errno));
+		doctor_fix(d, "shards", "report this as a bug of tokend",
+			"the check ended before its result");
 	else
 		d->fixes += (unsigned)WEXITSTATUS(status);
 }

@@ -234,7 +234,7 @@ static int ask(struct request *r)
 		wire_set_text(&query, WIRE_RUN, r->run_name);
 	if (!ctl_ask(&r->link, &query, WIRE_ASKED, NULL, NULL))
 		return CTL_FAILED;
-	if (w->op != WIRE_ASKED || !wire_text(w, WIRE_RUN, r->run_name, sizeof(r->run_name)))
+	if (!wire_text(w, WIRE_RUN, r->run_name, sizeof(r->run_name)))
 		return ctl_fail("unexpected reply from the daemon; " PHRASE_RELEASE);
 	r->serial = r->link.serial;
 	r->number = wire_number(w, WIRE_NUMBER);

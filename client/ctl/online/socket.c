@@ -67,30 +67,19 @@ static bool add_private(struct ctl_candidates *c, const char *whole)
 	return n > 0;
 }
 
-/*
- * The first daemon that serves the file @whole. If none does, the one at the place that was named,
- * or at the default: it may have read the file under another path.
- */
-static const char *choose(const struct ctl_candidates *c, const char *whole)
+/* The first of @n places whose daemon serves the file @whole; NULL: none. */
+static const char *find_serving(const struct place *place, unsigned n, const char *whole)
 {
-	const char *chosen = places_choose(&c->named);
-	const struct place *live[CTL_CANDIDATES];
 	char why[LIMIT_TEXT_BYTES];
 	struct fault fault;
-	unsigned n = 0;
 	int error;
 
-	for (unsigned i = 0; i < c->n; i++)
-		if (place_may_use(&c->place[i], why) && place_is_live(c->place[i].path, &error))
-			live[n++] = &c->place[i];
-	if (n == 0)
-		return NULL;
-	if (n == 1 && strcmp(live[0]->path, chosen) == 0)
-		return chosen;
 	for (unsigned i = 0; i < n; i++)
-		if (private_ask(live[i]->path, whole, PRIVATE_ASK_MS, -1, &fault) == PRIVATE_SERVES)
-			return live[i]->path;
-	return place_is_live(chosen, &error) ? chosen : NULL;
+		if (place_may_use(&place[i], why) && place_is_live(place[i].path, &error) &&
+			private_ask(place[i].path, whole, PRIVATE_ASK_MS, -1, &fault) ==
+				PRIVATE_SERVES)
+			return place[i].path;
+	return NULL;
 }
 
 /* ---- the daemons that run ---- */
@@ -179,51 +168,64 @@ void ctl_sockets_free(struct ctl_sockets *s)
 }
 
 /*
- * The socket of the daemon that serves the file @whole, which says @broken: the daemon keeps the
- * config that it has read, and can be asked about it. NULL: there is none.
+ * The socket of a daemon that read the file @whole before it was edited: a private one has a name
+ * made from the text that it read, and a broken file names no socket. NULL: there is none.
  */
-static char *of_broken_config(const char *whole, const struct fault *broken)
+static char *of_edited_config(const char *whole)
 {
 	struct ctl_sockets s;
 	struct places places;
-	struct fault fault;
-	char *found = NULL;
+	const char *found = NULL;
 
-	take_listening(&s, &places);
-	for (unsigned i = 0; i < s.n && !found; i++)
-		if (private_ask(s.place[i].path, whole, PRIVATE_ASK_MS, -1, &fault) ==
-			PRIVATE_SERVES)
-			found = copy_of(s.place[i].path);
+	if (take_listening(&s, &places))
+		found = find_serving(s.place, s.n, whole);
+
+	char *copy = found ? copy_of(found) : NULL;
+
 	ctl_sockets_free(&s);
+	return copy;
+}
+
+/*
+ * The socket of the daemon that serves the file @whole. If none does, that of the one at the place
+ * that was named, or at the default: it may have read the file under another path.
+ */
+static char *of_valid_config(const char *whole, const struct config *config)
+{
+	struct ctl_candidates c;
+	const char *found;
+	char *edited;
+	int error;
+
+	ctl_candidates(&c, config);
+	if (!add_private(&c, whole))
+		return NULL;
+	found = find_serving(c.place, c.n, whole);
+	if (!found && (edited = of_edited_config(whole)))
+		return edited;
+	if (!found && place_is_live(places_choose(&c.named), &error))
+		found = places_choose(&c.named);
 	if (found)
-		ctl_note("%s; its daemon still serves what it read before", broken->text);
-	else
-		ctl_fail("%s", broken->text);
-	return found;
+		return copy_of(found);
+	refuse(c.place, c.n);
+	return NULL;
 }
 
 /* The socket of the daemon that serves @path. */
 static char *of_config(const char *path)
 {
 	char *whole = realpath(path, NULL), *found = NULL;
-	struct ctl_candidates c;
 	struct fault fault;
 	struct config *config = config_load(path, &fault);
-	const char *chosen;
 
 	if (config && whole)
-		ctl_candidates(&c, config);
+		found = of_valid_config(whole, config);
 	else if (whole)
-		found = of_broken_config(whole, &fault);
-	else
+		found = of_edited_config(whole);
+	if (!config && found)
+		ctl_note("%s; its daemon still serves what it read before", fault.text);
+	else if (!config || !whole)
 		ctl_fail("%s", config ? PHRASE_MEMORY : fault.text);
-	if (config && whole && add_private(&c, whole)) {
-		chosen = choose(&c, whole);
-		if (chosen)
-			found = copy_of(chosen);
-		else
-			refuse(c.place, c.n);
-	}
 	config_free(config);
 	free(whole);
 	return found;

@@ -24,6 +24,7 @@
 
 enum {
 	BACKOFF_MS = 50, /* longest pause between two tries */
+	STARTS = 5,	 /* of daemons that end before they answer */
 	LINE_BYTES = 4096,
 };
 
@@ -31,7 +32,8 @@ extern char **environ;
 
 /* The daemon that this process started. */
 struct child {
-	pid_t pid;   /* 0: none */
+	pid_t pid; /* 0: none */
+	unsigned starts;
 	int log;     /* descriptor */
 	off_t begin; /* of its lines, after those of one that was killed */
 };
@@ -149,6 +151,7 @@ static bool start_daemon(struct service *s, int lock)
 	}
 	s->child.begin = lseek(s->child.log, 0, SEEK_END);
 	error = spawn(s, argv);
+	s->child.starts++;
 	if (!error)
 		return true;
 	ctl_fail("config: cannot run %s: %s", s->program, strerror(error));
@@ -171,9 +174,12 @@ static bool try_start(struct service *s)
 	return started;
 }
 
-/* Prints the last line that the daemon wrote. */
+/* Prints the last line that the daemon wrote, and how it ended unless that says so. */
 static void print_last(const struct child *c, int status)
 {
+	char how[100];
+	bool failed = WIFEXITED(status) && WEXITSTATUS(status) != 0;
+
 	char text[LINE_BYTES + 1];
 	off_t end = lseek(c->log, 0, SEEK_END),
 	      from = end - c->begin > LINE_BYTES ? end - LINE_BYTES : c->begin;
@@ -181,9 +187,14 @@ static void print_last(const struct child *c, int status)
 
 	while (n > 0 && text[n - 1] == '\n')
 		n--;
+	if (WIFEXITED(status))
+		snprintf(how, sizeof(how), "exited with status %d", WEXITSTATUS(status));
+	else
+		snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(status),
+			strsignal(WTERMSIG(status)));
 	if (n <= 0) {
-		ctl_fail("config: tokend exited with status %d without a message",
-			WEXITSTATUS(status));
+		ctl_fail("config: tokend %s without a message, at the last of %u starts", how,
+			c->starts);
 		return;
 	}
 	text[n] = 0;
@@ -191,17 +202,23 @@ static void print_last(const struct child *c, int status)
 	const char *line = strrchr(text, '\n');
 
 	line = line ? line + 1 : text;
-	ctl_fail("%s", line + (strncmp(line, "tokend: ", 8) == 0 ? 8 : 0));
+	line += strncmp(line, "tokend: ", 8) == 0 ? 8 : 0;
+	if (failed)
+		ctl_fail("%s", line);
+	else
+		ctl_fail("config: tokend %s at the last of %u starts, and its log ends with: %s",
+			how, c->starts, line);
 }
 
-/* False if the daemon has failed. One that was killed, or that nobody used, may be replaced. */
+/* False if the daemon has failed. One that was killed, or that nobody used, is replaced a few
+ * times. */
 static bool look_after(struct child *c)
 {
 	int status;
 
 	if (!c->pid || waitpid(c->pid, &status, WNOHANG) != c->pid)
 		return true;
-	bool failed = WIFEXITED(status) && WEXITSTATUS(status) != 0;
+	bool failed = (WIFEXITED(status) && WEXITSTATUS(status) != 0) || c->starts == STARTS;
 
 	if (failed)
 		print_last(c, status);

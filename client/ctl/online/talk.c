@@ -93,7 +93,7 @@ bool ctl_exchange(
 		bool mine = is_reply(l);
 
 		/* An error without a serial concerns the connection. */
-		if ((mine && (w->op == reply || !each)) ||
+		if ((mine && w->op == reply) ||
 			(w->op == WIRE_ERROR && (mine || !wire_has(w, WIRE_SERIAL))))
 			return true;
 		if (each)
