@@ -5,10 +5,12 @@
 #include "client/ctl/offline/record_tape.h"
 #include "client/ctl/offline/records_judge.h"
 #include "proto/phrases.h"
+#include "proto/wire.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,6 +113,42 @@ static void drop_repeated(struct records *r)
 			r->file[kept++] = r->file[i];
 	r->files = kept;
 	qsort(r->file, r->files, sizeof(*r->file), by_path);
+}
+
+/* Cuts ".NUMBER-NUMBER" off the end of @name. */
+static bool cut_numbers(char *name)
+{
+	static const char digits[] = "0123456789";
+	char *dot = strrchr(name, '.');
+	size_t first = dot ? strspn(dot + 1, digits) : 0;
+
+	if (first == 0 || dot[1 + first] != '-')
+		return false;
+
+	const char *second = dot + 2 + first;
+	size_t n = strspn(second, digits);
+
+	*dot = 0;
+	return n > 0 && !second[n];
+}
+
+bool records_run(const struct records *r, char run[LIMIT_NAME_BYTES + 1])
+{
+	for (size_t i = 0; i < r->files; i++) {
+		const char *slash = strrchr(r->file[i].path, '/');
+		char name[NAME_MAX + 1], *end;
+
+		snprintf(name, sizeof(name), "%s", slash ? slash + 1 : r->file[i].path);
+		end = strrchr(name, '.');
+		if (!end || strcmp(end, ".record") != 0)
+			return false;
+		*end = 0;
+		if (!cut_numbers(name) || !cut_numbers(name) || !wire_name_ok(name) ||
+			(i > 0 && strcmp(name, run) != 0))
+			return false;
+		memcpy(run, name, strlen(name) + 1);
+	}
+	return r->files > 0;
 }
 
 /* ---- a file's sections ---- */

@@ -58,6 +58,9 @@ struct records {
 
 /* Adds @path: a file, or a directory's *.record. Errors are printed. */
 bool records_add(struct records *r, const char *path);
+/* Writes the run that the names of all files name, as Loader's record= gives them:
+ * RUN.RANK-PEER.PID-TIME.record. False: they do not, or name several. */
+bool records_run(const struct records *r, char run[LIMIT_NAME_BYTES + 1]);
 /* Reads all files and judges which rows count. A file named twice is read once. Rejects records
  * that do not have the record_identity() @identity, that of stream @stream. Errors are printed. */
 bool records_read(struct records *r, uint64_t identity, const char *stream);

@@ -28,8 +28,8 @@ struct job {
 
 /* ---- the stream ---- */
 
-/* The stream of @run: the only one, or the only one with a directory of that run. NULL after an
- * error. The caller frees it. */
+/* The stream of @run: the only one, or the only one with a directory of that run; if none has one,
+ * of a run whose name begins so. NULL after an error. The caller frees it. */
 static char *find_stream(const char *config, const char *run)
 {
 	struct fault fault;
@@ -41,10 +41,13 @@ static char *find_stream(const char *config, const char *run)
 		ctl_fail("%s", fault.text);
 		return NULL;
 	}
-	for (uint32_t i = 0; i < c->streams; i++) {
-		const char *stream = c->stream[i].name;
+	for (uint32_t i = 0; i < 2 * c->streams; i++) {
+		const char *stream = c->stream[i % c->streams].name;
+		bool whole = i < c->streams;
 
-		if (c->streams > 1 && !run_log_exists(c, stream, run))
+		if (i == c->streams && found > 0)
+			break;
+		if (c->streams > 1 && !run_log_exists(c, stream, run, whole))
 			continue;
 		free(name);
 		name = strdup(stream);

@@ -103,7 +103,7 @@ static void forget(struct names *names)
 	free(names->name);
 }
 
-bool run_log_exists(const struct config *config, const char *stream, const char *run)
+bool run_log_exists(const struct config *config, const char *stream, const char *run, bool whole)
 {
 	struct names names = {0};
 	bool found = false;
@@ -116,7 +116,7 @@ bool run_log_exists(const struct config *config, const char *stream, const char 
 		free(state);
 	}
 	for (unsigned i = 0; i < names.n && !found; i++)
-		found = strncmp(names.name[i], run, strlen(run)) == 0;
+		found = strncmp(names.name[i], run, strlen(run) + whole) == 0;
 	forget(&names);
 	return found;
 }

@@ -17,8 +17,9 @@ struct run_log {
 /* @run: the run's name, or a beginning that no other run of the stream has. False after an error:
  * it names each directory that was tried. */
 bool run_log_find(struct run_log *log, const struct ctl_stream *s, const char *run);
-/* True if a run of @stream has this name, or begins with it. Prints nothing. */
-bool run_log_exists(const struct config *config, const char *stream, const char *run);
+/* True if a run of @stream has this name, or if @whole is false, a name that begins with it. Prints
+ * nothing. */
+bool run_log_exists(const struct config *config, const char *stream, const char *run, bool whole);
 void run_log_free(struct run_log *log);
 
 #endif

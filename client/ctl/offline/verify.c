@@ -12,6 +12,7 @@
 #include "client/ctl/offline/proof_report.h"
 #include "client/ctl/offline/proof_verdict.h"
 #include "client/ctl/offline/records.h"
+#include "client/ctl/offline/run_log.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -76,14 +77,18 @@ static int answer(struct query *q)
 	struct ctl_history history = {0};
 	struct records records = {0};
 	struct ctl_stream s;
+	char run[LIMIT_NAME_BYTES + 1];
 	int status = CTL_FAILED;
 	bool good = ctl_stream_open(&s, q->config, q->stream);
 
 	if (!good)
 		return CTL_FAILED;
-	good = ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run);
 	for (unsigned i = 0; good && i < q->path_count; i++)
 		good = records_add(&records, q->paths[i]);
+	if (good && !q->run && q->cursor_count == 0 && records_run(&records, run) &&
+		run_log_exists(s.config, q->stream, run, true))
+		q->run = run;
+	good = good && ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run);
 	if (good && records_read(&records, record_identity(&s.stream->begin), q->stream))
 		status = with_records(q, &s, &history, &records);
 	records_free(&records);
@@ -165,8 +170,9 @@ const struct ctl_command ctl_verify = {
 		 "that `tokctl skip` left out; void, rows undone by restarts; outside, rows "
 		 "outside the range; generations, the number of stretches with one world and "
 		 "micro_batch; and sum, which is equal for all runs over the same samples.\n\n"
-		 "If the mix was changed while the run was going on, add --run, or cursors of the "
-		 "run with --cursor.",
+		 "The mixes are those of the run that the records' file names name, from its mix "
+		 "log. If the files were renamed, or the log is not on this node, give --run, or "
+		 "cursors of the run with --cursor.",
 	.examples = CTL_EXAMPLES({"prove a run from the records of all its ranks",
 		"tokctl verify train records -c tokend.yaml"}),
 	.options = options,
