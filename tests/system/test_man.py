@@ -86,6 +86,14 @@ def test_tokctl_page_has_every_command_and_option():
     assert set(seen) == set(page) and len(seen) > 20
 
 
+def test_json_is_not_promised_where_it_is_missing():
+    """And the description of tokctl(1) has a rule instead of a list, which once lacked commands."""
+    lack = {name for name, text in commands() if "json" not in options(text)}
+    assert {"top", "cat", "report", "cursor new", "cache warm", "cache drop"} <= lack
+    with open(f"{REPO}/client/OPERATIONS.md") as page:
+        assert "for every command." not in page.read()
+
+
 def test_every_command_has_an_example():
     page = sections("tokctl.1", "SS")
     groups = "tokctl cursor", "tokctl cache"

@@ -5,6 +5,7 @@ shard before it is read. A shard that differs from its manifest stops the stream
 import json
 import os
 import resource
+import shutil
 
 import numpy
 import pytest
@@ -485,3 +486,17 @@ def data(shared):
 def configs(data):
     """The configs with and without manifests."""
     return config_of(data, "with.yaml", True), config_of(data, "without.yaml", False)
+
+
+@pytest.mark.parametrize("more", [[], ["--sums"]])
+def test_a_manifest_survives_a_power_cut(place, more):
+    """A directory is synced after the last rename in it."""
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    shard, manifest, trace = place.shard("0.bin", 5000), place.file("to", "m"), place.file("calls")
+    follow = ["strace", "-f", "-y", "-e", "trace=fsync,rename", "-o", trace]
+    code, _, err = run(*follow, TOKCTL, "inspect", shard, "--manifest", manifest, *more)
+    assert code == 0, err
+    calls = open(trace).read().splitlines()
+    last = max(i for i, call in enumerate(calls) if "rename(" in call)
+    assert any(f"<{os.path.dirname(manifest)}>)" in call for call in calls[last:]), calls

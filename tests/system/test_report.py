@@ -102,6 +102,20 @@ def test_a_run_with_restarts_and_another_mix(scene):
     assert len(page.source) < 200_000
 
 
+def test_the_whole_name_of_a_run_comes_before_its_beginning(scene):
+    scene.phase("whole", 1, 4, 4, run_="whole")
+    scene.phase("whole-eval", 1, 4, 4, run_="whole-eval", stream="other")
+    assert "Run whole of stream train" in report(scene, "whole")[1].text
+    assert "of stream other" in report(scene, "whole-")[1].text
+
+
+def test_a_short_run_has_a_chart_of_its_mix(scene):
+    scene.phase("short", 1, 4, 4, run_="short")
+    _, page = report(scene, "short", scene.directory("short"), "--stream", "train")
+    area = re.search(r'<polygon [^>]*points="([^"]*)"', page.source)[1].split()
+    assert len({point.split(",")[0] for point in area}) == 2, "from edge to edge"
+
+
 def test_lost_rows_are_said_first(scene):
     records = scene.phase("lossy", 2, 4, 20, run_="lossy")
     os.unlink(f"{records}-1.record")

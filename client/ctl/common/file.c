@@ -11,8 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Makes the rename() survive a power cut. */
-static bool sync_parent(const char *path)
+bool ctl_file_sync_parent(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	char *parent =
@@ -73,7 +72,7 @@ bool ctl_file_write(const char *path, const void *bytes, size_t n, const char *w
 		close(fd);
 	if (fd >= 0 && !done)
 		unlink(temporary);
-	if (done && !sync_parent(path)) {
+	if (done && !ctl_file_sync_parent(path)) {
 		error = errno;
 		done = false;
 	}

@@ -1,4 +1,4 @@
-/* What part of the samples a mix takes from a dataset. */
+/* The share of the samples that a mix takes from a dataset. */
 #ifndef TOKEND_CTL_SHARE_H
 #define TOKEND_CTL_SHARE_H
 

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 
 static const char ABOUT[] =
-	"`plan`, `when`, `inspect`, `pack`, `verify` and `cursor` read the config, shards, cursors "
-	"and records. They need no daemon. `cat`, `status`, `top`, `mix`, `skip`, `checkpoint`, "
-	"`drain` and `rescale` connect to a running daemon.\n\n"
+	"Commands that take `--socket` connect to a running daemon; `start` starts one. The "
+	"others read the config, shards, cursors and records, and need no daemon.\n\n"
 	"Options may come anywhere after the command. Numbers are decimal digits. Results go to "
 	"stdout, messages to stderr. `tokctl help` lists the commands. `tokctl help COMMAND` and "
 	"`tokctl COMMAND --help` print the options of one. `tokctl help --man PAGE` prints the "

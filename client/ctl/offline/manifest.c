@@ -4,6 +4,7 @@
 #include "client/ctl/offline/manifest.h"
 
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/file.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/sums.h"
 #include "proto/phrases.h"
@@ -242,7 +243,7 @@ bool ctl_manifest_end(struct ctl_manifest *m, bool keep)
 	int error = errno;
 
 	fine = fclose(m->file) == 0 && fine;
-	if (fine && rename(m->part, m->path) != 0) {
+	if (fine && (rename(m->part, m->path) != 0 || !ctl_file_sync_parent(m->path))) {
 		fine = false;
 		error = errno;
 	}

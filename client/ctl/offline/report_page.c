@@ -156,12 +156,13 @@ static void mark_mixes(const struct report_page *p, const struct chart *c)
 }
 
 /* The middle of each stretch, except that the first and the last reach the edges. */
-static void set_middles(const struct report_count *count, const struct proof *proof, double *x)
+static void set_middles(
+	const struct report_count *count, const struct proof *proof, double *x, unsigned points)
 {
-	for (unsigned i = 0; i < count->points; i++)
+	for (unsigned i = 0; i < points; i++)
 		x[i] = (double)count->from + ((double)i + 0.5) * (double)count->step;
 	x[0] = (double)proof->from;
-	x[count->points - 1] = (double)proof->to;
+	x[points - 1] = (double)proof->to;
 }
 
 static void draw_mix(
@@ -170,17 +171,19 @@ static void draw_mix(
 	struct chart c = {p->to, (double)proof->from, (double)proof->to, 100};
 	double x[CHART_POINTS], below[CHART_POINTS] = {0}, above[CHART_POINTS];
 	uint32_t n = report_coloured(count), areas = n + (n < count->datasets);
+	unsigned last = count->points - 1, points = last ? last + 1 : 2; /* one has two edges */
 
-	set_middles(count, proof, x);
+	set_middles(count, proof, x, points);
 	chart_begin(&c, "Mix, % of the samples", "position");
 	for (uint32_t i = 0; i < areas; i++) {
-		for (unsigned at = 0; at < count->points; at++) {
-			double all = (double)report_served(count, at, 0, true);
-			double own = (double)report_served(count, at, i, i == n);
+		for (unsigned at = 0; at < points; at++) {
+			unsigned stretch = at < last ? at : last;
+			double all = (double)report_served(count, stretch, 0, true);
+			double own = (double)report_served(count, stretch, i, i == n);
 
 			above[at] = below[at] + (all > 0 ? 100 * own / all : 0);
 		}
-		chart_area(&c, i, x, below, above, count->points);
+		chart_area(&c, i, x, below, above, points);
 		memcpy(below, above, sizeof(below));
 	}
 	mark_mixes(p, &c);

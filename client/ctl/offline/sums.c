@@ -72,7 +72,8 @@ static bool write_file(struct ctl_sums *s, const char *part)
 	bool fine = fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
 	int error = errno;
 
-	if (fclose(file) != 0 || !fine || rename(part, s->path) != 0) {
+	if (fclose(file) != 0 || !fine || rename(part, s->path) != 0 ||
+		!ctl_file_sync_parent(s->path)) {
 		errno = fine ? errno : error;
 		unlink(part);
 		return false;

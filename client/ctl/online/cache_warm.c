@@ -68,7 +68,7 @@ static bool reads(const struct warm *w, const json_t *row)
 
 	json_array_foreach(json_object_get(row, "streams"), i, name)
 	{
-		if (strcmp(json_string_value(name), w->stream) == 0)
+		if (json_is_string(name) && strcmp(json_string_value(name), w->stream) == 0)
 			return true;
 	}
 	return false;

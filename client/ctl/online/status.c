@@ -82,6 +82,7 @@ static bool write_slow(char line[LIMIT_TEXT_BYTES + 200], const struct wire *w)
 		"  stream %.*s waits for %.*s: its storage has not answered for %" PRIu64 " s",
 		(int)stream.n, stream.at, (int)shard.n, shard.at,
 		wire_number(w, WIRE_SLOW_MS) / 1000);
+	fault_line(line);
 	return true;
 }
 
