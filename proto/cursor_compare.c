@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static bool same_number(struct fault *fault, const char *field, uint64_t mine, uint64_t now)
@@ -15,33 +16,59 @@ static bool same_number(struct fault *fault, const char *field, uint64_t mine, u
 				      mine, now);
 }
 
+/* A finite run was laid out for its end: a longer one is another run. */
+static bool same_end(struct fault *fault, const char *field, uint64_t mine, uint64_t now)
+{
+	return mine == now ||
+	       fault_set(fault, FAULT_CURSOR, field,
+		       "the run began with %s: %" PRIu64 ", and the stream now has %" PRIu64
+		       " (0: not set); its order depends on that. Restore it to end this run; to "
+		       "train on, add a stream with another seed and begin it after that end",
+		       field, mine, now);
+}
+
+static bool differs(struct fault *fault, const char *dataset, const char *what, const char *mine,
+	const char *now)
+{
+	return cursor_refuse_dataset(fault, dataset, what,
+		"the cursor has %s, the stream has %s: its shards or settings changed; restore "
+		"them, and add new shards as a new dataset",
+		mine, now);
+}
+
 static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n,
 	struct fault *fault)
 {
 	assert(d < c->datasets && n < now->datasets);
 	const struct order_dataset *a = &c->order[d], *b = &now->order[n];
+	const char *name = c->dataset[d].name;
+	bool blocks = a->shuffle == ORDER_BLOCK && b->shuffle == ORDER_BLOCK;
 	const struct {
 		const char *what;
 		uint64_t mine, now;
-	} fields[] = {
+	} numbers[] = {
 		{"windows", a->windows, b->windows},
-		{"digest of its shards", c->dataset[d].digest, now->dataset[n].digest},
-		{"shuffle", a->shuffle, b->shuffle},
-		{"block", a->shuffle == ORDER_BLOCK ? a->block : 0,
-			a->shuffle == ORDER_BLOCK ? b->block : 0},
-		{"group", a->shuffle == ORDER_BLOCK ? a->group : 0,
-			a->shuffle == ORDER_BLOCK ? b->group : 0},
-		{"slide", a->slide, b->slide},
+		{"block", blocks ? a->block : 0, blocks ? b->block : 0},
+		{"group", blocks ? a->group : 0, blocks ? b->group : 0},
 	};
+	char mine[24], is[24];
 
-	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-		if (fields[i].mine != fields[i].now)
-			return cursor_refuse_dataset(fault, c->dataset[d].name, fields[i].what,
-				"the cursor has %" PRIu64 ", the stream has %" PRIu64
-				": its shards or settings changed; restore them, and add new "
-				"shards as a new dataset",
-				fields[i].mine, fields[i].now);
-	return true;
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		if (numbers[i].mine == numbers[i].now)
+			continue;
+		snprintf(mine, sizeof(mine), "%" PRIu64, numbers[i].mine);
+		snprintf(is, sizeof(is), "%" PRIu64, numbers[i].now);
+		return differs(fault, name, numbers[i].what, mine, is);
+	}
+	if (c->dataset[d].digest != now->dataset[n].digest)
+		return cursor_refuse_dataset(fault, name, "shards",
+			"their names or lengths are not those that the run began with; restore "
+			"them, and add new shards as a new dataset");
+	if (a->shuffle != b->shuffle)
+		return differs(fault, name, "shuffle", order_shuffles[a->shuffle],
+			order_shuffles[b->shuffle]);
+	return a->slide == b->slide || differs(fault, name, "slide", a->slide ? "true" : "false",
+					       b->slide ? "true" : "false");
 }
 
 /* Does the cursor give dataset @d any weight, now or later? */
@@ -62,8 +89,8 @@ bool cursor_belongs(const struct cursor *c, const struct cursor *now, struct fau
 		!same_number(fault, "seq_len", c->seq_len, now->seq_len) ||
 		!same_number(fault, "extra", c->extra, now->extra) ||
 		!same_number(fault, "stride", c->stride, now->stride) ||
-		!same_number(fault, "epochs", c->epochs, now->epochs) ||
-		!same_number(fault, "samples", c->samples, now->samples))
+		!same_end(fault, "epochs", c->epochs, now->epochs) ||
+		!same_end(fault, "samples", c->samples, now->samples))
 		return false;
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		int n = cursor_find(now, c->dataset[d].name);

@@ -83,8 +83,6 @@ static void put_list(
 
 static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
 {
-	static const char *const shuffles[] = {
-		[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block"};
 	const struct order_dataset *o = &c->order[d];
 	uint64_t ends_at, unserved;
 
@@ -94,7 +92,7 @@ static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
 	put_pair(t, ",", "windows", o->windows);
 	put_pair(t, ",", "digest", c->dataset[d].digest);
 	put(t, ",\"shuffle\":");
-	put_string(t, shuffles[o->shuffle]);
+	put_string(t, order_shuffles[o->shuffle]);
 	put_pair(t, ",", "block", o->block);
 	put_pair(t, ",", "group", o->group);
 	put(t, o->slide ? ",\"slide\":true" : ",\"slide\":false");

@@ -131,6 +131,7 @@ enum order_shuffle {
 	ORDER_GLOBAL, /* over the whole dataset */
 	ORDER_BLOCK,  /* blocks of windows shuffled, then windows inside groups of blocks */
 };
+extern const char *const order_shuffles[]; /* their names, then NULL */
 
 struct order_dataset {
 	uint64_t name_hash;

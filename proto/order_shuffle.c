@@ -6,6 +6,9 @@
 #include <assert.h>
 #include <math.h>
 
+const char *const order_shuffles[] = {
+	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block", NULL};
+
 /* ---- permute ---- */
 
 /*

@@ -20,12 +20,22 @@ void table_check(const struct table *table)
 void table_number(struct table *table)
 {
 	uint64_t windows = 0, tokens = 0;
+	uint64_t step = table->stride < table->window_tokens ? table->stride : table->window_tokens;
 
+	table->short_shards = table->short_tokens = table->tail_tokens = 0;
 	for (uint64_t s = 0; s < table->shards; s++) {
+		uint64_t has = table->tokens[s];
+		uint64_t n = order_shard_windows(has, table->window_tokens, table->stride);
+
 		table->first_window[s] = windows;
-		windows +=
-			order_shard_windows(table->tokens[s], table->window_tokens, table->stride);
-		tokens += table->tokens[s];
+		windows += n;
+		tokens += has;
+		if (n > 0) {
+			table->tail_tokens += has - (table->window_tokens + (n - 1) * step);
+		} else {
+			table->short_shards++;
+			table->short_tokens += has;
+		}
 	}
 	table->first_window[table->shards] = windows;
 	table->windows = windows;
@@ -124,19 +134,4 @@ void table_holding(const struct table *table, const struct order_dataset *order,
 	uint64_t epoch, uint64_t shard, uint64_t token, uint64_t *first, uint64_t *count)
 {
 	table_touching(table, order, seed, epoch, shard, token, 1, first, count);
-}
-
-uint64_t table_unserved(const struct table *table)
-{
-	uint64_t step = table->stride < table->window_tokens ? table->stride : table->window_tokens,
-		 unserved = 0;
-
-	for (uint64_t s = 0; s < table->shards; s++) {
-		uint64_t windows = table->first_window[s + 1] - table->first_window[s];
-		uint64_t served = windows == 0 ? 0 : table->window_tokens + (windows - 1) * step;
-
-		assert(served <= table->tokens[s]);
-		unserved += table->tokens[s] - served;
-	}
-	return unserved;
 }

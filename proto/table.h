@@ -13,12 +13,14 @@ struct table {
 	uint64_t shards;
 	uint64_t windows; /* N: the sum over the shards */
 	uint64_t total_tokens;
-	uint64_t *tokens;	/* [shards] */
+	uint64_t short_shards, short_tokens; /* of shards without a window, and their tokens */
+	uint64_t tail_tokens;		     /* of other shards: in no window if nothing slides */
+	uint64_t *tokens;		     /* [shards] */
 	uint64_t *first_window; /* [shards + 1] the number of each shard's first window; the last
 				   entry is N */
 };
 
-/* Computes first_window, windows and total_tokens from tokens. The caller allocates and owns the
+/* Computes all that follows from tokens. The caller allocates and owns the
  * arrays. */
 void table_number(struct table *table);
 /* Asserts the invariants of a numbered table, in constant time. */
@@ -42,6 +44,9 @@ void table_touching(const struct table *table, const struct order_dataset *order
 	uint64_t *count);
 
 /* Tokens that no window contains, over all shards, if nothing slides. */
-uint64_t table_unserved(const struct table *table);
+static inline uint64_t table_unserved(const struct table *table)
+{
+	return table->short_tokens + table->tail_tokens;
+}
 
 #endif

@@ -8,7 +8,8 @@
 enum { /* remark on frames of at least this size, and at least this many windows */
 	LARGE_FRAME_BYTES = 1 << 20,
 	LARGE_FRAME_WINDOWS = 16,
-	BOUNDS_OPEN = 500, /* remark on more lists of bounds than this */
+	BOUNDS_OPEN = 500,  /* remark on more lists of bounds than this */
+	UNSERVED_PART = 20, /* doubt if more than this part of the tokens is never served */
 };
 
 /* A frame is decoded as a whole. Only windows of the same block share frames. */
@@ -64,13 +65,40 @@ static bool manifest_note(const struct dataset *d, char *text, size_t text_bytes
 	return true;
 }
 
+/* Tokens that no epoch serves. Gaps of a stride above the window are meant. */
+static bool unserved(const struct dataset *d, char *text, size_t text_bytes)
+{
+	const struct table *t = &d->table;
+	bool tails = !d->config->slide && t->stride <= t->window_tokens;
+	uint64_t lost = t->short_tokens + (tails ? t->tail_tokens : 0);
+
+	if (t->windows == 0 || lost <= t->total_tokens / UNSERVED_PART)
+		return false;
+	int n = snprintf(text, text_bytes, "%.1f %% of its %" PRIu64 " tokens are never served: ",
+		100.0 * (double)lost / (double)t->total_tokens, t->total_tokens);
+
+	if (t->short_shards > 0)
+		snprintf(text + n, text_bytes - (size_t)n,
+			"%" PRIu64 " of its %" PRIu64
+			" shards are shorter than a window of %" PRIu64
+			" tokens; use longer shards or a smaller seq_len",
+			t->short_shards, t->shards, t->window_tokens);
+	else
+		snprintf(text + n, text_bytes - (size_t)n,
+			"the end of a shard is left out if it is shorter than a window of %" PRIu64
+			" tokens; use longer shards, a smaller seq_len, or slide: true, which "
+			"leaves out others in each epoch",
+			t->window_tokens);
+	return true;
+}
+
 enum dataset_note dataset_note(
 	const struct dataset *dataset, unsigned i, char *text, size_t text_bytes)
 {
 	if (i == 0 && dataset->note[0])
 		snprintf(text, text_bytes, "shard %s (the first with a remark): %s",
 			dataset_shard_name(dataset, dataset->note_shard), dataset->note);
-	if (i == 3 && dataset->refused)
+	if (i == 4 && dataset->refused)
 		snprintf(text, text_bytes, "its stream will stop at a bad token: %s",
 			dataset->refused);
 	switch (i) {
@@ -83,6 +111,8 @@ enum dataset_note dataset_note(
 			       : NOTE_NONE;
 	case 2:
 		return manifest_note(dataset, text, text_bytes) ? NOTE_FACT : NOTE_NONE;
+	case 3:
+		return unserved(dataset, text, text_bytes) ? NOTE_DOUBT : NOTE_NONE;
 	default:
 		return dataset->refused ? NOTE_DOUBT : NOTE_NONE;
 	}

@@ -45,7 +45,7 @@ static bool check_windows(const struct opening *o)
 	const struct table *t = &o->dataset->table;
 	uint64_t largest = 0;
 
-	if (t->windows > 0 || o->stream->epochs || !has_weight(o->stream, o->source))
+	if (t->windows > 0 || (!o->stream->epochs && !has_weight(o->stream, o->source)))
 		return true;
 	for (uint64_t s = 1; s < t->shards; s++)
 		if (t->tokens[s] > t->tokens[largest])
@@ -53,9 +53,10 @@ static bool check_windows(const struct opening *o)
 	return opening_refuse(o, o->source->path_line, "path",
 		"no shard is as long as a window: the largest, %s, has %" PRIu64
 		" tokens, and a window has %" PRIu64 " (seq_len %" PRIu64 " + extra %" PRIu64
-		"); use longer shards, a smaller seq_len or weight 0",
+		"); use longer shards, a smaller seq_len or %s",
 		dataset_shard_name(o->dataset, largest), t->tokens[largest], t->window_tokens,
-		o->stream->seq_len, o->stream->extra);
+		o->stream->seq_len, o->stream->extra,
+		o->stream->epochs ? "no such dataset" : "weight 0");
 }
 
 /* Samples were cut when they were written, so a window must be exactly one sample. */

@@ -70,8 +70,6 @@ enum {
 };
 
 static const char *const dtypes[] = {"u16", "u32", NULL};
-static const char *const shuffles[] = {
-	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block", NULL};
 
 static const char *const fetches[] = {
 	[CONFIG_FETCH_AUTO] = "auto",
@@ -120,7 +118,7 @@ static const struct schema_key dataset_keys[] = {
 			"often, its weight becomes 0 and the others keep their ratio. `tokend "
 			"--check` prints the position."},
 	[DATASET_SHUFFLE] = {"shuffle", schema_choice, offsetof(struct config_dataset, shuffle),
-		.choices = shuffles, .preset = "global",
+		.choices = order_shuffles, .preset = "global",
 		.help = "`global` shuffles all windows. `block` is for storage that needs long "
 			"reads: it shuffles blocks of windows, then the windows within each group "
 			"of blocks."},

@@ -280,6 +280,23 @@ static void warn_one(void *connection, const struct stream *s, bool doubt, const
 		connection_warn(connection, line);
 }
 
+/* Before the reply, so that the trainer sees them now. */
+static void warn(struct attach_job *job)
+{
+	struct session *s = job->session;
+	bool seeks = twins_join(s);
+	char text[LIMIT_TEXT_BYTES];
+
+	if (s->again || s->helper)
+		return;
+	if (!seeks)
+		plan_tell(s->stream, s->connection, warn_one);
+	if (s->mix_told || !plan_mix_differs(s->stream, &job->cursor, s->run, text, sizeof(text)))
+		return;
+	connection_warn(s->connection, text);
+	s->mix_told = true;
+}
+
 static void begin(struct attach_job *job)
 {
 	struct connection *c = job->connection;
@@ -291,9 +308,7 @@ static void begin(struct attach_job *job)
 	s->stream->counts->attaches_again += s->again;
 	pace_run(&c->all->paces, &c->member, s->run, connection_now(c));
 	log_node(s);
-	if (!twins_join(s) && !s->again &&
-		!s->helper) /* before the reply, so that it is seen now */
-		plan_tell(s->stream, c, warn_one);
+	warn(job);
 	request_join(s);
 	session_log_attach(s);
 	following_begin(s);

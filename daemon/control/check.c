@@ -38,13 +38,16 @@ static void print_dataset(const struct config *config, const struct dataset *d)
 {
 	char reason[240];
 	const struct table *t = &d->table;
-	uint64_t unserved = table_unserved(t);
 
 	printf("  %s: %" PRIu64 " shards, %" PRIu64 " tokens, %" PRIu64
-	       " windows; never served in one epoch: %" PRIu64 " tokens, %.3f %%%s\n",
-		d->config->name, t->shards, t->total_tokens, t->windows, unserved,
-		percent(unserved, t->total_tokens),
-		d->config->slide ? " (another part each epoch: slide)" : "");
+	       " windows; never served: %" PRIu64 " tokens, %.3f %%",
+		d->config->name, t->shards, t->total_tokens, t->windows,
+		d->config->slide ? t->short_tokens : table_unserved(t),
+		percent(d->config->slide ? t->short_tokens : table_unserved(t), t->total_tokens));
+	if (d->config->slide)
+		printf("; left out by each epoch, others each time (slide): %" PRIu64 " tokens",
+			t->tail_tokens);
+	printf("\n");
 	dataset_fetch_reason(config, d, reason, sizeof(reason));
 	if (reason[0])
 		printf("    read %s\n", reason);

@@ -4,6 +4,7 @@
 #include "daemon/control/log.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 void plan_tell(const struct stream *s, void *context,
@@ -56,4 +57,66 @@ static void log_one(void *context, const struct stream *s, bool doubt, const cha
 void plan_log(const struct stream *s)
 {
 	plan_tell(s, NULL, log_one);
+}
+
+/* ---- a run with another mix than the config's ---- */
+
+static double share(const struct order_segment *segment, uint32_t d)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < segment->datasets; i++)
+		sum += (double)segment->units[i];
+	return d < segment->datasets ? (double)segment->units[d] / sum : 0;
+}
+
+/* Are the datasets' shares those of the config, up to rounding? */
+static bool same_mix(
+	const struct cursor *c, const struct order_segment *mix, const struct cursor *config)
+{
+	double differ = 0;
+
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		int n = cursor_find(config, c->dataset[d].name);
+
+		differ +=
+			fabs(share(mix, d) - (n < 0 ? 0 : share(config->segment[0], (uint32_t)n)));
+	}
+	for (uint32_t n = 0; n < config->datasets; n++)
+		if (cursor_find(c, config->dataset[n].name) < 0)
+			differ += share(config->segment[0], n);
+	return differ < 1e-6;
+}
+
+/* Writes " NAME=SHARE" for each dataset with a share. */
+static void put_mix(char *text, size_t text_bytes, const struct cursor *c)
+{
+	size_t n = 0;
+
+	text[0] = 0;
+	for (uint32_t d = 0; d < c->datasets && n < text_bytes; d++)
+		if (share(c->segment[0], d) > 0)
+			n += (size_t)snprintf(text + n, text_bytes - n, " %s=%.4g",
+				c->dataset[d].name, share(c->segment[0], d));
+	if (n >= text_bytes)
+		snprintf(text + text_bytes - sizeof(" …"), sizeof(" …"), " …");
+}
+
+bool plan_mix_differs(const struct stream *s, const struct cursor *c, const char *run, char *text,
+	size_t text_bytes)
+{
+	char mine[320], now[320];
+
+	if (c->epochs || c->segment[0]->start > 0)
+		return false;
+	for (uint32_t i = 0; i < c->segments; i++)
+		if (same_mix(c, c->segment[i], &s->begin))
+			return false;
+	put_mix(mine, sizeof(mine), c);
+	put_mix(now, sizeof(now), &s->begin);
+	snprintf(text, text_bytes,
+		"stream %s: run %s keeps the mix that it began with,%s; the config's weights are "
+		"now%s, and act in new runs only; to change this run: tokctl mix %s --run %s%s",
+		s->config->name, run, mine, now, s->config->name, run, now);
+	return true;
 }

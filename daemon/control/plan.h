@@ -12,5 +12,12 @@ void plan_tell(const struct stream *s, void *context,
 	void (*tell)(void *context, const struct stream *s, bool doubt, const char *text));
 /* Logs them. */
 void plan_log(const struct stream *s);
+/*
+ * Whether the config's weights have no effect on a run that is at @c, with both mixes in @text:
+ * they were edited since the run began. False for a run whose mix has changed since then, by an
+ * operator or a schedule.
+ */
+bool plan_mix_differs(const struct stream *s, const struct cursor *c, const char *run, char *text,
+	size_t text_bytes);
 
 #endif

@@ -45,6 +45,7 @@ struct session {
 	bool strict;   /* refuse it while another process reads for its rank */
 	bool left;     /* its client reads from the session that replaces it */
 	bool twins_looked_for, twin_told;
+	bool mix_told;	       /* that the config has another mix */
 	uint64_t fed_since_ms; /* since when it, or sessions of its process before it, are fed */
 	uint64_t next;	       /* the position at which it attached */
 	uint64_t attached_ms;

@@ -79,6 +79,7 @@ bool twins_join(struct session *s)
 	s->fed_since_ms = former->fed_since_ms;
 	s->twins_looked_for = former->twins_looked_for;
 	s->twin_told = former->twin_told;
+	s->mix_told = former->mix_told;
 	return true;
 }
 

@@ -172,7 +172,7 @@ def test_cursors_of_other_streams_are_refused(bench):
         ),
         (
             "other shards",
-            "dataset web: digest of its shards",
+            "dataset web: shards",
             ["shards"],
             listing({**web, "path": "renamed"}, code),
         ),

@@ -227,7 +227,7 @@ def test_snapshots_of_other_streams_are_refused(place):
         "seed": {"seed": 4},
         "seq_len": {"seq_len": 32},
         "extra": {"extra": 0},
-        "dataset small: digest of its shards": {"datasets": [{**small, "path": "small2"}]},
+        "dataset small: shards": {"datasets": [{**small, "path": "small2"}]},
         "dataset small: name": {"datasets": [{"name": "tiny", "path": "small"}]},
         "dataset small: windows": {"datasets": [{**small, "dtype": "u32"}]},
         "dataset small: shuffle": {"datasets": [{**small, "shuffle": "none"}]},

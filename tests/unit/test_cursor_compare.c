@@ -38,7 +38,7 @@ static void the_difference_to_another_stream_is_named(void **state)
 	DIFFERS(epochs++, "epochs");
 	DIFFERS(samples++, "samples");
 	DIFFERS(order[1].windows++, "dataset code: windows");
-	DIFFERS(dataset[1].digest++, "dataset code: digest of its shards");
+	DIFFERS(dataset[1].digest++, "dataset code: shards");
 	DIFFERS(order[1].shuffle = ORDER_GLOBAL, "dataset code: shuffle");
 	DIFFERS(order[1].block++, "dataset code: block");
 	DIFFERS(order[1].group++, "dataset code: group");

@@ -10,9 +10,6 @@
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-static const char *const shuffles[] = {
-	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block"};
-
 struct diff {
 	struct ctl_out *out;
 	bool json, differs;
@@ -105,7 +102,7 @@ static void diff_dataset(struct diff *d, const struct cursor *a, const struct cu
 	}
 	snprintf(field, sizeof(field), "dataset %s: shuffle", a->dataset[i].name);
 	if (x->shuffle != y->shuffle)
-		differ_text(d, field, shuffles[x->shuffle], shuffles[y->shuffle]);
+		differ_text(d, field, order_shuffles[x->shuffle], order_shuffles[y->shuffle]);
 }
 
 /* ---- diff of the mixes ---- */

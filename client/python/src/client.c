@@ -55,9 +55,12 @@ static int client_init(PyObject *self, PyObject *args, PyObject *keywords)
 	o.config = config ? PyBytes_AsString(config) : NULL;
 	WAITING(c, r = tokend_attach(&c->t, &o, why, sizeof(why)));
 	Py_XDECREF(config);
-	if (r == 0)
+	if (r == 0 && say_notice(c))
 		return 0;
-	raise_error(self, r, why);
+	if (r == 0)
+		WAITING(c, views_detach(c)); /* a warning that the user made an error */
+	else
+		raise_error(self, r, why);
 	return -1;
 }
 

@@ -179,7 +179,10 @@ PyObject *client_seek(PyObject *self, PyObject *args)
 	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
 
 	leave(c, true);
-	return result;
+	if (!result || say_notice(c))
+		return result;
+	Py_DECREF(result);
+	return NULL;
 }
 
 PyObject *client_set_mix(PyObject *self, PyObject *args)
