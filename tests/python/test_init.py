@@ -24,7 +24,7 @@ RANDOM = numpy.random.default_rng(1)
 
 
 def tokens(count, dtype="<u2", most=50257):
-    return RANDOM.integers(0, most, count).astype(dtype)
+    return (most * RANDOM.random(count) ** 4).astype(dtype)  # small ones are frequent, as in text
 
 
 def flat(count, dtype="<u2", most=50257):
@@ -157,6 +157,7 @@ OTHERS = {  # file, content, words of the reason
     "train_0 (1).bin": (flat(900), "its name is that of a copy"),
     "train_0000.bin": (SHARDS[f"{D}/train_0.bin"], "is a copy of train_0.bin"),
     "train_3.bin.part": (flat(900), "its name ends neither"),
+    "wide.bin": (flat(9000, "<i8"), "looks like"),
     "pytorch_model.bin": (ARCHIVE.getvalue(), "is a zip archive"),
     "input.txt": (WORDS * 9, "is text next to shards"),
     "prepare.py": (WORDS, "is text next to shards"),

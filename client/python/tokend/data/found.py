@@ -46,6 +46,7 @@ class Dataset:
     sample_tokens: int  # 0: the shards have no samples
     files: list
     column: str = ""  # "": the format has none
+    notes: list = dataclasses.field(default_factory=list)  # remarks about files
 
 
 @dataclasses.dataclass
@@ -185,7 +186,12 @@ def _divided(root, reports):
     left_out |= {r["path"]: why for r in reports if r["format"] and (why := _by_name(r["path"]))}
     left_out |= _copies(root, [r["path"] for r in reports if r["path"] not in left_out])
     kept = [report for report in reports if report["path"] not in left_out]
-    return _again(root, kept) if any(map(_is_doubtful, kept)) else kept, left_out
+    if any(map(_is_doubtful, kept)):
+        kept = _again(root, kept)
+    good = [report for report in kept if not report["problems"]]
+    if good:
+        left_out |= {r["path"]: _reason(r) for r in kept if r["problems"]}
+    return good or kept, left_out
 
 
 # ---- text ----
@@ -267,6 +273,7 @@ def _named(name, chosen, pattern, group):
         sample_tokens=max(report.get("sample_tokens", 0) for report in group),
         files=chosen,
         column=group[0].get("column") or "",
+        notes=[f"{report['path']}: {note}" for report in group for note in report["notes"]],
     )
 
 
@@ -300,7 +307,7 @@ def look(root, names=None):
     """Looks at a directory, or at files in it. Returns Found."""
     shards, left_out = _divided(root, _reports(root, names))
     datasets, texts = [], []
-    if not any(not report["problems"] for report in shards):  # where there are shards, these win
+    if not shards or shards[0]["problems"]:  # where there are shards, these win
         texts = _sources(root, left_out)
     if texts:
         left_out |= {report["path"]: _reason(report) for report in shards}

@@ -192,14 +192,14 @@ def _tokenizer(given, looked):
     """The tokenizer's file: as given, otherwise one next to the data. None: there is none."""
     if given:
         return given
-    for each in looked:
-        for name in sorted(os.listdir(each.path)):
+    near = [each.path for each in looked]
+    near += [os.path.dirname(d.files[0]) for each in looked for d in each.datasets]
+    for path in near:
+        for name in sorted(os.listdir(path)):
             if TOKENIZERS.fullmatch(name):
-                return os.path.join(each.path, name)
-        for dataset in each.datasets:
-            noted = tokenize.noted_tokenizer(os.path.dirname(dataset.files[0]))
-            if noted:
-                return noted
+                return os.path.join(path, name)
+        if noted := tokenize.noted_tokenizer(path):
+            return noted
     return None
 
 
@@ -447,7 +447,7 @@ def _of_shards(given, looked):
         "eos": f"    {'# eos: 50256' if end is None else f'eos: {end}':<20} "
         f"# the token that ends a document{', if there is one' if end is None else ''}\n",
         "about_vocab": f"the largest {where} is {largest}; {by}",
-        "notes": [],
+        "notes": [f"look at {note}" for dataset in datasets for note in dataset.notes[:LISTED]],
     }
     return datasets, about, facts
 
