@@ -135,6 +135,7 @@ def test_tokens_with_a_loss_mask_in_int32_through_a_transform(daemon):
         ("train", {"view": True, "hold": 1}, ValueError, "tokens, view: .*; pass one of them"),
         ("train", {"cp": (0, 2, "zigzag")}, ValueError, "tokens, cp: .*; pass one of them"),
         ("train", {"attention_mask": True}, ValueError, "tokens, attention_mask: .*; pass one"),
+        ("train", {"shift_labels": True}, ValueError, "tokens, shift_labels: .*; pass one"),
     ],
 )
 def test_tokens_are_refused_where_they_lack_the_labels(daemon, stream, more, error, text):

@@ -420,6 +420,7 @@ class Spare:
         {"cp": (1, 2, "zigzag"), "loss_mask": True},
         {"cp": (0, 2, "contiguous"), "documents": True},
         {"attention_mask": True, "dtype": {"labels": "int32"}},
+        {"shift_labels": True, "cp": (1, 2, "contiguous")},
         {"tokens": True, "dtype": {"tokens": "int32"}},
     ],
 )

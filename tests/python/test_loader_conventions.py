@@ -180,6 +180,37 @@ def test_an_attention_mask_would_hide_the_documents(daemon):
         make(daemon, documents=True, attention_mask=True)
 
 
+# ---- shift_labels ----
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"framework": "numpy"},
+        {"cp": (1, 2, "zigzag"), "loss_mask": True},
+        {"transform": transforms.in_place, "dtype": {"labels": "int32"}},
+    ],
+    ids=str,
+)
+def test_labels_for_models_that_shift_them(daemon, more):
+    with make(daemon, "finite", 5, start=460, **more) as loader:
+        batches = [{k: numpy.asarray(v) for k, v in batch.items()} for batch in loader]
+    if "cp" in more:  # each rank's part of what the whole row has
+        with make(daemon, "finite", 5, start=460) as loader:
+            whole = [numpy.asarray(batch["labels"]) for batch in loader]
+    with make(daemon, "finite", 5, start=460, shift_labels=True, **more) as loader:
+        for i, batch in enumerate(loader):
+            for name, wanted in batches[i].items():
+                got = numpy.asarray(batch["shift_labels" if name == "labels" else name])
+                assert got.dtype == wanted.dtype and numpy.array_equal(got, wanted), name
+            shifted = whole[i] if "cp" in more else batches[i]["labels"]
+            labels = numpy.full_like(shifted, -100)
+            labels[:, 1:] = shifted[:, :-1]
+            assert numpy.array_equal(batch["labels"], labels[:, 16:48] if "cp" in more else labels)
+    assert i == 1 and (labels[3:] == -100).all()
+
+
 # ---- attributes ----
 
 

@@ -100,6 +100,7 @@ def of_each_kind(name: str, flag: bool) -> None:
     masked = Loader("train", 8, attention_mask=True, dtype={"labels": torch.int32})
     masked.reset(loader.state_dict())
     assert_type(next(masked)["attention_mask"], torch.Tensor)
+    assert_type(next(Loader("train", 8, shift_labels=True))["shift_labels"], torch.Tensor)
     assert_type((masked.stream, masked.batch_size), tuple[str, int])
     assert_type(Loader("train", 8, tokens=True, loss_mask=True), Loader[TokensBatch[torch.Tensor]])
     assert_type(next(Loader("train", 8, framework="numpy", view=True, hold=2)), ViewBatch[Array])
@@ -235,12 +236,13 @@ def test_options_are_the_loaders_arguments():
     }
     kind = {"framework", "tokens", "view"}
     assert kinds.RequestOptions.__optional_keys__ | kind == arguments
-    requests = {"documents", "loss_mask", "attention_mask", "provenance"}
+    requests = {"documents", "loss_mask", "attention_mask", "shift_labels", "provenance"}
     assert kinds.Options.__optional_keys__ | kind | requests == arguments
     for asks in (
         kinds.AsksDocuments,
         kinds.AsksLossMask,
         kinds.AsksAttentionMask,
+        kinds.AsksShiftLabels,
         kinds.AsksProvenance,
     ):
         assert asks.__optional_keys__ | asks.__required_keys__ | kind == arguments

@@ -9,8 +9,10 @@ import time
 
 import pytest
 import torch
+import transformers
 from tokend import Loader
 from tokend.transformers import Batches, TokendTrainer
+from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from harness import Job
@@ -86,6 +88,102 @@ def refusals(job):
     assert has(job.start(1, fails=True), "the checkpoint has no tokend cursor"), (
         "a checkpoint without a cursor is rejected"
     )
+
+
+MODELS = {"llama": {}, "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4}, "gpt_neox": {}}
+FINITE = {"seed": 1, "seq_len": 32, "samples": 6, "datasets": []}
+FINITE["datasets"].append({"name": "web", "path": "shards/web"})
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def test_a_batch_is_right_for_a_models_own_loss():
+    """Loss and gradients are those of the stream's labels, also with padding rows; a model that
+    ignores shift_labels loses the last label of each row, no more.
+    """
+    common = {"vocab_size": 2048, "hidden_size": 64, "intermediate_size": 128}
+    common |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+    with Job(None, streams={"finite": FINITE}) as job:
+        place = {"socket": job.daemon.socket, "rank": 0, "world": 1}
+        with Loader("finite", 4, **place) as data:
+            plain = list(data)
+        with Loader("finite", 4, shift_labels=True, **place) as data:
+            batches = list(data)
+    for name, more in MODELS.items():
+        config = transformers.AutoConfig.for_model(name, **common, **more)
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        for batch, right in zip(batches, plain, strict=True):
+            for last in (None, -1):
+                got = dict(batch)
+                if last:
+                    del got["shift_labels"]
+                logits = model(input_ids=right["input_ids"]).logits[:, :last].float()
+                labels = right["labels"][:, :last]
+                loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+                wanted = gradients(model, loss)
+                own = model(**got).loss
+                assert torch.allclose(own, loss, atol=1e-5), (name, own, loss)
+                assert torch.allclose(gradients(model, own), wanted, atol=1e-5), name
+
+
+def test_another_loss_divides_by_its_labels():
+    """Label smoothing and losses of the user shift labels themselves."""
+    config = LlamaConfig(vocab_size=2048, hidden_size=16, intermediate_size=32,
+        num_hidden_layers=1, num_attention_heads=2)  # fmt: skip
+    model = LlamaForCausalLM(config)
+
+    def loss_of(outputs, labels, num_items_in_batch=None):
+        logits = outputs.logits[:, :-1].flatten(0, 1)
+        return cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum") / num_items_in_batch
+
+    class Own(TokendTrainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            labels = inputs.pop("labels")
+            return loss_of(model(**inputs), labels, num_items_in_batch)
+
+    with Job(None, streams={"finite": FINITE}) as job:
+        place = {"socket": job.daemon.socket, "rank": 0, "world": 1}
+
+        def trained(kind, shift_labels, smoothing=0.0, **more):
+            args = TrainingArguments(
+                job.file("out"),
+                max_steps=1,
+                per_device_train_batch_size=2,
+                gradient_accumulation_steps=2,
+                learning_rate=0.0,
+                label_smoothing_factor=smoothing,
+                logging_steps=1,
+                report_to=[],
+                use_cpu=True,
+                save_strategy="no",
+            )
+            with Loader("finite", 2, shift_labels=shift_labels, **place) as data:
+                trainer = kind(model, args, data=data, **more)
+                trainer.train()
+            return trainer.state.log_history[0]["loss"]
+
+        with Loader("finite", 4, **place) as data:
+            batch = next(data)
+        with torch.no_grad():
+            logits = model(input_ids=batch["input_ids"]).logits
+
+        def right(last, **more):
+            labels = batch["labels"][:, :last].flatten()
+            return cross_entropy(logits[:, :last].flatten(0, 1), labels, **more).item()
+
+        close = {"abs": 2e-4}
+        for given in (False, True):
+            assert trained(TokendTrainer, given) == pytest.approx(right(None), **close)
+            smoothed = right(-1, label_smoothing=0.1)
+            assert trained(TokendTrainer, given, 0.1) == pytest.approx(smoothed, **close)
+            func = {"compute_loss_func": loss_of}
+            assert trained(TokendTrainer, given, **func) == pytest.approx(right(-1), **close)
+            assert trained(Own, given) == pytest.approx(right(-1), **close)
 
 
 def test_resumed_on_other_worlds_and_edited():

@@ -31,11 +31,12 @@ def check(asked: Any) -> None:
         dtype=asked.dtype,
         loss_mask=asked.loss_mask,
         attention_mask=asked.attention_mask,
+        shift_labels=asked.shift_labels,
         cp=asked.cp,
         transform=asked.transform,
         device=is_cuda(asked.device),
     )
-    check_tokens(asked.tokens, asked.view, asked.attention_mask, asked.cp)
+    check_tokens(asked.tokens, asked.view, asked.attention_mask, asked.shift_labels, asked.cp)
     check_attention_mask(asked.attention_mask, asked.documents)
 
 
@@ -259,10 +260,13 @@ def check_attention_mask(attention_mask: bool, documents: bool) -> None:
         )
 
 
-def check_tokens(tokens: bool, view: bool, attention_mask: bool, cp: Any) -> None:
+def check_tokens(
+    tokens: bool, view: bool, attention_mask: bool, shift_labels: bool, cp: Any
+) -> None:
     why = {
         "view": (view, "a view has tokens already"),
         "attention_mask": (attention_mask, "padding says the same of a whole window"),
+        "shift_labels": (shift_labels, "tokens have no labels"),
         "cp": (cp, "a slice needs input_ids and labels"),
     }
     for name, (asked, reason) in why.items():

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 IGNORE = -100  # a label that losses ignore
 PADDINGS_AHEAD = 4  # masks made at once, as the other tensors
-SLICED = ("input_ids", "labels", "position_ids", "loss_mask", "attention_mask")
+SLICED = ("input_ids", "labels", "shift_labels", "position_ids", "loss_mask", "attention_mask")
 FIELDS = ("position", "dataset", "epoch", "window", "shard", "offset")  # in _tokend's order
 
 
@@ -49,9 +49,22 @@ class Wanted:
         self.provenance: bool = asked.provenance
         self.loss_mask: bool = asked.loss_mask
         self.attention_mask: bool = asked.attention_mask
+        self.shift_labels: bool = asked.shift_labels
         self.view: bool = asked.view  # lend the ring's slots
         self.tokens: bool = asked.tokens  # unsplit windows instead of input_ids and labels
         self.cp, self.types, self.device = cp, types, device
+
+
+def unshifted(labels: Any, module: Any) -> Any:
+    """Labels for models that shift them: a row's last one has no place. @module: torch or numpy."""
+    made = module.roll(labels, 1, 1)
+    made[:, 0] = IGNORE
+    return made
+
+
+def shifted(batch: Any) -> Any:
+    """The labels of a loader's batch, with or without shift_labels=True."""
+    return batch.get("shift_labels", batch["labels"])
 
 
 def chunks(seq: int, cp: Slice) -> list[tuple[int, int]]:
@@ -121,7 +134,7 @@ class Batches:
         self._token_bytes, self._label_bytes = self._types.token_bytes, self._types.label_bytes
         self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or wanted.attention_mask
-        more = more or self._cut or wanted.view
+        more = more or self._cut or wanted.view or wanted.shift_labels
         self._simple = not (more or source or feed)
         # tokens of a row that the extension writes
         self._width = self.seq if self._split and source is None else self.window
@@ -287,6 +300,8 @@ class Batches:
         else:
             input_ids, labels = self._parted(tokens, labels, valid)
             batch = {"input_ids": input_ids, "labels": labels}
+        if self.wanted.shift_labels:
+            batch["labels"], batch["shift_labels"] = unshifted(labels, self.make.module), labels
         if self.wanted.loss_mask:
             batch["loss_mask"] = self.make.cast(labels != IGNORE, self.make.float32)
         if self.wanted.attention_mask:

@@ -38,6 +38,7 @@ class Requestable(TypedDict, Generic[Array]):
     max_seqlen: int
     loss_mask: Array  # float32 [b, seq]
     attention_mask: Array  # int64 [b, seq]
+    shift_labels: Array  # int64 or int32 [b, seq]
     epoch: Array  # int64 [b]; so are window, shard, offset
     window: Array
     shard: Array
@@ -101,6 +102,7 @@ class RequestOptions(Options, total=False):
     documents: bool
     loss_mask: bool
     attention_mask: bool
+    shift_labels: bool
     provenance: bool
 
 
@@ -108,6 +110,7 @@ class AsksDocuments(Options, total=False):
     documents: Required[Literal[True]]
     loss_mask: bool
     attention_mask: Literal[False]
+    shift_labels: bool
     provenance: bool
 
 
@@ -115,6 +118,7 @@ class AsksLossMask(Options, total=False):
     loss_mask: Required[Literal[True]]
     documents: bool
     attention_mask: bool
+    shift_labels: bool
     provenance: bool
 
 
@@ -122,6 +126,15 @@ class AsksAttentionMask(Options, total=False):
     attention_mask: Required[Literal[True]]
     documents: Literal[False]
     loss_mask: bool
+    shift_labels: bool
+    provenance: bool
+
+
+class AsksShiftLabels(Options, total=False):
+    shift_labels: Required[Literal[True]]
+    documents: bool
+    loss_mask: bool
+    attention_mask: bool
     provenance: bool
 
 
@@ -130,6 +143,7 @@ class AsksProvenance(Options, total=False):
     documents: bool
     loss_mask: bool
     attention_mask: bool
+    shift_labels: bool
 
 
 if TYPE_CHECKING:

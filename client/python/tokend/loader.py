@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         AsksDocuments,
         AsksLossMask,
         AsksProvenance,
+        AsksShiftLabels,
         B,
         Batch,
         NDArray,
@@ -108,6 +109,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
       loss_mask    add loss_mask; the stream needs `loss_mask: true`
       attention_mask  add attention_mask. Not with documents: transformers' models ignore their
                    position_ids if they get a mask, and attend across documents
+      shift_labels  for Hugging Face models, which shift labels themselves: model(**batch). Their
+                   labels are then in labels, and those below in shift_labels
       provenance   add epoch, window, shard, offset
       tokens       give unsplit windows: tokens and padding instead of input_ids and labels. The
                    stream needs extra ≥ 1. If it has a loss mask, pass loss_mask=True too
@@ -153,8 +156,9 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
 
     A batch is a dict. b is micro_batch, s is seq_len:
       input_ids     int64 or dtype [b, s]
-      labels        int64 or dtype [b, s]: the next tokens; -100 in padding rows, where the stream's
-                    loss mask has 0, and where the window ends
+      labels        int64 or dtype [b, s]: the next tokens, already shifted, so Hugging Face models
+                    need shift_labels=True; -100 in padding rows, where the stream's loss mask has
+                    0, and where the window ends
       position      int64 [b]: number of each row in the run; -1 in padding rows, which follow the
                     end of a finite stream
       dataset       int64 [b]: index in `datasets`; -1 in padding rows
@@ -167,6 +171,10 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
       loss_mask     float32 [b, s]: 0 where the label is -100, otherwise 1
     With attention_mask=True:
       attention_mask  int64 [b, s]: 1, and 0 in padding rows
+    With shift_labels=True:
+      shift_labels  int64 or dtype [b, s]: what labels are without it. Models that take these lose
+                    no label; others lose the last of each row
+      labels        the same, one place later: a row begins with -100
     With provenance=True, int64 [b], -1 in padding rows:
       epoch         of the row's dataset
       window        its number in the dataset
@@ -262,6 +270,16 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         @overload
         def __init__(
             self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
+            framework: Numpy, **options: Unpack[AsksShiftLabels],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[Tensor]], stream: str, micro_batch: int, *,
+            framework: Torch | None = None, **options: Unpack[AsksShiftLabels],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Loader[RequestedBatch[NDArray]], stream: str, micro_batch: int, *,
             framework: Numpy, **options: Unpack[AsksProvenance],
         ) -> None: ...
         @overload
@@ -283,8 +301,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         def __init__(
             self: Loader[RequestedBatch[Any]], stream: str, micro_batch: int, *,
             framework: str | None = None, documents: bool = False, loss_mask: bool = False,
-            attention_mask: bool = False, provenance: bool = False, tokens: bool = False,
-            view: bool = False,
+            attention_mask: bool = False, shift_labels: bool = False, provenance: bool = False,
+            tokens: bool = False, view: bool = False,
             **options: Unpack[Options],
         ) -> None: ...
         # fmt: on
@@ -313,6 +331,7 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         documents: bool = False,
         loss_mask: bool = False,
         attention_mask: bool = False,
+        shift_labels: bool = False,
         provenance: bool = False,
         cp: Any = None,
         transform: Callable[..., Any] | None = None,

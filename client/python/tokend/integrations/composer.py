@@ -7,11 +7,13 @@ after its last step, on any number of processes, and composer replays nothing. `
 unchanged, more processes make larger steps.
 """
 
+import torch
 from composer import Callback, DataSpec
 from composer.callbacks import CheckpointSaver
 from composer.utils import checkpoint, dist
 
 from .. import phrases
+from ..batch import shifted, unshifted
 from ..loader import Loader
 from ..throughput import Throughput
 
@@ -73,9 +75,7 @@ class Batches:
     def _next(self):
         batch = next(self.loader, None)
         if batch is not None and self._model_shifts:
-            labels = batch["labels"].roll(1, dims=1)
-            labels[:, 0] = -100  # the model drops it
-            batch["labels"] = labels
+            batch["labels"] = unshifted(shifted(batch), torch)
         return batch
 
     def _rest_of_epoch(self, state):

@@ -26,9 +26,8 @@ import torch
 
 from tokend import Cursor, Loader, Request, phrases
 from tokend import group as groups
+from tokend.batch import IGNORE, shifted
 from tokend.control import Bystander, Control
-
-IGNORE = -100
 
 
 def _kept(directory: str, iteration: str) -> list[str]:
@@ -215,7 +214,7 @@ class TokendIterator:
 
     def __next__(self) -> dict[str, torch.Tensor]:
         taken = next(self.loader)
-        tokens, labels = taken["input_ids"], taken["labels"]
+        tokens, labels = taken["input_ids"], shifted(taken)
         rows, seq_len = tokens.shape
         batch = {
             "tokens": tokens.contiguous(),

@@ -20,6 +20,7 @@ from olmo_core.data.data_loader import DataLoaderBase
 from olmo_core.train.callbacks import Callback, CheckpointerCallback
 
 from tokend import Loader, peers, phrases
+from tokend.batch import shifted
 
 
 def _document_lengths(starts: torch.Tensor, rows: int, seq_len: int) -> torch.Tensor:
@@ -143,7 +144,7 @@ class TokendDataLoader(DataLoaderBase):
                 taken = next(self.loader)
             except StopIteration:
                 return
-            batch = {"input_ids": taken["input_ids"], "labels": taken["labels"]}
+            batch = {"input_ids": taken["input_ids"], "labels": shifted(taken)}
             if self._documents:
                 lengths = _document_lengths(taken["cu_seqlens"], self._rows, self._seq)
                 batch |= {"doc_lens": lengths, "max_doc_lens": lengths.amax(1).tolist()}

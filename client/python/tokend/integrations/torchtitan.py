@@ -20,6 +20,7 @@ from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.trainer import Trainer
 
 from tokend import Loader, peers, phrases
+from tokend.batch import shifted
 
 
 class TokendDataLoader(BaseDataLoader):
@@ -105,7 +106,7 @@ class TokendDataLoader(BaseDataLoader):
                 if self._documents
                 else torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
             )
-            yield {"input": tokens, "positions": positions}, batch["labels"]
+            yield {"input": tokens, "positions": positions}, shifted(batch)
 
     def state_dict(self) -> dict[str, Any]:
         return self.loader.state_dict()

@@ -9,6 +9,7 @@ world. For your own subclass of Trainer: `class Mine(TokendFeed, TheirTrainer)`.
 import math
 from collections import deque
 
+import torch
 from transformers import Trainer, TrainerCallback
 from transformers import __version__ as found
 
@@ -21,6 +22,7 @@ except ImportError:
     ) from None
 
 from .. import phrases
+from ..batch import shifted, unshifted
 from ..throughput import Throughput
 
 
@@ -53,12 +55,8 @@ class Batches:
             yield self._made(batch)
 
     def _made(self, batch):
-        inputs, targets = batch["input_ids"], batch["labels"]
-        # Models shift labels themselves and lose the last one, except those that take
-        # shift_labels.
-        labels = inputs.clone()
-        labels[:, 1:] = targets[:, :-1]
-        made = {"input_ids": inputs, "labels": labels}
+        targets = shifted(batch)
+        made = {"input_ids": batch["input_ids"], "labels": unshifted(targets, torch)}
         if self._shifted:
             made["shift_labels"] = targets.contiguous()  # losses flatten it with view()
         if "position_ids" in batch:
@@ -155,12 +153,16 @@ class TokendCallback(TrainerCallback):
 class TokendFeed:
     """Mixin that makes a Trainer read from a tokend.Loader, passed as data=.
 
-    It sets ignore_data_skip, because the loader resumes at its cursor.
+    It sets ignore_data_skip, because the loader resumes at its cursor. Models with a shift_labels
+    argument lose no label. Another loss than the model's own (label smoothing, compute_loss_func,
+    an overridden compute_loss) shifts labels itself, so it loses the last one of each row.
 
     Raises:
         ValueError: one process has several devices, or the loader's world is not the number of
             the Trainer's data-parallel ranks.
     """
+
+    models_loss = Trainer.compute_loss  # returns the loss that the model computes
 
     def __init__(self, *arguments, data, **named):
         super().__init__(*arguments, **named)
@@ -187,7 +189,14 @@ class TokendFeed:
                 f"TrainingArguments(), which initialise torch.distributed, or {phrases.PASS_RANKS}"
             )
         self._throughput = Throughput(self.data)
-        return Batches(self.data, args.per_device_train_batch_size, self.model_accepts_loss_kwargs)
+        # a Trainer divides by the number of shift_labels, if a batch has any
+        shifts = (
+            self.model_accepts_loss_kwargs
+            and self.label_smoother is None
+            and self.compute_loss_func is None
+            and type(self).compute_loss is type(self).models_loss
+        )
+        return Batches(self.data, args.per_device_train_batch_size, shifts)
 
     def log(self, logs, *arguments, **named):
         if "loss" in logs:

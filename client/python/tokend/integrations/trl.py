@@ -54,3 +54,5 @@ class TokendSFT(TokendFeed, SFTTrainer):
             others = (rows - 1) * seq_len * self.accelerator.num_processes
             self._total_train_tokens += others // self.get_tp_size()
         return super().compute_loss(model, inputs, *arguments, **named)
+
+    models_loss = compute_loss
