@@ -271,13 +271,24 @@ static bool claim(struct attach_job *job)
 		&job->noted, &job->fault);
 }
 
-static void warn_one(void *connection, const struct stream *s, bool doubt, const char *text)
+enum { DOUBTS_MOST = 8 }; /* a socket does not hold a warning for each of many datasets */
+
+struct doubts {
+	struct connection *connection;
+	unsigned n;
+};
+
+static void warn_one(void *context, const struct stream *s, bool doubt, const char *text)
 {
+	struct doubts *doubts = context;
 	char line[LIMIT_TEXT_BYTES];
 
-	snprintf(line, sizeof(line), "stream %s: %s", s->config->name, text);
-	if (doubt)
-		connection_warn(connection, line);
+	doubts->n += doubt;
+	if (!doubt || doubts->n > DOUBTS_MOST)
+		return;
+	snprintf(line, sizeof(line), "stream %s: %s%s", s->config->name, text,
+		doubts->n == DOUBTS_MOST ? " (tokend's log may have more warnings)" : "");
+	connection_warn(doubts->connection, line);
 }
 
 /* Before the reply, so that the trainer sees them now. */
@@ -290,7 +301,7 @@ static void warn(struct attach_job *job)
 	if (s->again || s->helper)
 		return;
 	if (!seeks)
-		plan_tell(s->stream, s->connection, warn_one);
+		plan_tell(s->stream, &(struct doubts){s->connection, 0}, warn_one);
 	if (s->mix_told || !plan_mix_differs(s->stream, &job->cursor, s->run, text, sizeof(text)))
 		return;
 	connection_warn(s->connection, text);

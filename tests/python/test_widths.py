@@ -280,6 +280,19 @@ def test_a_doubtful_dtype_is_one_warning(place):
     assert len(said) == 1
 
 
+def test_many_doubts_are_a_few_warnings(place):
+    """A socket does not hold a warning for each of many datasets."""
+    numpy.arange(9000, dtype="<u4").tofile(place.file("a.bin"))
+    data = {"path": place.file("a.bin"), "dtype": "u16"}
+    datasets = [{"name": f"d{i}", **data, "weight": 1} for i in range(900)]
+    config = place.config(streams={"s": {"seed": 1, "seq_len": 64, "datasets": datasets}})
+    daemon = Daemon(place, config)
+    with pytest.warns(RuntimeWarning, match="looks like u32") as said:
+        with tokend.Loader("s", 4, socket=daemon.socket, framework="numpy") as loader:
+            next(loader)
+    assert len(said) < 20
+
+
 def test_lent_batches_change_their_type(grown):
     with grown.loader(view=True, hold=1) as loader:
         types = []
