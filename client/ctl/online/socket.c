@@ -119,14 +119,13 @@ static bool take_all(struct ctl_sockets *s, enum place_from from, const char *pa
 	return done;
 }
 
-/* False: out of memory. */
-static bool take_listening(struct ctl_sockets *s, struct places *places)
+/* Takes the daemons that listen at @places, and private ones next to them. False: out of memory. */
+static bool take_listening(struct ctl_sockets *s, const struct places *places)
 {
 	char pattern[WIRE_SOCKET_BYTES];
 	bool done = true;
 
 	*s = (struct ctl_sockets){0};
-	places_read(places, NULL, NULL);
 	for (unsigned i = 0; done && i < places->n; i++)
 		done = take(s, places->place[i].from, places->place[i].path);
 	for (unsigned i = 0; done && i < places->n; i++) {
@@ -147,6 +146,9 @@ static bool take_listening(struct ctl_sockets *s, struct places *places)
 bool ctl_sockets_find(struct ctl_sockets *s)
 {
 	struct places places;
+
+	places_read(&places, NULL, NULL);
+
 	bool done = take_listening(s, &places);
 
 	if (!done)
@@ -177,6 +179,8 @@ static char *of_edited_config(const char *whole)
 	struct places places;
 	const char *found = NULL;
 
+	places_list(&places,
+		&(struct place_setting){.runtime = getenv("XDG_RUNTIME_DIR"), .uid = geteuid()});
 	if (take_listening(&s, &places))
 		found = find_serving(s.place, s.n, whole);
 

@@ -50,7 +50,9 @@ def _parse(args: str) -> dict[str, Any]:
 
 
 class Request:
-    """An operator's request, as Loader.control() returns it. It is true only if it asks for a save.
+    """An operator's request, as Loader.control() returns it.
+
+    It is true only if it asks for a save.
 
     number     its number in the daemon
     kind       "mix" or "skip": already carried out. "checkpoint", "drain" or "rescale": for the
