@@ -95,7 +95,7 @@ for step, batch in zip(range(20), loader):
     optimizer.step()
     print(f"step {{step}}, rank {{loader.rank}}: loss {{loss:.3f}}, {{batch['position'].tolist()}}")
     request = loader.control()  # carries out tokctl's mix and skip
-    if request and request.save:  # tokctl checkpoint, drain or rescale
+    if request:  # tokctl checkpoint, drain or rescale
         if loader.rank == 0:
             state = {{name: part.state_dict() for name, part in parts.items()}}
             torch.save(state, "checkpoint.pt")

@@ -388,6 +388,10 @@ def config(path, dtype, eos, vocab):
         for key, value in (("eos", eos), ("vocab", vocab))
         if value is not None
     )
+    if vocab is None:
+        known += (
+            "    # vocab: 50257  # set your tokenizer's: a token not below it stops the stream\n"
+        )
     quoted = [json.dumps(text, ensure_ascii=False) for text in (name, path)]
     return f"""streams:
   train:
