@@ -42,7 +42,7 @@
  *         JSON; all: pieces of the dataset, 0 if it is read by window. kind "drop", of a
  *         dataset: args is {"pieces": n, "more": bool}. more, of a drop: ask again for the rest.
  *   → request{stream, run?, kind, args}
- *   ← asked{number, run, sessions}
+ *   ← asked{number, run, sessions, cursor?}
  *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
  *         cursor?, from?, acts_from?}         one at a time, as they come
  *   → cancel{number}

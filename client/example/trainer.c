@@ -64,7 +64,9 @@ static int control(struct tokend *t)
 	if (r < 0) /* nothing was changed, training continues */
 		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
 	tag_of(request.args, tag);
-	if (tag[0] && tokend_checkpoint(t, tag, NULL, 0) < 0) /* save the model here too */
+	/* save the model here too */
+	if (strcmp(request.kind, "mix") != 0 && strcmp(request.kind, "skip") != 0 &&
+		tokend_checkpoint(t, tag[0] ? tag : "example", NULL, 0) < 0)
 		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
 	snprintf(text, sizeof(text), "done at position %llu",
 		(unsigned long long)tokend_position(t));

@@ -1,6 +1,8 @@
 """client/example/trainer.c, which includes only tokend.h, carries out an operator's requests."""
 
+import glob
 import json
+import os
 import re
 
 import numpy
@@ -38,6 +40,9 @@ def test_the_c_trainer_carries_out_requests(place):
     mixed = ask(daemon, "mix", "train", "web=0.25", "code=0.75")
     assert mixed["acts_from"] % 1024 == 0 and mixed["acts_from"] >= mixed["from"]
     ask(daemon, "checkpoint", "train", "--tag", "asked")
+    ask(daemon, "checkpoint", "train")
+    saved = {os.path.basename(path) for path in glob.glob(place.file("state/train/*/*.cursor"))}
+    assert saved == {"asked.cursor", "example.cursor"}
     unknown = run(TOKCTL, "mix", "train", "books=1", "--socket", daemon.socket)
     assert unknown[0] == 1 and "books" in unknown[2]
     assert trainer.poll() is None
