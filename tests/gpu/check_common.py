@@ -133,6 +133,12 @@ class Session:
     def take(self, tokens=0):
         return self.client.next_into(tokens, self.small.data_ptr())
 
+    def fed(self, source):
+        """The next batch of a feed, on the GPU."""
+        tokens, (_, after) = source.next(lambda: self.client.look_into(0, self.small.data_ptr()))
+        self.client.takes = source.takes(after)
+        return tokens
+
     def on_cpu(self):
         import torch
 

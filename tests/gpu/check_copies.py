@@ -106,7 +106,7 @@ def check_reuse(torch, daemon):
     for _ in range(batches):
         with torch.cuda.stream(source._gpu.side):
             slow(torch, 5)  # each copy is late
-        seen.append(source.next(session.take)[0])
+        seen.append(session.fed(source))
     torch.cuda.synchronize()
     wrong = [
         i

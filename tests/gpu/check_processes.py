@@ -24,7 +24,7 @@ def check_daemon_killed(torch, daemon):
         if i == 13:
             daemon.kill()  # copies are queued after the delay
             threading.Timer(0.3, daemon.start).start()
-        seen.append(source.next(session.take)[0])
+        seen.append(session.fed(source))
     torch.cuda.synchronize()
     ok("daemon killed mid-copy: the same tokens", same(seen, right))
     ok(
@@ -47,7 +47,7 @@ for i in range(8):
     with torch.cuda.stream(source._gpu.side):
         slow(torch, 500)
     if i == 7: print("now", flush=True)
-    source.next(session.take)
+    session.fed(source)
 torch.cuda.synchronize()
 """
 
@@ -71,7 +71,7 @@ def check_trainer_killed(torch, daemon):
     )
     right, session = want(daemon, 10), Session(daemon)
     source = feed(session)
-    got = [source.next(session.take)[0] for _ in range(10)]
+    got = [session.fed(source) for _ in range(10)]
     ok("trainer killed mid-copy: the next one gets the right tokens", same(got, right))
     session.close()
 
@@ -130,7 +130,7 @@ def check_leaving(torch, daemon):
 def check_daemon_without_cuda(torch, daemon):
     session = Session(daemon)
     source = feed(session)
-    source.next(session.take)
+    session.fed(source)
     process = Path(f"/proc/{daemon.process.pid}")
     maps = (process / "maps").read_text()
     ok("the daemon has no CUDA library mapped", "libcuda" not in maps and "/dev/nvidia" not in maps)

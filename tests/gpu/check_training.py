@@ -46,7 +46,7 @@ def check_step_time(torch, daemon):
 
     ways = {
         "synthetic": lambda: torch.randint(65536, (micro, WINDOW), device="cuda"),
-        "tokend": lambda: source.next(session.take)[0],
+        "tokend": lambda: session.fed(source),
     }
     seen = {name: [] for name in ways}
     for turn in range(pairs + 3):
@@ -141,12 +141,12 @@ def check_capture(torch, daemon):
             except RuntimeError as error:
                 graphs.append(str(error).splitlines()[0])
 
-    source.next(session.take)  # one-time initialization
+    session.fed(source)  # one-time initialization
     thread = threading.Thread(target=capture)
     thread.start()
     seen, raised = [], []
     try:
-        seen = [source.next(session.take)[0] for _ in right[1:]]
+        seen = [session.fed(source) for _ in right[1:]]
     except Exception as error:
         raised.append(error)
     stop.set()
@@ -178,7 +178,7 @@ def check_compile(torch, daemon):
     losses["cpu"] = [trained(tokens.cuda()) for tokens in right]
     session = Session(daemon, 4)
     source = feed(session)
-    losses["feed"] = [trained(source.next(session.take)[0]) for _ in right]
+    losses["feed"] = [trained(session.fed(source)) for _ in right]
     near = all(
         abs(a - b) <= 1e-3 * abs(a) for a, b in zip(losses["cpu"], losses["feed"], strict=True)
     )

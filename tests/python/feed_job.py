@@ -79,16 +79,17 @@ class Trainer:
         self.warned = [str(w.message) for w in caught]
         self.batches, self.ahead = [], 0
 
-    def take(self):
+    def look(self):
         shape = self.client.shape()
         self.small = torch.empty((2, shape["rows"]), dtype=torch.int64)
-        return self.client.next_into(0, self.small.data_ptr())
+        return self.client.look_into(0, self.small.data_ptr())
 
     def step(self):
-        handed = self.feed.next(self.take)
+        handed = self.feed.next(self.look)
         if handed is None:
             return False
         tokens, (valid, after, *_) = handed
+        self.client.takes = self.feed.takes(after)
         assert self.client.taken() == self.client.position() == after, (
             "the cursor is that of the batch handed out"
         )
@@ -199,7 +200,6 @@ def full(path):
     for _ in range(3):
         t.steps(2)
         t.gpu.full = True
-        t.steps(1)  # of the batches before
         for _ in range(2):
             try:
                 t.step()

@@ -264,17 +264,17 @@ def test_a_batch_whose_transform_was_interrupted_comes_again(daemon, monkeypatch
         assert next(loader)["position"].tolist() == list(range(7, 14))
 
 
-def test_an_interruption_with_uncommitted_batches_asks_for_a_seek(daemon, monkeypatch):
+def test_an_interruption_with_uncommitted_batches_keeps_them(daemon, monkeypatch):
     monkeypatch.setattr(transforms.interrupted_at_8, "was", False)
     with make(daemon, transform=transforms.interrupted_at_8, micro=7) as loader:
         loader.commit()
         next(loader)
         with pytest.raises(KeyboardInterrupt):
             next(loader)
-        with pytest.raises(tokend.Error, match="next: was interrupted .*; seek to continue"):
-            next(loader)
-        loader.seek(position=7)
+        assert (loader.position, loader.taken) == (0, 7)
         assert next(loader)["position"].tolist() == list(range(7, 14))
+        loader.commit(7)
+        assert loader.position == 7
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -327,13 +327,13 @@ def test_an_interruption_after_a_workers_message_loses_no_batch(daemon, monkeypa
 def test_an_interruption_after_a_workers_batch_loses_none(daemon, monkeypatch):
     with make(daemon, transform=transforms.in_place, workers=2) as loader:
         next(loader)
-        real, calls = loader._source._client.next_into, []
+        real, calls = loader._source._client.look_into, []
 
-        class Client:  # a signal between next_into() and the copy of the worker's tokens
+        class Client:  # a signal between look_into() and the copy of the worker's tokens
             def __getattr__(self, name):
                 return getattr(loader._client, name)
 
-            def next_into(self, *into):
+            def look_into(self, *into):
                 real(*into)
                 calls.append(1)
                 raise KeyboardInterrupt

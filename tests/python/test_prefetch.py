@@ -202,12 +202,12 @@ def test_a_seek_elsewhere_drops_what_could_not_be_recorded(daemon):
         loader.seek(position=1000)
         assert [next(loader)["position"].tolist() for _ in range(2)] == [[1000, 1001], [1002, 1003]]
         is_refused(loader, records, 1002, times=1)
-        loader.seek(micro_batch=3)  # seek to here: after the kept batch
+        loader.seek(micro_batch=3)  # seek to here
         assert [next(loader)["position"].tolist() for _ in range(2)] == [
-            [1004, 1005],
-            [1006, 1007, 1008],
+            [1004, 1005, 1006],
+            [1007, 1008, 1009],
         ]
-        assert loader.position == 1006
+        assert loader.position == 1007
 
 
 def test_prefetched_excludes_commit(daemon):

@@ -139,24 +139,11 @@ static bool narrow_labels(const struct into *into)
 	return into->labels && into->label_bytes == 4;
 }
 
-/*
- * A batch whose tokens do not fit into int32 must not be taken: the state would be after it. So it
- * is looked at before. Returns false, with the exception set, if one does not fit.
- */
-static bool fits(struct client *c, const struct into *into)
+/* Returns false, with the exception set, if a token of the batch does not fit into int32. */
+static bool fits(struct client *c, const struct tokend_batch *b, const struct into *into)
 {
-	struct tokend_batch b;
-	int r = UNLESS_LOST(c, tokend_peek(c->t, &b, 0));
-
-	if (r == TOKEND_EAGAIN) {
-		c->yields = true;
-		WAITING(c, r = tokend_peek(c->t, &b, 1));
-		c->yields = false;
-	}
-	if (r < 0)
-		raise_last(c, r);
-	if (r != 1 || b.token_bytes != 4)
-		return r >= 0;
+	if (b->token_bytes != 4 || !(narrow_tokens(into) || narrow_labels(into)))
+		return true;
 
 	struct tokend_shape shape;
 
@@ -165,19 +152,20 @@ static bool fits(struct client *c, const struct into *into)
 	bool labels = narrow_labels(into);
 	uint32_t begin = narrow_tokens(into) ? 0 : 1, end = 0;
 	uint32_t last =
-		shape.seq_len < b.window_tokens ? (uint32_t)shape.seq_len + 1 : b.window_tokens;
+		shape.seq_len < b->window_tokens ? (uint32_t)shape.seq_len + 1 : b->window_tokens;
 
 	if (narrow_tokens(into))
-		end = into->width ? into->width : b.window_tokens;
-	for (uint32_t row = 0; row < b.rows; row++) {
+		end = into->width ? into->width : b->window_tokens;
+	for (uint32_t row = 0; row < b->rows; row++) {
 		/* padding rows have no labels */
-		bool both = labels && b.row[row].position != TOKEND_PADDING;
+		bool both = labels && b->row[row].position != TOKEND_PADDING;
 		uint32_t to = both && last > end ? last : end;
-		const uint32_t *token = (const uint32_t *)b.tokens + (size_t)row * b.window_tokens;
+		const uint32_t *token =
+			(const uint32_t *)b->tokens + (size_t)row * b->window_tokens;
 		uint32_t i = begin < to ? begin + first_wide(token + begin, to - begin) : to;
 
 		if (i < to) {
-			raise_narrow(c, &b, row, i);
+			raise_narrow(c, b, row, i);
 			return false;
 		}
 	}
@@ -324,49 +312,143 @@ static bool read_into(struct into *into, PyObject *const *args, Py_ssize_t n)
 	return true;
 }
 
-PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
+/* Waits for the next batch, without taking it. 1, 0: the end, or an error with the exception set.
+ */
+static int await_batch(struct client *c, struct tokend_batch *b)
 {
-	struct client *c = (struct client *)self;
-	struct tokend_batch b;
-	struct into into;
-
-	if (!read_into(&into, args, n) || !say_notice(c) || !enter(c, true))
-		return NULL;
-
-	if (into.ids && !has_documents(c)) { /* after a seek to a daemon with another config */
-		leave(c, true);
-		return NULL;
-	}
-
-	if (!batch_due(c) || ((narrow_tokens(&into) || narrow_labels(&into)) && !fits(c, &into))) {
-		leave(c, true);
-		return NULL;
-	}
-
-	int r = UNLESS_LOST(c, tokend_try_next(c->t, &b));
+	int r = UNLESS_LOST(c, tokend_peek(c->t, b, 0));
 
 	if (r == TOKEND_EAGAIN) {
 		c->yields = true;
-		WAITING(c, r = tokend_next(c->t, &b));
+		WAITING(c, r = tokend_peek(c->t, b, 1));
 		c->yields = false;
 	}
+	if (r < 0)
+		raise_last(c, r);
+	return r;
+}
+
+/* Takes the batch that await_batch() found, and that was copied. */
+static bool take(struct client *c, struct tokend_batch *b)
+{
+	int r = tokend_try_next(c->t, b);
+
 	if (r != 1) {
-		if (r < 0)
-			raise_last(c, r);
-		leave(c, true);
-		return r < 0 ? NULL : Py_NewRef(Py_None);
+		raise_last(c, r);
+		return false;
 	}
-
-	struct packing p = {
-		.ids = (int64_t *)(uintptr_t)into.ids, .starts = (int32_t *)(uintptr_t)into.starts};
-
-	fill(c, &b, &into, &p);
-	batch_done(c, &b);
+	batch_done(c, b);
 	c->batches++;
-	c->tokens += (uint64_t)b.rows_valid * b.window_tokens;
-	leave(c, true);
-	if (into.ids)
+	c->tokens += (uint64_t)b->rows_valid * b->window_tokens;
+	return true;
+}
+
+/* A batch that is lent is taken before it is returned. Returns false, with the exception set, if an
+ * exception, such as a signal handler's, came between. */
+static bool returned(struct client *c)
+{
+	char why[150];
+
+	if (!c->lending)
+		return true;
+	snprintf(why, sizeof(why),
+		"next: was interrupted after it had lent a batch; seek(position=%llu) takes it "
+		"again",
+		(unsigned long long)c->lent);
+	raise_error((PyObject *)c, 0, why);
+	return false;
+}
+
+static PyObject *copy_batch(struct client *c, const struct into *into, bool takes)
+{
+	struct packing p = {.ids = (int64_t *)(uintptr_t)into->ids,
+		.starts = (int32_t *)(uintptr_t)into->starts};
+	struct tokend_batch b;
+	bool lends = !takes && c->views;
+
+	/* The stream may carry none after a seek to a daemon with another config. */
+	if ((into->ids && !has_documents(c)) || (lends && !returned(c)) || !batch_due(c))
+		return NULL;
+
+	int r = await_batch(c, &b);
+
+	if (r == 0)
+		return Py_NewRef(Py_None);
+	if (r < 0 || !fits(c, &b, into))
+		return NULL;
+	fill(c, &b, into, &p);
+	c->lent = tokend_taken(c->t);
+	if ((takes || lends) && !take(c, &b))
+		return NULL;
+	c->lending = lends;
+	if (into->ids)
 		return Py_BuildValue(
 			"IKII", b.rows_valid, (unsigned long long)b.next, p.n, p.longest);
 	return Py_BuildValue("IK", b.rows_valid, (unsigned long long)b.next);
+}
+
+static PyObject *enter_and_copy(PyObject *self, PyObject *const *args, Py_ssize_t n, bool takes)
+{
+	struct client *c = (struct client *)self;
+	struct into into;
+	PyObject *result;
+
+	if (!read_into(&into, args, n) || !enter(c, true))
+		return NULL;
+	result = copy_batch(c, &into, takes);
+	leave(c, true);
+	/* Python may turn a warning into an exception. */
+	if (result && !takes && !say_notice(c))
+		Py_CLEAR(result);
+	return result;
+}
+
+PyObject *client_look_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+	return enter_and_copy(self, args, n, false);
+}
+
+PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+	return say_notice((struct client *)self) ? enter_and_copy(self, args, n, true) : NULL;
+}
+
+/* Begins to copy the next batch to a GPU, if it is there. copy_next() repeats what fails here. */
+static void copy_ahead(struct client *c, const unsigned long long to[3])
+{
+	struct tokend_batch b;
+
+	if (to[0] && !tokend_lost(c->t) && tokend_peek(c->t, &b, 0) == 1 &&
+		to[1] == (unsigned long long)b.rows * b.window_tokens * b.token_bytes)
+		tokend_copy(c->t, &b, to[0], (void *)(uintptr_t)to[2]);
+}
+
+/*
+ * A setter, because Python calls signal handlers after a function returns, but not after an
+ * assignment. So no handler's exception comes between it and a `return batch` that follows.
+ */
+int client_set_takes(PyObject *self, PyObject *value, void *none)
+{
+	struct client *c = (struct client *)self;
+	unsigned long long next, to[3] = {0, 0, 0};
+	struct tokend_batch b;
+	bool taken = false;
+
+	(void)none;
+	if (!PyArg_ParseTuple(value, "K|KKK", &next, &to[0], &to[1], &to[2]) || !enter(c, true))
+		return -1;
+
+	int r = c->lending ? 1 : await_batch(c, &b);
+
+	if (c->lending)
+		taken = true;
+	else if (r == 1 && b.next == next)
+		taken = take(c, &b);
+	else if (r >= 0)
+		PyErr_SetString(PyExc_LookupError, "another thread took this batch");
+	if (taken)
+		copy_ahead(c, to);
+	c->lending = false;
+	leave(c, true);
+	return taken ? 0 : -1;
 }

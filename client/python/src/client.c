@@ -128,6 +128,8 @@ static PyMethodDef client_methods[] = {
 		"cu_seqlens    int32 [rows * seq_len + 1]\n\n"
 		"Returns (rows_valid, next), with position_ids (rows_valid, next, documents, "
 		"longest), or None at the end of the stream."},
+	{"look_into", (PyCFunction)(void (*)(void))client_look_into, METH_FASTCALL,
+		"As next_into(), but does not take the batch. Set `takes` then."},
 	{"need_documents", client_need_documents, METH_NOARGS,
 		"Raises ArgumentError if the stream carries no document starts."},
 	{"cursor", client_cursor, METH_NOARGS, "The cursor, as bytes."},
@@ -183,12 +185,22 @@ static PyMethodDef client_methods[] = {
 	{0},
 };
 
+static PyGetSetDef client_attributes[] = {
+	{"takes", NULL, client_set_takes,
+		"Set it to a tuple (next, to=0, bytes=0, stream=0), with the next of look_into(): "
+		"takes that batch, and begins a copy of the one after it to a GPU. LookupError if "
+		"another thread was faster.",
+		NULL},
+	{0},
+};
+
 static PyType_Slot client_slots[] = {
 	{Py_tp_doc, "One session with a daemon. Private: use tokend.Loader."},
 	{Py_tp_new, client_new},
 	{Py_tp_init, client_init},
 	{Py_tp_dealloc, client_dealloc},
 	{Py_tp_methods, client_methods},
+	{Py_tp_getset, client_attributes},
 	{0},
 };
 

@@ -31,9 +31,11 @@ struct client {
 	PyThreadState *thread;	/* of the call that waits */
 	bool yields;		/* that call unlocks `state` while it waits */
 	const char *warning;	/* for say_warning() */
-	_Atomic(char *) notice; /* the daemon's warning, until say_notice(); or NULL */
+	_Atomic(char *) notice; /* the daemon's warnings, a line each, until say_notice() */
 	uint64_t batches, tokens;
 	struct views *views; /* NULL: batches are copied, never lent */
+	bool lending;	     /* look_into() took a batch, and `takes` was not set since */
+	uint64_t lent;	     /* the position of that batch */
 };
 
 /* ---- error.c ---- */
@@ -96,8 +98,8 @@ extern PyMethodDef cursor_methods[]; /* functions of the module */
 bool enter(struct client *c, bool waits);
 void leave(struct client *c, bool waits);
 
-/* Warns with the daemon's last warning, before a call changes anything. Returns false if Python
- * turns the warning into an exception. */
+/* Warns with the daemon's warnings, before a call changes anything. Returns false if Python turns
+ * one into an exception. */
 bool say_notice(struct client *c);
 
 /* Callbacks of struct tokend_options; @context is a struct client. */
@@ -122,7 +124,9 @@ void on_notice(void *context, const char *line);
 
 /* ---- batch.c ---- */
 
+PyObject *client_look_into(PyObject *self, PyObject *const *args, Py_ssize_t n);
 PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n);
+int client_set_takes(PyObject *self, PyObject *value, void *none);
 PyObject *client_need_documents(PyObject *self, PyObject *none);
 
 /* ---- dlpack.c ---- */

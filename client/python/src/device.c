@@ -1,6 +1,6 @@
 /*
- * Copies to a GPU, for device.py. The next batch is copied before it is taken. next_into() takes
- * it, with address 0 for tokens.
+ * Copies to a GPU, for device.py. The next batch is copied before it is taken. look_into() then
+ * gets address 0 for tokens.
  */
 #include "client/python/src/client.h"
 

@@ -175,6 +175,7 @@ PyObject *client_seek(PyObject *self, PyObject *args)
 		return NULL;
 	WAITING(c, r = (again ? tokend_seek_pass : tokend_seek)(c->t, cursor, (size_t)n, rank.value,
 			   world.value, (uint32_t)micro_batch.value));
+	c->lending &= r < 0;
 
 	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _tokend, arguments, arrays, job
 from . import group as groups
 from .batch import Batches, Wanted
-from .first import First, Later
+from .first import First, Later, check_worker
 
 if TYPE_CHECKING:
     from .batch import Source
@@ -37,13 +37,17 @@ class Attached:
     _pass_begin = 0  # its position then, or that of the last seek
     _dealt_ahead = False  # accelerate's DataLoader has taken a batch ahead
     _inside = 0.0  # seconds in next()
+    _before = 0  # the position when next() was called last
+    _handled = 0  # id() of the exception that was handled then
     _batches: Batches | None = None
 
     def _open(self, asked: Any) -> None:
         """@asked: the arguments of Loader."""
+        if asked.rank is None:
+            check_worker()
         self._agree = asked.agree
         self._rank, self._world, self._peer = 0, 1, asked.peer
-        patience = arguments.unchecked_deadline(asked.deadline)
+        self._patience = patience = arguments.unchecked_deadline(asked.deadline)
         group = asked.group
         if group is None and asked.agree and asked.rank is None and asked.world is None:
             group = groups.of_all(patience)
@@ -56,6 +60,25 @@ class Attached:
         self._alone = group is not None or max(self._world, groups.processes()) == 1
         assumed = asked.mesh is None and asked.rank is None
         self._first = First(assumed, asked.stream, self._client.run(), self._rank, self._world)
+
+    def _meet_late(self) -> None:
+        """Before the first batch: a group that was initialised since the loader was made."""
+        group = groups.of_all(self._patience) if self._agree and self._together is None else None
+        if group is None:
+            return
+        from . import same_place
+
+        together = groups.over(group)
+        self._in_agreement(
+            together,
+            lambda: same_place.check_places(
+                together, self._rank, self._world, self._peer, self._micro
+            ),
+            self._patience,
+        )
+        self._together = together
+        if "_control" in vars(self):
+            self._control = self._control.over(together)
 
     @functools.cached_property
     def _control(self) -> Control:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import _tokend, phrases
+from . import _tokend
 
 if TYPE_CHECKING:
     from typing import Literal, Protocol, TypedDict
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
         def begin(self) -> None:
             """Called after an attach or a seek."""
 
-        def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
-            """next_into(*into), with the rows written to @tokens, NumPy [b, window], and their
-            origin to @fields.
+        def look(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
+            """look_into(*into), with the rows written to @tokens, NumPy [b, window], and their
+            origin to @fields. It may be called again for the same batch.
             """
 
         def close(self) -> None: ...
@@ -92,7 +92,11 @@ def spare(kept: list[Any], more: Callable[[], list[Any]]) -> Any:
 
 
 class Batches:
-    """Takes batches of one shape from a client. A seek makes a new one."""
+    """Makes batches of one shape. A seek makes a new one.
+
+    A signal's handler may raise wherever Python calls a function. So a batch is taken by an
+    assignment, the last thing before next() returns it, and look() may be called again.
+    """
 
     def __init__(
         self,
@@ -104,7 +108,6 @@ class Batches:
     ) -> None:
         shape = client.shape()
         self.client, self.make, self.source, self.feed = client, make, source, feed
-        self._place = shape["rank"], shape["world"]
         self.micro, self.seq, self.window = shape["rows"], shape["seq_len"], shape["window_tokens"]
         self.end: int | None = None  # of the stream
         if shape["batches_in_all"] is not None:
@@ -132,7 +135,6 @@ class Batches:
             or (wanted.tokens and wanted.loss_mask)
         )
         self._token_bytes, self._label_bytes = self._types.token_bytes, self._types.label_bytes
-        self._failed: Exception | None = None
         more = wanted.documents or wanted.provenance or wanted.loss_mask or wanted.attention_mask
         more = more or self._cut or wanted.view or wanted.shift_labels
         self._simple = not (more or source or feed)
@@ -149,9 +151,18 @@ class Batches:
         self._ready: list[tuple[tuple[int, ...], dict[str, Any]]] = []
         self._rows: list[tuple[int, list[Any]]] = []
         self._paddings: list[Any] = []
-        self._next_into = client.next_into
-        self.taken = client.taken()  # the position after the last batch taken
-        self.begin = self.taken
+        self._look_into = client.look_into
+        self.begin = client.taken()
+
+    @property
+    def has_labels(self) -> bool:
+        """Rather than tokens, whose losses the loop defines."""
+        return self._split
+
+    @property
+    def taken(self) -> int:
+        """The position after the last batch taken."""
+        return self.client.taken()  # type: ignore[no-any-return]
 
     def _new_rows(self) -> tuple[int, list[Any]]:
         """The address and the arrays of a batch's fields."""
@@ -175,27 +186,29 @@ class Batches:
             made.append((into, batch | {"position": position, "dataset": dataset}))
         return made
 
-    def take(self) -> Any:
-        """The next batch, or None after the last."""
+    def look(self) -> tuple[Any, int, tuple[int, ...]] | None:
+        """The next batch, how many of its rows are not padding, and what to set `client.takes` to.
+        None at the end.
+        """
         if self._simple:
             try:
                 into, batch = self._ready.pop()
             except IndexError:  # also if another thread was faster
                 into, batch = spare(self._ready, self._more_batches)
-            taken = self._next_into(*into)
-            if taken is None:
+            found = self._look_into(*into)
+            if found is None:
                 return None
-            valid, self.taken = taken
+            valid, after = found
             if valid < self.micro and not self._split:
                 batch["padding"][valid:] = True
-            return batch
+            return batch, valid, (after,)
         at, fields = self._new_rows()
         if self.wanted.device is None:
-            return self._take_more(at, fields)
+            return self._look_more(at, fields)
         from .device import relaxed
 
         with relaxed():
-            return self._take_more(at, fields)
+            return self._look_more(at, fields)
 
     def _padding(self) -> Any:
         """The mask of a batch without padding rows."""
@@ -230,7 +243,7 @@ class Batches:
             return self.make.empty(*shape, dtype=dtype)
         return self.make.module.empty(shape, dtype=dtype, device=self.make.cpu, pin_memory=True)
 
-    def _take_more(self, at: int, fields: list[Any]) -> Any:
+    def _look_more(self, at: int, fields: list[Any]) -> Any:
         make, wanted, micro, seq = self.make, self.wanted, self.micro, self.seq
         tokens: Any = (
             None
@@ -253,30 +266,29 @@ class Batches:
             into += [0, 0]
         into += [self._width, self._label_bytes]
         if self.feed is not None:
-            fed = self.feed.next(lambda: self._next_into(*into))
-            tokens, taken = fed or (None, None)
+            tokens, found = self.feed.next(lambda: self._look_into(*into)) or (None, None)
+        elif self.source is not None:
+            found = self.source.look(make.numpy(tokens), fields, into)
         else:
-            taken = (
-                self._next_into(*into)
-                if self.source is None
-                else self._carefully(self.source, tokens, fields, into)
-            )
-        if taken is None:
+            found = self._look_into(*into)
+        if found is None:
             return None
-        self.taken = taken[1]
+        valid, after = found[:2]
         batch = (
             {"tokens": make.lent(self.client.view())}
             if wanted.view
-            else self._made(tokens, labels, taken[0])
+            else self._made(tokens, labels, valid)
         )
         batch.update(zip(self._shown, fields, strict=False))
         if wanted.documents:
             batch.update(
                 position_ids=self._there(ids),
-                cu_seqlens=self._there(starts[: taken[2] + 1]),
-                max_seqlen=taken[3],
+                cu_seqlens=self._there(starts[: found[2] + 1]),
+                max_seqlen=found[3],
             )
-        return self._share(batch) if self._cut else batch
+        if self._cut:
+            batch = self._share(batch)
+        return batch, valid, self.feed.takes(after) if self.feed else (after,)
 
     def _there(self, array: Any) -> Any:
         """On the device, if there is one."""
@@ -326,35 +338,6 @@ class Batches:
             if valid < self.micro:
                 labels[valid:] = IGNORE
         return input_ids, labels
-
-    def _carefully(
-        self, source: Source, tokens: Any, fields: list[Any], into: list[int]
-    ) -> tuple | None:
-        """A source's batch can fail after it is taken. It is given back then, and the next calls
-        raise the same error until a seek.
-        """
-        if self._failed is not None:
-            raise self._failed
-        client = self.client
-        before, fetched_ahead = client.cursor(), client.position() != client.taken()
-        try:
-            return source.take(self.make.numpy(tokens), fields, into)
-        except BaseException as error:
-            if client.taken() != self.taken:
-                self._give_back(source, None if fetched_ahead else before, error)
-            raise
-
-    def _give_back(self, source: Source, cursor: bytes | None, error: BaseException) -> None:
-        """@cursor: before the batch; None if there are uncommitted batches between."""
-        interrupted = not isinstance(error, Exception)  # Ctrl-C: nothing is wrong with the batch
-        said = f"next: was interrupted after it had taken a batch; {phrases.SEEK}"
-        self._failed = _tokend.Error(said) if interrupted else error  # type: ignore[assignment]
-        if cursor is None:
-            return
-        self.client.seek(cursor, *self._place, self.micro)
-        if interrupted:
-            source.begin()
-            self._failed = None
 
     def _relabel(self, labels: Any, tokens: Any) -> None:
         """Sets the labels to the transformed tokens, except where there is no label."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 
 def frames(module: str | None = None) -> Iterator[FrameType]:
@@ -16,6 +18,22 @@ def frames(module: str | None = None) -> Iterator[FrameType]:
         if module is None or frame.f_globals.get("__name__") == module:
             yield frame
         frame = frame.f_back
+
+
+def is_signal_handler() -> bool:
+    """Is a signal's handler among the callers? Python passes it the frame that it interrupts."""
+    handlers = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        handler = getattr(handler, "func", handler)  # of a functools.partial
+        handler = getattr(handler, "__func__", handler)  # of a method
+        handlers.add(getattr(handler, "__code__", None))
+    for frame in frames():
+        if frame.f_code in handlers:
+            for value in frame.f_locals.values():
+                if frame.f_back in (value if isinstance(value, tuple) else (value,)):
+                    return True
+    return False
 
 
 def users_level() -> int:

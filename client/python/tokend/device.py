@@ -142,9 +142,8 @@ class Feed:
         # the slot as stored in the ring; copies and widenings alternate on the side stream
         self._stored: Any = None
         self._seen: Any = None  # the parts of it that are widened
-        self._wide: Any = None  # the next batch, if the client has copied it
-        # for the next copy: allocated before it, because allocating may fail
-        self._spare: Any = None
+        self._wide: Any = None  # the batch at position _wide_at
+        self._wide_at: int | None = None
         self._event: Any = None  # follows the widening
         self._warned = False
         self.begin(shape)
@@ -154,6 +153,7 @@ class Feed:
         """Called when the client's shape may have changed: after a seek, or when a restarted daemon
         serves the stream in another width.
         """
+        self._wide_at = None
         rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
         parts = 0 if not self._split else 1 if shape["masked"] or window <= seq else 2
         wanted = rows, window, shape["token_bytes"], seq, parts
@@ -168,7 +168,7 @@ class Feed:
             self._stored = self._gpu.empty(
                 wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32
             )
-        self._shape, self._mask, self._spare = wanted, (1 << 8 * wanted[2]) - 1, None
+        self._shape, self._mask = wanted, (1 << 8 * wanted[2]) - 1
         self._bytes = rows * window * wanted[2]
         self._seen = (
             self._stored.as_strided((parts, rows, seq), (1, window, 1)) if parts else self._stored
@@ -182,44 +182,44 @@ class Feed:
                 self._warned = True
                 warnings.warn(f"tokend: {error}", RuntimeWarning, stacklevel=4)
 
-    def _widen(self) -> None:
-        seen, wide, mask = self._seen, self._wide, self._mask
+    def _widen(self, position: int) -> None:
+        self._wide_at = None
+        self._wide = wide = self._gpu.empty(tuple(self._seen.shape), self._dtype)
+        seen, mask = self._seen, self._mask
 
         def work() -> None:
             wide.copy_(seen)  # tokens are unsigned, torch's 16 and 32 bits are signed
             wide.bitwise_and_(mask)
 
         self._event = self._gpu.run(work)
+        self._wide_at = position
 
-    def _copy_next(self, wait: bool) -> bool | None:
-        """Queues the copy. None: the slot and self._stored differ in length."""
-        return self._client.copy_next(self._stored.data_ptr(), self._bytes, self._gpu.stream, wait)
+    def takes(self, after: int) -> tuple[int, ...]:
+        """What to set the client's `takes` to; @after: the position after the batch of next()."""
+        return after, self._stored.data_ptr(), self._bytes, self._gpu.stream
 
-    def _send(self, wait: bool) -> None:
-        """Queues copy and widening of the next batch, if there is one."""
-        if self._spare is None:
-            self._spare = self._gpu.empty(tuple(self._seen.shape), self._dtype)
-        copied = self._copy_next(wait)
-        if copied is None:  # a restarted daemon serves the stream in another width
-            self.begin(self._client.shape())
-            self._spare = self._gpu.empty(tuple(self._seen.shape), self._dtype)
-            copied = self._copy_next(wait)
-        if not copied:
-            return
-        self._wide, self._spare, self._event = self._spare, None, None
-        self._widen()
+    def _send(self) -> bool:
+        """Queues the copy of the next batch; False at the end."""
+        self._wide_at = None
+        while True:
+            _, *to = self.takes(0)
+            copied = self._client.copy_next(*to, True)
+            if copied is not None:
+                return copied  # type: ignore[no-any-return]
+            self.begin(self._client.shape())  # a restarted daemon serves it in another width
 
-    def next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
-        """Returns (tokens, result of take()), or None at the end.
+    def next(self, look: Callable[[], Any]) -> tuple[Any, Any] | None:
+        """Returns (tokens, result of look()), or None at the end. Until the batch is taken, it
+        returns the same one.
 
         tokens: int64 or dtype, [b, window] or split, on the device, new for each batch, in order
-        with the caller's current stream. @take calls the client's next_into(0, …), with addresses
+        with the caller's current stream. @look calls the client's look_into(0, …), with addresses
         for what stays in the CPU's memory, and none for tokens. Raises what the client raises.
         """
         with relaxed():
-            return self._next(take)
+            return self._next(look)
 
-    def _next(self, take: Callable[[], Any]) -> tuple[Any, Any] | None:
+    def _next(self, look: Callable[[], Any]) -> tuple[Any, Any] | None:
         if self._gpu.capturing():
             raise Error(
                 "next: this stream is being captured into a graph; take the batch before the "
@@ -228,15 +228,13 @@ class Feed:
         if not self._client.copied():  # at the beginning, after a seek, or if the daemon was late
             if not self._warned and self._client.shape()["pinned_bytes"] == 0:
                 self._pin()  # a new ring that is not registered: warns
-            self._send(True)
-        elif self._event is None:
-            self._widen()  # it failed after the copy
-        taken = take()
-        if taken is None:
+            if not self._send():
+                return None
+        position = self._client.taken()
+        if self._wide_at != position:
+            self._widen(position)
+        looked = look()
+        if looked is None:
             return None
-        tokens, self._wide = self._wide, None
-        self._gpu.hand_over(tokens, self._event)
-        # This batch is taken, so it is returned. An error here comes again with the next one.
-        with contextlib.suppress(Exception):
-            self._send(False)
-        return tokens, taken
+        self._gpu.hand_over(self._wide, self._event)
+        return self._wide, looked

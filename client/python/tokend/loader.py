@@ -388,9 +388,19 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
 
         After an error state_dict() still works. Batches follow again after a seek().
         """
+        while True:
+            batch, takes = self._look()
+            try:
+                self._client.takes = takes  # no signal's handler runs between this and the return
+            except LookupError:  # another thread was faster
+                continue
+            return batch  # type: ignore[no-any-return]
+
+    def _look(self) -> tuple[Any, tuple[int, ...]]:
+        """The next batch, and what the caller then sets _client.takes to."""
         begin = perf_counter()
         if (first := self._first) is not None:  # another thread may be faster
-            self._first = first.check(self._rank, self._world)
+            self._first = first.check(self)
         if self._has_gradients is not None:
             mode = 1 << self._has_gradients()
             if not self._modes & mode:
@@ -399,13 +409,19 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
 
                     warn_of_modes(self, mode)
                 self._modes |= mode
+        self._before, self._handled = self._client.taken(), id(sys.exc_info()[1])
         batches = self._batches or self._measured()
-        batch = batches.take() if self._ahead is None else self._ahead.take(batches)
+        found = batches.look() if self._ahead is None else self._ahead.look(batches)
         self._inside += perf_counter() - begin
-        if batch is None:
+        if found is None:
             self._ended = True
             raise StopIteration
-        return batch  # type: ignore[no-any-return]
+        batch, valid, takes = found
+        if valid == 0:
+            from .passes import warn_of_padding
+
+            warn_of_padding(self)
+        return batch, takes
 
     def __len__(self) -> int:
         """Returns how many batches of this rank `for batch in loader` gives.

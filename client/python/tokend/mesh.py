@@ -88,6 +88,11 @@ def _parts(name: str) -> set[str]:
     return set(re.split("[_.-]", name.lower()))
 
 
+def is_peer(name: str) -> bool:
+    """Do the processes along dim @name want the same rows?"""
+    return bool(_parts(name) & PEER) and not _parts(name) & DATA
+
+
 def _kind(name: str, names: tuple[str, ...]) -> str | None:
     parts = _parts(name)
     if parts & DATA and parts & PEER:

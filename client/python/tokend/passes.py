@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from . import callers
@@ -50,7 +49,13 @@ class Pass:
                 raise StopIteration  # this pass has ended, and another one has begun
             self._begin()
         try:
-            return next(loader)
+            while True:  # as Loader.__next__()
+                batch, takes = loader._look()
+                try:
+                    loader._client.takes = takes
+                except LookupError:
+                    continue
+                return batch
         except StopIteration:
             loader._dealt_ahead = False
             if "accelerate" in sys.modules:
@@ -139,13 +144,53 @@ def warn_of_modes(loader: Loader, mode: int) -> None:
         )
 
 
+def warn_of_padding(loader: Loader) -> None:
+    """Called for a batch of padding only."""
+    batches, gradients = loader._measured(), loader._make.has_gradients
+    if gradients is None or not gradients() or not batches.has_labels:
+        return
+    rows = loader._micro * loader._world
+    _warn_once(
+        loader,
+        "padding",
+        f"the last batch of stream {loader.stream!r} is padding only on rank {loader._rank} of "
+        f"{loader._world}, so the mean of its losses is NaN; divide the sum of losses, "
+        'cross_entropy(…, reduction="sum"), by the number of labels other than -100 on all ranks; '
+        "or leave that batch out on all ranks, with samples: "
+        f"{loader.taken // rows * rows} in the config",
+    )
+
+
+def warn_of_a_save(loader: Loader) -> None:
+    """Called by state_dict() of a loader without commits. The step of the batch taken last may not
+    be complete if an exception was raised since, or in a signal's handler.
+    """
+    taken, error = loader.taken, sys.exc_info()[1]
+    if taken == loader._before:  # next() was called again, so that step is complete
+        return
+    if error is not None and id(error) != loader._handled:
+        where = f"while {type(error).__name__} is handled"
+    elif callers.is_signal_handler():
+        where = "in a signal's handler"
+    else:
+        return
+    if isinstance(error, (StopIteration, GeneratorExit)):
+        return
+    _warn_once(
+        loader,
+        "save",
+        f"state_dict() is called {where}, and the state counts the batch taken last, up to "
+        f"position {taken}, as trained on; if its step was not complete, a resume loses these "
+        "rows; save after a step (a handler sets a flag), or call commit() after each step: the "
+        "state is then that of the last complete step",
+    )
+
+
 class Prefetched:
     """Commits for a loop that always holds @n batches that it has not trained on yet."""
 
     def __init__(self, n: int, client: Any) -> None:
         self.n, self._client = n, client
-        self._nexts: deque[int] = deque(maxlen=n + 1)  # the position after each of the last takes
-        self._kept: list[Any] = []  # the batch taken last, until take() returns it
         self.begin()
 
     def warn_of_a_load(self) -> None:
@@ -158,20 +203,17 @@ class Prefetched:
 
     def begin(self) -> None:
         """Nothing has been taken since the seek."""
-        self._nexts.clear()
-        self._kept.clear()
+        self._nexts: list[int] = []  # the position after each of the last looks
         self._client.commit(self._client.taken())
 
-    def take(self, batches: Batches) -> Any:
-        """Returns a batch, or None at the end. Each call, also one at the end, means that the loop
-        has trained on one more of the batches that it holds.
-
-        If the commit fails because the record cannot be written, the batch is kept: the next call
-        commits again and returns it.
+    def look(self, batches: Batches) -> Any:
+        """Returns what batches.look() returns. Each call, also one at the end, means that the loop
+        has trained on one more of the batches that it holds, unless the call before failed.
         """
-        if not self._kept:
-            self._kept.append(batches.take())
-            self._nexts.append(batches.taken)
-        if len(self._nexts) > self.n:
-            self._client.commit(self._nexts[0])
-        return self._kept.pop()
+        found, taken, nexts = batches.look(), self._client.taken(), self._nexts
+        if nexts and nexts[-1] != taken:  # that batch was not taken
+            nexts = nexts[:-1]
+        if len(nexts) >= self.n:
+            self._client.commit(nexts[-self.n])
+        self._nexts = [*nexts[-self.n :], found[2][0] if found else taken]
+        return found

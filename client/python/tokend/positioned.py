@@ -31,6 +31,7 @@ class Positioned:
     _alone: bool
     _passes: int
     _pass_begin: int
+    _before: int
     _session: dict[str, Any]
     _asks: Callable[..., bool]
     _in_agreement: Callable[..., None]
@@ -44,6 +45,8 @@ class Positioned:
         """Returns {"cursor": bytes}, equal on all ranks after the same step.
 
         May be called from any thread, also before the first batch and after an error of next().
+        It counts the batch taken last. So if it is called in a signal's handler, or while an
+        exception is handled that a step raised, it warns once. After commit() it does not.
 
         Raises:
             Error: the loader is closed.
@@ -54,6 +57,10 @@ class Positioned:
             from . import accelerated
 
             accelerated.check_who_saves(self._dealt_ahead and self._ahead is None, self._ended)
+        if not (self._commits or self._ahead):
+            from .passes import warn_of_a_save
+
+            warn_of_a_save(self)
         return {"cursor": self._client.cursor()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -165,7 +172,7 @@ class Positioned:
     @property
     def taken(self) -> int:
         """The position after the last batch taken, over all ranks: an argument for commit()."""
-        return self._measured().taken
+        return self._client.taken()
 
     @property
     def fingerprint(self) -> int:
@@ -326,6 +333,7 @@ class Positioned:
         not trained on stay uncommitted.
         """
         former, self._batches = self._batches, None  # batches may have another shape now
+        taken = former is not None and former.taken > former.begin
         try:
             self._client.seek(cursor, rank, world, micro_batch, again)
         except _tokend.Error:
@@ -333,8 +341,8 @@ class Positioned:
             raise
         self._rank, self._world, self._micro = rank, world, micro_batch
         self._ended = False
-        taken = former is not None and former.taken > former.begin
         self._repeats, self._modes = again and taken and self._modes > 1, 0
+        self._before = self._client.taken()
         if self._ahead is not None and cursor is not None:
             self._ahead.begin()
         self._measure()

@@ -148,11 +148,11 @@ class InProcess:
         """Called after an attach or a seek."""
         self._names = self._client.datasets()
 
-    def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
-        taken = self._client.next_into(*into)
-        if taken is not None:
+    def look(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
+        found = self._client.look_into(*into)
+        if found is not None:
             self._transform.apply(tokens, [field.tolist() for field in fields], self._names)
-        return taken
+        return found
 
     def close(self) -> None:
         pass

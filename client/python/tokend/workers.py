@@ -218,6 +218,8 @@ class Workers:
         self._micro, self._window = shape["rows"], shape["window_tokens"]
         self._amid = True  # a call has begun and has not ended
         self._left, self._next = left, 0
+        self._begun = self._after = client.taken()  # _after: the position after the last look()
+        self._step = self._micro * shape["world"]
         self._bytes = 8 * self._micro * self._window
         self._generation += 1
         if self._workers:  # they are alive
@@ -261,16 +263,18 @@ class Workers:
                     self._failed = error
                     raise error
 
-    def take(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
+    def look(self, tokens: Any, fields: list[Any], into: list[int]) -> tuple | None:
         client = self._client
-        client.position()  # raises in a forked child, or if the loader is closed
+        here = client.taken()  # raises in a forked child, or if the loader is closed
         if self._failed is not None:
             raise self._failed
-        if self._amid:  # after Ctrl-C: a worker's message may have been lost
-            self._begin(None if self._left is None else self._left - self._next)
+        # after Ctrl-C a worker's message may have been lost, or its batch was not taken
+        if self._amid or here != self._after:
+            taken = -(-(here - self._begun) // self._step)
+            self._begin(None if self._left is None else self._left - taken)
         nothing = [0, *into[1:]]  # without tokens: the worker has them
         if self._left is not None and self._next >= self._left:
-            return client.next_into(*nothing)
+            return client.look_into(*nothing)
         if not self._finalizer.alive:
             raise _closed()
         self._amid = True
@@ -278,8 +282,8 @@ class Workers:
         begin = time.perf_counter()
         slot, position = self._receive(worker)
         self.waited_s += time.perf_counter() - begin
-        taken = client.next_into(*nothing)
-        here = NO_BATCH if taken is None else int(fields[0][0])
+        found = client.look_into(*nothing)
+        here = NO_BATCH if found is None else int(fields[0][0])
         if position != here:
             raise _tokend.ProtocolError(
                 f"workers: {worker.what} is at position {position} instead of {here}; report "
@@ -293,8 +297,10 @@ class Workers:
         tokens[:] = made.reshape(tokens.shape)
         worker.send(FREE.pack(b"F", self._generation, slot))
         self._next += 1
+        if found is not None:
+            self._after = found[1]
         self._amid = False
-        return taken
+        return found
 
     def close(self) -> None:
         self._finalizer()
