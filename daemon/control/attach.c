@@ -325,6 +325,7 @@ static void begin(struct attach_job *job)
 	following_begin(s);
 	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd, s->stream->counts);
 	send_feed(job);
+	twins_joined(s);
 }
 
 /* Back on the loop. */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SETTLED_MS = 2000 };
+enum { SETTLED_MS = 1000 };
 
 /* A process without a token is identified by its pid; one in another PID namespace, by its token.
  */
@@ -67,22 +67,6 @@ bool twins_allow(const struct session *s, struct fault *fault)
 		s->rank, s->world, s->run, s->peer, there, here);
 }
 
-bool twins_join(struct session *s)
-{
-	const struct session *former = find(s, true);
-
-	if (s->replaces)
-		s->replaces->left = true;
-	s->fed_since_ms = uv_now(s->control->loop);
-	if (!former || !former->fed) /* otherwise a seek: do not warn again */
-		return false;
-	s->fed_since_ms = former->fed_since_ms;
-	s->twins_looked_for = former->twins_looked_for;
-	s->twin_told = former->twin_told;
-	s->mix_told = former->mix_told;
-	return true;
-}
-
 static void warn(struct session *s, const struct session *other)
 {
 	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80], text[LIMIT_TEXT_BYTES];
@@ -106,14 +90,8 @@ static void warn(struct session *s, const struct session *other)
 	connection_warn(s->connection, text);
 }
 
-void twins_clock(struct session *s, uint64_t now_ms)
+static void look(struct session *s)
 {
-	if (!s->fed || s->left || s->twins_looked_for || s->connection->closing)
-		return;
-	if (now_ms - s->fed_since_ms < SETTLED_MS)
-		return;
-	s->twins_looked_for = true;
-
 	struct session *other = find(s, false);
 
 	if (!other || !other->fed)
@@ -121,4 +99,38 @@ void twins_clock(struct session *s, uint64_t now_ms)
 	warn(s, other);
 	if (!s->connection->closing && !other->connection->closing)
 		warn(other, s);
+}
+
+bool twins_join(struct session *s)
+{
+	const struct session *former = find(s, true);
+
+	s->sought = s->replaces != NULL;
+	if (s->replaces)
+		s->replaces->left = true;
+	s->fed_since_ms = s->control->sessions.joined_ms = uv_now(s->control->loop);
+	if (!former || !former->fed) /* otherwise a seek: do not warn again */
+		return false;
+	s->sought = true;
+	s->fed_since_ms = former->fed_since_ms;
+	s->twin_told = former->twin_told;
+	s->mix_told = former->mix_told;
+	return true;
+}
+
+void twins_joined(struct session *s)
+{
+	if (!s->sought && !s->connection->closing)
+		look(s);
+}
+
+void twins_clock(struct session *s, uint64_t now_ms)
+{
+	uint64_t settled = s->control->sessions.joined_ms + SETTLED_MS;
+
+	if (!s->fed || s->left || s->twin_told || s->connection->closing ||
+		now_ms - s->fed_since_ms < SETTLED_MS || s->twins_looked_ms > settled)
+		return;
+	s->twins_looked_ms = now_ms;
+	look(s);
 }

@@ -3,8 +3,9 @@
  * It happens if two independent processes are both rank 0 of 1, or if a trainer is restarted while
  * the old one lives.
  *
- * Both are warned after two seconds: ranks that exchange their places meet for a moment. A strict
- * session is refused while the other process lives. All on the loop.
+ * Both are warned when the second attaches. If it got there by a seek, they are warned a second or
+ * two later: ranks that exchange their places meet for a moment. A strict session is refused while
+ * the other process lives. All on the loop.
  */
 #ifndef TOKEND_TWINS_H
 #define TOKEND_TWINS_H
@@ -17,7 +18,9 @@
 bool twins_allow(const struct session *s, struct fault *fault);
 /* @s is fed now. True: its process had another session, whose warnings it inherits. */
 bool twins_join(struct session *s);
-/* Call once a second: warns both twins, once. May close the connection. */
+/* The client of @s got its feed. May close the connection. */
+void twins_joined(struct session *s);
+/* Call once a second. May close the connection. */
 void twins_clock(struct session *s, uint64_t now_ms);
 
 #endif

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 from lib import BIN, child_environment
@@ -16,7 +17,7 @@ from lib.stock import StockDaemon
 from tokend import Loader, arguments
 
 TRAINER = """
-import json, os, sys, time, warnings
+import json, os, signal, sys, time, warnings
 import tokend
 
 def said(message, category, filename, *_):
@@ -25,6 +26,8 @@ def said(message, category, filename, *_):
 warnings.showwarning = said
 warnings.simplefilter("always")
 options = json.loads(sys.argv[1])
+pause, control = options.pop("pause", 0), options.pop("control", False)
+seek = options.pop("seek", None)
 if options.pop("fork", False) and os.fork():
     os.wait()
     os._exit(0)
@@ -34,11 +37,21 @@ except tokend.Error as error:
     print(json.dumps({"refused": str(error)}), flush=True)
     sys.exit()
 print(json.dumps({"in": os.getpid()}), flush=True)
+if seek is not None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    next(loader)
+    signal.sigwait([signal.SIGUSR1])
+    loader.seek(rank=seek)
+    print(json.dumps({"sought": seek}), flush=True)
+    pause = 0.1
 seeks = 0
 for batch in loader:
-    time.sleep(0.001)
+    print(json.dumps({"step": seeks}), flush=True) if pause else None
+    time.sleep(pause or 0.001)
     seeks += 1
-    if seeks % 5 == 0:
+    if control:
+        loader.control()
+    elif seeks % 5 == 0 and not pause:
         loader.seek(position=0)
 """
 
@@ -112,6 +125,46 @@ def test_two_plain_processes_are_both_warned(daemon, trainers):
     three.says("warned")
     assert one.line(1) is None and two.line(0) is None, "it is said once"
     assert len(daemon.said("is read by pid")) == 1
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_both_are_warned_within_two_seconds(daemon, trainers, control):
+    """Steps of 0.1 s, whatever the ring holds; the second process at its first batch."""
+    one = trainers(pause=0.1, control=control)
+    one.says("in")
+    for _ in range(30):  # a look that found nothing is not the last
+        one.says("step")
+    two = trainers(pause=20, control=control)
+    two.says("in")
+    began = time.monotonic()
+    two.says("warned", 2)
+    while "warned" not in (line := one.line(2) or {}):
+        assert "step" in line
+        assert time.monotonic() - began < 2
+
+
+def test_ranks_that_exchange_their_places_are_not_twins(daemon, trainers):
+    """For a moment they are. Those that stay so are warned a second or two later."""
+    other = trainers(rank=1, world=2, seek=0)
+    other.says("in")
+    with Loader("train", 4, rank=0, world=2, socket=daemon.socket) as loader:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            next(loader)
+            loader.seek(rank=1)  # the other one is still there
+            next(loader)
+            other.process.send_signal(signal.SIGUSR1)
+            assert other.says("sought") == 0
+            until = time.monotonic() + 3.5
+            while time.monotonic() < until:
+                next(loader)
+                time.sleep(0.1)
+        loader.seek(rank=0)
+        with pytest.warns(RuntimeWarning, match="is read twice"):
+            until = time.monotonic() + 3.5
+            while time.monotonic() < until:
+                next(loader)
+                time.sleep(0.1)
 
 
 def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
