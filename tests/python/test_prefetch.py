@@ -193,6 +193,25 @@ def test_a_record_that_cannot_be_written_loses_no_batch(daemon, n):
     )
 
 
+def test_a_full_disk_ends_the_loop_and_loses_no_batch(daemon):
+    """No batch is trained on without a record."""
+    records, taken = daemon.directory / "records", []
+    with make(daemon, record=records) as loader:
+        taken += next(loader)["position"].tolist()
+        with full(records), pytest.raises(tokend.ArgumentError, match="nothing was taken; make"):
+            for batch in loader:
+                taken += batch["position"].tolist()
+        state = loader.state_dict()
+        taken += next(loader)["position"].tolist()
+    assert taken == [0, 1, 2, 3]
+    with make(daemon, start=state, record=records) as loader:
+        assert next(loader)["position"].tolist() == [2, 3]
+    command = [BIN / "tokctl", "verify", "-c", daemon.config, "train", records, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    verdict = json.loads(done.stdout)
+    assert verdict["lost"] == verdict["repeated"] == 0 and verdict["to"] == 4
+
+
 def test_a_seek_elsewhere_drops_what_could_not_be_recorded(daemon):
     records = daemon.directory / "records"
     with make(daemon, prefetched=1, record=records) as loader:

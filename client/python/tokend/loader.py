@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 else:  # the types of batches take longer to define than all of this module
     B = TypeVar("B", covariant=True)
 
+ENDLESS = "the stream has no end; set epochs: or samples: in its config"
+
 # Errors that say all in one line. Others are bugs, and keep their traceback.
 FOR_USERS = (Error, ValueError, TypeError, ImportError, Warning)
 
@@ -138,7 +140,8 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
                    that of the batch before them; commit() is then refused. Default: 0
       record       a directory: each process records there what it takes, 16 bytes a row.
                    `tokctl verify` proves from it that nothing was repeated, lost or altered. From
-                   the first commit() on, committed batches are recorded
+                   the first commit() on, committed batches are recorded. If it cannot be written,
+                   next() raises an ArgumentError, and may be called again
 
     Robustness
       deadline     seconds to wait for a daemon: for the first attach, for a lost one, and for one
@@ -444,13 +447,26 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         if dataset.is_lightning() and (batches.end is None or batches.begin > 0):
             return dataset.ENDLESS
         if batches.end is None:
-            raise TypeError("len: the stream has no end; set epochs: or samples: in its config")
+            raise TypeError(f"len: {ENDLESS}")
         current = self._pass and self._pass()
         if current and current.is_last() and not self._ended:
             begin = self._pass_begin
         else:
             begin = 0 if passes.is_over(self) or passes.is_left(self) else batches.taken
         return -(-(batches.end - begin) // (self._world * self._micro))
+
+    @property
+    def batches_per_pass(self) -> int:
+        """How many batches of this rank a pass from position 0 has: what len() is before the first.
+        After a resume a schedule takes its number of steps from here.
+
+        Raises:
+            TypeError: the stream has no end.
+        """
+        end = self._measured().end
+        if end is None:
+            raise TypeError(f"batches_per_pass: {ENDLESS}")
+        return -(-end // (self._world * self._micro))
 
     def __getitem__(self, index: object) -> NoReturn:
         """Raises TypeError: a loader is not a dataset."""

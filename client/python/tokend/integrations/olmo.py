@@ -89,6 +89,7 @@ class TokendDataLoader(DataLoaderBase):
             framework="torch",
             **options,
         )
+        self.loader._said |= {"padding"}  # OLMo-core divides by the labels of all ranks
         seq_len = self.loader.cursor.to_dict()["seq_len"]
         if seq_len != sequence_length:
             self.loader.close()

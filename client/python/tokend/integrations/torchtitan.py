@@ -91,6 +91,7 @@ class TokendDataLoader(BaseDataLoader):
             record=config.record,
             framework="torch",
         )
+        self.loader._said |= {"padding"}  # torchtitan divides by the labels of all ranks
         length = self.loader.cursor.to_dict()["seq_len"]
         if length != seq_len:
             self.loader.close()

@@ -37,6 +37,7 @@ class Batches:
 
     def __init__(self, loader, rows, shifted):
         self.loader, self._rows, self._shifted = loader, rows, shifted
+        loader._said |= {"padding"}  # a Trainer divides by the labels of all ranks
         self.over = False  # the run is at max_steps; a Trainer notices only after a step
         # the position after each batch that is not committed yet
         self._taken = deque()
