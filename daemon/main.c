@@ -180,7 +180,7 @@ static int run(const struct options *a, struct listener *listener)
 	rereads_watch(&rereads);
 
 	struct fault fault;
-	struct config *config = config_load(a->config, &fault);
+	struct config *config = reading_descriptors(&fault) ? config_load(a->config, &fault) : NULL;
 	struct cgroup *cgroup = config && !a->check ? cgroup_find("") : NULL;
 
 	if (cgroup)

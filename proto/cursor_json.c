@@ -1,6 +1,6 @@
 #include "proto/cursor_json.h"
 
-#include "proto/wire.h"
+#include "proto/text.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -53,7 +53,7 @@ static void put_string(struct text *t, const char *text)
 
 	put(t, "\"");
 	while (*text) {
-		unsigned n = wire_character(text);
+		unsigned n = text_character(text);
 
 		if (n == 0 || *text == '"' || *text == '\\') {
 			snprintf(escape, sizeof(escape), "\\u%04x",

@@ -1,6 +1,7 @@
 #include "proto/fault.h"
 
 #include "proto/phrases.h"
+#include "proto/text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -10,8 +11,13 @@
 
 char *fault_line(char *text)
 {
-	for (char *c = text; *c; c++)
-		*c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+	for (char *c = text; *c;) {
+		unsigned n = text_character(c);
+
+		if (n == 0)
+			*c = '?';
+		c += n ? n : 1;
+	}
 	return text;
 }
 

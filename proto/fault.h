@@ -72,8 +72,8 @@ static inline bool fault_false(void)
 #define fault_memory(fault) (fault_memory(fault), fault_false())
 #define fault_prefix(...)   (fault_prefix(__VA_ARGS__), fault_false())
 
-/* Makes @text one line: control characters, for example of a file's name, become '?'. Returns
- * @text. */
+/* Makes @text one line of UTF-8: control characters and other bytes, for example of a file's name,
+ * become '?'. Returns @text. */
 char *fault_line(char *text);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "proto/pack.h"
 #include "proto/phrases.h"
+#include "proto/text.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -313,32 +314,6 @@ bool wire_digits(const char *text, uint64_t *value)
 	return true;
 }
 
-unsigned wire_character(const char *text)
-{
-	const unsigned char *p = (const unsigned char *)text;
-	static const struct {
-		unsigned char mask, lead;
-		uint32_t least;
-	} forms[] = {
-		{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
-
-	for (unsigned n = 1; n <= 4; n++) {
-		if ((p[0] & forms[n - 1].mask) != forms[n - 1].lead)
-			continue;
-		uint32_t code = p[0] & (unsigned char)~forms[n - 1].mask;
-
-		for (unsigned i = 1; i < n; i++) {
-			if ((p[i] & 0xc0) != 0x80)
-				return 0;
-			code = code << 6 | (p[i] & 0x3f);
-		}
-		bool fine = code >= forms[n - 1].least && code != 0x7f && code <= 0x10ffff &&
-			    !(code >= 0xd800 && code < 0xe000);
-		return fine ? n : 0;
-	}
-	return 0;
-}
-
 bool wire_label_ok(const char *name)
 {
 	size_t n = strlen(name);
@@ -346,7 +321,7 @@ bool wire_label_ok(const char *name)
 	if (n == 0 || n > LIMIT_NAME_BYTES)
 		return false;
 	for (const char *p = name; *p;) {
-		unsigned step = wire_character(p);
+		unsigned step = text_character(p);
 
 		if (step == 0)
 			return false;

@@ -256,9 +256,6 @@ const char *wire_op_name(enum wire_op op);
  * unchanged. */
 bool wire_digits(const char *text, uint64_t *value);
 
-/* Bytes of the first character of @text; 0 if @text is empty, or begins with a control character or
- * with bytes that are not UTF-8. */
-unsigned wire_character(const char *text);
 /* Names are 1 to LIMIT_NAME_BYTES bytes of UTF-8 without control characters. Names of streams, runs
  * and tags become file names: no '/', no leading dot. Names of datasets (labels) may contain both.
  */

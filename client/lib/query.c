@@ -4,7 +4,9 @@
 #include "client/lib/message.h"
 #include "client/lib/revive.h"
 #include "client/lib/wait.h"
+#include "client/lib/warn.h"
 
+#include <inttypes.h>
 #include <poll.h>
 
 /* The relation of a message to the query that waits for its reply. */
@@ -83,8 +85,31 @@ int query_listen(struct tokend *t)
 	}
 }
 
+/* Waits for the daemon, which has been silent since @w began, until deadline_ms. Returns 0 or an
+ * error. */
+static int wait_for_daemon(struct tokend *t, short events, struct warnings *w)
+{
+	int64_t now = wait_now(), end = w->since + t->deadline_ms * WAIT_MS, left = end - now;
+	int r = 0;
+
+	if (left <= 0)
+		return handle_fail(t, TOKEND_ECONNECT, "socket",
+			"the daemon at %s accepts connections, but has not answered for %g s; is "
+			"it stopped, or does its machine hang?",
+			t->socket, t->deadline_ms / 1e3);
+	if (warn_due(w))
+		r = warn_say(t, w,
+			"socket: the daemon at %s has not answered for %" PRId64
+			" s; waiting for another %" PRId64 " s",
+			t->socket, warn_waited(w), left / (1000 * WAIT_MS));
+	if (r == 0)
+		r = wait_ready(t, t->fd, events,
+			wait_earlier(wait_earlier(end, warn_at(w)), now + WAIT_SLICE_MS * WAIT_MS));
+	return r < 0 ? r : 0;
+}
+
 /* Sends a query. 1: sent, 0: the daemon is lost, or an error. */
-static int send_query(struct tokend *t, const struct wire *wire)
+static int send_query(struct tokend *t, const struct wire *wire, struct warnings *w)
 {
 	struct fault fault;
 
@@ -96,7 +121,7 @@ static int send_query(struct tokend *t, const struct wire *wire)
 			return 0;
 		}
 
-		int r = wait_ready(t, t->fd, POLLOUT, wait_now() + WAIT_SLICE_MS * WAIT_MS);
+		int r = wait_for_daemon(t, POLLOUT, w);
 
 		if (r < 0)
 			return r;
@@ -124,10 +149,10 @@ static int take_reply(struct tokend *t, enum wire_op reply)
  * Waits for the reply to query @serial (0: until a query with a reply of kind @reply may be sent).
  * Returns 1 with the reply in t->packet, 0 if the daemon is lost, or an error.
  */
-static int await(struct tokend *t, uint64_t serial, enum wire_op reply)
+static int await(struct tokend *t, uint64_t serial, enum wire_op reply, struct warnings *w)
 {
 	while (serial || is_owed(t, reply)) {
-		int r = wait_ready(t, t->fd, POLLIN, wait_now() + WAIT_SLICE_MS * WAIT_MS);
+		int r = wait_for_daemon(t, POLLIN, w);
 
 		if (r < 0)
 			return r;
@@ -157,21 +182,25 @@ static int await(struct tokend *t, uint64_t serial, enum wire_op reply)
 int query(struct tokend *t, const struct wire *query, enum wire_op reply)
 {
 	struct wire numbered = *query;
+	struct warnings w;
 
 	for (;;) {
 		int r = t->fd < 0 ? revive(t, true) : 1;
 
+		warn_begin(&w, wait_now());
 		if (r == 1)
-			r = await(t, 0, reply);
+			r = await(t, 0, reply, &w);
 		if (r == 1) {
 			wire_set(&numbered, WIRE_SERIAL, ++t->serial);
-			r = send_query(t, &numbered);
+			r = send_query(t, &numbered, &w);
 		}
 		if (r == 1) {
-			r = await(t, t->serial, reply);
-			if (r == TOKEND_EAGAIN)
+			r = await(t, t->serial, reply, &w);
+			if (r == TOKEND_EAGAIN || r == TOKEND_ECONNECT)
 				leave(t, reply);
 		}
+		if (r == 1 && warn_over(t, &w) < 0)
+			r = TOKEND_EAGAIN;
 		if (r != 0)
 			return r == 1 ? 0 : r;
 	}

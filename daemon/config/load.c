@@ -13,11 +13,14 @@
 #include "proto/place.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 _Static_assert(sizeof(enum config_io) == sizeof(unsigned), "schema_choice() writes an unsigned");
 
@@ -258,18 +261,26 @@ static bool set_path(struct config *config, const char *path)
 
 struct config *config_load(const char *path, struct fault *fault)
 {
-	FILE *file = fopen(path, "re");
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
 	struct config *config = NULL;
+	struct stat st;
 
 	if (!file) {
 		fault_errno(fault, errno, "",
 			"%s: cannot be opened: %s; check the path given with -c", path,
 			strerror(errno));
+		if (fd >= 0)
+			close(fd);
 		return NULL;
 	}
 	config = calloc(1, sizeof(*config));
-	if (!config || !set_path(config, path))
+	if (!config || !set_path(config, path) || fstat(fd, &st) < 0)
 		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
+	else if (!S_ISREG(st.st_mode)) /* a FIFO would wait for its writer */
+		fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: cannot be read: not a regular file; check the path given with -c",
+			path);
 	else if (parse(file, config, fault))
 		goto out;
 	config_free(config);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-	TEXT_MOST = 16 << 20,
+	TEXT_MOST = 1 << 20,
 	DEPTH_MOST = 32, /* a config needs 7 */
 };
 

@@ -16,8 +16,10 @@ enum {
 	AGAIN_MS = 1,
 };
 
-static bool allowed(const struct config *config, uid_t uid)
+bool acceptor_allows(const struct acceptor *a, uid_t uid)
 {
+	const struct config *config = a->config;
+
 	if (uid == 0 || uid == geteuid())
 		return true;
 	for (uint32_t i = 0; i < config->allow_uids; i++)
@@ -28,7 +30,7 @@ static bool allowed(const struct config *config, uid_t uid)
 
 static bool may_stay(const struct acceptor *a, struct connection *c, struct fault *fault)
 {
-	if (!allowed(a->config, c->uid))
+	if (c->account != c->uid)
 		return fault_set(fault, FAULT_PERMISSION, "allow_uids",
 			"uid %u may not connect; add it to allow_uids", (unsigned)c->uid);
 	c->quota = quota_of(a->quotas, c->uid);
@@ -52,7 +54,7 @@ static void turn_away(struct connections *all, int fd)
 	wire_set_text(&w, WIRE_TEXT, "the daemon is out of file descriptors; " PHRASE_NOFILE);
 	wire_set(&w, WIRE_PASSING, 1);
 	send(fd, all->outgoing, wire_encode(&w, all->outgoing), MSG_DONTWAIT | MSG_NOSIGNAL);
-	close(fd);
+	closer_close(&all->closers, fd);
 }
 
 /* Out of descriptors: closes the spare one to accept a client and refuse it. */
@@ -88,10 +90,11 @@ static bool accept_one(struct acceptor *a, bool *late)
 	if (fd < 0)
 		return false;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0) {
-		close(fd);
+		closer_close(&a->connections->closers, fd);
 		return true;
 	}
-	struct connection *c = connection_new(a->connections, fd, &peer, begin);
+	uid_t account = acceptor_allows(a, peer.uid) ? peer.uid : (uid_t)LOG_STRANGERS;
+	struct connection *c = connection_new(a->connections, fd, &peer, account, begin);
 
 	if (c && !may_stay(a, c, &fault))
 		connection_refuse(c, 0, &fault);

@@ -20,6 +20,8 @@ struct acceptor {
 	int spare_fd;	  /* closed when descriptors run out; -1: none */
 };
 
+/* May the user connect? */
+bool acceptor_allows(const struct acceptor *acceptor, uid_t uid);
 /* Begins to accept. The caller has set the first five members. */
 void acceptor_start(struct acceptor *acceptor);
 /* Call once a second: accepts again if descriptors have become free. */

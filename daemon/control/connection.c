@@ -39,7 +39,7 @@ void connection_settle(struct connection *c)
 	c->all->n--;
 	if (c->quota)
 		quota_disconnect(c->quota);
-	close(c->fd);
+	closer_close(&c->all->closers, c->fd);
 	pace_leave(&c->member);
 	free(c);
 }
@@ -102,8 +102,8 @@ void connection_send_fds(
 	if (sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length)
 		return;
 	if (errno == EAGAIN)
-		log_client(c->uid, LOG_WARNING, "pid %d disconnected: it does not read its replies",
-			(int)c->pid);
+		log_client(c->account, LOG_WARNING,
+			"pid %d disconnected: it does not read its replies", (int)c->pid);
 	connection_close(c);
 }
 
@@ -112,45 +112,23 @@ void connection_send(struct connection *c, uint64_t serial, struct wire *w)
 	connection_send_fds(c, serial, w, NULL, 0);
 }
 
-/* Copies @text to @to with every invalid byte as '?': it may contain what a client sent, or a path
- * in any encoding. Returns @to. */
-static const char *printable(char *to, size_t capacity, const char *text)
-{
-	size_t n = 0;
-
-	while (*text) {
-		unsigned step = wire_character(text);
-
-		if (n + (step ? step : 1) >= capacity)
-			break;
-		if (step)
-			memcpy(to + n, text, step);
-		else
-			to[n] = '?';
-		n += step ? step : 1;
-		text += step ? step : 1;
-	}
-	to[n] = 0;
-	return to;
-}
-
 void connection_warn(struct connection *c, const char *text)
 {
 	struct wire w = {.op = WIRE_WARNING};
 	char clean[LIMIT_TEXT_BYTES];
 
-	wire_set_text(&w, WIRE_TEXT, printable(clean, sizeof(clean), text));
+	snprintf(clean, sizeof(clean), "%s", text);
+	wire_set_text(&w, WIRE_TEXT, fault_line(clean));
 	connection_send(c, 0, &w);
 }
 
 void connection_error(struct connection *c, uint64_t serial, const struct fault *fault)
 {
 	struct wire w = {.op = WIRE_ERROR};
-	char field[sizeof(fault->field)], text[sizeof(fault->text)];
 
 	wire_set_code(&w, fault->code);
-	wire_set_text(&w, WIRE_FIELD, printable(field, sizeof(field), fault->field));
-	wire_set_text(&w, WIRE_TEXT, printable(text, sizeof(text), fault->text));
+	wire_set_text(&w, WIRE_FIELD, fault->field);
+	wire_set_text(&w, WIRE_TEXT, fault->text);
 	if (fault->passing)
 		wire_set(&w, WIRE_PASSING, 1);
 	connection_send(c, serial, &w);
@@ -158,7 +136,7 @@ void connection_error(struct connection *c, uint64_t serial, const struct fault 
 
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault)
 {
-	log_client(c->uid, LOG_WARNING, "pid %d (uid %u) disconnected: %s: %s: %s", (int)c->pid,
+	log_client(c->account, LOG_WARNING, "pid %d (uid %u) disconnected: %s: %s: %s", (int)c->pid,
 		(unsigned)c->uid, wire_code_name(fault->code), fault->field, fault->text);
 	connection_error(c, serial, fault);
 	connection_close(c);
@@ -176,26 +154,22 @@ void connection_refuse_about(
 
 /* ---- receiving ---- */
 
-/* Closes the descriptors that came with a message. Clients may send none. True: there were some. */
-static bool close_descriptors(struct msghdr *message)
+/*
+ * Looks at the next packet. Returns its length, or what recvmsg() does. *@descriptors: it has some.
+ * It then stays in the queue, because to receive it may block: see closer.h.
+ */
+static ssize_t look(int fd, bool *descriptors)
 {
-	bool any = message->msg_flags & MSG_CTRUNC;
+	struct msghdr message = {0};
+	ssize_t n;
 
-	for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head;
-		head = CMSG_NXTHDR(message, head)) {
-		if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
-			continue;
-		size_t n = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-
-		for (size_t i = 0; i < n; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
-			close(fd);
-		}
-		any = true;
-	}
-	return any;
+	/* A client that closes with unread replies resets the connection. The packets that it sent
+	 * before follow. */
+	do
+		n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC);
+	while (n < 0 && errno == ECONNRESET);
+	*descriptors = n >= 0 && (message.msg_flags & MSG_CTRUNC);
+	return n;
 }
 
 static void reject(struct connection *c, const char *field, const char *text)
@@ -210,29 +184,24 @@ static void reject(struct connection *c, const char *field, const char *text)
 static bool receive(struct connection *c)
 {
 	char *packet = c->all->incoming;
-	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
-	struct iovec part = {packet, LIMIT_PACKET_BYTES};
-	struct msghdr message = {.msg_iov = &part,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control)};
-	ssize_t n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	bool descriptors;
+	ssize_t n = look(c->fd, &descriptors);
 	struct fault fault;
 	struct wire w;
 
-	/* A client that closes with unread replies resets the connection. The packets that it sent
-	 * before follow. */
-	if (n < 0 && errno == ECONNRESET)
-		n = recvmsg(c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (n > 0 && !descriptors)
+		do
+			n = recv(c->fd, packet, LIMIT_PACKET_BYTES, MSG_DONTWAIT | MSG_TRUNC);
+		while (n < 0 && errno == ECONNRESET);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
-	if (n <= 0) {
+	if (n <= 0 && !descriptors) {
 		connection_close(c);
 		return false;
 	}
-	if (close_descriptors(&message)) {
+	if (descriptors) {
 		reject(c, "descriptors", "clients may not send file descriptors");
-	} else if (message.msg_flags & MSG_TRUNC) {
+	} else if (n > LIMIT_PACKET_BYTES) {
 		reject(c, "packet", "longer than 128 KiB");
 	} else if (n == 1) {
 		c->all->events->on_wake(c);
@@ -358,7 +327,7 @@ static bool peer_left(int fd)
 
 /* NULL: out of memory, or the client has no credit and has left already. */
 static struct connection *make(
-	struct connections *all, int fd, const struct ucred *peer, uint64_t begin_ns)
+	struct connections *all, int fd, const struct ucred *peer, uid_t account, uint64_t begin_ns)
 {
 	struct connection *c = calloc(1, sizeof(*c));
 	uint64_t now = uv_now(all->loop);
@@ -370,10 +339,11 @@ static struct connection *make(
 		.fd = fd,
 		.pid = peer->pid,
 		.uid = peer->uid,
+		.account = account,
 		.handles = 1,
 		.since_ms = now};
 	c->poll.data = c->process.data = c;
-	if (pace_join(&all->paces, &c->member, c->uid, now)) {
+	if (pace_join(&all->paces, &c->member, account, now)) {
 		if ((may_receive(c) || !peer_left(fd)) &&
 			uv_poll_init(all->loop, &c->poll, fd) == 0)
 			return c;
@@ -385,12 +355,12 @@ static struct connection *make(
 }
 
 struct connection *connection_new(
-	struct connections *all, int fd, const struct ucred *peer, uint64_t begin_ns)
+	struct connections *all, int fd, const struct ucred *peer, uid_t account, uint64_t begin_ns)
 {
-	struct connection *c = make(all, fd, peer, begin_ns);
+	struct connection *c = make(all, fd, peer, account, begin_ns);
 
 	if (!c) {
-		close(fd);
+		closer_close(&all->closers, fd);
 		return NULL;
 	}
 	c->next = all->first;
@@ -427,6 +397,7 @@ bool connection_start(struct connection *c, uint64_t used_ns)
 void connections_init(struct connections *all)
 {
 	paces_init(&all->paces);
+	all->closers.loop = all->loop;
 	uv_timer_init(all->loop, &all->pace);
 	all->pace.data = all;
 }
@@ -435,6 +406,7 @@ void connections_stop(struct connections *all)
 {
 	assert(!all->first);
 	uv_close((uv_handle_t *)&all->pace, NULL);
+	closers_stop(&all->closers);
 }
 
 void connections_free(struct connections *all)

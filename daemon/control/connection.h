@@ -5,6 +5,7 @@
 #ifndef TOKEND_CONNECTION_H
 #define TOKEND_CONNECTION_H
 
+#include "daemon/control/closer.h"
 #include "daemon/control/log.h"
 #include "daemon/control/pace.h"
 #include "daemon/control/quota.h"
@@ -38,6 +39,7 @@ struct connections {
 	struct control *control; /* the owner's, for its event handlers */
 	const struct connection_events *events;
 	struct paces paces;
+	struct closers closers;
 	uv_timer_t pace; /* runs while connections wait for their turn */
 	struct connection *first;
 	unsigned n;			   /* length of that list */
@@ -51,6 +53,7 @@ struct connection {
 	int fd;
 	pid_t pid; /* 0: in a PID namespace that we cannot see */
 	uid_t uid;
+	uid_t account; /* who pays for it and its log lines: see connection_new() */
 	uv_poll_t poll;
 	uv_poll_t process; /* polls pidfd, if there is one */
 	int pidfd;	   /* the client's process; -1: unknown */
@@ -79,12 +82,13 @@ void connections_stop(struct connections *all);
 void connections_free(struct connections *all);
 
 /*
- * Takes over the accepted socket @fd of @peer. @begin_ns: this thread's CPU clock when the accept
- * began, to charge its user. NULL, and @fd is closed: out of memory, or the client has left already
+ * Takes over the accepted socket @fd of @peer. @account: the peer's uid, or LOG_STRANGERS if it may
+ * not connect: a user may have many uids. @begin_ns: this thread's CPU clock when the accept began,
+ * to charge its user. NULL, and @fd is closed: out of memory, or the client has left already
  * and its user has no credit. Call connection_start() once the client is admitted.
  */
-struct connection *connection_new(
-	struct connections *all, int fd, const struct ucred *peer, uint64_t begin_ns);
+struct connection *connection_new(struct connections *all, int fd, const struct ucred *peer,
+	uid_t account, uint64_t begin_ns);
 /* Begins to receive. Returns true if it must wait for credit first. */
 bool connection_start(struct connection *c, uint64_t used_ns);
 

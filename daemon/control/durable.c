@@ -79,13 +79,19 @@ bool durable_make_directories(const char *path, size_t durable, struct fault *fa
 ssize_t durable_read_file(
 	int at, const char *name, void *bytes, size_t capacity, struct fault *fault)
 {
-	int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	size_t have = 0;
 	ssize_t n = 0;
+	struct stat st;
 	char more;
 
 	if (fd < 0) {
 		failed(name, errno, fault);
+		return -1;
+	}
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) { /* a FIFO would wait for its writer */
+		close(fd);
+		fault_errno(fault, EINVAL, "state_dir", "%s: not a regular file", name);
 		return -1;
 	}
 	while (have < capacity && (n = read(fd, (char *)bytes + have, capacity - have)) > 0)

@@ -9,6 +9,7 @@ static void name_shard(const struct reader_hang *hang, char *path, size_t path_b
 	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
 	if (!path[0]) /* too long */
 		snprintf(path, path_bytes, "%s", dataset_shard_name(hang->dataset, hang->shard));
+	fault_line(path);
 }
 
 static void log_change(

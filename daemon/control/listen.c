@@ -1,5 +1,6 @@
 #include "daemon/control/listen.h"
 
+#include "daemon/control/closer.h"
 #include "daemon/control/notify.h"
 
 #include <errno.h>
@@ -29,6 +30,7 @@ static bool adopt(struct listener *l, int fd, struct fault *fault)
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
 		return fault_errno(
 			fault, errno, "socket", "the socket from systemd: %s", strerror(errno));
+	closer_refuse(fd);
 	l->fd = fd;
 	return true;
 }
@@ -109,6 +111,7 @@ static bool is_live(const struct sockaddr_un *to)
 
 	if (fd < 0)
 		return true;
+	closer_refuse(fd);
 	dead = connect(fd, (const struct sockaddr *)to, sizeof(*to)) < 0 && errno == ECONNREFUSED;
 	close(fd);
 	return !dead;
@@ -147,8 +150,14 @@ static bool bind_own(struct listener *l, struct fault *fault)
 			"socket: another program listens at %s; stop it, or choose another "
 			"--socket",
 			l->path);
+	closer_refuse(l->fd);
+
+	/* Not chmod(): whoever may write to the directory may have put a link there. */
+	mode_t mask = umask(0111);
+
 	l->bound = bind(l->fd, (const struct sockaddr *)&to, sizeof(to)) == 0;
-	if (!l->bound || chmod(l->path, 0666) < 0 || listen(l->fd, BACKLOG) < 0)
+	umask(mask);
+	if (!l->bound || listen(l->fd, BACKLOG) < 0)
 		return fault_errno(fault, errno, "socket", "socket: cannot listen at %s: %s",
 			l->path, strerror(errno));
 	return true;
@@ -207,7 +216,10 @@ void listener_remove(const struct listener *l)
 
 void listener_close(struct listener *l)
 {
-	if (l->fd >= 0)
+	/* The packets of clients that nobody accepted end with it. */
+	if (l->bound && !closer_refuses(l->fd))
+		shutdown(l->fd, SHUT_RDWR); /* the end of the process closes it */
+	else if (l->fd >= 0)
 		close(l->fd);
 	if (l->lock_fd >= 0) {
 		const struct sockaddr_un to = address(l);

@@ -1,6 +1,8 @@
 /* Lines are queued under a mutex that is never held during a write. */
 #include "daemon/control/log.h"
 
+#include "proto/fault.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -141,14 +143,6 @@ static void write_line(int journal, const struct line *l)
 	write_text(whole, (size_t)n);
 }
 
-/* It may contain a client's text, which must not end the line, or the field. */
-static void make_printable(char *text, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-			text[i] = '?';
-}
-
 /* Adds a field, unless its value is too long. */
 static void add_field(struct line *l, const char *name, const char *value)
 {
@@ -158,7 +152,7 @@ static void add_field(struct line *l, const char *name, const char *value)
 
 	if (n <= 0 || (size_t)n + 1 >= room)
 		return;
-	make_printable(at, (size_t)n);
+	fault_line(at);
 	at[n] = '\n';
 	l->fields_n += (size_t)n + 1;
 }
@@ -172,7 +166,7 @@ static void format_line(struct line *l, enum log_level level, const struct log_s
 	if (n > LINE_BYTES - 2)
 		n = LINE_BYTES - 2;
 	l->level = level;
-	make_printable(l->text, (size_t)n);
+	fault_line(l->text); /* it may contain a client's text */
 	l->text[n++] = '\n';
 	l->n = (size_t)n;
 	l->fields_n = 0;
@@ -193,7 +187,7 @@ static void keep_fault(struct log *log, enum log_level level, const char *format
 	f->at = time(NULL);
 	f->level = level;
 	vsnprintf(f->text, sizeof(f->text), format, args);
-	make_printable(f->text, strlen(f->text));
+	fault_line(f->text);
 }
 
 /* Under the mutex. */
@@ -230,7 +224,12 @@ __attribute__((format(printf, 3, 4))) static void queue(
 /* Under the mutex. */
 static void queue_suppressed(struct log *log, struct cause *c)
 {
-	if (c->suppressed > 0)
+	if (c->suppressed > 0 && c->uid == (uid_t)LOG_STRANGERS)
+		queue(log, c->level,
+			"%llu more lines like \"%.60s\" by users who may not connect were "
+			"suppressed",
+			(unsigned long long)c->suppressed, c->format);
+	else if (c->suppressed > 0)
 		queue(log, c->level, "%llu more lines like \"%.60s\" by uid %u were suppressed",
 			(unsigned long long)c->suppressed, c->format, (unsigned)c->uid);
 	c->suppressed = 0;

@@ -36,8 +36,10 @@ __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const 
 /*
  * The same, for lines that a client of user @uid can cause as often as it likes. Limited for each
  * @format (by address) and user: 20 lines at once, then one a second. The number of suppressed
- * lines is logged.
+ * lines is logged. LOG_STRANGERS: all users who may not connect.
  */
+enum { LOG_STRANGERS = -1 };
+
 __attribute__((format(printf, 3, 4))) void log_client(
 	uid_t uid, enum log_level level, const char *format, ...);
 

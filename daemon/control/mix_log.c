@@ -208,7 +208,7 @@ static bool open_directory(struct log_of *log, const struct run_dir *dir, struct
 			unlinkat(dir->at, "mixes", AT_REMOVEDIR);
 		return false;
 	}
-	log->at = openat(dir->at, "mixes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	log->at = openat(dir->at, "mixes", RUN_DIR_FLAGS);
 	return log->at >= 0 || failed(log, errno, fault);
 }
 

@@ -6,6 +6,7 @@
 #include "daemon/control/page.h"
 #include "daemon/control/status.h"
 #include "proto/status_members.h"
+#include "proto/text.h"
 #include "proto/version.h"
 
 #include <jansson.h>
@@ -35,7 +36,7 @@ static json_t *public_text(const char *text)
 
 		skip_directories(&text, end);
 		for (; text < end && n + 8 < sizeof(clean); text++) {
-			unsigned bytes = wire_character(text);
+			unsigned bytes = text_character(text);
 
 			if (bytes == 0)
 				clean[n++] = '?';

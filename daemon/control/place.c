@@ -25,8 +25,8 @@ static bool take_directory(const char *path, struct fault *fault)
 		(st.st_mode & 077) == 0)
 		return true;
 	return fault_set(fault, FAULT_ARGUMENT, "socket",
-		"socket: %s must be a directory of uid %u with mode 0700; remove it, or choose a "
-		"socket with --socket",
+		"socket: %s must be a directory of uid %u with mode 0700; remove it, set "
+		"XDG_RUNTIME_DIR to a directory of yours, or choose a socket with --socket",
 		directory, (unsigned)geteuid());
 }
 

@@ -1,6 +1,7 @@
 #include "daemon/control/reading.h"
 
 #include "daemon/engine/engine.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -9,6 +10,7 @@
 enum {
 	OPEN_SHARDS_MOST = 1024,
 	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
+	DESCRIPTORS_LEAST = 64,
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
 	LATER_STREAMS = 32,
 	INDEXES_SHARE = 16, /* 1/16 of memory: is for the indexes of shards */
@@ -16,6 +18,21 @@ enum {
 	WINDOWS_LEAST = 16, /* and has room for so many windows */
 	STORE_DEPTH = LIMIT_READS / 2,
 };
+
+bool reading_descriptors(struct fault *fault)
+{
+	struct rlimit limit = {.rlim_cur = 256};
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+			getrlimit(RLIMIT_NOFILE, &limit);
+	}
+	return limit.rlim_cur >= DESCRIPTORS_LEAST ||
+	       fault_set(fault, FAULT_DESCRIPTORS, "descriptors",
+		       "this process may have %u files open, and tokend needs %d; " PHRASE_NOFILE,
+		       (unsigned)limit.rlim_cur, DESCRIPTORS_LEAST);
+}
 
 /* Descriptors are divided at the start, so that shards can be opened however many clients attach.
  */
@@ -27,11 +44,8 @@ static struct descriptors share_descriptors(void)
 {
 	struct rlimit limit = {.rlim_cur = 256};
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-		limit.rlim_cur = limit.rlim_max;
-		if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-			getrlimit(RLIMIT_NOFILE, &limit);
-	}
+	getrlimit(RLIMIT_NOFILE, &limit);
+
 	uint64_t all = limit.rlim_cur, files = all / 4;
 	uint64_t left = all > files + DESCRIPTORS_OWN ? all - files - DESCRIPTORS_OWN : 0;
 

@@ -15,6 +15,8 @@ struct reading {
 	uint64_t store_bytes;  /* part of memory: for answers of stores */
 };
 
+/* Raises the limit of open files as far as it goes. False: it is too small for the daemon. */
+bool reading_descriptors(struct fault *fault);
 /* The part of memory: for the indexes of open shards. 0: no dataset of @catalog has one. */
 uint64_t reading_indexes(const struct catalog *catalog);
 /* The part of memory: for answers of stores. */

@@ -295,13 +295,10 @@ static void refuse(struct reload *r)
 	log_line(LOG_ERROR, "%s; the daemon keeps the config that it has", r->refused);
 }
 
-static void reload_done(uv_work_t *work, int status)
+static void end(struct reload *r)
 {
-	struct reload *r = work->data;
 	const struct catalog *was = r->control->catalog;
 
-	(void)status;
-	r->running = false;
 	if (r->catalog && switch_over(r)) {
 		r->control->counts.reloads++;
 		r->control->counts.reload_s = time(NULL);
@@ -312,11 +309,21 @@ static void reload_done(uv_work_t *work, int status)
 		refuse(r);
 	}
 	announce_state(r->control, true);
+}
+
+static void reload_done(uv_work_t *work, int status)
+{
+	struct reload *r = work->data;
+
+	(void)status;
+	r->running = false;
+	if (!r->stopped)
+		end(r);
 	catalog_free(r->catalog);
 	config_free(r->config);
 	r->catalog = NULL;
 	r->config = NULL;
-	if (r->again)
+	if (r->again && !r->stopped)
 		reload_begin(r);
 }
 

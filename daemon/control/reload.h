@@ -20,6 +20,7 @@ struct reload {
 	uv_work_t work;
 	bool running;
 	bool again;   /* asked for while it was running */
+	bool stopped; /* the daemon is stopping: nothing is done with the outcome */
 	bool indexed; /* memory for indexes was reserved since the start */
 	bool late;    /* it has taken long, and that was logged */
 	uint64_t since_ms;

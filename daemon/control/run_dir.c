@@ -272,7 +272,7 @@ static bool read_owner(int at, const char *path, uid_t *owner, struct fault *fau
 
 bool run_dir_owner(const char *path, uid_t *owner, struct fault *fault)
 {
-	int at = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int at = open(path, RUN_DIR_FLAGS);
 
 	*owner = RUN_NOBODY;
 	if (at < 0)
@@ -333,7 +333,7 @@ static bool check_owner(struct run_dir *dir, const struct run_place *place, stru
  * number of other files to *@others. */
 static unsigned clean(int at, const char *name, bool locked, unsigned *others)
 {
-	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = openat(at, name, RUN_DIR_FLAGS);
 	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
 	unsigned n = 0;
 	struct dirent *e;
@@ -370,7 +370,7 @@ unsigned run_dir_sweep(const struct run_place *place)
 
 	if (!run_dir_path(place, dir.path, &fault))
 		return 0;
-	dir.at = open(dir.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dir.at = open(dir.path, RUN_DIR_FLAGS);
 	if (dir.at < 0)
 		return 0;
 	if (clean(dir.at, ".", false, &others) + clean(dir.at, "mixes", false, &others) > 0 &&
@@ -396,7 +396,7 @@ static bool open_at(struct run_dir *dir, const struct run_place *place, struct f
 	if (!durable_make_directories(dir->path, durable, fault))
 		return false; /* the text names the directory */
 	place->locks->durable |= place->clean;
-	dir->at = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	dir->at = open(dir->path, RUN_DIR_FLAGS);
 	return dir->at >= 0 || failed(dir, errno, fault);
 }
 

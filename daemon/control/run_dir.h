@@ -24,7 +24,9 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#define RUN_NOBODY ((uid_t)-1) /* the run has no owner */
+/* Opens a run's directory, or one in it: never through a link. */
+#define RUN_DIR_FLAGS (O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)
+#define RUN_NOBODY    ((uid_t)-1) /* the run has no owner */
 
 /* STATE_DIR/.lock, as the keeper's thread has it open. */
 struct run_locks;

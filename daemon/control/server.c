@@ -72,6 +72,7 @@ static void stop(struct server *server)
 	notify("STOPPING=1");
 	if (pthread_create(&late, NULL, leave_in_time, NULL) == 0)
 		pthread_detach(late);
+	server->control.reload.stopped = true;
 	runs_stop(server->control.runs);
 	acceptor_stop(&server->acceptor);
 	web_stop(&server->control, server->web);
@@ -149,13 +150,22 @@ static void start_hangup(struct server *server)
 	uv_signal_start(&server->hangup, on_hangup, SIGHUP);
 }
 
-/* A reload has replaced the users. */
+/* A reload has replaced the users. Those who were removed keep their sessions until they end. */
 static void on_config(void *context, const struct config *config)
 {
 	struct server *server = context;
+	struct fault fault;
 
 	server->acceptor.config = config;
 	runs_config(server->control.runs, config);
+	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
+		next = c->next;
+		if (!c->session && !c->closing && !acceptor_allows(&server->acceptor, c->uid)) {
+			fault_set(&fault, FAULT_PERMISSION, "allow_uids",
+				"uid %u may not connect any more", (unsigned)c->uid);
+			connection_refuse(c, 0, &fault);
+		}
+	}
 }
 
 struct closing {
@@ -284,7 +294,8 @@ static void on_second(uv_timer_t *timer)
 		if (c->session) {
 			session_clock(c->session, now);
 			twins_clock(c->session, now);
-		} else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request)
+		} else if (now - c->since_ms > SILENCE_MS && c->jobs == 0 && !c->request &&
+			   !c->errand)
 			connection_close(c);
 	}
 	pace_clean(&server->control.connections.paces, now);
@@ -294,7 +305,7 @@ static void on_second(uv_timer_t *timer)
 	}
 	if (any)
 		server->lonely_since_ms = now;
-	if (server->options->linger_s > 0 &&
+	if (!server->stopping && server->options->linger_s > 0 &&
 		now - server->lonely_since_ms >= server->options->linger_s * UINT64_C(1000)) {
 		log_line(LOG_NOTE, "stopping: no session for %u s (--linger)",
 			server->options->linger_s);
@@ -492,6 +503,10 @@ static void end_keeper(struct server *server)
 	if (server->control.cache_keeper &&
 		!keeper_stop(server->control.cache_keeper, KEEPER_PATIENCE_MS, &left)) {
 		log_line(LOG_WARNING, "the cache's disk does not answer: exiting without it");
+		leave();
+	}
+	if (!closers_end(&server->control.connections.closers)) {
+		log_line(LOG_WARNING, "files that clients sent do not answer: exiting now");
 		leave();
 	}
 	runs_free(server->control.runs);

@@ -24,6 +24,8 @@ void status_session(
 	const struct session *s, uint64_t now_ms, struct wire *w, struct status_texts *texts)
 {
 	struct feed_counters counters = feed_counters(s->feed);
+	uint64_t position = s->next + counters.released * s->world * s->micro_batch,
+		 end = cursor_end(feed_cursor(s->feed)); /* the last batch may have padding */
 	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
 
 	wire_set(w, WIRE_ID, s->id);
@@ -39,7 +41,7 @@ void status_session(
 	wire_set(w, WIRE_PUBLISHED, counters.published);
 	wire_set(w, WIRE_RELEASED, counters.released);
 	wire_set(w, WIRE_LOST_WAKES, counters.lost_wakes);
-	wire_set(w, WIRE_POSITION, s->next + counters.released * s->world * s->micro_batch);
+	wire_set(w, WIRE_POSITION, position < end ? position : end);
 	wire_set(w, WIRE_STALL_MS, s->full_since_ms ? now_ms - s->full_since_ms : 0);
 	wire_set(w, WIRE_WAITS, waits.times);
 	wire_set(w, WIRE_WAITED_MS, waits.ns / 1000000);

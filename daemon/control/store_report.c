@@ -1,6 +1,6 @@
 #include "daemon/control/store_report.h"
 
-#include "proto/wire.h"
+#include "proto/fault.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -56,27 +56,13 @@ static void set(json_t *object, const char *name, uint64_t value)
 	json_object_set_new(object, name, json_integer((json_int_t)value));
 }
 
-/* Copies @text without control characters, and as UTF-8: a store chooses some of its words. */
-static void clean(const char *text, char *to, size_t bytes)
-{
-	size_t n = 0;
-
-	for (unsigned length; *text && n + 5 < bytes; text += length ? length : 1) {
-		length = wire_character(text);
-		if (length == 0)
-			to[n++] = '?';
-		memcpy(to + n, text, length);
-		n += length;
-	}
-	to[n] = 0;
-}
-
+/* A store chooses some of its words. */
 static void set_text(json_t *object, const char *name, const char *text)
 {
 	char cleaned[300];
 
-	clean(text, cleaned, sizeof(cleaned));
-	json_object_set_new(object, name, json_string(cleaned));
+	snprintf(cleaned, sizeof(cleaned), "%s", text);
+	json_object_set_new(object, name, json_string(fault_line(cleaned)));
 }
 
 static void set_last(json_t *object, const char *last, int64_t ago_s)
@@ -181,7 +167,8 @@ unsigned store_report_wait(
 	char wait[LIMIT_TEXT_BYTES] = "";
 	unsigned seconds = r->stores ? store_waits(r->stores, id, wait, sizeof(wait)) : 0;
 
-	clean(wait, text, text_bytes);
+	snprintf(text, text_bytes, "%s", wait);
+	fault_line(text);
 	return seconds;
 }
 

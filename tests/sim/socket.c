@@ -285,6 +285,10 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *n)
 		*(int *)value = process_open(e->peer->proc);
 		return 0;
 	}
+	if (name == 83) { /* SO_PASSRIGHTS */
+		*(int *)value = 0;
+		return 0;
+	}
 	errno = ENOPROTOOPT;
 	return -1;
 }
@@ -396,7 +400,6 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *m, int flags)
 {
 	bool end;
 
-	(void)flags;
 	system_call();
 	struct file *f = fd_get(fd);
 	struct end *e = f ? f->of : NULL;
@@ -406,6 +409,10 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *m, int flags)
 		if (e && end)
 			m->msg_flags = 0, m->msg_controllen = 0;
 		return e && end ? 0 : -1;
+	}
+	if (flags & MSG_PEEK) {
+		m->msg_flags = 0;
+		return (ssize_t)p->n;
 	}
 	take_packet(e);
 	CHECK(p->n <= m->msg_iov->iov_len);
@@ -432,15 +439,15 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *m, int flags)
 	return n;
 }
 
-/* Only with MSG_PEEK. */
 ssize_t __wrap_recv(int fd, void *to, size_t n, int flags);
 ssize_t __wrap_recv(int fd, void *to, size_t n, int flags)
 {
 	struct file *f = fd_get(fd);
 	bool end;
 
-	(void)to, (void)n;
-	CHECK(flags & MSG_PEEK);
+	if (!(flags & MSG_PEEK))
+		return __wrap_recvmsg(fd,
+			&(struct msghdr){.msg_iov = &(struct iovec){to, n}, .msg_iovlen = 1}, 0);
 	if (next_packet(f->of, &end))
 		return 1;
 	return end ? 0 : -1;

@@ -1,8 +1,5 @@
 """A daemon and a witness. Nothing that is sent to the daemon may harm either."""
 
-import array
-import socket
-
 from lib import Client, Daemon, Witness, datasets, rows_at, status, wait_for
 
 
@@ -62,24 +59,20 @@ class Bench:
         )
         assert self.unharmed(), f"{name}: the witness read {self.witness.checked} batches, 0 wrong"
 
-    def answers(self, raw, greeted=True, fds=()):
+    def answers(self, raw, greeted=True):
         """Sends one packet. Returns the messages until the daemon closes the connection."""
         client = Client(self.daemon.socket, hello=greeted)
         try:
-            if fds:
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-                client.s.sendmsg([raw], rights)
-            else:
-                client.s.send(raw)
+            client.s.send(raw)
             return client.last_words()
         finally:
             client.close()
 
-    def refused(self, raw, greeted=True, fds=()):
+    def refused(self, raw, greeted=True):
         """None if the daemon replies with one error of one line and closes the connection,
         otherwise what happened instead.
         """
-        words = self.answers(raw, greeted, fds)
+        words = self.answers(raw, greeted)
         if len(words) != 1 or words[0]["op"] != "error" or words[0]["code"] != "protocol":
             return f"answered {words!r}"
         if not words[0]["text"] or "\n" in words[0]["field"] + words[0]["text"]:

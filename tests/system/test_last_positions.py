@@ -9,7 +9,7 @@ import numpy
 import pytest
 import tokend
 
-from lib import TOKCTL, Daemon, datasets, rank_rows, rows_at, run
+from lib import TOKCTL, Client, Daemon, datasets, rank_rows, rows_at, run, status, wait_until
 
 WORLD, MICRO, LAST = 2, 3, (1 << 64) - 1  # the last position; padding rows have this number
 STARTS = {"2^63": (1 << 63) - 20, "2^64": LAST - 64}
@@ -98,4 +98,18 @@ def test_an_endless_stream_ends_after_the_last_position(daemon, place):
     with pytest.raises(StopIteration):
         next(loader)
     loader.close()
+    assert daemon.stop() == 0
+
+
+def test_status_counts_no_padding(place):
+    """The last batch of a finite stream has rows after its end."""
+    place.shard("web/a.bin", 20_000)
+    about = {"seed": 5, "seq_len": 64, "samples": 100, "datasets": datasets("web")}
+    daemon = Daemon(place, place.config(streams={"train": about}))
+    client = Client(daemon.socket).attach(micro=64)
+    client.next()
+    client.next()
+    wait_until(lambda: status(daemon.socket)[0][0]["released"] == 2, "the last batch")
+    assert status(daemon.socket)[0][0]["position"] == 100
+    client.close()
     assert daemon.stop() == 0

@@ -19,6 +19,7 @@ from requesting import SEQ, Operator, Trainer
 
 from lib import Client, Closed, Daemon, Refused, Witness, client_of, datasets, free_port, has
 from lib import TOKCTL, refusal, rows_at, run, status, wait_for, wait_until, with_parent
+from lib.fuse import hanging
 from lib.injected import injected
 
 pytestmark = [pytest.mark.asan, pytest.mark.tsan]
@@ -244,17 +245,56 @@ def test_the_first_index_takes_a_part_of_memory(scene):
     client.close()
 
 
+@contextlib.contextmanager
+def hung_reload(scene, line):
+    """A reload that hangs, until the line is logged."""
+    scene.place.shard("files/a.bin", 60_000)
+    disk = hanging(scene.place.file("files"), scene.place.file("hung", ""))
+    try:
+        scene.write(train={**scene.window, "datasets": datasets("hung")})
+        disk.hang()
+        yield disk, scene.reload(line)
+    finally:
+        disk.close()
+
+
 def test_a_reload_that_hangs_is_logged(scene):
-    os.remove(scene.config)
-    os.mkfifo(scene.config)
-    log = scene.reload("reading it again has not ended")
-    assert "until then the daemon keeps the config that it has" in log, log
-    client = scene.attach()
-    client.next()
-    client.close()
-    with open(scene.config, "w"):
-        pass  # an empty config
-    wait_until(lambda: "; the daemon keeps the config" in scene.daemon.log(), "the end")
+    with hung_reload(scene, "reading it again has not ended") as (disk, log):
+        assert "until then the daemon keeps the config that it has" in log, log
+        client = scene.attach()
+        client.next()
+        client.close()
+        disk.answer()
+        wait_until(lambda: "was read again" in scene.daemon.log(), "the end")
+
+
+def test_a_reload_that_ends_during_a_stop_is_not_ready(place):
+    """After STOPPING=1, READY=1 would tell systemd that the daemon goes on."""
+    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    told.bind(place.file("notify.sock"))
+    told.settimeout(30)
+    env = {**os.environ, "NOTIFY_SOCKET": place.file("notify.sock")}
+    scene = Scene(place, env=env, arguments=["--linger", "600"])
+    heard = lambda words: next(text for text in iter(lambda: told.recv(4096), b"") if words in text)
+    with hung_reload(scene, "") as (disk, _):
+        heard(b"RELOADING=1")
+        wait_until(disk.held, "the hang")
+        scene.daemon.process.terminate()
+        heard(b"STOPPING=1")
+        disk.answer()
+        assert scene.daemon.process.wait(30) == 0
+    told.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        raise AssertionError(told.recv(4096))
+
+
+def test_a_stop_after_linger_is_logged_once(place):
+    scene = Scene(place, arguments=["--linger", "1"])
+    with hung_reload(scene, "stopping: no session") as (disk, _):
+        wait_until(disk.held, "the hang")
+        assert not wait_for(lambda: scene.daemon.log().count("stopping: no session") > 1, 4)
+        disk.answer()
+        assert scene.daemon.process.wait(30) == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")

@@ -18,7 +18,8 @@ import urllib.request
 
 import pytest
 
-from lib import BIN, REPO, TOKCTL, TOKEND, Daemon, datasets, has, run, wait_for, with_parent
+from lib import BIN, REPO, TOKCTL, TOKEND, Daemon, datasets, few_descriptors, has, run, wait_for
+from lib import with_parent
 from lib.injected import injected
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
@@ -133,6 +134,15 @@ def check_own_directories(place, name, socket_path, **environment):
     assert not os.path.exists(socket_path), f"{name}: the socket is removed"
 
 
+@pytest.mark.parametrize("limit", [4, 8, 10, 14, 40, 63])
+def test_too_few_descriptors_are_named(place, limit):
+    place.shard("web/a.bin", 20_000)
+    streams = {"train": {"seed": 1, "seq_len": 64, "datasets": datasets("web")}}
+    config = place.config(streams=streams)
+    code, _, err = run(TOKEND, "-c", config, preexec_fn=few_descriptors(limit), timeout=20)
+    assert code == 1 and has(err, "tokend needs 64; raise LimitNOFILE (ulimit -n)"), err
+
+
 @needs_root
 def test_another_users_directory_is_refused(place):
     """The directory in /tmp exists, and belongs to another user."""
@@ -146,6 +156,7 @@ def test_another_users_directory_is_refused(place):
         assert has(
             scene.said(), f"socket: {directory} must be a directory of uid {NOBODY} with mode 0700"
         ), "squatter: the log says why"
+        assert has(scene.said(), "set XDG_RUNTIME_DIR to a directory of yours"), "and what to do"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(f"{directory}/tokend.sock")
             listener.listen()

@@ -424,10 +424,10 @@ static void test_large_file_is_refused(void **state)
 	struct fault fault;
 
 	write_bytes(*state, GOOD, sizeof(GOOD) - 1);
-	assert_int_equal(truncate(file, 17 << 20), 0);
+	assert_int_equal(truncate(file, 2 << 20), 0);
 	assert_null(config_load(file, &fault));
 	snprintf(expected, sizeof(expected),
-		"%s:1: config: the file is larger than 16 MiB; check the path given with -c", file);
+		"%s:1: config: the file is larger than 1 MiB; check the path given with -c", file);
 	assert_string_equal(fault.text, expected);
 }
 

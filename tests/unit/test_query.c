@@ -38,6 +38,7 @@ static int setup(void **state)
 		.packet = &packet,
 		.out = out,
 		.serial = 5,
+		.deadline_ms = 60000,
 		.socket = "here"};
 	return 0;
 }
@@ -136,6 +137,34 @@ static void only_errors_without_a_serial_end_the_stream(void **state)
 	assert_int_equal(t.failed, TOKEND_EREFUSED);
 }
 
+static unsigned warned;
+
+static int count_warning(void *context, const char *line)
+{
+	(void)context;
+	assert_non_null(strstr(line, "has not answered for 2 s"));
+	warned++;
+	return 0;
+}
+
+/* Its data thread still wakes the trainer. */
+static void a_silent_daemon_ends_a_query(void **state)
+{
+	char got[16];
+
+	(void)state;
+	mapping->serials = true;
+	t.deadline_ms = 2300;
+	t.call.warn = count_warning;
+	assert_int_equal(send(daemon_end, "", 1, 0), 1);
+	assert_int_equal(tokend_stream(&t, got, sizeof(got)), TOKEND_ECONNECT);
+	assert_int_equal(warned, 1);
+	assert_int_equal(t.failed, 0);
+	send_reply(6, "old");
+	send_reply(7, "new");
+	assert_stream("new");
+}
+
 /* ---- a checkpoint after an interrupted one ---- */
 
 static unsigned idles;
@@ -200,6 +229,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(late_replies_are_dropped, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_silent_daemon_ends_a_query, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			an_error_with_the_serial_is_the_reply, setup, teardown),
 		cmocka_unit_test_setup_teardown(

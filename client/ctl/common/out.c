@@ -2,7 +2,7 @@
 #include "client/ctl/common/out.h"
 
 #include "client/ctl/common/error.h"
-#include "proto/wire.h"
+#include "proto/text.h"
 
 #include <errno.h>
 #include <string.h>
@@ -73,7 +73,7 @@ static size_t character(const unsigned char *p)
 {
 	bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
 
-	return control ? 2 : wire_character((const char *)p);
+	return control ? 2 : text_character((const char *)p);
 }
 
 static void put_escape(struct ctl_out *out, unsigned code)

@@ -1,7 +1,7 @@
 #include "client/ctl/man/roff.h"
 
+#include "proto/text.h"
 #include "proto/version.h"
-#include "proto/wire.h"
 
 #include <ctype.h>
 #include <stdbool.h>
@@ -23,7 +23,7 @@ static unsigned put_character(FILE *to, const char *p, bool literal)
 	static const char special[] = "\\~^'`";
 	static const char *const names[] = {"\\(rs", "\\(ti", "\\(ha", "\\(aq", "\\(ga"};
 	const char *found = strchr(special, *p);
-	unsigned n = wire_character(p);
+	unsigned n = text_character(p);
 
 	if (strncmp(p, "…", sizeof("…") - 1) == 0)
 		fputs("...", to); /* ASCII terminals have no other */

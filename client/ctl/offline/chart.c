@@ -1,6 +1,6 @@
 #include "client/ctl/offline/chart.h"
 
-#include "proto/wire.h"
+#include "proto/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,7 +19,7 @@ const char *chart_colour(unsigned colour)
 void html_text(FILE *to, const char *text)
 {
 	while (*text) {
-		unsigned n = wire_character(text);
+		unsigned n = text_character(text);
 
 		if (*text == '&')
 			fputs("&amp;", to);

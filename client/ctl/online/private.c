@@ -125,8 +125,9 @@ bool private_directory(const char *path)
 	} while (lstat(directory, &st) < 0 && errno == ENOENT); /* its last daemon removed it */
 	if (is_own(directory))
 		return true;
-	ctl_fail("config: %s is not a directory of uid %u with mode 0700; remove it", directory,
-		(unsigned)getuid());
+	ctl_fail("config: %s is not a directory of uid %u with mode 0700; remove it, or set "
+		 "XDG_RUNTIME_DIR to a directory of yours",
+		directory, (unsigned)getuid());
 	return false;
 }
 

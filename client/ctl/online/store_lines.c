@@ -1,5 +1,7 @@
 #include "client/ctl/online/store_lines.h"
 
+#include "proto/text.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -29,7 +31,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct line *l, const char
 static void put(struct line *l, void (*each)(void *context, const char *line), void *context)
 {
 	for (char *at = l->text; *at;) {
-		unsigned n = wire_character(at);
+		unsigned n = text_character(at);
 
 		if (n == 0)
 			*at = '?';

@@ -11,7 +11,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { REPLY_MS = 5000 };
+enum {
+	REPLY_MS = 5000,
+	CACHE_MS = 25000, /* the daemon waits for the cache's disk for 20 s */
+};
 
 int ctl_signals(void)
 {
@@ -37,9 +40,9 @@ enum ctl_heard ctl_hear(struct ctl_link *l, int ms, int other)
 }
 
 /* The next message; false after an error. */
-static bool receive(struct ctl_link *l)
+static bool receive(struct ctl_link *l, int ms)
 {
-	switch (ctl_hear(l, REPLY_MS, -1)) {
+	switch (ctl_hear(l, ms, -1)) {
 	case CTL_MESSAGE:
 		return true;
 	case CTL_LOST:
@@ -47,7 +50,7 @@ static bool receive(struct ctl_link *l)
 			 "when it is back");
 		break;
 	case CTL_TIMEOUT:
-		ctl_fail("no reply from the daemon within %d s", REPLY_MS / 1000);
+		ctl_fail("no reply from the daemon within %d s", ms / 1000);
 		break;
 	default:
 		break;
@@ -88,7 +91,7 @@ bool ctl_exchange(
 		return false;
 	}
 	for (;;) {
-		if (!receive(l))
+		if (!receive(l, query->op == WIRE_CACHE ? CACHE_MS : REPLY_MS))
 			return false;
 		bool mine = is_reply(l);
 
@@ -124,7 +127,7 @@ bool ctl_connect(struct ctl_link *l, const char *given, const char *config)
 		ctl_fail("%s; " PHRASE_DENIED, fault.text);
 	else if (l->fd < 0)
 		ctl_fail("%s; " PHRASE_START, fault.text);
-	else if (receive(l) && !refused(l))
+	else if (receive(l, REPLY_MS) && !refused(l))
 		return true;
 	ctl_disconnect(l);
 	return false;

@@ -1,0 +1,9 @@
+/* Characters that may be shown, or written to a log. */
+#ifndef TOKEND_TEXT_H
+#define TOKEND_TEXT_H
+
+/* Bytes of the first character of @text; 0 if @text is empty, or begins with a control character
+ * (also U+0080 to U+009F) or with bytes that are not UTF-8. */
+unsigned text_character(const char *text);
+
+#endif
