@@ -58,7 +58,7 @@ class Configuration:
 
     def make_order(self):
         """Weights, epochs or samples, in the config's entries and in the reference."""
-        if self.rng.random() < 0.25:
+        if self.rng.random() < 0.25 and all(map(self.windows, self.datasets)):
             self.keys["epochs"] = self.rng.randrange(1, 4)
             return self.reference(self.datasets, None)
         if self.rng.random() < 0.3:
