@@ -149,7 +149,11 @@ links: programs # build/bin and build/lib
 
 # ---- Python: built for the stable ABI, so one build serves Python 3.10 and later ----
 
-python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/python/%)
+info = tokend-$(VERSION).dist-info# as in a wheel: Lightning finds the package's callback by it
+python: build/python/tokend/_tokend.abi3.so $(modules:client/python/%=build/python/%) build/python/$(info)/METADATA
+
+build/python/tokend-%.dist-info/METADATA: client/python/entry_points.txt
+	$(Q)mkdir -p $(@D); cp $< $(@D); printf 'Metadata-Version: 2.1\nName: tokend\nVersion: %s\n' $* >$@
 
 build/python/tokend/%: client/python/tokend/%
 	$(Q)mkdir -p $(@D); cp $< $@
@@ -276,6 +280,7 @@ install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(Q)ln -sf libtokend.so.1 $(DESTDIR)$(LIBDIR)/libtokend.so
 	$(Q)$(foreach module,$(modules:client/python/%=%),install -Dm644 client/python/$(module) $(site)/$(module) &&) true
 	$(Q)install -Dm755 -t $(site)/tokend build/python/tokend/_tokend.abi3.so
+	$(Q)install -Dm644 -t $(site)/$(info) build/python/$(info)/METADATA client/python/entry_points.txt
 	$(Q)install -Dm644 -t $(DESTDIR)$(DOCDIR) config/tokend.yaml config/alerts.yaml config/dashboard.json systemd/objects.conf README.md
 	$(Q)install -Dm644 systemd/tokend.sysusers $(DESTDIR)$(SYSUSERSDIR)/tokend.conf
 	$(Q)install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
@@ -290,7 +295,7 @@ uninstall: ## remove what install made
 	$(Q)rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libtokend.so libtokend.so.1 pkgconfig/tokend.pc)
 	$(Q)rm -f $(units:systemd/%=$(DESTDIR)$(UNITDIR)/%) $(DESTDIR)$(SYSUSERSDIR)/tokend.conf $(foreach page,$(manuals),$(call manual,$(page)))
 	$(Q)rm -f $(addprefix $(DESTDIR)$(BASHDIR)/,tokctl tokend) $(addprefix $(DESTDIR)$(ZSHDIR)/_,tokctl tokend)
-	$(Q)rm -rf $(site)/tokend $(DESTDIR)$(DOCDIR)
+	$(Q)rm -rf $(site)/tokend $(site)/$(info) $(DESTDIR)$(DOCDIR)
 	$(Q)rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/tokend/python $(DESTDIR)$(PREFIX)/lib/tokend 2>/dev/null || true
 
 # ---- maintenance ----

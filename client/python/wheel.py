@@ -207,6 +207,7 @@ def stage(build, root):
         readme=description(),
     )
     (info / "METADATA").write_text(metadata)
+    shutil.copy(ROOT / "client/python/entry_points.txt", info)
     (info / "WHEEL").write_text(
         f"Wheel-Version: 1.0\nGenerator: tokend\nRoot-Is-Purelib: false\nTag: {tag(build)}\n"
     )

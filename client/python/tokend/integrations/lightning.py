@@ -23,10 +23,12 @@ class Batches:
     Its state is that of the optimizer's last step, not of the last batch taken. It has an endless
     length, because Lightning takes one batch ahead from a loader without length. So validate every
     N steps: Trainer(val_check_interval=N, check_val_every_n_epoch=None). Training ends with
-    max_steps, or with a finite stream.
+    max_steps, or with a finite stream. A schedule that asks for its length
+    (estimated_stepping_batches) gets max_steps or that of the whole finite stream.
 
     Raises:
-        ValueError: the checkpoint has no tokend cursor.
+        ValueError: the checkpoint has no tokend cursor, or a schedule asks for its length, and
+            neither max_steps nor the stream's end gives one.
     """
 
     def __init__(self, loader, trainer):
@@ -39,12 +41,25 @@ class Batches:
         loader.commit()  # for a checkpoint before the first step
 
     def __len__(self):
-        return ENDLESS
+        trainer, end = self.trainer, self.loader.cursor.end
+        if trainer.optimizers or trainer.max_steps != -1:
+            return ENDLESS
+        # configure_optimizers() asks
+        if end is None or trainer.max_epochs != 1:
+            why = "has no end" if end is None else "is one epoch"
+            raise ValueError(
+                f"TokendData: a schedule asks for its length, and stream {self.loader.stream!r} "
+                f"{why}; pass Trainer(max_steps=N)" + (" or max_epochs=1" if end else "")
+            )
+        trainer.fit_loop._combined_loader = None  # for the training Lightning asks again
+        return -(-end // (self.loader.world * self.loader.batch_size))
 
     def __iter__(self):
         return self
 
     def __next__(self):
+        if not self._begun:
+            self.trainer.fit_loop._load_combined_loader_states()  # as LateState
         if self.trainer.global_step > 0 and not self._begun:
             raise ValueError(
                 f"TokendData: {phrases.NO_CURSOR}; load its weights alone, and pass start=POSITION"
@@ -80,6 +95,16 @@ class Batches:
         self.loader.commit()
         self._handed.clear()
         self._begun = True
+
+
+class LateState(Callback):
+    """Loads the loaders' states of a checkpoint. Lightning forgets them if a schedule's length was
+    asked for before: the loaders were set up then. Lightning finds this callback by the package's
+    entry point, so a plain Loader resumes, too.
+    """
+
+    def on_train_start(self, trainer, module):
+        trainer.fit_loop._load_combined_loader_states()  # once
 
 
 class Validation:
