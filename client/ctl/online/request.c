@@ -298,8 +298,10 @@ static int run(const struct ctl_arguments *a)
 	"All ranks of the job carry out the request at the same step, in control(), which a "      \
 	"trainer calls at every step. tokctl prints the answers of this node's sessions. If not "  \
 	"all ranks call control() within --timeout, or tokctl is interrupted before one has "      \
-	"fetched the request, it is cancelled and nothing changes. The exit status is 0 only if "  \
-	"the request was carried out."
+	"fetched the request, it is cancelled and nothing changes. A save is carried out once "    \
+	"all "                                                                                     \
+	"loops have called done(); a rank whose loop went on without it is named. The exit "       \
+	"status is 0 only if the request was carried out."
 #define SEE_MIX "All ranks carry out the request at the same step: see tokctl mix."
 #define TAG_OPTION                                                                                 \
 	{                                                                                          \
