@@ -289,6 +289,7 @@ def test_text_is_served_as_text(here, made, capsys):  # noqa: F811
     out, err = capsys.readouterr()
     assert "print('words')\n    print('words')\n" in out and err == ""
     assert "row 1: dataset data, tokens/data/00000.bin from token " in out
+    assert stream["seq_len"] * 20 <= os.stat("tokens/data/00000.bin").st_size // 2
     assert "mix: data 100.0 %" in out and "M tokens a second" in out and "\x1b" not in out
 
 

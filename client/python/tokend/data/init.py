@@ -280,14 +280,16 @@ def _convert(each, name, tokenizer, given):
 
 
 def _seq_len(datasets, vocab):
-    """A length that gives each dataset some windows, and whose logits fit into memory."""
+    """A length whose windows leave out less than 5 % of a dataset, and whose logits fit into
+    memory.
+    """
     few = min(datasets, key=lambda dataset: dataset.tokens // dataset.shards)
     least = few.tokens // few.shards
     if least <= SHORTEST:
         size = _count(few.tokens, "token")
         raise Error(f"{few.path}: {size} in {_count(few.shards, 'shard')}; name more data")
     length = 1024
-    while length > SHORTEST and (length * 8 > least or length * vocab > LOGITS):
+    while length > SHORTEST and (length * 20 > least or length * vocab > LOGITS):
         length //= 2
     return length
 
