@@ -23,7 +23,7 @@ BATCH_TOKENS = MICRO * WIN
 def train_stream(path, seq_len=SEQ):
     return (
         f"  train:\n    seed: 42\n    seq_len: {seq_len}\n    datasets:\n"
-        f"      - {{name: web, path: {path}}}\n"
+        f"      - {{name: web, path: {path}, dtype: u16}}\n"
     )
 
 

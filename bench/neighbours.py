@@ -47,7 +47,7 @@ class Daemon:
             place.chmod(0o755)  # another user must reach the socket
         self.socket = self.directory / "s.sock"
         config = self.directory / "tokend.yaml"
-        datasets = [{"name": "web", "path": str(directory / "tokens.bin")}]
+        datasets = [{"name": "web", "path": str(directory / "tokens.bin"), "dtype": "u16"}]
         config.write_text(
             json.dumps(
                 {

@@ -9,7 +9,7 @@
 #define TOKEND_DATASET_H
 
 #include "daemon/config/config.h"
-#include "daemon/shard/shard.h"
+#include "daemon/shard/sample.h"
 #include "daemon/store/store.h"
 #include "proto/cursor.h"
 #include "proto/fault.h"
@@ -49,11 +49,13 @@ struct dataset {
 	uint32_t *data_at_of; /* [shards] the same per shard, if they differ; otherwise NULL */
 	uint64_t sample_tokens; /* > 0: windows are samples of this length */
 	uint64_t frame_bytes;	/* compressed: decoded size of the largest frame; otherwise 0 */
+	char column[64];	/* of the first shard, or "" */
 	struct shard_hint hint; /* for describing and opening shards; `frames` is not set */
 
 	/* ---- annotations ---- */
 
-	bool marked;  /* side files may have them, so plain shards are opened too */
+	bool marked; /* side files may have them, so plain shards are opened too */
+	bool has_vocab;
 	bool has_eos; /* the stream has an eos; it ends a document in shards without an index */
 	uint32_t eos;
 	uint64_t unindexed; /* the first shard without an index; table.shards: none */
@@ -67,7 +69,10 @@ struct dataset {
 	char note[sizeof(((struct shard_facts *)0)->note)]; /* shard_facts.note of the first shard
 							       that has one */
 	uint64_t note_shard;
-	bool mistyped; /* the note says that the shard looks like another type than dtype: */
+	enum sample_kind doubt_kind; /* of samples, not SAMPLE_FINE: about doubt_shard */
+	char doubt[256];
+	uint64_t doubt_shard;
+	char names[320]; /* a doubt about shards by their names */
 	char *refused; /* "FILE:LINE: …": the first sampled token that cannot be served; or NULL */
 	uint64_t refused_shard;
 

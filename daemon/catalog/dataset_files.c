@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,6 +71,7 @@ static bool agree(const struct opening *o, const struct shard_format *format,
 		d->token_bytes = shard->token_bytes;
 		d->sample_tokens = shard->sample_tokens;
 		d->data_at = shard->data_at;
+		snprintf(d->column, sizeof(d->column), "%s", shard->column);
 		d->plain = true;
 		d->masks = mask;
 		d->bounds = bounds;
@@ -121,6 +123,23 @@ static void gather(const struct opening *o, uint64_t s, const struct shard_facts
 	pthread_mutex_unlock(o->lock);
 }
 
+/* Whether file @s may be a shard. */
+static bool describes(const struct dataset *d, uint64_t s)
+{
+	char path[PATH_MAX + 1];
+	struct shard_facts facts;
+	struct fault fault;
+
+	dataset_shard_path(d, s, path, sizeof(path));
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	bool fine = fd >= 0 && (shard_describe(NULL, path, fd, &d->hint, &facts, &fault) ||
+				       !shard_is_unknown(&fault));
+
+	if (fd >= 0)
+		close(fd);
+	return fine;
+}
+
 /*
  * A file that is not a shard. Among shards it is most likely a README or the index of another
  * loader, which `format: flat` would serve as tokens, so the remedy is a pattern without it.
@@ -131,10 +150,12 @@ static bool refuse_unknown(
 	const struct dataset *d = o->dataset;
 	char pattern[PATH_MAX];
 
-	if (dataset_pattern(d, s, pattern, sizeof(pattern)))
+	if (dataset_pattern(d, s, pattern, sizeof(pattern)) && describes(d, s == 0 ? 1 : 0))
 		return opening_refuse(o, o->source->path_line, "path",
 			"%s: %s; to read only the shards, set path: \"%s\"", path, cause->text,
 			pattern);
+	if (shard_is_foreign(cause) && d->table.shards == 1)
+		return opening_refuse(o, o->source->path_line, "path", "%s: %s", path, cause->text);
 	return opening_refuse(o, o->source->path_line, "path", "%s: %s; %s", path, cause->text,
 		d->table.shards > 1 ? "move it away, or set a pattern that matches only the shards"
 				    : PHRASE_NOT_SHARD);

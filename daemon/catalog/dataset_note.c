@@ -101,6 +101,11 @@ enum dataset_note dataset_note(
 	if (i == 4 && dataset->refused)
 		snprintf(text, text_bytes, "its stream will stop at a bad token: %s",
 			dataset->refused);
+	if (i == 5 && dataset->doubt[0])
+		snprintf(text, text_bytes, "shard %s (the first of its kind): %s",
+			dataset_shard_name(dataset, dataset->doubt_shard), dataset->doubt);
+	if (i == 6)
+		snprintf(text, text_bytes, "%s", dataset->names);
 	switch (i) {
 	case 0:
 		return dataset->note[0] ? NOTE_DOUBT : NOTE_NONE;
@@ -113,7 +118,11 @@ enum dataset_note dataset_note(
 		return manifest_note(dataset, text, text_bytes) ? NOTE_FACT : NOTE_NONE;
 	case 3:
 		return unserved(dataset, text, text_bytes) ? NOTE_DOUBT : NOTE_NONE;
-	default:
+	case 4:
 		return dataset->refused ? NOTE_DOUBT : NOTE_NONE;
+	case 5:
+		return dataset->doubt[0] ? NOTE_DOUBT : NOTE_NONE;
+	default:
+		return dataset->names[0] ? NOTE_DOUBT : NOTE_NONE;
 	}
 }

@@ -6,6 +6,7 @@
 
 #include "daemon/catalog/dataset_files.h"
 #include "daemon/catalog/dataset_manifest.h"
+#include "daemon/catalog/dataset_names.h"
 #include "daemon/catalog/sample.h"
 
 #include <inttypes.h>
@@ -118,6 +119,7 @@ bool dataset_open(const struct opening *o)
 		!add_up(o) || !check_samples(o) || !check_documents(o))
 		return false;
 	limit_tokens(o);
+	dataset_doubt_names(o->dataset);
 	if (!sample_dataset(o))
 		return false;
 	table_number(&o->dataset->table);

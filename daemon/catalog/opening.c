@@ -76,6 +76,7 @@ static bool prepare_annotations(const struct opening *o)
 	size_t root = strlen(d->root);
 
 	d->has_eos = o->stream->has_eos;
+	d->has_vocab = o->stream->has_vocab;
 	d->eos = (uint32_t)o->stream->eos;
 	d->unindexed = d->table.shards;
 	d->hint.documents = o->stream->documents;

@@ -1,3 +1,5 @@
+#define XXH_INLINE_ALL
+
 #include "daemon/catalog/sample.h"
 
 #include "daemon/catalog/parallel_for.h"
@@ -12,6 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
+
+enum { COPY_LEAST = 1000 }; /* tokens; shorter shards may be equal */
+
+struct sampling {
+	const struct opening *opening;
+	uint64_t *hash; /* [SAMPLE_SHARDS] of the samples; 0: none */
+};
 
 /* The number of the @i-th sampled shard. */
 static uint64_t shard_of(const struct dataset *d, uint64_t i)
@@ -29,35 +39,21 @@ static uint64_t samples_of(const struct dataset *d)
 	return d->table.shards < SAMPLE_SHARDS ? d->table.shards : SAMPLE_SHARDS;
 }
 
-/*
- * Samples a shard's tokens. False: @fault names one that may not be served. Otherwise *@looks is
- * the message about a flat shard's wrong type, or NULL. Read errors are ignored: they are reported
- * when the shard is served.
- */
-static bool check_tokens(
-	const struct dataset *d, const struct shard *shard, const char **looks, struct fault *fault)
+/* Whether none of the tokens is refused by the stream. False: @fault names one. */
+static bool check_tokens(const struct dataset *d, const struct sample *s, struct fault *fault)
 {
-	struct sample_place place[SAMPLE_PLACES];
-	struct sample_guess guess = {0};
-	uint32_t tokens[SAMPLE_PLACE_BYTES / 2];
-	enum shard_type type = shard->facts.type;
-	/* Tokens that are narrowed, or negative, may not fit. */
-	bool may_be_refused =
-		d->limit > 0 || shard_type_signed(type) || shard_type_bytes(type) > d->token_bytes;
+	unsigned at = 0;
 
-	for (unsigned p = 0, n = sample_places(shard, place); p < n; p++) {
-		uint64_t count = place[p].tokens, i;
+	for (unsigned p = 0; d->limit > 0 && p < s->places; at += (unsigned)s->place[p++].tokens)
+		for (uint64_t i = 0; i < s->place[p].tokens; i++) {
+			uint32_t value = s->value[at + i];
+			uint16_t narrow = (uint16_t)value;
 
-		if (!shard_read(shard, place[p].token, count, tokens, fault))
-			return fault->code != FAULT_TOKEN;
-		i = vocab_first_refused(d, tokens, count);
-		if (i < count)
-			return vocab_refuse(d, place[p].token + i, tokens, i, fault);
-		sample_add(&guess, tokens, count, d->token_bytes);
-		if (!may_be_refused && sample_settled(&guess))
-			break; /* saves the reads of the other places */
-	}
-	*looks = d->format == &shard_flat ? sample_looks(&guess, d->token_bytes) : NULL;
+			if (value >= d->limit)
+				return vocab_refuse(d, s->place[p].token + i,
+					d->token_bytes == 2 ? (const void *)&narrow : &value, 0,
+					fault);
+		}
 	return true;
 }
 
@@ -80,76 +76,156 @@ static void keep_refused(
 	pthread_mutex_unlock(o->lock);
 }
 
-/* If the config sets dtype, a flat shard that looks like another type gets only a remark. */
-static bool check_type(const struct opening *o, uint64_t s, const char *looks)
+/* Keeps the verdict that weighs most, of the first shard that has it. */
+static void keep_doubt(const struct opening *o, uint64_t s, const struct sample_verdict *v)
 {
 	struct dataset *d = o->dataset;
+	size_t n = strcspn(v->text, ";");
 
-	if (!looks || !d->hint.has_type)
-		return !looks;
 	pthread_mutex_lock(o->lock);
-	if (!d->note[0] || s < d->note_shard) {
-		snprintf(d->note, sizeof(d->note), "%.*s, but dtype: %s is set and used",
-			(int)strcspn(looks, ";"), looks, shard_type_name(d->hint.type));
-		d->note_shard = s;
-		d->mistyped = true;
+	if (v->kind > d->doubt_kind || (v->kind == d->doubt_kind && s < d->doubt_shard)) {
+		if (v->kind > SAMPLE_DOUBT && d->hint.has_type)
+			snprintf(d->doubt, sizeof(d->doubt), "%.*s, but dtype: %s is set and used",
+				(int)n, v->text, shard_type_name(d->hint.type));
+		else
+			snprintf(d->doubt, sizeof(d->doubt), "%.*s", (int)n, v->text);
+		d->doubt_kind = v->kind;
+		d->doubt_shard = s;
 	}
 	pthread_mutex_unlock(o->lock);
-	return true;
 }
 
-static bool check_shard(
-	const struct opening *o, uint64_t s, const struct shard *shard, const char *path)
+/*
+ * Whether the shard may be served. Without a word in the config about its tokens, a file that does
+ * not look like tokens may not.
+ */
+static bool may_serve(const struct dataset *d, const struct sample_verdict *v)
 {
-	const char *looks = NULL;
-	struct fault fault;
-
-	if (!check_tokens(o->dataset, shard, &looks, &fault))
-		keep_refused(o, s, path, &fault);
-	return check_type(o, s, looks) ||
-	       opening_refuse(o, o->source->line, "dtype", "%s %s", path, looks);
+	return v->kind <= SAMPLE_DOUBT || d->hint.has_type ||
+	       (v->kind == SAMPLE_FOREIGN && d->has_vocab);
 }
 
-/* Ignores a shard that cannot be opened: that is reported when it is served. */
-static bool sample(const struct opening *o, uint64_t s)
+/* Opens a shard. NULL: it cannot be opened, which is reported when it is served. */
+static struct shard *open_shard(const struct dataset *d, const char *path, int *fd)
 {
-	const struct dataset *d = o->dataset;
 	struct shard_hint hint = d->hint;
 	struct shard_facts facts;
 	struct fault fault;
-	char path[PATH_MAX + 1];
 
 	hint.documents = hint.loss_mask = false;
-	dataset_shard_path(d, s, path, sizeof(path));
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	return *fd >= 0 && shard_describe(d->format, path, *fd, &hint, &facts, &fault)
+		       ? shard_open(d->format, path, *fd, &hint, &facts, &fault)
+		       : NULL;
+}
 
-	if (fd < 0)
-		return true;
-	struct shard *shard = shard_describe(d->format, path, fd, &hint, &facts, &fault)
-				      ? shard_open(d->format, path, fd, &hint, &facts, &fault)
-				      : NULL;
-	bool fine = !shard || check_shard(o, s, shard, path);
+/* Whether shard @s looks like tokens of a wider type. */
+static bool is_wide(const struct dataset *d, uint64_t s)
+{
+	struct sample_verdict v = {.kind = SAMPLE_FINE};
+	char path[PATH_MAX + 1];
+	int fd;
+
+	dataset_shard_path(d, s, path, sizeof(path));
+	struct shard *shard = open_shard(d, path, &fd);
+
+	if (shard)
+		v = sample_shard(shard);
+	shard_close(shard);
+	if (fd >= 0)
+		close(fd);
+	return v.kind == SAMPLE_WIDE;
+}
+
+static bool refuse(
+	const struct opening *o, uint64_t s, const char *path, const struct sample_verdict *v)
+{
+	const struct dataset *d = o->dataset;
+	uint64_t other = s == 0 ? 1 : 0;
+
+	if (v->kind == SAMPLE_FOREIGN)
+		return opening_refuse(o, o->source->path_line, "path",
+			"%s %s; move it away, or, if it does hold tokens, set dtype: %s", path,
+			v->text, shard_type_name(d->hint.type));
+	if (d->table.shards > 1 && !is_wide(d, other)) /* another dtype would be wrong for that */
+		return opening_refuse(o, o->source->path_line, "path",
+			"%s %.*s, but %s does not; move it away, or write it again", path,
+			(int)strcspn(v->text, ";"), v->text, dataset_shard_name(d, other));
+	return opening_refuse(o, o->source->line, "dtype", "%s %s", path, v->text);
+}
+
+/* Read errors are ignored: they are reported when the shard is served. */
+static bool check_shard(const struct sampling *all, uint64_t i, const struct opening *o,
+	const struct shard *shard, const char *path)
+{
+	uint64_t s = shard_of(o->dataset, i);
+	struct sample_verdict v = {.kind = SAMPLE_FINE};
+	struct fault fault = {.code = FAULT_NONE};
+	struct sample *sample = sample_read(shard, &fault);
+
+	if (sample) {
+		v = sample_judge(sample, shard);
+		if (sample->n >= COPY_LEAST && v.kind == SAMPLE_FINE)
+			all->hash[i] = XXH64(sample->value, sample->n * sizeof(*sample->value),
+				shard->facts.tokens);
+	}
+	if (sample ? !check_tokens(o->dataset, sample, &fault) : fault.code == FAULT_TOKEN)
+		keep_refused(o, s, path, &fault);
+	free(sample);
+	if (!may_serve(o->dataset, &v))
+		return refuse(o, s, path, &v);
+	keep_doubt(o, s, &v);
+	return true;
+}
+
+static bool sample(const struct sampling *all, uint64_t i, const struct opening *o)
+{
+	char path[PATH_MAX + 1];
+	int fd;
+
+	dataset_shard_path(o->dataset, shard_of(o->dataset, i), path, sizeof(path));
+	struct shard *shard = open_shard(o->dataset, path, &fd);
+	bool fine = !shard || check_shard(all, i, o, shard, path);
 
 	shard_close(shard);
-	close(fd);
+	if (fd >= 0)
+		close(fd);
 	return fine;
 }
 
 static bool sample_quietly(void *context, uint64_t i)
 {
-	struct opening quiet = *(const struct opening *)context;
+	const struct sampling *all = context;
+	struct opening quiet = *all->opening;
 	struct fault fault;
 
 	quiet.fault = &fault; /* sample_dataset() reports it */
-	return sample(&quiet, shard_of(quiet.dataset, i));
+	return sample(all, i, &quiet);
 }
 
-/* Marks the flat shards that were not sampled: they are checked when they are opened. */
+/* Keeps a doubt about two shards with equal samples. */
+static void find_copies(const struct sampling *all, uint64_t n)
+{
+	struct dataset *d = all->opening->dataset;
+	struct sample_verdict v = {.kind = SAMPLE_DOUBT};
+
+	for (uint64_t i = 1; i < n; i++)
+		for (uint64_t k = 0; k < i; k++)
+			if (all->hash[i] != 0 && all->hash[i] == all->hash[k]) {
+				snprintf(v.text, sizeof(v.text),
+					"has the same tokens as %.150s, wherever both were sampled",
+					dataset_shard_name(d, shard_of(d, k)));
+				keep_doubt(all->opening, shard_of(d, i), &v);
+				return;
+			}
+}
+
+/* Marks the raw shards that were not sampled: they are checked when they are opened. */
 static bool remember_others(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 
-	if (d->format != &shard_flat || d->hint.has_type || d->table.shards <= SAMPLE_SHARDS)
+	if (!d->format->raw || d->hint.has_type || d->table.shards <= SAMPLE_SHARDS)
 		return true;
 	d->unsampled = malloc(d->table.shards);
 	if (!d->unsampled)
@@ -163,15 +239,15 @@ static bool remember_others(const struct opening *o)
 bool sample_dataset(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
+	uint64_t hash[SAMPLE_SHARDS] = {0}, n = samples_of(d);
+	struct sampling all = {o, hash};
 
-	/* A manifest's shards are not read in advance. */
-	if (d->sizes || (d->format != &shard_flat && d->limit == 0))
+	if (d->sizes) /* a manifest's shards are not read in advance */
 		return true;
-	uint64_t n = samples_of(d), fault = parallel_for(n, sample_quietly, (void *)(uintptr_t)o);
-
-	for (; fault < n; fault++) /* sample again, to report the first fault */
-		if (!sample(o, shard_of(d, fault)))
+	for (uint64_t i = parallel_for(n, sample_quietly, &all); i < n; i++)
+		if (!sample(&all, i, o)) /* again, to report the first fault */
 			return false;
+	find_copies(&all, n);
 	return remember_others(o);
 }
 
@@ -181,10 +257,12 @@ bool sample_opened(
 	bool first = d->objects ? false /* `tokctl inspect` did it */
 		     : d->sizes ? d->identity[shard].inode == 0
 				: d->unsampled && d->unsampled[shard];
-	const char *looks = first && !d->hint.has_type ? sample_shard(opened) : NULL;
+	struct sample_verdict v = {.kind = SAMPLE_FINE};
 
-	if (looks)
-		return fault_set(fault, FAULT_DATA, "dtype", "%s", looks);
+	if (first)
+		v = sample_shard(opened);
+	if (!may_serve(d, &v))
+		return fault_set(fault, FAULT_DATA, "dtype", "%s", v.text);
 	if (first && d->unsampled)
 		d->unsampled[shard] = false;
 	return true;

@@ -48,6 +48,8 @@ static void print_dataset(const struct config *config, const struct dataset *d)
 		printf("; left out by each epoch, others each time (slide): %" PRIu64 " tokens",
 			t->tail_tokens);
 	printf("\n");
+	if (d->column[0])
+		printf("    column %s\n", d->column);
 	dataset_fetch_reason(config, d, reason, sizeof(reason));
 	if (reason[0])
 		printf("    read %s\n", reason);
@@ -76,11 +78,11 @@ static bool check_samples(const struct stream *s)
 
 		if (d->refused)
 			log_line(LOG_ERROR, "%s", d->refused);
-		else if (d->mistyped)
+		else if (d->doubt_kind > SAMPLE_DOUBT)
 			log_line(LOG_ERROR, "%s:%d: streams.%s.datasets[%" PRIu32 "].dtype: %s %s",
 				s->file, d->config->line, s->config->name, i,
-				dataset_shard_name(d, d->note_shard), d->note);
-		fine &= !d->refused && !d->mistyped;
+				dataset_shard_name(d, d->doubt_shard), d->doubt);
+		fine &= !d->refused && d->doubt_kind <= SAMPLE_DOUBT;
 	}
 	return fine;
 }

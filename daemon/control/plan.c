@@ -7,6 +7,20 @@
 #include <math.h>
 #include <stdio.h>
 
+/* Shards that state nothing are believed: at least their ids could be compared. */
+static void tell_vocab(const struct stream *s, void *context,
+	void (*tell)(void *context, const struct stream *s, bool doubt, const char *text))
+{
+	for (uint32_t d = 0; d < s->config->datasets; d++)
+		if (s->dataset[d].format->raw && !s->config->has_vocab) {
+			tell(context, s, false,
+				"its shards do not state what they hold, and unknown ids cannot be "
+				"found: add `vocab: N` to the stream, the number of your "
+				"tokenizer's ids");
+			return;
+		}
+}
+
 void plan_tell(const struct stream *s, void *context,
 	void (*tell)(void *context, const struct stream *s, bool doubt, const char *text))
 {
@@ -23,6 +37,7 @@ void plan_tell(const struct stream *s, void *context,
 				tell(context, s, kind == NOTE_DOUBT, text);
 		}
 
+	tell_vocab(s, context, tell);
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		uint64_t position, unserved, most = c->dataset[d].max_epochs;
 		int n = snprintf(text, sizeof(text), "%s: max_epochs %" PRIu64 ": ",

@@ -49,14 +49,6 @@ static bool arrow_recognise(const struct bytes *b)
 	       bytes_ends_in(b->path, SPLITS);
 }
 
-/* For a message: the kind of file that begins with @head. */
-static const char *other_kind(const uint8_t *head, size_t n)
-{
-	if (n >= 4 && memcmp(head, "FEA1", 4) == 0)
-		return "a Feather file of version 1; write it with pyarrow.ipc.new_file";
-	return "not an Arrow IPC file, or damaged";
-}
-
 static bool find_footer(struct arrow *a)
 {
 	const struct bytes *b = a->b;
@@ -65,8 +57,10 @@ static bool find_footer(struct arrow *a)
 	char text[BEGIN_BYTES + 1];
 
 	if (n < MAGIC_BYTES || memcmp(head, magic, MAGIC_BYTES) != 0)
-		return arrow_refuse(a, "begins with '%s' instead of ARROW1: it is %s",
-			bytes_shown(head, n, text, sizeof(text)), other_kind(head, n));
+		return arrow_refuse(a,
+			"begins with '%s' instead of ARROW1: it is not an Arrow IPC file, or "
+			"damaged",
+			bytes_shown(head, n, text, sizeof(text)));
 	if (b->size < BEGIN_BYTES + END_BYTES)
 		return arrow_refuse(a,
 			"its size is %" PRIu64
@@ -227,6 +221,7 @@ static bool arrow_describe(const struct bytes *b, const struct shard_hint *hint,
 			": the bytes between them belong to no batch",
 			a.batches.count, a.at, a.end);
 	facts->type = a.column.type;
+	snprintf(facts->column, sizeof(facts->column), "%s", a.name);
 	if (a.column.list == ARROW_FIXED_LIST)
 		facts->row_tokens = a.column.list_size;
 	return true;

@@ -20,11 +20,14 @@ enum { LIST_SIZE };
 enum {
 	TYPE_NULL = 1,
 	TYPE_INT = 2,
+	TYPE_STRING = 5,
 	TYPE_LIST = 12,
 	TYPE_UNION = 14,
 	TYPE_FIXED_LIST = 16,
+	TYPE_LARGE_STRING = 20,
 	TYPE_LARGE_LIST = 21,
-	TYPE_RUNS = 22
+	TYPE_RUNS = 22,
+	TYPE_STRING_VIEW = 24,
 };
 
 /* A message about the schema, which is in the footer of a file or at the beginning of a stream. */
@@ -40,7 +43,7 @@ static const struct {
 	[TYPE_INT] = {"int", 2, false},
 	[3] = {"float", 2, false},
 	[4] = {"binary", 3, false},
-	[5] = {"string", 3, false},
+	[TYPE_STRING] = {"string", 3, false},
 	[6] = {"bool", 2, false},
 	[7] = {"decimal", 2, false},
 	[8] = {"date", 2, false},
@@ -55,11 +58,11 @@ static const struct {
 	[17] = {"map", 2, false},
 	[18] = {"duration", 2, false},
 	[19] = {"large binary", 3, false},
-	[20] = {"large string", 3, false},
+	[TYPE_LARGE_STRING] = {"large string", 3, false},
 	[TYPE_LARGE_LIST] = {"large list", 2, false},
 	[TYPE_RUNS] = {"run-end encoded", 0, false},
 	[23] = {"binary view", 2, true},
-	[24] = {"string view", 2, true},
+	[TYPE_STRING_VIEW] = {"string view", 2, true},
 	[25] = {"list view", 3, false},
 	[26] = {"large list view", 3, false},
 };
@@ -246,9 +249,9 @@ struct choice {
 	const char *wanted; /* or NULL */
 	uint32_t named[3];  /* number of columns with the name `wanted`, tokens, input_ids */
 	uint32_t at[3];
-	uint32_t fitting, fitting_at;
-	uint32_t flat, flat_at; /* of the fitting ones, those without lists */
-	char names[120];	/* of all columns, as many as fit */
+	bool flat[3];	 /* the one with the name has one number a row */
+	bool fits, text; /* the last column holds integers; a column holds text */
+	char names[120]; /* of all columns, as many as fit */
 };
 
 static void list_name(struct choice *c, const char *name)
@@ -266,25 +269,20 @@ static bool look_at(struct arrow *a, const struct fb_vector *fields, uint32_t i,
 	struct fb_table field;
 	struct arrow_column column;
 	uint32_t length;
-	bool fits;
+	unsigned type;
 
 	if (!fb_item(&a->head, fields, i, "a column", &field) ||
 		!read_name(a, &field, name, sizeof(name), &length) ||
-		!token_type(a, &field, &fits, &column))
+		!field_type(a, &field, &type) || !token_type(a, &field, &c->fits, &column))
 		return false;
 	for (unsigned k = 0; k < 3; k++)
 		if (names[k] && strlen(names[k]) == length && length < sizeof(name) &&
 			memcmp(names[k], name, length) == 0) {
 			c->named[k]++;
 			c->at[k] = i;
+			c->flat[k] = c->fits && column.list == ARROW_FLAT;
 		}
-	c->fitting += fits;
-	if (fits)
-		c->fitting_at = i;
-	if (fits && column.list == ARROW_FLAT) {
-		c->flat++;
-		c->flat_at = i;
-	}
+	c->text |= type == TYPE_STRING || type == TYPE_LARGE_STRING || type == TYPE_STRING_VIEW;
 	list_name(c, shown(name));
 	return true;
 }
@@ -304,28 +302,28 @@ static bool choose(struct arrow *a, const struct fb_vector *fields, const struct
 	for (k = hint->column ? 0 : 1; k < (hint->column ? 1 : 3) && c.named[k] == 0; k++)
 		;
 	if (k < (hint->column ? 1 : 3)) {
+		const char *name = k == 0 ? hint->column : k == 1 ? "tokens" : "input_ids";
+
 		*column = c.at[k];
-		return c.named[k] == 1 ||
-		       refuse(a, "%" PRIu32 " columns are called '%.64s'; must be exactly one",
-			       c.named[k],
-			       k == 0	? hint->column
-			       : k == 1 ? "tokens"
-					: "input_ids");
+		if (c.named[k] != 1)
+			return refuse(a,
+				"%" PRIu32 " columns are called '%.64s'; must be exactly one",
+				c.named[k], name);
+		return k == 0 || !c.flat[k] || !c.text ||
+		       refuse(a,
+			       "column '%s' has one number a row, next to text, as a count has; "
+			       "if it does hold tokens, set `column: %s`; columns: %s",
+			       name, name, c.names);
 	}
 	if (hint->column)
 		return refuse(a, "no column is called '%.64s'; set `column` to one of: %s",
 			hint->column, c.names);
-	/* Lists were not read in files at first: the only flat column of a file is still chosen. */
-	if (!a->stream && c.flat == 1) {
-		*column = c.flat_at;
-		return true;
-	}
-	*column = c.fitting_at;
-	return c.fitting == 1 ||
+	*column = 0;
+	return (fields->count == 1 && c.fits) ||
 	       refuse(a,
-		       "no column is called tokens or input_ids, and %" PRIu32
-		       " columns hold integers; set `column` to the one with the tokens, of: %s",
-		       c.fitting, c.names);
+		       "no column is called tokens or input_ids; set `column` to the one with the "
+		       "tokens, of: %s",
+		       c.names);
 }
 
 static bool refuse_type(struct arrow *a, const struct fb_table *field)

@@ -337,6 +337,7 @@ static const struct shard_mask datatrove_mask = {".ds", ".ds.loss"};
 const struct shard_format shard_datatrove = {
 	.name = "datatrove",
 	.recognise = datatrove_recognise,
+	.raw = true,
 	.describe = datatrove_describe,
 	.companions = datatrove_companions,
 	.open = datatrove_open,

@@ -52,6 +52,7 @@ static const struct shard_companion flat_companions[] = {
 const struct shard_format shard_flat = {
 	.name = "flat",
 	.recognise = flat_recognise,
+	.raw = true,
 	.describe = flat_describe,
 	.companions = flat_companions,
 };

@@ -2,30 +2,94 @@
 
 #include <string.h>
 
-enum { TEXT_LEAST = 32 }; /* bytes; fewer may be tokens that happen to be printable */
+enum {
+	HEAD_BYTES = 512,
+	TEXT_LEAST = 32, /* bytes; fewer may be tokens that happen to be printable */
+	TEXT_WHOLE = 12, /* the same if the file has no more */
+	COUNTED_LEAST = 64,
+};
 
-/*
- * Magic numbers that a file of tokens is unlikely to begin with. `format: flat` skips this check.
- */
+#define TEXT(s) s, sizeof(s) - 1
+
+/* Magic numbers that a file of tokens is unlikely to have there. */
 static const struct {
 	const char *bytes;
-	size_t n;
+	size_t n, at;
 	const char *kind;
 } magics[] = {
-	{"MMIDIDX\0\0", 9, "a Megatron index"},
-	{"PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
-	{"\xfd"
-	 "7zXZ\0",
-		6, "xz-compressed"},
-	{"PAR1", 4,
-		"a Parquet file (`python -m tokend.tokenize --column input_ids -o DIR FILE` makes "
-		"shards of it)"},
-	{"\x04\"M\x18", 4, "lz4-compressed"},
-	{"\x28\xb5\x2f\xfd", 4, "zstd-compressed twice"},
-	{"GGUF", 4, "a GGUF file"},
-	{"SQLite format 3\0", 16, "an SQLite database"},
-	{"version https://", 16, "a Git LFS pointer (`git lfs pull` fetches the file)"},
-	{"\x89HDF\r\n\x1a\n", 8, "an HDF5 file"},
+	{TEXT("MMIDIDX\0\0"), 0, "a Megatron index; give the .bin"},
+	{TEXT("TNTIDX\0\0"), 0, "an index of fairseq or early Megatron"},
+	{TEXT("LITPKDS"), 0,
+		"a PackedDataset chunk of lit-gpt or TinyLlama; write its tokens without "
+		"the header of 24 bytes"},
+	{TEXT("PK\3\4"), 0, "a zip archive (.npz, or torch.save)"},
+	{TEXT("\xfd"
+	      "7zXZ\0"),
+		0, "xz-compressed; decompress it"},
+	{TEXT("PAR1"), 0,
+		"a Parquet file (`python -m tokend.tokenize --column input_ids -o DIR FILE` "
+		"makes shards of it)"},
+	{TEXT("PARE"), 0, "an encrypted Parquet file"},
+	{TEXT("FEA1"), 0, "a Feather file of version 1; write it with pyarrow.ipc.new_file"},
+	{TEXT("\x04\"M\x18"), 0, "lz4-compressed; decompress it"},
+	{TEXT("\x28\xb5\x2f\xfd"), 0, "zstd-compressed twice"},
+	{TEXT("\xff\x06\0\0sNaPpY"), 0, "snappy-compressed; decompress it"},
+	{TEXT("LZIP\1"), 0, "lzip-compressed; decompress it"},
+	{TEXT("]\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff"), 0, "lzma-compressed; decompress it"},
+	{TEXT("7z\xbc\xaf\x27\x1c"), 0, "a 7-Zip archive"},
+	{TEXT("Rar!\x1a\7"), 0, "a RAR archive"},
+	{TEXT("!<arch>\n"), 0, "an ar archive"},
+	{TEXT("070701"), 0, "a cpio archive"},
+	{TEXT("ustar"), 257, "a tar archive"},
+	{TEXT("GGUF"), 0, "a GGUF file"},
+	{TEXT("lmgg"), 0, "a GGML model"},
+	{TEXT("tjgg"), 0, "a GGML model"},
+	{TEXT("TFL3"), 4, "a TensorFlow Lite model"},
+	{TEXT("SQLite format 3\0"), 0, "an SQLite database"},
+	{TEXT("\xde\xc0\xef\xbe"), 16, "an LMDB database"},
+	{TEXT("version https://"), 0, "a Git LFS pointer (`git lfs pull` fetches the file)"},
+	{TEXT("\x89HDF\r\n\x1a\n"), 0, "an HDF5 file"},
+	{TEXT("CDF\1"), 0, "a NetCDF file"},
+	{TEXT("CDF\2"), 0, "a NetCDF file"},
+	{TEXT("Obj\1"), 0, "an Avro file"},
+	{TEXT("ORC"), 0, "an ORC file"},
+	{TEXT("SEQ\6"), 0, "a Hadoop sequence file"},
+	{TEXT("\x0a\x23\xd7\xce"), 0, "a RecordIO file"},
+	{TEXT("\x89PNG\r\n\x1a\n"), 0, "a PNG image"},
+	{TEXT("GIF8"), 0, "a GIF image"},
+	{TEXT("\xff\xd8\xff\xe0"), 0, "a JPEG image"},
+	{TEXT("\xff\xd8\xff\xe1"), 0, "a JPEG image"},
+	{TEXT("\xff\xd8\xff\xdb"), 0, "a JPEG image"},
+	{TEXT("II*\0"), 0, "a TIFF image"},
+	{TEXT("MM\0*"), 0, "a TIFF image"},
+	{TEXT("RIFF"), 0, "a RIFF file (sound, video or an image)"},
+	{TEXT("OggS"), 0, "an Ogg file"},
+	{TEXT("fLaC"), 0, "a FLAC file"},
+	{TEXT("ID3\2"), 0, "an MP3 file"},
+	{TEXT("ID3\3"), 0, "an MP3 file"},
+	{TEXT("ID3\4"), 0, "an MP3 file"},
+	{TEXT("ftyp"), 4, "an MP4 file"},
+	{TEXT("\x1a\x45\xdf\xa3"), 0, "a Matroska file"},
+	{TEXT("%PDF-"), 0, "a PDF document"},
+	{TEXT("\x7f"
+	      "ELF"),
+		0, "an ELF program or library"},
+	{TEXT("\xcf\xfa\xed\xfe"), 0, "a Mach-O program or library"},
+	{TEXT("\xca\xfe\xba\xbe"), 0, "a Java class or Mach-O program"},
+	{TEXT("\0asm\1\0\0\0"), 0, "a WebAssembly module"},
+	{TEXT("PACK\0\0\0\2"), 0, "a Git pack"},
+	{TEXT("DIRC\0\0\0"), 0, "a Git index"},
+	{TEXT("\xba\x16\x4f\x2f"), 0, "a fastText model"},
+	{TEXT("mmap lm http"), 0, "a KenLM model"},
+	{TEXT("24ka"), 0, "a llama2.c model"},
+	{TEXT("\x80\2\x8a\x0al\xfc\x9c"
+	      "F\xf9 j\xa8P\x19."),
+		0, "a file of torch.save"},
+	{TEXT("\xc6\xd7\x34\x01"), 0, "an llm.c model"},
+	{TEXT("\xc7\xd7\x34\x01"), 0, "a debug state of llm.c"},
+	{TEXT("\xc8\xd7\x34\x01"), 0, "an llm.c tokenizer"},
+	{TEXT("\x8f\xd8\x34\x01"), 0, "an optimizer state of llm.c"},
+	{TEXT("\xff\xfe\0\0"), 0, "UTF-32 text"},
 };
 
 /* Protocols 4 and 5 begin with the length of a frame; 2 and 3 are recognised by how they end. */
@@ -49,32 +113,130 @@ static bool is_gzip(const uint8_t *head, size_t n)
 	       (head[8] == 0 || head[8] == 2 || head[8] == 4) && (head[9] <= 13 || head[9] == 255);
 }
 
-/* Whether all bytes are printable. */
-static bool is_text(const uint8_t *head, size_t n)
+/* llm.c's files of tokens begin with one of these numbers, which are dates. */
+static bool is_llmc(const uint8_t *head, size_t n)
 {
-	size_t i = 0;
+	uint32_t date = n >= 4 ? bytes_u32(head) : 0;
 
-	while (i < n && ((head[i] >= ' ' && head[i] <= '~') || strchr("\t\r\n", head[i])) &&
-		head[i])
-		i++;
-	return n >= TEXT_LEAST && i == n;
+	return date == 20240520 || date == 20240522 || date == 20240801;
+}
+
+/* The length of the UTF-8 character at @p; 0: none, or a control character. */
+static size_t character(const uint8_t *p, size_t left)
+{
+	size_t n = *p < 0x80		     ? 1
+		   : *p >= 0xc2 && *p < 0xe0 ? 2
+		   : *p >= 0xe0 && *p < 0xf0 ? 3
+		   : *p >= 0xf0 && *p < 0xf5 ? 4
+					     : 0;
+
+	if (n == 1)
+		return (*p >= ' ' && *p != 0x7f) || (*p && strchr("\t\r\n\f\033", *p));
+	for (size_t i = 1; i < n && i < left; i++)
+		if ((p[i] & 0xc0) != 0x80)
+			return 0;
+	return n;
+}
+
+/* Whether all bytes are UTF-8. The last character may be cut. */
+static bool is_text(const struct bytes *b, const uint8_t *head, size_t n)
+{
+	size_t i = 0, c = 1;
+
+	while (i < n && c > 0) {
+		c = character(head + i, n - i);
+		i += c;
+	}
+	return c > 0 && n >= (b->size == n ? TEXT_WHOLE : TEXT_LEAST);
+}
+
+/* UTF-16 with a byte order mark: half of the bytes of most languages repeat. */
+static bool is_utf16(const uint8_t *head, size_t n)
+{
+	size_t same = 0, high = n > 1 && head[0] == 0xff ? 1 : 0;
+
+	if (n < TEXT_LEAST ||
+		(memcmp(head, "\xff\xfe", 2) != 0 && memcmp(head, "\xfe\xff", 2) != 0))
+		return false;
+	for (size_t i = 2 + high; i + 2 < n; i += 2)
+		same += head[i] == head[i + 2] || (head[i] >= 0x4e && head[i] <= 0x9f);
+	return same > n / 4;
 }
 
 const char *foreign_kind(const struct bytes *b)
 {
-	uint8_t head[512];
+	uint8_t head[HEAD_BYTES];
 	size_t n = bytes_head(b, head, sizeof(head));
 
 	for (size_t i = 0; i < sizeof(magics) / sizeof(magics[0]); i++)
-		if (n >= magics[i].n && memcmp(head, magics[i].bytes, magics[i].n) == 0)
+		if (n >= magics[i].at + magics[i].n &&
+			memcmp(head + magics[i].at, magics[i].bytes, magics[i].n) == 0)
 			return magics[i].kind;
 	if (is_gzip(head, n))
-		return "gzip-compressed";
+		return "gzip-compressed; decompress it";
 	if (n >= 10 && memcmp(head, "BZh", 3) == 0 && memcmp(head + 4, "1AY&SY", 6) == 0)
-		return "bzip2-compressed";
-	if (n > 10 && head[8] == '{' && head[9] == '"' && bytes_u64(head) <= b->size - 8)
+		return "bzip2-compressed; decompress it";
+	if (n > 10 && head[8] == '{' && (head[9] == '"' || head[9] == '}') &&
+		bytes_u64(head) <= b->size - 8)
 		return "a safetensors file";
-	if (n > 262 && memcmp(head + 257, "ustar", 5) == 0)
-		return "a tar archive";
-	return is_pickle(b, head, n) ? "a Python pickle" : is_text(head, n) ? "text" : NULL;
+	return is_pickle(b, head, n) ? "a Python pickle"
+	       : is_text(b, head, n) ? "text"
+	       : is_utf16(head, n)   ? "UTF-16 text"
+				     : NULL;
+}
+
+/* The number of tokens, in @n bytes, and then only tokens. */
+static bool is_counted(const struct bytes *b, uint64_t count, size_t n)
+{
+	uint64_t rest = b->size - n;
+
+	return count > 0 && rest % count == 0 && rest / count <= 8 &&
+	       __builtin_popcountll(rest / count) == 1;
+}
+
+/* A number of samples, and their offsets in the file; in MDS then a description. */
+static const char *samples_kind(const struct bytes *b, const uint8_t *head)
+{
+	uint64_t n = bytes_u32(head), end = 4 + 4 * (n + 1), begin = bytes_u32(head + 4);
+	uint8_t at[4], byte;
+	struct fault fault;
+
+	if (n == 0 || end >= b->size || begin < end || !bytes_read(b, end - 4, at, 4, &fault) ||
+		bytes_u32(at) != b->size || !bytes_read(b, end, &byte, 1, &fault))
+		return NULL;
+	return byte == '{'    ? "an MDS shard; name it .mds, and keep its index.json"
+	       : begin == end ? "a litData chunk"
+			      : NULL;
+}
+
+const char *foreign_to_plain(const struct bytes *b)
+{
+	uint8_t head[HEAD_BYTES];
+	size_t n = bytes_head(b, head, sizeof(head));
+
+	if (n < COUNTED_LEAST)
+		return NULL;
+	if (is_llmc(head, n))
+		return "an llm.c file; set `format: llmc`";
+	if (memcmp(head, "ARROW1", 6) == 0)
+		return "an Arrow file; name it .arrow, or set `format: arrow`";
+	if (memcmp(head, "\xff\xff\xff\xff", 4) == 0 && bytes_u32(head + 4) % 8 == 0 &&
+		bytes_u32(head + 4) > 0 && bytes_u32(head + 4) < b->size &&
+		bytes_u32(head + 8) < bytes_u32(head + 4))
+		return "an Arrow stream; name it .arrow, or set `format: arrow`";
+	if (memcmp(head, "\x93NUMPY", 6) == 0)
+		return "a NumPy file; set `format: npy`";
+	if (is_counted(b, bytes_u64(head), 8))
+		return "tokens after their number, a header of 8 bytes; write the tokens alone";
+	if (b->size >= HEAD_BYTES && is_counted(b, bytes_u32(head), 4))
+		return "tokens after their number, a header of 4 bytes; write the tokens alone";
+	return samples_kind(b, head);
+}
+
+bool foreign_refuse(const char *kind, struct fault *fault)
+{
+	size_t n = strcspn(kind, ";");
+
+	return fault_set(fault, FAULT_DATA, FOREIGN_FIELD, "is %.*s, not a shard of tokens%s",
+		(int)n, kind, kind + n);
 }

@@ -22,9 +22,8 @@ enum { SHARD_LEAD_MOST = 64 };
 /* What the caller wants, and what the config says about files without a header. */
 struct shard_hint {
 	enum shard_type type; /* of flat files: SHARD_U16 or SHARD_U32 */
-	bool has_type; /* the config sets dtype; 8-byte tokens are then served in its width */
-	const char *
-		column; /* of MDS and Arrow; NULL: "tokens", "input_ids" or the only suitable one */
+	bool has_type;	    /* the config sets dtype; 8-byte tokens are then served in its width */
+	const char *column; /* of MDS and Arrow; NULL: "tokens", "input_ids" or the only one */
 	uint32_t token_bytes;	/* least width of served tokens: 2 or 4; 0: their own width */
 	uint64_t window_tokens; /* seq_len + extra; 0: no windows are read (inspect) */
 	const struct objects *objects; /* shards are objects in a store; NULL: files */
@@ -68,6 +67,7 @@ struct shard_facts {
 	uint32_t index;	 /* the format's own */
 	uint32_t bounds; /* the list of document bounds, if the hint asks for it */
 	uint32_t mask;	 /* the loss mask, if the hint asks for it */
+	char column[64]; /* that holds the tokens; "": the format has no columns */
 	char note[160];	 /* "", or a remark for users ("multimodal modes are ignored") */
 };
 
@@ -105,6 +105,7 @@ struct shard_format {
 	 * Cheap; describe() finds damage.
 	 */
 	bool (*recognise)(const struct bytes *b);
+	bool raw; /* a shard has only tokens, so its content must be checked */
 	/*
 	 * Fills @facts. On entry documents is SHARD_UNKNOWN, plain is set if there is no extent(),
 	 * and the rest is 0. shard.c sets token_bytes and frame_bytes. Must take a few reads,

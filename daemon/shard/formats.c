@@ -38,7 +38,13 @@ const char *shard_format_names(char *to, size_t to_bytes)
 
 bool shard_is_unknown(const struct fault *fault)
 {
-	return fault->code == FAULT_DATA && strcmp(fault->field, SHARD_FORMAT_FIELD) == 0;
+	return fault->code == FAULT_DATA &&
+	       (strcmp(fault->field, SHARD_FORMAT_FIELD) == 0 || shard_is_foreign(fault));
+}
+
+bool shard_is_foreign(const struct fault *fault)
+{
+	return fault->code == FAULT_DATA && strcmp(fault->field, FOREIGN_FIELD) == 0;
 }
 
 const struct shard_companion *shard_companion(const char *path, unsigned *next)
@@ -67,20 +73,10 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
 {
 	unsigned next = 0;
 	char names[SHARD_NAMES_BYTES];
-	const char *kind;
 
-	for (int i = 0; i < FORMATS; i++) {
-		if (formats[i] == &shard_flat) {
-			kind = foreign_kind(b);
-			if (kind) {
-				fault_set(fault, FAULT_DATA, SHARD_FORMAT_FIELD,
-					"is %s, not a shard of tokens", kind);
-				return NULL;
-			}
-		}
+	for (int i = 0; i < FORMATS; i++)
 		if (formats[i]->recognise(b))
 			return formats[i];
-	}
 	const struct shard_companion *companion = shard_companion(b->path, &next);
 
 	if (companion)

@@ -5,16 +5,19 @@
 #include "daemon/shard/list.h"
 
 #include "daemon/config/url_text.h"
+#include "daemon/shard/foreign.h"
 #include "daemon/shard/formats.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* The directories from the root to the current one, to reject a link back to one of them. */
 struct inside {
@@ -376,6 +379,30 @@ bool shard_list_pattern(
 	return used < pattern_bytes;
 }
 
+/* Whether the first file but @name holds something else than tokens. */
+static bool others_are_foreign(const struct shard_list *list, const char *name)
+{
+	const char *first = shard_list_name(list, 0);
+	char path[PATH_MAX];
+	struct fault fault;
+	struct bytes *b = NULL;
+	bool foreign = false;
+
+	if (strcmp(first, name) == 0)
+		first = shard_list_name(list, 1);
+	snprintf(path, sizeof(path), "%s/%s", list->root, first);
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd >= 0)
+		b = bytes_open_plain(fd, path, &fault);
+	if (b)
+		foreign = foreign_kind(b) || foreign_to_plain(b);
+	bytes_close(b);
+	if (fd >= 0)
+		close(fd);
+	return foreign;
+}
+
 /*
  * A side file without its shard. If it has a fixed name, other loaders may use that too: then the
  * pattern of another file in the list is the remedy.
@@ -387,7 +414,8 @@ static void refuse_alone(struct walk *w, const char *name, const struct shard_co
 	const char *between = strcmp(list->root, "/") == 0 ? "" : "/";
 
 	if (kind->ending[0] == '/' && !url_text_is(list->root) &&
-		shard_list_pattern(list, name, pattern, sizeof(pattern))) {
+		shard_list_pattern(list, name, pattern, sizeof(pattern)) &&
+		!others_are_foreign(list, name)) {
 		fault_set(w->fault, FAULT_DATA, "",
 			"%s%s%s: is %s, but its shard (%s) is missing; add the shard, or, if the "
 			"index is another loader's, set path: \"%s\"",

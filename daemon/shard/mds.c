@@ -7,6 +7,7 @@
 #include "daemon/shard/mds_samples.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum {
@@ -106,6 +107,7 @@ static bool mds_describe(const struct bytes *b, const struct shard_hint *hint,
 	fine = x && judge(x, &f, hint, &tokens, fault);
 	if (fine) {
 		facts->type = x->type;
+		snprintf(facts->column, sizeof(facts->column), "%s", x->layout.name);
 		facts->sample_tokens = x->joined ? 0 : x->sample_tokens;
 		facts->documents = x->joined ? x->samples : SHARD_UNKNOWN;
 		facts->tokens =

@@ -23,7 +23,7 @@ static const struct {
 
 enum { TYPES = sizeof(types) / sizeof(types[0]) };
 
-/* How likely it is that a column holds the tokens, ascending. */
+/* What a column holds. */
 enum rank { NO_TOKENS, A_NUMBER, RAW_BYTES, AN_ARRAY };
 
 /* The type called @name, of @n characters. False: there is none. */
@@ -55,7 +55,7 @@ static bool take_shape(const char *text, uint64_t *count)
 	return text[-1] == 0;
 }
 
-/* Ranks an encoding, and fills the members of @l that depend on it. */
+/* What a column of an encoding holds. Fills the members of @l that depend on it. */
 static enum rank encoding(const char *text, const struct shard_hint *hint, struct mds_layout *l)
 {
 	static const char array[] = "ndarray";
@@ -176,37 +176,29 @@ static bool refuse_column(
 }
 
 /*
- * Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only likely
- * one.
+ * Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only one. With
+ * other columns, a number is an id, a label or a count, whatever its name.
  */
 static bool choose(
 	const json_t *config, const struct shard_hint *hint, unsigned *column, struct fault *fault)
 {
 	const char *const names[] = {hint->column, "tokens", "input_ids"};
-	unsigned n = (unsigned)json_array_size(json_object_get(config, "column_names")), same = 0;
-	enum rank best = NO_TOKENS;
+	unsigned n = (unsigned)json_array_size(json_object_get(config, "column_names"));
+	struct mds_layout l;
 
 	for (int k = hint->column ? 0 : 1; k < (hint->column ? 1 : 3); k++)
 		for (*column = 0; *column < n; ++*column)
-			if (strcmp(text_item(config, "column_names", *column), names[k]) == 0)
+			if (strcmp(text_item(config, "column_names", *column), names[k]) == 0 &&
+				(k == 0 || n == 1 ||
+					encoding(text_item(config, "column_encodings", *column),
+						hint, &l) != A_NUMBER))
 				return true;
 	if (hint->column)
 		return refuse_column(config, "has no column ", hint->column, fault);
-	for (unsigned i = 0; i < n; i++) {
-		struct mds_layout l;
-		enum rank rank = encoding(text_item(config, "column_encodings", i), hint, &l);
-
-		if (rank == A_NUMBER &&
-			n > 1) /* with other columns, a number is an id or a label */
-			rank = NO_TOKENS;
-		same = rank > best ? 1 : same + (rank == best);
-		if (rank > best)
-			*column = i;
-		best = rank > best ? rank : best;
-	}
-	if (best == NO_TOKENS)
-		return refuse_column(config, "no column holds tokens", "", fault);
-	return same == 1 || refuse_column(config, "several columns may hold tokens", "", fault);
+	*column = 0;
+	return (n == 1 &&
+		       encoding(text_item(config, "column_encodings", 0), hint, &l) != NO_TOKENS) ||
+	       refuse_column(config, "no column is called tokens or input_ids", "", fault);
 }
 
 bool mds_lay_out(const json_t *config, const struct shard_hint *hint, struct mds_layout *l,

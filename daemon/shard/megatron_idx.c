@@ -87,6 +87,11 @@ static bool check_counts(struct megatron_idx *idx, struct fault *fault)
 {
 	uint64_t rest = idx->file->size - HEADER_BYTES;
 
+	if (idx->sequences > 0 && (rest + 8) / 12 == idx->sequences && (rest + 8) % 12 == 0)
+		return fault_set(fault, FAULT_DATA, "",
+			".idx: has no document boundaries, as fairseq writes it; a Megatron index "
+			"has "
+			"them: write the data again with Megatron's writer");
 	if (idx->documents == 0)
 		return fault_set(fault, FAULT_DATA, "",
 			".idx: document count is 0; must be at least 1 (the boundary before the "

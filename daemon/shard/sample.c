@@ -1,16 +1,27 @@
 #include "daemon/shard/sample.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 enum {
 	ALIGN = 4,    /* tokens: an int64 that is read as u16 begins at a multiple of 4 */
 	CHANGES = 32, /* that the tokens above SMALL must show */
 	SMALL = 3,    /* the high half of ids below 2^18 */
+	RARE = 16,    /* one of so many may be odd */
 	LARGE_FRAME = 1 << 20,
+	ENOUGH = 1000, /* tokens for the comparison of distributions */
+	CONSTANT = 64, /* tokens of one value */
+	HIGHEST_ID = 1 << 24,
+	NARROW_ROW = 8,
 };
 
 unsigned sample_places(const struct shard *shard, struct sample_place *place)
 {
 	const struct shard_facts *facts = &shard->facts;
-	uint64_t each = SAMPLE_PLACE_BYTES / shard_type_bytes(facts->type), n = facts->tokens;
+	uint32_t width = shard_type_bytes(facts->type);
+	uint64_t each = 2 * SAMPLE_PLACE_TOKENS / (width < 2 ? 2 : width), n = facts->tokens;
 	unsigned places = 0;
 	bool all = n <= each * SAMPLE_PLACES, begin = facts->frame_bytes > LARGE_FRAME;
 
@@ -26,83 +37,298 @@ unsigned sample_places(const struct shard *shard, struct sample_place *place)
 	return places;
 }
 
-static uint32_t token_at(const void *tokens, uint64_t i, uint32_t token_bytes)
+struct sample *sample_read(const struct shard *shard, struct fault *fault)
 {
-	const uint8_t *at = (const uint8_t *)tokens + i * token_bytes;
+	struct sample *s = malloc(sizeof(*s));
 
-	return token_bytes == 2 ? bytes_u16(at) : bytes_u32(at);
+	if (!s) {
+		fault_memory(fault);
+		return NULL;
+	}
+	s->places = sample_places(shard, s->place);
+	s->n = 0;
+	for (unsigned p = 0; p < s->places; p++) {
+		uint32_t *to = s->value + s->n, n = (uint32_t)s->place[p].tokens;
+
+		if (!shard_read(shard, s->place[p].token, n, to, fault)) {
+			free(s);
+			return NULL;
+		}
+		if (shard->facts.token_bytes == 2) /* widen in place, from the end */
+			for (uint32_t i = n; i-- > 0;) {
+				uint16_t value;
+
+				memcpy(&value, (const char *)to + 2 * i, 2);
+				to[i] = value;
+			}
+		s->n += n;
+	}
+	return s;
 }
 
-static inline __attribute__((always_inline)) void add(
-	struct sample_guess *g, const void *tokens, uint64_t n, uint32_t token_bytes)
+/* ---- statistics ---- */
+
+struct histogram {
+	uint32_t n, count[257];
+};
+
+static void count(struct histogram *h, uint32_t value)
 {
-	struct sample_guess now = *g;
+	h->count[value]++;
+	h->n++;
+}
 
-	for (uint64_t i = 0; i < n; i++) {
-		uint32_t token = token_at(tokens, i, token_bytes);
+/* The total variation of two distributions: 0 if they are equal, 1 if they have nothing in common.
+ */
+static double distance(const struct histogram *a, const struct histogram *b)
+{
+	double sum = 0;
 
-		if (token > now.most[i % 4])
-			now.most[i % 4] = token;
-		if (i % 2 == 0 && token > SMALL && token != now.last) {
-			now.last = token;
-			now.changes++;
+	for (unsigned i = 0; i < 257; i++) {
+		double d = (double)a->count[i] / a->n - (double)b->count[i] / b->n;
+
+		sum += d < 0 ? -d : d;
+	}
+	return sum / 2;
+}
+
+/* The square root, rounded down. */
+static double sqrt_of(uint32_t n)
+{
+	uint32_t root = 0;
+
+	while ((root + 1) * (root + 1) <= n)
+		root++;
+	return root;
+}
+
+/* The probability that two values are equal: low if they vary. */
+static double sameness(const struct histogram *h)
+{
+	double sum = 0;
+
+	for (unsigned i = 0; i < 257; i++)
+		sum += (double)h->count[i] * (h->count[i] - 1.0);
+	return sum / ((double)h->n * (h->n - 1.0));
+}
+
+/* ---- wider types ---- */
+
+/* How many tokens are above SMALL, by index mod 4, and how often those with an even index change.
+ */
+struct sizes {
+	unsigned large[4], changes;
+	bool zero; /* the odd ones are 0 */
+};
+
+static struct sizes sizes_of(const struct sample *s)
+{
+	struct sizes z = {.zero = true};
+	uint32_t last = 0;
+
+	for (unsigned i = 0; i < s->n; i++) {
+		uint32_t value = s->value[i];
+
+		z.large[i % 4] += value > SMALL;
+		z.zero &= i % 2 == 0 || value == 0;
+		if (i % 2 == 0 && value > SMALL && value != last) {
+			last = value;
+			z.changes++;
 		}
 	}
-	*g = now;
+	return z;
 }
 
-void sample_add(struct sample_guess *g, const void *tokens, uint64_t n, uint32_t token_bytes)
+static const char *wider(const struct sample *s, uint32_t token_bytes)
 {
-	if (token_bytes == 2) /* each with a loop of its own */
-		add(g, tokens, n, 2);
-	else
-		add(g, tokens, n, token_bytes);
-}
+	struct sizes z = sizes_of(s);
+	unsigned most = z.changes / RARE, odd = z.large[1] + z.large[3];
 
-static uint32_t most_odd(const struct sample_guess *g)
-{
-	return g->most[1] > g->most[3] ? g->most[1] : g->most[3];
-}
-
-bool sample_settled(const struct sample_guess *g)
-{
-	return most_odd(g) > SMALL;
-}
-
-const char *sample_looks(const struct sample_guess *g, uint32_t token_bytes)
-{
-	uint32_t odd = most_odd(g);
-	uint32_t high = g->most[2] > g->most[3] ? g->most[2] : g->most[3];
-
-	if (g->changes < CHANGES || sample_settled(g))
+	if (z.changes < CHANGES || odd > most)
 		return NULL;
 	if (token_bytes == 4)
-		return odd > 0 ? NULL
-			       : "looks like int64 (every second u32 is 0); write it as u32, or as "
-				 ".npy, which states its type";
-	if (high == 0)
+		return z.zero || odd > 0
+			       ? "looks like int64 (every second u32 is 0); write it as u32, or as "
+				 ".npy, which states its type"
+			       : NULL;
+	if (z.large[2] <= most)
 		return "looks like int64 (three of four u16 are 0 or small); write it as u32 and "
 		       "set dtype: u32, or write .npy, which states its type";
-	return odd == 0 ? "looks like u32 (every second u16 is 0); set dtype: u32"
-			: "looks like u32 (every second u16 is at most 3, as with ids below "
-			  "262144); set dtype: u32";
+	return z.zero ? "looks like u32 (every second u16 is 0); set dtype: u32"
+		      : "looks like u32 (every second u16 is at most 3, as with ids below "
+			"262144); set dtype: u32";
 }
 
-const char *sample_shard(const struct shard *shard)
-{
-	struct sample_place place[SAMPLE_PLACES];
-	struct sample_guess guess = {0};
-	uint32_t tokens[SAMPLE_PLACE_BYTES / 2];
-	struct fault fault;
+/* ---- u16 that are not ids ---- */
 
-	if (shard->format != &shard_flat)
-		return NULL;
-	for (unsigned i = 0, n = sample_places(shard, place); i < n; i++) {
-		if (!shard_read(shard, place[i].token, place[i].tokens, tokens, &fault))
-			return NULL;
-		sample_add(&guess, tokens, place[i].tokens, shard->facts.token_bytes);
-		if (sample_settled(&guess))
-			return NULL;
+/* Repeated tokens, as in padding, count once. *@differ: every second one is of another kind. */
+static const char *foreign_u16(const struct sample *s, bool *differ)
+{
+	struct histogram place[2] = {0}, low = {0}, high = {0}, sign[3] = {0};
+
+	for (unsigned i = 0; i < s->n; i++) {
+		uint32_t value = s->value[i], top = value >> 8;
+
+		if (i > 0 && value == s->value[i - 1])
+			continue;
+		count(&place[i % 2], value <= SMALL ? 256 : top);
+		count(&low, value & 0xff);
+		count(&high, top);
+		count(&sign[top >> 7], top & 0x7f);
+		if (top >> 7)
+			count(&sign[2], ~top & 0x7f); /* two's complement */
 	}
-	return sample_looks(&guess, shard_type_bytes(shard->facts.type));
+	if (low.n < ENOUGH)
+		return NULL;
+	double even = sameness(&place[0]), odd = sameness(&place[1]);
+
+	*differ = distance(&place[0], &place[1]) > 0.35;
+	if (*differ && (even > 1.4 * odd || odd > 1.4 * even))
+		return "every second u16 is of another kind, as in u32, int64 or floats";
+	if (sameness(&low) > 1.5 * sameness(&high))
+		return "the high byte of its u16 varies more than the low one, as in big-endian "
+		       "data";
+	/* Equal distributions of few tokens still differ by chance. */
+	if (distance(&low, &high) < 0.15 + 4.5 / sqrt_of(low.n) &&
+		sameness(&high) < 1.15 * sameness(&low) && sameness(&low) < 0.125)
+		return "the high byte of its u16 is like the low one, as in text, compressed or "
+		       "encrypted data";
+	if (sign[1].n > 0.4 * low.n && sign[1].n < 0.6 * low.n &&
+		(distance(&sign[0], &sign[1]) < 0.2 || distance(&sign[0], &sign[2]) < 0.2))
+		return "half of its u16 are negative as i16 or fp16, as in sound or weights";
+	return NULL;
+}
+
+/* ---- doubts ---- */
+
+static bool repeats(const struct sample *s, unsigned from, unsigned n, unsigned period)
+{
+	for (unsigned i = from + period; i < from + n; i++)
+		if (s->value[i] != s->value[i - period])
+			return false;
+	return true;
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Whether every second value is 0, and few others: wider ids of which there are too few to say. */
+static bool alternates(const struct sample *s)
+{
+	unsigned even = 0, odd = 0;
+
+	for (unsigned i = 0; i < s->n; i++)
+		*(i % 2 ? &odd : &even) += s->value[i] > 0;
+	return s->n >= CONSTANT && odd == 0 && even > s->n / 4;
+}
+
+/* Whether no value occurs twice. Of tokens one does among the first few hundred. */
+static bool all_differ(const struct sample *s)
+{
+	uint32_t *sorted;
+	bool differ = true;
+
+	for (unsigned i = 1; i < ENOUGH / 4; i++)
+		for (unsigned k = 0; k < i; k++)
+			if (s->value[i] == s->value[k])
+				return false;
+	sorted = malloc(s->n * sizeof(*sorted));
+	if (!sorted)
+		return false;
+	memcpy(sorted, s->value, s->n * sizeof(*sorted));
+	qsort(sorted, s->n, sizeof(*sorted), compare);
+	for (unsigned i = 1; i < s->n && differ; i++)
+		differ = sorted[i] != sorted[i - 1];
+	free(sorted);
+	return differ;
+}
+
+static bool empty_place(const struct sample *s, const struct shard *shard, char *text, size_t n)
+{
+	uint32_t ones = shard->facts.token_bytes == 2 ? UINT16_MAX : UINT32_MAX;
+	unsigned at = 0;
+
+	for (unsigned p = 0; p < s->places; at += (unsigned)s->place[p++].tokens) {
+		uint64_t tokens = s->place[p].tokens, first = s->place[p].token;
+
+		if ((s->value[at] != 0 && s->value[at] != ones) || tokens < s->place[0].tokens ||
+			tokens < CONSTANT || !repeats(s, at, (unsigned)tokens, 1))
+			continue;
+		snprintf(text, n,
+			"tokens %" PRIu64 " to %" PRIu64 " are all %" PRIu32
+			", as in space that was never written",
+			first, first + tokens - 1, s->value[at]);
+		return true;
+	}
+	return false;
+}
+
+static bool doubt(const struct sample *s, const struct shard *shard, char *text, size_t n)
+{
+	const struct shard_facts *facts = &shard->facts;
+	uint32_t most = 0;
+
+	if (empty_place(s, shard, text, n))
+		return true;
+	for (unsigned i = 0; i < s->n; i++)
+		most = s->value[i] > most ? s->value[i] : most;
+	*text = 0;
+	if (s->n >= CONSTANT && repeats(s, 0, s->n, 4))
+		snprintf(text, n, "repeats four tokens or fewer");
+	else if (alternates(s))
+		snprintf(text, n, "every second token is 0, perhaps of a wider type");
+	else if (facts->row_tokens > 1 && facts->row_tokens < NARROW_ROW)
+		snprintf(text, n, "is a table of %" PRIu64 " columns, perhaps an index",
+			facts->row_tokens);
+	else if (s->n >= ENOUGH && most == 1)
+		snprintf(text, n, "has only the numbers 0 and 1, perhaps a mask");
+	else if (s->n >= ENOUGH && all_differ(s))
+		snprintf(text, n, "no token occurs twice in a sample of %u; perhaps it is an index",
+			s->n);
+	return *text != 0;
+}
+
+struct sample_verdict sample_judge(const struct sample *s, const struct shard *shard)
+{
+	struct sample_verdict v = {.kind = SAMPLE_FINE};
+	enum shard_type type = shard->facts.type;
+	bool raw = shard->format->raw && (type == SHARD_U16 || type == SHARD_U32);
+	const char *wide = raw ? wider(s, shard_type_bytes(type)) : NULL;
+	bool differ = false;
+	const char *foreign = raw && type == SHARD_U16 ? foreign_u16(s, &differ) : NULL;
+
+	for (unsigned i = 0; raw && type == SHARD_U32 && !foreign && i < s->n; i++)
+		if (s->value[i] >= HIGHEST_ID)
+			foreign = "it has ids of 2^24 and more";
+	if (wide) {
+		v.kind = SAMPLE_WIDE;
+		snprintf(v.text, sizeof(v.text), "%s", wide);
+	} else if (foreign) {
+		v.kind = SAMPLE_FOREIGN;
+		snprintf(v.text, sizeof(v.text), "does not look like tokens: %s", foreign);
+	} else if (differ) {
+		v.kind = SAMPLE_DOUBT;
+		snprintf(v.text, sizeof(v.text),
+			"every second token is of another range, as in "
+			"two codebooks in turn, or in records");
+	} else if (doubt(s, shard, v.text, sizeof(v.text))) {
+		v.kind = SAMPLE_DOUBT;
+	}
+	return v;
+}
+
+struct sample_verdict sample_shard(const struct shard *shard)
+{
+	struct sample_verdict v = {.kind = SAMPLE_FINE};
+	struct fault fault;
+	struct sample *s = sample_read(shard, &fault);
+
+	if (s)
+		v = sample_judge(s, shard);
+	free(s);
+	return v;
 }

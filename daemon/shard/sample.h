@@ -1,17 +1,20 @@
 /*
- * Guesses the type of a flat shard's tokens from 64 KiB: eight places spread over the shard, all of
- * a smaller shard, or the beginning of a shard with large compressed frames.
+ * Looks at 64 KiB of a shard: eight places spread over it, all of a smaller shard, or the beginning
+ * of a shard with large compressed frames. A flat file does not state the type of its tokens, and
+ * may be anything.
  *
- * A flat file does not state the type of its tokens. If u32 tokens are read as u16, every second
- * one is 0, or at most 3 if ids are below 2^18. A guess requires that no token contradicts it and
- * that the other tokens vary: zeros, padding and a few tokens prove nothing.
+ * Token ids have properties that bytes of other kinds lack. Ids at even and at odd places are
+ * alike; of u32 that is read as u16, every second one is small. The high byte of u16 varies less
+ * than the low one; in text, compressed or big-endian data it does not. Negative numbers and floats
+ * are as frequent as positive ones. All these compare distributions, so a few odd values change
+ * nothing. bench/sample.py measures them on shards of real tokenizers.
  */
 #ifndef TOKEND_SHARD_SAMPLE_H
 #define TOKEND_SHARD_SAMPLE_H
 
 #include "daemon/shard/shard.h"
 
-enum { SAMPLE_PLACES = 8, SAMPLE_PLACE_BYTES = 8192 };
+enum { SAMPLE_PLACES = 8, SAMPLE_PLACE_TOKENS = 4096 };
 
 struct sample_place {
 	uint64_t token, tokens;
@@ -23,23 +26,31 @@ struct sample_place {
  */
 unsigned sample_places(const struct shard *shard, struct sample_place *place);
 
-/* Statistics of a flat shard's tokens, in the config's width. Initially all 0. */
-struct sample_guess {
-	uint32_t most[4]; /* the largest token, by index mod 4 */
-	uint32_t last;	  /* the last token above 3 with an even index */
-	uint64_t changes; /* how often `last` changed */
+struct sample {
+	struct sample_place place[SAMPLE_PLACES];
+	unsigned places, n;
+	uint32_t value[SAMPLE_PLACES * SAMPLE_PLACE_TOKENS]; /* of all places, one after another */
 };
 
-/* Adds @n contiguous tokens. The index of the first one is a multiple of 4. */
-void sample_add(struct sample_guess *guess, const void *tokens, uint64_t n, uint32_t token_bytes);
-/* Does a token contradict every guess? Then no more need be added. */
-bool sample_settled(const struct sample_guess *guess);
-/* "looks like u32 (every second u16 is 0); set dtype: u32", or NULL: the dtype seems right. */
-const char *sample_looks(const struct sample_guess *guess, uint32_t token_bytes);
+/* NULL: @fault, as shard_read(). Free it with free(). */
+struct sample *sample_read(const struct shard *shard, struct fault *fault);
+
+enum sample_kind {
+	SAMPLE_FINE,
+	SAMPLE_DOUBT,	/* perhaps not meant to be served */
+	SAMPLE_FOREIGN, /* of a shard that does not state its type: not tokens */
+	SAMPLE_WIDE,	/* likewise: tokens of another type */
+};
+
+struct sample_verdict {
+	enum sample_kind kind;
+	char text[224]; /* "looks like u32 (…); set dtype: u32" */
+};
+
+struct sample_verdict sample_judge(const struct sample *sample, const struct shard *shard);
 /*
- * Samples an open shard and returns sample_looks(). NULL also for formats that state the type of
- * their tokens, and for shards that cannot be read: a later read reports that.
+ * Both. SAMPLE_FINE also for shards that cannot be read: a later read reports that.
  */
-const char *sample_shard(const struct shard *shard);
+struct sample_verdict sample_shard(const struct shard *shard);
 
 #endif

@@ -4,6 +4,7 @@
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/bytes_open.h"
 #include "daemon/shard/convert.h"
+#include "daemon/shard/foreign.h"
 #include "daemon/shard/mask.h"
 #include "proto/phrases.h"
 
@@ -113,6 +114,21 @@ static const struct shard_format *recognise(const struct bytes *b, struct fault 
 	return NULL;
 }
 
+/*
+ * Content comes before names and keys: foreign files are refused under all of them. Not again for
+ * objects that `tokctl inspect` listed.
+ */
+static bool check_content(const struct shard_format *format, const struct bytes *b,
+	const struct shard_hint *hint, struct fault *fault)
+{
+	const char *kind = hint->listed	 ? NULL
+			   : !format	 ? foreign_kind(b)
+			   : format->raw ? foreign_to_plain(b)
+					 : NULL;
+
+	return !kind || foreign_refuse(kind, fault);
+}
+
 /* A manifest has all facts of a plain shard whose format has no index. */
 static bool describe(const struct shard_format *format, const struct bytes *b,
 	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
@@ -146,11 +162,13 @@ const struct shard_format *shard_describe_bytes(const struct shard_format *forma
 	struct fault unread = {.code = FAULT_NONE};
 
 	b->unread = &unread;
-	if (!format)
+	if (!check_content(NULL, b, hint, fault))
+		format = NULL;
+	else if (!format)
 		format = recognise(b, fault);
 	if (format) {
-		if (!bytes_check(b, fault) || !describe(format, b, hint, facts, fault) ||
-			!within(b, facts, fault) ||
+		if (!check_content(format, b, hint, fault) || !bytes_check(b, fault) ||
+			!describe(format, b, hint, facts, fault) || !within(b, facts, fault) ||
 			!describe_annotations(format, b, hint, facts, fault))
 			format = NULL;
 		else

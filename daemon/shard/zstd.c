@@ -8,6 +8,8 @@
  */
 #include "daemon/shard/zstd.h"
 
+#include "daemon/shard/foreign.h"
+
 #include "daemon/shard/reread.h"
 #include "daemon/shard/zstd_table.h"
 
@@ -217,8 +219,15 @@ struct bytes *zstd_open(
 		.fd = file->fd,
 		.objects = file->objects,
 		.ahead = file->ahead};
-	if (!identify(s, fault) || !find_frames_twice(s, fault))
+	if (!identify(s, fault))
 		goto fail;
+	if (!find_frames_twice(s, fault)) {
+		const char *kind = fault->code == FAULT_DATA ? foreign_kind(file) : NULL;
+
+		if (kind && strncmp(kind, "zstd", 4) != 0)
+			foreign_refuse(kind, fault);
+		goto fail;
+	}
 	s->bytes.frames = s->count;
 	s->bytes.index_bytes = sizeof(*s) + (s->room + 1) * sizeof(*s->frame);
 	s->bytes.size = s->count ? s->frame[s->count].begin : 0;

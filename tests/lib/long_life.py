@@ -39,7 +39,7 @@ class LongLife:
         """
         self.place, self.begin = place, begin
         shard = place.file("long/a.bin")
-        (numpy.arange(TOKENS) % 65536).astype("<u2").tofile(shard)
+        (numpy.arange(TOKENS) % 50000).astype("<u2").tofile(shard)
         if compressed:
             subprocess.run(["zstd", "-q", "--rm", shard], check=True)
         about = {"seed": 1, "seq_len": 1, "extra": 0}

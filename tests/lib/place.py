@@ -34,7 +34,7 @@ class Place:
         """Writes a flat shard of random tokens: no two windows are alike."""
         path = self.file(name)
         rng = numpy.random.default_rng([seed, len(name), *name.encode()])
-        rng.integers(0, 1 << 16, tokens, dtype=numpy.uint32).astype(dtype).tofile(path)
+        rng.integers(0, 50000, tokens, dtype=numpy.uint32).astype(dtype).tofile(path)
         return path
 
     def config(self, name="tokend.yaml", **keys):

@@ -59,7 +59,7 @@ def add_etags(out, store, prefix):
 
 def write_frames(path, seed):
     """A shard of many frames, so that most are not decoded after some reads."""
-    tokens = numpy.random.default_rng([seed, 99]).integers(0, 1 << 16, (FRAMES, 4000), numpy.uint16)
+    tokens = numpy.random.default_rng([seed, 99]).integers(0, 50000, (FRAMES, 4000), numpy.uint16)
     with open(path, "wb") as file:
         for frame in tokens:
             file.write(

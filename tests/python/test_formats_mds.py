@@ -228,8 +228,6 @@ def test_which_column(tmp_path):
         [
             ({"tokens": "ndarray:int32", "input_ids": "ndarray:int32"}, a),
             ({"input_ids": "ndarray:int32", "labels": "ndarray:int32"}, a),
-            ({"labels": "ndarray:int32", "name": "str"}, a),
-            ({"labels": "ndarray:int32", "idx": "int64"}, a),
         ]
     ):
         name, *others = columns
@@ -249,10 +247,10 @@ def test_which_column(tmp_path):
         {"labels": "ndarray:int32", "mask": "ndarray:int32"},
         ({"labels": x, "mask": y} for x, y in zip(a, b)),
     )
-    assert "several columns may hold tokens" in cat(shards[0])
+    assert "no column is called tokens or input_ids" in cat(shards[0])
     check(shards, b, 5, "-c", "mask")
     shards = write(tmp_path / "none", {"text": "str", "more": "pkl"}, [{"text": "x", "more": 1}])
-    assert "no column holds tokens" in cat(shards[0])
+    assert "no column is called tokens or input_ids" in cat(shards[0])
 
 
 def test_window(tmp_path):
@@ -440,7 +438,7 @@ def test_other_compressions(tmp_path, compression):
         compression=compression,
     )
     assert shard.name == "shard.00000.mds." + compression
-    assert "which is not supported; decompress it" in cat(shard)
+    assert "; decompress it" in cat(shard)
     if compression == "bz2":
         raw = shard.with_suffix("")
         raw.write_bytes(bz2.decompress(shard.read_bytes()))

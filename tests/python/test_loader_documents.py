@@ -34,7 +34,7 @@ WINDOWS = 150
 def tokens_with(eos, dtype, seed):
     """Tokens: a third with many eos, a third with few, and windows of only eos and of none."""
     random = numpy.random.default_rng(seed)
-    tokens = random.integers(8, 60000, WINDOWS * SEQ + 1).astype(dtype)
+    tokens = random.integers(8, 50000, WINDOWS * SEQ + 1).astype(dtype)
     for part, share in enumerate((0.3, 0.01)):
         stretch = tokens[part * 50 * SEQ : (part + 1) * 50 * SEQ]
         stretch[random.random(len(stretch)) < share] = eos

@@ -41,7 +41,7 @@ VOCAB = 70_000
 def content_of(name, dtype):
     """Tokens with an eos now and then; half of the wide ones are above 65535."""
     rng = numpy.random.default_rng([9, *name.encode()])
-    most = 60_000 if name in NARROW else VOCAB
+    most = 50_000 if name in NARROW else VOCAB
     tokens = rng.integers(VOCAB - 9000 if name in WIDE else 0, most, TOKENS)
     tokens[rng.integers(0, TOKENS, TOKENS // 20)] = EOS
     return tokens.astype(dtype)
@@ -166,7 +166,7 @@ class Grown:
     def __init__(self, place):
         self.place = place
         self.rows = {}
-        for name, dtype, most in (("old", "<u2", 60_000), ("new", "<u4", 1 << 20)):
+        for name, dtype, most in (("old", "<u2", 50_000), ("new", "<u4", 1 << 20)):
             tokens = numpy.random.default_rng(most).integers(0, most, TOKENS).astype(dtype)
             place.file(name, "x")
             numpy.save(place.file(name, "a.npy"), tokens)
@@ -267,7 +267,7 @@ def test_a_doubtful_dtype_is_one_warning(place):
     """Not repeated by a seek or a new daemon."""
     numpy.arange(9000, dtype="<u4").tofile(place.file("a.bin"))
     data = {"name": "a", "path": place.file("a.bin"), "dtype": "u16"}
-    config = place.config(streams={"s": {"seed": 1, "seq_len": 64, "datasets": [data]}})
+    config = place.config(streams={"s": {"seed": 1, "seq_len": 64, "vocab": 65536, "datasets": [data]}})
     daemon = Daemon(place, config)
     with pytest.warns(RuntimeWarning, match="looks like u32") as said:
         with tokend.Loader("s", 4, socket=daemon.socket, framework="numpy") as loader:

@@ -140,7 +140,7 @@ class Configuration:
             [self.rng.randrange(1, window + 2), self.rng.randrange(window, 40 * window)]
         )
         values = numpy.random.default_rng(self.rng.getrandbits(63)).integers(
-            0, 1 << 16, tokens, dtype=numpy.uint32
+            0, 50000, tokens, dtype=numpy.uint32
         )
         values.astype(DTYPES[self.dtype]).tofile(self.place.file(path))
         self.tokens[dataset, shard] = values.astype(DTYPES[self.dtype])

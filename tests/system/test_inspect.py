@@ -80,7 +80,7 @@ def test_token_beyond_vocab_is_found(place):
         "windows are those of the stream's seq_len"
     )
     assert seen["max_token"] == 99999, "the largest token"
-    problem = "token 700003 is 50257; must be below the vocab of stream train, 50257"
+    problem = "token 700003 is 50257; must be below the vocab of stream train, 50257, or this is no file of tokens"
     assert seen["problems"] == [problem], "the first token beyond vocab is named"
     assert inspect("-c", config, place.file("v"))[0]["problems"] == [], (
         "without --deep it is not found"
@@ -127,9 +127,9 @@ def test_damaged_frame_is_named(place):
 def test_manifest_lists_shards(place):
     rng = numpy.random.default_rng(6)
     parts = {
-        "a.bin": rng.integers(0, 60000, 2_500_000),
-        "deep/b.bin": rng.integers(0, 60000, 7),
-        "deep/c.bin.zst": rng.integers(0, 60000, 50_001),
+        "a.bin": rng.integers(0, 50000, 2_500_000),
+        "deep/b.bin": rng.integers(0, 50000, 7),
+        "deep/c.bin.zst": rng.integers(0, 50000, 50_001),
     }
     for name, tokens in parts.items():
         path = place.file("m", name)

@@ -73,7 +73,7 @@ def test_wrong_width_is_refused(place):
     refused(place, "u32, few of them", {"a.bin": ids(200).astype("<u4")}, *u32)
     refused(place, "u32, the tenth of twenty",
             {f"{'a' if i == 9 else i + 10}.bin": ids(5000).astype("<u4" if i == 9 else "<u2")
-            for i in range(20)}, *u32)  # fmt: skip
+            for i in range(20)}, "looks like u32", "but 10.bin does not")  # fmt: skip
     refused(
         place,
         "u32, mostly padding",
@@ -192,10 +192,7 @@ def test_many_shards_are_checked_when_read(place):
     refused(place, "the last of 200", shards, "199.bin looks like u32")
     large = {f"{i:03}.bin": ids(200_000).astype("<u2") for i in range(150)}
     n = read_bytes(place, dataset(place, "large", large))
-    assert 64 * 8_000 < n < 64 * 12_000, ("150 shards of 400 KB: 8 KiB of each of 64 are read", n)
-    large = {name: 0 * tokens for name, tokens in large.items()}
-    n = read_bytes(place, dataset(place, "zeros", large))
-    assert 64 * 60_000 < n < 64 * 80_000, ("which prove nothing: 64 KiB of each are read", n)
+    assert 64 * 60_000 < n < 64 * 80_000, ("150 shards of 400 KB: 64 KiB of each of 64 are read", n)
 
 
 # ---- tokens ----

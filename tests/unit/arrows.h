@@ -300,7 +300,7 @@ static inline void make(struct made *m)
 static inline struct shard *try_open(
 	const char *path, const char *column, int *fd, struct fault *fault)
 {
-	const struct shard_hint hint = {.type = SHARD_U16, .column = column};
+	const struct shard_hint hint = {.type = SHARD_U16, .column = column ? column : "tokens"};
 	struct shard_facts facts;
 
 	fault->text[0] = 0;

@@ -65,9 +65,9 @@ static const struct {
 	{SCHEMA_ENDIANNESS, 2, 2, "footer: endianness is 2; must be 0, little"},
 	{SCHEMA_FIELDS, 4, 3, "footer: offset of fields is 3"},
 	{SCHEMA_FIELDS_SLOT, 2, 0,
-		"no column is called tokens or input_ids, and 0 columns hold integers"},
+		"no column is called 'tokens'"},
 	{FIELDS_COUNT, 4, 1,
-		"and 0 columns hold integers; set `column` to the one with the tokens, of: text"},
+		"no column is called 'tokens'; set `column` to one of: text"},
 	{FIELDS_COUNT, 4, UINT32_MAX, "footer: fields has 4294967295 items of 4 bytes"},
 	{FIELDS_0, 4, 0, "footer: offset of a column is 0"},
 	{FIELDS_1, 4, UINT32_MAX, "footer: offset of a column is 4294967295"},
@@ -195,7 +195,11 @@ static void put_nested(struct piece *p, size_t levels, size_t wide)
 				piece_number(p, 0, 4);
 		}
 	}
-	point(p, top + 8, put_table(p, (const uint8_t[]){0, 0, 1, 4}, 4, field));
+	point(p, top + 8, put_table(p, (const uint8_t[]){4, 0, 1, 4}, 4, field));
+	align(p, 4);
+	point(p, field[0], p->n);
+	piece_number(p, 6, 4);
+	piece_text(p, "tokens");
 	set(p, field[2], 2, 1);
 	point(p, field[3], put_table(p, (const uint8_t[]){4}, 1, integer));
 	set(p, integer[0], 32, 4);

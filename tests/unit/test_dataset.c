@@ -418,7 +418,7 @@ static void test_files_among_shards(void **state)
 		"tokens; move it away, or set a pattern that matches only the shards");
 }
 
-/* Files of foreign formats are not read as tokens, unless the config sets `format: flat`. */
+/* Files of foreign formats are not read as tokens under any key. */
 static void test_foreign(void **state)
 {
 	static const struct {
@@ -426,7 +426,7 @@ static void test_foreign(void **state)
 		size_t n;
 		const char *kind;
 	} files[] = {
-		{"m.bin", "MMIDIDX\0\0\1\0\0", 12, "a Megatron index"},
+		{"p.bin", "\x89PNG\r\n\x1a\n", 8, "a PNG image"},
 		{"z.bin", "PK\3\4", 4, "a zip archive (.npz, or torch.save)"},
 	};
 	struct place *p = *state;
@@ -438,13 +438,12 @@ static void test_foreign(void **state)
 		write_file(p, files[i].file, bytes, sizeof(bytes));
 		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s}", files[i].file);
 		snprintf(expected, sizeof(expected),
-			"6: streams.train.datasets[0].path: DIR/%s: is %s, not a shard of tokens; "
-			"move it away, or set `format: flat` if it holds plain tokens",
+			"6: streams.train.datasets[0].path: DIR/%s: is %s, not a shard of tokens",
 			files[i].file, files[i].kind);
 		assert_refused(p, LEN8, datasets, expected);
 		snprintf(datasets, sizeof(datasets), "      - {name: a, path: %s, format: flat}",
 			files[i].file);
-		assert_int_equal(open_good(p, LEN8, datasets)->dataset->table.tokens[0], 32);
+		assert_refused(p, LEN8, datasets, expected);
 	}
 }
 

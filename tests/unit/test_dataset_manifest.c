@@ -534,9 +534,12 @@ static void test_manifest_compared(void **state)
 	write_manifest(p, "{\"path\":\"a.bin\"" FLAT ",\"tokens\":1024,\"size\":2048" DIGEST "}\n");
 	assert_string_equal(open_first(p, open_good(p, LEN8, LISTED)->dataset),
 		"format is flat in the manifest and llmc in the file");
-	d = open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, format: flat}")
-		    ->dataset;
-	assert_string_equal(open_first(p, d), "");
+	const struct dataset *flat =
+		open_good(p, LEN8, "      - {name: d, path: d, manifest: m.jsonl, format: flat}")
+			->dataset;
+
+	assert_string_equal(
+		open_first(p, flat), "is an llm.c file, not a shard of tokens; set `format: llmc`");
 }
 
 /*

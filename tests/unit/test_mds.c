@@ -28,7 +28,7 @@ static void test_good(void **state)
 		{CONFIG("\"x\"", "\"int\"", "8"), SAMPLE("\1\0\0\0\0\0\0\0"), 1, {0}},
 		{CONFIG("\"a\", \"b\", \"c\"", "\"str\", \"ndarray:int32\", \"pkl\"",
 			 "null, null, 2"),
-			SAMPLE("\3\0\0\0\22\0\0\0xyz\4\4" FOUR "pp"), 4, {0}},
+			SAMPLE("\3\0\0\0\22\0\0\0xyz\4\4" FOUR "pp"), 4, {.column = "b"}},
 		{CONFIG("\"a\", \"b\"", "\"ndarray:int8:3\", \"ndarray:int32:4\"", "3, 16"),
 			SAMPLE("abc" FOUR), 4, {.column = "b"}},
 	};
@@ -268,14 +268,14 @@ static const struct broken broken[] = {
 		       "ndarray, ndarray:DTYPE or ndarray:DTYPE:SHAPE with an integer type, bytes, "
 		       "or an integer"},
 	{.config = CONFIG("\"x\", \"y\"", "\"str\", \"pkl\"", "null, null"),
-		.why = "no column holds tokens; set `column` to the one with the tokens, of: x: "
-		       "str, y: pkl"},
+		.why = "no column is called tokens or input_ids; set `column` to the one with the "
+		       "tokens, of: x: str, y: pkl"},
 	{.config = CONFIG("\"id\", \"text\"", "\"int\", \"str\"", "8, null"),
-		.why = "no column holds tokens; set `column` to the one with the tokens, of: id: "
-		       "int (8 bytes), text: str"},
+		.why = "no column is called tokens or input_ids; set `column` to the one with the "
+		       "tokens, of: id: int (8 bytes), text: str"},
 	{.config = CONFIG("\"x\", \"y\"", "\"ndarray\", \"ndarray:int32\"", "null, null"),
-		.why = "several columns may hold tokens; set `column` to the one with the tokens, "
-		       "of: x: ndarray, y: ndarray:int32"},
+		.why = "no column is called tokens or input_ids; set `column` to the one with the "
+		       "tokens, of: x: ndarray, y: ndarray:int32"},
 	/* samples */
 	{.sample = "",
 		.bytes = 0,

@@ -260,8 +260,8 @@ static void test_sizes(void **state)
 	assert_int_equal(unlink(files_path(*state, "a.idx")), 0);
 	assert_refused(put_bin(*state, 2, SIZE_MAX), "megatron", "has no .idx next to it");
 	files_put(*state, "a.idx", p.at, p.n - 3);
-	assert_refused(files_path(*state, "a.idx"), NULL, "is a Megatron index, ");
-	assert_refused(files_path(*state, "a.idx"), "megatron", "does not end in .bin");
+	assert_refused(files_path(*state, "a.idx"), NULL, "is a Megatron index");
+	assert_refused(files_path(*state, "a.idx"), "megatron", "give the .bin");
 }
 
 /* With any byte of the .idx changed, it is rejected, or all its tokens are in the .bin. */

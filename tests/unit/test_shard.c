@@ -107,11 +107,6 @@ static void test_llmc(void **state)
 		assert_tokens(shard, few, COUNT(few));
 		shard_close(shard);
 		close(fd);
-		/* `format: flat` serves the header as tokens. */
-		shard = open_shard(files_path(*state, "a.bin"), "flat", &hint, &fd);
-		assert_int_equal(shard->facts.tokens, p.n / 2);
-		shard_close(shard);
-		close(fd);
 	}
 }
 

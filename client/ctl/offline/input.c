@@ -215,7 +215,7 @@ static struct shard *open_whole(
 	if (format)
 		return shard_open_bytes(format, bytes, &input->hint, &facts, fault);
 	bytes_close(bytes);
-	if (shard_is_unknown(fault))
+	if (shard_is_unknown(fault) && !shard_is_foreign(fault))
 		strncat(fault->text, "; " PHRASE_NOT_SHARD,
 			sizeof(fault->text) - strlen(fault->text) - 1);
 	return NULL;

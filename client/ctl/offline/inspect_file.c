@@ -184,28 +184,27 @@ static void scan(struct inspect *in, struct inspected *f)
 	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
 		report_problem(r,
 			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of stream %s, "
-			"%" PRIu64,
+			"%" PRIu64 ", or this is no file of tokens",
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
 }
 
-/* Reports a dtype that does not fit the tokens of a flat shard: a problem if the dtype was not
- * given, otherwise a note. */
+/* Reports what does not look like tokens: a problem if the dtype was not given, otherwise a note.
+ */
 static void check_looks(struct inspect *in, struct inspected *f)
 {
 	struct report *r = &f->report;
-	const char *looks;
 
 	/* A sample is 64 KiB. Like the daemon at start, it looks only at some of a million shards.
 	 * Shards of a manifest were sampled when it was written. */
-	if (f->shard->format != &shard_flat || in->from ||
-		(!in->deep && atomic_fetch_add(&in->sampled, 1) >= SAMPLED_MOST))
+	if (in->from || (!in->deep && atomic_fetch_add(&in->sampled, 1) >= SAMPLED_MOST))
 		return;
-	looks = sample_shard(f->shard);
-	if (looks && !f->input.hint.has_type)
-		report_problem(r, "%s", looks);
-	else if (looks)
-		snprintf(r->facts.note, sizeof(r->facts.note), "%.*s", (int)strcspn(looks, ";"),
-			looks);
+	struct sample_verdict v = sample_shard(f->shard);
+
+	if (v.kind > SAMPLE_DOUBT && !f->input.hint.has_type)
+		report_problem(r, "%s", v.text);
+	else if (v.kind != SAMPLE_FINE)
+		snprintf(r->facts.note, sizeof(r->facts.note), "%.*s", (int)strcspn(v.text, ";"),
+			v.text);
 }
 
 static bool find_size(const struct inspect *in, struct inspected *f)

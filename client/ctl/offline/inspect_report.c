@@ -34,6 +34,10 @@ void report_put_json(struct ctl_out *out, const struct report *r)
 	bool counted = r->format && r->facts.documents != SHARD_UNKNOWN;
 
 	counted ? ctl_put_number(out, r->facts.documents) : ctl_put(out, "null");
+	if (r->format && r->facts.column[0]) {
+		ctl_put(out, ",\"column\":");
+		ctl_put_string(out, r->facts.column);
+	}
 	if (r->format && r->facts.sample_tokens > 0) {
 		ctl_put(out, ",");
 		ctl_put_pair(out, "sample_tokens", r->facts.sample_tokens);
@@ -91,6 +95,10 @@ void report_put_text(struct ctl_out *out, const struct report *r)
 		ctl_put(out, " documents  ");
 	}
 	ctl_put_left(out, r->path, 0);
+	if (r->format && r->facts.column[0]) {
+		ctl_put(out, "  column ");
+		ctl_put_left(out, r->facts.column, 0);
+	}
 	if (r->format && r->stream)
 		put_windows(out, r);
 	if (r->scanned && r->facts.tokens > 0) {
