@@ -22,6 +22,7 @@ bool vocab_refuse(const struct dataset *d, uint64_t token, const void *tokens, u
 			(int32_t)value);
 	return fault_set(fault, FAULT_TOKEN, "",
 		"token %" PRIu64 " is %" PRIu32 "; must be below the stream's vocab, %" PRIu64
-		"; set a larger vocab, or tokenize the shard again, or this is no file of tokens",
+		"; set a larger vocab, or tokenize the shard again, or this is not a file of "
+		"tokens",
 		token, value, d->limit);
 }

@@ -29,7 +29,7 @@ const struct shard_format *shard_recognise(const struct bytes *b, struct fault *
  * whether the file was named alone (PHRASE_NOT_SHARD), or is one among shards. */
 #define SHARD_FORMAT_FIELD "format"
 bool shard_is_unknown(const struct fault *fault);
-/* Of those, that its content is something else, so that `format: flat` is no remedy. */
+/* Of those, that its content is something else, so that `format: flat` does not help. */
 bool shard_is_foreign(const struct fault *fault);
 /*
  * The kind of side file that @path is, by its name; NULL: it is not one. A name may match several

@@ -267,7 +267,9 @@ def test_a_doubtful_dtype_is_one_warning(place):
     """Not repeated by a seek or a new daemon."""
     numpy.arange(9000, dtype="<u4").tofile(place.file("a.bin"))
     data = {"name": "a", "path": place.file("a.bin"), "dtype": "u16"}
-    config = place.config(streams={"s": {"seed": 1, "seq_len": 64, "vocab": 65536, "datasets": [data]}})
+    config = place.config(
+        streams={"s": {"seed": 1, "seq_len": 64, "vocab": 65536, "datasets": [data]}}
+    )
     daemon = Daemon(place, config)
     with pytest.warns(RuntimeWarning, match="looks like u32") as said:
         with tokend.Loader("s", 4, socket=daemon.socket, framework="numpy") as loader:

@@ -80,7 +80,10 @@ def test_token_beyond_vocab_is_found(place):
         "windows are those of the stream's seq_len"
     )
     assert seen["max_token"] == 99999, "the largest token"
-    problem = "token 700003 is 50257; must be below the vocab of stream train, 50257, or this is no file of tokens"
+    problem = (
+        "token 700003 is 50257; must be below the vocab of stream train, 50257, "
+        "or this is not a file of tokens"
+    )
     assert seen["problems"] == [problem], "the first token beyond vocab is named"
     assert inspect("-c", config, place.file("v"))[0]["problems"] == [], (
         "without --deep it is not found"

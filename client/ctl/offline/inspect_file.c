@@ -184,7 +184,7 @@ static void scan(struct inspect *in, struct inspected *f)
 	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
 		report_problem(r,
 			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of stream %s, "
-			"%" PRIu64 ", or this is no file of tokens",
+			"%" PRIu64 ", or this is not a file of tokens",
 			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
 }
 

@@ -1,0 +1,138 @@
+"""Files that are not shards, alone and among shards: never served as tokens without a word."""
+
+import json
+import re
+import struct
+from pathlib import Path
+
+import numpy
+import pytest
+import zstandard
+
+from lib import TOKCTL, TOKEND, Client, Daemon, run
+
+rng = numpy.random.default_rng(11)
+IDS = numpy.minimum(rng.zipf(1.2, 20_000), 50_256)
+TOKENS = rng.permutation(50_257)[IDS].astype("<u2")
+RANDOM = rng.bytes(20_000)
+WORDS = [w for w in Path("/usr/share/common-licenses/GPL-3").read_text().split() if w.isalpha()]
+LATIN = " ".join(f"{w}é" for w in rng.choice(WORDS, 4000)).encode("latin-1")
+LATIN = LATIN[: len(LATIN) // 4 * 4]
+
+
+def config(place, name, files, **keys):
+    for file, content in files.items():
+        with open(place.file(name, "data", file), "wb") as f:
+            f.write(content if isinstance(content, bytes) else content.tobytes())
+    data = {"name": "d", "path": "data", "shuffle": "none", **keys}
+    stream = {"seed": 1, "seq_len": 64, "vocab": data.pop("vocab", None), "datasets": [data]}
+    streams = {"s": {key: value for key, value in stream.items() if value}}
+    return place.config(f"{name}/tokend.yaml", socket=place.file("s.sock"), streams=streams)
+
+
+def check(*args, **keys):
+    code, out, err = run(TOKEND, "-c", config(*args, **keys), "--check")
+    return code, out.decode() + err
+
+
+def counted(samples):
+    ends = numpy.cumsum([4 * (len(samples) + 2)] + [len(s) for s in samples])
+    return struct.pack(f"<I{len(ends)}I", len(samples), *ends) + b"".join(samples)
+
+
+CONTAINERS = {
+    "PNG": b"\x89PNG\r\n\x1a\n" + RANDOM,
+    "WAV": b"RIFF" + RANDOM,
+    "program": b"\x7fELF\2\1\1\0" + RANDOM,
+    "LITPKDS": b"LITPKDS" + struct.pack("<QBQ", 1, 8, 20_000) + TOKENS.tobytes(),
+    "litData": counted([TOKENS[i : i + 100].tobytes() for i in range(0, 5000, 100)]),
+    "a count": struct.pack("<Q", 20_000) + TOKENS.tobytes(),
+    "safetensors": struct.pack("<Q", 100) + json.dumps({"a": "b" * 89}).encode() + RANDOM,
+    "Arrow stream": struct.pack("<iii", -1, 400, 16) + RANDOM,
+    "UTF-8": "Ein Äußerst kurzer Text, und 中文.\n".encode() * 99,
+    "UTF-16": "\ufeffSome text in another encoding.\n".encode("utf-16-le") * 99,
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_containers_are_refused_under_every_key(place, kind):
+    content = CONTAINERS[kind] + b"\0" * (len(CONTAINERS[kind]) % 2)
+    packed = zstandard.compress(content)
+    for i, keys in enumerate([{}, {"vocab": 65536}, {"format": "flat", "dtype": "u16"}]):
+        for name, file, made in ("raw", "a.bin", content), ("zst", "a.bin.zst", packed):
+            code, said = check(place, f"{name}{i}", {file: made}, **keys)
+            assert code == 1 and "not a shard of tokens" in said and "format: flat" not in said
+
+
+UNKNOWN = {
+    "random": RANDOM,
+    "Latin-1": LATIN,
+    "big-endian": IDS.astype(">u2"),
+    "shifted": b"\7" + IDS.astype("<u2").tobytes() + b"\7",
+    "float": rng.normal(size=10_000).astype("<f4"),
+    "half": rng.normal(size=20_000).astype("<f2"),
+    "sound": (rng.normal(size=20_000) * 900).astype("<i2"),
+    "u8": rng.zipf(1.3, 40_000).clip(0, 255).astype("u1"),
+    "u32 with an odd one": numpy.where(numpy.arange(20_000) == 9, 2**32 - 1, IDS).astype("<u4"),
+}
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_unknown_content_needs_dtype_and_is_doubted_with_it(place, kind):
+    """The advice of the refusal is followed."""
+    code, said = check(place, "plain", {"a.bin": UNKNOWN[kind]})
+    advice = re.search(r"set dtype: (\w+)", said)
+    assert code == 1 and ("looks like u32" in said or "does not look like tokens" in said)
+    path = config(place, "asked", {"a.bin": UNKNOWN[kind]}, dtype=advice[1], vocab=1 << 32)
+    daemon = Daemon(place, path)
+    client = Client(daemon.socket).attach(stream="s", micro=1, slots=4)
+    client.next()
+    client.close()
+    daemon.stop()
+
+
+DOUBTS = [
+    ("never written", numpy.zeros(30_000, "<u2")),
+    ("never written", numpy.concatenate([TOKENS, numpy.zeros(20_000, "<u2")])),
+    ("of a wider type", (IDS % 3 + 1).astype("<u4")),
+    ("no token occurs twice", rng.permutation(40_000)[:9000].astype("<u2")),
+    ("perhaps a mask", rng.integers(0, 2, 9000).astype("<u2")),
+]
+
+
+def test_doubtful_shards_are_served_with_a_remark(place):
+    for i, (words, tokens) in enumerate(DOUBTS):
+        code, said = check(place, str(i), {"a.bin": tokens})
+        assert code == 0 and words in said, (words, said)
+
+
+def test_copies_and_validation_data_among_shards_are_named(place):
+    other = TOKENS[::-1].copy()
+    code, said = check(place, "val", {"x_train_0.bin": TOKENS, "x_val_0.bin": other})
+    assert code == 0 and "x_val_0.bin is validation data by its name (1 of 2" in said
+    code, said = check(place, "part", {"0.bin": TOKENS, "1.part.bin": other})
+    assert code == 0 and "1.part.bin is a file that is being written" in said
+    code, said = check(place, "same", {"0.bin": TOKENS, "1.bin": TOKENS})
+    assert code == 0 and "shard 1.bin (the first of its kind): has the same tokens as 0.bin" in said
+    code, said = check(place, "good", {"0.bin": TOKENS, "1.bin": other})
+    assert code == 0 and "0.bin" not in said and "1.bin" not in said
+
+
+def test_a_pattern_is_advised_only_for_shards(place):
+    _, said = check(place, "readme", {"README.md": b"text " * 99, "0.bin": TOKENS, "1.bin": TOKENS})
+    pattern = re.search(r'set path: "(.*)"', said)[1]
+    assert check(place, "followed", {}, path=pattern)[0] == 0
+    chunks = {"chunk-0-0.bin": CONTAINERS["litData"], "index.json": b'{"chunks": []}'}
+    _, said = check(place, "chunks", chunks)
+    assert "set path" not in said
+
+
+def test_shards_of_tokens_pass_in_silence(place):
+    for i, tokens in enumerate(
+        [TOKENS, IDS.astype("<u2"), TOKENS[:100], rng.integers(0, 50_000, 20_000).astype("<u2")]
+    ):
+        place.file(str(i), "data", "a.bin")
+        code, said = check(place, str(i), {"a.bin": tokens}, vocab=50_257)
+        assert code == 0 and "a.bin" not in said
+        code, out, _ = run(TOKCTL, "inspect", place.file(str(i), "data", "a.bin"))
+        assert code == 0 and b"(" not in out
