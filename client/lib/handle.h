@@ -62,7 +62,6 @@ struct search {
 	struct patience patience;
 	struct warnings warnings;
 	int64_t since, retry, answer_by; /* ns */
-	int64_t error_since;		 /* ns: when tries began to end with @error */
 	uint64_t position;		 /* in the attach that is under way */
 	struct fault refusal;
 };

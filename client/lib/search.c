@@ -17,7 +17,6 @@
 enum {
 	BACKOFF_MS = 250,  /* longest pause between two tries */
 	REFUSED_MS = 1000, /* the same after a passing refusal: a try costs the daemon an attach */
-	DENIED_MS = 1000,  /* a daemon opens its socket to all right after it made it */
 };
 
 void search_begin(struct search *s, const struct patience *patience)
@@ -53,8 +52,6 @@ void search_later(struct tokend *t, struct search *s, int error, int refused)
 	if (s->fd >= 0)
 		close(s->fd);
 	s->fd = -1;
-	if (s->error != error)
-		s->error_since = now;
 	s->error = error;
 	s->refused = refused;
 	if (refused)
@@ -90,14 +87,9 @@ int64_t search_give_up(const struct search *s)
 
 	if (is_there(s) && s->patience.deadline_ms > ms)
 		ms = s->patience.deadline_ms;
-	if (s->error == ENAMETOOLONG)
+	if (s->error == ENAMETOOLONG || (s->error == EACCES && s->patience.since))
 		ms = 0;
-
-	int64_t end = s->since + ms * WAIT_MS;
-
-	if (s->error == EACCES && s->patience.since)
-		end = wait_earlier(end, s->error_since + DENIED_MS * WAIT_MS);
-	return end;
+	return s->since + ms * WAIT_MS;
 }
 
 int search_warn(struct tokend *t, struct search *s)

@@ -332,13 +332,17 @@ def test_a_run_that_is_a_link_is_refused(place):
     assert daemon.stop() == 0
 
 
-def test_names_reach_the_log_as_text(place):
+def test_names_reach_terminal_and_log_as_text(place):
     """Control characters of C1 move the cursor of a terminal, as those of C0 do."""
     names = [b"a\x1b[31m.bin", b"b\xc2\x9b31m.bin", b"c\nready at.bin", b"d\x9b.bin", b"e\x7f.bin"]
     os.makedirs(os.path.dirname(place.file("web", "x")), exist_ok=True)
     for name in names:
         with open(os.path.join(os.fsencode(place.path), b"web", name), "wb") as f:
             f.write(os.urandom(60_000))
+    control = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+    for form in [], ["--json"]:
+        _, out, _ = run(TOKCTL, "inspect", *form, os.path.join(place.path, "web"))
+        assert out.decode() and not control.search(out), out
     daemon = Daemon(place, config(place))
     client = Client(daemon.socket).attach()
     for name in names:
@@ -351,7 +355,7 @@ def test_names_reach_the_log_as_text(place):
     with open(daemon.log_path, "rb") as f:
         log = f.read()
     log.decode()  # UTF-8
-    assert not re.search(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]", log), log
+    assert not control.search(log), log
 
 
 def test_an_answer_reaches_the_log_as_text(place):

@@ -68,14 +68,6 @@ void ctl_put_pair(struct ctl_out *out, const char *key, uint64_t value)
 	ctl_put_number(out, value);
 }
 
-/* Bytes of the character at @p. 0: not UTF-8, or an unprintable character below 0x80. */
-static size_t character(const unsigned char *p)
-{
-	bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
-
-	return control ? 2 : text_character((const char *)p);
-}
-
 static void put_escape(struct ctl_out *out, unsigned code)
 {
 	static const char hex[] = "0123456789abcdef";
@@ -91,7 +83,8 @@ void ctl_put_string(struct ctl_out *out, const char *text)
 
 	put(out, "\"", 1);
 	while (*p) {
-		size_t n = character(p);
+		size_t n = text_character((const char *)p);
+		bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
 
 		if (n > 0 && *p != '"' && *p != '\\') {
 			p += n;
@@ -99,7 +92,8 @@ void ctl_put_string(struct ctl_out *out, const char *text)
 		}
 		put(out, (const char *)from, (size_t)(p - from));
 		/* A byte that is not UTF-8 becomes Python's surrogateescape. */
-		put_escape(out, *p < 0x80 ? *p : 0xdc00 + *p);
+		p += control;
+		put_escape(out, control || *p < 0x80 ? *p : 0xdc00 + *p);
 		from = ++p;
 	}
 	put(out, (const char *)from, (size_t)(p - from));
@@ -126,10 +120,12 @@ size_t ctl_digits(uint64_t value)
 
 void ctl_put_left(struct ctl_out *out, const char *text, size_t width)
 {
-	size_t shown = ctl_width(text);
+	size_t shown = 0;
 
-	for (const char *p = text; *p; p++)
-		put(out, (unsigned char)*p < 0x20 || *p == 0x7f ? "?" : p, 1);
+	for (size_t n; *text; text += n ? n : 1, shown++) {
+		n = text_character(text);
+		put(out, n ? text : "?", n ? n : 1);
+	}
 	put_spaces(out, shown < width ? width - shown : 0);
 }
 
