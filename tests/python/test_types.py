@@ -55,9 +55,9 @@ def test_the_stub_matches_the_extension():
     }
     names = set(stated) | {node.target.id for node in STUB.body if isinstance(node, ast.AnnAssign)}
     assert names == {name for name in vars(_tokend) if not name.startswith("__")}
-    client = {node.name for node in stated["Client"].body if isinstance(node, ast.FunctionDef)} - {
-        "__init__"
-    }
+    members = stated["Client"].body
+    client = {node.name for node in members if isinstance(node, ast.FunctionDef)} - {"__init__"}
+    client |= {node.target.id for node in members if isinstance(node, ast.AnnAssign)}
     assert client == {name for name in vars(_tokend.Client) if not name.startswith("__")}
     for name, node in stated.items():
         real = getattr(_tokend, name)
