@@ -12,7 +12,7 @@ import pytest
 from lib import TOKCTL
 
 ESCAPE = "/data/\x1b]0;title\x07.bin"
-STATUS = {"op": "status", "after": 0, "io": "uring", "slow_ms": 5000, "slow_shard": ESCAPE}
+STATUS = {"op": "status", "after": 0, "io": "\x1bring", "slow_ms": 5000, "slow_shard": ESCAPE}
 SESSION = {"op": "session", "id": 1, "stream": "train", "run": "job", "rank": 0, "world": 1}
 DATASETS = [{"dataset": "a", "streams": streams, "all": 1} for streams in ([7, None], ["other"])]
 

@@ -156,16 +156,14 @@ static void put_total(struct ctl_out *out, const struct wire *w, const char *soc
 	store_lines(w, put_line, out);
 	snprintf(line, sizeof(line),
 		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64
-		" session%s, %" PRIu64 " of %" PRIu64 " bytes of memory, lost wakes %" PRIu64 "\n",
+		" session%s, %" PRIu64 " of %" PRIu64 " bytes of memory, lost wakes %" PRIu64,
 		socket, wire_number(w, WIRE_PID), wire_number(w, WIRE_UPTIME_MS) / 1000, (int)io.n,
 		io.at, wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_SESSIONS) == 1 ? "" : "s",
 		wire_number(w, WIRE_MEMORY_BYTES), wire_number(w, WIRE_LIMIT_BYTES),
 		wire_number(w, WIRE_LOST_WAKES));
-	ctl_put(out, line);
-	if (write_slow(line, w)) {
-		ctl_put(out, line);
-		ctl_put(out, "\n");
-	}
+	put_line(out, fault_line(line));
+	if (write_slow(line, w))
+		put_line(out, line);
 }
 
 struct listing {
@@ -232,10 +230,11 @@ static bool put_daemon(struct listing *l, const struct place *heading)
 	char line[LIMIT_TEXT_BYTES + 200];
 
 	if (ok && heading && !l->json) {
-		snprintf(line, sizeof(line), "%s%s%s, serves %.*s\n", l->out.n ? "\n" : "",
-			heading->path, heading->from == PLACE_PRIVATE ? ", private" : "",
-			(int)config.n, config.at);
-		ctl_put(&l->out, line);
+		ctl_put(&l->out, l->out.n ? "\n" : "");
+		snprintf(line, sizeof(line), "%s%s, serves %.*s", heading->path,
+			heading->from == PLACE_PRIVATE ? ", private" : "", (int)config.n,
+			config.at);
+		put_line(&l->out, fault_line(line));
 	}
 	ok = ctl_columns_put(&l->table, &l->out) && ok;
 	if (ok && l->json) {
