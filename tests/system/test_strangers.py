@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become o
 ALLOWED, REMOVED, STRANGER = 61001, 61002, 61234
 WRITE, SETATTR = 16, 4  # FUSE's
 FLOOD, SUBORDINATE = 2000, 100_000
-STREAMS = {"train": {"seed": 1, "seq_len": 64, "datasets": datasets("web")}}
+STREAMS = {"train": {"seed": 1, "seq_len": 64, "datasets": datasets("web", dtype="u16")}}
 
 
 def config(place, *uids, name="tokend.yaml", **keys):
