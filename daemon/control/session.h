@@ -44,12 +44,11 @@ struct session {
 	bool unpinned; /* a GPU driver refused to register its ring, which was logged */
 	bool strict;   /* refuse it while another process reads for its rank */
 	bool left;     /* its client reads from the session that replaces it */
-	bool sought;   /* its process had another session, which it replaced */
+	bool sought; /* its process had another session, and its twins were not looked for since */
 	bool twin_told;
-	bool mix_told;		  /* that the config has another mix */
-	uint64_t twins_looked_ms; /* when its twins were last looked for */
-	uint64_t fed_since_ms;	  /* since when it, or sessions of its process before it, are fed */
-	uint64_t next;		  /* the position at which it attached */
+	bool mix_told;	       /* that the config has another mix */
+	uint64_t fed_since_ms; /* since when it, or sessions of its process before it, are fed */
+	uint64_t next;	       /* the position at which it attached */
 	uint64_t attached_ms;
 	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; 0: not full
 				 */
@@ -68,7 +67,6 @@ struct sessions {
 	uint64_t lent_bytes;  /* the part of it that memory: does not count: see session_memory.h */
 	uint64_t lost_wakes;  /* of sessions that have ended */
 	uint64_t failures;    /* sessions stopped by a shard */
-	uint64_t joined_ms;   /* when one was fed last */
 	bool nodes_forbidden; /* mbind() is forbidden, and that was logged */
 };
 

@@ -27,13 +27,14 @@ static bool same_rank(const struct session *a, const struct session *b)
 	       !a->connection->closing && !b->connection->closing && strcmp(a->run, b->run) == 0;
 }
 
-/* Another session for the rank of @s, of the same process or of a different one; or NULL. */
-static struct session *find(const struct session *s, bool of_same_process)
+/* Another session for the rank of @s, of the same process or of a different one; or NULL. @fed:
+ * only one that is fed. */
+static struct session *find(const struct session *s, bool of_same_process, bool fed)
 {
 	for (uint32_t i = 0; i < LIMIT_SESSIONS; i++) {
 		struct session *other = s->control->sessions.of[i];
 
-		if (other && other != s && same_rank(s, other) &&
+		if (other && other != s && (other->fed || !fed) && same_rank(s, other) &&
 			same_process(s->connection, other->connection) == of_same_process)
 			return other;
 	}
@@ -53,7 +54,7 @@ static void name_process(char *to, size_t capacity, const struct connection *c)
 
 bool twins_allow(const struct session *s, struct fault *fault)
 {
-	const struct session *other = s->strict && !s->helper ? find(s, false) : NULL;
+	const struct session *other = s->strict && !s->helper ? find(s, false, false) : NULL;
 	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80];
 
 	if (!other)
@@ -92,9 +93,9 @@ static void warn(struct session *s, const struct session *other)
 
 static void look(struct session *s)
 {
-	struct session *other = find(s, false);
+	struct session *other = find(s, false, true);
 
-	if (!other || !other->fed)
+	if (!other)
 		return;
 	warn(s, other);
 	if (!s->connection->closing && !other->connection->closing)
@@ -103,13 +104,13 @@ static void look(struct session *s)
 
 bool twins_join(struct session *s)
 {
-	const struct session *former = find(s, true);
+	const struct session *former = find(s, true, true);
 
 	s->sought = s->replaces != NULL;
 	if (s->replaces)
 		s->replaces->left = true;
-	s->fed_since_ms = s->control->sessions.joined_ms = uv_now(s->control->loop);
-	if (!former || !former->fed) /* otherwise a seek: do not warn again */
+	s->fed_since_ms = uv_now(s->control->loop);
+	if (!former) /* otherwise a seek: do not warn again */
 		return false;
 	s->sought = true;
 	s->fed_since_ms = former->fed_since_ms;
@@ -126,11 +127,9 @@ void twins_joined(struct session *s)
 
 void twins_clock(struct session *s, uint64_t now_ms)
 {
-	uint64_t settled = s->control->sessions.joined_ms + SETTLED_MS;
-
-	if (!s->fed || s->left || s->twin_told || s->connection->closing ||
-		now_ms - s->fed_since_ms < SETTLED_MS || s->twins_looked_ms > settled)
+	if (!s->sought || !s->fed || s->left || s->connection->closing ||
+		now_ms - s->fed_since_ms < SETTLED_MS)
 		return;
-	s->twins_looked_ms = now_ms;
+	s->sought = false;
 	look(s);
 }

@@ -121,7 +121,7 @@ def test_workers_start_the_daemon_too(place):
 
 def test_the_daemon_survives_its_starter(place):
     scene = Scene(place, "starter")
-    first = scene.start(0, 1, 10_000, 1, 0.01)
+    first = scene.start(1, 2, 10_000, 1, 0.01)
     first.stdout.readline()
     second = scene.start(0, 1, 100, 1, 0.01)
     second.stdout.readline()
