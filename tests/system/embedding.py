@@ -59,7 +59,8 @@ class Scene:
         self.place, self.name = place, name
         place.shard(f"{name}/web/a.bin", 60_000)
         place.shard(f"{name}/code/a.bin", 40_000)
-        streams = {"train": {"seed": 3, "seq_len": SEQ, "datasets": datasets("web", "code")}}
+        both = datasets("web", "code")
+        streams = {"train": {"seed": 3, "seq_len": SEQ, "vocab": 1 << 16, "datasets": both}}
         self.config = place.config(
             f"{name}/tokend.yaml", **{"memory": 64 << 20, "streams": streams, **keys}
         )
