@@ -79,7 +79,10 @@ struct dataset {
 	/* ---- its shards ---- */
 
 	uint64_t digest;
-	char *paths;	   /* all relative paths, each with its terminating zero */
+	uint64_t contents; /* a hash of sampled tokens, or of the manifest's digests: equal on all
+			      nodes that have the same shards */
+	struct dataset_identity manifest; /* 0: none, or in a store */
+	char *paths;			  /* all relative paths, each with its terminating zero */
 	uint32_t *path_at; /* [shards] offsets into paths, which is shorter than 4 GiB */
 	/*
 	 * [shards] With a manifest, identity, sides, indexed and plain_at are 0 until

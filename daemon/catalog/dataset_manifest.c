@@ -47,6 +47,7 @@ static bool check_url(const struct opening *o, const char *root)
 
 static bool read_manifest(const struct opening *o, struct manifest *m)
 {
+	struct stat st;
 	char path[PATH_MAX], root[PATH_MAX];
 	const struct shard_format *format;
 	struct shard_hint hint = opening_hint(o);
@@ -62,6 +63,8 @@ static bool read_manifest(const struct opening *o, struct manifest *m)
 			o, o->source->path_line, "path", "%s", strerror(ENAMETOOLONG));
 	if (!(store_is_url(root) ? check_url(o, root) : check_directory(o, root, path)))
 		return false;
+	if (o->dataset && stat(path, &st) == 0)
+		o->dataset->manifest = dataset_identify(&st);
 	if (manifest_read(m, path, root, o->stores, format, &hint, &fault))
 		return true;
 	if (fault.index == FAULT_NO_INDEX)

@@ -1,5 +1,6 @@
 #include "daemon/control/attach.h"
 
+#include "daemon/control/compare.h"
 #include "daemon/control/control.h"
 #include "daemon/control/errand.h"
 #include "daemon/control/following.h"
@@ -17,6 +18,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +43,10 @@ struct attach_job {
 	uint64_t fingerprint;
 	struct mix_noted noted;
 	bool ok;
-	bool replaces;	  /* another ring of the same client, which ends soon */
+	bool replaces;	      /* another ring of the same client, which ends soon */
+	uint64_t asked_slots; /* 0: the default */
+	unsigned reloads;     /* of the config, before its session was reserved */
+	struct compare_wait wait;
 	uint64_t used_ns; /* CPU time */
 	struct fault fault;
 	char bytes[LIMIT_CURSOR_BYTES]; /* the cursor, as received and as sent */
@@ -95,7 +100,7 @@ static bool read_coordinates(
 	s->world = wire_number(w, WIRE_WORLD);
 	s->micro_batch = wire_number(w, WIRE_MICRO);
 	s->peer = wire_number(w, WIRE_PEER);
-	s->slots = wire_number(w, WIRE_SLOTS);
+	s->slots = job->asked_slots = wire_number(w, WIRE_SLOTS);
 	s->helper = wire_number(w, WIRE_HELPER) != 0;
 	s->again = wire_number(w, WIRE_AGAIN) != 0;
 	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
@@ -302,6 +307,18 @@ static void warn(struct attach_job *job)
 		return;
 	if (!seeks)
 		plan_tell(s->stream, &(struct doubts){s->connection, 0}, warn_one);
+	if (job->reloads > 0)
+		s->new_shards = true;
+	else if (s->replaces && feed_counters(s->replaces->feed).released > 0)
+		s->new_shards = false; /* its run began with them */
+	if (s->new_shards && job->cursor.next > 0) {
+		snprintf(text, sizeof(text),
+			"stream %s: shards were written again since tokend listed them; from "
+			"position %" PRIu64 " on, the run gets the new ones",
+			s->stream->config->name, job->cursor.next);
+		connection_warn(s->connection, text);
+		s->new_shards = false;
+	}
 	if (s->mix_told || !plan_mix_differs(s->stream, &job->cursor, s->run, text, sizeof(text)))
 		return;
 	connection_warn(s->connection, text);
@@ -354,6 +371,62 @@ static void make(struct attach_job *job)
 	uv_queue_work(c->all->loop, &job->work, attach_work, attach_done);
 }
 
+/* ---- the stream's shards, as they are now ---- */
+
+/* Goes on with the stream of the newest generation. */
+static bool move(struct attach_job *job)
+{
+	struct session *s = job->session;
+	struct generation *newest = s->control->generations.newest;
+	const struct stream *stream = catalog_stream(newest->catalog, s->stream->config->name);
+
+	if (!stream)
+		return fault_set(&job->fault, FAULT_ATTACH, "stream",
+			"the config no longer has stream %s", s->stream->config->name);
+	session_release(s);
+	generation_drop(s->generation);
+	s->generation = generation_hold(newest);
+	s->stream = stream;
+	s->slots = job->asked_slots;
+	job->reloads = job->wait.reloads;
+	return session_reserve(s, NULL, &job->geometry, &job->replaces, &job->fault);
+}
+
+static void compared(struct compare_wait *wait, bool may)
+{
+	struct attach_job *job =
+		(struct attach_job *)((char *)wait - offsetof(struct attach_job, wait));
+	struct connection *c = job->connection;
+
+	if (!may)
+		job->fault = wait->fault;
+	else if (c->closing || wait->reloads == job->reloads) {
+		c->jobs--;
+		make(job);
+		return;
+	} else if (move(job)) {
+		compare_begin(c->control, wait);
+		return;
+	}
+	job->ok = false;
+	attach_done(&job->work, 0);
+}
+
+/* A seek goes on with the shards that its process reads: the reader compares what it opens. */
+static void compare(struct attach_job *job)
+{
+	struct session *s = job->session;
+
+	if (job->replaces || s->again) {
+		make(job);
+		return;
+	}
+	job->connection->jobs++;
+	job->wait = (struct compare_wait){
+		.session = s, .since_ms = uv_now(s->control->loop), .go = compared};
+	compare_begin(s->control, &job->wait);
+}
+
 /* ---- at a snapshot ---- */
 
 /* In the keeper's thread. */
@@ -383,7 +456,7 @@ static void load_done(struct keeper_job *work)
 	struct connection *c = errand_back(&job->errand);
 
 	if (c && job->ok) {
-		make(job);
+		compare(job);
 		return;
 	}
 	if (c) {
@@ -468,7 +541,7 @@ void session_attach(struct connection *c, const struct wire *w)
 	}
 	runs_place(s->control->runs, c->uid, s->stream->config->name, s->run, &job->place);
 	if (job->start != START_TAG) {
-		make(job);
+		compare(job);
 		return;
 	}
 	job->errand.job = (struct keeper_job){.work = load_work, .done = load_done};

@@ -7,6 +7,7 @@
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/cgroup.h"
+#include "daemon/control/compare.h"
 #include "daemon/control/connection.h"
 #include "daemon/control/counts.h"
 #include "daemon/control/data_thread.h"
@@ -28,6 +29,7 @@ struct control {
 	const struct catalog *catalog; /* the newest generation's */
 	const struct config *config;   /* the catalog's */
 	struct reload reload;
+	struct comparing comparing;
 	struct reader *reader; /* the data thread's; only functions for any thread are called */
 	struct cgroup *cgroup; /* or NULL */
 	const struct rereads *rereads;

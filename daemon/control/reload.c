@@ -323,6 +323,7 @@ static void reload_done(uv_work_t *work, int status)
 	config_free(r->config);
 	r->catalog = NULL;
 	r->config = NULL;
+	r->ended(r->control, r->refused);
 	if (r->again && !r->stopped)
 		reload_begin(r);
 }

@@ -284,6 +284,7 @@ static void on_second(uv_timer_t *timer)
 	watch_data_thread(&server->control, now);
 	watch_state_dir(server);
 	reload_clock(&server->control.reload);
+	compare_clock(&server->control);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
 	store_report_clock(&server->control.stores, now);
 	free_generations(server);
@@ -535,7 +536,9 @@ static void control_init(struct control *control, struct server *server)
 		.reading = o->reading,
 		.on_config = on_config,
 		.context = server,
+		.ended = compare_reloaded,
 	};
+	compare_init(&control->comparing);
 	control->connections.loop = &server->loop;
 	control->connections.control = control;
 	control->connections.events = &dispatch_events;
@@ -580,6 +583,7 @@ int server_run(const struct server_options *options)
 	requests_free(&server->control.requests);
 	connections_free(&server->control.connections);
 	counts_free(&server->control.counts);
+	compare_free(&server->control.comparing);
 	generations_free(&server->control.generations);
 	free(server);
 	return 0;

@@ -153,6 +153,8 @@ static void send_failure(struct session *s, const struct data_thread_failure *f)
 	struct log_subject subject = session_subject(s, shard);
 
 	s->control->sessions.failures++;
+	if (f->fault.code == FAULT_CHANGED && s->generation == s->control->generations.newest)
+		s->control->comparing.stopped[s->stream->slot] = true;
 	connection_refuse_about(s->connection, &subject, &fault);
 }
 

@@ -151,7 +151,7 @@ bool session_reserve(struct session *s, const struct wire *w, struct ring_geomet
 	}
 
 	uint64_t need = geometry->meta_bytes + geometry->data_bytes;
-	struct session *former = find_replaced(s, w);
+	struct session *former = w ? find_replaced(s, w) : NULL;
 	uint64_t lent = !former ? 0 : need < former->bytes ? need : former->bytes;
 
 	if (!has_room(s, need, lent, fault))

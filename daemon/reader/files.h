@@ -22,6 +22,7 @@ struct watch {
 	unsigned looks;
 	bool without_waiting;	 /* the data thread may look: no system call blocks */
 	bool queued, in_flight;	 /* waits for a look; a look is in the pool */
+	bool due;		 /* the next look also looks by name, in the pool */
 	uint64_t at;		 /* queued: offset of bytes that were just read */
 	STAILQ_ENTRY(file) link; /* while queued */
 	struct reads ended;	 /* since the last look */
@@ -30,6 +31,7 @@ struct watch {
 	/* The last look found another ctime, and no fault. The pool writes it while the data thread
 	 * reads the flags above, which compilers load as one word: not next to them. */
 	bool touched;
+	bool by_name; /* the present look does */
 };
 
 /* Closed before a file is opened: left by the entry's former shard, or taken from another entry

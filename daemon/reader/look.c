@@ -22,6 +22,7 @@ static struct look_state state_of(const struct statx *found)
 		.bytes = found->stx_size,
 		.mtime_ns = ns_of(&found->stx_mtime),
 		.ctime_ns = ns_of(&found->stx_ctime),
+		.names = found->stx_nlink,
 	};
 }
 
@@ -137,6 +138,11 @@ static enum look_result differs(
 			look->what, now->bytes < look->was.bytes ? "it was truncated: " : "",
 			facts[i].what, facts[i].was, facts[i].is);
 		return changed(fault);
+	}
+	if (now->names == 0 && look->was.names > 0) {
+		fault_set(fault, FAULT_CHANGED, "",
+			"%sit was removed or replaced while it was open", look->what);
+		return LOOK_FAULT;
 	}
 	return LOOK_TOUCHED;
 }

@@ -1,9 +1,9 @@
 /*
- * A look checks that an open file is unchanged. A file may be overwritten in place, or truncated
- * and written again, while its descriptor stays valid; then a trainer would get bytes that no other
- * run ever sees. So the daemon looks after bytes were read and before they are served: inode, size,
- * mtime and ctime must be the same. Every write changes the ctime before it changes a byte, and no
- * program can set it back.
+ * A look checks that an open file is unchanged and still has a name. A file may be overwritten in
+ * place, or truncated and written again, while its descriptor stays valid; then a trainer would get
+ * bytes that no other run ever sees. So the daemon looks after bytes were read and before they are
+ * served: inode, size, mtime and ctime must be the same. Every write changes the ctime before it
+ * changes a byte, and no program can set it back.
  *
  * The ctime also changes with the mode, the owner, the number of links and the name. If only the
  * ctime differs, blocks that were sampled earlier are compared; if they are equal, the new ctime is
@@ -31,6 +31,7 @@ enum { LOOK_SAMPLES = 16, LOOK_SAMPLE_BYTES = 512 };
 
 struct look_state {
 	uint64_t inode, bytes, mtime_ns, ctime_ns;
+	uint64_t names; /* links */
 };
 
 /* An open file, and its state when it was opened. */

@@ -438,6 +438,7 @@ void reader_tick(struct reader *reader)
 
 		if (file->stored)
 			continue;
+		file->watch.due = true;
 		share_tick(file->share, &file->work, file);
 		share_tick(file->share, &file->watch.work, file);
 	}

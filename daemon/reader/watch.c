@@ -139,6 +139,25 @@ static bool look_quickly(struct file *file)
 	return result != LOOK_TOUCHED;
 }
 
+/*
+ * Does the shard's name still lead to the open file? The file itself is unchanged if another one
+ * was moved to its name, or its directory. Nothing follows from a name that cannot be
+ * looked up now.
+ */
+static bool leads_to(struct file *file)
+{
+	const struct look_state *was = &file->watch.look[0].was;
+	struct statx now;
+
+	if (statx(AT_FDCWD, file->path, 0, STATX_INO, &now) == 0
+			? now.stx_ino == was->inode
+			: errno != ENOENT && errno != ENOTDIR)
+		return true;
+	return fault_set(&file->fault, FAULT_CHANGED, "",
+		"its name no longer leads to the file that is open: it was replaced, moved or "
+		"removed");
+}
+
 /* In the pool. */
 static int64_t look_thoroughly(struct io_work *work)
 {
@@ -158,7 +177,7 @@ static int64_t look_thoroughly(struct io_work *work)
 		if (result == LOOK_FAULT)
 			return -1;
 	}
-	return 0;
+	return !w->by_name || leads_to(file) ? 0 : -1;
 }
 
 bool watch_look(struct file *file)
@@ -166,8 +185,10 @@ bool watch_look(struct file *file)
 	struct watch *w = &file->watch;
 
 	assert(!w->queued && !w->in_flight && file->fd == w->look[0].fd);
-	if (w->without_waiting && look_quickly(file))
+	if (w->without_waiting && !w->due && look_quickly(file))
 		return true;
+	w->by_name = w->due;
+	w->due = false;
 	w->in_flight = true;
 	w->work = (struct io_work){.call = look_thoroughly, .fd = file->fd};
 	return false;
@@ -183,7 +204,8 @@ void watch_end(struct watched *watched, struct file *file)
 	struct watch *w = &file->watch;
 
 	assert(STAILQ_EMPTY(&w->held));
-	w->in_flight = w->touched = false;
+	w->due |= w->by_name && file->fault.code != FAULT_NONE; /* until its name is restored */
+	w->in_flight = w->touched = w->by_name = false;
 	if (!STAILQ_EMPTY(&w->ended))
 		watch_add(watched, file, SIZE_MAX);
 }

@@ -295,7 +295,7 @@ def check_openings(place, daemon, mount):
         env=child_environment(),
     )
     reader = Reader(daemon, "near")
-    known = wait_for(lambda: slow_of(daemon, "cold"), 6)
+    known = wait_for(lambda: slow_of(daemon, "cold"), 12)
     assert known, ("a shard whose open() hangs is named", daemon.log())
     said = loader.stderr.readline()
     assert has(

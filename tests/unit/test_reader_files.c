@@ -32,8 +32,8 @@ static void truncated_before_open(void **state)
 	shelf_free(shelf);
 }
 
-/* Another file of the same size, moved there by rename: the open file is still read, a new open
- * fails. */
+/* Another file of the same size, moved there by rename: neither the open file nor a new one is
+ * read. */
 static void replaced_by_rename(void **state)
 {
 	struct shelf *shelf = shelf_new(2, 3000);
@@ -45,10 +45,33 @@ static void replaced_by_rename(void **state)
 	snprintf(other, sizeof(other), "%s/new", shelf->root);
 	write_file(other, shelf->bytes[1], 6000);
 	assert_return_code(rename(other, shelf_path(shelf, 0)), errno);
-	assert_reads(&checker, shelf, 0);
+	assert_changed(&checker, shelf, 0, "it was removed or replaced");
 	assert_reads(&checker, shelf, 1); /* takes the only entry */
 	assert_changed(&checker, shelf, 0, "inode was ");
 	assert_reads(&checker, shelf, 1);
+	checker_close(&checker);
+	shelf_free(shelf);
+}
+
+/* The open file still has a name, but not this one: the next look after a tick finds that. */
+static void moved_away(void **state)
+{
+	struct shelf *shelf = shelf_new(1, 3000);
+	struct checker checker;
+	char aside[300], path[256];
+
+	checker_open(&checker, *state, 1);
+	assert_reads(&checker, shelf, 0);
+	snprintf(aside, sizeof(aside), "%s/aside", shelf->root);
+	snprintf(path, sizeof(path), "%s", shelf_path(shelf, 0));
+	assert_return_code(rename(path, aside), errno);
+	reader_tick(checker.reader);
+	assert_changed(&checker, shelf, 0, "its name no longer leads to the file that is open");
+	assert_changed(&checker, shelf, 0, "its name no longer leads to the file that is open");
+	assert_return_code(rename(aside, path), errno);
+	assert_reads(&checker, shelf, 0);
+	reader_tick(checker.reader);
+	assert_reads(&checker, shelf, 0);
 	checker_close(&checker);
 	shelf_free(shelf);
 }
@@ -146,6 +169,7 @@ static const struct test_case cases[] = {
 	CASE(truncated_when_open),
 	CASE(truncated_before_open),
 	CASE(replaced_by_rename),
+	CASE(moved_away),
 	CASE(rewritten_in_place),
 	CASE(missing_or_not_a_file),
 	CASE(all_reads_that_wait_for_an_opening_get_its_fault),

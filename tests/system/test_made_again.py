@@ -1,0 +1,177 @@
+"""Shards that are written again while a daemon lives: the next attach gets the new ones, or is
+refused while a session reads the former ones. A stream whose open shard lost its name stops.
+"""
+
+import os
+import shutil
+import signal
+import time
+
+import numpy
+import pytest
+from requesting import SEQ
+
+from lib import TOKCTL, Client, Daemon, Refused, has, refusal, rows_at, run, wait_for
+from lib.fuse import hanging
+
+pytestmark = pytest.mark.asan
+
+
+class Scene:
+    """A daemon with a stream for each of two directories of three shards."""
+
+    def __init__(self, place, **paths):
+        self.place = place
+        for name in ("web", "code"):
+            self.write(name)
+        self.config = place.config(
+            streams={
+                name: {"seed": 1, "seq_len": SEQ, "datasets": [{"name": name, **about}]}
+                for name, about in (paths or {n: {"path": n} for n in ("web", "code")}).items()
+            }
+        )
+        self.daemon = Daemon(place, self.config)
+
+    def write(self, name, seed=0, shards=3, tokens=6_000):
+        """Writes the shards, under new inodes."""
+        shutil.rmtree(self.place.file(name, ""), ignore_errors=True)
+        for i in range(shards):
+            self.place.shard(f"{name}/{i}.bin", tokens, seed=10 * seed + i)
+
+    def attach(self, stream="web", **keys):
+        return Client(self.daemon.socket).attach(stream=stream, micro=2, slots=4, **keys)
+
+    def serves(self, stream="web", position=0):
+        """Does a new session get the tokens of the files as they are now?"""
+        rows = rows_at(self.config, stream, position, 40)
+        client = self.attach(stream, position=position)
+        got = numpy.concatenate([client.next() for _ in range(20)])
+        client.close()
+        return numpy.array_equal(got, rows)
+
+
+@pytest.fixture
+def scene(place):
+    scene = Scene(place)
+    yield scene
+    assert scene.daemon.stop() == 0
+
+
+def moved(scene):
+    for i in range(3):
+        scene.place.shard(f"new/{i}.bin", 6_000, seed=20 + i)
+        os.rename(scene.place.file("new", f"{i}.bin"), scene.place.file("web", f"{i}.bin"))
+
+
+def linked(scene):
+    os.rename(scene.place.file("web", "")[:-1], scene.place.file("former"))
+    scene.write("other", 4)
+    os.symlink("other", scene.place.file("web"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        moved,
+        linked,
+        lambda scene: scene.write("web", 1),
+        lambda scene: scene.write("web", 1, shards=5),
+        lambda scene: scene.write("web", 1, tokens=9_000),
+        lambda scene: scene.place.shard("web/1.bin", 6_000, seed=77),
+    ],
+)
+def test_the_next_session_gets_what_the_path_holds(scene, change):
+    assert scene.serves()
+    change(scene)
+    assert scene.serves() and scene.serves("code")
+
+
+def test_an_attach_is_refused_while_another_session_reads_the_former_shards(scene):
+    first, other = scene.attach(), scene.attach("code")
+    scene.place.shard("web/3.bin", 6_000)
+    text = refusal(scene.attach)
+    assert has(text, "had 3 shards and has 4", "3.bin", f"pid {os.getpid()}"), text
+    os.remove(scene.place.file("web", "3.bin"))
+    scene.attach().close()
+    scene.write("web", 1)
+    assert "still reads the former shards of stream web" in refusal(scene.attach)
+    assert scene.serves("code"), "another stream is not concerned"
+    first.close()
+    assert wait_for(scene.serves)
+    other.close()
+
+
+def test_a_config_that_cannot_be_read_again_is_named(scene):
+    shutil.rmtree(scene.place.file("web", ""))
+    assert has(refusal(scene.attach), "cannot be read again", "web")
+    scene.write("web", 1)
+    assert scene.serves()
+
+
+@pytest.mark.parametrize("change", [moved, linked])
+def test_a_running_stream_stops_within_seconds(scene, change):
+    """And does not go on with other tokens, until the daemon is reloaded."""
+    rows = rows_at(scene.config, "web", 0, 4_000)
+    client = scene.attach()
+    for at in range(0, 40, 2):
+        assert numpy.array_equal(client.next(), rows[at : at + 2])
+    change(scene)
+    begin, at = time.monotonic(), 40
+    with pytest.raises(Refused) as refused:
+        while time.monotonic() < begin + 10:
+            assert numpy.array_equal(client.next(), rows[at : at + 2])
+            at += 2
+            time.sleep(0.01)
+    assert ".bin" in refused.value.packet["text"]
+    client.close()
+    for start in ({"position": at}, {}):
+        text = refusal(lambda start=start: scene.attach(**start))
+        assert has(text, "which stopped stream web", f"kill -HUP {scene.daemon.pid}"), text
+    os.kill(scene.daemon.pid, signal.SIGHUP)
+    assert wait_for(lambda: scene.daemon.said("was read again"))
+    assert scene.serves() and scene.serves(position=at)
+
+
+def test_a_manifest_is_compared_by_its_own_identity(place):
+    def inspect():
+        code, _, err = run(TOKCTL, "inspect", "--manifest", place.file("m"), place.file("web"))
+        assert code == 0, err
+
+    for i in range(3):
+        place.shard(f"web/{i}.bin", 6_000, seed=i)
+    inspect()
+    scene = Scene(place, web={"path": "web", "manifest": "m"})
+    inspect()
+    assert scene.serves()
+    scene.write("web", 1, shards=4)
+    os.remove(place.file("m"))
+    inspect()
+    assert scene.serves()
+    assert scene.daemon.stop() == 0
+
+
+def test_storage_that_hangs_does_not_stop_attaches(place):
+    """Those of other streams; those of its own go on after some seconds."""
+    for name in ("one", "two", "three"):
+        place.shard(f"{name}/0.bin", 6_000)
+    mounts = [hanging(place.file(name), place.file(f"at-{name}", "")) for name in ("one", "two")]
+    paths = {"one": "at-one", "two": "at-two", "web": "web", "code": "code"}
+    try:
+        scene = Scene(place, **{name: {"path": path} for name, path in paths.items()})
+        for mount in mounts:
+            mount.hang()
+        clients = [Client(scene.daemon.socket) for _ in mounts]
+        for client, name in zip(clients, ("one", "two")):
+            client.attach(stream=name, micro=2, slots=4)
+        begin = time.monotonic()
+        assert scene.serves() and scene.serves("code")
+        assert time.monotonic() < begin + 5
+        for mount in mounts:
+            mount.answer()
+        for client in clients:
+            client.next()
+            client.close()
+        assert scene.daemon.stop() == 0
+    finally:
+        for mount in mounts:
+            mount.close()
