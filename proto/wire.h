@@ -14,7 +14,7 @@
  *   A trainer's session:
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor,
  *         helper?, node?, replaces?, strict?, again?}
- *   ← feed{cursor, fingerprint, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
+ *   ← feed{cursor, contents, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
  *         A seek attaches again. `replaces` is the id of the session that it closes afterwards;
  *         until then `memory:` counts the two rings as one. `run` is the name of an unnamed run
  *         if "default" belongs to another user.
@@ -118,7 +118,7 @@ enum wire_key {
 	WIRE_SLOTS,
 	WIRE_BEGIN,
 	WIRE_POSITION,
-	WIRE_FINGERPRINT,
+	WIRE_CONTENTS,
 	WIRE_END,
 	WIRE_META_BYTES,
 	WIRE_DATA_BYTES,

@@ -284,6 +284,7 @@ int attach_feed(
 		cursor_free(cursor);
 		return message_unknown(t, "a run without a valid name");
 	}
+	t->contents = wire_number(&p->wire, WIRE_CONTENTS);
 	(*m)->id = ++t->mappings;
 	(*m)->serials = wire_has(&p->wire, WIRE_SERIAL);
 	(*m)->session =

@@ -121,6 +121,7 @@ struct tokend {
 	int failed;		     /* enum tokend_error, repeated until the next seek; 0: none */
 	struct fault failure;	     /* its fault */
 
+	uint64_t contents; /* of the stream's shards, from the daemon */
 	struct cursor origin;
 	struct cursor moved; /* cache: origin, moved to the position requested last */
 	bool moved_ok, committing;

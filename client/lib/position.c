@@ -84,6 +84,11 @@ uint64_t tokend_fingerprint(const struct tokend *t)
 	return cursor ? cursor_fingerprint(cursor, t->world, t->micro_batch) : 0;
 }
 
+uint64_t tokend_contents(const struct tokend *t)
+{
+	return handle_forked(t) ? 0 : t->contents;
+}
+
 uint64_t tokend_position(const struct tokend *t)
 {
 	return handle_position(t);

@@ -350,6 +350,10 @@ TOKEND_API uint64_t tokend_taken(const struct tokend *t);
 /* Hash of cursor, world and micro-batch. It is equal on all ranks of a job at the same step; if it
  * differs, the ranks read different orders. */
 TOKEND_API uint64_t tokend_fingerprint(const struct tokend *t);
+/* Hash of what the daemon knew of the shards' contents at the attach: sampled tokens, or the
+ * manifest's digests. If ranks that attach together have different ones, their nodes have other
+ * shards under equal names. */
+TOKEND_API uint64_t tokend_contents(const struct tokend *t);
 
 /*
  * Makes the daemon store the cursor durably under @tag (1 to 64 bytes, without '/', control

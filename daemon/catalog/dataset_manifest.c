@@ -131,6 +131,17 @@ static bool presume_annotations(const struct opening *o)
 	return true;
 }
 
+/* A number that is equal for equal shards: the digest, or without one the ETag. */
+static uint64_t contents_of(const struct dataset *d, uint64_t s, uint64_t digest)
+{
+	struct object object;
+
+	if (digest || !d->objects)
+		return digest;
+	dataset_object(d, s, &object);
+	return order_name_hash(object.etag, strlen(object.etag));
+}
+
 bool dataset_from_manifest(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
@@ -162,6 +173,8 @@ bool dataset_from_manifest(const struct opening *o)
 	fine = fine && ((d->hint.cache && d->plain_at) || opening_refuse_memory(o));
 	if (!o->source->has_dtype)
 		d->hint.type = (enum shard_type)d->types[0];
+	for (uint64_t s = 0; fine && s < d->table.shards; s++)
+		d->contents = order_derive(d->contents, contents_of(d, s, m.digests[s]));
 	manifest_free(&m);
 	return fine && (stored ? list_annotations(o) : presume_annotations(o));
 }

@@ -164,10 +164,15 @@ static bool check_shard(const struct sampling *all, uint64_t i, const struct ope
 	struct sample *sample = sample_read(shard, &fault);
 
 	if (sample) {
+		uint64_t hash = XXH64(
+			sample->value, sample->n * sizeof(*sample->value), shard->facts.tokens);
+
 		v = sample_judge(sample, shard);
 		if (sample->n >= COPY_LEAST && v.kind == SAMPLE_FINE)
-			all->hash[i] = XXH64(sample->value, sample->n * sizeof(*sample->value),
-				shard->facts.tokens);
+			all->hash[i] = hash;
+		pthread_mutex_lock(o->lock);
+		o->dataset->contents += order_derive(hash, s);
+		pthread_mutex_unlock(o->lock);
 	}
 	if (sample ? !check_tokens(o->dataset, sample, &fault) : fault.code == FAULT_TOKEN)
 		keep_refused(o, s, path, &fault);

@@ -4,6 +4,7 @@
  * they are first opened for reading. A wrong type is an error, because all tokens of the shard
  * would be wrong. A token that may not be served is only recorded in dataset->refused: the stream
  * will stop there, and `tokend --check` fails.
+ * A hash of all samples lets ranks notice nodes with other tokens under the same names.
  */
 #ifndef TOKEND_SAMPLE_H
 #define TOKEND_SAMPLE_H

@@ -40,7 +40,7 @@ struct attach_job {
 	char tag[SNAPSHOT_TAG_BYTES], former[SNAPSHOT_TAG_BYTES];
 	size_t cursor_bytes;
 	struct cursor cursor;
-	uint64_t fingerprint;
+	uint64_t contents;
 	struct mix_noted noted;
 	bool ok;
 	bool replaces;	      /* another ring of the same client, which ends soon */
@@ -215,6 +215,21 @@ static bool make_feed(struct attach_job *job)
 	return s->feed || fault_set_passing(&job->fault, FAULT_MEMORY, "feed", "out of memory");
 }
 
+/* A number that is equal where the cursor's datasets have the same tokens, as far as that is known.
+ */
+static uint64_t contents_of(const struct stream *stream, const struct cursor *cursor)
+{
+	const struct dataset *dataset[LIMIT_DATASETS];
+	uint64_t h = 0;
+
+	stream_map(stream, cursor, dataset);
+	for (uint32_t i = 0; i < cursor->segments; i++)
+		for (uint32_t d = 0; d < cursor->segment[i]->datasets; d++)
+			if (cursor->segment[i]->units[d] > 0)
+				h = order_derive(h, dataset[d]->contents);
+	return h;
+}
+
 /* In the pool. */
 static void attach_work(uv_work_t *work)
 {
@@ -229,8 +244,7 @@ static void attach_work(uv_work_t *work)
 	assert(job->cursor_bytes > 0);
 	job->noted = runs_note(job->connection->control->runs, &job->place,
 		mix_checksum(&job->cursor), job->bytes, job->cursor_bytes);
-	job->fingerprint =
-		cursor_fingerprint(&job->cursor, job->session->world, job->session->micro_batch);
+	job->contents = contents_of(job->session->stream, &job->cursor);
 	job->session->next = job->cursor.next;
 }
 
@@ -241,7 +255,7 @@ static void send_feed(struct attach_job *job)
 	int fds[] = {s->memory.meta_fd, s->memory.data_fd};
 
 	wire_set_bytes(&w, WIRE_CURSOR, job->bytes, job->cursor_bytes);
-	wire_set(&w, WIRE_FINGERPRINT, job->fingerprint);
+	wire_set(&w, WIRE_CONTENTS, job->contents);
 	wire_set(&w, WIRE_END, cursor_end(&job->cursor));
 	wire_set(&w, WIRE_META_BYTES, job->geometry.meta_bytes);
 	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);

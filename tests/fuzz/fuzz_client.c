@@ -126,7 +126,7 @@ static void send_feed(int to, struct input *in)
 		memcpy(cursor + 8, &sum, sizeof(sum));
 	}
 	wire_set_bytes(&w, WIRE_CURSOR, cursor, how & 16 ? at % good_bytes : good_bytes);
-	wire_set(&w, WIRE_FINGERPRINT, at);
+	wire_set(&w, WIRE_CONTENTS, at);
 	wire_set(&w, WIRE_END, how & 32 ? input_any(in) : RING_ENDLESS);
 	wire_set(&w, WIRE_META_BYTES, how & 64 ? input_any(in) : g.meta_bytes);
 	wire_set(&w, WIRE_DATA_BYTES, how & 128 ? input_any(in) : g.data_bytes);

@@ -3,6 +3,7 @@
 import re
 import time
 
+import numpy
 import pytest
 from lib import TOKCTL, run
 from lib.forks import run_together
@@ -99,6 +100,32 @@ def test_a_node_that_lacks_a_shard_is_named(daemon):
         all_were_told(
             refusals(daemon.directory, [daemon.socket, other.socket]),
             rf"{PROCESS_1}: dataset web: .*\(there \| {PROCESS_0}\)$",
+        )
+    injected(40)
+
+
+@pytest.mark.parametrize("manifest", [False, True])
+def test_a_node_with_other_tokens_is_named(daemon, manifest):
+    """Its shards have the same names and lengths."""
+    with another_daemon() as other:
+        for node in (daemon, other):
+            node.stop()
+            if node is other:
+                path = other.directory / "web" / "b.bin"
+                numpy.fromfile(path, "<u2")[::-1].tofile(path)
+            if manifest:
+                web = node.directory / "web"
+                code, _, err = run(TOKCTL, "inspect", "--manifest", node.directory / "web.m", web)
+                assert code == 0, err
+                config = node.directory / "tokend.yaml"
+                config.write_text(
+                    config.read_text().replace("path: web,", "path: web, manifest: web.m,")
+                )
+                assert "web.m" in config.read_text()
+            node.start()
+        all_were_told(
+            refusals(daemon.directory, [daemon.socket, other.socket]),
+            rf"{PROCESS_1}: shards: names and lengths are those at {PROCESS_0}, but the tokens",
         )
     injected(40)
 

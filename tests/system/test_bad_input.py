@@ -131,7 +131,7 @@ def test_malformed_packets_are_refused(bench):
             {
                 "op": "feed",
                 "cursor": b"x",
-                "fingerprint": 1,
+                "contents": 1,
                 "end": 1,
                 "meta_bytes": 1,
                 "data_bytes": 1,

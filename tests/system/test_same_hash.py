@@ -120,7 +120,7 @@ def forged_feed(cursor):
     feed = {
         "op": "feed",
         "cursor": cursor,
-        "fingerprint": 1,
+        "contents": 1,
         "end": 2**64 - 1,
         "meta_bytes": meta_bytes,
         "data_bytes": data_bytes,

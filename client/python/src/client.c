@@ -135,6 +135,7 @@ static PyMethodDef client_methods[] = {
 	{"cursor", client_cursor, METH_NOARGS, "The cursor, as bytes."},
 	{"position", client_position, METH_NOARGS, "Position of the cursor."},
 	{"taken", client_taken, METH_NOARGS, "Position after the last batch taken."},
+	{"contents", client_contents, METH_NOARGS, "A hash of the shards' sampled tokens."},
 	{"fingerprint", client_fingerprint, METH_NOARGS,
 		"A hash that is equal on all ranks at the same step."},
 	{"commit", client_commit, METH_VARARGS,

@@ -148,6 +148,7 @@ PyObject *number_of(PyObject *self, uint64_t (*of)(const struct tokend *t));
 PyObject *client_cursor(PyObject *self, PyObject *none);
 PyObject *client_position(PyObject *self, PyObject *none);
 PyObject *client_taken(PyObject *self, PyObject *none);
+PyObject *client_contents(PyObject *self, PyObject *none);
 PyObject *client_fingerprint(PyObject *self, PyObject *none);
 PyObject *client_commit(PyObject *self, PyObject *args);
 PyObject *client_shape(PyObject *self, PyObject *none);

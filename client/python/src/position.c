@@ -53,6 +53,12 @@ PyObject *client_taken(PyObject *self, PyObject *none)
 	return number_of(self, tokend_taken);
 }
 
+PyObject *client_contents(PyObject *self, PyObject *none)
+{
+	(void)none;
+	return number_of(self, tokend_contents);
+}
+
 PyObject *client_fingerprint(PyObject *self, PyObject *none)
 {
 	(void)none;

@@ -54,6 +54,9 @@ def _fault(table):
     for i, row in enumerate(table):
         if row[5] != table[0][5]:
             return i, 0, ""
+    for i, row in enumerate(table):
+        if row[6] != table[0][6]:
+            return i, 0, "shards: names and lengths are those at {}, but the tokens are not"
     return _coverage(table)
 
 
@@ -61,10 +64,11 @@ def check(group, client, peer, error=None):
     """Called by all processes of @group once each has attached or failed to (@error). Raises the
     same on all if they do not fit.
     """
-    row, more = [0] * 6, {"error": str(error)}
+    row, more = [0] * 7, {"error": str(error)}
     if error is None:
         shape = client.shape()
         row = [1, shape["rank"], peer, shape["world"], shape["rows"], client.fingerprint()]
+        row.append(client.contents())
         more = {"cursor": client.cursor().hex()}
     _compare(group, row, more)
 
@@ -73,7 +77,7 @@ def check_places(group, rank, world, peer, micro_batch):
     """Called before they attach, because two processes with one rank and peer would wait for each
     other. A process that has already failed calls check().
     """
-    _compare(group, [1, rank, peer, world, micro_batch, 0], {})
+    _compare(group, [1, rank, peer, world, micro_batch, 0, 0], {})
 
 
 def _compare(group, row, more):
