@@ -89,12 +89,15 @@ ssize_t durable_read_file(
 		failed(name, errno, fault);
 		return -1;
 	}
-	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) { /* a FIFO would wait for its writer */
+	if (fstat(fd, &st) < 0)
+		n = -1;
+	else if (!S_ISREG(st.st_mode)) { /* a FIFO would wait for its writer */
 		close(fd);
 		fault_errno(fault, EINVAL, "state_dir", "%s: not a regular file", name);
 		return -1;
 	}
-	while (have < capacity && (n = read(fd, (char *)bytes + have, capacity - have)) > 0)
+	while (n >= 0 && have < capacity &&
+		(n = read(fd, (char *)bytes + have, capacity - have)) > 0)
 		have += (size_t)n;
 	if (n < 0)
 		failed(name, errno, fault);

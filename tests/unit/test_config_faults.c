@@ -393,7 +393,8 @@ static void test_unreadable_file_is_refused(void **state)
 	assert_string_equal(fault.text, expected);
 	assert_null(config_load(p->directory, &fault));
 	snprintf(expected, sizeof(expected),
-		"%s: cannot be read: Is a directory; check the path given with -c", p->directory);
+		"%s: cannot be read: not a regular file; check the path given with -c",
+		p->directory);
 	assert_string_equal(fault.text, expected);
 }
 
