@@ -5,6 +5,7 @@
 #include "daemon/control/notify.h"
 #include "daemon/control/server.h"
 #include "daemon/control/web.h"
+#include "daemon/shard/format.h"
 #include "tests/disk/model.h"
 
 #include <signal.h>
@@ -192,6 +193,7 @@ static void make_dataset(const struct stream_plan *plan, unsigned number, struct
 		.tokens = __wrap_calloc(s->shards, sizeof(uint64_t)),
 		.first_window = __wrap_calloc(s->shards + 1, sizeof(uint64_t))};
 	memcpy(d->table.tokens, s->tokens, s->shards * sizeof(uint64_t));
+	d->format = &shard_npy;
 	table_number(&d->table);
 }
 
