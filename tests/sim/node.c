@@ -175,7 +175,6 @@ static void make_dataset(const struct stream_plan *plan, unsigned number, struct
 	const struct source *s = &plan->source[number];
 	static char paths[] = "0\0001\0002\0003";
 	static uint32_t at[] = {0, 2, 4, 6};
-	static const struct shard_format typed = {0};
 
 	snprintf(c->name, sizeof(c->name), "%s", s->name);
 	c->weight = s->weight;
@@ -183,10 +182,8 @@ static void make_dataset(const struct stream_plan *plan, unsigned number, struct
 	c->block = s->block;
 	c->group = s->group;
 	c->slide = s->slide;
-	*d = (struct dataset){.config = c,
-		.format = &typed,
-		.root = (char *)"/data",
-		.token_bytes = plan->token_bytes};
+	*d = (struct dataset){
+		.config = c, .root = (char *)"/data", .token_bytes = plan->token_bytes};
 	d->digest = s->key;
 	d->paths = paths;
 	d->path_at = at;
