@@ -193,7 +193,6 @@ static void make_dataset(const struct stream_plan *plan, unsigned number, struct
 		.tokens = __wrap_calloc(s->shards, sizeof(uint64_t)),
 		.first_window = __wrap_calloc(s->shards + 1, sizeof(uint64_t))};
 	memcpy(d->table.tokens, s->tokens, s->shards * sizeof(uint64_t));
-	d->format = &shard_npy;
 	table_number(&d->table);
 }
 
