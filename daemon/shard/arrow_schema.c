@@ -249,10 +249,9 @@ struct choice {
 	const char *wanted; /* or NULL */
 	uint32_t named[3];  /* number of columns with the name `wanted`, tokens, input_ids */
 	uint32_t at[3];
-	bool flat[3];		 /* the one with the name has one number a row */
-	uint32_t lists, list_at; /* of integers */
-	bool fits, text;	 /* the last column holds integers; a column holds text */
-	char names[120];	 /* of all columns, as many as fit */
+	bool flat[3];	 /* the one with the name has one number a row */
+	bool fits, text; /* the last column holds integers; a column holds text */
+	char names[120]; /* of all columns, as many as fit */
 };
 
 static void list_name(struct choice *c, const char *name)
@@ -283,10 +282,6 @@ static bool look_at(struct arrow *a, const struct fb_vector *fields, uint32_t i,
 			c->at[k] = i;
 			c->flat[k] = c->fits && column.list == ARROW_FLAT;
 		}
-	if (c->fits && column.list != ARROW_FLAT) {
-		c->lists++;
-		c->list_at = i;
-	}
 	c->text |= type == TYPE_STRING || type == TYPE_LARGE_STRING || type == TYPE_STRING_VIEW;
 	list_name(c, shown(name));
 	return true;
@@ -323,8 +318,8 @@ static bool choose(struct arrow *a, const struct fb_vector *fields, const struct
 	if (hint->column)
 		return refuse(a, "no column is called '%.64s'; set `column` to one of: %s",
 			hint->column, c.names);
-	*column = c.lists == 1 ? c.list_at : 0;
-	return c.lists == 1 || (fields->count == 1 && c.fits) ||
+	*column = 0;
+	return (fields->count == 1 && c.fits) ||
 	       refuse(a,
 		       "no column is called tokens or input_ids; set `column` to the one with the "
 		       "tokens, of: %s",

@@ -176,15 +176,14 @@ static bool refuse_column(
 }
 
 /*
- * Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only array, or
- * the only column. With other columns, a number is an id, a label or a count, whatever its name.
+ * Chooses the config's column; otherwise one with llm-foundry's names; otherwise the only one. With
+ * other columns, a number is an id, a label or a count, whatever its name.
  */
 static bool choose(
 	const json_t *config, const struct shard_hint *hint, unsigned *column, struct fault *fault)
 {
 	const char *const names[] = {hint->column, "tokens", "input_ids"};
 	unsigned n = (unsigned)json_array_size(json_object_get(config, "column_names"));
-	unsigned arrays = 0;
 	struct mds_layout l;
 
 	for (int k = hint->column ? 0 : 1; k < (hint->column ? 1 : 3); k++)
@@ -197,13 +196,7 @@ static bool choose(
 	if (hint->column)
 		return refuse_column(config, "has no column ", hint->column, fault);
 	*column = 0;
-	for (unsigned i = 0; i < n; i++)
-		if (encoding(text_item(config, "column_encodings", i), hint, &l) == AN_ARRAY) {
-			arrays++;
-			*column = i;
-		}
-	return arrays == 1 ||
-	       (n == 1 &&
+	return (n == 1 &&
 		       encoding(text_item(config, "column_encodings", 0), hint, &l) != NO_TOKENS) ||
 	       refuse_column(config, "no column is called tokens or input_ids", "", fault);
 }

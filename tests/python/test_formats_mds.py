@@ -228,8 +228,6 @@ def test_which_column(tmp_path):
         [
             ({"tokens": "ndarray:int32", "input_ids": "ndarray:int32"}, a),
             ({"input_ids": "ndarray:int32", "labels": "ndarray:int32"}, a),
-            ({"labels": "ndarray:int32", "name": "str"}, a),
-            ({"labels": "ndarray:int32", "idx": "int64"}, a),
         ]
     ):
         name, *others = columns
