@@ -317,7 +317,7 @@ static void warn(struct attach_job *job)
 	bool seeks = twins_join(s);
 	char text[LIMIT_TEXT_BYTES];
 
-	if (s->again || s->helper)
+	if (s->again || s->helper || s->rank > 0 || s->peer > 0) /* once a job */
 		return;
 	if (!seeks)
 		plan_tell(s->stream, &(struct doubts){s->connection, 0}, warn_one);

@@ -13,7 +13,7 @@ static void tell_vocab(const struct stream *s, void *context,
 {
 	for (uint32_t d = 0; d < s->config->datasets; d++)
 		if (s->dataset[d].format->raw && !s->config->has_vocab) {
-			tell(context, s, false,
+			tell(context, s, true,
 				"its shards do not state what they hold, and unknown ids cannot be "
 				"found: add `vocab: N` to the stream, the number of your "
 				"tokenizer's ids");

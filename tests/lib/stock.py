@@ -20,29 +20,34 @@ streams:
   train:
     seed: {seed}
     seq_len: 64
+    vocab: 65536
     datasets:
       - {{name: web, path: web, weight: 0.7}}
       - {{name: code, path: code.bin, weight: 0.3, shuffle: block, block: 8, group: 4}}
   finite:
     seed: 7
     seq_len: 64
+    vocab: 65536
     epochs: 1
     datasets:
       - {{name: code, path: code.bin}}
   whole:
     seed: 7
     seq_len: 64
+    vocab: 65536
     extra: 0
     datasets:
       - {{name: code, path: code.bin}}
   wide:
     seed: 7
     seq_len: 64
+    vocab: 4294967296
     datasets:
       - {{name: wide, path: wide.bin, dtype: u32}}
   ahead:
     seed: 7
     seq_len: 64
+    vocab: 65536
     extra: 3
     datasets:
       - {{name: code, path: code.bin}}
