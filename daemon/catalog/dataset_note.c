@@ -72,7 +72,7 @@ static bool unserved(const struct dataset *d, char *text, size_t text_bytes)
 	bool tails = !d->config->slide && t->stride <= t->window_tokens;
 	uint64_t lost = t->short_tokens + (tails ? t->tail_tokens : 0);
 
-	if (t->windows == 0 || lost <= t->total_tokens / UNSERVED_PART)
+	if (t->windows == 0 || d->config->weight == 0 || lost <= t->total_tokens / UNSERVED_PART)
 		return false;
 	int n = snprintf(text, text_bytes, "%.1f %% of its %" PRIu64 " tokens are never served: ",
 		100.0 * (double)lost / (double)t->total_tokens, t->total_tokens);

@@ -7,6 +7,7 @@ enum {
 	TEXT_LEAST = 32, /* bytes; fewer may be tokens that happen to be printable */
 	TEXT_WHOLE = 12, /* the same if the file has no more */
 	COUNTED_LEAST = 64,
+	MOST_IDS = 1 << 18, /* of a tokenizer */
 };
 
 #define TEXT(s) s, sizeof(s) - 1
@@ -185,13 +186,17 @@ const char *foreign_kind(const struct bytes *b)
 				     : NULL;
 }
 
-/* The number of tokens, in @n bytes, and then only tokens. */
-static bool is_counted(const struct bytes *b, uint64_t count, size_t n)
+/*
+ * The number of tokens, in @n bytes, and then only tokens. A small number may be a token that
+ * happens to be equal: then their width must be right, too.
+ */
+static bool is_counted(const struct bytes *b, uint64_t count, size_t n, uint32_t width)
 {
 	uint64_t rest = b->size - n;
 
-	return count > 0 && rest % count == 0 && rest / count <= 8 &&
-	       __builtin_popcountll(rest / count) == 1;
+	return count > 0 && rest % count == 0 &&
+	       (rest / count == width || (count > MOST_IDS && rest / count <= 8 &&
+						 __builtin_popcountll(rest / count) == 1));
 }
 
 /* A number of samples, and their offsets in the file; in MDS then a description. */
@@ -209,10 +214,11 @@ static const char *samples_kind(const struct bytes *b, const uint8_t *head)
 			      : NULL;
 }
 
-const char *foreign_to_plain(const struct bytes *b)
+const char *foreign_to_plain(const struct bytes *b, enum shard_type type)
 {
 	uint8_t head[HEAD_BYTES];
 	size_t n = bytes_head(b, head, sizeof(head));
+	uint32_t width = shard_type_bytes(type);
 
 	if (n < COUNTED_LEAST)
 		return NULL;
@@ -226,9 +232,9 @@ const char *foreign_to_plain(const struct bytes *b)
 		return "an Arrow stream; name it .arrow, or set `format: arrow`";
 	if (memcmp(head, "\x93NUMPY", 6) == 0)
 		return "a NumPy file; set `format: npy`";
-	if (is_counted(b, bytes_u64(head), 8))
+	if (is_counted(b, bytes_u64(head), 8, width))
 		return "tokens after their number, a header of 8 bytes; write the tokens alone";
-	if (b->size >= HEAD_BYTES && is_counted(b, bytes_u32(head), 4))
+	if (b->size >= HEAD_BYTES && is_counted(b, bytes_u32(head), 4, width))
 		return "tokens after their number, a header of 4 bytes; write the tokens alone";
 	return samples_kind(b, head);
 }

@@ -396,7 +396,7 @@ static bool others_are_foreign(const struct shard_list *list, const char *name)
 	if (fd >= 0)
 		b = bytes_open_plain(fd, path, &fault);
 	if (b)
-		foreign = foreign_kind(b) || foreign_to_plain(b);
+		foreign = foreign_kind(b) || foreign_to_plain(b, SHARD_U16);
 	bytes_close(b);
 	if (fd >= 0)
 		close(fd);

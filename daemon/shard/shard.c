@@ -123,7 +123,7 @@ static bool check_content(const struct shard_format *format, const struct bytes 
 {
 	const char *kind = hint->listed	 ? NULL
 			   : !format	 ? foreign_kind(b)
-			   : format->raw ? foreign_to_plain(b)
+			   : format->raw ? foreign_to_plain(b, hint->type)
 					 : NULL;
 
 	return !kind || foreign_refuse(kind, fault);

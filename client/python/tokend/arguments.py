@@ -31,12 +31,12 @@ def check(asked: Any) -> None:
         dtype=asked.dtype,
         loss_mask=asked.loss_mask,
         attention_mask=asked.attention_mask,
-        shift_labels=asked.shift_labels,
+        shift_labels=bool(asked.shift_labels),
         cp=asked.cp,
         transform=asked.transform,
         device=is_cuda(asked.device),
     )
-    check_tokens(asked.tokens, asked.view, asked.attention_mask, asked.shift_labels, asked.cp)
+    check_tokens(asked.tokens, asked.view, asked.attention_mask, bool(asked.shift_labels), asked.cp)
     check_attention_mask(asked.attention_mask, asked.documents)
 
 

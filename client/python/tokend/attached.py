@@ -31,6 +31,7 @@ class Attached:
     _ended = False  # next() has raised StopIteration
     _modes = 0  # of the batches since the last seek; 1: under no_grad(), 2: with gradients
     _repeats = False  # the last pass was one with gradients
+    _labels_meant = False  # shift_labels was passed, or its absence was looked at
     _said: frozenset[str] = frozenset()  # warnings that are given once
     _passes = 0  # how often it began again at position 0
     _pass: weakref.ref[Any] | None = None  # the last pass that took a batch
@@ -91,6 +92,7 @@ class Attached:
         arguments.check(asked)
         self._make = arrays.framework(asked.framework)
         self._has_gradients = self._make.has_gradients
+        self._labels_meant = asked.shift_labels is not None
         there = arguments.cuda(asked.device, self._make)
         types = arrays.types(self._make, asked.dtype, asked.tokens)
         place = arguments.place(asked.mesh, asked.rank, asked.world, asked.peer)

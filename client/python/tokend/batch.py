@@ -49,7 +49,7 @@ class Wanted:
         self.provenance: bool = asked.provenance
         self.loss_mask: bool = asked.loss_mask
         self.attention_mask: bool = asked.attention_mask
-        self.shift_labels: bool = asked.shift_labels
+        self.shift_labels: bool = bool(asked.shift_labels)
         self.view: bool = asked.view  # lend the ring's slots
         self.tokens: bool = asked.tokens  # unsplit windows instead of input_ids and labels
         self.cp, self.types, self.device = cp, types, device

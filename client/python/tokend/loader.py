@@ -112,7 +112,9 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
       attention_mask  add attention_mask. Not with documents: transformers' models ignore their
                    position_ids if they get a mask, and attend across documents
       shift_labels  for Hugging Face models, which shift labels themselves: model(**batch). Their
-                   labels are then in labels, and those below in shift_labels
+                   labels are then in labels, and those below in shift_labels. If it is not given,
+                   and such a model trains in this process, the first batch warns; pass False if
+                   the model gets no labels
       provenance   add epoch, window, shard, offset
       tokens       give unsplit windows: tokens and padding instead of input_ids and labels. The
                    stream needs extra ≥ 1. If it has a loss mask, pass loss_mask=True too
@@ -334,7 +336,7 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         documents: bool = False,
         loss_mask: bool = False,
         attention_mask: bool = False,
-        shift_labels: bool = False,
+        shift_labels: bool | None = None,
         provenance: bool = False,
         cp: Any = None,
         transform: Callable[..., Any] | None = None,
@@ -411,6 +413,10 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
                     from .passes import warn_of_modes
 
                     warn_of_modes(self, mode)
+                if mode > 1 and "transformers.modeling_utils" in sys.modules:
+                    from .passes import warn_of_labels
+
+                    warn_of_labels(self)
                 self._modes |= mode
         self._before, self._handled = self._client.taken(), id(sys.exc_info()[1])
         batches = self._batches or self._measured()

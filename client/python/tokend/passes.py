@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 import weakref
@@ -12,6 +13,12 @@ from . import callers
 if TYPE_CHECKING:
     from .batch import Batches
     from .loader import Loader
+
+# These give each model the labels that it wants.
+ADAPTERS = {
+    f"tokend.integrations.{name}"
+    for name in ("transformers", "composer", "megatron", "olmo", "torchtitan")
+}
 
 
 def accelerate_takes_ahead() -> bool:
@@ -141,6 +148,24 @@ def warn_of_modes(loader: Loader, mode: int) -> None:
             f"a second pass over stream {loader.stream!r} with gradients has the rows of the first "
             "in the same order; to train on epochs that are each shuffled anew, set epochs: to "
             "their number in its config; evaluate under torch.no_grad()",
+        )
+
+
+def warn_of_labels(loader: Loader) -> None:
+    """Called before a batch with gradients in a process that has transformers' models. They shift
+    labels themselves.
+    """
+    if loader._labels_meant or not loader._measured().has_labels or sys.modules.keys() & ADAPTERS:
+        return
+    loader._labels_meant = True
+    model = sys.modules["transformers.modeling_utils"].PreTrainedModel
+    if any(issubclass(type(x), model) and x.training for x in gc.get_objects()):
+        _warn_once(
+            loader,
+            "labels",
+            f"labels of stream {loader.stream!r} are shifted already, and the transformers model "
+            "that trains here shifts them once more: model(**batch) would learn the token after "
+            "next; pass Loader(shift_labels=True), or False if the model gets no labels",
         )
 
 

@@ -104,7 +104,9 @@ class LateState(Callback):
     """
 
     def on_train_start(self, trainer, module):
-        trainer.fit_loop._load_combined_loader_states()  # once
+        loop = trainer.fit_loop
+        if any(isinstance(x, (Loader, Batches)) for x in loop._combined_loader.flattened):
+            loop._load_combined_loader_states()  # once
 
 
 class Validation:
