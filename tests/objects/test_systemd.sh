@@ -25,7 +25,9 @@ env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory install DESTDIR="$scratc
 	PREFIX=/usr/local >/dev/null
 chmod 755 "$scratch" "$scratch"/{data,data/corpus,data/corpus/web}
 for i in 0 1; do
-	head -c 4000000 /dev/urandom >"$scratch/data/corpus/web/$i.bin"
+	python3 -c "import array, random
+array.array('H', random.choices(range(50000), k=2000000)).tofile(
+	open('$scratch/data/corpus/web/$i.bin', 'wb'))"
 done
 build/bin/tokctl inspect --manifest "$scratch/local.jsonl" "$scratch/data/corpus/web"
 (

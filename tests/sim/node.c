@@ -182,8 +182,10 @@ static void make_dataset(const struct stream_plan *plan, unsigned number, struct
 	c->block = s->block;
 	c->group = s->group;
 	c->slide = s->slide;
-	*d = (struct dataset){
-		.config = c, .root = (char *)"/data", .token_bytes = plan->token_bytes};
+	*d = (struct dataset){.config = c,
+		.format = &shard_npy,
+		.root = (char *)"/data",
+		.token_bytes = plan->token_bytes};
 	d->digest = s->key;
 	d->paths = paths;
 	d->path_at = at;

@@ -47,7 +47,8 @@ for unit in "${!exposure_most[@]}"; do
 done
 
 chmod 755 "$scratch" "$scratch/data"
-head -c 40000000 /dev/urandom >"$scratch/data/a.bin"
+python3 -c "import array, random
+array.array('H', random.choices(range(50000), k=20000000)).tofile(open('$scratch/data/a.bin', 'wb'))"
 mkdir -p "$scratch/home" "$scratch/root/usr/local/lib/sysusers.d"
 echo "u ada 1001 - /home/ada" >"$scratch/root/usr/local/lib/sysusers.d/ada.conf"
 install -D -m 600 -o 1001 -g 1001 "$scratch/data/a.bin" "$scratch/home/ada/a.bin"

@@ -57,7 +57,8 @@ def make_streams(place):
     }
     shapes |= {f"together{i}": "hung" for i in range(TOGETHER)}
     streams = {
-        n: {"seed": 3, "seq_len": SEQ_LEN, "datasets": datasets(path)} for n, path in shapes.items()
+        n: {"seed": 3, "seq_len": SEQ_LEN, "vocab": 65536, "datasets": datasets(path)}
+        for n, path in shapes.items()
     }
     for i in range(TOGETHER):  # with one order, all would wait for the first one's shards
         streams[f"together{i}"]["seed"] = i
