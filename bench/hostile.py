@@ -32,9 +32,9 @@ def ask(s, keep=None, **message):
                 os.close(fd)
         else:
             keep += fds
-        if len(data) != 1:  # a wake-up has one byte
+        reply = msgpack.unpackb(data) if data else {"op": "closed"}
+        if len(data) != 1 and reply["op"] != "warning":  # a wake-up has one byte
             break
-    reply = msgpack.unpackb(data) if data else {"op": "closed"}
     if reply["op"] in ("error", "closed"):
         raise ConnectionError(reply.get("text", "closed"))
     return reply

@@ -21,7 +21,6 @@ if [[ ${1:-run} =~ ^(test|objects|trainers|bench)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)
 	packages+=(systemd-container g++ iproute2 strace zstd man-db tmux chromium prometheus zsh)
 	packages+=(curl podman runc catatonit slurmctld slurmd slurm-client)
-	packages+=(libmicrohttpd-dev) # for the older version that tests/lib/release.py builds
 	wheels+=(pytest==9.2.0 pytest-timeout==2.4.0 msgpack==1.2.4 ruff==0.17.5)
 	wheels+=(sentencepiece==0.2.3)
 	# Writers of shards.

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ static uint64_t ns_of(const struct statx_timestamp *t)
 static struct look_state state_of(const struct statx *found)
 {
 	return (struct look_state){
+		.device = makedev(found->stx_dev_major, found->stx_dev_minor),
 		.inode = found->stx_ino,
 		.bytes = found->stx_size,
 		.mtime_ns = ns_of(&found->stx_mtime),

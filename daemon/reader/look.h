@@ -30,7 +30,7 @@
 enum { LOOK_SAMPLES = 16, LOOK_SAMPLE_BYTES = 512 };
 
 struct look_state {
-	uint64_t inode, bytes, mtime_ns, ctime_ns;
+	uint64_t device, inode, bytes, mtime_ns, ctime_ns;
 	uint64_t names; /* links */
 };
 

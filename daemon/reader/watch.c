@@ -150,7 +150,8 @@ static bool leads_to(struct file *file)
 	struct statx now;
 
 	if (statx(AT_FDCWD, file->path, 0, STATX_INO, &now) == 0
-			? now.stx_ino == was->inode
+			? now.stx_ino == was->inode &&
+				  makedev(now.stx_dev_major, now.stx_dev_minor) == was->device
 			: errno != ENOENT && errno != ENOTDIR)
 		return true;
 	return fault_set(&file->fault, FAULT_CHANGED, "",

@@ -3,7 +3,6 @@
 import ctypes
 import json
 import os
-import random
 import shutil
 import statistics
 import subprocess
@@ -28,11 +27,13 @@ streams:
   train:
     seed: 1
     seq_len: 2048
+    vocab: 50000
     datasets:
       - {name: web, path: web.bin}
   papers:
     seed: 1
     seq_len: 2048
+    vocab: 50000
     eos: 7
     documents: true
     loss_mask: true
@@ -78,7 +79,10 @@ class Daemon:
     def __init__(self):
         self.dir = Path(tempfile.mkdtemp(prefix="tokend-gpu-"))
         self.socket = str(self.dir / "socket")
-        (self.dir / "web.bin").write_bytes(random.Random(1).randbytes(128_000_000))
+        import torch
+
+        ids = torch.randint(50000, (64_000_000,), dtype=torch.int32)
+        ids.to(torch.uint16).numpy().tofile(self.dir / "web.bin")
         (self.dir / "tokend.yaml").write_text(
             f"socket: {self.socket}\nstate_dir: {self.dir}/state\n{STREAMS}"
         )

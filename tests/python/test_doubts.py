@@ -17,7 +17,7 @@ CODE = {"name": "code", "path": "code", "weight": 0.3}
 @contextlib.contextmanager
 def serving(place, *datasets, start="begin", steps=1, **stream):
     """A loader after some steps, and what it was warned of."""
-    train = {"seed": 1, "seq_len": 64, "datasets": datasets, **stream}
+    train = {"seed": 1, "seq_len": 64, "vocab": 50000, "datasets": datasets, **stream}
     daemon = Daemon(place, place.config(streams={"train": train}))
     try:
         with warnings.catch_warnings(record=True) as said:

@@ -2,7 +2,7 @@
  * long-life SOCKET STREAM POSITION SECONDS BATCHES: a trainer that takes batches at full speed.
  *
  * Each batch is checked: its position, its number, where its rows come from, and its tokens. The
- * stream has one dataset without shuffling, whose token number i is i mod 65536, and windows of one
+ * stream has one dataset without shuffling, whose token number i is i mod 50000, and windows of one
  * token. Ends after SECONDS or BATCHES. Prints a line of JSON every 0.2 s, and one at the end.
  */
 #include "client/lib/tokend.h"
@@ -51,7 +51,7 @@ static void check(const struct tokend_batch *b, uint64_t number, uint64_t begin,
 		equal("row's position", row->position, position + i);
 		equal("epoch", row->epoch, (position + i) / windows);
 		equal("window", row->window, (position + i) % windows);
-		equal("token", tokens[i], row->offset % 65536);
+		equal("token", tokens[i], row->offset % 50000);
 	}
 }
 

@@ -188,7 +188,7 @@ class Bench:
         place.shard("web/a.bin", 400_000)
         place.shard("code/a.bin", 300_000, seed=2)
         place.shard("law/a.bin", 200_000, seed=3)
-        window = {"seq_len": SEQ, "extra": 1}
+        window = {"seq_len": SEQ, "extra": 1, "vocab": 50000}
         self.streams = {
             "train": {"seed": 1, **window, "datasets": datasets("web", "code", shuffle="global")},
             "short": {"seed": 2, **window, "samples": 100_000, "datasets": datasets("web", "code")},

@@ -332,6 +332,7 @@ def test_mutated_packets_do_no_harm(bench, seed):
         "asked",
         "cancelled",
         "described",
+        "warning",
         "saved",
     }
     injected(25, counts["error"])

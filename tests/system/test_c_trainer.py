@@ -22,10 +22,11 @@ def ask(daemon, *arguments):
 @pytest.mark.tsan
 def test_the_c_trainer_carries_out_requests(place):
     for name in ("web", "code"):
-        numpy.arange(1 << 20, dtype="<u2").tofile(place.file(f"{name}.bin"))
+        (numpy.arange(1 << 20) % 50000).astype("<u2").tofile(place.file(f"{name}.bin"))
     stream = {
         "seed": 1,
         "seq_len": SEQ,
+        "vocab": 50000,
         "datasets": [{"name": n, "path": f"{n}.bin"} for n in ("web", "code")],
     }
     daemon = Daemon(place, place.config(streams={"train": stream}))

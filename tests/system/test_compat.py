@@ -14,7 +14,7 @@ from lib.injected import injected
 from lib.release import Release, release
 from lib.stock import StockDaemon
 
-LAST_RELEASE = "58ab16e"
+LAST_RELEASE = "6c95828"
 MICRO, WINDOW = 4, 64
 
 

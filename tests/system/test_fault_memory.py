@@ -3,6 +3,7 @@ a client or closes its connection, but it does not crash, and other sessions rea
 """
 
 import contextlib
+import os
 import signal
 
 import numpy
@@ -182,15 +183,16 @@ def test_each_allocation_of_opening_and_decoding_fails_once(place, memory, kind)
 
 
 def test_reading_allocates_nothing(daemon, memory):
-    """Everything is allocated at attach and when shards are opened."""
+    """Everything is allocated at attach and when shards are opened, but for the threads that look
+    whether names still lead to the shards.
+    """
+    threads = lambda: len(os.listdir(f"/proc/{daemon.pid}/task"))
     rows = rows_at(daemon.config, "train", 0, 20_000)
     witness = Witness(daemon, rows)
     witness.step(500)
-    before = memory.get("calls")
-    memory.set(fail=1)  # the next allocation fails, if there is one
+    before = memory.get("calls") - threads()
     assert witness.step(3000), "the batches are right"
-    assert memory.get("calls") == before, "no allocation while batches are read"
-    memory.set(fail=0)
+    assert memory.get("calls") - threads() == before, "no allocation while batches are read"
     witness.close()
     assert daemon.stop() == 0, "exit 0"
 
@@ -198,7 +200,7 @@ def test_reading_allocates_nothing(daemon, memory):
 def test_a_start_without_memory_ends_with_one_line(place, memory):
     """Every fourth allocation of a start fails in turn: the daemon exits with 1, or serves."""
     place.shard("web/0.bin", 20_000)
-    stream = {"seed": 3, "seq_len": 64, "datasets": datasets("web")}
+    stream = {"seed": 3, "seq_len": 64, "vocab": 50000, "datasets": datasets("web")}
     daemon = Daemon(place, place.config(streams={"train": stream}), env=memory.env)
     calls, refused, wrong = memory.get("calls"), 0, []
     assert daemon.stop() == 0

@@ -168,7 +168,7 @@ def test_idle_scrapers_do_not_block_metrics(place, config):
 @pytest.fixture
 def config(place):
     place.shard("web/a.bin", 30_000)
-    streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+    streams = {"train": {"seed": 3, "seq_len": 64, "vocab": 50000, "datasets": datasets("web")}}
     return place.config(allow_uids=[1], streams=streams)
 
 

@@ -271,7 +271,7 @@ def test_trainers_wait_for_a_mended_config(place):
     """A job waits while its daemon is restarted with a broken config, until that is mended."""
     place.shard("wait/a.bin", 20000)
     path = place.file("wait.sock")
-    about = {"seed": 1, "seq_len": 64, "datasets": datasets("wait")}
+    about = {"seed": 1, "seq_len": 64, "vocab": 50000, "datasets": datasets("wait")}
     config = place.config("wait.yaml", socket=path, streams={"train": about})
     daemon = Daemon(place, config)
     environment = {**os.environ, "PYTHONPATH": f"{REPO}/build/python"}

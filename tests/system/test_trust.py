@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy
 import pytest
 from embedding import programs
 
@@ -50,10 +51,11 @@ class Scene:
         self.place = place
         self.configs = {}
         for who, token in (("root", 1), ("stranger", 666)):
-            path = place.file(who, "a.bin")
-            with open(path, "wb") as f:
-                f.write(token.to_bytes(2, "little") * 20_000)
-            stream = {"seed": 1, "seq_len": 64, "datasets": datasets("a.bin")}
+            tokens = numpy.random.default_rng(1).integers(0, 50000, 20_000).astype("<u2")
+            tokens[::64] = token  # the first of each window
+            tokens.tofile(place.file(who, "a.bin"))
+            data = datasets("a.bin", shuffle="none")
+            stream = {"seed": 1, "seq_len": 64, "vocab": 50000, "datasets": data}
             state = place.file(who, "state", ".keep")[: -len("/.keep")]
             self.configs[who] = place.config(
                 f"{who}/tokend.yaml", state_dir=state, streams={"train": stream}

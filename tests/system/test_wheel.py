@@ -254,7 +254,7 @@ def check_embedded(place, python, site, programs, uid, hidden=(), path=None):
     name = f"{python} as {uid}"
     here = place.file(f"work{uid}", "x")[:-2]
     place.shard(f"work{uid}/web/a.bin", 60_000)
-    streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+    streams = {"train": {"seed": 3, "seq_len": 64, "vocab": 50000, "datasets": datasets("web")}}
     roots = {"socket": "/run/tokend/tokend.sock", "state_dir": "/var/lib/not-nobodys"}
     config = place.config(f"work{uid}/tokend.yaml", streams=streams, **roots)
     script = place.file(f"work{uid}", "trainer.py")
@@ -357,7 +357,7 @@ def test_c_and_cxx_programs_build_and_run_with_the_wheel(place, venv, compiler):
     """
     directory, site = venv
     place.shard("web/a.bin", 60_000)
-    streams = {"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}}
+    streams = {"train": {"seed": 3, "seq_len": 64, "vocab": 50000, "datasets": datasets("web")}}
     config = place.config(streams=streams)
     environment = {"PATH": os.environ["PATH"]}
     code, out, err = run(f"{directory}/bin/python", "-m", "tokend", "--pkgconfigdir")
