@@ -62,6 +62,7 @@ import tokend
 from tokend import Loader
 
 model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters())
 step, interval = 0, 100
 loader = data = Loader("train", 8)
 
