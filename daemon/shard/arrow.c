@@ -255,10 +255,8 @@ static bool add_batches(struct shard_index *index, struct arrow *a)
 
 static bool load(struct shard_index *index, struct arrow *a, struct shard_facts *facts)
 {
-	uint64_t most = a->stream ? a->b->size / BATCH_LEAST + 1 : a->batches.count;
-
 	index->column = a->column;
-	if (!pieces_new(&index->pieces, most < UINT32_MAX ? most : UINT32_MAX))
+	if (!pieces_new(&index->pieces, a->stream ? 0 : a->batches.count))
 		return fault_memory(a->fault);
 	if (!add_batches(index, a))
 		return false;

@@ -82,7 +82,9 @@ static bool judge(struct shard_index *x, const struct mds_front *f, const struct
 		*tokens = hint->listed->tokens;
 		return true;
 	}
-	if (!check_spread(x, f, fault))
+	if (x->sample_tokens == 0) /* a document without tokens */
+		x->joined = mds_read_table(x, fault);
+	if (x->sample_tokens == 0 ? !x->joined : !check_spread(x, f, fault))
 		return false;
 	if (x->joined)
 		return mds_count_tokens(x, tokens, fault);

@@ -151,9 +151,7 @@ static bool look(const struct bytes *b, const struct mds_layout *l, struct sampl
 			" bytes; column `%s` has %" PRIu64 " bytes for them",
 			number, count, width, l->name, size - n);
 	s->tokens = count;
-	return count > 0 ||
-	       fault_set(fault, FAULT_DATA, "", "sample %" PRIu32 ": column `%s` has no tokens",
-		       number, l->name);
+	return true;
 }
 
 static bool same_type(const struct sample *s, enum shard_type type, struct fault *fault)
@@ -303,7 +301,8 @@ bool mds_count_tokens(const struct shard_index *x, uint64_t *tokens, struct faul
 		}
 		*tokens += n;
 	}
-	return true;
+	return *tokens > 0 ||
+	       fault_set(fault, FAULT_DATA, "", "column `%s` has no tokens", x->layout.name);
 }
 
 bool mds_join_by_size(struct shard_index *x, uint64_t tokens)

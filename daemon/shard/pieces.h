@@ -28,10 +28,7 @@ struct pieces {
 
 enum { PIECES_A_FIRST = 4, PIECES_A_LINE = 4 };
 
-/*
- * Allocates room for @most pieces, a number checked against the file's size. Memory that is not
- * touched costs nothing. False: out of memory.
- */
+/* Allocates room for @most pieces; it grows. False: out of memory. */
 static inline bool pieces_new(struct pieces *p, uint64_t most)
 {
 	*p = (struct pieces){.room = most};
@@ -52,14 +49,30 @@ static inline uint64_t pieces_tokens(const struct pieces *p)
 	return p->count ? p->end[p->count - 1].tokens : 0;
 }
 
-/* Appends a piece; ignores an empty one. False: no room, or more than 2^64 tokens. */
+/* Makes room for one more. */
+static inline bool pieces_grow(struct pieces *p)
+{
+	uint64_t room = 2 * p->room + PIECES_A_LINE;
+	struct piece_end *more;
+
+	if (p->count < p->room)
+		return true;
+	more = room > UINT32_MAX ? NULL : realloc(p->end, (room + 1) * sizeof(*more));
+	if (!more)
+		return false;
+	p->end = more;
+	p->room = room;
+	return true;
+}
+
+/* Appends a piece; ignores an empty one. False: out of memory, or more than 2^64 tokens. */
 static inline bool pieces_add(struct pieces *p, uint64_t tokens, uint64_t at)
 {
 	uint64_t end;
 
 	if (tokens == 0)
 		return true;
-	if (p->count == p->room || __builtin_add_overflow(pieces_tokens(p), tokens, &end))
+	if (__builtin_add_overflow(pieces_tokens(p), tokens, &end) || !pieces_grow(p))
 		return false;
 	p->end[p->count++] = (struct piece_end){end, at};
 	return true;

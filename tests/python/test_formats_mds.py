@@ -311,6 +311,16 @@ def test_samples_of_different_lengths_are_documents(tmp_path, dtype, form):
         check_documents(shard, samples, "-w", "129", *options)
 
 
+@pytest.mark.parametrize("lengths", [[0, 5, 5], [5, 0, 5], [5, 7, 0, 0]])
+def test_empty_samples_are_documents_without_tokens(tmp_path, lengths):
+    """Mosaic writes them in columns of bytes only."""
+    samples = documents(lengths, "int32")
+    (shard,) = write(tmp_path, {"tokens": "bytes"}, ({"tokens": d.tobytes()} for d in samples))
+    facts, tokens = cat(shard, "-t", "u32")
+    assert np.array_equal(tokens, np.concatenate(samples))
+    assert facts["boundaries"] == sorted(set(np.cumsum(lengths).tolist()) - {0, sum(lengths)})
+
+
 def test_shards_of_documents_that_are_alike_by_chance(tmp_path):
     """A small shard's samples may all have one length. Its index tells that others differ; without
     windows, or with windows of that length, they stay samples.
