@@ -14,8 +14,8 @@ the position of the other groups. Nothing of torchft is imported here.
 
 import json
 
-from .. import arguments, job
 from .. import group as groups
+from .. import job
 from .._tokend import Error
 from ..batch import FIELDS
 from ..control import EDITS, Control, Request
@@ -53,7 +53,6 @@ class TokendReplica:
         # rank. Until the first, all groups have the same ranks, and must not wait for each other's
         # end.
         options = {"strict": False, **options}
-        self._record = options.pop("record", None)  # until the first step that it takes part in
         self.loader = Loader(
             stream, micro_batch, rank=self._rank, world=self._ranks, agree=False, **options
         )
@@ -94,11 +93,6 @@ class TokendReplica:
             rank = replica * self._ranks + self._rank
             loader = self.loader
             here = loader.rank, loader.world, loader.taken
-            if self._record is not None:
-                run = loader._client.run()
-                path = arguments.record_path(self._record, run, self._rank, loader._peer)
-                loader._client.record(path)
-                self._record = None
             if asked or here != (rank, world, cursor.position):
                 loader.seek(bytes(cursor), rank=rank, world=world)
             taken = [batch for _, batch in zip(range(batches), self.loader, strict=False)]
@@ -128,8 +122,8 @@ class TokendReplica:
         """Returns zeros in the shape of a batch, whatever the loader was asked for. None: the
         stream has ended before the first one.
         """
-        if not self._like and (first := next(self.loader, None)):  # the next take() seeks
-            self._like = self._zeros_like(first)
+        if not self._like and (found := self.loader._measured().look()):  # it is not taken
+            self._like = self._zeros_like(found[0])
         return self._like and self._zeros_like(self._like)
 
     def _zeros_like(self, like):
