@@ -13,30 +13,30 @@ static bool is_gone(int error)
 	return error == ENOENT || error == ENOTDIR;
 }
 
-static bool same_identity(const struct dataset_identity *was, const char *path, struct fault *fault)
+static bool same_file(
+	const struct dataset_identity *was, const char *when, const char *path, struct fault *fault)
 {
-	struct dataset_identity is;
 	struct stat st;
 
 	if (stat(path, &st) != 0)
 		return !is_gone(errno) ||
 		       fault_set(fault, FAULT_CHANGED, "", "%s: %s", path, strerror(errno));
-	is = dataset_identify(&st);
-	return (is.inode == was->inode && is.bytes == was->bytes && is.mtime_ns == was->mtime_ns) ||
-	       fault_set(fault, FAULT_CHANGED, "", "%s has another %s", path,
-		       is.bytes != was->bytes	? "size"
-		       : is.inode != was->inode ? "inode"
-						: "mtime");
+	return dataset_identical(was, when, &st, fault) || fault_prefix(fault, "%s: ", path);
 }
 
-static bool same_shard(void *context, uint64_t shard)
+static bool same_shard(const struct dataset *d, uint64_t shard, struct fault *fault)
 {
-	const struct dataset *d = context;
 	char path[PATH_MAX + 1];
-	struct fault fault;
 
 	dataset_shard_path(d, shard, path, sizeof(path));
-	return same_identity(&d->identity[shard], path, &fault);
+	return same_file(&d->identity[shard], "the shard was listed", path, fault);
+}
+
+static bool same_quietly(void *context, uint64_t shard)
+{
+	struct fault fault; /* same_files() reports it */
+
+	return same_shard(context, shard, &fault);
 }
 
 static bool same_names(const struct dataset *d, const struct shard_list *list, struct fault *fault)
@@ -65,14 +65,9 @@ static bool same_files(const struct dataset *d, const char *path, struct fault *
 	shard_list_free(&list);
 	if (!same)
 		return false;
-	uint64_t s = parallel_for(d->table.shards, same_shard, (void *)(uintptr_t)d);
+	uint64_t s = parallel_for(d->table.shards, same_quietly, (void *)(uintptr_t)d);
 
-	if (s == d->table.shards)
-		return true;
-	char shard[PATH_MAX + 1];
-
-	dataset_shard_path(d, s, shard, sizeof(shard));
-	return same_identity(&d->identity[s], shard, fault);
+	return s == d->table.shards || same_shard(d, s, fault);
 }
 
 bool dataset_current(const struct config *config, const struct dataset *d, struct fault *fault)
@@ -82,5 +77,6 @@ bool dataset_current(const struct config *config, const struct dataset *d, struc
 
 	if (store_is_url(of) || !config_path(config, of, path, sizeof(path)))
 		return true;
-	return d->sizes ? same_identity(&d->manifest, path, fault) : same_files(d, path, fault);
+	return d->sizes ? same_file(&d->manifest, "the manifest was read", path, fault)
+			: same_files(d, path, fault);
 }

@@ -156,10 +156,9 @@ bool dataset_pattern(
 		&list, dataset_shard_name(dataset, shard), pattern, pattern_bytes);
 }
 
-bool dataset_same_shard(
-	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault)
+bool dataset_identical(const struct dataset_identity *listed, const char *when,
+	const struct stat *st, struct fault *fault)
 {
-	const struct dataset_identity *listed = &dataset->identity[shard];
 	const struct {
 		const char *what;
 		uint64_t was, is;
@@ -169,17 +168,24 @@ bool dataset_same_shard(
 		{"mtime (ns)", listed->mtime_ns, mtime_ns(st)},
 	};
 
-	assert(shard < dataset->table.shards);
-	if (dataset->sizes && listed->inode == 0)
-		return true;
 	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
 		if (facts[i].was == facts[i].is)
 			continue;
 		return fault_set(fault, FAULT_CHANGED, "",
-			"%s was %" PRIu64 " when the shard was listed and is %" PRIu64 " now",
-			facts[i].what, facts[i].was, facts[i].is);
+			"%s was %" PRIu64 " when %s and is %" PRIu64 " now", facts[i].what,
+			facts[i].was, when, facts[i].is);
 	}
 	return true;
+}
+
+bool dataset_same_shard(
+	const struct dataset *dataset, uint64_t shard, const struct stat *st, struct fault *fault)
+{
+	const struct dataset_identity *listed = &dataset->identity[shard];
+
+	assert(shard < dataset->table.shards);
+	return (dataset->sizes && listed->inode == 0) ||
+	       dataset_identical(listed, "the shard was listed", st, fault);
 }
 
 uint64_t dataset_frames_budget(const struct config *config)

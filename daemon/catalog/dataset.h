@@ -122,6 +122,10 @@ int64_t dataset_find_shard(const struct dataset *dataset, const char *name);
 /* shard_list_pattern() for all files but @shard, which is none. */
 bool dataset_pattern(
 	const struct dataset *dataset, uint64_t shard, char *pattern, size_t pattern_bytes);
+/* Whether a file with @st is unchanged. False: FAULT_CHANGED, with the difference. @when: "the
+ * shard was listed", for the text. */
+bool dataset_identical(const struct dataset_identity *listed, const char *when,
+	const struct stat *st, struct fault *fault);
 /*
  * Whether an open file with @st is still the shard that was listed. False: FAULT_CHANGED, with the
  * difference. True for a manifest's shard that dataset_open_shard() has not compared yet.

@@ -152,7 +152,7 @@ static bool bind_own(struct listener *l, struct fault *fault)
 			l->path);
 	closer_refuse(l->fd);
 
-	/* Not chmod(): whoever may write to the directory may have put a link there. */
+	/* chmod() would follow a link that another user of the directory put there. */
 	mode_t mask = umask(0111);
 
 	l->bound = bind(l->fd, (const struct sockaddr *)&to, sizeof(to)) == 0;

@@ -1,6 +1,7 @@
 #include "daemon/shard/sample.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,16 +93,6 @@ static double distance(const struct histogram *a, const struct histogram *b)
 	return sum / 2;
 }
 
-/* The square root, rounded down. */
-static double sqrt_of(uint32_t n)
-{
-	uint32_t root = 0;
-
-	while ((root + 1) * (root + 1) <= n)
-		root++;
-	return root;
-}
-
 /* The probability that two values are equal: low if they vary. */
 static double sameness(const struct histogram *h)
 {
@@ -189,7 +180,7 @@ static const char *foreign_u16(const struct sample *s, bool *differ)
 		return "the high byte of its u16 varies more than the low one, as in big-endian "
 		       "data";
 	/* Equal distributions of few tokens still differ by chance. */
-	if (distance(&low, &high) < 0.15 + 4.5 / sqrt_of(low.n) &&
+	if (distance(&low, &high) < 0.15 + 4.5 / floor(sqrt(low.n)) &&
 		sameness(&high) < 1.15 * sameness(&low) && sameness(&low) < 0.125)
 		return "the high byte of its u16 is like the low one, as in text, compressed or "
 		       "encrypted data";
