@@ -24,13 +24,8 @@ mkdir -p "$scratch"/{etc,srv,data/corpus/web,nvme,tls} "$scratch"/system/sockets
 env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory install DESTDIR="$scratch/root" \
 	PREFIX=/usr/local >/dev/null
 chmod 755 "$scratch" "$scratch"/{data,data/corpus,data/corpus/web}
-ids() { # FILE COUNT: writes a shard of random token ids
-	python3 -c 'import array, random, sys
-ids = random.choices(range(50000), k=int(sys.argv[2]))
-array.array("H", ids).tofile(open(sys.argv[1], "wb"))' "$@"
-}
 for i in 0 1; do
-	ids "$scratch/data/corpus/web/$i.bin" 2000000
+	python3 tests/lib/ids.py "$scratch/data/corpus/web/$i.bin" 2000000
 done
 build/bin/tokctl inspect --manifest "$scratch/local.jsonl" "$scratch/data/corpus/web"
 (

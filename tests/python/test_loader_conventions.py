@@ -143,19 +143,17 @@ def test_all_processes_reset_together(daemon, fits):
     assert said == [["0 8", "0 8", *end, ""], ["4 12", "4 12", *end, ""]]
 
 
+WAYS = [  # of making a batch
+    {},
+    {"framework": "numpy"},
+    {"cp": (1, 2, "zigzag"), "loss_mask": True},
+    {"transform": transforms.in_place, "dtype": {"labels": "int32"}},
+]
+
 # ---- attention_mask ----
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"framework": "numpy"},
-        {"cp": (1, 2, "zigzag"), "loss_mask": True},
-        {"transform": transforms.in_place, "dtype": {"labels": "int32"}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("more", WAYS, ids=str)
 def test_the_attention_mask_is_0_in_padding_rows(daemon, more):
     width = 32 if "cp" in more else 64
     with make(daemon, "finite", 5, attention_mask=True, start=460, **more) as loader:
@@ -183,16 +181,7 @@ def test_an_attention_mask_would_hide_the_documents(daemon):
 # ---- shift_labels ----
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"framework": "numpy"},
-        {"cp": (1, 2, "zigzag"), "loss_mask": True},
-        {"transform": transforms.in_place, "dtype": {"labels": "int32"}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("more", WAYS, ids=str)
 def test_labels_for_models_that_shift_them(daemon, more):
     with make(daemon, "finite", 5, start=460, **more) as loader:
         batches = [{k: numpy.asarray(v) for k, v in batch.items()} for batch in loader]

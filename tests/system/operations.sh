@@ -72,13 +72,8 @@ fi
 mkdir -p "$root"/srv/{packages,newer,trainer} "$root"/data/{web,code,books}
 cp build/deb/*.deb "$root/srv/packages/"
 newer tokend 99.0
-ids() { # FILE COUNT: writes a shard of random token ids
-	python3 -c 'import array, random, sys
-ids = random.choices(range(50000), k=int(sys.argv[2]))
-array.array("H", ids).tofile(open(sys.argv[1], "wb"))' "$@"
-}
 for shard in web/0 web/1 code/0 books/0; do
-	ids "$root/data/$shard.bin" 2000000
+	python3 tests/lib/ids.py "$root/data/$shard.bin" 2000000
 done
 chown 1001:1001 "$root/srv/trainer"
 install -D -m 600 -o 1002 -g 1002 "$root/data/web/0.bin" "$root/home/bob/web/0.bin"

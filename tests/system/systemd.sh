@@ -46,13 +46,8 @@ for unit in "${!exposure_most[@]}"; do
 		done
 done
 
-ids() { # FILE COUNT: writes a shard of random token ids
-	python3 -c 'import array, random, sys
-ids = random.choices(range(50000), k=int(sys.argv[2]))
-array.array("H", ids).tofile(open(sys.argv[1], "wb"))' "$@"
-}
 chmod 755 "$scratch" "$scratch/data"
-ids "$scratch/data/a.bin" 20000000
+python3 tests/lib/ids.py "$scratch/data/a.bin" 20000000
 mkdir -p "$scratch/home" "$scratch/root/usr/local/lib/sysusers.d"
 echo "u ada 1001 - /home/ada" >"$scratch/root/usr/local/lib/sysusers.d/ada.conf"
 install -D -m 600 -o 1001 -g 1001 "$scratch/data/a.bin" "$scratch/home/ada/a.bin"
