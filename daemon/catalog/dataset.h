@@ -48,6 +48,7 @@ struct dataset {
 	uint64_t data_at;     /* plain: offset of a shard's first token */
 	uint32_t *data_at_of; /* [shards] the same per shard, if they differ; otherwise NULL */
 	uint64_t sample_tokens; /* > 0: windows are samples of this length */
+	uint64_t padding;	/* tokens; 0 also with a manifest */
 	uint64_t frame_bytes;	/* compressed: decoded size of the largest frame; otherwise 0 */
 	char column[64];	/* of the first shard, or "" */
 	struct shard_hint hint; /* for describing and opening shards; `frames` is not set */

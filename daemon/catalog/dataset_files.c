@@ -114,6 +114,7 @@ static void gather(const struct opening *o, uint64_t s, const struct shard_facts
 		d->unindexed = s;
 	d->plain = d->plain && shard->plain && shard->data_at <= UINT32_MAX;
 	d->is_signed |= shard->type == SHARD_I32;
+	d->padding += shard->padding;
 	if (shard->frame_bytes > d->frame_bytes)
 		d->frame_bytes = shard->frame_bytes;
 	if (shard->note[0] && (!d->note[0] || s < d->note_shard)) {

@@ -48,6 +48,9 @@ static void print_dataset(const struct config *config, const struct dataset *d)
 		printf("; left out by each epoch, others each time (slide): %" PRIu64 " tokens",
 			t->tail_tokens);
 	printf("\n");
+	if (d->padding > 0)
+		printf("    rows of %" PRIu64 " tokens, %.3f %% padding\n", d->sample_tokens,
+			percent(d->padding, t->total_tokens));
 	if (d->column[0])
 		printf("    column %s\n", d->column);
 	dataset_fetch_reason(config, d, reason, sizeof(reason));

@@ -7,11 +7,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <zlib.h>
 
+enum { COMMENT = 10 /* its offset in a gzip header */, COMMENT_MOST = 100 };
 enum { CHUNK = 64 * 1024, FIELD_MOST = 24 /* more digits than any number below 2^64 */ };
 
 struct bounds {
@@ -75,6 +77,44 @@ bool bounds_side_id(
 	/* Other errors, a dangling link included, are reported when it is opened. */
 	*id = error == ENOENT && lstat(path, &st) != 0 ? 0 : 1;
 	return true;
+}
+
+static const char *name_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+bool bounds_rows(const struct bytes *shard, uint64_t tokens, uint64_t *row_tokens,
+	uint64_t *padding, struct fault *fault)
+{
+	char path[PATH_MAX], head[COMMENT + COMMENT_MOST] = {0};
+	struct bytes *file = NULL;
+
+	*row_tokens = *padding = 0;
+	if (!side_path(shard->path, path, sizeof(path)))
+		return true;
+	if (!bytes_open_side(shard, path, &file, fault) || !file)
+		return !file;
+	size_t n = file->size < sizeof(head) - 1 ? file->size : sizeof(head) - 1;
+	bool fine = bytes_read(file, 0, head, n, fault) ||
+		    fault_prefix(fault, "%.200s: ", name_of(path));
+
+	bytes_close(file);
+	if (!fine)
+		return false;
+	if (memcmp(head, "\x1f\x8b\x08\x10", 4) !=
+			0 || /* it has a comment, and no name before it */
+		sscanf(head + COMMENT, BOUNDS_ROWS, row_tokens, padding) != 2) {
+		*row_tokens = *padding = 0;
+		return true;
+	}
+	return (*row_tokens > 0 && tokens > 0 && tokens % *row_tokens == 0 && *padding <= tokens) ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "%.200s: is of another shard: it says rows of %" PRIu64
+		       " tokens and %" PRIu64 " of padding, but the shard has %" PRIu64 " tokens",
+		       name_of(path), *row_tokens, *padding, tokens);
 }
 
 /* ---- spans ---- */
@@ -346,8 +386,7 @@ bool bounds_open(
 	if (!file)
 		return true;
 	struct bounds *b = calloc(1, sizeof(*b));
-	const char *slash = strrchr(path, '/');
-	struct reading r = {.bounds = b, .name = slash ? slash + 1 : path, .fault = fault};
+	struct reading r = {.bounds = b, .name = name_of(path), .fault = fault};
 	bool fine = b != NULL;
 
 	if (b) {

@@ -4,6 +4,9 @@
  * The first column is the index of a document's first token, the second that after its last token;
  * other columns are ignored. Documents ascend and do not overlap. Tokens between two documents
  * belong to neither.
+ *
+ * A list by `tokctl pack --fit` says in its gzip comment (BOUNDS_ROWS) that the shard is rows, each
+ * of whole documents and then padding, which is outside documents.
  */
 #ifndef TOKEND_SHARD_BOUNDS_H
 #define TOKEND_SHARD_BOUNDS_H
@@ -11,6 +14,7 @@
 #include "daemon/shard/bytes.h"
 
 #define BOUNDS_ENDING ".csv.gz"
+#define BOUNDS_ROWS   "tokend: rows of %" PRIu64 " tokens, %" PRIu64 " of padding"
 
 struct bounds;
 
@@ -20,6 +24,12 @@ struct bounds;
  */
 bool bounds_side_id(
 	const struct objects *objects, const char *shard, uint32_t *id, struct fault *fault);
+/*
+ * Sets *@row_tokens to the length of the shard's rows and *@padding to the tokens outside its
+ * documents, as the list's first bytes say; 0: it has no rows. False: @fault.
+ */
+bool bounds_rows(const struct bytes *shard, uint64_t tokens, uint64_t *row_tokens,
+	uint64_t *padding, struct fault *fault);
 /*
  * Reads and checks the whole list. *@bounds is NULL if there is none. Takes two or three bytes of
  * memory per document that is not empty. On failure returns false; @fault gives file, row, field,

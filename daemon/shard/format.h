@@ -50,6 +50,7 @@ struct shard_facts {
 	uint64_t documents;	/* SHARD_UNKNOWN: the format keeps no index */
 	uint64_t sample_tokens; /* > 0: length of each sample; a window is a sample */
 	uint64_t row_tokens; /* > 0: length of each row; rows are samples if a window is as long */
+	uint64_t padding; /* of samples that `tokctl pack --fit` made: tokens outside documents */
 	/*
 	 * Token t is at byte data_at + t·token_bytes of the file, and its type is u16, u32 or i32
 	 * (values are not checked). Formats without extent() find it set; others may set it in

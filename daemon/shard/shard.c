@@ -74,14 +74,38 @@ static bool within(const struct bytes *b, const struct shard_facts *facts, struc
 		facts->tokens, shard_type_name(facts->type), facts->data_at, b->size);
 }
 
+/* Rows that `tokctl pack --fit` made are samples, whether their list is asked for or not. */
+static bool describe_rows(const struct bytes *b, const struct shard_hint *hint,
+	struct shard_facts *facts, struct fault *fault)
+{
+	uint64_t row;
+
+	if (hint->listed) {
+		facts->sample_tokens = hint->listed->sample_tokens;
+		return true;
+	}
+	if (!bounds_rows(b, facts->tokens, &row, &facts->padding, fault))
+		return false;
+	if (row > 0)
+		facts->sample_tokens = row;
+	if (facts->padding > 0 && !hint->loss_mask)
+		snprintf(facts->note, sizeof(facts->note),
+			"%.3f %% of it is padding, which is trained on; set loss_mask: true",
+			100.0 * (double)facts->padding / (double)facts->tokens);
+	return true;
+}
+
 /* The side files that the hint asks for. */
 static bool describe_annotations(const struct shard_format *format, const struct bytes *b,
 	const struct shard_hint *hint, struct shard_facts *facts, struct fault *fault)
 {
+	bool asked = hint->documents || hint->loss_mask;
 	struct mask *mask = NULL;
 
-	if ((hint->documents || hint->loss_mask) && !format->document &&
+	if (asked && !format->document &&
 		!bounds_side_id(hint->objects, b->path, &facts->bounds, fault))
+		return false;
+	if (!format->document && !describe_rows(b, hint, facts, fault) && asked)
 		return false;
 	if (hint->loss_mask && !mask_open(format, b, hint, facts->tokens, &mask, fault))
 		return false;
@@ -206,6 +230,11 @@ static bool open_annotations(
 			return fault_set(fault, FAULT_DATA, "",
 				"its list of document bounds " PHRASE_CHANGED_OPENING);
 		facts->documents = bounds_documents(shard->bounds);
+		if (facts->padding > 0 && bounds_outside(shard->bounds) != facts->padding)
+			return fault_set(fault, FAULT_DATA, "",
+				"its list of document bounds says %" PRIu64
+				" tokens of padding, but %" PRIu64 " are outside documents",
+				facts->padding, bounds_outside(shard->bounds));
 	}
 	if (!facts->mask)
 		return true;

@@ -42,6 +42,10 @@ void report_put_json(struct ctl_out *out, const struct report *r)
 		ctl_put(out, ",");
 		ctl_put_pair(out, "sample_tokens", r->facts.sample_tokens);
 	}
+	if (r->format && r->facts.padding > 0) {
+		ctl_put(out, ",");
+		ctl_put_pair(out, "padding", r->facts.padding);
+	}
 	if (r->format && r->stream) {
 		ctl_put(out, ",");
 		ctl_put_pair(out, "windows", r->windows);
@@ -101,6 +105,12 @@ void report_put_text(struct ctl_out *out, const struct report *r)
 	}
 	if (r->format && r->stream)
 		put_windows(out, r);
+	if (r->format && r->facts.padding > 0) {
+		snprintf(text, sizeof(text), "  %.3f %% padding in rows of %" PRIu64,
+			100.0 * (double)r->facts.padding / (double)r->facts.tokens,
+			r->facts.sample_tokens);
+		ctl_put(out, text);
+	}
 	if (r->scanned && r->facts.tokens > 0) {
 		snprintf(text, sizeof(text), "  largest token %" PRIu64, r->most);
 		ctl_put(out, text);

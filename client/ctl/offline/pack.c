@@ -5,11 +5,13 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/pack_fit.h"
 #include "client/ctl/offline/pack_in.h"
 #include "client/ctl/offline/pack_out.h"
 #include "client/ctl/offline/pack_target.h"
 #include "client/ctl/offline/stores.h"
 #include "daemon/config/url_text.h"
+#include "daemon/shard/bytes.h"
 #include "daemon/shard/frames.h"
 #include "proto/phrases.h"
 
@@ -39,7 +41,8 @@ struct pack {
 	struct pack_in in;
 	struct pack_how how;
 	struct pack_target target;
-	uint64_t *cut; /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
+	uint64_t *cut;		  /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
+	struct pack_result total; /* of all shards, for --fit */
 	struct ctl_progress progress;
 };
 
@@ -58,42 +61,85 @@ static bool cut_by_source(struct pack *p, struct fault *fault)
 	return true;
 }
 
-/* Shards of equal size; for Megatron cut at the next end of a document. */
+/* Whether shards are cut between documents. */
+static bool keeps_documents(const struct pack_how *how)
+{
+	return how->format == PACK_MEGATRON || how->row_tokens;
+}
+
+/* Shards of equal size, cut at the next end of a document if they keep documents. */
 static bool cut_evenly(struct pack *p, struct fault *fault)
 {
 	for (uint64_t i = 1; i <= p->target.shards; i++) {
 		uint64_t at = (uint64_t)((unsigned __int128)p->in.tokens * i / p->target.shards);
 
-		if (p->how.format == PACK_MEGATRON && !pack_in_boundary(&p->in, at, &at, fault))
+		if (keeps_documents(&p->how) && !pack_in_boundary(&p->in, at, &at, fault))
 			return false;
 		if (at == p->cut[i - 1])
 			return fault_set(fault, FAULT_ARGUMENT, "",
 				"--shards %" PRIu64 ": shard %" PRIu64
 				" would be empty: there are too few %s (%" PRIu64 " tokens in all)",
 				p->target.shards, i - 1,
-				p->how.format == PACK_MEGATRON ? "documents" : "tokens",
-				p->in.tokens);
+				keeps_documents(&p->how) ? "documents" : "tokens", p->in.tokens);
 		p->cut[i] = at;
 	}
 	return true;
 }
 
+/* Documents to pack must have bounds, and no padding among them. */
+static bool check_documents(const struct pack *p, struct fault *fault)
+{
+	const struct pack_in *in = &p->in;
+
+	for (uint64_t i = 0; i < in->sources && in->unindexed && !in->has_eos; i++)
+		if (in->source[i].unindexed)
+			return fault_set(fault, FAULT_ARGUMENT, "eos",
+				"%s: has no document bounds; give --eos ID, the token that ends a "
+				"document",
+				in->source[i].path);
+	return in->loss[PACK_PADDING].sources == 0 ||
+	       fault_set(fault, FAULT_ARGUMENT, "",
+		       "%s: is packed in rows already; give the shards that it was packed from",
+		       in->source[in->loss[PACK_PADDING].first].path);
+}
+
+/* Each shard's documents are in memory while it is packed. */
+static bool check_windows(const struct pack *p, struct fault *fault)
+{
+	for (uint64_t i = 0; i < p->target.shards; i++)
+		if (p->cut[i + 1] - p->cut[i] > PACK_FIT_MOST)
+			return fault_set(fault, FAULT_ARGUMENT, "",
+				"shard %" PRIu64 " would be packed from %" PRIu64
+				" tokens, more than --fit keeps in memory (%d); %s",
+				i, p->cut[i + 1] - p->cut[i], PACK_FIT_MOST,
+				p->target.single ? "give a directory"
+						 : "give more --shards, and "
+						   "--eos if documents are long");
+	return true;
+}
+
 static bool plan(struct pack *p, struct fault *fault)
 {
-	bool by_source = p->target.shards == 0 && !p->target.single;
+	bool fit = p->how.row_tokens,
+	     by_source = !fit && p->target.shards == 0 && !p->target.single;
 
 	if (p->in.tokens == 0)
 		return fault_set(fault, FAULT_ARGUMENT, "", "the inputs contain no tokens");
+	if (fit && !check_documents(p, fault))
+		return false;
 	if (p->how.token_bytes == 0)
 		p->how.token_bytes = p->in.token_bytes;
 	if (by_source)
 		p->target.shards = p->in.sources;
+	else if (fit && p->target.shards == 0 && !p->target.single)
+		p->target.shards = (p->in.tokens + PACK_FIT_TOKENS - 1) / PACK_FIT_TOKENS;
 	else if (p->target.shards == 0)
 		p->target.shards = 1;
 	p->cut = calloc(p->target.shards + 1, sizeof(*p->cut));
 	if (!p->cut)
 		return fault_memory(fault);
-	return by_source ? cut_by_source(p, fault) : cut_evenly(p, fault);
+	return by_source ? cut_by_source(p, fault)
+			 : cut_evenly(p, fault) && (!fit || check_windows(p, fault));
 }
 
 /* The digest of the plan and the inputs. A run continues another only if theirs are equal. */
@@ -101,9 +147,10 @@ static uint64_t plan_digest(const struct pack *p)
 {
 	const uint64_t facts[] = {p->how.format, p->how.token_bytes, (uint64_t)p->how.level,
 		p->how.frame_bytes, p->in.has_eos, p->in.eos, p->target.shards};
+	uint64_t seed = p->in.digest ^ p->how.row_tokens;
 
 	return XXH64(p->cut, (p->target.shards + 1) * sizeof(*p->cut),
-		XXH64(facts, sizeof(facts), p->in.digest));
+		XXH64(facts, sizeof(facts), seed));
 }
 
 /* Rejects an OUT inside one of the inputs: a second run would pack its own output. */
@@ -137,6 +184,36 @@ static bool is_outside(struct pack *p, char *const *path, int n, struct fault *f
 
 /* ---- packing ---- */
 
+static double percent(uint64_t part, uint64_t whole)
+{
+	return 100.0 * (double)part / (double)whole;
+}
+
+/* Prints the sums of --fit, and the lines of a config that serve its rows. */
+static void print_rows(struct pack *p)
+{
+	const struct pack_result *t = &p->total;
+	uint64_t row = p->how.row_tokens, tokens = p->in.tokens + t->padding;
+	char text[512];
+
+	if (p->json)
+		return;
+	snprintf(text, sizeof(text),
+		"%" PRIu64 " rows of %" PRIu64 " tokens, %.3f %% padding; cut: %" PRIu64
+		" of %" PRIu64 " documents, all longer than a row (by plain concatenation: %" PRIu64
+		")\n",
+		tokens / row, row, percent(t->padding, tokens), t->cut, t->documents, t->split);
+	ctl_put(&p->out, text);
+	snprintf(text, sizeof(text),
+		"    seq_len: %" PRIu64 "\n    extra: 1\n    stride: %" PRIu64
+		"\n    documents: true\n    loss_mask: true\n    datasets:\n"
+		"      - {name: packed, path: ",
+		row - 1, row);
+	ctl_put(&p->out, text);
+	ctl_put_string(&p->out, p->target.path);
+	ctl_put(&p->out, p->how.token_bytes == 2 ? ", dtype: u16}\n" : ", dtype: u32}\n");
+}
+
 static void print(struct pack *p, const char *path, uint64_t tokens, const struct pack_result *r)
 {
 	struct ctl_out *out = &p->out;
@@ -164,8 +241,18 @@ static void print(struct pack *p, const char *path, uint64_t tokens, const struc
 	ctl_put(out, ",");
 	ctl_put_pair(out, "tokens", tokens);
 	ctl_put(out, ",\"documents\":");
-	p->how.format == PACK_MEGATRON ? ctl_put_number(out, r->documents) : ctl_put(out, "null");
+	keeps_documents(&p->how) ? ctl_put_number(out, r->documents) : ctl_put(out, "null");
 	ctl_put(out, ",");
+	if (p->how.row_tokens) {
+		ctl_put_pair(out, "rows", tokens / p->how.row_tokens);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "padding", r->padding);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "cut", r->cut);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "cut_by_concatenation", r->split);
+		ctl_put(out, ",");
+	}
 	ctl_put_pair(out, "size", r->bytes);
 	ctl_put(out, ",\"digest\":");
 	ctl_put_string(out, digest);
@@ -180,6 +267,7 @@ static void report_losses(const struct pack *p)
 				   "megatron keeps them",
 		[PACK_OUTSIDE] = "tokens outside the documents of its .csv.gz become documents of "
 				 "their own",
+		[PACK_PADDING] = "the padding of its rows becomes tokens like any others",
 		[PACK_MASK] = "its loss mask is lost: packed formats have none; keep masks in a "
 			      "directory, and name that as the dataset's label_mask",
 	};
@@ -211,10 +299,14 @@ static bool pack_shard(struct pack *p, uint64_t i, struct pack_done *done, struc
 		return false;
 	else if (!pack_target_note(&p->target, i, &done->result, fault) ||
 		 !pack_out_publish(&p->how, part, path, fault) || !pack_target_sync(path, fault)) {
-		pack_out_remove(part);
+		pack_out_remove(&p->how, part);
 		return false;
 	}
-	print(p, path, tokens, &done->result);
+	p->total.documents += done->result.documents;
+	p->total.padding += done->result.padding;
+	p->total.cut += done->result.cut;
+	p->total.split += done->result.split;
+	print(p, path, tokens + done->result.padding, &done->result);
 	return true;
 }
 
@@ -237,13 +329,15 @@ static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
 		return false;
 	struct pack_done *done = calloc(p->target.shards, sizeof(*done));
 
-	p->target.format = p->how.format;
+	p->target.how = &p->how;
 	p->target.digest = plan_digest(p);
 	bool fine = done ? pack_target_open(&p->target, done, fault) : fault_memory(fault);
 
 	if (fine)
 		report_losses(p);
 	fine = fine && pack_shards(p, done, fault);
+	if (fine && p->how.row_tokens)
+		print_rows(p);
 	pack_target_close(&p->target);
 	free(done);
 	return fine;
@@ -271,7 +365,7 @@ static int run(struct pack *p, const char *config, char *const *path, int n)
 	p->in.input.hint.frames = frames_new(FRAMES_BYTES);
 	if (!p->in.input.hint.frames)
 		return ctl_fail(PHRASE_MEMORY);
-	p->in.input.hint.documents = p->how.format == PACK_MEGATRON;
+	p->in.input.hint.documents = keeps_documents(&p->how);
 	pack_in_begin(&p->in);
 
 	bool fine = open_stores(p, config, path, n, &fault) && pack(p, path, n, &fault);
@@ -293,6 +387,7 @@ enum {
 	CONFIG,
 	FORMAT,
 	DTYPE,
+	FIT,
 	SHARDS,
 	LEVEL,
 	FRAME,
@@ -310,19 +405,26 @@ static const struct ctl_option options[] = {
 		.help = "config whose stores: say how URLs are read; only for IN with URLs"},
 	[FORMAT] = {.name = "format",
 		.kind = CTL_CHOICE,
-		.required = true,
 		.value = "flat|zstd|megatron", /* in the order of enum pack_format */
-		.help = "format to write"},
+		.help = "format to write; with --fit flat or zstd, default: flat"},
 	[DTYPE] = {.name = "dtype",
 		.kind = CTL_CHOICE,
 		.value = "u16|u32",
 		.help = "width of a token; default: that of the widest input"},
+	[FIT] = {.name = "fit",
+		.kind = CTL_NUMBER,
+		.value = "TOKENS",
+		.least = 2,
+		.most = PACK_FIT_ROW,
+		.help = "pack whole documents into rows of so many tokens, seq_len + extra of the "
+			"stream"},
 	[SHARDS] = {.name = "shards",
 		.kind = CTL_NUMBER,
 		.value = "N",
 		.least = 1,
 		.most = SHARDS_MOST,
-		.help = "write N shards of about equal size; default: one per input file"},
+		.help = "write N shards of about equal size; default: one per input file, with "
+			"--fit one per 2^27 tokens"},
 	[LEVEL] = {.name = "level",
 		.kind = CTL_NUMBER,
 		.value = "L",
@@ -367,6 +469,10 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 				"OUT %s: a file of --format %s must end in %s; or give a directory",
 				to, pack_formats[p->how.format].name,
 				pack_formats[p->how.format].endings[0]);
+	if (p->target.single && p->how.row_tokens && !bytes_ending(to, ".bin"))
+		return ctl_usage(command,
+			"OUT %s: with --fit it must end in .bin or .bin.zst, or be a directory",
+			to);
 	if (p->target.single && p->target.shards > 1)
 		return ctl_usage(command, "OUT %s: is one file; --shards needs a directory", to);
 	return CTL_OK;
@@ -397,7 +503,12 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 	uint64_t frame = ctl_number(a, FRAME, FRAME_BYTES);
 
 	p->json = ctl_given(a, JSON);
-	p->how.format = (enum pack_format)ctl_number(a, FORMAT, 0);
+	p->how.row_tokens = (uint32_t)ctl_number(a, FIT, 0);
+	if (!ctl_given(a, FORMAT) && !ctl_given(a, FIT))
+		return ctl_usage(c, "needs --format flat|zstd|megatron, or --fit TOKENS");
+	p->how.format = (enum pack_format)ctl_number(a, FORMAT, PACK_FLAT);
+	if (p->how.format == PACK_MEGATRON && p->how.row_tokens)
+		return ctl_usage(c, "--fit needs --format flat or zstd: megatron has no loss mask");
 	if (ctl_given(a, DTYPE))
 		p->how.token_bytes = ctl_number(a, DTYPE, 0) == 0 ? 2 : 4;
 	if ((ctl_given(a, LEVEL) || ctl_given(a, FRAME)) && p->how.format != PACK_ZSTD)
@@ -451,10 +562,20 @@ const struct ctl_command ctl_pack = {
 		 "\n\n"
 		 "Each file is read back and compared before it gets its name. Nothing is "
 		 "overwritten. To continue after an interruption, repeat the command. Only "
-		 "--format megatron keeps document bounds; lines on stderr report what is lost.",
+		 "--format megatron keeps document bounds; lines on stderr report what is lost."
+		 "\n\n"
+		 "With --fit, documents are packed into rows: the largest first, each into the "
+		 "fullest row that it fits. Only documents longer than a row are cut. The end of a "
+		 "row is padding, which repeats its last token; a NAME.csv.gz next to each shard "
+		 "leaves it out of the documents, and so of the loss mask. Documents are those of "
+		 "an index or a NAME.csv.gz, otherwise they end at --eos. Each shard is packed by "
+		 "itself, in memory: up to 2^27 tokens of 2 or 4 bytes, and 20 bytes per document. "
+		 "With --shards it may be up to 2^28 tokens. The output does not depend on the "
+		 "number of threads. The lines at the end belong into the stream's config.",
 	.examples = CTL_EXAMPLES(
 		{"compress a dataset", "tokctl pack data/web web-zstd --format zstd"},
-		{"cut it into 4 shards", "tokctl pack data/web web-4 --format flat --shards 4"}),
+		{"cut it into 4 shards", "tokctl pack data/web web-4 --format flat --shards 4"},
+		{"pack its documents into rows", "tokctl pack data/web rows --fit 2049 --eos 0"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = pack_arguments,

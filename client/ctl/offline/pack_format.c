@@ -1,9 +1,10 @@
 #include "client/ctl/offline/pack_format.h"
 
-#include "daemon/shard/bytes.h"
+#include "daemon/shard/bounds.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,10 +21,15 @@ bool pack_ends(const char *text, const char *ending)
 	return n > m && strcmp(text + n - m, ending) == 0;
 }
 
-void pack_idx_path(const char *path, char *idx, size_t idx_bytes)
+bool pack_side_path(const struct pack_how *how, const char *path, char *side)
 {
-	if (!bytes_side_path(path, ".bin", ".idx", idx, idx_bytes))
-		assert(!"a Megatron file that does not end in .bin");
+	const char *ending = how->row_tokens		    ? BOUNDS_ENDING
+			     : how->format == PACK_MEGATRON ? ".idx"
+							    : NULL;
+
+	if (ending && !bytes_side_path(path, ".bin", ending, side, PATH_MAX))
+		assert(!"the command line or the format's ending makes it end in .bin");
+	return ending;
 }
 
 bool pack_fail(struct fault *fault, const char *path, int error)

@@ -12,6 +12,7 @@
 #include "daemon/shard/mask.h"
 
 #define XXH_INLINE_ALL
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,6 +43,7 @@ static void find_losses(const struct pack_in *in, struct found *found)
 		!input.hint.documents &&
 		(listed || (shard->facts.documents != SHARD_UNKNOWN && shard->facts.documents > 1));
 	found->loses[PACK_OUTSIDE] = shard->bounds && bounds_outside(shard->bounds) > 0;
+	found->loses[PACK_PADDING] = shard->facts.padding > 0;
 	found->loses[PACK_MASK] = mask_side_id(shard->format, &input.hint, s->path) != 0;
 }
 
@@ -61,6 +63,7 @@ static bool find_source(const struct pack_in *in, const struct pack_place *place
 	}
 	s->tokens = s->shard->facts.tokens;
 	found->token_bytes = s->shard->facts.token_bytes;
+	s->unindexed = s->shard->facts.documents == SHARD_UNKNOWN;
 	find_losses(in, found);
 	pack_source_close(s);
 	return true;
@@ -85,6 +88,7 @@ static bool keep_source(struct pack_in *in, const struct found *found, struct fa
 	for (unsigned i = 0; i < PACK_LOSSES; i++)
 		if (found->loses[i] && in->loss[i].sources++ == 0)
 			in->loss[i].first = in->sources;
+	in->unindexed += found->source.unindexed;
 	s = &in->source[in->sources++];
 	*s = found->source;
 	s->begin = in->tokens;
@@ -288,6 +292,22 @@ static void release(struct pack_in *in, uint64_t i, bool ended)
 	if (--s->users == 0 && s->ended)
 		pack_source_close(s);
 	pthread_mutex_unlock(&in->lock);
+}
+
+bool pack_in_same(struct pack_in *in, uint64_t begin, uint64_t end, struct fault *fault)
+{
+	for (uint64_t i = source_at(in, begin); i < in->sources && in->source[i].begin < end; i++) {
+		struct pack_source *s = &in->source[i];
+
+		assert(s->users == 0);
+		pack_source_close(s);
+		if (s->place) /* the store compares the ETag with each answer */
+			continue;
+		if (!open_again(in, s, fault))
+			return false;
+		pack_source_close(s);
+	}
+	return true;
 }
 
 static uint64_t value_at(const void *tokens, uint64_t i, uint32_t token_bytes)

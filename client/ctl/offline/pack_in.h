@@ -12,6 +12,7 @@ enum pack_loss {
 	PACK_DOCUMENTS, /* document bounds */
 	PACK_OUTSIDE,	/* tokens outside all documents */
 	PACK_MASK,	/* a loss mask */
+	PACK_PADDING,	/* what is padding: it is packed in rows already */
 	PACK_LOSSES,
 };
 
@@ -24,6 +25,7 @@ struct pack_in {
 	uint64_t eos; /* ends a document in formats without document bounds */
 	struct pack_source *source;
 	uint64_t sources, room;
+	uint64_t unindexed; /* number of sources without document bounds */
 	uint64_t tokens;
 	uint32_t token_bytes; /* the largest width of a source */
 	uint64_t digest;      /* of the names and identities of all sources */
@@ -51,6 +53,8 @@ bool pack_in_read(struct pack_in *in, uint64_t token, uint64_t n, void *to, uint
  */
 int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const void *tokens,
 	uint32_t token_bytes, uint32_t *at, struct fault *fault);
+/* Whether the files with tokens [begin, end) are unchanged. False: @fault. No thread reads them. */
+bool pack_in_same(struct pack_in *in, uint64_t begin, uint64_t end, struct fault *fault);
 /* Sets *@boundary to the first token from @token on with which a document begins, or to the end of
  * the row. */
 bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, struct fault *fault);

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,13 +24,10 @@ static uint32_t get32(const uint8_t *p)
 	return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-bool pack_sequences_begin(
-	struct pack_sequences *s, const char *part, uint32_t token_bytes, struct fault *fault)
+bool pack_sequences_begin(struct pack_sequences *s, const char *part, const char *path,
+	uint32_t token_bytes, struct fault *fault)
 {
-	char path[PATH_MAX];
-
 	*s = (struct pack_sequences){.part = part, .token_bytes = token_bytes};
-	pack_idx_path(part, path, sizeof(path));
 	s->lengths = fopen(path, "w+e");
 	if (!s->lengths)
 		return pack_fail(fault, path, errno);
@@ -112,14 +108,12 @@ static bool put_documents(const struct pack_sequences *s, FILE *idx)
 	return true;
 }
 
-bool pack_sequences_write(struct pack_sequences *s, struct fault *fault)
+bool pack_sequences_write(struct pack_sequences *s, const char *path, struct fault *fault)
 {
-	char path[PATH_MAX];
 	uint8_t header[IDX_HEADER_BYTES];
 
 	if (s->open_tokens > 0 && !keep_sequence(s, s->open_tokens, fault))
 		return false;
-	pack_idx_path(s->part, path, sizeof(path));
 	if (fflush(s->lengths) != 0)
 		return pack_fail(fault, path, errno);
 	FILE *idx = fopen(path, "we");

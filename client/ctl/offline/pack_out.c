@@ -5,6 +5,7 @@
  */
 #include "client/ctl/offline/pack_out.h"
 
+#include "client/ctl/offline/pack_fit.h"
 #include "client/ctl/offline/pack_megatron.h"
 #include "client/ctl/offline/pack_zstd.h"
 #include "client/ctl/offline/scan.h"
@@ -32,6 +33,7 @@ struct out {
 	struct pack_range range;
 	uint64_t piece_tokens, pieces;
 	const char *part;
+	char side[PATH_MAX]; /* its side file; "": none */
 	int fd;
 	bool locked; /* another process is writing it */
 
@@ -45,6 +47,7 @@ struct out {
 
 	struct pack_frames frames;	 /* zstd */
 	struct pack_sequences sequences; /* Megatron */
+	struct pack_fit fit;		 /* --fit; then @range is of its rows */
 };
 
 /* Memory of one thread. */
@@ -126,7 +129,9 @@ static bool pack_piece(struct worker *w, uint64_t piece, struct fault *fault)
 	size_t bytes = n * width;
 	int64_t documents = 0;
 
-	if (!pack_in_read(o->in, token, n, w->tokens, width, most, w->scratch, fault))
+	if (o->how->row_tokens)
+		pack_fit_read(&o->fit, token, n, w->tokens);
+	else if (!pack_in_read(o->in, token, n, w->tokens, width, most, w->scratch, fault))
 		return false;
 	if (w->ends) {
 		documents = pack_in_documents(o->in, token, n, w->tokens, width, w->ends, fault);
@@ -144,7 +149,8 @@ static bool pack_piece(struct worker *w, uint64_t piece, struct fault *fault)
 		return pack_fail(fault, o->part, errno);
 	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
 	(void)sync_file_range(o->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
-	ctl_progress_add(o->how->progress, n * width);
+	if (!o->how->row_tokens) /* otherwise it was added when it was read */
+		ctl_progress_add(o->how->progress, n * width);
 	return true;
 }
 
@@ -205,6 +211,9 @@ static bool compare(const struct out *o, struct shard *shard, struct fault *faul
 {
 	struct ctl_scan scan = {.shard = shard, .piece_tokens = o->piece_tokens, .digests = true};
 	uint64_t tokens = o->range.end - o->range.begin;
+	uint64_t documents = o->how->row_tokens		       ? o->fit.pieces
+			     : o->how->format == PACK_MEGATRON ? o->sequences.sequences
+							       : SHARD_UNKNOWN;
 
 	if (!ctl_scan(&scan))
 		return fault_memory(fault);
@@ -217,10 +226,10 @@ static bool compare(const struct out *o, struct shard *shard, struct fault *faul
 			"%" PRIu64 " tokens with digest %016" PRIx64 " were written, but %" PRIu64
 			" with %016" PRIx64 " are read",
 			tokens, o->digest, shard->facts.tokens, scan.digest);
-	if (o->how->format == PACK_MEGATRON && shard->facts.documents != o->sequences.sequences)
+	if (shard->facts.documents != documents)
 		return fault_set(fault, FAULT_DATA, "",
-			"%" PRIu64 " documents were written, but %" PRIu64 " are read",
-			o->sequences.sequences, shard->facts.documents);
+			"%" PRIu64 " documents were written, but %" PRIu64 " are read", documents,
+			shard->facts.documents);
 	return true;
 }
 
@@ -230,6 +239,8 @@ static bool verify(const struct out *o, struct pack_result *result, struct fault
 	struct ctl_input input = {.format = shard_format(megatron ? "megatron" : "flat"),
 		.hint = {.type = o->how->token_bytes == 2 ? SHARD_U16 : SHARD_U32,
 			.has_type = true,
+			.documents = o->how->row_tokens,
+			.loss_mask = o->how->row_tokens,
 			.frames = o->in->input.hint.frames}};
 	int fd;
 	struct shard *shard = ctl_input_open(&input, o->part, &fd, fault);
@@ -238,23 +249,20 @@ static bool verify(const struct out *o, struct pack_result *result, struct fault
 	shard_close(shard);
 	if (fd >= 0)
 		close(fd);
-	*result = (struct pack_result){
-		.bytes = o->at, .documents = o->sequences.sequences, .digest = o->digest};
+	*result = (struct pack_result){.bytes = o->at,
+		.documents = o->sequences.sequences + o->fit.rows.documents,
+		.digest = o->digest,
+		.padding = o->fit.padding,
+		.cut = o->fit.rows.cut,
+		.split = o->fit.split};
 	return fine || fault_prefix(fault, "%s: reading it back failed: ", o->part);
 }
 
 /* ---- all of it ---- */
 
+/* Opens the file, which no other process may be writing. */
 static bool begin(struct out *o, struct fault *fault)
 {
-	uint64_t frame_tokens = o->how->frame_bytes / o->how->token_bytes;
-	uint64_t tokens = o->range.end - o->range.begin;
-
-	o->piece_tokens = frame_tokens > CTL_DIGEST_TOKENS ? frame_tokens : CTL_DIGEST_TOKENS;
-	o->pieces = tokens / o->piece_tokens + (tokens % o->piece_tokens > 0);
-	o->faulty = UINT64_MAX;
-	pthread_mutex_init(&o->lock, NULL);
-	pthread_cond_init(&o->turns, NULL);
 	o->fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
 	if (o->fd < 0)
 		return pack_fail(fault, o->part, errno);
@@ -264,10 +272,25 @@ static bool begin(struct out *o, struct fault *fault)
 					   "%s: another tokctl pack is writing it", o->part)
 				 : pack_fail(fault, o->part, errno);
 	}
-	if (ftruncate(o->fd, 0) != 0)
-		return pack_fail(fault, o->part, errno);
+	return ftruncate(o->fd, 0) == 0 || pack_fail(fault, o->part, errno);
+}
+
+/* Numbers the pieces. With --fit they are of the rows, which are packed here. */
+static bool prepare(struct out *o, struct fault *fault)
+{
+	uint64_t frame_tokens = o->how->frame_bytes / o->how->token_bytes;
+
+	if (o->how->row_tokens) {
+		if (!pack_fit_begin(&o->fit, o->in, o->how, o->range.begin, o->range.end, fault))
+			return false;
+		o->range = (struct pack_range){0, o->fit.rows.rows * o->fit.row_tokens};
+	}
+	uint64_t tokens = o->range.end - o->range.begin;
+
+	o->piece_tokens = frame_tokens > CTL_DIGEST_TOKENS ? frame_tokens : CTL_DIGEST_TOKENS;
+	o->pieces = tokens / o->piece_tokens + (tokens % o->piece_tokens > 0);
 	return o->how->format != PACK_MEGATRON ||
-	       pack_sequences_begin(&o->sequences, o->part, o->how->token_bytes, fault);
+	       pack_sequences_begin(&o->sequences, o->part, o->side, o->how->token_bytes, fault);
 }
 
 static bool finish(struct out *o, struct pack_result *result, struct fault *fault)
@@ -275,7 +298,9 @@ static bool finish(struct out *o, struct pack_result *result, struct fault *faul
 	if (o->how->format == PACK_ZSTD &&
 		!pack_frames_write(&o->frames, o->fd, o->part, &o->at, fault))
 		return false;
-	if (o->how->format == PACK_MEGATRON && !pack_sequences_write(&o->sequences, fault))
+	if (o->how->format == PACK_MEGATRON && !pack_sequences_write(&o->sequences, o->side, fault))
+		return false;
+	if (o->how->row_tokens && !pack_fit_list(&o->fit, o->side, fault))
 		return false;
 	if (fsync(o->fd) != 0)
 		return pack_fail(fault, o->part, errno);
@@ -287,31 +312,40 @@ static void end(struct out *o)
 	if (o->fd >= 0)
 		close(o->fd);
 	pack_sequences_end(&o->sequences);
+	pack_fit_end(&o->fit);
 	free(o->frames.table);
-	pthread_cond_destroy(&o->turns);
-	pthread_mutex_destroy(&o->lock);
 }
 
 bool pack_out(struct pack_in *in, const struct pack_how *how, struct pack_range range,
 	const char *part, struct pack_result *result, struct fault *fault)
 {
-	struct out o = {
-		.in = in, .how = how, .range = range, .part = part, .fd = -1, .fault = fault};
-	bool fine = begin(&o, fault) && write_pieces(&o) && finish(&o, result, fault);
+	struct out o = {.in = in,
+		.how = how,
+		.range = range,
+		.part = part,
+		.fd = -1,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.turns = PTHREAD_COND_INITIALIZER,
+		.faulty = UINT64_MAX,
+		.fault = fault};
+
+	pack_side_path(how, part, o.side);
+	bool fine = begin(&o, fault) && prepare(&o, fault) && write_pieces(&o) &&
+		    finish(&o, result, fault);
 
 	end(&o);
 	if (!fine && !o.locked)
-		pack_out_remove(part);
+		pack_out_remove(how, part);
 	return fine;
 }
 
-void pack_out_remove(const char *part)
+void pack_out_remove(const struct pack_how *how, const char *part)
 {
-	char idx[PATH_MAX];
+	char side[PATH_MAX];
 
 	unlink(part);
-	if (bytes_side_path(part, ".bin", ".idx", idx, sizeof(idx)))
-		unlink(idx);
+	if (pack_side_path(how, part, side))
+		unlink(side);
 }
 
 static bool move(const char *from, const char *to, struct fault *fault)
@@ -324,17 +358,14 @@ static bool move(const char *from, const char *to, struct fault *fault)
 	return pack_fail(fault, to, errno == EINVAL ? EEXIST : errno);
 }
 
-/* Renames the .idx first: a .bin without one would be taken for a flat file. */
+/* Renames the side file first: a shard without one would be taken for a flat file. */
 bool pack_out_publish(
 	const struct pack_how *how, const char *part, const char *path, struct fault *fault)
 {
 	char from[PATH_MAX], to[PATH_MAX];
 
-	if (how->format == PACK_MEGATRON) {
-		pack_idx_path(part, from, sizeof(from));
-		pack_idx_path(path, to, sizeof(to));
-		if (!move(from, to, fault))
-			return false;
-	}
+	if (pack_side_path(how, part, from) && pack_side_path(how, path, to) &&
+		!move(from, to, fault))
+		return false;
 	return move(part, path, fault);
 }

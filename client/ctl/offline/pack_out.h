@@ -10,8 +10,8 @@ struct pack_range {
 };
 
 /*
- * Writes the tokens of @range to @part, which is replaced, and its side file; makes both durable,
- * reads them back and compares. False: both are removed.
+ * Writes the tokens of @range, or the rows that --fit packs from them, to @part, which is replaced,
+ * and its side file; makes both durable, reads them back and compares. False: both are removed.
  */
 bool pack_out(struct pack_in *in, const struct pack_how *how, struct pack_range range,
 	const char *part, struct pack_result *result, struct fault *fault);
@@ -19,6 +19,6 @@ bool pack_out(struct pack_in *in, const struct pack_how *how, struct pack_range 
 bool pack_out_publish(
 	const struct pack_how *how, const char *part, const char *path, struct fault *fault);
 /* Removes @part and its side file, if they exist. */
-void pack_out_remove(const char *part);
+void pack_out_remove(const struct pack_how *how, const char *part);
 
 #endif

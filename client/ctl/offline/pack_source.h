@@ -20,6 +20,7 @@ struct pack_source {
 	struct shard *shard; /* NULL: not open */
 	int fd;		     /* -1: an object, or not open */
 	unsigned users;	     /* threads that are reading it */
+	bool unindexed;	     /* it has no document bounds */
 	bool opening;	     /* a thread opens it */
 	bool ended;	     /* it was read to its end */
 };

@@ -1,7 +1,6 @@
 #include "client/ctl/offline/pack_target.h"
 
 #include "client/ctl/offline/pack_out.h"
-#include "daemon/shard/bytes.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -26,7 +25,7 @@ static bool join(const struct pack_target *t, char *path, const char *name, stru
 bool pack_target_name(
 	const struct pack_target *t, uint64_t i, char *path, char *part, struct fault *fault)
 {
-	const char *ending = pack_formats[t->format].ending, *slash = strrchr(t->path, '/');
+	const char *ending = pack_formats[t->how->format].ending, *slash = strrchr(t->path, '/');
 	char name[64];
 
 	if (t->single) {
@@ -87,8 +86,12 @@ static bool read_done(const struct pack_target *t, FILE *state, struct pack_done
 		struct pack_result r;
 		uint64_t i;
 
-		if (sscanf(line, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64, &i, &r.bytes,
-			    &r.documents, &r.digest) != 4 ||
+		r = (struct pack_result){.bytes = 0};
+		if (sscanf(line,
+			    "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64 " %" SCNu64 " %" SCNu64
+			    " %" SCNu64,
+			    &i, &r.bytes, &r.documents, &r.digest, &r.padding, &r.cut,
+			    &r.split) < 4 || /* the others are of --fit */
 			i >= t->shards)
 			return fault_set(fault, FAULT_ARGUMENT, "",
 				"%s: damaged; remove %s and begin again", path, t->path);
@@ -117,7 +120,7 @@ static bool check_done(const struct pack_target *t, struct pack_done *done, stru
 		}
 		if (!size_of(path, &bytes)) {
 			done[i].is = false;
-			pack_out_remove(path); /* an .idx whose .bin was not renamed */
+			pack_out_remove(t->how, path); /* a side file whose shard was not renamed */
 		} else if (bytes != done[i].result.bytes) {
 			return fault_set(fault, FAULT_ARGUMENT, "",
 				"%s: has %" PRIu64 " bytes, but %" PRIu64
@@ -199,7 +202,7 @@ static bool open_directory(struct pack_target *t, struct pack_done *done, struct
 
 bool pack_target_open(struct pack_target *t, struct pack_done *done, struct fault *fault)
 {
-	char idx[PATH_MAX];
+	char side[PATH_MAX];
 	uint64_t bytes;
 
 	if (!t->single)
@@ -207,10 +210,9 @@ bool pack_target_open(struct pack_target *t, struct pack_done *done, struct faul
 	if (size_of(t->path, &bytes))
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"%s: exists, and nothing is overwritten; give another name", t->path);
-	if (t->format == PACK_MEGATRON &&
-		bytes_side_path(t->path, ".bin", ".idx", idx, sizeof(idx)) && size_of(idx, &bytes))
+	if (pack_side_path(t->how, t->path, side) && size_of(side, &bytes))
 		return fault_set(fault, FAULT_ARGUMENT, "",
-			"%s: exists, and nothing is overwritten; give another name", idx);
+			"%s: exists, and nothing is overwritten; give another name", side);
 	return true;
 }
 
@@ -218,8 +220,11 @@ bool pack_target_note(const struct pack_target *t, uint64_t i, const struct pack
 	struct fault *fault)
 {
 	return t->single ||
-	       (dprintf(t->state, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 "\n", i,
-			result->bytes, result->documents, result->digest) > 0 &&
+	       (dprintf(t->state,
+			"%" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 " %" PRIu64 " %" PRIu64
+			" %" PRIu64 "\n",
+			i, result->bytes, result->documents, result->digest, result->padding,
+			result->cut, result->split) > 0 &&
 		       fsync(t->state) == 0) ||
 	       pack_fail(fault, t->path, errno);
 }

@@ -19,7 +19,7 @@ struct pack_done {
 struct pack_target {
 	const char *path;
 	bool single; /* @path is a file */
-	enum pack_format format;
+	const struct pack_how *how;
 	uint64_t shards;
 	uint64_t digest; /* of inputs and options: a run continues only one with the same */
 	int state;	 /* DIR/.pack, locked; -1: not open */
