@@ -50,6 +50,7 @@ PARTS = (
     ("order", "scale:order", "quick"),
     ("cold", "cold:cold", "full"),
     ("formats", "formats:formats", "full"),
+    ("packing", "packing:packing", "full"),
     ("start_up", "scale:start_up", "full"),
     ("looks", "scale:looks", "full"),
     ("hundred_t", "scale:hundred_t", "full"),

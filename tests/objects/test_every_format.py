@@ -17,6 +17,7 @@ from lib.stores import Nginx, Radosgw
 
 BATCHES = test_formats.BATCHES
 SAMPLES = {"mds": {}, "mds-zstd": {"compression": "zstd"}}
+PACKED = {"rows-flat": "flat", "rows-zstd": "zstd"}  # by `tokctl pack --fit`
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,13 @@ def written(shared):
     rows = numpy.random.default_rng(9).integers(0, 1 << 31, (500, 129), dtype=numpy.int32)
     for name, how in SAMPLES.items():
         mds(inner.file(name), rows, 40_000, **how)
+    (rows.astype("<u2") % 1000).tofile(place.file("documents.bin"))
+    for name, how in PACKED.items():
+        options = ["--fit", 129, "--eos", 7, "--format", how]
+        code, _, err = run(
+            TOKCTL, "pack", place.file("documents.bin"), inner.file(name), *map(str, options)
+        )
+        assert code == 0, err
     return place
 
 
@@ -44,7 +52,7 @@ class InPlace:
 
 def names():
     keys = {name: more for name, (_, _, more, _) in test_formats.FORMATS.items()}
-    return {**keys, **{name: {} for name in SAMPLES}}
+    return {**keys, **{name: {} for name in (*SAMPLES, *PACKED)}}
 
 
 def inspect(place, name, out, *arguments, env=None):

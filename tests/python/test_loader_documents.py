@@ -2,10 +2,14 @@
 tokens.
 """
 
+import gzip
+import subprocess
+
 import numpy
 import pytest
 import tokend
 import torch
+from lib import TOKCTL
 from lib.stock import StockDaemon
 
 SEQ, EOS = 64, 7
@@ -219,3 +223,40 @@ def test_a_restarted_daemon_without_documents_is_refused(directory):
             next(loader)
         assert loader.position == place
     daemon.kill()
+
+
+def test_rows_of_packed_documents(directory):
+    """Of `tokctl pack --fit`: positions restart at each document, the mask excludes the padding."""
+    daemon, row = StockDaemon(directory), SEQ + 1
+    tokens_with(EOS, numpy.uint16, 1).tofile(directory / "narrow.bin")
+    command = [TOKCTL, "pack", directory / "narrow.bin", directory / "rows", "--eos", str(EOS)]
+    subprocess.run([*command, "--fit", str(row), "--shards", "1"], check=True)
+    listed = gzip.open(directory / "rows/shard-00000.csv.gz", "rt").read().split()
+    bounds = numpy.array([line.split(",") for line in listed], int)
+    tokens = numpy.fromfile(directory / "rows/shard-00000.bin", numpy.uint16)
+    tokens = tokens.reshape(-1, row).astype(int)
+    inside = numpy.zeros(tokens.size, bool)
+    position = numpy.arange(tokens.size) % row
+    for (_, before), (begin, end) in zip([(0, 0), *bounds], bounds):
+        inside[begin:end] = True
+        position[before:begin] = numpy.arange(begin - before)  # padding is counted on its own
+        position[begin:end] = numpy.arange(end - begin)
+    position[end:] = numpy.arange(tokens.size - end)
+    inside, position = inside.reshape(-1, row), position.reshape(-1, row)
+    write(
+        daemon,
+        "streams:\n  packed: {seed: 3, seq_len: 64, epochs: 1, documents: true, loss_mask: true,\n"
+        "    vocab: 50000, datasets: [{name: r, path: rows, dtype: u16, shuffle: none}]}\n",
+    )
+    daemon.start()
+    try:
+        with make(daemon, "packed", 1, loss_mask=True) as loader:
+            for i, batch in enumerate(loader):
+                kept = inside[i, 1:]
+                assert numpy.array_equal(batch["input_ids"][0], tokens[i, :-1])
+                assert numpy.array_equal(batch["position_ids"][0], position[i, :-1])
+                assert numpy.array_equal(batch["loss_mask"][0], kept)
+                assert numpy.array_equal(batch["labels"][0], numpy.where(kept, tokens[i, 1:], -100))
+        assert i + 1 == len(tokens) and not inside.all()
+    finally:
+        daemon.end()
