@@ -1,5 +1,5 @@
 """torchtitan with FSDP, tensor and pipeline parallelism resumes exactly from its own checkpoints.
-titan_run.py replaces the accelerator.
+titan_run.py replaces the accelerator, titan_main.py the main branch.
 """
 
 import os
@@ -12,6 +12,8 @@ from lib import has
 
 
 class Titan(Job):
+    launcher = "titan_run.py"
+
     def train(self, world, *arguments, saved=None, **more):
         until = saved and (
             lambda: os.path.exists(
@@ -28,8 +30,15 @@ class Titan(Job):
             *arguments,
         ]
         return self.start(
-            world, *arguments, launcher=os.path.join(HERE, "titan_run.py"), until=until, **more
+            world, *arguments, launcher=os.path.join(HERE, self.launcher), until=until, **more
         )
+
+
+class Main(Titan):
+    launcher = "titan_main.py"
+
+    def proven(self, *_):
+        """A stand-in is not in the table."""
 
 
 class Pipeline(Titan):
@@ -85,17 +94,30 @@ def test_resumed_on_other_worlds_and_edited():
             2, "--training.steps", 1000, "--checkpoint.interval", 1, hold=7, then=job.edit_and_drain
         )
         step = job.drained()
-        text = job.train(1, "--training.steps", step + 10, VALIDATE=1)
+        text = job.train(3, "--training.steps", step + 10, VALIDATE=1)
         job.prove(steps=step + 10, resumed=[5, step])
         fifth = [at for at in range(step + 1, step + 11) if at % 5 == 0]
-        assert [text.count(f"validate step: {at}") for at in fifth] == [1, 1], (
-            "each validation reads the finite stream from its beginning",
+        assert [text.count(f"validate step: {at}") for at in fifth] == [3, 3], (
+            "each validation on three ranks reads the finite stream from its beginning",
             text[-3000:],
         )
         refused = job.train(1, "--checkpoint.last_save_model_only", fails=True)
         assert has(refused, "last_save_model_only True", "operators"), (
             "a last checkpoint with the model only is rejected"
         )
+
+
+def test_the_main_branch_gets_flat_batches_and_resumes_on_other_worlds():
+    finite = {"finite": FINITE["finite"] | {"documents": True, "eos": 1}}
+    with Main("titan.py", vocab=64, streams=finite) as job:
+        refused = job.train(1, TOKENS=80, fails=True)
+        assert has(refused, "per_dp_rank: 80", "max_context_length, 32; set 96")
+        job.train(1, hold=7, saved=5)
+        job.train(3, hold=7, then=job.edit_and_drain)
+        step = job.drained()
+        text = job.train(2, STEPS=step + 10)
+        job.prove(steps=step + 10, resumed=[5, step])
+        assert text.count(f"validated {7 * 32} labels") == 2, "finite data on two ranks"
 
 
 def test_expert_parallel_ranks_are_data_ranks():

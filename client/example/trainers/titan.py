@@ -7,15 +7,15 @@ any number of processes, it resumes.
 from dataclasses import replace
 
 from tokend.integrations.torchtitan import TokendDataLoader, TokendTrainer
-from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
 
 def llama3():
+    config = llama3_debugmodel()
     config = replace(
-        llama3_debugmodel(),
+        config,
         dataloader=TokendDataLoader.Config(stream="train"),
         # False: the last checkpoint contains the loader's state too
-        checkpoint=CheckpointManager.Config(enable=True, interval=5, last_save_model_only=False),
+        checkpoint=replace(config.checkpoint, enable=True, interval=5, last_save_model_only=False),
     )
     return TokendTrainer.Config.of(config)  # carries out tokctl's requests

@@ -1,12 +1,14 @@
-"""torchtitan: TokendDataLoader.Config replaces Trainer.Config.dataloader. Made for torchtitan 0.3.
+"""torchtitan: TokendDataLoader.Config replaces Trainer.Config.dataloader. Made for torchtitan 0.3
+and its main branch of August 2026.
 
     replace(config, dataloader=TokendDataLoader.Config(stream="train"))
 
-torchtitan passes data rank, seq_len and rows, and stores the state in its checkpoint. Tensor-,
-context- and pipeline-parallel processes of one data rank get the same rows. The last checkpoint
-contains only the model, unless `checkpoint.last_save_model_only` is False. torchtitan counts tokens
-and measures the time spent in next() itself (tps, time_metrics/data_loading). For operators'
-requests (tokctl) use TokendTrainer.
+torchtitan passes data rank, length and number of rows, and stores the state in its checkpoint. A
+resume may change the data-parallel degree, and a finite stream gives each rank equally many
+batches. Tensor-, context- and pipeline-parallel processes of one data rank get the same rows. The
+last checkpoint contains only the model, unless `checkpoint.last_save_model_only` is False.
+torchtitan counts tokens and measures the time spent in next() itself (tps,
+time_metrics/data_loading). For operators' requests (tokctl) use TokendTrainer.
 """
 
 from __future__ import annotations
@@ -16,22 +18,28 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.trainer import Trainer
 
 from tokend import Loader, peers, phrases
 from tokend.batch import shifted
 
+try:
+    from torchtitan.components.dataloader import BaseDataLoader  # 0.3
+except ModuleNotFoundError:
+    from torchtitan.components.data.loader import BaseDataLoader
+
 
 class TokendDataLoader(BaseDataLoader):
     """A data loader of torchtitan. `loader` is its tokend.Loader.
 
-    Yields ({"input": …, "positions": …}, labels), all int64 [rows, seq_len]; labels are shifted,
-    -100 where there is none. Positions begin at 0 in each row and, with documents=True, in each
-    document: torchtitan's flex and varlen attention and its context parallelism use them.
+    Yields ({"input": …, "positions": …}, labels), all int64 [rows, seq_len], for the main branch
+    flat [rows * seq_len]; labels are shifted, -100 where there is none. Positions begin at 0 in
+    each row and, with documents=True, in each document: torchtitan's flex and varlen attention and
+    its context parallelism use them.
 
     Raises:
-        ValueError: the stream's seq_len is not training.seq_len.
+        ValueError: the stream's seq_len is not training.seq_len (main: max_context_length), or
+            num_tokens_per_microbatch_per_dp_rank is not a multiple of it.
         As tokend.Loader.
     """
 
@@ -61,7 +69,8 @@ class TokendDataLoader(BaseDataLoader):
         """A directory for records of what is taken, for `tokctl verify`."""
 
         infinite: bool = True
-        """Ignored: torchtitan's validator sets it. The daemon's config decides."""
+        repeat: bool = True
+        """Ignored: torchtitan's validator sets one. The daemon's config decides."""
 
     def __init__(
         self,
@@ -69,11 +78,25 @@ class TokendDataLoader(BaseDataLoader):
         *,
         dp_world_size: int,
         dp_rank: int,
-        seq_len: int,
-        local_batch_size: int,
+        seq_len: int = 0,
+        local_batch_size: int = 0,
+        max_context_length: int = 0,
+        num_tokens_per_batch: int = 0,
         **_: Any,
     ) -> None:
         self._documents = config.documents
+        self._flat = num_tokens_per_batch > 0  # the main branch
+        setting = "training.seq_len"
+        if self._flat:
+            setting, seq_len = "training.max_context_length", max_context_length
+            local_batch_size, rest = divmod(num_tokens_per_batch, seq_len)
+            if rest:
+                what = f"a multiple of {setting}, {seq_len}; set {(local_batch_size + 1) * seq_len}"
+                raise ValueError(
+                    phrases.is_not(
+                        "training.num_tokens_per_microbatch_per_dp_rank", num_tokens_per_batch, what
+                    )
+                )
         start = int(config.start) if config.start.isdigit() else config.start
         peer, group = peers.among_all(dp_rank)
         self.loader = Loader(
@@ -95,9 +118,7 @@ class TokendDataLoader(BaseDataLoader):
         length = self.loader.cursor.to_dict()["seq_len"]
         if length != seq_len:
             self.loader.close()
-            raise ValueError(
-                phrases.seq_len_differs("training.seq_len", seq_len, config.stream, length)
-            )
+            raise ValueError(phrases.seq_len_differs(setting, seq_len, config.stream, length))
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         for batch in self.loader:
@@ -107,13 +128,20 @@ class TokendDataLoader(BaseDataLoader):
                 if self._documents
                 else torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
             )
-            yield {"input": tokens, "positions": positions}, shifted(batch)
+            labels = shifted(batch)
+            if self._flat:
+                tokens, positions, labels = (x.flatten() for x in (tokens, positions, labels))
+            yield {"input": tokens, "positions": positions}, labels
 
     def state_dict(self) -> dict[str, Any]:
         return self.loader.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.loader.load_state_dict(state_dict)
+
+    def close(self) -> None:
+        """Called by the main branch's trainer and validator."""
+        self.loader.close()
 
 
 class TokendTrainer(Trainer):
