@@ -1,4 +1,4 @@
-"""A loader passed to a DataLoader or a Trainer as its dataset is refused, whatever they ask first.
+"""A loader passed to a DataLoader as its dataset is refused, whatever is asked first.
 
 The real Trainer of transformers is in tests/trainers/test_transformers_dataset.py.
 """
@@ -28,43 +28,6 @@ def test_a_dataloader_over_a_loader_is_refused(daemon, stream, more):
         with pytest.raises(TypeError, match=PLACE):
             next(iter(DataLoader(loader, **more)))
         assert loader.position == 0
-
-
-class Trainer:
-    """Asks as transformers.Trainer does. has_length() catches a TypeError, which would name the
-    mistake.
-    """
-
-    def __init__(self, train_dataset, max_steps):
-        self.train_dataset = train_dataset
-        if not has_length(self.train_dataset) and max_steps <= 0:
-            raise ValueError(
-                "The train_dataset does not implement __len__, max_steps has to be specified"
-            )
-
-    def train(self, dataloader):
-        return has_length(dataloader)
-
-
-def has_length(dataset):
-    try:
-        return len(dataset) is not None
-    except (TypeError, AttributeError):
-        return False
-
-
-@pytest.mark.parametrize("stream", ["train", "finite"])
-def test_a_trainer_over_a_loader_is_refused(daemon, stream):
-    with make(daemon, stream) as loader:
-        for steps in (0, 100):
-            with pytest.raises(tokend.ArgumentError, match=PLACE):
-                Trainer(loader, steps)
-
-
-def test_a_trainer_may_ask_for_the_length_of_its_dataloader(daemon):
-    with make(daemon) as loader, make(daemon, "finite") as finite:
-        assert Trainer([1], 0).train(loader) is False
-        assert Trainer([1], 0).train(finite) is True
 
 
 class Wrapped(IterableDataset):

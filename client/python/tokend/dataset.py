@@ -1,15 +1,8 @@
-"""Finds callers that take the loader for a dataset: torch's DataLoader, a Trainer.
-
-DataLoader and Trainer ask for the length first. Their own errors do not name the mistake, so
-__len__ looks at its caller.
-"""
+"""What a loader says to callers that take it for a dataset: torch's DataLoader, a Trainer."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
-
-from ._tokend import ArgumentError
 
 PLACE = (
     "tokend.Loader: replaces a DataLoader, and is not a dataset for one; iterate over the loader "
@@ -32,15 +25,3 @@ def is_lightning() -> bool:
     stream is finite and at its beginning.
     """
     return sys._getframe(2).f_globals.get("__name__", "").startswith(LIGHTNING)
-
-
-def check_who_asks(loader: Any) -> None:
-    """Called by __len__: raises if a DataLoader's sampler or a Trainer asks."""
-    asks = sys._getframe(2)
-    if asks.f_globals.get("__name__", "").startswith("torch.utils.data"):
-        raise TypeError(PLACE)
-    if asks.f_code.co_name != "has_length" or asks.f_back is None:
-        return
-    trainer = asks.f_back.f_locals.get("self")
-    if any(getattr(trainer, name, None) is loader for name in ("train_dataset", "eval_dataset")):
-        raise ArgumentError(PLACE)  # has_length() catches a TypeError

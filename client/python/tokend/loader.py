@@ -443,17 +443,15 @@ class Loader(Attached, Operated, Positioned, Generic[B]):
         (59, 59)
 
         Raises:
-            TypeError: the stream has no end, or a torch DataLoader asks. See `tokend.dataset`.
-            ArgumentError: a Trainer asks because the loader was passed to it as a dataset.
+            TypeError: the stream has no end.
         """
         from . import dataset, passes
 
-        dataset.check_who_asks(self)
         batches = self._measured()
         if dataset.is_lightning() and (batches.end is None or batches.begin > 0):
             return dataset.ENDLESS
         if batches.end is None:
-            raise TypeError(f"len: {ENDLESS}")
+            raise TypeError(f"len: {ENDLESS}; {dataset.PLACE}")
         current = self._pass and self._pass()
         if current and current.is_last() and not self._ended:
             begin = self._pass_begin
