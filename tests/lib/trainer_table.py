@@ -11,6 +11,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "client/example/trainers"
 TRAINERS = {  # by example: the trainer, and its distribution or the commit that it is rebuilt from
     "train_ddp.py": ("DDP", "torch"),
     "train_fsdp.py": ("FSDP2, HSDP", "torch"),
+    "train_documents.py": ("documents", "torch"),
     "train_nanogpt.py": ("nanoGPT", "3adf61e1"),
     "train_accelerate.py": ("accelerate", "accelerate"),
     "train_moe.py": ("MoE, EP", "torch"),

@@ -32,6 +32,7 @@ EXEMPT = {
         "titan",
         "train_accelerate",
         "train_composer",
+        "train_documents",
         "train_fsdp",
         "train_jax",
         "train_lightning",
