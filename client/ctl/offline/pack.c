@@ -146,11 +146,10 @@ static bool plan(struct pack *p, struct fault *fault)
 static uint64_t plan_digest(const struct pack *p)
 {
 	const uint64_t facts[] = {p->how.format, p->how.token_bytes, (uint64_t)p->how.level,
-		p->how.frame_bytes, p->in.has_eos, p->in.eos, p->target.shards};
-	uint64_t seed = p->in.digest ^ p->how.row_tokens;
+		p->how.frame_bytes, p->in.has_eos, p->in.eos, p->target.shards, p->how.row_tokens};
 
 	return XXH64(p->cut, (p->target.shards + 1) * sizeof(*p->cut),
-		XXH64(facts, sizeof(facts), seed));
+		XXH64(facts, sizeof(facts), p->in.digest));
 }
 
 /* Rejects an OUT inside one of the inputs: a second run would pack its own output. */
