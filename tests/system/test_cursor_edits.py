@@ -449,6 +449,23 @@ def test_output_and_errors(place):
     assert tokctl("cursor", "diff", to, to).stdout == b"", "diff of equal cursors prints nothing"
 
 
+def test_cursors_that_differ_in_nothing_but_the_datasets_of_a_mix_differ(place):
+    """A dataset joins a run, and the same schedule is set again: its mixes now know the dataset."""
+    place.shard("web.bin", 200_000)
+    rows = [{"name": n, "path": "web.bin", "weight": 1} for n in ("a", "b", "c")]
+    stream = {"seed": 1, "seq_len": 32, "schedule": [{"at": 4096, "weights": {"a": 3, "b": 1}}]}
+    old = place.config("old.yaml", streams={"train": {**stream, "datasets": rows}})
+    rows = [*rows, {**rows[0], "name": "d", "weight": 0}]
+    new = place.config("new.yaml", streams={"train": {**stream, "datasets": rows}})
+    first, joined, planned = place.file("first"), place.file("joined"), place.file("planned")
+    tokctl("cursor", "new", "-c", old, "train", "-o", first)
+    tokctl("cursor", "add", first, "-c", new, "-o", joined)
+    done = tokctl("cursor", "schedule", joined, "-c", new, "-o", planned)
+    assert done.stdout == b"mix from 4096: datasets: 3 | 4\n"
+    done = tokctl("cursor", "diff", joined, planned, ok=(1,))
+    assert done.stdout == b"mix from 4096: datasets: 3 | 4\n"
+
+
 @pytest.mark.parametrize("number", range(CONFIGS))
 def test_edits_equal_the_reference(place, seed, number):
     Run(Planned(place, random.Random(f"{seed} {number}"))).wander()

@@ -160,12 +160,15 @@ static void diff_share(struct diff *d, const struct cursor *names, uint32_t i,
 		diff_number(d, field, ctl_units(a, i), ctl_units(b, i));
 }
 
-/* The state that a mix inherits: how often each dataset was served before, and the roundings. */
+/* The state that a mix inherits: how many datasets it knew, how often each was served before, and
+ * the roundings. */
 static void diff_past(struct diff *d, const struct cursor *names, const struct order_segment *a,
 	const struct order_segment *b)
 {
 	char field[160];
 
+	snprintf(field, sizeof(field), "mix from %" PRIu64 ": datasets", a->start);
+	diff_number(d, field, a->datasets, b->datasets);
 	for (uint32_t i = 0; i < a->datasets || i < b->datasets; i++) {
 		snprintf(field, sizeof(field), "mix from %" PRIu64 ": %s: served before", a->start,
 			names->dataset[i].name);
