@@ -46,6 +46,7 @@ void cursor_check(const struct cursor *c)
 		assert(c->dataset[d].name[0]);
 		assert(c->epochs == 0 || c->dataset[d].max_epochs == 0);
 		assert(c->order[d].block > 0 && c->order[d].group > 0);
+		assert(c->dataset[d].lo < c->dataset[d].hi && c->dataset[d].hi <= ORDER_UNITS);
 	}
 
 	struct order order = cursor_order(c);
@@ -69,9 +70,17 @@ static bool check_source(const struct cursor_source *s, struct fault *fault)
 	if (s->group < 1 || s->group > BLOCK_MOST)
 		return cursor_refuse_dataset(fault, s->name, "group", PHRASE_RANGE,
 			(uint64_t)s->group, (uint64_t)BLOCK_MOST);
+
+	struct order_dataset part;
+
+	if (s->hi > 0 && (s->lo >= s->hi || s->hi > ORDER_UNITS ||
+				 !order_part(&part, s->windows, s->lo, s->hi)))
+		return cursor_refuse_dataset(
+			fault, s->name, "part", "none of its windows is in this part");
 	return true;
 }
 
+/* check_source() accepted it. */
 static void place_source(struct cursor *c, uint32_t d, const struct cursor_source *s)
 {
 	struct cursor_dataset *dataset = &c->dataset[d];
@@ -81,14 +90,19 @@ static void place_source(struct cursor *c, uint32_t d, const struct cursor_sourc
 	memcpy(dataset->name, s->name, strlen(s->name));
 	dataset->digest = s->digest;
 	dataset->max_epochs = s->max_epochs;
+	dataset->lo = s->lo;
+	dataset->hi = s->hi > 0 ? s->hi : ORDER_UNITS;
 	c->order[d] = (struct order_dataset){
 		.name_hash = order_name_hash(s->name, strlen(s->name)),
-		.windows = s->windows,
 		.block = s->block,
 		.group = s->group,
 		.shuffle = s->shuffle,
 		.slide = s->slide,
 	};
+	bool any = order_part(&c->order[d], s->windows, dataset->lo, dataset->hi);
+
+	assert(any);
+	(void)any;
 }
 
 /* Makes room for @n datasets and keeps the present ones. */
@@ -143,11 +157,19 @@ bool cursor_limited(const struct cursor *c)
 	return false;
 }
 
+bool cursor_parted(const struct cursor *c)
+{
+	for (uint32_t d = 0; d < c->datasets; d++)
+		if (c->order[d].part.of > 0)
+			return true;
+	return false;
+}
+
 size_t cursor_bytes_without_pending(const struct cursor *c)
 {
 	size_t number = c->epochs ? 9 : 5; /* units and phases: 33 bits where they sum to 2^32 */
 	size_t bytes = 512 + order_padded(c->datasets);
-	bool limited = cursor_limited(c);
+	bool limited = cursor_limited(c), parted = cursor_parted(c);
 
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		bytes += strlen(c->dataset[d].name) + 2 +
@@ -155,6 +177,8 @@ size_t cursor_bytes_without_pending(const struct cursor *c)
 			 + 9 /* base */ + 2 * number;
 		if (limited)
 			bytes += number_bytes(c->dataset[d].max_epochs);
+		if (parted)
+			bytes += 3 * 9;
 	}
 	return bytes;
 }
@@ -444,8 +468,10 @@ void cursor_source(const struct cursor *c, uint32_t d, struct cursor_source *sou
 	assert(d < c->datasets);
 	*source = (struct cursor_source){
 		.name = c->dataset[d].name,
-		.windows = o->windows,
+		.windows = order_path_windows(o),
 		.digest = c->dataset[d].digest,
+		.lo = c->dataset[d].lo,
+		.hi = c->dataset[d].hi,
 		.block = o->block,
 		.group = o->group,
 		.shuffle = o->shuffle,

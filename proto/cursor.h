@@ -23,13 +23,15 @@
 #include "proto/nearest.h"
 #include "proto/order.h"
 
-/* Version 1 is still written for a cursor without limits and with at most one pending segment. */
-#define CURSOR_VERSION 2
+/* Version 1 is still written for a cursor without limits and with at most one pending segment,
+ * version 3 for one with parts. */
+#define CURSOR_VERSION 3
 
 struct cursor_dataset {
 	char name[LIMIT_NAME_BYTES + 1];
-	uint64_t digest;     /* of the sorted (path, tokens) list */
+	uint64_t digest;     /* of the sorted (path, tokens) list, and of its part */
 	uint64_t max_epochs; /* 0: no limit; see cursor_schedule() */
+	uint64_t lo, hi;     /* of its part, see order_part(); the whole: 0, ORDER_UNITS */
 };
 
 struct cursor {
@@ -50,11 +52,12 @@ struct cursor {
 struct cursor_source {
 	const char *name;
 	double weight;
-	uint64_t windows, digest;
+	uint64_t windows, digest; /* of its path; of its shards and its part */
 	uint32_t block, group;
 	enum order_shuffle shuffle;
 	bool slide;
 	uint64_t max_epochs;
+	uint64_t lo, hi; /* of its part; hi = 0: the whole, as 0, ORDER_UNITS */
 };
 
 /*
@@ -156,6 +159,9 @@ char *cursor_list_datasets(
 
 /* ---- comparing ---- */
 
+/* Writes the part of a dataset as a config has it, "[0, 0.9]". Returns @text. */
+enum { CURSOR_PART_BYTES = 2 * ORDER_SHARE_BYTES + 8 };
+char *cursor_part_text(const struct cursor_dataset *dataset, char text[CURSOR_PART_BYTES]);
 /*
  * True if @cursor belongs to the stream as it is now (@now: a new cursor of it). The stream must
  * have all datasets that @cursor serves, unchanged. It may have more; their order and weights do

@@ -100,22 +100,36 @@ static void pack_limits(struct pack *p, const struct cursor *c)
 		pack_uint(p, c->dataset[d].max_epochs);
 }
 
+/* Three numbers a dataset: the windows of its path, and its part of them. 0: it has every one. */
+static void pack_parts(struct pack *p, const struct cursor *c)
+{
+	pack_key(p, "parts");
+	pack_array(p, 3 * c->datasets);
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		uint64_t of = c->order[d].part.of;
+
+		pack_uint(p, of);
+		pack_uint(p, of ? c->dataset[d].lo : 0);
+		pack_uint(p, of ? c->dataset[d].hi : 0);
+	}
+}
+
 size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 {
 	unsigned char *head = bytes;
 	const struct order_segment *now = c->segment[0],
 				   *then = c->segments == 2 ? c->segment[1] : NULL;
-	bool limited = cursor_limited(c);
+	bool limited = cursor_limited(c), parted = cursor_parted(c);
 
 	cursor_check(c);
-	unsigned version = limited || c->segments > 2 ? 2 : 1;
+	unsigned version = parted ? 3 : limited || c->segments > 2 ? 2 : 1;
 
 	if (capacity <= HEADER_BYTES)
 		return 0;
 
 	struct pack p = pack_into(head + HEADER_BYTES, capacity - HEADER_BYTES);
 
-	pack_map(&p, version == 2 ? 15 + limited : then ? 16 : 14);
+	pack_map(&p, version >= 2 ? 15 + limited + parted : then ? 16 : 14);
 	pack_pair(&p, "order", ORDER_VERSION);
 	pack_key(&p, "stream");
 	pack_text(&p, c->stream, strlen(c->stream));
@@ -131,9 +145,11 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 	pack_list(&p, "units", now->units, now->datasets);
 	pack_list(&p, "base", now->base, now->datasets);
 	pack_list(&p, "phase", now->phase, now->padded);
-	if (version == 2) {
+	if (version >= 2) {
 		if (limited)
 			pack_limits(&p, c);
+		if (parted)
+			pack_parts(&p, c);
 		pack_pending(&p, c);
 	} else if (then) {
 		pack_pair(&p, "pending_start", then->start);
@@ -154,12 +170,13 @@ struct parts {
 	const struct value *stream, *datasets, *units, *base, *phase,
 		*pending_units;		      /* version 1 */
 	const struct value *limits, *pending; /* version 2 */
+	const struct value *parts;	      /* version 3 */
 };
 
 static bool find_parts(struct parts *parts, uint64_t version, const struct value *map,
 	const struct value *end, struct fault *fault)
 {
-	bool second = version == 2;
+	bool second = version >= 2, third = version >= 3;
 	const struct {
 		const char *key;
 		uint64_t *number;	    /* or */
@@ -185,6 +202,7 @@ static bool find_parts(struct parts *parts, uint64_t version, const struct value
 		{"pending_units", NULL, &parts->pending_units, VALUE_ARRAY, true, second},
 		{"limits", NULL, &parts->limits, VALUE_ARRAY, true, !second},
 		{"pending", NULL, &parts->pending, VALUE_ARRAY, !second, !second},
+		{"parts", NULL, &parts->parts, VALUE_ARRAY, !third, !third},
 	};
 
 	enum { KEYS = sizeof(keys) / sizeof(keys[0]) };
@@ -202,8 +220,11 @@ static bool find_parts(struct parts *parts, uint64_t version, const struct value
 	for (size_t k = 0; k < KEYS; k++) {
 		const struct value *found = at[k];
 
-		if (keys[k].unknown || (!found && keys[k].optional))
+		if (!found && (keys[k].unknown || keys[k].optional))
 			continue;
+		if (keys[k].unknown) /* the version is not in the checksum */
+			return fault_set(fault, FAULT_CURSOR, keys[k].key,
+				"is not in version %" PRIu64, version);
 		if (!found || found->type != keys[k].type)
 			return fault_set(fault, FAULT_CURSOR, keys[k].key, PHRASE_MISSING);
 		if (keys[k].number)
@@ -268,6 +289,33 @@ static bool read_source(const struct value *v, char *name, struct cursor_source 
 	return true;
 }
 
+/* @v: three numbers for each of the @n datasets. */
+static bool read_parts(
+	const struct value *v, struct cursor_source *sources, uint32_t n, struct fault *fault)
+{
+	uint64_t numbers[3 * LIMIT_DATASETS];
+	struct order_dataset part;
+
+	if (n > LIMIT_DATASETS || !read_list(v, numbers, 3 * n))
+		return fault_set(
+			fault, FAULT_CURSOR, "parts", "must have three numbers for each dataset");
+	for (uint32_t d = 0; d < n; d++) {
+		const uint64_t *p = &numbers[3 * d]; /* windows of the path, lo, hi */
+		struct cursor_source *s = &sources[d];
+
+		if (p[0] == 0 && p[1] == 0 && p[2] == 0)
+			continue;
+		if (p[1] >= p[2] || p[2] > ORDER_UNITS || !order_part(&part, p[0], p[1], p[2]) ||
+			part.part.of == 0 || part.windows != s->windows)
+			return fault_set(fault, FAULT_CURSOR, "parts",
+				"dataset %u does not have the windows of its part", d);
+		s->windows = p[0];
+		s->lo = p[1];
+		s->hi = p[2];
+	}
+	return true;
+}
+
 static bool decode_identity(struct cursor *out, const struct parts *parts, struct fault *fault)
 {
 	struct cursor identity = {
@@ -307,7 +355,8 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 		}
 		sources[d].max_epochs = limit->number;
 	}
-	ok = cursor_identity(out, &identity, sources, n, fault);
+	ok = (!parts->parts || read_parts(parts->parts, sources, n, fault)) &&
+	     cursor_identity(out, &identity, sources, n, fault);
 out:
 	free(sources);
 	free(names);

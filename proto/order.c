@@ -100,14 +100,10 @@ bool order_when(const struct order *order, const struct order_place *place, uint
 	if (place->dataset >= order->datasets)
 		return false;
 	const struct order_dataset *d = &order->dataset[place->dataset];
+	uint64_t x = order_unwindow(d, order->seed, place->epoch, place->window);
+	u128 wide = (u128)place->epoch * d->windows + x;
 
-	if (place->window >= d->windows)
-		return false;
-
-	u128 wide = (u128)place->epoch * d->windows +
-		    order_unwindow(d, order->seed, place->epoch, place->window);
-
-	if (wide > UINT64_MAX)
+	if (x == UINT64_MAX || wide > UINT64_MAX)
 		return false;
 
 	/* The last segment that had not yet served this ordinal when it started. */

@@ -7,6 +7,7 @@
  *   mix      i → (dataset, ordinal k)       a balanced tree of exact fractions over the datasets
  *   epochs   k → (epoch k / N, x = k mod N)
  *   shuffle  x → window                      a keyed bijection on [0, N), or on blocks of it
+ *   part     window → window of the path     only of a dataset that is a part of its path
  *
  * Each step takes constant time and memory and has an inverse. So "which window is at i?" and "when
  * is window w of dataset d served in epoch e?" cost the same. Only the segments of the mix are
@@ -27,6 +28,7 @@
 
 #define ORDER_VERSION 1
 #define ORDER_UNITS   (UINT64_C(1) << 32) /* sum of the units of an endless stream */
+#define ORDER_RUN     64		  /* consecutive windows of a path that are in one part */
 
 /* ---- hashing ---- */
 
@@ -133,14 +135,38 @@ enum order_shuffle {
 };
 extern const char *const order_shuffles[]; /* their names, then NULL */
 
+/* Which windows of its path a dataset has. All 0: every one. */
+struct order_part {
+	uint64_t of;	/* A, the windows of the path */
+	uint64_t key;	/* of the permutation of the runs */
+	uint64_t first; /* X0, the place of the part's first run in it */
+	uint64_t gap;	/* windows of the part before the end of a short run; UINT64_MAX: none */
+};
+
 struct order_dataset {
 	uint64_t name_hash;
-	uint64_t windows; /* N */
+	uint64_t windows; /* N, of the part */
 	uint32_t block;	  /* B, windows a block; used by ORDER_BLOCK, in [1, 2^31] */
 	uint32_t group;	  /* K, blocks a group; likewise */
 	enum order_shuffle shuffle;
 	bool slide; /* windows begin at other tokens in each epoch: order_slide() */
+	struct order_part part;
 };
+
+/*
+ * Makes @d the share [@lo, @hi) / ORDER_UNITS of the @of windows of its path: sets windows and
+ * part. Shares that do not overlap have no window in common. False: not one run is in it.
+ */
+bool order_part(struct order_dataset *d, uint64_t of, uint64_t lo, uint64_t hi);
+/* Writes the shortest decimal that becomes @share / ORDER_UNITS, rounded down. Returns @text. */
+enum { ORDER_SHARE_BYTES = 16 };
+char *order_share_text(uint64_t share, char text[ORDER_SHARE_BYTES]);
+
+/* The windows of the path: windows are numbered in [0, A). */
+static inline uint64_t order_path_windows(const struct order_dataset *d)
+{
+	return d->part.of ? d->part.of : d->windows;
+}
 
 struct order {
 	uint64_t seed;
@@ -155,7 +181,7 @@ struct order {
 struct order_place {
 	uint32_t dataset;
 	uint64_t epoch;
-	uint64_t window; /* in [0, N) of the dataset */
+	uint64_t window; /* number in the path, of one that the dataset has */
 };
 
 /* Asserts the invariants of the lists, not of each segment. */
@@ -169,7 +195,8 @@ uint64_t order_at_all(
 /* Finds the position that serves @place. False: these segments never serve it. */
 bool order_when(const struct order *order, const struct order_place *place, uint64_t *position);
 
-/* Maps the @x-th sample of an epoch to its window, and back. @x and @window are below N. */
+/* Maps the @x-th sample of an epoch, below N, to its window, and back. UINT64_MAX: the dataset does
+ * not have @window. */
 uint64_t order_window(
 	const struct order_dataset *dataset, uint64_t seed, uint64_t epoch, uint64_t x);
 uint64_t order_unwindow(

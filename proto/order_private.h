@@ -14,6 +14,7 @@ enum {
 	ORDER_KEY_TAIL,
 	ORDER_KEY_GROUP,
 	ORDER_KEY_SLIDE,
+	ORDER_KEY_PART,
 };
 
 /* Positions that are mapped together. Where a function has @lanes, it is 1 or ORDER_LANES. */

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 
 const char *const order_shuffles[] = {
 	[ORDER_NONE] = "none", [ORDER_GLOBAL] = "global", [ORDER_BLOCK] = "block", NULL};
@@ -233,7 +234,97 @@ static uint64_t block_unwindow(
 			      y - g.lo);
 }
 
-uint64_t order_window(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t x)
+/* ---- a part of a path ---- */
+
+static uint64_t runs_of(uint64_t windows)
+{
+	return windows / ORDER_RUN + (windows % ORDER_RUN != 0);
+}
+
+/* By how many windows the last run is short. */
+static uint64_t missing(uint64_t windows)
+{
+	return -windows % ORDER_RUN;
+}
+
+bool order_part(struct order_dataset *d, uint64_t of, uint64_t lo, uint64_t hi)
+{
+	assert(lo < hi && hi <= ORDER_UNITS);
+	d->windows = of;
+	d->part = (struct order_part){0};
+	if (lo == 0 && hi == ORDER_UNITS)
+		return true;
+
+	uint64_t runs = runs_of(of), key = order_derive(0, ORDER_KEY_PART, of);
+	uint64_t first = (uint64_t)((u128)lo * runs >> 32), end = (uint64_t)((u128)hi * runs >> 32);
+
+	if (first == end)
+		return false;
+	d->windows = ORDER_RUN * (end - first);
+	d->part = (struct order_part){of, key, first, UINT64_MAX};
+	if (missing(of) > 0) {
+		uint64_t at = order_unpermute(runs, key, runs - 1);
+
+		if (at >= first && at < end) {
+			d->windows -= missing(of);
+			d->part.gap = ORDER_RUN * (at - first + 1) - missing(of);
+		}
+	}
+	assert(runs_of(d->windows) == end - first);
+	return true;
+}
+
+static inline uint64_t to_path(const struct order_dataset *d, uint64_t y)
+{
+	const struct order_part *p = &d->part;
+
+	assert(y < d->windows);
+	if (p->of == 0)
+		return y;
+	if (y >= p->gap)
+		y += missing(p->of);
+	return ORDER_RUN * order_permute(runs_of(p->of), p->key, p->first + y / ORDER_RUN) +
+	       y % ORDER_RUN;
+}
+
+/* UINT64_MAX: @window is in another part, or not in the path. */
+static uint64_t from_path(const struct order_dataset *d, uint64_t window)
+{
+	const struct order_part *p = &d->part;
+
+	if (window >= order_path_windows(d))
+		return UINT64_MAX;
+	if (p->of == 0)
+		return window;
+	/* Below 0 for runs before the part. */
+	uint64_t run = order_unpermute(runs_of(p->of), p->key, window / ORDER_RUN) - p->first;
+	uint64_t y = ORDER_RUN * run + window % ORDER_RUN;
+
+	if (run >= runs_of(d->windows))
+		return UINT64_MAX;
+	return y < p->gap ? y : y - missing(p->of);
+}
+
+char *order_share_text(uint64_t share, char text[ORDER_SHARE_BYTES])
+{
+	double middle = ((double)share + 0.5) / (double)ORDER_UNITS, power = 1;
+	int digits = 0;
+
+	assert(share <= ORDER_UNITS);
+	/* Ten digits are enough: their steps are smaller than a unit. */
+	while (digits < 10 && (uint64_t)((double)(uint64_t)(middle * power + 0.5) / power *
+					 (double)ORDER_UNITS) != share) {
+		digits++;
+		power *= 10;
+	}
+	snprintf(text, ORDER_SHARE_BYTES, "%.*f", digits, middle);
+	return text;
+}
+
+/* ---- windows ---- */
+
+/* The number in the part of the x-th window. */
+static uint64_t shuffled(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t x)
 {
 	assert(x < d->windows);
 	switch (d->shuffle) {
@@ -246,6 +337,11 @@ uint64_t order_window(const struct order_dataset *d, uint64_t seed, uint64_t epo
 		return block_window(d, seed, epoch, x);
 	}
 	return x;
+}
+
+uint64_t order_window(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t x)
+{
+	return to_path(d, shuffled(d, seed, epoch, x));
 }
 
 static bool all_global(const struct order_dataset *const *d)
@@ -283,23 +379,27 @@ void order_windows(const struct order *order, const uint64_t *ordinal, struct or
 	}
 	permute_lanes(digits, n, key, x);
 	for (unsigned i = 0; i < ORDER_LANES; i++)
-		place[i].window = x[i];
+		place[i].window = to_path(d[i], x[i]);
 }
 
 uint64_t order_unwindow(
 	const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t window)
 {
-	assert(window < d->windows);
+	uint64_t y = from_path(d, window);
+
+	if (y == UINT64_MAX)
+		return y;
+	assert(y < d->windows);
 	switch (d->shuffle) {
 	case ORDER_NONE:
 		break;
 	case ORDER_GLOBAL:
-		return order_unpermute(d->windows,
-			order_derive(seed, ORDER_KEY_SHUFFLE, d->name_hash, epoch), window);
+		return order_unpermute(
+			d->windows, order_derive(seed, ORDER_KEY_SHUFFLE, d->name_hash, epoch), y);
 	case ORDER_BLOCK:
-		return block_unwindow(d, seed, epoch, window);
+		return block_unwindow(d, seed, epoch, y);
 	}
-	return window;
+	return y;
 }
 
 uint64_t order_slide(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t shard,

@@ -5,9 +5,52 @@
 #include "daemon/catalog/stream.h"
 #include "daemon/config/refuse.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Parts of one path are disjoint only if they are parts of the same windows. */
+static bool same_windows(
+	const struct catalog *catalog, const struct stream *a, uint32_t i, struct fault *fault)
+{
+	const struct dataset *d = &a->dataset[i];
+	char field[FAULT_FIELD_BYTES];
+
+	for (const struct stream *b = catalog->stream;
+		b < catalog->stream + catalog->config->streams; b++)
+		for (uint32_t j = 0; j < b->config->datasets; j++) {
+			const struct dataset *e = &b->dataset[j];
+
+			if ((a->config->seq_len == b->config->seq_len &&
+				    a->config->extra == b->config->extra &&
+				    d->table.stride == e->table.stride) ||
+				!dataset_same_path(d, e))
+				continue;
+			snprintf(field, sizeof(field), "streams.%.40s.datasets[%" PRIu32 "].part",
+				a->config->name, i);
+			return config_refuse(fault, catalog->config->path, d->config->part_line,
+				field, (int)i,
+				"stream %s cuts this path with another seq_len, extra or stride, "
+				"so that what is outside of the part here may be inside there; "
+				"must be the same in both",
+				b->config->name);
+		}
+	return true;
+}
+
+static bool check_parts(const struct catalog *catalog, struct fault *fault)
+{
+	for (uint32_t s = 0; s < catalog->config->streams; s++) {
+		const struct stream *stream = &catalog->stream[s];
+
+		for (uint32_t i = 0; i < stream->config->datasets; i++)
+			if (dataset_is_part(&stream->dataset[i]) &&
+				!same_windows(catalog, stream, i, fault))
+				return false;
+	}
+	return true;
+}
 
 /* @only: the stream to open, NULL for all. */
 static struct catalog *open_catalog(const struct config *config, struct stores *stores,
@@ -29,8 +72,8 @@ static struct catalog *open_catalog(const struct config *config, struct stores *
 			!stream_open(
 				&catalog->stream[i], &config->stream[i], config, stores, fault))
 			goto fail;
-	if (!only &&
-		!(dataset_fetch_plan(catalog, fault) && dataset_sums_read(catalog, stores, fault)))
+	if (!only && !(check_parts(catalog, fault) && dataset_fetch_plan(catalog, fault) &&
+			     dataset_sums_read(catalog, stores, fault)))
 		goto fail;
 	return catalog;
 fail:

@@ -54,13 +54,26 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 		.shuffle = config->shuffle,
 		.slide = config->slide,
 		.max_epochs = config->max_epochs,
+		.lo = config->lo,
+		.hi = config->hi,
 	};
+}
+
+bool dataset_same_path(const struct dataset *a, const struct dataset *b)
+{
+	char *x = realpath(a->root, NULL), *y = realpath(b->root, NULL);
+	bool same = a->list == b->list && strcmp(x ? x : a->root, y ? y : b->root) == 0;
+
+	free(x);
+	free(y);
+	return same;
 }
 
 void dataset_check(const struct dataset *d)
 {
 	bool listed = d->sizes != NULL;
 
+	assert(d->windows <= d->table.windows);
 	assert(d->format && d->table.shards > 0 && d->table.tokens && d->table.first_window);
 	assert(d->token_bytes == 2 || d->token_bytes == 4);
 	assert(d->limit >> 8 * d->token_bytes == 0);

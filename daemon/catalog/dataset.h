@@ -33,8 +33,9 @@ enum dataset_indexed { DATASET_UNKNOWN, DATASET_UNINDEXED, DATASET_INDEXED };
 struct dataset {
 	const struct config_dataset *config;
 	const struct shard_format *format;
-	char *root; /* absolute; shards' paths are relative to it */
-	struct table table;
+	char *root;		   /* absolute; shards' paths are relative to it */
+	struct table table;	   /* of the whole path */
+	uint64_t windows;	   /* N, of its part */
 	uint32_t token_bytes;	   /* served width: the stream's, so the same in all its datasets */
 	_Atomic uint64_t *samples; /* the daemon's counter of those that were read, or NULL */
 
@@ -74,12 +75,15 @@ struct dataset {
 	char doubt[256];
 	uint64_t doubt_shard;
 	char names[320]; /* a doubt about shards by their names */
+	const struct dataset
+		*overlaps; /* an earlier one of the stream that has windows of this part */
 	char *refused; /* "FILE:LINE: …": the first sampled token that cannot be served; or NULL */
 	uint64_t refused_shard;
 
 	/* ---- its shards ---- */
 
-	uint64_t digest;
+	uint64_t list;	   /* digest of (path, tokens) of all shards */
+	uint64_t digest;   /* the same, and of the part if there is one: the cursor's */
 	uint64_t contents; /* a hash of sampled tokens, or of the manifest's digests: equal on all
 			      nodes that have the same shards */
 	struct dataset_identity manifest; /* 0: none, or in a store */
@@ -108,6 +112,14 @@ struct dataset {
 	uint32_t piece; /* > 0: they are read in pieces of so many bytes, through the cache */
 };
 
+/* Is it less than the whole of its path? */
+static inline bool dataset_is_part(const struct dataset *dataset)
+{
+	return dataset->config->lo > 0 || dataset->config->hi < ORDER_UNITS;
+}
+
+/* Do both have the same shards in the same directory or store? */
+bool dataset_same_path(const struct dataset *a, const struct dataset *b);
 /* The shard's path relative to the dataset's root. */
 const char *dataset_shard_name(const struct dataset *dataset, uint64_t shard);
 /* Writes the shard's absolute path to @path; "": it does not fit. */

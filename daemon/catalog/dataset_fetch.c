@@ -24,10 +24,13 @@ uint64_t dataset_fetch_needs(const struct dataset *d)
 	uint64_t all = all_bytes(d), some = (uint64_t)PIECES * c->piece;
 	double windows = (double)c->block * c->group * GROUPS;
 
-	/* Compressed bytes are fewer than tokens: the dataset's own ratio counts. */
-	if (c->shuffle == ORDER_BLOCK && d->table.windows > 0 && windows < (double)d->table.windows)
-		some = (uint64_t)((double)all * windows / (double)d->table.windows) + c->piece;
-	else if (c->shuffle != ORDER_NONE)
+	/* Compressed bytes are fewer than tokens: the dataset's own ratio counts. A part takes a
+	 * run here and a run there, so that a piece is needed many times. */
+	if (dataset_is_part(d) || c->shuffle == ORDER_GLOBAL)
+		some = all;
+	else if (c->shuffle == ORDER_BLOCK && windows < (double)d->windows)
+		some = (uint64_t)((double)all * windows / (double)d->windows) + c->piece;
+	else if (c->shuffle == ORDER_BLOCK)
 		some = all;
 	return some < all ? some : all;
 }
@@ -119,15 +122,9 @@ static const char *size_text(uint64_t bytes, char text[32])
 
 static const char *part(const struct dataset *d)
 {
-	switch (d->config->shuffle) {
-	case ORDER_GLOBAL:
+	if (dataset_is_part(d) || d->config->shuffle == ORDER_GLOBAL)
 		return "all of it";
-	case ORDER_BLOCK:
-		return "three groups of blocks";
-	case ORDER_NONE:
-		break;
-	}
-	return "64 pieces";
+	return d->config->shuffle == ORDER_BLOCK ? "three groups of blocks" : "64 pieces";
 }
 
 static void mode_reason(

@@ -92,6 +92,46 @@ static bool unserved(const struct dataset *d, char *text, size_t text_bytes)
 	return true;
 }
 
+/* @n with a comma before every three digits. */
+static const char *grouped(uint64_t n, char text[32])
+{
+	char *at = text + 31;
+
+	*at = 0;
+	for (int digits = 0; n > 0 || digits == 0; n /= 10, digits++) {
+		if (digits > 0 && digits % 3 == 0)
+			*--at = ',';
+		*--at = (char)('0' + n % 10);
+	}
+	return at;
+}
+
+static bool part(const struct dataset *d, char *text, size_t text_bytes)
+{
+	char windows[32], of[32];
+
+	if (dataset_is_part(d))
+		snprintf(text, text_bytes, "windows %s of %s", grouped(d->windows, windows),
+			grouped(d->table.windows, of));
+	return dataset_is_part(d);
+}
+
+static bool overlap(const struct dataset *d, char *text, size_t text_bytes)
+{
+	const struct config_dataset *a = d->config, *b;
+	char of[4][ORDER_SHARE_BYTES];
+
+	if (!d->overlaps)
+		return false;
+	b = d->overlaps->config;
+	snprintf(text, text_bytes,
+		"its part of the path, [%s, %s], overlaps [%s, %s] of dataset %s: both serve what "
+		"is in both",
+		order_share_text(a->lo, of[0]), order_share_text(a->hi, of[1]),
+		order_share_text(b->lo, of[2]), order_share_text(b->hi, of[3]), b->name);
+	return true;
+}
+
 enum dataset_note dataset_note(
 	const struct dataset *dataset, unsigned i, char *text, size_t text_bytes)
 {
@@ -122,6 +162,10 @@ enum dataset_note dataset_note(
 		return dataset->refused ? NOTE_DOUBT : NOTE_NONE;
 	case 5:
 		return dataset->doubt[0] ? NOTE_DOUBT : NOTE_NONE;
+	case 7:
+		return part(dataset, text, text_bytes) ? NOTE_FACT : NOTE_NONE;
+	case 8:
+		return overlap(dataset, text, text_bytes) ? NOTE_DOUBT : NOTE_NONE;
 	default:
 		return dataset->names[0] ? NOTE_DOUBT : NOTE_NONE;
 	}

@@ -17,14 +17,15 @@ static bool add_up(const struct opening *o)
 	struct dataset *d = o->dataset;
 	uint64_t total = 0;
 
-	d->digest = order_digest_begin(d->table.shards);
+	d->list = order_digest_begin(d->table.shards);
 	for (uint64_t s = 0; s < d->table.shards; s++) {
-		d->digest =
-			order_digest_add(d->digest, dataset_shard_name(d, s), d->table.tokens[s]);
+		d->list = order_digest_add(d->list, dataset_shard_name(d, s), d->table.tokens[s]);
 		if (__builtin_add_overflow(total, d->table.tokens[s], &total))
 			return opening_refuse(o, o->source->path_line, "path",
 				"more than 2^64 tokens in total; must be fewer");
 	}
+	d->digest =
+		dataset_is_part(d) ? order_derive(d->list, o->source->lo, o->source->hi) : d->list;
 	return true;
 }
 
@@ -58,6 +59,38 @@ static bool check_windows(const struct opening *o)
 		dataset_shard_name(o->dataset, largest), t->tokens[largest], t->window_tokens,
 		o->stream->seq_len, o->stream->extra,
 		o->stream->epochs ? "no such dataset" : "weight 0");
+}
+
+/* Parts have no token in common if windows do not overlap, and always begin at the same tokens. */
+static bool check_part(const struct opening *o)
+{
+	struct dataset *d = o->dataset;
+	struct order_dataset part;
+	uint64_t runs = d->table.windows / ORDER_RUN + (d->table.windows % ORDER_RUN != 0);
+	char least[ORDER_SHARE_BYTES];
+
+	d->windows = d->table.windows;
+	if (!dataset_is_part(d))
+		return true;
+	if (o->source->slide)
+		return opening_refuse(o, o->source->slide_line, "slide",
+			"moves windows into other parts of the path (part, line %d); must be false",
+			o->source->part_line);
+	if (d->sample_tokens == 0 && d->table.stride < o->stream->seq_len)
+		return opening_refuse(o, o->source->part_line, "part",
+			"stride %" PRIu64 " is below seq_len %" PRIu64
+			", so that windows of two parts would have tokens in common; set stride: "
+			"%" PRIu64 " or more",
+			d->table.stride, o->stream->seq_len, o->stream->seq_len);
+	if (!order_part(&part, d->table.windows, o->source->lo, o->source->hi))
+		return opening_refuse(o, o->source->part_line, "part",
+			"has none of the %" PRIu64
+			" windows of the path, which are dealt in %" PRIu64
+			" runs of %d; must be a share of at least %s",
+			d->table.windows, runs, ORDER_RUN,
+			order_share_text((ORDER_UNITS + runs - 1) / (runs ? runs : 1), least));
+	d->windows = part.windows;
+	return true;
 }
 
 /* Samples were cut when they were written, so a window must be exactly one sample. */
@@ -123,5 +156,5 @@ bool dataset_open(const struct opening *o)
 	if (!sample_dataset(o))
 		return false;
 	table_number(&o->dataset->table);
-	return check_windows(o);
+	return check_windows(o) && check_part(o);
 }

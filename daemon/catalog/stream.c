@@ -144,6 +144,20 @@ static bool set_width(struct stream *stream, struct fault *fault)
 	return true;
 }
 
+/* Marks datasets that have windows of an earlier one's part, or part of its windows. */
+static void find_overlaps(const struct stream *stream)
+{
+	for (uint32_t i = 0; i < stream->config->datasets; i++)
+		for (uint32_t j = 0; j < i; j++) {
+			struct dataset *d = &stream->dataset[i], *e = &stream->dataset[j];
+
+			if ((dataset_is_part(d) || dataset_is_part(e)) &&
+				d->config->lo < e->config->hi && e->config->lo < d->config->hi &&
+				dataset_same_path(d, e))
+				d->overlaps = e;
+		}
+}
+
 bool stream_open(struct stream *stream, const struct config_stream *source,
 	const struct config *config, struct stores *stores, struct fault *fault)
 {
@@ -166,6 +180,7 @@ bool stream_open(struct stream *stream, const struct config_stream *source,
 		if (!dataset_open(&o))
 			return false;
 	}
+	find_overlaps(stream);
 	if (!set_width(stream, fault))
 		return false;
 	return begin(stream, &cause) || stream_refuse(stream, &cause, fault);

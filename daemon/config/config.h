@@ -44,6 +44,7 @@ struct config_dataset {
 	char *label_mask;    /* directory of loss masks, as written; may be a URL; NULL: not
 				given */
 	double weight;	     /* 1 unless given */
+	uint64_t lo, hi;     /* of `part:`, in 1 / ORDER_UNITS; 0 and ORDER_UNITS: the whole */
 	uint64_t max_epochs; /* 0: no limit */
 	bool has_weight;
 	enum order_shuffle shuffle;
@@ -54,7 +55,7 @@ struct config_dataset {
 	char *sums;	/* as written; may be a URL; NULL: not given */
 	int line;	/* of the dataset, and of keys that are not given */
 	int path_line, manifest_line, weight_line, format_line, max_epochs_line, slide_line,
-		label_mask_line, fetch_line, piece_line, sums_line;
+		label_mask_line, fetch_line, piece_line, sums_line, part_line;
 };
 
 /* A planned change of the mix: a jump (from = to, one step) or a ramp. See proto/cursor.h. */

@@ -50,9 +50,36 @@ static bool take_piece(
 	return true;
 }
 
+/* [P, Q] of a dataset's path. */
+static bool take_part(
+	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
+{
+	struct config_dataset *d = to;
+	double ends[2] = {0};
+
+	if (!schema_node(s, value, YAML_SEQUENCE_NODE, line, key->right))
+		return false;
+	const yaml_node_item_t *item = value->data.sequence.items.start;
+
+	if (value->data.sequence.items.top - item != 2)
+		return schema_refuse(s, line, "has %td values; must be %s",
+			value->data.sequence.items.top - item, key->right);
+	for (int i = 0; i < 2; i++)
+		if (!schema_real(
+			    s, key, yaml_document_get_node(s->document, item[i]), line, &ends[i]))
+			return false;
+	if (ends[1] <= 1) {
+		d->lo = (uint64_t)(ends[0] * (double)ORDER_UNITS);
+		d->hi = (uint64_t)(ends[1] * (double)ORDER_UNITS);
+	}
+	return d->lo < d->hi || schema_refuse(s, line, "[%g, %g] is not a part; must be %s",
+					ends[0], ends[1], key->right);
+}
+
 enum {
 	DATASET_NAME,
 	DATASET_PATH,
+	DATASET_PART,
 	DATASET_MANIFEST,
 	DATASET_FORMAT,
 	DATASET_DTYPE,
@@ -89,6 +116,13 @@ static const struct schema_key dataset_keys[] = {
 			"in a "
 			"slash and has no patterns; its scheme is s3, gs, https or a name of "
 			"stores. Such a dataset needs a manifest."},
+	[DATASET_PART] = {"part", take_part, 0, .right = "two numbers, [P, Q] with 0 ≤ P < Q ≤ 1",
+		.otherwise = "[0, 1], the whole",
+		.help = "The share of path's windows that the dataset has, in runs of 64 "
+			"consecutive windows. Parts that do not overlap have no window in common, "
+			"in any stream and with any seed, as long as the shards, seq_len, extra "
+			"and stride are the same: `[0, 0.999]` for training, `[0.999, 1]` for "
+			"validation. Not together with slide or a stride below seq_len."},
 	[DATASET_MANIFEST] = {"manifest", path_or_url, offsetof(struct config_dataset, manifest),
 		.right = "a file, or the URL of one, that `tokctl inspect --manifest` wrote",
 		.otherwise = "none",
@@ -185,6 +219,9 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 	d->fetch_line = lines[DATASET_FETCH];
 	d->piece_line = lines[DATASET_PIECE];
 	d->sums_line = lines[DATASET_SUMS];
+	d->part_line = lines[DATASET_PART];
+	if (!lines[DATASET_PART])
+		d->hi = ORDER_UNITS;
 	return true;
 }
 

@@ -54,7 +54,7 @@ struct schema_table {
 	size_t n;
 };
 
-enum { SCHEMA_KEYS = 16, SCHEMA_RIGHT_BYTES = 160 }; /* most keys of a table */
+enum { SCHEMA_KEYS = 17, SCHEMA_RIGHT_BYTES = 160 }; /* most keys of a table */
 
 #define SCHEMA_COUNT(table) (sizeof(table) / sizeof((table)[0]))
 

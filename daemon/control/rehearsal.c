@@ -107,13 +107,16 @@ bool rehearse(
 		fault_memory(fault);
 	for (uint64_t at = 0; fine && at < REHEARSAL_ROWS + s->config->datasets; at++) {
 		struct order_place place = {.dataset = (uint32_t)(at - REHEARSAL_ROWS)};
-		bool any = at < REHEARSAL_ROWS
-				   ? order_at(&order, at, &place)
-				   : !seen[place.dataset] &&
-					     s->dataset[place.dataset].table.windows > 0;
+		bool any = at < REHEARSAL_ROWS ? order_at(&order, at, &place)
+					       : !seen[place.dataset] &&
+							 order.dataset[place.dataset].windows > 0;
 
 		if (!any || (seen[place.dataset] && s->dataset[place.dataset].objects))
 			continue;
+
+		if (at >= REHEARSAL_ROWS)
+			place.window =
+				order_window(&order.dataset[place.dataset], order.seed, 0, 0);
 
 		struct row row = row_at(s, &place);
 

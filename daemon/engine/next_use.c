@@ -70,10 +70,10 @@ uint64_t next_use(const struct order *order, uint32_t dataset, const struct tabl
 	uint64_t best = UINT64_MAX, begin;
 
 	assert(dataset < order->datasets && shard < table->shards && most > 0);
-	if (table->windows == 0)
+	if (d->windows == 0)
 		return best;
-	begin = served_before(order, dataset, from) / table->windows;
-	for (uint64_t e = 0; e < 3 + 2 * LIMIT_BLOCK / table->windows; e++) {
+	begin = served_before(order, dataset, from) / d->windows;
+	for (uint64_t e = 0; e < 3 + 2 * LIMIT_BLOCK / d->windows; e++) {
 		uint64_t first, count, position;
 
 		place.epoch = begin + e;

@@ -408,7 +408,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 			      .extra = 1,
 			      .stride = 4},
 		      cursor;
-	struct cursor_source source = {"web", 1, 100, 7, 1, 1, ORDER_GLOBAL, false, 0};
+	struct cursor_source source = {"web", 1, 100, 7, 1, 1, ORDER_GLOBAL, false, 0, 0, 0};
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
 	struct fault fault;
 	pthread_t thread;

@@ -57,7 +57,8 @@ static bool begin(struct cursor *c, uint64_t samples, uint64_t next)
 		.extra = 1,
 		.stride = 4,
 		.samples = samples};
-	struct cursor_source source = {"d", 1, table.windows, 1, 64, 64, ORDER_GLOBAL, false, 0};
+	struct cursor_source source = {
+		"d", 1, table.windows, 1, 64, 64, ORDER_GLOBAL, false, 0, 0, 0};
 	struct fault fault;
 
 	return cursor_begin(c, &id, &source, 1, NULL, 0, &fault) && cursor_seek(c, next, &fault);

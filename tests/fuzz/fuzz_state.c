@@ -140,7 +140,7 @@ static void save(
 static void note(const struct run_place *place, struct input bytes)
 {
 	struct cursor identity = {.stream = "train", .seed = 1, .seq_len = 4, .stride = 4};
-	struct cursor_source source = {"web", 1, 100, 7, 1, 1, ORDER_GLOBAL, false, 0};
+	struct cursor_source source = {"web", 1, 100, 7, 1, 1, ORDER_GLOBAL, false, 0, 0, 0};
 	static uint8_t encoded[LIMIT_CURSOR_BYTES];
 	struct mix_logs *logs = mix_logs_new();
 	struct mix_noted noted;

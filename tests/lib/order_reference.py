@@ -15,7 +15,8 @@ BLOCK = 1024
 GOLDEN = 0x9E3779B97F4A7C15
 FACTOR_1 = 0xBF58476D1CE4E5B9
 FACTOR_2 = 0x94D049BB133111EB
-MIX, SHUF, BLK, TAIL, GRP, SLIDE = 1, 2, 3, 4, 5, 6
+MIX, SHUF, BLK, TAIL, GRP, SLIDE, PART = 1, 2, 3, 4, 5, 6, 7
+RUN = 64  # windows
 
 
 # ---- hashing ----
@@ -238,15 +239,28 @@ class Dataset:
     block: int = 64
     group: int = 64
     slide: bool = False
+    part: tuple = (0, 1)
     # filled in by the order
     first: list = field(default_factory=list)
     windows: int = 0
+    of_part: list = field(default_factory=list)  # windows of the path, by their number in the part
 
     def number(self, window_tokens, stride):
         self.first = [0]
         for _, tokens in self.shards:
             self.first.append(self.first[-1] + shard_windows(tokens, window_tokens, stride))
-        self.windows = self.first[-1]
+        self.of_part = windows_of_part(self.first[-1], *self.part)
+        self.windows = len(self.of_part)
+
+
+def windows_of_part(windows, start, end):
+    """The numbers of a part's windows among those of the path, run by run."""
+    if (start, end) == (0, 1):
+        return range(windows)
+    runs, key = ceil_div(windows, RUN), derive(0, PART, windows)
+    held = range(int(start * UNITS) * runs >> 32, int(end * UNITS) * runs >> 32)
+    first = [permute(runs, key, x) * RUN for x in held]
+    return [w for run in first for w in range(run, run + RUN) if w < windows]
 
 
 def shard_windows(tokens, window_tokens, stride):
@@ -306,6 +320,10 @@ def block_unwindow(dataset, seed, epoch, window):
 
 
 def window_of(dataset, seed, epoch, x):
+    return dataset.of_part[shuffled(dataset, seed, epoch, x)]
+
+
+def shuffled(dataset, seed, epoch, x):
     if dataset.shuffle == "none":
         return x
     if dataset.shuffle == "global":
@@ -314,6 +332,10 @@ def window_of(dataset, seed, epoch, x):
 
 
 def unwindow(dataset, seed, epoch, window):
+    """The inverse. None: the window is in another part."""
+    if window not in dataset.of_part:
+        return None
+    window = dataset.of_part.index(window)
     if dataset.shuffle == "none":
         return window
     if dataset.shuffle == "global":
@@ -435,7 +457,10 @@ class Order:
     def when(self, d, epoch, window):
         """The position that serves the window, or None."""
         dataset = self.datasets[d]
-        k = epoch * dataset.windows + unwindow(dataset, self.seed, epoch, window)
+        x = unwindow(dataset, self.seed, epoch, window)
+        if x is None:
+            return None
+        k = epoch * dataset.windows + x
         known = [s for s in self.segments if d < len(s.base) and s.base[d] <= k]
         if not known or known[-1].units[d] == 0:
             return None

@@ -63,9 +63,9 @@ static void begin(struct run *run, struct prove *p)
 {
 	struct cursor identity = {.stream = "train", .seed = p->seed, .seq_len = 1, .stride = 1};
 	struct cursor_source sources[] = {
-		{"web", .7, WINDOWS, 1, 64, 64, ORDER_GLOBAL, false, 0},
-		{"code", .25, WINDOWS - 12345, 1, 64, 64, ORDER_BLOCK, false, 0},
-		{"math", .05, WINDOWS - 1, 1, 64, 64, ORDER_NONE, false, 0},
+		{"web", .7, WINDOWS, 1, 64, 64, ORDER_GLOBAL, false, 0, 0, 0},
+		{"code", .25, WINDOWS - 12345, 1, 64, 64, ORDER_BLOCK, false, 0, 0, 0},
+		{"math", .05, WINDOWS - 1, 1, 64, 64, ORDER_NONE, false, 0, 0, 0},
 	};
 	struct fault fault;
 

@@ -157,8 +157,8 @@ static void go_on(struct walk *w, const struct cursor *at, uint64_t next)
 static void begin(const struct prove *p, struct cursor *c)
 {
 	struct cursor_source sources[] = {
-		{"web", .7, 1000, 1, 1, 1, ORDER_GLOBAL, false, 0},
-		{"code", .3, 150, 2, 4, 2, ORDER_BLOCK, false, 0},
+		{"web", .7, 1000, 1, 1, 1, ORDER_GLOBAL, false, 0, 0, 0},
+		{"code", .3, 150, 2, 4, 2, ORDER_BLOCK, false, 0, 0, 0},
 	};
 	struct cursor identity = {.stream = "train", .seed = p->seed, .seq_len = 1, .stride = 1};
 	struct fault fault;

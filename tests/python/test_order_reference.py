@@ -169,6 +169,30 @@ def test_one_dataset():
     assert [order.at(i)[2] for i in range(5)] == [745, 816, 1168, 411, 363]
 
 
+def test_parts():
+    first, second = web(part=(0, 0.9)), web(part=(0.9, 1))
+    second.name = "held-out"
+    orders = [ref.Order(42, 64, [first], [1]), ref.Order(42, 64, [second], epochs=1)]
+    assert [(d.windows, [d.of_part[y] for y in (0, 1, 63, 64, -1)]) for d in (first, second)] == [
+        (1088, [768, 769, 831, 960, 127]),
+        (161, [1216, 1217, 606, 607, 575]),
+    ]
+    assert [order.at(i)[2] for order in orders for i in range(5)] == [
+        *(860, 878, 471, 150, 1007),
+        *(571, 566, 1222, 1240, 523),
+    ]
+    assert orders[1].end == 161
+    middle = code()
+    middle.part = (0.25, 0.75)
+    mix = ref.Order(42, 64, [web(part=(0, 0.9)), middle], [0.7, 0.3])
+    assert [mix.at(i) for i in (0, 1, 2, 1000, 1024, 5000, 10**12)] == [
+        *((0, 0, 812), (1, 0, 93), (0, 0, 405), (0, 0, 801), (0, 0, 220), (0, 2, 1048)),
+        (1, 1562500000, 127),
+    ]
+    assert mix.when(0, 2, 1048) == 5000
+    assert mix.when(0, 0, second.of_part[0]) is None
+
+
 def test_epochs():
     order = three(epochs=1)
     assert order.end == 1627

@@ -112,8 +112,17 @@ class Configuration:
             (shard, self.shard(name, os.path.join(directory, shard), shard)) for shard in names
         ]
         shards.sort(key=lambda pair: pair[0].encode())
+        dataset = ref.Dataset(name, shards, **keys)
+        if not dataset.slide and (self.stride or self.seq_len) >= self.seq_len:
+            self.divide(dataset, keys)
         self.entries.append({**entry, **keys})
-        return ref.Dataset(name, shards, **keys)
+        return dataset
+
+    def divide(self, dataset, keys):
+        """Makes the dataset a part of its path, if that has a run."""
+        part = sorted(self.rng.choice([0, 1, 0.5, 0.9, self.rng.random()]) for _ in range(2))
+        if part[0] < part[1] and len(ref.windows_of_part(self.windows(dataset), *part)):
+            dataset.part = keys["part"] = part
 
     def directory(self, directory):
         names = ["a.bin", "a/b.bin", "a-b.bin", "B.bin", "a/c/d.bin", "é.bin", "10.bin", "9.bin"]

@@ -94,6 +94,42 @@ CONFIGS = {
 }
 
 
+def parted(part, words, keys=""):
+    """A dataset that is a part of its path, on line 8."""
+    return "weight: 0.7}", f"part: {part}{keys}}}", 8, ["part", *words]
+
+
+RIGHT = "must be two numbers, [P, Q] with 0 ≤ P < Q ≤ 1"
+
+CONFIGS |= {
+    "a part backwards": parted("[0.9, 0.1]", ["[0.9, 0.1] is not a part", RIGHT]),
+    "a part of nothing": parted("[0.5, 0.5]", [RIGHT]),
+    "a part above 1": parted("[0.5, 1.5]", [RIGHT]),
+    "a part below 0": parted("[-0.5, 1]", ["'-0.5' is negative", RIGHT]),
+    "a part of one number": parted("[0.5]", ["has 1 values", RIGHT]),
+    "a part of three numbers": parted("[0, 0.5, 1]", ["has 3 values", RIGHT]),
+    "a part that is a number": parted("0.5", ["'0.5' is a single value", RIGHT]),
+    "a part of strings": parted('["0", "1"]', ["is quoted", RIGHT]),
+    "a part that is not a number": parted("[.nan, 1]", ["'.nan' is not a number", RIGHT]),
+    "a part without a run": parted(
+        "[0.41, 0.42]", ["none of the 1405 windows", "22 runs of 64", "a share of at least 0.045"]
+    ),
+    "a part that slides": parted("[0, 0.5]", ["slide", "must be false"], ", slide: true"),
+    "a part of windows that overlap": (
+        "    datasets:\n      - {name: web, ",
+        "    stride: 63\n    datasets:\n      - {name: web, part: [0, 0.5], ",
+        9,
+        ["part", "stride 63 is below seq_len 64", "set stride: 64"],
+    ),
+    "a part of other windows than another stream's": (
+        "weight: 0.7}",
+        "part: [0, 0.5]}\n  valid: {seed: 7, seq_len: 32, datasets: [{name: w, path: ./web}]}",
+        8,
+        ["part", "stream valid cuts this path with another seq_len, extra or stride"],
+    ),
+}
+
+
 def stored(keys, words, store=None, line=8):
     """A config whose dataset has these keys, and perhaps an entry of stores:, on line 9."""
     stores = f"}}\nstores: {{{store}}}\n" if store else "}\n"

@@ -25,11 +25,11 @@ static inline struct cursor identity(uint64_t epochs, uint64_t samples)
 }
 
 static const struct cursor_source three[] = {
-	{"web", .7, 1249, 0xb3960afe8c9f9ec6, 64, 64, ORDER_GLOBAL, false, 0},
-	{"code", .25, 332, 0xe6b64183fa5596cf, 8, 3, ORDER_BLOCK, false, 0},
-	{"math", .05, 46, 7, 64, 64, ORDER_NONE, true, 0},
+	{"web", .7, 1249, 0xb3960afe8c9f9ec6, 64, 64, ORDER_GLOBAL, false, 0, 0, 0},
+	{"code", .25, 332, 0xe6b64183fa5596cf, 8, 3, ORDER_BLOCK, false, 0, 0, 0},
+	{"math", .05, 46, 7, 64, 64, ORDER_NONE, true, 0, 0, 0},
 };
-static const struct cursor_source late = {"late", 1, 1000, 9, 64, 64, ORDER_GLOBAL, false, 0};
+static const struct cursor_source late = {"late", 1, 1000, 9, 64, 64, ORDER_GLOBAL, false, 0, 0, 0};
 
 static inline struct cursor begin_as(uint64_t epochs, uint64_t samples)
 {
@@ -55,6 +55,22 @@ static inline struct cursor begin_limited(uint64_t samples)
 	sources[1].max_epochs = 2;
 	sources[2].max_epochs = 3;
 	assert_true(cursor_begin(&c, &id, sources, 3, NULL, 0, &fault));
+	return c;
+}
+
+/* Of web [0, 0.9], of code [0.25, 0.75]. */
+static inline struct cursor begin_parted(uint64_t epochs)
+{
+	struct cursor_source sources[] = {three[0], three[1], three[2]};
+	struct cursor id = identity(epochs, 0), c;
+	struct fault fault;
+
+	sources[0].hi = (uint64_t)(.9 * (double)ORDER_UNITS);
+	sources[1].lo = ORDER_UNITS / 4;
+	sources[1].hi = ORDER_UNITS / 4 * 3;
+	sources[2].hi = ORDER_UNITS;
+	assert_true(cursor_begin(&c, &id, sources, 3, NULL, 0, &fault));
+	assert_true(c.order[0].windows == 1088 && c.order[1].windows == 192);
 	return c;
 }
 

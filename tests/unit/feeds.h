@@ -25,7 +25,7 @@ static inline struct cursor begin(uint64_t samples, uint64_t next)
 			      .stride = 4,
 			      .samples = samples},
 		      c;
-	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0}};
+	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0, 0, 0}};
 	struct fault fault;
 
 	table_number(&table);

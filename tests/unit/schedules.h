@@ -23,7 +23,7 @@ static inline struct cursor_source source(
 	const char *name, double weight, uint64_t windows, uint64_t max_epochs)
 {
 	return (struct cursor_source){
-		name, weight, windows, 7, 64, 64, ORDER_GLOBAL, false, max_epochs};
+		name, weight, windows, 7, 64, 64, ORDER_GLOBAL, false, max_epochs, 0, 0};
 }
 
 static inline bool begin_as(struct cursor *c, const struct cursor_source *sources, uint32_t n,

@@ -45,7 +45,7 @@ static const struct bad bad_files[] = {
 	{GOOD "  train: {}\n", 7, "streams.train", NULL},
 	{GOOD "? [a]\n: b\n", 7, "", NULL},
 	{WEB ", \"a\\nb\": 1}\n", 6, "streams.train.datasets[0].a?b",
-		"unknown key; must be one of name, path, manifest, format, dtype, weight, "
+		"unknown key; must be one of name, path, part, manifest, format, dtype, weight, "
 		"max_epochs, shuffle, block, group, slide, column, label_mask, fetch, piece, sums"},
 	{"streams: {t: {seq_len: 8, datasets: [{name: a, path: b}]}}\n", 1, "streams.t.seed",
 		"is missing; set it to an integer from 0 to 2^64 - 1"},

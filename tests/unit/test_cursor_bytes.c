@@ -37,6 +37,8 @@ static unsigned shapes(struct cursor *c)
 	assert_true(cursor_mix(&c[n++], 1024, (double[]){.5, 0, .2, 7}, &fault));
 	c[n++] = begin_limited(0);
 	c[n++] = begin_limited(5000);
+	c[n++] = begin_parted(0);
+	c[n++] = begin_parted(3);
 	c[n] = begin_limited(0);
 	assert_true(cursor_seek(&c[n++], 200000, &fault)); /* with limits, none pending */
 	c[n] = begin();
@@ -294,6 +296,31 @@ static void tampered_values_are_refused(void **state)
 	cursor_free(&c);
 }
 
+/* Entries of `parts`: the windows of the path, from and to. */
+static void parts_without_their_windows_are_refused(void **state)
+{
+	static const char *const of[] = {"\xcd\x04\xe1", "\xcd\x01\x4c"};
+	struct cursor c = begin_parted(0), out;
+	struct fault fault;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(of); i++)
+		for (int bit = 0; bit < 8; bit++) {
+			struct bytes *b = encode(&c);
+			uint8_t *parts = memmem(b->at, b->n, "\xa5parts", 6);
+
+			assert_int_equal(b->at[4], 3);
+			parts = memmem(parts, (size_t)(b->at + b->n - parts), of[i], 3);
+			parts[1] ^= (uint8_t)(1 << bit);
+			seal(b);
+			bool ok = decode(&out, b->at, b->n, &fault);
+
+			assert_refused(&out, ok, &fault, "parts", "");
+			free(b);
+		}
+	cursor_free(&c);
+}
+
 /* Otherwise the cursor would have other bytes when it is encoded again. */
 static void names_with_a_nul_are_refused(void **state)
 {
@@ -528,6 +555,7 @@ int main(void)
 		cmocka_unit_test(newer_versions_are_refused),
 		cmocka_unit_test(a_newer_order_is_refused),
 		cmocka_unit_test(tampered_values_are_refused),
+		cmocka_unit_test(parts_without_their_windows_are_refused),
 		cmocka_unit_test(names_with_a_nul_are_refused),
 		cmocka_unit_test(bytes_that_are_not_a_cursor_are_refused),
 		cmocka_unit_test(mutations_with_a_valid_checksum_are_safe),

@@ -43,6 +43,7 @@ static void the_difference_to_another_stream_is_named(void **state)
 	DIFFERS(order[1].block++, "dataset code: block");
 	DIFFERS(order[1].group++, "dataset code: group");
 	DIFFERS(order[1].slide = true, "dataset code: slide");
+	DIFFERS(dataset[1].lo++, "dataset code: part");
 	DIFFERS(dataset[1].name[0] = 'x', "dataset code: name"); /* compared by name, not by hash */
 #undef DIFFERS
 	cursor_free(&c);
@@ -168,7 +169,8 @@ static struct cursor_source *many(unsigned n, int name_bytes, char (*names)[LIMI
 		memset(names[d], '0', (size_t)name_bytes);
 		memcpy(names[d] + name_bytes - length, digits, (size_t)length + 1);
 		sources[d] = (struct cursor_source){names[d], 1 + d % 7, UINT64_MAX - d,
-			UINT64_MAX - d, UINT32_C(1) << 31, UINT32_C(1) << 31, ORDER_BLOCK, true, 0};
+			UINT64_MAX - d, UINT32_C(1) << 31, UINT32_C(1) << 31, ORDER_BLOCK, true, 0,
+			UINT32_MAX, ORDER_UNITS};
 	}
 	return sources;
 }

@@ -19,12 +19,12 @@ static size_t length;
 static char why[500], text[TEXT];
 
 static const struct cursor_source sources[] = {
-	{"web", .75, 1249, UINT64_MAX, 64, 64, ORDER_GLOBAL, false, 0},
-	{"a \"b\\c\" é", .25, 332, 5, 8, 3, ORDER_BLOCK, true, 4},
-	{"math", 0, 46, 7, 64, 64, ORDER_NONE, false, 0},
-	{"late", 0, 1000, 9, 64, 64, ORDER_GLOBAL, false, 0},
-	{"more", 0, 10, 9, 64, 64, ORDER_GLOBAL, false, 0},
-	{"most", 0, 10, 9, 64, 64, ORDER_GLOBAL, false, 0},
+	{"web", .75, 1249, UINT64_MAX, 64, 64, ORDER_GLOBAL, false, 0, 0, 0},
+	{"a \"b\\c\" é", .25, 332, 5, 8, 3, ORDER_BLOCK, true, 4, 0, 0},
+	{"math", 0, 46, 7, 64, 64, ORDER_NONE, false, 0, 0, 0},
+	{"late", 0, 1000, 9, 64, 64, ORDER_GLOBAL, false, 0, 0, 0},
+	{"more", 0, 10, 9, 64, 64, ORDER_GLOBAL, false, 0, 0, 0},
+	{"most", 0, 10, 9, 64, 64, ORDER_GLOBAL, false, 0, 0, 0},
 };
 
 static size_t begin(uint8_t *to, uint32_t n, uint64_t samples)
@@ -189,12 +189,14 @@ static void json_has_every_member(void **state)
 		"\"samples\":0,\"next\":0,\"end\":null,\"datasets\":["
 		"{\"name\":\"web\",\"windows\":1249,\"digest\":18446744073709551615,\"shuffle\":"
 		"\"global\","
-		"\"block\":64,\"group\":64,\"slide\":false,\"max_epochs\":null,\"ends_at\":null,"
+		"\"block\":64,\"group\":64,\"slide\":false,\"part\":null,\"path_windows\":1249,"
+		"\"max_epochs\":null,\"ends_at\":null,"
 		"\"unserved\":"
 		"null},"
 		"{\"name\":\"a \\u0022b\\u005cc\\u0022 "
 		"é\",\"windows\":332,\"digest\":5,\"shuffle\":\"block\","
-		"\"block\":8,\"group\":3,\"slide\":true,\"max_epochs\":4,\"ends_at\":5120,"
+		"\"block\":8,\"group\":3,\"slide\":true,\"part\":null,\"path_windows\":332,\"max_"
+		"epochs\":4,\"ends_at\":5120,"
 		"\"unserved\":48}],"
 		"\"segments\":[{\"start\":0,\"pending\":false,\"units\":[3221225472,1073741824],"
 		"\"base\":[0,"

@@ -32,9 +32,12 @@ static const char *const example_shard[3][3] = {
 static void example_make(struct example *e)
 {
 	memset(e, 0, sizeof(*e));
-	e->dataset[WEB] = (struct order_dataset){hash_of("web"), 1249, 64, 64, ORDER_GLOBAL, false};
-	e->dataset[CODE] = (struct order_dataset){hash_of("code"), 332, 8, 3, ORDER_BLOCK, false};
-	e->dataset[MATH] = (struct order_dataset){hash_of("math"), 46, 64, 64, ORDER_NONE, true};
+	e->dataset[WEB] =
+		(struct order_dataset){hash_of("web"), 1249, 64, 64, ORDER_GLOBAL, false, {0}};
+	e->dataset[CODE] =
+		(struct order_dataset){hash_of("code"), 332, 8, 3, ORDER_BLOCK, false, {0}};
+	e->dataset[MATH] =
+		(struct order_dataset){hash_of("math"), 46, 64, 64, ORDER_NONE, true, {0}};
 	e->order = (struct order){.seed = 42, .datasets = 3, .dataset = e->dataset};
 }
 
@@ -164,7 +167,7 @@ static void blocks_match_the_vectors(void **state)
 			assert_int_equal(at, tail[tails++]);
 	assert_int_equal(tails, 4);
 
-	struct order_dataset web = {hash_of("web"), 1249, 2000, 1, ORDER_BLOCK, false};
+	struct order_dataset web = {hash_of("web"), 1249, 2000, 1, ORDER_BLOCK, false, {0}};
 
 	for (uint64_t at = 0; at < 4; at++)
 		assert_int_equal(order_window(&web, 42, 0, at), wide[at]);
@@ -172,7 +175,7 @@ static void blocks_match_the_vectors(void **state)
 
 static void slides_match_the_vectors(void **state)
 {
-	struct order_dataset math = {hash_of("math"), 93, 64, 64, ORDER_NONE, true};
+	struct order_dataset math = {hash_of("math"), 93, 64, 64, ORDER_NONE, true, {0}};
 	uint64_t b = order_shard_slack(3000, 65, 64), c = order_shard_slack(3030, 65, 64);
 
 	(void)state;
@@ -227,6 +230,154 @@ static void epochs_match_the_vectors(void **state)
 	chain_free(&e.chain);
 }
 
+static uint64_t share_of(double part)
+{
+	return (uint64_t)(part * (double)ORDER_UNITS);
+}
+
+static void make_part(struct order_dataset *d, uint64_t of, double from, double to)
+{
+	assert_true(order_part(d, of, share_of(from), share_of(to)));
+}
+
+static void check_windows(const struct order *o, const uint64_t *windows, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		check_place(o, i, WEB, windows[i]);
+}
+
+static void parts_match_the_vectors(void **state)
+{
+	static const double from[] = {0, .9}, to[] = {.9, 1};
+	static const uint64_t digest[] = {
+		UINT64_C(0x9bd4f3240491e0e), UINT64_C(0x1260dd35d5e348f5)};
+	static const uint64_t y[2][5] = {{0, 1, 63, 64, 1087}, {0, 1, 63, 64, 160}},
+			      window[2][5] = {{768, 769, 831, 960, 127},
+				      {1216, 1217, 606, 607, 575}},
+			      n[] = {1088, 161};
+	static const uint64_t first[] = {860, 878, 471, 150, 1007},
+			      second[] = {571, 566, 1222, 1240, 523};
+	struct example e;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct order_dataset d = {.shuffle = ORDER_NONE};
+
+		make_part(&d, 1249, from[i], to[i]);
+		assert_int_equal(d.windows, n[i]);
+		assert_int_equal(order_derive(UINT64_C(0xb3960afe8c9f9ec6), share_of(from[i]),
+					 share_of(to[i])),
+			digest[i]);
+		for (unsigned k = 0; k < 5; k++)
+			assert_int_equal(order_window(&d, 42, 0, y[i][k]), window[i][k]);
+	}
+	example_make(&e);
+	make_part(&e.dataset[WEB], 1249, 0, .9);
+	chain_add(&e.chain, 0, (double[]){1}, 1);
+	example_link(&e);
+	check_windows(&e.order, first, 5);
+	chain_free(&e.chain);
+
+	example_make(&e);
+	e.dataset[WEB].name_hash = hash_of("held-out");
+	make_part(&e.dataset[WEB], 1249, .9, 1);
+	e.chain.segment[0] = order_segment_first(&e.dataset[WEB].windows, 1);
+	e.chain.segments = 1;
+	e.order.end = e.dataset[WEB].windows;
+	e.order.exact_end = true;
+	example_link(&e);
+	check_windows(&e.order, second, 5);
+	chain_free(&e.chain);
+}
+
+static void mixed_parts_match_the_vectors(void **state)
+{
+	static const struct {
+		uint64_t position;
+		struct order_place place;
+	} vectors[] = {
+		{0, {WEB, 0, 812}},
+		{1, {CODE, 0, 93}},
+		{2, {WEB, 0, 405}},
+		{1000, {WEB, 0, 801}},
+		{1024, {WEB, 0, 220}},
+		{5000, {WEB, 2, 1048}},
+		{UINT64_C(1000000000000), {CODE, 1562500000, 127}},
+	};
+	struct example e;
+
+	(void)state;
+	example_make(&e);
+	make_part(&e.dataset[WEB], 1249, 0, .9);
+	make_part(&e.dataset[CODE], 332, .25, .75);
+	assert_int_equal(e.dataset[CODE].windows, 192);
+	chain_add(&e.chain, 0, (double[]){.7, .3}, 2);
+	example_link(&e);
+	for (size_t i = 0; i < COUNT(vectors); i++) {
+		struct order_place p;
+		uint64_t back;
+
+		assert_true(order_at(&e.order, vectors[i].position, &p));
+		assert_int_equal(p.dataset, vectors[i].place.dataset);
+		assert_int_equal(p.epoch, vectors[i].place.epoch);
+		assert_int_equal(p.window, vectors[i].place.window);
+		assert_true(order_when(&e.order, &p, &back) && back == vectors[i].position);
+	}
+	chain_free(&e.chain);
+}
+
+static void the_parts_of_a_path_cover_it_once(void **state)
+{
+	struct rng rng = {32};
+
+	(void)state;
+	for (unsigned i = 0; i < 400; i++) {
+		uint64_t of = 1 + rng_below(&rng, 5000), cuts = 1 + rng_below(&rng, 9), lo = 0;
+		uint8_t seen[5000] = {0};
+		uint64_t all = 0;
+
+		for (uint64_t k = 1; k <= cuts; k++) {
+			uint64_t hi =
+				k == cuts ? ORDER_UNITS : lo + rng_below(&rng, ORDER_UNITS - lo);
+			struct order_dataset d = {.shuffle = (enum order_shuffle)(k % 3),
+				.block = 1 + (uint32_t)rng_below(&rng, 100),
+				.group = 1 + (uint32_t)rng_below(&rng, 9),
+				.name_hash = rng_next(&rng)};
+			uint64_t seed = rng_next(&rng), found = 0;
+
+			if (hi == lo || !order_part(&d, of, lo, hi))
+				continue;
+			for (uint64_t x = 0; x < d.windows; x++) {
+				uint64_t window = order_window(&d, seed, k, x);
+
+				assert_true(window < of && seen[window]++ == 0);
+				assert_int_equal(order_unwindow(&d, seed, k, window), x);
+			}
+			for (uint64_t w = 0; w < of; w++)
+				found += order_unwindow(&d, seed, k, w) < UINT64_MAX;
+			assert_int_equal(found, d.windows);
+			all += d.windows;
+			lo = hi;
+		}
+		assert_int_equal(all, of);
+	}
+}
+
+static void a_share_is_the_shortest_decimal(void **state)
+{
+	static const double shares[] = {0, 1, .5, .9, .999, .001, 1. / 3, 1e-9, .123456789};
+	static const char *const texts[] = {
+		"0", "1", "0.5", "0.9", "0.999", "0.001", NULL, NULL, NULL};
+	char text[ORDER_SHARE_BYTES];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(shares); i++) {
+		order_share_text(share_of(shares[i]), text);
+		assert_int_equal(share_of(strtod(text, NULL)), share_of(shares[i]));
+		assert_true(!texts[i] || strcmp(text, texts[i]) == 0);
+	}
+}
+
 /* ---- there and back on random configurations ---- */
 
 struct world {
@@ -245,8 +396,10 @@ static struct order_dataset random_dataset(struct rng *rng, uint64_t most)
 		.group = sizes[rng_below(rng, COUNT(sizes))],
 		.shuffle = (enum order_shuffle)rng_below(rng, 3),
 	};
+	struct order_dataset part = d;
+	uint64_t lo = rng_below(rng, ORDER_UNITS), hi = lo + 1 + rng_below(rng, ORDER_UNITS - lo);
 
-	return d;
+	return rng_below(rng, 2) && order_part(&part, d.windows, lo, hi) ? part : d;
 }
 
 static void world_make(struct rng *rng, struct world *w)
@@ -274,7 +427,8 @@ static void check_position(const struct order *o, uint64_t position)
 		assert_true(o->end > 0 && position >= o->end);
 		return;
 	}
-	assert_true(p.dataset < o->datasets && p.window < o->dataset[p.dataset].windows);
+	assert_true(
+		p.dataset < o->datasets && p.window < order_path_windows(&o->dataset[p.dataset]));
 	assert_true(order_when(o, &p, &back));
 	assert_int_equal(back, position);
 }
@@ -299,7 +453,7 @@ static void check_random_place(struct rng *rng, const struct order *o)
 			   there;
 	uint64_t position;
 
-	p.window = rng_below(rng, o->dataset[p.dataset].windows);
+	p.window = rng_below(rng, order_path_windows(&o->dataset[p.dataset]));
 	if (!order_when(o, &p, &position))
 		return;
 	assert_true(order_at(o, position, &there));
@@ -418,7 +572,7 @@ static bool finite_make(struct rng *rng, struct world *w, uint64_t epochs)
 	for (uint32_t d = 0; d < w->order.datasets; d++) {
 		w->dataset[d] = random_dataset(rng, rng_below(rng, 3) ? 12 : 1500);
 		if (rng_below(rng, 6) == 0)
-			w->dataset[d].windows = 0;
+			w->dataset[d] = (struct order_dataset){.shuffle = ORDER_GLOBAL};
 		units[d] = epochs * w->dataset[d].windows;
 		w->order.end += units[d];
 	}
@@ -439,10 +593,16 @@ static void check_exhaustively(const struct order *o, uint64_t epochs)
 	assert_non_null(seen);
 	for (uint32_t d = 0; d < o->datasets; d++)
 		for (uint64_t epoch = 0; epoch < epochs; epoch++)
-			for (uint64_t window = 0; window < o->dataset[d].windows; window++) {
+			for (uint64_t window = 0; window < order_path_windows(&o->dataset[d]);
+				window++) {
 				struct order_place p = {d, epoch, window}, back;
 				uint64_t at;
 
+				if (order_unwindow(&o->dataset[d], o->seed, epoch, window) ==
+					UINT64_MAX) {
+					assert_false(order_when(o, &p, &at));
+					continue;
+				}
 				assert_true(order_when(o, &p, &at));
 				assert_true(at < o->end && !seen[at]);
 				seen[at] = 1;
@@ -485,7 +645,8 @@ static void blocks_are_bijections(void **state)
 	for (uint64_t n = 1; n <= 70; n++)
 		for (uint32_t block = 1; block <= 72; block += 1 + block / 9)
 			for (uint32_t group = 1; group <= 4; group++) {
-				struct order_dataset d = {n, n, block, group, ORDER_BLOCK, false};
+				struct order_dataset d = {
+					n, n, block, group, ORDER_BLOCK, false, {0}};
 				uint8_t seen[70] = {0};
 
 				for (uint64_t x = 0; x < n; x++) {
@@ -520,6 +681,10 @@ int main(void)
 		cmocka_unit_test(slides_match_the_vectors),
 		cmocka_unit_test(one_dataset_matches_the_vectors),
 		cmocka_unit_test(epochs_match_the_vectors),
+		cmocka_unit_test(parts_match_the_vectors),
+		cmocka_unit_test(mixed_parts_match_the_vectors),
+		cmocka_unit_test(the_parts_of_a_path_cover_it_once),
+		cmocka_unit_test(a_share_is_the_shortest_decimal),
 		cmocka_unit_test(when_is_the_inverse_of_at),
 		cmocka_unit_test(a_cursor_knows_only_its_own_segments),
 		cmocka_unit_test(windows_that_are_never_served_are_not_found),

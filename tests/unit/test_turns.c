@@ -244,7 +244,7 @@ struct session {
 static struct session session_of(uint32_t stream, uint32_t id, uint64_t user, uint64_t run,
 	uint32_t slots, uint32_t rows, uint64_t samples)
 {
-	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0}};
+	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0, 0, 0}};
 	struct cursor identity = {.stream = "s",
 			      .seed = 1,
 			      .seq_len = 1024,

@@ -193,7 +193,7 @@ static int add_missing(struct cursor *c, const char *path, const struct stream *
 		added++;
 		ctl_note("added dataset %s (%" PRIu64
 			 " windows) without weight; give it one with `tokctl cursor mix`",
-			source.name, source.windows);
+			source.name, c->order[c->datasets - 1].windows);
 	}
 	if (!added)
 		ctl_note("the cursor already has every dataset of the stream");

@@ -56,6 +56,14 @@ static bool limited(const struct cursor *c)
 	return false;
 }
 
+static bool parted(const struct cursor *c)
+{
+	for (uint32_t d = 0; d < c->datasets; d++)
+		if (c->order[d].part.of > 0)
+			return true;
+	return false;
+}
+
 /* Three cells: max_epochs of a dataset, where it ends, and how many windows remain unserved. */
 static void add_limit(struct ctl_columns *table, const struct cursor *c, uint32_t d)
 {
@@ -79,12 +87,16 @@ static void add_limit(struct ctl_columns *table, const struct cursor *c, uint32_
 static bool show_datasets(struct ctl_out *out, const struct cursor *c)
 {
 	uint32_t segments = c->segments <= COLUMNS ? c->segments : 0;
-	struct ctl_column columns[3 + 3 + COLUMNS] = {
+	struct ctl_column columns[3 + 2 + 3 + COLUMNS] = {
 		{"dataset", false}, {"windows", true}, {"digest", false}};
 	struct ctl_columns table = {.column = columns, .n = 3};
-	bool limits = limited(c);
-	char head[COLUMNS][64];
+	bool limits = limited(c), parts = parted(c);
+	char head[COLUMNS][64], part[CURSOR_PART_BYTES];
 
+	if (parts) {
+		columns[table.n++] = (struct ctl_column){"part", false};
+		columns[table.n++] = (struct ctl_column){"of windows", true};
+	}
 	if (limits) {
 		columns[table.n++] = (struct ctl_column){"max_epochs", true};
 		columns[table.n++] = (struct ctl_column){"ends at", true};
@@ -99,6 +111,10 @@ static bool show_datasets(struct ctl_out *out, const struct cursor *c)
 		ctl_columns_add(&table, "%s", c->dataset[d].name);
 		ctl_columns_add(&table, "%" PRIu64, c->order[d].windows);
 		ctl_columns_add(&table, "%016" PRIx64, c->dataset[d].digest);
+		if (parts) {
+			ctl_columns_add(&table, "%s", cursor_part_text(&c->dataset[d], part));
+			ctl_columns_add(&table, "%" PRIu64, order_path_windows(&c->order[d]));
+		}
 		if (limits)
 			add_limit(&table, c, d);
 		for (uint32_t i = 0; i < segments; i++)

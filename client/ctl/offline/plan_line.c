@@ -114,7 +114,8 @@ void plan_measure(struct plan *p, uint64_t last)
 	p->offset_width = 6;
 	for (uint32_t d = 0; d < cursor->datasets; d++) {
 		p->dataset_width = larger(p->dataset_width, ctl_width(cursor->dataset[d].name));
-		p->window_width = larger(p->window_width, ctl_digits(cursor->order[d].windows));
+		p->window_width =
+			larger(p->window_width, ctl_digits(order_path_windows(&cursor->order[d])));
 		for (uint64_t s = 0; p->map[d] && s < p->map[d]->table.shards; s++)
 			p->offset_width =
 				larger(p->offset_width, ctl_digits(p->map[d]->table.tokens[s]));

@@ -48,12 +48,15 @@ static int print_windows(
 	const struct ctl_history *h, const struct query *q, int d, uint64_t first, uint64_t count)
 {
 	struct ctl_out out = {0};
-	uint64_t served = 0;
+	const struct order_dataset *of = &h->order.dataset[d];
+	uint64_t served = 0, parts = 0;
+	char part[CURSOR_PART_BYTES];
 
 	for (uint64_t w = first; w < first + count && !out.failed; w++) {
 		struct order_place place = {(uint32_t)d, q->epoch, w};
 		uint64_t position;
 
+		parts += order_unwindow(of, h->order.seed, q->epoch, w) != UINT64_MAX;
 		if (!order_when(&h->order, &place, &position))
 			continue;
 		print(&out, q, position, w);
@@ -61,6 +64,10 @@ static int print_windows(
 	}
 	if (served > 0 || out.failed)
 		return ctl_finish(&out, CTL_OK);
+	if (parts == 0)
+		return ctl_fail("never served here: window %" PRIu64
+				" is not in part %s of the path, which dataset %s has",
+			first, cursor_part_text(&h->widest->dataset[d], part), q->dataset);
 	if (h->order.segment[0]->start > 0)
 		return ctl_fail(
 			"never served from position %" PRIu64
