@@ -32,7 +32,7 @@ struct prove_feeds *prove_feeds_new(
 			.shards = 1,
 			.tokens = &f->tokens[d],
 			.first_window = &f->first[2 * d]};
-		f->tokens[d] = cursor->order[d].windows;
+		f->tokens[d] = order_path_windows(&cursor->order[d]);
 		table_number(&f->table[d]);
 		f->source[d].table = &f->table[d];
 	}

@@ -46,8 +46,11 @@ void *prove_memory(const struct prove *p, size_t n, size_t size)
 
 struct cursor_source prove_source(struct rng *rng, unsigned index, uint64_t windows, char name[16])
 {
+	struct cursor_source source;
+	struct order_dataset part;
+
 	snprintf(name, 16, "d%u", index);
-	return (struct cursor_source){
+	source = (struct cursor_source){
 		.name = name,
 		.windows = 1 + rng_below(rng, windows),
 		.digest = rng_next(rng),
@@ -56,6 +59,13 @@ struct cursor_source prove_source(struct rng *rng, unsigned index, uint64_t wind
 		.shuffle = (enum order_shuffle)rng_below(rng, 3),
 		.slide = rng_below(rng, 2),
 	};
+	if (rng_below(rng, 2)) {
+		source.lo = rng_below(rng, ORDER_UNITS);
+		source.hi = source.lo + 1 + rng_below(rng, ORDER_UNITS - source.lo);
+		if (!order_part(&part, source.windows, source.lo, source.hi))
+			source.lo = source.hi = 0;
+	}
+	return source;
 }
 
 void prove_weights(struct rng *rng, const struct cursor *cursor, double *weights)

@@ -26,7 +26,8 @@ static struct cursor_source source_of(struct sim *sim, const struct dataset *d, 
 {
 	static const uint32_t sizes[] = {1, 2, 7, 64};
 
-	return (struct cursor_source){
+	struct order_dataset part;
+	struct cursor_source source = {
 		.name = name,
 		.weight = d->table.windows == 0 ? 0 : 0.01 + (double)below(sim, 100),
 		.windows = d->table.windows,
@@ -36,6 +37,14 @@ static struct cursor_source source_of(struct sim *sim, const struct dataset *d, 
 		.shuffle = (enum order_shuffle)below(sim, 3),
 		.slide = one_in(sim, 2),
 	};
+
+	if (one_in(sim, 2)) {
+		source.lo = below(sim, ORDER_UNITS);
+		source.hi = source.lo + 1 + below(sim, ORDER_UNITS - source.lo);
+		if (!order_part(&part, source.windows, source.lo, source.hi))
+			source.lo = source.hi = 0;
+	}
+	return source;
 }
 
 void stream_make(struct sim *sim, struct stream *s)

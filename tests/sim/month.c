@@ -31,6 +31,8 @@ static void make_stream(struct stream_plan *s)
 		snprintf(s->source[d].name, sizeof(s->source[d].name), "d%u", d);
 		s->source[d].key = rng_next(&world_rng);
 		s->source[d].weight = 1 + (double)draw(20);
+		s->source[d].lo = 0;
+		s->source[d].hi = ORDER_UNITS;
 		s->source[d].shards = SHARDS;
 		s->source[d].block = s->source[d].group = 64;
 		for (unsigned i = 0; i < SHARDS; i++)

@@ -7,6 +7,7 @@
 #include "daemon/control/web.h"
 #include "daemon/shard/format.h"
 #include "tests/disk/model.h"
+#include "tests/sim/order.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -121,8 +122,22 @@ void listener_close(struct listener *l)
 
 /* ---- streams ---- */
 
-static void source_make(struct source *s, unsigned number, uint64_t window)
+/* A part that has a run, or the whole. */
+static void part_make(struct source *s, const struct stream_plan *stream)
 {
+	uint64_t windows = plan_path_windows(stream, s), runs = (windows + 63) / 64;
+
+	s->lo = draw(ORDER_UNITS);
+	s->hi = s->lo + 1 + draw(ORDER_UNITS - s->lo);
+	if (chance(2) || s->lo * runs >> 32 == s->hi * runs >> 32) {
+		s->lo = 0;
+		s->hi = ORDER_UNITS;
+	}
+}
+
+static void source_make(struct source *s, unsigned number, const struct stream_plan *stream)
+{
+	uint64_t window = stream->seq_len + stream->extra;
 	static const uint32_t sizes[] = {1, 2, 7, 64};
 
 	snprintf(s->name, sizeof(s->name), "%c%u", 'z' - (int)draw(20), number % 10);
@@ -136,6 +151,7 @@ static void source_make(struct source *s, unsigned number, uint64_t window)
 	s->group = sizes[draw(4)];
 	s->shuffle = (enum order_shuffle)draw(3);
 	s->slide = chance(2);
+	part_make(s, stream);
 }
 
 void streams_make(void)
@@ -150,7 +166,7 @@ void streams_make(void)
 		s->token_bytes = chance(2) ? 2 : 4;
 		s->datasets = 1 + (uint32_t)draw(DATASETS);
 		for (unsigned d = 0; d < s->datasets; d++)
-			source_make(&s->source[d], d, s->seq_len + s->extra);
+			source_make(&s->source[d], d, s);
 		s->first_datasets = 1 + (uint32_t)draw(s->datasets);
 		/* The first stream is endless: others may end. */
 		if (i == 1 && chance(2))
@@ -182,6 +198,8 @@ static void make_dataset(const struct stream_plan *plan, unsigned number, struct
 	c->block = s->block;
 	c->group = s->group;
 	c->slide = s->slide;
+	c->lo = s->lo;
+	c->hi = s->hi;
 	*d = (struct dataset){.config = c,
 		.format = &shard_npy,
 		.root = (char *)"/data",

@@ -42,6 +42,7 @@ struct source {
 	char name[8];
 	uint64_t key; /* its digest, and the seed of its tokens */
 	uint64_t shards, tokens[SHARDS];
+	uint64_t lo, hi; /* its part of them, in 2^32nds */
 	double weight;
 	uint32_t block, group;
 	enum order_shuffle shuffle;

@@ -2,7 +2,7 @@
 
 #include "tests/unit/order_plain.h"
 
-enum { MIX = 1, SHUF, BLK, TAIL, GRP, SLIDE };
+enum { MIX = 1, SHUF, BLK, TAIL, GRP, SLIDE, PART };
 
 /* ---- hashing ---- */
 
@@ -110,17 +110,45 @@ static void walk(const struct plan_segment *s, unsigned lo, unsigned hi, uint64_
 	walk(s, middle, hi, j - left, next);
 }
 
-static void number_windows(struct plan *p, uint32_t d)
+uint64_t plan_path_windows(const struct stream_plan *stream, const struct source *s)
 {
-	const struct stream_plan *stream = p->stream;
-	const struct source *s = &stream->source[p->source[d]];
-	uint64_t window = stream->seq_len + stream->extra;
+	uint64_t window = stream->seq_len + stream->extra, windows = 0;
 
-	p->hash[d] = name_hash(s->name);
-	p->windows[d] = 0;
 	for (uint64_t i = 0; i < s->shards; i++)
 		if (s->tokens[i] >= window)
-			p->windows[d] += (s->tokens[i] - window) / stream->stride + 1;
+			windows += (s->tokens[i] - window) / stream->stride + 1;
+	return windows;
+}
+
+/* Walks the runs of 64 windows that the source has, in their order: *@window is the @y-th window of
+ * these. Returns how many there are. */
+static uint64_t walk_part(
+	const struct stream_plan *stream, const struct source *s, uint64_t y, uint64_t *window)
+{
+	uint64_t all = plan_path_windows(stream, s), runs = (all + 63) / 64, found = 0;
+
+	if (s->lo == 0 && s->hi == UINT64_C(1) << 32) {
+		*window = y;
+		return all;
+	}
+	for (uint64_t x = s->lo * runs >> 32; x < s->hi * runs >> 32; x++) {
+		uint64_t run = permute(runs, add(derive(0, PART), all), x);
+		uint64_t n = run * 64 + 64 <= all ? 64 : all - run * 64;
+
+		if (y >= found && y < found + n)
+			*window = run * 64 + y - found;
+		found += n;
+	}
+	return found;
+}
+
+static void number_windows(struct plan *p, uint32_t d)
+{
+	const struct source *s = &p->stream->source[p->source[d]];
+	uint64_t none;
+
+	p->hash[d] = name_hash(s->name);
+	p->windows[d] = walk_part(p->stream, s, UINT64_MAX, &none);
 }
 
 void plan_begin(struct plan *p, const struct stream_plan *stream, uint32_t datasets)
@@ -275,5 +303,6 @@ void plan_at(const struct plan *p, uint64_t i, struct plan_place *to)
 			add(add(derive(p->stream->seed, SHUF), p->hash[lo]), to->epoch), x);
 	else if (source->shuffle == ORDER_BLOCK)
 		to->window = in_blocks(p, lo, to->epoch, x);
+	walk_part(p->stream, source, to->window, &to->window);
 	place_window(p, to);
 }

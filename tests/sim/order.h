@@ -28,6 +28,8 @@ struct plan_place {
 	uint64_t epoch, window, shard, offset;
 };
 
+/* The windows of the path that the source is a part of. */
+uint64_t plan_path_windows(const struct stream_plan *stream, const struct source *source);
 void plan_begin(struct plan *plan, const struct stream_plan *stream, uint32_t datasets);
 /* Appends source number @source, with weight 0. */
 void plan_add(struct plan *plan, unsigned source);
