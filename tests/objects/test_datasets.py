@@ -75,6 +75,7 @@ KINDS = {
     "flat": ("<u2", put(".bin", raw), {}, {}, 0),
     "flat-u32": ("<u4", put(".bin", raw), {"dtype": "u32"}, {}, 0),
     "flat-eos": ("<u2", put(".bin", raw), {}, {"documents": True, "eos": 5}, 0),
+    "flat-part": ("<u2", put(".bin", raw), {"part": [0.2, 0.7]}, {}, 0),
     "npy": ("<u2", put(".npy", npy), {}, {}, 0),
     "npy-i64": ("<i8", put(".npy", npy), {}, {}, 1),
     "npy-i64-u16": ("<i8", put(".npy", npy), {"dtype": "u16"}, {}, 1),
