@@ -67,8 +67,8 @@ ROWS = {
 NOTES = {
     4: "stand-in driver",
     22: "stand-in driver",
-    45: "weaker bound: 0.95 of the rate holds once the hang is known, less in its first 2 s",
-    46: "weaker bound: bounds of the fast test; figures in bench/RESULTS.md",
+    45: "weaker bound: other streams continue; their waits are in bench/RESULTS.md",
+    46: "weaker bound: others are served; figures in bench/RESULTS.md",
 }
 LATER = set()  # rows that no test can inject yet
 INDENT, WIDTH = 81, 150  # the column of the tests' names; the longest line

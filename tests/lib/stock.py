@@ -77,8 +77,8 @@ class StockDaemon(Daemon):
     it; the fixture ends it.
     """
 
-    def __init__(self, directory):
-        self.directory = pathlib.Path(directory)
+    def __init__(self, directory, env=None):
+        self.directory, self.env = pathlib.Path(directory), env
         self.config = self.directory / "tokend.yaml"
         self.socket = str(self.directory / "socket")
         self.log_path = self.directory / "log"
@@ -113,7 +113,7 @@ class StockDaemon(Daemon):
         with open(self.log_path, "ab") as log:
             self.log_from = log.tell()
             self.process = subprocess.Popen(
-                [self.program, "-c", self.config], stdout=log, stderr=log
+                [self.program, "-c", self.config], stdout=log, stderr=log, env=self.env
             )
         wait_until(lambda: self.answers() or not self.alive(), "the daemon's start")
         assert self.alive(), self.log()

@@ -1,4 +1,8 @@
-"""Two processes of one rank both get a warning, or the second waits for the first to end."""
+"""Two processes of one rank both get a warning, or the second waits for the first to end.
+
+The daemon's clock is five times as fast, so that a warning that does not come is not waited for
+long: SILENT_S are five of its seconds, and it warns within two.
+"""
 
 import json
 import os
@@ -11,11 +15,39 @@ import time
 import warnings
 
 import pytest
-from lib import BIN, child_environment
+from lib import BIN, child_environment, wait_until
+from lib.preload import Preload
 from lib.stock import StockDaemon
 
 from tokend import Loader, arguments
 
+SILENT_S = 1
+FAST = r"""
+#include <sys/epoll.h>
+#include <time.h>
+
+int clock_gettime(clockid_t id, struct timespec *to)
+{
+	static _Atomic int64_t begin;
+	NEXT(clock_gettime);
+	int error = next(id, to);
+	int64_t now = to->tv_sec * INT64_C(1000000000) + to->tv_nsec, none = 0;
+
+	if (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE)
+		return error;
+	atomic_compare_exchange_strong(&begin, &none, now);
+	now = begin + 5 * (now - begin);
+	*to = (struct timespec){now / 1000000000, now % 1000000000};
+	words[CALLS]++;
+	return error;
+}
+
+int epoll_pwait(int fd, struct epoll_event *events, int most, int ms, const sigset_t *set)
+{
+	NEXT(epoll_pwait);
+	return next(fd, events, most, ms > 0 ? (ms + 4) / 5 : ms, set);
+}
+"""
 TRAINER = """
 import json, os, signal, sys, time, warnings
 import tokend
@@ -96,6 +128,20 @@ class Trainer:
 
 
 @pytest.fixture
+def fast(place):
+    return Preload(place, FAST, ["calls"])
+
+
+@pytest.fixture
+def daemon(place, fast):
+    stock = StockDaemon(place.path, env=fast.env)
+    stock.start()
+    wait_until(lambda: fast.get("calls") > 0, "a fast clock")
+    yield stock
+    stock.end()
+
+
+@pytest.fixture
 def trainers(daemon):
     """Starts processes, and ends them after the test."""
     made = []
@@ -155,13 +201,13 @@ def test_ranks_that_exchange_their_places_are_not_twins(daemon, trainers):
             next(loader)
             other.process.send_signal(signal.SIGUSR1)
             assert other.says("sought") == 0
-            until = time.monotonic() + 3.5
+            until = time.monotonic() + SILENT_S
             while time.monotonic() < until:
                 next(loader)
                 time.sleep(0.1)
         loader.seek(rank=0)
         with pytest.warns(RuntimeWarning, match="is read twice"):
-            until = time.monotonic() + 3.5
+            until = time.monotonic() + 5 * SILENT_S
             while time.monotonic() < until:
                 next(loader)
                 time.sleep(0.1)
@@ -182,12 +228,14 @@ def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
         trainer.says("in")
     daemon.kill()
     daemon.start()
-    assert [trainer.line(4 if trainer is all_[0] else 0) for trainer in all_] == [None] * len(all_)
+    assert [trainer.line(SILENT_S if trainer is all_[0] else 0) for trainer in all_] == [
+        None
+    ] * len(all_)
     with (
         Loader("train", 4, run="mine", socket=daemon.socket) as one,
         Loader("train", 4, run="mine", socket=daemon.socket) as two,
     ):
-        time.sleep(3.5)
+        time.sleep(SILENT_S)
         for loader in (one, two):
             for _ in range(100):
                 next(loader)
@@ -208,10 +256,10 @@ def test_strict_waits_for_the_first_and_names_both(daemon, trainers):
     one = trainers(run="a")
     one.says("in")
     began = time.monotonic()
-    two = trainers(run="a", strict=True, deadline=4.0)
+    two = trainers(run="a", strict=True, deadline=3.0)
     waits = two.says("warned")
     refused = two.says("refused")
-    assert time.monotonic() - began > 4
+    assert time.monotonic() - began > 3
     for text in (waits, refused):
         assert f"is read by pid {one.pid} on" in text and f"this is pid {two.pid} on" in text, text
     assert one.line(0) is None
@@ -227,7 +275,7 @@ def test_strict_attaches_once_the_first_is_killed(daemon, trainers):
     one.process.kill()
     assert "goes on" in two.says("warned", 10)
     assert two.says("in", 10) == two.pid
-    assert two.line(2.5) is None
+    assert two.line(SILENT_S) is None
 
 
 def test_strict_is_the_default_under_a_launcher_for_named_runs(daemon, trainers):
@@ -256,7 +304,7 @@ def test_strict_needs_a_name(daemon):
         Loader("train", 4, socket=daemon.socket, strict=True)
 
 
-def test_processes_with_unknown_pids_are_distinguished(trainers, shared):
+def test_processes_with_unknown_pids_are_distinguished(trainers, shared, fast):
     """A daemon in a PID namespace of its own sees all of its clients as pid 0."""
     probe = subprocess.run(
         ["unshare", "--pid", "--fork", "true"], capture_output=True, text=True, check=False
@@ -276,7 +324,7 @@ def test_processes_with_unknown_pids_are_distinguished(trainers, shared):
                     "-c",
                     self.config,
                 ]
-                self.process = subprocess.Popen(command, stdout=file, stderr=file)
+                self.process = subprocess.Popen(command, stdout=file, stderr=file, env=fast.env)
             until = time.monotonic() + 20
             while not self.answers() and self.process.poll() is None and time.monotonic() < until:
                 time.sleep(0.01)
@@ -287,7 +335,7 @@ def test_processes_with_unknown_pids_are_distinguished(trainers, shared):
         assert apart.answers(), apart.log_path.read_text()
         one = trainers(daemon=apart)
         one.says("in")
-        assert one.line(3.5) is None, "it seeks, and is not its own twin"
+        assert one.line(SILENT_S) is None, "it seeks, and is not its own twin"
         two = trainers(daemon=apart)
         two.says("in")
         for trainer in (one, two):

@@ -1,14 +1,11 @@
 """A hostile client of another uid does not starve a polite one: batches of 65,536 rows, and floods
 of wake-ups, messages, connects and attaches.
 
-bench/neighbours.py measures exactly what is left to the polite client. The bounds here are wide,
-and each measurement is the best of a few, because the machine may be busy. They are relative to
-the polite client alone. Figures in brackets: without the protection, about a hundred times worse.
+Only what can be counted is tested, as the machine may be busy. bench/neighbours.py measures what is
+left to the polite client.
 """
 
-import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -17,11 +14,45 @@ import pytest
 
 from lib import LONG, REPO, Client, Daemon, datasets, wait_for
 from lib.injected import injected
+from lib.preload import Preload
 
-POLITE = os.path.join(REPO, "build", "bin", "bench-polite")
 HOSTILE = os.path.join(REPO, "bench", "hostile.py")
 NOBODY = 65534
-TRIES = 3
+
+UNMAPS = r"""
+/* Unmaps of a large ring, and those of them by the control thread, which is the first one. */
+int munmap(void *at, size_t n)
+{
+	NEXT(munmap);
+	if (n >= 64 << 20)
+		words[gettid() == getpid() ? CONTROL : OTHER]++;
+	return next(at, n);
+}
+"""
+
+READS = r"""
+#include <sys/uio.h>
+
+static void seen(size_t n)
+{
+	if ((int64_t)n > words[LARGEST])
+		words[LARGEST] = n;
+}
+
+ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+	NEXT(pread);
+	seen(n);
+	return next(fd, to, n, at);
+}
+
+ssize_t preadv2(int fd, const struct iovec *to, int n, off_t at, int flags)
+{
+	NEXT(preadv2);
+	seen(to->iov_len);
+	return next(fd, to, n, at, flags);
+}
+"""
 
 
 def patient(path):
@@ -72,82 +103,15 @@ class Bench:
         place.shard("web/a.bin", 2_000_000)
         streams = {"train": {"seed": 3, "seq_len": 512, "datasets": datasets("web")}}
         config = place.config(streams=streams, memory=2 << 30, allow_uids=[NOBODY])
-        self.daemon = Daemon(place, config)
+        self.unmaps = Preload(place, UNMAPS, ["control", "other"])
+        self.daemon = Daemon(place, config, env=self.unmaps.env)
 
-    def polite(self, seconds):
-        """Rate and waits of a trainer in C that takes batches as fast as it can."""
-        command = [POLITE, self.daemon.socket, "train", str(seconds)]
-        done = subprocess.run(command, capture_output=True, check=True, timeout=60)
-        return json.loads(done.stdout)
-
-    def control_cpu(self):
-        with open(f"/proc/{self.daemon.pid}/task/{self.daemon.pid}/schedstat") as f:
-            return int(f.read().split()[0]) / 1e9
-
-    def data_cpu(self):
+    def data_thread_woke(self):
+        """How often the data thread has waited so far."""
         for task in os.listdir(f"/proc/{self.daemon.pid}/task"):
-            directory = f"/proc/{self.daemon.pid}/task/{task}"
-            if open(f"{directory}/comm").read() == "tokend-data\n":
-                return int(open(f"{directory}/schedstat").read().split()[0]) / 1e9
-
-    def answers(self, seconds):
-        """(median reply time of a session that asks now and then, share of a core that the control
-        thread used)
-        """
-        client, times = patient(self.daemon.socket).attach(run="polite"), []
-        begin, cpu = time.monotonic(), self.control_cpu()
-        while time.monotonic() < begin + seconds:
-            asked = time.perf_counter()
-            client.ask(op="describe")
-            times.append(time.perf_counter() - asked)
-            time.sleep(0.005)
-        used = (self.control_cpu() - cpu) / (time.monotonic() - begin)
-        client.close()
-        return statistics.median(times), used
-
-
-def starve(bench, name, kind):
-    seen = []
-    for _ in range(TRIES):
-        before = bench.polite(0.5)
-        with Hostile(bench, kind):
-            next_to = bench.polite(1)
-        after = bench.polite(0.5)
-        seen.append(
-            (
-                next_to["rate"] * 2 / (before["rate"] + after["rate"]),
-                next_to["p999"] * 2 / (before["p999"] + after["p999"]),
-            )
-        )
-        if max(seen)[0] > 0.2 and min(s[1] for s in seen) < 15:
-            break
-    assert max(seen)[0] > 0.15, (
-        f"{name}: a fair share ({max(seen)[0]:.2f} of the rate alone)",
-        seen,
-    )
-    assert min(s[1] for s in seen) < 20, (f"{name}: the polite client does not wait long", seen)
-    injected(46, len(seen))
-
-
-def flood(bench, name, kind, count, most_ms, uid=NOBODY):
-    seen = []
-    for _ in range(TRIES):
-        with Hostile(bench, kind, count, uid) as hostile:
-            seen.append(bench.answers(1))
-        if hostile.ended is not None:
-            pytest.fail(f"{name}: the flood ended early: {hostile.ended}")
-        if min(s[0] for s in seen) < most_ms / 1e3 and min(s[1] for s in seen) < 0.25:
-            break
-    answer, used = min(s[0] for s in seen), min(s[1] for s in seen)
-    assert answer < most_ms / 1e3, (
-        f"{name}: other clients get replies ({answer * 1e3:.1f} ms)",
-        seen,
-    )
-    assert used < 0.25, (
-        f"{name}: the control thread is not busy with it ({used:.0%} of a core)",
-        seen,
-    )
-    injected(46, len(seen))
+            about = open(f"/proc/{self.daemon.pid}/task/{task}/status").read()
+            if about.startswith("Name:\ttokend-data\n"):
+                return int(about.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
 
 def test_clients_without_credit_wait_and_are_served(bench):
@@ -170,34 +134,36 @@ def test_clients_without_credit_wait_and_are_served(bench):
 
 
 def test_needless_wakeups_do_not_reach_the_data_thread(bench):
-    """The data thread is not told of wake-ups that it does not wait for. [0.03 to 0.2 of a core]"""
-    used = []
-    for _ in range(TRIES):
-        with Hostile(bench, "wakes", 64):
-            before, begin = bench.data_cpu(), time.monotonic()
-            time.sleep(1)
-            used.append((bench.data_cpu() - before) / (time.monotonic() - begin))
-        if used[-1] < 0.01:
-            break
-    assert min(used) < 0.01, (f"the data thread stays idle ({min(used):.1%} of a core)", used)
-    injected(46, len(used))
+    with Hostile(bench, "wakes", 64):
+        client = patient(bench.daemon.socket).attach(run="polite")
+        begin, before = time.monotonic(), bench.data_thread_woke()
+        for _ in range(200):  # the control thread handles the flood meanwhile
+            client.ask(op="describe")
+        woke = bench.data_thread_woke() - before
+        client.close()
+    assert woke < 20 + 10 * (time.monotonic() - begin), ("a few ticks a second", woke)
+    injected(46)
+
+
+def test_large_rows_are_read_in_parts(place):
+    """Otherwise a cached row of 2 MB keeps the data thread from all other feeds."""
+    place.shard("web/a.bin", 2_000_000)
+    reads = Preload(place, READS, ["largest"])
+    wide = {"seed": 3, "seq_len": 1_000_000, "datasets": datasets("web")}
+    daemon = Daemon(place, place.config(streams={"train": wide}, io="pread"), env=reads.env)
+    client = Client(daemon.socket).attach(micro=1, slots=2)
+    client.next()
+    client.close()
+    assert 0 < reads.get("largest") <= 512 << 10
+    assert daemon.stop() == 0
 
 
 def test_a_large_ring_is_freed_outside_the_control_thread(bench):
-    """The control thread does not free the pages of a large ring itself. [75 ms]"""
-    used = []
-    for _ in range(TRIES):
-        client = Client(bench.daemon.socket).attach(run="large", micro=65536, slots=4)
-        before = bench.control_cpu()
-        client.close()
-        gone = wait_for(lambda: bench.daemon.rings() == 0, LONG)
-        time.sleep(0.3)  # its pages are freed after it has left the list
-        used.append(bench.control_cpu() - before)
-        assert gone, "a ring of 268 MB is freed after its client"
-    assert min(used) < 0.015, (
-        f"and costs the control thread little ({min(used) * 1e3:.1f} ms)",
-        used,
-    )
+    client = Client(bench.daemon.socket).attach(run="large", micro=65536, slots=4)
+    bench.unmaps.set(control=0, other=0)
+    client.close()
+    assert wait_for(lambda: bench.unmaps.get("other") == 1, LONG), "a ring of 268 MB is freed"
+    assert bench.unmaps.get("control") == 0
 
 
 @pytest.fixture(scope="module")
@@ -207,27 +173,24 @@ def bench(shared):
     assert bench.daemon.stop() == 0, "the daemon ends with 0"
 
 
-# [without the protection]
 @pytest.mark.parametrize(
-    "kind, name",
+    "kind, count, uid",
     [
-        ("huge", "batches of 65,536 rows [0.0001 to 0.01, waits 30 to 110 times as long]"),
-        ("wakes", "1,000 sessions of one-byte wakes [0.01, 260 times]"),
+        ("huge", 0, NOBODY),
+        ("wakes", 1000, NOBODY),
+        ("messages", 600, NOBODY),
+        ("messages", 600, os.geteuid()),
+        ("describe", 64, NOBODY),
+        ("connects", 16, NOBODY),
+        ("attaches", 16, NOBODY),
     ],
 )
-def test_a_hostile_client_does_not_starve_a_polite_one(bench, kind, name):
-    starve(bench, name, kind)
-
-
-@pytest.mark.parametrize(
-    "name, kind, count, uid",
-    [
-        ("600 connections of 120 KiB messages [20 to 130 ms]", "messages", 600, NOBODY),
-        ("the same of the same uid", "messages", 600, os.geteuid()),
-        ("64 sessions of describe", "describe", 64, NOBODY),
-        ("connects", "connects", 16, NOBODY),
-        ("attaches", "attaches", 16, NOBODY),
-    ],
-)
-def test_a_flood_does_not_delay_other_clients(bench, name, kind, count, uid):
-    flood(bench, name, kind, count, 10, uid)
+def test_others_get_batches_and_replies_during_a_flood(bench, kind, count, uid):
+    with Hostile(bench, kind, count, uid) as hostile:
+        client = patient(bench.daemon.socket).attach(run="polite", slots=4, micro=8)
+        for _ in range(100):
+            client.ask(op="describe")
+            client.next()
+        client.close()
+    assert hostile.ended is None, "the flood lasted"
+    injected(46)
