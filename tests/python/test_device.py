@@ -3,8 +3,10 @@ behaves.
 """
 
 import json
+import operator
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -218,6 +220,21 @@ def test_device_cuda_without_a_gpu_is_refused(daemon):
 
     with pytest.raises(ArgumentError, match="device: cuda:1, but torch .* sees no GPU"):
         Loader("train", MICRO, socket=daemon.socket, rank=0, world=1, device="cuda:1")
+
+
+def test_torch_has_the_calls_that_need_a_gpu():
+    torch = pytest.importorskip("torch")
+    names = ["Stream", "stream", "current_stream", "current_device", "device_count"]
+    for name in [*names, "is_current_stream_capturing", "Stream.record_event", "Stream.wait_event"]:
+        assert callable(operator.attrgetter(name)(torch.cuda)), name
+    assert callable(torch.Tensor.record_stream)
+
+
+def test_results_have_a_row_for_each_check():
+    gpu = HERE.parent / "gpu"
+    sources = "".join(path.read_text() for path in gpu.glob("check_*.py"))
+    rows = re.findall(r"^\| `(\w+)`", (gpu / "RESULTS.md").read_text(), re.M)
+    assert sorted(rows) == sorted(re.findall(r"^def check_(\w+)", sources, re.M))
 
 
 def test_import_tokend_does_not_import_torch():
