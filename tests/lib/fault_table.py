@@ -80,20 +80,31 @@ class Test(NamedTuple):
     name: str
     passed: bool
     counts: dict
+    broken: frozenset = frozenset()  # the rows of functions that counted a fault, but failed
     rows: frozenset = frozenset()  # the rows that its source names
     skipped: str = ""  # why it was skipped, or a part of it
 
 
-def read(text, name, rows=ROWS):
-    """The counts in a file that `injected()` wrote. @name: for lines without a function's name."""
-    counts = {}
-    for line in text.splitlines():
-        row, times, *function = line.split()
+def read(text, name, passed, rows=ROWS):
+    """(counts, broken) of a Test, from the file that `injected()` and conftest.py wrote. A function
+    counts if it passed after it had seen the fault. Lines without one: program @name, if @passed.
+    """
+    counts, broken = {}, set()
+    words = [line.split() for line in text.splitlines()]
+    outcomes = {name: {"passed" if passed else "failed"}}
+    for outcome, function in (pair for pair in words if not pair[0].isdigit()):
+        outcomes.setdefault(function, set()).add(outcome)
+    for row, times, *function in (line for line in words if line[0].isdigit()):
         if int(row) not in rows:
             raise ValueError(f"the catalogue has no row {row}")
-        by, key = counts.setdefault(int(row), {}), function[0] if function else name
-        by[key] = by.get(key, 0) + int(times)
-    return {row: by for row, by in counts.items() if any(by.values())}
+        key = function[0] if function else name
+        seen = outcomes.get(key, {"failed"})
+        if "failed" in seen:
+            broken.add(int(row))
+        elif "passed" in seen and int(times):
+            by = counts.setdefault(int(row), {})
+            by[key] = by.get(key, 0) + int(times)
+    return counts, frozenset(broken)
 
 
 def named(path, text, among=ROWS):
@@ -126,13 +137,18 @@ def table(tests, whole, rows=ROWS):
     """The lines of the table, and the rows that no test injected although they should have been.
     @tests: a Test each. @whole: all tests were run, so all @rows are listed.
 
-    A row is held if no test failed that injects it or whose source names it.
+    A row is held if a test saw the fault and then passed, and no other one failed. A test also
+    fails the row if it ended before the fault that its source names.
     """
     lines = [f"{'row':>3}  {'fault':<56}{'injected':>9}  {'held':<9}tests"]
     missing = []
     for row, fault in rows.items():
         by = [test for test in tests if row in test.counts]
-        failed = [t for t in tests if not t.passed and (row in t.counts or row in t.rows)]
+        failed = [
+            t
+            for t in tests
+            if row in t.broken or (not t.passed and row in t.rows and row not in t.counts)
+        ]
         skipped = [t.skipped for t in tests if row in t.rows and t.skipped]
         if not by and not failed and not whole:
             continue

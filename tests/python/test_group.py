@@ -1,7 +1,6 @@
 """A process may end right after the loader's last collective: gloo's threads do not abort it."""
 
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -103,8 +102,7 @@ def end(late, daemon, behind):
 
 def test_a_job_may_end_right_after_its_last_collective(late, daemon):
     own = [status for _, status in end(late, daemon, "its own")]
-    if own != [-signal.SIGABRT] * 2:
-        pytest.skip(f"a collective of the trainer's does no harm here, either: exit status {own}")
+    print(f"a collective of the trainer's own ends with {own}; 0: torch is mended")
     for behind in ("attach", "seek"):
         for said, status in end(late, daemon, behind):
             assert status == 0, (behind, said)

@@ -39,10 +39,10 @@ MS_REC, MS_PRIVATE = 16384, 1 << 18
 def enter_namespaces():
     """Enters a mount namespace for tmpfs(). Users other than root also enter a user namespace."""
     if not shutil.which("ip"):
-        pytest.pytest.skip("needs the command ip (Debian: iproute2)")
+        pytest.skip("needs the command ip (Debian: iproute2)")
     user, group = os.geteuid(), os.getegid()
     if _libc.unshare(CLONE_NEWNS | (CLONE_NEWUSER if user else 0)):
-        pytest.pytest.skip("may not make namespaces of mounts")
+        pytest.skip("may not make namespaces of mounts")
     if user:
         for name, text in (
             ("setgroups", "deny"),
@@ -52,9 +52,9 @@ def enter_namespaces():
             with open(f"/proc/self/{name}", "w") as f:
                 f.write(text)
     if _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):
-        pytest.pytest.skip("may not change mounts")
+        pytest.skip("may not change mounts")
     if subprocess.run(["unshare", "--net", "true"], stderr=subprocess.DEVNULL).returncode:
-        pytest.pytest.skip("may not make namespaces of networks")
+        pytest.skip("may not make namespaces of networks")
 
 
 @contextlib.contextmanager

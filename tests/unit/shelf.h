@@ -8,6 +8,7 @@
 #include "daemon/io/io.h"
 #include "daemon/reader/reader.h"
 #include "tests/unit/rng.h"
+#include "tests/unit/skip.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -178,6 +179,12 @@ static inline bool uring_works(void)
 	return backend;
 }
 
+static inline void skip_without_uring(const struct mode *mode)
+{
+	if (mode->io == CONFIG_IO_URING && !uring_works())
+		skip_because("no io_uring here");
+}
+
 static inline void checker_use(struct checker *checker, struct reader *reader)
 {
 	*checker = (struct checker){.reader = reader, .to = malloc((size_t)DEPTH * LARGEST_BYTES)};
@@ -191,8 +198,7 @@ static inline void checker_open(struct checker *checker, const struct mode *mode
 	struct fault fault;
 	struct reader_options options = options_of(mode, files);
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	checker_use(checker, reader_open(&options, note, sizeof(note), &fault));
 	assert_string_equal(
 		reader_name(checker->reader), mode->io == CONFIG_IO_URING ? "uring" : "pread");

@@ -167,7 +167,7 @@ static void uncached_bytes_are_right(void **state)
 			drop_from_cache(shelf_path(shelf, s));
 		if (is_cached(shelf_path(shelf, 0))) {
 			shelf_free(shelf);
-			skip(); /* TMPDIR is a tmpfs */
+			skip_because("TMPDIR is a tmpfs");
 		}
 		checker_open(&checker, *state, 8);
 		read_random(&checker, shelf, 500, WINDOW_BYTES / 2);
@@ -188,7 +188,7 @@ static void a_file_system_without_direct_is_read_buffered(void **state)
 
 	if (fd < 0 || fstat(fd, &st) < 0 || st.st_size < 2 * LARGEST_BYTES) {
 		shelf_free(shelf);
-		skip();
+		skip_because("no large file in sysfs");
 	}
 	shelf->dataset.root = root;
 	shelf->dataset.paths = paths;

@@ -126,8 +126,7 @@ static void checker_that_counts(struct checker *checker, const struct mode *mode
 	struct reader_options options = options_of(mode, 1);
 	struct fault fault;
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	memset(&works, 0, sizeof(works));
 	works.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
 	counting_ops = *works.real;
@@ -163,7 +162,7 @@ static void only_contiguous_windows_are_read_by_the_backend(void **state)
 
 	if (!knows_nowait(shelf_path(shelf, 0))) {
 		shelf_free(shelf);
-		skip();
+		skip_because("RWF_NOWAIT is not supported here");
 	}
 	checker_that_counts(&checker, *state);
 	assert_window(&checker, shelf, half - 500);
@@ -245,8 +244,7 @@ static unsigned indexes_made(const struct mode *mode, uint64_t indexes_bytes)
 	struct fault fault;
 	struct checker checker;
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	options.indexes_bytes = indexes_bytes;
 	atomic_store(&opened, 0);
 	checker_use(&checker, reader_open(&options, note, sizeof(note), &fault));
@@ -280,8 +278,7 @@ static void indexes_that_fit_are_kept(void **state)
 	struct fault fault;
 	struct checker checker;
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	atomic_store(&opened, 0);
 	checker_use(&checker, reader_open(&options, note, sizeof(note), &fault));
 	reader_index_memory(checker.reader, 64000); /* as for the first index after a reload */

@@ -75,8 +75,7 @@ static void checker_with_faults(struct checker *checker, const struct mode *mode
 	struct fault fault;
 	struct reader_options options = options_of(mode, files);
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	memset(&injection, 0, sizeof(injection));
 	injection.real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
 	injection.direct = mode->direct;

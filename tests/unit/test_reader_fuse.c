@@ -208,7 +208,7 @@ static void mount_over(struct shelf *shelf, int fd)
 		0) {
 		close(fd);
 		shelf_free(shelf);
-		skip();
+		skip_because("no FUSE mount here");
 	}
 }
 
@@ -218,7 +218,7 @@ static struct shelf *mounted_new(void)
 	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 
 	if (fd < 0)
-		skip();
+		skip_because("no /dev/fuse here");
 	struct shelf *shelf = shelf_new(1, FILE_TOKENS);
 
 	mount_over(shelf, fd);

@@ -78,8 +78,7 @@ static struct reader *scribbler_disk(const struct mode *mode)
 	struct reader_options options = options_of(mode, 4);
 	struct fault fault;
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	real = mode->io == CONFIG_IO_URING ? &uring_ops : &pread_ops;
 	scribbles = true;
 	scribbled = 0;

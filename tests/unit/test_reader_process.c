@@ -226,8 +226,7 @@ static void few_descriptors_are_enough_for_indexes(void **state)
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(12, 3000);
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	index_shelf(shelf, true);
 	in_child(few_descriptors, mode, shelf);
 	index_shelf(shelf, false);
@@ -239,8 +238,7 @@ static void few_descriptors_are_enough(void **state)
 	const struct mode *mode = *state;
 	struct shelf *shelf = shelf_new(12, 3000);
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	in_child(few_descriptors, mode, shelf);
 	in_child(no_descriptors, mode, shelf);
 	shelf_free(shelf);
@@ -291,8 +289,7 @@ static void broken_invariants_abort(void **state)
 	struct shelf *shelf = shelf_new(2, 3000);
 	const struct mode *mode = *state;
 
-	if (mode->io == CONFIG_IO_URING && !uring_works())
-		skip();
+	skip_without_uring(mode);
 	for (unsigned i = 0; i < COUNT(breaks); i++) {
 		int status;
 		pid_t child = fork();

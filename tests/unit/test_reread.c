@@ -2,6 +2,7 @@
  * page they begin and end. */
 #include "daemon/shard/reread.h"
 #include "tests/unit/files.h"
+#include "tests/unit/skip.h"
 
 #include <errno.h>
 #include <sys/uio.h>
@@ -58,7 +59,7 @@ static void test_repeated_reads_come_from_the_disk(void **state)
 
 		close(fd);
 		if (i == 0 && !dropped)
-			skip(); /* a tmpfs has no disk to read from */
+			skip_because("a tmpfs has no disk to read from");
 		assert_true(dropped);
 	}
 }

@@ -5,6 +5,7 @@
  */
 #include "daemon/store/cache_index.h"
 #include "tests/unit/cached.h"
+#include "tests/unit/skip.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -333,7 +334,7 @@ static void test_a_full_disk_is_left_alone(void **state)
 	mkdir(root, 0700);
 	if (unshare(CLONE_NEWNS) != 0 || mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
 		mount("none", root, "tmpfs", 0, "size=640k,mode=700") != 0)
-		skip();
+		skip_because("no tmpfs can be mounted here");
 	logged = 0;
 	cache = store_cache_open(
 		&(struct store_cache_options){

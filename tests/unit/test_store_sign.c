@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -124,29 +123,6 @@ static void test_the_longest_fields(void **state)
 	assert_int_equal(strlen(signature(&headers)), 64);
 }
 
-/* Not asserted: a machine may be busy. */
-static void test_print_the_time(void **state)
-{
-	enum { TIMES = 20000 };
-	static struct sign_keys keys;
-	struct sign_headers headers;
-	struct timespec begin, end;
-
-	(void)state;
-	give(&keys, "");
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
-	for (int i = 0; i < TIMES; i++) {
-		const struct sign_request request = {"GET", "corpus.s3.eu-west-1.amazonaws.com",
-			"/web/shard-000123.bin", "", "eu-west-1", false, in_2013 + i % 600};
-
-		sign_request(&keys, &request, &headers);
-	}
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-	printf("a signature: %.2f us\n", ((double)(end.tv_sec - begin.tv_sec) * 1e6 +
-						 (double)(end.tv_nsec - begin.tv_nsec) / 1e3) /
-						 TIMES);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -154,7 +130,6 @@ int main(void)
 		cmocka_unit_test(test_headers_are_complete),
 		cmocka_unit_test(test_a_kept_key_is_renewed),
 		cmocka_unit_test(test_the_longest_fields),
-		cmocka_unit_test(test_print_the_time),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
