@@ -30,7 +30,8 @@ FLAGS_arm64 = $(FLAGS_gcc)
 FLAGS_asan  = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan  = -O1 -fsanitize=thread
 FLAGS_fuzz  = $(FLAGS_asan) -fsanitize=fuzzer-no-link
-FLAGS_cover = -O1 -fprofile-instr-generate -fcoverage-mapping
+# All processes of a program count in one mapped file: nothing is lost with one that is killed.
+FLAGS_cover = -O1 -fprofile-instr-generate=$(CURDIR)/build/cover/counts/%c%m.profraw -fcoverage-mapping -mllvm -runtime-counter-relocation -Wno-unused-command-line-argument
 WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 system  = $(if $(cross),build/arm64-root)/usr# where headers and libraries are
 INCLUDES = -I. -Iclient/lib $(addprefix -isystem ,$(wildcard /usr/share/include/llhttp) $(if $(cross),$(system)/include $(system)/include/aarch64-linux-gnu))
@@ -71,7 +72,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove fuzz fuzz-coverage fuzzers soak bench bench-quick profile check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
+.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove coverage keepers fuzz fuzz-coverage fuzzers soak bench bench-quick profile check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
 	deps deb install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -195,6 +196,15 @@ test-trainers: deps-trainers ## run real trainers with the wheel: killed, resume
 prove: deps-run ## check the claims of order and cursor for two minutes; SEED=… repeats a run
 	+$(Q)$(MAKE) build/gcc/check/prove
 	$(Q)build/gcc/check/prove $(if $(SEED),--seed $(SEED)) $(T)
+
+coverage: deps-test ## run tests with coverage; print product functions that they no longer reach; T=NAMES BASE=FILE
+	+$(Q)$(MAKE) all unit
+	+$(Q)$(MAKE) VARIANT=cover programs unit build/cover/wheel/_tokend.abi3.so
+	$(Q)$(PYTHON) tests/reached.py $(if $(BASE),--base $(BASE)) $(T)
+
+keepers: deps-test ## plant each bug of tests/BUGS.md and tests/bugs in a copy of the tree; its test must fail; T=NAMES
+	+$(Q)$(MAKE) all unit
+	$(Q)$(PYTHON) tests/keepers.py $(T)
 
 FUZZ_SECONDS ?= 60
 fuzz: deps-test ## fuzz every parser of foreign bytes, FUZZ_SECONDS each, or MINUTES in all

@@ -1,67 +1,101 @@
-"""Programs with a planted bug, to show that a test finds it: `program()` builds one from changed
-copies of its sources, in build/planted/NAME, with the commands that make would use.
+"""Bugs that are planted to show that a test finds them. Each is a patch in tests/bugs/. Before the
+diff it names, a line each:
+
+test: a shell command, which must fail
+says: words, one of which the command must then print (any number of lines; none: any failure)
+
+A patch that does not apply exactly is an error: write it again when its code is rewritten.
 """
 
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FOLDER = ROOT / "build/planted"
+BUGS = ROOT / "tests/bugs"
+LIMIT_S = 900
+SHARED = ("venv", "trainers", "python3.10", "wheel-venv", "llhttp")  # of build/, not built by make
 
 
-def _commands(target, sources):
-    """The commands that make would run to build @target if @sources were newer."""
-    changed = [word for source in sources for word in ("-W", source)]
-    env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-    done = subprocess.run(
-        ["make", "-n", "V=1", *changed, target],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.replace("-Werror ", "").splitlines()
+class Refused(Exception):
+    """A patch does not apply, or the program with it does not build."""
 
 
-def program(name, target, changes, users=()):
-    """Builds @target, e.g. build/gcc/check/sim, with [(source, old, new), …] changed. @users: the
-    sources that use what is changed in headers. Returns its path.
-    """
-    folder = FOLDER / name
-    shutil.rmtree(folder, ignore_errors=True)
-    for source, old, new in changes:
-        copy = folder / source
-        text = (copy if copy.exists() else ROOT / source).read_text()
-        if text.count(old) != 1:
-            raise ValueError(f"{source} contains {text.count(old)} times: {old}")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(text.replace(old, new))
-    changed = {source for source, _, _ in changes}
-    commands = _commands(target, [*changed, *users])
-    built = folder / Path(target).name
-    (link,) = [line for line in commands if f" -o {target} " in line]
-    link = link.replace(f"-o {target} ", f"-o {built} ")
-    for source in [*(source for source in changed if source.endswith(".c")), *users]:
-        objects = {
-            re.search(r" -o (\S+)", line)[1]: line for line in commands if f" -c {source} " in line
-        }
-        linked = [object_ for object_ in objects if f" {object_} " in link]
-        planted = folder / (source + ".o")
-        if linked:
-            (object_,) = linked
-            link = link.replace(f" {object_} ", f" {planted} ")
-        else:  # a member of the archive: the first definition counts
-            (object_,) = objects
-            link = re.sub(r" (\S+/all\.a)", rf" {planted} \1", link, count=1)
-        planted.parent.mkdir(parents=True, exist_ok=True)
-        copy = folder / source if source in changed else source
-        compile_ = objects[object_].replace(" -I. ", f" -I{folder} -I. ")
-        compile_ = compile_.replace(f" -c {source} -o {object_}", f" -c {copy} -o {planted}")
-        subprocess.run(compile_, shell=True, cwd=ROOT, check=True)
-    subprocess.run(link, shell=True, cwd=ROOT, check=True)
-    (folder / "fake").symlink_to(ROOT / Path(target).parent / "fake")  # test_copies loads it
-    return built
+def header(patch, key):
+    return re.findall(rf"^{key}: (.*)", patch.partition("\n--- ")[0], re.M)
+
+
+class Scratch:
+    """A copy of this tree with what is built, in which one patch at a time is applied."""
+
+    def __init__(self):
+        self.tree = ROOT / "build/scratch"
+        shutil.rmtree(self.tree, ignore_errors=True)
+        (self.tree / "build").mkdir(parents=True)
+        listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True)
+        for name in filter(lambda name: (ROOT / name).is_file(), names.stdout.splitlines()):
+            (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, self.tree / name)
+        self.copy("python")
+        for name in filter(lambda name: (ROOT / "build" / name).exists(), SHARED):
+            (self.tree / "build" / name).symlink_to((ROOT / "build" / name).resolve())
+
+    def copy(self, built):
+        """Takes over what is built of a variant, so that make only builds what changes."""
+        if (ROOT / "build" / built).exists() and not (self.tree / "build" / built).exists():
+            subprocess.run(["cp", "-a", ROOT / "build" / built, self.tree / "build"], check=True)
+
+    def run(self, command, **options):
+        """(exit status, output) of a shell command in the tree. One that hangs has failed."""
+        names = ("TOKEND_FAULTS", "TOKEND_BIN", "MAKEFLAGS", "MAKELEVEL")
+        environment = {key: value for key, value in os.environ.items() if key not in names}
+        with tempfile.TemporaryDirectory() as place:
+            os.chmod(place, 0o755)  # for tests that act as another user
+            done = subprocess.run(
+                ["timeout", "-k", "9", str(LIMIT_S), "bash", "-c", command], cwd=self.tree,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                env={**environment, "GIT_CEILING_DIRECTORIES": ROOT / "build", "TMPDIR": place},
+                **options,
+            )  # fmt: skip
+        return done.returncode, done.stdout
+
+    def make(self, command):
+        """Builds what a command of a patch runs."""
+        variant = (re.findall(r"build/(asan|tsan)/", command) or ["gcc"])[0]
+        self.copy(variant)
+        targets = re.findall(r"build/\w+/check/\S+", command)
+        if not targets:
+            cats = ("shard-cat", "dataset-cat", "store-cat", "pin-trainer", "config-trainer")
+            targets = ["all", *(f"build/gcc/check/{cat}" for cat in cats)]
+        if "--trainers" in command:
+            targets = ["wheel"]
+        status, said = self.run(f"make VARIANT={variant} CFLAGS=-Wno-error {' '.join(targets)}")
+        if status:
+            raise Refused(f"does not build:\n{said[-3000:]}")
+
+    def plant(self, patch):
+        """Applies the patch. Returns its files, for restore()."""
+        for check in ("--check ", ""):
+            status, said = self.run(f"git apply {check}-", input=patch)
+            if status:
+                raise Refused(f"does not apply:\n{said}")
+        return re.findall(r"^\+\+\+ [ab]/(\S+)", patch, re.M)
+
+    def restore(self, files):
+        for name in files:  # newer than the objects that were built with the patch
+            shutil.copyfile(ROOT / name, self.tree / name)
+
+    def finds(self, patch, command):
+        """(whether the command fails with the patch and says the right words, its output)"""
+        files = self.plant(patch)
+        try:
+            self.make(command)
+            status, said = self.run(command)
+        finally:
+            self.restore(files)
+        words = header(patch, "says")
+        return status != 0 and (not words or any(word in said for word in words)), said
