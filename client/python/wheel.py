@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """wheel.py BUILD DIRECTORY: packs the wheel from the results of `make wheel-programs` in BUILD.
+pip calls build_wheel() (PEP 517), which also compiles.
 
 It contains the package, the extension, the daemon, tokctl and the man pages; the pages of the
 documentation and the examples; and what C programs need (libtokend, its header and tokend.pc).
@@ -7,10 +8,14 @@ The programs contain their libraries, and the licence of each is added. So the w
 glibc, and auditwheel chooses the tag: the oldest glibc that has every symbol used.
 """
 
+import ast
 import base64
+import configparser
 import hashlib
 import os
+import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,36 +26,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-METADATA = """\
-Metadata-Version: 2.4
-Name: tokend
-Version: {version}
-Summary: Feeds tokens to LLM trainers: a daemon per node, shared memory, exact order and resumption
-Keywords: dataloader,dataset,llm,pretraining,pytorch,tokens
-License-Expression: {expression}
-{licenses}
-{links}Requires-Python: >=3.10
-Provides-Extra: torch
-Requires-Dist: torch>=2.2; extra == "torch"
-Provides-Extra: numpy
-Requires-Dist: numpy; extra == "numpy"
-Classifier: Development Status :: 4 - Beta
-Classifier: Intended Audience :: Developers
-Classifier: Intended Audience :: Science/Research
-Classifier: Operating System :: POSIX :: Linux
-Classifier: Programming Language :: C
-Classifier: Programming Language :: Python :: 3
-Classifier: Programming Language :: Python :: 3 :: Only
-Classifier: Programming Language :: Python :: 3.10
-Classifier: Programming Language :: Python :: 3.11
-Classifier: Programming Language :: Python :: 3.12
-Classifier: Programming Language :: Python :: 3.13
-Classifier: Programming Language :: Python :: Implementation :: CPython
-Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
-Classifier: Typing :: Typed
-Description-Content-Type: text/markdown
-
-{readme}"""
+# Programs and headers that the build needs, and their packages: of Debian, of Fedora and RHEL.
+TOOLS = {"gcc": ("gcc", "gcc"), "make": ("make", "make")}
+HEADERS = {
+    "Python.h": ("python3-dev", "python3-devel"),
+    "curl/curl.h": ("libcurl4-openssl-dev", "libcurl-devel"),
+    "curses.h": ("libncurses-dev", "ncurses-devel"),
+    "expat.h": ("libexpat1-dev", "expat-devel"),
+    "jansson.h": ("libjansson-dev", "jansson-devel"),
+    "liburing.h": ("liburing-dev", "liburing-devel"),
+    "llhttp.h": ("libllhttp-dev", "llhttp-devel"),
+    "msgpack/pack.h": ("libmsgpack-dev", "msgpack-devel"),
+    "nettle/hmac.h": ("nettle-dev", "nettle-devel"),
+    "stdio.h": ("libc6-dev", "glibc-devel"),
+    "uv.h": ("libuv1-dev", "libuv-devel"),
+    "xxhash.h": ("libxxhash-dev", "xxhash-devel"),
+    "yaml.h": ("libyaml-dev", "libyaml-devel"),
+    "zlib.h": ("zlib1g-dev", "zlib-devel"),
+    "zstd.h": ("libzstd-dev", "libzstd-devel"),
+}
 
 # The Debian packages whose archives may be linked into the programs, and their licences.
 LICENSES = {
@@ -79,8 +73,8 @@ PLACES = {
 }
 
 
-def output(*command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def output(*command, **keys):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **keys).stdout
 
 
 def version():
@@ -134,7 +128,7 @@ def write_development(root):
 
 def linked(build):
     """Returns the Debian packages whose code the programs contain, as the linker's maps list it."""
-    files, libraries = set(), f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
+    files, libraries = set(), f"/usr/lib/{output('gcc', '-print-multiarch').strip()}"
     for path in build.glob("wheel/*.map"):
         text = path.read_text()
         archives = {Path(name).resolve() for name in re.findall(r"^(\S+\.a)\(", text, re.M)}
@@ -142,7 +136,8 @@ def linked(build):
         files |= {f"{libraries}/{path.name}" for path in archives if not OWN.search(str(path))}
         sources = re.findall(r"^LOAD \S*/llhttp/(\w+)\.o$", text, re.M)
         files |= {f"/usr/share/llhttp/{name}.c" for name in sources}
-    packages = {line.split(":")[0] for line in output("dpkg", "-S", *sorted(files)).splitlines()}
+    owners = output("dpkg", "-S", *sorted(files)) if files else ""
+    packages = {line.split(":")[0] for line in owners.splitlines()}
     unknown = packages - set(LICENSES)
     if unknown:
         sys.exit(f"wheel: the licence of {', '.join(unknown)} is not known; add it to LICENSES")
@@ -179,10 +174,34 @@ def description():
     return re.sub(r"\[([^]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
-def links():
-    """Where the project is, if the one who builds says so."""
-    home = os.environ.get("HOMEPAGE")
-    return f"Project-URL: Homepage, {home}\n" if home else ""
+def table(name):
+    """A table of pyproject.toml, whose values are literals of Python: 3.10 has no tomllib."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "client/python/pyproject.toml")
+    return {key: ast.literal_eval(value) for key, value in parser[name].items()}
+
+
+def metadata(licenses, files):
+    """METADATA: what pyproject.toml says, and what it calls dynamic."""
+    project, extras = table("project"), table("project.optional-dependencies")
+    fields = [
+        ("Metadata-Version", "2.4"),
+        ("Name", project["name"]),
+        ("Version", version()),
+        ("Summary", project["description"]),
+        ("Keywords", ",".join(project["keywords"])),
+        ("License-Expression", " AND ".join(sorted(licenses))),
+        *(("License-File", name) for name in sorted(files)),
+        ("Requires-Python", project["requires-python"]),
+        *(("Classifier", name) for name in project["classifiers"]),
+        ("Description-Content-Type", "text/markdown"),
+    ]
+    for extra, needed in extras.items():
+        fields += [("Provides-Extra", extra)]
+        fields += [("Requires-Dist", f'{package}; extra == "{extra}"') for package in needed]
+    if home := os.environ.get("HOMEPAGE"):  # the one who builds says where the project is
+        fields.append(("Project-URL", f"Homepage, {home}"))
+    return "".join(f"{name}: {value}\n" for name, value in fields) + f"\n{description()}"
 
 
 def stage(build, root):
@@ -199,14 +218,9 @@ def stage(build, root):
     shutil.copy(ROOT / "LICENSE", terms / "LICENSE")
     for package in packages:
         shutil.copy(Path("/usr/share/doc") / package / "copyright", terms / f"{package}.copyright")
-    metadata = METADATA.format(
-        version=version(),
-        expression=" AND ".join(sorted({"Apache-2.0", *(LICENSES[name] for name in packages)})),
-        licenses="\n".join(f"License-File: {path.name}" for path in sorted(terms.iterdir())),
-        links=links(),
-        readme=description(),
-    )
-    (info / "METADATA").write_text(metadata)
+    licenses = {"Apache-2.0", *(LICENSES[name] for name in packages)}
+    files = [path.name for path in terms.iterdir()]
+    (info / "METADATA").write_text(metadata(licenses, files))
     shutil.copy(ROOT / "client/python/entry_points.txt", info)
     (info / "WHEEL").write_text(
         f"Wheel-Version: 1.0\nGenerator: tokend\nRoot-Is-Purelib: false\nTag: {tag(build)}\n"
@@ -218,17 +232,73 @@ def tag(build):
     return f"cp310-abi3-linux_{machine}"
 
 
+def pack(build, directory):
+    """Makes the wheel in @directory, for this machine. Returns its name."""
+    name = f"tokend-{version()}-{tag(build)}.whl"
+    with tempfile.TemporaryDirectory() as root:
+        stage(build, Path(root))
+        zip_up(Path(root), Path(directory, name))
+    return name
+
+
+# ---- for pip ----
+
+
+def lacking():
+    """The names in TOOLS and HEADERS that this machine lacks."""
+    tools = [name for name in TOOLS if not shutil.which(name)]
+    if "gcc" in tools:
+        return [*tools, *HEADERS]
+    flags = shlex.split(os.environ.get("CFLAGS", ""))
+    flags += [f"-I{sysconfig.get_path('include')}", "-I/usr/share/include/llhttp"]
+    source = "".join(f"#if __has_include(<{name}>)\n{name}\n#endif\n" for name in HEADERS)
+    found = output("gcc", *flags, "-E", "-P", "-xc", "-", input=source).split()
+    return tools + [name for name in HEADERS if name not in found]
+
+
+def require():
+    """Exits with one line if this machine cannot build."""
+    if sys.version_info < (3, 10):  # noqa: UP036  pip looks only at the result
+        sys.exit(f"tokend: Python 3.{sys.version_info[1]} is too old; 3.10 or later is required")
+    if not (ROOT / "Makefile").exists():
+        sys.exit(f"tokend: no Makefile in {ROOT}: build in a git clone, with pip 21.3 or later")
+    names = lacking()
+    if names:
+        debian, rpm = (" ".join({**TOOLS, **HEADERS}[name][i] for name in names) for i in (0, 1))
+        if platform.freedesktop_os_release().get("VERSION_ID") == "12":
+            debian = debian.replace("libllhttp-dev", "node-llhttp")  # as tests/deps.sh does
+        sys.exit(
+            f"tokend: the build needs {', '.join(names)}; "
+            f"install {debian} (Debian, Ubuntu) or {rpm} (Fedora, RHEL)"
+        )
+
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    """Compiles, and makes the wheel in @directory. Returns its name. The wheel is for this machine,
+    so it needs no auditwheel.
+    """
+    require()
+    command = ["make", "-C", ROOT, "VARIANT=gcc", "wheel-programs"]
+    command.append(f"include_python={sysconfig.get_path('include')}")
+    if not shutil.which("dpkg"):  # RPM distributions have no archives of most libraries
+        command.append("archives=$(LIBS)")
+    flags = os.environ.get("CFLAGS", "") + " -Wno-error"  # a newer compiler warns of more
+    if subprocess.run(command, env={**os.environ, "CFLAGS": flags}, check=False).returncode:
+        sys.exit(f"tokend: make failed in {ROOT}; the lines above say why")
+    return pack(ROOT / "build/gcc", directory)
+
+
+def build_sdist(directory, config_settings=None):
+    sys.exit("tokend: a source archive of client/python cannot be built; use a git clone")
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit("usage: wheel.py BUILD DIRECTORY")
     build, directory = (Path(name).resolve() for name in sys.argv[1:])
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        root, repaired = Path(scratch, "root"), Path(scratch, "repaired")
-        root.mkdir()
-        stage(build, root)
-        plain = Path(scratch, f"tokend-{version()}-{tag(build)}.whl")
-        zip_up(root, plain)
+        plain, repaired = Path(scratch, pack(build, scratch)), Path(scratch, "repaired")
         # Without a patcher it fails if a library is needed that the programs do not contain.
         options = ["--plat", "auto", "--patcher", "none", "-w", str(repaired)]
         done = subprocess.run(
