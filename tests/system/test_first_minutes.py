@@ -2,33 +2,17 @@
 text of one's own. It prints what a person would see, and when.
 """
 
-import glob
-import json
 import os
-import shutil
-import signal
 import subprocess
-import sys
 import time
 
-import pytest
+from newcomer import end_daemons, home_of
 
-from lib import REPO, TOKCTL, run, wait_for
+from lib import REPO, run
 from lib.pages import blocks, console, missing
 
-NOBODY = 65534
 HEADING = "\n## Start with your text"
-TEXTS = {"web": "tests/*.md", "code": "tests/python/*.py"}
-SCRIPT = """\
-#!{python}
-from {module} import main
-raise SystemExit(main())
-"""
-
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(f"{REPO}/build/wheel-venv/bin/auditwheel"),
-    reason="no build/wheel-venv: tests/deps.sh wheel makes it",
-)
+MADE = "state/", "tokend.yaml", "tokens/", "train.py"  # all that git sees in the clone then
 
 
 def section():
@@ -47,69 +31,15 @@ def steps():
     return pairs
 
 
-def environment(home):
-    """Makes a virtual environment. pip and torch are those of build/venv, as if installed."""
-    venv = f"{home}/venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    (site,) = glob.glob(f"{venv}/lib/python3*/site-packages")
-    (theirs,) = glob.glob(f"{REPO}/build/venv/lib/python3*/site-packages")
-    with open(f"{site}/torch.pth", "w") as file:
-        file.write(os.path.realpath(theirs) + "\n")
-    for name, module in (("pip", "pip._internal.cli.main"), ("torchrun", "torch.distributed.run")):
-        with open(f"{venv}/bin/{name}", "w") as file:
-            file.write(SCRIPT.format(python=f"{venv}/bin/python", module=module))
-        os.chmod(f"{venv}/bin/{name}", 0o755)
-    return venv
-
-
-def home_of(place):
-    """A home directory with texts, a checkout with the wheel, and a virtual environment."""
-    home = place.file("home", "x")[:-2]
-    for name, pattern in TEXTS.items():
-        os.makedirs(f"{home}/text/{name}")
-        for path in glob.glob(f"{REPO}/{pattern}"):
-            shutil.copy(path, f"{home}/text/{name}")
-    python = f"{REPO}/build/wheel-venv/bin/python"
-    wheel = f"{REPO}/client/python/wheel.py", f"{REPO}/build/gcc", f"{home}/build/dist"
-    code, _, err = run(python, *wheel, timeout=200)
-    assert code == 0, err
-    venv = environment(home)
-    user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
-    if user:
-        for at, directories, files in os.walk(home):
-            for name in (at, *(os.path.join(at, name) for name in directories + files)):
-                os.lchown(name, NOBODY, NOBODY)
-    variables = {
-        "HOME": home,
-        "PATH": f"{venv}/bin:/usr/bin:/bin",
-        "XDG_RUNTIME_DIR": home,
-        "TMPDIR": home,
-        "PIP_NO_INDEX": "1",
-        "PIP_NO_CACHE_DIR": "1",
-        "PIP_NO_COMPILE": "1",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    return home, {"env": variables, "cwd": home, **user}
-
-
-def end_daemons(home, keys):
-    for path in glob.glob(f"{home}/tokend/*.sock"):
-        code, out, err = run(TOKCTL, "status", "--json", "--socket", path, **keys)
-        assert code == 0, err
-        os.kill(json.loads(out.splitlines()[-1])["pid"], signal.SIGTERM)
-        assert wait_for(lambda path=path: not os.path.exists(path)), path
-
-
 def test_the_first_page_by_copy_and_paste(place, capsys):
     shown = steps()
-    home, keys = home_of(place)
+    home, keys = home_of(place, built=True)
     begin = time.monotonic()
     try:
         for command, expected in shown:
             at = time.monotonic() - begin
             done = subprocess.run(
-                ["bash", "-ec", command.removeprefix("make wheel && ")],  # it is built
+                ["bash", "-ec", command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -127,4 +57,8 @@ def test_the_first_page_by_copy_and_paste(place, capsys):
             print(f"{time.monotonic() - begin:6.2f} s  to the end of the training")
     finally:
         end_daemons(home, keys)
-    assert len(shown) > 3 and os.stat(f"{home}/tokend.yaml").st_uid == keys.get("user", os.getuid())
+    config = os.stat(f"{keys['cwd']}/tokend.yaml")
+    assert len(shown) > 3 and config.st_uid == keys.get("user", os.getuid())
+    code, out, err = run("git", "status", "--porcelain", **keys)
+    changed = out.decode().splitlines()
+    assert changed == [f"?? {name}" for name in MADE], (changed, err)
