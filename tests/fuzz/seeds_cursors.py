@@ -39,6 +39,12 @@ CURSOR_CONFIG = """streams:
     schedule:
       - {at: 1024, weights: {web: 1}}
       - {from: 2048, to: 4096, steps: 2, weights: {web: 1, code: 1}}
+  parts:
+    seed: 1
+    seq_len: 4
+    datasets:
+      - {name: web, path: web.bin, dtype: u16, weight: 0.7, part: [0.2, 0.9]}
+      - {name: code, path: code.bin, dtype: u16, weight: 0.3, part: [0.25, 0.75], max_epochs: 20}
 """
 
 
@@ -56,7 +62,7 @@ def cursors():
             assert code == 0, error
             made.append(place.joinpath("c").read_bytes())
 
-        for stream in "endless", "epochs", "samples", "planned":
+        for stream in "endless", "epochs", "samples", "planned", "parts":
             tokctl("new", stream, "-c", "t.yaml", "-o", "c")
             tokctl("seek", "c", "--to", "100", "-o", "c")
             tokctl("skip", "c", "--samples", "50", "-o", "c")
