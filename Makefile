@@ -72,13 +72,13 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove coverage keepers fuzz fuzz-coverage fuzzers soak bench bench-quick profile check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
+.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove coverage keepers fuzz fuzz-coverage fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
 	deps deb install uninstall format format-check lint clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
 all: programs python links $(manuals) $(completions) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
-programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-floor bench-look bench-next bench-order bench-polite bench-shard) $(O)/lib/libtokend.so
+programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-micro) $(O)/lib/libtokend.so
 unit: $(if $(filter gcc,$(VARIANT)),wheel-programs) $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat dataset-cat store-cat pin-trainer config-trainer fake/libcuda.so.1)
 
 help: ## print this list
@@ -108,18 +108,9 @@ dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/main.c $(daemon) $(proto)) $(llhttp)
 $(O)/bin/tokctl $(O)/wheel/tokctl: $(call objects,$(ctl))
-$(O)/bin/bench-floor: $(call objects,bench/floor.c)
-$(O)/bin/bench-next: $(call objects,bench/next.c $(client) $(proto))
-$(O)/bin/bench-polite: $(call objects,bench/polite.c $(client) $(proto))
-$(O)/bin/bench-order: $(call objects,bench/order.c $(proto))
-$(O)/bin/bench-shard: $(call objects,bench/shard.c $(files) $(proto))
-$(O)/bin/bench-look: $(call objects,bench/look.c daemon/reader/look.c $(proto))
-$(addprefix $(O)/bin/,tokend tokctl bench-floor bench-look bench-next bench-polite bench-order bench-shard):
+$(O)/bin/bench-micro: $(call objects,bench/micro.c $(client) $(files) $(proto))
+$(addprefix $(O)/bin/,tokend tokctl bench-micro):
 	$(program)
-
-# The baseline of GETs, for the bench only: links libcurl, which the daemon loads.
-build/gcc/bin/bench-get: build/gcc/bench/get.o
-	$(link) -lcurl -lnettle
 
 $(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libtokend.so
 	$(dynamic)
@@ -224,14 +215,11 @@ fuzz-coverage: deps-test ## print the line coverage that the fuzzers reach; belo
 	$(Q)$(PYTHON) tests/fuzz/coverage.py $(if $(FUZZ_GROW),--grow $(FUZZ_GROW))
 
 bench: deps-bench ## measure tokend relative to other loaders and to the machine's limits, 30 minutes
-	+$(Q)$(MAKE) all build/gcc/bin/bench-get
+	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) bench/run.py
 bench-quick: deps-bench ## the main figures of bench, in 2 minutes
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) bench/run.py --quick
-profile: deps-bench ## count instructions per batch by function, of the daemon and of next(), with valgrind
-	+$(Q)$(MAKE) all
-	$(Q)$(PYTHON) bench/profiles.py
 
 # For a machine without a compiler: run `make gpu-kit` here, copy build/gpu and the sources, and run
 # `make check-gpu` there.
@@ -319,7 +307,7 @@ format-check:
 	$(Q)build/venv/bin/ruff format -q --check client tests bench tests/run
 
 lint: deps-test format-check ## run clang-tidy, shellcheck and ruff, and check the formatting
-	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/next.c bench/order.c | \
+	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/micro.c | \
 		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE $(INCLUDES)' tidy
 	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh tests/objects/*.sh)
 	$(Q)build/venv/bin/ruff check client tests bench

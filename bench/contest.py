@@ -1,4 +1,4 @@
-"""The contest: tokend, other loaders and the machine's limits, on the same tokens.
+"""The contest: tokend, other loaders and the machine's limits, on the same tokens; and memory.
 
 Each contestant of loaders.py runs in a process of its own, in turn with all others, for some
 rounds. It takes batches for args.seconds on free cores, and again while another process keeps each
@@ -7,61 +7,62 @@ core busy. A contestant that fails or takes too long says why in its row; the ot
     build/venv/bin/python bench/run.py contest [--quick]
 """
 
+import concurrent.futures
 import shutil
 import statistics
 import subprocess
 import sys
 
 import loaders
-from common import BIN, MICRO, ROOT, WIN, CannotRun, Daemon, fresh, train_stream
+from common import MICRO, PEERS, WIN, CannotRun, Daemon, fresh, medians, row, train_stream
 
-PEERS = ROOT / "build/trainers/peers/bin/python"
 WRITE_S, RUN_S = 240, 40  # limits
-NEEDS = {loaders.mosaic: "mosaic", loaders.litdata: "litdata", loaders.megatron: "megatron"}
+WRITERS = ("mosaic", "litdata", "megatron")
+TRAINERS = 8  # of a node
 
 
-def chosen(quick):
-    """(kind, name, function, workers) of the contestants of this run."""
-    for kind in ("LIMITS", "OURS", "PEERS"):
-        for name, function, workers, in_quick in getattr(loaders, kind):
-            if in_quick or not quick:
-                yield kind, name, function, workers
-
-
-def write_shards(path, functions):
+def write_shards(path, names):
     """Writes the tokens in the formats of the loaders that need one; {loader: why it has none}."""
     failed = {}
-    for function in functions & NEEDS.keys():
+    for name in sorted(names & set(WRITERS)):
         try:
-            fresh(loaders.__file__, f"write_{NEEDS[function]}", PEERS, WRITE_S, file=path)
+            fresh(loaders.__file__, f"write_{name}", PEERS, WRITE_S, file=path)
         except CannotRun as why:
-            failed[function] = f"cannot run: its shards: {why}"
+            failed[name] = f"cannot run: its shards: {why}"
     subprocess.run(["sync"], check=True)  # so that nothing is written back while others run
     return failed
 
 
+def run_one(function, workers, package, more, daemon, file, seconds, **about):
+    """The figures of one contestant, in a process of its own."""
+    about |= {"file": file, "seconds": seconds, "busy": True, "workers": workers, **more}
+    if function in (loaders.in_c, loaders.memcpy, loaders.fio):
+        about |= {"socket": daemon.socket, "daemon": daemon.process.pid}
+        return fresh(loaders.__file__, function.__name__, limit=RUN_S, **about)
+    about |= {"loader": function.__name__, "package": package}
+    if workers is None:
+        about |= {"socket": daemon.socket, "daemon": daemon.process.pid}
+    python = sys.executable if workers is None else PEERS
+    return fresh(loaders.__file__, "rate", python, RUN_S, **about)
+
+
 def run_all(path, table, args):
     """({(name, workers): the figures of each round}, {(name, workers): why it has no more})."""
-    failed = write_shards(path, {function for _, _, function, _ in table})
-    why = {(name, w): failed[function] for _, name, function, w in table if function in failed}
-    found = {(name, workers): [] for _, name, _, workers in table}
+    failed = write_shards(path, {function.__name__ for _, _, _, function, *_ in table})
+    found = {(name, workers): [] for name, workers, *_ in table}
+    why = {(n, w): failed[f.__name__] for n, w, _, f, *_ in table if f.__name__ in failed}
     with Daemon(path.parent, train_stream(path.name)) as daemon:
-        daemon.wait()
-        given = {"file": path, "seconds": args.seconds}
-        ours = {"socket": daemon.socket, "daemon": daemon.process.pid}
         for number in range(args.rounds):
-            for kind, name, function, workers in table:
-                who = name, workers
-                if who in why:
+            for name, workers, _, *contestant in table:
+                function, package, more = contestant
+                if (name, workers) in why:
                     continue
-                python = sys.executable if kind == "OURS" else PEERS
-                mine = given | (ours if kind == "OURS" else {"workers": workers})
                 try:
-                    run = fresh(loaders.__file__, function.__name__, python, RUN_S, **mine)
-                    found[who].append(run)
+                    run = run_one(function, workers, package, more, daemon, path, args.seconds)
+                    found[name, workers].append(run)
                 except CannotRun as error:
-                    why[who] = f"failed in round {number + 1}: " if number else "cannot run: "
-                    why[who] += str(error)
+                    said = f"failed in round {number + 1}: " if number else "cannot run: "
+                    why[name, workers] = said + str(error)
     return found, why
 
 
@@ -88,22 +89,11 @@ def print_table(found, why, args):
             continue
         rate, of_rate = spread(runs, "rate")
         busy, of_busy = spread(runs, "busy")
-        cpu = [statistics.median(run[key] for run in runs) for key in ("all", "thread")]
+        cpu = medians(runs)
         print(
-            f"{line}{rate:>12,.1f}{of_rate:>18}{busy:>12,.1f}{of_busy:>18}{cpu[0]:>8.2f}"
-            f"{cpu[1]:>8.2f}  {runs[-1]['version']} {said}".rstrip()
+            f"{line}{rate:>12,.1f}{of_rate:>18}{busy:>12,.1f}{of_busy:>18}{cpu['all']:>8.2f}"
+            f"{cpu['thread']:>8.2f}  {runs[-1]['version']} {said}".rstrip()
         )
-
-
-def medians(found):
-    """{(name, workers): {key: median}} of those that ran."""
-    return {
-        who: {
-            key: statistics.median(run[key] for run in runs) for key in runs[0] if key != "version"
-        }
-        for who, runs in found.items()
-        if runs
-    }
 
 
 def label(who):
@@ -113,7 +103,7 @@ def label(who):
 
 def best(middle, key, in_thread):
     """The fastest peer without workers, or with some; None: there is none."""
-    peers = {(name, workers) for name, _, workers, _ in loaders.PEERS} & middle.keys()
+    peers = {(name, workers) for name, workers, *_ in loaders.PEERS} & middle.keys()
     among = [who for who in peers if (who[1] == 0) == in_thread]
     return max(among, key=lambda who: middle[who][key], default=None)
 
@@ -130,6 +120,7 @@ def figures(middle):
         "hot_inthread": ratio("tokend", "rate", inthread),
         "hot_torch": ratio("tokend", "rate", torch),
         "hot_workers": ratio("tokend", "rate", best(middle, "rate", False)),
+        "hot_memcpy": ratio("tokend", "rate", ("memcpy in C, int64", None)),
         "busy_inthread": ratio("tokend", "busy", best(middle, "busy", True)),
         "busy_torch": ratio("tokend", "busy", torch),
         "busy_workers": ratio("tokend", "busy", best(middle, "busy", False)),
@@ -142,32 +133,60 @@ def figures(middle):
     return {name: value for name, value in found.items() if value is not None}
 
 
-def counters():
-    """Whether this machine counts instructions, in one line."""
-    try:
-        done = subprocess.run(
-            ["perf", "stat", "-x,", "-e", "instructions:u", "true"], capture_output=True, text=True
-        )
-    except FileNotFoundError:
-        return "instructions: not counted, because perf is not installed"
-    if done.returncode or "not supported" in done.stderr:
-        return "instructions: not counted, because this machine has no hardware counters"
-    return "instructions: this machine counts them; see `perf stat`"
-
-
 def contest(directory, args):
-    table = list(chosen(args.quick))
-    (directory / "contest").mkdir(exist_ok=True)
+    every = loaders.LIMITS + loaders.OURS + loaders.PEERS
+    table = [each for each in every if each[2] or not args.quick]
     try:
         found, why = run_all(directory / "tokens.bin", table, args)
     finally:
         shutil.rmtree(directory / "contest", ignore_errors=True)
     print_table(found, why, args)
-    version = subprocess.run([BIN / "tokend", "--version"], capture_output=True, text=True).stdout
-    print(f"  {version.strip()}; {counters()}")
-    middle = medians(found)
+    middle = {who: medians(runs) for who, runs in found.items() if runs}
     for key, cores in ("rate", "free"), ("busy", "busy"):
         of = [best(middle, key, in_thread) for in_thread in (True, False)]
         without, with_some = [label(who) if who else "none" for who in of]
         print(f"  best peer on {cores} cores, without workers: {without}; with: {with_some}")
     return figures(middle) | {"contest": {label(who): runs for who, runs in found.items()}}
+
+
+# ---- memory of a node ----
+
+
+def grown(world, **about):
+    """The figures of @world trainers that run at once."""
+    with concurrent.futures.ThreadPoolExecutor(world) as pool:
+        runs = [
+            pool.submit(fresh, loaders.__file__, "rate", rank=(rank, world), seconds=4, **about)
+            for rank in range(world)
+        ]
+        return [run.result() for run in runs]
+
+
+def memory(directory, args):
+    """1 and 8 trainers: by how much they grow after they have imported torch, workers included.
+    The pages of the token file are the page cache's. tokend's sum has daemon and rings.
+    """
+    file, ours, torch, private = directory / "tokens.bin", {}, {}, {}
+    for world in (1, TRAINERS):
+        with Daemon(directory, train_stream(file)) as daemon:
+            about = {"loader": "tokend_pair", "socket": daemon.socket, "file": file}
+            runs = grown(world, daemon=daemon.process.pid, **about)
+            private[world] = daemon.memory()
+        ours[world] = sum(run["memory"] for run in runs) + medians(runs)["daemon"]
+        runs = grown(world, loader="torch_dataloader", workers=2, file=file)
+        torch[world] = sum(run["memory"] for run in runs)
+    print(f"\nMemory of a node, private and shared, without importing torch; {MICRO} rows a batch")
+    print(f"  {'':<66}{'1 trainer':>14}{f'{TRAINERS} trainers':>14}")
+    for name, found in (
+        ("tokend, daemon and rings included", ours),
+        ("  the daemon without rings", private),
+        ("torch DataLoader over memmap, 2 workers", torch),
+    ):
+        print(f"  {name:<66}" + "".join(f"{f'{mib:.1f} MiB':>14}" for mib in found.values()))
+    ratios = {
+        "memory_8": ours[TRAINERS] / torch[TRAINERS],
+        "memory_growth": private[TRAINERS] / private[1],
+    }
+    row(f"{TRAINERS} trainers: tokend ÷ torch", f"{ratios['memory_8']:.3f}", "wanted ≤ 0.2")
+    row(f"the daemon without rings, {TRAINERS} ÷ 1", f"{ratios['memory_growth']:.2f}")
+    return ratios

@@ -1,8 +1,10 @@
-"""The contestants of contest.py: each function makes one loader's batches in a process of its own.
+"""The contestants: each function makes the batches of one loader, in a process of its own.
 
-All of them deliver 8 windows of 2049 tokens to one trainer, shuffled, from shards in the page
-cache: int64 where the name does not say otherwise. Every loader is used as its documentation shows
-it. A contestant runs in build/trainers/peers (bench/peers.txt), tokend's in build/venv.
+All of them deliver 8 windows of 2049 tokens to one trainer, shuffled: int64 where the name does not
+say otherwise. Every loader is used as its documentation shows it. tokend's run in build/venv, the
+others in build/trainers/peers (bench/peers.txt).
+
+rate(), start() and waits() measure any of them: fresh(loaders.__file__, "rate", loader=NAME, …).
 """
 
 import itertools
@@ -16,18 +18,18 @@ from pathlib import Path
 
 from common import (
     BATCH_TOKENS,
-    BIN,
     MICRO,
     ROOT,
     SEQ,
     WIN,
+    CannotRun,
     answer,
     busy_cores,
     descendants,
-    flat_windows,
-    forever,
-    memory_of,
+    micro,
+    private_mib,
     process_cpu,
+    pss_mib,
 )
 
 sys.path.append(str(ROOT / "tests/lib"))
@@ -36,27 +38,36 @@ from mosaic import import_without_init  # noqa: E402
 
 DOCUMENT = 1000  # tokens of a Megatron document
 FIO_DEPTH = 256  # reads that the daemon has in flight at most, LIMIT_READS / 2
+STEP_S, WARM_UP = 0.02, 25  # of waits()
 
 
 # ---- measuring ----
 
 
-def both(measure):
-    """@measure() on free cores, and then while another process keeps each core busy."""
-    found = measure()
-    with busy_cores():
-        found["busy"] = measure()["rate"]
-    return found
+def iterator(args):
+    """The batches of args.loader. Its packages are imported before args.begun."""
+    import torch
+
+    torch.set_num_threads(1)
+    begins(args)
+    return iter(globals()[args.loader](args))
 
 
-def take(batches, seconds, daemon):
-    """Takes batches for @seconds. CPU seconds per 10⁹ tokens are those of this thread, and of this
-    process, its descendants and the daemon.
+def begins(args):
+    """A loader's start begins here: its packages are imported."""
+    args.memory = pss_mib([os.getpid()], args.file)
+    args.resident, args.begun = private_mib(os.getpid()), time.monotonic()
+
+
+def take(batches, args):
+    """Takes batches for args.seconds. CPU seconds per 10⁹ tokens are those of this thread, and of
+    this process, its descendants and the daemon.
     """
+    daemon = getattr(args, "daemon", None)
     pids = [os.getpid(), *descendants(os.getpid()), *([daemon] if daemon else [])]
     count, cpu, thread = 0, sum(map(process_cpu, pids)), time.thread_time()
     begin = now = time.monotonic()
-    while now - begin < seconds:
+    while now - begin < args.seconds:
         for _ in range(4):
             next(batches)
         count += 4
@@ -69,169 +80,108 @@ def take(batches, seconds, daemon):
     }
 
 
-def begins(args):
-    """A loader's start begins here: its packages are imported."""
-    args.begun = time.monotonic(), memory_of(os.getpid())["VmRSS"]
-
-
-def started(args, batches):
-    """Milliseconds and MiB from begins() to the first batch."""
-    next(batches)
-    begin, before = args.begun
-    seconds = time.monotonic() - begin
-    return {"start_ms": 1e3 * seconds, "memory": memory_of(os.getpid())["VmRSS"] - before}
-
-
-def measured(args, batches, package, dtype="torch.int64", width=WIN):
-    """The figures of an iterator of tensors [8, 2049], after a warm-up of 64 batches or 2 s."""
-    import torch
-
-    torch.set_num_threads(1)
-    batches, until = iter(batches), time.monotonic() + 2
-    if getattr(args, "start", False):
-        return started(args, batches)
-    for number in range(64):
+def rate(args):
+    """Tokens per second after a warm-up of 64 batches or 2 s, on free cores, and as "busy" while
+    another process keeps each core busy. MiB by which this process and its workers have grown, and
+    those of the daemon. "first": seconds to the first batch. "taken": all tokens.
+    """
+    batches = iterator(args)
+    first, warm = None, 0
+    while warm < 64:
         tokens = next(batches)
-        assert str(tokens.dtype) == dtype and tuple(tokens.shape) == (MICRO, width), tokens
-        if number and time.monotonic() > until:
+        warm += 1
+        first = first or time.monotonic() - args.begun
+        assert str(tokens.dtype).endswith(getattr(args, "dtype", "int64")), tokens.dtype
+        assert tuple(tokens.shape) in ((MICRO, WIN), (MICRO, SEQ)), tokens.shape
+        if time.monotonic() > args.begun + 2:
             break
     del tokens  # a view holds a slot of the ring
-    daemon = getattr(args, "daemon", None)
+    found = take(batches, args)
+    found["taken"] = warm * BATCH_TOKENS + found["rate"] * args.seconds
+    if getattr(args, "busy", False):
+        with busy_cores():
+            found["busy"] = take(batches, args)["rate"]
+    own = [os.getpid(), *descendants(os.getpid())]
+    found |= {"first": first, "memory": pss_mib(own, args.file) - args.memory}
+    if getattr(args, "daemon", None):
+        found["daemon"] = pss_mib([args.daemon], args.file)
+    return found | {"version": version(args.package) if getattr(args, "package", None) else ""}
 
-    def run():
-        return take(batches, args.seconds, daemon)
 
-    found = both(run) if getattr(args, "busy", True) else run()
-    return found | {"version": f"{package} {version(package)}" if package else ""}
+def start(args):
+    """Milliseconds and MiB, mapped files included, from the imports to the first batch."""
+    batches = iterator(args)
+    next(batches)
+    ms = 1e3 * (time.monotonic() - args.begun)
+    found = {"start_ms": ms, "memory": private_mib(os.getpid()) - args.resident}
+    batches.close()  # until here it holds the list of all samples
+    return found
+
+
+def waits(args):
+    """(when, seconds that next() took) of each of args.steps of 20 ms. The trainer computes with
+    torch, which empties the CPU's caches, as real trainers do. Makes the file args.warm after the
+    warm-up.
+    """
+    import torch
+
+    batches, found = iterator(args), []
+    weights, inputs, out = torch.rand(512, 512), torch.rand(512, 512), torch.empty(512, 512)
+    for number in range(WARM_UP + args.steps):
+        if number == WARM_UP and hasattr(args, "warm"):
+            Path(args.warm).touch()
+        begin = time.perf_counter()
+        tokens = next(batches)
+        computes = time.perf_counter()
+        found.append((begin, computes - begin))
+        int(tokens.sum())
+        while time.perf_counter() < computes + STEP_S:
+            torch.mm(weights, inputs, out=out)
+    return found[WARM_UP:]
 
 
 # ---- tokend ----
 
 
-def tokend_loader(args, made="torch.int64", **options):
-    import torch  # noqa: F401 - as in all trainers
+def tokend(args, **options):
     from tokend import Loader
 
-    loader = Loader("train", MICRO, socket=args.socket, tokens=True, **options)
-    return measured(args, (batch["tokens"] for batch in loader), None, made)
-
-
-def tokend(args):
-    return tokend_loader(args)
+    begins(args)
+    begin = getattr(args, "position", None)
+    begin = "begin" if begin is None else begin
+    options = {"tokens": True, "start": begin, "run": str(os.getpid())} | options
+    loader = Loader("train", MICRO, socket=args.socket, **options)
+    return (batch["tokens"] for batch in loader)
 
 
 def tokend_pair(args):
     """input_ids and labels, each a tensor of its own: the default of Loader."""
-    import torch  # noqa: F401
     from tokend import Loader
 
-    loader = Loader("train", MICRO, socket=args.socket)
-    return measured(args, (batch["labels"] for batch in loader), None, width=SEQ)
+    begins(args)
+    rank, world = getattr(args, "rank", (0, 1))
+    options = {"slots": getattr(args, "slots", 0), "run": str(os.getpid()) if world == 1 else "w"}
+    loader = Loader("train", MICRO, socket=args.socket, rank=rank, world=world, **options)
+    return (batch["labels"] for batch in loader)
 
 
 def tokend_int32(args):
     import torch
 
-    return tokend_loader(args, "torch.int32", dtype=torch.int32)
+    return tokend(args, dtype=torch.int32)
 
 
 def tokend_view(args):
     """The slots of the ring themselves, uint16, without a copy."""
-    import torch  # noqa: F401
-    from tokend import Loader
-
-    loader = Loader("train", MICRO, socket=args.socket, view=True, hold=1)
-    return measured(args, (batch["tokens"] for batch in loader), None, "torch.uint16")
-
-
-def in_c(args, width):
-    """bench-next for about args.seconds."""
-
-    def run(batches):
-        before = process_cpu(args.daemon)
-        out = subprocess.run(
-            [BIN / "bench-next", args.socket, "train", "0", str(batches), width],
-            check=True,
-            capture_output=True,
-        )
-        done, giga = json.loads(out.stdout), batches * BATCH_TOKENS / 1e9
-        thread = done["cpu_s_per_1e9"]
-        daemon = (process_cpu(args.daemon) - before) / giga
-        return {"rate": done["tokens_s"], "thread": thread, "all": thread + daemon}
-
-    batches = int(run(5000)["rate"] * args.seconds / BATCH_TOKENS)
-    return both(lambda: run(batches)) | {"version": ""}
-
-
-def tokend_c(args):
-    return in_c(args, "stored")
-
-
-def tokend_c_int64(args):
-    return in_c(args, "int64")
-
-
-# ---- the limits ----
-
-
-def empty_loop(args):
-    """The contest's own loop over one tensor."""
-    import torch
-
-    return measured(args, itertools.repeat(torch.zeros(MICRO, WIN, dtype=torch.int64)), "torch")
-
-
-def floor(args, piece_bytes, pieces):
-    command = [BIN / "bench-floor", args.file, args.seconds, piece_bytes, pieces]
-
-    def run():
-        out = subprocess.run([str(word) for word in command], check=True, capture_output=True)
-        done = json.loads(out.stdout)
-        cpu = done["cpu_s"] / BATCH_TOKENS * 1e9
-        return {"rate": done["copies_s"] * BATCH_TOKENS, "thread": cpu, "all": cpu}
-
-    return both(run) | {"version": ""}
-
-
-def memcpy_stored(args):
-    """8 random windows of the mapped file, u16, into one buffer."""
-    return floor(args, 2 * WIN, MICRO)
-
-
-def memcpy_int64(args):
-    """The bytes of an int64 batch from a random place of the mapped file."""
-    return floor(args, 8 * BATCH_TOKENS, 1)
-
-
-def fio(args, *engine):
-    """fio's random reads of windows from the page cache, in one thread."""
-    command = ["fio", "--name=hot", f"--filename={args.file}", "--rw=randread", *engine]
-    command += [f"--bs={2 * WIN}", f"--blockalign={2 * SEQ}", "--norandommap", "--direct=0"]
-    command += ["--invalidate=0", "--time_based", f"--runtime={max(1, round(args.seconds))}"]
-    command += ["--thread", "--gtod_reduce=1", "--output-format=json"]
-
-    def run():
-        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        done = json.loads(out[out.index("{") :])
-        job = done["jobs"][0]
-        giga = job["read"]["total_ios"] * WIN / 1e9
-        seconds = job["read"]["runtime"] / 1e3
-        cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds / giga
-        return {"rate": giga * 1e9 / seconds, "thread": cpu, "all": cpu, "v": done["fio version"]}
-
-    found = both(run)
-    return found | {"version": found.pop("v")}
-
-
-def fio_uring(args):
-    return fio(args, "--ioengine=io_uring", f"--iodepth={FIO_DEPTH}", "--registerfiles")
-
-
-def fio_pread(args):
-    return fio(args, "--ioengine=psync")
+    return tokend(args, tokens=False, view=True, hold=1)
 
 
 # ---- the trainer's own code ----
+
+
+def forever(loader):
+    while True:
+        yield from loader
 
 
 def numpy_memmap(args):
@@ -248,137 +198,37 @@ def numpy_memmap(args):
             rows = [tokens[i * SEQ : i * SEQ + WIN] for i in order[at : at + MICRO].tolist()]
             yield torch.from_numpy(numpy.stack(rows).astype(numpy.int64))
 
-    batches = itertools.chain.from_iterable(epoch() for _ in itertools.count())
-    return measured(args, batches, "numpy")
-
-
-def nanogpt(args):
-    """get_batch() of nanoGPT's train.py: random offsets, x and y, a new memmap for each batch."""
-    import numpy as np
-    import torch
-
-    block_size, batch_size = SEQ, MICRO
-
-    def get_batch():
-        data = np.memmap(args.file, dtype=np.uint16, mode="r")
-        ix = torch.randint(len(data) - block_size, (batch_size,))
-        x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in ix])
-        y = torch.stack(
-            [torch.from_numpy(data[i + 1 : i + 1 + block_size].astype(np.int64)) for i in ix]
-        )
-        return x, y
-
-    return measured(args, (get_batch()[0] for _ in itertools.count()), "numpy", width=SEQ)
+    return itertools.chain.from_iterable(epoch() for _ in itertools.count())
 
 
 # ---- loaders ----
+
+
+class Windows:
+    """A random-access source: the windows of a flat file, int64 arrays or tensors."""
+
+    def __init__(self, path, tensors=False):
+        import numpy
+
+        self.tokens, self.tensors = numpy.memmap(path, dtype="<u2", mode="r"), tensors
+
+    def __len__(self):
+        return (len(self.tokens) - WIN) // SEQ + 1
+
+    def __getitem__(self, i):
+        import torch
+
+        row = self.tokens[i * SEQ : i * SEQ + WIN].astype("int64")
+        return torch.from_numpy(row) if self.tensors else row
 
 
 def torch_dataloader(args):
     from torch.utils.data import DataLoader
 
     begins(args)
-    loader = DataLoader(
-        flat_windows(args.file),
-        batch_size=MICRO,
-        shuffle=True,
-        drop_last=True,
-        num_workers=args.workers,
-        persistent_workers=args.workers > 0,
-    )
-    return measured(args, forever(loader), "torch")
-
-
-def torch_batches(args):
-    """A whole batch from the dataset's __getitems__(), uint16, which the trainer widens."""
-    import numpy
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-
-    class Batches(Dataset):
-        def __init__(self):
-            self.tokens = numpy.memmap(args.file, dtype="<u2", mode="r")
-
-        def __len__(self):
-            return (len(self.tokens) - WIN) // SEQ + 1
-
-        def __getitems__(self, numbers):
-            rows = [self.tokens[i * SEQ : i * SEQ + WIN] for i in numbers]
-            return torch.from_numpy(numpy.stack(rows))
-
-    loader = DataLoader(
-        Batches(),
-        batch_size=MICRO,
-        shuffle=True,
-        drop_last=True,
-        collate_fn=lambda batch: batch,
-        num_workers=args.workers,
-        persistent_workers=args.workers > 0,
-    )
-    return measured(args, (batch.long() for batch in forever(loader)), "torch")
-
-
-def stateful_dataloader(args):
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    loader = StatefulDataLoader(
-        flat_windows(args.file),
-        batch_size=MICRO,
-        shuffle=True,
-        drop_last=True,
-        num_workers=args.workers,
-        persistent_workers=args.workers > 0,
-    )
-    return measured(args, forever(loader), "torchdata")
-
-
-def mosaic(args):
-    import_without_init()
-    import numpy
-    import torch
-    from streaming.base.dataloader import StreamingDataLoader
-    from streaming.base.dataset import StreamingDataset
-    from streaming.base.util import clean_stale_shared_memory
-
-    class Windows(StreamingDataset):
-        def __getitem__(self, i):
-            return torch.from_numpy(super().__getitem__(i)["tokens"].astype(numpy.int64))
-
-    clean_stale_shared_memory()
-    begins(args)
-    dataset = Windows(local=str(place(args, "mds")), batch_size=MICRO, shuffle=True)
     workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
-    loader = StreamingDataLoader(dataset, batch_size=MICRO, drop_last=True, **workers)
-    return measured(args, forever(loader), "mosaicml-streaming")
-
-
-def litdata(args):
-    """Workers pass uint16, and the trainer widens: better for litData than the other way."""
-    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
-
-    dataset = StreamingDataset(
-        str(place(args, "litdata")),
-        item_loader=TokensLoader(block_size=WIN),
-        shuffle=True,
-        drop_last=True,
-    )
-    loader = StreamingDataLoader(dataset, batch_size=MICRO, num_workers=args.workers)
-    return measured(args, (batch.long() for batch in forever(loader)), "litdata")
-
-
-class Windows:
-    """A random-access source for grain, which sends it to its workers."""
-
-    def __init__(self, path):
-        import numpy
-
-        self.tokens = numpy.memmap(path, dtype="<u2", mode="r")
-
-    def __len__(self):
-        return (len(self.tokens) - WIN) // SEQ + 1
-
-    def __getitem__(self, i):
-        return self.tokens[i * SEQ : i * SEQ + WIN].astype("int64")
+    data = Windows(args.file, tensors=True)
+    return forever(DataLoader(data, batch_size=MICRO, shuffle=True, drop_last=True, **workers))
 
 
 def grain(args):
@@ -390,7 +240,45 @@ def grain(args):
     data = data.batch(MICRO).to_iter_dataset(grain.ReadOptions(num_threads=0))
     if args.workers:
         data = data.mp_prefetch(grain.MultiprocessingOptions(num_workers=args.workers))
-    return measured(args, map(torch.from_numpy, data), "grain")
+    return map(torch.from_numpy, data)
+
+
+def mosaic(args):
+    import_without_init()
+    import numpy
+    import torch
+    from streaming.base.dataloader import StreamingDataLoader
+    from streaming.base.dataset import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
+
+    class Samples(StreamingDataset):
+        def __getitem__(self, i):
+            return torch.from_numpy(super().__getitem__(i)["tokens"].astype(numpy.int64))
+
+    clean_stale_shared_memory()
+    begins(args)
+    where = {"local": str(place(args, "mosaic"))}
+    if hasattr(args, "remote"):
+        where |= {"remote": args.remote, "shuffle_block_size": 4096}  # its shards are small
+    dataset = Samples(batch_size=MICRO, shuffle=True, **where)
+    workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
+    return forever(StreamingDataLoader(dataset, batch_size=MICRO, drop_last=True, **workers))
+
+
+def litdata(args):
+    """Workers pass uint16, and the trainer widens: better for litData than the other way."""
+    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
+    from litdata.streaming import downloader
+
+    begins(args)
+    where = {"input_dir": str(place(args, "litdata"))}
+    if hasattr(args, "remote"):
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"  # the store is on loopback
+        where = {"input_dir": args.remote, "cache_dir": str(place(args, "litdata-cache"))}
+    items = TokensLoader(block_size=WIN)
+    dataset = StreamingDataset(item_loader=items, shuffle=True, drop_last=True, **where)
+    loader = StreamingDataLoader(dataset, batch_size=MICRO, num_workers=args.workers)
+    return (batch.long() for batch in forever(loader))
 
 
 def megatron(args):
@@ -425,12 +313,7 @@ def megatron(args):
     dataset = GPTDataset(indexed, prefix, documents, None, Split.train, config)
     workers = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
     batches = forever(DataLoader(dataset, batch_size=MICRO, drop_last=True, **workers))
-    joined = (torch.cat((batch["tokens"], batch["labels"][:, -1:]), dim=1) for batch in batches)
-    return measured(args, joined, "megatron-core")
-
-
-def ibm(args):
-    raise SystemExit("fms-fsdp is not on PyPI, and has no release to pin")
+    return (torch.cat((batch["tokens"], batch["labels"][:, -1:]), dim=1) for batch in batches)
 
 
 # ---- the same tokens in the formats of Mosaic, litData and Megatron ----
@@ -452,10 +335,10 @@ def write_mosaic(args):
     from streaming.base.format.mds.writer import MDSWriter
 
     tokens, columns = all_tokens(args), {"tokens": f"ndarray:uint16:{WIN}"}
-    with MDSWriter(out=str(place(args, "mds")), columns=columns, size_limit="64mb") as out:
+    size = getattr(args, "shard_bytes", 64 << 20)
+    with MDSWriter(out=str(place(args, "mosaic")), columns=columns, size_limit=size) as out:
         for at in range(0, len(tokens) - WIN, SEQ):
             out.write({"tokens": tokens[at : at + WIN]})
-    return {}
 
 
 def write_litdata(args):
@@ -464,67 +347,118 @@ def write_litdata(args):
     from litdata.streaming.item_loader import TokensLoader
     from litdata.streaming.writer import BinaryWriter
 
-    tokens, step = all_tokens(args), 16 * WIN
+    tokens, step, small = all_tokens(args), 16 * WIN, getattr(args, "shard_bytes", None)
     place(args, "litdata").mkdir()
-    writer = BinaryWriter(
-        str(place(args, "litdata")), chunk_size=WIN * 8012, item_loader=TokensLoader(WIN)
-    )
+    size = {"chunk_bytes": small} if small else {"chunk_size": WIN * 8012}
+    writer = BinaryWriter(str(place(args, "litdata")), item_loader=TokensLoader(WIN), **size)
     for number, at in enumerate(range(0, len(tokens) - step, step)):
         writer.add_item(number, torch.from_numpy(tokens[at : at + step].copy()))
     writer.done()
     writer.merge(1)
-    return {}
 
 
 def write_megatron(args):
+    """IndexedDataset's .idx, and the tokens, which may be sparse, as its .bin."""
     import numpy
-    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
-    tokens, part = all_tokens(args), 1000 * DOCUMENT
-    builder = IndexedDatasetBuilder(str(place(args, "megatron.bin")), dtype=numpy.uint16)
-    for at in range(0, len(tokens) - part, part):
-        builder.add_document(tokens[at : at + part], [DOCUMENT] * (part // DOCUMENT))
-    builder.finalize(str(place(args, "megatron.idx")))
-    return {}
+    count = len(all_tokens(args)) // DOCUMENT
+    os.link(args.file, place(args, "megatron.bin"))
+    with open(place(args, "megatron.idx"), "wb") as index:
+        index.write(b"MMIDIDX\0\0" + numpy.array([1], "<u8").tobytes() + bytes([8]))  # 8: uint16
+        index.write(numpy.array([count, count + 1], "<u8").tobytes())
+        numpy.full(count, DOCUMENT, "<i4").tofile(index)
+        numpy.arange(0, 2 * DOCUMENT * count, 2 * DOCUMENT, "<i8").tofile(index)
+        numpy.arange(count + 1, dtype="<i8").tofile(index)
 
 
-# (its name, function, workers or None, the quick contest has it, it runs in build/trainers/peers)
+# ---- the limits: other programs ----
+
+
+def both(args, run):
+    found = run()
+    with busy_cores():
+        return found | {"busy": run()["rate"], "version": found.get("version", "")}
+
+
+def in_c(args):
+    """A trainer in C, for about args.seconds; args.width: "stored" or "int64"."""
+
+    def run(batches):
+        before = process_cpu(args.daemon)
+        done = micro("next", args.socket, "train", 0, batches, args.width)
+        daemon = (process_cpu(args.daemon) - before) / (batches * BATCH_TOKENS / 1e9)
+        thread = done["cpu_s_per_1e9"]
+        return {"rate": done["tokens_s"], "thread": thread, "all": thread + daemon}
+
+    batches = int(run(5000)["rate"] * args.seconds / BATCH_TOKENS)
+    return both(args, lambda: run(batches))
+
+
+def memcpy(args):
+    """The bytes of a batch from random places of the mapped file into one buffer."""
+    pieces = (2 * WIN, MICRO) if args.width == "stored" else (8 * BATCH_TOKENS, 1)
+
+    def run():
+        done = micro("floor", args.file, args.seconds, *pieces)
+        cpu = done["cpu_s"] / BATCH_TOKENS * 1e9
+        return {"rate": done["copies_s"] * BATCH_TOKENS, "thread": cpu, "all": cpu}
+
+    return both(args, run)
+
+
+def run_fio(file, seconds, size, align, *options):
+    """fio's random reads of windows, in one thread, with as many in flight as the daemon has."""
+    command = ["fio", "--name=bench", f"--filename={file}", "--rw=randread", *options]
+    command += [f"--bs={size}", f"--blockalign={align}", "--norandommap", "--randrepeat=0"]
+    command += ["--ioengine=io_uring", f"--iodepth={FIO_DEPTH}", "--registerfiles", "--thread"]
+    command += ["--iodepth_batch_submit=64", "--iodepth_batch_complete_max=64"]
+    command += ["--invalidate=0", "--time_based", f"--runtime={round(seconds * 1000)}ms"]
+    command += ["--gtod_reduce=1", "--output-format=json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise CannotRun("fio is not installed") from None
+    if done.returncode:
+        raise CannotRun((done.stderr.strip().splitlines() or ["fio failed"])[-1])
+    found = json.loads(done.stdout[done.stdout.index("{") :])
+    job, release = found["jobs"][0], found["fio version"].removeprefix("fio-")
+    tokens, seconds = job["read"]["total_ios"] * WIN, job["read"]["runtime"] / 1e3
+    cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds / (tokens / 1e9)
+    found = {"rate": tokens / seconds, "all": cpu, "thread": cpu}
+    return found | {"taken": tokens, "version": release}
+
+
+def fio(args):
+    return both(args, lambda: run_fio(args.file, args.seconds, 2 * WIN, 2 * SEQ, "--direct=0"))
+
+
+# (its name, workers or None, the quick contest has it, its function, its package, more of args)
 LIMITS = (
-    ("empty loop, Python", empty_loop, None, False),
-    ("memcpy in C, stored width", memcpy_stored, None, False),
-    ("memcpy in C, int64", memcpy_int64, None, False),
-    ("fio, io_uring", fio_uring, None, True),
-    ("fio, pread", fio_pread, None, False),
+    ("memcpy in C, stored width", None, False, memcpy, None, {"width": "stored"}),
+    ("memcpy in C, int64", None, True, memcpy, None, {"width": "int64"}),
+    ("fio, io_uring", None, True, fio, None, {}),
 )
 OURS = (
-    ("tokend", tokend, None, True),
-    ("tokend, input_ids and labels", tokend_pair, None, False),
-    ("tokend, int32", tokend_int32, None, True),
-    ("tokend, views", tokend_view, None, True),
-    ("tokend in C, stored width", tokend_c, None, True),
-    ("tokend in C, int64", tokend_c_int64, None, False),
+    ("tokend", None, True, tokend, None, {}),
+    ("tokend, input_ids and labels", None, False, tokend_pair, None, {}),
+    ("tokend, int32", None, True, tokend_int32, None, {"dtype": "int32"}),
+    ("tokend, views", None, True, tokend_view, None, {"dtype": "uint16"}),
+    ("tokend in C, stored width", None, True, in_c, None, {"width": "stored"}),
+    ("tokend in C, int64", None, False, in_c, None, {"width": "int64"}),
 )
 PEERS = (
-    ("numpy.memmap", numpy_memmap, 0, True),
-    ("nanoGPT get_batch()", nanogpt, 0, False),
-    ("torch DataLoader", torch_dataloader, 0, True),
-    ("torch DataLoader", torch_dataloader, 1, False),
-    ("torch DataLoader", torch_dataloader, 2, True),
-    ("torch DataLoader, u16 batches", torch_batches, 0, False),
-    ("torch DataLoader, u16 batches", torch_batches, 2, False),
-    ("StatefulDataLoader", stateful_dataloader, 0, False),
-    ("StatefulDataLoader", stateful_dataloader, 2, False),
-    ("litData TokensLoader", litdata, 0, False),
-    ("litData TokensLoader", litdata, 2, False),
-    ("Megatron GPTDataset", megatron, 0, False),
-    ("Megatron GPTDataset", megatron, 2, False),
-    ("grain", grain, 0, False),
-    ("grain", grain, 2, False),
-    ("Mosaic Streaming", mosaic, 0, False),
-    ("Mosaic Streaming", mosaic, 2, False),
-    ("IBM fms-fsdp", ibm, 2, False),
+    ("numpy.memmap", 0, True, numpy_memmap, "numpy", {}),
+    ("torch DataLoader", 0, True, torch_dataloader, "torch", {}),
+    ("torch DataLoader", 2, True, torch_dataloader, "torch", {}),
+    ("litData TokensLoader", 0, False, litdata, "litdata", {}),
+    ("litData TokensLoader", 2, False, litdata, "litdata", {}),
+    ("Megatron GPTDataset", 0, False, megatron, "megatron-core", {}),
+    ("Megatron GPTDataset", 2, False, megatron, "megatron-core", {}),
+    ("grain", 0, False, grain, "grain", {}),
+    ("grain", 2, False, grain, "grain", {}),
+    ("Mosaic Streaming", 0, False, mosaic, "mosaicml-streaming", {}),
+    ("Mosaic Streaming", 2, False, mosaic, "mosaicml-streaming", {}),
 )
-WRITERS = (write_mosaic, write_litdata, write_megatron)
 
 if __name__ == "__main__":
-    answer([function for _, function, _, _ in LIMITS + OURS + PEERS] + list(WRITERS))
+    answer(rate, start, waits, write_mosaic, write_litdata, write_megatron, memcpy, in_c, fio)

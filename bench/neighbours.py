@@ -1,28 +1,28 @@
-#!/usr/bin/env python3
-"""Measures how much a hostile client slows down a polite one.
+"""How much a hostile client of another user slows down a polite one.
 
 The polite one is a trainer in C that takes batches as fast as they come. Its waits and its rate
 next to each neighbour are divided by those next to an innocent one, which costs it the same cores
 and reads: the same flood at another daemon, or if the neighbour takes batches, a second polite
-trainer. That one's row is relative to the same trainer alone.
+trainer. That one's row is relative to the same trainer alone. "Reply" is what a third client waits
+for an answer, "control" and "others" the shares of a core that the daemon's threads take.
 
-    make bench                                   this table is part of it
-    build/venv/bin/python bench/neighbours.py    alone, about two minutes
+    build/venv/bin/python bench/run.py neighbours
 
 The hostile client has its own uid if this runs as root.
 """
 
-import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, time
+import contextlib
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import hostile
+from common import SEQ, Daemon, medians, result
 
-ROOT = Path(__file__).resolve().parent.parent
-BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin"))
-POLITE = ROOT / "build/bin/bench-polite"
 NOBODY = 65534
-SEQ = 2048
-
+SECONDS, ROUNDS = 2.0, 3
 KINDS = {
     "twin": "a second polite one",
     "huge": "batches of 65,536 rows",
@@ -37,139 +37,90 @@ KINDS = {
 READERS = "huge", "wide"  # take batches: their innocent neighbour is a second polite trainer
 
 
-class Daemon:
-    """A daemon in a directory of its own below @directory, where tokens.bin is."""
-
-    def __init__(self, directory, name):
-        self.directory = directory / name
-        self.directory.mkdir()
-        for place in (self.directory, directory, directory.parent):
-            place.chmod(0o755)  # another user must reach the socket
-        self.socket = self.directory / "s.sock"
-        config = self.directory / "tokend.yaml"
-        datasets = [{"name": "web", "path": str(directory / "tokens.bin"), "dtype": "u16"}]
-        config.write_text(
-            json.dumps(
-                {
-                    "socket": str(self.socket),
-                    "state_dir": str(self.directory / "state"),
-                    "memory": 3 << 30,
-                    "allow_uids": [NOBODY],
-                    "streams": {
-                        "train": {"seed": 42, "seq_len": SEQ, "datasets": datasets},
-                        "wide": {"seed": 42, "seq_len": 1_000_000, "datasets": datasets},
-                    },
-                }
-            )
-        )
-        log = self.directory / "log"
-        with open(log, "w") as stderr:
-            self.process = subprocess.Popen([BIN / "tokend", "-c", config], stderr=stderr)
-        until = time.monotonic() + 20
-        while "ready at" not in log.read_text():
-            if self.process.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"bench: the daemon did not start: {log.read_text()}")
-            time.sleep(0.01)
-
-    def cpu(self):
-        """CPU seconds of each thread."""
-        used = {}
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            used[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
-        return used
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
+def served(directory, name):
+    data = [{"name": "web", "path": str(directory / "tokens.bin"), "dtype": "u16"}]
+    windows = {"train": SEQ, "wide": 1_000_000}
+    streams = {n: {"seed": 42, "seq_len": s, "datasets": data} for n, s in windows.items()}
+    (directory / name).mkdir(exist_ok=True)
+    for place in (directory / name, directory):
+        place.chmod(0o755)  # another user must reach the socket
+    return Daemon(directory / name, streams, memory=3 << 30, allow_uids=[NOBODY])
 
 
-def polite(daemon, seconds, uid=None):
-    command = [POLITE, daemon.socket, "train", str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, user=uid)
-
-
-def measured(process):
-    out, _ = process.communicate(timeout=120)
-    if process.returncode:
-        raise SystemExit(f"bench: the polite trainer failed: exit {process.returncode}")
-    return json.loads(out)
-
-
-class Hostile:
+class Flood:
     """A process that floods the daemon; the flood has begun when the constructor returns."""
 
-    def __init__(self, daemon, kind, seconds):
-        uid = NOBODY if os.geteuid() == 0 else None
-        self.kind = kind
+    def __init__(self, daemon, kind):
+        self.kind, uid = kind, NOBODY if os.geteuid() == 0 else None
         if kind == "twin":
-            self.process = polite(daemon, seconds + 1, uid)
-            time.sleep(0.3)
-            return
-        command = [
-            sys.executable,
-            Path(__file__).with_name("hostile.py"),
-            "--socket",
-            daemon.socket,
-            kind,
-        ]
-        command += ["--uid", str(uid)] if uid else []
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        if self.process.stdout.readline() != b"ready\n":
-            raise SystemExit(f"bench: the hostile client did not start its flood: {kind}")
+            self.process = daemon.polite(SECONDS + 1, user=uid)
+        else:
+            command = [sys.executable, hostile.__file__, "--socket", daemon.socket, kind]
+            command += ["--uid", str(uid)] if uid else []
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+            if self.process.stdout.readline() != b"ready\n":
+                raise SystemExit(f"bench: the hostile client did not start its flood: {kind}")
         time.sleep(0.3)
 
     def stop(self):
         if self.process.poll() is not None and self.kind != "twin":
-            print(
-                f"bench: hostile client {self.kind} ended early: exit {self.process.returncode}",
-                file=sys.stderr,
-            )
+            said = f"{self.kind} ended early: exit {self.process.returncode}"
+            print(f"bench: hostile client {said}", file=sys.stderr)
         self.process.kill()
         self.process.communicate()
 
 
-def neighbour_of(daemon, other, kind, seconds):
+def cpu_of_threads(daemon):
+    """CPU seconds of each thread; the control thread's number is the process's."""
+    tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
+    return {t.name: int((t / "schedstat").read_text().split()[0]) / 1e9 for t in tasks}
+
+
+def neighbour_of(daemon, other, kind):
     """A polite trainer's figures at @daemon, with a flood at @other, and @daemon's CPU then."""
-    flood = Hostile(other, kind, seconds)
-    try:
-        before, begin = daemon.cpu(), time.monotonic()
-        here = measured(polite(daemon, seconds))
-        wall = time.monotonic() - begin
-        used = {task: (cpu - before.get(task, 0)) / wall for task, cpu in daemon.cpu().items()}
-    finally:
-        flood.stop()
+    third = hostile.Client(str(daemon.socket)).attach(run="hostile", peer=1 << 20)
+    with contextlib.closing(third):
+        flood, replies = Flood(other, kind), []
+        try:
+            before, begin = cpu_of_threads(daemon), time.monotonic()
+            trainer = daemon.polite(SECONDS)
+            while trainer.poll() is None:
+                asked = time.monotonic()
+                third.ask(op="describe")
+                replies.append(time.monotonic() - asked)
+                time.sleep(0.02)
+            here, wall = result(trainer), time.monotonic() - begin
+            after = cpu_of_threads(daemon)
+        finally:
+            flood.stop()
+    used = {task: (cpu - before.get(task, 0)) / wall for task, cpu in after.items()}
     control = used.pop(str(daemon.process.pid))
-    return {**here, "control": control, "others": sum(used.values())}
+    reply = sorted(replies)[len(replies) // 2] * 1e3
+    return here | {"reply": reply, "control": control, "others": sum(used.values())}
 
 
-def once(directory, kind, seconds):
+def once(directory, kind):
     """A polite trainer alone, next to an innocent neighbour, and next to a hostile one. New daemons
-    each time, because a daemon remembers what a user has used up."""
-    with Daemon(directory, "a") as daemon, Daemon(directory, "b") as other:
-        alone = innocent = measured(polite(daemon, seconds / 2))
+    each time, because a daemon remembers what a user has used up.
+    """
+    with served(directory, "a") as daemon, served(directory, "b") as other:
+        alone = innocent = result(daemon.polite(SECONDS / 2))
         if kind in READERS:
-            innocent = neighbour_of(daemon, daemon, "twin", seconds)
+            innocent = neighbour_of(daemon, daemon, "twin")
         elif kind != "twin":
             # Another user's session, without which the flood would be the only one there, and free.
-            with hostile.attach(str(other.socket), "train"):
-                innocent = neighbour_of(daemon, other, kind, seconds)
-        return alone, innocent, neighbour_of(daemon, daemon, kind, seconds)
+            with hostile.attach(str(other.socket)):
+                innocent = neighbour_of(daemon, other, kind)
+        here = neighbour_of(daemon, daemon, kind)
+    ratios = {key: here[key] / innocent[key] for key in ("rate", "p99", "p999")}
+    about = {key: here[key] for key in ("reply", "control", "others")}
+    return ratios | about | {"us": here["p999"], "alone": here["rate"] / alone["rate"]}
 
 
 def neighbours(directory, args):
-    return table(directory / "neighbours")
-
-
-def table(directory, seconds=2.0, kinds=tuple(KINDS), rounds=3):
-    """{kind: figures}; medians over the rounds."""
-    directory.mkdir(exist_ok=True)
+    directory = directory / "neighbours"
+    directory.mkdir()
+    directory.parent.chmod(0o755)
     with open(directory / "tokens.bin", "wb") as file:
         for _ in range(50):
             file.write(os.urandom(1 << 20) * 2)
@@ -178,54 +129,19 @@ def table(directory, seconds=2.0, kinds=tuple(KINDS), rounds=3):
         "client of another uid, relative to an innocent neighbour"
     )
     print(
-        f"  {'':<40}{'rate':>8}{'p99':>8}{'p99.9':>8}{'p99.9 µs':>12}{'alone':>8}"
-        f"{'control thread':>16}{'others':>8}",
-        flush=True,
+        f"  {'':<40}{'rate':>8}{'p99':>8}{'p99.9':>8}{'p99.9 µs':>10}{'alone':>8}{'reply ms':>10}"
+        f"{'control':>9}{'others':>8}"
     )
-    rows, seen = {}, {kind: [] for kind in kinds}
-    for _ in range(rounds):
-        for kind in kinds:
-            alone, innocent, here = once(directory, kind, seconds)
-            seen[kind].append(
-                {
-                    **{key: here[key] / innocent[key] for key in ("rate", "p99", "p999")},
-                    "us": here["p999"],
-                    "alone": here["rate"] / alone["rate"],
-                    "control": here["control"],
-                    "others": here["others"],
-                }
-            )
-    for kind in kinds:
-        rows[kind] = row = {
-            key: statistics.median(s[key] for s in seen[kind]) for key in seen[kind][0]
-        }
+    seen = {kind: [] for kind in KINDS}
+    for _ in range(1 if args.quick else ROUNDS):
+        for kind in KINDS:
+            seen[kind].append(once(directory, kind))
+    for kind, runs in seen.items():
+        row = medians(runs)
         print(
             f"  {KINDS[kind]:<40}{row['rate']:>8.2f}{row['p99']:>8.2f}{row['p999']:>8.2f}"
-            f"{row['us']:>12.0f}{row['alone']:>8.2f}{row['control']:>14.0%}{row['others']:>10.0%}",
-            flush=True,
+            f"{row['us']:>10.0f}{row['alone']:>8.2f}{row['reply']:>10.2f}{row['control']:>9.0%}"
+            f"{row['others']:>8.0%}"
         )
     print("  goal: a rate of at least 0.9, p99.9 of at most 2")
-    return rows
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="one line of JSON after the table")
-    parser.add_argument(
-        "kinds", nargs="*", default=list(KINDS), metavar="KIND", help=", ".join(KINDS)
-    )
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(
-        prefix="tokend-bench-", ignore_cleanup_errors=True
-    ) as directory:
-        rows = table(Path(directory) / "neighbours", args.seconds, args.kinds, args.rounds)
-    if args.json:
-        print(json.dumps(rows))
-
-
-if __name__ == "__main__":
-    main()
+    return {f"next_to_{kind}": medians(runs)["rate"] for kind, runs in seen.items()}

@@ -1,6 +1,6 @@
 """Packing documents into rows: padding, documents cut, and time.
 
-build/venv/bin/python bench/run.py packing
+    build/venv/bin/python bench/run.py packing
 
 Documents have log-normal lengths, with a median of 300 tokens. Concatenation and best-fit are
 `tokctl pack --format flat` and `tokctl pack --fit`: read, packed, written and read back. First-fit

@@ -17,8 +17,8 @@ import sys
 import textwrap
 
 import goals
-from common import ROOT
-from growth import plots
+import growth
+from common import ROOT, medians
 
 RESULTS = ROOT / "bench/results"
 PAGES = (ROOT / "README.md", ROOT / "bench/RESULTS.md", *sorted(RESULTS.glob("*.md")))
@@ -32,8 +32,8 @@ NAMES = {
     "start_ms": "start, ms",
     "attach_ms": "attach, ms",
     "memory": "memory, MiB",
-    "wait_us": "wait, µs",
-    "window_ns": "position → window, ns",
+    "share": "daemon, of a core",
+    "fairness": "slowest ÷ fastest",
     "torch_start_ms": "torch: start, ms",
     "torch_memory": "torch: MiB",
     "torch_int64": "torch, int64",
@@ -41,35 +41,14 @@ NAMES = {
     "megatron_again_ms": "its second start, ms",
     "megatron_memory": "Megatron: MiB",
     "megatron_int64": "Megatron, int64",
-    "mosaic_start_ms": "Mosaic: start, ms",
-    "mosaic_memory": "Mosaic: MiB",
     "mosaic_int64": "Mosaic, int64",
 }
 MILLIONS = ("stored", "int64")  # the ends of such names
-# The plots of an axis, and their descriptions.
-PLOTS = {
-    "size": {
-        "size-start": "Milliseconds to the first batch against tokens of the dataset",
-        "size-memory": "Memory against tokens of the dataset",
-        "size-order": "Nanoseconds from a position to its window against tokens of the dataset",
-        "wait": "Wait of a step against tokens of the dataset and of a batch",
-    },
-    "datasets": {"datasets": "Milliseconds to the first batch against datasets"},
-    "sessions": {
-        "sessions": "Tokens per second of all sessions against their number",
-        "sessions-memory": "Memory of the daemon against sessions",
-    },
-    "seq_len": {"seq_len": "Tokens per second against seq_len"},
-    "micro_batch": {
-        "micro_batch": "Tokens per second against micro_batch",
-        "cpu": "CPU seconds per 10⁹ tokens against seq_len and micro_batch",
-    },
-}
 # Of README.md's table: a column's head, and the names of a loader in the contest and in `steps`.
 LOADERS = (
     ("tokend", "tokend", "tokend"),
     ("NumPy loop", "numpy.memmap", None),
-    ("DataLoader + memmap", "torch DataLoader", "torch0"),
+    ("DataLoader + memmap", "torch DataLoader", "torch DataLoader, 0 workers"),
     ("litData {}", "litData TokensLoader", None),
     ("Megatron-core {}", "Megatron GPTDataset", None),
     ("Mosaic {}", "Mosaic Streaming", None),
@@ -93,13 +72,9 @@ def markdown(heads, rows):
 
 def contest_row(who, runs):
     name, workers = re.fullmatch(r"(.*?)(?:, (\d+) workers)?", who).groups()
-    release = runs[-1]["version"].split()[-1:] if workers or name.startswith("fio") else []
-    if release and not name.startswith(("numpy", "nanoGPT")):
-        name += " " + release[0].removeprefix("fio-").split("+")[0]
-    rates = [run["rate"] / 1e6 for run in runs]
-    middle = {
-        key: statistics.median(run[key] for run in runs) for key in runs[0] if key != "version"
-    }
+    if not name.startswith("numpy"):
+        name = f"{name} {runs[-1]['version'].split('+')[0]}".rstrip()
+    rates, middle = [run["rate"] / 1e6 for run in runs], medians(runs)
     rate = f"{number(middle['rate'] / 1e6)} ({number(min(rates))}–{number(max(rates))})"
     cpu = (number(middle[key]) for key in ("all", "thread"))
     return [name, workers or "–", rate, number(middle["busy"] / 1e6), *cpu]
@@ -133,7 +108,7 @@ def readme(run):
     ]
     heads = [""]
     for head, name, _ in LOADERS:
-        release = found[name + ", 0 workers"][-1]["version"].split()[-1] if "{}" in head else ""
+        release = found[name + ", 0 workers"][-1]["version"] if "{}" in head else ""
         heads.append(head.format(".".join(release.split(".")[:2])))
     return markdown(heads, rows)
 
@@ -154,7 +129,7 @@ def machine(run):
 def goals_table(run):
     figures = {name: value for part in run["parts"].values() for name, value in part.items()}
     rows = []
-    for part, figure, text, unit, sense, limit in goals.GOALS:
+    for part, figure, text, unit, sense, limit in goals.goals():
         value = figures.get(figure)
         said = "not measured" if value is None else goals.verdict(value, sense, limit)
         if part == "gpu" and value is None:
@@ -183,13 +158,13 @@ def printed(run, names):
     )
 
 
-def growth(run, axis):
+def curve(run, axis):
     """The plots and the table of an axis."""
     points = run["parts"]["growth"]["growth"][axis]
     pictures = [
-        f"![{said}]({name}.svg)\n\n"
-        for name, said in PLOTS[axis].items()
-        if (RESULTS / f"{name}.svg").exists()
+        f"![{title}: {y} against {x}]({name}.svg)\n\n"
+        for name, (of, x, title, y, _) in growth.PLOTS.items()
+        if of == axis
     ]
     keys = [key for key in NAMES if any(key in point for point in points.values())]
     rows = []
@@ -212,7 +187,7 @@ def made(run, name):
     try:
         if first == "printed":
             return printed(run, others)
-        return TABLES[first](run) if first in TABLES else growth(run, first)
+        return TABLES[first](run) if first in TABLES else curve(run, first)
     except KeyError:
         return None
 
@@ -235,7 +210,7 @@ def main():
         return found[1] + text if text else found[0]
 
     if "growth" in run["parts"]:
-        for name, svg in plots(run["parts"]["growth"]["growth"]).items():
+        for name, svg in growth.plots(run["parts"]["growth"]["growth"]).items():
             (RESULTS / name).write_text(svg)
     for page in PAGES:
         print(page.relative_to(ROOT))

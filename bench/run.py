@@ -38,26 +38,18 @@ from common import ROOT, write_tokens
 PARTS = (
     ("contest", "contest:contest", "quick"),
     ("ready", "calls:ready", "quick"),
-    ("transforms", "calls:transforms", "full"),
-    ("control", "calls:control", "full"),
-    ("memory", "memory:memory", "full"),
+    ("memory", "contest:memory", "full"),
     ("starts", "starts:starts", "full"),
     ("steps", "steps:steps", "full"),
-    ("stalls", "stalls:stalls", "full"),
-    ("elastic", "elastic:elastic", "full"),
-    ("sessions", "share:sessions", "full"),
-    ("rate", "share:rate", "quick"),
-    ("order", "scale:order", "quick"),
+    ("stalls", "steps:stalls", "full"),
+    ("rate", "steps:rate", "quick"),
+    ("order", "calls:order", "quick"),
     ("cold", "cold:cold", "full"),
     ("formats", "formats:formats", "full"),
     ("packing", "packing:packing", "full"),
-    ("start_up", "scale:start_up", "full"),
-    ("looks", "scale:looks", "full"),
-    ("hundred_t", "scale:hundred_t", "full"),
+    ("positions", "starts:positions", "full"),
     ("growth", "growth:growth", "full"),
-    ("day_one", "day_one:table", "full"),
     ("neighbours", "neighbours:neighbours", "alone"),
-    ("opening", "scale:opening", "alone"),
     ("objects", "objects:objects", "alone"),
 )
 
@@ -139,9 +131,6 @@ def main():
     parser.add_argument("--tokens", type=int, default=300_000_000)
     parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
     parser.add_argument("--seconds", type=float, help="of one measurement: 0.5, or 0.4")
-    parser.add_argument(
-        "--shards", type=int, default=1_000_000, help="of the dataset whose opening is measured"
-    )
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 5)
     args.seconds = args.seconds or (0.4 if args.quick else 0.5)

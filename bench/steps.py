@@ -1,145 +1,153 @@
-"""The wait of a trainer with steps of 20 ms: all of next(), in turn with other loaders.
-
-The trainer computes with torch, which empties the CPU's caches, as real trainers do. nanoGPT is
-get_batch() of its train.py. torch is a DataLoader over memmap, and on storage that stalls, over
-pread(): FUSE's direct files cannot be mapped.
+"""A trainer with steps of 20 ms: the wait for all of next(), also on storage that stalls. And the
+CPU time at a real rate.
 """
 
-import os
+import concurrent.futures
+import sys
 import time
 
-from common import MICRO, SEQ, WIN, Daemon, end_phase, flat_windows, forever, in_child, serve_child
-from common import train_stream
+import loaders
+from common import MICRO, PEERS, ROOT, SEQ, Daemon, answer, fresh, process_cpu, row, train_stream
 
-STEP_S = 0.02
-WARM_UP = 25
-NAMES = {
-    "tokend": "tokend",
-    "nanogpt": "nanoGPT's get_batch",
-    "torch0": "torch DataLoader, 0 workers",
-    "torch2": "torch DataLoader, 2 workers",
-}
+sys.path.append(str(ROOT / "tests"))
 
+from lib.fuse import READ, Hanging  # noqa: E402
 
-def tokend(file, socket, slots=0):
-    from tokend import Loader
-
-    loader = Loader("train", MICRO, socket=socket, slots=slots, run=str(os.getpid()))
-    return ((batch["input_ids"], batch["labels"]) for batch in loader)
-
-
-def nanogpt(file, socket):
-    import numpy
-    import torch
-
-    while True:
-        data = numpy.memmap(file, dtype=numpy.uint16, mode="r")
-        ix = torch.randint(len(data) - SEQ, (MICRO,))
-        x = torch.stack([torch.from_numpy(data[i : i + SEQ].astype(numpy.int64)) for i in ix])
-        y = torch.stack(
-            [torch.from_numpy(data[i + 1 : i + 1 + SEQ].astype(numpy.int64)) for i in ix]
-        )
-        yield x, y
-
-
-def read_windows(file):
-    import numpy
-    import torch
-
-    class Windows(torch.utils.data.Dataset):
-        def __init__(self):
-            self.file = os.open(file, os.O_RDONLY)
-
-        def __len__(self):
-            return (os.fstat(self.file).st_size // 2 - WIN) // SEQ + 1
-
-        def __getitem__(self, i):
-            raw = os.pread(self.file, 2 * WIN, 2 * i * SEQ)
-            return torch.from_numpy(numpy.frombuffer(raw, "<u2").astype(numpy.int64))
-
-    return Windows()
-
-
-def with_torch(file, workers, mapped):
-    import torch
-
-    data = flat_windows(file) if mapped else read_windows(file)
-    options = {"num_workers": workers, "persistent_workers": workers > 0}
-    loader = torch.utils.data.DataLoader(data, MICRO, shuffle=True, drop_last=True, **options)
-    for tokens in forever(loader):
-        yield tokens[:, :-1], tokens[:, 1:]
-
-
+TRAINERS, TOKENS_S = 8, 90_000
 CONTESTANTS = {
-    "tokend": tokend,
-    "nanogpt": nanogpt,
-    "torch0": lambda file, socket: with_torch(file, 0, True),
-    "torch2": lambda file, socket: with_torch(file, 2, True),
-    "read0": lambda file, socket: with_torch(file, 0, False),
-    "read2": lambda file, socket: with_torch(file, 2, False),
+    "tokend": ("tokend_pair", None),
+    "torch DataLoader, 0 workers": ("torch_dataloader", 0),
+    "torch DataLoader, 2 workers": ("torch_dataloader", 2),
 }
+SHARES = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1}
+STALL_S, PAUSE_S = 2, 2.7  # the pause fills the ring
 
 
-def train(contestant, steps, announce=False, **options):
-    """When each step began and its wait, in seconds. @announce: end_phase() after the warm-up."""
-    import torch
-
-    torch.set_num_threads(1)
-    batches = CONTESTANTS[contestant](**options)
-    weights, inputs, out = torch.rand(512, 512), torch.rand(512, 512), torch.empty(512, 512)
-    waits = []
-    for number in range(WARM_UP + steps):
-        if announce and number == WARM_UP:
-            end_phase()
-        begin = time.perf_counter()
-        input_ids, labels = next(batches)
-        computes = time.perf_counter()
-        waits.append((begin, computes - begin))
-        int(input_ids.sum() + labels.sum())
-        while time.perf_counter() < computes + STEP_S:
-            torch.mm(weights, inputs, out=out)
-    return waits[WARM_UP:]
-
-
-def percentile(waits, share):
+def percentiles(waits):
+    """In µs."""
     ordered = sorted(waits)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def print_waits(names, found, unit, scale):
-    print(f"  {'':<40}" + "".join(f"{name:>11}" for name in ("p50", "p99", "p99.9", "max", "mean")))
-    for name, waits in found.items():
-        cells = [percentile(waits, share) for share in (0.5, 0.99, 0.999, 1)]
-        cells.append(sum(waits) / len(waits))
-        print(f"  {names[name]:<40}" + "".join(f"{c * scale:>11,.0f}" for c in cells) + f" {unit}")
+    last = len(ordered) - 1
+    return {name: ordered[min(last, int(s * len(ordered)))] * 1e6 for name, s in SHARES.items()}
 
 
 def steps(directory, args):
     number, rounds = (150, 1) if args.quick else (350, 3)
-    names = ("tokend", "torch0") if args.quick else NAMES
-    found = {name: [] for name in names}
-    file = directory / "tokens.bin"
+    found, file = {name: [] for name in CONTESTANTS}, directory / "tokens.bin"
     with Daemon(directory, train_stream(file)) as daemon:
-        daemon.wait()
         for _ in range(rounds):
-            for name in names:
-                options = {"file": file, "socket": daemon.socket, "steps": number}
-                found[name] += [
-                    wait for _, wait in in_child(__file__, "train", contestant=name, **options)
-                ]
+            for name, (loader, workers) in CONTESTANTS.items():
+                about = {"loader": loader, "workers": workers, "steps": number, "file": file}
+                python = PEERS if loader == "torch_dataloader" else sys.executable
+                about["socket"] = daemon.socket
+                each = fresh(loaders.__file__, "waits", python, **about)
+                found[name] += [wait for _, wait in each]
     print(
-        f"\nWait of {rounds} × {number} steps of {STEP_S * 1e3:.0f} ms: all of next(), "
-        f"{MICRO}×{SEQ} tokens in the page cache, int64 input_ids and labels"
+        f"\nWait of {rounds} × {number} steps of {loaders.STEP_S * 1e3:.0f} ms: all of next(), "
+        f"{MICRO}×{SEQ} tokens in the page cache, int64"
     )
-    print_waits(NAMES, found, "µs", 1e6)
+    print(f"  {'':<40}" + "".join(f"{name:>11}" for name in SHARES))
+    waits = {name: percentiles(each) for name, each in found.items()}
+    for name, each in waits.items():
+        print(f"  {name:<40}" + "".join(f"{us:>11,.0f}" for us in each.values()) + " µs")
     print("  goals for tokend: p50 15, p99.9 60, max 400 µs")
-    shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1}
-    waits = {
-        who: {name: percentile(each, share) * 1e6 for name, share in shares.items()}
-        for who, each in found.items()
-    }
     return {f"step_{name}_us": us for name, us in waits["tokend"].items()} | {"waits": waits}
 
 
+# ---- storage that stalls ----
+
+
+def stalled(mount, warm, count, **about):
+    """Seconds that a trainer waited, and those that its ring could not avoid: a stall, less a step
+    for each of its batches.
+    """
+    steps, spans = int(count * (STALL_S + PAUSE_S) / loaders.STEP_S) + 50, []
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        about |= {"loader": "tokend_pair", "steps": steps, "warm": warm}
+        trainer = pool.submit(fresh, loaders.__file__, "waits", **about)
+        while not (warm.exists() or trainer.done()):
+            time.sleep(0.01)
+        for _ in range(count):
+            time.sleep(PAUSE_S)
+            begin = time.perf_counter()
+            mount.hang(READ)
+            time.sleep(STALL_S)
+            mount.answer()
+            spans.append((begin, time.perf_counter()))
+        steps = trainer.result()
+    waited = least = 0
+    for begin, end in spans:
+        waited += sum(wait for at, wait in steps if begin - loaders.STEP_S < at < end)
+        before = [at for at, _ in steps if at < begin][-50:]
+        step = (before[-1] - before[0]) / (len(before) - 1)
+        least += max(0, end - begin - about["slots"] * step)
+    return waited, least
+
+
+def stalls(directory, args):
+    """A file system (FUSE, mounted by root) that does not answer reads for 2 s, now and then."""
+    data, mount, ratio = directory / "stalls", None, {}
+    data.mkdir()
+    (data / "tokens.bin").hardlink_to(directory / "tokens.bin")
+    try:
+        mount = Hanging(str(data), str(directory / "stalls-mount"))
+        print(f"\nSteps of 20 ms on storage that stalls for {STALL_S} s")
+        with Daemon(directory, train_stream(f"{mount.mount}/tokens.bin")) as daemon:
+            for slots in (64, 32):
+                about = {"slots": slots, "socket": daemon.socket, "file": "tokens.bin"}
+                count, warm = 1 if args.quick else 3, directory / f"warm-{slots}"
+                waited, least = stalled(mount, warm, count, **about)
+                ratio[slots] = waited / least
+                what = f"{slots} slots: waited, and inevitable; their ratio"
+                row(what, f"{waited:.2f} s", f"{least:.2f} s; {ratio[slots]:.2f}, wanted ≤ 1.1")
+    except PermissionError as error:
+        raise SystemExit(f"a FUSE file system cannot be mounted: {error}") from error
+    finally:
+        if mount:
+            mount.close()
+    return {"stall_2s": ratio[64], "stall_2s_32": ratio[32]}
+
+
+# ---- the rate of a real job ----
+
+
+def paced(args):
+    """CPU seconds of all next() calls and of the daemon, of trainers at a real rate."""
+    import torch
+    from tokend import Loader
+
+    torch.set_num_threads(1)
+    about = {"socket": args.socket, "world": TRAINERS}
+    ranks = [Loader("train", MICRO, rank=rank, **about) for rank in range(TRAINERS)]
+    for rank in ranks * 200:  # until the tensors and rings have been used once
+        next(rank)
+    period, inside, batches = MICRO * SEQ / TOKENS_S / TRAINERS, 0, 0
+    begin, used = time.monotonic(), process_cpu(args.daemon)
+    while time.monotonic() - begin < args.seconds:
+        time.sleep(max(0, begin + batches * period - time.monotonic()))
+        at = time.thread_time_ns()
+        next(ranks[batches % TRAINERS])
+        inside += time.thread_time_ns() - at
+        batches += 1
+    wall = time.monotonic() - begin
+    return {
+        "rate": batches * MICRO * SEQ / wall,
+        "next": inside / 1e9 / wall,
+        "daemon": (process_cpu(args.daemon) - used) / wall,
+    }
+
+
+def rate(directory, args):
+    with Daemon(directory, train_stream(directory / "tokens.bin")) as daemon:
+        about = {"socket": daemon.socket, "daemon": daemon.process.pid}
+        found = fresh(__file__, "paced", seconds=5 if args.quick else 20, **about)
+    share = found["next"] + found["daemon"]
+    print(f"\n{TRAINERS} trainers × {TOKENS_S:,} tokens/s, int64 input_ids and labels")
+    what = f"all next() in Python, of a core, at {found['rate']:,.0f} tokens/s"
+    row(what, f"{found['next']:.3%}")
+    row("the daemon, of a core", f"{found['daemon']:.3%}")
+    row("together", f"{share:.3%}", "wanted ≤ 0.15 %")
+    return {"rate_core_share": 100 * share}
+
+
 if __name__ == "__main__":
-    serve_child({"train": train})
+    answer(paced)

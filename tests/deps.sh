@@ -37,7 +37,7 @@ fi
 if [[ ${1:-run} =~ ^(objects|bench)$ ]]; then
 	packages+=(nginx-light openssl)
 fi
-[ "${1:-run}" != bench ] || packages+=(valgrind fio)
+[ "${1:-run}" != bench ] || packages+=(fio)
 if [[ ${1:-run} =~ ^(test|deb)$ ]]; then
 	packages+=(debhelper dh-python fakeroot lintian)
 fi

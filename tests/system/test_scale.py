@@ -1,7 +1,7 @@
 """100 T tokens: 10,000 sparse shards of 10 G tokens. Positions are found, and none takes memory.
 
-bench/run.py measures that every position costs the same time, and bench/day_one.py what the
-sessions of a node cost.
+bench/starts.py measures that every position costs the same time, and bench/growth.py what
+sessions cost.
 """
 
 import json
@@ -55,7 +55,8 @@ def private(daemon):
 
 def attach_everywhere(daemon, times):
     for position in list(PLACES.values()) * times:
-        code, _, err = run(os.path.join(BIN, "bench-next"), daemon.socket, "train", position, 0)
+        micro = os.path.join(BIN, "bench-micro")
+        code, _, err = run(micro, "next", daemon.socket, "train", position, 0)
         assert code == 0, err
 
 
