@@ -181,9 +181,9 @@ static const struct schema_key dataset_keys[] = {
 		.choices = fetches, .preset = "auto",
 		.help = "How shards in a store are read: `window` reads each window by itself, "
 			"and `piece` reads whole pieces into the cache. `auto` is `piece` if the "
-			"cache has space for the dataset: for all of it (`shuffle: global`), for "
-			"three groups (`block`) or for 64 pieces (`none`). `tokend --check` prints "
-			"the choice."},
+			"cache has space for the dataset: for all of it (`shuffle: global`, or a "
+			"part), for three groups (`block`) or for 64 pieces (`none`). `tokend "
+			"--check` prints the choice."},
 	[DATASET_PIECE] = {"piece", take_piece, offsetof(struct config_dataset, piece),
 		.right = "a power of two from 64KiB to 64MiB", .min = 64 << 10, .max = 64 << 20,
 		.preset = "8MiB", .help = "The size of a piece."},

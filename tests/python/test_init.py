@@ -1,5 +1,6 @@
 """python -m tokend init and try: a config for what a directory contains, and a batch from it."""
 
+import collections
 import errno
 import glob
 import io
@@ -15,7 +16,8 @@ import yaml
 from test_loader_daemon import kill_private
 from tokenizing import made, read_terminal  # noqa: F401
 
-from lib import TOKCTL, child_environment, run, shard_writers
+from lib import REPO, TOKCTL, child_environment, order_reference, run, shard_writers
+from tokend import Loader
 from tokend.__main__ import main
 from tokend.data import init, trial
 
@@ -143,6 +145,7 @@ def test_a_config_for_shards(layout, capsys):
         assert weights == {"web": 0.5, "data": 0.333, "code": 0.167}
         assert datasets["code"]["dtype"] == "u32" and "dtype" not in datasets["data"]
         assert 140_000 < stream["vocab"] <= 150_000
+    assert ("no stream for validation: a dataset needs" in said) == ("valid" not in streams)
     if "valid" in streams:
         assert streams["valid"][0]["epochs"] == 1
 
@@ -190,11 +193,99 @@ def test_the_tokenizer_next_to_shards_gives_vocab_and_eos(here, made):  # noqa: 
 def test_samples_of_mosaic_shards_are_windows(here, capsys):
     rows = RANDOM.integers(0, 50257, (300, 129)).astype("u2")
     shard_writers.mds(here.parent / "data/mds", rows, 20_000)
-    ((stream, _),) = begin("../data").values()
-    assert (stream["seq_len"], stream["extra"]) == (129, 0)
+    streams = begin("../data")
+    assert [(s["seq_len"], s["extra"]) for s, _ in streams.values()] == [(129, 0)] * 2
     assert trial.main([]) == 0
     said = capsys.readouterr().out
     assert "row 3: dataset mds, ../data/mds/shard.0000" in said and "mix: mds 100.0 %" in said
+
+
+# ---- windows held out for validation ----
+
+
+def first_epoch(stream):
+    """Has a daemon serve it. Returns {dataset: Counter of its windows' (shard, offset)}."""
+    keys = ("dataset", "epoch", "shard", "offset")
+    with Loader(stream, 8, config="tokend.yaml", provenance=True, framework="numpy") as loader:
+        served = {name: collections.Counter() for name in loader.datasets}
+        unfinished = set(served)
+        for batch in loader:
+            for d, epoch, *place in zip(*(batch[key].tolist() for key in keys), strict=True):
+                if epoch == 0 and d >= 0:  # otherwise padding
+                    served[loader.datasets[d]][tuple(place)] += 1
+                elif epoch > 0:
+                    unfinished -= {loader.datasets[d]}
+            if not unfinished and batch["position"][-1] % 1024 == 1023:
+                break  # a mix scrambles blocks of 1024, so epoch 0 may end after 1 begins
+    return served
+
+
+def windows_of(path, seq_len):
+    """The (shard, offset) of all windows of a directory of u16 shards."""
+    sizes = [os.stat(shard).st_size // 2 for shard in sorted(glob.glob(f"{path}/*.bin"))]
+    return {
+        (number, offset)
+        for number, tokens in enumerate(sizes)
+        for offset in range(0, tokens - seq_len, seq_len)
+    }
+
+
+def a_text():
+    paths = sorted(glob.glob(f"{REPO}/tests/python/*.py"))
+    return {f"{D}/{os.path.basename(path)}": open(path, "rb").read() for path in paths}
+
+
+HELD_OUT = {  # what writes files, the directories
+    "text": (a_text, [D]),
+    "a directory of shards": (
+        lambda: {f"{D}/{i}.bin": flat(30_000 + 7000 * i) for i in range(9)},
+        [D],
+    ),
+    "directories of shards": (
+        lambda: {f"{D}/{n}/{i}.bin": flat(9000 * (i + n)) for n in (3, 4) for i in range(9)},
+        [f"{D}/3", f"{D}/4"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HELD_OUT)
+def test_valid_is_what_train_does_not_have(case, capsys):
+    files, arguments = HELD_OUT[case]
+    write(files())
+    streams = begin(*arguments)
+    served = {stream: first_epoch(stream) for stream in streams}
+    said = capsys.readouterr().out
+    assert [*streams] == ["train", "valid"] and len(served["train"]) == len(arguments)
+    held = whole = 0
+    for name, facts in streams["train"][1].items():
+        train, valid = (served[stream][name] for stream in streams)
+        every = windows_of(facts["path"], streams["train"][0]["seq_len"])
+        assert {*train.values(), *valid.values()} == {1}, "each once in an epoch"
+        assert train.keys() & valid.keys() == set() and train.keys() | valid.keys() == every
+        assert init.RUN <= len(valid) < 0.25 * len(every)
+        held, whole = held + len(valid), whole + len(every)
+    assert f"stream valid: {held:,} of {whole:,} windows, which train does not have\n" in said
+
+
+def test_a_short_run_is_not_all_that_is_held_out():
+    def held(windows, share):
+        return len(order_reference.windows_of_part(windows, share, 1))
+
+    short = next(n for n in range(init.LEAST, 9999) if held(n, 0.999) < init.RUN)
+    write({f"{D}/0.bin": flat(short * 1024 + 1)})
+    (_, train), (stream, valid) = begin(D).values()
+    start = valid["data"]["part"][0]
+    assert stream["seq_len"] == 1024 and train["data"]["part"] == [0, start]
+    assert held(short, start) >= init.RUN
+
+
+def test_small_datasets_stay_whole(capsys):
+    write({f"{D}/web/0.bin": flat(300_000), f"{D}/code/0.bin": flat(20_000)})
+    streams = begin(D)
+    assert [[*datasets] for _, datasets in streams.values()] == [["code", "web"], ["web"]]
+    assert "part" not in streams["train"][1]["code"] and "part" in streams["train"][1]["web"]
+    said = capsys.readouterr().out
+    assert "; none of ../data/code: below 256 windows of 512 tokens\n" in said
 
 
 BAD = {  # files, arguments, words of the message
@@ -331,7 +422,7 @@ def test_try_is_refused_in_one_line(here, capsys):
 
 def test_much_text_is_converted_in_part(here, capsys):
     write({f"{D}/{name}.txt": WORDS * 20 for name in "ab"})
-    ((_, datasets),) = begin(D, "--most", "1").values()
+    _, datasets = begin(D, "--most", "1")["train"]
     said = capsys.readouterr().out
     assert "the first 1 of 2 MiB (--most converts more) in " in said and "a token is a byte" in said
     (dataset,) = datasets.values()

@@ -5,7 +5,8 @@
 
 It writes tokend.yaml and train.py into the current directory. Shards stay where they are: each
 subdirectory becomes a dataset, weighted by its tokens, and names like val.bin go into a stream for
-validation. Where shards are, other files are left out, and named. Text is converted to shards below
+validation. Without such names, that stream has 0.1 % of each dataset, which the other stream does
+not have. Where shards are, other files are left out, and named. Text is converted to shards below
 tokens/, up to MOST_MIB of each argument.
 """
 
@@ -36,6 +37,9 @@ SHORTEST = 8  # tokens of a sample
 LOGITS = 1 << 26  # of a batch, so that train.py runs on a laptop
 KEYWORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # of YAML
 LISTED = 4  # files of a line
+RUN = 64  # windows: a part of a dataset consists of such runs
+LEAST = 4 * RUN  # windows of a dataset, to hold out some of them
+SHARES = ("0.999", "0.99", "0.9", "0.8", "0.7")  # of a dataset, for training: the first that fits
 DATA = re.compile(r"\.(txt|jsonl|parquet)(\.gz|\.zst)?$")  # others may be a program's tests
 TOKENIZERS = re.compile(r"tokenizer\.json|tokenizer\.model|.*\.tiktoken")
 
@@ -52,13 +56,21 @@ streams:
 {datasets}"""
 
 VALID = """
-  valid:                 # by their names, these are for validation
+{why}
+  valid:
     seed: 42
     seq_len: {seq_len}
 {extra}{eos}    vocab: {vocab}
     epochs: 1            # ends after each window was served once
     datasets:
 {datasets}"""
+
+BY_NAME = "  # By their names, these are for validation."
+BY_PART = """\
+  # For validation: windows that train does not have, in runs of 64 (`part`). Do not change parts,
+  # seq_len or the shards of a path once you train: windows of train would get into valid. Add new
+  # data as another dataset. Window numbers, as in `tokctl plan`, are those of the whole path.\
+"""
 
 DATASET = """\
       # {about}
@@ -308,14 +320,18 @@ def _printable(line):
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-def _facts(dataset):
+def _facts(dataset, part):
     """The lines of a dataset that its files may not state."""
     stated = dataset.dtype not in ("u16", "u32")  # the config cannot name others
-    dtype = "" if stated else f"        dtype: {dataset.dtype}\n"
-    return dtype + (f"        column: {_quoted(dataset.column)}\n" if dataset.column else "")
+    facts = {
+        "dtype": None if stated else dataset.dtype,
+        "column": dataset.column and _quoted(dataset.column),
+        "part": part,
+    }
+    return "".join(f"        {key}: {value}\n" for key, value in facts.items() if value)
 
 
-def _text_of(datasets, about):
+def _text_of(datasets, about, parts):
     total = sum(dataset.tokens for dataset in datasets)
     names = _unlike([dataset.name for dataset in datasets])
     return "".join(
@@ -323,27 +339,67 @@ def _text_of(datasets, about):
             about=_printable(about[dataset.path]),
             name=_quoted(name),
             path=_quoted(dataset.path),
-            facts=_facts(dataset),
+            facts=_facts(dataset, parts.get(dataset.path)),
             weight=f"{max(dataset.tokens / total, 0.0001):.4g}",
         )
         for dataset, name in zip(datasets, names, strict=True)
     )
 
 
-def _config(datasets, about, facts):
+def _held_out(datasets):
+    """Those for validation by their names, if others are for training."""
+    held = [dataset for dataset in datasets if dataset.held_out]
+    return held if len(held) < len(datasets) else []
+
+
+def _config(datasets, about, facts, shares):
+    """@shares: {path: share of it for training}; the rest of it is for validation."""
     samples = _samples(datasets)
     facts["seq_len"] = samples or _seq_len(datasets, facts["vocab"])
     facts["extra"] = (
         f"    extra: 0{' ' * 13}# a sample of the shards is a window\n" if samples else ""
     )
-    train = [d for d in datasets if not d.held_out] or datasets
-    valid = [d for d in datasets if d not in train]
-    text = YAML.format(datasets=_text_of(train, about), **facts)
+    valid = _held_out(datasets) or [d for d in datasets if d.path in shares]
+    train = [d for d in datasets if d not in valid or d.path in shares]
+    parts = {path: f"[0, {share}]" for path, share in shares.items()}
+    text = YAML.format(datasets=_text_of(train, about, parts), **facts)
     if valid:
-        text += VALID.format(
-            datasets=re.sub("        weight: .*\n", "", _text_of(valid, about)), **facts
-        )
+        rest = {path: f"[{share}, 1]" for path, share in shares.items()}
+        datasets = re.sub("        weight: .*\n", "", _text_of(valid, about, rest))
+        text += VALID.format(datasets=datasets, why=BY_PART if shares else BY_NAME, **facts)
     return text
+
+
+def _divided(datasets, about, facts):
+    """Returns a config that tokend accepts, and the lines about its stream for validation."""
+    text = _config(datasets, about, facts, {})
+    said = _check(text)
+    if _held_out(datasets):
+        return text, []
+    whole = dict(zip((d.path for d in datasets), _windows(said, "train"), strict=True))
+    shares = {path: SHARES[0] for path, windows in whole.items() if windows >= LEAST}
+    held = {}
+    while shares and min(held.values(), default=0) < RUN:
+        # The last run of a path may be short. If it is the only one for validation, take more.
+        for path in [path for path, windows in held.items() if windows < RUN]:
+            shares[path] = SHARES[SHARES.index(shares[path]) + 1]
+        text = _config(datasets, about, facts, shares)
+        held = dict(zip(shares, _windows(_check(text), "valid"), strict=True))
+    return text, [_about_held(whole, held, facts["seq_len"])]
+
+
+def _about_held(whole, held, seq_len):
+    """@whole, @held: {path: windows}, of all datasets and for validation."""
+    least = f"{LEAST} windows of {seq_len} tokens"
+    if not held:
+        return (
+            f"no stream for validation: a dataset needs {least}; name more data, or files whose "
+            "names say val"
+        )
+    small = [path for path in whole if path not in held]
+    windows = sum(whole[path] for path in held)
+    line = f"stream valid: {sum(held.values()):,} of {windows:,} windows, which train does not have"
+    return line + (f"; none of {_listed(small, 'dataset')}: below {least}" if small else "")
 
 
 def _write(name, text):
@@ -353,7 +409,7 @@ def _write(name, text):
 
 
 def _check(text):
-    """Has tokend check the config before it gets its name."""
+    """Has tokend check the config before it gets its name. Returns what it says."""
     part = f".{CONFIG}.part"
     try:
         with open(part, "w") as file:
@@ -366,6 +422,15 @@ def _check(text):
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["tokend --check failed"]
         raise Error(lines[-1].removeprefix("tokend: ").replace(part, CONFIG))
+    return done.stdout
+
+
+def _windows(said, stream):
+    """The numbers of windows that `tokend --check` says a stream's datasets have, in order."""
+    said = said.partition(f"stream {stream}: ")[2].partition("\nstream ")[0]
+    parts = re.findall(r"^  .+: windows ([\d,]+) of [\d,]+$", said, re.M)
+    whole = re.findall(r"^  .+: \d+ shards, \d+ tokens, (\d+) windows; ", said, re.M)
+    return [int(number.replace(",", "")) for number in parts or whole]
 
 
 def _free():
@@ -463,6 +528,11 @@ def init(given):
         raise
 
 
+def _listed(paths, unit):
+    more = f" and {_count(len(paths) - LISTED, f'more {unit}')}" if len(paths) > LISTED else ""
+    return f"{', '.join(paths[:LISTED])}{more}"
+
+
 def _left_out(looked, tokenizer):
     """The lines about files that are in no dataset, one for each reason."""
     files = collections.defaultdict(list)
@@ -470,8 +540,7 @@ def _left_out(looked, tokenizer):
         if path != tokenizer and not TOKENIZERS.fullmatch(os.path.basename(path)):
             files[why].append(path)
     for why, paths in files.items():
-        more = f" and {_count(len(paths) - LISTED, 'more file')}" if len(paths) > LISTED else ""
-        yield f"left out: {', '.join(paths[:LISTED])}{more}: {why}"
+        yield f"left out: {_listed(paths, 'file')}: {why}"
 
 
 def _init(given):
@@ -479,13 +548,13 @@ def _init(given):
     looked = _look(given.paths or ["."])
     make = _of_text if looked[0].texts else _of_shards
     datasets, about, facts = make(given, looked)
-    text = _config(datasets, about, facts)
-    _check(text)
+    text, held_out = _divided(datasets, about, facts)
     micro_batch = max(1, min(8, LOGITS // (facts["seq_len"] * facts["vocab"])))
     _write(CONFIG, text)
     _write(SCRIPT, TRAIN.format(vocab=facts["vocab"], micro_batch=micro_batch))
     found.progress()
-    for line in (*about.values(), *facts["notes"], *_left_out(looked, given.tokenizer)):
+    left_out = _left_out(looked, given.tokenizer)
+    for line in (*about.values(), *held_out, *facts["notes"], *left_out):
         print(_printable(line))
     print(f"wrote {CONFIG} and {SCRIPT} in {time.monotonic() - begin:.1f} s; go on with")
     known = f" --tokenizer {shlex.quote(given.tokenizer)}" if given.tokenizer else ""
