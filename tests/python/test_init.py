@@ -280,12 +280,12 @@ def test_a_short_run_is_not_all_that_is_held_out():
 
 
 def test_small_datasets_stay_whole(capsys):
-    write({f"{D}/web/0.bin": flat(300_000), f"{D}/code/0.bin": flat(20_000)})
-    streams = begin(D)
-    assert [[*datasets] for _, datasets in streams.values()] == [["code", "web"], ["web"]]
-    assert "part" not in streams["train"][1]["code"] and "part" in streams["train"][1]["web"]
+    write({f"{D}/new/web/0.bin": flat(20_000), f"{D}/old/web/0.bin": flat(300_000)})
+    streams = begin(f"{D}/new/web", f"{D}/old/web")
+    assert [[*datasets] for _, datasets in streams.values()] == [["web", "web-2"], ["web-2"]]
+    assert "part" not in streams["train"][1]["web"] and "part" in streams["train"][1]["web-2"]
     said = capsys.readouterr().out
-    assert "; none of ../data/code: below 256 windows of 512 tokens\n" in said
+    assert "; none of ../data/new/web: below 256 windows of 512 tokens\n" in said
 
 
 BAD = {  # files, arguments, words of the message

@@ -331,18 +331,18 @@ def _facts(dataset, part):
     return "".join(f"        {key}: {value}\n" for key, value in facts.items() if value)
 
 
-def _text_of(datasets, about, parts):
+def _text_of(datasets, about, names, parts):
+    """@about, @names, @parts: of a dataset, by its path."""
     total = sum(dataset.tokens for dataset in datasets)
-    names = _unlike([dataset.name for dataset in datasets])
     return "".join(
         DATASET.format(
             about=_printable(about[dataset.path]),
-            name=_quoted(name),
+            name=_quoted(names[dataset.path]),
             path=_quoted(dataset.path),
             facts=_facts(dataset, parts.get(dataset.path)),
             weight=f"{max(dataset.tokens / total, 0.0001):.4g}",
         )
-        for dataset, name in zip(datasets, names, strict=True)
+        for dataset in datasets
     )
 
 
@@ -361,11 +361,12 @@ def _config(datasets, about, facts, shares):
     )
     valid = _held_out(datasets) or [d for d in datasets if d.path in shares]
     train = [d for d in datasets if d not in valid or d.path in shares]
+    names = dict(zip((d.path for d in datasets), _unlike([d.name for d in datasets]), strict=True))
     parts = {path: f"[0, {share}]" for path, share in shares.items()}
-    text = YAML.format(datasets=_text_of(train, about, parts), **facts)
+    text = YAML.format(datasets=_text_of(train, about, names, parts), **facts)
     if valid:
         rest = {path: f"[{share}, 1]" for path, share in shares.items()}
-        datasets = re.sub("        weight: .*\n", "", _text_of(valid, about, rest))
+        datasets = re.sub("        weight: .*\n", "", _text_of(valid, about, names, rest))
         text += VALID.format(datasets=datasets, why=BY_PART if shares else BY_NAME, **facts)
     return text
 
