@@ -86,6 +86,8 @@ def note(report):
     name = os.path.basename(name).rpartition("::")[2]
     if report.skipped:
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if hasattr(report, "wasxfail"):
+            why = f"expected to fail: {report.wasxfail}"
         skipped.append((name + bracket + parameters, why.removeprefix("Skipped: ")))
     elif report.when == "call" or report.failed:
         others.append(report.outcome)
