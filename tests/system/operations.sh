@@ -241,7 +241,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 	if command -v slurmctld slurmd srun >/dev/null; then
 		slurm
 	else
-		echo "not tested: slurmctld, slurmd or srun is missing"
+		echo "skipped: Slurm: slurmctld, slurmd or srun is missing"
 		systemctl start tokend@bob
 	fi
 
@@ -286,7 +286,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 		show "curl -fsS $page/ | grep -i '<title>'"
 		show "curl -fsS $page/metrics | grep -E '^tokend_(info|build_info|sessions)'"
 	else
-		echo "not tested: a container in a container may have no loopback"
+		echo "skipped: metrics: a container in a container may have no loopback"
 	fi
 
 	say "The trainers end. Their records are compared with the order and the shards."

@@ -127,7 +127,7 @@ cat >"$scratch/srv/check.sh" <<-'END'
 	logged 'tokend-metrics.socket.*continuing without metrics'
 	loopback=true
 	[ $(($(cat /sys/class/net/lo/flags) & 1)) = 1 ] || loopback=false
-	$loopback || echo "metrics not tested: a container in a container may have no loopback" \
+	$loopback || echo "skipped: metrics: a container in a container may have no loopback" \
 		>/srv/note
 	systemctl add-wants --runtime tokend.service tokend-metrics.socket
 	systemctl restart tokend
@@ -292,9 +292,10 @@ ln -s /dev/null "$scratch/system/systemd-firstboot.service"
 
 if mkdir "$group" && echo 900M >"$group/memory.limit_in_bytes"; then
 	touch "$scratch/srv/limited"
+	# shellcheck disable=SC2016 # expanded by that bash
 	limit=(bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group")
 else
-	echo "memory limit not tested: no cgroup of version 1 can be made here"
+	echo "skipped: memory limit: no cgroup of version 1 can be made here"
 	limit=(env)
 fi
 booted=true
