@@ -1,6 +1,6 @@
 # tokend. `make help` lists the targets; V=1 prints the commands.
 #
-# A directory per variant: build/gcc (which is installed), build/clang, build/asan (ASan + UBSan),
+# A directory per variant: build/gcc (which is installed), build/asan (clang, ASan + UBSan),
 # build/tsan, build/fuzz (libFuzzer) and build/cover (its line coverage). All use the same rules, with
 # other compilers and flags.
 
@@ -18,14 +18,13 @@ PYTHON   = build/venv/bin/python
 VERSION  = $(shell sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
 
 CC          = $(or $(CC_$(VARIANT)),gcc)
-CC_clang    = clang
+CC_asan     = clang
 CC_fuzz     = clang
 CC_cover    = clang
 CC_arm64    = aarch64-linux-gnu-gcc
 cross       = $(filter arm64,$(VARIANT))
 O           = build/$(VARIANT)
 FLAGS_gcc   = -O2 -D_FORTIFY_SOURCE=2 -fstack-protector-strong -ffile-prefix-map=$(CURDIR)=.
-FLAGS_clang = $(FLAGS_gcc)
 FLAGS_arm64 = $(FLAGS_gcc)
 FLAGS_asan  = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan  = -O1 -fsanitize=thread
@@ -52,8 +51,6 @@ client  = $(call room,client/lib)
 ctl     = $(call room,client/ctl client/ctl/*) $(client) $(files) $(proto) daemon/control/cgroup.c
 python  = $(call room,client/python/src) $(client) $(proto)
 tests   = $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
-# These also run as clang builds them: arithmetic and handshakes, where compilers may differ.
-arithmetic = $(filter $(addprefix test_,order% cursor% edit% schedule% engine% wire% ring% zstd%),$(tests))
 modules = $(wildcard $(addprefix client/python/tokend/,*.py */*.py *.pyi py.typed))
 sources = $(wildcard $(foreach r,proto daemon daemon/* client/* client/*/* tests/* bench,$(r)/*.[ch]))
 
@@ -72,14 +69,13 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit help run run-objects test test-objects test-trainers prove coverage keepers fuzz fuzz-coverage fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
-	deps deb install uninstall format format-check lint clean
+.PHONY: all programs links python unit helpers help run run-objects test test-objects test-trainers nightly prove coverage keepers fuzz fuzz-coverage fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
+	deps deb install uninstall format lint tidy clean
 .DEFAULT_GOAL = all
 .SECONDARY:
 
 all: programs python links $(manuals) $(completions) ## daemon, tokctl, library, Python package and man pages, in build/bin, lib, python, gcc/man
 programs: $(addprefix $(O)/bin/,tokend tokctl example-trainer bench-micro) $(O)/lib/libtokend.so
-unit: $(if $(filter gcc,$(VARIANT)),wheel-programs) $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove shard-cat dataset-cat store-cat pin-trainer config-trainer fake/libcuda.so.1)
 
 help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.* ## /\1\t/p' Makefile | awk -F'\t' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -115,7 +111,7 @@ $(addprefix $(O)/bin/,tokend tokctl bench-micro):
 $(O)/bin/example-trainer: $(call objects,client/example/trainer.c) $(O)/lib/libtokend.so
 	$(dynamic)
 $(O)/lib/libtokend.so.1 $(O)/wheel/libtokend.so.1: $(call objects,$(client) $(proto))
-	$(shared) -Wl,-soname,libtokend.so.1 -Wl,-z,defs
+	$(shared) -Wl,-soname,libtokend.so.1 $(if $(filter asan,$(VARIANT)),,-Wl,-z,defs) # clang has ASan in programs only
 
 $(O)/lib/libtokend.so: $(O)/lib/libtokend.so.1
 	$(Q)ln -sf libtokend.so.1 $@
@@ -169,20 +165,15 @@ run-objects: deps-run-objects ## the same with the shards in an object store, wh
 	+$(Q)$(MAKE) all
 	$(Q)$(PYTHON) client/example/gpt/run.py --store
 
+# They build what they need (tests/run).
 test: deps-test ## run all tests; T=NAME: those whose names contain NAME
-	+$(Q)$(MAKE) all unit cuda-programs
-	+$(Q)$(MAKE) VARIANT=clang programs $(addprefix build/clang/check/,sim prove $(arithmetic))
-	+$(Q)$(MAKE) VARIANT=asan programs unit fuzzers
-	+$(Q)$(MAKE) VARIANT=tsan programs $(threaded:%=build/tsan/check/test_%)
 	$(Q)$(PYTHON) tests/run $(T)
-
 test-objects: deps-objects ## run tests with real object stores: radosgw, moto, nginx over TLS, hadro
-	+$(Q)$(MAKE) all unit
 	$(Q)$(PYTHON) tests/run --objects $(T)
-
-test-trainers: deps-trainers ## run real trainers with the wheel: killed, resumed, on other world sizes
-	+$(Q)$(MAKE) wheel
+test-trainers: deps-$(if $(T),nightly,trainers) ## run real trainers with the wheel: killed, resumed, on other world sizes
 	$(Q)$(PYTHON) tests/run --trainers $(T)
+nightly: deps-nightly ## run what takes too long for each commit: all trainers, planted bugs, TSan, new seeds
+	$(Q)$(PYTHON) tests/run --nightly $(T)
 
 prove: deps-run ## check the claims of order and cursor for two minutes; SEED=… repeats a run
 	+$(Q)$(MAKE) build/gcc/check/prove
@@ -302,15 +293,13 @@ format: ## format C with clang-format, Python with ruff
 	$(Q)clang-format -i $(sources)
 	$(Q)build/venv/bin/ruff format -q client tests bench tests/run
 
-format-check:
-	$(Q)clang-format --dry-run -Werror $(sources)
-	$(Q)build/venv/bin/ruff format -q --check client tests bench tests/run
+lint: deps-test ## check style, words, the layers of the code, pictures and shell scripts
+	$(Q)$(PYTHON) tests/run --lint
+	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh tests/objects/*.sh)
 
-lint: deps-test format-check ## run clang-tidy, shellcheck and ruff, and check the formatting
+tidy: deps-test ## run clang-tidy over the product, which takes 20 minutes of CPU time
 	$(Q)printf '%s\n' $(proto) daemon/main.c $(daemon) $(client) $(call room,client/ctl client/ctl/*) bench/micro.c | \
 		xargs -P $$(nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- -std=gnu11 -D_GNU_SOURCE $(INCLUDES)' tidy
-	$(Q)shellcheck .ci/run $(wildcard tests/*.sh tests/system/*.sh tests/objects/*.sh)
-	$(Q)build/venv/bin/ruff check client tests bench
 
 clean: ## remove build/
 	$(Q)rm -rf build

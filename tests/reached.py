@@ -5,8 +5,8 @@ reach with a stored list of those that none reaches (`make coverage`).
 reached.py [--base FILE] [NAME…]  the tests whose names contain a NAME, as in tests/run. FILE is
                                   written if it does not exist (default: tests/unreached.txt).
 
-Tests of system/ and python/ run the daemon, tokctl and the Python extension of build/cover; C tests
-are built for it. Left out: runs with sanitizers and clang's programs, and programs in which the
+Tests of system/ and python/, the nightly ones, too, run the daemon, tokctl and the Python extension
+of build/cover; C tests are built for it. Left out: runs with sanitizers, and programs in which the
 calls that store the counts go to a simulated system. Pages do not count: they run build/bin.
 A process killed by SIGKILL loses nothing, because it counts in a mapped file. A process of another
 user counts because the files of the programs are writable for all.
@@ -29,7 +29,7 @@ COVER = ROOT / "build/cover"
 PACKAGE = COVER / "python"
 # Together they contain all functions that count.
 PROGRAMS = (COVER / "bin/tokend", COVER / "bin/tokctl", PACKAGE / "tokend/_tokend.abi3.so")
-LEFT_OUT = {"asan", "tsan", "clang", "memory", "sim", "test_power_cut"}
+LEFT_OUT = {"asan", "tsan", "memory", "sim", "test_power_cut", "test_planted_bugs"}
 SETTINGS = {
     "TOKEND_BIN": str(COVER / "bin"),
     "TOKEND_PYTHON": str(PACKAGE),
@@ -61,10 +61,10 @@ def run(names):
     """Runs the tests with tests/run, each with the programs of build/cover."""
     runner = importlib.machinery.SourceFileLoader("run", str(ROOT / "tests/run")).load_module()
     covered = []
-    for name, command, environment in runner.tests():
-        if not LEFT_OUT & set(name.split()):
+    for name, command, environment, kind in runner.tests():
+        if kind in ("", "--nightly") and not {"trainers", *LEFT_OUT} & set(name.split()):
             command = [part.replace("build/gcc/", "build/cover/") for part in command]
-            covered.append((name, command, {**environment, **SETTINGS}))
+            covered.append(runner.Test(name, command, {**environment, **SETTINGS}, ""))
     runner.tests = lambda: covered
     sys.argv = ["tests/run", *names]
     runner.main()

@@ -17,9 +17,6 @@ $(O)/check/test_power_cut: $(patsubst %,$(O)/tests/%.o,unit/test_power_cut unit/
 $(patsubst %,$(O)/tests/%.o,unit/disk_machine disk/calls): ALL_CFLAGS += -Wno-missing-prototypes
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
-# Unit tests with threads, for ThreadSanitizer.
-threaded = ring store store_cache zstd log keeper parallel_for reader reader_decoded reader_look reader_faults
-
 # For the Python tests: readers of shards and datasets, a trainer, a strict stand-in for a GPU driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
 $(O)/check/dataset-cat: $(O)/tests/unit/dataset_cat.o $(O)/all.a
@@ -57,7 +54,9 @@ $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/tests/fuzz/fail.o $(if $(known)
 # For tests/soak: a trainer that takes batches at full speed.
 $(O)/check/long-life: $(call objects,tests/soak/long_life.c $(client) $(proto))
 	$(program)
-unit: build/gcc/check/long-life
+helpers = $(addprefix $(O)/check/,shard-cat dataset-cat store-cat pin-trainer config-trainer fake/libcuda.so.1)
+helpers: $(helpers) $(if $(filter gcc,$(VARIANT)),build/gcc/check/long-life wheel-programs cuda-programs)
+unit: helpers $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove)
 
 # All executions under C11's memory rules (tests/memory/explorer.h). gcc compiles the explored code
 # as for ThreadSanitizer, with calls at all accesses, and trace.c defines them. Without PIE, because

@@ -14,6 +14,7 @@ from lib.injected import injected
 from lib.release import Release, release
 from lib.stock import StockDaemon
 
+pytestmark = pytest.mark.nightly
 LAST_RELEASE = "6c95828"
 MICRO, WINDOW = 4, 64
 

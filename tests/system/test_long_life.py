@@ -6,6 +6,7 @@ import pytest
 
 from lib.long_life import LongLife
 
+pytestmark = pytest.mark.nightly
 BATCHES = {"compressed": 30_000_000, "plain": 4_000_000}
 
 

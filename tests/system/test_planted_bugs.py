@@ -12,6 +12,7 @@ import pytest
 
 from lib.planted import BUGS, ROOT, Scratch, header
 
+pytestmark = pytest.mark.nightly
 PLANTED = [path.stem for path in sorted(BUGS.glob("*.patch")) if header(path.read_text(), "says")]
 
 

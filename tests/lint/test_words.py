@@ -1,6 +1,6 @@
 """Plain English: words and turns of phrase that need a second reading, and long sentences.
 
-The rules and the glossary are in tests/README.md. `python tests/python/test_words.py [PATH…]`
+The rules and the glossary are in tests/README.md. `python tests/lint/test_words.py [PATH…]`
 prints what breaks them.
 """
 
@@ -64,7 +64,7 @@ def tracked(paths=()):
     names = subprocess.run(
         ["git", "ls-files", *(paths or PATTERNS)], cwd=ROOT, capture_output=True, text=True
     ).stdout.split()
-    skipped = {"tests/python/test_words.py", "daemon/shard/xxhash.h"}
+    skipped = {"tests/lint/test_words.py", "daemon/shard/xxhash.h"}
     names = [n for n in names if n not in skipped and any(Path(n).match(p) for p in PATTERNS)]
     return [name for name in names if (ROOT / name).is_file()]
 
