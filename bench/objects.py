@@ -4,7 +4,8 @@
 
 Stores run on this machine: Ceph's radosgw, and nginx with TLS. A proxy between them and the loaders
 adds latency and 503s, and counts GETs. Other loaders read the same tokens from the same store in
-the same run, as MDS and as litData's chunks. The baseline of a GET is `bench-micro get`.
+the same run, as MDS and as litData's chunks. The baseline of a GET is `bench-micro get`, with as
+many connections as the daemon has.
 """
 
 import contextlib
@@ -24,7 +25,6 @@ from lib.fault_proxy import Fault, FaultProxy  # noqa: E402
 from lib.stores import Nginx, Radosgw  # noqa: E402
 
 BUCKET, TOKENS, IN_FLIGHT = "tokens", 50_000_000, 128
-THREADS = 8  # of the baseline: more need more CPU time a GET
 # An eighth is for answers: a small part of the data.
 MEMORY, ANSWERS_MIB = {"memory": 64 << 20}, 8
 LATENCY, JITTER, SLOW_DOWN = 0.05, 0.1, 0.05  # seconds, seconds, share of 503s
@@ -78,7 +78,7 @@ def window_cost(daemon, seconds):
 
 def cost(what, directory, stream, url, env, args):
     """CPU µs of a window by GET, and the daemon's MiB."""
-    get = ("get", url, 2 * WIN, 2 * TOKENS, THREADS, SECONDS)
+    get = ("get", url, 2 * WIN, 2 * TOKENS, IN_FLIGHT, SECONDS)
     with Daemon(directory, stream, env, **MEMORY) as daemon:
         rounds = [
             (window_cost(daemon, SECONDS), micro(*get, env=env)["cpu_us"])
