@@ -34,8 +34,6 @@ SETTINGS = {
     "TOKEND_BIN": str(COVER / "bin"),
     "TOKEND_PYTHON": str(PACKAGE),
     "PYTHONPATH": f"{PACKAGE}:{ROOT}/tests",
-    "SHARD_CAT": str(COVER / "check/shard-cat"),
-    "DATASET_CAT": str(COVER / "check/dataset-cat"),
 }
 
 

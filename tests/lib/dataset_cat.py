@@ -6,10 +6,10 @@ import json
 import os
 import pathlib
 
-from .process import REPO, TOKCTL, run
+from .process import BIN, TOKCTL, run
 from .shard_cat import facts
 
-CAT = os.environ.get("DATASET_CAT", REPO / "build/gcc/check/dataset-cat")
+CAT = BIN.parent / "check/dataset-cat"  # of the variant under test
 # Side files by the ending of a shard's name; of a whole directory with a slash.
 SIDES = {
     ".bin": [".idx", ".csv.gz"],

@@ -1,15 +1,13 @@
 """Shards as tokend's readers see them, through tests/unit/shard_cat.c."""
 
 import json
-import os
-import pathlib
 import subprocess
 
 import numpy
 
-CAT = os.environ.get(
-    "SHARD_CAT", pathlib.Path(__file__).resolve().parents[2] / "build/gcc/check/shard-cat"
-)
+from .process import BIN
+
+CAT = BIN.parent / "check/shard-cat"  # of the variant under test
 
 
 def facts(path, *options, refused=False):

@@ -1,5 +1,5 @@
 """Writers of shards in every format: (path without ending, tokens) → file. Formats with a writer
-of their own use that.
+of their own use that. Those that keep documents also take a list of them, and @dtype.
 """
 
 import functools
@@ -61,38 +61,39 @@ def seekable(ending, content, frame, options=None):
 
 
 def documents_of(tokens):
+    if isinstance(tokens, list):
+        return tokens
     return numpy.array_split(tokens, 5) if len(tokens) else []
 
 
-def datatrove(path, tokens):
-    size = tokens.dtype.itemsize
+def datatrove(path, tokens, dtype=None, masks=None, **how):
     file = TokenizedFile(
         os.path.dirname(path),
         os.path.basename(path) + ".ds",
-        token_size=size,
-        save_final_metadata=True,
-        tokenizer_name_or_path="gpt2",
+        token_size=(dtype or tokens.dtype).itemsize,
+        save_loss_metadata=masks is not None,
+        **{"save_final_metadata": True, "tokenizer_name_or_path": "gpt2", **how},
     )
-    for document in documents_of(tokens):
-        file.write(document.tolist(), None)
+    for i, document in enumerate(documents_of(tokens)):
+        file.write(document.tolist(), masks[i] if masks else None)
     file.close()
 
 
-def megatron(path, tokens):
+def megatron(path, tokens, dtype=None):
     with (
         warnings.catch_warnings()
     ):  # it misses Transformer Engine and Apex, which its index does without
         warnings.simplefilter("ignore")
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-    builder = IndexedDatasetBuilder(path + ".bin", dtype=tokens.dtype.type)
+    builder = IndexedDatasetBuilder(path + ".bin", dtype=(dtype or tokens.dtype).type)
     for document in documents_of(tokens):
         builder.add_item(torch.from_numpy(document.copy()))
         builder.end_document()
     builder.finalize(path + ".idx")
 
 
-def arrow(path, tokens):
-    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(tokens.dtype))])
+def arrow(path, tokens, dtype=None):
+    schema = pyarrow.schema([("tokens", pyarrow.from_numpy_dtype(dtype or tokens.dtype))])
     with pyarrow.ipc.new_file(path + ".arrow", schema) as writer:
         for document in documents_of(tokens):
             writer.write(pyarrow.record_batch([pyarrow.array(document)], schema=schema))

@@ -8,16 +8,13 @@ import pytest
 
 from lib import TOKEND, run
 from lib.mosaic import import_without_init
+from lib.shard_cat import CAT
 
 import_without_init()
 
 from streaming.base.format import reader_from_json  # noqa: E402
 from streaming.base.format.mds.writer import MDSWriter  # noqa: E402
 from streaming.base.util import merge_index  # noqa: E402
-
-CAT = os.environ.get(
-    "SHARD_CAT", str(Path(__file__).resolve().parents[2] / "build/gcc/check/shard-cat")
-)
 
 
 def cat(path, *options):

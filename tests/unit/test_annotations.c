@@ -1,6 +1,6 @@
 /*
  * Side files of shards: document bounds (.csv.gz) and loss masks. Shows how good ones are read, and
- * the message for each of many broken ones. tests/system/test_annotations.py runs the daemon with
+ * the message for each of many broken ones. tests/system/test_formats.py runs the daemon with
  * files of their own writers.
  */
 #include "daemon/shard/bounds.h"
