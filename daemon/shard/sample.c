@@ -1,5 +1,6 @@
 #include "daemon/shard/sample.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -200,13 +201,6 @@ static bool repeats(const struct sample *s, unsigned from, unsigned n, unsigned 
 	return true;
 }
 
-static int compare(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* Whether every second value is 0, and few others: wider ids of which there are too few to say. */
 static bool alternates(const struct sample *s)
 {
@@ -220,21 +214,20 @@ static bool alternates(const struct sample *s)
 /* Whether no value occurs twice. Of tokens one does among the first few hundred. */
 static bool all_differ(const struct sample *s)
 {
-	uint32_t *sorted;
-	bool differ = true;
+	enum { SLOTS = 1 << 16 };
+	uint32_t *seen = calloc(SLOTS, sizeof(*seen)); /* a hash table of 1 + index */
+	bool differ = seen != NULL;
 
-	for (unsigned i = 1; i < ENOUGH / 4; i++)
-		for (unsigned k = 0; k < i; k++)
-			if (s->value[i] == s->value[k])
-				return false;
-	sorted = malloc(s->n * sizeof(*sorted));
-	if (!sorted)
-		return false;
-	memcpy(sorted, s->value, s->n * sizeof(*sorted));
-	qsort(sorted, s->n, sizeof(*sorted), compare);
-	for (unsigned i = 1; i < s->n && differ; i++)
-		differ = sorted[i] != sorted[i - 1];
-	free(sorted);
+	static_assert(SLOTS >= 2 * SAMPLE_PLACES * SAMPLE_PLACE_TOKENS, "at most half full");
+	for (uint32_t i = 0; i < s->n && differ; i++) {
+		uint32_t at = s->value[i] * UINT32_C(0x9e3779b1) >> 16;
+
+		while (seen[at] && s->value[seen[at] - 1] != s->value[i])
+			at = (at + 1) % SLOTS;
+		differ = seen[at] == 0;
+		seen[at] = i + 1;
+	}
+	free(seen);
 	return differ;
 }
 
