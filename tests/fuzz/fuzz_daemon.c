@@ -22,7 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { CLIENTS = 3, ACTIONS = 24, ANSWER_MS = 5000, QUIET_MS = 2 };
+enum { CLIENTS = 3, ACTIONS = 24, ANSWER_MS = 5000, QUIET_MS = 2, AGAIN_MS = 50 };
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -404,6 +404,16 @@ static void act(struct client *c, unsigned action, struct input *in)
 
 /* ---- the witness ---- */
 
+/* The daemon refuses it while it is still closing the connections of the inputs before. */
+static void witness_open(void)
+{
+	client_open(&witness, true, 0);
+	for (int ms = 0; witness.reply.op == WIRE_ERROR && ms < ANSWER_MS; ms += AGAIN_MS) {
+		usleep(AGAIN_MS * 1000);
+		client_open(&witness, true, 0);
+	}
+}
+
 /* How many sessions there are, as the daemon says. */
 static uint64_t count_sessions(void)
 {
@@ -449,7 +459,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fail_end();
 	for (int i = 0; i < CLIENTS; i++)
 		client_close(&clients[i]);
-	client_open(&witness, true, 0);
+	witness_open();
 	for (int tries = 0; count_sessions() > 0; tries++) {
 		assert(tries < ANSWER_MS);
 		usleep(1000);
