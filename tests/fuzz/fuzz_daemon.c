@@ -407,10 +407,11 @@ static void act(struct client *c, unsigned action, struct input *in)
 /* The daemon refuses it while it is still closing the connections of the inputs before. */
 static void witness_open(void)
 {
-	client_open(&witness, true, 0);
-	for (int ms = 0; witness.reply.op == WIRE_ERROR && ms < ANSWER_MS; ms += AGAIN_MS) {
-		usleep(AGAIN_MS * 1000);
+	for (int ms = 0; ms < ANSWER_MS; ms += AGAIN_MS) {
 		client_open(&witness, true, 0);
+		if (witness.fd >= 0 && witness.reply.op != WIRE_ERROR)
+			return;
+		usleep(AGAIN_MS * 1000);
 	}
 }
 
