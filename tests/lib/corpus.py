@@ -147,7 +147,7 @@ def arrow_lists(path, shard, dtype):
 
 
 class Part:
-    """A part of the corpus as a shard: rows of MDS."""
+    """A part of the corpus as a shard of samples."""
 
     def __init__(self, first, rows):
         self.tokens = ROWS[first : first + rows].ravel()
@@ -170,6 +170,14 @@ def mds(**how):
         return shards
 
     return write
+
+
+def numpy_rows(directory, dtype):
+    """Rows as long as a window, which are samples."""
+    shards = {f"{at}.npy": Part(at, 50) for at in range(0, len(ROWS), 50)}
+    for name, part in shards.items():
+        numpy.save(f"{directory}/{name}", part.tokens.reshape(-1, SEQ_LEN).astype(dtype))
+    return shards
 
 
 def mds_documents(directory, dtype):
@@ -249,6 +257,7 @@ FORMATS = {
     ),
     "npy": Format("npy", plain(".npy", npy)),
     "npy-headers": Format("npy", plain(".npy", lambda t: npy(t, 54 + 64 * (1 + len(t) % 7)))),
+    "npy-rows": Format("npy", numpy_rows, stream={"extra": 0}),
     "npy-i64": Format("npy", plain(".npy", npy), "<i8", {"dtype": "u16"}),
     "npy-listed": Format(
         "npy", masked(listed(put(".npy", npy), ".npy"), True),

@@ -72,8 +72,9 @@ GETS = {
 def each():
     """(stream, format, its name, with annotations?)"""
     for name, about in ALL.items():
-        for marked in ("", "-marked"):
-            yield name + marked, about, name, bool(marked)
+        yield name, about, name, False
+        if name != "npy-rows":  # they have none in files, and are opened on the disk only
+            yield f"{name}-marked", about, name, True
 
 
 def wide(name):
@@ -184,7 +185,7 @@ def test_a_changed_object_is_refused(configs, root, store):
 def test_doctor_reads_a_window_of_each_dataset(configs, store):
     _, out, _ = run(TOKCTL, "doctor", "-c", configs[1], env=store.environment())
     lines = [line for line in out.decode().splitlines() if "the first window of" in line]
-    assert len(lines) == 2 * len(ALL), out
+    assert len(lines) == len(list(each())), out
 
 
 def test_a_start_takes_one_get_a_manifest(configs, store, shared):

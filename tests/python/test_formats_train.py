@@ -1,5 +1,5 @@
-"""Tokens in every format train the GPT of `make run` to the same losses, bit for bit, through a
-real daemon and loader.
+"""A loader gives the tokens, labels and documents of every format as its writer got them. The GPT
+of `make run` learns from tokens, the same from whatever file they are in, bit for bit.
 """
 
 import importlib.util
@@ -10,38 +10,66 @@ import sys
 
 import numpy
 import pytest
+import tokend
 import torch
-from lib import REPO
+from lib import REPO, Daemon
+from lib.corpus import FORMATS, SEQ_LEN, corpus, plan
+from lib.shard_writers import megatron, npy, put, raw, seekable
 from lib.stock import StockDaemon
-from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
+
+MICRO, BATCHES = 8, 40
+
+
+@pytest.fixture(scope="module")
+def written():
+    return corpus()
+
+
+@pytest.fixture(scope="module")
+def served(shared, written):
+    streams = {
+        name + marked: about.config(str(written[0] / name), bool(marked))
+        for name, about in FORMATS.items()
+        for marked in ("", "-marked")
+    }
+    daemon = Daemon(shared, shared.config(memory=64 << 20, streams=streams))
+    yield daemon
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("marked", ["", "-marked"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_batches_are_what_the_writers_got(written, served, name, marked):
+    about, more = FORMATS[name], {"documents": True, "loss_mask": True} if marked else {}
+    shards = written[1][name]
+    rows = iter(plan(served.config, name, MICRO * BATCHES))
+    with tokend.Loader(
+        name + marked, MICRO, socket=served.socket, rank=0, world=1, **more
+    ) as loader:
+        for _ in range(BATCHES):
+            batch = next(loader)
+            for i, at in zip(range(MICRO), rows):
+                window = SEQ_LEN + about.stream.get("extra", 1)
+                shard = shards[at["shard"]]
+                want, starts, mask = about.window(shard, at["offset"], window)
+                assert numpy.array_equal(batch["input_ids"][i], want[:SEQ_LEN]), at
+                labels = numpy.where(numpy.array(mask) | (not marked), want, -100)[1:]
+                assert numpy.array_equal(batch["labels"][i, : window - 1], labels), at
+                if marked:
+                    found = numpy.flatnonzero(batch["position_ids"][i] == 0)
+                    assert found.tolist() == [0, *(s for s in starts if s < SEQ_LEN)], at
+
+
+# ---- losses ----
 
 SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens
-SEQ, STEPS, VOCABULARY = (
-    128,
-    10,
-    1000,
-)  # the steps take every window, some twice; a larger vocabulary would slow the output layer
-SAMPLES = 160  # of its 16 a step
-
-
-# name: (stored dtype, keys, writer)
-FORMATS = {
-    "flat": ("<u2", {}, put(".bin", raw)),
-    "flat-u32": ("<u4", {"dtype": "u32"}, put(".bin", raw)),
-    "npy": ("<u2", {}, put(".npy", npy)),
-    "npy-i64": ("<i8", {}, put(".npy", npy)),
-    "llmc": ("<u2", {}, put(".bin", llmc)),
-    "llmc-u32": ("<u4", {}, put(".bin", llmc)),
-    "datatrove": ("<u2", {}, datatrove),
-    "datatrove-u32": ("<u4", {}, datatrove),
-    "megatron": ("<u2", {}, megatron),
-    "megatron-i32": ("<i4", {}, megatron),
-    "arrow": ("<u4", {}, arrow),
-    "zstd": ("<u2", {}, seekable(".bin.zst", raw, 1000)),
-    "zstd-npy": ("<i8", {}, seekable(".npy.zst", npy, 4096)),
-    "zstd-llmc": ("<u2", {}, seekable(".bin.zst", llmc, 4096)),
+SEQ, STEPS, VOCABULARY = 128, 10, 1000  # a larger vocabulary would slow the output layer
+FILES = {  # name: (stored dtype, writer)
+    "flat": ("<u2", put(".bin", raw)),
+    "megatron": ("<i4", megatron),
+    "zstd-npy": ("<i8", seekable(".npy.zst", npy, 4096)),
+    "altered": ("<u2", put(".bin", raw)),
 }
-OTHERS = [name for name in FORMATS if name != "flat"]
 
 
 def tokens(n, seed):
@@ -49,39 +77,15 @@ def tokens(n, seed):
     return (VOCABULARY * numpy.random.default_rng([5, seed]).random(n) ** 3).astype(numpy.int64)
 
 
-def write_streams(directory):
+def write_shards(directory):
     """A directory per format, with the same shards; and a flat one with one token altered."""
     shards = [tokens(n, i) for i, n in enumerate(SHARDS)]
     altered = [shard.copy() for shard in shards]
     altered[2][6000] ^= 1
-    streams = {}
-    for name, (dtype, keys, write) in [*FORMATS.items(), ("altered", FORMATS["flat"])]:
+    for name, (dtype, write) in FILES.items():
         (directory / name).mkdir()
         for i, shard in enumerate(altered if name == "altered" else shards):
             write(str(directory / name / str(i)), shard.astype(dtype))
-        streams[name] = {"datasets": [{"name": "d", "path": name, **keys}]}
-    return streams
-
-
-def write_samples(directory):
-    """MDS, NumPy rows and flat shards whose windows are the same samples, shard by shard."""
-    rows = tokens(SAMPLES * SEQ, 9).reshape(SAMPLES, SEQ).astype(numpy.int32)
-    for name, how in {"mds": {}, "mds-zstd": {"compression": "zstd"}}.items():
-        mds(directory / name, rows, 20_000, **how)
-    counts = [
-        shard["samples"]
-        for shard in json.loads((directory / "mds/index.json").read_text())["shards"]
-    ]
-    assert len(counts) > 2 and sum(counts) == SAMPLES
-    for name in "samples", "rows":
-        (directory / name).mkdir()
-    for i, shard in enumerate(numpy.split(rows, numpy.cumsum(counts)[:-1])):
-        shard.astype("<u2").tofile(directory / f"samples/{i}.bin")
-        numpy.save(directory / f"rows/{i}.npy", shard)
-    return {
-        name: {"extra": 0, "datasets": [{"name": "d", "path": name}]}
-        for name in ("samples", "rows", "mds", "mds-zstd")
-    }
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +105,11 @@ def train(gpt, shared):
     them.
     """
     directory = pathlib.Path(shared.path)
-    streams = write_streams(directory) | write_samples(directory)
+    write_shards(directory)
 
     def train(name):
-        d, stream = StockDaemon(directory), {"seed": 3, "seq_len": SEQ, **streams[name]}
+        d, datasets = StockDaemon(directory), [{"name": "d", "path": name}]
+        stream = {"seed": 3, "seq_len": SEQ, "datasets": datasets}
         streams_ = {
             "train": {**stream, "samples": 16 * STEPS},
             "valid": {**stream, "seed": 4, "samples": 32},
@@ -148,30 +153,11 @@ def train(gpt, shared):
     return train
 
 
-@pytest.fixture(scope="module")
-def flat(train):
-    return train("flat")
-
-
-@pytest.fixture(scope="module")
-def samples(train):
-    return train("samples")
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_all_formats_give_equal_losses(train, flat, name):
-    assert train(name) == flat
-
-
-@pytest.mark.parametrize("name", ["mds", "mds-zstd", "rows"])
-def test_all_formats_of_samples_give_equal_losses(train, samples, name):
-    assert train(name) == samples
-
-
-def test_one_altered_token_changes_the_losses(train, flat, samples):
+def test_losses_depend_on_the_tokens_only(train):
     """The model learns, and one altered token of 20,423 changes its losses."""
-    for steps, _ in (flat, samples):
-        assert steps[-1][2] < steps[0][2] - 0.5
+    steps, valid = flat = train("flat")
+    assert steps[-1][2] < steps[0][2] - 0.5
+    assert train("megatron") == train("zstd-npy") == flat
     altered = train("altered")
-    assert [loss for *_, loss in altered[0]] != [loss for *_, loss in flat[0]]
-    assert altered[1]["loss"] != flat[1]["loss"]
+    assert [loss for *_, loss in altered[0]] != [loss for *_, loss in steps]
+    assert altered[1]["loss"] != valid["loss"]
