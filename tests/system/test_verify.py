@@ -1,295 +1,322 @@
-"""tokctl verify: the records of real runs are exactly the order, and every deviation is named.
-
-Trainers are `tokctl cat` (one attach, one record) and the Python loader (which seeks in one
-process). The checksums are computed here a second time, from proto/record.h, `tokctl plan` and the
-shards.
+"""tokctl verify finds and names every deviation of records from the order: a table of records that
+are made as real ranks make them, of what is changed in them, and of the verdict.
 """
 
 import json
 import os
-import random
-import signal
-import struct
-import time
+import types
 
 import numpy
 import pytest
-from verifying import HEAD, SEQ_LEN, SHARD, WINDOW, Scene, entries, row_entries
+from tokend import Loader
+from verifying import HEAD, MADE, Scene, entries, identity, row_entries, timeless
 
-from lib import TOKCTL, has, run, wait_for
+from lib import TOKCTL, has, run
 
-# ---- runs that are exact ----
+pytestmark = pytest.mark.asan
 
 
 @pytest.fixture(scope="module")
 def scene(shared):
     scene = Scene(shared)
+    scene.plan = scene.planned(MADE)
+    run(TOKCTL, "cursor", "new", "-c", scene.config, "train", "-o", scene.cursor("begin"))
     yield scene
     assert scene.daemon.stop() == 0, "exit 0"
 
 
-def test_rescaled_run_has_one_sum(scene):
-    """4 → 3 → 2 → 4 ranks by cursors have the same sum as one rank over the same range."""
-    scene.phase("chain", 4, 2, 50, to="one")  # to 400
-    scene.phase("chain", 3, 5, 20, "one", to="two")  # to 700
-    scene.phase("chain", 2, 1, 30, "two", to="three")  # to 760
-    scene.phase("chain", 4, 2, 30, "three", to="four")  # to 1000
-    said = scene.verify(scene.directory("chain"))
-    scene.is_proof(
-        "4 → 3 → 2 → 4 ranks", said, 0, 1000, generations=4, void=0, records=13, outside=0
-    )
-    scene.phase("alone", 1, 8, 125)
-    alone = scene.verify(scene.directory("alone"))
-    assert said["sum"] == alone["sum"], "the sum is that of one rank"
-    assert said["sum"] == scene.true_sum(0, 1000), "the sum is that of the shards' tokens"
-    part = scene.verify(scene.directory("chain"), "--from", 100, "--to", 723)
-    scene.is_proof("a part of the range", part, 100, 723, outside=1000 - 623)
-    assert part["sum"] == scene.true_sum(100, 723), "a part of the range has its own sum"
-    files = [f"{scene.directory('chain')}/{name}" for name in os.listdir(scene.directory("chain"))]
-    again = scene.verify(*files, scene.directory("chain"), files[0])
-    assert again["samples"] == 1000, "a file named twice is read once"
-
-
-def test_restarts_make_rows_void(scene):
-    """Restarts from older cursors: on another grid, on the same one, and of one rank alone."""
-    name = scene.directory("restarted")
-    scene.phase("restarted", 4, 2, 50, to="r400")
-    scene.phase("restarted", 4, 2, 50, "r400", to="r800")  # the same grid: the same generation
-    scene.phase("restarted", 2, 3, 40, "r400")  # to 640: 400 … 800 are void
-    said = scene.verify(name)
-    scene.is_proof("from an older cursor, another world", said, 0, 640, generations=2, void=400)
-    scene.phase("restarted", 4, 2, 10, "r400")  # to 480, the first grid again, after another one
-    said = scene.verify(name)
-    scene.is_proof("and the first world from there again", said, 0, 480, generations=3, void=640)
-    scene.phase("restarted", 4, 2, 20, 8)  # to 168, the same grid: back to the beginning nearly
-    said = scene.verify(name)
-    scene.is_proof("and from a much older cursor on the newest grid", said, 0, 168, generations=3)
-    assert said["sum"] == scene.true_sum(0, 168), "the sum is that of the rows that count"
-
-    record = scene.phase("spare", 3, 4, 40)  # to 480
-    spare = scene.cat(f"{scene.directory('spare')}/spare.record", 1, 3, 4, 20, 240)
-    assert scene.finish([spare]) == [], "a new process takes over rank 1"
-    said = scene.verify(scene.directory("spare"))
-    scene.is_proof("it makes only rows of rank 1 void", said, 0, 480, generations=1, void=80)
-    os.unlink(f"{record}-1.record")
-    said = scene.verify(scene.directory("spare"), code=1)
-    assert (said["lost"], said["faults"][0]["rank"]) == (80, 1), (
-        "rows of rank 1 before its cursor stay"
-    )
-
-
-def test_clock_that_was_set_back_is_named(scene):
-    """Then a restart seems to be older than what it continues, whose rows become void."""
-    name = scene.directory("clock")
-    scene.phase("clock", 1, 4, 250)  # to 1000
-    later = scene.phase("clock", 1, 4, 250, 500) + "-0.record"  # to 1500
-    said = scene.verify(name)
-    scene.is_proof("the clock is right", said, 0, 1500, void=500)
-    assert said["verdict"] == "OK: every sample from 0 to 1499 once"
-    with open(later, "r+b") as f:
-        f.seek(16)
-        (ns,) = struct.unpack("<Q", f.read(8))
-        f.seek(16)
-        f.write(struct.pack("<Q", ns - 1000 * 10**9))
-    said = scene.verify(name)
-    assert said["verdict"].startswith("OK: every sample from 0 to 999 once; "), said["verdict"]
-    assert has(said["verdict"], "clock was set back", *os.listdir(name))
-
-
-def test_late_ranks_belong_to_their_generation(scene):
-    """Ranks that pass through the same generations one after the other belong to them, late ones
-    too.
-    """
-    for rank in range(3):
-        for world, batches, start in ((2, 25, 0), (3, 20, 100)):
-            if rank < world:
-                late = scene.cat(
-                    f"{scene.directory('late')}/{rank}-{world}.record",
-                    rank,
-                    world,
-                    2,
-                    batches,
-                    start,
-                )
-                assert scene.finish([late]) == [], f"rank {rank} of {world}"
-    scene.is_proof(
-        "all generations are exact",
-        scene.verify(scene.directory("late")),
-        0,
-        220,
-        generations=2,
-        void=0,
-    )
-
-
-def test_world_that_was_cut_short(scene):
-    """A world is killed before all its ranks have begun; another world follows from there, and then
-    the first world again.
-    """
-    name = scene.directory("cut")
-    scene.phase("cut", 4, 2, 15)  # to 120
-    for i, (world, batches, ranks) in enumerate(
-        ((3, 4, (0, 1)), (2, 3, (1, 0)), (3, 20, (2, 0, 1)))
+def test_made_records_are_those_of_real_ranks(scene):
+    """But for the times: those of tokctl cat, and of a Loader that skips, rewinds and rescales."""
+    for key, stream, seed in (("real", "train", 42), ("other", "other", 43)):
+        tag = scene.phase(key, 2, 3, 50, 60, stream=stream)
+        assert int(entries(f"{tag}-1.record")[4, 1]) == identity(stream, seed)
+    keys = {"socket": scene.daemon.socket, "framework": "numpy", "agree": False}
+    loader = Loader("train", 4, rank=0, world=1, record=scene.directory("loader"), **keys)
+    for move in (
+        lambda: None,
+        lambda: loader._client.obey("skip", "samples 40\n"),
+        lambda: loader.seek(position=0),
+        lambda: loader.seek(rank=1, world=2),
     ):
-        for rank in ranks:
-            one = scene.cat(f"{name}/z{i}-{rank}.record", rank, world, 2, batches, 120)
-            assert scene.finish([one]) == [], f"rank {rank} of {world} from 120"
-    scene.is_proof(
-        "its first rank is not a late member of the killed world",
-        scene.verify(name),
-        0,
-        240,
-        generations=4,
-        void=16 + 12,
-    )
+        move()
+        for _ in range(5):
+            next(loader)
+    loader.close()
+    parts = scene.made("1x4@0+5 1x4@20>60+5=0 1x4@80>0+5=0 2x4@20+5:1=0")
+    for key, want in (
+        ("real", scene.made("2x3@60+50")["0-1"]),
+        ("loader", numpy.concatenate([parts["0-0"], parts["0-1"]])),
+    ):
+        directory = scene.directory(key)
+        (name,) = (name for name in os.listdir(directory) if "-0.record" not in name)
+        got = entries(f"{directory}/{name}")
+        assert numpy.array_equal(timeless(got), timeless(want)), key
+    sums = sum(map(int, scene.checksums)) % 2**64
+    assert scene.true_sum(0, MADE) == sums, "checksums are those of the shards' tokens"
 
 
-def test_record_continues_after_a_killed_daemon(scene):
-    """A trainer that loses its daemon continues its record, without a new beginning."""
-    record = f"{scene.directory('lost')}/a.record"
-    process = scene.cat(record, 0, 1, 1, 300_000)
-    for i in range(3):
-        wait_for(
-            lambda size=HEAD + 16 * (1 + 2000 * i): (
-                os.path.exists(record) and os.path.getsize(record) > size
-            ),
-            pause=0.0005,
-        )
-        # far from its end, however long a new daemon takes to start
-        process.send_signal(signal.SIGSTOP)
-        scene.daemon.kill()
-        scene.daemon.start()
-        process.send_signal(signal.SIGCONT)
-    assert os.path.getsize(record) < 16 * 290_000, (
-        "three daemons are killed under a trainer",
-        os.path.getsize(record),
-    )
-    assert scene.finish([process]) == [], "the trainer exits with 0"
-    assert os.path.getsize(record) == HEAD + 16 * 300_000, "its record has one beginning"
-    scene.is_proof(
-        "exactly",
-        scene.verify(record, "--to", 50_000),
-        0,
-        50_000,
-        generations=1,
-        void=0,
-        outside=250_000,
-    )
+# ---- what is changed in records ----
 
 
-def test_all_lives_in_one_file(scene):
-    """All lives of a rank may be in one file, as for a job that reuses its file names."""
-    for start, batches in ((0, 30), (100, 30), (60, 50), (60, 70)):
-        ranks = [
-            scene.cat(f"{scene.directory('one-file')}/{r}.record", r, 2, 5, batches, start)
-            for r in range(2)
-        ]
-        assert scene.finish(ranks) == [], f"appended from {start}"
-    scene.is_proof(
-        "the proof is exact", scene.verify(scene.directory("one-file")), 0, 760, records=2
-    )
+def index(all_, position):
+    return next(i for i in row_entries(all_) if all_[i, 0] == position)
 
 
-def test_killed_trainers_are_exact(scene):
-    """Trainers are killed while they run, and each time restart from the last common cursor: the
-    order is exact.
+def drop(name, position, rows=1):
+    def edit(files):
+        at = index(files[name], position) + numpy.arange(rows)
+        files[name] = numpy.delete(files[name], at, 0)
+
+    return edit
+
+
+def double(*rows):
+    def edit(files):
+        for name, position in rows:
+            at = index(files[name], position)
+            files[name] = numpy.insert(files[name], at, files[name][at], 0)
+
+    return edit
+
+
+def flip(name, *positions):
+    def edit(files):
+        for position in positions:
+            files[name][index(files[name], position), 1] ^= numpy.uint64(1 << 40)
+
+    return edit
+
+
+def move(name, position, by):
+    def edit(files):
+        files[name][index(files[name], position), 0] += numpy.uint64(by)
+
+    return edit
+
+
+def late_clock(files):
+    files["1-0"][1, 0] -= numpy.uint64(1000 * 10**9)
+
+
+# ---- the table ----
+
+
+def case(lives, members, *says, edit=None, args="", first="", hides="", **more):
+    """@members: of the JSON; @says, @hides: words in the verdict, or not; @first: the first fault,
+    its position and number of rows.
     """
-    rng = random.Random(3)
-    at = 0
-    for _ in range(8):
-        world, micro = rng.choice([(4, 2), (3, 3), (2, 1)])
-        tag = f"{scene.directory('killed')}/{time.monotonic_ns()}"
-        ranks = [
-            scene.cat(f"{tag}-{r}.record", r, world, micro, 1 << 40, at, run_="killed")
-            for r in range(world)
-        ]
-        time.sleep(rng.uniform(0.05, 0.3))
-        for process in ranks:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            scene.place.children.remove(process)
-        steps = []
-        for r in range(world):
-            path = f"{tag}-{r}.record"
-            if os.path.exists(path):
-                steps.append(len(row_entries(path)) // micro)
-        whole = min(steps) if len(steps) == world else 0  # the last step that every rank has taken
-        at += min(whole, 2000) * world * micro
-    assert at > 0, "ranks that were killed had taken something"
-    scene.phase("killed", 2, 4, 25, at)
-    said = scene.verify(scene.directory("killed"))
-    scene.is_proof("after eight kills of all ranks", said, 0, at + 200)
-    assert said["void"] > 0, ("rows were undone", said)
+    want = {key: int(value) for key, value in (member.split("=") for member in members.split())}
+    return types.SimpleNamespace(**locals())
 
 
-def test_finite_stream_with_padding(scene):
-    end = sum((n - WINDOW) // SEQ_LEN + 1 for n in (SHARD, SHARD // 2))
-    record = scene.phase("finite", 3, 7, 1 << 40, stream="finite")
-    said = scene.verify(scene.directory("finite"), stream="finite")
-    scene.is_proof("a finite stream with padding", said, 0, end)
-    assert end % 21 != 0, "it had padding"
-    assert has(
-        scene.refused(scene.directory("finite"), "--to", end + 1, stream="finite"),
-        f"ends at position {end}",
-    ), "a range after its end is refused"
-    all_ = entries(f"{record}-0.record")
-    numpy.concatenate([all_, numpy.array([[end + 3, 1]], "<u8")]).tofile(f"{record}-0.record")
-    said = scene.verify(scene.directory("finite"), code=1, stream="finite")
-    assert (said["altered"], said["faults"][0]["position"]) == (1, end + 3), (
-        "a row after the end of the stream"
-    )
-    assert has(said["text"], "past the end of the stream"), "it is named"
+SOUND = "2x3@0+50"  # of two ranks: position 126 is rank 0's, 130 rank 1's
+RESTARTED = "1x4@0+250 1x4@500+250"
+SPARE = "3x4@0+40 3x4@240+20:1"
+WORLDS = "4x2@0+50 4x2@400+50 2x3@400+40"
+STOPPED = "3x2@0+20:0 3x2@0+18:1 3x2@0+19:2"
+SKIP = "2x4@0+10 2x4@80>120+5=0"
+OLD = "2x4@0+10 2x4@{}+0 2x4@0,0>80+10"  # each attach and each seek is noted, without rows too
+odd = [position for position in range(300) if position // 3 % 2]  # rank 1's
+
+CASES = {
+    "exact": case(SOUND, "to=300 generations=1 void=0 records=2"),
+    "a part of the range": case(SOUND, "from=100 to=223 outside=177", args="--from 100 --to 223"),
+    # restarts and rescales
+    "another world": case(WORLDS, "to=640 generations=2 void=400"),
+    "another micro_batch": case("2x4@0+20 2x2@80+20", "to=160 generations=2 void=80"),
+    "the first world again": case(f"{WORLDS} 4x2@400+10", "to=480 generations=3 void=640"),
+    "nearly the beginning": case(f"{WORLDS} 4x2@400+10 4x2@8+20", "to=168 generations=3"),
+    "one rank anew": case(SPARE, "to=480 generations=1 void=80"),
+    "its rows before that stay": case(
+        SPARE, "to=480 lost=80", edit=lambda files: files.pop("0-1"), first="lost 4 4"
+    ),
+    "late ranks": case(
+        "2x2@0+25:0 3x2@100+20:0 2x2@0+25:1 3x2@100+20:1 3x2@100+20:2",
+        "to=220 generations=2 void=0",
+    ),
+    "killed before all ranks had begun": case(
+        "4x2@0+15 3x2@120+4:0,1 2x2@120+3:1,0 3x2@120+20:2,0,1", "to=240 generations=4 void=28"
+    ),
+    "the clock is right": case(RESTARTED, "to=1500 void=500", "from 0 to 1499 once"),
+    "the clock was set back": case(
+        RESTARTED, "to=1000", "OK: every sample from 0 to 999 once; ", "0-0.record begins after",
+        "1-0.record by its clock", "clock was set back", edit=late_clock,
+    ),
+    # skips
+    "a skip": case(SKIP, "to=160 skipped=40", "0 to 159 once, but 40 skipped", skips=[[80, 120]]),
+    "a skip of one rank": case("2x4@0+10 2x4@80>120+5:0=0 2x4@80+10:1", "to=160 lost=20", skips=[]),
+    "two skips that meet": case(
+        "2x4@0+10 2x4@80>120+0=0 2x4@120>160+5=0", "from=100 to=200 skipped=60 outside=80",
+        args="--from 100", skips=[[100, 160]],
+    ),
+    "a skip undone": case(f"{SKIP} 2x4@40+20", "to=200 void=80", skips=[]),
+    # sessions without rows, of older clients
+    "attach, die": case(OLD.format("0"), "to=160 void=0"),
+    "attach, load, die": case(OLD.format("0,0>80"), "to=160 void=0"),
+    "attach, load backwards, die": case(OLD.format("40,40>0"), "to=160 void=0"),
+    # rows that are missing
+    "a row": case(
+        SOUND, "to=300 lost=1", "positions were never taken", ", 1 lost", edit=drop("0-1", 130),
+        first="lost 130 1", hides="--to",
+    ),
+    "a rank": case(
+        SOUND, "to=300 lost=150", "no record of rank 1 of 2 from position 0 on was given",
+        "; give the records of all ranks and nodes", edit=lambda files: files.pop("0-1"),
+        args="--from 0 --to 300", first="lost 3 3", text="lost: and 120 more",
+    ),
+    "the end of a step": case(
+        STOPPED, "to=116 lost=2 whole_to=108", "rank 1 of 3 recorded nothing from position 110 on",
+        ", 2 lost", "add --to 108",
+    ),
+    "up to the step before": case(STOPPED, "to=108 outside=6", args="--to 108"),
+    **{
+        f"{rows} rows from {first}, from {start}": case(
+            "1x1@0+400", f"from={start} to=400 lost={rows}", edit=drop("0-0", first, rows),
+            args=f"--from {start} --to 400", first=f"lost {first} {rows}",
+        )
+        for start in (0, 5)
+        for first, rows in ((63, 1), (64, 1), (64, 64), (10, 190), (69, 63), (127, 3), (10, 390))
+    },
+    # rows that are too many, and other ones
+    "a row twice": case(
+        SOUND, "to=300 repeated=1", "0-0.record has rows that were taken before", "1 repeated",
+        edit=double(("0-0", 126)), first="repeated 126 1", hides="--to",
+    ),
+    "two rows twice": case(
+        SOUND, "to=300 repeated=2", "two processes took the same rows",
+        edit=double(("0-0", 126), ("0-1", 3)),
+    ),
+    "another checksum": case(
+        SOUND, "to=300 altered=1", "from position 130 on", "mix was changed, add --run",
+        "1 altered", edit=flip("0-1", 130), first="altered 130 1", hides="--to",
+    ),
+    "another checksum, mixes given": case(
+        SOUND, "to=300 altered=1", "0-1.record are not those of the shards",
+        edit=flip("0-1", 130), args="--cursor begin",
+    ),
+    "other checksums, mixes given": case(
+        SOUND, "to=300 altered=150", "0-1.record has other tokens: another mix, or other shards",
+        edit=flip("0-1", *odd), args="--cursor begin",
+    ),
+    "another position": case(
+        SOUND, "to=300 repeated=1 lost=1 altered=1", edit=move("0-0", 126, 3)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "together"),
+    [(name, how) for name in CASES for how in (False, True) if not (how and CASES[name].edit)],
+)
+def test_the_verdict_is_as_expected(scene, name, together):
+    """Nothing but what is expected is found, and each fault is in its shard. Each process has its
+    own record, or all lives of a rank are in one, as for a job that reuses its file names.
+    """
+    a = CASES[name]
+    files = scene.made(a.lives, together)
+    if a.edit:
+        a.edit(files)
+    directory = scene.write(f"{name} {together}", files)
+    options = [scene.cursor(word) if word == "begin" else word for word in a.args.split()]
+    want = {"from": 0, "repeated": 0, "lost": 0, "altered": 0, "skipped": 0, **a.want}
+    found = want["repeated"] + want["lost"] + want["altered"] > 0
+    said = scene.verify(directory, *options, code=int(found))
+    want["samples"] = want["to"] - want["from"] - want["skipped"] - want["lost"]
+    assert {key: said[key] for key in want} == want
+    assert said["skips"] == a.more.get("skips", said["skips"])
+    assert has(said["verdict"], *a.says) and a.more.get("text", "") in said["text"], said["verdict"]
+    assert not a.hides or a.hides not in said["verdict"], said["verdict"]
+    faults = [f"{f['fault']} {f['position']} {f['count']}" for f in said["faults"]]
+    assert faults[:1] == [a.first] or not a.first
+    for fault in said["faults"]:
+        assert scene.plan[fault["position"]].items() <= fault.items()
+    if not want["lost"] + want["altered"]:
+        rows = set(range(want["from"], want["to"])).difference(*(range(*x) for x in said["skips"]))
+        assert said["sum"] == sum(int(scene.checksums[p]) for p in rows) % 2**64
+
+
+def test_files_and_directories_of_several_nodes(scene):
+    """A file that is named twice is read once."""
+    one, other = scene.directory("node 0"), scene.directory("node 1")
+    scene.write("node 0", {"0-0": scene.made(SOUND)["0-0"]})
+    scene.write("node 1", {"0-1": scene.made(SOUND)["0-1"]})
+    with open(f"{one}/notes.txt", "w") as file:
+        file.write("not a record, and not read")
+    said = scene.verify(f"{one}/0-0.record", one, other, f"{one}/0-0.record")
+    assert (said["samples"], said["records"]) == (300, 2)
 
 
 def test_peers_are_proved_separately(scene):
-    """Each peer's records are proved separately."""
-    place = scene.place
-    for peer in (0, 5):
-        command = [
-            TOKCTL,
-            "cat",
-            "train",
-            "--rank",
-            0,
-            "--world",
-            1,
-            "--micro",
-            4,
-            "--batches",
-            30,
-            "--peer",
-            peer,
-            "--socket",
-        ]
-        command += [scene.daemon.socket, "--record", place.file(f"records/peers/{peer}.record")]
-        assert run(*command)[0] == 0, f"peer {peer}"
-    status, out, _ = run(
-        TOKCTL, "verify", "-c", scene.config, "train", scene.directory("peers"), "--json"
-    )
+    directory = scene.write("peers", scene.made("1x4@0+30 1x4@0+30%5"))
+    command = TOKCTL, "verify", "-c", scene.config, "train", directory, "--json"
+    status, out, _ = run(*command)
     lines = [json.loads(line) for line in out.splitlines()]
-    seen = [(line["peer"], line["samples"], line["repeated"]) for line in lines]
-    assert (status, seen) == (0, [(0, 120, 0), (5, 120, 0)]), "two peers, two proofs"
-    assert lines[0]["sum"] == lines[1]["sum"], "their sums are equal"
+    assert [(a["peer"], a["samples"], a["repeated"]) for a in lines] == [(0, 120, 0), (5, 120, 0)]
+    assert status == 0 and lines[0]["sum"] == lines[1]["sum"]
 
 
-def test_last_complete_step_is_named(scene):
-    """A run was stopped in the middle of a step: the report names the last complete step."""
-    batches = (20, 18, 19)
-    ranks = [
-        scene.cat(f"{scene.directory('stopped')}/{r}.record", r, 3, 2, n)
-        for r, n in enumerate(batches)
-    ]
-    assert scene.finish(ranks) == [], "ranks that stop at different steps"
-    said = scene.verify(scene.directory("stopped"), code=1)
-    assert (said["lost"], said["to"], said["whole_to"]) == (2, 116, 108), (
-        "the range ends at the last row"
-    )
-    assert has(said["verdict"], "rank 1 of 3", "from position 110", "2 lost", "--to 108"), (
-        "the missing rows and the end of the complete steps are reported"
-    )
-    scene.is_proof(
-        "the range up to there is exact",
-        scene.verify(scene.directory("stopped"), "--to", 108),
-        0,
-        108,
-    )
+# ---- invalid input ----
+
+
+def with_word(at, word):
+    """Word @at of the record, counted from its end if negative."""
+
+    def edit(whole):
+        words = numpy.frombuffer(whole, "<u8").copy()
+        words[at] = word
+        return words.tobytes()
+
+    return edit
+
+
+REFUSED = {
+    **{f"{n} bytes": (lambda whole, n=n: whole[:n], "nothing was recorded")
+       for n in (0, 1, 16, HEAD - 1)},
+    "no record": (lambda whole: b"streams: {}, and more text", "not a record"),
+    "a newer version": (with_word(1, 9), "version"),
+    "another stream": (with_word(9, identity("other", 43)), "another stream than train"),
+    "an impossible rank": (with_word(5, 3), "damaged"),
+    "an impossible world": (with_word(6, 0), "damaged"),
+    "an impossible micro": (with_word(7, 1 << 40), "damaged"),
+    "a row at a huge position": (with_word(-2, 1 << 62), "give --from and --to"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_records_are_refused(scene, name):
+    edit, word = REFUSED[name]
+    whole = scene.made("1x4@0+10")["0-0"].tobytes()
+    path = scene.write(f"refused {name}", {"a": edit(whole)}) + "/a.record"
+    message = scene.refused(path)
+    assert has(message, path, word) or has(message, word, "--"), message
+
+
+def test_torn_ends_are_ignored(scene):
+    whole = scene.made("1x4@0+10")["0-0"].tobytes()
+    for name, torn, args, to, outside in (
+        ("entry", whole[:-5], [], 39, 0),
+        ("beginning", whole[:48] + whole, [], 40, 0),
+        ("far", with_word(-2, 1 << 62)(whole), ["--to", 39], 39, 1),
+    ):
+        said = scene.verify(scene.write(f"torn {name}", {"a": torn}), *args)
+        scene.is_proof(name, said, 0, to, outside=outside)
+
+
+def test_arguments_are_refused(scene):
+    sound = scene.write("sound", scene.made(SOUND))
+    empty = scene.directory("empty")
+    for arguments, words in (
+        ([empty], [empty, "no *.record"]),
+        ([f"{empty}/none.record"], ["none.record", "No such file"]),
+        (["/dev/zero"], ["not a regular file"]),
+        ([sound, "--from", 4000], ["4000"]),
+        ([sound, "--from", 20, "--to", 20], ["must be above"]),
+    ):
+        assert has(scene.refused(*arguments), *words)
+    for arguments, word in (
+        ([], "RECORD"),
+        ([sound, "--from", "x"], "--from: 'x'"),
+        ([sound, "--run", "a", "--cursor", "b"], "exclude"),
+    ):
+        status, out, err = run(TOKCTL, "verify", "-c", scene.config, "train", *arguments)
+        assert (status, out) == (2, b"") and word in err, err

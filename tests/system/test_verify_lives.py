@@ -1,19 +1,182 @@
-"""tokctl verify proves records of the Python loader, which seeks and loads within one process."""
+"""tokctl verify proves the records of real jobs: ranks that restart from cursors, rescale, are
+killed, and lose their daemon; and of sessions that load, seek, skip, commit and end in any order.
+"""
 
 import os
+import random
+import signal
+import sys
+import time
 
+import numpy
 import pytest
-from tokend import Cursor, Loader
-from verifying import M64, Scene
+from tokend import Loader
+from verifying import BEGIN, HEAD, M64, SEQ_LEN, SHARD, WINDOW, Scene, entries
 
-from lib import has
+from lib import TOKCTL, has, run, wait_for, with_parent
 
 
 @pytest.fixture(scope="module")
 def scene(shared):
     scene = Scene(shared)
     yield scene
+    wait_for(lambda: scene.daemon.rings() == 0)
     assert scene.daemon.stop() == 0, "exit 0"
+
+
+# ---- jobs ----
+
+
+def test_rescaled_run_has_one_sum(scene):
+    """4 → 3 → 2 → 4 ranks by cursors have the same sum as one rank over the same range."""
+    name = scene.directory("chain")
+    scene.phase("chain", 4, 2, 50, to="one")  # to 400
+    scene.phase("chain", 3, 5, 20, "one", to="two")  # to 700
+    scene.phase("chain", 2, 1, 30, "two", to="three")  # to 760
+    scene.phase("chain", 4, 2, 30, "three", to="four")  # to 1000
+    said = scene.verify(name)
+    scene.is_proof(name, said, 0, 1000, generations=4, void=0, records=13, outside=0)
+    scene.phase("alone", 1, 8, 125)
+    alone = scene.verify(scene.directory("alone"))
+    assert said["sum"] == alone["sum"] == scene.true_sum(0, 1000)
+    part = scene.verify(name, "--from", 100, "--to", 723)
+    scene.is_proof("a part of the range", part, 100, 723, outside=1000 - 623)
+    assert part["sum"] == scene.true_sum(100, 723), "a part of the range has its own sum"
+
+
+def test_restarts_make_rows_void(scene):
+    scene.phase("restarted", 4, 2, 50, to="r400")
+    scene.phase("restarted", 4, 2, 50, "r400", to="r800")  # the same grid: the same generation
+    scene.phase("restarted", 2, 3, 40, "r400")  # to 640: 400 … 800 are void
+    said = scene.verify(scene.directory("restarted"))
+    scene.is_proof("another world", said, 0, 640, generations=2, void=400)
+    scene.phase("restarted", 4, 2, 20, 8)  # to 168
+    said = scene.verify(scene.directory("restarted"))
+    scene.is_proof("nearly the beginning", said, 0, 168, generations=3)
+    assert said["sum"] == scene.true_sum(0, 168), "the sum is that of the rows that count"
+
+
+def test_late_ranks_belong_to_their_generation(scene):
+    """Each rank passes through both generations before the next one starts."""
+    for rank, world, batches, start in (
+        (0, 2, 25, 0), (0, 3, 20, 100), (1, 2, 25, 0), (1, 3, 20, 100), (2, 3, 20, 100)
+    ):  # fmt: skip
+        record = f"{scene.directory('late')}/{rank}-{world}.record"
+        assert scene.finish([scene.cat(record, rank, world, 2, batches, start)]) == []
+    said = scene.verify(scene.directory("late"))
+    scene.is_proof("all generations are exact", said, 0, 220, generations=2, void=0)
+
+
+def test_record_continues_after_a_killed_daemon(scene):
+    """A trainer that loses its daemon continues its record, without a new beginning."""
+    record = f"{scene.directory('lost')}/a.record"
+    process = scene.cat(record, 0, 1, 1, 300_000)
+    for i in range(3):
+        size = HEAD + 16 * (1 + 2000 * i)
+        wait_for(
+            lambda size=size: os.path.exists(record) and os.path.getsize(record) > size,
+            pause=0.0005,
+        )
+        # far from its end, however long a new daemon takes to start
+        process.send_signal(signal.SIGSTOP)
+        scene.daemon.kill()
+        scene.daemon.start()
+        process.send_signal(signal.SIGCONT)
+    assert os.path.getsize(record) < 16 * 290_000, "three daemons were killed under a trainer"
+    assert scene.finish([process]) == [], "the trainer exits with 0"
+    assert os.path.getsize(record) == HEAD + 16 * 300_000, "its record has one beginning"
+    said = scene.verify(record, "--to", 50_000)
+    scene.is_proof("exactly", said, 0, 50_000, generations=1, void=0, outside=250_000)
+
+
+def test_killed_trainers_are_exact(scene):
+    """Trainers are killed while they run, and each time restart from the last common cursor, with
+    new records or appending to those of the killed ones.
+    """
+    rng, at, appended = random.Random(3), 0, 0
+    for number in range(10):
+        world, micro = rng.choice([(4, 2), (3, 3), (2, 1)])
+        tag = f"{scene.directory('killed')}/{number if number % 2 else 'same'}"
+        paths = [f"{tag}-{rank}.record" for rank in range(world)]
+        before = [os.path.getsize(path) if os.path.exists(path) else 0 for path in paths]
+        ranks = [
+            scene.cat(path, rank, world, micro, 1 << 40, at, run_="killed")
+            for rank, path in enumerate(paths)
+        ]
+        time.sleep(rng.uniform(0.05, 0.3))
+        for process in ranks:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            scene.place.children.remove(process)
+        steps = []
+        for path, size in zip(paths, before, strict=True):
+            grown = os.path.exists(path) and os.path.getsize(path) > size
+            begins = numpy.flatnonzero(entries(path)[:, 0] == BEGIN) if grown else []
+            steps.append((len(entries(path)) - begins[-1] - 5) // micro if grown else 0)
+            appended += grown and size > 0
+        at += min(2000, *steps) * world * micro  # the last step that every rank has taken
+    assert at > 0 and appended > 0, "ranks that were killed had taken something"
+    scene.phase("killed", 2, 4, 25, at)
+    said = scene.verify(scene.directory("killed"))
+    scene.is_proof("after ten kills of all ranks", said, 0, at + 200)
+    assert said["void"] > 0, ("rows were undone", said)
+
+
+def test_finite_stream_with_padding(scene):
+    end = sum((n - WINDOW) // SEQ_LEN + 1 for n in (SHARD, SHARD // 2))
+    assert end % 21 != 0, "it has padding"
+    name = scene.directory("finite")
+    record = scene.phase("finite", 3, 7, 1 << 40, stream="finite")
+    scene.is_proof("a finite stream", scene.verify(name, stream="finite"), 0, end)
+    message = scene.refused(name, "--to", end + 1, stream="finite")
+    assert has(message, f"ends at position {end}"), "a range after its end is refused"
+    with open(f"{record}-0.record", "ab") as file:
+        numpy.array([end + 3, 1], "<u8").tofile(file)
+    said = scene.verify(name, code=1, stream="finite")
+    assert (said["altered"], said["faults"][0]["position"]) == (1, end + 3)
+    assert has(said["verdict"], "-0.record has rows past the end of the stream")
+
+
+def test_altered_shard_alters_its_windows(scene):
+    """Tokens of a shard are changed after the run: exactly the windows with them are altered."""
+    scene.phase("altered", 2, 5, 150)  # to 1500
+    name, shard = scene.directory("altered"), scene.place.file("code/a.bin")
+    before, tokens = os.stat(shard), numpy.fromfile(shard, "<u2")
+    plan = scene.planned(1500)
+    two = [row for row in plan if (row["dataset"], row["shard"]) == ("code", "a.bin")][7:9]
+    for row in two:
+        tokens[row["offset"] + 11] ^= 1
+    tokens.tofile(shard)
+    said = scene.verify(name, code=1)
+    same = [position for position, row in enumerate(plan) if row in two]
+    assert sorted(f["position"] for f in said["faults"]) == same
+    assert (said["lost"], said["repeated"], said["altered"]) == (0, 0, len(same))
+    assert has(said["verdict"], "shard a.bin of dataset code is not what", "restore that shard")
+    for row in two:
+        tokens[row["offset"] + 11] ^= 1
+    tokens.tofile(shard)
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))  # the daemon goes on with it
+    scene.is_proof("with the tokens restored", scene.verify(name), 0, 1500)
+
+
+def test_rank_with_another_mix_is_found(scene):
+    """One rank has another mix: the rows in which it differs are altered."""
+    start, name = scene.cursor("mixed"), scene.directory("mixed")
+    run(TOKCTL, "cursor", "new", "-c", scene.config, "train", "-o", start)
+    run(TOKCTL, "cursor", "mix", start, "--at", 1024, "web=0.1", "code=0.9", "-o", start)
+    ranks = [
+        scene.cat(f"{name}/{r}.record", r, 2, 4, 200, "mixed" if r else 0, run_=f"m{r}")
+        for r in range(2)
+    ]
+    assert scene.finish(ranks) == []
+    for by, guilty, cause in (
+        ((), "1.record", "compared with the config's mix"),
+        (("--cursor", start), "0.record", "0.record has other tokens"),
+    ):
+        said = scene.verify(name, *by, code=1)
+        assert {os.path.basename(f["record"]) for f in said["faults"]} == {guilty}
+        assert (said["lost"], said["repeated"]) == (0, 0) and cause in said["verdict"]
+        assert min(f["position"] for f in said["faults"]) >= 1024, "from the start of that mix on"
 
 
 def test_skips_mixes_and_rescales_in_one_process(scene):
@@ -21,14 +184,7 @@ def test_skips_mixes_and_rescales_in_one_process(scene):
     reported.
     """
     records = scene.directory("life")
-    keys = {
-        "socket": scene.daemon.socket,
-        "run": "life",
-        "framework": "numpy",
-        "agree": False,
-        "record": records,
-    }
-    ranks = [Loader("train", 4, rank=r, world=3, **keys) for r in range(3)]
+    ranks = [loader_of(scene, r, 3, records, run="life") for r in range(3)]
 
     def step(n):
         for _ in range(n):
@@ -36,9 +192,7 @@ def test_skips_mixes_and_rescales_in_one_process(scene):
                 next(loader)
 
     step(20)  # to 240
-    early = ranks[0].cursor
-    acts = {loader.set_mix({"web": 0.2, "code": 0.8}) for loader in ranks}
-    assert acts == {1024}, "a mix is announced"
+    assert {loader.set_mix({"web": 0.2, "code": 0.8}) for loader in ranks} == {1024}
     step(10)  # to 360
     for loader in ranks:
         loader._client.obey("skip", "samples 100\n")
@@ -51,94 +205,161 @@ def test_skips_mixes_and_rescales_in_one_process(scene):
     step(10)  # to 1380
     said = scene.verify(records)  # their names begin with the run's
     assert said == scene.verify(records, "--run", "life")
-    scene.is_proof(
-        "mix, skip and rescale in one process", said, 0, 1380, skipped=100, generations=3, void=0
-    )
+    scene.is_proof("in one process", said, 0, 1380, skipped=100, generations=3, void=0)
     assert said["skips"] == [[360, 460]], "the skip is reported"
-    assert has(said["text"], "skipped: positions 360 to 459"), "for people too"
     log = scene.place.file("state/train/life/mixes/x")[:-2]
     cursors = sorted(os.path.join(log, f) for f in os.listdir(log))
-    by_cursors = scene.verify(records, "--cursor", *cursors)
-    assert by_cursors["sum"] == said["sum"], "with --cursor the proof is the same"
-    assert (
-        said["sum"] == (scene.true_sum(0, 360) + scene.true_sum(460, 1380, "--run", "life")) & M64
-    ), "so is the sum"
-    files = [os.path.join(records, name) for name in sorted(os.listdir(records))]
-    renamed = scene.copy("renamed", *files)
-    for i, path in enumerate(renamed):
-        os.rename(path, f"{os.path.dirname(path)}/{i}.record")
-    without = scene.verify(os.path.dirname(renamed[0]), code=1)
-    assert (
-        without["altered"] > 100
-        and without["faults"][0]["position"] >= 1024
-        and without["lost"] == 0
-    ), ("compared with another mix, rows from its start on are altered", without)
+    assert scene.verify(records, "--cursor", *cursors)["sum"] == said["sum"]
+    sums = scene.true_sum(0, 360) + scene.true_sum(460, 1380, "--run", "life")
+    assert said["sum"] == sums & M64
+    renamed = scene.directory("renamed")
+    for i, name in enumerate(sorted(os.listdir(records))):
+        os.link(f"{records}/{name}", f"{renamed}/{i}.record")
+    without = scene.verify(renamed, code=1)
+    assert without["altered"] > 100 and without["lost"] == 0, "compared with another mix"
+    assert without["faults"][0]["position"] >= 1024
     for r, loader in enumerate(ranks):
         loader.seek(kept, rank=r, world=2, micro_batch=7)
     step(20)  # 1180 to 1460
+    for loader in ranks:
+        loader.close()
     said = scene.verify(records, "--run", "life")
     scene.is_proof("back to a kept cursor", said, 0, 1460, skipped=100, void=200)
-    for r, loader in enumerate(ranks):
-        loader.seek(early, rank=r, world=2, micro_batch=7)
-    step(3)  # 240 to 282
-    said = scene.verify(records, "--run", "life")
-    scene.is_proof(
-        "after going back to before the skip, it is not reported", said, 0, 282, skipped=0
-    )
-    for loader in ranks:
-        loader._client.obey("skip", "samples 118\n")
-        loader.close()  # the process ends without another batch
-    scene.phase("life", 2, 5, 10, 400, run_="after")  # to 500
-    said = scene.verify(records)
-    scene.is_proof("a skip and then the end, and another life", said, 0, 500, skipped=118)
 
 
-def test_checkpoints_loaded_after_the_attach(scene):
-    """A checkpoint is loaded into loaders that have already taken batches: those are still proved,
-    and missing rows are lost.
-    """
-    records = scene.directory("loaded")
-    keys = {
-        "socket": scene.daemon.socket,
-        "run": "loaded",
-        "framework": "numpy",
-        "agree": False,
-        "record": records,
-    }
+# ---- sessions ----
 
-    def part(world, micro, steps, state=None, skip=0, ahead=0):
-        """Runs a life, and returns the state after it. @skip: samples skipped by request; @ahead:
-        samples that the program seeks past by itself.
-        """
-        ranks = [Loader("train", micro, rank=r, world=world, **keys) for r in range(world)]
-        for loader in ranks:
-            if state:
-                loader.load_state_dict(state)
-            if skip:
-                loader._client.obey("skip", f"samples {skip}\n")
-            if ahead:
-                loader.seek(position=loader.position + ahead)
-        for _ in range(steps):
-            for loader in ranks:
+WORLD, MICRO = 2, 4
+
+# Lives that follow each other, of each rank; "&": of rank 0 and of rank 1. They close their loader,
+# unless they die. Then what verify finds.
+CASES = """
+take 10 / load 80, take 10                                              to=160
+take 10 / die / load 80, take 10                                        to=160
+take 10 / close / load 80, take 10                                      to=160
+take 10 / load 80, die / load 80, take 10                               to=160
+take 10 / die-loading 80 / load 80, take 10                             to=160
+take 10 / load 80, load 40, die / load 80, take 10                      to=160
+take 10 / load 40, die / load 40, die / load 80, take 10                to=160
+take 10 / load 120, load 80, take 10                                    to=160
+take 10 / load 40, load 80, take 10                                     to=160
+take 10 / start 40, die / load 80, take 10                              to=160
+take 10 / world 1, load 48, die / load 80, take 10                      to=160 generations=1
+take 10 / load 80, skip 40, die / load 80, take 10                      to=160
+take 10 / load 80, skip 40, die / load 120, take 5                      to=160 lost=40
+die / take 10 / load 80, take 10                                        to=160
+load 400, die / load 400, take 5                                        from=400 to=440
+take 10 / load 80, take 3, die & die / load 80, take 10                 to=160 void=12
+take 10 / die-loading 80 & load 80, take 3, die / load 80, take 10      to=160 void=12
+take 10 / load 80, skip 40, take 5                                      to=160 skipped=40
+take 10 / load 80, seek 120, take 5                                     to=160 lost=40
+take 10, seek 120, take 5                                               to=160 skipped=40
+take 10, load 40, take 15                                               to=160 void=40
+take 10, load 40, die / load 80, take 10                                to=160
+take 10, load 40, close / load 80, take 10                              to=160
+take 10, load 0, load 80, take 10                                       to=160
+take 10, load 0, skip 40, take 15                                       to=160 skipped=40 void=80
+take 10, load 0, skip 40, die / load 80, take 10                        to=160
+take 10 / world 3, load 80, take 5                                      to=140 generations=2
+take 10 / load 80, skip 40, load 80, take 10                            to=160
+take 10, skip 40, die / load 120, take 5                                to=160 skipped=40
+take 10, skip 40, die / load 80, take 10                                to=160
+commit, take 8, commit, take 2, die                                     to=64
+commit, take 8, commit, take 2                                          to=64
+commit, take 10, commit 72, take 3, die                                 to=72
+commit, take 8, commit, take 2, die / load 64, take 12                  to=160
+commit, take 8, commit, take 2, load 64, take 12, commit                to=160
+commit, take 8, skip 40, take 2, commit, take 1, die                    to=120 skipped=40
+take 8, commit 56, take 2, die                                          to=64
+"""
+
+
+def loader_of(scene, rank, world, records, **keys):
+    keys = {"socket": scene.daemon.socket, "framework": "numpy", "agree": False, **keys}
+    return Loader("train", MICRO, rank=rank, world=world, record=records, **keys)
+
+
+def act(scene, rank, actions, records, ready, go):
+    """Runs one life, in this process, which was forked for it."""
+    world, start = WORLD, "begin"
+    while actions[0][0] in ("world", "start"):
+        what, number = actions.pop(0)
+        world, start = (number, start) if what == "world" else (world, number)
+    loader = loader_of(scene, rank, world, records, run="job", start=start)
+    for what, *number in actions:
+        if what == "take":
+            for _ in range(number[0]):
                 next(loader)
-        state = ranks[0].state_dict()
-        for loader in ranks:
-            loader.close()
-        return state
+        elif what == "load":
+            loader.load_state_dict({"cursor": bytes(loader.cursor.seek(number[0]))})
+        elif what == "die-loading":
+            state = {"cursor": bytes(loader.cursor.seek(number[0]))}
+            os.write(ready, b"x")
+            os.read(go, 1)  # the daemon is stopped now
+            loader.load_state_dict(state)
+            os._exit(3)  # nobody killed us
+        elif what == "commit":
+            loader.commit(*number)
+        elif what == "seek":
+            loader.seek(position=number[0])
+        elif what == "skip":
+            loader._client.obey("skip", f"samples {number[0]}\n")
+        elif what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+    loader.close()
 
-    state = part(3, 2, 10, part(2, 4, 10))  # to 80, to 140
-    scene.is_proof(
-        "a checkpoint loaded in another world", scene.verify(records), 0, 140, generations=2, void=0
-    )
-    state = part(3, 2, 10, state)  # to 200
-    scene.is_proof("and in the same world", scene.verify(records), 0, 200, generations=2, void=0)
-    state = part(2, 4, 10, state, skip=40)  # 240 to 320
-    said = scene.verify(records)
-    scene.is_proof("and a skip by request before the first batch", said, 0, 320, skipped=40, void=0)
-    assert said["skips"] == [[200, 240]], "the skip is reported"
-    cursor = Cursor(state["cursor"])
-    part(3, 2, 10, {"cursor": bytes(cursor.seek(cursor.position + 5))}, ahead=2)
-    said = scene.verify(records, code=1)
-    assert (said["lost"], said["skipped"]) == (7, 40), (
-        "a checkpoint 7 samples ahead of the training"
-    )
+
+def live(scene, rank, actions, records):
+    """Starts one rank's life. Returns its pid and the ends of its pipes."""
+    ready, go = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with_parent()
+        try:
+            act(scene, rank, actions, records, ready[1], go[0])
+            os._exit(0)
+        except BaseException as error:
+            print(f"rank {rank}, {actions}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+    os.close(ready[1])
+    os.close(go[0])
+    return pid, ready[0], go[1]
+
+
+def end(scene, last, pid, ready, go):
+    """Waits for the end of a life, and checks that it is the intended one."""
+    if last == "die-loading":
+        os.read(ready, 1)
+        scene.daemon.process.send_signal(signal.SIGSTOP)
+        os.write(go, b"x")
+        time.sleep(0.05)  # it waits for the daemon: that it does not end by itself is seen below
+        os.kill(pid, signal.SIGKILL)
+        scene.daemon.process.send_signal(signal.SIGCONT)
+    _, status = os.waitpid(pid, 0)
+    os.close(ready)
+    os.close(go)
+    assert status == (signal.SIGKILL if last.startswith("die") else 0), last
+
+
+@pytest.mark.parametrize("case", CASES.strip().splitlines())
+def test_sessions_without_batches_leave_no_trace(scene, case):
+    """A session that took no batch does not change the verdict, wherever it seeked and however it
+    ended: processes are killed between any two of their actions, or while they load.
+    """
+    lives, members = case.split("  ", 1)
+    records = scene.directory(lives.replace("/", "then"))
+    for text in lives.split(" / "):
+        ranks = [
+            [[int(w) if w.isdigit() else w for w in action.split()] for action in one.split(", ")]
+            for one in text.split(" & ")
+        ]
+        if len(ranks) == 1:
+            ranks *= dict(a for a in ranks[0] if a[0] == "world").get("world", WORLD)
+        started = [(a[-1][0], *live(scene, r, a, records)) for r, a in enumerate(ranks)]
+        for one in started:
+            end(scene, *one)
+    want = {"from": 0, "repeated": 0, "lost": 0, "altered": 0, "skipped": 0, "void": 0}
+    want |= {key: int(value) for key, value in (member.split("=") for member in members.split())}
+    want["samples"] = want["to"] - want["from"] - want["skipped"] - want["lost"]
+    said = scene.verify(records, code=int(want["lost"] > 0))
+    assert {key: said[key] for key in want} == want

@@ -1,10 +1,15 @@
-"""A daemon, ranks that record their rows, and calls of `tokctl verify`."""
+"""A daemon, ranks that record their rows, calls of `tokctl verify`, and records that are made as
+proto/record.h describes them, with the checksums that real ranks recorded.
+"""
 
+import collections
 import json
 import os
+import re
 import struct
 import subprocess
 import time
+import types
 
 import numpy
 
@@ -12,10 +17,11 @@ from lib import TOKCTL, Daemon, datasets, rows_at, run
 
 SEQ_LEN, WINDOW, SHARD = 30, 31, 20_000
 BEGIN, VERSION, HEAD = (1 << 64) - 1, 1, 5 * 16  # of a beginning, with its marker
+MADE = 2000  # records can be made of positions before this one
 M64 = (1 << 64) - 1
 
 
-# ---- the checksum, from proto/record.h ----
+# ---- from proto/record.h ----
 
 
 def mix(x):
@@ -42,23 +48,53 @@ def checksum(position, row):
     return derive(position, len(raw), *lanes)
 
 
-# ---- records as bytes ----
+def identity(stream, seed):
+    name_hash = 0xCBF29CE484222325
+    for byte in stream.encode():
+        name_hash = (name_hash ^ byte) * 0x100000001B3 & M64
+    return derive(seed, name_hash, SEQ_LEN, WINDOW - SEQ_LEN, SEQ_LEN)
 
 
 def entries(path):
     return numpy.fromfile(path, "<u8").reshape(-1, 2)
 
 
-def row_entries(path):
+def row_entries(all_):
     """The indices of the entries that are rows."""
-    at, i, all_ = [], 0, entries(path)
+    rows, i = [], 0
     while i < len(all_):
         if all_[i, 0] == BEGIN:
             i += 5
         else:
-            at.append(i)
+            rows.append(i)
             i += 1
-    return at
+    return rows
+
+
+def timeless(all_):
+    """The entries, with 0 for the times of their beginnings."""
+    all_ = all_.copy()
+    all_[numpy.flatnonzero(all_[:, 0] == BEGIN) + 1, 0] = 0
+    return all_
+
+
+def life(text):
+    """Processes one after the other, from WORLDxMICRO@START+BATCHES. Then may follow :RANKS (two as
+    "1,0"; none named: of all), =LIFE whose files they continue, and %PEER. START is a position, or
+    the moves (LEFT>POSITION, …) to it.
+    """
+    form = r"(\d+)x(\d+)@([\d>,]+)\+(\d+)(?::([\d,]+))?(?:=(\d+))?(?:%(\d+))?"
+    world, micro, start, batches, ranks, file, peer = re.fullmatch(form, text).groups()
+    moves = [[int(n) for n in move.split(">")] for move in start.split(",")]
+    return types.SimpleNamespace(
+        world=int(world),
+        micro=int(micro),
+        moves=[(move[0], move[-1]) for move in moves],
+        batches=int(batches),
+        ranks=[int(n) for n in ranks.split(",")] if ranks else range(int(world)),
+        file=file,
+        peer=int(peer or 0),
+    )
 
 
 class Scene:
@@ -75,6 +111,7 @@ class Scene:
         other = {"seed": 43, "seq_len": SEQ_LEN, "datasets": both}
         self.config = place.config(streams={"train": stream, "other": other, "finite": finite})
         self.daemon = Daemon(place, self.config)
+        self.checksums = None
 
     def directory(self, name):
         return os.path.dirname(self.place.file(f"records/{name}/x"))
@@ -82,39 +119,15 @@ class Scene:
     def cursor(self, name):
         return self.place.file(f"cursors/{name}")
 
-    def cat(
-        self,
-        record,
-        rank,
-        world,
-        micro,
-        batches,
-        start=None,
-        stream="train",
-        to=None,
-        run_="job",
-        **keys,
-    ):
-        start = (
-            ["--cursor", self.cursor(start)] if isinstance(start, str) else ["--start", start or 0]
-        )
+    # ---- real ranks ----
+
+    def cat(self, record, rank, world, micro, batches, start=None, stream="train", **keys):
+        to, run_ = keys.pop("to", None), keys.pop("run_", "job")
+        at = ["--cursor", self.cursor(start)] if isinstance(start, str) else ["--start", start or 0]
         out = ["--cursor-out", self.cursor(f"{to}-{rank}")] if to else []
-        command = [
-            TOKCTL,
-            "cat",
-            stream,
-            "--rank",
-            rank,
-            "--world",
-            world,
-            "--micro",
-            micro,
-            "--batches",
-            batches,
-            "--run",
-            run_,
-        ]
-        command += ["--socket", self.daemon.socket, "--record", record, *start, *out]
+        options = f"--rank {rank} --world {world} --micro {micro} --batches {batches} --run {run_}"
+        command = [TOKCTL, "cat", stream, *options.split(), "--socket", self.daemon.socket]
+        command += ["--record", record, *at, *out]
         keys.setdefault("stderr", subprocess.PIPE)
         return self.place.spawn([str(a) for a in command], stdout=subprocess.DEVNULL, **keys)
 
@@ -130,18 +143,9 @@ class Scene:
 
     def phase(self, name, world, micro, batches, start=None, to=None, **keys):
         """Runs all ranks of a world at once, each with a new record, as after a restart."""
-        tag = f"{time.monotonic_ns()}"
+        tag = f"{self.directory(name)}/{time.monotonic_ns()}"
         ranks = [
-            self.cat(
-                f"{self.directory(name)}/{tag}-{rank}.record",
-                rank,
-                world,
-                micro,
-                batches,
-                start,
-                to=to,
-                **keys,
-            )
+            self.cat(f"{tag}-{rank}.record", rank, world, micro, batches, start, to=to, **keys)
             for rank in range(world)
         ]
         said = self.finish(ranks)
@@ -149,50 +153,78 @@ class Scene:
             raise RuntimeError(said)
         if to:
             os.replace(self.cursor(f"{to}-0"), self.cursor(to))
-        return f"{self.directory(name)}/{tag}"
+        return tag
+
+    # ---- made records ----
+
+    def made(self, lives, together=False):
+        """The records of @lives, "2x4@0+10 …": {LIFE-RANK: entries}. @together: one file a rank."""
+        if self.checksums is None:  # of positions 0 to MADE, as a real rank recorded them
+            self.checksums = entries(self.phase("base", 1, 8, MADE // 8) + "-0.record")[5:, 1]
+        files, time_ns = collections.defaultdict(list), 10**18
+        for number, a in enumerate(map(life, lives.split())):
+            for rank in a.ranks:
+                name = f"{a.file or number}-{rank}"
+                file = files[f"{rank}" if together else name]
+                for left, position in a.moves:
+                    time_ns += 10**9
+                    words = time_ns, position, left, rank, a.world, a.micro, a.peer
+                    begin = BEGIN, VERSION, *words, identity("train", 42)
+                    file.append(numpy.array(begin, "<u8").reshape(-1, 2))
+                steps = a.moves[-1][1] + (numpy.arange(a.batches) * a.world + rank) * a.micro
+                at = (steps[:, None] + numpy.arange(a.micro)).ravel()
+                file.append(numpy.stack([at.astype("<u8"), self.checksums[at]], 1))
+        return {name: numpy.concatenate(parts) for name, parts in files.items()}
+
+    def write(self, directory, files):
+        for name, file in files.items():
+            whole = file if isinstance(file, bytes) else file.astype("<u8").tobytes()
+            with open(f"{self.directory(directory)}/{name}.record", "wb") as f:
+                f.write(whole)
+        return self.directory(directory)
+
+    # ---- tokctl verify ----
 
     def verify(self, *records, code=0, stream="train"):
-        """Runs verify. Returns its JSON, after comparing it with its text."""
-        status, out, err = run(TOKCTL, "verify", "-c", self.config, stream, *records, "--json")
-        text_status, text, _ = run(TOKCTL, "verify", "-c", self.config, stream, *records)
-        if status != code or text_status != code:
-            raise AssertionError(f"exit {code}", (status, text_status, err, out))
-        said = json.loads(out)
-        lines = text.decode().splitlines()
-        shown = {line.split()[0]: int(line.split()[1]) for line in lines if ":" not in line}
-        if any(said[key] != value for key, value in shown.items()):
-            raise AssertionError("text and JSON agree", (said, lines))
-        if lines[0] != said["verdict"] or err or said["verdict"].startswith("OK: ") != (code == 0):
-            raise AssertionError("the verdict comes first", (said, lines, err))
+        """Runs verify. Returns its JSON, after comparing its text with it."""
+        command = TOKCTL, "verify", "-c", self.config, stream, *records
+        (status, out, err), (text_status, text, _) = run(*command, "--json"), run(*command)
+        assert (status, text_status, err) == (code, code, ""), (err, out)
+        said, lines = json.loads(out), text.decode().splitlines()
+        shown = {line.split()[0]: int(line.split()[1]) for line in lines[1:] if ":" not in line}
+        assert len(shown) >= 10 and {key: said[key] for key in shown} == shown, (said, lines)
+        assert lines[0] == said["verdict"], "the verdict comes first"
+        assert said["verdict"].startswith("OK: ") == (code == 0), said["verdict"]
+        for first, end in said["skips"]:
+            assert f"skipped: positions {first} to {end - 1}" in lines
+        for f in said["faults"]:
+            line = "{fault}: position {position}  ".format(**f)
+            if "shard" in f:
+                line += "dataset {dataset}  shard {shard}  offset {offset}".format(**f)
+            else:
+                line += "past the end of the stream"
+            where = "  in {record}" if "record" in f else "  of rank {rank} of {world}"
+            more = f"  and {f['count'] - 1} more after it" if f["count"] > 1 else ""
+            assert line + where.format(**f) + more in lines, (f, lines)
         said["text"] = text.decode()
         return said
 
     def refused(self, *records, code=1, stream="train"):
         status, out, err = run(TOKCTL, "verify", "-c", self.config, stream, *records)
-        if status != code or out or err.count("\n") != 1:
-            raise AssertionError(f"refused with {code} in one line", (status, out, err))
+        assert (status, out, err.count("\n")) == (code, b"", 1), err
         return err
 
     def is_proof(self, name, said, first, to, **more):
-        want = {
-            "samples": to - first - more.get("skipped", 0),
-            "repeated": 0,
-            "lost": 0,
-            "altered": 0,
-            "from": first,
-            "to": to,
-        }
-        want.update(more)
+        want = {"repeated": 0, "lost": 0, "altered": 0, "from": first, "to": to, **more}
+        want["samples"] = to - first - want.get("skipped", 0)
         assert {key: said[key] for key in want} == want, name
+
+    def planned(self, count):
+        """Where each row below position @count is in the shards."""
+        arguments = "-c", self.config, "train", "--from", 0, "--count", count, "--json"
+        lines = map(json.loads, run(TOKCTL, "plan", *arguments)[1].splitlines())
+        return [{key: line[key] for key in ("dataset", "shard", "offset")} for line in lines]
 
     def true_sum(self, first, to, *by):
         rows = rows_at(self.config, "train", first, to - first, *by)
         return sum(checksum(first + i, row) for i, row in enumerate(rows)) & M64
-
-    def copy(self, name, *kept):
-        """Copies records to a new directory, to be damaged. Returns the files."""
-        to = self.directory(name)
-        for path in kept:
-            with open(os.path.join(to, os.path.basename(path)), "wb") as f:
-                f.write(open(path, "rb").read())
-        return sorted(os.path.join(to, f) for f in os.listdir(to))

@@ -1,0 +1,205 @@
+"""Records as real sessions write them: torn ends, other files, full disks and forks. No batch
+is taken without its rows in the file.
+"""
+
+import os
+import resource
+import signal
+
+import numpy
+import pytest
+from tokend import ArgumentError, Loader, TokendError
+from verifying import HEAD, Scene, entries, timeless
+
+from lib import TOKCTL, has, run
+
+BATCH = 4 * 16  # bytes
+
+
+@pytest.fixture(scope="module")
+def scene(shared):
+    scene = Scene(shared)
+    yield scene
+    assert scene.daemon.stop() == 0, "exit 0"
+
+
+class Session:
+    """A Loader that records to @path, and the room on its disk."""
+
+    def __init__(self, scene, path, start=0):
+        self.path = path
+        self.loader = Loader("train", 4, rank=0, world=1, start=start, socket=scene.daemon.socket,
+            framework="numpy", agree=False)  # fmt: skip
+        self.loader._client.record(path)
+
+    def __enter__(self):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        return self
+
+    def __exit__(self, *_):
+        self.room()
+        self.loader.close()
+
+    def take(self, batches=1):
+        for _ in range(batches):
+            next(self.loader)
+
+    def room(self, left=None):
+        """@left: this many bytes more fit into the file; None: as many as you want."""
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        most = resource.RLIM_INFINITY if left is None else os.path.getsize(self.path) + left
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+
+
+def is_made(scene, path, lives):
+    """The record is the one that is made of @lives, but for the times."""
+    (want,) = scene.made(lives, together=True).values()
+    got = entries(path)
+    assert os.path.getsize(path) == 16 * len(got)
+    assert numpy.array_equal(timeless(got), timeless(want)), (len(got), len(want))
+
+
+def test_torn_ends_are_cut_off(scene):
+    """The next writer keeps complete rows after a complete beginning."""
+    path = scene.place.file("torn.record")
+    whole = scene.made("1x4@0+2")["0-0"].tobytes()
+    spare = scene.place.file("spare.record")
+    with Session(scene, spare, 1000) as session:
+        for n in range(len(whole) + HEAD):
+            with open(path, "wb") as file:
+                file.write((whole + whole)[:n])
+            session.loader.seek(position=1000)
+            session.loader._client.record(path)
+            session.take()
+            session.loader._client.record(spare)
+            stays = 0 if n < HEAD else n // 16 * 16 if n < len(whole) else len(whole)
+            written = open(path, "rb").read()
+            assert written[:stays] == whole[:stays] and len(written) == stays + HEAD + BATCH, n
+            assert int(entries(path)[stays // 16 + 1, 1]) == 1000, n
+
+
+@pytest.mark.asan
+def test_other_files_are_refused_and_unchanged(scene):
+    path = scene.place.file("other.record")
+    cat = [TOKCTL, "cat", "train", *"--rank 0 --world 1 --micro 1 --batches 1".split()]
+    cat += ["--socket", scene.daemon.socket, "--record"]
+    newer = b"\xff" * 8 + b"\x02" + bytes(7)
+    for text in (b"x", b"no record of anything, but long", b"tkdc", newer):
+        with open(path, "wb") as file:
+            file.write(text)
+        code, out, err = run(*cat, path)
+        assert (code, out, open(path, "rb").read()) == (1, b"", text), err
+        assert has(err, path, "is not a record of this version") and err.count("\n") == 1, err
+    for other, word in (
+        ("/tmp", "directory"),
+        ("/dev/full", "regular"),
+        ("/nowhere/x.record", "No such file"),
+        ("", "empty"),
+    ):
+        code, _, err = run(*cat, other)
+        assert code == 1 and word in err, err
+
+
+def test_records_are_switched_and_appended_to(scene):
+    """A file that is refused does not end the old record."""
+    path, other = scene.place.file("switched.record"), scene.place.file("also.record")
+    with Session(scene, path) as session:
+        session.take()
+        with pytest.raises(ArgumentError):
+            session.loader._client.record("/nowhere/x.record")
+        for to in (path, other):
+            session.take()
+            session.loader._client.record(to)
+        session.take()
+    with Session(scene, path, 40) as session:
+        session.take()
+    is_made(scene, path, "1x4@0+2 1x4@8+1 1x4@40+1")
+    is_made(scene, other, "1x4@12+1")
+
+
+def test_a_session_without_rows_writes_nothing(scene):
+    path = scene.place.file("empty.record")
+    with Session(scene, path) as session:
+        session.loader.seek(position=80)
+        session.loader._client.obey("skip", "samples 40\n")
+        session.loader.seek(position=100, world=2)
+    assert os.path.getsize(path) == 0
+
+
+# ---- full disks ----
+
+
+def test_nothing_is_taken_that_cannot_be_recorded(scene):
+    """The disk is full at each byte of a batch; once there is room, all of it is recorded."""
+    path = scene.place.file("full.record")
+    with Session(scene, path) as session:
+        session.take()
+        for n in range(BATCH):
+            session.room(n)
+            size = os.path.getsize(path)
+            for _ in range(2):
+                with pytest.raises(ArgumentError, match=f"{path}.*File too large.*nothing was tak"):
+                    session.take()
+            assert (session.loader.position, os.path.getsize(path)) == (4 * (n + 1), size)
+            session.room()
+            session.take()
+    is_made(scene, path, f"1x4@0+{1 + BATCH}")
+
+
+def test_a_move_that_cannot_be_recorded_is_tried_again(scene):
+    """Two skips that could not be written become one, from the last row to the present position."""
+    path = scene.place.file("moved.record")
+    with Session(scene, path) as session:
+        session.take()
+        session.room(40)
+        for position in (200, 300):
+            session.loader.seek(position=position)
+            with pytest.raises(ArgumentError, match="File too large"):
+                session.take()
+        session.room()
+        session.take()
+    is_made(scene, path, "1x4@0+1 1x4@4>300+1")
+
+
+def test_nothing_is_committed_that_cannot_be_recorded(scene):
+    """Batches and skips are written in order, when they are committed; others never."""
+    path = scene.place.file("committed.record")
+    with Session(scene, path) as session:
+        session.loader.commit()
+        session.take(3)
+        session.loader._client.obey("skip", "samples 88\n")
+        session.take()
+        assert os.path.getsize(path) == 0
+        session.loader.commit(4)
+        is_made(scene, path, "1x4@0+1")
+        session.room(40)
+        with pytest.raises(ArgumentError, match="nothing was committed"):
+            session.loader.commit(8)
+        is_made(scene, path, "1x4@0+1")
+        session.room()
+        session.loader.commit(12)
+        session.loader.commit(104)
+        session.take()
+        session.loader.seek(position=104)
+        session.take(2)
+        session.loader.commit(108)
+    is_made(scene, path, "1x4@0+3 1x4@12>100+2")
+
+
+def test_a_forked_child_cannot_record(scene):
+    path = scene.place.file("forked.record")
+    with Session(scene, path) as session:
+        session.take()
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for act in (session.take, lambda: session.loader._client.record(path)):
+                try:
+                    act()
+                except TokendError:
+                    refused += 1
+            session.loader.close()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+        session.take()
+    is_made(scene, path, "1x4@0+2")
