@@ -262,10 +262,10 @@ def test_a_child_can_detach_its_copy(library, daemon):
         batch = handle.take()
         child = os.fork()
         if child == 0:
-            told = handle.next()
+            told = {handle.next(), library.tokend_record(handle.t, None)}
             handle.release(batch)
             library.tokend_detach(handle.t)
-            os._exit(0 if told == EFORKED else 1)
+            os._exit(0 if told == {EFORKED} else 1)
         assert os.waitpid(child, 0)[1] == 0
         handle.release(batch)
         assert [handle.take().position for _ in range(3)] == [4, 8, 12]

@@ -47,7 +47,7 @@ class Session:
     def room(self, left=None):
         """@left: this many bytes more fit into the file; None: as many as you want."""
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        most = resource.RLIM_INFINITY if left is None else os.path.getsize(self.path) + left
+        most = hard if left is None else os.path.getsize(self.path) + left
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
