@@ -72,13 +72,17 @@ def configs():
         if "build" not in page.parts:
             for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S):
                 yield PLAIN + block.encode()
-    from system.test_bad_configs import CONFIGS
-    from system.test_bad_configs import GOOD as PATTERN
+    from system.test_bad_configs import CONFIGS, GOOD
 
-    good = PATTERN.format(place="/tmp")
-    for old, new, *_ in CONFIGS.values():
-        yield PLAIN + good.replace(old, new).encode()
+    good = GOOD.replace("}", ", weight: 0.7}")
+    for text, *_ in CONFIGS:
+        if len(text) < 10_000:
+            yield PLAIN + (text if isinstance(text, bytes) else text.encode())
     known = good.replace("path: web", "path: web, dtype: u16, format: flat")
+    for text in known.encode(), CURSOR_CONFIG.encode():
+        for i in range(len(text)):  # cut, or with another byte
+            yield PLAIN + text[:i]
+            yield PLAIN + text[:i] + bytes([text[i] ^ (1 + i % 127)]) + text[i + 1 :]
     planned = CURSOR_CONFIG.replace(".bin", "")
     for config in (
         known,
