@@ -13,7 +13,7 @@ import pytest
 from tokend import Loader
 from verifying import BEGIN, HEAD, M64, SEQ_LEN, SHARD, WINDOW, Scene, entries
 
-from lib import TOKCTL, has, run, wait_for, with_parent
+from lib import TOKCTL, datasets, has, run, wait_for, with_parent
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +225,25 @@ def test_skips_mixes_and_rescales_in_one_process(scene):
         loader.close()
     said = scene.verify(records, "--run", "life")
     scene.is_proof("back to a kept cursor", said, 0, 1460, skipped=100, void=200)
+
+
+def test_dataset_that_is_no_longer_in_the_config(scene):
+    """Its rows can no longer be read; those of a mix without it are proved."""
+    name, later = scene.directory("without"), scene.cursor("later")
+    with loader_of(scene, 0, 1, name, run="without") as loader:
+        next(loader)
+        at = loader.set_mix({"web": 1})
+        while loader.position < at + 400:
+            next(loader)
+        with open(later, "wb") as file:
+            file.write(bytes(loader.cursor))
+    stream = {"seed": 42, "seq_len": SEQ_LEN, "datasets": datasets("web")}
+    config = scene.place.config("without.yaml", streams={"train": stream})
+    command = TOKCTL, "verify", "-c", config, "train", name
+    code, out, err = run(*command)
+    assert (code, out) == (1, b"") and has(err, "dataset code", "restore it in the config")
+    code, out, err = run(*command, "--cursor", later, "--from", at)
+    assert has(out.decode(), f"OK: every sample from {at} to {at + 399} once"), err
 
 
 # ---- sessions ----
