@@ -54,6 +54,7 @@ static void check_order(const struct cursor *c)
 	const uint64_t ahead[] = {0, 1, 1023, 1024, 5000, UINT64_C(1) << 40};
 	struct order order = cursor_order(c);
 	struct order_place place;
+	uint64_t back;
 
 	for (size_t i = 0; i < sizeof(ahead) / sizeof(ahead[0]); i++) {
 		uint64_t base = i % 2 ? from : c->next;
@@ -63,7 +64,10 @@ static void check_order(const struct cursor *c)
 			continue;
 		assert(order_at(&order, at, &place));
 		assert(place.dataset < c->datasets);
-		assert(place.window < c->order[place.dataset].windows);
+		assert(place.window < order_path_windows(&c->order[place.dataset]));
+		assert(order_when(&order, &place, &back) && back == at);
+		place = (struct order_place){(uint32_t)i % c->datasets, base, from};
+		order_when(&order, &place, &back); /* whether or not there is such a place */
 	}
 }
 

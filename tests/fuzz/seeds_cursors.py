@@ -175,5 +175,8 @@ def broken_cursors():
                 yield PLAIN + b"\1" + sized(cursor[:16] + msgpack.packb(whole | {key: other}))
             less = {k: v for k, v in whole.items() if k != key}
             yield PLAIN + b"\1" + sized(cursor[:16] + msgpack.packb(less))
+        for i in range(16, len(cursor)):
+            other = bytes([cursor[i] ^ 1 << i % 8])
+            yield PLAIN + b"\1" + sized(cursor[:i] + other + cursor[i + 1 :]) + b"\3\1\2\3\4"
         for raw in b"\x90", b"\xc1", msgpack.packb({**whole, "pending": [1024]}):
             yield PLAIN + b"\1" + sized(cursor[:16] + raw)

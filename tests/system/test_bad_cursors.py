@@ -124,13 +124,14 @@ def mix64(x):
     return x ^ x >> 31
 
 
-def sealed(body):
+def sealed(body, version=1):
     """A cursor of these contents with a correct checksum."""
+    body = body if isinstance(body, bytes) else msgpack.packb(body)
     golden = 0x9E3779B97F4A7C15
     h = mix64(len(body) + golden & MASK)
     for i in range(0, len(body), 8):
         h = mix64((h ^ int.from_bytes(body[i : i + 8], "little")) + golden & MASK)
-    return b"tkdc" + struct.pack("<IQ", 1, h) + body
+    return b"tkdc" + struct.pack("<IQ", version, h) + body
 
 
 def cursor_of(bench, stream="train", name="other.yaml", drop=(), **changes):
@@ -197,7 +198,7 @@ def test_cursors_of_other_streams_are_refused(bench):
             "an order of version 2",
             "order",
             ["2", "newer"],
-            sealed(msgpack.packb({**msgpack.unpackb(own[16:]), "order": 2})),
+            sealed({**msgpack.unpackb(own[16:]), "order": 2}),
         ),
     ]
     for name, field, words, cursor in cases:
@@ -205,61 +206,111 @@ def test_cursors_of_other_streams_are_refused(bench):
         injected(18 if "newer" in words else 39 if field in ("cursor", "checksum") else 17)
 
 
+def versions(bench):
+    """The members of three cursors, which need version 1, 2 and 3."""
+    web, code = bench.train["datasets"]
+    limited = {**code, "max_epochs": 2}
+    cursors = [
+        bench.witness.client.feed["cursor"],
+        cursor_of(bench, datasets=[web, limited]),
+        cursor_of(bench, datasets=[{**web, "part": [0, 0.9]}, limited]),
+    ]
+    assert [cursor[4] for cursor in cursors] == [1, 2, 3]
+    return [msgpack.unpackb(cursor[16:]) for cursor in cursors]
+
+
+def test_cursors_with_invalid_members_are_refused(bench):
+    """By an attach and by tokctl, with the same field. The checksum is right."""
+    one, two, three = versions(bench)
+    path = bench.place.file("invalid.cursor")
+    web, code = one["datasets"]
+    late, whole = 1 << 20, [2**32, 0]
+    changes = [  # of which version, with which members, is refused by which field
+        *((1, {key: "x" if isinstance(value, int) else 5}, key) for key, value in one.items()),
+        *((1, {key: None}, key) for key in one),
+        *((3, {key: 7}, key) for key in ("limits", "pending", "parts")),
+        (1, {"seq_len": 0}, "seq_len"),
+        (1, {"stride": 0}, "stride"),
+        (1, {"extra": 2**64 - 1}, "extra"),
+        (1, {"epochs": 1, "samples": 1}, "samples"),
+        (1, {"stream": "tra\0n"}, "stream"),
+        (1, {"stream": ""}, "stream"),
+        (1, {"stream": "x" * 65}, "stream"),
+        (1, {"datasets": [["w\0b", *web[1:]], code]}, "datasets"),
+        (1, {"datasets": [web, code[:-1]]}, "datasets"),
+        (1, {"datasets": []}, "datasets"),
+        (1, {"datasets": [web, web]}, "dataset web: name"),
+        (1, {"units": [2**31, 2**31 - 1]}, "units"),
+        (1, {"base": [1, 0]}, "base"),
+        (1, {"pending_start": 1024}, "pending_start"),
+        (1, {"pending_units": whole}, "pending_start"),
+        (1, {"limits": [0, 2]}, "limits"),
+        (1, {"pending": []}, "pending"),
+        (2, {"pending_start": 1024}, "pending_start"),
+        (2, {"parts": [0] * 6}, "parts"),
+        *((2, {"limits": x}, "limits") for x in ([0], [0, 2, 3], [0, None], [0, -1])),
+        (2, {"epochs": 1}, "dataset code: max_epochs"),
+        *((2, {"pending": x}, "pending") for x in (
+            [0], [0, 0], [late, [2**32]], [late, [*whole, 0]], [late, [2**32, 1]], [0, whole],
+            [late + 1, whole], [late, whole, late, whole])),
+        *((3, {"parts": [three["parts"][0] ^ 1 << bit, *three["parts"][1:]]}, "parts")
+          for bit in range(8)),
+    ]  # fmt: skip
+    packed = msgpack.packb(two)
+    broken = packed[: packed.index(b"pending") + 7] + b"\x93"  # fewer values than announced
+    cursors = [
+        ("two", broken, "cursor", sealed(broken, 2)),
+        *((v, c, f, sealed({**(one, two, three)[v - 1], **c}, v)) for v, c, f in changes),
+    ]
+    wrong = []
+    for version, change, field, cursor in cursors:
+        with open(path, "wb") as f:
+            f.write(cursor)
+        seen = field_of(bench, cursor)
+        code_, out, err = run(TOKCTL, "cursor", "show", path)
+        begin = f"tokctl: {path}: {field}: "
+        if seen != field or code_ != 1 or out or not err.startswith(begin) or err.count("\n") != 1:
+            wrong.append((version, change, field, seen, err))
+    assert not wrong and bench.unharmed(), wrong
+    injected(39, len(cursors))
+
+    with open(path, "wb") as f:  # so the errors are about the values
+        f.write(sealed({**two, "pending": [late, whole]}, 2))
+    code_, out, err = run(TOKCTL, "cursor", "show", path)
+    assert code_ == 0 and str(late) in out.decode().replace(",", ""), (out, err)
+
+
+def field_of(bench, cursor):
+    try:
+        Client(bench.daemon.socket).attach(cursor=cursor).close()
+        return "attached"
+    except Refused as e:
+        return e.packet["field"]
+
+
 def test_damaged_cursors_are_refused(bench, seed):
     rng = random.Random(seed)
-    own = bench.witness.client.feed["cursor"]
-
-    def field_of(cursor):
-        try:
-            Client(bench.daemon.socket).attach(cursor=cursor).close()
-            return "attached"
-        except Refused as e:
-            return e.packet["field"]
-
-    flips = {}
-    for bit in rng.sample(range(len(own) * 8), 400):
-        damaged = bytearray(own)
-        damaged[bit // 8] ^= 1 << bit % 8
-        flips[bit] = field_of(bytes(damaged))
-    seen = ("cursor", "version", "checksum", "pending")  # another version has pending
-    wrong = {bit: field for bit, field in flips.items() if field not in seen}
-    assert not wrong and bench.unharmed(), (
-        f"a cursor with any of {len(flips)} bits flipped is refused",
-        wrong,
-    )
-    injected(39, len(flips))
-    cuts = {n: field_of(own[:n]) for n in range(len(own))}
-    wrong = {n: f for n, f in cuts.items() if f not in ("cursor", "checksum")}
-    assert not wrong and bench.unharmed(), (
-        f"a cursor cut at any of {len(cuts)} bytes is refused",
-        wrong,
-    )
-    injected(39, len(cuts))
+    for version, members in enumerate(versions(bench), 1):
+        own = sealed(members, version)
+        flips = {}
+        for bit in rng.sample(range(len(own) * 8), 200):
+            damaged = bytearray(own)
+            damaged[bit // 8] ^= 1 << bit % 8
+            flips[bit] = field_of(bench, bytes(damaged))
+        # The version is not in the checksum, and others have other members.
+        seen = ("cursor", "version", "checksum", "pending", "limits", "parts")
+        wrong = {bit: field for bit, field in flips.items() if field not in seen}
+        assert not wrong and bench.unharmed(), ("with any bit flipped", version, wrong)
+        cuts = {n: field_of(bench, own[:n]) for n in range(len(own))}
+        wrong = {n: f for n, f in cuts.items() if f not in ("cursor", "checksum")}
+        assert not wrong and bench.unharmed(), ("cut at any byte", version, wrong)
+        injected(39, len(flips) + len(cuts))
 
 
 ODD = [
-    0,
-    1,
-    2,
-    1023,
-    1024,
-    2**31,
-    2**32 - 1,
-    2**32,
-    2**63,
-    2**64 - 1,
-    -1,
-    1.5,
-    None,
-    True,
-    b"x",
-    "web",
-    "",
-    [],
-    {},
-    [0],
-    [2**31, 2**31],
-]
+    0, 1, 2, 1023, 1024, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1, -1, 1.5, None, True, b"x",
+    "web", "", [], {}, [0], [2**31, 2**31],
+]  # fmt: skip
 
 
 def twist(rng, value):
@@ -292,18 +343,17 @@ def twist(rng, value):
 def test_hostile_cursors_are_refused(bench, seed):
     """Hostile cursors with a correct checksum are served or refused by field."""
     rng = random.Random(seed)
-    own = msgpack.unpackb(bench.witness.client.feed["cursor"][16:])
-    bases = [own, {**own, "pending_start": 2048, "pending_units": [0, 2**32]}]
+    own, *others = versions(bench)
+    pending = {**own, "pending_start": 2048, "pending_units": [0, 2**32]}
+    bases = [(1, own), (1, pending), *enumerate(others, 2)]
     counts = {"attached": 0, "refused": 0, "closed": 0}
     for i in range(SEALED):
-        cursor = rng.choice(bases)
+        version, cursor = rng.choice(bases)
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             cursor = twist(rng, cursor)
         try:
             client = Client(bench.daemon.socket)
-            client.attach(
-                cursor=sealed(msgpack.packb(cursor)), slots=2, world=rng.choice((1, 3, 2**32))
-            )
+            client.attach(cursor=sealed(cursor, version), slots=2, world=rng.choice((1, 3, 2**32)))
             if client.end() > 0:
                 client.next()
             counts["attached"] += 1
