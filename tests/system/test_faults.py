@@ -245,7 +245,7 @@ def test_snapshots_of_other_streams_are_refused(place):
     daemon.stop()
     config()
     daemon.start()
-    newer = cursor[:4] + b"\3" + cursor[5:]
+    newer = cursor[:4] + b"\4" + cursor[5:]
     with open(path, "wb") as f:
         f.write(newer)
     told = refusal(lambda: at_tag(daemon, "t", "run"))
