@@ -68,13 +68,15 @@ class Bench:
         finally:
             client.close()
 
-    def refused(self, raw, greeted=True):
-        """None if the daemon replies with one error of one line and closes the connection,
-        otherwise what happened instead.
+    def refused(self, raw, field, part="", greeted=True):
+        """None if the daemon replies with one error of one line, with this field and text, and
+        closes the connection, otherwise what happened instead.
         """
         words = self.answers(raw, greeted)
         if len(words) != 1 or words[0]["op"] != "error" or words[0]["code"] != "protocol":
             return f"answered {words!r}"
-        if not words[0]["text"] or "\n" in words[0]["field"] + words[0]["text"]:
+        if words[0]["field"] != field or part not in words[0]["text"] or not words[0]["text"]:
+            return f"not {field}: …{part}: {words!r}"
+        if "\n" in words[0]["text"]:
             return f"not one line: {words!r}"
         return None if self.unharmed() else "the daemon or the witness was harmed"

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 from bad_input import without
 
-from lib import TOKCTL, Client, Refused, run, status, wait_for, with_parent
+from lib import TOKCTL, Client, Refused, has, run, status, wait_for, with_parent
 from lib.injected import injected
 
 pytestmark = pytest.mark.asan  # ASan: no byte outside a message is touched
@@ -126,7 +126,9 @@ def mix64(x):
 
 def sealed(body, version=1):
     """A cursor of these contents with a correct checksum."""
-    body = body if isinstance(body, bytes) else msgpack.packb(body)
+    body = (
+        body if isinstance(body, bytes) else msgpack.packb(body, unicode_errors="surrogateescape")
+    )
     golden = 0x9E3779B97F4A7C15
     h = mix64(len(body) + golden & MASK)
     for i in range(0, len(body), 8):
@@ -206,6 +208,12 @@ def test_cursors_of_other_streams_are_refused(bench):
         injected(18 if "newer" in words else 39 if field in ("cursor", "checksum") else 17)
 
 
+NAMES = [  # not valid UTF-8, or with a control character
+    b"", b"tab\t", b"\xc2\x85", b"\xc3", b"\x80", b"\xc0\xaf", b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80",
+]  # fmt: skip
+
+
 def versions(bench):
     """The members of three cursors, which need version 1, 2 and 3."""
     web, code = bench.train["datasets"]
@@ -240,6 +248,8 @@ def test_cursors_with_invalid_members_are_refused(bench):
         (1, {"datasets": [web, code[:-1]]}, "datasets"),
         (1, {"datasets": []}, "datasets"),
         (1, {"datasets": [web, web]}, "dataset web: name"),
+        *((1, {"datasets": [[name.decode(errors="surrogateescape"), *web[1:]], code]},
+           f"dataset {re.sub(rb'[^ -~]', b'?', name).decode()}: name") for name in NAMES),
         (1, {"units": [2**31, 2**31 - 1]}, "units"),
         (1, {"base": [1, 0]}, "base"),
         (1, {"pending_start": 1024}, "pending_start"),
@@ -275,9 +285,11 @@ def test_cursors_with_invalid_members_are_refused(bench):
     injected(39, len(cursors))
 
     with open(path, "wb") as f:  # so the errors are about the values
-        f.write(sealed({**two, "pending": [late, whole]}, 2))
+        named = [["é文😀/.x", *web[1:]], code]
+        f.write(sealed({**two, "datasets": named, "pending": [late, whole]}, 2))
     code_, out, err = run(TOKCTL, "cursor", "show", path)
-    assert code_ == 0 and str(late) in out.decode().replace(",", ""), (out, err)
+    shown = out.decode().replace(",", "")
+    assert code_ == 0 and has(shown, str(late), "é文😀/.x"), (out, err)
 
 
 def field_of(bench, cursor):
