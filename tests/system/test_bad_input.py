@@ -393,6 +393,12 @@ def test_a_crowd_leaves_descriptors_for_shards(bench):
     witness.step(1500)
     assert daemon.settled_fds() == before, "with the crowd gone its descriptors are free"
     assert before < 85, ("  which is less than there are", before)
+    allow = lambda most: resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (most, 90))
+    allow(3)  # no file can be opened, for a moment
+    threading.Timer(0.3, allow, [90]).start()
+    begin = time.monotonic()
+    assert witness.step(600), "without any descriptor the stream waits, and then continues"
+    assert time.monotonic() - begin > 0.3, "  it needed one"
     again = Client(daemon.socket).attach()
     assert again.next() is not None and witness.step(), "and a new client is served"
     again.close()
