@@ -350,11 +350,14 @@ static void begin(struct attach_job *job)
 	s->stream->counts->attaches_again += s->again;
 	pace_run(&c->all->paces, &c->member, s->run, connection_now(c));
 	log_node(s);
-	warn(job);
-	request_join(s);
 	session_log_attach(s);
 	following_begin(s);
 	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd, s->stream->counts);
+	/* A send may find that the client is gone. Then the session leaves at once, so it must have
+	 * begun. */
+	warn(job);
+	if (!c->closing)
+		request_join(s);
 	send_feed(job);
 	twins_joined(s);
 }

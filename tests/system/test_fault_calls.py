@@ -138,3 +138,27 @@ def test_each_call_fails_once(place, row, kind):
     assert visit(daemon, rows, 1000) == "served"
     witness.close()
     assert daemon.stop() == 0
+
+
+def test_a_client_that_cannot_be_warned_leaves_nothing(place):
+    """Sending fails while the session begins, so it leaves at once. If the data thread was quick,
+    it learned of that before it knew the session, which then stayed forever.
+    """
+    place.shard("web/a.bin", 20_000)
+    stream = {
+        "seed": 3,
+        "seq_len": 64,
+        "datasets": datasets("web"),
+    }  # its lack of vocab: is warned of
+    calls = Preload(place, KINDS + FAILING + OPENS, ["fail", "kind", "failed"])
+    daemon = Daemon(place, place.config(streams={"train": stream}), env=calls.env)
+    rows = rows_at(daemon.config, "train", 0, 20_000)
+    assert visit(daemon, rows, 0) == "served"
+    before = daemon.settled_fds()
+    calls.set(kind=MEMORY)
+    for number in range(600):
+        calls.set(fail=1 + number % 15)
+        visit(daemon, rows, number)
+    calls.set(fail=0)
+    assert wait_for(lambda: daemon.settled_fds() == before), daemon.log()[-1000:]
+    assert daemon.stop() == 0
