@@ -61,8 +61,11 @@ void dataset_source(const struct dataset *dataset, struct cursor_source *source)
 
 bool dataset_same_path(const struct dataset *a, const struct dataset *b)
 {
+	if (a->list != b->list)
+		return false;
+
 	char *x = realpath(a->root, NULL), *y = realpath(b->root, NULL);
-	bool same = a->list == b->list && strcmp(x ? x : a->root, y ? y : b->root) == 0;
+	bool same = strcmp(x ? x : a->root, y ? y : b->root) == 0;
 
 	free(x);
 	free(y);
