@@ -1,5 +1,7 @@
 #include "tests/prove/prove.h"
 
+#include "tests/unit/random_part.h"
+
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -47,7 +49,6 @@ void *prove_memory(const struct prove *p, size_t n, size_t size)
 struct cursor_source prove_source(struct rng *rng, unsigned index, uint64_t windows, char name[16])
 {
 	struct cursor_source source;
-	struct order_dataset part;
 
 	snprintf(name, 16, "d%u", index);
 	source = (struct cursor_source){
@@ -59,12 +60,8 @@ struct cursor_source prove_source(struct rng *rng, unsigned index, uint64_t wind
 		.shuffle = (enum order_shuffle)rng_below(rng, 3),
 		.slide = rng_below(rng, 2),
 	};
-	if (rng_below(rng, 2)) {
-		source.lo = rng_below(rng, ORDER_UNITS);
-		source.hi = source.lo + 1 + rng_below(rng, ORDER_UNITS - source.lo);
-		if (!order_part(&part, source.windows, source.lo, source.hi))
-			source.lo = source.hi = 0;
-	}
+	if (rng_below(rng, 2))
+		random_part(rng, source.windows, &source.lo, &source.hi);
 	return source;
 }
 

@@ -2,6 +2,7 @@
  * their place. */
 #include "daemon/reader/documents.h"
 #include "tests/sim/engine_sim.h"
+#include "tests/unit/random_part.h"
 
 #include <string.h>
 
@@ -25,8 +26,6 @@ static void dataset_make(struct sim *sim, struct dataset *d, uint64_t window, ui
 static struct cursor_source source_of(struct sim *sim, const struct dataset *d, const char *name)
 {
 	static const uint32_t sizes[] = {1, 2, 7, 64};
-
-	struct order_dataset part;
 	struct cursor_source source = {
 		.name = name,
 		.weight = d->table.windows == 0 ? 0 : 0.01 + (double)below(sim, 100),
@@ -38,12 +37,8 @@ static struct cursor_source source_of(struct sim *sim, const struct dataset *d, 
 		.slide = one_in(sim, 2),
 	};
 
-	if (one_in(sim, 2)) {
-		source.lo = below(sim, ORDER_UNITS);
-		source.hi = source.lo + 1 + below(sim, ORDER_UNITS - source.lo);
-		if (!order_part(&part, source.windows, source.lo, source.hi))
-			source.lo = source.hi = 0;
-	}
+	if (one_in(sim, 2))
+		random_part(&sim->rng, source.windows, &source.lo, &source.hi);
 	return source;
 }
 

@@ -8,6 +8,7 @@
 #include "daemon/shard/format.h"
 #include "tests/disk/model.h"
 #include "tests/sim/order.h"
+#include "tests/unit/random_part.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -122,19 +123,6 @@ void listener_close(struct listener *l)
 
 /* ---- streams ---- */
 
-/* A part that has a run, or the whole. */
-static void part_make(struct source *s, const struct stream_plan *stream)
-{
-	uint64_t windows = plan_path_windows(stream, s), runs = (windows + 63) / 64;
-
-	s->lo = draw(ORDER_UNITS);
-	s->hi = s->lo + 1 + draw(ORDER_UNITS - s->lo);
-	if (chance(2) || s->lo * runs >> 32 == s->hi * runs >> 32) {
-		s->lo = 0;
-		s->hi = ORDER_UNITS;
-	}
-}
-
 static void source_make(struct source *s, unsigned number, const struct stream_plan *stream)
 {
 	uint64_t window = stream->seq_len + stream->extra;
@@ -151,7 +139,11 @@ static void source_make(struct source *s, unsigned number, const struct stream_p
 	s->group = sizes[draw(4)];
 	s->shuffle = (enum order_shuffle)draw(3);
 	s->slide = chance(2);
-	part_make(s, stream);
+	random_part(&world_rng, plan_path_windows(stream, s), &s->lo, &s->hi);
+	if (chance(2)) {
+		s->lo = 0;
+		s->hi = ORDER_UNITS;
+	}
 }
 
 void streams_make(void)

@@ -3,7 +3,6 @@
  * streams. tests/prove covers runs with edits, and their ranks.
  */
 #include "proto/order.h"
-#include "tests/unit/rng.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/order_chain.h"
+#include "tests/unit/random_part.h"
 
 static void the_parts_of_a_path_cover_it_once(void **state)
 {
@@ -69,10 +69,12 @@ static struct order_dataset random_dataset(struct rng *rng, uint64_t most)
 		.group = sizes[rng_below(rng, COUNT(sizes))],
 		.shuffle = (enum order_shuffle)rng_below(rng, 3),
 	};
-	struct order_dataset part = d;
-	uint64_t lo = rng_below(rng, ORDER_UNITS), hi = lo + 1 + rng_below(rng, ORDER_UNITS - lo);
+	uint64_t lo, hi;
 
-	return rng_below(rng, 2) && order_part(&part, d.windows, lo, hi) ? part : d;
+	random_part(rng, d.windows, &lo, &hi);
+	if (rng_below(rng, 2))
+		assert_true(order_part(&d, d.windows, lo, hi));
+	return d;
 }
 
 static void world_make(struct rng *rng, struct world *w)
