@@ -85,6 +85,8 @@ void cursor_free(struct cursor *cursor);
 
 /* One past the last position, UINT64_MAX for an endless stream. */
 uint64_t cursor_end(const struct cursor *cursor);
+bool cursor_limited(const struct cursor *cursor); /* has any dataset max_epochs? */
+bool cursor_parted(const struct cursor *cursor);  /* is any a part of its path? */
 /* The order of the run from its current segment on. It borrows from @cursor: valid until the next
  * edit. */
 struct order cursor_order(const struct cursor *cursor);
@@ -159,9 +161,6 @@ char *cursor_list_datasets(
 
 /* ---- comparing ---- */
 
-/* Writes the part of a dataset as a config has it, "[0, 0.9]". Returns @text. */
-enum { CURSOR_PART_BYTES = 2 * ORDER_SHARE_BYTES + 8 };
-char *cursor_part_text(const struct cursor_dataset *dataset, char text[CURSOR_PART_BYTES]);
 /*
  * True if @cursor belongs to the stream as it is now (@now: a new cursor of it). The stream must
  * have all datasets that @cursor serves, unchanged. It may have more; their order and weights do

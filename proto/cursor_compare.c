@@ -36,16 +36,6 @@ static bool differs(struct fault *fault, const char *dataset, const char *what, 
 		mine, now);
 }
 
-char *cursor_part_text(const struct cursor_dataset *dataset, char text[CURSOR_PART_BYTES])
-{
-	char lo[ORDER_SHARE_BYTES], hi[ORDER_SHARE_BYTES];
-
-	assert(dataset->lo < dataset->hi);
-	snprintf(text, CURSOR_PART_BYTES, "[%s, %s]", order_share_text(dataset->lo, lo),
-		order_share_text(dataset->hi, hi));
-	return text;
-}
-
 static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor *now, uint32_t n,
 	struct fault *fault)
 {
@@ -62,11 +52,11 @@ static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor
 		{"group", blocks ? a->group : 0, blocks ? b->group : 0},
 	};
 	const struct cursor_dataset *was = &c->dataset[d], *has = &now->dataset[n];
-	char mine[CURSOR_PART_BYTES], is[CURSOR_PART_BYTES];
+	char mine[ORDER_PART_BYTES], is[ORDER_PART_BYTES];
 
 	if (was->lo != has->lo || was->hi != has->hi)
-		return differs(fault, name, "part", cursor_part_text(was, mine),
-			cursor_part_text(has, is));
+		return differs(fault, name, "part", order_part_text(was->lo, was->hi, mine),
+			order_part_text(has->lo, has->hi, is));
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (numbers[i].mine == numbers[i].now)
 			continue;

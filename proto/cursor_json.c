@@ -85,7 +85,7 @@ static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
 {
 	const struct order_dataset *o = &c->order[d];
 	uint64_t ends_at, unserved;
-	char part[CURSOR_PART_BYTES];
+	char part[ORDER_PART_BYTES];
 
 	assert(d < c->datasets && o->shuffle <= ORDER_BLOCK);
 	put(t, d ? ",{\"name\":" : "{\"name\":");
@@ -98,7 +98,7 @@ static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
 	put_pair(t, ",", "group", o->group);
 	put(t, o->slide ? ",\"slide\":true" : ",\"slide\":false");
 	put(t, ",\"part\":");
-	put(t, o->part.of ? cursor_part_text(&c->dataset[d], part) : "null");
+	put(t, o->part.of ? order_part_text(c->dataset[d].lo, c->dataset[d].hi, part) : "null");
 	put_pair(t, ",", "path_windows", order_path_windows(o));
 	if (c->dataset[d].max_epochs)
 		put_pair(t, ",", "max_epochs", c->dataset[d].max_epochs);

@@ -21,8 +21,6 @@ bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct fau
  * @segment is NULL. */
 bool cursor_append(struct cursor *cursor, struct order_segment *segment);
 
-bool cursor_limited(const struct cursor *cursor); /* has any dataset max_epochs? */
-bool cursor_parted(const struct cursor *cursor);  /* is any a part of its path? */
 /* Upper bounds on the encoding at any position of the run: without pending segments, and of one
  * pending segment. */
 size_t cursor_bytes_without_pending(const struct cursor *cursor);

@@ -153,6 +153,12 @@ struct order_dataset {
 	struct order_part part;
 };
 
+/* The runs of a path; the last one may be short. */
+static inline uint64_t order_runs(uint64_t windows)
+{
+	return windows / ORDER_RUN + (windows % ORDER_RUN != 0);
+}
+
 /*
  * Makes @d the share [@lo, @hi) / ORDER_UNITS of the @of windows of its path: sets windows and
  * part. Shares that do not overlap have no window in common. False: not one run is in it.
@@ -161,6 +167,9 @@ bool order_part(struct order_dataset *d, uint64_t of, uint64_t lo, uint64_t hi);
 /* Writes the shortest decimal that becomes @share / ORDER_UNITS, rounded down. Returns @text. */
 enum { ORDER_SHARE_BYTES = 16 };
 char *order_share_text(uint64_t share, char text[ORDER_SHARE_BYTES]);
+/* Writes a part as a config has it, "[0, 0.9]". Returns @text. */
+enum { ORDER_PART_BYTES = 2 * ORDER_SHARE_BYTES + 8 };
+char *order_part_text(uint64_t lo, uint64_t hi, char text[ORDER_PART_BYTES]);
 
 /* The windows of the path: windows are numbered in [0, A). */
 static inline uint64_t order_path_windows(const struct order_dataset *d)

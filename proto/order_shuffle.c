@@ -236,11 +236,6 @@ static uint64_t block_unwindow(
 
 /* ---- a part of a path ---- */
 
-static uint64_t runs_of(uint64_t windows)
-{
-	return windows / ORDER_RUN + (windows % ORDER_RUN != 0);
-}
-
 /* By how many windows the last run is short. */
 static uint64_t missing(uint64_t windows)
 {
@@ -255,7 +250,7 @@ bool order_part(struct order_dataset *d, uint64_t of, uint64_t lo, uint64_t hi)
 	if (lo == 0 && hi == ORDER_UNITS)
 		return true;
 
-	uint64_t runs = runs_of(of), key = order_derive(0, ORDER_KEY_PART, of);
+	uint64_t runs = order_runs(of), key = order_derive(0, ORDER_KEY_PART, of);
 	uint64_t first = (uint64_t)((u128)lo * runs >> 32), end = (uint64_t)((u128)hi * runs >> 32);
 
 	if (first == end)
@@ -270,7 +265,7 @@ bool order_part(struct order_dataset *d, uint64_t of, uint64_t lo, uint64_t hi)
 			d->part.gap = ORDER_RUN * (at - first + 1) - missing(of);
 		}
 	}
-	assert(runs_of(d->windows) == end - first);
+	assert(order_runs(d->windows) == end - first);
 	return true;
 }
 
@@ -283,7 +278,7 @@ static inline uint64_t to_path(const struct order_dataset *d, uint64_t y)
 		return y;
 	if (y >= p->gap)
 		y += missing(p->of);
-	return ORDER_RUN * order_permute(runs_of(p->of), p->key, p->first + y / ORDER_RUN) +
+	return ORDER_RUN * order_permute(order_runs(p->of), p->key, p->first + y / ORDER_RUN) +
 	       y % ORDER_RUN;
 }
 
@@ -297,10 +292,10 @@ static uint64_t from_path(const struct order_dataset *d, uint64_t window)
 	if (p->of == 0)
 		return window;
 	/* Below 0 for runs before the part. */
-	uint64_t run = order_unpermute(runs_of(p->of), p->key, window / ORDER_RUN) - p->first;
+	uint64_t run = order_unpermute(order_runs(p->of), p->key, window / ORDER_RUN) - p->first;
 	uint64_t y = ORDER_RUN * run + window % ORDER_RUN;
 
-	if (run >= runs_of(d->windows))
+	if (run >= order_runs(d->windows))
 		return UINT64_MAX;
 	return y < p->gap ? y : y - missing(p->of);
 }
@@ -318,6 +313,16 @@ char *order_share_text(uint64_t share, char text[ORDER_SHARE_BYTES])
 		power *= 10;
 	}
 	snprintf(text, ORDER_SHARE_BYTES, "%.*f", digits, middle);
+	return text;
+}
+
+char *order_part_text(uint64_t lo, uint64_t hi, char text[ORDER_PART_BYTES])
+{
+	char from[ORDER_SHARE_BYTES], to[ORDER_SHARE_BYTES];
+
+	assert(lo < hi);
+	snprintf(text, ORDER_PART_BYTES, "[%s, %s]", order_share_text(lo, from),
+		order_share_text(hi, to));
 	return text;
 }
 

@@ -119,16 +119,14 @@ static bool part(const struct dataset *d, char *text, size_t text_bytes)
 static bool overlap(const struct dataset *d, char *text, size_t text_bytes)
 {
 	const struct config_dataset *a = d->config, *b;
-	char of[4][ORDER_SHARE_BYTES];
+	char mine[ORDER_PART_BYTES], other[ORDER_PART_BYTES];
 
 	if (!d->overlaps)
 		return false;
 	b = d->overlaps->config;
 	snprintf(text, text_bytes,
-		"its part of the path, [%s, %s], overlaps [%s, %s] of dataset %s: both serve what "
-		"is in both",
-		order_share_text(a->lo, of[0]), order_share_text(a->hi, of[1]),
-		order_share_text(b->lo, of[2]), order_share_text(b->hi, of[3]), b->name);
+		"its part of the path, %s, overlaps %s of dataset %s: both serve what is in both",
+		order_part_text(a->lo, a->hi, mine), order_part_text(b->lo, b->hi, other), b->name);
 	return true;
 }
 

@@ -66,7 +66,7 @@ static bool check_part(const struct opening *o)
 {
 	struct dataset *d = o->dataset;
 	struct order_dataset part;
-	uint64_t runs = d->table.windows / ORDER_RUN + (d->table.windows % ORDER_RUN != 0);
+	uint64_t runs = order_runs(d->table.windows);
 	char least[ORDER_SHARE_BYTES];
 
 	d->windows = d->table.windows;

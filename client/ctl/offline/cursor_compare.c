@@ -100,12 +100,12 @@ static void diff_dataset(struct diff *d, const struct cursor *a, const struct cu
 			numbers[k].what);
 		diff_number(d, field, numbers[k].left, numbers[k].right);
 	}
-	char left[CURSOR_PART_BYTES], right[CURSOR_PART_BYTES];
+	char left[ORDER_PART_BYTES], right[ORDER_PART_BYTES];
 
 	snprintf(field, sizeof(field), "dataset %s: part", a->dataset[i].name);
 	if (a->dataset[i].lo != b->dataset[i].lo || a->dataset[i].hi != b->dataset[i].hi)
-		differ_text(d, field, cursor_part_text(&a->dataset[i], left),
-			cursor_part_text(&b->dataset[i], right));
+		differ_text(d, field, order_part_text(a->dataset[i].lo, a->dataset[i].hi, left),
+			order_part_text(b->dataset[i].lo, b->dataset[i].hi, right));
 	snprintf(field, sizeof(field), "dataset %s: shuffle", a->dataset[i].name);
 	if (x->shuffle != y->shuffle)
 		differ_text(d, field, order_shuffles[x->shuffle], order_shuffles[y->shuffle]);

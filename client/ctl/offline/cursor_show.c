@@ -48,22 +48,6 @@ static void put_end(struct ctl_out *out, const char *text, size_t width)
 
 /* ---- show ---- */
 
-static bool limited(const struct cursor *c)
-{
-	for (uint32_t d = 0; d < c->datasets; d++)
-		if (c->dataset[d].max_epochs > 0)
-			return true;
-	return false;
-}
-
-static bool parted(const struct cursor *c)
-{
-	for (uint32_t d = 0; d < c->datasets; d++)
-		if (c->order[d].part.of > 0)
-			return true;
-	return false;
-}
-
 /* Three cells: max_epochs of a dataset, where it ends, and how many windows remain unserved. */
 static void add_limit(struct ctl_columns *table, const struct cursor *c, uint32_t d)
 {
@@ -90,8 +74,8 @@ static bool show_datasets(struct ctl_out *out, const struct cursor *c)
 	struct ctl_column columns[3 + 2 + 3 + COLUMNS] = {
 		{"dataset", false}, {"windows", true}, {"digest", false}};
 	struct ctl_columns table = {.column = columns, .n = 3};
-	bool limits = limited(c), parts = parted(c);
-	char head[COLUMNS][64], part[CURSOR_PART_BYTES];
+	bool limits = cursor_limited(c), parts = cursor_parted(c);
+	char head[COLUMNS][64], part[ORDER_PART_BYTES];
 
 	if (parts) {
 		columns[table.n++] = (struct ctl_column){"part", false};
@@ -112,7 +96,8 @@ static bool show_datasets(struct ctl_out *out, const struct cursor *c)
 		ctl_columns_add(&table, "%" PRIu64, c->order[d].windows);
 		ctl_columns_add(&table, "%016" PRIx64, c->dataset[d].digest);
 		if (parts) {
-			ctl_columns_add(&table, "%s", cursor_part_text(&c->dataset[d], part));
+			ctl_columns_add(&table, "%s",
+				order_part_text(c->dataset[d].lo, c->dataset[d].hi, part));
 			ctl_columns_add(&table, "%" PRIu64, order_path_windows(&c->order[d]));
 		}
 		if (limits)

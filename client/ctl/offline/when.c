@@ -43,20 +43,30 @@ static void print(struct ctl_out *out, const struct query *q, uint64_t position,
 	ctl_put(out, "\n");
 }
 
+/* Has the dataset's part any of these windows of its path? */
+static bool any_in_part(
+	const struct ctl_history *h, const struct query *q, int d, uint64_t first, uint64_t count)
+{
+	const struct order_dataset *of = &h->order.dataset[d];
+
+	for (uint64_t w = first; w < first + count; w++)
+		if (order_unwindow(of, h->order.seed, q->epoch, w) != UINT64_MAX)
+			return true;
+	return false;
+}
+
 /* Windows [first, first + count) of the cursor's dataset @d. */
 static int print_windows(
 	const struct ctl_history *h, const struct query *q, int d, uint64_t first, uint64_t count)
 {
 	struct ctl_out out = {0};
-	const struct order_dataset *of = &h->order.dataset[d];
-	uint64_t served = 0, parts = 0;
-	char part[CURSOR_PART_BYTES];
+	uint64_t served = 0;
+	char part[ORDER_PART_BYTES];
 
 	for (uint64_t w = first; w < first + count && !out.failed; w++) {
 		struct order_place place = {(uint32_t)d, q->epoch, w};
 		uint64_t position;
 
-		parts += order_unwindow(of, h->order.seed, q->epoch, w) != UINT64_MAX;
 		if (!order_when(&h->order, &place, &position))
 			continue;
 		print(&out, q, position, w);
@@ -64,10 +74,12 @@ static int print_windows(
 	}
 	if (served > 0 || out.failed)
 		return ctl_finish(&out, CTL_OK);
-	if (parts == 0)
+	if (!any_in_part(h, q, d, first, count))
 		return ctl_fail("never served here: window %" PRIu64
 				" is not in part %s of the path, which dataset %s has",
-			first, cursor_part_text(&h->widest->dataset[d], part), q->dataset);
+			first,
+			order_part_text(h->widest->dataset[d].lo, h->widest->dataset[d].hi, part),
+			q->dataset);
 	if (h->order.segment[0]->start > 0)
 		return ctl_fail(
 			"never served from position %" PRIu64
