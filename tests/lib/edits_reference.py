@@ -116,12 +116,15 @@ class Layout:
 
 
 class Cursor:
-    """A cursor of a stream without epochs: position, current and pending segments, limits."""
+    """A cursor: position, current and pending segments, limits."""
 
     def __init__(self, order, max_epochs, weights, steps):
         """`order`: datasets and identity; `max_epochs`: by name, of those that have a limit."""
         self.order, self.max_epochs, self.next = order, dict(max_epochs), 0
         self.segments = []
+        if order.epochs:
+            self.segments = list(order.segments)
+            return
         weights = [float(w) for w in weights]
         self.lay_out([(0, weights), *points(ref.units_of(weights), steps)])
 
@@ -134,10 +137,7 @@ class Cursor:
 
     def known(self):
         """The part of the order that this cursor describes."""
-        view = object.__new__(ref.Order)
-        view.__dict__.update(self.order.__dict__)
-        view.segments = list(self.segments)
-        return view
+        return self.order.with_segments(self.segments)
 
     # -- laying out --
 
@@ -174,7 +174,7 @@ class Cursor:
         self.seek(self.next + samples)
 
     def check_at(self, at):
-        if at % BLOCK or at < self.mix_at():
+        if self.order.epochs or at % BLOCK or at < self.mix_at():
             raise Refused(f"no mix can act from {at} on")
 
     def mix(self, at, weights):
@@ -201,6 +201,8 @@ class Cursor:
         self.lay_out(pending)
 
     def schedule(self, steps, max_epochs):
+        if self.order.epochs:
+            raise Refused("the mix of a finite stream cannot change")
         former, self.max_epochs = self.max_epochs, dict(max_epochs)
         try:
             least = self.mix_at()

@@ -395,11 +395,11 @@ class Order:
         before = self.segments[-1]
         self.segments.append(next_segment(before, at, units_of([float(w) for w in weights])))
 
-    def known_from(self, segments):
-        """The order as a cursor with only the last @segments segments knows it."""
+    def with_segments(self, segments):
+        """The order as a cursor with only these segments knows it."""
         view = object.__new__(Order)
         view.__dict__.update(self.__dict__)
-        view.segments = self.segments[-segments:]
+        view.segments = list(segments)
         return view
 
     # -- forwards --

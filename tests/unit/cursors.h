@@ -45,35 +45,6 @@ static inline struct cursor begin(void)
 	return begin_as(0, 0);
 }
 
-/* code ends after two epochs, math after three. */
-static inline struct cursor begin_limited(uint64_t samples)
-{
-	struct cursor_source sources[] = {three[0], three[1], three[2]};
-	struct cursor id = identity(0, samples), c;
-	struct fault fault;
-
-	sources[1].max_epochs = 2;
-	sources[2].max_epochs = 3;
-	assert_true(cursor_begin(&c, &id, sources, 3, NULL, 0, &fault));
-	return c;
-}
-
-/* Of web [0, 0.9], of code [0.25, 0.75]. */
-static inline struct cursor begin_parted(uint64_t epochs)
-{
-	struct cursor_source sources[] = {three[0], three[1], three[2]};
-	struct cursor id = identity(epochs, 0), c;
-	struct fault fault;
-
-	sources[0].hi = (uint64_t)(.9 * (double)ORDER_UNITS);
-	sources[1].lo = ORDER_UNITS / 4;
-	sources[1].hi = ORDER_UNITS / 4 * 3;
-	sources[2].hi = ORDER_UNITS;
-	assert_true(cursor_begin(&c, &id, sources, 3, NULL, 0, &fault));
-	assert_true(c.order[0].windows == 1088 && c.order[1].windows == 192);
-	return c;
-}
-
 static inline struct bytes *encode(const struct cursor *c)
 {
 	struct bytes *b = malloc(sizeof(*b));
@@ -108,30 +79,6 @@ static inline bool decode(struct cursor *out, const void *bytes, size_t n, struc
 	if (!ok)
 		assert_true(fault->field[0] && fault->text[0] && !strchr(fault->text, '\n'));
 	return ok;
-}
-
-static inline void assert_refused(
-	struct cursor *c, bool ok, const struct fault *fault, const char *field, const char *text)
-{
-	cursor_free(c);
-	assert_false(ok);
-	assert_string_equal(fault->field, field);
-	if (!strstr(fault->text, text))
-		fail_msg("\"%s\" does not say \"%s\"", fault->text, text);
-}
-
-static inline struct order_place at(const struct cursor *c, uint64_t position)
-{
-	struct order o = cursor_order(c);
-	struct order_place p;
-
-	assert_true(order_at(&o, position, &p));
-	return p;
-}
-
-static inline bool same_place(struct order_place a, struct order_place b)
-{
-	return a.dataset == b.dataset && a.epoch == b.epoch && a.window == b.window;
 }
 
 #endif

@@ -1,8 +1,10 @@
-/* The cursor as a value: its beginning and its edits. tests/prove (chains, orders) shows that edits
- * keep what was served, and neither repeat nor lose a sample. */
+/*
+ * What no config and no `tokctl cursor` can make of a cursor: values up to 2^64, the bound on its
+ * bytes, its fingerprint, and bytes of older releases. system/test_order.py compares edits with a
+ * reference, and tests/prove shows that they neither repeat nor lose a sample.
+ */
 #include "proto/cursor.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,397 +15,321 @@
 
 #include "tests/unit/cursors.h"
 
-/* ---- beginning ---- */
+/* Bytes of an older tokend keep their meaning forever, and are still written if they suffice. */
+static const char version_1[] = "746b646301000000ad2bb02d99a66438de0010a56f7264657201a673747265616d"
+				"a5747261696ea4736565642aa77365"
+				"715f6c656e40a5657874726101a673747269646540a665706f63687300a773616d"
+				"706c657300a8646174617365747393"
+				"97a3776562cd04e1cfb3960afe8c9f9ec60140400097a4636f6465cd014ccfe6b6"
+				"4183fa5596cf0208030097a46d6174"
+				"682e0700404001a46e657874cd0bb8a5737461727400a5756e69747393ceb33333"
+				"33ce40000000ce0ccccccda4626173"
+				"6593000000a570686173659400ce79999999ce80000000ce06666666ad70656e64"
+				"696e675f7374617274cd1000ad7065"
+				"6e64696e675f756e69747393ce80000000ce4ccccccdce33333333";
 
-static void a_new_cursor_is_the_specified_one(void **state)
-{
-	struct cursor c = begin(), f = begin_as(2, 0), s = begin_as(0, 5000);
-
-	(void)state;
-	assert_int_equal(c.next, 0);
-	assert_int_equal(c.datasets, 3);
-	assert_int_equal(cursor_end(&c), UINT64_MAX);
-	assert_int_equal(cursor_end(&f), 2 * 1627);
-	assert_int_equal(cursor_end(&s), 5000);
-	assert_true(same_place(at(&c, 0), (struct order_place){1, 0, 52}));
-	assert_true(same_place(at(&s, 1024), (struct order_place){0, 0, 512}));
-	assert_int_equal(cursor_find(&c, "math"), 2);
-	assert_int_equal(cursor_find(&c, "maths"), -1);
-	cursor_free(&c);
-	cursor_free(&f);
-	cursor_free(&s);
-}
-
-static void epochs_are_the_specified_ones(void **state)
-{
-	struct cursor c = begin_as(1, 0);
-
-	(void)state;
-	assert_true(same_place(at(&c, 0), (struct order_place){0, 0, 588}));
-	assert_true(same_place(at(&c, 1626), (struct order_place){1, 0, 26}));
-	cursor_free(&c);
-}
-
-static void refuse_source(const struct cursor_source *changed, uint64_t epochs, const char *field)
-{
-	struct cursor_source sources[3];
-	struct cursor id = identity(epochs, 0), c;
-	struct fault fault;
-	bool ok;
-
-	memcpy(sources, three, sizeof(sources));
-	sources[1] = *changed;
-	ok = cursor_begin(&c, &id, sources, 3, NULL, 0, &fault);
-	assert_refused(&c, ok, &fault, field, "");
-}
-
-static void begin_refuses_a_dataset(void **state)
-{
-	struct cursor_source s;
-
-	(void)state;
-#define WITH(change, epochs, field) (s = three[1], s.change, refuse_source(&s, epochs, field))
-	WITH(weight = NAN, 0, "dataset code: weight");
-	WITH(weight = -1, 0, "dataset code: weight");
-	WITH(weight = INFINITY, 0, "dataset code: weight");
-	WITH(weight = 1e-12, 0, "dataset code: weight");
-	WITH(windows = 0, 0, "dataset code: weight");
-	WITH(windows = UINT64_MAX, 2, "epochs");
-	WITH(block = 0, 0, "dataset code: block");
-	WITH(block = (UINT32_C(1) << 31) + 1, 0, "dataset code: block");
-	WITH(group = 0, 0, "dataset code: group");
-	WITH(name = "web", 0, "dataset web: name");
-	WITH(name = "", 0, "dataset : name");
-	WITH(name = "a\nb", 0, "dataset a?b: name"); /* a field is one line */
-#undef WITH
-}
-
-static void begin_refuses_an_identity(void **state)
-{
-	struct cursor id, c;
-	struct fault fault;
-	bool ok;
-
-	(void)state;
-#define WITH(change, field)                                                                        \
-	(id = identity(0, 0), id.change, ok = cursor_begin(&c, &id, three, 3, NULL, 0, &fault),    \
-		assert_refused(&c, ok, &fault, field, ""))
-	WITH(seq_len = 0, "seq_len");
-	WITH(stride = 0, "stride");
-	WITH(extra = UINT64_MAX, "extra");
-	WITH(stream[0] = 0, "stream");
-	WITH(epochs = id.samples = 1, "samples");
-#undef WITH
-	id = identity(0, 0);
-	ok = cursor_begin(&c, &id, three, 0, NULL, 0, &fault);
-	assert_refused(&c, ok, &fault, "datasets", "");
-}
-
-static void begin_refuses_weights_that_are_all_0(void **state)
-{
-	struct cursor_source sources[3];
-	struct cursor id = identity(0, 0), c;
-	struct fault fault;
-	bool ok;
-
-	(void)state;
-	memcpy(sources, three, sizeof(sources));
-	sources[0].weight = sources[1].weight = sources[2].weight = 0;
-	ok = cursor_begin(&c, &id, sources, 3, NULL, 0, &fault);
-	assert_refused(&c, ok, &fault, "weights", "");
-}
-
-/* An empty dataset is allowed if its weight is 0. */
-static void begin_allows_an_empty_dataset(void **state)
-{
-	struct cursor_source sources[3];
-	struct cursor id = identity(1, 0), c;
-	struct fault fault;
-
-	(void)state;
-	memcpy(sources, three, sizeof(sources));
-	sources[1].windows = 0;
-	assert_true(cursor_begin(&c, &id, sources, 3, NULL, 0, &fault));
-	assert_int_equal(cursor_end(&c), 1249 + 46);
-	cursor_free(&c);
-	id = identity(0, 0);
-	sources[1].weight = 0;
-	assert_true(cursor_begin(&c, &id, sources, 3, NULL, 0, &fault));
-	cursor_free(&c);
-}
-
-/* ---- edits ---- */
-
-static void skip_moves_forwards(void **state)
-{
-	struct cursor c = begin(), s = begin_as(0, 5000), same = begin();
-	struct fault fault;
-	bool ok;
-
-	(void)state;
-	assert_true(cursor_skip(&c, 0, &fault));
-	assert_true(equal_bytes(&c, &same));
-	assert_true(cursor_mix(&c, 2048, (double[]){1, 1, 1}, &fault));
-	assert_true(cursor_skip(&c, 2047, &fault));
-	assert_int_equal(c.segments, 2);
-	assert_true(cursor_skip(&c, 1, &fault));
-	assert_int_equal(c.segment[0]->start, 2048);
-	assert_int_equal(c.next, 2048);
-	assert_true(cursor_skip(&c, UINT64_MAX - 2048, &fault));
-	ok = cursor_skip(&c, 1, &fault);
-	assert_refused(&c, ok, &fault, "samples", "must be at most 0");
-	assert_true(cursor_skip(&s, 4000, &fault));
-	assert_false(cursor_skip(&s, UINT64_MAX, &fault));
-	assert_int_equal(s.next, 4000);
-	ok = cursor_skip(&s, 1001, &fault);
-	assert_refused(&s, ok, &fault, "samples", "must be at most 1000");
-	cursor_free(&same);
-}
-
-static void rewind_moves_backwards(void **state)
-{
-	struct cursor c = begin();
-	struct fault fault;
-
-	(void)state;
-	assert_true(cursor_seek(&c, 3000, &fault));
-	assert_true(cursor_mix(&c, 4096, (double[]){1, 1, 1}, &fault));
-	assert_true(cursor_rewind(&c, 3000, &fault));
-	assert_true(cursor_rewind(&c, 10, &fault));
-	assert_int_equal(c.next, 10);
-	assert_int_equal(c.segments, 2); /* the announced mix stays pending */
-	assert_false(cursor_rewind(&c, 11, &fault));
-	assert_string_equal(fault.field, "position");
-	assert_non_null(strstr(fault.text, "ahead"));
-	assert_true(cursor_seek(&c, 5000, &fault));
-	bool ok = cursor_rewind(&c, 4095, &fault);
-
-	assert_refused(&c, ok, &fault, "position", "4096");
-}
-
-static void a_source_makes_an_equal_dataset(void **state)
-{
-	struct cursor a = begin_limited(0), b = begin_limited(0);
-	struct cursor_source source;
-	struct fault fault;
-
-	(void)state;
-	for (uint32_t d = 0; d < 3; d++) {
-		cursor_source(&a, d, &source);
-		assert_string_equal(source.name, three[d].name);
-		assert_int_equal(source.windows, three[d].windows);
-		assert_int_equal(source.digest, three[d].digest);
-		assert_int_equal(source.block, three[d].block);
-		assert_int_equal(source.group, three[d].group);
-		assert_int_equal(source.shuffle, three[d].shuffle);
-		assert_int_equal(source.slide, three[d].slide);
-		assert_int_equal(source.max_epochs, d ? d + 1 : 0);
-		assert_true(source.weight == 0);
-	}
-	source = late;
-	source.max_epochs = 7;
-	assert_true(cursor_add(&a, &source, &fault));
-	cursor_source(&a, 3, &source);
-	assert_int_equal(source.max_epochs, 7);
-	assert_true(cursor_add(&b, &source, &fault));
-	assert_true(equal_bytes(&a, &b));
-	cursor_free(&a);
-	cursor_free(&b);
-}
-
-static void seek_moves_anywhere_in_the_mix(void **state)
-{
-	struct cursor c = begin(), f = begin_as(1, 0);
-	struct fault fault;
-
-	(void)state;
-	assert_true(cursor_seek(&c, UINT64_MAX, &fault));
-	assert_true(cursor_seek(&c, 0, &fault));
-	assert_true(cursor_seek(&f, 1627, &fault)); /* the end itself is a valid position */
-	assert_false(cursor_seek(&f, 1628, &fault));
-	assert_string_equal(fault.field, "position");
-	assert_non_null(strstr(fault.text, "1628"));
-	assert_non_null(strstr(fault.text, "1627"));
-	assert_int_equal(f.next, 1627);
-	cursor_free(&c);
-	cursor_free(&f);
-}
-
-static void seek_past_a_pending_mix_makes_it_current(void **state)
-{
-	struct cursor c = begin();
-	struct fault fault;
-
-	(void)state;
-	assert_true(cursor_mix(&c, 2048, (double[]){.5, .3, .2}, &fault));
-	struct order_place before = at(&c, 2047), after = at(&c, 2048), later = at(&c, 5000);
-
-	assert_true(same_place(before, (struct order_place){1, 0, 4}));
-	assert_true(same_place(after, (struct order_place){1, 1, 277}));
-	assert_true(cursor_seek(&c, 2047, &fault));
-	assert_int_equal(c.segments, 2);
-	assert_true(cursor_seek(&c, 5000, &fault));
-	assert_int_equal(c.segments, 1);
-	assert_int_equal(c.segment[0]->start, 2048);
-	assert_true(same_place(later, at(&c, 5000)));
-	assert_true(
-		cursor_seek(&c, 2048, &fault)); /* back to the beginning of the mix, not before */
-	assert_true(same_place(after, at(&c, 2048)));
-	assert_false(cursor_seek(&c, 2047, &fault));
-	assert_string_equal(fault.field, "position");
-	assert_non_null(strstr(fault.text, "2048"));
-	assert_int_equal(c.next, 2048);
-	cursor_free(&c);
-}
-
-static void a_mix_acts_at_the_next_block(void **state)
-{
-	static const uint64_t next[] = {0, 1, 1023, 1024, 1025, 2048},
-			      acts[] = {1024, 1024, 1024, 1024, 2048, 2048};
-	struct cursor c = begin();
-	struct fault fault;
-
-	(void)state;
-	for (size_t i = 0; i < COUNT(next); i++) {
-		assert_true(cursor_seek(&c, next[i], &fault));
-		assert_int_equal(cursor_mix_at(&c), acts[i]);
-	}
-	assert_true(cursor_mix(&c, 2048, (double[]){1, 1, 1}, &fault));
-	assert_int_equal(
-		cursor_mix_at(&c), 3072); /* strictly after the start of the current segment */
-	assert_true(cursor_seek(&c, UINT64_MAX - 1023, &fault));
-	assert_int_equal(cursor_mix_at(&c), UINT64_MAX - 1023);
-	assert_true(cursor_seek(&c, UINT64_MAX - 1022, &fault));
-	assert_false(cursor_mix(
-		&c, cursor_mix_at(&c), (double[]){1, 1, 1}, &fault)); /* no block is left */
-	cursor_free(&c);
-}
-
-static void mix_refused(
-	uint64_t next, uint64_t where, const double *weights, const char *field, const char *text)
-{
-	struct cursor c = begin(), before;
-	struct fault fault;
-
-	assert_true(cursor_seek(&c, next, &fault));
-	assert_true(cursor_copy(&before, &c));
-	bool ok = cursor_mix(&c, where, weights, &fault);
-
-	assert_true(equal_bytes(&c, &before)); /* unchanged */
-	cursor_free(&before);
-	assert_refused(&c, ok, &fault, field, text);
-}
-
-static void impossible_mixes_are_refused(void **state)
-{
-	static const double fine[] = {1, 1, 1};
-
-	(void)state;
-	mix_refused(0, 1024, (double[]){1, NAN, 1}, "dataset code: weight", "finite");
-	mix_refused(0, 1024, (double[]){1, 1, -1}, "dataset math: weight", "-1");
-	mix_refused(0, 1024, (double[]){INFINITY, 1, 1}, "dataset web: weight", "finite");
-	mix_refused(0, 1024, (double[]){1, 1e-12, 1}, "dataset code: weight", "never served");
-	mix_refused(0, 1024, (double[]){0, 0, 0}, "weights", "sum");
-	mix_refused(0, 0, fine, "position", "1024");
-	mix_refused(5000, 4096, fine, "position", "5120");
-	mix_refused(0, 1000, fine, "position", "use 1024");
-	mix_refused(0, 1025, fine, "position", "use 2048");
-	mix_refused(5000, 4099, fine, "position", "use 5120");
-	mix_refused(5000, 100001, fine, "position", "use 100352");
-}
-
-static void finite_streams_have_no_mix(void **state)
-{
-	struct cursor c = begin_as(1, 0);
-	struct fault fault;
-
-	(void)state;
-	bool ok = cursor_mix(&c, 1024, (double[]){1, 1, 1}, &fault);
-
-	assert_refused(&c, ok, &fault, "mix", "epochs");
-	c = begin_as(1, 0);
-	ok = cursor_add(&c, &late, &fault);
-	assert_refused(&c, ok, &fault, "add", "epochs");
-}
-
-static void an_empty_dataset_gets_no_weight(void **state)
-{
-	struct cursor_source empty = late;
-	struct cursor c = begin();
-	struct fault fault;
-
-	(void)state;
-	empty.windows = 0;
-	assert_true(cursor_add(&c, &empty, &fault));
-	bool ok = cursor_mix(&c, 1024, (double[]){1, 1, 1, 1}, &fault);
-
-	assert_refused(&c, ok, &fault, "dataset late: weight", "has no window");
-}
-
-static void an_added_dataset_has_no_weight(void **state)
-{
-	struct cursor c = begin(), plain = begin();
-	struct fault fault;
-
-	(void)state;
-	assert_true(cursor_add(&c, &late, &fault));
-	assert_int_equal(c.datasets, 4);
-	assert_int_equal(cursor_find(&c, "late"), 3);
-	for (uint64_t p = 0; p < 5000; p += 3)
-		assert_true(same_place(at(&c, p), at(&plain, p)));
-	assert_true(cursor_mix(&c, 1024, (double[]){0, 0, 0, 1}, &fault));
-	assert_int_equal(at(&c, 1024).dataset, 3);
-	bool ok = cursor_add(&c, &late, &fault);
-
-	assert_int_equal(c.datasets, 4);
-	assert_refused(&c, ok, &fault, "dataset late: name", "already");
-	cursor_free(&plain);
-}
-
-/* While a mix is pending, a new dataset gets a weight only by a later mix. */
-static void adding_while_a_mix_is_pending(void **state)
+static void version_1_is_unchanged(void **state)
 {
 	struct cursor c = begin(), back;
 	struct fault fault;
+	struct bytes *b;
+	uint8_t old[sizeof(version_1) / 2];
 
 	(void)state;
-	assert_true(cursor_mix(&c, 1024, (double[]){1, 2, 3}, &fault));
-	struct order_place later = at(&c, 4000);
-
-	assert_true(cursor_add(&c, &late, &fault));
-	assert_true(same_place(later, at(&c, 4000)));
-	struct bytes *b = encode(&c);
-
-	assert_true(decode(&back, b->at, b->n, &fault));
-	assert_true(same_place(later, at(&back, 4000)));
-	assert_true(cursor_seek(&c, 1024, &fault));
-	assert_true(cursor_mix(&c, 2048, (double[]){0, 0, 0, 1}, &fault));
-	assert_int_equal(at(&c, 2048).dataset, 3);
+	for (size_t i = 0; i < sizeof(old); i++)
+		assert_int_equal(sscanf(version_1 + 2 * i, "%2hhx", &old[i]), 1);
+	assert_true(cursor_seek(&c, 3000, &fault));
+	assert_true(cursor_mix(&c, 4096, (double[]){.5, .3, .2}, &fault));
+	b = encode(&c);
+	assert_int_equal(b->n, sizeof(old));
+	assert_memory_equal(b->at, old, sizeof(old));
+	assert_true(decode(&back, old, sizeof(old), &fault));
+	assert_int_equal(cursor_fingerprint(&back, 2, 8), UINT64_C(0x82dd636840d1c351));
+	cursor_free(&back);
+	free(b);
+	/* Only cursors that need version 2 have it. */
+	assert_true(cursor_schedule(&c, NULL,
+		(const struct cursor_step[]){{4096, 4096, 1, (double[]){.5, .3, .2}},
+			{5120, 5120, 1, (double[]){1, 1, 1}}},
+		2, NULL, &fault));
+	b = encode(&c);
+	assert_int_equal(b->at[4], 2);
+	free(b);
+	assert_true(cursor_seek(&c, 4096, &fault));
+	b = encode(&c);
+	assert_int_equal(b->at[4], 1);
 	free(b);
 	cursor_free(&c);
+}
+
+static void fingerprints_differ(void **state)
+{
+	struct cursor c = begin(), other;
+	struct fault fault;
+	uint64_t seen[40] = {cursor_fingerprint(&c, 2, 8)};
+	unsigned n = 1;
+
+	(void)state;
+	seen[n++] = cursor_fingerprint(&c, 3, 8);
+	seen[n++] = cursor_fingerprint(&c, 2, 9);
+	seen[n++] = cursor_fingerprint(&c, 8, 2);
+#define WITH(change)                                                                               \
+	(other = begin(), (void)(change), seen[n++] = cursor_fingerprint(&other, 2, 8),            \
+		cursor_free(&other))
+	WITH(other.stream[0] = 'b');
+	WITH(other.seed++);
+	WITH(other.seq_len++);
+	WITH(other.extra++);
+	WITH(other.stride++);
+	WITH(other.epochs++);
+	WITH(other.samples++);
+	WITH(other.next++);
+	WITH(other.order[2].name_hash++);
+	WITH(other.order[2].windows++);
+	WITH(other.order[2].shuffle++);
+	WITH(other.order[2].block++);
+	WITH(other.order[2].group++);
+	WITH(other.order[2].slide = false);
+	WITH(other.dataset[2].digest++);
+	WITH(other.dataset[2].max_epochs++);
+	WITH(other.dataset[1].max_epochs++);
+	WITH(other.dataset[1].max_epochs = 2);
+	WITH(other.segment[0]->units[1]++);
+	WITH(other.segment[0]->base[1]++);
+	WITH(other.segment[0]->phase[1]++);
+	WITH(other.segment[0]->start++);
+	WITH(cursor_mix(&other, 1024, (double[]){1, 1, 1}, &fault));
+	WITH(cursor_mix(&other, 2048, (double[]){1, 1, 1}, &fault));
+	WITH(cursor_add(&other, &late, &fault));
+#undef WITH
+	assert_true(n <= COUNT(seen));
+	for (unsigned a = 0; a < n; a++)
+		for (unsigned b = 0; b < a; b++)
+			assert_true(seen[a] != seen[b]);
+	cursor_free(&c);
+}
+
+/* A field is one line, whatever it quotes. */
+static void a_newline_in_a_name_is_no_second_line(void **state)
+{
+	struct cursor_source source = three[0];
+	struct cursor id = identity(0, 0), c;
+	struct fault fault;
+
+	(void)state;
+	source.name = "a\nb";
+	assert_false(cursor_begin(&c, &id, &source, 1, NULL, 0, &fault));
+	assert_string_equal(fault.field, "dataset a?b: name");
+	cursor_free(&c);
+}
+
+/* ---- 2^64 ---- */
+
+/* A limit of 2^64 samples or more is none. */
+static void limits_beyond_2_to_the_64_are_none(void **state)
+{
+	static const struct {
+		uint64_t windows, max_epochs, ends_at;
+	} cases[] = {
+		{UINT64_C(1) << 62, 4, 0},
+		{UINT64_C(1) << 62, 1, 0}, /* it would end at 2^64 */
+		{(UINT64_C(1) << 62) - 1, 1, UINT64_MAX - 1023},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct cursor_source sources[] = {three[0], three[1]};
+		struct cursor id = identity(0, 0), c;
+		uint64_t position, unserved;
+		struct fault fault;
+
+		sources[0].weight = 3;
+		sources[0].windows = sources[0].max_epochs = UINT64_MAX;
+		sources[1].weight = 1;
+		sources[1].windows = cases[i].windows;
+		sources[1].max_epochs = cases[i].max_epochs;
+		assert_true(cursor_begin(&c, &id, sources, 2, NULL, 0, &fault));
+		assert_int_equal(c.segments, cases[i].ends_at ? 2 : 1);
+		assert_false(cursor_unserved(&c, 0, &position, &unserved));
+		assert_int_equal(
+			cursor_unserved(&c, 1, &position, &unserved), cases[i].ends_at > 0);
+		assert_true(!cases[i].ends_at || position == cases[i].ends_at);
+		cursor_free(&c);
+	}
+}
+
+/* No block is left after the last positions; limits may be set there. */
+static void a_mix_needs_a_block_below_2_to_the_64(void **state)
+{
+	const double weights[] = {1, 1, 1};
+	const struct cursor_step step = {1024, 1024, 1, weights};
+	struct cursor c = begin();
+	struct fault fault;
+
+	(void)state;
+	assert_true(cursor_seek(&c, UINT64_MAX - 1023, &fault));
+	assert_int_equal(cursor_mix_at(&c), UINT64_MAX - 1023);
+	assert_true(cursor_seek(&c, UINT64_MAX - 1022, &fault));
+	assert_false(cursor_mix(&c, cursor_mix_at(&c), weights, &fault));
+	assert_false(cursor_schedule(&c, NULL, &step, 1, NULL, &fault));
+	assert_true(cursor_schedule(&c, NULL, NULL, 0, (const uint64_t[]){1, 0, 0}, &fault));
+	cursor_free(&c);
+}
+
+/* ---- size ---- */
+
+/* ---- size ---- */
+static struct cursor_source *many(unsigned n, int name_bytes, char (*names)[LIMIT_NAME_BYTES + 1])
+{
+	struct cursor_source *sources = calloc(n, sizeof(*sources));
+
+	assert_non_null(sources);
+	for (unsigned d = 0; d < n; d++) {
+		char digits[16];
+		int length = snprintf(digits, sizeof(digits), "%u", d);
+
+		memset(names[d], '0', (size_t)name_bytes);
+		memcpy(names[d] + name_bytes - length, digits, (size_t)length + 1);
+		sources[d] = (struct cursor_source){names[d], 1 + d % 7, UINT64_MAX - d,
+			UINT64_MAX - d, UINT32_C(1) << 31, UINT32_C(1) << 31, ORDER_BLOCK, true, 0,
+			UINT32_MAX, ORDER_UNITS};
+	}
+	return sources;
+}
+
+/* A cursor with the largest values everywhere, and with two mixes. */
+static void check_largest(const struct cursor_source *sources, unsigned n)
+{
+	struct cursor id = identity(0, 0), c, back;
+	struct fault fault;
+	double weights[LIMIT_DATASETS];
+
+	memset(id.stream, 's', LIMIT_NAME_BYTES);
+	id.seed = UINT64_MAX;
+	assert_true(cursor_begin(&c, &id, sources, n, NULL, 0, &fault));
+	for (unsigned turn = 0; turn < 2; turn++) {
+		for (unsigned d = 0; d < n; d++)
+			weights[d] = 1 + (d + turn) % 5;
+		assert_true(
+			cursor_seek(&c, (UINT64_MAX >> 1) + turn * (UINT64_C(1) << 40), &fault));
+		assert_true(cursor_mix(&c, cursor_mix_at(&c) + 1024, weights, &fault));
+	}
+	struct bytes *b = encode(&c);
+
+	assert_int_equal(c.segments, 2);
+	assert_true(decode(&back, b->at, b->n, &fault));
+	assert_true(equal_bytes(&c, &back));
+	free(b);
 	cursor_free(&back);
+	cursor_free(&c);
+}
+
+/* Every cursor that cursor_begin() accepts can be encoded; for others it fails. */
+static void accepted_cursors_fit_into_their_bound(void **state)
+{
+	char(*names)[LIMIT_NAME_BYTES + 1] = calloc(LIMIT_DATASETS, sizeof(*names));
+	struct cursor id = identity(0, 0), c;
+	struct fault fault;
+	unsigned fits = 0, refused = 0;
+
+	(void)state;
+	for (int name_bytes = 24; name_bytes <= LIMIT_NAME_BYTES; name_bytes += 5)
+		for (unsigned n = 600; n <= LIMIT_DATASETS; n += 106) {
+			struct cursor_source *sources = many(n, name_bytes, names);
+			bool ok = cursor_begin(&c, &id, sources, n, NULL, 0, &fault);
+
+			cursor_free(&c);
+			fits += ok;
+			refused += !ok;
+			if (ok)
+				check_largest(sources, n);
+			else
+				assert_string_equal(fault.field, "datasets");
+			free(sources);
+		}
+	assert_true(fits > 5 && refused > 5);
+	free(names);
+}
+
+/* max_epochs of five of a thousand datasets fit, each with its segment; those of 500 do not. */
+static void limits_of_a_thousand_datasets_fit(void **state)
+{
+	enum { MANY = 1000 };
+	char(*names)[LIMIT_NAME_BYTES + 1] = calloc(MANY, sizeof(*names));
+	struct cursor_source *sources = many(MANY, 4, names);
+	struct cursor id = identity(0, 0), c, back;
+	struct fault fault;
+
+	(void)state;
+	for (unsigned limited = 5; limited <= 500; limited += 495) {
+		for (unsigned d = 0; d < MANY; d++) {
+			sources[d].windows = 100000 + 5000 * d;
+			sources[d].lo = sources[d].hi = 0;
+			sources[d].max_epochs = d < limited ? 3 : 0;
+		}
+		bool ok = cursor_begin(&c, &id, sources, MANY, NULL, 0, &fault);
+
+		assert_int_equal(ok, limited == 5);
+		if (ok) {
+			struct bytes *b = encode(&c);
+
+			assert_int_equal(c.segments, 6);
+			assert_true(decode(&back, b->at, b->n, &fault));
+			assert_true(equal_bytes(&c, &back));
+			free(b);
+			cursor_free(&back);
+		} else {
+			assert_string_equal(fault.field, "schedule");
+			assert_non_null(strstr(fault.text, "max_epochs"));
+		}
+		cursor_free(&c);
+	}
+	free(sources);
+	free(names);
+}
+
+/* The longest schedule that is accepted can be encoded; a longer one is refused with a reason. */
+static void schedules_fit_into_their_bound(void **state)
+{
+	const double weights[] = {0, 1, 2};
+	struct cursor_step ramp = {UINT64_C(1) << 60, UINT64_C(1) << 61, 0, weights};
+	uint32_t low = 1, high = 1 << 20;
+	struct cursor id = identity(0, 0), c;
+	struct fault fault;
+	size_t n = 0;
+
+	(void)state;
+	while (low + 1 < high) {
+		ramp.steps = low + (high - low) / 2;
+		if (cursor_begin(&c, &id, three, 3, &ramp, 1, &fault)) {
+			struct bytes *b = encode(&c);
+
+			n = b->n;
+			free(b);
+			assert_int_equal(c.segments, 1 + ramp.steps);
+			low = ramp.steps;
+		} else {
+			assert_string_equal(fault.field, "schedule");
+			assert_non_null(strstr(fault.text, "fewer steps"));
+			high = ramp.steps;
+		}
+		cursor_free(&c);
+	}
+	assert_in_range(low, 3000, 5000);
+	assert_true(n > LIMIT_CURSOR_BYTES - 1024);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_new_cursor_is_the_specified_one),
-		cmocka_unit_test(epochs_are_the_specified_ones),
-		cmocka_unit_test(begin_refuses_a_dataset),
-		cmocka_unit_test(begin_refuses_an_identity),
-		cmocka_unit_test(begin_refuses_weights_that_are_all_0),
-		cmocka_unit_test(begin_allows_an_empty_dataset),
-		cmocka_unit_test(skip_moves_forwards),
-		cmocka_unit_test(rewind_moves_backwards),
-		cmocka_unit_test(a_source_makes_an_equal_dataset),
-		cmocka_unit_test(seek_moves_anywhere_in_the_mix),
-		cmocka_unit_test(seek_past_a_pending_mix_makes_it_current),
-		cmocka_unit_test(a_mix_acts_at_the_next_block),
-		cmocka_unit_test(impossible_mixes_are_refused),
-		cmocka_unit_test(finite_streams_have_no_mix),
-		cmocka_unit_test(an_empty_dataset_gets_no_weight),
-		cmocka_unit_test(an_added_dataset_has_no_weight),
-		cmocka_unit_test(adding_while_a_mix_is_pending),
+		cmocka_unit_test(version_1_is_unchanged),
+		cmocka_unit_test(fingerprints_differ),
+		cmocka_unit_test(a_newline_in_a_name_is_no_second_line),
+		cmocka_unit_test(limits_beyond_2_to_the_64_are_none),
+		cmocka_unit_test(a_mix_needs_a_block_below_2_to_the_64),
+		cmocka_unit_test(accepted_cursors_fit_into_their_bound),
+		cmocka_unit_test(limits_of_a_thousand_datasets_fit),
+		cmocka_unit_test(schedules_fit_into_their_bound),
 	};
 
 	return cmocka_run_group_tests_name("cursor", tests, NULL, NULL);
