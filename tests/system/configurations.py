@@ -11,7 +11,7 @@ from lib import order_reference as ref
 
 BLOCK = ref.BLOCK
 DTYPES = {"u16": "<u2", "u32": "<u4"}
-NAMES = ["web", "code", "math", "b-ooks", "Übersetzung", "wiki/en", "x y"]
+NAMES = ["web", "code", "math", "b-ooks", "Übersetzung", "wiki/en", 'a "b\\c" é']
 PATHS = [  # of a dataset, and the shards that it may have
     ("", ["a.bin", "a/b.bin", "a-b.bin", "B.bin", "a/c/d.bin", "é.bin", "10.bin", "9.bin"]),
     ("/*.bin", ["0.bin", "1.bin", "10.bin", "2.bin"]),

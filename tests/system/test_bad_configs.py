@@ -367,6 +367,51 @@ def test_valid_config_is_accepted(bench):
         assert code == 0 and b"never served" in out and not err, (code, out, err)
 
 
+OF_A_STREAM = "    extra: 1\n    stride: 64\n    documents: false\n    loss_mask: false\n"
+OF_A_DATASET = (
+    "format: auto, dtype: u16, weight: 1, part: [0, 1], shuffle: global, block: 64, group: 64, "
+    "slide: false"
+)
+ALIASES = """streams:
+  first: {seed: &seven 7, seq_len: &long 64, datasets: &list [{name: web, path: web}]}
+  train: {seed: *seven, seq_len: *long, datasets: *list}
+"""
+SCHEDULE = "    schedule: [{at: 1024, weights: {web: 1}}, {at: 2048, weights: {code: 3, web: 1}}]\n"
+CODE = "      - {name: code, path: code}\n"
+EQUAL = [  # texts of configs with the same cursor
+    [GOOD, f"{WEB}, {OF_A_DATASET}}}\n{OF_A_STREAM}", ALIASES,
+     HEAD + "      - path: 'web'\n        name: \"w\\x65b\"\n"],
+    [GOOD + CODE + SCHEDULE, HEAD.replace("    datasets:\n", SCHEDULE + "    datasets:\n")
+     + GOOD.removeprefix(HEAD) + CODE],
+]  # fmt: skip
+SIZES = ["", "memory: 1GiB", "memory: 1024MiB", "memory: 1048576KiB", "memory: 1073741824"]
+
+
+def test_equal_configs_have_equal_cursors_and_memory(bench):
+    """Keys that are not given have their defaults; aliases, quotes and the order change nothing."""
+    path, to = bench.place.file("equal.yaml"), bench.place.file("equal.cursor")
+
+    def write(text):
+        with open(path, "w") as f:
+            f.write(text)
+
+    def cursor(text):
+        write(text)
+        code, _, err = run(TOKCTL, "cursor", "new", "-c", path, "train", "-o", to)
+        assert code == 0, (text, err)
+        return open(to, "rb").read()
+
+    def checked(key):
+        write(f"{key}\n{GOOD}")
+        return run(TOKEND, "-c", path, "--check")
+
+    for texts in EQUAL:
+        assert len({cursor(text) for text in texts}) == 1, texts
+    said = [checked(key) for key in SIZES]
+    assert said[0][0] == 0 and said.count(said[0]) == len(said), said
+    assert checked("memory: 1TiB") != said[0]
+
+
 def test_empty_datasets_are_refused_and_empty_shards_are_listed(bench):
     """A shard that is empty, or shorter than a window, counts as zero windows."""
     place, path = bench.place, bench.place.file("empty.yaml")

@@ -3,6 +3,8 @@
  * bytes, its fingerprint, and bytes of older releases. system/test_order.py compares edits with a
  * reference, and tests/prove shows that they neither repeat nor lose a sample.
  */
+#include "client/lib/tokend.h"
+
 #include "proto/cursor.h"
 
 #include <setjmp.h>
@@ -319,6 +321,91 @@ static void schedules_fit_into_their_bound(void **state)
 	assert_true(n > LIMIT_CURSOR_BYTES - 1024);
 }
 
+/* ---- the library's buffers ---- */
+
+static char why[500], text[4 << 20];
+
+static void a_small_buffer_is_an_error_and_unchanged(void **state)
+{
+	struct cursor c = begin();
+	struct bytes *b = encode(&c), *was = encode(&c);
+	struct tokend_edit e = {b->at, b->n, b->at, sizeof(b->at), why, sizeof(why)};
+	int64_t n;
+
+	(void)state;
+	for (e.capacity = 0; e.capacity < b->n; e.capacity++) {
+		assert_int_equal(tokend_cursor_seek(&e, 1), TOKEND_EMEMORY);
+		assert_non_null(strstr(why, "capacity"));
+	}
+	assert_memory_equal(b->at, was->at, b->n);
+	assert_int_equal(tokend_cursor_seek(&e, 1), b->n); /* in place */
+	assert_memory_not_equal(b->at, was->at, b->n);
+	e.why = NULL;
+	assert_int_equal(tokend_cursor_rewind(&e, 1001), TOKEND_EARGUMENT);
+
+	n = tokend_cursor_show(b->at, b->n, text, sizeof(text), why, sizeof(why));
+	assert_int_equal(n, strlen(text));
+	for (size_t capacity = 0; capacity <= (size_t)n + 1; capacity++) {
+		char *exact = malloc(capacity ? capacity : 1);
+
+		assert_int_equal(tokend_cursor_show(b->at, b->n, exact, capacity, why, sizeof(why)),
+			capacity > (size_t)n ? n : TOKEND_EMEMORY);
+		free(exact);
+	}
+	free(b);
+	free(was);
+	cursor_free(&c);
+}
+
+/* The longest cursor: as many pending mixes of as many datasets as there is room for. */
+static void four_mebibytes_hold_any_json(void **state)
+{
+	static const uint32_t counts[] = {1, 2, 16, 100, 500, 1024};
+	static char names[LIMIT_DATASETS][LIMIT_NAME_BYTES + 1];
+	static struct cursor_source sources[LIMIT_DATASETS];
+	static double one[LIMIT_DATASETS], another[LIMIT_DATASETS];
+	static struct cursor_step steps[8192];
+	struct cursor id = identity(0, 0), c;
+	struct fault fault;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(counts); i++) {
+		uint32_t n = counts[i], low = 1, high = COUNT(steps);
+		struct bytes *b = NULL;
+
+		for (uint32_t d = 0; d < n; d++) {
+			int quotes = n > 500 ? 10 : 54;
+
+			memset(names[d], '"', (size_t)quotes);
+			snprintf(names[d] + quotes, 6, "%u", d);
+			sources[d] = three[0];
+			sources[d].name = names[d];
+			one[d] = another[d] = 0;
+		}
+		one[0] = another[n - 1] = 1;
+		for (uint32_t k = 0; k < COUNT(steps); k++) {
+			uint64_t at = (UINT64_C(1) << 63) + ((k + UINT64_C(1)) << 40);
+
+			steps[k] = (struct cursor_step){at, at, 1, k % 2 ? one : another};
+		}
+		while (low + 1 < high) {
+			uint32_t middle = low + (high - low) / 2;
+			bool ok = cursor_begin(&c, &id, sources, n, steps, middle, &fault);
+
+			if (ok) {
+				free(b);
+				b = encode(&c);
+			}
+			*(ok ? &low : &high) = middle;
+			cursor_free(&c);
+		}
+		assert_non_null(b);
+		assert_true(
+			tokend_cursor_show(b->at, b->n, text, sizeof(text), why, sizeof(why)) > 0);
+		free(b);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -330,6 +417,8 @@ int main(void)
 		cmocka_unit_test(accepted_cursors_fit_into_their_bound),
 		cmocka_unit_test(limits_of_a_thousand_datasets_fit),
 		cmocka_unit_test(schedules_fit_into_their_bound),
+		cmocka_unit_test(a_small_buffer_is_an_error_and_unchanged),
+		cmocka_unit_test(four_mebibytes_hold_any_json),
 	};
 
 	return cmocka_run_group_tests_name("cursor", tests, NULL, NULL);
