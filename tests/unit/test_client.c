@@ -218,6 +218,32 @@ static void invalid_arguments_are_rejected_by_field(void **state)
 		assert_string_equal(carry_out(cases[i].kind, cases[i].args), cases[i].field);
 }
 
+/* A ring whose counters cannot be is not used any more. */
+static void a_broken_invariant_fails_the_handle(void **state)
+{
+	const uint64_t alive = 1;
+	struct grid grid = {0, 8, 0};
+	uint64_t bits[1] = {0};
+	struct mapping *m = calloc(1, sizeof(*m));
+	struct tokend t = {.alive = &alive, .mapping = m, .world = 2, .micro_batch = 4, .step = 8};
+
+	(void)state;
+	m->ring.geometry.slots = 4;
+	m->queue = (struct release_queue){.slots = 4, .bits = bits, .taken = 3};
+	m->published = m->ring.geometry.slots;
+	m->held = 3;
+	t.grid = &grid;
+	t.grids = 1;
+	t.end = UINT64_MAX;
+	t.taken = 24;
+	assert_int_equal(position_check(&t), 0);
+	m->published++;
+	assert_int_equal(position_check(&t), TOKEND_EPROTOCOL);
+	assert_int_equal(t.failed, TOKEND_EPROTOCOL);
+	assert_string_equal(tokend_field(&t), "handle");
+	free(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -227,6 +253,7 @@ int main(void)
 		cmocka_unit_test(int32_holds_every_token_that_fits),
 		cmocka_unit_test(int32_rejects_the_first_token_that_does_not_fit),
 		cmocka_unit_test(invalid_arguments_are_rejected_by_field),
+		cmocka_unit_test(a_broken_invariant_fails_the_handle),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -178,6 +178,31 @@ static void a_mix_needs_a_block_below_2_to_the_64(void **state)
 	cursor_free(&c);
 }
 
+static void steps_that_no_config_has_are_refused(void **state)
+{
+	const double weights[] = {1, 1, 1}, none[] = {0, 0, 0};
+	const struct {
+		struct cursor_step step;
+		const char *field;
+	} cases[] = {
+		{{1025, 1025, 1, weights}, "schedule[0]: at"},
+		{{UINT64_MAX, UINT64_MAX, 1, weights}, "schedule[0]: at"},
+		{{4096, 1024, 1, weights}, "schedule[0]: to"},
+		{{1024, 4096, 4, weights}, "schedule[0]: steps"},
+		{{1024, 1024, 1, none}, "schedule[0]: weights"},
+	};
+	struct cursor c = begin();
+	struct fault fault;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		assert_false(cursor_schedule(&c, NULL, &cases[i].step, 1, NULL, &fault));
+		assert_string_equal(fault.field, cases[i].field);
+		assert_int_equal(fault.index, 0);
+	}
+	cursor_free(&c);
+}
+
 /* ---- size ---- */
 
 /* ---- size ---- */
@@ -414,6 +439,7 @@ int main(void)
 		cmocka_unit_test(a_newline_in_a_name_is_no_second_line),
 		cmocka_unit_test(limits_beyond_2_to_the_64_are_none),
 		cmocka_unit_test(a_mix_needs_a_block_below_2_to_the_64),
+		cmocka_unit_test(steps_that_no_config_has_are_refused),
 		cmocka_unit_test(accepted_cursors_fit_into_their_bound),
 		cmocka_unit_test(limits_of_a_thousand_datasets_fit),
 		cmocka_unit_test(schedules_fit_into_their_bound),
