@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static const struct prove_part *const parts[] = {
-	&prove_worlds, &prove_chains, &prove_orders, &prove_mixes, &prove_ranks};
+	&prove_worlds, &prove_chains, &prove_orders, &prove_mixes};
 
 enum { PARTS = sizeof(parts) / sizeof(parts[0]) };
 

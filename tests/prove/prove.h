@@ -13,7 +13,6 @@
  *   chains   rescales up to 32,768 ranks with edits, skips and restarts between them
  *   orders   whole orders of such chains: bitmaps of ordinals, forwards and backwards
  *   mixes    10⁹ samples, another mix in every block: counts, ordinals, bytes of the cursor
- *   ranks    32,768 real feeds after a rescale: their first micro-batches
  */
 #ifndef PROVE_H
 #define PROVE_H
@@ -56,7 +55,7 @@ struct prove_part {
 	void (*tell)(const struct prove_sums *sums); /* prints one line of facts; or NULL */
 };
 
-extern const struct prove_part prove_worlds, prove_chains, prove_orders, prove_mixes, prove_ranks;
+extern const struct prove_part prove_worlds, prove_chains, prove_orders, prove_mixes;
 
 /* Reports what is wrong and how to run it again, and ends the process. */
 __attribute__((noreturn, format(printf, 3, 4))) void prove_broken(

@@ -2,10 +2,9 @@
 
 import os
 import pickle
-import subprocess
 
 import pytest
-from lib import BIN
+from lib import TOKCTL, run
 
 import tokend
 
@@ -98,40 +97,28 @@ def test_save_replaces_a_file_and_load_reads_it(cursor, tmp_path):
         cursor.save(tmp_path / "nowhere" / "there.cursor")
 
 
-def test_tokctl_edits_alike(daemon, cursor, tmp_path):
+EDITS = {  # as tokctl cursor makes them, and as the package does
+    "seek --to 4096": lambda c: c.seek(4096),
+    "seek --to 100": lambda c: c.seek(4096).rewind(100),
+    "skip --samples 10": lambda c: c.skip(10),
+    "mix web=1 code=3": lambda c: c.mix({"web": 1, "code": 3}),
+    "mix --at 8192 code=1": lambda c: c.mix({"code": 1}, at=8192),
+    "remove code": lambda c: c.remove("code"),
+    "remove code --at 4096": lambda c: c.remove("code", at=4096),
+}
+
+
+@pytest.mark.parametrize("command", EDITS)
+def test_edits_are_those_of_tokctl(daemon, cursor, tmp_path, command):
     here, there = tmp_path / "here", tmp_path / "there"
-    cursor.save(here)
-
-    def tokctl(*arguments):
-        daemon.tokctl("cursor", *arguments, "--json")
-        return tokend.Cursor.load(there)
-
-    assert tokctl("seek", here, "--to", 4096, "-o", there) == cursor.seek(4096)
-    assert tokctl("mix", here, "--at", 2048, "web=1", "code=3", "-o", there) == cursor.mix(
-        {"web": 1, "code": 3}, at=2048
-    )
-    assert daemon.tokctl("cursor", "show", "--json", there) == [tokend.Cursor.load(there).to_dict()]
-
-
-def test_edits(cursor):
-    assert cursor.seek(10).position == cursor.skip(10).position == 10
-    assert cursor.seek(4096).rewind(100) == cursor.seek(100)
-    mixed = cursor.seek(100).mix({"web": 1, "code": 3})
-    assert [segment["start"] for segment in mixed.segments] == [0, 1024]
-    assert mixed.segments[1]["weights"] == {"web": 0.25, "code": 0.75}
-    assert mixed.mix({"code": 1}, at=8192).segments[1] == {
-        "start": 8192,
-        "pending": True,
-        "weights": {"web": 0, "code": 1},
-    }
-    assert mixed.seek(5000).segments == [
-        {"start": 1024, "pending": False, "weights": {"web": 0.25, "code": 0.75}}
-    ]
-    gone = cursor.remove("code")
-    assert [segment["weights"].get("code") for segment in gone.segments] == [pytest.approx(0.3), 0]
-    assert gone.segments[1]["start"] == 1024
-    later = mixed.mix({"web": 1, "code": 1}, at=8192).remove("web", at=16384)
-    assert [segment["start"] for segment in later.segments] == [0, 8192, 16384]
+    verb, *arguments = command.split()
+    before, after = cursor.seek(50), EDITS[command](cursor.seek(50))
+    before.save(here)
+    code, out, err = run(TOKCTL, "cursor", verb, here, *arguments, "-o", there)
+    assert (code, after) == (0, tokend.Cursor.load(there)), err
+    assert before.diff(after) == before.diff(bytes(after)) == out.decode().splitlines() != []
+    assert daemon.tokctl("cursor", "show", "--json", there) == [after.to_dict()]
+    assert after.diff(after) == []
 
 
 def test_impossible_edits_are_refused(cursor):
@@ -185,44 +172,11 @@ def test_a_dataset_is_added_to_a_run(daemon):
         )
         loader.seek(after)
         assert loader.datasets == ["web", "code", "more"]
-        seen = set()
-        positions = []
+        seen, positions = set(), []
         while loader.position < 3000:
             batch = next(loader)
             positions += batch["position"].tolist()
-            seen |= set(
-                zip(
-                    batch["dataset"].tolist(),
-                    [p >= 1024 for p in batch["position"].tolist()],
-                    strict=True,
-                )
-            )
+            late = batch["position"] >= 1024
+            seen |= {*zip(batch["dataset"].tolist(), late.tolist(), strict=True)}
         assert positions == list(range(40, 3000))
         assert seen == {(0, False), (1, False), (0, True), (1, True), (2, True)}
-
-
-def test_diff_names_the_differences(cursor):
-    assert cursor.diff(cursor) == cursor.diff(bytes(cursor)) == []
-    assert cursor.diff(cursor.seek(7)) == ["next: 0 | 7"]
-    mixed = cursor.skip(50).mix({"web": 1, "code": 3})
-    assert cursor.diff(mixed) == [
-        "next: 0 | 50",
-        "mix from 1024: absent | web 25.000000 %, code 75.000000 %",
-    ]
-    assert mixed.diff(mixed.seek(1024)) == [
-        "next: 50 | 1024",
-        "mix from 0: web 70.000000 %, code 30.000000 % | absent",
-    ]
-
-
-def test_diff_prints_what_tokctl_prints(cursor, tmp_path):
-    mixed = cursor.skip(50).mix({"web": 1, "code": 3})
-    for other in (cursor, mixed, mixed.seek(1024), cursor.remove("code")):
-        cursor.save(tmp_path / "a")
-        other.save(tmp_path / "b")
-        command = [BIN / "tokctl", "cursor", "diff", tmp_path / "a", tmp_path / "b"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout.splitlines()) == (
-            1 if other != cursor else 0,
-            cursor.diff(other),
-        )

@@ -19,10 +19,11 @@ from lib import (
     TOKEND,
     Client,
     Daemon,
-    Refused,
+    client_of,
     datasets,
     free_port,
     has,
+    refusal,
     run,
     status,
     wait_for,
@@ -35,26 +36,11 @@ F_SETPIPE_SZ = 1031
 
 
 def provoke(path, times):
-    """Connects clients that are refused, each with a line in the log. Returns their number."""
-    refused = 0
+    """Connects clients that are refused, each with a line in the log."""
     for _ in range(times):
         client = Client(path)
-        try:
-            client.ask(
-                op="attach",
-                stream="nowhere",
-                run="r",
-                rank=0,
-                world=1,
-                micro=1,
-                peer=0,
-                slots=0,
-                begin=1,
-            )
-        except Refused:
-            refused += 1
+        assert "stream" in refusal(lambda client=client: client.attach(stream="nowhere"))
         client.s.close()
-    return refused
 
 
 def bytes_waiting(pipe):
@@ -77,9 +63,8 @@ def suppressed(log):
 def test_a_flood_of_lines_is_limited(place, config):
     daemon = Daemon(place, config)
     begin = time.monotonic()
-    count = provoke(daemon.socket, FLOOD)
+    provoke(daemon.socket, FLOOD)
     took = time.monotonic() - begin
-    assert count == FLOOD, "flood: every client was refused"
 
     def counted():
         return daemon.log().count("attach: stream") + suppressed(daemon.log()) == FLOOD
@@ -95,14 +80,7 @@ def test_a_flood_of_lines_is_limited(place, config):
     )
     injected(49, FLOOD)
     if os.getuid() == 0:
-        pid = os.fork()
-        if pid == 0:
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-            try:
-                Client(daemon.socket)
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
+        assert "uid" in refusal(lambda: client_of(daemon, NOBODY))
         named = wait_for(lambda: f"uid {NOBODY} may not connect" in daemon.log())
         assert named, ("flood: another user's line is written", daemon.log()[-500:])
     assert daemon.stop() == 0, "flood: the daemon stops"
@@ -123,7 +101,7 @@ def test_a_full_pipe_does_not_block_the_daemon(place, config):
         return run(TOKCTL, "status", "--socket", path)[0] == 0
 
     assert wait_for(answers), ("full pipe: the daemon starts", "no answer")
-    assert provoke(path, 50) == 50, "full pipe: it refuses clients"
+    provoke(path, 50)
     assert answers(), "full pipe: it still answers"
     assert bytes_waiting(reader) == filled, "full pipe: nothing was written"
     injected(49)
