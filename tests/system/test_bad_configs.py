@@ -77,10 +77,8 @@ FILES = [
     whole("", "config: the file is empty; must have at least streams:"),
     whole("# nothing\n", "config: the file is empty"),
     whole("- a\n", "config: is a list; must be a mapping of keys to values"),
-    whole("a\n", "config: 'a' is a single value; must be a mapping of keys to values"),
     whole("memory: 1GiB\n", "streams: is missing; set it to a mapping of stream names to streams"),
     whole("streams:\n", "streams: is empty; must be a mapping of stream names to streams"),
-    whole("streams: [a]\n", "streams: is a list"),
     whole("streams: {}\n", "streams: has 0 streams; must have 1 to 1024"),
     whole("io: \xff\n".encode("latin-1"), "YAML: invalid leading UTF-8 octet…a file of UTF-8 text"),
     whole(GOOD + "socket: a: b\n", "YAML: mapping values…(column 10); must be valid YAML", 7),
@@ -93,7 +91,6 @@ FILES = [
 ]
 KEYS = [
     whole(GOOD + "sockt: x\n", "sockt: unknown key; did you mean socket?", 7),
-    whole(GOOD + "colour: x\n", "colour: unknown key; must be one of socket, state_dir,", 7),
     whole(GOOD + "seed: 1\n", "seed: is a key of a stream; move it below the stream's name", 7),
     whole(GOOD + "? [a]\n: b\n", "config: ", 7),
     whole(GOOD + "  train: {}\n", "streams.train: is given twice", 7),
@@ -120,25 +117,19 @@ NUMBERS = [
     streams("seq_len: 1073741825", "seq_len: '1073741825' is too large; must be a number of"),
     streams("seq_len: 010", "seq_len: '010' has a leading zero, which YAML reads as octal"),
     streams("seq_len: 0x10", "seq_len: '0x10' is not an integer in decimal digits"),
-    streams("seq_len: 1e3", "seq_len: '1e3' is not an integer in decimal digits"),
-    streams("seq_len: 1_000", "seq_len: '1_000' is not an integer in decimal digits"),
     streams('seq_len: "8"', 'seq_len: "8" is quoted; must be a number of tokens…without quotes'),
-    streams("seq_len: [8]", "seq_len: is a list"),
     streams("seed: ", "seed: is empty"),
-    streams("seed: seven", "seed: 'seven' is not an integer in decimal digits"),
     streams("seed: !!int 3", "seed: has the tag tag:yaml.org,2002:int; write…without one"),
     streams("seed: 18446744073709551616", "seed: '18446744073709551616' is too large"),
     streams("seed: 0, seq_len: 1073741824, datasets: [{name: a, path: b}]", "seq_len: "),
-    stream("stride: 0", "stride: '0' is too small"),
+    *(stream(f"{key}: 0", f"{key}: '0' is too small") for key in ("stride", "epochs", "samples")),
+    *(dataset(f"{key}: 0", f"{key}: '0' is too small") for key in ("block", "max_epochs")),
     stream("extra: 1073741817", "extra: seq_len 64 + extra 1073741817 is more than 1073741824 "
            "tokens; must be at most that"),
-    stream("epochs: 0", "epochs: '0' is too small"),
-    stream("samples: 0", "samples: '0' is too small"),
     stream("epochs: 1\n    samples: 4", "samples: the stream also has epochs (line 7); remove one "
            "of them", 8),
     stream("eos: 70\n    vocab: 70", "eos: 70 is not below vocab (70); must be a token of"),
     stream("eos: 7\n    documents: 1", "documents: '1' is not a boolean; must be true or false", 8),
-    stream("loss_mask: yes please", "loss_mask: 'yes please' is not a boolean"),
 ]
 WEIGHTS = [
     dataset("weight: .nan", "weight: '.nan' is not a number; must be a finite number ≥ 0"),
@@ -146,7 +137,6 @@ WEIGHTS = [
       for n in ("nan", ".inf", "0x1p3", "1e", "half")),
     dataset("weight: 1e400", "weight: '1e400' "),
     dataset("weight: 1e-400", "weight: '1e-400' is too close to 0; must be a finite number ≥ 0"),
-    dataset("weight: -1", "weight: '-1' is negative; must be a finite number ≥ 0"),
     dataset("weight: 1", "weight: a stream with epochs (line 7) serves every window that often; "
             "remove it", after="    epochs: 1\n"),
     whole(WEB + ", weight: 0}\n", "streams.train.datasets: the weights do not sum to a finite "
@@ -163,7 +153,6 @@ DATASETS = [
     only("web", ": 'web' is a single value"),
     only("{path: web}", ".name: is missing; set it to a name of 1 to 64 bytes, without control"),
     only("{name: web}", ".path: is missing; set it to a file, a directory, a glob or the URL"),
-    only("{name: '', path: web}", ".name: "),
     only('{name: "a\\tb", path: web}', ".name: 'a?b' is not a valid name; must be a name of"),
     only('{name: "a\\0b", path: web}', ".name: contains a zero byte; must be a name of 1 to 64"),
     only(f"{{path: web, name: {'x' * 65}}}", ".name: 'xxx…' is not a valid name"),
@@ -171,18 +160,11 @@ DATASETS = [
     only("{name: web, path: nothing}", ".path: …nothing"),
     whole(GOOD + "      - {path: b, name: web}\n", "streams.train.datasets[1].name: 'web' is also "
           "the name of the dataset on line 6; must be unique", 7),
-    dataset("manifest: ~", "manifest: is null"),
     dataset("dtype: u8", "dtype: 'u8' is unknown; must be u16 or u32 (did you mean u16?)"),
-    dataset("dtype: float", "dtype: 'float' is unknown; must be u16 or u32"),
     dataset("shuffle: globl", "shuffle: 'globl' is unknown; must be none, global or block (did"),
-    dataset("block: 0", "block: '0' is too small"),
     dataset("group: 2147483649", "group: '2147483649' is too large"),
-    dataset("slide: yes", "slide: 'yes' is not a boolean"),
     dataset("label_mask: masks", "label_mask: is used only with loss_mask; set loss_mask: true in "
             "the stream, or remove it"),
-    dataset("label_mask: [a]", "label_mask: is a list", after="    loss_mask: true\n"),
-    dataset("max_epochs: 0", "max_epochs: '0' is too small"),
-    dataset("max_epochs: 1.5", "max_epochs: '1.5' is not an integer"),
     dataset("\n         max_epochs: 2", "max_epochs: …epochs", 7, "    epochs: 1\n"),
     whole(WEB + ", max_epochs: 1}\n", "streams.train: max_epochs: no dataset is left", 6),
     whole(GOOD.replace("64", "1073741823"), "streams.train.datasets[0].path: …window", 6),
@@ -202,7 +184,6 @@ DATASETS = [
 ]
 SCHEDULES = [
     stream("schedule: 3", "schedule: '3' is a single value"),
-    stream("schedule: {}", "schedule: is a mapping"),
     whole(TWO + "      - 1024\n", "streams.train.schedule[0]: '1024' is a single value", 9),
     stream("epochs: 1\n    schedule: []", "schedule: the mix of a finite stream (epochs, line 7) "
            "cannot change; remove one of them", 8),
@@ -211,7 +192,6 @@ SCHEDULES = [
     step("at: 1024", "[0].weights: is missing; set it to a mapping of dataset names to weights, "
          "such as {web: 0.7, code: 0.3}"),
     step("at: 1024, weights: 1", "[0].weights: '1' is a single value"),
-    step("at: 1024, weights: [1]", "[0].weights: is a list"),
     step("weights: {web: 1}", f"[0]: has no from; {WAYS}"),
     step("from: 0, steps: 1, weights: {web: 1}", f"[0]: has no to; {WAYS}"),
     step("from: 0, to: 1024, weights: {web: 1}", f"[0]: has no steps; {WAYS}"),
@@ -220,8 +200,6 @@ SCHEDULES = [
     step("at: 1024, steps: 1, weights: {web: 1}", f"[0]: has at (line 9) and steps; {WAYS}"),
     step("at: 0, weights: {web: 1}", "[0].at: 0 is the beginning of the run; must be later (the "
          "run begins with the datasets' weights)"),
-    step("at: -1024, weights: {web: 1}", "[0].at: '-1024' is not an integer"),
-    step("at: 1e6, weights: {web: 1}", "[0].at: '1e6' is not an integer"),
     step("at: 18446744073709551616, weights: {web: 1}", "[0].at: …is too large"),
     step("at: 1000, weights: {web: 1}", "[0].at: 1000 is not a multiple of 1024; use 1024"),
     step("at: 5000, weights: {web: 1}", "[0].at: 5000 is not a multiple of 1024; use 4096 or 5120"),
@@ -231,7 +209,6 @@ SCHEDULES = [
     step("from: 4096, to: 4096, steps: 1, weights: {web: 1}", "[0].to: 4096 is not after from "
          "(4096); must be a later position"),
     step("from: 4096, to: 1024, steps: 1, weights: {web: 1}", "[0].to: 1024 is not after from"),
-    step("from: 1024, to: 4096, steps: 0, weights: {web: 1}", "[0].steps: '0' is too small"),
     step("from: 1024, to: 4096, steps: 4, weights: {web: 1}", "[0].steps: 4 is more than the 3 "
          "blocks of 1024 samples between from and to; must be 1 to 3"),
     step("at: 1024, weights: {web: 1}}\n      - {at: 1024, weights: {web: 1}", "[1].at: 1024 is "
@@ -244,32 +221,24 @@ SCHEDULES = [
     entries(16385, ".schedule: has 16385 entries; must have at most 16384"),
     entries(16384, ": schedule: a cursor of 98304 bytes has no room…use fewer steps"),
     mix("wbe: 1", ".wbe: is not a dataset of the stream, which has web, code; did you mean web?"),
-    mix("wikipedia: 1", ".wikipedia: is not a dataset of the stream, which has web, code"),
     mix("web: 1, code: 2, web: 3", ".web: is given twice"),
     mix("[web]: 1", ": "),
     mix("", ": they do not sum to a finite number above 0; give at least one dataset a weight"),
-    mix("web: 0, code: 0.0", ": they do not sum to a finite number above 0"),
     mix("web: 1e308, code: 1e308", ": they do not sum to a finite number above 0"),
     mix("web: 1,\n         code: 1e-12", ".code: 1e-12 is below 2^-32 of the sum", 10),
     mix("web: .nan", ".web: '.nan' is not a number"),
-    mix("web: -1", ".web: '-1' is negative"),
-    mix("web: ", ".web: is empty"),
 ]
 DAEMON = [
     top("memory: 1GB", "memory: '1GB' is not a size; must be a size such as 512MiB or 1GiB, or a "
         "number of bytes"),
-    top("memory: GiB", "memory: 'GiB' is not an integer in decimal digits; must be a size"),
     top("memory: 0", "memory: '0' "),
-    top("memory: 01MiB", "memory: '01MiB' has a leading zero, which YAML reads as octal"),
     top("memory: 8388608TiB", "memory: '8388608TiB' "),
     top("metrics: 9464", "metrics: '9464' is not an address; must be HOST:PORT, such as 127"),
     *(top(f"metrics: '{text}'", f"metrics: '{text}' is not an address")
       for text in (":9464", "a:0", "a:65536", "::1:9464")),
     top("io: urng", "io: 'urng' is unknown; must be auto, uring or pread (did you mean uring?)"),
-    top("direct: 1", "direct: '1' is not a boolean"),
     top("allow_uids: 1000", "allow_uids: '1000' is a single value"),
     top("allow_uids: [1, -1]", "allow_uids[1]: "),
-    top("admin_uids: 7", "admin_uids: '7' is a single value"),
     top("allow_uids: [4294967295]", "allow_uids[0]: "),
     top("allow_uids: [root, nobdy-tokend]", "allow_uids[1]: no user is called nobdy-tokend on this "
         "host; check it with `id nobdy-tokend`"),

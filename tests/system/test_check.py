@@ -68,6 +68,8 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
     "one is u32": (
         {f"{i:02}.bin": ids(5000, dtype="<u4" if i == 10 else "<u2") for i in range(20)}, {},
         "10.bin looks like u32", "but 00.bin does not"),
+    "all are u32": ({f"{i}.bin": ids(5000, dtype="<u4") for i in range(3)}, {},
+                    "0.bin looks like u32 (every second u16 is 0); set dtype: u32"),
     "the last of 200": (MANY | {"199.bin": ids(SEQ_LEN + 1, dtype="<u4")}, {},
                         "199.bin looks like u32"),
     "int64": (INT64, {}, "a.bin looks like int64", ".npy, which states its type"),

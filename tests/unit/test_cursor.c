@@ -204,8 +204,6 @@ static void steps_that_no_config_has_are_refused(void **state)
 }
 
 /* ---- size ---- */
-
-/* ---- size ---- */
 static struct cursor_source *many(unsigned n, int name_bytes, char (*names)[LIMIT_NAME_BYTES + 1])
 {
 	struct cursor_source *sources = calloc(n, sizeof(*sources));

@@ -14,13 +14,12 @@
 #include <cmocka.h>
 
 #include "tests/unit/order_plain.h"
-#include "tests/unit/random_part.h"
+#include "tests/unit/rng.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- hashing and permute ---- */
 
-/* ---- hashing and permute ---- */
 static void hashes_match_the_vectors(void **state)
 {
 	(void)state;
@@ -170,30 +169,6 @@ static void chain_free(struct chain *c)
 		order_segment_free(c->segment[--c->segments]);
 }
 
-static void random_weights(struct rng *rng, double *weights, uint32_t n)
-{
-	for (uint32_t d = 0; d < n; d++)
-		weights[d] = rng_below(rng, 4) == 0 ? 0 : 0.001 + (double)rng_below(rng, 1000);
-	weights[rng_below(rng, n)] = 1 + (double)rng_below(rng, 1000);
-}
-
-/* A chain with random weights that appends datasets. Returns their final number. */
-static uint32_t random_chain(struct rng *rng, struct chain *c, uint32_t n, uint32_t segments)
-{
-	uint64_t start = 0;
-
-	for (uint32_t i = 0; i < segments; i++) {
-		double weights[64];
-
-		random_weights(rng, weights, n);
-		chain_add(c, start, weights, n);
-		start += LIMIT_BLOCK *
-			 (1 + (rng_below(rng, 5) == 0 ? rng_wide(rng) >> 16 : rng_below(rng, 5)));
-		n += (uint32_t)rng_below(rng, 3);
-	}
-	return c->segment[segments - 1]->datasets;
-}
-
 static void split_matches_the_vectors(void **state)
 {
 	static const uint32_t dataset[] = {0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0};
@@ -270,99 +245,6 @@ static void the_parts_of_a_path_cover_it_once(void **state)
 	}
 }
 
-/* ---- there and back on random configurations ---- */
-
-struct world {
-	struct chain chain;
-	struct order_dataset dataset[64];
-	struct order order;
-};
-
-static struct order_dataset random_dataset(struct rng *rng, uint64_t most)
-{
-	static const uint32_t sizes[] = {1, 2, 3, 7, 64, 1000, UINT32_C(1) << 31};
-	struct order_dataset d = {
-		.name_hash = rng_next(rng),
-		.windows = 1 + rng_below(rng, most),
-		.block = sizes[rng_below(rng, COUNT(sizes))],
-		.group = sizes[rng_below(rng, COUNT(sizes))],
-		.shuffle = (enum order_shuffle)rng_below(rng, 3),
-	};
-	uint64_t lo, hi;
-
-	random_part(rng, d.windows, &lo, &hi);
-	if (rng_below(rng, 2))
-		assert_true(order_part(&d, d.windows, lo, hi));
-	return d;
-}
-
-static void world_make(struct rng *rng, struct world *w)
-{
-	uint32_t segments = 1 + (uint32_t)rng_below(rng, 5);
-
-	memset(w, 0, sizeof(*w));
-	w->order.seed = rng_next(rng);
-	w->order.datasets = random_chain(rng, &w->chain, 1 + (uint32_t)rng_below(rng, 6), segments);
-	w->order.segments = segments;
-	w->order.segment = (const struct order_segment *const *)w->chain.segment;
-	w->order.dataset = w->dataset;
-	for (uint32_t d = 0; d < w->order.datasets; d++)
-		w->dataset[d] = random_dataset(rng, rng_below(rng, 2) ? 300 : UINT64_C(1) << 40);
-	if (rng_below(rng, 4) == 0)
-		w->order.end = 1 + rng_wide(rng);
-}
-
-static void check_position(const struct order *o, uint64_t position)
-{
-	struct order_place p;
-	uint64_t back = ~position;
-
-	if (!order_at(o, position, &p)) {
-		assert_true(o->end > 0 && position >= o->end);
-		return;
-	}
-	assert_true(
-		p.dataset < o->datasets && p.window < order_path_windows(&o->dataset[p.dataset]));
-	assert_true(order_when(o, &p, &back));
-	assert_int_equal(back, position);
-}
-
-/* Positions that are mapped together have the windows that each has alone. */
-static void check_together(struct rng *rng, const struct order *o, uint64_t position)
-{
-	struct order_place together[40], p;
-	uint64_t n = 1 + rng_below(rng, COUNT(together)), i;
-	uint64_t found = order_at_all(o, position, n, together);
-
-	for (i = 0; i < n && position + i >= position && order_at(o, position + i, &p); i++)
-		assert_true(i < found && together[i].dataset == p.dataset &&
-			    together[i].epoch == p.epoch && together[i].window == p.window);
-	assert_int_equal(found, i);
-}
-
-static void when_is_the_inverse_of_at(void **state)
-{
-	struct rng rng = {8};
-
-	(void)state;
-	for (unsigned i = 0; i < 300; i++) {
-		struct world w;
-
-		world_make(&rng, &w);
-		for (uint64_t at = 0; at < 300; at++) {
-			uint64_t edge = w.order.segment[w.order.segments - 1]->start + 150 - at;
-
-			check_position(&w.order, at);
-			check_position(&w.order, edge);
-			check_position(&w.order, rng_wide(&rng));
-			check_position(&w.order, UINT64_MAX - at);
-			check_together(&rng, &w.order, at % 2 ? edge : UINT64_MAX - at);
-		}
-		chain_free(&w.chain);
-	}
-}
-
-/* ---- ranks ---- */
 static void positions_of_ranks_saturate(void **state)
 {
 	(void)state;
@@ -386,7 +268,6 @@ int main(void)
 		cmocka_unit_test(split_matches_the_vectors),
 		cmocka_unit_test(a_second_segment_matches_the_vectors),
 		cmocka_unit_test(the_parts_of_a_path_cover_it_once),
-		cmocka_unit_test(when_is_the_inverse_of_at),
 		cmocka_unit_test(positions_of_ranks_saturate),
 	};
 
