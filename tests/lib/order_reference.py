@@ -44,14 +44,6 @@ def name_hash(name):
     return h
 
 
-def digest(shards):
-    """The digest of a sorted list of (path, tokens)."""
-    h = derive(0, len(shards))
-    for path, tokens in shards:
-        h = derive(h, name_hash(path), tokens)
-    return h
-
-
 # ---- a bijection on [0, n) ----
 
 

@@ -104,8 +104,6 @@ static void leg(struct run *run)
 	from = c->cursor.next;
 	to = take_all(run, world, micro_batch, 1 + rng_below(rng, 3));
 
-	prove_most(c->p, 0, world);
-	atomic_fetch_add(&c->p->sums->most[1], 1);
 	record(run, from, to);
 	prove_chain_move(c, to, false);
 	prove_bytes(c->p, &c->cursor);
@@ -194,13 +192,6 @@ static void run_chains(struct prove *p)
 	free(run);
 }
 
-static void tell_chains(const struct prove_sums *sums)
-{
-	printf("        %" PRIu64 " rescales, worlds up to %" PRIu64
-	       "; a position here is a micro-batch of a rank\n",
-		sums->most[1], sums->most[0]);
-}
-
 const struct prove_part prove_chains = {
 	.name = "chains",
 	.what = "six and more rescales up to 32,768 ranks, edits, skips and restarts between: the "
@@ -210,5 +201,4 @@ const struct prove_part prove_chains = {
 	.brief_units = 40,
 	.timed = true,
 	.run = run_chains,
-	.tell = tell_chains,
 };

@@ -31,13 +31,10 @@ static const struct {
 
 enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 
-enum { FACT_LATER, FACT_FIRST, FACT_BYTES, FACT_TOTAL };
-
 struct run {
 	const struct prove *p;
 	struct cursor cursor;
 	double *weights;
-	double *drift; /* [datasets] samples served since 0, less the sum of its shares */
 	uint64_t positions;
 };
 
@@ -73,10 +70,6 @@ static void check_counts(
 			d, now->datasets, n, length, now->start, now->units[d], whole);
 		PROVE(run->p, now->units[d] > 0 || n == 0, "dataset %u is served without a weight",
 			d);
-		if (bits > 0)
-			prove_most(run->p, first ? FACT_FIRST : FACT_LATER,
-				(uint64_t)(off * 1000 / bits / whole));
-		run->drift[d] += (served > share ? 1 : -1) * ((double)off / (double)whole);
 		sum += then->base[d];
 	}
 	PROVE(run->p, sum == then->start, "%" PRIu64 " samples before %" PRIu64, sum, then->start);
@@ -156,7 +149,7 @@ static void next_mix(struct run *run, struct rng *rng, uint64_t number)
 	PROVE(run->p, c->segments == 2 && c->segment[1]->start == at,
 		"the mix is not from %" PRIu64 " on", at);
 	if (number % 16 == 0 || c->datasets <= 8)
-		prove_most(run->p, FACT_BYTES, prove_bytes(run->p, c));
+		prove_bytes(run->p, c);
 	check_counts(run, c->segment[0], c->segment[1]);
 	if (number % LOOK_AT == 0)
 		look_at_segment(run, c->segment[1]);
@@ -176,7 +169,6 @@ static void begin(struct run *run, struct prove *p, uint32_t datasets)
 
 	run->p = p;
 	run->weights = prove_memory(p, datasets, sizeof(*run->weights));
-	run->drift = prove_memory(p, datasets, sizeof(*run->drift));
 	for (uint32_t d = 0; d < datasets; d++) {
 		sources[d] = prove_source(&p->rng, d, UINT64_C(1) << 40, names[d]);
 		sources[d].weight = run->weights[d] = 1 + (double)rng_below(&p->rng, 1000);
@@ -195,26 +187,10 @@ static void run_mixes(struct prove *p)
 	begin(&run, p, sizes[p->number].datasets);
 	while (run.cursor.next < samples)
 		next_mix(&run, &p->rng, number++);
-	for (uint32_t d = 0; d < run.cursor.datasets; d++)
-		prove_most(p, FACT_TOTAL,
-			(uint64_t)(1000 * (run.drift[d] < 0 ? -run.drift[d] : run.drift[d])));
 	atomic_fetch_add(&p->sums->cases, number);
 	atomic_fetch_add(&p->sums->positions, run.positions);
 	cursor_free(&run.cursor);
 	free(run.weights);
-	free(run.drift);
-}
-
-static void tell_mixes(const struct prove_sums *sums)
-{
-	printf("        furthest from its share: %.3f of the ⌈log2 D⌉ allowed, %.3f of it in a "
-	       "first segment "
-	       "(½ allowed), "
-	       "%.3f samples at the end of a run;\n"
-	       "        largest cursor %" PRIu64
-	       " bytes of %d (1024 datasets, another mix announced)\n",
-		(double)sums->most[FACT_LATER] / 1e3, (double)sums->most[FACT_FIRST] / 1e3,
-		(double)sums->most[FACT_TOTAL] / 1e3, sums->most[FACT_BYTES], LIMIT_CURSOR_BYTES);
 }
 
 const struct prove_part prove_mixes = {
@@ -225,5 +201,4 @@ const struct prove_part prove_mixes = {
 	.units = SIZES,
 	.brief_units = SIZES,
 	.run = run_mixes,
-	.tell = tell_mixes,
 };

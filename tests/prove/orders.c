@@ -124,15 +124,9 @@ static void run_orders(struct prove *p)
 		counts_at(&c, total, counts);
 		look_at_all(&c, total, counts);
 		look_for_some(&c, total, counts);
-		prove_most(p, 0, c.history.segments);
 	}
 	atomic_fetch_add(&p->sums->cases, 1);
 	prove_chain_free(&c);
-}
-
-static void tell_orders(const struct prove_sums *sums)
-{
-	printf("        up to %" PRIu64 " segments in one order\n", sums->most[0]);
 }
 
 const struct prove_part prove_orders = {
@@ -142,5 +136,4 @@ const struct prove_part prove_orders = {
 	.brief_units = 250,
 	.timed = true,
 	.run = run_orders,
-	.tell = tell_orders,
 };

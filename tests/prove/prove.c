@@ -29,15 +29,6 @@ void prove_broken(const struct prove *p, const char *what, const char *format, .
 	exit(1);
 }
 
-void prove_most(const struct prove *p, unsigned fact, uint64_t value)
-{
-	uint64_t before = atomic_load(&p->sums->most[fact]);
-
-	while (value > before &&
-		!atomic_compare_exchange_weak(&p->sums->most[fact], &before, value))
-		;
-}
-
 void *prove_memory(const struct prove *p, size_t n, size_t size)
 {
 	void *memory = calloc(n, size);
@@ -231,8 +222,6 @@ static bool run_part(const struct settings *s, const struct prove_part *part)
 	       " positions, %5.1f s: %s\n",
 		part->name, sums->cases, (double)sums->cases / seconds * 60e-6, sums->positions,
 		seconds, part->what);
-	if (part->tell)
-		part->tell(sums);
 	munmap(sums, sizeof(*sums));
 	return true;
 }

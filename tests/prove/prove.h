@@ -27,14 +27,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROVE_FACTS = 6 };
-
 /* Totals of the processes that work on a part. */
 struct prove_sums {
 	_Atomic uint64_t next;	    /* the next unit */
 	_Atomic uint64_t cases;	    /* by the part's own definition */
 	_Atomic uint64_t positions; /* of the order, checked one by one */
-	_Atomic uint64_t most[PROVE_FACTS];
 };
 
 /* A unit, and the state of its run. */
@@ -52,7 +49,6 @@ struct prove_part {
 	uint64_t units, brief_units; /* of a full run; the most of them if @timed */
 	bool timed;		     /* a full run ends after --seconds */
 	void (*run)(struct prove *p);
-	void (*tell)(const struct prove_sums *sums); /* prints one line of facts; or NULL */
 };
 
 extern const struct prove_part prove_worlds, prove_chains, prove_orders, prove_mixes;
@@ -61,9 +57,6 @@ extern const struct prove_part prove_worlds, prove_chains, prove_orders, prove_m
 __attribute__((noreturn, format(printf, 3, 4))) void prove_broken(
 	const struct prove *p, const char *what, const char *format, ...);
 #define PROVE(p, what, ...) ((what) ? (void)0 : prove_broken(p, #what, __VA_ARGS__))
-
-/* Raises maximum number @fact to @value. */
-void prove_most(const struct prove *p, unsigned fact, uint64_t value);
 
 void *prove_memory(const struct prove *p, size_t n, size_t size); /* zeroed */
 

@@ -1,15 +1,11 @@
-"""The log never blocks the daemon, and clients cannot make it grow without limit. Idle scrapers do
-not block /metrics.
-"""
+"""The log never blocks the daemon, and clients cannot make it grow without limit."""
 
 import fcntl
 import os
 import re
-import socket
 import sys
 import termios
 import time
-import urllib.request
 
 import pytest
 
@@ -21,7 +17,6 @@ from lib import (
     Daemon,
     client_of,
     datasets,
-    free_port,
     has,
     refusal,
     run,
@@ -119,28 +114,6 @@ def test_a_full_pipe_does_not_block_the_daemon(place, config):
     )
     os.close(reader)
     os.close(writer)
-
-
-def test_idle_scrapers_do_not_block_metrics(place, config):
-    port = free_port()
-    config = place.config(
-        "metrics.yaml",
-        metrics=f"127.0.0.1:{port}",
-        streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}},
-    )
-    daemon = Daemon(place, config)
-    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(64)]
-    for _ in range(3):
-        begin = time.monotonic()
-        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
-        took = time.monotonic() - begin
-        assert page.startswith(b"#") and took < 3, (
-            "metrics: 64 idle connections do not block a scrape",
-            took,
-        )
-    for one in idle:
-        one.close()
-    assert daemon.stop() == 0, "metrics: it stops"
 
 
 @pytest.fixture

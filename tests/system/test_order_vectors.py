@@ -74,7 +74,7 @@ def ctl():
 
 
 def at(ctl, stream, position):
-    """What the stream serves there, once `when` has found it there, too."""
+    """The row that the stream serves there. `when` must find it there, too."""
     (row,) = ctl(f"plan --json --from {position} --count 1", stream)
     place = [f"--{key}={row[key]}" for key in ("dataset", "shard", "offset", "epoch")]
     found = {at["window"]: at["position"] for at in ctl("when --json", stream, *place)}

@@ -1,7 +1,7 @@
 /*
- * What no config and no `tokctl cursor` can make of a cursor: values up to 2^64, the bound on its
- * bytes, its fingerprint, and bytes of older releases. system/test_order.py compares edits with a
- * reference, and tests/prove shows that they neither repeat nor lose a sample.
+ * Cursors that no config and no `tokctl cursor` makes: values up to 2^64, the bound on their bytes,
+ * fingerprints, and bytes of older releases. system/test_order.py compares edits with a reference,
+ * and tests/prove shows that they neither repeat nor lose a sample.
  */
 #include "client/lib/tokend.h"
 

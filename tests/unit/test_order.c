@@ -1,7 +1,7 @@
 /*
- * What `tokctl plan` cannot show of the order (system/test_order_vectors.py has what it can): its
- * parts against the vectors of the specification, and its edges, up to 2^64. tests/prove shows that
- * chains of segments keep their shares and exact counts.
+ * The functions of the order that `tokctl plan` does not show, against the vectors of its
+ * specification and at their edges, up to 2^64. system/test_order_vectors.py has the other vectors;
+ * tests/prove shows that chains of segments keep their shares and exact counts.
  */
 #include "proto/order.h"
 
