@@ -9,201 +9,122 @@ import os
 import pty
 import re
 import subprocess
-import sys
+from dataclasses import replace
 
 import numpy
 import pytest
-import sentencepiece
 import tokenizers
-from test_show import of_sentencepiece, of_tiktoken
 from tokenizing import (
     SPECIAL,
-    child_environment,
-    command,
+    call,
     corpus,
-    kill_and_resume,
+    of_hugging_face,
+    of_sentencepiece,
+    of_tiktoken,
+    prose,
     read_terminal,
     refused,
     shards,
+    split,
+    started,
+    texts,
     tokenize,
-    with_special,
+    tokens,
     write_jsonl,
 )
 
 import lib
 import tokend
+from tokend.data import show
+from tokend.documents import pieces, sources_of
 
 pytest_plugins = ["tokenizing"]  # its fixture
 
 
-def tokens(directory, dtype="<u2"):
-    return numpy.frombuffer(b"".join(shards(directory).values()), dtype)
-
-
-def split(numbers, eos):
-    """The documents, without their EOS."""
-    ends = numpy.flatnonzero(numbers == eos)
-    assert len(numbers) and ends[-1] == len(numbers) - 1
-    return [part[:-1].tolist() for part in numpy.split(numbers, ends + 1)[:-1]]
-
-
-# ---- the shards ----
-
-
-@pytest.mark.parametrize("kind", ["tokenizers", "tiktoken", "sentencepiece"])
-def test_round_trip(directory, kind):
-    pytest.importorskip(kind)
+@pytest.mark.parametrize("make", [of_hugging_face, of_tiktoken, of_sentencepiece])
+def test_round_trip(directory, make):
     documents = [text for text in corpus() if text]
-    if kind == "tokenizers":
-        tokenizer = with_special(directory, documents)
-    else:
-        tokenizer, _ = (of_tiktoken if kind == "tiktoken" else of_sentencepiece)(
-            directory, documents
-        )
+    tokenizer, encode = make(directory, documents)
     source = write_jsonl(directory / "documents.jsonl", documents)
-    eos = ["--eos", 60_000] if kind == "tiktoken" else []
+    eos = ["--eos", 60_000] if make == of_tiktoken else []
     out, said = tokenize(source, "-o", directory / "out", "--tokenizer", tokenizer, *eos)
     parts = split(tokens(directory / "out"), int(re.search("eos: ([0-9]+)", out)[1]))
-    if kind == "tokenizers":
-        whole = tokenizers.Tokenizer.from_file(str(tokenizer))
-        whole.encode_special_tokens = True
-        assert parts == [whole.encode(text).ids for text in documents]
-        decode = whole.decode
-    elif kind == "sentencepiece":
-        model = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer))
-        assert parts == model.encode(documents)
-        decode = model.decode
-    else:
-        ranks = [base64.b64decode(line.split()[0]) for line in tokenizer.read_bytes().splitlines()]
-        decode = lambda numbers: b"".join(ranks[n] for n in numbers).decode()
+    if make == of_tiktoken:  # it splits words by GPT-2's pattern
+        ranks = [base64.b64decode(line.split()[0]) for line in tokenizer.open("rb")]
+        assert [b"".join(ranks[n] for n in part).decode() for part in parts] == documents
         assert "GPT-2's pattern is used" in said
-    assert [decode(part) for part in parts] == documents
-    assert (
-        f"{len(documents)} documents, {sum(map(len, parts)) + len(parts)} tokens in 1 shards of u16"
-        in said
-    )
+    else:
+        assert parts == [encode(text) for text in documents]
+    assert f"{len(documents)} documents, " in said and " in 1 shards of u16" in said
 
 
-def test_all_kinds_of_files_give_the_same(directory, made):
-    documents = [text for text in corpus() if text]
-    (directory / "texts").mkdir()
-    for i, text in enumerate(documents):
-        (directory / "texts" / f"{i:03}.txt").write_bytes(text.encode())
-    plain = write_jsonl(directory / "a.jsonl", documents)
-    packed = directory / "b.jsonl.gz"
-    packed.write_bytes(
-        b"".join(
-            gzip.compress(part) for part in (plain.read_bytes()[:1000], plain.read_bytes()[1000:])
-        )
-    )
-    unlike = (
-        directory / "c.jsonl"
-    )  # with a byte order mark, CRLF, blank lines, no escapes, no newline at the end
-    lines = [json.dumps({"body": text}, ensure_ascii=False) for text in documents]
-    unlike.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode())
-    first = None
-    for source, field in (
-        (directory / "texts", "text"),
-        (plain, "text"),
-        (packed, "text"),
-        (unlike, "body"),
-    ):
-        out = directory / f"out-{source.name}"
-        tokenize(source, "-o", out, "--tokenizer", made, "--field", field)
-        first = first or shards(out)
-        assert shards(out) == first and len(first["00000.bin"]) > 100_000
-    both = directory / "both"
-    tokenize(plain, directory / "texts" / "003.txt", packed, "-o", both, "--tokenizer", made)
-    text = tokenizers.Tokenizer.from_file(str(made)).encode(documents[3]).ids
-    whole = first["00000.bin"]
-    assert shards(both)["00000.bin"] == whole + numpy.array([*text, 1000], "<u2").tobytes() + whole
-
-
-def test_zstd(directory, made):
-    zstandard = pytest.importorskip("zstandard")
-    plain = write_jsonl(directory / "a.jsonl", corpus() * 6)  # several pieces
-    data = plain.read_bytes()
-    packed = directory / "b.jsonl.zst"
-    packed.write_bytes(b"".join(zstandard.compress(part) for part in (data[:77], b"", data[77:])))
-    for source in (plain, packed):
-        tokenize(source, "-o", directory / f"out-{source.name}", "--tokenizer", made)
-    assert shards(directory / "out-a.jsonl") == shards(directory / "out-b.jsonl.zst")
-    for broken in (packed.read_bytes()[:-5], b"no zstd at all", packed.read_bytes() + b"more"):
-        packed.write_bytes(broken)
-        assert f"{packed}: the zstd is damaged: " in refused(
-            packed, "-o", directory / "none", "--tokenizer", made
-        )
-        for path in (directory / "none").glob(".*"):
-            path.unlink()
-
-
-def test_parquet(directory, made):
+def parquet(path, documents, kind):
     pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet")
-    documents = corpus() * 15
-    plain = write_jsonl(directory / "a.jsonl", documents)
-    tokenize(plain, "-o", directory / "plain", "--tokenizer", made)
-    for i, kind in enumerate(
-        (
-            pyarrow.string(),
-            pyarrow.large_string(),
-            pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
-        )
-    ):
-        path = directory / f"{i}.parquet"
-        table = pyarrow.table(
-            {"id": range(len(documents)), "text": pyarrow.array(documents).cast(kind)}
-        )
-        pyarrow.parquet.write_table(table, path, row_group_size=100)
-        tokenize(path, "-o", directory / f"out{i}", "--tokenizer", made)
-        assert shards(directory / f"out{i}") == shards(directory / "plain")
-    kill_and_resume(directory / "killed", path, made, shards_of=20_000)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-100])
-    for given, text in (
-        ((path,), "the parquet is damaged: "),
-        (
-            (directory / "0.parquet", "--field", "body"),
-            'no column "body" (there are id, text); pass another --field',
-        ),
-        ((directory / "0.parquet", "--field", "id"), 'column "id" is int64, not strings'),
-    ):
-        assert text in refused(*given, "-o", directory / "none" / text[:6], "--tokenizer", made)
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", None]}), path)
-    assert (
-        refused(path, "-o", directory / "null", "--tokenizer", made)
-        == f'{path}: row 2: field "text" is null, not a string'
-    )
-    bad = pyarrow.StringArray.from_buffers(
-        2, pyarrow.py_buffer(numpy.array([0, 1, 2], "<i4")), pyarrow.py_buffer(b"a\xff")
-    )
-    pyarrow.parquet.write_table(pyarrow.table({"text": bad}), path)
-    assert f"{path}: row 1: byte 0xff is not UTF-8" in refused(
-        path, "-o", directory / "utf8", "--tokenizer", made
-    )
+    kind = {"dictionary": pyarrow.dictionary(pyarrow.int32(), pyarrow.string())}.get(kind, kind)
+    columns = {"id": range(len(documents)), "text": pyarrow.array(documents).cast(kind)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=100)
+
+
+def unlike(path, documents):
+    """With a byte order mark, CRLF, blank lines, no escapes, no newline at the end."""
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in documents]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode())
+
+
+def packed(path, documents):
+    """Of several members, or frames."""
+    lines = write_jsonl(path.with_name("lines"), documents).read_bytes()
+    pack = gzip.compress
+    if path.suffix == ".zst":
+        pack = pytest.importorskip("zstandard").compress
+    path.write_bytes(b"".join(map(pack, (lines[:1000], b"", lines[1000:]))))
+
+
+def files(path, documents):
+    path.mkdir()
+    for i, text in enumerate(documents):
+        (path / f"{i:04}.txt").write_bytes(text.encode())
+
+
+KINDS = {
+    "a directory": ("texts", files),
+    "lines": ("a.jsonl", write_jsonl),
+    "unusual lines": ("a.jsonl", unlike),
+    "gzip": ("a.jsonl.gz", packed),
+    "zstd": ("a.jsonl.zst", packed),
+    "strings": ("a.parquet", lambda *to: parquet(*to, "string")),
+    "large strings": ("a.parquet", lambda *to: parquet(*to, "large_string")),
+    "a dictionary": ("a.parquet", lambda *to: parquet(*to, "dictionary")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_files_are_read(directory, kind):
+    """In several pieces. Files are read in the given order."""
+    name, write = KINDS[kind]
+    documents = [text for text in corpus() if text] * 2
+    write(directory / name, documents)
+    (directory / "b.txt").write_text("between")
+    paths = [directory / name, directory / "b.txt", directory / name]
+    tokenize(*paths, "-o", directory / "out", "--tokenizer", "bytes")
+    assert texts(directory / "out") == [*documents, "between", *documents]
 
 
 def test_same_bytes_for_any_number_of_workers(directory, made):
-    source = write_jsonl(directory / "a.jsonl", corpus() * 5)
+    source = write_jsonl(directory / "a.jsonl", corpus() * 2)
     for workers in (1, 3):
-        tokenize(
-            source,
-            "-o",
-            directory / f"{workers}",
-            "--tokenizer",
-            made,
-            "--workers",
-            workers,
-            "--shard-tokens",
-            29_999,
-        )
+        options = ("--tokenizer", made, "--workers", workers, "--shard-tokens", 9_999)
+        tokenize(source, "-o", directory / f"{workers}", *options)
     one, three = shards(directory / "1"), shards(directory / "3")
     assert one == three and len(one) > 10 and [*one] == [f"{i:05}.bin" for i in range(len(one))]
-    assert {len(data) for data in [*one.values()][:-1]} == {2 * 29_999}
+    assert {len(data) for data in [*one.values()][:-1]} == {2 * 9_999}
 
 
-def with_template(directory, made):
-    """A file for inference: it truncates, pads, and puts a token before each text."""
+def test_a_template_names_what_begins_and_ends_a_document(directory, made):
+    """A file for inference also truncates and pads, which is ignored. Special tokens in a text are
+    only text.
+    """
     tokenizer = tokenizers.Tokenizer.from_file(str(made))
     tokenizer.add_special_tokens(["<s>"])
     tokenizer.enable_truncation(10)
@@ -211,173 +132,200 @@ def with_template(directory, made):
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         f"<s> $A {SPECIAL}", special_tokens=[("<s>", 1001), (SPECIAL, 1000)]
     )
-    tokenizer.save(str(directory / "template.json"))
-    return directory / "template.json"
-
-
-def test_truncation_and_padding_of_the_tokenizer_file_are_ignored(directory, made):
-    """Special tokens in a text are only text."""
+    file = directory / "template.json"
+    tokenizer.save(str(file))
     source = write_jsonl(directory / "a.jsonl", corpus())
-    for name in (made, with_template(directory, made)):
-        tokenize(source, "-o", directory / name.stem, "--tokenizer", name, "--bos", "none")
-    assert shards(directory / "tokenizer") == shards(directory / "template")
-    parts = split(tokens(directory / "template"), 1000)
-    decode = tokenizers.Tokenizer.from_file(str(made)).decode
-    assert [decode(part) for part in parts] == corpus()
-
-
-def test_documents_begin_and_end_as_the_tokenizers_template_says(directory, made):
-    file = with_template(directory, made)
-    (directory / "texts").mkdir()
-    for i, text in enumerate(["one\n", "two\n" * 300, "three\n"]):
-        (directory / "texts" / f"{i}.txt").write_text(text)
-    _, said = tokenize(directory / "texts", "-o", directory / "out", "--tokenizer", file)
+    ask = (source, "-o", directory / "out", "--tokenizer", file)
+    assert "--bos no-such: " in refused(*ask, "--bos", "no-such")
+    _, said = tokenize(*ask)
     assert "BOS 1001, EOS 1000;" in said
     parts = split(tokens(directory / "out"), 1000)
-    assert [(part[0], part.count(1001)) for part in parts] == [(1001, 1)] * 3
-    encode = tokenizers.Tokenizer.from_file(str(made)).encode
-    assert parts[0][1:] == encode("one\n").ids
-    ask = (directory / "texts", "-o", directory / "named", "--tokenizer", file)
-    _, said = tokenize(*ask, "--bos", "e", "--eos", 7)
-    assert said.count("EOS 7;") == 1 and tokens(directory / "named")[0] == encode("e").ids[0]
-    assert "--bos no-such: " in refused(*ask, "--bos", "no-such")
+    assert [(part[0], part.count(1001)) for part in parts] == [(1001, 1)] * len(corpus())
+    plain = tokenizers.Tokenizer.from_file(str(made))
+    assert [plain.decode(part[1:]) for part in parts] == corpus()
+    tokenize(source, "-o", directory / "none", *ask[3:], "--bos", "none")
+    assert split(tokens(directory / "none"), 1000) == [part[1:] for part in parts]
+    _, said = tokenize(source, "-o", directory / "named", *ask[3:], "--bos", "e", "--eos", 7)
+    assert "EOS 7;" in said and tokens(directory / "named")[0] == plain.token_to_id("e")
 
 
 def test_widths_and_eos(directory, made):
     source = write_jsonl(directory / "a.jsonl", ["text", ""])
 
-    def run(name, *more):
-        return tokenize(source, "-o", directory / name, "--tokenizer", made, *more)
+    def ask(name, *more):
+        return (source, "-o", directory / name, "--tokenizer", made, *more)
 
-    out, said = run("auto")
-    assert (
-        "dtype: u16" in out
-        and "eos: 1000\n" in out
-        and "vocab: 1001\n" in out
-        and "2 documents (1 of them empty)" in said
-    )
+    out, said = tokenize(*ask("auto"))
+    for line in ("dtype: u16", "eos: 1000\n", "vocab: 1001\n"):
+        assert line in out
+    assert "2 documents (1 of them empty)" in said
     assert tokens(directory / "auto")[-2:].tolist() == [1000, 1000]
-    run("wide", "--dtype", "u32")
+    tokenize(*ask("wide", "--dtype", "u32"))
     assert tokens(directory / "wide", "<u4").tolist() == tokens(directory / "auto").tolist()
-    run("named", "--eos", "e")
-    assert tokens(directory / "named")[-1] == tokenizers.Tokenizer.from_file(str(made)).token_to_id(
-        "e"
-    )
-    many = {**json.loads(made.read_text())}
-    many["added_tokens"] = [
-        {**many["added_tokens"][0], "id": 70_000, "content": "<eos>"},
-        *many["added_tokens"],
-    ]
+    many = json.loads(made.read_text())
+    many["added_tokens"].append({**many["added_tokens"][0], "id": 1001, "content": "<eos>"})
     (directory / "many.json").write_text(json.dumps(many))
-    known = tokenizers.Tokenizer.from_file(str(directory / "many.json")).token_to_id("<eos>")
-    said = refused(source, "-o", directory / "none", "--tokenizer", directory / "many.json")
-    assert (
-        "several tokens that end a text (<|endoftext|>, <eos>); pass its number or its text" in said
-    )
-    assert known < 70_000  # the package assigns their numbers
-    assert "pass a number below 1001" in refused(
-        source, "-o", directory / "none", "--tokenizer", made, "--eos", 1001
-    )
-    assert "has no such token" in refused(
-        source, "-o", directory / "none", "--tokenizer", made, "--eos", "<none>"
-    )
+    for more, text in (
+        (["--tokenizer", directory / "many.json"], "several tokens that end a text"),
+        (["--eos", 1001], "pass a number below 1001"),
+        (["--eos", "<none>"], "has no such token"),
+    ):
+        assert text in refused(*ask("none", *more))
     assert not (directory / "none").exists()
 
 
-def test_wide_vocabulary(directory):
-    pytest.importorskip("tiktoken")
-    tokenizer, _ = of_tiktoken(directory, corpus())
+def test_a_tiktoken_file_does_not_contain_its_special_tokens(directory):
+    tokenizer, _ = of_tiktoken(directory, prose())
     source = write_jsonl(directory / "a.jsonl", ["def wide"])
-    out, _ = tokenize(source, "-o", directory / "out", "--tokenizer", tokenizer, "--eos", 65_536)
-    assert (
-        "dtype: u32" in out
-        and "vocab: 65537" in out
-        and tokens(directory / "out", "<u4")[-1] == 65_536
-    )
-    out, _ = tokenize(source, "-o", directory / "fits", "--tokenizer", tokenizer, "--eos", 65_535)
-    assert "dtype: u16" in out and tokens(directory / "fits")[-1] == 65_535
-    ask = (source, "-o", directory / "none", "--tokenizer", tokenizer)
-    assert "--dtype u16: cannot hold the vocabulary's 65537 tokens; pass u32" == refused(
-        *ask, "--eos", 65_536, "--dtype", "u16"
-    )
-    assert "does not name the token that ends a text; pass its number" in refused(*ask)
-    said = refused(*ask, "--eos", 60_000, "--pattern", "[a-z]+")
-    assert said == (
-        f"{source}:1: --pattern [a-z]+: does not match all of this text; pass one that does"
-    )
-    assert refused(*ask, "--eos", 60_000, "--pattern", "(").startswith("--pattern (: ")
+    ask = (source, "--tokenizer", tokenizer, "-o")
+    for eos, dtype, width in ((65_536, "u32", "<u4"), (65_535, "u16", "<u2")):
+        out, _ = tokenize(*ask, directory / dtype, "--eos", eos)
+        assert f"dtype: {dtype}" in out and f"vocab: {eos + 1}\n" in out
+        assert tokens(directory / dtype, width)[-1] == eos
+    for more, text in (
+        (["--eos", 65_536, "--dtype", "u16"], "cannot hold the vocabulary's 65537 tokens"),
+        ([], "does not name the token that ends a text"),
+        (["--eos", 60_000, "--pattern", "[a-z]+"], f"{source}:1: --pattern [a-z]+: does not match"),
+        (["--eos", 60_000, "--pattern", "("], "--pattern (: "),
+    ):
+        assert text in refused(*ask, directory / "none", *more)
     tokenizer.write_bytes(b"".join(tokenizer.read_bytes().splitlines(True)[1:]))
-    assert "has no token for byte 0x00" in refused(*ask, "--eos", 60_000)
+    assert "has no token for byte 0x00" in refused(*ask, directory / "none", "--eos", 60_000)
 
 
 def test_progress_on_a_terminal(directory, made):
-    source = write_jsonl(directory / "a.jsonl", corpus() * 10)
+    source = write_jsonl(directory / "a.jsonl", corpus() * 5)
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command(source, "-o", directory / "out", "--tokenizer", made),
-        stderr=theirs,
-        stdout=subprocess.DEVNULL,
-        env=child_environment(),
-    ):
+    keys = {"stderr": theirs, "stdout": subprocess.DEVNULL}
+    with started(source, "-o", directory / "out", "--tokenizer", made, "--workers", 1, **keys):
         os.close(theirs)
         seen = read_terminal(ours)
-    assert re.search(
-        rb"\r\x1b\[K[0-9]+ documents, [0-9]+ tokens, [0-9.]+ MB/s, 0:00:[0-9]{2} left", seen
-    ), seen
-    assert seen.endswith(b" MB/s\r\n")
+    line = rb"\r\x1b\[K[0-9]+ documents, [0-9]+ tokens, [0-9.]+ MB/s, 0:00:[0-9]{2} left"
+    assert re.search(line, seen) and seen.endswith(b" MB/s\r\n"), seen
 
 
-# ---- tokend serves it ----
-
-
-def test_served_and_shown(directory, made):
-    documents = [
-        text for text in corpus() if text.isascii() and len(text) > 1000 and SPECIAL not in text
-    ]
+def test_its_config_serves_the_text(place, directory, made):
+    documents = [text for text in prose() if len(text) > 1000 and SPECIAL not in text]
     source = write_jsonl(directory / "a.jsonl", documents)
-    text, _ = tokenize(
-        source, "-o", directory / "prose", "--tokenizer", made, "--shard-tokens", 30_000
-    )
-    config = directory / "tokend.yaml"
-    config.write_text(
-        f"socket: {directory}/socket\nstate_dir: {directory}/state\n"
-        + text.replace("seq_len: 2048", "seq_len: 64")
-    )
-    whole = tokens(directory / "prose")
-    with open(directory / "log", "w") as log:
-        process = subprocess.Popen([lib.BIN / "tokend", "-c", config], stdout=log, stderr=log)
-    try:
-        lib.wait_until(lambda: "ready at" in (directory / "log").read_text(), "the daemon's start")
-        with tokend.Loader(
-            "train", 4, socket=f"{directory}/socket", run="job", rank=0, world=1, framework="numpy"
-        ) as loader:
-            assert loader.datasets[0] == "prose"
-            given = [next(loader)["input_ids"] for _ in range(50)]
-    finally:
-        process.kill()
-        process.wait()
-    ask = [
-        sys.executable,
-        "-m",
-        "tokend.show",
-        "-c",
-        config,
-        "train",
-        "--position",
-        "0",
-        "--count",
-        "200",
-        "--json",
-    ]
+    out = directory / "prose"
+    text, _ = tokenize(source, "-o", out, "--tokenizer", made, "--shard-tokens", 30_000)
+    config, socket = directory / "tokend.yaml", f"{directory}/socket"
+    text = text.replace("seq_len: 2048", "seq_len: 64")
+    config.write_text(f"socket: {socket}\nstate_dir: {directory}/state\n{text}")
+    lib.Daemon(place, config, socket)
+    options = {"socket": socket, "run": "job", "rank": 0, "world": 1, "framework": "numpy"}
+    with tokend.Loader("train", 4, **options) as loader:
+        assert loader.datasets[0] == "prose"
+        given = numpy.concatenate([next(loader)["input_ids"] for _ in range(50)])
+    ask = ("-c", config, "train", "--count", 200, "--json")
     plain, shown = (
-        [json.loads(line) for line in subprocess.run(
-            [*ask, *more], check=True, stdout=subprocess.PIPE,
-            env=child_environment()).stdout.splitlines()]
+        [json.loads(line) for line in call(show.main, *ask, *more)[0].splitlines()]
         for more in ([], ["--tokenizer", made])
-    )  # fmt: skip
-    decode = tokenizers.Tokenizer.from_file(str(made)).decode
-    for row, words, ids in zip(plain, shown, numpy.concatenate(given), strict=True):
+    )
+    whole, decode = tokens(out), tokenizers.Tokenizer.from_file(str(made)).decode
+    for row, words, ids in zip(plain, shown, given, strict=True):
         at = int(row["shard"].removesuffix(".bin")) * 30_000 + row["offset"]
         assert row["tokens"] == whole[at : at + 65].tolist() and ids.tolist() == row["tokens"][:-1]
         assert words["text"] == decode(row["tokens"], skip_special_tokens=False)
         assert all(part in "".join(documents) for part in words["text"].split(SPECIAL))
+
+
+# ---- files of all kinds, and long ones ----
+
+LEFT_OUT = {
+    "image.png": b"\x89PNG\r\n\x1a\n\0\0",
+    "latin-1.py": "# \xe9t\xe9".encode("latin-1"),
+    "empty.txt": b"",
+    "packed.tar.gz": b"\x1f\x8b\x08 damaged",
+}
+TEXTS = {
+    "README.md": "# Žluťoučký kůň\n",
+    "deep/er/a.py": "print()\n",
+    "deep/b": "no ending",
+    "z.txt": "a NUL \0 in a .txt file",
+}
+
+
+def test_any_text_below_a_directory(directory):
+    source = directory / "all"
+    contents = {name: text.encode() for name, text in TEXTS.items()}
+    for name, data in {**LEFT_OUT, **contents, ".git/config": b"hidden"}.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(data)
+    ask = ("-o", directory / "out", "--tokenizer", "bytes")
+    assert "the name's ending is unknown" in refused(source, *ask)
+    _, said = tokenize(source, *ask, "--text")
+    assert texts(directory / "out") == [text for _, text in sorted(TEXTS.items())]
+    assert "empty.txt and 3 more files: empty, or not UTF-8 text; left out\n" in said
+    (directory / "only").mkdir()
+    (source / "image.png").rename(directory / "only/image.png")
+    assert "image.png: empty, or not UTF-8 text" in refused(directory / "only", *ask, "--text")
+
+
+def test_a_long_text_is_one_document(directory, monkeypatch):
+    """It is read in parts that end with a line, and a run can resume at each of them."""
+    monkeypatch.setattr("tokend.documents.DOCUMENT_BYTES", 1 << 20)  # for a quick test
+    text = "".join(f"line {i} of žluťoučký kůň\n" for i in range(130_000))
+    (directory / "long.txt").write_text(text)
+    (directory / "short.txt").write_text("after it")
+    paths = [str(directory / name) for name in ("long.txt", "short.txt")]
+    tokenize(*paths, "-o", directory / "out", "--tokenizer", "bytes")
+    assert texts(directory / "out") == [text, "after it"]
+    sources, _ = sources_of(paths)
+    whole = [replace(piece, done=0) for piece in pieces(sources, "text")]
+    assert len(whole) > 4
+    for i, piece in enumerate(whole):
+        rest = pieces(sources, "text", piece.input, piece.offset, piece.line)
+        assert [replace(piece, done=0) for piece in rest] == whole[i:]
+
+
+# ---- columns that are tokens already ----
+
+
+def test_columns_of_tokens(directory):
+    """All kinds of lists, of parquet and of both kinds of Arrow, also compressed; a directory."""
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    documents = [[*range(i, 80_000, 9_000)] for i in range(9)] + [[], [1]]
+    source = directory / "in"
+    source.mkdir()
+    lists = pa.table({"x": range(11), "input_ids": pa.array(documents, pa.list_(pa.int32()))})
+    large = pa.table({"input_ids": pa.array(documents, pa.large_list(pa.int64()))})
+    nulls = pa.table({"input_ids": pa.array([None, [1, 2]], pa.list_(pa.int32()))})
+    parquet.write_table(lists, source / "a.parquet", row_group_size=4)
+    lz4 = pa.ipc.IpcWriteOptions(compression="lz4")
+    for name, table, new, options in (
+        ("b.arrow", lists, pa.ipc.new_stream, None),
+        ("c.arrow", large, pa.ipc.new_file, None),
+        ("d.arrow", nulls, pa.ipc.new_stream, lz4),
+    ):
+        with new(str(source / name), table.schema, options=options) as writer:
+            writer.write(table)
+    (source / "state.json").write_text("{}")
+    expected = [*documents * 3, [], [1, 2]]
+    ask = (source, "--column", "input_ids", "-o")
+    out, said = tokenize(*ask, directory / "out")
+    assert tokens(directory / "out", "<u4").tolist() == sum(expected, [])
+    assert f"{len(expected)} documents (4 of them empty)" in said and "no EOS" in said
+    assert "eos" not in out and "\n    # vocab: " in out and "dtype: u32" in out
+    (directory / "tokend.yaml").write_text(out.replace("seq_len: 2048", "seq_len: 64"))
+    code, _, err = lib.run(lib.TOKEND, "--check", "-c", directory / "tokend.yaml")
+    assert code == 0, err
+    tokenize(*ask, directory / "eos", "--eos", 7, "--shard-tokens", 50)
+    assert tokens(directory / "eos", "<u4").tolist() == sum(([*d, 7] for d in expected), [])
+    for name in ("a.parquet", "d.arrow"):  # which the daemon rejects
+        problem = json.loads(lib.run(lib.TOKCTL, "inspect", "--json", source / name)[1])["problems"]
+        assert "python -m tokend.tokenize --column " in problem[0]
+    (directory / "a.txt").write_text("a")
+    named = source / "a.parquet"
+    for source, more, text in (
+        (named, ["--column", "y"], 'no column "y" (there are x, input_ids)'),
+        (named, ["--column", "x"], 'column "x" is int64, not lists of integers'),
+        (named, ["--column", "input_ids", "--dtype", "u16"], "not a token of u16"),
+        (named, ["--column", "input_ids", "--eos", "</s>"], "there is no tokenizer"),
+        (named, ["--tokenizer", "bytes"], "tokend.tokenize --column input_ids -o DIR"),
+        (directory / "a.txt", ["--column", "ids"], "omit --column"),
+    ):
+        assert text in refused(source, "-o", directory / "none" / text[:8], *more)
+    said = tokenize(named, "-o", "none", code=2)[1]
+    assert "pass --tokenizer for text, or --column" in said

@@ -1,146 +1,172 @@
-"""Helpers of the tests of `python -m tokend.tokenize`."""
+"""Helpers of the tests of the commands that read or show text, and real tokenizers."""
 
+import base64
+import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import tempfile
+from unittest import mock
 
+import numpy
 import pytest
+import sentencepiece
 import tokenizers
-from test_show import of_hugging_face
 
 import lib
+from lib.forks import print_to
+from tokend.data import tokenize as program
 
 SPECIAL = "<|endoftext|>"
+FORK = multiprocessing.get_context("fork")
+
+
+def prose():
+    """Texts of the standard library that are ASCII: every token then is text by itself."""
+    names = sorted(pathlib.Path(json.__file__).parents[1].glob("[a-b]*.py"))
+    return [text for text in (path.read_text() for path in names) if text.isascii() and text]
 
 
 def corpus():
-    """Texts of the standard library, and texts that are not ASCII, have NULs or all kinds of line
-    ends, or are empty.
+    """prose(), and texts that are not ASCII, have NULs or all kinds of line ends, or are empty."""
+    odd = ["", "žluťoučký kůň\r\n\u2028\U0001f600\x00\x85 end", "one", f"a {SPECIAL} b"]
+    return [*prose(), *odd, " \n\n  spaces  "]
+
+
+# ---- tokenizers, trained here: each returns the path and how it encodes ----
+
+
+def of_hugging_face(directory, documents):
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=1000, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    tokenizer.add_special_tokens([SPECIAL])
+    tokenizer.encode_special_tokens = True
+    path = directory / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path, lambda text: tokenizer.encode(text).ids
+
+
+def of_tiktoken(directory, documents):
+    pytest.importorskip("tiktoken")
+    words = {word.encode() for text in documents for word in re.findall(" ?[a-z_]{2,}", text)}
+    tokens = [bytes([byte]) for byte in range(256)] + sorted(words)[:5000]
+    ranks = {token: rank for rank, token in enumerate(tokens)}
+    path = directory / "words.tiktoken"
+    path.write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % n for t, n in ranks.items()))
+
+    def encode(text):
+        parts = [part.encode() for part in re.findall(" ?[a-z_]{2,}|.", text, re.DOTALL)]
+        return [n for part in parts for n in ([ranks[part]] if part in ranks else part)]
+
+    return path, encode
+
+
+def of_sentencepiece(directory, documents):
+    path = directory / "tokenizer.model"
+    options = {"byte_fallback": True, "remove_extra_whitespaces": False, "add_dummy_prefix": False}
+    options |= {"normalization_rule_name": "identity", "minloglevel": 2, "num_threads": 1}
+    with open(path, "wb") as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter("\n".join(documents).splitlines()),
+            model_writer=model,
+            vocab_size=1000,
+            model_type="bpe",
+            **options,
+        )
+    return path, sentencepiece.SentencePieceProcessor(model_file=str(path)).encode
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A tokenizer.json whose EOS is its last token, 1000."""
+    return of_hugging_face(tmp_path_factory.mktemp("tokenizer"), corpus())[0]
+
+
+# ---- commands ----
+
+
+def _call(main, arguments, files):
+    print_to(*files)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+    sys.exit(main([str(argument) for argument in arguments]))
+
+
+def call(main, *arguments, code=0):
+    """Calls the main() of a command in a fork of this process, which has imported all packages.
+    Returns (stdout, stderr).
     """
-    names = sorted(pathlib.Path(json.__file__).parents[1].glob("[a-b]*.py"))
-    texts = [path.read_text(errors="strict") for path in names]
-    return [
-        *texts,
-        "",
-        "žluťoučký kůň\r\n\u2028\U0001f600\x00\x85 end",
-        "one",
-        f"a {SPECIAL} b",
-        " \n\n  spaces  ",
-    ]
+    with tempfile.TemporaryDirectory() as directory:
+        files = [pathlib.Path(directory) / name for name in ("out", "err")]
+        process = FORK.Process(target=_call, args=(main, arguments, files))
+        process.start()
+        process.join()
+        out, err = (file.read_text() for file in files)
+    assert process.exitcode == code, err
+    return out, err
+
+
+def tokenize(*arguments, code=0):
+    """Its workers are forked, too."""
+    with mock.patch.object(program.multiprocessing, "get_context", lambda _: FORK):
+        return call(program.main, *arguments, code=code)
+
+
+def refused(*arguments, code=1):
+    """Its message, which is a line."""
+    out, said = tokenize(*arguments, code=code)
+    assert out == "" and "tokend.tokenize: " in said and said.count("\n") == 1, (out, said)
+    return said.split("tokend.tokenize: ", 1)[1].rstrip("\n")
+
+
+def started(*arguments, **keys):
+    """The command as a process."""
+    command = [sys.executable, "-m", "tokend.tokenize", *map(str, arguments)]
+    return subprocess.Popen(command, env=lib.child_environment(), text=True, **keys)
 
 
 def read_terminal(terminal):
     """All that was written to this pseudo-terminal, whose other side was closed. Closes it."""
     seen = b""
-    try:
+    with contextlib.suppress(OSError):  # its end
         while block := os.read(terminal, 4096):
             seen += block
-    except OSError:  # its end
-        pass
     os.close(terminal)
     return seen
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A tokenizer.json whose EOS is its last token."""
-    return with_special(tmp_path_factory.mktemp("tokenizer"), corpus())
-
-
-def with_special(directory, documents):
-    path, _ = of_hugging_face(directory, documents)
-    tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    tokenizer.add_special_tokens([SPECIAL])
-    tokenizer.save(str(path))
-    return path
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "tokend.tokenize", *map(str, arguments)]
-
-
-def child_environment(**keys):
-    return lib.child_environment(
-        **{"PYTHONPATH": os.environ.get("PYTHONPATH", str(lib.PACKAGE)), **keys}
-    )
-
-
-def tokenize(*arguments, code=0, **keys):
-    """Returns (stdout, stderr)."""
-    done = subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        env=child_environment(**keys),
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout, done.stderr
-
-
-def refused(*arguments, code=1, **keys):
-    out, said = tokenize(*arguments, code=code, **keys)
-    assert out == "" and said.startswith("tokend.tokenize: ") and said.count("\n") == 1, (out, said)
-    return said.removeprefix("tokend.tokenize: ").rstrip("\n")
+# ---- files ----
 
 
 def shards(directory):
     return {path.name: path.read_bytes() for path in sorted(directory.glob("[!.]*"))}
 
 
-def write_jsonl(path, documents, field="text"):
-    path.write_text(
-        "".join(json.dumps({"id": i, field: text}) + "\n" for i, text in enumerate(documents))
-    )
+def tokens(directory, dtype="<u2"):
+    return numpy.frombuffer(b"".join(shards(directory).values()), dtype)
+
+
+def split(numbers, eos):
+    """The documents, without their EOS."""
+    ends = numpy.flatnonzero(numbers == eos)
+    assert len(numbers) and ends[-1] == len(numbers) - 1
+    return [part[:-1].tolist() for part in numpy.split(numbers, ends + 1)[:-1]]
+
+
+def texts(directory):
+    """The documents of shards that were made with --tokenizer bytes."""
+    return [bytes(part).decode() for part in split(tokens(directory), 256)]
+
+
+def write_jsonl(path, documents):
+    path.write_text("".join(json.dumps({"id": 7, "text": text}) + "\n" for text in documents))
     return path
-
-
-# ---- an interrupted run ----
-
-
-def children(process):
-    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-        return [int(number) for number in file.read().split()]
-
-
-def kill_and_resume(out, source, tokenizer, shards_of, kills=2):
-    """Kills a run after each further shard and resumes it: the result is that of an uninterrupted
-    run.
-    """
-    arguments = (
-        source,
-        "-o",
-        out,
-        "--tokenizer",
-        tokenizer,
-        "--shard-tokens",
-        shards_of,
-        "--workers",
-        2,
-        "--resume",
-    )
-    names = []
-    for _ in range(kills):
-        awaited = out / f"{len(names) + 1:05}.bin"
-        with subprocess.Popen(
-            command(*arguments), env=child_environment(), stderr=subprocess.DEVNULL
-        ) as process:
-            lib.wait_until(awaited.exists, "a shard")
-            assert process.poll() is None, "it was done before it could be killed"
-            workers = children(process)
-            process.kill()
-        assert workers
-        for pid in workers:
-            lib.wait_until(lambda path=f"/proc/{pid}": not os.path.exists(path), "a worker's end")
-        names = list(shards(out))
-        (out / f".{len(names):05}.bin.part").write_bytes(b"of another time")
-    kept = {name: (out / name).stat().st_mtime_ns for name in names[:-1]}
-    tokenize(*arguments)
-    assert all((out / name).stat().st_mtime_ns == changed for name, changed in kept.items()), (
-        "whole shards were written again"
-    )
-    whole = out.with_name(out.name + "-whole")
-    tokenize(source, "-o", whole, "--tokenizer", tokenizer, "--shard-tokens", shards_of)
-    assert shards(out) == shards(whole) and len(shards(out)) > len(names)
