@@ -29,10 +29,8 @@ class Fake:
         self.caller_captures = self.broken = False
         context, stream = c.c_void_p(), c.c_void_p()
         assert self.cu.cuInit(0) == 0 and self.cu.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
-        assert (
-            self.cu.cuCtxSetCurrent(context) == 0
-            and self.cu.cuStreamCreate(c.byref(stream), 1) == 0
-        )
+        assert self.cu.cuCtxSetCurrent(context) == 0
+        assert self.cu.cuStreamCreate(c.byref(stream), 1) == 0
         self.stream = stream.value
 
     def empty(self, shape, dtype):
@@ -67,15 +65,13 @@ class Trainer:
     def __init__(
         self, path, stream="train", micro=4, slots=4, dtype=None, ordered=True, labels=None, **start
     ):
-        self.client = _tokend.Client(
-            stream, micro, socket=path, slots=slots, deadline_ms=20000, **start
-        )
+        start |= {"socket": path, "slots": slots, "deadline_ms": 20000}
+        self.client = _tokend.Client(stream, micro, **start)
         self.gpu = Fake(ordered)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self.feed = device.Feed(
-                self.client, self.client.shape(), "cuda", dtype, self.gpu, labels=labels
-            )
+            of = (self.client, self.client.shape(), "cuda", dtype, self.gpu)
+            self.feed = device.Feed(*of, labels=labels)
         self.warned = [str(w.message) for w in caught]
         self.batches, self.ahead = [], 0
 
@@ -90,9 +86,7 @@ class Trainer:
             return False
         tokens, (valid, after, *_) = handed
         self.client.takes = self.feed.takes(after)
-        assert self.client.taken() == self.client.position() == after, (
-            "the cursor is that of the batch handed out"
-        )
+        assert self.client.taken() == self.client.position() == after, "that of this batch"
         self.ahead += self.client.copied()
         self.batches.append((tokens, self.small[0].clone(), valid))
         return True
@@ -115,31 +109,23 @@ class Trainer:
         ]
         kinds = sorted({str(tokens.dtype) for tokens, _, _ in self.batches})
         self.client.close()
-        report = {
-            "rows": rows,
-            "dtypes": kinds,
-            "warned": self.warned,
-            "pinned": pinned,
-            "ahead": self.ahead,
-            **more,
-        }
-        report["faults"], report["registered"] = (
-            self.gpu.cu.fakeFaults(),
-            self.gpu.cu.fakeRegistered(),
-        )
-        print(json.dumps(report))
+        report = {"rows": rows, "dtypes": kinds, "warned": self.warned, "pinned": pinned, **more}
+        report |= {"ahead": self.ahead, "faults": self.gpu.cu.fakeFaults()}
+        print(json.dumps({**report, "registered": self.gpu.cu.fakeRegistered()}))
 
 
-def plain(path):
-    t = Trainer(path)
+def plain(path, **keys):
+    t = Trainer(path, **keys)
     t.steps()
     t.end()
 
 
 def wide(path):
-    t = Trainer(path, "wide")
-    t.steps()
-    t.end()
+    plain(path, stream="wide")
+
+
+def disordered(path):
+    plain(path, ordered=False)
 
 
 def narrow(path):
@@ -152,12 +138,6 @@ def narrow(path):
         except _tokend.ArgumentError as error:
             refused.append(str(error))
     t.end(refused=refused)
-
-
-def disordered(path):
-    t = Trainer(path, ordered=False)
-    t.steps()
-    t.end()
 
 
 def late(path):
@@ -197,27 +177,24 @@ def full(path):
     """The device has no memory left for a while. Nothing is lost, whenever that begins."""
     t = Trainer(path)
     raised = []
+
+    def fails(count, error):
+        for _ in range(count):
+            try:
+                t.step()
+            except error as why:
+                raised.append(str(why))
+
     for _ in range(3):
         t.steps(2)
         t.gpu.full = True
-        for _ in range(2):
-            try:
-                t.step()
-            except torch.OutOfMemoryError as error:
-                raised.append(str(error))
+        fails(2, torch.OutOfMemoryError)
         t.gpu.full = False
     t.gpu.broken = True
-    for _ in range(3):
-        try:
-            t.step()
-        except RuntimeError as error:
-            raised.append(str(error))
+    fails(3, RuntimeError)
     t.gpu.broken = False
     t.gpu.caller_captures = True
-    try:
-        t.step()
-    except _tokend.Error as error:
-        raised.append(str(error))
+    fails(1, _tokend.Error)
     t.gpu.caller_captures = False
     t.steps(3)
     t.end(raised=raised)
@@ -287,21 +264,4 @@ def restart(path):
 
 
 if __name__ == "__main__":
-    scenarios = {
-        f.__name__: f
-        for f in (
-            plain,
-            wide,
-            narrow,
-            disordered,
-            late,
-            capture,
-            full,
-            elsewhere,
-            finite,
-            told,
-            refused,
-            restart,
-        )
-    }
-    scenarios[sys.argv[2]](sys.argv[1])
+    globals()[sys.argv[2]](sys.argv[1])

@@ -6,8 +6,6 @@ a drain, a rescale, or `steps`. Every line of its file is one event.
 """
 
 import json
-import os
-import signal
 import sys
 import time
 import warnings
@@ -16,34 +14,21 @@ from lib.forks import FORKS, print_to
 
 
 class Job:
-    """The processes of a job, each with its daemon's socket. More options: those of main()."""
+    """The processes of a job, each with its daemon's socket. More options: those of Trainer."""
 
     def __init__(self, directory, sockets, **options):
-        self.files = []
-        self.processes = []
-        directory = directory / f"job-{time.monotonic_ns()}"
-        directory.mkdir()
+        self.directory = directory / f"job-{time.monotonic_ns()}"
+        self.directory.mkdir()
+        self.files, self.processes = [], []
         for rank, socket in enumerate(sockets):
-            file = directory / f"{rank}.jsonl"
-            file.touch()
-            each = {
-                name: value[rank] if isinstance(value, list) else value
-                for name, value in options.items()
-            }
-            each |= {
-                "rank": rank,
-                "world": len(sockets),
-                "socket": socket,
-                "meet": str(directory / "meet"),
-                "file": str(file),
-            }
-            self.files.append(file)
-            log = directory / f"{rank}.log"
-            log.touch()
-            process = FORKS.Process(target=main, args=(each, str(log)), daemon=True)
-            process.start()
-            self.processes.append(process)
-        self.directory = directory
+            each = {k: v[rank] if isinstance(v, list) else v for k, v in options.items()}
+            each |= {"rank": rank, "world": len(sockets), "socket": socket}
+            each |= {"meet": f"{self.directory}/meet", "file": f"{self.directory}/{rank}.jsonl"}
+            self.files.append(self.directory / f"{rank}.jsonl")
+            log = self.directory / f"{rank}.log"
+            self.files[-1].touch(), log.touch()
+            self.processes.append(FORKS.Process(target=main, args=(each, str(log)), daemon=True))
+            self.processes[-1].start()
 
     def __enter__(self):
         return self
@@ -54,11 +39,8 @@ class Job:
             process.join()
 
     def lines(self, rank):
-        return [
-            json.loads(line)
-            for line in self.files[rank].read_text().splitlines(True)
-            if line.endswith("\n")
-        ]
+        lines = self.files[rank].read_text().splitlines(True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def of(self, rank, what):
         return [line[what] for line in self.lines(rank) if what in line]
@@ -77,9 +59,7 @@ class Job:
         def there():
             for rank, process in enumerate(self.processes):
                 assert process.is_alive(), self.said(rank)
-                if len(self.of(rank, "took")) < n:
-                    return False
-            return True
+            return min(self.steps()) >= n
 
         wait_until(there, f"step {n}", seconds)
 
@@ -88,12 +68,9 @@ class Job:
 
     def positions(self, steps=None):
         """The positions that all ranks took, sorted."""
-        return sorted(
-            row[0]
-            for rank in range(len(self.files))
-            for took in self.of(rank, "took")[:steps]
-            for row in took
-        )
+        ranks = range(len(self.files))
+        took = [rows for rank in ranks for rows in self.of(rank, "took")[:steps]]
+        return sorted(row[0] for rows in took for row in rows)
 
 
 class Trainer:
@@ -103,12 +80,9 @@ class Trainer:
 
         torch.set_num_threads(1)
         self.torch, self.distributed, self.options = torch, distributed, options
-        distributed.init_process_group(
-            "gloo",
-            init_method=f"file://{options['meet']}",
-            rank=options["rank"],
-            world_size=options["world"],
-        )
+        meet = f"file://{options['meet']}"
+        at = {"rank": options["rank"], "world_size": options["world"]}
+        distributed.init_process_group("gloo", init_method=meet, **at)
 
     def note(self, **what):
         with open(self.options["file"], "a") as file:
@@ -118,36 +92,23 @@ class Trainer:
         import tokend
 
         o = self.options
-        more = {name: o[name] for name in ("agree", "record", "peer", "strict") if name in o}
+        more = {name: o[name] for name in ("agree", "peer") if name in o}
         if "data_rank" in o:
-            more |= {
-                "rank": o["data_rank"],
-                "world": o["data_world"],
-                "group": self.distributed.group.WORLD,
-            }
-        start = bytes.fromhex(o["cursor"]) if "cursor" in o else o.get("start", "begin")
+            more |= {"rank": o["data_rank"], "world": o["data_world"]}
+            more["group"] = self.distributed.group.WORLD
+        more["start"] = o.get("start", "begin")
         try:
-            return tokend.Loader(
-                "train", o.get("micro", 4), socket=o["socket"], run="job", start=start, **more
-            )
+            return tokend.Loader("train", o.get("micro", 4), socket=o["socket"], run="job", **more)
         except tokend.Error as error:
             self.note(refused=type(error).__name__, text=str(error))
             self.distributed.destroy_process_group()
             sys.exit(3)
 
     def carry_out(self, loader, request):
-        about = {
-            "kind": request.kind,
-            "args": request.args,
-            "acts_from": request.acts_from,
-            "error": request.error,
-        }
-        self.note(
-            request=about,
-            step=self.step,
-            position=loader.position,
-            cursor=loader.state_dict()["cursor"].hex(),
-        )
+        names = ("kind", "args", "acts_from", "error")
+        about = {name: getattr(request, name) for name in names}
+        cursor = loader.state_dict()["cursor"].hex()
+        self.note(request=about, step=self.step, position=loader.position, cursor=cursor)
         if request:
             request.done("saved here")
 
@@ -155,21 +116,16 @@ class Trainer:
         calls_from = self.options.get("calls_from", 0)
         if calls_from is None or self.step < calls_from:
             return
-        begin = time.perf_counter()
         request = loader.control()
-        if "costs" in self.options:
-            self.note(cost=time.perf_counter() - begin)
         if request is not None:
             self.carry_out(loader, request)
 
     def train(self):
-        options, torch = self.options, self.torch
-        gradients = torch.zeros(1)
+        options, gradients = self.options, self.torch.zeros(1)
         with self.loader() as loader:
             for self.step in range(options["steps"]):
-                if self.step == 5:
-                    for _ in range(options.get("evaluates", 0)):
-                        next(loader)
+                for _ in range(options.get("evaluates", 0) if self.step == 5 else 0):
+                    next(loader)
                 batch = next(loader)
                 rows = list(zip(batch["position"].tolist(), batch["dataset"].tolist(), strict=True))
                 self.note(took=rows, cursor=loader.state_dict()["cursor"].hex())
@@ -180,40 +136,27 @@ class Trainer:
                     loader.seek(loader.state_dict()["cursor"])
                 elif loader.should_stop and not options.get("stays"):
                     break
-            self.note(
-                end=loader.position,
-                cursor=loader.state_dict()["cursor"].hex(),
-                lost_wakes=loader.stats()["lost_wakes"],
-            )
+            cursor, lost = loader.state_dict()["cursor"].hex(), loader.stats()["lost_wakes"]
+            self.note(end=loader.position, cursor=cursor, lost_wakes=lost)
         self.distributed.barrier()
         self.distributed.destroy_process_group()
 
 
 def main(options, log):
     """One process, which prints to the file @log."""
+    from tokend import control
+
     print_to(log, log)
     warnings.simplefilter("always")
     trainer = Trainer(options)
-    if options.get("dies") == "acting":
-        from tokend import control
+    obey = control.Control._obey
 
-        control.Control._obey = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    def told(*arguments):
+        trainer.note(acting=trainer.step)
+        return obey(*arguments)
+
     if options.get("tells") == "acting":
-        from tokend import control
-
-        obey = control.Control._obey
-
-        def told(*arguments):
-            trainer.note(acting=trainer.step)
-            return obey(*arguments)
-
         control.Control._obey = told
-    if "first_wait" in options:
-        from tokend import control
-
-        control.FIRST_WAIT_S = options["first_wait"]
-    if "every" in options:
-        from tokend import control
-
-        control.EVERY_S = options["every"]
+    control.FIRST_WAIT_S = options.get("first_wait", control.FIRST_WAIT_S)
+    control.EVERY_S = options.get("every", control.EVERY_S)  # between two looks for a request
     trainer.train()

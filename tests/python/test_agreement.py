@@ -1,7 +1,6 @@
 """Processes of a job that do not fit together all raise an error at attach that names the one."""
 
 import re
-import time
 
 import numpy
 import pytest
@@ -19,15 +18,12 @@ PROCESS_1 = r"process 1 of 2 \(rank \d, host \S+, pid \d+\)"
 
 
 def refusals(directory, sockets, **options):
-    """The error of each process; all of them must have one."""
+    """The error of each process; all of them must have one: (class, text)."""
     with Job(directory, sockets, steps=2, **options) as job:
         job.wait(expected=3)
-        told = [
-            [(line["refused"], line["text"]) for line in job.lines(rank)]
-            for rank in range(len(sockets))
-        ]
-    assert [len(lines) for lines in told] == [1] * len(sockets)
-    return [lines[0] for lines in told]
+        lines = [job.lines(rank) for rank in range(len(sockets))]
+    assert [len(of_one) for of_one in lines] == [1] * len(sockets)
+    return [(of_one[0]["refused"], of_one[0]["text"]) for of_one in lines]
 
 
 def all_were_told(told, pattern):
@@ -36,97 +32,64 @@ def all_were_told(told, pattern):
     assert re.search(pattern, told[0][1]), told[0][1]
 
 
-def test_another_position_is_named_on_all_ranks(daemon):
-    told = refusals(daemon.directory, [daemon.socket] * 3, start=["begin", "begin", 4096])
-    all_were_told(
-        told,
-        (
-            r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 4096 \| 0 \(there \| "
-            rf"{PROCESS_0}\)$"
-        ),
-    )
-    injected(40)
+TWICE = {"data_rank": [1, 1], "data_world": 2}  # although strict, neither waits for the other's end
+FEW = {"data_rank": [0, 0, 1], "peer": [0, 1, 0], "data_world": 2}
+CASES = [  # row of the catalogue of faults, processes, their options, what all of them report
+    (40, 3, {"start": ["begin", "begin", 4096]}, rf": next: 4096 \| 0 \(there \| {PROCESS_0}\)$"),
+    (32, 2, {"micro": [4, 8]}, rf"{PROCESS_1}: micro_batch: 8 differs from 4 at {PROCESS_0}$"),
+    (
+        32,
+        2,
+        {"data_rank": [0, 1], "data_world": [2, 3]},
+        rf"{PROCESS_1}: world: 3 differs from 2 at {PROCESS_0}$",
+    ),
+    (31, 2, TWICE, rf"{PROCESS_1}: rank: rank 1, peer 0 is also that of process 0 \(rank 1, host"),
+    (31, 3, FEW, r"world: is 2, but 1 of the group's 3 processes read as rank 1 and 2 as rank 0"),
+]
 
 
-def test_a_different_micro_batch_is_named(daemon):
-    all_were_told(
-        refusals(daemon.directory, [daemon.socket] * 2, micro=[4, 8]),
-        rf"{PROCESS_1}: micro_batch: 8 differs from 4 at {PROCESS_0}$",
-    )
-    injected(32)
+@pytest.mark.parametrize("row, processes, options, pattern", CASES)
+def test_processes_that_do_not_fit_together_are_named(daemon, row, processes, options, pattern):
+    all_were_told(refusals(daemon.directory, [daemon.socket] * processes, **options), pattern)
+    injected(row)
 
 
-def test_a_different_world_is_named(daemon):
-    told = refusals(daemon.directory, [daemon.socket] * 2, data_rank=[0, 1], data_world=[2, 3])
-    all_were_told(told, rf"{PROCESS_1}: world: 3 differs from 2 at {PROCESS_0}$")
-    injected(32)
+def without_a_shard(node, _):
+    (node.directory / "web" / "b.bin").unlink()
 
 
-def test_a_rank_of_two_processes_is_named(daemon):
-    begin = time.monotonic()
-    told = refusals(
-        daemon.directory, [daemon.socket] * 2, data_rank=[1, 1], data_world=2
-    )  # although strict, neither waits for the other's end
-    assert time.monotonic() - begin < 60
-    said = rf"{PROCESS_1}: rank: rank 1, peer 0 is also that of {PROCESS_0}; "
-    all_were_told(told, said.replace("rank 0, host", "rank 1, host"))
-    injected(31)
+def with_other_tokens(node, _):
+    path = node.directory / "web" / "b.bin"
+    numpy.fromfile(path, "<u2")[::-1].tofile(path)
 
 
-def test_a_rank_with_too_few_peers_is_named(daemon):
-    told = refusals(
-        daemon.directory, [daemon.socket] * 3, data_rank=[0, 0, 1], peer=[0, 1, 0], data_world=2
-    )
-    all_were_told(
-        told, r"world: is 2, but 1 of the group's 3 processes read as rank 1 and 2 as rank 0"
-    )
-    injected(31)
+def with_other_tokens_and_manifests(node, daemon):
+    with_other_tokens(node, daemon)
+    for each in (node, daemon):
+        web = each.directory / "web"
+        code, _, err = run(TOKCTL, "inspect", "--manifest", each.directory / "web.m", web)
+        assert code == 0, err
+        text = each.config.read_text()
+        each.config.write_text(text.replace("path: web,", "path: web, manifest: web.m,"))
 
 
-def test_a_different_seed_on_another_node_is_named(daemon):
-    with another_daemon(seed=43) as other:
-        all_were_told(
-            refusals(daemon.directory, [daemon.socket, other.socket]),
-            r"process 1 .*: seed: 43 \| 42",
-        )
-    injected(40)
+TOKENS = rf"{PROCESS_1}: shards: names and lengths are those at {PROCESS_0}, but the tokens"
+NODES = [  # a node's seed, what it has, what all processes report
+    (43, None, r"process 1 .*: seed: 43 \| 42"),
+    (42, without_a_shard, rf"{PROCESS_1}: dataset web: .*\(there \| {PROCESS_0}\)$"),
+    (42, with_other_tokens, TOKENS),
+    (42, with_other_tokens_and_manifests, TOKENS),
+]
 
 
-def test_a_node_that_lacks_a_shard_is_named(daemon):
-    with another_daemon() as other:
-        other.stop()
-        (other.directory / "web" / "b.bin").unlink()
-        other.start()
-        all_were_told(
-            refusals(daemon.directory, [daemon.socket, other.socket]),
-            rf"{PROCESS_1}: dataset web: .*\(there \| {PROCESS_0}\)$",
-        )
-    injected(40)
-
-
-@pytest.mark.parametrize("manifest", [False, True])
-def test_a_node_with_other_tokens_is_named(daemon, manifest):
-    """Its shards have the same names and lengths."""
-    with another_daemon() as other:
-        for node in (daemon, other):
-            node.stop()
-            if node is other:
-                path = other.directory / "web" / "b.bin"
-                numpy.fromfile(path, "<u2")[::-1].tofile(path)
-            if manifest:
-                web = node.directory / "web"
-                code, _, err = run(TOKCTL, "inspect", "--manifest", node.directory / "web.m", web)
-                assert code == 0, err
-                config = node.directory / "tokend.yaml"
-                config.write_text(
-                    config.read_text().replace("path: web,", "path: web, manifest: web.m,")
-                )
-                assert "web.m" in config.read_text()
-            node.start()
-        all_were_told(
-            refusals(daemon.directory, [daemon.socket, other.socket]),
-            rf"{PROCESS_1}: shards: names and lengths are those at {PROCESS_0}, but the tokens",
-        )
+@pytest.mark.parametrize("seed, change, pattern", NODES)
+def test_a_node_with_another_config_or_data_is_named(daemon, seed, change, pattern):
+    with another_daemon(seed=seed) as other:
+        if change:
+            daemon.stop(), other.stop()
+            change(other, daemon)
+            daemon.start(), other.start()
+        all_were_told(refusals(daemon.directory, [daemon.socket, other.socket]), pattern)
     injected(40)
 
 
@@ -150,25 +113,19 @@ def test_snapshots_of_nodes_that_disagree_are_refused(daemon):
         assert len(set(before.values())) == 2 and len(before) == 5, "two of them have former ones"
         told = refusals(daemon.directory, [node.socket for node in nodes], start="epoch")
         injected(19)
-        all_were_told(
-            told,
-            r"process 2 of 3 \(rank 2, host \S+, pid \d+\): next: 8 \| 16 \(there \| process 0",
-        )
+        all_were_told(told, r"process 2 of 3 \(rank 2, .*\): next: 8 \| 16 \(there \| process 0")
         assert snapshots(nodes) == before, "no snapshot changed"
         paths = [next((node.directory / "state").rglob("epoch.cursor")) for node in reversed(nodes)]
         code, out, _ = run(TOKCTL, "cursor", "diff", *paths)
-        assert (code, out.decode()) == (
-            1,
-            f"{paths[0]} differs from {paths[1]} and 1 other:\nnext: 16 | 8\n",
-        )
+        said = f"{paths[0]} differs from {paths[1]} and 1 other:\nnext: 16 | 8\n"
+        assert (code, out.decode()) == (1, said)
 
 
 def test_the_others_do_not_wait_for_a_process_that_cannot_attach(daemon):
     told = refusals(daemon.directory, [daemon.socket, f"{daemon.socket}.not"])
     assert [kind for kind, _ in told] == ["DisagreementError", "ConnectError"]
-    assert re.search(
-        r"process 1 of 2 \(host \S+, pid \d+\): could not attach: .*socket\.not", told[0][1]
-    ), told[0][1]
+    pattern = r"process 1 of 2 \(host \S+, pid \d+\): could not attach: .*socket\.not"
+    assert re.search(pattern, told[0][1]), told[0][1]
 
 
 @pytest.mark.parametrize(
@@ -200,23 +157,11 @@ dist.barrier()
 
 
 def test_agree_false_compares_nothing(daemon):
-    with Job(
-        daemon.directory,
-        [daemon.socket] * 2,
-        steps=3,
-        start=["begin", 4096],
-        agree=False,
-        calls_from=None,
-    ) as job:
+    options = {"start": ["begin", 4096], "agree": False, "calls_from": None}
+    with Job(daemon.directory, [daemon.socket] * 2, steps=3, **options) as job:
         job.wait()
-        assert job.positions() == [
-            *range(0, 4),
-            *range(8, 12),
-            *range(16, 20),
-            *range(4100, 4104),
-            *range(4108, 4112),
-            *range(4116, 4120),
-        ]
+        starts = (0, 8, 16, 4100, 4108, 4116)
+        assert job.positions() == [p for start in starts for p in range(start, start + 4)]
 
 
 def test_peers_of_one_rank_take_the_same_rows(daemon):
@@ -225,14 +170,6 @@ def test_peers_of_one_rank_take_the_same_rows(daemon):
         job.wait()
         took = [job.of(process, "took") for process in range(4)]
         assert took[0] == took[1] != took[2] == took[3]
-        assert sorted(row[0] for rank in (0, 2) for rows in took[rank] for row in rows) == list(
-            range(160)
-        )
+        rows = [row for rank in (0, 2) for rows in took[rank] for row in rows]
+        assert sorted(row[0] for row in rows) == list(range(160))
         assert len({job.lines(process)[-1]["cursor"] for process in range(4)}) == 1
-
-
-def test_a_loader_alone_agrees_with_itself(daemon):
-    with tokend.Loader("train", 4, socket=daemon.socket) as loader:
-        loader.seek(position=1024)
-        loader.load_state_dict(loader.state_dict())
-        assert loader.position == 1024

@@ -10,7 +10,7 @@ from job import Job
 from lib import wait_until
 from lib.injected import injected
 from lib.stock import another_daemon
-from test_control import answer, ask, gap
+from test_control import FOR_EVER, answer, ask, gap, same_on_all, sessions
 
 KILLS = 40
 LONGEST_S = 0.06  # a request takes about half of it
@@ -32,57 +32,30 @@ def kill_many(daemons, rng):
         time.sleep(rng.uniform(0, LONGEST_S))
         tokctl.kill()
         tokctl.communicate()
-        if tokctl.returncode == -signal.SIGKILL:
-            killed += 1
-        else:
-            ended += 1
+        killed += tokctl.returncode == -signal.SIGKILL
+        ended += tokctl.returncode != -signal.SIGKILL
     return ended
-
-
-def open_requests(daemon):
-    sessions = daemon.tokctl("status", "--socket", daemon.socket, "--json")[:-1]
-    return [session["request"] for session in sessions if session["request"]]
 
 
 def test_all_ranks_act_at_one_step_or_none_does_when_tokctl_is_killed(daemon, seed):
     rng = random.Random(seed)
-    with (
-        another_daemon() as other,
-        Job(
-            daemon.directory,
-            [daemon.socket, other.socket, other.socket],
-            steps=100_000,
-            pause=0.004,
-            every=0.02,  # seconds between two looks for a request
-            goes_on=True,
-        ) as job,
-    ):
-        job.wait_for_steps(20)
-        ended = kill_many([daemon, other], rng)
-        wait_until(
-            lambda: not open_requests(daemon) + open_requests(other), "the end of all requests"
-        )
-        samples = 123
-        answer(ask(other, "skip", "--samples", samples))
-        last = len(job.of(0, "took"))
-        job.wait_for_steps(last + 50)
-        acted = same_within(job, last)
-        print(f"{KILLS} killed ({ended} ended before), {len(acted)} requests were carried out")
-        assert 1 < len(acted) < KILLS + ended + 1, "some were killed too early to have an effect"
-        skipped = sum(
-            note["request"]["args"]["samples"]
-            for note in acted
-            if note["request"]["kind"] == "skip" and not note["request"]["error"]
-        )
-        assert len(gap(job.positions(last + 40))) == skipped, "each position was taken once"
+    with another_daemon() as other:
+        sockets = [daemon.socket, other.socket, other.socket]
+        options = {"pause": 0.004, "every": 0.02, "goes_on": True}
+        with Job(daemon.directory, sockets, steps=FOR_EVER, **options) as job:
+            job.wait_for_steps(20)
+            ended = kill_many([daemon, other], rng)
+            wait_until(
+                lambda: not any(s["request"] for s in sessions(daemon) + sessions(other)),
+                "the end of all requests",
+            )
+            answer(ask(other, "skip", "--samples", 123))
+            last = len(job.of(0, "took"))
+            job.wait_for_steps(last + 50)
+            acted = [note["request"] for note in same_on_all(job, steps=last)]
+            print(f"{KILLS} killed ({ended} ended before), {len(acted)} requests were carried out")
+            assert 1 < len(acted) < KILLS + ended + 1, "some were killed too early"
+            skips = [each for each in acted if each["kind"] == "skip" and not each["error"]]
+            skipped = sum(each["args"]["samples"] for each in skips)
+            assert len(gap(job.positions(last + 40))) == skipped, "each position was taken once"
     injected(35, len(acted) - ended - 1)  # at least so many were killed after they had asked
-
-
-def same_within(job, steps):
-    """The requests that all processes noted up to step @steps: the same at the same steps."""
-    notes = [
-        [line for line in job.lines(rank) if "request" in line and line["step"] <= steps]
-        for rank in range(len(job.files))
-    ]
-    assert all(note == notes[0] for note in notes)
-    return notes[0]

@@ -10,7 +10,7 @@ from lib import wait_until
 from lib.injected import injected
 from lib.preload import Preload
 from lib.stock import StockDaemon
-from test_control import answer, ask
+from test_control import FOR_EVER, answer, ask, gap, sessions
 
 SHIFTED = r"""
 #include <errno.h>
@@ -88,14 +88,10 @@ def daemon(directory, clock, monkeypatch):
     stock.end()
 
 
-def sessions(daemon):
-    return len(daemon.tokctl("status", "--socket", daemon.socket, "--json")) - 1
-
-
 @pytest.mark.limit(200)  # less than the least jump: nothing waits for the clock to come back
 def test_a_job_does_not_notice_that_the_clock_jumps(daemon, clock):
     starts = 1
-    with Job(daemon.directory, [daemon.socket] * 2, steps=100_000) as job:
+    with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER) as job:
         for number, shift in enumerate(SHIFTS):
             job.wait_for_steps(max(job.steps()) + 20)
             clock.set(shift=shift, tokend_lived=0, others_lived=0)
@@ -103,7 +99,7 @@ def test_a_job_does_not_notice_that_the_clock_jumps(daemon, clock):
                 daemon.kill()
                 daemon.start()
                 starts += 1
-            wait_until(lambda: sessions(daemon) == 2, "the trainers' return")
+            wait_until(lambda: len(sessions(daemon)) == 2, "the trainers' return")
             answer(ask(daemon, "skip", "--samples", SKIPPED))
             wait_until(lambda: clock.get("tokend_lived") >= 1, "the jump, in the daemon")
             wait_until(lambda: clock.get("others_lived") >= 2, "the jump, in the trainers")
@@ -111,8 +107,7 @@ def test_a_job_does_not_notice_that_the_clock_jumps(daemon, clock):
         answer(ask(daemon, "drain"))
         job.wait()
         positions, lost = job.positions(), [job.of(rank, "lost_wakes") for rank in range(2)]
-    assert len(set(positions)) == len(positions), "no sample was repeated"
-    assert positions[-1] + 1 - len(positions) == len(SHIFTS) * SKIPPED, "and none was lost"
+    assert positions[0] == 0 and len(gap(positions)) == len(SHIFTS) * SKIPPED, "none was lost"
     assert lost == [[0], [0]], "no wake-up was lost"
     assert clock.get("tokend_monotonic") > 100, "the library sees the daemon's clocks"
     # At a start, and for the time of a warning: for people and metrics, never to wait by.

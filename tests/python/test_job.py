@@ -37,15 +37,12 @@ def alone(monkeypatch):
         (PMI, (2, 4)),
         (SRUN, (1, 2)),
         (BATCH, (0, 1)),
-        ({"SLURM_NTASKS": "8"}, (0, 1)),
         ({**SRUN, "SLURM_NTASKS": "16"}, (1, 2)),  # a step of fewer tasks than the allocation
         ({**SRUN, **TORCHRUN}, (3, 8)),  # torchrun in each task of srun
         ({**SRUN, **MPI}, (5, 6)),  # mpirun, with daemons started by srun
         ({**BATCH, **MPI}, (5, 6)),  # mpirun in a batch script
-        ({**BATCH, **PMI}, (2, 4)),
         ({**SRUN, **PMI}, (2, 4)),  # mpiexec.hydra, with proxies started by srun
         ({**MPI, **TORCHRUN}, (3, 8)),  # torchrun in each process of mpirun
-        ({**PMI, **MPI}, (5, 6)),
         ({**SRUN, "PMI_RANK": "1"}, (1, 2)),
         ({"PMIX_RANK": "0"}, (0, 1)),
     ],
@@ -82,22 +79,24 @@ def launched():
     return found.launcher, found.rank, found.world
 
 
+def jax_state(alone, **state):
+    module = types.SimpleNamespace(global_state=types.SimpleNamespace(**state))
+    alone.setitem(sys.modules, "jax._src.distributed", module)
+
+
 def test_jax_counts_once_it_is_initialised(alone):
     """By the state of jax 0.4 to 0.10, and by its public functions. The test needs no jax."""
     for name, value in {**SRUN, **PMI}.items():
         alone.setenv(name, value)
-    state = types.SimpleNamespace(client=None, process_id=0, num_processes=1)
-    alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace(global_state=state))
+    jax_state(alone, client=None, process_id=0, num_processes=1)
     assert launched() == ("PMI", 2, 4)
-    state.client, state.process_id, state.num_processes = object(), 6, 7
+    jax_state(alone, client=object(), process_id=6, num_processes=7)
     assert launched() == ("jax.distributed", 6, 7)
     alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
-    alone.setitem(
-        sys.modules, "jax.distributed", types.SimpleNamespace(is_initialized=lambda: True)
-    )
-    alone.setitem(
-        sys.modules, "jax", types.SimpleNamespace(process_index=lambda: 8, process_count=lambda: 9)
-    )
+    initialized = types.SimpleNamespace(is_initialized=lambda: True)
+    alone.setitem(sys.modules, "jax.distributed", initialized)
+    jax = types.SimpleNamespace(process_index=lambda: 8, process_count=lambda: 9)
+    alone.setitem(sys.modules, "jax", jax)
     assert launched() == ("jax.distributed", 8, 9)
 
 
@@ -105,11 +104,10 @@ def test_a_tpus_runtime_knows_the_processes_once_its_devices_are_in_use(alone):
     """Without jax.distributed each host once was rank 0 of 1. The test needs no TPU."""
     for name, value in PMI.items():
         alone.setenv(name, value)
-    state = types.SimpleNamespace(client=None, process_id=0, num_processes=1)
     jax = types.SimpleNamespace(process_index=lambda: 5, process_count=lambda: 8)
     in_use = types.SimpleNamespace(backends_are_initialized=lambda: False)
     alone.setitem(sys.modules, "jax", jax)
-    alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace(global_state=state))
+    jax_state(alone, client=None, process_id=0, num_processes=1)
     alone.setitem(sys.modules, "jax._src.xla_bridge", in_use)
     assert launched() == ("PMI", 2, 4)
     in_use.backends_are_initialized = lambda: True
@@ -120,8 +118,7 @@ def test_a_tpus_runtime_knows_the_processes_once_its_devices_are_in_use(alone):
 
 def initialised(alone, index, count):
     """jax.distributed is initialised; it has no store here, so there is no group."""
-    state = types.SimpleNamespace(client=object(), process_id=index, num_processes=count)
-    alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace(global_state=state))
+    jax_state(alone, client=object(), process_id=index, num_processes=count)
 
 
 def test_a_loader_made_before_its_launcher_is_refused(daemon, alone):
@@ -167,11 +164,3 @@ def test_the_run_has_the_launchers_name(alone):
     assert job.token() == "77"
     alone.delenv("SLURM_JOB_ID")
     assert job.token() is None
-
-
-def test_a_batch_script_without_srun_takes_every_row(daemon, alone):
-    """It once was rank 0 of as many ranks as the allocation's tasks, and took one row in eight."""
-    for name, value in BATCH.items():
-        alone.setenv(name, value)
-    with Loader("train", 4, socket=daemon.socket, framework="numpy") as loader:
-        assert [next(loader)["position"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -4,13 +4,12 @@ tests/system/test_embedded.py.
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 
 import pytest
-from lib import BIN, TOKCTL, child_environment
+from lib import BIN, TOKCTL, child_environment, run
 from lib.stock import StockDaemon
 from test_loader_daemon import kill_private
 
@@ -59,38 +58,19 @@ def test_a_child_forked_while_a_daemon_starts_does_not_keep_its_lock(directory):
     (programs / "tokend").write_text(SLOWLY.format(directory, BIN))
     (programs / "tokend").chmod(0o755)
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", FORKER, str(config), str(directory)],
-            env=child_environment(XDG_RUNTIME_DIR=str(directory), TOKEND_BIN=str(programs)),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+        settings = {"XDG_RUNTIME_DIR": str(directory), "TOKEND_BIN": str(programs)}
+        command = [sys.executable, "-c", FORKER, config, directory]
+        code, out, err = run(*command, env=child_environment(**settings))
+        assert (code, out) == (0, b"1\n"), err
     finally:
         kill_private(directory)
 
 
-def start(config, *more, **environment):
-    """Runs tokctl start. Returns its exit code, the socket and its errors."""
-    command = [TOKCTL, "start", "-c", str(config), "--json", *more]
-    done = subprocess.run(
-        command,
-        env=child_environment(**environment),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout and json.loads(done.stdout), done.stderr
-
-
-def end(config, **environment):
-    out = subprocess.check_output(
-        [TOKCTL, "status", "-c", str(config), "--json"], env=child_environment(**environment)
-    )
-    os.kill(json.loads(out)["pid"], signal.SIGTERM)
+def start(directory, config, *more, **keys):
+    """Runs tokctl start: its exit code, its output and its errors."""
+    environment = child_environment(**{"XDG_RUNTIME_DIR": str(directory), **keys})
+    code, out, err = run(TOKCTL, "start", "-c", config, "--json", *more, env=environment)
+    return code, out and json.loads(out), err
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -98,49 +78,50 @@ def test_a_runtime_directory_too_long_for_a_socket_is_not_used(directory, more):
     fits = 107 - len("/tokend/0123456789abcdef.sock") - len(f"{directory}/")
     runtime = directory / ("x" * (fits + more))
     runtime.mkdir()
-    config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(runtime)}
-    code, told, err = start(config, **environment)
+    config = StockDaemon(directory).config
+    code, told, err = start(runtime, config)
     assert (code, told["private"], err) == (0, True, "")
     expected = f"/tmp/tokend-{os.getuid()}" if more else f"{runtime}/tokend"
     assert os.path.dirname(told["socket"]) == expected
     assert len(told["socket"]) <= 107
-    assert start(config, **environment) == (0, told, ""), "the same daemon again"
-    end(config, **environment)
+    assert start(runtime, config) == (0, told, ""), "the same daemon again"
+    config.write_text(config.read_text() + "# edited\n")
+    other = start(runtime, config)[1]["socket"]
+    assert other != told["socket"], "an edited config has another daemon"
+    for path in (told["socket"], other):
+        os.kill(json.loads(run(TOKCTL, "status", "--socket", path, "--json")[1])["pid"], 15)
 
 
-def test_a_directory_that_cannot_be_made_is_refused(directory):
-    (directory / "file").write_text("")
-    code, told, err = start(
-        StockDaemon(directory).config, "--socket", f"{directory}/file/tokend/x.sock"
-    )
-    words = f"tokctl: config: {directory}/file/tokend: Not a directory; set XDG_RUNTIME_DIR"
-    assert (code, told) == (1, "")
-    assert err.startswith(words) and err.count("\n") == 1
-
-
-@pytest.mark.parametrize("path", ["x.sock", "private/x.sock", "", "/x.sock"])
-def test_a_socket_that_is_no_absolute_path_in_a_directory_is_refused(directory, monkeypatch, path):
-    """The daemon's working directory is another one."""
+@pytest.mark.parametrize(
+    "path, words",
+    [
+        ("{}/file/tokend/x.sock", "/file/tokend: Not a directory; set XDG_RUNTIME_DIR"),
+        ("private/x.sock", "is not an absolute path"),  # the daemon's directory is another one
+        ("", "is not an absolute path"),
+        ("/x.sock", "is not an absolute path"),
+    ],
+)
+def test_a_socket_in_no_directory_is_refused(directory, monkeypatch, path, words):
     monkeypatch.chdir(directory)
-    code, told, err = start(StockDaemon(directory).config, "--socket", path)
-    assert (code, told) == (1, "") and "is not an absolute path" in err
+    (directory / "file").write_text("")
+    config = StockDaemon(directory).config
+    code, told, err = start(directory, config, "--socket", path.format(directory))
+    assert (code, told, err.count("\n")) == (1, b"", 1) and words in err
     assert not (directory / "private").exists()
 
 
 def test_a_daemon_that_is_starting_is_asked_once(directory):
     """It accepts nobody, and its queue is short."""
-    config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(directory)}
-    path = start(config, **environment)[1]["socket"]
+    config = StockDaemon(directory).config
+    path = start(directory, config)[1]["socket"]
     kill_private(directory)
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as starting:
         starting.bind(path)
         starting.listen()
-        asking = subprocess.Popen(
-            [TOKCTL, "start", "-c", str(config)],
-            env=child_environment(**environment),
-            stdout=subprocess.PIPE,
-        )
+        environment = child_environment(XDG_RUNTIME_DIR=str(directory))
+        command = [TOKCTL, "start", "-c", str(config)]
+        asking = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
         starting.settimeout(20)
         connection, _ = starting.accept()
         starting.settimeout(1)
@@ -154,25 +135,7 @@ def test_a_daemon_that_is_starting_is_asked_once(directory):
 def test_a_caller_without_standard_input_gets_a_daemon(directory):
     """The daemon's lock must not get the number of a standard descriptor."""
     config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(directory)}
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$@" <&-', "sh", TOKCTL, "start", "-c", str(config)],
-        env=child_environment(**environment),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", TOKCTL, "start", "-c", config]
+    code, out, err = run(*command, env=child_environment(**environment))
     kill_private(directory)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("private ")
-
-
-def test_an_edited_config_has_another_daemon(directory):
-    config, environment = StockDaemon(directory).config, {"XDG_RUNTIME_DIR": str(directory)}
-    try:
-        first = start(config, **environment)[1]
-        config.write_text(config.read_text() + "# edited\n")
-        second = start(config, **environment)[1]
-        assert first["socket"] != second["socket"]
-    finally:
-        kill_private(directory)
+    assert (code, err) == (0, "") and out.startswith(b"private ")
