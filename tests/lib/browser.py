@@ -25,25 +25,14 @@ class Browser:
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
 
-        self.process = place.spawn(
-            [
-                shutil.which("chromium"),
-                "--headless",
-                "--no-sandbox",  # it runs as root, and loads only pages of the test
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-extensions",
-                "--hide-scrollbars",
-                f"--window-size={width},{height}",
-                f"--user-data-dir={place.file('browser', 'x')[:-2]}",
-                "--remote-debugging-pipe",
-            ],
-            preexec_fn=pass_pipes,
-            close_fds=False,
-            stderr=subprocess.DEVNULL,
-        )
+        # it runs as root, and loads only pages of the test
+        options = "headless no-sandbox disable-gpu disable-dev-shm-usage no-first-run "
+        options += "disable-background-networking disable-extensions hide-scrollbars "
+        options += "remote-debugging-pipe"
+        command = [shutil.which("chromium"), *(f"--{name}" for name in options.split())]
+        command += [f"--window-size={width},{height}", f"--user-data-dir={place.file('b', 'x')}"]
+        keys = {"preexec_fn": pass_pipes, "close_fds": False, "stderr": subprocess.DEVNULL}
+        self.process = place.spawn(command, **keys)
         os.close(to)
         os.close(back)
         self.number, self.left, self.session, self.said = 0, b"", None, []

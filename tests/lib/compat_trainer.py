@@ -14,18 +14,9 @@ def rows_of(batch):
 
 
 def main(socket, cursor=None):
-    with tokend.Loader(
-        "train",
-        4,
-        socket=socket,
-        run="compat",
-        rank=0,
-        world=1,
-        slots=4,
-        framework="numpy",
-        deadline=60,
-        start=bytes.fromhex(cursor) if cursor else "begin",
-    ) as loader:
+    keys = {"run": "compat", "rank": 0, "world": 1, "slots": 4, "framework": "numpy"}
+    start = bytes.fromhex(cursor) if cursor else "begin"
+    with tokend.Loader("train", 4, socket=socket, start=start, deadline=60, **keys) as loader:
         print(json.dumps({"file": tokend.__file__}), flush=True)
         for line in sys.stdin:
             name, argument = json.loads(line)
@@ -43,9 +34,8 @@ def main(socket, cursor=None):
                     said = {"error": f"{type(error).__name__}: {error}", "rows": rows_of(batch)}
             elif name == "control":
                 request = loader.control()
-                said["request"] = (
-                    None if request is None else [request.kind, request.acts_from, request.error]
-                )
+                about = request is not None and [request.kind, request.acts_from, request.error]
+                said["request"] = about or None
             elif name == "save":
                 said["path"] = loader.checkpoint(argument)
             said["cursor"] = bytes(loader.cursor).hex()

@@ -70,7 +70,6 @@ NOTES = {
     45: "weaker bound: other streams continue; their waits are in bench/RESULTS.md",
     46: "weaker bound: others are served; figures in bench/RESULTS.md",
 }
-LATER = set()  # rows that no test can inject yet
 INDENT, WIDTH = 81, 150  # the column of the tests' names; the longest line
 
 
@@ -111,26 +110,13 @@ def named(path, text, among=ROWS):
     """The rows that a test's source names in calls of `injected()`."""
     if path.endswith(".py"):
         calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and n.args]
-        rows = [
-            part.value
-            for call in calls
-            if isinstance(call.func, ast.Name) and call.func.id == "injected"
-            for part in ast.walk(call.args[0])
-            if isinstance(part, ast.Constant)
-        ]
+        calls = [call for call in calls if getattr(call.func, "id", "") == "injected"]
+        parts = [part for call in calls for part in ast.walk(call.args[0])]
+        rows = [part.value for part in parts if isinstance(part, ast.Constant)]
     else:
-        rows = [int(n) for call in re.findall(r"\binjected[( ]([^,;\n]*)", text)
-                for n in re.findall(r"\b\d+\b", call)]  # fmt: skip
+        calls = re.findall(r"\binjected[( ]([^,;\n]*)", text)
+        rows = [int(n) for call in calls for n in re.findall(r"\b\d+\b", call)]
     return frozenset(row for row in rows if row in among)
-
-
-def line(row, fault, times, held, names):
-    text = ", ".join(names) + (f" ({NOTES[row]})" if row in NOTES else "")
-    first = f"{row:>3}  {fault:<56}{times:>9}  {held:<9}"
-    return textwrap.fill(
-        text.strip(), WIDTH, initial_indent=first, subsequent_indent=" " * INDENT,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
 
 
 def table(tests, whole, rows=ROWS):
@@ -144,23 +130,25 @@ def table(tests, whole, rows=ROWS):
     missing = []
     for row, fault in rows.items():
         by = [test for test in tests if row in test.counts]
-        failed = [
-            t
-            for t in tests
-            if row in t.broken or (not t.passed and row in t.rows and row not in t.counts)
-        ]
+        failed = [t for t in tests if row in t.broken]
+        failed += [t for t in tests if not t.passed and row in t.rows and row not in t.counts]
         skipped = [t.skipped for t in tests if row in t.rows and t.skipped]
         if not by and not failed and not whole:
             continue
-        names = {name for test in by for name in test.counts[row]}
+        note = NOTES.get(row, "")
         held = "no" if failed else "yes" if by else "skipped" if skipped else "-"
-        if held == "yes" and NOTES.get(row, "").startswith("weaker"):
+        names = sorted({name for test in by for name in test.counts[row]})
+        if held == "yes" and note.startswith("weaker"):
             held = "weaker"
         if held == "skipped":
-            names = {f"skipped: {why}" for why in skipped}
-        elif held == "-" and row not in LATER:
+            names = sorted({f"skipped: {why}" for why in skipped})
+        if held == "-":
             missing.append(row)
         times = sum(sum(test.counts[row].values()) for test in by)
-        failures = sorted(f"FAILED: {test.name}" for test in failed)
-        lines.append(line(row, fault, times, held, failures + sorted(names) or ["none"]))
+        names = sorted({f"FAILED: {test.name}" for test in failed}) + names or ["none"]
+        first = f"{row:>3}  {fault:<56}{times:>9}  {held:<9}"
+        text = ", ".join(names) + (f" ({note})" if note else "")
+        keys = {"break_long_words": False, "break_on_hyphens": False}
+        keys |= {"initial_indent": first, "subsequent_indent": " " * INDENT}
+        lines.append(textwrap.fill(text, WIDTH, **keys))
     return (lines if len(lines) > 1 else []), missing

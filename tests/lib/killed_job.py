@@ -55,8 +55,8 @@ class KilledJob:
     def __init__(self, place, seed):
         self.place, self.random = place, random.Random(seed)
         killed_trainer.warm_up()
-        for name, tokens in (("web/a.bin", 400_000), ("web/b.bin", 90_000), ("code/x.bin", 90_000)):
-            place.shard(name, tokens, seed=seed)
+        for name in ("web/a.bin", "web/b.bin", "code/x.bin"):
+            place.shard(name, 200_000, seed=seed)
         about = {"seed": seed, "seq_len": 16, "datasets": datasets("web", "code")}
         self.config = place.config(streams={"train": about}, state_dir=place.file("state", ""))
         self.daemon = Daemon(place, self.config)
@@ -90,14 +90,11 @@ class KilledJob:
         deck = []
         self._begin(self.plan)
         wait_for(lambda: self._steps() > 0 or self.life.ended(), PATIENCE_S)
-        while (kills is None or self.kills() < kills) and (
-            until is None or time.monotonic() < until
-        ):
+        while self.kills() < (kills or 1 << 60) and (until is None or time.monotonic() < until):
             time.sleep(self.random.uniform(0, 2 * MEAN_S))
             self._watch()
-            deck = deck or self.random.sample(
-                list(EVENTS), sum(EVENTS.values()), counts=EVENTS.values()
-            )
+            counts = EVENTS.values()
+            deck = deck or self.random.sample(list(EVENTS), sum(counts), counts=counts)
             getattr(self, f"_{deck.pop()}")()
         self._settle()
 
@@ -115,14 +112,11 @@ class KilledJob:
         self.life.kill()
         self._begin(self.plan)
 
-    def _serving(self):
-        """Mostly waits until the daemon serves the job; otherwise it is killed as it starts."""
+    def _daemon(self):
+        """Mostly it serves the job by then; otherwise it is killed as it starts."""
         if self.random.random() < 0.8:
             wait_for(lambda: self.daemon.rings() > 0 or self.life.ended(), PATIENCE_S)
             time.sleep(self.random.uniform(0, 0.02))
-
-    def _daemon(self):
-        self._serving()
         self.counts["with sessions"] += self.daemon.rings() > 0
         self.counts["daemon"] += self.daemon.alive()
         self.daemon.kill()
@@ -153,9 +147,8 @@ class KilledJob:
 
     def _restart(self):
         """SIGTERM, as an upgrade does it."""
-        if not wait_for(lambda: "ready at" in self.daemon.log(), PATIENCE_S):
-            raise AssertionError(f"the daemon is not ready: {self.daemon.log()}")
-        assert self.daemon.stop() == 0, "SIGTERM ends the daemon with 0"
+        ready = wait_for(lambda: "ready at" in self.daemon.log(), PATIENCE_S)
+        assert ready and self.daemon.stop() == 0, self.daemon.log()
         self.daemon.start(ready=False)
         self.counts["daemon restarted"] += 1
 
@@ -166,10 +159,9 @@ class KilledJob:
                 return
             self.counts["requests carried out"] += self.operator.returncode == 0
             self.counts["requests failed"] += self.operator.returncode != 0
-        command = [TOKCTL, *map(str, arguments), "--run", "kills", "--socket", self.daemon.socket]
-        self.operator = self.place.spawn(
-            [*command, "--timeout", "5"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        command = [TOKCTL, *arguments, "--run", "kills", "--socket", self.daemon.socket]
+        nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.operator = self.place.spawn([*command, "--timeout", "5"], **nowhere)
         time.sleep(self.random.uniform(0, 0.5))
 
     def _mix(self):
@@ -238,15 +230,10 @@ class KilledJob:
         undone = 0
         for rank in range(self.plan.world):
             want, got = self._losses(calm, rank), self._losses(self.plan, rank)
-            assert len(want) == state[0] and (want["step"] == numpy.arange(state[0])).all(), (
-                "the undisturbed job makes each step once"
-            )
+            assert want["step"].tolist() == list(range(state[0])), "each step once"
             last = numpy.full(state[0], -1)
             last[got["step"]] = numpy.arange(len(got))  # a later life overrides
-            assert (last >= 0).all(), (
-                f"rank {rank} did not make steps",
-                numpy.flatnonzero(last < 0),
-            )
+            assert (last >= 0).all(), (f"rank {rank} did not make", numpy.flatnonzero(last < 0))
             for field in ("position", "loss"):
                 wrong = numpy.flatnonzero(got[last][field] != want[field])
                 first = (got[last][wrong[:1]], want[wrong[:1]])

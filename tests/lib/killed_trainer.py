@@ -74,14 +74,11 @@ class Trainer:
     def __init__(self, plan, rank, life, listener):
         """@listener: for the job's store, which rank 0 serves."""
         self.plan, self.rank, self.life = plan, rank, life
-        store = distributed.TCPStore(
-            "127.0.0.1",
-            listener.getsockname()[1],
-            plan.world,
-            rank == 0,
-            master_listen_fd=listener.fileno() if rank == 0 else None,
-            timeout=datetime.timedelta(seconds=60),
-        )
+        keys = {"timeout": datetime.timedelta(seconds=60)}
+        if rank == 0:
+            keys["master_listen_fd"] = listener.fileno()
+        port = listener.getsockname()[1]
+        store = distributed.TCPStore("127.0.0.1", port, plan.world, rank == 0, **keys)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=plan.world)
         torch.manual_seed(1)
         self.model = torch.nn.parallel.DistributedDataParallel(Model())
@@ -92,16 +89,9 @@ class Trainer:
             self.model.module.load_state_dict(saved["model"])
             self.optimizer.load_state_dict(saved["optimizer"])
             self.step, self.mixes, start = saved["step"], saved["mixes"], saved["data"]["cursor"]
-        self.loader = tokend.Loader(
-            "train",
-            plan.micro,
-            socket=plan.socket,
-            run="kills",
-            record=plan.records,
-            start=start,
-            deadline=60,
-            slots=4,  # a ring that lasts for a few steps, so that a killed daemon is missed soon
-        )
+        keys = {"record": plan.records, "start": start, "deadline": 60}
+        keys["slots"] = 4  # a ring that lasts for a few steps: a killed daemon is missed soon
+        self.loader = tokend.Loader("train", plan.micro, socket=plan.socket, run="kills", **keys)
         self.losses = os.open(f"{plan.losses}/{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def save(self):

@@ -22,14 +22,14 @@ GROWTH_KIB = 256  # of a process, after the first third of its samples
 
 
 def look(pid):
-    """(RSS in KiB, descriptors, threads) of a process."""
-    with open(f"/proc/{pid}/status") as file:
-        field = dict(line.split(":", 1) for line in file)
-    return (
-        int(field["VmRSS"].split()[0]),
-        len(os.listdir(f"/proc/{pid}/fd")),
-        int(field["Threads"]),
-    )
+    """(RSS in KiB, descriptors, threads) of a process; None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            field = dict(line.split(":", 1) for line in file)
+        fds = len(os.listdir(f"/proc/{pid}/fd"))
+        return int(field["VmRSS"].split()[0]), fds, int(field["Threads"])
+    except (FileNotFoundError, KeyError, ProcessLookupError):
+        return None
 
 
 class LongLife:
@@ -59,7 +59,7 @@ class LongLife:
         for line in trainer.stdout:
             last = json.loads(line)
             if time.monotonic() >= due and trainer.poll() is None:
-                samples.append((look(self.daemon.pid), self._look_at(trainer.pid), last))
+                samples.append((look(self.daemon.pid), look(trainer.pid), last))
                 self._compare()
                 due = time.monotonic() + (0 if len(samples) < 20 else 1)
         code = trainer.wait()
@@ -69,14 +69,6 @@ class LongLife:
         assert last["lost_wakes"] == total["lost_wakes"] == 0, "no wake-up was lost"
         assert last["reattached"] == 0, "the daemon was never lost"
         return {**last, **self._flat(samples)}
-
-    @staticmethod
-    def _look_at(pid):
-        """The trainer may end at any time."""
-        try:
-            return look(pid)
-        except (FileNotFoundError, KeyError, ProcessLookupError):
-            return None
 
     def _compare(self):
         """The daemon's counters between themselves."""

@@ -1,69 +1,61 @@
 """Executes the code blocks of a page, in order, with a real daemon over shards of toy size."""
 
 import json
+import multiprocessing
 import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
+import traceback
 
 import numpy
 import yaml
 
-from .pages import commands, console, missing, missing_target, printable
-from .process import BIN, REPO, TOKEND, child_environment, free_port, run
+from .forks import FORKS, print_to
+from .pages import commands, console, missing, missing_target
+from .process import REPO, TOKEND, child_environment, free_port, run
 
 BLOCK_SECONDS = 120
-TOP_LEVEL = {
-    "stores",
-    "cache",
-    "socket",
-    "state_dir",
-    "memory",
-    "metrics",
-    "metrics_sessions",
-    "io",
-    "direct",
-    "allow_uids",
-    "admin_uids",
-}
+TOP_LEVEL = {"stores", "cache", "socket", "state_dir", "memory", "metrics", "metrics_sessions"}
+TOP_LEVEL |= {"io", "direct", "allow_uids", "admin_uids"}
 
-# The process that executes a page's Python. train() ends a block after some batches.
-PYTHON = """
-import json, os, sys, traceback
 
 class Enough(BaseException):
     pass
 
-calls, saved = 0, []
 
-def train(*arguments, **keys):
-    global calls
-    calls += 1
-    if calls > 20:
-        raise Enough
+def execute_python(jobs, directory, environment, log):
+    """The process that executes a page's Python. train() ends a block after some batches."""
+    calls = 0
 
-def save(*arguments, **keys):
-    saved.append(arguments)
+    def train(*arguments, **keys):
+        nonlocal calls
+        calls += 1
+        if calls > 20:
+            raise Enough
 
-names = {"__name__": "__main__", "train": train, "save": save, "model": None}
-results = os.fdopen(int(sys.argv[1]), "w")
-for line in sys.stdin:
-    job = json.loads(line)
-    os.environ.update(job["environment"])
-    calls, failed = 0, False
-    try:
-        exec(compile(job["text"], job["name"], "exec"), names)
-    except Enough:
-        pass
-    except BaseException:
-        traceback.print_exc()
-        failed = True
-    sys.stdout.flush()
-    sys.stderr.flush()
-    print(json.dumps(failed), file=results, flush=True)
-"""
+    print_to(log, log)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+    os.chdir(directory)
+    sys.path.insert(0, "")
+    names = {"__name__": "__main__", "train": train, "save": lambda *_, **__: None, "model": None}
+    while True:
+        job = jobs.recv()
+        os.environ.update(job["environment"])
+        calls, failed = 0, False
+        try:
+            exec(compile(job["text"], job["name"], "exec"), names)
+        except Enough:
+            pass
+        except BaseException:
+            traceback.print_exc()
+            failed = True
+        sys.stdout.flush()
+        sys.stderr.flush()
+        jobs.send(failed)
+
 
 # `tokend -c FILE` serves until the page ends; the next one takes its place.
 SHELL = """set -e
@@ -104,25 +96,6 @@ serve() {
     done
     cat "$PAGE/.log"
 }
-"""
-
-C = """
-#include <err.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <tokend.h>
-
-static inline void train(const void *tokens, unsigned rows, unsigned window, unsigned width)
-{
-	static int calls;
-
-	(void)tokens, (void)rows, (void)window, (void)width;
-	if (++calls > 20)
-		exit(0);
-}
-
-int main(void)
-{
 """
 
 
@@ -215,7 +188,8 @@ class Runner:
             except OSError:
                 pass  # it has ended
         if self.python:
-            self.python.wait()
+            self.python.kill()
+            self.python.join()
 
     def _local(self, text):
         for shown, actual in self.replaced.items():
@@ -235,21 +209,13 @@ class Runner:
             return None
         if block.note == "file":
             return (self.directory / block.argument).write_text(self._local(block.text))
-        if block.note == "prints":  # by a program that takes too long here
-            source = (REPO / block.argument).read_text()
-            patterns = printable(source)
-            for line in filter(None, map(str.strip, block.text.splitlines())):
-                said = any(re.fullmatch(pattern, line) for pattern in patterns)
-                assert said, f"{block}: {block.argument} does not print: {line}"
-            return None
         if block.note == "output":
             line = missing(block.text, self.output)
             assert line is None, f"{block}: not in the output: {line}\n{self.output}"
             return None
-        ways = {"sh": self._sh, "console": self._console, "python": self._python}
-        ways |= {"yaml": self._yaml, "c": self._c}
-        assert block.kind in ways, f"{block}: ```{block.kind} says nothing that can be executed"
-        return ways[block.kind](block)
+        kinds = ("sh", "console", "python", "yaml")
+        assert block.kind in kinds, f"{block}: ```{block.kind} says nothing that can be executed"
+        return getattr(self, f"_{block.kind}")(block)
 
     def _ended(self, block, failed):
         assert failed == (block.note == "fails"), (
@@ -293,30 +259,23 @@ class Runner:
 
     def _python(self, block):
         log = self.directory / ".python"
+        log.touch()
         if not self.python:
-            read, write = os.pipe()
-            with open(log, "wb") as out:
-                self.python = subprocess.Popen(
-                    [sys.executable, "-c", PYTHON, str(write)],
-                    cwd=self.directory,
-                    env=self.environment(),
-                    stdin=subprocess.PIPE,
-                    stdout=out,
-                    stderr=out,
-                    pass_fds=[write],
-                    text=True,
-                )
-            os.close(write)
-            self.results = os.fdopen(read)
+            self.jobs, other = multiprocessing.Pipe()
+            arguments = (other, str(self.directory), self.environment(), str(log))
+            self.python = FORKS.Process(target=execute_python, args=arguments)
+            self.python.start()
+            other.close()
         before = log.stat().st_size
         job = {"text": self._local(block.text), "name": str(block)}
-        job["environment"] = self.environment()
-        self.python.stdin.write(json.dumps(job) + "\n")
-        self.python.stdin.flush()
-        failed = self.results.readline()
+        self.jobs.send({**job, "environment": self.environment()})
+        try:
+            failed = self.jobs.recv()
+        except EOFError:
+            failed = None
         self.output = self._public(log.read_bytes()[before:].decode(errors="replace"))
-        assert failed, f"{block}: the process ended:\n{self.output}"
-        self._ended(block, json.loads(failed))
+        assert failed is not None, f"{block}: the process ended:\n{self.output}"
+        self._ended(block, failed)
 
     def _yaml(self, block):
         """A whole config takes the place of the one before; a part is merged into it."""
@@ -335,25 +294,4 @@ class Runner:
         file = self.directory / "tokend.yaml"
         code, out, err = run(TOKEND, "-c", file, "--check", env=self.environment())
         self.output = self._public(out.decode() + err)
-        self._ended(block, code != 0)
-
-    def _c(self, block):
-        source = self.directory / "page.c"
-        text = self._local(block.text)
-        whole = text if "main(" in text else C + text + "\treturn 0;\n}\n"
-        source.write_text(whole)
-        program = self.directory / "page"
-        options = [
-            "-std=gnu11",
-            "-Wall",
-            f"-I{REPO}/client/lib",
-            "-D_GNU_SOURCE",
-            f"-L{BIN}/../lib",
-        ]
-        code, _, err = run(
-            "gcc", *options, "-o", program, source, "-ltokend", f"-Wl,-rpath,{BIN}/../lib"
-        )
-        assert code == 0, f"{block}: {err}"
-        code, out, err = run(program, cwd=self.directory, env=self.environment())
-        self.output = self._public(out.decode(errors="replace") + err)
         self._ended(block, code != 0)

@@ -1,20 +1,18 @@
-"""The parts of a page (*.md): its blocks, words, links and anchors, and the commands it names.
+"""The parts of a page (*.md): its blocks, links and anchors, and the commands in them.
 
 tests/README.md says how a page describes its blocks; page_runner.py executes them.
 """
 
-import ast
 import dataclasses
 import re
-import shlex
 
-from .process import REPO, TOKCTL, run
+from .process import REPO
 
 FENCE = re.compile(r"(\s*)(```+)(\w*)\s*")
 NOTE = re.compile(r"<!-- test: (\w+) ?(\S*) -->")
-HIDDEN = re.compile(r"<!-- test: (sh|python|yaml|c)")
+HIDDEN = re.compile(r"<!-- test: (sh|python|yaml)")
 SHOWN = re.compile(r"\[`(\S+)`\]\(([^)#]+)\)")
-NOTES = {"output", "picture", "fails", "file", "prints"}
+NOTES = {"output", "picture", "fails", "file"}
 
 # Commands that a page shows and the runner does not execute: what they match, and why.
 EXCEPTED = {
@@ -60,11 +58,9 @@ def blocks(page, text):
             if at == len(lines):
                 raise ValueError(f"{page}:{start}: a block without an end")
             at += 1
-            shown = SHOWN.fullmatch(before) if fence else None
-            kind = fence[3] if fence else hidden[1]
-            found.append(
-                Block(page, start, kind, "\n".join([*body, ""]), *note, shown[2] if shown else "")
-            )
+            shown = fence and SHOWN.fullmatch(before)
+            kind, text = fence[3] if fence else hidden[1], "\n".join([*body, ""])
+            found.append(Block(page, start, kind, text, *note, shown[2] if shown else ""))
             note, before = ("", ""), ""
         elif noted:
             if noted[1] not in NOTES:
@@ -88,10 +84,6 @@ def prose_of(text):
     """@text without its code blocks and comments."""
     text = re.sub(r"^(\s*)(```+).*?^\s*\2\s*$", "", text, flags=re.M | re.S)
     return re.sub(r"<!--.*?-->", "", text, flags=re.S)
-
-
-def words(text):
-    return sum(1 for word in prose_of(text).split() if re.search(r"\w", word))
 
 
 def anchors(text):
@@ -125,29 +117,10 @@ def commands(script):
     kept, excepted = [], []
     for line in re.sub(r"\\\n\s*", "", script).splitlines():
         parts = re.split(r"\s*&&\s*", line)
-        left = []
-        for part in parts:
-            is_excepted = any(re.match(pattern, part.strip()) for pattern in EXCEPTED)
-            (excepted if is_excepted else left).append(part)
+        left = [part for part in parts if not re.match("|".join(EXCEPTED), part.strip())]
+        excepted += [part.strip() for part in parts if part not in left]
         kept.append(" && ".join(left))
-    return "\n".join(kept), [part.strip() for part in excepted]
-
-
-def printable(source):
-    """Patterns of the messages in a Python file: a field of a format matches anything."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-        texts = [
-            re.sub(r"\{\w+[^}]*\}", "\0", part.value) if isinstance(part, ast.Constant) else "\0"
-            for part in parts
-            if not isinstance(part, ast.Constant) or isinstance(part.value, str)
-        ]
-        if isinstance(node, (ast.JoinedStr, ast.Constant)) and re.search(
-            r"[a-z]{3}.* ", "".join(texts)
-        ):
-            found.append(re.escape("".join(texts).strip()).replace("\0", ".+"))
-    return found
+    return "\n".join(kept), excepted
 
 
 def console(text):
@@ -167,19 +140,12 @@ def console(text):
 
 def pattern_of(line):
     """A shown line of output: numbers, digests and … match any other."""
-    parts = re.split(r"(\s*(?:…|\.\.\.)\s*|\b[0-9a-f]{8,}\b|\d[\d.,]*|\s+)", line.strip())
     pattern = ""
-    for part in parts:
-        if part.strip() in ("…", "..."):
-            pattern += ".*"
-        elif re.fullmatch(r"[0-9a-f]{8,}", part):
-            pattern += "[0-9a-f]+"
-        elif re.match(r"\d", part):
-            pattern += r"\d[\d.,]*"
-        elif not part.strip():
-            pattern += r"\s+" if part else ""
-        else:
-            pattern += re.escape(part)
+    for part in re.split(r"(\s*(?:…|\.\.\.)\s*|\b[0-9a-f]{8,}\b|\d[\d.,]*|\s+)", line.strip()):
+        kinds = ((r"\s*(…|\.\.\.)\s*", ".*"), (r"[0-9a-f]{8,}", "[0-9a-f]+"))
+        kinds += ((r"\d.*", r"\d[\d.,]*"), (r"\s+", r"\s+"))
+        found = (other for kind, other in kinds if re.fullmatch(kind, part))
+        pattern += next(found, re.escape(part))
     return re.compile(pattern)
 
 
@@ -203,40 +169,3 @@ def missing_target(command):
     makefile = (REPO / "Makefile").read_text()
     targets = [w for w in words_[words_.index("make") :][1:] if re.fullmatch(r"[a-z][a-z-]*", w)]
     return next((t for t in targets if not re.search(rf"^{t}:", makefile, re.M)), None)
-
-
-def subcommand_help(*names):
-    """The help of a tokctl subcommand; None if there is none of this name."""
-    code, out, _ = run(TOKCTL, *names, "--help")
-    return out.decode() if code == 0 else None
-
-
-def wrong_command(span, helps):
-    """A name or option in a command of the prose that does not exist; None if all do."""
-    try:
-        words_ = shlex.split(span.replace("\\|", "|"))
-    except ValueError:
-        return None
-    if not words_:
-        return None
-    if words_[0] == "make":
-        gone = missing_target(span)
-        return f"no target {gone}" if gone else None
-    if words_[0] != "tokctl" or len(words_) < 2 or not re.match(r"[a-z]", words_[1]):
-        return None
-    names, text = words_[1:2], ""
-    if names == ["cursor"] and len(words_) > 2 and re.match(r"[a-z]", words_[2]):
-        names = words_[1:3]
-    for last in names[-1].split("|"):
-        if last == "…":
-            continue
-        path = (*names[:-1], last)
-        if path not in helps:
-            helps[path] = subcommand_help(*path)
-        if helps[path] is None:
-            return f"no command tokctl {' '.join(path)}"
-        text += helps[path]
-    for option in (w for w in words_[2:] if re.match(r"\[?--?[a-z]", w)):
-        if not re.search(rf"(^|[\s,\[]){re.escape(option.strip('[]'))}\b", text):
-            return f"tokctl {' '.join(names)} has no option {option}"
-    return None

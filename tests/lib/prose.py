@@ -1,160 +1,84 @@
-"""What people read in the tree: comments, docstrings, messages and pages, taken out of the files.
-
-`prose(path)` yields (line, kind, text); kind is "comment", "message" or "page". A comment of
-several lines, and a paragraph of a page, is one text. Code, tables and links are left out.
+"""Texts that people read: comments, docstrings, messages and pages, taken out of the tree's files.
+Code and links are left out.
 """
 
-import ast
-import io
 import re
-import tokenize
 from pathlib import Path
 
-C_TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'""", re.DOTALL)
-ADJACENT = re.compile(r"[\s]*|[\s]*PRI\w+[\s]*")  # between parts of one string
-CODE = re.compile(r"`[^`\n]*`")
+C = r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'"""
+PYTHON = r'''#(?!!)[^\n]*|[rbf]*(?:""".*?"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')'''
+SHELL = r"(?:(?<=\s)|^)#(?!!|:)[^\n]*"
+ADJACENT = re.compile(r"\s*(?:PRI\w+\s*)?")  # between parts of one string
 WORDS = re.compile(r"[A-Za-z]{2,}(?: [^ ]+)+ [A-Za-z]{2,}")  # at least three words: a message
-
-
-def _comment(text):
-    text = re.sub(r"^/\*+<?|\*/$", "", text)
-    lines = [re.sub(r"^\s*(?:\*|//)(?:\s|$)", "", line).strip() for line in text.splitlines()]
-    return _paragraphs(lines)
+ITEM = re.compile(r"(?:[-*•|@]|\d+\.|#+ ) ?\S|.{1,40}\S {3,}\S|\w+: |>>> |\.\.\. ")
 
 
 def _paragraphs(lines):
     """Joins lines; an empty line, or one that begins an item or a table, ends a paragraph."""
-    text, offset, start = [], 0, 0
-    for offset, line in enumerate(lines):
-        ends = not line or re.match(r"(?:[-*•|@]|\d+\.|#+ ) ?\S|.{1,40}\S {3,}\S|\w+: ", line)
-        if ends and text:
+    text, start = [], 0
+    for offset, line in enumerate([*lines, ""]):
+        if text and (not line or ITEM.match(line)):
             yield start, " ".join(text)
             text = []
-        if line and not line.startswith(("|", "+--")):
-            if not text:
-                start = offset
+        if line and not line.startswith(("|", "+--", ">>>", "...")):
+            start = start if text else offset
             text.append(line)
-    if text:
-        yield start, " ".join(text)
 
 
-def _c(source):
-    line, last = 1, 0
-    string, string_line, string_end = "", 0, 0
-    comment, comment_line, comment_end = [], 0, 0
-
-    def flush_string():
-        for part in string.split("\\n"):
-            if WORDS.search(part):
-                yield string_line, "message", part
-
-    for found in C_TOKEN.finditer(source):
-        token = found.group(0)
-        line += source.count("\n", last, found.start())
-        last = found.start()
-        if token.startswith("//"):
-            if not (comment and re.fullmatch(r"\n\s*", source[comment_end : found.start()])):
-                yield from ((comment_line + n, "comment", t) for n, t in _paragraphs(comment))
-                comment, comment_line = [], line
-            comment.append(token[2:].strip())
-            comment_end = found.end()
-        elif token.startswith("/*"):
-            yield from ((line + n, "comment", text) for n, text in _comment(token))
-        elif token.startswith('"'):
-            if string and ADJACENT.fullmatch(source[string_end : found.start()]):
-                string += token[1:-1]
-            else:
-                yield from flush_string()
-                string, string_line = token[1:-1], line
-            string_end = found.end()
-    yield from flush_string()
-    yield from ((comment_line + n, "comment", text) for n, text in _paragraphs(comment))
-
-
-def _hash_comments(source):
-    block, start = [], 0
-    for number, line in enumerate(source.splitlines(), 1):
-        found = re.match(r"\s*#(?!!|:) ?(.*)", line) or re.match(r".*?\s#\s(.*)", line)
-        whole = bool(re.match(r"\s*#", line))
-        if block and not (whole and found):
-            yield from ((start + n, "comment", text) for n, text in _paragraphs(block))
-            block = []
-        if found and whole:
-            start = start if block else number
-            block.append(found.group(1).strip())
-        elif found:
-            yield number, "comment", found.group(1)
-    yield from ((start + n, "comment", text) for n, text in _paragraphs(block))
-
-
-def _python(source):
-    block, start, last = [], 0, 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT or token.string.startswith("#!"):
-            continue
-        whole = not token.line[: token.start[1]].strip()
-        if block and not (whole and token.start[0] == last + 1):
-            yield from ((start + n, "comment", text) for n, text in _paragraphs(block))
-            block = []
-        start = start if block else token.start[0]
-        block.append(token.string[1:].strip())
-        last = token.start[0]
-        if not whole:
-            last = -1
-    yield from ((start + n, "comment", text) for n, text in _paragraphs(block))
-    tree = ast.parse(source)
-    documents, inside = set(), set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                documents.add(first.value)
-        if isinstance(node, ast.JoinedStr):
-            inside.update(ast.walk(node))
-            text = "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values
-            )
-            if WORDS.search(text):
-                yield node.lineno, "message", text
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-            continue
-        if node in documents:
-            lines = [line.strip() for line in node.value.splitlines()]
-            lines = [re.sub(r"^(>>>|\.\.\.) .*", "", line) for line in lines]
-            yield from ((node.lineno + n, "comment", text) for n, text in _paragraphs(lines))
-        elif node not in inside and WORDS.search(node.value) and "\n" not in node.value.strip():
-            yield node.lineno, "message", node.value
+def _source(source, lexer):
+    """The comments and strings of a program. Lines of comments that follow each other, and adjacent
+    strings, are one text.
+    """
+    texts, end = [], 0  # [kind, line, text]
+    for found in re.finditer(lexer, source, re.DOTALL | re.MULTILINE):
+        token, between = found[0], source[end : found.start()]
+        whole = not source[source.rfind("\n", 0, found.start()) + 1 : found.start()].strip()
+        line = source.count("\n", 0, found.start()) + 1
+        bare = token.lstrip("rbf")
+        if bare.startswith('"""') and not whole or token.startswith("b"):
+            continue  # data
+        if bare.startswith(('"""', "/*")):
+            kind, text = "block", re.sub(r'^("""|/\*+<?)|("""|\*/)$', "", bare)
+        elif bare.startswith(("#", "//")):
+            kind, text = "line", re.sub(r"^(#|//) ?", "", bare)
+        else:
+            kind, text = "string", re.sub(r"\{\w[^{}]*\}", "X", bare[1:-1])
+        last = texts[-1][0] if texts else ""
+        if kind == last == "line" and whole and re.fullmatch(r"\n\s*", between):
+            texts[-1][2] += "\n" + text
+        elif kind == last == "string" and ADJACENT.fullmatch(between):
+            texts[-1][2] += text
+        else:
+            texts.append([kind if kind != "line" or whole else "end", line, text])
+        end = found.end()
+    for kind, line, text in texts:
+        if kind == "string":
+            yield from ((line, part) for part in text.split("\\n") if WORDS.search(part))
+        else:
+            lines = [re.sub(r"^\s*\*(?:\s|$)", "", each).strip() for each in text.splitlines()]
+            yield from ((line + n, each) for n, each in _paragraphs(lines))
 
 
 def _page(source):
-    fenced, lines = False, []
     source = re.sub(r"<!--.*?-->", lambda c: "\n" * c[0].count("\n"), source, flags=re.S)
+    lines, fenced = [], False
     for line in source.splitlines():
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-            line = ""
-        lines.append("" if fenced else re.sub(r"\]\([^)]*\)", "]", line).strip())
-    yield from ((1 + n, "page", text) for n, text in _paragraphs(lines))
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        lines.append("" if fenced or fence else re.sub(r"\]\([^)]*\)", "]", line).strip())
+    yield from ((1 + n, text) for n, text in _paragraphs(lines))
     for number, line in enumerate(lines, 1):
         if line.startswith("|"):
-            for cell in line.strip("|").split("|"):
-                yield number, "page", cell.strip()
-
-
-READERS = {".c": _c, ".h": _c, ".py": _python, ".md": _page, ".sh": _hash_comments}
-READERS |= {".yaml": _hash_comments, ".yml": _hash_comments, ".service": _hash_comments}
+            yield from ((number, cell.strip()) for cell in line.strip("|").split("|"))
 
 
 def prose(path):
-    """Yields (line, kind, text) of the file; code in backquotes becomes `X`."""
-    path = Path(path)
-    source = path.read_text()
-    reader = READERS.get(path.suffix)
-    if reader is None:
-        reader = _python if "python" in source.split("\n", 1)[0] else _hash_comments
-    for line, kind, text in reader(source):
-        yield line, kind, CODE.sub("`X`", text)
+    """Yields (line, text) of the file; code in backquotes becomes `X`."""
+    source = Path(path).read_text()
+    suffix = Path(path).suffix or (".py" if "python" in source.split("\n", 1)[0] else "")
+    lexer = {".c": C, ".h": C, ".py": PYTHON}.get(suffix, SHELL)
+    for line, text in _page(source) if suffix == ".md" else _source(source, lexer):
+        yield line, re.sub(r"`[^`\n]*`", "`X`", text)
 
 
 def sentences(text):

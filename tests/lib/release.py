@@ -3,7 +3,6 @@
 import fcntl
 import os
 import pathlib
-import shutil
 import subprocess
 
 import pytest
@@ -23,35 +22,22 @@ class Release:
 
 def _make(commit, path):
     """Writes the commit's tree to @path and builds it there."""
-    archive = subprocess.run(
-        ["git", "archive", commit], cwd=REPO, check=True, stdout=subprocess.PIPE
-    ).stdout
+    archive = subprocess.check_output(["git", "archive", commit], cwd=REPO)
     path.mkdir(parents=True, exist_ok=True)
     subprocess.run(["tar", "-x", "-C", path], input=archive, check=True)
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "VARIANT")
-    }
-    subprocess.run(
-        ["make", "-s", "-j2", "CFLAGS=-O1", "programs", "python"],
-        cwd=path,
-        check=True,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-    )
+    names = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "VARIANT")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    command = ["make", "-s", "-j2", "CFLAGS=-O1", "programs", "python"]
+    keys = {"check": True, "env": environment, "stdout": subprocess.DEVNULL}
+    subprocess.run(command, cwd=path, **keys)
 
 
 def release(commit):
     """The release at @commit. Building it takes a minute the first time. Skips the test in a
     shallow clone, which lacks the commit.
     """
-    if (
-        not shutil.which("git")
-        or subprocess.run(
-            ["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=REPO, capture_output=True
-        ).returncode
-    ):
+    there = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    if subprocess.run(there, cwd=REPO, capture_output=True).returncode:
         pytest.skip(f"commit {commit} is not in this clone: git fetch --unshallow")
     path = REPO / "build/release" / commit
     path.parent.mkdir(parents=True, exist_ok=True)

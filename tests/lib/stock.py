@@ -15,43 +15,29 @@ from .place import Place
 from .process import TOKCTL, TOKEND, run
 from .wait import wait_until
 
-STREAMS = """\
-streams:
-  train:
-    seed: {seed}
-    seq_len: 64
-    vocab: 65536
-    datasets:
-      - {{name: web, path: web, weight: 0.7}}
-      - {{name: code, path: code.bin, weight: 0.3, shuffle: block, block: 8, group: 4}}
-  finite:
-    seed: 7
-    seq_len: 64
-    vocab: 65536
-    epochs: 1
-    datasets:
-      - {{name: code, path: code.bin}}
-  whole:
-    seed: 7
-    seq_len: 64
-    vocab: 65536
-    extra: 0
-    datasets:
-      - {{name: code, path: code.bin}}
-  wide:
-    seed: 7
-    seq_len: 64
-    vocab: 4294967296
-    datasets:
-      - {{name: wide, path: wide.bin, dtype: u32}}
-  ahead:
-    seed: 7
-    seq_len: 64
-    vocab: 65536
-    extra: 3
-    datasets:
-      - {{name: code, path: code.bin}}
-"""
+CODE = "{name: code, path: code.bin}"
+KINDS = {  # of streams: the vocabulary, another key, the datasets
+    "train": (
+        65536,
+        "",
+        "{name: web, path: web, weight: 0.7}",
+        "{name: code, path: code.bin, weight: 0.3, shuffle: block, block: 8, group: 4}",
+    ),
+    "finite": (65536, "epochs: 1", CODE),
+    "whole": (65536, "extra: 0", CODE),
+    "wide": (2**32, "", "{name: wide, path: wide.bin, dtype: u32}"),
+    "ahead": (65536, "extra: 3", CODE),
+}
+
+
+def streams(seed):
+    """The text of all streams; the seed is that of train."""
+    text = "streams:\n"
+    for name, (vocab, key, *datasets) in KINDS.items():
+        text += f"  {name}:\n    seed: {seed if name == 'train' else 7}\n    seq_len: 64\n"
+        text += f"    vocab: {vocab}\n" + (f"    {key}\n" if key else "")
+        text += "    datasets:\n" + "".join(f"      - {dataset}\n" for dataset in datasets)
+    return text
 
 
 def write_shards(directory):
@@ -71,7 +57,7 @@ def write_shards(directory):
 
 
 class StockDaemon(Daemon):
-    """A daemon that serves STREAMS. Its shards, config, socket and log are in @directory.
+    """A daemon that serves all KINDS. Its shards, config, socket and log are in @directory.
 
     start() starts it. Some tests restart it from a timer, so it may outlive the thread that starts
     it; the fixture ends it.
@@ -92,7 +78,7 @@ class StockDaemon(Daemon):
         (self.directory / "state").mkdir(exist_ok=True)
         self.config.write_text(
             f"socket: {self.socket}\nstate_dir: {self.directory}/state\nmemory: 64MiB\n"
-            + STREAMS.format(seed=seed)
+            + streams(seed)
         )
 
     def carry_loss_masks(self):

@@ -73,19 +73,9 @@ def table(runs, whole):
             missing += [trainer] if whole else []
             continue
         shown = max(mine, key=lambda run: (len(run.resumed), run.killed))
-        verdict = [
-            sum(getattr(run, what) for run in mine) for what in ("repeated", "lost", "altered")
-        ]
-        lines.append(
-            ROW.format(
-                trainer,
-                shown.version,
-                changed(example),
-                sum(run.killed for run in mine),
-                ", ".join(map(str, shown.resumed)),
-                " → ".join(map(str, shown.worlds)),
-                sum(run.samples for run in mine),
-                "/".join(map(str, verdict)),
-            ).rstrip()
-        )
+        names = ("killed", "samples", "repeated", "lost", "altered")
+        killed, samples, *verdict = (sum(getattr(run, name) for run in mine) for name in names)
+        resumed, worlds = ", ".join(map(str, shown.resumed)), " → ".join(map(str, shown.worlds))
+        cells = (trainer, shown.version, changed(example), killed, resumed, worlds, samples)
+        lines.append(ROW.format(*cells, "/".join(map(str, verdict))).rstrip())
     return (lines if len(lines) > 1 else []), missing

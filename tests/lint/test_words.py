@@ -47,7 +47,7 @@ WRONG = [(re.compile(pattern), instead) for pattern, instead in WORDS.items()]
 
 def problems(path):
     """Yields (line, what is wrong) for a file."""
-    for line, _kind, text in prose(path):
+    for line, text in prose(path):
         for pattern, instead in WRONG:
             found = pattern.search(text)
             if found:
