@@ -65,8 +65,15 @@ def served(daemon, name, world=3):
     return sorted(found)
 
 
+def check_config(daemon):
+    code, out, err = run(TOKEND, "-c", daemon.config, "--check")
+    return code, out.decode(), err
+
+
 def test_two_streams_serve_the_path_once(parts):
     """Each has its own seed and name of the dataset."""
+    code, out, err = check_config(parts)
+    assert code == 0 and "held-out: windows 192 of 1,581\n" in out, (out, err)
     some, held = windows(parts, "some"), windows(parts, "held")
     assert sorted(some + held) == list(range(WINDOWS))
     assert (len(some), len(held)) == (22 * 64 - 19, 3 * 64)  # the short run is in the first
@@ -83,7 +90,8 @@ def test_the_best_part_joins_by_a_mix_and_the_run_is_proved(parts, tmp_path):
     with make(parts, "run", **record) as loader:
         check_run(parts, loader, 40, "run")
         cursor = loader.cursor.mix({"most": 1, "best": 1})
-        assert [w for w in windows_of(parts, "run", 0, 1024) if w in best(parts)] == []
+        best = {*windows(parts, "held")}
+        assert not best & {row["window"] for row in parts.plan("run", 0, 1024)}
         parts.signal(signal.SIGKILL)
     parts.process.wait()
     parts.start()
@@ -94,17 +102,9 @@ def test_the_best_part_joins_by_a_mix_and_the_run_is_proved(parts, tmp_path):
                 at = (step * 3 + rank) * 4
                 check(parts, next(loader), plan[at : at + 4], loader.datasets)
     late = {row["window"] for row in plan if row["dataset"] == "best"}
-    assert late and late <= best(parts)
+    assert late and late <= best
     (said,) = parts.tokctl("verify", "-c", parts.config, "run", record["record"], "--json")
     assert said["verdict"] == "OK: every sample from 0 to 1359 once"
-
-
-def windows_of(daemon, name, start, count):
-    return [row["window"] for row in daemon.plan(name, start, count)]
-
-
-def best(daemon):
-    return set(windows(daemon, "held"))
 
 
 def test_a_cursor_of_another_part_is_refused(parts):
@@ -130,21 +130,6 @@ def test_when_says_that_another_part_has_the_window(parts):
         f"tokctl: never served here: window {row['window']} is not in part [0, 0.9] of the path, "
         "which dataset web has\n"
     )
-
-
-def check_config(daemon):
-    code, out, err = run(TOKEND, "-c", daemon.config, "--check")
-    return code, out.decode(), err
-
-
-def test_check_and_show_say_what_a_part_has(parts, tmp_path):
-    code, out, err = check_config(parts)
-    assert code == 0 and "held-out: windows 192 of 1,581\n" in out, (out, err)
-    with make(parts, "held") as loader:
-        loader.cursor.save(tmp_path / "cursor")
-    (shown,) = parts.tokctl("cursor", "show", tmp_path / "cursor", "--json")
-    (about,) = shown["datasets"]
-    assert (about["windows"], about["part"], about["path_windows"]) == (192, [0.9, 1], WINDOWS)
 
 
 def test_parts_that_overlap_are_remarked(daemon):

@@ -1,15 +1,93 @@
-"""tokctl and the replies of a daemon that a right daemon does not send."""
+"""Each reply has the serial of its query, including errors and an operator's answers, and none if
+the query had none. tokctl survives replies that a right daemon does not send.
+"""
 
 import contextlib
 import json
 import socket
-import subprocess
 import threading
 
 import msgpack
 import pytest
 
-from lib import TOKCTL
+from lib import TOKCTL, Client, Daemon, Refused, datasets, run
+
+
+@pytest.fixture(scope="module")
+def daemon(shared):
+    shared.shard("a.bin", 30000)
+    stream = {"seed": 1, "seq_len": 16, "datasets": datasets("a.bin")}
+    daemon = Daemon(shared, shared.config(streams={"train": stream}))
+    yield daemon
+    assert daemon.stop() == 0
+
+
+class Serials(Client):
+    """Adds a serial to each query but hello, or to none. ask() returns errors, too."""
+
+    def __init__(self, daemon, serials):
+        self.serials, self.last = serials, None
+        super().__init__(daemon.socket)
+
+    def ask(self, **message):
+        if self.serials and message["op"] != "hello":
+            self.last = message["serial"] = (self.last or 0) + 1
+        try:
+            return super().ask(**message)
+        except Refused as e:
+            return e.packet
+
+
+NOWHERE = {"op": "request", "stream": "nowhere", "kind": "drain", "args": "x"}
+QUERIES = [  # and the reply, or the number and name of its fault
+    ({"op": "describe"}, "described"),
+    ({"op": "pending"}, "request"),
+    ({"op": "status", "after": 0}, "session"),
+    ({"op": "cancel", "number": 1}, (11, "request")),
+    (NOWHERE, (11, "request")),
+    ({"op": "checkpoint", "tag": "..", "cursor": b"x"}, (10, "checkpoint")),
+    ({"op": "checkpoint", "tag": "t", "cursor": b"x"}, (10, "checkpoint")),
+]
+
+
+@pytest.mark.parametrize("serials", [True, False], ids=["with", "without"])
+def test_replies(daemon, serials):
+    client = Serials(daemon, serials).attach()
+    assert client.feed.get("serial") == client.last
+    for query, expected in QUERIES:
+        reply = client.ask(**query)
+        assert reply.get("serial") == client.last, query
+        op = (reply["fault"], reply["code"]) if reply["op"] == "error" else reply["op"]
+        assert op == expected, reply
+        if expected == "session":  # the totals follow
+            total = client.hear()
+            assert (total["op"], total.get("serial")) == ("status", client.last)
+    saved = client.ask(op="checkpoint", tag="t", cursor=client.feed["cursor"])
+    assert (saved["op"], saved.get("serial")) == ("saved", client.last)
+    client.close()
+    client = Serials(daemon, serials)
+    refused = client.ask(op="attach", stream="nowhere", run="r", rank=0, world=1, micro=1, peer=0,
+                         slots=0, begin=1)  # fmt: skip
+    assert (refused.get("serial"), refused["code"], refused["fault"]) == (client.last, "attach", 9)
+    client.close()
+
+
+@pytest.mark.parametrize("serials", [True, False], ids=["with", "without"])
+def test_an_operators_answers(daemon, serials):
+    trainer, operator = Client(daemon.socket).attach(run="job"), Serials(daemon, serials)
+    asked = operator.ask(op="request", stream="train", run="job", kind="drain", args="x")
+    assert (asked["op"], asked.get("serial")) == ("asked", operator.last)
+    number = trainer.ask(op="pending")["number"]
+    for outcome, left in ((1, 1), (2, 0)):
+        trainer.tell(op="answer", number=number, outcome=outcome, text="")
+        answer = operator.hear()
+        assert (answer["op"], answer["waiting"]) == ("answer", left)
+        assert answer.get("serial") == operator.last
+    operator.close()
+    trainer.close()
+
+
+# ---- a daemon that is not right ----
 
 ESCAPE = "/data/\x1b]0;title\x07.bin"
 STATUS = {"op": "status", "after": 0, "io": "\x1bring", "slow_ms": 5000, "slow_shard": ESCAPE}
@@ -43,17 +121,14 @@ def fake(place):
         yield path
 
 
-def tokctl(*arguments):
-    return subprocess.run([TOKCTL, *arguments], capture_output=True, text=True, timeout=60)
-
-
 def test_no_control_character_reaches_the_terminal(fake):
-    done = tokctl("status", "--socket", fake)
-    assert done.returncode == 0 and done.stdout.count("waits for /data/?]0;title?.bin") == 2, done
-    assert not set(done.stdout) & {"\x1b", "\x07"}
+    code, out, err = run(TOKCTL, "status", "--socket", fake)
+    out = out.decode()
+    assert code == 0 and out.count("waits for /data/?]0;title?.bin") == 2, (out, err)
+    assert not set(out) & {"\x1b", "\x07"}
 
 
 def test_names_of_streams_that_are_no_text_are_ignored(fake):
     """It once crashed."""
-    done = tokctl("cache", "warm", "train", "--socket", fake)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1, done
+    code, _, err = run(TOKCTL, "cache", "warm", "train", "--socket", fake)
+    assert code == 1 and err.count("\n") == 1, err
