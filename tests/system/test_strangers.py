@@ -3,6 +3,7 @@ it change a file. Each test is an attack that once succeeded.
 """
 
 import array
+import contextlib
 import os
 import re
 import signal
@@ -28,7 +29,6 @@ from lib import (
     run,
     wait_for,
     wait_until,
-    with_parent,
 )
 from lib.injected import injected
 from lib.old_kernel import old_kernel
@@ -46,12 +46,6 @@ def config(place, *uids, name="tokend.yaml", **keys):
     return place.config(name, allow_uids=list(uids), streams=STREAMS, **keys)
 
 
-def become(uid):
-    os.setgroups([])
-    os.setgid(uid)
-    os.setuid(uid)
-
-
 # ---- descriptors that nobody can close in time ----
 
 
@@ -62,53 +56,28 @@ def lingers():
     """A TCP socket that waits for 18 hours at its last close."""
     listener = socket.create_server(("127.0.0.1", 0))
     near = socket.create_connection(listener.getsockname())
-    far, _ = listener.accept()
+    kept.extend([listener, listener.accept()[0]])
     near.setblocking(False)
-    try:
+    with contextlib.suppress(BlockingIOError):
         while True:
             near.send(bytes(1 << 16))
-    except BlockingIOError:
-        pass
     near.setblocking(True)
     near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 65535))
-    kept.extend([listener, far])
     return near.detach()
 
 
-def send_descriptor(path, fd):
-    """False: the kernel refuses it."""
+def send_descriptor(path, uid):
+    """Sends the only copy of a descriptor. False: the kernel refuses it."""
     kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-    kept[-1].connect(path)
+    rights = array.array("i", [lingers()])
     try:
-        rights = array.array("i", [fd])
-        kept[-1].sendmsg([b"\0\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        with As(uid):
+            kept[-3].connect(path)
+            kept[-3].sendmsg([b"\0\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     except PermissionError:
         return False
-    os.close(fd)
+    os.close(rights[0])
     return True
-
-
-def attack(path, uid):
-    """A child that sends the descriptor and keeps no copy of it. Returns its pid, and whether the
-    kernel let it send.
-    """
-    ready, says = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            fd = lingers()
-            become(uid)
-            with_parent()
-            os.write(says, b"%d" % send_descriptor(path, fd))
-            signal.alarm(60)
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(says)
-    answer = os.read(ready, 100)
-    os.close(ready)
-    assert answer, "the attacker failed"
-    return pid, answer == b"1"
 
 
 def stopped(daemon):
@@ -125,12 +94,10 @@ def test_a_descriptor_stops_nothing(place, uid, kernel):
     daemon = Daemon(place, config(place, ALLOWED), env=preload and preload.env)
     trainer = client_of(daemon, ALLOWED).attach(slots=4)
     trainer.next()
-    attackers = []
     try:
         for _ in range(3):
             os.kill(daemon.pid, signal.SIGSTOP)  # the last close must be the daemon's
-            pid, sent = attack(daemon.socket, uid)
-            attackers.append(pid)
+            sent = send_descriptor(daemon.socket, uid)
             os.kill(daemon.pid, signal.SIGCONT)
             if kernel == "old":
                 assert sent and preload.get("asked") > 0, "the kernel let it send"
@@ -146,8 +113,8 @@ def test_a_descriptor_stops_nothing(place, uid, kernel):
         daemon.process.terminate()
         assert wait_for(lambda: not daemon.alive() or stopped(daemon), 20), "it stops"
     finally:
-        for pid in attackers:
-            os.kill(pid, signal.SIGKILL)
+        while kept:
+            kept.pop().close()
         assert daemon.process.wait(15) == 0
 
 
