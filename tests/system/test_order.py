@@ -224,7 +224,7 @@ class Run:
         try:
             if first:
                 self.check_cat(daemon, first, 0, *self.c.rng.choice([[], ["--start", "begin"]]))
-                for start in (self.c.rng.randrange(5000), first.end - 5, FAR):
+                for start in (self.c.rng.randrange(5000), max(first.end - 5, 0), FAR):
                     start = min(start, first.end, FAR)
                     self.check_cat(daemon, first, start, "--start", start)
             for _ in range(3):
