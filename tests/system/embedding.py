@@ -13,7 +13,7 @@ import sys
 
 import numpy
 
-from lib import BIN, LONG, TOKCTL, child_environment, datasets, rank_rows, rows_at, wait_for
+from lib import BIN, TOKCTL, child_environment, datasets, rank_rows, rows_at, wait_for
 from lib import with_parent
 
 MICRO, SEQ = 2, 64
@@ -148,14 +148,24 @@ class Scene:
         assert got == code and err.count("\n") == (code != 0), (arguments, got, out, err)
         return err if code else out
 
-    def start(self, rank=0, world=1, batches=10, *tags, workers=0, config=None, **environment):
+    def start(
+        self,
+        rank=0,
+        world=1,
+        batches=10,
+        *tags,
+        workers=0,
+        config=None,
+        python=sys.executable,
+        **environment,
+    ):
         """Starts a rank in Python."""
         with open(self.place.file(self.name, "loader.py"), "w") as program:
             program.write(LOADER)
         config = self.config if config is None else config
         keep = self.place.file(self.directory("user"), f"{rank}.rows")
         arguments = config, rank, world, batches, keep, workers, *tags
-        trainer = self.spawn(sys.executable, program.name, *arguments, **environment)
+        trainer = self.spawn(python, program.name, *arguments, **environment)
         trainer.keep = keep
         return trainer
 
@@ -191,4 +201,4 @@ class Scene:
         for pid in self.starts():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-        assert wait_for(lambda: not os.path.exists(f"{self.runtime}/tokend"), LONG), self.files()
+        assert wait_for(lambda: not self.files()), self.files()

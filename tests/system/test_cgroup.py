@@ -80,93 +80,10 @@ class Group:
         os.rmdir(self.path)
 
 
-def refused(call):
-    try:
-        call()
-    except Refused as e:
-        return e.packet
-    return {}
-
-
-def attach_all(daemon):
-    """([sessions until one is refused], the error)"""
-    clients = []
-    while len(clients) < 40:
-        client = Client(daemon.socket)
-        try:
-            clients.append(client.attach(peer=len(clients), run=f"run{len(clients)}", **RING))
-        except Refused as e:
-            client.close()
-            return clients, e.packet
-    return clients, {}
-
-
 EAT = (
     "import sys; a = bytearray(int(sys.argv[1])); a[::4096] = b'x' * len(a[::4096]); "
     "print('full', flush=True); sys.stdin.read()"
 )
-
-
-def check(place, group):
-    place.shard("web/a.bin", 600_000)
-    streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
-    config = place.config(streams=streams, memory=1 << 30)
-    daemon = Daemon(place, config, preexec_fn=group.enter)
-    limit = status(daemon.socket)[1]["limit_bytes"]
-    assert 128 << 20 < limit < LIMIT, ("memory: is lowered to what the cgroup allows", limit)
-    said = daemon.said("memory:")
-    assert len(said) == 1 and str(LIMIT) in said[0] and str(1 << 30) in said[0], (
-        "  one line says so",
-        said,
-    )
-    clients, packet = attach_all(daemon)
-    text = packet.get("text", "")
-    assert 5 <= len(clients) <= 13, ("sessions attach while there is room", len(clients))
-    assert packet.get("passing") == 1, ("  the next gets a passing error", packet)
-    numbers = sum(word.isdigit() and int(word) > 1 << 20 for word in text.replace(",", "").split())
-    assert numbers >= 2 and "cgroup" in text, ("  the error has both numbers, and the reason", text)
-    injected(47, 2)  # a limit below memory:, and an attach that does not fit
-    assert all(c.next() is not None for c in clients), "  the other sessions get batches"
-    clients.pop().close()
-    again = wait_for(lambda: attach_again(daemon), 5)
-    assert again, "  when one has ended, there is room"
-    packet = refused(lambda: Client(daemon.socket).attach(micro=65536, slots=64, run="large"))
-    assert packet and not packet.get("passing"), (
-        "the error for a ring larger than the limit does not pass",
-        packet,
-    )
-    for client in [*clients, again]:
-        client.close()
-    wait_for(lambda: daemon.rings() == 0)
-    eater = place.spawn(
-        [sys.executable, "-c", EAT, str(120 << 20)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        preexec_fn=group.enter,
-    )
-    assert eater.stdout.readline() == b"full\n", (
-        "another process of the group takes half of the memory"
-    )
-    clients, packet = attach_all(daemon)
-    assert 1 <= len(clients) <= 7, ("  fewer sessions attach", len(clients))
-    assert packet.get("passing") == 1 and "cgroup" in packet["text"], (
-        "  the next gets a passing error",
-        packet,
-    )
-    assert (group.kills(), daemon.alive(), eater.poll()) == (0, True, None), (
-        "  no process was killed"
-    )
-    injected(47)
-    eater.kill()
-    eater.wait()
-    assert daemon.stop() == 0, "exit 0"
-
-
-def attach_again(daemon):
-    try:
-        return Client(daemon.socket).attach(run="again", **RING)
-    except Refused:
-        return None
 
 
 @pytest.fixture
@@ -179,5 +96,59 @@ def group():
     made.remove()
 
 
-def test_rings_fit_into_the_cgroup(group, place):
-    check(place, group)
+def attach(daemon, run, **ring):
+    """A session, or the error."""
+    client = Client(daemon.socket)
+    try:
+        return client.attach(run=run, **{**RING, **ring}), {}
+    except Refused as error:
+        client.close()
+        return None, error.packet
+
+
+def attach_all(daemon):
+    """([sessions until one is refused], the error)"""
+    clients, refused = [], {}
+    while not refused and len(clients) < 40:
+        client, refused = attach(daemon, f"run{len(clients)}", peer=len(clients))
+        clients += [client] if client else []
+    return clients, refused
+
+
+def test_rings_fit_into_the_cgroup(place, group):
+    place.shard("web/a.bin", 600_000)
+    streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
+    daemon = Daemon(place, place.config(streams=streams, memory=1 << 30), preexec_fn=group.enter)
+    assert 128 << 20 < status(daemon.socket)[1]["limit_bytes"] < LIMIT
+    (said,) = daemon.said("memory:")
+    assert str(LIMIT) in said and str(1 << 30) in said
+
+    clients, refused = attach_all(daemon)
+    text = refused["text"].replace(",", "")
+    assert 5 <= len(clients) <= 13 and refused["passing"] == 1, refused
+    numbers = [word for word in text.split() if word.isdigit() and int(word) > 1 << 20]
+    assert len(numbers) >= 2 and "cgroup" in text, "both numbers, and the reason"
+    injected(47, 2)  # a limit below memory:, and an attach that does not fit
+    assert all(c.next() is not None for c in clients)
+    clients.pop().close()
+    again = wait_for(lambda: attach(daemon, "again")[0], 5)
+    assert again, "when one has ended, there is room"
+    _, refused = attach(daemon, "large", micro=65536, slots=64)
+    assert refused and not refused.get("passing"), "larger than the limit: it never fits"
+    for client in [*clients, again]:
+        client.close()
+    wait_for(lambda: daemon.rings() == 0)
+
+    # Another process of the group takes half of the memory.
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", EAT, str(120 << 20)]
+    eater = place.spawn(command, preexec_fn=group.enter, **pipes)
+    assert eater.stdout.readline() == b"full\n"
+    clients, refused = attach_all(daemon)
+    assert 1 <= len(clients) <= 7, "fewer sessions attach"
+    assert refused["passing"] == 1 and "cgroup" in refused["text"], refused
+    assert (group.kills(), daemon.alive(), eater.poll()) == (0, True, None)
+    injected(47)
+    eater.kill()
+    eater.wait()
+    assert daemon.stop() == 0

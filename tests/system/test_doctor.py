@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from test_cgroup import Group
+from test_cgroup import group  # noqa: F401
 from test_faults import forbid_uring
 
 from lib import REPO, TOKCTL, Daemon, datasets, run
@@ -13,15 +13,11 @@ from lib.injected import injected
 from lib.wire import Client, attach_message
 
 WINDOW = 512
-NOBODY = 65534
-
-
-def streams(**keys):
-    return {"train": {"seed": 1, "seq_len": WINDOW, "datasets": datasets("web"), **keys}}
+FAKE = {**os.environ, "LD_LIBRARY_PATH": f"{REPO}/build/gcc/check/fake"}
 
 
 def doctor(*arguments, **keys):
-    """{check: (results, the texts, the remedies)} and the exit status."""
+    """{check: (results, the texts, the remedies)}. Checks the exit status."""
     code, out, err = run(TOKCTL, "doctor", "--json", *arguments, **keys)
     assert err == "", err
     found = {}
@@ -37,17 +33,16 @@ def doctor(*arguments, **keys):
 
 
 @pytest.fixture
-def node(place):
-    """A config with one dataset, and its daemon."""
+def config(place):
+    """A config with one dataset."""
     place.shard("web/0.bin", 400 * WINDOW)
     place.shard("web/1.bin", 400 * WINDOW)
-    return place, place.config(streams=streams())
+    stream = {"seed": 1, "seq_len": WINDOW, "datasets": datasets("web")}
+    return place.config(streams={"train": stream})
 
 
-def test_a_sound_node(node):
-    place, config = node
-    before = doctor("-c", config)
-    assert before["daemon"][:2] == (["skip"], ["none runs yet"])
+def test_a_sound_node(place, config):
+    assert doctor("-c", config)["daemon"][:2] == (["skip"], ["none runs yet"])
     daemon = Daemon(place, config)
     found = doctor("-c", config)
     for check in ("kernel", "io_uring", "rings", "daemon", "shards", "disk"):
@@ -55,30 +50,25 @@ def test_a_sound_node(node):
     assert f"pid {daemon.pid}" in found["daemon"][1][0]
     assert "8 trainers may take" in found["disk"][1][0]
     assert "2 shards" in found["shards"][1][0]
-    assert doctor("--socket", daemon.socket)["shards"][0] == ["ok"], "the daemon's config is known"
     code, out, _ = run(TOKCTL, "doctor", "-c", config)
     lines = out.decode().splitlines()
     assert all(line[:5] in ("ok   ", "fix  ", "skip ") for line in lines) and len(lines) >= 9
-
-
-def test_sessions_are_not_taken_for_the_daemon(node):
-    """It once read the last packet of the list's first reply: a session's."""
-    place, config = node
-    daemon = Daemon(place, config)
     client = Client(daemon.socket)
-    client.ask(**attach_message())
-    text = doctor("--socket", daemon.socket)["daemon"][1][0]
-    assert f"pid {daemon.pid} of " in text and text.endswith(", 1 sessions"), text
+    client.ask(**attach_message())  # sessions were once taken for the daemon
+    found = doctor("--socket", daemon.socket)
+    assert found["daemon"][1][0].endswith(", 1 sessions"), found["daemon"]
+    assert found["shards"][0] == ["ok"], "the daemon's config is known"
 
 
-def test_a_user_that_root_may_not_become(node):
-    _, config = node
-
-    def forbid():  # PR_CAPBSET_DROP, CAP_SETGID
-        ctypes.CDLL(None).prctl(24, 6, 0, 0, 0)
-
-    shards = doctor("-c", config, "--user", "nobody", preexec_fn=forbid)["shards"]
-    assert shards[:2] == (["fix"], ["cannot act as nobody: Operation not permitted"]), shards
+def test_without_a_daemon(place, config):
+    """None is named, which once crashed, and one was killed."""
+    found = doctor(env={**os.environ, "TOKEND_SOCKET": place.file("socket")})
+    assert found["daemon"][0] != ["ok"]
+    assert found["shards"][0] == ["skip"] and "name it with -c" in found["shards"][1][0]
+    daemon = Daemon(place, config)
+    daemon.kill()
+    found = doctor("-c", config)["daemon"]
+    assert found[0] == ["fix"] and daemon.socket in found[1][0]
 
 
 def read_by_children():
@@ -99,53 +89,36 @@ def test_windows_are_read_whole(place):
     assert bytes_read > 0.9 * rate * 0.3 * 2 * window, (bytes_read, text)
 
 
-def test_without_a_config_and_a_daemon(node):
-    """It once crashed."""
-    place, _ = node
-    found = doctor(env={**os.environ, "TOKEND_SOCKET": place.file("socket")})
-    assert found["daemon"][0] != ["ok"]
-    assert found["shards"][0] == ["skip"] and "name it with -c" in found["shards"][1][0]
-
-
-def test_a_daemon_that_does_not_answer(node):
-    place, config = node
-    daemon = Daemon(place, config)
-    daemon.kill()
-    found = doctor("-c", config)["daemon"]
-    assert found[0] == ["fix"] and daemon.socket in found[1][0]
-
-
-def test_forbidden_io_uring_and_little_memory(node):
-    _, config = node
-    found = doctor("-c", config, preexec_fn=forbid_uring(1))
-    assert found["io_uring"][0] == ["fix"] and "io_uring_disabled" in found["io_uring"][2][0]
+def test_forbidden_io_uring(config):
+    found = doctor("-c", config, preexec_fn=forbid_uring(1))["io_uring"]
+    assert found[0] == ["fix"] and "io_uring_disabled" in found[2][0]
     injected(38)
-    try:
-        group = Group()
-    except RuntimeError as error:
-        pytest.skip(f"no memory cgroup can be made: {error}")
+
+
+def test_a_cgroup_with_little_memory(config, group):  # noqa: F811
     memory = doctor("-c", config, preexec_fn=group.enter)["memory"]
-    group.remove()
     assert memory[0] == ["fix"] and "memory: is 1024 MiB" in memory[1][0]
     injected(47)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to act as another user")
-def test_shards_are_opened_as_the_daemons_user(node):
-    place, config = node
-    os.chmod(place.path, 0o755)
-    assert doctor("-c", config, "--user", "nobody")["shards"][0] == ["ok"]
+def test_shards_are_opened_as_the_daemons_user(place, config):
+    def forbid():  # PR_CAPBSET_DROP, CAP_SETGID
+        ctypes.CDLL(None).prctl(24, 6, 0, 0, 0)
+
+    named = "-c", config, "--user", "nobody"
+    assert doctor(*named)["shards"][0] == ["ok"]
+    shards = doctor(*named, preexec_fn=forbid)["shards"]
+    assert shards[:2] == (["fix"], ["cannot act as nobody: Operation not permitted"])
     os.chmod(place.file("web", "1.bin"), 0o600)
-    shards = doctor("-c", config, "--user", "nobody")["shards"]
+    shards = doctor(*named)["shards"]
     assert shards[0] == ["fix"] and "as nobody: " in shards[1][0] and "1.bin" in shards[1][0]
     assert doctor("-c", config)["shards"][0] == ["ok"], "root may read it"
     code, _, err = run(TOKCTL, "doctor", "--user", "no-such-user")
     assert code == 2 and "no user no-such-user" in err
 
 
-def test_a_driver_that_pins_and_one_that_refuses(node):
-    _, config = node
-    fake = {**os.environ, "LD_LIBRARY_PATH": f"{REPO}/build/gcc/check/fake"}
-    assert doctor("-c", config, env=fake)["gpu"][0] == ["ok"]
-    refusing = doctor("-c", config, env={**fake, "FAKE_CUDA_REGISTER_FAILS": "1"})["gpu"]
+def test_a_driver_that_pins_and_one_that_refuses(config):
+    assert doctor("-c", config, env=FAKE)["gpu"][0] == ["ok"]
+    refusing = doctor("-c", config, env={**FAKE, "FAKE_CUDA_REGISTER_FAILS": "1"})["gpu"]
     assert refusing[0] == ["fix"] and "does not pin" in refusing[1][0]

@@ -1,10 +1,12 @@
-"""The man pages contain every command, option, config key and variable of the programs, render
-without a warning, and their examples run.
+"""The man pages render without a warning, have an example of each command, and the examples run.
+The completions work in bash and zsh.
 """
 
 import os
+import pty
 import re
-import subprocess
+import select
+import shlex
 import sys
 
 import pytest
@@ -16,9 +18,7 @@ CHARACTERS = {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ti": "~", r"\(ha": "^"
 
 
 def source(page):
-    code, out, err = run(TOKCTL, "help", "--man", page)
-    assert (code, err) == (0, "")
-    return out.decode()
+    return (REPO / "build/gcc/man" / page).read_text()
 
 
 def plain(text):
@@ -43,112 +43,31 @@ def terms(text):
     return re.findall(r"^\.TP\n(.*)$", text, re.M)
 
 
-def options(help_text):
-    return re.findall(r"^  (?:-\w, |    )--([a-z-]+)", help_text, re.M)
-
-
 @pytest.mark.parametrize("page", PAGES)
-def test_page_is_built_and_renders_without_warning(page):
+def test_page_renders_without_warning(page):
     path = f"{REPO}/build/gcc/man/{page}"
-    assert open(path).read() == source(page)
     for device in ("utf8", "ascii"):
         code, out, err = run("groff", "-ww", "-man", f"-T{device}", path)
         assert (code, err) == (0, "") and out
-    code, out, err = run("man", "--warnings", "-l", path, env={**os.environ, "MANWIDTH": "80"})
+    code, _, err = run("man", "--warnings", "-l", path, env={**os.environ, "MANWIDTH": "80"})
     assert (code, err) == (0, "")
-    assert all(len(line) <= 100 for example in examples(page) for line in example.splitlines())
 
 
-def test_unknown_page_is_a_usage_error():
-    assert run(TOKCTL, "help", "--man", "tokctl.2")[0] == 2
-
-
-def commands():
-    """(name, its --help) of all commands and subcommands."""
-    for name in re.findall(r"^  (\w+) ", run(TOKCTL, "--help")[1].decode(), re.M):
-        text = run(TOKCTL, name, "--help")[1].decode()
-        yield name, text
-        if name in ("cursor", "cache"):
-            for edit in re.findall(r"^  (\w+) ", text, re.M):
-                yield f"{name} {edit}", run(TOKCTL, name, edit, "--help")[1].decode()
-
-
-def test_tokctl_page_has_every_command_and_option():
-    page = sections("tokctl.1", "SS")
-    seen = {}
-    for name, text in commands():
-        section = page[f"tokctl {name}"]
-        have = [re.match(r"(?:-\w, )?--([a-z-]+)", term)[1] for term in terms(section)]
-        assert have == [option for option in options(text) if option != "help"], name
-        seen[f"tokctl {name}"] = have
-        synopsis = re.sub(r"\n {7}", " ", text).splitlines()[0].removeprefix("usage: ")
-        assert synopsis in section.replace("\\ ", " "), name
-    assert set(seen) == set(page) and len(seen) > 20
-
-
-def test_json_is_not_promised_where_it_is_missing():
-    """And the description of tokctl(1) has a rule instead of a list, which once lacked commands."""
-    lack = {name for name, text in commands() if "json" not in options(text)}
-    assert {"top", "cat", "report", "cursor new", "cache warm", "cache drop"} <= lack
-    with open(f"{REPO}/client/OPERATIONS.md") as page:
-        assert "for every command." not in page.read()
-
-
-def test_every_command_has_an_example():
-    page = sections("tokctl.1", "SS")
-    groups = "tokctl cursor", "tokctl cache"
-    missing = [name for name, text in page.items() if ".EX" not in text and name not in groups]
-    assert not missing
-
-
-def test_tokend_page_has_every_option():
-    text = run(TOKEND, "--help")[1].decode()
-    have = [
-        re.match(r"(?:-\w, )?--([a-z-]+)", t)[1]
-        for t in terms(sections("tokend.8", "SH")["OPTIONS"])
-    ]
-    assert have == options(text) and "config" in have
-
-
-TABLES = {  # section: a config with an unknown key in that mapping
-    "KEYS": "zzzzzzzzz: 1",
-    "KEYS OF A STREAM": "streams: {t: {zzzzzzzzz: 1}}",
-    "KEYS OF A DATASET": "streams: {t: {datasets: [{zzzzzzzzz: 1}]}}",
-    "KEYS OF A SCHEDULE ENTRY": "streams: {t: {seed: 1, seq_len: 1, "
-    "datasets: [{name: a, path: b}], schedule: [{zzzzzzzzz: 1}]}}",
-    "KEYS OF A STORE": "stores: {lab: {zzzzzzzzz: 1}}",
-    "KEYS OF THE CACHE": "cache: {zzzzzzzzz: 1}",
-}
-
-
-def test_config_page_has_the_keys_that_the_parser_accepts(tmp_path):
+def test_the_example_config_has_every_key():
     page = sections("tokend.yaml.5", "SH")
-    config = tmp_path / "bad.yaml"
-    for section, text in TABLES.items():
-        config.write_text(text)
-        code, _, err = run(TOKEND, "-c", config, "--check")
-        known = re.search(r"unknown key; must be one of (.*)\n", err)
-        assert code == 1 and known, err
-        keys = [term.removesuffix(":") for term in terms(page[section])]
-        assert keys == known[1].split(", "), section
-        for entry in page[section].split(".TP\n")[1:]:
-            assert "Value: " in entry, entry
-
-
-def test_config_page_and_example_config_have_the_same_keys():
-    page = sections("tokend.yaml.5", "SH")
-    keys = {term.removesuffix(":") for section in TABLES for term in terms(page[section])}
+    keys = {
+        term.removesuffix(":") for title in page if "KEYS" in title for term in terms(page[title])
+    }
     text = (REPO / "config/tokend.yaml").read_text()
     missing = [key for key in keys if not re.search(rf"[ {{`\n]{key}:[ \n]", text)]
-    assert not missing
+    assert len(keys) > 40 and not missing
 
 
 def variables(*folders):
     found = set()
-    for folder in folders:
-        for path in (REPO / folder).rglob("*.c"):
-            for call in re.findall(r"(?:getenv|variable_for_us)\(([^)]*)\)", path.read_text()):
-                found |= set(re.findall(r'"(\w+)"', call))
+    for path in (path for folder in folders for path in (REPO / folder).rglob("*.c")):
+        for call in re.findall(r"(?:getenv|variable_for_us)\(([^)]*)\)", path.read_text()):
+            found |= set(re.findall(r'"(\w+)"', call))
     return found
 
 
@@ -165,7 +84,7 @@ def test_pages_have_every_variable_that_the_programs_read(page, folders):
 TRAINER = """
 import os, sys, time, tokend
 
-socket, first = sys.argv[1:]
+socket = sys.argv[1]
 with tokend.Loader("train", 4, socket=socket, run="first", record="records") as loader:
     open("begin.cursor", "wb").write(loader.state_dict()["cursor"])
     for _ in zip(range(1024), loader):
@@ -196,12 +115,7 @@ streams:
       - {name: code, path: data/code, weight: 0.3}
     schedule:
       - {at: 65536, weights: {web: 0.5, code: 0.5}}
-  valid:
-    seed: 42
-    seq_len: 32
-    epochs: 1
-    datasets:
-      - {name: held-out, path: data/valid.bin}
+  valid: {seed: 42, seq_len: 32, epochs: 1, datasets: [{name: held-out, path: data/valid.bin}]}
 """
 
 
@@ -215,11 +129,8 @@ def scene():
         with open(config, "w") as f:
             f.write(CONFIG)
         daemon = Daemon(place, config, socket_path=place.file("tokend.sock"))
-        place.spawn(
-            [sys.executable, "-c", TRAINER, daemon.socket, "x"],
-            cwd=place.path,
-            env=child_environment(),
-        )
+        command = [sys.executable, "-c", TRAINER, daemon.socket]
+        place.spawn(command, cwd=place.path, env=child_environment())
         wait_for(lambda: os.path.exists(place.file("run.cursor")))
         yield place, daemon
         assert daemon.stop() == 0
@@ -228,24 +139,15 @@ def scene():
 @pytest.mark.parametrize("page", PAGES[:2])
 def test_commands_of_the_examples_succeed(scene, page):
     place, daemon = scene
-    environment = {
-        **os.environ,
-        "PATH": f"{BIN}:{os.environ['PATH']}",
-        "TOKEND_SOCKET": daemon.socket,
-    }
-    commands = examples(page)
-    assert commands
-    for command in commands:
+    path = {"PATH": f"{BIN}:{os.environ['PATH']}", "TOKEND_SOCKET": daemon.socket}
+    keys = {"cwd": place.path, "env": {**os.environ, **path}}
+    for command in examples(page):
         wait_for(lambda: [s for s in status(daemon.socket)[0] if s["run"] == "job"])
-        done = subprocess.run(
-            ["bash", "-ec", command],
-            cwd=place.path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-        )
-        assert done.returncode == 0, (command, done.stdout[-500:], done.stderr)
+        code, out, err = run("bash", "-ec", command, timeout=90, **keys)
+        assert code == 0, (command, out[-500:], err)
+    groups = "tokctl cursor", "tokctl cache"
+    commands = sections(page, "SS").items() if page == "tokctl.1" else ()
+    assert not [name for name, text in commands if ".EX" not in text and name not in groups]
 
 
 def test_configs_of_the_examples_are_valid(scene):
@@ -257,3 +159,89 @@ def test_configs_of_the_examples_are_valid(scene):
             f.write(text)
         code, out, err = run(TOKEND, "-c", place.file("example.yaml"), "--check")
         assert (code, err) == (0, "") and out, text
+
+
+# ---- completions ----
+
+FILES = REPO / "build/gcc/completion"
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("tokctl st", "start stop status"),
+        ("tokctl cursor se", "seek"),
+        ("tokctl cursor seek --w", ""),
+        ("tokctl help m", "mix"),
+        ("tokctl stop --s", "--socket"),
+        ("tokctl pack --format ", "flat zstd megatron"),
+        ("tokctl pack --format = z", "zstd"),
+        ("tokend --ch", "--check"),
+    ],
+)
+def test_bash_completes(line, expected, tmp_path):
+    program, *words = line.split(" ")
+    asked = f"""
+        source {FILES}/{program}.bash
+        COMP_WORDS=({program} {" ".join(shlex.quote(word) for word in words)})
+        COMP_CWORD={len(words)}
+        $(complete -p {program} | sed 's/.* -F \\([^ ]*\\) .*/\\1/')
+        echo "${{COMPREPLY[*]}}"
+    """
+    code, out, err = run("bash", "--norc", "-c", asked, cwd=tmp_path)
+    assert (code, out.decode().strip(), err) == (0, expected, "")
+    assert run("shellcheck", "-s", "bash", FILES / f"{program}.bash")[0] == 0
+
+
+class Zsh:
+    """An interactive zsh on a terminal."""
+
+    def __init__(self, directory):
+        pid, self.terminal = pty.fork()
+        if pid == 0:
+            os.chdir(directory)
+            environment = {"PATH": os.environ["PATH"], "TERM": "dumb", "PS1": "ready> "}
+            os.execvpe("zsh", ["zsh", "-f", "-i"], environment)
+        self.pid = pid
+        self.read_until(b"ready> ")
+        self.type("unset zle_bracketed_paste; stty cols 200 rows 60\n")
+        self.read_until(b"ready> ")
+        self.type(f"fpath=({FILES} $fpath); autoload -Uz compinit; compinit -u -D; LISTMAX=999\n")
+        self.read_until(b"ready> ")
+
+    def type(self, text):
+        os.write(self.terminal, text.encode())
+
+    def read_until(self, end):
+        out = b""
+        while not re.search(end, out, re.S):
+            assert select.select([self.terminal], [], [], 20)[0], out
+            out += os.read(self.terminal, 1 << 16)
+        return out.decode()
+
+    def complete(self, line):
+        """The text on the terminal after the line and a tab."""
+        self.type(f"{line}\t\x15echo do''ne\n")  # Control-U removes the line
+        return self.read_until(b"done\r\n.*ready> ")
+
+    def end(self):
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
+
+
+def test_zsh_completes_with_descriptions(tmp_path):
+    (tmp_path / "only.yaml").touch()
+    zsh = Zsh(tmp_path)
+    try:
+        shown = zsh.complete("tokctl ")
+        listed = re.findall(r"^  (\w+)  +(.{9,30})", run(TOKCTL, "--help")[1].decode(), re.M)
+        for name, phrase in listed:
+            assert re.search(rf"\b{name} +-- {re.escape(phrase)}", shown), name
+        assert "plan" in dict(listed)
+        shown = zsh.complete("tokctl cursor mix --")
+        assert "--at" in shown and "--output" in shown and "--world" not in shown
+        assert "megatron" in zsh.complete("tokctl pack --format ")
+        assert "tokctl plan -c only.yaml" in zsh.complete("tokctl plan -c on")
+        assert "tokend --check" in zsh.complete("tokend --ch")
+    finally:
+        zsh.end()

@@ -93,38 +93,27 @@ def test_watchdog_is_fed_while_the_data_thread_runs(place):
     daemon = Daemon(place, config, env=environment)
     assert manager.fed(4 * INTERVAL_S + 1) >= 3, "the watchdog of an idle daemon is fed"
     others = threads(daemon.pid)
-    data = [tid for tid, name in others.items() if name == "tokend-data"] or list(others)
+    data = [tid for tid, name in others.items() if name == "tokend-data"]
     try:
         with stopped(data):
             manager.fed(2 * INTERVAL_S)
-            assert manager.fed(5 * INTERVAL_S) == 0, (
-                "the data thread is stopped: the watchdog is not fed"
-            )
+            assert manager.fed(5 * INTERVAL_S) == 0, "the data thread is stopped"
             assert wait_for(lambda: status(daemon.socket)), "although the control thread answers"
             assert wait_for(lambda: (health("/healthz"), health("/readyz")) == (503, 503))
         injected(52)
     except PermissionError as e:
         pytest.skip(f"no thread can be stopped here: {e}")
-    assert manager.fed(4 * INTERVAL_S + 1) >= 2, (
-        "the data thread continues: the watchdog is fed again"
-    )
+    assert manager.fed(4 * INTERVAL_S + 1) >= 2, "the data thread continues"
     assert wait_for(lambda: (health("/healthz"), health("/readyz")) == (200, 200))
-    if len(data) == 1:
-        with stopped([tid for tid in threads(daemon.pid) if tid not in data]):
-            manager.fed(2 * INTERVAL_S)
-            assert manager.fed(4 * INTERVAL_S + 1) >= 3, (
-                "other threads, which may wait for storage, do not matter"
-            )
+    with stopped([tid for tid in threads(daemon.pid) if tid not in data]):
+        manager.fed(2 * INTERVAL_S)
+        assert manager.fed(4 * INTERVAL_S + 1) >= 3, "others, which may wait for storage"
     client = Client(daemon.socket).attach()
     with stopped([daemon.pid]):
         manager.fed(INTERVAL_S)
-        assert manager.fed(3 * INTERVAL_S) == 0, (
-            "the control thread is stopped: the watchdog is not fed"
-        )
+        assert manager.fed(3 * INTERVAL_S) == 0, "the control thread is stopped"
         injected(8)
-        assert [client.next() is not None for _ in range(client.slots)], (
-            "although what is published can be read"
-        )
-    assert wait_for(lambda: manager.fed(INTERVAL_S)), "it continues: the watchdog is fed again"
+        assert [client.next() is not None for _ in range(client.slots)], "what is published"
+    assert wait_for(lambda: manager.fed(INTERVAL_S)), "it continues"
     client.close()
-    assert daemon.stop() == 0, "the daemon ends with 0"
+    assert daemon.stop() == 0

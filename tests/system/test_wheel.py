@@ -3,23 +3,18 @@ embedded mode, and for C and C++ programs.
 """
 
 import glob
-import importlib.metadata
 import json
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import zlib
-from pathlib import Path
 
-import numpy
 import pytest
+from embedding import Scene, as_nobody
 from packaging.licenses import canonicalize_license_expression
 from packaging.metadata import Metadata
 
-from lib import BIN, REPO, datasets, has, run, status, wait_for
+from lib import REPO, has, run, with_parent
 from lib.pythons import find_python
 
 pytestmark = pytest.mark.skipif(
@@ -27,56 +22,11 @@ pytestmark = pytest.mark.skipif(
     reason="no build/wheel-venv: tests/deps.sh wheel makes it",
 )
 
-
 VERSION = re.search(r'TOKEND_VERSION "(.*)"', open(f"{REPO}/proto/version.h").read())[1]
-NOBODY = 65534
 OLD_NUMPY = f"{REPO}/build/python3.10"
 GLIBC = re.compile(r"/(libc|libm|libpthread|librt|libdl|ld-linux-[^/]*)\.so(\.\d+)?$")
-
-# Run in an empty directory. Prints a report as JSON.
-TRAINER = """
-import json, os, subprocess, sys, sysconfig, zlib
-import numpy, tokend
-from tokend._tokend import program
-
-try:
-    import torch
-except ImportError:
-    torch = None
-with tokend.Loader("train", 2, config="tokend.yaml", record="records") as loader:
-    rows = [batch["input_ids"] for _, batch in zip(range(50), loader)]
-    state = loader.state_dict()
-with tokend.Loader(
-    "train", 2, config="tokend.yaml", record="records", start=state["cursor"]
-) as loader:
-    rows += [batch["input_ids"] for _, batch in zip(range(50), loader)]
-    tokctl = [program("tokctl"), "status", "-c", "tokend.yaml", "--json"]
-    status = json.loads(
-        subprocess.run(tokctl, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-    )
-    maps = sorted(
-        {line.split()[-1] for line in open(f"/proc/{status['pid']}/maps") if ".so" in line}
-    )
-print(
-    json.dumps(
-        {
-            "torch": torch is not None,
-            "uid": os.getuid(),
-            "python": sys.version_info[:2],
-            "package": tokend.__file__,
-            "maps": maps,
-            "pid": status["pid"],
-            "socket": status["socket"],
-            "kind": type(rows[0]).__module__,
-            "crc": zlib.crc32(numpy.concatenate(rows).astype("<u2").tobytes()),
-        }
-    )
-)
-"""
-
-
 HOMEPAGE = "https://tokend.example/home"
-
+PIP = ["-m", "pip", "install", "--no-index", "--disable-pip-version-check"]
 
 # Each worker adds 1 to the tokens. Position 40 fails.
 WORKERS = """
@@ -91,7 +41,7 @@ def raises_at_40(tokens, position, rng):
     return tokens * 0 + 1
 
 if __name__ == "__main__":
-    keys = {"config": "tokend.yaml", "run": "w", "transform": raises_at_40, "workers": 2}
+    keys = {"config": sys.argv[1], "run": "w", "transform": raises_at_40, "workers": 2}
     with tokend.Loader("train", 4, **keys) as loader:
         rows = [batch["input_ids"] for _, batch in zip(range(10), loader)]
         print([int(rows[-1].max()), sum(len(row) for row in rows)], flush=True)
@@ -99,43 +49,33 @@ if __name__ == "__main__":
 """
 
 
-def build(place):
-    """Makes the wheel, and checks its name. Returns its path."""
-    code, out, err = run(
-        f"{REPO}/build/wheel-venv/bin/python",
-        f"{REPO}/client/python/wheel.py",
-        f"{REPO}/build/gcc",
-        place.file("dist", "x")[:-2],
-        timeout=200,
+@pytest.fixture(scope="module")
+def wheel(shared):
+    """Its path. Its name promises Python 3.10 or later, and a glibc not newer than this machine's
+    and than 2.34.
+    """
+    command = f"{REPO}/build/wheel-venv/bin/python", f"{REPO}/client/python/wheel.py"
+    out = subprocess.check_output(
+        [*command, f"{REPO}/build/gcc", shared.file("dist", "x")[:-2]],
         env={**os.environ, "HOMEPAGE": HOMEPAGE},
+        text=True,
     )
-    assert code == 0, ("make wheel", err)
-    wheel = out.decode().strip()
-    name = os.path.basename(wheel)
+    wheel = out.strip()
     glibc = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))
     tag = re.fullmatch(
-        r"tokend-([\d.]+)-cp310-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl", name
+        r"tokend-[\d.]+-cp310-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl",
+        os.path.basename(wheel),
     )
-    assert tag and (int(tag[2]), int(tag[3])) <= min(glibc, (2, 34)), (
-        "its tag: Python 3.10 or later, a glibc not newer than this machine's and than 2.34",
-        name,
-    )
+    assert tag and (int(tag[1]), int(tag[2])) <= min(glibc, (2, 34)), wheel
     return wheel
 
 
-def environment(place, wheel):
-    """Makes a virtual environment with the wheel and NumPy. Returns (directory, site-packages)."""
-    venv = place.file("venv", "x")[:-2]
+@pytest.fixture(scope="module")
+def venv(shared, wheel):
+    """(directory, site-packages) of an environment with the wheel and NumPy."""
+    venv = shared.file("venv", "x")[:-2]
     subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
-    code, _, err = run(
-        f"{venv}/bin/pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-index",
-        wheel,
-        timeout=200,
-    )
-    assert code == 0, ("pip install, without an index", err)
+    subprocess.run([f"{venv}/bin/python", *PIP, wheel], check=True)
     (site,) = glob.glob(f"{venv}/lib/python3*/site-packages")
     (theirs,) = glob.glob(f"{REPO}/build/venv/lib/python3*/site-packages")
     for part in ("numpy", "numpy.libs"):
@@ -143,27 +83,25 @@ def environment(place, wheel):
     return venv, site
 
 
-def programs(venv):
-    return [f"{venv}/bin/{name}" for name in ("tokend", "tokctl")]
+def of_user(scene, **more):
+    """Removes from a scene's environment what leads to the build tree."""
+    kept = ("HOME", "XDG_RUNTIME_DIR", "LINGER")
+    scene.environment = {name: scene.environment[name] for name in kept}
+    scene.environment |= {"PATH": "/usr/bin:/bin", **more}
 
 
 def test_metadata(venv):
     """Licence, links, classifiers and description are valid, and pip shows them."""
-    _, site = venv
-    (info,) = glob.glob(f"{site}/tokend-*.dist-info")
+    (info,) = glob.glob(f"{venv[1]}/tokend-*.dist-info")
     with open(f"{info}/METADATA", "rb") as file:
         about = Metadata.from_email(file.read(), validate=True)
-    assert str(about.version) == VERSION == importlib.metadata.PathDistribution(Path(info)).version
+    assert str(about.version) == VERSION
     assert about.license_expression == canonicalize_license_expression(about.license_expression)
     assert about.license_expression.startswith("Apache-2.0 AND ") and not about.license
     assert not [c for c in about.classifiers if c.startswith("License ::")], "PEP 639 forbids both"
-    assert {"Typing :: Typed", "Programming Language :: Python :: 3.10"} <= set(about.classifiers)
     assert "3.10" in about.requires_python and "3.9" not in about.requires_python
     assert [str(r) for r in about.requires_dist if not r.marker] == [], "it needs no other package"
     assert about.project_urls == {"Homepage": HOMEPAGE}
-    assert about.description_content_type == "text/markdown"
-    readme = open(f"{REPO}/README.md").read()
-    assert about.description.split("\n")[0] == readme.split("\n")[0]
     links = re.findall(r"\]\(([^)]*)\)", about.description)
     assert [link for link in links if not link.startswith("http")] == [], "they lead nowhere there"
     files = {os.path.basename(path) for path in glob.glob(f"{info}/licenses/*")}
@@ -171,16 +109,14 @@ def test_metadata(venv):
     assert not any("gnutls" in open(f"{info}/licenses/{name}").read() for name in files)
 
 
-def test_pages_and_examples(venv):
-    """The pages are in the environment's share/doc, and their links lead to each other."""
+def test_pages_examples_man_pages_and_completions(venv):
+    """Where the environment's --docdir and man find them. The pages' links lead to each other."""
     directory, _ = venv
-    code, out, err = run(f"{directory}/bin/python", "-m", "tokend", "--docdir")
+    code, out, err = run(f"{directory}/bin/python", "-m", "tokend", "--docdir", env={})
     docs = out.decode().strip()
     assert code == 0 and docs == f"{os.path.realpath(directory)}/share/doc/tokend", err
     for name in ("config/tokend.yaml", "client/example/trainers/train_ddp.py"):
         assert open(f"{docs}/{name}").read() == open(f"{REPO}/{name}").read()
-    code, out, err = run(f"{directory}/bin/tokend", "--check", "-c", f"{docs}/config/tokend.yaml")
-    assert code == 1 and has(err, "web.jsonl"), "it is a config, for other shards"
     lost = [
         (page, link)
         for page in glob.glob(f"{docs}/**/*.md", recursive=True)
@@ -188,158 +124,30 @@ def test_pages_and_examples(venv):
         if not os.path.exists(os.path.join(os.path.dirname(page), link))
     ]
     assert [link for _, link in lost] == ["FILE"], lost
+    for name in ("man8/tokend.8", "man5/tokend.yaml.5"):
+        assert os.path.exists(f"{directory}/share/man/{name}")
+    for name in ("bash-completion/completions/tokctl", "zsh/site-functions/_tokctl"):
+        assert "rescale" in open(f"{directory}/share/{name}").read()
+    code, out, err = run("man", "-w", "tokctl", env={"PATH": f"{directory}/bin:/usr/bin:/bin"})
+    assert code == 0 and out.decode().startswith(directory), (out, err)
 
 
 def test_programs_need_only_glibc(venv):
     """They are whole programs in bin/: no script starts first, and no library is left out."""
     directory, site = venv
-    for path in [
-        *programs(directory),
-        f"{site}/tokend/_tokend.abi3.so",
-        f"{site}/tokend/lib/libtokend.so.1",
-    ]:
+    programs = [f"{directory}/bin/{name}" for name in ("tokend", "tokctl")]
+    for path in (*programs, f"{site}/tokend/_tokend.abi3.so", f"{site}/tokend/lib/libtokend.so.1"):
         with open(path, "rb") as file:
             assert file.read(4) == b"\x7fELF", path
         _, out, _ = run("ldd", path)
         needed = re.findall(r"=> (\S+)", out.decode())
         assert needed and all(GLIBC.search(os.path.realpath(library)) for library in needed), out
-    assert not os.path.exists(f"{site}/tokend.libs")
-
-
-def test_commands_run_from_the_wheel(venv):
-    venv, _ = venv
     for command in (
-        ["tokend"],
-        ["tokctl"],
-        ["python", "-m", "tokend", "daemon"],
-        ["python", "-m", "tokend", "ctl"],
+        *([program] for program in programs),
+        *([f"{directory}/bin/python", "-m", "tokend", name] for name in ("daemon", "ctl")),
     ):
-        code, out, err = run(f"{venv}/bin/{command[0]}", *command[1:], "--version")
-        assert code == 0 and VERSION in out.decode(), (" ".join(command) + " --version", (out, err))
-    reader = subprocess.Popen(
-        [f"{venv}/bin/tokctl", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    reader.stdout.close()  # like `| head`: SIGPIPE ends tokctl without a message
-    assert reader.wait(20) in (-13, 0) and reader.stderr.read() == b"", (
-        "tokctl | head",
-        reader.returncode,
-    )
-
-
-def test_man_pages_and_completions(venv):
-    """They are where man looks for the pages of programs in the environment's bin."""
-    venv, _ = venv
-    for page in ("man1/tokctl.1", "man8/tokend.8", "man5/tokend.yaml.5"):
-        path = f"{venv}/share/man/{page}"
-        assert open(path).read() == open(f"{REPO}/build/gcc/man/{os.path.basename(page)}").read()
-    for name in ("bash-completion/completions/tokctl", "zsh/site-functions/_tokctl"):
-        assert "rescale" in open(f"{venv}/share/{name}").read()
-    path = {**os.environ, "PATH": f"{venv}/bin:/usr/bin:/bin"}
-    code, out, err = run("man", "-w", "tokctl", env=path)
-    assert code == 0 and out.decode().startswith(venv), (out, err)
-
-
-def system_copies():
-    """The libraries that the programs of a build need, which other machines may lack."""
-    _, out, _ = run("ldd", f"{BIN}/tokend", f"{BIN}/tokctl")
-    _, pythons, _ = run("ldd", "/usr/bin/python3")
-    found = set(re.findall(r"=> (/\S+)", out.decode())) - set(
-        re.findall(r"=> (/\S+)", pythons.decode())
-    )
-    return sorted(os.path.realpath(path) for path in found)
-
-
-def check_embedded(place, python, site, programs, uid, hidden=(), path=None):
-    """In an empty directory. @hidden: files of the system that appear empty."""
-    name = f"{python} as {uid}"
-    here = place.file(f"work{uid}", "x")[:-2]
-    place.shard(f"work{uid}/web/a.bin", 60_000)
-    streams = {"train": {"seed": 3, "seq_len": 64, "vocab": 50000, "datasets": datasets("web")}}
-    roots = {"socket": "/run/tokend/tokend.sock", "state_dir": "/var/lib/not-nobodys"}
-    config = place.config(f"work{uid}/tokend.yaml", streams=streams, **roots)
-    script = place.file(f"work{uid}", "trainer.py")
-    with open(script, "w") as f:
-        f.write(TRAINER)
-    command = [python, "trainer.py"]
-    if os.getuid() != uid:
-        os.chown(here, uid, uid)
-        command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *command]
-    if hidden:
-        mounts = " && ".join(f"mount --bind /dev/null {path}" for path in hidden)
-        hide = ["unshare", "--mount", "sh", "-ec", f'{mounts}; exec "$@"', "sh"]
-        command = [*hide, *command]
-        code, _, err = run(*hide, f"{BIN}/tokend", "--version")
-        assert code == 127 and "shared lib" in err, (
-            "without the system's libraries a tokend that needs them does not start",
-            err,
-        )
-    environment = {"PATH": "/usr/bin:/bin", "HOME": here, "XDG_RUNTIME_DIR": here}
-    if path:
-        environment["PYTHONPATH"] = path
-    keys = {
-        "cwd": here,
-        "env": environment,
-        "capture_output": True,
-        "text": True,
-        "timeout": 100,
-        "check": False,
-    }
-    done = subprocess.run(command, **keys)
-    assert done.returncode == 0 and not done.stderr, (f"{name}: it trains and resumes", done.stderr)
-    saw = json.loads(done.stdout)
-    assert (saw["torch"], saw["kind"], saw["package"]) == (
-        False,
-        "numpy",
-        f"{site}/tokend/__init__.py",
-    ), f"{name}: without torch, from the wheel"
-    assert saw["uid"] == uid
-    assert saw["socket"].startswith(f"{here}/tokend/"), (
-        f"{name}: a private daemon serves",
-        saw["socket"],
-    )
-    foreign = [path for path in saw["maps"] if not GLIBC.search(path)]
-    assert saw["maps"] and not foreign, (
-        f"{name}: which has mapped no library of the system except glibc",
-        foreign or saw["maps"],
-    )
-    arguments = "plan", "-c", config, "train", "--from", 0, "--count", 200, "--json"
-    code, out, err = run(f"{programs}/tokctl", *arguments, env=environment)
-    tokens = numpy.fromfile(f"{here}/web/a.bin", "<u2")
-    rows = [
-        tokens[at : at + 64] for at in (json.loads(line)["offset"] for line in out.splitlines())
-    ]
-    assert saw["crc"] == zlib.crc32(numpy.concatenate(rows).tobytes()), (
-        f"{name}: the order is right"
-    )
-    arguments = "verify", "-c", config, "train", f"{here}/records", "--run", "default", "--json"
-    code, out, err = run(f"{programs}/tokctl", *arguments, env=environment)
-    proof = json.loads(out)
-    seen = [code, *(proof[name] for name in ("samples", "repeated", "lost", "altered", "skipped"))]
-    assert seen == [0, 200, 0, 0, 0, 0], f"{name}: tokctl verify"
-    os.kill(saw["pid"], signal.SIGTERM)
-    assert wait_for(lambda: not os.path.exists(f"{here}/tokend")), (
-        f"{name}: all files are removed",
-        glob.glob(f"{here}/tokend/*"),
-    )
-    return saw
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_the_build_tree():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONPATH", raising=False)
-        yield
-
-
-@pytest.fixture(scope="module")
-def wheel(shared):
-    return build(shared)
-
-
-@pytest.fixture(scope="module")
-def venv(shared, wheel):
-    """(directory, site-packages) of an environment with the wheel."""
-    return environment(shared, wheel)
+        code, out, err = run(*command, "--version", env={})
+        assert code == 0 and VERSION in out.decode(), (command, err)
 
 
 def test_only_the_wheel_has_a_directory_for_pkg_config():
@@ -348,73 +156,77 @@ def test_only_the_wheel_has_a_directory_for_pkg_config():
     assert (code, out) == (1, b"") and "wheel" in err
 
 
-@pytest.mark.parametrize(
-    "compiler", ["gcc -std=gnu11", "g++ -x c++ -std=c++17", "clang++ -x c++ -std=c++17"]
-)
+@pytest.mark.parametrize("compiler", ["gcc -std=gnu11", "g++ -x c++ -std=c++17"])
 def test_c_and_cxx_programs_build_and_run_with_the_wheel(place, venv, compiler):
     """pkg-config finds header and library in the wheel; the program needs no LD_LIBRARY_PATH, and
     starts the wheel's daemon.
     """
     directory, site = venv
-    place.shard("web/a.bin", 60_000)
-    streams = {"train": {"seed": 3, "seq_len": 64, "vocab": 50000, "datasets": datasets("web")}}
-    config = place.config(streams=streams)
-    environment = {"PATH": os.environ["PATH"]}
-    code, out, err = run(f"{directory}/bin/python", "-m", "tokend", "--pkgconfigdir")
+    scene = Scene(place)
+    of_user(scene)
+    code, out, err = scene.run(f"{directory}/bin/python", "-m", "tokend", "--pkgconfigdir")
     assert code == 0, err
-    environment["PKG_CONFIG_PATH"] = out.decode().strip()
-    code, out, err = run("pkg-config", "--cflags", "--libs", "tokend", env=environment)
+    named = {"PKG_CONFIG_PATH": out.strip()}
+    code, out, err = scene.run("pkg-config", "--cflags", "--libs", "tokend", **named)
     assert code == 0, err
     program, source = place.file("trainer"), f"{REPO}/client/example/trainer.c"
     strict = "-Wall -Wextra -Werror -pedantic".split()
-    build = [*compiler.split(), *strict, source, "-o", program, *out.decode().split()]
-    assert run(*build, env=environment) == (0, b"", ""), build
+    build = [*compiler.split(), *strict, source, "-o", program, *out.split()]
+    assert scene.run(*build) == (0, "", ""), build
     library = re.search(r"libtokend\.so\.1 => (\S+)", run("ldd", program)[1].decode())[1]
     assert os.path.realpath(library) == f"{site}/tokend/lib/libtokend.so.1"
-    environment["XDG_RUNTIME_DIR"] = place.file("run", "")
-    code, out, err = run(program, "train", config, env=environment)
-    assert (code, err) == (0, "") and b"100 steps" in out, (out, err)
-    (socket,) = glob.glob(place.file("run", "tokend", "*.sock"))
-    daemon = status(socket)[1]["pid"]
-    assert os.readlink(f"/proc/{daemon}/exe") == f"{os.path.realpath(directory)}/bin/tokend"
-    os.kill(daemon, signal.SIGTERM)  # otherwise it lives for another minute
+    code, out, err = scene.run(program, "train", scene.config)
+    assert (code, err) == (0, "") and "100 steps" in out, (out, err)
+    end_daemon(scene, f"{directory}/bin")
 
 
-def test_embedded_mode_works_without_the_systems_libraries(shared, venv):
+def end_daemon(scene, programs):
+    """Ends the private daemon, which must be that of @programs and load no library but glibc."""
+    code, out, err = scene.run(f"{programs}/tokctl", "status", "-c", scene.config, "--json")
+    assert code == 0, err
+    daemon = json.loads(out.splitlines()[-1])
+    assert os.readlink(f"/proc/{daemon['pid']}/exe") == f"{os.path.realpath(programs)}/tokend"
+    with open(f"/proc/{daemon['pid']}/maps") as file:
+        maps = {line.split()[-1] for line in file if ".so" in line}
+    assert maps and all(GLIBC.search(path) for path in maps), maps
+    code, _, err = scene.run(f"{programs}/tokctl", "stop", "-c", scene.config)
+    assert code == 0 and scene.files() == [], (err, scene.files())
+
+
+def test_embedded_mode_works_without_the_build_tree(place, venv):
+    """As another user, with a config that names the service's socket and state_dir."""
     directory, site = venv
-    can_hide = os.getuid() == 0 and shutil.which("unshare")
-    uid, hidden = (NOBODY, system_copies()) if can_hide else (os.getuid(), [])
-    check_embedded(shared, f"{directory}/bin/python", site, f"{directory}/bin", uid, hidden)
-    if not can_hide:
-        pytest.skip("it works, but hiding the system's libraries needs root")
+    roots = {"socket": "/run/tokend/tokend.sock", "state_dir": "/var/lib/not-nobodys"}
+    scene = Scene(place, before=as_nobody if os.getuid() == 0 else with_parent, **roots)
+    of_user(scene)
+    scene.finish(scene.start(batches=50, python=f"{directory}/bin/python"))
+    end_daemon(scene, f"{directory}/bin")
 
 
 @pytest.mark.skipif(
     not find_python("3.10") or not os.path.exists(OLD_NUMPY),
     reason="no Python 3.10, or no build/python3.10",
 )
-def test_python_3_10(shared, venv, wheel):
+def test_python_3_10(place, wheel):
     """The oldest one that is supported, with the packages of `pip install --target`."""
-    python, target = find_python("3.10"), shared.file("target", "x")[:-2]
-    options = ["--no-index", "--disable-pip-version-check", "--target", target]
-    code, _, err = run(python, "-m", "pip", "install", *options, wheel, timeout=200)
+    python, target = find_python("3.10"), place.file("target", "x")[:-2]
+    code, _, err = run(python, *PIP, "--target", target, wheel, timeout=200)
     assert code == 0, err
-    path = f"{target}:{OLD_NUMPY}"
-    saw = check_embedded(shared, python, target, f"{target}/bin", os.getuid(), path=path)
-    assert saw["python"] == [3, 10]
-    here = shared.file(f"work{os.getuid()}", "x")[:-2]
-    with open(f"{here}/workers.py", "w") as file:
+    scene = Scene(place)
+    of_user(scene, PYTHONPATH=f"{target}:{OLD_NUMPY}")
+    scene.finish(scene.start(batches=50, python=python))
+    with open(place.file("home", "workers.py"), "w") as file:
         file.write(WORKERS)
-    with open(f"{here}/json.py", "w") as file:
-        file.write("raise SystemExit('not the one of Python')")
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "XDG_RUNTIME_DIR": here}
-    code, out, err = run(python, "workers.py", cwd=here, env=environment)
-    assert code == 1 and out == b"[1, 40]\n", err
-    assert "ValueError: forty" in err and "in raises_at_40" in err, "with the worker's traceback"
+    with open(place.file("home", "json.py"), "w") as other:
+        other.write("raise SystemExit('not the one of Python')")
+    code, out, err = scene.run("env", "-C", place.file("home", ""), python, file.name, scene.config)
+    assert code == 1 and out == "[1, 40]\n", err
+    assert has(err, "ValueError: forty", "in raises_at_40"), "with the worker's traceback"
+    end_daemon(scene, f"{target}/bin")
 
 
 @pytest.mark.skipif(not find_python("3.9"), reason="no Python 3.9")
 def test_pip_refuses_an_older_python(place, wheel):
-    options = ["--no-index", "--disable-pip-version-check", "--target", place.file("target")]
-    code, _, err = run(find_python("3.9"), "-m", "pip", "install", *options, wheel, timeout=200)
+    command = find_python("3.9"), *PIP, "--target", place.file("target"), wheel
+    code, _, err = run(*command, timeout=200)
     assert code == 1 and "not a supported wheel" in err, err
