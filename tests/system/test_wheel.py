@@ -49,6 +49,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_the_build_tree():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        yield
+
+
 @pytest.fixture(scope="module")
 def wheel(shared):
     """Its path. Its name promises Python 3.10 or later, and a glibc not newer than this machine's
