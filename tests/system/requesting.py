@@ -28,8 +28,7 @@ class Handle:
         self.lib = c.CDLL(LIBRARY)
         self.lib.tokend_why.restype = c.c_char_p
         self.lib.tokend_request_number.restype = c.c_uint64
-        for name in ("cursor", "stream"):
-            getattr(self.lib, f"tokend_{name}").restype = c.c_int64
+        self.lib.tokend_cursor.restype = c.c_int64
         self.t = c.c_void_p()
         why = c.create_string_buffer(1000)
         r = self.lib.tokend_attach(c.byref(self.t), c.byref(options), why, c.c_size_t(1000))
@@ -73,19 +72,9 @@ class Handle:
     def answer(self, number, outcome, text=""):
         return self.said(self.lib.tokend_answer(self.t, c.c_uint64(number), outcome, text.encode()))
 
-    def commit(self, next):
-        return self.said(self.lib.tokend_commit(self.t, c.c_uint64(next)))
-
-    def mix(self, weights):
-        names, at = (c.c_char_p * len(weights))(*(n.encode() for n in weights)), c.c_uint64()
-        values = (c.c_double * len(weights))(*weights.values())
-        return self.said(
-            self.lib.tokend_set_mix(self.t, names, values, len(weights), c.byref(at)), at=at.value
-        )
-
-    def cursor(self, call="cursor"):
+    def cursor(self):
         data = c.create_string_buffer(CURSOR_BYTES)
-        n = getattr(self.lib, f"tokend_{call}")(self.t, data, c.c_size_t(CURSOR_BYTES))
+        n = self.lib.tokend_cursor(self.t, data, c.c_size_t(CURSOR_BYTES))
         return data.raw[:n].hex() if n > 0 else self.said(n)
 
 
@@ -187,7 +176,6 @@ class Bench:
         self.place = place
         place.shard("web/a.bin", 400_000)
         place.shard("code/a.bin", 300_000, seed=2)
-        place.shard("law/a.bin", 200_000, seed=3)
         window = {"seq_len": SEQ, "extra": 1, "vocab": 50000}
         self.streams = {
             "train": {"seed": 1, **window, "datasets": datasets("web", "code", shuffle="global")},
@@ -196,23 +184,24 @@ class Bench:
         self.config = place.config(streams=self.streams)
         self.daemon = Daemon(place, self.config)
 
-    def nothing_open(self, name, *trainers):
-        """Checks that no request is open: no session sees or can fetch one, and a new one would be
-        accepted.
-        """
+    def nothing_open(self, *trainers):
+        """No request is open: no session sees or can fetch one, and a new one would be accepted."""
         seen = [t.number() for t in trainers] + [t.fetch()["number"] for t in trainers]
         seen += [s["request"] for s in status(self.daemon.socket)[0]]
-        assert not any(seen) and self.daemon.alive(), (f"{name}: nothing is left open", seen)
+        assert not any(seen) and self.daemon.alive(), seen
 
-    def follows(self, name, cursor, tokens, count):
-        """Checks that @tokens are those that plan prints from @cursor on."""
+    def follows(self, *trainers, steps=40):
+        """All ranks' next batches are those that plan prints from their cursor on."""
+        (cursor,) = {t.cursor() for t in trainers}
+        got = [numpy.frombuffer(bytes.fromhex(t.step(steps)["tokens"]), "<u2") for t in trainers]
+        got = numpy.concatenate([rows.reshape(steps, -1, SEQ + 1) for rows in got], 1)
+        got = got.reshape(-1, SEQ + 1)
         path = self.place.file("now.cursor")
         with open(path, "wb") as f:
             f.write(bytes.fromhex(cursor))
         _, out, _ = run(TOKCTL, "cursor", "show", path, "--json")
-        want = rows_at(self.config, "train", json.loads(out)["next"], count, "--cursor", path)
-        got = numpy.frombuffer(bytes.fromhex(tokens), "<u2").reshape(-1, SEQ + 1)
-        assert numpy.array_equal(got, want), (name, f"{len(got)} rows")
+        want = rows_at(self.config, "train", json.loads(out)["next"], len(got), "--cursor", path)
+        assert numpy.array_equal(got, want), len(got)
 
 
 if __name__ == "__main__":
