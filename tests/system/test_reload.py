@@ -11,14 +11,12 @@ import termios
 import threading
 import urllib.request
 
-import numpy
-import pyarrow
 import pytest
 import zstandard
 from requesting import SEQ, Operator, Trainer
 
 from lib import Client, Closed, Daemon, Refused, Witness, client_of, datasets, free_port, has
-from lib import TOKCTL, refusal, rows_at, run, status, wait_for, wait_until, with_parent
+from lib import refusal, rows_at, status, wait_for, wait_until, with_parent
 from lib.fuse import hanging
 from lib.injected import injected
 
@@ -44,11 +42,11 @@ class Scene:
     def write(self, more=None, **streams):
         return self.place.config(streams=streams, **self.top, **(more or {}))
 
-    def reload(self, line, count=1):
+    def reload(self, line="was read again"):
         """Sends SIGHUP and waits for the line in the log. Returns what was logged since."""
         before = len(self.daemon.log())
         self.daemon.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: self.daemon.log()[before:].count(line) >= count, line)
+        wait_until(lambda: line in self.daemon.log()[before:], line)
         return self.daemon.log()[before:]
 
     def opened(self, *names):
@@ -62,6 +60,10 @@ class Scene:
     def attach(self, **keys):
         return Client(self.daemon.socket).attach(**keys)
 
+    def witness(self, stream="train", **keys):
+        rows = rows_at(self.config, stream, 0, 400)
+        return Witness(self.daemon, rows, stream=stream, **keys)
+
 
 @pytest.fixture
 def scene(place):
@@ -71,60 +73,57 @@ def scene(place):
 
 
 def test_what_is_new_is_served_and_sessions_keep_what_they_have(scene):
-    witness = Witness(scene.daemon, rows_at(scene.config, "train", 0, 400))
-    witness.step(5)
+    old = scene.witness()
+    old.step(5)
     mixed = {**scene.train, "datasets": datasets("web", "code", "law")}
     scene.write(train=mixed, valid={**scene.window, "datasets": datasets("law")})
-    log = scene.reload("was read again")
+    log = scene.reload()
     assert has(log, "2 streams: 1 new, 1 changed, 0 removed", "stream valid: new"), log
     assert "could not attach again" not in log, log
-    valid = Witness(scene.daemon, rows_at(scene.config, "valid", 0, 40), stream="valid")
-    assert valid.step(10) and witness.step(20), "the new stream; a session of before"
-    fresh = Witness(scene.daemon, rows_at(scene.config, "train", 0, 40), run="fresh")
-    assert fresh.step(10), "a new run has the new mix"
+    valid, fresh = scene.witness("valid"), scene.witness(run="fresh")
+    assert valid.step(10) and fresh.step(10) and old.step(20)
 
-    # The next edit of the config removes the stream of two sessions.
+    # The next edit of the config removes the streams of all sessions.
     scene.write(other={**scene.window, "datasets": datasets("web")})
-    log = scene.reload("was read again")
+    log = scene.reload()
     assert has(log, "1 streams: 1 new, 0 changed, 2 removed", "stream valid: removed"), log
     assert log.count("could not attach again: the stream is removed") == 3, log
-    assert valid.step(10) and witness.step(20) and fresh.step(10), "sessions of removed streams"
-    fault = refusal(lambda: scene.attach(stream="valid"))
-    assert has(fault, "stream", "other"), ("a new session has it no more", fault)
-    for w in (valid, witness, fresh):
+    assert valid.step(10) and old.step(20) and fresh.step(10)
+    assert has(refusal(lambda: scene.attach(stream="valid")), "stream", "other")
+    for w in (valid, old, fresh):
         w.close()
     assert wait_for(lambda: scene.daemon.rings() == 0)
     assert wait_for(lambda: not scene.opened("law/", "code/")), "their space can be freed"
-    other = Witness(scene.daemon, rows_at(scene.config, "other", 0, 40), stream="other")
-    assert other.step(10), "after the old generations are unused"
-    other.close()
 
-
-def test_a_changed_dataset_is_named_before_its_run_needs_it(scene):
-    witnesses = [
-        Witness(scene.daemon, rows_at(scene.config, "train", 0, 400), rank=rank, world=2)
-        for rank in range(2)
-    ]
-    scene.place.shard("web/b.bin", 5000)
-    log = scene.reload("was read again")
-    assert log.count("run test goes on, but could not attach again: ") == 1, log
-    assert "dataset web" in log and all(w.step(20) for w in witnesses), log
-    os.remove(scene.place.file("web", "b.bin"))
-    assert "could not attach" not in scene.reload("was read again")
-    assert all(w.step(20) for w in witnesses)
-    for w in witnesses:
-        w.close()
-
-
-def test_a_replaced_shard_is_served_to_the_next_session(scene):
-    stream = {"law": {**scene.window, "datasets": datasets("law")}}
-    scene.write(train=scene.train, **stream)
-    scene.reload("was read again")
+    # A shard of another dataset is replaced; one of train is added while it is served.
+    scene.write(train=scene.train, law={**scene.window, "datasets": datasets("law")})
+    scene.reload()
     os.remove(scene.place.file("law", "a.bin"))
     scene.place.shard("law/a.bin", 60_000, seed=9)
-    witness = Witness(scene.daemon, rows_at(scene.config, "law", 0, 40), stream="law")
-    assert witness.step(10)
-    witness.close()
+    law, train = scene.witness("law"), scene.witness()
+    scene.place.shard("web/b.bin", 5000)
+    log = scene.reload()
+    assert log.count("run test goes on, but could not attach again: ") == 1, log
+    assert "dataset web" in log and law.step(10) and train.step(10)
+    os.remove(scene.place.file("web", "b.bin"))
+    assert "could not attach" not in scene.reload()
+    law.close()
+    train.close()
+
+
+def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
+    t = Trainer(scene)
+    t.step(3)
+    scene.write(train={**scene.train, "datasets": datasets("web", "code", "law")})
+    scene.reload()
+    op = Operator(scene, "mix", "train", "web=1", "law=3")
+    done = t.carry_out()
+    code, _, result, err = op.result()
+    assert (code, err, result["acts_from"]) == (0, "", done["at"]), (code, err)
+    again = Trainer(scene, rank=1, world=2)  # another generation, the same run
+    assert sorted(s["rank"] for s in status(scene.daemon.socket)[0]) == [0, 1]
+    for trainer in (t, again):
+        trainer.close()
 
 
 def test_a_terminal_that_closes_ends_the_daemon(place):
@@ -139,106 +138,66 @@ def test_a_terminal_that_closes_ends_the_daemon(place):
 
     scene = Scene(place, start_new_session=False, preexec_fn=take_terminal)
     os.close(slave)
-    scene.reload("was read again")
+    scene.reload()
     os.close(master)
     assert scene.daemon.process.wait(20) == 0
     assert scene.daemon.said("the terminal is closed")
 
 
-def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
-    t = Trainer(scene)
-    t.step(3)
-    scene.write(train={**scene.train, "datasets": datasets("web", "code", "law")})
-    scene.reload("was read again")
-    op = Operator(scene, "mix", "train", "web=1", "law=3")
-    done = t.carry_out()
-    code, _, result, err = op.result()
-    assert (code, err, result["acts_from"]) == (0, "", done["at"]), (code, err)
-    again = Trainer(scene, rank=1, world=2)  # another generation, the same run
-    ranks = [s["rank"] for s in status(scene.daemon.socket)[0]]
-    assert sorted(ranks) == [0, 1]
-    for trainer in (t, again):
-        trainer.close()
+class Manager:
+    """systemd's side of the notifications of a daemon."""
+
+    def __init__(self, place):
+        self.path = place.file("notify")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.socket.settimeout(20)
+
+    def environment(self):
+        return {**os.environ, "NOTIFY_SOCKET": self.path}
+
+    def hear(self, begin):
+        """The next notification that begins so; the status may change at any time."""
+        while not (told := self.socket.recv(4096).decode()).startswith(begin):
+            assert told.startswith(("STATUS=", "READY=1")), told
+        return told
 
 
 def test_a_broken_config_keeps_the_old_one_and_says_why(place):
-    path = place.file("notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(path)
-        manager.settimeout(20)
-        port = free_port()
-        scene = Scene(place, f"127.0.0.1:{port}", env={**os.environ, "NOTIFY_SOCKET": path})
-
-        def hear(begin):
-            """The next notification that begins so; the status may change at any time."""
-            while not (told := manager.recv(4096).decode()).startswith(begin):
-                assert told.startswith("STATUS="), told
-            return told
-
-        hear("READY=1")
-        witness = Witness(scene.daemon, rows_at(scene.config, "train", 0, 400))
-        witness.step(5)
-        tokens = open(place.file("law", "a.bin"), "rb").read()
-        with open(place.file("packed", "a.bin.zst"), "wb") as f:
-            f.write(zstandard.compress(tokens))
-        broken = (
-            ({**scene.train, "seq_len": "many"}, 'seq_len: "many" is quoted'),
-            ({**scene.train, "datasets": datasets("gone")}, "gone: No such file or directory"),
-            (
-                {**scene.train, "datasets": datasets("packed")},
-                "the first compressed dataset needs a restart",
-            ),
-            ({**scene.train, "seqlen": 3}, "unknown key; did you mean seq_len?"),
-        )
-        for train, why in broken:
-            scene.write(train=train)
-            log = scene.reload("keeps the config that it has")
-            assert why in log and log.count("tokend.yaml:") == 1, log
-            hear("RELOADING=1\nMONOTONIC_USEC=")
-            told = hear("READY=1\nSTATUS=")
-            assert why in told, told
-            assert witness.step(5)
-            scene.attach(run="later").close()
-        injected(54, len(broken))
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
-        refused = f'tokend_config_reloads_total{{outcome="refused"}} {len(broken)}'
-        assert has(text, refused, "tokend_config_reload_failed 1"), text
-        os.remove(scene.config)
-        assert "No such file" in scene.reload("keeps the config that it has")
-        scene.write({"io": "pread", "state_dir": "elsewhere"}, train=scene.train)
-        log = scene.reload("was read again")
-        assert has(
-            log, "io: needs a restart", "state_dir: needs a restart", "1 streams: 0 new, 0 ch"
-        )
-        assert "memory: needs" not in log and witness.step(5), log
-        witness.close()
+    manager, port = Manager(place), free_port()
+    scene = Scene(place, f"127.0.0.1:{port}", env=manager.environment())
+    manager.hear("READY=1")
+    witness = scene.witness()
+    tokens = open(place.file("law", "a.bin"), "rb").read()
+    with open(place.file("packed", "a.bin.zst"), "wb") as f:
+        f.write(zstandard.compress(tokens))
+    compressed = "the first compressed dataset needs a restart"
+    broken = (
+        ({"seq_len": "many"}, 'seq_len: "many" is quoted'),
+        ({"datasets": datasets("gone")}, "gone: No such file or directory"),
+        ({"datasets": datasets("packed")}, compressed),
+        ({"seqlen": 3}, "unknown key; did you mean seq_len?"),
+    )
+    for keys, why in broken:
+        scene.write(train={**scene.train, **keys})
+        log = scene.reload("keeps the config that it has")
+        assert why in log and log.count("tokend.yaml:") == 1, log
+        manager.hear("RELOADING=1\nMONOTONIC_USEC=")
+        assert why in manager.hear("READY=1\nSTATUS=")
+        assert witness.step(5)
+        scene.attach(run="later").close()
+    injected(54, len(broken))
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    refused = f'tokend_config_reloads_total{{outcome="refused"}} {len(broken)}'
+    assert has(text, refused, "tokend_config_reload_failed 1"), text
+    os.remove(scene.config)
+    assert "No such file" in scene.reload("keeps the config that it has")
+    scene.write({"io": "pread", "state_dir": "elsewhere"}, train=scene.train)
+    log = scene.reload()
+    assert has(log, "io: needs a restart", "state_dir: needs a restart", "1 streams: 0 new, 0 ch")
+    assert witness.step(5)
+    witness.close()
     assert scene.daemon.stop() == 0
-
-
-def test_the_first_index_takes_a_part_of_memory(scene):
-    """A daemon that starts without indexes keeps no memory for them."""
-    numbers = numpy.arange(60_000, dtype=numpy.uint16)
-    schema = pyarrow.schema([("tokens", pyarrow.uint16())])
-    with pyarrow.ipc.new_file(scene.place.file("arrow", "a.arrow"), schema) as writer:
-        for part in numpy.array_split(numbers, 20):
-            writer.write(pyarrow.record_batch([pyarrow.array(part)], schema=schema))
-    memory = lambda: status(scene.daemon.socket)[1]["memory_bytes"]
-    without, clients = memory(), []
-    with pytest.raises(Refused):
-        while True:
-            clients.append(scene.attach(rank=len(clients), world=99, micro=4096, slots=32))
-    scene.write(train=scene.train, indexed={**scene.window, "datasets": datasets("arrow")})
-    log = scene.reload("keeps the config")
-    assert "the indexes of shards need 4194304 of its 67108864 bytes" in log, log
-    for client in clients:
-        client.close()
-    assert wait_for(lambda: memory() == without)
-    for _ in range(2):
-        scene.reload("was read again")
-        assert memory() == without + (4 << 20)
-    client = scene.attach(stream="indexed")
-    client.next()
-    client.close()
 
 
 @contextlib.contextmanager
@@ -261,27 +220,23 @@ def test_a_reload_that_hangs_is_logged(scene):
         client.next()
         client.close()
         disk.answer()
-        wait_until(lambda: "was read again" in scene.daemon.log(), "the end")
+        assert scene.daemon.said("was read again")
 
 
 def test_a_reload_that_ends_during_a_stop_is_not_ready(place):
     """After STOPPING=1, READY=1 would tell systemd that the daemon goes on."""
-    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    told.bind(place.file("notify.sock"))
-    told.settimeout(30)
-    env = {**os.environ, "NOTIFY_SOCKET": place.file("notify.sock")}
-    scene = Scene(place, env=env, arguments=["--linger", "600"])
-    heard = lambda words: next(text for text in iter(lambda: told.recv(4096), b"") if words in text)
+    manager = Manager(place)
+    scene = Scene(place, env=manager.environment(), arguments=["--linger", "600"])
     with hung_reload(scene, "") as (disk, _):
-        heard(b"RELOADING=1")
+        manager.hear("RELOADING=1")
         wait_until(disk.held, "the hang")
         scene.daemon.process.terminate()
-        heard(b"STOPPING=1")
+        manager.hear("STOPPING=1")
         disk.answer()
         assert scene.daemon.process.wait(30) == 0
-    told.setblocking(False)
+    manager.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
-        raise AssertionError(told.recv(4096))
+        raise AssertionError(manager.socket.recv(4096))
 
 
 def test_a_stop_after_linger_is_logged_once(place):
@@ -297,11 +252,11 @@ def test_a_stop_after_linger_is_logged_once(place):
 def test_a_reload_allows_another_user(scene):
     assert "add it to allow_uids" in refusal(lambda: client_of(scene.daemon, USER))
     scene.write({"allow_uids": [USER, "daemon"]}, train=scene.train)
-    scene.reload("was read again")
+    scene.reload()
     client = client_of(scene.daemon, USER).attach(run="theirs")
     client.next()
     scene.write({}, train=scene.train)
-    scene.reload("was read again")
+    scene.reload()
     client.next()
     assert "add it to allow_uids" in refusal(lambda: client_of(scene.daemon, USER))
     client.close()
@@ -329,7 +284,7 @@ def test_sessions_come_and_go_during_many_reloads(scene):
     for n in range(ROUNDS):
         scene.write(train={**scene.train, "datasets": sets[n % 3]}, **{f"s{n % 4}": scene.train})
         before = sum(attached)
-        scene.reload("was read again")
+        scene.reload()
         wait_until(lambda before=before: faults or sum(attached) > before, "an attach")
     stop.set()
     for thread in threads:
@@ -341,5 +296,3 @@ def test_sessions_come_and_go_during_many_reloads(scene):
         wait_until(
             lambda: "was read again" in scene.reload("tokend.yaml"), "freeing the places of streams"
         )
-    code, out, err = run(TOKCTL, "status", "--socket", scene.daemon.socket, "--json")
-    assert code == 0, err
