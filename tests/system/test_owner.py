@@ -30,7 +30,7 @@ def attach(daemon, uid, **keys):
 
 
 def drain(daemon, uid, **keys):
-    """(the operator's connection, what it is told)"""
+    """(the operator's connection, the answer)"""
     operator = client_of(daemon, uid)
     return operator, operator.ask(op="request", stream="train", kind="drain", args="", **keys)
 
@@ -98,5 +98,5 @@ def test_unnamed_runs_of_two_users_are_separate(daemon):
     cat = "cat train --batches 3 --micro 2 --rank 0 --world 1".split()
     second.close()
     again.close()
-    assert ctl(daemon, STRANGER, *cat) == (0, ""), "libtokend uses the name that it is told"
+    assert ctl(daemon, STRANGER, *cat) == (0, ""), "libtokend uses the name in the answer"
     owner.close()
