@@ -9,6 +9,8 @@ import types
 
 def import_without_init():
     """Makes streaming.base and the modules below it importable."""
+    if "streaming" in sys.modules:
+        return
     root = importlib.util.find_spec("streaming").submodule_search_locations[0]
     for name, path in (("streaming", root), ("streaming.base", root + "/base")):
         sys.modules[name] = types.ModuleType(name)

@@ -18,7 +18,7 @@ import pyzstd
 
 from lib import TOKCTL, TOKEND, Client, Daemon, has, run
 from lib.corpus import FORMATS, SEQ_LEN, WHOLE, corpus, plan
-from lib.shard_cat import facts, tokens
+from lib.shard_cat import read
 from lib.shard_writers import arrow, llmc, npy, put, raw, seekable
 
 pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
@@ -61,10 +61,10 @@ def options(about):
 def test_shards_are_what_their_writers_got(written, name):
     about, root = FORMATS[name], written[0] / name
     for shard, want in written[1][name].items():
-        seen = facts(root / shard, *options(about))
+        seen, tokens = read(root / shard, *options(about))
         inner = [at for at in about.boundaries(want) if 0 < at < len(want.tokens)]
         assert (seen["format"], seen["boundaries"]) == (about.name, inner), shard
-        assert numpy.array_equal(tokens(root / shard, *options(about)), want.tokens), shard
+        assert numpy.array_equal(tokens, want.tokens), shard
 
 
 def test_plan_and_inspect_read_all_formats(place, written):
@@ -187,6 +187,24 @@ def test_a_finite_stream_ends_with_padding(place, written):
     assert daemon.stop() == 0
 
 
+def test_a_ring_without_documents_needs_no_memory_for_them(place, written):
+    streams = {marked: FORMATS["flat"].config(str(written[0] / "flat"), marked == "marked")
+               for marked in ("marked", "plain")}  # fmt: skip
+    streams["marked"]["loss_mask"] = False
+    daemon = Daemon(place, place.config(streams=streams))
+    sizes = {}
+    for name in streams:
+        client = Client(daemon.socket).attach(stream=name, micro=3, slots=8)
+        sizes[name] = [client.feed["meta_bytes"] // 4096, client.feed["data_bytes"]]
+        client.close()
+    rows = 3 * 8
+    plain, more = 4096 + 16 * 8 + 40 * rows, 4 * rows * (1 + WINDOW)
+    assert sizes["plain"][0] == -(-plain // 4096)
+    assert sizes["marked"][0] == -(-(plain + more) // 4096)  # room for the worst case
+    assert sizes["marked"][1] == sizes["plain"][1]
+    assert daemon.stop() == 0
+
+
 # ---- shards that are damaged, or do not belong together ----
 
 
@@ -254,6 +272,8 @@ DAMAGED = {
     "no mask": ("datatrove", None, lose("/a/0.ds.loss"), gone("loss mask")),
     "no list": ("olmo", None, lose("/a/0.csv.gz"), gone("list of document bounds")),
     "no index": ("datatrove-u32", None, lose("/a/0.ds.index"), gone("index of documents")),
+    "new list": ("flat", None, change("/a/0.csv.gz", gzip.compress(b"0,9\n")),
+                 "had no index of documents when it was listed and has one now"),
     "other mask": ("flat-masked", None, replace("-masks/a/0.bin"), another("loss mask")),
     "other list": ("olmo", None, replace("/a/0.csv.gz"), another("list of document bounds")),
     "other index": ("megatron", None, replace("/a/0.idx"), another("index")),

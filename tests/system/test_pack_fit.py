@@ -8,8 +8,10 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
+import time
 
 import numpy
 import pytest
@@ -237,3 +239,32 @@ def test_inputs_that_change_meanwhile_are_refused(place):
     error = child.communicate()[1]
     assert child.returncode == 1 and has(error, "in.bin: the file or a side file has changed")
     pack(place.file("in.bin"), place.file("out"), *options, code=1)
+
+
+def peak(child):
+    """KiB. ru_maxrss would have the memory of this process, whose fork it was."""
+    most = 0
+    while child.poll() is None:
+        with open(f"/proc/{child.pid}/status") as status:
+            found = re.search(r"VmHWM:\s*(\d+)", status.read())
+        most = max(most, int(found[1]) if found else 0)
+        time.sleep(0.005)
+    assert child.returncode == 0
+    return most
+
+
+def test_memory_does_not_grow(place):
+    """Ten times as many tokens need no more memory."""
+    peaks = []
+    for millions in (20, 200):
+        with open(place.file("large.bin"), "wb") as f:
+            for _ in range(millions):
+                f.write(numpy.arange(1_000_000, dtype="<u2").tobytes())
+        fit = ["--fit", "1025", "--shards", str(millions // 20)]
+        for how in (["--format", "zstd"], ["--format", "megatron"], fit):
+            command = [TOKCTL, "pack", place.file("large.bin"), place.file("l"), "--eos", "9", *how]
+            peaks.append(peak(place.spawn(command, stdout=subprocess.DEVNULL)))
+            shutil.rmtree(place.file("l"))
+    os.unlink(place.file("large.bin"))
+    for small, large in zip(peaks[:3], peaks[3:]):
+        assert 1000 < large < 1.3 * small + 32 * 1024, peaks

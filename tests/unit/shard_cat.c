@@ -86,9 +86,10 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 		printf(", \"format\": \"%s\", \"type\": \"%s\", \"token_bytes\": %" PRIu32
 		       ", \"tokens\": %" PRIu64 ", \"sample_tokens\": %" PRIu64
 		       ", \"plain\": %s, \"data_at\": %" PRIu64 ", \"frame_bytes\": %" PRIu64
-		       ", \"documents\": ",
+		       ", \"index_bytes\": %" PRIu64 ", \"documents\": ",
 			format->name, shard_type_name(f->type), f->token_bytes, f->tokens,
-			f->sample_tokens, f->plain ? "true" : "false", f->data_at, f->frame_bytes);
+			f->sample_tokens, f->plain ? "true" : "false", f->data_at, f->frame_bytes,
+			(uint64_t)f->index_bytes);
 		f->documents == SHARD_UNKNOWN ? (void)printf("null, ")
 					      : (void)printf("%" PRIu64 ", ", f->documents);
 		put_string("note", f->note);

@@ -1,0 +1,410 @@
+"""A dataset is what its path names: files, a directory, a pattern, or a manifest. Files
+that do not belong together are refused by name, with the key of the config.
+"""
+
+import json
+import os
+
+import numpy
+import pyarrow as pa
+import pytest
+
+from lib import TOKCTL, TOKEND, dataset_cat, has, order_reference, run, shard_writers
+
+pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
+
+CODE = json.dumps({"chunks": []}).encode()
+TEXT = b"# The shards of web\n\nTokenized by someone else.\n"
+LOSSES, DOCUMENTS = {"loss_mask": True}, {"documents": True}
+EOS = {**DOCUMENTS, "eos": 3}
+FLAT = {"format": "flat", "dtype": "u16", "digest": "0123456789abcdef"}
+
+
+def write(place, **files):
+    """Files by name: their bytes, or a number of zeros."""
+    for name, content in files.items():
+        with open(place.file(name), "wb") as f:
+            f.write(bytes(content) if isinstance(content, int) else content)
+
+
+def config(place, datasets, **keys):
+    named = [{"name": name, **about} for name, about in datasets.items()]
+    stream = {"seed": 42, "seq_len": 8, **keys, "datasets": named}
+    return place.config(streams={"train": stream})
+
+
+def opened(place, **keys):
+    """The datasets of a stream, whose shards are opened, by name."""
+    return {d["name"]: d for d in dataset_cat.cat(config(place, **keys), "train", "-o")}
+
+
+def refused(place, *words, **keys):
+    """It is refused in one line, after the file, a line and the field."""
+    said = dataset_cat.cat(config(place, **keys), "train", "-o", refused=True)
+    assert has(said, *words) and "\n" not in said, said
+    return said
+
+
+def one(path, **keys):
+    return {"d": {"path": path, **keys}}
+
+
+# ---- paths ----
+
+
+def test_windows_and_digests_are_those_of_the_order(place):
+    sizes = {"web/a": 50001, "web/b": 30000, "web/c": 5, "code/x": 9000, "code/y": 12345}
+    write(place, **{f"{name}.bin": 2 * n for name, n in sizes.items()}, **{"math/z.bin": 6000})
+    blocks = {"shuffle": "block", "block": 8, "group": 3}
+    seen = opened(place, seq_len=64, datasets={
+        "web": {"path": "web"}, "code": {"path": "code/*.bin", **blocks},
+        "math": {"path": "math/z.bin", "shuffle": "none", "slide": True},
+    })  # fmt: skip
+    assert [d["windows"] for d in seen.values()] == [1249, 332, 46]
+    for name in ("web", "code"):
+        names = sorted(n for n in sizes if n.startswith(name))
+        digest = order_reference.digest([(n.split("/")[1] + ".bin", sizes[n]) for n in names])
+        assert seen[name]["digest"] == f"{digest:016x}"
+
+
+NAMES = ["B.bin", "a-b.bin", "a.bin", "a/b.bin", "a/c/d.npy", "a0.bin", "é.bin"]
+PATHS = {
+    "d/": NAMES,  # sorted byte by byte, without hidden ones
+    "./d//a*.bin": ["a-b.bin", "a.bin", "a0.bin"],
+    "e/*/t/*.bin": ["1/t/a.bin", "2/t/a.bin"],
+    "e/[12]": ["1/t/a.bin", "2/t/a.bin", "2/u/a.bin"],
+    "l/a[1]*.bin": ["a[1]*.bin"],  # a path that exists is not a pattern
+    "links": ["c.bin", "dir/b.bin", "file.bin"],
+    "sides": ["0_a.ds", "part-0.npy", "sub/b.ds.zst"],
+    "counts": ["web/a.arrow"],
+    "mds": ["s.0.mds", "s.1.mds", "s.2.mds.zst", "s.3.mds.br"],  # raw files before compressed ones
+}
+
+
+@pytest.fixture(scope="module")
+def tree(shared):
+    hidden = (".x.bin", ".h/x.bin", "a/.x")
+    write(shared, **{f"d/{name}": 100 for name in (*NAMES, *hidden)})
+    write(shared, **{f"e/{name}": 100 for name in ("1/t/a.bin", "2/t/a.bin", "2/u/a.bin", "3/t")})
+    write(shared, **{"l/a[1]*.bin": 100, "l/a1.bin": 100, "far/a.bin": 100, "far/deep/b.bin": 100})
+    write(shared, **{"links/c.bin": 100, "counts/meta/combined_counts.csv": b"x"})
+    os.symlink("../far/a.bin", shared.file("links/file.bin"))
+    os.symlink("../far/deep", shared.file("links/dir"))
+    sides = ["0_a.ds", "0_a.ds.index", "0_a.ds.loss", "a.ds.metadata", "part-0.csv.gz"]
+    write(shared, **{f"sides/{name}": 0 for name in [*sides, "sub/b.ds.index"]})
+    write(shared, **{f"mds/s.{name}": 0 for name in ("0.mds", "0.mds.zstd", "1.mds", "2.mds.zst")})
+    write(shared, **{"mds/s.3.mds.br": 0, "mds/index.json": b"{}"})
+    with pa.ipc.new_file(shared.file("counts/web/a.arrow"), pa.schema([("tokens", "u4")])):
+        pass
+    write(shared, **{"sides/part-0.npy": 100, "sides/sub/b.ds.zst": b"\x28\xb5\x2f\xfd\0\0\1\0\0"})
+    return shared
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_names_shards_in_order(tree, path):
+    code, out, err = run(TOKCTL, "inspect", "--json", tree.file(path))
+    seen = [json.loads(line)["path"] for line in out.splitlines()]
+    if path not in ("sides", "counts", "mds"):  # most of these have no windows
+        (seen,) = opened(tree, datasets=one(path)).values()
+        seen = list(seen["shards"])
+    assert [name[-len(want) :] for name, want in zip(seen, PATHS[path])] == PATHS[path]
+    assert len(seen) == len(PATHS[path])
+
+
+def test_another_stream_need_not_be_sound(place):
+    """To plan a stream."""
+    write(place, **{"a.bin": 40})
+    stream = {"seed": 1, "seq_len": 8}
+    streams = {name: {**stream, "datasets": [{"name": "x", "path": path}]}
+               for name, path in (("a", "a.bin"), ("b", "nowhere"))}  # fmt: skip
+    path = place.config(streams=streams)
+    assert run(TOKEND, "--check", "-c", path)[0] == 1
+    for name, code in (("a", 0), ("b", 1), ("c", 1)):
+        got, _, err = run(TOKCTL, "plan", "-c", path, name, "--from", 0, "--count", 1)
+        assert got == code, err
+    assert has(err, "streams: no stream is called c; must be one of: a, b")
+
+
+def test_the_index_of_mosaic_lists_all_shards_of_a_dataset(place):
+    """One in a directory above, too, if that belongs to the dataset."""
+    for name in "ab":
+        shard_writers.mds(place.file(name), numpy.ones((9, 9), "<i4"), None)
+    about = json.load(open(place.file("a/index.json")))
+    about["shards"][0]["raw_data"]["basename"] = "a/shard.00000.mds"
+    write(place, **{"index.json": json.dumps(about).encode()})
+    opened(place, datasets=one("b"))  # a dataset of its own
+    refused(place, "is not among the 1 shards of ", datasets=one("[ab]"))
+
+
+def test_directories_that_hugging_face_saved(place):
+    """The JSON files are skipped. A cached result of map(), and all splits at once, are refused."""
+    lists = pa.record_batch({"input_ids": pa.array([[1] * 99], pa.list_(pa.int32()))})
+
+    def save(name):
+        with pa.ipc.new_stream(place.file(name), lists.schema) as out:
+            out.write(lists)
+
+    for split in ("train", "test"):
+        save(f"d/{split}/data-00000-of-00001.arrow")
+        write(place, **{f"d/{split}/{name}.json": b"{}" for name in ("dataset_info", "state")})
+    opened(place, datasets={"a": {"path": "d/train"}, "b": {"path": "d"}})
+    write(place, **{"d/dataset_dict.json": b"{}"})
+    refused(place, f"set path: {place.file('d')}/SPLIT", datasets=one("d"))
+    save("d/train/cache-0123.arrow")
+    refused(place, "is a cached result of Hugging Face's datasets", datasets=one("d/train"))
+    opened(place, datasets=one("d/train/data-*.arrow"))
+
+
+PATH, LABELS = "streams.train.datasets[0].path: ", "streams.train.datasets[0].label_mask: "
+NPY = b"\x93NUMPY\1\0\x76\0"
+
+
+def header(descr, shape, values):
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+    return NPY + text.ljust(117).encode() + b"\n" + bytes(values)
+
+
+FILES = {
+    "a.bin": 40, "c.bin": 41, "d.bin": 42, "x.tokens": 40, "gone/a.bin": 40, "loop/in/a.bin": 40,
+    "short/a.bin": 14, "short/b.bin": 16, "short/c.bin": 0, "text/x/1.bin.zst": 40,
+    "text/NOTES.txt": TEXT, "all/a.bin": TEXT, "all/b.bin": 40, "lit/1.bin": 40,
+    "lit/index.json": CODE, "i/a.ds": 40, "i/b.ds": 40, "i/a.ds.loss": 20,
+    "i/a.ds.index": (7).to_bytes(8, "little") + (20).to_bytes(8, "little"), "k/a.npy": 40,
+    "k/b.npy": 40, "k/b.csv.gz": 0, "idx/a.idx": b"MMIDIDX\0\0", "idx/b.bin": 40,
+    "ds/c.ds.index": 8, "ds/b.bin": 40, "csv/meta/combined_counts.csv": b"x", "csv/b.bin": 40,
+    "masks/short/a.bin": 19, "masks/long/a.bin": 21, "masks/inside/x": 0,
+    "masks/u2/a.bin": header("<u2", "(20,)", 40), "masks/21/a.bin": header("|b1", "(21,)", 21),
+    "masks/cut/a.bin": header("|b1", "(20,)", 19), "masks/2d/a.bin": header("|b1", "(4, 5)", 20),
+    "m/a.bin": 40, "lower/a.bin": 40, "lower/m/a.bin": 20, "mds/index.json": b"{}",
+    "mds/a.bin": 40, "many/a.bin": 40, "many/a.bin.zst": 40,
+}  # fmt: skip
+REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
+    ("nix", [PATH, "nix: No such file or directory; must be a readable file, a directory or"]),
+    ("nix/*.bin", [PATH, "nix: No such file or directory"]),
+    ("*.xyz", [PATH, "*.xyz: no shards found; must have at least one"]),
+    ("gone", ["gone/gone.bin: No such file"]),
+    ("loop", ["loop/in/back: is a link to a directory that contains it; remove the link"]),
+    ("short", [PATH, "the largest, b.bin, has 8 tokens, and a window has 9", "weight 0"]),
+    ("short", ["a smaller seq_len or no such dataset"], {}, {"epochs": 2}),
+    ("c.bin", [PATH, "41 bytes is not a multiple of 2 (dtype u16)"]),
+    ("d.bin", [PATH, "42 bytes is not a multiple of 4 (dtype u32); set dtype: u16?"],
+     {"dtype": "u32"}),
+    ("a.bin", ["streams.train.eos: 65536 does not fit u16"], {}, {**DOCUMENTS, "eos": 65536}),
+    ("a.bin", ["streams.train.documents: ", "shard a.bin, of format flat, has no index; set eos"],
+     {}, DOCUMENTS),
+    ("i", ["shard b.ds, of format datatrove, has no index"], {}, DOCUMENTS),
+    ("i", [PATH, "b.ds: has no loss mask, but the first shard, a.ds, has one; all shards"], {},
+     LOSSES),
+    ("k", [PATH, "b.npy: has a list of document bounds, but the first shard, a.npy, has none"], {},
+     LOSSES),
+    ("x.tokens", [PATH, "has no known format", "move it away, or set `format: flat`"]),
+    ("a.bin", [".format: 'parquet' is unknown; must be auto or"], {"format": "parquet"}),
+    ("pipe.bin", [PATH, "is not a regular file; a shard must be one"]),
+    ("text", ["NOTES.txt: is text, not a shard", 'set path: "', '/text/*/*.bin.zst"']),
+    ("all", ["all/a.bin: is text", "or set a pattern that matches only the shards"]),
+    ("lit", ["index.json: is a Mosaic index by its name", "(*.mds) is missing", '/lit/*.bin"']),
+    ("idx", ["a.idx: is a Megatron index, but its shard"]),
+    ("ds", ["c.ds.index: is a datatrove index, but its shard (.ds) is missing; add the"]),
+    ("csv", ["is a table of counts, but its shard"]),
+    ("many", ["a.bin.zst: exists uncompressed too, as a.bin"]),
+    *(("m/a.bin", [PATH, *words], {"label_mask": f"masks/{mask}"}, LOSSES) for mask, *words in (
+        ("none", "has no loss mask: ", "masks/none/a.bin does not exist; label_mask must have"),
+        ("short", "its loss mask a.bin: its size is 19 bytes; must be 20, one for each token"),
+        ("long", "its size is 21 bytes; must be 20"),
+        ("u2", "NumPy header: descr is '<u2'; must be |b1 (bool)"),
+        ("21", "shape is (21, …) of 1 dimensions, and the file has 21 bytes"),
+        ("cut", "shape is (20, …) of 1 dimensions, and the file has 19 bytes"),
+        ("2d", "shape is (4, …) of 2 dimensions"),
+    )),
+    ("lower", [LABELS, "m/a.bin is in it and also in path; must be a directory outside path"],
+     {"label_mask": "lower/m/"}, LOSSES),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(shared):
+    write(shared, **FILES)
+    os.mkfifo(shared.file("pipe.bin"))
+    os.symlink("nowhere", shared.file("gone/gone.bin"))
+    os.symlink("../../loop", shared.file("loop/in/back"))
+    return shared
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: f"{row[0]}: {row[1][-1][:20]}")
+def test_what_is_no_dataset_is_refused(files, row):
+    path, words, about, keys = [*row, {}, {}][:4]
+    refused(files, *words, datasets=one(path, **about), **keys)
+
+
+def test_schedules_that_a_dataset_cannot_follow_are_refused(files):
+    """In the words of the key that causes it."""
+    two = {"a": {"path": "short", "weight": 0}, "b": {"path": "a.bin"}}
+    steps = [{"at": 1024, "weights": {"a": 1}}]
+    refused(files, PATH + "no shard is as long", datasets=two, schedule=steps)
+    two = {"a": {"path": "a.bin", "max_epochs": 1}, "b": {"path": "d.bin", "max_epochs": 2}}
+    refused(files, "max_epochs: no dataset is left from position", datasets=two)
+
+
+def test_datasets_of_several_widths(files):
+    """The widest dataset sets the width of the stream."""
+    seen = opened(files, datasets={
+        "a": {"path": "a.bin"}, "b": {"path": "m", "dtype": "u32"}, "c": {"path": "short"}
+        | {"weight": 0}, "d": {"path": "x.tokens", "format": "flat"},
+    })  # fmt: skip
+    assert {d["token_bytes"] for d in seen.values()} == {4}
+    assert {name: [shard[0] for shard in d["shards"].values()] for name, d in seen.items()} == {
+        "a": [20], "b": [10], "c": [7, 8, 0], "d": [20]
+    }  # fmt: skip
+    assert seen["c"]["windows"] == 0
+    for keys, path in ((DOCUMENTS, "i/a.ds"), (EOS, "i"), ({"eos": 3}, "i"), (LOSSES, "i/a.ds")):
+        opened(files, datasets=one(path), **keys)
+    opened(files, datasets={"k": {"path": "k/a.npy"}, "i": {"path": "i/a.ds"}}, **LOSSES)
+
+
+def test_a_shuffle_over_many_lists_of_bounds_gets_a_remark(place):
+    for i in range(501):
+        write(place, **{f"b/{i:03}.npy": 40, f"b/{i:03}.csv.gz": 0})
+    words = "only about 500 lists of document bounds (.csv.gz) are kept in memory"
+    for about, keys, told in (
+        ({}, DOCUMENTS, True), ({"shuffle": "block"}, DOCUMENTS, False), ({}, {}, False)
+    ):  # fmt: skip
+        code, out, err = run(TOKEND, "--check", "-c", config(place, one("b", **about), **keys))
+        assert (words in out.decode()) == told, (code, out, err)
+
+
+def test_the_first_of_many_bad_shards_is_named(place):
+    """They are opened by several threads."""
+    write(place, **{f"d/{i:04}.bin": 40 if i not in (301, 302, 700) else 41 for i in range(1000)})
+    for _ in range(5):
+        refused(place, "d/0301.bin: 41 bytes is not a multiple", datasets=one("d"))
+
+
+# ---- manifests ----
+
+
+def line(path="a.bin", **about):
+    whole = {"path": path, **FLAT, "tokens": 20, "size": 40, **about}
+    return json.dumps({k: v for k, v in whole.items() if v is not None}) + "\n"
+
+
+A, B = line(), line("deep/b.bin", tokens=9, size=18)
+LISTED = one("d", manifest="m.jsonl")
+
+
+def sides(value):
+    return line(side=value)
+
+
+# (the manifest, words after its name)
+MANIFESTS = [
+    (A + '{"path":\n', [":2: invalid JSON at byte 9"]),
+    (A + "\n", [":2: invalid JSON at byte 1"]),
+    (A + "\0\n", [":2: has no newline within 0 bytes; must be one object and a newline, at most"]),
+    ("[]\n", [":1: is an array; must be a JSON object"]),
+    (A + "{}", [":2: has no newline within 2 bytes"]),
+    ("x" * (1 << 16), [":1: has no newline within 32767 bytes"]),
+    ('{"path":"a","path":"b"}\n', ["duplicate object key"]),
+    (line(path=None), [":1: path is missing; must be a string"]),
+    (line(digest=None), ["digest is missing"]),
+    (line(digest="0123456789ABCDEF"), ["digest is '0123456789ABCDEF'; must be 16 hexadecimal"]),
+    (line(tokens=-1), ["tokens is -1; must be 0 to 1152921504606846976"]),
+    (line(tokens=1e3), ["tokens is a fraction"]),
+    (line(tokens="20"), ["tokens is a string; must be an integer"]),
+    (line(tokens=(1 << 63) - 1), ["tokens is 9223372036854775807"]),
+    (line(tokens=1 << 63), ["too big integer"]),
+    (line(sha=1), ["has unknown members; must have only path, format, dtype, tokens, size, dig"]),
+    (line(sample_tokens=9), ["tokens is 20; must be a multiple of sample_tokens, 9"]),
+    (line(row_tokens=9), ["tokens is 20; must be a multiple of row_tokens, 9"]),
+    (line(row_tokens=5, sample_tokens=5), ["has both row_tokens and sample_tokens"]),
+    (line(frame_bytes=1 << 40), ["frame_bytes is 1099511627776; must be at most", "`memory`"]),
+    (line(format="parquet"), ["format 'parquet' is unknown; must be one of: megatron"]),
+    (line(dtype="f4"), ["dtype 'f4' is unknown; must be u8, i8"]),
+    (line(etag=7), ["etag is an integer"]),
+    (line(etag='W/"abc"'), ["which is weak: other bytes may have the same; must be a strong ETag"]),
+    (line(etag='"abc"'), ["has a quote; must be 1 to 127 printable characters"]),
+    (line(etag="ab c"), ["has a character that is not printable, or a space"]),
+    (line(etag=""), ["is empty; must be"]),
+    (line(data_at=1), ["data_at is 1; must be at most 0: after it, 20 tokens of 2 bytes must"]),
+    (line(tokens=21, data_at=0), ["tokens is 21 of 2 bytes, and data_at is set; must be at most"]),
+    (line(data_at=0, frame_bytes=80), ["data_at is 0, but the shard is compressed"]),
+    (sides([]), ["side is an array; must be an object"]),
+    (sides({"a.idx": 7}), ["side 'a.idx' is an integer; must be [SIZE, \"ETAG\"]"]),
+    (sides({"a.idx": [7, 8, 9]}), ["side 'a.idx' is another array"]),
+    (sides({"a.idx": [-1, "e"]}), ["side 'a.idx' is another array"]),
+    (sides({"../a.idx": [7, "e"]}), ["side '../a.idx' has a part that is empty, . or ..; must be"]),
+    (sides({"a.idx": [7, "W/e"]}), ["the ETag of side 'a.idx' is 'W/e', which is weak"]),
+    *((line(path), [f":1: path '{path}' has a part that is empty, . or ..; must be a file below"])
+      for path in ("../a.bin", "x/../../a.bin", "./a.bin", "x//a.bin", "x/", "")),
+    (line("/etc/passwd"), ["path '/etc/passwd' is absolute"]),
+    (line("a\0b"), ["JSON_ALLOW_NUL"]),
+    (A + A, [":2: path 'a.bin' occurs twice; must be unique"]),
+    (B + A, [":2: path 'a.bin' comes after 'deep/b.bin'; lines must be sorted by path, byte by"]),
+    (A + line("b", format="npy"), [":2: format is npy, but the first shard, a.bin, is flat; all"]),
+    (A + line("b", dtype="u32"), ["dtype u32 is served in 4 bytes, but that of the first shard"]),
+    (A + line("b", tokens=9, sample_tokens=9), ["sample_tokens is 9 (0: none), but that of the"]),
+    ("", [".manifest: ", "m.jsonl: is empty; must list at least one shard; must be a file writ"]),
+    ("".join(line(f"{i:02}", tokens=1 << 60) for i in range(17)), ["more than 2^64 tokens in"]),
+]  # fmt: skip
+# (datasets, keys of the stream, words), with the manifest A
+UNFIT = [
+    (one("d/*.bin", manifest="m.jsonl"), {}, ["d/*.bin: is not a directory; with a manifest"]),
+    (one("a.bin", manifest="m.jsonl"), {}, ["a.bin: is not a directory; with a manifest"]),
+    (one("d", manifest="m.jsonl", format="npy"), {}, ["format is flat, but the config sets npy"]),
+    (one("d", manifest="m.jsonl", format="nix"), {}, [".format: 'nix' is unknown"]),
+    (one("d", manifest="none"), {}, [".manifest: ", "none: No such file or directory; must be a"]),
+    (one("d", manifest="pipe"), {}, [".manifest: ", "pipe: is not a regular file"]),
+    (LISTED, {"seq_len": 40}, ["the largest, a.bin, has 20 tokens, and a window has 41"]),
+]
+
+
+def test_broken_manifests_are_refused(place):
+    for text, words in MANIFESTS:
+        write(place, **{"m.jsonl": text.encode()})
+        refused(place, *words, datasets=LISTED)
+    write(place, **{"m.jsonl": A.encode(), "a.bin": 40})
+    os.mkfifo(place.file("pipe"))
+    for datasets, keys, words in UNFIT:
+        refused(place, *words, datasets=datasets, **keys)
+
+
+def test_a_dataset_with_a_manifest_is_the_same(place):
+    """The directory may have any characters in its name."""
+    write(place, **{"m.jsonl": (A + B).encode(), "one.jsonl": A.encode(), "[d]*/a.bin": 40})
+    write(place, **{"d/a.bin": 40, "d/deep/b.bin": 18})
+    seen = opened(place, datasets=one("d"))
+    assert opened(place, datasets=LISTED) == seen
+    opened(place, datasets=one("[d]*", manifest="one.jsonl"))
+    store = {"etag": "0f-16", "data_at": 0, "side": {"a.csv.gz": [7, "e"], "s3://m/a": [20, "f"]}}
+    write(place, **{"m.jsonl": (line(**store) + B).encode()})
+    assert opened(place, datasets=LISTED) == seen  # one for a store serves local shards too
+
+
+def test_facts_come_from_the_manifest(place):
+    """Widths and samples, while the shard is not there."""
+    rows = line("a.npy", format="npy", dtype="i32", tokens=90, size=488, row_tokens=9)
+    write(place, **{"m.jsonl": rows.encode()})
+    for seq_len, windows in ((8, 10), (10, 8)):
+        path = config(place, LISTED, seq_len=seq_len)
+        code, out, err = run(TOKEND, "--check", "-c", path)
+        assert code == 1 and has(out.decode(), f"{windows} windows", "cannot be read now"), out
+        assert has(err, "No such file"), err
+
+
+# (the line, keys of the dataset, the window, the words)
+DIFFER = [
+    (line(tokens=19), {}, 8, "tokens is 19 in the manifest and 20 in the file"),
+    (line(sample_tokens=10), {}, 9, "sample_tokens is 10 in the manifest and 0 in the file"),
+    (line(), {"dtype": "u32"}, 8, "dtype is u16 in the manifest and u32 in the file, as dtype in"),
+    (line(size=38, tokens=19), {}, 8, "size is 38 in the manifest and 40 in the file"),
+]
+
+
+def test_a_shard_that_differs_from_its_manifest_is_not_read(place):
+    write(place, **{"d/a.bin": numpy.arange(20, dtype="<u2").tobytes()})
+    for text, about, seq_len, words in DIFFER:
+        write(place, **{"m.jsonl": text.encode()})
+        path = config(place, one("d", manifest="m.jsonl", **about), seq_len=seq_len)
+        code, _, err = run(
+            TOKCTL, "plan", "-c", path, "train", "--from", 0, "--count", 1, "--tokens"
+        )
+        assert code == 1 and has(err, words), err

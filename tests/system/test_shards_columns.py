@@ -1,0 +1,484 @@
+"""Columns of tokens that pyarrow and Mosaic's streaming may write are read as they were written:
+tokens, document bounds and facts. test_formats.py serves a part of it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+
+import numpy
+import pyarrow as pa
+import pytest
+import zstandard
+from test_shards import DOCUMENTS, KINDS, RANDOM, SMALL, WIDE, check, several, type_name
+from test_shards_broken import at, number, sub
+
+from lib.mosaic import import_without_init
+from lib.shard_cat import facts, read
+
+import_without_init()
+
+from streaming.base.format import reader_from_json  # noqa: E402
+from streaming.base.format.mds.writer import MDSWriter  # noqa: E402
+from streaming.base.util import merge_index  # noqa: E402
+
+pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
+
+# ---- Arrow ----
+
+WRITERS = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
+LISTS = {"list": pa.list_, "large_list": pa.large_list}
+U32, LIST = pa.uint32(), pa.list_(pa.int32())
+
+
+def write(path, batches, writer="file", **options):
+    with WRITERS[writer](str(path), batches[0].schema, **options) as out:
+        for batch in batches:
+            out.write(batch)
+    return path
+
+
+def arrow(directory, documents=DOCUMENTS, kind=U32, name="tokens"):
+    """A record batch per document, as fms-fsdp's data preparation writes it."""
+    schema = pa.schema([pa.field(name, kind)])
+    batches = [pa.record_batch([pa.array(d, kind)], schema=schema) for d in documents]
+    batches = batches or [pa.record_batch([pa.array([], kind)], schema=schema)]
+    return write(directory / "a.arrow", batches)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrow(directory, kind):
+    path = arrow(directory, DOCUMENTS, pa.from_numpy_dtype(numpy.dtype(kind)))
+    check(path, DOCUMENTS, format="arrow", type=type_name(kind), documents=9, plain=False)
+    path.rename(directory / "a.data")  # the format is found by the bytes
+    check(directory / "a.data", DOCUMENTS, format="arrow")
+    subprocess.run(["zstd", "-q", directory / "a.data"], check=True)
+    check(directory / "a.data.zst", DOCUMENTS, format="arrow", documents=9)
+
+
+def test_numbers_of_batches(directory):
+    for documents in [*SMALL, WIDE, several(5000, 60_000)]:  # with a footer of many windows
+        check(arrow(directory, documents), documents, type="u32")
+    one = check(arrow(directory, DOCUMENTS[5:6]), DOCUMENTS[5:6])
+    assert one["plain"] and one["documents"] == 1
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("kind", LISTS)
+def test_lists_are_documents(directory, writer, kind):
+    """As Hugging Face's datasets writes them. A batch may be empty."""
+    path = directory / "a.arrow"
+    batches = [DOCUMENTS[:3], [], DOCUMENTS[3:5], DOCUMENTS[5:]]
+    for item in KINDS:
+        type_ = LISTS[kind](pa.from_numpy_dtype(numpy.dtype(item)))
+        made = [pa.record_batch({"input_ids": pa.array(lists, type_)}) for lists in batches]
+        check(write(path, made, writer), DOCUMENTS, format="arrow", type=type_name(item), note="")
+    single = pa.record_batch({"input_ids": pa.array(DOCUMENTS, LISTS[kind](pa.int32()))})
+    check(write(path, [single], writer), DOCUMENTS, plain=True)  # its lists are contiguous
+    many_ = several(5000, 60_000)
+    array = pa.array(many_, LIST)
+    parts = [array[:1024], array[1024:3073], array[3073:]]
+    check(write(path, [pa.record_batch({"x": part}) for part in parts], writer), many_)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_null_sliced_and_foreign_arrays(directory, writer):
+    """Null lists, slices of longer arrays, offsets that begin after 0, a child that goes on after
+    the last list, validity buffers without nulls, and rows of a fixed size.
+    """
+    path = directory / "a.arrow"
+    rows = RANDOM.integers(0, 128, (50, 32)).tolist()
+    fixed = pa.array(rows, pa.list_(pa.int32(), 32))
+    late = pa.ListArray.from_arrays(pa.array([2, 4, 4, 7], pa.int32()), pa.array(range(9)))
+    lists = pa.array(DOCUMENTS, LIST)
+    null = pa.array([None, [1, 2], None, [], [3], None], LIST)
+    numbers = pa.array([None, *range(100), None], U32)
+    for arrays, documents in (
+        ([null], [[], [1, 2], [], [], [3], []]),
+        ([lists.slice(2, 4), lists.slice(6, 1)], DOCUMENTS[2:7]),
+        ([late] * 2, [[2, 3], [], [4, 5, 6]] * 2),
+        ([numbers.slice(1, 50), numbers.slice(51, 50)], [range(50), range(50, 100)]),
+        ([fixed.slice(0, 20), fixed.slice(20)], rows),
+    ):
+        check(write(path, [pa.record_batch({"x": a}) for a in arrays], writer), documents)
+
+
+def every_kind(n):
+    """Columns of n rows, one per physical layout."""
+    integers, i32, text = list(range(n)), pa.int32(), pa.string()
+    words = [f"a word longer than what a view holds {i}" for i in integers]
+    lists, pairs = [[i] * (i % 3) for i in integers], [(i, i, i) for i in integers]
+    ids = pa.array([i % 2 for i in integers], pa.int8())
+    halves = pa.array([i // 2 for i in integers], i32)
+    children = [pa.array(integers, i32), pa.array(words, text)]
+    nested = pa.struct({"x": pa.int8(), "y": pa.struct({"z": pa.list_(pa.int8())})})
+    structs = [{"x": i % 100, "y": {"z": [1] * (i % 3)}} for i in integers]
+    values = {
+        "float": (integers, pa.float16()),
+        "bool": ([i % 2 == 0 for i in integers], pa.bool_()),
+        "decimal": (integers, pa.decimal128(20)),
+        "date": (integers, pa.date32()),
+        "time": (integers, pa.time64("us")),
+        "timestamp": (integers, pa.timestamp("s")),
+        "duration": (integers, pa.duration("s")),
+        "interval": (pairs, pa.month_day_nano_interval()),
+        "holes": ([None if i % 2 else i for i in integers], i32),
+        "string": (words, text),
+        "large string": (words, pa.large_string()),
+        "string view": (words, pa.string_view()),
+        "short view": (["x"] * n, pa.string_view()),
+        "binary": (words, pa.binary()),
+        "binary view": (words, pa.binary_view()),
+        "fixed": ([b"abc"] * n, pa.binary(3)),
+        "list": (lists, pa.list_(i32)),
+        "large list": (lists, pa.large_list(i32)),
+        "fixed list": (pairs, pa.list_(i32, 3)),
+        "list view": (lists, pa.list_view(i32)),
+        "large list view": (lists, pa.large_list_view(i32)),
+        "map": ([[("a", i)] for i in integers], pa.map_(text, i32)),
+        "struct": (structs, nested),
+    }
+    return {
+        **{name: pa.array(*about) for name, about in values.items()},
+        "null": pa.nulls(n),
+        "sparse": pa.UnionArray.from_sparse(ids, children),
+        "dense": pa.UnionArray.from_dense(ids, halves, children),
+        "runs": pa.RunEndEncodedArray.from_arrays(pa.array([n], i32), pa.array([1], pa.int8())),
+        "words": pa.DictionaryArray.from_arrays(
+            pa.array(range(n), i32), pa.array([f"{i}" for i in range(400)])
+        ),
+    }
+
+
+@pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
+@pytest.mark.parametrize("legacy", [False, True])
+def test_other_columns_are_ignored(directory, version, legacy):
+    """Each kind of column alone and all together, before the tokens and after; both versions and
+    framings. Streams of the old framing are not read.
+    """
+    options = pa.ipc.IpcWriteOptions(metadata_version=version, use_legacy_format=legacy)
+    documents = [DOCUMENTS[i] for i in (0, 2, 5)]
+    made = [every_kind(len(document)) for document in documents]
+    for kinds in [[kind] for kind in made[0]] + [list(made[0])]:
+        batches = []
+        for document, columns in zip(documents, made):
+            before = {name: columns[name] for name in kinds}
+            after = {f"{name} after": columns[name] for name in kinds}
+            batches.append(pa.record_batch({**before, "tokens": pa.array(document, U32), **after}))
+        for writer in ["file"] if legacy else WRITERS:
+            path = write(directory / "a.arrow", batches, writer, options=options)
+            check(path, documents, "-c", "tokens")
+
+
+def test_the_column_of_arrow(directory):
+    """tokens, then input_ids, then the only one, or the one that is named."""
+    path, these, other = directory / "a.arrow", pa.array([1, 2], U32), pa.array([5, 6], pa.int64())
+    lists, text = pa.array([[1], [2]], LIST), pa.array(["x", "y"])
+    for columns, options, words in (
+        ({"what": these}, [], ""),
+        ({"what": these}, ["-c", "what"], ""),
+        ({"a": other, "tokens": these, "input_ids": other}, [], ""),
+        ({"a": other, "input_ids": these}, [], ""),
+        ({"a": these, "tokens": other}, ["-c", "a"], ""),
+        ({"text": text, "what": these}, [], "set `column` to the one"),
+        ({"text": text, "tokens": these}, [], "one number a row, next to text"),
+        ({"length": other, "ids": lists}, [], "set `column` to the one"),
+        ({"a": other, "b": these, 'c\n"': text}, [], 'with the tokens, of: a, b, c?"'),
+        ({"a": other}, ["-c", "x"], "no column is called 'x'"),
+        ({'c\n"': text}, ["-c", 'c\n"'], "column 'c?\"' is of type string"),
+    ):
+        for writer in WRITERS:
+            write(path, [pa.record_batch(columns)], writer)
+            if words:
+                assert words in facts(path, *options, refused=True)
+            else:
+                check(path, [[1, 2]], *options)
+
+
+def test_streams_of_arrow(directory):
+    """With dictionaries between batches, a big schema, and without the mark of their end."""
+    path = directory / "a.arrow"
+    words = [pa.array([f"{n}"] * 2).dictionary_encode() for n in range(3)]
+    ids = pa.array([[1], [2, 3]], LIST)
+    batches = [pa.record_batch({"w": w, "input_ids": ids}) for w in words]
+    check(write(path, batches, "stream"), [[1], [2, 3]] * 3)
+    schema = pa.schema([pa.field("input_ids", LIST)], {"huggingface": "x" * 10_000})
+    write(path, [pa.record_batch([ids], schema=schema)] * 2, "stream")
+    check(path, [[1], [2, 3]] * 2, note="")
+    whole = path.read_bytes()
+    assert whole.endswith(b"\xff\xff\xff\xff\0\0\0\0")
+    path.write_bytes(whole[:-8])
+    assert "has no end marker" in check(path, [[1], [2, 3]] * 2)["note"]
+
+
+ARRAYS = [  # a column of Arrow that has no tokens
+    (pa.array([1.0]), "is of type float"),
+    (pa.array(["a"]), "is of type string"),
+    (pa.array([1], U32).dictionary_encode(), "is of type int, dictionary-encoded"),
+    (pa.nulls(1), "is of type null"),
+    (pa.array([["a"]]), "is of type list"),
+    (pa.array([None, 1], U32), "null_count of column 'tokens' is 1; must be 0"),
+    (pa.array([None, [1]], pa.list_(pa.int32(), 1)), "null_count of column 'tokens' is 1"),
+    (pa.array([1, -5], pa.int32()), "token 1 is -5"),
+]
+
+
+def test_columns_of_arrow_without_tokens_are_refused(directory):
+    path = directory / "a.arrow"
+    for array, words in ARRAYS:
+        write(path, [pa.record_batch({"a": pa.array([7] * len(array)), "tokens": array})])
+        assert words in facts(path, "-c", "tokens", refused=True)
+    numbers = pa.record_batch({"tokens": pa.array(range(100), U32)})
+    for codec, name in (("lz4", "LZ4_FRAME"), ("zstd", "ZSTD")):
+        write(path, [numbers], options=pa.ipc.IpcWriteOptions(compression=codec))
+        assert f"batch 0: its body is compressed ({name})" in facts(path, refused=True)
+    write(path, [pa.record_batch([numbers["tokens"]] * 2, names=["tokens"] * 2)])
+    assert "2 columns are called 'tokens'" in facts(path, refused=True)
+    out = pa.ipc.new_file(str(path), numbers.schema)
+    out.write(numbers)
+    unfinished = path.read_bytes()
+    out.close()
+    path.write_bytes(unfinished)
+    assert "it is truncated, or its writer was not closed" in facts(path, refused=True)
+
+
+def test_schemas_of_arrow_that_are_too_deep_or_wide_are_refused(directory):
+    path, deep = directory / "a.arrow", pa.int8()
+    for levels in range(64):
+        deep = pa.struct({"x": deep})
+        if levels >= 62:
+            with pa.ipc.new_file(str(path), pa.schema([("d", deep), ("tokens", "u4")])):
+                pass
+            seen = facts(path, "-c", "tokens", refused=levels == 63)
+    assert "its schema has more than 64 levels" in seen
+    names = [f"{i}" for i in range(65536)]
+    with pa.ipc.new_file(str(path), pa.schema([(name, "u4") for name in [*names, "tokens"]])):
+        pass
+    assert "its schema has 65537 columns; must be at most 65536" in facts(path, refused=True)
+
+
+def test_false_counts_of_arrow_are_refused(directory):
+    """Nulls counted as none, and a batch missing in the footer."""
+    path = directory / "a.arrow"
+    write(path, [pa.record_batch({"tokens": pa.array([None, *range(100)], U32)})])
+    path.write_bytes(sub(number(101, 1), number(101, 0))(path.read_bytes()))
+    assert "null_count of column 'tokens' is 0, but in its validity row 0" in facts(
+        path, refused=True
+    )
+    write(path, [pa.record_batch({"tokens": pa.array(range(100), U32)})] * 5)
+    data = path.read_bytes()
+    last = data.rindex(b"\xff" * 4, 0, data.rindex(b"\xff" * 4))  # before the mark of the end
+    at_ = data.rindex(number(last)) - 24 * 4 - 4
+    path.write_bytes(at(at_, 4)(data))
+    assert "the bytes between them belong to no batch" in facts(path, refused=True)
+
+
+# ---- MDS ----
+
+
+def mds(out, columns, samples, **options):
+    with MDSWriter(columns=columns, out=str(out), size_limit=None, **options) as writer:
+        for sample in samples:
+            writer.write(sample)
+    return next(out.glob("shard.00000.mds*"))
+
+
+def alike(path, rows, *options):
+    """Samples of one length."""
+    check(path, rows, "-f", "mds", *options, sample_tokens=numpy.shape(rows)[1], documents=None)
+
+
+FORMS = {  # name: (encoding, value of a row)
+    "type": ("ndarray:{}", lambda row: row),
+    "shape": ("ndarray:{}:96", lambda row: row),
+    "shape2": ("ndarray:{}:2,48", lambda row: row.reshape(2, 48)),
+    "none": ("ndarray", lambda row: row),
+    "bytes": ("bytes", lambda row: row.tobytes()),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("compression", [None, "zstd", "zstd:7"])
+def test_encodings_of_mds(directory, form, compression):
+    encoding, value = FORMS[form]
+    for kind in KINDS:
+        dtype = numpy.dtype(kind)
+        rows = RANDOM.integers(0, 128, (300, 96)).astype(kind)
+        if dtype.itemsize > 2:
+            rows[:, 5] = 2**31 - 1
+        samples = ({"tokens": value(row)} for row in rows)
+        columns, options = {"tokens": encoding.format(dtype.name)}, []
+        path = mds(directory / dtype.name, columns, samples, compression=compression)
+        if form == "bytes" and dtype.itemsize < 8:
+            if kind not in ("<u2", "<u4"):
+                continue
+            options = ["-t", type_name(kind)]
+        alike(path, rows, *options)
+        alike(path, rows, "-w", "96", *options)
+
+
+def test_shapes_of_mds(directory):
+    """A shape has 1, 2 or 4 bytes per dimension, and many dimensions; a scalar has none."""
+    for length in (1, 255, 256, 65535, 65536):
+        rows = RANDOM.integers(0, 1000, (3, length)).astype("<i4")
+        samples = ({"tokens": row} for row in rows)
+        alike(mds(directory / str(length), {"tokens": "ndarray:int32"}, samples), rows)
+    rows = RANDOM.integers(0, 1000, (4, 2**10)).astype("<u2")
+    samples = ({"x": row.reshape([2] * 10 + [1] * 22)} for row in rows)
+    alike(mds(directory / "many", {"x": "ndarray"}, samples), rows)
+    for kind in ("uint8", "int16", "uint32", "int64", "int"):
+        samples = ({"t": n} for n in range(50))
+        alike(mds(directory / f"{kind}.d", {"t": kind}, samples), [[n] for n in range(50)])
+
+
+def around(n, rows):
+    """Columns of all kinds around the tokens, with different lengths in every sample."""
+    columns = {
+        "a": "str", "b": "ndarray:int32:7", "id": "int", "json": "json", "p": "pkl",
+        "tokens": "ndarray:int32", "weight": "float32", "z": "bytes", "zz": "ndarray",
+    }  # fmt: skip
+    samples = [
+        {
+            "a": "é" * (i % 200), "b": numpy.arange(7, dtype="i4"), "id": i, "json": [1] * (i % 5),
+            "p": [i] * (i % 9), "tokens": rows[i], "weight": numpy.float32(0.5),
+            "z": b"z" * (i % 31), "zz": numpy.ones((i % 4 + 1, 3), "f4"),
+        }
+        for i in range(n)
+    ]  # fmt: skip
+    return columns, samples
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_columns_of_mds(directory, compression):
+    rows = RANDOM.integers(0, 1000, (600, 700)).astype("<i4")  # over a MiB: checked when read
+    path = mds(directory / "d", *around(600, rows), compression=compression)
+    alike(path, rows)
+    alike(path, [range(7)] * 600, "-c", "b")
+    alike(path, [[n] for n in range(600)], "-c", "id")
+    for column, words in (
+        ("p", "pickle"), ("a", "`str`"), ("json", "`json`"), ("weight", "`float32`"),
+        ("nope", "no column nope"), ("zz", "floating-point"),
+    ):  # fmt: skip
+        assert words in facts(path, "-c", column, refused=True)
+    if compression is None:
+        index = json.loads((directory / "d/index.json").read_text())
+        reader = reader_from_json(str(directory / "d"), "", index["shards"][0])
+        assert all(numpy.array_equal(reader[i]["tokens"], rows[i]) for i in (0, 7, 599))
+
+
+def test_the_column_of_mds(directory):
+    a, b = RANDOM.integers(0, 1000, (2, 3, 5)).astype("<i4")
+    wanted = "no column is called tokens or input_ids"
+    for i, (names, options, rows) in enumerate(
+        [
+            (("tokens", "input_ids"), [], a),
+            (("input_ids", "labels"), [], a),
+            (("labels", "mask"), ["-c", "mask"], b),
+            (("labels", "mask"), [], None),
+        ]
+    ):
+        columns = dict.fromkeys(names, "ndarray:int32")
+        samples = ({names[0]: x, names[1]: y} for x, y in zip(a, b))
+        path = mds(directory / str(i), columns, samples)
+        if rows is None:
+            assert wanted in facts(path, refused=True)
+        else:
+            alike(path, rows, *options)
+
+
+@pytest.mark.parametrize("kind", ["<u2", "<i4", "<i8"])
+@pytest.mark.parametrize("form", ["type", "none", "bytes", "wide", "text"])
+def test_samples_of_different_lengths_are_documents(directory, kind, form):
+    """Also where shapes need more bytes, have two dimensions, or a text follows."""
+    lengths = [100, 1, 255, 256, 300, 65535, 65536, 2, 2, 99, *range(2, 200, 2)]
+    lengths = [n + n % 2 for n in lengths] if form == "wide" else lengths
+    samples = [RANDOM.integers(0, 1000, n).astype(kind) for n in lengths]
+    encoding = {"none": "ndarray", "wide": "ndarray", "bytes": "bytes"}.get(
+        form, f"ndarray:{numpy.dtype(kind).name}"
+    )
+    value = {"wide": lambda d: d.reshape(2, -1), "bytes": lambda d: d.tobytes()}.get(
+        form, lambda d: d
+    )
+    text, options = form == "text", []
+    if form == "bytes" and kind != "<i8":
+        options = ["-t", {"<u2": "u16", "<i4": "u32"}[kind]]
+    columns = {"tokens": encoding, **({"zz": "str"} if text else {})}
+    rows = [
+        {"tokens": value(d), **({"zz": "x" * (k % 7)} if text else {})}
+        for k, d in enumerate(samples)
+    ]
+    for compression in None, "zstd":
+        path = mds(directory / str(compression), columns, rows, compression=compression)
+        check(path, samples, "-w", "129", *options, sample_tokens=0, documents=len(samples))
+
+
+def test_empty_samples_are_documents_without_tokens(directory):
+    """Mosaic writes them in columns of bytes only."""
+    for i, lengths in enumerate([[0, 5, 5], [5, 0, 5], [5, 7, 0, 0]]):
+        samples = [RANDOM.integers(0, 1000, n).astype("<u4") for n in lengths]
+        rows = ({"tokens": d.tobytes()} for d in samples)
+        check(mds(directory / str(i), {"tokens": "bytes"}, rows), samples, "-t", "u32")
+
+
+def rows_in_shards(out, rows, **options):
+    with MDSWriter(
+        columns={"tokens": "ndarray:int32"}, out=str(out), size_limit=4096, **options
+    ) as writer:
+        for row in rows:
+            writer.write({"tokens": row})
+    return sorted(out.glob("shard.*"))
+
+
+def in_order(shards, rows):
+    """The shards have these rows, one after another."""
+    at = 0
+    for shard in shards:
+        seen, tokens = read(shard, "-w", str(len(rows[0])))
+        n = seen["tokens"] // len(rows[0])
+        assert numpy.array_equal(tokens, numpy.ravel(rows[at : at + n])), shard
+        at += n
+    assert at == len(rows)
+
+
+def test_a_merged_index_of_mds(directory):
+    """Instead of the one in its directory; however the shard is named."""
+    rows = RANDOM.integers(0, 1000, (90, 64)).astype("<i4")
+    for k in range(3):
+        rows_in_shards(directory / "d" / str(k), rows[30 * k : 30 * k + 30], compression="zstd")
+    merge_index(str(directory / "d"))
+    shards = sorted((directory / "d").rglob("shard.*"))
+    in_order(shards, rows)
+    for k in range(3):
+        (directory / "d" / str(k) / "index.json").unlink()
+    in_order(shards, rows)
+    in_order([os.path.relpath(shard) for shard in shards], rows)
+    shards[-1].unlink()
+    assert "there is no such file" in facts(shards[0], refused=True)
+
+
+def test_raw_and_compressed_files_of_mds(directory):
+    """Mosaic's readers unpack to the cache and may delete the compressed file."""
+    rows = RANDOM.integers(0, 1000, (40, 64)).astype("<i4")
+    shards = rows_in_shards(directory / "d", rows, compression="zstd")
+    raws = [shard.with_suffix("") for shard in shards]
+    for shard, raw in zip(shards, raws):
+        raw.write_bytes(zstandard.decompress(shard.read_bytes()))
+    in_order(raws, rows)
+    in_order(shards, rows)
+    for shard in shards:
+        shard.unlink()
+    in_order(raws, rows)
+    shutil.copytree(directory / "d", directory / "without")
+    (directory / "without/index.json").unlink()
+    in_order([directory / "without" / raw.name for raw in raws], rows)
+
+
+def test_small_shards_of_documents(directory):
+    """All samples of a shard may have one length by chance. Its index tells that others differ."""
+    samples = [RANDOM.integers(0, 1000, n).astype("<i4") for n in (400, 300, 500, 200, 700)]
+    *_, last = rows_in_shards(directory / "d", samples)
+    check(last, samples[-1:], "-w", "65", sample_tokens=0)
+    alike(last, samples[-1:], "-w", "700")
+    (directory / "d/index.json").unlink()
+    assert "set seq_len: 700 and extra: 0" in facts(last, "-w", "65", refused=True)

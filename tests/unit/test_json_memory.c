@@ -1,0 +1,79 @@
+/*
+ * Memory runs out at each allocation of the JSON library: that is not a fault of the file, and no
+ * character of a path or digest is dropped without a word.
+ */
+#include "daemon/catalog/manifest.h"
+#include "daemon/shard/json.h"
+#include "tests/unit/allocations.h"
+#include "tests/unit/files.h"
+
+#include <jansson.h>
+
+static bool keep_none(void *context, uint64_t i, json_t *value, struct fault *fault)
+{
+	(void)context, (void)i, (void)value, (void)fault;
+	return true;
+}
+
+static bool read_index(struct files *f, struct fault *fault)
+{
+	static const char text[] = "{\"key\": \"value\", \"shards\": [{\"a\": [1, \"b\"]}]}";
+	json_t *rest = NULL;
+	bool done = json_each(text, strlen(text), "shards", keep_none, NULL, &rest, fault);
+
+	(void)f;
+	json_decref(rest);
+	return done;
+}
+
+static bool read_manifest(struct files *f, struct fault *fault)
+{
+	struct shard_hint hint = {0};
+	struct manifest m;
+
+	if (!manifest_read(&m, files_path(f, "m.jsonl"), ".", NULL, NULL, &hint, fault)) {
+		assert_non_null(strstr(fault->text, "m.jsonl:"));
+		return false;
+	}
+	assert_int_equal(m.list.count, 2);
+	manifest_free(&m);
+	return true;
+}
+
+static void memory_that_runs_out_is_no_fault_of_the_file(void **state)
+{
+	static bool (*const readers[])(struct files *, struct fault *) = {
+		read_index, read_manifest};
+	static const char lines[] =
+		"{\"path\":\"a.bin\",\"format\":\"flat\",\"dtype\":\"u16\",\"tokens\":20,"
+		"\"size\":40,\"digest\":\"0123456789abcdef\"}\n"
+		"{\"path\":\"b.bin\",\"format\":\"flat\",\"dtype\":\"u16\",\"tokens\":9,"
+		"\"size\":18,\"digest\":\"0123456789abcdef\"}\n";
+
+	files_put(*state, "m.jsonl", lines, strlen(lines));
+	json_set_alloc_funcs(allocate, free);
+	for (size_t i = 0; i < COUNT(readers); i++) {
+		unsigned failed = 0;
+
+		for (bool done = false; !done; failed += !done) {
+			struct fault fault = {0};
+
+			allocations = failed;
+			done = readers[i](*state, &fault);
+			if (!done && fault.code != FAULT_MEMORY)
+				fail_msg("allocation %u: %s", failed, fault.text);
+		}
+		assert_true(failed > 10);
+	}
+	json_set_alloc_funcs(malloc, free);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(memory_that_runs_out_is_no_fault_of_the_file,
+			files_set_up, files_tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
