@@ -2,6 +2,7 @@
 document bounds and facts. test_formats.py serves a part of it.
 """
 
+import errno
 import gzip
 import io
 import itertools
@@ -21,6 +22,8 @@ import zstandard
 from datatrove.pipeline.tokens import DocumentTokenizerContextShuffler, DocumentTokenizerMerger
 
 from lib import shard_writers
+from lib.corpus import corpus
+from lib.preload import Preload
 from lib.shard_cat import CAT, facts, read
 
 with warnings.catch_warnings():  # about Transformer Engine and Apex, which its index does not need
@@ -352,3 +355,67 @@ def test_sequences_in_another_order_than_in_the_file(directory, order):
         seen = check(path, [DOCUMENTS[i] for i in order], documents=len(order), plain=plain)
         all_ = sum(len(DOCUMENTS[i]) for i in order) == len(TOKENS)
         assert ("are in no sequence" in seen["note"]) != all_
+
+
+# ---- reads that fail ----
+
+FAILING = r"""
+#include <errno.h>
+#include <sys/stat.h>
+
+static int fails(void)
+{
+	int64_t i = words[READS]++;
+
+	errno = EIO;
+	return i >= words[FIRST] && i < words[END];
+}
+
+ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+	NEXT(pread);
+	return fails() ? -1 : next(fd, to, n, at);
+}
+
+ssize_t pread64(int fd, void *to, size_t n, off64_t at) { return pread(fd, to, n, at); }
+
+int stat(const char *path, struct stat *st)
+{
+	NEXT(stat);
+	return fails() ? -1 : next(path, st);
+}
+
+int stat64(const char *path, struct stat64 *st)
+{
+	NEXT(stat64);
+	return fails() ? -1 : next(path, st);
+}
+"""
+READ = {  # one shard of each kind
+    "npy": "a/0.npy", "olmo": "a/0.npy", "llmc": "a/0.bin", "datatrove": "a/0.ds",
+    "megatron": "a/0.bin", "arrow": "a/0.arrow", "zstd-frames": "a/0.bin.zst",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_read_that_fails_is_no_fault_of_the_shard(place, name):
+    """With any read failed, alone or with later ones, the shard is the same or the error has EIO:
+    the daemon tries again because of it.
+    """
+    preload = Preload(place, FAILING, ["reads", "first", "end"])
+    path, refused = corpus()[0] / name / READ[name], 0
+
+    def seen(first, end):
+        preload.set(reads=0, first=first, end=end)
+        done = subprocess.run([CAT, path], capture_output=True, env=preload.env)
+        return json.loads(done.stdout)
+
+    sound = seen(0, 0)
+    reads = preload.get("reads")
+    assert 1 < reads < 500
+    for first in range(0, reads, 1 + reads // 40):
+        for end in (first + 1, first + 3, reads):
+            one = seen(first, end)
+            assert one == sound or one.get("errno") == errno.EIO, (first, end, one)
+            refused += one != sound
+    assert refused > 3

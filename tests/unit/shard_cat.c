@@ -6,6 +6,7 @@
  */
 #include "daemon/shard/shard.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,8 +37,10 @@ static bool put_documents(const struct shard *shard, struct fault *fault)
 		int64_t n = shard_documents(
 			shard, token, shard->facts.tokens - token, at, BOUNDARIES, fault);
 
-		if (n < 0)
+		if (n < 0) {
+			putchar(']');
 			return false;
+		}
 		for (int64_t i = 0; i < n; i++, comma = ", ")
 			printf("%s%" PRIu64, comma, token + at[i]);
 		if (n < BOUNDARIES)
@@ -98,6 +101,7 @@ static bool cat(const struct shard_format *format, const struct shard_hint *hint
 	if (!fine) {
 		printf(", ");
 		put_string("error", fd < 0 ? "cannot be opened" : fault.text);
+		printf(", \"errno\": %d", fd < 0 ? errno : fault.error);
 	}
 	printf("}\n");
 	if (fine && show)
