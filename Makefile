@@ -104,7 +104,7 @@ dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/main.c $(daemon) $(proto)) $(llhttp)
 $(O)/bin/tokctl $(O)/wheel/tokctl: $(call objects,$(ctl))
-$(O)/bin/bench-micro: $(call objects,bench/micro.c $(client) $(files) $(proto))
+$(O)/bin/bench-micro: $(call objects,bench/micro.c $(client) $(proto))
 $(addprefix $(O)/bin/,tokend tokctl bench-micro):
 	$(program)
 

@@ -120,7 +120,6 @@ def figures(middle):
         "hot_inthread": ratio("tokend", "rate", inthread),
         "hot_torch": ratio("tokend", "rate", torch),
         "hot_workers": ratio("tokend", "rate", best(middle, "rate", False)),
-        "hot_memcpy": ratio("tokend", "rate", ("memcpy in C, int64", None)),
         "busy_inthread": ratio("tokend", "busy", best(middle, "busy", True)),
         "busy_torch": ratio("tokend", "busy", torch),
         "busy_workers": ratio("tokend", "busy", best(middle, "busy", False)),

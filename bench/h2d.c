@@ -5,13 +5,13 @@
  * memory. Prints one line of JSON: GB/s of each (medians of ROUNDS rounds in which they take
  * turns), and the seconds and bytes of the registration.
  */
+#include "bench/figures.h"
 #include "client/lib/tokend.h"
 
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { ROUNDS = 15, COPIES = 20, WAYS = 3 };
 
@@ -21,21 +21,6 @@ static void cuda(cudaError_t error, const char *what)
 		return;
 	fprintf(stderr, "bench-h2d: %s: %s\n", what, cudaGetErrorString(error));
 	exit(1);
-}
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
 }
 
 static double gb_per_s(void *to, const void *from, size_t bytes, cudaStream_t stream)
@@ -79,12 +64,12 @@ int main(int argc, char **argv)
 	if (tokend_attach(&t, &options, why, sizeof(why)) < 0)
 		return fprintf(stderr, "bench-h2d: %s\n", why), 1;
 
-	double from = now_s();
+	double from = now_s(CLOCK_MONOTONIC);
 
 	if (tokend_pin(t, 0) < 0)
 		return fprintf(stderr, "bench-h2d: %s\n", tokend_why(t)), 1;
 
-	double register_s = now_s() - from;
+	double register_s = now_s(CLOCK_MONOTONIC) - from;
 
 	if (tokend_next(t, &batch) != 1)
 		return fprintf(stderr, "bench-h2d: %s\n", tokend_why(t)), 1;
@@ -109,14 +94,10 @@ int main(int argc, char **argv)
 			if (round >= 0)
 				sample[way][round] = rate;
 		}
-	for (int way = 0; way < WAYS; way++)
-		qsort(sample[way], ROUNDS, sizeof(double), by_value);
 	printf("{\"slot_bytes\": %zu, \"ring_gb_s\": %.3f, \"cuda_pinned_gb_s\": %.3f, "
-	       "\"pageable_gb_s\": "
-	       "%.3f, "
-	       "\"register_s\": %.6f, \"pinned_bytes\": %llu}\n",
-		bytes, sample[0][ROUNDS / 2], sample[1][ROUNDS / 2], sample[2][ROUNDS / 2],
-		register_s, (unsigned long long)shape.pinned_bytes);
+	       "\"pageable_gb_s\": %.3f, \"register_s\": %.6f, \"pinned_bytes\": %llu}\n",
+		bytes, median(sample[0], ROUNDS), median(sample[1], ROUNDS),
+		median(sample[2], ROUNDS), register_s, (unsigned long long)shape.pinned_bytes);
 	tokend_release(t, &batch);
 	tokend_detach(t);
 	return 0;

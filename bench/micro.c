@@ -15,53 +15,24 @@
  * order
  *	Nanoseconds of CPU time from a position to its window, and to shard and offset. The
  *	yardstick of the machine is a read that misses every cache.
- * get URL BYTES SIZE THREADS SECONDS
- *	What range GETs of BYTES of an object of SIZE cost at least: THREADS do nothing else, with
- *	libcurl, signed if AWS_ACCESS_KEY_ID is set. Microseconds of CPU time per GET.
  */
+#include "bench/figures.h"
 #include "client/lib/tokend.h"
-#include "daemon/store/curl.h"
-#include "daemon/store/sign.h"
 #include "proto/cursor.h"
 #include "proto/table.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static volatile uint64_t sink; /* what is stored here is not optimized away */
-
-static double now_s(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t n)
-{
-	assert(n > 0);
-	qsort(values, n, sizeof(*values), by_value);
-	return values[n / 2];
-}
 
 __attribute__((format(printf, 1, 2))) static _Noreturn void stop(const char *format, ...)
 {
@@ -418,148 +389,6 @@ static void order(int argc, char **argv)
 	printf("}\n");
 }
 
-/* ---- GETs ---- */
-
-static struct {
-	const struct curl *curl;
-	const char *url, *path; /* the path of @url */
-	char host[256];
-	long long bytes, size; /* of a GET; of the object */
-	double until;
-	uint64_t gets; /* atomic */
-	pthread_barrier_t connected;
-} get_all;
-
-struct answer {
-	char *body; /* of get_all.bytes */
-	size_t n;
-};
-
-static size_t on_body(char *from, size_t size, size_t n, void *context)
-{
-	struct answer *a = context;
-
-	if (n > (size_t)get_all.bytes - a->n)
-		return 0; /* fails the GET */
-	memcpy(a->body + a->n, from, n);
-	a->n += n;
-	return size * n;
-}
-
-static CURL *getter(struct answer *to)
-{
-	const struct curl *curl = get_all.curl;
-	CURL *easy = curl->easy_init();
-
-	if (!easy)
-		stop("no memory for a GET");
-	curl->easy_setopt(easy, CURLOPT_URL, get_all.url);
-	curl->easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
-	curl->easy_setopt(easy, CURLOPT_WRITEDATA, to);
-	curl->easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
-	curl->easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-	curl->easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-	if (getenv("SSL_CERT_FILE"))
-		curl->easy_setopt(easy, CURLOPT_CAINFO, getenv("SSL_CERT_FILE"));
-	return easy;
-}
-
-/* The headers of a GET that is made now, or NULL: without a key it is anonymous. */
-static struct curl_slist *sign(struct sign_keys *keys)
-{
-	const struct curl *curl = get_all.curl;
-	struct curl_slist *list = curl->slist_append(NULL, SIGN_BODY_HEADER);
-	const struct sign_request request = {.method = "GET",
-		.host = get_all.host,
-		.path = get_all.path,
-		.query = "",
-		.region = getenv("AWS_REGION") ? getenv("AWS_REGION") : "us-east-1",
-		.now = time(NULL)};
-	struct sign_headers headers;
-
-	sign_request(keys, &request, &headers);
-	return curl->slist_append(curl->slist_append(list, headers.date), headers.authorization);
-}
-
-static void get_one(CURL *easy, long long at, struct sign_keys *keys, struct answer *to)
-{
-	const struct curl *curl = get_all.curl;
-	struct curl_slist *list = keys->access[0] ? sign(keys) : NULL;
-	char range[64];
-	long status = 0;
-	CURLcode code;
-
-	to->n = 0;
-	snprintf(range, sizeof(range), "%lld-%lld", at, at + get_all.bytes - 1);
-	curl->easy_setopt(easy, CURLOPT_RANGE, range);
-	curl->easy_setopt(easy, CURLOPT_HTTPHEADER, list);
-	code = curl->easy_perform(easy);
-	curl->easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-	curl->slist_free_all(list);
-	if (code != CURLE_OK || status != 206 || to->n != (size_t)get_all.bytes)
-		stop("%s: %s, status %ld", get_all.url, curl->easy_strerror(code), status);
-}
-
-static void *get_until(void *number)
-{
-	struct answer to = {.body = room(1, (size_t)get_all.bytes)};
-	const char *access = getenv("AWS_ACCESS_KEY_ID"), *secret = getenv("AWS_SECRET_ACCESS_KEY");
-	struct sign_keys keys = {.access = ""};
-	uint64_t random = ((uint64_t)(uintptr_t)number + 1) * 0x9e3779b97f4a7c15;
-	uint64_t places = (uint64_t)(get_all.size - get_all.bytes) + 1;
-	CURL *easy = getter(&to);
-
-	if (access && secret) {
-		snprintf(keys.access, sizeof(keys.access), "%s", access);
-		snprintf(keys.secret, sizeof(keys.secret), "%s", secret);
-	}
-	get_one(easy, 0, &keys, &to); /* opens the connection */
-	pthread_barrier_wait(&get_all.connected);
-	pthread_barrier_wait(&get_all.connected);
-	while (now_s(CLOCK_MONOTONIC) < get_all.until) {
-		get_one(easy, (long long)(next_random(&random) % places), &keys, &to);
-		__atomic_fetch_add(&get_all.gets, 1, __ATOMIC_RELAXED);
-	}
-	get_all.curl->easy_cleanup(easy);
-	free(to.body);
-	return NULL;
-}
-
-static void get(int argc, char **argv)
-{
-	long threads = atol(argv[3]);
-	pthread_t *thread = room((size_t)threads, sizeof(*thread));
-	struct fault fault;
-
-	(void)argc;
-	get_all.url = argv[0];
-	if (sscanf(argv[0], "%*[a-z]://%255[^/]", get_all.host) != 1)
-		stop("%s: not http[s]://HOST[:PORT]/BUCKET/KEY", argv[0]);
-	get_all.path = strstr(argv[0], get_all.host) + strlen(get_all.host);
-	get_all.bytes = atoll(argv[1]);
-	get_all.size = atoll(argv[2]);
-	get_all.curl = curl_load(&fault);
-	if (!get_all.curl)
-		stop("%s", fault.text);
-	pthread_barrier_init(&get_all.connected, NULL, (unsigned)threads + 1);
-	for (long i = 0; i < threads; i++)
-		if (pthread_create(&thread[i], NULL, get_until, (void *)(uintptr_t)i) != 0)
-			stop("no thread for a GET");
-	pthread_barrier_wait(&get_all.connected);
-
-	double from = now_s(CLOCK_MONOTONIC), cpu = now_s(CLOCK_PROCESS_CPUTIME_ID), seconds;
-
-	get_all.until = from + atof(argv[4]);
-	pthread_barrier_wait(&get_all.connected);
-	for (long i = 0; i < threads; i++)
-		pthread_join(thread[i], NULL);
-	seconds = now_s(CLOCK_MONOTONIC) - from;
-	cpu = now_s(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-	printf("{\"gets\": %" PRIu64 ", \"rate\": %.1f, \"cpu_us\": %.2f}\n", get_all.gets,
-		(double)get_all.gets / seconds, cpu * 1e6 / (double)get_all.gets);
-	free(thread);
-}
-
 static const struct {
 	const char *name;
 	int least, most; /* arguments */
@@ -569,7 +398,6 @@ static const struct {
 	{"polite", 3, 6, polite},
 	{"floor", 4, 4, floor_of_copies},
 	{"order", 0, 0, order},
-	{"get", 5, 5, get},
 };
 
 int main(int argc, char **argv)
@@ -581,7 +409,6 @@ int main(int argc, char **argv)
 		commands[i].run(argc - 2, argv + 2);
 		return 0;
 	}
-	fprintf(stderr, "usage: bench-micro next|polite|floor|order|get ARGUMENT…, as its "
-			"source says\n");
+	fputs("usage: bench-micro next|polite|floor|order ARGUMENT…, as its source says\n", stderr);
 	return 2;
 }

@@ -4,7 +4,7 @@ The polite one is a trainer in C that takes batches as fast as they come. Its wa
 next to each neighbour are divided by those next to an innocent one, which costs it the same cores
 and reads: the same flood at another daemon, or if the neighbour takes batches, a second polite
 trainer. That one's row is relative to the same trainer alone. "Reply" is what a third client waits
-for an answer, "control" and "others" the shares of a core that the daemon's threads take.
+for an answer.
 
     build/venv/bin/python bench/run.py neighbours
 
@@ -13,10 +13,10 @@ The hostile client has its own uid if this runs as root.
 
 import contextlib
 import os
+import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import hostile
 from common import SEQ, Daemon, medians, result
@@ -70,33 +70,22 @@ class Flood:
         self.process.communicate()
 
 
-def cpu_of_threads(daemon):
-    """CPU seconds of each thread; the control thread's number is the process's."""
-    tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
-    return {t.name: int((t / "schedstat").read_text().split()[0]) / 1e9 for t in tasks}
-
-
 def neighbour_of(daemon, other, kind):
-    """A polite trainer's figures at @daemon, with a flood at @other, and @daemon's CPU then."""
+    """A polite trainer's figures at @daemon, with a flood at @other."""
     third = hostile.Client(str(daemon.socket)).attach(run="hostile", peer=1 << 20)
     with contextlib.closing(third):
         flood, replies = Flood(other, kind), []
         try:
-            before, begin = cpu_of_threads(daemon), time.monotonic()
             trainer = daemon.polite(SECONDS)
             while trainer.poll() is None:
                 asked = time.monotonic()
                 third.ask(op="describe")
                 replies.append(time.monotonic() - asked)
                 time.sleep(0.02)
-            here, wall = result(trainer), time.monotonic() - begin
-            after = cpu_of_threads(daemon)
+            here = result(trainer)
         finally:
             flood.stop()
-    used = {task: (cpu - before.get(task, 0)) / wall for task, cpu in after.items()}
-    control = used.pop(str(daemon.process.pid))
-    reply = sorted(replies)[len(replies) // 2] * 1e3
-    return here | {"reply": reply, "control": control, "others": sum(used.values())}
+    return here | {"reply": statistics.median(replies) * 1e3}
 
 
 def once(directory, kind):
@@ -112,9 +101,8 @@ def once(directory, kind):
             with hostile.attach(str(other.socket)):
                 innocent = neighbour_of(daemon, other, kind)
         here = neighbour_of(daemon, daemon, kind)
-    ratios = {key: here[key] / innocent[key] for key in ("rate", "p99", "p999")}
-    about = {key: here[key] for key in ("reply", "control", "others")}
-    return ratios | about | {"us": here["p999"], "alone": here["rate"] / alone["rate"]}
+    ratios = {key: here[key] / innocent[key] for key in ("rate", "p999")}
+    return ratios | {"reply": here["reply"], "alone": here["rate"] / alone["rate"]}
 
 
 def neighbours(directory, args):
@@ -128,10 +116,7 @@ def neighbours(directory, args):
         f"\nA polite trainer (batches of 8×{SEQ + 1} u16 as fast as they come) next to a hostile "
         "client of another uid, relative to an innocent neighbour"
     )
-    print(
-        f"  {'':<40}{'rate':>8}{'p99':>8}{'p99.9':>8}{'p99.9 µs':>10}{'alone':>8}{'reply ms':>10}"
-        f"{'control':>9}{'others':>8}"
-    )
+    print(f"  {'':<40}{'rate':>8}{'p99.9':>8}{'alone':>8}{'reply ms':>10}")
     seen = {kind: [] for kind in KINDS}
     for _ in range(1 if args.quick else ROUNDS):
         for kind in KINDS:
@@ -139,9 +124,8 @@ def neighbours(directory, args):
     for kind, runs in seen.items():
         row = medians(runs)
         print(
-            f"  {KINDS[kind]:<40}{row['rate']:>8.2f}{row['p99']:>8.2f}{row['p999']:>8.2f}"
-            f"{row['us']:>10.0f}{row['alone']:>8.2f}{row['reply']:>10.2f}{row['control']:>9.0%}"
-            f"{row['others']:>8.0%}"
+            f"  {KINDS[kind]:<40}{row['rate']:>8.2f}{row['p999']:>8.2f}{row['alone']:>8.2f}"
+            f"{row['reply']:>10.2f}"
         )
     print("  goal: a rate of at least 0.9, p99.9 of at most 2")
     return {f"next_to_{kind}": medians(runs)["rate"] for kind, runs in seen.items()}

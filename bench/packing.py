@@ -3,9 +3,7 @@
     build/venv/bin/python bench/run.py packing
 
 Documents have log-normal lengths, with a median of 300 tokens. Concatenation and best-fit are
-`tokctl pack --format flat` and `tokctl pack --fit`: read, packed, written and read back. First-fit
-puts each document, as it comes, into the first row that it fits. It is done in Python here, and
-without reading or writing, so its time compares with nothing.
+`tokctl pack --format flat` and `tokctl pack --fit`: read, packed, written and read back.
 """
 
 import json
@@ -31,26 +29,6 @@ def write(path):
     return lengths
 
 
-def first_fit(lengths):
-    """The number of rows. A tree of the most free tokens finds the first row that a rest fits."""
-    leaves = 1 << (len(lengths) - 1).bit_length()
-    most = [ROW] * (2 * leaves)
-    rows = full = 0
-    for length in lengths:
-        full += length // ROW
-        rest, node = length % ROW, 1
-        if not rest:
-            continue
-        while node < leaves:
-            node = 2 * node + (most[2 * node] < rest)
-        rows = max(rows, node - leaves + 1)
-        most[node] -= rest
-        while node > 1:
-            node //= 2
-            most[node] = max(most[2 * node], most[2 * node + 1])
-    return full + rows
-
-
 def tokctl(directory, *options):
     """(seconds, what it printed)"""
     command = [BIN / "tokctl", "pack", "--json", directory / "documents.bin", directory / "packed"]
@@ -69,9 +47,6 @@ def packing(directory, args):
         seconds["concatenate"].append(tokctl(directory, "--format", "flat")[0])
         some, lines = tokctl(directory, *fit)
         seconds["best"].append(some)
-    begin = time.monotonic()
-    first = first_fit(lengths.tolist())
-    seconds["first"] = [time.monotonic() - begin]
     (directory / "documents.bin").unlink()
 
     sums = {k: sum(line[k] for line in lines) for k in ("rows", "cut", "cut_by_concatenation")}
@@ -84,7 +59,6 @@ def packing(directory, args):
     found = {}
     for name, what, rows, cut in (
         ("concatenate", "concatenate", least, sums["cut_by_concatenation"]),
-        ("first", "first-fit (in Python)", first, sums["cut"]),
         ("best", "best-fit (--fit)", sums["rows"], sums["cut"]),
     ):
         padding = 1 - total / (rows * ROW)
