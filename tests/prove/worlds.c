@@ -41,25 +41,6 @@ struct walk {
 	uint8_t seen[LAST];
 };
 
-static void say(const struct walk *w, char *text, size_t n)
-{
-	size_t at = 0;
-
-	for (unsigned i = 0; i <= w->phase; i++)
-		at += (size_t)snprintf(text + at, n - at, "%s%" PRIu64 "×%u, %" PRIu64 " batches",
-			i ? " → " : "", w->leg[i].world, w->leg[i].micro_batch, w->leg[i].batches);
-}
-
-#define WALK(w, what, ...)                                                                         \
-	do {                                                                                       \
-		if (!(what)) {                                                                     \
-			char walk_text[200], walk_what[200];                                       \
-			say(w, walk_text, sizeof(walk_text));                                      \
-			snprintf(walk_what, sizeof(walk_what), __VA_ARGS__);                       \
-			prove_broken((w)->p, #what, "%s: %s", walk_text, walk_what);               \
-		}                                                                                  \
-	} while (0)
-
 static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row, uint64_t position,
 	const struct order_place *place)
 {
@@ -69,15 +50,15 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 		/* Padding is allowed only past the end of the step. */
 		uint64_t would_be = w->from[batch] + rank * w->leg[w->phase].micro_batch + row;
 
-		WALK(w, would_be >= w->from[batch + 1], "rank %" PRIu64 " has padding for %" PRIu64,
-			rank, would_be);
+		PROVE(w->p, would_be >= w->from[batch + 1],
+			"rank %" PRIu64 " has padding for %" PRIu64, rank, would_be);
 		return;
 	}
-	WALK(w, position >= w->from[batch] && position < w->from[batch + 1],
+	PROVE(w->p, position >= w->from[batch] && position < w->from[batch + 1],
 		"rank %" PRIu64 " has %" PRIu64 " in step [%" PRIu64 ", %" PRIu64 ")", rank,
 		position, w->from[batch], w->from[batch + 1]);
-	WALK(w, !w->seen[position], "rank %" PRIu64 " repeats %" PRIu64, rank, position);
-	WALK(w, prove_same(place, &w->truth[position]),
+	PROVE(w->p, !w->seen[position], "rank %" PRIu64 " repeats %" PRIu64, rank, position);
+	PROVE(w->p, prove_same(place, &w->truth[position]),
 		"rank %" PRIu64 " has another window at %" PRIu64, rank, position);
 	w->seen[position] = 1;
 	w->left[batch]--;
@@ -100,12 +81,12 @@ static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 		uint64_t batches = prove_feed(w->feeds[leg->micro_batch], cursor, r, leg->world,
 			leg->batches, row_seen, w);
 
-		WALK(w, batches == w->steps,
+		PROVE(w->p, batches == w->steps,
 			"rank %" PRIu64 " has %" PRIu64 " micro-batches of %" PRIu64, r, batches,
 			w->steps);
 	}
 	for (uint64_t s = 0; s < w->steps; s++)
-		WALK(w, w->left[s] == 0,
+		PROVE(w->p, w->left[s] == 0,
 			"step %" PRIu64 " from %" PRIu64 ": no rank took %" PRIu64 " positions", s,
 			w->from[s], w->left[s]);
 	memset(w->seen + cursor->next, 0, w->from[w->steps] - cursor->next);
@@ -126,7 +107,7 @@ static void go(struct walk *w, const struct cursor *start)
 
 		leg->batches = PROVE_SLOTS; /* it ends earlier */
 		finite.samples = start->next + 1 + order_derive(w->chains, step) % (2 * step);
-		WALK(w, all_ranks(w, &finite) == finite.samples, "the end is not at %" PRIu64,
+		PROVE(w->p, all_ranks(w, &finite) == finite.samples, "the end is not at %" PRIu64,
 			finite.samples);
 		w->chains++;
 		return;
@@ -140,7 +121,7 @@ static void go_on(struct walk *w, const struct cursor *at, uint64_t next)
 	struct fault fault;
 	struct cursor c;
 
-	WALK(w, cursor_copy(&c, at) && cursor_seek(&c, next, &fault), "no cursor at %" PRIu64,
+	PROVE(w->p, cursor_copy(&c, at) && cursor_seek(&c, next, &fault), "no cursor at %" PRIu64,
 		next);
 	prove_bytes(w->p, &c);
 	w->phase++;
