@@ -206,45 +206,6 @@ static void a_second_segment_matches_the_vectors(void **state)
 	}
 }
 
-/* ---- parts ---- */
-
-static void the_parts_of_a_path_cover_it_once(void **state)
-{
-	struct rng rng = {32};
-
-	(void)state;
-	for (unsigned i = 0; i < 400; i++) {
-		uint64_t of = 1 + rng_below(&rng, 5000), cuts = 1 + rng_below(&rng, 9), lo = 0;
-		uint8_t seen[5000] = {0};
-		uint64_t all = 0;
-
-		for (uint64_t k = 1; k <= cuts; k++) {
-			uint64_t hi =
-				k == cuts ? ORDER_UNITS : lo + rng_below(&rng, ORDER_UNITS - lo);
-			struct order_dataset d = {.shuffle = (enum order_shuffle)(k % 3),
-				.block = 1 + (uint32_t)rng_below(&rng, 100),
-				.group = 1 + (uint32_t)rng_below(&rng, 9),
-				.name_hash = rng_next(&rng)};
-			uint64_t seed = rng_next(&rng), found = 0;
-
-			if (hi == lo || !order_part(&d, of, lo, hi))
-				continue;
-			for (uint64_t x = 0; x < d.windows; x++) {
-				uint64_t window = order_window(&d, seed, k, x);
-
-				assert_true(window < of && seen[window]++ == 0);
-				assert_int_equal(order_unwindow(&d, seed, k, window), x);
-			}
-			for (uint64_t w = 0; w < of; w++)
-				found += order_unwindow(&d, seed, k, w) < UINT64_MAX;
-			assert_int_equal(found, d.windows);
-			all += d.windows;
-			lo = hi;
-		}
-		assert_int_equal(all, of);
-	}
-}
-
 static void positions_of_ranks_saturate(void **state)
 {
 	(void)state;
@@ -267,7 +228,6 @@ int main(void)
 		cmocka_unit_test(units_sum_to_2_to_the_32),
 		cmocka_unit_test(split_matches_the_vectors),
 		cmocka_unit_test(a_second_segment_matches_the_vectors),
-		cmocka_unit_test(the_parts_of_a_path_cover_it_once),
 		cmocka_unit_test(positions_of_ranks_saturate),
 	};
 
