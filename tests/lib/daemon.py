@@ -11,6 +11,8 @@ from .wait import LONG, wait_for
 class Daemon:
     """tokend -c CONFIG. Its stderr goes to a file, where log() reads it."""
 
+    program = TOKEND
+
     def __init__(self, place, config, socket_path=None, arguments=(), ready=True, **keys):
         self.place = place
         self.config = config
@@ -21,18 +23,19 @@ class Daemon:
         self.process = None
         self.start(ready)
 
-    def start(self, ready=True):
+    def start(self, ready=True, **keys):
+        """Starts it, and waits until it is ready. More keys are those of Popen."""
         with open(self.log_path, "ab") as log:
             self.log_from = log.tell()
-            self.process = self.place.spawn(
-                [TOKEND, "-c", self.config, *self.arguments], stdout=log, stderr=log, **self.keys
-            )
-        if ready and not wait_for(
-            lambda: "ready at" in self.log() or self.process.poll() is not None
-        ):
-            raise RuntimeError(f"tokend is not ready: {self.log()}")
-        if ready and self.process.poll() is not None:
-            raise RuntimeError(f"tokend exited with {self.process.returncode}: {self.log()}")
+            command = [self.program, "-c", self.config, *self.arguments]
+            keys = {"stdout": log, "stderr": log, **self.keys, **keys}
+            self.process = self.place.spawn(command, **keys)
+        if ready:
+            said = wait_for(lambda: "ready at" in self.log() or self.process.poll() is not None)
+            code = self.process.poll()
+            if not said or code is not None:
+                raise RuntimeError(f"tokend is not ready (exit status {code}): {self.log()}")
+        return self
 
     @property
     def pid(self):

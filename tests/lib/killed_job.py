@@ -74,7 +74,7 @@ class KilledJob:
     def _plan(self, name, pause_us, **keys):
         for part in ("losses", "records"):
             os.makedirs(self.place.file(name, part, ""), exist_ok=True)
-        board = Board()
+        board = Board.made()
         board.until, board.pause_us = 1 << 60, pause_us
         paths = {part: self.place.file(name, part) for part in ("checkpoint", "losses", "records")}
         return Plan(self.daemon.socket, board=board, **paths, **keys)

@@ -6,12 +6,12 @@ give the same bits. One sample that is repeated, lost, altered or moved changes 
 A Plan is what all ranks and the test share; Board is memory that they share.
 """
 
+import ctypes
 import dataclasses
 import datetime
 import importlib
 import mmap
 import os
-import struct
 import time
 
 import numpy
@@ -27,20 +27,14 @@ CHECKPOINT_EVERY = 8
 STEP = numpy.dtype([("step", "<u8"), ("position", "<u8"), ("life", "<u4"), ("loss", "<u4")])
 
 
-class Board:
-    """Two numbers in memory that the test and all ranks share."""
+class Board(ctypes.Structure):
+    """Two numbers. made() puts them into memory that the test and all ranks share."""
 
-    def __init__(self):
-        self.memory = mmap.mmap(-1, 16)
+    _fields_ = [("until", ctypes.c_int64), ("pause_us", ctypes.c_int64)]
 
-    def _read(self, at):
-        return struct.unpack_from("<q", self.memory, 8 * at)[0]
-
-    def _write(self, at, value):
-        struct.pack_into("<q", self.memory, 8 * at, value)
-
-    until = property(lambda self: self._read(0), lambda self, value: self._write(0, value))
-    pause_us = property(lambda self: self._read(1), lambda self, value: self._write(1, value))
+    @classmethod
+    def made(cls):
+        return cls.from_buffer(mmap.mmap(-1, ctypes.sizeof(cls)))
 
 
 @dataclasses.dataclass

@@ -106,9 +106,6 @@ def check_shown(block):
     for piece in re.split(r" *# …\n", block.text):
         assert piece in text[at:], f"{block}: not in {block.shown}: {piece[:200]}"
         at = text.index(piece, at) + len(piece)
-    tests = [*(REPO / "tests").rglob("*.py"), REPO / "Makefile"]
-    runs = path.name.startswith("test_") or any(path.name in test.read_text() for test in tests)
-    assert runs, f"{path.name}: no test runs it"
 
 
 class Runner:

@@ -12,10 +12,12 @@ import numpy
 class Place:
     """A temporary directory. On exit its processes are killed and it is removed."""
 
+    def __init__(self):
+        self.children = []
+
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="tokend-")
         os.chmod(self.path, 0o755)  # other users must reach the socket
-        self.children = []
         return self
 
     def __exit__(self, *_):

@@ -6,13 +6,12 @@ import os
 import pathlib
 import signal
 import socket
-import subprocess
 
 import numpy
 
 from .daemon import Daemon
 from .place import Place
-from .process import TOKCTL, TOKEND, run
+from .process import TOKCTL, run
 from .wait import wait_until
 
 CODE = "{name: code, path: code.bin}"
@@ -64,13 +63,13 @@ class StockDaemon(Daemon):
     """
 
     def __init__(self, directory, env=None):
-        self.directory, self.env = pathlib.Path(directory), env
+        self.directory, self.place = pathlib.Path(directory), Place()
+        self.arguments, self.keys = (), {"env": env}
         self.config = self.directory / "tokend.yaml"
         self.socket = str(self.directory / "socket")
         self.log_path = self.directory / "log"
         self.shards = write_shards(self.directory)
         self.process = None
-        self.program = TOKEND
         self.configure()
 
     def configure(self, seed=42):
@@ -94,16 +93,6 @@ class StockDaemon(Daemon):
     def answers(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             return probe.connect_ex(self.socket) == 0
-
-    def start(self):
-        with open(self.log_path, "ab") as log:
-            self.log_from = log.tell()
-            self.process = subprocess.Popen(
-                [self.program, "-c", self.config], stdout=log, stderr=log, env=self.env
-            )
-        wait_until(lambda: self.answers() or not self.alive(), "the daemon's start")
-        assert self.alive(), self.log()
-        return self
 
     def end(self):
         """Kills it, if it runs, also when it is frozen."""

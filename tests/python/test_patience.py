@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import threading
 import time
 import warnings
@@ -15,7 +14,7 @@ import warnings
 import numpy
 import pytest
 import tokend
-from lib import TOKCTL, TOKEND, few_descriptors, run, wait_until
+from lib import TOKCTL, few_descriptors, run, wait_until
 from lib.injected import injected
 from lib.users import As
 from lib.stock import StockDaemon, another_daemon
@@ -51,14 +50,6 @@ def limit_memory(daemon, rings, **more):
     daemon.stop()
     daemon.config.write_text(daemon.config.read_text().replace("64MiB", str(empty + rings * ring)))
     daemon.start()
-
-
-def spawn(daemon, **keys):
-    """Starts the daemon without a wait."""
-    with open(daemon.log_path, "ab") as log:
-        daemon.log_from = log.tell()
-        command = [TOKEND, "-c", daemon.config]
-        daemon.process = subprocess.Popen(command, stdout=log, stderr=log, **keys)
 
 
 @contextlib.contextmanager
@@ -109,8 +100,7 @@ def test_next_waits_for_memory_that_another_took_while_the_daemon_restarted(daem
 
 def test_a_connection_too_many_waits_for_one_that_ends(daemon):
     daemon.stop()
-    spawn(daemon, preexec_fn=few_descriptors(64))
-    wait_until(daemon.answers, "the daemon's start")
+    daemon.start(preexec_fn=few_descriptors(64))
     held = []
     with pytest.raises(tokend.RefusedError, match="connections that the file descriptor limit"):
         while len(held) < 10:
@@ -156,7 +146,7 @@ def test_a_daemon_listens_while_it_opens_its_shards_and_can_be_stopped(directory
             (path / f"{number}.bin").write_bytes(bytes(range(1, 161)))
     daemon.config.write_text(daemon.config.read_text().replace("path: code.bin", "path: many"))
     for _ in range(10):  # a busy machine may miss the moment
-        spawn(daemon)
+        daemon.start(ready=False)
         wait_until(daemon.answers, "its first output")
         daemon.freeze()
         if "ready at" not in daemon.log():
@@ -244,22 +234,6 @@ def test_an_edit_needs_no_more_memory(daemon):
     wait_until(lambda: len(sessions(daemon)) == 2, "the end of the rings that were left")
     with pytest.raises(tokend.RefusedError, match="raise memory:"):
         client(daemon, run="third", deadline_ms=1000)
-
-
-def test_the_mix_log_has_an_edit_that_was_taken_back(daemon):
-    """It is the run's last event: no later attach corrects the log."""
-
-    def planned(*more):
-        ask = ("plan", "-c", daemon.config, "train", "--from", 4096, "--count", 64, "--json")
-        return [line["dataset"] for line in daemon.tokctl(*ask, *more)]
-
-    ours = client(daemon, run="job")
-    take(ours)
-    ours.obey("mix", "weight 1 code\n")
-    wait_until(lambda: set(planned("--run", "job")) == {"code"}, "the log to have the mix")
-    ours.undo()
-    assert take(ours) == [4, 5, 6, 7]
-    wait_until(lambda: planned("--run", "job") == planned(), "the log to have the mix before it")
 
 
 def test_an_edit_is_taken_back_without_memory_and_without_a_daemon(daemon):
