@@ -1,17 +1,12 @@
-#!/usr/bin/env python3
 """One process of a small but complete job that an operator may change while it runs.
 
 It does what trainers do: it reduces with the other processes in every step, saves every few steps
-and on request, leaves on request, and begins at the checkpoint if there is one. Its model is a sum
-over all tokens that it trained on, so a repeated, lost or altered sample shows in the model.
-
-Its environment is that of torchrun (RANK, WORLD_SIZE, …). ELASTIC contains its arguments as JSON.
+and on request, leaves on request, and begins at the checkpoint if there is one. Summing's model is
+a sum over all tokens that it trained on, so a repeated, lost or altered sample shows in the model.
 """
 
-import json
 import os
 import signal
-import sys
 
 import numpy
 import tokend
@@ -22,35 +17,75 @@ SUM = 1 << 62  # the model's sums are modulo this
 
 
 class Trainer:
-    def __init__(
-        self, socket, checkpoint, record, micro, every=8, control=True, steps=None, dies=None
-    ):
+    saved = ("step", "mixes")  # in the checkpoint, in addition to the data's cursor
+    every = 8  # steps between two checkpoints
+
+    def __init__(self, checkpoint, micro, **keys):
+        """More keys are those of the Loader."""
         torch.set_num_threads(1)
-        distributed.init_process_group("gloo")
-        self.checkpoint, self.every, self.steps, self.control = checkpoint, every, steps, control
-        self.step = self.samples = self.sum = 0
-        self.skips, self.mixes, self.errors = [], [], []
-        start = "begin"
+        self.checkpoint, self.step, self.mixes, start = checkpoint, 0, [], "begin"
         if os.path.exists(checkpoint):
             saved = torch.load(checkpoint)
             start = saved.pop("data")["cursor"]
-            self.__dict__.update(saved)
-        self.loader = tokend.Loader(
-            "train", micro, socket=socket, record=record, start=start, deadline=60
-        )
+            self.restore(saved)
+        self.loader = tokend.Loader("train", micro, start=start, deadline=60, **keys)
+
+    def state(self):
+        return {name: getattr(self, name) for name in self.saved}
+
+    def restore(self, saved):
+        self.__dict__.update(saved)
+
+    def save(self):
+        """Rank 0 replaces the checkpoint; a kill leaves the old one or the new one."""
+        if distributed.get_rank() == 0:
+            state = {**self.state(), "data": self.loader.state_dict()}
+            torch.save(state, f"{self.checkpoint}.new")
+            os.replace(f"{self.checkpoint}.new", self.checkpoint)
+
+    def carry_out(self, request):
+        if request.save:
+            self.save()
+            distributed.barrier()  # now it is saved for all
+            request.done()
+
+    def ends(self):
+        return self.loader.should_stop
+
+    def control(self):
+        request = self.loader.control()
+        if request is not None:
+            self.carry_out(request)
+
+    def run(self):
+        while not self.ends():
+            self.train(next(self.loader))
+            self.step += 1
+            self.control()
+            if self.step % self.every == 0:
+                distributed.barrier()  # all have noted their steps
+                self.save()
+
+    def leave(self):
+        self.loader.close()
+        distributed.barrier()  # all are done with the group
+        distributed.destroy_process_group()
+
+
+class Summing(Trainer):
+    """Its environment is that of torchrun (RANK, WORLD_SIZE, …)."""
+
+    saved = ("step", "samples", "sum", "skips", "mixes", "errors")
+
+    def __init__(self, checkpoint, micro, dies=None, **keys):
+        distributed.init_process_group("gloo")
+        self.samples = self.sum = 0
+        self.skips, self.errors = [], []
+        super().__init__(checkpoint, micro, **keys)
         # The sums of each step show which batch or which all-reduce was wrong.
         self.sums = open(f"{checkpoint}.{distributed.get_rank()}-{os.getpid()}.sums", "ab", 0)
         if dies:
             self.die_when(dies)
-
-    def save(self):
-        if distributed.get_rank() == 0:
-            names = ("step", "samples", "sum", "skips", "mixes", "errors")
-            state = {name: getattr(self, name) for name in names} | {
-                "data": self.loader.state_dict()
-            }
-            torch.save(state, f"{self.checkpoint}.new")
-            os.replace(f"{self.checkpoint}.new", self.checkpoint)
 
     def train(self, batch):
         tokens = torch.cat([batch["input_ids"], batch["labels"][:, -1:]], 1)
@@ -60,7 +95,6 @@ class Trainer:
         distributed.all_reduce(gradient)
         entry = [self.step, int(batch["position"][0]), len(tokens), mine, int(gradient[1])]
         self.sums.write(numpy.array(entry).tobytes())
-        self.step += 1
         self.samples += int(gradient[0])
         self.sum = (self.sum + int(gradient[1])) % SUM
 
@@ -68,31 +102,11 @@ class Trainer:
         if request.error:
             self.errors.append(request.error)
         elif request.kind == "mix":
-            self.mixes = [mix for mix in self.mixes if mix[0] < request.acts_from] + [
-                [request.acts_from, request.args["weights"]]
-            ]
+            self.mixes = [mix for mix in self.mixes if mix[0] < request.acts_from]
+            self.mixes.append([request.acts_from, request.args["weights"]])
         elif request.kind == "skip":
             self.skips.append([request.acts_from - request.args["samples"], request.acts_from])
-        if request.save:
-            self.save()
-            distributed.barrier()  # now it is saved for all
-            request.done()
-
-    def run(self):
-        for batch in self.loader:
-            self.train(batch)
-            request = self.loader.control() if self.control else None
-            if request is not None:
-                self.carry_out(request)
-            if self.step % self.every == 0:
-                self.save()
-            if self.loader.should_stop or self.step == self.steps:
-                break
-        self.loader.close()
-        distributed.barrier()  # all are done with the group
-        distributed.destroy_process_group()
-
-    # ---- accidents ----
+        super().carry_out(request)
 
     def die_when(self, moment):
         """Kills this process after it has fetched a request, or after it has carried it out and
@@ -109,9 +123,7 @@ class Trainer:
         setattr(control, name, half)
 
 
-def main():
-    Trainer(**json.loads(os.environ["ELASTIC"])).run()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(**options):
+    trainer = Summing(**options)
+    trainer.run()
+    trainer.leave()

@@ -218,16 +218,13 @@ class Job(Ranks):
 
     def live(self, rank, dies):
         node = self.node(rank)
-        options = {"socket": node.daemon.socket, "checkpoint": self.scene.checkpoint(self.run),
-            "record": self.records,
-                   "micro": self.micro, "dies": dies}  # fmt: skip
-        environment = {"RANK": rank, "WORLD_SIZE": self.world,
-        "MASTER_ADDR": self.scene.nodes[0].address, "MASTER_PORT": 29500,
-                       "GLOO_SOCKET_IFNAME": "cable", "TORCHELASTIC_RUN_ID": self.run,
-                       "ELASTIC": json.dumps(options)}  # fmt: skip
+        environment = {"RANK": rank, "WORLD_SIZE": self.world, "TORCHELASTIC_RUN_ID": self.run}
+        environment |= {"MASTER_ADDR": self.scene.nodes[0].address, "MASTER_PORT": 29500}
+        environment["GLOO_SOCKET_IFNAME"] = "cable"
         node.enter()
         os.environ.update({name: str(value) for name, value in environment.items()})
-        elastic_trainer.main()
+        keys = {"socket": node.daemon.socket, "record": self.records, "dies": dies}
+        elastic_trainer.main(checkpoint=self.scene.checkpoint(self.run), micro=self.micro, **keys)
 
     def end(self):
         self.kill()
