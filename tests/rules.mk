@@ -7,8 +7,6 @@ $(O)/all.a: $(call objects,$(proto) $(daemon) $(client)) $(llhttp)
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 	$(link) -lcmocka $(LIBS)
 
-$(O)/check/test_store: $(O)/tests/unit/http_store.o
-
 # The calls of the linked code go to a disk in memory (tests/disk/calls.h).
 disk_calls = access close closedir fchmod fchown fcntl fdopendir fstat fstatat fsync getrandom linkat log_client \
 	log_line mkdir mkdirat nanosleep open openat opendir read readdir renameat rmdir stat unlinkat write
@@ -17,9 +15,8 @@ $(O)/check/test_power_cut: $(patsubst %,$(O)/tests/%.o,unit/test_power_cut unit/
 $(patsubst %,$(O)/tests/%.o,unit/disk_machine disk/calls): ALL_CFLAGS += -Wno-missing-prototypes
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
-# For the Python tests: readers of shards and datasets, a trainer, a strict stand-in for a GPU driver.
+# For the Python tests: readers of shards and stores, a trainer, a strict stand-in for a GPU driver.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
-$(O)/check/dataset-cat: $(O)/tests/unit/dataset_cat.o $(O)/all.a
 $(O)/check/store-cat: $(O)/tests/unit/store_cat.o $(O)/all.a
 $(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
 # For the Python tests, with the library that is installed: a trainer that names a config.
@@ -27,7 +24,7 @@ $(O)/check/config-trainer: $(O)/tests/unit/config_trainer.o $(O)/lib/libtokend.s
 	$(dynamic)
 $(O)/check/sim: $(call objects,$(call room,tests/sim tests/disk)) $(O)/all.a
 $(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
-$(addprefix $(O)/check/,shard-cat dataset-cat store-cat pin-trainer prove):
+$(addprefix $(O)/check/,shard-cat store-cat pin-trainer prove):
 	$(program)
 # System calls of the daemon and the library go to the simulator, which has its own libuv. Code
 # between which rings are shared can be interrupted, or killed, at every branch.
@@ -54,7 +51,7 @@ $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/tests/fuzz/fail.o $(if $(known)
 # For tests/soak: a trainer that takes batches at full speed.
 $(O)/check/long-life: $(call objects,tests/soak/long_life.c $(client) $(proto))
 	$(program)
-helpers = $(addprefix $(O)/check/,shard-cat dataset-cat store-cat pin-trainer config-trainer fake/libcuda.so.1)
+helpers = $(addprefix $(O)/check/,shard-cat store-cat pin-trainer config-trainer fake/libcuda.so.1)
 helpers: $(helpers) $(if $(filter gcc,$(VARIANT)),build/gcc/check/long-life wheel-programs cuda-programs)
 unit: helpers $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove)
 

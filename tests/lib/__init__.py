@@ -16,8 +16,7 @@ release   an older release, built from the history; compat_trainer: a trainer wi
 prose     comments, messages and pages, taken out of the sources
 pages     the parts of a page; page_runner executes its blocks
 
-shard_writers writes shards with the formats' own writers; shard_cat reads them as tokend does, and
-dataset_cat whole datasets.
+shard_writers writes shards with the formats' own writers; shard_cat reads them as tokend does.
 order_reference and edits_reference are independent implementations of the order and of a cursor's
 edits. declarations: tokend.h for ctypes. elastic_trainer: a trainer. killed_job kills a DDP job and
 its daemon; killed_trainer is its rank. ranks forks the processes of a job from the test; forks has

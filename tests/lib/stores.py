@@ -20,7 +20,7 @@ import sys
 import urllib.error
 import urllib.request
 
-from .process import REPO, TESTS, free_port, run
+from .process import REPO, TESTS, TOKCTL, free_port, run
 from .wait import wait_for
 
 SERVERS = REPO / "build/trainers/servers"  # tests/deps.sh test
@@ -136,6 +136,14 @@ class Store:
     def upload(self, bucket, directory, prefix=""):
         """Puts all files below a directory into the bucket."""
         return self.fill(bucket, {prefix + key: body for key, body in files_below(directory)})
+
+    def manifest(self, prefix, out, *options):
+        """Writes a manifest of the objects below `BUCKET/PREFIX/`, as an operator does."""
+        env = self.environment(AWS_ENDPOINT_URL_S3=self.endpoint)
+        command = (TOKCTL, "inspect", "--manifest", out, *options, f"s3://{prefix}")
+        code, text, err = run(*command, env=env)
+        assert code == 0, (text, err)
+        return out
 
 
 def files_below(directory):

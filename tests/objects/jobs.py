@@ -2,12 +2,11 @@
 
 import contextlib
 import glob
-import json
 import os
 
 import numpy
 
-from lib import TOKCTL, Client, Daemon, rows_at, run, wait_until
+from lib import Client, Daemon, rows_at, wait_until
 from lib.order import rank_rows
 from lib.store_faults import PIECE
 
@@ -20,23 +19,6 @@ BUCKET = "corpus"
 def write_shards(place, name="web", tokens=SHARD_TOKENS):
     for i in range(SHARDS):
         place.shard(f"{name}/{i}.bin", tokens, seed=i)
-
-
-def write_manifest(place, s3, name="web", bucket=BUCKET, to=None):
-    """The manifest of flat shards, as `tokctl inspect` writes it for objects, without reading them
-    from the store.
-    """
-    path = place.file(f"{to or name}.jsonl")
-    code, _, err = run(TOKCTL, "inspect", "--manifest", path, place.file(name))
-    assert code == 0, err
-    lines = [json.loads(line) for line in open(path)]
-    for line in lines:
-        head = s3.head_object(Bucket=bucket, Key=f"{name}/{line['path']}")
-        line.update(etag=head["ETag"].strip('"'), data_at=0)
-        assert head["ContentLength"] == line["size"]
-    with open(path, "w") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
-    return path
 
 
 def stream(path, **keys):
@@ -53,7 +35,7 @@ class Job:
         self.place, self.store, self.proxy = place, store, proxy
         write_shards(place, web, tokens)
         self.s3 = store.upload(BUCKET, place.file(web), f"{web}/")
-        self.manifest = write_manifest(place, self.s3, web)
+        self.manifest = store.manifest(f"{BUCKET}/{web}/", place.file(f"{web}.jsonl"))
         listed = open(self.manifest, "rb").read()
         self.s3.put_object(Bucket=BUCKET, Key=f"{web}.jsonl", Body=listed)
         self.local = place.config(f"{name}-local.yaml", streams={"train": stream(web)})

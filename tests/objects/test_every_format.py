@@ -3,21 +3,61 @@ the disk: tokens, document starts and loss masks. A run moves from the disk to a
 any position.
 """
 
+import gzip
 import json
+import os
 import shutil
 
 import numpy
 import pytest
+import pyzstd
 import test_formats
 from jobs import BUCKET
 
 from lib import TOKCTL, Daemon, run
 from lib.corpus import FORMATS, SEQ_LEN, Format, corpus
+from lib.fault_proxy import FaultProxy
+from lib.shard_writers import mds, npy, put, raw, seekable
 from lib.stores import Nginx, Radosgw
 
 MICRO, BATCHES = test_formats.MICRO, test_formats.BATCHES
 PACKED = {f"rows-{how}": Format("flat", None) for how in ("flat", "zstd")}  # by `tokctl pack --fit`
-ALL = FORMATS | PACKED
+RNG = numpy.random.default_rng(17)
+
+
+def many_documents(path, tokens):
+    """A .idx of several hundred KiB."""
+    from megatron.core.datasets.indexed_dataset import _IndexWriter
+
+    lengths = [8] * (len(tokens) // 8)
+    tokens[: 8 * len(lengths)].tofile(path + ".bin")
+    with _IndexWriter(path + ".idx", tokens.dtype.type) as index:
+        index.write(lengths, None, list(range(len(lengths) + 1)))
+
+
+def of_lengths(path, tokens):
+    ends = numpy.cumsum(RNG.integers(1, 400, len(tokens) // 200))
+    mds(path, numpy.split(tokens, ends[ends < len(tokens)])[:-1], 400_000)
+
+
+def large(write):
+    def all_(directory, dtype):
+        for i, n in enumerate((300_000, 90_001)):
+            os.makedirs(f"{directory}/{i}")
+            write(f"{directory}/{i}/x", RNG.integers(6, 50_000, n).astype(dtype))
+
+    return all_
+
+
+LARGE = {  # indexes that take several GETs
+    "flat-part": Format("flat", large(put(".bin", raw)), dataset={"part": [0.2, 0.7]}),
+    "megatron-large": Format("megatron", large(many_documents)),
+    "mds-large": Format("mds", large(of_lengths), "<i4", width=4),
+    "zstd-large": Format("flat", large(seekable(".bin.zst", raw, 1 << 15))),
+    "zstd-whole": Format("flat", large(put(".bin.zst", lambda t: pyzstd.compress(t.tobytes())))),
+    "zstd-i64-large": Format("npy", large(seekable(".npy.zst", npy, 1 << 14)), "<i8", width=4),
+}
+ALL = FORMATS | LARGE | PACKED
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +65,9 @@ def written(shared):
     """Directories below root/corpus, one a format."""
     place, root = shared, shared.file("root", BUCKET)
     shutil.copytree(corpus()[0], root)
-    rows = numpy.random.default_rng(9).integers(0, 1000, (500, SEQ_LEN + 1))
+    for name, about in LARGE.items():
+        about.write(f"{root}/{name}", numpy.dtype(about.dtype))
+    rows = RNG.integers(0, 1000, (500, SEQ_LEN + 1))
     rows.astype("<u2").tofile(place.file("documents.bin"))
     for name in PACKED:
         options = ["--fit", SEQ_LEN + 1, "--eos", 7, "--format", name.removeprefix("rows-")]
@@ -53,7 +95,7 @@ def streams(root, marks=("", "-marked"), **more):
         )
         for name, about in ALL.items()
         for marked in marks
-        if not (marked and name in PACKED)
+        if name in FORMATS or not marked
     }  # fmt: skip
 
 
@@ -102,9 +144,9 @@ def same_bytes(daemon, served, by="window"):
 
 @pytest.fixture(scope="module")
 def radosgw(written):
-    with Radosgw(written) as store:
+    with Radosgw(written) as store, FaultProxy(store.port) as store.proxy:
         store.upload(BUCKET, written.file("root", BUCKET))
-        store.settings = {"lab": {"endpoint": store.endpoint}}
+        store.settings = {"lab": {"endpoint": store.proxy.endpoint}}
         store.url = f"lab://{BUCKET}/"
         yield store
 
@@ -130,8 +172,20 @@ def in_radosgw(written, radosgw):
 
 
 @pytest.mark.parametrize("by", ["window", "piece"])
-def test_every_format_from_radosgw(in_radosgw, local, by):
+def test_every_format_from_radosgw(in_radosgw, radosgw, local, by):
+    """What is read beside the tokens is read once, however many shards and windows need it."""
+    begin = len(radosgw.proxy.requests)
     same_bytes(in_radosgw[by], local[1], by)
+    asked = [(r.path, r.range) for r in radosgw.proxy.requests[begin:]]
+    beside = [a for a in asked if a[0].endswith((".idx", ".index", "index.json"))]
+    assert beside and len(beside) == len(set(beside)), sorted(beside)
+
+
+def test_doctor_reads_a_window_of_each_dataset(in_radosgw, radosgw):
+    daemon = in_radosgw["window"]
+    _, out, _ = run(TOKCTL, "doctor", "-c", daemon.config, env=radosgw.environment())
+    lines = [line for line in out.decode().splitlines() if "the first window of" in line]
+    assert len(lines) == len(streams("")), out
 
 
 def test_every_format_from_nginx_with_tls(written, local):
@@ -174,3 +228,15 @@ def test_annotations_from_radosgw(in_radosgw, local, by):
     for name in FORMATS:
         test_formats.check_rows(by, in_radosgw[by], local[0].config, f"{name}-marked",
                                 corpus()[1][name])  # fmt: skip
+
+
+def test_a_side_object_that_changed_stops_the_stream(in_radosgw, written, radosgw):
+    path = "olmo/a/0.csv.gz"
+    with open(written.file("root", BUCKET, path), "rb") as file:
+        other = gzip.compress(gzip.decompress(file.read())[:-7])
+    daemon = in_radosgw["window"]
+    daemon.kill()
+    radosgw.fill(BUCKET, {path: other})
+    daemon.start()
+    code, _, err = test_formats.cat(daemon, "olmo-marked")
+    assert code == 1 and path in err, err

@@ -2,6 +2,9 @@
 waited for: the bytes are exact, and no trainer sees an error. Others stop the stream by name.
 """
 
+import email.utils
+import time
+
 import pytest
 from jobs import BUCKET, Reader, distinct, windows
 
@@ -24,13 +27,26 @@ def answers(*pairs):
     return next_one
 
 
+def until(_):
+    """Busy for a second, with the end as a date."""
+    end = email.utils.formatdate(time.time() + 1, usegmt=True)
+    return Fault(status=503, code="SlowDown", headers={"Retry-After": end})
+
+
+def without_size(request):
+    at, n = request.range
+    return Fault(headers={"Content-Range": f"bytes {at}-{at + n - 1}/*"})
+
+
 def mirrored(request):
     """A Content-Range of other bytes, as many."""
     at, n = request.range
     return Fault(headers={"Content-Range": f"bytes {at + 2}-{at + n + 1}/800000"})
 
 
-BUSY = answers((500, "InternalError"), (502, ""), (503, "SlowDown"), (504, ""), (429, ""))
+BUSY = answers(
+    (500, "InternalError"), (502, ""), (503, "SlowDown"), (504, ""), (429, ""), (522, "")
+)
 PAGE = b"<html><body>502 Bad Gateway</body></html>"
 
 # name: (row, fault, times, of how many requests)
@@ -42,6 +58,7 @@ HEALS = {
         3,
         0.3,
     ),
+    "busy, and says until when": (1, until, 3, 0.3),
     "slow client, says the store": (1, Fault(status=400, code="RequestTimeout"), 10, 0.3),
     "reset": (2, Fault(reset=True), 20, 0.3),
     "reset after some bytes": (2, Fault(reset=True, cut=100), 20, 0.3),
@@ -54,6 +71,7 @@ HEALS = {
     "short, with the length of it": (4, Fault(body=b"\1" * 100), 20, 0.3),
     "long": (4, Fault(extra=b"\1" * 100), 20, 0.3),
     "other range": (5, mirrored, 20, 0.3),
+    "range without a size": (5, without_size, 20, 0.3),
     "no range": (5, Fault(headers={"Content-Range": None}), 20, 0.3),
     "rubbish as the range": (5, Fault(headers={"Content-Range": "bytes ../9"}), 20, 0.3),
     "no ETag": (12, Fault(headers={"Etag": None}), 20, 0.3),
@@ -104,6 +122,8 @@ STOPS = {
     "missing": (11, Fault(status=404, code="NoSuchKey"), ["web/2.bin", "404"]),
     "precondition failed": (12, Fault(status=412, code="PreconditionFailed"), ["web/2.bin"]),
     "other ETag": (12, Fault(headers={"Etag": '"other"'}), ["web/2.bin", "other"]),
+    "weak ETag": (12, Fault(headers={"Etag": 'W/"e"'}), ["web/2.bin", "ETag"]),
+    "shorter": (12, Fault(status=416, headers={"Content-Range": "bytes */50"}), ["web/2.bin"]),
     "other size": (
         12,
         lambda r: Fault(headers={"Content-Range": f"bytes {r.range[0]}-{sum(r.range) - 1}/800002"}),

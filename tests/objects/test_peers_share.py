@@ -8,7 +8,8 @@ import sys
 
 from jobs import BUCKET, Reader, distinct, stream, windows
 
-from lib import child_environment
+from lib import child_environment, wait_until
+from lib.fault_proxy import Fault
 
 PEERS, BATCHES = 8, 150
 
@@ -43,6 +44,42 @@ def test_peers_share_their_gets(job, proxy):
         f"{len(got)} GETs of {distinct(got)} ranges for {PEERS} peers, {BATCHES * 2} windows each"
     )
     assert distinct(got) <= len(got) <= 1.01 * (BATCHES * 2 + ahead) + 3
+    assert daemon.stop() == 0
+
+
+def test_runs_take_turns(job, proxy):
+    """A run with many GETs waiting for the store's only connection does not delay another one."""
+    daemon = job.daemon(job.config(stores={"connections": 1}))
+    proxy.inject("slow", Fault(delay=0.05), 1 << 30, windows)
+    begin = len(proxy.requests)
+    first = Reader(job, daemon, micro=2, slots=64)
+    wait_until(lambda: len(proxy.requests) > begin, "the first GET")
+    second = Reader(job, daemon, 3000, micro=2, slots=1, run="second")
+    between = len(proxy.requests)
+    second.read(1)
+    waited = sum(map(windows, proxy.requests[between:]))
+    proxy.clear()
+    first.read(64)
+    got = sum(map(windows, proxy.requests[begin:]))
+    print(f"{waited} of {got} GETs before the second run's first batch")
+    assert waited <= 6 and got > 20
+    for reader in (first, second):
+        reader.close()
+    assert daemon.stop() == 0
+
+
+def test_neighbours_share_a_get(job, proxy):
+    streams = {"train": stream(
+        f"lab://{BUCKET}/web/", manifest=job.manifest, dataset={"shuffle": "none"}
+    )}  # fmt: skip
+    daemon = job.daemon(job.config(streams))
+    begin = len(proxy.requests)
+    reader = Reader.attach(daemon, micro=8, slots=16)
+    for _ in range(20):
+        reader.next(60)
+    reader.close()
+    got = [r for r in proxy.requests[begin:] if windows(r)]
+    assert len(got) <= 20 * 8 / 4 and max(r.range[1] for r in got) <= 1 << 20, len(got)
     assert daemon.stop() == 0
 
 

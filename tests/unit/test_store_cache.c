@@ -1,19 +1,22 @@
 /*
- * The cache of pieces on a real directory: killed at any moment, flipped bits, lost data, a full
- * disk, removed files, a smaller size, and two daemons. It never returns a wrong byte, and never
+ * The cache of pieces on a real directory: killed at any moment, flipped bits, lost data, eviction
+ * under readers, and pieces that differ from their sums. It never returns a wrong byte, and never
  * takes more space than it may.
  */
-#include "daemon/store/cache_index.h"
-#include "tests/unit/cached.h"
-#include "tests/unit/skip.h"
+#include "daemon/store/cache.h"
+#include "daemon/store/cache_files.h"
+#include "daemon/store/sums.h"
+#include "tests/unit/rng.h"
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -22,6 +25,148 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+enum { PIECE = 64 << 10, OBJECTS = 6, PIECES = 5, LAST = 1000, ROOM = 64 };
+
+static const uint64_t object_bytes = (uint64_t)(PIECES - 1) * PIECE + LAST;
+static char root[256];
+static struct rng rng;
+
+static const struct url_place place = {
+	.name = "s3://corpus", .host = "127.0.0.1:9000", .base = "/corpus/"};
+static const char *const keys[OBJECTS] = {
+	"web/a.bin", "web/b.bin", "web/c.bin", "code/a.bin", "code/ü b.bin", "x"};
+
+static struct object object_of(unsigned i)
+{
+	return (struct object){
+		.key = keys[i], .etag = i == 5 ? NULL : "e1", .size = object_bytes, .piece = PIECE};
+}
+
+/* The contents of an object. No two pieces are equal. */
+static void fill(uint8_t *to, unsigned i, uint64_t at, uint64_t n)
+{
+	for (uint64_t k = 0; k < n; k++)
+		to[k] = (uint8_t)((at + k) * 31 + ((at + k) >> 13) * 7 + i * 101 + 1);
+}
+
+static struct store_cache *open_cache(uint64_t size)
+{
+	struct fault fault = {0};
+	struct store_cache *cache = store_cache_open(
+		&(struct store_cache_options){.dir = root, .size = size, .files = 3}, &fault);
+
+	if (!cache)
+		fail_msg("%s", fault.text);
+	store_cache_scan(cache);
+	return cache;
+}
+
+static uint64_t bytes_of(uint64_t piece)
+{
+	return cache_piece_bytes(object_bytes, PIECE, piece);
+}
+
+/* Bytes that the directory takes on the disk. */
+static uint64_t disk_bytes;
+
+static int add_blocks(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	size_t n = strlen(path);
+
+	(void)type, (void)ftw;
+	if (n > 5 && (strcmp(path + n - 5, ".data") == 0 || strcmp(path + n - 5, ".sums") == 0))
+		disk_bytes += (uint64_t)st->st_blocks * 512;
+	return 0;
+}
+
+static uint64_t used_on_disk(void)
+{
+	disk_bytes = 0;
+	nftw(root, add_blocks, 8, FTW_PHYS);
+	return disk_bytes;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)type, (void)ftw;
+	return remove(path);
+}
+
+static void clear(void)
+{
+	nftw(root, remove_one, 8, FTW_PHYS | FTW_DEPTH);
+}
+
+/* Writes a piece in parts of different lengths. False: the cache does not take it. */
+static bool put(struct store_cache *cache, unsigned i, uint64_t piece, uint64_t position)
+{
+	static uint8_t body[PIECE];
+	struct object object = object_of(i);
+	struct cache_write *w = store_cache_write(cache, &place, &object, piece, position);
+	bool good = true;
+
+	if (!w)
+		return false;
+	fill(body, i, piece * PIECE, bytes_of(piece));
+	for (uint64_t at = 0; good && at < bytes_of(piece);) {
+		uint64_t n = 1 + rng_below(&rng, 30000);
+
+		n = n < bytes_of(piece) - at ? n : bytes_of(piece) - at;
+		good = store_cache_append(w, body + at, n);
+		at += n;
+	}
+	return store_cache_end(w, good);
+}
+
+static uint64_t sum_of(const struct object *object, uint64_t piece)
+{
+	return object->sums ? object->sums[piece] : 0;
+}
+
+/* Verifies what has to be verified. True: pinned. */
+static bool pin_object(
+	struct store_cache *cache, struct object object, uint64_t at, uint64_t n, int *fd)
+{
+	uint64_t piece;
+
+	for (int tries = 0; tries < 2 * PIECES; tries++)
+		switch (store_cache_pin(cache, &place, &object, at, n, fd, &piece)) {
+		case CACHE_PINNED:
+			return true;
+		case CACHE_ABSENT:
+			return false;
+		case CACHE_UNVERIFIED:
+			store_cache_verify(cache, &place, &object, piece, sum_of(&object, piece));
+		}
+	fail_msg("it is neither pinned nor absent");
+	return false;
+}
+
+static bool pin(struct store_cache *cache, unsigned i, uint64_t at, uint64_t n, int *fd)
+{
+	return pin_object(cache, object_of(i), at, n, fd);
+}
+
+/* Reads a range as the reader does. False: it is not in the cache. Its bytes are the object's. */
+static bool get(struct store_cache *cache, unsigned i, uint64_t at, uint64_t n)
+{
+	static uint8_t found[2 * PIECE], right[2 * PIECE];
+	int fd;
+
+	if (!pin(cache, i, at, n, &fd))
+		return false;
+	assert_int_equal(pread(fd, found, n, (off_t)at), n);
+	store_cache_unpin(cache, fd, at, n);
+	fill(right, i, at, n);
+	assert_memory_equal(found, right, n);
+	return true;
+}
+
+static bool get_piece(struct store_cache *cache, unsigned i, uint64_t piece)
+{
+	return get(cache, i, piece * PIECE, bytes_of(piece));
+}
 
 static struct store_cache_status state_of(struct store_cache *cache)
 {
@@ -55,154 +200,6 @@ static uint64_t readable(struct store_cache *cache)
 		for (uint64_t p = 0; p < PIECES; p++)
 			bits |= (uint64_t)get_piece(cache, i, p) << (i * PIECES + p);
 	return bits;
-}
-
-/* A piece that never came whole is absent, and takes no space. */
-static void put_half(struct store_cache *cache)
-{
-	static const char other_key[] = "half";
-	struct object object = object_of(0);
-	uint64_t used = state_of(cache).used_bytes, piece;
-	int fd;
-
-	object.key = other_key;
-	for (int keep = 0; keep < 2; keep++) {
-		struct cache_write *w = store_cache_write(cache, &place, &object, 1, UINT64_MAX);
-
-		assert_non_null(w);
-		assert_true(store_cache_append(w, other_key, sizeof(other_key)));
-		assert_false(store_cache_end(w, keep));
-		assert_int_equal(store_cache_pin(cache, &place, &object, PIECE, 1, &fd, &piece),
-			CACHE_ABSENT);
-		assert_int_equal(state_of(cache).used_bytes, used);
-	}
-}
-
-static void test_pieces_are_kept_over_a_restart(void **state)
-{
-	struct store_cache *cache = open_cache(ROOM * PIECE);
-	uint64_t all = (UINT64_C(1) << OBJECTS * PIECES) - 1, used;
-
-	(void)state;
-	assert_int_equal(readable(cache), 0);
-	for (unsigned i = 0; i < OBJECTS; i++)
-		for (uint64_t p = 0; p < PIECES; p++)
-			assert_true(put(cache, i, p, UINT64_MAX));
-	assert_int_equal(readable(cache), all);
-	assert_false(put(cache, 1, 1, UINT64_MAX)); /* it is there */
-	put_half(cache);
-	used = state_of(cache).used_bytes;
-	assert_int_equal(used, used_on_disk());
-	assert_int_equal(state_of(cache).misses, OBJECTS * PIECES + 3);
-	assert_int_equal(state_of(cache).pinned, 0);
-	store_cache_close(cache);
-
-	cache = open_cache(ROOM * PIECE);
-	assert_int_equal(state_of(cache).used_bytes, used);
-	assert_int_equal(readable(cache), all);
-	assert_int_equal(state_of(cache).mismatches, 0);
-
-	/* Another ETag, size or piece is another object. */
-	struct object other = object_of(0);
-	uint64_t piece;
-	int fd;
-
-	other.etag = "e2";
-	assert_int_equal(store_cache_pin(cache, &place, &other, 0, 1, &fd, &piece), CACHE_ABSENT);
-	other = object_of(0);
-	other.size--;
-	assert_int_equal(store_cache_pin(cache, &place, &other, 0, 1, &fd, &piece), CACHE_ABSENT);
-	other = object_of(0);
-	other.piece *= 2;
-	assert_int_equal(store_cache_pin(cache, &place, &other, 0, 1, &fd, &piece), CACHE_ABSENT);
-	assert_int_equal(store_cache_drop(cache, "s3://corpus/web/", 2), 2);
-	assert_int_equal(store_cache_drop(cache, "s3://corpus/web/", UINT64_MAX), 3 * PIECES - 2);
-	assert_int_equal(readable(cache), all & ~((UINT64_C(1) << 3 * PIECES) - 1));
-	assert_int_equal(state_of(cache).used_bytes, used_on_disk());
-	store_cache_close(cache);
-}
-
-static void test_the_space_is_bounded(void **state)
-{
-	struct store_cache *cache = open_cache(ROOM * PIECE / 8);
-
-	(void)state;
-	for (int i = 0; i < 20; i++) {
-		churn(cache, 20);
-		assert_true(state_of(cache).used_bytes <= ROOM * PIECE / 8);
-		assert_int_equal(state_of(cache).used_bytes, used_on_disk());
-	}
-	assert_true(state_of(cache).evictions > 0);
-	assert_int_equal(state_of(cache).pinned, 0);
-	store_cache_close(cache);
-
-	/* A smaller size holds at the next start. */
-	cache = open_cache(ROOM * PIECE / 16);
-	assert_true(state_of(cache).used_bytes <= ROOM * PIECE / 16);
-	assert_true(state_of(cache).used_bytes >= ROOM * PIECE / 32);
-	assert_int_equal(state_of(cache).used_bytes, used_on_disk());
-	churn(cache, 100);
-	store_cache_close(cache);
-}
-
-/* Every piece is needed at its number; those of "x" never. */
-static uint64_t needed_at(
-	const void *context, const char *url, const char *etag, uint64_t at, uint64_t n, bool exact)
-{
-	uint64_t *exact_calls = (uint64_t *)context;
-
-	assert_int_equal(n, bytes_of(at / PIECE));
-	*exact_calls += exact;
-	for (unsigned i = 0; i < OBJECTS; i++)
-		if (strcmp(url + strlen("s3://corpus/"), keys[i]) == 0) {
-			assert_string_equal(etag, i == 5 ? "" : "e1");
-			return i == 5 ? UINT64_MAX : 100 + i * PIECES + at / PIECE;
-		}
-	fail_msg("%s", url);
-	return 0;
-}
-
-static void test_what_is_needed_last_is_evicted(void **state)
-{
-	/* Files of sums, and 8 pieces: of so few, all are drawn. */
-	struct store_cache *cache = open_cache((uint64_t)8 * PIECE + 8 * CACHE_BLOCK);
-	uint64_t exact = 0;
-
-	(void)state;
-	store_cache_needs(cache, needed_at, &exact);
-	for (uint64_t p = 0; p < 4; p++) {
-		assert_true(put(cache, 0, p, UINT64_MAX));
-		assert_true(put(cache, 3, p, UINT64_MAX)); /* needed at 115 + p */
-	}
-	assert_false(put(cache, 4, 0, 120)); /* a hint, later than all others */
-	assert_int_equal(state_of(cache).evictions, 0);
-	assert_true(put(cache, 1, 0, 105)); /* a hint: instead of piece 3 of object 3, at 118 */
-	assert_int_equal(state_of(cache).evictions, 1);
-	assert_false(get_piece(cache, 3, 3));
-	assert_true(put(cache, 5, 0, UINT64_MAX)); /* never needed, but somebody waits */
-	assert_false(get_piece(cache, 3, 2));
-	assert_true(put(cache, 2, 0, 110));
-	assert_false(get_piece(cache, 5, 0));
-	assert_true(exact >= 3);
-
-	/* Pinned pieces stay, whoever waits. */
-	int fd[4];
-
-	assert_true(pin(cache, 0, 0, (uint64_t)4 * PIECE, &fd[0]));
-	assert_true(pin(cache, 3, 0, (uint64_t)2 * PIECE, &fd[1]));
-	assert_true(pin(cache, 1, 0, 1, &fd[2]));
-	assert_true(put(cache, 4, 1, UINT64_MAX)); /* instead of piece 0 of object 2 */
-	assert_false(get_piece(cache, 2, 0));
-	assert_true(pin(cache, 4, PIECE + 5, 1, &fd[3]));
-	assert_false(put(cache, 4, 2, UINT64_MAX));
-	assert_int_equal(state_of(cache).pinned, 8);
-	store_cache_unpin(cache, fd[0], 0, (uint64_t)4 * PIECE);
-	store_cache_unpin(cache, fd[1], 0, (uint64_t)2 * PIECE);
-	store_cache_unpin(cache, fd[2], 0, 1);
-	store_cache_unpin(cache, fd[3], PIECE + 5, 1);
-	assert_true(put(cache, 4, 2, UINT64_MAX));
-	assert_true(state_of(cache).used_bytes <= (uint64_t)8 * PIECE + 8 * CACHE_BLOCK);
-	store_cache_close(cache);
 }
 
 /* A process that is killed at any moment leaves whole pieces or none. */
@@ -313,98 +310,6 @@ static void test_damaged_files_give_no_wrong_byte(void **state)
 	assert_true(mismatches > 8);
 }
 
-/* ---- a full disk ---- */
-
-static unsigned logged;
-
-static void log_line_of(void *context, const char *line)
-{
-	(void)context;
-	assert_non_null(strstr(line, "cache "));
-	logged++;
-}
-
-static void test_a_full_disk_is_left_alone(void **state)
-{
-	struct fault fault;
-	struct store_cache *cache;
-	unsigned written = 0;
-
-	(void)state;
-	mkdir(root, 0700);
-	if (unshare(CLONE_NEWNS) != 0 || mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-		mount("none", root, "tmpfs", 0, "size=640k,mode=700") != 0)
-		skip_because("no tmpfs can be mounted here");
-	logged = 0;
-	cache = store_cache_open(
-		&(struct store_cache_options){
-			.dir = root, .size = ROOM * PIECE, .files = 3, .log = log_line_of},
-		&fault);
-	assert_non_null(cache);
-	store_cache_scan(cache);
-	for (unsigned i = 0; i < OBJECTS; i++)
-		for (uint64_t p = 0; p < PIECES; p++)
-			written += put(cache, i, p, UINT64_MAX);
-	assert_true(written >= 5 && written < 20);
-	assert_int_equal(__builtin_popcountll(readable(cache)), written);
-	assert_int_equal(logged, 1);
-	assert_true(state_of(cache).failing_s > 0);
-	assert_non_null(strstr(state_of(cache).last, "No space left"));
-	assert_int_equal(state_of(cache).used_bytes, used_on_disk());
-	store_cache_close(cache);
-	cache = open_cache(ROOM * PIECE);
-	assert_int_equal(__builtin_popcountll(readable(cache)), written);
-	store_cache_close(cache);
-	umount2(root, MNT_DETACH);
-}
-
-/* Somebody removes the directory under the daemon. */
-static void test_a_removed_directory(void **state)
-{
-	struct store_cache *cache = open_cache(ROOM * PIECE);
-	uint64_t before, after;
-
-	(void)state;
-	churn(cache, 40);
-	before = readable(cache);
-	clear();
-	after = readable(cache);
-	assert_int_equal(after & ~before, 0);
-	churn(cache, 20);
-	assert_true(state_of(cache).failing_s > 0);
-	store_cache_close(cache);
-	cache = open_cache(ROOM * PIECE);
-	assert_int_equal(readable(cache), 0);
-	churn(cache, 20);
-	assert_int_not_equal(readable(cache), 0);
-	store_cache_close(cache);
-}
-
-static int remove_below(const char *path, const struct stat *st, int kind, struct FTW *ftw)
-{
-	(void)st, (void)kind;
-	return ftw->level > 0 ? remove(path) : 0;
-}
-
-/* Somebody removes the files. A read finds that, and what is fetched again is kept. */
-static void test_removed_files(void **state)
-{
-	struct store_cache *cache = open_cache(ROOM * PIECE);
-
-	(void)state;
-	churn(cache, 4000); /* all pieces, most likely */
-	store_cache_close(cache);
-	cache = open_cache(ROOM * PIECE);
-	nftw(root, remove_below, 8, FTW_PHYS | FTW_DEPTH);
-	assert_int_equal(readable(cache), 0);
-	for (unsigned i = 0; i < OBJECTS; i++)
-		for (uint64_t p = 0; p < PIECES; p++)
-			assert_true(put(cache, i, p, UINT64_MAX));
-	assert_int_equal(state_of(cache).failing_s, 0);
-	assert_int_equal(__builtin_popcountll(readable(cache)), OBJECTS * PIECES);
-	store_cache_close(cache);
-}
-
 /* ---- threads ---- */
 
 struct crowd {
@@ -477,71 +382,124 @@ static void test_evicted_while_others_read(void **state)
 	store_cache_close(cache);
 }
 
-/* ---- the directory ---- */
+/* ---- sums ---- */
 
-static void assert_unsuitable(const char *dir, uint64_t size, const char *text)
+static uint64_t sums[PIECES];
+
+/* An object with the sums of its pieces. */
+static struct object listed(unsigned i)
 {
-	struct fault fault = {0};
+	static uint8_t body[PIECE];
+	struct object object = object_of(i);
 
-	assert_false(store_cache_suits(dir, size, &fault));
-	if (!strstr(fault.text, text))
-		fail_msg("%s", fault.text);
+	for (uint64_t p = 0; p < PIECES; p++) {
+		fill(body, i, p * PIECE, bytes_of(p));
+		sums[p] = sums_piece(body, bytes_of(p));
+	}
+	object.sums = sums;
+	return object;
 }
 
-static void test_unsuitable_directories(void **state)
+/* Whether all pieces but @without are pinned in turn. */
+static void assert_pinned(struct store_cache *cache, const struct object *object, uint64_t without)
 {
-	struct store_cache_options options = {.dir = root, .size = ROOM * PIECE, .files = 3};
+	for (uint64_t p = 0; p < PIECES; p++) {
+		int fd;
+		bool pinned = pin_object(cache, *object, p * PIECE, bytes_of(p), &fd);
+
+		assert_int_equal(pinned, p != without);
+		if (pinned)
+			store_cache_unpin(cache, fd, p * PIECE, bytes_of(p));
+	}
+}
+
+/*
+ * Pieces that were written without a comparison, by this daemon or an earlier one, are compared
+ * when an object with sums needs them.
+ */
+static void test_pieces_are_compared_before_they_are_pinned(void **state)
+{
+	struct object object = listed(1);
+
+	(void)state;
+	for (int restart = 0; restart < 2; restart++) {
+		struct store_cache *cache = open_cache(ROOM * PIECE);
+
+		for (uint64_t p = 0; p < PIECES; p++)
+			assert_true(put(cache, 1, p, UINT64_MAX));
+		if (restart) {
+			store_cache_close(cache);
+			cache = open_cache(ROOM * PIECE);
+		} else {
+			assert_true(get_piece(cache, 1, 3)); /* which needs no comparison */
+		}
+		sums[3] ^= 1;
+		assert_pinned(cache, &object, 3);
+		assert_int_equal(state_of(cache).mismatches, 1);
+		assert_false(get_piece(cache, 1, 3)); /* it was dropped */
+		sums[3] ^= 1;
+		assert_true(put(cache, 1, 3, UINT64_MAX));
+		assert_pinned(cache, &object, PIECES);
+		sums[3] ^= 1; /* compared once */
+		assert_pinned(cache, &object, PIECES);
+		sums[3] ^= 1;
+		store_cache_close(cache);
+		clear();
+	}
+}
+
+/* A piece that is read is not dropped under its reader. */
+static void test_a_pinned_piece_that_differs_stays(void **state)
+{
 	struct store_cache *cache = open_cache(ROOM * PIECE);
-	char path[300], text[64];
-	struct fault fault = {0};
+	struct object object = listed(2);
+	uint64_t piece;
+	int fd, pinned;
 
 	(void)state;
-	snprintf(text, sizeof(text), "the daemon with pid %d uses it", (int)getpid());
-	assert_null(store_cache_open(&options, &fault));
-	assert_non_null(strstr(fault.text, text));
-	assert_true(store_cache_suits(root, ROOM * PIECE, &fault)); /* a check may run next to it */
+	assert_true(put(cache, 2, 0, UINT64_MAX));
+	sums[0] ^= 1;
+	assert_true(pin(cache, 2, 0, PIECE, &pinned));
+	store_cache_verify(cache, &place, &object, 0, sums[0]);
+	assert_int_equal(
+		store_cache_pin(cache, &place, &object, 0, PIECE, &fd, &piece), CACHE_UNVERIFIED);
+	store_cache_unpin(cache, pinned, 0, PIECE);
+	assert_false(pin_object(cache, object, 0, PIECE, &fd));
 	store_cache_close(cache);
-	assert_unsuitable(root, 1000, "fewer than 64 pieces");
-	snprintf(path, sizeof(path), "%s/lock/x", root);
-	assert_unsuitable(path, ROOM * PIECE, "cannot be created");
-	snprintf(path, sizeof(path), "%s/lock", root);
-	assert_unsuitable(path, ROOM * PIECE, "cannot be opened");
-	chmod(root, 0777);
-	assert_unsuitable(root, ROOM * PIECE, "other users may write to it (mode 777)");
-	chmod(root, 0700);
-	if (geteuid() == 0 && chown(root, 12345, 12345) == 0) {
-		assert_unsuitable(root, ROOM * PIECE, "belongs to user 12345");
-		assert_int_equal(chown(root, 0, 0), 0);
-	}
-	assert_unsuitable("/proc/self", ROOM * PIECE, "/proc/self: ");
 }
 
-/* 20 TB in 10^5 objects, in pieces of 8 MiB. */
-static void test_the_index_is_small(void **state)
+static void test_a_write_is_compared(void **state)
 {
-	struct cache_index index = {0};
-	struct cache_hash hash = {{0}};
-	uint64_t size = 200000000, piece = 8 << 20;
+	static uint8_t body[PIECE];
+	struct store_cache *cache = open_cache(ROOM * PIECE);
+	struct object object = listed(0);
+	uint64_t piece;
+	int fd;
 
 	(void)state;
-	for (uint64_t i = 0; i < 100000; i++) {
-		uint64_t number = order_mix64(i + 1);
+	fill(body, 0, 0, PIECE);
+	for (unsigned wrong = 0; wrong < 2; wrong++) {
+		struct cache_write *w =
+			store_cache_write(cache, &place, &object, wrong, UINT64_MAX);
 
-		memcpy(hash.byte, &number, sizeof(number));
-		hash.byte[0] = (uint8_t)(i / 391); /* directory by directory, as the scan does */
-		struct cache_entry *e = cache_index_add(&index, &hash, size, piece);
-
-		assert_non_null(e);
-		for (uint64_t p = 0; p < cache_pieces(size, piece); p++)
-			cache_entry_set(&index, e, p, CACHE_PIECE_PRESENT);
+		assert_non_null(w);
+		fill(body, 0, wrong * PIECE, PIECE);
+		body[100] ^= (uint8_t)(wrong << 3);
+		assert_true(store_cache_append(w, body, PIECE));
+		assert_int_equal(store_cache_compare(w, sums[wrong]), !wrong);
+		assert_int_equal(store_cache_end(w, !wrong), !wrong);
 	}
-	assert_int_equal(index.present, 100000 * cache_pieces(size, piece));
-	assert_true(index.room * sizeof(*index.entry) + index.bits_bytes < 4000000);
-	print_message("index of 10^5 objects, 20 TB: %.1f MB\n",
-		(double)(index.room * sizeof(*index.entry) + index.bits_bytes) / 1e6);
-	cache_index_free(&index);
+	/* Compared already: without verification. */
+	assert_int_equal(
+		store_cache_pin(cache, &place, &object, 0, PIECE, &fd, &piece), CACHE_PINNED);
+	store_cache_unpin(cache, fd, 0, PIECE);
+	assert_int_equal(
+		store_cache_pin(cache, &place, &object, PIECE, PIECE, &fd, &piece), CACHE_ABSENT);
+	store_cache_close(cache);
 }
 
+/* In memory if this user may mount that: a disk takes its time to free blocks that are not written
+ * yet. */
 static int begin(void **state)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -549,14 +507,6 @@ static int begin(void **state)
 	(void)state;
 	snprintf(root, sizeof(root), "%s/cache", tmp ? tmp : "/tmp");
 	clear();
-	return 0;
-}
-
-/* In memory if this user may mount that: a disk takes its time to free blocks that are not written
- * yet. */
-static int begin_fast(void **state)
-{
-	begin(state);
 	mkdir(root, 0700);
 	if (unshare(CLONE_NEWNS) == 0 && mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0)
 		mount("none", root, "tmpfs", 0, "size=32m,mode=700");
@@ -571,22 +521,18 @@ static int end(void **state)
 	return 0;
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
 int main(void)
 {
 	const char *seed = getenv("TOKEND_SEED");
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_pieces_are_kept_over_a_restart, begin, end),
-		cmocka_unit_test_setup_teardown(test_the_space_is_bounded, begin, end),
-		cmocka_unit_test_setup_teardown(test_what_is_needed_last_is_evicted, begin, end),
-		cmocka_unit_test_setup_teardown(test_killed_at_any_moment, begin_fast, end),
-		cmocka_unit_test_setup_teardown(
-			test_damaged_files_give_no_wrong_byte, begin_fast, end),
-		cmocka_unit_test_setup_teardown(test_evicted_while_others_read, begin_fast, end),
-		cmocka_unit_test_setup_teardown(test_a_removed_directory, begin, end),
-		cmocka_unit_test_setup_teardown(test_removed_files, begin, end),
-		cmocka_unit_test_setup_teardown(test_unsuitable_directories, begin, end),
-		cmocka_unit_test(test_the_index_is_small),
-		cmocka_unit_test_setup_teardown(test_a_full_disk_is_left_alone, begin, end),
+		TEST(test_killed_at_any_moment),
+		TEST(test_damaged_files_give_no_wrong_byte),
+		TEST(test_evicted_while_others_read),
+		TEST(test_pieces_are_compared_before_they_are_pinned),
+		TEST(test_a_pinned_piece_that_differs_stays),
+		TEST(test_a_write_is_compared),
 	};
 
 	rng.state = (seed ? strtoull(seed, NULL, 0) : (uint64_t)getpid() * 2654435761u) | 1;

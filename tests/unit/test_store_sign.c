@@ -35,73 +35,29 @@ static const struct vector {
 
 enum { VECTORS = sizeof(vectors) / sizeof(vectors[0]) };
 
-static void give(struct sign_keys *keys, const char *token)
-{
-	strcpy(keys->access, "AKIAIOSFODNN7EXAMPLE");
-	strcpy(keys->secret, "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
-	snprintf(keys->token_header, sizeof(keys->token_header), "%s%s",
-		*token ? SIGN_TOKEN_HEADER : "", token);
-}
-
-static void sign(struct sign_keys *keys, const struct vector *v, struct sign_headers *headers)
-{
-	const struct sign_request request = {.method = v->method,
-		.host = v->host,
-		.path = v->path,
-		.query = v->query,
-		.region = v->region,
-		.payer = v->payer,
-		.now = v->now};
-
-	give(keys, v->token);
-	sign_request(keys, &request, headers);
-}
-
-static const char *signature(const struct sign_headers *headers)
-{
-	return strstr(headers->authorization, "Signature=") + strlen("Signature=");
-}
-
+/* Signs requests one after the other: a new day and another region use another key. */
 static void test_published_vectors(void **state)
 {
-	(void)state;
-	for (int i = 0; i < VECTORS; i++) {
-		struct sign_keys keys = {0};
-		struct sign_headers headers;
-
-		sign(&keys, &vectors[i], &headers);
-		assert_string_equal(signature(&headers), vectors[i].signature);
-	}
-}
-
-static void test_headers_are_complete(void **state)
-{
 	struct sign_keys keys = {0};
-	struct sign_headers headers;
 
 	(void)state;
-	sign(&keys, &vectors[2], &headers);
-	assert_string_equal(headers.date, "x-amz-date: 20261231T235959Z");
-	assert_string_equal(headers.authorization,
-		"Authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20261231/"
-		"eu-west-1/s3/aws4_request, "
-		"SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-request-payer;"
-		"x-amz-security-token, "
-		"Signature=4a952e95c620122b81233c18c72e6e2f533f87049bfeade70f536c62b70b2ab4");
-}
-
-/* A new day and another region use another key. */
-static void test_a_kept_key_is_renewed(void **state)
-{
-	struct sign_keys keys = {0};
-	struct sign_headers headers;
-
-	(void)state;
+	strcpy(keys.access, "AKIAIOSFODNN7EXAMPLE");
+	strcpy(keys.secret, "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
 	for (int i = 0; i < 4 * VECTORS; i++) {
 		const struct vector *v = &vectors[(i * 3 + i / VECTORS) % VECTORS];
+		const struct sign_request request = {.method = v->method,
+			.host = v->host,
+			.path = v->path,
+			.query = v->query,
+			.region = v->region,
+			.payer = v->payer,
+			.now = v->now};
+		struct sign_headers headers;
 
-		sign(&keys, v, &headers);
-		assert_string_equal(signature(&headers), v->signature);
+		snprintf(keys.token_header, sizeof(keys.token_header), "%s%s",
+			*v->token ? SIGN_TOKEN_HEADER : "", v->token);
+		sign_request(&keys, &request, &headers);
+		assert_string_equal(strstr(headers.authorization, "Signature=") + 10, v->signature);
 	}
 }
 
@@ -120,15 +76,13 @@ static void test_the_longest_fields(void **state)
 	memset(keys.secret, 's', sizeof(keys.secret) - 1);
 	memset(keys.token_header, 't', sizeof(keys.token_header) - 1);
 	sign_request(&keys, &request, &headers);
-	assert_int_equal(strlen(signature(&headers)), 64);
+	assert_int_equal(strlen(strstr(headers.authorization, "Signature=")), 10 + 64);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_published_vectors),
-		cmocka_unit_test(test_headers_are_complete),
-		cmocka_unit_test(test_a_kept_key_is_renewed),
 		cmocka_unit_test(test_the_longest_fields),
 	};
 
