@@ -6,8 +6,8 @@
 #include "daemon/control/server.h"
 #include "proto/ring.h"
 #include "proto/wire.h"
+#include "tests/fuzz/scratch.h"
 
-#include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 enum { DAEMON_USER = 12345, DAEMON_STRANGER = 23456 }; /* the first is in allow_uids: */
 
 struct daemon_thread {
-	char root[48], socket[64];
+	char socket[64];
 	struct config *config;
 	struct catalog *catalog;
 	struct reader *reader;
@@ -28,34 +28,11 @@ struct daemon_thread {
 	uint64_t staging;
 };
 
-static struct daemon_thread daemon_thread = {
-	.root = "/dev/shm/fuzz-daemon-XXXXXX", .listener = {.fd = -1, .lock_fd = -1}};
+static struct daemon_thread daemon_thread = {.listener = {.fd = -1, .lock_fd = -1}};
 
 static inline const char *daemon_socket(void)
 {
 	return daemon_thread.socket;
-}
-
-static int daemon_remove(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-	(void)st, (void)kind, (void)at;
-	return remove(path);
-}
-
-static void daemon_leave(void)
-{
-	nftw(daemon_thread.root, daemon_remove, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-static void daemon_put(const char *name, const void *bytes, size_t n)
-{
-	char path[96];
-	FILE *file;
-
-	snprintf(path, sizeof(path), "%s/%s", daemon_thread.root, name);
-	file = fopen(path, "w");
-	if (!file || fwrite(bytes, 1, n, file) != n || fclose(file) != 0)
-		exit(2);
 }
 
 static void *daemon_serve(void *none)
@@ -83,8 +60,8 @@ static bool daemon_open(struct daemon_thread *d)
 	struct fault fault;
 	char path[96], note[256];
 
-	snprintf(path, sizeof(path), "%s/t.yaml", d->root);
-	snprintf(d->socket, sizeof(d->socket), "%s/s", d->root);
+	snprintf(path, sizeof(path), "%s/t.yaml", scratch);
+	snprintf(d->socket, sizeof(d->socket), "%s/s", scratch);
 	d->config = config_load(path, &fault);
 	d->catalog = d->config ? catalog_open(d->config, NULL, &fault) : NULL;
 	d->reader = d->catalog ? reader_open(&options, note, sizeof(note), &fault) : NULL;
@@ -108,12 +85,12 @@ static inline bool daemon_start(void)
 	static uint16_t tokens[1002];
 	pthread_t thread;
 
-	if (!mkdtemp(daemon_thread.root) || chmod(daemon_thread.root, 0755) != 0)
+	scratch_open();
+	if (chmod(scratch, 0755) != 0)
 		return false;
-	atexit(daemon_leave);
-	daemon_put("t.yaml", text, strlen(text));
-	daemon_put("a.bin", tokens, sizeof(tokens));
-	daemon_put("b.bin", tokens, sizeof(tokens) / 2);
+	scratch_put("t.yaml", text, strlen(text));
+	scratch_put("a.bin", tokens, sizeof(tokens));
+	scratch_put("b.bin", tokens, sizeof(tokens) / 2);
 	signal(SIGPIPE, SIG_IGN);
 	return daemon_open(&daemon_thread) &&
 	       pthread_create(&thread, NULL, daemon_serve, NULL) == 0;

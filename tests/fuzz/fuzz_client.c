@@ -12,6 +12,7 @@
 #include "proto/ring.h"
 #include "proto/wire.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/scratch.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,7 +29,7 @@ enum { CONNECTIONS = 3, CALLS = 16, HELD = 8, DEADLINE_MS = 2 };
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char root[48] = "/dev/shm/fuzz-client-XXXXXX", path[64];
+static char path[64];
 static int listener;
 static uint8_t good_cursor[LIMIT_CURSOR_BYTES];
 static size_t good_bytes;
@@ -114,17 +115,14 @@ static void send_feed(int to, struct input *in)
 	struct wire w = {.op = WIRE_FEED};
 	struct ring_geometry g;
 	uint8_t how = input_byte(in), more = input_byte(in);
-	uint64_t sum, at = input_byte(in);
+	uint64_t at = input_byte(in);
 	int fd[3] = {-1, -1, STDIN_FILENO};
 
 	if (!make_ring(in, how, &g, fd))
 		return;
 	memcpy(cursor, good_cursor, good_bytes);
-	if (how & 8) {
-		cursor[16 + at % (good_bytes - 16)] = input_byte(in);
-		sum = order_checksum(cursor + 16, good_bytes - 16);
-		memcpy(cursor + 8, &sum, sizeof(sum));
-	}
+	if (how & 8)
+		input_change_cursor(cursor, good_bytes, at, input_byte(in));
 	wire_set_bytes(&w, WIRE_CURSOR, cursor, how & 16 ? at % good_bytes : good_bytes);
 	wire_set(&w, WIRE_CONTENTS, at);
 	wire_set(&w, WIRE_END, how & 32 ? input_any(in) : RING_ENDLESS);
@@ -394,12 +392,6 @@ static void attach(struct input *in)
 	tokend_detach(c.t);
 }
 
-static void leave(void)
-{
-	unlink(path);
-	rmdir(root);
-}
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	struct cursor identity = {.stream = "train",
@@ -415,13 +407,13 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 	(void)argc, (void)argv;
 	signal(SIGPIPE, SIG_IGN);
-	if (!mkdtemp(root) || !cursor_begin(&cursor, &identity, &source, 1, NULL, 0, &fault))
+	scratch_open();
+	if (!cursor_begin(&cursor, &identity, &source, 1, NULL, 0, &fault))
 		exit(2);
 	good_bytes = cursor_encode(&cursor, good_cursor, sizeof(good_cursor));
 	cursor_free(&cursor);
-	snprintf(path, sizeof(path), "%s/s", root);
+	snprintf(path, sizeof(path), "%s/s", scratch);
 	memcpy(at.sun_path, path, strlen(path));
-	atexit(leave);
 	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (bind(listener, (void *)&at, sizeof(at)) != 0 || listen(listener, 16) != 0 ||
 		pthread_create(&thread, NULL, serve, NULL) != 0)

@@ -12,6 +12,7 @@
 #include "proto/wire.h"
 #include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/scratch.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -24,7 +25,7 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char root[48] = "/dev/shm/fuzz-config-XXXXXX", path[64];
+static char path[64];
 static const char *const shards[] = {"web", "code", "a.bin"}; /* flat files */
 
 static void check_dataset(const struct config_stream *s, const struct config_dataset *d)
@@ -125,43 +126,17 @@ static void open_streams(const struct config *c)
 	catalog_free(catalog);
 }
 
-static void put(const char *name, const void *bytes, size_t n)
-{
-	char at[80];
-	int fd;
-
-	snprintf(at, sizeof(at), "%s/%s", root, name);
-	fd = open(at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0 || (n > 0 && write(fd, bytes, n) != (ssize_t)n))
-		abort();
-	close(fd);
-}
-
-static void leave(void)
-{
-	char at[80];
-
-	for (size_t i = 0; i < sizeof(shards) / sizeof(shards[0]); i++) {
-		snprintf(at, sizeof(at), "%s/%s", root, shards[i]);
-		unlink(at);
-	}
-	unlink(path);
-	rmdir(root);
-}
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	static uint16_t tokens[4000];
 
 	(void)argc, (void)argv;
-	if (!mkdtemp(root))
-		exit(2);
+	scratch_open();
 	for (size_t i = 0; i < 4000; i++)
 		tokens[i] = (uint16_t)(i * 7919 % 50000);
 	for (size_t i = 0; i < sizeof(shards) / sizeof(shards[0]); i++)
-		put(shards[i], tokens, sizeof(tokens) >> i);
-	snprintf(path, sizeof(path), "%s/t.yaml", root);
-	atexit(leave);
+		scratch_put(shards[i], tokens, sizeof(tokens) >> i);
+	snprintf(path, sizeof(path), "%s/t.yaml", scratch);
 	return 0;
 }
 
@@ -172,7 +147,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct fault fault = {0};
 	struct config *config;
 
-	put("t.yaml", in.at, in.n);
+	scratch_put("t.yaml", in.at, in.n);
 	fail_plan(plan);
 	config = config_load(path, &fault);
 	if (config) {

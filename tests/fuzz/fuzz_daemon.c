@@ -193,13 +193,12 @@ static void set_cursor(struct wire *w, const struct client *c, struct input *in)
 	static uint8_t changed[LIMIT_CURSOR_BYTES];
 	uint8_t how = input_byte(in);
 	size_t n = c->cursor_bytes;
-	uint64_t sum;
 
 	memcpy(changed, c->cursor, n);
 	if (how % 2 && n > 16) {
-		changed[16 + input_number(in, 2) % (n - 16)] = input_byte(in);
-		sum = order_checksum(changed + 16, n - 16);
-		memcpy(changed + 8, &sum, sizeof(sum));
+		uint64_t at = input_number(in, 2);
+
+		input_change_cursor(changed, n, at, input_byte(in));
 	}
 	wire_set_bytes(w, WIRE_CURSOR, changed, how % 16 == 15 ? n / 2 : n);
 }

@@ -12,6 +12,7 @@
 #include "client/ctl/offline/proof.h"
 #include "client/ctl/offline/proof_report.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/scratch.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,29 +24,15 @@ enum { SEQ_LEN = 4, TOKENS = 1001, MOST = 1 << 16, POSITIONS = 600 };
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char root[64] = "/dev/shm/fuzz-record-XXXXXX", config[96], shard[96], path[2][96];
+static const char *const files[] = {"a.record", "b.record"};
 static struct ctl_stream stream;
 static struct ctl_history history;
 static uint64_t checksums[POSITIONS];
-
-static void write_file(const char *to, const void *bytes, size_t n)
-{
-	int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-
-	if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
-		abort();
-	close(fd);
-}
 
 static void leave(void)
 {
 	ctl_history_close(&history);
 	ctl_stream_close(&stream);
-	unlink(config);
-	unlink(shard);
-	for (int i = 0; i < 2; i++)
-		unlink(path[i]);
-	rmdir(root);
 }
 
 /* The right checksum of each row. */
@@ -72,18 +59,12 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	static uint16_t tokens[TOKENS];
 
 	(void)argc, (void)argv;
-	if (!mkdtemp(root))
-		exit(2);
+	scratch_open();
 	for (int i = 0; i < TOKENS; i++)
 		tokens[i] = (uint16_t)(i * 7);
-	snprintf(config, sizeof(config), "%s/t.yaml", root);
-	snprintf(shard, sizeof(shard), "%s/a.bin", root);
-	snprintf(path[0], sizeof(path[0]), "%s/a.record", root);
-	snprintf(path[1], sizeof(path[1]), "%s/b.record", root);
-	write_file(config, text, strlen(text));
-	write_file(shard, tokens, sizeof(tokens));
+	scratch_put("a.bin", tokens, sizeof(tokens));
 	atexit(leave);
-	if (!ctl_stream_open(&stream, config, "train") ||
+	if (!ctl_stream_open(&stream, scratch_put("t.yaml", text, strlen(text)), "train") ||
 		!ctl_history_open(&history, &stream, NULL, 0, NULL))
 		exit(2);
 	sum_rows(tokens);
@@ -131,7 +112,7 @@ static void put_rows(struct words *w, struct input *in, bool right)
 	}
 }
 
-static void put_file(struct input *all, const char *to)
+static void put_file(struct input *all, const char *name)
 {
 	static struct words w;
 	struct input in = input_sized(all), raw;
@@ -157,7 +138,7 @@ static void put_file(struct input *all, const char *to)
 			for (; raw.n > 0;)
 				put(&w, input_number(&raw, 8));
 		}
-	write_file(to, w.at, w.n * sizeof(w.at[0]) + all->n % 3);
+	scratch_put(name, w.at, w.n * sizeof(w.at[0]) + all->n % 3);
 }
 
 /* ---- the proof ---- */
@@ -192,13 +173,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)}, kind;
 	uint64_t from = input_any(&in), n = 1 + input_number(&in, 2) % MOST;
 	struct records r = {0};
+	char path[2][64];
 
 	kind = input_byte(&in);
 	from = from > UINT64_MAX - n ? UINT64_MAX - n : from;
-	put_file(&in, path[0]);
-	put_file(&in, path[1]);
+	for (int i = 0; i < 2; i++) {
+		put_file(&in, files[i]);
+		snprintf(path[i], sizeof(path[i]), "%s/%s", scratch, files[i]);
+	}
 	fail_plan(plan);
-	bool done = kind % 4 == 0 ? records_add(&r, root)
+	bool done = kind % 4 == 0 ? records_add(&r, scratch)
 				  : records_add(&r, path[0]) &&
 					    (kind % 4 == 1 || records_add(&r, path[kind % 2]));
 

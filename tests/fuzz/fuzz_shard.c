@@ -13,6 +13,7 @@
 #include "daemon/shard/shard.h"
 #include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/scratch.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -52,29 +53,10 @@ static const char *const names[] = {
 static const struct target *target;
 static struct frames *frames;
 static bool changes; /* two reads of the same tokens may differ */
-static char directory[64] = "/dev/shm/fuzz-shard-XXXXXX", masks[80];
+static char masks[80];
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void remove_one(const char *name)
-{
-	char path[PATH_MAX];
-
-	snprintf(path, sizeof(path), "%s/%s", directory, name ? name : "none");
-	unlink(path);
-}
-
-static void remove_all(void)
-{
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		remove_one(names[i]);
-	remove_one(target->shard);
-	remove_one(target->side[0]);
-	remove_one(target->side[1]);
-	rmdir(masks);
-	rmdir(directory);
-}
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
@@ -84,30 +66,17 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	for (size_t i = 0; name && i < sizeof(targets) / sizeof(targets[0]); i++)
 		if (strcmp(targets[i].name, name) == 0)
 			target = &targets[i];
-	bool fine = target && mkdtemp(directory);
-
-	snprintf(masks, sizeof(masks), "%s/" MASKS, directory);
-	if (!fine || mkdir(masks, 0700) != 0) {
-		fprintf(stderr,
-			"fuzz-shard: FORMAT must name a target, and /dev/shm be writable\n");
+	scratch_open();
+	snprintf(masks, sizeof(masks), "%s/" MASKS, scratch);
+	if (!target || mkdir(masks, 0700) != 0) {
+		fprintf(stderr, "fuzz-shard: FORMAT must name a target\n");
 		exit(2);
 	}
-	atexit(remove_all);
 	return 0;
 }
 
-static void put(const char *name, const uint8_t *data, size_t n, char *path)
-{
-	snprintf(path, PATH_MAX, "%s/%s", directory, name);
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-
-	if (fd < 0 || write(fd, data, n) != (ssize_t)n)
-		abort();
-	close(fd);
-}
-
 /* So that what is changed is the text, and no checksum ends it. */
-static void put_packed(const char *name, const uint8_t *data, size_t n, char *path)
+static void put_packed(const char *name, const uint8_t *data, size_t n)
 {
 	static uint8_t packed[1 << 18];
 	z_stream z = {.next_in = (void *)data,
@@ -119,35 +88,34 @@ static void put_packed(const char *name, const uint8_t *data, size_t n, char *pa
 		deflate(&z, Z_FINISH) != Z_STREAM_END)
 		abort();
 	deflateEnd(&z);
-	put(name, packed, z.total_out, path);
+	scratch_put(name, packed, z.total_out);
 }
 
-static void put_side(const char *name, const uint8_t *data, size_t n, char *path)
+static void put_side(const char *name, const uint8_t *data, size_t n)
 {
 	if (bytes_ending(name, ".gz") && !(n > 1 && data[0] == 0x1f && data[1] == 0x8b))
-		put_packed(name, data, n, path);
+		put_packed(name, data, n);
 	else
-		put(name, data, n, path);
+		scratch_put(name, data, n);
 }
 
-static void put_files(const uint8_t *data, size_t size, const char *name, char *path)
+static const char *put_files(const uint8_t *data, size_t size, const char *name)
 {
 	for (int i = 0; i < 2 && target->side[i]; i++) {
 		size_t n = size < 2 ? ABSENT : bytes_u16(data), here = size < 2 ? size : size - 2;
 
 		data += size - here;
 		if (n == ABSENT) {
-			snprintf(path, PATH_MAX, "%s/%s", directory, target->side[i]);
-			unlink(path);
+			unlink(scratch_put(target->side[i], "", 0));
 			n = 0;
 		} else {
 			n = n < here ? n : here;
-			put_side(target->side[i], data, n, path);
+			put_side(target->side[i], data, n);
 		}
 		data += n;
 		size = here - n;
 	}
-	put(name, data, size, path);
+	return scratch_put(name, data, size);
 }
 
 /* A failure is one of the file, or was injected. */
@@ -280,13 +248,13 @@ static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 		.loss_mask = target->annotations};
 	if (target->annotations && (one & 32)) {
 		hint->label_mask = masks;
-		hint->root_bytes = strlen(directory) + 1;
+		hint->root_bytes = strlen(scratch) + 1;
 	}
 	frames = one & 64 ? frames_new(hint->budget_bytes) : NULL;
 	hint->frames = frames && (two & 32) ? frames_share(frames) : frames;
 	if (hint->frames && hint->frames != frames)
 		frames_slow(hint->frames, two & 64);
-	hint->cache = two & 8 ? cache_new(directory) : NULL;
+	hint->cache = two & 8 ? cache_new(scratch) : NULL;
 }
 
 static void describe_and_open(const char *path, int fd, const struct shard_hint *hint,
@@ -326,14 +294,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)};
 	uint8_t one = input_byte(&in), two = input_byte(&in), change[CHANGE_BYTES];
 	const char *name = target->shard ? target->shard : names[two >> 5];
-	char path[PATH_MAX] = "";
 	struct shard_hint hint;
 	int fd;
 
 	for (int i = 0; i < CHANGE_BYTES; i++)
 		change[i] = input_byte(&in);
 	changes = change[0] > 0;
-	put_files(in.at, in.n, name, path);
+	const char *path = put_files(in.at, in.n, name);
+
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		abort();

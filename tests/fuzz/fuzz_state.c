@@ -14,9 +14,9 @@
 #include "proto/wire.h"
 #include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/scratch.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -27,37 +27,16 @@ enum { PRIVILEGED = 1, CLEAN = 2, OTHER_USER = 4, NO_DIRECTORY = 8, LONG_PATH = 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char root[64] = "/dev/shm/fuzz-state-XXXXXX";
-
 static const char *const names[] = {"run/a.cursor", "run/a.former.cursor", "run/b.cursor",
 	"run/.owner", "run/mixes/000001.cursor", "run/mixes/000002.cursor", "run/.0123.new",
 	"run/.a.link", "run/mixes/.0123.new", "other/a.cursor", "third/a.cursor",
 	"run/mixes/1.cursor", "run/mixes/9999999999999999999.cursor", "run/mixes", "run/a.cursor/x",
 	"../.lock", "run"};
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-	(void)st, (void)kind;
-	return at->level == 0 ? 0 : remove(path);
-}
-
-static void empty(void)
-{
-	nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-static void leave(void)
-{
-	empty();
-	rmdir(root);
-}
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	(void)argc, (void)argv;
-	if (!mkdtemp(root))
-		exit(2);
-	atexit(leave);
+	scratch_open();
 	return 0;
 }
 
@@ -70,9 +49,9 @@ static void put_files(struct input *in)
 		uint8_t which = input_byte(in);
 		struct input part = input_sized(in);
 
-		snprintf(path, sizeof(path), "%s/train/%s", root,
+		snprintf(path, sizeof(path), "%s/train/%s", scratch,
 			names[which % (sizeof(names) / sizeof(names[0]))]);
-		for (char *p = strchr(path + strlen(root) + 1, '/'); p; p = strchr(p + 1, '/')) {
+		for (char *p = strchr(path + strlen(scratch) + 1, '/'); p; p = strchr(p + 1, '/')) {
 			*p = 0;
 			mkdir(path, 0700);
 			*p = '/';
@@ -213,13 +192,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memcpy(tag, part.at, part.n);
 	bytes = input_sized(&in);
 	put_files(&in);
-	snprintf(place.state_dir, sizeof(place.state_dir), "%s%s", root,
+	snprintf(place.state_dir, sizeof(place.state_dir), "%s%s", scratch,
 		flags & NO_DIRECTORY ? "/new/one" : "");
 	if (flags & LONG_PATH)
 		memset(place.state_dir, '/', sizeof(place.state_dir) - 2 - flags / 32);
 	if (place.locks)
 		use(&place, tag, bytes, plan);
 	run_locks_free(place.locks);
-	empty();
+	scratch_empty();
 	return 0;
 }

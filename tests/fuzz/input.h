@@ -2,6 +2,7 @@
 #ifndef TOKEND_FUZZ_INPUT_H
 #define TOKEND_FUZZ_INPUT_H
 
+#include "proto/order.h"
 #include "tests/fuzz/fail.h"
 
 #include <assert.h>
@@ -57,6 +58,16 @@ static inline uint64_t input_any(struct input *in)
 	if (kind % 8 == 6)
 		return input_number(in, 2) * 1024;
 	return input_number(in, 4) * 1024;
+}
+
+/* Changes a byte of a cursor, and repairs its checksum. */
+static inline void input_change_cursor(uint8_t *cursor, size_t n, uint64_t at, uint8_t byte)
+{
+	uint64_t sum;
+
+	cursor[16 + at % (n - 16)] = byte;
+	sum = order_checksum(cursor + 16, n - 16);
+	memcpy(cursor + 8, &sum, sizeof(sum));
 }
 
 /* The failures that the input begins with start now. */

@@ -50,8 +50,12 @@ def run(target, *options, variant="fuzz", **environment):
         f"-close_fd_mask={3 if target.quiet else 0}",
         f"-detect_leaks={0 if target.name in SHARED_HEAP else 1}",
     ]
+    return execute(target, variant, *limits, *options, **environment)
+
+
+def execute(target, variant, *arguments, **environment):
     return subprocess.run(
-        [ROOT / f"build/{variant}/check/fuzz-{target.program}", *limits, *options],
+        [ROOT / f"build/{variant}/check/fuzz-{target.program}", *arguments],
         env={**os.environ, "FORMAT": target.name, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -64,14 +68,8 @@ def run_known(target):
     """Runs the known inputs with the programs for asan, within the limits of run()."""
     limits = "max_allocation_size_mb=64:allocator_may_return_null=0:hard_rss_limit_mb=1024"
     leaks = 0 if target.name in SHARED_HEAP else 1
-    return subprocess.run(
-        [ROOT / f"build/asan/check/fuzz-{target.program}", target.place / "known"],
-        env={**os.environ, "FORMAT": target.name, "ASAN_OPTIONS": f"detect_leaks={leaks}:{limits}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
+    options = f"detect_leaks={leaks}:{limits}"
+    return execute(target, "asan", target.place / "known", ASAN_OPTIONS=options)
 
 
 def was_slow(target, done):

@@ -179,16 +179,8 @@ def daemons():
         asked = bytes([32, 1, 43, 1, 0, 0, shape % 6, shape % 4, 7, 23])
         answers = bytes([9, 16 * (shape % 8) + shape % 12, 0, 0, 25, 32 + shape % 5, 1, 0])
         heard = pending + b"\x17"
-        yield (
-            PLAIN
-            + session
-            + other
-            + asked[:-1]
-            + heard
-            + answers
-            + bytes([44, shape % 2, 0])
-            + close
-        )
+        cancel = bytes([44, shape % 2, 0]) + close
+        yield PLAIN + session + other + asked[:-1] + heard + answers + cancel
         yield PLAIN + session + attach(shape, 1, b"\0\5") + save + attach(shape, 2, b"\0") + close
         yield PLAIN + session + other + attach(shape, 3, b"\1\x09\0\7") + attach(shape, 3, b"\0")
         for start in 4, 16, 32, 48, 64, 252, 253, 254, 255:
@@ -211,25 +203,10 @@ def daemons():
     for kind in range(6):
         for outcome in range(4):
             for cursor in 0, 1:
-                told = (
-                    bytes([16 * outcome + 12, 0, cursor])
-                    + (b"\x10\0\5" if cursor else b"")
-                    + b"\0\5\0\6"
-                )
+                told = bytes([16 * outcome + 12, 0, cursor])
+                told += (b"\x10\0\5" if cursor else b"") + b"\0\5\0\6"
                 asked = bytes([32, 1, 43, 1, 0, 0, kind, 0]) + pending + b"\x17"
-                yield (
-                    PLAIN
-                    + both
-                    + asked
-                    + b"\x09"
-                    + told
-                    + b"\x19"
-                    + told
-                    + b"\x09"
-                    + told
-                    + b"\x19"
-                    + told
-                )
+                yield PLAIN + both + asked + (b"\x09" + told + b"\x19" + told) * 2
                 yield PLAIN + both + asked + b"\x0f" + b"\x19" + told + hello + attach(4, 3, b"\0")
                 yield PLAIN + both + asked + b"\x2f\x09" + told + b"\x2c\1"
 
@@ -272,26 +249,14 @@ def clients():
 
 def manifests():
     """Manifests with lines of every format and type."""
-    more = {
-        "npy": {"row_tokens": 5},
-        "mds": {"sample_tokens": 5},
-        "flat": {"frame_bytes": 4096},
-        "llmc": {},
-    }
+    more = {"npy": {"row_tokens": 5}, "mds": {"sample_tokens": 5}}
+    more |= {"flat": {"frame_bytes": 4096}, "llmc": {}}
     for name in more:
         for dtype in "u16", "i32", "u64", "i8":
-            keys = {
-                "format": name,
-                "dtype": dtype,
-                "tokens": 500,
-                "size": 1000,
-                "digest": "0123456789abcdef",
-                **more[name],
-            }
-            lines = [
-                json.dumps({"path": path, **keys})
-                for path in ("a.bin", "a/b.bin", 'b/\u00e9 "x"/c.bin')
-            ]
+            keys = {"format": name, "dtype": dtype, "tokens": 500, "size": 1000}
+            keys |= {"digest": "0123456789abcdef", **more[name]}
+            paths = ("a.bin", "a/b.bin", 'b/\u00e9 "x"/c.bin')
+            lines = [json.dumps({"path": path, **keys}) for path in paths]
             for data in lines, lines[::-1], lines[:1] * 2:
                 yield PLAIN + b"\0" + "".join(line + "\n" for line in data).encode()
             yield from failing(b"\0" + "".join(line + "\n" for line in lines).encode())
@@ -399,8 +364,7 @@ def stores():
 SEEDS = {
     "wire": wires, "cursor": cursor_inputs, "config": configs, "state": states, "record": records,
     "ring": rings, "daemon": daemons, "client": clients, "manifest": manifests,
-    "answer": answers,
-    "store": stores,
+    "answer": answers, "store": stores,
 }  # fmt: skip
 
 

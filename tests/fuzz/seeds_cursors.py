@@ -129,16 +129,8 @@ def schedules():
         weights = b"\1\3" if kind & 1 else b""
         limits = number(9) * 2 if kind & 2 else b""
         for at, more, n in (4096, 8192, 4), (8192, 0, 1), (1024, 0, 1), (8192, 1024, 3):
-            yield (
-                bytes([7, kind])
-                + weights
-                + limits
-                + b"\1"
-                + number(at)
-                + number(more)
-                + b"\2\5"
-                + number(n)
-            )
+            step = b"\1" + number(at) + number(more) + b"\2\5" + number(n)
+            yield bytes([7, kind]) + weights + limits + step
         yield bytes([7, kind]) + weights + limits + b"\0"
 
 

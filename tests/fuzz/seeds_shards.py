@@ -282,22 +282,13 @@ def annotations():
     mask = bytes(i % 3 != 1 for i in range(300))
     for dtype, hints in ("<u2", b"\0\0"), ("<u2", b"\x20\0"), ("<u4", b"\x23\0"):
         shard = TOKENS.astype(dtype).tobytes()
+        packed = gzip.compress(bounds, mtime=0)
         for text in (
-            bounds,
-            bounds + b"0",
-            gzip.compress(bounds, mtime=0),
-            gzip.compress(bounds, mtime=0)[:-3],
-            gzip.compress(bounds, mtime=0) + b"junk",
+            bounds, bounds + b"0", packed, packed[:-3], packed + b"junk",
             gzip.compress(b"".join(b"%d,%d,x\n" % (i, i + 1) for i in range(300)), mtime=0),
-            b"0,300",
-            b"0,300\n",
-            b"start,end\n",
-            b"0,301\n",
-            b"5,2\n",
-            b"",
-            b"0,1\n" + b"1,2," + b"x" * 40000 + b"\n",
-            None,
-        ):
+            b"0,300", b"0,300\n", b"start,end\n", b"0,301\n", b"5,2\n", b"",
+            b"0,1\n" + b"1,2," + b"x" * 40000 + b"\n", None,
+        ):  # fmt: skip
             yield seed(shard, text, mask, hints=hints)
             yield seed(shard, text, npy(numpy.frombuffer(mask, "?")), hints=hints)
         yield seed(shard, bounds, None, hints=hints)

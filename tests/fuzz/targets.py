@@ -21,94 +21,47 @@ class Target:
         return ROOT / "build/fuzz" / self.name
 
 
-def room(folder, names):
-    return tuple(f"{folder}/{name}" for name in names.split())
+# name, program, bytes of an input, whether it is quiet; files, each after its folder
+TABLE = """
+wire wire 20000 -       proto/ wire.c pack.c
+cursor cursor 20000 -   proto/ cursor.c cursor_bytes.c cursor_compare.c cursor_json.c cursor_mix.c
+    cursor_schedule.c order.c order_mix.c order_hash.c
+config config 20000 -   daemon/config/ config.c load.c dataset_keys.c stream_keys.c schedule_keys.c
+    schema.c yaml_load.c refuse.c
+state state 4096 quiet  daemon/control/ snapshot_file.c mix_log.c run_dir.c durable.c
+record record 4096 quiet proto/ record.c fault.c
+    client/ctl/offline/ records.c records_judge.c record_tape.c proof.c
+ring ring 4096 -        proto/ ring.c daemon/engine/ engine.c feed.c turns.c
+daemon daemon 4096 quiet daemon/control/ connection.c dispatch.c attach.c request.c request_new.c
+    snapshot.c status.c
+client client 4096 quiet client/lib/ attach.c connect.c message.c query.c revive.c map.c wait.c
+manifest manifest 70000 - daemon/catalog/ manifest.c daemon/shard/ types.c
+answer answer 80000 -   daemon/store/ answer.c verdict.c
+store store 20000 -     daemon/store/ list_page.c profile.c url.c sign.c seek.c
+    daemon/config/ url_text.c
+auto shard 70000 -      daemon/shard/ shard.c formats.c foreign.c flat.c sample.c convert.c
+zstd shard 70000 -      daemon/shard/ zstd.c zstd_decode.c zstd_frame.c zstd_table.c frames.c
+    bytes.c
+npy shard 70000 -       daemon/shard/ npy.c
+llmc shard 70000 -      daemon/shard/ llmc.c
+datatrove shard 70000 - daemon/shard/ datatrove.c
+megatron shard 70000 -  daemon/shard/ megatron.c megatron_idx.c
+arrow shard 70000 -     daemon/shard/ arrow.c arrow_batch.c arrow_lists.c arrow_message.c
+    arrow_schema.c flatbuffer.h
+mds shard 70000 -       daemon/shard/ mds.c mds_columns.c mds_front.c mds_index.c mds_samples.c
+    json.c cache.c
+annotations shard 70000 - daemon/shard/ bounds.c mask.c spans.c
+"""
 
 
-def shard(name, files):
-    return Target(name, "shard", room("daemon/shard", files), most=70000)
+def targets():
+    for line in TABLE.replace("\n    ", " ").strip().splitlines():
+        name, program, most, quiet, *words = line.split()
+        files, folder = [], ""
+        for word in words:
+            folder = word if word.endswith("/") else folder
+            files += [] if word.endswith("/") else [folder + word]
+        yield Target(name, program, tuple(files), int(most), quiet == "quiet")
 
 
-TARGETS: typing.Final = {
-    target.name: target
-    for target in (
-        Target("wire", "wire", room("proto", "wire.c pack.c"), most=20000),
-        Target(
-            "cursor",
-            "cursor",
-            room(
-                "proto",
-                "cursor.c cursor_bytes.c cursor_compare.c cursor_json.c cursor_mix.c "
-                "cursor_schedule.c order.c order_mix.c order_hash.c",
-            ),
-            most=20000,
-        ),
-        Target(
-            "config",
-            "config",
-            room(
-                "daemon/config",
-                "config.c load.c dataset_keys.c stream_keys.c schedule_keys.c schema.c "
-                "yaml_load.c refuse.c",
-            ),
-            most=20000,
-        ),
-        Target(
-            "state",
-            "state",
-            room("daemon/control", "snapshot_file.c mix_log.c run_dir.c durable.c"),
-            quiet=True,
-        ),
-        Target(
-            "record",
-            "record",
-            ("proto/record.c", "proto/fault.c")
-            + room("client/ctl/offline", "records.c records_judge.c record_tape.c proof.c"),
-            quiet=True,
-        ),
-        Target(
-            "ring", "ring", ("proto/ring.c",) + room("daemon/engine", "engine.c feed.c turns.c")
-        ),
-        Target(
-            "daemon",
-            "daemon",
-            room(
-                "daemon/control",
-                "connection.c dispatch.c attach.c request.c request_new.c snapshot.c status.c",
-            ),
-            quiet=True,
-        ),
-        Target(
-            "client",
-            "client",
-            room("client/lib", "attach.c connect.c message.c query.c revive.c map.c wait.c"),
-            quiet=True,
-        ),
-        Target(
-            "manifest",
-            "manifest",
-            ("daemon/catalog/manifest.c", "daemon/shard/types.c"),
-            most=70000,
-        ),
-        Target("answer", "answer", room("daemon/store", "answer.c verdict.c"), most=80000),
-        Target(
-            "store",
-            "store",
-            room("daemon/store", "list_page.c profile.c url.c sign.c seek.c")
-            + ("daemon/config/url_text.c",),
-            most=20000,
-        ),
-        shard("auto", "shard.c formats.c foreign.c flat.c sample.c convert.c"),
-        shard("zstd", "zstd.c zstd_decode.c zstd_frame.c zstd_table.c frames.c bytes.c"),
-        shard("npy", "npy.c"),
-        shard("llmc", "llmc.c"),
-        shard("datatrove", "datatrove.c"),
-        shard("megatron", "megatron.c megatron_idx.c"),
-        shard(
-            "arrow",
-            "arrow.c arrow_batch.c arrow_lists.c arrow_message.c arrow_schema.c flatbuffer.h",
-        ),
-        shard("mds", "mds.c mds_columns.c mds_front.c mds_index.c mds_samples.c json.c cache.c"),
-        shard("annotations", "bounds.c mask.c spans.c"),
-    )
-}
+TARGETS: typing.Final = {target.name: target for target in targets()}

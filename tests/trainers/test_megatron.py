@@ -13,18 +13,10 @@ import pytest
 import torch
 from tokend.megatron import TokendIterator
 
-from harness import HERE, Job
+from harness import HERE, VALID, Job
 from lib import has
 
 EOS = 5
-FINITE = {
-    "finite": {
-        "seed": 1,
-        "seq_len": 32,
-        "epochs": 1,
-        "datasets": [{"name": "held-out", "path": "held-out.bin"}],
-    }
-}
 
 
 class Megatron(Job):
@@ -163,5 +155,5 @@ def refused(what, args, keys, *said):
 
 
 def test_batches_are_as_megatron_expects_them():
-    with Job(None, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
+    with Job(None, eos=EOS, documents=True, vocab=64, streams={"finite": VALID}) as job:
         batches(job)

@@ -9,17 +9,9 @@ import torch
 from olmo_core.data.utils import get_document_lengths
 from tokend.olmo import TokendDataLoader
 
-from harness import Job
+from harness import VALID, Job
 
 EOS = 5
-FINITE = {
-    "finite": {
-        "seed": 1,
-        "seq_len": 32,
-        "epochs": 1,
-        "datasets": [{"name": "held-out", "path": "held-out.bin"}],
-    }
-}
 
 
 class Olmo(Job):
@@ -122,7 +114,7 @@ def batches(job):
 
 
 def test_batches_are_as_olmo_expects_them():
-    with Job(None, eos=EOS, documents=True, vocab=64, streams=FINITE) as job:
+    with Job(None, eos=EOS, documents=True, vocab=64, streams={"finite": VALID}) as job:
         batches(job)
 
 

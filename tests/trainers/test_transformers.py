@@ -16,7 +16,7 @@ from tokend.transformers import Batches, TokendTrainer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
-from harness import Job
+from harness import VALID, Job
 from lib import has, rows_at
 
 
@@ -264,3 +264,28 @@ def test_a_finite_stream_is_an_epoch(samples):
                 TokendTrainer(Model(), args, data=data).train(resume_from_checkpoint=start > 0)
                 assert data.position == 12
         assert trained == [*range(12), *range(12, samples), *range(12)]
+
+
+PLACE = "tokend\\.Loader: replaces a DataLoader, and is not a dataset"
+
+
+def test_a_loader_is_not_a_dataset():
+    """Passed as one, it raises an error that says what to do. For an endless stream, the Trainer
+    first asks for max_steps itself.
+    """
+    with Job(None, streams={"valid": VALID}) as job:
+        for stream, steps, error, text in (
+            ("train", -1, ValueError, "max_steps"),
+            ("train", 5, TypeError, PLACE),
+            ("valid", -1, TypeError, PLACE),
+            ("valid", 5, TypeError, PLACE),
+        ):
+            arguments = TrainingArguments(
+                output_dir=job.file("out"), report_to=[], use_cpu=True, max_steps=steps
+            )
+            with Loader(stream, 2, socket=job.daemon.socket, run="dataset") as data:
+                with pytest.raises(error, match=text):
+                    transformers.Trainer(
+                        model=torch.nn.Linear(1, 1), args=arguments, train_dataset=data
+                    ).train()
+                assert data.position == 0, "  no batch was taken"
