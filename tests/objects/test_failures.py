@@ -41,12 +41,27 @@ def without_size(request):
 def mirrored(request):
     """A Content-Range of other bytes, as many."""
     at, n = request.range
-    return Fault(headers={"Content-Range": f"bytes {at + 2}-{at + n + 1}/800000"})
+    return Fault(headers={"Content-Range": f"bytes {at + 2}-{at + n + 1}/800000"}, flip=0)
+
+
+def first_only(code):
+    """One range is denied again and again, others are not."""
+    denied = []
+
+    def fault(request):
+        asked = (request.path, request.range)
+        if not denied:
+            denied.append(asked)
+        return Fault(status=403, code=code) if asked == denied[0] else None
+
+    return fault
 
 
 BUSY = answers(
     (500, "InternalError"), (502, ""), (503, "SlowDown"), (504, ""), (429, ""), (522, "")
 )
+# Answers that are not believed have a wrong byte, so that it is seen if they are.
+WRONG = {"flip": 0}
 PAGE = b"<html><body>502 Bad Gateway</body></html>"
 
 # name: (row, fault, times, of how many requests)
@@ -69,12 +84,12 @@ HEALS = {
     "late": (3, Fault(delay=0.5), 20, 0.3),
     "short": (4, Fault(cut=300), 20, 0.3),
     "short, with the length of it": (4, Fault(body=b"\1" * 100), 20, 0.3),
-    "long": (4, Fault(extra=b"\1" * 100), 20, 0.3),
+    "long": (4, Fault(extra=b"\1" * 100, **WRONG), 20, 0.3),
     "other range": (5, mirrored, 20, 0.3),
     "range without a size": (5, without_size, 20, 0.3),
-    "no range": (5, Fault(headers={"Content-Range": None}), 20, 0.3),
-    "rubbish as the range": (5, Fault(headers={"Content-Range": "bytes ../9"}), 20, 0.3),
-    "no ETag": (12, Fault(headers={"Etag": None}), 20, 0.3),
+    "no range": (5, Fault(headers={"Content-Range": None}, **WRONG), 20, 0.3),
+    "rubbish as the range": (5, Fault(headers={"Content-Range": "bytes ../9"}, **WRONG), 20, 0.3),
+    "no ETag": (12, Fault(headers={"Etag": None}, **WRONG), 20, 0.3),
     "page with 200": (6, Fault(status=200, body=PAGE), 20, 0.3),
     "empty page with 200": (6, Fault(status=200, body=b""), 20, 0.3),
     "length that is none": (4, Fault(headers={"Content-Length": "-5"}), 20, 0.3),
@@ -84,6 +99,7 @@ HEALS = {
     "token invalid": (7, Fault(status=403, code="InvalidToken"), 10, 0.3),
     "not authorised": (7, Fault(status=401, body=b""), 10, 0.3),
     "key unknown, later": (7, Fault(status=403, code="InvalidAccessKeyId"), 10, 0.3),
+    "key that some servers do not know yet": (7, first_only("InvalidAccessKeyId"), 5, 1.0),
 }
 
 

@@ -37,10 +37,5 @@ def test_ddp_resumes_on_other_worlds_and_losses_by_dataset_add_up():
             for line in text.splitlines()
             if "LOSSES " in line
         ]
-        assert len(said) > 4 and all(abs(mean - whole) < 1e-4 for _, mean, whole in said), (
-            "losses by dataset add up",
-            said,
-        )
-        assert {name for names, _, _ in said for name in names} == {"web", "code"}, (
-            "both datasets have a loss"
-        )
+        assert len(said) > 4 and all(abs(mean - whole) < 1e-4 for _, mean, whole in said)
+        assert {name for names, _, _ in said for name in names} == {"web", "code"}

@@ -82,10 +82,7 @@ def batches(job):
         ):
             wrong.append((tokens, starts, longest, positions))
     assert not wrong, ("documents: cu_seqlens, max_seqlen, position_ids", wrong)
-    assert (batch["cu_seqlens"] < seq).sum() > 4, (
-        "the rows contain several documents",
-        batch["cu_seqlens"],
-    )
+    assert (batch["cu_seqlens"] < seq).sum() > 4, "the rows contain several documents"
 
     held_out = numpy.fromfile(job.file("held-out.bin"), "<u2")
     rows = sorted(held_out[at : at + seq + 1].tolist() for at in range(0, 7 * seq, seq))
@@ -95,13 +92,8 @@ def batches(job):
     )
     got = sorted(tokens[i].tolist() + labels[i, -1:].tolist() for i in range(7))
     assert got == rows and (tokens[:7, 1:] == labels[:7, :-1]).all(), ("tokens and labels", got)
-    assert counts[:7].all() and not counts[7:].any() and not labels[7:].any(), (
-        "padding has loss mask and labels 0",
-        counts,
-    )
-    assert (counts.dtype, *counts.shape) == (torch.float32, 8, seq), (
-        "type and shape of the loss mask"
-    )
+    assert counts[:7].all() and not counts[7:].any() and not labels[7:].any()
+    assert (counts.dtype, *counts.shape) == (torch.float32, 8, seq)
     mask = taken[0]["attention_mask"]
     assert mask.shape == (4, 1, seq, seq) and mask[3, 0, 5].tolist() == [
         at > 5 for at in range(seq)
@@ -142,9 +134,7 @@ def begins(what, args, keys, position, why):
     with contextlib.redirect_stdout(said):
         iterators = [TokendIterator.from_args("train", args, **keys) for _ in range(2)]
     assert [iterator.loader.position for iterator in iterators] == [position] * 2, what
-    assert has(said.getvalue(), f"tokend: stream 'train' begins at sample {position}: ", why), (
-        f"{what}: the position is printed"
-    )
+    assert has(said.getvalue(), f"tokend: stream 'train' begins at sample {position}: ", why)
     assert said.getvalue().count("\n") == 1, f"{what}: once"
 
 

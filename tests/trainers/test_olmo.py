@@ -78,15 +78,11 @@ def batches(job):
     assert batch["max_doc_lens"] == [max(row) for row in want], "max_doc_lens"
     assert len(want[0]) > 1, ("the rows contain several documents", want)
     mock = data.get_mock_batch()
-    assert {name: len(part) for name, part in mock.items()} == dict.fromkeys(batch, 4), (
-        "a mock batch has the keys of a real one"
-    )
+    assert {name: len(part) for name, part in mock.items()} == dict.fromkeys(batch, 4)
     assert data.loader.position == 8, "a mock batch takes no rows"
     data.global_batch_size = 8 * seq  # as BatchSizeScheduler does
     data.reshuffle(1)
-    assert [len(batch["input_ids"]) for _, batch in zip(range(2), data)] == [8, 8], (
-        "the global batch may grow"
-    )
+    assert [len(batch["input_ids"]) for _, batch in zip(range(2), data)] == [8, 8]
     assert data.loader.position == 24, "a larger batch loses no rows"
 
     finite = TokendDataLoader("finite", **keys)

@@ -84,14 +84,10 @@ def test_resumed_on_other_worlds_and_edited():
         text = job.train(3, "--training.steps", step + 10, VALIDATE=1)
         job.prove(steps=step + 10, resumed=[5, step])
         fifth = [at for at in range(step + 1, step + 11) if at % 5 == 0]
-        assert [text.count(f"validate step: {at}") for at in fifth] == [3, 3], (
-            "each validation on three ranks reads the finite stream from its beginning",
-            text[-3000:],
-        )
+        # each validation on three ranks reads the finite stream from its beginning
+        assert [text.count(f"validate step: {at}") for at in fifth] == [3, 3]
         refused = job.train(1, "--checkpoint.last_save_model_only", fails=True)
-        assert has(refused, "last_save_model_only True", "operators"), (
-            "a last checkpoint with the model only is rejected"
-        )
+        assert has(refused, "last_save_model_only True", "operators")
 
 
 def test_the_main_branch_gets_flat_batches():

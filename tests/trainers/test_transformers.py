@@ -53,14 +53,8 @@ def losses(job):
         within = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), batch["labels"][:, :-1].flatten()
         )
-        assert torch.allclose(model(**shifted).loss, apart), (
-            "loss of the labels that tokend shifts",
-            (model(**shifted).loss, apart),
-        )
-        assert torch.allclose(model(**own).loss, within), (
-            "loss of the labels that the model shifts",
-            (model(**own).loss, within),
-        )
+        assert torch.allclose(model(**shifted).loss, apart), "loss of the labels that tokend shifts"
+        assert torch.allclose(model(**own).loss, within), "loss of the labels that the model shifts"
         starts, alone = batch["cu_seqlens"].tolist(), []
         for begin, end in zip(starts, starts[1:], strict=False):
             alone.append(model(input_ids=batch["input_ids"].flatten()[None, begin:end]).logits[0])
@@ -71,13 +65,9 @@ def losses(job):
 def refusals(job):
     job.edit("max_steps=", "max_steps=9")
     job.edit("micro_batch=args.per_device_train_batch_size", "micro_batch=3")
-    assert has(job.start(1, fails=True), "micro_batch, 3, is not per_device_train_batch_size, 2"), (
-        "another micro-batch"
-    )
+    assert has(job.start(1, fails=True), "micro_batch, 3, is not per_device_train_batch_size, 2")
     job.edit("micro_batch=3", "micro_batch=2, rank=0, world=2")
-    assert has(job.start(1, fails=True), "the number of the Trainer's data-parallel ranks, 1"), (
-        "another world"
-    )
+    assert has(job.start(1, fails=True), "the number of the Trainer's data-parallel ranks, 1")
     job.edit("micro_batch=2, rank=0, world=2", "micro_batch=2")
     last = max(
         glob.glob(os.path.join(job.work, "checkpoints", "*")),
@@ -86,9 +76,7 @@ def refusals(job):
     state = os.path.join(last, "trainer_state.json")
     text = open(state).read()
     open(state, "w").write(text.replace('"TokendCursor"', '"Another"'))
-    assert has(job.start(1, fails=True), "the checkpoint has no tokend cursor"), (
-        "a checkpoint without a cursor is rejected"
-    )
+    assert has(job.start(1, fails=True), "the checkpoint has no tokend cursor")
 
 
 MODELS = {"llama": {}, "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4}, "gpt_neox": {}}
@@ -215,9 +203,7 @@ def test_resumed_on_other_worlds_and_edited():
         text = job.prove_edited()
         job.start(1)
         assert job.steps(job.starts.pop()) == {}, "a start after the last step trains nothing"
-        assert has(text, "tokend/tokens_per_second", "tokend/wait_share"), (
-            "the Trainer logs throughput"
-        )
+        assert has(text, "tokend/tokens_per_second", "tokend/wait_share")
         refusals(job)
 
 
