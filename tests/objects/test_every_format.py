@@ -173,12 +173,12 @@ def in_radosgw(written, radosgw):
 
 @pytest.mark.parametrize("by", ["window", "piece"])
 def test_every_format_from_radosgw(in_radosgw, radosgw, local, by):
-    """What is read beside the tokens is read once, however many shards and windows need it."""
+    """A side object is read once, however many shards and windows need it."""
     begin = len(radosgw.proxy.requests)
     same_bytes(in_radosgw[by], local[1], by)
     asked = [(r.path, r.range) for r in radosgw.proxy.requests[begin:]]
-    beside = [a for a in asked if a[0].endswith((".idx", ".index", "index.json"))]
-    assert beside and len(beside) == len(set(beside)), sorted(beside)
+    sides = [a for a in asked if a[0].endswith((".idx", ".index", "index.json"))]
+    assert sides and len(sides) == len(set(sides)), sorted(sides)
 
 
 def test_doctor_reads_a_window_of_each_dataset(in_radosgw, radosgw):

@@ -31,6 +31,27 @@ def more_requests(proxy, count):
     wait_until(lambda: len(proxy.requests) >= begin + count, "more requests")
 
 
+def test_memory_bounds_what_is_in_flight(job, bigger, seed):
+    """An eighth of `memory:`; with more of it, more is."""
+    most, window = [], 2 * 65_536
+    for memory in (24 << 20, 512 << 20):
+        with FaultProxy(job.store.port, seed=seed) as proxy:
+            wide = stream(f"lab://{BUCKET}/big/", manifest=bigger.manifest, seq_len=65_535)
+            config = job.config({"train": wide}, {"endpoint": proxy.endpoint}, memory=memory)
+            daemon = job.daemon(config)
+            proxy.inject("slow", Fault(delay=0.1), 1 << 30, windows)
+            readers = [Reader.attach(daemon, run=f"r{i}", micro=4, slots=4) for i in range(4)]
+            for _ in range(8):
+                for reader in readers:
+                    reader.next(60)
+            for reader in readers:
+                reader.close()
+            assert daemon.stop() == 0
+            most.append(proxy.open_most)
+    print(f"{most} GETs at most")
+    assert most[0] <= (24 << 20) // 8 // window < most[1]
+
+
 def test_wrong_credentials_stop_at_the_start(job, proxy):
     begin = time.monotonic()
     for key, secret, code in (

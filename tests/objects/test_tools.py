@@ -155,9 +155,7 @@ def test_requests_are_counted(scene):
     since = len(scene.proxy.requests)
     scene.manifest("s3://corpus/large/")
     listed, heads = scene.gets(since)
-    assert listed == 1 and heads <= 2 * (1 + 8), [
-        (r.path, r.range) for r in scene.proxy.requests[since:]
-    ]
+    assert listed == 1 and heads <= 2 * (1 + 8)
     since = len(scene.proxy.requests)
     scene.manifest("s3://corpus/large/", "--deep")
     listed, read = scene.gets(since)
