@@ -20,7 +20,7 @@ CUDA_BIN = BIN if BUILT else KIT / "bin"
 sys.path.insert(
     0, os.environ.get("TOKEND_PYTHON", str(ROOT / "build/python" if BUILT else KIT / "site"))
 )
-SEQ, WINDOW, GIB = 2048, 2049, 1 << 30
+SEQ, WINDOW = 2048, 2049
 STREAMS = """\
 memory: 8GiB
 streams:

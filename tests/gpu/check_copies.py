@@ -1,13 +1,9 @@
 """Copies from the ring: registered memory, rates, and when a slot is released."""
 
-import contextlib
-import ctypes
-import mmap
-import os
 import time
 from pathlib import Path
 
-from check_common import GIB, Session, feed, info, median, ok, slow, want
+from check_common import Session, feed, info, median, ok, slow, want
 
 
 def rates(torch, sources, rounds=25, copies=20):
@@ -174,47 +170,3 @@ def check_view(torch, daemon):
         if not torch.equal(got.cpu().to(torch.int64) & 0xFFFF, tokens)
     ]
     ok("view: copied on a late stream and released at once, it arrives unchanged", not wrong, wrong)
-
-
-def check_registration(torch, daemon):
-    """Seconds per GiB, of a ring and of memory with and without huge pages."""
-    session = Session(daemon, 4096, slots=64)
-    torch.empty(1, device="cuda")
-    begin = time.perf_counter()
-    session.client.pin(0)
-    took, size = time.perf_counter() - begin, session.client.shape()["pinned_bytes"]
-    info("registration, the ring", f"{took / size * GIB:.3f} s/GiB ({size / GIB:.2f} GiB)")
-    session.close()
-    libc, cudart = ctypes.CDLL(None, use_errno=True), torch.cuda.cudart()
-    with contextlib.suppress(OSError):
-        info(
-            "shmem_enabled",
-            Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read_text().strip(),
-        )
-    kinds = {
-        "4 KiB pages": (0, 15),
-        "THP": (0, 14),
-        "hugetlb": (4, None),
-    }  # MFD_HUGETLB; MADV_NOHUGEPAGE, MADV_HUGEPAGE
-    for name, (flags, advice) in kinds.items():
-        fd = os.memfd_create("probe", flags)
-        try:
-            os.ftruncate(fd, GIB)
-            memory = mmap.mmap(fd, GIB)
-        except OSError as error:
-            info(f"registration, memfd of {name}", f"not available: {error.strerror}")
-            continue
-        finally:
-            os.close(fd)
-        at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        if advice is not None:
-            libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(GIB), advice)
-        libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(GIB), 23)  # MADV_POPULATE_WRITE
-        begin = time.perf_counter()
-        error = int(cudart.cudaHostRegister(at, GIB, 3))
-        info(
-            f"registration, memfd of {name}",
-            f"{time.perf_counter() - begin:.3f} s/GiB" if error == 0 else f"error {error}",
-        )
-        if error == 0:
-            cudart.cudaHostUnregister(at)

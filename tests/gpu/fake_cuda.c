@@ -37,12 +37,6 @@ API int cuInit(unsigned flags)
 	return OK;
 }
 
-API int cuDriverGetVersion(int *version)
-{
-	*version = 13000;
-	return OK;
-}
-
 API int cuGetErrorName(int error, const char **name)
 {
 	static const struct {
@@ -76,13 +70,6 @@ API int cuDeviceGet(int *device, int ordinal)
 		return INVALID_DEVICE;
 	*device = ordinal;
 	return process ? OK : NOT_INITIALIZED;
-}
-
-API int cuDeviceGetAttribute(int *value, int attribute, int device)
-{
-	(void)attribute, (void)device;
-	*value = 0;
-	return OK;
 }
 
 API int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
@@ -270,16 +257,6 @@ API int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *
 		op->staged = malloc(bytes);
 		memcpy(op->staged, from, bytes);
 	}
-	return leave(OK);
-}
-
-API int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes)
-{
-	int error;
-
-	if (!enter(&error, "cuMemcpyDtoH", true))
-		return error;
-	memcpy(to, (void *)from, bytes);
 	return leave(OK);
 }
 
