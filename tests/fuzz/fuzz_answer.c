@@ -11,8 +11,6 @@
 #include <assert.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void check(const struct verdict_asked *asked, const struct answer *a)
 {
 	struct verdict v;

@@ -26,9 +26,6 @@
 
 enum { CONNECTIONS = 3, CALLS = 16, HELD = 8, DEADLINE_MS = 2 };
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static char path[64];
 static int listener;
 static uint8_t good_cursor[LIMIT_CURSOR_BYTES];

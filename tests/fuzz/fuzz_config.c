@@ -22,9 +22,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static char path[64];
 static const char *const shards[] = {"web", "code", "a.bin"}; /* flat files */
 

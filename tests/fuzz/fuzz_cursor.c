@@ -19,9 +19,6 @@
 
 enum { REPAIR = 1, BEGIN = 2, HEADER = 16, EDITS = 12, SOURCES = 6, STEPS = 4 };
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
-
 struct bytes {
 	size_t n;
 	uint8_t at[LIMIT_CURSOR_BYTES];

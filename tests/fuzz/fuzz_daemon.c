@@ -24,9 +24,6 @@
 
 enum { CLIENTS = 3, ACTIONS = 24, ANSWER_MS = 5000, QUIET_MS = 2, AGAIN_MS = 50 };
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 struct client {
 	int fd; /* -1: closed */
 	struct wire reply;

@@ -14,8 +14,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void check_name(const char *name)
 {
 	char whole[8192];

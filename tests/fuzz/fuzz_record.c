@@ -21,9 +21,6 @@
 
 enum { SEQ_LEN = 4, TOKENS = 1001, MOST = 1 << 16, POSITIONS = 600 };
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static const char *const files[] = {"a.record", "b.record"};
 static struct ctl_stream stream;
 static struct ctl_history history;

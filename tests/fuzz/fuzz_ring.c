@@ -17,8 +17,6 @@
 
 enum { FEEDS = 4, WINDOW = 5, MOST_READS = 32, SHARDS = 3 };
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 struct session {
 	struct feed *feed;
 	struct ring ring;

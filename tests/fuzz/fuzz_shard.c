@@ -55,9 +55,6 @@ static struct frames *frames;
 static bool changes; /* two reads of the same tokens may differ */
 static char masks[80];
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	const char *name = getenv("FORMAT");

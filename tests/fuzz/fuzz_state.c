@@ -24,9 +24,6 @@
 
 enum { PRIVILEGED = 1, CLEAN = 2, OTHER_USER = 4, NO_DIRECTORY = 8, LONG_PATH = 16 };
 
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static const char *const names[] = {"run/a.cursor", "run/a.former.cursor", "run/b.cursor",
 	"run/.owner", "run/mixes/000001.cursor", "run/mixes/000002.cursor", "run/.0123.new",
 	"run/.a.link", "run/mixes/.0123.new", "other/a.cursor", "third/a.cursor",

@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static bool see(void *context, const struct object *object)
 {
 	unsigned *most = context;

@@ -16,9 +16,6 @@
 
 #include <stdio.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
-
 static void check_same(const struct wire *a, const struct wire *b)
 {
 	assert(a->op == b->op && a->has == b->has);

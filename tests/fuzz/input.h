@@ -9,6 +9,11 @@
 #include <stddef.h>
 #include <string.h>
 
+/* Of each target. */
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+
 struct input {
 	const uint8_t *at;
 	size_t n;

@@ -50,12 +50,9 @@ EXAMPLES = os.path.join(REPO, "client", "example", "trainers")
 SKIPPED = 1100  # more than the positions until a new mix acts
 RUN = "trainers"
 SEQ, VOCAB = 32, 2048  # rows differ in their tokens, and the model is tiny
-VALID = {  # a finite stream of 7 samples
-    "seed": 1,
-    "seq_len": SEQ,
-    "epochs": 1,
-    "datasets": [{"name": "held-out", "path": "held-out.bin"}],
-}
+# a finite stream of 7 samples
+VALID = {"seed": 1, "seq_len": SEQ, "epochs": 1}
+VALID["datasets"] = [{"name": "held-out", "path": "held-out.bin"}]
 LIMIT_S = 240  # for one start: importing, compiling and training, with 7 other tests at a time
 STEADY = {
     "OMP_NUM_THREADS": "1",
@@ -130,24 +127,11 @@ class Job(lib.Place):
     """
 
     def __init__(
-        self,
-        example,
-        *,
-        micro_batch=2,
-        accumulate=1,
-        copies=1,
-        seq_len=SEQ,
-        vocab=VOCAB,
-        streams=None,
-        discards=False,
-        **stream,
-    ):
-        self.example, self.micro_batch, self.accumulate, self.copies = (
-            example,
-            micro_batch,
-            accumulate,
-            copies,
-        )
+        self, example, *, micro_batch=2, accumulate=1, copies=1, seq_len=SEQ, vocab=VOCAB,
+        streams=None, discards=False, **stream,
+    ):  # fmt: skip
+        self.example, self.micro_batch = example, micro_batch
+        self.accumulate, self.copies = accumulate, copies
         self.seq_len, self.vocab, self.stream, self.streams = seq_len, vocab, stream, streams or {}
         self.discards = discards
         self.starts, self.edits = [], []
@@ -201,27 +185,13 @@ class Job(lib.Place):
         """Starts @world processes without waiting; see start()."""
         start = Start()
         start.number, start.world, start.layout = len(self.starts) + 1, world, world
-        start.noted, start.log = (
-            self.file(f"noted-{start.number}", ""),
-            self.file(f"start-{start.number}.log"),
-        )
+        start.noted = self.file(f"noted-{start.number}", "")
+        start.log = self.file(f"start-{start.number}.log")
         self.starts.append(start)
         program = ["-m", module] if module else [launcher or self.example]
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(world),
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            "127.0.0.1:0",
-            "--rdzv-id",
-            RUN,
-            os.path.join(HERE, "traced.py"),
-            *program,
-        ]
+        torchrun = f"""-m torch.distributed.run --nproc-per-node {world} --rdzv-backend c10d
+            --rdzv-endpoint 127.0.0.1:0 --rdzv-id {RUN}""".split()
+        torchrun = [sys.executable, *torchrun, os.path.join(HERE, "traced.py"), *program]
         environment = {
             **os.environ,
             **STEADY,

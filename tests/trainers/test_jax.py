@@ -90,15 +90,11 @@ if jax.process_index() == 0:
 multihost_utils.sync_global_devices("both")
 data.seek(position=4 * jax.process_index())
 key = jax"""
+EARLY = "early = Loader('train', 2, framework='numpy')\n"
+START = "jax.distributed.initialize(s"
 WRONG = [
     (
-        [
-            (
-                "jax.distributed.initialize(s",
-                "early = Loader('train', 2, framework='numpy')\njax.distributed.initialize(s",
-            ),
-            ("16), data)", "16), early)"),
-        ],
+        [(START, EARLY + START), ("16), data)", "16), early)")],
         {"the loader was made before jax.distributed was initialised": 2},
     ),
     (

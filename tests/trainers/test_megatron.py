@@ -3,7 +3,6 @@ data parallelism; TokendIterator returns Megatron's batches.
 """
 
 import contextlib
-import glob
 import io
 import os
 import types
@@ -24,23 +23,11 @@ class Megatron(Job):
         return 8
 
     def train(self, tp, steps, saved=None, **more):
-        there = saved and (
-            lambda: bool(
-                glob.glob(os.path.join(self.work, "checkpoint", f"{saved:08}", "metadata.json"))
-            )
-        )
+        metadata = os.path.join(self.work, "checkpoint", f"{saved or 0:08}", "metadata.json")
+        more |= {"until": saved and (lambda: os.path.exists(metadata))}
         # traced.py logs, megatron_run.py replaces the GPU
-        self.start(
-            4,
-            "mcore.py",
-            steps,
-            tp,
-            2,
-            2,
-            launcher=os.path.join(HERE, "megatron_run.py"),
-            until=there,
-            **more,
-        )
+        launcher = os.path.join(HERE, "megatron_run.py")
+        self.start(4, "mcore.py", steps, tp, 2, 2, launcher=launcher, **more)
         self.starts[-1].tp = tp
 
     def steps(self, start):
@@ -100,24 +87,15 @@ def batches(job):
     ], ("attention_mask", mask)
 
     args = types.SimpleNamespace(
-        micro_batch_size=4,
-        seq_length=seq,
-        iteration=2,
-        consumed_train_samples=16,
-        create_attention_mask_in_dataloader=False,
-        dataloader_save=job.file("saves[1]"),
-    )
+        micro_batch_size=4, seq_length=seq, iteration=2, consumed_train_samples=16,
+        create_attention_mask_in_dataloader=False, dataloader_save=job.file("saves[1]"),
+    )  # fmt: skip
     begins("from the samples consumed", args, keys, 16, f"{args.dataloader_save} has no cursor")
     iteration = "iter_0000002", "mp_rank_00_000", "train_dataloader_dprank000.pt"
     skipped = TokendIterator("train", 4, start=20, **keys).save_state()
     torch.save({"dataloader_state_dict": skipped}, job.file("saves[1]", *iteration))
-    begins(
-        "from the cursor of --dataloader-save",
-        args,
-        keys,
-        20,
-        f"the cursor in {job.file('saves[1]', *iteration)}",
-    )
+    saved = job.file("saves[1]", *iteration)
+    begins("from the cursor of --dataloader-save", args, keys, 20, f"the cursor in {saved}")
     args.iteration = 4
     refused("only cursors of other iterations", args, keys, "iteration, 4", "load one of those")
     args.iteration, args.consumed_train_samples = 2, 24

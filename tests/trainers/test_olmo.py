@@ -92,21 +92,11 @@ def batches(job):
     assert [length for _, length in taken] == [2, 2] and len(finite) == 2, "while it is read, too"
     labels = torch.cat([labels for labels, _ in taken])
     assert (labels[7:] == -100).all() and (labels[:7] >= 0).all(), ("padding has no labels", labels)
-    for _what, name, call in (
-        ("a second epoch", "finite", lambda: finite.reshuffle(2)),
-        (
-            "another sequence_length",
-            "sequence_length",
-            lambda: TokendDataLoader("train", **{**keys, "sequence_length": seq // 2}),
-        ),
-        (
-            "a batch that does not divide",
-            "global_batch_size",
-            lambda: TokendDataLoader("train", **{**keys, "global_batch_size": 50}),
-        ),
-    ):
+    with pytest.raises(ValueError, match="finite"):
+        finite.reshuffle(2)
+    for name, value in ("sequence_length", seq // 2), ("global_batch_size", 50):
         with pytest.raises(ValueError, match=name):
-            call()
+            TokendDataLoader("train", **{**keys, name: value})
 
 
 def test_batches_are_as_olmo_expects_them():

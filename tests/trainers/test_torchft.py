@@ -68,16 +68,8 @@ def lighthouse(job):
     """Starts torchft's lighthouse. Returns its address."""
     log = job.file("lighthouse.log")
     program = os.path.join(os.path.dirname(sys.executable), "torchft_lighthouse")
-    bind = [
-        "--min_replicas",
-        "1",
-        "--bind",
-        "127.0.0.1:0",
-        "--join_timeout_ms",
-        "2000",
-        "--heartbeat_timeout_ms",
-        "1000",
-    ]
+    bind = """--min_replicas 1 --bind 127.0.0.1:0 --join_timeout_ms 2000
+        --heartbeat_timeout_ms 1000""".split()
     with open(log, "wb") as out:
         job.spawn([program, *bind], stdout=out, stderr=out)
     wait(lambda: "listening on: http" in open(log).read(), "the lighthouse")

@@ -22,15 +22,9 @@ class Titan(Job):
                 os.path.join(self.work, "outputs", "checkpoint", f"step-{saved}", ".metadata")
             )
         )
-        arguments = [
-            "--module",
-            "titan_tiny",
-            "--config",
-            "tiny",
-            "--dataloader.record",
-            os.path.join(self.records, "train"),
-            *arguments,
-        ]
+        record = os.path.join(self.records, "train")
+        tiny = "--module titan_tiny --config tiny --dataloader.record".split()
+        arguments = [*tiny, record, *arguments]
         return self.start(
             world, *arguments, launcher=os.path.join(HERE, "titan_run.py"), until=until, **more
         )
@@ -52,12 +46,8 @@ class Pipeline(Titan):
         }
 
 
-PIPELINE = (
-    "--parallelism.pipeline_parallel_degree",
-    2,
-    "--parallelism.pipeline_parallel_schedule",
-    "1F1B",
-)
+PIPELINE = """--parallelism.pipeline_parallel_degree 2
+    --parallelism.pipeline_parallel_schedule 1F1B""".split()
 VARIANTS = {
     "tensor-parallel": (Titan, {"copies": 2}, ("--parallelism.tensor_parallel_degree", 2)),
     "pipeline": (Pipeline, {"micro_batch": 1, "accumulate": 2}, PIPELINE),
