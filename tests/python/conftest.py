@@ -16,3 +16,11 @@ def daemon(directory):
     stock = StockDaemon(directory)
     yield stock.start()
     stock.end()
+
+
+@pytest.fixture(scope="module")
+def served(shared):
+    """The same for all tests of a module, none of which harms it."""
+    stock = StockDaemon(shared.path)
+    yield stock.start()
+    stock.end()

@@ -1,72 +1,42 @@
-"""Passes over a loader: how one ends, how the next begins, and their records."""
+"""Passes over a loader: how one ends and the next begins, what is warned of, and what the record of
+a run proves of them, also of loops that take batches ahead of their step.
+"""
 
-import json
+import contextlib
+import resource
 import signal
-import subprocess
-import sys
-import warnings
 
 import pytest
-import tokend
 import torch
 import transforms
-from lib import BIN, child_environment
+from lib.forks import run_together
+from loading import WINDOWS, make, positions, python, verify, warned
 
-WINDOWS = 468  # of the finite stream
+import tokend
 
-
-def make(daemon, stream="finite", micro=5, **more):
-    return tokend.Loader(stream, micro, socket=daemon.socket, **{"rank": 0, "world": 1, **more})
-
-
-def positions(batches):
-    return [
-        position for batch in batches for position in batch["position"].tolist() if position >= 0
-    ]
+WHOLE = -(-WINDOWS // 5)  # batches of a pass in batches of 5
 
 
-def verify(daemon, records, *more):
-    """tokctl verify: (exit status, one object per peer and pass)"""
-    command = [
-        BIN / "tokctl",
-        "verify",
-        "-c",
-        daemon.config,
-        "finite",
-        records,
-        "--json",
-        *map(str, more),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 1) and done.stdout, done.stderr
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+def first(n, batches):
+    return [batch for _, batch in zip(range(n), batches)]
 
 
-# ---- leaving a pass ----
+# ---- ends and beginnings ----
 
 
-def test_a_generator_that_is_left_does_not_close_the_loader(daemon):
+def test_a_pass_that_was_left_continues(served):
     def some():
         yield from loader
 
-    with make(daemon, "train", 4) as loader:
-        for _batch in some():
+    with make(served, "finite", 5) as loader:
+        seen = first(3, loader)
+        for batch in some():  # a generator that is left does not close the loader
+            seen.append(batch)
             break
-        assert not hasattr(iter(loader), "close")
-        assert positions([next(loader)]) == [4, 5, 6, 7]
-
-
-def test_a_pass_that_was_left_continues(daemon):
-    with make(daemon) as loader:
-        first = [batch for _, batch in zip(range(3), loader)]
-        for batch in loader:
-            first.append(batch)
-            break
-        assert positions(first) == list(range(20))
+        assert positions(seen) == list(range(20))
         assert positions(loader) == list(range(20, WINDOWS))
-
-
-# ---- beginning again ----
+    with make(served) as loader:  # of an endless stream
+        assert positions(first(2, loader) + first(2, loader)) == list(range(16))
 
 
 @pytest.mark.parametrize(
@@ -77,26 +47,74 @@ def test_a_pass_that_was_left_continues(daemon):
         {"transform": transforms.in_place, "workers": 2},
         {"prefetched": 1},
     ],
-    ids=str,
+    ids=lambda more: "-".join(more) or "plain",
 )
-def test_the_next_pass_begins_again_at_the_first_position(daemon, more):
-    with make(daemon, **more) as loader:
+def test_the_next_pass_begins_again_at_the_first_position(served, more):
+    with make(served, "finite", 5, **more) as loader:
         for _ in range(3):
             assert positions(loader) == list(range(WINDOWS))
-        assert len(loader) == -(-WINDOWS // 5)
+        assert len(loader) == WHOLE
+        for _ in range(2):
+            loader.reset()
+            assert loader.position == loader.taken == 0
+            assert positions(first(3, loader)) == list(range(15))
+    if more.get("prefetched"):
+        return
+    with make(served, **more) as loader:
+        first(5, loader)
+        state = loader.state_dict()
+        loader.reset()
+        first(2, loader)
+        loader.reset(state)
+        assert positions([next(loader)]) == [20, 21, 22, 23]
 
 
-def test_len_is_what_one_pass_gives(daemon):
+def test_a_pass_ends_for_good_and_the_state_is_that_of_the_end(served):
+    with make(served, "finite", 5) as loader:
+        before = iter(loader)
+        assert len(list(before)) == WHOLE
+        end, again = loader.state_dict(), iter(loader)
+        assert loader.state_dict() == end and loader.position == WINDOWS
+        assert next(loader, None) is None  # the loader itself stays at the end
+        assert positions([next(again)]) == [0, 1, 2, 3, 4]
+        assert next(before, None) is None
+        assert positions(again) == list(range(5, WINDOWS))
+        later = iter(loader)
+        loader.seek(position=450)
+        assert positions(later) == list(range(450, WINDOWS))
+        seen = []
+        for batch in loader:
+            seen += positions([batch])[:1]
+            if len(seen) == 3:
+                loader.reset()
+            elif len(seen) == 5:
+                break
+        assert seen == [0, 5, 10, 0, 5], "a loop goes where reset() goes"
+
+
+def test_a_state_saved_at_the_end_has_no_batches_once(served):
+    with make(served, "finite", 5) as loader:
+        list(loader)
+        state = loader.state_dict()
+    with make(served, "finite", 5) as loader:
+        loader.load_state_dict(state)
+        passes = []
+        (text,) = warned(lambda: passes.append(list(loader)))
+        assert "this pass has no batches" in text and "position 468" in text
+        assert warned(lambda: passes.append(list(loader))) == []
+    assert passes[0] == [] and positions(passes[1]) == list(range(WINDOWS))
+
+
+def test_len_is_what_one_pass_gives(served):
     def given():
         """The length, and the batches of the next pass, within which it does not change."""
         length = len(loader)
         return length, sum(len(loader) == length for _ in loader)
 
-    with make(daemon, rank=1, world=3) as loader:
+    with make(served, "finite", 5, rank=1, world=3) as loader:
         whole = -(-WINDOWS // 15)
-        assert given() == (whole, whole)
-        assert given() == (whole, whole), "from the end it begins again"
-        for _, _batch in zip(range(3), loader, strict=False):
+        assert given() == given() == (whole, whole)
+        for _, _batch in zip(range(3), loader):
             assert len(loader) == whole
         assert given() == (whole - 3,) * 2, "the rest of a pass that was left"
         loader.reset()
@@ -104,274 +122,322 @@ def test_len_is_what_one_pass_gives(daemon):
         assert given() == (whole - 1,) * 2
         loader.seek(position=400, rank=0, world=1)
         assert given() == (14, 14)
-        end = loader.state_dict()
         for _batch in loader:
             loader.seek(position=460)
             assert len(loader) == 2
             break
         state = loader.state_dict()
-    with make(daemon, start=state) as loader:
-        assert given() == (2, 2)
-        assert given() == (94, 94)
-    with pytest.warns(UserWarning, match="no batches"), make(daemon, start=end) as loader:
-        assert given() == (0, 0)
+        assert loader.batches_per_pass == WHOLE
+    with make(served, "finite", 5, start=state) as loader:
+        assert loader.batches_per_pass == WHOLE
+        assert (given(), given()) == ((2, 2), (WHOLE, WHOLE))
+    with make(served) as loader:
+        assert bool(loader)
+        for ask in (len, lambda loader: loader.batches_per_pass):
+            with pytest.raises(TypeError, match="no end"):
+                ask(loader)
 
 
-def test_the_next_pass_begins_with_its_first_batch(daemon):
-    with make(daemon) as loader:
-        before = iter(loader)
-        assert len(list(before)) == 94
-        end = loader.state_dict()
-        again = iter(loader)
-        assert loader.state_dict() == end and loader.position == WINDOWS
-        assert next(loader, None) is None  # the loader itself stays at the end
-        assert positions([next(again)]) == [0, 1, 2, 3, 4]
-        with pytest.raises(StopIteration):
-            next(before)  # ended for good
-        assert positions(again) == list(range(5, WINDOWS))
-        loader.seek(position=460)
-        assert positions(loader) == list(range(460, WINDOWS))
-
-
-def test_after_a_seek_the_next_pass_begins_there(daemon):
-    with make(daemon) as loader:
-        list(loader)
-        later = iter(loader)
-        loader.seek(position=450)
-        assert positions(later) == list(range(450, WINDOWS))
-
-
-def test_a_state_saved_at_the_end_has_no_batches_once(daemon):
-    with make(daemon) as loader:
-        list(loader)
-        state = loader.state_dict()
-    with make(daemon) as loader:
-        loader.load_state_dict(state)
-        with pytest.warns(
-            UserWarning, match="tokend: this pass has no batches, .* the stream's end, position 468"
-        ) as caught:
-            assert list(loader) == []
-        assert caught[0].filename == __file__
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert positions(loader) == list(range(WINDOWS)), "this is the first with batches"
-
-
-def test_each_rank_begins_again_by_itself(daemon):
-    """Without messages: nobody waits for a late rank."""
-    seen = []
-    for rank in range(2):
-        with make(daemon, rank=rank, world=2) as loader:
-            assert len(list(loader)) == 47
-            seen += positions(loader)
-            assert loader.position == WINDOWS
-    assert sorted(seen) == list(range(WINDOWS))
-
-
-def test_an_endless_stream_has_one_pass(daemon):
-    with make(daemon, "train", 4) as loader:
-        for start in (0, 8):
-            assert positions(batch for _, batch in zip(range(2), loader)) == list(
-                range(start, start + 8)
-            )
-
-
-def test_a_pass_ends_with_its_last_batch(daemon):
+def test_a_pass_ends_with_its_last_batch(served):
     """Nobody need take the StopIteration: a loop may count."""
-    with make(daemon, start=400) as loader:
+    with make(served, "finite", 5, start=400) as loader:
         for i, _batch in enumerate(loader, 1):
-            assert len(loader) == 14, "within the pass also at its last batch"
+            assert len(loader) == 14
             if i == len(loader):
                 break
-        del _batch
-        state = loader.state_dict()
         for _ in range(2):
             batches = iter(loader)
             assert positions(next(batches) for _ in range(len(loader))) == list(range(WINDOWS))
-        assert loader.state_dict() == state and len(loader) == 94
-    with make(daemon, start=state) as loader, pytest.warns(UserWarning, match="no batches"):
-        assert list(loader) == []
+        assert loader.position == WINDOWS and len(loader) == WHOLE
 
 
-def said(daemon, loop, stream="finite", **more):
-    """The warnings of @loop, and what it returns."""
-    with make(daemon, stream, **more) as loader, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = loop(loader)
-    assert {warning.filename for warning in caught} <= {__file__}
-    return [str(warning.message) for warning in caught], result
-
-
-def test_a_pass_that_an_evaluation_left_begins_again_and_warns(daemon):
-    @torch.no_grad()
-    def evaluate(loader):
-        counts = []
-        for _ in range(3):
-            for _, _batch in zip(range(2), loader, strict=False):
-                pass
-            counts += [len(loader), len(list(loader))]
-        return counts
-
-    @torch.no_grad()
-    def evaluate_with_reset(loader):
-        for _ in range(2):
-            loader.reset()
-            for _, _batch in zip(range(2), loader, strict=False):
-                pass
-        loader.seek(position=460)
-        return positions(loader)
-
-    (warned,), counts = said(daemon, evaluate)
-    assert "call reset() before it" in warned and counts == [94] * 6
-    assert said(daemon, evaluate_with_reset) == ([], list(range(460, WINDOWS)))
-
-
-def test_a_second_pass_with_gradients_warns(daemon):
-    def train(loader):
-        for _ in range(3):
-            list(loader)
-
-    def train_and_reset(loader):
-        for _ in range(3):
-            next(loader)
-            loader.reset()
-
-    def evaluate_between(loader):
-        with torch.no_grad():
-            list(loader)
-        list(loader)
-        with torch.no_grad():
-            list(loader)
-
-    for loop in (train, train_and_reset):
-        (warned,), _ = said(daemon, loop)
-        assert "set epochs: to their number" in warned
-        assert said(daemon, loop, framework="numpy") == ([], None)
-        assert said(daemon, torch.no_grad()(loop)) == ([], None)
-    assert said(daemon, evaluate_between) == ([], None)
-
-
-# ---- the record ----
-
-
-def test_a_record_separates_the_passes(daemon):
-    records = daemon.directory / "records"
-    loaders = [make(daemon, rank=rank, world=2, record=records) for rank in range(2)]
-    for loader in loaders:
-        assert len(list(loader)) == 47
-    for loader in loaders:
-        assert len(list(loader)) == 47
-    for loader in loaders:  # not complete yet
-        assert len(positions(batch for _, batch in zip(range(4), loader))) == 20
-        loader.close()
-    status, passes = verify(daemon, records)
-    assert status == 0
-    assert [(p["pass"], p["samples"], p["void"], p["from"], p["to"]) for p in passes] == [
-        (0, WINDOWS, 0, 0, WINDOWS), (1, WINDOWS, 0, 0, WINDOWS), (2, 40, 0, 0, 40),
-    ]  # fmt: skip
-    assert passes[0]["sum"] == passes[1]["sum"]
-    status, passes = verify(daemon, records, "--from", 100, "--to", 200)
-    assert status == 0 and [(p["pass"], p["samples"]) for p in passes] == [(0, 100), (1, 100)]
-
-
-def test_ranks_may_be_several_passes_apart(daemon):
-    """Rank 1 begins after rank 0's last pass: its first pass is not the third."""
-    records = daemon.directory / "records"
-    for rank in range(2):
-        with make(daemon, rank=rank, world=2, record=records) as loader:
-            for _ in range(3):
-                assert len(list(loader)) == 47
-    status, passes = verify(daemon, records)
-    assert status == 0
-    assert [(p["pass"], p["samples"], p["lost"]) for p in passes] == [
-        (0, WINDOWS, 0),
-        (1, WINDOWS, 0),
-        (2, WINDOWS, 0),
-    ]
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_a_record_of_a_loop_that_fetches_ahead(daemon, n):
-    records = daemon.directory / "records"
-    with make(daemon, record=records, prefetched=n) as loader:
-        assert positions(loader) == positions(loader) == list(range(WINDOWS))
-        while next(loader, None) is None and loader.position < WINDOWS:
-            pass
-    status, passes = verify(daemon, records)
-    assert status == 0
-    assert [(p["pass"], p["samples"], p["lost"]) for p in passes] == [
-        (0, WINDOWS, 0),
-        (1, WINDOWS, 0),
-    ]
-
-
-def test_a_pass_without_a_batch_is_not_in_the_record(daemon):
-    """Its first batch was interrupted, and then the loader was sought elsewhere."""
-    records = daemon.directory / "records"
-    with make(daemon, record=records) as loader:
-        assert positions(loader) == list(range(WINDOWS))
-        loader._begin_again()
-        loader.seek(position=460)
-        assert positions(loader) == list(range(460, WINDOWS))
-    status, passes = verify(daemon, records)
-    assert status == 0
-    assert [(p["pass"], p["samples"], p["void"]) for p in passes] == [(0, WINDOWS, 8)]
-
-
-TRAINER = """
-import os, signal, sys, tokend
-socket, records, save, passes, steps = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
-loader = tokend.Loader("finite", 5, socket=socket, rank=0, world=1, record=records)
-if os.path.exists(save):
-    loader.load_state_dict({"cursor": open(save, "rb").read()})
-for _ in range(passes):
-    for batch in loader:
-        pass
-for step, batch in enumerate(loader):
-    if step == steps:
-        open(save, "wb").write(loader.state_dict()["cursor"])
-    if step == steps + 3:
-        os.kill(os.getpid(), signal.SIGKILL)
+TOGETHER = """
+import sys, torch.distributed as dist, tokend
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+with tokend.Loader("finite", 4, socket=sys.argv[3]) as loader:
+    state = loader.state_dict()
+    for _ in range(2):
+        print(*(next(loader)["position"].tolist()[0] for _ in range(2)))
+        loader.reset()
+    next(loader)
+    loader.reset(state if rank else None)
+    next(loader)
+    try:
+        loader.reset(state if rank else loader.state_dict())
+    except tokend.DisagreementError:
+        print("disagree")
+dist.barrier()
 """
 
 
-def test_a_kill_in_the_second_pass_voids_only_unsaved_batches(daemon):
-    """Only batches taken after the save are void; the first pass does not change."""
-    records, save = daemon.directory / "records", daemon.directory / "cursor"
+def test_all_processes_reset_together(served):
+    ways = (served.directory / "meet", served.socket)
+    said = [out.split("\n") for out in run_together(TOGETHER, [[r, *ways] for r in range(2)])]
+    assert said == [["0 8", "0 8", "disagree", ""], ["4 12", "4 12", "disagree", ""]]
 
-    def run(passes, steps):
-        command = [
-            sys.executable,
-            "-c",
-            TRAINER,
-            daemon.socket,
-            records,
-            save,
-            str(passes),
-            str(steps),
-        ]
-        return subprocess.run(
-            command, env=child_environment(), capture_output=True, text=True, check=False
-        )
 
-    assert run(1, 30).returncode == -signal.SIGKILL
-    done = run(0, 1000)
-    assert done.returncode == 0, done.stderr
-    status, passes = verify(daemon, records)
-    assert status == 0
-    assert [(p["pass"], p["samples"], p["void"]) for p in passes] == [
-        (0, WINDOWS, 0),
-        (1, WINDOWS, 15),
+# ---- warnings ----
+
+
+def warned_of(daemon, loop, stream="finite", **more):
+    with make(daemon, stream, 5, **more) as loader:
+        return warned(lambda: loop(loader))
+
+
+@torch.no_grad()
+def evaluate(loader):
+    for _ in range(3):
+        first(2, loader)
+        assert len(loader) == len(list(loader)) == WHOLE, "it begins again"
+
+
+@torch.no_grad()
+def evaluate_with_reset(loader):
+    for _ in range(2):
+        loader.reset()
+        first(2, loader)
+    loader.seek(position=460)
+    assert positions(loader) == list(range(460, WINDOWS))
+
+
+def evaluate_between(loader):
+    with torch.no_grad():
+        list(loader)
+    list(loader)
+    with torch.no_grad():
+        list(loader)
+
+
+def evaluate_within(loader):
+    for _ in range(2):
+        next(loader)
+        with torch.no_grad():
+            first(3, loader)
+
+
+def evaluate_before(loader):
+    with torch.no_grad():
+        next(loader)
+    next(loader)
+
+
+def train(loader):
+    for _ in range(3):
+        list(loader)
+
+
+def train_and_reset(loader):
+    for _ in range(3):
+        next(loader)
+        loader.reset()
+
+
+@pytest.mark.parametrize(
+    ("loop", "stream", "text"),
+    [
+        (evaluate, "finite", "call reset() before it"),
+        (evaluate_with_reset, "finite", None),
+        (evaluate_between, "finite", None),
+        (evaluate_within, "finite", "evaluate with another Loader"),
+        (evaluate_within, "train", "evaluate with another Loader"),
+        (evaluate_before, "train", "evaluate with another Loader"),
+        (train, "finite", "set epochs: to their number"),
+        (train_and_reset, "finite", "set epochs: to their number"),
+        (torch.no_grad()(train), "finite", None),
+        (torch.no_grad()(evaluate_within), "train", None),
+    ],
+)
+def test_a_loop_that_loses_or_repeats_rows_is_warned_of_once(served, loop, stream, text):
+    texts = warned_of(served, loop, stream)
+    assert len(texts) == (text is not None), texts
+    assert not text or text in texts[0]
+    if loop is not evaluate:
+        assert warned_of(served, loop, stream, framework="numpy") == [], "it has no gradients"
+
+
+def test_a_batch_of_padding_only_under_gradients_warns(served):
+    def taken(rank=1, **more):
+        with make(served, "finite", 8, rank=rank, world=2, **more) as loader:
+            return warned(lambda: list(loader))
+
+    (text,) = taken()
+    assert "padding only on rank 1 of 2" in text and "samples: 464 in the config" in text
+    assert taken(rank=0) == taken(framework="numpy") == torch.no_grad()(taken)() == []
+
+
+# ---- records ----
+
+
+def test_a_record_is_a_file_per_process_that_separates_the_passes(served):
+    records = served.directory / "records"
+    loaders = [
+        make(served, "finite", 5, rank=rank, world=2, run="job", record=records)
+        for rank in range(2)
     ]
+    for loader in (*loaders, *loaders):
+        assert len(list(loader)) == 47
+    for loader in loaders:  # not complete yet
+        first(4, loader)
+        loader.close()
+    names = sorted(file.name.split(".")[0:2] for file in records.iterdir())
+    assert names == [["job", "0-0"], ["job", "1-0"]]
+    done = [[0, WINDOWS, 0, 0, 0], [1, WINDOWS, 0, 0, 0], [2, 40, 0, 0, 0]]
+    assert verify(served, "finite", records) == (0, done)
+    part = verify(served, "finite", records, "--from", 100, "--to", 200)
+    assert part == (0, [[0, 100, 0, 0, 0], [1, 100, 0, 0, 0]])
 
 
-def test_a_row_lost_in_the_second_pass_is_found(daemon):
-    records = daemon.directory / "records"
-    with make(daemon, record=records) as loader:
+@pytest.mark.parametrize("prefetched", [0, 2])
+def test_ranks_may_be_several_passes_apart(served, directory, prefetched):
+    """Rank 1 begins after rank 0's last pass. Each reset() begins a pass, too."""
+    for rank in range(2):
+        more = {"rank": rank, "world": 2, "record": directory, "prefetched": prefetched}
+        with make(served, "finite", 5, **more) as loader:
+            for _ in range(3):
+                assert len(list(loader)) == 47
+            for steps in (5, 3):
+                first(steps, loader)
+                loader.reset()
+            first(1 + prefetched, loader)
+    rows = (WINDOWS, WINDOWS, WINDOWS, 50, 30, 10)  # a reset() commits what the loop holds
+    passes = [[i, n, 0, 0, 0] for i, n in enumerate(rows)]
+    assert verify(served, "finite", directory) == (0, passes)
+
+
+def test_a_row_lost_or_taken_again_is_found(served, directory):
+    with make(served, "finite", 5, record=directory) as loader:
         list(loader)
-        next(iter(loader))
-        cursor = loader.cursor
-    with make(daemon, record=records, start=cursor.position + 5) as loader:
+        first(1, loader)
+        at = loader.position
+    with make(served, "finite", 5, record=directory, start=at + 5) as loader:
         list(loader)
-    status, passes = verify(daemon, records)
-    assert status == 1 and [(p["pass"], p["lost"]) for p in passes] == [(0, 0), (1, 5)]
+        loader.seek(position=at + 5)  # voids what was taken from there
+        list(loader)
+    code, passes = verify(served, "finite", directory)
+    assert code == 1 and passes == [[0, WINDOWS, 0, 0, 0], [1, WINDOWS - 5, WINDOWS - 10, 5, 0]]
+
+
+@contextlib.contextmanager
+def full(records):
+    """The record's file must not grow."""
+    (file,) = records.iterdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("prefetched", [0, 2])
+def test_a_full_disk_loses_no_batch(served, directory, prefetched):
+    """No batch is trained on without a record. The call may be repeated, also at the end."""
+    records, got = directory / "records", []
+    with make(served, "finite", start=448, record=records, prefetched=prefetched) as loader:
+        for steps in (3, 2):
+            got += positions(next(loader) for _ in range(steps))
+            if len(got) < 20 or prefetched:  # the end commits the batches held
+                with full(records):
+                    for _ in range(2):
+                        with pytest.raises(tokend.ArgumentError, match="record: .*nothing was"):
+                            next(loader)
+        while loader.position < WINDOWS:
+            assert next(loader, None) is None
+    assert got == list(range(448, WINDOWS))
+    code, passes = verify(served, "finite", records, "--from", 448)
+    assert (code, passes) == (0, [[0, 20, 0, 0, 0]])
+
+
+# ---- loops that take batches ahead ----
+
+# The loop of nanoGPT's train.py fetches the next batch during a step, and saves the checkpoint
+# first. It is killed in its tenth step.
+LOOP = """
+import json, os, signal, sys, tokend
+
+socket, records, save, trained, way = sys.argv[1:]
+more = {"record": records, "framework": "numpy", "prefetched": int(way == "prefetched")}
+loader = tokend.Loader("train", 2, socket=socket, **more)
+checkpoint = {"consumed": 0}
+if os.path.exists(save):
+    checkpoint = json.load(open(save))
+    if way == "seek":
+        loader.seek(position=checkpoint["consumed"])
+    else:
+        loader.load_state_dict({"cursor": bytes.fromhex(checkpoint["cursor"])})
+if way == "commit":
+    loader.commit()
+consumed, log = checkpoint["consumed"], open(trained, "a")
+if way != "drop":
+    batch, taken = next(loader), loader.taken
+for step in range(100):
+    if step % 5 == 0 and step:
+        state = {"cursor": loader.state_dict()["cursor"].hex(), "consumed": consumed}
+        json.dump(state, open(save + ".new", "w"))
+        os.replace(save + ".new", save)
+        if step == 10:
+            log.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    if way == "drop":
+        batch = next(loader)
+    print(*batch["position"].tolist(), file=log)  # the step
+    consumed += len(batch["position"])
+    if way == "commit":
+        loader.commit(taken)
+    if way != "drop":
+        batch, taken = next(loader), loader.taken
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "lost", "void", "ahead"),
+    [
+        ("naive", 6, 0, 2),
+        ("prefetched", 0, 0, 0),
+        ("commit", 0, 0, 0),
+        ("seek", 0, 6, 2),
+        ("drop", 0, 0, 0),
+    ],
+)
+def test_the_remedies_lose_nothing_in_a_loop_that_fetches_ahead(
+    served, directory, way, lost, void, ahead
+):
+    for _ in range(4):
+        done = python(LOOP, served.socket, *(directory / n for n in ("records", "save", "t")), way)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    rows = [int(position) for position in (directory / "t").read_text().split()]
+    assert len(rows) == len(set(rows)) == 80 and max(rows) == 79 + lost
+    recorded = verify(served, "train", directory / "records")
+    assert recorded == (0, [[0, 80 + lost + ahead, void, 0, 0]])
+
+
+def test_the_state_is_that_of_n_batches_before(served):
+    with make(served, prefetched=2) as loader:
+        for start in (0, 1000):
+            loader.seek(position=start)
+            for taken in range(6):
+                assert loader.position == loader.cursor.position == start + 4 * max(0, taken - 2)
+                next(loader)
+        loader.set_mix({"web": 1})  # and a seek to here: held batches stay held
+        loader.seek(micro_batch=3)
+        next(loader)
+        assert (loader.position, loader.taken) == (1020, 1027)
+        with pytest.raises(tokend.ArgumentError, match="commit: "):
+            loader.commit()
+    with make(served, "finite", 2, start=460, prefetched=2) as loader:
+        assert len(list(loader)) == 4 and loader.position == 466
+        assert next(loader, None) is None and loader.position == 468
+
+
+def test_a_state_that_is_loaded_after_the_first_batch_warns(served):
+    def load():
+        loader.load_state_dict(loader.state_dict())
+
+    with make(served, prefetched=1) as loader:
+        assert warned(load) == []
+        next(loader)
+        (text,) = warned(load)
+        assert "taken a batch of another position before" in text
+    with make(served, "finite", prefetched=1) as loader:
+        assert warned(lambda: list(loader) and load()) == [], "after the end"

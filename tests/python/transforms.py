@@ -40,14 +40,6 @@ def slow(tokens, position, rng):
     return tokens
 
 
-def busy(tokens, position, rng):
-    """Takes about 10 ms of one core."""
-    until = time.thread_time() + 0.01
-    while time.thread_time() < until:
-        pass
-    return tokens
-
-
 def hangs(tokens, position, rng):
     time.sleep(3600)
 
@@ -89,5 +81,7 @@ def interrupted_at_8(tokens, position, rng):
 interrupted_at_8.was = False
 
 
-def two_lines(tokens, position, rng):
-    raise RuntimeError("one\n  two")
+def two_lines_at_42(tokens, position, rng):
+    if position == 42:
+        raise RuntimeError("one\n  two")
+    return tokens

@@ -247,8 +247,10 @@ class Workers:
                 ) from None
             except ConnectionResetError:  # it died with unread messages; its own are still there
                 continue
-            except OSError:  # closed by another thread
-                message = b""
+            except OSError:
+                if self._finalizer.alive:  # of a signal's handler, for example its TimeoutError
+                    raise
+                message = b""  # closed by another thread
             if not message:
                 self._failed = worker.ended() if self._finalizer.alive else _closed()
                 self.close()

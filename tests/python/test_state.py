@@ -1,0 +1,536 @@
+"""The state of a loader: one cursor, exact wherever and however it is saved and loaded; what edits
+it; who may call a loader, and when.
+"""
+
+import copy
+import functools
+import gc
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import transforms
+from lib import PACKAGE
+from lib.forks import run_together
+from lib.injected import injected
+from loading import SEQ, check, check_run, make, warned
+
+import tokend
+from tokend.throughput import Throughput
+
+NAMES = ["web", "code"]
+
+
+def test_the_state_has_one_key_and_is_equal_on_all_ranks_at_equal_steps(served):
+    loaders = [make(served, rank=rank, world=3) for rank in range(3)]
+    fresh = loaders[0].state_dict()
+    assert list(fresh) == ["cursor"] and type(fresh["cursor"]) is bytes
+    for loader in loaders:
+        assert loader.state_dict() == fresh
+    for rank, loader in enumerate(loaders):
+        check_run(served, loader, 5, rank=rank, world=3)
+    assert len({loader.fingerprint for loader in loaders}) == 1
+    assert all(loader.state_dict() == loaders[0].state_dict() != fresh for loader in loaders)
+    with make(served, micro=8) as other:
+        assert other.fingerprint != loaders[0].fingerprint
+    next(loaders[0])
+    assert loaders[0].fingerprint != loaders[1].fingerprint
+    state = loaders[1].state_dict()
+    for loader in loaders:
+        loader.close()
+    for rank in range(2):  # no part of it belongs to a rank that is gone
+        with make(served, rank=rank, world=2) as loader:
+            loader.load_state_dict(state)
+            check_run(served, loader, 5, start=60, rank=rank, world=2)
+            loader.load_state_dict(fresh)
+            check_run(served, loader, 3, rank=rank, world=2)
+
+
+@pytest.mark.parametrize("taken", [1, 63, 1023, 1025])
+def test_a_resume_is_exact_at_any_position(served, taken):
+    """Not rounded down to a batch, a block or a shard."""
+    with make(served, micro=1, start=taken) as loader:
+        check_run(served, loader, 3, start=taken, micro=1)
+        state = loader.state_dict()
+    with make(served, micro=8, start=state) as loader:
+        assert loader.state_dict() == state
+        check_run(served, loader, 2, start=taken + 3, micro=8)
+
+
+def test_a_resume_reads_only_what_it_serves(daemon):
+    with make(daemon, slots=4, start=10**12) as loader:
+        check_run(daemon, loader, 2, start=10**12)
+        (session,) = daemon.tokctl("status", "--socket", daemon.socket, "--json")[:-1]
+        assert session["published"] <= 2 + 4
+
+
+def test_new_weights_in_the_config_change_no_position_of_a_run(daemon):
+    """They would serve samples again that the run has had, and never serve others."""
+    with make(daemon) as loader:
+        check_run(daemon, loader, 100)
+        state = loader.state_dict()
+    daemon.stop()
+    text = daemon.config.read_text()
+    daemon.config.write_text(text.replace("0.7", "0.2").replace("0.3", "0.8"))
+    daemon.start()
+    assert daemon.plan("train", 0, 900, state["cursor"]) != daemon.plan("train", 0, 900)
+    with make(daemon, start=state) as loader:
+        check_run(daemon, loader, 100, start=400, cursor=state["cursor"])
+
+
+DCP = """
+import json, sys
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+import tokend
+
+rank, world, op, socket, store, steps = sys.argv[1:]
+dist.init_process_group(
+    "gloo", init_method=f"file://{store}.{op}", rank=int(rank), world_size=int(world)
+)
+loader = tokend.Loader("train", 4, socket=socket)
+state = {"step": torch.tensor(0), "loader": loader}
+if op == "load":
+    dcp.load(state, checkpoint_id=store)
+rows = [next(loader)["position"].tolist() for _ in range(int(steps))]
+if op == "save":
+    state["step"] += int(steps)
+    dcp.save(state, checkpoint_id=store)
+print(json.dumps([int(state["step"]), rows]))
+dist.destroy_process_group()
+"""
+
+
+def test_a_distributed_checkpoint_resumes_at_another_world_size(served):
+    said = []
+    for world, op in ((2, "save"), (3, "load")):
+        ways = (op, served.socket, served.directory / "dcp", 4)
+        printed = run_together(DCP, [[rank, world, *ways] for rank in range(world)])
+        said += [json.loads(out.splitlines()[-1]) for out in printed]
+    assert [step for step, _ in said] == [4] * 5
+    assert sorted(p for _, rows in said for row in rows for p in row) == list(range(4 * 4 * 5))
+
+
+# ---- edits of the state ----
+
+
+def test_after_commit_the_state_is_the_committed_position(served):
+    with make(served) as loader:
+        nexts = []
+        for _ in range(5):
+            next(loader)
+            nexts.append(loader.taken)
+        assert loader.position == 20
+        for _ in range(2):  # the second changes nothing
+            loader.commit(nexts[1])
+            assert loader.position == 8
+        assert tokend.Cursor(loader.state_dict()["cursor"]).position == 8
+        for wrong in (9, nexts[0]):
+            with pytest.raises(tokend.ArgumentError, match="next: "):
+                loader.commit(wrong)
+        loader.seek(world=2, rank=0)  # after another step, batches of both sizes may be committed
+        next(loader)
+        loader.commit(nexts[4])
+        loader.commit()
+        assert loader.position == loader.taken == 28
+    with make(served, start=40) as loader:
+        loader.commit()  # nothing is trained on yet
+        next(loader)
+        assert (loader.position, loader.taken) == (40, 44)
+
+
+def test_seek(served):
+    with make(served) as loader:
+        early = loader.state_dict()["cursor"]
+        check_run(served, loader, 5)
+        loader.seek(position=4099)
+        check_run(served, loader, 5, start=4099)
+        loader.seek(early)
+        check_run(served, loader, 2)
+        loader.seek(rank=2, world=3, micro_batch=5)
+        check_run(served, loader, 4, start=8, rank=2, world=3, micro=5)
+        assert loader.position == 8 + 4 * 15
+
+
+def test_what_is_refused_changes_nothing(served):
+    ARGUMENT, REFUSED = tokend.ArgumentError, tokend.RefusedError
+    with make(served, "finite") as finite, make(served) as loader:
+        check_run(served, loader, 2)
+        broken = bytearray(loader.state_dict()["cursor"])
+        broken[-1] ^= 1
+        for call, argument, error, text in (
+            (loader.load_state_dict, {}, ARGUMENT, r"state: not from .* its keys are \[\]"),
+            (loader.load_state_dict, {"step": 1}, ARGUMENT, r"its keys are \['step'\]"),
+            (loader.load_state_dict, None, ARGUMENT, "it is a NoneType"),
+            (loader.load_state_dict, {"cursor": 17}, ARGUMENT, "its cursor is a int"),
+            (loader.load_state_dict, {"cursor": bytes(broken)}, REFUSED, "checksum"),
+            (loader.load_state_dict, finite.state_dict(), REFUSED, "stream"),
+            (loader.reset, {"epoch": 3}, ARGUMENT, "state: not from"),
+            (loader.seek, finite.cursor, REFUSED, "stream"),
+            (loader.seek, 5, TypeError, r"cursor: .*seek\(position=N\)"),
+            (loader.seek, "abc", TypeError, "cursor: "),
+            (loader.seek, {"cursor": b""}, TypeError, "cursor: "),
+            (lambda rank: loader.seek(rank=rank, world=3), 3, ARGUMENT, "rank: 3"),
+            (lambda position: finite.seek(position=position), 469, ARGUMENT, "past the end"),
+            (loader.set_mix, {"wb": 1}, ARGUMENT, "no dataset wb"),
+            (loader.set_mix, {"web": -1}, ARGUMENT, "weight"),
+            (loader.set_mix, {"web": float("nan")}, ARGUMENT, "weight"),
+            (loader.set_mix, {}, ARGUMENT, "sum"),
+            (loader.set_mix, [1], TypeError, "mix: a list"),
+            (loader.cursor.mix, {3: 1}, TypeError, "mix: 3"),
+            (loader.cursor.mix, {"web": "x"}, TypeError, "mix: weight of dataset web"),
+            (finite.set_mix, {"code": 1}, ARGUMENT, "epochs"),
+            (loader.checkpoint, 3, TypeError, "tag: 3"),
+            (loader.checkpoint, "a/b", ARGUMENT, "tag"),
+        ):
+            with pytest.raises(error, match=text):
+                call(argument)
+        check_run(served, loader, 2, start=8)
+
+
+def test_set_mix_acts_from_one_position_on_all_ranks(served):
+    loaders = [make(served, rank=rank, world=2, run="mixed") for rank in range(2)]
+    for loader in loaders:
+        next(loader)
+    assert {loader.set_mix({"code": 3, "web": 1}) for loader in loaders} == {1024}
+    (cursor,) = {loader.state_dict()["cursor"] for loader in loaders}
+    before, after = served.plan("train", 8, 2000), served.plan("train", 8, 2000, cursor)
+    assert before[:1016] == after[:1016]
+    of_code = [sum(row["dataset"] == "code" for row in p[1016:]) for p in (after, before)]
+    assert of_code[0] > 2 * of_code[1]
+    for rank, loader in enumerate(loaders):
+        for step in range(250):
+            at = (step * 2 + rank) * 4
+            check(served, next(loader), after[at : at + 4], NAMES)
+    state = loaders[0].state_dict()  # now only the cursor has the new mix
+    for loader in loaders:
+        loader.close()
+    with make(served, start=state, run="mixed") as loader:
+        check_run(served, loader, 1, start=2008, cursor=state["cursor"])
+
+
+def test_a_mix_may_follow_one_that_has_begun_and_is_not_committed(served):
+    with make(served, micro=16, start=1000, run="twice") as loader:
+        next(loader)
+        loader.commit()
+        assert loader.set_mix({"web": 1, "code": 1}) == 1024
+        assert loader.set_mix({"web": 1, "code": 2}) == 1024  # not begun: replaced
+        next(loader)
+        assert loader.set_mix({"web": 2, "code": 1}) == 2048
+        state = loader.state_dict()["cursor"]  # of the committed position: it has all three mixes
+        check_run(served, loader, 80, start=1032, micro=16, cursor=state)
+    with make(served, micro=16, start=state, run="twice") as loader:
+        check_run(served, loader, 80, start=1016, micro=16, cursor=state)
+
+
+def test_checkpoint_and_start_from_its_tag(served):
+    with make(served, run="one") as loader:
+        check_run(served, loader, 3)
+        path = loader.checkpoint("step-3")
+        assert open(path, "rb").read() == loader.state_dict()["cursor"]
+    for run, tag in (("one", "step-3"), ("two", "one/step-3")):
+        with make(served, run=run, start=tag) as loader:
+            check_run(served, loader, 2, start=12)
+    with pytest.raises(tokend.RefusedError, match="tag"):
+        make(served, run="one", start="step-4")
+
+
+def test_attributes(served):
+    with make(served, run="named", rank=1, world=2) as loader:
+        assert (loader.stream, loader.run, loader.datasets) == ("train", "named", NAMES)
+        assert (loader.rank, loader.world, loader.seq_len) == (1, 2, SEQ)
+        next(loader)
+        assert loader.mix == {"web": 0.7, "code": 0.3}
+        loader.set_mix({"code": 1})
+        assert loader.mix["web"] > 0, "not yet in force"
+        loader.seek(position=1024, micro_batch=2)
+        assert loader.mix == {"web": 0, "code": 1}
+        assert loader.batch_size == loader.micro_batch == len(next(loader)["position"]) == 2
+        assert "train" in repr(loader) and "rank 1 of 2" in repr(loader)
+        for name in ("stream", "run", "batch_size", "seq_len"):
+            with pytest.raises(AttributeError):
+                setattr(loader, name, 1)
+    assert "not attached" in repr(loader)
+
+
+def test_waiting_is_measured(served):
+    with make(served, slots=2, run="measured", transform=transforms.slow, world=2) as loader:
+        throughput, other = Throughput(loader), Throughput(loader)
+        next(loader)
+        assert other()["tokend/data_share"] > 0.5
+        served.freeze()
+        threading.Timer(0.5, served.signal, [signal.SIGCONT]).start()
+        while loader.stats()["waited_s"] < 0.3:
+            next(loader)
+        said, stats = throughput(), loader.stats()
+        assert said["tokend/tokens"] == 2 * stats["tokens"] and said["tokend/wait_seconds"] > 0.3
+        assert 0 < said["tokend/wait_share"] < said["tokend/data_share"] <= 1
+        assert stats["waited_s"] <= stats["next_s"] and stats == loader.stats()
+        again = throughput()  # since the last call
+        assert again["tokend/tokens"] == said["tokend/tokens"]
+        assert again["tokend/tokens_per_second"] == again["tokend/wait_seconds"] == 0
+        loader.seek(world=1)
+        next(loader)
+        grown = throughput()["tokend/tokens"] - said["tokend/tokens"]
+        assert grown == 4 * (SEQ + 1), "it does not jump with the world"
+
+
+# ---- who may call a loader, and when ----
+
+
+def rings():
+    """How much ring memory this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return maps.read().count("/memfd:tokend-")
+
+
+def calls(loader):
+    return (
+        lambda: next(loader),
+        loader.state_dict,
+        loader.seek,
+        loader.control,
+        lambda: loader.checkpoint("x"),
+    )
+
+
+def test_a_forked_child_gets_an_error(served):
+    with make(served) as loader:
+        check_run(served, loader, 2)
+        child = os.fork()
+        if child == 0:
+            told = [rings()]
+            for call in calls(loader):
+                try:
+                    call()
+                except tokend.ForkedError as error:
+                    told.append("num_workers=0" in str(error))
+            loader.close()
+            del loader
+            gc.collect()
+            os._exit(0 if told == [0, *[True] * 5] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert rings() == 2, "meta and data"
+        injected(2)
+        check_run(served, loader, 200, start=8)
+
+
+def test_a_closed_loader_raises_and_its_batches_stay(served):
+    with make(served) as loader:
+        batch = next(loader)
+    loader.close()
+    for call in (*calls(loader), loader.stats, lambda: loader.position):
+        with pytest.raises(tokend.Error, match="^closed: "):
+            call()
+    check(served, batch, served.plan("train", 0, 4), NAMES)
+
+
+@pytest.mark.parametrize("double", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_loader_cannot_be_copied(served, double):
+    with make(served) as loader, pytest.raises(TypeError, match=r"pass it the state_dict\(\)"):
+        double(loader)
+
+
+def test_another_thread_gets_the_state_while_batches_are_taken(served):
+    with make(served, slots=8) as loader:
+        stop, seen, errors = threading.Event(), [], []
+
+        def peer():
+            while not stop.is_set():
+                try:
+                    seen.append(tokend.Cursor(loader.state_dict()["cursor"]).position)
+                except Exception as error:
+                    errors.append(error)
+
+        thread = threading.Thread(target=peer)
+        thread.start()
+        for _ in range(400):
+            next(loader)
+            time.sleep(0.0002)  # a thread that waits for the interpreter's lock gets it
+        stop.set()
+        thread.join()
+        assert not errors and seen == sorted(seen)
+        assert len(set(seen)) > 5 and set(seen) <= set(range(0, 1601, 4))
+
+
+class Enough(Exception):
+    pass
+
+
+def until_signalled(loader, daemon, handler):
+    """The batches that are taken until next() waits for a stopped daemon and a signal comes."""
+    batches, former = [], signal.signal(signal.SIGALRM, handler)
+    daemon.freeze()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises((Enough, tokend.Error)) as raised:
+            while len(batches) < 10:
+                batches.append(next(loader))
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    return len(batches), raised.value
+
+
+def test_a_signal_interrupts_a_wait_and_nothing_is_lost(served):
+    """Its handler may ask for the state; so may another thread while next() waits."""
+
+    def handler(*_):
+        assert tokend.Cursor(loader.state_dict()["cursor"]).position == loader.position > 0
+        raise Enough
+
+    with make(served, slots=4) as loader:
+        taken, _ = until_signalled(loader, served, handler)
+        got = []
+        reader = threading.Thread(target=lambda: got.append(next(loader)))
+        reader.start()
+        assert loader.state_dict() and loader.position == 4 * taken and not got
+        served.signal(signal.SIGCONT)
+        reader.join(20)
+        check(served, got[0], served.plan("train", 4 * taken, 4), NAMES)
+        check_run(served, loader, 20, start=4 * taken + 4)
+        assert loader.stats()["lost_wakes"] == 0
+
+
+@pytest.mark.parametrize("call", [3, 4], ids=["control", "checkpoint"])
+def test_a_handler_may_not_wait(served, call):
+    with make(served, slots=2) as loader:
+        _, error = until_signalled(loader, served, lambda *_: calls(loader)[call]())
+        served.signal(signal.SIGCONT)
+        assert str(error).startswith("busy: ") and "signal" in str(error)
+
+
+def nth_call(n):
+    """A profile function that raises after the n-th call of a function within the package, where
+    Python may call a signal's handler. A method's end and its caller's next step are one.
+    """
+
+    def profile(frame, event, _):
+        nonlocal n
+        ours = frame.f_code.co_filename.startswith(str(PACKAGE))
+        if ours and event in ("c_return", "return") and frame.f_code.co_name != "__next__":
+            n -= 1
+            if n == 0:
+                raise Enough
+        return None
+
+    return profile
+
+
+@pytest.mark.parametrize("take", [iter, lambda loader: loader], ids=["for", "next"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dtype": "int32", "provenance": True},
+        {"prefetched": 2, "framework": "numpy"},
+        {"transform": transforms.in_place},
+        {"transform": transforms.in_place, "workers": 2},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_an_exception_after_any_call_within_next_loses_no_batch(served, options, take):
+    with make(served, **options) as loader:
+        batches = take(loader)
+        position = next(batches)["position"][0].item()
+        hits = 0
+        for n in range(1, 400):
+            sys.setprofile(nth_call(n))
+            try:
+                batch = next(batches)
+                sys.setprofile(None)
+            except Enough:
+                sys.setprofile(None)
+                hits += 1
+                assert "prefetched" in options or loader.position == loader.taken == position + 4
+                batch = next(batches)
+            position += 4
+            assert batch["position"][0].item() == position, n
+            if hits < n - 20:
+                break
+        assert hits > 3 and loader.taken == position + 4
+
+
+# ---- a state that counts the batch in hand ----
+
+
+def fails(loader):
+    try:
+        for _ in loader:
+            raise Enough
+    except Enough:
+        loader.state_dict()
+
+
+def saves_in_finally(loader):
+    try:
+        try:
+            next(loader)
+            raise Enough
+        finally:
+            loader.state_dict()
+    except Enough:
+        pass
+
+
+def is_signalled(loader, handler=None):
+    former = signal.signal(signal.SIGUSR1, handler or (lambda *_: loader.state_dict()))
+    try:
+        for _ in zip(range(2), loader):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+
+
+def has_a_partial_handler(loader):
+    is_signalled(loader, functools.partial(lambda loader, *_: loader.state_dict(), loader))
+
+
+@pytest.mark.parametrize("act", [fails, saves_in_finally, is_signalled, has_a_partial_handler])
+def test_a_state_saved_within_a_step_warns_once(served, act):
+    with make(served) as loader:
+        (text,) = warned(lambda: act(loader))
+        assert "call commit() after each step" in text
+        assert warned(lambda: act(loader)) == []
+    with make(served) as loader:
+        loader.commit()
+        assert warned(lambda: act(loader)) == []
+
+
+def test_a_state_saved_after_a_step_does_not_warn(served):
+    def save(*_):
+        loader.state_dict()
+
+    def act():
+        for _ in zip(range(2), loader):
+            save()
+        for _ in loader:
+            break
+        save()  # a handler, but not called as one
+        try:
+            next(loader)
+            loader.seek(position=460)
+            raise Enough
+        except Enough:
+            save()
+            try:
+                next(loader)  # a loop in a handler
+                save()
+            finally:
+                save()
+        batches = iter(loader)
+        try:
+            while True:
+                next(batches)
+        except StopIteration:
+            save()
+
+    former = signal.signal(signal.SIGUSR1, save)
+    try:
+        with make(served, "finite") as loader:
+            assert warned(act) == []
+    finally:
+        signal.signal(signal.SIGUSR1, former)

@@ -1,0 +1,426 @@
+"""Transforms in the trainer's process and in workers give the same rows at the same positions;
+workers that are killed, hang, are interrupted, or lose their trainer.
+"""
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+import pytest
+import transforms
+from loading import SEQ, make, positions, rows_of
+
+import tokend
+from lib import REPO, TOKCTL, child_environment, wait_until
+
+MASK = 2**64 - 1
+IN_PLACE = transforms.in_place
+
+
+def key(position, seed=42):
+    """The seed of a row's rng: derive(seed, 7, position) of daemon/order.md."""
+
+    def mix(x):
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+        return x ^ x >> 31
+
+    golden = 0x9E3779B97F4A7C15
+    h = mix(seed + golden)
+    for value in (7, position):
+        h = mix((h ^ value) + golden & MASK)
+    return h
+
+
+def transformed(daemon, function, row):
+    rng = numpy.random.Generator(numpy.random.Philox(key=key(row["position"])))
+    return function(rows_of(daemon, [row])[0], row["position"], rng)
+
+
+def check(daemon, loader, function, batches, start=0, rank=0, world=1, micro=4, cursor=None):
+    plan = daemon.plan("train", start, batches * world * micro, cursor)
+    for step in range(batches):
+        at = (step * world + rank) * micro
+        part, batch = plan[at : at + micro], next(loader)
+        rows = numpy.stack([transformed(daemon, function, row) for row in part])
+        assert positions([batch]) == [row["position"] for row in part]
+        assert numpy.array_equal(batch["input_ids"], rows[:, :SEQ])
+        assert numpy.array_equal(batch["labels"], rows[:, 1:])
+
+
+def children(pid=None, of="tokend.workers"):
+    """The workers of this process, or the children of another, that are alive."""
+    done = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(pid or os.getpid())],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(line.split()[0]) for line in done.stdout.splitlines() if of in line]
+
+
+# ---- the rows ----
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_transform_is_a_function_of_the_row_alone(served, workers):
+    more = {"transform": transforms.shuffle, "workers": workers}
+    with make(served, **more) as loader:
+        check(served, loader, transforms.shuffle, 30)
+        state = loader.state_dict()
+        assert loader.position == loader.taken == 120
+        assert len(children()) == workers
+    wait_until(lambda: not children(), "the end of the workers")
+    with make(served, start=state, rank=1, world=3, micro=5, **more) as loader:
+        check(served, loader, transforms.shuffle, 10, start=120, rank=1, world=3, micro=5)
+
+
+def test_workers_are_other_processes(served):
+    with make(served, transform=transforms.stamps_pid, workers=2) as loader:
+        pids = [next(loader)["input_ids"][0, 0].item() for _ in range(6)]
+    assert pids == pids[:2] * 3 and len({*pids, os.getpid()}) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_state_commit_seek_and_mix_with_a_transform(served, workers):
+    run = f"transformed-{workers}"
+    with make(served, transform=IN_PLACE, workers=workers, run=run) as loader:
+        fresh = loader.state_dict()
+        check(served, loader, IN_PLACE, 5)
+        loader.load_state_dict(fresh)
+        check(served, loader, IN_PLACE, 3)
+        loader.commit(8)
+        loader.seek(micro_batch=2)  # taken batches stay taken
+        check(served, loader, IN_PLACE, 3, start=12, micro=2)
+        assert loader.position == 8
+        loader.seek(position=0, rank=2, world=3, micro_batch=7)
+        check(served, loader, IN_PLACE, 5, rank=2, world=3, micro=7)
+        assert loader.set_mix({"code": 1}) == 1024
+        more = {"start": 105, "rank": 2, "world": 3, "micro": 7}
+        check(served, loader, IN_PLACE, 60, cursor=bytes(loader.cursor), **more)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mix_within_a_finite_stream_does_not_move_its_end(daemon, workers):
+    text = daemon.config.read_text()
+    train = text[text.index("  train:") : text.index("  finite:")]
+    daemon.config.write_text(text + train.replace("train:", "short:\n    samples: 1000"))
+    daemon.stop()
+    daemon.start()
+    with make(daemon, "short", transform=IN_PLACE, workers=workers, start=500) as loader:
+        for _ in range(7):
+            next(loader)
+        loader.set_mix({"web": 0.4, "code": 0.6})
+        assert positions(loader) == list(range(528, 1000))
+
+
+# ---- faults of the function ----
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (transforms.raises_at_42, "KeyError: 'no such thing'"),
+        (transforms.exits_at_42, "SystemExit: 3"),
+        (transforms.two_lines_at_42, "RuntimeError: one two"),
+    ],
+)
+def test_a_transform_that_raises_names_the_row_and_stops(served, function, text, workers):
+    (row,) = served.plan("train", 42, 1)
+    place = rf"\(position 42, dataset {row['dataset']}, shard \d .*, offset {row['offset']}\)"
+    with make(served, transform=function, workers=workers) as loader:
+        check(served, loader, lambda tokens, *_: tokens, 10)
+        for _ in range(2):
+            with pytest.raises(tokend.TransformError, match=f"^transform: {text} {place}") as error:
+                next(loader)
+            assert (error.value.position, error.value.offset) == (42, row["offset"])
+            assert loader.position == loader.taken == loader.cursor.position == 40
+        loader.seek(position=44)
+        check(served, loader, lambda tokens, *_: tokens, 3, start=44)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "text"),
+    [
+        (transforms.shortens, "int64", r"returned shape \[64\] instead of \[65\]"),
+        (transforms.nothing, "int64", "returned None instead of the row"),
+        (transforms.halves, "int64", "returned float64 instead of integers"),
+        (transforms.negates, "int64", "returned a token outside of 0 … 9223372036854775807"),
+        (transforms.grows, "int32", "outside of 0 … 2147483647"),
+    ],
+)
+def test_a_result_that_is_not_a_row_is_refused(served, function, dtype, text):
+    with make(served, transform=function, dtype=dtype) as loader:
+        with pytest.raises(tokend.TransformError, match=text):
+            next(loader)
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_batch_whose_transform_was_interrupted_comes_again(served, monkeypatch, commits):
+    monkeypatch.setattr(transforms.interrupted_at_8, "was", False)
+    with make(served, transform=transforms.interrupted_at_8, micro=7) as loader:
+        if commits:
+            loader.commit()
+        next(loader)
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        assert (loader.position, loader.taken) == (0 if commits else 7, 7)
+        assert positions([next(loader)]) == list(range(7, 14))
+        loader.commit(7)
+        assert loader.position == 7
+
+
+# ---- accidents ----
+
+
+def test_a_killed_worker_is_one_error(served):
+    with make(served, transform=transforms.kills_itself, workers=2) as loader:
+        for _ in range(2):
+            with pytest.raises(tokend.WorkerError, match=r"worker [01] of 2 \(pid \d+\) .* signal"):
+                for _ in range(20):
+                    next(loader)
+        place = loader.position
+        assert 12 <= place <= 20
+        wait_until(lambda: not children(), "the end of the other worker")
+    with make(served, start=place) as loader:
+        assert positions([next(loader)])[0] == place
+
+
+def test_workers_that_hang_end_together_when_another_thread_closes(served):
+    loader, said = make(served, transform=transforms.hangs, workers=3), []
+
+    def read():
+        try:
+            next(loader)
+        except tokend.Error as error:
+            said.append(str(error))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait_until(lambda: len(children()) == 3, "the workers")
+    time.sleep(1)
+    begin = time.monotonic()
+    loader.close()
+    reader.join(20)
+    assert time.monotonic() - begin < 5 and not children()
+    assert said and said[0].startswith("closed: ")
+
+
+def test_a_dropped_loader_ends_its_workers(served):
+    loader = make(served, transform=IN_PLACE, workers=2)
+    next(loader)
+    del loader
+    gc.collect()
+    wait_until(lambda: not children(), "the end of the workers")
+    assert not [name for name in os.listdir("/dev/shm") if "tokend" in name]
+
+
+TRAINER = """
+import sys, time, tokend, transforms
+
+if __name__ == "__main__":
+    function = getattr(transforms, sys.argv[2])
+    loader = tokend.Loader("train", 4, socket=sys.argv[1], transform=function, workers=2)
+    print("there", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("function", ["in_place", "hangs"])
+def test_a_killed_trainer_leaves_no_workers(served, directory, function):
+    path = directory / "trainer.py"
+    path.write_text(TRAINER)
+    command = [sys.executable, path, served.socket, function]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
+    assert trainer.stdout.readline() == "there\n"
+    workers = children(trainer.pid)
+    assert len(workers) == 2
+    trainer.kill()
+    trainer.wait()
+
+    def gone(pid):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] == "Z"  # init has not reaped it yet
+        except FileNotFoundError:
+            return True
+
+    wait_until(lambda: all(gone(pid) for pid in workers), "the end of the workers")
+
+
+def test_a_forked_child_leaves_the_workers_alone(served):
+    with make(served, transform=IN_PLACE, workers=2) as loader:
+        check(served, loader, IN_PLACE, 2)
+        child = os.fork()
+        if child == 0:
+            try:
+                next(loader)
+            except tokend.ForkedError:
+                loader.close()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        check(served, loader, IN_PLACE, 10, start=8)
+
+
+class Interrupt(OSError):
+    """As a TimeoutError: it is not taken for the end of a worker."""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_wait_has_a_limit_and_loses_nothing(served, workers):
+    """An error of the limit, or of a signal's handler: next() continues."""
+
+    def take(loader):
+        while True:
+            with contextlib.suppress(tokend.WaitError):
+                return next(loader)
+
+    def interrupt(*_):
+        raise Interrupt
+
+    keys = {"transform": IN_PLACE, "workers": workers}
+    former = signal.signal(signal.SIGALRM, interrupt)
+    with make(served, max_wait=0.3, slots=2, **keys) as loader:
+        take(loader)
+        served.freeze()
+        try:
+            with pytest.raises(TimeoutError, match="^max_wait: .* within 0.3 s"):
+                for _ in range(100):
+                    next(loader)
+            state = loader.state_dict()
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Interrupt):
+                take(loader)
+            assert loader.state_dict() == state
+        finally:
+            signal.signal(signal.SIGALRM, former)
+            served.signal(signal.SIGCONT)
+        with make(served, start=state, run="other", **keys) as other:
+            for _ in range(5):
+                assert take(loader)["input_ids"].equal(next(other)["input_ids"])
+
+
+def test_a_killed_daemon_is_not_noticed_by_workers(daemon):
+    with make(daemon, transform=IN_PLACE, workers=2, slots=4) as loader:
+        check(daemon, loader, IN_PLACE, 10)
+        daemon.kill()
+        restart = threading.Timer(0.3, daemon.start)
+        restart.start()
+        check(daemon, loader, IN_PLACE, 50, start=40)
+        restart.join()
+
+
+def test_operators_do_not_wait_for_workers(served):
+    """A worker's session does not take part in a request; the loader's own session does."""
+    with make(served, transform=IN_PLACE, workers=2, run="operated") as loader:
+        next(loader)
+        more = ["--socket", served.socket, "--run", "operated", "--timeout", "20"]
+        asked = subprocess.Popen([TOKCTL, "mix", "train", "code=1", *more])
+        place = 4
+        while asked.poll() is None:
+            loader.control()
+            if place < 600:
+                next(loader)
+                place += 4
+            time.sleep(0.01)
+        assert asked.returncode == 0
+        loader.seek(position=1000)
+        check(served, loader, IN_PLACE, 30, start=1000, cursor=bytes(loader.cursor))
+
+
+# ---- where the function is ----
+
+SCRIPT = """
+import multiprocessing, sys, tokend
+
+
+def turn(tokens, position, rng):
+    return tokens[::-1]
+
+
+def train(world):
+    more = {"socket": sys.argv[1], "rank": world - 1, "world": world, "workers": 1}
+    with tokend.Loader("train", 4, transform=turn, **more) as loader:
+        print(next(loader)["position"].tolist(), flush=True)
+
+
+"""
+MAIN = 'if __name__ == "__main__":'
+SPAWNED = f"""{MAIN}
+    process = multiprocessing.get_context("spawn").Process(target=train, args=(2,))
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "end", "text"),
+    [
+        ("file", f"{MAIN} train(1)", "[0, 1, 2, 3]"),
+        ("file", SPAWNED, "[4, 5, 6, 7]"),
+        ("file", "train(1)", f"put the program's code under {MAIN}"),
+        ("-c", "train(1)", "is not in a file, so workers cannot import it"),
+        ("-", "train(1)", "is not in a file, so workers cannot import it"),
+    ],
+)
+def test_a_transform_of_the_script_itself(served, directory, how, end, text):
+    program, path = SCRIPT + end, directory / "script.py"
+    path.write_text(program)
+    command = {"file": [path], "-c": ["-c", program], "-": ["-"]}[how]
+    done = subprocess.run(
+        [sys.executable, *command, served.socket],
+        input=program,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=child_environment(),
+        timeout=60,
+    )
+    assert (done.returncode == 0) == text.startswith("[")
+    assert text in done.stdout + done.stderr
+
+
+# ---- the worked example ----
+
+
+def test_fill_in_the_middle(daemon, monkeypatch):
+    monkeypatch.syspath_prepend(REPO / "client/example")
+    import fim
+
+    tokens = numpy.random.default_rng(3).integers(1, 50_000, 600)
+    tokens[[99, 100, 350]] = fim.EOS
+    cut = 0
+    for seed in range(20):
+        made = fim.fim(tokens.copy(), 0, numpy.random.default_rng(seed))
+        assert len(made) == len(tokens)
+        assert (numpy.flatnonzero(made == fim.EOS) == numpy.flatnonzero(tokens == fim.EOS)).all()
+        for begin, end in ((0, 99), (101, 350), (351, 600)):
+            old, new = tokens[begin:end].tolist(), made[begin:end].tolist()
+            if fim.PRE in new:
+                suf, mid = new.index(fim.SUF), new.index(fim.MID)
+                assert new[0] == fim.PRE
+                assert new[1:suf] + new[mid + 1 :] + new[suf + 1 : mid] == old[:-3]
+                cut += 1
+            else:
+                assert new == old
+    assert 15 < cut < 45
+    seed, eos = "    seed: 42\n", "    seed: 42\n    eos: 0\n    documents: true\n"
+    daemon.config.write_text(daemon.config.read_text().replace(seed, eos))
+    daemon.stop()
+    daemon.start()
+    done = subprocess.run(
+        [sys.executable, REPO / "client/example/fim.py", daemon.config, "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=child_environment(XDG_RUNTIME_DIR=str(daemon.directory), OMP_NUM_THREADS="1"),
+    )
+    assert done.stdout.count("samples [") == 3, done.stderr
