@@ -1,0 +1,203 @@
+"""A trainer on the fake libcuda.so.1: test_device.py runs it, with LD_LIBRARY_PATH.
+
+fake_gpu.py SOCKET SCENARIO prints one JSON object: the rows of the batches, and what was seen.
+torch has no tensors on the fake GPU, so they are in its "device memory", and work on the loader's
+stream is queued there as calls.
+"""
+
+import ctypes as c
+import json
+import math
+import sys
+import warnings
+
+import tokend
+import torch
+from tokend import device
+
+ENOUGH = 12
+
+
+class Fake:
+    """Replaces device.Cuda."""
+
+    number, int64, int32, int16 = 0, torch.int64, torch.int32, torch.int16
+
+    def __init__(self):
+        self.cu = c.CDLL("libcuda.so.1")
+        self.ordered, self.calls, self.full = True, [], False
+        self.caller_captures = self.broken = False
+        context, stream = c.c_void_p(), c.c_void_p()
+        assert self.cu.cuInit(0) == 0 and self.cu.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
+        assert self.cu.cuCtxSetCurrent(context) == 0
+        assert self.cu.cuStreamCreate(c.byref(stream), 1) == 0
+        self.stream = stream.value
+
+    def empty(self, shape, dtype):
+        if self.full:
+            raise torch.OutOfMemoryError("no memory")
+        at, size = c.c_uint64(), math.prod(shape) * dtype.itemsize
+        assert self.cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(size)) == 0
+        return torch.frombuffer((c.c_char * size).from_address(at.value), dtype=dtype).view(shape)
+
+    def run(self, work):
+        if self.broken:
+            raise RuntimeError("no kernel")
+        if not self.ordered:
+            work()  # wrong on purpose: the copy is not complete yet
+            return True
+        call = c.CFUNCTYPE(None, c.c_void_p)(lambda _: work())
+        self.calls.append(call)
+        assert self.cu.cuLaunchHostFunc(c.c_void_p(self.stream), call, None) == 0
+        return True
+
+    def capturing(self):
+        return self.caller_captures
+
+    def hand_over(self, tensor, event):
+        pass
+
+    def finish(self):
+        assert self.cu.cuStreamSynchronize(c.c_void_p(self.stream)) == 0
+
+
+class Trainer:
+    def __init__(self, socket, stream="train", **more):
+        self.gpu, self.batches, self.seen = Fake(), [], {}
+        device.Cuda, device.named = lambda name: self.gpu, lambda name: torch.device("cpu")
+        more = {"socket": socket, "rank": 0, "world": 1, "slots": 4, "device": "cuda", **more}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.loader = tokend.Loader(stream, 4, **more)
+        self.warned = [str(w.message) for w in caught if "registered" in str(w.message)]
+
+    def steps(self, count=ENOUGH):
+        for _, batch in zip(range(count), self.loader, strict=False):
+            assert self.loader.position == self.loader.taken, "not that of the batch copied ahead"
+            self.batches.append(batch)
+
+    def end(self, **seen):
+        self.gpu.finish()
+        self.loader.close()
+        rows = [
+            dict(zip(("position", "input_ids", "labels"), row, strict=True))
+            for batch in self.batches
+            for row in zip(
+                *(batch[name].tolist() for name in ("position", "input_ids", "labels")), strict=True
+            )
+        ]
+        dtypes = sorted({str(batch["input_ids"].dtype) for batch in self.batches})
+        faults = self.gpu.cu.fakeFaults(), self.gpu.cu.fakeRegistered()
+        assert faults == (0, 0)
+        return {"rows": rows, "dtypes": dtypes, "warned": self.warned, **seen}
+
+
+def rows(socket, waits=True, **more):
+    """@waits: the fake has no stream of the caller's, on which torch would make the labels."""
+    trainer = Trainer(socket, **more)
+    if waits:
+        trainer.gpu.hand_over = lambda *_: trainer.gpu.finish()
+    trainer.steps()
+    return trainer.end()
+
+
+def kinds(socket):
+    return [
+        rows(socket, waits=False),
+        rows(socket, dtype="int32", provenance=True),
+        rows(socket, stream="wide"),
+        rows(socket, stream="whole"),
+        rows(socket, stream="finite", start=448),
+    ]
+
+
+def disordered(socket):
+    trainer = Trainer(socket)
+    trainer.gpu.ordered = False
+    trainer.steps()
+    return trainer.end()
+
+
+def late(socket):
+    """The GPU does nothing for a while: a wait for it would never end."""
+    trainer = Trainer(socket, slots=8)
+    trainer.steps(2)
+    trainer.gpu.cu.fakeHold(1)
+    trainer.steps(4)
+    pending = trainer.gpu.cu.fakePending()
+    trainer.gpu.cu.fakeHold(0)
+    trainer.steps(6)
+    return trainer.end(pending=pending)
+
+
+def capture(socket):
+    """Another thread captures a graph, in the mode that forbids calls in all threads."""
+    trainer = Trainer(socket)
+    trainer.steps(1)
+    other, mode, at = c.c_void_p(), c.c_int(0), c.c_uint64()
+    cu = trainer.gpu.cu
+    assert cu.cuStreamCreate(c.byref(other), 1) == 0
+    cu.fakeCapture(other, 1)
+    trainer.steps(5)
+    spoiled = cu.fakeCaptureSpoiled()
+    cu.cuThreadExchangeStreamCaptureMode(c.byref(mode))
+    refused = cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(64))
+    cu.fakeCapture(other, 0)
+    return trainer.end(seen=[spoiled, mode.value, refused])
+
+
+def full(socket):
+    """The device has no memory left for a while. Nothing is lost, whenever that begins."""
+    trainer, raised = Trainer(socket), []
+    for _ in range(3):
+        trainer.steps(2)
+        for name in ("full", "full", "broken", "caller_captures"):
+            setattr(trainer.gpu, name, True)
+            try:
+                trainer.steps(1)
+            except (RuntimeError, tokend.Error) as error:
+                raised.append(str(error))
+            setattr(trainer.gpu, name, False)
+    trainer.steps(3)
+    return trainer.end(raised=raised)
+
+
+def elsewhere(socket):
+    """A seek and a mix drop the batch copied ahead; another micro-batch changes the shape."""
+    trainer = Trainer(socket, run="elsewhere")
+    trainer.steps(3)
+    trainer.loader.seek(position=1000)
+    trainer.steps(2)
+    trainer.loader.set_mix({"web": 1, "code": 1})
+    cursor = trainer.loader.state_dict()["cursor"].hex()
+    trainer.steps(2)
+    trainer.loader.seek(micro_batch=2)
+    trainer.steps(3)
+    return trainer.end(cursor=cursor)
+
+
+def refused(socket):
+    """Rings that cannot be registered, one after the other. The daemon learns of it."""
+    trainer = Trainer(socket)
+    for _ in range(4):
+        trainer.steps(3)
+        trainer.loader.seek()
+    trainer.steps(1)
+    print("look", flush=True)
+    sys.stdin.readline()
+    return trainer.end()
+
+
+def restart(socket):
+    trainer = Trainer(socket)
+    trainer.steps(3)
+    print("look", flush=True)
+    sys.stdin.readline()
+    trainer.steps(9)
+    return trainer.end(reattached=trainer.loader.stats()["reattached"])
+
+
+if __name__ == "__main__":
+    empty = torch.empty  # torch pins memory only where there is a GPU
+    torch.empty = lambda *shape, pin_memory=False, **more: empty(*shape, **more)
+    print(json.dumps(globals()[sys.argv[2]](sys.argv[1])))

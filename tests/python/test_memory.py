@@ -1,0 +1,195 @@
+"""The memory of batches: never overwritten while anything holds a tensor over it, free afterwards;
+batches that are lent without a copy.
+"""
+
+import copy
+import io
+import os
+import random
+import threading
+
+import numpy
+import pytest
+import torch
+from loading import SEQ, check, check_run, make, python, rows_of
+
+import tokend
+
+MICRO = 4
+NAMES = ["web", "code"]
+
+
+def private_bytes():
+    with open("/proc/self/smaps_rollup") as file:
+        return 1024 * sum(int(line.split()[1]) for line in file if line.startswith("Private_Dirty"))
+
+
+@pytest.mark.parametrize("dtype", ["int64", {"input_ids": "int32"}], ids=str)
+def test_what_a_trainer_keeps_is_never_overwritten(served, seed, dtype):
+    """It keeps tensors, slices and NumPy's arrays for a while and drops them in another thread."""
+    rng, kept, dropped, addresses = random.Random(seed), [], [], []
+    forms = (lambda t: t, lambda t: t[1:, 3:], lambda t: t.numpy()[0], lambda t: t.view(-1))
+    with make(served, dtype=dtype, slots=2) as loader:
+        for _ in range(400):
+            batch = next(loader)
+            addresses.append(batch["input_ids"].data_ptr())
+            for name in ("input_ids", "labels"):
+                if rng.random() < 0.3:
+                    held = rng.choice(forms)(batch[name])
+                    kept.append((held, copy.deepcopy(held)))
+            batch = None
+            while len(kept) > 60:
+                held, want = kept.pop(rng.randrange(len(kept)))
+                assert (held == want).all()
+                dropped.append(held)
+                held = None
+            if len(dropped) > 20:
+                thread = threading.Thread(target=dropped.clear)
+                thread.start()
+                thread.join()
+    for held, want in kept:  # also after close()
+        assert (held == want).all()
+    assert len(set(addresses)) < len(addresses) / 2, "no memory was used again"
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_threads_that_take_batches_of_one_loader_share_no_memory(served, framework):
+    """Which thread gets which batch is up to them."""
+    steps, batches = 200, []
+    with make(served, framework=framework) as loader:
+        threads = [
+            threading.Thread(target=lambda: batches.extend(next(loader) for _ in range(steps // 4)))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    batches.sort(key=lambda batch: int(batch["position"][0]))
+    plan = served.plan("train", 0, MICRO * steps)
+    for i, batch in enumerate(batches):
+        check(served, batch, plan[MICRO * i : MICRO * i + MICRO], NAMES)
+
+
+def test_autograd_holds_a_batch(served):
+    """An embedding saves its ids in C++, where Python's counts do not show them."""
+    table = torch.nn.Embedding(1 << 16, 2)
+    with make(served) as loader:
+        batch = next(loader)
+        want, loss = batch["input_ids"].clone(), table(batch["input_ids"]).sum()
+        batch = None
+        for _ in range(100):
+            next(loader)
+        loss.backward()
+        assert torch.equal(table.weight.grad[:, 0].nonzero()[:, 0], want.unique())
+
+
+def test_batches_made_in_inference_mode_can_be_trained_on(served):
+    """Also memory that was only made ahead there."""
+    table = torch.nn.Embedding(1 << 16, 2)
+    with make(served) as loader:
+        with torch.inference_mode():
+            next(loader)
+        batch = next(loader)
+        assert not any(tensor.is_inference() for tensor in batch.values())
+        table(batch["input_ids"]).sum().backward()
+
+
+def test_a_batch_is_pickled_copied_and_shared_as_any_tensor(served):
+    with make(served) as loader:
+        batch = next(loader)
+        for name in ("input_ids", "labels"):
+            tensor, file = batch[name], io.BytesIO()
+            want = tensor.tolist()
+            torch.save(tensor, file)
+            assert len(file.getvalue()) < 2 * tensor.numel() * 8, "the other tensor is saved, too"
+            file.seek(0)
+            assert torch.load(file).tolist() == copy.deepcopy(tensor).tolist() == want
+            assert tensor.share_memory_().is_shared() and tensor.tolist() == want
+
+
+def test_a_forked_child_frees_its_copies(served):
+    with make(served) as loader:
+        batch, older = next(loader), next(loader)
+        pid = os.fork()
+        if pid == 0:
+            right = batch["input_ids"].shape == (MICRO, SEQ)
+            batch["input_ids"].zero_()
+            del batch, older
+            os._exit(0 if right else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert batch["input_ids"].any()
+        check_run(served, loader, 5, start=2 * MICRO)
+
+
+def test_what_is_dropped_is_used_again(served):
+    """Of a trainer that holds 64 MiB at once; who keeps only small fields keeps no tokens."""
+    with make(served, micro=512, slots=2) as loader:
+        next(loader)
+        held = [next(loader) for _ in range(128)]
+        before, fields = private_bytes(), []
+        for _ in range(3):
+            fields += [batch["position"] for batch in held]
+            held.clear()
+            held += [next(loader) for _ in range(128)]
+        assert private_bytes() - before < 48 << 20, "once more would be 64, all three 192"
+        assert len({int(field[0]) for field in fields}) == 3 * 128
+
+
+LITTLE = """
+import os, sys, torch, tokend
+
+torch.set_num_threads(1)
+
+
+def private():
+    return sum(
+        int(line.split()[1])
+        for line in open("/proc/self/smaps_rollup")
+        if line.startswith(("Private_Clean", "Private_Dirty"))
+    )
+
+
+threads, before = len(os.listdir("/proc/self/task")), private()
+loader = tokend.Loader("train", 4, socket=sys.argv[1], rank=0, world=1)
+for _ in range(2000):
+    batch = next(loader)
+print(len(os.listdir("/proc/self/task")) - threads, private() - before)
+"""
+
+
+def test_a_rank_needs_no_thread_and_little_memory(served):
+    threads, kib = map(int, python(LITTLE, served.socket).stdout.split())
+    assert threads == 0 and kib < 8 * 1024, kib
+
+
+@pytest.mark.parametrize(
+    ("stream", "framework", "dtype"),
+    [("train", "torch", "uint16"), ("wide", "torch", "uint32"), ("train", "numpy", "uint16")],
+)
+def test_a_loader_lends_the_slots_of_its_ring(daemon, stream, framework, dtype):
+    """The same few addresses, unchanged while held; a batch outlives a seek, loader and daemon."""
+    plan = daemon.plan(stream, 0, 30 * MICRO)
+
+    def right(batch, at):
+        tokens = batch["tokens"]
+        assert str(tokens.dtype).removeprefix("torch.") == dtype
+        tokens = tokens.numpy() if framework == "torch" else tokens
+        return numpy.array_equal(tokens, rows_of(daemon, plan[MICRO * at :][:MICRO]))
+
+    with make(daemon, stream, slots=4, view=True, hold=2, framework=framework) as loader:
+        addresses, held = set(), []
+        for at, batch in zip(range(10), loader, strict=False):
+            held = [*held[-1:], batch]
+            assert all(right(b, at - len(held) + 1 + i) for i, b in enumerate(held))
+            array = batch["tokens"]
+            addresses.add(array.data_ptr() if framework == "torch" else array.ctypes.data)
+        assert len(addresses) <= 4 and "labels" not in batch
+        held.append(next(loader))
+        with pytest.raises(tokend.HeldError, match="use hold=3, slots=4"):
+            next(loader)
+        del batch, held[0], array
+        loader.seek(position=4 * 20)
+        held.append(next(loader))
+        daemon.kill()
+    assert [right(batch, at) for batch, at in zip(held, (9, 10, 20), strict=True)] == [True] * 3
