@@ -1,4 +1,4 @@
-"""What is in a batch: each kind that a trainer may ask for equals its definition in NumPy."""
+"""The contents of a batch: each kind that a trainer may ask for equals its definition in NumPy."""
 
 import json
 

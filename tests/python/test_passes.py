@@ -1,5 +1,5 @@
-"""Passes over a loader: how one ends and the next begins, what is warned of, and what the record of
-a run proves of them, also of loops that take batches ahead of their step.
+"""Passes over a loader: their ends, beginnings and warnings. The record of a run proves them, also
+of loops that take batches ahead of their step.
 """
 
 import contextlib
