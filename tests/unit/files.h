@@ -1,6 +1,4 @@
-/*
- * For tests of shards: small files in their own directory, made and modified by a table of bytes.
- */
+/* Small files in a directory of a test's own. */
 #ifndef TEST_FILES_H
 #define TEST_FILES_H
 
@@ -16,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -64,15 +61,6 @@ static inline const char *files_path(struct files *f, const char *name)
 	return f->path;
 }
 
-/* Can the file system read without waiting? Not all can. */
-static inline bool files_try(int fd)
-{
-	char byte;
-	struct iovec to = {&byte, 1};
-
-	return preadv2(fd, &to, 1, 0, RWF_NOWAIT) >= 0 || errno == EAGAIN;
-}
-
 /* Makes a file @name of @n bytes. */
 static inline const char *files_put(struct files *f, const char *name, const void *bytes, size_t n)
 {
@@ -82,31 +70,6 @@ static inline const char *files_put(struct files *f, const char *name, const voi
 	assert_int_equal(write(fd, bytes, n), n);
 	assert_int_equal(close(fd), 0);
 	return f->path;
-}
-
-/* Bytes that are joined piece by piece. */
-struct piece {
-	uint8_t at[1 << 16];
-	size_t n;
-};
-
-static inline void piece_bytes(struct piece *p, const void *bytes, size_t n)
-{
-	assert_true(p->n + n <= sizeof(p->at));
-	memcpy(p->at + p->n, bytes, n);
-	p->n += n;
-}
-
-static inline void piece_text(struct piece *p, const char *text)
-{
-	piece_bytes(p, text, strlen(text));
-}
-
-/* The low @n bytes of @value, little-endian. */
-static inline void piece_number(struct piece *p, uint64_t value, size_t n)
-{
-	for (size_t i = 0; i < n; i++, value >>= 8)
-		piece_bytes(p, &(uint8_t){(uint8_t)value}, 1);
 }
 
 #endif
