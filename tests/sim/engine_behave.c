@@ -45,7 +45,8 @@ static void finish_read(struct sim *sim, struct read r, unsigned faults)
 		if (c->state == RUNNING && !c->told && (!event.retryable || r.tries == TRIES))
 			fail_stream(sim, c->stream);
 	}
-	if (d->queue == 0 && (!bad || !event.retryable || r.tries == TRIES || c->state != RUNNING))
+	if (d->queue == 0 &&
+		(!bad || !event.retryable || r.tries == TRIES || c->state != RUNNING || c->told))
 		share_answered(sim, c->stream);
 	sim->retried = bad ? &r : NULL;
 	step(sim, event);
