@@ -22,16 +22,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define assert_true(a)	       assert(a)
-#define assert_non_null(a)     assert(a)
-#define assert_int_equal(a, b) assert((a) == (b))
-#define assert_ptr_equal(a, b) assert((a) == (b))
-#include "tests/unit/feeds.h"
+enum { WINDOW = 5, ROWS = 2, SPIN_NS = 20000, BATCHES_MOST = 16, READS_MOST = 64 };
 
-enum { ROWS = 2, SPIN_NS = 20000, BATCHES_MOST = 16, READS_MOST = 64 };
+/* One dataset of a hundred windows in one shard. A window has 4 tokens and one extra. */
+static uint64_t shard_tokens[] = {401}, first_window[2];
+static struct table table = {.window_tokens = WINDOW,
+	.stride = 4,
+	.shards = 1,
+	.tokens = shard_tokens,
+	.first_window = first_window};
+static const struct feed_source source = {.table = &table, .owner = &table};
+
+struct session {
+	struct feed *feed;
+	struct ring ring;
+	void *meta, *data;
+};
 
 static struct state {
-	struct shape shape;
+	uint64_t slots, samples;
 	struct session session;
 	struct engine *engine;
 	struct engine_actions out;
@@ -160,7 +169,7 @@ static void make_client(void)
 	struct ring_geometry *g = &s->session.ring.geometry;
 	struct mapping *m = world_alloc(sizeof(*m) + sizeof(m->bits[0]), 64);
 
-	assert_true(ring_open(
+	assert(ring_open(
 		&m->ring, s->session.meta, g->meta_bytes, s->session.data, g->data_bytes, &fault));
 	m->queue = (struct release_queue){.slots = g->slots, .bits = m->bits};
 	s->alive = 1;
@@ -168,7 +177,7 @@ static void make_client(void)
 	s->client = (struct tokend){
 		.alive = &s->alive,
 		.mapping = m,
-		.end = s->shape.samples,
+		.end = s->samples,
 		.step = ROWS,
 		.world = 1,
 		.micro_batch = ROWS,
@@ -247,14 +256,47 @@ static bool go_on(void)
 	return true;
 }
 
+static struct session session_make(uint32_t slots, uint64_t samples)
+{
+	struct cursor_source sources[] = {{"d", 1, 100, 1, 64, 64, ORDER_NONE, false, 0, 0, 0}};
+	struct cursor id = {.stream = "s",
+			      .seed = 1,
+			      .seq_len = 4,
+			      .extra = 1,
+			      .stride = 4,
+			      .samples = samples},
+		      cursor;
+	struct session made = {0};
+	struct ring_geometry g;
+	struct fault fault;
+
+	table_number(&table);
+	assert(table.windows == 100);
+	if (!cursor_begin(&cursor, &id, sources, 1, NULL, 0, &fault) ||
+		!ring_geometry(&g, slots, ROWS, WINDOW, 4, 0, &fault))
+		abort();
+	made.meta = aligned_alloc(RING_PAGE, g.meta_bytes);
+	made.data = aligned_alloc(RING_PAGE, g.data_bytes);
+	assert(made.meta && made.data);
+	memset(made.meta, 0, g.meta_bytes);
+	memset(made.data, 0, g.data_bytes);
+	ring_format(&made.ring, &g, made.meta, made.data);
+	made.feed = feed_new(
+		&cursor, &(struct feed_options){.world = 1, .ring = made.ring, .source = &source});
+	assert(made.feed);
+	cursor_free(&cursor);
+	return made;
+}
+
 void ring_setup(uint32_t slots, uint64_t batches, uint64_t hold, uint64_t taken, unsigned depth)
 {
 	assert(batches <= BATCHES_MOST && taken <= hold && taken <= slots);
 	s = world_alloc(sizeof(*s), 64);
 	s->batches = batches;
 	s->hold = hold;
-	s->shape = (struct shape){.slots = slots, .rows = ROWS, .samples = batches * ROWS};
-	s->session = session_make(&s->shape);
+	s->slots = slots;
+	s->samples = batches * ROWS;
+	s->session = session_make(slots, s->samples);
 	s->engine = engine_new(depth);
 	make_client();
 	share();
@@ -262,7 +304,7 @@ void ring_setup(uint32_t slots, uint64_t batches, uint64_t hold, uint64_t taken,
 	while (s->session.feed->published < taken)
 		go_on();
 	for (; s->taken < taken; s->taken++)
-		assert_true(tokend_next(&s->client, &s->batch[s->taken]) == 1);
+		assert(tokend_next(&s->client, &s->batch[s->taken]) == 1);
 }
 
 /* ---- the daemon ---- */
@@ -402,6 +444,6 @@ void ring_status(void)
 {
 	struct feed_counters c = feed_counters(s->session.feed);
 
-	if (c.released > c.published || c.published - c.released > s->shape.slots)
+	if (c.released > c.published || c.published - c.released > s->slots)
 		explorer_fail("status: published %lu, released %lu", c.published, c.released);
 }

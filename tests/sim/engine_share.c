@@ -58,10 +58,23 @@ unsigned queue_reads(const struct sim *sim, unsigned queue)
 	return n;
 }
 
-/* Is there certainly room in the queue? Waiting feeds are admitted when an eighth of it is free. */
+/* Reads in flight that may hang for ever: those of slow and silent streams. */
+static unsigned hung_reads(const struct sim *sim)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < STREAMS; i++)
+		n += sim->slow[i] || sim->silent[i] ? share_reads(sim, &sim->stream[i]) : 0;
+	return n;
+}
+
+/* Is there certainly room in the queue? Waiting feeds are admitted when an eighth of what does not
+ * hang is free. */
 static bool queue_free(const struct sim *sim, unsigned queue)
 {
-	unsigned most = queue ? sim->store_depth : sim->depth, reads = queue_reads(sim, queue);
+	unsigned hung = queue ? 0 : hung_reads(sim),
+		 most = (queue ? sim->store_depth : sim->depth) - hung,
+		 reads = queue_reads(sim, queue) - hung;
 
 	return !sim->stores || reads + most / 8 < most;
 }

@@ -1,7 +1,6 @@
 /*
  * The daemon's reader, over storage without files: a token is a function of its dataset, shard and
- * offset. Reads end in any order, in halves, late, or with a fault. tests/unit/test_reader*.c test
- * the real reader.
+ * offset. Reads end in any order, in halves, late, or with a fault.
  */
 #include "tests/sim/node.h"
 

@@ -94,24 +94,6 @@ static void test_log_never_waits_for_its_reader(void **state)
 	assert_int_equal(count(p->text, ": line ") + lost, LINES);
 }
 
-/* 100 lines of one user do not suppress another user's line, or a line of another format. */
-static void test_lines_are_limited_per_user_and_format(void **state)
-{
-	struct pipe *p = *state;
-
-	for (int i = 0; i < 100; i++)
-		log_client(1000, LOG_WARNING, "noise %d", i);
-	log_client(1001, LOG_WARNING, "noise %d", 4711);
-	log_client(1000, LOG_WARNING, "other %d", 4712);
-	read_until(p, "by uid 1000 were suppressed");
-	assert_non_null(strstr(p->text, "noise 0\n"));
-	assert_non_null(strstr(p->text, "noise 4711\n"));
-	assert_non_null(strstr(p->text, "other 4712\n"));
-	assert_int_equal(count(p->text, "noise ") - 1, 20 + 1); /* the count names its format */
-	assert_non_null(
-		strstr(p->text, "80 more lines like \"noise %d\" by uid 1000 were suppressed\n"));
-}
-
 /* Control characters in a client's text cannot end a line. */
 static void test_clients_cannot_end_a_line(void **state)
 {
@@ -157,8 +139,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			test_log_never_waits_for_its_reader, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(
-			test_lines_are_limited_per_user_and_format, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_clients_cannot_end_a_line, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_last_faults_are_kept, set_up, tear_down),
 	};

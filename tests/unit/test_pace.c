@@ -55,59 +55,6 @@ static void want(struct paces *paces, unsigned i, unsigned n)
 	pace_wait(paces, &member[i]);
 }
 
-static void test_a_single_member_gets_all(void **state)
-{
-	struct paces *paces = *state;
-
-	assert_true(pace_join(paces, &member[0], 1, 1000));
-	for (unsigned i = 0; i < 1000; i++) {
-		pace_charge(&member[0], 10 * MS_NS);
-		assert_true(pace_may(&member[0], 1000));
-	}
-	pace_leave(&member[0]);
-}
-
-static void test_credit_comes_back(void **state)
-{
-	struct paces *paces = *state;
-
-	assert_true(pace_join(paces, &member[0], 1, 1000));
-	assert_true(pace_join(paces, &member[1], 2, 1000));
-	pace_charge(&member[0], 1000 * MS_NS); /* its debt is at most 10 ms */
-	assert_false(pace_may(&member[0], 1000));
-	assert_true(pace_may(&member[1], 1000));
-	assert_false(pace_may(&member[0], 1080)); /* an eighth of the 80 ms */
-	assert_true(pace_may(&member[0], 1081));
-	pace_leave(&member[1]);
-	pace_charge(&member[0], 1000 * MS_NS); /* no other member needs the time */
-	assert_true(pace_may(&member[0], 1081));
-	pace_leave(&member[0]);
-	pace_clean(paces, 1081);
-	assert_true(pace_join(paces, &member[0], 1, 2000));
-	pace_leave(&member[0]);
-}
-
-/* Two users want the thread all the time: each gets an eighth, in turns. */
-static void test_users_take_turns(void **state)
-{
-	struct paces *paces = *state;
-
-	for (unsigned i = 0; i < 2; i++) {
-		assert_true(pace_join(paces, &member[i], 1 + i, 1000));
-		want(paces, i, 1000);
-	}
-	for (uint64_t now = 1000; now < 1800; now++)
-		assert_true(pace_serve(paces, now, serve));
-	assert_in_range(served[0], 100, 103);
-	assert_in_range(served[1], 100, 103);
-	for (unsigned i = 0; i < 2; i++) {
-		pace_forget(&member[i]);
-		pace_leave(&member[i]);
-	}
-	assert_false(pace_serve(paces, 1800, serve));
-	assert_false(pace_serve(paces, 1801, serve));
-}
-
 /* A flood by many users at once leaves half of the time to the others. */
 static void test_many_users_leave_half(void **state)
 {
@@ -157,9 +104,6 @@ static void test_members_of_a_run_take_turns(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_a_single_member_gets_all, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_credit_comes_back, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_users_take_turns, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_many_users_leave_half, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(
 			test_members_of_a_run_take_turns, set_up, tear_down),

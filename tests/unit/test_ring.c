@@ -1,25 +1,14 @@
-/*
- * The ring: its layout, and its protocol between two threads with one mapping, because a sanitizer
- * sees nothing across two.
- *
- * The payload uses plain accesses: if the protocol did not order them, ThreadSanitizer would report
- * it.
- */
+/* The ring: its layout, and its words. tests/memory runs its protocol in two threads. */
 #include "proto/ring.h"
 
 #include "tests/unit/rng.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -176,26 +165,6 @@ static void maps_free(struct maps *m)
 {
 	munmap(m->meta, m->g.meta_bytes);
 	munmap(m->data, m->g.data_bytes);
-}
-
-static void both_sides_see_the_same(void **state)
-{
-	struct maps m;
-
-	(void)state;
-	maps_make(&m, 3, 4, 33);
-	assert_memory_equal(&m.daemon.geometry, &m.client.geometry, sizeof(m.g));
-	for (uint64_t s = 0; s < 7; s++) {
-		assert_ptr_equal(ring_slot_data(&m.daemon, s), ring_slot_data(&m.client, s));
-		assert_ptr_equal(ring_slot(&m.daemon, s), ring_slot(&m.client, s));
-		assert_ptr_equal(ring_rows(&m.daemon, s), ring_rows(&m.client, s));
-		assert_ptr_equal(ring_rows(&m.daemon, s), ring_rows(&m.daemon, s + 3));
-	}
-	assert_true((char *)(ring_rows(&m.daemon, 2) + 4) <= (char *)m.meta + m.g.meta_bytes);
-	assert_true(
-		(char *)ring_slot_data(&m.daemon, 2) + m.g.slot_bytes <= (char *)m.daemon.control);
-	assert_ptr_equal(m.client.control, (char *)m.data + m.g.data_bytes - RING_PAGE);
-	maps_free(&m);
 }
 
 /* Each row has its own room for annotations, between the rows and the end of the meta memory. */
@@ -365,230 +334,18 @@ static void waits_cause_one_byte(void **state)
 	maps_free(&m);
 }
 
-static void needless_wake_ups_are_not_wanted(void **state)
-{
-	struct maps m;
-
-	(void)state;
-	maps_make(&m, 4, 1, 1);
-	ring_publish(&m.daemon, 4);
-	assert_false(ring_wanted(&m.daemon)); /* the daemon does not wait */
-	ring_wake_at(&m.daemon, 2);
-	assert_false(ring_wanted(&m.daemon)); /* nothing is released */
-	ring_release(&m.client, 1);
-	assert_false(ring_wanted(&m.daemon)); /* half is not, and nobody waits */
-	assert_false(ring_wait_begin(&m.client, 4));
-	assert_true(ring_wanted(&m.daemon));
-	ring_wait_end(&m.client);
-	ring_release(&m.client, 2);
-	assert_true(ring_wanted(&m.daemon));
-	ring_wake_at(&m.daemon, 4);
-	assert_false(ring_wanted(&m.daemon));
-	ring_release(&m.client, 1); /* less than before */
-	assert_true(ring_wanted(&m.daemon));
-	ring_release(&m.client, UINT64_MAX); /* more than published */
-	assert_true(ring_wanted(&m.daemon));
-	maps_free(&m);
-}
-
-/* ---- the protocol, two threads ---- */
-
-enum { WINDOW = 24, ROWS = 2 };
-
-struct side {
-	int wakes_me, wakes_other; /* eventfds, as the byte on the socket */
-	uint64_t lost, slept, wrong;
-	struct rng rng;
-};
-
-struct race {
-	struct maps maps;
-	uint64_t slots;
-	unsigned pauses; /* one in so many turns is delayed; 0: none */
-	struct side daemon, client;
-};
-
-static void send_byte(const struct side *s)
-{
-	assert_int_equal(eventfd_write(s->wakes_other, 1), 0);
-}
-
-/* Waits for the byte. False: it did not come within a second. */
-static bool await_byte(struct side *s)
-{
-	struct pollfd p = {.fd = s->wakes_me, .events = POLLIN};
-	eventfd_t value;
-	int ready;
-
-	s->slept++;
-	do
-		ready = poll(&p, 1, 1000);
-	while (ready < 0 && errno == EINTR);
-	return ready == 1 && eventfd_read(s->wakes_me, &value) == 0;
-}
-
-/* Delays a thread at random. */
-static void delay(struct side *s, unsigned pauses)
-{
-	if (pauses && rng_below(&s->rng, pauses) == 0)
-		for (volatile unsigned spin = (unsigned)rng_below(&s->rng, 2000); spin > 0; spin--)
-			;
-}
-
-/* Daemon: the same, but a needless byte does not end the wait. */
-static bool await_wanted_byte(struct race *r)
-{
-	while (await_byte(&r->daemon))
-		if (ring_wanted(&r->maps.daemon))
-			return true;
-	return false;
-}
-
-/* Daemon: waits for room after @planned slots. */
-static void await_room(struct race *r, uint64_t planned, uint64_t *released)
-{
-	const struct ring *ring = &r->maps.daemon;
-
-	while (planned - *released == r->maps.g.slots) {
-		uint64_t at = *released + ring_half(&r->maps.g);
-
-		ring_wake_at(ring, at);
-		r->daemon.wrong += !ring_released(ring, planned, released);
-		if (*released < at && !await_wanted_byte(r)) {
-			r->daemon.wrong += !ring_released(ring, planned, released);
-			r->daemon.lost += *released >= at;
-		}
-		ring_wake_at(ring, 0);
-		r->daemon.wrong += !ring_released(ring, planned, released);
-	}
-}
-
-static void *produce(void *arg)
-{
-	struct race *r = arg;
-	const struct ring *ring = &r->maps.daemon;
-	uint64_t released = 0, woken = 0;
-
-	for (uint64_t s = 0; s < r->slots; s++) {
-		await_room(r, s, &released);
-		uint32_t *tokens = ring_slot_data(ring, s);
-
-		for (unsigned i = 0; i < ROWS * WINDOW; i++)
-			tokens[i] = (uint32_t)(s * 31 + i);
-		*ring_slot(ring, s) = (struct ring_slot){.position = s * ROWS, .rows_valid = ROWS};
-		for (unsigned row = 0; row < ROWS; row++)
-			ring_rows(ring, s)[row] =
-				(struct ring_row){.position = s * ROWS + row, .window = ~s};
-		delay(&r->daemon, r->pauses);
-		uint64_t waits = ring_publish(ring, s + 1);
-
-		if (waits && waits != woken) {
-			woken = waits;
-			send_byte(&r->daemon);
-		}
-	}
-	return NULL;
-}
-
-/* Client: waits for slot @s. */
-static void await_slot(struct race *r, uint64_t s)
-{
-	const struct ring *ring = &r->maps.client;
-
-	while (ring_published(ring) <= s) {
-		if (!ring_wait_begin(ring, s) && !await_byte(&r->client))
-			r->client.lost += ring_published(ring) > s;
-		ring_wait_end(ring);
-	}
-}
-
-static bool slot_is_right(const struct ring *ring, uint64_t s)
-{
-	const uint32_t *tokens = ring_slot_data(ring, s);
-	const struct ring_row *row = ring_rows(ring, s);
-	bool right =
-		ring_slot(ring, s)->position == s * ROWS && ring_slot(ring, s)->rows_valid == ROWS;
-
-	for (unsigned i = 0; i < ROWS * WINDOW; i++)
-		right &= tokens[i] == (uint32_t)(s * 31 + i);
-	for (unsigned i = 0; i < ROWS; i++)
-		right &= row[i].position == s * ROWS + i && row[i].window == ~s;
-	return right;
-}
-
-static void *consume(void *arg)
-{
-	struct race *r = arg;
-	const struct ring *ring = &r->maps.client;
-
-	for (uint64_t s = 0; s < r->slots; s++) {
-		await_slot(r, s);
-		r->client.wrong += !slot_is_right(ring, s);
-		delay(&r->client, r->pauses);
-		if (ring_release(ring, s + 1))
-			send_byte(&r->client);
-	}
-	return NULL;
-}
-
-static void race(uint64_t ring_slots, uint64_t slots, unsigned pauses)
-{
-	struct race r = {.slots = slots, .pauses = pauses};
-	pthread_t producer, consumer;
-	int to_daemon = eventfd(0, EFD_CLOEXEC), to_client = eventfd(0, EFD_CLOEXEC);
-
-	assert_true(to_daemon >= 0 && to_client >= 0);
-	r.daemon = (struct side){.wakes_me = to_daemon, .wakes_other = to_client, .rng = {23}};
-	r.client = (struct side){.wakes_me = to_client, .wakes_other = to_daemon, .rng = {24}};
-	maps_make(&r.maps, ring_slots, ROWS, WINDOW);
-	assert_int_equal(pthread_create(&producer, NULL, produce, &r), 0);
-	assert_int_equal(pthread_create(&consumer, NULL, consume, &r), 0);
-	pthread_join(producer, NULL);
-	pthread_join(consumer, NULL);
-
-	assert_int_equal(r.client.wrong, 0);
-	assert_int_equal(r.daemon.wrong, 0);
-	assert_int_equal(r.client.lost, 0);
-	assert_int_equal(r.daemon.lost, 0);
-	assert_int_equal(ring_published(&r.maps.client), slots);
-	assert_true(r.client.slept + r.daemon.slept > 0); /* otherwise no wait was tested */
-	close(to_daemon);
-	close(to_client);
-	maps_free(&r.maps);
-}
-
-static void a_million_slots_lose_no_wake_up(void **state)
-{
-	(void)state;
-	race(8, 800000, 0);
-	race(2, 100000, 7);
-	race(3, 100000, 2);
-}
-
-/* With one slot, each side waits for the other every time. */
-static void a_ring_of_one_slot_loses_no_wake_up(void **state)
-{
-	(void)state;
-	race(1, 50000, 0);
-	race(1, 10000, 3);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(slots_are_aligned_and_do_not_overlap),
 		cmocka_unit_test(no_slot_crosses_a_gibibyte),
 		cmocka_unit_test(impossible_geometries_are_refused),
-		cmocka_unit_test(both_sides_see_the_same),
 		cmocka_unit_test(requested_annotations_have_their_own_room),
 		cmocka_unit_test(mangled_headers_are_refused),
 		cmocka_unit_test(maps_of_another_size_are_refused),
 		cmocka_unit_test(random_headers_are_refused_or_valid),
 		cmocka_unit_test(released_is_range_checked),
 		cmocka_unit_test(waits_cause_one_byte),
-		cmocka_unit_test(needless_wake_ups_are_not_wanted),
-		cmocka_unit_test(a_million_slots_lose_no_wake_up),
-		cmocka_unit_test(a_ring_of_one_slot_loses_no_wake_up),
 	};
 
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);

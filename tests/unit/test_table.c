@@ -67,24 +67,6 @@ static void test_tables_match_the_vectors(void **state)
 	assert_at(&f.table, false, 0, 92, 2, 46 * 64);
 }
 
-/* A shard exactly as long as a window, one token less, one more. */
-static void test_a_shard_of_one_window_more_or_less(void **state)
-{
-	struct fixture f;
-
-	(void)state;
-	number(&f, (const uint64_t[]){9, 8, 0, 10, 16, 17}, 6, 9, 8);
-	assert_int_equal(f.table.windows, 1 + 0 + 0 + 1 + 1 + 2);
-	assert_at(&f.table, false, 0, 0, 0, 0);
-	assert_at(&f.table, false, 0, 1, 3, 0);
-	assert_at(&f.table, false, 0, 2, 4, 0);
-	assert_at(&f.table, false, 0, 4, 5, 8);
-	assert_int_equal(table_unserved(&f.table), 0 + 8 + 0 + 1 + 7 + 0);
-	number(&f, (const uint64_t[]){0}, 1, 9, 8);
-	assert_int_equal(f.table.windows, 0);
-	assert_int_equal(table_unserved(&f.table), 0);
-}
-
 /* Numbers near 2^63: no step may wrap. */
 static void test_numbers_near_2_to_the_63(void **state)
 {
@@ -177,30 +159,12 @@ static void test_random_tables_match_counting(void **state)
 	}
 }
 
-/* No window contains a token past the shard's end. */
-static void test_no_window_has_a_token_past_the_end(void **state)
-{
-	struct fixture f;
-	struct order_dataset order;
-	uint64_t first, count;
-
-	(void)state;
-	number(&f, (const uint64_t[]){20}, 1, 5, 5);
-	order = order_of(&f.table, false);
-	table_holding(&f.table, &order, 42, 0, 0, 19, &first, &count);
-	assert_int_equal(count, 1);
-	table_holding(&f.table, &order, 42, 0, 0, 20, &first, &count);
-	assert_int_equal(count, 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_tables_match_the_vectors),
-		cmocka_unit_test(test_a_shard_of_one_window_more_or_less),
 		cmocka_unit_test(test_numbers_near_2_to_the_63),
 		cmocka_unit_test(test_random_tables_match_counting),
-		cmocka_unit_test(test_no_window_has_a_token_past_the_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
