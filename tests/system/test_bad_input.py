@@ -30,6 +30,7 @@ from lib import (
     connect,
     datasets,
     receive,
+    refusal,
     rows_at,
     wait_for,
     with_parent,
@@ -163,9 +164,8 @@ def test_invalid_names_are_refused(bench):
     """Names that could become file names or lines of the log."""
     for key, names in ("run", (*NAMES, "\x7f")), ("stream", STREAMS):
         for name in names:
-            with pytest.raises(Refused) as told:
-                Client(bench.daemon.socket).attach(**{key: name})
-            assert told.value.packet["field"] == key and "\n" not in told.value.packet["text"]
+            words = refusal(lambda k=key, n=name: Client(bench.daemon.socket).attach(**{k: n}))
+            assert f": {key}: " in words and "\n" not in words
     (word,) = bench.answers(msgpack.packb(ATTACH).replace(b"train", b"tr\xff\xfen"))
     assert word["text"].encode(), "it is UTF-8"
     for run_ in ("step_1000@node-1:2+x.y", "a..b", "n" * 64):
@@ -174,17 +174,15 @@ def test_invalid_names_are_refused(bench):
     client = Client(bench.daemon.socket).attach(run="names")
     cursor = client.feed["cursor"]
     for tag in NAMES:
-        with pytest.raises(Refused) as told:
-            client.ask(op="checkpoint", tag=tag, cursor=cursor)
-        assert told.value.packet["field"] == "tag" and client.next() is not None
+        words = refusal(lambda tag=tag: client.ask(op="checkpoint", tag=tag, cursor=cursor))
+        assert ": tag: " in words and client.next() is not None
     root = pathlib.Path(bench.place.path)
     stored = [f.relative_to(root) for f in root.rglob("*.cursor")]
     outside = [f for f in stored if not f.match("state/*/*/mixes/*.cursor") or len(f.parts) != 5]
     assert stored and not outside, ("nothing but mixes is stored, each below its run", outside)
     for kind in ("args", "kind"):
         message = {"op": "request", "stream": "train", "kind": "k", "args": "a", kind: "x" * 70000}
-        with pytest.raises(Refused):
-            client.ask(**message)
+        assert ": " in refusal(lambda message=message: client.ask(**message))
         assert client.next() is not None
     client.tell(op="answer", number=1, outcome=2, text="two\nlines\x1b[2J")
     client.next()
