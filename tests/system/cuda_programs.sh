@@ -1,26 +1,16 @@
 #!/usr/bin/env bash
-# Programs that use the CUDA runtime compile if its headers are installed. Without a GPU
-# `make check-gpu` skips, and says why.
+# Programs that use the CUDA runtime compile if its headers are installed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-
-if [ ! -e /dev/nvidiactl ]; then
-	status=0
-	said=$(build/venv/bin/python tests/gpu/check.py) || status=$?
-	echo "$said"
-	[ "$status" = 77 ] && [[ ${said##*$'\n'} == "skipped: no NVIDIA GPU here ("* ]]
-fi
 
 include=${CUDA:-/usr/local/cuda}/include
 if [ ! -e "$include/cuda_runtime.h" ]; then
 	echo "skipped: no cuda_runtime.h in $include"
 	exit 77
 fi
-for cc in gcc clang; do
-	for source in client/example/gpu_trainer.c bench/h2d.c; do
-		$cc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror -I. -Iclient/lib \
-			-isystem "$include" -fsyntax-only "$source"
-	done
+for source in client/example/gpu_trainer.c bench/h2d.c; do
+	gcc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror -I. -Iclient/lib \
+		-isystem "$include" -fsyntax-only "$source"
 done
 # pin.c declares the driver's functions as the header does.
 cat >"${TMPDIR:-/tmp}/prototypes.c" <<'END'

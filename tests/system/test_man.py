@@ -53,6 +53,12 @@ def test_page_renders_without_warning(page):
     assert (code, err) == (0, "")
 
 
+@pytest.mark.parametrize("option, name", [("--man", "tokctl.2"), ("--completion", "fish")])
+def test_what_is_not_known_is_a_usage_error(option, name):
+    code, _, err = run(TOKCTL, "help", option, name)
+    assert code == 2 and "must be" in err, err
+
+
 def test_the_example_config_has_every_key():
     page = sections("tokend.yaml.5", "SH")
     keys = {

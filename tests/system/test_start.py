@@ -2,13 +2,9 @@
 start and stop.
 """
 
-import ctypes
-import errno
 import os
-import platform
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -155,31 +151,6 @@ def test_the_port_of_metrics_is_passed_by_name(place):
         for wrong in (clients, idle):
             daemon = pass_sockets(config, {"tokend.socket": clients, "metrics": wrong})
             assert daemon.wait(20) == 1 and "ListenStream=" in daemon.stderr.read()
-
-
-def without_ipv6():
-    """socket(AF_INET6) fails, as in a kernel without IPv6."""
-    with_parent()
-    load_number, load_family = (0x20, 0, 0, 0), (0x20, 0, 0, 16)
-    fail, allow = (6, 0, 0, 0x50000 | errno.EAFNOSUPPORT), (6, 0, 0, 0x7FFF0000)
-    calls = {"x86_64": 41, "aarch64": 198}
-    is_socket = (0x15, 0, 3, calls[platform.machine()])
-    is_ipv6 = (0x15, 0, 1, int(socket.AF_INET6))
-    lines = (load_number, is_socket, load_family, is_ipv6, fail, allow)
-    code = b"".join(struct.pack("HBBI", *line) for line in lines)
-    bytes_ = ctypes.create_string_buffer(code)
-    program = struct.pack("HxxxxxxP", len(lines), ctypes.addressof(bytes_))
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-    assert libc.prctl(22, 2, program) == 0  # PR_SET_SECCOMP
-
-
-def test_an_address_of_ipv6_without_ipv6_fails_the_start(place):
-    """Only a sandbox without any network is served without metrics."""
-    config = write(place, metrics="[::1]:9464")
-    code, _, err = run(TOKEND, "-c", config, preexec_fn=without_ipv6)
-    assert code == 1
-    assert has(err, "metrics: cannot listen at [::1]:9464") and "systemctl" not in err, err
 
 
 def test_a_port_in_use_is_reported_to_systemd(place, manager):
