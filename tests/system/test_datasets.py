@@ -9,7 +9,7 @@ import numpy
 import pyarrow as pa
 import pytest
 
-from lib import TOKCTL, TOKEND, dataset_cat, has, run, shard_writers
+from lib import TOKCTL, TOKEND, has, run, shard_writers
 from lib.order_reference import derive, name_hash
 
 pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
@@ -35,15 +35,26 @@ def config(place, datasets, **keys):
 
 
 def opened(place, **keys):
-    """The datasets of a stream, whose shards are opened, by name."""
-    return {d["name"]: d for d in dataset_cat.cat(config(place, **keys), "train", "-o")}
+    """It is accepted. Returns what --check prints."""
+    code, out, err = run(TOKEND, "--check", "-c", config(place, **keys))
+    assert code == 0, err
+    return out.decode()
+
+
+def in_cursor(place, **keys):
+    """The datasets of the stream's first cursor, by name."""
+    path = place.file("cursor")
+    code, _, err = run(TOKCTL, "cursor", "new", "-c", config(place, **keys), "train", "-o", path)
+    assert code == 0, err
+    shown = json.loads(run(TOKCTL, "cursor", "show", path, "--json")[1])
+    os.unlink(path)
+    return {d["name"]: d for d in shown["datasets"]}
 
 
 def refused(place, *words, **keys):
-    """It is refused in one line, after the file, a line and the field."""
-    said = dataset_cat.cat(config(place, **keys), "train", "-o", refused=True)
-    assert has(said, *words) and "\n" not in said, said
-    return said
+    """It is refused in one line."""
+    code, _, err = run(TOKEND, "--check", "-c", config(place, **keys))
+    assert code == 1 and has(err, *words) and err.count("\n") == 1, err
 
 
 def one(path, **keys):
@@ -58,14 +69,14 @@ def digest(shards):
     h = derive(0, len(shards))
     for path, tokens in shards:
         h = derive(h, name_hash(path), tokens)
-    return f"{h:016x}"
+    return h
 
 
 def test_windows_and_digests_are_those_of_the_order(place):
     sizes = {"web/a": 50001, "web/b": 30000, "web/c": 5, "code/x": 9000, "code/y": 12345}
     write(place, **{f"{name}.bin": 2 * n for name, n in sizes.items()}, **{"math/z.bin": 6000})
     blocks = {"shuffle": "block", "block": 8, "group": 3}
-    seen = opened(place, seq_len=64, datasets={
+    seen = in_cursor(place, seq_len=64, datasets={
         "web": {"path": "web"}, "code": {"path": "code/*.bin", **blocks},
         "math": {"path": "math/z.bin", "shuffle": "none", "slide": True},
     })  # fmt: skip
@@ -111,13 +122,19 @@ def tree(shared):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_names_shards_in_order(tree, path):
-    code, out, err = run(TOKCTL, "inspect", "--json", tree.file(path))
-    seen = [json.loads(line)["path"] for line in out.splitlines()]
-    if path not in ("sides", "counts", "mds"):  # most of these have no windows
-        (seen,) = opened(tree, datasets=one(path)).values()
-        seen = list(seen["shards"])
-    assert [name[-len(want) :] for name, want in zip(seen, PATHS[path])] == PATHS[path]
-    assert len(seen) == len(PATHS[path])
+    if path in ("sides", "counts", "mds"):  # most of these have no windows
+        _, out, _ = run(TOKCTL, "inspect", "--json", tree.file(path))
+        seen = [
+            os.path.relpath(json.loads(line)["path"], tree.file(path)) for line in out.splitlines()
+        ]
+    else:
+        about = config(tree, one(path, shuffle="none"), epochs=1)
+        code, out, err = run(
+            TOKCTL, "plan", "-c", about, "train", "--from", 0, "--count", 500, "--json"
+        )
+        assert code == 0, err
+        seen = list(dict.fromkeys(json.loads(line)["shard"] for line in out.splitlines()))
+    assert seen == PATHS[path]
 
 
 def test_another_stream_need_not_be_sound(place):
@@ -257,14 +274,13 @@ def test_schedules_that_a_dataset_cannot_follow_are_refused(files):
 def test_datasets_of_several_widths(files):
     """The widest dataset sets the width of the stream."""
     seen = opened(files, datasets={
-        "a": {"path": "a.bin"}, "b": {"path": "m", "dtype": "u32"}, "c": {"path": "short"}
-        | {"weight": 0}, "d": {"path": "x.tokens", "format": "flat"},
+        "a": {"path": "a.bin"}, "b": {"path": "m", "dtype": "u32"},
+        "c": {"path": "short", "weight": 0}, "d": {"path": "x.tokens", "format": "flat"},
     })  # fmt: skip
-    assert {d["token_bytes"] for d in seen.values()} == {4}
-    assert {name: [shard[0] for shard in d["shards"].values()] for name, d in seen.items()} == {
-        "a": [20], "b": [10], "c": [7, 8, 0], "d": [20]
-    }  # fmt: skip
-    assert seen["c"]["windows"] == 0
+    assert has(
+        seen, "4 bytes a token", "a: 1 shards, 20 tokens", "b: 1 shards, 10 tokens",
+        "c: 3 shards, 15 tokens, 0 windows", "d: 1 shards, 20 tokens",
+    )  # fmt: skip
     for keys, path in ((DOCUMENTS, "i/a.ds"), (EOS, "i"), ({"eos": 3}, "i"), (LOSSES, "i/a.ds")):
         opened(files, datasets=one(path), **keys)
     opened(files, datasets={"k": {"path": "k/a.npy"}, "i": {"path": "i/a.ds"}}, **LOSSES)
@@ -380,12 +396,12 @@ def test_a_dataset_with_a_manifest_is_the_same(place):
     """The directory may have any characters in its name."""
     write(place, **{"m.jsonl": (A + B).encode(), "one.jsonl": A.encode(), "[d]*/a.bin": 40})
     write(place, **{"d/a.bin": 40, "d/deep/b.bin": 18})
-    seen = opened(place, datasets=one("d"))
-    assert opened(place, datasets=LISTED) == seen
+    seen = in_cursor(place, datasets=one("d"))
+    assert in_cursor(place, datasets=LISTED) == seen
     opened(place, datasets=one("[d]*", manifest="one.jsonl"))
     store = {"etag": "0f-16", "data_at": 0, "side": {"a.csv.gz": [7, "e"], "s3://m/a": [20, "f"]}}
     write(place, **{"m.jsonl": (line(**store) + B).encode()})
-    assert opened(place, datasets=LISTED) == seen  # one for a store serves local shards too
+    assert in_cursor(place, datasets=LISTED) == seen  # one for a store serves local shards too
 
 
 def test_facts_come_from_the_manifest(place):

@@ -492,6 +492,8 @@ FOREIGN = {  # name: (file, its bytes, what is said, options)
     "HTML": ("a.npy", b"<html><body>404 Not Found</body></html>\n", "is text, not a shard"),
     "JSON": ("a.json", b"{}", "has no known format"),
     "an index": ("a.ds.index", bytes(8), "is a datatrove index, not a shard"),
+    "an idx": ("a.idx", b"MMIDIDX\0\0" + bytes(30), "is a Megatron index, not a shard of tokens"),
+    "an idx as megatron": ("a.idx", b"MMIDIDX\0\0" + bytes(30), "give the .bin", "-f", "megatron"),
     "twice": (
         "a.bin.zst", zstandard.compress(zstandard.compress(bytes(99))), "is zstd-compressed twice"
     ),
