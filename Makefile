@@ -1,7 +1,7 @@
 # tokend. `make help` lists the targets; V=1 prints the commands.
 #
 # A directory per variant: build/gcc (which is installed), build/asan (clang, ASan + UBSan),
-# build/tsan, build/fuzz (libFuzzer) and build/cover (its line coverage). All use the same rules, with
+# build/tsan, build/fuzz (libFuzzer) and build/cover (line coverage). All use the same rules, with
 # other compilers and flags.
 
 PREFIX  ?= /usr/local
@@ -69,7 +69,7 @@ MAKEFLAGS += --output-sync=target
 endif
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-.PHONY: all programs links python unit helpers help run run-objects test test-objects test-trainers nightly prove coverage keepers fuzz fuzz-coverage fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
+.PHONY: all programs links python unit helpers help run run-objects test test-objects test-trainers nightly prove coverage keepers fuzz fuzzers soak bench bench-quick check-gpu gpu-kit cuda-programs wheel wheel-arm64 wheel-programs \
 	deps deb install uninstall format lint tidy clean
 .DEFAULT_GOAL = all
 .SECONDARY:
@@ -198,12 +198,6 @@ soak: deps-test ## kills, long life, simulator, memory model, fuzzers, for MINUT
 	+$(Q)$(MAKE) all unit
 	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
 	$(Q)$(PYTHON) tests/soak/run.py --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
-
-fuzz-coverage: deps-test ## print the line coverage that the fuzzers reach; below 90 % of a target's files fails
-	+$(Q)$(MAKE) programs
-	+$(Q)$(MAKE) VARIANT=fuzz fuzzers
-	+$(Q)$(MAKE) VARIANT=cover fuzzers
-	$(Q)$(PYTHON) tests/fuzz/coverage.py $(if $(FUZZ_GROW),--grow $(FUZZ_GROW))
 
 bench: deps-bench ## measure tokend relative to other loaders and to the machine's limits, 30 minutes
 	+$(Q)$(MAKE) all

@@ -40,7 +40,7 @@ def prepare(target):
     return known
 
 
-def run(target, *options, variant="fuzz", **environment):
+def run(target, *options):
     limits = [
         f"-artifact_prefix={target.place}/",
         "-rss_limit_mb=1024",
@@ -50,7 +50,7 @@ def run(target, *options, variant="fuzz", **environment):
         f"-close_fd_mask={3 if target.quiet else 0}",
         f"-detect_leaks={0 if target.name in SHARED_HEAP else 1}",
     ]
-    return execute(target, variant, *limits, *options, **environment)
+    return execute(target, "fuzz", *limits, *options)
 
 
 def execute(target, variant, *arguments, **environment):

@@ -130,6 +130,7 @@ class Job(lib.Place):
         self, example, *, micro_batch=2, accumulate=1, copies=1, seq_len=SEQ, vocab=VOCAB,
         streams=None, discards=False, **stream,
     ):  # fmt: skip
+        super().__init__()
         self.example, self.micro_batch = example, micro_batch
         self.accumulate, self.copies = accumulate, copies
         self.seq_len, self.vocab, self.stream, self.streams = seq_len, vocab, stream, streams or {}
