@@ -119,7 +119,7 @@ def test_hosts(place):
     ],
 )
 def test_urls_that_cannot_be_used(place, url, words):
-    env = Moto(place).environment(AWS_ENDPOINT_URL_S3="minio:9000")
-    code, out, err = run(CAT, "load", url, env=env)
+    named = {words: "minio:9000"} if words.startswith("AWS") else {}
+    code, out, err = run(CAT, "load", url, env=Moto(place).environment(**named))
     assert (code, out, err.count("\n")) == (1, b"", 1), (code, out, err)
     assert words in err and "SECRET" not in err, err
