@@ -156,7 +156,7 @@ class Scene:
         *tags,
         workers=0,
         config=None,
-        python=sys.executable,
+        python=(sys.executable,),
         **environment,
     ):
         """Starts a rank in Python."""
@@ -165,7 +165,7 @@ class Scene:
         config = self.config if config is None else config
         keep = self.place.file(self.directory("user"), f"{rank}.rows")
         arguments = config, rank, world, batches, keep, workers, *tags
-        trainer = self.spawn(python, program.name, *arguments, **environment)
+        trainer = self.spawn(*python, program.name, *arguments, **environment)
         trainer.keep = keep
         return trainer
 
