@@ -185,6 +185,7 @@ CASES = [
     *((stream, kind) for kind in KINDS for stream in ("train", "whole", "ahead", "finite")),
     *(("wide", kind) for kind in KINDS if "dtype" not in kind),
     *((stream, kind) for kind in OF_DOCUMENTS for stream in ("packed", "packed-end")),
+    *(("packed-wide", {"documents": True, "dtype": kind}) for kind in ("int32", INT32)),
     *((stream, kind) for kind in OF_MASKS for stream in ("packed", "packed-whole")),
     *((stream, kind) for kind in WHOLE_WINDOWS for stream in ("train", "ahead", "wide", "finite")),
 ]

@@ -1,5 +1,6 @@
 """Daemons that are killed, stay away or come back with another config, and private daemons."""
 
+import contextlib
 import gc
 import json
 import os
@@ -7,127 +8,166 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
-from loading import check, check_run, make
+from loading import check_run, make
 
 import tokend
 from lib import child_environment, wait_until
 from lib.injected import injected
 from lib.stock import StockDaemon
 
-# ---- faults ----
+
+def sessions(daemon):
+    return daemon.tokctl("status", "--socket", daemon.socket, "--json")[-1]["sessions"]
 
 
-def test_a_killed_daemon_is_not_noticed(daemon):
-    with make(
-        daemon, rank=0, world=2, slots=16
-    ) as loader:  # fewer than the steps after the last kill
-        plan = daemon.plan("train", 0, 300 * 8)
-        for step in range(300):
-            if step % 100 == 50:
-                daemon.kill()
-                restart = threading.Timer(0.2, daemon.start)
-                restart.start()
-            check(daemon, next(loader), plan[step * 8 : step * 8 + 4], ["web", "code"])
-            if step % 100 == 99:
-                restart.join()
-        injected(5, loader.stats()["reattached"])
-        assert loader.stats()["reattached"] == 3
+@pytest.mark.parametrize(("row", "end"), [(5, "kill"), (7, "stop")])
+def test_a_daemon_that_returns_is_not_noticed(daemon, row, end):
+    """Killed, or as after `systemctl stop; start`. The ring does not last until it is back."""
+    with make(daemon, rank=1, world=2, slots=4, deadline=60) as loader:
+        check_run(daemon, loader, 10, rank=1, world=2)
+        for times in range(1, 4):
+            getattr(daemon, end)()
+            restart = threading.Timer(0.5, daemon.start)
+            restart.start()
+            more = {"start": 8 * (40 * times - 30), "rank": 1, "world": 2}
+            check_run(daemon, loader, 40, **more)
+            restart.join()
+            injected(row, loader.stats()["reattached"] == times)
+            assert loader.stats()["reattached"] == times
         assert loader.stats()["lost_wakes"] == 0
-
-
-def test_checkpoint_finds_a_restarted_daemon(daemon):
-    with make(daemon) as loader:
-        check_run(daemon, loader, 3)
         daemon.stop()
         daemon.start()
-        loader.checkpoint("after")
-        check_run(daemon, loader, 3, start=12)
-        assert loader.stats()["reattached"] == 1
-
-
-def test_a_stopped_daemon_that_returns_is_not_noticed(daemon):
-    """As after `systemctl stop; start`. The ring does not last until it is back."""
-    with make(daemon, slots=4, deadline=60) as loader:
-        check_run(daemon, loader, 10)
-        for stopped in range(1, 4):
-            daemon.stop()
-            assert not os.path.exists(daemon.socket)
-            restart = threading.Timer(1, daemon.start)
-            restart.start()
-            check_run(daemon, loader, 40, start=40 * stopped * 4 - 120)
-            restart.join()
-            injected(7, loader.stats()["reattached"] == stopped)
-            assert loader.stats()["reattached"] == stopped
+        loader.checkpoint("after")  # it finds the new one
+        assert loader.stats()["reattached"] == 4
 
 
 def test_a_daemon_that_stays_away_is_an_error_with_the_position_to_resume_from(daemon):
     with make(daemon, deadline=0.3, slots=4) as loader:
         check_run(daemon, loader, 1)
         daemon.stop()
-        with pytest.raises(
-            tokend.ConnectError, match="resume from the cursor at position"
-        ) as error:
-            for _ in range(10):
-                next(loader)
+        for _ in range(2):
+            with pytest.raises(ConnectionError) as error, warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)
+                try:
+                    for _ in range(10):
+                        next(loader)
+                finally:
+                    loader.state_dict()  # it does not warn: no step was interrupted
+        assert type(error.value) is tokend.ConnectError
         place = loader.position
-        assert f"position {place}" in str(error.value)
+        assert f"resume from the cursor at position {place}" in str(error.value)
         assert 4 <= place <= 20
         injected(7)
-        with pytest.raises(ConnectionError):
-            next(loader)
         daemon.start()
         loader.seek()
         check_run(daemon, loader, 3, start=place)
 
 
-def test_a_daemon_that_comes_back_with_another_seed_is_refused(daemon):
-    with make(daemon, slots=4) as loader:
-        batch = next(loader)
-        daemon.kill()
-        daemon.configure(seed=43)
+PACKED = {"seed: 42\n": "seed: 42\n    eos: 7\n    documents: true\n"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more", "text"),
+    [
+        ({}, {"seed: 42": "seed: 43"}, {}, "seed"),
+        (PACKED, {"documents: true": "documents: false"}, {"documents": True}, "^documents: "),
+    ],
+)
+def test_a_daemon_that_comes_back_with_another_config_is_refused(daemon, before, after, more, text):
+    for edit in (before, after):
+        daemon.stop()
+        for old, new in edit.items():
+            daemon.config.write_text(daemon.config.read_text().replace(old, new))
         daemon.start()
-        with pytest.raises(tokend.RefusedError, match="seed"):
+        if edit is before:
+            loader = make(daemon, slots=4, **more)
+            next(loader)
+    with loader:
+        with pytest.raises(tokend.RefusedError, match=text):
             for _ in range(10):
                 next(loader)
         injected(6)
-        daemon.configure()
-        check(daemon, batch, daemon.plan("train", 0, 4), ["web", "code"])
+        assert tokend.Cursor(loader.state_dict()["cursor"]).position == loader.position
 
 
 def test_a_truncated_shard_stops_the_stream_and_is_named(daemon):
     with make(daemon, slots=2) as loader:
         next(loader)
         os.truncate(daemon.directory / "web" / "a.bin", 1000)
-        with pytest.raises(tokend.DataError, match="dataset web: shard a.bin at token"):
-            for _ in range(1000):
-                next(loader)
-        place = loader.position
-        with pytest.raises(tokend.DataError):
-            next(loader)
-        assert tokend.Cursor(loader.state_dict()["cursor"]).position == place
-
-
-def test_a_loader_without_a_daemon_is_refused(directory):
-    with pytest.raises(tokend.ConnectError, match="no daemon answers at .*/socket"):
-        tokend.Loader("train", 4, socket=directory / "socket", rank=0, world=1)
-    with pytest.raises(tokend.ConnectError, match="at most 107"):
-        tokend.Loader("train", 4, socket="/" + "x" * 200, rank=0, world=1)
+        for _ in range(2):
+            with pytest.raises(tokend.DataError, match="dataset web: shard a.bin at token"):
+                for _ in range(1000):
+                    next(loader)
+            assert loader.cursor.position == loader.position
 
 
 def test_sessions_end_with_their_loader(daemon):
-    def sessions():
-        return daemon.tokctl("status", "--socket", daemon.socket, "--json")[-1]["sessions"]
-
     loader = make(daemon)
-    assert sessions() == 1
+    assert sessions(daemon) == 1
     del loader
     gc.collect()
-    wait_until(lambda: sessions() == 0, "the end of the session")
+    wait_until(lambda: sessions(daemon) == 0, "the end of the session")
 
 
-# ---- private daemons ----
+@contextlib.contextmanager
+def user(uid):
+    """The uid that the daemon sees is that of the process when it connects."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
+def test_a_second_users_unnamed_run_has_its_own_snapshots_and_record(daemon):
+    """Its loader uses the name that the daemon assigns."""
+    daemon.stop()
+    daemon.config.write_text("allow_uids: [1001, 1002]\n" + daemon.config.read_text())
+    daemon.directory.chmod(0o755)
+    daemon.start()
+    records = daemon.directory / "records"
+    records.mkdir()
+    records.chmod(0o777)
+    with user(1001):
+        first = make(daemon)
+    with user(1002):
+        second = make(daemon, record=records)
+    with first, second:
+        assert "/train/default/" in first.checkpoint("best")
+        daemon.kill()
+        daemon.start()
+        with user(1002):
+            for _ in range(100):
+                next(second)
+            assert "/train/default@1002/" in second.checkpoint("best")
+        assert [path.name.split(".")[0] for path in records.iterdir()] == ["default@1002"]
+    with user(1002), make(daemon, start="best") as again:
+        assert again.position == 400
+
+
+# ---- which daemon ----
+
+
+def test_a_loader_without_a_daemon_is_refused(directory, monkeypatch):
+    bad = StockDaemon(directory).config
+    bad.write_text(bad.read_text().replace("weight: 0.7", "weight: -1"))
+    monkeypatch.setenv("TOKEND_BIN", str(child_environment()["TOKEND_BIN"]))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+    for place, error, text in (
+        ({"socket": directory / "socket"}, tokend.ConnectError, "no daemon answers at .*/socket"),
+        ({"socket": "/" + "x" * 200}, tokend.ConnectError, "at most 107"),
+        ({"config": directory / "not.yaml"}, tokend.Error, "^config: .*: No such file"),
+        ({"config": directory}, tokend.Error, "^config: .*: Is a directory"),
+        ({"config": b"/nowhere/\xff.yaml"}, tokend.Error, "^config: .*/[?].yaml: No such file"),
+        ({"config": 5}, TypeError, "^config: 5"),
+        ({"config": bad}, tokend.Error, r"tokend.yaml:\d+: .*weight"),
+    ):
+        with pytest.raises(error, match=text):
+            tokend.Loader("train", 4, rank=0, world=1, **place)
 
 
 EMBEDDED = """
@@ -161,12 +201,9 @@ def test_a_config_starts_one_private_daemon_for_all_ranks(directory):
     ]
     try:
         assert [json.loads(rank.stdout.readline()) for rank in ranks] == [[0, 8, 16], [4, 12, 20]]
-        sockets = list((directory / "tokend").glob("*.sock"))
-        assert len(sockets) == 1
-        assert (
-            StockDaemon.tokctl(None, "status", "--socket", sockets[0], "--json")[-1]["sessions"]
-            == 2
-        )
+        (path,) = (directory / "tokend").glob("*.sock")
+        told = StockDaemon.tokctl(None, "status", "--socket", path, "--json")
+        assert told[-1]["sessions"] == 2
         for rank in ranks:
             rank.communicate("\n", timeout=20)
         assert [rank.returncode for rank in ranks] == [0, 0]
@@ -175,7 +212,6 @@ def test_a_config_starts_one_private_daemon_for_all_ranks(directory):
 
 
 def test_a_config_whose_daemon_runs_already_starts_none(daemon, monkeypatch):
-    monkeypatch.setenv("TOKEND_BIN", str(child_environment()["TOKEND_BIN"]))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(daemon.directory))
     monkeypatch.setenv("TOKEND_SOCKET", "/nowhere")
     with tokend.Loader("train", 4, config=daemon.config, rank=0, world=1) as loader:
@@ -183,21 +219,23 @@ def test_a_config_whose_daemon_runs_already_starts_none(daemon, monkeypatch):
     assert not (daemon.directory / "tokend").exists()
 
 
-def test_a_config_that_cannot_be_read_is_refused(directory):
-    for path, why in (
-        (directory / "not.yaml", "No such file or directory"),
-        (directory, "Is a directory"),
-    ):
-        with pytest.raises(tokend.Error, match=rf"^config: {path}: {why}; pass a config file"):
-            tokend.Loader("train", 4, config=path, rank=0, world=1)
-    with pytest.raises(TypeError, match="^config: 5 is not the path of a config file$"):
-        tokend.Loader("train", 4, config=5, rank=0, world=1)
-
-
-def test_a_config_with_an_error_raises_the_daemons_line(directory, monkeypatch):
-    config = StockDaemon(directory).config
-    config.write_text(config.read_text().replace("weight: 0.7", "weight: -1"))
+def test_a_private_daemon_that_cannot_be_started_again_says_why(directory, monkeypatch):
+    """And it is tried again."""
     monkeypatch.setenv("TOKEND_BIN", str(child_environment()["TOKEND_BIN"]))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
-    with pytest.raises(tokend.Error, match=r"tokend.yaml:\d+: .*weight"):
-        tokend.Loader("train", 4, config=config, rank=0, world=1)
+    stock = StockDaemon(directory)
+    good = stock.config.read_text()
+    try:
+        with tokend.Loader("train", 4, config=stock.config, rank=0, world=1, slots=2) as loader:
+            check_run(stock, loader, 2)
+            stock.config.write_text(good.replace("weight: 0.7", "weight: -1"))
+            kill_private(directory)
+            for _ in range(3):
+                with pytest.raises(tokend.Error, match=r"tokend.yaml:\d+: .*weight"):
+                    for _ in range(10):
+                        next(loader)
+            place = loader.position
+            stock.config.write_text(good)
+            check_run(stock, loader, 3, start=place)
+    finally:
+        kill_private(directory)

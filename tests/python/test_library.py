@@ -10,6 +10,7 @@ import numpy
 import pytest
 from lib import BIN, wait_until
 from lib.declarations import Batch, Options, Request
+from loading import rows_of
 
 LIBRARY = BIN.parent / "lib" / "libtokend.so.1"
 EARGUMENT, EHELD, EFORKED, EAGAIN = -1, -5, -8, -9
@@ -23,20 +24,17 @@ def library():
     return lib
 
 
+def options_of(socket, **more):
+    base = {"size": c.sizeof(Options), "socket": socket, "stream": b"train", "world": 1}
+    return Options(**{**base, "micro_batch": 4, **more})
+
+
 class Handle:
     """An attached handle; its methods are the library's functions."""
 
-    def __init__(self, lib, daemon, **options):
+    def __init__(self, lib, daemon, **more):
         self.lib, self.t = lib, c.c_void_p()
-        o = Options(
-            size=c.sizeof(Options),
-            socket=daemon.socket.encode(),
-            stream=b"train",
-            world=1,
-            micro_batch=4,
-        )
-        for name, value in options.items():
-            setattr(o, name, value)
+        o = options_of(daemon.socket.encode(), **more)
         why = c.create_string_buffer(1000)
         self.error = lib.tokend_attach(c.byref(self.t), c.byref(o), why, len(why))
         self.why_not = why.value.decode()
@@ -66,35 +64,31 @@ class Handle:
 
 
 def test_only_its_own_names_are_exported():
-    names = subprocess.run(
-        ["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True
-    ).stdout
+    command = ["nm", "-D", "--defined-only", LIBRARY]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     exported = [line.split()[-1] for line in names.splitlines()]
     assert "tokend_attach" in exported
     assert [name for name in exported if not name.startswith("tokend_")] == []
 
 
-def test_rows_have_their_origin(library, daemon):
-    plan = daemon.plan("train", 0, 400)
-    names, shards = ["web", "code"], {"web": ["a.bin", "b.bin"], "code": ["code.bin"]}
-    with Handle(library, daemon) as handle:
+def test_rows_have_their_origin(library, served):
+    plan, shards = served.plan("train", 0, 400), ["a.bin", "b.bin"]
+    with Handle(library, served) as handle:
         for step in range(100):
-            batch = handle.take()
+            batch, rows = handle.take(), plan[4 * step : 4 * step + 4]
             assert (batch.number, batch.position, batch.next) == (step, 4 * step, 4 * step + 4)
-            for i, expected in enumerate(plan[4 * step : 4 * step + 4]):
-                row = batch.row[i]
-                assert [row.position, row.epoch, row.window, row.offset] == [
-                    expected[field] for field in ("position", "epoch", "window", "offset")
-                ]
-                assert names[row.dataset] == expected["dataset"]
-                assert shards[names[row.dataset]][row.shard] == expected["shard"]
-                assert numpy.array_equal(batch.array()[i], daemon.tokens(expected, 65))
+            for row, want in zip(batch.row[:4], rows, strict=True):
+                for field in ("position", "epoch", "window", "offset"):
+                    assert getattr(row, field) == want[field]
+                assert ["web", "code"][row.dataset] == want["dataset"]
+                assert [shards, ["code.bin"]][row.dataset][row.shard] == want["shard"]
+            assert numpy.array_equal(batch.array(), rows_of(served, rows))
             handle.release(batch)
 
 
-def test_batches_are_released_in_any_order_and_unchanged_until_then(library, daemon):
+def test_batches_are_released_in_any_order_and_unchanged_until_then(library, served):
     chance = random.Random(5)
-    with Handle(library, daemon, slots=16) as handle:
+    with Handle(library, served, slots=16) as handle:
         held, taken = [], 0
         while taken < 2000:
             room = not held or held[0][0].number > taken - 16  # the oldest batch blocks the ring
@@ -109,9 +103,9 @@ def test_batches_are_released_in_any_order_and_unchanged_until_then(library, dae
 
 
 @pytest.mark.parametrize("function", ["tokend_next", "tokend_try_next"])
-def test_one_free_slot_is_enough(library, daemon, function):
+def test_one_free_slot_is_enough_and_none_is_an_error(library, served, function):
     """A client that holds all slots but one still gets the next batch, waiting or polling."""
-    with Handle(library, daemon, slots=4) as handle:
+    with Handle(library, served, slots=4) as handle:
         held = [handle.take() for _ in range(3)]
         for _ in range(200):
             deadline = time.monotonic() + 10
@@ -119,12 +113,32 @@ def test_one_free_slot_is_enough(library, daemon, function):
                 assert batch == EAGAIN and time.monotonic() < deadline, batch
             held.append(batch)
             handle.release(held.pop(0))
+        held.append(handle.take())
+        assert handle.next(function) == EHELD and "slots: all 4" in handle.why()
+        handle.release(held[2])  # the oldest batch still blocks the ring
+        assert handle.next(function) == EHELD
+        handle.release(held[0])
+        assert handle.take().position == 204 * 4
+
+
+def test_a_second_release_is_reported_and_harmless(library, served):
+    with Handle(library, served) as handle:
+        batch = handle.take()
+        handle.release(batch)
+        assert handle.why() == ""
+        handle.release(batch)
+        assert "already released" in handle.why()
+        assert handle.take().position == 4
 
 
 def test_a_held_batch_outlives_the_daemon(library, daemon):
     plan = daemon.plan("train", 0, 4 * 75)
+
+    def rings():
+        return open("/proc/self/maps").read().count("memfd:") // 2
+
     with Handle(library, daemon, slots=16) as handle:
-        held = []
+        held, before = [], rings() - 1
         for generation in range(3):
             batches = [handle.take() for _ in range(5)]
             daemon.kill()
@@ -137,35 +151,12 @@ def test_a_held_batch_outlives_the_daemon(library, daemon):
                 assert batch.position == 4 * (25 * generation + 5 + step)
                 handle.release(batch)
             for batch in held:
-                for i in range(4):
-                    assert numpy.array_equal(
-                        batch.array()[i], daemon.tokens(plan[batch.position + i], 65)
-                    )
-        assert open("/proc/self/maps").read().count("memfd:") == 2 * 4
+                want = rows_of(daemon, plan[batch.position : batch.position + 4])
+                assert numpy.array_equal(batch.array(), want)
+        assert rings() == before + 4
         for batch in reversed(held):
             handle.release(batch)
-        assert open("/proc/self/maps").read().count("memfd:") == 2
-
-
-def test_holding_all_slots_is_an_error_and_not_a_deadlock(library, daemon):
-    with Handle(library, daemon, slots=4) as handle:
-        held = [handle.take() for _ in range(4)]
-        assert handle.next() == handle.next("tokend_try_next") == EHELD
-        handle.release(held[2])  # the oldest batch still blocks the ring
-        assert handle.next() == EHELD
-        assert "slots: all 4" in handle.why()
-        handle.release(held[0])
-        assert handle.take().position == 16
-
-
-def test_a_second_release_is_reported_and_harmless(library, daemon):
-    with Handle(library, daemon) as handle:
-        batch = handle.take()
-        handle.release(batch)
-        assert handle.why() == ""
-        handle.release(batch)
-        assert "already released" in handle.why()
-        assert handle.take().position == 4
+        assert rings() == before + 1
 
 
 def test_try_next_never_waits_and_finds_a_new_daemon(library, daemon):
@@ -201,11 +192,9 @@ def test_try_next_never_waits_and_finds_a_new_daemon(library, daemon):
         ({"stream": None}, "stream: is missing"),
     ],
 )
-def test_impossible_options_are_refused(library, daemon, options, text):
-    handle = Handle(library, daemon, **options)
-    assert handle.error == EARGUMENT
-    assert text in handle.why_not
-    assert not handle.t
+def test_impossible_options_are_refused(library, served, options, text):
+    handle = Handle(library, served, **options)
+    assert handle.error == EARGUMENT and text in handle.why_not and not handle.t
 
 
 def test_a_call_that_waits_warns_and_can_be_ended(library, directory):
@@ -217,48 +206,34 @@ def test_a_call_that_waits_warns_and_can_be_ended(library, directory):
         return 1
 
     callback = dict(Options._fields_)["warn"](warn)
-    o = Options(
-        size=c.sizeof(Options),
-        socket=bytes(directory / "none"),
-        stream=b"train",
-        world=1,
-        micro_batch=1,
-    )
-    o.connect_ms, o.warn, o.warn_context = 60_000, callback, 5
+    o = options_of(bytes(directory / "none"), connect_ms=60_000, warn=callback, warn_context=5)
     t = c.c_void_p()
     assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == EAGAIN
-    assert [context for context, _ in said] == [5]
-    assert f"no daemon has answered at {directory}/none for 2 s" in said[0][1]
+    ((context, line),) = said
+    assert context == 5 and f"no daemon has answered at {directory}/none for 2 s" in line
 
 
-def test_a_later_versions_larger_struct_is_accepted_if_its_rest_is_0(library, daemon):
+def test_a_later_versions_larger_struct_is_accepted_if_its_rest_is_0(library, served):
     class Later(c.Structure):
         _fields_ = [("options", Options), ("more", c.c_uint64)]
 
     for more, expected in ((0, 0), (1, EARGUMENT)):
-        o = Later(more=more)
-        o.options = Options(
-            size=c.sizeof(Later),
-            socket=daemon.socket.encode(),
-            stream=b"train",
-            world=1,
-            micro_batch=1,
-        )
+        o = Later(options_of(served.socket.encode(), size=c.sizeof(Later)), more)
         t = c.c_void_p()
         assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == expected
         library.tokend_detach(t)
 
 
-def test_no_request_is_number_0(library, daemon):
-    with Handle(library, daemon) as handle:
+def test_no_request_is_number_0(library, served):
+    with Handle(library, served) as handle:
         request = Request(number=9)
         assert library.tokend_request_number(handle.t) == 0
         assert library.tokend_request(handle.t, c.byref(request)) == 0
         assert (request.number, request.kind) == (0, b"")
 
 
-def test_a_child_can_detach_its_copy(library, daemon):
-    with Handle(library, daemon) as handle:
+def test_a_child_can_detach_its_copy(library, served):
+    with Handle(library, served) as handle:
         batch = handle.take()
         child = os.fork()
         if child == 0:
