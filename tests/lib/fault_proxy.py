@@ -67,12 +67,11 @@ class Rule:
 class FaultProxy:
     """@fault of inject() is a Fault, or a function of a Request that returns one or None."""
 
-    def __init__(self, port, tls=None, seed=1, host="127.0.0.1"):
-        self.upstream, self.tls, self.host = port, tls, host
+    def __init__(self, port, seed=1, host="127.0.0.1"):
+        self.upstream, self.host = port, host
         self.random = random.Random(seed)
         self.requests, self.injected = [], collections.Counter()
         self.rules, self.writers = [], set()
-        self.open_now = self.open_most = 0
         self.loop = asyncio.new_event_loop()
         self.server, self.port = None, 0
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -91,7 +90,7 @@ class FaultProxy:
     @property
     def endpoint(self):
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"https://localhost:{self.port}" if self.tls else f"http://{host}:{self.port}"
+        return f"http://{host}:{self.port}"
 
     # ---- the script ----
 
@@ -110,7 +109,7 @@ class FaultProxy:
 
         async def begin():
             self.server = await asyncio.start_server(
-                self._serve, self.host, self.port, ssl=self.tls, limit=1 << 20, backlog=512
+                self._serve, self.host, self.port, limit=1 << 20, backlog=512
             )
             self.port = self.server.sockets[0].getsockname()[1]
 
@@ -131,8 +130,6 @@ class FaultProxy:
 
     async def _serve(self, reader, writer):
         self.writers.add(writer)
-        self.open_now += 1
-        self.open_most = max(self.open_most, self.open_now)
         store = None
         try:
             with contextlib.suppress(
@@ -164,7 +161,6 @@ class FaultProxy:
                         await reader.read()
                         return
         finally:
-            self.open_now -= 1
             self.writers.discard(writer)
             for end in (writer, store and store[1]):
                 if end:

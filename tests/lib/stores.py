@@ -3,7 +3,7 @@
 radosgw   Ceph's gateway: verifies signatures (tests/objects/radosgw.sh)
 moto      verifies signatures, and has STS, web identity and the metadata service of an instance
 nginx     an HTTPS server without listings, with a certificate of our own authority
-hadro     verifies signatures, serves a directory; can be slow and answer 503
+hadro     verifies signatures, serves a directory
 nanio     verifies signatures
 
 with Moto(place) as store:
@@ -186,19 +186,15 @@ class Moto(Store):
 
 
 class Hadro(Store):
-    """Serves a directory, read-only; each directory in it is a bucket. @options: its own, as
-    latency_ms=50, error_rate=0.05, fault_seed=1.
-    """
+    """Serves a directory, read-only; each directory in it is a bucket."""
 
-    def __init__(self, place, root, verify=True, **options):
+    def __init__(self, place, root):
         super().__init__(place)
-        self.root, self.verify, self.options = root, verify, options
+        self.root = root
 
     def command(self):
-        keys = {"access_key": self.access_key, "secret_key": self.secret_key}
-        keys = {"region": REGION, **(keys if self.verify else {})}
-        keys.update(port=self.port, log_level="warning", **self.options)
-        options = [part for k, v in keys.items() for part in ("--" + k.replace("_", "-"), str(v))]
+        options = f"""--access-key {self.access_key} --secret-key {self.secret_key}
+            --region {REGION} --port {self.port} --log-level warning""".split()
         return [str(SERVERS / "bin/hadro"), *options, self.root]
 
 
@@ -244,9 +240,9 @@ class Nginx(Store):
 
     scheme = "https"
 
-    def __init__(self, place, root, address="127.0.0.1"):
+    def __init__(self, place, root):
         super().__init__(place)
-        self.root, self.address = root, address
+        self.root = root
         self.ca, certificate, key = make_certificates(self.directory)
         os.makedirs(os.path.join(self.directory, "temp"), exist_ok=True)
         with open(os.path.join(self.directory, "nginx.conf"), "w") as file:
@@ -264,15 +260,8 @@ class Nginx(Store):
 
     def command(self):
         nginx = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
-        return [
-            nginx,
-            "-p",
-            self.directory,
-            "-c",
-            os.path.join(self.directory, "nginx.conf"),
-            "-e",
-            self.log_path,
-        ]
+        config = os.path.join(self.directory, "nginx.conf")
+        return [nginx, "-p", self.directory, "-c", config, "-e", self.log_path]
 
 
 NGINX = """\
@@ -292,7 +281,7 @@ http {{
 	default_type application/octet-stream;
 	keepalive_requests 1000000;
 	server {{
-		listen {store.address}:{store.port} ssl;
+		listen 127.0.0.1:{store.port} ssl;
 		ssl_certificate {certificate};
 		ssl_certificate_key {key};
 		ssl_protocols TLSv1.2 TLSv1.3;
