@@ -57,52 +57,36 @@ import tokend
 dist.init_process_group(
     "gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2
 )
-if sys.argv[5] == "its own":
-    dist.broadcast(torch.zeros(3), 0)
-else:
-    loader = tokend.Loader("train", 2, socket=sys.argv[4])
-    loader.control()
-    if sys.argv[5] == "seek":
-        loader.seek(position=8)
+loader = tokend.Loader("train", 2, socket=sys.argv[4])
+loader.control()
+if sys.argv[5] == "seek":
+    loader.seek(position=8)
 """
 
 
-@pytest.fixture(scope="module")
-def late(tmp_path_factory):
+@pytest.mark.parametrize("behind", ["attach", "seek"])
+def test_a_job_may_end_right_after_its_last_collective(served, directory, behind):
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
         pytest.skip("no C compiler")
-    place = tmp_path_factory.mktemp("late")
-    (place / "late.c").write_text(LATE)
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", place / "late.so", place / "late.c", "-ldl"],
-        check=True,
-    )
-    return str(place / "late.so")
-
-
-def end(late, daemon, behind):
+    late = str(directory / "late.so")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-xc", "-", "-o", late, "-ldl"]
+    subprocess.run(command, input=LATE, text=True, check=True)
     environment = child_environment(OMP_NUM_THREADS="1", LD_PRELOAD=late)
-    meet = str(daemon.directory / behind.replace(" ", "-"))
-    commands = [
-        [sys.executable, "-c", PROGRAM, late, meet, str(rank), daemon.socket, behind]
-        for rank in range(2)
-    ]
     processes = [
-        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        for command in commands
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, late, directory / "meet", rank, served.socket, behind],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
     ]
     try:
-        return [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
+        for process in processes:
+            said = process.communicate(timeout=60)[1]
+            assert process.returncode == 0, said
     finally:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def test_a_job_may_end_right_after_its_last_collective(late, daemon):
-    own = [status for _, status in end(late, daemon, "its own")]
-    print(f"a collective of the trainer's own ends with {own}; 0: torch is mended")
-    for behind in ("attach", "seek"):
-        for said, status in end(late, daemon, behind):
-            assert status == 0, (behind, said)

@@ -8,7 +8,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,8 +17,7 @@ import pytest
 from lib import BIN, child_environment, wait_until
 from lib.preload import Preload
 from lib.stock import StockDaemon
-
-from tokend import Loader, arguments
+from loading import make
 
 SILENT_S = 1
 FAST = r"""
@@ -76,14 +74,12 @@ if seek is not None:
     loader.seek(rank=seek)
     print(json.dumps({"sought": seek}), flush=True)
     pause = 0.1
-seeks = 0
-for batch in loader:
-    print(json.dumps({"step": seeks}), flush=True) if pause else None
+for step, batch in enumerate(loader, 1):
+    print(json.dumps({"step": step}), flush=True) if pause else None
     time.sleep(pause or 0.001)
-    seeks += 1
     if control:
         loader.control()
-    elif seeks % 5 == 0 and not pause:
+    elif step % 5 == 0 and not pause:
         loader.seek(position=0)
 """
 
@@ -91,25 +87,17 @@ for batch in loader:
 class Trainer:
     def __init__(self, daemon, env=None, **options):
         command = [sys.executable, "-c", TRAINER, json.dumps({"socket": daemon.socket, **options})]
-        environment = child_environment(**(env or {}))
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-        )
-        self.text = b""
-
-    @property
-    def pid(self):
-        return self.process.pid
+        ways = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen(command, env=child_environment(**(env or {})), **ways)
+        self.pid, self.text = self.process.pid, b""
 
     def line(self, seconds):
         """The next line, or None."""
-        until = time.monotonic() + seconds
+        until, out = time.monotonic() + seconds, self.process.stdout
         while b"\n" not in self.text:
-            if not select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))[
-                0
-            ]:
+            if not select.select([out], [], [], max(0, until - time.monotonic()))[0]:
                 return None
-            data = os.read(self.process.stdout.fileno(), 4096)
+            data = os.read(out.fileno(), 4096)
             assert data, f"it ended: {self.text}"
             self.text += data
         line, self.text = self.text.split(b"\n", 1)
@@ -117,8 +105,7 @@ class Trainer:
 
     def says(self, what, seconds=20):
         line = self.line(seconds)
-        assert line is not None, f"did not say {what}"
-        assert what in line, line
+        assert line is not None and what in line, (what, line)
         return line[what]
 
     def end(self):
@@ -146,35 +133,32 @@ def trainers(daemon):
     """Starts processes, and ends them after the test."""
     made = []
 
-    def make(daemon=daemon, **options):
+    def start(daemon=daemon, **options):
         made.append(Trainer(daemon, **options))
         return made[-1]
 
-    yield make
+    yield start
     for trainer in made:
         trainer.end()
 
 
-def test_two_plain_processes_are_both_warned(daemon, trainers):
+def test_two_plain_processes_are_both_warned_once(daemon, trainers):
     one, two = trainers(), trainers()
-    assert one.says("in") == one.pid
-    assert two.says("in") == two.pid
+    assert (one.says("in"), two.says("in")) == (one.pid, two.pid)
     for trainer, other in ((one, two), (two, one)):
         warned = trainer.line(20)
-        assert f"this process (pid {trainer.pid} on {socket.gethostname()})" in warned["warned"]
-        assert f"by pid {other.pid} on {socket.gethostname()}" in warned["warned"]
-        assert "rank 0 of 1 of run default" in warned["warned"]
+        for text in (f"pid {trainer.pid} on", f"by pid {other.pid} on", "rank 0 of 1 of run def"):
+            assert text in warned["warned"]
         assert warned["at"] == "<string>", "it is shown at the line of the trainer's own loop"
-    assert len(daemon.said("is read by pid")) == 1
     three = trainers()
     three.says("in")
     three.says("warned")
-    assert one.line(1) is None and two.line(0) is None, "it is said once"
+    assert one.line(SILENT_S) is None and two.line(0) is None
     assert len(daemon.said("is read by pid")) == 1
 
 
 @pytest.mark.parametrize("control", [False, True])
-def test_both_are_warned_within_two_seconds(daemon, trainers, control):
+def test_both_are_warned_within_two_seconds(trainers, control):
     """Steps of 0.1 s, whatever the ring holds; the second process at its first batch."""
     one = trainers(pause=0.1, control=control)
     one.says("in")
@@ -185,15 +169,21 @@ def test_both_are_warned_within_two_seconds(daemon, trainers, control):
     began = time.monotonic()
     two.says("warned", 2)
     while "warned" not in (line := one.line(2) or {}):
-        assert "step" in line
-        assert time.monotonic() - began < 2
+        assert "step" in line and time.monotonic() - began < 2
 
 
 def test_ranks_that_exchange_their_places_are_not_twins(daemon, trainers):
     """For a moment they are. Those that stay so are warned a second or two later."""
     other = trainers(rank=1, world=2, seek=0)
     other.says("in")
-    with Loader("train", 4, rank=0, world=2, socket=daemon.socket) as loader:
+
+    def steps(loader, seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            next(loader)
+            time.sleep(0.1)
+
+    with make(daemon, world=2) as loader:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             next(loader)
@@ -201,48 +191,32 @@ def test_ranks_that_exchange_their_places_are_not_twins(daemon, trainers):
             next(loader)
             other.process.send_signal(signal.SIGUSR1)
             assert other.says("sought") == 0
-            until = time.monotonic() + SILENT_S
-            while time.monotonic() < until:
-                next(loader)
-                time.sleep(0.1)
+            steps(loader, SILENT_S)
         loader.seek(rank=0)
         with pytest.warns(RuntimeWarning, match="is read twice"):
-            until = time.monotonic() + 5 * SILENT_S
-            while time.monotonic() < until:
-                next(loader)
-                time.sleep(0.1)
+            steps(loader, 5 * SILENT_S)
 
 
 def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
     """Another rank, world, run or peer; and a process with several sessions that seeks and
     reconnects.
     """
-    all_ = [
-        trainers(rank=0, world=2),
-        trainers(rank=1, world=2),
-        trainers(),
-        trainers(peer=1),
-        trainers(run="other"),
-    ]
-    for trainer in all_:
+    places = ({"rank": 0, "world": 2}, {"rank": 1, "world": 2}, {}, {"peer": 1}, {"run": "other"})
+    started = [trainers(**place) for place in places]
+    for trainer in started:
         trainer.says("in")
     daemon.kill()
     daemon.start()
-    assert [trainer.line(SILENT_S if trainer is all_[0] else 0) for trainer in all_] == [
-        None
-    ] * len(all_)
-    with (
-        Loader("train", 4, run="mine", socket=daemon.socket) as one,
-        Loader("train", 4, run="mine", socket=daemon.socket) as two,
-    ):
+    with make(daemon, run="mine") as one, make(daemon, run="mine") as two:
         time.sleep(SILENT_S)
         for loader in (one, two):
             for _ in range(100):
                 next(loader)
+    assert [trainer.line(0) for trainer in started] == [None] * 5
     assert "is read by" not in daemon.log()
 
 
-def test_a_forked_child_is_another_process(daemon, trainers):
+def test_a_forked_child_is_another_process(trainers):
     one, child = trainers(run="a"), trainers(run="a", fork=True)
     one.says("in")
     pid = child.says("in")
@@ -252,93 +226,52 @@ def test_a_forked_child_is_another_process(daemon, trainers):
     os.kill(pid, signal.SIGKILL)
 
 
-def test_strict_waits_for_the_first_and_names_both(daemon, trainers):
-    one = trainers(run="a")
-    one.says("in")
-    began = time.monotonic()
-    two = trainers(run="a", strict=True, deadline=3.0)
-    waits = two.says("warned")
-    refused = two.says("refused")
-    assert time.monotonic() - began > 3
-    for text in (waits, refused):
-        assert f"is read by pid {one.pid} on" in text and f"this is pid {two.pid} on" in text, text
-    assert one.line(0) is None
-
-
-def test_strict_attaches_once_the_first_is_killed(daemon, trainers):
-    """Also if the first one hangs, and a child of it keeps its socket."""
-    one = trainers(run="a", strict=True)
-    one.says("in")
-    one.process.send_signal(signal.SIGSTOP)
-    two = trainers(run="a", strict=True)
-    assert f"pid {one.pid}" in two.says("warned")
-    one.process.kill()
-    assert "goes on" in two.says("warned", 10)
-    assert two.says("in", 10) == two.pid
-    assert two.line(SILENT_S) is None
-
-
-def test_strict_is_the_default_under_a_launcher_for_named_runs(daemon, trainers):
+def test_the_second_of_a_named_run_under_a_launcher_waits_for_the_first(trainers):
+    """It names both, and attaches once the first is killed, also if that one hangs. Without a name
+    they may be two jobs.
+    """
     launcher = {"RANK": "0", "WORLD_SIZE": "1"}
-    one, two = (
-        trainers(env=launcher),
-        trainers(env=launcher),
-    )  # without a name: they may be two jobs
-    for trainer in (one, two):
+    for trainer in [trainers(env=launcher) for _ in range(2)]:
         trainer.says("in")
         trainer.says("warned")
     launcher["TORCHELASTIC_RUN_ID"] = "abc"
-    three = trainers(env=launcher)
+    one = trainers(env=launcher)
+    one.says("in")
+    began = time.monotonic()
+    late = trainers(env=launcher, deadline=3.0)
+    for text in (late.says("warned"), late.says("refused")):
+        assert f"is read by pid {one.pid} on" in text and f"this is pid {late.pid} on" in text
+    assert time.monotonic() - began > 3 and one.line(0) is None
+    one.process.send_signal(signal.SIGSTOP)
+    two = trainers(env=launcher)
+    assert f"pid {one.pid}" in two.says("warned")
+    one.process.kill()
+    assert "goes on" in two.says("warned", 10)
+    assert two.says("in", 10) == two.pid and two.line(SILENT_S) is None
+    three = trainers(env=launcher, strict=False)
     three.says("in")
-    four = trainers(env=launcher, deadline=1.0)
-    assert "rank 0 of 1 of run abc" in four.says("refused")
-    five = trainers(env=launcher, strict=False)
-    five.says("in")
-    three.says("warned")
-    five.says("warned")
-
-
-def test_strict_needs_a_name(daemon):
-    assert arguments.strict(None, None) is False
-    with pytest.raises(ValueError, match="strict: needs a named run"):
-        Loader("train", 4, socket=daemon.socket, strict=True)
+    for trainer in (two, three):
+        trainer.says("warned")
 
 
 def test_processes_with_unknown_pids_are_distinguished(trainers, shared, fast):
     """A daemon in a PID namespace of its own sees all of its clients as pid 0."""
-    probe = subprocess.run(
-        ["unshare", "--pid", "--fork", "true"], capture_output=True, text=True, check=False
-    )
+    apart = ["unshare", "--pid", "--fork", "--kill-child"]
+    probe = subprocess.run([*apart, "true"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         pytest.skip(f"no PID namespaces here: {probe.stderr.strip()}")
-
-    class Apart(StockDaemon):
-        def start(self):
-            with open(self.directory / "log", "a") as file:
-                command = [
-                    "unshare",
-                    "--pid",
-                    "--fork",
-                    "--kill-child",
-                    BIN / "tokend",
-                    "-c",
-                    self.config,
-                ]
-                self.process = subprocess.Popen(command, stdout=file, stderr=file, env=fast.env)
-            until = time.monotonic() + 20
-            while not self.answers() and self.process.poll() is None and time.monotonic() < until:
-                time.sleep(0.01)
-            return self
-
-    apart = Apart(shared.path).start()
+    stock = StockDaemon(shared.path)
+    with open(stock.directory / "log", "a") as log:
+        command = [*apart, BIN / "tokend", "-c", stock.config]
+        stock.process = subprocess.Popen(command, stdout=log, stderr=log, env=fast.env)
     try:
-        assert apart.answers(), apart.log_path.read_text()
-        one = trainers(daemon=apart)
+        wait_until(stock.answers, "the daemon's start")
+        one = trainers(daemon=stock)
         one.says("in")
         assert one.line(SILENT_S) is None, "it seeks, and is not its own twin"
-        two = trainers(daemon=apart)
+        two = trainers(daemon=stock)
         two.says("in")
         for trainer in (one, two):
             assert "a process in another PID namespace" in trainer.says("warned")
     finally:
-        apart.kill()
+        stock.kill()
