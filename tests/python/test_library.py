@@ -3,7 +3,6 @@
 import ctypes as c
 import os
 import random
-import subprocess
 import time
 
 import numpy
@@ -61,29 +60,6 @@ class Handle:
 
     def release(self, batch):
         self.lib.tokend_release(self.t, c.byref(batch))
-
-
-def test_only_its_own_names_are_exported():
-    command = ["nm", "-D", "--defined-only", LIBRARY]
-    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    exported = [line.split()[-1] for line in names.splitlines()]
-    assert "tokend_attach" in exported
-    assert [name for name in exported if not name.startswith("tokend_")] == []
-
-
-def test_rows_have_their_origin(library, served):
-    plan, shards = served.plan("train", 0, 400), ["a.bin", "b.bin"]
-    with Handle(library, served) as handle:
-        for step in range(100):
-            batch, rows = handle.take(), plan[4 * step : 4 * step + 4]
-            assert (batch.number, batch.position, batch.next) == (step, 4 * step, 4 * step + 4)
-            for row, want in zip(batch.row[:4], rows, strict=True):
-                for field in ("position", "epoch", "window", "offset"):
-                    assert getattr(row, field) == want[field]
-                assert ["web", "code"][row.dataset] == want["dataset"]
-                assert [shards, ["code.bin"]][row.dataset][row.shard] == want["shard"]
-            assert numpy.array_equal(batch.array(), rows_of(served, rows))
-            handle.release(batch)
 
 
 def test_batches_are_released_in_any_order_and_unchanged_until_then(library, served):

@@ -428,16 +428,3 @@ def test_the_state_is_that_of_n_batches_before(served):
     with make(served, "finite", 2, start=460, prefetched=2) as loader:
         assert len(list(loader)) == 4 and loader.position == 466
         assert next(loader, None) is None and loader.position == 468
-
-
-def test_a_state_that_is_loaded_after_the_first_batch_warns(served):
-    def load():
-        loader.load_state_dict(loader.state_dict())
-
-    with make(served, prefetched=1) as loader:
-        assert warned(load) == []
-        next(loader)
-        (text,) = warned(load)
-        assert "taken a batch of another position before" in text
-    with make(served, "finite", prefetched=1) as loader:
-        assert warned(lambda: list(loader) and load()) == [], "after the end"

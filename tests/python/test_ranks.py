@@ -450,25 +450,6 @@ def module(name, code, **names):
     return made
 
 
-LENGTH = "def sized_len(loader):\n    return len(loader)\n"
-ENDLESS = 1 << 40  # batches
-
-
-@pytest.mark.parametrize(
-    "name", ["lightning.fabric.utilities.data", "pytorch_lightning.loops.fit_loop"]
-)
-def test_lightning_gets_a_length_and_takes_no_batch_ahead(served, name):
-    lightning = module(name, LENGTH)
-    with make(served) as loader:
-        assert lightning.sized_len(loader) == ENDLESS
-    with make(served, "finite") as loader:
-        total = len(loader)
-        assert lightning.sized_len(loader) == total
-        loader.seek(position=80)
-        assert len(loader) == total - 20
-        assert lightning.sized_len(loader) == ENDLESS, "it counts the 20 batches of before into it"
-
-
 DEAL = """
 class DataLoaderDispatcher:
     def __init__(self, dataset, processes):
