@@ -24,7 +24,7 @@ IN_PLACE = transforms.in_place
 
 
 def key(position, seed=42):
-    """The seed of a row's rng: derive(seed, 7, position) of daemon/order.md."""
+    """The seed of a row's rng: derive(seed, 7, position) of the order."""
 
     def mix(x):
         x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
