@@ -37,6 +37,7 @@ from .tokenizer import BYTES, is_bytes, load_encoder
 
 RUN = ".tokenize.json"  # options and inputs
 DONE = ".tokenize.done.json"  # progress: replaced after each shard
+LOOK_S = 2  # between two looks for dead workers, while none sends a result
 MOST_SHARDS = 100_000  # names have five digits, so that they sort by number
 LABEL_BYTES = 64
 NONE = "none"
@@ -262,6 +263,25 @@ def _difference(key, then, now):
 # ---- the run ----
 
 
+def _submit(pool, piece):
+    """A worker that begins does not see Ctrl-C, not even before _begin_worker()."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(_work, piece)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _result(pool, future):
+    """The pool waits for ever for the rest of a result whose worker died while it sent it."""
+    while True:
+        try:
+            return future.result(LOOK_S)
+        except concurrent.futures.TimeoutError:
+            if any(worker.exitcode is not None for worker in [*pool._processes.values()]):
+                raise concurrent.futures.process.BrokenProcessPool from None
+
+
 def _results(pool, pieces, window):
     """Yields (place, bytes of input read, result) in the order of the pieces. At most @window of
     them are in memory.
@@ -270,7 +290,7 @@ def _results(pool, pieces, window):
 
     def first():
         place, done, future = pending.popleft()
-        result = future if isinstance(future, str) else future.result()
+        result = future if isinstance(future, str) else _result(pool, future)
         if isinstance(result, str):
             raise Error(result)
         return place, done, result
@@ -280,7 +300,7 @@ def _results(pool, pieces, window):
             (
                 (piece.input, piece.offset, piece.line),
                 piece.done,
-                piece.error or pool.submit(_work, piece),
+                piece.error or _submit(pool, piece),
             )
         )
         piece = None
