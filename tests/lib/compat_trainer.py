@@ -13,10 +13,9 @@ def rows_of(batch):
     return list(zip(batch["position"].tolist(), batch["input_ids"].tolist(), strict=True))
 
 
-def main(socket, cursor=None):
+def main(socket):
     keys = {"run": "compat", "rank": 0, "world": 1, "slots": 4, "framework": "numpy"}
-    start = bytes.fromhex(cursor) if cursor else "begin"
-    with tokend.Loader("train", 4, socket=socket, start=start, deadline=60, **keys) as loader:
+    with tokend.Loader("train", 4, socket=socket, deadline=60, **keys) as loader:
         print(json.dumps({"file": tokend.__file__}), flush=True)
         for line in sys.stdin:
             name, argument = json.loads(line)
@@ -26,12 +25,6 @@ def main(socket, cursor=None):
                 for _ in range(argument):
                     batch = next(loader)
                     said["rows"] += rows_of(batch)
-            elif name == "refused":  # steps until an error; the batch before it is kept
-                try:
-                    for _ in range(1000):
-                        batch = next(loader)
-                except tokend.Error as error:
-                    said = {"error": f"{type(error).__name__}: {error}", "rows": rows_of(batch)}
             elif name == "control":
                 request = loader.control()
                 about = request is not None and [request.kind, request.acts_from, request.error]
@@ -42,4 +35,4 @@ def main(socket, cursor=None):
             print(json.dumps(said), flush=True)
 
 
-main(*sys.argv[1:])
+main(sys.argv[1])

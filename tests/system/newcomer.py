@@ -16,7 +16,7 @@ NOBODY = 65534
 TEXTS = {"web": "tests/*.md", "code": "tests/python/*.py"}
 SCRIPT = """\
 #!{python}
-from {module} import main
+from pip._internal.cli.main import main
 raise SystemExit(main())
 """
 
@@ -29,10 +29,9 @@ def environment(home):
     (theirs,) = glob.glob(f"{REPO}/build/venv/lib/python3*/site-packages")
     with open(f"{site}/torch.pth", "w") as file:
         file.write(os.path.realpath(theirs) + "\n")
-    for name, module in (("pip", "pip._internal.cli.main"), ("torchrun", "torch.distributed.run")):
-        with open(f"{venv}/bin/{name}", "w") as file:
-            file.write(SCRIPT.format(python=f"{venv}/bin/python", module=module))
-        os.chmod(f"{venv}/bin/{name}", 0o755)
+    with open(f"{venv}/bin/pip", "w") as file:
+        file.write(SCRIPT.format(python=f"{venv}/bin/python"))
+    os.chmod(f"{venv}/bin/pip", 0o755)
     return venv
 
 
@@ -50,9 +49,9 @@ def clone_into(directory):
         subprocess.run([*git, *command], check=True)
 
 
-def home_of(place, built=False):
-    """A home directory with texts, a clone and a virtual environment. @built: the clone has been
-    built. Returns it, and the keys of a command that its owner runs in the clone.
+def home_of(place):
+    """A home directory with texts, a clone that was never built, and a virtual environment. Returns
+    it, and the keys of a command that its owner runs in the clone.
     """
     home = place.file("home", "x")[:-2]
     for name, pattern in TEXTS.items():
@@ -61,10 +60,6 @@ def home_of(place, built=False):
             shutil.copy(path, f"{home}/text/{name}")
     clone = f"{home}/clone"
     clone_into(clone)
-    if built:
-        others = shutil.ignore_patterns("check", "tests", "bench")
-        for part in ("gcc", "llhttp"):
-            shutil.copytree(REPO / "build" / part, f"{clone}/build/{part}", ignore=others)
     venv = environment(home)
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
     if user:

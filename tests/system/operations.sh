@@ -268,26 +268,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 	[ "$(property MainPID)" = "$before" ]
 	go_on
 
-	say "A start with it is refused, and systemd says why. The trainers wait."
-	systemctl restart --no-block tokend
-	until_true status_is 'cannot start: .*tokend.yaml'
-	show 'systemctl show -p StatusText --value tokend'
 	mv $config.good $config
-	show 'systemctl restart tokend'
-	until_true sessions 2
-	go_on
-
-	say "Metrics and the page."
-	show 'systemctl enable -q tokend-metrics.socket && systemctl restart tokend'
-	until_true sessions 2
-	if [ $(($(cat /sys/class/net/lo/flags) & 1)) = 1 ]; then
-		page=http://127.0.0.1:9464
-		show "curl -fsS $page/healthz && curl -fsS $page/readyz"
-		show "curl -fsS $page/ | grep -i '<title>'"
-		show "curl -fsS $page/metrics | grep -E '^tokend_(info|build_info|sessions)'"
-	else
-		echo "skipped: metrics: a container in a container may have no loopback"
-	fi
 
 	say "The trainers end. Their records are compared with the order and the shards."
 	last=$(($(sort -n <(steps) | tail -n 1) + 200))

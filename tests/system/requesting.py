@@ -151,21 +151,22 @@ class Trainer:
 class Operator:
     """A tokctl process that waits for answers."""
 
-    def __init__(self, bench, *arguments, json=True):
+    def __init__(self, bench, *arguments, json=True, **keys):
         more = ["--json"] if json else []
         self.process = bench.place.spawn(
             [TOKCTL, *map(str, arguments), *more, "--socket", bench.daemon.socket],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            **keys,
         )
 
-    def end(self):
-        out, err = self.process.communicate(timeout=30)
+    def end(self, seconds=30):
+        out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out.decode(), err.decode()
 
-    def result(self):
+    def result(self, seconds=30):
         """(exit code, answers, the last object, stderr)"""
-        code, out, err = self.end()
+        code, out, err = self.end(seconds)
         lines = [json.loads(line) for line in out.splitlines()]
         answers = [line for line in lines if "outcome" in line]
         return code, answers, next((line for line in lines if "kind" in line), None), err

@@ -1,17 +1,15 @@
-"""tokctl verify proves the records of real jobs: ranks that rescale, mix, are killed, and lose
-their daemon; and of sessions that load, seek, skip, commit and end in any order.
+"""tokctl verify proves the records of real jobs: ranks that rescale, mix and go back; and of
+sessions that load, seek, skip, commit and end in any order.
 """
 
 import os
-import random
 import signal
 import sys
-import time
 
 import numpy
 import pytest
 from tokend import Loader
-from verifying import BEGIN, HEAD, M64, SEQ_LEN, SHARD, WINDOW, Scene, entries, proves
+from verifying import M64, SEQ_LEN, SHARD, WINDOW, Scene, proves
 
 from lib import has, wait_for, with_parent
 
@@ -32,60 +30,6 @@ def loader_of(scene, rank, world, records, **keys):
 
 
 # ---- jobs ----
-
-
-def test_record_continues_after_a_killed_daemon(scene):
-    record = f"{scene.directory('lost')}/a.record"
-    process = scene.cat(record, 0, 1, 1, 300_000)
-    for i in range(3):
-        size = HEAD + 16 * (1 + 2000 * i)
-        wait_for(
-            lambda size=size: os.path.exists(record) and os.path.getsize(record) > size,
-            pause=0.0005,
-        )
-        # far from its end, however long a new daemon takes to start
-        process.send_signal(signal.SIGSTOP)
-        scene.daemon.kill()
-        scene.daemon.start()
-        process.send_signal(signal.SIGCONT)
-    assert os.path.getsize(record) < 16 * 290_000, "three daemons were killed under a trainer"
-    scene.finish(process)
-    assert os.path.getsize(record) == HEAD + 16 * 300_000, "its record has one beginning"
-    said = scene.verify(record, "--to", 50_000)
-    proves(said, 0, 50_000, generations=1, void=0, outside=250_000)
-
-
-def test_killed_trainers_are_exact(scene):
-    """Trainers are killed while they run, and each time restart from the last common position, with
-    new records or appending to those of the killed ones.
-    """
-    rng, at, appended = random.Random(3), 0, 0
-    for number in range(10):
-        world, micro = rng.choice([(4, 2), (3, 3), (2, 1)])
-        tag = f"{scene.directory('killed')}/{number if number % 2 else 'same'}"
-        paths = [f"{tag}-{rank}.record" for rank in range(world)]
-        before = [os.path.getsize(path) if os.path.exists(path) else 0 for path in paths]
-        ranks = [
-            scene.cat(path, rank, world, micro, 1 << 40, at, run_="killed")
-            for rank, path in enumerate(paths)
-        ]
-        time.sleep(rng.uniform(0.05, 0.3))
-        for process in ranks:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            scene.place.children.remove(process)
-        steps = []
-        for path, size in zip(paths, before, strict=True):
-            grown = os.path.exists(path) and os.path.getsize(path) > size
-            begins = numpy.flatnonzero(entries(path)[:, 0] == BEGIN) if grown else []
-            steps.append((len(entries(path)) - begins[-1] - 5) // micro if grown else 0)
-            appended += grown and size > 0
-        at += min(2000, *steps) * world * micro  # the last step that every rank has taken
-    assert at > 0 and appended > 0, "ranks that were killed had taken something"
-    scene.phase("killed", 2, 4, 25, at)
-    said = scene.verify(scene.directory("killed"))
-    proves(said, 0, at + 200)
-    assert said["void"] > 0, "rows were undone"
 
 
 def test_finite_stream_with_padding(scene):
@@ -173,13 +117,11 @@ CASES = """
 take 10 / load 80, take 10                                              to=160
 take 10 / die / load 80, take 10                                        to=160
 take 10 / load 80, die / load 80, take 10                               to=160
-take 10 / die-loading 80 / load 80, take 10                             to=160
 take 10 / load 40, die / load 40, die / load 80, take 10                to=160
 take 10 / start 40, die / load 80, take 10                              to=160
 take 10 / world 1, load 48, die / load 80, take 10                      to=160 generations=1
 take 10 / load 80, skip 40, die / load 120, take 5                      to=160 lost=40
 die / take 10 / load 80, take 10                                        to=160
-take 10 / die-loading 80 & load 80, take 3, die / load 80, take 10      to=160 void=12
 take 10 / load 80, skip 40, take 5                                      to=160 skipped=40
 take 10 / load 80, seek 120, take 5                                     to=160 lost=40
 take 10, load 40, take 15                                               to=160 void=40
@@ -194,7 +136,7 @@ take 8, commit 56, take 2, die                                          to=64
 """
 
 
-def act(scene, rank, actions, records, ready, go):
+def act(scene, rank, actions, records):
     """Runs one life, in this process, which was forked for it."""
     world, start = WORLD, "begin"
     while actions[0][0] in ("world", "start"):
@@ -207,12 +149,6 @@ def act(scene, rank, actions, records, ready, go):
                 next(loader)
         elif what == "load":
             loader.load_state_dict({"cursor": bytes(loader.cursor.seek(number[0]))})
-        elif what == "die-loading":
-            state = {"cursor": bytes(loader.cursor.seek(number[0]))}
-            os.write(ready, b"x")
-            os.read(go, 1)  # the daemon is stopped now
-            loader.load_state_dict(state)
-            os._exit(3)  # nobody killed us
         elif what == "commit":
             loader.commit(*number)
         elif what == "seek":
@@ -225,41 +161,23 @@ def act(scene, rank, actions, records, ready, go):
 
 
 def live(scene, rank, actions, records):
-    """Starts one rank's life. Returns its pid and the ends of its pipes."""
-    ready, go = os.pipe(), os.pipe()
+    """Starts one rank's life. Returns its pid and its intended status."""
     pid = os.fork()
     if pid == 0:
         with_parent()
         try:
-            act(scene, rank, actions, records, ready[1], go[0])
+            act(scene, rank, actions, records)
             os._exit(0)
         except BaseException as error:
             print(f"rank {rank}, {actions}: {error!r}", file=sys.stderr, flush=True)
             os._exit(1)
-    os.close(ready[1])
-    os.close(go[0])
-    return pid, ready[0], go[1]
-
-
-def end(scene, last, pid, ready, go):
-    """Waits for the end of a life, and checks that it is the intended one."""
-    if last == "die-loading":
-        os.read(ready, 1)
-        scene.daemon.process.send_signal(signal.SIGSTOP)
-        os.write(go, b"x")
-        time.sleep(0.05)  # it waits for the daemon: that it does not end by itself is seen below
-        os.kill(pid, signal.SIGKILL)
-        scene.daemon.process.send_signal(signal.SIGCONT)
-    _, status = os.waitpid(pid, 0)
-    os.close(ready)
-    os.close(go)
-    assert status == (signal.SIGKILL if last.startswith("die") else 0), last
+    return pid, signal.SIGKILL if actions[-1][0] == "die" else 0
 
 
 @pytest.mark.parametrize("case", CASES.strip().splitlines())
 def test_sessions_without_batches_leave_no_trace(scene, case):
     """A session that took no batch does not change the verdict, wherever it seeked and however it
-    ended: processes are killed between any two of their actions, or while they load.
+    ended: processes are killed between any two of their actions.
     """
     lives, members = case.split("  ", 1)
     records = scene.directory(lives.replace("/", "then"))
@@ -270,9 +188,8 @@ def test_sessions_without_batches_leave_no_trace(scene, case):
         ]
         if len(ranks) == 1:
             ranks *= dict(a for a in ranks[0] if a[0] == "world").get("world", WORLD)
-        started = [(a[-1][0], *live(scene, r, a, records)) for r, a in enumerate(ranks)]
-        for one in started:
-            end(scene, *one)
+        for pid, status in [live(scene, r, a, records) for r, a in enumerate(ranks)]:
+            assert os.waitpid(pid, 0)[1] == status
     want = {"from": 0, "void": 0}
     want |= {key: int(value) for key, value in (member.split("=") for member in members.split())}
     said = scene.verify(records, code=int("lost" in want))
