@@ -202,6 +202,10 @@ def test_what_consoles_and_editors_leave_is_skipped(scene):
     scene.store.fill("corpus", {"odd/a.bin": b"1234", "odd/empty.bin": b""})
     lines = scene.manifest("s3://corpus/odd/")
     assert [(d["path"], d["tokens"]) for d in lines] == [("a.bin", 2), ("empty.bin", 0)]
+    # A shard without tokens has no digest, and needs none.
+    deep = scene.manifest("--deep", "s3://corpus/odd/", name="odd.jsonl")
+    again = scene.manifest("--deep", "--from", scene.file("odd.jsonl"), "s3://corpus/odd/")
+    assert again == deep
 
 
 LISTING = """<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated>%s

@@ -265,7 +265,7 @@ static void read_objects(struct from *f, const char *url)
 	char text[256];
 
 	for (uint64_t i = 0; i < f->manifest.list.count; i++)
-		if (!f->manifest.digests[i]) {
+		if (f->manifest.tokens[i] && !f->manifest.digests[i]) {
 			snprintf(text, sizeof(text),
 				"line %" PRIu64 " has no digest to compare with; write it anew "
 				"with --deep",
