@@ -98,6 +98,9 @@ def change(scene):
     after = scene.state(RUN)
     assert after["mixes"] == before["mixes"] and len(after["errors"]) == 1
     assert tokend.Cursor(after["data"]["cursor"]).datasets == ["web", "code"]
+    logged = lambda: [tokend.Cursor.load(path).datasets for path in a.cursors(RUN)]
+    assert ["web", "code", "law"] in logged(), "the edit was in the mix log, and is taken back"
+    assert wait_for(lambda: logged()[-1] == ["web", "code"], PATIENCE)
     b.daemon.stop(), b.daemon.start()
     job.attached()
     mix(scene, job, b, web=0.25, law=0.5, code=0.25)
