@@ -80,16 +80,6 @@ class StockDaemon(Daemon):
             + streams(seed)
         )
 
-    def carry_loss_masks(self):
-        """Restarts it with loss masks in all streams, of ones, unless a stream has one already."""
-        text = self.config.read_text()
-        if "loss_mask: true" not in text:
-            self.config.write_text(
-                text.replace("seq_len: 64\n", "seq_len: 64\n    loss_mask: true\n")
-            )
-            self.stop()
-            self.start()
-
     def answers(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             return probe.connect_ex(self.socket) == 0

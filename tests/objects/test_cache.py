@@ -17,7 +17,6 @@ import pytest
 
 from lib import TOKCTL, TOKEND, Client, Daemon, rows_at, run, status, wait_for, wait_until
 from lib.fault_proxy import Fault, FaultProxy
-from lib.shard_writers import put, raw, seekable
 from lib.stores import Hadro
 
 BUCKET, SEQ, PIECE = "corpus", 1024, 64 << 10
@@ -26,27 +25,15 @@ WINDOW_BYTES = 2 * SEQ
 SHARD_WINDOWS = SHARD_BYTES // WINDOW_BYTES
 WINDOWS = SHARDS * SHARD_WINDOWS
 PIECES = SHARDS * SHARD_BYTES // PIECE
-RNG = numpy.random.default_rng(17)
 
 
 @pytest.fixture(scope="module")
 def store(shared):
     root = shared.file("root", "")
-    for name, write in ("web", put(".bin", raw)), ("zip", seekable(".bin.zst", raw, 1 << 15)):
-        os.makedirs(os.path.join(root, BUCKET, name))
-        shared.file("plain", name, "")
-        for i in range(SHARDS if name == "web" else 2):
-            size = SHARD_BYTES // 2 if name == "web" else 300_000
-            tokens = RNG.integers(6, 50_000, size).astype("<u2")
-            write(os.path.join(root, BUCKET, name, str(i)), tokens)
-            put(".bin", raw)(shared.file("plain", name, str(i)), tokens)
-    with Hadro(shared, root) as store, FaultProxy(store.port) as proxy:
-        store.proxy = proxy
-        store.manifests = {}
-        for name in "web", "zip":
-            store.manifests[name] = store.manifest(
-                f"{BUCKET}/{name}/", shared.file(f"{name}.jsonl")
-            )
+    for i in range(SHARDS):
+        shared.shard(f"root/{BUCKET}/web/{i}.bin", SHARD_BYTES // 2, seed=i)
+    with Hadro(shared, root) as store, FaultProxy(store.port) as store.proxy:
+        store.listed = store.manifest(f"{BUCKET}/web/", shared.file("web.jsonl"))
         yield store
 
 
@@ -55,18 +42,19 @@ class Job:
 
     made = 0
 
-    def __init__(
-        self, place, store, size, dataset=None, name="web", users=None, cache=None, **keys
-    ):
+    def __init__(self, place, store, size, dataset=None, users=None, cache=None, **keys):
         Job.made += 1
         self.place, self.store, self.name = place, store, f"j{Job.made}"
         self.cache = cache or place.file(f"{self.name}.cache")
         shuffle = {"shuffle": "global", "piece": PIECE, **(dataset or {})}
-        disk = {"name": "d", "path": place.file("plain", name), **shuffle}
+        disk = {"name": "d", "path": place.file("root", BUCKET, "web"), **shuffle}
         for key in "piece", "fetch", "manifest", "sums":
             disk.pop(key, None)
-        stored = {"name": "d", "path": f"lab://{BUCKET}/{name}/"}
-        stored = {**stored, "manifest": store.manifests[name], **shuffle}
+        stored = {"name": "d", "path": f"lab://{BUCKET}/web/", "manifest": store.listed, **shuffle}
+
+        def streams(of):
+            return {"train": {"seed": 3, "seq_len": SEQ, "extra": 0, "datasets": [of], **keys}}
+
         self.config = place.config(
             f"{self.name}.yaml",
             socket=place.file(f"{self.name}.sock"),
@@ -75,14 +63,9 @@ class Job:
             cache={"dir": self.cache, "size": size},
             memory=64 << 20,
             **({"allow_uids": users} if users else {}),
-            streams={
-                "train": {"seed": 3, "seq_len": SEQ, "extra": 0, "datasets": [stored], **keys}
-            },
+            streams=streams(stored),
         )
-        self.local = place.config(
-            f"{self.name}.disk.yaml",
-            streams={"train": {"seed": 3, "seq_len": SEQ, "extra": 0, "datasets": [disk], **keys}},
-        )
+        self.local = place.config(f"{self.name}.disk.yaml", streams=streams(disk))
 
     def env(self):
         return self.store.environment()
@@ -347,16 +330,6 @@ def test_directories_that_cannot_be_a_cache(store, shared):
         os.mkdir(shared.file("others"), 0o700)
         os.chown(shared.file("others"), 12345, 12345)
         refused(shared.file("others"), "belongs to user 12345")
-
-
-def test_compressed_shards_and_their_frames(store, shared):
-    job = Job(shared, store, 32 << 20, name="zip")
-    daemon = job.daemon()
-    job.read(daemon, 560)
-    job.gets()
-    job.read(daemon, 560)
-    assert job.gets() == []
-    assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,7 @@ from lib.stores import Moto
 from lib.wait import wait_for
 
 CAT = REPO / "build/gcc/check/store-cat"
-KEYS = {
-    "unusual/a b+=&?~ü%41*'(),;:@$!.bin": b"1",
-    "very/" + "long/" * 150 + "k": b"2",
-    "twice//slashes": b"3",
-    "empty": b"",
-    "plain": b"0123456789",
-}
+BODY = b"0123456789"
 PAGE = 20  # keys on a page of a listing
 ROLE = "arn:aws:iam::123456789012:role/train"
 GOOGLE = "/computeMetadata/v1/instance/service-accounts/default/token"
@@ -47,7 +41,7 @@ class Paged(Moto):
 @pytest.fixture(scope="module")
 def moto(shared):
     with Paged(shared) as store:
-        store.fill("corpus", KEYS)
+        store.fill("corpus", {"plain": BODY})
         yield store
 
 
@@ -171,7 +165,7 @@ class Chain:
     def provider(self, *arguments, **environment):
         """Which provider gave the credentials of a GET that succeeded."""
         done = self.cat(*(arguments or ("load", "s3://corpus/plain")), **environment)
-        assert (done.returncode, done.stdout) == (0, KEYS["plain"]), done.stderr
+        assert (done.returncode, done.stdout) == (0, BODY), done.stderr
         return done.stderr.decode().split(": ")[1]
 
     def fault(self, **environment):
@@ -199,12 +193,6 @@ def unverified(moto):
         moto.verify(True)
 
 
-def test_one_encoding_for_request_and_signature(chain, moto):
-    for key, body in KEYS.items():
-        done = chain.cat("load", f"s3://corpus/{key}", **environment_keys(moto))
-        assert (done.returncode, done.stdout) == (0, body), (key, done.stderr)
-
-
 def test_a_listing_has_all_keys(chain, moto):
     moto.fill("many", {f"web/{i:05}+ü": b"x" * (i % 7) for i in range(3 * PAGE + 1)})
     done = chain.cat("list", "s3://many/web/", **environment_keys(moto))
@@ -213,8 +201,6 @@ def test_a_listing_has_all_keys(chain, moto):
         (f"web/{i:05}+ü", i % 7) for i in range(3 * PAGE + 1)
     ], done.stderr
     assert b": 4 GETs" in done.stderr, done.stderr
-    done = chain.cat("list", "s3://corpus/", **environment_keys(moto))
-    assert {line.split("\t")[0] for line in done.stdout.decode().splitlines()} == set(KEYS)
 
 
 def test_a_proxy(chain, moto):
@@ -222,7 +208,7 @@ def test_a_proxy(chain, moto):
     with FaultProxy(moto.port) as proxy:
         far = {"AWS_ENDPOINT_URL": "http://s3.amazonaws.com", "http_proxy": proxy.endpoint}
         done = chain.cat("load", "s3://corpus/plain", **environment_keys(moto), **far)
-        assert (done.returncode, done.stdout) == (0, KEYS["plain"]), done.stderr
+        assert (done.returncode, done.stdout) == (0, BODY), done.stderr
         (asked,) = {request.path for request in proxy.requests}
     assert asked == "http://s3.amazonaws.com/corpus/plain"
 
@@ -436,36 +422,22 @@ def test_a_token_that_is_renewed_too_late(chain, moto, metadata, way):
     assert new in said.query + said.headers.get("authorization", "")
 
 
-@pytest.mark.parametrize("way", ["process", "instance"])
-def test_no_get_fails_when_credentials_live_for_two_seconds(chain, metadata, way):
-    metadata.lives = 2
-    environment = (
-        instance(metadata)
-        if way == "instance"
-        else chain.process(f"echo x >>{chain.home}/count\n" + chain.json(lives=2))
-    )
-    done = chain.cat("-s", "8", "load", "s3://corpus/plain", **environment)
-    assert done.returncode == 0 and int(done.stdout) > 20, done.stderr
-    if way == "process":
-        asked = os.path.getsize(os.path.join(chain.home, "count")) // 2
-    else:
-        asked = len([a for a in metadata.asked if a[0] == "PUT"])
-    assert asked >= 3, "they were renewed"
-
-
 def test_metadata_that_is_away_for_a_while(chain, metadata):
-    """The old credentials serve until they expire; then GETs wait, and succeed later."""
+    """The old credentials serve until they expire; then GETs wait, and succeed later. Before and
+    after that they are renewed, and no GET fails.
+    """
     metadata.lives = 3
     timer = threading.Timer(1, lambda: setattr(metadata, "away", True))
     back = threading.Timer(5, lambda: setattr(metadata, "away", False))
     timer.start(), back.start()
     done = chain.cat("-s", "8", "load", "s3://corpus/plain", **instance(metadata))
     assert done.returncode == 0 and int(done.stdout) > 20, done.stderr
+    assert len([asked for asked in metadata.asked if asked[0] == "PUT"]) >= 3
 
 
 def test_a_process_that_hangs_delays_no_other_store(chain, moto):
     hang = chain.file("hang.sh", "#!/bin/sh\nsleep 60\n", stat.S_IRWXU)
-    chain.process(chain.json(lives=2))
+    chain.process(f"echo x >>{chain.home}/count\n" + chain.json(lives=2))
     with open(os.path.join(chain.home, ".aws/config"), "a") as file:
         file.write(f"[profile hangs]\ncredential_process = {hang}\n")
     config = stores(
@@ -475,6 +447,7 @@ def test_a_process_that_hangs_delays_no_other_store(chain, moto):
     done = chain.cat("-c", config, "-w", "5", "-s", "4", "load", *urls)
     assert done.returncode == 0 and int(done.stdout) > 20, done.stderr
     assert b"vault://corpus: profile vault" in done.stderr, done.stderr
+    assert os.path.getsize(os.path.join(chain.home, "count")) >= 4, "they were renewed"
 
 
 def test_a_clock_that_is_set_makes_credentials_expire(chain):
@@ -503,32 +476,6 @@ def dumped(pid):
             with contextlib.suppress(OSError, OverflowError):
                 file.seek(begin)
                 yield file.read(end - begin)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to read the memory of a process")
-@pytest.mark.parametrize("way", ["profile", "process", "instance"])
-def test_a_core_has_no_secret_key(chain, moto, metadata, way):
-    environment = {}
-    if way == "profile":
-        chain.file(".aws/credentials", f"[default]\n{chain.keys()}")
-    elif way == "process":
-        environment = chain.process(chain.json())
-    else:
-        environment = instance(metadata)
-    reader = chain.place.spawn(
-        [CAT, "-s", "20", "load", "s3://corpus/plain"],
-        env={**chain.environment, **environment},
-        stdout=subprocess.DEVNULL,
-    )
-    secret, access = moto.secret_key.encode(), moto.access_key.encode()
-
-    def reads():
-        return any(access in memory for memory in dumped(reader.pid))
-
-    assert wait_for(reads), "requests name the access key"
-    time.sleep(0.2)
-    assert not any(secret in memory for memory in dumped(reader.pid))
-    reader.kill()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to read the memory of a process")
@@ -574,29 +521,3 @@ def test_notes_about_readable_secrets(chain, moto):
     assert b"chmod" not in chain.cat("load", "s3://corpus/plain").stderr
     far = chain.cat("-w", "1", "load", "s3://corpus/plain", AWS_ENDPOINT_URL="http://192.0.2.1")
     assert b"unencrypted" in far.stderr, far.stderr
-
-
-def test_check_names_the_provider(chain, moto):
-    """And neither it nor a fault repeats a secret."""
-    with open(chain.place.shard("web/a.bin", 10_000), "rb") as file:
-        moto.fill("shards", {"web/a.bin": file.read()})
-    chain.file(".aws/credentials", f"[default]\n{chain.keys()}")
-    listed = chain.place.file("web.jsonl")
-    inspect = [TOKCTL, "inspect", "--manifest", listed, "s3://shards/web/"]
-    subprocess.run(inspect, env=chain.environment, check=True, capture_output=True)
-    web = {"name": "web", "path": "s3://shards/web/", "manifest": listed}
-    config = chain.place.config(streams={"t": {"seed": 1, "seq_len": 64, "datasets": [web]}})
-    for more, code, words in (
-        ({}, 0, "store s3://shards: credentials: profile default; "),
-        (environment_keys(moto), 0, "credentials: environment; "),
-        ({**environment_keys(moto), "AWS_ACCESS_KEY_ID": "AKIAX"}, 1, "InvalidAccessKeyId"),
-    ):
-        done = subprocess.run(
-            [TOKEND, "-c", config, "--check"],
-            env={**chain.environment, **more},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        assert done.returncode == code and words in done.stdout + done.stderr, done
-        assert moto.secret_key not in done.stdout + done.stderr

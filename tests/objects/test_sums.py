@@ -28,7 +28,7 @@ def summed(store, shared):
     with open(path[: -len("jsonl")] + "sums", "rb") as file:
         head, sums = struct.unpack("<8sQQQ", file.read(32)), file.read()[16:]
     assert head == (b"tkdsums1", PIECE, SHARDS, PIECES)
-    with open(shared.file("plain", "web", "0.bin"), "rb") as file:
+    with open(shared.file("root", BUCKET, "web", "0.bin"), "rb") as file:
         first = xxhash.xxh64_intdigest(file.read(PIECE))
     assert sums[:8] == first.to_bytes(8, "little") and len(sums) == 8 * PIECES
     return path
@@ -66,7 +66,7 @@ def test_a_piece_that_stays_different_stops_the_stream(store, shared, summed):
     daemon = job.daemon()
     with pytest.raises(Refused) as refused:
         job.read(daemon, WINDOWS)
-    with open(shared.file("plain", "web", "1.bin"), "rb") as file:
+    with open(shared.file("root", BUCKET, "web", "1.bin"), "rb") as file:
         piece = bytearray(file.read()[3 * PIECE : 4 * PIECE])
     good = xxhash.xxh64_hexdigest(piece)
     piece[4711] ^= 1
