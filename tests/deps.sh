@@ -32,10 +32,10 @@ if [[ ${1:-run} =~ ^(test|objects|trainers|nightly|bench)$ ]]; then
 	alone+=(tokenizers==0.23.3 megatron-core==0.16.1 mosaicml-streaming==0.13.0)
 fi
 
-if [[ ${1:-run} =~ (objects|bench)$ ]]; then
+if [[ ${1:-run} =~ (objects|nightly|bench)$ ]]; then
 	packages+=(radosgw ceph-mon ceph-osd ceph-common)
 fi
-if [[ ${1:-run} =~ ^(objects|bench)$ ]]; then
+if [[ ${1:-run} =~ ^(objects|nightly|bench)$ ]]; then
 	packages+=(nginx-light openssl)
 fi
 [ "${1:-run}" != bench ] || packages+=(fio)

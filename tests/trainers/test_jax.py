@@ -184,11 +184,3 @@ def test_a_view_is_not_reused_while_jax_reads_it(put):
         assert not early
         assert (refused > 0) == (put in (jax.device_put, numpy.asarray))
         assert right == (put is not unheld)
-
-
-def test_a_loop_over_views_that_waits_for_each_step():
-    with Hosts(None) as job, job.loader(view=True, hold=2, slots=4) as loader:
-        for _, batch in zip(range(100), loader):
-            tokens = jax.device_put(batch["tokens"])
-            assert tokens.unsafe_buffer_pointer() == address(batch["tokens"])
-            assert int(jnp.sum(tokens, dtype=int)) == batch["tokens"].sum(dtype=int)
