@@ -1,32 +1,14 @@
-"""Few requests: tensor-parallel peers and transform workers share the GETs of their windows, a
-start costs a GET per MiB of a manifest, and the daemon never lists.
-"""
+"""Few requests: tensor-parallel peers share the GETs of their windows, a start costs a GET
+per MiB of a manifest, and the daemon never lists."""
 
 import json
-import subprocess
-import sys
 
 from jobs import BUCKET, Reader, distinct, stream, windows
 
-from lib import child_environment, wait_until
+from lib import wait_until
 from lib.fault_proxy import Fault
 
 PEERS, BATCHES = 8, 150
-
-LOADER = """
-import sys, tokend
-
-def unchanged(sample, position, rng):
-    return sample
-
-if __name__ == "__main__":
-    with tokend.Loader("train", 2, rank=0, world=1, framework="numpy", transform=unchanged,
-                       workers=4, slots=16) as loader:
-        for step, batch in enumerate(loader, 1):
-            if step == int(sys.argv[1]):
-                break
-    print("taken", step)
-"""
 
 
 def test_peers_share_their_gets(job, proxy):
@@ -80,23 +62,6 @@ def test_neighbours_share_a_get(job, proxy):
     reader.close()
     got = [r for r in proxy.requests[begin:] if windows(r)]
     assert len(got) <= 20 * 8 / 4 and max(r.range[1] for r in got) <= 1 << 20, len(got)
-    assert daemon.stop() == 0
-
-
-def test_transform_workers_share_their_gets(job, proxy):
-    daemon = job.daemon()
-    begin = len(proxy.requests)
-    env = child_environment(TOKEND_SOCKET=daemon.socket)
-    program = job.place.file("loader.py")
-    with open(program, "w") as file:
-        file.write(LOADER)
-    done = subprocess.run(
-        [sys.executable, program, str(BATCHES)], env=env, capture_output=True, text=True
-    )
-    assert done.stdout == f"taken {BATCHES}\n", done.stderr
-    got = [r for r in proxy.requests[begin:] if windows(r)]
-    print(f"{len(got)} GETs of {distinct(got)} ranges for 4 workers, {BATCHES * 2} windows")
-    assert len(got) <= 1.01 * distinct(got) + 1
     assert daemon.stop() == 0
 
 

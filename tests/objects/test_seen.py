@@ -7,32 +7,22 @@ import re
 import urllib.request
 
 import pytest
+from jobs import SEQ_LEN
 
-from lib import TOKCTL, Client, Daemon, datasets, free_port, run, status, wait_for
+from lib import TOKCTL, Client, free_port, run, status, wait_for
 from lib.browser import Browser
-from lib.fault_proxy import Fault, FaultProxy
-from lib.stores import Radosgw
+from lib.fault_proxy import Fault
 
-TOKENS, WINDOW = 300_000, 65
-STORE, SLOW_DOWN = "s3://corpus", Fault(status=503, code="SlowDown")
+STORE, SLOW_DOWN = "lab://corpus", Fault(status=503, code="SlowDown")
 
 
 class Seen:
     """A daemon that reads a store through a proxy."""
 
-    def __init__(self, place, store, proxy):
-        self.proxy, self.port = proxy, free_port()
-        place.shard("web/a.bin", TOKENS)
-        store.upload("corpus", place.file("web", ""), "web/")
-        env = store.environment(AWS_ENDPOINT_URL_S3=proxy.endpoint)
-        manifest, url = place.file("web.jsonl"), f"{STORE}/web/"
-        code, _, err = run(TOKCTL, "inspect", "--manifest", manifest, url, env=env)
-        assert code == 0, err
-        web = datasets("web", path=url, manifest=manifest)
-        streams = {"train": {"seed": 3, "seq_len": WINDOW - 1, "datasets": web}}
-        config = place.config(streams=streams, metrics=f"127.0.0.1:{self.port}")
-        self.daemon = Daemon(place, config, env=env)
-        self.secrets = (store.access_key, store.secret_key)
+    def __init__(self, job):
+        self.proxy, self.port = job.proxy, free_port()
+        self.daemon = job.daemon(job.config(metrics=f"127.0.0.1:{self.port}"))
+        self.secrets = (job.store.access_key, job.store.secret_key)
 
     def get(self, path):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as reply:
@@ -58,23 +48,22 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(shared):
-    with Radosgw(shared) as store, FaultProxy(store.port) as proxy:
-        seen = Seen(shared, store, proxy)
-        yield seen
-        proxy.clear()
-        assert seen.daemon.stop() == 0
+def seen(job):
+    seen = Seen(job)
+    yield seen
+    job.proxy.clear()
+    assert seen.daemon.stop() == 0
 
 
 def test_figures_are_those_of_the_proxy(seen):
-    inspected = seen.proxy.count()
+    begin = seen.proxy.count()
     client = Client(seen.daemon.socket).attach(run="a", slots=4)
     assert wait_for(lambda: status(seen.daemon.socket)[0][0]["published"] == 4)
     store = seen.store()
     assert store["store"] == STORE and store["provider"] == "environment"
-    assert store["requests"] == seen.proxy.count() - inspected
-    read = sum(request.range[1] for request in seen.proxy.requests[inspected:])
-    assert store["used_bytes"] == 8 * WINDOW * 2 <= store["bytes"] == read
+    assert store["requests"] == seen.proxy.count() - begin
+    read = sum(request.range[1] for request in seen.proxy.requests[begin:])
+    assert store["used_bytes"] == 8 * (SEQ_LEN + 1) * 2 <= store["bytes"] == read
     assert (store["retries"], store["faults"], store["last"]) == (0, {}, "")
     assert store["credentials_s"] is None and store["p50_ms"] is not None
     line = next(text for text in seen.tokctl("status").splitlines() if text.startswith(STORE))
