@@ -6,35 +6,18 @@ enum { DATASETS = 8 };
 
 #define ACCEPTED(chain, ok, fault) PROVE((chain)->p, ok, "%s: %s", (fault).field, (fault).text)
 
-/* ---- what was served ---- */
-
-void prove_chain_move(struct prove_chain *c, uint64_t next, bool skipped)
+static void check_at(const struct prove_chain *c, uint64_t next)
 {
-	struct fault fault;
-
-	if (c->stretches == c->room) {
-		c->room = c->room ? 2 * c->room : 16;
-		c->stretch = realloc(c->stretch, c->room * sizeof(*c->stretch));
-		PROVE(c->p, c->stretch, "out of memory");
-	}
-	c->stretch[c->stretches++] = (struct prove_stretch){c->cursor.next, next, skipped};
-	if (skipped)
-		ACCEPTED(c, cursor_skip(&c->cursor, next - c->cursor.next, &fault), fault);
-	else
-		ACCEPTED(c, cursor_seek(&c->cursor, next, &fault), fault);
 	PROVE(c->p, c->cursor.next == next, "at %" PRIu64 " instead of %" PRIu64, c->cursor.next,
 		next);
 }
 
-/* The run goes back to @next. Its stretches and saved cursors after that are undone. */
-static void go_back(struct prove_chain *c, uint64_t next)
+void prove_chain_move(struct prove_chain *c, uint64_t next)
 {
-	while (c->stretches > 0 && c->stretch[c->stretches - 1].from >= next)
-		c->stretches--;
-	if (c->stretches > 0 && c->stretch[c->stretches - 1].to > next)
-		c->stretch[c->stretches - 1].to = next;
-	while (c->saves > 0 && c->saved[c->saves - 1].next > next)
-		free(c->saved[--c->saves].bytes);
+	struct fault fault;
+
+	ACCEPTED(c, cursor_seek(&c->cursor, next, &fault), fault);
+	check_at(c, next);
 }
 
 void prove_chain_save(struct prove_chain *c)
@@ -124,15 +107,17 @@ static bool schedule(struct prove_chain *c, struct fault *fault)
 
 static bool rewind_some(struct prove_chain *c, struct fault *fault)
 {
-	uint64_t start = c->cursor.segment[0]->start,
-		 first = c->stretches ? c->stretch[0].from : c->cursor.next;
-	uint64_t least = first > start ? first : start;
-	uint64_t back = rng_below(&c->p->rng, c->cursor.next - least + 1);
+	uint64_t start = c->cursor.segment[0]->start;
+	uint64_t least = c->first > start ? c->first : start;
+	uint64_t back = rng_below(&c->p->rng, c->cursor.next - least + 1), next;
 
 	if (rng_below(&c->p->rng, 2))
 		back %= 5000;
-	ACCEPTED(c, cursor_rewind(&c->cursor, c->cursor.next - back, fault), *fault);
-	go_back(c, c->cursor.next);
+	next = c->cursor.next - back;
+	ACCEPTED(c, cursor_rewind(&c->cursor, next, fault), *fault);
+	check_at(c, next);
+	while (c->saves > 0 && c->saved[c->saves - 1].next > next)
+		free(c->saved[--c->saves].bytes);
 	return true;
 }
 
@@ -147,16 +132,17 @@ static bool restart(struct prove_chain *c, struct fault *fault)
 	ACCEPTED(c, cursor_decode(&c->cursor, c->saved[i].bytes, c->saved[i].n, fault), *fault);
 	while (c->saves > i + 1)
 		free(c->saved[--c->saves].bytes);
-	go_back(c, c->cursor.next);
+	check_at(c, c->saved[i].next);
 	return true;
 }
 
 static bool skip(struct prove_chain *c, struct fault *fault)
 {
 	uint64_t most = cursor_end(&c->cursor) - c->cursor.next, n = prove_log(&c->p->rng, 14);
+	uint64_t next = c->cursor.next + (n < most ? n : most);
 
-	(void)fault;
-	prove_chain_move(c, c->cursor.next + (n < most ? n : most), true);
+	ACCEPTED(c, cursor_skip(&c->cursor, next - c->cursor.next, fault), *fault);
+	check_at(c, next);
 	return true;
 }
 
@@ -212,5 +198,4 @@ void prove_chain_free(struct prove_chain *c)
 		free(c->saved[--c->saves].bytes);
 	cursor_free(&c->cursor);
 	prove_forget(&c->history);
-	free(c->stretch);
 }

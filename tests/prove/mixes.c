@@ -7,14 +7,12 @@
  *   - ordinals continue those of the segment before, and sum to the positions
  *   - the cursor that announces the next mix has at most LIMIT_CURSOR_BYTES
  *
- * In some segments it checks every position: its ordinal is in the segment's range, and its window
- * is found at that position.
+ * Of each segment it checks a position: its ordinal is in the segment's range, and its window is
+ * found there. `orders` checks every position.
  */
 #include "tests/prove/prove.h"
 
 typedef unsigned __int128 u128;
-
-enum { LOOK_AT = 1021 }; /* one in so many segments is checked position by position */
 
 /* The long ones are first, so that all processes end at about the same time. */
 static const struct {
@@ -75,52 +73,28 @@ static void check_counts(
 	PROVE(run->p, sum == then->start, "%" PRIu64 " samples before %" PRIu64, sum, then->start);
 }
 
-/* Returns the ordinal at @position, and checks that it belongs to the current segment and is found
- * at @position. */
-static uint64_t ordinal_at(struct run *run, const struct order_segment *then, uint64_t position,
-	struct order_place *place)
+/* The ordinal at @position belongs to the current segment, and is found at @position. */
+static void look_at(struct run *run, const struct order_segment *then, uint64_t position)
 {
 	const struct cursor *c = &run->cursor;
 	const struct order_segment *now = c->segment[0];
 	struct order order = cursor_order(c);
+	struct order_place place;
 	uint64_t back = 0;
 
-	PROVE(run->p, order_at(&order, position, place), "nothing at %" PRIu64, position);
-	PROVE(run->p, order_when(&order, place, &back) && back == position,
+	PROVE(run->p, order_at(&order, position, &place), "nothing at %" PRIu64, position);
+	PROVE(run->p, order_when(&order, &place, &back) && back == position,
 		"the window of %" PRIu64 " is found at %" PRIu64, position, back);
 
-	const struct order_dataset *d = &c->order[place->dataset];
+	const struct order_dataset *d = &c->order[place.dataset];
 	uint64_t k =
-		place->epoch * d->windows + order_unwindow(d, c->seed, place->epoch, place->window);
+		place.epoch * d->windows + order_unwindow(d, c->seed, place.epoch, place.window);
 
-	PROVE(run->p, k >= now->base[place->dataset] && k < then->base[place->dataset],
+	PROVE(run->p, k >= now->base[place.dataset] && k < then->base[place.dataset],
 		"ordinal %" PRIu64 " of dataset %u at %" PRIu64 " is not in [%" PRIu64 ", %" PRIu64
 		")",
-		k, place->dataset, position, now->base[place->dataset], then->base[place->dataset]);
+		k, place.dataset, position, now->base[place.dataset], then->base[place.dataset]);
 	run->positions++;
-	return k;
-}
-
-static void look_at_segment(struct run *run, const struct order_segment *then)
-{
-	const struct order_segment *now = run->cursor.segment[0];
-	uint64_t length = then->start - now->start, at[LIMIT_DATASETS], sum = 0;
-	uint8_t *seen = prove_memory(run->p, length, 1);
-
-	for (uint32_t d = 0; d < now->datasets; d++) {
-		at[d] = sum;
-		sum += then->base[d] - now->base[d];
-	}
-	for (uint64_t i = 0; i < length; i++) {
-		struct order_place place;
-		uint64_t k =
-			ordinal_at(run, then, now->start + i, &place) - now->base[place.dataset];
-
-		PROVE(run->p, !seen[at[place.dataset] + k], "dataset %u repeats %" PRIu64,
-			place.dataset, k);
-		seen[at[place.dataset] + k] = 1;
-	}
-	free(seen);
 }
 
 /* Makes a mix that is a little different from the last one, or a new one. */
@@ -141,7 +115,6 @@ static void next_mix(struct run *run, struct rng *rng, uint64_t number)
 	struct cursor *c = &run->cursor;
 	uint64_t at = cursor_mix_at(c) +
 		      (rng_below(rng, 16) == 0 ? LIMIT_BLOCK * (1 + rng_below(rng, 2)) : 0);
-	struct order_place place;
 	struct fault fault;
 
 	change_weights(run, rng);
@@ -151,11 +124,8 @@ static void next_mix(struct run *run, struct rng *rng, uint64_t number)
 	if (number % 16 == 0 || c->datasets <= 8)
 		prove_bytes(run->p, c);
 	check_counts(run, c->segment[0], c->segment[1]);
-	if (number % LOOK_AT == 0)
-		look_at_segment(run, c->segment[1]);
-	else
-		ordinal_at(run, c->segment[1],
-			c->segment[0]->start + rng_below(rng, at - c->segment[0]->start), &place);
+	look_at(run, c->segment[1],
+		c->segment[0]->start + rng_below(rng, at - c->segment[0]->start));
 	PROVE(run->p, cursor_seek(c, at, &fault) && c->segments == 1, "%s: %s", fault.field,
 		fault.text);
 }

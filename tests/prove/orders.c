@@ -117,7 +117,7 @@ static void run_orders(struct prove *p)
 		prove_chain_begin(&c, p, &(struct cursor){0}, SMALL);
 		while (c.cursor.next < total) {
 			prove_chain_edit(&c, rng_below(&p->rng, 3) == 0);
-			prove_chain_move(&c, c.cursor.next + prove_log(&p->rng, 11), false);
+			prove_chain_move(&c, c.cursor.next + prove_log(&p->rng, 11));
 			prove_remember(p, &c.history, &c.cursor);
 			prove_chain_save(&c);
 		}

@@ -238,7 +238,7 @@ static bool run_one(const struct settings *s, const struct prove_part *part)
 
 __attribute__((noreturn)) static void usage(void)
 {
-	fprintf(stderr, "usage: prove [--brief] [--seed S] [--jobs J] [--seconds T] [--number N] "
+	fprintf(stderr, "usage: prove [--brief] [--seed S] [--seconds T] [--number N] "
 			"[PART…]\nparts:");
 	for (unsigned i = 0; i < PARTS; i++)
 		fprintf(stderr, " %s", parts[i]->name);
@@ -265,8 +265,6 @@ static int settle(struct settings *s, int argc, char **argv)
 			s->brief = true;
 		else if (strcmp(argv[i], "--seed") == 0)
 			s->seed = number_of(argv[++i]);
-		else if (strcmp(argv[i], "--jobs") == 0)
-			s->jobs = number_of(argv[++i]);
 		else if (strcmp(argv[i], "--seconds") == 0)
 			s->seconds = (double)number_of(argv[++i]);
 		else if (strcmp(argv[i], "--number") == 0)

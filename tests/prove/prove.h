@@ -2,7 +2,7 @@
  * prove checks the claims of the order and of the cursor, over as many cases as a machine has time
  * for.
  *
- *   prove [--brief] [--seed S] [--jobs J] [--seconds T] [PART…]
+ *   prove [--brief] [--seed S] [--seconds T] [PART…]
  *   prove --seed S --number N PART        one unit again, in this process
  *
  * A part is a list of units, numbered from 0. A unit has one or more cases, which depend only on
@@ -99,12 +99,6 @@ void prove_forget(struct prove_history *history);
 
 enum { PROVE_SAVED = 8 };
 
-/* Positions [from, to): taken by ranks, or skipped. */
-struct prove_stretch {
-	uint64_t from, to;
-	bool skipped;
-};
-
 struct prove_chain {
 	struct prove *p;
 	struct cursor cursor;
@@ -118,16 +112,15 @@ struct prove_chain {
 		uint64_t next;
 	} saved[PROVE_SAVED]; /* cursors for restarts, next ascending */
 	unsigned saves;
-	struct prove_stretch *stretch; /* ascending, without gaps */
-	uint32_t stretches, room;
+	uint64_t first; /* the run does not go back before it */
 };
 
 /* Begins at 0: @identity gives epochs or samples. */
 void prove_chain_begin(struct prove_chain *chain, struct prove *p, const struct cursor *identity,
 	uint64_t windows);
 void prove_chain_free(struct prove_chain *chain);
-/* Moves the run to @next: taken by all ranks, or skipped. */
-void prove_chain_move(struct prove_chain *chain, uint64_t next, bool skipped);
+/* Moves the run to @next. */
+void prove_chain_move(struct prove_chain *chain, uint64_t next);
 /* One random edit, then an encoding and a decoding. @back: it may also go back. */
 void prove_chain_edit(struct prove_chain *chain, bool back);
 void prove_chain_save(struct prove_chain *chain);
