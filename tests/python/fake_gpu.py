@@ -25,7 +25,7 @@ class Fake:
 
     def __init__(self):
         self.cu = c.CDLL("libcuda.so.1")
-        self.ordered, self.calls, self.full = True, [], False
+        self.calls, self.full = [], False
         self.caller_captures = self.broken = False
         context, stream = c.c_void_p(), c.c_void_p()
         assert self.cu.cuInit(0) == 0 and self.cu.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
@@ -43,9 +43,6 @@ class Fake:
     def run(self, work):
         if self.broken:
             raise RuntimeError("no kernel")
-        if not self.ordered:
-            work()  # wrong on purpose: the copy is not complete yet
-            return True
         call = c.CFUNCTYPE(None, c.c_void_p)(lambda _: work())
         self.calls.append(call)
         assert self.cu.cuLaunchHostFunc(c.c_void_p(self.stream), call, None) == 0
@@ -109,13 +106,6 @@ def kinds(socket):
         rows(socket, stream="whole"),
         rows(socket, stream="finite", start=448),
     ]
-
-
-def disordered(socket):
-    trainer = Trainer(socket)
-    trainer.gpu.ordered = False
-    trainer.steps()
-    return trainer.end()
 
 
 def late(socket):

@@ -2,7 +2,6 @@
 
 import doctest
 import importlib
-import inspect
 import pkgutil
 
 import pytest
@@ -36,10 +35,3 @@ def test_examples_run(daemon, monkeypatch, test):
     said = []
     doctest.DocTestRunner().run(test, out=said.append)
     assert not said, "".join(said)
-
-
-def test_every_argument_of_a_loader_is_described():
-    text = inspect.getdoc(tokend.Loader)
-    arguments = inspect.signature(tokend.Loader).parameters
-    assert [name for name in arguments if f" {name} " not in text] == []
-    assert len(examples()) >= 12

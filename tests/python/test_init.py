@@ -1,6 +1,5 @@
 """python -m tokend init and try: a config for what a directory contains, and a batch from it."""
 
-import errno
 import glob
 import io
 import json
@@ -342,17 +341,6 @@ def test_text_for_validation_is_a_stream(here):
     assert sizes == [2 * 3 * (len(WORDS) + 1), 2 * (len(WORDS) + 1)]
     assert "left out: ../data/latin.txt: is not UTF-8" in said
     assert "left out: ../data/notes: its name ends neither" in said
-
-
-def test_a_full_disk_is_told_what_is_needed(monkeypatch):
-    write({f"{D}/a.txt": WORDS * 100})
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(init.tokenize, "make", full)
-    said = refused(D)
-    assert "No space left on device" in said and "about 13 MiB" in said and "--most" in said
 
 
 def test_train_py_saves_when_asked_and_resumes(here):

@@ -8,7 +8,7 @@ import time
 import numpy
 import pytest
 from lib import BIN, wait_until
-from lib.declarations import Batch, Options, Request
+from lib.declarations import Batch, Options
 from loading import rows_of
 
 LIBRARY = BIN.parent / "lib" / "libtokend.so.1"
@@ -198,14 +198,6 @@ def test_a_later_versions_larger_struct_is_accepted_if_its_rest_is_0(library, se
         t = c.c_void_p()
         assert library.tokend_attach(c.byref(t), c.byref(o), None, 0) == expected
         library.tokend_detach(t)
-
-
-def test_no_request_is_number_0(library, served):
-    with Handle(library, served) as handle:
-        request = Request(number=9)
-        assert library.tokend_request_number(handle.t) == 0
-        assert library.tokend_request(handle.t, c.byref(request)) == 0
-        assert (request.number, request.kind) == (0, b"")
 
 
 def test_a_child_can_detach_its_copy(library, served):

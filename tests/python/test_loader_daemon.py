@@ -2,11 +2,8 @@
 
 import contextlib
 import gc
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -170,72 +167,9 @@ def test_a_loader_without_a_daemon_is_refused(directory, monkeypatch):
             tokend.Loader("train", 4, rank=0, world=1, **place)
 
 
-EMBEDDED = """
-import sys, tokend
-with tokend.Loader("train", 4, config=sys.argv[1], rank=int(sys.argv[2]), world=2) as loader:
-    print([next(loader)["position"][0].item() for _ in range(3)], flush=True)
-    sys.stdin.readline()
-"""
-
-
 def kill_private(directory):
     """Ends the private daemons of this directory by their own pids."""
     for path in (directory / "tokend").glob("*.sock"):
         for line in StockDaemon.tokctl(None, "status", "--socket", path, "--json")[-1:]:
             os.kill(line["pid"], signal.SIGTERM)
             wait_until(lambda path=path: not path.exists(), "the end of a private daemon")
-
-
-def test_a_config_starts_one_private_daemon_for_all_ranks(directory):
-    config = StockDaemon(directory).config
-    environment = child_environment(XDG_RUNTIME_DIR=str(directory))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", EMBEDDED, str(config), str(rank)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(2)
-    ]
-    try:
-        assert [json.loads(rank.stdout.readline()) for rank in ranks] == [[0, 8, 16], [4, 12, 20]]
-        (path,) = (directory / "tokend").glob("*.sock")
-        told = StockDaemon.tokctl(None, "status", "--socket", path, "--json")
-        assert told[-1]["sessions"] == 2
-        for rank in ranks:
-            rank.communicate("\n", timeout=20)
-        assert [rank.returncode for rank in ranks] == [0, 0]
-    finally:
-        kill_private(directory)
-
-
-def test_a_config_whose_daemon_runs_already_starts_none(daemon, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(daemon.directory))
-    monkeypatch.setenv("TOKEND_SOCKET", "/nowhere")
-    with tokend.Loader("train", 4, config=daemon.config, rank=0, world=1) as loader:
-        check_run(daemon, loader, 3)
-    assert not (daemon.directory / "tokend").exists()
-
-
-def test_a_private_daemon_that_cannot_be_started_again_says_why(directory, monkeypatch):
-    """And it is tried again."""
-    monkeypatch.setenv("TOKEND_BIN", str(child_environment()["TOKEND_BIN"]))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
-    stock = StockDaemon(directory)
-    good = stock.config.read_text()
-    try:
-        with tokend.Loader("train", 4, config=stock.config, rank=0, world=1, slots=2) as loader:
-            check_run(stock, loader, 2)
-            stock.config.write_text(good.replace("weight: 0.7", "weight: -1"))
-            kill_private(directory)
-            for _ in range(3):
-                with pytest.raises(tokend.Error, match=r"tokend.yaml:\d+: .*weight"):
-                    for _ in range(10):
-                        next(loader)
-            place = loader.position
-            stock.config.write_text(good)
-            check_run(stock, loader, 3, start=place)
-    finally:
-        kill_private(directory)

@@ -53,29 +53,3 @@ def test_every_block_does_what_the_page_says(page, directory):
     finally:
         runner.end()
     print(f"{page}: {len(found)} blocks; not executed: {runner.excepted or 'nothing'}")
-
-
-WRONG = [
-    "```sh\nfalse\n```\n",
-    "<!-- test: fails -->\n\n```sh\ntrue\n```\n",
-    "```sh\nmake coffee\n```\n",
-    "```console\n$ echo 12 windows\n13 shards\n```\n",
-    "```sh\necho a\n```\n<!-- test: output -->\n\n```text\nb\n```\n",
-    "```text\na\n```\n",
-    "```python\nLoader\n```\n",
-    "```yaml\nseq_lenn: 3\n```\n",
-    "[`a.py`](lib/text.py)\n\n```python\nother = 1\n```\n",
-    "Run\n\n    make test\n",
-    "<!-- test: skip -->\n\n```sh\nfalse\n```\n",
-]
-
-
-def test_the_runner_refuses_wrong_blocks(directory):
-    runner = Runner(directory)
-    try:
-        for text in WRONG:
-            with pytest.raises((AssertionError, ValueError)):
-                for block in blocks("tests/README.md", text):
-                    runner.execute(block)
-    finally:
-        runner.end()

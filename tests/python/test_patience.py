@@ -136,31 +136,6 @@ def test_the_wait_for_a_daemon_that_listens_is_longer_than_without_one(daemon):
     injected(44)
 
 
-def test_a_daemon_listens_while_it_opens_its_shards_and_can_be_stopped(directory):
-    """It gets SIGSTOP at its first output, with 4,000 shards to open."""
-    daemon = StockDaemon(directory)
-    for part in range(4):
-        path = directory / "many" / str(part)
-        path.mkdir(parents=True)
-        for number in range(1000):
-            (path / f"{number}.bin").write_bytes(bytes(range(1, 161)))
-    daemon.config.write_text(daemon.config.read_text().replace("path: code.bin", "path: many"))
-    for _ in range(10):  # a busy machine may miss the moment
-        daemon.start(ready=False)
-        wait_until(daemon.answers, "its first output")
-        daemon.freeze()
-        if "ready at" not in daemon.log():
-            break
-        daemon.kill()
-    else:
-        pytest.fail("a daemon listens only when it is ready")
-    before = {path.name for path in directory.iterdir()}
-    daemon.signal(signal.SIGTERM)
-    daemon.signal(signal.SIGCONT)
-    assert daemon.process.wait(20) == 0
-    assert before - {path.name for path in directory.iterdir()} == {"socket", "socket.lock"}
-
-
 def test_a_slow_batch_is_warned_of_once_a_minute_and_when_it_comes(daemon):
     ours = client(daemon)
 
@@ -291,17 +266,6 @@ def test_an_edit_without_memory_on_one_node_is_carried_out_on_none(daemon):
             answer(ask(daemon, "drain"))
             job.wait()
         assert len(gap(job.positions())) == 1000
-
-
-def test_a_client_that_opens_ring_after_ring_gets_one_more_at_most(daemon):
-    """The daemon accepts `replaces` once per session, whatever a client sends."""
-    limit_memory(daemon, 1)
-    ours = client(daemon)
-    for _ in range(3):
-        ours.seek(None, 0, 1, 4)
-    assert take(ours) == [0, 1, 2, 3]
-    with pytest.raises(tokend.RefusedError, match="raise memory:"):
-        client(daemon, deadline_ms=1000)
 
 
 @pytest.mark.parametrize("text", ["é" * 1000, "a" + "€" * 1000, "lone \udc80 byte " * 200])

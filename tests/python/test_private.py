@@ -4,8 +4,6 @@ tests/system/test_embedded.py.
 
 import json
 import os
-import socket
-import subprocess
 import sys
 
 import pytest
@@ -108,28 +106,6 @@ def test_a_socket_in_no_directory_is_refused(directory, monkeypatch, path, words
     code, told, err = start(directory, config, "--socket", path.format(directory))
     assert (code, told, err.count("\n")) == (1, b"", 1) and words in err
     assert not (directory / "private").exists()
-
-
-def test_a_daemon_that_is_starting_is_asked_once(directory):
-    """It accepts nobody, and its queue is short."""
-    config = StockDaemon(directory).config
-    path = start(directory, config)[1]["socket"]
-    kill_private(directory)
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as starting:
-        starting.bind(path)
-        starting.listen()
-        environment = child_environment(XDG_RUNTIME_DIR=str(directory))
-        command = [TOKCTL, "start", "-c", str(config)]
-        asking = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
-        starting.settimeout(20)
-        connection, _ = starting.accept()
-        starting.settimeout(1)
-        with pytest.raises(TimeoutError):
-            starting.accept()
-        asking.stdout.close()
-        assert asking.wait(20) == 1, "it ends when nobody wants to know"
-        connection.close()
 
 
 def test_a_caller_without_standard_input_gets_a_daemon(directory):

@@ -12,10 +12,8 @@ import numpy
 import pytest
 import tokend
 import torch
-from lib import REPO
 from lib.forks import run_together
 from loading import WINDOWS, make, positions
-from tokend import mesh as meshes
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 # ---- meshes ----
@@ -179,13 +177,6 @@ def test_ranks_of_an_unknown_dim_read_the_same_rows_with_a_warning(served):
     assert file == __file__ and "dim 'zebra'" in text and "3 ranks read the same rows" in text
     with pytest.raises(ValueError, match="mesh, rank, world, peer"):
         make(served, mesh=mesh)
-
-
-def test_the_page_lists_the_parts_of_all_known_names():
-    page = (REPO / "client/python/README.md").read_text()
-    for kind, parts in (("data", meshes.DATA), ("peer", meshes.PEER)):
-        (row,) = re.findall(rf"^\| {kind} \| (.*?) \|", page, re.M)
-        assert set(re.findall(r"`(\w+)`", row)) == parts
 
 
 @pytest.mark.parametrize(

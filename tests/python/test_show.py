@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import numpy
@@ -135,14 +134,3 @@ def test_errors_are_one_line(place, directory, monkeypatch):
     assert said == f"tokctl: {directory}/none: No such file or directory\n"
     assert "--position, --step: pass one" in show(*at, "--step", 0, code=2)
     assert "--world: needs --step" in show(*at, "--world", 2, code=2)
-
-
-def test_a_closed_pipe_ends_it(place):
-    config = write_shards(place, ["text " * 99], str.encode)
-    command = [sys.executable, "-m", "tokend.show", "-c", config, "--count", "100000"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=lib.child_environment(), **pipes) as process:
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(20) == 1

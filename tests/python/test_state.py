@@ -5,7 +5,6 @@ it; who may call a loader, and when.
 import copy
 import functools
 import gc
-import json
 import os
 import pickle
 import signal
@@ -16,7 +15,6 @@ import time
 import pytest
 import transforms
 from lib import PACKAGE
-from lib.forks import run_together
 from lib.injected import injected
 from loading import SEQ, check, check_run, make, warned
 
@@ -81,38 +79,6 @@ def test_new_weights_in_the_config_change_no_position_of_a_run(daemon):
     assert daemon.plan("train", 0, 900, state["cursor"]) != daemon.plan("train", 0, 900)
     with make(daemon, start=state) as loader:
         check_run(daemon, loader, 100, start=400, cursor=state["cursor"])
-
-
-DCP = """
-import json, sys
-import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-import tokend
-
-rank, world, op, socket, store, steps = sys.argv[1:]
-dist.init_process_group(
-    "gloo", init_method=f"file://{store}.{op}", rank=int(rank), world_size=int(world)
-)
-loader = tokend.Loader("train", 4, socket=socket)
-state = {"step": torch.tensor(0), "loader": loader}
-if op == "load":
-    dcp.load(state, checkpoint_id=store)
-rows = [next(loader)["position"].tolist() for _ in range(int(steps))]
-if op == "save":
-    state["step"] += int(steps)
-    dcp.save(state, checkpoint_id=store)
-print(json.dumps([int(state["step"]), rows]))
-dist.destroy_process_group()
-"""
-
-
-def test_a_distributed_checkpoint_resumes_at_another_world_size(served):
-    said = []
-    for world, op in ((2, "save"), (3, "load")):
-        ways = (op, served.socket, served.directory / "dcp", 4)
-        printed = run_together(DCP, [[rank, world, *ways] for rank in range(world)])
-        said += [json.loads(out.splitlines()[-1]) for out in printed]
-    assert [step for step, _ in said] == [4] * 5
-    assert sorted(p for _, rows in said for row in rows for p in row) == list(range(4 * 4 * 5))
 
 
 # ---- edits of the state ----

@@ -5,28 +5,21 @@ the shards and tokend serves them.
 import base64
 import gzip
 import json
-import os
-import pty
 import re
-import subprocess
 from dataclasses import replace
 
-import numpy
 import pytest
 import tokenizers
 from tokenizing import (
     SPECIAL,
-    call,
     corpus,
     of_hugging_face,
     of_sentencepiece,
     of_tiktoken,
     prose,
-    read_terminal,
     refused,
     shards,
     split,
-    started,
     texts,
     tokenize,
     tokens,
@@ -34,8 +27,6 @@ from tokenizing import (
 )
 
 import lib
-import tokend
-from tokend.data import show
 from tokend.documents import pieces, sources_of
 
 pytest_plugins = ["tokenizing"]  # its fixture
@@ -191,43 +182,6 @@ def test_a_tiktoken_file_does_not_contain_its_special_tokens(directory):
         assert text in refused(*ask, directory / "none", *more)
     tokenizer.write_bytes(b"".join(tokenizer.read_bytes().splitlines(True)[1:]))
     assert "has no token for byte 0x00" in refused(*ask, directory / "none", "--eos", 60_000)
-
-
-def test_progress_on_a_terminal(directory, made):
-    source = write_jsonl(directory / "a.jsonl", corpus() * 5)
-    ours, theirs = pty.openpty()
-    keys = {"stderr": theirs, "stdout": subprocess.DEVNULL}
-    with started(source, "-o", directory / "out", "--tokenizer", made, "--workers", 1, **keys):
-        os.close(theirs)
-        seen = read_terminal(ours)
-    line = rb"\r\x1b\[K[0-9]+ documents, [0-9]+ tokens, [0-9.]+ MB/s, 0:00:[0-9]{2} left"
-    assert re.search(line, seen) and seen.endswith(b" MB/s\r\n"), seen
-
-
-def test_its_config_serves_the_text(place, directory, made):
-    documents = [text for text in prose() if len(text) > 1000 and SPECIAL not in text]
-    source = write_jsonl(directory / "a.jsonl", documents)
-    out = directory / "prose"
-    text, _ = tokenize(source, "-o", out, "--tokenizer", made, "--shard-tokens", 30_000)
-    config, socket = directory / "tokend.yaml", f"{directory}/socket"
-    text = text.replace("seq_len: 2048", "seq_len: 64")
-    config.write_text(f"socket: {socket}\nstate_dir: {directory}/state\n{text}")
-    lib.Daemon(place, config, socket)
-    options = {"socket": socket, "run": "job", "rank": 0, "world": 1, "framework": "numpy"}
-    with tokend.Loader("train", 4, **options) as loader:
-        assert loader.datasets[0] == "prose"
-        given = numpy.concatenate([next(loader)["input_ids"] for _ in range(50)])
-    ask = ("-c", config, "train", "--count", 200, "--json")
-    plain, shown = (
-        [json.loads(line) for line in call(show.main, *ask, *more)[0].splitlines()]
-        for more in ([], ["--tokenizer", made])
-    )
-    whole, decode = tokens(out), tokenizers.Tokenizer.from_file(str(made)).decode
-    for row, words, ids in zip(plain, shown, given, strict=True):
-        at = int(row["shard"].removesuffix(".bin")) * 30_000 + row["offset"]
-        assert row["tokens"] == whole[at : at + 65].tolist() and ids.tolist() == row["tokens"][:-1]
-        assert words["text"] == decode(row["tokens"], skip_special_tokens=False)
-        assert all(part in "".join(documents) for part in words["text"].split(SPECIAL))
 
 
 # ---- files of all kinds, and long ones ----

@@ -81,12 +81,6 @@ def test_a_transform_is_a_function_of_the_row_alone(served, workers):
         check(served, loader, transforms.shuffle, 10, start=120, rank=1, world=3, micro=5)
 
 
-def test_workers_are_other_processes(served):
-    with make(served, transform=transforms.stamps_pid, workers=2) as loader:
-        pids = [next(loader)["input_ids"][0, 0].item() for _ in range(6)]
-    assert pids == pids[:2] * 3 and len({*pids, os.getpid()}) == 3
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_state_commit_seek_and_mix_with_a_transform(served, workers):
     run = f"transformed-{workers}"

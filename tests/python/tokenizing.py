@@ -1,10 +1,8 @@
 """Helpers of the tests of the commands that read or show text, and real tokenizers."""
 
 import base64
-import contextlib
 import json
 import multiprocessing
-import os
 import pathlib
 import re
 import subprocess
@@ -132,16 +130,6 @@ def started(*arguments, **keys):
     """The command as a process."""
     command = [sys.executable, "-m", "tokend.tokenize", *map(str, arguments)]
     return subprocess.Popen(command, env=lib.child_environment(), text=True, **keys)
-
-
-def read_terminal(terminal):
-    """All that was written to this pseudo-terminal, whose other side was closed. Closes it."""
-    seen = b""
-    with contextlib.suppress(OSError):  # its end
-        while block := os.read(terminal, 4096):
-            seen += block
-    os.close(terminal)
-    return seen
 
 
 # ---- files ----

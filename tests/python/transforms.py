@@ -29,11 +29,6 @@ def exits_at_42(tokens, position, rng):
     return tokens
 
 
-def stamps_pid(tokens, position, rng):
-    tokens[0] = os.getpid()
-    return tokens
-
-
 def slow(tokens, position, rng):
     time.sleep(0.01)
     return tokens
