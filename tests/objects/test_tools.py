@@ -482,15 +482,3 @@ def test_check_reads_a_window_of_each_dataset(scene):
     assert code == 1 and len(err) == 1 and gets <= 2, (err, gets)
     assert where + "streams.s.datasets[1].path: " in err[0] and err[0].count("404") == 1
     assert err[0].count("s3://corpus/none/") == 1, err
-
-
-def test_an_object_that_is_missing_is_asked_for_once(scene):
-    """Also if its format is not known: each of them looks at the beginning."""
-    since = len(scene.proxy.requests)
-    scene.proxy.inject(
-        *("404", Fault(status=404, code="NoSuchKey")), times=99, match=lambda r: r.range
-    )
-    code, out, err = scene.tokctl("inspect", "s3://corpus/large/a.bin")
-    scene.proxy.clear()
-    assert (code, len(out), err) == (1, 1, []) and "404" in out[0], (out, err)
-    assert out[0].count("s3://corpus/large/a.bin") == 1 and scene.gets(since) == (2, 1)
