@@ -57,7 +57,7 @@ static bool power_cut(struct node *node)
 			struct trainer *r = world_job[j].trainer[i];
 
 			if (r && r->node == node)
-				proc_kill(r->proc, 137);
+				proc_kill(r->proc);
 		}
 	node_kill(node);
 	disk_power_cut(node->disk);
@@ -80,7 +80,7 @@ static bool kill_trainer(const struct job *job)
 
 	if (!r)
 		return false;
-	proc_kill(r->proc, 137);
+	proc_kill(r->proc);
 	world_counts.trainer_kills++;
 	return true;
 }

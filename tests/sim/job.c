@@ -175,7 +175,7 @@ void job_kill(struct job *job)
 	job->stopping = true; /* nobody reports that the others have died */
 	for (unsigned i = 0; i < WORLD_MOST; i++)
 		if (job->trainer[i])
-			proc_kill(job->trainer[i]->proc, 137);
+			proc_kill(job->trainer[i]->proc);
 	CHECK(job->alive == 0);
 	job->running = job->stopping = job->aborting = false;
 }

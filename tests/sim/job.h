@@ -86,13 +86,12 @@ struct job {
 	struct trainer *trainer[WORLD_MOST];
 	unsigned alive;
 	bool running, aborting, over, stopping, stopped;
-	int64_t restart_at;
 	/* the collective */
 	unsigned arrived;
 	uint64_t round, value, result;
 	uint8_t shared[4096]; /* what one rank broadcasts */
 	size_t shared_n;
-	uint64_t shared_from, shared_acts;
+	uint64_t shared_from;
 	char kind[KIND], args[ARGS];
 	uint64_t handled; /* number of the last request */
 	struct obeyed obeyed[OBEYED];
@@ -114,15 +113,14 @@ struct job {
 	struct save save[SAVES];
 	unsigned saves;
 	struct snapshot snapshot[TAGS];
-	uint64_t steps, progress; /* of rank 0, ever */
-	uint64_t next;		  /* the position that all ranks have reached */
+	uint64_t progress; /* steps of rank 0 */
+	uint64_t next;	   /* the position that all ranks have reached */
 };
 
 struct trainer {
 	struct job *job;
 	struct proc *proc;
 	uint64_t rank;
-	uint32_t peer;
 	struct tokend *t;
 	struct node *node;
 	unsigned held;

@@ -8,8 +8,6 @@
 
 #include "proto/order.h"
 
-#include <inttypes.h>
-
 enum { WINDOW = 65536, DAYS = 30 };
 
 static uint64_t goal; /* position */
@@ -47,17 +45,6 @@ static void save_now(void *none)
 	timer_at(fiber_now + 1200 * SECOND, save_now, NULL);
 }
 
-static void tell(void *none)
-{
-	(void)none;
-	printf("day %2" PRId64 ": position %" PRIu64 " of %" PRIu64 "  faults %" PRIu64
-	       "  job starts %" PRIu64 "\n",
-		fiber_now / (86400 * SECOND), world_job[0].next, goal, world_counts.faults,
-		world_counts.restarts);
-	fflush(stdout);
-	timer_at(fiber_now + 86400 * SECOND, tell, NULL);
-}
-
 static bool stopped(void)
 {
 	return !world_job[0].running;
@@ -91,9 +78,7 @@ void month(const struct options *o, struct result *result)
 	job->compute = 33 * SECOND;
 	director_hourly();
 	save_now(NULL);
-	tell(NULL);
 	fiber_run(2 * days * 86400 * SECOND, reached);
-	tell(NULL);
 	CHECK(reached());
 	CHECK(world_counts.faults >= 24 * (uint64_t)days);
 	while (job->running || job->saves == 0 || job->save[job->saves - 1].next < goal) {
@@ -104,7 +89,6 @@ void month(const struct options *o, struct result *result)
 	}
 	history_check(&job->history, goal);
 	result->counts = world_counts;
-	result->counts.tokens = goal * WINDOW;
 	result->switches = fiber_switches;
 	result->interrupts = fiber_interrupts;
 	result->trace = fiber_trace;

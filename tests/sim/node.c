@@ -316,7 +316,7 @@ static void daemon_main(void *argument)
 		CHECK(fd_count(self) == 0);
 		CHECK(self->bytes <= before);
 	}
-	proc_kill(self, 0);
+	proc_kill(self);
 }
 
 void node_make(struct node *node, unsigned number)
@@ -366,7 +366,7 @@ bool node_old_config(const struct node *node)
 void node_kill(struct node *node)
 {
 	if (node->daemon)
-		proc_kill(node->daemon, 137);
+		proc_kill(node->daemon);
 	if (node->old)
-		proc_kill(node->old, 137);
+		proc_kill(node->old);
 }

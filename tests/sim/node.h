@@ -57,11 +57,11 @@ struct stream_plan {
 };
 
 struct world_counts {
-	uint64_t reads, eio, batches, rows, padding, attaches, reattached, steps, checkpoints,
-		snapshots, restored, restarts, daemon_kills, daemon_stops, trainer_kills, job_kills,
+	uint64_t reads, eio, batches, rows, padding, attaches, reattached, checkpoints, snapshots,
+		restored, restarts, daemon_kills, daemon_stops, trainer_kills, job_kills,
 		power_cuts, severed, requests, mixes, skips, drains, rescales, answered, failed,
 		cancelled, finished, disk_errors, clock_jumps, refused, additions, undone, passes,
-		strangers, operator_kills, no_room, foreigners, faults, interrupts, stalls, tokens,
+		strangers, operator_kills, no_room, foreigners, faults, interrupts, stalls,
 		committed;
 };
 

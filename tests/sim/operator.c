@@ -129,7 +129,7 @@ static void operator_main(void *argument)
 		packet_close(&o->packet);
 		__wrap_close(fd);
 	}
-	proc_kill(o->proc, 0);
+	proc_kill(o->proc);
 }
 
 /* Attaches. False: it was refused, which is counted, or no daemon answered. */
@@ -165,7 +165,7 @@ static void stranger_main(void *argument)
 	cursor_free(&cursor);
 	if (is_admitted(&options, &world_counts.strangers))
 		CHECK(!"a cursor of another seed was accepted");
-	proc_kill(o->proc, 0);
+	proc_kill(o->proc);
 }
 
 static void foreigner_main(void *argument)
@@ -191,7 +191,7 @@ static void foreigner_main(void *argument)
 		job->lost_run = job->ever_lost = true;
 		job_abort(job, "its run belongs to another user");
 	}
-	proc_kill(o->proc, 0);
+	proc_kill(o->proc);
 }
 
 static void operator_ended(struct proc *p)
@@ -253,7 +253,7 @@ bool operator_kill(void)
 	struct operator* o = operators[draw(OPERATORS)];
 
 	if (o) {
-		proc_kill(o->proc, 137);
+		proc_kill(o->proc);
 		world_counts.operator_kills++;
 	}
 	return o != NULL;

@@ -166,9 +166,21 @@ void world_poke_all(void)
 		fiber_wake(p);
 }
 
+/* Frees its memory. */
 static void free_later(void *proc)
 {
-	proc_free(proc);
+	struct proc *p = proc;
+
+	while (p->blocks) {
+		struct block *b = p->blocks;
+
+		p->blocks = b->next;
+		__real_free(b);
+	}
+	if (p->watchers == 0)
+		__real_free(p);
+	else
+		p->gone = true; /* freed with the last pidfd */
 }
 
 static void forget(const struct proc *p)
@@ -180,12 +192,11 @@ static void forget(const struct proc *p)
 	*at = p->next;
 }
 
-void proc_kill(struct proc *p, int status)
+void proc_kill(struct proc *p)
 {
 	if (!p->alive)
 		return;
 	p->alive = false;
-	p->status = status;
 	for (int i = 0; i < FDS; i++)
 		if (p->fd[i]) {
 			struct file *f = p->fd[i];
@@ -201,21 +212,6 @@ void proc_kill(struct proc *p, int status)
 	if (p->ended)
 		p->ended(p);
 	fiber_kill(p);
-}
-
-void proc_free(struct proc *p)
-{
-	CHECK(!p->alive);
-	while (p->blocks) {
-		struct block *b = p->blocks;
-
-		p->blocks = b->next;
-		__real_free(b);
-	}
-	if (p->watchers == 0)
-		__real_free(p);
-	else
-		p->gone = true; /* freed with the last pidfd */
 }
 
 /* ---- memory ---- */
@@ -557,6 +553,7 @@ long __wrap_syscall(long number, ...)
 __attribute__((noreturn)) void __wrap__exit(int status);
 void __wrap__exit(int status)
 {
-	proc_kill(fiber_proc(), status);
+	(void)status;
+	proc_kill(fiber_proc());
 	abort();
 }

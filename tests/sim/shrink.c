@@ -15,12 +15,6 @@ void print_command(const struct options *o)
 	bool first = true;
 
 	printf("sim --seed %" PRIu64 " --events %" PRIu64, o->seed, o->events);
-	if (o->nodes)
-		printf(" --nodes %" PRIu64, o->nodes);
-	if (o->jobs)
-		printf(" --jobs %" PRIu64, o->jobs);
-	if (o->ranks)
-		printf(" --ranks %" PRIu64, o->ranks);
 	if (o->engine)
 		printf(" --engine %" PRIu64, o->engine);
 	if (o->days)
@@ -58,20 +52,6 @@ static void fewer_events(struct options *o, bool (*fails)(const struct options *
 	}
 }
 
-static void fewer(struct options *o, size_t offset, bool (*fails)(const struct options *o))
-{
-	for (uint64_t n = 1; n <= 4; n++) {
-		struct options smaller = *o;
-		uint64_t *at = (uint64_t *)((char *)&smaller + offset);
-
-		if (*at == n)
-			return;
-		*at = n;
-		if (try(o, smaller, fails))
-			return;
-	}
-}
-
 void shrink(struct options *o, bool (*fails)(const struct options *o))
 {
 	int out = __real_dup(STDERR_FILENO), null = __real_open("/dev/null", O_WRONLY);
@@ -88,9 +68,6 @@ void shrink(struct options *o, bool (*fails)(const struct options *o))
 		smaller.without |= UINT32_C(1) << i;
 		try(o, smaller, fails);
 	}
-	fewer(o, offsetof(struct options, jobs), fails);
-	fewer(o, offsetof(struct options, nodes), fails);
-	fewer(o, offsetof(struct options, ranks), fails);
 	fewer_events(o, fails);
 	dup2(out, STDERR_FILENO);
 	fails(o); /* once more, to show what is wrong */

@@ -6,11 +6,10 @@
 
 struct options {
 	uint64_t seed;
-	uint64_t events;	     /* of the director */
-	uint64_t nodes, jobs, ranks; /* at most; 0: by chance */
-	uint32_t without;	     /* classes of events that are off, one bit each */
-	uint64_t engine;	     /* events of the engine's own history */
-	uint64_t days;		     /* of a month; 0: all */
+	uint64_t events;  /* of the director */
+	uint32_t without; /* classes of events that are off, one bit each */
+	uint64_t engine;  /* events of the engine's own history */
+	uint64_t days;	  /* of a month; 0: all */
 	bool month, verbose, no_shrink;
 };
 

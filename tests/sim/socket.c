@@ -30,7 +30,6 @@ struct end {
 	int64_t last_at;
 	bool shut, reset; /* shutdown(); the peer closed with unread packets */
 	bool closed;	  /* by its own process */
-	unsigned users;	  /* this end and its peer refer to it */
 };
 
 struct listening {
@@ -38,7 +37,6 @@ struct listening {
 	struct proc *proc;
 	struct end *waiting[BACKLOG];
 	unsigned count;
-	bool closed;
 };
 
 static struct listening *place[PLACES];
@@ -108,8 +106,6 @@ static void socket_closed(struct file *f)
 /* A timer may find it freed: only the process is poked. */
 static void arrive(void *proc)
 {
-	extern bool world_is_proc(const void *proc);
-
 	if (world_is_proc(proc))
 		proc_poke(proc);
 }

@@ -59,7 +59,6 @@ static void check_row(
 	check_tokens(b, row, plan, &place);
 	history_take(&r->job->history, position);
 	world_counts.rows++;
-	world_counts.tokens += b->window_tokens;
 }
 
 static void check_padding(const struct tokend_batch *b, uint32_t row)
@@ -275,11 +274,7 @@ static bool step(struct trainer *r)
 		fiber_sleep((int64_t)draw(20 * MILLI)); /* a slow step */
 	if (chance(2500))				/* so long that a lost wake-up is noticed */
 		fiber_sleep(2 * SECOND + (int64_t)draw(2 * SECOND));
-	if (r->rank == 0) {
-		job->steps++;
-		job->progress++;
-	}
-	world_counts.steps++;
+	job->progress += r->rank == 0;
 	if (++r->since < job->every)
 		return true;
 	r->since = 0;
@@ -308,7 +303,6 @@ static int attach(struct trainer *r, const struct save *save)
 		.rank = r->rank,
 		.world = job->world,
 		.micro_batch = job->micro,
-		.peer = r->peer,
 		.slots = job->slots,
 		.connect_ms = 100000,
 		.strict = job->strict,
@@ -417,5 +411,5 @@ void trainer_main(void *argument)
 			;
 	if (r->job->stopping)
 		leave(r);
-	proc_kill(r->proc, 0);
+	proc_kill(r->proc);
 }

@@ -77,18 +77,12 @@ static bool never(void)
 	return false;
 }
 
-static void make(const struct options *o)
+static void make(void)
 {
 	streams_make();
 	world_nodes = 1 + (unsigned)draw(3);
 	world_jobs = 1 + (unsigned)draw(4);
 	world_ranks = 1 + (unsigned)draw(6);
-	if (o->nodes && world_nodes > o->nodes)
-		world_nodes = (unsigned)o->nodes;
-	if (o->jobs && world_jobs > o->jobs)
-		world_jobs = (unsigned)o->jobs;
-	if (o->ranks && world_ranks > o->ranks)
-		world_ranks = (unsigned)o->ranks;
 	for (unsigned i = 0; i < world_nodes; i++) {
 		node_make(&world_node[i], i);
 		node_start(&world_node[i]);
@@ -132,7 +126,7 @@ void history(const struct options *o, struct result *result)
 {
 	world_seed = o->seed;
 	world_rng.state = order_mix64(o->seed) | 1;
-	make(o);
+	make();
 	director_begin(o->events, o->without);
 	fiber_run(3600 * SECOND, director_done);
 	CHECK(director_done());

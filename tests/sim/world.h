@@ -93,7 +93,6 @@ struct proc {
 	int pid;
 	uid_t uid;
 	bool alive, gone;
-	int status;
 	uint64_t token; /* of process.c */
 	struct node *node;
 	struct file *fd[FDS];
@@ -114,9 +113,7 @@ struct proc {
 
 struct proc *proc_new(const char *name, uid_t uid, struct node *node);
 /* SIGKILL: at whatever instruction it is. If the caller is its fiber, this does not return. */
-void proc_kill(struct proc *proc, int status);
-/* Frees the memory and descriptors of a process that has ended. */
-void proc_free(struct proc *proc);
+void proc_kill(struct proc *proc);
 
 struct file *file_new(enum file_kind kind, void *of, void (*close)(struct file *file));
 void file_put(struct file *file);
@@ -135,9 +132,7 @@ void system_call(void);
 
 /* ---- sockets: socket.c ---- */
 
-struct listener_end;
 struct file *socket_listen(struct proc *proc, const char *path);
-void socket_unlisten(const char *path);
 /* Severs a random connection of @proc; false: it has none. */
 bool socket_sever(struct proc *proc);
 bool socket_readable(const struct file *file);
