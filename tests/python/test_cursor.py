@@ -143,36 +143,3 @@ def test_impossible_edits_are_refused(cursor):
     for edit in (lambda: cursor.seek(-1), lambda: cursor.skip(2**64)):
         with pytest.raises(ValueError, match="must be 0 to 18446744073709551615"):
             edit()
-
-
-def test_a_dataset_is_added_to_a_run(daemon):
-    with tokend.Loader("train", 4, socket=daemon.socket) as loader:
-        for _ in range(10):
-            next(loader)
-        before = loader.cursor
-    daemon.stop()
-    config = daemon.config.read_text()
-    daemon.config.write_text(
-        config.replace(
-            "  finite:", "      - {name: more, path: whole.bin, weight: 1}\n  finite:", 1
-        )
-    )
-    (daemon.directory / "whole.bin").write_bytes(daemon.shards["code.bin"].tobytes()[:20_000])
-    daemon.start()
-    with tokend.Loader("train", 4, socket=daemon.socket, start=before) as loader:
-        assert loader.fresh().datasets == ["web", "code", "more"]
-        assert loader.fresh().position == 0
-        assert loader.datasets == ["web", "code"]
-        after = loader.cursor.add("more", like=loader.fresh()).mix(
-            {"web": 0.5, "code": 0.25, "more": 0.25}
-        )
-        loader.seek(after)
-        assert loader.datasets == ["web", "code", "more"]
-        seen, positions = set(), []
-        while loader.position < 3000:
-            batch = next(loader)
-            positions += batch["position"].tolist()
-            late = batch["position"] >= 1024
-            seen |= {*zip(batch["dataset"].tolist(), late.tolist(), strict=True)}
-        assert positions == list(range(40, 3000))
-        assert seen == {(0, False), (1, False), (0, True), (1, True), (2, True)}

@@ -4,6 +4,7 @@ with documents, loss masks and a vocab. A run continues when a wider dataset joi
 
 import numpy
 import pytest
+import tokend
 from lib import TOKCTL, Daemon, run
 from lib.shard_writers import megatron, npy, put, raw, seekable
 from loading import make, verify
@@ -143,13 +144,17 @@ def test_a_wider_dataset_joins_a_running_stream(grown):
             grown.check(next(loader))
         cursor = grown.place.file("cursor")
         loader.cursor.save(cursor)
+        assert (loader.datasets, loader.fresh().datasets) == (["old"], ["old", "new"])
+        added = loader.cursor.add("new", like=loader.fresh()).mix({"old": 1, "new": 1}, at=1024)
     grown.verify(grown.narrow, 192)  # half of it was recorded in the other width
     grown.verify(grown.wide, 192)
     add = run(TOKCTL, "cursor", "add", cursor, "-c", grown.wide, "-o", cursor)
     mix = run(TOKCTL, "cursor", "mix", cursor, "--at", 1024, "old=1", "new=1", "-o", cursor)
     assert (add[0], mix[0]) == (0, 0), (add, mix)
+    assert added == tokend.Cursor.load(cursor), "tokctl makes the same edits"
     seen = set()
-    with grown.loader(start=open(cursor, "rb").read()) as loader:
+    with grown.loader(start=192) as loader:
+        loader.seek(added)
         for _ in range(300):
             batch = next(loader)
             grown.check(batch, ("old", "new"))
