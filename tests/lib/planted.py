@@ -69,7 +69,8 @@ class Scratch:
         self.copy(variant)
         targets = re.findall(r"build/\w+/check/\S+", command)
         if not targets:
-            targets = ["wheel"] if "--trainers" in command else ["all", "helpers"]
+            built = "all" if variant == "gcc" else "programs"
+            targets = ["wheel"] if "--trainers" in command else [built, "helpers"]
         status, said = self.run(f"make VARIANT={variant} {' '.join(targets)}")
         if status:
             raise Refused(f"does not build:\n{said[-3000:]}")
