@@ -358,8 +358,8 @@ static void begin(struct attach_job *job)
 	warn(job);
 	if (!c->closing)
 		request_join(s);
+	twins_joined(s); /* before the first batch, too */
 	send_feed(job);
-	twins_joined(s);
 }
 
 /* Back on the loop. */
