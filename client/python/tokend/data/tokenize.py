@@ -274,12 +274,10 @@ def _submit(pool, piece):
 
 def _result(pool, future):
     """The pool waits for ever for the rest of a result whose worker died while it sent it."""
-    while True:
-        try:
-            return future.result(LOOK_S)
-        except concurrent.futures.TimeoutError:
-            if any(worker.exitcode is not None for worker in [*pool._processes.values()]):
-                raise concurrent.futures.process.BrokenProcessPool from None
+    while not concurrent.futures.wait([future], LOOK_S).done:
+        if any(worker.exitcode is not None for worker in [*pool._processes.values()]):
+            raise concurrent.futures.process.BrokenProcessPool
+    return future.result()
 
 
 def _results(pool, pieces, window):
