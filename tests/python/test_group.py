@@ -64,8 +64,8 @@ if sys.argv[5] == "seek":
 """
 
 
-@pytest.mark.parametrize("behind", ["attach", "seek"])
-def test_a_job_may_end_right_after_its_last_collective(served, directory, behind):
+@pytest.mark.parametrize("last", ["attach", "seek"])
+def test_a_job_may_end_right_after_its_last_collective(served, directory, last):
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
         pytest.skip("no C compiler")
@@ -75,7 +75,7 @@ def test_a_job_may_end_right_after_its_last_collective(served, directory, behind
     environment = child_environment(OMP_NUM_THREADS="1", LD_PRELOAD=late)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, late, directory / "meet", rank, served.socket, behind],
+            [sys.executable, "-c", PROGRAM, late, directory / "meet", rank, served.socket, last],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,

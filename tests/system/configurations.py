@@ -114,10 +114,10 @@ class Configuration:
             if any(weights) and all(u or not w for u, w in zip(ref.units_of(weights), weights)):
                 return weights
 
-    def steps(self, datasets, behind=0):
+    def steps(self, datasets, now=0):
         """A random schedule; some of its steps may be in the past."""
         rng = self.rng
-        found, at = [], BLOCK * rng.choice([0, 0, 1, behind // BLOCK, rng.randrange(40)])
+        found, at = [], BLOCK * rng.choice([0, 0, 1, now // BLOCK, rng.randrange(40)])
         for _ in range(rng.randrange(6)):
             room = rng.choice([1, 2, 7, 60, 2**30])
             if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Trainers in Python and C that name a config start a private daemon for it: one, whoever is first.
+"""Trainers in Python and C that name a config share one private daemon, which the first one starts.
 A killed one is replaced, and no file is left over.
 """
 

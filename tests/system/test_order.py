@@ -117,7 +117,7 @@ class Run:
     def schedule(self):
         """Another schedule, and other limits."""
         c, rng, cursor = self.c, self.c.rng, self.cursor
-        steps = [] if c.keys else c.steps(c.datasets, behind=cursor.next)
+        steps = [] if c.keys else c.steps(c.datasets, now=cursor.next)
         entries = [{**entry} for entry in c.entries]
         for entry in entries:
             if rng.random() < 0.3:
