@@ -7,6 +7,7 @@ says: words, one of which the command must then print (any number of lines; none
 A patch that does not apply exactly is an error: write it again when its code is rewritten.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -33,6 +34,8 @@ class Scratch:
 
     def __init__(self):
         self.tree = ROOT / "build/scratch"
+        self.lock = open(ROOT / "build/scratch.lock", "w")  # another run would see these bugs
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
         shutil.rmtree(self.tree, ignore_errors=True)
         (self.tree / "build").mkdir(parents=True)
         listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
