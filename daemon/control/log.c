@@ -55,6 +55,7 @@ struct log {
 	struct cause cause[CAUSES];
 	struct log_fault fault[LOG_FAULTS];
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
+	bool stuck;	 /* a flush was given up, and lines still wait */
 	int journal;	 /* socket to it; -1: stderr is something else */
 };
 
@@ -303,6 +304,7 @@ static void *writer(void *argument)
 			struct timespec until = clock_now();
 
 			until.tv_sec++;
+			log->stuck = false;
 			pthread_cond_broadcast(&log->drained);
 			pthread_cond_timedwait(&log->news, &log->mutex, &until);
 		}
@@ -358,8 +360,9 @@ void log_flush(void)
 		return;
 	until.tv_sec += FLUSH_S;
 	pthread_mutex_lock(&log->mutex);
-	while (log->count > 0 && error == 0)
+	while (log->count > 0 && !log->stuck && error == 0)
 		error = pthread_cond_timedwait(&log->drained, &log->mutex, &until);
+	log->stuck = log->count > 0;
 	pthread_mutex_unlock(&log->mutex);
 }
 

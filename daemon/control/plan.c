@@ -67,6 +67,7 @@ static void log_one(void *context, const struct stream *s, bool doubt, const cha
 {
 	(void)context;
 	log_line(doubt ? LOG_WARNING : LOG_NOTE, "stream %s: %s", s->config->name, text);
+	log_flush(); /* or hundreds of datasets' remarks push out the line of the start */
 }
 
 void plan_log(const struct stream *s)

@@ -165,7 +165,7 @@ def test_a_wider_dataset_joins_a_running_stream(grown):
 
 @pytest.mark.parametrize("datasets", [1, 900])
 def test_a_doubtful_dtype_is_a_few_warnings(place, datasets):
-    """One is not repeated by a seek or a new daemon; a socket does not hold hundreds."""
+    """One is not repeated by a seek or a new daemon; a socket does not hold hundreds, the log does."""
     numpy.arange(9000, dtype="<u4").tofile(place.file("a.bin"))
     data = {"path": place.file("a.bin"), "dtype": "u16", "weight": 1}
     named = [{**data, "name": f"d{i}"} for i in range(datasets)]
@@ -173,6 +173,7 @@ def test_a_doubtful_dtype_is_a_few_warnings(place, datasets):
         streams={"s": {"seed": 1, "seq_len": 64, "vocab": 65536, "datasets": named}}
     )
     daemon = Daemon(place, config)
+    assert daemon.log().count("looks like u32") == datasets
 
     with pytest.warns(RuntimeWarning, match="looks like u32") as said:
         with make(daemon, "s", framework="numpy") as loader:
