@@ -289,7 +289,10 @@ static void open_refused(struct reader *reader, struct file *file, int error)
 		open_begin(reader, file);
 		return;
 	}
-	fault_errno(&file->fault, error, "", "%s", strerror(error));
+	if (error == ENOENT || error == ENOTDIR)
+		fault_set(&file->fault, FAULT_CHANGED, "", "%s", strerror(error));
+	else
+		fault_errno(&file->fault, error, "", "%s", strerror(error));
 	file_fail(reader, file);
 }
 
