@@ -165,7 +165,7 @@ def test_a_wider_dataset_joins_a_running_stream(grown):
 
 @pytest.mark.parametrize("datasets", [1, 900])
 def test_a_doubtful_dtype_is_a_few_warnings(place, datasets):
-    """One is not repeated by a seek or a new daemon; a socket does not hold hundreds, the log does."""
+    """One is not repeated by a seek or a new daemon; the log holds hundreds, a socket does not."""
     numpy.arange(9000, dtype="<u4").tofile(place.file("a.bin"))
     data = {"path": place.file("a.bin"), "dtype": "u16", "weight": 1}
     named = [{**data, "name": f"d{i}"} for i in range(datasets)]
