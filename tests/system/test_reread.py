@@ -16,14 +16,14 @@ import numpy
 import pytest
 import pyzstd
 
-from lib import TOKCTL, Daemon, free_port, run
+from lib import TOKCTL, Daemon, free_port, has, run
 from lib.injected import injected
 from lib.preload import Preload
 from lib.shard_writers import mds, raw, seekable
 
 SEQ_LEN, TOKENS = 128, 200_000
 WINDOW = SEQ_LEN + 1
-MDS_ROWS, SMALL_ROWS = 1000, 50  # a small shard is decoded as a whole when it is opened
+WORDS = ["flips", "permanent", "inode", "byte", "injected", "dropped"]
 
 FLIP = r"""
 #include <sys/stat.h>
@@ -76,42 +76,23 @@ int posix_fadvise64(int fd, off64_t at, off64_t n, int advice)
 """
 
 
-class Flip(Preload):
-    def __init__(self, place, name):
-        names = ["flips", "permanent", "inode", "byte", "injected", "dropped"]
-        super().__init__(place, FLIP, names, name)
-
-    def begin(self, path, byte, permanent):
-        self.set(inode=os.stat(path).st_ino, byte=byte, permanent=permanent)
-        self.set(flips=1)
-
-
 # ---- shards ----
 
 
 def zstd_tool(path, tokens):
     """As written by `zstd PART…; cat`: frames with checksums, without a seek table."""
-    edges = [len(tokens) * i // 6 for i in range(7)]
     with open(path + ".bin.zst", "wb") as f:
-        for a, b in zip(edges, edges[1:]):
-            f.write(
-                subprocess.run(
-                    ["zstd", "-qc"], input=tokens[a:b].tobytes(), stdout=subprocess.PIPE, check=True
-                ).stdout
-            )
+        for part in numpy.array_split(tokens, 6):
+            command = ["zstd", "-qc"]
+            f.write(subprocess.run(command, input=part.tobytes(), stdout=-1, check=True).stdout)
 
 
-def mds_hashed(rows, compression="zstd"):
+def mds_hashed(rows):
     def write(path, tokens):
         directory = os.path.dirname(path)
         shutil.rmtree(directory)
-        mds(
-            directory,
-            numpy.resize(tokens, (rows, WINDOW)),
-            1 << 24,
-            compression=compression,
-            hashes=["xxh64"],
-        )
+        windows = numpy.resize(tokens, (rows, WINDOW))
+        mds(directory, windows, 1 << 24, compression="zstd", hashes=["xxh64"])
 
     return write
 
@@ -120,16 +101,19 @@ def middle_of(path):
     return os.path.getsize(path) // 2 + 777
 
 
+def end_of(path):
+    return os.path.getsize(path) - 5
+
+
 def unnoticed_in(path):
     """A byte whose flipped bit decodes to something else: only the hash shows it."""
     with open(path, "rb") as f:
         packed = f.read()
     content = pyzstd.decompress(packed)
     for byte in range(len(packed) // 2, len(packed)):
+        flipped = packed[:byte] + bytes([packed[byte] ^ 0x10]) + packed[byte + 1 :]
         try:
-            other = pyzstd.decompress(
-                packed[:byte] + bytes([packed[byte] ^ 0x10]) + packed[byte + 1 :]
-            )
+            other = pyzstd.decompress(flipped)
         except pyzstd.ZstdError:
             continue
         if other != content and len(other) == len(content):
@@ -137,174 +121,77 @@ def unnoticed_in(path):
     raise RuntimeError(f"{path}: every flipped bit is noticed")
 
 
-def end_of(path):
-    return os.path.getsize(path) - 5
-
-
-# name: (writer, shard, the byte with the flip, whether only decoding a frame reads it, words of the
-# error for a permanent flip)
+SUMS = {pyzstd.CParameter.checksumFlag: 1}
+# name: (writer, shard, the byte with the flip, rows of MDS, words of the error for a permanent
+# flip)
 CASES = {
-    "frames with sums": (seekable(".bin.zst", raw, 16_384, {pyzstd.CParameter.checksumFlag: 1}),
-    "a.bin.zst", middle_of, True, "frame"),
-    "frames of zstd": (zstd_tool, "a.bin.zst", middle_of, True, "frame"),
-    "the seek table": (seekable(".bin.zst", raw, 16_384), "a.bin.zst", end_of, False, "seek table"),
-    "a small one of MDS": (mds_hashed(SMALL_ROWS), "shard.00000.mds.zstd", unnoticed_in, False,
-    "hashes in index.json is"),
-    "a plain one of MDS": (mds_hashed(SMALL_ROWS, None), "shard.00000.mds", end_of, False,
-    "hashes in index.json is"),
-    "a hash of MDS": (mds_hashed(MDS_ROWS), "shard.00000.mds.zstd", middle_of, False,
-    "hashes in index.json is"),
-}  # fmt: skip
+    "sums": (seekable(".bin.zst", raw, 16_384, SUMS), "a.bin.zst", middle_of, 0, "bytes "),
+    "no table": (zstd_tool, "a.bin.zst", middle_of, 0, "bytes "),
+    "table": (seekable(".bin.zst", raw, 16_384), "a.bin.zst", end_of, 0, "seek table"),
+    "small": (mds_hashed(50), "shard.00000.mds.zstd", unnoticed_in, 50, "hashes in index.json is"),
+    "large": (mds_hashed(1000), "shard.00000.mds.zstd", middle_of, 1000, "hashes in index.json is"),
+}
 
 
-def write_all(place):
-    tokens = numpy.random.default_rng(4).integers(0, 4000, TOKENS).astype("<u2")
-    for name, (write, *_) in CASES.items():
-        os.makedirs(place.file(name), exist_ok=True)
+class Scene:
+    """A daemon that serves a shard in which a bit flips."""
+
+    def __init__(self, place, name, permanent):
+        write, shard, byte, rows, _ = CASES[name]
+        tokens = numpy.random.default_rng(4).integers(0, 4000, TOKENS).astype("<u2")
         write(place.file(name, "a"), tokens)
-    return tokens
+        windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
+        self.rows = numpy.resize(tokens, rows * WINDOW) if rows else numpy.concatenate(windows)
+        self.path, self.port = os.path.realpath(place.file(name, shard)), free_port()
+        self.byte = byte(self.path)
+        self.flip = Preload(place, FLIP, WORDS)
+        stream = {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1}
+        stream["datasets"] = [{"name": "d", "path": name, "shuffle": "none"}]
+        keys = {"memory": 64 << 20, "io": "pread", "metrics": f"127.0.0.1:{self.port}"}
+        config = place.config(streams={"train": stream}, **keys)
+        self.daemon = Daemon(place, config, env=self.flip.env)
+        self.flip.set(inode=os.stat(self.path).st_ino, byte=self.byte, permanent=permanent)
+        self.flip.set(flips=1)
+
+    def cat(self, start=0):
+        at = ["--socket", self.daemon.socket, "--rank", 0, "--world", 1, "--micro", 1]
+        return run(TOKCTL, "cat", "train", *at, "--start", start)
+
+    def total(self):
+        """tokend_rereads_total, as a scraper sees it."""
+        url = f"http://127.0.0.1:{self.port}/metrics"
+        page = urllib.request.urlopen(url, timeout=10).read().decode()
+        return int(re.search(r"^tokend_rereads_total (\d+)$", page, re.M)[1])
 
 
-def cat(socket, start=0):
-    return run(
-        *(TOKCTL, "cat", "train", "--socket", socket, "--rank", 0, "--world", 1, "--micro", 1),
-        *("--start", start),
-    )
-
-
-def total(port):
-    """tokend_rereads_total, as a scraper sees it."""
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    found = re.search(r"^tokend_rereads_total (\d+)$", page, re.M)
-    return int(found[1]) if found else None
-
-
-def served(place, label, name, flip, permanent, want):
-    write, shard, byte, late, words = CASES[name]
-    path = place.file(name, shard)
-    streams = {
-        "train": {
-            "seed": 3,
-            "seq_len": SEQ_LEN,
-            "epochs": 1,
-            "datasets": [{"name": "d", "path": name, "shuffle": "none"}],
-        }
-    }
-    port = free_port()
-    config = place.config(
-        f"{label}.yaml", memory=64 << 20, io="pread", metrics=f"127.0.0.1:{port}", streams=streams
-    )
-    daemon = Daemon(place, config, env=flip.env)
-    flip.begin(path, byte(path), permanent)
-    code, out, err = cat(daemon.socket)
-    if not permanent:
-        daemon.said("were damaged when read")
-    log = daemon.log()
-    told = re.findall(
-        rf"shard {re.escape(os.path.realpath(path))}: bytes (\d+) to (\d+) were damaged when read",
-        log,
-    )
-    seen = (flip.get("injected"), flip.get("dropped"))
-    if permanent:
-        assert seen[0] >= 2 and seen[1] >= 1, (
-            f"{label}: the bit was wrong in both reads, with the cache dropped in between",
-            seen,
-        )
-        injected(11)
-        good = (
-            code == 1
-            and words in err
-            and want.startswith(out)
-            and "stops here, nothing was skipped" in err
-            and not told
-        )
-        assert good, (
-            f"{label}: the stream stops, and no wrong token was served",
-            (code, len(out), err, log),
-        )
-        at = re.search(r"bytes (\d+) to (\d+)", err)
-        if late:
-            assert at and int(at[1]) <= byte(path) < int(at[2]), (
-                f"{label}: the error names the frame's bytes",
-                err,
-            )
-    else:
-        assert seen[0] >= 1 and seen[1] == 1, (
-            f"{label}: the bit was flipped, and the cache dropped once",
-            seen,
-        )
-        assert code == 0 and out == want, (
-            f"{label}: every row is right",
-            (code, len(out), len(want), err, log),
-        )
-        at = [int(n) for n in told[0]] if told else [0, 0]
-        assert len(told) == 1 and at[0] <= byte(path) < at[1], (
-            f"{label}: the log names shard and bytes, once",
-            log,
-        )
-    assert total(port) == (0 if permanent else 1), f"{label}: the metrics count it"
-    assert daemon.stop() == 0, f"{label}: the daemon ends with 0"
-    injected(53, seen[0])
-
-
-@pytest.fixture(scope="module")
-def tokens(shared):
-    return write_all(shared)
-
-
-@pytest.mark.parametrize("permanent", [False, True], ids=["once", "on the disk"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_bit_flips(shared, tokens, name, permanent):
-    rows = {"a small one of MDS": SMALL_ROWS, "a plain one of MDS": SMALL_ROWS}.get(name)
-    rows = MDS_ROWS if name == "a hash of MDS" else rows
-    windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
-    want = b"".join(w.tobytes() for w in windows)
-    if rows:
-        want = numpy.resize(tokens, rows * WINDOW).tobytes()
-    label = f"{name}, {'on the disk' if permanent else 'once'}"
-    served(shared, label, name, Flip(shared, label), permanent, want)
+def test_a_bit_that_flips_once_is_read_again(place, name):
+    scene = Scene(place, name, permanent=0)
+    code, out, err = scene.cat()
+    assert code == 0 and out == scene.rows.tobytes(), err
+    assert scene.flip.get("injected") >= 1 and scene.flip.get("dropped") == 1
+    (said,) = scene.daemon.said("were damaged when read")
+    first, end = re.search(rf"shard {re.escape(scene.path)}: bytes (\d+) to (\d+)", said).groups()
+    assert int(first) <= scene.byte < int(end)
+    assert scene.total() == 1
+    assert scene.daemon.stop() == 0
+    injected(53, scene.flip.get("injected"))
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3]])
-def test_a_bit_that_is_flipped_in_the_file_stops_the_stream(shared, tokens, name):
-    """The bit is flipped in the shard itself, before the daemon starts. Once it is right again, the
-    stream continues after the last batch that was served.
-    """
-    _, shard, byte, _, _ = CASES[name]
-    path = shared.file(name, shard)
-    stream = {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1}
-    stream["datasets"] = [{"name": "d", "path": name, "shuffle": "none"}]
-    daemon = Daemon(shared, shared.config("flipped.yaml", streams={"train": stream}))
-    code, want, err = cat(daemon.socket)
-    assert code == 0 and len(want) == (TOKENS - 1) // SEQ_LEN * WINDOW * 2, err
-    daemon.stop()
-    before = os.stat(path)
-
-    def flip():
-        with open(path, "r+b") as f:
-            at = byte(path)
-            f.seek(at)
-            bits = f.read(1)[0]
-            f.seek(at)
-            f.write(bytes([bits ^ 0x10]))
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        return at
-
-    at = flip()
+@pytest.mark.parametrize("name", CASES)
+def test_a_bit_that_is_wrong_on_the_disk_stops_the_stream(place, name):
+    """Once it is right again, the stream continues after the last batch that was served."""
+    scene, words = Scene(place, name, permanent=1), CASES[name][-1]
+    code, out, err = scene.cat()
+    assert code == 1 and has(err, words, "stops here, nothing was skipped"), err
+    assert scene.rows.tobytes().startswith(out)
+    assert scene.flip.get("injected") >= 2 and scene.flip.get("dropped") >= 1, "it was read again"
+    assert "were damaged when read" not in scene.daemon.log() and scene.total() == 0
+    if words == "bytes ":
+        first, end = re.search(r"bytes (\d+) to (\d+)", err).groups()
+        assert int(first) <= scene.byte < int(end)
     injected(11)
-    try:
-        daemon.start()
-        code, out, err = cat(daemon.socket)
-        assert "stops here, nothing was skipped" in err and out, err
-        daemon.stop()
-    except RuntimeError as error:  # without a seek table, all frames are decoded at the start
-        code, out, err = daemon.process.wait(), b"", str(error)
-        assert name == "frames of zstd", err
-    found = re.search(r"bytes (\d+) to (\d+)", err)
-    assert code == 1 and want.startswith(out), ("the stream stops", code, err)
-    assert shard in err and found and int(found[1]) <= at < int(found[2]), err
-    flip()
-    daemon.start()
-    code, rest, err = cat(daemon.socket, start=len(out) // (WINDOW * 2))
-    assert (code, out + rest == want) == (0, True), err
-    assert daemon.stop() == 0
+    scene.flip.set(flips=0)
+    code, rest, err = scene.cat(start=len(out) // (2 * WINDOW))
+    assert code == 0 and out + rest == scene.rows.tobytes(), err
+    assert scene.daemon.stop() == 0
