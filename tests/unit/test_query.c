@@ -81,35 +81,20 @@ static void assert_stream(const char *cursor)
 
 static void late_replies_are_dropped(void **state)
 {
+	struct tokend_request *request = calloc(1, sizeof(*request));
+	char got[16];
+
 	(void)state;
 	mapping->serials = true;
 	send_reply(5, "old");
 	send_reply(4, NULL);
 	send_reply(6, "new");
 	assert_stream("new");
-	send_reply(7, "newer");
-	assert_stream("newer");
-}
-
-static void an_error_with_the_serial_is_the_reply(void **state)
-{
-	char got[16];
-
-	(void)state;
-	mapping->serials = true;
-	send_reply(6, NULL);
+	send_reply(7, NULL);
 	assert_int_equal(tokend_stream(&t, got, sizeof(got)), TOKEND_EREFUSED);
 	assert_string_equal(tokend_field(&t), "tag");
 	assert_int_equal(t.failed, 0);
-}
-
-static void a_reply_of_another_kind_is_a_protocol_error(void **state)
-{
-	struct tokend_request *request = calloc(1, sizeof(*request));
-
-	(void)state;
-	mapping->serials = true;
-	send_reply(6, "new");
+	send_reply(8, "of another kind");
 	assert_int_equal(tokend_request(&t, request), TOKEND_EPROTOCOL);
 	assert_int_equal(t.failed, TOKEND_EPROTOCOL);
 	free(request);
@@ -165,81 +150,15 @@ static void a_silent_daemon_ends_a_query(void **state)
 	assert_stream("new");
 }
 
-/* ---- a checkpoint after an interrupted one ---- */
-
-static unsigned idles;
-
-/* The serial of the next message that the daemon received; 0: none. */
-static uint64_t sent(void)
-{
-	static struct packet got;
-
-	return link_receive(daemon_end, &got) == LINK_MESSAGE ? wire_number(&got.wire, WIRE_SERIAL)
-							      : 0;
-}
-
-static void send_saved(uint64_t serial)
-{
-	static uint8_t buffer[LIMIT_PACKET_BYTES];
-	struct wire w = {.op = WIRE_SAVED};
-	struct fault fault;
-
-	wire_set(&w, WIRE_SERIAL, serial);
-	wire_set_text(&w, WIRE_TAG, "tag");
-	wire_set_text(&w, WIRE_PATH, serial == 6 ? "first" : "second");
-	wire_set(&w, WIRE_DIGEST, 0);
-	assert_true(link_send(daemon_end, &w, buffer, &fault));
-}
-
-/* A daemon that stores slowly. The first checkpoint is interrupted. */
-static int save_slowly(void *context)
-{
-	(void)context;
-	switch (idles++) {
-	case 0:
-		assert_int_equal(sent(), 6);
-		return 1;
-	case 1:
-		assert_int_equal(sent(), 0); /* the daemon stores one at a time */
-		send_saved(6);
-		return 0;
-	default:
-		assert_int_equal(sent(), 7);
-		send_saved(7);
-		return 0;
-	}
-}
-
-static void a_checkpoint_waits_for_the_interrupted_one(void **state)
-{
-	struct wire checkpoint = {.op = WIRE_CHECKPOINT};
-
-	(void)state;
-	mapping->serials = true;
-	t.call.idle = save_slowly;
-	idles = 0;
-	wire_set_text(&checkpoint, WIRE_TAG, "tag");
-	wire_set_text(&checkpoint, WIRE_CURSOR, "cursor");
-	assert_int_equal(query(&t, &checkpoint, WIRE_SAVED), TOKEND_EAGAIN);
-	assert_int_equal(query(&t, &checkpoint, WIRE_SAVED), 0);
-	assert_int_equal(wire_number(&packet.wire, WIRE_SERIAL), 7);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(late_replies_are_dropped, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_silent_daemon_ends_a_query, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			an_error_with_the_serial_is_the_reply, setup, teardown),
-		cmocka_unit_test_setup_teardown(
-			a_reply_of_another_kind_is_a_protocol_error, setup, teardown),
-		cmocka_unit_test_setup_teardown(
 			without_serials_replies_are_counted, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			only_errors_without_a_serial_end_the_stream, setup, teardown),
-		cmocka_unit_test_setup_teardown(
-			a_checkpoint_waits_for_the_interrupted_one, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
