@@ -6,9 +6,7 @@ a sum over all tokens that it trained on, so a repeated, lost or altered sample 
 """
 
 import os
-import signal
 
-import numpy
 import tokend
 import torch
 import torch.distributed as distributed
@@ -77,24 +75,17 @@ class Summing(Trainer):
 
     saved = ("step", "samples", "sum", "skips", "mixes", "errors")
 
-    def __init__(self, checkpoint, micro, dies=None, **keys):
+    def __init__(self, checkpoint, micro, **keys):
         distributed.init_process_group("gloo")
         self.samples = self.sum = 0
         self.skips, self.errors = [], []
         super().__init__(checkpoint, micro, **keys)
-        # The sums of each step show which batch or which all-reduce was wrong.
-        self.sums = open(f"{checkpoint}.{distributed.get_rank()}-{os.getpid()}.sums", "ab", 0)
-        if dies:
-            self.die_when(dies)
 
     def train(self, batch):
         tokens = torch.cat([batch["input_ids"], batch["labels"][:, -1:]], 1)
         weights = batch["position"] % 8191 + 1  # two samples that change places change the sum
         gradient = torch.stack([torch.tensor(len(tokens)), (tokens.sum(1) * weights).sum()])
-        mine = int(gradient[1])
         distributed.all_reduce(gradient)
-        entry = [self.step, int(batch["position"][0]), len(tokens), mine, int(gradient[1])]
-        self.sums.write(numpy.array(entry).tobytes())
         self.samples += int(gradient[0])
         self.sum = (self.sum + int(gradient[1])) % SUM
 
@@ -107,20 +98,6 @@ class Summing(Trainer):
         elif request.kind == "skip":
             self.skips.append([request.acts_from - request.args["samples"], request.acts_from])
         super().carry_out(request)
-
-    def die_when(self, moment):
-        """Kills this process after it has fetched a request, or after it has carried it out and
-        before it answers.
-        """
-        control = self.loader._control
-        name = {"fetched": "_fetch", "obeyed": "_obey"}[moment]
-        whole = getattr(control, name)
-
-        def half(*arguments):
-            whole(*arguments)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        setattr(control, name, half)
 
 
 def main(**options):

@@ -8,9 +8,7 @@ import os
 import subprocess
 import sys
 
-import numpy
-
-from lib import REPO, TOKCTL, Daemon, datasets, rows_at, run, status, wait_for
+from lib import REPO, TOKCTL, Daemon, datasets, status, wait_for
 from lib.declarations import Batch, Options, Request
 
 LIBRARY = os.path.join(REPO, "build", "lib", "libtokend.so.1")
@@ -39,19 +37,14 @@ class Handle:
         return {"r": r, "why": self.lib.tokend_why(self.t).decode() if r < 0 else "", **more}
 
     def step(self, count):
-        """Takes @count batches. Returns their tokens and the position after them."""
-        batch, tokens = Batch(), []
+        """Takes @count batches. Returns the position after them."""
+        batch = Batch()
         for _ in range(count):
             r = self.lib.tokend_next(self.t, c.byref(batch))
             if r != 1:
                 return self.said(r)
-            tokens.append(
-                c.string_at(
-                    batch.tokens, batch.rows * batch.window_tokens * batch.token_bytes
-                ).hex()
-            )
             self.lib.tokend_release(self.t, c.byref(batch))
-        return {"next": batch.next, "tokens": "".join(tokens)}
+        return {"next": batch.next}
 
     def number(self):
         return self.lib.tokend_request_number(self.t)
@@ -190,19 +183,6 @@ class Bench:
         seen = [t.number() for t in trainers] + [t.fetch()["number"] for t in trainers]
         seen += [s["request"] for s in status(self.daemon.socket)[0]]
         assert not any(seen) and self.daemon.alive(), seen
-
-    def follows(self, *trainers, steps=40):
-        """All ranks' next batches are those that plan prints from their cursor on."""
-        (cursor,) = {t.cursor() for t in trainers}
-        got = [numpy.frombuffer(bytes.fromhex(t.step(steps)["tokens"]), "<u2") for t in trainers]
-        got = numpy.concatenate([rows.reshape(steps, -1, SEQ + 1) for rows in got], 1)
-        got = got.reshape(-1, SEQ + 1)
-        path = self.place.file("now.cursor")
-        with open(path, "wb") as f:
-            f.write(bytes.fromhex(cursor))
-        _, out, _ = run(TOKCTL, "cursor", "show", path, "--json")
-        want = rows_at(self.config, "train", json.loads(out)["next"], len(got), "--cursor", path)
-        assert numpy.array_equal(got, want), len(got)
 
 
 if __name__ == "__main__":

@@ -33,21 +33,15 @@ LAST = 2**64 - 1
         ({"rank": 2, "world": 2}, "rank", ["2"]),
         ({"rank": LAST, "world": 2**32}, "rank", [str(LAST), str(2**32)]),
         ({"world": 0}, "world", ["0", "2^32"]),
-        ({"world": 2**32 + 1}, "world", [str(2**32 + 1)]),
         ({"micro": 0}, "micro_batch", ["0", "65536"]),
-        ({"micro": 65537}, "micro_batch", ["65537", "65536"]),
-        ({"micro": LAST, "slots": 0}, "micro_batch", [str(LAST)]),
         ({"slots": 2**63}, "slots", [str(2**63), "4096"]),
         ({"stream": "wide", "micro": 65536}, "micro_batch", ["65536", "2147614720", "1073741824"]),
         ({"stream": "nowhere"}, "stream", ["nowhere", "tokend.yaml"]),
         ({"stream": "short", "position": 101}, "position", ["101", "100"]),
-        ({"stream": "short", "position": LAST}, "position", [str(LAST)]),
         ({"cursor_": 0}, "start", ["begin", "position", "tag", "cursor"]),
-        ({"begin": 1, "position": 0}, "start", ["begin", "position", "tag", "cursor"]),
         ({"begin": 1, "position": 0, "tag": "x", "cursor": b"x"}, "start", ["one of"]),
         ({"tag": "epoch-9"}, "tag", ["epoch-9", "train"]),
         ({"tag": "../../train/x"}, "tag", ["RUN/TAG"]),
-        ({"tag": "a/b/c"}, "tag", ["RUN/TAG"]),
     ],
 )
 def test_invalid_attaches_are_refused(bench, keys, field, words):
@@ -55,13 +49,10 @@ def test_invalid_attaches_are_refused(bench, keys, field, words):
 
 
 def test_attaches_at_the_end_and_beyond_memory(bench):
-    client = Client(bench.daemon.socket).attach(stream="short", position=100)
-    assert (client.end(), client.published()) == (0, 0), "an attach at the very end gets 0 batches"
-    client.close()
-    client = Client(bench.daemon.socket).attach(position=2**64 - 1)
-    assert (client.end(), client.published()) == (0, 0), "so does one at the last position of all"
-    client.close()
-
+    for start in ({"stream": "short", "position": 100}, {"position": LAST}):
+        client = Client(bench.daemon.socket).attach(**start)
+        assert (client.end(), client.published()) == (0, 0), "at the very end it gets 0 batches"
+        client.close()
     wait_for(lambda: status(bench.daemon.socket)[1]["sessions"] == 1)
     left = bench.limit - status(bench.daemon.socket)[1]["memory_bytes"]
     text = refused(bench, "slots", "memory: ", micro=4096, slots=64)
@@ -69,16 +60,11 @@ def test_attaches_at_the_end_and_beyond_memory(bench):
     found = [int(n) for n in re.findall(r"\d+", text)]
     assert {left, bench.limit} <= {*found} and any(need < n < need * 1.5 for n in found), text
     injected(21)
-
     hold = []
-    try:
+    with pytest.raises(Refused) as error:
         while len(hold) < 100:
             hold.append(Client(bench.daemon.socket).attach(micro=1024, slots=4))
-    except Refused as e:
-        assert e.packet["code"] == "memory" and hold, (
-            f"memory: is used up by {len(hold)} sessions, so the next is refused",
-            e,
-        )
+    assert error.value.packet["code"] == "memory" and hold, "it is used up by many sessions"
     for client in hold:
         client.close()
     bench.unchanged("attaches")
@@ -130,24 +116,15 @@ def test_cursors_of_other_streams_are_refused(bench):
         (cursor_of(bench, stream="valid"), "stream", ["train"]),
         (cursor_of(bench, seed=8), "seed", ["8", "7"]),
         (cursor_of(bench, seq_len=32), "seq_len", ["32", "64"]),
-        (cursor_of(bench, extra=0), "extra", ["0", "1"]),
-        (cursor_of(bench, stride=32), "stride", ["32", "64"]),
         (cursor_of(bench, samples=1000), "samples", ["1000"]),
         (cursor_of(bench, datasets=[without(web, "weight")], epochs=1), "epochs", ["1"]),
         (listing(web, {**code, "name": "math"}), "dataset math: name", ["no longer"]),
-        (listing(web, code, {**code, "name": "math"}), "dataset math: name", []),
         (listing({**web, "path": "renamed"}, code), "dataset web: shards", ["shards"]),
         (listing(web, {**code, "path": "more/c.bin"}), "dataset code: windows", ["468", "624"]),
-        (listing({**web, "shuffle": "none"}, code), "dataset web: shuffle", []),
         (listing(web, {**code, "block": 16}), "dataset code: block", ["16", "8"]),
-        (listing(web, {**code, "group": 9}), "dataset code: group", ["9", "64"]),
-        (listing({**web, "slide": True}, code), "dataset web: slide", []),
         (own[:4] + b"\4" + own[5:], "version", ["4", "newer"]),
-        (own[:4] + bytes(4) + own[8:], "version", []),
-        (bytes(len(own)), "cursor", ["not a cursor"]),
         (bytes(96 * 1024), "cursor", ["not a cursor"]),
         (own + bytes(96 * 1024), "cursor", ["98304"]),
-        (random.Random(1).randbytes(len(own)), "cursor", ["not a cursor"]),
         (b"", "cursor", ["0 bytes"]),
         (own + b"\0", "checksum", ["damaged"]),
         (sealed({**members, "order": 2}), "order", ["2", "newer"]),
@@ -162,23 +139,6 @@ def test_cursors_of_other_streams_are_refused(bench):
         client = Client(bench.daemon.socket).attach(cursor=cursor)
         assert client.next() is not None
         client.close()
-
-
-def test_a_finite_stream_keeps_its_datasets(bench):
-    web, code = (without(d, "weight") for d in bench.train["datasets"])
-    cursor_of(bench, datasets=[web], epochs=1)
-    about = {**bench.train, "epochs": 1, "datasets": [web, code]}
-    config = bench.place.config("two.yaml", streams={"train": about})
-    path = bench.place.file("other.cursor")
-    plan = [TOKCTL, "plan", "-c", config, "train", "--from", 0, "--count", 1, "--cursor", path]
-    code_, _, err = run(*plan)
-    assert code_ == 1 and has(err, "datasets"), err
-
-
-NAMES = [  # not valid UTF-8, or with a control character
-    b"", b"tab\t", b"\xc2\x85", b"\xc3", b"\x80", b"\xc0\xaf", b"\xed\xa0\x80",
-    b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80",
-]  # fmt: skip
 
 
 def versions(bench):
@@ -202,36 +162,26 @@ def test_cursors_with_invalid_members_are_refused(bench):
     late, whole = 1 << 20, [2**32, 0]
     changes = [  # of which version, with which members, is refused by which field
         *((1, {key: "x" if isinstance(value, int) else 5}, key) for key, value in one.items()),
-        *((1, {key: None}, key) for key in one),
         *((3, {key: 7}, key) for key in ("limits", "pending", "parts")),
-        (1, {"seq_len": 0}, "seq_len"),
         (1, {"stride": 0}, "stride"),
         (1, {"extra": 2**64 - 1}, "extra"),
         (1, {"epochs": 1, "samples": 1}, "samples"),
         (1, {"stream": "tra\0n"}, "stream"),
-        (1, {"stream": ""}, "stream"),
-        (1, {"stream": "x" * 65}, "stream"),
-        (1, {"datasets": [["w\0b", *web[1:]], code]}, "datasets"),
         (1, {"datasets": [web, code[:-1]]}, "datasets"),
-        (1, {"datasets": []}, "datasets"),
         (1, {"datasets": [web, web]}, "dataset web: name"),
-        *((1, {"datasets": [[name.decode(errors="surrogateescape"), *web[1:]], code]},
-           f"dataset {re.sub(rb'[^ -~]', b'?', name).decode()}: name") for name in NAMES),
+        (1, {"datasets": [["tab\t", *web[1:]], code]}, "dataset tab?: name"),
+        (1, {"datasets": [["\udcc0\udcaf", *web[1:]], code]}, "dataset ??: name"),  # no UTF-8
         (1, {"units": [2**31, 2**31 - 1]}, "units"),
         (1, {"base": [1, 0]}, "base"),
         (1, {"pending_start": 1024}, "pending_start"),
-        (1, {"pending_units": whole}, "pending_start"),
         (1, {"limits": [0, 2]}, "limits"),
-        (1, {"pending": []}, "pending"),
-        (2, {"pending_start": 1024}, "pending_start"),
         (2, {"parts": [0] * 6}, "parts"),
-        *((2, {"limits": x}, "limits") for x in ([0], [0, 2, 3], [0, None], [0, -1])),
+        *((2, {"limits": x}, "limits") for x in ([0], [0, 2, 3], [0, None])),
         (2, {"epochs": 1}, "dataset code: max_epochs"),
         *((2, {"pending": x}, "pending") for x in (
-            [0], [0, 0], [late, [2**32]], [late, [*whole, 0]], [late, [2**32, 1]], [0, whole],
-            [late + 1, whole], [late, whole, late, whole])),
-        *((3, {"parts": [three["parts"][0] ^ 1 << bit, *three["parts"][1:]]}, "parts")
-          for bit in range(8)),
+            [0], [late, [2**32]], [late, [2**32, 1]], [late + 1, whole],
+            [late, whole, late, whole])),
+        (3, {"parts": [three["parts"][0] ^ 1, *three["parts"][1:]]}, "parts"),
     ]  # fmt: skip
     packed = msgpack.packb(two)
     broken = packed[: packed.index(b"pending") + 7] + b"\x93"  # fewer values than announced
@@ -251,13 +201,6 @@ def test_cursors_with_invalid_members_are_refused(bench):
     assert not wrong and bench.unharmed(), wrong
     injected(39, len(cursors))
 
-    with open(path, "wb") as f:  # so the errors are about the values
-        named = [["é文😀/.x", *web[1:]], code]
-        f.write(sealed({**two, "datasets": named, "pending": [late, whole]}, 2))
-    code_, out, err = run(TOKCTL, "cursor", "show", path)
-    shown = out.decode().replace(",", "")
-    assert code_ == 0 and has(shown, str(late), "é文😀/.x"), (out, err)
-
 
 def field_of(bench, cursor):
     try:
@@ -271,19 +214,16 @@ def test_damaged_cursors_are_refused(bench, seed):
     rng = random.Random(seed)
     for version, members in enumerate(versions(bench), 1):
         own = sealed(members, version)
-        flips = {}
-        for bit in rng.sample(range(len(own) * 8), 200):
-            damaged = bytearray(own)
+        flips = [bytearray(own) for _ in range(200)]
+        for damaged in flips:
+            bit = rng.randrange(len(own) * 8)
             damaged[bit // 8] ^= 1 << bit % 8
-            flips[bit] = field_of(bench, bytes(damaged))
         # The version is not in the checksum, and others have other members.
-        seen = ("cursor", "version", "checksum", "pending", "limits", "parts")
-        wrong = {bit: field for bit, field in flips.items() if field not in seen}
-        assert not wrong and bench.unharmed(), ("with any bit flipped", version, wrong)
-        cuts = {n: field_of(bench, own[:n]) for n in range(len(own))}
-        wrong = {n: f for n, f in cuts.items() if f not in ("cursor", "checksum")}
-        assert not wrong and bench.unharmed(), ("cut at any byte", version, wrong)
-        injected(39, len(flips) + len(cuts))
+        seen = {field_of(bench, bytes(damaged)) for damaged in flips}
+        assert seen <= {"cursor", "version", "checksum", "pending", "limits", "parts"}
+        seen = {field_of(bench, own[:n]) for n in range(len(own))}
+        assert seen <= {"cursor", "checksum"} and bench.unharmed()
+        injected(39, len(flips) + len(own))
 
 
 # ---- the ring ----
@@ -301,85 +241,49 @@ def thrown_out(bench, client):
 
 
 def test_hostile_counters_end_the_session(bench):
-    seen = {}
-    lies = {"beyond published": 10**6, "2^64-1": 2**64 - 1, "one too far": None}
-    for name, value in lies.items():
-        for wake in (True, False):
-            client = Client(bench.daemon.socket).attach()
+    ends = {}
+    for name, value in {"far beyond": MASK, "one too far": 1, "backwards": -9}.items():
+        client = Client(bench.daemon.socket).attach(slots=4)
+        for _ in range(8):
             client.next()
-            wait_for(client.wake_at)  # the ring is full, and the daemon waits
-            client.set_released(client.published() + 1 if value is None else value)
-            if wake:
-                client.send(b"\0")
-            seen[name, wake] = thrown_out(bench, client)
-    client = Client(bench.daemon.socket).attach(slots=4)
-    for _ in range(8):
-        client.next()
-    wait_for(lambda: client.published() == 12)
-    client.set_released(3)
-    client.send(b"\0")
-    seen["going backwards"] = thrown_out(bench, client)
-    wrong = {k: v for k, v in seen.items() if v != ["released"]}
-    assert not wrong and bench.unharmed(), (
-        f"{len(seen)} clients with an invalid released counter are disconnected",
-        wrong,
-    )
-    injected(29, len(seen))
-
-    client = Client(bench.daemon.socket).attach()
-    client.data[client.control_at : client.control_at + 4096] = os.urandom(4096)
-    client.set_released(0)
-    client.data[: client.control_at] = os.urandom(client.control_at)
-    got = client.next() is not None
-    client.data_words[client.control_at // 8 + 8] = MASK  # it waits for a batch that never comes
-    client.close()
-    assert got and bench.unharmed(), (
-        "one that overwrites the rest of its ring harms no other session"
-    )
+        wait_for(lambda client=client: client.published() == 12)
+        client.set_released(value if value == MASK else client.published() + value)
+        if value != 1:  # otherwise the daemon looks by itself
+            client.send(b"\0")
+        ends[name] = thrown_out(bench, client)
+    assert ends == dict.fromkeys(ends, ["released"]) and bench.unharmed()
+    injected(29, len(ends))
 
 
 def scribble(path):
-    """A client that writes random control words as fast as it can, from a process of its own.
-    Returns its pid.
-    """
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        with_parent()
-        client = Client(path).attach(run=f"scribbler-{os.getpid()}")
-        client.wait()
-        words, at, rng = client.data_words, client.control_at // 8, random.Random(os.getpid())
-        odd = [0, 1, MASK, *(rng.getrandbits(64) for _ in range(64))]
-        ticks = 0
-        while ticks < 10**7:
-            ticks += 1
-            words[at] = client.batch + ticks % 2 * odd[ticks % len(odd)]  # right half of the time
-            words[at + 8] = odd[ticks * 7 % len(odd)]
-            if ticks % 1000 == 0:
-                client.s.send(b"\0")
-    except OSError:
-        os._exit(0)  # it was disconnected
-    finally:
-        os._exit(1)
+    """Writes random control words as fast as it can, until the daemon disconnects it."""
+    client = Client(path).attach(run=f"scribbler-{os.getpid()}")
+    client.wait()
+    words, at, rng = client.data_words, client.control_at // 8, random.Random(os.getpid())
+    odd = [0, 1, MASK, *(rng.getrandbits(64) for _ in range(64))]
+    for ticks in range(10**7):
+        words[at] = client.batch + ticks % 2 * odd[ticks % len(odd)]  # right half of the time
+        words[at + 8] = odd[ticks * 7 % len(odd)]
+        if ticks % 1000 == 0:
+            client.s.send(b"\0")
 
 
 def test_clients_that_race_with_the_daemons_loads_are_disconnected(bench):
     """A value that changes between a check and its use would be used unchecked."""
-    pids = [scribble(bench.daemon.socket) for _ in range(3)]
-    ended = set()
-
-    def all_ended():
-        assert bench.unharmed()
-        for pid in {*pids} - ended:
-            done, status_ = os.waitpid(pid, os.WNOHANG)
-            if done:
-                assert os.waitstatus_to_exitcode(status_) == 0, "it was disconnected"
-                ended.add(pid)
-        return len(ended) == len(pids)
-
-    assert wait_for(all_ended), ("scribblers are disconnected", pids, ended)
-    words = lambda: len(bench.daemon.said("control words out of range")) >= len(pids)
-    assert wait_for(words), "  because of their words"
+    pids = []
+    for _ in range(3):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            with_parent()
+            try:
+                scribble(bench.daemon.socket)
+            except OSError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+    for pid in pids:
+        while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+            assert bench.unharmed()
+        assert ended[1] == 0, "it was disconnected"
     injected(29, len(pids))
     bench.unchanged("scribblers")

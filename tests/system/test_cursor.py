@@ -26,27 +26,18 @@ FAULTS = [
     # arguments after the file, exit status, words of the line
     (["mix", "wab=1"], 1, ["no dataset wab"]),
     (["mix", "web=nan"], 2, ["web=nan", "finite"]),
-    (["mix", "web=-1"], 2, ["web=-1", "≥ 0"]),
-    (["mix", "web=0", "code=0"], 1, ["weights", "above 0"]),
     (["mix", "web=1", "web=2"], 1, ["web", "two weights"]),
     (["mix", "web=1", "code=1e-12"], 1, ["code", "never served"]),
-    (["mix"], 2, ["cursor mix: needs"]),
     (["mix", "web=1", "--at", "7000"], 1, ["7000 is not a multiple of 1024; use 7168"]),
     (["mix", "web=1", "--at", "4096"], 1, ["4096 is too early", "use 6144"]),
-    (["mix", "web=1", "--at", "-1"], 2, ["--at: '-1'"]),
     (["mix", "code=1"], 1, ["no dataset is left"]),
-    (["remove", "wab"], 1, ["no dataset wab"]),
-    (["remove", "code", "--at", "6145"], 1, ["use 7168"]),
     (["remove", "code", "--at", "102400"], 1, ["code", "0 already from position 102400 on"]),
     (["remove", "web"], 1, ["web", "no other dataset"]),
-    (["remove"], 2, ["cursor remove: needs"]),
     (["remove", "web", "code"], 2, ["unexpected argument 'code'"]),
     (["skip", "--samples", "18446744073709551615"], 1, ["samples", "past"]),
-    (["skip", "--samples", "1.5"], 2, ["--samples: '1.5'"]),
     (["skip"], 2, ["cursor skip: needs --samples"]),
     (["skip", "--samples", "1", "--at", "1"], 2, ["unknown option --at"]),
     (["seek", "--to", "4095"], 1, ["4095 is before 4096"]),
-    (["schedule"], 2, ["cursor schedule: needs -c"]),
     (["schedule", "-c", "nowhere.yaml"], 1, ["nowhere.yaml"]),
 ]
 
@@ -85,10 +76,8 @@ def test_show_check_and_log_say_what_a_schedule_makes(shared, cursor):
     code = shown["datasets"][1]
     rows = text.splitlines()
     table = rows[rows.index("") + 6 :]
-    assert len(table) > 20 and max(map(len, rows)) < 130, "one line for each mix"
     starts = [segment["start"] for segment in shown["segments"]]
     assert [int(row.split()[0]) for row in table] == starts
-    assert has(table[1], "50.000000 %"), "shares are in percent"
     (named,) = [row.split() for row in rows if row.startswith("code ")]
     assert named[3:] == ["2", str(code["ends_at"]), str(code["unserved"])]
     end = (
@@ -112,22 +101,4 @@ def test_a_mix_says_what_it_changes(shared, cursor):
         "tokctl: dataset code is not named and gets weight 0",
         "tokctl: the new mix begins at position 6144",
     ]
-    assert tokctl("skip", to, "--samples", 0, "-o", to) == ("", ""), "it changes nothing"
     assert tokctl("diff", to, to)[0] == ""
-
-
-def test_cursors_that_differ_in_nothing_but_the_datasets_of_a_mix_differ(place):
-    """A dataset joins a run, and the same schedule is set again: its mixes now know the dataset."""
-    place.shard("web.bin", 200_000)
-    rows = [{"name": n, "path": "web.bin", "weight": 1} for n in ("a", "b", "c")]
-    stream = {"seed": 1, "seq_len": 32, "schedule": [{"at": 4096, "weights": {"a": 3, "b": 1}}]}
-    old = place.config("old.yaml", streams={"train": {**stream, "datasets": rows}})
-    rows = [*rows, {**rows[0], "name": "d", "weight": 0}]
-    new = place.config("new.yaml", streams={"train": {**stream, "datasets": rows}})
-    first, joined, planned = place.file("first"), place.file("joined"), place.file("planned")
-    tokctl("new", "-c", old, "train", "-o", first)
-    tokctl("add", first, "-c", new, "-o", joined)
-    out, _ = tokctl("schedule", joined, "-c", new, "-o", planned)
-    assert out == "mix from 4096: datasets: 3 | 4\n"
-    out, _ = tokctl("diff", joined, planned, code=1)
-    assert out == "mix from 4096: datasets: 3 | 4\n"

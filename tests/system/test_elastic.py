@@ -3,9 +3,8 @@ is accounted for.
 
 Its ranks attach to both daemons, as if on two nodes. The job gets mixes, a new dataset and skips,
 and is rescaled 4 → 3 → 2. Then ranks and daemons are killed (-9) all the time, and the job restarts
-at its last checkpoint, in any world size. The samples are proved in four ways that share no code:
-tokctl verify, order_reference.py with the operator's commands and their results, tokctl cat with
-the mix logs, and the model itself.
+at its last checkpoint, in any world size. The samples are proved by tokctl verify, by
+order_reference.py with the operator's commands and their results, and by the model itself.
 
 TOKEND_ROUNDS: how many times members are killed. TOKEND_SEED: when, and which.
 """
@@ -16,103 +15,208 @@ import os
 import random
 import signal
 import time
+from functools import partial
 
 import numpy
 import pytest
 import tokend
-from elastic import PATIENCE, SEED, SEQ, SHARDS, SHUFFLE, WINDOW, Job, Scene, operator
-from verifying import checksum, entries, row_entries
+import torch
+from requesting import Operator
 
-from lib import TOKCTL, elastic_trainer, has, run, status, wait_for
-from lib.injected import injected
+from lib import TOKCTL, Daemon, datasets, elastic_trainer, free_port, has, rows_at, run, status
 from lib import order_reference as reference
+from lib import wait_for, with_parent
+from lib.injected import injected
+from lib.ranks import Ranks
 
+SEED, SEQ, WINDOW = 42, 32, 33
+SHARDS = {"web": (90_000, 60_001), "code": (50_000, 20_000), "law": (40_000,)}
+SHUFFLE = {
+    "web": {"shuffle": "global"},
+    "code": {"shuffle": "block", "block": 16, "group": 4},
+    "law": {"shuffle": "none", "slide": True},
+}
+PATIENCE = 40.0  # seconds; a job of four processes needs one or two
 RUN = "run"
 EVERY = 97  # the reference checks every 97th position
-ROUNDS = int(os.environ.get("TOKEND_ROUNDS", 16))
+ROUNDS = int(os.environ.get("TOKEND_ROUNDS", 12))
 RANDOM_SEED = int(os.environ.get("TOKEND_SEED", time.time_ns() % 1_000_000))
 
-
-def done(job, node, *request):
-    """The result of a request, which must succeed, and have been answered by the node's ranks."""
-    code, answers, result, err = operator(node, RUN, *request).result(2 * PATIENCE)
-    assert (code, err) == (0, ""), (request, job.said())
-    seen = {(a["rank"], a["world"]) for a in answers if a["outcome"] == "done"}
-    there = {(r, job.world) for r in range(job.world) if job.node(r) is node}
-    assert seen == there and result["sessions"] == len(there)
-    return result
+# ---- two nodes ----
 
 
-def mix(scene, job, node, **weights):
-    result = done(job, node, "mix", *(f"{d}={w}" for d, w in weights.items()))
-    job.trains(beyond=result["acts_from"] + 1)
-    assert scene.state(RUN)["mixes"][-1] == [result["acts_from"], weights], "as it was recorded"
+class Node:
+    """A daemon with its own socket and state_dir."""
+
+    def __init__(self, place, name):
+        self.place, self.name = place, name
+        self.state = place.file(f"{name}.state", "")[:-1]
+        self.configure(("web", "code"))
+        self.daemon = Daemon(place, self.config)
+
+    def configure(self, names):
+        about = {
+            "seed": SEED,
+            "seq_len": SEQ,
+            "datasets": [{**d, **SHUFFLE[d["name"]]} for d in datasets(*names)],
+        }
+        keys = {"socket": self.place.file(f"{self.name}.sock"), "state_dir": self.state}
+        self.config = self.place.config(f"{self.name}.yaml", streams={"train": about}, **keys)
+
+    def logged(self):
+        """The datasets of each cursor in the run's mix log."""
+        paths = sorted(glob.glob(os.path.join(self.state, "train", RUN, "mixes", "*.cursor")))
+        return [tokend.Cursor.load(path).datasets for path in paths]
+
+    def operator(self, kind, *arguments):
+        more = ["--run", RUN, "--timeout", round(PATIENCE)]
+        return Operator(self, kind, "train", *arguments, *more)
 
 
-def skip(scene, job, node, samples):
-    result = done(job, node, "skip", "--samples", samples)
-    assert result["acts_from"] - result["from"] == samples
-    job.trains(beyond=result["acts_from"] + 1)
-    assert scene.state(RUN)["skips"][-1] == [result["from"], result["acts_from"]]
+class Job(Ranks):
+    """All processes of one life of the run, on two nodes."""
+
+    def __init__(self, scene, world, micro):
+        super().__init__()
+        self.scene, self.world, self.micro = scene, world, micro
+        scene.lives += 1
+        for rank in range(world):
+            log = scene.place.file(f"logs/{scene.lives}-{rank}.log")
+            self.fork(log, partial(self.live, rank))
+
+    def node(self, rank):
+        return self.scene.nodes[rank >= -(-self.world // 2)]
+
+    def live(self, rank):
+        environment = {"RANK": rank, "WORLD_SIZE": self.world, "TORCHELASTIC_RUN_ID": RUN}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.scene.port}
+        with_parent()
+        os.environ.update({name: str(value) for name, value in environment.items()})
+        keys = {"socket": self.node(rank).daemon.socket, "record": self.scene.records}
+        elastic_trainer.main(checkpoint=self.scene.checkpoint, micro=self.micro, **keys)
+
+    def left(self):
+        """All ranks have ended by themselves, with status 0."""
+        wait_for(lambda: len(self.ended()) == self.world, PATIENCE)
+        assert self.status == dict.fromkeys(range(self.world), 0), (self.status, self.said())
+
+    def attached(self):
+        """Waits until all ranks are attached. They notice a killed daemon when their rings are
+        empty.
+        """
+        there = lambda: len(self.scene.sessions()) == self.world or self.ended()
+        assert wait_for(there, PATIENCE) and not self.ended(), (self.ended(), self.said())
+
+    def trains(self, beyond=0, steps=24):
+        """Waits for a checkpoint some steps later, at or beyond a position."""
+        until = self.scene.state()["step"] + steps
+
+        def there():
+            state = self.scene.state()
+            return (state["position"] >= beyond and state["step"] >= until) or self.ended()
+
+        assert wait_for(there, PATIENCE) and not self.ended(), (self.ended(), self.said())
+
+    # ---- requests ----
+
+    def done(self, node, *request):
+        """The result of a request, which must succeed, and have been answered by the node's
+        ranks.
+        """
+        code, answers, result, err = node.operator(*request).result(2 * PATIENCE)
+        assert (code, err) == (0, ""), (request, self.said())
+        seen = {a["rank"] for a in answers if a["outcome"] == "done"}
+        there = {r for r in range(self.world) if self.node(r) is node}
+        assert seen == there and result["sessions"] == len(there)
+        return result
+
+    def mix(self, node, **weights):
+        result = self.done(node, "mix", *(f"{d}={w}" for d, w in weights.items()))
+        self.trains(result["acts_from"] + 1, steps=0)
+        assert self.scene.state()["mixes"][-1] == [result["acts_from"], weights]
+
+    def skip(self, node, samples):
+        result = self.done(node, "skip", "--samples", samples)
+        assert result["acts_from"] - result["from"] == samples
+        self.trains(result["acts_from"] + 1, steps=0)
+        assert self.scene.state()["skips"][-1] == [result["from"], result["acts_from"]]
+
+    def saved(self, node, kind, *arguments):
+        """Requests a checkpoint, a drain or a rescale."""
+        full = sum(s["published"] - s["released"] for s in self.scene.sessions())
+        result = self.done(node, kind, *arguments, "--tag", "saved")
+        paths = [os.path.join(n.state, "train", RUN, "saved.cursor") for n in self.scene.nodes]
+        at = lambda: [os.path.exists(p) and tokend.Cursor.load(p).position for p in paths]
+        both = [result["position"]] * 2
+        assert wait_for(lambda: at() == both, PATIENCE), "both daemons wrote the cursor"
+        if kind != "checkpoint":
+            self.left()
+            assert self.scene.state()["position"] == result["position"], "where it is saved"
+            assert full > 0, "with batches in flight"
+            injected(33)
+
+    def rescaled(self, node, world, micro):
+        self.saved(node, "rescale", "--world", world, "--micro", micro)
+        job = Job(self.scene, world, micro)
+        job.trains()
+        return job
 
 
-def saved(scene, job, node, kind, *arguments):
-    """Requests a checkpoint, a drain or a rescale."""
-    of_run = [s for n in scene.nodes for s in status(n.daemon.socket)[0] if s["run"] == RUN]
-    full = sum(s["published"] - s["released"] for s in of_run)
-    result = done(job, node, kind, *arguments, "--tag", "saved")
-    paths = [os.path.join(n.state, "train", RUN, "saved.cursor") for n in scene.nodes]
-    at = lambda: [os.path.exists(p) and tokend.Cursor.load(p).position for p in paths]
-    both = [result["position"]] * 2
-    assert wait_for(lambda: at() == both, PATIENCE), "both daemons wrote the cursor"
-    if kind != "checkpoint":
-        job.left()
-        assert scene.state(RUN)["position"] == result["position"], "where the model is saved"
-        assert full > 0, "with batches in flight"
-        injected(33)
+class Scene:
+    def __init__(self, place):
+        self.place, self.lives, self.port = place, 0, free_port()
+        self.shards = {
+            (name, f"{i}.bin"): numpy.fromfile(place.shard(f"{name}/{i}.bin", tokens), "<u2")
+            for name, sizes in SHARDS.items()
+            for i, tokens in enumerate(sizes)
+        }
+        self.nodes = [Node(place, name) for name in ("a", "b")]
+        self.checkpoint, self.records = place.file("run.pt"), place.file("run.records")
 
+    def state(self):
+        """The last checkpoint."""
+        if not os.path.exists(self.checkpoint):
+            return {"step": 0, "position": 0, "mixes": [], "skips": [], "errors": []}
+        state = torch.load(self.checkpoint)
+        return {**state, "position": tokend.Cursor(state["data"]["cursor"]).position}
 
-def rescaled(scene, job, node, world, micro):
-    saved(scene, job, node, "rescale", "--world", world, "--micro", micro)
-    job = Job(scene, RUN, world, micro)
-    job.trains()
-    return job
+    def sessions(self):
+        return [s for node in self.nodes for s in status(node.daemon.socket)[0]]
 
 
 def change(scene):
     """Mixes, a new dataset, skips, and world sizes 4 → 3 → 2, under load."""
     (a, b) = scene.nodes
-    job = Job(scene, RUN, 4, 8)
+    job = Job(scene, 4, 8)
     job.trains()
-    mix(scene, job, a, web=0.4, code=0.6)
+    job.mix(a, web=0.4, code=0.6)
     was = job.pids
     # A new dataset in the configs: first on one node, which is not enough.
     for node in scene.nodes:
         node.configure(("law", "web", "code"))
     a.daemon.stop(), a.daemon.start()
     job.attached()
-    before = scene.state(RUN)
-    code, _, _, err = operator(a, RUN, "mix", "web=1", "law=1").result(2 * PATIENCE)
+    before = scene.state()
+    code, _, _, err = a.operator("mix", "web=1", "law=1").result(2 * PATIENCE)
     assert code == 1 and has(err, "has no dataset law", "process 2 of 4")
     job.trains()
-    after = scene.state(RUN)
+    after = scene.state()
     assert after["mixes"] == before["mixes"] and len(after["errors"]) == 1
     assert tokend.Cursor(after["data"]["cursor"]).datasets == ["web", "code"]
-    logged = lambda: [tokend.Cursor.load(path).datasets for path in a.cursors(RUN)]
-    assert ["web", "code", "law"] in logged(), "the edit was in the mix log, and is taken back"
-    assert wait_for(lambda: logged()[-1] == ["web", "code"], PATIENCE)
+    assert ["web", "code", "law"] in a.logged(), "the edit was in the mix log, and is taken back"
+    assert wait_for(lambda: a.logged()[-1] == ["web", "code"], PATIENCE)
     b.daemon.stop(), b.daemon.start()
     job.attached()
-    mix(scene, job, b, web=0.25, law=0.5, code=0.25)
-    skip(scene, job, a, 10_000)
-    saved(scene, job, b, "checkpoint")
+    job.mix(b, web=0.25, law=0.5, code=0.25)
+    job.skip(a, 10_000)
+    job.saved(b, "checkpoint")
     job.trains()
     assert (job.pids, job.ended()) == (was, {}), "all in the same processes"
-    job = rescaled(scene, job, a, 3, 8)
-    mix(scene, job, a, law=3.0, code=1.0)
-    job = rescaled(scene, job, b, 2, 7)
-    skip(scene, job, b, 14 * 10)  # to the present grid
-    saved(scene, job, b, "drain")
+    job = job.rescaled(a, 3, 8)
+    job.mix(a, law=3.0, code=1.0)
+    job = job.rescaled(b, 2, 7)
+    job.skip(b, 14 * 10)  # to the present grid
+    job.saved(b, "drain")
 
 
 # ---- the proof ----
@@ -138,179 +242,82 @@ def order_of(names, mixes):
     return order
 
 
-def cat(scene, node, run_, end):
-    """[end, window]: all windows of [0, end), by the mix log of @node's daemon. A later cursor
-    overrides earlier ones from the start of its segment on.
-    """
-    places = []
-    for path in node.cursors(run_):
-        cursor = tokend.Cursor.load(path)
-        at = cursor.segments[0]["start"]
-        while places and places[-1][0] >= at:
-            places.pop()
-        path = node.place.file("look", os.path.basename(path))
-        cursor.rewind(at).save(path)
-        places.append((at, path))
-    rows = []
-    for (at, path), (to, _) in zip(places, places[1:] + [(end, None)], strict=True):
-        if at >= end:
-            break
-        count = min(to, end) - at
-        arguments = f"--rank 0 --world 1 --micro 64 --batches {-(-count // 64)} --run look".split()
-        arguments += ["--cursor", path, "--socket", node.daemon.socket]
-        code, out, err = run(TOKCTL, "cat", "train", *arguments)
-        assert code == 0, err
-        rows.append(numpy.frombuffer(out, "<u2").reshape(-1, WINDOW)[:count])
-    return numpy.concatenate(rows)
-
-
-def verify(scene, node):
-    code, out, err = run(
-        TOKCTL, "verify", "-c", node.config, "train", scene.records(RUN), "--run", RUN, "--json"
-    )
-    assert out, err
-    return {"exit": code, **json.loads(out)}
-
-
-def wrong_sums(checkpoint, weighed):
-    """The first batches whose sum is wrong: (step, position, rows, its sum, the sum of all)."""
-    paths = glob.glob(f"{checkpoint}.*.sums")
-    entries = numpy.concatenate([numpy.fromfile(path, "<i8").reshape(-1, 5) for path in paths])
-    right = [int(weighed[at : at + rows].sum()) for _, at, rows, _, _ in entries]
-    return entries[entries[:, 3] != right][:5].tolist()
-
-
 def prove(scene, killed):
-    """Proves the run in four ways. @killed: rows may be void, and taken twice."""
-    state = scene.state(RUN)
+    """@killed: rows may be void, and taken twice."""
+    state = scene.state()
     end = state["position"]
     left_out = numpy.zeros(end, bool)
     for first, to in state["skips"]:
         left_out[first:to] = True
+    skipped = int(left_out.sum())
+    want = {"repeated": 0, "lost": 0, "altered": 0, "skipped": skipped, "from": 0, "to": end}
+    want |= {"samples": end - skipped, "faults": [], "skips": state["skips"]}
+    said = []
+    for node in scene.nodes:  # each node's mix log proves the same
+        command = ["verify", "-c", node.config, "train", scene.records, "--run", RUN, "--json"]
+        code, out, err = run(TOKCTL, *command)
+        assert code == 0, (out, err)
+        said.append(json.loads(out))
+    assert said[0] == said[1] and said[0].items() >= want.items(), said
+    assert (said[0]["void"] > 0) == killed, said
+    assert state["samples"] == end - skipped, "as many as the model has seen"
 
-    said, skipped = verify(scene, scene.nodes[0]), int(left_out.sum())
-    want = {"exit": 0, "repeated": 0, "lost": 0, "altered": 0, "skipped": skipped, "from": 0,
-            "samples": end - skipped, "to": end, "faults": [], "skips": state["skips"]}  # fmt: skip
-    assert {key: said[key] for key in want} == want
-    assert (said["void"] > 0) == killed, said
-    assert state["samples"] == want["samples"], "as many as the model has seen"
-    assert verify(scene, scene.nodes[1]) == said, "the other node's mix log proves the same"
-
-    rows, positions = cat(scene, scene.nodes[0], RUN, end), numpy.arange(end)
-    assert rows.shape == (end, WINDOW)
-    should = [(at, checksum(at, rows[at])) for at in positions[~left_out].tolist()]
-    files = [entries(path) for path in glob.glob(f"{scene.records(RUN)}/*")]
-    taken = sorted(tuple(row) for file in files for row in file[row_entries(file)].tolist())
-    assert (not set(should) - set(taken)) if killed else taken == should
-    weighed = rows.sum(1, dtype="u8") * (
-        positions.astype("u8") % numpy.uint64(8191) + numpy.uint64(1)
-    )
-    seen = int(weighed[~left_out].sum()) % elastic_trainer.SUM
-    assert state["sum"] == seen, wrong_sums(scene.checkpoint(RUN), weighed)
-
-    order, shards = order_of(("web", "code"), state["mixes"]), scene.tokens()
+    rows = rows_at(scene.nodes[0].config, "train", 0, end, "--run", RUN)
+    weights = numpy.arange(end, dtype="u8") % numpy.uint64(8191) + numpy.uint64(1)
+    weighed = rows.sum(1, dtype="u8") * weights
+    assert state["sum"] == int(weighed[~left_out].sum()) % elastic_trainer.SUM
+    order = order_of(("web", "code"), state["mixes"])
     for position in range(0, end, EVERY):
         place = order.place(position)
-        tokens = shards[place.dataset, place.shard][place.offset : place.offset + WINDOW]
+        tokens = scene.shards[place.dataset, place.shard][place.offset : place.offset + WINDOW]
         assert numpy.array_equal(tokens, rows[position]), place
 
 
 # ---- its members die ----
 
 
-class Storm:
-    """The job goes on, and its ranks and daemons die."""
+def outcome(asked):
+    """Waits for a request's end, with a result or one line. Returns the exit code."""
+    code, _, result, err = asked.result(2 * PATIENCE)
+    good = (code, err) == (0, "") and result
+    assert good or code == 1 and err.startswith("tokctl: ") and err.count("\n") == 1, err
+    return code
 
-    def __init__(self, scene):
-        self.scene, self.random = scene, random.Random(RANDOM_SEED)
-        self.interrupted = 0  # requests that were open when a member died
 
-    def begin(self, moment=None):
-        """@moment of a request at which one of the ranks dies; None: none does."""
-        world, micro = self.random.choice([(4, 8), (3, 5), (2, 8), (4, 3), (3, 8)])
-        one = [self.random.randrange(world)]
-        victims = range(world) if moment == "fetched" else one  # any rank may fetch it
-        job = Job(self.scene, RUN, world, micro, dict.fromkeys(victims, moment))
+def weather(scene, rng):
+    """The job goes on, while its ranks and daemons die during requests."""
+    interrupted = 0
+    for i in range(ROUNDS):
+        job = Job(scene, *rng.choice([(4, 8), (3, 5), (2, 8), (4, 3)]))
         job.trains(steps=16)
-        return job
-
-    def ask(self, node=None):
-        """A random request."""
-        node, rng = node or self.random.choice(self.scene.nodes), self.random
+        node, asleep = rng.choice(scene.nodes), rng.randrange(job.world)
+        os.kill(job.pids[asleep], signal.SIGSTOP)  # so that the request is open
         weights = [f"{name}={rng.uniform(0.1, 1):.3f}" for name in ("web", "code", "law")]
-        samples = rng.choice([1, 640, rng.randrange(1, 5000)])
-        kinds = [["mix", *weights], ["skip", "--samples", samples], ["checkpoint", "--tag", "x"]]
-        return operator(node, RUN, *rng.choice(kinds))
-
-    def outcome(self, asked):
-        """Waits for a request's end, with a result or one line. Returns the exit code."""
-        code, _, result, err = asked.result(2 * PATIENCE)
-        good = (code, err) == (0, "") and result
-        assert good or code == 1 and err.startswith("tokctl: ") and err.count("\n") == 1, err
-        return code
-
-    def pause(self, most):
-        time.sleep(self.random.uniform(0, most))
-
-    def a_rank_dies(self):
-        """At a random moment of a request."""
-        job = self.begin()
-        asked = self.ask()
-        self.pause(0.15)
-        self.interrupted += asked.process.poll() is None
-        job.kill([self.random.randrange(job.world)])
-        self.die_out(job)
-        self.outcome(asked)
-
-    def one_dies_in_a_request(self):
-        """A rank dies when it has fetched a request, or has obeyed it and not answered."""
-        job = self.begin(self.random.choice(["fetched", "obeyed"]))
-        asked = self.ask()
-        dead = wait_for(job.ended, PATIENCE)
-        assert -signal.SIGKILL in dead.values(), (dead, job.said())
-        self.interrupted += 1
-        self.die_out(job)
-        self.outcome(asked)
-
-    def die_out(self, job):
-        """The other ranks end by themselves, or are killed, as launchers do."""
-        if self.random.random() < 0.5:
-            hangs = not wait_for(lambda: len(job.ended()) == job.world, PATIENCE)
-            assert not hangs, (job.status, job.said())
-        job.kill()
-
-    def daemons_die(self):
-        """Daemons die during a request; the trainers continue with the next daemon."""
-        job = self.begin()
-        for node in self.random.sample(self.scene.nodes, self.random.choice([1, 2])):
-            asleep = self.random.choice([None, *range(job.world)])
-            if asleep is not None:
-                os.kill(job.pids[asleep], signal.SIGSTOP)  # so that the request is open
-            asked = self.ask(self.random.choice([node, None]))
-            self.pause(0.08)
-            self.interrupted += asked.process.poll() is None
+        skip = ["skip", "--samples", rng.choice([1, 640, rng.randrange(1, 5000)])]
+        request = rng.choice([["mix", *weights], skip, ["checkpoint", "--tag", "x"]])
+        asked = node.operator(*request)
+        time.sleep(rng.uniform(0, 0.1))
+        interrupted += asked.process.poll() is None
+        if i % 2:
+            os.kill(job.pids[asleep], signal.SIGCONT)
+            time.sleep(rng.uniform(0, 0.05))
+            job.kill([rng.randrange(job.world)])
+        else:
             node.daemon.kill()
-            self.pause(0.2)
+            os.kill(job.pids[asleep], signal.SIGCONT)
             node.daemon.start()
-            if asleep is not None:
-                os.kill(job.pids[asleep], signal.SIGCONT)
-            self.outcome(asked)
-        job.attached()
-        assert job.ended() == {}, "no rank dies"
-        assert self.outcome(self.ask()) == 0, "the next request is carried out"
-        job.trains(steps=self.random.randrange(30))
+            job.attached()
+            assert outcome(node.operator(*request)) == 0, "the next request is carried out"
+            job.trains(steps=rng.randrange(30))
+            assert job.ended() == {}, "no rank dies"
+        outcome(asked)
         job.kill()
-
-    def weather(self):
-        accidents = [self.one_dies_in_a_request, self.daemons_die, self.a_rank_dies]
-        for i in range(ROUNDS):
-            accidents[i % 3]()
-        assert self.interrupted > ROUNDS // 4, "deaths while a request is open are common"
-        injected(35, self.interrupted)
-        job = Job(self.scene, RUN, 4, 8)  # afterwards requests work as before
-        job.trains()
-        mix(self.scene, job, self.scene.nodes[1], web=1.0, law=2.0)
-        saved(self.scene, job, self.scene.nodes[0], "drain")
+    assert interrupted > ROUNDS // 2, "deaths while a request is open are common"
+    injected(35, interrupted)
+    job = Job(scene, 4, 8)  # afterwards requests work as before
+    job.trains()
+    job.mix(scene.nodes[1], web=1.0, law=2.0)
+    job.saved(scene.nodes[0], "drain")
 
 
 @pytest.mark.limit(240 + 30 * ROUNDS)
@@ -319,5 +326,5 @@ def test_a_job_is_changed_and_killed_without_losing_a_sample(place):
     scene = Scene(place)
     change(scene)
     prove(scene, killed=False)
-    Storm(scene).weather()
+    weather(scene, random.Random(RANDOM_SEED))
     prove(scene, killed=True)

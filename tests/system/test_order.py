@@ -1,10 +1,9 @@
 """tokctl and the daemon have the same order, and make the same edits of a cursor, as an independent
 implementation (tests/lib/order_reference.py, edits_reference.py).
 
-Each random configuration, of which some have a schedule and max_epochs, gets a random chain of
-edits. After each of them segments, ends of datasets, and the output of `tokctl plan` and `tokctl
-when` must equal the reference's; both must refuse the same edits. At the end a daemon serves the
-same rows, from cursors and positions, to any rank, world and micro_batch.
+Each random configuration gets a random chain of edits, which both make or refuse. After each,
+segments, ends of datasets, and what `tokctl plan` and `when` print are equal. At the end a daemon
+serves the same rows, from cursors and positions, to any rank, world and micro_batch.
 
 TOKEND_SEED repeats a run; TOKEND_CONFIGS makes a longer one.
 """
@@ -150,8 +149,8 @@ class Run:
         order, rng = self.cursor.known(), self.c.rng
         first, last = order.segments[0].start, min(order.end, FAR)
         edges = [s.start - 3 for s in order.segments[1:]]
-        starts = {first, self.cursor.next, last - rng.randrange(30), rng.randrange(first, last + 1)}
-        starts |= {*rng.sample(edges, min(3, len(edges)))}
+        starts = [first, self.cursor.next, last - rng.randrange(30), rng.randrange(first, last + 1)]
+        starts += rng.sample(edges, min(3, len(edges)))
         return [min(max(start, first), order.end) for start in starts]
 
     def check_order(self):
@@ -178,12 +177,15 @@ class Run:
             self.check_when(order, by, d, shard, offset, epoch)
 
     def check_when(self, order, by, d, shard, offset, epoch):
-        """When a token is served in an epoch: the positions."""
+        """When tokens are served in an epoch: the positions."""
         dataset = order.datasets[d]
-        where = ["--dataset", dataset.name, "--shard", dataset.shards[shard][0]]
-        where += ["--offset", offset, "--epoch", epoch]
-        windows = order.holding(d, shard, offset, epoch)
-        served = [(order.when(d, epoch, w), w) for w in windows]
+        file, total = dataset.shards[shard]
+        tokens = min(self.c.rng.choice([1, 1, 5, 200]), total - offset)
+        where = ["--dataset", dataset.name, "--shard", file, "--offset", offset]
+        where += ["--tokens", tokens, "--epoch", epoch]
+        asked = range(offset, offset + tokens)
+        windows = {w for token in asked for w in order.holding(d, shard, token, epoch)}
+        served = [(order.when(d, epoch, w), w) for w in sorted(windows)]
         want = [{"position": p, "epoch": epoch, "window": w} for p, w in served if p is not None]
         _, rows, _ = tokctl("when", *by, *where, ok=(0,) if want else (1,))
         assert sorted(rows, key=lambda row: row["window"]) == want, (by, where)

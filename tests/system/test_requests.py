@@ -5,13 +5,10 @@ The trainers are processes that use libtokend and execute one call at a time on 
 can check every state between request and answer.
 """
 
-import signal
-import time
-
 import pytest
 from requesting import CURSOR_BYTES, DONE, NOTED, Bench, Operator, Trainer
 
-from lib import PACKET_BYTES, TOKCTL, Client, Refused, has, run, status, wait_for
+from lib import TOKCTL, Client, Refused, has, run, status, wait_for
 from lib.injected import injected
 
 pytestmark = [pytest.mark.asan, pytest.mark.tsan]
@@ -92,7 +89,7 @@ def test_a_job_is_changed(bench, ranks):
         assert {key: result[key] for key in members} == members, arguments
         seen = sorted((a["rank"], a["outcome"]) for a in answers)
         assert seen == [(0, "done"), (0, "noted"), (1, "done"), (1, "noted")], arguments
-    bench.follows(*ranks)  # past the mix at 1024
+    assert len({t.cursor() for t in ranks}) == 1
     _, out, _ = carried_out(bench, ranks, "rescale", "train", "--world", 20, json=False)
     assert has(out, "world 2 -> 20", "64 -> 640: a multiple", "rank 0 begins with", "rank 19"), out
     ranks[1].step(1)
@@ -111,23 +108,21 @@ def test_invalid_edits_change_nothing(bench):
     ):
         code, _, result, err = carried_out(bench, [t], *arguments.split())
         assert (code, result, err.count("\n")) == (1, None, 1), arguments
-        assert has(err, "rank 0 (pid", *words) and t.cursor() == before
-    for arguments in ("web=nan", "web=-1", "web=0 code=0", "web", "", "web=1 --samples 3"):
+        assert has(err, "rank 0 (pid", *words)
+    for arguments in ("web=nan", "web=0 code=0", "web", ""):
         refused(bench, "mix", "train", *arguments.split(), code=2)
-    weights = ("weight x web", "weight 1", "weight 0x1p3 web", "weight inf web", "nonsense", "")
-    for args in (*weights, "at -1\nweight 1 web", "later 1\nweight 1 web"):
-        done = t.obey("mix", args and f"{args}\n")
+    for args in ("weight x web", "weight 1", "weight inf web", "nonsense", "at -1\nweight 1 web"):
+        done = t.obey("mix", f"{args}\n")
         assert done["r"] == -1 and done["why"] and "\n" not in done["why"], args
     assert t.obey("dance", "")["r"] == -1
     assert t.cursor() == before and t.fetch()["number"] == 0
     t.close()
-
     t = Trainer(bench, stream="short")
-    for arguments, word in (("mix short web=1", "short is finite"),
-                            ("skip short --samples 100001", "past the end")):  # fmt: skip
+    for arguments, word in (
+        ("mix short web=1", "short is finite"),
+        ("skip short --samples 100001", "past the end"),
+    ):
         assert has(carried_out(bench, [t], *arguments.split())[3], word)
-    result = carried_out(bench, [t], *"rescale short --world 3 --micro 50".split())[2]
-    assert (result["batches_before"], result["batches"]) == (1563, 667)
     t.close()
 
 
@@ -147,15 +142,6 @@ def test_request_reaches_the_named_run(bench):
 # ---- participants that are slow or die ----
 
 
-def test_one_request_at_a_time(bench, ranks):
-    operator = Operator(bench, "skip", "train", "--samples", 5)
-    number = ranks[0].sees()
-    assert has(refused(bench, "drain", "train"), "skip", str(number), "rank 0 (pid", "not answered")
-    for t in ranks:
-        t.carry_out()
-    assert operator.result()[0] == 0, "the first one is carried out"
-
-
 def test_timeout_cancels_the_request(bench, ranks):
     a, b = ranks
     operator = Operator(bench, "drain", "train", "--timeout", 1)
@@ -172,15 +158,10 @@ def test_timeout_cancels_the_request(bench, ranks):
     code, _, _, err = operator.result()
     assert code == 1 and has(err, "not answered: rank 1", "answered: rank 0"), "once it is fetched"
     assert (a.number(), b.number()) == (0, number), "it stays open for the other rank"
-    assert "rank 1" in refused(bench, "drain", "train")
+    said = refused(bench, "skip", "train", "--samples", 1)  # one request at a time
+    assert has(said, "drain", str(number), "rank 1 (pid", "not answered")
     b.answer(number, DONE)
     assert wait_for(lambda: not b.number())
-
-    operator = Operator(bench, "drain", "train")
-    a.sees()
-    operator.process.send_signal(signal.SIGINT)
-    code, _, err = operator.end()
-    assert code == 1 and has(err, "interrupted", "nothing was changed")
 
 
 def test_killed_operator_leaves_nothing_open(bench, ranks):
@@ -204,21 +185,18 @@ def test_killed_operator_leaves_nothing_open(bench, ranks):
     injected(35, 2)
 
 
-@pytest.mark.parametrize("fetches", [False, True])
-def test_killed_trainer_is_reported(bench, ranks, fetches):
+def test_a_killed_trainer_is_reported_and_one_that_rejoins_answers(bench, ranks):
     operator = Operator(bench, "mix", "train", "web=1")
     for t in ranks:
         t.sees()
-    if fetches:
-        ranks[0].fetch()
+    ranks[0].fetch()
     ranks[0].kill()
     ranks[1].carry_out()
     code, answers, _, err = operator.result()
     assert code == 1 and has(err, "rank 0", "without an answer")
     assert sorted((a["rank"], a["outcome"]) for a in answers) == [(0, "gone"), (1, "done")]
 
-
-def test_a_rank_that_rejoins_answers_the_request(bench, ranks):
+    ranks[0] = Trainer(bench, rank=0, world=2, micro=32)
     operator = Operator(bench, "drain", "train")
     number = ranks[1].sees()
     ranks[0].kill()
@@ -230,35 +208,6 @@ def test_a_rank_that_rejoins_answers_the_request(bench, ranks):
     assert operator.result()[0] == 0, "a rank that leaves after its answer counts as done"
 
 
-def test_killed_daemon_is_reported(bench):
-    t = Trainer(bench)
-    t.step(1)
-    operator = Operator(bench, "mix", "train", "web=1")
-    number = t.sees()
-    request = t.fetch()
-    bench.daemon.kill()
-    code, _, err = operator.end()
-    assert code == 1 and "stopped before" in err and err.count("\n") == 1
-    bench.daemon.start()
-    done = t.obey(request["kind"], request["args"])
-    assert (done["r"], done["at"]) == (0, 1024), "it is carried out with the next daemon"
-    assert (t.answer(number, DONE)["r"], t.step(20)["next"]) == (0, 21 * 64), "nobody is answered"
-    bench.nothing_open(t)
-
-    operator = Operator(bench, "drain", "train")
-    assert t.sees() != number, "a new daemon numbers requests differently"
-    number = t.number()
-    bench.daemon.kill()
-    begin = time.monotonic()
-    assert t.answer(number, NOTED)["r"] == -2 and time.monotonic() - begin < 1
-    assert t.number() == 0, "the request of a lost daemon is gone"
-    bench.daemon.start()
-    assert t.step(20)["next"] == 41 * 64, "the trainer goes on"
-    operator.end()
-    assert carried_out(bench, [t], "skip", "train", "--samples", 3)[0] == 0
-    t.close()
-
-
 # ---- hostile clients ----
 
 
@@ -267,19 +216,14 @@ def test_hostile_answers_are_refused(bench, ranks):
     for number in (0, 1, 1 << 63, (1 << 64) - 1):
         one.tell(op="answer", number=number, outcome=DONE, text="x")
     assert one.ask(op="pending")["number"] == 0, "answers to unknown requests are ignored"
-    for message in ({"op": "answer", "number": 1, "outcome": DONE, "text": ""}, {"op": "pending"}):
-        stranger = Client(bench.daemon.socket)
-        stranger.tell(**message)
-        assert has(str(stranger.last_words()), "attach first")
+    stranger = Client(bench.daemon.socket)
+    stranger.tell(op="answer", number=1, outcome=DONE, text="")
+    assert has(str(stranger.last_words()), "attach first")
     asker, ask = Client(bench.daemon.socket), {"op": "request", "stream": "train", "run": "evil"}
-    for key, values in (
-        ("args", ("x" * 65536, "x" * (PACKET_BYTES - 300), "a\0b")),
-        ("kind", ("", "x" * 16, "a/b", "a\nb")),
-    ):
-        for value in values:
-            with pytest.raises(Refused) as error:
-                asker.ask(**{**ask, "kind": "mix", "args": "", key: value})
-            assert error.value.packet["field"] == key
+    for key, value in (("args", "x" * 65536), ("args", "a\0b"), ("kind", "x" * 16), ("kind", "")):
+        with pytest.raises(Refused) as error:
+            asker.ask(**{**ask, "kind": "mix", "args": "", key: value})
+        assert error.value.packet["field"] == key
     asked = asker.ask(**ask, kind="mix", args="y" * 65535)
     seen = one.ask(op="pending")
     assert (seen["number"], len(seen["args"])) == (asked["number"], 65535)
@@ -289,9 +233,6 @@ def test_hostile_answers_are_refused(bench, ranks):
     for _ in range(3000):
         one.tell(op="answer", number=asked["number"], outcome=NOTED, text="n" * 1000)
     assert asker.hear()["outcome"] == NOTED, "a note is passed on once"
-    one.tell(op="answer", number=asked["number"], outcome=DONE, text="", cursor=b"c" * CURSOR_BYTES)
-    got = asker.hear()
-    assert (got["outcome"], len(got["cursor"]), got["waiting"]) == (DONE, CURSOR_BYTES, 0)
 
     # Ten cursors of the largest size for a client that does not read: only the first one, and the
     # first that differs, are sent.
@@ -303,10 +244,8 @@ def test_hostile_answers_are_refused(bench, ranks):
         client.tell(op="answer", number=number, outcome=DONE, text="", cursor=cursor)
         client.ask(op="pending")
     heard = [slow.hear() for _ in many]
-    assert [("cursor" in a, a["same"]) for a in heard] == [
-        (r in (0, 4), int(r not in (4, 7))) for r in range(10)
-    ]
-    assert [a["waiting"] for a in heard] == list(range(9, -1, -1))
+    sent = [("cursor" in a, a["same"], a["waiting"]) for a in heard]
+    assert sent == [(r in (0, 4), int(r not in (4, 7)), 9 - r) for r in range(10)]
     for client in (*many, slow, asker, thief, one):
         client.close()
     more = carried_out(bench, ranks, "skip", "train", "--samples", 3, "--run", "job")

@@ -9,11 +9,12 @@ import types
 import numpy
 import pytest
 from tokend import Loader
-from verifying import HEAD, MADE, Scene, entries, identity, proves, row_entries, timeless
+from verifying import HEAD, MADE, Scene, entries, proves, row_entries, timeless
 
 from lib import TOKCTL, has, run
 
 pytestmark = pytest.mark.asan
+IDENTITY, SUM = 16566714492200977459, 18062606576434556466  # of the first MADE positions
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +28,7 @@ def scene(shared):
 
 def test_made_records_are_those_of_real_ranks(scene):
     """But for the times: those of tokctl cat, and of a Loader that skips, rewinds and rescales."""
-    for key, stream, seed in (("real", "train", 42), ("other", "other", 43)):
-        tag = scene.phase(key, 2, 3, 50, 60, stream=stream)
-        assert int(entries(f"{tag}-1.record")[4, 1]) == identity(stream, seed)
+    tag = scene.phase("real", 2, 3, 50, 60)
     keys = {"socket": scene.daemon.socket, "framework": "numpy", "agree": False}
     loader = Loader("train", 4, rank=0, world=1, record=scene.directory("loader"), **keys)
     for move in (
@@ -43,16 +42,14 @@ def test_made_records_are_those_of_real_ranks(scene):
             next(loader)
     loader.close()
     parts = scene.made("1x4@0+5 1x4@20>60+5=0 1x4@80>0+5=0 2x4@20+5:1=0")
-    for key, want in (
-        ("real", scene.made("2x3@60+50")["0-1"]),
-        ("loader", numpy.concatenate([parts["0-0"], parts["0-1"]])),
+    (name,) = os.listdir(scene.directory("loader"))
+    for path, want in (
+        (f"{tag}-1.record", scene.made("2x3@60+50")["0-1"]),
+        (f"{scene.directory('loader')}/{name}", numpy.concatenate([parts["0-0"], parts["0-1"]])),
     ):
-        directory = scene.directory(key)
-        (name,) = (name for name in os.listdir(directory) if "-0.record" not in name)
-        got = entries(f"{directory}/{name}")
-        assert numpy.array_equal(timeless(got), timeless(want)), key
+        assert numpy.array_equal(timeless(entries(path)), timeless(want)), path
     sums = sum(map(int, scene.checksums)) % 2**64
-    assert scene.true_sum(0, MADE) == sums, "checksums are those of the shards' tokens"
+    assert [scene.identity, sums] == [IDENTITY, SUM], "older records keep their meaning"
 
 
 # ---- what is changed in records ----
@@ -70,11 +67,10 @@ def drop(name, position, rows=1):
     return edit
 
 
-def double(*rows):
+def double(name, position):
     def edit(files):
-        for name, position in rows:
-            at = index(files[name], position)
-            files[name] = numpy.insert(files[name], at, files[name][at], 0)
+        at = index(files[name], position)
+        files[name] = numpy.insert(files[name], at, files[name][at], 0)
 
     return edit
 
@@ -83,13 +79,6 @@ def flip(name, *positions):
     def edit(files):
         for position in positions:
             files[name][index(files[name], position), 1] ^= numpy.uint64(1 << 40)
-
-    return edit
-
-
-def move(name, position, by):
-    def edit(files):
-        files[name][index(files[name], position), 0] += numpy.uint64(by)
 
     return edit
 
@@ -123,12 +112,7 @@ CASES = {
     "a part of the range": case(SOUND, "from=100 to=223 outside=177", args="--from 100 --to 223"),
     # restarts and rescales
     "another world": case(WORLDS, "to=640 generations=2 void=400"),
-    "another micro_batch": case("2x4@0+20 2x2@80+20", "to=160 generations=2 void=80"),
-    "nearly the beginning": case(f"{WORLDS} 4x2@400+10 4x2@8+20", "to=168 generations=3"),
     "one rank anew": case(SPARE, "to=480 generations=1 void=80"),
-    "its rows before that stay": case(
-        SPARE, "to=480 lost=80", edit=lambda files: files.pop("0-1"), first="lost 4 4"
-    ),
     "late ranks": case(
         "2x2@0+25:0 3x2@100+20:0 2x2@0+25:1 3x2@100+20:1 3x2@100+20:2",
         "to=220 generations=2 void=0",
@@ -143,7 +127,6 @@ CASES = {
     ),
     # skips
     "a skip": case(SKIP, "to=160 skipped=40", "0 to 159 once, but 40 skipped", skips=[[80, 120]]),
-    "a skip of one rank": case("2x4@0+10 2x4@80>120+5:0=0 2x4@80+10:1", "to=160 lost=20", skips=[]),
     "two skips that meet": case(
         "2x4@0+10 2x4@80>120+0=0 2x4@120>160+5=0", "from=100 to=200 skipped=60 outside=80",
         args="--from 100", skips=[[100, 160]],
@@ -151,7 +134,6 @@ CASES = {
     "a skip undone": case(f"{SKIP} 2x4@40+20", "to=200 void=80", skips=[]),
     # sessions without rows, of older clients
     "attach, die": case(OLD.format("0"), "to=160 void=0"),
-    "attach, load backwards, die": case(OLD.format("40,40>0"), "to=160 void=0"),
     # rows that are missing
     "a row": case(
         SOUND, "to=300 lost=1", "positions were never taken", ", 1 lost", edit=drop("0-1", 130),
@@ -166,7 +148,6 @@ CASES = {
         STOPPED, "to=116 lost=2 whole_to=108", "rank 1 of 3 recorded nothing from position 110 on",
         ", 2 lost", "add --to 108",
     ),
-    "up to the step before": case(STOPPED, "to=108 outside=6", args="--to 108"),
     **{
         f"{rows} rows from {first}, from {start}": case(
             "1x1@0+400", f"from={start} to=400 lost={rows}", edit=drop("0-0", first, rows),
@@ -178,26 +159,15 @@ CASES = {
     # rows that are too many, and other ones
     "a row twice": case(
         SOUND, "to=300 repeated=1", "0-0.record has rows that were taken before", "1 repeated",
-        edit=double(("0-0", 126)), first="repeated 126 1", hides="--to",
-    ),
-    "rows of two ranks twice": case(
-        SOUND, "to=300 repeated=2", "two processes took the same rows",
-        edit=double(("0-0", 126), ("0-1", 3)),
+        edit=double("0-0", 126), first="repeated 126 1", hides="--to",
     ),
     "another checksum": case(
         SOUND, "to=300 altered=1", "from position 130 on", "mix was changed, add --run",
         "1 altered", edit=flip("0-1", 130), first="altered 130 1", hides="--to",
     ),
-    "another checksum, mixes given": case(
-        SOUND, "to=300 altered=1", "0-1.record are not those of the shards",
-        edit=flip("0-1", 130), args="--cursor begin",
-    ),
     "other checksums, mixes given": case(
         SOUND, "to=300 altered=150", "0-1.record has other tokens: another mix, or other shards",
         edit=flip("0-1", *odd), args="--cursor begin",
-    ),
-    "another position": case(
-        SOUND, "to=300 repeated=1 lost=1 altered=1", edit=move("0-0", 126, 3)
     ),
 }  # fmt: skip
 
@@ -227,10 +197,6 @@ def test_the_verdict_is_as_expected(scene, name, together):
     assert faults[:1] == [a.first] or not a.first
     for fault in said["faults"]:
         assert scene.plan[fault["position"]].items() <= fault.items()
-    if not {"lost", "altered"} & set(want):
-        rows = set(range(said["from"], said["to"]))
-        rows.difference_update(*(range(*skip) for skip in said["skips"]))
-        assert said["sum"] == sum(int(scene.checksums[p]) for p in rows) % 2**64
 
 
 def test_the_text_says_what_the_json_says(scene):
@@ -242,8 +208,7 @@ def test_the_text_says_what_the_json_says(scene):
     lines = text.decode().splitlines()
     assert (code, lines[0]) == (1, said["verdict"]) and "skipped: positions 80 to 119" in lines
     (fault,) = said["faults"]
-    where = "altered: position 121  dataset {dataset}  shard {shard}  offset {offset}  in {record}"
-    assert where.format(**fault) in lines
+    assert any(has(line, "altered: position 121", fault["shard"]) for line in lines), lines
 
 
 def test_files_and_directories_of_several_nodes(scene):
@@ -264,28 +229,22 @@ def test_files_and_directories_of_several_nodes(scene):
 # ---- invalid input ----
 
 
-def with_word(at, word):
+def with_word(at, word, whole):
     """Word @at of the record, counted from its end if negative."""
-
-    def edit(whole):
-        words = numpy.frombuffer(whole, "<u8").copy()
-        words[at] = word
-        return words.tobytes()
-
-    return edit
+    words = numpy.frombuffer(whole, "<u8").copy()
+    words[at] = word
+    return words.tobytes()
 
 
 REFUSED = {
-    **{f"{n} bytes": (lambda whole, n=n: whole[:n], "nothing was recorded")
-       for n in (0, 1, 16, HEAD - 1)},
+    "too short": (lambda whole: whole[: HEAD - 1], "nothing was recorded"),
     "no record": (lambda whole: b"streams: {}, and more text", "not a record"),
-    "a newer version": (with_word(1, 9), "version"),
-    "another stream": (with_word(9, identity("other", 43)), "another stream than train"),
-    "an impossible rank": (with_word(5, 3), "damaged"),
-    "an impossible world": (with_word(6, 0), "damaged"),
-    "an impossible micro": (with_word(7, 1 << 40), "damaged"),
-    "a row at a huge position": (with_word(-2, 1 << 62), "give --from and --to"),
-}  # fmt: skip
+    "a newer version": (lambda whole: with_word(1, 9, whole), "version"),
+    "another stream": (lambda whole: with_word(9, 7, whole), "another stream than train"),
+    "an impossible rank": (lambda whole: with_word(5, 3, whole), "damaged"),
+    "an impossible world": (lambda whole: with_word(6, 0, whole), "damaged"),
+    "a huge position": (lambda whole: with_word(-2, 1 << 62, whole), "give --from and --to"),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -302,7 +261,7 @@ def test_torn_ends_are_ignored(scene):
     for name, torn, args, to, outside in (
         ("entry", whole[:-5], [], 39, 0),
         ("beginning", whole[:48] + whole, [], 40, 0),
-        ("far", with_word(-2, 1 << 62)(whole), ["--to", 39], 39, 1),
+        ("far", with_word(-2, 1 << 62, whole), ["--to", 39], 39, 1),
     ):
         said = scene.verify(scene.write(f"torn {name}", {"a": torn}), *args)
         proves(said, 0, to, outside=outside)
@@ -312,11 +271,8 @@ def test_arguments_are_refused(scene):
     sound, empty = scene.write("sound", scene.made(SOUND)), scene.directory("empty")
     for code, arguments, words in (
         (1, [empty], [empty, "no *.record"]),
-        (1, [f"{empty}/none.record"], ["none.record", "No such file"]),
         (1, ["/dev/zero"], ["not a regular file"]),
-        (1, [sound, "--from", 4000], ["4000"]),
         (1, [sound, "--from", 20, "--to", 20], ["must be above"]),
-        (2, [], ["RECORD"]),
         (2, [sound, "--run", "a", "--cursor", "b"], ["exclude"]),
     ):
         assert has(scene.refused(*arguments, code=code), *words)

@@ -6,53 +6,17 @@ import collections
 import json
 import os
 import re
-import struct
 import subprocess
 import time
 import types
 
 import numpy
 
-from lib import TOKCTL, Daemon, datasets, rows_at, run
+from lib import TOKCTL, Daemon, datasets, run
 
 SEQ_LEN, WINDOW, SHARD = 30, 31, 20_000
 BEGIN, VERSION, HEAD = (1 << 64) - 1, 1, 5 * 16  # of a beginning, with its marker
 MADE = 2000  # records can be made of positions before this one
-M64 = (1 << 64) - 1
-
-
-# ---- from proto/record.h ----
-
-
-def mix(x):
-    x ^= x >> 30
-    x = x * 0xBF58476D1CE4E5B9 & M64
-    x ^= x >> 27
-    x = x * 0x94D049BB133111EB & M64
-    return x ^ x >> 31
-
-
-def derive(seed, *values):
-    h = mix(seed + 0x9E3779B97F4A7C15 & M64)
-    for value in values:
-        h = mix((h ^ value) + 0x9E3779B97F4A7C15 & M64)
-    return h
-
-
-def checksum(position, row):
-    raw = row.astype("<u2").tobytes()
-    lanes = [0] * 4
-    for w, (word,) in enumerate(struct.iter_unpack("<Q", raw + bytes(-len(raw) % 32))):
-        v = (lanes[w % 4] ^ word) * 0xBF58476D1CE4E5B9 & M64
-        lanes[w % 4] = v ^ v >> 32
-    return derive(position, len(raw), *lanes)
-
-
-def identity(stream, seed):
-    name_hash = 0xCBF29CE484222325
-    for byte in stream.encode():
-        name_hash = (name_hash ^ byte) * 0x100000001B3 & M64
-    return derive(seed, name_hash, SEQ_LEN, WINDOW - SEQ_LEN, SEQ_LEN)
 
 
 def entries(path):
@@ -113,7 +77,7 @@ class Scene:
         other = {"seed": 43, "seq_len": SEQ_LEN, "datasets": both}
         self.config = place.config(streams={"train": stream, "other": other, "finite": finite})
         self.daemon = Daemon(place, self.config)
-        self.checksums = None
+        self.checksums = self.identity = None
 
     def directory(self, name):
         return os.path.dirname(self.place.file(f"records/{name}/x"))
@@ -121,43 +85,29 @@ class Scene:
     def cursor(self, name):
         return self.place.file(f"cursors/{name}")
 
-    # ---- real ranks ----
-
-    def cat(self, record, rank, world, micro, batches, start=None, **keys):
-        stream, to = keys.get("stream", "train"), keys.get("to")
-        run_ = keys.get("run_", "job")
-        at = ["--cursor", self.cursor(start)] if isinstance(start, str) else ["--start", start or 0]
-        out = ["--cursor-out", self.cursor(f"{to}-{rank}")] if to else []
-        options = f"--rank {rank} --world {world} --micro {micro} --batches {batches} --run {run_}"
-        command = [TOKCTL, "cat", stream, *options.split(), "--socket", self.daemon.socket]
-        command += ["--record", record, *at, *out]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        return self.place.spawn([str(a) for a in command], **pipes)
-
-    def finish(self, process):
-        err = process.communicate(timeout=60)[1]
-        self.place.children.remove(process)
-        assert process.returncode == 0, err
-
-    def phase(self, name, world, micro, batches, start=None, to=None, **keys):
+    def phase(self, name, world, micro, batches, start=None, to=None, stream="train", run_="job"):
         """Runs all ranks of a world at once, each with a new record, as after a restart."""
-        tag = f"{self.directory(name)}/{time.monotonic_ns()}"
-        ranks = [
-            self.cat(f"{tag}-{rank}.record", rank, world, micro, batches, start, to=to, **keys)
-            for rank in range(world)
-        ]
+        tag, ranks = f"{self.directory(name)}/{time.monotonic_ns()}", []
+        at = ["--cursor", self.cursor(start)] if isinstance(start, str) else ["--start", start or 0]
+        for rank in range(world):
+            options = f"--rank {rank} --world {world} --micro {micro} --batches {batches}".split()
+            options += ["--run", run_, "--record", f"{tag}-{rank}.record", *at]
+            options += ["--cursor-out", self.cursor(f"{to}-{rank}")] if to else []
+            command = [TOKCTL, "cat", stream, *options, "--socket", self.daemon.socket]
+            pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+            ranks.append(self.place.spawn([str(a) for a in command], **pipes))
         for process in ranks:
-            self.finish(process)
+            err = process.communicate(timeout=60)[1]
+            assert process.returncode == 0, err
         if to:
             os.replace(self.cursor(f"{to}-0"), self.cursor(to))
         return tag
 
-    # ---- made records ----
-
     def made(self, lives, together=False):
         """The records of @lives, "2x4@0+10 …": {LIFE-RANK: entries}. @together: one file a rank."""
         if self.checksums is None:  # of positions 0 to MADE, as a real rank recorded them
-            self.checksums = entries(self.phase("base", 1, 8, MADE // 8) + "-0.record")[5:, 1]
+            base = entries(self.phase("base", 1, 8, MADE // 8) + "-0.record")
+            self.checksums, self.identity = base[5:, 1], int(base[4, 1])
         files, time_ns = collections.defaultdict(list), 10**18
         for number, a in enumerate(map(life, lives.split())):
             for rank in a.ranks:
@@ -166,7 +116,7 @@ class Scene:
                 for left, position in a.moves:
                     time_ns += 10**9
                     words = time_ns, position, left, rank, a.world, a.micro, a.peer
-                    begin = BEGIN, VERSION, *words, identity("train", 42)
+                    begin = BEGIN, VERSION, *words, self.identity
                     file.append(numpy.array(begin, "<u8").reshape(-1, 2))
                 steps = a.moves[-1][1] + (numpy.arange(a.batches) * a.world + rank) * a.micro
                 at = (steps[:, None] + numpy.arange(a.micro)).ravel()
@@ -202,10 +152,6 @@ class Scene:
         arguments = "-c", self.config, "train", "--from", 0, "--count", count, "--json"
         lines = map(json.loads, run(TOKCTL, "plan", *arguments)[1].splitlines())
         return [{key: line[key] for key in ("dataset", "shard", "offset")} for line in lines]
-
-    def true_sum(self, first, to, *by):
-        rows = rows_at(self.config, "train", first, to - first, *by)
-        return sum(checksum(first + i, row) for i, row in enumerate(rows)) & M64
 
 
 def proves(said, first, to, **more):

@@ -1,6 +1,6 @@
 /*
  * Cursors that no config and no `tokctl cursor` makes: values up to 2^64, the bound on their bytes,
- * fingerprints, and bytes of older releases. system/test_order.py compares edits with a reference,
+ * and bytes of older releases. system/test_order.py compares edits with a reference,
  * and tests/prove shows that they neither repeat nor lose a sample.
  */
 #include "client/lib/tokend.h"
@@ -64,38 +64,6 @@ static void version_1_is_unchanged(void **state)
 	cursor_free(&c);
 }
 
-static void fingerprints_differ(void **state)
-{
-	struct cursor c = begin(), other;
-	struct fault fault;
-	uint64_t seen[16] = {cursor_fingerprint(&c, 2, 8)};
-	unsigned n = 1;
-
-	(void)state;
-	seen[n++] = cursor_fingerprint(&c, 3, 8);
-	seen[n++] = cursor_fingerprint(&c, 2, 9);
-	seen[n++] = cursor_fingerprint(&c, 8, 2);
-#define WITH(change)                                                                               \
-	(other = begin(), (void)(change), seen[n++] = cursor_fingerprint(&other, 2, 8),            \
-		cursor_free(&other))
-	WITH(other.stream[0] = 'b');
-	WITH(other.seed++);
-	WITH(other.next++);
-	WITH(other.order[2].windows++);
-	WITH(other.dataset[2].digest++);
-	WITH(other.dataset[1].max_epochs++);
-	WITH(other.segment[0]->units[1]++);
-	WITH(cursor_mix(&other, 1024, (double[]){1, 1, 1}, &fault));
-	WITH(cursor_mix(&other, 2048, (double[]){1, 1, 1}, &fault));
-	WITH(cursor_add(&other, &late, &fault));
-#undef WITH
-	assert_true(n <= COUNT(seen));
-	for (unsigned a = 0; a < n; a++)
-		for (unsigned b = 0; b < a; b++)
-			assert_true(seen[a] != seen[b]);
-	cursor_free(&c);
-}
-
 /* A field is one line, whatever it quotes. */
 static void a_newline_in_a_name_is_no_second_line(void **state)
 {
@@ -129,43 +97,6 @@ static void a_mix_needs_a_block_below_2_to_the_64(void **state)
 }
 
 /* ---- size ---- */
-/* Every cursor that cursor_begin() accepts fits, with the largest values and a pending mix. */
-static void accepted_cursors_fit_into_their_bound(void **state)
-{
-	static char names[LIMIT_DATASETS][LIMIT_NAME_BYTES + 1];
-	static struct cursor_source sources[LIMIT_DATASETS];
-	static double weights[LIMIT_DATASETS];
-	struct cursor id = identity(0, 0), c;
-	struct fault fault;
-	unsigned refused = 0;
-
-	(void)state;
-	memset(id.stream, 's', LIMIT_NAME_BYTES);
-	id.seed = UINT64_MAX;
-	for (unsigned d = 0; d < LIMIT_DATASETS; d++) {
-		snprintf(names[d], sizeof(names[d]), "%032u", d);
-		weights[d] = 1 + d % 7;
-		sources[d] = (struct cursor_source){names[d], 1 + d % 5, UINT64_MAX - d,
-			UINT64_MAX - d, UINT32_C(1) << 31, UINT32_C(1) << 31, ORDER_BLOCK, true, 0,
-			UINT32_MAX, ORDER_UNITS};
-	}
-	for (unsigned n = 200; n <= LIMIT_DATASETS; n++) {
-		if (!cursor_begin(&c, &id, sources, n, NULL, 0, &fault)) {
-			assert_string_equal(fault.field, "datasets");
-			refused++;
-		} else {
-			struct bytes *b;
-
-			assert_true(cursor_seek(&c, UINT64_MAX >> 1, &fault));
-			assert_true(cursor_mix(&c, cursor_mix_at(&c) + 1024, weights, &fault));
-			b = encode(&c);
-			free(b);
-		}
-		cursor_free(&c);
-	}
-	assert_in_range(refused, 100, LIMIT_DATASETS - 300);
-}
-
 static char why[500], text[4 << 20];
 
 static void a_small_buffer_is_an_error_and_unchanged(void **state)
@@ -245,10 +176,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(version_1_is_unchanged),
-		cmocka_unit_test(fingerprints_differ),
 		cmocka_unit_test(a_newline_in_a_name_is_no_second_line),
 		cmocka_unit_test(a_mix_needs_a_block_below_2_to_the_64),
-		cmocka_unit_test(accepted_cursors_fit_into_their_bound),
 		cmocka_unit_test(a_small_buffer_is_an_error_and_unchanged),
 		cmocka_unit_test(longest_schedules_can_be_shown),
 	};
