@@ -55,17 +55,6 @@ def test_other_bytes_are_refused(cursor):
         tokend.Cursor("train")
 
 
-def test_a_cursor_is_accepted_where_bytes_are(daemon, loader):
-    there = loader.cursor.seek(4000)
-    with tokend.Loader("train", 4, socket=daemon.socket, start=there) as other:
-        assert other.cursor == there
-        assert next(other)["position"].tolist() == [4000, 4001, 4002, 4003]
-    loader.seek(there)
-    assert loader.position == 4000
-    loader.load_state_dict({"cursor": there.seek(4004)})
-    assert loader.position == 4004
-
-
 def test_save_replaces_a_file_and_load_reads_it(cursor, tmp_path):
     path = tmp_path / "there.cursor"
     path.write_text("what was there before")
@@ -108,7 +97,7 @@ def test_impossible_edits_are_refused(cursor):
         (lambda: cursor.rewind(1), tokend.ArgumentError, "ahead|skip|behind"),
         (lambda: cursor.remove("wiki"), tokend.ArgumentError, "wiki"),
         (lambda: cursor.add("web", cursor), tokend.ArgumentError, "web"),
-        (lambda: cursor.skip(1.5), TypeError, ""),
+        (lambda: cursor.skip(1.5), TypeError, None),
         (lambda: cursor.mix({"web": None}), TypeError, "mix: weight of dataset web"),
         (lambda: cursor.seek(-1), ValueError, "must be 0 to 18446744073709551615"),
         (lambda: cursor.skip(2**64), ValueError, "must be 0 to 18446744073709551615"),

@@ -63,7 +63,6 @@ OF_EIGHT = [  # a mesh of eight processes, and their ranks
     ({"names": ["dp_shard", "cp", "dp_replicate"], "shape": [2, 2, 2]}, [0, 1, 0, 1, 2, 3, 2, 3]),
     ({"names": ["pp", "batch", "cp", "tp"], "shape": [1, 4, 1, 2]}, PAIRS),  # torchtitan's
     ({"names": ["dp", "ep", "pp"], "shape": [2, 2, 2]}, PAIRS),  # experts' ranks are data ranks
-    ({"names": None, "shape": [8]}, list(range(8))),
     # a slice does not have the other dims
     ({"names": ["pp", *DATA, "tp"], "shape": [2, 1, 2, 2], "slice": DATA}, [0, 0, 1, 1] * 2),
     ({"names": [*DATA, "tp"], "shape": [2, 2, 2], "slice": DATA, "flatten": "dp"}, PAIRS),
@@ -76,7 +75,6 @@ LESS = [  # these slices leave a data dim out
 ]
 REFUSED = [
     ({"names": ["dp_cp", "tp"], "shape": [4, 2]}, "dim 'dp_cp' of .* joins data and peer dims"),
-    ({"names": ["world"], "shape": [8]}, "none of its dims .'world',. is known"),
     ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not contain this process, global rank 4"),
     ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, "cp: 'zigzag' needs a dim cp"),
 ]
@@ -139,22 +137,6 @@ class Mesh:
         return self._at
 
 
-@pytest.mark.parametrize(
-    ("names", "shape", "at", "rank", "world"),
-    [
-        (("pp", "dp_replicate", "dp_shard", "cp", "tp"), (2, 2, 2, 2, 2), [1, 1, 0, 1, 0], 2, 4),
-        (("HSDP_shard",), (4,), [3], 3, 4),
-        (("replica", "data", "mdl"), (2, 2, 2), [1, 0, 1], 2, 4),
-        (("dp", "mp_zebra"), (2, 3), [1, 2], 1, 2),
-        (("dp", "dp_zebra"), (2, 3), [1, 2], 5, 6),
-    ],
-)
-def test_names_of_dims_give_the_rank(served, names, shape, at, rank, world):
-    mesh = Mesh(names, shape, at)
-    with tokend.Loader("train", 2, socket=served.socket, mesh=mesh, agree=False) as loader:
-        assert (loader.rank, loader.world) == (rank, world)
-
-
 def test_ranks_of_an_unknown_dim_read_the_same_rows_with_a_warning(served):
     """Each loader of one place in the program warns once."""
     mesh = Mesh(("dp", "zebra"), (2, 3), [1, 2])
@@ -173,7 +155,6 @@ def test_ranks_of_an_unknown_dim_read_the_same_rows_with_a_warning(served):
     ("names", "processes", "places"),
     [
         (("data", "model"), [[0, 0], [1, 1]], [(0, 2), (1, 2)]),  # within a host
-        (("model", "data"), [[0, 0], [1, 1]], [(0, 1), (0, 1)]),  # over hosts
         (("fsdp", "tensor"), [[2, 3], [2, 3], [0, 1], [0, 1]], [(1, 2), (1, 2), (0, 2)]),
         (("data", "model"), [[0, 1], [1, 1], [0, 0]], "share some of their rows"),
         (("data",), [1, 1], "has no device of this process, 0"),

@@ -130,20 +130,12 @@ def test_set_mix_acts_from_one_position_on_all_ranks(served):
     for loader in loaders:
         next(loader)
     assert {loader.set_mix({"code": 3, "web": 1}) for loader in loaders} == {1024}
-    (cursor,) = {loader.state_dict()["cursor"] for loader in loaders}
-    before, after = served.plan("train", 8, 2000), served.plan("train", 8, 2000, cursor)
-    assert before[:1016] == after[:1016]
-    of_code = [sum(row["dataset"] == "code" for row in p[1016:]) for p in (after, before)]
-    assert of_code[0] > 2 * of_code[1]
+    (state,) = {loader.state_dict()["cursor"] for loader in loaders}
+    before, after = served.plan("train", 8, 2000), served.plan("train", 8, 2000, state)
+    assert before[:1016] == after[:1016] and before[1016:] != after[1016:]
     for rank, loader in enumerate(loaders):
-        for step in range(250):
-            at = (step * 2 + rank) * 4
-            check(served, next(loader), after[at : at + 4], NAMES)
-    state = loaders[0].state_dict()  # now only the cursor has the new mix
-    for loader in loaders:
+        check_run(served, loader, 200, start=8, rank=rank, world=2, cursor=state)
         loader.close()
-    with make(served, start=state, run="mixed") as loader:
-        check_run(served, loader, 1, start=2008, cursor=state["cursor"])
 
 
 def test_checkpoint_and_start_from_its_tag(served):
@@ -165,11 +157,8 @@ def test_attributes(served):
         loader.set_mix({"code": 1})
         assert loader.mix == {"web": 0.7, "code": 0.3}, "not yet in force"
         loader.seek(position=1024, micro_batch=2)
-        assert loader.mix == {"web": 0, "code": 1}
-        assert loader.batch_size == loader.micro_batch == len(next(loader)["position"]) == 2
+        assert loader.mix == {"web": 0, "code": 1} and loader.batch_size == 2
         assert "train" in repr(loader) and "rank 1 of 2" in repr(loader)
-        with pytest.raises(AttributeError):
-            loader.stream = 1
     assert "not attached" in repr(loader)
 
 

@@ -186,7 +186,7 @@ def test_killed_operator_leaves_nothing_open(bench, ranks):
 
 
 def test_a_killed_trainer_is_reported_and_one_that_rejoins_answers(bench, ranks):
-    operator = Operator(bench, "mix", "train", "web=1")
+    operator = Operator(bench, "drain", "train")
     for t in ranks:
         t.sees()
     ranks[0].fetch()

@@ -29,7 +29,6 @@ static const struct cursor_source three[] = {
 	{"code", .25, 332, 0xe6b64183fa5596cf, 8, 3, ORDER_BLOCK, false, 0, 0, 0},
 	{"math", .05, 46, 7, 64, 64, ORDER_NONE, true, 0, 0, 0},
 };
-static const struct cursor_source late = {"late", 1, 1000, 9, 64, 64, ORDER_GLOBAL, false, 0, 0, 0};
 
 static inline struct cursor begin_as(uint64_t epochs, uint64_t samples)
 {
@@ -53,16 +52,6 @@ static inline struct bytes *encode(const struct cursor *c)
 	b->n = cursor_encode(c, b->at, sizeof(b->at));
 	assert_true(b->n > HEADER);
 	return b;
-}
-
-static inline bool equal_bytes(const struct cursor *a, const struct cursor *b)
-{
-	struct bytes *x = encode(a), *y = encode(b);
-	bool equal = x->n == y->n && memcmp(x->at, y->at, x->n) == 0;
-
-	free(x);
-	free(y);
-	return equal;
 }
 
 /* Decodes a copy of exactly @n bytes, so that a sanitizer sees any byte read past them. */
