@@ -5,10 +5,8 @@ document bounds and facts. test_formats.py serves a part of it.
 import errno
 import gzip
 import io
-import itertools
 import json
 import os
-import resource
 import struct
 import subprocess
 import warnings
@@ -19,7 +17,7 @@ import pyzstd
 import torch
 import xxhash
 import zstandard
-from datatrove.pipeline.tokens import DocumentTokenizerContextShuffler, DocumentTokenizerMerger
+from datatrove.pipeline.tokens import DocumentTokenizerMerger
 
 from lib import shard_writers
 from lib.corpus import corpus
@@ -33,8 +31,6 @@ with warnings.catch_warnings():  # about Transformer Engine and Apex, which its 
 RANDOM = numpy.random.default_rng(7)
 DOCUMENTS = [RANDOM.integers(0, 128, n) for n in (5, 0, 1, 0, 0, 300, 2049, 17, 0)]
 TOKENS = numpy.concatenate(DOCUMENTS)
-WIDE = [RANDOM.integers(0, 200_000, n) for n in (100, 2049)]
-SMALL = [[], DOCUMENTS[1:2], DOCUMENTS[1:2] * 3, DOCUMENTS[:1], DOCUMENTS[:2], DOCUMENTS[5:7]]
 KINDS = ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8")
 U16 = TOKENS.astype("<u2")
 
@@ -72,32 +68,23 @@ def type_name(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_numpy(directory, kind):
     path = directory / "a.npy"
-    for version, shape in itertools.product(
-        [(1, 0), (2, 0), (3, 0)], [TOKENS.shape, (len(TOKENS), 1), (1, len(TOKENS)), (0,), (0, 7)]
-    ):
+    for major, shape in ((1, TOKENS.shape), (2, (len(TOKENS), 1)), (3, (0, 7))):
         tokens = TOKENS[: numpy.prod(shape)]
         with open(path, "wb") as file:
-            numpy.lib.format.write_array(file, tokens.astype(kind).reshape(shape), version=version)
+            array = tokens.astype(kind).reshape(shape)
+            numpy.lib.format.write_array(file, array, version=(major, 0))
         plain = kind in ("<u2", "<u4", "<i4")
         check(path, [tokens], format="npy", type=type_name(kind), plain=plain, documents=None)
     numpy.save(path, TOKENS.astype(kind))
-    assert facts(path, "-t", "u16")["token_bytes"] == (4 if kind in ("<u4", "<i4") else 2)
-
-
-def test_numpy_rows(directory):
-    """Rows as long as a window are samples."""
-    numpy.save(directory / "a.npy", U16[:2000].reshape(-1, 50))
-    for window, sample in (("50", 50), ("51", 0), ("0", 0)):
-        check(directory / "a.npy", [U16[:2000]], "-w", window, sample_tokens=sample)
+    for hint in ("u16", "u32"):
+        check(path, [TOKENS], "-t", hint, documents=None)
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        "{'shape':(9,),'fortran_order':False,'descr':'<u2'}",
         '{"shape" : ( 9 , ) , "fortran_order" : True , "descr" : "<u2" }',
         " { 'descr': '<u2', 'fortran_order': False, 'shape': (9L,), } ",
-        "{'descr': '<u2', 'fortran_order': False, 'shape': (3, 3,)}",
     ],
 )
 def test_a_header_of_numpy_has_any_spelling(directory, header):
@@ -117,61 +104,38 @@ def datatrove(directory, size=2, documents=DOCUMENTS, **how):
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("metadata", [True, False])
-@pytest.mark.parametrize("tokenizer", ["gpt2", None])
-def test_datatrove(directory, size, index, metadata, tokenizer):
-    about = {"save_index": index, "save_final_metadata": metadata}
+def test_datatrove(directory, size, index, metadata):
     masks = [numpy.ones(len(d), bool) for d in DOCUMENTS]
-    path = datatrove(directory, size, masks=masks, tokenizer_name_or_path=tokenizer, **about)
+    path = datatrove(directory, size, masks=masks, save_index=index, save_final_metadata=metadata)
     options = [] if metadata or index else ["-t", f"u{8 * size}"]
     about = {"format": "datatrove", "type": f"u{8 * size}", "plain": True}
     check(path, DOCUMENTS, *options, documents=len(DOCUMENTS) if index else None, **about)
 
 
-@pytest.mark.parametrize(
-    "text, size",
-    [
-        ("Unknown Tokenizer|4|4\n{}\n9 T", 4),
-        ("a|b|2|4\r\n{}\r\n9 T\r\n", 4),
-        ("gpt2|2\n{}", 2),
-        ("gpt2\n{}\n9 T", 4),
-    ],
-)
-def test_the_width_of_datatrove_is_that_of_its_metadata(directory, text, size):
-    path = datatrove(directory, size)
-    (directory / "a.ds.metadata").write_bytes(text.format(len(TOKENS)).encode())
-    check(path, DOCUMENTS, "-t", f"u{16 if size == 4 and '|' in text else 8 * size}")
-
-
-def test_shuffled_datatrove(directory):
-    """The shards of its merger, and of its shuffler of windows, which have no index."""
-    for name in ("in", "out", "windows"):
+def test_merged_datatrove(directory):
+    for name in ("in", "out"):
         (directory / name).mkdir()
     datatrove(directory / "in", 4)
-    DocumentTokenizerMerger(
-        str(directory / "in"), str(directory / "out"), "all", seed=1, progress=False
-    ).run(None)
+    places = str(directory / "in"), str(directory / "out")
+    DocumentTokenizerMerger(*places, "all", seed=1, progress=False).run(None)
     (shard,) = (directory / "out").glob("*.ds")
     tokens, ends = numpy.fromfile(shard, "<u4"), numpy.fromfile(str(shard) + ".index", "<u8")
     assert len(tokens) == len(TOKENS)
     check(shard, numpy.split(tokens, ends[:-1].astype(int)), documents=len(ends), type="u32")
-    DocumentTokenizerContextShuffler(
-        str(directory / "in"), str(directory / "windows"), window_size=99, seed=1, token_size=4
-    ).run(None)
-    (shard,) = (directory / "windows").glob("*.ds")
-    check(shard, [numpy.fromfile(shard, "<u4")], "-t", "u32", documents=None)
 
 
 # ---- zstd ----
 
 
-def seekable(path, content, frame, sized, sums, empty):
+@pytest.mark.parametrize("sized, sums, empty", [(True, True, False), (False, False, True)])
+def test_seekable_zstd(directory, sized, sums, empty):
     """The layout of zstd's contrib/seekable_format, with frames of the zstandard package."""
     compressor = zstandard.ZstdCompressor(write_content_size=sized, write_checksum=sums)
-    pieces = [content[at : at + frame] for at in range(0, len(content), frame)]
+    content, path, table = U16.tobytes(), directory / "a.bin.zst", b""
+    pieces = [content[at : at + 101] for at in range(0, len(content), 101)]
     if empty:
         pieces = [part for piece in pieces for part in (b"", piece)]
     frames = [compressor.compress(piece) for piece in pieces]
-    table = b""
     for piece, packed in zip(pieces, frames):
         table += struct.pack("<II", len(packed), len(piece))
         if sums:
@@ -179,18 +143,10 @@ def seekable(path, content, frame, sized, sums, empty):
     table = struct.pack("<II", 0x184D2A5E, len(table) + 9) + table
     table += struct.pack("<IBI", len(frames), 128 if sums else 0, 0x8F92EAB1)
     path.write_bytes(b"".join(frames) + table)
-
-
-@pytest.mark.parametrize("sized, sums, empty", list(itertools.product([True, False], repeat=3)))
-def test_seekable_zstd(directory, sized, sums, empty):
-    path = directory / "a.bin.zst"
-    seekable(path, U16.tobytes(), 101, sized, sums, empty)
     check(path, [TOKENS], format="flat", plain=False, frame_bytes=101)
-    subprocess.run(["zstd", "-qd", path], check=True)  # it has the same content for zstd
-    assert (directory / "a.bin").read_bytes() == U16.tobytes()
 
 
-@pytest.mark.parametrize("frame", [257, 65536, 1 << 30])  # the first has a table of several reads
+@pytest.mark.parametrize("frame", [257, 1 << 30])  # the first has a table of several reads
 def test_zstd_of_pyzstd(directory, frame):
     """With blocks and frames that are flushed anywhere."""
     tokens = RANDOM.integers(0, 50_000, 100_003)
@@ -215,7 +171,6 @@ def test_the_program_zstd(directory):
     piped = subprocess.run(["zstd", "-qc"], input=content, stdout=pipe, check=True).stdout
     skipped = struct.pack("<II", 0x184D2A53, 3) + b"abc"
     for name, data, times in (
-        ("a.bin.zst", whole, 1),
         ("b.bin.zstd", piped, 1),
         ("bare.zst", whole + piped, 2),
         ("c.bin", 2 * whole + piped, 3),
@@ -236,15 +191,13 @@ def test_an_index_next_to_a_compressed_shard(directory):
 # ---- lists of document bounds ----
 
 BOUNDS = {  # text: (documents, boundaries) of 100 tokens
-    "0,100\n": (1, []),
     "0,100": (1, []),
     "0,40\r\n40,41\r\n41,100\r\n": (3, [40, 41]),
     "10,20\n20,30\n50,99\n": (3, [10, 20, 30, 50, 99]),
     "0,0\n0,5\n5,5\n5,5\n7,7\n9,100\n100,100\n": (7, [5, 9]),  # empty ones have no bounds
     "": (0, []),
     '0,7,"a, ""b""\r\n1,2",s3://x,3\r\n7,100,,,\r\n': (2, [7]),
-    '"0","7",x"y,z\n7,100,""\n': (2, [7]),
-    "0,007\r7,100\r": (2, [7]),
+    '"0","007",x"y,z\r7,100,""\r': (2, [7]),
 }
 
 
@@ -269,16 +222,6 @@ def test_a_list_of_many_members_of_gzip(directory):
     seen = facts(directory / "a.bin")
     assert seen["boundaries"] == ends[:-1].tolist()
     assert 40_000 < seen["index_bytes"] < 3 * 40_000  # what the daemon counts as memory
-
-
-def test_a_list_takes_memory_in_proportion_to_its_bounds(directory):
-    """Millions of empty documents, which compress to almost nothing, take none."""
-    (directory / "a.bin").write_bytes(bytes(4))
-    rows = 8 << 20
-    (directory / "a.csv.gz").write_bytes(gzip.compress(b"0,1\n" + b"1,1\n" * rows))
-    limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (6 << 20, 6 << 20))
-    done = subprocess.run([CAT, directory / "a.bin"], capture_output=True, preexec_fn=limit)
-    assert json.loads(done.stdout)["documents"] == rows + 1, done
 
 
 # ---- Megatron ----
@@ -309,14 +252,14 @@ def test_megatron(directory, kind, multimodal):
     assert numpy.array_equal(numpy.concatenate([theirs[i] for i in range(len(theirs))]), TOKENS)
 
 
-@pytest.mark.parametrize("ends", [{8}, {0, 1, 8}, {3, 8}])
-def test_documents_of_megatron_are_its_sequences(directory, ends):
-    check(megatron(directory, ends=ends), DOCUMENTS, documents=len(DOCUMENTS))
-
-
 def test_numbers_of_sequences(directory):
-    counts = (255, 256, 257, 2047, 2048, 2049, 10_000)  # more than are read at once
-    for sequences in [*SMALL, WIDE, *(several(count, 60_000) for count in counts)]:
+    check(megatron(directory, ends={3, 8}), DOCUMENTS, documents=len(DOCUMENTS))
+    for sequences in (
+        [],
+        DOCUMENTS[1:2],
+        DOCUMENTS[:1],
+        *(several(n, 60_000) for n in (2049, 9999)),
+    ):
         check(megatron(directory, sequences, "<i4"), sequences, documents=len(sequences))
 
 
@@ -331,30 +274,18 @@ def test_merged_megatron(directory):
     check(directory / "a.bin", DOCUMENTS + DOCUMENTS[::-1], documents=18)
 
 
-ORDERS = {
-    "backwards": list(range(9))[::-1],
-    "gap in the middle": [0, 1, 2, 6, 7, 8],
-    "first and last in place": [0, 6, 5, 1, 2, 3, 4, 7, 8],
-    "first left out": [5, 6, 7],
-    "last left out": [0, 1, 2, 5],
-    "none": [],
-}
-
-
-@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("order", [[8, 7, 6, 5, 4, 3, 2, 1, 0], [0, 1, 2, 6, 7], [5, 6, 7], []])
 def test_sequences_in_another_order_than_in_the_file(directory, order):
-    for kind in ("u1", "<u2", "<i4", "<i8"):
+    for kind in ("u1", "<u2", "<i8"):
         path, index = megatron(directory, DOCUMENTS, kind), directory / "a.idx"
         data, n = index.read_bytes(), len(DOCUMENTS)
         lengths = numpy.frombuffer(data, "<i4", n, 34)[order]
         pointers = numpy.frombuffer(data, "<i8", n, 34 + 4 * n)[order]
         counts = struct.pack("<QQ", len(order), 2) + lengths.tobytes() + pointers.tobytes()
         index.write_bytes(data[:18] + counts + struct.pack("<qq", 0, len(order)))
-        row = order in ([5, 6, 7], [0, 1, 2, 5], [])
-        plain = row and kind in ("<u2", "<i4")
+        plain = order in ([5, 6, 7], []) and kind == "<u2"
         seen = check(path, [DOCUMENTS[i] for i in order], documents=len(order), plain=plain)
-        all_ = sum(len(DOCUMENTS[i]) for i in order) == len(TOKENS)
-        assert ("are in no sequence" in seen["note"]) != all_
+        assert ("are in no sequence" in seen["note"]) == (len(order) < 9)
 
 
 # ---- reads that fail ----
@@ -378,22 +309,10 @@ ssize_t pread(int fd, void *to, size_t n, off_t at)
 }
 
 ssize_t pread64(int fd, void *to, size_t n, off64_t at) { return pread(fd, to, n, at); }
-
-int stat(const char *path, struct stat *st)
-{
-	NEXT(stat);
-	return fails() ? -1 : next(path, st);
-}
-
-int stat64(const char *path, struct stat64 *st)
-{
-	NEXT(stat64);
-	return fails() ? -1 : next(path, st);
-}
 """
 READ = {  # one shard of each kind
-    "npy": "a/0.npy", "olmo": "a/0.npy", "llmc": "a/0.bin", "datatrove": "a/0.ds",
-    "megatron": "a/0.bin", "arrow": "a/0.arrow", "zstd-frames": "a/0.bin.zst",
+    "npy": "a/0.npy", "olmo": "a/0.npy", "datatrove": "a/0.ds", "megatron": "a/0.bin",
+    "arrow": "a/0.arrow", "zstd-frames": "a/0.bin.zst",
 }  # fmt: skip
 
 
@@ -414,8 +333,8 @@ def test_a_read_that_fails_is_no_fault_of_the_shard(place, name):
     reads = preload.get("reads")
     assert 1 < reads < 500
     for first in range(0, reads, 1 + reads // 40):
-        for end in (first + 1, first + 3, reads):
+        for end in (first + 1, reads):
             one = seen(first, end)
             assert one == sound or one.get("errno") == errno.EIO, (first, end, one)
             refused += one != sound
-    assert refused > 3
+    assert refused > 1
