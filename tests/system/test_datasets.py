@@ -1,5 +1,5 @@
-"""A dataset is what its path names: files, a directory, a pattern, or a manifest. Files
-that do not belong together are refused by name, with the key of the config.
+"""A dataset is what its path names: files, a directory, or a pattern. Files that do not belong
+together are refused by name, with the key of the config. test_manifest.py has manifests.
 """
 
 import json
@@ -18,7 +18,6 @@ CODE = json.dumps({"chunks": []}).encode()
 TEXT = b"# The shards of web\n\nTokenized by someone else.\n"
 LOSSES, DOCUMENTS = {"loss_mask": True}, {"documents": True}
 EOS = {**DOCUMENTS, "eos": 3}
-FLAT = {"format": "flat", "dtype": "u16", "digest": "0123456789abcdef"}
 
 
 def write(place, **files):
@@ -137,20 +136,6 @@ def test_a_path_names_shards_in_order(tree, path):
     assert seen == PATHS[path]
 
 
-def test_another_stream_need_not_be_sound(place):
-    """To plan a stream."""
-    write(place, **{"a.bin": 40})
-    stream = {"seed": 1, "seq_len": 8}
-    streams = {name: {**stream, "datasets": [{"name": "x", "path": path}]}
-               for name, path in (("a", "a.bin"), ("b", "nowhere"))}  # fmt: skip
-    path = place.config(streams=streams)
-    assert run(TOKEND, "--check", "-c", path)[0] == 1
-    for name, code in (("a", 0), ("b", 1), ("c", 1)):
-        got, _, err = run(TOKCTL, "plan", "-c", path, name, "--from", 0, "--count", 1)
-        assert got == code, err
-    assert has(err, "streams: no stream is called c; must be one of: a, b")
-
-
 def test_the_index_of_mosaic_lists_all_shards_of_a_dataset(place):
     """One in a directory above, too, if that belongs to the dataset."""
     for name in "ab":
@@ -191,28 +176,22 @@ def header(descr, shape, values):
 
 
 FILES = {
-    "a.bin": 40, "c.bin": 41, "d.bin": 42, "x.tokens": 40, "gone/a.bin": 40, "loop/in/a.bin": 40,
+    "a.bin": 40, "d.bin": 42, "x.tokens": 40, "gone/a.bin": 40, "loop/in/a.bin": 40,
     "short/a.bin": 14, "short/b.bin": 16, "short/c.bin": 0, "text/x/1.bin.zst": 40,
-    "text/NOTES.txt": TEXT, "all/a.bin": TEXT, "all/b.bin": 40, "lit/1.bin": 40,
-    "lit/index.json": CODE, "i/a.ds": 40, "i/b.ds": 40, "i/a.ds.loss": 20,
-    "i/a.ds.index": (7).to_bytes(8, "little") + (20).to_bytes(8, "little"), "k/a.npy": 40,
-    "k/b.npy": 40, "k/b.csv.gz": 0, "idx/a.idx": b"MMIDIDX\0\0", "idx/b.bin": 40,
-    "ds/c.ds.index": 8, "ds/b.bin": 40, "csv/meta/combined_counts.csv": b"x", "csv/b.bin": 40,
-    "masks/short/a.bin": 19, "masks/long/a.bin": 21, "masks/inside/x": 0,
-    "masks/u2/a.bin": header("<u2", "(20,)", 40), "masks/21/a.bin": header("|b1", "(21,)", 21),
-    "masks/cut/a.bin": header("|b1", "(20,)", 19), "masks/2d/a.bin": header("|b1", "(4, 5)", 20),
-    "m/a.bin": 40, "lower/a.bin": 40, "lower/m/a.bin": 20, "mds/index.json": b"{}",
-    "mds/a.bin": 40, "many/a.bin": 40, "many/a.bin.zst": 40,
+    "text/NOTES.txt": TEXT, "lit/1.bin": 40, "lit/index.json": CODE, "i/a.ds": 40, "i/b.ds": 40,
+    "i/a.ds.loss": 20, "i/a.ds.index": (7).to_bytes(8, "little") + (20).to_bytes(8, "little"),
+    "k/a.npy": 40, "k/b.npy": 40, "k/b.csv.gz": 0, "ds/c.ds.index": 8, "ds/b.bin": 40,
+    "csv/meta/combined_counts.csv": b"x", "csv/b.bin": 40, "masks/short/a.bin": 19,
+    "masks/u2/a.bin": header("<u2", "(20,)", 40), "masks/cut/a.bin": header("|b1", "(20,)", 19),
+    "masks/2d/a.bin": header("|b1", "(4, 5)", 20), "m/a.bin": 40, "lower/a.bin": 40,
+    "lower/m/a.bin": 20, "many/a.bin": 40, "many/a.bin.zst": 40,
 }  # fmt: skip
 REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("nix", [PATH, "nix: No such file or directory; must be a readable file, a directory or"]),
-    ("nix/*.bin", [PATH, "nix: No such file or directory"]),
     ("*.xyz", [PATH, "*.xyz: no shards found; must have at least one"]),
     ("gone", ["gone/gone.bin: No such file"]),
     ("loop", ["loop/in/back: is a link to a directory that contains it; remove the link"]),
     ("short", [PATH, "the largest, b.bin, has 8 tokens, and a window has 9", "weight 0"]),
-    ("short", ["a smaller seq_len or no such dataset"], {}, {"epochs": 2}),
-    ("c.bin", [PATH, "41 bytes is not a multiple of 2 (dtype u16)"]),
     ("d.bin", [PATH, "42 bytes is not a multiple of 4 (dtype u32); set dtype: u16?"],
      {"dtype": "u32"}),
     ("a.bin", ["streams.train.eos: 65536 does not fit u16"], {}, {**DOCUMENTS, "eos": 65536}),
@@ -227,18 +206,14 @@ REFUSED = [  # (path, words, keys of the dataset, keys of the stream)
     ("a.bin", [".format: 'parquet' is unknown; must be auto or"], {"format": "parquet"}),
     ("pipe.bin", [PATH, "is not a regular file; a shard must be one"]),
     ("text", ["NOTES.txt: is text, not a shard", 'set path: "', '/text/*/*.bin.zst"']),
-    ("all", ["all/a.bin: is text", "or set a pattern that matches only the shards"]),
     ("lit", ["index.json: is a Mosaic index by its name", "(*.mds) is missing", '/lit/*.bin"']),
-    ("idx", ["a.idx: is a Megatron index, but its shard"]),
     ("ds", ["c.ds.index: is a datatrove index, but its shard (.ds) is missing; add the"]),
     ("csv", ["is a table of counts, but its shard"]),
     ("many", ["a.bin.zst: exists uncompressed too, as a.bin"]),
     *(("m/a.bin", [PATH, *words], {"label_mask": f"masks/{mask}"}, LOSSES) for mask, *words in (
         ("none", "has no loss mask: ", "masks/none/a.bin does not exist; label_mask must have"),
         ("short", "its loss mask a.bin: its size is 19 bytes; must be 20, one for each token"),
-        ("long", "its size is 21 bytes; must be 20"),
         ("u2", "NumPy header: descr is '<u2'; must be |b1 (bool)"),
-        ("21", "shape is (21, …) of 1 dimensions, and the file has 21 bytes"),
         ("cut", "shape is (20, …) of 1 dimensions, and the file has 19 bytes"),
         ("2d", "shape is (4, …) of 2 dimensions"),
     )),
@@ -281,7 +256,7 @@ def test_datasets_of_several_widths(files):
         seen, "4 bytes a token", "a: 1 shards, 20 tokens", "b: 1 shards, 10 tokens",
         "c: 3 shards, 15 tokens, 0 windows", "d: 1 shards, 20 tokens",
     )  # fmt: skip
-    for keys, path in ((DOCUMENTS, "i/a.ds"), (EOS, "i"), ({"eos": 3}, "i"), (LOSSES, "i/a.ds")):
+    for keys, path in ((DOCUMENTS, "i/a.ds"), (EOS, "i"), (LOSSES, "i/a.ds")):
         opened(files, datasets=one(path), **keys)
     opened(files, datasets={"k": {"path": "k/a.npy"}, "i": {"path": "i/a.ds"}}, **LOSSES)
 
@@ -302,134 +277,3 @@ def test_the_first_of_many_bad_shards_is_named(place):
     write(place, **{f"d/{i:04}.bin": 40 if i not in (301, 302, 700) else 41 for i in range(1000)})
     for _ in range(5):
         refused(place, "d/0301.bin: 41 bytes is not a multiple", datasets=one("d"))
-
-
-# ---- manifests ----
-
-
-def line(path="a.bin", **about):
-    whole = {"path": path, **FLAT, "tokens": 20, "size": 40, **about}
-    return json.dumps({k: v for k, v in whole.items() if v is not None}) + "\n"
-
-
-A, B = line(), line("deep/b.bin", tokens=9, size=18)
-LISTED = one("d", manifest="m.jsonl")
-
-
-def sides(value):
-    return line(side=value)
-
-
-# (the manifest, words after its name)
-MANIFESTS = [
-    (A + '{"path":\n', [":2: invalid JSON at byte 9"]),
-    (A + "\n", [":2: invalid JSON at byte 1"]),
-    (A + "\0\n", [":2: has no newline within 0 bytes; must be one object and a newline, at most"]),
-    ("[]\n", [":1: is an array; must be a JSON object"]),
-    (A + "{}", [":2: has no newline within 2 bytes"]),
-    ("x" * (1 << 16), [":1: has no newline within 32767 bytes"]),
-    ('{"path":"a","path":"b"}\n', ["duplicate object key"]),
-    (line(path=None), [":1: path is missing; must be a string"]),
-    (line(digest=None), ["digest is missing"]),
-    (line(digest="0123456789ABCDEF"), ["digest is '0123456789ABCDEF'; must be 16 hexadecimal"]),
-    (line(tokens=-1), ["tokens is -1; must be 0 to 1152921504606846976"]),
-    (line(tokens=1e3), ["tokens is a fraction"]),
-    (line(tokens="20"), ["tokens is a string; must be an integer"]),
-    (line(tokens=(1 << 63) - 1), ["tokens is 9223372036854775807"]),
-    (line(tokens=1 << 63), ["too big integer"]),
-    (line(sha=1), ["has unknown members; must have only path, format, dtype, tokens, size, dig"]),
-    (line(sample_tokens=9), ["tokens is 20; must be a multiple of sample_tokens, 9"]),
-    (line(row_tokens=9), ["tokens is 20; must be a multiple of row_tokens, 9"]),
-    (line(row_tokens=5, sample_tokens=5), ["has both row_tokens and sample_tokens"]),
-    (line(frame_bytes=1 << 40), ["frame_bytes is 1099511627776; must be at most", "`memory`"]),
-    (line(format="parquet"), ["format 'parquet' is unknown; must be one of: megatron"]),
-    (line(dtype="f4"), ["dtype 'f4' is unknown; must be u8, i8"]),
-    (line(etag=7), ["etag is an integer"]),
-    (line(etag='W/"abc"'), ["which is weak: other bytes may have the same; must be a strong ETag"]),
-    (line(etag='"abc"'), ["has a quote; must be 1 to 127 printable characters"]),
-    (line(etag="ab c"), ["has a character that is not printable, or a space"]),
-    (line(etag=""), ["is empty; must be"]),
-    (line(data_at=1), ["data_at is 1; must be at most 0: after it, 20 tokens of 2 bytes must"]),
-    (line(tokens=21, data_at=0), ["tokens is 21 of 2 bytes, and data_at is set; must be at most"]),
-    (line(data_at=0, frame_bytes=80), ["data_at is 0, but the shard is compressed"]),
-    (sides([]), ["side is an array; must be an object"]),
-    (sides({"a.idx": 7}), ["side 'a.idx' is an integer; must be [SIZE, \"ETAG\"]"]),
-    (sides({"a.idx": [7, 8, 9]}), ["side 'a.idx' is another array"]),
-    (sides({"a.idx": [-1, "e"]}), ["side 'a.idx' is another array"]),
-    (sides({"../a.idx": [7, "e"]}), ["side '../a.idx' has a part that is empty, . or ..; must be"]),
-    (sides({"a.idx": [7, "W/e"]}), ["the ETag of side 'a.idx' is 'W/e', which is weak"]),
-    *((line(path), [f":1: path '{path}' has a part that is empty, . or ..; must be a file below"])
-      for path in ("../a.bin", "x/../../a.bin", "./a.bin", "x//a.bin", "x/", "")),
-    (line("/etc/passwd"), ["path '/etc/passwd' is absolute"]),
-    (line("a\0b"), ["JSON_ALLOW_NUL"]),
-    (A + A, [":2: path 'a.bin' occurs twice; must be unique"]),
-    (B + A, [":2: path 'a.bin' comes after 'deep/b.bin'; lines must be sorted by path, byte by"]),
-    (A + line("b", format="npy"), [":2: format is npy, but the first shard, a.bin, is flat; all"]),
-    (A + line("b", dtype="u32"), ["dtype u32 is served in 4 bytes, but that of the first shard"]),
-    (A + line("b", tokens=9, sample_tokens=9), ["sample_tokens is 9 (0: none), but that of the"]),
-    ("", [".manifest: ", "m.jsonl: is empty; must list at least one shard; must be a file writ"]),
-    ("".join(line(f"{i:02}", tokens=1 << 60) for i in range(17)), ["more than 2^64 tokens in"]),
-]  # fmt: skip
-# (datasets, keys of the stream, words), with the manifest A
-UNFIT = [
-    (one("d/*.bin", manifest="m.jsonl"), {}, ["d/*.bin: is not a directory; with a manifest"]),
-    (one("a.bin", manifest="m.jsonl"), {}, ["a.bin: is not a directory; with a manifest"]),
-    (one("d", manifest="m.jsonl", format="npy"), {}, ["format is flat, but the config sets npy"]),
-    (one("d", manifest="m.jsonl", format="nix"), {}, [".format: 'nix' is unknown"]),
-    (one("d", manifest="none"), {}, [".manifest: ", "none: No such file or directory; must be a"]),
-    (one("d", manifest="pipe"), {}, [".manifest: ", "pipe: is not a regular file"]),
-    (LISTED, {"seq_len": 40}, ["the largest, a.bin, has 20 tokens, and a window has 41"]),
-]
-
-
-def test_broken_manifests_are_refused(place):
-    for text, words in MANIFESTS:
-        write(place, **{"m.jsonl": text.encode()})
-        refused(place, *words, datasets=LISTED)
-    write(place, **{"m.jsonl": A.encode(), "a.bin": 40})
-    os.mkfifo(place.file("pipe"))
-    for datasets, keys, words in UNFIT:
-        refused(place, *words, datasets=datasets, **keys)
-
-
-def test_a_dataset_with_a_manifest_is_the_same(place):
-    """The directory may have any characters in its name."""
-    write(place, **{"m.jsonl": (A + B).encode(), "one.jsonl": A.encode(), "[d]*/a.bin": 40})
-    write(place, **{"d/a.bin": 40, "d/deep/b.bin": 18})
-    seen = in_cursor(place, datasets=one("d"))
-    assert in_cursor(place, datasets=LISTED) == seen
-    opened(place, datasets=one("[d]*", manifest="one.jsonl"))
-    store = {"etag": "0f-16", "data_at": 0, "side": {"a.csv.gz": [7, "e"], "s3://m/a": [20, "f"]}}
-    write(place, **{"m.jsonl": (line(**store) + B).encode()})
-    assert in_cursor(place, datasets=LISTED) == seen  # one for a store serves local shards too
-
-
-def test_facts_come_from_the_manifest(place):
-    """Widths and samples, while the shard is not there."""
-    rows = line("a.npy", format="npy", dtype="i32", tokens=90, size=488, row_tokens=9)
-    write(place, **{"m.jsonl": rows.encode()})
-    for seq_len, windows in ((8, 10), (10, 8)):
-        path = config(place, LISTED, seq_len=seq_len)
-        code, out, err = run(TOKEND, "--check", "-c", path)
-        assert code == 1 and has(out.decode(), f"{windows} windows", "cannot be read now"), out
-        assert has(err, "No such file"), err
-
-
-# (the line, keys of the dataset, the window, the words)
-DIFFER = [
-    (line(tokens=19), {}, 8, "tokens is 19 in the manifest and 20 in the file"),
-    (line(sample_tokens=10), {}, 9, "sample_tokens is 10 in the manifest and 0 in the file"),
-    (line(), {"dtype": "u32"}, 8, "dtype is u16 in the manifest and u32 in the file, as dtype in"),
-    (line(size=38, tokens=19), {}, 8, "size is 38 in the manifest and 40 in the file"),
-]
-
-
-def test_a_shard_that_differs_from_its_manifest_is_not_read(place):
-    write(place, **{"d/a.bin": numpy.arange(20, dtype="<u2").tobytes()})
-    for text, about, seq_len, words in DIFFER:
-        write(place, **{"m.jsonl": text.encode()})
-        path = config(place, one("d", manifest="m.jsonl", **about), seq_len=seq_len)
-        code, _, err = run(
-            TOKCTL, "plan", "-c", path, "train", "--from", 0, "--count", 1, "--tokens"
-        )
-        assert code == 1 and has(err, words), err

@@ -1,29 +1,21 @@
 """With a `manifest:`, a dataset has the same order and cursors as without, and no shard is opened
-before it is read. A shard that differs from its manifest stops the stream, which names it.
-test_formats.py serves all formats with manifests, test_datasets.py has broken ones.
+before it is read. A shard that differs from its manifest stops the stream, which names it. Broken
+manifests are refused by line. test_formats.py serves all formats with manifests.
 """
 
 import json
 import os
-import resource
 import shutil
 
 import numpy
 import pytest
 import xxhash
 
-from lib import TOKCTL, TOKEND, Daemon, has, run, with_parent
-from lib.corpus import FORMATS, SEQ_LEN, corpus
-from lib.shard_writers import llmc, npy, put, raw
+from lib import TOKCTL, TOKEND, Daemon, has, run
+from lib.corpus import FORMATS, corpus, plan
+from lib.shard_writers import llmc
 
-SHARDS = [5000, 77, 12_345, 0, 3001]  # tokens; one shard has less than a window, one has none
-WINDOW = SEQ_LEN + 1
-BATCHES = 2 * sum(SHARDS) // SEQ_LEN // 4  # almost two epochs
-LOCAL = {"flat": (put(".bin", raw), "<u2"), "npy-i32": (put(".npy", npy), "<i4")}
-
-
-def tokens_of(number, dtype="<u2"):
-    return numpy.random.default_rng([7, number]).integers(0, 1 << 15, SHARDS[number]).astype(dtype)
+pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
 
 
 def inspect(*arguments, code=0):
@@ -37,15 +29,12 @@ def write_manifest(path, *shards):
     return [json.loads(line) for line in open(path)]
 
 
-@pytest.fixture(scope="module")
-def manifests(shared):
-    """(directory, manifest, its lines) of each format of the corpus, by name."""
-    root, found = corpus()[0], {}
-    for name, about in FORMATS.items():
-        wide = ["--input-dtype", "u32"] if about.dataset.get("dtype") == "u32" else []
-        path = shared.file("corpus", f"{name}.jsonl")
-        found[name] = (root / name, path, write_manifest(path, *wide, root / name))
-    return found
+def write(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+# ---- manifests that inspect writes ----
 
 
 def digest(tokens):
@@ -58,26 +47,26 @@ def digest(tokens):
     return f"{sum(sums) % (1 << 64):016x}"
 
 
-def test_inspect_writes_the_facts(manifests):
-    always = {"path", "format", "dtype", "tokens", "size", "digest"}
-    for name, (root, _, lines) in manifests.items():
-        shards = corpus()[1][name]
-        assert [line["path"] for line in lines] == sorted(shards)
-        for line in lines:
-            tokens = shards[line["path"]].tokens
-            assert (line["tokens"], line["digest"]) == (len(tokens), digest(tokens)), (name, line)
-            assert line["size"] == os.path.getsize(root / line["path"])
-        about = FORMATS[name]
-        wanted = {"npy-rows": {"row_tokens"}, "mds": {"sample_tokens"}}.get(name, set())
-        wanted |= {"sample_tokens", "frame_bytes"} if name == "mds-zstd" else set()
-        wanted |= {"frame_bytes"} if name.startswith("zstd") else set()
-        if not name.startswith(("zstd", "arrow", "mds")) and "i64" not in name:
-            wanted |= {"data_at"}
-        if about.bounds == "listed" or about.name in ("datatrove", "megatron", "mds"):
-            wanted |= {"side"}
-        got = {key for line in lines for key in line} - always
-        assert got - {"data_at"} == wanted - {"data_at"}, name
-        assert "data_at" in got or "data_at" not in wanted, name
+@pytest.mark.parametrize("name", FORMATS)
+def test_order_and_facts_are_the_same(place, name):
+    """The facts of each shard, and the same cursor and plan with and without a manifest."""
+    about, (root, corpora) = FORMATS[name], corpus()
+    root, shards, path = root / name, corpora[name], place.file("m.jsonl")
+    wide = ["--input-dtype", "u32"] if about.dataset.get("dtype") == "u32" else []
+    lines = write_manifest(path, *wide, root)
+    assert [line["path"] for line in lines] == sorted(shards)
+    for line in lines:
+        tokens = shards[line["path"]].tokens
+        assert (line["tokens"], line["digest"]) == (len(tokens), digest(tokens)), line
+        assert line["size"] == os.path.getsize(root / line["path"])
+    cursors, plans = [], []
+    for more in {"manifest": path}, {}:
+        config = place.config(streams={"s": about.config(str(root), False, **more)})
+        code, _, err = run(TOKCTL, "cursor", "new", "-c", config, "s", "-o", place.file("cursor"))
+        assert code == 0, err
+        cursors.append(open(place.file("cursor"), "rb").read())
+        plans.append(plan(config, "s", 300, "--tokens"))
+    assert cursors[0] == cursors[1] and plans[0] == plans[1]
 
 
 def test_large_shards_are_digested_in_pieces(place):
@@ -87,222 +76,14 @@ def test_large_shards_are_digested_in_pieces(place):
     assert line["digest"] == digest(tokens)
 
 
-def test_what_is_no_shard_is_not_listed(data):
-    paths = [data.file("data", "flat", f"{i}.bin") for i in (4, 0, 2)]
-    names = [line["path"] for line in write_manifest(data.file("some.jsonl"), *paths)]
-    assert names == ["0.bin", "2.bin", "4.bin"]  # whatever the order of their names is
-    odd = os.fsencode(data.file("odd", "x"))[:-1] + b"\xff.bin"
-    with open(odd, "wb") as f:
-        f.write(bytes(100))
-    none = data.file("none.jsonl")
-    for words, *shards in (
-        (b"is named twice", paths[0], paths[0]),
-        (b"is not UTF-8", data.file("odd")),
-    ):
-        assert words in inspect("--manifest", none, *shards, code=1)
-        assert not os.path.exists(none)
-    inspect("--manifest", none, data.file("data", "flat"), data.file("flat.jsonl"), code=2)
-    with open(none, "w") as f:
-        f.write("before")
-    inspect("--manifest", none, data.file("odd"), code=1)
-    assert open(none).read() == "before"
-    assert [name for name in os.listdir(data.path) if name.startswith("none")] == ["none.jsonl"]
-
-
-def test_order_is_the_same(shared, manifests):
-    """The same cursor, and the same plan with all tokens, in each format."""
-    for name, (root, path, _) in manifests.items():
-        about = FORMATS[name]
-        streams = {
-            "with": about.config(str(root), False, manifest=path),
-            "without": about.config(str(root), False),
-        }
-        cursors, plans = [], []
-        for stream in streams.values():
-            config = shared.config("order.yaml", streams={"s": stream})
-            run(TOKCTL, "cursor", "new", "-c", config, "s", "-o", shared.file("cursor"))
-            cursors.append(open(shared.file("cursor"), "rb").read())
-            rows = ["s", "--from", 7, "--count", 300, "--tokens", "--json"]
-            plans.append(run(TOKCTL, "plan", "-c", config, *rows))
-        assert cursors[0] == cursors[1] and len(cursors[0]) > 0, name
-        assert plans[0] == plans[1] and plans[0][0] == 0, (name, plans[0][2])
-
-
-def config_of(place, file, listed, **keys):
-    streams = {}
-    for name in LOCAL:
-        dataset = {"name": "d", "path": f"data/{name}"}
-        dataset |= {"manifest": f"{name}.jsonl"} if listed else {}
-        streams[name] = {"seed": 3, "seq_len": SEQ_LEN, "datasets": [dataset]}
-    return place.config(file, streams=streams, **keys)
-
-
-@pytest.fixture(scope="module")
-def data(shared):
-    """A Place with two datasets of its own, which tests change, and their manifests."""
-    for name, (write, dtype) in LOCAL.items():
-        for i in range(len(SHARDS)):
-            write(shared.file("data", name, f"{i}"), tokens_of(i, dtype))
-        write_manifest(shared.file(f"{name}.jsonl"), shared.file("data", name))
-    return shared
-
-
-@pytest.fixture(scope="module")
-def configs(data):
-    """The configs with and without manifests."""
-    return config_of(data, "with.yaml", True), config_of(data, "without.yaml", False)
-
-
-def cat(daemon, stream, *more):
-    rank = ["--rank", 0, "--world", 1, "--micro", 4, "--batches", BATCHES]
-    return run(TOKCTL, "cat", stream, "--socket", daemon.socket, *rank, *more)
-
-
-def test_check_needs_shards_only_for_its_batch(data, configs):
-    """The printed plan is the same when the shards do not exist."""
-    with_, without = configs
-    code, out, err = run(TOKEND, "--check", "-c", with_)
-    assert (code, err) == (0, "") and out.count(b"  read ") == len(LOCAL)
-    os.rename(data.file("data"), data.file("away"))
-    code, gone, err = run(TOKEND, "--check", "-c", with_)
-    os.rename(data.file("away"), data.file("data"))
-    assert code == 1 and err.count("No such file or directory\n") == len(LOCAL), err
-
-    def lines(text, among):
-        return [line for line in text.decode().splitlines() if among(line)]
-
-    asked = lines(out, lambda line: "its shards are" not in line and "  read " not in line)
-    assert asked == lines(gone, lambda line: line in asked)
-    tables = [
-        lines(text, lambda line: "never served" in line or line.startswith("stream"))
-        for text in (gone, run(TOKEND, "--check", "-c", without)[1])
-    ]
-    assert tables[0] == tables[1] and len(tables[0]) > len(LOCAL)
-
-
-def test_run_continues_with_and_without(data, configs):
-    """A run that began with a manifest continues without one, and the other way round; verify finds
-    no fault.
-    """
-    for pair in (configs, configs[::-1]):
-        records, out = [data.file("record-0"), data.file("record-1")], b""
-        for i, config in enumerate(pair):
-            daemon = Daemon(data, config)
-            start = ["--cursor", data.file("at")] if i else ["--start", "begin"]
-            keep = ["--cursor-out", data.file("at"), "--record", records[i], "--run", "r"]
-            code, more, err = cat(daemon, "flat", *start, *keep)
-            assert code == 0, err
-            out += more
-            daemon.stop()
-        rows = ["flat", "--from", 0, "--count", 8 * BATCHES, "--json"]
-        _, plan, _ = run(TOKCTL, "plan", "-c", configs[1], *rows)
-        places = [
-            (int(row["shard"][0]), row["offset"]) for row in map(json.loads, plan.splitlines())
-        ]
-        assert out == b"".join(tokens_of(i)[at : at + WINDOW].tobytes() for i, at in places)
-        code, _, err = run(TOKCTL, "verify", "-c", configs[0], "flat", *records)
-        assert code == 0, err
-        for record in records:
-            os.unlink(record)
-
-
-# ---- shards that differ from the manifest ----
-
-
-@pytest.mark.parametrize("mode", ["pread", "auto"])
-def test_changed_shard_stops_the_stream(data, mode):
-    flat, path = data.file("data", "flat", "2.bin"), data.file("data", "npy-i32", "2.npy")
-    config = config_of(data, "stops.yaml", True, io=mode)
-    daemon = Daemon(data, config)
-    wide = open(path, "rb").read()
-
-    def other_format():
-        with open(flat, "wb") as f:  # of the same size
-            f.write(llmc(numpy.zeros((2 * SHARDS[2] - 1024) // 2, "<u2")))
-
-    def other_dtype():
-        with open(path, "wb") as f:
-            f.write(wide.replace(b"'<i4'", b"'<u4'"))
-
-    for change, stream, words in (
-        (other_format, "flat", "format is flat in the manifest and llmc in the file"),
-        (lambda: os.truncate(flat, 1000), "flat", "size is 24690 in the manifest and 1000 in the"),
-        (lambda: os.unlink(flat), "flat", "No such file or directory"),
-        (other_dtype, "npy-i32", "dtype is i32 in the manifest and u32 in the file"),
-    ):
-        change()
-        code, _, err = cat(daemon, stream)
-        assert code == 1 and err.count("\n") == 1, err
-        assert has(err, words, "shard 2.", " at token", "nothing was skipped"), err
-        assert daemon.said(words), daemon.log()
-    put(".bin", raw)(flat[:-4], tokens_of(2))
-    with open(path, "wb") as f:
-        f.write(wide)
-    for stream in LOCAL:
-        code, out, err = cat(daemon, stream)  # once restored, it is served by the same daemon
-        assert code == 0 and len(out) > 80_000, err
-    assert daemon.stop() == 0
-
-
-def test_each_shard_is_compared_once(data):
-    """With more shards than can be open at once, each is compared with the manifest once, and must
-    stay the same file after that.
-    """
-    for i in range(200):
-        data.shard(f"data/many/{i:03}.bin", 300)
-    write_manifest(data.file("many.jsonl"), data.file("data", "many"))
-
-    def few_descriptors():
-        with_parent()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-
-    got = set()
-    rank = ["--rank", 0, "--world", 1, "--micro", 4, "--batches", 200]
-    for manifest in {"manifest": "many.jsonl"}, {}:
-        for direct in (False, True):
-            dataset = {"name": "d", "path": "data/many", **manifest}
-            streams = {"many": {"seed": 3, "seq_len": SEQ_LEN, "datasets": [dataset]}}
-            config = data.config("many.yaml", streams=streams, direct=direct)
-            daemon = Daemon(data, config, preexec_fn=few_descriptors)
-            command = [TOKCTL, "cat", "many", *rank, "--socket", daemon.socket]
-            code, out, err = run(*command)
-            assert code == 0 and len(out) == 800 * WINDOW * 2, err
-            got.add(out)
-            if manifest:
-                path = data.file("data", "many", "100.bin")
-                shutil.copy(path, path + "-")
-                os.rename(path + "-", path)
-                code, _, err = run(*command)
-                # Opened again, the shard has another inode; still open, its name leads elsewhere.
-                said = "inode was" in err or "removed or replaced while it was open" in err
-                assert code == 1 and "100.bin" in err and said, err
-            daemon.stop()
-    assert len(got) == 1
-
-
-def test_inspect_compares_with_the_manifest(data):
-    """Only --deep finds other tokens of the same number."""
-    config, flat = config_of(data, "inspect.yaml", True), data.file("data", "flat")
-    shard, path = data.file("data", "flat", "0.bin"), data.file("flat.jsonl")
-    before = open(path).read()
-    os.unlink(path)  # the config may name the manifest that is to be written
-    inspect("-c", config, "--manifest", path, flat)
-    assert open(path).read() == before
-    inspect("--deep", "-c", config, flat)
-    with open(shard, "r+b") as f:
-        f.seek(1234)
-        byte = f.read(1)[0]
-        f.seek(1234)
-        f.write(bytes([byte ^ 1]))
-    inspect("-c", config, flat)
-    out = inspect("--deep", "-c", config, "--json", flat, code=1)
-    seen = {line["path"]: line["problems"] for line in map(json.loads, out.splitlines())}
-    assert "digest is" in seen[shard][0] and sum(map(len, seen.values())) == 1, seen
-    with open(path, "a") as f:
-        f.write('{"path":"../x"}\n')
-    for command in ([TOKCTL, "inspect", "-c", config, flat], [TOKEND, "--check", "-c", config]):
-        code, _, err = run(*command)
-        assert code == 1 and "flat.jsonl:6: format is missing" in err and err.count("\n") == 1, err
+def test_a_manifest_that_cannot_be_written_stays_as_it_is(place):
+    good, odd, path = place.shard("0.bin", 5000), place.file("odd", "x"), place.file("none.jsonl")
+    write(os.fsencode(odd)[:-1] + b"\xff.bin", bytes(100))
+    write(path, b"before")
+    for words, *shards in ((b"is named twice", good, good), (b"is not UTF-8", place.file("odd"))):
+        assert words in inspect("--manifest", path, *shards, code=1)
+        assert open(path).read() == "before"
+    assert sorted(os.listdir(place.path)) == ["0.bin", "none.jsonl", "odd"]
 
 
 @pytest.mark.parametrize("more", [[], ["--sums"]])
@@ -317,3 +98,167 @@ def test_a_manifest_survives_a_power_cut(place, more):
     calls = open(trace).read().splitlines()
     last = max(i for i, call in enumerate(calls) if "rename(" in call)
     assert any(f"<{os.path.dirname(manifest)}>)" in call for call in calls[last:]), calls
+
+
+# ---- shards that differ from their manifest ----
+
+SHARDS = {"0.bin": 5000, "1.bin": 77, "2.bin": 12_345, "3.bin": 3001}
+
+
+def config_of(place, **about):
+    dataset = {"name": "d", "path": "data", "manifest": "m.jsonl"}
+    return place.config(streams={"s": {"seed": 3, "seq_len": 128, "datasets": [dataset]}}, **about)
+
+
+@pytest.fixture
+def data(place):
+    """A Place with four shards in a directory and their manifest."""
+    for name, tokens in SHARDS.items():
+        place.shard(f"data/{name}", tokens)
+    write_manifest(place.file("m.jsonl"), place.file("data"))
+    return place
+
+
+def test_check_needs_shards_only_for_its_batch(data):
+    """The printed windows are the same when the shards do not exist."""
+    config = config_of(data)
+    code, out, err = run(TOKEND, "--check", "-c", config)
+    assert (code, err) == (0, "") and has(out.decode(), "4 shards", "  read ")
+    os.rename(data.file("data"), data.file("away"))
+    code, gone, err = run(TOKEND, "--check", "-c", config)
+    assert code == 1 and err.count("No such file or directory\n") == 1, err
+    windows = [line for line in out.decode().splitlines() if "never served" in line]
+    assert windows and all(line in gone.decode() for line in windows), gone
+
+
+@pytest.mark.parametrize("io", ["pread", "auto"])
+def test_changed_shard_stops_the_stream(data, io):
+    daemon, path = Daemon(data, config_of(data, io=io)), data.file("data/2.bin")
+    before = open(path, "rb").read()
+    command = [TOKCTL, "cat", "s", "--socket", daemon.socket, "--rank", 0, "--world", 1]
+    command += ["--micro", 4, "--batches", 40]
+    other = llmc(numpy.zeros((len(before) - 1024) // 2, "<u2"))  # of the same size
+    for change, words in (
+        (lambda: write(path, other), "format is flat in the manifest and llmc in the file"),
+        (lambda: os.truncate(path, 1000), "size is 24690 in the manifest and 1000 in the"),
+        (lambda: os.unlink(path), "No such file or directory"),
+    ):
+        change()
+        code, _, err = run(*command)
+        assert code == 1 and err.count("\n") == 1, err
+        assert has(err, words, "shard 2.", " at token", "nothing was skipped"), err
+        assert daemon.said(words), daemon.log()
+    write(path, before)
+    code, out, err = run(*command)  # once restored, it is served by the same daemon
+    assert code == 0 and len(out) == 40 * 4 * 129 * 2, err
+    assert daemon.stop() == 0
+
+
+def test_inspect_compares_with_the_manifest(data):
+    """Only --deep finds other tokens of the same number."""
+    config, root, path = config_of(data), data.file("data"), data.file("m.jsonl")
+    before = open(path).read()
+    os.unlink(path)  # the config may name the manifest that is to be written
+    inspect("-c", config, "--manifest", path, root)
+    assert open(path).read() == before
+    inspect("--deep", "-c", config, root)
+    data.shard("data/0.bin", SHARDS["0.bin"], seed=2)
+    inspect("-c", config, root)
+    out = inspect("--deep", "-c", config, "--json", root, code=1)
+    seen = {line["path"]: line["problems"] for line in map(json.loads, out.splitlines())}
+    assert "digest is" in seen[data.file("data/0.bin")][0], seen
+    assert sum(map(len, seen.values())) == 1, seen
+
+
+# ---- broken manifests ----
+
+
+def line(path="a.bin", **about):
+    flat = {"format": "flat", "dtype": "u16", "digest": "0123456789abcdef"}
+    whole = {"path": path, **flat, "tokens": 20, "size": 40, **about}
+    return json.dumps({k: v for k, v in whole.items() if v is not None}) + "\n"
+
+
+def check(place, text, words, seq_len=8, **about):
+    """The one line of the refusal has the words."""
+    write(place.file("m.jsonl"), text.encode())
+    dataset = {"name": "d", "path": "d", "manifest": "m.jsonl", **about}
+    streams = {"s": {"seed": 42, "seq_len": seq_len, "datasets": [dataset]}}
+    code, _, err = run(TOKEND, "--check", "-c", place.config(streams=streams))
+    assert code == 1 and has(err, *words) and err.count("\n") == 1, err
+
+
+A, B = line(), line("deep/b.bin", tokens=9, size=18)
+MANIFESTS = [  # the manifest, words after its name
+    (A + '{"path":\n', [":2: invalid JSON at byte 9"]),
+    (A + "\0\n", [":2: has no newline within 0 bytes; must be one object and a newline, at most"]),
+    ("[]\n", [":1: is an array; must be a JSON object"]),
+    ("x" * (1 << 16), [":1: has no newline within 32767 bytes"]),
+    ('{"path":"a","path":"b"}\n', ["duplicate object key"]),
+    (line(path=None), [":1: path is missing; must be a string"]),
+    (line(digest="0123456789ABCDEF"), ["digest is '0123456789ABCDEF'; must be 16 hexadecimal"]),
+    (line(tokens=-1), ["tokens is -1; must be 0 to 1152921504606846976"]),
+    (line(tokens="20"), ["tokens is a string; must be an integer"]),
+    (line(tokens=1 << 63), ["too big integer"]),
+    (line(sha=1), ["has unknown members; must have only path, format, dtype, tokens, size, dig"]),
+    (line(sample_tokens=9), ["tokens is 20; must be a multiple of sample_tokens, 9"]),
+    (line(row_tokens=5, sample_tokens=5), ["has both row_tokens and sample_tokens"]),
+    (line(frame_bytes=1 << 40), ["frame_bytes is 1099511627776; must be at most", "`memory`"]),
+    (line(format="parquet"), ["format 'parquet' is unknown; must be one of: megatron"]),
+    (line(dtype="f4"), ["dtype 'f4' is unknown; must be u8, i8"]),
+    (line(etag='W/"abc"'), ["which is weak: other bytes may have the same; must be a strong ETag"]),
+    (line(etag="ab c"), ["has a character that is not printable, or a space"]),
+    (line(data_at=1), ["data_at is 1; must be at most 0: after it, 20 tokens of 2 bytes must"]),
+    (line(data_at=0, frame_bytes=80), ["data_at is 0, but the shard is compressed"]),
+    (line(side=[]), ["side is an array; must be an object"]),
+    (line(side={"a.idx": 7}), ["side 'a.idx' is an integer; must be [SIZE, \"ETAG\"]"]),
+    (line(side={"a.idx": [-1, "e"]}), ["side 'a.idx' is another array"]),
+    (line(side={"../a.idx": [7, "e"]}), ["side '../a.idx' has a part that is empty, . or .."]),
+    *((line(path), [f":1: path '{path}' has a part that is empty, . or ..; must be a file below"])
+      for path in ("../a.bin", "x/../../a.bin", "x//a.bin", "")),
+    (line("/etc/passwd"), ["path '/etc/passwd' is absolute"]),
+    (line("a\0b"), ["JSON_ALLOW_NUL"]),
+    (A + A, [":2: path 'a.bin' occurs twice; must be unique"]),
+    (B + A, [":2: path 'a.bin' comes after 'deep/b.bin'; lines must be sorted by path, byte by"]),
+    (A + line("b", format="npy"), [":2: format is npy, but the first shard, a.bin, is flat; all"]),
+    (A + line("b", dtype="u32"), ["dtype u32 is served in 4 bytes, but that of the first shard"]),
+    ("", [".manifest: ", "m.jsonl: is empty; must list at least one shard; must be a file writ"]),
+    ("".join(line(f"{i:02}", tokens=1 << 60) for i in range(17)), ["more than 2^64 tokens in"]),
+]  # fmt: skip
+UNFIT = [  # the words, and keys of a dataset with the manifest A
+    (["d/*.bin: is not a directory; with a manifest"], {"path": "d/*.bin"}),
+    (["format is flat, but the config sets npy"], {"format": "npy"}),
+    ([".manifest: ", "none: No such file or directory; must be a"], {"manifest": "none"}),
+    (["the largest, a.bin, has 20 tokens, and a window has 41"], {"seq_len": 40}),
+]
+
+
+def test_broken_manifests_are_refused(place):
+    for text, words in MANIFESTS:
+        check(place, text, words)
+    for words, about in UNFIT:
+        check(place, A, words, **about)
+
+
+# (the line, keys of the dataset, the window, the words)
+DIFFER = [
+    (line(tokens=19), {}, 8, "tokens is 19 in the manifest and 20 in the file"),
+    (line(sample_tokens=10), {}, 9, "sample_tokens is 10 in the manifest and 0 in the file"),
+    (line(), {"dtype": "u32"}, 8, "dtype is u16 in the manifest and u32 in the file, as dtype in"),
+]
+
+
+@pytest.mark.parametrize("text, about, seq_len, words", DIFFER)
+def test_a_shard_that_differs_from_its_manifest_is_not_read(place, text, about, seq_len, words):
+    write(place.file("d/a.bin"), numpy.arange(20, dtype="<u2").tobytes())
+    check(place, text, [words], seq_len, **about)
+
+
+def test_a_manifest_for_a_store_serves_local_shards_too(place):
+    place.shard("d/a.bin", 20)
+    store = {"etag": "0f-16", "data_at": 0, "side": {"a.csv.gz": [7, "e"], "s3://m/a": [20, "f"]}}
+    write(place.file("m.jsonl"), line(**store).encode())
+    dataset = {"name": "d", "path": "d", "manifest": "m.jsonl"}
+    streams = {"s": {"seed": 42, "seq_len": 8, "datasets": [dataset]}}
+    code, out, err = run(TOKEND, "--check", "-c", place.config(streams=streams))
+    assert code == 0 and has(out.decode(), "1 shards, 20 tokens"), err
