@@ -13,7 +13,7 @@ import numpy
 import pyzstd
 import zstandard
 
-from lib import TOKCTL, TOKEND, has, run
+from lib import TOKCTL, has
 from lib.shard_writers import mds, raw, seekable
 
 SUMS = {pyzstd.CParameter.checksumFlag: 1}
@@ -49,31 +49,25 @@ def test_deep_finds_the_largest_token_and_the_first_beyond_vocab(place):
         "token 700003 is 50257; must be below the vocab of stream train, 50257, "
         "or this is not a file of tokens"
     ]
-    (seen,) = inspect("-c", config, place.file("v"))
-    assert seen["problems"] == [] and "max_token" not in seen
 
 
 def test_deep_finds_negative_tokens(place):
     tokens = numpy.arange(200_000, dtype="<i4")
     tokens[[77_777, 150_000]] = -5, -6
     numpy.save(place.file("a.npy"), tokens)
-    (seen,) = inspect("--deep", place.file("a.npy"), code=1)
-    assert seen["dtype"] == "i32"
-    assert has(seen["problems"][0], "token 77777 is -5", "(the first of 2 failed reads)")
+    ((problem,),) = problems("--deep", place.file("a.npy"))
+    assert has(problem, "token 77777 is -5", "(the first of 2 failed reads)")
 
 
 def test_deep_names_the_damaged_frame(place):
     tokens = numpy.random.default_rng(5).integers(0, 5000, 5_000_000).astype("<u2")
     path = place.file("a.bin.zst")
     seekable(".bin.zst", raw, 64 << 10, SUMS)(path[: -len(".bin.zst")], tokens)
-    (seen,) = inspect("--deep", path)
-    assert (seen["tokens"], seen["max_token"]) == (5_000_000, int(tokens.max()))
     with open(path, "r+b") as f:
         f.seek(os.path.getsize(path) // 2)
         byte = f.read(1)[0]
         f.seek(-1, os.SEEK_CUR)
         f.write(bytes([byte ^ 0x10]))
-    assert problems(path, code=0) == [[]]
     ((problem,),) = problems("--deep", path)
     frame = int(problem.split("zstd frame ")[1].split()[0].rstrip(":"))
     assert abs(frame - 5_000_000 * 2 / (64 << 10) / 2) < 20, problem
@@ -85,16 +79,9 @@ def test_a_dictionary_is_named(place):
     samples = [rng.integers(0, 300, 200).astype("<u2").tobytes() for _ in range(500)]
     trained = zstandard.train_dictionary(4096, samples)
     frame = zstandard.ZstdCompressor(dict_data=trained).compress(samples[0])
-    table = struct.pack("<IIII", 0x184D2A5E, 17, len(frame), len(samples[0]))
-    for end in (b"", table + struct.pack("<IBI", 1, 0, 0x8F92EAB1)):
-        with open(place.file("a.bin.zst"), "wb") as f:
-            f.write(frame + end)
-        assert problems(place.file("a.bin.zst")) == [
-            [
-                f"zstd frame 0: was compressed with dictionary {trained.dict_id()}, which is not "
-                "supported; compress it without a dictionary"
-            ]
-        ]
+    put(place, "a.bin.zst", frame)
+    words = f"zstd frame 0: was compressed with dictionary {trained.dict_id()}, which is not supp"
+    assert words in problems(place.file("a.bin.zst"))[0][0]
 
 
 def megatron(place, name):
@@ -113,48 +100,28 @@ def test_named_files_equal_their_directory(place):
     """A directory, the files that a shell expands DIRECTORY/* to, and the pattern itself."""
     for name in ("n/a", "n/deep/b", "nn/[c]"):
         megatron(place, name)
-    mds(place.file("p", "0"), numpy.arange(640, dtype="<i4").reshape(-1, 64), 1 << 20)
-    os.rename(place.file("p/0/index.json"), place.file("p/index.json"))
-    index = open(place.file("p/index.json")).read().replace("shard.0", "0/shard.0")
-    open(place.file("p/index.json"), "w").write(index)
     a, b, c = ((f"{name}.bin", "megatron") for name in ("n/a", "n/deep/b", "nn/[c]"))
     for names, wanted in (
         (["n/a.bin", "n/a.idx"], [a]),
         (["n/a.bin", "n/a.idx", "n/deep"], [a, b]),
-        (["p/0", "p/index.json"], [("p/0/shard.00000.mds", "mds")]),  # an index above its shard
         (["n/*.bin"], [a]),
         (["n/d*"], [b]),
         (["nn/[c].bin"], [c]),  # the name of an existing file
     ):
         assert said(place, *names) == wanted, names
-    assert said(place, "*.bin", below="n") == [("a.bin", "megatron")]
     assert said(place, "n/*.npy", code=1) == [("n/*.npy", None, "matches no file")]
     assert has(said(place, "n/deep/b.bin", "n/a.idx", code=1)[1][2], "is a Megatron index, but its")
     assert problems(place.file("missing"))[0][0].endswith("No such file or directory")
-    os.makedirs(place.file("nothing", "x")[:-2], exist_ok=True)
+    os.mkdir(place.file("nothing"))
     assert problems(place.file("nothing")) == [["contains no files"]]
-    for names, listed in ((["n/a.bin", "n/a.idx"], ["a.bin"]), (["n/*"], ["a.bin", "deep/b.bin"])):
-        said(place, "--manifest", place.file("m"), *names)
-        assert [json.loads(line)["path"] for line in open(place.file("m"))] == listed
-    pack = [TOKCTL, "pack", "n/a.bin", "n/a.idx", "out.bin", "--format", "flat"]
-    subprocess.run(pack, check=True, cwd=place.path, stdout=subprocess.DEVNULL)
-    assert os.path.getsize(place.file("out.bin")) == 80
-
-
-def test_a_shard_that_also_exists_compressed_is_a_problem(place):
-    with open(place.file("a.bin"), "wb") as f, open(place.file("a.bin.zst"), "wb") as packed:
-        f.write(bytes(80))
-        packed.write(zstandard.compress(bytes(80)))
-    assert has(said(place, ".", code=1)[0][2], "a.bin.zst: exists uncompressed too, as a.bin, so")
-    assert said(place, "*.zst") == [("a.bin.zst", "flat")]
+    said(place, "--manifest", place.file("m"), "n/*")
+    listed = [json.loads(line)["path"] for line in open(place.file("m"))]
+    assert listed == ["a.bin", "deep/b.bin"]
 
 
 def test_a_shard_with_the_longest_name_has_no_side_files(place):
-    for ending, format_ in ((".bin", "flat"), (".ds", "datatrove"), (".bin.zst", "flat")):
-        name = "n" * (255 - len(ending)) + ending
-        with open(place.file(name), "wb") as f:
-            f.write(zstandard.compress(bytes(80)) if ending.endswith(".zst") else bytes(80))
-        assert said(place, name) == [(name, format_)]
+    put(place, "n" * 251 + ".bin", bytes(80))
+    assert said(place, "n" * 251 + ".bin") == [("n" * 251 + ".bin", "flat")]
 
 
 def test_mixed_formats_are_reported(place):
@@ -165,10 +132,6 @@ def test_mixed_formats_are_reported(place):
     seen = problems(place.file("x"))
     told = "is npy, but the format of another shard, a.bin, is unknown"
     assert [len(p) for p in seen] == [0, 1, 0, 0] and told in seen[1][0], seen
-    datasets = [{"name": name, "path": f"x/*.{name}"} for name in ("npy", "bin")]
-    config = place.config(streams=stream(seq_len=10, datasets=datasets))
-    assert problems("-c", config, place.file("x"), code=0) == [[]] * 4
-    assert problems(place.file("x/a.bin"), place.file("x/a.npy"), code=0) == [[], []]
 
 
 def test_a_problem_is_one_line(place):
@@ -177,9 +140,6 @@ def test_a_problem_is_one_line(place):
     open(place.file("lf\nname/stray.idx"), "wb").write(b"MMIDIDX\0\0")
     words = "lf?name/stray.idx: is a Megatron index"
     assert words in problems(place.file("lf\nname"))[0][0]
-    datasets = [{"name": "d", "path": place.file("lf\nname")}]
-    code, _, err = run(TOKEND, "--check", "-c", place.config(streams=stream(datasets=datasets)))
-    assert (code, err.count("\n")) == (1, 1) and words in err
     open(place.file("none.bin"), "w").close()
     assert problems(place.file("none.bin")) == [["its size is 0 bytes; write it again"]]
 
@@ -196,11 +156,9 @@ def test_an_index_is_found_through_links(place):
     os.symlink("../far/part", place.file("near/link"))
     for below, name in (
         (".", place.file("near/link/shard.00000.mds")),
-        (".", "near/link/shard.00000.mds"),
         ("near", "link"),
         ("near/link", "shard.00000.mds"),
         ("far/part", "../../near/link/shard.00000.mds"),
-        ("near", ".//link/./"),
     ):
         here = os.path.join(place.path, below)
         seen = problems(name, cwd=here, env={**os.environ, "PWD": here})
@@ -210,10 +168,9 @@ def test_an_index_is_found_through_links(place):
 
 def test_progress_bar_on_a_terminal(place):
     numpy.zeros(200_000_000, "<u2").tofile(place.file("bar.bin"))
-    command = [TOKCTL, "inspect", "--deep", place.file("bar.bin")]
     outer, inner = pty.openpty()
-    more = ["--manifest", place.file("bar.manifest")]
-    done = subprocess.run([*command, *more], stdout=subprocess.DEVNULL, stderr=inner)
+    command = [TOKCTL, "inspect", "--deep", place.file("bar.bin")]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=inner)
     os.close(inner)
     seen = b""
     try:
@@ -224,8 +181,6 @@ def test_progress_bar_on_a_terminal(place):
     os.close(outer)
     assert done.returncode == 0
     assert b"bar.bin [" in seen and b"MB/s" in seen and seen.endswith(b"\r\x1b[K"), seen[-200:]
-    assert subprocess.run(command, capture_output=True).stderr == b""
-    os.unlink(place.file("bar.bin"))
 
 
 def put(place, name, data):
@@ -271,12 +226,10 @@ def test_masks_in_a_directory_are_checked(place):
     config = place.config(streams=stream(loss_mask=True, datasets=datasets))
     os.symlink("om/data/x", place.file("om-link"))
     short = "its loss mask c.npy: its size is 10 bytes; must be 200000, one for each token of the"
-    for path in ("om/data", "om/data/x", "om-link"):
+    for path in ("om/data", "om-link"):
         seen = masked(place.file(path), "-c", config, "--deep")
         assert seen == [(HIDDEN,), (TOKENS - HIDDEN,), (None, short + " shard")], path
     assert masked(place.file("om/data"), "--deep", code=0) == [(None,)] * 3  # no config, no masks
     put(place, "om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n"))
     listed = place.file("om/data/x/a.npy")
     assert masked(listed, "--deep", code=0) == [(15,)]  # those outside all documents
-    put(place, "om/data/x/a.csv.gz", gzip.compress(b"5,10\n10,199990\n")[:-9])
-    assert masked(listed) == [(None, "a.csv.gz: is truncated: it ends within its gzip data")]
