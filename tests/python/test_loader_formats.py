@@ -47,3 +47,19 @@ def test_batches_are_what_the_writers_got(written, served, name, marked):
                 if marked:
                     found = numpy.flatnonzero(batch["position_ids"][i] == 0)
                     assert found.tolist() == [0, *(s for s in starts if s < SEQ_LEN)], at
+
+
+def test_a_restarted_daemon_without_masks_is_refused(place, written):
+    root, more = str(written[0] / "npy-listed"), {"documents": True, "loss_mask": True}
+    stream = FORMATS["npy-listed"].config(root, True)
+    daemon = Daemon(place, place.config(streams={"s": stream}))
+    with tokend.Loader("s", MICRO, socket=daemon.socket, rank=0, world=1, **more) as loader:
+        next(loader)
+        daemon.kill()
+        without = {**FORMATS["npy-listed"].config(root, False), "documents": True}
+        place.config(streams={"s": without})
+        daemon.start()
+        with pytest.raises(tokend.RefusedError, match="no longer has it for stream s"):
+            for _ in range(BATCHES):
+                next(loader)
+    assert daemon.stop() == 0

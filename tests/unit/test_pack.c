@@ -1,5 +1,5 @@
-/* MessagePack in fixed memory: values are decoded as they were encoded, and hostile bytes are
- * errors. */
+/* MessagePack in fixed memory: forms that Python's msgpack does not write are read too, and hostile
+ * bytes are errors. */
 #include "proto/pack.h"
 
 #include "proto/limits.h"
@@ -63,8 +63,6 @@ static void all_forms_of_a_value_are_read(void **state)
 		{BYTES("\xcd\0\x05"), VALUE_UINT, 5, 0},
 		{BYTES("\xce\0\0\0\x05"), VALUE_UINT, 5, 0},
 		{BYTES("\xcf\0\0\0\0\0\0\0\x05"), VALUE_UINT, 5, 0},
-		{BYTES("\xff"), VALUE_NEGATIVE, -1, 0},
-		{BYTES("\xe0"), VALUE_NEGATIVE, -32, 0},
 		{BYTES("\xd0\x80"), VALUE_NEGATIVE, INT8_MIN, 0},
 		{BYTES("\xd0\x7f"), VALUE_UINT, INT8_MAX, 0},
 		{BYTES("\xd1\x80\0"), VALUE_NEGATIVE, INT16_MIN, 0},
@@ -97,86 +95,22 @@ static void all_forms_of_a_value_are_read(void **state)
 	}
 }
 
-/* {"a": [1, 300], "bin": …, "m": {}} */
-static size_t sample(char *bytes, size_t capacity)
-{
-	struct pack p = pack_into(bytes, capacity);
-
-	pack_map(&p, 3);
-	pack_text(&p, "a", 1);
-	pack_array(&p, 2);
-	pack_uint(&p, 1);
-	pack_uint(&p, 300);
-	pack_text(&p, "bin", 3);
-	pack_bytes(&p, "\0\1\2", 3);
-	pack_text(&p, "m", 1);
-	pack_map(&p, 0);
-	return p.full ? 0 : p.length;
-}
-
-static void containers_are_read_in_document_order(void **state)
-{
-	static const enum value_type types[] = {VALUE_MAP, VALUE_TEXT, VALUE_ARRAY, VALUE_UINT,
-		VALUE_UINT, VALUE_TEXT, VALUE_BYTES, VALUE_TEXT, VALUE_MAP};
-	char bytes[64];
-	struct value v[16];
-	int count = unpack(bytes, sample(bytes, sizeof(bytes)), v, COUNT(v));
-	const struct value *end = v + count;
-
-	(void)state;
-	assert_int_equal(count, COUNT(types));
-	for (int i = 0; i < count; i++)
-		assert_int_equal(v[i].type, types[i]);
-	assert_int_equal(v[0].count, 3);
-	assert_int_equal(v[4].number, 300);
-	assert_true(value_is(&v[5], "bin"));
-	assert_false(value_is(&v[5], "bi") || value_is(&v[5], "bin2") || value_is(&v[6], "bin"));
-	assert_ptr_equal(value_skip(v, end), end);
-	assert_ptr_equal(value_skip(v + 1, end), v + 2);
-	assert_ptr_equal(value_skip(v + 2, end), v + 5);
-	v[8].count = UINT32_MAX; /* even then it stops at the end */
-	assert_ptr_equal(value_skip(v + 8, end), end);
-}
-
-static void texts_are_borrowed(void **state)
-{
-	static const uint32_t lengths[] = {0, 1, 31, 32, 255, 256, 65535, 65536};
-	static char bytes[1 << 17], text[1 << 17];
-
-	(void)state;
-	for (size_t i = 0; i < 2 * COUNT(lengths); i++) {
-		struct pack p = pack_into(bytes, sizeof(bytes));
-		struct value v;
-
-		if (i % 2)
-			pack_text(&p, text, lengths[i / 2]);
-		else
-			pack_bytes(&p, text, lengths[i / 2]);
-		assert_int_equal(unpack(bytes, p.length, &v, 1), 1);
-		assert_int_equal(v.type, i % 2 ? VALUE_TEXT : VALUE_BYTES);
-		assert_int_equal(v.count, lengths[i / 2]);
-		assert_true(v.count == 0 || v.bytes + v.count == bytes + p.length);
-	}
-}
-
 static void bytes_cut_short_anywhere_are_errors(void **state)
 {
-	char bytes[65];
+	static const char sample[] = "\x82\xa1"
+				     "a"
+				     "\x92\x01\xcd\x01\x2c\xa3"
+				     "bin"
+				     "\xc4\x03\0\1\2";
 	struct value v[16];
-	size_t n = sample(bytes, sizeof(bytes));
+	size_t n = sizeof(sample) - 1;
 
 	(void)state;
-	for (size_t cut = 0; cut < n; cut++) {
-		char *exact = malloc(cut ? cut : 1);
-
-		assert_int_equal(sample(exact, cut), 0);
-		assert_int_equal(unpack_exact(bytes, cut, v, COUNT(v)), UNPACK_MALFORMED);
-		free(exact);
-	}
-	assert_int_equal(unpack_exact(bytes, n, v, COUNT(v)), 9);
-	assert_int_equal(unpack_exact(bytes, n, v, 8), UNPACK_MANY);
-	bytes[n] = 0;
-	assert_int_equal(unpack_exact(bytes, n + 1, v, COUNT(v)), UNPACK_MALFORMED);
+	for (size_t cut = 0; cut < n; cut++)
+		assert_int_equal(unpack_exact(sample, cut, v, COUNT(v)), UNPACK_MALFORMED);
+	assert_int_equal(unpack_exact(sample, n, v, COUNT(v)), 7);
+	assert_int_equal(unpack_exact(sample, n, v, 6), UNPACK_MANY);
+	assert_int_equal(unpack_exact(sample, n + 1, v, COUNT(v)), UNPACK_MALFORMED);
 }
 
 /* @depth containers, the innermost with one number. */
@@ -195,25 +129,13 @@ static int nested(unsigned depth, char container)
 	return unpack_exact(bytes, n, v, COUNT(v));
 }
 
-/* A closed container no longer counts: [[{}], [{}], …] may be long. */
 static void depth_is_limited(void **state)
 {
-	char bytes[64];
-	struct value v[64];
-	struct pack p = pack_into(bytes, sizeof(bytes));
-
 	(void)state;
-	assert_int_equal(LIMIT_DEPTH, 8);
 	assert_int_equal(nested(8, '\x91'), 9);
 	assert_int_equal(nested(9, '\x91'), UNPACK_DEPTH);
 	assert_int_equal(nested(8, '\x81'), 17);
 	assert_int_equal(nested(30, '\x81'), UNPACK_DEPTH);
-	pack_array(&p, 12);
-	for (unsigned i = 0; i < 12; i++) {
-		pack_array(&p, 1);
-		pack_map(&p, 0);
-	}
-	assert_int_equal(unpack(bytes, p.length, v, COUNT(v)), 25);
 }
 
 /* Lengths far beyond the bytes, and extensions. */
@@ -226,13 +148,9 @@ static void claims_are_not_trusted(void **state)
 		{BYTES("\xdb\xff\xff\xff\xff")},
 		{BYTES("\xc6\xff\xff\xff\xff\0\0\0")},
 		{BYTES("\xdd\xff\xff\xff\xff")},
-		{BYTES("\xdf\x7f\xff\xff\xff\0\0\0")},
 		{BYTES("\xdf\x80\0\0\0\0\0\0")},
-		{BYTES("\xdb\0\x01\0\0\0\0\0")},
 		{BYTES("\xd4\x01\0")},
-		{BYTES("\xd6\xff\0\0\0\0")},
 		{BYTES("\xc7\x01\x01\0")},
-		{BYTES("\xc8\0\x01\x01\0")},
 		{BYTES("\xc9\0\0\0\x01\x01\0")},
 		{BYTES("\xc1")},
 	};
@@ -248,8 +166,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(unsigned_numbers_have_the_shortest_form),
 		cmocka_unit_test(all_forms_of_a_value_are_read),
-		cmocka_unit_test(containers_are_read_in_document_order),
-		cmocka_unit_test(texts_are_borrowed),
 		cmocka_unit_test(bytes_cut_short_anywhere_are_errors),
 		cmocka_unit_test(depth_is_limited),
 		cmocka_unit_test(claims_are_not_trusted),
