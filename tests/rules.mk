@@ -35,7 +35,7 @@ $(O)/preempted/%.o: %.c Makefile
 $(O)/check/sim: $(preempted) tests/sim/wrap.txt
 	$(link) @tests/sim/wrap.txt $(filter-out -luv -luring -lllhttp,$(LIBS))
 
-$(O)/check/fake/libcuda.so.1: $(patsubst %,$(O)/tests/gpu/fake_%.o,cuda state streams)
+$(O)/check/fake/libcuda.so.1: $(O)/tests/gpu/fake_cuda.o
 	$(program) -shared -Wl,-soname,libcuda.so.1
 
 # Fuzzers. An input also says which allocation and which call on a file fails (tests/fuzz/fail.h).

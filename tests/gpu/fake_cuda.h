@@ -8,14 +8,13 @@
  *   FAKE_CUDA_DELAY_MS=N         queued work is done after N ms at the earliest
  *   FAKE_CUDA_REGISTER_FAILS=N   the N-th cuMemHostRegister() and all later ones fail
  *   FAKE_CUDA_NO_RECORD=1        cuCtxRecordEvent() is not supported
- *   FAKE_CUDA_DEVICES=N          default 1
  */
 
 int fakeFaults(void); /* number of rule violations, each a line on stderr. Any at exit: status 99 */
 int fakeRegistered(void); /* number of registered regions */
 void fakeHold(int on);	  /* while on, only a synchronize does queued work */
 void fakeRush(void);	  /* makes all queued work due now */
-int fakePending(void);	  /* number of queued operations */
+int fakePending(void);	  /* number of queued copies and calls */
 /* Begins or ends a capture on @stream in global mode. Calls that could disturb it return 900 and
  * invalidate it. */
 void fakeCapture(void *stream, int on);
