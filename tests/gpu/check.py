@@ -19,14 +19,11 @@ import check_training
 from check_common import Daemon, failed, info, no_gpu, ok
 
 
-def checks():
-    """{name: function}, in the order of the files."""
-    return {
-        name: function
-        for module in (check_copies, check_processes, check_training)
-        for name, function in vars(module).items()
-        if name.startswith("check_")
-    }
+def chosen():
+    for module in (check_copies, check_processes, check_training):
+        for name, function in vars(module).items():
+            if name.startswith("check_") and any(word in name for word in sys.argv[1:] or [""]):
+                yield name, function
 
 
 def main():
@@ -41,13 +38,12 @@ def main():
     torch.empty(1, device="cuda")  # the device's context, torch's own
     daemon = Daemon()
     try:
-        for name, check in checks().items():
-            if not sys.argv[1:] or any(word in name for word in sys.argv[1:]):
-                try:
-                    check(torch, daemon)
-                except Exception as error:
-                    ok(name, False, repr(error))
-                    traceback.print_exc()
+        for name, check in chosen():
+            try:
+                check(torch, daemon)
+            except Exception as error:
+                ok(name, False, repr(error))
+                traceback.print_exc()
     finally:
         daemon.end()
     print(f"{len(failed)} failed" if failed else "all ok")

@@ -2,9 +2,7 @@
 
 import ctypes
 import json
-import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,30 +13,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 KIT = ROOT / "build/gpu"
 BUILT = (ROOT / "build/gcc").exists() or not KIT.exists()
-BIN = Path(os.environ.get("TOKEND_BIN", ROOT / "build/bin" if BUILT else KIT / "site/bin"))
+BIN = ROOT / "build/bin" if BUILT else KIT / "site/bin"
 CUDA_BIN = BIN if BUILT else KIT / "bin"
-sys.path.insert(
-    0, os.environ.get("TOKEND_PYTHON", str(ROOT / "build/python" if BUILT else KIT / "site"))
-)
+sys.path.insert(0, str(ROOT / "build/python" if BUILT else KIT / "site"))
 SEQ, WINDOW = 2048, 2049
-STREAMS = """\
+STREAM = "seed: 1, seq_len: 2048, vocab: 50000, datasets: [{name: web, path: web.bin}]"
+STREAMS = f"""
 memory: 8GiB
 streams:
-  train:
-    seed: 1
-    seq_len: 2048
-    vocab: 50000
-    datasets:
-      - {name: web, path: web.bin}
-  papers:
-    seed: 1
-    seq_len: 2048
-    vocab: 50000
-    eos: 7
-    documents: true
-    loss_mask: true
-    datasets:
-      - {name: web, path: web.bin}
+  train: {{{STREAM}}}
+  papers: {{{STREAM}, eos: 7, documents: true, loss_mask: true}}
 """
 
 
@@ -57,8 +41,6 @@ def no_gpu():
     return None
 
 
-# ---- the report ----
-
 failed = []  # names of failed statements
 
 
@@ -72,31 +54,26 @@ def info(name, value):
     print(f"info  {name}: {value}", flush=True)
 
 
-# ---- a daemon, sessions, expected tokens ----
-
-
 class Daemon:
     def __init__(self):
-        self.dir = Path(tempfile.mkdtemp(prefix="tokend-gpu-"))
-        self.socket = str(self.dir / "socket")
         import torch
 
-        ids = torch.randint(50000, (64_000_000,), dtype=torch.int32)
-        ids.to(torch.uint16).numpy().tofile(self.dir / "web.bin")
-        (self.dir / "tokend.yaml").write_text(
-            f"socket: {self.socket}\nstate_dir: {self.dir}/state\n{STREAMS}"
-        )
-        self.start()
-
-    def start(self):
         if not (BIN / "tokend").exists():
             raise SystemExit(
                 f"{BIN}/tokend does not exist; run `make all`, or copy build/gpu of `make gpu-kit` "
                 "from another machine"
             )
-        self.process = subprocess.Popen(
-            [BIN / "tokend", "-c", self.dir / "tokend.yaml"], stderr=open(self.dir / "log", "a")
-        )
+        self.dir = Path(tempfile.mkdtemp(prefix="tokend-gpu-"))
+        self.socket = str(self.dir / "socket")
+        ids = torch.randint(50000, (64_000_000,), dtype=torch.int32)
+        ids.to(torch.uint16).numpy().tofile(self.dir / "web.bin")
+        places = f"socket: {self.socket}\nstate_dir: {self.dir}/state"
+        (self.dir / "tokend.yaml").write_text(places + STREAMS)
+        self.start()
+
+    def start(self):
+        command = [BIN / "tokend", "-c", self.dir / "tokend.yaml"]
+        self.process = subprocess.Popen(command, stderr=open(self.dir / "log", "a"))
         for _ in range(2000):
             if self.sessions() is not None:
                 return
@@ -108,14 +85,10 @@ class Daemon:
         self.process.wait()
 
     def sessions(self):
-        done = subprocess.run(
-            [BIN / "tokctl", "status", "--json", "--socket", self.socket],
-            capture_output=True,
-            check=False,
-        )
-        return (
-            json.loads(done.stdout.splitlines()[-1])["sessions"] if done.returncode == 0 else None
-        )
+        """Their number; None: it does not answer."""
+        command = [BIN / "tokctl", "status", "--json", "--socket", self.socket]
+        done = subprocess.run(command, capture_output=True, check=False)
+        return None if done.returncode else json.loads(done.stdout.splitlines()[-1])["sessions"]
 
     def end(self):
         self.kill()
@@ -125,17 +98,29 @@ class Daemon:
 class Session:
     """A client with buffers for its small arrays."""
 
-    def __init__(self, daemon, micro=8, slots=4, position=0):
+    def __init__(self, daemon, micro=8, slots=4):
         import torch
         from tokend import _tokend
 
-        self.client = _tokend.Client(
-            "train", micro, socket=daemon.socket, slots=slots, deadline_ms=30000, position=position
-        )
+        keys = {"socket": daemon.socket, "slots": slots, "deadline_ms": 30000, "position": 0}
+        self.client = _tokend.Client("train", micro, **keys)
         self.micro, self.small = micro, torch.empty((2, micro), dtype=torch.int64)
 
     def take(self, tokens=0):
         return self.client.next_into(tokens, self.small.data_ptr())
+
+    def slot(self):
+        """The lent slot, as a tensor over the ring."""
+        import torch
+
+        return torch.from_dlpack(self.client.view()).view(torch.int16)
+
+    def first_slot(self):
+        """The same, of a registered ring that lends two slots."""
+        self.client.lend(2)
+        self.client.pin(0)
+        self.take()
+        return self.slot()
 
     def fed(self, source):
         """The next batch of a feed, on the GPU."""
@@ -143,29 +128,31 @@ class Session:
         self.client.takes = source.takes(after)
         return tokens
 
-    def on_cpu(self):
-        import torch
-
-        tokens = torch.empty((self.micro, WINDOW), dtype=torch.int64)
-        assert self.take(tokens.data_ptr()) is not None
-        return tokens
-
     def close(self):
         self.client.close()
 
 
-def want(daemon, batches, micro=8, position=0):
+def want(daemon, batches, micro=8):
     """The expected tokens, read without a GPU."""
-    session = Session(daemon, micro, position=position)
-    rows = [session.on_cpu() for _ in range(batches)]
+    import torch
+
+    session, rows = Session(daemon, micro), []
+    for _ in range(batches):
+        rows.append(torch.empty((micro, WINDOW), dtype=torch.int64))
+        assert session.take(rows[-1].data_ptr()) is not None
     session.close()
     return rows
 
 
-def same(seen, right):
-    return len(seen) == len(right) and all(
-        got.cpu().equal(tokens) for got, tokens in zip(seen, right, strict=True)
-    )
+def wrong(seen, right):
+    """The numbers of the batches that differ."""
+    pairs = zip(seen, right, strict=True)
+    return [i for i, (got, tokens) in enumerate(pairs) if not got.cpu().equal(tokens)]
+
+
+def unsigned(torch, slots):
+    """Batches as they are in the ring, in 16 bits."""
+    return [tokens.to(torch.int64) & 0xFFFF for tokens in slots]
 
 
 def feed(session):
@@ -179,7 +166,3 @@ def feed(session):
 def slow(torch, ms):
     """Keeps the current stream busy for about @ms milliseconds."""
     torch.cuda._sleep(int(ms * 1.5e6))  # cycles, at about 1.5 GHz
-
-
-def median(values):
-    return statistics.median(values)

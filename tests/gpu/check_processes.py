@@ -10,12 +10,50 @@ import threading
 import time
 from pathlib import Path
 
-from check_common import CUDA_BIN, Session, feed, info, ok, same, slow, want
+from check_common import CUDA_BIN, Session, feed, info, ok, slow, want, wrong
+
+BEGIN = f"""
+import os, sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+import torch
+from check_common import Session, feed, slow
+import tokend
+"""
+VICTIM = """
+class D: socket = sys.argv[1]
+session = Session(D)
+source = feed(session)
+for i in range(8):
+    with torch.cuda.stream(source._gpu.side):
+        slow(torch, 500)
+    if i == 7: print("now", flush=True)
+    session.fed(source)
+torch.cuda.synchronize()
+"""
+LEAVER = """
+how = sys.argv[2]
+loader = tokend.Loader("train", 8, socket=sys.argv[1], rank=0, world=1, device="cuda")
+first = [next(loader) for _ in range(3)]
+if how == "fork":
+    child = os.fork()
+    if child == 0:
+        try:
+            next(loader)
+        except tokend.ForkedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0, "the child was not rejected"
+    next(loader)
+if how == "queued copies":
+    slow(torch, 200)
+    next(loader)
+print("end", flush=True)
+"""
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def check_daemon_killed(torch, daemon):
-    right = want(daemon, 30)
-    session = Session(daemon)
+    right, session = want(daemon, 30), Session(daemon)
     source, seen = feed(session), []
     for i in range(30):
         if i == 10:
@@ -26,105 +64,38 @@ def check_daemon_killed(torch, daemon):
             threading.Timer(0.3, daemon.start).start()
         seen.append(session.fed(source))
     torch.cuda.synchronize()
-    ok("daemon killed mid-copy: the same tokens", same(seen, right))
-    ok(
-        "daemon killed mid-copy: the new ring is registered",
-        session.client.shape()["pinned_bytes"] > 0,
-    )
-    ok("daemon killed mid-copy: attached again once", session.client.shape()["reattached"] == 1)
+    bad, shape = wrong(seen, right), session.client.shape()
+    ok("daemon killed mid-copy: the same tokens", not bad, bad)
+    ok("daemon killed mid-copy: the new ring is registered", shape["pinned_bytes"] > 0)
+    ok("daemon killed mid-copy: attached again once", shape["reattached"] == 1)
     session.close()
-
-
-VICTIM = """
-import sys
-sys.path[:0] = [{here!r}]
-import torch
-from check_common import Session, feed, slow
-class D: socket = {socket!r}
-session = Session(D)
-source = feed(session)
-for i in range(8):
-    with torch.cuda.stream(source._gpu.side):
-        slow(torch, 500)
-    if i == 7: print("now", flush=True)
-    session.fed(source)
-torch.cuda.synchronize()
-"""
 
 
 def check_trainer_killed(torch, daemon):
-    code = VICTIM.format(here=str(Path(__file__).parent), socket=daemon.socket)
     for _ in range(3):
-        victim = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        said = victim.stdout.readline()
+        command = [sys.executable, "-c", BEGIN + VICTIM, daemon.socket]
+        victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert victim.stdout.readline() == "now\n"
         victim.send_signal(signal.SIGKILL)
-        assert victim.wait() == -signal.SIGKILL and said == "now\n", (
-            f"the trainer exited before it was killed: {victim.returncode}"
-        )
+        assert victim.wait() == -signal.SIGKILL, "the trainer exited before it was killed"
         until = time.monotonic() + 10
         while daemon.sessions() and time.monotonic() < until:
             time.sleep(0.01)
-    ok(
-        "trainer killed mid-copy: its sessions have ended",
-        daemon.sessions() == 0,
-        daemon.sessions(),
-    )
+    ok("trainer killed mid-copy: its sessions have ended", daemon.sessions() == 0)
     right, session = want(daemon, 10), Session(daemon)
     source = feed(session)
-    got = [session.fed(source) for _ in range(10)]
-    ok("trainer killed mid-copy: the next one gets the right tokens", same(got, right))
+    bad = wrong([session.fed(source) for _ in right], right)
+    ok("trainer killed mid-copy: the next one gets the right tokens", not bad, bad)
     session.close()
-
-
-LEAVER = """
-import os, sys
-sys.path[:0] = [{here!r}]
-import torch
-from check_common import slow
-import tokend
-loader = tokend.Loader("train", 8, socket={socket!r}, rank=0, world=1, device="cuda")
-first = [next(loader) for _ in range(3)]
-if {fork}:
-    child = os.fork()
-    if child == 0:
-        try:
-            next(loader)
-        except tokend.ForkedError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0, "the child was not rejected"
-    next(loader)
-if {work}:
-    slow(torch, 200)
-    next(loader)
-print("end", flush=True)
-"""
 
 
 def check_leaving(torch, daemon):
     """A process that exits without closing anything ends without errors."""
-    for name, fork, work in (
-        ("a process", False, False),
-        ("one with queued copies", False, True),
-        ("one that had forked", True, False),
-    ):
-        code = LEAVER.format(
-            here=str(Path(__file__).parent), socket=daemon.socket, fork=fork, work=work
-        )
-        begin = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+    for how in ("nothing more", "queued copies", "fork"):
+        command = [sys.executable, "-W", "ignore", "-c", BEGIN + LEAVER, daemon.socket, how]
+        done = subprocess.run(command, check=False, timeout=120, **PIPES)
         good = done.returncode == 0 and done.stdout == "end\n" and "rror" not in done.stderr
-        ok(
-            f"leaving: {name} ends without errors",
-            good,
-            (done.returncode, done.stderr) if not good else f"{time.perf_counter() - begin:.1f} s",
-        )
+        ok(f"leaving, {how}: ends without errors", good, (done.returncode, done.stderr))
 
 
 def check_daemon_without_cuda(torch, daemon):
@@ -136,54 +107,33 @@ def check_daemon_without_cuda(torch, daemon):
     ok("the daemon has no CUDA library mapped", "libcuda" not in maps and "/dev/nvidia" not in maps)
     opened = [os.readlink(fd) for fd in (process / "fd").iterdir()]
     ok("the daemon has no NVIDIA device open", not any("nvidia" in name for name in opened), opened)
-    if shutil.which("nvidia-smi") is None:
-        info("the daemon is not among nvidia-smi's processes", "nvidia-smi does not exist")
-    else:
+    if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
-        done = subprocess.run(query, capture_output=True, text=True, check=False)
-        pids = [int(word) for word in done.stdout.split() if word.isdigit()]
-        info(
-            "nvidia-smi's compute processes",
-            f"{pids}, trainer {os.getpid()}, daemon {daemon.process.pid}",
-        )
-        ok(
-            "the daemon is not among nvidia-smi's processes",
-            done.returncode == 0 and daemon.process.pid not in pids,
-            done.stderr,
-        )
+        done = subprocess.run(query, check=False, **PIPES)
+        good = done.returncode == 0 and str(daemon.process.pid) not in done.stdout.split()
+        ok("the daemon is not among nvidia-smi's processes", good, done.stdout + done.stderr)
     session.close()
 
 
+def run_program(name, *arguments):
+    """What it prints, or None: a C program with the CUDA runtime."""
+    if not (CUDA_BIN / name).exists():
+        info(name, "cuda_runtime.h or libcudart_static.a was missing; make cuda-programs CUDA=…")
+        return None
+    done = subprocess.run([CUDA_BIN / name, *arguments], check=False, timeout=120, **PIPES)
+    ok(name, done.returncode == 0, (done.stdout + done.stderr).strip())
+    return done.stdout if done.returncode == 0 else None
+
+
 def check_programs(torch, daemon):
-    """The C example and the benchmark, with the CUDA runtime."""
-    commands = {
-        "example-gpu-trainer": [CUDA_BIN / "example-gpu-trainer", "train", daemon.socket],
-        "bench-h2d": [CUDA_BIN / "bench-h2d", daemon.socket, "train", "4096"],
-    }
-    for name, command in commands.items():
-        if not command[0].exists():
-            info(
-                name,
-                (
-                    "not built: cuda_runtime.h or libcudart_static.a was missing; run make "
-                    "cuda-programs CUDA=…"
-                ),
-            )
-            continue
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        ok(name, done.returncode == 0, (done.stdout + done.stderr).strip())
-        if name == "example-gpu-trainer":
-            ok(
-                "example-gpu-trainer: all steps, from a registered ring",
-                "100 steps, ring registered" in done.stdout,
-            )
-        if name == "bench-h2d" and done.returncode == 0:
-            seen = json.loads(done.stdout)
-            ok(
-                "bench-h2d: the whole ring was registered",
-                seen["pinned_bytes"] >= 4 * seen["slot_bytes"],
-            )
-            ok(
-                "bench-h2d: ring ≥ 0.95 of CUDA's own pinned memory",
-                seen["ring_gb_s"] >= 0.95 * seen["cuda_pinned_gb_s"],
-            )
+    said = run_program("example-gpu-trainer", "train", daemon.socket)
+    if said is not None:
+        good = "100 steps, ring registered" in said
+        ok("example-gpu-trainer: all steps, from a registered ring", good)
+    said = run_program("bench-h2d", daemon.socket, "train", "4096")
+    if said is not None:
+        seen = json.loads(said)
+        whole = seen["pinned_bytes"] >= 4 * seen["slot_bytes"]
+        fast = seen["ring_gb_s"] >= 0.95 * seen["cuda_pinned_gb_s"]
+        ok("bench-h2d: the whole ring was registered", whole)
+        ok("bench-h2d: ring ≥ 0.95 of CUDA's own pinned memory", fast)

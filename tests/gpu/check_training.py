@@ -2,23 +2,17 @@
 
 import threading
 import time
+from statistics import median
 
-from check_common import SEQ, WINDOW, Session, feed, info, median, ok, same, want
+from check_common import SEQ, WINDOW, Session, feed, info, ok, want, wrong
 
 
 def model(torch, width=1024, layers=6):
     torch.manual_seed(0)
-    blocks = [
-        torch.nn.TransformerEncoderLayer(width, 16, 4 * width, 0.0, batch_first=True)
-        for _ in range(layers)
-    ]
-    return (
-        torch.nn.Sequential(
-            torch.nn.Embedding(65536, width), *blocks, torch.nn.Linear(width, 65536)
-        )
-        .cuda()
-        .bfloat16()
-    )
+    layer = torch.nn.TransformerEncoderLayer
+    blocks = [layer(width, 16, 4 * width, 0.0, batch_first=True) for _ in range(layers)]
+    ends = torch.nn.Embedding(65536, width), torch.nn.Linear(width, 65536)
+    return torch.nn.Sequential(ends[0], *blocks, ends[1]).cuda().bfloat16()
 
 
 def loss_of(torch, net, tokens):
@@ -51,18 +45,12 @@ def check_step_time(torch, daemon):
     seen = {name: [] for name in ways}
     for turn in range(pairs + 3):
         for name in sorted(ways, reverse=turn % 2 == 0):
-            took = seconds(ways[name])
-            if turn >= 3:  # the first ones warm up
-                seen[name].append(took)
+            seen[name].append(seconds(ways[name]))
+    seen = {name: times[3:] for name, times in seen.items()}  # the first ones warm up
     more = sorted(a / b - 1 for a, b in zip(seen["tokend"], seen["synthetic"], strict=True))
-    low, high = (
-        more[pairs // 2 - 7],
-        more[pairs // 2 + 6],
-    )  # of 40: a 96 % confidence interval of the median
-    info(
-        "step time",
-        ", ".join(f"{name} {median(times) * 1e3:.3f} ms" for name, times in seen.items()),
-    )
+    # of 40: a 96 % confidence interval of the median
+    low, high = more[pairs // 2 - 7], more[pairs // 2 + 6]
+    info("step time", {name: f"{median(times) * 1e3:.3f} ms" for name, times in seen.items()})
     said = f"{median(more) * 100:+.3f} %, between {low * 100:+.3f} and {high * 100:+.3f}"
     ok("step time: at most 0.1 % more than with synthetic tokens", median(more) <= 0.001, said)
     session.close()
@@ -74,46 +62,30 @@ def check_loader(torch, daemon):
     """
     from tokend import Loader
 
+    masked = {"stream": "papers", "loss_mask": True}
     ways = {
         "plain": {},
-        "documents, masks, provenance": {
-            "stream": "papers",
-            "documents": True,
-            "loss_mask": True,
-            "provenance": True,
-        },
-        "a slice": {"stream": "papers", "cp": (1, 2, "zigzag"), "loss_mask": True},
+        "documents, masks, provenance": {**masked, "documents": True, "provenance": True},
+        "a slice": {**masked, "cp": (1, 2, "zigzag")},
         "int32": {"dtype": torch.int32},
         "transformed": {"transform": backwards},
     }
-    for name, ask in ways.items():
-        ask = {
-            "stream": "train",
-            "micro_batch": 8,
-            "socket": daemon.socket,
-            "rank": 0,
-            "world": 1,
-            **ask,
-        }
-        with Loader(**ask) as plain, Loader(**ask, device="cuda") as there:
+    for name, more in ways.items():
+        keys = {"stream": "train", "micro_batch": 8, "rank": 0, "world": 1, **more}
+        keys["socket"] = daemon.socket
+        with Loader(**keys) as plain, Loader(**keys, device="cuda") as there:
             pairs = [(next(plain), next(there)) for _ in range(6)]
             there.load_state_dict(plain.state_dict())
             pairs += [(next(plain), next(there)) for _ in range(3)]
-        wrong = {
-            key
-            for a, b in pairs
-            for key in a.keys() | b.keys()
-            if not (
-                torch.equal(a[key], b[key].cpu()) if hasattr(a[key], "cpu") else a[key] == b[key]
-            )
-        }
+        bad = {key for a, b in pairs for key in a.keys() | b.keys() if not same(a[key], b[key])}
+        ok(f"loader, {name}: as on the CPU", not bad, sorted(bad))
         on = {key for key, value in pairs[0][1].items() if getattr(value, "is_cuda", False)}
-        ok(f"loader, {name}: as on the CPU", not wrong, sorted(wrong) or "")
-        ok(
-            f"loader, {name}: on the device",
-            on >= {"input_ids", "labels"} and ("documents" not in ask or "cu_seqlens" in on),
-            on,
-        )
+        needed = {"input_ids", "labels"} | ({"cu_seqlens"} if "documents" in keys else set())
+        ok(f"loader, {name}: on the device", on >= needed, on)
+
+
+def same(a, b):
+    return a.equal(b.cpu()) if hasattr(a, "cpu") else a == b
 
 
 def backwards(tokens, position, rng):
@@ -144,30 +116,25 @@ def check_capture(torch, daemon):
     session.fed(source)  # one-time initialization
     thread = threading.Thread(target=capture)
     thread.start()
-    seen, raised = [], []
     try:
         seen = [session.fed(source) for _ in right[1:]]
-    except Exception as error:
-        raised.append(error)
-    stop.set()
-    thread.join()
+    finally:
+        stop.set()
+        thread.join()
     torch.cuda.synchronize()
-    bad = [g for g in graphs if g != "good"]
-    ok(f"capture in another thread: {len(graphs)} graphs, all valid", graphs and not bad, bad[:1])
-    ok(
-        "capture in another thread: batches arrive unchanged",
-        not raised and same(seen, right[1:]),
-        raised,
-    )
+    spoiled = [graph for graph in graphs if graph != "good"]
+    said = f"capture in another thread: {len(graphs)} graphs, all valid"
+    ok(said, graphs and not spoiled, spoiled[:1])
+    bad = wrong(seen, right[1:])
+    ok("capture in another thread: batches arrive unchanged", not bad, bad)
     session.close()
 
 
 def check_compile(torch, daemon):
     """Compiled steps give the same losses with batches of a feed and with batches from the CPU."""
-    net, right, losses = model(torch, 256, 2), want(daemon, 12, 4), {}
-    step = torch.compile(
-        lambda tokens: loss_of(torch, net, tokens), mode="reduce-overhead", fullgraph=True
-    )
+    net, right = model(torch, 256, 2), want(daemon, 12, 4)
+    options = {"mode": "reduce-overhead", "fullgraph": True}
+    step = torch.compile(lambda tokens: loss_of(torch, net, tokens), **options)
 
     def trained(tokens):
         loss = step(tokens)
@@ -175,16 +142,11 @@ def check_compile(torch, daemon):
         net.zero_grad()
         return loss.item()
 
-    losses["cpu"] = [trained(tokens.cuda()) for tokens in right]
+    cpu = [trained(tokens.cuda()) for tokens in right]
     session = Session(daemon, 4)
     source = feed(session)
-    losses["feed"] = [trained(session.fed(source)) for _ in right]
-    near = all(
-        abs(a - b) <= 1e-3 * abs(a) for a, b in zip(losses["cpu"], losses["feed"], strict=True)
-    )
-    ok(
-        "torch.compile, reduce-overhead: the same losses",
-        near and len(set(losses["cpu"])) > 1,
-        losses,
-    )
+    fed = [trained(session.fed(source)) for _ in right]
+    near = all(abs(a - b) <= 1e-3 * abs(a) for a, b in zip(cpu, fed, strict=True))
+    said = "torch.compile, reduce-overhead: the same losses"
+    ok(said, near and len(set(cpu)) > 1, (cpu, fed))
     session.close()

@@ -111,12 +111,10 @@ def kinds(socket):
 def late(socket):
     """The GPU does nothing for a while: a wait for it would never end."""
     trainer = Trainer(socket, slots=8)
-    trainer.steps(2)
     trainer.gpu.cu.fakeHold(1)
     trainer.steps(4)
     pending = trainer.gpu.cu.fakePending()
     trainer.gpu.cu.fakeHold(0)
-    trainer.steps(6)
     return trainer.end(pending=pending)
 
 
@@ -169,17 +167,14 @@ def elsewhere(socket):
 def refused(socket):
     """Rings that cannot be registered, one after the other. The daemon learns of it."""
     trainer = Trainer(socket)
-    for _ in range(4):
+    for _ in range(2):
         trainer.steps(3)
         trainer.loader.seek()
-    trainer.steps(1)
-    print("look", flush=True)
-    sys.stdin.readline()
-    return trainer.end()
+    return restart(socket, trainer)
 
 
-def restart(socket):
-    trainer = Trainer(socket)
+def restart(socket, trainer=None):
+    trainer = trainer or Trainer(socket)
     trainer.steps(3)
     print("look", flush=True)
     sys.stdin.readline()
