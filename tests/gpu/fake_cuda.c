@@ -1,8 +1,8 @@
 /*
  * A libcuda.so.1 without a GPU. It checks which calls are made, in which order and state, and is
- * stricter than a driver. It reports calls without a context or in a forked child, unaligned or
- * overlapping regions, streams of other contexts, memory that is unmapped while registered, and
- * calls that would invalidate another thread's capture.
+ * stricter than a driver. It reports calls without a context or in a forked child, and streams of
+ * other contexts. It also reports unaligned or overlapping regions, memory that is unmapped while
+ * registered, and calls that would invalidate another thread's capture.
  *
  * Queued work is done late, when a call asks about it. A slot that was released too early contains
  * other tokens by then, and the copy is wrong.

@@ -12,7 +12,6 @@ wire      a client that implements the wire protocol itself, and a witness
 users     clients of other users
 fuse      a file system that can stop answering
 stores    real object stores, as processes; fault_proxy injects faults between one and a client
-release   an older release, built from the history; compat_trainer: a trainer with its package
 prose     comments, messages and pages, taken out of the sources
 pages     the parts of a page; page_runner executes its blocks
 

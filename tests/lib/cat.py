@@ -17,13 +17,23 @@ class Cat:
     """
 
     def __init__(
-        self, place, daemon, rank, batches, world=2, micro=4, pipe=True, record=None, **keys
+        self,
+        place,
+        daemon,
+        rank,
+        batches,
+        world=2,
+        micro=4,
+        pipe=True,
+        record=None,
+        program=TOKCTL,
+        **keys,
     ):
         self.out, self.err = place.file(f"{rank}.out"), place.file(f"{rank}.err")
         arguments = f"--run r --rank {rank} --world {world} --micro {micro} --slots 4".split()
         arguments += ["--record", record] if record else []
         self.process = place.spawn(
-            [TOKCTL, "cat", "train", "--socket", daemon.socket, "--batches", str(batches)]
+            [program, "cat", "train", "--socket", daemon.socket, "--batches", str(batches)]
             + arguments,
             stdout=subprocess.PIPE if pipe else open(self.out, "wb"),
             pipesize=4096 if pipe else -1,
