@@ -10,21 +10,15 @@
 #include "client/lib/tokend.h"
 #include "proto/cursor.h"
 #include "proto/ring.h"
-#include "proto/wire.h"
-#include "tests/fuzz/input.h"
+#include "tests/fuzz/packet.h"
 #include "tests/fuzz/scratch.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-enum { CONNECTIONS = 3, CALLS = 16, HELD = 8, DEADLINE_MS = 2 };
+enum { CONNECTIONS = 3, PACKETS = 24, CALLS = 16, HELD = 8, DEADLINE_MS = 2 };
 
 static char path[64];
 static int listener;
@@ -35,34 +29,6 @@ static struct input script[CONNECTIONS]; /* under the lock */
 static unsigned connections;
 
 /* ---- the daemon ---- */
-
-static void send_packet(int to, const void *bytes, size_t n, const int *fds, unsigned fd_count)
-{
-	char control[CMSG_SPACE(3 * sizeof(int))] = {0};
-	struct iovec part = {(void *)bytes, n};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-
-	if (fd_count > 0) {
-		message.msg_control = control;
-		message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
-		struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-
-		head->cmsg_level = SOL_SOCKET;
-		head->cmsg_type = SCM_RIGHTS;
-		head->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
-		memcpy(CMSG_DATA(head), fds, fd_count * sizeof(int));
-	}
-	sendmsg(to, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-static void send_wire(int to, const struct wire *w, const int *fds, unsigned fd_count)
-{
-	static char packet[LIMIT_PACKET_BYTES];
-	size_t n = wire_encode(w, packet);
-
-	if (n > 0)
-		send_packet(to, packet, n, fds, fd_count);
-}
 
 static int memory(uint64_t bytes, unsigned seals)
 {
@@ -106,83 +72,40 @@ static bool make_ring(struct input *in, uint8_t how, struct ring_geometry *g, in
 	return true;
 }
 
-static void send_feed(int to, struct input *in)
+/* A packet of the input. With a feed goes a ring, and sizes of 0 in it stand for the ring's. */
+static void send_packet(int to, struct input *in)
 {
-	static uint8_t cursor[LIMIT_CURSOR_BYTES];
-	struct wire w = {.op = WIRE_FEED};
+	static char encoded[LIMIT_PACKET_BYTES];
+	struct input packet;
+	struct wire w;
 	struct ring_geometry g;
-	uint8_t how = input_byte(in), more = input_byte(in);
-	uint64_t at = input_byte(in);
-	int fd[3] = {-1, -1, STDIN_FILENO};
+	uint8_t how = input_byte(in);
+	int fd[PACKET_FDS] = {-1, -1, STDIN_FILENO};
 
-	if (!make_ring(in, how, &g, fd))
+	if (how == 255) { /* a wake-up */
+		packet_send(to, "w", 1, NULL, 0, MSG_DONTWAIT);
 		return;
-	memcpy(cursor, good_cursor, good_bytes);
-	if (how & 8)
-		input_change_cursor(cursor, good_bytes, at, input_byte(in));
-	wire_set_bytes(&w, WIRE_CURSOR, cursor, how & 16 ? at % good_bytes : good_bytes);
-	wire_set(&w, WIRE_CONTENTS, at);
-	wire_set(&w, WIRE_END, how & 32 ? input_any(in) : RING_ENDLESS);
-	wire_set(&w, WIRE_META_BYTES, how & 64 ? input_any(in) : g.meta_bytes);
-	wire_set(&w, WIRE_DATA_BYTES, how & 128 ? input_any(in) : g.data_bytes);
-	if (more & 1)
-		wire_set(&w, WIRE_SERIAL, more & 2 ? 1 : input_byte(in));
-	if (more & 4)
-		wire_set(&w, WIRE_ID, input_byte(in));
-	if (more & 8)
-		wire_set_text(&w, WIRE_RUN, more & 16 ? "other" : "a/b");
-	send_wire(to, &w, fd, more < 240 ? 2 : more % 4);
+	}
+	if (!packet_take(in, &packet, &w, good_cursor, good_bytes)) {
+		packet_send(to, packet.at, packet.n, NULL, 0, MSG_DONTWAIT);
+		return;
+	}
+	if (w.op == WIRE_FEED && !make_ring(in, how, &g, fd))
+		return;
+	if (w.op == WIRE_FEED && wire_number(&w, WIRE_META_BYTES) == 0)
+		wire_set(&w, WIRE_META_BYTES, g.meta_bytes);
+	if (w.op == WIRE_FEED && wire_number(&w, WIRE_DATA_BYTES) == 0)
+		wire_set(&w, WIRE_DATA_BYTES, g.data_bytes);
+	size_t n = wire_encode(&w, encoded);
+
+	if (n > 0)
+		packet_send(to, encoded, n, fd,
+			w.op != WIRE_FEED ? 0
+			: how < 240	  ? 2
+					  : how % 4,
+			MSG_DONTWAIT);
 	close(fd[0]);
 	close(fd[1]);
-}
-
-static void send_reply(int to, struct input *in)
-{
-	static const enum wire_op ops[] = {WIRE_HELLO, WIRE_SAVED, WIRE_REQUEST, WIRE_DESCRIBED,
-		WIRE_ERROR, WIRE_WARNING, WIRE_ASKED, WIRE_ANSWER};
-	static const char *const kinds[] = {"mix", "skip", "drain", "checkpoint"};
-	struct wire w = {.op = ops[input_byte(in) % 8]};
-	uint8_t how = input_byte(in), serial = input_byte(in);
-
-	wire_set(&w, WIRE_VERSION_KEY, how == 255 ? 2 : 1);
-	wire_set(&w, WIRE_NUMBER, how);
-	wire_set(&w, WIRE_DIGEST, how);
-	wire_set_text(&w, WIRE_TAG, how & 1 ? "tag" : "other");
-	wire_set_text(&w, WIRE_PATH, how & 2 ? "/path" : "");
-	wire_set_text(&w, WIRE_KIND, how & 128 ? "a kind that is far too long" : kinds[how % 4]);
-	wire_set_text(&w, WIRE_ARGS, how & 4 ? "weight 0.5 web\nat 4096\n" : "samples x\n");
-	wire_set_bytes(&w, WIRE_CURSOR, good_cursor, how & 8 ? good_bytes / 2 : good_bytes);
-	wire_set_text(&w, WIRE_FIELD, how & 16 ? "rank" : "line\n");
-	wire_set_text(&w, WIRE_TEXT, how & 32 ? "no" : "");
-	wire_set_code(&w, 1 + how % (FAULT_CODES - 1));
-	if (how & 64)
-		wire_set(&w, WIRE_PASSING, 1);
-	if (serial)
-		wire_set(&w, WIRE_SERIAL, serial);
-	send_wire(to, &w, NULL, 0);
-}
-
-static void play(int to, struct input *in)
-{
-	struct input part;
-
-	for (int i = 0; i < 24 && in->n > 0; i++)
-		switch (input_byte(in) % 6) {
-		case 0:
-		case 1:
-			send_feed(to, in);
-			break;
-		case 2:
-		case 3:
-			send_reply(to, in);
-			break;
-		case 4:
-			send_packet(to, "w", 1, NULL, 0);
-			break;
-		default:
-			part = input_sized(in);
-			send_packet(to, part.at, part.n, NULL, 0);
-		}
 }
 
 /* Ends each connection after its packets: half, so that the client can still receive them. */
@@ -201,8 +124,8 @@ static void *serve(void *none)
 			continue;
 		pthread_mutex_lock(&lock);
 		n = connections++;
-		if (n < CONNECTIONS)
-			play(fd, &script[n]);
+		for (int i = 0; n < CONNECTIONS && i < PACKETS && script[n].n > 0; i++)
+			send_packet(fd, &script[n]);
 		pthread_mutex_unlock(&lock);
 		shutdown(fd, SHUT_WR);
 	}

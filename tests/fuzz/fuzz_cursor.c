@@ -4,20 +4,18 @@
  * sets a fault.
  *
  * An input is: failures (fail.h), a byte of flags, a cursor with its length before it, edits.
- * Flags: REPAIR puts the right checksum into the cursor; BEGIN makes a new cursor from the bytes.
+ * Flags: REPAIR puts the right checksum into the cursor; 4: the failure is in the edits.
  */
 #include "proto/cursor.h"
 #include "proto/cursor_json.h"
 #include "proto/record.h"
 #include "proto/wire.h"
 #include "tests/fuzz/check_fault.h"
-#include "tests/fuzz/count.h"
 #include "tests/fuzz/input.h"
-#include "tests/fuzz/mutate_pack.h"
 
 #include <stdlib.h>
 
-enum { REPAIR = 1, BEGIN = 2, HEADER = 16, EDITS = 12, SOURCES = 6, STEPS = 4 };
+enum { REPAIR = 1, HEADER = 16, EDITS = 12, SOURCES = 6, STEPS = 4 };
 
 struct bytes {
 	size_t n;
@@ -181,33 +179,11 @@ static uint32_t take_steps(struct input *in, struct cursor_step *steps, uint32_t
 	return n;
 }
 
-static bool begin(struct cursor *c, struct input *in, struct fault *fault)
-{
-	struct cursor identity = {.seed = input_any(in),
-		.seq_len = input_any(in),
-		.extra = input_byte(in),
-		.stride = input_any(in)};
-	char names[SOURCES][LIMIT_NAME_BYTES + 1];
-	struct cursor_source sources[SOURCES];
-	struct cursor_step steps[STEPS];
-	uint8_t kind = input_byte(in);
-	uint32_t n = kind / 4 % (SOURCES + 1);
-
-	take_name(in, identity.stream);
-	identity.epochs = kind & 1 ? input_any(in) : 0;
-	identity.samples = kind & 2 ? input_any(in) : 0;
-	for (uint32_t d = 0; d < n; d++)
-		take_source(in, names[d], &sources[d]);
-	return cursor_begin(c, &identity, sources, n, steps, take_steps(in, steps, n), fault);
-}
-
 static bool make(struct cursor *c, struct input *in, uint8_t flags, struct fault *fault)
 {
 	struct input part = input_sized(in);
 	bool ok;
 
-	if (flags & BEGIN)
-		return begin(c, &part, fault);
 	uint8_t *copy = malloc(part.n ? part.n : 1); /* so that any byte read past it is seen */
 
 	if (!copy)
@@ -304,8 +280,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!made) {
 		check_fault(&fault);
 		assert(fault.code == FAULT_CURSOR || fault.code == FAULT_MEMORY);
-		if (fault.code == FAULT_CURSOR && !(flags & BEGIN))
-			count(strcmp(fault.field, "checksum") == 0 ? 15 : 39);
 		cursor_free(&c);
 		return 0;
 	}
@@ -330,26 +304,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	cursor_free(&first);
 	cursor_free(&c);
 	return 0;
-}
-
-/* Half of the time one value of the cursor's map changes, the rest stays. */
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
-{
-	static uint8_t map[1 << 17];
-	enum { BEFORE = FAIL_BYTES + 1 + 2 + HEADER };
-	size_t length = size > BEFORE ? data[3] | (size_t)data[4] << 8 : 0, n;
-	size_t old = length - HEADER, rest = size - BEFORE - old;
-
-	if (seed % 2 || data[2] & BEGIN || length <= HEADER || length > size - BEFORE + HEADER)
-		return LLVMFuzzerMutate(data, size, most);
-	memcpy(map, data + BEFORE, old);
-	n = mutate_pack(map, old, sizeof(map), seed / 2);
-	if (n == 0 || n + HEADER > UINT16_MAX || BEFORE + n + rest > most)
-		return LLVMFuzzerMutate(data, size, most);
-	memmove(data + BEFORE + n, data + BEFORE + old, rest);
-	memcpy(data + BEFORE, map, n);
-	data[2] |= REPAIR;
-	data[3] = (uint8_t)(n + HEADER);
-	data[4] = (uint8_t)((n + HEADER) >> 8);
-	return BEFORE + n + rest;
 }

@@ -9,20 +9,24 @@
  * An input is: failures (fail.h), then a byte for the client and its action, and the arguments,
  * again and again.
  */
-#include "tests/fuzz/daemon_thread.h"
-#include "tests/fuzz/input.h"
+#include "daemon/catalog/catalog.h"
+#include "daemon/control/server.h"
+#include "proto/ring.h"
+#include "tests/fuzz/packet.h"
+#include "tests/fuzz/scratch.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 enum { CLIENTS = 3, ACTIONS = 24, ANSWER_MS = 5000, QUIET_MS = 2, AGAIN_MS = 50 };
+enum { USER_UID = 12345, STRANGER_UID = 23456 }; /* the first is in allow_uids: */
+enum { LAST_NUMBER = 255 };			 /* in a message: the last request's */
 
 struct client {
 	int fd; /* -1: closed */
@@ -36,6 +40,50 @@ struct client {
 
 static struct client clients[CLIENTS], witness;
 static uint64_t last_number; /* of the last request that anybody heard of */
+static char path[64];	     /* of the socket */
+static struct server_options server = {.depth = 64, .connections = 64};
+
+static void *serve(void *none)
+{
+	server_run(&server);
+	return none;
+}
+
+/* With shards, a socket and a state_dir below /dev/shm. */
+static bool start(void)
+{
+	static const char text[] =
+		"memory: 2MiB\nstate_dir: state\nallow_uids: [12345]\nstreams:\n"
+		"  train:\n    seed: 1\n    seq_len: 4\n    datasets:\n"
+		"      - {name: web, path: a.bin, dtype: u16, format: flat, weight: 0.7}\n"
+		"      - {name: code, path: b.bin, dtype: u16, format: flat, weight: 0.3}\n"
+		"  short:\n    seed: 1\n    seq_len: 4\n    samples: 9\n    datasets:\n"
+		"      - {name: web, path: a.bin, dtype: u16, format: flat}\n";
+	static const uint16_t tokens[1002];
+	static struct listener listener = {.fd = -1, .lock_fd = -1};
+	static struct rereads rereads;
+	const struct reader_options options = {.io = CONFIG_IO_PREAD,
+		.depth = 64,
+		.files = 16,
+		.streams = 2,
+		.largest_window_bytes = 64};
+	struct fault fault;
+	char note[256];
+	pthread_t thread;
+
+	scratch_put("a.bin", tokens, sizeof(tokens));
+	scratch_put("b.bin", tokens, sizeof(tokens) / 2);
+	snprintf(path, sizeof(path), "%s/s", scratch);
+	struct config *config = config_load(scratch_put("t.yaml", text, strlen(text)), &fault);
+
+	server.catalog = config ? catalog_open(config, NULL, &fault) : NULL;
+	server.reader = reader_open(&options, note, sizeof(note), &fault);
+	server.staging_bytes = reader_memory(&options);
+	server.listener = &listener;
+	server.rereads = &rereads;
+	return server.catalog && server.reader && listener_open(&listener, path, &fault) &&
+	       pthread_create(&thread, NULL, serve, NULL) == 0;
+}
 
 /* ---- packets ---- */
 
@@ -136,7 +184,7 @@ static void connect_as(struct client *c, uid_t uid)
 {
 	struct sockaddr_un to = {.sun_family = AF_UNIX};
 
-	memcpy(to.sun_path, daemon_socket(), strlen(daemon_socket()));
+	memcpy(to.sun_path, path, strlen(path));
 	c->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	syscall(SYS_setresuid, -1, uid, -1);
 	assert(c->fd >= 0 && connect(c->fd, (void *)&to, sizeof(to)) == 0);
@@ -150,7 +198,7 @@ static void client_open(struct client *c, bool greet, uint8_t how)
 	struct wire hello = {.op = WIRE_HELLO};
 
 	client_close(c);
-	connect_as(c, how == STRANGER ? DAEMON_STRANGER : how & USER ? DAEMON_USER : getuid());
+	connect_as(c, how == STRANGER ? STRANGER_UID : how & USER ? USER_UID : getuid());
 	if (!greet)
 		return;
 	wire_set(&hello, WIRE_VERSION_KEY, how == ANOTHER_VERSION ? 2 : WIRE_VERSION);
@@ -159,171 +207,39 @@ static void client_open(struct client *c, bool greet, uint8_t how)
 	send_wire(c, &hello, true);
 }
 
-/* ---- messages ---- */
+/* ---- actions ---- */
 
-/* One of @texts, or one from the input. */
-static void set_text(struct wire *w, enum wire_key key, struct input *in, const char *const *texts)
+/* A packet of the input; if it is a query, the daemon must answer. */
+static void send_packet(struct client *c, struct input *in)
 {
-	uint8_t which = input_byte(in);
-	unsigned n = 0;
+	static const uint64_t queries = 1 << WIRE_ATTACH | 1 << WIRE_CHECKPOINT |
+					1 << WIRE_PENDING | 1 << WIRE_DESCRIBE | 1 << WIRE_STATUS |
+					1 << WIRE_STREAMS | 1 << WIRE_REQUEST | 1 << WIRE_CANCEL;
+	static const char too_long[LIMIT_PACKET_BYTES + 1];
+	struct input packet;
+	struct wire w;
 
-	while (texts[n])
-		n++;
-	if (which < 240) {
-		wire_set_text(w, key, texts[which % n]);
-	} else {
-		struct input part = input_sized(in);
-
-		wire_set_bytes(w, key, part.at, part.n);
+	if (packet_take(in, &packet, &w, c->cursor, c->cursor_bytes)) {
+		if (wire_has(&w, WIRE_NUMBER) && wire_number(&w, WIRE_NUMBER) == LAST_NUMBER)
+			wire_set(&w, WIRE_NUMBER, last_number);
+		send_wire(c, &w, queries >> w.op & 1);
+		return;
 	}
-}
-
-static const char *const streams[] = {"train", "train", "short", "train", "none", "", NULL};
-static const char *const runs[] = {"run", "run", "default", "other", "", "a/b", NULL};
-static const char *const tags[] = {"a", "b", "run/a", "a.former", "", "..", NULL};
-static const char *const kinds[] = {"mix", "seek", "skip", "drain", "stop", "add", "", NULL};
-static const char *const texts[] = {"{\"at\":1}", "web=1", "", "{}", "line\nline", NULL};
-
-/* The client's last cursor, or with one byte changed and the checksum repaired. */
-static void set_cursor(struct wire *w, const struct client *c, struct input *in)
-{
-	static uint8_t changed[LIMIT_CURSOR_BYTES];
-	uint8_t how = input_byte(in);
-	size_t n = c->cursor_bytes;
-
-	memcpy(changed, c->cursor, n);
-	if (how % 2 && n > 16) {
-		uint64_t at = input_number(in, 2);
-
-		input_change_cursor(changed, n, at, input_byte(in));
-	}
-	wire_set_bytes(w, WIRE_CURSOR, changed, how % 16 == 15 ? n / 2 : n);
-}
-
-static void attach(struct client *c, struct input *in)
-{
-	struct wire w = {.op = WIRE_ATTACH};
-	uint8_t shape = input_byte(in), more = input_byte(in);
-	uint64_t world = 1 + shape / 4 % 4;
-
-	set_text(&w, WIRE_STREAM, in, streams);
-	set_text(&w, WIRE_RUN, in, runs);
-	wire_set(&w, WIRE_WORLD, more == 255 ? input_any(in) : world);
-	wire_set(&w, WIRE_RANK, more == 254 ? input_any(in) : shape % 4 % world);
-	wire_set(&w, WIRE_MICRO, more == 253 ? input_any(in) : 1 + (uint64_t)(shape / 16 % 4));
-	wire_set(&w, WIRE_PEER, shape / 64 % 2);
-	wire_set(&w, WIRE_SLOTS, more == 252 ? input_any(in) : 1 + (uint64_t)(shape / 64));
-	if (more & 4)
-		wire_set(&w, WIRE_HELPER, more >> 3 & 1);
-	if (more & 16)
-		wire_set(&w, WIRE_REPLACES, input_byte(in) % 4);
-	if (more & 32)
-		wire_set(&w, WIRE_STRICT, 1);
-	if (more & 64)
-		wire_set(&w, WIRE_NODE, input_any(in));
-	wire_set(&w, WIRE_SERIAL, more);
-	if (more % 4 == 0)
-		wire_set(&w, WIRE_BEGIN, 1);
-	else if (more % 4 == 1)
-		wire_set(&w, WIRE_POSITION, input_any(in));
-	else if (more % 4 == 2)
-		set_text(&w, WIRE_TAG, in, tags);
-	else
-		set_cursor(&w, c, in);
-	send_wire(c, &w, true);
-}
-
-static void checkpoint(struct client *c, struct input *in)
-{
-	struct wire w = {.op = WIRE_CHECKPOINT};
-
-	set_text(&w, WIRE_TAG, in, tags);
-	set_cursor(&w, c, in);
-	wire_set(&w, WIRE_SERIAL, 1 + (uint64_t)input_byte(in));
-	send_wire(c, &w, true);
-}
-
-static void answer(struct client *c, struct input *in)
-{
-	struct wire w = {.op = WIRE_ANSWER};
-	uint8_t how = input_byte(in);
-
-	wire_set(&w, WIRE_NUMBER, how & 1 ? input_any(in) : last_number);
-	wire_set(&w, WIRE_OUTCOME, how & 2 ? input_any(in) : 1 + (uint64_t)(how / 16 % 4));
-	set_text(&w, WIRE_TEXT, in, texts);
-	if (how & 4)
-		set_cursor(&w, c, in);
-	if (how & 8) {
-		wire_set(&w, WIRE_FROM, input_any(in));
-		wire_set(&w, WIRE_ACTS_FROM, input_any(in));
-	}
-	send_wire(c, &w, false);
-}
-
-static void request(struct client *c, struct input *in)
-{
-	struct wire w = {.op = WIRE_REQUEST};
-	uint8_t how = input_byte(in);
-
-	set_text(&w, WIRE_STREAM, in, streams);
-	if (how & 1)
-		set_text(&w, WIRE_RUN, in, runs);
-	set_text(&w, WIRE_KIND, in, kinds);
-	set_text(&w, WIRE_ARGS, in, texts);
-	wire_set(&w, WIRE_SERIAL, how);
-	send_wire(c, &w, true);
-}
-
-static void plain(struct client *c, enum wire_op op, enum wire_key key, uint64_t value)
-{
-	struct wire w = {.op = op};
-
-	if (key != WIRE_KEYS)
-		wire_set(&w, key, value);
-	wire_set(&w, WIRE_SERIAL, 9);
-	send_wire(c, &w, true);
-}
-
-/* Any message, with any keys. */
-static void anything(struct client *c, struct input *in)
-{
-	struct wire w = {.op = input_byte(in) % WIRE_OPS};
-
-	for (uint8_t n = input_byte(in) % 16; n > 0; n--) {
-		enum wire_key key = input_byte(in) % WIRE_KEYS;
-		struct input part;
-
-		if (key < WIRE_NUMBERS) {
-			wire_set(&w, key, input_any(in));
-			continue;
-		}
-		part = input_sized(in);
-		wire_set_bytes(&w, key, part.at, part.n);
-	}
-	send_wire(c, &w, false);
+	send_bytes(c, packet.n ? (const void *)packet.at : too_long,
+		packet.n ? packet.n : sizeof(too_long));
+	receive(c, QUIET_MS);
 }
 
 static void send_descriptor(struct client *c, struct input *in)
 {
-	char control[CMSG_SPACE(sizeof(int))] = {0};
 	struct input bytes = input_part(in, 1 + input_byte(in) % 8);
-	struct iovec part = {(void *)bytes.at, bytes.n};
-	struct msghdr message = {.msg_iov = &part,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control)};
-	struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-	int fd = STDIN_FILENO;
+	const int fd = STDIN_FILENO;
 
-	*head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)),
-		.cmsg_level = SOL_SOCKET,
-		.cmsg_type = SCM_RIGHTS};
-	memcpy(CMSG_DATA(head), &fd, sizeof(fd));
-	if (c->fd >= 0 && sendmsg(c->fd, &message, MSG_NOSIGNAL) > 0 && bytes.n > 0) {
-		while (receive(c, ANSWER_MS)) /* an error is the last message */
-			;
-		assert(c->fd < 0);
-	}
+	if (c->fd < 0 || packet_send(c->fd, bytes.at, bytes.n, &fd, 1, 0) <= 0)
+		return;
+	while (receive(c, ANSWER_MS)) /* an error is the last message */
+		;
+	assert(c->fd < 0);
 }
 
 static void write_ring(struct client *c, struct input *in)
@@ -339,12 +255,8 @@ static void write_ring(struct client *c, struct input *in)
 	send_bytes(c, "w", 1);
 }
 
-static const char too_long[LIMIT_PACKET_BYTES + 1];
-
 static void act(struct client *c, unsigned action, struct input *in)
 {
-	struct input part;
-
 	switch (action) {
 	case 0:
 		client_open(c, true, input_byte(in));
@@ -353,48 +265,16 @@ static void act(struct client *c, unsigned action, struct input *in)
 		client_open(c, false, 0);
 		return;
 	case 2:
-		part = input_sized(in);
-		send_bytes(c, part.n ? (const void *)part.at : too_long,
-			part.n ? part.n : sizeof(too_long));
-		receive(c, QUIET_MS);
-		return;
-	case 3:
-		anything(c, in);
-		return;
-	case 4:
-	case 5:
-		attach(c, in);
-		return;
-	case 6:
-		checkpoint(c, in);
-		return;
-	case 7:
-		plain(c, WIRE_PENDING, WIRE_KEYS, 0);
-		return;
-	case 8:
-		plain(c, WIRE_DESCRIBE, WIRE_KEYS, 0);
-		return;
-	case 9:
-		answer(c, in);
-		return;
-	case 10:
-		plain(c, WIRE_STATUS, WIRE_AFTER, input_byte(in) < 200 ? 0 : input_any(in));
-		return;
-	case 11:
-		request(c, in);
-		return;
-	case 12:
-		plain(c, WIRE_CANCEL, WIRE_NUMBER,
-			input_byte(in) % 2 ? last_number : input_any(in));
-		return;
-	case 13:
 		send_descriptor(c, in);
 		return;
-	case 14:
+	case 3:
 		write_ring(c, in);
 		return;
-	default:
+	case 4:
 		client_close(c);
+		return;
+	default:
+		send_packet(c, in);
 	}
 }
 
@@ -435,7 +315,9 @@ static uint64_t count_sessions(void)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	(void)argc, (void)argv;
-	if (!daemon_start())
+	signal(SIGPIPE, SIG_IGN);
+	scratch_open();
+	if (chmod(scratch, 0755) != 0 || !start())
 		exit(2);
 	for (int i = 0; i < CLIENTS; i++)
 		clients[i].fd = -1;
@@ -451,7 +333,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < ACTIONS && in.n > 0; i++) {
 		uint8_t byte = input_byte(&in);
 
-		act(&clients[byte / 16 % CLIENTS], byte % 16, &in);
+		act(&clients[byte / 16 % CLIENTS], byte % 8, &in);
 	}
 	fail_end();
 	for (int i = 0; i < CLIENTS; i++)

@@ -10,7 +10,6 @@
  */
 #include "daemon/engine/engine.h"
 #include "tests/fuzz/check_fault.h"
-#include "tests/fuzz/count.h"
 #include "tests/fuzz/input.h"
 
 #include <stdlib.h>
@@ -171,7 +170,6 @@ static void take_action(struct rig *rig, const struct engine_action *a)
 		break;
 	case ENGINE_HOSTILE:
 		assert(!s->honest);
-		count(29);
 		s->failed = true;
 		break;
 	case ENGINE_FAILED:
@@ -268,8 +266,6 @@ static void scribble(struct session *s, struct input *in)
 
 	memset((uint8_t *)s->data + at, input_byte(in), n < most - at ? n : most - at);
 	s->released = atomic_load(&s->ring.control->released);
-	if (s->honest && n > 0)
-		count(42);
 }
 
 static void event(struct rig *rig, struct input *in)

@@ -1,14 +1,18 @@
 /*
  * A libFuzzer target: what stores and their users write. A listing, the shared AWS files, the JSON
- * of a provider of credentials, a URL, or sums. Keys, paths and secrets stay within their bounds.
+ * of a provider of credentials, a URL, sums, or an HTTP answer. Keys, paths and secrets stay within
+ * their bounds; an answer is good only for what was asked, otherwise the reason is one line.
  *
- * An input is: failures (fail.h), a byte (which of them), the text.
+ * An input is: failures (fail.h), a byte (which of them), the text. An answer's text is a byte
+ * (what was asked for), numbers for size, offset and length, the sized body of an error, the
+ * headers.
  */
 #include "daemon/store/list_page.h"
 #include "daemon/store/profile.h"
 #include "daemon/store/providers_own.h"
 #include "daemon/store/sums.h"
 #include "daemon/store/url.h"
+#include "daemon/store/verdict.h"
 #include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
 
@@ -121,6 +125,52 @@ static void check_sums(char *text, size_t n)
 		fclose(file);
 }
 
+static void check_verdict(const struct verdict_asked *asked, const struct answer *a)
+{
+	struct verdict v;
+
+	verdict_answer(asked, a, verdict_body(asked, a), &v);
+	assert(strlen(v.reason) < sizeof(v.reason) && v.remedy);
+	for (const char *c = v.reason; *c; c++)
+		assert((unsigned char)*c >= 0x20 && *c != 0x7f);
+	assert((v.kind == VERDICT_GOOD) == !v.reason[0]);
+	if (v.kind != VERDICT_GOOD)
+		return;
+	if (asked->want == VERDICT_RANGE)
+		assert(verdict_body(asked, a) == asked->n);
+	if (asked->want == VERDICT_BEGIN)
+		assert(verdict_body(asked, a) <= asked->n);
+	if (asked->want == VERDICT_RANGE && asked->etag)
+		assert(a->has_etag && strcmp(a->etag, asked->etag) == 0);
+}
+
+static void check_answer(struct input *in)
+{
+	uint8_t kind = input_byte(in);
+	struct verdict_asked asked = {
+		.want = kind % 4, .etag = kind & 4 ? "e-16" : NULL, .size = STORE_SIZE_UNKNOWN};
+	struct answer answer = {.size = STORE_SIZE_UNKNOWN};
+
+	if (kind & 8)
+		asked.size = input_number(in, 4) + 1;
+	asked.at = input_number(in, 3);
+	asked.n = input_number(in, 2) + 1;
+	struct input body = input_sized(in);
+
+	while (in->n > 0) {
+		const uint8_t *end = memchr(in->at, '\n', in->n);
+		struct input line = input_part(in, end ? (size_t)(end - in->at) + 1 : in->n);
+
+		if (!answer_header(&answer, (const char *)line.at, line.n))
+			break;
+	}
+	assert(answer.header_bytes <= ANSWER_HEADER_BYTES || answer.too_long);
+	assert(answer.retry_after_s <= ANSWER_RETRY_S && answer.status < 600);
+	answer_error(&answer, (const char *)body.at,
+		body.n < ANSWER_ERROR_BYTES ? body.n : ANSWER_ERROR_BYTES);
+	check_verdict(&asked, &answer);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input in = {data, size};
@@ -135,16 +185,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (text) {
 		memcpy(text, in.at, in.n);
 		text[in.n] = 0;
-		if (kind % 6 == 0)
+		if (kind % 7 == 0)
 			check_listing(text, in.n);
-		else if (kind % 6 == 1)
+		else if (kind % 7 == 1)
 			check_json(text, in.n);
-		else if (kind % 6 == 2)
+		else if (kind % 7 == 2)
 			check_url(text);
-		else if (kind % 6 == 5)
+		else if (kind % 7 == 5)
 			check_sums(text, in.n);
+		else if (kind % 7 == 6)
+			check_answer(&in);
 		else
-			check_profile(text, kind % 6 == 3);
+			check_profile(text, kind % 7 == 3);
 	}
 	fail_end();
 	free(text);

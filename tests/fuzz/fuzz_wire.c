@@ -1,18 +1,12 @@
 /*
- * A libFuzzer target: the input is a packet, or says which message to build. A packet that is
- * decoded, encoded and decoded again is the same message, and its second encoding has the same
- * bytes.
- *
- * An input is a byte, 0: a packet follows; otherwise: an op, then a key and a value, again and
- * again.
+ * A libFuzzer target: the input is a packet. A packet that is decoded, encoded and decoded again is
+ * the same message, and its second encoding has the same bytes.
  */
 #include "proto/place.h"
 #include "proto/wire.h"
 
 #include "tests/fuzz/check_fault.h"
-#include "tests/fuzz/count.h"
 #include "tests/fuzz/input.h"
-#include "tests/fuzz/mutate_pack.h"
 
 #include <stdio.h>
 
@@ -93,66 +87,16 @@ static void check_message(const struct wire *w)
 	}
 }
 
-static void decode(struct input in)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	uint8_t *copy = malloc(in.n ? in.n : 1); /* so that any byte read past it is seen */
 	struct fault fault = {0};
 	struct wire w;
 
-	memcpy(copy, in.at, in.n);
-	if (wire_decode(&w, copy, in.n, &fault)) {
+	if (wire_decode(&w, data, size, &fault)) {
 		check_message(&w);
 	} else {
 		check_fault(&fault);
 		assert(fault.code == FAULT_PROTOCOL && fault.field[0]);
-		count(25);
 	}
-	free(copy);
-}
-
-static void build(struct input in, enum wire_op op)
-{
-	static uint8_t packet[LIMIT_PACKET_BYTES];
-	struct wire w = {.op = op % WIRE_OPS}, again;
-	struct fault fault;
-
-	while (in.n > 0) {
-		enum wire_key key = input_byte(&in) % WIRE_KEYS;
-		struct input part;
-
-		if (key < WIRE_NUMBERS) {
-			wire_set(&w, key, input_any(&in));
-		} else {
-			part = input_sized(&in);
-			wire_set_bytes(&w, key, part.at, part.n);
-		}
-	}
-	size_t n = wire_encode(&w, packet);
-
-	/* 0: several keys may share bytes of the input, so that they are too long together. */
-	if (n > 0 && wire_decode(&again, packet, n, &fault))
-		check_message(&w);
-	else if (n > 0)
-		check_fault(&fault); /* a key that the message needs is missing */
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-	struct input in = {data, size};
-	uint8_t op = input_byte(&in);
-
-	if (op == 0)
-		decode(in);
-	else
-		build(in, op - 1);
 	return 0;
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
-{
-	size_t n = size > 1 && data[0] == 0 && seed % 4 != 0
-			   ? mutate_pack(data + 1, size - 1, most - 1, seed / 4)
-			   : 0;
-
-	return n ? n + 1 : LLVMFuzzerMutate(data, size, most);
 }

@@ -17,46 +17,49 @@ import subprocess
 import sys
 
 import seeds
-from targets import ROOT, TARGETS
+from seeds_shards import FORMATS
 
-
+# Of each target the most bytes of an input. The program for shards has a target for each format.
+TARGETS = dict.fromkeys(("state", "record", "daemon", "client", "ring"), 4096)
+TARGETS |= dict.fromkeys(("wire", "cursor", "config"), 20_000)
+TARGETS |= dict.fromkeys(("store", "manifest", *FORMATS), 80_000)
+QUIET = "state", "record", "daemon", "client"  # their messages are dropped
 # Other threads allocate, too: only LSan's look at the end tells leaks apart.
-SHARED_HEAP = ("client", "daemon")
+SHARED_HEAP = "client", "daemon"
 
 
-def regressions(target):
-    return sorted((ROOT / "tests/fuzz/regressions" / target.name).glob("*.b64"))
+def place_of(target):
+    """Where its inputs, findings and log are."""
+    return seeds.ROOT / "build/fuzz" / target
 
 
 def prepare(target):
-    """Writes the known inputs. Returns their directory."""
-    known = target.place / "known"
+    """Writes the known inputs."""
+    known = place_of(target) / "known"
     shutil.rmtree(known, ignore_errors=True)
     known.mkdir(parents=True)
-    for i, data in enumerate(seeds.of(target.name)):
+    for i, data in enumerate(seeds.of(target)):
         (known / f"seed-{i}").write_bytes(data)
-    for regression in regressions(target):
+    for regression in (seeds.ROOT / "tests/fuzz/regressions" / target).glob("*.b64"):
         (known / regression.stem).write_bytes(base64.b64decode(regression.read_text()))
-    return known
 
 
-def run(target, *options):
-    limits = [
-        f"-artifact_prefix={target.place}/",
-        "-rss_limit_mb=1024",
-        "-malloc_limit_mb=64",
-        "-timeout=10",
-        f"-max_len={target.most}",
-        f"-close_fd_mask={3 if target.quiet else 0}",
-        f"-detect_leaks={0 if target.name in SHARED_HEAP else 1}",
-    ]
-    return execute(target, "fuzz", *limits, *options)
-
-
-def execute(target, variant, *arguments, **environment):
+def run(target, variant, *arguments):
+    program = "shard" if target in FORMATS else target
     return subprocess.run(
-        [ROOT / f"build/{variant}/check/fuzz-{target.program}", *arguments],
-        env={**os.environ, "FORMAT": target.name, **environment},
+        [
+            seeds.ROOT / f"build/{variant}/check/fuzz-{program}",
+            f"-artifact_prefix={place_of(target)}/",
+            "-rss_limit_mb=1024",
+            "-malloc_limit_mb=64",
+            "-timeout=10",
+            f"-max_len={TARGETS[target]}",
+            f"-close_fd_mask={3 if target in QUIET else 0}",
+            f"-detect_leaks={0 if target in SHARED_HEAP else 1}",
+            *arguments,
+        ],
+        cwd=place_of(target) / "known",
+        env={**os.environ, "FORMAT": target},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,18 +67,10 @@ def execute(target, variant, *arguments, **environment):
     )
 
 
-def run_known(target):
-    """Runs the known inputs with the programs for asan, within the limits of run()."""
-    limits = "max_allocation_size_mb=64:allocator_may_return_null=0:hard_rss_limit_mb=1024"
-    leaks = 0 if target.name in SHARED_HEAP else 1
-    options = f"detect_leaks={leaks}:{limits}"
-    return execute(target, "asan", target.place / "known", ASAN_OPTIONS=options)
-
-
-def was_slow(target, done):
+def was_slow(target, variant, done):
     """Whether a timeout was the machine's: the input now runs in time."""
     hangs = re.findall(r"Test unit written to (\S+/timeout-\w+)", done.stdout)
-    if not hangs or run(target, hangs[0]).returncode:
+    if not hangs or run(target, variant, hangs[0]).returncode:
         return False
     os.unlink(hangs[0])
     return True
@@ -83,17 +78,20 @@ def was_slow(target, done):
 
 def fuzz(target, seconds):
     """Runs the known inputs, which prepare() has written; @seconds > 0: and looks for more."""
-    known, found = target.place / "known", target.place / "corpus"
+    found = place_of(target) / "corpus"
     found.mkdir(exist_ok=True)
-    options = [f"-max_total_time={seconds}", "-print_final_stats=1", found, known]
-    done = run(target, *options) if seconds else run_known(target)
-    if done.returncode and was_slow(target, done):
-        done = run(target, *options)
-    (target.place / "log").write_text(done.stdout)
-    runs = re.findall(r"number_of_executed_units: (\d+)", done.stdout)
-    inputs = int(runs[0]) if runs else len(list(known.iterdir()))
-    what = f"{inputs} inputs" if runs else f"{inputs} known inputs"
-    print(f"{target.name}: {what}" + (", FAILED" if done.returncode else ""), flush=True)
+    inputs = sorted(os.listdir(place_of(target) / "known"))
+    variant, what = "asan", f"{len(inputs)} known inputs"
+    if seconds:
+        variant = "fuzz"
+        inputs = [f"-max_total_time={seconds}", "-print_final_stats=1", found, "."]
+    done = run(target, variant, *inputs)
+    if done.returncode and was_slow(target, variant, done):
+        done = run(target, variant, *inputs)
+    (place_of(target) / "log").write_text(done.stdout)
+    for runs in re.findall(r"number_of_executed_units: (\d+)", done.stdout):
+        what = f"{runs} inputs"
+    print(f"{target}: {what}" + (", FAILED" if done.returncode else ""), flush=True)
     if done.returncode:
         print(done.stdout[-6000:])
     return done.returncode == 0
@@ -109,11 +107,10 @@ def main():
     if options.minutes:
         rounds = -(-len(options.target) // workers)
         options.seconds = max(1, int(options.minutes * 60 / rounds))
-    targets = [TARGETS[name] for name in options.target]
-    for target in targets:
+    for target in options.target:
         prepare(target)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        fine = list(pool.map(lambda target: fuzz(target, options.seconds), targets))
+        fine = list(pool.map(lambda target: fuzz(target, options.seconds), options.target))
     return 0 if all(fine) else 1
 
 

@@ -31,8 +31,4 @@ extern struct disk_machine {
 
 extern __thread int disk_process; /* that makes this thread's calls */
 
-/* The lines that were logged contain @text. */
-bool disk_logged(const char *text);
-void disk_forget_log(void);
-
 #endif

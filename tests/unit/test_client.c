@@ -1,7 +1,6 @@
 /*
- * The parts of the client that need no daemon: the release queue, conversion of tokens to int64,
- * and an operator's arguments. tests/python/ and tests/system/test_requests.py test the
- * rest with a real daemon.
+ * The parts of the client that need no daemon: conversion of tokens, and an operator's arguments.
+ * python/ and system/test_requests.py test the rest with a real daemon.
  */
 #include "client/lib/position.h"
 
@@ -18,59 +17,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-enum { SLOTS_MOST = 200 };
-
-/* ---- the release queue ---- */
-
-/* Compared with a plain list of the held slots. Only these can return, and once. */
-static void released_is_the_oldest_held_slot(void **state)
-{
-	struct rng random = {20261101};
-
-	(void)state;
-	for (uint32_t slots = 1; slots <= SLOTS_MOST;
-		slots += 1 + (uint32_t)rng_below(&random, 7)) {
-		uint64_t bits[(SLOTS_MOST + 63) / 64] = {0};
-		struct release_queue g = {.slots = slots, .bits = bits};
-		uint64_t out[SLOTS_MOST];
-		uint32_t n = 0;
-
-		for (int step = 0; step < 5000; step++) {
-			if (!release_queue_full(&g) && rng_below(&random, 2)) {
-				out[n++] = g.taken++;
-			} else if (n > 0) {
-				uint32_t i = (uint32_t)rng_below(&random, n);
-
-				assert_true(release_queue_return(&g, out[i]));
-				assert_false(release_queue_return(&g, out[i]));
-				assert_false(release_queue_return(&g, g.taken));
-				out[i] = out[--n];
-			}
-
-			uint64_t least = g.taken;
-
-			for (uint32_t i = 0; i < n; i++)
-				if (out[i] < least)
-					least = out[i];
-			assert_int_equal(g.released, least);
-		}
-	}
-}
-
 /* ---- conversion to int64 ---- */
-
-static void every_token_keeps_its_value(void **state)
-{
-	uint16_t narrow[65536];
-	static int64_t wide[65536];
-
-	(void)state;
-	for (uint32_t i = 0; i < COUNT(narrow); i++)
-		narrow[i] = (uint16_t)i;
-	tokend_widen(wide, narrow, COUNT(narrow), 2);
-	for (uint32_t i = 0; i < COUNT(narrow); i++)
-		assert_int_equal(wide[i], i);
-}
 
 static void widening_works_at_any_length_and_alignment(void **state)
 {
@@ -247,8 +194,6 @@ static void a_broken_invariant_fails_the_handle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(released_is_the_oldest_held_slot),
-		cmocka_unit_test(every_token_keeps_its_value),
 		cmocka_unit_test(widening_works_at_any_length_and_alignment),
 		cmocka_unit_test(int32_holds_every_token_that_fits),
 		cmocka_unit_test(int32_rejects_the_first_token_that_does_not_fit),

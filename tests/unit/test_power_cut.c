@@ -385,111 +385,6 @@ static void a_failed_read_is_no_other_snapshot(void **state)
 	unmount_disk(old);
 }
 
-static void assert_refused_load(const struct run_place *place)
-{
-	char bytes[LIMIT_CURSOR_BYTES], former[SNAPSHOT_TAG_BYTES];
-	struct cursor cursor;
-	struct fault fault;
-	size_t n = snapshot_file_load(place, "a", bytes, former, &fault);
-
-	if (n > 0)
-		assert_false(decode(&cursor, bytes, n, &fault));
-	assert_string_equal(former, "a.former");
-}
-
-/* Each prefix and each flipped bit of a snapshot: the cursor's checksum refuses it, and the load
- * names the previous one. */
-static void a_damaged_snapshot_is_refused(void **state)
-{
-	const struct world w = {.state_dir = "/state"};
-	struct snapshot_saved saved;
-	struct run_place place;
-	struct fault fault;
-	size_t bits, damaged = 0;
-
-	(void)state;
-
-	struct disk_machine old = mount_disk(disk_new());
-	struct daemon d = daemon_start(1);
-
-	place_of(&w, &d, "job", &place);
-	for (unsigned v = 0; v < 2; v++)
-		assert_true(snapshot_file_save(
-			&place, "a", state_value(v)->at, state_value(v)->n, &saved, &fault));
-	struct disk_inode *inode = disk_find(disk_machine.disk, saved.path);
-
-	bits = 8 * inode->now->n;
-	for (size_t i = 0; i < bits + bits / 8; i++, damaged++) {
-		struct disk_blob *blob = disk_blob(state_value(1)->at, state_value(1)->n);
-
-		if (i < bits)
-			blob->at[i / 8] ^= (uint8_t)(1U << i % 8);
-		else
-			blob->n = i - bits;
-		disk_blob_use(&inode->now, blob);
-		assert_refused_load(&place);
-	}
-	injected(15, damaged);
-	daemon_end(&d);
-	unmount_disk(old);
-}
-
-/* ---- the parents of state_dir ---- */
-
-static void count_syncs(void *context)
-{
-	if (strcmp(disk_machine.call, "fsync") == 0)
-		++*(unsigned *)context;
-}
-
-/* Saves with a new value. Returns how many calls of fsync() that took, or 0. */
-static unsigned syncs_of_save(
-	const struct daemon *d, const char *run, unsigned v, struct fault *fault)
-{
-	const struct world w = {.state_dir = "/var/lib/state"};
-	struct snapshot_saved saved;
-	struct run_place place;
-	unsigned syncs = 0;
-
-	place_of(&w, d, run, &place);
-	disk_machine.calls = 0;
-	disk_machine.before = count_syncs;
-	disk_machine.context = &syncs;
-
-	bool ok = snapshot_file_save(
-		&place, "a", state_value(v)->at, state_value(v)->n, &saved, fault);
-
-	disk_machine.before = NULL;
-	return ok ? syncs : 0;
-}
-
-/* A failed fsync() of a parent names that parent. A daemon makes the parents durable once. */
-static void parents_are_synced_once(void **state)
-{
-	struct disk_machine old = mount_disk(disk_new());
-	struct daemon d = daemon_start(1);
-	struct fault fault = {0};
-
-	(void)state;
-	assert_true(syncs_of_save(&d, "job", 0, &fault) && syncs_of_save(&d, "other", 0, &fault));
-	daemon_end(&d);
-	d = daemon_start(2);
-	for (unsigned call = 1;
-		!disk_machine.fault.name || strcmp(disk_machine.fault.name, "fsync") != 0; call++) {
-		disk_machine.fault = (struct disk_fault){.call = call, .error = EIO};
-		assert_int_equal(syncs_of_save(&d, "job", 1, &fault), 0);
-	}
-	assert_string_equal(fault.text, "/: Input/output error");
-	disk_machine.fault = (struct disk_fault){0};
-
-	unsigned first = syncs_of_save(&d, "job", 1, &fault),
-		 second = syncs_of_save(&d, "other", 1, &fault);
-
-	assert_int_equal(first - second, 3); /* of /, /var and /var/lib */
-	daemon_end(&d);
-	unmount_disk(old);
-}
-
 /* The argument, if any, is a pattern of names: only these tests are run. */
 int main(int argc, char **argv)
 {
@@ -499,8 +394,6 @@ int main(int argc, char **argv)
 		cmocka_unit_test(every_call_fails),
 		cmocka_unit_test(two_daemons_take_turns),
 		cmocka_unit_test(a_failed_read_is_no_other_snapshot),
-		cmocka_unit_test(a_damaged_snapshot_is_refused),
-		cmocka_unit_test(parents_are_synced_once),
 	};
 
 	if (argc > 1)

@@ -1,4 +1,5 @@
-/* The ring: its layout, and its words. tests/memory runs its protocol in two threads. */
+/* The layout of rings. fuzz_ring and fuzz_client break headers and words; tests/memory runs two
+ * threads. */
 #include "proto/ring.h"
 
 #include "tests/unit/rng.h"
@@ -143,7 +144,7 @@ static void *map(uint64_t bytes)
 	return at;
 }
 
-static void maps_make_with(
+static void maps_make(
 	struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, unsigned annotations)
 {
 	struct fault fault;
@@ -154,11 +155,6 @@ static void maps_make_with(
 	ring_format(&m->daemon, &m->g, m->meta, m->data);
 	assert_true(
 		ring_open(&m->client, m->meta, m->g.meta_bytes, m->data, m->g.data_bytes, &fault));
-}
-
-static void maps_make(struct maps *m, uint64_t slots, uint64_t rows, uint64_t window)
-{
-	maps_make_with(m, slots, rows, window, 0);
 }
 
 static void maps_free(struct maps *m)
@@ -173,7 +169,7 @@ static void annotations_have_a_place(unsigned annotations)
 	enum { SLOTS = 3, ROWS_EACH = 5, TOKENS = 33, ROWS = SLOTS * ROWS_EACH };
 	struct maps m;
 
-	maps_make_with(&m, SLOTS, ROWS_EACH, TOKENS, annotations);
+	maps_make(&m, SLOTS, ROWS_EACH, TOKENS, annotations);
 	uint8_t *at = (uint8_t *)(m.client.row + ROWS);
 
 	if (annotations & RING_DOCUMENTS) {
@@ -204,136 +200,6 @@ static void requested_annotations_have_their_own_room(void **state)
 		annotations_have_a_place(annotations);
 }
 
-static bool opens(const struct maps *m, uint64_t meta_bytes, uint64_t data_bytes)
-{
-	struct fault fault;
-	struct ring ring;
-
-	if (ring_open(&ring, m->meta, meta_bytes, m->data, data_bytes, &fault))
-		return true;
-	assert_int_equal(fault.code, FAULT_PROTOCOL);
-	return false;
-}
-
-static void mangled_headers(unsigned annotations)
-{
-	struct maps m;
-
-	maps_make_with(&m, 3, 128, 33,
-		annotations); /* enough rows that another number of slots changes the sizes */
-	uint8_t *header = m.meta;
-	size_t reserved = offsetof(struct ring_header, reserved);
-
-	for (size_t bit = 0; bit < 8 * (offsetof(struct ring_header, geometry) + sizeof(m.g));
-		bit++) {
-		if (bit / 8 >= reserved && bit / 8 < reserved + 4)
-			continue; /* reserved for later versions */
-		header[bit / 8] ^= 1 << bit % 8;
-		assert_false(opens(&m, m.g.meta_bytes, m.g.data_bytes));
-		header[bit / 8] ^= 1 << bit % 8;
-	}
-	assert_true(opens(&m, m.g.meta_bytes, m.g.data_bytes));
-	maps_free(&m);
-}
-
-static void mangled_headers_are_refused(void **state)
-{
-	(void)state;
-	for (unsigned annotations = 0; annotations < 4; annotations++)
-		mangled_headers(annotations);
-}
-
-static void maps_of_another_size_are_refused(void **state)
-{
-	struct maps m;
-
-	(void)state;
-	maps_make(&m, 3, 4, 33);
-	assert_false(opens(&m, m.g.meta_bytes - RING_PAGE, m.g.data_bytes));
-	assert_false(opens(&m, m.g.meta_bytes + RING_PAGE, m.g.data_bytes));
-	assert_false(opens(&m, m.g.meta_bytes, m.g.data_bytes - 1));
-	assert_false(opens(&m, m.g.meta_bytes, m.g.data_bytes + RING_PAGE));
-	assert_false(opens(&m, 0, 0));
-	assert_false(opens(&m, RING_PAGE - 1, m.g.data_bytes));
-	maps_free(&m);
-}
-
-/* A random header is refused, or gives a ring inside the mappings. */
-static void random_headers_are_refused_or_valid(void **state)
-{
-	struct rng rng = {22};
-	struct maps m;
-	unsigned refused = 0;
-
-	(void)state;
-	maps_make(&m, 3, 4, 33);
-	uint8_t *geometry = (uint8_t *)m.meta + offsetof(struct ring_header, geometry);
-
-	for (unsigned i = 0; i < 100000; i++) {
-		struct fault fault;
-		struct ring ring;
-
-		for (unsigned hits = 1 + (unsigned)rng_below(&rng, 6); hits > 0; hits--)
-			geometry[rng_below(&rng, sizeof(m.g))] = (uint8_t)rng_wide(&rng);
-		if (ring_open(&ring, m.meta, m.g.meta_bytes, m.data, m.g.data_bytes, &fault)) {
-			assert_int_equal(ring.geometry.meta_bytes, m.g.meta_bytes);
-			assert_int_equal(ring.geometry.data_bytes, m.g.data_bytes);
-			check_layout(&ring.geometry);
-		} else {
-			refused++;
-		}
-		memcpy(geometry, &m.g, sizeof(m.g));
-	}
-	assert_true(refused > 90000);
-	maps_free(&m);
-}
-
-/* ---- the words, one thread ---- */
-
-static void released_is_range_checked(void **state)
-{
-	struct maps m;
-	uint64_t released = 2;
-
-	(void)state;
-	maps_make(&m, 4, 1, 1);
-	ring_release(&m.client, 3);
-	assert_true(ring_released(&m.daemon, 5, &released));
-	assert_int_equal(released, 3);
-	ring_release(&m.client, 2); /* less than before */
-	assert_false(ring_released(&m.daemon, 5, &released));
-	ring_release(&m.client, 6); /* more than published */
-	assert_false(ring_released(&m.daemon, 5, &released));
-	ring_release(&m.client, UINT64_MAX);
-	assert_false(ring_released(&m.daemon, 5, &released));
-	assert_int_equal(released, 3);
-	ring_release(&m.client, 5);
-	assert_true(ring_released(&m.daemon, 5, &released));
-	maps_free(&m);
-}
-
-static void waits_cause_one_byte(void **state)
-{
-	struct maps m;
-
-	(void)state;
-	maps_make(&m, 4, 1, 1);
-	assert_int_equal(ring_publish(&m.daemon, 1), 0); /* no side waits */
-	assert_true(ring_wait_begin(&m.client, 0));	 /* published already */
-	assert_false(ring_wait_begin(&m.client, 2));
-	assert_int_equal(ring_publish(&m.daemon, 2), 0); /* not the one it waits for */
-	assert_int_equal(ring_publish(&m.daemon, 3), 3);
-	ring_wait_end(&m.client);
-	assert_int_equal(ring_publish(&m.daemon, 4), 0);
-	assert_int_equal(ring_release(&m.client, 1), 0);
-	ring_wake_at(&m.daemon, 3);
-	assert_int_equal(ring_release(&m.client, 2), 0);
-	assert_int_equal(ring_release(&m.client, 3), 3);
-	ring_wake_at(&m.daemon, 0);
-	assert_int_equal(ring_release(&m.client, 4), 0);
-	maps_free(&m);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -341,11 +207,6 @@ int main(void)
 		cmocka_unit_test(no_slot_crosses_a_gibibyte),
 		cmocka_unit_test(impossible_geometries_are_refused),
 		cmocka_unit_test(requested_annotations_have_their_own_room),
-		cmocka_unit_test(mangled_headers_are_refused),
-		cmocka_unit_test(maps_of_another_size_are_refused),
-		cmocka_unit_test(random_headers_are_refused_or_valid),
-		cmocka_unit_test(released_is_range_checked),
-		cmocka_unit_test(waits_cause_one_byte),
 	};
 
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);

@@ -1,11 +1,10 @@
 /*
  * The cache of pieces on a real directory: killed at any moment, flipped bits, lost data, eviction
- * under readers, and pieces that differ from their sums. It never returns a wrong byte, and never
- * takes more space than it may.
+ * under readers. It never returns a wrong byte, and never takes more space than it may.
+ * objects/test_sums.py has pieces that differ from their sums.
  */
 #include "daemon/store/cache.h"
 #include "daemon/store/cache_files.h"
-#include "daemon/store/sums.h"
 #include "tests/unit/rng.h"
 
 #include <fcntl.h>
@@ -119,15 +118,10 @@ static bool put(struct store_cache *cache, unsigned i, uint64_t piece, uint64_t 
 	return store_cache_end(w, good);
 }
 
-static uint64_t sum_of(const struct object *object, uint64_t piece)
-{
-	return object->sums ? object->sums[piece] : 0;
-}
-
 /* Verifies what has to be verified. True: pinned. */
-static bool pin_object(
-	struct store_cache *cache, struct object object, uint64_t at, uint64_t n, int *fd)
+static bool pin(struct store_cache *cache, unsigned i, uint64_t at, uint64_t n, int *fd)
 {
+	struct object object = object_of(i);
 	uint64_t piece;
 
 	for (int tries = 0; tries < 2 * PIECES; tries++)
@@ -137,15 +131,10 @@ static bool pin_object(
 		case CACHE_ABSENT:
 			return false;
 		case CACHE_UNVERIFIED:
-			store_cache_verify(cache, &place, &object, piece, sum_of(&object, piece));
+			store_cache_verify(cache, &place, &object, piece, 0);
 		}
 	fail_msg("it is neither pinned nor absent");
 	return false;
-}
-
-static bool pin(struct store_cache *cache, unsigned i, uint64_t at, uint64_t n, int *fd)
-{
-	return pin_object(cache, object_of(i), at, n, fd);
 }
 
 /* Reads a range as the reader does. False: it is not in the cache. Its bytes are the object's. */
@@ -382,122 +371,6 @@ static void test_evicted_while_others_read(void **state)
 	store_cache_close(cache);
 }
 
-/* ---- sums ---- */
-
-static uint64_t sums[PIECES];
-
-/* An object with the sums of its pieces. */
-static struct object listed(unsigned i)
-{
-	static uint8_t body[PIECE];
-	struct object object = object_of(i);
-
-	for (uint64_t p = 0; p < PIECES; p++) {
-		fill(body, i, p * PIECE, bytes_of(p));
-		sums[p] = sums_piece(body, bytes_of(p));
-	}
-	object.sums = sums;
-	return object;
-}
-
-/* Whether all pieces but @without are pinned in turn. */
-static void assert_pinned(struct store_cache *cache, const struct object *object, uint64_t without)
-{
-	for (uint64_t p = 0; p < PIECES; p++) {
-		int fd;
-		bool pinned = pin_object(cache, *object, p * PIECE, bytes_of(p), &fd);
-
-		assert_int_equal(pinned, p != without);
-		if (pinned)
-			store_cache_unpin(cache, fd, p * PIECE, bytes_of(p));
-	}
-}
-
-/*
- * Pieces that were written without a comparison, by this daemon or an earlier one, are compared
- * when an object with sums needs them.
- */
-static void test_pieces_are_compared_before_they_are_pinned(void **state)
-{
-	struct object object = listed(1);
-
-	(void)state;
-	for (int restart = 0; restart < 2; restart++) {
-		struct store_cache *cache = open_cache(ROOM * PIECE);
-
-		for (uint64_t p = 0; p < PIECES; p++)
-			assert_true(put(cache, 1, p, UINT64_MAX));
-		if (restart) {
-			store_cache_close(cache);
-			cache = open_cache(ROOM * PIECE);
-		} else {
-			assert_true(get_piece(cache, 1, 3)); /* which needs no comparison */
-		}
-		sums[3] ^= 1;
-		assert_pinned(cache, &object, 3);
-		assert_int_equal(state_of(cache).mismatches, 1);
-		assert_false(get_piece(cache, 1, 3)); /* it was dropped */
-		sums[3] ^= 1;
-		assert_true(put(cache, 1, 3, UINT64_MAX));
-		assert_pinned(cache, &object, PIECES);
-		sums[3] ^= 1; /* compared once */
-		assert_pinned(cache, &object, PIECES);
-		sums[3] ^= 1;
-		store_cache_close(cache);
-		clear();
-	}
-}
-
-/* A piece that is read is not dropped under its reader. */
-static void test_a_pinned_piece_that_differs_stays(void **state)
-{
-	struct store_cache *cache = open_cache(ROOM * PIECE);
-	struct object object = listed(2);
-	uint64_t piece;
-	int fd, pinned;
-
-	(void)state;
-	assert_true(put(cache, 2, 0, UINT64_MAX));
-	sums[0] ^= 1;
-	assert_true(pin(cache, 2, 0, PIECE, &pinned));
-	store_cache_verify(cache, &place, &object, 0, sums[0]);
-	assert_int_equal(
-		store_cache_pin(cache, &place, &object, 0, PIECE, &fd, &piece), CACHE_UNVERIFIED);
-	store_cache_unpin(cache, pinned, 0, PIECE);
-	assert_false(pin_object(cache, object, 0, PIECE, &fd));
-	store_cache_close(cache);
-}
-
-static void test_a_write_is_compared(void **state)
-{
-	static uint8_t body[PIECE];
-	struct store_cache *cache = open_cache(ROOM * PIECE);
-	struct object object = listed(0);
-	uint64_t piece;
-	int fd;
-
-	(void)state;
-	fill(body, 0, 0, PIECE);
-	for (unsigned wrong = 0; wrong < 2; wrong++) {
-		struct cache_write *w =
-			store_cache_write(cache, &place, &object, wrong, UINT64_MAX);
-
-		assert_non_null(w);
-		fill(body, 0, wrong * PIECE, PIECE);
-		body[100] ^= (uint8_t)(wrong << 3);
-		assert_true(store_cache_append(w, body, PIECE));
-		assert_int_equal(store_cache_compare(w, sums[wrong]), !wrong);
-		assert_int_equal(store_cache_end(w, !wrong), !wrong);
-	}
-	/* Compared already: without verification. */
-	assert_int_equal(
-		store_cache_pin(cache, &place, &object, 0, PIECE, &fd, &piece), CACHE_PINNED);
-	store_cache_unpin(cache, fd, 0, PIECE);
-	assert_int_equal(
-		store_cache_pin(cache, &place, &object, PIECE, PIECE, &fd, &piece), CACHE_ABSENT);
-	store_cache_close(cache);
-}
-
 /* In memory if this user may mount that: a disk takes its time to free blocks that are not written
  * yet. */
 static int begin(void **state)
@@ -530,9 +403,6 @@ int main(void)
 		TEST(test_killed_at_any_moment),
 		TEST(test_damaged_files_give_no_wrong_byte),
 		TEST(test_evicted_while_others_read),
-		TEST(test_pieces_are_compared_before_they_are_pinned),
-		TEST(test_a_pinned_piece_that_differs_stays),
-		TEST(test_a_write_is_compared),
 	};
 
 	rng.state = (seed ? strtoull(seed, NULL, 0) : (uint64_t)getpid() * 2654435761u) | 1;

@@ -77,30 +77,6 @@ static void test_other_and_torn_answers_are_counted_in_a_row(void **state)
 	}
 }
 
-/* One object is denied for good once others of its store are not. */
-static void test_an_object_denied_later(void **state)
-{
-	struct retry_state s = {.listed = true, .proven = true, .random = UINT32_MAX};
-	struct tries tries = {0};
-
-	(void)state;
-	assert_true(again(&tries, VERDICT_DENIED, s) > 0);
-	s.others = true;
-	assert_true(again(&tries, VERDICT_DENIED, s) > 0);
-	assert_true(again(&tries, VERDICT_DENIED, s) > 0);
-	assert_int_equal(again(&tries, VERDICT_DENIED, s), RETRY_STOP);
-}
-
-static void test_first_bytes_get_more_time_after_timeouts(void **state)
-{
-	static const int64_t expected[] = {2000, 4000, 8000, 16000, 30000, 30000};
-
-	(void)state;
-	for (unsigned i = 0; i < 6; i++)
-		assert_int_equal(retry_first_byte_ms(&(struct tries){.timeouts = i}), expected[i]);
-	assert_int_equal(retry_first_byte_ms(&(struct tries){.timeouts = 1000000}), 30000);
-}
-
 /* Answers while the limit is used up, answers while it is not, or an overload; then the limit. */
 static void test_the_limit_of_gets_in_flight(void **state)
 {
@@ -147,8 +123,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pauses_and_final_faults),
 		cmocka_unit_test(test_other_and_torn_answers_are_counted_in_a_row),
-		cmocka_unit_test(test_an_object_denied_later),
-		cmocka_unit_test(test_first_bytes_get_more_time_after_timeouts),
 		cmocka_unit_test(test_the_limit_of_gets_in_flight),
 	};
 

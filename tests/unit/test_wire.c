@@ -40,44 +40,6 @@ static void assert_same(const struct wire *a, const struct wire *b)
 	}
 }
 
-/* Without one key, a message is valid or the fault names that key. */
-static void missing_keys_are_named(void **state)
-{
-	static const struct {
-		enum wire_op op;
-		unsigned keys; /* that it needs */
-	} needed[] = {{WIRE_FEED, 5}, {WIRE_SAVED, 3}, {WIRE_ERROR, 3}, {WIRE_ASKED, 3},
-		{WIRE_CANCELLED, 2}, {WIRE_DESCRIBED, 1}};
-	char *packet = malloc(LIMIT_PACKET_BYTES);
-	unsigned refused[WIRE_OPS] = {0};
-
-	(void)state;
-	for (unsigned op = 0; op < WIRE_OPS; op++)
-		for (unsigned key = 0; key < WIRE_KEYS; key++) {
-			struct wire w = message(op), back;
-			struct fault fault;
-
-			w.has &= ~WIRE_BIT(key);
-			if (wire_decode(&back, packet, wire_encode(&w, packet), &fault)) {
-				assert_same(&w, &back);
-				continue;
-			}
-			refused[op]++;
-			assert_int_equal(fault.code, FAULT_PROTOCOL);
-			w = (struct wire){.op = op};
-			if (key < WIRE_NUMBERS)
-				wire_set(&w, key, 0);
-			else
-				wire_set_text(&w, key, "");
-			size_t n = wire_encode(&w, packet);
-
-			assert_non_null(memmem(packet, n, fault.field, strlen(fault.field)));
-		}
-	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
-		assert_int_equal(refused[needed[i].op], needed[i].keys);
-	free(packet);
-}
-
 /* FAULT_NONE: the number and the word are unknown. */
 static void codes_are_sent_as_number_and_word(void **state)
 {
@@ -176,7 +138,6 @@ static void the_longest_request_and_answer_fit(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(missing_keys_are_named),
 		cmocka_unit_test(codes_are_sent_as_number_and_word),
 		cmocka_unit_test(the_longest_request_and_answer_fit),
 	};

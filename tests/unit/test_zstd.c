@@ -150,33 +150,6 @@ static void test_threads(void **state)
 	}
 }
 
-/* frames_try() succeeds for decoded frames only, and decodes none. */
-static void test_try(void **state)
-{
-	static struct file f;
-	static uint8_t got[CONTENT];
-	struct frames *frames = frames_new(8 << 20);
-	int fd;
-
-	f = (struct file){.frames = 0};
-	for (size_t at = 0; at < CONTENT; at += CONTENT / 4)
-		add_frame(&f, content + at, CONTENT / 4, true);
-	struct bytes *b = open_bytes(files_put(*state, "a.bin.zst", f.at, f.n), frames, &fd);
-
-	assert_false(bytes_try(b, 0, got, 1));
-	assert_int_equal(frames_bytes(frames), 0);
-	assert_range(b, CONTENT / 4 + 10, CONTENT / 4);
-	assert_false(bytes_try(b, CONTENT / 4 - 1, got, 2));
-	assert_false(bytes_try(b, 0, got, CONTENT));
-	assert_false(bytes_try(b, CONTENT, got, 1));
-	assert_false(bytes_try(b, UINT64_MAX, got, 2));
-	assert_true(bytes_try(b, CONTENT / 4, got, CONTENT / 2));
-	assert_memory_equal(got, content + CONTENT / 4, CONTENT / 2);
-	bytes_close(b);
-	close(fd);
-	frames_free(frames);
-}
-
 /* After a file is replaced, nothing of the old one is served. */
 static void test_replaced(void **state)
 {
@@ -215,7 +188,6 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, files_tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_threads),
-		TEST(test_try),
 		TEST(test_replaced),
 	};
 
