@@ -2,7 +2,7 @@
 
 from lib import datasets
 
-SEQ_LEN, SHARD_TOKENS, SHARDS = 512, 40_000, 6
+SEQ_LEN, SHARD_TOKENS = 512, 40_000
 
 
 def simple_streams(place):

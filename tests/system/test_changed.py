@@ -91,12 +91,6 @@ def copied_over(path, other):
     shutil.copy2(other, path)
 
 
-def regrown(path, other):
-    size = os.path.getsize(path)
-    os.truncate(path, 0)
-    os.truncate(path, size)
-
-
 def cut(path, other):
     os.truncate(path, os.path.getsize(path) // 4 * 2)
 
@@ -104,12 +98,6 @@ def cut(path, other):
 def replaced(path, other):
     zeros(path, other)
     os.rename(other, path)
-
-
-def linked(path, other):
-    zeros(path, other)
-    os.unlink(path)
-    os.symlink(other, path)
 
 
 def deleted(path, other):
@@ -135,10 +123,8 @@ CASES = [  # dataset, order, shard, fault, words of the error
     (plain, "none", OPEN, inverted, WRITTEN),
     (plain, "none", OPEN, half_written, WRITTEN),
     (plain, "none", OPEN, copied_over, WRITTEN),
-    (plain, "none", OPEN, regrown, WRITTEN),
     (plain, "none", OPEN, cut, "truncated"),
     (plain, "none", OPEN, replaced, "removed or replaced"),
-    (plain, "none", OPEN, linked, "removed or replaced"),
     (plain, "none", OPEN, deleted, "removed or replaced"),
     (plain, "none", LATER, cut, LISTED),
     (plain, "none", LATER, replaced, LISTED),

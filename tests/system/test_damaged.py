@@ -166,14 +166,12 @@ TABLES = {
         ("header length is 65535; the file has only 136", at(8, 65535, 2)),
         ("big-endian", head("<u2", ">u2")),
         ("not an integer type", head("<u2", "<f2")),
-        ("3 dimensions", head("(9,)", "(3, 3, 1)")),
         *((f'shape is "{shape}', head("(9,)", shape)) for shape in ("[9]", "(-9,)", "(9,,)")),
         ("shape is (4294967296, 4294967296)", head("(9,)", "(4294967296, 4294967296)")),
         ("shape is missing", head(", 'shape': (9,)", "")),
     ],
     ("square", "a.npy"): [("fortran_order is True", head("False", "True"))],
     ("llmc", "a.bin"): [
-        ("is an llm.c evaluation file", at(0, 20240522)),
         ("version is 7; must be 1", at(4, 7)),
         ("token count is 8 (u16), which makes a file of 1040 bytes", at(8, 8)),
         ("big-endian", lambda d: numpy.frombuffer(d[:1024], ">u4").astype("<u4").tobytes()),
@@ -192,7 +190,6 @@ TABLES = {
         ("it is not a Megatron index", at(0, ord("m"), 1)),
         ("dtype is 6 (f64), which is not an integer type", at(17, 6, 1)),
         ("dtype is u8, of 1 bytes; its pointers and the .bin's 18 bytes match", at(17, 1, 1)),
-        ("9 tokens of i32 in total; the .bin has 18 bytes, which is 4", at(17, 4, 1)),
         *(  # times 4, 8 or 12 some are small again
             ("count is", at(field, value, 8))
             for field in (18, 26)
@@ -223,24 +220,19 @@ TABLES = {
         ("begin with 0 and end with 6; must ascend within 0 to 5", sub(NODES, number(3, 0, 5, 0))),
         ("ends with 'BRROW1' instead of ARROW1: it is truncated", at(-6, ord("B"), 1)),
         *((f"footer length is {n}; must be 1 to", at(-10, n)) for n in (0, 0x7FFFFFFF)),
-        ("footer: its root is at byte", at(-10, 3)),
-        ("a Feather file of version 1", whole(b"FEA1" + bytes(20))),
     ],
     ("stream", "a.arrow"): [("8 bytes follow its end marker", more(bytes(8)))],
     ("mds", "shard.00000.mds"): [
         ("the last sample ends at byte", at(0, 2)),
         ("number of samples is 1073741824, whose offsets end at", at(0, 1 << 30)),
         ("offset 0 is 0; must be 20 (the end of the offsets) to", at(4, 0)),
-        ("config: invalid JSON at byte 0", at(4, 20)),
         ("offset 1 is 20; must be", at(8, 20)),
         ("column_names has", sub(b'["ndarray:int32"]', b'["int","int"]    ')),
         ("is encoded as `ndarray:int3x`", sub(b"ndarray:int32", b"ndarray:int3x")),
         ("shape makes 3 tokens of 4 bytes; column `tokens` has 16", sub(b"\4\4\1", b"\4\3\1")),
         ("lengths and columns take 23 bytes; its offsets span 22", sub(b"\22\0\0\0", b"\23\0\0\0")),
     ],
-    ("mds-documents", "shard.00000.mds"): [
-        ("sample 1: shape makes 1 tokens", sub(b"\4\2\1", b"\4\1\1"))
-    ],
+    ("mds-documents", "shard.00000.mds"): [("shape makes 1", sub(b"\4\2\1", b"\4\1\1"))],
     ("mds", "index.json"): [
         ("invalid JSON at byte 0: '{' is missing", whole(b"[]")),
         ("duplicate object key", sub(b'"version": 2', b'"version": 2, "version": 2')),
@@ -248,7 +240,6 @@ TABLES = {
         ("shards[0].format is 'csv'; must be mds", sub(b'"mds"', b'"csv"')),
         ("number of samples is 3; index.json: shards[0].samples is 4",
          sub(b'"samples": 3', b'"samples": 4')),
-        ("those of shards[0] are tokens: int", sub(b"ndarray:int32", b"int")),
         *((PLACE, sub(b"shard.00000.mds", name)) for name in (b"", b"a/../x", b"/x", b"a/b/x")),
         ("shards[0] is 'x?.mds', but there is no such file", sub(b"shard.00000", b"x\\n")),
         ("allowed without JSON_ALLOW_NUL", sub(b"shard.00000", b"x\\u0000")),
@@ -322,7 +313,6 @@ FOREIGN = [  # file, its bytes, what is said, options
     ("a.bin.zst", bytes.fromhex("28b52ffda0") + struct.pack("<I", 200 << 20) + b"\x41\0\0abcdefgh",
      "content size is 209715200; its blocks hold at most 8"),
     ("a.bin.zst", b"abcdef", "no zstd frame begins at byte 0 of 6"),
-    ("a.bin.zst", b"", "its size is 0 bytes"),
 ]  # fmt: skip
 
 
