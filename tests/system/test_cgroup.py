@@ -2,7 +2,9 @@
 more, and is not killed.
 """
 
+import contextlib
 import os
+import re
 import subprocess
 import sys
 
@@ -19,65 +21,63 @@ class Group:
     """A child of our own memory cgroup, of version 1 or 2."""
 
     def __init__(self, limit=LIMIT):
-        self.limit = limit
-        self.path = self.find()
-        self.procs = f"{self.path}/cgroup.procs"
-
-    def find(self):
         errors = ["no memory controller is mounted"]
-        for line in open("/proc/self/mountinfo"):
-            fields, tail = line.split(" - ")
-            kind, _, options = tail.split()
-            two = kind == "cgroup2"
-            if not two and not (kind == "cgroup" and "memory" in options.split(",")):
-                continue
-            for own in open("/proc/self/cgroup"):
-                number, controllers, path = own.strip().split(":", 2)
-                if (number == "0") != two or (not two and "memory" not in controllers.split(",")):
-                    continue
-                directory = f"{fields.split()[4]}{path.rstrip('/')}/tokend-test-{os.getpid()}"
-                try:
-                    os.mkdir(directory)
-                    with open(
-                        f"{directory}/{'memory.max' if two else 'memory.limit_in_bytes'}", "w"
-                    ) as f:
-                        f.write(str(self.limit))
-                    return directory
-                except OSError as e:
-                    errors.append(f"{directory}: {e.strerror}")
-                    if os.path.isdir(directory):
-                        os.rmdir(directory)
+        for directory, file in self.places():
+            try:
+                os.mkdir(directory)
+                with open(f"{directory}/{file}", "w") as f:
+                    f.write(str(limit))
+                self.path, self.procs = directory, f"{directory}/cgroup.procs"
+                return
+            except OSError as e:
+                errors.append(f"{directory}: {e.strerror}")
+                if os.path.isdir(directory):
+                    os.rmdir(directory)
         raise RuntimeError(errors[-1])
+
+    @staticmethod
+    def places():
+        """Where a group may be made, and the name of its limit."""
+        with open("/proc/self/cgroup") as file:
+            own = {controllers: path for _, controllers, path in map(split_group, file)}
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line.split(" - ") for line in file if " - cgroup" in line]
+        for fields, tail in mounts:
+            kind, _, options = tail.split()
+            for controllers, path in own.items():
+                names = controllers.split(",")
+                at = f"{fields.split()[4]}{path.rstrip('/')}/tokend-test-{os.getpid()}"
+                if kind == "cgroup2" and not controllers:
+                    yield at, "memory.max"
+                if kind == "cgroup" and "memory" in names and "memory" in options.split(","):
+                    yield at, "memory.limit_in_bytes"
 
     def enter(self):
         with_parent()
         with open(self.procs, "w") as f:
             f.write(str(os.getpid()))
 
-    def kills(self):
-        for name in ("memory.events", "memory.oom_control"):
-            try:
-                text = open(f"{self.path}/{name}").read()
-                return next(
-                    int(line.split()[1])
-                    for line in text.splitlines()
-                    if line.startswith("oom_kill ")
-                )
-            except OSError:
-                continue
+    def count(self, *files):
+        """A word's number in the first of these files that exists: version 1 has others than 2."""
+        for name, word in files:
+            with contextlib.suppress(FileNotFoundError), open(f"{self.path}/{name}") as file:
+                return int(re.search(rf"^{word}(\d+)", file.read(), re.M)[1])
         return None
+
+    def kills(self):
+        return self.count(("memory.events", "oom_kill "), ("memory.oom_control", "oom_kill "))
 
     def reclaims(self):
         """How often memory had to be taken from the group's own pages."""
-        try:
-            return int(open(f"{self.path}/memory.failcnt").read())
-        except OSError:
-            text = open(f"{self.path}/memory.events").read()
-            return next(int(x.split()[1]) for x in text.splitlines() if x.startswith("max "))
+        return self.count(("memory.failcnt", ""), ("memory.events", "max "))
 
     def remove(self):
         wait_for(lambda: not open(self.procs).read(), 5)
         os.rmdir(self.path)
+
+
+def split_group(line):
+    return line.strip().split(":", 2)
 
 
 EAT = (

@@ -1,13 +1,21 @@
-"""A client cannot harm the daemon or a neighbour with the memory of its own ring."""
+"""The memory of rings: it is on the NUMA node of its client, and a client cannot harm the daemon or
+a neighbour with that of its own ring.
+"""
 
 import ctypes
 import errno
 import os
+import re
+import shutil
+import subprocess
 
-from lib import Client, Daemon, datasets, wait_for
+import pytest
+
+from lib import BIN, LONG, TOKCTL, Client, Daemon, datasets, run, status, wait_for
 from lib.injected import injected
 
-MPOL_BIND, MPOL_MF_MOVE, MPOL_MF_MOVE_ALL = 2, 2, 4
+NODES_KNOWN = 1024
+MPOL_BIND, MPOL_MF_MOVE = 2, 2
 FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE = 1, 2
 MADV_REMOVE = 9
 SYS_MBIND = {"x86_64": 237, "aarch64": 235}[os.uname().machine]
@@ -15,6 +23,82 @@ PROT_READ, PROT_WRITE, MAP_SHARED = 1, 2, 1
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
+has_numa = os.path.exists("/proc/self/numa_maps")
+
+
+def policies(daemon):
+    """[(memfd, policy)] of the daemon's rings, as the kernel reports them."""
+    with open(f"/proc/{daemon.pid}/numa_maps") as maps:
+        return re.findall(r"^\w+ (\S+) file=/memfd:tokend-(\w+)", maps.read(), re.M)
+
+
+def online():
+    """The first node that has memory, and one that does not exist."""
+    with open("/sys/devices/system/node/has_memory") as nodes:
+        numbers = [int(number) for number in re.findall(r"\d+", nodes.read())]
+    return numbers[0], numbers[-1] + 1
+
+
+@pytest.fixture(scope="module")
+def config(shared):
+    shared.shard("a.bin", 400_000)
+    stream = {"seed": 1, "seq_len": 1023, "datasets": datasets("a.bin")}
+    return shared.config(streams={"train": stream})
+
+
+@pytest.fixture
+def daemon(shared, config):
+    daemon = Daemon(shared, config)
+    yield daemon
+    assert daemon.stop() == 0
+
+
+@pytest.mark.skipif(not has_numa, reason="this kernel has no NUMA support")
+def test_a_ring_is_on_the_node_of_its_client(place, daemon):
+    there, absent = online()
+    for node, kept in ((there, there), (absent, None), (NODES_KNOWN, None), (2**64 - 2, None)):
+        client = Client(daemon.socket).attach(node=node, begin=1)
+        client.next()
+        policy = "default" if kept is None else f"prefer:{node}"
+        assert sorted(policies(daemon)) == [(policy, "data"), (policy, "meta")]
+        assert [s["node"] for s in status(daemon.socket)[0]] == [kept]
+        if kept is None:
+            assert daemon.said(f"its ring cannot be put on NUMA node {node}: no such node")
+        client.close()
+        wait_for(lambda: not daemon.rings())
+    cpu = max(os.sched_getaffinity(0))
+    numbers = "--rank 0 --world 1 --micro 2 --batches 1000000".split()
+    cat = place.spawn(
+        [TOKCTL, "cat", "train", "--socket", daemon.socket, *numbers],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: os.sched_setaffinity(0, [cpu]),
+    )
+    cat.stdout.read(1)
+    names = os.listdir(f"/sys/devices/system/cpu/cpu{cpu}")
+    (node,) = [int(name[4:]) for name in names if re.fullmatch(r"node\d+", name)]
+    assert [s["node"] for s in status(daemon.socket)[0]] == [node], "libtokend names its own node"
+    cat.kill()
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+def test_rings_work_if_mbind_is_forbidden(place, config):
+    """Containers may forbid it with seccomp; here strace does."""
+    path, log = place.file("strict.sock"), open(place.file("strict.log"), "w+")
+    strace = ["strace", "-f", "-o", place.file("trace"), "-e", "inject=mbind:error=EPERM"]
+    command = [*strace, f"{BIN}/tokend", "-c", config, "--socket", path]
+    traced = place.spawn(command, stdout=log, stderr=log)
+    said = lambda: open(log.name).read()
+    wait_for(lambda: "ready at" in said() or traced.poll() is not None, LONG)
+    if traced.poll() is not None:
+        pytest.skip("strace may not trace here")
+    clients = [Client(path).attach(node=online()[0], peer=peer, begin=1) for peer in range(2)]
+    for client in clients:
+        client.next()
+    assert [s["node"] for s in status(path)[0]] == [None, None]
+    told = "Operation not permitted; later failures are not logged"
+    assert wait_for(lambda: told in said()) and said().count(told) == 1
+    run("kill", status(path)[1]["pid"])
+    traced.wait(LONG)
 
 
 def call(function, *arguments):
@@ -29,78 +113,48 @@ def mapping(fd, size, protection):
 
 
 def mbind(at, size, flags=0):
-    mask = (ctypes.c_ulong * 17)(1)  # node 0
-    return call(
-        libc.syscall,
-        SYS_MBIND,
-        at,
-        ctypes.c_size_t(size),
-        MPOL_BIND,
-        mask,
-        ctypes.c_ulong(1025),
-        flags,
-    )
+    """To node 0."""
+    mask, bits = (ctypes.c_ulong * 17)(1), ctypes.c_ulong(1025)
+    size = ctypes.c_size_t(size)
+    return call(libc.syscall, SYS_MBIND, at, size, MPOL_BIND, mask, bits, flags)
 
 
-def policies(daemon):
-    with open(f"/proc/{daemon.pid}/numa_maps") as maps:
-        return [line.split()[1] for line in maps if "/memfd:tokend-" in line]
-
-
-def test_a_client_cannot_free_or_move_memory(place):
-    place.shard("a.bin", 400_000)
-    stream = {"seed": 1, "seq_len": 1023, "datasets": datasets("a.bin")}
-    daemon = Daemon(place, place.config(streams={"train": stream}))
+def test_a_client_cannot_free_or_move_memory(daemon):
     neighbour = Client(daemon.socket).attach(micro=4)
     reference = Client(daemon.socket).attach(micro=4, slots=8)
     hostile = Client(daemon.socket).attach(micro=4, slots=8)
-    counted = sum(
-        client.feed["meta_bytes"] + client.feed["data_bytes"]
-        for client in (neighbour, reference, hostile)
-    )
-    meta_fd, data_fd = hostile.fds
-    meta_bytes, data_bytes = hostile.feed["meta_bytes"], hostile.feed["data_bytes"]
-    meta, data = (
-        mapping(meta_fd, meta_bytes, PROT_READ),
-        mapping(data_fd, data_bytes, PROT_READ | PROT_WRITE),
-    )
+    feeds = [client.feed for client in (neighbour, reference, hostile)]
+    counted = sum(feed["meta_bytes"] + feed["data_bytes"] for feed in feeds)
+    (meta_fd, data_fd), meta_bytes, data_bytes = hostile.fds, *sizes(hostile.feed)
+    meta = mapping(meta_fd, meta_bytes, PROT_READ)
+    data = mapping(data_fd, data_bytes, PROT_READ | PROT_WRITE)
 
     bound = mbind(meta, meta_bytes), mbind(data, data_bytes)
-    if bound not in (
-        (errno.ENOSYS,) * 2,
-        (errno.EPERM,) * 2,
-    ):  # otherwise mbind is not available here
+    if bound not in ((errno.ENOSYS,) * 2, (errno.EPERM,) * 2):  # it is not available here
         assert bound == (0, 0), "a client can bind both memfds to a node"
-        assert policies(daemon).count("bind:0") == 2, (
-            "  which also applies to the daemon's page faults"
-        )
-        assert mbind(data, data_bytes, MPOL_MF_MOVE) == 0, (
-            "  moving pages succeeds; those that the daemon maps stay"
-        )
+        assert mbind(data, data_bytes, MPOL_MF_MOVE) == 0, "those that the daemon maps stay"
     hole = FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE
+    whole = ctypes.c_long(0), ctypes.c_long(meta_bytes)
+    assert call(libc.fallocate64, meta_fd, hole, *whole) == errno.EPERM
 
-    def punch(fd, size):
-        return call(libc.fallocate64, fd, hole, ctypes.c_long(0), ctypes.c_long(size))
-
-    assert punch(meta_fd, meta_bytes) == errno.EPERM, "it cannot free pages of meta"
-    slots = hostile.control_at // 4096 * 4096
-    rounds = whole = 0
+    slots = ctypes.c_size_t(hostile.control_at // 4096 * 4096)
+    freed = right = 0
     for n in range(80):
         if n < 64 and n % 8 == 7:
-            rounds += call(libc.madvise, data, ctypes.c_size_t(slots), MADV_REMOVE) == 0
+            freed += call(libc.madvise, data, slots, MADV_REMOVE) == 0
         got, want = hostile.next(), reference.next()
-        whole += n >= 72 and (got == want).all()
+        right += n >= 72 and (got == want).all()
         neighbour.next()
-    assert whole == 8, "batches published after that are right"
-    injected(23, rounds)
-    assert rounds == 8, "it freed its slots eight times"
-    assert daemon.alive() and neighbour.next() is not None, "the daemon and the neighbour live"
-    assert daemon.memory_kib("RssShmem") <= counted / 1024 + 64, (
-        "the daemon has no more memory for rings than it counted"
-    )
+    assert right == 8, "batches published after that are right"
+    injected(23, freed)
+    assert freed == 8
+    assert daemon.memory_kib("RssShmem") <= counted / 1024 + 64, "no more than it counted"
     libc.madvise(data, ctypes.c_size_t(data_bytes), MADV_REMOVE)  # including its control words
     hostile.close()
     assert wait_for(lambda: daemon.rings() == 2), "its ring is freed when it closes"
     for _ in range(16):
         neighbour.next()
-    assert daemon.stop() == 0, "the daemon ends with 0"
+
+
+def sizes(feed):
+    return feed["meta_bytes"], feed["data_bytes"]
