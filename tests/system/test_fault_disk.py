@@ -93,6 +93,10 @@ def test_acknowledged_snapshots_survive_a_failed_fsync(place, disk):
     assert all(has(t, "No space left", "previous snapshot") for t in told), ("  with errno", told)
     injected(14, len(told))
     assert witness.step(20), "  the session continues"
+    other = Client(daemon.socket).attach(run="other")
+    assert other.next() is not None, "  another run can attach, without a mix log"
+    other.close()
+    assert len(daemon.said("run other: cannot write the mix log")) == 1
 
     disk.empty()
     assert save(client, "b", cursors[-1]) is None, "a save succeeds when the disk is sound again"
