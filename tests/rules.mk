@@ -10,9 +10,9 @@ $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
 # The calls of the linked code go to a disk in memory (tests/disk/calls.h).
 disk_calls = access close closedir fchmod fchown fcntl fdopendir fstat fstatat fsync getrandom linkat log_client \
 	log_line mkdir mkdirat nanosleep open openat opendir read readdir renameat rmdir stat unlinkat write
-$(O)/check/test_power_cut: $(patsubst %,$(O)/tests/%.o,unit/test_power_cut unit/state_disk unit/disk_machine disk/calls disk/model) $(O)/all.a
+$(O)/check/test_power_cut: $(patsubst %,$(O)/tests/%.o,unit/test_power_cut unit/state_disk disk/calls disk/model) $(O)/all.a
 	$(link) -lcmocka $(LIBS)
-$(patsubst %,$(O)/tests/%.o,unit/disk_machine disk/calls): ALL_CFLAGS += -Wno-missing-prototypes
+$(patsubst %,$(O)/tests/%.o,unit/state_disk disk/calls): ALL_CFLAGS += -Wno-missing-prototypes
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
 # For the Python tests: readers of shards and stores, a trainer, a strict stand-in for a GPU driver.

@@ -262,22 +262,6 @@ static int interrupt(void *calls)
 	return ++*(unsigned *)calls > 50;
 }
 
-/* Another beginning, or an argument that is not allowed. */
-static void choose(struct tokend_options *o, uint8_t how)
-{
-	static char long_path[200];
-
-	memset(long_path, 'x', sizeof(long_path) - 1);
-	o->tag = how % 16 == 1 ? "tag" : NULL;
-	o->start_at_position = how % 16 == 2;
-	o->world = how % 16 == 3 ? 0 : how % 16 == 4 ? UINT64_MAX : 1;
-	o->rank = how % 16 == 5 ? 9 : 0;
-	o->micro_batch = how % 16 == 6 ? 0 : o->micro_batch;
-	o->socket = how % 16 == 7 ? long_path : how % 16 == 8 ? "/nowhere/s" : o->socket;
-	o->stream = how % 16 == 9 ? "a/b" : o->stream;
-	o->cursor_bytes = how % 16 == 10 && o->cursor ? 9 : o->cursor_bytes;
-}
-
 static void attach(struct input *in)
 {
 	static char why[256];
@@ -287,7 +271,6 @@ static void attach(struct input *in)
 	struct tokend_options options = {.size = sizeof(options),
 		.socket = path,
 		.stream = "train",
-		.world = 1,
 		.micro_batch = 1 + how % 4,
 		.slots = how / 4 % 4,
 		.deadline_ms = DEADLINE_MS,
@@ -298,7 +281,12 @@ static void attach(struct input *in)
 		.strict = how >> 5 & 1,
 		.idle = interrupt,
 		.context = &calls};
-	choose(&options, input_byte(in));
+	uint8_t begin = input_byte(in) % 8;
+
+	options.tag = begin == 1 ? "tag" : NULL;
+	options.start_at_position = begin == 2;
+	options.world = begin == 3 ? UINT64_MAX : 1;
+	options.micro_batch = begin == 4 ? 0 : options.micro_batch;
 	int r = tokend_attach(&c.t, &options, why, sizeof(why));
 
 	if (r < 0) {

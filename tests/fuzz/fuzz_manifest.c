@@ -5,7 +5,6 @@
  * An input is: failures (fail.h), a byte (1: only npy is allowed), the text.
  */
 #include "daemon/catalog/manifest.h"
-#include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
 
 #include <assert.h>
@@ -22,43 +21,6 @@ static void check_name(const char *name)
 	assert(name[0] && !strstr(whole, "//") && !strstr(whole, "/./") && !strstr(whole, "/../"));
 }
 
-static void check_differs(
-	const struct manifest_shard *a, const struct manifest_shard *b, const char *field)
-{
-	struct fault fault = {0};
-
-	assert(!manifest_same(a, b, &fault) && fault.code == FAULT_CHANGED);
-	assert(strcmp(fault.field, field) == 0);
-	check_fault(&fault);
-}
-
-/* A shard is the listed one, unless any fact differs. */
-static void compare(const struct manifest *m)
-{
-	const struct manifest_shard one = {.format = m->format,
-		.type = m->types[0],
-		.tokens = m->tokens[0],
-		.size = m->sizes[0],
-		.sample_tokens = m->sample_tokens,
-		.frame_bytes = m->frame_bytes};
-	struct manifest_shard other = one;
-	struct fault fault;
-
-	assert(manifest_same(&one, &other, &fault));
-	other.frame_bytes++;
-	check_differs(&one, &other, "the largest frame_bytes");
-	other.sample_tokens++;
-	check_differs(&one, &other, "sample_tokens");
-	other.tokens++;
-	check_differs(&one, &other, "tokens");
-	other.type = one.type == SHARD_U16 ? SHARD_U32 : SHARD_U16;
-	check_differs(&one, &other, "dtype");
-	other.format = shard_format(one.format == shard_format("npy") ? "mds" : "npy");
-	check_differs(&one, &other, "format");
-	other.size++;
-	check_differs(&one, &other, "size");
-}
-
 static void check(const struct manifest *m)
 {
 	assert(m->list.count > 0 && m->format && (m->token_bytes == 2 || m->token_bytes == 4));
@@ -73,7 +35,6 @@ static void check(const struct manifest *m)
 		assert(shard_type_name((enum shard_type)m->types[i]));
 	}
 	assert(m->frame_bytes <= 1 << 20);
-	compare(m);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

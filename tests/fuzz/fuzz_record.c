@@ -81,13 +81,13 @@ static void put(struct words *w, uint64_t value)
 		w->at[w->n++] = value;
 }
 
-static void put_begin(struct words *w, struct input *in, bool pass)
+static void put_begin(struct words *w, struct input *in, uint64_t type)
 {
 	uint8_t kind = input_byte(in);
 	uint64_t position = kind & 1 ? input_any(in) : input_byte(in);
 
 	put(w, RECORD_BEGIN);
-	put(w, pass ? RECORD_PASS : RECORD_VERSION);
+	put(w, type);
 	put(w, input_byte(in)); /* time_ns */
 	put(w, position);
 	put(w, kind & 2 ? input_byte(in) : position); /* left */
@@ -98,42 +98,40 @@ static void put_begin(struct words *w, struct input *in, bool pass)
 	put(w, kind == 255 ? 7 : record_identity(&stream.stream->begin));
 }
 
-static void put_rows(struct words *w, struct input *in, bool right)
+/* With their right checksums, as far as there are such rows. */
+static void put_rows(struct words *w, struct input *in)
 {
 	uint8_t n = input_byte(in) % 32, step = input_byte(in) % 16;
-	uint64_t position = right ? input_number(in, 2) : input_any(in);
+	uint64_t position = input_number(in, 2);
 
 	for (uint8_t i = 0; i < n; i++, position += step) {
 		put(w, position);
-		put(w, position < POSITIONS && right ? checksums[position] : i);
+		put(w, position < POSITIONS ? checksums[position] : i);
 	}
 }
 
 static void put_file(struct input *all, const char *name)
 {
 	static struct words w;
-	struct input in = input_sized(all), raw;
+	struct input in = input_sized(all);
 
 	w.n = 0;
 	while (in.n > 0)
 		switch (input_byte(&in) % 6) {
 		case 0:
 		case 1:
-			put_begin(&w, &in, false);
+			put_begin(&w, &in, RECORD_VERSION);
 			break;
 		case 2:
-			put_begin(&w, &in, true);
+			put_begin(&w, &in, RECORD_PASS);
 			break;
 		case 3:
 		case 4:
-			put_rows(&w, &in, true);
+			put_rows(&w, &in);
 			break;
 		default:
-			raw = input_sized(&in);
-			if (raw.n == 0)
-				put_rows(&w, &in, false);
-			for (; raw.n > 0;)
-				put(&w, input_number(&raw, 8));
+			put(&w, input_any(&in));
+			put(&w, input_any(&in));
 		}
 	scratch_put(name, w.at, w.n * sizeof(w.at[0]) + all->n % 3);
 }

@@ -9,7 +9,6 @@
  * An input is: failures (fail.h), the depth, then an event and its arguments, again and again.
  */
 #include "daemon/engine/engine.h"
-#include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
 
 #include <stdlib.h>
@@ -132,7 +131,7 @@ static void check_row(const struct session *s, uint64_t slot, uint32_t r)
 	assert(row->offset + WINDOW <= shard_tokens[row->shard]);
 }
 
-static void check_session(struct rig *rig, struct session *s)
+static void check_session(struct session *s)
 {
 	uint64_t published = ring_published(&s->ring), end = atomic_load(&s->ring.header->end);
 	struct feed_counters counters = feed_counters(s->feed);
@@ -148,7 +147,6 @@ static void check_session(struct rig *rig, struct session *s)
 				check_row(s, s->seen, r);
 		}
 	s->seen = published;
-	(void)rig;
 }
 
 /* ---- stepping ---- */
@@ -199,7 +197,7 @@ static void step(struct rig *rig, struct engine_event event)
 	} while (rig->out.more);
 	for (uint32_t id = 0; id < FEEDS; id++)
 		if (rig->session[id].feed)
-			check_session(rig, &rig->session[id]);
+			check_session(&rig->session[id]);
 }
 
 static void attach(struct rig *rig, uint32_t id, struct input *in)

@@ -11,14 +11,12 @@
 #include "daemon/shard/frames.h"
 #include "daemon/shard/sample.h"
 #include "daemon/shard/shard.h"
-#include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/scratch.h"
 
 #include <assert.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,29 +206,6 @@ static void use(const struct shard *shard, const uint8_t *data, size_t size)
 		read_loss_mask(shard);
 }
 
-/* Another thread reads the same, so that two wait for one frame. */
-static void *read_too(void *arg)
-{
-	static char tokens[TOKENS_MOST * 4];
-	const struct shard *shard = arg;
-	uint64_t n = shard->facts.tokens;
-	struct fault fault;
-
-	for (int i = 0; i < 3; i++)
-		shard_read(shard, 0, n < TOKENS_MOST ? n : TOKENS_MOST, tokens, &fault);
-	return NULL;
-}
-
-static void use_together(struct shard *shard, const uint8_t *data, size_t size)
-{
-	pthread_t thread;
-	bool made = pthread_create(&thread, NULL, read_too, shard) == 0;
-
-	use(shard, data, size);
-	if (made)
-		pthread_join(thread, NULL);
-}
-
 static void set_hint(struct shard_hint *hint, uint8_t one, uint8_t two)
 {
 	static const uint64_t budgets[] = {BUDGET, 1, 4096, 65536};
@@ -276,10 +251,7 @@ static void describe_and_open(const char *path, int fd, const struct shard_hint 
 		return;
 	}
 	assert(shard->facts.tokens == facts.tokens);
-	if (target->shard && two >= 128)
-		use_together(shard, data, size);
-	else
-		use(shard, data, size);
+	use(shard, data, size);
 	if (hint->frames)
 		bytes_forget(shard->bytes);
 	shard_close(shard);

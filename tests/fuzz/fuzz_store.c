@@ -13,7 +13,6 @@
 #include "daemon/store/sums.h"
 #include "daemon/store/url.h"
 #include "daemon/store/verdict.h"
-#include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
 
 #include <assert.h>

@@ -5,7 +5,6 @@
 #include "proto/place.h"
 #include "proto/wire.h"
 
-#include "tests/fuzz/check_fault.h"
 #include "tests/fuzz/input.h"
 
 #include <stdio.h>

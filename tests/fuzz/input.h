@@ -2,6 +2,7 @@
 #ifndef TOKEND_FUZZ_INPUT_H
 #define TOKEND_FUZZ_INPUT_H
 
+#include "proto/fault.h"
 #include "proto/order.h"
 #include "tests/fuzz/fail.h"
 
@@ -81,6 +82,15 @@ static inline void input_fail(struct input *in)
 	uint8_t plan[FAIL_BYTES] = {input_byte(in), input_byte(in)};
 
 	fail_plan(plan);
+}
+
+/* Every error has a code, and one line of text. */
+static inline void check_fault(const struct fault *fault)
+{
+	assert(fault->code > FAULT_NONE && fault->code < FAULT_CODES);
+	assert(memchr(fault->field, 0, sizeof(fault->field)));
+	assert(fault->text[0] && memchr(fault->text, 0, sizeof(fault->text)));
+	assert(!strchr(fault->text, '\n') && !strchr(fault->field, '\n'));
 }
 
 #endif

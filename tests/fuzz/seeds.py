@@ -232,12 +232,6 @@ def configs():
         for at in re.finditer(r"(?<=: )[\w.]+", text):  # another value
             for value in *NUMBERS, -1, "1e-300", "x", "u32", "npy", "1.5", 9, 1024, "", "[]":
                 yield PLAIN + f"{text[: at.start()]}{value}{text[at.end() :]}".encode()
-    schema = "".join(p.read_text() for p in sorted((ROOT / "daemon/config").glob("*.c")))
-    for key in re.findall(r'\{"(\w+)", \w+', schema):
-        for value in "", "x", "1", "-1", ".inf", "[]", "{}", "1e400", "'1'", "true", "!!int 1":
-            yield PLAIN + f"{key}: {value}\n".encode()
-            yield PLAIN + good.replace("seed: 7", f"seed: 7\n    {key}: {value}").encode()
-            yield PLAIN + good.replace("0.7}", f"0.7, {key}: {value}}}").encode()
     for raw in b"", b"\xff", b"[" * 40, b"a: b\n---\nc: d\n", b"a: &x 1\nb: *x\n", b"\0", b"a: [\n":
         yield PLAIN + raw
 

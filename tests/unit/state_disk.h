@@ -1,13 +1,14 @@
 /*
  * Promises about state_dir, and checks that a disk keeps them: for tests of power cuts. The real
- * code saves, notes mixes and reads on a mounted disk (disk_machine.h).
+ * code saves, notes mixes and reads on a disk in memory. While one is mounted, file calls of the
+ * linked code go to it, and each may fail. Its descriptors begin at 1000, so others may be used.
  */
 #ifndef TEST_STATE_DISK_H
 #define TEST_STATE_DISK_H
 
 #include "daemon/control/mix_log.h"
 #include "daemon/control/snapshot_file.h"
-#include "tests/unit/disk_machine.h"
+#include "tests/disk/model.h"
 #include "tests/unit/rng.h"
 
 enum {
@@ -17,6 +18,29 @@ enum {
 	USER = 1000,	  /* who asks */
 	RECOVER_EACH = 7, /* after each seventh cut, the next daemon saves */
 };
+
+/* A fault in the calls of this thread. */
+struct disk_fault {
+	unsigned call; /* the number of the call that fails, from 1 on; 0: none */
+	int error;
+	bool late;	  /* the call has its effect, but reports an error, as NFS may */
+	const char *path; /* instead: all calls fail whose path contains this */
+	bool met;
+	const char *name; /* of that call */
+};
+
+extern struct disk_machine {
+	struct disk *disk; /* NULL: none is mounted */
+	unsigned calls;	   /* made since the mount */
+	unsigned random;   /* random numbers drawn */
+	const char *call;  /* the name of the present call */
+	struct disk_fault fault;
+	void (*before)(void *context); /* called before each call, if it is set */
+	void *context;
+	unsigned open_files; /* now */
+} disk_machine;
+
+extern __thread int disk_process; /* that makes this thread's calls */
 
 /* Where a test is. */
 extern struct scene {

@@ -1,6 +1,6 @@
 /*
- * The parts of the client that need no daemon: conversion of tokens, and an operator's arguments.
- * python/ and system/test_requests.py test the rest with a real daemon.
+ * Conversion of tokens at each length and alignment. python/ and system/ test the rest of the
+ * client with a real daemon.
  */
 #include "client/lib/position.h"
 
@@ -106,65 +106,6 @@ static void int32_rejects_the_first_token_that_does_not_fit(void **state)
 	assert_int_equal(to[0], 7);
 }
 
-/* ---- an operator's arguments ---- */
-
-/* Carries out a request on a finite stream, which rejects a mix after reading all arguments.
- * Returns the field of the failure, or "". */
-static const char *carry_out(const char *kind, const char *args)
-{
-	static struct tokend t;
-	const uint64_t alive = 1;
-	uint64_t acts_from = 99;
-
-	t = (struct tokend){.alive = &alive, .stream = "short", .taken = 7};
-	t.origin.samples = 100;
-
-	int r = tokend_obey(&t, kind, args, &acts_from);
-
-	assert_true(r == 0 || r == TOKEND_EARGUMENT);
-	assert_int_equal(acts_from, r == 0 ? 7 : 99);
-	assert_true(t.applied.any == (r == 0));
-	assert_true((t.fault.code == FAULT_ARGUMENT) == (r < 0));
-	assert_int_equal(tokend_errno(&t), 0);
-	assert_true((tokend_why(&t)[0] != 0) == (r < 0) && !strchr(tokend_why(&t), '\n'));
-	return tokend_field(&t);
-}
-
-static void invalid_arguments_are_rejected_by_field(void **state)
-{
-	static const struct {
-		const char *kind, *args, *field;
-	} cases[] = {
-		{"checkpoint", "", ""},
-		{"checkpoint", "tag step-1\n", ""},
-		{"drain", "tag step-1", ""},
-		{"rescale", "world 3\nmicro 8\ntag t\n", ""},
-		{"rescale", "world 4294967296\n", ""},
-		{"rescale", "", "world"},
-		{"rescale", "world 4294967297\n", "world"},
-		{"rescale", "world 18446744073709551616\n", "world"},
-		{"rescale", "world 3\nmicro 65537\n", "micro"},
-		{"drain", "tag a/b\n", "tag"},
-		{"drain", "tag", "request"},
-		{"drain", "\n", "request"},
-		{"drain", "later 1\n", "request"},
-		{"dance", "", "request"},
-		{"skip", "", "skip"},
-		{"skip", "samples -1\n", "samples"},
-		{"mix", "", "mix"},
-		{"mix", "at 1024\nweight 0.5 a = b\nweight 1e-3 \xc3\xa9\n", "mix"},
-		{"mix", "weight 0,5 web\n", "weight"},
-		{"mix", "weight 0x1 web\n", "weight"},
-		{"mix", "weight nan web\n", "weight"},
-		{"mix", "weight 1\n", "weight"},
-		{"mix", "weight 1 \n", "weight"},
-	};
-
-	(void)state;
-	for (size_t i = 0; i < COUNT(cases); i++)
-		assert_string_equal(carry_out(cases[i].kind, cases[i].args), cases[i].field);
-}
-
 /* A ring whose counters cannot be is not used any more. */
 static void a_broken_invariant_fails_the_handle(void **state)
 {
@@ -197,7 +138,6 @@ int main(void)
 		cmocka_unit_test(widening_works_at_any_length_and_alignment),
 		cmocka_unit_test(int32_holds_every_token_that_fits),
 		cmocka_unit_test(int32_rejects_the_first_token_that_does_not_fit),
-		cmocka_unit_test(invalid_arguments_are_rejected_by_field),
 		cmocka_unit_test(a_broken_invariant_fails_the_handle),
 	};
 

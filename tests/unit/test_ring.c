@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -128,85 +127,12 @@ static void impossible_geometries_are_refused(void **state)
 	}
 }
 
-/* ---- one map for both sides ---- */
-
-struct maps {
-	struct ring_geometry g;
-	struct ring daemon, client;
-	void *meta, *data;
-};
-
-static void *map(uint64_t bytes)
-{
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	assert_true(at != MAP_FAILED);
-	return at;
-}
-
-static void maps_make(
-	struct maps *m, uint64_t slots, uint64_t rows, uint64_t window, unsigned annotations)
-{
-	struct fault fault;
-
-	assert_true(ring_geometry(&m->g, slots, rows, window, 4, annotations, &fault));
-	m->meta = map(m->g.meta_bytes);
-	m->data = map(m->g.data_bytes);
-	ring_format(&m->daemon, &m->g, m->meta, m->data);
-	assert_true(
-		ring_open(&m->client, m->meta, m->g.meta_bytes, m->data, m->g.data_bytes, &fault));
-}
-
-static void maps_free(struct maps *m)
-{
-	munmap(m->meta, m->g.meta_bytes);
-	munmap(m->data, m->g.data_bytes);
-}
-
-/* Each row has its own room for annotations, between the rows and the end of the meta memory. */
-static void annotations_have_a_place(unsigned annotations)
-{
-	enum { SLOTS = 3, ROWS_EACH = 5, TOKENS = 33, ROWS = SLOTS * ROWS_EACH };
-	struct maps m;
-
-	maps_make(&m, SLOTS, ROWS_EACH, TOKENS, annotations);
-	uint8_t *at = (uint8_t *)(m.client.row + ROWS);
-
-	if (annotations & RING_DOCUMENTS) {
-		for (uint32_t i = 0; i < ROWS; i++, at += sizeof(uint32_t))
-			assert_ptr_equal(ring_annotations(&m.client, i).count, at);
-		for (uint32_t i = 0; i < ROWS; i++, at += TOKENS * sizeof(uint32_t))
-			assert_ptr_equal(ring_annotations(&m.client, i).start, at);
-	}
-	for (uint32_t i = 0; annotations & RING_LOSS_MASK && i < ROWS; i++, at += TOKENS)
-		assert_ptr_equal(ring_annotations(&m.client, i).loss_mask, at);
-	assert_true(at <= (uint8_t *)m.meta + m.g.meta_bytes);
-	for (uint32_t i = 0; i < ROWS; i++) {
-		struct annotations daemon = ring_annotations(&m.daemon, i),
-				   client = ring_annotations(&m.client, i);
-
-		assert_memory_equal(&daemon, &client, sizeof(client));
-		assert_true(!client.count == !(annotations & RING_DOCUMENTS) &&
-			    !client.count == !client.start);
-		assert_true(!client.loss_mask == !(annotations & RING_LOSS_MASK));
-	}
-	maps_free(&m);
-}
-
-static void requested_annotations_have_their_own_room(void **state)
-{
-	(void)state;
-	for (unsigned annotations = 0; annotations < 4; annotations++)
-		annotations_have_a_place(annotations);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(slots_are_aligned_and_do_not_overlap),
 		cmocka_unit_test(no_slot_crosses_a_gibibyte),
 		cmocka_unit_test(impossible_geometries_are_refused),
-		cmocka_unit_test(requested_annotations_have_their_own_room),
 	};
 
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);

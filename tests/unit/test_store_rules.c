@@ -1,8 +1,7 @@
 /*
  * What no answer of a store shows within a test's time: how the pauses between GETs of one range
- * grow, when a fault becomes final, and how overload and answers move the limit of GETs in flight.
+ * grow, and when a fault becomes final.
  */
-#include "daemon/store/limit.h"
 #include "daemon/store/retry.h"
 
 #include <setjmp.h>
@@ -77,53 +76,11 @@ static void test_other_and_torn_answers_are_counted_in_a_row(void **state)
 	}
 }
 
-/* Answers while the limit is used up, answers while it is not, or an overload; then the limit. */
-static void test_the_limit_of_gets_in_flight(void **state)
-{
-	static const struct {
-		unsigned most, answers, unused;
-		int64_t overload_ms; /* -1: none */
-		unsigned now;
-	} steps[] = {
-		{128, 0, 0, -1, LIMIT_START},
-		{128, 0, 100, -1, LIMIT_START}, /* not used: no growth */
-		{128, 56, 0, -1, 64},		/* slow start: one an answer */
-		{128, 1000, 0, -1, 128},
-		{128, 0, 0, 5000, 64},
-		{128, 0, 0, 5999, 64}, /* halved once a second */
-		{128, 0, 0, 6000, 32},
-		{128, 31, 0, -1, 32}, /* from now on one a round */
-		{128, 1, 0, -1, 33},
-		{128, 33, 0, 7000, 17},
-		{128, 0, 0, 8000, 8},
-		{128, 0, 0, 9000, LIMIT_LEAST},
-		{128, 0, 0, 10000, LIMIT_LEAST},
-		{2, 50, 0, -1, 2}, /* another one: its config allows less */
-		{2, 0, 0, 0, 2},
-	};
-	struct limit limit = {0};
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-		if (limit.most != steps[i].most)
-			limit = limit_new(steps[i].most);
-		for (unsigned n = 0; n < steps[i].answers; n++)
-			limit_answered(&limit, limit.now);
-		for (unsigned n = 0; n < steps[i].unused; n++)
-			limit_answered(&limit, 1);
-		if (steps[i].overload_ms >= 0)
-			limit_overload(&limit, steps[i].overload_ms);
-		if (limit.now != steps[i].now)
-			fail_msg("step %zu: %u", i, limit.now);
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pauses_and_final_faults),
 		cmocka_unit_test(test_other_and_torn_answers_are_counted_in_a_row),
-		cmocka_unit_test(test_the_limit_of_gets_in_flight),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,33 +26,28 @@ static void fill_content(void)
 
 struct file {
 	uint8_t at[CONTENT * 2];
-	size_t n, frames;
+	size_t n;
 };
 
-/* Compresses @n bytes to a frame, with or without its size, as stream compressors write. */
-static void add_frame(struct file *f, const uint8_t *bytes, size_t n, bool sized)
+/* Compresses the first @length bytes to frames of up to @most bytes, some without their size, as
+ * stream compressors write. */
+static void make(struct file *f, size_t length, size_t most)
 {
+	static struct rng rng = {9};
 	ZSTD_CCtx *c = ZSTD_createCCtx();
 
-	ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, sized);
-	size_t length = ZSTD_compress2(c, f->at + f->n, sizeof(f->at) - f->n, bytes, n);
+	f->n = 0;
+	for (size_t at = 0, n; at < length; at += n) {
+		n = rng_below(&rng, most + 1);
+		n = n < length - at ? n : length - at;
+		ZSTD_CCtx_setParameter(c, ZSTD_c_contentSizeFlag, (int)rng_below(&rng, 2));
+		size_t bytes =
+			ZSTD_compress2(c, f->at + f->n, sizeof(f->at) - f->n, content + at, n);
 
-	assert_false(ZSTD_isError(length));
-	ZSTD_freeCCtx(c);
-	f->n += length;
-	f->frames++;
-}
-
-/* Compresses the content to frames of up to @most bytes, some empty, some without their size. */
-static void make(struct file *f, struct rng *rng, size_t most)
-{
-	*f = (struct file){.frames = 0};
-	for (size_t at = 0, n; at < CONTENT; at += n) {
-		n = rng_below(rng, most + 1);
-		if (n > CONTENT - at || f->frames > 500)
-			n = CONTENT - at;
-		add_frame(f, content + at, n, rng_below(rng, 2));
+		assert_false(ZSTD_isError(bytes));
+		f->n += bytes;
 	}
+	ZSTD_freeCCtx(c);
 }
 
 static struct bytes *open_bytes(const char *path, struct frames *frames, int *fd)
@@ -110,10 +105,9 @@ static void test_threads(void **state)
 {
 	static const uint64_t budgets[] = {0, 1000, 400000, 600000, 8 << 20};
 	static struct file f;
-	struct rng rng = {9};
 	int fd[2];
 
-	make(&f, &rng, 2000);
+	make(&f, CONTENT, 2000);
 	files_put(*state, "a.bin.zst", f.at, f.n);
 	for (size_t i = 0; i < COUNT(budgets); i++) {
 		struct frames *frames = frames_new(budgets[i]);
@@ -157,16 +151,14 @@ static void test_replaced(void **state)
 	struct frames *frames = frames_new(1 << 20);
 	int fd;
 
-	f = (struct file){.frames = 0};
-	add_frame(&f, content, 5000, true);
+	make(&f, 5000, 5000);
 	struct bytes *b = open_bytes(files_put(*state, "a.bin.zst", f.at, f.n), frames, &fd);
 
 	assert_range(b, 0, 5000);
 	bytes_close(b);
 	close(fd);
 	memmove(content, content + 1000, 6000);
-	f = (struct file){.frames = 0};
-	add_frame(&f, content, 5000, true);
+	make(&f, 5000, 5000);
 	assert_int_equal(unlink(files_path(*state, "a.bin.zst")), 0);
 	files_put(*state, "other", "", 0); /* takes the inode, perhaps */
 	b = open_bytes(files_put(*state, "a.bin.zst", f.at, f.n), frames, &fd);
