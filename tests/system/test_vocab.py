@@ -12,7 +12,7 @@ import pytest
 from lib import TOKCTL, Daemon, has, run
 from lib.shard_writers import arrow, datatrove, llmc, mds, megatron, npy, put, raw, seekable
 
-SEQ_LEN, TOKENS, VOCAB = 128, 12_000, 1000
+SEQ_LEN, TOKENS = 128, 12_000
 WINDOW = SEQ_LEN + 1
 AT = 6000  # the invalid token
 
@@ -37,7 +37,7 @@ FORMATS = {
 ANYWHERE = ("flat", "npy-i32", "zstd-u32")  # one for each way into the slot
 
 
-def stream(path, vocab=VOCAB, **keys):
+def stream(path, vocab, **keys):
     dataset = {"name": f"data-{path}", "path": path, "shuffle": "none", **keys}
     at = {"vocab": vocab} if vocab else {}
     return {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1, **at, "datasets": [dataset]}
@@ -55,19 +55,20 @@ def written(shared):
     streams, cases = {}, {}
     rng = numpy.random.default_rng(5)
     for name, (served, dtype, keys, write) in FORMATS.items():
-        values = {"sound": None, "above": VOCAB}
+        vocab = 1000 if served == "<u2" else 70_000
+        values = {"sound": None, "above": vocab}
         if name.startswith("flat"):
             values["far"] = numpy.iinfo(served).max
         if dtype[1] == "i":
             values["negative"] = -7
-        sound = rng.integers(0, VOCAB, TOKENS)
-        sound[3] = VOCAB - 1
+        sound = rng.integers(0, vocab, TOKENS)
+        sound[3] = vocab - 1
         for kind, value in values.items():
             path, tokens = f"{name}-{kind}", sound.astype(dtype)
             if value is not None:
                 tokens[AT] = value
             write(shared.file(path, "a"), tokens)
-            streams[path] = stream(path, **keys)
+            streams[path] = stream(path, vocab, **keys)
             cases[path] = path, windows(sound.astype(served)), value
         if "negative" in values:  # refused without a vocab, too
             streams[f"{name}-any"] = stream(path, None, **keys)
