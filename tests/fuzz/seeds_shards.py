@@ -13,13 +13,13 @@ from seeds import broken
 FORMATS = {  # of the corpus
     "auto": "flat npy llmc-u32 datatrove megatron arrow zstd zstd-llmc zstd-i64 mds",
     "zstd": "zstd zstd-frames",
-    "npy": "npy npy-headers npy-rows npy-i64 npy-i32",
+    "npy": "npy npy-rows npy-i64 npy-i32",
     "llmc": "llmc llmc-u32",
     "datatrove": "datatrove datatrove-u32",
     "megatron": "megatron megatron-scattered megatron-i32",
-    "arrow": "arrow arrow-lists arrow-u32",
+    "arrow": "arrow arrow-lists",
     "mds": "mds mds-zstd mds-documents",
-    "annotations": "olmo olmo-u32 flat-masked",
+    "annotations": "olmo flat-masked",
 }
 ENDINGS = ".bin", ".npy", ".ds", ".arrow", ".zst", ".zstd", ".mds"
 # type, has_type, window_tokens, …: see set_hint() in fuzz_shard.c

@@ -206,7 +206,6 @@ class Format:
     stream: dict = dataclasses.field(default_factory=dict)
     bounds: str = "eos"  # what the boundaries are: eos, documents, listed
     mask: str = ""  # what the loss mask is: mask, listed, both
-    width: int = 2  # served
 
     def config(self, path, marked, **more):
         """The stream; @marked: with annotations."""
@@ -256,7 +255,6 @@ FORMATS = {
         mask="listed",
     ),
     "npy": Format("npy", plain(".npy", npy)),
-    "npy-headers": Format("npy", plain(".npy", lambda t: npy(t, 54 + 64 * (1 + len(t) % 7)))),
     "npy-rows": Format("npy", numpy_rows, stream={"extra": 0}),
     "npy-i64": Format("npy", plain(".npy", npy), "<i8", {"dtype": "u16"}),
     "npy-listed": Format(
@@ -272,31 +270,23 @@ FORMATS = {
     "megatron": Format("megatron", _megatron, bounds="documents"),
     "megatron-scattered": Format("megatron", each(scattered, ".bin"), bounds="documents"),
     "arrow": Format("arrow", _arrow, bounds="documents"),
-    "arrow-lists": Format(
-        "arrow", each(arrow_lists, ".arrow"), "<i4", bounds="documents", width=4
-    ),
+    "arrow-lists": Format("arrow", each(arrow_lists, ".arrow"), "<i4", bounds="documents"),
     "zstd": Format(
         "flat", listed(seekable(".bin.zst", raw, 1000), ".bin.zst"), bounds="listed",
         mask="listed",
     ),
     "zstd-frames": Format("flat", tokens(zstd_frames, ".bin.zst")),
     "zstd-llmc": Format("llmc", tokens(seekable(".bin.zst", llmc, 4096), ".bin.zst")),
-    "olmo-u32": Format(
-        "flat", listed(put(".npy", raw), ".npy"), "<u4", {"dtype": "u32"},
-        {"eos": EOS, "stride": 100}, "listed", "listed", 4,
-    ),
-    "npy-i32": Format("npy", plain(".npy", npy), "<i4", width=4),
-    "npy-i64-u32": Format("npy", plain(".npy", npy), "<i8", width=4),
-    "llmc-u32": Format("llmc", plain(".bin", llmc), "<u4", width=4),
+    "npy-i32": Format("npy", plain(".npy", npy), "<i4"),
+    "llmc-u32": Format("llmc", plain(".bin", llmc), "<u4"),
     "datatrove-u32": Format(
-        "datatrove", _datatrove, "<u4", {"slide": True}, {"stride": 50}, "documents", width=4
+        "datatrove", _datatrove, "<u4", {"slide": True}, {"stride": 50}, "documents"
     ),
-    "megatron-i32": Format("megatron", _megatron, "<i4", {}, {"stride": 7}, "documents", width=4),
-    "arrow-u32": Format("arrow", _arrow, "<u4", {"slide": True}, {}, "documents", width=4),
-    "zstd-i64": Format("npy", tokens(seekable(".npy.zst", npy, 1000), ".npy.zst"), "<i8", width=4),
-    "mds": Format("mds", mds(), "<i4", stream={"extra": 0}, width=4),
-    "mds-zstd": Format("mds", mds(compression="zstd"), "<i4", stream={"extra": 0}, width=4),
-    "mds-documents": Format("mds", mds_documents, "<i4", bounds="documents", width=4),
+    "megatron-i32": Format("megatron", _megatron, "<i4", {}, {"stride": 7}, "documents"),
+    "zstd-i64": Format("npy", tokens(seekable(".npy.zst", npy, 1000), ".npy.zst"), "<i8"),
+    "mds": Format("mds", mds(), "<i4", stream={"extra": 0}),
+    "mds-zstd": Format("mds", mds(compression="zstd"), "<i4", stream={"extra": 0}),
+    "mds-documents": Format("mds", mds_documents, "<i4", bounds="documents"),
 }  # fmt: skip
 
 
@@ -321,6 +311,13 @@ def corpus():
             (new / "shards").write_bytes(pickle.dumps(shards))
             new.rename(home / key)
     return home / key, pickle.loads((home / key / "shards").read_bytes())
+
+
+def manifest(path, *shards, **keys):
+    """Writes a manifest of the shards. Returns its path."""
+    code, out, err = run(TOKCTL, "inspect", "--manifest", path, *shards, **keys)
+    assert code == 0, (shards, out, err)
+    return path
 
 
 def plan(config, stream, count, *more):

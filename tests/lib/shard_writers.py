@@ -16,25 +16,16 @@ from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 from .mosaic import import_without_init
 
 
-def npy(tokens, header=0):
+def npy(tokens):
     file = io.BytesIO()
-    if not header:
-        numpy.save(file, tokens)
-        return file.getvalue()
-    text = (
-        repr({"descr": tokens.dtype.str, "fortran_order": False, "shape": tokens.shape}).ljust(
-            header - 11
-        )
-        + "\n"
-    )
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + tokens.tobytes()
+    numpy.save(file, tokens)
+    return file.getvalue()
 
 
 def llmc(tokens):
     header = numpy.zeros(256, "<i4")
-    header[:3] = (
-        [20240520, 1, len(tokens)] if tokens.dtype.itemsize == 2 else [20240801, 7, len(tokens)]
-    )
+    header[:2] = (20240520, 1) if tokens.dtype.itemsize == 2 else (20240801, 7)
+    header[2] = len(tokens)
     return header.tobytes() + tokens.tobytes()
 
 
@@ -80,9 +71,7 @@ def datatrove(path, tokens, dtype=None, masks=None, **how):
 
 
 def megatron(path, tokens, dtype=None):
-    with (
-        warnings.catch_warnings()
-    ):  # it misses Transformer Engine and Apex, which its index does without
+    with warnings.catch_warnings():  # it misses Transformer Engine and Apex, which it needs not
         warnings.simplefilter("ignore")
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
     builder = IndexedDatasetBuilder(path + ".bin", dtype=(dtype or tokens.dtype).type)

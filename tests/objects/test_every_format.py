@@ -1,6 +1,6 @@
-"""Every format is served from radosgw, and from nginx over TLS, by windows and by pieces, as from
-the disk: tokens, document starts and loss masks. A run moves from the disk to a store and back at
-any position.
+"""Every format is served from radosgw by windows and by pieces, as from the disk: tokens, document
+starts and loss masks; one of each kind from nginx over TLS. A run moves from the disk to a store
+and back at any position.
 """
 
 import gzip
@@ -10,54 +10,26 @@ import shutil
 
 import numpy
 import pytest
-import pyzstd
 import test_formats
 from jobs import BUCKET
 
 from lib import TOKCTL, Daemon, run
-from lib.corpus import FORMATS, SEQ_LEN, Format, corpus
+from lib.corpus import FORMATS, Format, corpus, manifest
 from lib.fault_proxy import FaultProxy
-from lib.shard_writers import mds, npy, put, raw, seekable
+from lib.shard_writers import megatron
 from lib.stores import Nginx, Radosgw
 
 MICRO, BATCHES = test_formats.MICRO, test_formats.BATCHES
-PACKED = {f"rows-{how}": Format("flat", None) for how in ("flat", "zstd")}  # by `tokctl pack --fit`
-RNG = numpy.random.default_rng(17)
 
 
-def many_documents(path, tokens):
-    """A .idx of several hundred KiB."""
-    from megatron.core.datasets.indexed_dataset import _IndexWriter
-
-    lengths = [8] * (len(tokens) // 8)
-    tokens[: 8 * len(lengths)].tofile(path + ".bin")
-    with _IndexWriter(path + ".idx", tokens.dtype.type) as index:
-        index.write(lengths, None, list(range(len(lengths) + 1)))
+def many_documents(directory, dtype):
+    """A .idx that takes several GETs."""
+    os.makedirs(directory)
+    tokens = numpy.random.default_rng(17).integers(6, 50_000, 300_000).astype(dtype)
+    megatron(f"{directory}/x", numpy.split(tokens, len(tokens) // 8))
 
 
-def of_lengths(path, tokens):
-    ends = numpy.cumsum(RNG.integers(1, 400, len(tokens) // 200))
-    mds(path, numpy.split(tokens, ends[ends < len(tokens)])[:-1], 400_000)
-
-
-def large(write):
-    def all_(directory, dtype):
-        for i, n in enumerate((300_000, 90_001)):
-            os.makedirs(f"{directory}/{i}")
-            write(f"{directory}/{i}/x", RNG.integers(6, 50_000, n).astype(dtype))
-
-    return all_
-
-
-LARGE = {  # indexes that take several GETs
-    "flat-part": Format("flat", large(put(".bin", raw)), dataset={"part": [0.2, 0.7]}),
-    "megatron-large": Format("megatron", large(many_documents)),
-    "mds-large": Format("mds", large(of_lengths), "<i4", width=4),
-    "zstd-large": Format("flat", large(seekable(".bin.zst", raw, 1 << 15))),
-    "zstd-whole": Format("flat", large(put(".bin.zst", lambda t: pyzstd.compress(t.tobytes())))),
-    "zstd-i64-large": Format("npy", large(seekable(".npy.zst", npy, 1 << 14)), "<i8", width=4),
-}
-ALL = FORMATS | LARGE | PACKED
+ALL = {**FORMATS, "megatron-large": Format("megatron", many_documents, bounds="documents")}
 
 
 @pytest.fixture(scope="module")
@@ -65,38 +37,19 @@ def written(shared):
     """Directories below root/corpus, one a format."""
     place, root = shared, shared.file("root", BUCKET)
     shutil.copytree(corpus()[0], root)
-    for name, about in LARGE.items():
-        about.write(f"{root}/{name}", numpy.dtype(about.dtype))
-    rows = RNG.integers(0, 1000, (500, SEQ_LEN + 1))
-    rows.astype("<u2").tofile(place.file("documents.bin"))
-    for name in PACKED:
-        options = ["--fit", SEQ_LEN + 1, "--eos", 7, "--format", name.removeprefix("rows-")]
-        code, _, err = run(TOKCTL, "pack", place.file("documents.bin"), f"{root}/{name}", *options)
-        assert code == 0, err
+    many_documents(f"{root}/megatron-large", numpy.dtype("<u2"))
     return place
 
 
-def inspect(place, name, out, *arguments, env=None):
-    wide = ["--input-dtype", "u32"] if ALL[name].dataset.get("dtype") == "u32" else []
-    path = place.file(out, f"{name}.jsonl")
-    code, text, err = run(TOKCTL, "inspect", "--manifest", path, *wide, *arguments, env=env)
-    assert code == 0, (name, text, err)
-    return path
-
-
-def streams(root, marks=("", "-marked"), **more):
-    """Of all formats, and with annotations of those in the corpus. @more: keys of the dataset,
-    which may be of each format.
-    """
-    return {
-        name + marked: about.config(
-            f"{root}{name}/", bool(marked),
-            **{k: v[name] if isinstance(v, dict) else v for k, v in more.items()},
-        )
-        for name, about in ALL.items()
-        for marked in marks
-        if name in FORMATS or not marked
-    }  # fmt: skip
+def streams(root, manifests=None, **more):
+    """Of all formats, and with annotations of those in the corpus. @more: keys of the dataset."""
+    made = {}
+    for name, about in ALL.items():
+        keys = {**more, **({"manifest": manifests[name]} if manifests else {})}
+        made[name] = about.config(f"{root}{name}/", False, **keys)
+        if name in FORMATS:
+            made[f"{name}-marked"] = about.config(f"{root}{name}/", True, **keys)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -116,21 +69,21 @@ def cat(daemon, name, *more, batches=BATCHES):
     return out
 
 
-def serve_all(place, store, environment, manifests, label, by, **marks):
+def serve_all(place, store, manifests, by):
     cache, more = {}, {}
     if by == "piece":
-        cache = {"cache": {"dir": place.file(f"{label}.cache"), "size": 64 << 20}}
+        cache = {"cache": {"dir": place.file("cache"), "size": 64 << 20}}
         more = {"fetch": "piece", "piece": 64 << 10}
     config = place.config(
-        f"{label}.yaml",
+        f"{by}.yaml",
         memory=64 << 20,
-        **cache,
-        socket=place.file(f"{label}.sock"),
-        state_dir=place.file(f"{label}.state", ""),
+        socket=place.file(f"{by}.sock"),
+        state_dir=place.file(f"{by}.state", ""),
         stores=store.settings,
-        streams=streams(store.url, manifest=manifests, **more, **marks),
+        streams=streams(store.url, manifests, **more),
+        **cache,
     )
-    return Daemon(place, config, env=environment)
+    return Daemon(place, config, env=store.environment())
 
 
 def same_bytes(daemon, served, by="window"):
@@ -161,11 +114,9 @@ def in_radosgw(written, radosgw):
         url = f"{radosgw.url}{name}/"
         one = {name: about.config(url, True, manifest=written.file("listed", f"{name}.jsonl"))}
         config = written.config("lab.yaml", stores=radosgw.settings, streams=one)
-        manifests[name] = inspect(written, name, "listed", "-c", config, url, env=env)
-    daemons = {
-        by: serve_all(written, radosgw, env, manifests, f"radosgw-{by}", by)
-        for by in ("window", "piece")
-    }
+        listed = written.file("listed", f"{name}.jsonl")
+        manifests[name] = manifest(listed, "-c", config, url, env=env)
+    daemons = {by: serve_all(written, radosgw, manifests, by) for by in ("window", "piece")}
     yield daemons
     for daemon in daemons.values():
         assert daemon.stop() == 0
@@ -188,24 +139,24 @@ def test_doctor_reads_a_window_of_each_dataset(in_radosgw, radosgw):
     assert len(lines) == len(streams("")), out
 
 
-def test_every_format_from_nginx_with_tls(written, local):
+def test_formats_from_nginx_with_tls(written, local):
+    names = ("flat", "zstd", "megatron", "mds-documents", "datatrove")
     with Nginx(written, written.file("root", "")) as store:
-        store.settings = {"https": {"ca": store.ca, "anonymous": True}}
-        store.url = f"{store.endpoint}/{BUCKET}/"
-        env = store.environment()
-        some = {"flat": FORMATS["flat"].config(written.file("root", BUCKET, "flat"), False)}
-        config = written.config("https.yaml", stores=store.settings, streams=some)
-        manifests = {}
-        for name in ALL:
-            here = inspect(written, name, "here", written.file("root", BUCKET, name))
-            url = store.url + f"{name}/"
-            manifests[name] = inspect(
-                written, name, "https", "-c", config, "--from", here, url, env=env
-            )
-        for by in "window", "piece":
-            daemon = serve_all(written, store, env, manifests, f"nginx-{by}", by, marks=[""])
-            same_bytes(daemon, local[1], by)
-            assert daemon.stop() == 0
+        stores = {"https": {"ca": store.ca, "anonymous": True}}
+        env, config, about = store.environment(), {}, {}
+        for name in names:
+            url, here = f"{store.endpoint}/{BUCKET}/{name}/", written.file("root", BUCKET, name)
+            about[name] = FORMATS[name].config(here, False)
+            config = written.config("https.yaml", stores=stores, streams=about)
+            listed = manifest(written.file("here.jsonl"), here)
+            more = ["-c", config, "--from", listed, url]
+            path = manifest(written.file(f"{name}.jsonl"), *more, env=env)
+            about[name] = FORMATS[name].config(url, False, manifest=path)
+        config = written.config("https.yaml", memory=64 << 20, stores=stores, streams=about)
+        daemon = Daemon(written, config, env=env)
+        for name in names:
+            assert cat(daemon, name) == local[1][name], name
+        assert daemon.stop() == 0
 
 
 def test_a_run_moves_from_the_disk_to_the_store_and_back(written, local, in_radosgw):

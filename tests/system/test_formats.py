@@ -1,6 +1,6 @@
 """The same documents in every format are served as their writers got them: tokens, document starts
-and loss masks, in every way of reading, with manifests, and across a kill -9. Shards that are
-damaged, or do not belong together, stop a stream or are refused at the start.
+and loss masks, in every way of reading, and with manifests. Shards that are damaged, or do not
+belong together, stop a stream or are refused at the start.
 """
 
 import gzip
@@ -8,14 +8,12 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 
 import numpy
 import pytest
 
 from lib import TOKCTL, TOKEND, Client, Daemon, has, run
-from lib.corpus import FORMATS, SEQ_LEN, corpus, plan
-from lib.shard_cat import read
+from lib.corpus import FORMATS, SEQ_LEN, corpus, manifest, plan
 from lib.shard_writers import llmc, npy, put, raw, seekable
 
 pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
@@ -32,12 +30,7 @@ def written():
 @pytest.fixture(scope="module")
 def manifests(shared, written):
     """A manifest for each format."""
-    paths = {name: shared.file(f"{name}.jsonl") for name in FORMATS}
-    for name, path in paths.items():
-        wide = ["--input-dtype", "u32"] if FORMATS[name].dataset.get("dtype") == "u32" else []
-        code, _, err = run(TOKCTL, "inspect", "--manifest", path, *wide, written[0] / name)
-        assert code == 0, (name, err)
-    return paths
+    return {name: manifest(shared.file(f"{name}.jsonl"), written[0] / name) for name in FORMATS}
 
 
 def streams(written, manifests=()):
@@ -50,25 +43,10 @@ def streams(written, manifests=()):
     }
 
 
-def options(about):
-    return ["-t", "u32" if about.width == 4 else "u16"]
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_shards_are_what_their_writers_got(written, name):
-    about, root = FORMATS[name], written[0] / name
-    for shard, want in written[1][name].items():
-        seen, tokens = read(root / shard, *options(about))
-        inner = [at for at in about.boundaries(want) if 0 < at < len(want.tokens)]
-        assert (seen["format"], seen["boundaries"]) == (about.name, inner), shard
-        assert numpy.array_equal(tokens, want.tokens), shard
-
-
 def test_plan_and_inspect_read_all_formats(place, written):
     config = place.config(streams=streams(written))
     for name, about in FORMATS.items():
-        wide = ["--input-dtype", "u32"] if about.dataset.get("dtype") == "u32" else []
-        code, out, err = run(TOKCTL, "inspect", "--json", *wide, written[0] / name)
+        code, out, err = run(TOKCTL, "inspect", "--json", written[0] / name)
         seen = {os.path.relpath(f["path"], written[0] / name): f
                 for f in map(json.loads, out.splitlines())}  # fmt: skip
         assert code == 0 and seen.keys() == written[1][name].keys(), (name, err)
@@ -105,16 +83,6 @@ def check_rows(how, daemon, config, name, shards, world=2):
     assert (starts > 0, masked > 0) == (marked, marked and about.mask != ""), name
 
 
-def test_a_manifest_says_nothing_of_an_eos(place, written, manifests):
-    about = FORMATS["flat"].config(str(written[0] / "flat"), True, manifest=manifests["flat"])
-    del about["eos"]
-    daemon = Daemon(place, place.config(streams={"s": about}))
-    code, _, err = cat(daemon, "s")
-    why = "the ends of its documents are unknown: it has no index, and the stream has no eos"
-    assert code == 1 and has(err, "dataset d: shard ", why), err
-    assert daemon.stop() == 0
-
-
 @pytest.mark.parametrize("listed", [False, True], ids=["", "manifests"])
 def test_rows_are_what_their_writers_got(place, written, manifests, mode, listed):
     io, direct = mode
@@ -131,51 +99,20 @@ def cat(daemon, name, *more, batches=BATCHES):
     return run(TOKCTL, "cat", name, "--socket", daemon.socket, *arguments)
 
 
-def test_formats_survive_a_killed_daemon(place, written):
-    config = place.config(io="pread", streams=streams(written))
-    daemon = Daemon(place, config)
-    for name in ("zstd", "npy-headers", "datatrove-marked", "megatron-scattered", "arrow"):
-        _, want, _ = cat(daemon, name)
-        words = f"{TOKCTL} cat {name} --socket {daemon.socket} --rank 0 --world 1 --slots 4"
-        reader = place.spawn(
-            [*words.split(), "--micro", str(MICRO), "--batches", str(BATCHES)],
-            stdout=subprocess.PIPE,
-            pipesize=4096,
-        )
-        out = os.read(reader.stdout.fileno(), 1)
-        daemon.kill()
-        daemon.start()
-        rest, _ = reader.communicate(timeout=60)
-        assert reader.returncode == 0 and out + rest == want and len(want) > 80_000, name
-    assert daemon.stop() == 0
-
-
-# ---- samples of MDS, and padding ----
-
-
 def test_a_finite_stream_ends_with_padding(place, written):
-    """Padding rows have no annotations, although their slots had some before. Without an eos a
-    sample of MDS is one document.
-    """
-    finite = {"samples": 10, "seed": 1, "documents": True, "loss_mask": True}
-    about = {
-        name: {**FORMATS[name].config(str(written[0] / name), True), **finite}
-        for name in ("flat", "mds")
-    }
-    del about["mds"]["eos"]
-    daemon = Daemon(place, place.config(streams=about))
-    for name in about:
-        client = Client(daemon.socket).attach(stream=name, micro=4, slots=1)
-        found, masks = [], []
-        for _ in range(3):
-            client.wait()
-            found += client.row_documents(client.batch)
-            masks += client.row_masks(client.batch).tolist()
-            rows = client.next()
-        assert not rows[2:].any() and rows[:2].any(), name
-        assert masks == [[1] * client.window] * 10 + [[0] * client.window] * 2, name
-        assert found[10:] == [[], []] and any(found) == (name == "flat"), name
-        client.close()
+    """Padding rows have no annotations, although their slots had some before."""
+    finite = {**FORMATS["flat"].config(str(written[0] / "flat"), True), "samples": 10}
+    daemon = Daemon(place, place.config(streams={"s": finite}))
+    client, found, masks = Client(daemon.socket).attach(stream="s", micro=4, slots=1), [], []
+    for _ in range(3):
+        client.wait()
+        found += client.row_documents(client.batch)
+        masks += client.row_masks(client.batch).tolist()
+        rows = client.next()
+    assert rows[:2].any() and not rows[2:].any()
+    assert masks == [[1] * client.window] * 10 + [[0] * client.window] * 2
+    assert any(found) and found[10:] == [[], []]
+    client.close()
     assert daemon.stop() == 0
 
 

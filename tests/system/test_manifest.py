@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from lib import TOKCTL, TOKEND, Daemon, has, run
-from lib.corpus import FORMATS, corpus, plan
+from lib.corpus import FORMATS, corpus, manifest, plan
 from lib.shard_writers import llmc
 
 pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
@@ -25,8 +25,7 @@ def inspect(*arguments, code=0):
 
 
 def write_manifest(path, *shards):
-    inspect("--manifest", path, *shards)
-    return [json.loads(line) for line in open(path)]
+    return [json.loads(line) for line in open(manifest(path, *shards))]
 
 
 def write(path, content):
@@ -52,8 +51,7 @@ def test_order_and_facts_are_the_same(place, name):
     """The facts of each shard, and the same cursor and plan with and without a manifest."""
     about, (root, corpora) = FORMATS[name], corpus()
     root, shards, path = root / name, corpora[name], place.file("m.jsonl")
-    wide = ["--input-dtype", "u32"] if about.dataset.get("dtype") == "u32" else []
-    lines = write_manifest(path, *wide, root)
+    lines = write_manifest(path, root)
     assert [line["path"] for line in lines] == sorted(shards)
     for line in lines:
         tokens = shards[line["path"]].tokens
@@ -86,14 +84,13 @@ def test_a_manifest_that_cannot_be_written_stays_as_it_is(place):
     assert sorted(os.listdir(place.path)) == ["0.bin", "none.jsonl", "odd"]
 
 
-@pytest.mark.parametrize("more", [[], ["--sums"]])
-def test_a_manifest_survives_a_power_cut(place, more):
+def test_a_manifest_survives_a_power_cut(place):
     """A directory is synced after the last rename in it."""
     if not shutil.which("strace"):
         pytest.skip("strace is not installed")
     shard, manifest, trace = place.shard("0.bin", 5000), place.file("to", "m"), place.file("calls")
     follow = ["strace", "-f", "-y", "-e", "trace=fsync,rename", "-o", trace]
-    code, _, err = run(*follow, TOKCTL, "inspect", shard, "--manifest", manifest, *more)
+    code, _, err = run(*follow, TOKCTL, "inspect", shard, "--manifest", manifest, "--sums")
     assert code == 0, err
     calls = open(trace).read().splitlines()
     last = max(i for i, call in enumerate(calls) if "rename(" in call)
@@ -252,13 +249,3 @@ DIFFER = [
 def test_a_shard_that_differs_from_its_manifest_is_not_read(place, text, about, seq_len, words):
     write(place.file("d/a.bin"), numpy.arange(20, dtype="<u2").tobytes())
     check(place, text, [words], seq_len, **about)
-
-
-def test_a_manifest_for_a_store_serves_local_shards_too(place):
-    place.shard("d/a.bin", 20)
-    store = {"etag": "0f-16", "data_at": 0, "side": {"a.csv.gz": [7, "e"], "s3://m/a": [20, "f"]}}
-    write(place.file("m.jsonl"), line(**store).encode())
-    dataset = {"name": "d", "path": "d", "manifest": "m.jsonl"}
-    streams = {"s": {"seed": 42, "seq_len": 8, "datasets": [dataset]}}
-    code, out, err = run(TOKEND, "--check", "-c", place.config(streams=streams))
-    assert code == 0 and has(out.decode(), "1 shards, 20 tokens"), err
