@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from lib import TOKCTL, TOKEND, has, run, shard_writers
-from lib.order_reference import derive, name_hash
 
 pytestmark = pytest.mark.asan  # parsers must not touch memory out of bounds
 
@@ -40,16 +39,6 @@ def opened(place, **keys):
     return out.decode()
 
 
-def in_cursor(place, **keys):
-    """The datasets of the stream's first cursor, by name."""
-    path = place.file("cursor")
-    code, _, err = run(TOKCTL, "cursor", "new", "-c", config(place, **keys), "train", "-o", path)
-    assert code == 0, err
-    shown = json.loads(run(TOKCTL, "cursor", "show", path, "--json")[1])
-    os.unlink(path)
-    return {d["name"]: d for d in shown["datasets"]}
-
-
 def refused(place, *words, **keys):
     """It is refused in one line."""
     code, _, err = run(TOKEND, "--check", "-c", config(place, **keys))
@@ -61,29 +50,6 @@ def one(path, **keys):
 
 
 # ---- paths ----
-
-
-def digest(shards):
-    """Of a dataset's sorted (path, tokens), by the definition alone."""
-    h = derive(0, len(shards))
-    for path, tokens in shards:
-        h = derive(h, name_hash(path), tokens)
-    return h
-
-
-def test_windows_and_digests_are_those_of_the_order(place):
-    sizes = {"web/a": 50001, "web/b": 30000, "web/c": 5, "code/x": 9000, "code/y": 12345}
-    write(place, **{f"{name}.bin": 2 * n for name, n in sizes.items()}, **{"math/z.bin": 6000})
-    blocks = {"shuffle": "block", "block": 8, "group": 3}
-    seen = in_cursor(place, seq_len=64, datasets={
-        "web": {"path": "web"}, "code": {"path": "code/*.bin", **blocks},
-        "math": {"path": "math/z.bin", "shuffle": "none", "slide": True},
-    })  # fmt: skip
-    assert [d["windows"] for d in seen.values()] == [1249, 332, 46]
-    for name in ("web", "code"):
-        names = sorted(n for n in sizes if n.startswith(name))
-        shards = [(n.split("/")[1] + ".bin", sizes[n]) for n in names]
-        assert seen[name]["digest"] == digest(shards)
 
 
 NAMES = ["B.bin", "a-b.bin", "a.bin", "a/b.bin", "a/c/d.npy", "a0.bin", "é.bin"]
@@ -259,17 +225,6 @@ def test_datasets_of_several_widths(files):
     for keys, path in ((DOCUMENTS, "i/a.ds"), (EOS, "i"), (LOSSES, "i/a.ds")):
         opened(files, datasets=one(path), **keys)
     opened(files, datasets={"k": {"path": "k/a.npy"}, "i": {"path": "i/a.ds"}}, **LOSSES)
-
-
-def test_a_shuffle_over_many_lists_of_bounds_gets_a_remark(place):
-    for i in range(501):
-        write(place, **{f"b/{i:03}.npy": 40, f"b/{i:03}.csv.gz": 0})
-    words = "only about 500 lists of document bounds (.csv.gz) are kept in memory"
-    for about, keys, told in (
-        ({}, DOCUMENTS, True), ({"shuffle": "block"}, DOCUMENTS, False), ({}, {}, False)
-    ):  # fmt: skip
-        code, out, err = run(TOKEND, "--check", "-c", config(place, one("b", **about), **keys))
-        assert (words in out.decode()) == told, (code, out, err)
 
 
 def test_the_first_of_many_bad_shards_is_named(place):

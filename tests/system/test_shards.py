@@ -2,10 +2,8 @@
 document bounds and facts. test_formats.py serves a part of it.
 """
 
-import errno
 import gzip
 import io
-import json
 import os
 import struct
 import subprocess
@@ -15,18 +13,13 @@ import numpy
 import pytest
 import pyzstd
 import torch
-import xxhash
-import zstandard
-from datatrove.pipeline.tokens import DocumentTokenizerMerger
 
 from lib import shard_writers
-from lib.corpus import corpus
-from lib.preload import Preload
-from lib.shard_cat import CAT, facts, read
+from lib.shard_cat import facts, read
 
 with warnings.catch_warnings():  # about Transformer Engine and Apex, which its index does not need
     warnings.simplefilter("ignore")
-    from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
 RANDOM = numpy.random.default_rng(7)
 DOCUMENTS = [RANDOM.integers(0, 128, n) for n in (5, 0, 1, 0, 0, 300, 2049, 17, 0)]
@@ -80,70 +73,27 @@ def test_numpy(directory, kind):
         check(path, [TOKENS], "-t", hint, documents=None)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        '{"shape" : ( 9 , ) , "fortran_order" : True , "descr" : "<u2" }',
-        " { 'descr': '<u2', 'fortran_order': False, 'shape': (9L,), } ",
-    ],
-)
-def test_a_header_of_numpy_has_any_spelling(directory, header):
-    head = b"\x93NUMPY\1\0" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n"
-    (directory / "a.npy").write_bytes(head + U16[:9].tobytes())
-    check(directory / "a.npy", [U16[:9]], format="npy", plain=True)
-
-
 # ---- datatrove ----
 
 
-def datatrove(directory, size=2, documents=DOCUMENTS, **how):
-    shard_writers.datatrove(f"{directory}/a", documents, numpy.dtype(f"<u{size}"), **how)
+def datatrove(directory, size=2, **how):
+    shard_writers.datatrove(f"{directory}/a", DOCUMENTS, numpy.dtype(f"<u{size}"), **how)
     return directory / "a.ds"
 
 
-@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("metadata", [True, False])
-def test_datatrove(directory, size, index, metadata):
+def test_datatrove(directory, index, metadata):
     masks = [numpy.ones(len(d), bool) for d in DOCUMENTS]
-    path = datatrove(directory, size, masks=masks, save_index=index, save_final_metadata=metadata)
-    options = [] if metadata or index else ["-t", f"u{8 * size}"]
-    about = {"format": "datatrove", "type": f"u{8 * size}", "plain": True}
-    check(path, DOCUMENTS, *options, documents=len(DOCUMENTS) if index else None, **about)
-
-
-def test_merged_datatrove(directory):
-    for name in ("in", "out"):
-        (directory / name).mkdir()
-    datatrove(directory / "in", 4)
-    places = str(directory / "in"), str(directory / "out")
-    DocumentTokenizerMerger(*places, "all", seed=1, progress=False).run(None)
-    (shard,) = (directory / "out").glob("*.ds")
-    tokens, ends = numpy.fromfile(shard, "<u4"), numpy.fromfile(str(shard) + ".index", "<u8")
-    assert len(tokens) == len(TOKENS)
-    check(shard, numpy.split(tokens, ends[:-1].astype(int)), documents=len(ends), type="u32")
+    for size in 2, 4:
+        about = {"save_index": index, "save_final_metadata": metadata}
+        path = datatrove(directory, size, masks=masks, **about)
+        options = [] if metadata or index else ["-t", f"u{8 * size}"]
+        about = {"format": "datatrove", "type": f"u{8 * size}", "plain": True}
+        check(path, DOCUMENTS, *options, documents=len(DOCUMENTS) if index else None, **about)
 
 
 # ---- zstd ----
-
-
-@pytest.mark.parametrize("sized, sums, empty", [(True, True, False), (False, False, True)])
-def test_seekable_zstd(directory, sized, sums, empty):
-    """The layout of zstd's contrib/seekable_format, with frames of the zstandard package."""
-    compressor = zstandard.ZstdCompressor(write_content_size=sized, write_checksum=sums)
-    content, path, table = U16.tobytes(), directory / "a.bin.zst", b""
-    pieces = [content[at : at + 101] for at in range(0, len(content), 101)]
-    if empty:
-        pieces = [part for piece in pieces for part in (b"", piece)]
-    frames = [compressor.compress(piece) for piece in pieces]
-    for piece, packed in zip(pieces, frames):
-        table += struct.pack("<II", len(packed), len(piece))
-        if sums:
-            table += struct.pack("<I", xxhash.xxh64_intdigest(piece) & 0xFFFFFFFF)
-    table = struct.pack("<II", 0x184D2A5E, len(table) + 9) + table
-    table += struct.pack("<IBI", len(frames), 128 if sums else 0, 0x8F92EAB1)
-    path.write_bytes(b"".join(frames) + table)
-    check(path, [TOKENS], format="flat", plain=False, frame_bytes=101)
 
 
 @pytest.mark.parametrize("frame", [257, 1 << 30])  # the first has a table of several reads
@@ -201,12 +151,11 @@ BOUNDS = {  # text: (documents, boundaries) of 100 tokens
 }
 
 
-@pytest.mark.parametrize("ending", [".npy", ".bin"])
-def test_lists_of_bounds(directory, ending):
-    (directory / f"a{ending}").write_bytes(bytes(200))
+def test_lists_of_bounds(directory):
+    (directory / "a.npy").write_bytes(bytes(200))
     for text, (documents, boundaries) in BOUNDS.items():
         (directory / "a.csv.gz").write_bytes(gzip.compress(text.encode()))
-        seen = facts(directory / f"a{ending}")
+        seen = facts(directory / "a.npy")
         assert (seen["documents"], seen["boundaries"]) == (documents, boundaries), text
 
 
@@ -227,29 +176,25 @@ def test_a_list_of_many_members_of_gzip(directory):
 # ---- Megatron ----
 
 
-def megatron(directory, sequences=DOCUMENTS, kind="<u2", ends=None, multimodal=False, name="a"):
+def megatron(directory, sequences=DOCUMENTS, kind="<u2", ends=None, multimodal=False):
     """@ends: the sequences that end a document; None: all."""
-    path = f"{directory}/{name}"
-    builder = IndexedDatasetBuilder(
-        path + ".bin", dtype=numpy.dtype(kind).type, multimodal=multimodal
-    )
+    path, dtype = f"{directory}/a", numpy.dtype(kind).type
+    builder = IndexedDatasetBuilder(path + ".bin", dtype=dtype, multimodal=multimodal)
     for i, sequence in enumerate(sequences):
         builder.add_item(torch.from_numpy(sequence), mode=i % 2)
         if ends is None or i in ends:
             builder.end_document()
     builder.finalize(path + ".idx")
-    return directory / f"{name}.bin"
+    return directory / "a.bin"
 
 
-@pytest.mark.parametrize("kind", ["u1", "i1", "<i2", "<i4", "<i8", "<u2"])
-@pytest.mark.parametrize("multimodal", [False, True])
-def test_megatron(directory, kind, multimodal):
-    path = megatron(directory, DOCUMENTS, kind, multimodal=multimodal)
-    about = {"type": type_name(kind), "plain": kind in ("<u2", "<i4"), "data_at": 0}
-    seen = check(path, DOCUMENTS, format="megatron", documents=len(DOCUMENTS), **about)
-    assert ("multimodal" in seen["note"]) == multimodal
-    theirs = IndexedDataset(str(path)[:-4])
-    assert numpy.array_equal(numpy.concatenate([theirs[i] for i in range(len(theirs))]), TOKENS)
+@pytest.mark.parametrize("kind", ["i1", "<i2", "<i4", "<i8", "<u2"])
+def test_megatron(directory, kind):
+    for multimodal in False, True:
+        path = megatron(directory, DOCUMENTS, kind, multimodal=multimodal)
+        about = {"type": type_name(kind), "plain": kind in ("<u2", "<i4"), "data_at": 0}
+        seen = check(path, DOCUMENTS, format="megatron", documents=len(DOCUMENTS), **about)
+        assert ("multimodal" in seen["note"]) == multimodal
 
 
 def test_numbers_of_sequences(directory):
@@ -261,17 +206,6 @@ def test_numbers_of_sequences(directory):
         *(several(n, 60_000) for n in (2049, 9999)),
     ):
         check(megatron(directory, sequences, "<i4"), sequences, documents=len(sequences))
-
-
-def test_merged_megatron(directory):
-    megatron(directory, name="one")
-    megatron(directory, DOCUMENTS[::-1], name="two")
-    builder = IndexedDatasetBuilder(str(directory / "a.bin"), dtype=numpy.uint16)
-    for name in "one", "two":
-        builder.add_index(str(directory / name))
-    builder.end_document()  # a second end in the same place
-    builder.finalize(str(directory / "a.idx"))
-    check(directory / "a.bin", DOCUMENTS + DOCUMENTS[::-1], documents=18)
 
 
 @pytest.mark.parametrize("order", [[8, 7, 6, 5, 4, 3, 2, 1, 0], [0, 1, 2, 6, 7], [5, 6, 7], []])
@@ -286,55 +220,3 @@ def test_sequences_in_another_order_than_in_the_file(directory, order):
         plain = order in ([5, 6, 7], []) and kind == "<u2"
         seen = check(path, [DOCUMENTS[i] for i in order], documents=len(order), plain=plain)
         assert ("are in no sequence" in seen["note"]) == (len(order) < 9)
-
-
-# ---- reads that fail ----
-
-FAILING = r"""
-#include <errno.h>
-#include <sys/stat.h>
-
-static int fails(void)
-{
-	int64_t i = words[READS]++;
-
-	errno = EIO;
-	return i >= words[FIRST] && i < words[END];
-}
-
-ssize_t pread(int fd, void *to, size_t n, off_t at)
-{
-	NEXT(pread);
-	return fails() ? -1 : next(fd, to, n, at);
-}
-
-ssize_t pread64(int fd, void *to, size_t n, off64_t at) { return pread(fd, to, n, at); }
-"""
-READ = {  # one shard of each kind
-    "npy": "a/0.npy", "olmo": "a/0.npy", "datatrove": "a/0.ds", "megatron": "a/0.bin",
-    "arrow": "a/0.arrow", "zstd-frames": "a/0.bin.zst",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", READ)
-def test_a_read_that_fails_is_no_fault_of_the_shard(place, name):
-    """With any read failed, alone or with later ones, the shard is the same or the error has EIO:
-    the daemon tries again because of it.
-    """
-    preload = Preload(place, FAILING, ["reads", "first", "end"])
-    path, refused = corpus()[0] / name / READ[name], 0
-
-    def seen(first, end):
-        preload.set(reads=0, first=first, end=end)
-        done = subprocess.run([CAT, path], capture_output=True, env=preload.env)
-        return json.loads(done.stdout)
-
-    sound = seen(0, 0)
-    reads = preload.get("reads")
-    assert 1 < reads < 500
-    for first in range(0, reads, 1 + reads // 40):
-        for end in (first + 1, reads):
-            one = seen(first, end)
-            assert one == sound or one.get("errno") == errno.EIO, (first, end, one)
-            refused += one != sound
-    assert refused > 1
