@@ -14,14 +14,9 @@ class Bench:
         self.place = place
         for name, tokens in (("web/a.bin", 60_000), ("web/b.bin", 30_000), ("code/x.bin", 40_000)):
             place.shard(name, tokens)
-        self.train = {
-            "seed": 7,
-            "seq_len": 64,
-            "datasets": [{"name": "web", "path": "web", "weight": 0.7}],
-        }
-        self.train["datasets"] += [
-            {"name": "code", "path": "code", "weight": 0.3, "shuffle": "block", "block": 8}
-        ]
+        mix = datasets("web", weight=0.7)
+        mix += datasets("code", weight=0.3, shuffle="block", block=8)
+        self.train = {"seed": 7, "seq_len": 64, "datasets": mix}
         self.streams = {
             "train": self.train,
             "short": {"seed": 7, "seq_len": 64, "samples": 100, "datasets": datasets("web")},
@@ -49,14 +44,8 @@ class Bench:
         """No session, memory or descriptor is left over."""
         wait_for(lambda: status(self.daemon.socket)[1]["sessions"] == 1)
         total = status(self.daemon.socket)[1]
-        seen = (
-            total["sessions"],
-            total["memory_bytes"],
-            wait_for(lambda: self.daemon.fds() == self.fds) and self.fds,
-        )
-        assert seen == (1, self.start["memory_bytes"], self.fds), (
-            f"{name}: sessions, memory and descriptors are as before"
-        )
+        closed = wait_for(lambda: self.daemon.fds() == self.fds)
+        assert closed and total["memory_bytes"] == self.start["memory_bytes"], (name, total)
         assert self.unharmed(), f"{name}: the witness read {self.witness.checked} batches, 0 wrong"
 
     def answers(self, raw, greeted=True):

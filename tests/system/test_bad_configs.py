@@ -75,16 +75,12 @@ def store(entry, says):
 # fmt: off
 FILES = [
     whole("", "config: the file is empty; must have at least streams:"),
-    whole("# nothing\n", "config: the file is empty"),
     whole("- a\n", "config: is a list; must be a mapping of keys to values"),
     whole("memory: 1GiB\n", "streams: is missing; set it to a mapping of stream names to streams"),
     whole("streams:\n", "streams: is empty; must be a mapping of stream names to streams"),
     whole("streams: {}\n", "streams: has 0 streams; must have 1 to 1024"),
     whole("io: \xff\n".encode("latin-1"), "YAML: invalid leading UTF-8 octet…a file of UTF-8 text"),
     whole(GOOD + "socket: a: b\n", "YAML: mapping values…(column 10); must be valid YAML", 7),
-    whole(GOOD + "\tio: auto\n", "YAML: …cannot start any token (column 1); must be valid YAML", 7),
-    whole(WEB + "\n", "YAML: did not find expected ',' or '}' (column 1); must be valid YAML", 7),
-    whole(GOOD + "...\nio: auto\n", "YAML: did not find expected <document start>", 8),
     whole(GOOD + "---\nio: a\n", "config: a second YAML document begins here; must be only one", 7),
     whole("streams: " + "[" * 200_000, "YAML: …nested deeper than 32 levels; a config needs 7"),
     whole(GOOD + "#" * (2 << 20), "config: the file is larger than 1 MiB; check the path given"),
@@ -96,9 +92,7 @@ KEYS = [
     whole(GOOD + "  train: {}\n", "streams.train: is given twice", 7),
     whole("streams:\n  a/b: {}\n", "streams.a/b: 'a/b' is not a valid name; must be a name of 1 to "
           "64 bytes, without '/', control characters or a leading dot", 2),
-    whole("streams:\n  .a: {}\n", "streams..a: '.a' is not a valid name", 2),
     whole("streams:\n  a: &a {seed: 1, seq_len: 1, datasets: *a}\n", "streams.a.datasets: ", 2),
-    stream("seqlen: 3", "seqlen: unknown key; did you mean seq_len?"),
     stream("shuffle: block", "shuffle: is a key of a dataset; move it into an entry of datasets:"),
     stream("seed: 3", "seed: is given twice; remove it here or on line 3"),
     dataset("wieght: 1", "wieght: unknown key; did you mean weight?"),
@@ -106,24 +100,17 @@ KEYS = [
     dataset('"a\\nb": 1', "a?b: unknown key; must be one of name, path, part, manifest, format"),
     streams("seq_len: 8, datasets: [{name: a, path: b}]",
             "seed: is missing; set it to an integer from 0 to 2^64 - 1"),
-    streams("seed: 1, datasets: [{name: a, path: b}]",
-            "seq_len: is missing; set it to a number of tokens from 1 to 1073741824"),
     streams("seed: 1, seq_len: 8",
             "datasets: is missing; set it to a list of datasets, each {name: …, path: …}"),
 ]
 NUMBERS = [
     streams("seq_len: 0", "seq_len: '0' is too small; must be a number of tokens from 1"),
     streams("seq_len: -1", "seq_len: '-1' is not an integer in decimal digits; must be a"),
-    streams("seq_len: 1073741825", "seq_len: '1073741825' is too large; must be a number of"),
     streams("seq_len: 010", "seq_len: '010' has a leading zero, which YAML reads as octal"),
-    streams("seq_len: 0x10", "seq_len: '0x10' is not an integer in decimal digits"),
     streams('seq_len: "8"', 'seq_len: "8" is quoted; must be a number of tokens…without quotes'),
     streams("seed: ", "seed: is empty"),
     streams("seed: !!int 3", "seed: has the tag tag:yaml.org,2002:int; write…without one"),
     streams("seed: 18446744073709551616", "seed: '18446744073709551616' is too large"),
-    streams("seed: 0, seq_len: 1073741824, datasets: [{name: a, path: b}]", "seq_len: "),
-    *(stream(f"{key}: 0", f"{key}: '0' is too small") for key in ("stride", "epochs", "samples")),
-    *(dataset(f"{key}: 0", f"{key}: '0' is too small") for key in ("block", "max_epochs")),
     stream("extra: 1073741817", "extra: seq_len 64 + extra 1073741817 is more than 1073741824 "
            "tokens; must be at most that"),
     stream("epochs: 1\n    samples: 4", "samples: the stream also has epochs (line 7); remove one "
@@ -132,28 +119,21 @@ NUMBERS = [
     stream("eos: 7\n    documents: 1", "documents: '1' is not a boolean; must be true or false", 8),
 ]
 WEIGHTS = [
-    dataset("weight: .nan", "weight: '.nan' is not a number; must be a finite number ≥ 0"),
-    *(dataset(f"weight: {n}", f"weight: '{n}' is not a number")
-      for n in ("nan", ".inf", "0x1p3", "1e", "half")),
-    dataset("weight: 1e400", "weight: '1e400' "),
+    *(dataset(f"weight: {n}", f"weight: '{n}' is not a number; must be a finite number ≥ 0")
+      for n in ("nan", ".inf", "0x1p3")),
     dataset("weight: 1e-400", "weight: '1e-400' is too close to 0; must be a finite number ≥ 0"),
     dataset("weight: 1", "weight: a stream with epochs (line 7) serves every window that often; "
             "remove it", after="    epochs: 1\n"),
-    whole(WEB + ", weight: 0}\n", "streams.train.datasets: the weights do not sum to a finite "
-          "number above 0; give at least one dataset a weight above 0", 5),
     whole(WEB + ", weight: 1e308}\n      - {name: b, path: b, weight: 1e308}\n",
-          "streams.train.datasets: the weights do not sum", 5),
+          "streams.train.datasets: the weights do not sum to a finite number above 0", 5),
     whole(GOOD + "      - {name: b, path: b, weight: 1e-12}\n", "streams.train.datasets[1].weight: "
           "1e-12 is below 2^-32 of the sum, so it is never served; must be larger, or 0", 7),
 ]
 DATASETS = [
-    streams("seed: 0, seq_len: 1, datasets: []", "datasets: has 0 datasets; must have 1 to 1024"),
     streams("seed: 0, seq_len: 1, datasets: {a: b}",
             "datasets: is a mapping; must be a list of datasets, each {name: …, path: …}"),
     only("web", ": 'web' is a single value"),
-    only("{path: web}", ".name: is missing; set it to a name of 1 to 64 bytes, without control"),
     only("{name: web}", ".path: is missing; set it to a file, a directory, a glob or the URL"),
-    only('{name: "a\\tb", path: web}', ".name: 'a?b' is not a valid name; must be a name of"),
     only('{name: "a\\0b", path: web}', ".name: contains a zero byte; must be a name of 1 to 64"),
     only(f"{{path: web, name: {'x' * 65}}}", ".name: 'xxx…' is not a valid name"),
     only("{name: web, path: ~}", ".path: is null; must be a file, a directory, a glob or the URL"),
@@ -161,18 +141,13 @@ DATASETS = [
     whole(GOOD + "      - {path: b, name: web}\n", "streams.train.datasets[1].name: 'web' is also "
           "the name of the dataset on line 6; must be unique", 7),
     dataset("dtype: u8", "dtype: 'u8' is unknown; must be u16 or u32 (did you mean u16?)"),
-    dataset("shuffle: globl", "shuffle: 'globl' is unknown; must be none, global or block (did"),
-    dataset("group: 2147483649", "group: '2147483649' is too large"),
     dataset("label_mask: masks", "label_mask: is used only with loss_mask; set loss_mask: true in "
             "the stream, or remove it"),
     dataset("\n         max_epochs: 2", "max_epochs: …epochs", 7, "    epochs: 1\n"),
     whole(WEB + ", max_epochs: 1}\n", "streams.train: max_epochs: no dataset is left", 6),
-    whole(GOOD.replace("64", "1073741823"), "streams.train.datasets[0].path: …window", 6),
     *(dataset(f"part: {part}", f"part: {words}…{PART}") for part, words in (
-        ("[0.9, 0.1]", "[0.9, 0.1] is not a part"), ("[0.5, 0.5]", ""), ("[0.5, 1.5]", ""),
-        ("[-0.5, 1]", "'-0.5' is negative"), ("[0.5]", "has 1 values"),
-        ("[0, 0.5, 1]", "has 3 values"), ("0.5", "'0.5' is a single value"),
-        ('["0", "1"]', '"0" is quoted'), ("[.nan, 1]", "'.nan' is not a number"))),
+        ("[0.9, 0.1]", "[0.9, 0.1] is not a part"), ("[0.5]", "has 1 values"),
+        ("[-0.5, 1]", "'-0.5' is negative"), ("0.5", "'0.5' is a single value"))),
     dataset("part: [0.41, 0.42]", "part: …none of the 1405 windows…22 runs of 64…a share of at "
             "least 0.045"),
     dataset("part: [0, 0.5], slide: true", "slide: moves windows into other parts of the path "
@@ -183,77 +158,50 @@ DATASETS = [
             "stride", after="  valid: {seed: 1, seq_len: 3, datasets: [{name: w, path: ./web}]}\n"),
 ]
 SCHEDULES = [
-    stream("schedule: 3", "schedule: '3' is a single value"),
     whole(TWO + "      - 1024\n", "streams.train.schedule[0]: '1024' is a single value", 9),
     stream("epochs: 1\n    schedule: []", "schedule: the mix of a finite stream (epochs, line 7) "
            "cannot change; remove one of them", 8),
-    stream("schedule: []\n    samples: 9", "schedule: the mix of a finite stream (samples, line"),
-    step("at: 1024, weigths: {web: 1}", "[0].weigths: unknown key; did you mean weights?"),
     step("at: 1024", "[0].weights: is missing; set it to a mapping of dataset names to weights, "
          "such as {web: 0.7, code: 0.3}"),
-    step("at: 1024, weights: 1", "[0].weights: '1' is a single value"),
-    step("weights: {web: 1}", f"[0]: has no from; {WAYS}"),
     step("from: 0, steps: 1, weights: {web: 1}", f"[0]: has no to; {WAYS}"),
-    step("from: 0, to: 1024, weights: {web: 1}", f"[0]: has no steps; {WAYS}"),
     step("at: 1024,\n         from: 0, weights: {web: 1}", "[0]: has at (line 9) and from;", 10),
-    step("at: 1024, to: 2048, weights: {web: 1}", f"[0]: has at (line 9) and to; {WAYS}"),
-    step("at: 1024, steps: 1, weights: {web: 1}", f"[0]: has at (line 9) and steps; {WAYS}"),
     step("at: 0, weights: {web: 1}", "[0].at: 0 is the beginning of the run; must be later (the "
          "run begins with the datasets' weights)"),
-    step("at: 18446744073709551616, weights: {web: 1}", "[0].at: …is too large"),
-    step("at: 1000, weights: {web: 1}", "[0].at: 1000 is not a multiple of 1024; use 1024"),
     step("at: 5000, weights: {web: 1}", "[0].at: 5000 is not a multiple of 1024; use 4096 or 5120"),
     step("at: 18446744073709551615, weights: {web: 1}", "[0].at: …is not a multiple of 1024"),
-    step("from: 1025, to: 4096, steps: 1, weights: {web: 1}", "[0].from: …not a multiple of 1024"),
-    step("from: 1024,\n         to: 4095, steps: 1, weights: {web: 1}", "[0].to: …multiple", 10),
     step("from: 4096, to: 4096, steps: 1, weights: {web: 1}", "[0].to: 4096 is not after from "
          "(4096); must be a later position"),
-    step("from: 4096, to: 1024, steps: 1, weights: {web: 1}", "[0].to: 1024 is not after from"),
     step("from: 1024, to: 4096, steps: 4, weights: {web: 1}", "[0].steps: 4 is more than the 3 "
          "blocks of 1024 samples between from and to; must be 1 to 3"),
     step("at: 1024, weights: {web: 1}}\n      - {at: 1024, weights: {web: 1}", "[1].at: 1024 is "
          "not after the previous entry (line 9), which ends at 1024; list the entries in "
          "ascending order", 10),
-    *(step("from: 1024, to: 4096, steps: 2, weights: {web: 1}}\n      - {" + entry,
-           f"[1].{key}: 3072 is not after the previous entry (line 9)", 10) for key, entry in (
-        ("at", "at: 3072, weights: {web: 1}"),
-        ("from", "from: 3072, to: 8192, steps: 1, weights: {web: 1}"))),
+    step("from: 1024, to: 4096, steps: 2, weights: {web: 1}}\n      - {at: 3072, weights: {web: 1}",
+         "[1].at: 3072 is not after the previous entry (line 9)", 10),
     entries(16385, ".schedule: has 16385 entries; must have at most 16384"),
     entries(16384, ": schedule: a cursor of 98304 bytes has no room…use fewer steps"),
     mix("wbe: 1", ".wbe: is not a dataset of the stream, which has web, code; did you mean web?"),
     mix("web: 1, code: 2, web: 3", ".web: is given twice"),
-    mix("[web]: 1", ": "),
-    mix("", ": they do not sum to a finite number above 0; give at least one dataset a weight"),
-    mix("web: 1e308, code: 1e308", ": they do not sum to a finite number above 0"),
     mix("web: 1,\n         code: 1e-12", ".code: 1e-12 is below 2^-32 of the sum", 10),
-    mix("web: .nan", ".web: '.nan' is not a number"),
 ]
 DAEMON = [
     top("memory: 1GB", "memory: '1GB' is not a size; must be a size such as 512MiB or 1GiB, or a "
         "number of bytes"),
-    top("memory: 0", "memory: '0' "),
     top("memory: 8388608TiB", "memory: '8388608TiB' "),
-    top("metrics: 9464", "metrics: '9464' is not an address; must be HOST:PORT, such as 127"),
-    *(top(f"metrics: '{text}'", f"metrics: '{text}' is not an address")
-      for text in (":9464", "a:0", "a:65536", "::1:9464")),
+    *(top(f"metrics: '{text}'", f"metrics: '{text}' is not an address; must be HOST:PORT, such as")
+      for text in ("9464", "a:65536", "::1:9464")),
     top("io: urng", "io: 'urng' is unknown; must be auto, uring or pread (did you mean uring?)"),
-    top("allow_uids: 1000", "allow_uids: '1000' is a single value"),
-    top("allow_uids: [1, -1]", "allow_uids[1]: "),
     top("allow_uids: [4294967295]", "allow_uids[0]: "),
     top("allow_uids: [root, nobdy-tokend]", "allow_uids[1]: no user is called nobdy-tokend on this "
         "host; check it with `id nobdy-tokend`"),
     top("admin_uids: ['@no-group-tokend']", "admin_uids[0]: no group is called no-group-tokend on "
         "this host; check it with `getent group no-group-tokend`"),
     top("admin_uids: [@root]", "YAML: a word that begins with @ (column 14) needs quotes, as in"),
-    top("state_dir:", "state_dir: is empty"),
-    top("state_dir: ~ada", "state_dir: ~ is not expanded; write the whole path"),
     top("state_dir: file:///var/x", "state_dir: is a URL; write the path alone: /var/x"),
     top("socket: ~/t.sock", f"socket: ~ is not expanded; write {HOME}/t.sock"),
     top(f"socket: /{'x' * 107}", "socket: /xxx…has 108 bytes; must have at most 107"),
     streams("datasets: [{path: $HOME/web}]",
             f"datasets[0].path: variables ($HOME) are not expanded; write {HOME}/web"),
-    streams("datasets: [{path: '/a/${TOKEND_NONE}/b'}]",
-            "datasets[0].path: variables ($TOKEND_NONE) are not expanded; write the whole path"),
     top("cache: {dir: x}", "cache.size: "),
 ]
 STORES = [
@@ -269,9 +217,7 @@ STORES = [
     at("s3://corpus/web/", "…tokctl inspect --manifest web.jsonl s3://corpus/web/", ""),
     at("s3://corpus/web/", "manifest: …not an object", 'manifest: "s3://corpus/"'),
     at("s3://corpus/web/", "fetch: …cache: {dir", LISTED + ", fetch: piece"),
-    at("s3://corpus/web/", "fetch: …did you mean piece?", LISTED + ", fetch: pieces"),
     at("s3://corpus/web/", "piece: …power of two…64KiB", LISTED + ", piece: 3MiB"),
-    at("s3://corpus/web/", "piece: …too small", LISTED + ", piece: 32KiB"),
     dataset("fetch: window", "fetch: …URL"),
     store('lab: {endpoint: "minio:9000"}', "lab.endpoint: …https://"),
     store('lab: {endpoint: "https://minio/x"}', "lab.endpoint: …path"),
@@ -280,9 +226,7 @@ STORES = [
     store("lab: {token_file: hf_SECRETxxxxxxxxxxxxxxxxx}", "lab.token_file: …secret"),
     store("Lab: {}", "Lab: …a-z"),
     store("lab: {profile: x, token_file: y}", "lab…remove one"),
-    store('lab: {endpont: "https://minio"}', "lab.endpont: …did you mean endpoint?"),
     store('https: {endpoint: "https://x"}', "https.endpoint: "),
-    store("lab: {connections: 0}", "lab.connections: …1 to 4096"),
 ]
 # fmt: on
 CONFIGS = FILES + KEYS + NUMBERS + WEIGHTS + DATASETS + SCHEDULES + DAEMON + STORES
@@ -345,71 +289,40 @@ ALIASES = """streams:
   first: {seed: &seven 7, seq_len: &long 64, datasets: &list [{name: web, path: web}]}
   train: {seed: *seven, seq_len: *long, datasets: *list}
 """
-SCHEDULE = "    schedule: [{at: 1024, weights: {web: 1}}, {at: 2048, weights: {code: 3, web: 1}}]\n"
-CODE = "      - {name: code, path: code}\n"
-EQUAL = [  # texts of configs with the same cursor
-    [GOOD, f"{WEB}, {OF_A_DATASET}}}\n{OF_A_STREAM}", ALIASES,
-     HEAD + "      - path: 'web'\n        name: \"w\\x65b\"\n"],
-    [GOOD + CODE + SCHEDULE, HEAD.replace("    datasets:\n", SCHEDULE + "    datasets:\n")
-     + GOOD.removeprefix(HEAD) + CODE],
-]  # fmt: skip
-SIZES = ["", "memory: 1GiB", "memory: 1024MiB", "memory: 1048576KiB", "memory: 1073741824"]
+QUOTED = HEAD + "      - path: 'web'\n        name: \"w\\x65b\"\n"
 
 
-def test_equal_configs_have_equal_cursors_and_memory(bench):
+def test_equal_configs_have_equal_cursors(bench):
     """Keys that are not given have their defaults; aliases, quotes and the order change nothing."""
-    path, to = bench.place.file("equal.yaml"), bench.place.file("equal.cursor")
-
-    def write(text):
+    path, to, cursors = bench.place.file("equal.yaml"), bench.place.file("equal.cursor"), set()
+    for text in GOOD, f"{WEB}, {OF_A_DATASET}}}\n{OF_A_STREAM}", ALIASES, QUOTED:
         with open(path, "w") as f:
-            f.write(text)
-
-    def cursor(text):
-        write(text)
+            f.write("memory: 1GiB\n" + text)
         code, _, err = run(TOKCTL, "cursor", "new", "-c", path, "train", "-o", to)
         assert code == 0, (text, err)
-        return open(to, "rb").read()
-
-    def checked(key):
-        write(f"{key}\n{GOOD}")
-        return run(TOKEND, "-c", path, "--check")
-
-    for texts in EQUAL:
-        assert len({cursor(text) for text in texts}) == 1, texts
-    said = [checked(key) for key in SIZES]
-    assert said[0][0] == 0 and said.count(said[0]) == len(said), said
-    assert checked("memory: 1TiB") != said[0]
+        cursors.add(open(to, "rb").read())
+    assert len(cursors) == 1
 
 
 def test_empty_datasets_are_refused_and_empty_shards_are_listed(bench):
     """A shard that is empty, or shorter than a window, counts as zero windows."""
     place, path = bench.place, bench.place.file("empty.yaml")
-    full = place.shard("mixed/a.bin", 10_000)
-    short = place.shard("mixed/c.bin", 30)
-    empty = place.shard("mixed/b.bin", 0)
+    for name, tokens in (("a", 10_000), ("b", 0), ("c", 30)):
+        place.shard(f"mixed/{name}.bin", tokens)
     place.shard("empty/a.bin", 0)
     os.makedirs(place.file("none", "x"))
-
-    def check(directory, weight):
+    for directory, weight, begin, *words in (
+        ("none", "1", f"tokend: {path}:6: ", "no shards found"),
+        ("empty", "1", f"tokend: {path}:6: ", "no shard is as long as a window", "has 0 tokens"),
+        ("mixed", "0", f"tokend: {path}:5: ", "weight above 0"),
+        ("mixed", "1", "", "3 shards", " 156 windows", "b.bin", "has no tokens"),
+    ):
         with open(path, "w") as f:
             f.write(f"{HEAD}      - {{name: web, path: {directory}, weight: {weight}}}\n")
-        return run(TOKEND, "-c", path, "--check")
-
-    for directory, weight, line, words in (
-        ("none", "1", 6, ["no shards found"]),
-        ("empty", "1", 6, ["no shard is as long as a window", "a.bin, has 0 tokens"]),
-        ("mixed", "0", 5, ["weight above 0"]),
-    ):
-        code, out, err = check(directory, weight)
-        begin = f"tokend: {path}:{line}: "
-        assert (code, out) == (1, b"") and err.startswith(begin) and has(err, *words), err
+        code, out, err = run(TOKEND, "-c", path, "--check")
+        said = err if begin else out.decode()
+        assert code == (begin != "") and err.startswith(begin) and has(said, *words), (out, err)
         injected(41)
-    code, out, err = check("mixed", "1")
-    assert (code, err) == (0, ""), "one shard is long enough"
-    assert has(out.decode(), "3 shards", " 156 windows", "b.bin", "has no tokens"), out
-    code, out, _ = run(TOKCTL, "inspect", full, empty, short)
-    assert has(out.decode(), f"0 tokens  {empty}", f"30 tokens  {short}"), out
-    injected(41, 2)
     assert bench.unharmed()
 
 
@@ -418,14 +331,11 @@ def test_faulty_command_line_is_a_usage_error(bench):
     usages = {
         "needs -c": [],
         "-c needs a value": ["-c"],
-        "unknown option --dance; see `tokend --help`": ["--dance"],
         "unknown option --chekc (did you mean --check?)": ["-c", path, "--chekc"],
         "--check takes no value": ["-c", path, "--check=all"],
         "'more'": ["-c", path, "more"],
         "'x' is not an integer": ["-c", path, "--linger", "x"],
         "'0'": ["-c", path, "--linger", "0"],
-        "'-1'": ["-c", path, "--linger", "-1"],
-        "'99999999999999999999'": ["-c", path, "--linger", "99999999999999999999"],
         "--private needs --socket": ["-c", path, "--private", "3"],
         "--check exclude": ["-c", path, "--private", "3", "--socket", "s", "--check"],
     }
@@ -435,9 +345,8 @@ def test_faulty_command_line_is_a_usage_error(bench):
 
 
 def test_config_that_cannot_be_read_is_refused_in_one_line(bench):
-    missing = bench.place.file("missing.yaml")
     for path, why in (
-        (missing, "cannot be opened: No such file or directory"),
+        (bench.place.file("missing.yaml"), "cannot be opened: No such file or directory"),
         (bench.place.path, "cannot be read: not a regular file"),
     ):
         code, _, err = run(TOKEND, "-c", path)
