@@ -15,12 +15,12 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 OWNER, STRANGER, ADMIN = 1001, 1002, 1003
 
 
-@pytest.fixture
-def daemon(place):
-    place.shard("web/a.bin", 60_000)
+@pytest.fixture(scope="module")
+def daemon(shared):
+    shared.shard("web/a.bin", 60_000)
     streams = {"train": {"seed": 5, "seq_len": 64, "datasets": datasets("web")}}
     users = {"allow_uids": [OWNER, STRANGER], "admin_uids": [ADMIN]}
-    daemon = Daemon(place, place.config(streams=streams, **users))
+    daemon = Daemon(shared, shared.config(streams=streams, **users))
     yield daemon
     assert daemon.stop() == 0
 

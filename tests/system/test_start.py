@@ -6,15 +6,12 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 
-import pytest
 from embedding import Scene
 
-from lib import TOKCTL, TOKEND, Daemon, child_environment, datasets, few_descriptors, has, run
-from lib import wait_for, with_parent
+from lib import TOKCTL, TOKEND, datasets, few_descriptors, has, run, wait_for, with_parent
 from lib.injected import injected
 
 
@@ -24,24 +21,19 @@ def write(place, path="a", stream=(), **keys):
     return place.config(streams={"train": stream}, **keys)
 
 
-@pytest.fixture
-def manager(place):
-    """systemd's side of $NOTIFY_SOCKET."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(place.file("notify"))
-        manager.settimeout(20)
-        yield manager
+def test_too_few_descriptors_are_named(place):
+    for limit in 4, 63:
+        more = {"preexec_fn": few_descriptors(limit), "timeout": 20}
+        code, _, err = run(TOKEND, "-c", write(place), **more)
+        assert code == 1 and has(err, "tokend needs 64; raise LimitNOFILE (ulimit -n)"), err
 
 
-@pytest.mark.parametrize("limit", [4, 10, 40, 63])
-def test_too_few_descriptors_are_named(place, limit):
-    code, _, err = run(TOKEND, "-c", write(place), preexec_fn=few_descriptors(limit), timeout=20)
-    assert code == 1 and has(err, "tokend needs 64; raise LimitNOFILE (ulimit -n)"), err
-
-
-def test_a_broken_config_ends_with_a_pause(place, manager):
+def test_a_broken_config_ends_with_a_pause(place):
     """Under systemd: its messages, their priority, and how long it takes to end."""
     config = write(place, stream={"datsets": 1})
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(place.file("notify"))
+    manager.settimeout(20)
     environment = {**os.environ, "NOTIFY_SOCKET": manager.getsockname()}
     journal, stderr = os.pipe()
     stream = f"{os.fstat(stderr).st_dev}:{os.fstat(stderr).st_ino}"
@@ -70,38 +62,6 @@ def test_a_broken_config_ends_with_a_pause(place, manager):
     assert code == 1 and time.monotonic() - begin < 4, "in a terminal it ends at once"
     assert err.startswith("tokend: ") and err.count("\n") == 1, err
     injected(54, 3)
-
-
-WAITER = """
-import sys, tokend
-with tokend.Loader("train", 2, socket=sys.argv[1], slots=4, deadline=60) as loader:
-    print([next(loader)["position"].tolist() for _ in range(2)], flush=True)
-    sys.stdin.readline()
-    print([next(loader)["position"].tolist() for _ in range(20)], flush=True)
-"""
-
-
-def test_trainers_wait_for_a_mended_config(place):
-    """A job waits while its daemon is restarted with a broken config, until that is mended."""
-    config = write(place)
-    daemon = Daemon(place, config)
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-    trainer = place.spawn(
-        [sys.executable, "-c", WAITER, daemon.socket], env=child_environment(), text=True, **pipes
-    )
-    assert trainer.stdout.readline() == "[[0, 1], [2, 3]]\n"
-    daemon.stop()
-    write(place, stream={"seq_len": "many"})
-    trainer.stdin.write("\n")
-    trainer.stdin.flush()
-    code, _, err = run(TOKEND, "-c", config)
-    assert code == 1 and "seq_len" in err, err
-    injected(54)
-    assert "waiting for another" in trainer.stderr.readline() and trainer.poll() is None
-    write(place)
-    daemon = Daemon(place, config)
-    assert trainer.stdout.readline() == f"{[[n, n + 1] for n in range(4, 44, 2)]}\n"
-    assert trainer.wait(20) == 0 and daemon.stop() == 0
 
 
 # ---- sockets ----
@@ -153,15 +113,6 @@ def test_the_port_of_metrics_is_passed_by_name(place):
             assert daemon.wait(20) == 1 and "ListenStream=" in daemon.stderr.read()
 
 
-def test_a_port_in_use_is_reported_to_systemd(place, manager):
-    """So systemctl status shows why."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        config = write(place, metrics=f"127.0.0.1:{taken.getsockname()[1]}")
-        environment = {**os.environ, "NOTIFY_SOCKET": manager.getsockname()}
-        place.spawn([TOKEND, "-c", config], stderr=subprocess.DEVNULL, env=environment)
-        assert has(manager.recv(65536).decode(), "STATUS=cannot start: metrics", "in use")
-
-
 # ---- tokctl start and stop ----
 
 
@@ -194,12 +145,11 @@ def test_start_gives_up_after_a_few_daemons_that_die(place):
     shutil.rmtree(os.path.dirname(private))
 
 
-def test_start_refuses_a_config_without_an_end():
-    code, _, err = run(TOKCTL, "start", "-c", "/dev/zero", timeout=60)
-    assert code == 1 and err.count("\n") == 1 and "/dev/zero" in err, err
-
-
-def test_init_is_named_where_it_is():
-    for program in TOKCTL, TOKEND:
-        code, _, err = run(program, "init", "x")
-        assert code == 2 and "python -m tokend init" in err
+def test_one_line_says_what_is_wrong():
+    for command, code, words in (
+        ((TOKCTL, "start", "-c", "/dev/zero"), 1, "/dev/zero"),
+        ((TOKCTL, "init", "x"), 2, "python -m tokend init"),
+        ((TOKEND, "init", "x"), 2, "python -m tokend init"),
+    ):
+        got, _, err = run(*command)
+        assert got == code and err.count("\n") == 1 and words in err, err
