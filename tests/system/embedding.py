@@ -33,16 +33,10 @@ if __name__ == "__main__":
     config, rank, world, batches, keep, workers, *tags = sys.argv[1:]
     more = {"transform": unchanged, "workers": int(workers)} if int(workers) else {}
     more |= {"config": config} if config else {}
-    with tokend.Loader(
-        "train",
-        2,
-        rank=int(rank),
-        world=int(world),
-        slots=4,
-        framework="numpy",
-        deadline=60,
-        **more,
-    ) as loader, open(keep, "wb") as rows:
+    keys = {"slots": 4, "framework": "numpy", "deadline": 60, **more}
+    with tokend.Loader("train", 2, rank=int(rank), world=int(world), **keys) as loader, open(
+        keep, "wb"
+    ) as rows:
         print("attached", flush=True)
         for _ in range(int(batches)):
             batch = next(loader)
@@ -148,31 +142,22 @@ class Scene:
         assert got == code and err.count("\n") == (code != 0), (arguments, got, out, err)
         return err if code else out
 
-    def start(
-        self,
-        rank=0,
-        world=1,
-        batches=10,
-        *tags,
-        workers=0,
-        config=None,
-        python=(sys.executable,),
-        **environment,
-    ):
-        """Starts a rank in Python."""
+    def start(self, rank=0, world=1, batches=10, *tags, workers=0, config=None, **more):
+        """Starts a rank in Python. @more: python, its command, and the environment."""
+        python = more.pop("python", [sys.executable])
         with open(self.place.file(self.name, "loader.py"), "w") as program:
             program.write(LOADER)
         config = self.config if config is None else config
         keep = self.place.file(self.directory("user"), f"{rank}.rows")
         arguments = config, rank, world, batches, keep, workers, *tags
-        trainer = self.spawn(*python, program.name, *arguments, **environment)
+        trainer = self.spawn(*python, program.name, *arguments, **more)
         trainer.keep = keep
         return trainer
 
-    def start_c(self, rank=0, world=1, batches=10, program=PROGRAM, **environment):
+    def start_c(self, rank=0, world=1, batches=10, **environment):
         """Starts a rank in C."""
         keep = self.place.file(self.name, f"{rank}.rows")
-        trainer = self.spawn(program, self.config, rank, world, batches, keep, **environment)
+        trainer = self.spawn(PROGRAM, self.config, rank, world, batches, keep, **environment)
         trainer.keep = keep
         return trainer
 

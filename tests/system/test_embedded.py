@@ -2,11 +2,9 @@
 A killed one is replaced, and no file is left over.
 """
 
-import fcntl
 import glob
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,9 +12,9 @@ import sys
 import time
 
 import pytest
-from embedding import LOADER, PROGRAM, STREAM, Scene
+from embedding import LOADER, STREAM, Scene
 
-from lib import BIN, LONG, TOKEND, Daemon, has, wait_for
+from lib import LONG, TOKCTL, TOKEND, Daemon, has, wait_for
 
 # A trainer that attaches again and again.
 RETURNER = """
@@ -94,21 +92,18 @@ def test_a_daemon_that_hangs_before_it_listens(place):
     with open(f"{scene.bin}/tokend", "w") as script:
         script.write(f"#!/bin/sh\necho $$ >>{scene.starts_path}\nexec sleep 100\n")
     # Python loses a Ctrl-C that arrives in a callback during an import.
-    imported = LOADER.replace("    config,", '    print("imported", flush=True)\n    config,', 1)
-    hasty = imported.replace("deadline=60", "deadline=0.5")
-    start = lambda program, rank: scene.spawn(
-        sys.executable, "-c", program, scene.config, rank, 2, 1, "/dev/null", 0
+    program = LOADER.replace("    config,", '    print("imported", flush=True)\n    config,', 1)
+    hasty = program.replace('"deadline": 60', '"deadline": 0.5')
+    patient, hasty = (
+        scene.spawn(sys.executable, "-c", text, scene.config, rank, 2, 1, "/dev/null", 0)
+        for rank, text in enumerate((program, hasty))
     )
-    ranks = [start(imported, rank) for rank in range(2)]
-    assert [rank.stdout.readline() for rank in ranks] == ["imported\n"] * 2
-    wait_for(scene.starts)
-    time.sleep(0.3)
-    for rank in ranks:
-        rank.send_signal(signal.SIGINT)
-    last = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks]
-    assert last == ["KeyboardInterrupt"] * 2 and len(scene.starts()) == 1
-    err = start(hasty, 0).communicate(timeout=60)[1].splitlines()[-1]
+    assert patient.stdout.readline() == "imported\n" and wait_for(scene.starts)
+    err = hasty.communicate(timeout=60)[1].splitlines()[-1]
     assert has(err, "did not answer within 0.5 s; look at its log", ".sock.log"), err
+    patient.send_signal(signal.SIGINT)
+    assert patient.communicate(timeout=60)[1].splitlines()[-1] == "KeyboardInterrupt"
+    assert len(scene.starts()) == 1
     os.kill(scene.starts()[0], signal.SIGKILL)
 
 
@@ -169,11 +164,9 @@ def test_run_serves_in_the_foreground(place):
     serving.send_signal(signal.SIGINT)
     assert serving.wait(LONG) == 0
     assert not os.path.exists(f"{scene.runtime}/tokend")
-    missing = *tokend, "run", "-c", "/nowhere/x.yaml"
     for command, expected, word in (
-        (tokend, 2, "python -m tokend"),
         ((*tokend, "run"), 2, "python -m tokend"),
-        (missing, 1, "/nowhere/x.yaml"),
+        ((*tokend, "run", "-c", "/nowhere/x.yaml"), 1, "/nowhere/x.yaml"),
         ((TOKEND, "-c", scene.config, "--private", "0"), 2, "--private"),
         ((TOKEND, "-c", scene.config, "--private", "0", "--socket", "/x"), 1, "not a lock on"),
     ):
@@ -181,21 +174,58 @@ def test_run_serves_in_the_foreground(place):
         assert (code, out) == (expected, "") and word in err, (command, err)
 
 
-def test_a_private_daemon_leaves_another_programs_socket(place):
-    scene, path = Scene(place), place.file("others.sock")
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as others,
-        open(path + ".lock", "w") as lock,
+# A process forks, as a DataLoader does for its workers, while its daemon starts.
+FORKER = """
+import os, sys, threading, time, tokend
+config, directory = sys.argv[1:]
+def forks():
+    while not os.path.exists(f"{directory}/starting"):
+        time.sleep(0.01)
+    if os.fork() == 0:
+        time.sleep(60)
+    open(f"{directory}/go", "w").close()
+threading.Thread(target=forks).start()
+with tokend.Loader("train", 4, config=config, framework="numpy", slots=2) as loader:
+    next(loader)
+    os.kill(int(open(f"{directory}/starting").read()), 9)
+    for _ in range(10):
+        next(loader)
+    print(loader.stats()["reattached"])
+"""
+
+
+def test_a_child_forked_while_a_daemon_starts_does_not_keep_its_lock(place):
+    scene = Scene(place, **state_of(place))
+    at = scene.home
+    with open(f"{scene.bin}/tokend", "r+") as script:
+        rest = script.read().split("\n", 1)[1]
+        script.seek(0)
+        script.write(f"#!/bin/sh\n[ -e {at}/go ] || echo $$ >{at}/starting\n")
+        script.write(f"while [ ! -e {at}/go ]; do sleep 0.01; done\n{rest}")
+    forker = scene.spawn(sys.executable, "-c", FORKER, scene.config, at)
+    assert forker.stdout.readline() == "1\n", forker.communicate(timeout=60)
+    scene.end()
+
+
+def test_tokctl_start_where_no_socket_or_input_can_be(place):
+    scene = Scene(place, **state_of(place))
+    start = TOKCTL, "start", "-c", scene.config
+    for path, words in (
+        (f"{scene.config}/tokend/x.sock", "/tokend: Not a directory; set XDG_RUNTIME_DIR"),
+        ("private/x.sock", "is not an absolute path"),  # the daemon's directory is another one
+        ("/x.sock", "is not an absolute path"),
     ):
-        others.bind(path)
-        others.listen()
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        command = [TOKEND, "-c", scene.config, "--socket", path, "--private", str(lock.fileno())]
-        refused = subprocess.run(
-            command, pass_fds=[lock.fileno()], capture_output=True, text=True, check=False
-        )
-        assert has(refused.stderr, "another program listens at")
-        assert glob.glob(path + "*") == [path]
+        code, out, err = scene.run(*start, "--socket", path)
+        assert (code, out, err.count("\n")) == (1, "", 1) and words in err
+    # The daemon's lock must not get the number of a standard descriptor.
+    code, out, err = scene.run("sh", "-c", 'exec "$@" <&-', "sh", *start)
+    assert (code, err) == (0, "") and out.startswith("private "), err
+    long = scene.directory("run/" + "x" * 90)  # too long for a socket
+    code, out, err = scene.run(*start, "--json", XDG_RUNTIME_DIR=long)
+    path = json.loads(out)["socket"]
+    assert (code, os.path.dirname(path), err) == (0, f"/tmp/tokend-{os.getuid()}", "")
+    scene.end()
+    assert wait_for(lambda: not os.path.exists(path))
 
 
 # ---- only in C ----
@@ -228,22 +258,6 @@ def test_failures_are_one_line(place):
     os.mkdir(f"{scene.runtime}/tokend", 0o755)
     code, line = failed(scene.start_c())
     assert code == -10 and has(line, f"{scene.runtime}/tokend is not a directory of uid", "0700")
-
-
-def test_programs_are_found_near_the_library(place):
-    """A copy of the library without programs, and then in a prefix with them."""
-    scene = Scene(place, **state_of(place))
-    program = shutil.copy(PROGRAM, place.file("home", "check", "trainer"))
-    shutil.copy(BIN.parent / "lib/libtokend.so.1", place.file("home", "lib", "libtokend.so.1"))
-    away = scene.bin, place.file("home", "elsewhere")
-    os.rename(*away)
-    environment = {"TOKEND_BIN": "", "PATH": "/nowhere"}
-    code, line = failed(scene.start_c(program=program, **environment))
-    assert code == -10 and line.startswith("config: tokctl is neither near the library nor on PATH")
-    os.rename(*reversed(away))
-    (lines,) = scene.finish(scene.start_c(program=program, **environment))
-    assert lines[0].startswith("private ")
-    scene.end()
 
 
 def test_a_config_that_becomes_invalid_is_reported_and_tried_again(place):

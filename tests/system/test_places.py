@@ -113,22 +113,25 @@ def test_a_trainer_that_started_first_finds_its_daemon(scene):
 
 
 def test_the_daemon_takes_the_named_socket_in_the_same_order(scene):
-    paths = {name: scene.place.file(name) for name in ("option", "variable", "config")}
-    config = scene.write("named.yaml", socket=paths["config"])
-    for named in (["option", "variable", "config"], ["variable", "config"], ["config"]):
-        environment = {"TOKEND_SOCKET": paths["variable"]} if "variable" in named else {}
-        option = ["--socket", paths["option"]] if "option" in named else []
-        daemon = scene.spawn(TOKEND, "-c", config, *option, **environment)
-        assert wait_for(lambda name=named[0]: os.path.exists(paths[name]))
-        said = lines(scene.ctl("status", "-c", config, "--json", *option, **environment))
-        assert (said[-1]["socket"], said[-1]["pid"]) == (paths[named[0]], daemon.pid)
+    option, variable, named = (scene.place.file(name) for name in ("option", "variable", "config"))
+    config = scene.write("named.yaml", socket=named)
+    for path, options, environment in (
+        (option, ["--socket", option], {"TOKEND_SOCKET": variable}),
+        (variable, [], {"TOKEND_SOCKET": variable}),
+        (named, [], {}),
+    ):
+        daemon = scene.spawn(TOKEND, "-c", config, *options, **environment)
+        assert wait_for(lambda path=path: os.path.exists(path))
+        said = lines(scene.ctl("status", "-c", config, "--json", *options, **environment))
+        assert (said[-1]["socket"], said[-1]["pid"]) == (path, daemon.pid)
         daemon.terminate()
         assert daemon.wait(20) == 0
 
 
 def test_status_lists_all_daemons_and_requests_choose_by_run(scene):
     configs = scene.config, scene.write("b.yaml")
-    jobs = [start_job(scene, *pair) for pair in zip(configs, ("pretrain", "decay"))]
+    for config, run in zip(configs, ("pretrain", "decay"), strict=True):
+        start_job(scene, config, run)
     sockets = {line["config"]: line["socket"] for line in daemons(scene)}
     assert set(sockets) == set(configs)
     sessions = [line for line in lines(scene.ctl("status", "--json")) if "session" in line]
@@ -149,33 +152,23 @@ def test_status_lists_all_daemons_and_requests_choose_by_run(scene):
     assert lines(scene.ctl(*mix, "--run", "pre"))[-1]["run"] == "pretrain"
     assert lines(scene.ctl(*mix, "-c", configs[1]))[-1]["run"] == "decay"
     assert has(scene.ctl("top", "--count", "1", code=1), "2 daemons run", *sockets.values())
-    # With one daemon left, it is the one.
-    jobs[1].kill()
-    os.kill(next(line["pid"] for line in daemons(scene) if line["config"] == configs[1]), 15)
-    assert wait_for(lambda: not os.path.exists(sockets[configs[1]]))
-    assert lines(scene.ctl(*mix))[-1]["run"] == "pretrain"
 
 
 def test_an_edited_or_broken_config_still_names_its_daemon(scene):
     """A private daemon's socket has a name made from the text that it read."""
     start_job(scene, scene.config, "run")
-    other = Daemon(scene.place, scene.write("b.yaml"), socket_path=scene.places[0])
     scene.write(memory=128 << 20)
-    for more in {}, {"TOKEND_SOCKET": "/nowhere/x"}:
-        assert " run " in scene.ctl("status", "-c", scene.config, **more)
+    assert " run " in scene.ctl("status", "-c", scene.config, TOKEND_SOCKET="/nowhere/x")
     mixed = lines(scene.ctl("mix", "train", "web=1", "-c", scene.config, "--json"))[-1]
     assert mixed["run"] == "run"
-    other.stop()
     with open(scene.config, "a") as file:
         file.write("}")
-    for command in (("status",), ("top", "--count", "1")):
-        code, out, err = scene.run(BIN / "tokctl", *command, "-c", scene.config)
-        assert code == 0 and "run" in out, (out, err)
-        assert f"{scene.config}:1: " in err and "still serves" in err and err.count("\n") == 1
+    code, out, err = scene.run(BIN / "tokctl", "top", "--count", "1", "-c", scene.config)
+    assert code == 0 and "run" in out, (out, err)
+    assert f"{scene.config}:1: " in err and "still serves" in err and err.count("\n") == 1
     code, out, err = scene.run(BIN / "tokctl", "doctor", "-c", scene.config)
     assert code == 1 and f"fix  config   {scene.config}:1: " in out and err == "", (out, err)
     assert "ok   daemon" in out and "skip shards" in out
-    scene.ctl("status", "-c", scene.place.file("absent.yaml"), code=1)
 
 
 def test_the_beginning_of_a_runs_name_is_enough(scene):
@@ -183,19 +176,16 @@ def test_the_beginning_of_a_runs_name_is_enough(scene):
     state = scene.place.file("shared")
     config = scene.write("state.yaml", state_dir=state)
     start_job(scene, config, "exp", "exp-1", "exp-2", "base")
-    drain = ["drain", "train", "-c", config, "--timeout", 20, "--json", "--run"]
-    assert "exp-1, exp-2" in scene.ctl(*drain, "exp-", code=1)
-    for typed, run in (("b", "base"), ("exp", "exp"), ("exp-1", "exp-1")):
-        mix = ["mix", "train", "web=1", "-c", config, "--json", "--run", typed]
-        assert lines(scene.ctl(*mix))[-1]["run"] == run
+    mix = ["mix", "train", "web=1", "-c", config, "--json", "--run"]
+    assert "exp-1, exp-2" in scene.ctl(*mix, "exp-", code=1)
+    for typed, run in (("b", "base"), ("exp", "exp")):
+        assert lines(scene.ctl(*mix, typed))[-1]["run"] == run
     plan = ["plan", "train", "-c", config, "--from", 0, "--count", 1, "--run"]
     assert wait_for(lambda: os.path.exists(f"{state}/train/base/mixes/000002.cursor"))
     assert scene.ctl(*plan, "b") == scene.ctl(*plan, "base")
-    assert scene.ctl(*plan, "exp") != ""
     assert "exp-1, exp-2" in scene.ctl(*plan, "exp-", code=1)
-    err = scene.ctl(*plan, "nothing", code=1)
     absent = f"{state}/train/nothing/mixes (No such file or directory)"
-    assert has(err, absent, f"{scene.home}/.local/state/tokend/")
+    assert has(scene.ctl(*plan, "nothing", code=1), absent, f"{scene.home}/.local/state/tokend/")
 
 
 # ---- an unprivileged user ----
@@ -210,8 +200,7 @@ def started(scene, **more):
     return daemon, "".join(said)
 
 
-@pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("at", ["runtime", "tmp"])
+@pytest.mark.parametrize("at, private", [("runtime", True), ("tmp", False)])
 def test_a_user_has_directories_of_its_own(place, at, private):
     """Without a config's socket and state_dir, and with the service's, which belong to root."""
     closed = place.file("closed", "x")[:-2]
@@ -235,10 +224,6 @@ def test_a_user_has_directories_of_its_own(place, at, private):
             assert has(log.read(), f"state_dir: {state}", f"uid {NOBODY} may not write to {closed}")
         plan = "plan", "-c", scene.config, "train", "--from", 0, "--count", 1, "--json"
         assert len(lines(scene.ctl(*plan, "--run", "default"))) == 1, "it may not look into closed"
-        scene.end()
-        del scene.environment["HOME"]
-        _, err = scene.start(0, 1, 5, "best").communicate(timeout=60)
-        assert has(err.splitlines()[-1], "tokend.", closed, "Permission denied")
         scene.end()
     else:
         because = f"{path}, because uid {NOBODY} may not create /run/tokend/tokend.sock"
@@ -273,17 +258,11 @@ def test_another_users_directory_is_refused(place):
         shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize("configured", [False, True])
-def test_state_dir_is_systemds_unless_configured(place, configured):
-    keys = {"state_dir": "/var/lib/tokend"} if configured else {}
-    scene = Scene(place, before=as_nobody, **keys)
+def test_state_dir_is_systemds(place):
+    scene = Scene(place, before=as_nobody)
     given = scene.directory("given")
-    daemon, said = started(scene, STATE_DIRECTORY=given)
-    if configured:
-        denied = f"state_dir: uid {NOBODY} may not write to /var/lib/tokend: checkpoints will fail"
-        assert has(said, denied)
-    else:
-        (printed,) = scene.finish(scene.start(0, 1, 5, "best", config=""))
-        assert printed[-1].startswith(f"{given}/train/")
+    daemon, _ = started(scene, STATE_DIRECTORY=given)
+    (printed,) = scene.finish(scene.start(0, 1, 5, "best", config=""))
+    assert printed[-1].startswith(f"{given}/train/")
     daemon.terminate()
     daemon.wait(20)
