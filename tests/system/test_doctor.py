@@ -1,6 +1,5 @@
 """tokctl doctor: a line for each thing that a node needs, ok or with its remedy."""
 
-import ctypes
 import json
 import os
 
@@ -50,9 +49,6 @@ def test_a_sound_node(place, config):
     assert f"pid {daemon.pid}" in found["daemon"][1][0]
     assert "8 trainers may take" in found["disk"][1][0]
     assert "2 shards" in found["shards"][1][0]
-    code, out, _ = run(TOKCTL, "doctor", "-c", config)
-    lines = out.decode().splitlines()
-    assert all(line[:5] in ("ok   ", "fix  ", "skip ") for line in lines) and len(lines) >= 9
     client = Client(daemon.socket)
     client.ask(**attach_message())  # sessions were once taken for the daemon
     found = doctor("--socket", daemon.socket)
@@ -71,24 +67,6 @@ def test_without_a_daemon(place, config):
     assert found[0] == ["fix"] and daemon.socket in found[1][0]
 
 
-def read_by_children():
-    with open("/proc/self/io") as file:
-        return int(file.readline().split()[1])
-
-
-def test_windows_are_read_whole(place):
-    """It once counted short reads at the end of a shard as windows."""
-    window = 1 << 19
-    place.shard("web/0.bin", window)  # MiB
-    stream = {"seed": 1, "seq_len": window - 1, "datasets": datasets("web")}
-    config = place.config(streams={"train": stream})
-    before = read_by_children()
-    text = doctor("-c", config)["disk"][1][0]
-    bytes_read = read_by_children() - before
-    rate = int(text.split("web: ")[1].split()[0])
-    assert bytes_read > 0.9 * rate * 0.3 * 2 * window, (bytes_read, text)
-
-
 def test_forbidden_io_uring(config):
     found = doctor("-c", config, preexec_fn=forbid_uring(1))["io_uring"]
     assert found[0] == ["fix"] and "io_uring_disabled" in found[2][0]
@@ -103,17 +81,11 @@ def test_a_cgroup_with_little_memory(config, group):  # noqa: F811
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to act as another user")
 def test_shards_are_opened_as_the_daemons_user(place, config):
-    def forbid():  # PR_CAPBSET_DROP, CAP_SETGID
-        ctypes.CDLL(None).prctl(24, 6, 0, 0, 0)
-
     named = "-c", config, "--user", "nobody"
     assert doctor(*named)["shards"][0] == ["ok"]
-    shards = doctor(*named, preexec_fn=forbid)["shards"]
-    assert shards[:2] == (["fix"], ["cannot act as nobody: Operation not permitted"])
     os.chmod(place.file("web", "1.bin"), 0o600)
     shards = doctor(*named)["shards"]
     assert shards[0] == ["fix"] and "as nobody: " in shards[1][0] and "1.bin" in shards[1][0]
-    assert doctor("-c", config)["shards"][0] == ["ok"], "root may read it"
     code, _, err = run(TOKCTL, "doctor", "--user", "no-such-user")
     assert code == 2 and "no user no-such-user" in err
 
