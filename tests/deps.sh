@@ -28,7 +28,7 @@ if [[ ${1:-run} =~ ^(test|objects|trainers|nightly|bench)$ ]]; then
 	wheels+=(datatrove==0.10.1 pyarrow==26.0.1 pyzstd==0.20.0 zstandard==0.25.0 xxhash==4.1.0)
 	wheels+=(brotli==1.2.1 python-snappy==0.7.3 zstd==1.5.7.2 pillow==13.0.0) # for MDS
 	wheels+=(tiktoken==0.14.0)
-	wheels+=(mypy==2.4.1 basedpyright==1.40.2) # pyright and its runtime
+	wheels+=(basedpyright==1.40.2) # pyright and its runtime
 	alone+=(tokenizers==0.23.3 megatron-core==0.16.1 mosaicml-streaming==0.13.0)
 fi
 

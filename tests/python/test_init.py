@@ -14,7 +14,7 @@ import yaml
 from test_loader_daemon import kill_private
 from tokenizing import call, corpus
 
-from lib import TOKCTL, child_environment, run, shard_writers
+from lib import TOKCTL, child_environment, has, run, shard_writers
 from tokend import Loader
 from tokend.__main__ import main
 from tokend.data import init, trial
@@ -77,16 +77,12 @@ def refused(*arguments, program=init.main, code=1):
 
 D = "../data"
 LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
-    "README.md among the shards": (
-        {f"{D}/0.bin": flat(9000), f"{D}/1.bin": flat(9000), f"{D}/README.md": b"Tokens.\n"},
-        [D],
-        {"train": {"data": f"{D}/*.bin"}},
-    ),
     "subdirectories, formats and widths": (
         {
             f"{D}/web/0.bin": flat(30_000),
             f"{D}/code/0.bin": flat(10_000, "<u4", 150_000),
             f"{D}/math.npy": shard_writers.npy(tokens(20_000, "<i8")),
+            f"{D}/README.md": b"Tokens.\n",
         },
         [D],
         {"train": {"data": f"{D}/*.npy", "code": f"{D}/code", "web": f"{D}/web"}},
@@ -95,14 +91,6 @@ LAYOUTS = {  # files, arguments, {stream: {dataset: path}}
         {f"{D}/web_{part}.bin": flat(9000) for part in ("train_1", "train_2", "val_0")},
         [D],
         {"train": {"data": f"{D}/web_train_*.bin"}, "valid": {"data-valid": f"{D}/web_val_0.bin"}},
-    ),
-    "no pattern tells them from others": (
-        {f"{D}/{name}.bin": flat(9000) for name in ("web", "books", "val")},
-        [D],
-        {
-            "train": {"web": f"{D}/web.bin", "books": f"{D}/books.bin"},
-            "valid": {"data-valid": f"{D}/val.bin"},
-        },
     ),
     "the current directory": ({"./0.bin": flat(9000)}, [], {"train": {"here": "*.bin"}}),
 }
@@ -118,9 +106,9 @@ def test_a_config_for_shards(layout):
         for name, (_, datasets) in streams.items()
     } == expected
     assert "python -m tokend try\n" in said and "torchrun train.py\n" in said
-    assert ("left out" in said) == ("README" in layout)
     stream, datasets = streams["train"]
     if "widths" in layout:
+        assert "left out: ../data/README.md" in said
         weights = {name: round(facts["weight"], 3) for name, facts in datasets.items()}
         assert weights == {"web": 0.5, "data": 0.333, "code": 0.167}
         assert datasets["code"]["dtype"] == "u32" and "dtype" not in datasets["data"]
@@ -137,96 +125,55 @@ OTHERS = {  # file, content, words of the reason
     "train_mask.bin": (bytes(9000), "its name (mask) is not"),
     "train_0 (1).bin": (flat(900), "its name is that of a copy"),
     "train_0000.bin": (SHARDS[f"{D}/train_0.bin"], "is a copy of train_0.bin"),
-    "train_3.bin.part": (flat(900), "its name ends neither"),
     "wide.bin": (flat(9000, "<i8"), "looks like"),
     "pytorch_model.bin": (ARCHIVE.getvalue(), "is a zip archive"),
     "input.txt": (WORDS * 9, "is text next to shards"),
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_files_are_left_out_with_the_reason(name):
-    content, why = OTHERS[name]
-    write({**SHARDS, f"{D}/val.bin": flat(9000), f"{D}/{name}": content})
+def test_other_files_are_left_out_with_the_reason():
+    write({**SHARDS, f"{D}/val.bin": flat(9000)})
+    write({f"{D}/{name}": content for name, (content, _) in OTHERS.items()})
     streams, said = begin(D)
     datasets = [d for _, of_stream in streams.values() for d in of_stream.values()]
     matched = [{os.path.basename(p) for p in glob.glob(d["path"])} for d in datasets]
     assert matched == [set(map(os.path.basename, SHARDS)), {"val.bin"}]
-    (line,) = [x for x in said.splitlines() if x.startswith("left out: ")]
-    assert name in line and why in line
-
-
-def test_the_tokenizer_next_to_shards_gives_vocab_and_eos(here, made):
-    write({f"{D}/a.bin": flat(9000, most=900), f"{D}/tokenizer.json": made.read_bytes()})
-    ((stream, datasets),) = begin(D)[0].values()
-    assert (stream["vocab"], stream["eos"]) == (1001, 1000)
-    assert datasets["data"]["dtype"] == "u16"
-    (here / "tokend.yaml").unlink(), (here / "train.py").unlink()
-    write({f"{D}/a.bin": flat(9000)})
-    ((stream, _),) = begin(D)[0].values()
-    assert stream["vocab"] > 1001 and "eos" not in stream, "another tokenizer's"
-
-
-def test_samples_of_mosaic_shards_are_windows(here):
-    rows = RANDOM.integers(0, 50257, (300, 129)).astype("u2")
-    shard_writers.mds(here.parent / "data/mds", rows, 20_000)
-    streams, _ = begin("../data")
-    assert [(s["seq_len"], s["extra"]) for s, _ in streams.values()] == [(129, 0)] * 2
-    said, _ = call(trial.main)
-    assert "row 3: dataset mds, ../data/mds/shard.0000" in said and "mix: mds 100.0 %" in said
+    left_out = [line for line in said.splitlines() if line.startswith("left out: ")]
+    for name, (_, why) in OTHERS.items():
+        assert any(f"/{name}: " in line and why in line for line in left_out), (name, left_out)
 
 
 # ---- windows held out for validation ----
 
 
-HELD_OUT = {  # what writes files, the directories
-    "text": (lambda: {f"{D}/{i}.py": text.encode() for i, text in enumerate(corpus())}, [D]),
-    "a directory of shards": (
-        lambda: {f"{D}/{i}.bin": flat(30_000 + 7000 * i) for i in range(9)},
-        [D],
-    ),
-    "directories of shards": (
-        lambda: {f"{D}/{n}/{i}.bin": flat(9000 * (i + n)) for n in (3, 4) for i in range(9)},
-        [f"{D}/3", f"{D}/4"],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HELD_OUT)
+@pytest.mark.parametrize("case", ["text", "directories of shards"])
 def test_valid_is_what_train_does_not_have(case):
-    files, arguments = HELD_OUT[case]
-    write(files())
+    if case == "text":
+        arguments = [D]
+        write({f"{D}/{i}.py": text.encode() for i, text in enumerate(corpus())})
+    else:
+        arguments = [f"{D}/3", f"{D}/4"]
+        write({f"{D}/{n}/{i}.bin": flat(9000 * (i + n)) for n in (3, 4) for i in range(9)})
     streams, said = begin(*arguments)
     assert [*streams] == ["train", "valid"] and len(streams["train"][1]) == len(arguments)
     for name, facts in streams["train"][1].items():
         held = streams["valid"][1][name]
         assert (facts["part"][0], held["part"][1]) == (0, 1) and held["path"] == facts["path"]
         assert facts["part"][1] == held["part"][0] > 0.75
-    held, whole = map(
-        int, re.search(r"valid: (\d+) of (\d+) windows", said.replace(",", "")).groups()
-    )
+    numbers = re.search(r"valid: (\d+) of (\d+) windows", said.replace(",", "")).groups()
+    held, whole = map(int, numbers)
     assert init.RUN * len(arguments) <= held < 0.25 * whole
     with Loader("valid", 8, config="tokend.yaml", framework="numpy") as loader:
         assert sum((batch["dataset"] >= 0).sum() for batch in loader) == held
-
-
-def test_small_datasets_stay_whole():
-    write({f"{D}/new/web/0.bin": flat(20_000), f"{D}/old/web/0.bin": flat(300_000)})
-    streams, said = begin(f"{D}/new/web", f"{D}/old/web")
-    assert [[*datasets] for _, datasets in streams.values()] == [["web", "web-2"], ["web-2"]]
-    assert "part" not in streams["train"][1]["web"] and "part" in streams["train"][1]["web-2"]
-    assert "; none of ../data/new/web: below 256 windows of 512 tokens\n" in said
 
 
 BAD = {  # files, arguments, words of the message
     "no files": ({}, [D], "../data: contains no files"),
     "neither shards nor text": ({f"{D}/a.png": b"\x89PNG\0"}, [D], "neither shards nor text"),
     "no such path": ({}, ["../none"], "../none: No such file or directory"),
-    "no such files": ({}, ["../none*"], "../none*: matches no file"),
     "Latin-1": ({f"{D}/a.txt": "é".encode("latin-1") * 900}, [D], "../data/a.txt: is not UTF-8"),
     "too few tokens": ({f"{D}/a.bin": flat(5)}, [D], "5 tokens in 1 shard; name more data"),
     "int64 in a flat file": ({f"{D}/a.bin": flat(9000, "<i8")}, [D], "../data/a.bin: "),
-    "negative": ({f"{D}/a.npy": shard_writers.npy(-tokens(9000, "<i4"))}, [D], "../data/a.npy: "),
     "shards and text": (
         {f"{D}/web/a.bin": flat(9000), f"{D}/text/a.txt": WORDS},
         [f"{D}/web", f"{D}/text"],
@@ -249,24 +196,12 @@ def test_bad_data_is_one_line(case):
     assert words in refused(*arguments)
 
 
-@pytest.mark.parametrize("name", ["tokend.yaml", "train.py", "tokens"])
-def test_existing_files_are_kept(name, here):
+def test_existing_files_are_kept(here):
     write({f"{D}/a.bin": flat(9000)})
-    (here / name).write_text("mine")
-    assert f"{name}: exists" in refused(D)
-    assert (here / name).read_text() == "mine"
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to run as another user")
-def test_what_a_user_may_not_read_or_write(here):
-    write({f"{D}/text/a.txt": WORDS})
-    (here.parent / "data/text/a.txt").chmod(0o600)
-    for said in (f"{here.name}: is not writable", "a.txt: Permission denied"):
-        command = [sys.executable, "-m", "tokend", "init", D]
-        code, out, err = run(*command, env=child_environment(), user=65534, group=65534)
-        assert (code, out, err.count("\n")) == (1, b"", 1) and said in err, err
-        here.chmod(0o777)
-    assert os.listdir(here) == []
+    for name in ("tokens", "train.py", "tokend.yaml"):
+        (here / name).write_text("mine")
+        assert f"{name}: exists" in refused(D)
+        assert (here / name).read_text() == "mine"
 
 
 # ---- text ----
@@ -277,13 +212,7 @@ def test_text_is_served_as_text(here, made):
     write({f"{D}/a.py": b"print('words')\n" * 4000, f"{D}/b.jsonl": b'{"text": "more"}\n' * 900})
     write({f"{D}/tokenizer.json": made.read_bytes(), f"{D}/c.png": b"\x89PNG\0", f"{D}/d.txt": b""})
     streams, said = begin(D, "--most", "1")
-    for part in (
-        "901 documents",
-        "c.png: its name ends neither",
-        "d.txt: is empty\n",
-        "EOS 1000\n",
-    ):
-        assert part in said
+    assert has(said, "901 documents", "c.png: its name ends neither", "d.txt: is empty\n")
     stream, _ = streams["train"]
     assert (stream["eos"], stream["vocab"]) == (1000, 1001)
     out, err = call(trial.main, "--rows", "2")
@@ -295,9 +224,7 @@ def test_text_is_served_as_text(here, made):
 def test_a_mistyped_command_is_recognized():
     for command, said in (
         (["inti"], "(did you mean init?)"),
-        (["frobnicate"], "lists all"),
         (["init", "--tokeniser", "x"], "unknown option --tokeniser (did you mean --tokenizer?)"),
-        (["try", "train", "more"], "unexpected argument more"),
         (["run"], "required: -c/--config"),
     ):
         assert said in refused(*command, program=main, code=2)
@@ -307,40 +234,30 @@ def test_try_is_refused_in_one_line(here):
     ask = {"program": trial.main}
     assert "tokend.yaml: not in this directory" in refused(**ask)
     write({f"{D}/a.bin": flat(9000)})
-    streams, _ = begin(D)
+    begin(D)
     text = (here / "tokend.yaml").read_text()
-    vocab = f"vocab: {streams['train'][0]['vocab']}"
-    (here / "low.yaml").write_text(text.replace(vocab, "vocab: 50"))
-    (here / "bad.yaml").write_text(text.replace("seq_len", "seqlen"))
+    (here / "low.yaml").write_text(re.sub(r"vocab: \d+", "vocab: 50", text))
     for arguments, said in (
         (["tain"], "must be one of: train"),
         (["-c", "none.yaml"], "No such file"),
         (["--tokenizer", "none.json"], "No such file"),
         (["-c", "low.yaml"], "must be below the stream's vocab, 50"),
-        (["-c", "bad.yaml"], "seqlen"),
     ):
         assert said in refused(*arguments, **ask)
 
 
-def test_much_text_is_converted_in_part(here):
-    write({f"{D}/{name}.txt": WORDS * 20 for name in "ab"})
-    streams, said = begin(D, "--most", "1")
-    assert "the first 1 of 2 MiB (--most converts more) in " in said and "a token is a byte" in said
-    (dataset,) = streams["train"][1].values()
-    size = os.stat(here / dataset["path"] / "00000.bin").st_size
-    assert size == 2 * (len(WORDS * 20) + 1), "the first file, and its EOS"
-
-
-def test_text_for_validation_is_a_stream(here):
+def test_text_for_validation_is_a_stream():
+    """The first MiB of more is converted."""
     write({f"{D}/{name}": WORDS for name in ("train.txt", "val.txt", "test_it.py", "caf.txt")})
-    write({f"{D}/latin.txt": "café".encode("latin-1"), f"{D}/notes": WORDS})
-    streams, said = begin(D)
+    write({f"{D}/latin.txt": "café".encode("latin-1")})
+    write({f"{D}/much/{name}.txt": WORDS * 20 for name in "ab"})
+    streams, said = begin(D, "--most", "1")
+    assert has(said, "(--most converts more) in ", "a token is a byte")
     assert [[*datasets] for _, datasets in streams.values()] == [["data"], ["data-valid"]]
     paths = [d["path"] for _, datasets in streams.values() for d in datasets.values()]
     sizes = [os.stat(f"{path}/00000.bin").st_size for path in paths]
-    assert sizes == [2 * 3 * (len(WORDS) + 1), 2 * (len(WORDS) + 1)]
+    assert sizes[1] == 2 * (len(WORDS) + 1) and sizes[0] % 2 == 0, sizes
     assert "left out: ../data/latin.txt: is not UTF-8" in said
-    assert "left out: ../data/notes: its name ends neither" in said
 
 
 def test_train_py_saves_when_asked_and_resumes(here):

@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from lib import TOKCTL, run
 
 
@@ -40,30 +38,24 @@ def test_every_command_describes_its_options_and_recognizes_a_mistyped_one():
 
 
 WRONG = {
-    "": "",
     "verfiy": "unknown command 'verfiy' (did you mean verify?)",
     "-c x status": "unknown option -c before the command",
-    "help cursor skp": "did you mean skip?",
-    "help plan plan": "unknown command 'plan'",
+    "help --completion fish": "must be",
     "cursor": "needs a subcommand; see `tokctl help cursor`",
     "cursor difff": "(did you mean diff?)",
     "plan --setp=1": "unknown option --setp (did you mean --step?)",
-    "plan -x": "unknown option -x",
     "plan --json=1": "--json takes no value",
     "plan train": "needs -c FILE",
     "cat train --rank 0": "needs --world W",
     "cat train --rank": "--rank needs a value",
     "cat train --rank 0 --rank 1": "--rank is given twice",
-    "cat train --slots 4294967296": "--slots: '4294967296' is not an integer",
     "cat train --micro 0": "--micro: '0' is not an integer from 1 to 65536",
     "top --interval nan": "--interval: 'nan' is not a number from 0.01 to 86400",
     "pack a b --format fla": "--format: 'fla' is not one of flat|zstd|megatron",
     "status more": "unexpected argument 'more'",
-    "verify -c x train": "needs STREAM RECORD...",
-    "skip train --samples 0": "from 1 to 2^64 - 1",
 }
 
 
-@pytest.mark.parametrize("command", WRONG)
-def test_wrong_command_line_is_a_usage_error(command):
-    assert WRONG[command] in said(*command.split(), code=2)
+def test_a_wrong_command_line_is_a_usage_error():
+    for command, words in WRONG.items():
+        assert words in said(*command.split(), code=2), command
