@@ -4,7 +4,6 @@ A witness is attached all the time. After each piece of bad input it reads on an
 """
 
 import contextlib
-import ctypes
 import fcntl
 import mmap
 import os
@@ -48,7 +47,6 @@ ATTACH = {
 NOBODY = 65534
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1, 2, 4, 16
-PUNCH_HOLE = 3  # with KEEP_SIZE
 
 
 # ---- packets ----
@@ -173,12 +171,6 @@ def test_unknown_keys_are_ignored(bench):
     bench.unchanged("packets")
 
 
-def punch(fd, at, size):
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.fallocate(fd, PUNCH_HOLE, ctypes.c_long(at), ctypes.c_long(size)) < 0:
-        raise OSError(ctypes.get_errno(), "fallocate")
-
-
 def test_segments(bench):
     client = Client(bench.daemon.socket).attach()
     meta, data = client.fds
@@ -191,7 +183,6 @@ def test_segments(bench):
         lambda: mmap.mmap(again, 4096),
         lambda: os.pwrite(meta, b"x", 128),
         lambda: os.pwrite(again, b"x", 128),
-        lambda: punch(meta, 0, 4096),
         *(lambda fd=fd: os.ftruncate(fd, 0) for fd in client.fds),
         *(lambda fd=fd: os.ftruncate(fd, 1 << 30) for fd in client.fds),
         *(lambda fd=fd: fcntl.fcntl(fd, F_ADD_SEALS, 8) for fd in client.fds),
@@ -200,12 +191,7 @@ def test_segments(bench):
             call()
         injected(30)
     os.close(again)
-    client.next()
-    punch(data, 0, client.control_at)
-    injected(23)
-    for _ in range(12):
-        client.next()
-    assert bench.unharmed(), "holes in the data segment harm only who punches them"
+    assert client.next() is not None and bench.unharmed()
     client.close()
     bench.unchanged("the ring")
 

@@ -120,15 +120,6 @@ def test_a_daemon_at_the_files_socket_is_used_if_it_serves_the_file(place):
     assert daemon.stop() == 0
 
 
-def test_a_port_of_metrics_in_use_does_not_stop_a_private_daemon(place):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        scene = Scene(place, metrics=f"127.0.0.1:{taken.getsockname()[1]}", **state_of(place))
-        scene.finish(scene.start())
-        (log,) = glob.glob(f"{scene.runtime}/tokend/*.log")
-        assert has(open(log).read(), "metrics", "continuing without metrics")
-        scene.end()
-
-
 def test_a_starting_daemon_can_be_stopped(place):
     """As soon as it can be connected to, SIGHUP does not end it and SIGTERM does, cleanly."""
     scene, path = Scene(place, state_dir=place.file("state")), place.file("early.sock")

@@ -138,12 +138,11 @@ def test_paths_and_methods(web, method, path, status, kind):
 
 @pytest.mark.asan
 def test_slow_and_rude_clients(web):
-    """Clients that send, or read, nothing; and some that reset the connection."""
+    """Clients that send nothing, that read nothing, and that reset the connection."""
     idle = [web.connect() for _ in range(40)]
-    deaf = [web.connect() for _ in range(8)]
-    for one in deaf:
-        one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 500)
     for _ in range(8):
+        idle.append(web.connect())
+        idle[-1].sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 500)
         rude = web.connect()
         rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         rude.sendall(GET * 100)
@@ -151,7 +150,7 @@ def test_slow_and_rude_clients(web):
     for _ in range(20):
         assert web.exchange(GET).startswith(b"HTTP/1.1 200 OK\r\n")
     assert idle[0].recv(1) == b"", "the oldest were closed for them"
-    for one in idle + deaf:
+    for one in idle:
         one.close()
 
 
@@ -215,21 +214,6 @@ def test_snapshots_and_requests_are_counted(web):
     operator.close()
     assert wait_for(lambda: web.value("tokend_requests_total", kind="skip", outcome="taken_back"))
     client.close()
-
-
-def test_a_client_cannot_report_longer_waits_than_it_was_attached(web):
-    key = "tokend_trainer_wait_seconds_sum"
-    before, begin = web.value(key, stream="train"), time.monotonic()
-    client = Client(web.daemon.socket).attach(run="b")
-    for since in (1, 1 << 63, (1 << 64) - 1, 5):
-        client.data_words[client.control_at // 8 + 9] = since
-        client.data_words[client.control_at // 8 + 8] = client.published() + 1
-        client.batch = client.published()
-        client.set_released(client.batch)
-        client.s.send(b"\0")
-        client.wait()
-    client.close()
-    assert web.value(key, stream="train") - before <= time.monotonic() - begin
 
 
 def promtool(*arguments, **keys):
@@ -363,9 +347,5 @@ def test_browser_shows_what_happens(bench):
         bench.place.shard("web/a.bin", 400_000)
         bench.daemon.start()
         page.shows("/, up \\d+ s, 0 sessions/.test(document.getElementById('state').textContent)")
-        again = Trainer(bench, run="again")
-        again.step(2)
-        page.shows(f"{inner('sessions')}.includes('again')")
-        again.close()
     for trainer in (job, odd):
         trainer.process.kill()
