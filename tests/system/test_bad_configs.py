@@ -21,8 +21,8 @@ PART = "must be two numbers, [P, Q] with 0 ≤ P < Q ≤ 1"
 WAYS = "must have either at, or from, to and steps"
 
 
-# A row is a config, and the line, field and text of its message. "…" stands for any text. The whole
-# text is compared once for each kind of fault.
+# A row is a config, and the line, field and text of its message. "…" stands for any text. There is
+# a row for each kind of fault; fuzz_config finds that any faulty config gets one line.
 
 
 def whole(text, says, line=1):
@@ -77,8 +77,6 @@ FILES = [
     whole("", "config: the file is empty; must have at least streams:"),
     whole("- a\n", "config: is a list; must be a mapping of keys to values"),
     whole("memory: 1GiB\n", "streams: is missing; set it to a mapping of stream names to streams"),
-    whole("streams:\n", "streams: is empty; must be a mapping of stream names to streams"),
-    whole("streams: {}\n", "streams: has 0 streams; must have 1 to 1024"),
     whole("io: \xff\n".encode("latin-1"), "YAML: invalid leading UTF-8 octet…a file of UTF-8 text"),
     whole(GOOD + "socket: a: b\n", "YAML: mapping values…(column 10); must be valid YAML", 7),
     whole(GOOD + "---\nio: a\n", "config: a second YAML document begins here; must be only one", 7),
@@ -88,27 +86,20 @@ FILES = [
 KEYS = [
     whole(GOOD + "sockt: x\n", "sockt: unknown key; did you mean socket?", 7),
     whole(GOOD + "seed: 1\n", "seed: is a key of a stream; move it below the stream's name", 7),
-    whole(GOOD + "? [a]\n: b\n", "config: ", 7),
-    whole(GOOD + "  train: {}\n", "streams.train: is given twice", 7),
     whole("streams:\n  a/b: {}\n", "streams.a/b: 'a/b' is not a valid name; must be a name of 1 to "
           "64 bytes, without '/', control characters or a leading dot", 2),
     whole("streams:\n  a: &a {seed: 1, seq_len: 1, datasets: *a}\n", "streams.a.datasets: ", 2),
     stream("shuffle: block", "shuffle: is a key of a dataset; move it into an entry of datasets:"),
     stream("seed: 3", "seed: is given twice; remove it here or on line 3"),
     dataset("wieght: 1", "wieght: unknown key; did you mean weight?"),
-    dataset("memory: 1GiB", "memory: is a key of the whole config; move it out of streams:"),
     dataset('"a\\nb": 1', "a?b: unknown key; must be one of name, path, part, manifest, format"),
     streams("seq_len: 8, datasets: [{name: a, path: b}]",
             "seed: is missing; set it to an integer from 0 to 2^64 - 1"),
-    streams("seed: 1, seq_len: 8",
-            "datasets: is missing; set it to a list of datasets, each {name: …, path: …}"),
 ]
 NUMBERS = [
     streams("seq_len: 0", "seq_len: '0' is too small; must be a number of tokens from 1"),
-    streams("seq_len: -1", "seq_len: '-1' is not an integer in decimal digits; must be a"),
     streams("seq_len: 010", "seq_len: '010' has a leading zero, which YAML reads as octal"),
     streams('seq_len: "8"', 'seq_len: "8" is quoted; must be a number of tokens…without quotes'),
-    streams("seed: ", "seed: is empty"),
     streams("seed: !!int 3", "seed: has the tag tag:yaml.org,2002:int; write…without one"),
     streams("seed: 18446744073709551616", "seed: '18446744073709551616' is too large"),
     stream("extra: 1073741817", "extra: seq_len 64 + extra 1073741817 is more than 1073741824 "
@@ -116,7 +107,6 @@ NUMBERS = [
     stream("epochs: 1\n    samples: 4", "samples: the stream also has epochs (line 7); remove one "
            "of them", 8),
     stream("eos: 70\n    vocab: 70", "eos: 70 is not below vocab (70); must be a token of"),
-    stream("eos: 7\n    documents: 1", "documents: '1' is not a boolean; must be true or false", 8),
 ]
 WEIGHTS = [
     *(dataset(f"weight: {n}", f"weight: '{n}' is not a number; must be a finite number ≥ 0")
@@ -130,17 +120,10 @@ WEIGHTS = [
           "1e-12 is below 2^-32 of the sum, so it is never served; must be larger, or 0", 7),
 ]
 DATASETS = [
-    streams("seed: 0, seq_len: 1, datasets: {a: b}",
-            "datasets: is a mapping; must be a list of datasets, each {name: …, path: …}"),
-    only("web", ": 'web' is a single value"),
-    only("{name: web}", ".path: is missing; set it to a file, a directory, a glob or the URL"),
     only('{name: "a\\0b", path: web}', ".name: contains a zero byte; must be a name of 1 to 64"),
-    only(f"{{path: web, name: {'x' * 65}}}", ".name: 'xxx…' is not a valid name"),
-    only("{name: web, path: ~}", ".path: is null; must be a file, a directory, a glob or the URL"),
     only("{name: web, path: nothing}", ".path: …nothing"),
     whole(GOOD + "      - {path: b, name: web}\n", "streams.train.datasets[1].name: 'web' is also "
           "the name of the dataset on line 6; must be unique", 7),
-    dataset("dtype: u8", "dtype: 'u8' is unknown; must be u16 or u32 (did you mean u16?)"),
     dataset("label_mask: masks", "label_mask: is used only with loss_mask; set loss_mask: true in "
             "the stream, or remove it"),
     dataset("\n         max_epochs: 2", "max_epochs: …epochs", 7, "    epochs: 1\n"),
@@ -158,17 +141,14 @@ DATASETS = [
             "stride", after="  valid: {seed: 1, seq_len: 3, datasets: [{name: w, path: ./web}]}\n"),
 ]
 SCHEDULES = [
-    whole(TWO + "      - 1024\n", "streams.train.schedule[0]: '1024' is a single value", 9),
     stream("epochs: 1\n    schedule: []", "schedule: the mix of a finite stream (epochs, line 7) "
            "cannot change; remove one of them", 8),
     step("at: 1024", "[0].weights: is missing; set it to a mapping of dataset names to weights, "
          "such as {web: 0.7, code: 0.3}"),
     step("from: 0, steps: 1, weights: {web: 1}", f"[0]: has no to; {WAYS}"),
-    step("at: 1024,\n         from: 0, weights: {web: 1}", "[0]: has at (line 9) and from;", 10),
     step("at: 0, weights: {web: 1}", "[0].at: 0 is the beginning of the run; must be later (the "
          "run begins with the datasets' weights)"),
     step("at: 5000, weights: {web: 1}", "[0].at: 5000 is not a multiple of 1024; use 4096 or 5120"),
-    step("at: 18446744073709551615, weights: {web: 1}", "[0].at: …is not a multiple of 1024"),
     step("from: 4096, to: 4096, steps: 1, weights: {web: 1}", "[0].to: 4096 is not after from "
          "(4096); must be a later position"),
     step("from: 1024, to: 4096, steps: 4, weights: {web: 1}", "[0].steps: 4 is more than the 3 "
@@ -176,22 +156,16 @@ SCHEDULES = [
     step("at: 1024, weights: {web: 1}}\n      - {at: 1024, weights: {web: 1}", "[1].at: 1024 is "
          "not after the previous entry (line 9), which ends at 1024; list the entries in "
          "ascending order", 10),
-    step("from: 1024, to: 4096, steps: 2, weights: {web: 1}}\n      - {at: 3072, weights: {web: 1}",
-         "[1].at: 3072 is not after the previous entry (line 9)", 10),
     entries(16385, ".schedule: has 16385 entries; must have at most 16384"),
     entries(16384, ": schedule: a cursor of 98304 bytes has no room…use fewer steps"),
     mix("wbe: 1", ".wbe: is not a dataset of the stream, which has web, code; did you mean web?"),
-    mix("web: 1, code: 2, web: 3", ".web: is given twice"),
-    mix("web: 1,\n         code: 1e-12", ".code: 1e-12 is below 2^-32 of the sum", 10),
 ]
 DAEMON = [
     top("memory: 1GB", "memory: '1GB' is not a size; must be a size such as 512MiB or 1GiB, or a "
         "number of bytes"),
-    top("memory: 8388608TiB", "memory: '8388608TiB' "),
     *(top(f"metrics: '{text}'", f"metrics: '{text}' is not an address; must be HOST:PORT, such as")
       for text in ("9464", "a:65536", "::1:9464")),
     top("io: urng", "io: 'urng' is unknown; must be auto, uring or pread (did you mean uring?)"),
-    top("allow_uids: [4294967295]", "allow_uids[0]: "),
     top("allow_uids: [root, nobdy-tokend]", "allow_uids[1]: no user is called nobdy-tokend on this "
         "host; check it with `id nobdy-tokend`"),
     top("admin_uids: ['@no-group-tokend']", "admin_uids[0]: no group is called no-group-tokend on "
@@ -202,12 +176,8 @@ DAEMON = [
     top(f"socket: /{'x' * 107}", "socket: /xxx…has 108 bytes; must have at most 107"),
     streams("datasets: [{path: $HOME/web}]",
             f"datasets[0].path: variables ($HOME) are not expanded; write {HOME}/web"),
-    top("cache: {dir: x}", "cache.size: "),
 ]
 STORES = [
-    at("s3:///web/", "path: …has no bucket"),
-    at("s3://Web/", "path: …capitals"),
-    at("s3://a.web/", "path: …dot…style: path"),
     at("lap://corpus/", "path: …did you mean lab?", after="stores: {lab: {}}"),
     at("http://corpus/", "path: …anonymous: true"),
     at("s3://corpus/*/", "path: …patterns"),
@@ -218,15 +188,11 @@ STORES = [
     at("s3://corpus/web/", "manifest: …not an object", 'manifest: "s3://corpus/"'),
     at("s3://corpus/web/", "fetch: …cache: {dir", LISTED + ", fetch: piece"),
     at("s3://corpus/web/", "piece: …power of two…64KiB", LISTED + ", piece: 3MiB"),
-    dataset("fetch: window", "fetch: …URL"),
     store('lab: {endpoint: "minio:9000"}', "lab.endpoint: …https://"),
-    store('lab: {endpoint: "https://minio/x"}', "lab.endpoint: …path"),
     store('lab: {endpoint: "https://u:SECRET@minio"}', "lab.endpoint: …password"),
     store("lab: {secret_access_key: SECRET}", "lab.secret_access_key: …profile"),
     store("lab: {token_file: hf_SECRETxxxxxxxxxxxxxxxxx}", "lab.token_file: …secret"),
-    store("Lab: {}", "Lab: …a-z"),
     store("lab: {profile: x, token_file: y}", "lab…remove one"),
-    store('https: {endpoint: "https://x"}', "https.endpoint: "),
 ]
 # fmt: on
 CONFIGS = FILES + KEYS + NUMBERS + WEIGHTS + DATASETS + SCHEDULES + DAEMON + STORES
@@ -237,7 +203,6 @@ ROW_41 = [
     dataset("weight: -1", "weight: '-1' is negative"),
     dataset("weight: .nan", "weight: '.nan' is not a number"),
     whole(GOOD.replace("64", "1073741823"), "streams.train.datasets[0].path: …window", 6),
-    mix("web: .nan", ".web: '.nan' is not a number"),
     mix("web: -0.5", ".web: '-0.5' is negative"),
     mix("web: 0", ": they do not sum to a finite number above 0"),
 ]
@@ -271,13 +236,12 @@ def test_faulty_config_is_refused_in_one_line(bench):
 
 
 def test_valid_config_is_accepted(bench):
-    """Its paths are relative to it, and 107 bytes are enough for a socket."""
+    """107 bytes are enough for a socket."""
     path = bench.place.file("good.yaml")
-    for more in "", f"socket: /{'x' * 106}\nstate_dir: state\n":
-        with open(path, "w") as f:
-            f.write(GOOD + more)
-        code, out, err = run(TOKEND, "-c", path, "--check")
-        assert code == 0 and b"never served" in out and not err, (code, out, err)
+    with open(path, "w") as f:
+        f.write(GOOD + f"socket: /{'x' * 106}\nstate_dir: state\n")
+    code, out, err = run(TOKEND, "-c", path, "--check")
+    assert code == 0 and b"never served" in out and not err, (code, out, err)
 
 
 OF_A_STREAM = "    extra: 1\n    stride: 64\n    documents: false\n    loss_mask: false\n"

@@ -140,20 +140,6 @@ def test_a_terminal_that_closes_ends_the_daemon(place):
     assert scene.daemon.said("the terminal is closed")
 
 
-@pytest.fixture
-def manager(place):
-    """systemd's side of the notifications of a daemon."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(place.file("notify"))
-        manager.settimeout(20)
-        yield manager
-
-
-def notifying(place, manager, metrics=None, **keys):
-    """A scene whose daemon notifies the manager."""
-    return Scene(place, metrics, env={**os.environ, "NOTIFY_SOCKET": manager.getsockname()}, **keys)
-
-
 def hear(manager, begin):
     """The next notification that begins so; the status may change at any time."""
     while not (told := manager.recv(4096).decode()).startswith(begin):
@@ -161,9 +147,13 @@ def hear(manager, begin):
     return told
 
 
-def test_a_broken_config_keeps_the_old_one_and_says_why(place, manager):
+def test_a_broken_config_keeps_the_old_one_and_says_why(place):
     port = free_port()
-    scene = notifying(place, manager, f"127.0.0.1:{port}")
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # systemd's side
+    manager.bind(place.file("notify"))
+    manager.settimeout(20)
+    environment = {**os.environ, "NOTIFY_SOCKET": manager.getsockname()}
+    scene = Scene(place, f"127.0.0.1:{port}", env=environment)
     hear(manager, "READY=1")
     witness = scene.witness()
     with open(place.file("packed", "a.bin.zst"), "wb") as f:
@@ -196,42 +186,19 @@ def test_a_broken_config_keeps_the_old_one_and_says_why(place, manager):
     assert scene.daemon.stop() == 0
 
 
-@contextlib.contextmanager
-def hung_reload(scene, line):
-    """A reload that hangs, until the line is logged."""
+def test_a_reload_that_hangs_is_logged(scene):
     scene.place.shard("files/a.bin", 60_000)
     disk = hanging(scene.place.file("files"), scene.place.file("hung", ""))
     try:
         scene.write(train={**scene.window, "datasets": datasets("hung")})
         disk.hang()
-        yield disk, scene.reload(line)
-    finally:
-        disk.close()
-
-
-def test_a_reload_that_hangs_is_logged(scene):
-    with hung_reload(scene, "reading it again has not ended") as (disk, log):
+        log = scene.reload("reading it again has not ended")
         assert "until then the daemon keeps the config that it has" in log, log
-        client = scene.attach()
-        client.next()
-        client.close()
+        scene.attach().next()
         disk.answer()
         assert scene.daemon.said("was read again")
-
-
-def test_a_reload_that_ends_during_a_stop_is_not_ready(place, manager):
-    """After STOPPING=1, READY=1 would tell systemd that the daemon goes on."""
-    scene = notifying(place, manager, arguments=["--linger", "600"])
-    with hung_reload(scene, "") as (disk, _):
-        hear(manager, "RELOADING=1")
-        wait_until(disk.held, "the hang")
-        scene.daemon.process.terminate()
-        hear(manager, "STOPPING=1")
-        disk.answer()
-        assert scene.daemon.process.wait(30) == 0
-    manager.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        raise AssertionError(manager.recv(4096))
+    finally:
+        disk.close()
 
 
 def test_sessions_come_and_go_during_many_reloads(scene):
