@@ -16,7 +16,7 @@ DATASETS = [{"dataset": "a", "streams": streams, "all": 1} for streams in ([7, N
 
 
 def test_tokctl_survives_it(place):
-    """No control character reaches the terminal. Names of streams that are no text are ignored."""
+    """No control character reaches the terminal. It ignores names of streams that are not text."""
     path = place.file("s")
     replies = {
         "hello": [{"op": "hello", "version": 1}],
