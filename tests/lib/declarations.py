@@ -40,7 +40,3 @@ class Batch(c.Structure):
         kind = {2: c.c_uint16, 4: c.c_uint32}[self.token_bytes]
         at = c.cast(self.tokens, c.POINTER(kind))
         return numpy.ctypeslib.as_array(at, (self.rows, self.window_tokens))
-
-
-class Request(c.Structure):
-    _fields_ = [("number", c.c_uint64), ("kind", c.c_char * 16), ("args", c.c_char * 65536)]

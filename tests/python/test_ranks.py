@@ -6,12 +6,10 @@ import json
 import re
 import sys
 import types
-import warnings
 
 import numpy
 import pytest
 import tokend
-import torch
 from lib.forks import run_together
 from loading import WINDOWS, make, positions
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -69,7 +67,8 @@ OF_EIGHT = [  # a mesh of eight processes, and their ranks
     # the order of ranks is that of the mesh
     ({"names": ["dp", "tp"], "of": [[7, 0], [6, 1], [5, 2], [4, 3]]}, [0, 1, 2, 3, 3, 2, 1, 0]),
 ]
-LESS = [  # these slices leave a data dim out
+LESS = [  # these slices leave a data dim out; zebra is none that is known
+    ({"names": ["dp", "zebra"], "shape": [4, 2]}, PAIRS),
     ({"names": DATA, "shape": [4, 2], "slice": ["dp_shard"]}, [0, 1] * 4),
     ({"names": ["data", "ep", "tp"], "shape": [2, 2, 2], "slice": ["ep"]}, [0, 0, 1, 1] * 2),
 ]
@@ -78,11 +77,7 @@ REFUSED = [
     ({"names": ["dp"], "of": [0, 1, 2, 3]}, "does not contain this process, global rank 4"),
     ({"names": ["dp", "tp"], "shape": [4, 2], "cp": "zigzag"}, "cp: 'zigzag' needs a dim cp"),
 ]
-CP = {"names": ["dp", "cp"], "shape": [2, 4]}
-SLICES = [
-    ({**CP, "cp": "zigzag"}, [(r, 7 - r) for r in range(4)]),
-    ({**CP, "cp": "contiguous"}, [(r,) for r in range(4)]),
-]
+ZIGZAG = {"names": ["dp", "cp"], "shape": [2, 4], "cp": "zigzag"}
 
 
 def check(saw, ranks):
@@ -97,7 +92,7 @@ def check(saw, ranks):
 
 
 def test_meshes_give_ranks(served):
-    cases = json.dumps([case for case, _ in OF_EIGHT + LESS + REFUSED + SLICES])
+    cases = json.dumps([case for case, _ in OF_EIGHT + LESS + REFUSED] + [ZIGZAG])
     meet = served.directory / "meet"
     ways = [[served.socket, meet, rank, 8, cases] for rank in range(8)]
     printed = run_together(OF_MESHES, ways, seconds=240)
@@ -112,43 +107,13 @@ def test_meshes_give_ranks(served):
         saw = next(results)
         assert {each.get("error") for each in saw} <= {"ArgumentError", "DisagreementError"}, case
         assert any(re.search(text, each["text"]) for each in saw), (case, saw)
-    for (_, parts), saw in zip(SLICES, results, strict=True):
-        check(saw, [0] * 4 + [1] * 4)
-        each = 64 // (4 * len(parts[0]))
-        for data in range(2):
-            whole = [None] * 64
-            for r, one in enumerate(saw[4 * data : 4 * data + 4]):
-                at = [i for part in parts[r] for i in range(part * each, (part + 1) * each)]
-                assert one["at"] == at
-                for i, token in zip(at, one["ids"][0], strict=True):
-                    whole[i] = token
-            (row,) = served.plan("train", 2 * data, 1)
-            assert whole == served.tokens(row, 64).tolist()
-
-
-class Mesh:
-    """The parts of a DeviceMesh that a single process needs."""
-
-    def __init__(self, names, shape, coordinate):
-        self.mesh_dim_names, self._at = names, coordinate
-        self.mesh = torch.arange(torch.Size(shape).numel()).reshape(shape)
-
-    def get_coordinate(self):
-        return self._at
-
-
-def test_ranks_of_an_unknown_dim_read_the_same_rows_with_a_warning(served):
-    """Each loader of one place in the program warns once."""
-    mesh = Mesh(("dp", "zebra"), (2, 3), [1, 2])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        for _ in range(2):
-            with tokend.Loader("train", 2, socket=served.socket, mesh=mesh) as loader:
-                assert (loader.rank, loader.world) == (1, 2)
-    ((file, text),) = [(w.filename, str(w.message)) for w in caught]
-    assert file == __file__ and "dim 'zebra'" in text and "3 ranks read the same rows" in text
-    with pytest.raises(ValueError, match="mesh, rank, world, peer"):
-        make(served, mesh=mesh)
+    (saw,) = results
+    check(saw, [0] * 4 + [1] * 4)
+    for rank, one in enumerate(saw):
+        part = rank % 4
+        assert one["at"] == [*range(8 * part, 8 * part + 8), *range(56 - 8 * part, 64 - 8 * part)]
+        (row,) = served.plan("train", 2 * (rank // 4), 1)
+        assert one["ids"][0] == served.tokens(row, 64)[one["at"]].tolist()
 
 
 @pytest.mark.parametrize(
@@ -302,7 +267,7 @@ def test_peers_of_a_mesh_that_is_not_passed_are_warned(served):
 
 
 class Rows(IterableDataset):
-    def __init__(self, socket, counts=False):
+    def __init__(self, socket, counts):
         self.socket, self.counts = socket, counts
 
     def __iter__(self):
@@ -313,33 +278,19 @@ class Rows(IterableDataset):
                 yield {"position": batch["position"].clone()}
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_workers_of_a_dataloader_are_refused(served, start):
-    def taken(workers, **more):
-        data = Rows(served.socket, **more)
-        return positions(DataLoader(data, None, num_workers=workers, multiprocessing_context=start))
-
+def test_workers_of_a_dataloader_are_refused_unless_they_are_ranks(served):
     with pytest.raises(tokend.ArgumentError, match=r"made in worker \d of 2 of a DataLoader"):
-        taken(2)
-    if start == "fork":  # otherwise each of its processes imports torch
-        assert taken(1) == sorted(taken(2, counts=True)) == list(range(WINDOWS))
+        positions(DataLoader(Rows(served.socket, False), None, num_workers=2))
+    taken = positions(DataLoader(Rows(served.socket, True), None, num_workers=2))
+    assert sorted(taken) == list(range(WINDOWS))
 
 
-@pytest.mark.parametrize("stream", ["train", "finite"])
 @pytest.mark.parametrize("more", [{}, {"batch_size": 2, "num_workers": 1}], ids=str)
-def test_a_dataloader_over_a_loader_is_refused(served, stream, more):
-    with make(served, stream) as loader:
+def test_a_dataloader_over_a_loader_is_refused(served, more):
+    with make(served) as loader:
         with pytest.raises(TypeError, match="tokend.Loader: replaces a DataLoader"):
             next(iter(DataLoader(loader, **more)))
         assert loader.position == 0
-
-
-def module(name, code, **names):
-    """A module with the name of the real one, because the loader looks at that name."""
-    made = types.ModuleType(name)
-    exec(compile(code, name, "exec"), made.__dict__)
-    made.__dict__.update(names)
-    return made
 
 
 DEAL = """

@@ -2,16 +2,15 @@
 
 Run as a program (`trainer OPTIONS`), it is one trainer."""
 
-import ctypes as c
 import json
 import os
 import subprocess
 import sys
 
-from lib import REPO, TOKCTL, Daemon, datasets, status, wait_for
-from lib.declarations import Batch, Options, Request
+from tokend import Loader, TokendError
 
-LIBRARY = os.path.join(REPO, "build", "lib", "libtokend.so.1")
+from lib import TOKCTL, Daemon, datasets, status, wait_for
+
 CURSOR_BYTES = 96 * 1024
 NOTED, DONE, FAILED = 1, 2, 3
 SEQ = 7
@@ -22,68 +21,41 @@ SEQ = 7
 class Handle:
     """The calls of a trainer's process. Each returns what is sent to the test."""
 
-    def __init__(self, options):
-        self.lib = c.CDLL(LIBRARY)
-        self.lib.tokend_why.restype = c.c_char_p
-        self.lib.tokend_request_number.restype = c.c_uint64
-        self.lib.tokend_cursor.restype = c.c_int64
-        self.t = c.c_void_p()
-        why = c.create_string_buffer(1000)
-        r = self.lib.tokend_attach(c.byref(self.t), c.byref(options), why, c.c_size_t(1000))
-        if r < 0:
-            sys.exit(f"attach: {why.value.decode()}")
-
-    def said(self, r, **more):
-        return {"r": r, "why": self.lib.tokend_why(self.t).decode() if r < 0 else "", **more}
+    def __init__(self, stream, micro, **options):
+        keys = {"slots": 4, "deadline": 15, "framework": "numpy", "agree": False}
+        self.loader = Loader(stream, micro, **keys, **options)
+        self.client = self.loader._client
+        self.number = self.client.request_number
 
     def step(self, count):
         """Takes @count batches. Returns the position after them."""
-        batch = Batch()
         for _ in range(count):
-            r = self.lib.tokend_next(self.t, c.byref(batch))
-            if r != 1:
-                return self.said(r)
-            self.lib.tokend_release(self.t, c.byref(batch))
-        return {"next": batch.next}
-
-    def number(self):
-        return self.lib.tokend_request_number(self.t)
+            next(self.loader)
+        return {"next": self.loader.taken}
 
     def fetch(self):
-        request = Request()
-        r = self.lib.tokend_request(self.t, c.byref(request))
-        return self.said(
-            r, number=request.number, kind=request.kind.decode(), args=request.args.decode()
-        )
+        return dict(zip(("number", "kind", "args"), self.client.request(), strict=True))
 
     def obey(self, kind, args):
-        at = c.c_uint64()
-        return self.said(
-            self.lib.tokend_obey(self.t, kind.encode(), args.encode(), c.byref(at)), at=at.value
-        )
+        return {"r": 0, "why": "", "at": self.client.obey(kind, args)}
 
     def answer(self, number, outcome, text=""):
-        return self.said(self.lib.tokend_answer(self.t, c.c_uint64(number), outcome, text.encode()))
+        self.client.answer(number, outcome, text)
 
     def cursor(self):
-        data = c.create_string_buffer(CURSOR_BYTES)
-        n = self.lib.tokend_cursor(self.t, data, c.c_size_t(CURSOR_BYTES))
-        return data.raw[:n].hex() if n > 0 else self.said(n)
+        return self.client.cursor().hex()
 
 
-def trainer(arguments):
-    about = json.loads(arguments)
-    cursor = bytes.fromhex(about.pop("cursor", ""))
-    options = Options(
-        size=c.sizeof(Options), slots=4, deadline_ms=15000, cursor=cursor or None,
-        cursor_bytes=len(cursor),
-        **{k: v.encode() if isinstance(v, str) else v for k, v in about.items()},
-    )  # fmt: skip
-    handle = Handle(options)
+def trainer(options):
+    handle = Handle(**json.loads(options))
     print("null", flush=True)
     for line in sys.stdin:
         name, arguments = json.loads(line)
-        print(json.dumps(getattr(handle, name)(*arguments)), flush=True)
+        try:
+            result = getattr(handle, name)(*arguments)
+        except TokendError as error:
+            result = {"r": -1, "why": str(error)}
+        print(json.dumps(result), flush=True)
 
 
 class Trainer:
@@ -96,7 +68,7 @@ class Trainer:
             "run": run,
             "rank": rank,
             "world": world,
-            "micro_batch": micro,
+            "micro": micro,
         }
         self.process = bench.place.spawn(
             [sys.executable, os.path.abspath(__file__), "trainer", json.dumps({**about, **more})],
@@ -127,9 +99,8 @@ class Trainer:
         number = self.sees()
         request = self.fetch()
         done = self.obey(request["kind"], request["args"])
-        self.answer(
-            number, FAILED if done["r"] < 0 else DONE, done["why"] or f"acts from {done['at']}"
-        )
+        text = done["why"] or f"acts from {done['at']}"
+        self.answer(number, FAILED if done["r"] < 0 else DONE, text)
         return done
 
     def kill(self):

@@ -171,7 +171,7 @@ def test_cursors_with_invalid_members_are_refused(bench):
         (1, {"stream": "tra\0n"}, "stream"),
         (1, {"datasets": [web, code[:-1]]}, "datasets"),
         (1, {"datasets": [web, web]}, "dataset web: name"),
-        (1, {"datasets": [["tab\t", *web[1:]], code]}, "dataset tab?: name"),
+        (1, {"datasets": [["a\nb", *web[1:]], code]}, "dataset a?b: name"),
         (1, {"datasets": [["\udcc0\udcaf", *web[1:]], code]}, "dataset ??: name"),  # no UTF-8
         (1, {"units": [2**31, 2**31 - 1]}, "units"),
         (1, {"base": [1, 0]}, "base"),

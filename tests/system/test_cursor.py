@@ -2,12 +2,14 @@
 reference.
 """
 
+import ctypes as c
 import json
 import os
 
 import pytest
+import tokend
 
-from lib import TOKCTL, TOKEND, Daemon, has, run
+from lib import REPO, TOKCTL, TOKEND, Daemon, has, run
 
 PLAIN = {
     "seed": 7,
@@ -102,3 +104,69 @@ def test_a_mix_says_what_it_changes(shared, cursor):
         "tokctl: the new mix begins at position 6144",
     ]
     assert tokctl("diff", to, to)[0] == ""
+
+
+@pytest.mark.parametrize("steps, fits", [(1300, True), (6000, False), (20_000, False)])
+def test_a_cursor_has_room_for_thousands_of_mixes(place, steps, fits):
+    place.shard("web.bin", 200_000)
+    names = ['"' * 60 + name for name in "abcdefghijkl"]  # the longest JSON
+    rows = [{"name": name, "path": "web.bin", "weight": 1} for name in names]
+    ramp = {"from": 2**50, "to": 2**62, "steps": steps, "weights": {names[0]: 1}}
+    stream = {"seed": 2**64 - 1, "seq_len": 32, "datasets": rows, "schedule": [ramp]}
+    config, to = place.config(streams={"train": stream}), place.file("long")
+    _, err = tokctl("new", "-c", config, "train", "-o", to, code=0 if fits else 1)
+    if fits:
+        shown = json.loads(tokctl("show", to, "--json")[0])
+        assert len(shown["segments"]) == 1 + steps
+    else:
+        assert has(err, "schedule: a cursor of 98304 bytes", "fewer steps") and err.count("\n") == 1
+
+
+# Bytes of an older tokend keep their meaning forever, and are still written if they suffice.
+VERSION_1 = bytes.fromhex(
+    "746b646301000000ad2bb02d99a66438de0010a56f7264657201a673747265616da5747261696ea473656564"
+    "2aa77365715f6c656e40a5657874726101a673747269646540a665706f63687300a773616d706c657300a864"
+    "617461736574739397a3776562cd04e1cfb3960afe8c9f9ec60140400097a4636f6465cd014ccfe6b64183fa"
+    "5596cf0208030097a46d6174682e0700404001a46e657874cd0bb8a5737461727400a5756e69747393ceb333"
+    "3333ce40000000ce0ccccccda46261736593000000a570686173659400ce79999999ce80000000ce06666666"
+    "ad70656e64696e675f7374617274cd1000ad70656e64696e675f756e69747393ce80000000ce4ccccccdce33"
+    "333333"
+)
+
+
+def test_version_1_is_unchanged():
+    old = tokend.Cursor(VERSION_1)
+    about = (old.position, old.stream, old.seed, old.datasets)
+    assert about == (3000, "train", 42, ["web", "code", "math"])
+    first, second = old.to_dict()["segments"]
+    assert (first["start"], first["base"], second["start"]) == (0, [0, 0, 0], 4096)
+    assert first["units"] == [3006477107, 1073741824, 214748365]
+    assert bytes(old.mix({"web": 0.5, "code": 0.3, "math": 0.2}, at=4096)) == VERSION_1
+    (segment,) = old.seek(4096).to_dict()["segments"]
+    assert segment["base"] == [2867, 1024, 205]
+
+
+def test_values_near_2_to_the_64():
+    """No block is left after the last positions."""
+    cursor = tokend.Cursor(VERSION_1).seek(2**64 - 1024)
+    assert cursor.mix({"web": 1}).segments[-1]["start"] == 2**64 - 1024
+    with pytest.raises(tokend.ArgumentError):
+        cursor.skip(1).mix({"web": 1})
+
+
+class Edit(c.Structure):
+    _fields_ = [("cursor", c.c_void_p), ("cursor_bytes", c.c_size_t), ("to", c.c_void_p)]
+    _fields_ += [("capacity", c.c_size_t), ("why", c.c_char_p), ("why_bytes", c.c_size_t)]
+
+
+def test_a_small_buffer_is_an_error_and_unchanged():
+    seek = c.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1")).tokend_cursor_seek
+    seek.restype = c.c_int64
+    n, why = len(VERSION_1), c.create_string_buffer(500)
+    data = c.create_string_buffer(VERSION_1, n)
+    edit = Edit(c.addressof(data), n, c.addressof(data), 0, c.addressof(why), 500)
+    for edit.capacity in range(n):
+        assert seek(c.byref(edit), c.c_uint64(3001)) == -6 and b"capacity" in why.value
+        assert data.raw == VERSION_1
+    edit.capacity = n
+    assert seek(c.byref(edit), c.c_uint64(3001)) == n and data.raw != VERSION_1  # in place

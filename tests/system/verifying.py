@@ -25,18 +25,6 @@ def entries(path):
     return words[: len(words) // 2 * 2].reshape(-1, 2)
 
 
-def row_entries(all_):
-    """The indices of the entries that are rows."""
-    rows, i = [], 0
-    while i < len(all_):
-        if all_[i, 0] == BEGIN:
-            i += 5
-        else:
-            rows.append(i)
-            i += 1
-    return rows
-
-
 def timeless(all_):
     """The entries, with 0 for the times of their beginnings."""
     all_ = all_.copy()
@@ -74,7 +62,7 @@ class Scene:
         ]
         finite = {"seed": 7, "seq_len": SEQ_LEN, "epochs": 1, "datasets": datasets("web")}
         stream = {"seed": 42, "seq_len": SEQ_LEN, "datasets": both}
-        other = {"seed": 43, "seq_len": SEQ_LEN, "datasets": both}
+        other = {**stream, "seed": 43}
         self.config = place.config(streams={"train": stream, "other": other, "finite": finite})
         self.daemon = Daemon(place, self.config)
         self.checksums = self.identity = None
