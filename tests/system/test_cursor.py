@@ -1,10 +1,11 @@
-"""What `tokctl cursor` prints, and the faults that it names. test_order.py compares edits with a
-reference.
+"""Cursors as values: what `tokctl cursor` and tokend.Cursor print, make and refuse. test_order.py
+compares edits with a reference.
 """
 
 import ctypes as c
 import json
 import os
+import pickle
 
 import pytest
 import tokend
@@ -146,12 +147,73 @@ def test_version_1_is_unchanged():
     assert segment["base"] == [2867, 1024, 205]
 
 
-def test_values_near_2_to_the_64():
-    """No block is left after the last positions."""
-    cursor = tokend.Cursor(VERSION_1).seek(2**64 - 1024)
-    assert cursor.mix({"web": 1}).segments[-1]["start"] == 2**64 - 1024
-    with pytest.raises(tokend.ArgumentError):
-        cursor.skip(1).mix({"web": 1})
+def test_a_cursor_in_python_is_a_value(directory):
+    cursor = tokend.Cursor(VERSION_1)
+    mixes = "web 70 %, code 25 %, math 5 %; from 4096 on web 50 %, code 30 %, math 20 %"
+    assert str(cursor) == f"train at 3000, seed 42: {mixes}" and cursor.end is None
+    assert [segment["pending"] for segment in cursor.segments] == [False, True]
+    assert cursor.segments[0]["weights"] == pytest.approx({"web": 0.7, "code": 0.25, "math": 0.05})
+    same, other = pickle.loads(pickle.dumps(cursor)), cursor.seek(3009)
+    assert cursor == tokend.Cursor(memoryview(VERSION_1)) == same != other
+    assert len({cursor, same, other}) == 2 and cursor != VERSION_1
+    assert cursor.position == 3000  # edits return new cursors
+    with pytest.raises(AttributeError):
+        cursor.position = 3
+    path = directory / "there.cursor"
+    path.write_text("what was there before")
+    cursor.save(path)
+    assert tokend.Cursor.load(path) == cursor and os.listdir(directory) == ["there.cursor"]
+    with pytest.raises(FileNotFoundError):
+        cursor.save(directory / "nowhere" / "there.cursor")
+
+
+EDITS = {  # as tokctl cursor makes them, and as the package does
+    "seek --to 6000": lambda cursor: cursor.seek(6000),
+    "seek --to 4100": lambda cursor: cursor.rewind(4100),
+    "skip --samples 10": lambda cursor: cursor.skip(10),
+    "mix web=1 code=3": lambda cursor: cursor.mix({"web": 1, "code": 3}),
+    "mix --at 8192 code=1": lambda cursor: cursor.mix({"code": 1}, at=8192),
+    "remove code": lambda cursor: cursor.remove("code"),
+}
+
+
+@pytest.mark.parametrize("command", EDITS)
+def test_edits_in_python_are_those_of_tokctl(place, command):
+    before, here, there = (
+        tokend.Cursor(VERSION_1).seek(5000),
+        place.file("here"),
+        place.file("there"),
+    )
+    after, (verb, *arguments) = EDITS[command](before), command.split()
+    before.save(here)
+    out, _ = tokctl(verb, here, *arguments, "-o", there)
+    assert after == tokend.Cursor.load(there)
+    assert before.diff(after) == before.diff(bytes(after)) == out.splitlines() != []
+    assert json.loads(tokctl("show", there, "--json")[0]) == after.to_dict()
+
+
+ARGUMENT, BEYOND = tokend.ArgumentError, "must be 0 to 18446744073709551615"
+
+
+@pytest.mark.parametrize(
+    "edit, error, text",
+    [
+        (lambda cursor: cursor.mix({"wiki": 1}), ARGUMENT, "wiki"),
+        (lambda cursor: cursor.mix({"web": 1}, at=4000), ARGUMENT, "1024"),
+        (lambda cursor: cursor.rewind(3001), ARGUMENT, "ahead|skip|behind"),
+        (lambda cursor: cursor.add("web", cursor), ARGUMENT, "web"),
+        (lambda cursor: cursor.skip(1.5), TypeError, None),
+        (lambda cursor: cursor.mix({"web": None}), TypeError, "mix: weight of dataset web"),
+        (lambda cursor: cursor.skip(2**64), ValueError, BEYOND),
+        (lambda cursor: tokend.Cursor(VERSION_1[:-1]), ARGUMENT, "cursor"),
+        (lambda cursor: tokend.Cursor("train"), TypeError, None),
+        # No block is left after the last positions.
+        (lambda cursor: cursor.seek(2**64 - 1023).mix({"web": 1}), ARGUMENT, None),
+    ],
+)
+def test_impossible_edits_in_python_are_refused(edit, error, text):
+    with pytest.raises(error, match=text):
+        edit(tokend.Cursor(VERSION_1))
 
 
 class Edit(c.Structure):
