@@ -1,5 +1,6 @@
 """The vectors of the order's specification, by tokctl: what is served at a position and when, parts
-of paths, and the units of a mix. unit/test_order.c has the functions below it.
+of paths, and the units of a mix. The functions below them are those of the reference with which
+test_order.py compares tokctl.
 """
 
 import json
@@ -7,6 +8,7 @@ import json
 import pytest
 
 from lib import TOKCTL, Place, run
+from lib import order_reference as ref
 
 SHARDS = {
     "web": {"a.bin": 50001, "b.bin": 30000, "c.bin": 5},
@@ -169,3 +171,38 @@ def test_units_and_digests(ctl, stream, units):
     known["web", 1088] = 0x9BD4F3240491E0E  # of a part
     for d in shown["datasets"]:
         assert d["digest"] == known.get((d["name"], d["windows"]), d["digest"])
+
+
+def test_the_reference_matches_the_vectors():
+    assert ref.derive(0) == 0xE220A8397B1DCDAF
+    assert ref.name_hash("web") == 0x5EA0E11948721EF1
+    assert ref.derive(42, 2, ref.name_hash("web"), 0) == 0x3894EF7BC1893F4
+    for n, head in {
+        10: [0, 7, 9, 8, 5, 3, 4, 1, 2, 6],
+        65537: [40482, 6588, 63700, 63687, 26586],
+        1000003: [126770, 273815, 323932, 242574, 507617],
+        10**12: [452799140793, 480236514164, 581263406330, 351288628086],
+    }.items():
+        assert [ref.permute(n, ref.derive(1), x) for x in range(len(head))] == head
+    first = ref.first_segment(ref.units_of([0.7, 0.25, 0.05]))
+    datasets, ordinals = zip(*(first.split(j) for j in range(12)))
+    assert datasets == (0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0)
+    assert ordinals == (0, 0, 1, 2, 3, 1, 4, 5, 6, 0, 2, 7)
+    second = ref.next_segment(first, 2048, ref.units_of([0.5, 0.3, 0.2]))
+    assert second.base == [1434, 512, 102]
+    assert second.phase == {1: 1356305375, 2: 429496320, 3: 429496727}
+
+
+def test_a_dataset_of_a_million_million_windows(place):
+    """Its one shard is a hole."""
+    with open(place.file("web/0.bin"), "wb") as file:
+        file.truncate(2 * 10**12 + 2)
+    stream = {"seed": 1, "seq_len": 1, "datasets": [{"name": "web", "path": "web"}]}
+    config = place.config(streams={"train": stream})
+    order = ref.Order(1, 1, [ref.Dataset("web", [("0.bin", 10**12 + 1)])], [1])
+    for start in (0, 10**12 - 5, 7 * 10**14):
+        where = ["--from", start, "--count", 10, "--json"]
+        code, out, err = run(TOKCTL, "plan", "-c", config, "train", *where)
+        assert code == 0, err
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert rows == [vars(order.place(at)) for at in range(start, start + 10)]
