@@ -21,7 +21,9 @@ OPENDIR, READDIR, RELEASEDIR, INTERRUPT, BATCH_FORGET = 27, 28, 29, 36, 42
 ENOENT, EINTR, ENOSYS, ENODEV, ESTALE = 2, 4, 38, 19, 116
 ROOT, FIRST = 1, 2  # nodes: the directory, its first file
 FOPEN_DIRECT_IO = 1
-HANGS, HELD, OPCODE, FORGET_NOW, STALE, ERROR, FAILED = range(7)  # words that test and server share
+EVER = 1 << 62
+# words that test and server share
+HANGS, HELD, OPCODE, FORGET_NOW, STALE, ERROR, FAILS, TIMES, MOST, FAILED = range(10)
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -104,9 +106,11 @@ class _Server:
         if self.stale(opcode, node, body):
             self.words[STALE] += 1
             return self.answer(unique, ESTALE)
-        if opcode == READ and self.words[ERROR]:
+        if self.words[TIMES] and opcode == self.words[FAILS]:
+            self.words[TIMES] -= 1
             self.words[FAILED] += 1
-            return self.answer(unique, self.words[ERROR])
+            if self.words[ERROR]:
+                return self.answer(unique, self.words[ERROR])
         if opcode == INIT:
             out = struct.pack("<4I2H2I2H", 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0).ljust(64, b"\0")
         elif opcode == LOOKUP:
@@ -122,7 +126,7 @@ class _Server:
             out = struct.pack("<QII", self.handles, FOPEN_DIRECT_IO if opcode == OPEN else 0, 0)
         elif opcode == READ:
             _, offset, size = struct.unpack_from("<QQI", body)
-            out = os.pread(self.files[node - FIRST], size, offset)
+            out = os.pread(self.files[node - FIRST], min(size, self.words[MOST] or size), offset)
         elif opcode == READDIR:
             out = self.listing(struct.unpack_from("<QQ", body)[1])
         elif opcode in (FLUSH, RELEASE, RELEASEDIR):
@@ -140,10 +144,9 @@ class _Server:
             for held in [h for h in self.held if struct.unpack_from("<Q", h, 8)[0] == other]:
                 self.held.remove(held)
                 self.answer(other, EINTR)
-        elif (
-            self.words[HANGS]
-            and opcode not in (INIT, FLUSH, RELEASE)
-            and self.words[OPCODE] in (0, opcode)
+        elif self.words[HANGS] and (
+            opcode == self.words[OPCODE]
+            or (self.words[OPCODE] == 0 and opcode not in (INIT, FLUSH, RELEASE))
         ):
             self.held.append(request)
         else:
@@ -201,16 +204,22 @@ class Hanging:
         os.close(fd)
 
     def hang(self, opcode=0):
-        """Stops answering calls of this kind; 0: all calls."""
+        """Stops answering calls of this kind; 0: all calls but those that close a file."""
         self.words[OPCODE] = opcode
         self.words[HANGS] = 1
 
-    def fail(self, error):
-        """Every read of a file fails with @error; 0: no longer."""
-        self.words[ERROR] = error
+    def fail(self, error, opcode=READ, times=EVER):
+        """The next calls of this kind fail with @error. @times = 0: no longer."""
+        self.words[ERROR], self.words[FAILS] = error, opcode
+        self.words[TIMES] = times
+
+    def shorten(self, most):
+        """Reads get no more than @most bytes, and are counted as failed; 0: what they asked for."""
+        self.words[MOST] = most
+        self.fail(0, READ, EVER if most else 0)
 
     def failed(self):
-        """How many reads failed."""
+        """How many calls failed."""
         return self.words[FAILED]
 
     def held(self):
@@ -232,12 +241,18 @@ class Hanging:
         """The number of calls that got ESTALE."""
         return self.words[STALE]
 
+    def die(self):
+        """Ends the server: whoever waits for it gets an error."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.pid = 0
+
     def close(self):
         # Unmount first: a process that is released must not find a mount without a server.
         libc.umount2(self.mount.encode(), MNT_DETACH)
         self.words[HANGS] = 0
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if self.pid:
+            self.die()
 
 
 def hanging(directory, mount):

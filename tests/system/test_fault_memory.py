@@ -1,9 +1,9 @@
-"""The daemon runs out of memory: each of its allocations fails in turn, in every thread. It refuses
-a client or closes its connection, but it does not crash, and other sessions read on.
+"""A daemon without memory or descriptors: each of its allocations, and of the calls that take them,
+fails in turn, in every thread. It refuses a client or closes its connection, but it does not crash,
+it leaks nothing, and other sessions read on.
 """
 
 import contextlib
-import os
 import signal
 
 import numpy
@@ -24,17 +24,21 @@ from lib import (
     wait_for,
 )
 from lib.injected import injected
-from lib.preload import Preload
-from lib.shard_writers import arrow, npy, put, raw, seekable
+from lib.preload import OPENS, Preload
+from lib.shard_writers import arrow, put, raw, seekable
 
 FAILING = r"""
 #include <errno.h>
-#include <string.h>
+#include <stdarg.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 
-/* Counts an allocation. True: it fails. FAIL: 0: none fails; n: the n-th from now; below 0: all. */
-static int fails(void)
+enum { ALLOCATIONS = 1, DESCRIPTORS, MEMORY };
+
+/* True: this call of kind @kind fails. FAIL: 0: none; n: the n-th from now; below 0: all. */
+static int fails(int64_t kind)
 {
-	if (!words)
+	if (!words || words[KIND] != kind)
 		return 0;
 	words[CALLS]++;
 	int64_t left = words[FAIL];
@@ -44,7 +48,7 @@ static int fails(void)
 	if (left == 0 || left > 1)
 		return 0;
 	words[FAILED]++;
-	errno = ENOMEM;
+	errno = kind == DESCRIPTORS ? EMFILE : ENOMEM;
 	return 1;
 }
 
@@ -53,34 +57,101 @@ extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
-void *malloc(size_t n) { return fails() ? NULL : __libc_malloc(n); }
-void *calloc(size_t n, size_t m) { return fails() ? NULL : __libc_calloc(n, m); }
-void *realloc(void *p, size_t n) { return fails() ? NULL : __libc_realloc(p, n); }
-void *aligned_alloc(size_t a, size_t n) { return fails() ? NULL : __libc_memalign(a, n); }
+void *malloc(size_t n) { return fails(ALLOCATIONS) ? NULL : __libc_malloc(n); }
+void *calloc(size_t n, size_t m) { return fails(ALLOCATIONS) ? NULL : __libc_calloc(n, m); }
+void *realloc(void *p, size_t n) { return fails(ALLOCATIONS) ? NULL : __libc_realloc(p, n); }
+void *aligned_alloc(size_t a, size_t n)
+{
+	return fails(ALLOCATIONS) ? NULL : __libc_memalign(a, n);
+}
 
 int posix_memalign(void **to, size_t a, size_t n)
 {
-	void *p = fails() ? NULL : __libc_memalign(a, n);
+	void *p = fails(ALLOCATIONS) ? NULL : __libc_memalign(a, n);
 
 	if (p)
 		*to = p;
 	return p ? 0 : ENOMEM;
 }
+
+#define CALL(kind, failure, type, name, parameters, arguments) \
+	type name parameters \
+	{ \
+		NEXT(name); \
+		return fails(kind) ? failure : next arguments; \
+	}
+CALL(DESCRIPTORS, -1, int, memfd_create, (const char *name, unsigned flags), (name, flags))
+CALL(DESCRIPTORS, -1, int, accept4, (int fd, struct sockaddr *to, socklen_t *n, int flags),
+	(fd, to, n, flags))
+CALL(DESCRIPTORS, -1, int, dup, (int fd), (fd))
+CALL(MEMORY, -1, int, ftruncate64, (int fd, off64_t n), (fd, n))
+CALL(MEMORY, -1, int, fallocate64, (int fd, int how, off64_t at, off64_t n), (fd, how, at, n))
+CALL(MEMORY, ENOMEM, int, posix_fallocate64, (int fd, off64_t at, off64_t n), (fd, at, n))
+CALL(MEMORY, -1, ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
+CALL(MEMORY, -1, ssize_t, send, (int fd, const void *m, size_t n, int flags), (fd, m, n, flags))
+CALL(MEMORY, -1, ssize_t, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags))
+CALL(MEMORY, -1, int, madvise, (void *at, size_t n, int advice), (at, n, advice))
+CALL(MEMORY, -1, int, getsockopt, (int fd, int l, int o, void *v, socklen_t *n), (fd, l, o, v, n))
+CALL(MEMORY, MAP_FAILED, void *, mmap64, (void *p, size_t n, int a, int b, int fd, off_t at),
+	(p, n, a, b, fd, at))
+
+static int opening(const char *call, const char *path)
+{
+	(void)call, (void)path;
+	return fails(DESCRIPTORS);
+}
+
+int fcntl64(int fd, int what, ...)
+{
+	static int (*next)(int, int, ...);
+	va_list more;
+
+	if (!next)
+		next = dlsym(RTLD_NEXT, "fcntl64");
+	va_start(more, what);
+	void *argument = va_arg(more, void *);
+	va_end(more);
+	const int kind = what == F_DUPFD_CLOEXEC ? DESCRIPTORS : MEMORY;
+
+	return fails(kind) ? -1 : next(fd, what, argument);
+}
+
+long syscall(long number, ...)
+{
+	static long (*next)(long, ...);
+	va_list more;
+	long a[6];
+
+	if (!next)
+		next = dlsym(RTLD_NEXT, "syscall");
+	va_start(more, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(more, long);
+	va_end(more);
+	if ((number == SYS_pidfd_open || number == SYS_mbind) &&
+		fails(number == SYS_mbind ? MEMORY : DESCRIPTORS))
+		return -1;
+	return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
 """
+ALLOCATIONS, DESCRIPTORS, MEMORY = 1, 2, 3
+KINDS = {"allocations": (21, ALLOCATIONS), "fds": (24, DESCRIPTORS), "memory": (21, MEMORY)}
 MICRO = 2
 
 
 @pytest.fixture
-def memory(place):
-    return Preload(place, FAILING, ["fail", "failed", "calls"])
+def calls(place):
+    calls = Preload(place, FAILING + OPENS, ["fail", "kind", "failed", "calls"])
+    calls.set(kind=ALLOCATIONS)
+    return calls
 
 
 @pytest.fixture
-def daemon(place, memory):
+def daemon(place, calls):
     for number in range(8):
         place.shard(f"web/{number}.bin", 20_000)
     stream = {"seed": 3, "seq_len": 64, "datasets": datasets("web")}
-    return Daemon(place, place.config(streams={"train": stream}), env=memory.env)
+    return Daemon(place, place.config(streams={"train": stream}), env=calls.env)
 
 
 def visit(daemon, rows, number):
@@ -104,124 +175,130 @@ def visit(daemon, rows, number):
             client.close()
 
 
-def test_each_allocation_fails_once(daemon, memory, place):
+@pytest.mark.parametrize("row, kind", KINDS.values(), ids=KINDS)
+def test_each_call_fails_once(daemon, calls, row, kind):
     rows = rows_at(daemon.config, "train", 0, 20_000)
     witness = Witness(daemon, rows)
     witness.step()
     assert visit(daemon, rows, 0) == "served"
-    wait_for(lambda: status(daemon.socket)[1]["sessions"] == 1)
-    taken = status(daemon.socket)[1]["memory_bytes"], daemon.settled_fds()
-    ends, number = {}, 0
-    while number < 400 and ends.get("in a row", 0) < 20:
+
+    def settled():
+        total = status(daemon.socket)[1]
+        return total["sessions"] == 1 and (total["memory_bytes"], daemon.settled_fds())
+
+    taken = wait_for(settled)
+    calls.set(kind=kind)
+    number, unharmed, failed, ends = 0, 0, 0, []
+    while unharmed < 10 and number < 400:
         number += 1
-        before = memory.get("failed")
-        memory.set(fail=number)
-        end = visit(daemon, rows, number)
-        failed = memory.get("failed") - before
-        memory.set(fail=0)
-        assert daemon.alive(), (f"allocation {number}: the daemon lives", daemon.log()[-2000:])
-        assert end != "wrong" and witness.step(), f"allocation {number}: no batch is wrong"
-        ends[end] = ends.get(end, 0) + 1
-        ends["in a row"] = 0 if failed else ends.get("in a row", 0) + 1
-    injected(21, memory.get("failed"))
-    assert memory.get("failed") > 30, ("allocations of every kind failed", ends)
-    memory.set(fail=-1, failed=0)
-    ends = [visit(daemon, rows, 500) for _ in range(10)]
-    assert "served" not in ends and "wrong" not in ends, ("no memory at all: no session", ends)
-    assert witness.step(50), "  those who have one read on"
-    memory.set(fail=0)
-    injected(21, memory.get("failed"))
-    assert wait_for(lambda: status(daemon.socket)[1]["sessions"] == 1), "no session is left over"
-    assert status(daemon.socket)[1]["memory_bytes"] == taken[0], "nor ring memory"
-    assert wait_for(lambda: daemon.fds() == taken[1]), ("nor descriptors", daemon.fds(), taken)
-    assert visit(daemon, rows, 1000) == "served", "with memory again, clients are served"
+        calls.set(fail=number, failed=0)
+        ends.append(visit(daemon, rows, number))
+        failed += calls.get("failed")
+        unharmed = 0 if calls.get("failed") else unharmed + 1
+        calls.set(fail=0)
+        assert daemon.alive(), (number, daemon.log()[-2000:])
+        assert ends[-1] != "wrong" and witness.step(MICRO), f"call {number}: no batch is wrong"
+        whole = kind == ALLOCATIONS or wait_for(lambda: settled() == taken)
+        assert whole, (number, ends[-1], settled(), taken)
+    assert failed > 5, ends
+    if kind == ALLOCATIONS:
+        calls.set(fail=-1)
+        ends = [visit(daemon, rows, 500) for _ in range(10)]
+        assert "served" not in ends and "wrong" not in ends, ("no memory at all: no session", ends)
+        assert witness.step(50), "those who have one read on"
+        calls.set(fail=0)
+    injected(row, failed)
+    assert wait_for(lambda: settled() == taken), (settled(), taken)
+    assert visit(daemon, rows, 1000) == "served"
     witness.close()
-    assert daemon.stop() == 0, "exit 0"
+    assert daemon.stop() == 0
 
 
-KINDS = {
-    "frames": seekable(".bin.zst", raw, 8_192),
-    "arrow": arrow,
-    "npy, compressed": seekable(".npy.zst", npy, 8_192),
-}
+def test_a_client_that_cannot_be_warned_leaves_nothing(daemon, calls):
+    """Sending fails while the session begins, so it leaves at once. If the data thread was quick,
+    it learned of that before it knew the session, which then stayed forever.
+    """
+    rows = rows_at(daemon.config, "train", 0, 20_000)
+    assert visit(daemon, rows, 0) == "served"
+    before = daemon.settled_fds()
+    calls.set(kind=MEMORY)
+    for number in range(600):  # the stream's lack of vocab: is warned of
+        calls.set(fail=1 + number % 15)
+        visit(daemon, rows, number)
+    calls.set(fail=0)
+    assert wait_for(lambda: daemon.settled_fds() == before), daemon.log()[-1000:]
+    assert daemon.stop() == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_allocation_of_opening_and_decoding_fails_once(place, memory, kind):
-    """The read is repeated: no stream stops, and no row is wrong."""
+def write_all(place, write, dtype, shards=60, tokens=3_000):
+    """Shards by @write below data/, and flat ones of the same tokens below plain/."""
     rng = numpy.random.default_rng(7)
-    for number in range(60):
-        tokens = rng.integers(0, 30_000, 3_000).astype("<i4" if kind == "arrow" else "<u2")
-        put(".bin", raw)(place.file("plain", f"{number:02}"), tokens.astype("<u2"))
-        KINDS[kind](place.file("data", f"{number:02}"), tokens)
-    stream = {"seed": 3, "seq_len": 64}
-    config = lambda name, path: place.config(
-        name, streams={"train": {**stream, "datasets": [{"name": "d", "path": path}]}}
-    )
-    rows = rows_at(config("plain.yaml", "plain"), "train", 0, 20_000)
-    daemon = Daemon(
-        place, config("data.yaml", "data"), env=memory.env, preexec_fn=few_descriptors(80)
-    )
+    for number in range(shards):
+        these = rng.integers(0, 30_000, tokens)
+        put(".bin", raw)(place.file("plain", f"{number:02}"), these.astype("<u2"))
+        write(place.file("data", f"{number:02}"), these.astype(dtype))
+
+
+def config_of(place, name, **keys):
+    stream = {"seed": 3, "seq_len": 64, "datasets": [{"name": "d", "path": name}]}
+    return place.config(f"{name}.yaml", streams={"train": stream}, **keys)
+
+
+SHARDS = {"frames": (seekable(".bin.zst", raw, 8_192), "<u2"), "arrow": (arrow, "<i4")}
+
+
+@pytest.mark.parametrize("kind", SHARDS)
+def test_each_allocation_of_opening_and_decoding_fails_once(place, calls, kind):
+    """The read is repeated: no stream stops, and no row is wrong."""
+    write_all(place, *SHARDS[kind])
+    rows = rows_at(config_of(place, "plain"), "train", 0, 20_000)
+    config = config_of(place, "data")
+    daemon = Daemon(place, config, env=calls.env, preexec_fn=few_descriptors(80))
     witness = Witness(daemon, rows)
     assert witness.step(100)
-    memory.set(failed=0)
+    calls.set(failed=0)
     for number in range(1, 60):
-        memory.set(fail=number)
+        calls.set(fail=number)
         assert witness.step(20), f"allocation {number}"
-    assert memory.get("failed") > 30, "allocations failed"
-    injected(21, memory.get("failed"))
-    memory.set(fail=-1)
+    assert calls.get("failed") > 30, "allocations failed"
+    injected(21, calls.get("failed"))
+    calls.set(fail=-1)
     with contextlib.suppress(Refused):
         witness.step(200)
     assert witness.wrong == 0, "no memory for long: the stream stops, or goes on"
-    memory.set(fail=0)
+    calls.set(fail=0)
     again = Client(daemon.socket).attach(position=witness.checked * 2)
-    assert (again.next() == witness.batches[witness.checked]).all(), "  and then continues"
+    assert (again.next() == witness.batches[witness.checked]).all(), "and then continues"
     again.close()
     witness.close()
     assert daemon.stop() == 0
 
 
-def test_reading_allocates_nothing(daemon, memory):
-    """Everything is allocated at attach and when shards are opened, but for the threads that look
-    whether names still lead to the shards.
-    """
-    threads = lambda: len(os.listdir(f"/proc/{daemon.pid}/task"))
-    rows = rows_at(daemon.config, "train", 0, 20_000)
-    witness = Witness(daemon, rows)
-    witness.step(500)
-    before = memory.get("calls") - threads()
-    assert witness.step(3000), "the batches are right"
-    assert memory.get("calls") - threads() == before, "no allocation while batches are read"
-    witness.close()
-    assert daemon.stop() == 0, "exit 0"
-
-
-def test_a_start_without_memory_ends_with_one_line(place, memory):
+def test_a_start_without_memory_ends_with_one_line(place, calls):
     """Every fourth allocation of a start fails in turn: the daemon exits with 1, or serves."""
     place.shard("web/0.bin", 20_000)
     stream = {"seed": 3, "seq_len": 64, "vocab": 50000, "datasets": datasets("web")}
-    daemon = Daemon(place, place.config(streams={"train": stream}), env=memory.env)
-    calls, refused, wrong = memory.get("calls"), 0, []
+    daemon = Daemon(place, place.config(streams={"train": stream}), env=calls.env)
+    needed, refused, wrong = calls.get("calls"), 0, []
     assert daemon.stop() == 0
-    for number in range(1, calls, 4):
-        memory.set(fail=number, failed=0)
+    for number in range(1, needed, 4):
+        calls.set(fail=number, failed=0)
         daemon.start(ready=False)
         wait_for(lambda: "ready at" in daemon.log() or not daemon.alive())
         if daemon.alive():
             assert daemon.stop() == 0, (number, daemon.log())
             continue
         refused += 1
-        injected(21, memory.get("failed"))
+        injected(21, calls.get("failed"))
         if daemon.process.returncode != 1 or daemon.log().count("\n") != 1:
             wrong.append((number, daemon.process.returncode, daemon.log()))
-    assert refused > calls // 8, "most of these allocations are needed"
+    assert refused > needed // 8, "most of these allocations are needed"
     aborted = [end for end in wrong if end[1:] == (-signal.SIGABRT, "")]
     assert len(aborted) <= 1, "libuv aborts if pthread_atfork() has no memory"
     assert wrong == aborted
 
 
-def test_a_client_without_memory_ends_with_one_line(place, memory):
+def test_a_client_without_memory_ends_with_one_line(place, calls):
     """Each allocation of libtokend and tokctl fails in turn: what is written is right."""
     place.shard("web/0.bin", 20_000)
     stream = {"seed": 3, "seq_len": 64, "datasets": datasets("web")}
@@ -232,13 +309,13 @@ def test_a_client_without_memory_ends_with_one_line(place, memory):
     wrong, number, failed = [], 0, True
     while failed:
         number += 1
-        memory.set(fail=number, failed=0)
-        code, out, err = run(*command, env=memory.env)
-        failed = memory.get("failed")
+        calls.set(fail=number, failed=0)
+        code, out, err = run(*command, env=calls.env)
+        failed = calls.get("failed")
         injected(21, failed)
         ended = code == 1 and err.count("\n") == 1 and want.startswith(out)
         if not ended and (code, out, err) != (0, want, ""):
             wrong.append((number, code, len(out), err))
-    memory.set(fail=0)
+    calls.set(fail=0)
     assert not wrong and number > 5, (number, wrong)
     assert daemon.stop() == 0
