@@ -1,5 +1,5 @@
 """Calls of a file system fail, once or for good, or read less than was asked for (a real FUSE file
-system). What passes is repeated. What stays stops the stream, and no other one.
+system). One that passes is repeated. One that stays ends the stream, and no other.
 """
 
 import errno
