@@ -12,7 +12,7 @@ disk_calls = access close closedir fchmod fchown fcntl fdopendir fstat fstatat f
 	log_line mkdir mkdirat nanosleep open openat opendir read readdir renameat rmdir stat unlinkat write
 $(O)/check/test_power_cut: $(patsubst %,$(O)/tests/%.o,unit/test_power_cut unit/state_disk disk/calls disk/model) $(O)/all.a
 	$(link) -lcmocka $(LIBS)
-$(patsubst %,$(O)/tests/%.o,unit/state_disk disk/calls): ALL_CFLAGS += -Wno-missing-prototypes
+$(patsubst %,$(O)/tests/%.o,unit/state_disk disk/calls memory/trace $(addprefix sim/,grant proc ring socket storage)): ALL_CFLAGS += -Wno-missing-prototypes
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
 # For the Python tests: readers of shards and stores, a trainer, a strict stand-in for a GPU driver.
@@ -55,8 +55,8 @@ helpers: $(helpers) $(if $(filter gcc,$(VARIANT)),build/gcc/check/long-life whee
 unit: helpers $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove)
 
 # All executions under C11's memory rules (tests/memory/explorer.h). gcc compiles the explored code
-# as for ThreadSanitizer, with calls at all accesses, and trace.c defines them. Without PIE, because
-# call addresses are looked up in the debug information.
+# as for ThreadSanitizer, with calls at all accesses, and trace.c defines them. Without PIE, so that
+# addr2line finds the addresses that it prints.
 traced   = proto/ring.c $(call room,daemon/engine) client/lib/next.c client/lib/slots.c $(addprefix tests/memory/,litmus.c ring.c)
 explorer = $(filter-out $(traced),$(call room,tests/memory) $(proto))
 build/gcc/traced/%.o: FLAGS_gcc = -O2 -fsanitize=thread -fno-optimize-sibling-calls \

@@ -111,6 +111,10 @@ struct fiber *fiber_new(struct proc *proc, void (*main)(void *), void *argument)
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		CHECK(f->stack != MAP_FAILED);
 	}
+#ifdef ASAN
+	/* The last fiber on it may have ended within a scope. */
+	__asan_unpoison_memory_region(f->stack, STACK);
+#endif
 	f->proc = proc;
 	f->main = main;
 	f->argument = argument;
@@ -181,9 +185,6 @@ static void bury(struct fiber *f)
 	f->state = FREE;
 	f->epoch++;
 	f->proc = NULL;
-#ifdef ASAN
-	__asan_unpoison_memory_region(f->stack, STACK);
-#endif
 }
 
 void fiber_exit(void)

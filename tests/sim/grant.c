@@ -50,8 +50,6 @@ static uint64_t lent(const struct proc *p)
 bool __real_session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
 	bool *replaces, struct fault *fault);
 bool __wrap_session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
-	bool *replaces, struct fault *fault);
-bool __wrap_session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
 	bool *replaces, struct fault *fault)
 {
 	struct proc *p = fiber_proc();
@@ -75,7 +73,6 @@ bool __wrap_session_reserve(struct session *s, const struct wire *w, struct ring
 }
 
 void __real_session_release(struct session *s);
-void __wrap_session_release(struct session *s);
 void __wrap_session_release(struct session *s)
 {
 	struct proc *p = fiber_proc();
@@ -95,8 +92,6 @@ void __wrap_session_release(struct session *s)
 /* ---- owners ---- */
 
 bool __real_runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *run,
-	const struct mix_noted *noted, struct fault *fault);
-bool __wrap_runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *run,
 	const struct mix_noted *noted, struct fault *fault);
 bool __wrap_runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *run,
 	const struct mix_noted *noted, struct fault *fault)

@@ -245,7 +245,7 @@ static void make_stream(
 	s->begin_length = cursor_encode(&s->begin, s->begin_bytes, LIMIT_CURSOR_BYTES);
 }
 
-static struct catalog *make_catalog(const struct node *node)
+struct catalog *catalog_make(unsigned version, uint64_t memory)
 {
 	struct config *c = __wrap_calloc(1, sizeof(*c));
 	struct catalog *catalog = __wrap_calloc(1, sizeof(*catalog));
@@ -253,7 +253,7 @@ static struct catalog *make_catalog(const struct node *node)
 	c->path = (char *)"/etc/sim.yaml";
 	c->directory = (char *)"/etc";
 	c->state_dir = (char *)"/state";
-	c->memory_bytes = node->memory_bytes;
+	c->memory_bytes = memory;
 	c->allow_uids = USERS;
 	c->allow_uid = __wrap_calloc(USERS, sizeof(uid_t));
 	for (unsigned i = 0; i < USERS; i++)
@@ -263,7 +263,7 @@ static struct catalog *make_catalog(const struct node *node)
 	catalog->config = c;
 	catalog->stream = __wrap_calloc(STREAMS, sizeof(*catalog->stream));
 	for (unsigned i = 0; i < STREAMS; i++)
-		make_stream(&world_stream[i], node->version, &catalog->stream[i], &c->stream[i]);
+		make_stream(&world_stream[i], version, &catalog->stream[i], &c->stream[i]);
 	return catalog;
 }
 
@@ -289,7 +289,7 @@ static void daemon_main(void *argument)
 
 	self->ring_limit = node->memory_bytes;
 
-	struct catalog *catalog = make_catalog(node);
+	struct catalog *catalog = catalog_make(node->version, node->memory_bytes);
 	struct reader *reader = storage_reader(node);
 	uint64_t before = self->bytes;
 

@@ -79,6 +79,8 @@ void __wrap_free(void *at);
 struct reader *storage_reader(struct node *node);
 uint32_t storage_token(uint64_t key, uint64_t shard, uint64_t token);
 
+/* What a daemon with this version of the config opens. */
+struct catalog *catalog_make(unsigned version, uint64_t memory);
 /* Invents the streams. */
 void streams_make(void);
 void node_make(struct node *node, unsigned number);

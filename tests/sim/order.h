@@ -1,26 +1,20 @@
-/* The order of a run, from its definition alone: it shares no code with proto/order*.c. */
+/* The order of a run: proto/order.c with the mixes that the simulator has noted itself. */
 #ifndef TOKEND_SIM_ORDER_H
 #define TOKEND_SIM_ORDER_H
 
 #include "tests/sim/node.h"
 
-enum { PADDED = 8, SEGMENTS = 256 };
-
-struct plan_segment {
-	uint64_t start;
-	uint32_t datasets; /* when it was made: nodes of a larger tree are new */
-	uint64_t units[PADDED], base[PADDED], phase[PADDED];
-};
+enum { SEGMENTS = 256 };
 
 /* What a run serves: all its mixes so far, from position 0 on. */
 struct plan {
 	const struct stream_plan *stream;
 	uint32_t datasets;
-	unsigned source[PADDED]; /* [datasets] numbers in the stream's list */
-	uint64_t windows[PADDED], hash[PADDED];
+	unsigned source[DATASETS]; /* [datasets] numbers in the stream's list */
+	struct order_dataset dataset[DATASETS];
 	uint64_t end; /* UINT64_MAX: endless */
 	unsigned segments;
-	struct plan_segment segment[SEGMENTS];
+	const struct order_segment *segment[SEGMENTS]; /* never freed: copies share them */
 };
 
 struct plan_place {
@@ -36,5 +30,8 @@ void plan_add(struct plan *plan, unsigned source);
 /* A mix from @at on, in the order of the plan's datasets; later mixes end. */
 void plan_mix(struct plan *plan, uint64_t at, const double *weights);
 void plan_at(const struct plan *plan, uint64_t position, struct plan_place *place);
+/* Where a window of the path begins, by counting. */
+void plan_locate(const struct stream_plan *stream, const struct source *source,
+	const struct order_dataset *dataset, struct plan_place *place);
 
 #endif

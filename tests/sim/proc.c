@@ -101,7 +101,6 @@ unsigned fd_count(const struct proc *p)
 	return n;
 }
 
-int __wrap_close(int fd);
 int __wrap_close(int fd)
 {
 	system_call();
@@ -114,7 +113,6 @@ int __wrap_close(int fd)
 	return 0;
 }
 
-int __wrap_dup(int fd);
 int __wrap_dup(int fd)
 {
 	(void)fd; /* accept.c keeps a spare copy of stderr */
@@ -142,7 +140,6 @@ static void process_closed(struct file *f)
 		__real_free(p);
 }
 
-int process_open(struct proc *of);
 int process_open(struct proc *of)
 {
 	of->watchers++;
@@ -245,13 +242,11 @@ static void disown(struct block *b)
 		b->next->at = b->at;
 }
 
-void *__wrap_malloc(size_t n);
 void *__wrap_malloc(size_t n)
 {
 	return own(__real_malloc(sizeof(struct block) + n), n);
 }
 
-void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size)
 {
 	return own(__real_calloc(1, sizeof(struct block) + n * size), n * size);
@@ -269,7 +264,6 @@ block_of(void *at)
 	return b->magic == MAGIC ? b : NULL;
 }
 
-void __wrap_free(void *at);
 void __wrap_free(void *at)
 {
 	struct block *b = at ? block_of(at) : NULL;
@@ -284,7 +278,6 @@ void __wrap_free(void *at)
 	__real_free(b);
 }
 
-void *__wrap_realloc(void *at, size_t n);
 void *__wrap_realloc(void *at, size_t n)
 {
 	void *new = __wrap_malloc(n);
@@ -299,7 +292,6 @@ void *__wrap_realloc(void *at, size_t n)
 	return new;
 }
 
-char *__wrap_strdup(const char *text);
 char *__wrap_strdup(const char *text)
 {
 	size_t n = strlen(text) + 1;
@@ -329,8 +321,6 @@ static void thread_main(void *argument)
 }
 
 int __wrap_pthread_create(
-	pthread_t *id, const pthread_attr_t *attr, void *(*main)(void *), void *argument);
-int __wrap_pthread_create(
 	pthread_t *id, const pthread_attr_t *attr, void *(*main)(void *), void *argument)
 {
 	struct thread *t = __wrap_malloc(sizeof(*t));
@@ -342,7 +332,6 @@ int __wrap_pthread_create(
 	return 0;
 }
 
-int __wrap_pthread_join(pthread_t id, void **result);
 int __wrap_pthread_join(pthread_t id, void **result)
 {
 	struct thread *t = (struct thread *)id;
@@ -354,14 +343,12 @@ int __wrap_pthread_join(pthread_t id, void **result)
 	return 0;
 }
 
-int __wrap_pthread_detach(pthread_t id);
 int __wrap_pthread_detach(pthread_t id)
 {
 	((struct thread *)id)->detached = true;
 	return 0;
 }
 
-int __wrap_pthread_setname_np(pthread_t id, const char *name);
 int __wrap_pthread_setname_np(pthread_t id, const char *name)
 {
 	(void)id, (void)name;
@@ -369,7 +356,6 @@ int __wrap_pthread_setname_np(pthread_t id, const char *name)
 }
 
 /* A mutex's first word is its owner. */
-int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
 {
 	struct fiber **owner = (struct fiber **)m;
@@ -382,7 +368,6 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
 	return 0;
 }
 
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *m)
 {
 	struct fiber **owner = (struct fiber **)m;
@@ -397,7 +382,6 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *m)
 	return 0;
 }
 
-int __wrap_pthread_mutex_init(pthread_mutex_t *m, const pthread_mutexattr_t *attr);
 int __wrap_pthread_mutex_init(pthread_mutex_t *m, const pthread_mutexattr_t *attr)
 {
 	(void)attr;
@@ -414,14 +398,12 @@ static void wait_for(pthread_cond_t *c, pthread_mutex_t *m, int64_t until)
 	__wrap_pthread_mutex_lock(m);
 }
 
-int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m);
 int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m)
 {
 	wait_for(c, m, NEVER);
 	return 0;
 }
 
-int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const struct timespec *to);
 int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const struct timespec *to)
 {
 	int64_t until = to->tv_sec * SECOND + to->tv_nsec;
@@ -430,14 +412,12 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const s
 	return fiber_now >= until ? ETIMEDOUT : 0;
 }
 
-int __wrap_pthread_cond_signal(pthread_cond_t *c);
 int __wrap_pthread_cond_signal(pthread_cond_t *c)
 {
 	fiber_wake(c);
 	return 0;
 }
 
-int __wrap_pthread_cond_broadcast(pthread_cond_t *c);
 int __wrap_pthread_cond_broadcast(pthread_cond_t *c)
 {
 	fiber_wake(c);
@@ -446,7 +426,6 @@ int __wrap_pthread_cond_broadcast(pthread_cond_t *c)
 
 /* ---- clocks ---- */
 
-int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 {
 	static int64_t cpu;
@@ -462,7 +441,6 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 	return 0;
 }
 
-time_t __wrap_time(time_t *to);
 time_t __wrap_time(time_t *to)
 {
 	time_t now = (fiber_now + world_clock_offset) / SECOND;
@@ -472,14 +450,12 @@ time_t __wrap_time(time_t *to)
 	return now;
 }
 
-unsigned __wrap_sleep(unsigned seconds);
 unsigned __wrap_sleep(unsigned seconds)
 {
 	fiber_sleep(seconds * SECOND);
 	return 0;
 }
 
-int __wrap_nanosleep(const struct timespec *t, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *t, struct timespec *left)
 {
 	(void)left;
@@ -489,32 +465,27 @@ int __wrap_nanosleep(const struct timespec *t, struct timespec *left)
 
 /* ---- identity ---- */
 
-uid_t __wrap_geteuid(void);
 uid_t __wrap_geteuid(void)
 {
 	return fiber_current ? fiber_proc()->uid : 0;
 }
 
-uid_t __wrap_getuid(void);
 uid_t __wrap_getuid(void)
 {
 	return __wrap_geteuid();
 }
 
-pid_t __wrap_getpid(void);
 pid_t __wrap_getpid(void)
 {
 	return fiber_proc()->pid;
 }
 
-int __wrap_gethostname(char *name, size_t n);
 int __wrap_gethostname(char *name, size_t n)
 {
 	snprintf(name, n, "host");
 	return 0;
 }
 
-ssize_t __wrap_getrandom(void *to, size_t n, unsigned flags);
 ssize_t __wrap_getrandom(void *to, size_t n, unsigned flags)
 {
 	(void)flags;
@@ -524,7 +495,6 @@ ssize_t __wrap_getrandom(void *to, size_t n, unsigned flags)
 }
 
 /* client/lib/process.c keeps it in a page of the process. */
-uint64_t __wrap_process_number(void);
 uint64_t __wrap_process_number(void)
 {
 	struct proc *p = fiber_proc();
@@ -534,7 +504,6 @@ uint64_t __wrap_process_number(void)
 	return p->token;
 }
 
-int __wrap_getcpu(unsigned *cpu, unsigned *node);
 int __wrap_getcpu(unsigned *cpu, unsigned *node)
 {
 	(void)cpu, (void)node;
@@ -542,7 +511,6 @@ int __wrap_getcpu(unsigned *cpu, unsigned *node)
 	return -1;
 }
 
-long __wrap_syscall(long number, ...);
 long __wrap_syscall(long number, ...)
 {
 	(void)number;

@@ -42,7 +42,6 @@ static void count_bytes(struct proc *p, const struct view *v, bool more)
 	CHECK(!more || p->ring_limit == 0 || p->ring_bytes <= grant_booked(p));
 }
 
-int __wrap_memfd_create(const char *name, unsigned flags);
 int __wrap_memfd_create(const char *name, unsigned flags)
 {
 	struct memory *m = __real_calloc(1, sizeof(*m));
@@ -54,7 +53,6 @@ int __wrap_memfd_create(const char *name, unsigned flags)
 	return fd_add(fiber_proc(), file_new(FILE_MEMORY, m, memory_closed));
 }
 
-int __wrap_ftruncate(int fd, off_t n);
 int __wrap_ftruncate(int fd, off_t n)
 {
 	struct file *f = fd_get(fd);
@@ -68,7 +66,6 @@ int __wrap_ftruncate(int fd, off_t n)
 	return 0;
 }
 
-int __wrap_fallocate(int fd, int mode, off_t offset, off_t n);
 int __wrap_fallocate(int fd, int mode, off_t offset, off_t n)
 {
 	(void)fd, (void)mode, (void)offset, (void)n;
@@ -97,7 +94,6 @@ static struct view *view_new(struct memory *m, bool private)
 	return v;
 }
 
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
 void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
 	if (!fiber_current)
@@ -139,7 +135,6 @@ static void view_end(struct proc *p, struct view **link)
 	__real_free(v);
 }
 
-int __wrap_munmap(void *at, size_t n);
 int __wrap_munmap(void *at, size_t n)
 {
 	if (!fiber_current)
@@ -154,7 +149,6 @@ int __wrap_munmap(void *at, size_t n)
 	return 0;
 }
 
-int __wrap_madvise(void *at, size_t n, int advice);
 int __wrap_madvise(void *at, size_t n, int advice)
 {
 	(void)at, (void)n, (void)advice;
@@ -182,7 +176,6 @@ bool ring_mapped(struct proc *p, const void *at, size_t n)
 
 /* ---- calls for memory and files alike ---- */
 
-int __wrap_fcntl(int fd, int command, ...);
 int __wrap_fcntl(int fd, int command, ...)
 {
 	struct file *f = fd_get(fd);
@@ -204,7 +197,6 @@ int __wrap_fcntl(int fd, int command, ...)
 	return result;
 }
 
-int __wrap_fstat(int fd, struct stat *st);
 int __wrap_fstat(int fd, struct stat *st)
 {
 	struct file *f = fd_get(fd);

@@ -201,7 +201,6 @@ struct file *socket_listen(struct proc *proc, const char *path)
 	return file_new(FILE_LISTENER, l, listener_closed);
 }
 
-int __wrap_socket(int domain, int type, int protocol);
 int __wrap_socket(int domain, int type, int protocol)
 {
 	system_call();
@@ -209,7 +208,6 @@ int __wrap_socket(int domain, int type, int protocol)
 	return fd_add(fiber_proc(), file_new(FILE_SOCKET, NULL, socket_closed));
 }
 
-int __wrap_connect(int fd, const struct sockaddr *address, socklen_t n);
 int __wrap_connect(int fd, const struct sockaddr *address, socklen_t n)
 {
 	const char *path = ((const struct sockaddr_un *)address)->sun_path;
@@ -240,7 +238,6 @@ int __wrap_connect(int fd, const struct sockaddr *address, socklen_t n)
 	return 0;
 }
 
-int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *n, int flags);
 int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *n, int flags)
 {
 	(void)address, (void)n, (void)flags;
@@ -259,7 +256,6 @@ int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *n, int flags)
 	return new;
 }
 
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *n);
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *n)
 {
 	struct file *f = fd_get(fd);
@@ -289,14 +285,12 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *n)
 	return -1;
 }
 
-int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t n);
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t n)
 {
 	(void)fd, (void)level, (void)name, (void)value, (void)n;
 	return 0;
 }
 
-int __wrap_shutdown(int fd, int how);
 int __wrap_shutdown(int fd, int how)
 {
 	(void)how;
@@ -332,7 +326,6 @@ static ssize_t send_packet(
 	return (ssize_t)n;
 }
 
-ssize_t __wrap_send(int fd, const void *bytes, size_t n, int flags);
 ssize_t __wrap_send(int fd, const void *bytes, size_t n, int flags)
 {
 	(void)flags;
@@ -342,7 +335,6 @@ ssize_t __wrap_send(int fd, const void *bytes, size_t n, int flags)
 	return f ? send_packet(f->of, bytes, n, NULL, 0) : -1;
 }
 
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *m, int flags);
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *m, int flags)
 {
 	struct file *file[2];
@@ -391,7 +383,6 @@ static void take_packet(struct end *e)
 	poke(e->peer); /* it may send again */
 }
 
-ssize_t __wrap_recvmsg(int fd, struct msghdr *m, int flags);
 ssize_t __wrap_recvmsg(int fd, struct msghdr *m, int flags)
 {
 	bool end;
@@ -435,7 +426,6 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *m, int flags)
 	return n;
 }
 
-ssize_t __wrap_recv(int fd, void *to, size_t n, int flags);
 ssize_t __wrap_recv(int fd, void *to, size_t n, int flags)
 {
 	struct file *f = fd_get(fd);
@@ -462,7 +452,6 @@ static bool is_starved(const struct end *e)
 	       p->starves(p, e->peer->proc);
 }
 
-int __wrap_ppoll(struct pollfd *p, nfds_t n, const struct timespec *t, const sigset_t *mask);
 int __wrap_ppoll(struct pollfd *p, nfds_t n, const struct timespec *t, const sigset_t *mask)
 {
 	int64_t until = fiber_now + (t ? t->tv_sec * SECOND + t->tv_nsec : NEVER / 2);

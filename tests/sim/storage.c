@@ -63,10 +63,9 @@ bool reader_warning(struct reader *r, char *text, size_t n)
 /* ---- wake-ups that the engine had to find itself ---- */
 
 void __real_feed_free(struct feed *feed);
-void __wrap_feed_free(struct feed *feed);
 void __wrap_feed_free(struct feed *feed)
 {
-	/* An engine that is alone (engine_sim.c) loses some on purpose. */
+	/* An engine that is alone (engine.c) loses some on purpose. */
 	if (feed && fiber_current)
 		CHECK(feed_counters(feed).lost_wakes == 0);
 	__real_feed_free(feed);

@@ -172,7 +172,7 @@ static void note_mix(struct job *job, const struct mix *m, uint64_t at)
 {
 	const struct stream_plan *stream = job->stream;
 	const char *missing[DATASETS];
-	double weights[PADDED] = {0};
+	double weights[DATASETS] = {0};
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < m->n; i++) {

@@ -11,7 +11,7 @@
  *   disk.c      disks that lose what was not synced: tests/disk
  *   loop.c      libuv
  *   storage.c   the daemon's reader: tokens are a function of (dataset, shard, offset)
- *   order.c     the order, written from its definition alone
+ *   order.c     what the truth about a run's mixes says is at a position
  *   node.c      a node and its daemon: server_run() itself
  *   history.c   what a job has taken, and what it may take
  *   trainer.c   a trainer: libtokend itself; trainer_meet.c: common steps of all ranks
@@ -20,7 +20,7 @@
  *   director.c  faults and actions
  *   world.c     one history, from beginning to end; month.c: a long one
  *   sim.c       seeds and replay; shrink.c: smaller failures
- *   engine_*.c  an engine alone, with a model of its clients
+ *   engine.c    an engine alone, with clients; engine_share.c: a model of its turns
  */
 #ifndef TOKEND_SIM_WORLD_H
 #define TOKEND_SIM_WORLD_H
