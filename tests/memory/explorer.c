@@ -239,48 +239,31 @@ void explorer_plain(const void *start, size_t bytes, bool write)
 	}
 }
 
-static uint64_t word(enum operation_kind kind, int order, void *at, uint64_t value, uint64_t await,
-	bool await_zero)
+static uint64_t word(enum operation_kind kind, int order, void *at, uint64_t value, uint64_t await)
 {
 	struct operation o = {.kind = kind,
 		.order = order,
 		.at = at,
 		.bytes = sizeof(uint64_t),
 		.value = value,
-		.await = await,
-		.await_zero = await_zero};
+		.await = await};
 
 	return explorer_operate(&o);
 }
 
 void channel_send(uint64_t *channel)
 {
-	word(EXCHANGE, memory_order_acq_rel, channel, 1, 0, false);
+	word(EXCHANGE, memory_order_acq_rel, channel, 1, 0);
 }
 
 void channel_wait(uint64_t *channel)
 {
-	word(EXCHANGE, memory_order_acq_rel, channel, 0, 1, false);
-}
-
-bool channel_take(uint64_t *channel)
-{
-	return word(EXCHANGE, memory_order_acq_rel, channel, 0, 0, false) != 0;
+	word(EXCHANGE, memory_order_acq_rel, channel, 0, 1);
 }
 
 void explorer_await(const void *at, uint64_t least)
 {
-	word(LOAD, memory_order_relaxed, (void *)at, 0, least, false);
-}
-
-void explorer_lock(uint64_t *mutex)
-{
-	word(EXCHANGE, memory_order_acquire, mutex, 1, 0, true);
-}
-
-void explorer_unlock(uint64_t *mutex)
-{
-	word(STORE, memory_order_release, mutex, 0, 0, false);
+	word(LOAD, memory_order_relaxed, (void *)at, 0, least);
 }
 
 /* ---- graphs that were reached ---- */
@@ -430,7 +413,7 @@ static void print_event(FILE *out, const struct event *e)
 		fprintf(out, "%s is %lu", name, e->read);
 	else
 		fprintf(out, "%s = %lu", name, e->wrote);
-	fprintf(out, "  %s  %s\n", order_name[e->order], e->site ? sites_line(e->site) : "");
+	fprintf(out, "  %s  %#lx\n", order_name[e->order], (unsigned long)e->site);
 }
 
 static void note_failure(void)
@@ -443,7 +426,7 @@ static void note_failure(void)
 	for (unsigned t = 0; t < EXPLORER_THREADS && x.program->thread[t]; t++) {
 		const struct operation *o = x.thread[t].next;
 
-		if (o && (o->await || o->await_zero))
+		if (o && o->await)
 			fprintf(out, "  %-8s  waits for %s\n", who(t), name_of(o->at));
 	}
 	fclose(out);

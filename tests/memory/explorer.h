@@ -18,8 +18,8 @@
  * Assumptions:
  *   - A load never reads from a store that comes after it in sb and rf (no "load buffering"). C11
  *     allows it for relaxed accesses, and no compiler does it across an acquire or a release.
- *   - A word is always accessed with the same size. A weak compare-exchange does not fail without
- *     a reason.
+ *   - A word is always accessed with the same size. The code has neither fences that are seq_cst
+ * nor read-modify-writes: the program does not link with them, or it aborts.
  *   - A byte that is received on a socket happens after the send.
  *   - A release sequence continues through read-modify-writes only, as in C++20 and C23. C11 also
  *     continues it through later stores of the same thread, so it allows less.
@@ -69,27 +69,28 @@ void explorer_shared(void *at, size_t bytes, const char *name);
 void explorer_name(const void *at, const char *name);
 __attribute__((format(printf, 1, 2))) void explorer_fail(const char *format, ...);
 
-/* A byte on a socket: sending it, waiting for it, receiving without waiting. */
+/* A byte on a socket. */
 void channel_send(uint64_t *channel);
 void channel_wait(uint64_t *channel);
-bool channel_take(uint64_t *channel);
 /* Time passes until *@word, an atomic, is @least or more. Orders nothing. */
 void explorer_await(const void *word, uint64_t least);
-void explorer_lock(uint64_t *mutex);
-void explorer_unlock(uint64_t *mutex);
+
+/* ---- litmus.c: programs whose outcomes are known ---- */
+
+/* False: the explorer is wrong. */
+bool litmus_run(void);
 
 /* ---- for trace.c ---- */
 
-enum operation_kind { LOAD, STORE, EXCHANGE, ADD, COMPARE, FENCE };
+enum operation_kind { LOAD, STORE, EXCHANGE, FENCE };
 
 struct operation {
 	enum operation_kind kind;
-	int order, order_failed; /* of COMPARE */
+	int order;
 	void *at;
 	unsigned bytes;
-	uint64_t value, expected;
+	uint64_t value;
 	uint64_t await; /* if not 0: blocks until the value read is at least this */
-	bool await_zero;
 	uintptr_t site; /* the address after the call */
 	uint64_t result;
 };
@@ -99,10 +100,5 @@ uint64_t explorer_operate(struct operation *o);
 /* A plain access. */
 void explorer_plain(const void *at, size_t bytes, bool write);
 bool explorer_in_thread(void);
-
-/* The order of an operation, which may have been weakened (sites.h). */
-int sites_order(uintptr_t site, enum operation_kind kind, int order);
-/* The source line of a call: "proto/ring.h:210". */
-const char *sites_line(uintptr_t site);
 
 #endif
