@@ -2,7 +2,7 @@
  * restarts. */
 #include "tests/prove/prove.h"
 
-enum { DATASETS = 8 };
+enum { DATASETS = 64 };
 
 #define ACCEPTED(chain, ok, fault) PROVE((chain)->p, ok, "%s: %s", (fault).field, (fault).text)
 
@@ -36,6 +36,34 @@ void prove_chain_save(struct prove_chain *c)
 	c->saved[c->saves++].next = c->cursor.next;
 }
 
+/* Segment @now serves [now->start, then->start). Each dataset's count is within ⌈log2 D⌉ samples of
+ * its share, half of that in the first segment; D counts the padded list. */
+static void check_counts(const struct prove_chain *c, const struct order_segment *now,
+	const struct order_segment *then)
+{
+	uint64_t length = then->start - now->start, whole = now->prefix[now->padded], sum = 0;
+	unsigned bits = 0;
+
+	while (now->padded >> bits > 1)
+		bits++;
+	for (uint32_t d = 0; d < now->datasets; d++) {
+		uint64_t n = then->base[d] - now->base[d];
+		unsigned __int128 served = (unsigned __int128)n * whole,
+				  share = (unsigned __int128)length * now->units[d],
+				  off = served > share ? served - share : share - served;
+
+		PROVE(c->p,
+			n <= length &&
+				(now->start > 0 ? off : 2 * off) <= (unsigned __int128)bits * whole,
+			"dataset %u of %u has %" PRIu64 " of %" PRIu64 " samples from %" PRIu64
+			" on, with %" PRIu64 " of %" PRIu64 " units",
+			d, now->datasets, n, length, now->start, now->units[d], whole);
+		PROVE(c->p, now->units[d] > 0 || n == 0, "dataset %u has no weight", d);
+		sum += then->base[d];
+	}
+	PROVE(c->p, sum == then->start, "%" PRIu64 " samples before %" PRIu64, sum, then->start);
+}
+
 /* ---- edits ---- */
 
 static bool mix(struct prove_chain *c, uint64_t at, struct fault *fault)
@@ -47,6 +75,8 @@ static bool mix(struct prove_chain *c, uint64_t at, struct fault *fault)
 	ok = cursor_mix(&c->cursor, at, weights, fault);
 	PROVE(c->p, ok || c->cursor.epochs || c->limited, "%s: %s", fault->field, fault->text);
 	PROVE(c->p, !ok || !c->cursor.epochs, "a mix of a stream with epochs");
+	for (uint32_t i = 1; ok && i < c->cursor.segments; i++)
+		check_counts(c, c->cursor.segment[i - 1], c->cursor.segment[i]);
 	return ok;
 }
 
@@ -170,7 +200,8 @@ void prove_chain_begin(
 {
 	struct cursor_source sources[DATASETS];
 	char names[DATASETS][16];
-	uint32_t n = 1 + (uint32_t)rng_below(&p->rng, DATASETS - 2);
+	uint32_t most = rng_below(&p->rng, 8) == 0 ? DATASETS : 8;
+	uint32_t n = 1 + (uint32_t)rng_below(&p->rng, most - 2);
 	struct cursor whole = *identity;
 	struct fault fault;
 

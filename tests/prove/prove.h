@@ -10,9 +10,9 @@
  * and names both numbers.
  *
  *   worlds   all W1→W2→W3 ≤ 16 with every micro-batch ≤ 4: real feeds, their rows against the order
- *   chains   rescales up to 32,768 ranks with edits, skips and restarts between them
+ *   chains   rescales up to 32,768 ranks with edits, skips and restarts between them; counts of
+ *            each mix
  *   orders   whole orders of such chains: bitmaps of ordinals, forwards and backwards
- *   mixes    10⁹ samples, another mix in every block: counts, ordinals, bytes of the cursor
  */
 #ifndef PROVE_H
 #define PROVE_H
@@ -51,7 +51,7 @@ struct prove_part {
 	void (*run)(struct prove *p);
 };
 
-extern const struct prove_part prove_worlds, prove_chains, prove_orders, prove_mixes;
+extern const struct prove_part prove_worlds, prove_chains, prove_orders;
 
 /* Reports what is wrong and how to run it again, and ends the process. */
 __attribute__((noreturn, format(printf, 3, 4))) void prove_broken(
@@ -124,25 +124,5 @@ void prove_chain_move(struct prove_chain *chain, uint64_t next);
 /* One random edit, then an encoding and a decoding. @back: it may also go back. */
 void prove_chain_edit(struct prove_chain *chain, bool back);
 void prove_chain_save(struct prove_chain *chain);
-
-/* ---- feeds: the engine's own planning, without an engine ---- */
-
-/* Rings of a few slots of @micro_batch rows, one feed at a time; and tables for the datasets of
- * @cursor, whose windows are single tokens. */
-struct prove_feeds;
-struct prove_feeds *prove_feeds_new(
-	const struct prove *p, const struct cursor *cursor, uint32_t micro_batch);
-void prove_feeds_free(struct prove_feeds *feeds);
-
-enum { PROVE_SLOTS = 4 };
-
-/* One row and its position; @place is NULL for padding. */
-typedef void prove_row(void *context, uint64_t rank, uint64_t batch, uint32_t row,
-	uint64_t position, const struct order_place *place);
-
-/* Plans up to @batches (≤ PROVE_SLOTS) micro-batches of rank @rank of @world from @cursor on, and
- * calls @seen for each row. Returns the number of micro-batches. */
-uint64_t prove_feed(struct prove_feeds *feeds, const struct cursor *cursor, uint64_t rank,
-	uint64_t world, uint64_t batches, prove_row *seen, void *context);
 
 #endif

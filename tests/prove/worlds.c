@@ -9,15 +9,75 @@
  */
 #include "tests/prove/prove.h"
 
+#include "daemon/engine/feed.h"
+
 enum {
 	WORLD = 16,
 	MICRO = 4,
 	BATCHES = 2,
 	PHASES = 3,
+	SLOTS = 4,
 	LAST = 2 * WORLD * MICRO * 4,
 	BRIEF_WORLD = 4,
 	BRIEF_MICRO = 3
 };
+
+/* ---- feeds as the engine plans them, one at a time, on a ring in plain memory ---- */
+
+struct rig {
+	const struct prove *p;
+	struct ring ring;
+	void *meta, *data;
+	uint32_t datasets;
+	struct table *table;	    /* [datasets] of one shard each */
+	uint64_t *tokens, *first;   /* [datasets], [2 × datasets] */
+	struct feed_source *source; /* [datasets] */
+};
+
+static struct rig *rig_new(const struct prove *p, const struct cursor *cursor, uint32_t micro_batch)
+{
+	struct rig *f = prove_memory(p, 1, sizeof(*f));
+	struct ring_geometry g;
+	struct fault fault;
+
+	f->p = p;
+	f->datasets = cursor->datasets;
+	f->table = prove_memory(p, f->datasets, sizeof(*f->table));
+	f->tokens = prove_memory(p, f->datasets, sizeof(*f->tokens));
+	f->first = prove_memory(p, f->datasets, 2 * sizeof(*f->first));
+	f->source = prove_memory(p, f->datasets, sizeof(*f->source));
+	for (uint32_t d = 0; d < f->datasets; d++) {
+		f->table[d] = (struct table){.window_tokens = 1,
+			.stride = 1,
+			.shards = 1,
+			.tokens = &f->tokens[d],
+			.first_window = &f->first[2 * d]};
+		f->tokens[d] = order_path_windows(&cursor->order[d]);
+		table_number(&f->table[d]);
+		f->source[d].table = &f->table[d];
+	}
+	PROVE(p, ring_geometry(&g, SLOTS, micro_batch, 1, 2, 0, &fault), "%s", fault.text);
+	f->meta = aligned_alloc(RING_PAGE, g.meta_bytes);
+	f->data = aligned_alloc(RING_PAGE, g.data_bytes);
+	PROVE(p, f->meta && f->data, "memory");
+	memset(f->meta, 0, g.meta_bytes);
+	memset(f->data, 0, g.data_bytes);
+	ring_format(&f->ring, &g, f->meta, f->data);
+	return f;
+}
+
+static void rig_free(struct rig *f)
+{
+	free(f->meta);
+	free(f->data);
+	free(f->table);
+	free(f->tokens);
+	free(f->first);
+	free(f->source);
+	free(f);
+}
+
+/* ---- walks ---- */
 
 struct leg {
 	uint64_t world;
@@ -27,7 +87,7 @@ struct leg {
 
 struct walk {
 	const struct prove *p;
-	struct prove_feeds *feeds[MICRO + 1];
+	struct rig *rig[MICRO + 1];
 	uint64_t world_most;
 	uint32_t micro_batch_most;
 	struct order_place truth[LAST]; /* the windows of the order */
@@ -35,17 +95,15 @@ struct walk {
 	struct leg leg[PHASES];
 	unsigned phase;
 	/* the present phase */
-	uint64_t from[PROVE_SLOTS + 1]; /* the cursor before each step */
+	uint64_t from[SLOTS + 1]; /* the cursor before each step */
 	uint64_t steps;
-	uint64_t left[PROVE_SLOTS]; /* positions of each step that no rank has taken yet */
+	uint64_t left[SLOTS]; /* positions of each step that no rank has taken yet */
 	uint8_t seen[LAST];
 };
 
-static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row, uint64_t position,
+static void row_seen(struct walk *w, uint64_t rank, uint64_t batch, uint32_t row, uint64_t position,
 	const struct order_place *place)
 {
-	struct walk *w = context;
-
 	if (!place) {
 		/* Padding is allowed only past the end of the step. */
 		uint64_t would_be = w->from[batch] + rank * w->leg[w->phase].micro_batch + row;
@@ -64,6 +122,58 @@ static void row_seen(void *context, uint64_t rank, uint64_t batch, uint32_t row,
 	w->left[batch]--;
 }
 
+/* Checks the rows of slot @s. */
+static void check_slot(struct walk *w, const struct rig *f, const struct feed *feed, uint64_t s)
+{
+	const struct ring_slot *slot = ring_slot(&f->ring, s);
+	const struct ring_row *rows = ring_rows(&f->ring, s);
+
+	for (uint32_t r = 0; r < f->ring.geometry.rows; r++) {
+		bool valid = r < slot->rows_valid;
+		struct order_place place = {.dataset = rows[r].dataset,
+			.epoch = rows[r].epoch,
+			.window = rows[r].window};
+
+		PROVE(f->p, valid == (rows[r].position != RING_PADDING),
+			"row %u of slot %" PRIu64 " of rank %" PRIu64 ": rows_valid is %u", r, s,
+			feed->options.rank, slot->rows_valid);
+		PROVE(f->p, !valid || rows[r].position == slot->position + r,
+			"row %u of slot %" PRIu64 " of rank %" PRIu64 " is at %" PRIu64
+			", its slot at %" PRIu64,
+			r, s, feed->options.rank, rows[r].position, slot->position);
+		PROVE(f->p, !valid || rows[r].offset == rows[r].window, "the table moved a window");
+		row_seen(w, feed->options.rank, s, r, rows[r].position, valid ? &place : NULL);
+	}
+}
+
+/* Plans micro-batches of a rank from @cursor on. Returns their number, @batches at most. */
+static uint64_t plan_feed(struct walk *w, const struct cursor *cursor, uint64_t rank,
+	uint64_t world, uint64_t batches)
+{
+	struct rig *f = w->rig[w->leg[w->phase].micro_batch];
+	struct feed_options options = {
+		.rank = rank, .world = world, .ring = f->ring, .source = f->source};
+	struct feed *feed = feed_new(cursor, &options);
+	struct engine_action read;
+	uint64_t planned;
+
+	PROVE(f->p, feed && cursor->datasets == f->datasets && batches <= SLOTS, "memory");
+	while (feed->planned < batches && feed_room(feed) == FEED_ROOM) {
+		if (feed_plan(feed, &read)) { /* as if read at once */
+			feed->reading--;
+			feed->left[(uint32_t)read.tag / f->ring.geometry.rows]--;
+		}
+		feed_publish(feed);
+	}
+	planned = feed->planned;
+	PROVE(f->p, planned == batches || feed_room(feed) == FEED_ENDED,
+		"rank %" PRIu64 " stops after %" PRIu64 " micro-batches", rank, planned);
+	for (uint64_t s = 0; s < planned; s++)
+		check_slot(w, f, feed, s);
+	feed_free(feed);
+	return planned;
+}
+
 /* Runs all ranks of the present leg from @cursor on. Returns the cursor's next position. */
 static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 {
@@ -78,8 +188,7 @@ static uint64_t all_ranks(struct walk *w, const struct cursor *cursor)
 		w->steps++;
 	}
 	for (uint64_t r = 0; r < leg->world; r++) {
-		uint64_t batches = prove_feed(w->feeds[leg->micro_batch], cursor, r, leg->world,
-			leg->batches, row_seen, w);
+		uint64_t batches = plan_feed(w, cursor, r, leg->world, leg->batches);
 
 		PROVE(w->p, batches == w->steps,
 			"rank %" PRIu64 " has %" PRIu64 " micro-batches of %" PRIu64, r, batches,
@@ -105,7 +214,7 @@ static void go(struct walk *w, const struct cursor *start)
 	if (w->phase + 1 == PHASES) {
 		uint64_t step = leg->world * leg->micro_batch;
 
-		leg->batches = PROVE_SLOTS; /* it ends earlier */
+		leg->batches = SLOTS; /* it ends earlier */
 		finite.samples = start->next + 1 + order_derive(w->chains, step) % (2 * step);
 		PROVE(w->p, all_ranks(w, &finite) == finite.samples, "the end is not at %" PRIu64,
 			finite.samples);
@@ -169,12 +278,12 @@ static void run_worlds(struct prove *p)
 	for (uint64_t i = 0; i < LAST; i++)
 		PROVE(p, order_at(&order, i, &w->truth[i]), "position %" PRIu64, i);
 	for (uint32_t micro_batch = 1; micro_batch <= w->micro_batch_most; micro_batch++)
-		w->feeds[micro_batch] = prove_feeds_new(p, &c, micro_batch);
+		w->rig[micro_batch] = rig_new(p, &c, micro_batch);
 	go(w, &c);
 	atomic_fetch_add(&p->sums->cases, w->chains);
 	atomic_fetch_add(&p->sums->positions, w->positions);
 	for (uint32_t micro_batch = 1; micro_batch <= w->micro_batch_most; micro_batch++)
-		prove_feeds_free(w->feeds[micro_batch]);
+		rig_free(w->rig[micro_batch]);
 	cursor_free(&c);
 	free(w);
 }
