@@ -115,13 +115,6 @@ class Session:
 
         return torch.from_dlpack(self.client.view()).view(torch.int16)
 
-    def first_slot(self):
-        """The same, of a registered ring that lends two slots."""
-        self.client.lend(2)
-        self.client.pin(0)
-        self.take()
-        return self.slot()
-
     def fed(self, source):
         """The next batch of a feed, on the GPU."""
         tokens, (_, after) = source.next(lambda: self.client.look_into(0, self.small.data_ptr()))

@@ -1,10 +1,8 @@
-"""Copies from the ring: registered memory, rates, and when a slot is released."""
+"""Copies from the ring: registered memory, and when a slot is released."""
 
-import time
 from pathlib import Path
-from statistics import median
 
-from check_common import Session, feed, info, ok, slow, unsigned, want, wrong
+from check_common import Session, feed, ok, slow, unsigned, want, wrong
 
 LATE = 60  # batches whose copies are late
 
@@ -22,55 +20,6 @@ def check_is_pinned(torch, daemon):
     session.close()
     maps = Path("/proc/self/maps").read_text()
     ok("is_pinned: nothing stays registered", "tokend-data" not in maps)
-
-
-def rate(torch, source, to, copies=20):
-    """GB/s of copies to the device."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(copies):
-        to.copy_(source, non_blocking=True)
-    end.record()
-    end.synchronize()
-    return source.nbytes * copies / begin.elapsed_time(end) / 1e6
-
-
-def check_rate(torch, daemon):
-    for micro in (8, 4096):
-        session = Session(daemon, micro)
-        ring = session.first_slot()
-        sources = {
-            "ring": ring,
-            "torch pinned": torch.empty_like(ring, pin_memory=True).copy_(ring),
-            "pageable": ring.clone(),
-        }
-        seen, to = {name: [] for name in sources}, torch.empty_like(ring, device="cuda")
-        for _ in range(26):
-            for name, source in sources.items():  # in turns
-                seen[name].append(rate(torch, source, to))
-        rates = {name: median(values[1:]) for name, values in seen.items()}
-        size = f"rate, {ring.nbytes / 1e6:.2f} MB per slot"
-        info(size, ", ".join(f"{name} {value:.1f} GB/s" for name, value in rates.items()))
-        good = rates["ring"] >= 0.95 * rates["torch pinned"]
-        ok(f"{size}: ring ≥ 0.95 of torch's own pinned memory", good)
-        del ring, sources, source
-        session.close()
-
-
-def check_early_return(torch, daemon):
-    session = Session(daemon, 4096)
-    ring = session.first_slot()
-    to = torch.empty_like(ring, device="cuda")
-    to.copy_(ring, non_blocking=True)
-    torch.cuda.synchronize()
-    slow(torch, 200)
-    begin = time.perf_counter()
-    to.copy_(ring, non_blocking=True)
-    took = (time.perf_counter() - begin) * 1e3
-    torch.cuda.synchronize()
-    ok("early return: within 2 ms, while the stream is busy for 200", took < 2, f"{took:.3f} ms")
-    del ring
-    session.close()
 
 
 def check_reuse(torch, daemon):

@@ -7,10 +7,10 @@
  */
 #include "client/lib/tokend.h"
 
+#include <err.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { BETWEEN_CLOCKS = 4096, REPORTS_PER_S = 5 };
@@ -23,17 +23,10 @@ static double now_s(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-__attribute__((noreturn)) static void fail(const char *what, uint64_t got, uint64_t want)
-{
-	fflush(stdout);
-	fprintf(stderr, "long-life: %s: %" PRIu64 " instead of %" PRIu64 "\n", what, got, want);
-	exit(1);
-}
-
 static void equal(const char *what, uint64_t got, uint64_t want)
 {
-	if (__builtin_expect(got != want, 0))
-		fail(what, got, want);
+	if (got != want)
+		errx(1, "%s: %" PRIu64 " instead of %" PRIu64, what, got, want);
 }
 
 /* @number: of the batch; @begin: position of the first; @windows: in the dataset. */
@@ -75,10 +68,8 @@ static uint64_t run(struct tokend *t, uint64_t begin, double seconds, uint64_t m
 	while (n < most && now < seconds) {
 		int r = tokend_next(t, &batch);
 
-		if (r != 1) {
-			fprintf(stderr, "long-life: %s\n", r ? tokend_why(t) : "the stream ended");
-			exit(1);
-		}
+		if (r != 1)
+			errx(1, "%s", r ? tokend_why(t) : "the stream ended");
 		check(&batch, n++, begin, windows);
 		tokend_release(t, &batch);
 		if (n % BETWEEN_CLOCKS)
@@ -104,18 +95,13 @@ int main(int argc, char **argv)
 	struct tokend *t;
 	char why[1500];
 
-	if (argc != 6 || !getenv("WINDOWS")) {
-		fprintf(stderr, "usage: WINDOWS=N long-life SOCKET STREAM POSITION SECONDS "
-				"BATCHES\n");
-		return 2;
-	}
+	if (argc != 6 || !getenv("WINDOWS"))
+		errx(2, "usage: WINDOWS=N long-life SOCKET STREAM POSITION SECONDS BATCHES");
 	options.socket = argv[1];
 	options.stream = argv[2];
 	options.position = strtoull(argv[3], NULL, 10);
-	if (tokend_attach(&t, &options, why, sizeof(why)) < 0) {
-		fprintf(stderr, "long-life: %s\n", why);
-		return 1;
-	}
+	if (tokend_attach(&t, &options, why, sizeof(why)) < 0)
+		errx(1, "%s", why);
 
 	uint64_t n = run(t, options.position, strtod(argv[4], NULL), strtoull(argv[5], NULL, 10));
 

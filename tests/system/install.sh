@@ -16,18 +16,12 @@ quiet_make() { # independent of the make that runs the tests
 quiet_make install
 find "$root" ! -type d -printf '%P\n' | sort
 
-# Programs: they have the tree's version, and need only the intended libraries.
+# Programs: they have the tree's version. The library needs only glibc.
 version=$(sed -n 's/.*TOKEND_VERSION "\(.*\)"/\1/p' proto/version.h)
 [ "$("$top/bin/tokend" --version)" = "tokend $version" ]
 [ "$("$top/bin/tokctl" --version)" = "tokctl $version" ]
-needed() {
-	readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-		grep -vE '^(libc|libm|ld-linux.*)\.so' | sort | tr '\n' ' '
-}
-wanted="libexpat.so.1 libjansson.so.4 libncursesw.so.6 libnettle.so.8 libtinfo.so.6 libyaml-0.so.2 "
-wanted+="libz.so.1 libzstd.so.1 "
-[ "$(needed "$top/bin/tokctl")" = "$wanted" ]
-[ "$(needed "$top/lib/libtokend.so")" = "" ]
+needed=$(readelf -d "$top/lib/libtokend.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+if grep -vE '^(libc|libm|ld-linux.*)\.so' <<<"$needed"; then exit 1; fi
 
 # The library, found through pkg-config.
 export PKG_CONFIG_PATH=$top/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
