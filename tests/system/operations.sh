@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # A node's life on a bare Debian under a real systemd. The packages are installed, configured, used
 # by two trainers of another user, reloaded, upgraded, misconfigured, watched and purged. A job of
-# Slurm gets a daemon of its own. Prints what the operator sees, with times. The trainers' records
-# prove that no sample was repeated or lost.
+# Slurm gets a daemon of its own. The trainers' records prove that no sample was repeated or lost.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -55,13 +54,6 @@ bare_debian() {
 	ln -s /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
 }
 
-newer() { # PACKAGE VERSION: the same package with another version
-	dpkg-deb -R "build/deb/$1"_*.deb "$scratch/newer"
-	sed -i "s/^Version: .*/Version: $2/" "$scratch/newer/DEBIAN/control"
-	dpkg-deb -b --root-owner-group "$scratch/newer" "$root/srv/newer/$1.deb" >/dev/null
-	rm -r "$scratch/newer"
-}
-
 env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory deb >"$scratch/make.log" 2>&1 ||
 	{ tail -n 30 "$scratch/make.log" && exit 1; }
 lintian --allow-root --fail-on error build/deb/*.changes
@@ -71,7 +63,9 @@ if ! bare_debian 2>"$scratch/why"; then
 fi
 mkdir -p "$root"/srv/{packages,newer,trainer} "$root"/data/{web,code,books}
 cp build/deb/*.deb "$root/srv/packages/"
-newer tokend 99.0
+dpkg-deb -R build/deb/tokend_*.deb "$scratch/newer" # the same package with another version
+sed -i "s/^Version: .*/Version: 99.0/" "$scratch/newer/DEBIAN/control"
+dpkg-deb -b --root-owner-group "$scratch/newer" "$root/srv/newer/tokend.deb" >/dev/null
 for shard in web/0 web/1 code/0 books/0; do
 	python3 tests/lib/ids.py "$root/data/$shard.bin" 2000000
 done
@@ -103,35 +97,14 @@ END
 cat >"$root/srv/operator.sh" <<-'END'
 	#!/bin/bash
 	# Runs in the container as root. If a command fails, there is no verdict.
-	set -euo pipefail
-	started=${EPOCHREALTIME/./}
+	set -euxo pipefail
 	config=/etc/tokend/tokend.yaml
 
-	since() { # MICROSECONDS: as seconds
-		local us=$((${EPOCHREALTIME/./} - $1))
-		printf '%d.%02d s' $((us / 1000000)) $((us / 10000 % 100))
-	}
-	say() { printf '\n[%s] %s\n' "$(since "$started")" "$*"; }
-	show() { # COMMAND: as a person would see it
-		echo "\$ $1"
-		local begin=${EPOCHREALTIME/./} status=0
-		eval "$1" 2>&1 | sed -E '/^(\(Reading|Selecting|Preparing)/d' | cut -c 1-150 ||
-			status=$?
-		echo "  ($(since "$begin"))"
-		return $status
-	}
-	fails() {
-		if show "$1"; then
-			echo "this had to fail: $1"
-			exit 1
-		fi
-	}
 	until_true() {
 		for _ in $(seq 400); do
 			if "$@"; then return 0; fi
 			sleep 0.05
 		done
-		echo "not reached: $*"
 		return 1
 	}
 	property() { systemctl show -p "$1" --value tokend; }
@@ -166,27 +139,26 @@ cat >"$root/srv/operator.sh" <<-'END'
 		mkdir -p /var/spool/slurmctld /var/spool/slurmd
 		slurmctld && slurmd
 		until_true idle
-		show 'as_bob srun tokctl cat mine --rank 0 --world 1 --micro 4 --batches 99 | wc -c'
-		show 'systemctl status tokend@bob --no-pager | head -5'
+		as_bob srun tokctl cat mine --rank 0 --world 1 --micro 4 --batches 99 | wc -c
+		systemctl is-active tokend@bob
 		sed -i.good 's/seed:/sed:/' /etc/tokend/bob.yaml
-		show 'as_bob srun tokctl status'
+		as_bob srun tokctl status
 		mv /etc/tokend/bob.yaml.good /etc/tokend/bob.yaml
 	}
 	idle() { timeout 10 sinfo -h 2>/srv/sinfo | grep -q idle; }
 	as_bob() { setpriv --reuid bob --regid bob --clear-groups "$@"; }
 
-	say "Install. Without a config, nothing runs, and nothing fails."
-	show 'dpkg -i /srv/packages/*.deb'
-	show 'systemctl start tokend; systemctl is-active tokend.socket tokend || true'
+	# Install. Without a config, nothing runs, and nothing fails.
+	dpkg -i /srv/packages/*.deb
+	systemctl start tokend
 	inactive
 	[ "$(property ConditionResult)" = no ]
 	[ -z "$(systemctl list-units --failed --no-legend)" ]
 	[ "$(stat -c %U:%a /usr/bin/tokctl)" = root:755 ]
 	[ "$(tokend --version)" = "tokend $(dpkg-query -W -f='${Version}' tokend)" ]
-	man_pages=(/usr/share/man/man{1/tokctl.1,8/tokend.8,5/tokend.yaml.5}.gz)
-	ls "${man_pages[@]}" >/dev/null
+	ls /usr/share/man/man{1/tokctl.1,8/tokend.8,5/tokend.yaml.5}.gz
 
-	say "Three shards, a config, and the service."
+	# Three shards, a config, and the service.
 	cat >$config <<-YAML
 		allow_uids: [1001]
 		streams:
@@ -197,12 +169,11 @@ cat >"$root/srv/operator.sh" <<-'END'
 		      - {name: web, path: /data/web, dtype: u16, weight: 0.7}
 		      - {name: code, path: /data/code, dtype: u16, weight: 0.3}
 	YAML
-	show "cat $config"
-	show "tokend -c $config --check"
-	show 'systemctl start tokend && systemctl is-active tokend.socket tokend'
+	tokend -c $config --check
+	systemctl start tokend && systemctl is-active tokend.socket tokend
 	[ "$(stat -c %U "/proc/$(property MainPID)")" = tokend ]
 
-	say "Two trainers of the user ada."
+	# Two trainers of the user ada.
 	trainers=
 	for rank in 0 1; do
 		(cd /srv/trainer && exec setpriv --reuid ada --regid ada --clear-groups \
@@ -212,9 +183,8 @@ cat >"$root/srv/operator.sh" <<-'END'
 	until_true sessions 2
 	until_true test -e /srv/trainer/0.step -a -e /srv/trainer/1.step
 	go_on
-	show 'tokctl status'
 
-	say "A new dataset and a new stream, by a reload. The trainers' sessions stay."
+	# A new dataset and a new stream, by a reload. The trainers' sessions stay.
 	cat >>$config <<-YAML
 		      - {name: books, path: /data/books, dtype: u16, weight: 0}
 		  books:
@@ -223,14 +193,13 @@ cat >"$root/srv/operator.sh" <<-'END'
 		    datasets: [{name: books, path: /data/books, dtype: u16}]
 	YAML
 	before=$(property MainPID)
-	show 'systemctl reload tokend'
+	systemctl reload tokend
 	until_true status_is '2 sessions, 2 streams'
-	show 'systemctl show -p StatusText --value tokend'
-	show "tokctl cat books --rank 0 --world 1 --micro 4 --batches 100 | wc -c"
+	tokctl cat books --rank 0 --world 1 --micro 4 --batches 100 | wc -c
 	[ "$(property MainPID)" = "$before" ] && sessions 2
 	go_on
 
-	say "A job of Slurm. Its prolog starts a daemon for the user bob."
+	# A job of Slurm. Its prolog starts a daemon for the user bob.
 	cat >/etc/tokend/bob.yaml <<-YAML
 		streams:
 		  mine:
@@ -241,44 +210,42 @@ cat >"$root/srv/operator.sh" <<-'END'
 	if command -v slurmctld slurmd srun >/dev/null; then
 		slurm
 	else
-		echo "skipped: Slurm: slurmctld, slurmd or srun is missing"
+		echo "skipped: Slurm: slurmctld, slurmd or srun is missing" >/srv/note
 		systemctl start tokend@bob
 	fi
 
-	say "An upgrade under them."
+	# An upgrade under them.
 	before=$(property MainPID)
 	socket=$(systemctl show -p ActiveEnterTimestampMonotonic --value tokend.socket)
 	of_bob=$(systemctl show -p MainPID --value tokend@bob)
-	show 'dpkg -i /srv/newer/tokend.deb'
+	dpkg -i /srv/newer/tokend.deb
 	[ "$(property MainPID)" != "$before" ]
 	systemctl is-active -q tokend@bob
 	[ "$(systemctl show -p MainPID --value tokend@bob)" != "$of_bob" ]
 	[ "$(systemctl show -p ActiveEnterTimestampMonotonic --value tokend.socket)" = "$socket" ]
 	until_true sessions 2
 	go_on
-	show 'tokctl status'
 
-	say "A config that is broken. A reload keeps the old one."
+	# A config that is broken. A reload keeps the old one.
 	sed -i.good 's/seed:/sed:/' $config
-	fails "tokend -c $config --check"
+	if tokend -c $config --check; then exit 1; fi
 	before=$(property MainPID)
-	show 'systemctl reload tokend'
+	systemctl reload tokend
 	until_true status_is 'did you mean seed'
-	show 'systemctl show -p StatusText --value tokend'
 	[ "$(property MainPID)" = "$before" ]
 	go_on
 
 	mv $config.good $config
 
-	say "The trainers end. Their records are compared with the order and the shards."
+	# The trainers end. Their records are compared with the order and the shards.
 	last=$(($(sort -n <(steps) | tail -n 1) + 200))
 	echo $last >/srv/last && mv /srv/last /srv/finish
 	for trainer in $trainers; do wait "$trainer"; done
 	[ "$(steps | sort -u)" = $last ]
-	show "tokctl verify -c $config train /srv/trainer/records --run job"
+	tokctl verify -c $config train /srv/trainer/records --run job
 
-	say "Purge. Nothing stays, except the user tokend and what users own."
-	show 'dpkg --purge tokend tokctl libtokend-dev libtokend1 python3-tokend'
+	# Purge. Nothing stays, except the user tokend and what users own.
+	dpkg --purge tokend tokctl libtokend-dev libtokend1 python3-tokend
 	kept='-path /srv -o -path /opt -o -path /var/log -o -path /etc/slurm'
 	kept="$kept -o -path /var/lib/tokend-bob"
 	left=$(eval "find / /usr -xdev -maxdepth 5 \( $kept \) -prune" \
@@ -287,7 +254,6 @@ cat >"$root/srv/operator.sh" <<-'END'
 	[ ! -e /run/tokend ] && [ ! -e /var/lib/tokend ] && [ ! -e /etc/tokend ]
 	[ -z "$(pgrep -x tokend)" ]
 	[ -z "$(systemctl list-units --failed --no-legend)" ]
-	say "All is well."
 	touch /srv/verdict
 END
 
@@ -306,8 +272,9 @@ site=$(readlink -f build/venv/lib/python3*/site-packages)
 timeout 120 systemd-nspawn -q -D "$root" --register=no --keep-unit --private-network \
 	--bind-ro="$site":/opt/venv -b </dev/null >"$scratch/boot.log" 2>&1 ||
 	echo "the container did not boot and halt in time"
-cat "$root/srv/transcript" 2>/dev/null || tail -n 30 "$scratch/boot.log"
+cat "$root/srv/note" 2>/dev/null || true
 if [ ! -e "$root/srv/verdict" ]; then
-	tail -n 60 "$root/srv/journal"
+	cat "$root"/srv/{transcript,journal} || tail -n 30 "$scratch/boot.log"
 	exit 1
 fi
+echo "installed, used, reloaded, upgraded and purged"
