@@ -26,7 +26,6 @@ enum { BATCHES = 40, MICRO = 4 };
 	} while (0)
 
 static struct tokend *t;
-static struct tokend_shape shape;
 static size_t slot_bytes;
 static void *library, *context, *stream;
 static uint64_t buffer[2]; /* on the device */
@@ -70,15 +69,6 @@ static void make_context(void)
 		CU(cuCtxSetCurrent, void *)(context) != 0 ||
 		CU(cuStreamCreate, void **, unsigned)(&stream, 1) != 0)
 		errx(1, "no context");
-}
-
-static void make_buffers(void)
-{
-	tokend_shape(t, &shape);
-	slot_bytes = (size_t)shape.rows * shape.window_tokens * shape.token_bytes;
-	arrived = calloc(BATCHES, slot_bytes);
-	for (int i = 0; i < 2; i++)
-		CHECK(CU(cuMemAlloc_v2, uint64_t *, size_t)(&buffer[i], slot_bytes) == 0);
 }
 
 /* A training step: copies the batch in a buffer to `arrived`. */
@@ -126,11 +116,16 @@ static void attach(const char *socket, uint32_t slots)
 
 static void begin(const char *socket, uint32_t slots)
 {
+	struct tokend_shape shape;
+
 	make_context();
 	attach(socket, slots);
-	make_buffers();
 	CHECK(tokend_pin(t, -1) == 0);
 	tokend_shape(t, &shape);
+	slot_bytes = (size_t)shape.rows * shape.window_tokens * shape.token_bytes;
+	arrived = calloc(BATCHES, slot_bytes);
+	for (int i = 0; i < 2; i++)
+		CHECK(CU(cuMemAlloc_v2, uint64_t *, size_t)(&buffer[i], slot_bytes) == 0);
 	CHECK(shape.pinned_bytes > 0 && registered() == 1);
 }
 
@@ -212,37 +207,6 @@ static void early(const char *socket)
 	finish();
 }
 
-/* A seek while copies are queued, of taken batches and of one that is never taken: it does not wait
- * for them. */
-static void seek(const char *socket)
-{
-	struct tokend_batch batch;
-	char cursor[TOKEND_CURSOR_BYTES];
-	struct tokend_edit edit = {.cursor = cursor, .to = cursor, .capacity = sizeof(cursor)};
-
-	begin(socket, 4);
-	while (batches < 10)
-		step();
-	hold(1);
-	step();
-	CHECK(tokend_peek(t, &batch, 1) == 1);
-	copy_next(&batch);
-	edit.cursor_bytes = (size_t)tokend_cursor(t, cursor, sizeof(cursor));
-
-	int64_t n = tokend_cursor_seek(&edit, 8);
-
-	double from = seconds();
-
-	CHECK(n > 0 && tokend_seek(t, cursor, (size_t)n, 0, 1, MICRO) == 0 && seconds() - from < 5);
-	CHECK(registered() == 2); /* the former one is still copied from */
-	hold(0);
-	synchronize();
-	while (batches < BATCHES)
-		step();
-	CHECK(registered() == 1);
-	finish();
-}
-
 static void detach(const char *socket)
 {
 	begin(socket, 4);
@@ -272,17 +236,6 @@ static void stuck(const char *socket)
 	synchronize();
 	print_arrived();
 	_exit(0); /* memory left to the GPU looks like a leak */
-}
-
-/* tokend_copy() without tokend_pin(). */
-static void never_pinned(const char *socket)
-{
-	make_context();
-	attach(socket, 4);
-	make_buffers();
-	while (batches < BATCHES)
-		step();
-	finish();
 }
 
 /* Without a driver batches are served as usual. */
@@ -401,9 +354,9 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*go)(const char *socket);
-	} scenarios[] = {{"small", small}, {"early", early}, {"seek", seek}, {"detach", detach},
-		{"stuck", stuck}, {"never_pinned", never_pinned}, {"driverless", driverless},
-		{"contexts", contexts}, {"forked", forked}, {"refusals", refusals}, {"turn", turn}};
+	} scenarios[] = {{"small", small}, {"early", early}, {"detach", detach}, {"stuck", stuck},
+		{"driverless", driverless}, {"contexts", contexts}, {"forked", forked},
+		{"refusals", refusals}, {"turn", turn}};
 
 	for (size_t i = 0; argc == 3 && i < sizeof(scenarios) / sizeof(scenarios[0]); i++)
 		if (strcmp(argv[2], scenarios[i].name) == 0) {
