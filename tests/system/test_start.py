@@ -7,11 +7,10 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.request
 
 from embedding import Scene
 
-from lib import TOKCTL, TOKEND, datasets, few_descriptors, has, run, wait_for, with_parent
+from lib import TOKCTL, TOKEND, datasets, few_descriptors, has, run, wait_for
 from lib.injected import injected
 
 
@@ -62,58 +61,6 @@ def test_a_broken_config_ends_with_a_pause(place):
     assert code == 1 and time.monotonic() - begin < 4, "in a terminal it ends at once"
     assert err.startswith("tokend: ") and err.count("\n") == 1, err
     injected(54, 3)
-
-
-# ---- sockets ----
-
-
-def pass_sockets(config, sockets):
-    """tokend, with the sockets that systemd would pass: {name: socket}."""
-
-    def take():
-        with_parent()
-        for i, one in enumerate(sockets.values()):
-            os.dup2(one.fileno(), 100 + i)
-        for i in range(len(sockets)):
-            os.dup2(100 + i, 3 + i)
-
-    names = f"LISTEN_FDS={len(sockets)} LISTEN_FDNAMES={':'.join(sockets)}"
-    return subprocess.Popen(
-        ["sh", "-c", f'{names} LISTEN_PID=$$ exec "$@"', "sh", TOKEND, "-c", config],
-        stderr=subprocess.PIPE,
-        text=True,
-        close_fds=False,
-        preexec_fn=take,
-    )
-
-
-def test_the_port_of_metrics_is_passed_by_name(place):
-    """The sockets of systemd come in any order; that of metrics must be a port. The config's
-    address is ignored, and the log says so.
-    """
-    path, config = place.file("passed.sock"), write(place, metrics="127.0.0.1:1")
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as clients,
-        socket.create_server(("127.0.0.1", 0)) as port,
-        socket.socket() as idle,
-    ):
-        clients.bind(path)
-        clients.listen()
-        daemon = pass_sockets(config, {"metrics": port, "tokend.socket": clients})
-        try:
-            at = f"http://127.0.0.1:{port.getsockname()[1]}/metrics"
-            assert "tokend_info" in urllib.request.urlopen(at, timeout=20).read().decode()
-            assert run(TOKCTL, "status", "--socket", path)[0] == 0
-        finally:
-            daemon.terminate()
-            err = daemon.stderr.read()
-            assert daemon.wait(20) == 0 and "metrics: 127.0.0.1:1 is ignored" in err, err
-        for wrong in (clients, idle):
-            daemon = pass_sockets(config, {"tokend.socket": clients, "metrics": wrong})
-            assert daemon.wait(20) == 1 and "ListenStream=" in daemon.stderr.read()
-
-
-# ---- tokctl start and stop ----
 
 
 def test_tokctl_stop_ends_a_daemon_that_nobody_reads_from(place):
