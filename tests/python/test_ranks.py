@@ -150,6 +150,7 @@ import json, os, sys, time, warnings
 import torch, torch.distributed as dist
 import tokend
 from tokend import meeting
+from torch.distributed.device_mesh import init_device_mesh
 
 socket, meet, rank, scenario = sys.argv[1:]
 rank, said = int(rank), []
@@ -187,6 +188,14 @@ with warnings.catch_warnings(record=True) as caught:
         begin()
         time.sleep(1.5 * rank)
         take(make(deadline=60))
+    elif scenario == "mesh":
+        begin()
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+        with make(mesh=mesh) as loader:
+            take(loader)
+        with make() as loader:
+            take(loader)
+            take(loader)
     else:  # made before the group
         os.environ.update(RANK=str(rank), WORLD_SIZE="2")
         loader = make(agree=scenario != "apart")
@@ -228,38 +237,10 @@ def test_a_loader_made_before_the_group_is_compared_before_its_first_batch(serve
     assert one == two and "next: 0 | 80" in one
 
 
-NOT_PASSED = """
-import json, sys, warnings
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-import tokend
-
-socket, meet, rank = sys.argv[1:]
-dist.init_process_group("gloo", init_method=f"file://{meet}", rank=int(rank), world_size=2)
-said = []
-for shape, names, place in (
-    ((2,), ("dp",), {}),
-    ((1, 2), ("dp", "tp"), {"mesh": True}),
-    ((1, 2), ("dp", "tp"), {}),
-):
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-    if place:
-        place["mesh"] = mesh
-    with tokend.Loader("train", 4, socket=socket, **place) as loader:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            next(loader), next(loader)
-        said.append([str(one.message) for one in caught])
-    dist.barrier()
-print(json.dumps(said))
-"""
-
-
 def test_peers_of_a_mesh_that_is_not_passed_are_warned(served):
-    each = [[served.socket, served.directory / "not-passed", rank] for rank in range(2)]
-    for rank, out in enumerate(run_together(NOT_PASSED, each)):
-        *right, (text,) = json.loads(out)
-        assert right == [[]] * 2
+    for rank, (peer, first, second, (text,)) in enumerate(met(served, "mesh")):
+        at = 2 * rank
+        assert (peer, first, second) == ([0, 1], [at, at + 1], [at + 4, at + 5])
         assert "one of 2 along dim 'tp' of a DeviceMesh" in text and f"rank {rank} of 2" in text
 
 

@@ -150,6 +150,21 @@ def test_checkpoint_and_start_from_its_tag(served):
         make(served, run="one", start="step-4")
 
 
+def test_a_late_reply_is_not_taken_for_the_next_one(served):
+    """The daemon stores one checkpoint at a time, and answers the first when it is back."""
+    with make(served, run="late", deadline=2) as loader:
+        check_run(served, loader, 3)
+        served.freeze()
+        for call in (lambda: loader.checkpoint("first"), loader._client.stream):
+            with pytest.raises(tokend.ConnectError, match="has not answered for 2 s"):
+                call()
+        served.signal(signal.SIGCONT)
+        path = loader.checkpoint("second")
+        assert "second" in path and open(path, "rb").read() == loader.state_dict()["cursor"]
+        assert tokend.Cursor(loader._client.stream()).position == 0
+        check_run(served, loader, 3, start=12)
+
+
 def test_attributes(served):
     with make(served, run="named", rank=1, world=2) as loader:
         assert (loader.stream, loader.run, loader.datasets) == ("train", "named", NAMES)

@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from embedding import LOADER, STREAM, Scene
+from embedding import STREAM, Scene
 
 from lib import LONG, TOKCTL, TOKEND, Daemon, has, wait_for
 
@@ -84,27 +84,6 @@ def test_the_daemon_survives_its_starter_and_ends_after_its_last_session(place):
     assert (code, out.split()) == (0, ["0"] * len(pauses)), "before, during and after its exit"
     assert 2 <= len(scene.starts()) - starts < len(pauses), err
     scene.end()
-
-
-def test_a_daemon_that_hangs_before_it_listens(place):
-    """Ctrl-C ends the wait. At the deadline, the error names the daemon's log."""
-    scene = Scene(place)
-    with open(f"{scene.bin}/tokend", "w") as script:
-        script.write(f"#!/bin/sh\necho $$ >>{scene.starts_path}\nexec sleep 100\n")
-    # Python loses a Ctrl-C that arrives in a callback during an import.
-    program = LOADER.replace("    config,", '    print("imported", flush=True)\n    config,', 1)
-    hasty = program.replace('"deadline": 60', '"deadline": 0.5')
-    patient, hasty = (
-        scene.spawn(sys.executable, "-c", text, scene.config, rank, 2, 1, "/dev/null", 0)
-        for rank, text in enumerate((program, hasty))
-    )
-    assert patient.stdout.readline() == "imported\n" and wait_for(scene.starts)
-    err = hasty.communicate(timeout=60)[1].splitlines()[-1]
-    assert has(err, "did not answer within 0.5 s; look at its log", ".sock.log"), err
-    patient.send_signal(signal.SIGINT)
-    assert patient.communicate(timeout=60)[1].splitlines()[-1] == "KeyboardInterrupt"
-    assert len(scene.starts()) == 1
-    os.kill(scene.starts()[0], signal.SIGKILL)
 
 
 def test_a_daemon_at_the_files_socket_is_used_if_it_serves_the_file(place):

@@ -28,15 +28,14 @@ print(client.socket())
 
 JOB = """
 import sys, time, tokend
-config, *runs = sys.argv[1:]
-given = {"config": config, "rank": 0, "world": 1, "framework": "numpy"}
-loaders = [tokend.Loader("train", 4, run=r, **given) for r in runs]
-print("ready", flush=True)
-while True:
-    for loader in loaders:
-        next(loader)
+config, run = sys.argv[1:]
+with tokend.Loader(
+    "train", 4, run=run, config=config, rank=0, world=1, framework="numpy"
+) as loader:
+    print("ready", flush=True)
+    for _ in loader:
         loader.control()
-    time.sleep(0.005)
+        time.sleep(0.005)
 """
 
 
@@ -66,10 +65,9 @@ def scene(place):
     scene.end()
 
 
-def start_job(scene, config, *runs):
-    job = scene.spawn(sys.executable, "-c", JOB, config, *runs)
+def start_job(scene, config, run):
+    job = scene.spawn(sys.executable, "-c", JOB, config, run)
     assert job.stdout.readline() == "ready\n", job.communicate()[1]
-    return job
 
 
 def in_order(places, text):
@@ -145,7 +143,7 @@ def test_status_lists_all_daemons_and_requests_choose_by_run(scene):
         (("--run", "none"), ("none of the 2 daemons", *sockets.values())),
     ):
         assert has(scene.ctl(*mix, *more, code=1), *words)
-    assert lines(scene.ctl(*mix, "--run", "pre"))[-1]["run"] == "pretrain"
+    assert lines(scene.ctl(*mix, "--run", "pre"))[-1]["run"] == "pretrain", "the beginning of it"
     assert lines(scene.ctl(*mix, "-c", configs[1]))[-1]["run"] == "decay"
     assert has(scene.ctl("top", "--count", "1", code=1), "2 daemons run", *sockets.values())
 
@@ -165,23 +163,6 @@ def test_an_edited_or_broken_config_still_names_its_daemon(scene):
     code, out, err = scene.run(BIN / "tokctl", "doctor", "-c", scene.config)
     assert code == 1 and f"fix  config   {scene.config}:1: " in out and err == "", (out, err)
     assert "ok   daemon" in out and "skip shards" in out
-
-
-def test_the_beginning_of_a_runs_name_is_enough(scene):
-    """Online among the sessions, offline among the mix logs."""
-    state = scene.place.file("shared")
-    config = scene.write("state.yaml", state_dir=state)
-    start_job(scene, config, "exp", "exp-1", "exp-2", "base")
-    mix = ["mix", "train", "web=1", "-c", config, "--json", "--run"]
-    assert "exp-1, exp-2" in scene.ctl(*mix, "exp-", code=1)
-    for typed, run in (("b", "base"), ("exp", "exp")):
-        assert lines(scene.ctl(*mix, typed))[-1]["run"] == run
-    plan = ["plan", "train", "-c", config, "--from", 0, "--count", 1, "--run"]
-    assert wait_for(lambda: os.path.exists(f"{state}/train/base/mixes/000002.cursor"))
-    assert scene.ctl(*plan, "b") == scene.ctl(*plan, "base")
-    assert "exp-1, exp-2" in scene.ctl(*plan, "exp-", code=1)
-    absent = f"{state}/train/nothing/mixes (No such file or directory)"
-    assert has(scene.ctl(*plan, "nothing", code=1), absent, f"{scene.home}/.local/state/tokend/")
 
 
 # ---- an unprivileged user ----

@@ -9,10 +9,8 @@ import signal
 import socket
 import stat
 import struct
-import subprocess
 import time
 
-import msgpack
 import pytest
 
 from lib import TOKCTL, TOKEND, As, Client, Daemon, Refused, client_of, datasets, refusal, run
@@ -201,21 +199,6 @@ def test_a_snapshot_that_is_a_fifo_and_a_run_that_is_a_link_are_refused(daemon, 
     with pytest.raises(Refused):
         client.ask(op="checkpoint", tag="t", cursor=client.feed["cursor"])
     assert os.listdir(os.path.dirname(victim)) == [".important.new"]
-
-
-def test_an_answer_reaches_terminal_and_log_as_text(daemon):
-    client = Client(daemon.socket).attach(run="r")
-    command = [TOKCTL, "drain", "train", "--run", "r", "--socket", daemon.socket]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, **pipes) as operator:
-        wait_until(lambda: client.ask(op="pending")["number"], "a request")
-        number = client.ask(op="pending")["number"]
-        text = b"A\x1b]0;x\x07B\n\xc2\x9b31m\x9bC\x7f"
-        raw = msgpack.packb({"op": "answer", "number": number, "outcome": 3, "text": "@@"})
-        client.send(raw.replace(b"\xa2@@", bytes([0xD9, len(text)]) + text))
-        out = operator.stdout.read()
-    assert daemon.said("failed: A?]0;x?B???31m?C?")
-    assert not re.search(rb"[\x00-\x09\x0b-\x1f\x7f-\x9f]", out), out
 
 
 def test_names_of_shards_reach_terminal_and_log_as_text(place):
