@@ -26,7 +26,7 @@ def many_documents(directory, dtype):
     """A .idx that takes several GETs."""
     os.makedirs(directory)
     tokens = numpy.random.default_rng(17).integers(6, 50_000, 300_000).astype(dtype)
-    megatron(f"{directory}/x", numpy.split(tokens, len(tokens) // 8))
+    megatron(f"{directory}/x", numpy.split(tokens, len(tokens) // 8), dtype)
 
 
 ALL = {**FORMATS, "megatron-large": Format("megatron", many_documents, bounds="documents")}
@@ -152,7 +152,8 @@ def test_formats_from_nginx_with_tls(written, local):
             more = ["-c", config, "--from", listed, url]
             path = manifest(written.file(f"{name}.jsonl"), *more, env=env)
             about[name] = FORMATS[name].config(url, False, manifest=path)
-        config = written.config("https.yaml", memory=64 << 20, stores=stores, streams=about)
+        own = {"socket": written.file("https.sock"), "state_dir": written.file("https.state", "")}
+        config = written.config("https.yaml", memory=64 << 20, stores=stores, streams=about, **own)
         daemon = Daemon(written, config, env=env)
         for name in names:
             assert cat(daemon, name) == local[1][name], name
