@@ -15,7 +15,7 @@ import msgpack
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
-from lib.process import TOKCTL, run  # noqa: E402
+from lib.process import run  # noqa: E402
 from system.test_bad_configs import CONFIGS, GOOD  # noqa: E402
 
 PLAIN = b"\0\0"  # nothing fails
@@ -266,7 +266,9 @@ def cursors():
             place.joinpath(name).write_bytes(bytes(i * 7 % 251 for i in range(2 * n)))
 
         def tokctl(*arguments):
-            code, _, error = run(TOKCTL, "cursor", *arguments, "-o", "c", cwd=place)
+            code, _, error = run(
+                ROOT / "build/gcc/bin/tokctl", "cursor", *arguments, "-o", "c", cwd=place
+            )
             assert code == 0, error
             made.append(place.joinpath("c").read_bytes())
 

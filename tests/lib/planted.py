@@ -70,6 +70,7 @@ class Scratch:
         """Builds what a command of a patch runs."""
         variant = (re.findall(r"build/(asan|tsan)/", command) or ["gcc"])[0]
         self.copy(variant)
+        self.copy("gcc")  # the fuzzers' first inputs need its programs
         targets = re.findall(r"build/\w+/check/\S+", command)
         if not targets:
             built = "all" if variant == "gcc" else "programs"
