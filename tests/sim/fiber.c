@@ -4,10 +4,9 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-#define ASAN 1
 #endif
 
 enum { FIBERS = 1024, STACK = 1 << 20, TIMERS = 1 << 16 };

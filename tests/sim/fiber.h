@@ -10,6 +10,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) /* clang 14 has no other sign */
+#define ASAN 1
+#endif
+#endif
+
 struct proc;
 struct fiber;
 

@@ -70,11 +70,6 @@ void log_session(
 	va_end(args);
 }
 
-bool log_start(void)
-{
-	return true;
-}
-
 void log_flush(void)
 {
 }

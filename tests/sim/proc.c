@@ -253,7 +253,7 @@ void *__wrap_calloc(size_t n, size_t size)
 }
 
 /* Memory that the C library allocated itself has no header. */
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef ASAN
 __attribute__((no_sanitize("address")))
 #endif
 static struct block *

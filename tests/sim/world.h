@@ -83,8 +83,6 @@ struct file {
 	unsigned refs;
 	void *of;
 	void (*close)(struct file *file); /* the last descriptor was closed */
-	unsigned flags;
-	uint64_t at; /* offset */
 };
 
 struct proc {
