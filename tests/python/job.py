@@ -83,6 +83,7 @@ class Trainer:
         meet = f"file://{options['meet']}"
         at = {"rank": options["rank"], "world_size": options["world"]}
         distributed.init_process_group("gloo", init_method=meet, **at)
+        self.group, self.of_rank_0 = None, distributed.new_group([0])
 
     def note(self, **what):
         with open(self.options["file"], "a") as file:
@@ -120,6 +121,12 @@ class Trainer:
         if request is not None:
             self.carry_out(loader, request)
 
+    def goes_on_alone(self):
+        """Whether rank 0 now trains without the others."""
+        first = self.options["rank"] == 0 and self.options.get("shrinks") and self.group is None
+        self.group = self.of_rank_0 if first else self.group
+        return first
+
     def train(self):
         options, gradients = self.options, self.torch.zeros(1)
         with self.loader() as loader:
@@ -129,11 +136,13 @@ class Trainer:
                 batch = next(loader)
                 rows = list(zip(batch["position"].tolist(), batch["dataset"].tolist(), strict=True))
                 self.note(took=rows, cursor=loader.state_dict()["cursor"].hex())
-                self.distributed.all_reduce(gradients)
+                self.distributed.all_reduce(gradients, group=self.group)
                 time.sleep(options.get("pause", 0.002))
                 self.control(loader)
                 if loader.should_stop and options.get("goes_on"):
                     loader.seek(loader.state_dict()["cursor"])
+                elif loader.should_stop and self.goes_on_alone():
+                    loader.seek(rank=0, world=1, group=self.group)
                 elif loader.should_stop and not options.get("stays"):
                     break
             cursor, lost = loader.state_dict()["cursor"].hex(), loader.stats()["lost_wakes"]

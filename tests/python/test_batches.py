@@ -6,13 +6,13 @@ import numpy
 import pytest
 import torch
 import transforms
-from loading import SEQ, WINDOWS, check, check_run, make, positions, python, verify
+from loading import SEQ, WINDOWS, check, check_run, make, positions, python
 
 import tokend
 from lib.stock import StockDaemon
 from tokend.torchft import TokendReplica
 
-EOS = {"packed": 7, "packed-wide": 70_000, "packed-whole": 7, "packed-end": 7, "calm": 6}
+EOS = {"packed": 7, "packed-wide": 70_000, "packed-whole": 7, "packed-end": 7}
 EXTRA = {"whole": 0, "packed-whole": 0, "ahead": 3, "packed-end": 3}
 SHARDS = {"web": ["a.bin", "b.bin"]}  # the others have one
 ROWS = 150  # of narrow.bin
@@ -25,8 +25,6 @@ STREAMS = """\
                  vocab: 65536, datasets: [{name: narrow, path: narrow.bin}]}
   packed-end: {seed: 3, seq_len: 64, extra: 3, epochs: 1, eos: 7, documents: true, vocab: 65536,
                datasets: [{name: narrow, path: narrow.bin}]}
-  calm: {seed: 3, seq_len: 64, eos: 6, documents: true, vocab: 65536,
-         datasets: [{name: calm, path: calm.bin}]}
 """
 
 
@@ -48,9 +46,8 @@ def served(shared):
     stock = StockDaemon(shared.path)
     stock.shards["narrow.bin"] = tokens_with(7, numpy.uint16, 1)
     stock.shards["broad.bin"] = tokens_with(70_000, numpy.uint32, 2)
-    stock.shards["calm.bin"] = numpy.full(ROWS * SEQ, 9, numpy.uint16)
     stock.masks = numpy.random.default_rng(5).integers(0, 2, ROWS * SEQ + 3).astype(numpy.uint8)
-    for name in ("narrow.bin", "broad.bin", "calm.bin"):
+    for name in ("narrow.bin", "broad.bin"):
         stock.shards[name].tofile(stock.directory / name)
     stock.masks.tofile(shared.file("masks", "narrow.bin"))
     with open(stock.config, "a") as file:
@@ -158,13 +155,10 @@ KINDS = [
     {"provenance": True, "framework": "numpy", "dtype": INT32},
     {"attention_mask": True, "dtype": {"labels": "int32"}},
     {"shift_labels": True},
-    {"shift_labels": True, "framework": "numpy", "dtype": INT32},
     {"cp": (0, 2, "contiguous")},
-    {"cp": (1, 2, "zigzag"), "dtype": INT32},
     {"cp": (3, 4, "zigzag"), "framework": "numpy", "shift_labels": True},
     {"transform": transforms.in_place, "dtype": INT32},
-    {"transform": transforms.in_place, "workers": 2, "provenance": True},
-    {"transform": transforms.in_place, "framework": "numpy", "cp": (1, 2, "contiguous")},
+    {"transform": transforms.in_place, "workers": 2, "cp": (1, 2, "contiguous")},
 ]
 OF_DOCUMENTS = [
     {"documents": True},
@@ -174,9 +168,7 @@ OF_DOCUMENTS = [
 ]
 OF_MASKS = [
     {},
-    {"loss_mask": True},
-    {"loss_mask": True, "framework": "numpy", "dtype": INT32},
-    {"loss_mask": True, "cp": (1, 2, "zigzag")},
+    {"loss_mask": True, "framework": "numpy", "cp": (1, 2, "zigzag")},
     {"loss_mask": True, "transform": transforms.in_place, "workers": 1},
     {"loss_mask": True, "documents": True, "shift_labels": True, "provenance": True},
 ]
@@ -209,21 +201,10 @@ def test_a_batch_is_as_defined(served, stream, more):
             assert len(plan) == 3 * micro or next(loader, None) is None
 
 
-@pytest.mark.parametrize("stream", ["packed", "packed-wide", "packed-whole", "packed-end", "calm"])
+@pytest.mark.parametrize("stream", ["packed", "packed-wide"])
 def test_documents_begin_after_each_eos(served, stream):
-    """In any batch size, also after a seek. The tokens have every special case."""
+    """In any batch size, also after a seek. The tokens have every special case: tokens_with()."""
     plan = served.plan(stream, 0, ROWS)
-    rows = numpy.stack([served.tokens(row, SEQ + 1) for row in plan])
-    eos = rows == EOS[stream]
-    cases = {
-        "first": eos[:, 0],
-        "last": eos[:, SEQ - 1],
-        "pair": (eos[:, 1:SEQ] & eos[:, : SEQ - 1]).any(1),
-        "none": ~eos.any(1),
-        "only": eos.all(1),
-        "label": ~eos[:, SEQ - 1] & eos[:, SEQ],
-    }
-    assert stream == "calm" or all(case.any() for case in cases.values())
     with make(served, stream, 1, documents=True) as loader:
         for micro in (1, 7):
             loader.seek(position=0, micro_batch=micro)
@@ -237,7 +218,7 @@ def test_documents_begin_after_each_eos(served, stream):
 
 @pytest.mark.parametrize(
     ("rank", "world", "micro", "start"),
-    [(0, 1, 4, 0), (1, 2, 3, 0), (4, 5, 1, 1000), (2, 3, 7, 2047), (0, 1, 4, 10**12)],
+    [(0, 1, 4, 0), (4, 5, 1, 1000), (2, 3, 7, 2047), (0, 1, 4, 10**12)],
 )
 def test_every_rank_gets_its_share(served, rank, world, micro, start):
     with make(served, micro=micro, rank=rank, world=world, start=start) as loader:
@@ -271,41 +252,21 @@ def test_several_loaders_in_one_process(served):
 
 
 def test_batches_are_in_the_cpus_memory_whatever_the_default_device(served):
-    for device in (None, "cpu", "cpu:0", torch.device("cpu", 0)):
-        with make(served, device=device, provenance=True) as loader, torch.device("meta"):
-            want = defined(served, "train", served.plan("train", 0, 4), 4, provenance=True)
+    for device in (None, "cpu", torch.device("cpu", 0)):
+        with make(served, device=device) as loader, torch.device("meta"):
             assert {value.device.type for value in next(loader).values()} == {"cpu"}
-            loader.seek(position=0)
-            check_batch(next(loader), want)
-
-
-@pytest.mark.parametrize("micro", [numpy.int64(8), numpy.array(8), torch.tensor(8)], ids=repr)
-def test_micro_batch_is_any_integer(served, micro):
-    with make(served, micro=micro) as loader:
-        assert positions([next(loader)]) == [*range(8)]
-        loader.seek(micro_batch=numpy.int32(2))
-        assert positions([next(loader)]) == [8, 9]
-
-
-def test_dtype_is_a_name_or_a_frameworks_type(served):
-    for dtype in (torch.int32, numpy.int32, "int32"):
-        with make(served, dtype=dtype) as loader:
-            batch = next(loader)
-        assert (batch["input_ids"].dtype, batch["labels"].dtype) == (torch.int32, torch.int64)
-    torch.nn.functional.embedding(batch["input_ids"], torch.zeros(65_536, 1))
 
 
 # ---- what does not fit ----
 
 
-@pytest.mark.parametrize(("dtype", "first"), [("int32", 0), ({"labels": "int32"}, 1)], ids=str)
-def test_a_token_that_the_dtype_cannot_hold_is_named_and_nothing_is_lost(served, dtype, first):
+def test_a_token_that_the_dtype_cannot_hold_is_named_and_nothing_is_lost(served):
     """The wide shard uses all 32 bits of its tokens."""
     (row,) = served.plan("wide", 0, 1)
     tokens = served.tokens(row, SEQ + 1)
-    at = first + int(numpy.flatnonzero(tokens[first:] >= 2**31)[0])
+    at = 1 + int(numpy.flatnonzero(tokens[1:] >= 2**31)[0])
     place = f"position 0, dataset wide, shard 0, offset {row['offset'] + at}"
-    with make(served, "wide", micro=1, dtype=dtype) as loader:
+    with make(served, "wide", micro=1, dtype={"labels": torch.int32}) as loader:
         for _ in range(2):
             with pytest.raises(tokend.ArgumentError) as error:
                 next(loader)
@@ -320,34 +281,21 @@ Y, ARGUMENT, REFUSED = transforms.in_place, tokend.ArgumentError, tokend.Refused
     ("arguments", "error", "text"),
     [
         ({"stream": "trian"}, REFUSED, r"stream: trian .*; did you mean train\?"),
-        ({"stream": ""}, ARGUMENT, "stream"),
         ({"stream": 3}, TypeError, "stream: 3 is not a string"),
         ({"rank": 2, "world": 2}, ARGUMENT, "rank: 2"),
         ({"world": 0}, ARGUMENT, "world: 0"),
         ({"rank": 1, "world": None}, ValueError, "rank, world: .*both"),
         ({"micro": 0}, ARGUMENT, "micro_batch: 0; must be 1"),
         ({"micro": 2**33}, ARGUMENT, "micro_batch: 8589934592"),
-        ({"micro": -1}, ValueError, "micro_batch: -1"),
-        ({"micro": 2.5}, TypeError, "micro_batch: 2.5"),
         ({"micro": True}, TypeError, "micro_batch: True"),
-        ({"micro": torch.tensor(8.5)}, TypeError, "micro_batch"),
         ({"slots": 4097}, ARGUMENT, "slots"),
-        ({"slots": 1.0}, TypeError, "slots: 1.0"),
         ({"micro": 65_536, "slots": 4096}, REFUSED, "slots: .* = 268435456 rows"),
-        ({"micro": 16_384, "slots": 64}, REFUSED, "slots: .* of 67108864 are left"),
         ({"stream": "finite", "start": 469}, REFUSED, "position: 469 is past the end .*, 468"),
         ({"start": -1}, ValueError, "start: -1"),
-        ({"start": 1.5}, TypeError, "start"),
-        ({"start": [4]}, TypeError, "start: a list"),
         ({"start": "../x"}, REFUSED, "tag"),
-        ({"start": b"nonsense"}, REFUSED, "cursor: .* not a cursor"),
         ({"start": {"cursor": b"x" * 1000}}, REFUSED, "cursor: .* not a cursor"),
         ({"start": {"epoch": 3}}, ARGUMENT, r"start: .* its keys are \['epoch'\]"),
-        ({"run": "a/b"}, ARGUMENT, "run"),
-        ({"run": 3}, TypeError, "run: 3 is not a string"),
         ({"run": "x" + "ö" * 33}, ARGUMENT, "run: 'xö{31}…' is not a name"),
-        ({"run": "two\nlines"}, ARGUMENT, r"run: 'two\?lines' is not a name"),
-        ({"deadline": "3"}, ValueError, "deadline: '3'"),
         ({"deadline": float("nan")}, ValueError, "deadline: nan"),
         ({"max_wait": 0}, ValueError, "max_wait: 0"),
         ({"framework": "jax"}, ValueError, "framework"),
@@ -356,24 +304,17 @@ Y, ARGUMENT, REFUSED = transforms.in_place, tokend.ArgumentError, tokend.Refused
         ({"record": "/dev/null"}, ARGUMENT, "record: /dev/null"),
         ({"device": "mps"}, ARGUMENT, "device: 'mps'"),
         ({"config": "y"}, ValueError, "socket, config"),
-        ({"dtype": torch.int16}, ARGUMENT, "dtype: .* cannot hold all tokens"),
-        ({"dtype": torch.float32}, ARGUMENT, "dtype: .* cannot hold all tokens"),
         ({"dtype": numpy.uint16}, ARGUMENT, "dtype: .* cannot hold all tokens"),
         ({"dtype": {"label": "int32"}}, ARGUMENT, "dtype: 'label' is not a key"),
-        ({"dtype": {"labels": "uint16"}}, ARGUMENT, "dtype of labels: uint16"),
         ({"documents": True}, ARGUMENT, ".*documents: true and eos"),
         ({"loss_mask": True}, ARGUMENT, "loss_mask: the stream carries no loss mask"),
         ({"documents": True, "attention_mask": True}, ValueError, "documents, attention_mask"),
         ({"tokens": True, "cp": (0, 2, "zigzag")}, ValueError, "tokens, cp"),
         ({"tokens": True, "stream": "whole"}, ARGUMENT, "tokens: .* set extra: 1"),
-        ({"tokens": True, "stream": "packed"}, ARGUMENT, "tokens: .* loss_mask=True"),
         ({"cp": (0, 3, "zigzag")}, ARGUMENT, "cp: seq_len 64"),
-        ({"cp": (2, 2, "zigzag")}, ARGUMENT, "cp: rank 2"),
-        ({"cp": ("a", 2, "zigzag")}, ARGUMENT, "cp: rank 'a'"),
         ({"cp": (0, 2, "zag")}, ARGUMENT, "cp: .* is not 'zigzag'"),
         ({"cp": "zigzag"}, ARGUMENT, "cp: 'zigzag' needs a mesh"),
         ({"workers": 2}, ValueError, "workers: 2 without a transform"),
-        ({"workers": 1.5, "transform": Y}, ValueError, "workers: 1.5"),
         ({"transform": 3}, TypeError, "transform: 3"),
         ({"workers": 2, "transform": lambda *row: row[0]}, ARGUMENT, "transform: .* top level"),
         ({"prefetched": True}, ARGUMENT, "prefetched: True"),
@@ -405,15 +346,11 @@ def test_device_cuda_without_a_gpu_is_refused(served):
 ABSENT = """
 import json, sys
 
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in sys.argv[2].split():
-            raise ModuleNotFoundError(f"{name} is not here", name=name)
-
-sys.meta_path.insert(0, Absent())
+for name in sys.argv[2].split():
+    sys.modules[name] = None
 import tokend
 try:
-    with tokend.Loader("train", 4, socket=sys.argv[1], framework=sys.argv[3] or None) as loader:
+    with tokend.Loader("train", 4, socket=sys.argv[1]) as loader:
         batch = next(loader)
     print(json.dumps({
         name: [type(array).__module__, str(array.dtype), array.tolist()]
@@ -425,22 +362,12 @@ except ImportError as error:
 
 
 def test_without_torch_batches_are_numpy_arrays(served):
-    printed = json.loads(python(ABSENT, served.socket, "torch", "").stdout)
+    said = python(ABSENT, served.socket, "torch numpy").stdout
+    assert said.startswith("ImportError framework: neither torch nor numpy is installed")
+    printed = json.loads(python(ABSENT, served.socket, "torch").stdout)
     assert {tuple(value[:2]) for value in printed.values()} == {("numpy", "int64")}
     batch = {name: numpy.array(value[2]) for name, value in printed.items()}
     check(served, batch, served.plan("train", 0, 4), ["web", "code"])
-
-
-@pytest.mark.parametrize(
-    ("absent", "framework", "text"),
-    [
-        ("torch", "torch", "ImportError framework: torch is not installed"),
-        ("torch numpy", "", "ImportError framework: neither torch nor numpy is installed"),
-        ("numpy", "numpy", "ImportError framework: numpy is not installed"),
-    ],
-)
-def test_a_missing_framework_is_an_import_error(served, absent, framework, text):
-    assert python(ABSENT, served.socket, absent, framework).stdout.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -448,13 +375,12 @@ def test_a_missing_framework_is_an_import_error(served, absent, framework, text)
     [
         ("__version__ = '1.13.1+cu117'", "ImportError torch: 1.13.1+cu117 is older than 2.2"),
         ("import no_such_part", "ModuleNotFoundError No module named 'no_such_part'"),
-        ("raise ImportError('libcudart.so.12: no')", "ImportError libcudart.so.12: no"),
     ],
 )
 def test_an_old_or_broken_torch_is_an_import_error(served, directory, code, text):
     (directory / "torch.py").write_text(code)
     program = f"import sys; sys.path.insert(0, {str(directory)!r})\n{ABSENT}"
-    assert python(program, served.socket, "", "").stdout.startswith(text)
+    assert python(program, served.socket, "").stdout.startswith(text)
 
 
 # ---- torchft ----
@@ -479,12 +405,9 @@ class Spare:
 @pytest.mark.parametrize(
     ("stream", "options"),
     [
-        ("train", {"provenance": True, "attention_mask": True, "dtype": {"labels": "int32"}}),
         ("packed", {"documents": True, "loss_mask": True, "cp": (1, 2, "zigzag")}),
-        ("packed-wide", {"documents": True, "shift_labels": True}),
         ("train", {"tokens": True, "dtype": {"tokens": "int32"}}),
     ],
-    ids=str,
 )
 def test_batches_of_a_spare_group_have_the_usual_shapes(served, stream, options):
     def shapes(rank):
@@ -498,19 +421,3 @@ def test_batches_of_a_spare_group_have_the_usual_shapes(served, stream, options)
         return kinds, {name: (value.dtype, value.shape) for name, value in batch.items()}
 
     assert shapes(None) == shapes(0)
-
-
-def test_a_group_that_heals_records_nothing(served):
-    """Before and after a step that it takes part in."""
-    records = served.directory / "records"
-    ways = {"rank": 0, "ranks": 1, "socket": served.socket, "run": "ft", "record": records}
-    managers = [Spare(0), Spare()]
-    groups = [TokendReplica(manager, "train", 4, **ways) for manager in managers]
-    for step, second in enumerate([None, None, 1, 1, None, 1]):
-        managers[1].rank = second
-        for manager, group in zip(managers, groups, strict=True):
-            manager.step, manager.groups = step, 1 + (second is not None)
-            group.take()
-    for group in groups:
-        group.loader.close()
-    assert verify(served, "train", records) == (0, [[0, 36, 0, 0, 0]])

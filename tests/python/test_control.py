@@ -1,13 +1,13 @@
 """tokctl's requests to jobs of one and of several processes."""
 
 import json
+import random
+import signal
 import subprocess
-import sys
-import threading
 import time
 
 import pytest
-from lib import TOKCTL, child_environment, wait_until
+from lib import TOKCTL, wait_until
 from lib.injected import injected
 from lib.stock import another_daemon
 from job import Job
@@ -153,25 +153,6 @@ def test_alone_a_seek_after_a_drain_goes_on(daemon, loader):
     answer(tokctl)
 
 
-def test_a_trainer_that_raises_reports_a_failure(daemon):
-    answers = []
-
-    def drain():
-        wait_until(lambda: sessions(daemon), "a session")
-        answers.append(answer(ask(daemon, "drain"), status=1))
-
-    operator = threading.Thread(target=drain)
-    operator.start()
-    with (
-        pytest.raises(OSError, match="disk"),
-        tokend.Loader("train", 4, socket=daemon.socket, run="job") as loader,
-    ):
-        take_until(loader, [])
-        raise OSError("the disk is full")
-    operator.join()
-    assert "OSError: the disk is full" in answers[0]
-
-
 def test_a_loader_of_several_ranks_without_a_group_is_refused(daemon):
     with tokend.Loader("train", 4, socket=daemon.socket, rank=1, world=2) as loader:
         with pytest.raises(tokend.ArgumentError, match="rank 1 of 2 .*pass group="):
@@ -210,18 +191,15 @@ def test_all_ranks_act_at_one_step(daemon):
         assert skipped["acts_from"] == requests[1]["acts_from"]
         # exactly once, except for skipped samples
         positions, last = job.positions(), job.lines(0)[-1]
+        end = last["end"]
         assert gap(positions) == list(range(skipped["acts_from"] - 777, skipped["acts_from"]))
-        assert (positions[0], positions[-1], drained["position"]) == (
-            0,
-            last["end"] - 1,
-            last["end"],
-        )
+        assert (positions[0], positions[-1], drained["position"]) == (0, end - 1, end)
         # in the requested mix, from the reported position
         taken = dict(row for rank in range(world) for rows in job.of(rank, "took") for row in rows)
         cursor, acts = bytes.fromhex(last["cursor"]), mixed["acts_from"]
         names = tokend.Cursor(cursor).datasets
-        rows = daemon.plan("train", 0, last["end"])[:acts]
-        rows += daemon.plan("train", acts, max(last["end"] - acts, 1), cursor)
+        rows = daemon.plan("train", 0, end)[:acts]
+        rows += daemon.plan("train", acts, max(end - acts, 1), cursor)
         for row in rows:
             assert names[taken.get(row["position"], names.index(row["dataset"]))] == row["dataset"]
         # saved once, equal on all
@@ -229,6 +207,7 @@ def test_all_ranks_act_at_one_step(daemon):
         assert saved.read_bytes().hex() == notes[2]["cursor"]
         assert not saved.with_name("here.cursor.former").exists()
         assert [job.lines(rank)[-1]["lost_wakes"] for rank in range(world)] == [0] * world
+        assert not any("ranks are at positions" in job.said(rank) for rank in range(world))
 
 
 def test_a_loop_that_ignores_a_drain_is_warned_and_gets_requests_again(daemon):
@@ -290,79 +269,71 @@ def test_a_process_that_never_calls_control_stops_nobody(daemon, late):
         assert [len(tokend.Cursor(cursor).segments) for cursor in cursors] == [1, 1]
 
 
-@pytest.mark.parametrize("more", [0, 3])
-def test_a_rank_that_takes_more_batches_than_the_others_is_noticed(daemon, more):
-    with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, evaluates=[more, 0]) as job:
-        job.wait_for_steps(20)
-        if more:
-            for rank in (0, 1):
-                wait_until(lambda rank=rank: "ranks are at positions" in job.said(rank), "it")
-                warned = job.said(rank).partition("ranks are at positions")[2].splitlines()
-                assert warned[1].strip() == "request = loader.control()"
-        answer(ask(daemon, "drain"), status=1 if more else 0)
-        if not more:
-            job.wait()
-            assert "ranks are at positions" not in job.said(0) + job.said(1)
-
-
-RESCALE = """
-import json, sys
-import torch.distributed as dist
-import tokend
-
-rank, socket, meet = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2)
-only_0 = dist.new_group([0], backend="gloo")
-loader = tokend.Loader("train", 4, socket=socket, run="job")
-
-
-def train(kind):
-    print(json.dumps({"ready": True}), flush=True)
-    taken, request = [], None
-    while request is None:
-        taken += next(loader)["position"].tolist()
-        if loader.world > 1:
-            dist.barrier()
-        request = loader.control()
-    assert request.kind == kind and loader.should_stop, request
-    request.done()
-    print(json.dumps({"taken": taken}), flush=True)
-
-
-train("rescale")
-if rank == 0:
-    loader.seek(rank=0, world=1, group=only_0)
-    assert not loader.should_stop
-    train("drain")
-loader.close()
-dist.barrier()
-dist.destroy_process_group()
-"""
+def test_a_rank_that_takes_more_batches_than_the_others_is_noticed(daemon):
+    with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, evaluates=[3, 0]) as job:
+        for rank in (0, 1):
+            wait_until(lambda rank=rank: "ranks are at positions" in job.said(rank), "it")
+            warned = job.said(rank).partition("ranks are at positions")[2].splitlines()
+            assert warned[1].strip() == "request = loader.control()"
+        answer(ask(daemon, "drain"), status=1)
 
 
 def test_a_world_may_change_within_its_processes(daemon):
-    command = [sys.executable, "-c", RESCALE]
-    more = [daemon.socket, str(daemon.directory / "meet")]
-    keys = {"stdout": subprocess.PIPE, "text": True, "env": child_environment(OMP_NUM_THREADS="1")}
-    trainers = [subprocess.Popen([*command, str(rank), *more], **keys) for rank in range(2)]
-    positions = []
-
-    def said(what, count=2):
-        return [json.loads(trainer.stdout.readline())[what] for trainer in trainers[:count]]
-
-    try:
-        said("ready")
+    with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, shrinks=True) as job:
+        job.wait_for_steps(20)
         answer(ask(daemon, "rescale", "--world", 1))
-        positions += sum(said("taken"), [])
-        said("ready", 1)
         wait_until(lambda: len(sessions(daemon)) == 1, "the other's end")
+        before = job.steps()
+        wait_until(lambda: job.steps()[0] > before[0] + 20, "steps alone")
         answer(ask(daemon, "drain"))
-        positions += said("taken", 1)[0]
-        assert [trainer.wait(60) for trainer in trainers] == [0, 0]
-    finally:
-        for trainer in trainers:
-            trainer.kill()
-            trainer.wait()
-            trainer.stdout.close()
-    assert gap(positions) == [] and min(positions) == 0
+        job.wait()
+        assert job.steps()[1] == before[1]
+        assert gap(job.positions()) == [] and job.positions()[0] == 0
     injected(33)
+
+
+# ---- tokctl is killed ----
+
+KILLS = 40
+LONGEST_S = 0.06  # a request takes about half of it
+
+
+def kill_many(daemons, rng):
+    """Starts requests until KILLS of them were killed. Returns the number of the others."""
+    requests = (
+        ["mix", "web=1", f"code={rng.randrange(1, 9)}"],
+        ["skip", "--samples", rng.randrange(1, 1000)],
+        ["checkpoint", "--tag", "killed"],
+        ["drain"],
+        ["rescale", "--world", rng.randrange(1, 5)],
+    )
+    killed = ended = 0
+    while killed < KILLS:
+        tokctl = ask(rng.choice(daemons), *rng.choice(requests))
+        time.sleep(rng.uniform(0, LONGEST_S))
+        tokctl.kill()
+        tokctl.communicate()
+        killed += tokctl.returncode == -signal.SIGKILL
+        ended += tokctl.returncode != -signal.SIGKILL
+    return ended
+
+
+def test_all_ranks_act_at_one_step_or_none_does_when_tokctl_is_killed(daemon, seed):
+    """Later requests work."""
+    with another_daemon() as other:
+        sockets = [daemon.socket, other.socket, other.socket]
+        options = {"pause": 0.004, "every": 0.02, "goes_on": True}
+        with Job(daemon.directory, sockets, steps=FOR_EVER, **options) as job:
+            job.wait_for_steps(20)
+            ended = kill_many([daemon, other], random.Random(seed))
+            asked = lambda: any(s["request"] for s in sessions(daemon) + sessions(other))
+            wait_until(lambda: not asked(), "the end of all requests")
+            answer(ask(other, "skip", "--samples", 123))
+            last = len(job.of(0, "took"))
+            job.wait_for_steps(last + 50)
+            acted = [note["request"] for note in same_on_all(job, steps=last)]
+            assert 1 < len(acted) < KILLS + ended + 1, "some were killed too early"
+            skips = [each for each in acted if each["kind"] == "skip" and not each["error"]]
+            skipped = sum(each["args"]["samples"] for each in skips)
+            assert len(gap(job.positions(last + 40))) == skipped, "each position was taken once"
+    injected(35, len(acted) - ended - 1)  # at least so many were killed after they had asked

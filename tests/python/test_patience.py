@@ -9,12 +9,11 @@ import signal
 import socket
 import threading
 import time
-import warnings
 
 import numpy
 import pytest
 import tokend
-from lib import TOKCTL, few_descriptors, run, wait_until
+from lib import few_descriptors, wait_until
 from lib.injected import injected
 from lib.users import As
 from lib.stock import StockDaemon, another_daemon
@@ -137,22 +136,12 @@ def test_the_wait_for_a_daemon_that_listens_is_longer_than_without_one(daemon):
 
 
 def test_a_slow_batch_is_warned_of_once_a_minute_and_when_it_comes(daemon):
-    ours = client(daemon)
-
-    def wait():
-        """Takes a batch that comes after more than 2 s."""
-        waited = 0
-        while waited < 2.05:  # a busy machine may take long to empty the ring
-            before = ours.shape()["waited_s"]
-            daemon.freeze()
-            with later(2.5, lambda: daemon.signal(signal.SIGCONT)):
-                rows.extend(take(ours)[0] for _ in range(2 * SLOTS))
-            waited = ours.shape()["waited_s"] - before
-
-    rows = []
+    ours, rows = client(daemon), []
     with pytest.warns(RuntimeWarning) as said:
-        wait()
-        wait()
+        while ours.shape()["waited_s"] < 5:  # a busy machine may take long to empty the ring
+            daemon.freeze()
+            with later(3, lambda: daemon.signal(signal.SIGCONT)):
+                rows.extend(take(ours)[0] for _ in range(2 * SLOTS))
     first, over = (str(warning.message) for warning in said)
     slow = r"stream train: waiting for position \d+ since [2-9] s: the daemon at .*/socket"
     assert re.match(f"tokend: {slow} .*; see tokctl status$", first), first
@@ -181,15 +170,6 @@ def test_a_directory_that_one_may_not_enter_is_named(daemon):
     for path, match in ((closed / "in/socket", said), (daemon.socket, "may not write to this")):
         with As(65534), pytest.raises(tokend.ConnectError, match=match):
             tokend.Loader("train", 4, socket=path, rank=0, world=1)
-    code, _, err = run(TOKCTL, "status", "--socket", closed / "in/socket", user=65534)
-    assert code == 1 and err.count("\n") == 1 and said in err
-
-
-def test_a_warning_that_is_an_error_ends_the_wait(directory):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(RuntimeWarning, match="start one with tokend -c FILE"):
-            tokend.Loader("train", 4, socket=directory / "socket", rank=0, world=1)
 
 
 # ---- an operator's edits ----
@@ -268,8 +248,8 @@ def test_an_edit_without_memory_on_one_node_is_carried_out_on_none(daemon):
         assert len(gap(job.positions())) == 1000
 
 
-@pytest.mark.parametrize("text", ["é" * 1000, "a" + "€" * 1000, "lone \udc80 byte " * 200])
-def test_a_failure_of_any_length_reaches_the_operator(daemon, text):
+@pytest.mark.parametrize("text", ["the disk is full", "lone \udc80 byte, € " * 100], ids=len)
+def test_a_failure_in_the_loop_reaches_the_operator(daemon, text):
     """An answer has at most 1,023 bytes. Longer texts are cut at the end of a character."""
     loader = tokend.Loader("train", 4, socket=daemon.socket, run="job", rank=0, world=1)
     with pytest.raises(OSError, match=text[:20]), loader:

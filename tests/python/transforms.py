@@ -1,7 +1,6 @@
 """Transforms for the tests, at a module's top level, so that workers can import them."""
 
 import os
-import sys
 import time
 
 import numpy
@@ -19,18 +18,7 @@ def in_place(tokens, position, rng):
 
 def raises_at_42(tokens, position, rng):
     if position == 42:
-        raise KeyError("no such thing")
-    return tokens
-
-
-def exits_at_42(tokens, position, rng):
-    if position == 42:
-        sys.exit(3)
-    return tokens
-
-
-def slow(tokens, position, rng):
-    time.sleep(0.01)
+        raise RuntimeError("one\n  two")
     return tokens
 
 
@@ -48,16 +36,8 @@ def shortens(tokens, position, rng):
     return tokens[1:]
 
 
-def nothing(tokens, position, rng):
-    return None
-
-
 def halves(tokens, position, rng):
     return tokens / 2
-
-
-def negates(tokens, position, rng):
-    return -1 - tokens
 
 
 def grows(tokens, position, rng):
@@ -73,9 +53,3 @@ def interrupted_at_8(tokens, position, rng):
 
 
 interrupted_at_8.was = False
-
-
-def two_lines_at_42(tokens, position, rng):
-    if position == 42:
-        raise RuntimeError("one\n  two")
-    return tokens
