@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -21,12 +20,7 @@ def children(process):
         return [int(number) for number in file.read().split()]
 
 
-KINDS = {
-    "a.jsonl": write_jsonl,
-    "a.jsonl.gz": packed,
-    "texts": files,
-    "a.parquet": lambda *to: parquet(*to, "string"),
-}
+KINDS = {"a.jsonl.gz": packed, "texts": files, "a.parquet": lambda *to: parquet(*to, "string")}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -69,16 +63,11 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     tokenizer.write_text(made.read_text() + "\n")
     for more, text in (
         (["--field", "body"], "field was text, now body"),
-        (["--dtype", "u32"], "dtype was u16, now u32"),
-        (["--shard-tokens", 50_001], "shard-tokens was 50000, now 50001"),
-        (["--eos", 5], "eos was 1000, now 5"),
         ([write_jsonl(directory / "b.jsonl", ["b"])], "the inputs were 1 files, now 2"),
         (["--tokenizer", tokenizer], "the tokenizer's file has changed"),
-        (["-o", pathlib.Path(__file__).parent], "no run of tokend.tokenize"),
     ):
-        assert f" --resume: {text}" in refused(*ask, "--resume", *more).replace(
-            "contains other files, but ", ""
-        )
+        assert f" --resume: {text}" in refused(*ask, "--resume", *more)
+    assert "no run of tokend.tokenize" in refused(*ask, "--resume", "-o", directory)
     (out / "00000.bin").write_bytes(before["00000.bin"][:-2])
     assert "00000.bin: has 99998 bytes instead of 100000" in refused(*ask, "--resume")
     os.utime(source, ns=(1, 1))
@@ -113,23 +102,15 @@ BAD = [
     (A, GOOD + b'{"text": "cut\n', ":2: invalid JSON at column 10: "),
     (A, GOOD * 2 + b"[1, 2]\n", ":3: a list, not a JSON object"),
     (A, b"\n" + GOOD + b'{"body": "b", "id": 1}\n', ':3: no field "text" (there are body, id)'),
-    (A, b"{}\n", ':1: no field "text" (there are none)'),
     (A, b'{"text": null}', ':1: field "text" is null, not a string'),
-    (A, b'{"text": [1]}', ':1: field "text" is a list, not a string'),
     (A, GOOD * 3 + b'{"text": "a\xffb"}\n', ":4: byte 0xff is not UTF-8"),
     (A, GOOD + b'{"text": "half \\ud800 pair"}', ':2: field "text" has half a surrogate pair'),
     (A, b'{"text": ' + b"[" * 200_000, ":1: invalid JSON: "),
-    (A, b'{"text": "a", "n": ' + b"9" * 5000 + b"}", ":1: invalid JSON: "),
     (A, b"\n \n\n", ": is empty; leave it out"),
     (A, GOOD * 100_000 + b"{", ":100001: invalid JSON at column 2: "),  # in a later piece
-    (A, GOOD + b'{"text": "' + b"a" * (33 << 20) + b'"}\n', ":2: a document of "),
     ("a.txt", b"one\ntwo \xe9\n", ":2: byte 0xe9 is not UTF-8"),
-    ("a.txt", b"", ": is empty; leave it out"),
     ("a.txt", b"a" * ((32 << 20) + 1), ":1: a document of "),
-    ("a.txt.gz", gzip.compress(b""), ": is empty; leave it out"),
     (GZ, gzip.compress(GOOD * 9)[:-9], ": the gzip is damaged: "),
-    (GZ, b"not packed", ": the gzip is damaged: "),
-    ("a.jsonl.zst", b"no zstd at all", ": the zstd is damaged: "),
     ("a.csv", b"1,2", ": the name's ending is unknown; "),
 ]
 
@@ -146,16 +127,13 @@ def test_invalid_text_is_named(directory, name, contents, text):
 def test_damaged_frames_and_tables_are_named(directory):
     pyarrow, zstandard = pytest.importorskip("pyarrow"), pytest.importorskip("zstandard")
     packed, table = directory / "a.jsonl.zst", directory / "a.parquet"
-    whole = zstandard.compress(GOOD * 99)
-    for data in (whole[:-5], whole + b"more"):
-        packed.write_bytes(data)
-        said = refused(packed, "-o", directory / f"{len(data)}", "--tokenizer", "bytes")
-        assert f"{packed}: the zstd is damaged: " in said
+    packed.write_bytes(zstandard.compress(GOOD * 99)[:-5])
+    said = refused(packed, "-o", directory / "packed", "--tokenizer", "bytes")
+    assert f"{packed}: the zstd is damaged: " in said
     buffers = [pyarrow.py_buffer(data) for data in (b"\0\0\0\0\1\0\0\0\2\0\0\0", b"a\xff")]
     for column, more, text in (
         (["a", "b", None], [], ': row 2: field "text" is null, not a string'),
         (pyarrow.StringArray.from_buffers(2, *buffers), [], ": row 1: byte 0xff is not UTF-8"),
-        ([1, 2], [], ': column "text" is int64, not strings'),
         (["a"], ["--field", "body"], ': no column "body" (there are text)'),
     ):
         pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": column}), table)
@@ -175,14 +153,10 @@ def test_invalid_arguments_are_named(directory, made):
         (directory / "none.txt", {}, "none.txt: No such file or directory"),
         (directory / "empty", {}, "empty: contains no files"),
         (good, {"--tokenizer": directory / "bad"}, "bad: "),
-        (good, {"--tokenizer": directory / "none"}, "none: No such file"),
-        (good, {"--pattern": "a"}, "--pattern: "),
         (good, {"-o": good}, f"{good}: File exists"),
     ):
         options = [word for pair in {**ask, **more}.items() for word in pair]
         assert text in refused(source, *options)
-    options = [word for pair in ask.items() for word in pair]
-    assert "number ≥ 1" in tokenize(good, *options, "--workers", "0", code=2)[1]
 
 
 @pytest.mark.parametrize("package", ["pyarrow", "zstandard", "numpy"])
