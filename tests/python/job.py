@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 
+from lib import wait_for
 from lib.forks import FORKS, print_to
 
 
@@ -54,14 +55,10 @@ class Job:
             assert process.exitcode == expected, self.said(rank)
 
     def wait_for_steps(self, n, seconds=60):
-        from lib import wait_until
-
-        def there():
-            for rank, process in enumerate(self.processes):
-                assert process.is_alive(), self.said(rank)
-            return min(self.steps()) >= n
-
-        wait_until(there, f"step {n}", seconds)
+        alive = lambda: all(process.is_alive() for process in self.processes)
+        wait_for(lambda: min(self.steps()) >= n or not alive(), seconds)
+        said = [self.said(rank) for rank in range(len(self.files))]
+        assert min(self.steps()) >= n and alive(), said
 
     def steps(self):
         return [len(self.of(rank, "took")) for rank in range(len(self.files))]
@@ -106,16 +103,14 @@ class Trainer:
             sys.exit(3)
 
     def carry_out(self, loader, request):
-        names = ("kind", "args", "acts_from", "error")
-        about = {name: getattr(request, name) for name in names}
+        about = {n: getattr(request, n) for n in ("kind", "args", "acts_from", "error")}
         cursor = loader.state_dict()["cursor"].hex()
         self.note(request=about, step=self.step, position=loader.position, cursor=cursor)
         if request:
             request.done("saved here")
 
     def control(self, loader):
-        calls_from = self.options.get("calls_from", 0)
-        if calls_from is None or self.step < calls_from:
+        if not self.options.get("calls", True):
             return
         request = loader.control()
         if request is not None:

@@ -37,12 +37,6 @@ FEW = {"data_rank": [0, 0, 1], "peer": [0, 1, 0], "data_world": 2}
 CASES = [  # row of the catalogue of faults, processes, their options, what all of them report
     (40, 3, {"start": ["begin", "begin", 4096]}, rf": next: 4096 \| 0 \(there \| {PROCESS_0}\)$"),
     (32, 2, {"micro": [4, 8]}, rf"{PROCESS_1}: micro_batch: 8 differs from 4 at {PROCESS_0}$"),
-    (
-        32,
-        2,
-        {"data_rank": [0, 1], "data_world": [2, 3]},
-        rf"{PROCESS_1}: world: 3 differs from 2 at {PROCESS_0}$",
-    ),
     (31, 2, TWICE, rf"{PROCESS_1}: rank: rank 1, peer 0 is also that of process 0 \(rank 1, host"),
     (31, 3, FEW, r"world: is 2, but 1 of the group's 3 processes read as rank 1 and 2 as rank 0"),
 ]
@@ -54,31 +48,19 @@ def test_processes_that_do_not_fit_together_are_named(daemon, row, processes, op
     injected(row)
 
 
-def without_a_shard(node, _):
+def without_a_shard(node):
     (node.directory / "web" / "b.bin").unlink()
 
 
-def with_other_tokens(node, _):
+def with_other_tokens(node):
     path = node.directory / "web" / "b.bin"
     numpy.fromfile(path, "<u2")[::-1].tofile(path)
 
 
-def with_other_tokens_and_manifests(node, daemon):
-    with_other_tokens(node, daemon)
-    for each in (node, daemon):
-        web = each.directory / "web"
-        code, _, err = run(TOKCTL, "inspect", "--manifest", each.directory / "web.m", web)
-        assert code == 0, err
-        text = each.config.read_text()
-        each.config.write_text(text.replace("path: web,", "path: web, manifest: web.m,"))
-
-
-TOKENS = rf"{PROCESS_1}: shards: names and lengths are those at {PROCESS_0}, but the tokens"
 NODES = [  # a node's seed, what it has, what all processes report
     (43, None, r"process 1 .*: seed: 43 \| 42"),
     (42, without_a_shard, rf"{PROCESS_1}: dataset web: .*\(there \| {PROCESS_0}\)$"),
-    (42, with_other_tokens, TOKENS),
-    (42, with_other_tokens_and_manifests, TOKENS),
+    (42, with_other_tokens, rf"{PROCESS_1}: shards: names and lengths .*, but the tokens"),
 ]
 
 
@@ -87,7 +69,7 @@ def test_a_node_with_another_config_or_data_is_named(daemon, seed, change, patte
     with another_daemon(seed=seed) as other:
         if change:
             daemon.stop(), other.stop()
-            change(other, daemon)
+            change(other)
             daemon.start(), other.start()
         all_were_told(refusals(daemon.directory, [daemon.socket, other.socket]), pattern)
     injected(40)
@@ -133,7 +115,6 @@ def test_the_others_do_not_wait_for_a_process_that_cannot_attach(daemon):
     [
         "loader.load_state_dict({} if rank else loader.state_dict())",
         "loader.seek(3 if rank else None)",
-        "tokend.Loader('train', 2, socket=sys.argv[3], dtype='uint16' if rank else None)",
         "tokend.Loader('train', 2, socket=sys.argv[3], mesh=5 if rank else None)",
     ],
 )
@@ -157,11 +138,10 @@ dist.barrier()
 
 
 def test_agree_false_compares_nothing(daemon):
-    options = {"start": ["begin", 4096], "agree": False, "calls_from": None}
-    with Job(daemon.directory, [daemon.socket] * 2, steps=3, **options) as job:
+    options = {"start": ["begin", 4096], "agree": False, "calls": False}
+    with Job(daemon.directory, [daemon.socket] * 2, steps=1, **options) as job:
         job.wait()
-        starts = (0, 8, 16, 4100, 4108, 4116)
-        assert job.positions() == [p for start in starts for p in range(start, start + 4)]
+        assert job.positions() == [0, 1, 2, 3, 4100, 4101, 4102, 4103]
 
 
 def test_peers_of_one_rank_take_the_same_rows(daemon):

@@ -1,6 +1,7 @@
 """The contents of a batch: each kind that a trainer may ask for equals its definition in NumPy."""
 
 import json
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -172,14 +173,13 @@ OF_MASKS = [
     {"loss_mask": True, "transform": transforms.in_place, "workers": 1},
     {"loss_mask": True, "documents": True, "shift_labels": True, "provenance": True},
 ]
-WHOLE_WINDOWS = [{"tokens": True}, {"tokens": True, "framework": "numpy", "provenance": True}]
 CASES = [
     *((stream, kind) for kind in KINDS for stream in ("train", "whole", "ahead", "finite")),
     *(("wide", kind) for kind in KINDS if "dtype" not in kind),
     *((stream, kind) for kind in OF_DOCUMENTS for stream in ("packed", "packed-end")),
     *(("packed-wide", {"documents": True, "dtype": kind}) for kind in ("int32", INT32)),
     *((stream, kind) for kind in OF_MASKS for stream in ("packed", "packed-whole")),
-    *((stream, kind) for kind in WHOLE_WINDOWS for stream in ("train", "ahead", "wide", "finite")),
+    *((stream, {"tokens": True}) for stream in ("train", "ahead", "wide", "finite")),
 ]
 
 
@@ -242,15 +242,6 @@ def test_a_finite_stream_ends_on_all_ranks_at_once(served, more):
     assert sorted(seen) == list(range(WINDOWS))
 
 
-def test_several_loaders_in_one_process(served):
-    """Train, valid, and a second pipeline stage's: each has its own position."""
-    with make(served) as train, make(served, "finite", 10) as valid, make(served, peer=1) as stage:
-        for step in range(20):
-            assert torch.equal(next(train)["input_ids"], next(stage)["input_ids"])
-            assert step != 10 or len(list(valid)) == len(valid) == 47
-        assert train.state_dict() == stage.state_dict() != valid.state_dict()
-
-
 def test_batches_are_in_the_cpus_memory_whatever_the_default_device(served):
     for device in (None, "cpu", torch.device("cpu", 0)):
         with make(served, device=device) as loader, torch.device("meta"):
@@ -281,22 +272,16 @@ Y, ARGUMENT, REFUSED = transforms.in_place, tokend.ArgumentError, tokend.Refused
     ("arguments", "error", "text"),
     [
         ({"stream": "trian"}, REFUSED, r"stream: trian .*; did you mean train\?"),
-        ({"stream": 3}, TypeError, "stream: 3 is not a string"),
         ({"rank": 2, "world": 2}, ARGUMENT, "rank: 2"),
         ({"world": 0}, ARGUMENT, "world: 0"),
         ({"rank": 1, "world": None}, ValueError, "rank, world: .*both"),
         ({"micro": 0}, ARGUMENT, "micro_batch: 0; must be 1"),
         ({"micro": 2**33}, ARGUMENT, "micro_batch: 8589934592"),
-        ({"micro": True}, TypeError, "micro_batch: True"),
         ({"slots": 4097}, ARGUMENT, "slots"),
         ({"micro": 65_536, "slots": 4096}, REFUSED, "slots: .* = 268435456 rows"),
         ({"stream": "finite", "start": 469}, REFUSED, "position: 469 is past the end .*, 468"),
-        ({"start": -1}, ValueError, "start: -1"),
         ({"start": "../x"}, REFUSED, "tag"),
-        ({"start": {"cursor": b"x" * 1000}}, REFUSED, "cursor: .* not a cursor"),
         ({"start": {"epoch": 3}}, ARGUMENT, r"start: .* its keys are \['epoch'\]"),
-        ({"run": "x" + "ö" * 33}, ARGUMENT, "run: 'xö{31}…' is not a name"),
-        ({"deadline": float("nan")}, ValueError, "deadline: nan"),
         ({"max_wait": 0}, ValueError, "max_wait: 0"),
         ({"framework": "jax"}, ValueError, "framework"),
         ({"group": 3}, TypeError, "group: 3"),
@@ -305,16 +290,11 @@ Y, ARGUMENT, REFUSED = transforms.in_place, tokend.ArgumentError, tokend.Refused
         ({"device": "mps"}, ARGUMENT, "device: 'mps'"),
         ({"config": "y"}, ValueError, "socket, config"),
         ({"dtype": numpy.uint16}, ARGUMENT, "dtype: .* cannot hold all tokens"),
-        ({"dtype": {"label": "int32"}}, ARGUMENT, "dtype: 'label' is not a key"),
         ({"documents": True}, ARGUMENT, ".*documents: true and eos"),
         ({"loss_mask": True}, ARGUMENT, "loss_mask: the stream carries no loss mask"),
         ({"documents": True, "attention_mask": True}, ValueError, "documents, attention_mask"),
-        ({"tokens": True, "cp": (0, 2, "zigzag")}, ValueError, "tokens, cp"),
         ({"tokens": True, "stream": "whole"}, ARGUMENT, "tokens: .* set extra: 1"),
         ({"cp": (0, 3, "zigzag")}, ARGUMENT, "cp: seq_len 64"),
-        ({"cp": (0, 2, "zag")}, ARGUMENT, "cp: .* is not 'zigzag'"),
-        ({"cp": "zigzag"}, ARGUMENT, "cp: 'zigzag' needs a mesh"),
-        ({"workers": 2}, ValueError, "workers: 2 without a transform"),
         ({"transform": 3}, TypeError, "transform: 3"),
         ({"workers": 2, "transform": lambda *row: row[0]}, ARGUMENT, "transform: .* top level"),
         ({"prefetched": True}, ARGUMENT, "prefetched: True"),
@@ -370,51 +350,27 @@ def test_without_torch_batches_are_numpy_arrays(served):
     check(served, batch, served.plan("train", 0, 4), ["web", "code"])
 
 
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
+def test_an_old_or_broken_torch_is_an_import_error(served, directory):
+    program = f"import sys; sys.path.insert(0, {str(directory)!r})\n{ABSENT}"
+    for code, text in (
         ("__version__ = '1.13.1+cu117'", "ImportError torch: 1.13.1+cu117 is older than 2.2"),
         ("import no_such_part", "ModuleNotFoundError No module named 'no_such_part'"),
-    ],
-)
-def test_an_old_or_broken_torch_is_an_import_error(served, directory, code, text):
-    (directory / "torch.py").write_text(code)
-    program = f"import sys; sys.path.insert(0, {str(directory)!r})\n{ABSENT}"
-    assert python(program, served.socket, "").stdout.startswith(text)
+    ):
+        (directory / "torch.py").write_text(code)
+        assert python(program, served.socket, "").stdout.startswith(text)
 
 
 # ---- torchft ----
 
 
-class Spare:
-    """torchft's manager in a group that takes no part in a step, if its rank is None."""
+def test_batches_of_a_spare_group_have_the_usual_shapes(served):
+    """Without a rank, torchft's group takes no part in a step."""
 
-    def __init__(self, rank=None):
-        self.rank, self.groups, self.step = rank, 1, 0
-
-    def participating_rank(self):
-        return self.rank
-
-    def num_participants(self):
-        return self.groups
-
-    def current_step(self):
-        return self.step
-
-
-@pytest.mark.parametrize(
-    ("stream", "options"),
-    [
-        ("packed", {"documents": True, "loss_mask": True, "cp": (1, 2, "zigzag")}),
-        ("train", {"tokens": True, "dtype": {"tokens": "int32"}}),
-    ],
-)
-def test_batches_of_a_spare_group_have_the_usual_shapes(served, stream, options):
     def shapes(rank):
-        replica = TokendReplica(
-            Spare(rank), stream, 4, rank=0, ranks=1, socket=served.socket, **options
-        )
-        (batch,) = replica.take()
+        known = {"participating_rank": rank, "num_participants": 1, "current_step": 0}
+        manager = SimpleNamespace(**{k: lambda value=v: value for k, v in known.items()})
+        more = {"rank": 0, "ranks": 1, "documents": True, "loss_mask": True, "cp": (1, 2, "zigzag")}
+        (batch,) = TokendReplica(manager, "packed", 4, socket=served.socket, **more).take()
         assert (batch["position"] == -1).all() == (rank is None)
         documents = batch.pop("cu_seqlens", None), batch.pop("max_seqlen", None)
         kinds = [getattr(value, "dtype", type(value)) for value in documents]

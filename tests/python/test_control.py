@@ -90,30 +90,12 @@ def test_alone_a_skip_keeps_uncommitted_batches(daemon, loader):
     assert loader.position == nexts[0]
     before, after = request.acts_from - 1000, request.acts_from
     assert next(loader)["position"][0] == after
-    for wrong in (before + 4, after, after + 3):
-        with pytest.raises(tokend.ArgumentError):
-            loader.commit(wrong)
+    with pytest.raises(tokend.ArgumentError):
+        loader.commit(after + 3)
     for commit, position in ((nexts[2], nexts[2]), (before, after), (None, after + 4)):
         loader.commit(*([] if commit is None else [commit]))
         assert loader.position == position
     assert loader.taken == after + 4
-
-
-def test_alone_a_lost_daemon_is_found_while_batches_are_left(daemon, loader):
-    """Requests arrive again."""
-    next(loader)
-    daemon.kill()
-    daemon.start()
-    taken = []
-    while loader.stats()["reattached"] == 0:  # a batch between any two calls
-        assert len(taken) < 40, "the ring is nearly empty"
-        taken.extend(next(loader)["position"].tolist()[:1])
-        loader.control()
-        time.sleep(0.1)
-    assert taken == list(range(4, 4 + 4 * len(taken), 4))
-    tokctl = ask(daemon, "skip", "--samples", 96)
-    assert take_until(loader, taken).acts_from == taken[-1] + 1 + 96
-    answer(tokctl)
 
 
 def test_alone_a_checkpoint_has_the_trainers_cursor(daemon, loader):
@@ -135,7 +117,7 @@ def test_alone_a_checkpoint_has_the_trainers_cursor(daemon, loader):
 def test_alone_a_request_without_done_has_failed(daemon, loader, ending):
     tokctl = ask(daemon, "drain")
     request = take_until(loader, [])
-    assert request and request.save and request.stop and loader.should_stop
+    assert request.save and request.stop and loader.should_stop
     getattr(loader, ending)(**({"position": 0} if ending == "seek" else {}))
     assert "rank 0 (pid" in (why := answer(tokctl, status=1)) and "request.done()" in why
     request.done()  # too late: it is reported
@@ -254,11 +236,10 @@ def test_requests_on_two_nodes_are_carried_out_on_both_or_on_none(daemon):
         injected(35, 4)
 
 
-@pytest.mark.parametrize("late", [None, 600])
-def test_a_process_that_never_calls_control_stops_nobody(daemon, late):
-    options = {"calls_from": [0, late], "first_wait": 0.5}
+def test_a_process_that_never_calls_control_stops_nobody(daemon):
+    options = {"calls": [True, False], "first_wait": 0.5}
     with Job(daemon.directory, [daemon.socket] * 2, steps=FOR_EVER, **options) as job:
-        job.wait_for_steps(20 if late is None else late + 5)
+        job.wait_for_steps(20)
         wait_until(lambda: "not every process" in job.said(0), "the warning")
         said = answer(ask(daemon, "mix", "web=1", "code=1", "--timeout", 3), status=1)
         assert "not every process" in said or "rank 1" in said

@@ -15,7 +15,6 @@ from test_control import FOR_EVER, answer, ask, gap, sessions
 SHIFTED = r"""
 #include <errno.h>
 #include <string.h>
-#include <sys/time.h>
 #include <time.h>
 
 enum { DAEMON, REAL = 0, MONOTONIC, LIVED };
@@ -29,10 +28,7 @@ static _Atomic int64_t *counter(int which)
 
 int clock_gettime(clockid_t id, struct timespec *to)
 {
-	static int (*next)(clockid_t, struct timespec *);
-
-	if (!next)
-		next = dlsym(RTLD_NEXT, "clock_gettime");
+	NEXT(clock_gettime);
 	int error = next(id, to);
 
 	if (!words || error)
@@ -45,16 +41,6 @@ int clock_gettime(clockid_t id, struct timespec *to)
 	} else if (id != CLOCK_THREAD_CPUTIME_ID && id != CLOCK_PROCESS_CPUTIME_ID) {
 		(*counter(MONOTONIC))++;
 	}
-	return 0;
-}
-
-int gettimeofday(struct timeval *to, void *zone)
-{
-	struct timespec now;
-
-	(void)zone;
-	clock_gettime(CLOCK_REALTIME, &now);
-	*to = (struct timeval){.tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000};
 	return 0;
 }
 

@@ -13,10 +13,8 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8"}
 MPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6", "PMIX_RANK": "5"}
 PMI = {"PMI_RANK": "2", "PMI_SIZE": "4"}
 SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
-BATCH = {
-    "SLURM_PROCID": "0",
-    "SLURM_NTASKS": "8",
-}  # the script that sbatch runs: one process, whatever the allocation's size
+# the script that sbatch runs: one process, whatever the allocation's size
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
 
 
 @pytest.fixture
@@ -37,14 +35,10 @@ def alone(monkeypatch):
         (PMI, (2, 4)),
         (SRUN, (1, 2)),
         (BATCH, (0, 1)),
-        ({**SRUN, "SLURM_NTASKS": "16"}, (1, 2)),  # a step of fewer tasks than the allocation
         ({**SRUN, **TORCHRUN}, (3, 8)),  # torchrun in each task of srun
         ({**SRUN, **MPI}, (5, 6)),  # mpirun, with daemons started by srun
         ({**BATCH, **MPI}, (5, 6)),  # mpirun in a batch script
         ({**SRUN, **PMI}, (2, 4)),  # mpiexec.hydra, with proxies started by srun
-        ({**MPI, **TORCHRUN}, (3, 8)),  # torchrun in each process of mpirun
-        ({**SRUN, "PMI_RANK": "1"}, (1, 2)),
-        ({"PMIX_RANK": "0"}, (0, 1)),
     ],
 )  # fmt: skip
 def test_the_innermost_launcher_counts(alone, environment, expected):
@@ -58,8 +52,6 @@ def test_the_innermost_launcher_counts(alone, environment, expected):
     ("environment", "named"),
     [
         ({"RANK": "3"}, "RANK='3', WORLD_SIZE=''"),
-        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK='x'"),
-        ({"OMPI_COMM_WORLD_SIZE": "8"}, "OMPI_COMM_WORLD_RANK=''"),
         ({"PMI_RANK": "1"}, "PMI_RANK='1', PMI_SIZE=''"),
         ({"PMIX_RANK": "1"}, "PMIX_RANK='1'"),
     ],
@@ -85,19 +77,13 @@ def jax_state(alone, **state):
 
 
 def test_jax_counts_once_it_is_initialised(alone):
-    """By the state of jax 0.4 to 0.10, and by its public functions. The test needs no jax."""
+    """By the state of jax 0.4 to 0.10. The test needs no jax."""
     for name, value in {**SRUN, **PMI}.items():
         alone.setenv(name, value)
     jax_state(alone, client=None, process_id=0, num_processes=1)
     assert launched() == ("PMI", 2, 4)
     jax_state(alone, client=object(), process_id=6, num_processes=7)
     assert launched() == ("jax.distributed", 6, 7)
-    alone.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
-    initialized = types.SimpleNamespace(is_initialized=lambda: True)
-    alone.setitem(sys.modules, "jax.distributed", initialized)
-    jax = types.SimpleNamespace(process_index=lambda: 8, process_count=lambda: 9)
-    alone.setitem(sys.modules, "jax", jax)
-    assert launched() == ("jax.distributed", 8, 9)
 
 
 def test_a_tpus_runtime_knows_the_processes_once_its_devices_are_in_use(alone):
@@ -112,23 +98,14 @@ def test_a_tpus_runtime_knows_the_processes_once_its_devices_are_in_use(alone):
     assert launched() == ("PMI", 2, 4)
     in_use.backends_are_initialized = lambda: True
     assert launched() == ("jax", 5, 8)
-    jax.process_count = lambda: 1
-    assert launched() == ("PMI", 2, 4)
-
-
-def initialised(alone, index, count):
-    """jax.distributed is initialised; it has no store here, so there is no group."""
-    jax_state(alone, client=object(), process_id=index, num_processes=count)
 
 
 def test_a_loader_made_before_its_launcher_is_refused(daemon, alone):
     """All processes would be rank 0 of 1, and each would take all rows."""
-    made, asked, passed = (
-        Loader("train", 2, socket=daemon.socket, run=f"early-{i}", **more)
-        for i, more in enumerate(({}, {}, {"rank": 0, "world": 1}))
-    )
+    places = ({}, {}, {"rank": 0, "world": 1})
+    made, asked, passed = (Loader("train", 2, socket=daemon.socket, **more) for more in places)
     next(asked)
-    initialised(alone, 1, 2)
+    jax_state(alone, client=object(), process_id=1, num_processes=2)  # without a store: no group
     for _ in range(2):
         with pytest.raises(ValueError, match="made before jax.distributed .* instead of 1 of 2"):
             next(made)
@@ -136,14 +113,11 @@ def test_a_loader_made_before_its_launcher_is_refused(daemon, alone):
     assert next(made)["position"].tolist() == [2, 3]
     assert next(asked)["position"].tolist() == [2, 3]  # a world that began after the first batch
     assert next(passed)["position"].tolist() == [0, 1]
-    initialised(alone, 0, 1)
-    single = Loader("train", 2, socket=daemon.socket, run="early-3")
-    assert next(single)["position"].tolist() == [0, 1]
 
 
 def test_a_world_of_jaxs_devices_is_refused(daemon, alone):
     """A process has several devices. Without a loader for each, their rows would be lost."""
-    initialised(alone, 0, 2)
+    jax_state(alone, client=object(), process_id=0, num_processes=2)
     options = {"socket": daemon.socket, "world": 4, "run": "devices"}
     first = Loader("train", 2, rank=0, **options)
     with pytest.raises(ValueError, match="JAX has 2 processes, and this one reads only 1 of"):

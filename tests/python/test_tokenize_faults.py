@@ -20,7 +20,7 @@ def children(process):
         return [int(number) for number in file.read().split()]
 
 
-KINDS = {"a.jsonl.gz": packed, "texts": files, "a.parquet": lambda *to: parquet(*to, "string")}
+KINDS = {"a.jsonl.gz": packed, "texts": files, "a.parquet": parquet}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -68,6 +68,13 @@ def test_resume_refuses_other_options_and_inputs(directory, made):
     ):
         assert f" --resume: {text}" in refused(*ask, "--resume", *more)
     assert "no run of tokend.tokenize" in refused(*ask, "--resume", "-o", directory)
+    bad = write_jsonl(directory / "bad", ["no tokenizer"])
+    for more, text in (
+        ([directory / "none.txt"], "none.txt: No such file or directory"),
+        (["--tokenizer", bad], "bad: "),
+        (["-o", bad], f"{bad}: File exists"),
+    ):
+        assert text in refused(*ask, *more)
     (out / "00000.bin").write_bytes(before["00000.bin"][:-2])
     assert "00000.bin: has 99998 bytes instead of 100000" in refused(*ask, "--resume")
     os.utime(source, ns=(1, 1))
@@ -142,21 +149,6 @@ def test_damaged_frames_and_tables_are_named(directory):
     table.write_bytes(table.read_bytes()[:-9])
     ask = ("-o", directory / "cut", "--tokenizer", "bytes")
     assert f"{table}: the parquet is damaged: " in refused(table, *ask)
-
-
-def test_invalid_arguments_are_named(directory, made):
-    good = write_jsonl(directory / "good.jsonl", ["a"])
-    (directory / "empty").mkdir()
-    (directory / "bad").write_bytes(b'{"version": "1.0"}')
-    ask = {"-o": directory / "out", "--tokenizer": made}
-    for source, more, text in (
-        (directory / "none.txt", {}, "none.txt: No such file or directory"),
-        (directory / "empty", {}, "empty: contains no files"),
-        (good, {"--tokenizer": directory / "bad"}, "bad: "),
-        (good, {"-o": good}, f"{good}: File exists"),
-    ):
-        options = [word for pair in {**ask, **more}.items() for word in pair]
-        assert text in refused(source, *options)
 
 
 @pytest.mark.parametrize("package", ["pyarrow", "zstandard", "numpy"])

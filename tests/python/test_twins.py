@@ -6,15 +6,15 @@ long: SILENT_S are five of its seconds, and it warns within two.
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
 import pytest
-from lib import BIN, child_environment, wait_until
+from lib import TOKEND, child_environment, run, wait_for, wait_until
 from lib.preload import Preload
 from lib.stock import StockDaemon
 from loading import make
@@ -50,32 +50,32 @@ TRAINER = """
 import json, os, signal, sys, time, warnings
 import tokend
 
+def say(**what):
+    print(json.dumps(what), flush=True)
+
 def said(message, category, filename, *_):
-    print(json.dumps({"warned": str(message), "at": filename}), flush=True)
+    say(warned=str(message), at=filename)
 
 warnings.showwarning = said
 warnings.simplefilter("always")
 options = json.loads(sys.argv[1])
 pause, control = options.pop("pause", 0), options.pop("control", False)
 seek = options.pop("seek", None)
-if options.pop("fork", False) and os.fork():
-    os.wait()
-    os._exit(0)
 try:
     loader = tokend.Loader("train", 4, framework="numpy", **options)
 except tokend.Error as error:
-    print(json.dumps({"refused": str(error)}), flush=True)
+    say(refused=str(error))
     sys.exit()
-print(json.dumps({"in": os.getpid()}), flush=True)
+say(attached=os.getpid())
 if seek is not None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     next(loader)
     signal.sigwait([signal.SIGUSR1])
     loader.seek(rank=seek)
-    print(json.dumps({"sought": seek}), flush=True)
+    say(sought=seek)
     pause = 0.1
 for step, batch in enumerate(loader, 1):
-    print(json.dumps({"step": step}), flush=True) if pause else None
+    say(step=step) if pause else None
     time.sleep(pause or 0.001)
     if control:
         loader.control()
@@ -85,47 +85,46 @@ for step, batch in enumerate(loader, 1):
 
 
 class Trainer:
+    """A process that prints a line of JSON for each thing that it does, and for each warning."""
+
     def __init__(self, daemon, env=None, **options):
         command = [sys.executable, "-c", TRAINER, json.dumps({"socket": daemon.socket, **options})]
-        ways = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        self.process = subprocess.Popen(command, env=child_environment(**(env or {})), **ways)
-        self.pid, self.text, self.early = self.process.pid, b"", None
+        self.out, self.taken = tempfile.TemporaryFile(), set()
+        ways = {"stdout": self.out, "stderr": self.out, "env": child_environment(**(env or {}))}
+        self.process = subprocess.Popen(command, **ways)
+        self.pid = self.process.pid
 
-    def line(self, seconds):
+    def unread(self, what=""):
+        """The lines with @what that were not taken: [(number, line)]."""
+        lines = enumerate(os.pread(self.out.fileno(), 1 << 20, 0).decode().splitlines(True))
+        return [
+            (i, json.loads(text))
+            for i, text in lines
+            if what in text and text[-1] == "\n" and i not in self.taken
+        ]
+
+    def line(self, seconds, what=""):
         """The next line, or None."""
-        if self.early:
-            line, self.early = self.early, None
-            return line
-        until, out = time.monotonic() + seconds, self.process.stdout
-        while b"\n" not in self.text:
-            if not select.select([out], [], [], max(0, until - time.monotonic()))[0]:
-                return None
-            data = os.read(out.fileno(), 4096)
-            assert data, f"it ended: {self.text}"
-            self.text += data
-        line, self.text = self.text.split(b"\n", 1)
-        return json.loads(line)
+        if not wait_for(lambda: self.unread(what), seconds, 0.02):
+            return None
+        number, line = self.unread(what)[0]
+        self.taken.add(number)
+        return line
 
     def says(self, what, seconds=20):
-        line = self.line(seconds)
-        if what == "in" and line and "warned" in line:  # by the attach
-            line, self.early = self.line(seconds), line
-        assert line is not None and what in line, (what, line)
+        line = self.line(seconds, f'{{"{what}": ')
+        assert line is not None, (what, self.unread())
         return line[what]
 
     def end(self):
         self.process.kill()
         self.process.wait()
-        self.process.stdout.close()
+        self.out.close()
 
 
 @pytest.fixture
-def fast(place):
-    return Preload(place, FAST, ["calls"])
-
-
-@pytest.fixture
-def daemon(place, fast):
+def daemon(place):
+    fast = Preload(place, FAST, ["calls"])
     stock = StockDaemon(place.path, env=fast.env)
     stock.start()
     wait_until(lambda: fast.get("calls") > 0, "a fast clock")
@@ -138,7 +137,7 @@ def trainers(daemon):
     """Starts processes, and ends them after the test."""
     made = []
 
-    def start(daemon=daemon, **options):
+    def start(**options):
         made.append(Trainer(daemon, **options))
         return made[-1]
 
@@ -149,14 +148,14 @@ def trainers(daemon):
 
 def test_two_plain_processes_are_both_warned_once(daemon, trainers):
     one, two = trainers(), trainers()
-    assert (one.says("in"), two.says("in")) == (one.pid, two.pid)
+    assert (one.says("attached"), two.says("attached")) == (one.pid, two.pid)
     for trainer, other in ((one, two), (two, one)):
         warned = trainer.line(20)
         for text in (f"pid {trainer.pid} on", f"by pid {other.pid} on", "rank 0 of 1 of run def"):
             assert text in warned["warned"]
         assert warned["at"] == "<string>", "it is shown at the line of the trainer's own loop"
     three = trainers()
-    three.says("in")
+    three.says("attached")
     three.says("warned")
     assert one.line(SILENT_S) is None and two.line(0) is None
     assert len(daemon.said("is read by pid")) == 1
@@ -166,11 +165,11 @@ def test_two_plain_processes_are_both_warned_once(daemon, trainers):
 def test_both_are_warned_within_two_seconds(trainers, control):
     """Steps of 0.1 s, whatever the ring holds; the second process as it attaches."""
     one = trainers(pause=0.1, control=control)
-    one.says("in")
+    one.says("attached")
     for _ in range(30):  # a look that found nothing is not the last
         one.says("step")
     two = trainers(pause=20, control=control)
-    two.says("in")
+    two.says("attached")
     began = time.monotonic()
     two.says("warned", 0)
     while "warned" not in (line := one.line(2) or {}):
@@ -180,7 +179,7 @@ def test_both_are_warned_within_two_seconds(trainers, control):
 def test_ranks_that_exchange_their_places_are_not_twins(daemon, trainers):
     """For a moment they are. Those that stay so are warned a second or two later."""
     other = trainers(rank=1, world=2, seek=0)
-    other.says("in")
+    other.says("attached")
 
     def steps(loader, seconds):
         until = time.monotonic() + seconds
@@ -209,7 +208,7 @@ def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
     places = ({"rank": 0, "world": 2}, {"rank": 1, "world": 2}, {}, {"peer": 1}, {"run": "other"})
     started = [trainers(**place) for place in places]
     for trainer in started:
-        trainer.says("in")
+        trainer.says("attached")
     daemon.kill()
     daemon.start()
     with make(daemon, run="mine") as one, make(daemon, run="mine") as two:
@@ -221,27 +220,17 @@ def test_other_processes_of_the_job_are_not_twins(daemon, trainers):
     assert "is read by" not in daemon.log()
 
 
-def test_a_forked_child_is_another_process(trainers):
-    one, child = trainers(run="a"), trainers(run="a", fork=True)
-    one.says("in")
-    pid = child.says("in")
-    assert pid != child.pid
-    assert f"by pid {pid} on" in one.says("warned")
-    child.says("warned")
-    os.kill(pid, signal.SIGKILL)
-
-
 def test_the_second_of_a_named_run_under_a_launcher_waits_for_the_first(trainers):
     """It names both, and attaches once the first is killed, also if that one hangs. Without a name
     they may be two jobs.
     """
     launcher = {"RANK": "0", "WORLD_SIZE": "1"}
     for trainer in [trainers(env=launcher) for _ in range(2)]:
-        trainer.says("in")
+        trainer.says("attached")
         trainer.says("warned")
     launcher["TORCHELASTIC_RUN_ID"] = "abc"
     one = trainers(env=launcher)
-    one.says("in")
+    one.says("attached")
     began = time.monotonic()
     late = trainers(env=launcher, deadline=3.0)
     for text in (late.says("warned"), late.says("refused")):
@@ -252,31 +241,26 @@ def test_the_second_of_a_named_run_under_a_launcher_waits_for_the_first(trainers
     assert f"pid {one.pid}" in two.says("warned")
     one.process.kill()
     assert "goes on" in two.says("warned", 10)
-    assert two.says("in", 10) == two.pid and two.line(SILENT_S) is None
+    assert two.says("attached", 10) == two.pid and two.line(SILENT_S) is None
     three = trainers(env=launcher, strict=False)
-    three.says("in")
+    three.says("attached")
     for trainer in (two, three):
         trainer.says("warned")
 
 
-def test_processes_with_unknown_pids_are_distinguished(trainers, shared, fast):
+def test_processes_with_unknown_pids_are_distinguished(daemon, trainers):
     """A daemon in a PID namespace of its own sees all of its clients as pid 0."""
-    apart = ["unshare", "--pid", "--fork", "--kill-child"]
-    probe = subprocess.run([*apart, "true"], capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        pytest.skip(f"no PID namespaces here: {probe.stderr.strip()}")
-    stock = StockDaemon(shared.path)
-    with open(stock.directory / "log", "a") as log:
-        command = [*apart, BIN / "tokend", "-c", stock.config]
-        stock.process = subprocess.Popen(command, stdout=log, stderr=log, env=fast.env)
-    try:
-        wait_until(stock.answers, "the daemon's start")
-        one = trainers(daemon=stock)
-        one.says("in")
-        assert one.line(SILENT_S) is None, "it seeks, and is not its own twin"
-        two = trainers(daemon=stock)
-        two.says("in")
-        for trainer in (one, two):
-            assert "a process in another PID namespace" in trainer.says("warned")
-    finally:
-        stock.kill()
+    if run("unshare", "--pid", "--fork", "true")[0] != 0:
+        pytest.skip("no PID namespaces here")
+    daemon.stop()
+    daemon.program = daemon.directory / "apart"
+    daemon.program.write_text(f'#!/bin/sh\nexec unshare --pid --fork --kill-child {TOKEND} "$@"\n')
+    daemon.program.chmod(0o755)
+    daemon.start()
+    one = trainers()
+    one.says("attached")
+    assert one.line(SILENT_S) is None, "it seeks, and is not its own twin"
+    two = trainers()
+    two.says("attached")
+    for trainer in (one, two):
+        assert "a process in another PID namespace" in trainer.says("warned")
