@@ -4,6 +4,7 @@ it leaks nothing, and other sessions read on.
 """
 
 import contextlib
+import shutil
 import signal
 
 import numpy
@@ -318,4 +319,24 @@ def test_a_client_without_memory_ends_with_one_line(place, calls):
             wrong.append((number, code, len(out), err))
     calls.set(fail=0)
     assert not wrong and number > 5, (number, wrong)
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("memory, fits", [(8 << 20, False), (1 << 30, True)])
+def test_indexes_stay_within_their_memory(place, calls, memory, fits):
+    """A sixteenth of `memory:`. Shards whose seek tables do not fit are opened again."""
+    shards, tokens = 40, numpy.random.default_rng(7).integers(0, 30_000, 300_000).astype("<u2")
+    put(".bin", raw)(place.file("plain", "00"), tokens)
+    seekable(".bin.zst", raw, 64)(place.file("data", "00"), tokens)
+    for number in range(1, shards):
+        for path in ("plain/{:02}.bin", "data/{:02}.bin.zst"):
+            shutil.copy(place.file(path.format(0)), place.file(path.format(number)))
+    rows = rows_at(config_of(place, "plain"), "train", 0, 2000)
+    daemon = Daemon(place, config_of(place, "data", memory=memory), env=calls.env)
+    witness = Witness(daemon, rows)
+    assert witness.step(200)
+    calls.set(kind=DESCRIPTORS, calls=0)
+    assert witness.step(700)
+    assert (calls.get("calls") < shards) == fits
+    witness.close()
     assert daemon.stop() == 0

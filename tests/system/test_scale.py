@@ -6,12 +6,10 @@ sessions cost.
 
 import json
 import os
-import pathlib
-import time
 
 import pytest
 
-from lib import BIN, TOKCTL, Daemon, attach_at_once, datasets, free_port, run, wait_for
+from lib import BIN, TOKCTL, Daemon, datasets, run
 
 SHARDS, TOKENS, SEQ = 10_000, 10_000_000_000, 4096
 WINDOW = SEQ + 1
@@ -75,33 +73,3 @@ def test_attaches_take_no_memory_anywhere(shared, config):
         code, out, err = run(TOKCTL, *cat, *job)
         assert code == 0 and len(out) == 2 * 4 * WINDOW * 4 and not any(out), (name, err)
     assert daemon.stop() == 0, "it stops"
-
-
-def waits(pid):
-    """How often all threads have waited."""
-    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
-    about = [(task / "status").read_text() for task in tasks]
-    return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in about)
-
-
-def test_the_trainers_of_a_node_let_the_daemon_sleep(shared, config):
-    keys = json.load(open(config)) | {"metrics": f"127.0.0.1:{free_port()}"}
-    daemon = Daemon(shared, shared.config("costs.yaml", **keys))
-    crowd = attach_at_once(daemon.socket, 64)
-    for client in crowd:
-        client.close()
-    assert wait_for(lambda: daemon.rings() == 0)
-    clients = attach_at_once(daemon.socket, 8)
-    for client in clients:
-        client.next()
-        client.next()
-        assert wait_for(client.wake_at)  # the daemon sleeps for its sake, too
-    begin, before = time.monotonic(), waits(daemon.pid)
-    time.sleep(1)
-    woke = (waits(daemon.pid) - before) / (time.monotonic() - begin)
-    print(f"      the daemon's threads wake up {woke:.0f} times a second")
-    assert woke < 100
-    assert private(daemon) <= 16 * 1024 + SHARDS * 64 / 1024
-    for client in clients:
-        client.close()
-    assert daemon.stop() == 0
