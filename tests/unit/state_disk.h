@@ -23,8 +23,7 @@ enum {
 struct disk_fault {
 	unsigned call; /* the number of the call that fails, from 1 on; 0: none */
 	int error;
-	bool late;	  /* the call has its effect, but reports an error, as NFS may */
-	const char *path; /* instead: all calls fail whose path contains this */
+	bool late; /* the call has its effect, but reports an error, as NFS may */
 	bool met;
 	const char *name; /* of that call */
 };

@@ -375,12 +375,6 @@ static void a_failed_read_is_no_other_snapshot(void **state)
 	} while (disk_machine.fault.met);
 	assert_true(call > 4 && failed > 1);
 	injected(14, call - 1);
-	/* The run's directory cannot be read at all. */
-	disk_machine.fault = (struct disk_fault){.path = "/job", .error = EIO};
-	assert_int_equal(load(&w, "job", "a", &fault), -1);
-	assert_non_null(strstr(fault.text, strerror(EIO)));
-	assert_int_equal(load(&w, "third", "a", &fault), -1);
-	assert_non_null(strstr(fault.text, strerror(EIO)));
 	daemon_end(&d);
 	unmount_disk(old);
 }

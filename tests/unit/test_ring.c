@@ -101,10 +101,7 @@ static void impossible_geometries_are_refused(void **state)
 		uint64_t slots, rows, window, bytes;
 		const char *field, *text;
 	} cases[] = {
-		{2, 8, GIB / 32 + 1, 4, "micro_batch",
-			"8 rows × 33554433 tokens × 4 bytes = 1073741856 bytes a slot; must "
-			"be at most 1 GiB"},
-		{2, LIMIT_MICRO_BATCH, GIB, 8, "micro_batch", "at most 1 GiB"},
+		{2, 8, GIB / 32 + 1, 4, "micro_batch", "1073741856 bytes a slot; must be at most"},
 		{LIMIT_SLOTS, 1025, 1, 2, "slots", "4096 slots × 1025 rows = 4198400 rows"},
 		{0, 1, 1, 2, "slots", "0; must be 1 to 4096"},
 		{LIMIT_SLOTS + 1, 1, 1, 2, "slots", "4097; must be 1 to 4096"},
