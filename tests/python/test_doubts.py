@@ -78,8 +78,6 @@ def test_edited_weights_have_no_effect_and_that_is_said_once(shards):
         state = taken(daemon, 3)
     (text,) = resumed(shards, state, {**WEB, "weight": 1}, {**CODE, "weight": 9})
     assert "web=0.7 code=0.3" in text and "tokctl mix train --run default web=0.1 code=0.9" in text
-    (text,) = resumed(shards, state, WEB, CODE, {"name": "new", "path": "web", "weight": 1})
-    assert "new=0.5" in text
     assert resumed(shards, state, CODE, WEB) == []
     assert resumed(shards, state, {**WEB, "weight": 7}, {**CODE, "weight": 3}) == []
 

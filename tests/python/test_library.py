@@ -141,17 +141,14 @@ def test_try_next_never_waits_and_finds_a_new_daemon(library, daemon):
         assert found[-1].position == 4 * taken
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
+def test_impossible_options_are_refused(library, served):
+    for options, text in (
         ({"size": 8}, "size: 8"),
         ({"tag": b"x", "start_at_position": 1}, "start: 2 of cursor, tag and position"),
         ({"stream": None}, "stream: is missing"),
-    ],
-)
-def test_impossible_options_are_refused(library, served, options, text):
-    handle = Handle(library, served, **options)
-    assert handle.error == EARGUMENT and text in handle.why_not and not handle.t
+    ):
+        handle = Handle(library, served, **options)
+        assert handle.error == EARGUMENT and text in handle.why_not and not handle.t
 
 
 def test_a_call_that_waits_warns_and_can_be_ended(library, directory):

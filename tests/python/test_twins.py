@@ -169,9 +169,9 @@ def test_both_are_warned_within_two_seconds(trainers, control):
     for _ in range(30):  # a look that found nothing is not the last
         one.says("step")
     two = trainers(pause=20, control=control)
+    assert "warned" in two.line(20)
     two.says("attached")
     began = time.monotonic()
-    two.says("warned", 0)
     while "warned" not in (line := one.line(2) or {}):
         assert "step" in line and time.monotonic() - began < 2
 
