@@ -21,6 +21,7 @@ def test_tokctl_survives_it(place):
     replies = {
         "hello": [{"op": "hello", "version": 1}],
         "status": [{**SESSION, "slow_ms": 9000, "slow_shard": ESCAPE}, STATUS],
+        "attach": [{"op": "error", "code": "attach", "field": "stream", "text": "no"}],
         "cache": [{"op": "cache", "kind": "ls", "args": json.dumps({"datasets": DATASETS})}],
     }
 
