@@ -182,6 +182,7 @@ int uv_async_send(uv_async_t *async)
 {
 	struct hook *h = hook_of(async);
 
+	CHECK(h && !h->closing); /* a closed handle may be gone */
 	h->pending = true;
 	proc_poke(loop_of(async->loop)->proc);
 	return 0;
