@@ -149,7 +149,7 @@ static void one_chain(struct prove *p, struct run *run)
 	unsigned legs = LEGS + (unsigned)rng_below(rng, 5);
 
 	if (kind == 0) {
-		identity.epochs = 1 + rng_below(rng, 1 << 20);
+		identity.epochs = 1 + rng_below(rng, 1 << 18); /* of 62 × 2^40: below 2^64 */
 	} else if (kind < 3) {
 		identity.samples = first + 1 + rng_wide(rng) / 4;
 		identity.samples += !identity.samples;
