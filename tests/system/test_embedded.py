@@ -66,10 +66,10 @@ def test_the_daemon_survives_its_starter_and_ends_after_its_last_session(place):
     starter.stdout.readline()
     other = scene.start(0, 1, 100)
     other.stdout.readline()
+    assert [file[16:] for file in scene.files()] == [".sock", ".sock.lock", ".sock.log"]
     starter.kill()
     scene.finish(other)
     assert len(scene.starts()) == 1
-    assert [file[16:] for file in scene.files()] == [".sock", ".sock.lock", ".sock.log"]
     gone = lambda: not os.path.exists(f"{scene.runtime}/tokend")
     assert wait_for(gone, 5), scene.files()
 
