@@ -151,7 +151,9 @@ class Bench:
 
     def nothing_open(self, *trainers):
         """No request is open: no session sees or can fetch one, and a new one would be accepted."""
-        seen = [t.number() for t in trainers] + [t.fetch()["number"] for t in trainers]
+        # The daemon updates one session after another.
+        assert wait_for(lambda: not any(t.number() for t in trainers)), "a request is open"
+        seen = [t.fetch()["number"] for t in trainers]
         seen += [s["request"] for s in status(self.daemon.socket)[0]]
         assert not any(seen) and self.daemon.alive(), seen
 
