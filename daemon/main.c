@@ -57,8 +57,10 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	store_patience(stores, 0);
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
+	bool patient = true;
+
 	for (uint32_t i = 0; i < config->streams; i++)
-		plan_log(&catalog->stream[i]);
+		plan_log(&catalog->stream[i], &patient);
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,

@@ -55,7 +55,6 @@ struct log {
 	struct cause cause[CAUSES];
 	struct log_fault fault[LOG_FAULTS];
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
-	bool stuck;	 /* a flush was given up, and lines still wait */
 	int journal;	 /* socket to it; -1: stderr is something else */
 };
 
@@ -304,7 +303,6 @@ static void *writer(void *argument)
 			struct timespec until = clock_now();
 
 			until.tv_sec++;
-			log->stuck = false;
 			pthread_cond_broadcast(&log->drained);
 			pthread_cond_timedwait(&log->news, &log->mutex, &until);
 		}
@@ -350,20 +348,20 @@ bool log_start(void)
 	return true;
 }
 
-void log_flush(void)
+bool log_flush(void)
 {
 	struct log *log = the_log;
 	struct timespec until = clock_now();
 	int error = 0;
 
 	if (!log)
-		return;
+		return true;
 	until.tv_sec += FLUSH_S;
 	pthread_mutex_lock(&log->mutex);
-	while (log->count > 0 && !log->stuck && error == 0)
+	while (log->count > 0 && error == 0)
 		error = pthread_cond_timedwait(&log->drained, &log->mutex, &until);
-	log->stuck = log->count > 0;
 	pthread_mutex_unlock(&log->mutex);
+	return error == 0;
 }
 
 static void write_now(enum log_level level, const char *format, va_list args)

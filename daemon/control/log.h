@@ -28,9 +28,9 @@ enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 /* Starts the log for the rest of the process. Call it before other threads exist. False: out of
  * memory, or no thread. */
 bool log_start(void);
-/* Waits until all lines are written, up to a second; after that was too short, not again before
- * they are. Call it before the process ends, and after a line of which there may be hundreds. */
-void log_flush(void);
+/* Waits up to a second until all lines are written. False: they are not. Call it before the process
+ * ends. */
+bool log_flush(void);
 
 __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const char *format, ...);
 

@@ -65,14 +65,15 @@ void plan_tell(const struct stream *s, void *context,
 
 static void log_one(void *context, const struct stream *s, bool doubt, const char *text)
 {
-	(void)context;
+	bool *patient = context;
+
 	log_line(doubt ? LOG_WARNING : LOG_NOTE, "stream %s: %s", s->config->name, text);
-	log_flush(); /* or hundreds of datasets' remarks push out the line of the start */
+	*patient = *patient && log_flush();
 }
 
-void plan_log(const struct stream *s)
+void plan_log(const struct stream *s, bool *patient)
 {
-	plan_tell(s, NULL, log_one);
+	plan_tell(s, patient, log_one);
 }
 
 /* ---- a run with another mix than the config's ---- */

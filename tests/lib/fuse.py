@@ -242,7 +242,7 @@ class Hanging:
         return self.words[STALE]
 
     def die(self):
-        """Ends the server: whoever waits for it gets an error."""
+        """Ends the server. All calls that wait for it fail."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         self.pid = 0

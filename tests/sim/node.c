@@ -70,8 +70,9 @@ void log_session(
 	va_end(args);
 }
 
-void log_flush(void)
+bool log_flush(void)
 {
+	return true;
 }
 
 struct http *web_start(struct control *control, const char *address, int fd, struct fault *fault)
