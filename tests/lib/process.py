@@ -64,6 +64,12 @@ def free_port():
             reserved.close()
 
 
+def children(process):
+    """The pids of its children, zombies too."""
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        return [int(number) for number in file.read().split()]
+
+
 def child_environment(**more):
     """The environment of a process that imports tokend and this library."""
     return {

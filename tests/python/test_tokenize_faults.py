@@ -11,13 +11,9 @@ from test_tokenize import files, packed, parquet
 from tokenizing import corpus, of_tiktoken, refused, shards, started, texts, tokenize, write_jsonl
 
 import lib
+from lib.process import children
 
 pytest_plugins = ["tokenizing"]  # its fixture
-
-
-def children(process):
-    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-        return [int(number) for number in file.read().split()]
 
 
 KINDS = {"a.jsonl.gz": packed, "texts": files, "a.parquet": parquet}

@@ -57,19 +57,12 @@ class Group:
         with open(self.procs, "w") as f:
             f.write(str(os.getpid()))
 
-    def count(self, *files):
-        """A word's number in the first of these files that exists: version 1 has others than 2."""
-        for name, word in files:
-            with contextlib.suppress(FileNotFoundError), open(f"{self.path}/{name}") as file:
-                return int(re.search(rf"^{word}(\d+)", file.read(), re.M)[1])
-        return None
-
     def kills(self):
-        return self.count(("memory.events", "oom_kill "), ("memory.oom_control", "oom_kill "))
-
-    def reclaims(self):
-        """How often memory had to be taken from the group's own pages."""
-        return self.count(("memory.failcnt", ""), ("memory.events", "max "))
+        """In one of two files: version 1 has others than 2."""
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(FileNotFoundError), open(f"{self.path}/{name}") as file:
+                return int(re.search(r"^oom_kill (\d+)", file.read(), re.M)[1])
+        return None
 
     def remove(self):
         wait_for(lambda: not open(self.procs).read(), 5)

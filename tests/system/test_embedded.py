@@ -15,6 +15,7 @@ import pytest
 from embedding import STREAM, Scene
 
 from lib import LONG, TOKCTL, TOKEND, Daemon, has, wait_for
+from lib.process import children
 
 # A trainer that attaches again and again.
 RETURNER = """
@@ -29,11 +30,6 @@ for pause in sys.argv[2:]:
 def state_of(place):
     """Keys of a config: root's service may run here, and is not this test's."""
     return {"socket": place.file("own.sock"), "state_dir": place.file("state")}
-
-
-def children(process):
-    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-        return file.read()
 
 
 @pytest.mark.asan

@@ -502,12 +502,12 @@ int state_set_up(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < SOURCES; i++) {
-		source[i] = three[0];
+		source[i] = web;
 		snprintf(names[i], sizeof(names[i]), "dataset-number-%u", i);
 		source[i].name = names[i];
 	}
 	for (unsigned v = 0; v < VALUES; v++) {
-		struct cursor id = identity(0, 0), c;
+		struct cursor id = identity(), c;
 		struct fault fault;
 
 		id.seed += v;
