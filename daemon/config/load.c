@@ -165,12 +165,10 @@ static const struct schema_key config_keys[] = {
 		.help = "Users who may connect, in addition to root and the daemon's own user. A "
 			"group means its members when the config is read. "
 			"Their trainers set `$TOKEND_TRUST_UID` to the daemon's user number, "
-			"unless systemd listens. A quarter of the connections and an eighth of the "
-			"memory are reserved for these users and admin_uids, in equal shares; the "
-			"rest is for the users who come first. A user may begin 64 runs at once "
-			"and then one every 2 seconds, and write 256 files into state_dir at once "
-			"and "
-			"then 10 a second. Root and the daemon's own user have no limits."},
+			"unless systemd listens. If several users are listed here and in "
+			"admin_uids, each gets at most half of the connections and half of the "
+			"memory. A user may write 256 files into state_dir at once and then 10 a "
+			"second. Root and the daemon's own user have no limits."},
 	[ADMIN_UIDS] = {"admin_uids", take_admins, 0, .right = USERS_RIGHT, .otherwise = "none",
 		.help = "Users who may connect and change every run, as root may. A run belongs to "
 			"the first user who attaches to it and is neither root nor listed here. "

@@ -5,16 +5,10 @@
 #include "proto/phrases.h"
 
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
-enum {
-	/* Per turn of the loop: a refused client keeps its descriptor until the turn ends. */
-	ACCEPTS_A_TURN = 16,
-	/* Clients without credit, per millisecond: the queue may also hold clients that have some.
-	 */
-	ACCEPTS_LATE = 16,
-	AGAIN_MS = 1,
-};
+enum { ACCEPTS_A_TURN = 16 };
 
 bool acceptor_allows(const struct acceptor *a, uid_t uid)
 {
@@ -28,31 +22,16 @@ bool acceptor_allows(const struct acceptor *a, uid_t uid)
 	return runs_privileged(config, uid);
 }
 
-static bool may_stay(const struct acceptor *a, struct connection *c, struct fault *fault)
-{
-	if (c->account != c->uid)
-		return fault_set(fault, FAULT_PERMISSION, "allow_uids",
-			"uid %u may not connect; add it to allow_uids", (unsigned)c->uid);
-	c->quota = quota_of(a->quotas, c->uid);
-	if (!quota_connect(a->quotas, c->quota, c->all->n, fault))
-		return false;
-	if (c->all->n > a->most)
-		return fault_set_passing(fault, FAULT_DESCRIPTORS, "connections",
-			"all %u connections that the file descriptor limit allows are in "
-			"use; " PHRASE_NOFILE,
-			a->most);
-	return true;
-}
-
-/* Tells a client why it gets no connection. The fault passes, so the client tries again. */
-static void turn_away(struct connections *all, int fd)
+/* Tells a client why it gets no connection. */
+static void turn_away(struct connections *all, int fd, const struct fault *fault)
 {
 	struct wire w = {.op = WIRE_ERROR};
 
-	wire_set_code(&w, FAULT_DESCRIPTORS);
-	wire_set_text(&w, WIRE_FIELD, "connections");
-	wire_set_text(&w, WIRE_TEXT, "the daemon is out of file descriptors; " PHRASE_NOFILE);
-	wire_set(&w, WIRE_PASSING, 1);
+	wire_set_code(&w, fault->code);
+	wire_set_text(&w, WIRE_FIELD, fault->field);
+	wire_set_text(&w, WIRE_TEXT, fault->text);
+	if (fault->passing)
+		wire_set(&w, WIRE_PASSING, 1);
 	send(fd, all->outgoing, wire_encode(&w, all->outgoing), MSG_DONTWAIT | MSG_NOSIGNAL);
 	closer_close(&all->closers, fd);
 }
@@ -68,58 +47,63 @@ static void refuse_for_descriptors(struct acceptor *a)
 	close(a->spare_fd);
 
 	int fd = accept4(a->fd, NULL, NULL, SOCK_CLOEXEC);
+	struct fault fault;
 
+	fault_set_passing(&fault, FAULT_DESCRIPTORS, "connections",
+		"the daemon is out of file descriptors; " PHRASE_NOFILE);
 	if (fd >= 0)
-		turn_away(a->connections, fd);
+		turn_away(a->connections, fd, &fault);
 	a->spare_fd = dup(STDERR_FILENO); /* if it fails, acceptor_clock() tries again */
 	log_client(0, LOG_WARNING, "client refused: out of file descriptors; " PHRASE_NOFILE);
 }
 
-/* Accepts one client. Returns false if none waits. Sets *@late if the client has no credit. */
-static bool accept_one(struct acceptor *a, bool *late)
+/* The user of client @fd, with one more connection. NULL: @fault. */
+static struct user *admit(struct acceptor *a, int fd, struct ucred *peer, struct fault *fault)
 {
-	uint64_t begin = pace_clock();
-	struct ucred peer = {0};
-	socklen_t n = sizeof(peer);
+	socklen_t n = sizeof(*peer);
+	struct user *user = NULL;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer, &n) < 0)
+		fault_errno(fault, errno, "connections", "%s", strerror(errno));
+	else if (!acceptor_allows(a, peer->uid))
+		fault_set(fault, FAULT_PERMISSION, "allow_uids",
+			"uid %u may not connect; add it to allow_uids", (unsigned)peer->uid);
+	else if (!(user = user_of(a->users, peer->uid)))
+		fault_memory(fault);
+	return user && user_connect(user, a->connections->n + 1, fault) ? user : NULL;
+}
+
+/* Accepts one client. Returns false if none waits. */
+static bool accept_one(struct acceptor *a)
+{
 	int fd = accept4(a->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	struct ucred peer = {0};
 	struct fault fault;
 
-	*late = false;
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
 		refuse_for_descriptors(a);
 	if (fd < 0)
 		return false;
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0) {
-		closer_close(&a->connections->closers, fd);
+
+	struct user *user = admit(a, fd, &peer, &fault);
+
+	if (user) {
+		connection_start(a->connections, fd, &peer, user);
 		return true;
 	}
-	uid_t account = acceptor_allows(a, peer.uid) ? peer.uid : (uid_t)LOG_STRANGERS;
-	struct connection *c = connection_new(a->connections, fd, &peer, account, begin);
-
-	if (c && !may_stay(a, c, &fault))
-		connection_refuse(c, 0, &fault);
-	*late = !c || connection_start(c, pace_clock() - begin);
+	/* A stranger may have many uids. */
+	log_client(fault.code == FAULT_PERMISSION ? (uid_t)LOG_STRANGERS : peer.uid, LOG_WARNING,
+		"pid %d (uid %u) refused: %s: %s", (int)peer.pid, (unsigned)peer.uid, fault.field,
+		fault.text);
+	turn_away(a->connections, fd, &fault);
 	return true;
-}
-
-static void on_again(uv_timer_t *timer)
-{
-	acceptor_clock(timer->data);
 }
 
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
-	struct acceptor *a = poll->data;
-	bool late;
-
 	(void)status, (void)events;
-	for (int i = 0, lates = 0; i < ACCEPTS_A_TURN && accept_one(a, &late); i++) {
-		lates += late;
-		if (lates < ACCEPTS_LATE)
-			continue;
-		uv_poll_stop(&a->poll);
-		uv_timer_start(&a->again, on_again, AGAIN_MS, 0);
-	}
+	for (int i = 0; i < ACCEPTS_A_TURN && accept_one(poll->data); i++)
+		continue;
 }
 
 void acceptor_clock(struct acceptor *a)
@@ -134,19 +118,15 @@ void acceptor_clock(struct acceptor *a)
 
 void acceptor_start(struct acceptor *a)
 {
-	uv_loop_t *loop = a->connections->loop;
-
 	a->spare_fd = dup(STDERR_FILENO);
-	uv_timer_init(loop, &a->again);
-	uv_poll_init(loop, &a->poll, a->fd);
-	a->poll.data = a->again.data = a;
+	uv_poll_init(a->connections->loop, &a->poll, a->fd);
+	a->poll.data = a;
 	uv_poll_start(&a->poll, UV_READABLE, on_accept);
 }
 
 void acceptor_stop(struct acceptor *a)
 {
 	uv_close((uv_handle_t *)&a->poll, NULL);
-	uv_close((uv_handle_t *)&a->again, NULL);
 	if (a->spare_fd >= 0)
 		close(a->spare_fd);
 	a->spare_fd = -1;

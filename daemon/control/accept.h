@@ -12,17 +12,15 @@
 struct acceptor {
 	struct connections *connections;
 	const struct config *config;
-	struct quotas *quotas;
-	unsigned most; /* connections; other descriptors are reserved for shards */
-	int fd;	       /* the listening socket; not owned */
+	struct users *users;
+	int fd; /* the listening socket; not owned */
 	uv_poll_t poll;
-	uv_timer_t again; /* ends a pause in accepting: new clients had no credit */
-	int spare_fd;	  /* closed when descriptors run out; -1: none */
+	int spare_fd; /* closed when descriptors run out; -1: none */
 };
 
 /* May the user connect? */
 bool acceptor_allows(const struct acceptor *acceptor, uid_t uid);
-/* Begins to accept. The caller has set the first five members. */
+/* Begins to accept. The caller has set the first four members. */
 void acceptor_start(struct acceptor *acceptor);
 /* Call once a second: accepts again if descriptors have become free. */
 void acceptor_clock(struct acceptor *acceptor);

@@ -47,7 +47,6 @@ struct attach_job {
 	uint64_t asked_slots; /* 0: the default */
 	unsigned reloads;     /* of the config, before its session was reserved */
 	struct compare_wait wait;
-	uint64_t used_ns; /* CPU time */
 	struct fault fault;
 	char bytes[LIMIT_CURSOR_BYTES]; /* the cursor, as received and as sent */
 };
@@ -234,10 +233,8 @@ static uint64_t contents_of(const struct stream *stream, const struct cursor *cu
 static void attach_work(uv_work_t *work)
 {
 	struct attach_job *job = work->data;
-	uint64_t begin = pace_clock();
 
 	job->ok = make_cursor(job) && make_feed(job);
-	job->used_ns = pace_clock() - begin;
 	if (!job->ok)
 		return;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
@@ -348,7 +345,6 @@ static void begin(struct attach_job *job)
 	s->attached_ms = connection_now(c);
 	s->stream->counts->attaches++;
 	s->stream->counts->attaches_again += s->again;
-	pace_run(&c->all->paces, &c->member, s->run, connection_now(c));
 	log_node(s);
 	session_log_attach(s);
 	following_begin(s);
@@ -370,7 +366,6 @@ static void attach_done(uv_work_t *work, int status)
 
 	(void)status;
 	c->jobs--;
-	connection_charge(c, job->used_ns);
 	if (c->closing)
 		session_end(job->session);
 	else if (!job->ok || !claim(job))
@@ -524,8 +519,7 @@ static bool may_attach(struct attach_job *job, const struct wire *w)
 	       runs_enter(runs, c->uid, s->stream->config->name, s->run, fault) &&
 	       read_start(job, w) && twins_allow(s, fault) &&
 	       session_reserve(s, w, &job->geometry, &job->replaces, fault) &&
-	       runs_begin(
-		       runs, c->quota, s->stream->config->name, s->run, connection_now(c), fault);
+	       runs_begin(runs, c->user, s->stream->config->name, s->run, connection_now(c), fault);
 }
 
 void session_attach(struct connection *c, const struct wire *w)

@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +15,13 @@
 #endif
 
 enum {
-	/* Packets that are still read from a dead client: without credit, and with credit (more
-	 * than a socket's queue holds). */
+	/* Packets that are still read from a dead client: without tokens, and with them (more than
+	 * a socket's queue holds). */
 	LAST_WORDS = 4,
 	LAST_WORDS_MOST = 512,
 	MAX_FDS = 8,
-	PACE_MS = 1,
+	AGAIN_MS = 1,
+	KIB = 1024,
 };
 
 /* ---- closing ---- */
@@ -37,10 +37,8 @@ void connection_settle(struct connection *c)
 	else
 		c->all->first = c->next;
 	c->all->n--;
-	if (c->quota)
-		quota_disconnect(c->quota);
+	user_disconnect(c->user);
 	closer_close(&c->all->closers, c->fd);
-	pace_leave(&c->member);
 	free(c);
 }
 
@@ -54,12 +52,21 @@ static void on_handle_closed(uv_handle_t *handle)
 	connection_settle(c);
 }
 
+static void stop_waiting(struct connection *c)
+{
+	if (!c->waiting)
+		return;
+	TAILQ_REMOVE(&c->all->waiting, c, waits);
+	c->all->waiting_n--;
+	c->waiting = false;
+}
+
 void connection_close(struct connection *c)
 {
 	if (c->closing)
 		return;
 	c->closing = true;
-	pace_forget(&c->member);
+	stop_waiting(c);
 	/* The client sees the end now. The descriptor stays open until the data thread has released
 	 * it. */
 	shutdown(c->fd, SHUT_RDWR);
@@ -87,6 +94,7 @@ void connection_send_fds(
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 
 	assert(length > 0 && n <= MAX_FDS);
+	user_charge(c->user, USER_PACKET, length / KIB);
 	if (n > 0) {
 		memset(control, 0, sizeof(control));
 		message.msg_control = control;
@@ -102,8 +110,8 @@ void connection_send_fds(
 	if (sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length)
 		return;
 	if (errno == EAGAIN)
-		log_client(c->account, LOG_WARNING,
-			"pid %d disconnected: it does not read its replies", (int)c->pid);
+		log_client(c->uid, LOG_WARNING, "pid %d disconnected: it does not read its replies",
+			(int)c->pid);
 	connection_close(c);
 }
 
@@ -136,7 +144,7 @@ void connection_error(struct connection *c, uint64_t serial, const struct fault 
 
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault)
 {
-	log_client(c->account, LOG_WARNING, "pid %d (uid %u) disconnected: %s: %s: %s", (int)c->pid,
+	log_client(c->uid, LOG_WARNING, "pid %d (uid %u) disconnected: %s: %s: %s", (int)c->pid,
 		(unsigned)c->uid, wire_code_name(fault->code), fault->field, fault->text);
 	connection_error(c, serial, fault);
 	connection_close(c);
@@ -195,6 +203,7 @@ static bool receive(struct connection *c)
 		while (n < 0 && errno == ECONNRESET);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
+	user_charge(c->user, USER_PACKET, 1 + (n > 0 ? (uint64_t)n / KIB : 0));
 	if (n <= 0 && !descriptors) {
 		connection_close(c);
 		return false;
@@ -214,44 +223,32 @@ static bool receive(struct connection *c)
 	return !c->closing;
 }
 
-void connection_charge(struct connection *c, uint64_t used_ns)
-{
-	pace_charge(&c->member, used_ns);
-}
-
 static bool may_receive(struct connection *c)
 {
-	return pace_may(&c->member, connection_now(c));
-}
-
-static bool receive_and_charge(struct connection *c)
-{
-	uint64_t begin = pace_clock();
-	bool more = receive(c);
-
-	connection_charge(c, pace_clock() - begin);
-	return more;
+	return user_may(c->user, USER_PACKET, connection_now(c));
 }
 
 /* The client is gone. Packets sent before count: a rank may answer a request and exit. */
 static void drain(struct connection *c)
 {
 	for (int i = 0; i < LAST_WORDS || (i < LAST_WORDS_MOST && may_receive(c)); i++)
-		if (!receive_and_charge(c))
+		if (!receive(c))
 			break;
 	connection_close(c);
 }
 
-static void on_pace(uv_timer_t *timer);
+static void on_again(uv_timer_t *timer);
 
-static void wait_for_credit(struct connection *c)
+/* Waits until its user has a token, as the last of the user's connections. */
+static void wait(struct connection *c)
 {
 	struct connections *all = c->all;
 
 	uv_poll_stop(&c->poll);
-	pace_wait(&all->paces, &c->member);
-	if (!uv_is_active((uv_handle_t *)&all->pace))
-		uv_timer_start(&all->pace, on_pace, PACE_MS, PACE_MS);
+	c->waiting = true;
+	TAILQ_INSERT_TAIL(&all->waiting, c, waits);
+	if (all->waiting_n++ == 0)
+		uv_timer_start(&all->again, on_again, AGAIN_MS, AGAIN_MS);
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)
@@ -262,35 +259,34 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 	if (status < 0) /* reset: libuv has stopped polling */
 		drain(c);
 	else if (may_receive(c))
-		receive_and_charge(c); /* one packet, then the other connections have their turn */
+		receive(c); /* one packet, then the other connections have their turn */
 	else
-		wait_for_credit(c);
+		wait(c);
 }
 
-static void listen_to(struct connection *c)
+static void listen_or_wait(struct connection *c)
 {
-	if (!c->closing)
+	if (c->closing)
+		return;
+	if (may_receive(c))
 		uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_readable);
+	else
+		wait(c);
 }
 
-/* Receives one packet; true: it waits for its next turn. Polls the socket again if there was no
- * packet, or if nobody else needs the time. */
-static bool serve(struct pace_member *member, bool alone)
-{
-	struct connection *c =
-		(struct connection *)((char *)member - offsetof(struct connection, member));
-
-	if (!alone && receive_and_charge(c))
-		return true;
-	listen_to(c);
-	return false;
-}
-
-static void on_pace(uv_timer_t *timer)
+/* Each connection that waits has a turn, and receives a packet if its user has a token. */
+static void on_again(uv_timer_t *timer)
 {
 	struct connections *all = timer->data;
+	struct connection *c;
 
-	if (!pace_serve(&all->paces, uv_now(all->loop), serve))
+	for (unsigned n = all->waiting_n; n > 0 && (c = TAILQ_FIRST(&all->waiting)); n--) {
+		stop_waiting(c);
+		if (may_receive(c))
+			receive(c);
+		listen_or_wait(c);
+	}
+	if (all->waiting_n == 0)
 		uv_timer_stop(timer);
 }
 
@@ -318,51 +314,25 @@ static int open_pidfd(int socket, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-static bool peer_left(int fd)
-{
-	char byte;
-
-	return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-}
-
-/* NULL: out of memory, or the client has no credit and has left already. */
-static struct connection *make(
-	struct connections *all, int fd, const struct ucred *peer, uid_t account, uint64_t begin_ns)
+void connection_start(struct connections *all, int fd, const struct ucred *peer, struct user *user)
 {
 	struct connection *c = calloc(1, sizeof(*c));
-	uint64_t now = uv_now(all->loop);
 
-	if (!c)
-		return NULL;
-	*c = (struct connection){.all = all,
-		.control = all->control,
-		.fd = fd,
-		.pid = peer->pid,
-		.uid = peer->uid,
-		.account = account,
-		.handles = 1,
-		.since_ms = now};
-	c->poll.data = c->process.data = c;
-	if (pace_join(&all->paces, &c->member, account, now)) {
-		if ((may_receive(c) || !peer_left(fd)) &&
-			uv_poll_init(all->loop, &c->poll, fd) == 0)
-			return c;
-		connection_charge(c, pace_clock() - begin_ns);
-		pace_leave(&c->member);
-	}
-	free(c);
-	return NULL;
-}
-
-struct connection *connection_new(
-	struct connections *all, int fd, const struct ucred *peer, uid_t account, uint64_t begin_ns)
-{
-	struct connection *c = make(all, fd, peer, account, begin_ns);
-
-	if (!c) {
+	if (!c || uv_poll_init(all->loop, &c->poll, fd) < 0) {
+		free(c);
+		user_disconnect(user);
 		closer_close(&all->closers, fd);
-		return NULL;
+		return;
 	}
+	c->all = all;
+	c->control = all->control;
+	c->fd = fd;
+	c->pid = peer->pid;
+	c->uid = peer->uid;
+	c->user = user;
+	c->handles = 1;
+	c->since_ms = uv_now(all->loop);
+	c->poll.data = c->process.data = c;
 	c->next = all->first;
 	if (c->next)
 		c->next->before = c;
@@ -377,41 +347,25 @@ struct connection *connection_new(
 		c->handles = 2;
 		uv_poll_start(&c->process, UV_READABLE, on_process_end);
 	}
-	return c;
-}
-
-bool connection_start(struct connection *c, uint64_t used_ns)
-{
-	connection_charge(c, used_ns);
-	if (may_receive(c)) {
-		listen_to(c);
-		return false;
-	}
-	if (!c->closing)
-		wait_for_credit(c);
-	return true;
+	user_charge(user, USER_PACKET, 1);
+	listen_or_wait(c);
 }
 
 /* ---- all of them ---- */
 
 void connections_init(struct connections *all)
 {
-	paces_init(&all->paces);
 	all->closers.loop = all->loop;
-	uv_timer_init(all->loop, &all->pace);
-	all->pace.data = all;
+	TAILQ_INIT(&all->waiting);
+	uv_timer_init(all->loop, &all->again);
+	all->again.data = all;
 }
 
 void connections_stop(struct connections *all)
 {
 	assert(!all->first);
-	uv_close((uv_handle_t *)&all->pace, NULL);
+	uv_close((uv_handle_t *)&all->again, NULL);
 	closers_stop(&all->closers);
-}
-
-void connections_free(struct connections *all)
-{
-	paces_free(&all->paces);
 }
 
 void connections_check(const struct connections *all)
@@ -421,8 +375,8 @@ void connections_check(const struct connections *all)
 
 	for (const struct connection *c = all->first; c; before = c, c = c->next) {
 		assert(c->all == all && c->before == before && c->fd >= 0);
-		assert(c->member.pace && c->member.pace->members > 0);
-		assert(!c->closing || !c->member.waiting);
+		assert(c->user->connected > 0);
+		assert(!c->closing || !c->waiting);
 		assert(!c->closing || c->handles > 0 || c->jobs > 0 || c->session);
 		assert(c->closing || c->handles > 0);
 		n++;

@@ -7,8 +7,7 @@
 
 #include "daemon/control/closer.h"
 #include "daemon/control/log.h"
-#include "daemon/control/pace.h"
-#include "daemon/control/quota.h"
+#include "daemon/control/users.h"
 #include "proto/fault.h"
 #include "proto/wire.h"
 
@@ -38,9 +37,10 @@ struct connections {
 	uv_loop_t *loop;
 	struct control *control; /* the owner's, for its event handlers */
 	const struct connection_events *events;
-	struct paces paces;
 	struct closers closers;
-	uv_timer_t pace; /* runs while connections wait for their turn */
+	TAILQ_HEAD(connection_queue, connection) waiting; /* their users have no tokens */
+	unsigned waiting_n;				  /* length of that queue */
+	uv_timer_t again;				  /* runs meanwhile */
 	struct connection *first;
 	unsigned n;			   /* length of that list */
 	char incoming[LIMIT_PACKET_BYTES]; /* the packet that is being handled */
@@ -53,16 +53,16 @@ struct connection {
 	int fd;
 	pid_t pid; /* 0: in a PID namespace that we cannot see */
 	uid_t uid;
-	uid_t account; /* who pays for it and its log lines: see connection_new() */
 	uv_poll_t poll;
 	uv_poll_t process; /* polls pidfd, if there is one */
 	int pidfd;	   /* the client's process; -1: unknown */
 	unsigned handles;  /* open in libuv */
 	unsigned jobs;	   /* in libuv's pool: it is not freed before they return */
 	bool closing;
-	struct pace_member member;
-	struct quota *quota; /* of its user; NULL: the user may not connect */
-	uint64_t since_ms;   /* when the last message arrived */
+	struct user *user;
+	bool waiting; /* is it in that queue? */
+	TAILQ_ENTRY(connection) waits;
+	uint64_t since_ms; /* when the last message arrived */
 
 	/* The owner's. connection.c does not use them, except that a connection with a session is
 	 * not freed. */
@@ -79,18 +79,10 @@ struct connection {
 void connections_init(struct connections *all);
 /* Closes the timer. Every connection must be gone. */
 void connections_stop(struct connections *all);
-void connections_free(struct connections *all);
 
-/*
- * Takes over the accepted socket @fd of @peer. @account: the peer's uid, or LOG_STRANGERS if it may
- * not connect: a user may have many uids. @begin_ns: this thread's CPU clock when the accept began,
- * to charge its user. NULL, and @fd is closed: out of memory, or the client has left already
- * and its user has no credit. Call connection_start() once the client is admitted.
- */
-struct connection *connection_new(struct connections *all, int fd, const struct ucred *peer,
-	uid_t account, uint64_t begin_ns);
-/* Begins to receive. Returns true if it must wait for credit first. */
-bool connection_start(struct connection *c, uint64_t used_ns);
+/* Takes over the accepted socket @fd of @peer, and begins to receive. @user: see user_connect().
+ * Out of memory, it is closed. */
+void connection_start(struct connections *all, int fd, const struct ucred *peer, struct user *user);
 
 /*
  * Sends a message. @serial: that of the query it replies to; 0: none. If the socket's buffer is
@@ -114,8 +106,6 @@ void connection_close(struct connection *c);
 /* Frees a closed connection that has no handle, job or session left. Call it when one of them ends.
  */
 void connection_settle(struct connection *c);
-/* Charges CPU time that a job used on its behalf. */
-void connection_charge(struct connection *c, uint64_t used_ns);
 
 /* Asserts the invariants between turns of the loop. */
 void connections_check(const struct connections *all);

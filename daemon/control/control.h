@@ -15,13 +15,13 @@
 #include "daemon/control/hang.h"
 #include "daemon/control/keeper.h"
 #include "daemon/control/process.h"
-#include "daemon/control/quota.h"
 #include "daemon/control/reload.h"
 #include "daemon/control/request.h"
 #include "daemon/control/rereads.h"
 #include "daemon/control/runs.h"
 #include "daemon/control/session.h"
 #include "daemon/control/store_report.h"
+#include "daemon/control/users.h"
 
 struct control {
 	uv_loop_t *loop;
@@ -39,7 +39,7 @@ struct control {
 	uint64_t turns, turned_ms;   /* of the data thread: the number, and when it last changed */
 	struct keeper *keeper;	     /* makes all calls on state_dir */
 	struct keeper *cache_keeper; /* waits for the cache's disk; NULL: there is no cache */
-	struct quotas *quotas;
+	struct users users;
 	struct runs *runs;
 	struct counts counts;
 	struct process process; /* open while metrics are served */

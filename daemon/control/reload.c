@@ -272,9 +272,6 @@ static bool switch_over(struct reload *r)
 		return fault_memory(&r->fault);
 	if (!reserve_indexes(r))
 		return false;
-	if (!quotas_list(control->quotas, r->config))
-		return fault_set(&r->fault, FAULT_ARGUMENT, "allow_uids",
-			"allow_uids: too many users were added since the start; restart tokend");
 	generation = calloc(1, sizeof(*generation));
 	if (!generation)
 		return fault_memory(&r->fault);

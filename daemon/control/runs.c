@@ -151,27 +151,15 @@ bool runs_enter(struct runs *runs, uid_t uid, const char *stream, char *run, str
 		run, (unsigned)owner_of(runs, stream, run), (unsigned)uid);
 }
 
-bool runs_begin(struct runs *runs, struct quota *quota, const char *stream, const char *run,
+bool runs_begin(struct runs *runs, struct user *user, const char *stream, const char *run,
 	uint64_t now_ms, struct fault *fault)
 {
-	if (!quota_may_write(quota, now_ms, FAULT_ATTACH, fault))
+	if (!user_may_write(user, now_ms, FAULT_ATTACH, fault))
 		return false;
 	if (find(runs, stream, run))
 		return true;
-	if (!quota_may_begin(quota, now_ms, fault))
-		return false;
-	quota_begun(quota);
 	return get(runs, stream, run) ||
 	       fault_set_passing(fault, FAULT_MEMORY, "run", "out of memory");
-}
-
-static void set_owner(struct runs *runs, struct run *run, uid_t owner)
-{
-	struct quota *quota = quota_of(runs->options.quotas, owner);
-
-	run->owner = owner;
-	if (quota)
-		quota_has_run(quota);
 }
 
 bool runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *name,
@@ -184,7 +172,7 @@ bool runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *na
 	if (noted->owner != RUN_NOBODY)
 		runs_found(runs, run->stream, run->name, noted->owner);
 	if (run->owner == RUN_NOBODY && !runs_privileged(runs->options.config, uid))
-		set_owner(runs, run, uid);
+		run->owner = uid;
 	if (!runs->known || runs_may(runs, uid, run->stream, run->name))
 		return true;
 	return fault_set_passing(fault, FAULT_ATTACH, "run",
@@ -198,7 +186,7 @@ void runs_found(struct runs *runs, const char *stream, const char *name, uid_t o
 
 	if (!run || run->owner == owner)
 		return;
-	set_owner(runs, run, owner);
+	run->owner = owner;
 	runs->options.on_owner(runs->options.context, stream, name, owner);
 }
 
@@ -252,11 +240,11 @@ static void note_done(struct keeper_job *job)
 {
 	struct note *note = (struct note *)job;
 	struct runs *runs = note->runs;
-	struct quota *quota = quota_of(runs->options.quotas, note->place.uid);
+	struct user *user = user_of(runs->options.users, note->place.uid);
 
 	runs->notes--;
-	if (note->noted.added)
-		quota_written(quota, 1);
+	if (note->noted.added && user)
+		user_charge(user, USER_FILE, 1);
 	if (note->noted.opened)
 		runs_cleaned(runs, &note->place);
 	runs_found(runs, note->place.stream, note->place.run, note->noted.owner);

@@ -13,8 +13,8 @@
 #include "daemon/config/config.h"
 #include "daemon/control/keeper.h"
 #include "daemon/control/mix_log.h"
-#include "daemon/control/quota.h"
 #include "daemon/control/run_dir.h"
+#include "daemon/control/users.h"
 #include "proto/fault.h"
 
 struct runs;
@@ -22,7 +22,7 @@ struct runs;
 struct runs_options {
 	const struct config *config;
 	struct keeper *keeper;
-	struct quotas *quotas;
+	struct users *users;
 	/* state_dir shows that @owner has the run: sessions of other users must end. */
 	void (*on_owner)(void *context, const char *stream, const char *run, uid_t owner);
 	void *context;
@@ -52,7 +52,7 @@ void runs_rename(struct runs *runs, uid_t uid, const char *stream, char *run);
 /* May @uid attach to @run? Renames @run as runs_rename() does. False: FAULT_ATTACH. */
 bool runs_enter(struct runs *runs, uid_t uid, const char *stream, char *run, struct fault *fault);
 /* Call it before an attach: may the user write a mix log, and begin this run if it is new? */
-bool runs_begin(struct runs *runs, struct quota *quota, const char *stream, const char *run,
+bool runs_begin(struct runs *runs, struct user *user, const char *stream, const char *run,
 	uint64_t now_ms, struct fault *fault);
 /* A session attaches: if the run has no owner, its user becomes the owner, unless it is privileged.
  * False: another user was faster, perhaps at another daemon with this state_dir (see @noted). */

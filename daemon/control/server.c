@@ -157,6 +157,7 @@ static void on_config(void *context, const struct config *config)
 	struct fault fault;
 
 	server->acceptor.config = config;
+	server->control.users.config = config;
 	runs_config(server->control.runs, config);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
@@ -299,7 +300,6 @@ static void on_second(uv_timer_t *timer)
 			   !c->errand)
 			connection_close(c);
 	}
-	pace_clean(&server->control.connections.paces, now);
 	if (!server->stopping) {
 		acceptor_clock(&server->acceptor);
 		announce_state(&server->control, false);
@@ -340,7 +340,7 @@ static void give_up(struct server *server)
 		assert(stopped); /* a runs_start() that fails has given it no job */
 	}
 	runs_free(control->runs);
-	quotas_free(control->quotas);
+	users_free(&control->users);
 	data_thread_stop(control->data_thread);
 	control->data_thread = NULL;
 }
@@ -355,16 +355,13 @@ static bool start_keeper(struct server *server, struct fault *fault)
 {
 	struct control *control = &server->control;
 
-	control->quotas = quotas_new(control->config, server->options->connections);
-	if (!control->quotas)
-		return fault_memory(fault);
 	control->keeper = keeper_start(&server->loop, fault);
 	if (!control->keeper)
 		return false;
 	control->runs = runs_start(&(struct runs_options){
 		.config = control->config,
 		.keeper = control->keeper,
-		.quotas = control->quotas,
+		.users = &control->users,
 		.on_owner = on_owner,
 		.context = control,
 	});
@@ -466,8 +463,7 @@ static bool start(struct server *server, struct fault *fault)
 	server->acceptor = (struct acceptor){
 		.connections = &control->connections,
 		.config = control->config,
-		.quotas = control->quotas,
-		.most = o->connections,
+		.users = &control->users,
 		.fd = o->listener->fd,
 	};
 	acceptor_start(&server->acceptor);
@@ -511,7 +507,7 @@ static void end_keeper(struct server *server)
 		leave();
 	}
 	runs_free(server->control.runs);
-	quotas_free(server->control.quotas);
+	users_free(&server->control.users);
 }
 
 static void control_init(struct control *control, struct server *server)
@@ -526,6 +522,7 @@ static void control_init(struct control *control, struct server *server)
 	control->store_queues = o->store_queues;
 	control->cgroup = o->cgroup;
 	control->rereads = o->rereads;
+	control->users = (struct users){.config = control->config, .connections = o->connections};
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;
 	generations_init(&control->generations, o->catalog,
 		o->reading ? o->reading->streams : o->catalog->config->streams);
@@ -581,7 +578,6 @@ int server_run(const struct server_options *options)
 	uv_run(&server->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&server->loop);
 	requests_free(&server->control.requests);
-	connections_free(&server->control.connections);
 	counts_free(&server->control.counts);
 	compare_free(&server->control.comparing);
 	generations_free(&server->control.generations);

@@ -22,7 +22,7 @@
  *   errand.c          lets a connection wait for the keeper
  *   connection.c      a client's socket: packets in and out, and the death of the client
  *   runs.c            the owners of runs
- *   pace.c, quota.c   limit each user's part of the control thread, memory and state_dir
+ *   users.c           limits each user's connections, memory, packets and files
  *   hang.c            storage that does not answer; store_report.c: the state of the stores
  *   counts.c          counters for metrics; process.c: figures from /proc
  *   generation.c      the configs that sessions use; plan.c: remarks about their streams

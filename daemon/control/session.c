@@ -74,10 +74,8 @@ void session_free(struct session *s)
 static void unmap_work(uv_work_t *work)
 {
 	struct session *s = work->data;
-	uint64_t begin = pace_clock();
 
 	ring_memory_free(&s->memory);
-	s->used_ns = pace_clock() - begin;
 }
 
 static void unmap_done(uv_work_t *work, int status)
@@ -87,7 +85,6 @@ static void unmap_done(uv_work_t *work, int status)
 
 	(void)status;
 	c->jobs--;
-	connection_charge(c, s->used_ns);
 	session_free(s);
 	connection_settle(c);
 }
@@ -202,10 +199,8 @@ static void log_unpinned(struct session *s, bool unpinned)
 static void vacate_work(uv_work_t *work)
 {
 	struct session *s = work->data;
-	uint64_t begin = pace_clock();
 
 	ring_memory_vacate(&s->memory);
-	s->used_ns = pace_clock() - begin;
 }
 
 static void vacate_done(uv_work_t *work, int status)
@@ -215,7 +210,6 @@ static void vacate_done(uv_work_t *work, int status)
 
 	(void)status;
 	c->jobs--;
-	connection_charge(c, s->used_ns);
 	session_release(s);
 	s->vacating = false;
 	if (!s->fed)

@@ -55,7 +55,6 @@ struct session {
 				 */
 	uint64_t full_released; /* slots released by then */
 	uv_work_t unmap;	/* the job that frees its memory */
-	uint64_t used_ns;	/* CPU time of that job */
 	bool vacating;		/* its memory is being freed while reads are in flight */
 	unsigned leaving_s;	/* how long it has been closed with reads in flight */
 };

@@ -13,6 +13,7 @@ enum {
 	RING_BYTES = 4 << 20,
 	SLOTS_LEAST = 4,
 	SLOTS_MOST = 64,
+	MIB = 1 << 20,
 	STORED = 4, /* so many times as much hides the latency of a store */
 };
 
@@ -101,7 +102,7 @@ static uint64_t default_slots(const struct stream *stream, uint64_t micro_batch)
 	return slots < least ? least : slots > most ? most : slots;
 }
 
-/* Do `memory:` and the user's share have room for @need bytes, of which a replaced ring has @lent?
+/* Do `memory:` and the user's cap have room for @need bytes, of which a replaced ring has @lent?
  */
 static bool has_room(const struct session *s, uint64_t need, uint64_t lent, struct fault *fault)
 {
@@ -122,10 +123,8 @@ static bool has_room(const struct session *s, uint64_t need, uint64_t lent, stru
 				? "the cgroup's limit, which is below memory: in"
 				: "memory: in",
 			control->config->path);
-	/* The user's share is charged only for what the replaced ring does not have. */
 	return need <= lent ||
-	       quota_memory(control->quotas, s->connection->quota, need - lent,
-		       used - all->staging_bytes, limit - all->staging_bytes, fault);
+	       user_may_take(s->connection->user, need - lent, limit - all->staging_bytes, fault);
 }
 
 bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
@@ -158,7 +157,8 @@ bool session_reserve(struct session *s, const struct wire *w, struct ring_geomet
 		return false;
 	s->bytes = need;
 	s->control->sessions.memory_bytes += need;
-	quota_take(s->connection->quota, need);
+	s->connection->user->bytes += need;
+	user_charge(s->connection->user, USER_PACKET, need / MIB);
 	begin_pair(s, former);
 	*replaces = former != NULL;
 	return true;
@@ -169,6 +169,6 @@ void session_release(struct session *s)
 	end_pairs(s);
 	assert(s->control->sessions.memory_bytes >= s->bytes);
 	s->control->sessions.memory_bytes -= s->bytes;
-	quota_return(s->connection->quota, s->bytes);
+	s->connection->user->bytes -= s->bytes;
 	s->bytes = 0;
 }

@@ -1,5 +1,5 @@
 /*
- * Counts ring memory against `memory:` and each user's share of it.
+ * Counts ring memory against `memory:` and each user's cap.
  *
  * A client that seeks gets its next ring before it closes the present one, so that it can continue
  * if the attach is refused. Meanwhile `memory:` counts the larger ring of the two only, so that an

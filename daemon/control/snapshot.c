@@ -19,7 +19,6 @@ struct save_job {
 	struct run_place place;
 	char tag[LIMIT_NAME_BYTES + 1];
 	bool ok;
-	uint64_t used_ns; /* CPU time */
 	struct fault fault;
 	struct snapshot_saved saved;
 	size_t n;
@@ -45,10 +44,8 @@ static bool save(struct save_job *job)
 static void save_work(struct keeper_job *work)
 {
 	struct save_job *job = (struct save_job *)work;
-	uint64_t begin = pace_clock();
 
 	job->ok = save(job);
-	job->used_ns = pace_clock() - begin;
 }
 
 static void count_failed(const struct stream *stream)
@@ -84,17 +81,17 @@ static void save_done(struct keeper_job *work)
 	struct save_job *job = (struct save_job *)work;
 	struct connection *c = errand_back(&job->errand);
 	struct control *control = job->control;
+	struct user *user;
 
 	if (job->ok)
 		count_made(job->stream);
 	else if (c) /* otherwise it was counted when it was late, or the client has left */
 		count_failed(job->stream);
-	if (c) {
-		connection_charge(c, job->used_ns);
+	if (c)
 		answer(c, job);
-	}
-	if (job->saved.written)
-		quota_written(quota_of(control->quotas, job->place.uid), 1);
+	user = user_of(&control->users, job->place.uid);
+	if (job->saved.written && user)
+		user_charge(user, USER_FILE, 1);
 	if (job->saved.opened)
 		runs_cleaned(control->runs, &job->place);
 	runs_found(control->runs, job->place.stream, job->place.run, job->saved.owner);
@@ -132,7 +129,7 @@ static bool check(const struct connection *c, const struct wire *w, struct fault
 			"has not answered for %" PRIu64
 			" s; the snapshot is not saved, save it again later",
 			busy_ms / 1000);
-	return quota_may_write(c->quota, connection_now(c), FAULT_CHECKPOINT, fault);
+	return user_may_write(c->user, connection_now(c), FAULT_CHECKPOINT, fault);
 }
 
 /* NULL with @fault: the tag is not valid, or out of memory. */
