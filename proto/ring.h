@@ -110,12 +110,7 @@ struct ring_control {
 	alignas(64) _Atomic uint64_t
 		client_waits;	      /* it waits for published ≥ this; 0: it does not */
 	_Atomic uint64_t waits_since; /* ns on CLOCK_MONOTONIC: when that wait began; 0: unknown */
-	alignas(64) _Atomic uint64_t
-		pinned; /* bytes registered with a GPU's driver, or RING_UNPINNED */
 };
-
-/* `pinned` if registering failed. (0: it was not requested.) */
-#define RING_UNPINNED UINT64_MAX
 
 _Static_assert(sizeof(struct ring_slot) == 16 && sizeof(struct ring_row) == 40, "shared layout");
 _Static_assert(sizeof(struct ring_geometry) == 64, "shared layout");
@@ -132,7 +127,6 @@ _Static_assert(sizeof(struct ring_header) == 512, "shared layout");
 _Static_assert(sizeof(struct ring_header) <= RING_PAGE, "shared layout");
 _Static_assert(offsetof(struct ring_control, client_waits) == 64, "shared layout");
 _Static_assert(offsetof(struct ring_control, waits_since) == 72, "shared layout");
-_Static_assert(offsetof(struct ring_control, pinned) == 128, "shared layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "shared words must be lock-free");
 
 /* One side's view of a ring. The pointers are into the caller's mappings; geometry is a private
@@ -314,12 +308,6 @@ static inline bool ring_wait_begin(const struct ring *ring, uint64_t s)
 static inline void ring_say_waits_since(const struct ring *ring, uint64_t ns)
 {
 	atomic_store_explicit(&ring->control->waits_since, ns, memory_order_relaxed);
-}
-
-/* For the daemon's log and status. */
-static inline void ring_say_pinned(const struct ring *ring, uint64_t pinned)
-{
-	atomic_store_explicit(&ring->control->pinned, pinned, memory_order_relaxed);
 }
 
 static inline bool ring_daemon_waits(const struct ring *ring)

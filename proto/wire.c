@@ -68,7 +68,6 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_SEQ_LEN] = "seq_len",
 	[WIRE_HELPER] = "helper",
 	[WIRE_NODE] = "node",
-	[WIRE_PINNED] = "pinned_bytes",
 	[WIRE_PASSING] = "passing",
 	[WIRE_REPLACES] = "replaces",
 	[WIRE_SLOW_MS] = "slow_ms",

@@ -146,7 +146,6 @@ enum wire_key {
 	WIRE_SEQ_LEN,
 	WIRE_HELPER,
 	WIRE_NODE,    /* NUMA node of the client; in a status, the one that its ring prefers */
-	WIRE_PINNED,  /* bytes of the ring that a GPU's driver has registered; 0: it refused */
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_REPLACES,
 	WIRE_SLOW_MS, /* how long its storage has not answered */

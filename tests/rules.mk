@@ -15,16 +15,15 @@ $(O)/check/test_power_cut: $(patsubst %,$(O)/tests/%.o,unit/test_power_cut unit/
 $(patsubst %,$(O)/tests/%.o,unit/state_disk disk/calls memory/trace $(addprefix sim/,grant proc ring socket storage)): ALL_CFLAGS += -Wno-missing-prototypes
 $(O)/check/test_power_cut: ALL_LDFLAGS += $(disk_calls:%=-Wl,--wrap=%)
 
-# For the Python tests: readers of shards and stores, a trainer, a strict stand-in for a GPU driver.
+# For the Python tests: readers of shards and stores, trainers, a strict stand-in for CUDA.
 $(O)/check/shard-cat: $(O)/tests/unit/shard_cat.o $(O)/all.a
 $(O)/check/store-cat: $(O)/tests/unit/store_cat.o $(O)/all.a
-$(O)/check/pin-trainer: $(O)/tests/gpu/pin_trainer.o $(O)/all.a
 # For the Python tests, with the library that is installed: a trainer that names a config.
 $(O)/check/config-trainer: $(O)/tests/unit/config_trainer.o $(O)/lib/libtokend.so
 	$(dynamic)
 $(O)/check/sim: $(call objects,$(call room,tests/sim tests/disk)) $(O)/all.a
 $(O)/check/prove: $(call objects,$(call room,tests/prove)) $(O)/all.a
-$(addprefix $(O)/check/,shard-cat store-cat pin-trainer prove):
+$(addprefix $(O)/check/,shard-cat store-cat prove):
 	$(program)
 # System calls of the daemon and the library go to the simulator, which has its own libuv. Code
 # between which rings are shared can be interrupted, or killed, at every branch.
@@ -37,6 +36,15 @@ $(O)/check/sim: $(preempted) tests/sim/wrap.txt
 
 $(O)/check/fake/libcuda.so.1: $(O)/tests/gpu/fake_cuda.o
 	$(program) -shared -Wl,-soname,libcuda.so.1
+$(O)/check/example-gpu-trainer: $(O)/fake/client/example/gpu_trainer.o $(O)/all.a
+	$(program) $(fake)
+$(O)/check/copies-trainer: $(O)/fake/tests/gpu/copies_trainer.o $(O)/all.a
+	$(program) $(fake) -Wl,--wrap=mmap
+$(O)/check/example-gpu-trainer $(O)/check/copies-trainer: $(O)/check/fake/libcuda.so.1
+fake = $(O)/check/fake/libcuda.so.1 -Wl,-rpath,'$$ORIGIN/fake'
+$(O)/fake/%.o: %.c Makefile tests/gpu/include/cuda_runtime.h
+	$(Q)mkdir -p $(@D)
+	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -Itests/gpu/include -c $< -o $@
 
 # Fuzzers. An input also says which allocation and which call on a file fails (tests/fuzz/fail.h).
 # Built for asan, without the coverage that guides libFuzzer, they run known inputs.
@@ -50,7 +58,7 @@ $(O)/check/fuzz-%: $(O)/tests/fuzz/fuzz_%.o $(O)/tests/fuzz/fail.o $(O)/all.a
 # For tests/soak: a trainer that takes batches at full speed.
 $(O)/check/long-life: $(call objects,tests/soak/long_life.c $(client) $(proto))
 	$(program)
-helpers = $(addprefix $(O)/check/,shard-cat store-cat pin-trainer config-trainer fake/libcuda.so.1)
+helpers = $(addprefix $(O)/check/,shard-cat store-cat copies-trainer example-gpu-trainer config-trainer fake/libcuda.so.1)
 helpers: $(helpers) $(if $(filter gcc,$(VARIANT)),build/gcc/check/long-life wheel-programs cuda-programs)
 unit: helpers $(tests:%=$(O)/check/%) $(addprefix $(O)/check/,sim prove)
 

@@ -1,7 +1,6 @@
 #include "client/lib/attach.h"
 
 #include "client/lib/connect.h"
-#include "client/lib/gpu_copy.h"
 #include "client/lib/message.h"
 #include "client/lib/places.h"
 #include "client/lib/private.h"
@@ -328,6 +327,4 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 		m->older = old->older;
 		mapping_close(old, true);
 	}
-	if (t->pins)
-		copy_pin(t, m); /* if that fails, copies are slower: tokend_shape() shows it */
 }

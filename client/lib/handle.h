@@ -3,8 +3,7 @@
  *
  *   handle.c    the struct, its errors                 wait.c      the clock, waiting
  *   connect.c   the link to a daemon, with trust.c, process.c and places.c
- *   map.c       a mapped ring, with release_queue.h and pin.c (the GPU's driver)
- *   slots.c     held batches, releasing                gpu_copy.c  copies to a GPU
+ *   map.c       a mapped ring, with release_queue.h    slots.c     held batches, releasing
  *   message.c   the daemon's errors and warnings       warn.c      warnings while a call waits
  *   search.c    how long to look for a daemon          private.c   that of a config, with program.c
  *   attach.c    connect, attach, map the ring          recording.c the record of batches taken
@@ -31,7 +30,6 @@
 
 struct mapping;
 struct packet;
-struct pin;
 struct recording;
 struct starter;
 
@@ -112,7 +110,6 @@ struct tokend {
 	uint64_t rank, world;
 	uint64_t number;
 	uint32_t micro_batch;
-	uint32_t copying;	  /* slots on their way to a GPU */
 	int fd;			  /* of the session; -1: no daemon */
 	struct recording *record; /* or NULL */
 
@@ -148,8 +145,6 @@ struct tokend {
 	int64_t listened;     /* ns: when the socket was last read while batches were ready */
 	int64_t slowed;	      /* ns: when a slow batch came that was warned of; 0: never */
 	struct search search; /* for a lost daemon */
-	struct pin *pin;      /* the GPU's driver; NULL: not used */
-	bool pins;	      /* register every ring with it */
 	uint64_t mappings, reattached, lost_wakes, waited_ns, batches;
 	uint8_t *bytes; /* [LIMIT_CURSOR_BYTES], for an attach */
 	uint8_t *saved; /* [LIMIT_CURSOR_BYTES], for a checkpoint, which may have to attach first */

@@ -95,19 +95,18 @@ bool mapping_sound(const struct mapping *m)
 
 bool mapping_idle(const struct mapping *m)
 {
-	return !m->undoable && m->held == 0 && (!m->copies || copies_none(m->copies));
+	return !m->undoable && m->held == 0;
 }
 
 void mapping_close(struct mapping *m, bool mapped)
 {
 	if (!m)
 		return;
-	if (!mapped) {
-		copies_forget(m->copies);
-	} else {
+	if (mapped) {
+		if (m->gone)
+			m->gone(m->context, m->data, m->ring.geometry.control_at);
 		munmap(m->meta, m->ring.geometry.meta_bytes);
-		if (copies_free(m->copies))
-			munmap(m->data, m->ring.geometry.data_bytes);
+		munmap(m->data, m->ring.geometry.data_bytes);
 	}
 	free(m);
 }

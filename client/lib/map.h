@@ -1,12 +1,10 @@
 /*
  * This process's mapping of a ring. A handle has one current mapping, from the last attach. Older
- * ones stay while batches of them are held, so that a batch outlives its daemon, or while a GPU
- * copies from them.
+ * ones stay while batches of them are held, so that a batch outlives its daemon.
  */
 #ifndef TOKEND_MAP_H
 #define TOKEND_MAP_H
 
-#include "client/lib/pin.h"
 #include "client/lib/release_queue.h"
 #include "proto/fault.h"
 #include "proto/ring.h"
@@ -25,19 +23,15 @@ struct mapping {
 	bool serials;	  /* the daemon's replies carry the serials of queries */
 	bool undoable;	  /* kept by struct undo, although nothing of it is held */
 	void *meta, *data;
-	struct copies *copies; /* to a GPU; NULL: none was made */
+	void (*gone)(void *context, void *base, uint64_t bytes); /* of tokend_memory(); or NULL */
+	void *context;
 	struct mapping *older;
 	uint64_t bits[]; /* of queue */
 };
 
-/* True if slot @s is being copied to a GPU. */
-static inline bool mapping_copies(const struct mapping *m, uint64_t s)
-{
-	return m->copies && copies_has(m->copies, s);
-}
 /* True if the counters are consistent: released ≤ taken ≤ published ≤ released + slots. */
 bool mapping_sound(const struct mapping *m);
-/* True if nothing needs it: no batch is held or being copied, and no undo leads back to it. */
+/* True if nothing needs it: no batch is held, and no undo leads back to it. */
 bool mapping_idle(const struct mapping *m);
 
 /*
@@ -47,8 +41,8 @@ bool mapping_idle(const struct mapping *m);
  */
 struct mapping *mapping_open(
 	int meta_fd, uint64_t meta_bytes, int data_fd, uint64_t data_bytes, struct fault *fault);
-/* Unmaps and frees. @mapped: false in a forked child, which does not inherit the memory. Memory
- * that a GPU still reads stays mapped. */
+/* Calls `gone`, unmaps and frees. @mapped: false in a forked child, which does not inherit the
+ * memory. */
 void mapping_close(struct mapping *m, bool mapped);
 
 #endif

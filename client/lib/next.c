@@ -3,7 +3,6 @@
  * words and private memory and make no system call. All other work is done when the ring is empty.
  */
 #include "client/lib/connect.h"
-#include "client/lib/gpu_copy.h"
 #include "client/lib/position.h"
 #include "client/lib/query.h"
 #include "client/lib/recording.h"
@@ -21,7 +20,6 @@ enum {
 	SPIN_NS = 20000,    /* spin this long before a system call */
 	ATTEND_MS = 50,	    /* limit of tokend_attend() */
 	LATE_WAKE_MS = 250, /* a wake-up later than this counts as lost */
-	COPY_NS = 200000,   /* between two checks whether a copy to a GPU has ended */
 	LISTEN_MS = 1000,   /* between two reads of the socket while batches are ready */
 };
 
@@ -90,11 +88,6 @@ static int wait_once(struct tokend *t, int64_t until)
 	const struct mapping *m = t->mapping;
 	int r;
 
-	/* All slots are taken, some are being copied: the daemon cannot fill any. */
-	if (release_queue_full(&m->queue)) {
-		r = wait_ready(t, t->fd, POLLIN, wait_now() + COPY_NS);
-		return r == 1 ? query_listen(t) : r;
-	}
 	if (spin(t))
 		return 0;
 	r = position_check(t);
@@ -104,10 +97,9 @@ static int wait_once(struct tokend *t, int64_t until)
 	if (!ring_wait_begin(&m->ring, m->queue.taken)) {
 		if (ring_daemon_waits(&m->ring))
 			link_wake(t->fd);
-		r = wait_ready(t, t->fd, POLLIN,
-			wait_earlier(
-				until, wait_now() + (t->copying ? COPY_NS : INT64_C(1000000000))));
-		if (r == 0 && !t->copying)
+		r = wait_ready(
+			t, t->fd, POLLIN, wait_earlier(until, wait_now() + INT64_C(1000000000)));
+		if (r == 0)
 			r = count_lost_wake(t);
 	}
 	ring_wait_end(&m->ring);
@@ -132,8 +124,6 @@ static int look_for_batch(struct tokend *t)
 
 	if (t->undo.mapping)
 		undo_forget(t);
-	if (t->copying)
-		copy_collect(t);
 	m->published = ring_published(&m->ring);
 	if (m->published > m->queue.taken) {
 		listen_if_due(t);
@@ -143,7 +133,7 @@ static int look_for_batch(struct tokend *t)
 		return 0;
 	if (t->failed)
 		return handle_failed(t);
-	if (release_queue_full(&m->queue) && !t->copying)
+	if (release_queue_full(&m->queue))
 		return handle_fail(t, TOKEND_EHELD, "slots",
 			"all %u are held and the oldest was not released; release a batch, or "
 			"attach with more slots",
@@ -265,7 +255,7 @@ static int take(struct tokend *t, struct tokend_batch *batch)
 
 static inline bool ready(const struct tokend *t)
 {
-	return !handle_forked(t) && t->mapping->published > t->mapping->queue.taken && !t->copying;
+	return !handle_forked(t) && t->mapping->published > t->mapping->queue.taken;
 }
 
 /* 1: the next batch is ready, 0: the stream has ended; or an error. */

@@ -42,12 +42,7 @@ void tokend_release(struct tokend *t, const struct tokend_batch *batch)
 	struct mapping **at = slots_mapping(t, batch->handle);
 	uint64_t s = slots_number(batch->handle);
 
-	if (*at && mapping_copies(*at, s))
-		handle_fail(t, TOKEND_EARGUMENT, "batch",
-			"number %" PRIu64
-			" is being copied to a GPU; its slot is released automatically",
-			batch->number);
-	else if (!*at || !slots_return(t, at, s))
+	if (!*at || !slots_return(t, at, s))
 		handle_fail(t, TOKEND_EARGUMENT, "batch", "number %" PRIu64 " was already released",
 			batch->number);
 }

@@ -1,6 +1,6 @@
 /* Shape, counters, names and annotations of a handle. */
-#include "client/lib/gpu_copy.h"
-#include "client/lib/slots.h"
+#include "client/lib/handle.h"
+#include "client/lib/map.h"
 #include "proto/version.h"
 
 #include <string.h>
@@ -22,8 +22,6 @@ void tokend_shape(const struct tokend *t, struct tokend_shape *shape)
 		.lost_wakes = t->lost_wakes,
 		.reattached = t->reattached,
 		.waited_ns = t->waited_ns,
-		.pinned_bytes = t->mapping->copies ? copies_registered(t->mapping->copies) : 0,
-		.copying = t->copying,
 	};
 }
 
@@ -57,6 +55,32 @@ unsigned tokend_annotations(const struct tokend *t)
 	const struct ring_geometry *g = &t->mapping->ring.geometry;
 
 	return (g->documents ? TOKEND_DOCUMENTS : 0u) | (g->loss_mask ? TOKEND_LOSS_MASK : 0u);
+}
+
+int tokend_memory(struct tokend *t, void **base, uint64_t *bytes,
+	void (*gone)(void *context, void *base, uint64_t bytes), void *context)
+{
+	struct mapping *m = t->mapping;
+
+	if (handle_forked(t))
+		return TOKEND_EFORKED;
+	if (!gone)
+		return handle_fail(t, TOKEND_EARGUMENT, "gone",
+			"is NULL; pass a function that unregisters the memory");
+	*base = m->data;
+	*bytes = m->ring.geometry.control_at;
+	if (m->gone)
+		return 0;
+	m->gone = gone;
+	m->context = context;
+	return 1;
+}
+
+uint64_t tokend_held(const struct tokend *t)
+{
+	const struct release_queue *q = &t->mapping->queue;
+
+	return handle_forked(t) ? 0 : q->taken - q->released;
 }
 
 int tokend_forked(const struct tokend *t)

@@ -163,7 +163,6 @@ void tokend_detach(struct tokend *t)
 	if (ours) {
 		if (t->undo.mapping && t->undo.fd >= 0)
 			close(t->undo.fd);
-		pin_close(t->pin);
 		private_end(t);
 		handle_lose(t);
 		search_end(&t->search);

@@ -230,6 +230,12 @@ struct tokend_batch {
 TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
 /* The same without waiting: EAGAIN if no batch is ready. */
 TOKEND_API int tokend_try_next(struct tokend *t, struct tokend_batch *batch);
+/*
+ * Describes the batch that the next tokend_next() returns, without taking it. It may be read until
+ * it is taken, or until a seek. Returns and errors: as tokend_next() if @wait is not 0, otherwise
+ * as tokend_try_next().
+ */
+TOKEND_API int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait);
 /* Returns a batch's slot to the daemon. Batches may be released in any order. A second release of a
  * batch has no effect; tokend_why() reports it. */
 TOKEND_API void tokend_release(struct tokend *t, const struct tokend_batch *batch);
@@ -300,9 +306,6 @@ struct tokend_shape {
 	uint64_t lost_wakes; /* waits that timed out although a batch was ready: a bug */
 	uint64_t reattached; /* how often a lost daemon was found again */
 	uint64_t waited_ns;  /* total time spent waiting in tokend_next() */
-
-	uint64_t pinned_bytes; /* bytes of the ring that are registered with the GPU's driver */
-	uint64_t copying;      /* slots that are being copied to a GPU */
 };
 TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape);
 /* Name of dataset number @dataset (see tokend_row). NULL: there is none. The handle owns it, until
@@ -530,68 +533,30 @@ TOKEND_API int tokend_answer(
 TOKEND_API int tokend_record(struct tokend *t, const char *path);
 
 /*
- * ---- copies to a GPU ----
+ * ---- the ring's memory ----
  *
- * Call tokend_pin() once. Then repeat tokend_peek(), tokend_copy() and tokend_next(): the next
- * batch is copied to the GPU and taken. client/example/gpu_trainer.c is a complete trainer.
- *
- * With two buffers and two streams the next batch is copied while the current one is trained on:
- * peek and copy it after tokend_next(). A batch that is copied but not taken does not count for
- * cursor, commit and seek.
- *
- * The library uses the CUDA driver API, found by dlopen(). Programs that do not call these
- * functions need no GPU. Programs that use the CUDA runtime or torch share its primary context. The
- * functions may be called while another stream of the process is captured into a graph. None of
- * them works after fork().
+ * For copies to a GPU: register the ring with the CUDA runtime, so that cudaMemcpyAsync() from a
+ * batch is asynchronous and fast. Release a batch only when the event after its copy has passed.
+ * client/example/gpu_trainer.c is a complete trainer. The library itself loads no CUDA.
  */
 
 /*
- * Registers the ring's memory with the driver, so that copies are asynchronous and fast. Rings that
- * the handle gets later are registered too. tokend_detach() unregisters them, if not done earlier.
- * @device: number of the GPU; -1: that of the current context, otherwise the first GPU with an
- * active context.
+ * Sets *@base and *@bytes to the memory of the current ring's slots, whole pages that all `tokens`
+ * of its batches point into. Register at most 1 GiB at a time: no slot crosses a multiple of 1 GiB
+ * from @base. Call it after each tokend_next(), because a seek or a new daemon brings a new ring.
  *
- * Returns 0. Errors: EREFUSED (no driver, device or context), EMEMORY (the driver reached a limit),
- * EARGUMENT (the handle already uses another device), EFORKED. The handle then works without
- * registered memory; see pinned_bytes of tokend_shape().
- */
-TOKEND_API int tokend_pin(struct tokend *t, int device);
-/*
- * Describes the batch that the next tokend_next() returns, without taking it. It may be read and
- * copied until it is taken, or until a seek. Returns and errors: as tokend_next() if @wait is not
- * 0, otherwise as tokend_try_next().
- */
-TOKEND_API int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait);
-/*
- * Queues a copy of all tokens of a batch that is held or was peeked at. @device_pointer: room for
- * [rows][window_tokens] tokens of token_bytes each. @stream: a CUstream or cudaStream_t of the
- * pinned device; NULL: the default stream. Without tokend_pin() the memory is pageable, and the
- * copy slower.
+ * The library calls @gone with @context, @base and @bytes before it unmaps this ring: after a seek
+ * or a new daemon, once no batch of it is held, at the latest in tokend_detach(). @gone must wait
+ * for all copies from the ring, and unregister it. It is called once, within any call that takes a
+ * handle, in the thread of that call, never in a forked child. It must not use the handle.
  *
- * The slot is released automatically in a later tokend_next(), tokend_try_next() or tokend_peek(),
- * after the copy has ended and the batch was taken, in the order of the copies. Do not call
- * tokend_release() for it. tokend_detach() waits up to 10 s for copies; memory that is still being
- * copied then stays mapped.
- *
- * Returns 0. Errors: EARGUMENT (batch not held, already being copied, stream being captured, an
- * error of the driver), EREFUSED (no driver or context), EMEMORY, EFORKED; the batch then still
- * belongs to the caller.
+ * Returns 1 if this is the first call for this ring; 0 if the ring is the same as before, and @gone
+ * and @context are ignored. Errors: EARGUMENT (no @gone), EFORKED. Makes no system call.
  */
-TOKEND_API int tokend_copy(
-	struct tokend *t, const struct tokend_batch *batch, uint64_t device_pointer, void *stream);
-/* 1 from tokend_copy() of @batch until its slot was released; otherwise 0. @batch NULL: the batch
- * that the next tokend_next() returns. */
-TOKEND_API int tokend_copied(const struct tokend *t, const struct tokend_batch *batch);
-
-/* ---- lending batches to code that queues copies of its own ---- */
-
-/*
- * Releases a batch when all GPU work that was queued so far in the pinned context has ended. If the
- * ring is not pinned: at once. For batches passed to code whose streams are unknown.
- */
-TOKEND_API void tokend_settle(struct tokend *t, const struct tokend_batch *batch);
+TOKEND_API int tokend_memory(struct tokend *t, void **base, uint64_t *bytes,
+	void (*gone)(void *context, void *base, uint64_t bytes), void *context);
 /* Number of slots of the current ring that the daemon cannot fill again: those from the oldest
- * batch that is neither released nor being copied to the last batch taken. */
+ * batch that is not released to the last batch taken. */
 TOKEND_API uint64_t tokend_held(const struct tokend *t);
 /* Ends the session on the daemon's side. Batches that are held stay valid until they are released,
  * or until tokend_detach(). */

@@ -43,7 +43,7 @@ struct dataset_counts {
 
 /* The present state of one stream's sessions: gauges.h. */
 struct stream_gauges {
-	unsigned sessions, waiting, unpinned;
+	unsigned sessions, waiting;
 	uint64_t slots, ready;	      /* batches, of all rings */
 	uint64_t least_ready;	      /* of one ring */
 	uint64_t published, released; /* batches, of the sessions that are attached */

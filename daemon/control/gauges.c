@@ -13,7 +13,6 @@ static void add_session(struct stream_gauges *g, const struct session *s, uint64
 	g->least_ready = g->sessions == 0 || ready < g->least_ready ? ready : g->least_ready;
 	g->sessions++;
 	g->waiting += c.waits;
-	g->unpinned += c.pinned == RING_UNPINNED;
 	g->slots += s->slots;
 	g->ready += ready;
 	g->published += c.published;

@@ -176,9 +176,6 @@ static void put_daemon(FILE *to, const struct control *control, const struct str
 	plain(to, "tokend_rereads_total", "counter",
 		"Reads of compressed shards that were damaged, and intact when repeated",
 		(double)atomic_load(&control->rereads->total));
-	plain(to, "tokend_unpinned_sessions", "gauge",
-		"Sessions whose GPU driver refused to register the ring: their copies are slower",
-		all->unpinned);
 }
 
 static void put_requests(FILE *to, const struct counts *counts)

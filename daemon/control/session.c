@@ -185,16 +185,6 @@ void session_news(struct control *control, uint32_t id, unsigned news)
 	}
 }
 
-static void log_unpinned(struct session *s, bool unpinned)
-{
-	if (unpinned && !s->unpinned)
-		log_client(s->connection->uid, LOG_WARNING,
-			"pid %d: its ring of stream %s is not pinned: the GPU driver refused to "
-			"register it; copies to the GPU are slower",
-			(int)s->connection->pid, s->stream->config->name);
-	s->unpinned = unpinned;
-}
-
 /* In the pool. */
 static void vacate_work(uv_work_t *work)
 {
@@ -264,7 +254,6 @@ void session_clock(struct session *s, uint64_t now_ms)
 	struct feed_counters counters = feed_counters(s->feed);
 
 	note_outlived(s, now_ms);
-	log_unpinned(s, counters.pinned == RING_UNPINNED);
 	/* A released slot is filled again at once: the ring of a slow trainer is full at every
 	 * tick, like that of one that hangs. */
 	if (!counters.full)

@@ -40,10 +40,9 @@ struct session {
 	bool fed;   /* the data thread has the feed */
 	bool again; /* the client was attached before, and lost its connection */
 	bool process_ended;
-	bool helper;   /* it gets no operators' requests */
-	bool unpinned; /* a GPU driver refused to register its ring, which was logged */
-	bool strict;   /* refuse it while another process reads for its rank */
-	bool left;     /* its client reads from the session that replaces it */
+	bool helper; /* it gets no operators' requests */
+	bool strict; /* refuse it while another process reads for its rank */
+	bool left;   /* its client reads from the session that replaces it */
 	bool sought; /* its process had another session, and its twins were not looked for since */
 	bool twin_told;
 	bool mix_told;	 /* that the config has another mix */

@@ -51,8 +51,6 @@ void status_session(
 	wire_set(w, WIRE_REQUEST_KEY, request_number(s));
 	if (s->memory.node != RING_MEMORY_ANYWHERE)
 		wire_set(w, WIRE_NODE, s->memory.node);
-	if (counters.pinned != 0)
-		wire_set(w, WIRE_PINNED, counters.pinned == RING_UNPINNED ? 0 : counters.pinned);
 	hang_put(hang_of(&s->control->hangs, s->stream), w, texts->shard, sizeof(texts->shard));
 	put_store_wait(s, w, texts);
 }

@@ -141,10 +141,8 @@ void feed_say_reason(const struct feed *feed, const char *text);
 
 struct feed_counters {
 	uint64_t published, released, lost_wakes;
-	bool waits;	 /* the trainer waits for a batch */
-	bool full;	 /* all slots are published, none is released: the trainer is slower */
-	uint64_t pinned; /* bytes of the ring that the client registered with a GPU's driver;
-			    RING_UNPINNED: that failed; 0: it was not requested */
+	bool waits; /* the trainer waits for a batch */
+	bool full;  /* all slots are published, none is released: the trainer is slower */
 };
 /* A snapshot for status and metrics. Any thread, while the feed exists. */
 struct feed_counters feed_counters(const struct feed *feed);

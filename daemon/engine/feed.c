@@ -133,19 +133,15 @@ struct feed_counters feed_counters(const struct feed *feed)
 	const struct ring *ring = &feed->options.ring;
 	uint64_t published = ring_published(ring);
 	uint64_t released = atomic_load_explicit(&ring->control->released, memory_order_relaxed);
-	uint64_t pinned = atomic_load_explicit(&ring->control->pinned, memory_order_relaxed);
 
 	if (released > published) /* the client writes them, so they may be nonsense */
 		released = published;
-	if (pinned != RING_UNPINNED && pinned > ring->geometry.data_bytes)
-		pinned = ring->geometry.data_bytes;
 	return (struct feed_counters){
 		.published = published,
 		.released = released,
 		.lost_wakes = feed->lost_wakes,
 		.waits = ring_client_waits(ring, published),
 		.full = published - released == ring->geometry.slots,
-		.pinned = pinned,
 	};
 }
 

@@ -1,7 +1,7 @@
 /*
  * A libFuzzer target: the words and slots of rings, as the daemon sees them. Between the steps of
  * an engine with up to four feeds, the input writes to the clients' memory: `released`,
- * `client_waits`, `pinned` and every slot.
+ * `client_waits` and every slot.
  *
  * A feed whose client writes an impossible `released` is reported as hostile, or is unharmed. The
  * others get exactly the rows that they should, whatever is in anybody's slots.
@@ -138,7 +138,6 @@ static void check_session(struct session *s)
 
 	assert(published >= s->seen && published <= end);
 	assert(counters.released <= counters.published);
-	assert(counters.pinned == RING_UNPINNED || counters.pinned <= s->ring.geometry.data_bytes);
 	ring_check(&s->ring);
 	if (s->honest)
 		for (; s->seen < published; s->seen++) {
@@ -307,10 +306,8 @@ static void event(struct rig *rig, struct input *in)
 		release(s, in);
 	else if (byte % 16 == 13)
 		wait_for(s, in);
-	else if (byte % 16 == 14)
-		scribble(s, in);
 	else
-		atomic_store(&s->ring.control->pinned, input_any(in));
+		scribble(s, in);
 }
 
 /* A client's header of the ring, as libtokend reads it. */

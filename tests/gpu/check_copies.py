@@ -8,18 +8,35 @@ LATE = 60  # batches whose copies are late
 
 
 def check_is_pinned(torch, daemon):
+    from tokend import device
+
     session = Session(daemon)
     session.client.lend(2)
     session.take()
     slot = session.slot()
     ok("is_pinned: false before registering", not slot.is_pinned())
-    session.client.pin(0)
+    rings = device.Rings(device.Cuda("cuda"))
+    why = rings.register(*session.client.memory(rings.gone))
+    ok("is_pinned: the ring is registered", not why, why)
     ok("is_pinned: a tensor over a slot", slot.is_pinned())
     ok("is_pinned: at interior pointers", all(slot[row:, 7:].is_pinned() for row in range(8)))
     del slot
     session.close()
     maps = Path("/proc/self/maps").read_text()
     ok("is_pinned: nothing stays registered", "tokend-data" not in maps)
+
+
+def check_refused(torch, daemon):
+    """The runtime remembers an error, which must not appear in a later kernel."""
+    from tokend import device
+
+    session, gpu = Session(daemon), device.Cuda("cuda")
+    base, size = session.client.memory(lambda *ring: gpu.unregister(base))
+    ok("refused: registering once works", not gpu.register(base, size))
+    why = gpu.register(base, size)
+    ok("refused: registering twice does not", why, why)
+    ok("refused: the next kernel runs", int(torch.ones(8, device="cuda").sum()) == 8)
+    session.close()
 
 
 def check_reuse(torch, daemon):

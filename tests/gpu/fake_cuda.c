@@ -1,8 +1,8 @@
 /*
- * A libcuda.so.1 without a GPU. It checks which calls are made, in which order and state, and is
- * stricter than a driver. It reports calls without a context or in a forked child, and streams of
- * other contexts. It also reports unaligned or overlapping regions, memory that is unmapped while
- * registered, and calls that would invalidate another thread's capture.
+ * A stand-in for CUDA without a GPU: libcuda.so.1 with what tokctl doctor uses, and what trainers
+ * use of the runtime. It is stricter than CUDA. It reports calls in a forked child, unaligned,
+ * large or overlapping regions, memory that is unmapped while registered, and calls that would
+ * invalidate another thread's capture.
  *
  * Queued work is done late, when a call asks about it. A slot that was released too early contains
  * other tokens by then, and the copy is wrong.
@@ -21,34 +21,36 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/gpu/include/cuda_runtime.h"
+
 /* cuda.h, which declares them, is not used */
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
 #define API	   __attribute__((visibility("default")))
-#define FAULT(...) (fprintf(stderr, "fake libcuda: " __VA_ARGS__), fputc('\n', stderr), faults++)
+#define FAULT(...) (fprintf(stderr, "fake CUDA: " __VA_ARGS__), fputc('\n', stderr), faults++)
 
 enum {
-	OK = 0,
-	INVALID_VALUE = 1,
+	OK = cudaSuccess,
+	INVALID_VALUE = cudaErrorInvalidValue,
 	OUT_OF_MEMORY = 2,
 	NOT_INITIALIZED = 3,
-	STUB_LIBRARY = 34,
-	INVALID_DEVICE = 101,
-	INVALID_CONTEXT = 201,
-	INVALID_HANDLE = 400,
-	NOT_READY = 600,
-	NOT_SUPPORTED = 801,
+	NOT_READY = cudaErrorNotReady,
+	NOT_REGISTERED = 713,
 	CAPTURE_UNSUPPORTED = 900,
 	PAGE = 4096,
-	DEVICES = 2,
 	STREAMS = 8,
 	REGIONS = 4096,
-	DEPTH = 16,
 	RELAXED = 2,
-	CHUNK = 1 << 30,
+	PIECE = 1 << 30,
 };
 
-/* A copy, or a call of the host if there is one. */
+/* Is over when its stream has done this many operations. */
+struct fake_event {
+	struct fake_stream *stream;
+	uint64_t until;
+};
+
+/* A copy, a call of the host, or a wait for an event. */
 struct op {
 	int64_t due_ns;
 	char *to;
@@ -57,24 +59,14 @@ struct op {
 	size_t bytes;
 	void (*call)(void *data);
 	void *data;
+	struct fake_event wait;
 	struct op *next;
 };
 
-struct stream {
-	struct op *first, **last;
+struct fake_stream {
+	struct op *first, *last;
 	uint64_t queued, done; /* numbers of operations */
-	bool used, capturing, busy;
-};
-
-struct context {
-	int device, refs;
-	struct stream stream[STREAMS]; /* [0]: the default one */
-};
-
-/* Is over when each stream has done this many operations. */
-struct event {
-	struct context *context;
-	uint64_t until[STREAMS];
+	bool capturing, busy;
 };
 
 struct region {
@@ -83,12 +75,11 @@ struct region {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects all that follows */
-static struct context primary[DEVICES];
+static struct fake_stream streams[STREAMS];		  /* [0]: the default one */
 static struct region host[REGIONS], memory[REGIONS];
-static int faults, hosts, memories, registrations, captures, spoiled, held;
+static int faults, hosts, memories, registrations, captures, spoiled, held, created = 1;
 static pid_t process;
-static _Thread_local struct context *stack[DEPTH];
-static _Thread_local int depth, capture_mode;
+static _Thread_local int capture_mode, last_error;
 
 static int number(const char *name)
 {
@@ -141,152 +132,47 @@ __attribute__((destructor)) static void at_exit(void)
 	if (process != getpid())
 		return;
 	check_regions();
+	if (last_error)
+		FAULT("error %d was not fetched: the next kernel would report it", last_error);
 	if (faults > 0)
 		_exit(99);
 }
 
-/* ---- contexts ---- */
+/* ---- calls ---- */
 
-static bool in_child(const char *name)
-{
-	if (process == getpid())
-		return false;
-	FAULT("%s before cuInit, or in a child of the process that began", name);
-	return true;
-}
-
-/* Locks the mutex and returns the current context; or returns NULL and sets *error. @disturbs: it
- * invalidates captures in other threads. */
-static struct context *enter(int *error, const char *name, bool disturbs)
+/* Locks the mutex; or returns an error. @disturbs: it invalidates captures in other threads. */
+static int enter(const char *name, bool disturbs)
 {
 	pthread_mutex_lock(&mutex);
-	*error = OK;
-	if (in_child(name))
-		*error = NOT_INITIALIZED;
-	else if (depth == 0 || !stack[depth - 1]) {
-		FAULT("%s without a current context", name);
-		*error = INVALID_CONTEXT;
-	} else if (disturbs && captures > 0) {
+	if (!process)
+		process = getpid();
+	if (process == getpid() && !(disturbs && captures > 0))
+		return OK;
+	if (process == getpid())
 		spoiled = 1;
-		*error = CAPTURE_UNSUPPORTED;
-	}
-	if (*error == OK)
-		return stack[depth - 1];
+	else
+		FAULT("%s in a child of the process that began", name);
 	pthread_mutex_unlock(&mutex);
-	return NULL;
+	return process == getpid() ? CAPTURE_UNSUPPORTED : NOT_INITIALIZED;
 }
 
 static int leave(int error)
 {
 	pthread_mutex_unlock(&mutex);
+	if (error != OK && error != NOT_READY)
+		last_error = error;
 	return error;
 }
 
-/* Begins a function of the driver. @mode: if that of the thread is not relaxed, it disturbs. */
+/* Begins a function. */
 #define ENTER(disturbs)                                                                            \
-	int error;                                                                                 \
-	struct context *c = enter(&error, __func__, disturbs);                                     \
+	do {                                                                                       \
+		int entered = enter(__func__, disturbs);                                           \
                                                                                                    \
-	if (!c)                                                                                    \
-	return error
+		if (entered != OK)                                                                 \
+			return entered;                                                            \
+	} while (0)
 #define IN_STRICT_MODE (capture_mode != RELAXED)
-
-API int cuInit(unsigned flags)
-{
-	int fails = number("FAKE_CUDA_INIT");
-
-	(void)flags;
-	if (fails || process)
-		return fails;
-	process = getpid();
-	for (int d = 0; d < DEVICES; d++) {
-		primary[d].device = d;
-		primary[d].stream[0].used = true;
-		for (int i = 0; i < STREAMS; i++)
-			primary[d].stream[i].last = &primary[d].stream[i].first;
-	}
-	return OK;
-}
-
-API int cuGetErrorName(int error, const char **name)
-{
-	*name = error == INVALID_VALUE	  ? "CUDA_ERROR_INVALID_VALUE"
-		: error == OUT_OF_MEMORY  ? "CUDA_ERROR_OUT_OF_MEMORY"
-		: error == STUB_LIBRARY	  ? "CUDA_ERROR_STUB_LIBRARY"
-		: error == INVALID_DEVICE ? "CUDA_ERROR_INVALID_DEVICE"
-					  : NULL;
-	return *name ? OK : INVALID_VALUE;
-}
-
-API int cuDeviceGetCount(int *count)
-{
-	*count = DEVICES;
-	return OK;
-}
-
-API int cuDeviceGet(int *device, int ordinal)
-{
-	*device = ordinal;
-	return ordinal >= 0 && ordinal < DEVICES ? OK : INVALID_DEVICE;
-}
-
-API int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
-{
-	*flags = 0;
-	*active = primary[device].refs > 0;
-	return OK;
-}
-
-API int cuDevicePrimaryCtxRetain(void **context, int device)
-{
-	if (in_child(__func__))
-		return NOT_INITIALIZED;
-	primary[device].refs++;
-	*context = &primary[device];
-	return OK;
-}
-
-API int cuDevicePrimaryCtxRelease_v2(int device)
-{
-	if (--primary[device].refs < 0)
-		FAULT("the primary context was released more often than retained");
-	return OK;
-}
-
-API int cuCtxGetCurrent(void **context)
-{
-	*context = depth ? stack[depth - 1] : NULL;
-	return OK;
-}
-
-API int cuCtxGetDevice(int *device)
-{
-	*device = stack[depth - 1]->device;
-	return OK;
-}
-
-API int cuCtxPushCurrent_v2(void *context)
-{
-	if (in_child(__func__))
-		return NOT_INITIALIZED;
-	if (((struct context *)context)->refs <= 0 || depth == DEPTH)
-		return INVALID_CONTEXT;
-	stack[depth++] = context;
-	return OK;
-}
-
-API int cuCtxPopCurrent_v2(void **context)
-{
-	*context = stack[--depth];
-	return OK;
-}
-
-API int cuCtxSetCurrent(void *context)
-{
-	depth = 1;
-	stack[0] = context;
-	return OK;
-}
 
 API int cuThreadExchangeStreamCaptureMode(int *mode)
 {
@@ -297,9 +183,27 @@ API int cuThreadExchangeStreamCaptureMode(int *mode)
 	return OK;
 }
 
+API cudaError_t cudaSetDevice(int device)
+{
+	return device == 0 ? OK : INVALID_VALUE;
+}
+
+API cudaError_t cudaGetLastError(void)
+{
+	int error = last_error;
+
+	last_error = OK;
+	return error;
+}
+
+API const char *cudaGetErrorString(cudaError_t error)
+{
+	return error == OUT_OF_MEMORY ? "out of memory" : "an error";
+}
+
 /* ---- memory ---- */
 
-API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
+API cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
 {
 	struct region region = {at, bytes};
 	int fails = number("FAKE_CUDA_REGISTER_FAILS");
@@ -308,10 +212,11 @@ API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
 	check_regions();
 	if (fails && ++registrations >= fails)
 		return leave(OUT_OF_MEMORY);
-	if ((uintptr_t)at % PAGE || bytes % PAGE || bytes == 0 || bytes > CHUNK || flags != 3 ||
-		!mapped(&region) || find(host, hosts, at, bytes) || hosts == REGIONS) {
-		FAULT("%s(%p, %zu, %u): not whole pages, more than 1 GiB, not PORTABLE and "
-		      "DEVICEMAP, not mapped, or registered before",
+	if ((uintptr_t)at % PAGE || bytes % PAGE || bytes == 0 || bytes > PIECE ||
+		!(flags & cudaHostRegisterPortable) || !mapped(&region) ||
+		find(host, hosts, at, bytes) || hosts == REGIONS) {
+		FAULT("%s(%p, %zu, %u): not whole pages, more than 1 GiB, not portable, not "
+		      "mapped, or registered before",
 			__func__, at, bytes, flags);
 		return leave(INVALID_VALUE);
 	}
@@ -319,7 +224,7 @@ API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
 	return leave(OK);
 }
 
-API int cuMemHostUnregister(void *at)
+API cudaError_t cudaHostUnregister(void *at)
 {
 	ENTER(IN_STRICT_MODE);
 	check_regions();
@@ -328,11 +233,10 @@ API int cuMemHostUnregister(void *at)
 			host[i] = host[--hosts];
 			return leave(OK);
 		}
-	FAULT("%s(%p), which is not registered", __func__, at);
-	return leave(INVALID_VALUE);
+	return leave(NOT_REGISTERED);
 }
 
-API int cuMemAlloc_v2(char **at, size_t bytes)
+API cudaError_t cudaMalloc(void **at, size_t bytes)
 {
 	ENTER(IN_STRICT_MODE);
 	*at = memories < REGIONS ? calloc(1, bytes) : NULL;
@@ -342,25 +246,36 @@ API int cuMemAlloc_v2(char **at, size_t bytes)
 	return leave(OK);
 }
 
-/* ---- streams ---- */
-
-static struct stream *stream_of(struct context *c, struct stream *handle)
+API cudaError_t cudaFree(void *at)
 {
-	for (int i = 0; i < STREAMS; i++)
-		if (c->stream[i].used && (handle ? handle == &c->stream[i] : i == 0))
-			return &c->stream[i];
-	FAULT("a stream of another context");
-	return NULL;
+	ENTER(IN_STRICT_MODE);
+	for (int i = 0; i < memories; i++)
+		if (memory[i].at == at) {
+			memory[i] = memory[--memories];
+			free(at);
+			return leave(OK);
+		}
+	return leave(at ? INVALID_VALUE : OK);
 }
 
-static void queue(struct stream *s, struct op work)
+/* ---- streams ---- */
+
+static struct fake_stream *stream_of(struct fake_stream *handle)
+{
+	return handle ? handle : &streams[0];
+}
+
+static void queue(struct fake_stream *s, struct op work)
 {
 	struct op *op = malloc(sizeof(*op));
 
 	*op = work;
 	op->due_ns = now_ns() + number("FAKE_CUDA_DELAY_MS") * INT64_C(1000000);
-	*s->last = op;
-	s->last = &op->next;
+	if (s->first)
+		s->last->next = op;
+	else
+		s->first = op;
+	s->last = op;
 	s->queued++;
 }
 
@@ -376,46 +291,62 @@ static void copy_now(const struct op *op)
 		memcpy(op->to, op->from, op->bytes);
 }
 
-/* Does the due work of a stream. @all: also work that is not due yet. */
-static void advance(struct stream *s, bool all)
+static bool over(const struct fake_event *e)
+{
+	return !e->stream || e->stream->done >= e->until;
+}
+
+static void do_now(struct op *op)
+{
+	if (op->call) {
+		pthread_mutex_unlock(&mutex);
+		op->call(op->data);
+		pthread_mutex_lock(&mutex);
+	} else if (op->to) {
+		copy_now(op);
+	}
+}
+
+/* Does the due work of a stream, and its first @until operations even if they are not due. */
+static void advance(struct fake_stream *s, uint64_t until)
 {
 	struct op *op;
 
-	while ((op = s->first) && !s->busy && (all || (!held && now_ns() >= op->due_ns))) {
+	while ((op = s->first) && !s->busy &&
+		(s->done < until || (!held && now_ns() >= op->due_ns))) {
 		while (now_ns() < op->due_ns)
 			usleep(200);
 		s->busy = true;
-		if (op->call) {
-			pthread_mutex_unlock(&mutex);
-			op->call(op->data);
-			pthread_mutex_lock(&mutex);
-		} else
-			copy_now(op);
+		if (op->wait.stream && op->wait.stream != s && !over(&op->wait))
+			advance(op->wait.stream, s->done < until ? op->wait.until : 0);
+		s->busy = false;
+		if (!over(&op->wait))
+			return;
+		s->busy = true;
+		do_now(op);
 		s->busy = false;
 		s->done++;
 		s->first = op->next;
-		if (!s->first)
-			s->last = &s->first;
 		free(op->staged);
 		free(op);
 	}
 }
 
-static void advance_all(struct context *c, bool all)
+static void advance_all(uint64_t until)
 {
 	for (int i = 0; i < STREAMS; i++)
-		advance(&c->stream[i], all);
+		advance(&streams[i], until);
 }
 
-API int cuMemcpyHtoDAsync_v2(char *to, const char *from, size_t bytes, void *stream)
+API cudaError_t cudaMemcpyAsync(
+	void *to, const void *from, size_t bytes, int kind, struct fake_stream *stream)
 {
 	ENTER(false);
 	struct op op = {.to = to, .from = from, .bytes = bytes};
-	struct stream *s = stream_of(c, stream);
+	struct fake_stream *s = stream_of(stream);
 
-	if (!s)
-		return leave(INVALID_HANDLE);
-	if (!within(memory, memories, to, bytes) || s->capturing) {
+	if (kind != cudaMemcpyHostToDevice || !within(memory, memories, to, bytes) ||
+		s->capturing) {
 		FAULT("a copy to %p, which is not in the device's memory, or in a graph", to);
 		return leave(INVALID_VALUE);
 	}
@@ -427,111 +358,137 @@ API int cuMemcpyHtoDAsync_v2(char *to, const char *from, size_t bytes, void *str
 	return leave(OK);
 }
 
-API int cuLaunchHostFunc(void *stream, void (*call)(void *), void *data)
+API cudaError_t cudaLaunchHostFunc(struct fake_stream *stream, cudaHostFn_t call, void *data)
 {
 	ENTER(false);
-	queue(stream_of(c, stream), (struct op){.call = call, .data = data});
+	queue(stream_of(stream), (struct op){.call = call, .data = data});
 	return leave(OK);
 }
 
-API int cuStreamCreate(struct stream **stream, unsigned flags)
+API cudaError_t cudaStreamCreateWithFlags(struct fake_stream **stream, unsigned flags)
 {
 	(void)flags;
 	ENTER(false);
-	for (int i = 1; i < STREAMS; i++)
-		if (!c->stream[i].used) {
-			c->stream[i].used = true;
-			*stream = &c->stream[i];
-			return leave(OK);
-		}
-	return leave(OUT_OF_MEMORY);
+	if (created == STREAMS)
+		return leave(OUT_OF_MEMORY);
+	*stream = &streams[created++];
+	return leave(OK);
 }
 
-API int cuStreamIsCapturing(void *stream, int *status)
-{
-	ENTER(false);
-	struct stream *s = stream_of(c, stream);
-
-	*status = s && s->capturing;
-	return leave(s ? OK : INVALID_HANDLE);
-}
-
-API int cuStreamSynchronize(void *stream)
+API cudaError_t cudaStreamSynchronize(struct fake_stream *stream)
 {
 	ENTER(IN_STRICT_MODE);
-	struct stream *s = stream_of(c, stream);
-
-	if (s)
-		advance(s, true);
-	return leave(s ? OK : INVALID_HANDLE);
+	advance(stream_of(stream), UINT64_MAX);
+	return leave(OK);
 }
 
-/* This and cuCtxRecordEvent() invalidate any capture in the context, in every mode. */
-API int cuCtxSynchronize(void)
+/* Invalidates any capture, in every mode. */
+API cudaError_t cudaDeviceSynchronize(void)
 {
 	ENTER(true);
-	advance_all(c, true);
+	advance_all(UINT64_MAX);
 	return leave(OK);
 }
 
 /* ---- events ---- */
 
-API int cuEventCreate(struct event **event, unsigned flags)
+API cudaError_t cudaEventCreateWithFlags(struct fake_event **event, unsigned flags)
 {
 	(void)flags;
 	ENTER(false);
 	*event = calloc(1, sizeof(**event));
-	(*event)->context = c;
 	return leave(OK);
 }
 
-static bool over(const struct event *e)
-{
-	for (int i = 0; i < STREAMS; i++)
-		if (e->context->stream[i].done < e->until[i])
-			return false;
-	return true;
-}
-
-API int cuEventDestroy_v2(struct event *event)
+API cudaError_t cudaEventDestroy(struct fake_event *event)
 {
 	ENTER(false);
-	if (!over(event))
-		FAULT("an event was destroyed before its time");
 	free(event);
 	return leave(OK);
 }
 
-API int cuEventRecord(struct event *event, void *stream)
+API cudaError_t cudaEventRecord(struct fake_event *event, struct fake_stream *stream)
 {
 	ENTER(false);
-	struct stream *s = stream_of(c, stream);
-
-	if (!s || event->context != c) {
-		FAULT("an event and a stream of different contexts");
-		return leave(INVALID_HANDLE);
-	}
-	memset(event->until, 0, sizeof(event->until));
-	event->until[s - c->stream] = s->queued;
+	event->stream = stream_of(stream);
+	event->until = event->stream->queued;
 	return leave(OK);
 }
 
-API int cuCtxRecordEvent(void *context, struct event *event)
+API cudaError_t cudaStreamWaitEvent(
+	struct fake_stream *stream, struct fake_event *event, unsigned flags)
 {
-	(void)context;
-	if (number("FAKE_CUDA_NO_RECORD"))
-		return NOT_SUPPORTED;
-	ENTER(true);
-	for (int i = 0; i < STREAMS; i++)
-		event->until[i] = c->stream[i].queued;
+	(void)flags;
+	ENTER(false);
+	if (!over(event))
+		queue(stream_of(stream), (struct op){.wait = *event});
 	return leave(OK);
 }
 
-API int cuEventQuery(const struct event *event)
+API cudaError_t cudaEventQuery(struct fake_event *event)
 {
 	ENTER(IN_STRICT_MODE);
-	advance_all(c, false);
+	advance_all(0);
 	return leave(over(event) ? OK : NOT_READY);
+}
+
+API cudaError_t cudaEventSynchronize(struct fake_event *event)
+{
+	ENTER(IN_STRICT_MODE);
+	if (!over(event))
+		advance(event->stream, event->until);
+	return leave(OK);
+}
+
+/* ---- the driver, as tokctl doctor uses it ---- */
+
+API int cuInit(unsigned flags)
+{
+	(void)flags;
+	return OK;
+}
+
+API int cuDeviceGetCount(int *count)
+{
+	*count = 2;
+	return OK;
+}
+
+API int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+	(void)device;
+	*context = streams;
+	return OK;
+}
+
+API int cuDevicePrimaryCtxRelease_v2(int device)
+{
+	(void)device;
+	return OK;
+}
+
+API int cuCtxPushCurrent_v2(void *context)
+{
+	return context == streams ? OK : INVALID_VALUE;
+}
+
+API int cuCtxPopCurrent_v2(void **context)
+{
+	*context = streams;
+	return OK;
+}
+
+API int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
+{
+	int error = cudaHostRegister(at, bytes, flags);
+
+	last_error = OK; /* the driver remembers none */
+	return error;
+}
+
+API int cuMemHostUnregister(void *at)
+{
+	return cudaHostUnregister(at);
 }
 
 /* ---- for tests ---- */
@@ -551,34 +508,22 @@ API void fakeHold(int on)
 	held = on;
 }
 
-API void fakeRush(void)
-{
-	for (int i = 0; i < STREAMS; i++)
-		for (struct op *op = primary[0].stream[i].first; op; op = op->next)
-			op->due_ns = 0;
-}
-
 API int fakePending(void)
 {
 	uint64_t n = 0;
 
 	for (int i = 0; i < STREAMS; i++)
-		n += primary[0].stream[i].queued - primary[0].stream[i].done;
+		n += streams[i].queued - streams[i].done;
 	return (int)n;
 }
 
 API void fakeCapture(void *stream, int on)
 {
-	((struct stream *)stream)->capturing = on;
+	((struct fake_stream *)stream)->capturing = on;
 	captures += on ? 1 : -1;
 }
 
 API int fakeCaptureSpoiled(void)
 {
 	return spoiled;
-}
-
-API int fakePrimaryRefs(int device)
-{
-	return primary[device].refs;
 }

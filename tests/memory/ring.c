@@ -6,7 +6,6 @@
 #include "tests/memory/ring.h"
 
 #include "client/lib/connect.h"
-#include "client/lib/gpu_copy.h"
 #include "client/lib/position.h"
 #include "client/lib/query.h"
 #include "client/lib/recording.h"
@@ -102,12 +101,6 @@ int handle_fail(
 	return error;
 }
 
-bool copies_has(const struct copies *c, uint64_t slot)
-{
-	(void)c, (void)slot;
-	return false;
-}
-
 void slow_begin(const struct tokend *t, struct warnings *w)
 {
 	(void)t, (void)w;
@@ -156,7 +149,6 @@ UNUSED(int, recording_rows, struct tokend *t, const struct tokend_row *row, uint
 	const void *tokens, size_t bytes, uint64_t next)
 UNUSED(int, revive, struct tokend *t, bool wait)
 UNUSED(bool, mapping_idle, const struct mapping *m)
-UNUSED_VOID(copy_collect, struct tokend *t)
 UNUSED_VOID(undo_forget, struct tokend *t)
 UNUSED_VOID(search_end, struct search *search)
 UNUSED_VOID(mapping_close, struct mapping *m, bool mapped)

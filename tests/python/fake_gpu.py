@@ -1,4 +1,4 @@
-"""A trainer on the fake libcuda.so.1: test_device.py runs it, with LD_LIBRARY_PATH.
+"""A trainer on the stand-in for CUDA: test_device.py runs it, with LD_LIBRARY_PATH.
 
 fake_gpu.py SOCKET SCENARIO prints one JSON object: the rows of the batches, and what was seen.
 torch has no tensors on the fake GPU, so they are in its "device memory", and work on the loader's
@@ -18,34 +18,58 @@ from tokend import device
 ENOUGH = 12
 
 
+class Event:
+    def __init__(self, cu, stream):
+        self.cu, self.at = cu, c.c_void_p()
+        assert cu.cudaEventCreateWithFlags(c.byref(self.at), 2) == 0
+        assert cu.cudaEventRecord(self.at, stream) == 0
+
+    def query(self):
+        return self.cu.cudaEventQuery(self.at) == 0
+
+    def synchronize(self):
+        assert self.cu.cudaEventSynchronize(self.at) == 0
+
+
 class Fake:
     """Replaces device.Cuda."""
 
-    number, int64, int32, int16 = 0, torch.int64, torch.int32, torch.int16
+    int64, int32, int16 = torch.int64, torch.int32, torch.int16
+    over = device.Cuda.over
 
     def __init__(self):
         self.cu = c.CDLL("libcuda.so.1")
-        self.calls, self.full = [], False
+        self.torch, self.calls, self.full = torch, [], False
         self.caller_captures = self.broken = False
-        context, stream = c.c_void_p(), c.c_void_p()
-        assert self.cu.cuInit(0) == 0 and self.cu.cuDevicePrimaryCtxRetain(c.byref(context), 0) == 0
-        assert self.cu.cuCtxSetCurrent(context) == 0
-        assert self.cu.cuStreamCreate(c.byref(stream), 1) == 0
-        self.stream = stream.value
+        self.stream = c.c_void_p()
+        assert self.cu.cudaStreamCreateWithFlags(c.byref(self.stream), 1) == 0
+
+    def register(self, base, size):
+        error = self.cu.cudaHostRegister(c.c_void_p(base), c.c_size_t(size), device.PORTABLE)
+        self.cu.cudaGetLastError()
+        return "out of memory" if error else ""
+
+    def unregister(self, base):
+        assert self.cu.cudaHostUnregister(c.c_void_p(base)) == 0
 
     def empty(self, shape, dtype):
         if self.full:
             raise torch.OutOfMemoryError("no memory")
-        at, size = c.c_uint64(), math.prod(shape) * dtype.itemsize
-        assert self.cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(size)) == 0
+        at, size = c.c_void_p(), math.prod(shape) * dtype.itemsize
+        assert self.cu.cudaMalloc(c.byref(at), c.c_size_t(size)) == 0
         return torch.frombuffer((c.c_char * size).from_address(at.value), dtype=dtype).view(shape)
+
+    def copy(self, to, slot):
+        pointers = c.c_void_p(to.data_ptr()), c.c_void_p(slot.data_ptr())
+        assert self.cu.cudaMemcpyAsync(*pointers, c.c_size_t(slot.nbytes), 1, self.stream) == 0
+        return Event(self.cu, self.stream)
 
     def run(self, work):
         if self.broken:
             raise RuntimeError("no kernel")
         call = c.CFUNCTYPE(None, c.c_void_p)(lambda _: work())
         self.calls.append(call)
-        assert self.cu.cuLaunchHostFunc(c.c_void_p(self.stream), call, None) == 0
+        assert self.cu.cudaLaunchHostFunc(self.stream, call, None) == 0
         return True
 
     def capturing(self):
@@ -55,7 +79,7 @@ class Fake:
         pass
 
     def finish(self):
-        assert self.cu.cuStreamSynchronize(c.c_void_p(self.stream)) == 0
+        assert self.cu.cudaStreamSynchronize(self.stream) == 0
 
 
 class Trainer:
@@ -70,7 +94,6 @@ class Trainer:
 
     def steps(self, count=ENOUGH):
         for _, batch in zip(range(count), self.loader, strict=False):
-            assert self.loader.position == self.loader.taken, "not that of the batch copied ahead"
             self.batches.append(batch)
 
     def end(self, **seen):
@@ -122,14 +145,14 @@ def capture(socket):
     """Another thread captures a graph, in the mode that forbids calls in all threads."""
     trainer = Trainer(socket)
     trainer.steps(1)
-    other, mode, at = c.c_void_p(), c.c_int(0), c.c_uint64()
+    other, mode, at = c.c_void_p(), c.c_int(0), c.c_void_p()
     cu = trainer.gpu.cu
-    assert cu.cuStreamCreate(c.byref(other), 1) == 0
+    assert cu.cudaStreamCreateWithFlags(c.byref(other), 1) == 0
     cu.fakeCapture(other, 1)
     trainer.steps(5)
     spoiled = cu.fakeCaptureSpoiled()
     cu.cuThreadExchangeStreamCaptureMode(c.byref(mode))
-    refused = cu.cuMemAlloc_v2(c.byref(at), c.c_size_t(64))
+    refused = cu.cudaMalloc(c.byref(at), c.c_size_t(64))
     cu.fakeCapture(other, 0)
     return trainer.end(seen=[spoiled, mode.value, refused])
 
@@ -151,7 +174,7 @@ def full(socket):
 
 
 def elsewhere(socket):
-    """A seek and a mix drop the batch copied ahead; another micro-batch changes the shape."""
+    """A seek and a mix while slots are copied; another micro-batch changes the shape."""
     trainer = Trainer(socket, run="elsewhere")
     trainer.steps(3)
     trainer.loader.seek(position=1000)
@@ -165,16 +188,25 @@ def elsewhere(socket):
 
 
 def refused(socket):
-    """Rings that cannot be registered, one after the other. The daemon learns of it."""
+    """Rings that cannot be registered, one after the other."""
     trainer = Trainer(socket)
     for _ in range(2):
         trainer.steps(3)
         trainer.loader.seek()
-    return restart(socket, trainer)
+    trainer.steps(6)
+    return trainer.end(pinned=trainer.loader.stats()["pinned_bytes"])
 
 
-def restart(socket, trainer=None):
-    trainer = trainer or Trainer(socket)
+def dropped(socket):
+    """A loader that nobody closes ends its session, and its ring is unregistered."""
+    trainer = Trainer(socket)
+    trainer.steps(3)
+    trainer.batches, trainer.loader = [], None
+    return {"registered": trainer.gpu.cu.fakeRegistered()}
+
+
+def restart(socket):
+    trainer = Trainer(socket)
     trainer.steps(3)
     print("look", flush=True)
     sys.stdin.readline()

@@ -1,15 +1,13 @@
-"""Batches on a device, with a real daemon and the fake libcuda.so.1: no evidence of how a GPU
-behaves (tests/gpu is). How libtokend copies is in tests/system/test_pin.py.
+"""Batches on a device, with a real daemon and a stand-in for CUDA: no evidence of how a GPU behaves
+(tests/gpu is). Copies in C are in tests/system/test_copies.py.
 """
 
 import json
 import pathlib
-import re
 import subprocess
 import sys
-import urllib.request
 
-from lib import BIN, child_environment, free_port, wait_until
+from lib import BIN, child_environment
 from lib.injected import injected
 from loading import SEQ, WINDOWS
 
@@ -82,14 +80,14 @@ def test_nothing_is_lost_when_the_device_is_out_of_memory(served):
     assert any("is being captured into a graph" in text for text in report["raised"])
 
 
-def test_a_seek_drops_the_batch_copied_ahead(served):
+def test_a_seek_waits_for_copies(served):
     report = finish(start(served, "elsewhere", FAKE_CUDA_DELAY_MS=2))
     rows, cursor = report["rows"], bytes.fromhex(report["cursor"])
     assert [row["position"] for row in rows] == [*range(12), *range(1000, 1022)]
     assert wrong(served, rows[:12]) == wrong(served, rows[12:], "train", 1000, cursor) == []
 
 
-def test_a_restarted_daemon_loses_no_batch_copied_ahead(daemon):
+def test_a_restarted_daemon_loses_no_batch(daemon):
     """A wider dataset has joined meanwhile: slots have twice the bytes then."""
     trainer = start(daemon, "restart", FAKE_CUDA_DELAY_MS=2)
     assert trainer.stdout.readline() == "look\n"
@@ -103,26 +101,15 @@ def test_a_restarted_daemon_loses_no_batch_copied_ahead(daemon):
     assert len(report["rows"]) == 48 and wrong(daemon, report["rows"]) == []
 
 
-def test_a_ring_that_cannot_be_registered_is_copied_and_shown(daemon):
-    """By one warning, the status, the log and the metrics."""
-    daemon.stop()
-    port = free_port()
-    daemon.config.write_text(f"metrics: 127.0.0.1:{port}\n" + daemon.config.read_text())
-    daemon.start()
-
-    def known():
-        (session, *_) = daemon.tokctl("status", "--json", "--socket", daemon.socket)[:-1]
-        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
-        shown = re.search(r"^tokend_unpinned_sessions (\d)", page, re.M)[1]
-        return session["pinned_bytes"] > 0, shown
-
+def test_a_ring_that_cannot_be_registered_is_copied_and_shown(served):
+    """By one warning, and in stats()."""
     for fails in (0, 1):
-        trainer = start(daemon, "refused", **{"FAKE_CUDA_REGISTER_FAILS": 1} if fails else {})
-        assert trainer.stdout.readline() == "look\n"
-        wait_until(lambda told=(not fails, str(fails)): known() == told, "the daemon's word")
-        said = f"pid {trainer.pid}: its ring of stream train is not pinned"
-        assert len(daemon.said(said) if fails else []) == fails == daemon.log().count("not pinned")
-        report = finish(trainer, "\n")
-        assert wrong(daemon, report["rows"]) == [] and len(report["warned"]) == fails
-        wait_until(lambda: daemon.rings() == 0, "the session's end")
+        more = {"FAKE_CUDA_REGISTER_FAILS": 1} if fails else {}
+        report = finish(start(served, "refused", **more))
+        assert wrong(served, report["rows"]) == []
+        assert (len(report["warned"]), report["pinned"] > 0) == (fails, not fails)
     injected(22)
+
+
+def test_a_loader_that_nobody_closes_unregisters_its_ring(served):
+    assert finish(start(served, "dropped")) == {"registered": 0}

@@ -1,4 +1,4 @@
-/* The driver is loaded with dlopen(), as libtokend does: tokctl needs no CUDA. */
+/* The driver is loaded with dlopen(): tokctl needs no CUDA. */
 #include "client/ctl/doctor/report.h"
 
 #include <dlfcn.h>

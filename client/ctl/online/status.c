@@ -90,7 +90,6 @@ static void put_session_json(struct ctl_out *out, const struct wire *w, const ch
 {
 	put_numbers(out, w, status_session_members);
 	put_if_there(out, w, WIRE_NODE, "node");
-	put_if_there(out, w, WIRE_PINNED, "pinned_bytes");
 	put_text(out, w, WIRE_STREAM, "stream");
 	put_text(out, w, WIRE_RUN, "run");
 	put_text(out, w, WIRE_HOST, "host");

@@ -328,8 +328,8 @@ static int await_batch(struct client *c, struct tokend_batch *b)
 	return r;
 }
 
-/* Takes the batch that await_batch() found, and that was copied. */
-static bool take(struct client *c, struct tokend_batch *b)
+/* Takes the batch that await_batch() found. @keep: it is not copied yet. */
+static bool take(struct client *c, struct tokend_batch *b, bool keep)
 {
 	int r = tokend_try_next(c->t, b);
 
@@ -337,7 +337,8 @@ static bool take(struct client *c, struct tokend_batch *b)
 		raise_last(c, r);
 		return false;
 	}
-	batch_done(c, b);
+	if (!keep)
+		batch_done(c, b);
 	c->batches++;
 	c->tokens += (uint64_t)b->rows_valid * b->window_tokens;
 	return true;
@@ -378,7 +379,7 @@ static PyObject *copy_batch(struct client *c, const struct into *into, bool take
 		return NULL;
 	fill(c, &b, into, &p);
 	c->lent = tokend_taken(c->t);
-	if ((takes || lends) && !take(c, &b))
+	if ((takes || lends) && !take(c, &b, false))
 		return NULL;
 	c->lending = lends;
 	if (into->ids)
@@ -413,16 +414,6 @@ PyObject *client_next_into(PyObject *self, PyObject *const *args, Py_ssize_t n)
 	return say_notice((struct client *)self) ? enter_and_copy(self, args, n, true) : NULL;
 }
 
-/* Begins to copy the next batch to a GPU, if it is there. copy_next() repeats what fails here. */
-static void copy_ahead(struct client *c, const unsigned long long to[3])
-{
-	struct tokend_batch b;
-
-	if (to[0] && !tokend_lost(c->t) && tokend_peek(c->t, &b, 0) == 1 &&
-		to[1] == (unsigned long long)b.rows * b.window_tokens * b.token_bytes)
-		tokend_copy(c->t, &b, to[0], (void *)(uintptr_t)to[2]);
-}
-
 /*
  * A setter, because Python calls signal handlers after a function returns, but not after an
  * assignment. So no handler's exception comes between it and a `return batch` that follows.
@@ -430,12 +421,13 @@ static void copy_ahead(struct client *c, const unsigned long long to[3])
 int client_set_takes(PyObject *self, PyObject *value, void *none)
 {
 	struct client *c = (struct client *)self;
-	unsigned long long next, to[3] = {0, 0, 0};
+	unsigned long long next;
 	struct tokend_batch b;
 	bool taken = false;
+	int keep = 0;
 
 	(void)none;
-	if (!PyArg_ParseTuple(value, "K|KKK", &next, &to[0], &to[1], &to[2]) || !enter(c, true))
+	if (!PyArg_ParseTuple(value, "K|p", &next, &keep) || !enter(c, true))
 		return -1;
 
 	int r = c->lending ? 1 : await_batch(c, &b);
@@ -443,11 +435,9 @@ int client_set_takes(PyObject *self, PyObject *value, void *none)
 	if (c->lending)
 		taken = true;
 	else if (r == 1 && b.next == next)
-		taken = take(c, &b);
+		taken = take(c, &b, keep);
 	else if (r >= 0)
 		PyErr_SetString(PyExc_LookupError, "another thread took this batch");
-	if (taken)
-		copy_ahead(c, to);
 	c->lending = false;
 	leave(c, true);
 	return taken ? 0 : -1;

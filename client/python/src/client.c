@@ -173,13 +173,13 @@ static PyMethodDef client_methods[] = {
 		"when the next is taken."},
 	{"view", client_view, METH_NOARGS,
 		"The batch that next_into() took last, as a DLPack capsule."},
-	{"pin", client_pin, METH_VARARGS,
-		"pin(device)\n\nRegisters the ring with the GPU's driver."},
-	{"copied", client_copied, METH_NOARGS, "True if the next batch is being copied to a GPU."},
-	{"copy_next", client_copy_next, METH_VARARGS,
-		"copy_next(to, bytes, stream, wait)\n\n"
-		"Queues a copy of the next batch to a GPU, without taking it. False: no batch is "
-		"ready. None: its size is not bytes."},
+	{"memory", client_memory, METH_O,
+		"memory(gone)\n\nAddress and bytes of the ring's slots; None: the same ring as in "
+		"the former call. gone(address, bytes) is called before it is unmapped."},
+	{"slot", client_slot, METH_NOARGS,
+		"Address, bytes and handle of the next batch's tokens; None: it is not ready."},
+	{"release", client_release, METH_VARARGS,
+		"release(handle)\n\nReleases a batch that was taken with keep."},
 	{"record", client_record, METH_VARARGS,
 		"record(path or None)\n\nRecords the batches taken from now on in a file."},
 	{"close", client_close, METH_NOARGS, "Ends the session and frees everything."},
@@ -188,9 +188,8 @@ static PyMethodDef client_methods[] = {
 
 static PyGetSetDef client_attributes[] = {
 	{"takes", NULL, client_set_takes,
-		"Set it to a tuple (next, to=0, bytes=0, stream=0), with the next of look_into(): "
-		"takes that batch, and begins a copy of the one after it to a GPU. LookupError if "
-		"another thread was faster.",
+		"Set it to a tuple (next, keep=False), with the next of look_into(): takes that "
+		"batch. keep: release() releases it. LookupError if another thread was faster.",
 		NULL},
 	{0},
 };

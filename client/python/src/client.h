@@ -4,7 +4,7 @@
  *   error.c      exceptions                     arguments.c  conversion of arguments
  *   turn.c       threads, the interpreter's lock
  *   dlpack.c     batches lent as tensors        batch.c      batches copied into Python's arrays
- *   device.c     batches copied to a GPU        position.c   cursor, commit, seek, checkpoint
+ *   device.c     the ring's memory, for a GPU   position.c   cursor, commit, seek, checkpoint
  *   operator.c   an operator's requests         cursor.c     cursors as values
  *   client.c     the class Client               buffers.c    memory for tensors, used again
  *   _tokend.c    the module
@@ -118,7 +118,7 @@ void on_notice(void *context, const char *line);
 /*
  * For a call that holds the interpreter's lock: if the daemon is lost, returns EAGAIN, and the
  * caller repeats it with WAITING(). The search for a daemon may call idle(), which takes that
- * lock, or register a ring with a GPU's driver, which waits for locks.
+ * lock.
  */
 #define UNLESS_LOST(c, call) (tokend_lost((c)->t) ? (int)TOKEND_EAGAIN : (call))
 
@@ -181,8 +181,8 @@ extern PyType_Spec buffers_spec;
 
 /* ---- device.c ---- */
 
-PyObject *client_pin(PyObject *self, PyObject *args);
-PyObject *client_copied(PyObject *self, PyObject *none);
-PyObject *client_copy_next(PyObject *self, PyObject *args);
+PyObject *client_memory(PyObject *self, PyObject *gone);
+PyObject *client_slot(PyObject *self, PyObject *none);
+PyObject *client_release(PyObject *self, PyObject *args);
 
 #endif

@@ -1,69 +1,83 @@
-/*
- * Copies to a GPU, for device.py. The next batch is copied before it is taken. look_into() then
- * gets address 0 for tokens.
- */
+/* The ring's memory, for device.py: it copies slots to a GPU, and releases them after that. */
 #include "client/python/src/client.h"
 
-PyObject *client_pin(PyObject *self, PyObject *args)
+/* Libtokend unmaps a ring. @context: the callable of client_memory(), which must not use the
+ * client. */
+static void on_gone(void *context, void *base, uint64_t bytes)
 {
-	struct client *c = (struct client *)self;
-	int device, r;
+	PyGILState_STATE state = PyGILState_Ensure();
+	PyObject *gone = context, *result, *type, *value, *trace;
+	bool interrupted = false;
 
-	if (!PyArg_ParseTuple(args, "i", &device) || !enter(c, true))
-		return NULL;
-	WAITING(c, r = tokend_pin(c->t, device));
-
-	PyObject *result = r < 0 ? raise_last(c, r) : Py_NewRef(Py_None);
-
-	leave(c, true);
-	return result;
+	PyErr_Fetch(&type, &value, &trace); /* that of the call */
+	/* It must complete: a Ctrl-C is delivered afterwards. */
+	while (!(result = PyObject_CallFunction(gone, "KK", (unsigned long long)(uintptr_t)base,
+			 (unsigned long long)bytes)) &&
+		PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+		PyErr_Clear();
+		interrupted = true;
+	}
+	if (!result)
+		PyErr_WriteUnraisable(gone);
+	if (interrupted)
+		PyErr_SetInterrupt();
+	Py_XDECREF(result);
+	Py_DECREF(gone);
+	PyErr_Restore(type, value, trace);
+	PyGILState_Release(state);
 }
 
-PyObject *client_copied(PyObject *self, PyObject *none)
+PyObject *client_memory(PyObject *self, PyObject *gone)
 {
 	struct client *c = (struct client *)self;
+	uint64_t bytes;
+	void *base;
 
-	(void)none;
 	if (!enter(c, false))
 		return NULL;
 
-	bool copied = tokend_copied(c->t, NULL);
+	int r = tokend_memory(c->t, &base, &bytes, on_gone, gone);
 
 	leave(c, false);
-	return PyBool_FromLong(copied);
+	if (r == 0)
+		Py_RETURN_NONE;
+	if (r < 0)
+		return raise_last(c, r);
+	Py_INCREF(gone);
+	return Py_BuildValue("KK", (unsigned long long)(uintptr_t)base, (unsigned long long)bytes);
 }
 
-PyObject *client_copy_next(PyObject *self, PyObject *args)
+PyObject *client_slot(PyObject *self, PyObject *none)
 {
 	struct client *c = (struct client *)self;
-	unsigned long long to, bytes, stream;
-	struct tokend_batch batch;
-	int wait;
+	struct tokend_batch b;
 
-	if (!PyArg_ParseTuple(args, "KKKp", &to, &bytes, &stream, &wait) || !enter(c, true))
+	(void)none;
+	if (!enter(c, true))
 		return NULL;
 
-	int r = UNLESS_LOST(c, tokend_peek(c->t, &batch, 0));
+	int r;
 
-	if (r == TOKEND_EAGAIN && wait) {
-		c->yields = true;
-		WAITING(c, r = tokend_peek(c->t, &batch, 1));
-		c->yields = false;
-	}
-	if (r == 1 &&
-		bytes != (unsigned long long)batch.rows * batch.window_tokens * batch.token_bytes) {
-		leave(c, true);
-		Py_RETURN_NONE;
-	}
-	if (r == 1) {
-		r = tokend_copy(c->t, &batch, to, (void *)(uintptr_t)stream);
-		r = r < 0 ? r : 1;
-	} else if (!wait) {
-		r = 0; /* the call that takes the batch raises the error */
-	}
-
-	PyObject *result = r < 0 ? raise_last(c, r) : PyBool_FromLong(r);
-
+	WAITING(c, r = tokend_peek(c->t, &b, 0));
 	leave(c, true);
-	return result;
+	if (r != 1) /* the call that takes the batch raises the error */
+		Py_RETURN_NONE;
+	return Py_BuildValue("KKK", (unsigned long long)(uintptr_t)b.tokens,
+		(unsigned long long)b.rows * b.window_tokens * b.token_bytes,
+		(unsigned long long)b.handle);
+}
+
+PyObject *client_release(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	unsigned long long handle;
+
+	if (!PyArg_ParseTuple(args, "K", &handle) || !enter(c, true))
+		return NULL;
+
+	struct tokend_batch b = {.handle = handle};
+
+	WAITING(c, tokend_release(c->t, &b)); /* may call on_gone() */
+	leave(c, true);
+	Py_RETURN_NONE;
 }

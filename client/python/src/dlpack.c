@@ -4,8 +4,9 @@
  * lock, or after the loader was closed. So freeing a tensor only adds its batch to a list, without
  * a lock and without Python. The reader empties the list before it takes the next batch.
  *
- * A tensor may be freed before copies from it to a GPU have ended. tokend_settle() therefore waits,
- * in a registered ring, for all work that was queued in the context so far.
+ * A tensor may be freed before copies from it to a GPU have ended. CUDA reads memory that is not
+ * registered before the call that copies it returns, and a ring is not registered while its slots
+ * are lent.
  */
 #include "client/python/src/dlpack.h"
 
@@ -45,7 +46,7 @@ static void settle(struct views *v, struct tokend *t)
 	for (struct view *view = take_back(v), *next; view; view = next) {
 		next = view->next;
 		if (ours)
-			tokend_settle(t, &view->batch);
+			tokend_release(t, &view->batch);
 		free(view);
 	}
 }
@@ -54,7 +55,7 @@ static void drop(struct views *v)
 {
 	if (atomic_fetch_sub(&v->users, 1) > 1)
 		return;
-	settle(v, v->left); /* the ring stays mapped while it is copied from */
+	settle(v, v->left);
 	tokend_detach(v->left);
 	free(v);
 }
@@ -117,7 +118,7 @@ void batch_done(struct client *c, const struct tokend_batch *batch)
 	if (c->views) {
 		c->views->kept = *batch;
 		c->views->keeps = true;
-	} else if (!tokend_copied(c->t, batch)) {
+	} else {
 		tokend_release(c->t, batch);
 	}
 }

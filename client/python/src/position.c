@@ -92,15 +92,15 @@ PyObject *client_shape(PyObject *self, PyObject *none)
 
 	PyObject *batches = s.batches == TOKEND_ENDLESS ? Py_NewRef(Py_None)
 							: PyLong_FromUnsignedLongLong(s.batches);
-	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsKsKsO}", "rows", s.rows,
+	PyObject *result = Py_BuildValue("{sIsIsIsIsKsKsKsNsKsKsKsdsKsKsO}", "rows", s.rows,
 		"window_tokens", s.window_tokens, "token_bytes", s.token_bytes, "slots", s.slots,
 		"seq_len", (unsigned long long)s.seq_len, "rank", (unsigned long long)s.rank,
 		"world", (unsigned long long)s.world, "batches_in_all", batches, "data_bytes",
 		(unsigned long long)s.data_bytes, "lost_wakes", (unsigned long long)s.lost_wakes,
 		"reattached", (unsigned long long)s.reattached, "waited_s",
-		(double)s.waited_ns / 1e9, "pinned_bytes", (unsigned long long)s.pinned_bytes,
-		"batches", (unsigned long long)c->batches, "tokens", (unsigned long long)c->tokens,
-		"masked", tokend_annotations(c->t) & TOKEND_LOSS_MASK ? Py_True : Py_False);
+		(double)s.waited_ns / 1e9, "batches", (unsigned long long)c->batches, "tokens",
+		(unsigned long long)c->tokens, "masked",
+		tokend_annotations(c->t) & TOKEND_LOSS_MASK ? Py_True : Py_False);
 
 	leave(c, false);
 	return result;

@@ -1,11 +1,8 @@
-"""Batches on a GPU: the next one is copied while the step runs.
+"""Batches on a GPU.
 
-The ring is registered with the driver (client/lib/pin.h). A whole slot is copied as stored, 2 or 4
-bytes a token, on a stream of its own, and widened on the device. The slot goes back to the daemon
-after the event that follows its copy.
-
-A batch that is copied ahead is not taken yet: cursor, commit(), seek() and control() ignore it, and
-a seek drops it.
+The ring is registered with torch's CUDA runtime. A whole slot is copied as stored, 2 or 4 bytes a
+token, on a stream of its own, and widened on the device: while the GPU still works on the step
+before. The slot goes back to the daemon when the event that follows its copy has passed.
 """
 
 from __future__ import annotations
@@ -21,6 +18,8 @@ from . import phrases
 from ._tokend import ArgumentError, Error
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+PORTABLE = 1  # cudaHostRegisterPortable
+PIECE = 1 << 30  # registered at once; no slot crosses a multiple of it
 
 
 @functools.cache
@@ -74,24 +73,51 @@ class Cuda:
 
         self.torch: Any = torch
         self.device = named(device)
-        self.number: int = self.device.index
         # Torch hands out the same 32 streams of a priority again and again. Programs hardly use
         # this priority, so no graph is captured on our stream, and our copies wait for no other
         # work.
         self.side = torch.cuda.Stream(self.device, priority=-1)
-        self.stream: int = self.side.cuda_stream
         self.int64, self.int32, self.int16 = torch.int64, torch.int32, torch.int16
+
+    def register(self, base: int, size: int) -> str:
+        """Returns "", or why memory cannot be registered."""
+        cudart = self.torch.cuda.cudart()
+        with self.torch.cuda.device(self.device):
+            error = cudart.cudaHostRegister(base, size, PORTABLE)
+            if int(error) == 0:
+                return ""
+            # The runtime remembers the error, and the next kernel would raise it.
+            with contextlib.suppress(RuntimeError):
+                self.torch.ones(1, device=self.device)
+            return str(cudart.cudaGetErrorString(error))
+
+    def unregister(self, base: int) -> None:
+        self.torch.cuda.cudart().cudaHostUnregister(base)
+
+    def over(self, address: int, size: int, dtype: Any) -> Any:
+        """The ring's memory as a tensor."""
+        return self.torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Memory allocated on the side stream."""
         with self.torch.cuda.stream(self.side):
             return self.torch.empty(shape, dtype=dtype, device=self.device)
 
+    def copy(self, to: Any, slot: Any) -> Any:
+        """Queues a copy on the side stream. Returns the event that follows it."""
+        with self.torch.cuda.stream(self.side):
+            to.copy_(slot, non_blocking=True)
+            return self.side.record_event()
+
     def run(self, work: Callable[[], None]) -> Any:
         """Queues work() on the side stream. Returns the event that follows it."""
         with self.torch.cuda.stream(self.side):
             work()
             return self.side.record_event()
+
+    def finish(self) -> None:
+        """Waits for the side stream."""
+        self.side.synchronize()
 
     def capturing(self) -> bool:
         """Is the caller's stream being captured into a graph?"""
@@ -105,8 +131,39 @@ class Cuda:
         tensor.record_stream(current)
 
 
+class Rings:
+    """The client's rings that are registered. It does not refer to the client, which refers to it:
+    a loader that is dropped detaches.
+    """
+
+    def __init__(self, gpu: Any) -> None:
+        self._gpu = gpu
+        self._pieces: list[int] = []  # addresses
+
+    def register(self, base: int, size: int) -> str:
+        """Registers a ring: all of it, or nothing. Returns "", or why it cannot be registered."""
+        for at in range(base, base + size, PIECE):
+            why = self._gpu.register(at, min(PIECE, base + size - at))
+            if why:
+                self._unregister(base, size)
+                return why  # type: ignore[no-any-return]
+            self._pieces.append(at)
+        return ""
+
+    def _unregister(self, base: int, size: int) -> None:
+        for at in [at for at in self._pieces if base <= at < base + size]:
+            self._gpu.unregister(at)
+            self._pieces.remove(at)
+
+    def gone(self, base: int, size: int) -> None:
+        """The client unmaps a ring after this."""
+        with relaxed():
+            self._gpu.finish()
+            self._unregister(base, size)
+
+
 class Feed:
-    """Takes batches from a _tokend.Client and copies them to the device.
+    """Copies the batches of a _tokend.Client to the device.
 
     next() raises Error while the caller's stream is being captured into a graph. Captures on other
     streams are not disturbed.
@@ -122,8 +179,8 @@ class Feed:
         split: bool = False,
         labels: Any = None,
     ) -> None:
-        """Registers the ring with the driver. If that fails, a RuntimeWarning says why, once, and
-        copies are slower.
+        """Registers the ring. If that fails, a RuntimeWarning says why, once, and copies are
+        slower.
 
         Args:
             shape: the client's shape().
@@ -138,25 +195,25 @@ class Feed:
         """
         self._client, self._gpu, self._split = client, gpu or Cuda(device), split
         self._dtype, self._labels = dtype or self._gpu.int64, labels or self._gpu.int64
-        self._shape: tuple[int, int, int, int, int] | None = None
+        self._shape: tuple[int, ...] | None = None
         # the slot as stored in the ring; copies and widenings alternate on the side stream
         self._stored: Any = None
         self._seen: Any = None  # the parts of it that are widened
-        self._wide: Any = None  # the batch at position _wide_at
-        self._wide_at: int | None = None
-        self._event: Any = None  # follows the widening
+        self._copies: dict[int, Any] = {}  # handles of batches, and the events after their copies
+        self._rings = Rings(self._gpu)
         self._warned = False
+        self.pinned_bytes = 0  # of the current ring
         self.begin(shape)
-        self._pin()
+        self._register()
 
     def begin(self, shape: dict[str, Any]) -> None:
         """Called when the client's shape may have changed: after a seek, or when a restarted daemon
         serves the stream in another width.
         """
-        self._wide_at = None
         rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
         parts = 0 if not self._split else 1 if shape["masked"] or window <= seq else 2
         wanted = rows, window, shape["token_bytes"], seq, parts
+        self._slots: int = shape["slots"]
         if wanted == self._shape:
             return
         if wanted[2] == 4 and self._gpu.int32 in (self._dtype, self._labels):
@@ -164,49 +221,47 @@ class Feed:
                 f"dtype: {self._gpu.int32} cannot hold every token of 4 bytes, and tokens are not "
                 "checked on a GPU; pass int64"
             )
+        kind = self._gpu.int16 if wanted[2] == 2 else self._gpu.int32
         with relaxed():
-            self._stored = self._gpu.empty(
-                wanted[:2], self._gpu.int16 if wanted[2] == 2 else self._gpu.int32
-            )
+            self._stored = self._gpu.empty(wanted[:2], kind)
         self._shape, self._mask = wanted, (1 << 8 * wanted[2]) - 1
-        self._bytes = rows * window * wanted[2]
+        self._bytes, self._kind = rows * window * wanted[2], kind
         self._seen = (
             self._stored.as_strided((parts, rows, seq), (1, window, 1)) if parts else self._stored
         )
 
-    def _pin(self) -> None:
-        try:
-            self._client.pin(self._gpu.number)
-        except Error as error:
-            if not self._warned:
-                self._warned = True
-                warnings.warn(f"tokend: {error}", RuntimeWarning, stacklevel=4)
+    def _register(self) -> None:
+        """Registers the ring if it is a new one."""
+        ring = self._client.memory(self._rings.gone)
+        if ring is None:
+            return
+        base, size = ring
+        why = self._rings.register(base, size)
+        self.pinned_bytes = 0 if why else size
+        if why and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"tokend: the ring of {size} bytes cannot be registered with CUDA: {why}; copies "
+                "are slower; allow this machine or container to pin memory",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
-    def _widen(self, position: int) -> None:
-        self._wide_at = None
-        self._wide = wide = self._gpu.empty(tuple(self._seen.shape), self._dtype)
-        seen, mask = self._seen, self._mask
-
-        def work() -> None:
-            wide.copy_(seen)  # tokens are unsigned, torch's 16 and 32 bits are signed
-            wide.bitwise_and_(mask)
-
-        self._event = self._gpu.run(work)
-        self._wide_at = position
-
-    def takes(self, after: int) -> tuple[int, ...]:
+    def takes(self, after: int) -> tuple[int, bool]:
         """What to set the client's `takes` to; @after: the position after the batch of next()."""
-        return after, self._stored.data_ptr(), self._bytes, self._gpu.stream
+        return after, True
 
-    def _send(self) -> bool:
-        """Queues the copy of the next batch; False at the end."""
-        self._wide_at = None
-        while True:
-            _, *to = self.takes(0)
-            copied = self._client.copy_next(*to, True)
-            if copied is not None:
-                return copied  # type: ignore[no-any-return]
-            self.begin(self._client.shape())  # a restarted daemon serves it in another width
+    def _release(self) -> None:
+        """Releases the slots whose copies have ended, or waits if the ring has no other. Slots that
+        were copied, but not taken, are not released, and copied again.
+        """
+        for handle, event in list(self._copies.items()):
+            if len(self._copies) >= self._slots:
+                event.synchronize()
+            elif not event.query():
+                return
+            self._client.release(handle)
+            del self._copies[handle]
 
     def next(self, look: Callable[[], Any]) -> tuple[Any, Any] | None:
         """Returns (tokens, result of look()), or None at the end. Until the batch is taken, it
@@ -225,16 +280,26 @@ class Feed:
                 "next: this stream is being captured into a graph; take the batch before the "
                 "capture, and copy it to a tensor that the graph reads"
             )
-        if not self._client.copied():  # at the beginning, after a seek, or if the daemon was late
-            if not self._warned and self._client.shape()["pinned_bytes"] == 0:
-                self._pin()  # a new ring that is not registered: warns
-            if not self._send():
+        slot = None
+        while slot is None:  # another thread may take the batch that look() saw
+            self._release()
+            looked = look()
+            if looked is None:
                 return None
-        position = self._client.taken()
-        if self._wide_at != position:
-            self._widen(position)
-        looked = look()
-        if looked is None:
-            return None
-        self._gpu.hand_over(self._wide, self._event)
-        return self._wide, looked
+            self._register()
+            slot = self._client.slot()
+        address, size, handle = slot
+        if size != self._bytes:  # a restarted daemon serves it in another width
+            self.begin(self._client.shape())
+        wide = self._gpu.empty(tuple(self._seen.shape), self._dtype)
+        stored, seen, mask = self._stored, self._seen, self._mask
+        source = self._gpu.over(address, size, self._kind).view(stored.shape)
+        self._copies.pop(handle, None)
+        self._copies[handle] = self._gpu.copy(stored, source)
+
+        def work() -> None:
+            wide.copy_(seen)  # tokens are unsigned, torch's 16 and 32 bits are signed
+            wide.bitwise_and_(mask)
+
+        self._gpu.hand_over(wide, self._gpu.run(work))
+        return wide, looked

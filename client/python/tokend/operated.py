@@ -9,7 +9,7 @@ import tokend
 from . import _tokend
 from . import group as groups
 
-COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes", "pinned_bytes")
+COUNTERS = ("batches", "tokens", "waited_s", "reattached", "lost_wakes")
 
 
 class Operated:
@@ -84,7 +84,7 @@ class Operated:
             next_s           seconds spent in next(): waiting, copying, transforms
             reattached       how often the daemon was lost and found again
             lost_wakes       wake-ups that never came; more than 0 is a bug of tokend
-            pinned_bytes     bytes of the ring registered with a GPU's driver. With device="cuda", 0
+            pinned_bytes     bytes of the ring registered with CUDA. With device="cuda", 0
                              means that copies are slower
 
         Raises:
@@ -101,4 +101,5 @@ class Operated:
         stats = {name: shape[name] for name in COUNTERS}
         if self._source is not None:
             stats["waited_s"] += self._source.waited_s
-        return {**stats, "next_s": self._inside}
+        pinned = 0 if self._feed is None else self._feed.pinned_bytes
+        return {**stats, "pinned_bytes": pinned, "next_s": self._inside}
