@@ -9,15 +9,17 @@
 #include "daemon/control/place.h"
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
-#include "daemon/control/rereads.h"
 #include "daemon/control/server.h"
+#include "daemon/shard/reread.h"
 #include "daemon/store/store.h"
 #include "proto/fault.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +44,7 @@ static void back_off(void)
 }
 
 static int serve(const struct catalog *catalog, struct stores *stores, const struct options *a,
-	struct listener *listener, struct cgroup *cgroup, const struct rereads *rereads)
+	struct listener *listener, struct cgroup *cgroup, const _Atomic uint64_t *rereads)
 {
 	const struct config *config = catalog->config;
 	struct reading reading = reading_plan(catalog, stores);
@@ -57,10 +59,8 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	store_patience(stores, 0);
 	if (note[0])
 		log_line(LOG_NOTE, "%s", note);
-	bool patient = true;
-
 	for (uint32_t i = 0; i < config->streams; i++)
-		plan_log(&catalog->stream[i], &patient);
+		plan_log(&catalog->stream[i]);
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,
@@ -175,11 +175,28 @@ static struct stores *open_stores(const struct config *config, bool check, struc
 		fault);
 }
 
+/* In the thread that reads. Shards do not know their paths. */
+static void on_reread(void *context, int fd, uint64_t at, uint64_t n, const char *why)
+{
+	_Atomic uint64_t *rereads = context;
+	char link[40], path[PATH_MAX] = "";
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (readlink(link, path, sizeof(path) - 1) < 0)
+		snprintf(path, sizeof(path), "(name unknown: %s)", strerror(errno));
+	atomic_fetch_add(rereads, 1);
+	log_client(getuid(), LOG_WARNING,
+		"shard %s: bytes %" PRIu64 " to %" PRIu64
+		" were damaged when read (%s), and intact when read again; no data was lost; check "
+		"this node's memory and disk",
+		path, at, at + n, why);
+}
+
 static int run(const struct options *a, struct listener *listener)
 {
-	struct rereads rereads = {0};
+	_Atomic uint64_t rereads = 0;
 
-	rereads_watch(&rereads);
+	reread_tell(on_reread, &rereads);
 
 	struct fault fault;
 	struct config *config = reading_descriptors(&fault) ? config_load(a->config, &fault) : NULL;
@@ -221,7 +238,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "tokend: %s\n", fault.text);
 		return 1;
 	}
-	log_start(); /* without it, lines are written at once */
+	log_start();
 	code = run(&a, &listener);
 	listener_close(&listener);
 	if (code != 0 && !a.check)

@@ -17,7 +17,6 @@
 #include "daemon/control/process.h"
 #include "daemon/control/reload.h"
 #include "daemon/control/request.h"
-#include "daemon/control/rereads.h"
 #include "daemon/control/runs.h"
 #include "daemon/control/session.h"
 #include "daemon/control/store_report.h"
@@ -32,7 +31,7 @@ struct control {
 	struct comparing comparing;
 	struct reader *reader; /* the data thread's; only functions for any thread are called */
 	struct cgroup *cgroup; /* or NULL */
-	const struct rereads *rereads;
+	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
 	uint64_t started_ms;
 	char announced[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */
 	struct data_thread *data_thread;

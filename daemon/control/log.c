@@ -4,10 +4,10 @@
 #include "proto/fault.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,6 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -23,9 +22,6 @@ enum {
 	LINE_BYTES = 2032, /* without the prefix */
 	FIELDS_BYTES = 512,
 	CAUSES = 64,
-	BURST = 20, /* lines of one cause at once; then one a second */
-	BURST_SESSIONS = 256,
-	FLUSH_S = 1,
 };
 
 struct line {
@@ -35,59 +31,44 @@ struct line {
 	char fields[FIELDS_BYTES]; /* in the journal's format: NAME=value, one a line */
 };
 
-/* Lines of one format for one user. `credit` is how many more may be written now; it grows by one a
- * second, up to `burst`. */
+/* Lines of one format for one user. `left` is how many more may be written now; it grows by one a
+ * second, up to the burst. */
 struct cause {
 	const char *format; /* its address is its identity; NULL: unused */
 	uid_t uid;
 	enum log_level level;
-	unsigned credit, burst;
-	time_t since; /* when credit was computed, in seconds of the monotonic clock */
+	unsigned left;
+	time_t since; /* when `left` was computed, in seconds of the monotonic clock */
 	uint64_t suppressed;
 };
 
-struct log {
+static struct log {
 	pthread_mutex_t mutex;
-	pthread_cond_t news, drained; /* on the monotonic clock */
+	pthread_cond_t news, written; /* on the monotonic clock */
+	bool running;		      /* the thread */
+	bool patient;		      /* callers wait for room */
 	struct line line[LINES];
 	unsigned first, count; /* lines that wait; the first stays until it is written */
 	uint64_t lost;	       /* lines dropped since that was last logged */
 	struct cause cause[CAUSES];
 	struct log_fault fault[LOG_FAULTS];
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
-	int journal;	 /* socket to it; -1: stderr is something else */
-};
+	bool in_journal; /* stderr is the journal's socket */
+	int journal;	 /* a socket to it, if that could be opened */
+} the_log = {.mutex = PTHREAD_MUTEX_INITIALIZER, .journal = -1};
 
-/* main()'s: see log.h. */
-static struct log *the_log;
-
-static struct timespec clock_now(void)
+static struct timespec clock_in(time_t seconds)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
+	now.tv_sec += seconds;
 	return now;
 }
 
-/* ---- lines ---- */
+/* ---- writing ---- */
 
-static void write_text(const char *text, size_t n)
-{
-	size_t done = 0;
-
-	/* One write() per line if the kernel takes it whole, so that lines of several processes do
-	 * not mix. Errors are ignored: there is no place to report them. */
-	while (done < n) {
-		ssize_t wrote = write(STDERR_FILENO, text + done, n - done);
-
-		if (wrote < 0 && errno != EINTR)
-			return;
-		done += wrote > 0 ? (size_t)wrote : 0;
-	}
-}
-
-/* True if stderr is the journal's socket. Programs that a service starts inherit the variable, but
- * their stderr may be something else. */
+/* Programs that a service starts inherit the variable, but their stderr may be something else. */
 static bool is_journal(void)
 {
 	const char *named = getenv("JOURNAL_STREAM"); /* "DEVICE:INODE" */
@@ -103,7 +84,7 @@ static bool is_journal(void)
 static int journal_open(void)
 {
 	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
-	int fd = is_journal() ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
 		return fd;
@@ -121,27 +102,32 @@ static bool send_line(int journal, const struct line *l)
 	struct iovec part[] = {
 		{head, (size_t)n}, {(void *)l->text, l->n}, {(void *)l->fields, l->fields_n}};
 	const struct msghdr message = {.msg_iov = part, .msg_iovlen = 3};
-	ssize_t sent;
 
-	do
-		sent = sendmsg(journal, &message, MSG_NOSIGNAL);
-	while (sent < 0 && errno == EINTR);
-	return sent >= 0;
+	return sendmsg(journal, &message, MSG_NOSIGNAL) >= 0;
 }
 
-static void write_line(int journal, const struct line *l)
+/* In one write() if the kernel takes it whole, so that lines of several processes do not mix.
+ * Errors are ignored: there is no place to report them. */
+static void write_line(const struct log *log, const struct line *l)
 {
 	char whole[LINE_BYTES + 16];
-	int n;
+	ssize_t wrote;
 
-	if (journal >= 0 && send_line(journal, l))
+	if (log->journal >= 0 && send_line(log->journal, l))
 		return;
-	if (is_journal())
-		n = snprintf(whole, sizeof(whole), "<%d>%.*s", l->level, (int)l->n, l->text);
-	else
-		n = snprintf(whole, sizeof(whole), "tokend: %.*s", (int)l->n, l->text);
-	write_text(whole, (size_t)n);
+	snprintf(whole, sizeof(whole), log->in_journal ? "<%d>" : "tokend: ", l->level);
+
+	size_t head = strlen(whole), n = head + l->n;
+
+	memcpy(whole + head, l->text, l->n);
+	for (size_t done = 0; done<n; done += wrote> 0 ? (size_t)wrote : 0) {
+		wrote = write(STDERR_FILENO, whole + done, n - done);
+		if (wrote < 0 && errno != EINTR)
+			return;
+	}
 }
+
+/* ---- lines ---- */
 
 /* Adds a field, unless its value is too long. */
 static void add_field(struct line *l, const char *name, const char *value)
@@ -172,7 +158,7 @@ static void format_line(struct line *l, enum log_level level, const struct log_s
 	l->fields_n = 0;
 	if (!subject)
 		return;
-	snprintf(rank, sizeof(rank), "%ju", (uintmax_t)subject->rank);
+	snprintf(rank, sizeof(rank), "%" PRIu64, subject->rank);
 	add_field(l, "STREAM", subject->stream);
 	add_field(l, "RUN", subject->run);
 	add_field(l, "RANK", subject->run ? rank : NULL);
@@ -180,63 +166,49 @@ static void format_line(struct line *l, enum log_level level, const struct log_s
 }
 
 /* Under the mutex. */
-static void keep_fault(struct log *log, enum log_level level, const char *format, va_list args)
+static void keep_fault(struct log *log, const struct line *l)
 {
 	struct log_fault *f = &log->fault[log->faults++ % LOG_FAULTS];
 
 	f->at = time(NULL);
-	f->level = level;
-	vsnprintf(f->text, sizeof(f->text), format, args);
-	fault_line(f->text);
+	f->level = l->level;
+	snprintf(f->text, sizeof(f->text), "%.*s", (int)l->n - 1, l->text);
 }
 
-/* Under the mutex. */
-static void queue_arguments(struct log *log, enum log_level level,
-	const struct log_subject *subject, const char *format, va_list args)
+static void queue(struct log *log, const struct line *l)
 {
-	va_list again;
+	const struct timespec until = clock_in(1);
 
-	if (level <= LOG_WARNING) {
-		va_copy(again, args);
-		keep_fault(log, level, format, again);
-		va_end(again);
-	}
-	if (log->count == LINES) {
+	pthread_mutex_lock(&log->mutex);
+	while (log->count == LINES && log->patient)
+		log->patient =
+			pthread_cond_timedwait(&log->written, &log->mutex, &until) != ETIMEDOUT;
+	if (l->level <= LOG_WARNING)
+		keep_fault(log, l);
+	if (log->count == LINES)
 		log->lost++;
-		return;
-	}
-	format_line(&log->line[(log->first + log->count++) % LINES], level, subject, format, args);
+	else
+		log->line[(log->first + log->count++) % LINES] = *l;
 	pthread_cond_signal(&log->news);
-}
-
-__attribute__((format(printf, 3, 4))) static void queue(
-	struct log *log, enum log_level level, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	queue_arguments(log, level, NULL, format, args);
-	va_end(args);
+	pthread_mutex_unlock(&log->mutex);
 }
 
 /* ---- causes ---- */
 
-/* Under the mutex. */
-static void queue_suppressed(struct log *log, struct cause *c)
+static void tell_suppressed(const struct cause *c)
 {
-	if (c->suppressed > 0 && c->uid == (uid_t)LOG_STRANGERS)
-		queue(log, c->level,
-			"%llu more lines like \"%.60s\" by users who may not connect were "
-			"suppressed",
-			(unsigned long long)c->suppressed, c->format);
-	else if (c->suppressed > 0)
-		queue(log, c->level, "%llu more lines like \"%.60s\" by uid %u were suppressed",
-			(unsigned long long)c->suppressed, c->format, (unsigned)c->uid);
-	c->suppressed = 0;
+	char who[48] = "users who may not connect";
+
+	if (c->uid != (uid_t)LOG_STRANGERS)
+		snprintf(who, sizeof(who), "uid %u", (unsigned)c->uid);
+	if (c->suppressed > 0)
+		log_write(0, 0, NULL, c->level,
+			"%" PRIu64 " more lines like \"%.60s\" by %s were suppressed",
+			c->suppressed, c->format, who);
 }
 
-static struct cause *find_cause(
-	struct log *log, uid_t uid, unsigned burst, const char *format, time_t now)
+/* The cause of these lines, or the one that is unused for the longest time. */
+static struct cause *find_cause(struct log *log, uid_t uid, const char *format)
 {
 	struct cause *oldest = &log->cause[0];
 
@@ -248,49 +220,74 @@ static struct cause *find_cause(
 		if (c->since < oldest->since)
 			oldest = c;
 	}
-	queue_suppressed(log, oldest);
-	*oldest = (struct cause){
-		.format = format, .uid = uid, .credit = burst, .burst = burst, .since = now};
 	return oldest;
 }
 
-static bool may_write(
-	struct log *log, uid_t uid, unsigned burst, enum log_level level, const char *format)
+/* May such a line be written now? *@due: a cause whose suppressed lines are logged now. */
+static bool may_write(struct log *log, uid_t uid, unsigned burst, enum log_level level,
+	const char *format, struct cause *due)
 {
-	time_t now = clock_now().tv_sec;
-	struct cause *c = find_cause(log, uid, burst, format, now);
-	uint64_t credit = c->credit + (uint64_t)(now - c->since);
+	time_t now = clock_in(0).tv_sec;
 
-	c->level = level;
-	c->credit = credit < c->burst ? (unsigned)credit : c->burst;
-	c->since = now;
-	if (c->credit == 0) {
-		c->suppressed++;
-		return false;
-	}
-	c->credit--;
-	queue_suppressed(log, c);
-	return true;
+	pthread_mutex_lock(&log->mutex);
+
+	struct cause *c = find_cause(log, uid, format);
+	bool known = c->format == format && c->uid == uid;
+	uint64_t left = known ? c->left + (uint64_t)(now - c->since) : burst;
+	bool may = left > 0;
+
+	*due = *c;
+	if (!known || may)
+		c->suppressed = 0;
+	else
+		due->suppressed = 0;
+	left = left < burst ? left : burst;
+	*c = (struct cause){.format = format,
+		.uid = uid,
+		.level = level,
+		.left = (unsigned)left - may,
+		.since = now,
+		.suppressed = c->suppressed + !may};
+	pthread_mutex_unlock(&log->mutex);
+	return may;
 }
 
-/* ---- the writer ---- */
+/* ---- the thread ---- */
 
-/* Under the mutex, when no line waits: queues the numbers of lost and suppressed lines. True: there
- * were some. */
-static bool queue_counts(struct log *log)
+/* Under the mutex: takes a cause whose suppressed lines were not told for a second. */
+static bool take_due(struct log *log, struct cause *due)
 {
-	uint64_t n = log->lost;
-	time_t now = clock_now().tv_sec;
+	time_t now = clock_in(0).tv_sec;
 
-	log->lost = 0;
-	if (n > 0)
-		queue(log, LOG_WARNING,
-			"%llu log lines were lost: the reader of stderr is too slow",
-			(unsigned long long)n);
 	for (unsigned i = 0; i < CAUSES; i++)
-		if (log->cause[i].suppressed > 0 && now > log->cause[i].since)
-			queue_suppressed(log, &log->cause[i]);
-	return log->count > 0;
+		if (log->cause[i].suppressed > 0 && now > log->cause[i].since) {
+			*due = log->cause[i];
+			log->cause[i].suppressed = 0;
+			return true;
+		}
+	return false;
+}
+
+/* Under the mutex, when no line waits: logs numbers of lost and suppressed lines, or waits. */
+static void idle(struct log *log)
+{
+	const struct timespec until = clock_in(1);
+	struct cause due;
+	uint64_t lost = log->lost;
+	bool any = take_due(log, &due);
+
+	if (lost == 0 && !any) {
+		pthread_cond_timedwait(&log->news, &log->mutex, &until);
+		return;
+	}
+	log->lost = 0;
+	pthread_mutex_unlock(&log->mutex);
+	if (lost > 0)
+		log_line(LOG_WARNING,
+			"%" PRIu64 " log lines were lost: the reader of stderr is too slow", lost);
+	if (any)
+		tell_suppressed(&due);
+	pthread_mutex_lock(&log->mutex);
 }
 
 static void *writer(void *argument)
@@ -299,139 +296,90 @@ static void *writer(void *argument)
 
 	pthread_mutex_lock(&log->mutex);
 	for (;;) {
-		while (log->count == 0 && !queue_counts(log)) {
-			struct timespec until = clock_now();
-
-			until.tv_sec++;
-			pthread_cond_broadcast(&log->drained);
-			pthread_cond_timedwait(&log->news, &log->mutex, &until);
-		}
+		while (log->count == 0)
+			idle(log);
 		/* A waiting line does not change, so it is written in place. */
 		pthread_mutex_unlock(&log->mutex);
-		write_line(log->journal, &log->line[log->first]);
+		write_line(log, &log->line[log->first]);
 		pthread_mutex_lock(&log->mutex);
 		log->first = (log->first + 1) % LINES;
 		log->count--;
+		pthread_cond_broadcast(&log->written);
 	}
 	return NULL;
 }
 
-bool log_start(void)
+void log_start(void)
 {
-	struct log *log = calloc(1, sizeof(*log));
+	struct log *log = &the_log;
 	pthread_condattr_t monotonic;
 	sigset_t all, before;
 	pthread_t thread;
 
-	if (!log)
-		return false;
-	log->journal = journal_open();
-	pthread_mutex_init(&log->mutex, NULL);
+	log->in_journal = is_journal();
+	log->journal = log->in_journal ? journal_open() : -1;
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&log->news, &monotonic);
-	pthread_cond_init(&log->drained, &monotonic);
+	pthread_cond_init(&log->written, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	/* Signals are handled by other threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-
-	bool running = pthread_create(&thread, NULL, writer, log) == 0;
-
+	log->running = log->patient = pthread_create(&thread, NULL, writer, log) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (!running) {
-		free(log);
-		return false;
-	}
-	pthread_detach(thread);
-	the_log = log;
-	return true;
+	if (log->running)
+		pthread_detach(thread);
 }
 
-bool log_flush(void)
+void log_serving(void)
 {
-	struct log *log = the_log;
-	struct timespec until = clock_now();
+	pthread_mutex_lock(&the_log.mutex);
+	the_log.patient = false;
+	pthread_mutex_unlock(&the_log.mutex);
+}
+
+void log_flush(void)
+{
+	struct log *log = &the_log;
+	const struct timespec until = clock_in(1);
 	int error = 0;
 
-	if (!log)
-		return true;
-	until.tv_sec += FLUSH_S;
+	if (!log->running)
+		return;
 	pthread_mutex_lock(&log->mutex);
 	while (log->count > 0 && error == 0)
-		error = pthread_cond_timedwait(&log->drained, &log->mutex, &until);
+		error = pthread_cond_timedwait(&log->written, &log->mutex, &until);
 	pthread_mutex_unlock(&log->mutex);
-	return error == 0;
 }
 
-static void write_now(enum log_level level, const char *format, va_list args)
+/* ---- for everybody ---- */
+
+void log_write(uid_t uid, unsigned burst, const struct log_subject *subject, enum log_level level,
+	const char *format, ...)
 {
+	struct log *log = &the_log;
+	struct cause due = {0};
 	struct line line;
+	va_list args;
 
-	format_line(&line, level, NULL, format, args);
-	write_line(-1, &line);
-}
-
-/* @burst: lines of this user and format at once; 0: no limit. */
-static void log_arguments(uid_t uid, unsigned burst, const struct log_subject *subject,
-	enum log_level level, const char *format, va_list args)
-{
-	struct log *log = the_log;
-
-	if (!log) {
-		write_now(level, format, args);
+	if (burst > 0 && !may_write(log, uid, burst, level, format, &due))
 		return;
-	}
-	pthread_mutex_lock(&log->mutex);
-	if (burst == 0 || may_write(log, uid, burst, level, format))
-		queue_arguments(log, level, subject, format, args);
-	pthread_mutex_unlock(&log->mutex);
-}
-
-void log_line(enum log_level level, const char *format, ...)
-{
-	va_list args;
-
+	tell_suppressed(&due);
 	va_start(args, format);
-	log_arguments(0, 0, NULL, level, format, args);
+	format_line(&line, level, subject, format, args);
 	va_end(args);
-}
-
-void log_about(const struct log_subject *subject, enum log_level level, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	log_arguments(0, 0, subject, level, format, args);
-	va_end(args);
-}
-
-void log_client(uid_t uid, enum log_level level, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	log_arguments(uid, BURST, NULL, level, format, args);
-	va_end(args);
-}
-
-void log_session(
-	uid_t uid, const struct log_subject *subject, enum log_level level, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	log_arguments(uid, BURST_SESSIONS, subject, level, format, args);
-	va_end(args);
+	if (log->running)
+		queue(log, &line);
+	else
+		write_line(log, &line);
 }
 
 unsigned log_faults(struct log_fault fault[LOG_FAULTS])
 {
-	struct log *log = the_log;
+	struct log *log = &the_log;
 	unsigned n = 0;
 
-	if (!log)
-		return 0;
 	pthread_mutex_lock(&log->mutex);
 	while (n < LOG_FAULTS && n < log->faults) {
 		fault[n] = log->fault[(log->faults - 1 - n) % LOG_FAULTS];

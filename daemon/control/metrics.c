@@ -175,7 +175,7 @@ static void put_daemon(FILE *to, const struct control *control, const struct str
 		"Sessions stopped by an unreadable shard", (double)control->sessions.failures);
 	plain(to, "tokend_rereads_total", "counter",
 		"Reads of compressed shards that were damaged, and intact when repeated",
-		(double)atomic_load(&control->rereads->total));
+		(double)atomic_load(control->rereads));
 }
 
 static void put_requests(FILE *to, const struct counts *counts)

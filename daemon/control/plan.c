@@ -65,15 +65,13 @@ void plan_tell(const struct stream *s, void *context,
 
 static void log_one(void *context, const struct stream *s, bool doubt, const char *text)
 {
-	bool *patient = context;
-
+	(void)context;
 	log_line(doubt ? LOG_WARNING : LOG_NOTE, "stream %s: %s", s->config->name, text);
-	*patient = *patient && log_flush();
 }
 
-void plan_log(const struct stream *s, bool *patient)
+void plan_log(const struct stream *s)
 {
-	plan_tell(s, patient, log_one);
+	plan_tell(s, NULL, log_one);
 }
 
 /* ---- a run with another mix than the config's ---- */

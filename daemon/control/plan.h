@@ -10,9 +10,8 @@
  */
 void plan_tell(const struct stream *s, void *context,
 	void (*tell)(void *context, const struct stream *s, bool doubt, const char *text));
-/* Logs them. While *@patient, waits for each line to be written, so that hundreds do not push
- * others out of the log. False from the first one that nobody reads. */
-void plan_log(const struct stream *s, bool *patient);
+/* Logs them. */
+void plan_log(const struct stream *s);
 /*
  * Whether the config's weights have no effect on a run that is at @c, with both mixes in @text:
  * they were edited since the run began. False for a run whose mix has changed since then, by an

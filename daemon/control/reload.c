@@ -156,7 +156,6 @@ static bool same_stream(const struct stream *a, const struct stream *b)
 static struct difference compare(const struct catalog *was, const struct catalog *is)
 {
 	struct difference d = {0};
-	bool patient = false; /* the loop waits for nobody */
 
 	for (uint32_t i = 0; i < is->config->streams; i++) {
 		const struct stream *now = &is->stream[i];
@@ -169,7 +168,7 @@ static struct difference compare(const struct catalog *was, const struct catalog
 		log_line(LOG_NOTE, "stream %s: %s", now->config->name,
 			before ? "changed; its present sessions keep what they attached to"
 			       : "new");
-		plan_log(now, &patient);
+		plan_log(now);
 	}
 	for (uint32_t i = 0; i < was->config->streams; i++) {
 		const char *name = was->config->stream[i].name;

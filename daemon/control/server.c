@@ -571,6 +571,7 @@ int server_run(const struct server_options *options)
 	announce_ready(&server->control,
 		options->listener->path[0] ? options->listener->path : "systemd's socket");
 	notify("READY=1");
+	log_serving();
 	serve(server);
 	end_keeper(server);
 	data_thread_stop(server->control.data_thread);

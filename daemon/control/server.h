@@ -36,7 +36,6 @@
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/cgroup.h"
 #include "daemon/control/listen.h"
-#include "daemon/control/rereads.h"
 #include "daemon/reader/reader.h"
 
 struct server_options {
@@ -45,15 +44,15 @@ struct server_options {
 	struct reader *reader;	   /* server_run() closes it */
 	/* How it was opened, with places for streams of later configs; NULL: there are none. */
 	const struct reader_options *reading;
-	struct stores *stores;	/* or NULL */
-	unsigned store_queues;	/* of the engine for reads from them */
-	unsigned store_depth;	/* of each */
-	unsigned depth;		/* reads in flight at most */
-	unsigned connections;	/* clients at most; other descriptors are for shards */
-	struct cgroup *cgroup;	/* or NULL */
-	uint64_t staging_bytes; /* of the reader, counted in memory: */
-	const struct rereads *rereads;
-	unsigned linger_s; /* exit after so long without a session; 0: never */
+	struct stores *stores;		 /* or NULL */
+	unsigned store_queues;		 /* of the engine for reads from them */
+	unsigned store_depth;		 /* of each */
+	unsigned depth;			 /* reads in flight at most */
+	unsigned connections;		 /* clients at most; other descriptors are for shards */
+	struct cgroup *cgroup;		 /* or NULL */
+	uint64_t staging_bytes;		 /* of the reader, counted in memory: */
+	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
+	unsigned linger_s;		 /* exit after so long without a session; 0: never */
 };
 
 /* Serves until SIGTERM or SIGINT. Returns the exit code; failures are logged. */

@@ -61,7 +61,7 @@ static bool start(void)
 		"      - {name: web, path: a.bin, dtype: u16, format: flat}\n";
 	static const uint16_t tokens[1002];
 	static struct listener listener = {.fd = -1, .lock_fd = -1};
-	static struct rereads rereads;
+	static _Atomic uint64_t rereads;
 	const struct reader_options options = {.io = CONFIG_IO_PREAD,
 		.depth = 64,
 		.files = 16,

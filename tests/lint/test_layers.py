@@ -25,8 +25,7 @@ ROOMS = {
     "daemon/reader": f"daemon/io {FILES}",
     "daemon/control": f"daemon/control/cgroup.h daemon/reader daemon/io daemon/engine {FILES}",
     "daemon/control/cgroup.h": "",
-    "daemon/main.c": "daemon/control daemon/reader daemon/io daemon/catalog daemon/store "
-    "daemon/config proto",
+    "daemon/main.c": f"daemon/control daemon/reader daemon/io {FILES}",
     "client/lib": "client/lib/tokend.h client/lib/connect.h client/lib/places.h proto",
     "client/lib/tokend.h": "",
     "client/lib/connect.h": "proto",

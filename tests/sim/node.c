@@ -30,49 +30,23 @@ static void say(enum log_level level, const char *format, va_list args)
 	world_say("node %u <%d> %s", p && p->node ? p->node->number : 99, (int)level, line);
 }
 
-void log_line(enum log_level level, const char *format, ...)
+void log_write(uid_t uid, unsigned burst, const struct log_subject *subject, enum log_level level,
+	const char *format, ...)
 {
 	va_list args;
 
+	(void)uid, (void)burst, (void)subject;
 	va_start(args, format);
 	say(level, format, args);
 	va_end(args);
 }
 
-void log_client(uid_t uid, enum log_level level, const char *format, ...)
+void log_serving(void)
 {
-	va_list args;
-
-	(void)uid;
-	va_start(args, format);
-	say(level, format, args);
-	va_end(args);
 }
 
-void log_about(const struct log_subject *subject, enum log_level level, const char *format, ...)
+void log_flush(void)
 {
-	va_list args;
-
-	(void)subject;
-	va_start(args, format);
-	say(level, format, args);
-	va_end(args);
-}
-
-void log_session(
-	uid_t uid, const struct log_subject *subject, enum log_level level, const char *format, ...)
-{
-	va_list args;
-
-	(void)uid, (void)subject;
-	va_start(args, format);
-	say(level, format, args);
-	va_end(args);
-}
-
-bool log_flush(void)
-{
-	return true;
 }
 
 struct http *web_start(struct control *control, const char *address, int fd, struct fault *fault)
@@ -279,7 +253,7 @@ static void daemon_main(void *argument)
 	struct node *node = argument;
 	struct proc *self = fiber_proc();
 	struct listener listener = {.lock_fd = -1};
-	struct rereads rereads = {0};
+	_Atomic uint64_t rereads = 0;
 
 	fiber_sleep((int64_t)draw(50 * MILLI)); /* opens shards */
 
