@@ -212,3 +212,16 @@ def test_sigterm_ends_the_daemon_while_storage_hangs(scene):
     assert scene.daemon.process.wait(15 - (time.monotonic() - begin)) == 0
     injected(45)
     assert heir.stop() == 0
+
+
+@pytest.mark.parametrize("scene", ["pread"], indirect=True)
+def test_a_lingering_daemon_says_once_that_it_stops(scene):
+    """Its last session has ended, and the stop waits for the storage."""
+    scene.mounts["far"].answer()
+    config = scene.place.config("far.yaml", streams={"far": scene.streams["far"]})
+    scene.daemon = Daemon(scene.place, config, arguments=["--linger", "3"])
+    scene.hang("far", 0).close()
+    assert scene.daemon.process.wait(30) == 0
+    injected(45)
+    log = scene.daemon.log()
+    assert has(log, "not stopped after 10 s") and log.count("(--linger)") == 1, log
