@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import select
 import sys
 import termios
 import time
@@ -103,6 +104,27 @@ def test_a_full_pipe_does_not_block_the_daemon(place, config):
     assert daemon.wait(LONG) == 0 and time.monotonic() - begin < 5, "full pipe: it stops"
     os.close(reader)
     os.close(writer)
+
+
+def test_a_start_loses_no_line_if_its_reader_is_slow(place):
+    """Of 600 remarks, 256 fit into the queue."""
+    place.shard("web/a.bin", 30_000)
+    many = [{"name": f"d{i}", "path": "web", "dtype": "u16", "max_epochs": 1} for i in range(600)]
+    data = [*many, {"name": "rest", "path": "web", "dtype": "u16"}]
+    streams = {"train": {"seed": 3, "seq_len": 64, "vocab": 65536, "datasets": data}}
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
+    daemon = place.spawn([TOKEND, "-c", place.config(streams=streams)], stderr=writer)
+    os.close(writer)
+    said = b""
+    while b"ready at" not in said and select.select([reader], [], [], 10)[0]:
+        said += os.read(reader, 1024)
+        time.sleep(0.002)
+    assert said.count(b": max_epochs 1: ") == len(many) and b"were lost" not in said
+    injected(49)
+    daemon.terminate()
+    assert daemon.wait(LONG) == 0
+    os.close(reader)
 
 
 @pytest.fixture
