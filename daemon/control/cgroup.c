@@ -6,123 +6,58 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum {
-	LEVELS = 64,	 /* of nested groups */
-	KEPT_SHARE = 16, /* 1/16 of a limit is kept */
-};
+enum { KEPT_SHARE = 16 }; /* 1/16 of a limit is kept */
 
 #define KEPT_LEAST (UINT64_C(16) << 20)
-#define UNLIMITED  (UINT64_C(1) << 62) /* version 1 writes a number above this for no limit */
-
-struct hierarchy {
-	bool two; /* version 2 */
-	char mount[PATH_MAX];
-	char inside[PATH_MAX]; /* our group relative to the mount: "" or "/a/b" */
-};
 
 struct cgroup {
-	struct hierarchy hierarchy[2];
-	unsigned hierarchies;
+	char mount[PATH_MAX];
+	char inside[PATH_MAX]; /* our group relative to the mount: "" or "/a/b" */
 	pthread_mutex_t mutex;
 	uint64_t promised;
 };
 
-/* ---- which groups ---- */
-
-/* Is @word in the comma-separated @list? */
-static bool has_word(const char *list, const char *word)
+/* The path of our group: of the line "0::PATH". */
+static bool own_path(const char *root, char path[PATH_MAX])
 {
-	size_t n = strlen(word);
-
-	for (const char *p = list; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
-		if (strncmp(p, word, n) == 0 && (p[n] == 0 || p[n] == ',' || p[n] == '\n'))
-			return true;
-	return false;
-}
-
-/* Our path in the hierarchy: "0::PATH" of version 2, "N:…memory…:PATH" of version 1. */
-static bool own_path(const char *root, bool two, char path[PATH_MAX])
-{
-	char name[PATH_MAX], line[PATH_MAX + 128];
+	char name[PATH_MAX], line[PATH_MAX];
 	FILE *file;
 	bool found = false;
 
 	snprintf(name, sizeof(name), "%s/proc/self/cgroup", root);
 	file = fopen(name, "re");
-	while (file && !found && fgets(line, sizeof(line), file)) {
-		char *controllers = strchr(line, ':'),
-		     *at = controllers ? strchr(controllers + 1, ':') : NULL;
-
-		if (!at)
-			continue;
-		*at++ = 0;
-		at[strcspn(at, "\n")] = 0;
-		found = two ? strcmp(line, "0:") == 0 : has_word(controllers + 1, "memory");
-		if (found)
-			snprintf(path, PATH_MAX, "%.*s", PATH_MAX - 1, at);
-	}
+	while (file && !found && fgets(line, sizeof(line), file))
+		found = sscanf(line, "0::%4095s", path) == 1;
 	if (file)
 		fclose(file);
 	return found;
 }
 
-/* One line of mountinfo: "… ROOT MOUNT … - TYPE SOURCE OPTIONS". */
-static void take_mount(struct cgroup *cgroup, const char *root, char *line)
-{
-	char at[PATH_MAX], mount[PATH_MAX], type[16], options[512], path[PATH_MAX];
-	char *tail = strstr(line, " - ");
-	struct hierarchy *h = &cgroup->hierarchy[cgroup->hierarchies];
-
-	if (!tail || cgroup->hierarchies == 2 ||
-		sscanf(line, "%*d %*d %*s %4095s %4095s", at, mount) != 2 ||
-		sscanf(tail, " - %15s %*s %511s", type, options) != 2)
-		return;
-	h->two = strcmp(type, "cgroup2") == 0;
-	if ((!h->two && (strcmp(type, "cgroup") != 0 || !has_word(options, "memory"))) ||
-		!own_path(root, h->two, path))
-		return;
-
-	/* A mount may show a part of the hierarchy only. A path outside of it belongs to another
-	 * namespace. */
-	size_t n = strcmp(at, "/") == 0 ? 0 : strlen(at);
-	bool below = strncmp(path, at, n) == 0 && (path[n] == '/' || path[n] == 0) &&
-		     !strstr(path, "/..");
-
-	snprintf(h->inside, sizeof(h->inside), "%s",
-		below && strcmp(path + n, "/") != 0 ? path + n : "");
-	if (snprintf(h->mount, sizeof(h->mount), "%s%s", root, mount) < (int)sizeof(h->mount))
-		cgroup->hierarchies++;
-}
-
 struct cgroup *cgroup_find(const char *root)
 {
 	struct cgroup *cgroup = calloc(1, sizeof(*cgroup));
-	char name[PATH_MAX], *line = NULL;
-	size_t room = 0;
-	FILE *file;
+	char stat[2 * PATH_MAX + 64];
 
-	if (!cgroup)
+	if (!cgroup || !own_path(root, cgroup->inside)) {
+		free(cgroup);
 		return NULL;
+	}
 	pthread_mutex_init(&cgroup->mutex, NULL);
-	snprintf(name, sizeof(name), "%s/proc/self/mountinfo", root);
-	file = fopen(name, "re");
-	while (file && getline(&line, &room, file) > 0)
-		take_mount(cgroup, root, line);
-	free(line);
-	if (file)
-		fclose(file);
-	if (cgroup->hierarchies > 0)
-		return cgroup;
-	cgroup_free(cgroup);
-	return NULL;
+	snprintf(cgroup->mount, sizeof(cgroup->mount), "%s/sys/fs/cgroup", root);
+	/* In a container, the mount may be our group, and the path of another namespace. */
+	snprintf(stat, sizeof(stat), "%s%s/memory.stat", cgroup->mount, cgroup->inside);
+	if (strcmp(cgroup->inside, "/") == 0 || strstr(cgroup->inside, "/..") ||
+		access(stat, F_OK) < 0)
+		cgroup->inside[0] = 0;
+	return cgroup;
 }
 
 void cgroup_free(struct cgroup *cgroup)
 {
-	if (!cgroup)
-		return;
-	pthread_mutex_destroy(&cgroup->mutex);
+	if (cgroup)
+		pthread_mutex_destroy(&cgroup->mutex);
 	free(cgroup);
 }
 
@@ -146,7 +81,7 @@ static uint64_t number(const char *directory, const char *name, uint64_t otherwi
 }
 
 /* The page cache of a group and its children, in bytes. */
-static uint64_t cache(const char *directory, bool two)
+static uint64_t cache(const char *directory)
 {
 	char path[2 * PATH_MAX + 64], key[64];
 	uint64_t value, sum = 0;
@@ -155,23 +90,11 @@ static uint64_t cache(const char *directory, bool two)
 	snprintf(path, sizeof(path), "%s/memory.stat", directory);
 	file = fopen(path, "re");
 	while (file && fscanf(file, "%63s %" SCNu64, key, &value) == 2)
-		if (strcmp(key, two ? "active_file" : "total_active_file") == 0 ||
-			strcmp(key, two ? "inactive_file" : "total_inactive_file") == 0)
+		if (strcmp(key, "active_file") == 0 || strcmp(key, "inactive_file") == 0)
 			sum += value;
 	if (file)
 		fclose(file);
 	return sum;
-}
-
-static uint64_t limit_of(const char *directory, bool two)
-{
-	if (!two)
-		return number(directory, "memory.limit_in_bytes", UINT64_MAX);
-
-	uint64_t most = number(directory, "memory.max", UINT64_MAX);
-	uint64_t high = number(directory, "memory.high", UINT64_MAX);
-
-	return high < most ? high : most;
 }
 
 static uint64_t kept_of(uint64_t limit)
@@ -181,22 +104,25 @@ static uint64_t kept_of(uint64_t limit)
 	return kept > limit / 2 ? limit / 2 : kept;
 }
 
-/* Lowers @room to what group @inside leaves, if that is less. @any: a limit was found. */
-static void look(const struct hierarchy *h, const char *inside, struct cgroup_room *room, bool *any)
+/* Lowers @room to what group @inside leaves, if that is less. *@any: a limit was found. */
+static void look(const char *mount, const char *inside, struct cgroup_room *room, bool *any)
 {
 	char directory[2 * PATH_MAX];
-	uint64_t limit, used, held;
 
-	snprintf(directory, sizeof(directory), "%s%s", h->mount, inside);
-	limit = limit_of(directory, h->two);
-	if (limit >= UNLIMITED)
+	snprintf(directory, sizeof(directory), "%s%s", mount, inside);
+
+	uint64_t most = number(directory, "memory.max", UINT64_MAX);
+	uint64_t high = number(directory, "memory.high", UINT64_MAX);
+	uint64_t limit = high < most ? high : most;
+
+	if (limit == UINT64_MAX)
 		return;
-	used = number(directory, h->two ? "memory.current" : "memory.usage_in_bytes", 0);
-	held = cache(directory, h->two);
+
+	uint64_t used = number(directory, "memory.current", 0), held = cache(directory);
+
 	used = used > held ? used - held : 0;
 
-	uint64_t kept = kept_of(limit), taken = used + kept;
-	uint64_t left = limit > taken ? limit - taken : 0;
+	uint64_t kept = kept_of(limit), left = limit > used + kept ? limit - used - kept : 0;
 
 	if (*any && left >= room->left)
 		return;
@@ -208,19 +134,16 @@ static void look(const struct hierarchy *h, const char *inside, struct cgroup_ro
 
 bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room)
 {
+	char inside[PATH_MAX];
 	bool any = false;
 
-	for (unsigned i = 0; cgroup && i < cgroup->hierarchies; i++) {
-		const struct hierarchy *h = &cgroup->hierarchy[i];
-		char inside[PATH_MAX];
-
-		memcpy(inside, h->inside, sizeof(inside));
-		for (unsigned level = 0; level < LEVELS; level++) {
-			look(h, inside, room, &any);
-			if (!inside[0])
-				break;
-			*strrchr(inside, '/') = 0;
-		}
+	if (!cgroup)
+		return false;
+	memcpy(inside, cgroup->inside, sizeof(inside));
+	look(cgroup->mount, inside, room, &any);
+	while (inside[0]) {
+		*strrchr(inside, '/') = 0;
+		look(cgroup->mount, inside, room, &any);
 	}
 	return any;
 }

@@ -1,8 +1,8 @@
 /*
  * How much memory the cgroup leaves to this process: the minimum over all groups from its own up to
- * the root, by memory.max and memory.high (version 2) or memory.limit_in_bytes (version 1). Page
- * cache does not count as used: the kernel drops it before it kills a process. These functions read
- * files: any thread may call them, except the loop's.
+ * the root, by memory.max and memory.high. Limits of cgroup version 1 are ignored. Page cache does
+ * not count as used: the kernel drops it before it kills a process. These functions read files: any
+ * thread may call them, except the loop's.
  */
 #ifndef TOKEND_CGROUP_H
 #define TOKEND_CGROUP_H
@@ -19,8 +19,8 @@ struct cgroup_room {
 	char path[256];	      /* of the group */
 };
 
-/* Finds the groups of this process in @root/proc/self. @root is "" except in tests. NULL: there is
- * no memory controller, or out of memory. */
+/* Finds the groups of this process below @root, which is "" except in tests. NULL: the kernel has
+ * none of version 2, or out of memory. */
 struct cgroup *cgroup_find(const char *root);
 void cgroup_free(struct cgroup *cgroup);
 /* Fills @room. False: no group has a limit. */
