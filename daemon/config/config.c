@@ -28,26 +28,23 @@ char *config_state_place(const struct config *config, unsigned i)
 	return found ? strdup(path) : NULL;
 }
 
-char *config_existing(const char *path)
+bool config_may_write(const char *path)
 {
 	char *part = strdup(path);
 
-	while (part && access(part, F_OK) < 0 && errno == ENOENT) {
+	while (part && access(part, F_OK) < 0 && errno == ENOENT) { /* the innermost that exists */
 		char *slash = strrchr(part, '/');
 
 		if (!slash)
 			break;
 		slash[slash == part] = 0;
 	}
-	return part;
-}
 
-bool config_may_write(const char *path)
-{
-	char *part = config_existing(path);
 	bool may = part && access(part, W_OK | X_OK) == 0;
+	int error = errno;
 
 	free(part);
+	errno = error;
 	return may;
 }
 

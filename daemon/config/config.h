@@ -123,9 +123,7 @@ bool config_path(const struct config *config, const char *written, char *path, s
 /* Directory number @i of the places of state (proto/place.h), of this process's environment. Owned
  * by the caller. NULL: it does not exist. */
 char *config_state_place(const struct config *config, unsigned i);
-/* @path, or the innermost of its parents that exists. Owned by the caller. NULL: out of memory. */
-char *config_existing(const char *path);
-/* Whether this user may write to directory @path, or create it. */
+/* Whether this user may write to directory @path, or create it. False: errno. */
 bool config_may_write(const char *path);
 const struct config_stream *config_stream(const struct config *config, const char *name);
 /* The entry of `stores:` for a scheme. NULL: there is none. @config may be NULL. */

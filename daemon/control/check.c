@@ -6,20 +6,24 @@
 #include "daemon/control/log.h"
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
-#include "daemon/control/rehearsal.h"
 #include "daemon/control/session_memory.h"
 #include "daemon/store/cache.h"
 #include "proto/wire.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-enum { USUAL_MICRO_BATCH = 8 }; /* for the report */
+enum {
+	USUAL_MICRO_BATCH = 8, /* for the report */
+	ROWS = 8,	       /* that are read of a stream, and one of each other dataset */
+	WAIT_MS = 1000,
+};
 
 /* ---- the plan ---- */
 
@@ -132,65 +136,124 @@ static bool check_memory(const struct stream *s, const struct config *config, ui
 	return true;
 }
 
-static bool check_batch(const struct stream *s, struct reader *reader)
+/* ---- a batch, read as a session would read it ---- */
+
+struct row {
+	void *tokens;
+	uint32_t count, *start;
+	uint8_t *loss_mask;
+};
+
+/* Reads the window at @place of the order, and waits for it. False: @fault, with the shard's path.
+ */
+static bool read_row(const struct stream *s, struct reader *reader, const struct order_place *place,
+	struct row *row, struct fault *fault)
 {
-	struct rehearsal rehearsal;
+	const struct dataset *d = &s->dataset[place->dataset];
+	struct reader_read read = {
+		.stream = s->slot,
+		.dataset = d,
+		.tokens = s->config->seq_len + s->config->extra,
+		.to = row->tokens,
+		.annotations = {.count = s->config->documents ? &row->count : NULL,
+			.start = s->config->documents ? row->start : NULL,
+			.loss_mask = s->config->loss_mask ? row->loss_mask : NULL},
+	};
+	struct reader_done done;
+	char path[PATH_MAX + 1];
+
+	assert(place->window < d->table.windows);
+	table_locate(&d->table, &s->begin.order[place->dataset], s->begin.seed, place->epoch,
+		place->window, &read.shard, &read.token);
+	reader_queue(reader, &read);
+	reader_commit(reader);
+	while (reader_reap(reader, &done, 1, WAIT_MS) == 0)
+		continue;
+	if (!done.fault)
+		return true;
+	*fault = *done.fault;
+	dataset_shard_path(d, read.shard, path, sizeof(path));
+	if (strncmp(fault->text, path, strlen(path)) == 0) /* a store's faults begin with it */
+		return false;
+	return fault_prefix(fault, "%s: token %" PRIu64 ": ", path, read.token);
+}
+
+/* The place of row @at: the first ROWS of the order, then the first window of each dataset that is
+ * not among them. Of a dataset in a store only one, because a window is a GET. */
+static bool place_of(const struct stream *s, const struct order *order, uint64_t at,
+	const bool *seen, struct order_place *place)
+{
+	uint32_t d = (uint32_t)(at - ROWS);
+
+	if (at < ROWS)
+		return order_at(order, at, place) &&
+		       !(seen[place->dataset] && s->dataset[place->dataset].objects);
+	if (seen[d] || order->dataset[d].windows == 0)
+		return false;
+	*place = (struct order_place){
+		.dataset = d, .window = order_window(&order->dataset[d], order->seed, 0, 0)};
+	return true;
+}
+
+static bool read_rows(const struct stream *s, struct reader *reader, struct row *row, bool *seen)
+{
+	struct order order = cursor_order(&s->begin);
+	uint64_t n = s->config->seq_len + s->config->extra;
+	uint32_t least = UINT32_MAX, most = 0;
+	unsigned rows = 0;
 	struct fault fault;
 
-	if (!rehearse(s, reader, &rehearsal, &fault)) {
-		const struct dataset *d = rehearsal.dataset;
+	for (uint64_t at = 0; at < ROWS + s->config->datasets; at++) {
+		struct order_place place;
 
-		if (d)
-			log_line(LOG_ERROR, "%s:%d: streams.%s.datasets[%td].path: %s", s->file,
-				d->config->path_line, s->config->name, d - s->dataset, fault.text);
-		else
-			log_line(LOG_ERROR, "%s:%d: streams.%s: %s", s->file, s->config->line,
-				s->config->name, fault.text);
-		return false;
+		if (!place_of(s, &order, at, seen, &place))
+			continue;
+		seen[place.dataset] = true;
+		rows++;
+		if (!read_row(s, reader, &place, row, &fault)) {
+			log_line(LOG_ERROR, "%s:%d: streams.%s.datasets[%" PRIu32 "].path: %s",
+				s->file, s->config->dataset[place.dataset].path_line,
+				s->config->name, place.dataset, fault.text);
+			return false;
+		}
+		for (uint64_t i = 0; i < n; i++) {
+			uint32_t token = s->token_bytes == 2 ? ((const uint16_t *)row->tokens)[i]
+							     : ((const uint32_t *)row->tokens)[i];
+
+			least = token < least ? token : least;
+			most = token > most ? token : most;
+		}
 	}
-	if (rehearsal.rows > 0)
-		printf("  read %u rows: tokens %" PRIu32 " to %" PRIu32 "%s\n", rehearsal.rows,
-			rehearsal.least, rehearsal.most,
+	if (rows > 0)
+		printf("  read %u rows: tokens %" PRIu32 " to %" PRIu32 "%s\n", rows, least, most,
 			s->config->has_vocab ? "" : " (vocab: is not set, so any token is served)");
 	return true;
 }
 
-/* Creates and removes a file in @directory. False: errno. */
-static bool try_file(const char *directory)
+static bool check_batch(const struct stream *s, struct reader *reader)
 {
-	char *path;
-	int fd;
+	uint64_t n = s->config->seq_len + s->config->extra;
+	struct row row = {.tokens = calloc(n, s->token_bytes),
+		.start = calloc(n, sizeof(*row.start)),
+		.loss_mask = calloc(n, 1)};
+	bool *seen = calloc(s->config->datasets, sizeof(*seen));
+	bool memory = row.tokens && row.start && row.loss_mask && seen;
+	bool fine = memory && read_rows(s, reader, &row, seen);
 
-	if (asprintf(&path, "%s/.tokend-check-XXXXXX", directory) < 0)
-		return false;
-	fd = mkstemp(path);
-
-	int error = errno;
-
-	if (fd >= 0) {
-		close(fd);
-		unlink(path);
-	}
-	free(path);
-	errno = error;
-	return fd >= 0;
-}
-
-/* Whether this user can create files in @directory, or that directory. False: errno. */
-static bool try_directory(const char *directory)
-{
-	char *existing = config_existing(directory);
-	bool fine = existing && try_file(existing);
-	int error = errno;
-
-	free(existing);
-	errno = error;
+	if (!memory)
+		log_line(LOG_ERROR, "out of memory");
+	free(row.tokens);
+	free(row.start);
+	free(row.loss_mask);
+	free(seen);
 	return fine;
 }
 
+/* ---- directories ---- */
+
 static bool check_state_dir(const struct config *config)
 {
-	if (try_directory(config->state_dir))
+	if (config_may_write(config->state_dir))
 		return true;
 	log_line(LOG_ERROR,
 		"%s: state_dir: uid %u cannot write to %s: %s; no snapshot could be saved; choose "
@@ -203,20 +266,21 @@ static bool check_state_dir(const struct config *config)
 static bool check_socket(const struct config *config)
 {
 	char directory[WIRE_SOCKET_BYTES], text[LIMIT_TEXT_BYTES];
-	bool fine;
+	int error = 0;
 
 	if (!config->has_socket || strcmp(config->socket, WIRE_SOCKET) == 0)
 		return true;
 	snprintf(directory, sizeof(directory), "%s", config->socket);
-	strrchr(directory, '/')[directory[0] == '/' && strrchr(directory, '/') == directory] = 0;
 	/* The daemon makes the last directory. */
-	fine = try_file(directory) ||
-	       (errno == ENOENT && mkdir(directory, 0700) == 0 && rmdir(directory) == 0);
-	if (!fine) {
-		listener_explain(config->socket, errno, text, sizeof(text));
-		log_line(LOG_ERROR, "%s: %s", config->path, text);
+	for (int i = 0; i < 2 && (i == 0 || error == ENOENT); i++) {
+		strrchr(directory, '/')[strrchr(directory, '/') == directory] = 0;
+		error = access(directory, W_OK | X_OK) < 0 ? errno : 0;
 	}
-	return fine;
+	if (error == 0)
+		return true;
+	listener_explain(config->socket, error, text, sizeof(text));
+	log_line(LOG_ERROR, "%s: %s", config->path, text);
+	return false;
 }
 
 /* The cache of a daemon that may be running. */

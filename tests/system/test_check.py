@@ -79,7 +79,7 @@ REFUSED = {  # shards, keys of the dataset or the stream or the whole, words of 
                   "/*.bin"),
     "hf": (WEB, {"path": "hf://datasets/web/"}, "path: hf:// is unknown", "gs"),
     "memory: 1": (WEB, {"whole": {"memory": 1}}, "memory: 1 bytes are too few", "set memory: "),
-    "state_dir": (WEB, {"whole": {"state_dir": "/proc/x"}}, "state_dir: uid", "/proc/x"),
+    "state_dir": (WEB, {"whole": {"state_dir": "/dev/null/x"}}, "state_dir: uid", "/dev/null/x"),
     "socket": (WEB, {"whole": {"socket": "/none/x/s"}}, "socket: uid", "its directory"),
 }  # fmt: skip
 ACCEPTED = {  # shards, keys, words
