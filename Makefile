@@ -90,7 +90,7 @@ $(sort $(llhttp)): %.o: Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,CC,$@)$(if $(cross),$(CC),gcc) -O2 -fPIC $(INCLUDES) -c /usr/share/llhttp/$(*F).c -o $@
 
-$(call objects,daemon/control/page.c): $(wildcard daemon/control/page.*) # .incbin is in no .d file
+$(call objects,client/ctl/web/serve.c): $(wildcard client/ctl/web/page.*) # .incbin is in no .d file
 
 # Loops over all tokens must be vectorised: they run in the trainer's thread, or over whole shards.
 $(call objects,client/lib/widen.c daemon/shard/convert.c daemon/shard/tokens.c): FLAGS_$(VARIANT) += -O3
@@ -102,8 +102,8 @@ program = $(link) $(LIBS)
 shared  = $(link) $(if $(findstring wheel,$@),-s) -shared -lm -lpthread
 dynamic = $(link) -L$(O)/lib -ltokend -Wl,-rpath,'$$ORIGIN/../lib'
 
-$(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/main.c $(daemon) $(proto)) $(llhttp)
-$(O)/bin/tokctl $(O)/wheel/tokctl: $(call objects,$(ctl))
+$(O)/bin/tokend $(O)/wheel/tokend: $(call objects,daemon/main.c $(daemon) $(proto))
+$(O)/bin/tokctl $(O)/wheel/tokctl: $(call objects,$(ctl)) $(llhttp)
 $(O)/bin/bench-micro: $(call objects,bench/micro.c $(client) $(proto))
 $(addprefix $(O)/bin/,tokend tokctl bench-micro):
 	$(program)

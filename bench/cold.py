@@ -9,13 +9,12 @@ as many as cover one window, and so does tokend. TMPDIR is on the disk that is m
 import os
 import re
 import shutil
-import socket
 import statistics
-import urllib.request
+import subprocess
 from pathlib import Path
 
 import loaders
-from common import PEERS, SEQ, WIN, CannotRun, Daemon, fresh, train_stream, write_tokens
+from common import BIN, PEERS, SEQ, WIN, CannotRun, Daemon, fresh, train_stream, write_tokens
 
 TURNS = 200_000  # positions from one turn to the next: more than one can read
 PEER_ROUNDS = 2  # the DataLoader's reading ahead caches the file: its rate says little
@@ -65,15 +64,13 @@ class Served:
     """A daemon over the file, and turns of its trainer, each at another position."""
 
     def __init__(self, directory, file, direct):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.metrics = f"127.0.0.1:{free.getsockname()[1]}"
-        self.daemon = Daemon(directory, train_stream(file), metrics=self.metrics, direct=direct)
+        self.daemon = Daemon(directory, train_stream(file), direct=direct)
         self.position, self.file = 0, file
 
     def delivered(self):
-        with urllib.request.urlopen(f"http://{self.metrics}/metrics") as page:
-            found = re.findall(r"^tokend_read_bytes_total\{.* (\S+)$", page.read().decode(), re.M)
+        command = [BIN / "tokctl", "metrics", "--socket", self.daemon.socket]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found = re.findall(r"^tokend_read_bytes_total\{.* (\S+)$", text, re.M)
         return sum(map(float, found))
 
     def __call__(self, seconds):

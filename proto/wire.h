@@ -29,12 +29,10 @@
  *   → answer{number, outcome, text, cursor?, from?, acts_from?}
  *
  *   An operator:
- *   → status{after}
- *   ← session{…, store_wait_ms?, text?} × n, status{…, after: next page or 0, args?}
- *         store_wait_ms, text: how long the session has waited for a store, and for what. args:
- *         {"stores": […], "cache": {…}} in JSON, with the last page.
- *   → streams{after}                          not known to older releases
- *   ← dataset{stream, dataset, digest} × n, streams{after: next page or 0}
+ *   → status{after, public?}
+ *   ← status{after: next page or 0, args, path?}
+ *         args: a page of the status, a JSON array of items (daemon/control/status.c). public:
+ *         without directories, pids and hosts. path: of the config, if not public.
  *   → cache{kind, dataset?}                   not known to older releases
  *   ← cache{kind, args}
  *         kind "ls": args is {"datasets": [{"dataset", "url", "objects", "pieces", "bytes", "all"},
@@ -98,9 +96,6 @@ enum wire_op {
 	WIRE_DESCRIBE,
 	WIRE_DESCRIBED,
 	WIRE_STATUS,
-	WIRE_SESSION,
-	WIRE_STREAMS,
-	WIRE_DATASET_OP, /* "dataset" */
 	WIRE_CACHE,
 	WIRE_ERROR,
 	WIRE_WARNING,
@@ -127,37 +122,24 @@ enum wire_key {
 	WIRE_AFTER,
 	WIRE_ID,
 	WIRE_PID,
-	WIRE_PUBLISHED,
-	WIRE_RELEASED,
-	WIRE_LOST_WAKES,
 	WIRE_SESSIONS,
-	WIRE_MEMORY_BYTES, /* of rings and staging, in use */
-	WIRE_LIMIT_BYTES,  /* the most of them, `memory:` */
-	WIRE_UPTIME_MS,
-	WIRE_STALL_MS,	  /* how long this session has had no free slot, and released none */
-	WIRE_REQUEST_KEY, /* "request": number of the one that this session has not answered, or 0
-			   */
-	WIRE_OUTCOME,	  /* enum wire_outcome */
+	WIRE_OUTCOME, /* enum wire_outcome */
 	WIRE_WAITING,
 	WIRE_FETCHED,
 	WIRE_SAME,
 	WIRE_FROM, /* position at which it was carried out */
 	WIRE_ACTS_FROM,
-	WIRE_SEQ_LEN,
 	WIRE_HELPER,
-	WIRE_NODE,    /* NUMA node of the client; in a status, the one that its ring prefers */
+	WIRE_NODE,    /* NUMA node of the client */
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_REPLACES,
-	WIRE_SLOW_MS, /* how long its storage has not answered */
 	WIRE_PROCESS, /* a random number that the sessions of one process share; 0: none */
+	WIRE_PUBLIC,  /* of a status: without directories, pids and hosts */
 	WIRE_STRICT,  /* 1: reject while another process reads for this rank, run and peer; the
 			 error is passing */
 	WIRE_SERIAL,  /* of a query, and of every reply to it; never 0 */
 	WIRE_FAULT,   /* enum fault_code of an error, next to its older form, `code` */
 	WIRE_AGAIN,   /* 1: the session's connection was lost */
-	WIRE_WAITS,   /* how often the trainer waited for a batch */
-	WIRE_WAITED_MS,
-	WIRE_STORE_WAIT_MS, /* how long its oldest read has waited for a store */
 	WIRE_NUMBERS,
 
 	WIRE_STREAM = WIRE_NUMBERS,
@@ -171,10 +153,7 @@ enum wire_key {
 	WIRE_FIELD,
 	WIRE_TEXT,
 	WIRE_HOST,
-	WIRE_IO,
-	WIRE_SLOW_SHARD, /* path of the shard that it waits for */
 	WIRE_DATASET,
-	WIRE_RELEASE, /* of the daemon */
 	WIRE_KEYS,
 };
 

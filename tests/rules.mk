@@ -1,7 +1,7 @@
 # How the test programs are built. Part of the Makefile, which has the variables.
 
 # Tests link against this archive. It contains no main().
-$(O)/all.a: $(call objects,$(proto) $(daemon) $(client)) $(llhttp)
+$(O)/all.a: $(call objects,$(proto) $(daemon) $(client))
 	$(Q)rm -f $@; $(AR) rcs $@ $^
 
 $(O)/check/test_%: $(O)/tests/unit/test_%.o $(O)/all.a
@@ -32,7 +32,7 @@ $(O)/preempted/%.o: %.c Makefile
 	$(Q)mkdir -p $(@D)
 	$(call say,$(CC),$<)$(CC) $(ALL_CFLAGS) -fsanitize-coverage=trace-pc -c $< -o $@
 $(O)/check/sim: $(preempted) tests/sim/wrap.txt
-	$(link) @tests/sim/wrap.txt $(filter-out -luv -luring -lllhttp,$(LIBS))
+	$(link) @tests/sim/wrap.txt $(filter-out -luv -luring,$(LIBS))
 
 $(O)/check/fake/libcuda.so.1: $(O)/tests/gpu/fake_cuda.o
 	$(program) -shared -Wl,-soname,libcuda.so.1

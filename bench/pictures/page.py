@@ -19,15 +19,16 @@ os.environ.setdefault("TOKEND_BIN", str(ROOT / "build/bin"))
 from PIL import Image  # noqa: E402
 from requesting import DONE, Operator, Trainer  # noqa: E402
 
-from lib import Daemon, Place, datasets, free_port  # noqa: E402
+from lib import Daemon, Place, datasets  # noqa: E402
 from lib.browser import Browser  # noqa: E402
+from lib.web import Web  # noqa: E402
 
 SECONDS, SEQ_LEN, MICRO = 60, 2048, 8
 
 
 class Bench:
     def __init__(self, place):
-        self.place, self.port = place, free_port()
+        self.place = place
         weights = {"web": 0.6, "code": 0.3, "law": 0.1}
         for name in (*weights, "held-out"):
             place.shard(f"{name}/0000.bin", 8_000_000)
@@ -37,8 +38,9 @@ class Bench:
             "train": {**window, "datasets": mix},
             "valid": {**window, "datasets": datasets("held-out"), "samples": 4096},
         }
-        config = place.config(metrics=f"127.0.0.1:{self.port}", streams=streams)
+        config = place.config(streams=streams)
         self.daemon = Daemon(place, config)
+        self.port = Web(place, self.daemon.socket).port
 
 
 class Paced(threading.Thread):

@@ -27,6 +27,8 @@ static const struct ctl_command *const commands[] = {
 	&ctl_stop,
 	&ctl_status,
 	&ctl_top,
+	&ctl_metrics,
+	&ctl_serve,
 	&ctl_cache,
 	&ctl_doctor,
 	&ctl_mix,

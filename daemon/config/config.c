@@ -87,7 +87,6 @@ void config_free(struct config *config)
 	free(config->stream);
 	free(config->allow_uid);
 	free(config->admin_uid);
-	free(config->metrics);
 	free(config->state_dir);
 	free(config->state_dir_written);
 	free(config->socket);

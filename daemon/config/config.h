@@ -92,8 +92,6 @@ struct config {
 	char *state_dir_written;
 	uint64_t memory_written;
 	bool has_socket, has_state_dir; /* given in the file */
-	char *metrics;			/* HOST:PORT or NULL */
-	bool metrics_sessions;
 	uint64_t memory_bytes;
 	bool memory_capped; /* memory_bytes was lowered to the cgroup's limit */
 	enum config_io io;

@@ -69,28 +69,6 @@ static bool take_state_dir(
 	       make_absolute(s, config, line, &config->state_dir);
 }
 
-/* HOST:PORT. An IPv6 host is in brackets. */
-static bool take_metrics(
-	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
-{
-	const char *text = schema_scalar(s, value, line, key->right), *colon;
-	char shown[64];
-
-	if (!text)
-		return false;
-	colon = strrchr(text, ':');
-	size_t host = colon ? (size_t)(colon - text) : 0;
-	size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-	unsigned long port = digits >= 1 && digits <= 5 ? strtoul(colon + 1, NULL, 10) : 0;
-	bool six = host > 2 && text[0] == '[' && text[host - 1] == ']';
-
-	if (host == 0 || (!six && memchr(text, ':', host)) || strpbrk(text, " \t/") ||
-		colon[1 + digits] != 0 || colon[1] == '0' || port < 1 || port > 65535)
-		return schema_refuse(s, line, "'%s' is not an address; must be %s",
-			schema_show(text, shown), key->right);
-	return schema_text(s, key, value, line, to);
-}
-
 static bool take_allowed(
 	struct schema *s, const struct schema_key *key, yaml_node_t *value, int line, void *to)
 {
@@ -112,20 +90,7 @@ static bool take_admins(
 static const char *const ios[] = {
 	[CONFIG_IO_AUTO] = "auto", [CONFIG_IO_URING] = "uring", [CONFIG_IO_PREAD] = "pread", NULL};
 
-enum {
-	SOCKET,
-	STATE_DIR,
-	MEMORY,
-	METRICS,
-	METRICS_SESSIONS,
-	IO,
-	DIRECT,
-	ALLOW_UIDS,
-	ADMIN_UIDS,
-	STORES,
-	CACHE,
-	STREAMS
-};
+enum { SOCKET, STATE_DIR, MEMORY, IO, DIRECT, ALLOW_UIDS, ADMIN_UIDS, STORES, CACHE, STREAMS };
 
 static const struct schema_key config_keys[] = {
 	[SOCKET] = {"socket", take_socket, 0, .right = "a path of at most 107 bytes",
@@ -148,13 +113,6 @@ static const struct schema_key config_keys[] = {
 			"larger than that. With shards that have an index, a sixteenth caches the "
 			"indexes of shards that are not in use. If the cgroup allows less, its "
 			"limit less a sixteenth (at least 16 MiB) is used, and the log says so."},
-	[METRICS] = {"metrics", take_metrics, offsetof(struct config, metrics),
-		.right = "HOST:PORT, such as 127.0.0.1:9464", .otherwise = "none",
-		.help = "Serve metrics for Prometheus at this address."},
-	[METRICS_SESSIONS] = {"metrics_sessions", schema_flag,
-		offsetof(struct config, metrics_sessions), .preset = "false",
-		.help = "Serve metrics of each session as well, with its run and rank. Their "
-			"number is not bounded over time."},
 	[IO] = {"io", schema_choice, offsetof(struct config, io), .choices = ios, .preset = "auto",
 		.help = "How shards are read: `uring` is io_uring, `pread` is a pool of threads, "
 			"and `auto` uses io_uring if the kernel allows it."},

@@ -14,7 +14,7 @@ bool acceptor_allows(const struct acceptor *a, uid_t uid)
 {
 	const struct config *config = a->config;
 
-	if (uid == 0 || uid == geteuid())
+	if (uid == 0 || uid == geteuid() || uid == a->users->web_uid)
 		return true;
 	for (uint32_t i = 0; i < config->allow_uids; i++)
 		if (config->allow_uid[i] == uid)
@@ -118,6 +118,7 @@ void acceptor_clock(struct acceptor *a)
 
 void acceptor_start(struct acceptor *a)
 {
+	users_find_web(a->users);
 	a->spare_fd = dup(STDERR_FILENO);
 	uv_poll_init(a->connections->loop, &a->poll, a->fd);
 	a->poll.data = a;

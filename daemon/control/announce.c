@@ -1,9 +1,9 @@
 #include "daemon/control/announce.h"
 
 #include "daemon/control/control.h"
-#include "daemon/control/gauges.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
+#include "daemon/control/status.h"
 #include "proto/version.h"
 
 #include <inttypes.h>
@@ -55,7 +55,7 @@ void announce_ready(const struct control *control, const char *path)
 
 void announce_state(struct control *control, bool reloaded)
 {
-	struct stream_gauges all = gauges_update(control);
+	struct stream_gauges all = status_gauges(control);
 	char text[sizeof(control->announced)];
 
 	snprintf(text, sizeof(text),

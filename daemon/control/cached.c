@@ -3,7 +3,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/errand.h"
 #include "daemon/control/log.h"
-#include "daemon/control/store_report.h"
+#include "daemon/control/status.h"
 #include "daemon/store/store.h"
 #include "daemon/store/sums.h"
 #include "proto/phrases.h"
@@ -158,7 +158,7 @@ static char *put_reply(struct job *job)
 	json_t *all = job->drop ? json_pack("{s:I}", "pieces", (json_int_t)job->dropped)
 				: json_pack("{s:o, s:o, s:o}", "datasets", put_rows(job), "other",
 					  put_row(job, &job->other), "cache",
-					  store_report_cache(&job->control->stores));
+					  status_cache(&job->control->stores, false));
 	char *text;
 
 	json_object_set_new(all, "more", json_boolean(job->more));

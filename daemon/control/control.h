@@ -19,7 +19,7 @@
 #include "daemon/control/request.h"
 #include "daemon/control/runs.h"
 #include "daemon/control/session.h"
-#include "daemon/control/store_report.h"
+#include "daemon/control/status.h"
 #include "daemon/control/users.h"
 
 struct control {
@@ -41,7 +41,7 @@ struct control {
 	struct users users;
 	struct runs *runs;
 	struct counts counts;
-	struct process process; /* open while metrics are served */
+	struct process process;
 	struct hangs hangs;
 	struct store_reports stores;
 	unsigned store_queues; /* of the engine */

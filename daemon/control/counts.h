@@ -41,7 +41,7 @@ struct dataset_counts {
 	_Atomic uint64_t samples; /* read into rings; the data thread's */
 };
 
-/* The present state of one stream's sessions: gauges.h. */
+/* The present state of one stream's sessions: status.h. */
 struct stream_gauges {
 	unsigned sessions, waiting;
 	uint64_t slots, ready;	      /* batches, of all rings */
@@ -49,7 +49,6 @@ struct stream_gauges {
 	uint64_t published, released; /* batches, of the sessions that are attached */
 	uint64_t full_ms;	      /* the longest: struct session */
 	uint64_t store_wait_s;	      /* the longest */
-	uint64_t lost_wakes;
 };
 
 struct stream_counts {

@@ -45,9 +45,8 @@ static const struct {
 	[WIRE_ANSWER] = {request_answer, FAULT_REQUEST},
 	[WIRE_REQUEST] = {request_new, FAULT_NONE},
 	[WIRE_CANCEL] = {request_cancel, FAULT_NONE},
-	[WIRE_STATUS] = {status_list, FAULT_NONE},
+	[WIRE_STATUS] = {status_reply, FAULT_NONE},
 	[WIRE_CACHE] = {cached_query, FAULT_NONE},
-	[WIRE_STREAMS] = {status_streams, FAULT_NONE},
 };
 
 static bool may_handle(const struct connection *c, const struct wire *w, struct fault *fault)
@@ -56,6 +55,9 @@ static bool may_handle(const struct connection *c, const struct wire *w, struct 
 
 	if (!c->greeted && w->op != WIRE_HELLO)
 		return fault_set(fault, FAULT_PROTOCOL, "op", "send hello first");
+	if (c->uid == c->user->all->web_uid && w->op != WIRE_HELLO && w->op != WIRE_STATUS)
+		return fault_set(fault, FAULT_PERMISSION, "op",
+			"user tokend-web may only ask for the status");
 	if (!messages[w->op].handle)
 		return fault_set(fault, FAULT_PROTOCOL, "op", "clients may not send this message");
 	if (unattached != FAULT_NONE && (!c->session || !c->session->fed))

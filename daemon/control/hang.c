@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static void name_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
+void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
 {
 	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
 	if (!path[0]) /* too long */
@@ -19,14 +19,14 @@ static void log_change(
 	struct log_subject subject = {.stream = stream->config->name, .shard = path};
 
 	if (is->ticks > 0 && was->ticks == 0) {
-		name_shard(is, path, sizeof(path));
+		hang_shard(is, path, sizeof(path));
 		log_about(&subject, LOG_WARNING,
 			"stream %s: storage of %s has not answered for %u s; the stream waits, "
 			"other streams continue; check the disk, the file server, and that "
 			"descriptors are left",
 			stream->config->name, path, is->ticks);
 	} else if (was->ticks > 0 && is->ticks == 0) {
-		name_shard(was, path, sizeof(path));
+		hang_shard(was, path, sizeof(path));
 		log_about(&subject, LOG_NOTE, "stream %s: storage of %s answers again, after %u s",
 			stream->config->name, path, was->ticks);
 	}
@@ -61,13 +61,4 @@ const struct stream *hang_longest(const struct hangs *hangs)
 			longest = slot;
 	return hangs->of[longest].ticks > 0 ? generations_stream(hangs->generations, longest)
 					    : NULL;
-}
-
-void hang_put(const struct reader_hang *hang, struct wire *w, char *path, size_t path_bytes)
-{
-	if (hang->ticks == 0)
-		return;
-	name_shard(hang, path, path_bytes);
-	wire_set(w, WIRE_SLOW_MS, hang->ticks * UINT64_C(1000));
-	wire_set_text(w, WIRE_SLOW_SHARD, path);
 }

@@ -6,7 +6,6 @@
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/data_thread.h"
 #include "daemon/control/generation.h"
-#include "proto/wire.h"
 
 struct hangs {
 	const struct generations *generations;
@@ -19,8 +18,7 @@ void hangs_clock(struct hangs *hangs, struct data_thread *data_thread);
 const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream);
 /* The stream whose storage has not answered for the longest time, or NULL. */
 const struct stream *hang_longest(const struct hangs *hangs);
-/* Adds a hang to message @w, if there is one. @path: buffer for the shard's path, which @w borrows.
- */
-void hang_put(const struct reader_hang *hang, struct wire *w, char *path, size_t path_bytes);
+/* The path of the shard that has not answered, or its name if that is too long. */
+void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
 
 #endif

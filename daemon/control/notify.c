@@ -3,7 +3,6 @@
 #include "daemon/control/log.h"
 #include "proto/limits.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { LISTEN_FDS_START = 3, LISTEN_FDS_MOST = 16 };
+enum { LISTEN_FDS_START = 3 };
 
 void notify(const char *state)
 {
@@ -60,29 +59,9 @@ uint64_t notify_watchdog_ms(void)
 	return variable_for_us("WATCHDOG_USEC", "WATCHDOG_PID") / 1000 / 3;
 }
 
-/* The first passed socket that is named "metrics", or not. */
-static int passed_fd(bool metrics)
-{
-	uint64_t n = getenv("LISTEN_PID") ? variable_for_us("LISTEN_FDS", "LISTEN_PID") : 0;
-	const char *name = getenv("LISTEN_FDNAMES");
-
-	for (int i = 0; (uint64_t)i < n && i < LISTEN_FDS_MOST; i++) {
-		size_t bytes = name ? strcspn(name, ":") : 0;
-
-		if ((bytes == 7 && strncmp(name, "metrics", bytes) == 0) == metrics)
-			return LISTEN_FDS_START + i;
-		if (name)
-			name += bytes + (name[bytes] == ':');
-	}
-	return -1;
-}
-
 int notify_listen_fd(void)
 {
-	return passed_fd(false);
-}
+	uint64_t n = getenv("LISTEN_PID") ? variable_for_us("LISTEN_FDS", "LISTEN_PID") : 0;
 
-int notify_metrics_fd(void)
-{
-	return passed_fd(true);
+	return n > 0 ? LISTEN_FDS_START : -1;
 }

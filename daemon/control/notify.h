@@ -13,7 +13,4 @@ int notify_failed_start(const char *why);
 uint64_t notify_watchdog_ms(void);
 /* The socket for clients that systemd passed, or -1. */
 int notify_listen_fd(void);
-/* The socket with FileDescriptorName=metrics that systemd passed, or -1. */
-int notify_metrics_fd(void);
-
 #endif

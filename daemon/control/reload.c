@@ -122,7 +122,6 @@ static void name_kept(
 		{"socket:", same_text(config->socket, began->socket)},
 		{"state_dir:", same_text(config->state_dir_written, began->state_dir_written)},
 		{"memory:", config->memory_written == began->memory_written},
-		{"metrics:", same_text(config->metrics, began->metrics)},
 		{"io:", config->io == began->io},
 		{"direct:", config->direct == began->direct},
 		{"stores:", same_stores(config, began)},

@@ -7,8 +7,8 @@
 #include "daemon/control/errand.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
+#include "daemon/control/status.h"
 #include "daemon/control/twins.h"
-#include "daemon/control/web.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -36,7 +36,6 @@ struct server {
 	uv_signal_t signal[2], hangup;
 	uv_timer_t second, watchdog;
 	uv_async_t news;    /* from the data thread */
-	struct http *web;   /* or NULL */
 	bool state_stalled; /* state_dir hangs, and that was logged */
 	bool stopping;
 	bool terminal; /* at the start */
@@ -75,8 +74,6 @@ static void stop(struct server *server)
 	server->control.reload.stopped = true;
 	runs_stop(server->control.runs);
 	acceptor_stop(&server->acceptor);
-	web_stop(&server->control, server->web);
-	server->web = NULL;
 	if (server->options->stores) /* a reload may be reading a manifest */
 		store_stop(server->options->stores);
 	/* Frees the path at once: trainers reconnect, and find our successor sooner. */
@@ -253,7 +250,7 @@ static void watch_state_dir(struct server *server)
 	server->state_stalled = stalled;
 }
 
-/* For web.c. */
+/* For status.c. */
 static void watch_data_thread(struct control *control, uint64_t now)
 {
 	uint64_t turns = data_thread_turns(control->data_thread);
@@ -287,7 +284,7 @@ static void on_second(uv_timer_t *timer)
 	reload_clock(&server->control.reload);
 	compare_clock(&server->control);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
-	store_report_clock(&server->control.stores, now);
+	status_clock(&server->control.stores, now);
 	free_generations(server);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
@@ -330,7 +327,6 @@ static void give_up(struct server *server)
 	unsigned left;
 
 	listener_close(server->options->listener);
-	web_stop(&server->control, server->web);
 	if (control->keeper) {
 		keeper_close(control->keeper);
 		uv_run(&server->loop, UV_RUN_NOWAIT);
@@ -381,31 +377,6 @@ static void start_cache_keeper(struct control *control)
 		log_line(LOG_WARNING, "tokctl cache is not available: %s", fault.text);
 }
 
-static bool start_metrics(struct server *server, struct fault *fault)
-{
-	const char *address = server->control.config->metrics;
-	int fd = notify_metrics_fd();
-
-	if (!address && fd < 0)
-		return true;
-	if (address && fd >= 0)
-		log_line(LOG_NOTE,
-			"metrics: %s is ignored, because systemd passed a socket "
-			"(tokend-metrics.socket)",
-			address);
-	server->web = web_start(&server->control, address, fd, fault);
-	if (server->web)
-		return true;
-	/*
-	 * In embedded mode a port in use must not stop a trainer or a notebook. A sandbox without
-	 * the network must not stop a service whose trainers wait.
-	 */
-	if (!server->options->listener->handed && fault->code != FAULT_PERMISSION)
-		return false;
-	log_line(LOG_WARNING, "%s; continuing without metrics", fault->text);
-	return true;
-}
-
 static void start_clocks(struct server *server)
 {
 	uint64_t watchdog = notify_watchdog_ms();
@@ -448,10 +419,6 @@ static bool start(struct server *server, struct fault *fault)
 	if (!control->data_thread) {
 		reader_close(o->reader);
 		listener_close(o->listener);
-		return false;
-	}
-	if (!start_metrics(server, fault)) {
-		give_up(server);
 		return false;
 	}
 	if (!start_keeper(server, fault)) {
@@ -541,6 +508,7 @@ static void control_init(struct control *control, struct server *server)
 	control->connections.events = &dispatch_events;
 	requests_init(&control->requests);
 	control->counts.reload_s = time(NULL);
+	process_open(&control->process);
 }
 
 int server_run(const struct server_options *options)
@@ -563,6 +531,7 @@ int server_run(const struct server_options *options)
 		uv_run(&server->loop, UV_RUN_DEFAULT);
 		uv_loop_close(&server->loop);
 		counts_free(&server->control.counts);
+		process_close(&server->control.process);
 		free(server);
 		return 1;
 	}
@@ -580,6 +549,7 @@ int server_run(const struct server_options *options)
 	uv_loop_close(&server->loop);
 	requests_free(&server->control.requests);
 	counts_free(&server->control.counts);
+	process_close(&server->control.process);
 	compare_free(&server->control.comparing);
 	generations_free(&server->control.generations);
 	free(server);

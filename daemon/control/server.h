@@ -8,23 +8,20 @@
  *   server.c          the loop: signals, timers, news from the data thread
  *   accept.c          new clients
  *   reload.c          reads the config again
- *   web.c             what the port of `metrics:` serves; metrics.c: the text for Prometheus
- *   http.c            HTTP
  *   announce.c        the log line of the start, systemd's status line
  *   dispatch.c        maps messages to handlers
  *   attach.c          begins a session
  *   snapshot.c        saves snapshots
- *   status.c          replies to status queries
+ *   status.c          replies to status queries; counts.c, process.c: counters, and /proc
  *   request_new.c     takes an operator's request; request.c passes on the sessions' answers
  *   session.c         the life of a session; session_memory.c: its part of `memory:`;
- *                     session_log.c: its lines in the log; gauges.c: sums over all
+ *                     session_log.c: its lines in the log
  *   twins.c           detects two processes that read for one rank
  *   errand.c          lets a connection wait for the keeper
  *   connection.c      a client's socket: packets in and out, and the death of the client
  *   runs.c            the owners of runs
  *   users.c           limits each user's connections, memory, packets and files
- *   hang.c            storage that does not answer; store_report.c: the state of the stores
- *   counts.c          counters for metrics; process.c: figures from /proc
+ *   hang.c            storage that does not answer
  *   generation.c      the configs that sessions use; plan.c: remarks about their streams
  *   data_thread.c     the thread of the engine and the reader
  *   keeper.c          the thread that makes all calls on state_dir

@@ -99,7 +99,7 @@ void session_end(struct session *s)
 	uv_queue_work(s->control->loop, &s->unmap, unmap_work, unmap_done);
 }
 
-/* From now on gauges_update() leaves it out. */
+/* From now on status_gauges() leaves it out. */
 static void count_ended(const struct session *s)
 {
 	struct feed_counters c = feed_counters(s->feed);

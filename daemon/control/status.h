@@ -1,25 +1,38 @@
-/* Status: one packet per session, at most a page of them, then one with the totals. */
+/*
+ * The state of the daemon as one JSON document, which tokctl status, top, metrics and serve read
+ * (wire.h: status). It is made anew for each query. On the loop.
+ */
 #ifndef TOKEND_STATUS_H
 #define TOKEND_STATUS_H
 
 #include "daemon/control/connection.h"
+#include "daemon/control/counts.h"
+#include "daemon/store/store.h"
 
-struct control;
-struct session;
+#include <jansson.h>
 
-/* Buffers for texts that a message borrows. */
-struct status_texts {
-	char shard[LIMIT_TEXT_BYTES], wait[LIMIT_TEXT_BYTES];
+enum { STATUS_STORES = 64 }; /* buckets with rates, and in a status */
+
+/* Counters of a bucket at a time. */
+struct store_sample {
+	uint64_t ms; /* uv_now(); 0: none */
+	uint64_t requests, bytes, retries, first_byte[STORE_TIMES];
 };
 
-/* Set the keys of a session, and of the daemon. */
-void status_session(
-	const struct session *s, uint64_t now_ms, struct wire *w, struct status_texts *texts);
-void status_daemon(const struct control *control, struct wire *w, struct status_texts *texts);
-/* Handles a status message. */
-void status_list(struct connection *c, const struct wire *w);
+struct store_reports {
+	struct stores *stores; /* NULL: there are none */
+	struct {
+		struct store_sample older, newer;
+	} of[STATUS_STORES]; /* by the bucket's number */
+};
 
-/* Handles a streams message: the datasets with their digests. */
-void status_streams(struct connection *c, const struct wire *w);
+/* Handles a status message. */
+void status_reply(struct connection *c, const struct wire *w);
+/* Updates `now` of the counters of all streams. Returns the sums over all streams. */
+struct stream_gauges status_gauges(struct control *control);
+/* Takes samples for the rates of stores. Once a second. */
+void status_clock(struct store_reports *r, uint64_t now_ms);
+/* The state of the cache, or null. The caller owns it. @public: without its directory. */
+json_t *status_cache(const struct store_reports *r, bool public);
 
 #endif

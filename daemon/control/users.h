@@ -3,7 +3,7 @@
  *
  * While allow_uids: and admin_uids: list several users, each of them gets at most half of the
  * connections and half of the memory for rings. Root and the daemon's own user have no such cap,
- * and a few connections are reserved for them.
+ * and a few connections are reserved for them. tokend-web has two connections of its own.
  *
  * Rates are token buckets. While a user has no token left, its packets wait in their sockets, and
  * others are served. A single user that is connected has no limit.
@@ -39,8 +39,11 @@ struct users {
 	unsigned connections;	     /* at most */
 	SLIST_HEAD(, user) known;
 	unsigned present; /* users with connections */
+	uid_t web_uid;	  /* of tokend-web; -1: there is no such user */
 };
 
+/* Looks for the user of tokend-web.service, who may only ask for the status. */
+void users_find_web(struct users *users);
 void users_free(struct users *users);
 /* The user with @uid. NULL: out of memory. */
 struct user *user_of(struct users *users, uid_t uid);

@@ -109,7 +109,7 @@ def daemons():
     two = b"\0\1" + attach(**begin) + bytes([16, 1]) + attach(1, rank=1, **begin) + bytes([32, 1])
     save = b"".join(say("checkpoint", tag=tag, cursor=b"") for tag in ("a", "b", ""))
     save += say("checkpoint", tag="run/a", cursor=b"\0\7\1")
-    told = say("pending") + say("describe") + say("status", after=0) + say("streams", after=0)
+    told = say("pending") + say("describe") + say("status", after=0) + say("status", after=3)
     starts = begin, last, {"cursor": b"\0\7\1"}, {"cursor": b"1234"}, {"position": 5}, {"tag": "a"}
     starts += {"tag": ".."}, {"tag": "a.former"}, {"position": (1 << 64) - 1}, {}
     for start in starts:

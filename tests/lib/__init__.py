@@ -10,6 +10,7 @@ order     the rows that a rank must get
 cat       tokctl cat as a trainer that waits in mid-run; a cursor at another position
 wire      a client that implements the wire protocol itself, and a witness
 users     clients of other users
+web       metrics, and tokctl serve
 fuse      a file system that can stop answering
 stores    real object stores, as processes; fault_proxy injects faults between one and a client
 prose     comments, messages and pages, taken out of the sources

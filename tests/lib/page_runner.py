@@ -18,7 +18,7 @@ from .pages import commands, console, missing, missing_target
 from .process import REPO, TOKEND, child_environment, free_port, run
 
 BLOCK_SECONDS = 120
-TOP_LEVEL = {"stores", "cache", "socket", "state_dir", "memory", "metrics", "metrics_sessions"}
+TOP_LEVEL = {"stores", "cache", "socket", "state_dir", "memory"}
 TOP_LEVEL |= {"io", "direct", "allow_uids", "admin_uids"}
 
 

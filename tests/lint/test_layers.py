@@ -36,9 +36,10 @@ ROOMS = {
     "client/lib/tokend.h proto",
     "client/ctl/doctor": "client/ctl/common client/ctl/online client/lib/connect.h "
     f"daemon/control/cgroup.h {FILES}",
+    "client/ctl/web": "client/ctl/common client/ctl/online client/lib/connect.h proto",
     "client/ctl/man": "client/ctl/common daemon/config proto",
     "client/ctl/main.c": "client/ctl/common client/ctl/doctor client/ctl/man client/ctl/offline "
-    "client/ctl/online proto",
+    "client/ctl/online client/ctl/web proto",
     "client/python/src": "client/lib/tokend.h",
     "client/example": "client/lib/tokend.h",
 }

@@ -4,14 +4,14 @@ proxy counts, and name what a session waits for.
 
 import json
 import re
-import urllib.request
 
 import pytest
 from jobs import SEQ_LEN
 
-from lib import TOKCTL, Client, free_port, run, status, wait_for
+from lib import TOKCTL, Client, run, status, wait_for
 from lib.browser import Browser
 from lib.fault_proxy import Fault
+from lib.web import Web, metric
 
 STORE, SLOW_DOWN = "lab://corpus", Fault(status=503, code="SlowDown")
 
@@ -20,20 +20,17 @@ class Seen:
     """A daemon that reads a store through a proxy."""
 
     def __init__(self, job):
-        self.proxy, self.port = job.proxy, free_port()
-        self.daemon = job.daemon(job.config(metrics=f"127.0.0.1:{self.port}"))
+        self.proxy, self.daemon = job.proxy, job.daemon(job.config())
+        self.web = Web(self.daemon.place, self.daemon.socket)
         self.secrets = (job.store.access_key, job.store.secret_key)
 
     def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as reply:
-            text = reply.read().decode()
+        text = self.web.ask(path)[1]
         assert not any(secret in text for secret in self.secrets)
         return text
 
     def metric(self, name, **labels):
-        of = ",".join(f'{k}="{v}"' for k, v in labels.items())
-        found = re.search(rf"^{name}{{{re.escape(of)}}} (\S+)$", self.get("/metrics"), re.M)
-        return found and float(found[1])
+        return metric(self.daemon.socket, name, **labels)
 
     def tokctl(self, *words):
         code, out, err = run(TOKCTL, *words, "--socket", self.daemon.socket)
@@ -81,7 +78,7 @@ def test_figures_are_those_of_the_proxy(seen):
     assert seen.metric("tokend_store_bytes_total", store=STORE) == store["bytes"]
     assert seen.metric("tokend_store_seconds_count", store=STORE) == store["requests"]
     assert seen.metric("tokend_stream_store_wait_seconds", stream="train") == 0
-    with Browser(seen.daemon.place, f"http://127.0.0.1:{seen.port}/") as page:
+    with Browser(seen.daemon.place, f"http://127.0.0.1:{seen.web.port}/") as page:
         page.shows("document.getElementById('storage')?.hidden === false")
         assert page.rows("stores")[0][0] == STORE and page.said == []
     client.close()

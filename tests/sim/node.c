@@ -3,8 +3,8 @@
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
+#include "daemon/control/process.h"
 #include "daemon/control/server.h"
-#include "daemon/control/web.h"
 #include "daemon/shard/format.h"
 #include "tests/disk/model.h"
 #include "tests/sim/order.h"
@@ -49,15 +49,26 @@ void log_flush(void)
 {
 }
 
-struct http *web_start(struct control *control, const char *address, int fd, struct fault *fault)
+unsigned log_faults(struct log_fault fault[LOG_FAULTS])
 {
-	(void)control, (void)address, (void)fd, (void)fault;
-	return NULL;
+	(void)fault;
+	return 0;
 }
 
-void web_stop(struct control *control, struct http *http)
+void process_open(struct process *p)
 {
-	(void)control, (void)http;
+	(void)p;
+}
+
+void process_close(struct process *p)
+{
+	(void)p;
+}
+
+bool process_read(const struct process *p, struct process_figures *figures)
+{
+	(void)p, (void)figures;
+	return false;
 }
 
 void notify(const char *state)
@@ -69,11 +80,6 @@ int notify_failed_start(const char *why)
 {
 	log_line(LOG_ERROR, "%s", why);
 	return 1;
-}
-
-int notify_metrics_fd(void)
-{
-	return -1;
 }
 
 uint64_t notify_watchdog_ms(void)

@@ -140,7 +140,7 @@ static void process_closed(struct file *f)
 		__real_free(p);
 }
 
-int process_open(struct proc *of)
+int proc_opened(struct proc *of)
 {
 	of->watchers++;
 	return fd_add(fiber_proc(), file_new(FILE_PROCESS, of, process_closed));

@@ -42,7 +42,7 @@ struct listening {
 static struct listening *place[PLACES];
 int64_t socket_delay_most = 20 * MICRO;
 
-int process_open(struct proc *of);
+int proc_opened(struct proc *of);
 
 /* ---- ends ---- */
 
@@ -274,7 +274,7 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *n)
 		return 0;
 	}
 	if (name == 77 && e->peer && e->peer->proc) { /* SO_PEERPIDFD */
-		*(int *)value = process_open(e->peer->proc);
+		*(int *)value = proc_opened(e->peer->proc);
 		return 0;
 	}
 	if (name == 83) { /* SO_PASSRIGHTS */

@@ -163,8 +163,6 @@ SCHEDULES = [
 DAEMON = [
     top("memory: 1GB", "memory: '1GB' is not a size; must be a size such as 512MiB or 1GiB, or a "
         "number of bytes"),
-    *(top(f"metrics: '{text}'", f"metrics: '{text}' is not an address; must be HOST:PORT, such as")
-      for text in ("9464", "a:65536", "::1:9464")),
     top("io: urng", "io: 'urng' is unknown; must be auto, uring or pread (did you mean uring?)"),
     top("allow_uids: [root, nobdy-tokend]", "allow_uids[1]: no user is called nobdy-tokend on this "
         "host; check it with `id nobdy-tokend`"),

@@ -2,6 +2,7 @@
 trainer, with their mounts, users and limits, in namespaces of their own and without capabilities.
 """
 
+import io
 import os
 import pathlib
 import re
@@ -35,7 +36,11 @@ def pack_root(path):
         for library in re.findall(r"(/\S+) \(0x", listed):
             folder, name = os.path.split(library)
             files[f"{os.path.realpath(folder)[1:]}/{name}"] = os.path.realpath(library)
+    passwd = b"root:x:0:0::/:/bin/sh\ntokend-web:x:998:998::/:/bin/false\n"
     with tarfile.open(path, "w") as tar:
+        entry = tarfile.TarInfo("etc/passwd")
+        entry.size = len(passwd)
+        tar.addfile(entry, io.BytesIO(passwd))
         for link in ("bin", "lib", "lib64"):
             tar.add(f"/{link}", link)
         for name, file in files.items():
@@ -115,6 +120,8 @@ def test_pods_of_two_users_share_only_the_socket(podman, place):
     socket = f"{node}/run/tokend/tokend.sock"
     ready = "ready at /run/tokend/tokend.sock"
     assert wait_for(lambda: ready in podman("logs", "tokend-tokend")[2])
+    asked = podman("exec", "tokend-web", "tokctl", "metrics", "--socket", "/run/tokend/tokend.sock")
+    assert asked[1].startswith(b"# HELP tokend_up")
     command = trainer["spec"]["containers"][0]["command"]
     command[command.index("--batches") + 1] = str(BATCHES)
     podman.play("trainer", trainer)

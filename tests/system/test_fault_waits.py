@@ -2,27 +2,26 @@
 
 import re
 import signal
-import urllib.request
 
-from lib import Daemon, Witness, datasets, free_port, rank_rows, rows_at, status, wait_for
+from lib import Daemon, Witness, datasets, rank_rows, rows_at, status, wait_for
 from lib.cat import Cat
 from lib.injected import injected
+from lib.web import metrics
 
 BATCHES, MICRO, WORLD = 4000, 4, 2
 HANG_S = 11  # longer than any deadline of a connection
 
 
-def full_seconds(port, rank):
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+def full_seconds(daemon, rank):
+    page = metrics(daemon.socket, "--sessions")
     found = re.search(rf'^tokend_session_full_seconds{{.*rank="{rank}".*}} (\S+)$', page, re.M)
     return float(found[1])
 
 
 def test_a_trainer_that_hangs_is_waited_for(place):
     place.shard("web/a.bin", 200_000)
-    stream, metrics = {"seed": 3, "seq_len": 128, "datasets": datasets("web")}, free_port()
-    keys = {"metrics": f"127.0.0.1:{metrics}", "metrics_sessions": True}
-    daemon = Daemon(place, place.config(streams={"train": stream}, **keys))
+    stream = {"seed": 3, "seq_len": 128, "datasets": datasets("web")}
+    daemon = Daemon(place, place.config(streams={"train": stream}))
     rows = rows_at(daemon.config, "train", 0, BATCHES * MICRO * WORLD)
     hung = Cat(place, daemon, 0, BATCHES)
     assert hung.reads()
@@ -31,7 +30,7 @@ def test_a_trainer_that_hangs_is_waited_for(place):
 
     def hangs():
         other.step(1)
-        return full_seconds(metrics, 0) > HANG_S
+        return full_seconds(daemon, 0) > HANG_S
 
     assert wait_for(hangs, 2 * HANG_S, pause=0.1), "a metric says for how long"
     injected(3)

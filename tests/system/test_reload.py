@@ -9,16 +9,16 @@ import signal
 import socket
 import termios
 import threading
-import urllib.request
 
 import pytest
 import zstandard
 from requesting import SEQ, Operator, Trainer
 
-from lib import Client, Closed, Daemon, Refused, Witness, datasets, free_port, has, refusal
+from lib import Client, Closed, Daemon, Refused, Witness, datasets, has, refusal
 from lib import rows_at, status, wait_for, wait_until, with_parent
 from lib.fuse import hanging
 from lib.injected import injected
+from lib.web import metrics
 
 pytestmark = [pytest.mark.asan, pytest.mark.tsan]
 
@@ -28,9 +28,9 @@ ROUNDS = 40
 class Scene:
     """A daemon with the stream train, whose config can be written again and reloaded."""
 
-    def __init__(self, place, metrics=None, **keys):
+    def __init__(self, place, **keys):
         self.place = place
-        self.top = {"memory": 64 << 20, **({"metrics": metrics} if metrics else {})}
+        self.top = {"memory": 64 << 20}
         for number, name in enumerate(("web", "code", "law")):
             place.shard(f"{name}/a.bin", 60_000, seed=number)
         self.window = {"seed": 1, "seq_len": SEQ, "extra": 1}
@@ -148,12 +148,11 @@ def hear(manager, begin):
 
 
 def test_a_broken_config_keeps_the_old_one_and_says_why(place):
-    port = free_port()
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # systemd's side
     manager.bind(place.file("notify"))
     manager.settimeout(20)
     environment = {**os.environ, "NOTIFY_SOCKET": manager.getsockname()}
-    scene = Scene(place, f"127.0.0.1:{port}", env=environment)
+    scene = Scene(place, env=environment)
     hear(manager, "READY=1")
     witness = scene.witness()
     with open(place.file("packed", "a.bin.zst"), "wb") as f:
@@ -173,7 +172,7 @@ def test_a_broken_config_keeps_the_old_one_and_says_why(place):
         assert witness.step(5)
         scene.attach(run="later").close()
     injected(54, len(broken))
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    text = metrics(scene.daemon.socket)
     refused = f'tokend_config_reloads_total{{outcome="refused"}} {len(broken)}'
     assert has(text, refused, "tokend_config_reload_failed 1"), text
     os.remove(scene.config)

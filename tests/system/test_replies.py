@@ -10,8 +10,9 @@ import msgpack
 from lib import TOKCTL, run
 
 ESCAPE = "/data/\x1b]0;title\x07.bin"
-STATUS = {"op": "status", "after": 0, "io": "\x1bring", "slow_ms": 5000, "slow_shard": ESCAPE}
-SESSION = {"op": "session", "id": 1, "stream": "train", "run": "job", "rank": 0, "world": 1}
+SLOW = {"slow_ms": 9000, "slow_shard": ESCAPE}
+SESSION = {"session": 1, "stream": "train", "run": "job", "rank": 0, "world": 1, **SLOW}
+STATUS = [7, {"sessions": 5}, {"sessions": SESSION}, {"daemon": {"io": "\x1bring", **SLOW}}]
 DATASETS = [{"dataset": "a", "streams": streams, "all": 1} for streams in ([7, None], ["other"])]
 
 
@@ -20,7 +21,7 @@ def test_tokctl_survives_it(place):
     path = place.file("s")
     replies = {
         "hello": [{"op": "hello", "version": 1}],
-        "status": [{**SESSION, "slow_ms": 9000, "slow_shard": ESCAPE}, STATUS],
+        "status": [{"op": "status", "after": 0, "args": json.dumps(STATUS)}],
         "attach": [{"op": "error", "code": "attach", "field": "stream", "text": "no"}],
         "cache": [{"op": "cache", "kind": "ls", "args": json.dumps({"datasets": DATASETS})}],
     }

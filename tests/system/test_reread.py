@@ -10,16 +10,16 @@ import os
 import re
 import shutil
 import subprocess
-import urllib.request
 
 import numpy
 import pytest
 import pyzstd
 
-from lib import TOKCTL, Daemon, free_port, has, run
+from lib import TOKCTL, Daemon, has, run
 from lib.injected import injected
 from lib.preload import Preload
 from lib.shard_writers import mds, raw, seekable
+from lib.web import metric
 
 SEQ_LEN, TOKENS = 128, 200_000
 WINDOW = SEQ_LEN + 1
@@ -142,12 +142,12 @@ class Scene:
         write(place.file(name, "a"), tokens)
         windows = [tokens[i : i + WINDOW] for i in range(0, TOKENS - SEQ_LEN, SEQ_LEN)]
         self.rows = numpy.resize(tokens, rows * WINDOW) if rows else numpy.concatenate(windows)
-        self.path, self.port = os.path.realpath(place.file(name, shard)), free_port()
+        self.path = os.path.realpath(place.file(name, shard))
         self.byte = byte(self.path)
         self.flip = Preload(place, FLIP, WORDS)
         stream = {"seed": 3, "seq_len": SEQ_LEN, "epochs": 1}
         stream["datasets"] = [{"name": "d", "path": name, "shuffle": "none"}]
-        keys = {"memory": 64 << 20, "io": "pread", "metrics": f"127.0.0.1:{self.port}"}
+        keys = {"memory": 64 << 20, "io": "pread"}
         config = place.config(streams={"train": stream}, **keys)
         self.daemon = Daemon(place, config, env=self.flip.env)
         self.flip.set(inode=os.stat(self.path).st_ino, byte=self.byte, permanent=permanent)
@@ -159,9 +159,7 @@ class Scene:
 
     def total(self):
         """tokend_rereads_total, as a scraper sees it."""
-        url = f"http://127.0.0.1:{self.port}/metrics"
-        page = urllib.request.urlopen(url, timeout=10).read().decode()
-        return int(re.search(r"^tokend_rereads_total (\d+)$", page, re.M)[1])
+        return metric(self.daemon.socket, "tokend_rereads_total")
 
 
 @pytest.mark.parametrize("name", CASES)

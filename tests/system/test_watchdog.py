@@ -4,15 +4,15 @@ ptrace.
 
 import contextlib
 import ctypes
-import http.client
 import os
 import socket
 import time
 
 import pytest
 
-from lib import Client, Daemon, datasets, free_port, status, wait_for
+from lib import Client, Daemon, datasets, status, wait_for
 from lib.injected import injected
+from lib.web import Web
 
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
 WALL = 0x40000000
@@ -73,16 +73,8 @@ class Manager:
 def test_watchdog_is_fed_while_the_data_thread_runs(place):
     place.shard("web/a.bin", 30_000)
     manager = Manager(place.file("notify.sock"))
-    port = free_port()
-    config = place.config(
-        streams={"train": {"seed": 3, "seq_len": 64, "datasets": datasets("web")}},
-        metrics=f"127.0.0.1:{port}",
-    )
-
-    def health(path):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request("GET", path)
-        return connection.getresponse().status
+    stream = {"seed": 3, "seq_len": 64, "datasets": datasets("web")}
+    config = place.config(streams={"train": stream})
 
     environment = {
         **os.environ,
@@ -91,6 +83,8 @@ def test_watchdog_is_fed_while_the_data_thread_runs(place):
     }
     environment.pop("WATCHDOG_PID", None)
     daemon = Daemon(place, config, env=environment)
+    web = Web(place, daemon.socket)
+    health = lambda path: web.ask(path)[0].status
     assert manager.fed(4 * INTERVAL_S + 1) >= 3, "the watchdog of an idle daemon is fed"
     others = threads(daemon.pid)
     data = [tid for tid, name in others.items() if name == "tokend-data"]

@@ -35,49 +35,29 @@ static void take_user(struct doctor *d, uid_t user)
 }
 
 /* Tokens that the sessions have taken so far. */
-struct taken {
-	const struct config *config;
-	uint64_t tokens;
-};
-
-static void add_taken(void *context, const struct wire *w)
+static uint64_t tokens_taken(struct ctl_link *link)
 {
-	struct taken *t = context;
-	struct wire_bytes name = wire_bytes(w, WIRE_STREAM);
-	char text[LIMIT_NAME_BYTES + 1];
+	json_t *status = ctl_ask_status(link, false, NULL, NULL), *s;
+	uint64_t tokens = 0;
+	size_t i;
 
-	if (w->op != WIRE_SESSION || !wire_text(w, WIRE_STREAM, text, sizeof(text)) || name.n == 0)
-		return;
-
-	const struct config_stream *s = t->config ? config_stream(t->config, text) : NULL;
-
-	if (s)
-		t->tokens +=
-			wire_number(w, WIRE_RELEASED) * wire_number(w, WIRE_MICRO) * s->seq_len;
+	json_array_foreach(json_object_get(status, "sessions"), i, s) tokens +=
+		status_number(s, "released") * status_number(s, "micro") *
+		status_number(s, "seq_len");
+	json_decref(status);
+	return tokens;
 }
 
 static void measure(struct doctor *d, struct ctl_link *link)
 {
-	struct taken before = {.config = d->config}, after = before;
+	uint64_t before = tokens_taken(link), after;
 
-	if (!ctl_status_list(link, add_taken, &before))
-		return;
 	usleep(RATE_MS * 1000);
-	if (!ctl_status_list(link, add_taken, &after) || after.tokens <= before.tokens)
+	after = tokens_taken(link);
+	if (before == 0 || after <= before)
 		return;
-	d->tokens_needed = (after.tokens - before.tokens) * 1000 / RATE_MS;
+	d->tokens_needed = (after - before) * 1000 / RATE_MS;
 	d->measured = true;
-}
-
-/* A daemon without @file serves its own config, which this user may not be able to read. */
-static struct config *daemons_config(const struct ctl_link *link)
-{
-	struct fault fault;
-	char path[4096];
-
-	if (!wire_text(&link->packet.wire, WIRE_PATH, path, sizeof(path)) || path[0] == 0)
-		return NULL;
-	return config_load(path, &fault);
 }
 
 /* Whether something is at one of the places where a daemon of @file may listen. */
@@ -99,8 +79,10 @@ static struct config *look_at_daemon(struct doctor *d, const char *socket, const
 {
 	struct ctl_link *link = calloc(1, sizeof(*link));
 	struct config *config = NULL;
+	json_t *status = NULL;
 	char why[LIMIT_TEXT_BYTES], process[32];
 	struct stat owner;
+	struct fault fault;
 
 	ctl_keep_errors(why, sizeof(why));
 	if (!link || !ctl_connect(link, socket, file)) {
@@ -110,22 +92,24 @@ static struct config *look_at_daemon(struct doctor *d, const char *socket, const
 			doctor_fix(d, "daemon",
 				"look at its log, and at the permissions of the socket", "%s",
 				link ? why : PHRASE_MEMORY);
-	} else if (!ctl_status_list(link, NULL, NULL)) {
+	} else if (!(status = ctl_ask_status(link, false, NULL, NULL))) {
 		doctor_fix(d, "daemon", "look into its log", "%s: %s", link->socket, why);
 	} else {
-		const struct wire *w = &link->packet.wire;
+		const json_t *daemon = json_object_get(status, "daemon");
 
-		snprintf(process, sizeof(process), "/proc/%" PRIu64, wire_number(w, WIRE_PID));
+		snprintf(process, sizeof(process), "/proc/%" PRIu64, status_number(daemon, "pid"));
 		if (stat(process, &owner) == 0)
 			take_user(d, owner.st_uid);
 		doctor_ok(d, "daemon", "%s answers: pid %" PRIu64 " of %s, %" PRIu64 " sessions",
-			link->socket, wire_number(w, WIRE_PID), d->user_name,
-			wire_number(w, WIRE_SESSIONS));
+			link->socket, status_number(daemon, "pid"), d->user_name,
+			status_number(daemon, "sessions"));
 		if (!d->config)
-			d->config = config = daemons_config(link);
+			/* This user may not be able to read it. */
+			d->config = config = config_load(status_text(daemon, "config"), &fault);
 		measure(d, link);
 	}
 	ctl_keep_errors(NULL, 0);
+	json_decref(status);
 	if (link)
 		ctl_disconnect(link);
 	free(link);

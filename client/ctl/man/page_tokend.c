@@ -13,7 +13,7 @@ static const char ABOUT[] =
 	"what is new: streams, datasets, users. Running sessions keep what they have until they "
 	"attach again; `tokctl mix` adds a new dataset to a running job. A config that is refused "
 	"changes nothing, and the log, the status of the unit and a metric say so. socket, "
-	"state_dir, memory, metrics, io and direct need a restart, which the log says.\n\n"
+	"state_dir, memory, io and direct need a restart, which the log says.\n\n"
 	"Trainers survive a restart: they go on with the batches that are ready, reconnect, and "
 	"attach at their own position.\n\n"
 	"Log lines go to stderr, one a line. Under systemd, tokend reports its state, takes the "

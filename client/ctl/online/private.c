@@ -198,10 +198,8 @@ static enum private_answer ask(
 	wire_set(&query, WIRE_AFTER, 0);
 	if (!link_send(fd, &query, packet->bytes, &fault))
 		return PRIVATE_NONE;
-	do
-		if (!next_message(fd, packet, until, reader))
-			return PRIVATE_NONE;
-	while (packet->wire.op == WIRE_SESSION);
+	if (!next_message(fd, packet, until, reader))
+		return PRIVATE_NONE;
 	return packet->wire.op == WIRE_STATUS && names(&packet->wire, config) ? PRIVATE_SERVES
 									      : PRIVATE_OTHER;
 }

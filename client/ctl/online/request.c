@@ -147,8 +147,29 @@ static void take_any(void *context, const struct wire *w)
 
 	if (w->op == WIRE_ANSWER)
 		request_answered(r, w);
-	else if (w->op == WIRE_SESSION && wire_number(w, WIRE_REQUEST_KEY) == r->number)
-		participant_seen(r, w); /* not answered yet */
+}
+
+/* Adds the participants that have not answered. */
+static bool list_unseen(struct request *r)
+{
+	json_t *status = ctl_ask_status(&r->link, false, take_any, r), *s;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "sessions"), i, s)
+	{
+		struct wire w = {.op = WIRE_ANSWER};
+
+		wire_set(&w, WIRE_RANK, status_number(s, "rank"));
+		wire_set(&w, WIRE_PEER, status_number(s, "peer"));
+		wire_set(&w, WIRE_PID, status_number(s, "pid"));
+		wire_set(&w, WIRE_WORLD, status_number(s, "world"));
+		wire_set(&w, WIRE_MICRO, status_number(s, "micro"));
+		wire_set_text(&w, WIRE_HOST, status_text(s, "host"));
+		if (status_number(s, "request") == r->number)
+			participant_seen(r, &w);
+	}
+	json_decref(status);
+	return status;
 }
 
 /* Cancels the request. CTL_OK: all have answered in the meantime; otherwise an exit status, and an
@@ -159,7 +180,7 @@ static int give_up(struct request *r, const char *reason)
 	struct wire query = {.op = WIRE_CANCEL};
 	char names[REQUEST_NAMES_BYTES], others[REQUEST_NAMES_BYTES];
 
-	if (!ctl_status_list(&r->link, take_any, r))
+	if (!list_unseen(r))
 		return CTL_FAILED;
 	wire_set(&query, WIRE_NUMBER, r->number);
 	if (!ctl_exchange(&r->link, &query, WIRE_CANCELLED, take_any, r))

@@ -23,16 +23,13 @@ struct survey {
 	bool failed;
 };
 
-static void take(void *context, const struct wire *w)
+static void take(struct survey *s, const json_t *session)
 {
-	struct survey *s = context;
-	char stream[LIMIT_NAME_BYTES + 1];
 	struct served served = {.daemon = s->daemon}, *more;
 
-	if (w->op != WIRE_SESSION || !wire_text(w, WIRE_STREAM, stream, sizeof(stream)) ||
-		!wire_text(w, WIRE_RUN, served.run, sizeof(served.run)) ||
-		strcmp(stream, s->stream) != 0)
+	if (strcmp(status_text(session, "stream"), s->stream) != 0)
 		return;
+	snprintf(served.run, sizeof(served.run), "%s", status_text(session, "run"));
 	for (unsigned i = 0; i < s->n; i++)
 		if (s->served[i].daemon == served.daemon &&
 			strcmp(s->served[i].run, served.run) == 0)
@@ -47,11 +44,14 @@ static void take(void *context, const struct wire *w)
 
 static bool list(struct survey *s, struct ctl_link *l)
 {
-	if (!ctl_status_list(l, take, s))
-		return false;
+	json_t *status = ctl_ask_status(l, false, NULL, NULL), *session;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "sessions"), i, session) take(s, session);
+	json_decref(status);
 	if (s->failed)
 		ctl_fail(PHRASE_MEMORY);
-	return !s->failed;
+	return status && !s->failed;
 }
 
 /* Keeps the runs that @typed means: those of this name, otherwise those that begin with it. */

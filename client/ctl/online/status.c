@@ -8,137 +8,92 @@
 #include "client/ctl/online/store_lines.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
-#include "proto/status_members.h"
-#include "proto/wire.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void put_text(struct ctl_out *out, const struct wire *w, enum wire_key key, const char *name)
-{
-	char text[LIMIT_TEXT_BYTES + 1];
+/* Members that --json prints, in this order. */
+static const char *const session_members[] = {"session", "rank", "world", "micro", "peer", "pid",
+	"position", "slots", "published", "released", "full_ms", "lost_wakes", "waits", "waited_ms",
+	"memory_bytes", "request", "node", "stream", "run", "host", "slow_ms", "slow_shard",
+	"store_wait_ms", "store_wait", NULL};
+static const char *const daemon_members[] = {"sessions", "pid", "uptime_ms", "memory_bytes",
+	"limit_bytes", "lost_wakes", "io", "config", "slow_ms", "slow_shard", NULL};
 
-	if (!wire_text(w, key, text, sizeof(text)))
-		text[0] = 0;
-	ctl_put(out, ",\"");
-	ctl_put(out, name);
-	ctl_put(out, "\":");
+static void put_string(struct ctl_out *out, const char *before, const char *text)
+{
+	ctl_put(out, before);
 	ctl_put_string(out, text);
 }
 
-/* Puts {"first":n,"second":n… without the closing brace. */
-static void put_numbers(
-	struct ctl_out *out, const struct wire *w, const struct status_member *member)
+/* Puts "first":n,"second":"text"… A text that is absent is empty, a number null. */
+static void put_members(struct ctl_out *out, const json_t *item, const char *const *name)
 {
-	for (const char *before = "{"; member->name; member++, before = ",") {
+	static const char texts[] = " slow_shard store_wait ";
+	char word[40];
+
+	for (const char *before = "{\""; *name; name++, before = ",\"") {
+		const json_t *value = json_object_get(item, *name);
+
 		ctl_put(out, before);
-		ctl_put_pair(out, member->name, wire_number(w, member->key));
+		ctl_put(out, *name);
+		ctl_put(out, "\":");
+		snprintf(word, sizeof(word), " %s ", *name);
+		if (json_is_integer(value))
+			ctl_put_number(out, status_number(item, *name));
+		else if (json_is_string(value) || strstr(texts, word))
+			ctl_put_string(out, status_text(item, *name));
+		else
+			ctl_put(out, "null");
 	}
 }
 
-static void put_if_there(
-	struct ctl_out *out, const struct wire *w, enum wire_key key, const char *name)
+static void put_json(struct ctl_out *out, const json_t *value)
 {
-	ctl_put(out, ",");
-	if (wire_has(w, key)) {
-		ctl_put_pair(out, name, wire_number(w, key));
-		return;
-	}
-	ctl_put(out, "\"");
-	ctl_put(out, name);
-	ctl_put(out, "\":null");
-}
+	char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
 
-/* In hexadecimal digits: programs read a larger number than 2^53 wrongly. */
-static void put_digest(struct ctl_out *out, const struct wire *w, const char *name)
-{
-	char text[64];
-
-	if (wire_has(w, WIRE_DIGEST))
-		snprintf(text, sizeof(text), ",\"%s\":\"%016" PRIx64 "\"", name,
-			wire_number(w, WIRE_DIGEST));
-	else
-		snprintf(text, sizeof(text), ",\"%s\":null", name);
-	ctl_put(out, text);
-}
-
-static void put_slow_json(struct ctl_out *out, const struct wire *w)
-{
-	put_if_there(out, w, WIRE_SLOW_MS, "slow_ms");
-	put_text(out, w, WIRE_SLOW_SHARD, "slow_shard");
+	ctl_put(out, text ? text : "null");
+	free(text);
 }
 
 /* Writes a line if a read from storage is not answered. */
-static bool write_slow(char line[LIMIT_TEXT_BYTES + 200], const struct wire *w)
+static bool write_slow(char line[LIMIT_TEXT_BYTES + 200], const json_t *item, const char *stream)
 {
-	struct wire_bytes shard = wire_bytes(w, WIRE_SLOW_SHARD),
-			  stream = wire_bytes(w, WIRE_STREAM);
-
-	if (!wire_has(w, WIRE_SLOW_MS))
+	if (!json_object_get(item, "slow_ms"))
 		return false;
 	snprintf(line, LIMIT_TEXT_BYTES + 200,
-		"  stream %.*s waits for %.*s: its storage has not answered for %" PRIu64 " s",
-		(int)stream.n, stream.at, (int)shard.n, shard.at,
-		wire_number(w, WIRE_SLOW_MS) / 1000);
+		"  stream %s waits for %s: its storage has not answered for %" PRIu64 " s", stream,
+		status_text(item, "slow_shard"), status_number(item, "slow_ms") / 1000);
 	fault_line(line);
 	return true;
-}
-
-static void put_session_json(struct ctl_out *out, const struct wire *w, const char *socket)
-{
-	put_numbers(out, w, status_session_members);
-	put_if_there(out, w, WIRE_NODE, "node");
-	put_text(out, w, WIRE_STREAM, "stream");
-	put_text(out, w, WIRE_RUN, "run");
-	put_text(out, w, WIRE_HOST, "host");
-	put_slow_json(out, w);
-	put_if_there(out, w, WIRE_STORE_WAIT_MS, "store_wait_ms");
-	put_text(out, w, WIRE_TEXT, "store_wait");
-	ctl_put(out, ",\"daemon\":");
-	ctl_put_string(out, socket);
-	ctl_put(out, "}\n");
 }
 
 static const struct ctl_column columns[] = {{"STREAM", false}, {"RUN", false},
 	{"RANK of WORLD", true}, {"MICRO", true}, {"POSITION", true}, {"READY", true},
 	{"PID", true}};
 
-static void add_session(struct ctl_columns *c, const struct wire *w)
+static void add_session(struct ctl_columns *c, const json_t *s)
 {
-	struct wire_bytes stream = wire_bytes(w, WIRE_STREAM), run = wire_bytes(w, WIRE_RUN);
-	char line[LIMIT_TEXT_BYTES + 200] = "  ";
+	char line[LIMIT_TEXT_BYTES + 200];
 
-	ctl_columns_add(c, "%.*s", (int)stream.n, stream.at);
-	ctl_columns_add(c, "%.*s", (int)run.n, run.at);
-	ctl_columns_add(c, "%" PRIu64 " of %" PRIu64, wire_number(w, WIRE_RANK),
-		wire_number(w, WIRE_WORLD));
-	ctl_columns_add(c, "%" PRIu64, wire_number(w, WIRE_MICRO));
-	ctl_columns_add(c, "%" PRIu64, wire_number(w, WIRE_POSITION));
-	ctl_columns_add(c, "%" PRIu64 " of %" PRIu64,
-		wire_number(w, WIRE_PUBLISHED) - wire_number(w, WIRE_RELEASED),
-		wire_number(w, WIRE_SLOTS));
-	ctl_columns_add(c, "%" PRIu64, wire_number(w, WIRE_PID));
-	if (store_wait_line(w, line + 2) || write_slow(line, w))
+	ctl_columns_add(c, "%s", status_text(s, "stream"));
+	ctl_columns_add(c, "%s", status_text(s, "run"));
+	ctl_columns_add(
+		c, "%" PRIu64 " of %" PRIu64, status_number(s, "rank"), status_number(s, "world"));
+	ctl_columns_add(c, "%" PRIu64, status_number(s, "micro"));
+	ctl_columns_add(c, "%" PRIu64, status_number(s, "position"));
+	ctl_columns_add(
+		c, "%" PRIu64 " of %" PRIu64, status_number(s, "ready"), status_number(s, "slots"));
+	ctl_columns_add(c, "%" PRIu64, status_number(s, "pid"));
+	if (json_object_get(s, "store_wait_ms")) {
+		snprintf(line, sizeof(line), "  waiting %" PRIu64 " s for %s",
+			status_number(s, "store_wait_ms") / 1000, status_text(s, "store_wait"));
+		ctl_columns_line(c, fault_line(line));
+	} else if (write_slow(line, s, status_text(s, "stream"))) {
 		ctl_columns_line(c, line);
-}
-
-static void put_total_json(struct ctl_out *out, const struct wire *w, const char *socket)
-{
-	char *stores = store_members(w);
-
-	put_numbers(out, w, status_daemon_members);
-	put_text(out, w, WIRE_IO, "io");
-	put_text(out, w, WIRE_PATH, "config");
-	put_slow_json(out, w);
-	ctl_put(out, ",\"socket\":");
-	ctl_put_string(out, socket);
-	put_text(out, w, WIRE_RELEASE, "version");
-	put_digest(out, w, "config_digest");
-	if (stores)
-		ctl_put(out, stores);
-	free(stores);
+	}
 }
 
 static void put_line(void *out, const char *line)
@@ -147,22 +102,84 @@ static void put_line(void *out, const char *line)
 	ctl_put(out, "\n");
 }
 
-static void put_total(struct ctl_out *out, const struct wire *w, const char *socket)
+static void put_total(struct ctl_out *out, const json_t *status, const char *socket)
 {
-	struct wire_bytes io = wire_bytes(w, WIRE_IO);
+	const json_t *daemon = json_object_get(status, "daemon");
+	uint64_t sessions = status_number(daemon, "sessions");
 	char line[LIMIT_TEXT_BYTES + 200];
 
-	store_lines(w, put_line, out);
+	store_lines(status, put_line, out);
 	snprintf(line, sizeof(line),
-		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %.*s, %" PRIu64
+		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %s, %" PRIu64
 		" session%s, %" PRIu64 " of %" PRIu64 " bytes of memory, lost wakes %" PRIu64,
-		socket, wire_number(w, WIRE_PID), wire_number(w, WIRE_UPTIME_MS) / 1000, (int)io.n,
-		io.at, wire_number(w, WIRE_SESSIONS), wire_number(w, WIRE_SESSIONS) == 1 ? "" : "s",
-		wire_number(w, WIRE_MEMORY_BYTES), wire_number(w, WIRE_LIMIT_BYTES),
-		wire_number(w, WIRE_LOST_WAKES));
+		socket, status_number(daemon, "pid"), status_number(daemon, "uptime_ms") / 1000,
+		status_text(daemon, "io"), sessions, sessions == 1 ? "" : "s",
+		status_number(daemon, "memory_bytes"), status_number(daemon, "limit_bytes"),
+		status_number(daemon, "lost_wakes"));
 	put_line(out, fault_line(line));
-	if (write_slow(line, w))
+	if (write_slow(line, daemon, status_text(daemon, "slow_stream")))
 		put_line(out, line);
+}
+
+/* Puts the members "streams", with the digests of their datasets. */
+static void put_streams(struct ctl_out *out, const json_t *status)
+{
+	const char *stream = "";
+	json_t *dataset;
+	size_t i;
+
+	ctl_put(out, ",\"streams\":[");
+	json_array_foreach(json_object_get(status, "datasets"), i, dataset)
+	{
+		if (strcmp(status_text(dataset, "stream"), stream) != 0) {
+			stream = status_text(dataset, "stream");
+			put_string(out, i ? "]},{\"stream\":" : "{\"stream\":", stream);
+			ctl_put(out, ",\"datasets\":[");
+		} else {
+			ctl_put(out, ",");
+		}
+		put_string(out, "{\"dataset\":", status_text(dataset, "dataset"));
+		/* Of hexadecimal digits: programs read a larger number than 2^53 wrongly. */
+		put_string(out, ",\"digest\":", status_text(dataset, "digest"));
+		ctl_put(out, "}");
+	}
+	ctl_put(out, stream[0] ? "]}]" : "]");
+}
+
+static void put_total_json(struct ctl_out *out, const json_t *status, const char *socket)
+{
+	json_t *stores = json_object_get(status, "stores"),
+	       *daemon = json_object_get(status, "daemon"), *store;
+	bool none = json_array_size(stores) == 0;
+	size_t i;
+
+	json_array_foreach(stores, i, store) json_object_del(store, "first_byte");
+	json_object_del(json_object_get(status, "cache"), "failing");
+	put_members(out, daemon, daemon_members);
+	put_string(out, ",\"socket\":", socket);
+	put_string(out, ",\"version\":", status_text(daemon, "version"));
+	put_string(out,
+		",\"config_digest\":", status_text(json_object_get(status, "config"), "digest"));
+	ctl_put(out, ",\"stores\":");
+	put_json(out, none ? NULL : stores);
+	ctl_put(out, ",\"cache\":");
+	put_json(out, none ? NULL : json_object_get(status, "cache"));
+	put_streams(out, status);
+	ctl_put(out, "}\n");
+}
+
+static void put_as_json(struct ctl_out *out, const json_t *status, const char *socket)
+{
+	json_t *session;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "sessions"), i, session)
+	{
+		put_members(out, session, session_members);
+		put_string(out, ",\"daemon\":", socket);
+		ctl_put(out, "}\n");
+	}
+	put_total_json(out, status, socket);
 }
 
 struct listing {
@@ -170,78 +187,32 @@ struct listing {
 	struct ctl_columns table;
 	struct ctl_link link;
 	bool json;
-	char stream[LIMIT_NAME_BYTES + 1]; /* the last one that was put; "": none */
 };
-
-static void put_each(void *context, const struct wire *w)
-{
-	struct listing *l = context;
-
-	if (w->op != WIRE_SESSION)
-		return;
-	if (l->json)
-		put_session_json(&l->out, w, l->link.socket);
-	else
-		add_session(&l->table, w);
-}
-
-static void put_dataset(void *context, const struct wire *w)
-{
-	struct listing *l = context;
-	char stream[LIMIT_NAME_BYTES + 1], dataset[LIMIT_NAME_BYTES + 1];
-
-	if (w->op != WIRE_DATASET_OP || !wire_text(w, WIRE_STREAM, stream, sizeof(stream)) ||
-		!wire_text(w, WIRE_DATASET, dataset, sizeof(dataset)))
-		return;
-	if (strcmp(stream, l->stream) != 0) {
-		ctl_put(&l->out, l->stream[0] ? "]},{\"stream\":" : "{\"stream\":");
-		ctl_put_string(&l->out, stream);
-		ctl_put(&l->out, ",\"datasets\":[");
-	} else {
-		ctl_put(&l->out, ",");
-	}
-	memcpy(l->stream, stream, sizeof(stream));
-	ctl_put(&l->out, "{\"dataset\":");
-	ctl_put_string(&l->out, dataset);
-	put_digest(&l->out, w, "digest");
-	ctl_put(&l->out, "}");
-}
-
-/* Ends the last line of a daemon with its streams; of an older one, without. */
-static void put_streams(struct listing *l)
-{
-	bool known = wire_has(&l->link.packet.wire, WIRE_RELEASE);
-
-	l->stream[0] = 0;
-	ctl_put(&l->out, known ? ",\"streams\":[" : ",\"streams\":null}\n");
-	if (!known)
-		return;
-	ctl_stream_list(&l->link, put_dataset, l);
-	ctl_put(&l->out, l->stream[0] ? "]}]}\n" : "]}\n");
-}
 
 /* Puts the sessions of the daemon at l->link. @heading: it is one of several. */
 static bool put_daemon(struct listing *l, const struct place *heading)
 {
-	bool ok = ctl_status_list(&l->link, put_each, l);
-	const struct wire *w = &l->link.packet.wire;
-	struct wire_bytes config = wire_bytes(w, WIRE_PATH);
+	json_t *status = ctl_ask_status(&l->link, false, NULL, NULL), *session;
 	char line[LIMIT_TEXT_BYTES + 200];
+	size_t i;
+	bool ok = status && l->json;
 
-	if (ok && heading && !l->json) {
-		ctl_put(&l->out, l->out.n ? "\n" : "");
-		snprintf(line, sizeof(line), "%s%s, serves %.*s", heading->path,
-			heading->from == PLACE_PRIVATE ? ", private" : "", (int)config.n,
-			config.at);
-		put_line(&l->out, fault_line(line));
+	if (ok) {
+		put_as_json(&l->out, status, l->link.socket);
+	} else if (status) {
+		if (heading) {
+			ctl_put(&l->out, l->out.n ? "\n" : "");
+			snprintf(line, sizeof(line), "%s%s, serves %s", heading->path,
+				heading->from == PLACE_PRIVATE ? ", private" : "",
+				status_text(json_object_get(status, "daemon"), "config"));
+			put_line(&l->out, fault_line(line));
+		}
+		json_array_foreach(json_object_get(status, "sessions"), i, session)
+			add_session(&l->table, session);
+		ok = ctl_columns_put(&l->table, &l->out);
+		put_total(&l->out, status, l->link.socket);
 	}
-	ok = ctl_columns_put(&l->table, &l->out) && ok;
-	if (ok && l->json) {
-		put_total_json(&l->out, w, l->link.socket);
-		put_streams(l);
-	} else if (ok) {
-		put_total(&l->out, w, l->link.socket);
-	}
+	json_decref(status);
 	return ok;
 }
 

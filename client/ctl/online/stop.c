@@ -23,21 +23,14 @@ static const struct ctl_option options[] = {
 };
 
 /* The process that listens, or 0: systemd does, or the daemon is in another PID namespace. */
-static pid_t listener(const struct ctl_link *l)
+static pid_t listener(const struct ctl_link *l, uint64_t pid)
 {
 	struct ucred peer = {0};
 	socklen_t n = sizeof(peer);
-	uint64_t pid = wire_number(&l->packet.wire, WIRE_PID);
 
 	if (getsockopt(l->fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0 || (uint64_t)peer.pid != pid)
 		return 0;
 	return peer.pid;
-}
-
-static void pass_session(void *context, const struct wire *w)
-{
-	(void)context;
-	(void)w;
 }
 
 static bool has_ended(struct ctl_link *l)
@@ -52,13 +45,15 @@ static bool has_ended(struct ctl_link *l)
 
 static int stop_at(struct ctl_link *l)
 {
-	if (!ctl_status_list(l, pass_session, NULL))
-		return CTL_FAILED;
-
-	uint64_t sessions = wire_number(&l->packet.wire, WIRE_SESSIONS);
-	pid_t pid = listener(l);
+	json_t *status = ctl_ask_status(l, false, NULL, NULL),
+	       *daemon = json_object_get(status, "daemon");
+	uint64_t sessions = status_number(daemon, "sessions");
+	pid_t pid = listener(l, status_number(daemon, "pid"));
 	char line[128];
 
+	json_decref(status);
+	if (!status)
+		return CTL_FAILED;
 	if (sessions > 0)
 		return ctl_fail("%s: %" PRIu64 " session%s of trainers would start it again; end "
 				"them first: tokctl drain, or tokctl status for their pids",

@@ -3,7 +3,6 @@
 #include "proto/text.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,19 +123,12 @@ static void add_cache(struct line *l, const json_t *cache)
 	add_last(l, cache);
 }
 
-static json_t *load(const struct wire *w)
+void store_lines(const json_t *status, void (*each)(void *context, const char *line), void *context)
 {
-	return wire_has(w, WIRE_ARGS) ? json_loadb(wire_bytes(w, WIRE_ARGS).at,
-						wire_bytes(w, WIRE_ARGS).n, 0, NULL)
-				      : NULL;
-}
-
-void store_lines(const struct wire *w, void (*each)(void *context, const char *line), void *context)
-{
-	json_t *all = load(w), *store, *cache = json_object_get(all, "cache");
+	json_t *store, *cache = json_object_get(status, "cache");
 	size_t i;
 
-	json_array_foreach(json_object_get(all, "stores"), i, store)
+	json_array_foreach(json_object_get(status, "stores"), i, store)
 	{
 		struct line line = {0};
 
@@ -149,35 +141,4 @@ void store_lines(const struct wire *w, void (*each)(void *context, const char *l
 		add_cache(&line, cache);
 		put(&line, each, context);
 	}
-	json_decref(all);
-}
-
-char *store_members(const struct wire *w)
-{
-	json_t *all = load(w);
-	size_t flags = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6);
-	char *store = NULL, *cache = NULL, *members;
-
-	if (all) {
-		store = json_dumps(json_object_get(all, "stores"), flags);
-		cache = json_dumps(json_object_get(all, "cache"), flags);
-	}
-	if (asprintf(&members, ",\"stores\":%s,\"cache\":%s", store ? store : "null",
-		    cache ? cache : "null") < 0)
-		members = NULL;
-	free(store);
-	free(cache);
-	json_decref(all);
-	return members;
-}
-
-bool store_wait_line(const struct wire *w, char line[STORE_LINE_BYTES])
-{
-	struct wire_bytes what = wire_bytes(w, WIRE_TEXT);
-
-	if (!wire_has(w, WIRE_STORE_WAIT_MS) || !wire_has(w, WIRE_TEXT))
-		return false;
-	snprintf(line, STORE_LINE_BYTES, "waiting %" PRIu64 " s for %.*s",
-		wire_number(w, WIRE_STORE_WAIT_MS) / 1000, (int)what.n, what.at);
-	return true;
 }

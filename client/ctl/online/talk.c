@@ -143,29 +143,56 @@ void ctl_disconnect(struct ctl_link *l)
 	l->socket = NULL;
 }
 
-bool ctl_status_list(struct ctl_link *l, ctl_each *each, void *context)
+/* Adds the items of a page to the document @all. */
+static void add_page(json_t *all, const json_t *page)
 {
-	struct wire query = {.op = WIRE_STATUS};
+	const char *name;
+	json_t *item, *value, *list;
+	size_t i;
 
-	wire_set(&query, WIRE_AFTER, 0);
-	do {
-		if (!ctl_ask(l, &query, WIRE_STATUS, each, context))
-			return false;
-		wire_set(&query, WIRE_AFTER, wire_number(&l->packet.wire, WIRE_AFTER));
-	} while (wire_number(&query, WIRE_AFTER) != 0);
-	return true;
+	json_array_foreach(page, i, item) json_object_foreach(item, name, value)
+	{
+		list = json_object_get(all, name);
+		if (!json_is_array(list))
+			json_object_set(all, name, value);
+		else if (json_is_array(value))
+			json_array_extend(list, value);
+		else
+			json_array_append(list, value);
+	}
 }
 
-bool ctl_stream_list(struct ctl_link *l, ctl_each *each, void *context)
+json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *context)
 {
-	struct wire query = {.op = WIRE_STREAMS};
+	struct wire query = {.op = WIRE_STATUS};
+	const struct wire *w = &l->packet.wire;
+	json_t *page, *all = json_pack("{s:[], s:[], s:[], s:[], s:[], s:[], s:[]}", "requests",
+			      "faults", "stores", "streams", "datasets", "runs", "sessions");
+	char config[LIMIT_TEXT_BYTES];
 
 	wire_set(&query, WIRE_AFTER, 0);
+	if (public)
+		wire_set(&query, WIRE_PUBLIC, 1);
 	do {
-		if (!ctl_exchange(l, &query, WIRE_STREAMS, each, context) ||
-			l->packet.wire.op != WIRE_STREAMS)
-			return false;
-		wire_set(&query, WIRE_AFTER, wire_number(&l->packet.wire, WIRE_AFTER));
+		page = NULL;
+		if (ctl_ask(l, &query, WIRE_STATUS, each, context)) {
+			page = json_loadb(
+				wire_bytes(w, WIRE_ARGS).at, wire_bytes(w, WIRE_ARGS).n, 0, NULL);
+			if (!page || !all)
+				ctl_fail("unexpected message from the daemon: args: not "
+					 "JSON; " PHRASE_RELEASE);
+		}
+		add_page(all, page);
+		if (!page || !all) {
+			json_decref(page);
+			json_decref(all);
+			return NULL;
+		}
+		json_decref(page);
+		wire_set(&query, WIRE_AFTER, wire_number(w, WIRE_AFTER));
 	} while (wire_number(&query, WIRE_AFTER) != 0);
-	return true;
+	if (wire_text(w, WIRE_PATH, config, sizeof(config))) /* it need not be UTF-8 */
+		json_object_set_new_nocheck(
+			json_object_get(all, "daemon"), "config", json_string_nocheck(config));
+	return all;
 }

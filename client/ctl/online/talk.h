@@ -9,6 +9,8 @@
 
 #include "client/ctl/online/hear.h"
 
+#include <jansson.h>
+
 struct ctl_link {
 	int fd;
 	char *socket;	      /* its path */
@@ -39,10 +41,24 @@ bool ctl_exchange(
 /* Like ctl_exchange(), but also prints the daemon's error and returns false for it. */
 bool ctl_ask(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
-/* Queries the status: @each gets a message per session, and the totals are the last message. */
-bool ctl_status_list(struct ctl_link *l, ctl_each *each, void *context);
-/* Asks for the datasets of all streams. False, without a message: an older daemon does not know
- * the query, and has closed the connection. */
-bool ctl_stream_list(struct ctl_link *l, ctl_each *each, void *context);
+/*
+ * Queries the status, {"daemon": {…}, "sessions": […], …} (daemon/control/status.c), which the
+ * caller frees. @each gets answers to a request that come in between. @public: without directories,
+ * pids and hosts. NULL after an error.
+ */
+json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *context);
+
+/* A member of an item of the status; 0 or "" if it is absent. */
+static inline uint64_t status_number(const json_t *item, const char *name)
+{
+	return (uint64_t)json_integer_value(json_object_get(item, name));
+}
+
+static inline const char *status_text(const json_t *item, const char *name)
+{
+	const char *text = json_string_value(json_object_get(item, name));
+
+	return text ? text : "";
+}
 
 #endif

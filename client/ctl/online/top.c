@@ -24,6 +24,7 @@ struct top {
 	struct top_list list;
 	char store[STORES][STORE_LINE_BYTES];
 	unsigned stores;
+	char about[200]; /* the daemon */
 };
 
 static void add_store(void *context, const char *line)
@@ -34,35 +35,30 @@ static void add_store(void *context, const char *line)
 		snprintf(t->store[t->stores++], STORE_LINE_BYTES, "%s", line);
 }
 
-static void add_each(void *context, const struct wire *w)
-{
-	struct top *t = context;
-
-	top_list_add(&t->list, w);
-}
-
 /* False after an error: the list is that of the last update. */
 static bool update(struct top *t)
 {
-	top_list_begin(&t->list, ctl_clock_ms());
-	if (!ctl_status_list(&t->link, add_each, t))
+	json_t *status = ctl_ask_status(&t->link, false, NULL, NULL), *session,
+	       *daemon = json_object_get(status, "daemon");
+	size_t i;
+
+	if (!status)
 		return false;
+	top_list_begin(&t->list, ctl_clock_ms());
+	json_array_foreach(json_object_get(status, "sessions"), i, session)
+		top_list_add(&t->list, session);
 	top_list_end(&t->list);
 	t->stores = 0;
-	store_lines(&t->link.packet.wire, add_store, t);
-	return true;
-}
-
-/* Everything about the daemon but its socket. */
-static void about_daemon(const struct top *t, char *line, size_t bytes)
-{
-	const struct wire *w = &t->link.packet.wire;
-
-	snprintf(line, bytes,
+	store_lines(status, add_store, t);
+	/* Everything but the socket. */
+	snprintf(t->about, sizeof(t->about),
 		"up %" PRIu64 " s, %" PRIu64 " session%s, %" PRIu64 " of %" PRIu64 " MiB",
-		wire_number(w, WIRE_UPTIME_MS) / 1000, wire_number(w, WIRE_SESSIONS),
-		wire_number(w, WIRE_SESSIONS) == 1 ? "" : "s",
-		wire_number(w, WIRE_MEMORY_BYTES) >> 20, wire_number(w, WIRE_LIMIT_BYTES) >> 20);
+		status_number(daemon, "uptime_ms") / 1000, status_number(daemon, "sessions"),
+		status_number(daemon, "sessions") == 1 ? "" : "s",
+		status_number(daemon, "memory_bytes") >> 20,
+		status_number(daemon, "limit_bytes") >> 20);
+	json_decref(status);
+	return true;
 }
 
 /* ---- lines of text ---- */
@@ -87,7 +83,7 @@ static void put_row(struct ctl_out *out, const struct top_row *row)
 
 static bool print(struct top *t)
 {
-	char about[200], line[400];
+	char line[400];
 
 	if (!update(t))
 		return false;
@@ -101,8 +97,7 @@ static bool print(struct top *t)
 		ctl_put(&t->out, t->store[i]);
 		ctl_put(&t->out, "\n");
 	}
-	about_daemon(t, about, sizeof(about));
-	snprintf(line, sizeof(line), "tokend at %.100s, %s\n", t->link.socket, about);
+	snprintf(line, sizeof(line), "tokend at %.100s, %s\n", t->link.socket, t->about);
 	ctl_put(&t->out, line);
 	return ctl_finish(&t->out, CTL_OK) == CTL_OK;
 }
@@ -148,12 +143,9 @@ static bool print_all(struct top *t, uint64_t interval_ms, uint64_t count)
  * the same socket again: another daemon may serve at the places that are searched. */
 static bool refresh(struct top *t, const char *socket, char *line, size_t bytes)
 {
-	char about[200];
-
 	if ((t->link.fd >= 0 || ctl_connect(&t->link, socket, NULL)) && update(t)) {
-		about_daemon(t, about, sizeof(about));
 		/* The socket is last: a narrow terminal cuts its path. */
-		snprintf(line, bytes, "tokend %s, at %s", about, socket);
+		snprintf(line, bytes, "tokend %s, at %s", t->about, socket);
 		return true;
 	}
 	ctl_disconnect(&t->link);

@@ -1,5 +1,8 @@
 #include "client/ctl/online/top_list.h"
 
+#include "client/ctl/online/talk.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,46 +23,46 @@ void top_list_begin(struct top_list *l, uint64_t now_ms)
 }
 
 /* Tokens per second since the status before. */
-static double rate(const struct top_row *row, const struct wire *w, uint64_t now_ms)
+static double rate(
+	const struct top_row *row, const json_t *session, uint64_t released, uint64_t now_ms)
 {
-	uint64_t released = wire_number(w, WIRE_RELEASED);
-
 	if (row->ms == 0 || released < row->released || now_ms <= row->ms)
 		return 0;
-	return (double)(released - row->released) * (double)wire_number(w, WIRE_MICRO) *
-	       (double)wire_number(w, WIRE_SEQ_LEN) * 1000 / (double)(now_ms - row->ms);
+	return (double)(released - row->released) * (double)status_number(session, "micro") *
+	       (double)status_number(session, "seq_len") * 1000 / (double)(now_ms - row->ms);
 }
 
-void top_list_add(struct top_list *l, const struct wire *w)
+void top_list_add(struct top_list *l, const json_t *session)
 {
-	uint64_t id = wire_number(w, WIRE_ID);
+	uint64_t id = status_number(session, "session"), pid = status_number(session, "pid"),
+		 released = status_number(session, "released");
 
-	if (w->op != WIRE_SESSION || id >= LIMIT_SESSIONS)
+	if (id >= LIMIT_SESSIONS)
 		return;
 
 	struct top_row *row = &l->row[id];
 
 	/* With another pid, or with fewer batches released, it is another session. */
-	if (row->pid != wire_number(w, WIRE_PID) || wire_number(w, WIRE_RELEASED) < row->released)
+	if (row->pid != pid || released < row->released)
 		*row = (struct top_row){0};
 
 	bool again = row->update == l->update;
 
-	row->rate = rate(row, w, l->now_ms);
-	row->pid = wire_number(w, WIRE_PID);
-	row->rank = wire_number(w, WIRE_RANK);
-	row->world = wire_number(w, WIRE_WORLD);
-	row->position = wire_number(w, WIRE_POSITION);
-	row->released = wire_number(w, WIRE_RELEASED);
-	row->ready = wire_number(w, WIRE_PUBLISHED) - row->released;
-	row->slots = wire_number(w, WIRE_SLOTS);
-	row->full_ms = wire_number(w, WIRE_STALL_MS);
-	row->store_ms = wire_number(w, WIRE_STORE_WAIT_MS);
-	row->request = wire_number(w, WIRE_REQUEST_KEY) != 0;
+	row->rate = rate(row, session, released, l->now_ms);
+	row->pid = pid;
+	row->rank = status_number(session, "rank");
+	row->world = status_number(session, "world");
+	row->position = status_number(session, "position");
+	row->released = released;
+	row->ready = status_number(session, "ready");
+	row->slots = status_number(session, "slots");
+	row->full_ms = status_number(session, "full_ms");
+	row->store_ms = status_number(session, "store_wait_ms");
+	row->request = status_number(session, "request") != 0;
 	row->ms = l->now_ms;
 	row->update = l->update;
-	wire_text(w, WIRE_STREAM, row->stream, sizeof(row->stream));
-	wire_text(w, WIRE_RUN, row->run, sizeof(row->run));
+	snprintf(row->stream, sizeof(row->stream), "%s", status_text(session, "stream"));
+	snprintf(row->run, sizeof(row->run), "%s", status_text(session, "run"));
 	if (!again)
 		l->found[l->founds++] = (uint32_t)id;
 	l->rate += row->rate;

@@ -3,7 +3,9 @@
 #define TOKEND_CTL_TOP_LIST_H
 
 #include "proto/limits.h"
-#include "proto/wire.h"
+
+#include <jansson.h>
+#include <stdbool.h>
 
 enum { TOP_HISTORY = 64 }; /* updates that a sparkline can show */
 
@@ -45,10 +47,10 @@ struct top_list {
 	struct top_rates rates;
 };
 
-/* An update: a beginning, a message per session, and an end. Without an end, the rows stay those of
+/* An update: a beginning, an item per session, and an end. Without an end, the rows stay those of
  * the update before. */
 void top_list_begin(struct top_list *l, uint64_t now_ms);
-void top_list_add(struct top_list *l, const struct wire *w);
+void top_list_add(struct top_list *l, const json_t *session);
 void top_list_end(struct top_list *l);
 /* The daemon does not answer: nothing is released. */
 void top_list_pause(struct top_list *l);

@@ -1,4 +1,4 @@
-// The page at the metrics port: fetches status.json each second. It has no other source, sends
+// The page of tokctl serve: fetches status.json each second. It has no other source, sends
 // nothing, and keeps what it draws over time only while it is open.
 "use strict";
 
@@ -72,16 +72,18 @@ function sparkline(values) {
 
 // ---- streams ----
 
-function samples(stream) {
+function samples(datasets, stream) {
 	const of = {};
-	for (const d of stream.datasets)
-		of[d.dataset] = d.samples;
+	for (const d of datasets)
+		if (d.stream === stream)
+			of[d.dataset] = d.samples;
 	return of;
 }
 
-function remember(stream, before, seconds) {
-	const h = history.get(stream.stream) || {rates: [], shares: []};
-	const now = samples(stream), then = before ? samples(before) : {}, share = {};
+function remember(stream, status, before, seconds) {
+	const h = history.get(stream.stream) || {rates: [], shares: []}, share = {};
+	const now = samples(status.datasets, stream.stream);
+	const then = samples(before.datasets, stream.stream);
 	let sum = 0;
 	for (const name of Object.keys(now)) {
 		share[name] = rate(now[name], then[name], seconds);
@@ -97,14 +99,16 @@ function remember(stream, before, seconds) {
 	return h;
 }
 
-function streamRow(stream, before, seconds) {
-	const h = remember(stream, before, seconds), b = before || {};
+function streamRow(stream, status, before, seconds) {
+	const h = remember(stream, status, before, seconds);
+	const b = find(before.streams, stream, ["stream"]) || {};
+	const waits = (s) => s.waits && s.waits.le["+Inf"];
 	return row([[stream.stream], [String(stream.sessions), "n"],
 		[String(stream.waiting), stream.waiting ? "n bad" : "n"],
 		[short(h.rates[h.rates.length - 1]), "n"],
 		[bytes(rate(stream.read_bytes, b.read_bytes, seconds)), "n"],
-		[rate(stream.waits, b.waits, seconds).toFixed(1), "n"],
-		[(stream.waited_ms / 1000).toFixed(1) + " s", "n"], [sparkline(h.rates)]]);
+		[rate(waits(stream), waits(b), seconds).toFixed(1), "n"],
+		[stream.waits.sum.toFixed(1) + " s", "n"], [sparkline(h.rates)]]);
 }
 
 // ---- mixes ----
@@ -125,7 +129,8 @@ function runRow(run) {
 
 // What was read in each second, as areas of the datasets' shares.
 function mixChart(stream) {
-	const h = history.get(stream.stream), names = stream.datasets.map((d) => d.dataset);
+	const h = history.get(stream.stream);
+	const names = Object.keys(h.shares[h.shares.length - 1]);
 	const svg = draw("svg", {viewBox: "0 0 " + SECONDS + " 100", preserveAspectRatio: "none"});
 	const figure = document.createElement("figure"), caption = make("figcaption", stream.stream);
 	const sums = h.shares.map((s) => names.reduce((sum, name) => sum + (s[name] || 0), 0));
@@ -152,17 +157,17 @@ function mixChart(stream) {
 // ---- sessions and faults ----
 
 function sessionRow(s, before, seconds) {
-	const ready = s.published - s.released, meter = document.createElement("meter");
+	const meter = document.createElement("meter");
 	meter.max = s.slots;
-	meter.value = ready;
+	meter.value = s.ready;
 	const cell = document.createElement("span");
-	cell.append(meter, " " + ready + " of " + s.slots);
+	cell.append(meter, " " + s.ready + " of " + s.slots);
 	const tokens = rate(s.released, before && before.released, seconds) * s.micro * s.seq_len;
 	const waits = s.store_wait ? s.store_wait + ", " + duration(s.store_wait_ms) :
-		ready === 0 ? "trainer" : s.full_ms ? "tokend " + duration(s.full_ms) : "";
+		s.ready === 0 ? "trainer" : s.full_ms ? "tokend " + duration(s.full_ms) : "";
 	return row([[s.stream], [s.run], [s.rank + " of " + s.world, "n"], [String(s.position), "n"],
 		[short(tokens), "n"], [(s.waited_ms / 1000).toFixed(1) + " s", "n"], [cell],
-		[waits + (s.request ? ", request open" : ""), ready === 0 ? "bad" : ""]]);
+		[waits + (s.request ? ", request open" : ""), s.ready === 0 ? "bad" : ""]]);
 }
 
 // ---- stores ----
@@ -201,7 +206,7 @@ function find(list, item, keys) {
 function show(status, time) {
 	const d = status.daemon;
 	const restarted = !last || d.uptime_ms < last.status.daemon.uptime_ms;
-	const before = restarted ? {streams: [], sessions: []} : last.status;
+	const before = restarted ? {streams: [], datasets: [], sessions: []} : last.status;
 	const seconds = restarted ? 0 : (d.uptime_ms - last.status.daemon.uptime_ms) / 1000;
 
 	at("state").textContent = d.version + ", up " + duration(d.uptime_ms) + ", " + d.sessions +
@@ -209,7 +214,7 @@ function show(status, time) {
 		bytes(d.limit_bytes) + ", io " + d.io +
 		(d.slow_ms ? ", storage has not answered for " + duration(d.slow_ms) : "");
 	at("state").className = d.slow_ms ? "bad" : "";
-	fill("streams", status.streams.map((s) => streamRow(s, find(before.streams, s, ["stream"]), seconds)));
+	fill("streams", status.streams.map((s) => streamRow(s, status, before, seconds)));
 	fill("runs", status.runs.map(runRow));
 	at("mixes").replaceChildren(...status.streams.filter((s) => s.sessions).map(mixChart));
 	fill("sessions", status.sessions.map((s) =>

@@ -1,0 +1,242 @@
+/*
+ * tokctl serve: the status of a daemon over HTTP, for Prometheus and for people. The daemon is
+ * asked at most four times a second, and for at most a twentieth of the time, however many clients
+ * there are.
+ */
+#include "client/ctl/common/clock.h"
+#include "client/ctl/common/error.h"
+#include "client/ctl/online/commands.h"
+#include "client/ctl/online/talk.h"
+#include "client/ctl/web/web.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+	FRESH_MS = 250,
+	FRESH_MOST_MS = 2000,
+	REST = 20,
+	SILENT_MS = 5000,     /* of the data thread */
+	STATE_DIR_MS = 20000, /* then saves fail */
+	SESSIONS_LISTED = 256,
+};
+
+static const char away[] = "the daemon does not answer\n";
+
+struct served {
+	const char *socket, *config;
+	bool sessions;
+	struct ctl_link link;
+	json_t *status; /* NULL: the daemon does not answer */
+	char why[LIMIT_TEXT_BYTES];
+	uint64_t fresh_until_ms;
+};
+
+static void refresh(struct served *s)
+{
+	uint64_t begin = ctl_clock_ms(), took, fresh;
+	bool was_there = s->status || s->fresh_until_ms == 0;
+
+	if (begin < s->fresh_until_ms)
+		return;
+	json_decref(s->status);
+	s->status = NULL;
+	ctl_keep_errors(s->why, sizeof(s->why));
+	if (ctl_connect(&s->link, s->socket, s->config)) {
+		s->status = ctl_ask_status(&s->link, true, NULL, NULL);
+		ctl_disconnect(&s->link);
+	}
+	ctl_keep_errors(NULL, 0);
+	if (was_there && !s->status) /* the reason names directories, so it is not served */
+		ctl_fail("%s", s->why);
+	else if (!was_there && s->status)
+		ctl_note("the daemon answers again");
+	took = ctl_clock_ms() - begin;
+	fresh = took * REST < FRESH_MS ? FRESH_MS : took * REST;
+	s->fresh_until_ms = begin + took + (fresh < FRESH_MOST_MS ? fresh : FRESH_MOST_MS);
+}
+
+/* The page's files are part of the program: it serves without a directory of its own. */
+#define EMBED(name, path)                                                                          \
+	__asm__(".section .rodata\n" #name ":\n.incbin \"" path "\"\n" #name                       \
+		"_end:\n.byte 0\n.previous\n");                                                    \
+	extern const char name[] __attribute__((visibility("hidden"))),                            \
+		name##_end[] __attribute__((visibility("hidden")))
+
+EMBED(page_html, "client/ctl/web/page.html");
+EMBED(page_css, "client/ctl/web/page.css");
+EMBED(page_js, "client/ctl/web/page.js");
+
+static unsigned put_html(struct served *s, FILE *to)
+{
+	(void)s;
+	return fwrite(page_html, 1, (size_t)(page_html_end - page_html), to), 200;
+}
+
+static unsigned put_css(struct served *s, FILE *to)
+{
+	(void)s;
+	return fwrite(page_css, 1, (size_t)(page_css_end - page_css), to), 200;
+}
+
+static unsigned put_js(struct served *s, FILE *to)
+{
+	(void)s;
+	return fwrite(page_js, 1, (size_t)(page_js_end - page_js), to), 200;
+}
+
+/* Prometheus gets the answer that the daemon is away: no answer means that tokctl serve is. */
+static unsigned put_metrics(struct served *s, FILE *to)
+{
+	refresh(s);
+	metrics_write(to, s->status, s->sessions);
+	return 200;
+}
+
+static unsigned put_status(struct served *s, FILE *to)
+{
+	json_t *sessions;
+
+	refresh(s);
+	if (!s->status)
+		return fputs(away, to), 503;
+	sessions = json_object_get(s->status, "sessions");
+	while (json_array_size(sessions) > SESSIONS_LISTED && !s->sessions)
+		json_array_remove(sessions, json_array_size(sessions) - 1);
+	return json_dumpf(s->status, to, JSON_COMPACT | JSON_REAL_PRECISION(15)) == 0 ? 200 : 503;
+}
+
+static bool is_healthy(struct served *s, FILE *to)
+{
+	uint64_t silent_ms;
+
+	refresh(s);
+	silent_ms = status_number(json_object_get(s->status, "daemon"), "silent_ms");
+	if (!s->status)
+		fputs(away, to);
+	else if (silent_ms >= SILENT_MS)
+		fprintf(to, "the data thread has not answered for %" PRIu64 " s\n",
+			silent_ms / 1000);
+	return s->status && silent_ms < SILENT_MS;
+}
+
+static unsigned put_health(struct served *s, FILE *to)
+{
+	return is_healthy(s, to) ? fputs("ok\n", to), 200 : 503;
+}
+
+/* Ready: a trainer that attaches to any stream would get data. */
+static unsigned put_readiness(struct served *s, FILE *to)
+{
+	bool ready = is_healthy(s, to);
+	uint64_t busy_ms = status_number(json_object_get(s->status, "state_dir"), "busy_ms");
+	json_t *stream;
+	size_t i;
+
+	if (busy_ms >= STATE_DIR_MS) {
+		ready = false;
+		fprintf(to, "state_dir has not answered for %" PRIu64 " s\n", busy_ms / 1000);
+	}
+	json_array_foreach(json_object_get(s->status, "streams"), i, stream)
+	{
+		if (status_number(stream, "slow_ms") == 0)
+			continue;
+		ready = false;
+		fprintf(to, "storage of stream %s has not answered for %" PRIu64 " s\n",
+			status_text(stream, "stream"), status_number(stream, "slow_ms") / 1000);
+	}
+	return ready ? fputs("ok\n", to), 200 : 503;
+}
+
+static const struct {
+	const char *path, *type;
+	unsigned (*put)(struct served *s, FILE *to); /* returns the HTTP status */
+} routes[] = {
+	{"/", "text/html; charset=utf-8", put_html},
+	{"/page.css", "text/css; charset=utf-8", put_css},
+	{"/page.js", "text/javascript; charset=utf-8", put_js},
+	{"/status.json", "application/json", put_status},
+	{"/metrics", "text/plain; version=0.0.4; charset=utf-8", put_metrics},
+	{"/healthz", "text/plain; charset=utf-8", put_health},
+	{"/readyz", "text/plain; charset=utf-8", put_readiness},
+};
+
+enum { ROUTES = sizeof(routes) / sizeof(routes[0]) };
+
+static unsigned answer(void *context, const char *path, FILE *to, const char **type)
+{
+	unsigned status;
+
+	for (unsigned i = 0; i < ROUTES; i++) {
+		if (strcmp(path, routes[i].path) != 0)
+			continue;
+		status = routes[i].put(context, to);
+		if (status == 200)
+			*type = routes[i].type;
+		return status;
+	}
+	fputs("not found; served here:", to);
+	for (unsigned i = 0; i < ROUTES; i++)
+		fprintf(to, " %s", routes[i].path);
+	fputc('\n', to);
+	return 404;
+}
+
+enum { SOCKET, CONFIG, LISTEN, HOST, SESSIONS };
+
+static const struct ctl_option options[] = {
+	[SOCKET] = CTL_SOCKET_OPTION,
+	[CONFIG] = CTL_CONFIG_OPTION,
+	[LISTEN] = {.name = "listen",
+		.value = "ADDRESS",
+		.help = "HOST:PORT with a numeric host; default: 127.0.0.1:9464"},
+	[HOST] = {.name = "host",
+		.kind = CTL_LIST,
+		.value = "NAME",
+		.help = "a name under which clients know this node; may be repeated"},
+	[SESSIONS] = {.name = "sessions",
+		.kind = CTL_FLAG,
+		.help = "metrics have series for each session, with its run and rank"},
+};
+
+static int serve(const struct ctl_arguments *a)
+{
+	const char *address = ctl_given(a, LISTEN) ? ctl_text(a, LISTEN) : "127.0.0.1:9464";
+	int fd = http_listen(address);
+	struct served *s = fd >= 0 ? calloc(1, sizeof(*s)) : NULL;
+
+	if (!s)
+		return CTL_FAILED;
+	s->socket = ctl_text(a, SOCKET);
+	s->config = ctl_text(a, CONFIG);
+	s->sessions = ctl_given(a, SESSIONS);
+	http_serve(&(struct http){a->value[HOST].list, a->value[HOST].count, answer, s}, fd);
+	close(fd);
+	free(s);
+	return CTL_FAILED;
+}
+
+const struct ctl_command ctl_serve = {
+	.name = "serve",
+	.help = "serve metrics and a live page of a daemon over HTTP",
+	.about =
+		"Serves /metrics for Prometheus, /healthz and /readyz for probes, a page for "
+		"people "
+		"at /, and its data at /status.json. There is no authentication, so use a loopback "
+		"address or a management network. No directories, pids and hosts are shown, except "
+		"hosts in the last faults. The daemon may stop and start meanwhile: then the "
+		"metric "
+		"tokend_up is 0, and probes get status 503.\n\n"
+		"Requests are served for addresses, localhost, the node's own name, and each "
+		"--host: "
+		"otherwise the page of another site could read the answers. The unit "
+		"tokend-web.service runs this command.",
+	.examples = CTL_EXAMPLES({"is each stream ready to serve trainers?",
+		"tokctl serve -c tokend.yaml --listen 127.0.0.1:9465 & sleep 1; curl -s "
+		"http://127.0.0.1:9465/readyz; kill $!"}),
+	.options = options,
+	.count = sizeof(options) / sizeof(options[0]),
+	.run = serve,
+};
