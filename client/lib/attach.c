@@ -1,12 +1,9 @@
-#include "client/lib/attach.h"
+/*
+ * Attaching: find a daemon, map its ring, read its cursor. A daemon may die at any time and restart
+ * without memory of its sessions, so an attach carries the complete state.
+ */
+#include "client/lib/position.h"
 
-#include "client/lib/connect.h"
-#include "client/lib/message.h"
-#include "client/lib/places.h"
-#include "client/lib/private.h"
-#include "client/lib/search.h"
-#include "client/lib/wait.h"
-#include "client/lib/warn.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -20,8 +17,6 @@
 
 enum {
 	HANDSHAKE_MS = 30000, /* limit from connect to feed; the daemon may open shards */
-	STARTING_MS = 4,      /* pause between two tries while a private daemon starts, at first */
-	STARTING_PART = 16,   /* later this part of the time since it was started */
 };
 
 int attach_check(struct tokend *t, const struct target *target)
@@ -73,7 +68,7 @@ static void set_attach(
 	if (t->fd < 0 && t->mapping)
 		wire_set(w, WIRE_AGAIN, 1);
 	/* A seek: two rings exist for a moment, and `memory:` counts them as one. */
-	if (t->fd >= 0 && t->mapping && t->mapping->session != SESSION_UNNAMED)
+	if (t->fd >= 0 && t->mapping)
 		wire_set(w, WIRE_REPLACES, t->mapping->session);
 	if (target->cursor)
 		wire_set_bytes(w, WIRE_CURSOR, target->cursor, target->cursor_bytes);
@@ -170,28 +165,6 @@ static int search_receive(struct tokend *t, struct search *s)
 	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : message_unknown(t, "version");
 }
 
-/* A private daemon that this process starts is awaited more closely: most take a few ms. */
-static void search_closely(struct search *s)
-{
-	uint64_t part = (uint64_t)(wait_now() - s->since) / WAIT_MS / STARTING_PART;
-	uint64_t most = part > STARTING_MS ? part : STARTING_MS;
-
-	if (s->backoff_ms > most)
-		s->backoff_ms = (uint32_t)most;
-}
-
-/* Nobody listens at the socket. 0, or an error. */
-static int absent(struct tokend *t, struct search *s)
-{
-	int r = t->config ? private_absent(t) : 0;
-
-	if (t->starter)
-		search_closely(s);
-	if (r == 0 && t->call.absent && t->call.absent(t->call.context))
-		return handle_fail(t, TOKEND_EAGAIN, "", "interrupted");
-	return r;
-}
-
 /* Starts the next try if it is due. 0, or an error. */
 static int search_try(struct tokend *t, const struct target *target, struct search *s)
 {
@@ -203,14 +176,18 @@ static int search_try(struct tokend *t, const struct target *target, struct sear
 	if (s->fd < 0 && now >= s->retry) {
 		r = search_connect(t, target, s);
 		if (r == 0 && s->fd < 0 && search_nobody(s))
-			r = absent(t, s);
+			r = t->config ? start_begin(t) : 0;
 	}
 	if (r == 0 && s->fd < 0 && now >= search_give_up(s))
 		return search_gave_up(t, s);
 	return r < 0 ? r : search_warn(t, s);
 }
 
-int attach_step(struct tokend *t, const struct target *target, struct search *s, bool wait)
+/*
+ * Continues the search @s. Returns 1 with a feed in t->packet, for attach_feed(); 0 if there is
+ * none yet and !@wait; or an error.
+ */
+static int attach_step(struct tokend *t, const struct target *target, struct search *s, bool wait)
 {
 	for (;;) {
 		int r = search_try(t, target, s);
@@ -221,12 +198,17 @@ int attach_step(struct tokend *t, const struct target *target, struct search *s,
 		int64_t until =
 			s->fd >= 0 ? s->answer_by : wait_earlier(s->retry, search_give_up(s));
 
-		until = wait_earlier(until, warn_at(&s->warnings));
-		r = wait_ready(t, s->fd, POLLIN, wait ? until : 0);
-		if (r == 1)
-			r = search_receive(t, s);
-		else if (r == 0 && !wait)
+		until = wait_earlier(until, waiting_at(&s->waiting));
+		r = wait_ready(
+			t, s->fd >= 0 ? s->fd : start_descriptor(t), POLLIN, wait ? until : 0);
+		if (r == 0 && !wait)
 			return 0;
+		if (r == 1 && s->fd >= 0) {
+			r = search_receive(t, s);
+		} else if (r == 1) {
+			r = start_finish(t);
+			s->retry = wait_now();
+		}
 		if (r != 0)
 			return r;
 	}
@@ -250,7 +232,9 @@ static bool take_run(struct tokend *t, const struct wire *feed)
 	return true;
 }
 
-int attach_feed(
+/* Makes a mapping and a cursor of the feed in t->packet; the caller owns both. Returns 1, or
+ * EPROTOCOL, EMEMORY. */
+static int attach_feed(
 	struct tokend *t, const struct target *target, struct mapping **m, struct cursor *cursor)
 {
 	struct packet *p = t->packet;
@@ -285,9 +269,7 @@ int attach_feed(
 	}
 	t->contents = wire_number(&p->wire, WIRE_CONTENTS);
 	(*m)->id = ++t->mappings;
-	(*m)->serials = wire_has(&p->wire, WIRE_SERIAL);
-	(*m)->session =
-		wire_has(&p->wire, WIRE_ID) ? wire_number(&p->wire, WIRE_ID) : SESSION_UNNAMED;
+	(*m)->session = wire_number(&p->wire, WIRE_ID);
 	return 1;
 }
 
@@ -300,7 +282,7 @@ int attach_find(struct tokend *t, const struct target *target, const struct pati
 
 	int r = attach_step(t, target, &s, true);
 
-	if (r == 1 && warn_over(t, &s.warnings) < 0)
+	if (r == 1 && waiting_over(t, &s.waiting) < 0)
 		r = TOKEND_EAGAIN;
 	if (r == 1)
 		r = attach_feed(t, target, m, cursor);
@@ -317,7 +299,7 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 	struct mapping *old = t->mapping;
 
 	message_warnings(t);
-	private_end(t);
+	start_end(t);
 	handle_lose(t);
 	t->fd = fd;
 	t->mapping = m;
@@ -327,4 +309,88 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 		m->older = old->older;
 		mapping_close(old, true);
 	}
+}
+
+/* The new ring must continue exactly where the old one stopped. */
+static int check_revived(struct tokend *t, const struct mapping *m, const struct cursor *cursor)
+{
+	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
+
+	if (cursor->next != t->taken)
+		return message_unknown(t, "a feed at another position than requested");
+	/* token_bytes may differ: it is that of the widest dataset in the config. */
+	if (new->window_tokens != old->window_tokens)
+		return handle_fail(t, TOKEND_EREFUSED, "window",
+			"the restarted daemon serves windows of %u tokens instead of %u; "
+			"restore its config, or attach again",
+			new->window_tokens, old->window_tokens);
+	if (old->documents && !new->documents)
+		return handle_fail(t, TOKEND_EREFUSED, "documents",
+			"the restarted daemon's config no longer has them for stream %s; set "
+			"documents: true there",
+			t->stream);
+	if (old->loss_mask && !new->loss_mask)
+		return handle_fail(t, TOKEND_EREFUSED, "loss_mask",
+			"the restarted daemon's config no longer has it for stream %s; set "
+			"loss_mask: true there",
+			t->stream);
+	return 1;
+}
+
+int revive(struct tokend *t, bool wait)
+{
+	struct search *s = &t->search;
+	struct mapping *m = NULL;
+	struct cursor cursor = {0};
+
+	if (t->failed)
+		return handle_failed(t);
+
+	const struct cursor *place = position_cursor(t, t->taken);
+
+	if (!place)
+		return handle_error(t);
+
+	const struct target target = {
+		.cursor = t->bytes,
+		.cursor_bytes = cursor_encode(place, t->bytes, LIMIT_CURSOR_BYTES),
+		.rank = t->rank,
+		.world = t->world,
+		.micro_batch = t->micro_batch,
+	};
+
+	const struct patience patience = {
+		.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms};
+
+	if (!s->active)
+		search_begin(s, &patience);
+	/* A query was interrupted while its attach was under way, and batches were taken since. */
+	if (s->position != t->taken)
+		search_again(s);
+	s->position = t->taken;
+
+	int r = attach_step(t, &target, s, wait);
+
+	/* The next call tries again. */
+	if (r == 0 || r == TOKEND_EAGAIN || r == TOKEND_ESTART)
+		return r;
+	if (r == 1)
+		r = attach_feed(t, &target, &m, &cursor);
+	if (r == 1) {
+		r = check_revived(t, m, &cursor);
+		cursor_free(&cursor);
+		if (r == 1) {
+			attach_adopt(t, m, s->fd);
+			s->fd = -1;
+			t->reattached++;
+			if (waiting_over(t, &s->waiting) < 0) {
+				search_end(s);
+				return TOKEND_EAGAIN;
+			}
+		} else {
+			mapping_close(m, true);
+		}
+	}
+	search_end(s);
+	return r == 1 ? 1 : handle_latch(t, r);
 }

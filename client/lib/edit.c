@@ -1,8 +1,8 @@
 /*
  * Cursors as values: decode, edit, encode; or decode and print as JSON. No session is needed.
  */
-#include "client/lib/error.h"
 
+#include "client/lib/handle.h"
 #include "proto/cursor.h"
 #include "proto/cursor_json.h"
 

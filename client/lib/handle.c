@@ -1,9 +1,16 @@
-#include "client/lib/handle.h"
+/* A handle: its errors, making and freeing it, and what it shows of itself. */
+#include "client/lib/position.h"
+#include "client/lib/recording.h"
+
 #include "proto/phrases.h"
+#include "proto/version.h"
+#include "proto/wire.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static const enum fault_code code_of[] = {
@@ -122,7 +129,6 @@ void handle_lose(struct tokend *t)
 	if (t->fd >= 0)
 		close(t->fd);
 	t->fd = -1;
-	t->late = 0;
 	t->saving = 0;
 }
 
@@ -143,4 +149,359 @@ const char *tokend_field(const struct tokend *t)
 int tokend_errno(const struct tokend *t)
 {
 	return handle_forked(t) ? 0 : t->fault.error;
+}
+
+enum tokend_error error_of(enum fault_code code)
+{
+	switch (code) {
+	case FAULT_MEMORY:
+	case FAULT_DESCRIPTORS:
+		return TOKEND_EMEMORY;
+	case FAULT_DATA:
+	case FAULT_TOKEN:
+	case FAULT_CHANGED:
+		return TOKEND_EDATA;
+	case FAULT_PROTOCOL:
+		return TOKEND_EPROTOCOL;
+	case FAULT_ATTACH:
+	case FAULT_CHECKPOINT:
+	case FAULT_REQUEST:
+	case FAULT_STATE_DIR:
+	case FAULT_PERMISSION:
+		return TOKEND_EREFUSED;
+	case FAULT_NONE:
+	case FAULT_ARGUMENT:
+	case FAULT_IO:
+	case FAULT_CURSOR:
+	case FAULT_CODES:
+		break;
+	}
+	return TOKEND_EARGUMENT;
+}
+
+enum tokend_error error_line(const struct fault *fault, char *line, size_t line_bytes)
+{
+	if (line && line_bytes)
+		snprintf(line, line_bytes, "%s%s%s", fault->field, fault->field[0] ? ": " : "",
+			fault->text);
+	return error_of(fault->code);
+}
+
+enum { TAG_BYTES = 2 * LIMIT_NAME_BYTES + 8 }; /* RUN/TAG.former, the longest valid tag */
+
+/* Copies @given, which may be another version of the struct: members that it lacks become 0. False
+ * if its size is invalid, or if it sets a member that this version does not have. */
+static bool options_read(struct tokend_options *o, const struct tokend_options *given)
+{
+	const char *bytes = (const char *)given;
+
+	memset(o, 0, sizeof(*o));
+	if (given->size <
+		offsetof(struct tokend_options, start_at_position) + sizeof(o->start_at_position))
+		return false;
+	memcpy(o, given, given->size < sizeof(*o) ? given->size : sizeof(*o));
+	for (size_t i = sizeof(*o); i < given->size; i++)
+		if (bytes[i] != 0)
+			return false;
+	return true;
+}
+
+static int options_check(struct tokend *t, const struct tokend_options *o)
+{
+	int starts = (o->cursor != NULL) + (o->tag != NULL) + (o->start_at_position != 0);
+
+	if (!o->stream)
+		return handle_fail(t, TOKEND_EARGUMENT, "stream",
+			"is missing; name a stream of the daemon's config");
+	if (!wire_name_ok(o->stream))
+		return handle_fail_name(t, "stream", o->stream);
+	if (o->run && !wire_name_ok(o->run))
+		return handle_fail_name(t, "run", o->run);
+	if (o->strict && !o->run)
+		return handle_fail(t, TOKEND_EARGUMENT, "strict",
+			"needs a run, as all unnamed jobs share run default; set run");
+	if (starts > 1)
+		return handle_fail(t, TOKEND_EARGUMENT, "start",
+			"%d of cursor, tag and position are set; set one", starts);
+	if (o->cursor && (o->cursor_bytes == 0 || o->cursor_bytes > LIMIT_CURSOR_BYTES))
+		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes; a cursor has 1 to %d",
+			o->cursor_bytes, LIMIT_CURSOR_BYTES);
+	if (o->tag && strlen(o->tag) > TAG_BYTES)
+		return handle_fail(t, TOKEND_EARGUMENT, "tag",
+			"%zu bytes; TAG or RUN/TAG has at most %d", strlen(o->tag), TAG_BYTES);
+	if (o->slots > LIMIT_SLOTS)
+		return handle_fail(t, TOKEND_EARGUMENT, "slots", "%u; must be at most %d", o->slots,
+			LIMIT_SLOTS);
+	return 0;
+}
+
+enum { DEADLINE_MS = 300000 };
+
+_Static_assert(TOKEND_PADDING == RING_PADDING && TOKEND_ENDLESS == RING_ENDLESS,
+	"part of the public interface");
+_Static_assert(TOKEND_MICRO_BATCH == LIMIT_MICRO_BATCH, "part of the public interface");
+_Static_assert(TOKEND_CURSOR_BYTES == LIMIT_CURSOR_BYTES, "part of the public interface");
+
+static bool make_fork_page(struct tokend *t)
+{
+	uint64_t *page =
+		mmap(NULL, RING_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return false;
+	t->alive = page;
+	if (madvise(page, RING_PAGE, MADV_WIPEONFORK) != 0)
+		return false;
+	*page = 1;
+	return true;
+}
+
+static bool make_buffers(struct tokend *t, const struct tokend_options *o)
+{
+	struct places places;
+
+	t->anywhere = !o->socket && !o->config;
+	places_read(&places, o->socket, NULL);
+	/* With a config alone, start_find() sets the socket. */
+	t->socket = strdup(o->config && !o->socket ? "" : places_choose(&places));
+	t->stream = strdup(o->stream);
+	t->run = strdup(o->run ? o->run : "default");
+	t->bytes = malloc(LIMIT_CURSOR_BYTES);
+	t->saved = malloc(LIMIT_CURSOR_BYTES);
+	t->out = malloc(LIMIT_PACKET_BYTES);
+	t->packet = malloc(sizeof(*t->packet));
+	t->grid = malloc(sizeof(*t->grid));
+	if (t->packet)
+		t->packet->fds = 0;
+	return t->socket && t->stream && t->run && t->bytes && t->saved && t->out && t->packet &&
+	       t->grid && make_fork_page(t);
+}
+
+static int attach(struct tokend *t, const struct tokend_options *o)
+{
+	const struct target target = {
+		.cursor = o->cursor,
+		.cursor_bytes = o->cursor_bytes,
+		.tag = o->tag,
+		.position = o->position,
+		.at_position = o->start_at_position != 0,
+		.rank = o->rank,
+		.world = o->world,
+		.micro_batch = o->micro_batch,
+	};
+	struct patience patience;
+	struct mapping *m;
+	struct cursor cursor;
+	int fd;
+	int r = options_check(t, o);
+
+	if (r == 0)
+		r = attach_check(t, &target);
+	if (r < 0)
+		return r;
+	if (!make_buffers(t, o))
+		return handle_memory(t);
+	t->peer = o->peer;
+	t->slots = o->slots;
+	t->helper = o->helper != 0;
+	t->strict = o->strict != 0;
+	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
+	t->max_wait_ns = o->max_wait_ms && o->max_wait_ms < FOREVER / WAIT_MS
+				 ? (int64_t)o->max_wait_ms * WAIT_MS
+				 : FOREVER;
+	patience = (struct patience){
+		.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms, .since = wait_now()};
+	if (o->config && !patience.connect_ms)
+		patience.connect_ms = t->deadline_ms;
+	if (o->config)
+		r = o->socket ? start_join(t, o->config)
+			      : start_find(t, o->config, patience.connect_ms);
+	if (r < 0)
+		return r;
+	r = attach_find(t, &target, &patience, &m, &cursor, &fd);
+	if (r < 0)
+		return r;
+	attach_adopt(t, m, fd);
+	position_start(t, &cursor, &target);
+	return position_cursor(t, t->taken) ? position_check(t) : handle_error(t);
+}
+
+int tokend_attach(
+	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
+{
+	struct tokend_options o;
+	struct tokend *t = calloc(1, sizeof(*t));
+	int r = TOKEND_EMEMORY;
+
+	*out = NULL;
+	if (why && why_bytes)
+		snprintf(why, why_bytes, "memory: out of memory");
+	if (!t)
+		return r;
+	t->fd = t->search.fd = t->undo.fd = -1;
+	if (options_read(&o, options)) {
+		t->call = (struct callbacks){
+			.idle = o.idle,
+			.notice = o.notice,
+			.context = o.context,
+			.warn = o.warn,
+			.warn_context = o.warn_context,
+		};
+		r = attach(t, &o);
+	} else {
+		r = handle_fail(t, TOKEND_EARGUMENT, "size",
+			"%zu; set it to sizeof(struct tokend_options), and all unused members to 0",
+			options->size);
+	}
+	if (why && why_bytes)
+		snprintf(why, why_bytes, "%s", t->line);
+	if (r == 0)
+		*out = t;
+	else
+		tokend_detach(t);
+	return r;
+}
+
+void tokend_detach(struct tokend *t)
+{
+	if (!t)
+		return;
+
+	/* A forked child has no mappings. It must not close descriptors: the numbers may belong to
+	 * other files by now. */
+	bool ours = t->alive && !handle_forked(t);
+
+	recording_end(t, ours);
+	for (struct mapping *m = t->mapping, *older; m; m = older) {
+		older = m->older;
+		mapping_close(m, ours);
+	}
+	if (ours) {
+		if (t->undo.mapping && t->undo.fd >= 0)
+			close(t->undo.fd);
+		start_end(t);
+		handle_lose(t);
+		search_end(&t->search);
+	}
+	if (t->alive)
+		munmap((void *)t->alive, RING_PAGE);
+	cursor_free(&t->origin);
+	cursor_free(&t->undo.origin);
+	cursor_free(&t->moved);
+	free(t->socket);
+	free(t->config);
+	free(t->stream);
+	free(t->run);
+	free(t->bytes);
+	free(t->saved);
+	free(t->out);
+	if (t->packet && ours)
+		packet_close(t->packet);
+	free(t->packet);
+	free(t->grid);
+	free(t);
+}
+
+void tokend_leave(struct tokend *t)
+{
+	if (!handle_forked(t))
+		handle_lose(t);
+}
+
+void tokend_shape(const struct tokend *t, struct tokend_shape *shape)
+{
+	const struct ring_geometry *g = &t->mapping->ring.geometry;
+
+	*shape = (struct tokend_shape){
+		.rows = g->rows,
+		.window_tokens = g->window_tokens,
+		.token_bytes = g->token_bytes,
+		.slots = g->slots,
+		.seq_len = t->origin.seq_len,
+		.rank = t->rank,
+		.world = t->world,
+		.batches = t->batches,
+		.data_bytes = g->data_bytes,
+		.lost_wakes = t->lost_wakes,
+		.reattached = t->reattached,
+		.waited_ns = t->waited_ns,
+	};
+}
+
+const char *tokend_dataset(const struct tokend *t, uint32_t dataset)
+{
+	return dataset < t->origin.datasets ? t->origin.dataset[dataset].name : NULL;
+}
+
+const char *tokend_run(const struct tokend *t)
+{
+	return t->run;
+}
+
+const char *tokend_socket(const struct tokend *t)
+{
+	return t->socket;
+}
+
+const char *tokend_config(const struct tokend *t)
+{
+	return t->config;
+}
+
+const char *tokend_stream_name(const struct tokend *t)
+{
+	return t->stream;
+}
+
+unsigned tokend_annotations(const struct tokend *t)
+{
+	const struct ring_geometry *g = &t->mapping->ring.geometry;
+
+	return (g->documents ? TOKEND_DOCUMENTS : 0u) | (g->loss_mask ? TOKEND_LOSS_MASK : 0u);
+}
+
+int tokend_memory(struct tokend *t, void **base, uint64_t *bytes,
+	void (*gone)(void *context, void *base, uint64_t bytes), void *context)
+{
+	struct mapping *m = t->mapping;
+
+	if (handle_forked(t))
+		return TOKEND_EFORKED;
+	if (!gone)
+		return handle_fail(t, TOKEND_EARGUMENT, "gone",
+			"is NULL; pass a function that unregisters the memory");
+	*base = m->data;
+	*bytes = m->ring.geometry.control_at;
+	if (m->gone)
+		return 0;
+	m->gone = gone;
+	m->context = context;
+	return 1;
+}
+
+uint64_t tokend_held(const struct tokend *t)
+{
+	const struct release_queue *q = &t->mapping->queue;
+
+	return handle_forked(t) ? 0 : q->taken - q->released;
+}
+
+int tokend_forked(const struct tokend *t)
+{
+	return handle_forked(t);
+}
+
+int tokend_lost(const struct tokend *t)
+{
+	return t->fd < 0;
+}
+
+uint64_t tokend_derive(uint64_t seed, uint64_t tag, uint64_t value)
+{
+	return order_derive(seed, tag, value);
+}
+
+const char *tokend_version(void)
+{
+	return TOKEND_VERSION;
 }

@@ -1,20 +1,15 @@
 /*
- * The handle's struct and its errors. A file of the library uses only files listed before it:
+ * The library's own header. Files may call each other:
  *
- *   handle.c    the struct, its errors                 wait.c      the clock, waiting
- *   connect.c   the link to a daemon, with trust.c, process.c and places.c
- *   map.c       a mapped ring, with release_queue.h    slots.c     held batches, releasing
- *   message.c   the daemon's errors and warnings       warn.c      warnings while a call waits
- *   search.c    how long to look for a daemon          private.c   that of a config, with program.c
- *   attach.c    connect, attach, map the ring          recording.c the record of batches taken
- *   position.c  cursor, commit                         revive.c    attach again to a lost daemon
- *   query.c     queries and their replies              undo.c      reverting an edit
- *   seek.c      change of position                     services.c  checkpoints, stream's cursor
- *   mix.c       change of the mix                      operator.c  an operator's requests
- *   slow.c      warnings about slow batches            state.c     shape, names, annotations
- *   next.c      the next batch                         tokend.c    attach, detach, with options.c
- *
- * error.c (faults as public errors), edit.c (cursors as values) and widen.c use none of these.
+ *   handle.c    errors, attach and detach, shape      link.c      packets, sockets, trust (link.h)
+ *   find.c      waiting for a daemon, its warnings    start.c     the private daemon of a config
+ *   attach.c    attach, also to a daemon that came back
+ *   map.c       mapped rings, held batches            next.c      the next batch
+ *   query.c     queries and their replies             services.c  checkpoints, stream's cursor
+ *   position.c  cursor, commit                        seek.c      change of position
+ *   mix.c       change of the mix                     operator.c  an operator's requests
+ *   undo.c      reverting an edit                     recording.c the record of batches taken
+ *   edit.c      cursors as values                     widen.c     conversion of tokens
  *
  * Positions. `origin` is the cursor of the last attach or seek. It covers every position that may
  * still be requested. `taken` is the position after the last batch taken, `committed` after the
@@ -24,14 +19,25 @@
 #ifndef TOKEND_HANDLE_H
 #define TOKEND_HANDLE_H
 
-#include "client/lib/error.h"
+#include "client/lib/link.h"
+#include "client/lib/release_queue.h"
 #include "client/lib/tokend.h"
 #include "proto/cursor.h"
+#include "proto/ring.h"
 
-struct mapping;
-struct packet;
 struct recording;
 struct starter;
+
+enum { ERROR_LINE_BYTES = FAULT_FIELD_BYTES + LIMIT_TEXT_BYTES + 4 };
+
+/* ---- the structs ---- */
+
+/* The warnings of one wait, after 2, 10 and 60 s. */
+struct waiting {
+	int64_t since; /* ns */
+	uint32_t next; /* number of the next warning */
+	bool said;     /* warn() was called */
+};
 
 /*
  * How long a search lasts: connect_ms while no process listens, deadline_ms while a daemon is
@@ -43,13 +49,6 @@ struct patience {
 	bool never;    /* a refusal for now is an error at once */
 };
 
-/* The warnings of one wait: see warn.h. */
-struct warnings {
-	int64_t since; /* ns */
-	uint32_t next; /* number of the next warning */
-	bool said;     /* warn() was called */
-};
-
 /* A search for a daemon: connects, says hello and attaches, again and again, until a feed comes. */
 struct search {
 	int fd;	     /* connected, no feed yet; -1 */
@@ -58,10 +57,38 @@ struct search {
 	bool active;
 	uint32_t backoff_ms;
 	struct patience patience;
-	struct warnings warnings;
+	struct waiting waiting;
 	int64_t since, retry, answer_by; /* ns */
 	uint64_t position;		 /* in the attach that is under way */
 	struct fault refusal;
+};
+
+/* The position and the rank to attach at. */
+struct target {
+	const void *cursor; /* or NULL */
+	size_t cursor_bytes;
+	const char *tag; /* or NULL */
+	uint64_t position;
+	bool at_position; /* with neither cursor, tag nor position: the beginning */
+	uint64_t rank, world;
+	uint32_t micro_batch;
+};
+
+/* This process's mapping of a ring. */
+struct mapping {
+	struct ring ring;
+	struct release_queue queue;
+	uint64_t published; /* as last seen */
+	uint64_t answered;  /* the last wake_at for which a wake-up byte was sent */
+	uint64_t held;	    /* batches taken and not released */
+	uint64_t id;
+	uint64_t session; /* the daemon's number of it */
+	bool undoable;	  /* kept by struct undo, although nothing of it is held */
+	void *meta, *data;
+	void (*gone)(void *context, void *base, uint64_t bytes); /* of tokend_memory(); or NULL */
+	void *context;
+	struct mapping *older;
+	uint64_t bits[]; /* of queue */
 };
 
 /* The edit that tokend_obey() made at position @from, in effect from @acts_from on. Kept until
@@ -80,7 +107,6 @@ struct undo {
 	uint64_t taken, committed, number, batches;
 	struct mapping *mapping; /* NULL: the edit has not been carried out yet */
 	int fd;			 /* of its session; -1: no daemon */
-	uint32_t late;
 	uint64_t saving;
 };
 
@@ -94,7 +120,6 @@ struct grid {
 /* The callbacks of struct tokend_options; each may be NULL. */
 struct callbacks {
 	int (*idle)(void *context);
-	int (*absent)(void *context);
 	void (*notice)(void *context, const char *line);
 	void *context;
 	int (*warn)(void *context, const char *line);
@@ -123,8 +148,6 @@ struct tokend {
 	struct cursor moved; /* cache: origin, moved to the position requested last */
 	bool moved_ok, committing;
 	uint64_t serial; /* of the last query */
-	uint32_t late;	 /* replies still to come to interrupted queries, from a daemon whose
-			    replies carry no serials */
 	uint64_t saving; /* serial of an interrupted checkpoint whose reply is still to come, as
 			    the daemon stores one at a time; 0: none */
 	uint64_t committed;
@@ -135,7 +158,7 @@ struct tokend {
 
 	char *socket, *stream, *run;
 	char *config;		 /* whose private daemon listens at socket; NULL: not private */
-	struct starter *starter; /* of that daemon; or NULL */
+	struct starter *starter; /* the process that starts that daemon; or NULL */
 	uint32_t peer, slots, deadline_ms, connect_ms;
 	int64_t max_wait_ns; /* of one wait for a batch */
 	bool helper, strict;
@@ -194,5 +217,136 @@ int handle_error(const struct tokend *t);
 int handle_failed(struct tokend *t);
 /* Closes the session: the daemon was lost, or the caller leaves. */
 void handle_lose(struct tokend *t);
+/* Converts a fault's code to a public error. */
+enum tokend_error error_of(enum fault_code code);
+/* Writes "field: text" to @line, unless it is NULL. Returns error_of(fault->code). */
+enum tokend_error error_line(const struct fault *fault, char *line, size_t line_bytes);
+
+/* ---- find.c ---- */
+
+#define WAIT_MS INT64_C(1000000) /* ns */
+#define FOREVER (INT64_MAX / 2)	 /* ns, for a wait without a limit */
+
+enum { WAIT_SLICE_MS = 1000 }; /* longest single wait, so a lost wake-up costs at most this */
+
+/* CLOCK_MONOTONIC in ns. */
+int64_t wait_now(void);
+
+static inline int64_t wait_earlier(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/*
+ * Waits until @fd is ready for @events, or until @until (ns, see wait_now()). @fd -1: only for the
+ * time. Returns 1 if it is ready, 0 after @until, TOKEND_EAGAIN if idle() ended the wait.
+ */
+int wait_ready(struct tokend *t, int fd, short events, int64_t until);
+
+void waiting_begin(struct waiting *w, int64_t since);
+/* The time of the next warning, in ns. */
+int64_t waiting_at(const struct waiting *w);
+/* Whether a warning is due. Each is due once. */
+bool waiting_due(struct waiting *w);
+/* Calls warn() with "SUBJECT: waiting N s for TEXT", and for how long it waits yet, until @end
+ * (ns). Returns 0, or EAGAIN if that ends the call. */
+__attribute__((format(printf, 5, 6))) int waiting_say(struct tokend *t, struct waiting *w,
+	int64_t end, const char *subject, const char *format, ...);
+/* The wait is over: if warn() was called, says so. Returns 0 or EAGAIN. */
+int waiting_over(struct tokend *t, struct waiting *w);
+
+void search_begin(struct search *s, const struct patience *patience);
+void search_end(struct search *s);
+/* The last try failed, with errno @error or with the passing refusal @refused, which is the
+ * handle's last failure. Schedules the next one. */
+void search_later(struct tokend *t, struct search *s, int error, int refused);
+/* The attach under way, if any, is void: the next try is due. */
+void search_again(struct search *s);
+/* True if no process listened at the last try. */
+bool search_nobody(const struct search *s);
+/* The time at which the search ends if nothing changes, in ns. */
+int64_t search_give_up(const struct search *s);
+/* Calls warn() if a warning is due. Returns 0 or TOKEND_EAGAIN. */
+int search_warn(struct tokend *t, struct search *s);
+/* Returns the error of a search that found no daemon. */
+int search_gave_up(struct tokend *t, const struct search *s);
+
+/* Call at the begin of a wait for a batch, with *w 0, and again when a lost daemon is back. Soon
+ * after another slow batch, the first warning comes later. */
+void slow_begin(const struct tokend *t, struct waiting *w);
+/* The time at which the wait for a batch is too long, in ns. */
+int64_t slow_end(const struct tokend *t, const struct waiting *w);
+/* Warns if it is due, with what the daemon waits for. Returns 0 or EAGAIN; EWAIT after slow_end().
+ */
+int slow_look(struct tokend *t, struct waiting *w);
+/* The batch has come. Returns 0 or EAGAIN. */
+int slow_over(struct tokend *t, struct waiting *w);
+
+/* ---- start.c ---- */
+
+/* Uses the private daemon of @config at the socket that t->socket is. Returns 0 or EMEMORY. */
+int start_join(struct tokend *t, const char *config);
+/* Runs `tokctl start`, for up to @ms. Sets t->socket, and t->config if the daemon is a private one.
+ * Returns 0, or ESTART, ECONNECT, EMEMORY, EAGAIN. */
+int start_find(struct tokend *t, const char *config, uint32_t ms);
+/* Has a private daemon started at t->socket, without waiting for it. Returns 0 or an error. */
+int start_begin(struct tokend *t);
+/* A descriptor that is readable when tokctl has ended; -1: it does not run. */
+int start_descriptor(const struct tokend *t);
+/* tokctl has ended. Returns 0, or ESTART if the daemon has failed. */
+int start_finish(struct tokend *t);
+/* Ends the process of tokctl, if there is one. The daemon lives on. */
+void start_end(struct tokend *t);
+
+/* ---- attach.c ---- */
+
+/* Checks rank, world and micro_batch. Returns 0 or EARGUMENT. */
+int attach_check(struct tokend *t, const struct target *target);
+/* A complete search. Returns 1, and the caller owns *@m, *@cursor and *@fd; or an error. */
+int attach_find(struct tokend *t, const struct target *target, const struct patience *patience,
+	struct mapping **m, struct cursor *cursor, int *fd);
+/* Makes @m the current mapping and @fd its session; the handle owns both. The former mapping stays
+ * while batches of it are held. */
+void attach_adopt(struct tokend *t, struct mapping *m, int fd);
+/* After the daemon was lost: continues the search for one, and attaches at the position taken.
+ * Returns 1; 0 if !@wait and none was found yet; or an error, latched unless it is EAGAIN. */
+int revive(struct tokend *t, bool wait);
+
+/* ---- map.c ---- */
+
+/* True if the counters are consistent: released ≤ taken ≤ published ≤ released + slots. */
+bool mapping_sound(const struct mapping *m);
+/* True if nothing needs it: no batch is held, and no undo leads back to it. */
+bool mapping_idle(const struct mapping *m);
+/*
+ * Maps a ring's two memfds, which the caller still owns. On failure returns NULL and sets @fault:
+ * FAULT_PROTOCOL if they are not a sealed ring of these sizes, otherwise the errno of the call that
+ * failed.
+ */
+struct mapping *mapping_open(
+	int meta_fd, uint64_t meta_bytes, int data_fd, uint64_t data_bytes, struct fault *fault);
+/* Calls `gone`, unmaps and frees. @mapped: false in a forked child, which does not inherit the
+ * memory. */
+void mapping_close(struct mapping *m, bool mapped);
+/* tokend_batch.handle of slot @s. */
+uint64_t slots_handle(const struct mapping *m, uint64_t s);
+
+/* ---- query.c ---- */
+
+/* Sends @query and waits for its reply, of kind @reply, which is then in t->packet->wire. If the
+ * daemon is lost, attaches again and repeats the query. Returns 0 or an error. */
+int query(struct tokend *t, const struct wire *query, enum wire_op reply);
+/* Reads messages that are not replies. Returns 0, or an error, which is latched. */
+int query_listen(struct tokend *t);
+/* Makes the error in t->packet the handle's last failure, and returns it. */
+int message_refused(struct tokend *t);
+/* Fails with EPROTOCOL; @what is wrong with the peer. */
+int message_unknown(struct tokend *t, const char *what);
+/* The same for t->packet->fault. */
+int message_invalid(struct tokend *t);
+/* If the message in t->packet is a warning, passes it to the callback and returns true. */
+bool message_warning(struct tokend *t);
+/* Before a session ends: passes on the warnings in the socket and drops all other messages. */
+void message_warnings(struct tokend *t);
 
 #endif

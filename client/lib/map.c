@@ -1,18 +1,27 @@
 /*
- * Maps a ring received from the daemon. Everything is checked before it is used: in memory that
- * could shrink a load would be a SIGBUS, and wrong sizes would lead outside the mapping.
+ * This process's mappings of rings, and the slots of held batches. Everything received from the
+ * daemon is checked before it is used: in memory that could shrink a load would be a SIGBUS, and
+ * wrong sizes would lead outside the mapping.
  *
- * A forked child does not inherit the mappings: it would keep a dead trainer's ring alive.
+ * A handle has one current mapping, from the last attach. Older ones stay while batches of them are
+ * held, so that a batch outlives its daemon. A forked child does not inherit them: it would keep a
+ * dead trainer's ring alive.
  */
-#include "client/lib/map.h"
+#include "client/lib/handle.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+
+/* tokend_batch.handle: the slot's number in the low bits, the mapping's above. */
+enum { SLOTS_BITS = 48 };
+
+/* ---- mapping ---- */
 
 struct memory {
 	const char *name;
@@ -109,4 +118,102 @@ void mapping_close(struct mapping *m, bool mapped)
 		munmap(m->data, m->ring.geometry.data_bytes);
 	}
 	free(m);
+}
+
+/* ---- slots ---- */
+
+uint64_t slots_handle(const struct mapping *m, uint64_t s)
+{
+	return m->id << SLOTS_BITS | s;
+}
+
+static uint64_t slots_number(uint64_t handle)
+{
+	return handle & ((UINT64_C(1) << SLOTS_BITS) - 1);
+}
+
+/* Points to the link to @handle's mapping; the link is NULL if there is no such mapping. */
+static struct mapping **slots_mapping(struct tokend *t, uint64_t handle)
+{
+	struct mapping **at = &t->mapping;
+
+	while (*at && (*at)->id << SLOTS_BITS != handle >> SLOTS_BITS << SLOTS_BITS)
+		at = &(*at)->older;
+	return at;
+}
+
+/* Releases slot @s of mapping *@at. False if it was not held. A former mapping that nothing needs
+ * any more is closed, and *@at becomes the next one. */
+static bool slots_return(struct tokend *t, struct mapping **at, uint64_t s)
+{
+	struct mapping *m = *at;
+
+	if (!release_queue_return(&m->queue, s))
+		return false;
+	m->held--;
+	if (m == t->mapping) {
+		uint64_t wake_at = ring_release(&m->ring, m->queue.released);
+
+		if (wake_at != 0 && wake_at != m->answered && t->fd >= 0) {
+			m->answered = wake_at;
+			link_wake(t->fd);
+		}
+	} else if (mapping_idle(m)) {
+		*at = m->older;
+		mapping_close(m, true);
+	}
+	return true;
+}
+
+void tokend_release(struct tokend *t, const struct tokend_batch *batch)
+{
+	if (handle_usable(t) < 0)
+		return;
+
+	struct mapping **at = slots_mapping(t, batch->handle);
+	uint64_t s = slots_number(batch->handle);
+
+	if (!*at || !slots_return(t, at, s))
+		handle_fail(t, TOKEND_EARGUMENT, "batch", "number %" PRIu64 " was already released",
+			batch->number);
+}
+
+/* The ring that contains row @row of the batch, and *@index, its number there. NULL: none does. */
+static const struct ring *find_row(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *index)
+{
+	/* slots_mapping() only reads the handle. */
+	const struct mapping *m = *slots_mapping((struct tokend *)t, batch->handle);
+
+	if (handle_forked(t) || !m || row >= m->ring.geometry.rows)
+		return NULL;
+	*index = (uint32_t)(slots_number(batch->handle) % m->ring.geometry.slots) *
+			 m->ring.geometry.rows +
+		 row;
+	return &m->ring;
+}
+
+const uint32_t *tokend_documents(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count)
+{
+	uint32_t index;
+	const struct ring *ring = find_row(t, batch, row, &index);
+
+	*count = 0;
+	if (!ring || !ring->geometry.documents)
+		return NULL;
+
+	uint32_t n = *ring_document_count(ring, index), most = ring->geometry.window_tokens - 1;
+
+	*count = n < most ? n : most;
+	return ring_document_start(ring, index);
+}
+
+const uint8_t *tokend_loss_mask(
+	const struct tokend *t, const struct tokend_batch *batch, uint32_t row)
+{
+	uint32_t index;
+	const struct ring *ring = find_row(t, batch, row, &index);
+
+	return ring && ring->geometry.loss_mask ? ring_loss_mask(ring, index) : NULL;
 }

@@ -2,16 +2,9 @@
  * The calls of every step. While the ring has batches ready, next() and release() use two shared
  * words and private memory and make no system call. All other work is done when the ring is empty.
  */
-#include "client/lib/connect.h"
 #include "client/lib/position.h"
-#include "client/lib/query.h"
 #include "client/lib/recording.h"
-#include "client/lib/revive.h"
-#include "client/lib/search.h"
-#include "client/lib/slots.h"
-#include "client/lib/slow.h"
 #include "client/lib/undo.h"
-#include "client/lib/wait.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -175,7 +168,7 @@ static int find_slot(struct tokend *t)
 /* The same, but waits. */
 static int await_slot(struct tokend *t)
 {
-	struct warnings slow = {0};
+	struct waiting slow = {0};
 
 	slow_begin(t, &slow);
 	for (;;) {
@@ -187,11 +180,9 @@ static int await_slot(struct tokend *t)
 			r = revive(t, true);
 			slow_begin(t, &slow);
 		} else {
-			r = slow_limit(t, &slow);
+			r = slow_look(t, &slow);
 			if (r == 0)
-				r = wait_once(t, slow_until(t, &slow));
-			if (r == 0)
-				r = slow_warn(t, &slow);
+				r = wait_once(t, slow_end(t, &slow));
 		}
 		if (r < 0 && !t->failed)
 			return r;

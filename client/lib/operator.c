@@ -1,13 +1,10 @@
 /*
  * An operator's requests in a session: fetching one, carrying out a mix or a skip, answering.
  */
-#include "client/lib/connect.h"
-#include "client/lib/map.h"
+#include "client/lib/handle.h"
 #include "client/lib/mix.h"
-#include "client/lib/query.h"
 #include "client/lib/seek.h"
 #include "client/lib/undo.h"
-#include "client/lib/wait.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 #ifndef TOKEND_POSITION_H
 #define TOKEND_POSITION_H
 
-#include "client/lib/attach.h"
+#include "client/lib/handle.h"
 
 /* Returns 0 if all invariants hold: origin ≤ committed ≤ taken ≤ end, the rings' counters, the
  * grids. Otherwise handle_broken(). Called at attach, after each seek and before the handle sleeps.

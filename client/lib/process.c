@@ -1,6 +1,5 @@
 /* The number is in a page that fork() wipes, so a child makes its own. */
-#include "client/lib/process.h"
-
+#include "client/lib/link.h"
 #include "proto/ring.h"
 
 #include <stdatomic.h>

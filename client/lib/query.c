@@ -1,66 +1,95 @@
-#include "client/lib/query.h"
+/* Queries of a session, their replies, and messages of the daemon that are none. */
+#include "client/lib/handle.h"
 
-#include "client/lib/map.h"
-#include "client/lib/message.h"
-#include "client/lib/revive.h"
-#include "client/lib/wait.h"
-#include "client/lib/warn.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
 #include <poll.h>
+#include <stdio.h>
+#include <string.h>
 
-/* The relation of a message to the query that waits for its reply. */
-enum relation {
-	REPLY,
-	LATE, /* the reply to an earlier query, which was interrupted */
-	NEWS, /* not a reply: an error or a warning */
-};
+/* ---- messages ---- */
 
 /*
- * For daemons whose replies carry no serials. They answer each query once, but may answer a
- * checkpoint after a later query: so a query is sent only after all late replies have arrived.
+ * If the daemon is out of memory or rejects a value, it refuses us. For the caller that is
+ * EREFUSED, not its own EMEMORY or EARGUMENT.
  */
-static enum relation relate_by_kind(struct tokend *t, enum wire_op reply)
+static enum fault_code code_of(const struct wire *w)
+{
+	enum fault_code code = wire_code(w);
+
+	if (code == FAULT_IO)
+		return FAULT_DATA;
+	return error_of(code) == TOKEND_EARGUMENT || error_of(code) == TOKEND_EMEMORY ? FAULT_ATTACH
+										      : code;
+}
+
+int message_refused(struct tokend *t)
 {
 	const struct wire *w = &t->packet->wire;
-	bool unsaved = w->op == WIRE_ERROR && wire_code(w) == FAULT_CHECKPOINT;
+	struct wire_bytes field = wire_bytes(w, WIRE_FIELD), text = wire_bytes(w, WIRE_TEXT);
+	char name[FAULT_FIELD_BYTES];
+	struct fault fault;
 
-	if (t->late > 0 && (w->op == WIRE_SAVED || w->op == WIRE_REQUEST ||
-				   w->op == WIRE_DESCRIBED || unsaved)) {
-		t->late--;
-		return LATE;
+	snprintf(name, sizeof(name), "%.*s", (int)field.n, field.at);
+	fault_set(&fault, code_of(w), name, "%.*s", (int)text.n, text.at);
+	fault.passing = wire_has(w, WIRE_PASSING) && wire_number(w, WIRE_PASSING) != 0;
+	return handle_fault(t, &fault);
+}
+
+int message_unknown(struct tokend *t, const char *what)
+{
+	return handle_fail(t, TOKEND_EPROTOCOL, "socket",
+		"the process at %s is not a compatible tokend (%s); " PHRASE_RELEASE, t->socket,
+		what);
+}
+
+int message_invalid(struct tokend *t)
+{
+	const struct fault *fault = &t->packet->fault;
+	char what[sizeof(fault->field) + sizeof(fault->text) + 2];
+
+	snprintf(what, sizeof(what), "%s: %s", fault->field, fault->text);
+	return message_unknown(t, what);
+}
+
+bool message_warning(struct tokend *t)
+{
+	struct wire_bytes text = wire_bytes(&t->packet->wire, WIRE_TEXT);
+	char line[LIMIT_TEXT_BYTES];
+
+	if (t->packet->wire.op != WIRE_WARNING)
+		return false;
+	snprintf(line, sizeof(line), "%.*s", (int)text.n, text.at);
+	if (t->call.notice)
+		t->call.notice(t->call.context, line);
+	else if (t->call.warn)
+		t->call.warn(t->call.warn_context, line);
+	return true;
+}
+
+void message_warnings(struct tokend *t)
+{
+	while (t->fd >= 0) {
+		enum link_event what = link_receive(t->fd, t->packet);
+
+		if (what != LINK_MESSAGE && what != LINK_WAKE)
+			return;
+		if (what == LINK_MESSAGE)
+			message_warning(t);
 	}
-	return w->op == reply ? REPLY : NEWS;
 }
 
-/* The relation of the message in t->packet to query @serial (0: no query waits), whose reply is of
- * kind @reply. */
-static enum relation relate(struct tokend *t, uint64_t serial, enum wire_op reply)
-{
-	uint64_t got = wire_number(&t->packet->wire, WIRE_SERIAL);
+/* ---- queries ---- */
 
-	if (!t->mapping->serials)
-		return relate_by_kind(t, serial ? reply : WIRE_OPS);
-	if (got == 0)
-		return NEWS;
-	if (got == t->saving)
+/* The serial of the query that the message in t->packet answers; 0: it answers none. */
+static uint64_t answered(struct tokend *t)
+{
+	uint64_t serial = wire_number(&t->packet->wire, WIRE_SERIAL);
+
+	if (serial == t->saving)
 		t->saving = 0;
-	return got == serial ? REPLY : LATE;
-}
-
-/* True if an earlier query must be answered before one with a reply of kind @reply is sent. */
-static bool is_owed(const struct tokend *t, enum wire_op reply)
-{
-	return t->late > 0 || (t->saving && reply == WIRE_SAVED);
-}
-
-/* Notes that the reply, of kind @reply, to the last query is still to come. */
-static void leave(struct tokend *t, enum wire_op reply)
-{
-	if (!t->mapping->serials)
-		t->late++;
-	else if (reply == WIRE_SAVED)
-		t->saving = t->serial;
+	return serial;
 }
 
 int query_listen(struct tokend *t)
@@ -77,7 +106,7 @@ int query_listen(struct tokend *t)
 		case LINK_FAULT:
 			return handle_latch(t, message_invalid(t));
 		case LINK_MESSAGE:
-			if (!message_warning(t) && relate(t, 0, WIRE_OPS) == NEWS &&
+			if (!message_warning(t) && answered(t) == 0 &&
 				t->packet->wire.op == WIRE_ERROR)
 				return handle_latch(t, message_refused(t));
 			break;
@@ -87,29 +116,26 @@ int query_listen(struct tokend *t)
 
 /* Waits for the daemon, which has been silent since @w began, until deadline_ms. Returns 0 or an
  * error. */
-static int wait_for_daemon(struct tokend *t, short events, struct warnings *w)
+static int wait_for_daemon(struct tokend *t, short events, struct waiting *w)
 {
-	int64_t now = wait_now(), end = w->since + t->deadline_ms * WAIT_MS, left = end - now;
+	int64_t end = w->since + t->deadline_ms * WAIT_MS;
 	int r = 0;
 
-	if (left <= 0)
+	if (wait_now() >= end)
 		return handle_fail(t, TOKEND_ECONNECT, "socket",
 			"the daemon at %s accepts connections, but has not answered for %g s; is "
 			"it stopped, or does its machine hang?",
 			t->socket, t->deadline_ms / 1e3);
-	if (warn_due(w))
-		r = warn_say(t, w,
-			"socket: the daemon at %s has not answered for %" PRId64
-			" s; waiting for another %" PRId64 " s",
-			t->socket, warn_waited(w), left / (1000 * WAIT_MS));
+	if (waiting_due(w))
+		r = waiting_say(
+			t, w, end, "socket", "the daemon at %s, which does not answer", t->socket);
 	if (r == 0)
-		r = wait_ready(t, t->fd, events,
-			wait_earlier(wait_earlier(end, warn_at(w)), now + WAIT_SLICE_MS * WAIT_MS));
+		r = wait_ready(t, t->fd, events, wait_earlier(end, waiting_at(w)));
 	return r < 0 ? r : 0;
 }
 
 /* Sends a query. 1: sent, 0: the daemon is lost, or an error. */
-static int send_query(struct tokend *t, const struct wire *wire, struct warnings *w)
+static int send_query(struct tokend *t, const struct wire *wire, struct waiting *w)
 {
 	struct fault fault;
 
@@ -129,8 +155,8 @@ static int send_query(struct tokend *t, const struct wire *wire, struct warnings
 	return 1;
 }
 
-/* Handles the message in t->packet: the reply to the query, or an error without a serial. Returns 1
- * or an error. */
+/* The message in t->packet is the reply to the query, or an error that answers none. Returns 1 or
+ * an error. */
 static int take_reply(struct tokend *t, enum wire_op reply)
 {
 	enum wire_op op = t->packet->wire.op;
@@ -149,9 +175,9 @@ static int take_reply(struct tokend *t, enum wire_op reply)
  * Waits for the reply to query @serial (0: until a query with a reply of kind @reply may be sent).
  * Returns 1 with the reply in t->packet, 0 if the daemon is lost, or an error.
  */
-static int await(struct tokend *t, uint64_t serial, enum wire_op reply, struct warnings *w)
+static int await(struct tokend *t, uint64_t serial, enum wire_op reply, struct waiting *w)
 {
-	while (serial || is_owed(t, reply)) {
+	while (serial || (t->saving && reply == WIRE_SAVED)) {
 		int r = wait_for_daemon(t, POLLIN, w);
 
 		if (r < 0)
@@ -171,9 +197,9 @@ static int await(struct tokend *t, uint64_t serial, enum wire_op reply, struct w
 		if (message_warning(t))
 			continue;
 
-		enum relation relation = relate(t, serial, reply);
+		uint64_t of = answered(t);
 
-		if (relation == REPLY || (relation == NEWS && t->packet->wire.op == WIRE_ERROR))
+		if (of ? of == serial : t->packet->wire.op == WIRE_ERROR)
 			return take_reply(t, reply);
 	}
 	return 1;
@@ -182,12 +208,12 @@ static int await(struct tokend *t, uint64_t serial, enum wire_op reply, struct w
 int query(struct tokend *t, const struct wire *query, enum wire_op reply)
 {
 	struct wire numbered = *query;
-	struct warnings w;
+	struct waiting w;
 
 	for (;;) {
 		int r = t->fd < 0 ? revive(t, true) : 1;
 
-		warn_begin(&w, wait_now());
+		waiting_begin(&w, wait_now());
 		if (r == 1)
 			r = await(t, 0, reply, &w);
 		if (r == 1) {
@@ -196,10 +222,10 @@ int query(struct tokend *t, const struct wire *query, enum wire_op reply)
 		}
 		if (r == 1) {
 			r = await(t, t->serial, reply, &w);
-			if (r == TOKEND_EAGAIN || r == TOKEND_ECONNECT)
-				leave(t, reply);
+			if ((r == TOKEND_EAGAIN || r == TOKEND_ECONNECT) && reply == WIRE_SAVED)
+				t->saving = t->serial;
 		}
-		if (r == 1 && warn_over(t, &w) < 0)
+		if (r == 1 && waiting_over(t, &w) < 0)
 			r = TOKEND_EAGAIN;
 		if (r != 0)
 			return r == 1 ? 0 : r;

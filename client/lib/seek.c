@@ -2,7 +2,6 @@
 
 #include "client/lib/position.h"
 #include "client/lib/recording.h"
-#include "client/lib/search.h"
 #include "client/lib/undo.h"
 
 /*

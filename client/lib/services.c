@@ -1,6 +1,6 @@
 /* Queries of a trainer: store a checkpoint, get the stream's first cursor. */
-#include "client/lib/query.h"
 
+#include "client/lib/handle.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -112,17 +112,11 @@ struct tokend_options {
 	 */
 	int (*idle)(void *context);
 	/*
-	 * Called after each try that found no process listening at the socket. It may start a
-	 * daemon, but must not wait for it. A result other than 0 ends the call with TOKEND_EAGAIN.
-	 * NULL: not called.
-	 */
-	int (*absent)(void *context);
-	/*
 	 * Called with the daemon's warnings instead of @warn, from within any call. The callback
 	 * must not use the handle; it should only copy @line. NULL: they go to @warn.
 	 */
 	void (*notice)(void *context, const char *line);
-	void *context; /* of idle, absent and notice */
+	void *context; /* of idle and notice */
 	/*
 	 * Path of a config file, instead of @socket: a daemon that serves this file is found, or
 	 * started. A daemon of this file at the socket that the file names is used, otherwise this

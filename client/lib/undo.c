@@ -1,9 +1,7 @@
 #include "client/lib/undo.h"
 
-#include "client/lib/connect.h"
 #include "client/lib/position.h"
 #include "client/lib/recording.h"
-#include "client/lib/search.h"
 
 #include <unistd.h>
 
@@ -55,7 +53,6 @@ void undo_keep_mapping(struct tokend *t)
 	t->mapping->undoable = true;
 	k->mapping = t->mapping;
 	k->fd = t->fd;
-	k->late = t->late;
 	k->saving = t->saving;
 	t->fd = -1;
 }
@@ -70,7 +67,6 @@ static int readopt(struct tokend *t, const struct undo *k)
 	*at = m->older;
 	m->undoable = false;
 	attach_adopt(t, m, k->fd);
-	t->late = k->late;
 	t->saving = k->saving;
 	/* Releases in the meantime were not reported to the daemon. */
 	ring_release(&m->ring, m->queue.released);

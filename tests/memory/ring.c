@@ -5,16 +5,9 @@
  */
 #include "tests/memory/ring.h"
 
-#include "client/lib/connect.h"
 #include "client/lib/position.h"
-#include "client/lib/query.h"
 #include "client/lib/recording.h"
-#include "client/lib/revive.h"
-#include "client/lib/search.h"
-#include "client/lib/slots.h"
-#include "client/lib/slow.h"
 #include "client/lib/undo.h"
-#include "client/lib/wait.h"
 #include "daemon/engine/feed.h"
 
 #include <assert.h>
@@ -101,30 +94,24 @@ int handle_fail(
 	return error;
 }
 
-void slow_begin(const struct tokend *t, struct warnings *w)
+void slow_begin(const struct tokend *t, struct waiting *w)
 {
 	(void)t, (void)w;
 }
 
-int slow_warn(struct tokend *t, struct warnings *w)
-{
-	(void)t, (void)w;
-	return 0;
-}
-
-int slow_limit(struct tokend *t, const struct warnings *w)
+int slow_look(struct tokend *t, struct waiting *w)
 {
 	(void)t, (void)w;
 	return 0;
 }
 
-int64_t slow_until(const struct tokend *t, const struct warnings *w)
+int64_t slow_end(const struct tokend *t, const struct waiting *w)
 {
 	(void)t, (void)w;
 	return INT64_MAX;
 }
 
-int slow_over(struct tokend *t, struct warnings *w)
+int slow_over(struct tokend *t, struct waiting *w)
 {
 	(void)t, (void)w;
 	return 0;
@@ -148,10 +135,8 @@ UNUSED(int, handle_latch, struct tokend *t, int error)
 UNUSED(int, recording_rows, struct tokend *t, const struct tokend_row *row, uint32_t rows,
 	const void *tokens, size_t bytes, uint64_t next)
 UNUSED(int, revive, struct tokend *t, bool wait)
-UNUSED(bool, mapping_idle, const struct mapping *m)
 UNUSED_VOID(undo_forget, struct tokend *t)
 UNUSED_VOID(search_end, struct search *search)
-UNUSED_VOID(mapping_close, struct mapping *m, bool mapped)
 
 /* ---- making ---- */
 

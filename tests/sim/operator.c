@@ -1,7 +1,7 @@
 /* An operator: asks a daemon for a change of a running job, waits for the answers, or gives up. */
 #include "tests/sim/job.h"
 
-#include "client/lib/connect.h"
+#include "client/lib/link.h"
 
 #include <errno.h>
 #include <poll.h>

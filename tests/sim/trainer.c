@@ -2,7 +2,6 @@
 #include "tests/sim/job.h"
 
 #include "client/lib/handle.h"
-#include "client/lib/map.h"
 
 #include <inttypes.h>
 

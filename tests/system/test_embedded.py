@@ -48,8 +48,8 @@ def test_ranks_start_one_daemon_and_start_it_again(place):
         os.kill(scene.starts()[-1], signal.SIGKILL)
         assert wait_for(lambda kill=kill: len(scene.starts()) == kill + 2), scene.starts()
         assert wait_for(lambda: not children(ranks[0])), "neither a child nor a zombie"
-    tries = [int(lines[-1]) for lines in scene.finish(*ranks)]
-    assert all(count >= 1 for count in tries[:3]), "absent() is called, and loaders attach again"
+    loaders = scene.finish(*ranks)[2:]
+    assert all(int(lines[-1]) >= 1 for lines in loaders[:1]), "loaders attach again"
     assert len(scene.starts()) == 4
     scene.end()
 

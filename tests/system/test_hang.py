@@ -174,7 +174,7 @@ def test_a_loader_says_what_it_waits_for(scene):
     command = [sys.executable, "-c", LOADER, scene.daemon.socket]
     loader = scene.place.spawn(command, stderr=subprocess.PIPE, text=True, env=child_environment())
     said = loader.stderr.readline()
-    words = "stream far: waiting for position 0 since 2 s", " reads shard ", " dataset "
+    words = "stream far: waiting 2 s for position 0", " reads shard ", " dataset "
     assert has(said, *words), said
     loader.kill()
     scene.mounts["far"].answer()

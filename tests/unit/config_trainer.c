@@ -25,16 +25,6 @@ static int print(void *context, const char *line)
 	return 0;
 }
 
-/* Calls of absent(): tries that found nobody. */
-static int tries;
-
-static int count(void *context)
-{
-	(void)context;
-	tries++;
-	return 0;
-}
-
 static int train(struct tokend *t, uint64_t batches, FILE *rows)
 {
 	struct tokend_batch b;
@@ -66,8 +56,7 @@ int main(int argc, char **argv)
 		.micro_batch = ROWS,
 		.slots = 4,
 		.deadline_ms = 30000,
-		.warn = print,
-		.absent = count};
+		.warn = print};
 
 	if (argc != 6)
 		return fail(2, "usage: config-trainer CONFIG RANK WORLD BATCHES FILE");
@@ -83,6 +72,5 @@ int main(int argc, char **argv)
 	printf("%s %s\n", tokend_config(t) ? "private" : "shared", tokend_socket(t));
 	r = train(t, strtoull(argv[4], NULL, 10), rows);
 	tokend_detach(t);
-	printf("%d\n", tries);
 	return fclose(rows) != 0 || r;
 }

@@ -4,7 +4,7 @@
 #include "client/ctl/doctor/report.h"
 #include "client/ctl/online/socket.h"
 #include "client/ctl/online/talk.h"
-#include "client/lib/connect.h"
+#include "client/lib/link.h"
 #include "proto/phrases.h"
 #include "proto/version.h"
 

@@ -2,7 +2,7 @@
 #ifndef TOKEND_CTL_HEAR_H
 #define TOKEND_CTL_HEAR_H
 
-#include "client/lib/connect.h"
+#include "client/lib/link.h"
 
 #include <poll.h>
 

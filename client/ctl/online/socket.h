@@ -5,7 +5,7 @@
 #ifndef TOKEND_CTL_SOCKET_H
 #define TOKEND_CTL_SOCKET_H
 
-#include "client/lib/places.h"
+#include "client/lib/link.h"
 #include "daemon/config/config.h"
 
 enum { CTL_CANDIDATES = 2 * PLACES + 2 };

@@ -1,10 +1,11 @@
 /*
- * The link to a daemon: connecting, checking the peer, sending and receiving packets. Nothing here
- * waits. Interpreting the packets is left to the caller.
+ * The link to a daemon, for libtokend and tokctl: where it may listen, connecting, checking the
+ * peer, sending and receiving packets. Nothing here waits.
  */
-#ifndef TOKEND_CONNECT_H
-#define TOKEND_CONNECT_H
+#ifndef TOKEND_LINK_H
+#define TOKEND_LINK_H
 
+#include "proto/place.h"
 #include "proto/wire.h"
 
 enum link_event {
@@ -28,7 +29,7 @@ enum { LINK_WHY_BYTES = 256 };
 enum link_peer { LINK_OPERATOR, LINK_TRAINER };
 
 /*
- * Connects to the daemon at @path, checks that it can be trusted (trust.h), and sends hello. The
+ * Connects to the daemon at @path, checks that its user can be trusted, and sends hello. The
  * daemon's hello is the next packet. A trainer's hello also contains its host and its process.
  * @buffer has LIMIT_PACKET_BYTES.
  *
@@ -43,6 +44,12 @@ int link_open(const char *path, enum link_peer as, void *buffer, struct fault *f
  * directory, or the socket, that refuses it. Returns @text.
  */
 const char *link_why(const char *path, int error, char text[LINK_WHY_BYTES]);
+/*
+ * A random number of this process, which tells the daemon that two sessions belong to one process.
+ * PIDs cannot: client and daemon may be in different PID namespaces. Different in every process,
+ * forked children included. 0: no random bytes were available.
+ */
+uint64_t process_number(void);
 /* Receives the next packet, after closing the former one's descriptors that were not kept. */
 enum link_event link_receive(int fd, struct packet *packet);
 /* Closes the descriptors that were not kept. */
@@ -58,5 +65,28 @@ bool link_closed(const struct fault *fault);
 /* Sends a wake-up byte. Failures are ignored: a full queue wakes the daemon too, and a dead daemon
  * is noticed by the next read. */
 void link_wake(int fd);
+
+/* ---- where daemons may listen, see proto/place.h ---- */
+
+/* Lists the sockets at which a client looks. @option and @config: those that were named, or NULL.
+ */
+void places_read(struct places *places, const char *option, const char *config);
+/*
+ * True if the socket at @place may be used: somebody named it, or it is the default, or its
+ * directory belongs to this user, and no other may write to it. Otherwise false, and @why says why
+ * not.
+ */
+bool place_may_use(const struct place *place, char why[LIMIT_TEXT_BYTES]);
+/* True if a process listens at @path, or if that cannot be found out. Otherwise false, and *@error
+ * is the errno. */
+bool place_is_live(const char *path, int *error);
+/*
+ * The socket to use: the first usable place where somebody listens. If nobody listens anywhere, the
+ * first usable one that exists, because a killed daemon leaves its socket and may come back.
+ */
+const char *places_choose(const struct places *places);
+/* Writes each of @n places and why it is of no use: "PATH (No such file or directory), PATH (…)".
+ */
+void places_tell(const struct place *place, unsigned n, char text[LIMIT_TEXT_BYTES]);
 
 #endif

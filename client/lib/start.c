@@ -1,0 +1,316 @@
+/*
+ * The daemon of a config file: the one at the socket that the config names, otherwise a private
+ * daemon. `tokctl start` finds it, or starts it, in a process of its own. So the library needs
+ * neither the config's parser nor the lock that decides who starts a daemon, and no fork of the
+ * trainer can keep that lock.
+ */
+#include "client/lib/handle.h"
+
+#include "proto/wire.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- programs ---- */
+
+/*
+ * Where the programs are, seen from the file that contains this code: a program of tokend; the
+ * library, below PREFIX/lib or in a build, or the package of pip --target; the package in a build,
+ * or the library below PREFIX/lib/ARCH; the package in PREFIX/lib/tokend/python/tokend, or where
+ * pip installs it, in PREFIX/lib/pythonX.Y/site-packages/tokend; the library there, in its lib.
+ */
+static const char *const places[] = {
+	".", "../bin", "../../bin", "../../../../bin", "../../../../../bin"};
+
+/* Writes @directory/@name if that is a program. */
+static bool is_in(const char *directory, const char *name, char *path, size_t bytes)
+{
+	char whole[PATH_MAX];
+	struct stat st;
+
+	if (!realpath(directory, whole))
+		return false;
+	int n = snprintf(path, bytes, "%s/%s", whole, name);
+
+	return n > 0 && (size_t)n < bytes && stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+	       access(path, X_OK) == 0;
+}
+
+/* The directory of the file that contains this code. */
+static bool find_own(char directory[PATH_MAX])
+{
+	Dl_info info;
+	const char *file = dladdr(places, &info) ? info.dli_fname : NULL;
+	char self[PATH_MAX];
+
+	/* A program that was found in $PATH. */
+	if (!file || !strchr(file, '/')) {
+		ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+		if (n <= 0)
+			return false;
+		self[n] = 0;
+		file = self;
+	}
+	size_t n = (size_t)(strrchr(file, '/') - file);
+
+	if (n >= PATH_MAX)
+		return false;
+	memcpy(directory, file, n);
+	directory[n] = 0;
+	return true;
+}
+
+static bool is_near(const char *name, char *path, size_t bytes)
+{
+	char own[PATH_MAX], place[PATH_MAX + 32];
+
+	if (!find_own(own))
+		return false;
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		snprintf(place, sizeof(place), "%s/%s", own, places[i]);
+		if (is_in(place, name, path, bytes))
+			return true;
+	}
+	return false;
+}
+
+static bool is_on_path(const char *name, char *path, size_t bytes)
+{
+	const char *list = getenv("PATH");
+	char directory[PATH_MAX];
+
+	while (list && *list) {
+		size_t n = strcspn(list, ":");
+
+		if (n > 0 && n < sizeof(directory)) {
+			memcpy(directory, list, n);
+			directory[n] = 0;
+			if (is_in(directory, name, path, bytes))
+				return true;
+		}
+		list += n + (list[n] == ':');
+	}
+	return false;
+}
+
+int tokend_program(const char *name, char *path, size_t capacity)
+{
+	const char *named = getenv("TOKEND_BIN");
+
+	if ((named && named[0] && is_in(named, name, path, capacity)) ||
+		is_near(name, path, capacity) || is_on_path(name, path, capacity))
+		return 0;
+	return TOKEND_EARGUMENT;
+}
+
+/* ---- the daemon of a config ---- */
+
+extern char **environ;
+
+/*
+ * A process of `tokctl start`. It prints the socket, as "shared PATH" or "private PATH", after
+ * warnings if there are any. It ends when the daemon answers, or with the message of one that
+ * failed.
+ */
+struct starter {
+	pid_t pid;
+	int ended;  /* a pidfd: forks of this process may keep the pipe open */
+	int output; /* of stdout and stderr */
+};
+
+/* Starts @argv with its output to @fd, in a session that no Ctrl-C reaches, with no signal blocked
+ * or ignored. Returns an errno. */
+static int spawn(pid_t *pid, char *const argv[], int fd)
+{
+	posix_spawn_file_actions_t files;
+	posix_spawnattr_t attributes;
+	sigset_t none, all;
+	int error = posix_spawn_file_actions_init(&files);
+
+	if (error)
+		return error;
+	error = posix_spawnattr_init(&attributes);
+	if (error) {
+		posix_spawn_file_actions_destroy(&files);
+		return error;
+	}
+	sigemptyset(&none);
+	sigfillset(&all);
+	posix_spawnattr_setsigmask(&attributes, &none);
+	posix_spawnattr_setsigdefault(&attributes, &all);
+	posix_spawnattr_setflags(
+		&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	if (!(error = posix_spawn_file_actions_adddup2(&files, fd, 1)) &&
+		!(error = posix_spawn_file_actions_adddup2(&files, 1, 2)) &&
+		!(error = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0)))
+		error = posix_spawn(pid, argv[0], &files, &attributes, argv, environ);
+	posix_spawn_file_actions_destroy(&files);
+	posix_spawnattr_destroy(&attributes);
+	return error;
+}
+
+static int cannot_run(struct tokend *t, const char *program, int error)
+{
+	return handle_fail_errno(t,
+		error == EMFILE || error == ENFILE || error == ENOMEM ? TOKEND_EMEMORY
+								      : TOKEND_ESTART,
+		error, "config", "cannot run %s: %s", program, strerror(error));
+}
+
+int start_begin(struct tokend *t)
+{
+	char program[PATH_MAX];
+	bool named = t->socket[0];
+	char *argv[] = {
+		program, "start", "-c", t->config, named ? "--socket" : NULL, t->socket, NULL};
+	struct starter *s;
+	int ends[2], error;
+
+	if (t->starter)
+		return 0;
+	if (tokend_program("tokctl", program, sizeof(program)) != 0)
+		return handle_fail(t, TOKEND_ESTART, "config",
+			"tokctl is neither near the library nor on PATH; install tokend, or set "
+			"TOKEND_BIN to the directory of its programs");
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return handle_memory(t);
+	error = pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0 ? errno : 0;
+	if (!error) {
+		error = spawn(&s->pid, argv, ends[1]);
+		close(ends[1]);
+		if (error)
+			close(ends[0]);
+	}
+	if (error) {
+		free(s);
+		return cannot_run(t, program, error);
+	}
+	s->output = ends[0];
+	s->ended = (int)syscall(SYS_pidfd_open, s->pid, 0);
+	error = s->ended < 0 ? errno : 0;
+	t->starter = s;
+	if (error)
+		start_end(t);
+	return error ? cannot_run(t, program, error) : 0;
+}
+
+int start_descriptor(const struct tokend *t)
+{
+	return t->starter ? t->starter->ended : -1;
+}
+
+void start_end(struct tokend *t)
+{
+	struct starter *s = t->starter;
+	siginfo_t info;
+
+	if (!s)
+		return;
+	t->starter = NULL;
+	if (waitid(P_PID, (id_t)s->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+		info.si_pid == 0)
+		kill(s->pid, SIGKILL);
+	while (waitpid(s->pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	if (s->ended >= 0)
+		close(s->ended);
+	close(s->output);
+	free(s);
+}
+
+/* The daemon's socket, or a failure. */
+static int take_output(struct tokend *t, char *text)
+{
+	char *path = NULL, *last = "", *line, *rest = text;
+	bool private = false;
+
+	while ((line = strsep(&rest, "\n"))) {
+		bool shared = strncmp(line, "shared ", 7) == 0;
+
+		private |= strncmp(line, "private ", 8) == 0;
+		if (!path && (shared || private)) {
+			path = strchr(line, ' ') + 1;
+			if (last[0] && t->call.notice)
+				t->call.notice(t->call.context, last);
+			else if (last[0] && t->call.warn)
+				t->call.warn(t->call.warn_context, last);
+			last = "";
+		} else if (line[0]) {
+			bool own = strncmp(line, "tokctl: ", 8) == 0 ||
+				   strncmp(line, "tokend: ", 8) == 0;
+
+			last = line + (own ? 8 : 0);
+		}
+	}
+	if (last[0] || !path)
+		return handle_fail(t, TOKEND_ESTART, "", "%s",
+			last[0] ? last : "config: tokctl start ended without a message");
+	if (t->socket[0])
+		return 0;
+	free(t->socket);
+	t->socket = strdup(path);
+	if (!private) {
+		free(t->config);
+		t->config = NULL;
+	}
+	return t->socket ? 0 : handle_memory(t);
+}
+
+int start_finish(struct tokend *t)
+{
+	char text[4 * LIMIT_TEXT_BYTES];
+	ssize_t n;
+
+	do
+		n = read(t->starter->output, text, sizeof(text) - 1);
+	while (n < 0 && errno == EINTR);
+	text[n > 0 ? n : 0] = 0;
+	start_end(t);
+	return take_output(t, text);
+}
+
+int start_join(struct tokend *t, const char *config)
+{
+	t->config = realpath(config, NULL);
+	if (!t->config && errno != ENOMEM)
+		t->config = strdup(config); /* tokctl says what is wrong with it */
+	return t->config ? 0 : handle_memory(t);
+}
+
+int start_find(struct tokend *t, const char *config, uint32_t ms)
+{
+	int64_t end = wait_now() + ms * WAIT_MS;
+	struct waiting w;
+	int r = start_join(t, config);
+
+	waiting_begin(&w, wait_now());
+	if (r == 0)
+		r = start_begin(t);
+	while (r == 0) {
+		if (wait_now() >= end)
+			return handle_fail(t, TOKEND_ECONNECT, "config",
+				"the daemon of %s did not answer within %g s; try tokctl start -c "
+				"with this file",
+				config, ms / 1e3);
+		if (waiting_due(&w))
+			r = waiting_say(t, &w, end, "config", "the daemon of %s to start", config);
+		if (r == 0)
+			r = wait_ready(
+				t, t->starter->ended, POLLIN, wait_earlier(end, waiting_at(&w)));
+	}
+	return r == 1 ? start_finish(t) : r;
+}
