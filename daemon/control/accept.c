@@ -33,7 +33,7 @@ static void turn_away(struct connections *all, int fd, const struct fault *fault
 	if (fault->passing)
 		wire_set(&w, WIRE_PASSING, 1);
 	send(fd, all->outgoing, wire_encode(&w, all->outgoing), MSG_DONTWAIT | MSG_NOSIGNAL);
-	closer_close(&all->closers, fd);
+	closer_close(fd);
 }
 
 /* Out of descriptors: closes the spare one to accept a client and refuse it. */

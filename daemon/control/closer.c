@@ -2,7 +2,10 @@
 
 #include "daemon/control/log.h"
 
-#include <stdlib.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,15 +13,9 @@
 #define SO_PASSRIGHTS 83
 #endif
 
-enum {
-	HANGS_MS = 100,
-	PATIENCE_MS = 1000,
-};
+enum { MOST = 64 };
 
-struct job {
-	struct keeper_job job; /* first member */
-	int fd;
-};
+static _Atomic unsigned closing; /* static, because these threads may outlive all else */
 
 void closer_refuse(int fd)
 {
@@ -33,65 +30,51 @@ bool closer_refuses(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &passes, &n) == 0 && !passes;
 }
 
-static void work(struct keeper_job *job)
+/* Drops the packets that wait, up to one with descriptors. With SO_PASSCRED each packet has a
+ * control message, which tells an empty packet from the end. */
+static bool has_descriptors(int fd)
 {
-	close(((struct job *)job)->fd);
-}
+	char control[CMSG_SPACE(sizeof(struct ucred))], byte;
 
-static void done(struct keeper_job *job)
-{
-	free(job);
-}
+	shutdown(fd, SHUT_RDWR); /* no more will come */
+	if (setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &(int){1}, sizeof(int)) < 0)
+		return true;
+	for (;;) {
+		struct msghdr message = {.msg_control = control, .msg_controllen = sizeof(control)};
+		ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_PEEK);
 
-/* NULL: there is none. */
-static struct keeper *choose(struct closers *all)
-{
-	struct fault fault;
-
-	for (unsigned i = 0; i < all->n; i++)
-		if (keeper_busy_ms(all->keeper[i]) < HANGS_MS)
-			return all->keeper[i];
-	if (all->n < CLOSERS_MOST) {
-		struct keeper *another = keeper_start(all->loop, &fault);
-
-		if (another)
-			return all->keeper[all->n++] = another;
+		if (n < 0 && errno == ECONNRESET) /* reported once */
+			continue;
+		if (n >= 0 && (message.msg_flags & MSG_CTRUNC))
+			return true;
+		if (n < 0 || message.msg_controllen == 0)
+			return false;
+		(void)!recv(fd, &byte, 1, MSG_DONTWAIT);
 	}
-	log_client(0, LOG_WARNING,
-		"sockets of clients cannot be closed, because files that clients sent do not "
-		"answer; their descriptors stay in use until a restart; Linux 6.16 prevents that");
-	return all->n > 0 ? all->keeper[0] : NULL;
 }
 
-void closer_close(struct closers *all, int fd)
+static void *work(void *fd)
 {
-	struct keeper *keeper;
-	struct job *job;
+	close((int)(intptr_t)fd);
+	atomic_fetch_sub(&closing, 1);
+	return NULL;
+}
 
-	if (closer_refuses(fd)) {
+void closer_close(int fd)
+{
+	pthread_t thread;
+
+	if (closer_refuses(fd) || !has_descriptors(fd)) {
 		close(fd);
 		return;
 	}
-	keeper = choose(all);
-	job = keeper ? calloc(1, sizeof(*job)) : NULL;
-	if (!job)
+	if (atomic_fetch_add(&closing, 1) < MOST &&
+		pthread_create(&thread, NULL, work, (void *)(intptr_t)fd) == 0) {
+		pthread_detach(thread);
 		return;
-	*job = (struct job){{.work = work, .done = done}, fd};
-	keeper_give(keeper, &job->job);
-}
-
-void closers_stop(struct closers *all)
-{
-	for (unsigned i = 0; i < all->n; i++)
-		keeper_close(all->keeper[i]);
-}
-
-bool closers_end(struct closers *all)
-{
-	bool ended = true;
-	unsigned left;
-
-	for (unsigned i = 0; i < all->n; i++)
-		ended = keeper_stop(all->keeper[i], ended ? PATIENCE_MS : 0, &left) && ended;
-	return ended;
+	}
+	atomic_fetch_sub(&closing, 1);
+	log_client(0, LOG_WARNING,
+		"a client's socket cannot be closed, because files that clients sent do not "
+		"answer; its descriptor stays in use until a restart; Linux 6.16 prevents that");
 }

@@ -38,7 +38,7 @@ void connection_settle(struct connection *c)
 		c->all->first = c->next;
 	c->all->n--;
 	user_disconnect(c->user);
-	closer_close(&c->all->closers, c->fd);
+	closer_close(c->fd);
 	free(c);
 }
 
@@ -321,7 +321,7 @@ void connection_start(struct connections *all, int fd, const struct ucred *peer,
 	if (!c || uv_poll_init(all->loop, &c->poll, fd) < 0) {
 		free(c);
 		user_disconnect(user);
-		closer_close(&all->closers, fd);
+		closer_close(fd);
 		return;
 	}
 	c->all = all;
@@ -355,7 +355,6 @@ void connection_start(struct connections *all, int fd, const struct ucred *peer,
 
 void connections_init(struct connections *all)
 {
-	all->closers.loop = all->loop;
 	TAILQ_INIT(&all->waiting);
 	uv_timer_init(all->loop, &all->again);
 	all->again.data = all;
@@ -365,7 +364,6 @@ void connections_stop(struct connections *all)
 {
 	assert(!all->first);
 	uv_close((uv_handle_t *)&all->again, NULL);
-	closers_stop(&all->closers);
 }
 
 void connections_check(const struct connections *all)

@@ -37,7 +37,6 @@ struct connections {
 	uv_loop_t *loop;
 	struct control *control; /* the owner's, for its event handlers */
 	const struct connection_events *events;
-	struct closers closers;
 	TAILQ_HEAD(connection_queue, connection) waiting; /* their users have no tokens */
 	unsigned waiting_n;				  /* length of that queue */
 	uv_timer_t again;				  /* runs meanwhile */

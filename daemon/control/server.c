@@ -469,10 +469,6 @@ static void end_keeper(struct server *server)
 		log_line(LOG_WARNING, "the cache's disk does not answer: exiting without it");
 		leave();
 	}
-	if (!closers_end(&server->control.connections.closers)) {
-		log_line(LOG_WARNING, "files that clients sent do not answer: exiting now");
-		leave();
-	}
 	runs_free(server->control.runs);
 	users_free(&server->control.users);
 }

@@ -71,12 +71,14 @@ def test_a_descriptor_stops_nothing(place, uid):
     trainer = client_of(daemon, ALLOWED).attach(slots=4)
     trainer.next()
     try:
-        for _ in range(3):
+        for before in range(3):  # packets of no bytes
             os.kill(daemon.pid, signal.SIGSTOP)  # the last close must be the daemon's
             rights = array.array("i", [lingers(kept)])
             kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             with As(uid):
                 kept[-1].connect(daemon.socket)
+                for _ in range(before):
+                    kept[-1].send(b"")
                 kept[-1].sendmsg([b"\0\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
             os.close(rights[0])
             os.kill(daemon.pid, signal.SIGCONT)
