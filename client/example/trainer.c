@@ -52,27 +52,26 @@ static int control(struct tokend *t)
 {
 	static struct tokend_request request; /* 64 KiB: too large for some stacks */
 	char tag[65], text[128];
-	uint64_t acts_from = 0;
 	int r = tokend_attend(t); /* finds a restarted daemon even while batches are ready */
+	int stops, saves;
 
 	if (r < 0 || tokend_request_number(t) == 0)
 		return r < 0 ? r : 0;
 	r = tokend_request(t, &request);
 	if (r < 0 || request.number == 0) /* withdrawn in the meantime */
 		return r;
-	r = tokend_obey(t, request.kind, request.args, &acts_from);
-	if (r < 0) /* nothing was changed, training continues */
-		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
 	tag_of(request.args, tag);
+	stops = strcmp(request.kind, "drain") == 0 || strcmp(request.kind, "rescale") == 0;
+	saves = stops || strcmp(request.kind, "checkpoint") == 0;
 	/* save the model here too */
-	if (strcmp(request.kind, "mix") != 0 && strcmp(request.kind, "skip") != 0 &&
-		tokend_checkpoint(t, tag[0] ? tag : "example", NULL, 0) < 0)
+	r = saves ? tokend_checkpoint(t, tag[0] ? tag : "example", NULL, 0)
+		  : tokend_obey(t, request.kind, request.args, NULL);
+	if (r < 0) /* nothing was changed, training continues */
 		return tokend_answer(t, request.number, TOKEND_FAILED, tokend_why(t));
 	snprintf(text, sizeof(text), "done at position %llu",
 		(unsigned long long)tokend_position(t));
 	r = tokend_answer(t, request.number, TOKEND_DONE, text);
-	return r < 0 ? r
-		     : strcmp(request.kind, "drain") == 0 || strcmp(request.kind, "rescale") == 0;
+	return r < 0 ? r : stops;
 }
 
 int main(int argc, char **argv)

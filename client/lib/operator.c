@@ -53,8 +53,8 @@ int tokend_request(struct tokend *t, struct tokend_request *request)
 
 /* The lines "KEY VALUE" of a request. */
 struct arguments {
-	bool has_at, has_samples, has_world;
-	uint64_t at, samples, world, micro_batch;
+	bool has_at, has_samples;
+	uint64_t at, samples;
 	uint32_t weights;
 	const char **name;
 	double *weight;
@@ -90,20 +90,16 @@ static int read_line(
 		const char *key;
 		uint64_t *to;
 		bool *has;
-	} numbers[] = {{"at", &o->at, &o->has_at}, {"samples", &o->samples, &o->has_samples},
-		{"world", &o->world, &o->has_world}, {"micro", &o->micro_batch, NULL}};
+	} numbers[] = {{"at", &o->at, &o->has_at}, {"samples", &o->samples, &o->has_samples}};
 
 	if (strcmp(key, "weight") == 0)
 		return read_weight(t, o, value, plain);
-	if (strcmp(key, "tag") == 0)
-		return wire_name_ok(value) ? 0 : reject(t, key, value, "is not a valid tag");
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (strcmp(key, numbers[i].key) != 0)
 			continue;
 		if (!wire_digits(value, numbers[i].to))
 			return reject(t, key, value, "is not " PHRASE_UINT64);
-		if (numbers[i].has)
-			*numbers[i].has = true;
+		*numbers[i].has = true;
 		return 0;
 	}
 	return reject(t, "request", key, "is unknown; is tokctl newer than this client?");
@@ -172,21 +168,17 @@ static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts
 		t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
 }
 
-/* Requests that only the trainer can carry out. */
-static int check_save(struct tokend *t, const char *kind, const struct arguments *o)
+/* Only the trainer can save: a loop that has this library carry out all requests does not. */
+static int check_kind(struct tokend *t, const char *kind)
 {
-	if (strcmp(kind, "checkpoint") == 0 || strcmp(kind, "drain") == 0)
+	if (strcmp(kind, "mix") == 0 || strcmp(kind, "skip") == 0)
 		return 0;
-	if (strcmp(kind, "rescale") != 0)
+	if (strcmp(kind, "checkpoint") == 0 || strcmp(kind, "drain") == 0 ||
+		strcmp(kind, "rescale") == 0)
 		return handle_fail(t, TOKEND_EARGUMENT, "request",
-			"'%.60s' is unknown; is tokctl newer than this client?", kind);
-	if (!o->has_world || o->world < 1 || o->world > LIMIT_WORLD)
-		return handle_fail(t, TOKEND_EARGUMENT, "world", PHRASE_RANGE, o->world,
-			(uint64_t)LIMIT_WORLD);
-	if (o->micro_batch > LIMIT_MICRO_BATCH)
-		return handle_fail(t, TOKEND_EARGUMENT, "micro", PHRASE_RANGE, o->micro_batch,
-			(uint64_t)LIMIT_MICRO_BATCH);
-	return 0;
+			"%s is not handled: the training loop does not save for it", kind);
+	return handle_fail(t, TOKEND_EARGUMENT, "request",
+		"'%.60s' is unknown; is tokctl newer than this client?", kind);
 }
 
 int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *acts_from)
@@ -196,17 +188,17 @@ int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *
 	int r = handle_usable(t);
 
 	if (r == 0)
+		r = check_kind(t, kind);
+	if (r == 0)
 		r = read_arguments(t, &o, args);
-	if (r == 0 && (strcmp(kind, "mix") == 0 || strcmp(kind, "skip") == 0))
+	if (r == 0)
 		r = undo_prepare(t);
 	if (r == 0 && strcmp(kind, "mix") == 0)
 		r = apply_mix(t, &o, &at);
-	else if (r == 0 && strcmp(kind, "skip") == 0)
+	else if (r == 0)
 		r = o.has_samples ? seek_skip(t, o.samples, &at)
 				  : handle_fail(t, TOKEND_EARGUMENT, "skip",
 					    "samples is missing; set it to the number to skip");
-	else if (r == 0)
-		r = check_save(t, kind, &o);
 	free_arguments(&o);
 	if (r < 0) {
 		undo_forget(t);

@@ -471,7 +471,7 @@ struct tokend_request {
 
 enum tokend_outcome {
 	TOKEND_NOTED = 1, /* this rank has seen it */
-	TOKEND_DONE,	  /* carried out */
+	TOKEND_DONE,	  /* carried out, or saved */
 	TOKEND_FAILED,	  /* not carried out, nothing was changed */
 };
 
@@ -484,11 +484,12 @@ TOKEND_API uint64_t tokend_request_number(const struct tokend *t);
 TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
 /*
  * Carries out a mix or a skip: edits the cursor at the last batch taken, and seeks. Batches taken
- * before can still be committed; a skip is committed with the last batch before it. The
- * other kinds ask the trainer to save: this function only checks their arguments.
+ * before can still be committed; a skip is committed with the last batch before it. The other kinds
+ * ask the trainer to save, and are rejected here, so that a loop without code for them does not
+ * answer TOKEND_DONE.
  *
  * Returns 0. *@acts_from (NULL: not wanted) is the first position at which the order differs.
- * Errors: EARGUMENT (invalid edit, mix of a finite stream, unknown kind or key), and those of
+ * Errors: EARGUMENT (invalid edit, mix of a finite stream, another kind or key), and those of
  * tokend_set_mix(); nothing is changed then.
  */
 TOKEND_API int tokend_obey(

@@ -119,7 +119,7 @@ def test_alone_a_request_without_done_has_failed(daemon, loader, ending):
     request = take_until(loader, [])
     assert request.save and request.stop and loader.should_stop
     getattr(loader, ending)(**({"position": 0} if ending == "seek" else {}))
-    assert "rank 0 (pid" in (why := answer(tokctl, status=1)) and "request.done()" in why
+    assert "rank 0 (pid" in (why := answer(tokctl, status=1)) and "not handled" in why
     request.done()  # too late: it is reported
 
 

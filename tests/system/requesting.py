@@ -94,11 +94,15 @@ class Trainer:
         """Waits until the trainer sees a request. Returns its number."""
         return wait_for(self.number)
 
-    def carry_out(self):
-        """Fetches, executes and answers a request, as control() does in a world of one."""
+    def carry_out(self, library=False):
+        """Fetches, executes and answers a request, as control() does in a world of one. @library:
+        leaves all kinds to the library, as a loop that never saves.
+        """
         number = self.sees()
         request = self.fetch()
-        done = self.obey(request["kind"], request["args"])
+        done = {"r": 0, "why": "saved"}
+        if request["kind"] in ("mix", "skip") or library:
+            done = self.obey(request["kind"], request["args"])
         text = done["why"] or f"acts from {done['at']}"
         self.answer(number, FAILED if done["r"] < 0 else DONE, text)
         return done

@@ -126,6 +126,19 @@ def test_invalid_edits_change_nothing(bench):
     t.close()
 
 
+def test_a_loop_that_does_not_save_is_named(bench):
+    t = Trainer(bench)
+    t.step(3)
+    for kind in ("drain train", "checkpoint train --tag x", "rescale train --world 2"):
+        operator = Operator(bench, *kind.split(), json=False)
+        t.carry_out(library=True)
+        code, out, err = operator.end()
+        assert code == 1 and has(err, "rank 0 (pid", "not handled") and "saved" not in out, out
+        _, out, _ = carried_out(bench, [t], *kind.split(), json=False)
+        assert "saved at position 192" in out and "exit" not in out, out
+    t.close()
+
+
 def test_request_reaches_the_named_run(bench):
     assert has(refused(bench, "drain", "trian"), "is not a stream", "did you mean train?")
     assert has(refused(bench, "drain", "train"), "no session is attached on stream train")

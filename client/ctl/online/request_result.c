@@ -224,9 +224,8 @@ static void put_result(struct request *r)
 		snprintf(line, sizeof(line), "skipped from position %" PRIu64 " to %" PRIu64 "\n",
 			r->from, r->acts_from);
 	else
-		snprintf(line, sizeof(line), "saved at position %" PRIu64 "%s%s%s\n",
-			r->cursor.next, r->tag ? ", tag " : "", r->tag ? r->tag : "",
-			strcmp(r->kind, "checkpoint") == 0 ? "" : "; the job exits");
+		snprintf(line, sizeof(line), "saved at position %" PRIu64 "%s%s\n", r->cursor.next,
+			r->tag ? ", tag " : "", r->tag ? r->tag : "");
 	ctl_put(&r->out, line);
 	if (mix)
 		put_mix(r);

@@ -198,25 +198,28 @@ static inline int dataloader_control(DataLoader *loader)
 	struct tokend *t = loader->tokend;
 	uint64_t acts_from = 0, first, mine;
 	char text[600];
-	int failed, r;
+	int failed, saves, r = 0;
 
 	dataloader_request(loader, &request);
 	if (request.number == 0)
 		return 0;
-	r = tokend_obey(t, request.kind, request.args, &acts_from);
+	saves = strcmp(request.kind, "checkpoint") == 0 || strcmp(request.kind, "drain") == 0 ||
+		strcmp(request.kind, "rescale") == 0;
+	if (!saves)
+		r = tokend_obey(t, request.kind, request.args, &acts_from);
 	first = mine = tokend_fingerprint(t); /* different if the daemons' configs differ */
 	MPI_Bcast(&first, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
 	failed = dataloader_first(loader, r < 0 || mine != first);
 	snprintf(text, sizeof(text), "process %d: %s", loader->process_rank,
 		r < 0 ? tokend_why(t) : "its order differs from that of process 0");
 	if (failed < loader->num_processes) {
-		if (r == 0 && tokend_undo(t) < 0)
+		if (!saves && r == 0 && tokend_undo(t) < 0)
 			dataloader_fail(loader, tokend_why(t));
 		MPI_Bcast(text, sizeof(text), MPI_CHAR, failed, MPI_COMM_WORLD);
 		dataloader_answer(loader, request.number, TOKEND_FAILED, text);
 		return 0;
 	}
-	if (strcmp(request.kind, "mix") == 0 || strcmp(request.kind, "skip") == 0) {
+	if (!saves) {
 		snprintf(text, sizeof(text), "acts from %llu", (unsigned long long)acts_from);
 		dataloader_answer(loader, request.number, TOKEND_DONE, text);
 		return 0;

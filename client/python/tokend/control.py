@@ -25,14 +25,15 @@ FIRST_WAIT_S = 10.0
 OFF = 1 << 62  # in place of the calls until the next round: this process has given up
 NOWHERE = -1 << 62  # in place of a position: this process reads nothing, or has given up
 NOT_DONE = (
-    "the training loop went on without request.done(), so the model may not be saved; if control() "
-    "returns a request whose save is true, save the model, then call its done() in all processes"
+    "not handled: the training loop went on without request.done(), so the model may not be saved; "
+    "if control() returns a request whose save is true, save the model, then call its done() in "
+    "all processes"
 )
 NOT_ALL = "not every process of its group has called control()"
 # between two rounds; an all-reduce takes 50 to 300 µs of a step
 EVERY_S = 1.0
 EVERY_CALLS = 64  # at most, because steps may become slow
-EDITS = ("mix", "skip")
+SAVES = ("checkpoint", "drain", "rescale")  # carried out by the trainer
 PLACE = ("position", "taken", "fingerprint")  # must be equal on all; in the order of gather()
 
 
@@ -81,7 +82,7 @@ class Request:
     @property
     def save(self) -> bool:
         """True for a checkpoint, a drain or a rescale: save the model, then call done()."""
-        return self.error is None and self.kind in ("checkpoint", "drain", "rescale")
+        return self.error is None and self.kind in SAVES
 
     def __bool__(self) -> bool:
         """True if the model is to be saved: what is carried out is not mistaken for that."""
@@ -316,6 +317,8 @@ class Control:
 
     def _obey(self, kind, args):
         """Returns (acts_from, error)."""
+        if kind in SAVES:
+            return None, None
         try:
             return self.client.obey(kind, args), None
         except Error as error:
@@ -369,7 +372,7 @@ class Control:
         failed = [i for i in reads if not table[i][0]]
         differ = [i for i in reads if table[i] != table[reads[0]]]
         if not failed and not differ:
-            return table[reads[0]][2], None
+            return None if kind in SAVES else table[reads[0]][2], None
         first = failed[0] if failed else differ[0]
         why = group.share(
             error
@@ -379,7 +382,7 @@ class Control:
         )
         if len(failed) < len(reads):
             why = f"process {first} of {group.size}: {why}"
-            if error is None and kind in EDITS:
+            if error is None and kind not in SAVES:
                 client.undo()
         return None, why
 
