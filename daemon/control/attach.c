@@ -43,9 +43,7 @@ struct attach_job {
 	uint64_t contents;
 	struct mix_noted noted;
 	bool ok;
-	bool replaces;	      /* another ring of the same client, which ends soon */
-	uint64_t asked_slots; /* 0: the default */
-	unsigned reloads;     /* of the config, before its session was reserved */
+	bool replaces; /* another ring of the same client, which ends soon */
 	struct compare_wait wait;
 	struct fault fault;
 	char bytes[LIMIT_CURSOR_BYTES]; /* the cursor, as received and as sent */
@@ -99,7 +97,7 @@ static bool read_coordinates(
 	s->world = wire_number(w, WIRE_WORLD);
 	s->micro_batch = wire_number(w, WIRE_MICRO);
 	s->peer = wire_number(w, WIRE_PEER);
-	s->slots = job->asked_slots = wire_number(w, WIRE_SLOTS);
+	s->slots = wire_number(w, WIRE_SLOTS);
 	s->helper = wire_number(w, WIRE_HELPER) != 0;
 	s->again = wire_number(w, WIRE_AGAIN) != 0;
 	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
@@ -318,18 +316,6 @@ static void warn(struct attach_job *job)
 		return;
 	if (!seeks)
 		plan_tell(s->stream, &(struct doubts){s->connection, 0}, warn_one);
-	if (job->reloads > 0)
-		s->new_shards = true;
-	else if (s->replaces && feed_counters(s->replaces->feed).released > 0)
-		s->new_shards = false; /* its run began with them */
-	if (s->new_shards && job->cursor.next > 0) {
-		snprintf(text, sizeof(text),
-			"stream %s: shards were written again since tokend listed them; from "
-			"position %" PRIu64 " on, the run gets the new ones",
-			s->stream->config->name, job->cursor.next);
-		connection_warn(s->connection, text);
-		s->new_shards = false;
-	}
 	if (s->mix_told || !plan_mix_differs(s->stream, &job->cursor, s->run, text, sizeof(text)))
 		return;
 	connection_warn(s->connection, text);
@@ -377,50 +363,21 @@ static void attach_done(uv_work_t *work, int status)
 
 static void make(struct attach_job *job)
 {
-	struct connection *c = job->connection;
-
-	c->jobs++;
-	uv_queue_work(c->all->loop, &job->work, attach_work, attach_done);
+	uv_queue_work(job->connection->all->loop, &job->work, attach_work, attach_done);
 }
 
 /* ---- the stream's shards, as they are now ---- */
-
-/* Goes on with the stream of the newest generation. */
-static bool move(struct attach_job *job)
-{
-	struct session *s = job->session;
-	struct generation *newest = s->control->generations.newest;
-	const struct stream *stream = catalog_stream(newest->catalog, s->stream->config->name);
-
-	if (!stream)
-		return fault_set(&job->fault, FAULT_ATTACH, "stream",
-			"the config no longer has stream %s", s->stream->config->name);
-	session_release(s);
-	generation_drop(s->generation);
-	s->generation = generation_hold(newest);
-	s->stream = stream;
-	s->slots = job->asked_slots;
-	job->reloads = job->wait.reloads;
-	return session_reserve(s, NULL, &job->geometry, &job->replaces, &job->fault);
-}
 
 static void compared(struct compare_wait *wait, bool may)
 {
 	struct attach_job *job =
 		(struct attach_job *)((char *)wait - offsetof(struct attach_job, wait));
-	struct connection *c = job->connection;
 
-	if (!may)
-		job->fault = wait->fault;
-	else if (c->closing || wait->reloads == job->reloads) {
-		c->jobs--;
+	if (may) {
 		make(job);
 		return;
-	} else if (move(job)) {
-		compare_begin(c->control, wait);
-		return;
 	}
-	job->ok = false;
+	job->fault = wait->fault;
 	attach_done(&job->work, 0);
 }
 
@@ -429,13 +386,13 @@ static void compare(struct attach_job *job)
 {
 	struct session *s = job->session;
 
+	job->connection->jobs++;
 	if (job->replaces || s->again) {
 		make(job);
 		return;
 	}
-	job->connection->jobs++;
-	job->wait = (struct compare_wait){
-		.session = s, .since_ms = uv_now(s->control->loop), .go = compared};
+	job->wait.session = s;
+	job->wait.go = compared;
 	compare_begin(s->control, &job->wait);
 }
 

@@ -1,7 +1,7 @@
 /*
  * Before a session attaches, its stream's shards are compared with what their paths hold now. If
- * they differ, the config is read again, unless a session still reads the former ones or was
- * stopped by the change: then the attach is refused.
+ * they differ, the attach is refused: for now, while the config is read again; or, if a session
+ * still reads the former ones or was stopped by the change, until somebody acts.
  *
  * libuv's pool compares: one stream at a time by one thread, and few streams at a time, so that
  * storage that hangs leaves threads for other attaches. An attach does not wait for it longer than
@@ -22,38 +22,38 @@ struct session;
 
 enum {
 	COMPARE_MS = 1000,
-	COMPARE_MOST = 2,	 /* at a time; the pool has four threads */
-	COMPARE_LONG_MS = 200,	 /* an outcome that took longer */
-	COMPARE_FRESH_MS = 1000, /* counts so long */
+	COMPARE_MOST = 2, /* at a time; the pool has four threads */
 };
 
 /* An attach that waits. */
 struct compare_wait {
 	STAILQ_ENTRY(compare_wait) link;
-	struct session *session; /* reserved, not fed */
+	const struct session *session; /* reserved, not fed */
 	uint64_t since_ms;
-	unsigned reloads;   /* that it has waited for */
-	bool reloading;	    /* waits for one */
-	struct fault fault; /* what differed; then why it may not attach */
-	/* It may attach: with the newest generation if @reloads > 0. False: @fault. */
+	struct fault fault;
+	/* It may attach, or @fault says why not. */
 	void (*go)(struct compare_wait *wait, bool may);
 };
 
-struct comparing {
-	STAILQ_HEAD(compare_waits, compare_wait) waiting;
-	struct comparison *of[LIMIT_STREAMS]; /* by slot */
-	/* A changed shard has stopped a session: until a reload, the shards must be restored. */
-	bool stopped[LIMIT_STREAMS];
-	unsigned running;
+struct comparison {
+	uv_work_t work;
+	struct control *control;
+	struct generation *generation; /* held */
+	const struct stream *stream;   /* NULL: none is compared */
+	struct fault fault;	       /* unless @same */
+	bool same;
 };
 
-void compare_init(struct comparing *all);
-/* Calls wait->go() now or later. Its session, since_ms and go are set. */
+struct comparing {
+	STAILQ_HEAD(, compare_wait) waiting;
+	struct comparison of[COMPARE_MOST];
+	/* A changed shard has stopped a session: until a reload, the shards must be restored. */
+	bool stopped[LIMIT_STREAMS];
+};
+
+/* Calls wait->go() later. Its session and go are set. */
 void compare_begin(struct control *control, struct compare_wait *wait);
-/* A reload has ended. @refused: why it failed, or "". */
-void compare_reloaded(struct control *control, const char *refused);
 /* Call once a second. */
 void compare_clock(struct control *control);
-void compare_free(struct comparing *all);
 
 #endif

@@ -300,6 +300,7 @@ static void end(struct reload *r)
 		r->control->counts.reload_s = time(NULL);
 		r->control->counts.reload_failed = false;
 		r->refused[0] = 0;
+		memset(r->control->comparing.stopped, 0, sizeof(r->control->comparing.stopped));
 		log_reloaded(r, was);
 	} else {
 		refuse(r);
@@ -319,7 +320,6 @@ static void reload_done(uv_work_t *work, int status)
 	config_free(r->config);
 	r->catalog = NULL;
 	r->config = NULL;
-	r->ended(r->control, r->refused);
 	if (r->again && !r->stopped)
 		reload_begin(r);
 }

@@ -31,8 +31,6 @@ struct reload {
 	/* The new config uses other users. */
 	void (*on_config)(void *context, const struct config *config);
 	void *context;
-	/* @refused: why it failed, or "". */
-	void (*ended)(struct control *control, const char *refused);
 	/* The outcome of the work. */
 	struct config *config;
 	struct catalog *catalog;

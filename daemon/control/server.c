@@ -496,9 +496,8 @@ static void control_init(struct control *control, struct server *server)
 		.reading = o->reading,
 		.on_config = on_config,
 		.context = server,
-		.ended = compare_reloaded,
 	};
-	compare_init(&control->comparing);
+	STAILQ_INIT(&control->comparing.waiting);
 	control->connections.loop = &server->loop;
 	control->connections.control = control;
 	control->connections.events = &dispatch_events;
@@ -546,7 +545,6 @@ int server_run(const struct server_options *options)
 	requests_free(&server->control.requests);
 	counts_free(&server->control.counts);
 	process_close(&server->control.process);
-	compare_free(&server->control.comparing);
 	generations_free(&server->control.generations);
 	free(server);
 	return 0;

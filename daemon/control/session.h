@@ -45,8 +45,7 @@ struct session {
 	bool left;   /* its client reads from the session that replaces it */
 	bool sought; /* its process had another session, and its twins were not looked for since */
 	bool twin_told;
-	bool mix_told;	 /* that the config has another mix */
-	bool new_shards; /* it attached to shards that were written again, and has read none */
+	bool mix_told;	       /* that the config has another mix */
 	uint64_t fed_since_ms; /* since when it, or sessions of its process before it, are fed */
 	uint64_t next;	       /* the position at which it attached */
 	uint64_t attached_ms;

@@ -116,7 +116,6 @@ bool twins_join(struct session *s)
 	s->fed_since_ms = former->fed_since_ms;
 	s->twin_told = former->twin_told;
 	s->mix_told = former->mix_told;
-	s->new_shards = former->new_shards;
 	return true;
 }
 
