@@ -233,32 +233,32 @@ int search_gave_up(struct tokend *t, const struct search *s)
 		return handle_fail(t, (enum tokend_error)s->refused, s->refusal.field,
 			"%s (tried for %" PRId64 " s)", s->refusal.text, seconds);
 	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
-		return handle_fail_errno(t, TOKEND_EMEMORY, s->error, "socket", "%s: %s", t->socket,
-			strerror(s->error));
+		return handle_fail(
+			t, TOKEND_EMEMORY, "socket", "%s: %s", t->socket, strerror(s->error));
 	if (s->error == ENAMETOOLONG)
-		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+		return handle_fail(t, TOKEND_ECONNECT, "socket",
 			"%s has %zu bytes; a socket's path has at most 107", t->socket,
 			strlen(t->socket));
 	if (s->error == EACCES && s->patience.since)
-		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
-			"%s: %s; " PHRASE_DENIED, t->socket, error);
+		return handle_fail(
+			t, TOKEND_ECONNECT, "socket", "%s: %s; " PHRASE_DENIED, t->socket, error);
 	if (s == &t->search)
-		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+		return handle_fail(t, TOKEND_ECONNECT, "socket",
 			"the daemon at %s was lost %" PRId64
 			" s ago and did not come back (%s); start it, and resume from the "
 			"cursor at position %" PRIu64,
 			t->socket, seconds, error, handle_position(t));
 	if (t->config)
-		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "config",
+		return handle_fail(t, TOKEND_ECONNECT, "config",
 			"the daemon for %s did not answer within %g s; look at its log, %s.log",
 			t->config, (double)(search_give_up(s) - s->since) / SECOND, t->socket);
 	if (t->anywhere && s->error != ETIMEDOUT) {
 		places_read(&places, NULL, NULL);
 		places_tell(places.place, places.n, tried);
-		return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+		return handle_fail(t, TOKEND_ECONNECT, "socket",
 			"no daemon answers at %s; " PHRASE_START, tried);
 	}
-	return handle_fail_errno(t, TOKEND_ECONNECT, s->error, "socket",
+	return handle_fail(t, TOKEND_ECONNECT, "socket",
 		"no daemon answers at %s (%s); " PHRASE_START, t->socket, error);
 }
 

@@ -13,61 +13,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static const enum fault_code code_of[] = {
-	[-TOKEND_EARGUMENT] = FAULT_ARGUMENT,
-	[-TOKEND_ECONNECT] = FAULT_IO,
-	[-TOKEND_EREFUSED] = FAULT_ATTACH,
-	[-TOKEND_EDATA] = FAULT_DATA,
-	[-TOKEND_EHELD] = FAULT_ARGUMENT,
-	[-TOKEND_EMEMORY] = FAULT_MEMORY,
-	[-TOKEND_EPROTOCOL] = FAULT_PROTOCOL,
-	[-TOKEND_EFORKED] = FAULT_ARGUMENT,
-	[-TOKEND_EAGAIN] = FAULT_ARGUMENT,
-	[-TOKEND_ESTART] = FAULT_ARGUMENT,
-	[-TOKEND_EWAIT] = FAULT_IO,
-};
-
 _Static_assert(LIMIT_NAME_BYTES == 64, "PHRASE_NAME says so");
-
-static int fail(struct tokend *t, enum tokend_error error, int number, const char *field,
-	const char *format, va_list args)
-{
-	char text[LIMIT_TEXT_BYTES];
-
-	vsnprintf(text, sizeof(text), format, args);
-	fault_set(&t->fault, code_of[-error], field, "%s", text);
-	t->fault.error = number;
-	t->fault.passing = error == TOKEND_EAGAIN;
-	error_line(&t->fault, t->line, sizeof(t->line));
-	return error;
-}
 
 int handle_fail(
 	struct tokend *t, enum tokend_error error, const char *field, const char *format, ...)
 {
+	char text[LIMIT_TEXT_BYTES];
 	va_list args;
 
 	va_start(args, format);
-	fail(t, error, 0, field, format, args);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	return error;
-}
-
-int handle_fail_errno(struct tokend *t, enum tokend_error error, int number, const char *field,
-	const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	fail(t, error, number, field, format, args);
-	va_end(args);
-	return error;
+	fault_set(&t->fault, FAULT_ARGUMENT, field, "%s", text);
+	error_line(&t->fault, t->line, sizeof(t->line));
+	return t->error = error;
 }
 
 int handle_fault(struct tokend *t, const struct fault *fault)
 {
 	t->fault = *fault;
-	return error_line(&t->fault, t->line, sizeof(t->line));
+	return t->error = error_line(&t->fault, t->line, sizeof(t->line));
 }
 
 int handle_memory(struct tokend *t)
@@ -108,15 +73,10 @@ int handle_broken(struct tokend *t, const char *invariant)
 			   "bug in libtokend, please report it: %s does not hold", invariant));
 }
 
-int handle_error(const struct tokend *t)
-{
-	return error_of(t->fault.code);
-}
-
 int handle_failed(struct tokend *t)
 {
 	handle_fault(t, &t->failure);
-	return t->failed;
+	return t->error = t->failed;
 }
 
 int handle_usable(const struct tokend *t)
@@ -144,11 +104,6 @@ const char *tokend_why(const struct tokend *t)
 const char *tokend_field(const struct tokend *t)
 {
 	return handle_forked(t) ? "fork" : t->fault.field;
-}
-
-int tokend_errno(const struct tokend *t)
-{
-	return handle_forked(t) ? 0 : t->fault.error;
 }
 
 enum tokend_error error_of(enum fault_code code)

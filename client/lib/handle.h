@@ -138,7 +138,8 @@ struct tokend {
 	int fd;			  /* of the session; -1: no daemon */
 	struct recording *record; /* or NULL */
 
-	struct fault fault;	     /* the last failure */
+	int error;		     /* enum tokend_error of the last failure */
+	struct fault fault;	     /* the same, with its field */
 	char line[ERROR_LINE_BYTES]; /* its text, for tokend_why() */
 	int failed;		     /* enum tokend_error, repeated until the next seek; 0: none */
 	struct fault failure;	     /* its fault */
@@ -197,9 +198,6 @@ int handle_usable(const struct tokend *t);
  */
 __attribute__((format(printf, 4, 5))) int handle_fail(
 	struct tokend *t, enum tokend_error error, const char *field, const char *format, ...);
-/* The same for a system call that failed with errno @number. */
-__attribute__((format(printf, 5, 6))) int handle_fail_errno(struct tokend *t,
-	enum tokend_error error, int number, const char *field, const char *format, ...);
 /* Stores a copy of @fault. */
 int handle_fault(struct tokend *t, const struct fault *fault);
 /* Out of memory. */
@@ -212,7 +210,10 @@ int handle_fail_name(struct tokend *t, const char *field, const char *name);
 /* Repeats the last failure, which is @error, until the next seek. */
 int handle_latch(struct tokend *t, int error);
 /* The enum tokend_error of the last failure, for callees that return a pointer or a bool. */
-int handle_error(const struct tokend *t);
+static inline int handle_error(const struct tokend *t)
+{
+	return t->error;
+}
 /* Stores the latched failure again. */
 int handle_failed(struct tokend *t);
 /* Closes the session: the daemon was lost, or the caller leaves. */

@@ -99,7 +99,7 @@ static int write_entries(struct tokend *t, struct recording *r, size_t entries)
 			int cut = ftruncate(r->fd, (off_t)r->size);
 
 			(void)cut; /* the next try overwrites it; readers detect a torn end */
-			return handle_fail_errno(t, TOKEND_EARGUMENT, error, "record",
+			return handle_fail(t, TOKEND_EARGUMENT, "record",
 				"%s: cannot write: %s; nothing was %s; make room and call "
 				"again, or end the record",
 				r->path, strerror(error), t->committing ? "committed" : "taken");
@@ -339,16 +339,16 @@ static int open_file(struct tokend *t, struct recording *r)
 
 	r->fd = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
 	if (r->fd < 0 || fstat(r->fd, &st) != 0)
-		return handle_fail_errno(
-			t, TOKEND_EARGUMENT, errno, "record", "%s: %s", r->path, strerror(errno));
+		return handle_fail(
+			t, TOKEND_EARGUMENT, "record", "%s: %s", r->path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
 		return handle_fail(t, TOKEND_EARGUMENT, "record",
 			"%s " PHRASE_NOT_FILE "; choose another path", r->path);
 	if (!find_end(r->fd, (uint64_t)st.st_size, &r->size, &fault))
-		return handle_fail_errno(t, TOKEND_EARGUMENT, fault.error, "record",
-			"%s: %s; choose another path", r->path, fault.text);
+		return handle_fail(t, TOKEND_EARGUMENT, "record", "%s: %s; choose another path",
+			r->path, fault.text);
 	if (r->size < (uint64_t)st.st_size && ftruncate(r->fd, (off_t)r->size) != 0)
-		return handle_fail_errno(t, TOKEND_EARGUMENT, errno, "record",
+		return handle_fail(t, TOKEND_EARGUMENT, "record",
 			"%s: cannot cut off an incomplete entry: %s", r->path, strerror(errno));
 	return 0;
 }
@@ -384,7 +384,7 @@ static int begin_record(struct tokend *t, const char *path)
 static int end_record(struct tokend *t, struct recording *r, int status)
 {
 	if (close(r->fd) != 0 && errno != EINTR && status == 0)
-		status = handle_fail_errno(t, TOKEND_EARGUMENT, errno, "record",
+		status = handle_fail(t, TOKEND_EARGUMENT, "record",
 			"%s: %s; the last entries may be lost", r->path, strerror(errno));
 	recording_free(r);
 	return status;

@@ -164,10 +164,10 @@ static int spawn(pid_t *pid, char *const argv[], int fd)
 
 static int cannot_run(struct tokend *t, const char *program, int error)
 {
-	return handle_fail_errno(t,
-		error == EMFILE || error == ENFILE || error == ENOMEM ? TOKEND_EMEMORY
-								      : TOKEND_ESTART,
-		error, "config", "cannot run %s: %s", program, strerror(error));
+	bool full = error == EMFILE || error == ENFILE || error == ENOMEM;
+
+	return handle_fail(t, full ? TOKEND_EMEMORY : TOKEND_ESTART, "config", "cannot run %s: %s",
+		program, strerror(error));
 }
 
 int start_begin(struct tokend *t)

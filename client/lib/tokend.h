@@ -15,13 +15,12 @@
  *
  * Lost daemon. If the daemon dies or is upgraded, no sample is lost or repeated. tokend_next()
  * first returns the batches that are in the ring. Then it looks for a daemon for up to deadline_ms
- * (a try every 1 to 250 ms) and attaches at the handle's position. Batches that the caller holds
- * stay valid.
+ * and attaches at the handle's position. Batches that the caller holds stay valid.
  *
  * Trust. The socket must belong to root (systemd listens), to the caller's user, or to a uid in
- * $TOKEND_TRUST_UID (numbers separated by commas). Otherwise attaching fails with TOKEND_EREFUSED.
- * In a rootless container all users from outside appear as uid 65534. There the socket's directory
- * must belong to that uid and must not be writable by all.
+ * $TOKEND_TRUST_UID (numbers separated by commas); otherwise attaching fails with TOKEND_EREFUSED.
+ * In a rootless container users from outside appear as uid 65534: there the socket's directory must
+ * belong to that uid and must not be writable by all.
  */
 #ifndef TOKEND_H
 #define TOKEND_H
@@ -61,30 +60,24 @@ struct tokend; /* a handle */
 
 /* Arguments of tokend_attach(). Set unused members to 0. New members are added at the end only. */
 struct tokend_options {
-	size_t size; /* sizeof(struct tokend_options) */
-	/* Path of the daemon's socket. NULL: that of tokend_default_socket(). */
-	const char *socket;
-	const char *stream; /* required: a stream of the daemon's config */
-	/* Name of the job. NULL: "default". Jobs with different names do not affect each other. */
-	const char *run;
+	size_t size;	      /* sizeof(struct tokend_options) */
+	const char *socket;   /* the daemon's. NULL: that of tokend_default_socket() */
+	const char *stream;   /* required: a stream of the daemon's config */
+	const char *run;      /* name of the job. NULL: "default" */
 	uint64_t rank, world; /* data-parallel coordinates: rank < world */
 	uint32_t micro_batch; /* rows per batch: 1 to TOKEND_MICRO_BATCH */
 	/* Number of this process within its rank (tensor, pipeline or context parallelism). All
 	 * peers of a rank get the same batches, each through its own ring. */
 	uint32_t peer;
 	uint32_t slots; /* batches to read ahead. 0: the daemon chooses */
-	/*
-	 * How long to look for a lost daemon, and to wait for one that is starting or is silent.
-	 * For so long an attach that lacks memory or connections is also repeated. 0: 300,000 ms.
-	 */
+	/* How long to look for a lost daemon, to wait for one that is starting or is silent, and to
+	 * repeat an attach that lacks memory or connections. 0: 300,000 ms. */
 	uint32_t deadline_ms;
-	/* How long the first attach waits while no process listens at the socket. 0: it fails. */
-	uint32_t connect_ms;
+	uint32_t connect_ms; /* how long the first attach waits while nobody listens. 0: it fails */
 	/* First position: from a cursor, a tag or a number. None of them: the beginning. */
 	const void *cursor; /* [cursor_bytes], from tokend_cursor() */
 	size_t cursor_bytes;
-	const char *tag;   /* of a tokend_checkpoint() of this stream and run. "RUN/TAG": of another
-			      run */
+	const char *tag;   /* of tokend_checkpoint() in this stream; "RUN/TAG": of another run */
 	uint64_t position; /* used if start_at_position is not 0 */
 	int start_at_position;
 	/* 1: this session feeds another session of the same rank, for example from a worker
@@ -99,40 +92,30 @@ struct tokend_options {
 	 */
 	int (*warn)(void *warn_context, const char *line);
 	void *warn_context;
-	/*
-	 * 1: if another process already reads for this stream, run, world, rank and peer, wait up
+	/* 1: if another process already reads for this stream, run, world, rank and peer, wait up
 	 * to deadline_ms for it to leave, then fail. Requires @run. 0: both get the same samples,
-	 * and both are warned.
-	 */
+	 * and both are warned. */
 	int strict;
-	/*
-	 * Called every 100 ms while a call waits, and after signals. A result other than 0 ends the
+	/* Called every 100 ms while a call waits, and after signals. A result other than 0 ends the
 	 * call with TOKEND_EAGAIN. During the callback another thread may make calls that do not
-	 * wait, such as tokend_cursor(). NULL: not called.
-	 */
+	 * wait, such as tokend_cursor(). */
 	int (*idle)(void *context);
-	/*
-	 * Called with the daemon's warnings instead of @warn, from within any call. The callback
-	 * must not use the handle; it should only copy @line. NULL: they go to @warn.
-	 */
+	/* Called with the daemon's warnings instead of @warn, from within any call. The callback
+	 * must not use the handle; it should only copy @line. NULL: they go to @warn. */
 	void (*notice)(void *context, const char *line);
 	void *context; /* of idle and notice */
 	/*
-	 * Path of a config file, instead of @socket: a daemon that serves this file is found, or
-	 * started. A daemon of this file at the socket that the file names is used, otherwise this
-	 * user's private daemon of the file's path and text. If that does not run, it is started,
-	 * also when it is lost later. It has a session of its own (setsid), and ends a minute after
-	 * its last session. @connect_ms is then the time that it may take to listen; 0:
-	 * deadline_ms.
+	 * Path of a config file, instead of @socket. A daemon of this file at the socket that the
+	 * file names is used, otherwise this user's private daemon of the file's path and text. It
+	 * is started if it does not run, also when it is lost later, and ends a minute after its
+	 * last session. It may take @connect_ms to listen; 0: deadline_ms.
 	 *
-	 * The library runs `tokctl start` for this, in a child process that is reaped within the
-	 * library's calls. See tokend_program() for where it is. If the daemon cannot be started,
-	 * the call fails with TOKEND_ESTART and the last line of the daemon's log; the next call
-	 * tries again. @notice or @warn report a daemon at the file's socket that is not trusted.
+	 * The library runs `tokctl start` (see tokend_program()) in a child process, which is
+	 * reaped within the library's calls. If the daemon cannot be started, the call fails with
+	 * TOKEND_ESTART and the last line of the daemon's log; the next call tries again.
 	 *
 	 * With both @config and @socket, they must be tokend_config() and tokend_socket() of
-	 * another session. Both sessions then use one private daemon, even if the file was edited
-	 * since.
+	 * another session, which then shares its private daemon even if the file was edited since.
 	 */
 	const char *config;
 	/* How long tokend_next() waits for a batch while storage or an object store does not
@@ -157,18 +140,12 @@ TOKEND_API void tokend_detach(struct tokend *t);
  * Writes the path of the socket that is used now if the options name none: $TOKEND_SOCKET if it is
  * set; otherwise the first of $XDG_RUNTIME_DIR/tokend/tokend.sock, /tmp/tokend-UID/tokend.sock and
  * /run/tokend/tokend.sock at which a daemon listens. The first two count if no other user may write
- * to their directories. tokend_attach() looks again as long as no daemon listens anywhere.
- *
- * Returns 0 and a string in @path ([@capacity] bytes; 108 hold every valid path), or EMEMORY.
+ * to their directories. Returns 0, or EMEMORY if @path ([@capacity], 108 are enough) is too short.
  */
 TOKEND_API int tokend_default_socket(char *path, size_t capacity);
-/*
- * Writes the path of the program @name ("tokend" or "tokctl") to @path ([@capacity] bytes). It is
- * looked for in $TOKEND_BIN; near the file of the library (the wheel, an installed prefix, the
- * build); in $PATH.
- *
- * Returns 0, or EARGUMENT if there is none or its path is too long.
- */
+/* Writes the path of the program @name ("tokend" or "tokctl") to @path ([@capacity] bytes): in
+ * $TOKEND_BIN, near the file of the library, or in $PATH. Returns 0, or EARGUMENT if there is none
+ * or its path is too long. */
 TOKEND_API int tokend_program(const char *name, char *path, size_t capacity);
 
 /* Message of the handle's last failure. "": there was none. Valid until the handle's next call. */
@@ -176,8 +153,6 @@ TOKEND_API const char *tokend_why(const struct tokend *t);
 /* Subject of the last failure: an option ("rank"), or a member of the daemon's config or of a
  * cursor ("dataset web: windows"). "": none. Valid until the handle's next call. */
 TOKEND_API const char *tokend_field(const struct tokend *t);
-/* The errno of the last failure, if a system call failed. 0: none did. */
-TOKEND_API int tokend_errno(const struct tokend *t);
 /* Version of the library, such as "0.1.0". A constant. */
 TOKEND_API const char *tokend_version(void);
 
@@ -210,9 +185,7 @@ struct tokend_batch {
 
 /*
  * Waits for the next micro-batch and takes it. Makes no system call while the ring has batches
- * ready. Signals do not interrupt it.
- *
- * Returns 1 and fills *@batch, whose tokens and rows are valid and constant until
+ * ready. Returns 1 and fills *@batch, whose tokens and rows are valid and constant until
  * tokend_release(). Returns 0 at the end of a finite stream.
  *
  * Errors: EDATA, ECONNECT (no daemon within deadline_ms), EREFUSED (a restarted daemon's config no
@@ -224,23 +197,16 @@ struct tokend_batch {
 TOKEND_API int tokend_next(struct tokend *t, struct tokend_batch *batch);
 /* The same without waiting: EAGAIN if no batch is ready. */
 TOKEND_API int tokend_try_next(struct tokend *t, struct tokend_batch *batch);
-/*
- * Describes the batch that the next tokend_next() returns, without taking it. It may be read until
- * it is taken, or until a seek. Returns and errors: as tokend_next() if @wait is not 0, otherwise
- * as tokend_try_next().
+/* Describes the batch that the next tokend_next() returns, without taking it. It may be read until
+ * it is taken, or until a seek. As tokend_next() if @wait is not 0, otherwise as tokend_try_next().
  */
 TOKEND_API int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait);
 /* Returns a batch's slot to the daemon. Batches may be released in any order. A second release of a
  * batch has no effect; tokend_why() reports it. */
 TOKEND_API void tokend_release(struct tokend *t, const struct tokend_batch *batch);
-/*
- * Checks the connection, for trainers that do not call tokend_next() for a while. If the daemon
- * died, looks for its successor, so that operators' requests reach this session again. Waits at
- * most 50 ms.
- *
- * Returns 1 if connected, 0 if not yet. Errors: those of tokend_next(), which returns them again
- * when the ring is empty.
- */
+/* If the daemon died, looks for its successor, so that operators' requests reach this session again
+ * while the ring has batches. Waits at most 50 ms. Returns 1 if connected, 0 if not yet. Errors:
+ * those of tokend_next(), which returns them again when the ring is empty. */
 TOKEND_API int tokend_attend(struct tokend *t);
 
 /* Annotations of the stream's batches: the sum of the bits below. Only tokend_seek() and a new
@@ -250,21 +216,14 @@ enum {
 	TOKEND_LOSS_MASK = 2, /* a loss mask (`loss_mask: true` there) */
 };
 TOKEND_API unsigned tokend_annotations(const struct tokend *t);
-/*
- * Document starts in row @row of a held batch: ascending indices, from 1 on, of the tokens that
- * begin a document in the middle of the window. Position ids restart there.
- *
- * Returns [*@count] indices, valid as long as the tokens. NULL and *@count 0: the stream carries no
- * document starts, or there is no such row.
- */
+/* Document starts in row @row of a held batch: [*@count] ascending indices, from 1 on, of the
+ * tokens that begin a document in the middle of the window. Valid as long as the tokens. NULL and
+ * *@count 0: the stream carries no document starts, or there is no such row. */
 TOKEND_API const uint32_t *tokend_documents(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row, uint32_t *count);
-/*
- * Loss mask of row @row of a held batch.
- *
- * Returns [window_tokens] bytes, valid as long as the tokens: 1 if the token may be a label,
- * otherwise 0. Padding rows are 0. NULL: the stream carries no loss mask, or there is no such row.
- */
+/* Loss mask of row @row of a held batch: [window_tokens] bytes, 1 if the token may be a label,
+ * otherwise 0, as in padding rows. Valid as long as the tokens. NULL: the stream carries no loss
+ * mask, or there is no such row. */
 TOKEND_API const uint8_t *tokend_loss_mask(
 	const struct tokend *t, const struct tokend_batch *batch, uint32_t row);
 
@@ -274,12 +233,8 @@ TOKEND_API void tokend_widen(int64_t *to, const void *tokens, size_t n, uint32_t
  * Reads n + 1 tokens. */
 TOKEND_API void tokend_widen_pair(
 	int64_t *to, int64_t *next, const void *tokens, size_t n, uint32_t token_bytes);
-/*
- * The same to int32.
- *
- * Returns 0. EARGUMENT: a token is above INT32_MAX, or @token_bytes is not 2 or 4; do not use the
- * contents of @to and @next then. tokend_widen() converts such tokens.
- */
+/* The same to int32. Returns 0, or EARGUMENT if a token is above INT32_MAX or @token_bytes is not 2
+ * or 4; do not use the contents of @to and @next then. */
 TOKEND_API TOKEND_CHECKED int tokend_widen_int32(
 	int32_t *to, const void *tokens, size_t n, uint32_t token_bytes);
 TOKEND_API TOKEND_CHECKED int tokend_widen_pair_int32(
@@ -302,18 +257,15 @@ struct tokend_shape {
 	uint64_t waited_ns;  /* total time spent waiting in tokend_next() */
 };
 TOKEND_API void tokend_shape(const struct tokend *t, struct tokend_shape *shape);
-/* Name of dataset number @dataset (see tokend_row). NULL: there is none. The handle owns it, until
- * the next seek or set_mix. */
+/* Name of dataset number @dataset (see tokend_row). NULL: there is none. Valid until the next seek
+ * or set_mix. */
 TOKEND_API const char *tokend_dataset(const struct tokend *t, uint32_t dataset);
-/* Name of the run. The daemon may call an unnamed run "default@UID". The handle owns it, until its
- * next call. */
+/* Name of the run. The daemon may call an unnamed run "default@UID". Valid until the next call. */
 TOKEND_API const char *tokend_run(const struct tokend *t);
-/* Name of the stream. The handle owns it. */
+/* Name of the stream; path of the daemon's socket; path of the config whose private daemon listens
+ * there (NULL: it is not private). The handle owns them. */
 TOKEND_API const char *tokend_stream_name(const struct tokend *t);
-/* Path of the daemon's socket. The handle owns it. */
 TOKEND_API const char *tokend_socket(const struct tokend *t);
-/* Path of the config whose private daemon listens at that socket. NULL: the daemon is not private.
- * The handle owns it. */
 TOKEND_API const char *tokend_config(const struct tokend *t);
 /* 1 in a child of the process that attached, where calls fail with EFORKED; otherwise 0. */
 TOKEND_API int tokend_forked(const struct tokend *t);
@@ -332,13 +284,9 @@ TOKEND_API int tokend_lost(const struct tokend *t);
  * since, or the record cannot be written), EFORKED.
  */
 TOKEND_API int tokend_commit(struct tokend *t, uint64_t next);
-/*
- * Writes the cursor after the last batch taken (or committed). All ranks get the same bytes at the
- * same step. Makes no system call.
- *
- * Returns the number of bytes written to @bytes ([@capacity]; TOKEND_CURSOR_BYTES are always
- * enough). Errors: EMEMORY, EFORKED.
- */
+/* Writes the cursor after the last batch taken (or committed) to @bytes ([@capacity];
+ * TOKEND_CURSOR_BYTES are always enough), and returns its length. All ranks get the same bytes at
+ * the same step. Makes no system call. Errors: EMEMORY, EFORKED. */
 TOKEND_API int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity);
 /* Position of that cursor, in samples. */
 TOKEND_API uint64_t tokend_position(const struct tokend *t);
@@ -347,9 +295,8 @@ TOKEND_API uint64_t tokend_taken(const struct tokend *t);
 /* Hash of cursor, world and micro-batch. It is equal on all ranks of a job at the same step; if it
  * differs, the ranks read different orders. */
 TOKEND_API uint64_t tokend_fingerprint(const struct tokend *t);
-/* Hash of what the daemon knew of the shards' contents at the attach: sampled tokens, or the
- * manifest's digests. If ranks that attach together have different ones, their nodes have other
- * shards under equal names. */
+/* Hash of the shards' contents as the daemon knew them at the attach. If ranks that attach together
+ * have different ones, their nodes have other shards under equal names. */
 TOKEND_API uint64_t tokend_contents(const struct tokend *t);
 
 /*
@@ -367,9 +314,7 @@ TOKEND_API int tokend_checkpoint(struct tokend *t, const char *tag, char *path, 
 /*
  * Moves to another cursor, rank, world or micro-batch: like detach and attach, in one handle.
  * @cursor ([@cursor_bytes]) NULL: the position after the last batch taken. Batches still held stay
- * valid until they are released.
- *
- * Returns 0. Errors: those of tokend_attach(), EFORKED; the handle then stays where it was.
+ * valid. Returns 0. Errors: those of tokend_attach(), EFORKED; the handle then stays where it was.
  */
 TOKEND_API int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
 	uint64_t world, uint32_t micro_batch);
@@ -391,23 +336,18 @@ TOKEND_API int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cur
  */
 TOKEND_API int tokend_set_mix(struct tokend *t, const char *const *names, const double *weights,
 	uint32_t n, uint64_t *acts_from);
-/*
- * Copies the stream's cursor at position 0, with all datasets that the daemon's config has now.
- *
- * Returns the number of bytes written to @cursor ([@capacity]). Errors: ECONNECT, EPROTOCOL,
- * EMEMORY, EREFUSED, EAGAIN, EFORKED.
- */
+/* Copies the stream's cursor at position 0, with all datasets that the daemon's config has now, to
+ * @cursor ([@capacity]), and returns its length. Errors: ECONNECT, EPROTOCOL, EMEMORY, EREFUSED,
+ * EAGAIN, EFORKED. */
 TOKEND_API int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity);
 
 /*
  * ---- cursors as values ----
  *
- * Each function edits a cursor and writes the result to @to. No session is needed, and different
- * threads may call them. @to may be @cursor.
- *
- * They return the number of bytes written (TOKEND_CURSOR_BYTES are always enough), EARGUMENT or
- * EMEMORY. On failure @to is unchanged, and @why gets one line: field, value, valid values. The
- * functions with the same names in proto/cursor.h list the edits that are rejected.
+ * Each function edits a cursor and writes the result to @to, which may be @cursor. No session is
+ * needed, and different threads may call them. They return the number of bytes written
+ * (TOKEND_CURSOR_BYTES are always enough), EARGUMENT or EMEMORY. On failure @to is unchanged, and
+ * @why gets one line: field, value, valid values.
  */
 struct tokend_edit {
 	const void *cursor; /* [cursor_bytes] */
@@ -417,11 +357,9 @@ struct tokend_edit {
 	char *why; /* [why_bytes]. NULL: not wanted */
 	size_t why_bytes;
 };
-/* Moves to @position. */
+/* Moves to @position; forwards by @samples, which are never served; back to @position. */
 TOKEND_API int64_t tokend_cursor_seek(const struct tokend_edit *edit, uint64_t position);
-/* Moves forwards by @samples, which are never served. */
 TOKEND_API int64_t tokend_cursor_skip(const struct tokend_edit *edit, uint64_t samples);
-/* Moves back to @position. */
 TOKEND_API int64_t tokend_cursor_rewind(const struct tokend_edit *edit, uint64_t position);
 /* Gives the datasets @names the weights @weights (both [@n]) from position @at on, a multiple of
  * 1024; all others get 0. TOKEND_SOON: the next multiple of 1024. */
@@ -438,12 +376,8 @@ TOKEND_API int64_t tokend_cursor_remove(
 /* Writes the position of a cursor to *@position. Returns 0 or EARGUMENT, EMEMORY. */
 TOKEND_API int tokend_cursor_position(
 	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes);
-/*
- * Writes a cursor as one JSON object, the output of `tokctl cursor show --json`.
- *
- * Returns the length of the text without the 0 that ends it; 4 MiB of @capacity are always enough.
- * Errors: EARGUMENT, EMEMORY.
- */
+/* Writes a cursor as one JSON object, the output of `tokctl cursor show --json`, and returns its
+ * length without the 0 that ends it; 4 MiB are always enough. Errors: EARGUMENT, EMEMORY. */
 TOKEND_API int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json,
 	size_t capacity, char *why, size_t why_bytes);
 /* The key that the order derives from @seed for @tag and @value (section 2 of the order's
@@ -455,9 +389,7 @@ TOKEND_API uint64_t tokend_derive(uint64_t seed, uint64_t tag, uint64_t value);
  *
  * `tokctl mix | skip | checkpoint | drain | rescale` leaves a request with the daemon. Each session
  * sees its number. One rank fetches it; after that the operator cannot withdraw it. All ranks carry
- * it out at the same step, and each rank answers. The job decides how its ranks agree on the step:
- * the Python loader's control() uses torch.distributed, and
- * client/example/trainers/llmc_dataloader.h uses MPI.
+ * it out at the same step, and each rank answers. The job decides how its ranks agree on the step.
  */
 #define TOKEND_ARGS_BYTES 65536
 
@@ -477,10 +409,8 @@ enum tokend_outcome {
 
 /* Number of the pending request, 0 if there is none. One atomic load. */
 TOKEND_API uint64_t tokend_request_number(const struct tokend *t);
-/*
- * Fetches the pending request. Returns 0; request->number is 0 if none is pending. Errors:
- * ECONNECT, EPROTOCOL, EAGAIN, EFORKED.
- */
+/* Fetches the pending request. Returns 0; request->number is 0 if none is pending. Errors:
+ * ECONNECT, EPROTOCOL, EAGAIN, EFORKED. */
 TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
 /*
  * Carries out a mix or a skip: edits the cursor at the last batch taken, and seeks. Batches taken
@@ -494,21 +424,16 @@ TOKEND_API int tokend_request(struct tokend *t, struct tokend_request *request);
  */
 TOKEND_API int tokend_obey(
 	struct tokend *t, const char *kind, const char *args, uint64_t *acts_from);
-/*
- * Reverts the last mix or skip of tokend_obey(), for jobs where another rank failed to carry it
+/* Reverts the last mix or skip of tokend_obey(), for jobs where another rank failed to carry it
  * out. Possible until tokend_answer() with DONE or FAILED, the next call that looks for a batch, or
- * a seek. Needs neither memory nor the daemon.
- *
- * Returns 1, or 0 if there is nothing to revert. Errors: EFORKED, EPROTOCOL.
- */
+ * a seek. Needs neither memory nor the daemon. Returns 1, or 0 if there is nothing to revert.
+ * Errors: EFORKED, EPROTOCOL. */
 TOKEND_API int tokend_undo(struct tokend *t);
 /*
  * Reports this rank's outcome of request @number to the operator. @text is one line for people, cut
  * to 1023 bytes. TOKEND_DONE also sends the current cursor and the result of tokend_obey(). Call it
- * before seeking to another rank.
- *
- * Returns 0. Errors: EARGUMENT, EMEMORY, EAGAIN, EFORKED, ECONNECT (the daemon was lost, and the
- * request with it; this call does not look for another one).
+ * before seeking to another rank. Returns 0. Errors: EARGUMENT, EMEMORY, EAGAIN, EFORKED, ECONNECT
+ * (the daemon was lost, and the request with it; this call does not look for another one).
  */
 TOKEND_API int tokend_answer(
 	struct tokend *t, uint64_t number, enum tokend_outcome outcome, const char *text);
@@ -522,7 +447,7 @@ TOKEND_API int tokend_answer(
  * a batch is written when it is committed. Each batch is one write, without fsync. Only one process
  * at a time may write a file. NULL ends the record.
  *
- * Returns 0. Errors: EARGUMENT (see tokend_errno()), EMEMORY, EFORKED. If a later write fails,
+ * Returns 0. Errors: EARGUMENT, EMEMORY, EFORKED. If a later write fails,
  * tokend_next() or tokend_commit() returns EARGUMENT and takes or commits nothing.
  */
 TOKEND_API int tokend_record(struct tokend *t, const char *path);
@@ -533,9 +458,7 @@ TOKEND_API int tokend_record(struct tokend *t, const char *path);
  * For copies to a GPU: register the ring with the CUDA runtime, so that cudaMemcpyAsync() from a
  * batch is asynchronous and fast. Release a batch only when the event after its copy has passed.
  * client/example/gpu_trainer.c is a complete trainer. The library itself loads no CUDA.
- */
-
-/*
+ *
  * Sets *@base and *@bytes to the memory of the current ring's slots, whole pages that all `tokens`
  * of its batches point into. Register at most 1 GiB at a time: no slot crosses a multiple of 1 GiB
  * from @base. Call it after each tokend_next(), because a seek or a new daemon brings a new ring.
