@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ACCEPTS_A_TURN = 16 };
+enum { ACCEPTS_A_MS = 8 };
 
 bool acceptor_allows(const struct acceptor *a, uid_t uid)
 {
@@ -99,11 +99,23 @@ static bool accept_one(struct acceptor *a)
 	return true;
 }
 
+static void on_again(uv_timer_t *timer)
+{
+	acceptor_clock(timer->data);
+}
+
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
+	struct acceptor *a = poll->data;
+	int n = 0;
+
 	(void)status, (void)events;
-	for (int i = 0; i < ACCEPTS_A_TURN && accept_one(poll->data); i++)
-		continue;
+	while (n < ACCEPTS_A_MS && accept_one(a))
+		n++;
+	if (n == ACCEPTS_A_MS) {
+		uv_poll_stop(poll);
+		uv_timer_start(&a->again, on_again, 1, 0);
+	}
 }
 
 void acceptor_clock(struct acceptor *a)
@@ -120,14 +132,16 @@ void acceptor_start(struct acceptor *a)
 {
 	users_find_web(a->users);
 	a->spare_fd = dup(STDERR_FILENO);
+	uv_timer_init(a->connections->loop, &a->again);
 	uv_poll_init(a->connections->loop, &a->poll, a->fd);
-	a->poll.data = a;
+	a->poll.data = a->again.data = a;
 	uv_poll_start(&a->poll, UV_READABLE, on_accept);
 }
 
 void acceptor_stop(struct acceptor *a)
 {
 	uv_close((uv_handle_t *)&a->poll, NULL);
+	uv_close((uv_handle_t *)&a->again, NULL);
 	if (a->spare_fd >= 0)
 		close(a->spare_fd);
 	a->spare_fd = -1;

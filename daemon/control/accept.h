@@ -15,7 +15,8 @@ struct acceptor {
 	struct users *users;
 	int fd; /* the listening socket; not owned */
 	uv_poll_t poll;
-	int spare_fd; /* closed when descriptors run out; -1: none */
+	uv_timer_t again; /* ends a pause in accepting */
+	int spare_fd;	  /* closed when descriptors run out; -1: none */
 };
 
 /* May the user connect? */
