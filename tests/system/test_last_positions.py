@@ -9,7 +9,7 @@ import numpy
 import pytest
 import tokend
 
-from lib import TOKCTL, Daemon, datasets, rank_rows, rows_at, run
+from lib import TOKCTL, Daemon, datasets, rank_rows, rows_at, run, status, wait_for
 
 WORLD, MICRO, LAST = 2, 3, (1 << 64) - 1  # the last position; padding rows have this number
 STARTS = {"2^63": (1 << 63) - 20, "2^64": LAST - 64}
@@ -87,6 +87,8 @@ def test_an_endless_stream_ends_after_the_last_position(daemon, place):
         loader.cursor.skip(8)
     valid = [int((~batch["padding"]).sum()) for batch in loader]
     assert valid == [3, 3, 1], "7 samples, then the end"
+    at = lambda: status(daemon.socket)[0][0]["position"]
+    assert wait_for(lambda: at() == LAST), "a status does not count beyond it"
     assert loader.position == LAST
     state = loader.state_dict()
     loader.close()

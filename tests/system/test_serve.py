@@ -8,12 +8,14 @@ import shutil
 import signal
 import socket
 import time
+import urllib.parse
+import urllib.request
 
 import pytest
 from requesting import Bench, Operator, Trainer
 
-from lib import TOKCTL, TOKEND, Client, Daemon, Refused, client_of, datasets, few_descriptors
-from lib import has, run, status, wait_for
+from lib import REPO, TOKCTL, TOKEND, Client, Daemon, Refused, client_of, datasets
+from lib import few_descriptors, free_port, has, run, status, wait_for
 from lib.browser import Browser
 from lib.web import Web, values
 
@@ -154,6 +156,29 @@ def test_a_flood_of_a_stranger_costs_the_daemon_nothing(served, web):
     _, _, used = os.wait4(child, 0)
     assert cpu() - before < 0.1 * (used.ru_utime + used.ru_stime)
     assert web.ask("/healthz")[0].status == 200
+
+
+@pytest.mark.skipif(not shutil.which("prometheus"), reason="no prometheus")
+def test_prometheus_scrapes_it(served, web):
+    """Its own program, with the job of config/alerts.yaml."""
+    place, port = served.place, free_port()
+    job = {"job_name": "tokend", "static_configs": [{"targets": [f"127.0.0.1:{web.port}"]}]}
+    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
+    with open(place.file("prometheus.yaml"), "w") as file:
+        json.dump(config | {"rule_files": [str(REPO / "config/alerts.yaml")]}, file)
+    listen = f"--web.listen-address=127.0.0.1:{port}"
+    data = f"--storage.tsdb.path={place.file('data')}"
+    process = place.spawn(["prometheus", f"--config.file={file.name}", listen, data])
+
+    def value(query):
+        with contextlib.suppress(OSError):
+            path = f"/api/v1/query?query={urllib.parse.quote(query)}"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as reply:
+                return [row["value"][1] for row in json.load(reply)["data"]["result"]]
+
+    assert wait_for(lambda: value('tokend_up{job="tokend"} and up == 1') == ["1"])
+    assert value('tokend_stream_sessions{stream="train"}') == ["0"]
+    process.kill()
 
 
 def test_two_do_not_share_a_port(web, served):
