@@ -131,6 +131,13 @@ def kinds(socket):
     ]
 
 
+def small(socket):
+    """All slots are being copied."""
+    trainer = Trainer(socket, slots=2)
+    trainer.steps()
+    return trainer.end()
+
+
 def late(socket):
     """The GPU does nothing for a while: a wait for it would never end."""
     trainer = Trainer(socket, slots=8)

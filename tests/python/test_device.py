@@ -62,6 +62,11 @@ def test_the_rows_of_the_order_arrive(served):
     assert wrong(served, finite["rows"], "finite", 448) == []
 
 
+def test_a_small_ring_waits_for_copies(served):
+    report = finish(start(served, "small", FAKE_CUDA_DELAY_MS=20))
+    assert wrong(served, report["rows"]) == [] and len(report["rows"]) == 48
+
+
 def test_the_step_never_waits_for_the_device(served):
     report = finish(start(served, "late"))
     assert report["pending"] > 0 and wrong(served, report["rows"]) == []

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import phrases
-from ._tokend import ArgumentError, Error
+from ._tokend import ArgumentError, Error, HeldError
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 PORTABLE = 1  # cudaHostRegisterPortable
@@ -204,7 +204,8 @@ class Feed:
         self._warned = False
         self.pinned_bytes = 0  # of the current ring
         self.begin(shape)
-        self._register()
+        with relaxed():
+            self._register()
 
     def begin(self, shape: dict[str, Any]) -> None:
         """Called when the client's shape may have changed: after a seek, or when a restarted daemon
@@ -213,7 +214,6 @@ class Feed:
         rows, window, seq = shape["rows"], shape["window_tokens"], shape["seq_len"]
         parts = 0 if not self._split else 1 if shape["masked"] or window <= seq else 2
         wanted = rows, window, shape["token_bytes"], seq, parts
-        self._slots: int = shape["slots"]
         if wanted == self._shape:
             return
         if wanted[2] == 4 and self._gpu.int32 in (self._dtype, self._labels):
@@ -252,16 +252,24 @@ class Feed:
         return after, True
 
     def _release(self) -> None:
-        """Releases the slots whose copies have ended, or waits if the ring has no other. Slots that
-        were copied, but not taken, are not released, and copied again.
+        """Releases the slots whose copies have ended. Slots that were copied, but not taken, are
+        not released, and copied again.
         """
         for handle, event in list(self._copies.items()):
-            if len(self._copies) >= self._slots:
-                event.synchronize()
-            elif not event.query():
+            if not event.query():
                 return
             self._client.release(handle)
             del self._copies[handle]
+
+    def _look(self, look: Callable[[], Any]) -> Any:
+        while True:
+            self._release()
+            try:
+                return look()
+            except HeldError:  # all slots are being copied
+                if not self._copies:
+                    raise
+                next(iter(self._copies.values())).synchronize()
 
     def next(self, look: Callable[[], Any]) -> tuple[Any, Any] | None:
         """Returns (tokens, result of look()), or None at the end. Until the batch is taken, it
@@ -282,8 +290,7 @@ class Feed:
             )
         slot = None
         while slot is None:  # another thread may take the batch that look() saw
-            self._release()
-            looked = look()
+            looked = self._look(look)
             if looked is None:
                 return None
             self._register()
