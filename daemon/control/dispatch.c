@@ -6,7 +6,6 @@
 #include "daemon/control/errand.h"
 #include "daemon/control/log.h"
 #include "daemon/control/request.h"
-#include "daemon/control/request_new.h"
 #include "daemon/control/snapshot.h"
 #include "daemon/control/status.h"
 #include "proto/phrases.h"

@@ -2,23 +2,53 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
+#include "proto/phrases.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
+enum { RUNS_NAMED = 8 }; /* in one message */
+
 /* ---- participants ---- */
 
-bool participant_waits(const struct participant *p)
+/* The next session, from @id on, that a request to this run concerns. @run NULL: to any run. */
+static struct session *next_of(
+	const struct control *control, uint32_t id, const struct stream *stream, const char *run)
+{
+	for (; id < LIMIT_SESSIONS; id++) {
+		struct session *s = control->sessions.of[id];
+
+		if (session_is_live(s) && !s->helper && s->stream->slot == stream->slot &&
+			(!run || strcmp(s->run, run) == 0))
+			return s;
+	}
+	return NULL;
+}
+
+/* The open request to this run. */
+static struct request *find(
+	const struct requests *all, const struct stream *stream, const char *run)
+{
+	struct request *r = all->first;
+
+	while (r && (r->stream->slot != stream->slot || strcmp(r->run, run) != 0))
+		r = r->next;
+	return r;
+}
+
+static bool participant_waits(const struct participant *p)
 {
 	return p->outcome == 0 || p->outcome == WIRE_NOTED;
 }
 
-unsigned request_waiting(const struct request *r)
+/* The number of participants that have not answered. */
+static unsigned waiting(const struct request *r)
 {
 	unsigned n = 0;
 
@@ -27,27 +57,12 @@ unsigned request_waiting(const struct request *r)
 	return n;
 }
 
-bool request_concerns(const struct session *s, const struct stream *stream, const char *run)
-{
-	return session_is_live(s) && !s->helper && s->stream->slot == stream->slot &&
-	       strcmp(s->run, run) == 0;
-}
-
 static bool is_participant(const struct session *s, const struct participant *p)
 {
 	return s->rank == p->rank && s->peer == p->peer;
 }
 
-static struct request *request_of(const struct session *s)
-{
-	struct request *r = s->control->requests.first;
-
-	while (r && !request_concerns(s, r->stream, r->run))
-		r = r->next;
-	return r;
-}
-
-static struct participant *participant_of(const struct request *r, const struct session *s)
+static struct participant *participant_of(struct request *r, const struct session *s)
 {
 	for (unsigned i = 0; i < r->participants; i++)
 		if (is_participant(s, &r->participant[i]))
@@ -58,7 +73,7 @@ static struct participant *participant_of(const struct request *r, const struct 
 /* The request that this session has not answered yet. */
 static struct request *open_request(const struct session *s)
 {
-	struct request *r = request_of(s);
+	struct request *r = s->helper ? NULL : find(&s->control->requests, s->stream, s->run);
 	const struct participant *p = r ? participant_of(r, s) : NULL;
 
 	return p && participant_waits(p) ? r : NULL;
@@ -77,29 +92,15 @@ static void show(struct session *s)
 		&s->memory.ring.header->request, request_number(s), memory_order_release);
 }
 
-/* Updates the request's number in all rings of a run, also when the request has ended. */
-static void show_all(struct control *control, const struct stream *stream, const char *run)
-{
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (request_concerns(control->sessions.of[id], stream, run))
-			show(control->sessions.of[id]);
-}
-
-/* Makes @s a participant. If it is one and has answered, its answer stays. False: out of memory. */
-static bool add_participant(struct request *r, const struct session *s)
+/* Makes @s a participant. If it is one and has answered, its answer stays. */
+static void add_participant(struct request *r, const struct session *s)
 {
 	struct participant *p = participant_of(r, s);
 
+	if (!p && r->participants == LIMIT_SESSIONS)
+		return; /* more than ever were attached: it does not see the request */
 	if (!p) {
-		struct participant *list =
-			r->participants < LIMIT_SESSIONS
-				? realloc(r->participant, (r->participants + 1) * sizeof(*list))
-				: NULL;
-
-		if (!list)
-			return false;
-		r->participant = list;
-		p = &list[r->participants++];
+		p = &r->participant[r->participants++];
 		*p = (struct participant){.rank = s->rank, .peer = s->peer};
 	}
 	if (p->outcome == WIRE_GONE)
@@ -108,16 +109,21 @@ static bool add_participant(struct request *r, const struct session *s)
 	p->micro_batch = s->micro_batch;
 	p->pid = s->connection->pid;
 	memcpy(p->host, s->connection->host, sizeof(p->host));
-	return true;
+}
+
+void request_join(struct session *s)
+{
+	struct request *r = s->helper ? NULL : find(&s->control->requests, s->stream, s->run);
+
+	if (r)
+		add_participant(r, s);
+	show(s);
 }
 
 /* ---- the end of one ---- */
 
-void request_free(struct request *r)
+static void request_free(struct request *r)
 {
-	free(r->args);
-	free(r->cursor);
-	free(r->participant);
 	generation_drop(r->generation);
 	free(r);
 }
@@ -125,13 +131,16 @@ void request_free(struct request *r)
 static void request_end(struct control *control, struct request *r)
 {
 	struct request **at = &control->requests.first;
+	struct session *s;
 
 	while (*at != r)
 		at = &(*at)->next;
 	*at = r->next;
 	if (r->asker)
 		r->asker->request = NULL;
-	show_all(control, r->stream, r->run);
+	for (s = next_of(control, 0, r->stream, r->run); s;
+		s = next_of(control, s->id + 1, r->stream, r->run))
+		show(s);
 	request_free(r);
 }
 
@@ -160,24 +169,16 @@ static const char *outcome_name(enum wire_outcome outcome)
 	return names[outcome];
 }
 
-/* Should the operator get this cursor? Only the first one, and the first that differs from it.
- * *@same: it equals the first. */
-static bool compare_cursor(struct request *r, struct wire_bytes cursor, bool *same)
+/* Does @cursor equal that of the first participant that was done? *@first: it is that one's. */
+static bool same_cursor(struct request *r, struct wire_bytes cursor, bool *first)
 {
-	if (!r->cursor) {
-		*same = true;
-		r->cursor = malloc(cursor.n ? cursor.n : 1);
-		if (r->cursor)
-			memcpy(r->cursor, cursor.at, cursor.n);
-		r->cursor_bytes = cursor.n;
-		return true;
-	}
-	*same = cursor.n == r->cursor_bytes && memcmp(cursor.at, r->cursor, cursor.n) == 0;
+	uint64_t hash = order_name_hash(cursor.at, cursor.n);
 
-	bool first = !*same && !r->differed;
-
-	r->differed |= !*same;
-	return first;
+	*first = !r->has_cursor;
+	if (*first)
+		r->cursor = hash;
+	r->has_cursor = true;
+	return hash == r->cursor;
 }
 
 /* The user whose log lines these are. */
@@ -205,9 +206,9 @@ static void pass_on(struct control *control, struct request *r, const struct par
 	const struct wire *w)
 {
 	struct wire out = {.op = WIRE_ANSWER};
-	unsigned left = request_waiting(r);
+	unsigned left = waiting(r);
 	struct wire_bytes text = w ? wire_bytes(w, WIRE_TEXT) : (struct wire_bytes){"", 0};
-	bool same;
+	bool first;
 
 	log_client(uid_of(r), LOG_NOTE, "request %" PRIu64 ": rank %" PRIu64 " of run %s: %s%s%.*s",
 		r->number, p->rank, r->run, outcome_name(p->outcome), text.n ? ": " : "",
@@ -226,9 +227,9 @@ static void pass_on(struct control *control, struct request *r, const struct par
 	if (w && p->outcome == WIRE_DONE && wire_has(w, WIRE_CURSOR)) {
 		struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
 
-		if (compare_cursor(r, cursor, &same))
+		wire_set(&out, WIRE_SAME, same_cursor(r, cursor, &first));
+		if (first)
 			wire_set_bytes(&out, WIRE_CURSOR, cursor.at, cursor.n);
-		wire_set(&out, WIRE_SAME, same);
 	}
 	if (w && wire_has(w, WIRE_FROM) && wire_has(w, WIRE_ACTS_FROM)) {
 		wire_set(&out, WIRE_FROM, wire_number(w, WIRE_FROM));
@@ -283,35 +284,17 @@ void request_answer(struct connection *c, const struct wire *w)
 	pass_on(c->control, r, p, w);
 }
 
-/* ---- sessions come and go ---- */
-
-void request_join(struct session *s)
-{
-	struct request *r = request_of(s);
-
-	if (r && !add_participant(r, s))
-		log_client(s->connection->uid, LOG_WARNING,
-			"request %" PRIu64 ": rank %" PRIu64
-			" of run %s does not see it: out of memory",
-			r->number, s->rank, s->run);
-	show(s);
-}
-
 void request_leave(struct session *s)
 {
 	struct control *control = s->control;
-	struct request *r = s->helper ? NULL : control->requests.first;
-	struct participant *p;
+	struct request *r = open_request(s);
+	struct participant *p = r ? participant_of(r, s) : NULL;
 
-	while (r && (r->stream->slot != s->stream->slot || strcmp(r->run, s->run) != 0))
-		r = r->next;
-	p = r ? participant_of(r, s) : NULL;
-	if (!p || !participant_waits(p))
+	if (!p)
 		return;
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (control->sessions.of[id] != s &&
-			request_concerns(control->sessions.of[id], r->stream, r->run) &&
-			is_participant(control->sessions.of[id], p))
+	for (struct session *other = next_of(control, 0, r->stream, r->run); other;
+		other = next_of(control, other->id + 1, r->stream, r->run))
+		if (other != s && is_participant(other, p))
 			return; /* it has another ring */
 	p->outcome = WIRE_GONE;
 	pass_on(control, r, p, NULL);
@@ -379,29 +362,201 @@ void request_cancel(struct connection *c, const struct wire *w)
 	connection_send(c, serial, &out);
 }
 
-/* ---- the beginning of one ---- */
+/* ---- a new one ---- */
 
-bool request_invite(struct control *control, struct request *r)
+/* Do all sessions of the run belong to this user? */
+static bool is_all_of(const struct control *control, uid_t uid, const char *stream, const char *run)
 {
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (request_concerns(control->sessions.of[id], r->stream, r->run) &&
-			!add_participant(r, control->sessions.of[id]))
+		if (session_is_of(control->sessions.of[id], stream, run) &&
+			control->sessions.of[id]->connection->uid != uid)
 			return false;
 	return true;
 }
 
-void request_begin(struct connection *asker, struct request *r)
+/* May the user of @c change this run? */
+static bool may_change(const struct connection *c, const struct stream *stream, const char *run)
+{
+	const struct control *control = c->control;
+	const char *name = stream->config->name;
+
+	if (runs_privileged(control->config, c->uid))
+		return true;
+	return runs_owns(control->runs, c->uid, name, run) &&
+	       (runs_known(control->runs) || is_all_of(control, c->uid, name, run));
+}
+
+/* Lists the runs attached on @stream that @c may change, separated by commas. Returns their number.
+ */
+static unsigned name_runs(
+	const struct connection *c, const struct stream *stream, char *to, size_t room)
+{
+	unsigned n = 0;
+	size_t length = 0;
+
+	to[0] = 0;
+	for (const struct session *s = next_of(c->control, 0, stream, NULL); s && n <= RUNS_NAMED;
+		s = next_of(c->control, s->id + 1, stream, NULL)) {
+		if (!may_change(c, stream, s->run) || next_of(c->control, 0, stream, s->run) != s)
+			continue;
+		length += (size_t)snprintf(to + length, room - length, "%s%s", n > 0 ? ", " : "",
+			n == RUNS_NAMED ? "…" : s->run);
+		n++;
+	}
+	return n;
+}
+
+/* Takes the run that @w names. */
+static bool find_named(const struct connection *c, struct request *r, const struct wire *w,
+	const char *runs, struct fault *fault)
+{
+	const char *stream = r->stream->config->name;
+
+	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
+		return fault_set(fault, FAULT_REQUEST, "run", "must be " PHRASE_NAME);
+	runs_rename(c->control->runs, c->uid, stream, r->run);
+	if (!next_of(c->control, 0, r->stream, r->run))
+		return fault_set(fault, FAULT_REQUEST, "run",
+			"run %s is not attached on stream %s; attached: %s", r->run, stream,
+			runs[0] ? runs : "runs of other users");
+	if (!may_change(c, r->stream, r->run))
+		return fault_set(fault, FAULT_REQUEST, "run",
+			"run %s belongs to someone else; only its owner, root and admin_uids may "
+			"change it, not uid %u",
+			r->run, (unsigned)c->uid);
+	return true;
+}
+
+/* Takes the run that @w names, or the only one that the operator may change. */
+static bool find_run(
+	const struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
+{
+	char runs[(RUNS_NAMED + 1) * (LIMIT_NAME_BYTES + 2)];
+	unsigned n = name_runs(c, r->stream, runs, sizeof(runs));
+	const char *stream = r->stream->config->name;
+
+	if (!next_of(c->control, 0, r->stream, NULL))
+		return fault_set(fault, FAULT_REQUEST, "stream",
+			"no session is attached on stream %s at this daemon", stream);
+	if (wire_has(w, WIRE_RUN))
+		return find_named(c, r, w, runs, fault);
+	if (n == 0)
+		return fault_set(fault, FAULT_REQUEST, "run",
+			"only runs of other users are attached on stream %s; their owners, root "
+			"and admin_uids may change them, not uid %u",
+			stream, (unsigned)c->uid);
+	if (n > 1)
+		return fault_set(fault, FAULT_REQUEST, "run",
+			"several runs are attached on stream %s; name one of %s", stream, runs);
+	memcpy(r->run, runs, strlen(runs) + 1);
+	return true;
+}
+
+/* A run and an operator's connection have one request at a time. */
+static bool find_room(struct connection *c, const struct request *r, struct fault *fault)
+{
+	const struct request *other = find(&c->control->requests, r->stream, r->run);
+	const struct participant *p = other ? other->participant : NULL;
+
+	if (c->request)
+		return fault_set(fault, FAULT_REQUEST, "connection",
+			"already waits for another request; open another connection");
+	if (!other)
+		return true;
+	while (!participant_waits(p)) /* at least one does, otherwise it would have ended */
+		p++;
+	return fault_set(fault, FAULT_REQUEST, "run",
+		"run %s has had an open request for %" PRIu64 " s: %s, number %" PRIu64
+		"; rank %" PRIu64 " (pid %d on %s) has not answered%s",
+		r->run, (connection_now(c) - other->since_ms) / 1000, other->kind, other->number,
+		p->rank, (int)p->pid, p->host[0] ? p->host : "?",
+		waiting(other) > 1 ? ", nor have other ranks" : "");
+}
+
+static bool read_request(
+	struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
+{
+	char name[LIMIT_NAME_BYTES + 1], list[NEAREST_LIST_BYTES];
+
+	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
+		return fault_set(fault, FAULT_REQUEST, "stream", "must be " PHRASE_NAME);
+	r->generation = generation_hold(c->control->generations.newest);
+	r->stream = catalog_stream(r->generation->catalog, name);
+	if (!r->stream)
+		return fault_set(fault, FAULT_REQUEST, "stream", PHRASE_NO_STREAM, name,
+			c->control->config->path,
+			config_list_streams(c->control->config, name, list));
+	if (!wire_text(w, WIRE_KIND, r->kind, sizeof(r->kind)) || !wire_name_ok(r->kind))
+		return fault_set(fault, FAULT_REQUEST, "kind", "must be a name of 1 to %zu bytes",
+			sizeof(r->kind) - 1);
+	if (!wire_text(w, WIRE_ARGS, r->args, sizeof(r->args)))
+		return fault_set(fault, FAULT_REQUEST, "args",
+			"%u bytes; must be fewer than %d, and none is 0",
+			wire_bytes(w, WIRE_ARGS).n, WIRE_ARGS_BYTES);
+	return find_run(c, r, w, fault) && find_room(c, r, fault);
+}
+
+/* Gives it its number, and shows it to all sessions of its run, which become participants. */
+static void request_begin(struct connection *asker, struct request *r, uint64_t serial)
 {
 	struct control *control = asker->control;
+	struct session *s;
+	char line[400] = "";
 
-	assert(!asker->request && request_waiting(r) > 0);
 	r->number = ++control->requests.last;
 	r->since_ms = connection_now(asker);
 	r->asker = asker;
+	r->serial = serial;
 	asker->request = r;
 	r->next = control->requests.first;
 	control->requests.first = r;
-	show_all(control, r->stream, r->run);
+	for (s = next_of(control, 0, r->stream, r->run); s;
+		s = next_of(control, s->id + 1, r->stream, r->run)) {
+		add_participant(r, s);
+		show(s);
+	}
+	for (size_t i = 0; i < sizeof(line) - 1 && r->args[i]; i++)
+		line[i] = r->args[i] == '\n' ? ' ' : r->args[i];
+	log_client(asker->uid, LOG_NOTE,
+		"request %" PRIu64
+		" of uid %u (pid %d) for %u sessions of run %s on stream %s: %s %s",
+		r->number, (unsigned)asker->uid, (int)asker->pid, r->participants, r->run,
+		r->stream->config->name, r->kind, line);
+}
+
+/* Replies to the operator; with a cursor of the run, for the mix before the request. */
+static void reply(struct connection *c, const struct request *r)
+{
+	const struct session *s = next_of(c->control, 0, r->stream, r->run);
+	struct wire out = {.op = WIRE_ASKED};
+	char cursor[LIMIT_CURSOR_BYTES];
+
+	wire_set(&out, WIRE_NUMBER, r->number);
+	wire_set(&out, WIRE_SESSIONS, r->participants);
+	wire_set_text(&out, WIRE_RUN, r->run);
+	wire_set_bytes(&out, WIRE_CURSOR, cursor,
+		cursor_encode(feed_cursor(s->feed), cursor, sizeof(cursor)));
+	connection_send(c, r->serial, &out);
+}
+
+void request_new(struct connection *c, const struct wire *w)
+{
+	struct request *r = calloc(1, sizeof(*r));
+	uint64_t serial = wire_number(w, WIRE_SERIAL);
+	struct fault fault;
+
+	fault_set(&fault, FAULT_MEMORY, "request", "out of memory");
+	if (r && read_request(c, r, w, &fault)) {
+		request_begin(c, r, serial);
+		reply(c, r);
+		return;
+	}
+	counts_request(&c->control->counts, r ? r->kind : "", COUNTS_REFUSED);
+	if (r)
+		request_free(r);
+	log_client(c->uid, LOG_WARNING, "request of uid %u (pid %d) refused: %s: %s",
+		(unsigned)c->uid, (int)c->pid, fault.field, fault.text);
+	connection_error(c, serial, &fault);
 }
 
 /* Numbers differ between daemons, after one another and on different nodes. They are below 2^63
@@ -419,12 +574,10 @@ void requests_check(const struct requests *requests)
 {
 	for (const struct request *r = requests->first; r; r = r->next) {
 		assert(r->number > 0 && r->number <= requests->last);
-		assert(r->stream && r->args && r->participants <= LIMIT_SESSIONS);
-		assert(request_waiting(r) > 0); /* otherwise it would have ended */
+		assert(r->stream && r->participants <= LIMIT_SESSIONS);
+		assert(waiting(r) > 0); /* otherwise it would have ended */
 		assert(!r->asker || (r->asker->request == r && !r->asker->closing));
-		for (const struct request *other = r->next; other; other = other->next)
-			assert(other->number < r->number &&
-				(other->stream->slot != r->stream->slot ||
-					strcmp(other->run, r->run) != 0));
+		assert(find(requests, r->stream, r->run) == r); /* a run has one */
+		assert(!r->next || r->next->number < r->number);
 	}
 }

@@ -31,15 +31,14 @@ struct request {
 	const struct stream *stream;
 	char run[LIMIT_NAME_BYTES + 1];
 	char kind[16];
-	char *args;
+	char args[WIRE_ARGS_BYTES];
 	struct connection *asker; /* the operator, who waits for answers; NULL: has left */
 	uint64_t serial;	  /* of the asker's query */
 	bool fetched;		  /* by a session */
-	bool differed;		  /* two answers had different cursors */
-	void *cursor;		  /* of the first WIRE_DONE */
-	size_t cursor_bytes;
+	bool has_cursor;	  /* a WIRE_DONE arrived */
+	uint64_t cursor;	  /* hash of that of the first one */
 	unsigned participants;
-	struct participant *participant;
+	struct participant participant[LIMIT_SESSIONS];
 };
 
 struct requests {
@@ -53,10 +52,11 @@ void requests_free(struct requests *requests);
 /* Asserts the invariants between turns of the loop. */
 void requests_check(const struct requests *requests);
 
-/* Handlers, one per message. The first three are for attached connections. */
+/* Handlers. The first three are for attached connections. */
 void request_pending(struct connection *c, const struct wire *w);
 void request_describe(struct connection *c, const struct wire *w);
 void request_answer(struct connection *c, const struct wire *w);
+void request_new(struct connection *c, const struct wire *w);
 void request_cancel(struct connection *c, const struct wire *w);
 
 /* A session has attached: shows it the open request of its run, unless it has answered that
@@ -68,19 +68,5 @@ void request_leave(struct session *session);
 void request_abandon(struct connection *c);
 /* Number of the request that this session has not answered, or 0. */
 uint64_t request_number(const struct session *session);
-
-/* ---- for request_new.c ---- */
-
-/* Does a request to this run concern session @s? Not if @s is NULL, is ending, or is a helper. */
-bool request_concerns(const struct session *s, const struct stream *stream, const char *run);
-/* Has it not answered yet? */
-bool participant_waits(const struct participant *p);
-/* The number of participants that have not answered. */
-unsigned request_waiting(const struct request *r);
-/* Makes every session of its run a participant. False: out of memory. */
-bool request_invite(struct control *control, struct request *r);
-/* Gives @r its number and shows it to its participants. Takes ownership of @r. */
-void request_begin(struct connection *asker, struct request *r);
-void request_free(struct request *r);
 
 #endif

@@ -13,7 +13,6 @@
  *   attach.c          begins a session
  *   snapshot.c        saves snapshots
  *   status.c          replies to status queries; counts.c, process.c: counters, and /proc
- *   request_new.c     takes an operator's request; request.c passes on the sessions' answers
  *   session.c         the life of a session; session_memory.c: its part of `memory:`;
  *                     session_log.c: its lines in the log
  *   twins.c           detects two processes that read for one rank
