@@ -63,38 +63,25 @@ void cgroup_free(struct cgroup *cgroup)
 
 /* ---- what the groups allow ---- */
 
-/* The number in file @name of a group; @otherwise if there is none. */
-static uint64_t number(const char *directory, const char *name, uint64_t otherwise)
+/* The number after @key in file @name of a group, or with NULL the first one; @otherwise if there
+ * is none, or "max". */
+static uint64_t number(const char *directory, const char *name, const char *key, uint64_t otherwise)
 {
-	char path[2 * PATH_MAX + 64];
+	char path[2 * PATH_MAX + 64], word[64] = "";
 	uint64_t value;
+	bool found;
 	FILE *file;
 
 	snprintf(path, sizeof(path), "%s/%s", directory, name);
 	file = fopen(path, "re");
 	if (!file)
 		return otherwise;
-	if (fscanf(file, "%" SCNu64, &value) != 1) /* "max" */
-		value = otherwise;
+	do
+		found = (!key || fscanf(file, "%63s", word) == 1) &&
+			fscanf(file, "%" SCNu64, &value) == 1;
+	while (found && key && strcmp(word, key) != 0);
 	fclose(file);
-	return value;
-}
-
-/* The page cache of a group and its children, in bytes. */
-static uint64_t cache(const char *directory)
-{
-	char path[2 * PATH_MAX + 64], key[64];
-	uint64_t value, sum = 0;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "%s/memory.stat", directory);
-	file = fopen(path, "re");
-	while (file && fscanf(file, "%63s %" SCNu64, key, &value) == 2)
-		if (strcmp(key, "active_file") == 0 || strcmp(key, "inactive_file") == 0)
-			sum += value;
-	if (file)
-		fclose(file);
-	return sum;
+	return found ? value : otherwise;
 }
 
 static uint64_t kept_of(uint64_t limit)
@@ -111,14 +98,17 @@ static void look(const char *mount, const char *inside, struct cgroup_room *room
 
 	snprintf(directory, sizeof(directory), "%s%s", mount, inside);
 
-	uint64_t most = number(directory, "memory.max", UINT64_MAX);
-	uint64_t high = number(directory, "memory.high", UINT64_MAX);
+	uint64_t most = number(directory, "memory.max", NULL, UINT64_MAX);
+	uint64_t high = number(directory, "memory.high", NULL, UINT64_MAX);
 	uint64_t limit = high < most ? high : most;
 
 	if (limit == UINT64_MAX)
 		return;
 
-	uint64_t used = number(directory, "memory.current", 0), held = cache(directory);
+	/* Page cache, also of the group's children. */
+	uint64_t held = number(directory, "memory.stat", "active_file", 0) +
+			number(directory, "memory.stat", "inactive_file", 0);
+	uint64_t used = number(directory, "memory.current", NULL, 0);
 
 	used = used > held ? used - held : 0;
 

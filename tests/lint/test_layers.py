@@ -135,3 +135,9 @@ def test_architecture_names_existing_files():
     for name in re.findall(r"`([\w./]+\.(?:c|h|py|md|sh|yaml))`", page):
         places = (name, f"daemon/**/{name}", f"client/**/{name}")
         assert any(any(ROOT.glob(place)) for place in places), f"{name} is not there"
+
+
+def test_security_names_existing_tests():
+    page = (ROOT / "daemon/SECURITY.md").read_text()
+    for name in re.findall(r"`(test_\w+|\w+\.sh)`", page):
+        assert any((ROOT / "tests").glob(f"*/{name.removesuffix('.sh')}.*")), f"no {name}"
