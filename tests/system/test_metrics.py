@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import REPO, Client, Daemon, Refused, datasets, run, wait_for
+from lib import PACKET_BYTES, REPO, Client, Daemon, Refused, datasets, run, status, wait_for
 from lib.cat import Cat
 from lib.web import metric, metrics, values
 
@@ -146,3 +146,22 @@ def test_returns_and_read_errors_are_counted(scene):
     assert "tokend_session_" not in text, "sessions have no series unless --sessions is given"
     found = {name for name, _ in values(text)}
     assert {"process_resident_memory_bytes", "process_open_fds", "process_max_fds"} <= found
+
+
+def test_a_long_status_comes_in_pages(place):
+    """None of its sessions and datasets is lost between two packets."""
+    place.shard("web/a.bin", 30_000)
+    names = [f"dataset-{n:03}-{'x' * 20}" for n in range(1000)]
+    sets = [{"name": name, "path": "web"} for name in names]
+    streams = {f"s{n}": {"seed": 1, "seq_len": 64, "datasets": sets} for n in range(3)}
+    daemon = Daemon(place, place.config(streams=streams))
+    clients = [Client(daemon.socket).attach(stream="s1", run=f"r{n}", slots=2) for n in range(40)]
+    sessions, total = status(daemon.socket)
+    assert [s["run"] for s in sessions] == [f"r{n}" for n in range(40)]
+    listed = [[d["dataset"] for d in s["datasets"]] for s in total["streams"]]
+    assert listed == [names] * 3
+    told = clients[0].ask(op="status", after=0)
+    assert told["after"] > 1000 and len(told["args"]) <= PACKET_BYTES
+    for client in clients:
+        client.close()
+    assert daemon.stop() == 0
