@@ -108,18 +108,18 @@ static void set_slow(json_t *object, const struct reader_hang *hang, bool public
 	set_text(object, "slow_shard", path, public);
 }
 
-/* {"le": {"0.001": n, …, "+Inf": n}, "sum": seconds}, with the sums of the buckets so far. */
-static json_t *histogram(const uint64_t *bucket, unsigned n, double (*most)(unsigned i), double sum)
+/* {"le": {"0.001": n, …, "+Inf": n}, "sum": seconds}, with the sums of @n + 1 buckets so far. */
+static json_t *histogram(const uint64_t *bucket, const uint64_t *most_ns, unsigned n, double sum)
 {
 	json_t *le = json_object();
 	char limit[32];
 	uint64_t so_far = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		so_far += bucket[i];
-		snprintf(limit, sizeof(limit), "%.9g", most(i));
-		set(le, i + 1 < n ? limit : "+Inf", so_far);
+		snprintf(limit, sizeof(limit), "%.9g", (double)most_ns[i] / 1e9);
+		set(le, limit, so_far += bucket[i]);
 	}
+	set(le, "+Inf", so_far + bucket[n]);
 	return json_pack("{s:o, s:f}", "le", le, "sum", sum);
 }
 
@@ -221,11 +221,6 @@ struct stream_gauges status_gauges(struct control *control)
 	return all;
 }
 
-static double wait_limit(unsigned i)
-{
-	return i < COUNTS_BUCKETS ? (double)histogram_most_ns[i] / 1e9 : 0;
-}
-
 static json_t *times(const struct histogram *h)
 {
 	uint64_t bucket[COUNTS_BUCKETS + 1];
@@ -233,7 +228,7 @@ static json_t *times(const struct histogram *h)
 	for (unsigned i = 0; i <= COUNTS_BUCKETS; i++)
 		bucket[i] = count_of(&h->bucket[i]);
 	return histogram(
-		bucket, COUNTS_BUCKETS + 1, wait_limit, (double)count_of(&h->sum_ns) / 1e9);
+		bucket, histogram_most_ns, COUNTS_BUCKETS, (double)count_of(&h->sum_ns) / 1e9);
 }
 
 static json_t *read_errors(const struct stream_counts *c)
@@ -451,15 +446,11 @@ static json_t *faults_of(const struct store_status *s)
 	return faults;
 }
 
-static double first_byte_limit(unsigned i)
-{
-	return (double)(1 << i) / 1000;
-}
-
 static json_t *store_item(
 	const struct store_status *s, const struct store_sample *from, uint64_t now_ms)
 {
 	struct store_sample now = sample_of(s, now_ms);
+	uint64_t most_ns[STORE_TIMES - 1] = {1000000};
 	json_t *item = json_object();
 
 	set_text(item, "store", s->name, false);
@@ -476,8 +467,10 @@ static json_t *store_item(
 	json_object_set_new(item, "credentials_s",
 		s->expires_s == INT64_MAX ? json_null() : json_integer(s->expires_s));
 	set_last(item, s->last, s->last_ago_s);
+	for (unsigned i = 1; i < STORE_TIMES - 1; i++)
+		most_ns[i] = 2 * most_ns[i - 1];
 	json_object_set_new(item, "first_byte",
-		histogram(s->first_byte, STORE_TIMES, first_byte_limit, s->first_byte_seconds));
+		histogram(s->first_byte, most_ns, STORE_TIMES - 1, s->first_byte_seconds));
 	return item;
 }
 

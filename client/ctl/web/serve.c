@@ -69,24 +69,6 @@ EMBED(page_html, "client/ctl/web/page.html");
 EMBED(page_css, "client/ctl/web/page.css");
 EMBED(page_js, "client/ctl/web/page.js");
 
-static unsigned put_html(struct served *s, FILE *to)
-{
-	(void)s;
-	return fwrite(page_html, 1, (size_t)(page_html_end - page_html), to), 200;
-}
-
-static unsigned put_css(struct served *s, FILE *to)
-{
-	(void)s;
-	return fwrite(page_css, 1, (size_t)(page_css_end - page_css), to), 200;
-}
-
-static unsigned put_js(struct served *s, FILE *to)
-{
-	(void)s;
-	return fwrite(page_js, 1, (size_t)(page_js_end - page_js), to), 200;
-}
-
 /* Prometheus gets the answer that the daemon is away: no answer means that tokctl serve is. */
 static unsigned put_metrics(struct served *s, FILE *to)
 {
@@ -150,31 +132,35 @@ static unsigned put_readiness(struct served *s, FILE *to)
 	return ready ? fputs("ok\n", to), 200 : 503;
 }
 
+static const char plain[] = "text/plain; charset=utf-8";
 static const struct {
 	const char *path, *type;
-	unsigned (*put)(struct served *s, FILE *to); /* returns the HTTP status */
+	unsigned (*put)(struct served *s, FILE *to); /* returns the HTTP status; NULL: a file */
+	const char *file, *end;
 } routes[] = {
-	{"/", "text/html; charset=utf-8", put_html},
-	{"/page.css", "text/css; charset=utf-8", put_css},
-	{"/page.js", "text/javascript; charset=utf-8", put_js},
-	{"/status.json", "application/json", put_status},
-	{"/metrics", "text/plain; version=0.0.4; charset=utf-8", put_metrics},
-	{"/healthz", "text/plain; charset=utf-8", put_health},
-	{"/readyz", "text/plain; charset=utf-8", put_readiness},
+	{"/", "text/html; charset=utf-8", NULL, page_html, page_html_end},
+	{"/page.css", "text/css; charset=utf-8", NULL, page_css, page_css_end},
+	{"/page.js", "text/javascript; charset=utf-8", NULL, page_js, page_js_end},
+	{"/status.json", "application/json", put_status, NULL, NULL},
+	{"/metrics", "text/plain; version=0.0.4; charset=utf-8", put_metrics, NULL, NULL},
+	{"/healthz", plain, put_health, NULL, NULL},
+	{"/readyz", plain, put_readiness, NULL, NULL},
 };
 
 enum { ROUTES = sizeof(routes) / sizeof(routes[0]) };
 
 static unsigned answer(void *context, const char *path, FILE *to, const char **type)
 {
-	unsigned status;
+	unsigned status = 200;
 
 	for (unsigned i = 0; i < ROUTES; i++) {
 		if (strcmp(path, routes[i].path) != 0)
 			continue;
-		status = routes[i].put(context, to);
-		if (status == 200)
-			*type = routes[i].type;
+		if (routes[i].put)
+			status = routes[i].put(context, to);
+		else
+			fwrite(routes[i].file, 1, (size_t)(routes[i].end - routes[i].file), to);
+		*type = status == 200 ? routes[i].type : plain;
 		return status;
 	}
 	fputs("not found; served here:", to);
@@ -212,6 +198,7 @@ static int serve(const struct ctl_arguments *a)
 	s->socket = ctl_text(a, SOCKET);
 	s->config = ctl_text(a, CONFIG);
 	s->sessions = ctl_given(a, SESSIONS);
+	ctl_note("serving at http://%s/", address);
 	http_serve(&(struct http){a->value[HOST].list, a->value[HOST].count, answer, s}, fd);
 	close(fd);
 	free(s);
