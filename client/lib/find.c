@@ -139,7 +139,7 @@ void search_begin(struct search *s, const struct patience *patience)
 		.retry = now,
 		.patience = *patience,
 	};
-	waiting_begin(&s->waiting, s->since);
+	waiting_begin(&s->waiting, now);
 }
 
 void search_end(struct search *s)
