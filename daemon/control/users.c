@@ -105,10 +105,10 @@ bool user_connect(struct user *user, unsigned connected, struct fault *fault)
 		return true;
 	}
 	return fault_set_passing(fault, FAULT_DESCRIPTORS, "connections",
-		"uid %u has %u of %u connections in use, of %u that the file descriptor limit "
-		"allows; no user gets more than half while several are listed; close some, "
+		"%u of %u connections are in use, %u of them by uid %u%s; close some, "
 		"or " PHRASE_NOFILE,
-		(unsigned)user->uid, user->connected, connected - 1, most);
+		connected - 1, most, user->connected, (unsigned)user->uid,
+		cap(user, most) < most ? ", and no user gets more than half" : "");
 }
 
 void user_disconnect(struct user *user)
@@ -124,8 +124,7 @@ bool user_may_take(const struct user *user, uint64_t need, uint64_t total, struc
 		return true;
 	return (need <= most ? fault_set_passing : fault_set)(fault, FAULT_MEMORY, "slots",
 		"the ring needs %" PRIu64 " bytes; uid %u has %" PRIu64 " of %" PRIu64
-		", and no user gets more than half while several are listed; raise memory:, "
-		"or " PHRASE_SLOTS,
+		", and no user gets more than half; raise memory:, or " PHRASE_SLOTS,
 		need, (unsigned)user->uid, user->bytes, total);
 }
 
