@@ -10,6 +10,7 @@
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 #include "daemon/control/server.h"
+#include "daemon/control/state.h"
 #include "daemon/shard/reread.h"
 #include "daemon/store/store.h"
 #include "proto/fault.h"
@@ -212,7 +213,7 @@ static int run(const struct options *a, struct listener *listener)
 
 	if (!catalog)
 		code = notify_failed_start(fault_line(fault.text));
-	else if (!place_state_dir(config, listener->handed))
+	else if (!state_place(config, listener->handed))
 		code = notify_failed_start("out of memory");
 	else if (a->check)
 		code = check_run(catalog, stores);

@@ -10,6 +10,7 @@
 enum {
 	LIMIT_DATASETS = 1024,		 /* in one stream */
 	LIMIT_NAME_BYTES = 64,		 /* of the name of a stream, dataset, run or tag */
+	LIMIT_RUN_BYTES = 53,		 /* of a run, without the @UID of a user */
 	LIMIT_PACKET_BYTES = 128 * 1024, /* one message on the socket */
 	LIMIT_CURSOR_BYTES = 96 * 1024,	 /* one encoded cursor, so that it fits in a message */
 	LIMIT_TEXT_BYTES = 1024,	 /* an error text or a path in a message, with its 0 */

@@ -23,6 +23,8 @@
 #include "proto/wire.h"
 
 #define PLACE_STATE_DIR "/var/lib/tokend" /* the default */
+/* The file in a run's directory with the cursor of its last attach with other mixes. */
+#define PLACE_RUN_CURSOR ".run.cursor"
 
 enum place_from {
 	PLACE_OPTION,

@@ -305,7 +305,7 @@ TOKEND_API uint64_t tokend_contents(const struct tokend *t);
  * tokend_next() does.
  *
  * Returns 0; @path (NULL: not wanted) gets the file's path, cut to @path_bytes. Errors: EARGUMENT,
- * EREFUSED (not written; the tag's former snapshot is still valid), ECONNECT, EAGAIN, EFORKED.
+ * EREFUSED (not saved; the tag is as before, or has the new snapshot), ECONNECT, EAGAIN, EFORKED.
  */
 TOKEND_API int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path_bytes);
 

@@ -2,14 +2,13 @@
 
 #include "daemon/control/compare.h"
 #include "daemon/control/control.h"
-#include "daemon/control/errand.h"
 #include "daemon/control/following.h"
 #include "daemon/control/log.h"
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 #include "daemon/control/session_log.h"
 #include "daemon/control/session_memory.h"
-#include "daemon/control/snapshot_file.h"
+#include "daemon/control/state.h"
 #include "daemon/control/twins.h"
 #include "proto/cursor.h"
 #include "proto/order.h"
@@ -23,25 +22,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Before the tag that loads the snapshot before a damaged one. */
-#define FORMER_KEPT_AS "; the previous snapshot is kept as "
-
 enum start { START_BEGIN, START_POSITION, START_TAG, START_CURSOR };
 
 struct attach_job {
-	struct errand errand; /* loads the snapshot */
+	struct state_job job; /* first member: loads the snapshot */
 	uv_work_t work;
 	struct connection *connection;
 	struct session *session; /* owned until it is attached */
-	struct run_place place;
 	struct ring_geometry geometry;
 	enum start start;
 	uint64_t position;
-	char tag[SNAPSHOT_TAG_BYTES], former[SNAPSHOT_TAG_BYTES];
+	struct state_run run; /* whose snapshot it is */
+	char tag[LIMIT_NAME_BYTES + 1];
 	size_t cursor_bytes;
 	struct cursor cursor;
 	uint64_t contents;
-	struct mix_noted noted;
 	bool ok;
 	bool replaces; /* another ring of the same client, which ends soon */
 	struct compare_wait wait;
@@ -53,6 +48,30 @@ static void attach_job_free(struct attach_job *job)
 {
 	cursor_free(&job->cursor);
 	free(job);
+}
+
+/* Reads TAG, or RUN/TAG, a snapshot of another run. */
+static bool read_tag(struct attach_job *job, const struct wire *w)
+{
+	const struct session *s = job->session;
+	char text[2 * LIMIT_NAME_BYTES + 2], *slash, *tag = text;
+
+	job->run = state_run(s);
+	if (!wire_text(w, WIRE_TAG, text, sizeof(text)))
+		return fault_set(&job->fault, FAULT_ATTACH, "tag", "longer than %zu bytes",
+			sizeof(text) - 1);
+	slash = strchr(text, '/');
+	if (slash) {
+		*slash = 0;
+		tag = slash + 1;
+	}
+	if (!wire_name_ok(tag) || (slash && !wire_name_ok(text)))
+		return fault_set(&job->fault, FAULT_ATTACH, "tag", "not TAG or RUN/TAG");
+	memcpy(job->tag, tag, strlen(tag) + 1);
+	if (!slash)
+		return true;
+	memcpy(job->run.name, text, strlen(text) + 1);
+	return runs_name(s->control->config, s->connection->uid, job->run.name, &job->fault);
 }
 
 static bool read_start(struct attach_job *job, const struct wire *w)
@@ -71,9 +90,8 @@ static bool read_start(struct attach_job *job, const struct wire *w)
 			"give exactly one of begin, position, tag and cursor");
 	if (job->start == START_POSITION)
 		job->position = wire_number(w, WIRE_POSITION);
-	if (job->start == START_TAG && !wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)))
-		return fault_set(&job->fault, FAULT_ATTACH, "tag", "longer than %zu bytes",
-			sizeof(job->tag) - 1);
+	if (job->start == START_TAG)
+		return read_tag(job, w);
 	if (job->start == START_CURSOR) {
 		struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
 
@@ -132,8 +150,7 @@ static bool read_cursor(struct attach_job *job)
 
 	size_t n = strlen(fault->text);
 
-	snprintf(fault->text + n, sizeof(fault->text) - n, " (snapshot %s)%s%s", job->tag,
-		job->former[0] ? FORMER_KEPT_AS : "", job->former);
+	snprintf(fault->text + n, sizeof(fault->text) - n, " (snapshot %s)", job->tag);
 	return false;
 }
 
@@ -237,8 +254,6 @@ static void attach_work(uv_work_t *work)
 		return;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
 	assert(job->cursor_bytes > 0);
-	job->noted = runs_note(job->connection->control->runs, &job->place,
-		mix_checksum(&job->cursor), job->bytes, job->cursor_bytes);
 	job->contents = contents_of(job->session->stream, &job->cursor);
 	job->session->next = job->cursor.next;
 }
@@ -256,7 +271,7 @@ static void send_feed(struct attach_job *job)
 	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);
 	wire_set(&w, WIRE_ID, s->id);
 	wire_set_text(&w, WIRE_RUN, s->run);
-	connection_send_fds(job->connection, job->errand.serial, &w, fds, 2);
+	connection_send_fds(job->connection, job->job.serial, &w, fds, 2);
 	ring_memory_close_fds(&s->memory);
 }
 
@@ -274,15 +289,6 @@ static void log_node(struct session *s)
 		(int)s->connection->pid, s->node,
 		error == EINVAL ? "no such node" : strerror(error),
 		error == EINVAL ? "" : "; later failures are not logged");
-}
-
-/* Makes the user the owner of the run. False: another user was faster. */
-static bool claim(struct attach_job *job)
-{
-	const struct session *s = job->session;
-
-	return runs_claim(s->control->runs, job->connection->uid, s->stream->config->name, s->run,
-		&job->noted, &job->fault);
 }
 
 enum { DOUBTS_MOST = 8 }; /* a socket does not hold a warning for each of many datasets */
@@ -341,6 +347,7 @@ static void begin(struct attach_job *job)
 	if (!c->closing)
 		request_join(s);
 	twins_joined(s); /* before the first batch, too */
+	state_attached(s, job->bytes, job->cursor_bytes);
 	send_feed(job);
 }
 
@@ -354,8 +361,8 @@ static void attach_done(uv_work_t *work, int status)
 	c->jobs--;
 	if (c->closing)
 		session_end(job->session);
-	else if (!job->ok || !claim(job))
-		connection_refuse(c, job->errand.serial, &job->fault);
+	else if (!job->ok)
+		connection_refuse(c, job->job.serial, &job->fault);
 	else
 		begin(job);
 	attach_job_free(job);
@@ -398,31 +405,25 @@ static void compare(struct attach_job *job)
 
 /* ---- at a snapshot ---- */
 
-/* In the keeper's thread. */
-static void load_work(struct keeper_job *work)
+/* In the pool. */
+static void load_work(struct state_job *work)
 {
 	struct attach_job *job = (struct attach_job *)work;
 	struct fault *fault = &job->fault;
-	size_t n;
 
-	job->cursor_bytes =
-		snapshot_file_load(&job->place, job->tag, job->bytes, job->former, fault);
+	job->cursor_bytes = state_load(&job->run, job->tag, job->bytes, fault);
 	job->ok = job->cursor_bytes > 0;
 	if (job->ok)
 		return;
-	n = strlen(fault->text);
-	if (job->former[0])
-		snprintf(
-			fault->text + n, sizeof(fault->text) - n, FORMER_KEPT_AS "%s", job->former);
 	snprintf(fault->field, sizeof(fault->field), "tag");
 	fault->code = FAULT_CURSOR;
 }
 
 /* Back on the loop. */
-static void load_done(struct keeper_job *work)
+static void load_done(struct state_job *work)
 {
 	struct attach_job *job = (struct attach_job *)work;
-	struct connection *c = errand_back(&job->errand);
+	struct connection *c = state_back(work);
 
 	if (c && job->ok) {
 		compare(job);
@@ -430,19 +431,19 @@ static void load_done(struct keeper_job *work)
 	}
 	if (c) {
 		session_free(job->session);
-		connection_refuse(c, job->errand.serial, &job->fault);
+		connection_refuse(c, job->job.serial, &job->fault);
 	} /* otherwise the connection is closed, and its session was freed with it */
 	attach_job_free(job);
 }
 
-static void load_late(struct connection *c, const struct errand *errand)
+static void load_late(struct connection *c, const struct state_job *job)
 {
 	struct fault fault;
 
 	fault_set_passing(&fault, FAULT_STATE_DIR, "tag",
 		"state_dir has not answered for %d s; check its file system",
-		KEEPER_DEADLINE_MS / 1000);
-	connection_refuse(c, errand->serial, &fault);
+		STATE_DEADLINE_MS / 1000);
+	connection_refuse(c, job->serial, &fault);
 }
 
 /* ---- on the loop, without waiting ---- */
@@ -456,7 +457,7 @@ static struct attach_job *attach_job_new(struct connection *c, uint64_t serial)
 		return NULL;
 	job->connection = c;
 	job->work.data = job;
-	job->errand.serial = serial;
+	job->job.serial = serial;
 	job->session = session_new(c);
 	if (job->session)
 		return job;
@@ -468,15 +469,14 @@ static bool may_attach(struct attach_job *job, const struct wire *w)
 {
 	struct connection *c = job->connection;
 	struct session *s = job->session;
-	struct runs *runs = s->control->runs;
 	struct fault *fault = &job->fault;
 
 	s->generation = generation_hold(s->control->generations.newest);
 	return read_coordinates(job, w, s->generation->catalog) &&
-	       runs_enter(runs, c->uid, s->stream->config->name, s->run, fault) &&
-	       read_start(job, w) && twins_allow(s, fault) &&
+	       runs_name(s->control->config, c->uid, s->run, fault) && read_start(job, w) &&
+	       twins_allow(s, fault) &&
 	       session_reserve(s, w, &job->geometry, &job->replaces, fault) &&
-	       runs_begin(runs, c->user, s->stream->config->name, s->run, connection_now(c), fault);
+	       user_may_write(c->user, connection_now(c), FAULT_ATTACH, fault);
 }
 
 void session_attach(struct connection *c, const struct wire *w)
@@ -507,12 +507,12 @@ void session_attach(struct connection *c, const struct wire *w)
 		attach_job_free(job);
 		return;
 	}
-	runs_place(s->control->runs, c->uid, s->stream->config->name, s->run, &job->place);
 	if (job->start != START_TAG) {
 		compare(job);
 		return;
 	}
-	job->errand.job = (struct keeper_job){.work = load_work, .done = load_done};
-	job->errand.late = load_late;
-	errand_send(s->control->keeper, c, &job->errand);
+	job->job.work = load_work;
+	job->job.done = load_done;
+	job->job.late = load_late;
+	state_give(&s->control->state.jobs, c, &job->job);
 }

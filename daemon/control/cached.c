@@ -1,7 +1,6 @@
 #include "daemon/control/cached.h"
 
 #include "daemon/control/control.h"
-#include "daemon/control/errand.h"
 #include "daemon/control/log.h"
 #include "daemon/control/status.h"
 #include "daemon/store/store.h"
@@ -25,7 +24,7 @@ struct row {
 };
 
 struct job {
-	struct errand errand;
+	struct state_job job; /* first member */
 	struct control *control;
 	struct generation *generation; /* held: datasets belong to it */
 	bool drop, more;
@@ -76,8 +75,8 @@ static void drop_row(struct job *job, const struct row *row)
 			store_uncache(job->control->stores.stores, url, DROP_MOST - job->dropped);
 }
 
-/* In the thread of the cache's keeper. */
-static void cached_work(struct keeper_job *work)
+/* In the pool. */
+static void cached_work(struct state_job *work)
 {
 	struct job *job = (struct job *)work;
 
@@ -175,19 +174,19 @@ static void reply(struct connection *c, struct job *job)
 
 	if (!text) {
 		fault_memory(&fault);
-		connection_error(c, job->errand.serial, &fault);
+		connection_error(c, job->job.serial, &fault);
 		return;
 	}
 	wire_set_text(&out, WIRE_KIND, job->drop ? "drop" : "ls");
 	wire_set_text(&out, WIRE_ARGS, text);
-	connection_send(c, job->errand.serial, &out);
+	connection_send(c, job->job.serial, &out);
 	free(text);
 }
 
-static void cached_done(struct keeper_job *work)
+static void cached_done(struct state_job *work)
 {
 	struct job *job = (struct job *)work;
-	struct connection *c = errand_back(&job->errand);
+	struct connection *c = state_back(work);
 
 	if (c)
 		reply(c, job);
@@ -195,14 +194,14 @@ static void cached_done(struct keeper_job *work)
 	free(job);
 }
 
-static void cached_late(struct connection *c, const struct errand *errand)
+static void cached_late(struct connection *c, const struct state_job *job)
 {
 	struct fault fault;
 
 	fault_set(&fault, FAULT_REQUEST, "cache",
 		"the cache's disk has not answered for %d s; check its file system",
-		KEEPER_DEADLINE_MS / 1000);
-	connection_error(c, errand->serial, &fault);
+		STATE_DEADLINE_MS / 1000);
+	connection_error(c, job->serial, &fault);
 }
 
 /* Adds the dataset to the job's rows, unless its directory is there already. */
@@ -243,8 +242,8 @@ static struct job *job_new(struct connection *c)
 	job = calloc(1, sizeof(*job) + most * sizeof(job->row[0]));
 	if (!job)
 		return NULL;
-	job->errand.job = (struct keeper_job){.work = cached_work, .done = cached_done};
-	job->errand.late = cached_late;
+	job->job =
+		(struct state_job){.work = cached_work, .done = cached_done, .late = cached_late};
 	job->control = c->control;
 	job->generation = generation_hold(newest);
 	return job;
@@ -252,7 +251,7 @@ static struct job *job_new(struct connection *c)
 
 static bool may_drop(const struct connection *c, struct fault *fault)
 {
-	if (c->uid == geteuid() || runs_privileged(c->control->config, c->uid))
+	if (runs_privileged(c->control->config, c->uid))
 		return true;
 	return fault_set(fault, FAULT_REQUEST, "uid",
 		"only root, the daemon's user and admin_uids may drop a dataset from the cache, "
@@ -260,12 +259,19 @@ static bool may_drop(const struct connection *c, struct fault *fault)
 		(unsigned)c->uid);
 }
 
+static bool has_cache(const struct control *control)
+{
+	struct store_cache_status status;
+
+	return control->stores.stores && store_cache_status(control->stores.stores, &status);
+}
+
 static bool read_query(
 	struct connection *c, struct job *job, const struct wire *w, struct fault *fault)
 {
 	char kind[8], name[LIMIT_NAME_BYTES + 1];
 
-	if (!c->control->cache_keeper)
+	if (!has_cache(c->control))
 		return fault_set(fault, FAULT_REQUEST, "cache",
 			"this daemon has no cache; `cache:` in %s sets one",
 			c->control->config->path);
@@ -309,6 +315,6 @@ void cached_query(struct connection *c, const struct wire *w)
 	if (job->drop)
 		log_client(c->uid, LOG_NOTE, "uid %u (pid %d) drops dataset %s from the cache",
 			(unsigned)c->uid, (int)c->pid, job->row[0].dataset->config->name);
-	job->errand.serial = serial;
-	errand_send(c->control->cache_keeper, c, &job->errand);
+	job->job.serial = serial;
+	state_give(&c->control->cache_jobs, c, &job->job);
 }

@@ -16,9 +16,9 @@
 
 struct connection;
 struct control;
-struct errand;
 struct request;
 struct session;
+struct state_job;
 
 /* A handler may close the connection; the loop frees it later. */
 struct connection_events {
@@ -70,8 +70,8 @@ struct connection {
 	char host[LIMIT_NAME_BYTES + 1];
 	uint64_t token; /* random number of its process, from the hello; 0: none sent */
 	struct session *session;
-	struct errand *errand;	 /* the state_dir job it waits for, or NULL */
-	struct request *request; /* the operator's request whose answers it waits for, or NULL */
+	struct state_job *errand; /* that it waits for, or NULL */
+	struct request *request;  /* the operator's request whose answers it waits for, or NULL */
 };
 
 /* The caller has set loop, control and events. */

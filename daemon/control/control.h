@@ -13,12 +13,11 @@
 #include "daemon/control/data_thread.h"
 #include "daemon/control/generation.h"
 #include "daemon/control/hang.h"
-#include "daemon/control/keeper.h"
 #include "daemon/control/process.h"
 #include "daemon/control/reload.h"
 #include "daemon/control/request.h"
-#include "daemon/control/runs.h"
 #include "daemon/control/session.h"
+#include "daemon/control/state.h"
 #include "daemon/control/status.h"
 #include "daemon/control/users.h"
 
@@ -35,11 +34,10 @@ struct control {
 	uint64_t started_ms;
 	char announced[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */
 	struct data_thread *data_thread;
-	uint64_t turns, turned_ms;   /* of the data thread: the number, and when it last changed */
-	struct keeper *keeper;	     /* makes all calls on state_dir */
-	struct keeper *cache_keeper; /* waits for the cache's disk; NULL: there is no cache */
+	uint64_t turns, turned_ms; /* of the data thread: the number, and when it last changed */
+	struct state state;
+	struct state_jobs cache_jobs; /* wait for the cache's disk */
 	struct users users;
-	struct runs *runs;
 	struct counts counts;
 	struct process process;
 	struct hangs hangs;

@@ -3,10 +3,9 @@
 #include "daemon/control/attach.h"
 #include "daemon/control/cached.h"
 #include "daemon/control/control.h"
-#include "daemon/control/errand.h"
 #include "daemon/control/log.h"
 #include "daemon/control/request.h"
-#include "daemon/control/snapshot.h"
+#include "daemon/control/state.h"
 #include "daemon/control/status.h"
 #include "proto/phrases.h"
 
@@ -38,7 +37,7 @@ static const struct {
 } messages[WIRE_OPS] = {
 	[WIRE_HELLO] = {hello, FAULT_NONE},
 	[WIRE_ATTACH] = {session_attach, FAULT_NONE},
-	[WIRE_CHECKPOINT] = {snapshot_save, FAULT_CHECKPOINT},
+	[WIRE_CHECKPOINT] = {state_checkpoint, FAULT_CHECKPOINT},
 	[WIRE_PENDING] = {request_pending, FAULT_REQUEST},
 	[WIRE_DESCRIBE] = {request_describe, FAULT_REQUEST},
 	[WIRE_ANSWER] = {request_answer, FAULT_REQUEST},
@@ -90,7 +89,7 @@ static void on_process_end(struct connection *c)
 static void on_closed(struct connection *c)
 {
 	request_abandon(c);
-	errand_forget(c);
+	state_forget(c);
 	if (c->session && c->session->fed)
 		request_leave(c->session);
 	if (c->session)

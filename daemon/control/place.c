@@ -60,26 +60,3 @@ const char *place_listen(
 		path, (unsigned)geteuid(), config->socket);
 	return path;
 }
-
-bool place_state_dir(struct config *config, bool private)
-{
-	char *first = config_state_place(config, 0), *own = NULL;
-
-	if (!first)
-		return false;
-	free(config->state_dir);
-	config->state_dir = first;
-	/* Do not touch a state_dir that the config names, except in embedded mode: it may hang. */
-	if ((config->has_state_dir && !private) || config_may_write(config->state_dir))
-		return true;
-	own = config_state_place(config, 1);
-	if (!own || !config_may_write(own)) {
-		free(own); /* the keeper warns that checkpoints will fail */
-		return true;
-	}
-	log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own,
-		(unsigned)geteuid(), config->state_dir);
-	free(config->state_dir);
-	config->state_dir = own;
-	return true;
-}

@@ -364,28 +364,6 @@ void request_cancel(struct connection *c, const struct wire *w)
 
 /* ---- a new one ---- */
 
-/* Do all sessions of the run belong to this user? */
-static bool is_all_of(const struct control *control, uid_t uid, const char *stream, const char *run)
-{
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (session_is_of(control->sessions.of[id], stream, run) &&
-			control->sessions.of[id]->connection->uid != uid)
-			return false;
-	return true;
-}
-
-/* May the user of @c change this run? */
-static bool may_change(const struct connection *c, const struct stream *stream, const char *run)
-{
-	const struct control *control = c->control;
-	const char *name = stream->config->name;
-
-	if (runs_privileged(control->config, c->uid))
-		return true;
-	return runs_owns(control->runs, c->uid, name, run) &&
-	       (runs_known(control->runs) || is_all_of(control, c->uid, name, run));
-}
-
 /* Lists the runs attached on @stream that @c may change, separated by commas. Returns their number.
  */
 static unsigned name_runs(
@@ -397,7 +375,8 @@ static unsigned name_runs(
 	to[0] = 0;
 	for (const struct session *s = next_of(c->control, 0, stream, NULL); s && n <= RUNS_NAMED;
 		s = next_of(c->control, s->id + 1, stream, NULL)) {
-		if (!may_change(c, stream, s->run) || next_of(c->control, 0, stream, s->run) != s)
+		if (!runs_may(c->control->config, c->uid, s->run) ||
+			next_of(c->control, 0, stream, s->run) != s)
 			continue;
 		length += (size_t)snprintf(to + length, room - length, "%s%s", n > 0 ? ", " : "",
 			n == RUNS_NAMED ? "…" : s->run);
@@ -414,16 +393,14 @@ static bool find_named(const struct connection *c, struct request *r, const stru
 
 	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
 		return fault_set(fault, FAULT_REQUEST, "run", "must be " PHRASE_NAME);
-	runs_rename(c->control->runs, c->uid, stream, r->run);
+	if (!runs_name(c->control->config, c->uid, r->run, fault)) {
+		fault->code = FAULT_REQUEST;
+		return false;
+	}
 	if (!next_of(c->control, 0, r->stream, r->run))
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"run %s is not attached on stream %s; attached: %s", r->run, stream,
 			runs[0] ? runs : "runs of other users");
-	if (!may_change(c, r->stream, r->run))
-		return fault_set(fault, FAULT_REQUEST, "run",
-			"run %s belongs to someone else; only its owner, root and admin_uids may "
-			"change it, not uid %u",
-			r->run, (unsigned)c->uid);
 	return true;
 }
 

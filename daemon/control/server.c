@@ -4,7 +4,6 @@
 #include "daemon/control/announce.h"
 #include "daemon/control/control.h"
 #include "daemon/control/dispatch.h"
-#include "daemon/control/errand.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/status.h"
@@ -23,9 +22,9 @@
 
 enum {
 	SECOND_MS = 1000,
-	STOP_MOST_S = 10,	   /* must be below TimeoutStopSec= in systemd/ */
-	KEEPER_PATIENCE_MS = 3000, /* how long a stop waits for state_dir */
-	SILENCE_MS = 10000,	   /* an idle connection without a session is closed then */
+	STOP_MOST_S = 10,   /* must be below TimeoutStopSec= in systemd/ */
+	PATIENCE_MS = 3000, /* how long a stop waits for jobs that may hang */
+	SILENCE_MS = 10000, /* an idle connection without a session is closed then */
 };
 
 struct server {
@@ -38,6 +37,7 @@ struct server {
 	uv_async_t news;    /* from the data thread */
 	bool state_stalled; /* state_dir hangs, and that was logged */
 	bool stopping;
+	bool leaving;  /* the last connection is gone */
 	bool terminal; /* at the start */
 	uint64_t lonely_since_ms;
 };
@@ -72,7 +72,6 @@ static void stop(struct server *server)
 	if (pthread_create(&late, NULL, leave_in_time, NULL) == 0)
 		pthread_detach(late);
 	server->control.reload.stopped = true;
-	runs_stop(server->control.runs);
 	acceptor_stop(&server->acceptor);
 	if (server->options->stores) /* a reload may be reading a manifest */
 		store_stop(server->options->stores);
@@ -84,19 +83,33 @@ static void stop(struct server *server)
 	}
 }
 
-/* Closes the rest of the loop's handles after the last connection. */
+/* Jobs of libuv's pool have not ended for PATIENCE_MS after the last connection. */
+static void on_late(uv_timer_t *timer)
+{
+	const struct server *server = timer->data;
+	const struct control *control = &server->control;
+
+	if (control->state.jobs.n > 0)
+		log_line(LOG_WARNING,
+			"state_dir %s does not answer: exiting without %u of its jobs",
+			control->config->state_dir, control->state.jobs.n);
+	if (control->cache_jobs.n > 0)
+		log_line(LOG_WARNING, "the cache's disk does not answer: exiting without it");
+	leave();
+}
+
+/* Closes the rest of the loop's handles after the last connection. Jobs keep the loop running. */
 static void leave_if_done(struct server *server)
 {
 	if (!server->stopping || server->control.connections.first ||
-		server->control.sessions.n > 0 || uv_is_closing((uv_handle_t *)&server->second))
+		server->control.sessions.n > 0 || server->leaving)
 		return;
-	uv_close((uv_handle_t *)&server->second, NULL);
+	server->leaving = true;
+	uv_timer_start(&server->second, on_late, PATIENCE_MS, 0);
+	uv_unref((uv_handle_t *)&server->second);
 	uv_close((uv_handle_t *)&server->watchdog, NULL);
 	connections_stop(&server->control.connections);
 	uv_unref((uv_handle_t *)&server->news); /* the data thread uses it until it is stopped */
-	keeper_close(server->control.keeper);
-	if (server->control.cache_keeper)
-		keeper_close(server->control.cache_keeper);
 	for (int i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signal[i], NULL);
 	uv_close((uv_handle_t *)&server->hangup, NULL);
@@ -155,7 +168,6 @@ static void on_config(void *context, const struct config *config)
 
 	server->acceptor.config = config;
 	server->control.users.config = config;
-	runs_config(server->control.runs, config);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
 		if (!c->session && !c->closing && !acceptor_allows(&server->acceptor, c->uid)) {
@@ -236,13 +248,13 @@ static void ring_news(void *context)
 static void watch_state_dir(struct server *server)
 {
 	const char *state_dir = server->control.config->state_dir;
-	uint64_t busy = keeper_busy_ms(server->control.keeper);
-	bool stalled = busy >= KEEPER_DEADLINE_MS;
+	uint64_t busy = state_busy_ms(&server->control.state.jobs);
+	bool stalled = busy >= STATE_DEADLINE_MS;
 
 	if (stalled && !server->state_stalled)
 		log_line(LOG_WARNING,
 			"state_dir %s has not answered for %" PRIu64
-			" s: saves fail, mix logs are written later, training continues; check its "
+			" s: saves fail, training continues; check its "
 			"file system",
 			state_dir, busy / 1000);
 	if (!stalled && server->state_stalled)
@@ -269,7 +281,6 @@ static void server_check(const struct server *server)
 	connections_check(&control->connections);
 	requests_check(&control->requests);
 	assert(control->sessions.n <= control->connections.n);
-	assert(server->stopping || control->runs);
 }
 
 static void on_second(uv_timer_t *timer)
@@ -288,7 +299,7 @@ static void on_second(uv_timer_t *timer)
 	free_generations(server);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
-		errand_clock(c);
+		state_clock(c);
 		any |= c->session && !c->closing;
 		if (c->session) {
 			session_clock(c->session, now);
@@ -318,63 +329,6 @@ static void on_watchdog(uv_timer_t *timer)
 	/* Trainers wait for the data thread, so the watchdog covers it too. */
 	if (data_thread_answers(server->control.data_thread))
 		notify("WATCHDOG=1");
-}
-
-/* Undoes what start() has done so far. */
-static void give_up(struct server *server)
-{
-	struct control *control = &server->control;
-	unsigned left;
-
-	listener_close(server->options->listener);
-	if (control->keeper) {
-		keeper_close(control->keeper);
-		uv_run(&server->loop, UV_RUN_NOWAIT);
-
-		bool stopped = keeper_stop(control->keeper, 0, &left);
-
-		assert(stopped); /* a runs_start() that fails has given it no job */
-	}
-	runs_free(control->runs);
-	users_free(&control->users);
-	data_thread_stop(control->data_thread);
-	control->data_thread = NULL;
-}
-
-static void on_owner(void *context, const char *stream, const char *run, uid_t owner)
-{
-	sessions_owner(context, stream, run, owner);
-}
-
-/* Starts the keeper and its users. */
-static bool start_keeper(struct server *server, struct fault *fault)
-{
-	struct control *control = &server->control;
-
-	control->keeper = keeper_start(&server->loop, fault);
-	if (!control->keeper)
-		return false;
-	control->runs = runs_start(&(struct runs_options){
-		.config = control->config,
-		.keeper = control->keeper,
-		.users = &control->users,
-		.on_owner = on_owner,
-		.context = control,
-	});
-	return control->runs || fault_memory(fault);
-}
-
-/* Without its thread, the daemon serves, but commands on the cache are refused. */
-static void start_cache_keeper(struct control *control)
-{
-	struct store_cache_status status;
-	struct fault fault;
-
-	if (!control->stores.stores || !store_cache_status(control->stores.stores, &status))
-		return;
-	control->cache_keeper = keeper_start(control->loop, &fault);
-	if (!control->cache_keeper)
-		log_line(LOG_WARNING, "tokctl cache is not available: %s", fault.text);
 }
 
 static void start_clocks(struct server *server)
@@ -421,11 +375,8 @@ static bool start(struct server *server, struct fault *fault)
 		listener_close(o->listener);
 		return false;
 	}
-	if (!start_keeper(server, fault)) {
-		give_up(server);
-		return false;
-	}
-	start_cache_keeper(control);
+	state_start(&control->state, control->config, &server->loop);
+	state_jobs_init(&control->cache_jobs, &server->loop);
 	connections_init(&control->connections);
 	server->acceptor = (struct acceptor){
 		.connections = &control->connections,
@@ -450,27 +401,6 @@ static void close_handle(uv_handle_t *handle, void *none)
 	(void)none;
 	if (!uv_is_closing(handle))
 		uv_close(handle, NULL);
-}
-
-/* Waits for the keeper, which may still have to write mix logs. */
-static void end_keeper(struct server *server)
-{
-	unsigned left;
-
-	if (!keeper_stop(server->control.keeper, KEEPER_PATIENCE_MS, &left)) {
-		log_line(LOG_WARNING,
-			"state_dir %s does not answer: exiting without writing %u mix log entries; "
-			"they are written at the next attach",
-			server->control.config->state_dir, left);
-		leave();
-	}
-	if (server->control.cache_keeper &&
-		!keeper_stop(server->control.cache_keeper, KEEPER_PATIENCE_MS, &left)) {
-		log_line(LOG_WARNING, "the cache's disk does not answer: exiting without it");
-		leave();
-	}
-	runs_free(server->control.runs);
-	users_free(&server->control.users);
 }
 
 static void control_init(struct control *control, struct server *server)
@@ -537,8 +467,9 @@ int server_run(const struct server_options *options)
 	notify("READY=1");
 	log_serving();
 	serve(server);
-	end_keeper(server);
+	users_free(&server->control.users);
 	data_thread_stop(server->control.data_thread);
+	uv_close((uv_handle_t *)&server->second, NULL);
 	uv_close((uv_handle_t *)&server->news, NULL);
 	uv_run(&server->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&server->loop);

@@ -1,7 +1,7 @@
 /*
  * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: a
  * session is what its client said at attach, and ends with its connection. The loop makes no
- * file-system call: the keeper makes those on state_dir, and libuv's pool all others.
+ * file-system call: libuv's pool makes them.
  *
  * The files of this room call each other downwards in this order:
  *
@@ -11,20 +11,16 @@
  *   announce.c        the log line of the start, systemd's status line
  *   dispatch.c        maps messages to handlers
  *   attach.c          begins a session
- *   snapshot.c        saves snapshots
  *   status.c          replies to status queries; counts.c, process.c: counters, and /proc
  *   session.c         the life of a session; session_memory.c: its part of `memory:`;
  *                     session_log.c: its lines in the log
  *   twins.c           detects two processes that read for one rank
- *   errand.c          lets a connection wait for the keeper
  *   connection.c      a client's socket: packets in and out, and the death of the client
- *   runs.c            the owners of runs
  *   users.c           limits each user's connections, memory, packets and files
  *   hang.c            storage that does not answer
  *   generation.c      the configs that sessions use; plan.c: remarks about their streams
  *   data_thread.c     the thread of the engine and the reader
- *   keeper.c          the thread that makes all calls on state_dir
- *   mix_log.c, snapshot_file.c, run_dir.c, durable.c    the files in state_dir
+ *   state.c           runs, and their snapshots in state_dir
  */
 #ifndef TOKEND_SERVER_H
 #define TOKEND_SERVER_H

@@ -219,14 +219,10 @@ static void give_back(struct session *s)
 
 static void note_again(const struct session *s)
 {
-	const struct cursor *cursor = feed_cursor(s->feed);
-	struct runs *runs = s->control->runs;
 	char bytes[LIMIT_CURSOR_BYTES];
-	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
-	struct run_place place;
+	size_t n = cursor_encode(feed_cursor(s->feed), bytes, sizeof(bytes));
 
-	runs_place(runs, s->connection->uid, s->stream->config->name, s->run, &place);
-	runs_note_later(runs, &place, mix_checksum(cursor), bytes, n);
+	state_attached(s, bytes, n);
 }
 
 /*
@@ -261,22 +257,6 @@ void session_clock(struct session *s, uint64_t now_ms)
 	else if (s->full_since_ms == 0 || counters.released != s->full_released)
 		s->full_since_ms = now_ms;
 	s->full_released = counters.released;
-}
-
-void sessions_owner(struct control *control, const char *stream, const char *run, uid_t owner)
-{
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		struct session *s = control->sessions.of[id];
-
-		if (!session_is_of(s, stream, run) ||
-			runs_may(control->runs, s->connection->uid, stream, run))
-			continue;
-		log_line(LOG_WARNING,
-			"pid %d (uid %u) disconnected: run %s of stream %s belongs to uid %u",
-			(int)s->connection->pid, (unsigned)s->connection->uid, run, stream,
-			(unsigned)owner);
-		connection_close(s->connection);
-	}
 }
 
 /* ---- invariants ---- */

@@ -82,9 +82,6 @@ void session_leave(struct session *s);
 void session_news(struct control *control, uint32_t id, unsigned news);
 /* Call once a second. */
 void session_clock(struct session *s, uint64_t now_ms);
-/* Run @run belongs to @owner: ends the sessions of users who may not use it. They may attach again.
- */
-void sessions_owner(struct control *control, const char *stream, const char *run, uid_t owner);
 
 /* Asserts the invariants between turns of the loop: the table, counted memory, pairs of rings. */
 void sessions_check(const struct sessions *sessions);

@@ -622,8 +622,8 @@ static void put_document(struct page *p, struct control *control)
 		put(p, "config", config_item(control));
 	if (wants(p))
 		put(p, "state_dir",
-			json_pack("{s:i, s:I}", "jobs", (int)keeper_jobs(control->keeper),
-				"busy_ms", (json_int_t)keeper_busy_ms(control->keeper)));
+			json_pack("{s:i, s:I}", "jobs", (int)control->state.jobs.n, "busy_ms",
+				(json_int_t)state_busy_ms(&control->state.jobs)));
 	if (wants(p))
 		put(p, "requests", request_items(&control->counts));
 	if (wants(p))

@@ -1,5 +1,5 @@
 /*
- * A second account of what a daemon grants: rings fit into `memory:`, and a run has one owner.
+ * A second account of what a daemon grants: rings fit into `memory:`.
  */
 #include "tests/sim/node.h"
 
@@ -9,12 +9,6 @@ struct booking {
 	struct booking *next, *former; /* the ring that it replaces lends it bytes */
 	const struct session *session;
 	uint64_t bytes;
-};
-
-struct claim {
-	struct claim *next;
-	char stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
-	uid_t uid;
 };
 
 /* ---- ring memory ---- */
@@ -89,46 +83,11 @@ void __wrap_session_release(struct session *s)
 	CHECK(p->ring_bytes <= grant_booked(p));
 }
 
-/* ---- owners ---- */
-
-bool __real_runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *run,
-	const struct mix_noted *noted, struct fault *fault);
-bool __wrap_runs_claim(struct runs *runs, uid_t uid, const char *stream, const char *run,
-	const struct mix_noted *noted, struct fault *fault)
-{
-	struct proc *p = fiber_proc();
-	struct claim *c = p->claims;
-
-	if (!__real_runs_claim(runs, uid, stream, run, noted, fault))
-		return false;
-	if (!runs_known(runs)) /* wrong sessions are ended later */
-		return true;
-	while (c && (strcmp(c->stream, stream) != 0 || strcmp(c->run, run) != 0))
-		c = c->next;
-	if (!c) {
-		c = __real_calloc(1, sizeof(*c));
-		CHECK(c);
-		*c = (struct claim){.next = p->claims, .uid = uid};
-		snprintf(c->stream, sizeof(c->stream), "%s", stream);
-		snprintf(c->run, sizeof(c->run), "%s", run);
-		p->claims = c;
-	}
-	if (noted->owner != RUN_NOBODY) /* found only now, after an EIO at the start */
-		c->uid = noted->owner;
-	CHECK(c->uid == uid); /* the run's owner */
-	return true;
-}
-
 void grants_of_dead(struct proc *p)
 {
 	for (struct booking *b = p->bookings, *next; b; b = next) {
 		next = b->next;
 		__real_free(b);
 	}
-	for (struct claim *c = p->claims, *next; c; c = next) {
-		next = c->next;
-		__real_free(c);
-	}
 	p->bookings = NULL;
-	p->claims = NULL;
 }

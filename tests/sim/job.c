@@ -126,18 +126,8 @@ void saves_prune(struct job *job)
 		}
 }
 
-/* Its run has become another user's: it goes on as another one. */
-static void rename_run(struct job *job)
-{
-	snprintf(job->run, sizeof(job->run), "run%u-%u", job->number % 100, ++job->renamed % 100);
-	memset(job->snapshot, 0, sizeof(job->snapshot));
-	job->lost_run = false;
-}
-
 void job_start(struct job *job)
 {
-	if (job->lost_run)
-		rename_run(job);
 	job->world = 1 + draw(world_ranks);
 	job->micro = 1 + (uint32_t)draw(4);
 	job->slots = 1 + (uint32_t)draw(8);
@@ -222,8 +212,8 @@ void snapshots_check(const struct node *node)
 
 			if (s->node != node || s->vague)
 				continue;
-			snprintf(path, sizeof(path), "/state/%s/%s/t%u.cursor", job->stream->name,
-				job->run, i);
+			snprintf(path, sizeof(path), "/state/%s/%s@%u/t%u.cursor",
+				job->stream->name, job->run, (unsigned)job->uid, i);
 
 			ssize_t n = disk_peek(node->disk, path, bytes, sizeof(bytes));
 

@@ -96,8 +96,6 @@ struct job {
 	uint64_t handled; /* number of the last request */
 	struct obeyed obeyed[OBEYED];
 	unsigned obeys;
-	bool lost_run, ever_lost; /* to another user */
-	unsigned renamed;
 	enum action action; /* the director's wish */
 	struct mix mix;
 	uint64_t next_world; /* after the next meeting; 0: stays */

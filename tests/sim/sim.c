@@ -6,7 +6,7 @@
  *   sim --month              two trillion tokens; --days N: the first days of it
  *
  * A seed is a history. It runs the daemon's server_run(), with its control room, data thread,
- * keeper and engine, and libtokend in each trainer and operator. Threads are fibers of this
+ * and engine, and libtokend in each trainer and operator. Threads are fibers of this
  * process, in virtual time. These are simulated:
  *
  *   - the kernel: sockets with delay and loss, poll, memfds, clocks, and files on a disk that
@@ -27,7 +27,7 @@
  *   - at one step all ranks have the same cursor bytes
  *   - an acknowledged snapshot is there after every crash and power cut
  *   - no side sleeps while a slot is ready: no wake-up is lost
- *   - rings fit into `memory:`, and a run has one owner
+ *   - rings fit into `memory:`
  *   - an operator gets the answers that the trainers gave
  *   - within 20 s after the faults end all jobs make progress; SIGTERM ends a daemon within 15 s,
  * and then it has freed all memory and descriptors, and so has a trainer that detached

@@ -211,7 +211,6 @@ static void check_refusal(const struct trainer *r, const char *why)
 
 	world_say("refused: %s", why);
 	CHECK(begins(why, "slots: ") || (begins(why, "tag: ") && job->tag[0]) ||
-		(begins(why, "run: ") && job->ever_lost) ||
 		(begins(why, "dataset ") && world_version > 0 &&
 			job->stream->first_datasets < job->stream->datasets));
 	world_counts.refused++;

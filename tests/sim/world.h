@@ -100,7 +100,6 @@ struct proc {
 	uint64_t ring_bytes;
 	uint64_t ring_limit;	  /* a daemon's memory: */
 	struct booking *bookings; /* of its sessions */
-	struct claim *claims;	  /* owners of runs */
 	/* Is it waiting for something that has happened? NULL: it never does. */
 	bool (*starves)(const struct proc *proc, const struct proc *peer);
 	struct loop *loops; /* of libuv */

@@ -203,7 +203,7 @@ def change(scene):
     after = scene.state()
     assert after["mixes"] == before["mixes"] and len(after["errors"]) == 1
     assert tokend.Cursor(after["data"]["cursor"]).datasets == ["web", "code"]
-    assert ["web", "code", "law"] in a.logged(), "the edit was in the mix log, and is taken back"
+    assert wait_for(lambda: ["web", "code", "law"] in a.logged(), PATIENCE), "and is taken back"
     assert wait_for(lambda: a.logged()[-1] == ["web", "code"], PATIENCE)
     b.daemon.stop(), b.daemon.start()
     job.attached()

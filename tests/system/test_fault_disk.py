@@ -90,13 +90,13 @@ def test_acknowledged_snapshots_survive_a_failed_fsync(place, disk):
     assert len(told) >= 3, ("saves on the failing disk fail", told)
     free = os.statvfs(disk.at)
     assert free.f_bavail * free.f_frsize > 32 << 20, "  not of the file system, which has room"
-    assert all(has(t, "No space left", "previous snapshot") for t in told), ("  with errno", told)
+    assert all(has(t, "No space left") for t in told), ("  with errno", told)
     injected(14, len(told))
     assert witness.step(20), "  the session continues"
     other = Client(daemon.socket).attach(run="other")
-    assert other.next() is not None, "  another run can attach, without a mix log"
+    assert other.next() is not None, "  another run can attach, although its cursor is not saved"
     other.close()
-    assert len(daemon.said("run other: cannot write the mix log")) == 1
+    assert daemon.said("run other: its cursor is not saved")
 
     disk.empty()
     assert save(client, "b", cursors[-1]) is None, "a save succeeds when the disk is sound again"

@@ -10,8 +10,9 @@ import os
 import numpy
 import pytest
 
-from lib import TOKCTL, Client, Daemon, has, run
+from lib import TOKCTL, Client, Daemon, has, run, wait_for
 from lib import order_reference as ref
+from lib.web import metric
 
 SEQ_LEN, WINDOW = 30, 31
 SHARDS = {
@@ -39,6 +40,12 @@ def order_of(*mixes, names=("web", "code"), seed=42):
     for at, units in mixes:
         order.mix(at, units)
     return order
+
+
+def attach(socket, run_, **start):
+    """Attaches, and waits until state_dir has its cursor."""
+    Client(socket).attach(run=run_, **start).close()
+    assert wait_for(lambda: metric(socket, "tokend_state_dir_jobs") == 0)
 
 
 class Scene:
@@ -75,7 +82,7 @@ class Scene:
     def attach(self, run_, *cursors, daemon=None):
         for cursor in cursors:
             data = open(self.file(cursor), "rb").read()
-            Client((daemon or self.daemon).socket).attach(run=run_, cursor=data).close()
+            attach((daemon or self.daemon).socket, run_, cursor=data)
 
     def log(self, run_="job"):
         """The paths of a run's mix log."""
@@ -168,7 +175,7 @@ def test_used_run_name_begins_again(scene):
     scene.attach("again", "at6000")
     config = scene.place.config("seed.yaml", streams=changed, socket=scene.place.file("seed.sock"))
     daemon = Daemon(scene.place, config)
-    Client(daemon.socket).attach(run="again").close()
+    attach(daemon.socket, "again")
     order = order_of(names=("code", "web"), seed=43)
     rows = scene.lines(f"plan -c {config} train --from 0 --count 3000 --run again")
     assert rows == [vars(order.place(i)) for i in range(3000)]

@@ -1,13 +1,12 @@
-"""A run belongs to the user who began it. Only that user, root and admin_uids may attach to it,
-save its snapshots or change it.
+"""A run belongs to its user: only that user, root and admin_uids may attach to it, save or load its
+snapshots, or change it.
 """
 
 import os
 
 import pytest
 
-from lib import TOKCTL, Daemon, client_of, datasets, has, refusal, run, status
-from lib.cat import moved
+from lib import TOKCTL, Client, Daemon, client_of, datasets, has, refusal, run
 from lib.injected import injected
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become several users")
@@ -41,62 +40,58 @@ def ctl(daemon, uid, *arguments):
     return code, err
 
 
-def test_only_the_owner_uses_a_named_run(daemon):
-    for uid in (0, ADMIN):  # they own no run
-        attach(daemon, uid, run="job").close()
-    owner = attach(daemon, OWNER, run="job")
+def test_a_run_belongs_to_its_user(daemon):
+    """JOB is another run for each user, and only root and admin_uids use someone else's."""
+    owner, stranger = (attach(daemon, uid, run="job") for uid in (OWNER, STRANGER))
+    theirs = f"job@{OWNER}"
+    assert [c.feed["run"] for c in (owner, stranger)] == [theirs, f"job@{STRANGER}"]
     cursor = owner.feed["cursor"]
     path = owner.ask(op="checkpoint", tag="best", cursor=cursor)["path"]
-    mixes = os.path.join(os.path.dirname(path), "mixes")
-    before, logged = open(path, "rb").read(), sorted(os.listdir(mixes))
-    for start in ({}, {"cursor": moved(daemon.place, cursor, 64)}):
-        told = refusal(lambda start=start: attach(daemon, STRANGER, run="job", **start))
-        assert has(told, "run job belongs to uid 1001", "1002")
-    assert sorted(os.listdir(mixes)) == logged, "nor change its mix log"
-    other = attach(daemon, STRANGER, run="own", tag="job/best")
-    assert other.feed["cursor"] == before, "but it may read a snapshot, and begin a run with it"
-    told = refusal(lambda: drain(daemon, STRANGER, run="job"))
-    assert has(told, "run job belongs to someone else", "1002")
+    assert path.endswith(f"/train/{theirs}/best.cursor")
+    for more in ({"run": theirs}, {"run": "own", "tag": f"{theirs}/best"}):
+        told = refusal(lambda more=more: attach(daemon, STRANGER, **more))
+        assert has(told, f"{theirs} is a run of uid {OWNER}", str(STRANGER))
+    for tag in ("best", "job/best"):
+        told = refusal(lambda tag=tag: attach(daemon, STRANGER, run="own", tag=tag))
+        assert has(told, "has no snapshot best")
+    told = refusal(lambda: drain(daemon, STRANGER, run=theirs))
+    assert has(told, f"is a run of uid {OWNER}")
     assert daemon.said(f"request of uid {STRANGER} (pid {os.getpid()}) refused")
-    injected(48, 3)
-    assert drain(daemon, STRANGER)[1]["run"] == "own", "without a name: the only run of its user"
-    for uid in (OWNER, ADMIN, 0):
-        operator, asked = drain(daemon, uid, run="job")
-        assert asked["sessions"] == 1, f"uid {uid} may drain it"
-        assert daemon.said(f"of uid {uid} (pid {os.getpid()}) for 1 sessions of run job")
+    injected(48, 5)
+    assert drain(daemon, STRANGER)[1]["run"] == f"job@{STRANGER}", "its only run"
+    for uid, name in ((OWNER, "job"), (OWNER, theirs), (ADMIN, theirs), (0, theirs)):
+        operator, asked = drain(daemon, uid, run=name)
+        assert (asked["run"], asked["sessions"]) == (theirs, 1), f"uid {uid} may drain it"
         assert operator.ask(op="cancel", number=asked["number"])["fetched"] == 0
-        peer = attach(daemon, uid, run="job", peer=1)
+        peer = attach(daemon, uid, run=name, peer=1, tag=f"{name}/best")
         assert os.path.exists(peer.ask(op="checkpoint", tag=f"by{uid}", cursor=cursor)["path"])
         peer.close()
     assert ctl(daemon, STRANGER, "status")[0] == 0, "every user sees its status"
-    code, err = ctl(daemon, STRANGER, "drain", "train", "--run", "job")
-    assert code == 1 and "belongs to someone else" in err
-    owner.close()
-    other.close()
-    daemon.kill()
-    daemon.start()
-    told = refusal(lambda: attach(daemon, STRANGER, run="job"))
-    assert has(told, "run job belongs to uid 1001"), "a new daemon knows the owners"
-
-
-def test_unnamed_runs_of_two_users_are_separate(daemon):
-    owner = attach(daemon, OWNER, run="default")
-    second = attach(daemon, STRANGER, run="default")
-    theirs = f"default@{STRANGER}"
-    assert (owner.feed["run"], second.feed["run"]) == ("default", theirs)
-    path = second.ask(op="checkpoint", tag="mine", cursor=second.feed["cursor"])["path"]
-    assert path.endswith(f"/train/{theirs}/mine.cursor"), "with separate snapshots"
-    again = attach(daemon, STRANGER, run="default", tag="mine", peer=1)
-    assert again.feed["cursor"] == second.feed["cursor"], "which it finds again"
-    _, asked = drain(daemon, STRANGER, run="default")
-    assert (asked["run"], asked["sessions"]) == (theirs, 2), "requests of that user go to it"
-    _, asked = drain(daemon, OWNER)
-    assert (asked["run"], asked["sessions"]) == ("default", 1)
-    told = refusal(lambda: attach(daemon, OWNER, run=theirs))
-    assert has(told, "uid 1002's unnamed run"), "no other user may use that name"
-    assert {s["run"] for s in status(daemon.socket)[0]} == {"default", theirs}
+    code, err = ctl(daemon, STRANGER, "drain", "train", "--run", theirs)
+    assert code == 1 and "is a run of uid" in err
     cat = "cat train --batches 3 --micro 2 --rank 0 --world 1".split()
-    second.close()
-    again.close()
     assert ctl(daemon, STRANGER, *cat) == (0, ""), "libtokend uses the name in the answer"
     owner.close()
+    stranger.close()
+
+
+def test_a_user_does_not_reach_a_run_of_root(daemon):
+    root = Client(daemon.socket).attach(run="prod")
+    assert root.feed["run"] == "prod"
+    path = root.ask(op="checkpoint", tag="latest", cursor=root.feed["cursor"])["path"]
+    assert path.endswith("/train/prod/latest.cursor")
+    attacker = attach(daemon, STRANGER, run="prod")
+    assert attacker.feed["run"] == f"prod@{STRANGER}"
+    _, asked = drain(daemon, STRANGER, run="prod")
+    assert (asked["run"], asked["sessions"]) == (f"prod@{STRANGER}", 1)
+    attacker.ask(op="checkpoint", tag="new", cursor=attacker.feed["cursor"])
+    assert has(refusal(lambda: Client(daemon.socket).attach(run="prod", tag="new")), "no snapshot")
+    root.tell(op="pending")
+    assert root.hear()["number"] == 0, "no request of another user"
+    root.close()
+    attacker.close()
+
+
+def test_a_long_name_leaves_room_for_the_user(daemon):
+    attach(daemon, STRANGER, run=53 * "r").close()
+    assert has(refusal(lambda: attach(daemon, STRANGER, run=54 * "r")), "54 bytes", "at most 53")

@@ -175,7 +175,6 @@ void __wrap_log_write(
 /* ---- where a test is ---- */
 
 static struct bytes *value[VALUES];
-static uint64_t checksum[VALUES];
 
 struct scene scene;
 
@@ -195,35 +194,23 @@ void broken(const char *format, ...)
 		fault->late ? ", late" : "", text);
 }
 
-struct daemon daemon_start(int process)
+struct daemon daemon_start(const struct world *w, int process)
 {
-	struct daemon d = {run_locks_new(), mix_logs_new(), process, true};
-
-	assert_true(d.locks && d.logs);
 	disk_process = process;
-	return d;
+	return (struct daemon){{.dir = w->state_dir}, process};
 }
 
 void daemon_end(struct daemon *d)
 {
-	struct disk *disk = disk_machine.disk;
-	void (*before)(void *) = disk_machine.before;
-
-	disk_kill(disk, d->process);
-	disk_machine.before = NULL;
-	disk_machine.fault = (struct disk_fault){0};
-	run_locks_free(d->locks);
-	disk_machine.before = before;
-	mix_logs_free(d->logs);
+	disk_kill(disk_machine.disk, d->process);
 }
 
-void place_of(
-	const struct world *w, const struct daemon *d, const char *run, struct run_place *place)
+struct state_run run_of(struct daemon *d, const char *name)
 {
-	*place = (struct run_place){.locks = d ? d->locks : NULL, .uid = USER, .stream = "train"};
-	snprintf(place->state_dir, sizeof(place->state_dir), "%s", w->state_dir);
-	snprintf(place->run, sizeof(place->run), "%s", run);
-	place->clean = d && d->clean;
+	struct state_run run = {.state = &d->state, .stream = "train"};
+
+	snprintf(run.name, sizeof(run.name), "%s", name);
+	return run;
 }
 
 static int value_of(const void *bytes, size_t n)
@@ -236,74 +223,21 @@ static int value_of(const void *bytes, size_t n)
 
 /* ---- what is there ---- */
 
-int load(const struct world *w, const char *run, const char *tag, struct fault *fault)
+static const char *const tags[TAGS] = {"a", "b", ".run"};
+
+int load(const struct world *w, const char *name, unsigned t, struct fault *fault)
 {
-	char bytes[LIMIT_CURSOR_BYTES], former[SNAPSHOT_TAG_BYTES];
-	struct run_place place;
-
-	place_of(w, NULL, run, &place);
-
-	size_t n = snapshot_file_load(&place, tag, bytes, former, fault);
+	struct daemon d = {{.dir = w->state_dir}, 0};
+	struct state_run run = run_of(&d, name);
+	char bytes[LIMIT_CURSOR_BYTES];
+	size_t n = state_load(&run, tags[t], bytes, fault);
 	int v = value_of(bytes, n);
 
 	if (n == 0)
 		return -1;
 	if (v < 0)
-		broken("%s is a mixture", tag);
+		broken("%s is a mixture", tags[t]);
 	return v;
-}
-
-static void check_tag(const struct world *w, const char *tag, unsigned may, bool must)
-{
-	struct fault fault = {0};
-	int v = load(w, "job", tag, &fault);
-
-	if (v < 0 && must)
-		broken("%s is lost: %s", tag, fault.text);
-	if (v < 0 && fault.error != ENOENT)
-		broken("%s: %s", tag, fault.text);
-	if (v >= 0 && !(may >> v & 1))
-		broken("%s has value %d, but may have %x", tag, v, may);
-}
-
-static void check_mixes(const struct world *w)
-{
-	char path[PATH_MAX];
-	unsigned have = 0, last = w->last_may, number = 0;
-
-	snprintf(path, sizeof(path), "%s/train/job/mixes", w->state_dir);
-
-	const struct disk_inode *d = disk_find(disk_machine.disk, path);
-
-	for (const struct disk_entry *e = d ? d->entries : NULL; e; e = e->next) {
-		if (!e->now || e->name[0] == '.')
-			continue;
-		unsigned n = (unsigned)atoi(e->name);
-		int v = value_of(e->now->now->at, e->now->now->n);
-
-		if (v < 0 || !(w->mixes_may >> v & 1))
-			broken("mix log, file %u: value %d of %x", n, v, w->mixes_may);
-		have |= 1U << v;
-		last = n > number ? 1U << v : last;
-		number = n > number ? n : number;
-	}
-	if (w->mixes_must & ~have)
-		broken("mix log: has %x, must have %x", have, w->mixes_must);
-	if (!(last & w->last_may))
-		broken("mix log: the last is %x of %x", last, w->last_may);
-}
-
-static void check_owner(const struct world *w)
-{
-	struct fault fault = {0};
-	char path[PATH_MAX];
-	uid_t owner;
-
-	snprintf(path, sizeof(path), "%s/train/job", w->state_dir);
-	if (!run_dir_owner(path, &owner, &fault) && (w->owned || fault.error != ENOENT))
-		broken("owner: %s", fault.text);
-	if (owner != USER && (owner != RUN_NOBODY || w->owned))
-		broken("the run belongs to uid %d", (int)owner);
 }
 
 /* Everything that was promised is on the mounted disk. */
@@ -311,87 +245,37 @@ static void check(const struct world *w)
 {
 	for (unsigned t = 0; t < TAGS; t++) {
 		const struct promise *p = &w->tag[t];
-		char tag[] = {(char)('a' + t), 0}, former[32];
+		struct fault fault = {0};
+		int v = load(w, "job", t, &fault);
 
-		snprintf(former, sizeof(former), "%s.former", tag);
-		check_tag(w, tag, p->may, p->must);
-		/* A save that is taken back takes TAG.former. */
-		check_tag(w, former, p->former_may, p->former_must && !scene.machine.fault.met);
+		if (v < 0 && p->must)
+			broken("%s is lost: %s", tags[t], fault.text);
+		if (v < 0 && fault.error != ENOENT)
+			broken("%s: %s", tags[t], fault.text);
+		if (v >= 0 && !(p->may >> v & 1))
+			broken("%s has value %d, but may have %x", tags[t], v, p->may);
 	}
-	check_mixes(w);
-	check_owner(w);
 }
 
 /* ---- steps ---- */
 
-static bool save(struct world *w, struct daemon *d, const struct step *step, struct fault *fault)
-{
-	struct promise *p = &w->tag[step->tag - 'a'];
-	const unsigned before = p->may, bit = 1U << step->value;
-	const struct bytes *b = value[step->value];
-	char tag[] = {step->tag, 0};
-	struct snapshot_saved saved;
-	struct run_place place;
-
-	place_of(w, d, "job", &place);
-	p->may |= bit;
-	p->former_may |= w->shared ? ~0U : before;
-
-	bool ok = snapshot_file_save(&place, tag, b->at, b->n, &saved, fault);
-
-	if (saved.opened)
-		d->clean = false;
-	if (!ok) {
-		p->former_must = false;
-		return false;
-	}
-	if (!w->shared && p->must && !(before & bit) && !saved.replaced)
-		broken("the previous snapshot of %s was not kept", tag);
-	p->must = w->owned = true;
-	p->former_must |= saved.replaced;
-	if (!w->shared) {
-		p->may = bit;
-		p->former_may = saved.replaced ? before : p->former_may;
-	}
-	return true;
-}
-
-static bool note(struct world *w, struct daemon *d, const struct step *step)
-{
-	const struct bytes *b = value[step->value];
-	const unsigned bit = 1U << step->value;
-	struct mix_noted noted;
-	struct run_place place;
-
-	place_of(w, d, "job", &place);
-	w->mixes_may |= bit;
-	w->last_may |= bit;
-
-	bool ok = mix_log_note(d->logs, &place, checksum[step->value], b->at, b->n, &noted);
-
-	if (noted.opened)
-		d->clean = false;
-	if (!ok)
-		return false;
-	w->mixes_must |= bit;
-	if (!w->shared)
-		w->last_may = bit;
-	w->owned = true;
-	return true;
-}
-
 bool take_step(struct world *w, struct daemon *d, const struct step *step, struct fault *fault)
 {
-	struct run_place place;
+	const bool saves = step->kind == 's';
+	const struct bytes *b = value[step->value];
+	const unsigned bit = 1U << step->value;
+	struct promise *p = &w->tag[saves ? (unsigned)(step->tag - 'a') : TAGS - 1];
+	struct state_run run = run_of(d, "job");
+	bool written;
 
 	*fault = (struct fault){0};
-	if (step->kind == 's')
-		return save(w, d, step, fault);
-	if (step->kind == 'n')
-		return note(w, d, step);
-	place_of(w, d, "job", &place);
-	run_dir_greet(&place);
-	run_dir_sweep(&place);
+	p->may |= bit;
+	if (saves ? !state_save(&run, tags[p - w->tag], b->at, b->n, fault)
+		  : !state_note(&run, b->at, b->n, &written, fault))
+		return false;
+	p->must |= saves; /* the next attach notes it again */
+	if (saves && !w->shared)
+		p->may = bit;
 	return true;
 }
 
@@ -415,34 +299,30 @@ void unmount_disk(struct disk_machine old)
 
 bool has_temporaries(const struct world *w)
 {
-	static const char *const directories[] = {"%s/train/job", "%s/train/job/mixes"};
 	char path[PATH_MAX];
 
-	for (unsigned i = 0; i < COUNT(directories); i++) {
-		snprintf(path, sizeof(path), directories[i], w->state_dir);
+	snprintf(path, sizeof(path), "%s/train/job", w->state_dir);
 
-		const struct disk_inode *d = disk_find(disk_machine.disk, path);
+	const struct disk_inode *d = disk_find(disk_machine.disk, path);
 
-		for (const struct disk_entry *e = d ? d->entries : NULL; e; e = e->next)
-			if (e->now && strstr(e->name, ".new"))
-				return true;
-	}
+	for (const struct disk_entry *e = d ? d->entries : NULL; e; e = e->next)
+		if (e->now && strstr(e->name, ".new"))
+			return true;
 	return false;
 }
 
 /* The next daemon saves and notes on the mounted disk. */
 static void recover(const struct world *world)
 {
-	const struct step steps[] = {{'w', 0, 0}, {'s', 'a', 5}, {'n', 0, 5}};
+	const struct step steps[] = {{'s', 'a', 5}, {'n', 0, 5}};
 	struct world w = *world;
 	struct fault fault;
-	struct daemon d = daemon_start(9);
+	struct daemon d = daemon_start(world, 9);
 
 	for (unsigned i = 0; i < COUNT(steps); i++)
 		if (!take_step(&w, &d, &steps[i], &fault))
 			broken("the next daemon fails: %s", fault.text);
 	check(&w);
-	assert_false(has_temporaries(&w));
 	daemon_end(&d);
 }
 
@@ -509,7 +389,6 @@ int state_set_up(void **state)
 		id.seed += v;
 		assert_true(cursor_begin(&c, &id, source, SOURCES, NULL, 0, &fault));
 		value[v] = encode(&c);
-		checksum[v] = mix_checksum(&c);
 		cursor_free(&c);
 		assert_true(cursor_decode(&c, value[v]->at, value[v]->n, &fault));
 		cursor_free(&c);

@@ -1,21 +1,20 @@
 /*
  * Promises about state_dir, and checks that a disk keeps them: for tests of power cuts. The real
- * code saves, notes mixes and reads on a disk in memory. While one is mounted, file calls of the
- * linked code go to it, and each may fail. Its descriptors begin at 1000, so others may be used.
+ * code saves, notes the run's cursor and reads on a disk in memory. While one is mounted, file
+ * calls of the linked code go to it, and each may fail. Its descriptors begin at 1000, so others
+ * may be used.
  */
 #ifndef TEST_STATE_DISK_H
 #define TEST_STATE_DISK_H
 
-#include "daemon/control/mix_log.h"
-#include "daemon/control/snapshot_file.h"
+#include "daemon/control/state.h"
 #include "tests/disk/model.h"
 #include "tests/unit/rng.h"
 
 enum {
 	VALUES = 6,	  /* different cursors; a set of them is a bit mask */
 	SOURCES = 24,	  /* datasets of each: it takes three sectors */
-	TAGS = 2,	  /* a and b */
-	USER = 1000,	  /* who asks */
+	TAGS = 3,	  /* a and b; the last one is the run's cursor */
 	RECOVER_EACH = 7, /* after each seventh cut, the next daemon saves */
 };
 
@@ -51,28 +50,23 @@ extern struct scene {
 } scene;
 
 struct promise {
-	unsigned may, former_may; /* values that the tag, or TAG.former, may have */
-	bool must, former_must;	  /* it has one */
+	unsigned may; /* values that the tag may have */
+	bool must;    /* it has one */
 };
 
 struct world {
 	const char *state_dir;
 	struct promise tag[TAGS];
-	unsigned mixes_may, mixes_must; /* values in the mix log */
-	unsigned last_may;		/* of its last file */
-	bool owned;
 	bool shared; /* by two daemons: the order of saves is not known */
 };
 
 struct daemon {
-	struct run_locks *locks;
-	struct mix_logs *logs;
+	struct state state;
 	int process;
-	bool clean;
 };
 
 struct step {
-	char kind; /* s: save; n: note a mix; w: sweep, as at a start */
+	char kind; /* s: save; n: note the cursor of an attach */
 	char tag;
 	unsigned value;
 };
@@ -84,16 +78,16 @@ const struct bytes *state_value(unsigned v);
 /* Fails the test, and says where. */
 __attribute__((format(printf, 1, 2))) void broken(const char *format, ...);
 
-struct daemon daemon_start(int process);
+struct daemon daemon_start(const struct world *w, int process);
 /* It ends as by SIGKILL: without a call of its own. */
 void daemon_end(struct daemon *d);
-void place_of(
-	const struct world *w, const struct daemon *d, const char *run, struct run_place *place);
+struct state_run run_of(struct daemon *d, const char *name);
 /* False: the step failed; @fault is set if it is a save. */
 bool take_step(struct world *w, struct daemon *d, const struct step *step, struct fault *fault);
 
-/* The value at @tag by the real reading code; -1: none. */
-int load(const struct world *w, const char *run, const char *tag, struct fault *fault);
+/* The value at tag number @t by the real reading code; -1: none. */
+int load(const struct world *w, const char *run, unsigned t, struct fault *fault);
+/* Does the run have a temporary file? */
 bool has_temporaries(const struct world *w);
 
 /* Mounts @disk, as another machine that has just started. Returns the present one. */

@@ -96,10 +96,9 @@ static void run_after_kill(const struct life *before)
 	life.killing = false;
 	life.most = SAMPLE;
 
-	struct daemon d = daemon_start(process + 1);
+	struct daemon d = daemon_start(&life.w, process + 1);
 
 	live(&life, &d);
-	assert_false(has_temporaries(&life.w));
 	daemon_end(&d);
 	disk_process = process;
 	unmount_disk(old);
@@ -118,8 +117,7 @@ static const struct scenario scenarios[] = {
 	{"two tags", "/state", {{'s', 'a', 0}, {'s', 'b', 1}, {'s', 'a', 2}, {'s', 'b', 2}}},
 	{"mixes", "/state", {{'n', 0, 0}, {'n', 0, 1}, {'n', 0, 1}, {'n', 0, 0}}},
 	{"mixes and saves", "/state",
-		{{'n', 0, 0}, {'s', 'a', 0}, {'n', 0, 1}, {'s', 'a', 1}, {'w', 0, 0},
-			{'s', 'b', 1}}},
+		{{'n', 0, 0}, {'s', 'a', 0}, {'n', 0, 1}, {'s', 'a', 1}, {'s', 'b', 1}}},
 };
 
 static struct life life_of(const struct scenario *s, uint64_t most)
@@ -128,7 +126,6 @@ static struct life life_of(const struct scenario *s, uint64_t most)
 
 	while (life.steps < MOST_STEPS && s->step[life.steps].kind)
 		life.steps++;
-	life.w.last_may = ~0U;
 	return life;
 }
 
@@ -142,7 +139,7 @@ static unsigned run_scenario(const struct scenario *s, uint64_t most, bool killi
 	scene.scenario = s->name;
 
 	struct disk_machine old = mount_disk(disk_new());
-	struct daemon d = daemon_start(1);
+	struct daemon d = daemon_start(&life.w, 1);
 
 	life.killing = killing;
 	disk_machine.fault = *fault;
@@ -153,8 +150,7 @@ static unsigned run_scenario(const struct scenario *s, uint64_t most, bool killi
 		life.most = most / 4;
 		assert_int_equal(live(&life, &d), 0);
 		daemon_end(&d);
-		d = daemon_start(2);
-		take_step(&life.w, &d, &(struct step){'w', 0, 0}, &(struct fault){0});
+		d = daemon_start(&life.w, 2);
 	}
 	assert_false(has_temporaries(&life.w));
 	daemon_end(&d);
@@ -274,7 +270,7 @@ static void *run_half(void *context)
 	while (p->turn != half->number)
 		pthread_cond_wait(&p->turned, &p->mutex);
 
-	struct daemon d = daemon_start((int)half->number + 1);
+	struct daemon d = daemon_start(&p->w, (int)half->number + 1);
 
 	for (unsigned i = 0; i < COUNT(half->step); i++) {
 		scene.machine = disk_machine;
@@ -296,7 +292,7 @@ static void *run_half(void *context)
 /* Returns how many calls the first daemon made before its turn ended. */
 static unsigned run_two(unsigned first, unsigned second)
 {
-	struct pair p = {.w = {.state_dir = "/state", .last_may = ~0U, .shared = true},
+	struct pair p = {.w = {.state_dir = "/state", .shared = true},
 		.left = first,
 		.second = second,
 		.mutex = PTHREAD_MUTEX_INITIALIZER,
@@ -351,21 +347,18 @@ static void a_failed_read_is_no_other_snapshot(void **state)
 	(void)state;
 
 	struct disk_machine old = mount_disk(disk_new());
-	struct daemon d = daemon_start(1);
+	struct daemon d = daemon_start(&w, 1);
 
 	for (unsigned i = 0; i < COUNT(runs); i++) {
-		struct snapshot_saved saved;
-		struct run_place place;
+		struct state_run run = run_of(&d, runs[i]);
 
-		place_of(&w, &d, runs[i], &place);
-		assert_true(snapshot_file_save(
-			&place, "a", state_value(i)->at, state_value(i)->n, &saved, &fault));
+		assert_true(state_save(&run, "a", state_value(i)->at, state_value(i)->n, &fault));
 	}
 	do {
 		disk_machine.calls = 0;
 		disk_machine.fault = (struct disk_fault){.call = ++call, .error = EIO};
 
-		int v = load(&w, "job", "a", &fault);
+		int v = load(&w, "job", 0, &fault);
 
 		if (v > 0)
 			fail_msg("%s fails: the snapshot of another run", disk_machine.fault.name);

@@ -65,7 +65,7 @@ static const struct page_item files[] = {
 	{"/etc/tokend/tokend.yaml", "The config of the systemd unit."},
 	{"/run/tokend/tokend.sock",
 		"The default socket. Next to it is its lock, tokend.sock.lock."},
-	{"/var/lib/tokend", "The default state_dir: snapshots of cursors, and mix logs."},
+	{"/var/lib/tokend", "The default state_dir: snapshots of cursors."},
 	{NULL, NULL},
 };
 
