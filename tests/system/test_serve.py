@@ -177,7 +177,7 @@ def test_prometheus_scrapes_it(served, web):
                 return [row["value"][1] for row in json.load(reply)["data"]["result"]]
 
     assert wait_for(lambda: value('tokend_up{job="tokend"} and up == 1') == ["1"])
-    assert value('tokend_stream_sessions{stream="train"}') == ["0"]
+    assert wait_for(lambda: value('tokend_stream_sessions{stream="train"}') == ["0"])
     process.kill()
 
 
