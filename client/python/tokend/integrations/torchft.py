@@ -18,7 +18,7 @@ from .. import group as groups
 from .. import job
 from .._tokend import Error
 from ..batch import FIELDS
-from ..control import EDITS, Control, Request
+from ..control import SAVES, Control, Request
 from ..cursor import Cursor
 from ..loader import Loader
 
@@ -164,7 +164,7 @@ class _Asked:
 
     def edit(self, cursor):
         """Returns the edited cursor; @cursor itself if error() has a reason."""
-        return cursor if self.kind not in EDITS or self.error(cursor) else self._edited(cursor)
+        return cursor if self.kind in SAVES or self.error(cursor) else self._edited(cursor)
 
     def _edited(self, cursor):
         args = self.request.args
@@ -177,7 +177,7 @@ class _Asked:
         if self.kind == "rescale":
             return "rescale: replica groups join and leave by themselves; start or stop one"
         try:
-            if self.kind in EDITS:
+            if self.kind not in SAVES:
                 self._edited(cursor)
         except (Error, ValueError) as error:
             return str(error)
@@ -243,7 +243,7 @@ class _Operator:
         request = asked.request
         request._writes = writes
         request.error = asked.error(cursor)
-        if request.error is None and asked.kind in EDITS:
+        if request.error is None and asked.kind not in SAVES:
             edited = asked.edit(cursor)
             mixed = edited.segments[-1]["start"]
             request.acts_from = mixed if asked.kind == "mix" else edited.position
