@@ -124,10 +124,8 @@ struct tokend_options {
 };
 
 /*
- * Attaches this process to a stream.
- *
- * Returns 0 and sets *@out to a handle, which tokend_detach() frees. On failure *@out is NULL, and
- * @why (NULL: not wanted) gets one line of at most @why_bytes with the 0 that ends it.
+ * Attaches this process to a stream. Returns 0 and sets *@out to a handle, which tokend_detach()
+ * frees. On failure *@out is NULL, and @why (NULL: not wanted) gets one line, cut to @why_bytes.
  *
  * Errors: EARGUMENT, ECONNECT, EREFUSED (unknown stream or tag, a cursor of another stream, no
  * memory for the ring), ESTART, EMEMORY, EPROTOCOL, EAGAIN (a callback ended it).
@@ -278,10 +276,9 @@ TOKEND_API int tokend_lost(const struct tokend *t);
  * Reports that the batch whose `next` is @next, and all before it, were trained on: for trainers
  * that fetch ahead. From the first call on, tokend_cursor() and tokend_checkpoint() use the
  * committed position instead of that of the last batch taken. Call it with the session's first
- * position to say that nothing was trained on yet.
- *
- * Returns 0. Errors: EARGUMENT (@next is neither the committed position nor that of a batch taken
- * since, or the record cannot be written), EFORKED.
+ * position to say that nothing was trained on yet. Returns 0. Errors: EARGUMENT (@next is neither
+ * the committed position nor that of a batch taken since, or the record cannot be written),
+ * EFORKED.
  */
 TOKEND_API int tokend_commit(struct tokend *t, uint64_t next);
 /* Writes the cursor after the last batch taken (or committed) to @bytes ([@capacity];
@@ -302,10 +299,9 @@ TOKEND_API uint64_t tokend_contents(const struct tokend *t);
 /*
  * Makes the daemon store the cursor durably under @tag (1 to 64 bytes, without '/', control
  * characters or a leading dot), and waits until it is stored. Looks for a lost daemon as
- * tokend_next() does.
- *
- * Returns 0; @path (NULL: not wanted) gets the file's path, cut to @path_bytes. Errors: EARGUMENT,
- * EREFUSED (not saved; the tag is as before, or has the new snapshot), ECONNECT, EAGAIN, EFORKED.
+ * tokend_next() does. Returns 0; @path (NULL: not wanted) gets the file's path, cut to @path_bytes.
+ * Errors: EARGUMENT, EREFUSED (not saved; the tag is as before, or has the new snapshot), ECONNECT,
+ * EAGAIN, EFORKED.
  */
 TOKEND_API int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path_bytes);
 
@@ -326,10 +322,9 @@ TOKEND_API int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cur
  * Changes the mix: dataset @names[i] gets weight @weights[i] (finite, >= 0), for i < @n; all others
  * get 0. A dataset that the cursor lacks and the daemon's config has is added. All ranks of a job
  * must make the same call at the same step. Batches in the ring are discarded and read again.
- * Batches taken before can still be committed.
- *
- * Returns 0. *@acts_from (NULL: not wanted) is the first position of the new mix: the next multiple
- * of 1024 at or after the last batch taken, and after the start of the mix in force.
+ * Batches taken before can still be committed. Returns 0. *@acts_from (NULL: not wanted) is the
+ * first position of the new mix: the next multiple of 1024 at or after the last batch taken, and
+ * after the start of the mix in force.
  *
  * Errors: EARGUMENT (unknown name, invalid weight, a stream with epochs), EAGAIN (more mixes began
  * since the committed position than a cursor holds: commit first), and those of tokend_seek().
@@ -468,8 +463,8 @@ TOKEND_API int tokend_record(struct tokend *t, const char *path);
  * for all copies from the ring, and unregister it. It is called once, within any call that takes a
  * handle, in the thread of that call, never in a forked child. It must not use the handle.
  *
- * Returns 1 if this is the first call for this ring; 0 if the ring is the same as before, and @gone
- * and @context are ignored. Errors: EARGUMENT (no @gone), EFORKED. Makes no system call.
+ * Returns 1 for a new ring; 0 if it is the same as before, and @gone and @context are ignored.
+ * Errors: EARGUMENT (no @gone), EFORKED. Makes no system call.
  */
 TOKEND_API int tokend_memory(struct tokend *t, void **base, uint64_t *bytes,
 	void (*gone)(void *context, void *base, uint64_t bytes), void *context);
