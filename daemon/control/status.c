@@ -70,16 +70,17 @@ static json_t *text_of(const char *text, bool public)
 	char clean[LIMIT_TEXT_BYTES];
 	size_t n = 0;
 
-	for (unsigned bytes; *text && n + 8 < sizeof(clean); text += bytes) {
+	for (unsigned bytes; *text && n + 8 < sizeof(clean); text += bytes ? bytes : 1) {
 		bytes = text_character(text);
-		if (public && *text == '/' && text[1] && text[1] != ' ')
-			while (n > 0 && clean[n - 1] != ' ')
+		if (public && *text == '/') {
+			while (text[1] && text[1] != ' ' && n > 0 && clean[n - 1] != ' ')
 				n--;
-		else if (bytes == 0)
+		} else if (bytes == 0) {
 			clean[n++] = '?';
-		for (unsigned i = 0; i < bytes && !(public && *text == '/'); i++)
-			clean[n++] = text[i];
-		bytes += bytes == 0;
+		} else {
+			memcpy(clean + n, text, bytes);
+			n += bytes;
+		}
 	}
 	return json_stringn(clean, n);
 }
