@@ -121,7 +121,7 @@ int main(int argc, char **argv)
 		.world = 1,
 		.micro_batch = 8,
 	};
-	struct lane lane[2] = {0};
+	static struct lane lane[2];
 	cudaStream_t copies, training;
 	uint64_t registered = 0;
 	struct tokend *t;
