@@ -3,7 +3,6 @@
  */
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/options.h"
-#include "daemon/control/check.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/place.h"

@@ -1,5 +1,4 @@
-#include "daemon/control/accept.h"
-
+#include "daemon/control/connection.h"
 #include "daemon/control/log.h"
 #include "daemon/control/state.h"
 #include "proto/phrases.h"

@@ -6,7 +6,6 @@
 #include "daemon/control/log.h"
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
-#include "daemon/control/session_log.h"
 #include "daemon/control/session_memory.h"
 #include "daemon/control/state.h"
 #include "daemon/control/twins.h"

@@ -1,10 +1,9 @@
-#include "daemon/control/check.h"
+#include "daemon/control/plan.h"
 
 #include "daemon/catalog/dataset_fetch.h"
 #include "daemon/config/refuse.h"
 #include "daemon/control/listen.h"
 #include "daemon/control/log.h"
-#include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 #include "daemon/control/session_memory.h"
 #include "daemon/store/cache.h"

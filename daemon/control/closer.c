@@ -1,5 +1,4 @@
-#include "daemon/control/closer.h"
-
+#include "daemon/control/listen.h"
 #include "daemon/control/log.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
 #ifndef TOKEND_CONNECTION_H
 #define TOKEND_CONNECTION_H
 
-#include "daemon/control/closer.h"
+#include "daemon/control/listen.h"
 #include "daemon/control/log.h"
 #include "daemon/control/users.h"
 #include "proto/fault.h"
@@ -113,5 +113,29 @@ static inline uint64_t connection_now(const struct connection *c)
 {
 	return uv_now(c->all->loop);
 }
+
+/*
+ * accept.c accepts new clients. It refuses a client whose user may not connect, or for which no
+ * connection is left. When the process is out of file descriptors, a spare one is closed, so that
+ * the client can be accepted and told why.
+ */
+struct acceptor {
+	struct connections *connections;
+	const struct config *config;
+	struct users *users;
+	int fd; /* the listening socket; not owned */
+	uv_poll_t poll;
+	uv_timer_t again; /* ends a pause in accepting */
+	int spare_fd;	  /* closed when descriptors run out; -1: none */
+};
+
+/* May the user connect? */
+bool acceptor_allows(const struct acceptor *acceptor, uid_t uid);
+/* Begins to accept. The caller has set the first four members. */
+void acceptor_start(struct acceptor *acceptor);
+/* Call once a second: accepts again if descriptors have become free. */
+void acceptor_clock(struct acceptor *acceptor);
+/* Stops accepting. The libuv handles close during the next turns of the loop. */
+void acceptor_stop(struct acceptor *acceptor);
 
 #endif

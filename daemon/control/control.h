@@ -13,13 +13,26 @@
 #include "daemon/control/data_thread.h"
 #include "daemon/control/generation.h"
 #include "daemon/control/hang.h"
-#include "daemon/control/process.h"
 #include "daemon/control/reload.h"
 #include "daemon/control/request.h"
 #include "daemon/control/session.h"
 #include "daemon/control/state.h"
 #include "daemon/control/status.h"
 #include "daemon/control/users.h"
+
+#include <dirent.h>
+
+/* Figures of the daemon's own process, from /proc. The files are opened once, at the start, so that
+ * the loop opens none. */
+struct process {
+	int stat; /* -1: no /proc */
+	DIR *fds;
+	double start_s; /* Unix time */
+};
+
+struct process_figures {
+	uint64_t resident_bytes, virtual_bytes, threads, descriptors, descriptors_most;
+};
 
 struct control {
 	uv_loop_t *loop;
@@ -47,5 +60,10 @@ struct control {
 	struct requests requests;
 	struct connections connections;
 };
+
+void process_open(struct process *p);
+void process_close(struct process *p);
+/* False: there is no /proc. */
+bool process_read(const struct process *p, struct process_figures *figures);
 
 #endif

@@ -1,6 +1,5 @@
 #include "daemon/control/listen.h"
 
-#include "daemon/control/closer.h"
 #include "daemon/control/notify.h"
 
 #include <errno.h>

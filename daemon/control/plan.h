@@ -1,4 +1,5 @@
-/* Remarks about a stream: shards that look wrong, the end of its datasets, its schedule. */
+/* Remarks about a stream: shards that look wrong, the end of its datasets, its schedule; and the
+ * command that checks all of them. */
 #ifndef TOKEND_PLAN_H
 #define TOKEND_PLAN_H
 
@@ -19,5 +20,13 @@ void plan_log(const struct stream *s);
  */
 bool plan_mix_differs(const struct stream *s, const struct cursor *c, const char *run, char *text,
 	size_t text_bytes);
+
+/*
+ * tokend --check (check.c): tries what would fail later. A ring of each stream must fit into
+ * memory:. state_dir and the directory of the socket must be writable. A batch of each stream is
+ * read as a session would read it. The plan of the streams goes to stdout, a line for each fault to
+ * stderr. @stores: of the catalog's datasets. Returns the exit code.
+ */
+int check_run(const struct catalog *catalog, struct stores *stores);
 
 #endif

@@ -1,4 +1,4 @@
-#include "daemon/control/process.h"
+#include "daemon/control/control.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

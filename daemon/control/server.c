@@ -1,6 +1,5 @@
 #include "daemon/control/server.h"
 
-#include "daemon/control/accept.h"
 #include "daemon/control/announce.h"
 #include "daemon/control/control.h"
 #include "daemon/control/dispatch.h"

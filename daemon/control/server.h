@@ -12,11 +12,12 @@
  *   dispatch.c        maps messages to handlers
  *   attach.c          begins a session
  *   status.c          replies to status queries; counts.c, process.c: counters, and /proc
- *   session.c         the life of a session; session_memory.c: its part of `memory:`;
- *                     session_log.c: its lines in the log
+ *   session.c         the life of a session; session_memory.c: its part of `memory:`
  *   twins.c           detects two processes that read for one rank
  *   connection.c      a client's socket: packets in and out, and the death of the client
  *   users.c           limits each user's connections, memory, packets and files
+ *   listen.c          the socket; closer.c: closes those of clients
+ *   log.c             the log
  *   hang.c            storage that does not answer
  *   generation.c      the configs that sessions use; plan.c: remarks about their streams
  *   data_thread.c     the thread of the engine and the reader

@@ -91,4 +91,11 @@ bool session_is_of(const struct session *s, const char *stream, const char *run)
 /* Is the session fed and not closing? NULL: no. */
 bool session_is_live(const struct session *s);
 
+/* For log_session() and log_about(). @shard: or NULL. */
+struct log_subject session_subject(const struct session *s, const char *shard);
+/* Logs that the session begins. */
+void session_log_attach(const struct session *s);
+/* Logs that the session that was fed ends. Its feed still exists. */
+void session_log_detach(const struct session *s);
+
 #endif

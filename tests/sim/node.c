@@ -1,9 +1,9 @@
 #include "tests/sim/node.h"
 
 #include "daemon/catalog/catalog.h"
+#include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
-#include "daemon/control/process.h"
 #include "daemon/control/server.h"
 #include "daemon/shard/format.h"
 #include "tests/disk/model.h"
