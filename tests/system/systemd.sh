@@ -191,8 +191,8 @@ cat >"$scratch/srv/check.sh" <<-'END'
 		journalctl -b -o cat _SYSTEMD_UNIT=tokend.service _TRANSPORT=journal "${@:2}" |
 			grep "$1" >/dev/null
 	}
-	found ' attached: stream train' STREAM=train RUN=tokctl RANK=1 PRIORITY=6
-	found ' detached' STREAM=train RUN=tokctl RANK=0 PRIORITY=6
+	found ' attached: stream train' STREAM=train RUN=tokctl@1000 RANK=1 PRIORITY=6
+	found ' detached' STREAM=train RUN=tokctl@1000 RANK=0 PRIORITY=6
 	found '^ready at ' PRIORITY=6
 
 	stops_cleanly # the socket's file stays for the next daemon
