@@ -356,7 +356,8 @@ static bool failed(const struct state_run *run, const char *name, struct fault *
 	int error = errno;
 
 	return fault_errno(fault, error, "state_dir", "%s/%s/%s/%s: %s", run->state->dir,
-		run->stream, run->name, name, strerror(error));
+		run->stream, run->name, name,
+		error == EINVAL ? "not a regular file" : strerror(error));
 }
 
 /* Replaces file @name of the run. */
