@@ -769,23 +769,29 @@ void state_start(struct state *state, const struct config *config, uv_loop_t *lo
 bool state_place(struct config *config, bool private)
 {
 	char *first = config_state_place(config, 0), *own = NULL;
+	bool named;
 
 	if (!first)
 		return false;
 	free(config->state_dir);
 	config->state_dir = first;
 	/* Do not touch a state_dir that the config names, except in embedded mode: it may hang. */
-	if (config->has_state_dir ? !private || config_may_write(first)
-				  : !private && config_may_write(first))
+	if (!private && config->has_state_dir)
+		return true;
+	/* Private daemons of several projects must not share the default one. */
+	named = config->has_state_dir || getenv("STATE_DIRECTORY");
+	if ((!private || named) && config_may_write(first))
 		return true;
 	own = config_state_place(config, 1);
 	if (!own || !config_may_write(own)) {
 		free(own); /* the start warns that checkpoints will fail */
 		return true;
 	}
-	log_line(LOG_NOTE, "state_dir: %s, because %s", own,
-		config->has_state_dir ? "this user may not write to the config's"
-				      : "the config names none");
+	if (config_may_write(first))
+		log_line(LOG_NOTE, "state_dir: %s, because a private daemon shares none", own);
+	else
+		log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own,
+			(unsigned)geteuid(), first);
 	free(config->state_dir);
 	config->state_dir = own;
 	return true;

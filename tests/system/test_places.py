@@ -165,6 +165,19 @@ def test_an_edited_or_broken_config_still_names_its_daemon(scene):
     assert "ok   daemon" in out and "skip shards" in out
 
 
+def test_private_daemons_of_two_projects_share_no_state(scene):
+    """As root, too, who may write to the default one."""
+    paths = set()
+    for name in "one.yaml", "two.yaml":
+        config = scene.write(name)
+        (printed,) = scene.finish(scene.start(0, 1, 5, "best", config=config))
+        assert printed[-1].startswith(f"{scene.home}/.local/state/tokend/")
+        paths.add(printed[-1])
+        plan = "plan", "-c", config, "train", "--from", 0, "--count", 1, "--json"
+        assert len(lines(scene.ctl(*plan, "--run", "default"))) == 1, "tokctl finds the run"
+    assert len(paths) == 2
+
+
 # ---- an unprivileged user ----
 
 

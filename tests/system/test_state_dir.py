@@ -118,6 +118,7 @@ def test_one_user_cannot_use_up_the_jobs_that_may_wait(place):
     try:
         for _ in range(ATTACHES):
             client_of(scene.daemon, GREEDY).attach(run="greedy").close()
+        assert scene.daemon.said(f"too many of uid {GREEDY} wait for state_dir")
         assert disk.held(), "state_dir hangs"
         polite = client_of(scene.daemon, POLITE).attach(run="polite")
         assert polite.next(SOON) is not None, "another user attaches, and gets batches"
