@@ -1,6 +1,7 @@
 /*
- * The sockets of clients: packets in and out, and the death of the client's process. A connection
- * does not interpret messages: it reports events to its owner. All on the loop.
+ * The sockets of clients: packets in and out, which function handles each message, and the death of
+ * the client's process. A handler may close the connection; the loop frees it later. All on the
+ * loop.
  */
 #ifndef TOKEND_CONNECTION_H
 #define TOKEND_CONNECTION_H
@@ -20,23 +21,10 @@ struct request;
 struct session;
 struct state_job;
 
-/* A handler may close the connection; the loop frees it later. */
-struct connection_events {
-	/* A message. Its texts and bytes are valid until the handler returns. */
-	void (*on_packet)(struct connection *c, const struct wire *w);
-	/* A wake-up: a packet of one byte. */
-	void (*on_wake)(struct connection *c);
-	/* Its process has ended. Packets sent before that still follow. */
-	void (*on_process_end)(struct connection *c);
-	/* It is closing: nothing is sent or received from now on. Called once. */
-	void (*on_closed)(struct connection *c);
-};
-
 /* All connections of the daemon. */
 struct connections {
 	uv_loop_t *loop;
-	struct control *control; /* the owner's, for its event handlers */
-	const struct connection_events *events;
+	struct control *control;			  /* the owner's, for its event handlers */
 	TAILQ_HEAD(connection_queue, connection) waiting; /* their users have no tokens */
 	unsigned waiting_n;				  /* length of that queue */
 	uv_timer_t again;				  /* runs meanwhile */
@@ -63,8 +51,6 @@ struct connection {
 	TAILQ_ENTRY(connection) waits;
 	uint64_t since_ms; /* when the last message arrived */
 
-	/* The owner's. connection.c does not use them, except that a connection with a session is
-	 * not freed. */
 	struct control *control;
 	bool greeted;
 	char host[LIMIT_NAME_BYTES + 1];
@@ -74,7 +60,7 @@ struct connection {
 	struct request *request;  /* the operator's request whose answers it waits for, or NULL */
 };
 
-/* The caller has set loop, control and events. */
+/* The caller has set loop and control. */
 void connections_init(struct connections *all);
 /* Closes the timer. Every connection must be gone. */
 void connections_stop(struct connections *all);

@@ -2,7 +2,6 @@
 
 #include "daemon/control/announce.h"
 #include "daemon/control/control.h"
-#include "daemon/control/dispatch.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/status.h"
@@ -429,7 +428,6 @@ static void control_init(struct control *control, struct server *server)
 	STAILQ_INIT(&control->comparing.waiting);
 	control->connections.loop = &server->loop;
 	control->connections.control = control;
-	control->connections.events = &dispatch_events;
 	requests_init(&control->requests);
 	control->counts.reload_s = time(NULL);
 	process_open(&control->process);

@@ -9,12 +9,11 @@
  *   accept.c          new clients
  *   reload.c          reads the config again
  *   announce.c        the log line of the start, systemd's status line
- *   dispatch.c        maps messages to handlers
  *   attach.c          begins a session
  *   status.c          replies to status queries; counts.c, process.c: counters, and /proc
  *   session.c         the life of a session; session_memory.c: its part of `memory:`
  *   twins.c           detects two processes that read for one rank
- *   connection.c      a client's socket: packets in and out, and the death of the client
+ *   connection.c      a client's socket: which function handles a message; the client's death
  *   users.c           limits each user's connections, memory, packets and files
  *   listen.c          the socket; closer.c: closes those of clients
  *   log.c             the log
