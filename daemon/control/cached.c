@@ -39,7 +39,7 @@ static bool is_of(const struct dataset *d, const char *url)
 {
 	size_t n = strlen(d->root);
 
-	return strncmp(url, d->root, n) == 0 && (d->root[n - 1] == '/' || url[n] == '/');
+	return strncmp(url, d->root, n) == 0 && url[n] == '/';
 }
 
 static void count(struct row *row, uint64_t pieces, uint64_t bytes)
@@ -66,9 +66,8 @@ static void add_object(void *context, const char *url, uint64_t pieces, uint64_t
 
 static void drop_row(struct job *job, const struct row *row)
 {
-	const char *root = row->dataset->root;
 	char url[LIMIT_TEXT_BYTES];
-	int n = snprintf(url, sizeof(url), "%s%s", root, root[strlen(root) - 1] == '/' ? "" : "/");
+	int n = snprintf(url, sizeof(url), "%s/", row->dataset->root);
 
 	if (n > 0 && (size_t)n < sizeof(url) && job->dropped < DROP_MOST)
 		job->dropped +=
