@@ -26,8 +26,7 @@
 #include <unistd.h>
 
 enum {
-	BACKOFF_S = 5,		   /* pause after a failed start, under systemd */
-	START_PATIENCE_MS = 60000, /* how long a start waits for a store that does not answer */
+	BACKOFF_S = 5, /* pause after a failed start, under systemd */
 };
 
 /*
@@ -44,7 +43,7 @@ static void back_off(void)
 }
 
 static int serve(const struct catalog *catalog, struct stores *stores, const struct options *a,
-	struct listener *listener, struct cgroup *cgroup, const _Atomic uint64_t *rereads)
+	struct reload_past *past, struct cgroup *cgroup, const _Atomic uint64_t *rereads)
 {
 	const struct config *config = catalog->config;
 	struct reading reading = reading_plan(catalog, stores);
@@ -64,9 +63,10 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,
-		.listener = listener,
+		.listener = &past->listener,
 		.reader = reader,
-		.reading = &reading.options,
+		.past = *past,
+		.argv = a->argv,
 		.depth = reading.options.depth,
 		.connections = reading.sessions,
 		.staging_bytes = reading_memory(&reading),
@@ -91,17 +91,23 @@ static void on_signal(int number)
 
 /*
  * SIGHUP asks services to read their config again, and by default ends the process. A daemon that
- * has no terminal ignores it until the server handles it. With a terminal it may mean that the
- * terminal is gone.
+ * has no terminal blocks it until the server handles it. With a terminal it may mean that the
+ * terminal is gone; nohup ignores that.
  */
-static void keep_at_hangup(void)
+static bool block_hangup(void)
 {
 	int terminal = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
+	struct sigaction now;
+	sigset_t hangup;
 
 	if (terminal >= 0)
 		close(terminal);
-	else
-		signal(SIGHUP, SIG_IGN);
+	if (terminal >= 0 && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+		return true;
+	sigemptyset(&hangup);
+	sigaddset(&hangup, SIGHUP);
+	sigprocmask(SIG_BLOCK, &hangup, NULL);
+	return false;
 }
 
 /*
@@ -111,68 +117,37 @@ static void keep_at_hangup(void)
 static void end_on_signals(const struct listener *listener)
 {
 	const struct sigaction action = {.sa_handler = on_signal};
+	sigset_t set;
 
 	starting = listener;
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
+	sigemptyset(&set); /* blocked since before a reload */
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
 /* Listens. Called before the shards are opened: see listener_open(). */
-static bool listen_at(struct listener *listener, const struct options *a,
+static bool listen_at(struct reload_past *past, const struct options *a,
 	const struct config *config, struct fault *fault)
 {
 	char own[WIRE_SOCKET_BYTES];
 	const char *socket = a->socket;
+	struct listener *listener = &past->listener;
 
+	if (listener->fd >= 0) { /* since before a reload */
+		end_on_signals(listener);
+		return true;
+	}
 	if (!socket)
 		socket =
 			notify_listen_fd() >= 0 ? config->socket : place_listen(config, own, fault);
 	if (!socket)
 		return false;
 	end_on_signals(listener);
-	keep_at_hangup();
+	past->terminal = block_hangup();
 	return listener_open(listener, socket, fault);
-}
-
-/*
- * Lowers memory: to what the cgroup allows. Beyond that, an attach would cause an OOM kill instead
- * of an error. Memory that other processes use now is ignored here: it may be rings of the previous
- * daemon, which trainers release when they attach again. Each attach checks what is left.
- */
-static void cap_memory(struct config *config, const struct cgroup *cgroup)
-{
-	struct cgroup_room room;
-
-	if (!cgroup_room(cgroup, &room) || room.limit - room.kept >= config->memory_bytes)
-		return;
-	log_line(LOG_WARNING,
-		"memory: lowered to %" PRIu64 " bytes from %" PRIu64 ": cgroup %s may use %" PRIu64
-		" bytes, of which %" PRIu64 " are reserved and %" PRIu64
-		" are in use; raise its limit, or lower memory:",
-		room.limit - room.kept, config->memory_bytes, room.path, room.limit, room.kept,
-		room.used);
-	config->memory_bytes = room.limit - room.kept;
-	config->memory_capped = true;
-}
-
-/* Any thread. */
-static void log_store(void *none, const char *line)
-{
-	(void)none;
-	log_line(LOG_WARNING, "%s", line);
-}
-
-static struct stores *open_stores(const struct config *config, bool check, struct fault *fault)
-{
-	return store_open(
-		&(struct store_options){
-			.config = config,
-			.memory_bytes = reading_store_bytes(config),
-			.patience_ms = START_PATIENCE_MS,
-			.cache = !check,
-			.log = log_store,
-		},
-		fault);
 }
 
 /* In the thread that reads. Shards do not know their paths. */
@@ -192,7 +167,7 @@ static void on_reread(void *context, int fd, uint64_t at, uint64_t n, const char
 		path, at, at + n, why);
 }
 
-static int run(const struct options *a, struct listener *listener)
+static int run(const struct options *a, struct reload_past *past)
 {
 	_Atomic uint64_t rereads = 0;
 
@@ -202,22 +177,22 @@ static int run(const struct options *a, struct listener *listener)
 	struct config *config = reading_descriptors(&fault) ? config_load(a->config, &fault) : NULL;
 	struct cgroup *cgroup = config && !a->check ? cgroup_find("") : NULL;
 
-	if (cgroup)
-		cap_memory(config, cgroup);
+	if (config && !a->check)
+		reading_cap_memory(config, cgroup);
 
-	bool listens = config && (a->check || listen_at(listener, a, config, &fault));
-	struct stores *stores = listens ? open_stores(config, a->check, &fault) : NULL;
+	bool listens = config && (a->check || listen_at(past, a, config, &fault));
+	struct stores *stores = listens ? reading_stores(config, !a->check, &fault) : NULL;
 	struct catalog *catalog = stores ? catalog_open(config, stores, &fault) : NULL;
 	int code = 0;
 
 	if (!catalog)
 		code = notify_failed_start(fault_line(fault.text));
-	else if (!state_place(config, listener->handed))
+	else if (!state_place(config, past->listener.handed))
 		code = notify_failed_start("out of memory");
 	else if (a->check)
 		code = check_run(catalog, stores);
 	else
-		code = serve(catalog, stores, a, listener, cgroup, &rereads);
+		code = serve(catalog, stores, a, past, cgroup, &rereads);
 	catalog_free(catalog);
 	store_close(stores);
 	cgroup_free(cgroup);
@@ -228,19 +203,25 @@ static int run(const struct options *a, struct listener *listener)
 int main(int argc, char **argv)
 {
 	struct options a;
-	struct listener listener = {.fd = -1, .lock_fd = -1};
+	struct reload_past past;
 	struct fault fault;
 	int code;
+	bool again = reload_taken(&past);
 
+	if (!again)
+		past = (struct reload_past){.listener = {.fd = -1, .lock_fd = -1}};
 	if (!options_parse(&a, argc, argv, &code))
 		return code;
-	if (a.private_lock >= 0 && !listener_take(&listener, a.socket, a.private_lock, &fault)) {
+	a.argv = argv;
+	if (!again && a.private_lock >= 0 &&
+		!listener_take(&past.listener, a.socket, a.private_lock, &fault)) {
 		fprintf(stderr, "tokend: %s\n", fault.text);
 		return 1;
 	}
 	log_start();
-	code = run(&a, &listener);
-	listener_close(&listener);
+	notify_starting(true);
+	code = run(&a, &past);
+	listener_close(&past.listener);
 	if (code != 0 && !a.check)
 		back_off();
 	log_flush();

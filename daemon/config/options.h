@@ -20,6 +20,7 @@ struct options {
 	int private_lock;	     /* a descriptor, or -1 */
 	bool check;
 	unsigned linger_s; /* 0: for ever */
+	char **argv;
 };
 
 extern const struct option_row option_table[];

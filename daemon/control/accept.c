@@ -4,6 +4,7 @@
 #include "proto/phrases.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -52,7 +53,8 @@ static void refuse_for_descriptors(struct acceptor *a)
 		"the daemon is out of file descriptors; " PHRASE_NOFILE);
 	if (fd >= 0)
 		turn_away(a->connections, fd, &fault);
-	a->spare_fd = dup(STDERR_FILENO); /* if it fails, acceptor_clock() tries again */
+	a->spare_fd = fcntl(
+		STDERR_FILENO, F_DUPFD_CLOEXEC, 0); /* if it fails, acceptor_clock() tries again */
 	log_client(0, LOG_WARNING, "client refused: out of file descriptors; " PHRASE_NOFILE);
 }
 
@@ -122,7 +124,7 @@ void acceptor_clock(struct acceptor *a)
 	if (uv_is_closing((uv_handle_t *)&a->poll))
 		return;
 	if (a->spare_fd < 0)
-		a->spare_fd = dup(STDERR_FILENO);
+		a->spare_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
 	if (a->spare_fd >= 0 && !uv_is_active((uv_handle_t *)&a->poll))
 		uv_poll_start(&a->poll, UV_READABLE, on_accept);
 }
@@ -130,7 +132,7 @@ void acceptor_clock(struct acceptor *a)
 void acceptor_start(struct acceptor *a)
 {
 	users_find_web(a->users);
-	a->spare_fd = dup(STDERR_FILENO);
+	a->spare_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
 	uv_timer_init(a->connections->loop, &a->again);
 	uv_poll_init(a->connections->loop, &a->poll, a->fd);
 	a->poll.data = a->again.data = a;

@@ -470,8 +470,7 @@ static bool may_attach(struct attach_job *job, const struct wire *w)
 	struct session *s = job->session;
 	struct fault *fault = &job->fault;
 
-	s->generation = generation_hold(s->control->generations.newest);
-	return read_coordinates(job, w, s->generation->catalog) &&
+	return read_coordinates(job, w, s->control->catalog) &&
 	       runs_name(s->control->config, c->uid, s->run, fault) && read_start(job, w) &&
 	       twins_allow(s, fault) &&
 	       session_reserve(s, w, &job->geometry, &job->replaces, fault) &&

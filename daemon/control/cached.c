@@ -26,7 +26,6 @@ struct row {
 struct job {
 	struct state_job job; /* first member */
 	struct control *control;
-	struct generation *generation; /* held: datasets belong to it */
 	bool drop, more;
 	uint64_t dropped;
 	struct row other; /* objects of no dataset */
@@ -130,7 +129,7 @@ static json_t *put_row(const struct job *job, const struct row *row)
 		return object;
 	json_object_set_new(object, "dataset", json_string(row->dataset->config->name));
 	json_object_set_new(object, "url", json_string(row->dataset->root));
-	put_readers(object, job->generation->catalog, row->dataset->root);
+	put_readers(object, job->control->catalog, row->dataset->root);
 	return object;
 }
 
@@ -189,7 +188,6 @@ static void cached_done(struct state_job *work)
 
 	if (c)
 		reply(c, job);
-	generation_drop(job->generation);
 	free(job);
 }
 
@@ -232,19 +230,18 @@ static unsigned take_datasets(struct job *job, const struct catalog *catalog, co
 
 static struct job *job_new(struct connection *c)
 {
-	struct generation *newest = c->control->generations.newest;
+	const struct catalog *catalog = c->control->catalog;
 	size_t most = 0;
 	struct job *job;
 
-	for (uint32_t s = 0; s < newest->catalog->config->streams; s++)
-		most += newest->catalog->stream[s].config->datasets;
+	for (uint32_t s = 0; s < catalog->config->streams; s++)
+		most += catalog->stream[s].config->datasets;
 	job = calloc(1, sizeof(*job) + most * sizeof(job->row[0]));
 	if (!job)
 		return NULL;
 	job->job =
 		(struct state_job){.work = cached_work, .done = cached_done, .late = cached_late};
 	job->control = c->control;
-	job->generation = generation_hold(newest);
 	return job;
 }
 
@@ -282,14 +279,14 @@ static bool read_query(
 		return fault_set(fault, FAULT_REQUEST, "kind", "must be ls or drop");
 	job->drop = strcmp(kind, "drop") == 0;
 	if (!job->drop) {
-		take_datasets(job, job->generation->catalog, NULL);
+		take_datasets(job, job->control->catalog, NULL);
 		return true;
 	}
 	if (!wire_text(w, WIRE_DATASET, name, sizeof(name)) || !wire_label_ok(name))
 		return fault_set(fault, FAULT_REQUEST, "dataset", "must be the name of a dataset");
 	if (!may_drop(c, fault))
 		return false;
-	if (take_datasets(job, job->generation->catalog, name) == 0)
+	if (take_datasets(job, job->control->catalog, name) == 0)
 		return fault_set(fault, FAULT_REQUEST, "dataset",
 			"%s has no dataset %s; `tokctl cache ls` lists those in stores",
 			c->control->config->path, name);
@@ -305,8 +302,6 @@ void cached_query(struct connection *c, const struct wire *w)
 
 	fault_memory(&fault);
 	if (!job || !read_query(c, job, w, &fault)) {
-		if (job)
-			generation_drop(job->generation);
 		free(job);
 		connection_error(c, serial, &fault);
 		return;

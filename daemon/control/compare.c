@@ -16,8 +16,7 @@ static const struct session *reader_of(const struct session *s)
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		const struct session *other = s->control->sessions.of[id];
 
-		if (session_is_live(other) && other->generation == s->generation &&
-			other->stream == s->stream)
+		if (session_is_live(other) && other->stream == s->stream)
 			return other;
 	}
 	return NULL;
@@ -73,7 +72,7 @@ static void compare_work(uv_work_t *work)
 
 	c->same = true;
 	for (uint32_t d = 0; c->same && d < s->config->datasets; d++)
-		c->same = dataset_current(c->generation->config, &s->dataset[d], &c->fault);
+		c->same = dataset_current(c->control->config, &s->dataset[d], &c->fault);
 }
 
 static void next(struct control *control);
@@ -94,7 +93,6 @@ static void compare_done(uv_work_t *work, int status)
 			differ(control, wait, &c->fault);
 		go(control, wait, c->same);
 	}
-	generation_drop(c->generation);
 	c->stream = NULL;
 	next(control);
 }
@@ -112,9 +110,7 @@ static void begin(struct control *control, const struct session *s)
 	}
 	if (!c)
 		return;
-	*c = (struct comparison){.control = control,
-		.generation = generation_hold(s->generation),
-		.stream = s->stream};
+	*c = (struct comparison){.control = control, .stream = s->stream};
 	c->work.data = c;
 	uv_queue_work(control->loop, &c->work, compare_work, compare_done);
 }

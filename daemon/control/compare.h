@@ -17,7 +17,6 @@
 #include <uv.h>
 
 struct control;
-struct generation;
 struct session;
 
 enum {
@@ -38,9 +37,8 @@ struct compare_wait {
 struct comparison {
 	uv_work_t work;
 	struct control *control;
-	struct generation *generation; /* held */
-	const struct stream *stream;   /* NULL: none is compared */
-	struct fault fault;	       /* unless @same */
+	const struct stream *stream; /* NULL: none is compared */
+	struct fault fault;	     /* unless @same */
 	bool same;
 };
 

@@ -11,7 +11,6 @@
 #include "daemon/control/connection.h"
 #include "daemon/control/counts.h"
 #include "daemon/control/data_thread.h"
-#include "daemon/control/generation.h"
 #include "daemon/control/hang.h"
 #include "daemon/control/reload.h"
 #include "daemon/control/request.h"
@@ -36,9 +35,8 @@ struct process_figures {
 
 struct control {
 	uv_loop_t *loop;
-	struct generations generations;
-	const struct catalog *catalog; /* the newest generation's */
-	const struct config *config;   /* the catalog's */
+	const struct catalog *catalog;
+	const struct config *config; /* the catalog's */
 	struct reload reload;
 	struct comparing comparing;
 	struct reader *reader; /* the data thread's; only functions for any thread are called */

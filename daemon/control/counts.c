@@ -1,6 +1,5 @@
 #include "daemon/control/counts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,49 +22,18 @@ void histogram_add(struct histogram *h, uint64_t ns)
 	count_add(&h->sum_ns, ns);
 }
 
-static struct stream_counts *find_stream(struct counts *counts, const char *name)
-{
-	struct stream_counts *s;
-
-	SLIST_FOREACH(s, &counts->streams, next)
-	if (strcmp(s->name, name) == 0)
-		return s;
-	s = calloc(1, sizeof(*s));
-	if (!s)
-		return NULL;
-	snprintf(s->name, sizeof(s->name), "%s", name);
-	SLIST_INSERT_HEAD(&counts->streams, s, next);
-	return s;
-}
-
-static struct dataset_counts *find_dataset(struct stream_counts *s, const char *name)
-{
-	struct dataset_counts *d;
-
-	SLIST_FOREACH(d, &s->datasets, next)
-	if (strcmp(d->name, name) == 0)
-		return d;
-	d = calloc(1, sizeof(*d));
-	if (!d)
-		return NULL;
-	snprintf(d->name, sizeof(d->name), "%s", name);
-	SLIST_INSERT_HEAD(&s->datasets, d, next);
-	return d;
-}
-
 static bool join_stream(struct counts *counts, struct stream *stream)
 {
-	struct stream_counts *s = find_stream(counts, stream->config->name);
-	bool all = s != NULL;
+	struct stream_counts *s = calloc(1, sizeof(*s));
 
 	stream->counts = s;
-	for (uint32_t i = 0; s && i < stream->config->datasets; i++) {
-		struct dataset_counts *d = find_dataset(s, stream->config->dataset[i].name);
-
-		stream->dataset[i].samples = d ? &d->samples : NULL;
-		all &= d != NULL;
-	}
-	return all;
+	if (!s)
+		return false;
+	SLIST_INSERT_HEAD(&counts->streams, s, next);
+	s->samples = calloc(stream->config->datasets, sizeof(*s->samples));
+	for (uint32_t i = 0; s->samples && i < stream->config->datasets; i++)
+		stream->dataset[i].samples = &s->samples[i];
+	return s->samples != NULL;
 }
 
 bool counts_join(struct counts *counts, const struct catalog *catalog)
@@ -80,14 +48,10 @@ bool counts_join(struct counts *counts, const struct catalog *catalog)
 void counts_free(struct counts *counts)
 {
 	struct stream_counts *s;
-	struct dataset_counts *d;
 
 	while ((s = SLIST_FIRST(&counts->streams))) {
 		SLIST_REMOVE_HEAD(&counts->streams, next);
-		while ((d = SLIST_FIRST(&s->datasets))) {
-			SLIST_REMOVE_HEAD(&s->datasets, next);
-			free(d);
-		}
+		free(s->samples);
 		free(s);
 	}
 }

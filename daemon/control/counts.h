@@ -1,6 +1,5 @@
 /*
- * Counters for metrics, since the start of the daemon. Streams and datasets are found by name,
- * so their counters outlive the config in which they were first seen.
+ * Counters for metrics, since the start of the daemon or its last reload.
  *
  * Each counter has one writer, the data thread or the control thread. Others may read it at any
  * time, so no read-modify-write and no lock is needed.
@@ -35,12 +34,6 @@ static inline void count_add(_Atomic uint64_t *counter, uint64_t n)
 
 void histogram_add(struct histogram *h, uint64_t ns);
 
-struct dataset_counts {
-	SLIST_ENTRY(dataset_counts) next;
-	char name[LIMIT_NAME_BYTES + 1];
-	_Atomic uint64_t samples; /* read into rings; the data thread's */
-};
-
 /* The present state of one stream's sessions: status.h. */
 struct stream_gauges {
 	unsigned sessions, waiting;
@@ -53,8 +46,7 @@ struct stream_gauges {
 
 struct stream_counts {
 	SLIST_ENTRY(stream_counts) next;
-	SLIST_HEAD(, dataset_counts) datasets;
-	char name[LIMIT_NAME_BYTES + 1];
+	_Atomic uint64_t *samples; /* of each dataset, read into rings; the data thread's */
 
 	/* the data thread's */
 	struct histogram waits; /* of trainers for a batch, from about 20 µs on */
@@ -88,10 +80,8 @@ struct counts {
 	bool reload_failed; /* the last one: an older config is in use */
 };
 
-/*
- * Connects the streams and datasets of @catalog with their counters, which are made if their names
- * are new. Also for the catalog of a reload, before it is used. False: out of memory.
- */
+/* Connects the streams and datasets of @catalog with their counters. False: out of memory; call
+ * counts_free() in any case. */
 bool counts_join(struct counts *counts, const struct catalog *catalog);
 void counts_free(struct counts *counts);
 /* Counts a request that ended. @kind: as it was sent. */

@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { TICK_MS = 1000, LOOK_MS = 50, REAP = 128, MS = 1000000 };
+enum { TICK_MS = 1000, LOOK_MS = 50, REAP = 128, PAUSE_MS = 5, MS = 1000000 };
 enum { SAY_ATTACH = 1, SAY_KICK = 2, SAY_DETACH = 4 };
 
 /* Flags per session, and the list of sessions that have some set. */
@@ -48,12 +48,14 @@ struct data_thread {
 	struct stores *stores; /* or NULL */
 	void (*ring)(void *);
 	void *context;
-	bool stop; /* under to_data.lock */
-	/* Under to_data.lock: to be forgotten; the one that was. */
-	const struct catalog *forget, *forgotten;
-	struct reader_left *left; /* also under it: of catalogs that were forgotten */
-	_Atomic uint64_t turns;	  /* of the data thread's loop, at most a second apart */
-	uint64_t turns_seen;	  /* control thread: at the last data_thread_answers() */
+	bool stop;		 /* under to_data.lock */
+	bool pause;		 /* also under it: no read begins */
+	struct reader_busy busy; /* also under it: while paused */
+	bool paused;		 /* data thread: as `pause` */
+	unsigned held;		 /* data thread: reads that begin after the pause */
+	struct reader_read hold[LIMIT_READS];
+	_Atomic uint64_t turns; /* of the data thread's loop, at most a second apart */
+	uint64_t turns_seen;	/* control thread: at the last data_thread_answers() */
 	unsigned streams;
 	pthread_mutex_t hangs; /* protects hang */
 	struct reader_hang hang[LIMIT_STREAMS];
@@ -147,24 +149,34 @@ static void say(struct data_thread *f, uint32_t id, unsigned news)
 	f->news = true;
 }
 
+static void begin_read(struct data_thread *f, const struct reader_read *read)
+{
+	if (!f->paused) {
+		reader_queue(f->reader, read);
+		return;
+	}
+	assert(f->held < LIMIT_READS);
+	f->hold[f->held++] = *read;
+}
+
 static void perform(struct data_thread *f, const struct engine_action *a)
 {
 	struct member *m = &f->member[a->id];
 
 	switch (a->type) {
 	case ENGINE_READ:
-		reader_queue(f->reader, &(struct reader_read){
-						.tag = a->tag,
-						.session = a->id,
-						.stream = a->stream,
-						.dataset = a->owner,
-						.shard = a->shard,
-						.token = a->token,
-						.tokens = a->tokens,
-						.to = a->to,
-						.annotations = a->annotations,
-						.since_ns = f->now_ns,
-					});
+		begin_read(f, &(struct reader_read){
+				      .tag = a->tag,
+				      .session = a->id,
+				      .stream = a->stream,
+				      .dataset = a->owner,
+				      .shard = a->shard,
+				      .token = a->token,
+				      .tokens = a->tokens,
+				      .to = a->to,
+				      .annotations = a->annotations,
+				      .since_ns = f->now_ns,
+			      });
 		break;
 	case ENGINE_CANCEL:
 		reader_cancel(f->reader, a->id);
@@ -299,35 +311,16 @@ static void show_reasons(struct data_thread *f)
 	}
 }
 
-/* Between two turns no feed has a dataset that is to be forgotten: see data_thread_forget(). */
-static void forget(struct data_thread *f)
+/* Begins or ends a pause, and shows what is still read in it. */
+static void follow_pause(struct data_thread *f)
 {
-	const struct catalog *catalog;
-	struct reader_left *left = NULL;
-	bool done = true;
-
 	pthread_mutex_lock(&f->to_data.lock);
-	catalog = f->forget;
-	if (catalog) {
-		left = f->left;
-		f->left = NULL;
-	}
+	f->paused = f->pause;
+	if (f->paused)
+		f->busy = reader_busy(f->reader);
 	pthread_mutex_unlock(&f->to_data.lock);
-	if (!catalog)
-		return;
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		done &= reader_forget(f->reader, catalog->stream[i].dataset,
-			catalog->stream[i].config->datasets, &left);
-	if (done)
-		pass_hangs(f);
-	pthread_mutex_lock(&f->to_data.lock);
-	f->left = left;
-	if (done) { /* otherwise after the next turn */
-		f->forget = NULL;
-		f->forgotten = catalog;
-	}
-	pthread_mutex_unlock(&f->to_data.lock);
-	f->news = f->news || done;
+	for (; !f->paused && f->held > 0; f->held--)
+		reader_queue(f->reader, &f->hold[f->held - 1]);
 }
 
 static void *run(void *argument)
@@ -343,7 +336,7 @@ static void *run(void *argument)
 	while (!stopping(f)) {
 		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
 		read_mail(f);
-		forget(f);
+		follow_pause(f);
 		reader_commit(f->reader);
 		if (f->news) {
 			f->news = false;
@@ -351,6 +344,9 @@ static void *run(void *argument)
 		}
 		int64_t now = f->now_ns / MS;
 		int wait_ms = f->actions.more ? 0 : now < look ? (int)(look - now) : 1;
+
+		if (f->paused && wait_ms > PAUSE_MS)
+			wait_ms = PAUSE_MS;
 		unsigned n = reader_reap(f->reader, done, REAP, wait_ms);
 
 		f->now_ns = io_now_ns();
@@ -427,7 +423,6 @@ void data_thread_stop(struct data_thread *f)
 	reader_kick(f->reader);
 	pthread_join(f->thread, NULL);
 	engine_free(f->engine);
-	reader_left_close(f->left);
 	reader_close(f->reader);
 	pthread_mutex_destroy(&f->to_data.lock);
 	pthread_mutex_destroy(&f->to_control.lock);
@@ -462,24 +457,23 @@ void data_thread_detach(struct data_thread *f, uint32_t id)
 	tell(f, id, SAY_DETACH);
 }
 
-bool data_thread_forget(
-	struct data_thread *f, const struct catalog *catalog, struct reader_left **left)
+void data_thread_pause(struct data_thread *f, bool pause)
+{
+	pthread_mutex_lock(&f->to_data.lock);
+	f->pause = pause;
+	f->busy = (struct reader_busy){.any = true};
+	pthread_mutex_unlock(&f->to_data.lock);
+	reader_kick(f->reader);
+}
+
+struct reader_busy data_thread_busy(struct data_thread *f)
 {
 	pthread_mutex_lock(&f->to_data.lock);
 
-	bool forgotten = f->forgotten == catalog, begin = !forgotten && !f->forget;
+	struct reader_busy busy = f->busy;
 
-	if (begin)
-		f->forget = catalog;
-	if (forgotten) {
-		f->forgotten = NULL; /* another one may get this address */
-		*left = f->left;
-		f->left = NULL;
-	}
 	pthread_mutex_unlock(&f->to_data.lock);
-	if (begin)
-		reader_kick(f->reader);
-	return forgotten;
+	return busy;
 }
 
 bool data_thread_take(struct data_thread *f, uint32_t *id, unsigned *news)

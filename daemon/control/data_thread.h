@@ -63,12 +63,10 @@ struct data_thread_waits {
 };
 struct data_thread_waits data_thread_waits(const struct data_thread *data_thread, uint32_t id);
 
-/*
- * Makes the data thread drop every use of the catalog's datasets; no feed may have them. True: it
- * has, and *@left is for reader_left_close(). False: not yet; call again after the next ring().
- */
-bool data_thread_forget(
-	struct data_thread *data_thread, const struct catalog *catalog, struct reader_left **left);
+/* Begins no more reads, or goes on. Those in flight end. */
+void data_thread_pause(struct data_thread *data_thread, bool pause);
+/* While it pauses: a read of local storage that has not ended. */
+struct reader_busy data_thread_busy(struct data_thread *data_thread);
 
 /* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);

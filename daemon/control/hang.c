@@ -34,14 +34,14 @@ static void log_change(
 
 void hangs_clock(struct hangs *hangs, struct data_thread *data_thread)
 {
-	for (uint32_t slot = 0; slot < hangs->generations->slots; slot++) {
+	for (uint32_t slot = 0; slot < hangs->catalog->config->streams; slot++) {
 		struct reader_hang was = hangs->of[slot];
 
 		const struct stream *stream = NULL;
 
 		hangs->of[slot] = data_thread_hang(data_thread, slot);
 		if (was.ticks > 0 || hangs->of[slot].ticks > 0)
-			stream = generations_stream(hangs->generations, slot);
+			stream = &hangs->catalog->stream[slot];
 		if (stream)
 			log_change(stream, &was, &hangs->of[slot]);
 	}
@@ -56,9 +56,8 @@ const struct stream *hang_longest(const struct hangs *hangs)
 {
 	uint32_t longest = 0;
 
-	for (uint32_t slot = 1; slot < hangs->generations->slots; slot++)
+	for (uint32_t slot = 1; slot < hangs->catalog->config->streams; slot++)
 		if (hangs->of[slot].ticks > hangs->of[longest].ticks)
 			longest = slot;
-	return hangs->of[longest].ticks > 0 ? generations_stream(hangs->generations, longest)
-					    : NULL;
+	return hangs->of[longest].ticks > 0 ? &hangs->catalog->stream[longest] : NULL;
 }

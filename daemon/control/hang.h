@@ -5,10 +5,9 @@
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/data_thread.h"
-#include "daemon/control/generation.h"
 
 struct hangs {
-	const struct generations *generations;
+	const struct catalog *catalog;
 	struct reader_hang of[LIMIT_STREAMS]; /* by slot */
 };
 

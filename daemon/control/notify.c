@@ -3,12 +3,14 @@
 #include "daemon/control/log.h"
 #include "proto/limits.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LISTEN_FDS_START = 3 };
@@ -57,6 +59,30 @@ static uint64_t variable_for_us(const char *value_name, const char *pid_name)
 uint64_t notify_watchdog_ms(void)
 {
 	return variable_for_us("WATCHDOG_USEC", "WATCHDOG_PID") / 1000 / 3;
+}
+
+static _Atomic bool starting;
+
+static void *feed(void *none)
+{
+	const uint64_t ms = notify_watchdog_ms();
+
+	pthread_setname_np(pthread_self(), "tokend-start");
+	while (starting) {
+		notify("WATCHDOG=1");
+		nanosleep(
+			&(struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000}, NULL);
+	}
+	return none;
+}
+
+void notify_starting(bool is)
+{
+	pthread_t thread;
+
+	starting = is;
+	if (is && notify_watchdog_ms() > 0 && pthread_create(&thread, NULL, feed, NULL) == 0)
+		pthread_detach(thread);
 }
 
 int notify_listen_fd(void)

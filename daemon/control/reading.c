@@ -1,5 +1,6 @@
 #include "daemon/control/reading.h"
 
+#include "daemon/control/log.h"
 #include "daemon/engine/engine.h"
 #include "proto/phrases.h"
 
@@ -12,12 +13,19 @@ enum {
 	DESCRIPTORS_OWN = 40, /* the loop, the reader, the listener, metrics, files of the pool */
 	DESCRIPTORS_LEAST = 64,
 	DESCRIPTORS_A_SESSION = 4, /* socket, pidfd, and two memfds during the attach */
-	LATER_STREAMS = 32,
-	INDEXES_SHARE = 16, /* 1/16 of memory: is for the indexes of shards */
-	STORES_SHARE = 8,   /* 1/8 of memory: is for answers of stores, */
-	WINDOWS_LEAST = 16, /* and has room for so many windows */
+	INDEXES_SHARE = 16,	   /* 1/16 of memory: is for the indexes of shards */
+	STORES_SHARE = 8,	   /* 1/8 of memory: is for answers of stores, */
+	WINDOWS_LEAST = 16,	   /* and has room for so many windows */
 	STORE_DEPTH = LIMIT_READS / 2,
+	START_PATIENCE_MS = 60000, /* how long a start waits for a store that does not answer */
 };
+
+/* Any thread. */
+static void log_store(void *none, const char *line)
+{
+	(void)none;
+	log_line(LOG_WARNING, "%s", line);
+}
 
 bool reading_descriptors(struct fault *fault)
 {
@@ -156,9 +164,22 @@ static unsigned count_buckets(const struct catalog *catalog)
 	return n;
 }
 
-uint64_t reading_store_bytes(const struct config *config)
+static uint64_t store_bytes(const struct config *config)
 {
 	return config->memory_bytes / STORES_SHARE;
+}
+
+struct stores *reading_stores(const struct config *config, bool cache, struct fault *fault)
+{
+	return store_open(
+		&(struct store_options){
+			.config = config,
+			.memory_bytes = store_bytes(config),
+			.patience_ms = START_PATIENCE_MS,
+			.cache = cache,
+			.log = log_store,
+		},
+		fault);
 }
 
 bool reading_fits_stores(const struct catalog *catalog, struct fault *fault)
@@ -166,7 +187,7 @@ bool reading_fits_stores(const struct catalog *catalog, struct fault *fault)
 	const struct config *config = catalog->config;
 	const struct stream *s = largest_stored(catalog);
 
-	if (!s || reading_store_bytes(config) >= WINDOWS_LEAST * window_bytes(s))
+	if (!s || store_bytes(config) >= WINDOWS_LEAST * window_bytes(s))
 		return true;
 	return fault_set(fault, FAULT_ARGUMENT, "memory",
 		"%s: memory: an eighth of its %" PRIu64
@@ -178,7 +199,7 @@ bool reading_fits_stores(const struct catalog *catalog, struct fault *fault)
 
 /*
  * Reads in flight in each queue, and queues. Half of the memory for answers is left for windows
- * that are kept for peers. A queue more than there are buckets is for those that a reload adds.
+ * that are kept for peers.
  */
 static void plan_stores(struct reading *reading, const struct catalog *catalog)
 {
@@ -187,10 +208,10 @@ static void plan_stores(struct reading *reading, const struct catalog *catalog)
 
 	if (!s || buckets == 0)
 		return;
-	uint64_t windows = reading_store_bytes(catalog->config) / buckets / window_bytes(s) / 2;
+	uint64_t windows = store_bytes(catalog->config) / buckets / window_bytes(s) / 2;
 
-	reading->store_bytes = reading_store_bytes(catalog->config);
-	reading->store_queues = buckets + 1 < ENGINE_QUEUES ? buckets + 1 : ENGINE_QUEUES - 1;
+	reading->store_bytes = store_bytes(catalog->config);
+	reading->store_queues = buckets < ENGINE_QUEUES ? buckets : ENGINE_QUEUES - 1;
 	reading->store_depth = windows < 1	       ? 1
 			       : windows < STORE_DEPTH ? (unsigned)windows
 						       : STORE_DEPTH;
@@ -208,19 +229,6 @@ unsigned reading_queue(const struct dataset *dataset, unsigned queues)
 	return 1 + store_number(object.bucket) % queues;
 }
 
-/* Some more than the config has, for those that a reload adds. */
-static unsigned room_for_streams(const struct config *config)
-{
-	unsigned room = 2 * config->streams + LATER_STREAMS;
-
-	return room < LIMIT_STREAMS ? room : LIMIT_STREAMS;
-}
-
-uint64_t reading_indexes(const struct catalog *catalog)
-{
-	return any_dataset(catalog, is_indexed) ? catalog->config->memory_bytes / INDEXES_SHARE : 0;
-}
-
 struct reading reading_plan(const struct catalog *catalog, struct stores *stores)
 {
 	const struct config *config = catalog->config;
@@ -235,16 +243,35 @@ struct reading reading_plan(const struct catalog *catalog, struct stores *stores
 				.depth = LIMIT_READS / 2,
 				.stores = any_dataset(catalog, is_stored) ? stores : NULL,
 				.files = (descriptors.files + each - 1) / each,
-				.streams = room_for_streams(config),
+				.streams = config->streams,
 				.largest_window_bytes = largest_window(catalog),
 				.frames_bytes = any_dataset(catalog, is_compressed)
 							? dataset_frames_budget(config)
 							: 0,
-				.indexes_bytes = reading_indexes(catalog),
+				.indexes_bytes = any_dataset(catalog, is_indexed)
+							 ? config->memory_bytes / INDEXES_SHARE
+							 : 0,
 			},
 		.sessions = descriptors.sessions,
 	};
 
 	plan_stores(&reading, catalog);
 	return reading;
+}
+
+void reading_cap_memory(struct config *config, const struct cgroup *cgroup)
+{
+	struct cgroup_room room;
+
+	if (!cgroup || !cgroup_room(cgroup, &room) ||
+		room.limit - room.kept >= config->memory_bytes)
+		return;
+	log_line(LOG_WARNING,
+		"memory: lowered to %" PRIu64 " bytes from %" PRIu64 ": cgroup %s may use %" PRIu64
+		" bytes, of which %" PRIu64 " are reserved and %" PRIu64
+		" are in use; raise its limit, or lower memory:",
+		room.limit - room.kept, config->memory_bytes, room.path, room.limit, room.kept,
+		room.used);
+	config->memory_bytes = room.limit - room.kept;
+	config->memory_capped = true;
 }

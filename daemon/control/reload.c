@@ -8,142 +8,115 @@
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { LATE_MS = 5000 };
+extern char **environ;
 
-/* ---- in the pool ---- */
+#define PAST "TOKEND_PAST" /* the number of a memfd */
 
-static bool fits_dataset(const struct reader_options *reading, const struct dataset *d,
-	const char *path, struct fault *fault)
-{
-	if (d->frame_bytes > 0 && reading->frames_bytes == 0)
-		return config_refuse(fault, path, d->config->line, d->config->name, FAULT_NO_INDEX,
-			"is compressed; the first compressed dataset needs a restart, because a "
-			"quarter of memory: is reserved for it");
-	if (d->objects && reading->store_depth == 0)
-		return config_refuse(fault, path, d->config->line, d->config->name, FAULT_NO_INDEX,
-			"is in a store; the first dataset in a store needs a restart, because an "
-			"eighth of memory: is reserved for it");
-	return true;
-}
+enum { LATE_MS = 5000, PAUSE_MS = 5000, POLL_MS = 5 };
+static const uint64_t MAGIC = UINT64_C(0x746f6b656e642121);
 
-/* Is the reader prepared for the datasets? It was sized for those of the start. */
-static bool fits_reader(
-	const struct reader_options *reading, const struct catalog *catalog, struct fault *fault)
-{
-	for (uint32_t i = 0; reading && i < catalog->config->streams; i++) {
-		const struct stream *s = &catalog->stream[i];
-		uint64_t window = (s->config->seq_len + s->config->extra) * s->token_bytes;
-
-		if (reading->direct && window > reading->largest_window_bytes)
-			return config_refuse(fault, catalog->config->path, s->config->line,
-				s->config->name, FAULT_NO_INDEX,
-				"a window has %" PRIu64
-				" bytes; with direct: true, windows of more "
-				"than %" PRIu64 " bytes need a restart",
-				window, reading->largest_window_bytes);
-		for (uint32_t d = 0; d < s->config->datasets; d++)
-			if (!fits_dataset(reading, &s->dataset[d], catalog->config->path, fault))
-				return false;
-	}
-	return !reading || reading_fits_stores(catalog, fault);
-}
-
-/* Gives @config the values of keys that keep them. */
-static bool keep_values(struct config *config, const struct config *began)
-{
-	char *state_dir = strdup(began->state_dir);
-
-	if (!state_dir)
-		return false;
-	free(config->state_dir);
-	config->state_dir = state_dir;
-	config->memory_bytes = began->memory_bytes;
-	config->memory_capped = began->memory_capped;
-	return true;
-}
-
-static void reload_work(uv_work_t *work)
-{
-	struct reload *r = work->data;
-
-	r->config = config_load(r->began->path, &r->fault);
-	if (!r->config)
-		return;
-	if (!keep_values(r->config, r->began)) {
-		fault_memory(&r->fault);
-		return;
-	}
-	r->catalog = catalog_open(r->config, r->control->stores.stores, &r->fault);
-	if (r->catalog && fits_reader(r->reading, r->catalog, &r->fault))
-		return;
-	catalog_free(r->catalog);
-	r->catalog = NULL;
-}
-
-/* ---- on the loop ---- */
+/* ---- the check, in the pool ---- */
 
 static bool same_text(const char *a, const char *b)
 {
 	return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-static bool same_stores(const struct config *a, const struct config *b)
+static bool keeps_places(const struct config *is, const struct config *was, struct fault *fault)
 {
-	if (a->stores != b->stores)
+	bool socket = same_text(is->socket, was->socket);
+
+	if (socket && same_text(is->state_dir_written, was->state_dir_written))
+		return true;
+	return fault_set(fault, FAULT_ARGUMENT, "",
+		"%s: %s needs a restart; restart tokend, or put the former value back", is->path,
+		socket ? "state_dir:" : "socket:");
+}
+
+/* Can a start read the shards of r->catalog in the ways that the config asks for? */
+static bool can_read(struct reload *r)
+{
+	struct reading reading = reading_plan(r->catalog, r->stores);
+	struct reader *reader;
+	char note[LIMIT_TEXT_BYTES];
+
+	if (!reading_fits_stores(r->catalog, &r->fault))
 		return false;
-	for (uint32_t i = 0; i < a->stores; i++) {
-		const struct config_store *x = &a->store[i], *y = &b->store[i];
-
-		if (strcmp(x->name, y->name) != 0 || !same_text(x->endpoint, y->endpoint) ||
-			!same_text(x->region, y->region) || !same_text(x->profile, y->profile) ||
-			!same_text(x->token_file, y->token_file) ||
-			!same_text(x->query_file, y->query_file) || !same_text(x->ca, y->ca) ||
-			x->style != y->style || x->anonymous != y->anonymous ||
-			x->requester_pays != y->requester_pays || x->connections != y->connections)
-			return false;
-	}
-	return true;
+	reader = reader_open(&reading.options, note, sizeof(note), &r->fault);
+	reader_close(reader);
+	r->staging_bytes = reading_memory(&reading);
+	return reader != NULL;
 }
 
-/* Writes the names of keys that need a restart, "memory:, io:", to @keys. */
-static void name_kept(
-	const struct config *config, const struct config *began, char *keys, size_t keys_bytes)
+static bool check(struct reload *r)
 {
-	const struct {
-		const char *key;
-		bool same;
-	} kept[] = {
-		{"socket:", same_text(config->socket, began->socket)},
-		{"state_dir:", same_text(config->state_dir_written, began->state_dir_written)},
-		{"memory:", config->memory_written == began->memory_written},
-		{"io:", config->io == began->io},
-		{"direct:", config->direct == began->direct},
-		{"stores:", same_stores(config, began)},
-		{"cache:", same_text(config->cache_dir, began->cache_dir) &&
-				   config->cache_bytes == began->cache_bytes},
-	};
-	size_t n = 0;
+	const struct control *control = r->control;
 
-	keys[0] = 0;
-	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]) && n < keys_bytes; i++) {
-		if (kept[i].same)
-			continue;
-		log_line(LOG_WARNING,
-			"%s: %s needs a restart; the value of the start is kept until then",
-			config->path, kept[i].key);
-		n += (size_t)snprintf(keys + n, keys_bytes - n, "%s%s", n ? ", " : "", kept[i].key);
-	}
+	r->config = config_load(control->config->path, &r->fault);
+	if (!r->config || !keeps_places(r->config, control->config, &r->fault))
+		return false;
+	reading_cap_memory(r->config, control->cgroup);
+	r->stores = reading_stores(r->config, false, &r->fault);
+	if (!r->stores || r->stopped)
+		return false;
+	r->catalog = catalog_open(r->config, r->stores, &r->fault);
+	return r->catalog && can_read(r);
 }
 
-struct difference {
-	unsigned added, changed, removed;
-};
+static void reload_work(uv_work_t *work)
+{
+	struct reload *r = work->data;
+
+	r->checked = check(r);
+}
+
+/* ---- on the loop ---- */
+
+/* Whether the run of @s goes on at its cursor. */
+static bool fits_session(struct reload *r, const struct session *s)
+{
+	const char *name = s->stream->config->name;
+	const struct stream *now = catalog_stream(r->catalog, name);
+	struct fault why;
+
+	if (!now)
+		fault_set(&why, FAULT_CURSOR, "", "the stream is removed");
+	else if (cursor_belongs(feed_cursor(s->feed), &now->begin, &why))
+		return true;
+	return fault_set(&r->fault, FAULT_CURSOR, "",
+		"%s: pid %d reads stream %s (run %s), and could not go on: %.600s%s%.600s; end it, "
+		"or put the former config and shards back",
+		r->config->path, (int)s->connection->pid, name, s->run, why.field,
+		why.field[0] ? ": " : "", why.text);
+}
+
+static bool fits_sessions(struct reload *r)
+{
+	const struct sessions *all = &r->control->sessions;
+	uint64_t rings = all->memory_bytes - all->staging_bytes;
+
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (session_is_live(all->of[id]) && !fits_session(r, all->of[id]))
+			return false;
+	if (rings == 0 || rings + r->staging_bytes <= r->config->memory_bytes)
+		return true;
+	return fault_set(&r->fault, FAULT_ARGUMENT, "memory",
+		"%s: memory: %" PRIu64 " bytes, but rings of live sessions have %" PRIu64
+		" and the reader needs %" PRIu64 "; end some sessions, or set more",
+		r->config->path, r->config->memory_bytes, rings, r->staging_bytes);
+}
 
 static bool same_stream(const struct stream *a, const struct stream *b)
 {
@@ -151,10 +124,11 @@ static bool same_stream(const struct stream *a, const struct stream *b)
 	       memcmp(a->begin_bytes, b->begin_bytes, a->begin_length) == 0;
 }
 
-/* Logs what is new in each stream. */
-static struct difference compare(const struct catalog *was, const struct catalog *is)
+/* Logs how the config's streams change. */
+static void log_changes(const struct reload *r)
 {
-	struct difference d = {0};
+	const struct catalog *was = r->control->catalog, *is = r->catalog;
+	unsigned added = 0, changed = 0, removed = 0;
 
 	for (uint32_t i = 0; i < is->config->streams; i++) {
 		const struct stream *now = &is->stream[i];
@@ -162,150 +136,153 @@ static struct difference compare(const struct catalog *was, const struct catalog
 
 		if (before && same_stream(before, now))
 			continue;
-		d.added += !before;
-		d.changed += before != NULL;
-		log_line(LOG_NOTE, "stream %s: %s", now->config->name,
-			before ? "changed; its present sessions keep what they attached to"
-			       : "new");
-		plan_log(now);
+		added += !before;
+		changed += before != NULL;
+		log_line(LOG_NOTE, "stream %s: %s", now->config->name, before ? "changed" : "new");
 	}
 	for (uint32_t i = 0; i < was->config->streams; i++) {
 		const char *name = was->config->stream[i].name;
 
 		if (catalog_stream(is, name))
 			continue;
-		d.removed++;
-		log_line(LOG_NOTE, "stream %s: removed; its present sessions keep it", name);
+		removed++;
+		log_line(LOG_NOTE, "stream %s: removed", name);
 	}
-	return d;
-}
-
-/* Is it the first session of its run? */
-static bool speaks_for_run(const struct session *s)
-{
-	const struct session *other;
-
-	for (uint32_t id = 0; id < s->id; id++) {
-		other = s->control->sessions.of[id];
-		if (session_is_live(other) && other->stream->slot == s->stream->slot &&
-			strcmp(other->run, s->run) == 0)
-			return false;
-	}
-	return true;
-}
-
-/* Warns of runs that this config would refuse: they end at their next seek or reconnect. */
-static void warn_runs(const struct control *control)
-{
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		const struct session *s = control->sessions.of[id];
-		struct fault fault;
-
-		if (!session_is_live(s) || !speaks_for_run(s))
-			continue;
-
-		const char *name = s->stream->config->name;
-		const struct stream *now = catalog_stream(control->catalog, name);
-
-		if (!now)
-			fault_set(&fault, FAULT_CURSOR, "", "the stream is removed");
-		else if (cursor_belongs(feed_cursor(s->feed), &now->begin, &fault))
-			continue;
-		log_line(LOG_WARNING,
-			"stream %s: run %s goes on, but could not attach again: %s%s%s; restore "
-			"the "
-			"former config and shards before its trainers seek or reconnect",
-			name, s->run, fault.field, fault.field[0] ? ": " : "", fault.text);
-	}
-}
-
-static void log_reloaded(const struct reload *r, const struct catalog *was)
-{
-	const struct config *config = r->control->config;
-	struct difference d = compare(was, r->control->catalog);
-	char keys[64], kept[128] = "";
-
-	warn_runs(r->control);
-	name_kept(config, r->began, keys, sizeof(keys));
-	if (keys[0])
-		snprintf(kept, sizeof(kept), "; %s as before, until a restart", keys);
 	log_line(LOG_NOTE,
 		"%s was read again: digest %016" PRIx64 ", %" PRIu32
-		" streams: %u new, %u changed, %u removed%s",
-		config->path, config->digest, config->streams, d.added, d.changed, d.removed, kept);
+		" streams: %u new, %u changed, %u removed; starting again with it",
+		is->config->path, is->config->digest, is->config->streams, added, changed, removed);
 }
 
-/* Reserves memory for the first dataset whose shards have indexes. False: r->fault. */
-static bool reserve_indexes(struct reload *r)
+static void drop_check(struct reload *r)
 {
-	struct control *control = r->control;
-	struct sessions *all = &control->sessions;
-	uint64_t bytes = reading_indexes(r->catalog), limit = control->config->memory_bytes;
-
-	if (bytes == 0 || r->indexed || !r->reading || r->reading->indexes_bytes > 0)
-		return true;
-	if (all->memory_bytes + bytes > limit)
-		return fault_set(&r->fault, FAULT_ARGUMENT, "memory",
-			"%s: memory: the indexes of shards need %" PRIu64 " of its %" PRIu64
-			" bytes, but rings leave only %" PRIu64
-			"; read the config again with fewer sessions, or restart tokend with more "
-			"memory",
-			r->config->path, bytes, limit,
-			limit > all->memory_bytes ? limit - all->memory_bytes : 0);
-	all->staging_bytes += bytes;
-	all->memory_bytes += bytes;
-	reader_index_memory(control->reader, bytes);
-	return r->indexed = true;
-}
-
-/* False: r->fault. */
-static bool switch_over(struct reload *r)
-{
-	struct control *control = r->control;
-	struct generation *generation;
-
-	if (!generations_place(&control->generations, r->catalog, &r->fault))
-		return false;
-	if (!counts_join(&control->counts, r->catalog))
-		return fault_memory(&r->fault);
-	if (!reserve_indexes(r))
-		return false;
-	generation = calloc(1, sizeof(*generation));
-	if (!generation)
-		return fault_memory(&r->fault);
-	*generation = (struct generation){.config = r->config, .catalog = r->catalog};
-	r->config = NULL;
+	catalog_free(r->catalog);
+	store_close(r->stores);
+	config_free(r->config);
 	r->catalog = NULL;
-	generations_add(&control->generations, generation);
-	control->catalog = generation->catalog;
-	control->config = generation->config;
-	r->on_config(r->context, control->config);
-	return true;
+	r->stores = NULL;
+	r->config = NULL;
+}
+
+static void give_up(struct reload *r)
+{
+	data_thread_pause(r->control->data_thread, false);
+	r->running = false;
+	drop_check(r);
 }
 
 static void refuse(struct reload *r)
 {
+	give_up(r);
+	if (r->stopped)
+		return;
 	snprintf(r->refused, sizeof(r->refused), "%s", fault_line(r->fault.text));
 	r->control->counts.reloads_failed++;
 	r->control->counts.reload_failed = true;
 	log_line(LOG_ERROR, "%s; the daemon keeps the config that it has", r->refused);
+	announce_state(r->control, true);
+	if (r->again)
+		reload_begin(r);
 }
 
-static void end(struct reload *r)
-{
-	const struct catalog *was = r->control->catalog;
+/* ---- the next process ---- */
 
-	if (r->catalog && switch_over(r)) {
-		r->control->counts.reloads++;
-		r->control->counts.reload_s = time(NULL);
-		r->control->counts.reload_failed = false;
-		r->refused[0] = 0;
-		memset(r->control->comparing.stopped, 0, sizeof(r->control->comparing.stopped));
-		log_reloaded(r, was);
-	} else {
-		refuse(r);
+/* Whether descriptors survive execve(). */
+static void keep_open(const struct reload_past *past, int memfd, bool keep)
+{
+	const int fd[] = {past->listener.fd, past->listener.lock_fd, memfd};
+
+	for (int i = 0; i < 3; i++)
+		if (fd[i] >= 0)
+			fcntl(fd[i], F_SETFD, keep ? 0 : FD_CLOEXEC);
+}
+
+/* Signals wait for the next process to handle them. */
+static void block_signals(bool block)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
+
+/* Returns only if it fails, with r->fault. */
+static void execute(struct reload *r)
+{
+	char number[16];
+	int error, memfd = memfd_create("tokend-reload", MFD_CLOEXEC);
+
+	r->past.magic = MAGIC;
+	r->past.pid = getpid();
+	r->past.reloads = r->control->counts.reloads + 1;
+	r->past.refused = r->control->counts.reloads_failed;
+	snprintf(number, sizeof(number), "%d", memfd);
+	if (memfd >= 0 && pwrite(memfd, &r->past, sizeof(r->past), 0) == sizeof(r->past) &&
+		setenv(PAST, number, 1) == 0) {
+		log_changes(r);
+		log_flush();
+		block_signals(true);
+		keep_open(&r->past, memfd, true);
+		execve("/proc/self/exe", r->argv, environ);
 	}
-	announce_state(r->control, true);
+	error = errno;
+	keep_open(&r->past, memfd, false);
+	block_signals(false);
+	unsetenv(PAST);
+	if (memfd >= 0)
+		close(memfd);
+	fault_errno(&r->fault, error, "", "tokend cannot execute itself: %s; restart it",
+		strerror(error));
+}
+
+bool reload_taken(struct reload_past *past)
+{
+	const char *number = getenv(PAST);
+	int memfd = number ? atoi(number) : -1;
+	bool ours = memfd > STDERR_FILENO &&
+		    pread(memfd, past, sizeof(*past), 0) == sizeof(*past) && past->magic == MAGIC &&
+		    past->pid == getpid();
+
+	unsetenv(PAST);
+	if (!ours)
+		return false;
+	keep_open(past, -1, false);
+	close(memfd);
+	prctl(PR_SET_NAME, "tokend"); /* not "exe" */
+	return true;
+}
+
+/* Polls, because jobs of clients begin and end meanwhile, and each may delay the end of another. */
+static void on_pause(uv_timer_t *timer)
+{
+	struct reload *r = timer->data;
+	struct reader_busy busy = data_thread_busy(r->control->data_thread);
+	uint64_t waited = uv_now(r->control->loop) - r->paused_ms;
+	bool jobs = r->control->loop->active_reqs.count > 0;
+	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
+
+	if ((busy.any || jobs) && waited < PAUSE_MS)
+		return;
+	uv_timer_stop(timer);
+	if (!busy.any && !jobs && !r->again) {
+		execute(r);
+	} else if (!busy.any && !jobs) {
+		give_up(r);
+		reload_begin(r); /* the config may have changed since the check */
+		return;
+	} else {
+		if (busy.dataset)
+			hang_shard(&(struct reader_hang){1, busy.dataset, busy.shard}, path,
+				sizeof(path));
+		fault_set(&r->fault, FAULT_IO, "",
+			"%s has not ended for %d s, and a reload waits for all reads; check the "
+			"storage, then reload again",
+			path, PAUSE_MS / 1000);
+	}
+	refuse(r);
 }
 
 static void reload_done(uv_work_t *work, int status)
@@ -313,15 +290,13 @@ static void reload_done(uv_work_t *work, int status)
 	struct reload *r = work->data;
 
 	(void)status;
-	r->running = false;
-	if (!r->stopped)
-		end(r);
-	catalog_free(r->catalog);
-	config_free(r->config);
-	r->catalog = NULL;
-	r->config = NULL;
-	if (r->again && !r->stopped)
-		reload_begin(r);
+	if (r->stopped || !r->checked || !fits_sessions(r)) {
+		refuse(r);
+		return;
+	}
+	r->paused_ms = uv_now(r->control->loop);
+	data_thread_pause(r->control->data_thread, true);
+	uv_timer_start(&r->pause, on_pause, POLL_MS, POLL_MS);
 }
 
 void reload_begin(struct reload *r)
@@ -329,6 +304,8 @@ void reload_begin(struct reload *r)
 	struct timespec now;
 	char state[64];
 
+	if (r->stopped)
+		return;
 	r->again = r->running;
 	if (r->running)
 		return;
@@ -351,5 +328,19 @@ void reload_clock(struct reload *r)
 	log_line(LOG_WARNING,
 		"%s: reading it again has not ended after %d s; check the storage of its datasets; "
 		"until then the daemon keeps the config that it has",
-		r->began->path, LATE_MS / 1000);
+		r->control->config->path, LATE_MS / 1000);
+}
+
+void reload_stop(struct reload *r)
+{
+	struct stores *stores;
+
+	r->stopped = true;
+	stores = r->stores;
+	if (stores)
+		store_stop(stores);
+	if (uv_is_active((uv_handle_t *)&r->pause)) {
+		uv_timer_stop(&r->pause);
+		give_up(r);
+	}
 }

@@ -1,40 +1,55 @@
 /*
- * Reading the config again. libuv's pool reads the file and opens all datasets; then the loop
- * switches: new sessions get the new generation (generation.h). A config that is refused changes
- * nothing. Keys that cannot change while the daemon runs keep their values, and are logged.
+ * A reload: libuv's pool reads the config and opens all that it names, as a start does. If live
+ * sessions fit in, the loop waits until nothing is read or written, and the process executes itself
+ * with the listening and lock descriptors. Trainers attach again, as after a crash, and take
+ * batches from their rings meanwhile. A config that is refused, storage that does not answer, or
+ * execve() that fails changes nothing.
  *
- * systemd's protocol: RELOADING=1 with the time, then READY=1. It suits Type=notify and
- * Type=notify-reload.
+ * /proc/self/exe is executed: the running version, also if its package was replaced. So both
+ * images agree on struct reload_past, which they pass in a memfd.
+ *
+ * systemd's protocol: RELOADING=1 with the time, then READY=1 from the same process. It suits
+ * Type=notify and Type=notify-reload.
  */
 #ifndef TOKEND_RELOAD_H
 #define TOKEND_RELOAD_H
 
 #include "daemon/catalog/catalog.h"
-#include "daemon/reader/reader.h"
+#include "daemon/control/listen.h"
+#include "daemon/store/store.h"
 
+#include <sys/types.h>
 #include <uv.h>
 
 struct control;
 
+/* A process before it executed itself. */
+struct reload_past {
+	uint64_t magic;
+	pid_t pid;
+	bool terminal; /* it had one at its start */
+	struct listener listener;
+	uint64_t reloads, refused; /* so far, for metrics */
+};
+
 struct reload {
 	uv_work_t work;
+	uv_timer_t pause; /* initialized by the server; until nothing is in flight */
 	bool running;
-	bool again;   /* asked for while it was running */
-	bool stopped; /* the daemon is stopping: nothing is done with the outcome */
-	bool indexed; /* memory for indexes was reserved since the start */
-	bool late;    /* it has taken long, and that was logged */
-	uint64_t since_ms;
+	bool again; /* asked for while it was running */
+	bool late;  /* it has taken long, and that was logged */
+	uint64_t since_ms, paused_ms;
 	struct control *control;
-	const struct config *began; /* the config at the start: keys that cannot change */
-	/* How the reader was opened; NULL: unknown, and nothing is checked. */
-	const struct reader_options *reading;
-	/* The new config uses other users. */
-	void (*on_config)(void *context, const struct config *config);
-	void *context;
+	struct reload_past past; /* the next process's */
+	char **argv;		 /* NULL: it cannot be executed again */
+	_Atomic bool stopped;	 /* the daemon is stopping: nothing is done with the outcome */
 	/* The outcome of the work. */
 	struct config *config;
+	_Atomic(struct stores *) stores;
 	struct catalog *catalog;
-	struct fault fault;
+	uint64_t staging_bytes;
+	bool checked;
+	struct fault fault; /* unless checked */
 
 	/* ---- for status ---- */
 	char refused[LIMIT_TEXT_BYTES]; /* why the last one failed; "": it did not */
@@ -44,5 +59,9 @@ struct reload {
 void reload_begin(struct reload *reload);
 /* Call once a second: logs a reload that hangs. */
 void reload_clock(struct reload *reload);
+/* The daemon stops. */
+void reload_stop(struct reload *reload);
+/* Whether this process has executed itself. True: fills @past, whose descriptors are ours again. */
+bool reload_taken(struct reload_past *past);
 
 #endif

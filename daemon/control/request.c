@@ -124,7 +124,6 @@ void request_join(struct session *s)
 
 static void request_free(struct request *r)
 {
-	generation_drop(r->generation);
 	free(r);
 }
 
@@ -332,9 +331,7 @@ void request_pending(struct connection *c, const struct wire *query)
 void request_describe(struct connection *c, const struct wire *query)
 {
 	struct wire w = {.op = WIRE_DESCRIBED};
-	const struct generations *all = &c->control->generations;
-	/* An edit ends with an attach, which uses the newest stream: it may have new datasets. */
-	const struct stream *stream = generations_stream(all, c->session->stream->slot);
+	const struct stream *stream = c->session->stream;
 
 	wire_set_bytes(&w, WIRE_CURSOR, stream->begin_bytes, stream->begin_length);
 	connection_send(c, wire_number(query, WIRE_SERIAL), &w);
@@ -457,8 +454,7 @@ static bool read_request(
 
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
 		return fault_set(fault, FAULT_REQUEST, "stream", "must be " PHRASE_NAME);
-	r->generation = generation_hold(c->control->generations.newest);
-	r->stream = catalog_stream(r->generation->catalog, name);
+	r->stream = catalog_stream(c->control->catalog, name);
 	if (!r->stream)
 		return fault_set(fault, FAULT_REQUEST, "stream", PHRASE_NO_STREAM, name,
 			c->control->config->path,

@@ -27,7 +27,6 @@ struct participant {
 struct request {
 	struct request *next;
 	uint64_t number, since_ms;
-	struct generation *generation; /* held; the stream's */
 	const struct stream *stream;
 	char run[LIMIT_NAME_BYTES + 1];
 	char kind[16];

@@ -35,8 +35,7 @@ struct server {
 	uv_async_t news;    /* from the data thread */
 	bool state_stalled; /* state_dir hangs, and that was logged */
 	bool stopping;
-	bool leaving;  /* the last connection is gone */
-	bool terminal; /* at the start */
+	bool leaving; /* the last connection is gone */
 	uint64_t lonely_since_ms;
 };
 
@@ -69,9 +68,9 @@ static void stop(struct server *server)
 	notify("STOPPING=1");
 	if (pthread_create(&late, NULL, leave_in_time, NULL) == 0)
 		pthread_detach(late);
-	server->control.reload.stopped = true;
+	reload_stop(&server->control.reload);
 	acceptor_stop(&server->acceptor);
-	if (server->options->stores) /* a reload may be reading a manifest */
+	if (server->options->stores)
 		store_stop(server->options->stores);
 	/* Frees the path at once: trainers reconnect, and find our successor sooner. */
 	listener_close(server->options->listener);
@@ -106,6 +105,7 @@ static void leave_if_done(struct server *server)
 	uv_timer_start(&server->second, on_late, PATIENCE_MS, 0);
 	uv_unref((uv_handle_t *)&server->second);
 	uv_close((uv_handle_t *)&server->watchdog, NULL);
+	uv_close((uv_handle_t *)&server->control.reload.pause, NULL);
 	connections_stop(&server->control.connections);
 	uv_unref((uv_handle_t *)&server->news); /* the data thread uses it until it is stopped */
 	for (int i = 0; i < 2; i++)
@@ -139,7 +139,7 @@ static void on_hangup(uv_signal_t *signal, int number)
 	(void)number;
 	if (server->stopping)
 		return;
-	if (!server->terminal || has_terminal()) {
+	if (!server->options->past.terminal || has_terminal()) {
 		reload_begin(&server->control.reload);
 		return;
 	}
@@ -147,81 +147,17 @@ static void on_hangup(uv_signal_t *signal, int number)
 	stop(server);
 }
 
-/* main() ignores SIGHUP until now, unless there is a terminal. */
+/* main() blocks SIGHUP until now, unless there is a terminal. */
 static void start_hangup(struct server *server)
 {
-	struct sigaction now;
+	sigset_t hangup;
 
 	uv_signal_init(&server->loop, &server->hangup);
 	server->hangup.data = server;
-	server->terminal = sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN;
 	uv_signal_start(&server->hangup, on_hangup, SIGHUP);
-}
-
-/* A reload has replaced the users. Those who were removed keep their sessions until they end. */
-static void on_config(void *context, const struct config *config)
-{
-	struct server *server = context;
-	struct fault fault;
-
-	server->acceptor.config = config;
-	server->control.users.config = config;
-	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
-		next = c->next;
-		if (!c->session && !c->closing && !acceptor_allows(&server->acceptor, c->uid)) {
-			fault_set(&fault, FAULT_PERMISSION, "allow_uids",
-				"uid %u may not connect any more", (unsigned)c->uid);
-			connection_refuse(c, 0, &fault);
-		}
-	}
-}
-
-struct closing {
-	uv_work_t work;
-	struct reader_left *left;
-};
-
-/* In the pool. */
-static void close_work(uv_work_t *work)
-{
-	struct closing *closing = work->data;
-
-	reader_left_close(closing->left);
-}
-
-static void close_done(uv_work_t *work, int status)
-{
-	(void)status;
-	free(work->data);
-}
-
-/* Closes shards that no generation has any more. */
-static void close_left(struct server *server, struct reader_left *left)
-{
-	struct closing *closing = left ? calloc(1, sizeof(*closing)) : NULL;
-
-	if (!closing) {
-		reader_left_close(left);
-		return;
-	}
-	closing->left = left;
-	closing->work.data = closing;
-	uv_queue_work(&server->loop, &closing->work, close_work, close_done);
-}
-
-static void free_generations(struct server *server)
-{
-	struct control *control = &server->control;
-	struct generation *unused;
-	struct reader_left *left;
-
-	while ((unused = generations_unused(&control->generations)) &&
-		data_thread_forget(control->data_thread, unused->catalog, &left)) {
-		close_left(server, left);
-		/* The hangs of the last second may be of its datasets. */
-		hangs_clock(&control->hangs, control->data_thread);
-		generations_remove(&control->generations, unused);
-	}
+	sigemptyset(&hangup);
+	sigaddset(&hangup, SIGHUP);
+	pthread_sigmask(SIG_UNBLOCK, &hangup, NULL);
 }
 
 static void on_news(uv_async_t *async)
@@ -232,7 +168,6 @@ static void on_news(uv_async_t *async)
 
 	while (data_thread_take(server->control.data_thread, &id, &news))
 		session_news(&server->control, id, news);
-	free_generations(server);
 }
 
 static void ring_news(void *context)
@@ -294,7 +229,6 @@ static void on_second(uv_timer_t *timer)
 	compare_clock(&server->control);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
 	status_clock(&server->control.stores, now);
-	free_generations(server);
 	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
 		next = c->next;
 		state_clock(c);
@@ -333,6 +267,8 @@ static void start_clocks(struct server *server)
 {
 	uint64_t watchdog = notify_watchdog_ms();
 
+	uv_timer_init(&server->loop, &server->control.reload.pause);
+	server->control.reload.pause.data = &server->control.reload;
 	uv_timer_init(&server->loop, &server->second);
 	server->second.data = server;
 	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
@@ -360,7 +296,7 @@ static bool start(struct server *server, struct fault *fault)
 				.reader = o->reader,
 				.depth = o->depth,
 				.store_depth = o->store_depth,
-				.streams = control->generations.slots,
+				.streams = control->config->streams,
 				.stores = o->stores,
 				.ring = ring_news,
 				.context = server,
@@ -415,16 +351,13 @@ static void control_init(struct control *control, struct server *server)
 	control->rereads = o->rereads;
 	control->users = (struct users){.config = control->config, .connections = o->connections};
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;
-	generations_init(&control->generations, o->catalog,
-		o->reading ? o->reading->streams : o->catalog->config->streams);
-	control->hangs.generations = &control->generations;
-	control->reload = (struct reload){
-		.control = control,
-		.began = o->catalog->config,
-		.reading = o->reading,
-		.on_config = on_config,
-		.context = server,
-	};
+	control->hangs.catalog = control->catalog;
+	control->reload.control = control;
+	control->reload.past = o->past;
+	control->reload.past.listener = *o->listener;
+	control->reload.argv = o->argv;
+	control->counts.reloads = o->past.reloads;
+	control->counts.reloads_failed = o->past.refused;
 	STAILQ_INIT(&control->comparing.waiting);
 	control->connections.loop = &server->loop;
 	control->connections.control = control;
@@ -461,7 +394,8 @@ int server_run(const struct server_options *options)
 	server->control.started_ms = server->control.turned_ms = server->lonely_since_ms;
 	announce_ready(&server->control,
 		options->listener->path[0] ? options->listener->path : "systemd's socket");
-	notify("READY=1");
+	notify_starting(false);
+	announce_state(&server->control, true);
 	log_serving();
 	serve(server);
 	users_free(&server->control.users);
@@ -473,7 +407,6 @@ int server_run(const struct server_options *options)
 	requests_free(&server->control.requests);
 	counts_free(&server->control.counts);
 	process_close(&server->control.process);
-	generations_free(&server->control.generations);
 	free(server);
 	return 0;
 }

@@ -7,7 +7,7 @@
  *
  *   server.c          the loop: signals, timers, news from the data thread
  *   accept.c          new clients
- *   reload.c          reads the config again
+ *   reload.c          reads the config again, and executes the daemon again
  *   announce.c        the log line of the start, systemd's status line
  *   attach.c          begins a session
  *   status.c          replies to status queries; counts.c, process.c: counters, and /proc
@@ -18,7 +18,7 @@
  *   listen.c          the socket; closer.c: closes those of clients
  *   log.c             the log
  *   hang.c            storage that does not answer
- *   generation.c      the configs that sessions use; plan.c: remarks about their streams
+ *   plan.c            remarks about streams
  *   data_thread.c     the thread of the engine and the reader
  *   state.c           runs, and their snapshots in state_dir
  */
@@ -27,15 +27,13 @@
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/cgroup.h"
-#include "daemon/control/listen.h"
+#include "daemon/control/reload.h"
 #include "daemon/reader/reader.h"
 
 struct server_options {
 	const struct catalog *catalog;
-	struct listener *listener; /* open; server_run() closes it */
-	struct reader *reader;	   /* server_run() closes it */
-	/* How it was opened, with places for streams of later configs; NULL: there are none. */
-	const struct reader_options *reading;
+	struct listener *listener;	 /* open; server_run() closes it */
+	struct reader *reader;		 /* server_run() closes it */
 	struct stores *stores;		 /* or NULL */
 	unsigned store_queues;		 /* of the engine for reads from them */
 	unsigned store_depth;		 /* of each */
@@ -44,6 +42,8 @@ struct server_options {
 	struct cgroup *cgroup;		 /* or NULL */
 	uint64_t staging_bytes;		 /* of the reader, counted in memory: */
 	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
+	struct reload_past past;	 /* of this process; its listener is not used */
+	char **argv;			 /* for a reload */
 	unsigned linger_s;		 /* exit after so long without a session; 0: never */
 };
 

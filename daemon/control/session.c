@@ -65,7 +65,6 @@ void session_free(struct session *s)
 	all->of[s->id] = NULL;
 	all->n--;
 	s->connection->session = NULL;
-	generation_drop(s->generation);
 	free(s);
 }
 
@@ -149,7 +148,7 @@ static void send_failure(struct session *s, const struct data_thread_failure *f)
 	struct log_subject subject = session_subject(s, shard);
 
 	s->control->sessions.failures++;
-	if (f->fault.code == FAULT_CHANGED && s->generation == s->control->generations.newest)
+	if (f->fault.code == FAULT_CHANGED)
 		s->control->comparing.stopped[s->stream->slot] = true;
 	connection_refuse_about(s->connection, &subject, &fault);
 }

@@ -18,12 +18,10 @@
 
 struct connection;
 struct control;
-struct generation;
 
 struct session {
 	struct control *control;
 	struct connection *connection;
-	struct generation *generation; /* held; the stream's */
 	const struct stream *stream;
 	uint32_t id;
 	uint64_t rank, world, micro_batch, peer, slots;

@@ -498,7 +498,6 @@ bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *
 struct checkpoint {
 	struct state_job job; /* first member */
 	struct control *control;
-	struct generation *generation; /* held; the stream's */
 	const struct stream *stream;
 	struct state_run run;
 	char tag[LIMIT_NAME_BYTES + 1];
@@ -569,7 +568,6 @@ static void checkpoint_done(struct state_job *work)
 		answer(c, job);
 	if (job->ok && (user = user_of(&job->control->users, work->uid)))
 		user_charge(user, USER_FILE, 1);
-	generation_drop(job->generation);
 	free(job);
 }
 
@@ -637,7 +635,6 @@ static struct checkpoint *checkpoint_new(
 		.done = checkpoint_done,
 		.late = checkpoint_late};
 	job->control = c->control;
-	job->generation = generation_hold(c->session->generation);
 	job->stream = c->session->stream;
 	job->run = state_run(c->session);
 	memcpy(job->bytes, b.at, b.n);

@@ -6,20 +6,14 @@
 
 #include <assert.h>
 
-unsigned openings_cancel(struct reader *reader, const struct dataset *dataset, uint32_t n)
+void openings_cancel(struct reader *reader)
 {
-	unsigned left = 0;
-
 	for (unsigned i = 0; reader->openings > 0 && i < reader->files.count; i++) {
 		struct file *file = &reader->files.file[i];
-		bool ours = !dataset || (file->dataset >= dataset && file->dataset < dataset + n);
 
-		if (!ours || !file->held || !STAILQ_EMPTY(&file->waiting))
-			continue;
-		opening_cancel(reader, file);
-		left += file->held;
+		if (file->held && STAILQ_EMPTY(&file->waiting))
+			opening_cancel(reader, file);
 	}
-	return left;
 }
 
 static void cancel_parked(struct reader *reader, struct read *read)

@@ -7,10 +7,7 @@
 
 #include "daemon/reader/state.h"
 
-/*
- * Cancels the openings of shards for which no read waits: of the @n datasets at @dataset, or of all
- * (NULL). Returns how many are still in flight.
- */
-unsigned openings_cancel(struct reader *reader, const struct dataset *dataset, uint32_t n);
+/* Cancels the openings of shards for which no read waits. */
+void openings_cancel(struct reader *reader);
 
 #endif

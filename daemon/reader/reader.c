@@ -208,7 +208,7 @@ void reader_close(struct reader *reader)
 	if (!reader)
 		return;
 	reader_commit(reader);
-	openings_cancel(reader, NULL, 0);
+	openings_cancel(reader);
 	while (reader->in_flight > 0 || reader->openings > 0)
 		reader_reap(reader, done, BATCH, 1000);
 	if (reader->stores)
@@ -361,65 +361,21 @@ void reader_kick(struct reader *reader)
 	reader->ops->kick(reader->backend);
 }
 
-void reader_index_memory(struct reader *reader, uint64_t bytes)
+struct reader_busy reader_busy(const struct reader *reader)
 {
-	atomic_store(&reader->indexes_most, bytes);
-}
+	for (unsigned i = 0; i < reader->depth; i++) {
+		const struct read *read = &reader->read[i];
 
-struct reader_left {
-	struct reader_left *next;
-	struct shard *shard; /* or NULL */
-	int fd;		     /* or -1 */
-};
-
-/* Out of memory, the file stays open until its entry is needed. */
-static void leave_file(struct reader *reader, struct file *file, struct reader_left **left)
-{
-	struct reader_left *one = file->fd < 0 && !file->shard ? NULL : malloc(sizeof(*one));
-
-	if (!one)
-		return;
-	*one = (struct reader_left){*left, index_freed(reader, file->shard), file->fd};
-	*left = one;
-	file->shard = NULL;
-	file->fd = -1;
-}
-
-void reader_left_close(struct reader_left *left)
-{
-	for (struct reader_left *next; left; left = next) {
-		next = left->next;
-		shard_close(left->shard);
-		if (left->fd >= 0)
-			close(left->fd);
-		free(left);
+		if (read->state != READ_FREE && read->state != READ_DONE)
+			return (struct reader_busy){true, read->window.dataset, read->window.shard};
 	}
-}
-
-bool reader_forget(
-	struct reader *reader, const struct dataset *dataset, uint32_t n, struct reader_left **left)
-{
-	const struct dataset *end = dataset + n;
-
-	if (openings_cancel(reader, dataset, n) > 0)
-		return false;
 	for (unsigned i = 0; i < reader->files.count; i++) {
-		struct file *file = &reader->files.file[i];
+		const struct file *file = &reader->files.file[i];
 
-		if (file->dataset < dataset || file->dataset >= end)
-			continue;
-		assert(file->users == 0);
-		files_retire(&reader->files, file);
-		leave_file(reader, file, left);
-		file->dataset = NULL;
+		if ((file->state == FILE_OPENING && !file->stored) || file->watch.in_flight)
+			return (struct reader_busy){true, file->dataset, file->number};
 	}
-	for (unsigned i = 0; i < reader->shares.count; i++) {
-		struct reader_hang *hang = &reader->shares.share[i].hang;
-
-		if (hang->dataset >= dataset && hang->dataset < end)
-			*hang = (struct reader_hang){0};
-	}
-	return true;
+	return (struct reader_busy){.any = false};
 }
 
 /* ---- slow storage ---- */

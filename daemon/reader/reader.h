@@ -120,23 +120,14 @@ void reader_allow(struct reader *reader, uint32_t session);
  * ECANCELED. */
 void reader_cancel(struct reader *reader, uint32_t session);
 
-/* From now on the indexes of open shards may take @bytes, which are not less than before. Any
- * thread. */
-void reader_index_memory(struct reader *reader, uint64_t bytes);
-
-/* Open shards that are no longer needed. */
-struct reader_left;
-
-/*
- * Drops every use of the @n datasets at @dataset, which may be freed then. Adds their open shards
- * to @left, so that a removed file frees its space. Call it only when no read of them is in flight.
- * False: a shard is still being opened, for reads that were cancelled; call again after the next
- * reader_reap().
- */
-bool reader_forget(struct reader *reader, const struct dataset *dataset, uint32_t n,
-	struct reader_left **left);
-/* Closes them, before the reader is closed. NULL does nothing. Any thread; it may block. */
-void reader_left_close(struct reader_left *left);
+/* A read, an opening or a look of local storage that is in flight, if there is @any. Reads from
+ * stores do not count: they end with their process. */
+struct reader_busy {
+	bool any;
+	const struct dataset *dataset; /* or NULL */
+	uint64_t shard;
+};
+struct reader_busy reader_busy(const struct reader *reader);
 
 /* The oldest read or opening of a stream whose storage does not answer. */
 struct reader_hang {

@@ -85,8 +85,8 @@ struct reader {
 	struct frames *frames; /* NULL: no shard is compressed */
 	/* Memory of the indexes of open shards, and what is reserved for indexes being read. */
 	uint64_t indexes_bytes, reserved;
-	_Atomic uint64_t indexes_most; /* grows only */
-	uint64_t index_largest;	       /* so far */
+	uint64_t indexes_most;
+	uint64_t index_largest; /* so far */
 	char *staging;
 	uint64_t staging_bytes;
 	char notes[LIMIT_TEXT_BYTES];

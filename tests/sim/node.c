@@ -82,6 +82,11 @@ int notify_failed_start(const char *why)
 	return 1;
 }
 
+void notify_starting(bool is)
+{
+	(void)is;
+}
+
 uint64_t notify_watchdog_ms(void)
 {
 	return 10000;

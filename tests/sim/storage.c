@@ -199,12 +199,25 @@ void reader_kick(struct reader *r)
 	fiber_wake(r);
 }
 
-bool reader_forget(
-	struct reader *r, const struct dataset *dataset, uint32_t n, struct reader_left **left)
+/* This daemon never reads its config again. */
+struct reader_busy reader_busy(const struct reader *r)
 {
-	(void)r, (void)dataset, (void)n, (void)left; /* this daemon never reads its config again */
+	(void)r;
+	return (struct reader_busy){.any = false};
+}
+
+struct reader *reader_open(
+	const struct reader_options *options, char *note, size_t note_bytes, struct fault *fault)
+{
+	(void)options, (void)note, (void)note_bytes, (void)fault;
 	CHECK(false);
-	return false;
+	return NULL;
+}
+
+uint64_t reader_memory(const struct reader_options *options)
+{
+	(void)options;
+	return 0;
 }
 
 /* Nor do its shards change. */
@@ -224,17 +237,6 @@ void reader_cancel(struct reader *r, uint32_t session)
 {
 	(void)r, (void)session;
 	CHECK(false);
-}
-
-void reader_index_memory(struct reader *r, uint64_t bytes)
-{
-	(void)r, (void)bytes;
-	CHECK(false);
-}
-
-void reader_left_close(struct reader_left *left)
-{
-	CHECK(!left);
 }
 
 void reader_tick(struct reader *r)
