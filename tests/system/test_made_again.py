@@ -10,7 +10,7 @@ import time
 import numpy
 import pytest
 
-from lib import TOKCTL, Client, Daemon, Refused, has, refusal, rows_at, run, wait_for
+from lib import TOKCTL, Client, Closed, Daemon, Refused, has, refusal, rows_at, run, wait_for
 from lib.fuse import hanging
 
 pytestmark = pytest.mark.asan
@@ -37,13 +37,15 @@ class Scene:
             self.place.shard(f"{name}/{i}.bin", 6_000, seed=10 * seed + i)
 
     def attach(self, stream="web", **keys):
-        """As the library, which tries again after a refusal that passes."""
+        """As the library: tries again after a refusal that passes, and in a reload."""
         while True:
             try:
                 return Client(self.daemon.socket).attach(stream=stream, micro=2, slots=4, **keys)
             except Refused as refused:
                 if not refused.packet.get("passing"):
                     raise
+            except (Closed, OSError):
+                pass
             time.sleep(0.01)
 
     def serves(self, stream="web", position=0):
