@@ -159,6 +159,9 @@ class Node:
         streams["calm"] = {**common, "datasets": datasets("calm")}
         self.config = place.config(io=io, direct=direct, streams=streams)
         self.daemon = Daemon(place, self.config)
+        self.attach_calm()
+
+    def attach_calm(self):
         self.calm = Witness(self.daemon, rows_at(self.config, "calm", 0, 4000), stream="calm")
 
     def rows_of(self, name, order):
@@ -173,9 +176,10 @@ class Node:
         return path in [os.readlink(link) for link in links if os.path.lexists(link)]
 
     def reload(self):
-        reloads = self.daemon.log().count("was read again")
+        starts = self.daemon.log().count("ready at")
         os.kill(self.daemon.pid, signal.SIGHUP)
-        assert wait_for(lambda: self.daemon.log().count("was read again") > reloads)
+        assert wait_for(lambda: self.daemon.log().count("ready at") > starts)
+        self.attach_calm()
 
 
 @pytest.fixture(scope="module", params=MODES, ids=mode_name)
