@@ -187,7 +187,6 @@ def test_all_ranks_act_at_one_step(daemon):
         # saved once, equal on all
         saved = daemon.directory / "state" / "train" / "job" / "here.cursor"
         assert saved.read_bytes().hex() == notes[2]["cursor"]
-        assert not saved.with_name("here.cursor.former").exists()
         assert [job.lines(rank)[-1]["lost_wakes"] for rank in range(world)] == [0] * world
         assert not any("ranks are at positions" in job.said(rank) for rank in range(world))
 
