@@ -41,7 +41,6 @@ void cursor_check(const struct cursor *c)
 	assert(c->segments == 1 || c->epochs == 0);
 	assert(c->segment[0]->start <= c->next);
 	assert(c->next <= cursor_end(c));
-	assert(c->segments == 1 || c->segment[1]->start > c->next);
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		assert(c->dataset[d].name[0]);
 		assert(c->epochs == 0 || c->dataset[d].max_epochs == 0);
@@ -49,7 +48,7 @@ void cursor_check(const struct cursor *c)
 		assert(c->dataset[d].lo < c->dataset[d].hi && c->dataset[d].hi <= ORDER_UNITS);
 	}
 
-	struct order order = cursor_order(c);
+	struct order order = cursor_history(c);
 
 	order_check(&order);
 }
@@ -149,41 +148,21 @@ static size_t number_bytes(uint64_t value)
 				     : 9;
 }
 
-bool cursor_limited(const struct cursor *c)
-{
-	for (uint32_t d = 0; d < c->datasets; d++)
-		if (c->dataset[d].max_epochs > 0)
-			return true;
-	return false;
-}
-
-bool cursor_parted(const struct cursor *c)
-{
-	for (uint32_t d = 0; d < c->datasets; d++)
-		if (c->order[d].part.of > 0)
-			return true;
-	return false;
-}
-
-size_t cursor_bytes_without_pending(const struct cursor *c)
+size_t cursor_bytes_one(const struct cursor *c)
 {
 	size_t number = c->epochs ? 9 : 5; /* units and phases: 33 bits where they sum to 2^32 */
 	size_t bytes = 512 + order_padded(c->datasets);
-	bool limited = cursor_limited(c), parted = cursor_parted(c);
 
-	for (uint32_t d = 0; d < c->datasets; d++) {
+	for (uint32_t d = 0; d < c->datasets; d++)
 		bytes += strlen(c->dataset[d].name) + 2 +
 			 31 /* windows, digest, shuffle, block, group, slide */
+			 + number_bytes(c->dataset[d].max_epochs) +
+			 (c->order[d].part.of ? 2 * 9 : 2) /* its part */
 			 + 9 /* base */ + 2 * number;
-		if (limited)
-			bytes += number_bytes(c->dataset[d].max_epochs);
-		if (parted)
-			bytes += 3 * 9;
-	}
 	return bytes;
 }
 
-size_t cursor_bytes_pending(const struct order_segment *s)
+size_t cursor_bytes_more(const struct order_segment *s)
 {
 	size_t bytes = number_bytes(s->start) + (s->datasets < 16 ? 1 : 3);
 
@@ -198,19 +177,20 @@ static bool check_size(const struct cursor *c, struct fault *fault)
 		return fault_set(fault, FAULT_CURSOR, "datasets", "%u; must be at most %d",
 			c->datasets, LIMIT_DATASETS);
 
-	size_t bytes = cursor_bytes_without_pending(c), pending = 0;
+	size_t bytes = cursor_bytes_one(c), pending = 0;
 	/* Room for a mix that an operator may request later. */
 	size_t reserve = c->epochs ? 0 : 5 * (size_t)c->datasets;
+	uint32_t past = c->segments ? cursor_past(c) : 0;
 
-	for (uint32_t i = 1; i < c->segments; i++)
-		pending += cursor_bytes_pending(c->segment[i]);
+	for (uint32_t i = past + 1; i < c->segments; i++)
+		pending += cursor_bytes_more(c->segment[i]);
 	bytes += pending > reserve ? pending : reserve;
 	if (bytes > LIMIT_CURSOR_BYTES)
 		return fault_set(fault, FAULT_CURSOR, "datasets",
 			"with %u pending mixes the cursor could grow to %zu bytes; must be at most "
 			"%d: use shorter names for the datasets%s",
-			c->segments > 1 ? c->segments - 1 : 0, bytes, LIMIT_CURSOR_BYTES,
-			c->segments > 2 ? ", or fewer steps" : "");
+			c->segments > 1 ? c->segments - past - 1 : 0, bytes, LIMIT_CURSOR_BYTES,
+			c->segments > past + 2 ? ", or fewer steps" : "");
 	return true;
 }
 
@@ -321,8 +301,7 @@ bool cursor_append(struct cursor *c, struct order_segment *segment)
 	return true;
 }
 
-/* Drops the first @n segments. */
-static void drop_first(struct cursor *c, uint32_t n)
+void cursor_drop(struct cursor *c, uint32_t n)
 {
 	assert(n <= c->segments);
 	if (n == 0)
@@ -331,6 +310,25 @@ static void drop_first(struct cursor *c, uint32_t n)
 		order_segment_free(c->segment[i]);
 	c->segments -= n;
 	memmove(c->segment, c->segment + n, c->segments * sizeof(struct order_segment *));
+}
+
+size_t cursor_bytes_most(const struct cursor *c)
+{
+	size_t bytes = cursor_bytes_one(c);
+
+	for (uint32_t i = 1; i < c->segments; i++)
+		bytes += cursor_bytes_more(c->segment[i]);
+	return bytes;
+}
+
+void cursor_fit(struct cursor *c)
+{
+	size_t bytes = cursor_bytes_most(c);
+	uint32_t past = cursor_past(c), drop = 0;
+
+	while (drop < past && bytes > LIMIT_CURSOR_BYTES)
+		bytes -= cursor_bytes_more(c->segment[++drop]);
+	cursor_drop(c, drop);
 }
 
 bool cursor_copy(struct cursor *out, const struct cursor *cursor)
@@ -359,7 +357,7 @@ void cursor_free(struct cursor *cursor)
 {
 	free(cursor->dataset);
 	free(cursor->order);
-	drop_first(cursor, cursor->segments);
+	cursor_drop(cursor, cursor->segments);
 	free(cursor->segment);
 	memset(cursor, 0, sizeof(*cursor));
 }
@@ -372,7 +370,28 @@ uint64_t cursor_end(const struct cursor *cursor)
 	return cursor->epochs ? cursor->segment[0]->prefix[cursor->segment[0]->padded] : UINT64_MAX;
 }
 
-struct order cursor_order(const struct cursor *cursor)
+uint32_t cursor_past(const struct cursor *cursor)
+{
+	uint32_t lo = 0, hi = cursor->segments;
+
+	assert(cursor->segments > 0 && cursor->segment[0]->start <= cursor->next);
+	while (hi - lo > 1) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (cursor->segment[mid]->start <= cursor->next)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+const struct order_segment *cursor_now(const struct cursor *cursor)
+{
+	return cursor->segment[cursor_past(cursor)];
+}
+
+struct order cursor_history(const struct cursor *cursor)
 {
 	return (struct order){
 		.seed = cursor->seed,
@@ -385,6 +404,16 @@ struct order cursor_order(const struct cursor *cursor)
 	};
 }
 
+struct order cursor_order(const struct cursor *cursor)
+{
+	struct order order = cursor_history(cursor);
+	uint32_t past = cursor_past(cursor);
+
+	order.segment += past;
+	order.segments -= past;
+	return order;
+}
+
 /* ---- edits ---- */
 
 bool cursor_seek(struct cursor *c, uint64_t position, struct fault *fault)
@@ -392,17 +421,13 @@ bool cursor_seek(struct cursor *c, uint64_t position, struct fault *fault)
 	if (position < c->segment[0]->start)
 		return fault_set(fault, FAULT_CURSOR, "position",
 			"%" PRIu64 " is before %" PRIu64
-			", where this cursor's mix begins; use a cursor saved earlier",
+			", where the oldest mix that this cursor knows begins; use a cursor saved "
+			"earlier",
 			position, c->segment[0]->start);
 	if (position > cursor_end(c))
 		return fault_set(fault, FAULT_CURSOR, "position",
 			"%" PRIu64 " is past the end of the stream, %" PRIu64, position,
 			cursor_end(c));
-	uint32_t passed = 0;
-
-	while (passed + 1 < c->segments && position >= c->segment[passed + 1]->start)
-		passed++;
-	drop_first(c, passed);
 	c->next = position;
 	cursor_check(c);
 	return true;
@@ -454,6 +479,7 @@ bool cursor_add(struct cursor *c, const struct cursor_source *source, struct fau
 		cursor_free(&copy);
 		return false;
 	}
+	cursor_fit(&copy);
 	/* The segments keep their own lists, without the new dataset. */
 	cursor_free(c);
 	*c = copy;

@@ -3,14 +3,18 @@
  *
  *   identity   stream, seed, windows and datasets: they cannot change during a run
  *   next       the first position that no rank has taken
- *   mix        the current segment and the pending ones (an announced mix, or a schedule)
+ *   mixes      one list of segments: past, current (which contains next) and planned
  *
  * Every change to a run is an edit of its cursor, then a seek; the edits below are the only way
- * into the order. Equal cursors encode to equal bytes, so at one step all ranks have the same
+ * into the order. Equal histories encode to equal bytes, so at one step all ranks have the same
  * bytes.
  *
+ * A seek changes `next` alone. Positions before it were served, those after it are planned. Only
+ * an edit of the mix drops the oldest segments, when all of them no longer fit into
+ * LIMIT_CURSOR_BYTES; then the first segment that is left begins after position 0.
+ *
  * Encoding: "tkdc", u32 format version, u64 checksum of the rest (both little-endian), then a
- * MessagePack map. The meaning of a version never changes, and all versions are read forever.
+ * MessagePack map.
  *
  * Functions that fail return false and fill *fault: FAULT_CURSOR, or FAULT_MEMORY. fault->field is
  * the member that is wrong: "next", "dataset web: weight".
@@ -23,9 +27,7 @@
 #include "proto/nearest.h"
 #include "proto/order.h"
 
-/* Version 1 is still written for a cursor without limits and with at most one pending segment,
- * version 3 for one with parts. */
-#define CURSOR_VERSION 3
+#define CURSOR_VERSION 4
 
 struct cursor_dataset {
 	char name[LIMIT_NAME_BYTES + 1];
@@ -45,7 +47,7 @@ struct cursor {
 	struct order_dataset *order;	/* [datasets], owned; name hash, windows, shuffle */
 	uint64_t next;
 	uint32_t segments;		/* ≥ 1 */
-	struct order_segment **segment; /* [segments], owned: the current one, then the pending */
+	struct order_segment **segment; /* [segments], owned, ascending; the first: start ≤ next */
 };
 
 /* One dataset of a new cursor. */
@@ -85,11 +87,14 @@ void cursor_free(struct cursor *cursor);
 
 /* One past the last position, UINT64_MAX for an endless stream. */
 uint64_t cursor_end(const struct cursor *cursor);
-bool cursor_limited(const struct cursor *cursor); /* has any dataset max_epochs? */
-bool cursor_parted(const struct cursor *cursor);  /* is any a part of its path? */
-/* The order of the run from its current segment on. It borrows from @cursor: valid until the next
- * edit. */
+/* The number of past segments; segment[cursor_past()] is the current one, which is also that of
+ * cursor_now(). */
+uint32_t cursor_past(const struct cursor *cursor);
+const struct order_segment *cursor_now(const struct cursor *cursor);
+/* The order of the run from its current segment on, and from its first one on. They borrow from
+ * @cursor: valid until the next edit. */
 struct order cursor_order(const struct cursor *cursor);
+struct order cursor_history(const struct cursor *cursor);
 
 /*
  * ---- edits: on failure *cursor is unchanged ----
@@ -99,10 +104,11 @@ struct order cursor_order(const struct cursor *cursor);
  * segments. It fails if they do not fit into LIMIT_CURSOR_BYTES, or if from some position on no
  * dataset would be left. A later mix may give such a dataset a weight again, if its remaining
  * windows last for a block. Planned mixes that change nothing do not become segments.
+ *
+ * "Pending" are the segments after the current one.
  */
 
-/* Fails for a position before the current segment or past the end. A seek past pending mixes makes
- * the last of them the current one. */
+/* Fails for a position before the first segment or past the end. */
 bool cursor_seek(struct cursor *cursor, uint64_t position, struct fault *fault);
 /* Moves forwards by @samples, which are never served. Fails past the end. */
 bool cursor_skip(struct cursor *cursor, uint64_t samples, struct fault *fault);
@@ -163,12 +169,12 @@ char *cursor_list_datasets(
 
 /*
  * True if @cursor belongs to the stream as it is now (@now: a new cursor of it). The stream must
- * have all datasets that @cursor serves, unchanged. It may have more; their order and weights do
- * not matter.
+ * have all datasets that @cursor serves now or later, unchanged. It may have more; their order and
+ * weights do not matter.
  */
 bool cursor_belongs(const struct cursor *cursor, const struct cursor *now, struct fault *fault);
-/* A hash of identity, order version, mix, position, world and micro-batch. At one step it is equal
- * on all ranks. */
+/* A hash of identity, order version, current and pending mixes, position, world and micro-batch. At
+ * one step it is equal on all ranks. */
 uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_t micro_batch);
 
 /* ---- bytes ---- */

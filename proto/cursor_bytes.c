@@ -16,7 +16,7 @@
 
 typedef unsigned __int128 u128;
 
-enum { HEADER_BYTES = 16, DATASET_VALUES = 8 };
+enum { HEADER_BYTES = 16, DATASET_VALUES = 11 /* the array, and what it has */ };
 
 static const char magic[4] = {'t', 'k', 'd', 'c'};
 
@@ -66,70 +66,47 @@ static void pack_datasets(struct pack *p, const struct cursor *c)
 	pack_key(p, "datasets");
 	pack_array(p, c->datasets);
 	for (uint32_t d = 0; d < c->datasets; d++) {
+		const struct cursor_dataset *dataset = &c->dataset[d];
 		const struct order_dataset *o = &c->order[d];
 
 		pack_array(p, DATASET_VALUES - 1);
-		pack_text(p, c->dataset[d].name, strlen(c->dataset[d].name));
-		pack_uint(p, o->windows);
-		pack_uint(p, c->dataset[d].digest);
+		pack_text(p, dataset->name, strlen(dataset->name));
+		pack_uint(p, order_path_windows(o));
+		pack_uint(p, dataset->digest);
 		pack_uint(p, o->shuffle);
 		pack_uint(p, o->block);
 		pack_uint(p, o->group);
 		pack_uint(p, o->slide);
+		pack_uint(p, dataset->max_epochs);
+		pack_uint(p, o->part.of ? dataset->lo : 0); /* its part; 0, 0: every window */
+		pack_uint(p, o->part.of ? dataset->hi : 0);
 	}
 }
 
-/* Base and phase of pending segments are derived from the current one. */
-static void pack_pending(struct pack *p, const struct cursor *c)
+/* Base and phase of the first segment; those of the others are derived from it. */
+static void pack_mixes(struct pack *p, const struct cursor *c)
 {
-	pack_key(p, "pending");
-	pack_array(p, 2 * (c->segments - 1));
-	for (uint32_t i = 1; i < c->segments; i++) {
-		const struct order_segment *s = c->segment[i];
-
-		pack_uint(p, s->start);
-		pack_numbers(p, s->units, s->datasets);
-	}
-}
-
-static void pack_limits(struct pack *p, const struct cursor *c)
-{
-	pack_key(p, "limits");
-	pack_array(p, c->datasets);
-	for (uint32_t d = 0; d < c->datasets; d++)
-		pack_uint(p, c->dataset[d].max_epochs);
-}
-
-/* Three numbers a dataset: the windows of its path, and its part of them. 0: it has every one. */
-static void pack_parts(struct pack *p, const struct cursor *c)
-{
-	pack_key(p, "parts");
-	pack_array(p, 3 * c->datasets);
-	for (uint32_t d = 0; d < c->datasets; d++) {
-		uint64_t of = c->order[d].part.of;
-
-		pack_uint(p, of);
-		pack_uint(p, of ? c->dataset[d].lo : 0);
-		pack_uint(p, of ? c->dataset[d].hi : 0);
+	pack_list(p, "base", c->segment[0]->base, c->segment[0]->datasets);
+	pack_list(p, "phase", c->segment[0]->phase, c->segment[0]->padded);
+	pack_key(p, "mixes");
+	pack_array(p, 2 * c->segments);
+	for (uint32_t i = 0; i < c->segments; i++) {
+		pack_uint(p, c->segment[i]->start);
+		pack_numbers(p, c->segment[i]->units, c->segment[i]->datasets);
 	}
 }
 
 size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 {
 	unsigned char *head = bytes;
-	const struct order_segment *now = c->segment[0],
-				   *then = c->segments == 2 ? c->segment[1] : NULL;
-	bool limited = cursor_limited(c), parted = cursor_parted(c);
 
 	cursor_check(c);
-	unsigned version = parted ? 3 : limited || c->segments > 2 ? 2 : 1;
-
 	if (capacity <= HEADER_BYTES)
 		return 0;
 
 	struct pack p = pack_into(head + HEADER_BYTES, capacity - HEADER_BYTES);
 
-	pack_map(&p, version >= 2 ? 15 + limited + parted : then ? 16 : 14);
+	pack_map(&p, 13);
 	pack_pair(&p, "order", ORDER_VERSION);
 	pack_key(&p, "stream");
 	pack_text(&p, c->stream, strlen(c->stream));
@@ -141,68 +118,44 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 	pack_pair(&p, "samples", c->samples);
 	pack_datasets(&p, c);
 	pack_pair(&p, "next", c->next);
-	pack_pair(&p, "start", now->start);
-	pack_list(&p, "units", now->units, now->datasets);
-	pack_list(&p, "base", now->base, now->datasets);
-	pack_list(&p, "phase", now->phase, now->padded);
-	if (version >= 2) {
-		if (limited)
-			pack_limits(&p, c);
-		if (parted)
-			pack_parts(&p, c);
-		pack_pending(&p, c);
-	} else if (then) {
-		pack_pair(&p, "pending_start", then->start);
-		pack_list(&p, "pending_units", then->units, then->datasets);
-	}
+	pack_mixes(&p, c);
 	if (p.full)
 		return 0;
 	assert(p.length <= capacity - HEADER_BYTES);
 	memcpy(head, magic, 4);
-	put_le(head + 4, version, 4);
+	put_le(head + 4, CURSOR_VERSION, 4);
 	put_le(head + 8, order_checksum(p.bytes, p.length), 8);
 	return HEADER_BYTES + p.length;
 }
 
 /* The members of the map, before they are checked. */
 struct parts {
-	uint64_t order, seed, seq_len, extra, stride, epochs, samples, next, start, pending_start;
-	const struct value *stream, *datasets, *units, *base, *phase,
-		*pending_units;		      /* version 1 */
-	const struct value *limits, *pending; /* version 2 */
-	const struct value *parts;	      /* version 3 */
+	uint64_t order, seed, seq_len, extra, stride, epochs, samples, next;
+	const struct value *stream, *datasets, *base, *phase, *mixes;
 };
 
-static bool find_parts(struct parts *parts, uint64_t version, const struct value *map,
-	const struct value *end, struct fault *fault)
+static bool find_parts(
+	struct parts *parts, const struct value *map, const struct value *end, struct fault *fault)
 {
-	bool second = version >= 2, third = version >= 3;
 	const struct {
 		const char *key;
 		uint64_t *number;	    /* or */
 		const struct value **value; /* a text or an array */
 		enum value_type type;
-		bool optional, unknown;
 	} keys[] = {
-		{"order", &parts->order, NULL, VALUE_UINT, false, false},
-		{"stream", NULL, &parts->stream, VALUE_TEXT, false, false},
-		{"seed", &parts->seed, NULL, VALUE_UINT, false, false},
-		{"seq_len", &parts->seq_len, NULL, VALUE_UINT, false, false},
-		{"extra", &parts->extra, NULL, VALUE_UINT, false, false},
-		{"stride", &parts->stride, NULL, VALUE_UINT, false, false},
-		{"epochs", &parts->epochs, NULL, VALUE_UINT, false, false},
-		{"samples", &parts->samples, NULL, VALUE_UINT, false, false},
-		{"datasets", NULL, &parts->datasets, VALUE_ARRAY, false, false},
-		{"next", &parts->next, NULL, VALUE_UINT, false, false},
-		{"start", &parts->start, NULL, VALUE_UINT, false, false},
-		{"units", NULL, &parts->units, VALUE_ARRAY, false, false},
-		{"base", NULL, &parts->base, VALUE_ARRAY, false, false},
-		{"phase", NULL, &parts->phase, VALUE_ARRAY, false, false},
-		{"pending_start", &parts->pending_start, NULL, VALUE_UINT, true, second},
-		{"pending_units", NULL, &parts->pending_units, VALUE_ARRAY, true, second},
-		{"limits", NULL, &parts->limits, VALUE_ARRAY, true, !second},
-		{"pending", NULL, &parts->pending, VALUE_ARRAY, !second, !second},
-		{"parts", NULL, &parts->parts, VALUE_ARRAY, !third, !third},
+		{"order", &parts->order, NULL, VALUE_UINT},
+		{"stream", NULL, &parts->stream, VALUE_TEXT},
+		{"seed", &parts->seed, NULL, VALUE_UINT},
+		{"seq_len", &parts->seq_len, NULL, VALUE_UINT},
+		{"extra", &parts->extra, NULL, VALUE_UINT},
+		{"stride", &parts->stride, NULL, VALUE_UINT},
+		{"epochs", &parts->epochs, NULL, VALUE_UINT},
+		{"samples", &parts->samples, NULL, VALUE_UINT},
+		{"datasets", NULL, &parts->datasets, VALUE_ARRAY},
+		{"next", &parts->next, NULL, VALUE_UINT},
+		{"base", NULL, &parts->base, VALUE_ARRAY},
+		{"phase", NULL, &parts->phase, VALUE_ARRAY},
+		{"mixes", NULL, &parts->mixes, VALUE_ARRAY},
 	};
 
 	enum { KEYS = sizeof(keys) / sizeof(keys[0]) };
@@ -218,23 +171,13 @@ static bool find_parts(struct parts *parts, uint64_t version, const struct value
 	}
 	memset(parts, 0, sizeof(*parts));
 	for (size_t k = 0; k < KEYS; k++) {
-		const struct value *found = at[k];
-
-		if (!found && (keys[k].unknown || keys[k].optional))
-			continue;
-		if (keys[k].unknown) /* the version is not in the checksum */
-			return fault_set(fault, FAULT_CURSOR, keys[k].key,
-				"is not in version %" PRIu64, version);
-		if (!found || found->type != keys[k].type)
+		if (!at[k] || at[k]->type != keys[k].type)
 			return fault_set(fault, FAULT_CURSOR, keys[k].key, PHRASE_MISSING);
 		if (keys[k].number)
-			*keys[k].number = found->number;
+			*keys[k].number = at[k]->number;
 		else
-			*keys[k].value = found;
+			*keys[k].value = at[k];
 	}
-	if (!!parts->pending_start != !!parts->pending_units)
-		return fault_set(fault, FAULT_CURSOR, "pending_start",
-			"a pending mix needs both pending_start and pending_units");
 	return true;
 }
 
@@ -262,7 +205,7 @@ static bool read_name(const struct value *text, char *to)
 	return true;
 }
 
-/* @v: array of name, windows, digest, shuffle, block, group, slide. */
+/* @v: array of name, windows, digest, shuffle, block, group, slide, max_epochs, lo, hi. */
 static bool read_source(const struct value *v, char *name, struct cursor_source *s)
 {
 	uint64_t n[DATASET_VALUES - 2];
@@ -285,35 +228,11 @@ static bool read_source(const struct value *v, char *name, struct cursor_source 
 		.block = (uint32_t)n[3],
 		.group = (uint32_t)n[4],
 		.slide = n[5],
+		.max_epochs = n[6],
+		.lo = n[7],
+		.hi = n[8],
 	};
-	return true;
-}
-
-/* @v: three numbers for each of the @n datasets. */
-static bool read_parts(
-	const struct value *v, struct cursor_source *sources, uint32_t n, struct fault *fault)
-{
-	uint64_t numbers[3 * LIMIT_DATASETS];
-	struct order_dataset part;
-
-	if (n > LIMIT_DATASETS || !read_list(v, numbers, 3 * n))
-		return fault_set(
-			fault, FAULT_CURSOR, "parts", "must have three numbers for each dataset");
-	for (uint32_t d = 0; d < n; d++) {
-		const uint64_t *p = &numbers[3 * d]; /* windows of the path, lo, hi */
-		struct cursor_source *s = &sources[d];
-
-		if (p[0] == 0 && p[1] == 0 && p[2] == 0)
-			continue;
-		if (p[1] >= p[2] || p[2] > ORDER_UNITS || !order_part(&part, p[0], p[1], p[2]) ||
-			part.part.of == 0 || part.windows != s->windows)
-			return fault_set(fault, FAULT_CURSOR, "parts",
-				"dataset %u does not have the windows of its part", d);
-		s->windows = p[0];
-		s->lo = p[1];
-		s->hi = p[2];
-	}
-	return true;
+	return s->hi > 0 || s->lo == 0;
 }
 
 static bool decode_identity(struct cursor *out, const struct parts *parts, struct fault *fault)
@@ -345,18 +264,7 @@ static bool decode_identity(struct cursor *out, const struct parts *parts, struc
 			fault_set(fault, FAULT_CURSOR, "datasets", "entry %u is not a dataset", d);
 			goto out;
 		}
-	for (uint32_t d = 0; parts->limits && d < n; d++) {
-		const struct value *limit = parts->limits + 1 + d;
-
-		if (parts->limits->count != n || limit->type != VALUE_UINT) {
-			fault_set(fault, FAULT_CURSOR, "limits",
-				"must have one number for each dataset");
-			goto out;
-		}
-		sources[d].max_epochs = limit->number;
-	}
-	ok = (!parts->parts || read_parts(parts->parts, sources, n, fault)) &&
-	     cursor_identity(out, &identity, sources, n, fault);
+	ok = cursor_identity(out, &identity, sources, n, fault);
 out:
 	free(sources);
 	free(names);
@@ -402,95 +310,87 @@ static bool check_served(const struct cursor *c, const uint64_t *base, uint32_t 
 	       fault_set(fault, FAULT_CURSOR, "base", "must sum to the start of the mix");
 }
 
-/* The mix that follows the last one so far. */
-static bool decode_next(struct cursor *c, uint64_t start, const struct value *list, uint64_t next,
-	struct fault *fault)
+/* The first segment, whose base and phase are stored. */
+static struct order_segment *decode_first(const struct cursor *c, const struct parts *parts,
+	uint64_t start, const uint64_t *units, uint32_t n, struct fault *fault)
 {
-	assert(c->segments > 0 && list->type == VALUE_ARRAY);
-	const struct order_segment *before = c->segment[c->segments - 1];
-	uint64_t units[LIMIT_DATASETS];
-	uint32_t n = list->count;
+	uint64_t base[LIMIT_DATASETS], phase[LIMIT_DATASETS] = {0};
 
-	if (c->epochs || n < before->datasets || n > c->datasets || !read_list(list, units, n) ||
-		!check_units(c, units, n, fault) || start % LIMIT_BLOCK != 0 ||
-		start <= before->start || start <= next)
-		return fault_set(fault, FAULT_CURSOR, "pending",
-			"a mix does not follow from the one before it");
-	return cursor_append(c, order_segment_next(before, start, units, n)) || fault_memory(fault);
+	assert(n > 0 && n <= c->datasets);
+	if (!read_list(parts->base, base, n) || !read_list(parts->phase, phase, order_padded(n))) {
+		fault_set(fault, FAULT_CURSOR, "base", "base and phase do not match the mix");
+		return NULL;
+	}
+	if (!check_served(c, base, n, start, fault))
+		return NULL;
+	if (phase[0] != 0 || (c->epochs && start != 0)) {
+		fault_set(fault, FAULT_CURSOR, phase[0] ? "phase" : "mixes",
+			"its first number must be 0");
+		return NULL;
+	}
+	return order_segment_load(start, units, base, phase, n, fault);
 }
 
-/* @list: start, units, start, units, … A start is one value, otherwise it is rejected. */
-static bool decode_pending(struct cursor *c, const struct value *list, const struct value *end,
-	uint64_t next, struct fault *fault)
+/* The list: start, units, start, units, … A start is one value, otherwise it is rejected. */
+static bool decode_mixes(
+	struct cursor *c, const struct parts *parts, const struct value *end, struct fault *fault)
 {
-	const struct value *v = list + 1;
+	static const char wrong[] = "a mix does not follow from the one before it";
+	const struct value *v = parts->mixes + 1;
+	uint64_t units[LIMIT_DATASETS];
+	uint32_t count = parts->mixes->count;
 
-	if (list->count % 2 != 0)
-		return fault_set(
-			fault, FAULT_CURSOR, "pending", "must be pairs of start and units");
-	for (uint32_t i = 0; i < list->count; i += 2) {
-		const struct value *start = v, *units = v + 1;
+	if (count < 2 || count % 2 != 0)
+		return fault_set(fault, FAULT_CURSOR, "mixes", "must be pairs of start and units");
+	for (uint32_t i = 0; i < count; i += 2) {
+		const struct value *start = v, *list = v + 1;
+		struct order_segment *s, *before = i > 0 ? c->segment[c->segments - 1] : NULL;
+		uint32_t n = list->count;
 
-		if (start->type != VALUE_UINT || units->type != VALUE_ARRAY)
+		if (start->type != VALUE_UINT || list->type != VALUE_ARRAY || n < 1 ||
+			n > c->datasets || !read_list(list, units, n))
 			return fault_set(
-				fault, FAULT_CURSOR, "pending", "must be pairs of start and units");
-		if (!decode_next(c, start->number, units, next, fault))
+				fault, FAULT_CURSOR, "mixes", "must be pairs of start and units");
+		if (!check_units(c, units, n, fault))
 			return false;
-		v = value_skip(units, end);
+		if (before &&
+			(c->epochs || n < before->datasets || start->number % LIMIT_BLOCK != 0 ||
+				start->number <= before->start))
+			return fault_set(fault, FAULT_CURSOR, "mixes", wrong);
+		s = before ? order_segment_next(before, start->number, units, n)
+			   : decode_first(c, parts, start->number, units, n, fault);
+		if (!s && !before)
+			return false;
+		if (!cursor_append(c, s))
+			return fault_memory(fault);
+		v = value_skip(list, end);
 	}
 	return true;
 }
 
-static bool decode_mix(
-	struct cursor *c, const struct parts *parts, const struct value *end, struct fault *fault)
-{
-	assert(parts->units && parts->base && parts->phase); /* find_parts() checked it */
-	uint64_t units[LIMIT_DATASETS], base[LIMIT_DATASETS], phase[LIMIT_DATASETS] = {0};
-	uint32_t n = parts->units->count;
-
-	if (n < 1 || n > c->datasets || !read_list(parts->units, units, n) ||
-		!read_list(parts->base, base, n) ||
-		!read_list(parts->phase, phase, order_padded(n)))
-		return fault_set(fault, FAULT_CURSOR, "units",
-			"units, base and phase do not match the datasets");
-	if (!check_units(c, units, n, fault) || !check_served(c, base, n, parts->start, fault))
-		return false;
-	if (phase[0] != 0)
-		return fault_set(fault, FAULT_CURSOR, "phase", "its first number must be 0");
-	if (c->epochs && parts->start != 0)
-		return fault_set(fault, FAULT_CURSOR, "start", "must be 0 in a stream with epochs");
-
-	struct order_segment *s = order_segment_load(parts->start, units, base, phase, n, fault);
-
-	if (!s)
-		return false;
-	if (!cursor_append(c, s))
-		return fault_memory(fault);
-	return parts->pending	      ? decode_pending(c, parts->pending, end, parts->next, fault)
-	       : parts->pending_units ? decode_next(c, parts->pending_start, parts->pending_units,
-						parts->next, fault)
-				      : true;
-}
-
-static bool decode_map(struct cursor *out, uint64_t version, const struct value *values, int count,
-	struct fault *fault)
+static bool decode_map(
+	struct cursor *out, const struct value *values, int count, struct fault *fault)
 {
 	struct parts parts;
 
 	if (values[0].type != VALUE_MAP)
 		return fault_set(fault, FAULT_CURSOR, "cursor", "must be a MessagePack map");
-	if (!find_parts(&parts, version, values, values + count, fault))
+	if (!find_parts(&parts, values, values + count, fault))
 		return false;
 	if (parts.order != ORDER_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "order",
 			"the cursor has order version %" PRIu64
 			", this tokend supports %d; install a newer tokend",
 			parts.order, ORDER_VERSION);
-	if (!decode_identity(out, &parts, fault) || !decode_mix(out, &parts, values + count, fault))
+	if (!decode_identity(out, &parts, fault) ||
+		!decode_mixes(out, &parts, values + count, fault))
 		return false;
-	if (parts.next < parts.start || parts.next > cursor_end(out))
+	if (parts.next < out->segment[0]->start || parts.next > cursor_end(out))
 		return fault_set(fault, FAULT_CURSOR, "next", "%" PRIu64 " is outside the stream",
 			parts.next);
+	if (cursor_bytes_most(out) >
+		LIMIT_CURSOR_BYTES) /* at another position it could not be encoded */
+		return fault_set(fault, FAULT_CURSOR, "mixes", "%u are too many", out->segments);
 	out->next = parts.next;
 	return true;
 }
@@ -499,8 +399,8 @@ bool cursor_begins(const void *bytes, size_t n)
 {
 	const unsigned char *head = bytes;
 
-	return n > HEADER_BYTES && memcmp(head, magic, 4) == 0 && get_le(head + 4, 4) >= 1 &&
-	       get_le(head + 4, 4) <= CURSOR_VERSION;
+	return n > HEADER_BYTES && memcmp(head, magic, 4) == 0 &&
+	       get_le(head + 4, 4) == CURSOR_VERSION;
 }
 
 size_t cursor_length(const void *bytes, size_t n)
@@ -537,13 +437,11 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault
 
 	uint64_t version = get_le(head + 4, 4);
 
-	if (version > CURSOR_VERSION)
+	if (version != CURSOR_VERSION)
 		return fault_set(fault, FAULT_CURSOR, "version",
 			"the cursor has format version %" PRIu64
-			", this tokend supports 1 to %d; install a newer tokend",
+			", this tokend supports %d; use the tokend that wrote it",
 			version, CURSOR_VERSION);
-	if (version < 1)
-		return fault_set(fault, FAULT_CURSOR, "version", "0; must be 1 or more");
 	if (n <= HEADER_BYTES || n > LIMIT_CURSOR_BYTES)
 		return fault_set(fault, FAULT_CURSOR, "cursor",
 			"%zu bytes; must be %d to %d: it is cut short, or not a cursor", n,
@@ -561,7 +459,7 @@ bool cursor_decode(struct cursor *out, const void *bytes, size_t n, struct fault
 
 	int count = unpack(head + HEADER_BYTES, n - HEADER_BYTES, values, max);
 
-	ok = count > 0 ? decode_map(out, version, values, count, fault)
+	ok = count > 0 ? decode_map(out, values, count, fault)
 		       : fault_set(fault, FAULT_CURSOR, "cursor", "not MessagePack");
 	free(values);
 	if (ok)

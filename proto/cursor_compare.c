@@ -78,7 +78,7 @@ static bool same_dataset(const struct cursor *c, uint32_t d, const struct cursor
 /* Does the cursor give dataset @d any weight, now or later? */
 static bool serves(const struct cursor *c, uint32_t d)
 {
-	for (uint32_t i = 0; i < c->segments; i++)
+	for (uint32_t i = cursor_past(c); i < c->segments; i++)
 		if (d < c->segment[i]->datasets && c->segment[i]->units[d] > 0)
 			return true;
 	return false;
@@ -130,7 +130,7 @@ uint64_t cursor_fingerprint(const struct cursor *cursor, uint64_t world, uint64_
 		if (cursor->dataset[d].max_epochs)
 			h = order_derive(h, d, cursor->dataset[d].max_epochs);
 	}
-	for (uint32_t i = 0; i < cursor->segments; i++) {
+	for (uint32_t i = cursor_past(cursor); i < cursor->segments; i++) {
 		const struct order_segment *s = cursor->segment[i];
 
 		h = order_derive(h, s->start, s->datasets);

@@ -113,14 +113,20 @@ static void put_dataset(struct text *t, const struct cursor *c, uint32_t d)
 	put(t, "}");
 }
 
-static void put_segments(struct text *t, const struct cursor *c)
+/* Segments [@from, @to). */
+static void put_segments(
+	struct text *t, const struct cursor *c, const char *key, uint32_t from, uint32_t to)
 {
-	put(t, ",\"segments\":[");
-	for (uint32_t i = 0; i < c->segments; i++) {
+	uint32_t now = cursor_past(c);
+
+	put(t, ",\"");
+	put(t, key);
+	put(t, "\":[");
+	for (uint32_t i = from; i < to; i++) {
 		const struct order_segment *s = c->segment[i];
 
-		put_pair(t, i ? ",{" : "{", "start", s->start);
-		put(t, i ? ",\"pending\":true" : ",\"pending\":false");
+		put_pair(t, i > from ? ",{" : "{", "start", s->start);
+		put(t, i > now ? ",\"pending\":true" : ",\"pending\":false");
 		put_list(t, "units", s->units, s->datasets, c->datasets);
 		put_list(t, "base", s->base, s->datasets, c->datasets);
 		put(t, "}");
@@ -147,7 +153,8 @@ static void put_cursor(struct text *t, const struct cursor *c)
 	for (uint32_t d = 0; d < c->datasets; d++)
 		put_dataset(t, c, d);
 	put(t, "]");
-	put_segments(t, c);
+	put_segments(t, c, "past", 0, cursor_past(c));
+	put_segments(t, c, "segments", cursor_past(c), c->segments);
 	put(t, "}");
 }
 

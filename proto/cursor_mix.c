@@ -123,7 +123,8 @@ static bool any(const double *weights, uint32_t n)
 
 struct layout {
 	const struct cursor *cursor;
-	struct cursor list;		  /* only its segments: those made so far */
+	struct cursor list; /* only its segments: those that stay, and new ones */
+	uint32_t past;
 	const struct order_segment *last; /* of these, or NULL */
 	uint64_t floor;			  /* no segment starts before it */
 	size_t bytes;
@@ -134,14 +135,14 @@ static bool refuse_room(const struct layout *l, struct fault *fault)
 	return fault_set(fault, FAULT_CURSOR, "schedule",
 		"a cursor of %d bytes has no room for %u or more pending mixes of %u datasets; use "
 		"fewer steps, or max_epochs for fewer datasets",
-		LIMIT_CURSOR_BYTES, l->list.segments, l->cursor->datasets);
+		LIMIT_CURSOR_BYTES, l->list.segments - l->past, l->cursor->datasets);
 }
 
 static bool append(struct layout *l, struct order_segment *s, struct fault *fault)
 {
 	assert(!l->last || (s->start > l->last->start && s->start >= l->floor));
 	if (l->last)
-		l->bytes += cursor_bytes_pending(s);
+		l->bytes += cursor_bytes_more(s);
 	if (l->bytes > LIMIT_CURSOR_BYTES) {
 		order_segment_free(s);
 		return refuse_room(l, fault);
@@ -260,36 +261,39 @@ static bool lay_points(struct layout *l, const struct cursor_point *points, uint
 bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_t n, bool asked,
 	struct fault *fault)
 {
-	struct layout l = {.cursor = c, .bytes = cursor_bytes_without_pending(c)};
-	struct order_segment *now = c->segments ? c->segment[0] : NULL;
+	struct layout l = {.cursor = c, .bytes = cursor_bytes_one(c)};
+	uint32_t stay = 0; /* the past and the current one: in both lists until nothing can fail */
 
 	assert(!c->epochs);
-	if (now) {
+	if (c->segments) {
 		uint64_t least = cursor_mix_at(c);
+		size_t room = 1; /* a power of two, as cursor_append() expects */
 
-		/* In both lists until nothing can fail. cursor_append() would free it on failure.
-		 */
-		l.list.segment = malloc(sizeof(struct order_segment *));
+		l.past = cursor_past(c);
+		stay = l.past + 1;
+		while (room < stay)
+			room *= 2;
+		l.list.segment = malloc(room * sizeof(struct order_segment *));
 		if (!l.list.segment)
 			return fault_memory(fault);
-		l.list.segment[l.list.segments++] = now;
+		memcpy(l.list.segment, c->segment, stay * sizeof(struct order_segment *));
+		l.list.segments = stay;
 		l.floor = least ? least : UINT64_MAX;
-		l.last = now;
+		l.last = c->segment[l.past];
 	}
 	bool ok = lay_points(&l, points, n, asked, fault);
-	struct cursor *out = ok ? c : &l.list; /* the list to free, except for @now */
+	struct cursor *out = ok ? c : &l.list; /* the list to free, except for those that stay */
 
-	for (uint32_t i = 0; i < out->segments; i++)
-		if (out->segment[i] != now)
-			order_segment_free(out->segment[i]);
+	for (uint32_t i = stay; i < out->segments; i++)
+		order_segment_free(out->segment[i]);
 	free(out->segment);
 	if (!ok)
 		return false;
 	c->segment = l.list.segment;
 	c->segments = l.list.segments;
-	/* Makes a mix that acts at the present position the current one, so that equal cursors have
-	 * one form. */
-	return cursor_seek(c, c->next, fault);
+	cursor_fit(c);
+	cursor_check(c);
+	return true;
 }
 
 /* ---- edits ---- */
@@ -297,9 +301,9 @@ bool cursor_lay_out(struct cursor *c, const struct cursor_point *points, uint32_
 /* The least position from @at on where a segment may start; 0 if there is none below 2^64. */
 static uint64_t mix_at_or_after(const struct cursor *c, uint64_t at)
 {
-	uint64_t least = c->segment[0]->start + 1;
+	uint64_t least = cursor_now(c)->start + 1;
 
-	assert(c->segments > 0 && least > 0);
+	assert(least > 0);
 	if (at < least)
 		at = least;
 	if (at > UINT64_MAX - (LIMIT_BLOCK - 1))
@@ -332,7 +336,7 @@ static bool check_mix(const struct cursor *c, uint64_t at, const char *edit, str
 		return fault_set(fault, FAULT_CURSOR, "position",
 			"%" PRIu64 " is too early: the run is at %" PRIu64
 			" and its mix began at %" PRIu64 "; use %" PRIu64,
-			at, c->next, c->segment[0]->start, least);
+			at, c->next, cursor_now(c)->start, least);
 	return true;
 }
 
@@ -351,12 +355,12 @@ bool cursor_mix(struct cursor *c, uint64_t at, const double *weights, struct fau
 static uint32_t points_without(const struct cursor *c, uint32_t d, uint64_t at,
 	struct cursor_point *points, double *weights, bool *served)
 {
-	const struct order_segment *before = c->segment[0];
+	const struct order_segment *before = cursor_now(c);
 	uint32_t n = 0;
 
 	assert(at > before->start);
 	*served = false;
-	for (uint32_t i = 1; i <= c->segments; i++) {
+	for (uint32_t i = cursor_past(c) + 1; i <= c->segments; i++) {
 		const struct order_segment *s = i < c->segments ? c->segment[i] : NULL;
 
 		/* The mix that is in force at @at gets a new point there. */

@@ -21,10 +21,16 @@ bool cursor_epoch_units(const struct cursor *cursor, uint64_t *units, struct fau
  * @segment is NULL. */
 bool cursor_append(struct cursor *cursor, struct order_segment *segment);
 
-/* Upper bounds on the encoding at any position of the run: without pending segments, and of one
- * pending segment. */
-size_t cursor_bytes_without_pending(const struct cursor *cursor);
-size_t cursor_bytes_pending(const struct order_segment *segment);
+/* Drops the first @n segments. */
+void cursor_drop(struct cursor *cursor, uint32_t n);
+/* Drops the oldest past segments until the rest fits into LIMIT_CURSOR_BYTES, at any position. */
+void cursor_fit(struct cursor *cursor);
+
+/* Upper bounds on the encoding at any position of the run: as it is, with one segment, and of each
+ * more. */
+size_t cursor_bytes_most(const struct cursor *cursor);
+size_t cursor_bytes_one(const struct cursor *cursor);
+size_t cursor_bytes_more(const struct order_segment *segment);
 
 /* ---- cursor_mix.c ---- */
 

@@ -228,11 +228,12 @@ static bool schedule(struct cursor *c, const double *weights, const struct curso
 	uint32_t n, struct fault *fault)
 {
 	uint64_t before[LIMIT_DATASETS], least = cursor_mix_at(c);
+	const struct order_segment *now = cursor_now(c);
 	struct plan p;
 	bool ok = false;
 
 	for (uint32_t d = 0; d < c->datasets; d++)
-		before[d] = d < c->segment[0]->datasets ? c->segment[0]->units[d] : 0;
+		before[d] = d < now->datasets ? now->units[d] : 0;
 	if (n > 0 && least == 0)
 		return fault_set(
 			fault, FAULT_CURSOR, "schedule", PHRASE_NO_BLOCK, c->next, LIMIT_BLOCK);

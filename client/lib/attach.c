@@ -346,14 +346,10 @@ int revive(struct tokend *t, bool wait)
 	if (t->failed)
 		return handle_failed(t);
 
-	const struct cursor *place = position_cursor(t, t->taken);
-
-	if (!place)
-		return handle_error(t);
-
+	const struct cursor place = position_cursor(t, t->taken);
 	const struct target target = {
 		.cursor = t->bytes,
-		.cursor_bytes = cursor_encode(place, t->bytes, LIMIT_CURSOR_BYTES),
+		.cursor_bytes = cursor_encode(&place, t->bytes, LIMIT_CURSOR_BYTES),
 		.rank = t->rank,
 		.world = t->world,
 		.micro_batch = t->micro_batch,

@@ -84,6 +84,14 @@ int handle_usable(const struct tokend *t)
 	return handle_forked(t) ? TOKEND_EFORKED : 0;
 }
 
+void handle_tell(const struct tokend *t, const char *line)
+{
+	if (t->call.notice)
+		t->call.notice(t->call.context, line);
+	else if (t->call.warn)
+		t->call.warn(t->call.warn_context, line);
+}
+
 void handle_lose(struct tokend *t)
 {
 	if (t->fd >= 0)
@@ -278,7 +286,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		return r;
 	attach_adopt(t, m, fd);
 	position_start(t, &cursor, &target);
-	return position_cursor(t, t->taken) ? position_check(t) : handle_error(t);
+	return position_check(t);
 }
 
 int tokend_attach(
@@ -342,7 +350,6 @@ void tokend_detach(struct tokend *t)
 		munmap((void *)t->alive, RING_PAGE);
 	cursor_free(&t->origin);
 	cursor_free(&t->undo.origin);
-	cursor_free(&t->moved);
 	free(t->socket);
 	free(t->config);
 	free(t->stream);

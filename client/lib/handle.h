@@ -146,8 +146,7 @@ struct tokend {
 
 	uint64_t contents; /* of the stream's shards, from the daemon */
 	struct cursor origin;
-	struct cursor moved; /* cache: origin, moved to the position requested last */
-	bool moved_ok, committing;
+	bool committing;
 	uint64_t serial; /* of the last query */
 	uint64_t saving; /* serial of an interrupted checkpoint whose reply is still to come, as
 			    the daemon stores one at a time; 0: none */
@@ -216,6 +215,8 @@ static inline int handle_error(const struct tokend *t)
 }
 /* Stores the latched failure again. */
 int handle_failed(struct tokend *t);
+/* Reports a line to the trainer: by notice(), otherwise by warn(). */
+void handle_tell(const struct tokend *t, const char *line);
 /* Closes the session: the daemon was lost, or the caller leaves. */
 void handle_lose(struct tokend *t);
 /* Converts a fault's code to a public error. */

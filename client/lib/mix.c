@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,129 +91,76 @@ static int order_weights(struct tokend *t, const struct cursor *cursor, const ch
 }
 
 /*
- * Copies the segments of @mixed to @edited. @mixed is @edited at a later position with a new mix;
- * segments of @edited that begin earlier stay.
+ * *@covered: from which position on @edited, which is at the position taken, can be the new origin.
+ * That is the committed one. If it had no room for the mixes since then and the trainer never
+ * committed, it is the taken one, as no earlier one will be requested.
  */
-static bool join(struct cursor *edited, struct cursor *mixed)
+static int cover(struct tokend *t, const struct cursor *edited, uint64_t *covered)
 {
-	uint32_t before = 0, all;
+	bool room = edited->segment[0]->start <= t->committed;
 
-	while (before < edited->segments &&
-		edited->segment[before]->start < mixed->segment[0]->start)
-		before++;
-	all = before + mixed->segments;
-
-	struct order_segment **list = malloc(all * sizeof(struct order_segment *));
-
-	if (!list)
-		return false;
-	for (uint32_t i = 0; i < before; i++)
-		list[i] = edited->segment[i];
-	for (uint32_t i = before; i < edited->segments; i++)
-		order_segment_free(edited->segment[i]);
-	free(edited->segment);
-	edited->segment = list;
-	edited->segments = before;
-	for (uint32_t i = 0; i < mixed->segments; i++) {
-		list[before + i] = order_segment_copy(mixed->segment[i]);
-		if (!list[before + i])
-			return false;
-		edited->segments++;
-	}
-	return true;
+	*covered = room ? t->committed : t->taken;
+	return room || !t->committing
+		       ? 0
+		       : handle_fail(t, TOKEND_EAGAIN, "mix",
+				 "more mixes began since the committed position %" PRIu64
+				 " than a cursor holds; commit first",
+				 t->committed);
 }
 
-/*
- * Makes @edited cover all positions from the committed one on, so that it can be the new origin. If
- * a cursor cannot hold that and the trainer never committed, it covers the positions from the taken
- * one on, as no earlier one will be requested.
- */
-static int cover(struct tokend *t, struct cursor *edited, struct cursor *mixed, uint64_t *covered)
-{
-	struct fault fault;
-	static const char covers[] = "origin covers the positions taken and committed";
-
-	if (t->committing && !cursor_seek(edited, t->committed, &fault))
-		return handle_broken(t, covers);
-	*covered = t->committed;
-	if (!join(edited, mixed))
-		return handle_memory(t);
-	if (cursor_encode(edited, t->saved, LIMIT_CURSOR_BYTES) > 0)
-		return 0;
-	if (t->committing)
-		return handle_fail(t, TOKEND_EAGAIN, "mix",
-			"more mixes began since the committed position %" PRIu64
-			" than a cursor holds; commit first",
-			t->committed);
-	if (!cursor_seek(edited, t->taken, &fault))
-		return handle_broken(t, covers);
-	*covered = t->taken;
-	return 0;
-}
-
-/* Changes the mix of @mixed, the cursor at the position taken, from *@at on. */
-static int edit_mix(struct tokend *t, struct cursor *mixed, const char *const *names,
-	const double *weights, uint32_t n, uint64_t *at)
-{
-	double *ordered = malloc(mixed->datasets * sizeof(*ordered));
-	struct fault fault;
-	int r = ordered ? order_weights(t, mixed, names, weights, n, ordered) : handle_memory(t);
-
-	if (*at == TOKEND_SOON)
-		*at = cursor_mix_at(mixed);
-	if (r == 0 && !cursor_mix(mixed, *at, ordered, &fault))
-		r = handle_fault(t, &fault);
-	free(ordered);
-	return r;
-}
-
-/* Makes @edited, which this function owns, the origin. */
+/* Changes the mix of @edited, a cursor at the position taken, from *@at on, and attaches there. */
 static int change_mix(struct tokend *t, struct cursor *edited, const char *const *names,
 	const double *weights, uint32_t n, uint64_t *at)
 {
-	struct cursor mixed;
+	double ordered[LIMIT_DATASETS];
 	struct fault fault;
-	uint64_t covered = 0;
-	int r = 0;
+	uint64_t covered = t->taken;
+	int r = order_weights(t, edited, names, weights, n, ordered);
 
-	if (!cursor_copy(&mixed, edited))
-		r = handle_memory(t);
-	else if (!cursor_seek(&mixed, t->taken, &fault))
+	if (*at == TOKEND_SOON)
+		*at = cursor_mix_at(edited);
+	if (r == 0 && !cursor_mix(edited, *at, ordered, &fault))
 		r = handle_fault(t, &fault);
 	if (r == 0)
-		r = edit_mix(t, &mixed, names, weights, n, at);
+		r = cover(t, edited, &covered);
 	if (r == 0)
-		r = cover(t, edited, &mixed, &covered);
-	if (r == 0)
-		r = seek_edited(t, &mixed);
-	cursor_free(&mixed);
-	if (r < 0) {
-		cursor_free(edited);
-		return r;
-	}
-	t->committed = covered;
-	position_set_origin(t, edited);
-	return 0;
+		r = seek_edited(t, edited);
+	edited->next = covered;
+	return r;
 }
 
 int mix_change(struct tokend *t, const char *const *names, const double *weights, uint32_t n,
 	uint64_t at, uint64_t *acts_from)
 {
+	const struct cursor here = position_cursor(t, t->taken);
 	struct cursor edited;
 
-	if (!cursor_copy(&edited, &t->origin))
+	if (!cursor_copy(&edited, &here))
 		return handle_memory(t);
 
+	uint64_t oldest = edited.segment[0]->start;
 	int r = add_missing(t, &edited, names, n);
 
+	if (r == 0)
+		r = change_mix(t, &edited, names, weights, n, &at);
 	if (r < 0) {
 		cursor_free(&edited);
 		return r;
 	}
-	r = change_mix(t, &edited, names, weights, n, &at);
-	if (r == 0 && acts_from)
+	if (edited.segment[0]->start > oldest) {
+		char line[160];
+
+		snprintf(line, sizeof(line),
+			"the cursor has no room for mixes before position %" PRIu64
+			" any more; to look further back, keep a checkpoint from before now",
+			edited.segment[0]->start);
+		handle_tell(t, line);
+	}
+	t->committed = edited.next;
+	position_set_origin(t, &edited);
+	if (acts_from)
 		*acts_from = at;
-	return r;
+	return 0;
 }
 
 int tokend_set_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n,

@@ -25,35 +25,12 @@ int position_check(struct tokend *t)
 	return 0;
 }
 
-static void forget_moved(struct tokend *t)
+struct cursor position_cursor(const struct tokend *t, uint64_t position)
 {
-	if (t->moved_ok)
-		cursor_free(&t->moved);
-	t->moved_ok = false;
-}
+	struct cursor cursor = t->origin;
 
-const struct cursor *position_cursor(struct tokend *t, uint64_t position)
-{
-	struct fault fault;
-
-	if (t->moved_ok && position < t->moved.next)
-		forget_moved(t);
-	if (!t->moved_ok && !cursor_copy(&t->moved, &t->origin)) {
-		handle_memory(t);
-		return NULL;
-	}
-	t->moved_ok = true;
-
-	if (cursor_seek(&t->moved, position, &fault))
-		return &t->moved;
-	handle_broken(t, "origin covers the requested position");
-	return NULL;
-}
-
-/* The cursor that tokend_cursor() returns. Only the cached copy in the handle changes. */
-static const struct cursor *current(const struct tokend *t)
-{
-	return position_cursor((struct tokend *)t, handle_position(t));
+	cursor.next = position;
+	return cursor;
 }
 
 int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity)
@@ -64,12 +41,8 @@ int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity)
 	if (r < 0)
 		return r;
 
-	const struct cursor *cursor = current(t);
-
-	if (!cursor)
-		return handle_error(t);
-
-	size_t n = cursor_encode(cursor, bytes, capacity);
+	const struct cursor cursor = position_cursor(t, handle_position(t));
+	size_t n = cursor_encode(&cursor, bytes, capacity);
 
 	return n ? (int64_t)n
 		 : handle_fail(handle, TOKEND_EMEMORY, "capacity",
@@ -79,9 +52,9 @@ int64_t tokend_cursor(const struct tokend *t, void *bytes, size_t capacity)
 
 uint64_t tokend_fingerprint(const struct tokend *t)
 {
-	const struct cursor *cursor = handle_forked(t) ? NULL : current(t);
+	const struct cursor cursor = position_cursor(t, handle_position(t));
 
-	return cursor ? cursor_fingerprint(cursor, t->world, t->micro_batch) : 0;
+	return handle_forked(t) ? 0 : cursor_fingerprint(&cursor, t->world, t->micro_batch);
 }
 
 uint64_t tokend_contents(const struct tokend *t)
@@ -159,7 +132,6 @@ void position_set_target(struct tokend *t, const struct target *target)
 
 void position_set_origin(struct tokend *t, const struct cursor *origin)
 {
-	forget_moved(t);
 	cursor_free(&t->origin);
 	t->origin = *origin;
 	t->end = cursor_end(origin);

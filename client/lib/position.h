@@ -8,9 +8,8 @@
  * grids. Otherwise handle_broken(). Called at attach, after each seek and before the handle sleeps.
  */
 int position_check(struct tokend *t);
-/* The cursor at @position, which origin covers. Valid until the next call. NULL: see
- * handle_error(). */
-const struct cursor *position_cursor(struct tokend *t, uint64_t position);
+/* The cursor at @position, which origin covers. It borrows from origin. */
+struct cursor position_cursor(const struct tokend *t, uint64_t position);
 /* Starts at @origin, which the handle then owns, on the ring that was adopted for it. */
 void position_start(struct tokend *t, const struct cursor *origin, const struct target *target);
 /* Sets rank, world and micro-batch, on the ring that was adopted for them. */

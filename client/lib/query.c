@@ -61,10 +61,7 @@ bool message_warning(struct tokend *t)
 	if (t->packet->wire.op != WIRE_WARNING)
 		return false;
 	snprintf(line, sizeof(line), "%.*s", (int)text.n, text.at);
-	if (t->call.notice)
-		t->call.notice(t->call.context, line);
-	else if (t->call.warn)
-		t->call.warn(t->call.warn_context, line);
+	handle_tell(t, line);
 	return true;
 }
 

@@ -32,15 +32,13 @@ static int attach_at(
  */
 static int seek_here(struct tokend *t, struct target *target)
 {
-	const struct cursor *here = position_cursor(t, t->taken);
+	const struct cursor here = position_cursor(t, t->taken);
 	struct cursor cursor;
 
-	if (!here)
-		return handle_error(t);
 	if (!position_make_room(t))
 		return handle_memory(t);
 	target->cursor = t->bytes;
-	target->cursor_bytes = cursor_encode(here, t->bytes, LIMIT_CURSOR_BYTES);
+	target->cursor_bytes = cursor_encode(&here, t->bytes, LIMIT_CURSOR_BYTES);
 
 	int r = attach_at(t, target, true, &cursor);
 
@@ -129,15 +127,13 @@ int seek_edited(struct tokend *t, const struct cursor *edited)
 
 int seek_skip(struct tokend *t, uint64_t samples, uint64_t *to)
 {
-	const struct cursor *here = position_cursor(t, t->taken);
+	const struct cursor here = position_cursor(t, t->taken);
 	const struct target target = {
 		.rank = t->rank, .world = t->world, .micro_batch = t->micro_batch};
 	struct fault fault;
 	struct cursor edited;
 
-	if (!here)
-		return handle_error(t);
-	if (!position_make_room(t) || !cursor_copy(&edited, here))
+	if (!position_make_room(t) || !cursor_copy(&edited, &here))
 		return handle_memory(t);
 
 	int r = cursor_skip(&edited, samples, &fault) ? seek_edited(t, &edited)

@@ -244,10 +244,8 @@ static int take_output(struct tokend *t, char *text)
 		private |= strncmp(line, "private ", 8) == 0;
 		if (!path && (shared || private)) {
 			path = strchr(line, ' ') + 1;
-			if (last[0] && t->call.notice)
-				t->call.notice(t->call.context, last);
-			else if (last[0] && t->call.warn)
-				t->call.warn(t->call.warn_context, last);
+			if (last[0])
+				handle_tell(t, last);
 			last = "";
 		} else if (line[0]) {
 			bool own = strncmp(line, "tokctl: ", 8) == 0 ||

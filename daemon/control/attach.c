@@ -236,7 +236,7 @@ static uint64_t contents_of(const struct stream *stream, const struct cursor *cu
 	uint64_t h = 0;
 
 	stream_map(stream, cursor, dataset);
-	for (uint32_t i = 0; i < cursor->segments; i++)
+	for (uint32_t i = cursor_past(cursor); i < cursor->segments; i++)
 		for (uint32_t d = 0; d < cursor->segment[i]->datasets; d++)
 			if (cursor->segment[i]->units[d] > 0)
 				h = order_derive(h, dataset[d]->contents);

@@ -122,7 +122,7 @@ bool plan_mix_differs(const struct stream *s, const struct cursor *c, const char
 {
 	char mine[320], now[320];
 
-	if (c->epochs || c->segment[0]->start > 0)
+	if (c->epochs || cursor_now(c)->start > 0)
 		return false;
 	for (uint32_t i = 0; i < c->segments; i++)
 		if (same_mix(c, c->segment[i], &s->begin))

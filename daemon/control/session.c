@@ -224,9 +224,9 @@ static void note_again(const struct session *s)
 }
 
 /*
- * A client that undoes an edit continues with its former ring, without another attach. The mix log
- * then ends with a mix that never acted, so the session's own mix is added again. Only after a
- * second: the sessions of a killed process end in any order, and its edit may be valid.
+ * A client that undoes an edit continues with its former ring, without another attach. The run's
+ * cursor in state_dir then has a mix that never acted, so the session's own is saved again. Only
+ * after a second: the sessions of a killed process end in any order, and its edit may be valid.
  */
 static void note_outlived(struct session *s, uint64_t now_ms)
 {

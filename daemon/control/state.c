@@ -446,51 +446,14 @@ static bool same_mixes(const void *a, size_t a_bytes, const void *b, size_t b_by
 	return same;
 }
 
-/* Adds the cursor to the run's mixes, for `tokctl --run`. */
-static bool add_mix(int at, const void *bytes, size_t n)
-{
-	unsigned long last = 0;
-	char name[NAME_BYTES];
-	const struct dirent *e;
-	DIR *dir;
-	int fd;
-
-	if (mkdirat(at, "mixes", 0755) < 0 && errno != EEXIST)
-		return false;
-	fd = openat(at, "mixes", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	dir = fd >= 0 ? fdopendir(fd) : NULL;
-	while (dir && (e = readdir(dir)))
-		last = strtoul(e->d_name, NULL, 10) > last ? strtoul(e->d_name, NULL, 10) : last;
-	snprintf(name, sizeof(name), "%06lu.cursor", last + 1);
-
-	bool added = dir && replace_file(fd, name, bytes, n);
-
-	if (dir)
-		closedir(dir);
-	else if (fd >= 0)
-		close(fd);
-	return added;
-}
-
 bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *written,
 	struct fault *fault)
 {
 	char now[LIMIT_CURSOR_BYTES];
 	ssize_t have = load(run, PLACE_RUN_CURSOR, now);
-	int at;
 
 	*written = have < 0 || !same_mixes(now, (size_t)have, bytes, n);
-	if (!*written)
-		return true;
-	if (!save(run, PLACE_RUN_CURSOR, bytes, n, fault))
-		return false;
-	at = open_run(run, false);
-
-	bool added = at >= 0 && add_mix(at, bytes, n);
-
-	if (at >= 0)
-		close(at);
-	return added || failed(run, "mixes", fault);
+	return !*written || save(run, PLACE_RUN_CURSOR, bytes, n, fault);
 }
 
 /* ---- a client saves ---- */

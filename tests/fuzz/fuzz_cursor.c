@@ -46,7 +46,7 @@ static void check_order(const struct cursor *c)
 {
 	const uint64_t end = cursor_end(c), from = c->segment[0]->start;
 	const uint64_t ahead[] = {0, 1, 1023, 1024, 5000, UINT64_C(1) << 40};
-	struct order order = cursor_order(c);
+	struct order order = cursor_history(c);
 	struct order_place place;
 	uint64_t back;
 

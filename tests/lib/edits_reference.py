@@ -1,7 +1,7 @@
 """An independent implementation of the edits of a cursor, written from proto/cursor.h alone.
 
-It adds to order_reference.py a run's current and pending segments, schedules and max_epochs. Two
-questions that the header leaves open are answered so: datasets keep the ratio of the weights as
+It adds to order_reference.py a run's past, current and pending segments, schedules and max_epochs.
+Two questions that the header leaves open are answered so: datasets keep the ratio of the weights as
 given, or that of the units if a mix has no others (one in force, or in the middle of a ramp). The
 limits apply to the samples served by the end of a block.
 """
@@ -116,7 +116,7 @@ class Layout:
 
 
 class Cursor:
-    """A cursor: position, current and pending segments, limits."""
+    """A cursor: position, past, current and pending segments, limits."""
 
     def __init__(self, order, max_epochs, weights, steps):
         """`order`: datasets and identity; `max_epochs`: by name, of those that have a limit."""
@@ -141,12 +141,20 @@ class Cursor:
 
     # -- laying out --
 
+    def past(self):
+        """The number of segments before the current one."""
+        return sum(segment.start <= self.next for segment in self.segments) - 1
+
+    def now(self):
+        return self.segments[self.past()]
+
     def mix_at(self):
-        least = max(self.next, self.segments[0].start + 1)
+        least = max(self.next, self.now().start + 1)
         return ref.ceil_div(least, BLOCK) * BLOCK
 
     def lay_out(self, planned, asked=False):
-        current = self.segments[0] if self.segments else None
+        past = self.segments[: self.past()] if self.segments else []
+        current = self.now() if self.segments else None
         layout = Layout(self, current, self.mix_at() if current else 0)
         starts = [at for at, _ in planned]
         ends = [min(at, self.order.end) for at in starts] + [self.order.end]
@@ -155,12 +163,7 @@ class Cursor:
         for i, (at, weights) in enumerate(planned):
             left = layout.place(at, list(weights), asked and i + 1 == len(planned))
             layout.follow(left, ends[i + 1])
-        self.segments = layout.segments
-        self.settle()
-
-    def settle(self):
-        while len(self.segments) > 1 and self.segments[1].start <= self.next:
-            self.segments.pop(0)
+        self.segments = past + layout.segments
 
     # -- edits --
 
@@ -168,7 +171,6 @@ class Cursor:
         if position < self.segments[0].start or position > self.order.end:
             raise Refused(f"{position} is not known")
         self.next = position
-        self.settle()
 
     def skip(self, samples):
         self.seek(self.next + samples)
@@ -188,7 +190,8 @@ class Cursor:
 
     def remove(self, d, at):
         self.check_at(at)
-        pending = [(s.start, [float(u) for u in self.wide(s.units)]) for s in self.segments[1:]]
+        ahead = self.segments[self.past() + 1 :]
+        pending = [(s.start, [float(u) for u in self.wide(s.units)]) for s in ahead]
         force = [s for s in self.segments if s.start <= at][-1]
         if force.start < at:
             pending.append((at, [float(u) for u in self.wide(force.units)]))
@@ -206,7 +209,7 @@ class Cursor:
         former, self.max_epochs = self.max_epochs, dict(max_epochs)
         try:
             least = self.mix_at()
-            planned = points(self.wide(self.segments[0].units), steps)
+            planned = points(self.wide(self.now().units), steps)
             passed = [weights for at, weights in planned if at <= least]
             ahead = [(at, weights) for at, weights in planned if at > least]
             self.lay_out([(least, passed[-1]), *ahead] if passed else ahead)

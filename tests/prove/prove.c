@@ -85,16 +85,31 @@ size_t prove_bytes(const struct prove *p, struct cursor *cursor)
 
 /* ---- history ---- */
 
+static bool same_mix(const struct order_segment *a, const struct order_segment *b)
+{
+	return a->start == b->start && a->datasets == b->datasets &&
+	       memcmp(a->units, b->units, a->datasets * sizeof(*a->units)) == 0 &&
+	       memcmp(a->base, b->base, a->datasets * sizeof(*a->base)) == 0 &&
+	       memcmp(a->phase, b->phase, a->padded * sizeof(*a->phase)) == 0;
+}
+
 void prove_remember(const struct prove *p, struct prove_history *h, const struct cursor *cursor)
 {
-	while (h->segments > 0 && h->segment[h->segments - 1]->start >= cursor->segment[0]->start)
+	const uint32_t past = cursor_past(cursor);
+
+	while (h->segments > 0 && h->segment[h->segments - 1]->start >= cursor_now(cursor)->start)
 		order_segment_free(h->segment[--h->segments]);
 	if (h->segments + cursor->segments > h->room) {
 		h->room = 2 * (h->segments + cursor->segments);
 		h->segment = realloc(h->segment, h->room * sizeof(struct order_segment *));
 		PROVE(p, h->segment, "out of memory");
 	}
-	for (uint32_t i = 0; i < cursor->segments; i++) {
+	PROVE(p, h->segments == past, "the cursor at %" PRIu64 " has %u past mixes instead of %u",
+		cursor->next, past, h->segments);
+	for (uint32_t i = 0; i < past; i++)
+		PROVE(p, same_mix(h->segment[i], cursor->segment[i]),
+			"the cursor at %" PRIu64 " has another past mix %u", cursor->next, i);
+	for (uint32_t i = past; i < cursor->segments; i++) {
 		h->segment[h->segments] = order_segment_copy(cursor->segment[i]);
 		PROVE(p, h->segment[h->segments++], "out of memory");
 	}

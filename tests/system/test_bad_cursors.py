@@ -81,7 +81,7 @@ def mix64(x):
     return x ^ x >> 31
 
 
-def sealed(body, version=1):
+def sealed(body, version=4):
     """A cursor of these contents with a correct checksum."""
     body = (
         body if isinstance(body, bytes) else msgpack.packb(body, unicode_errors="surrogateescape")
@@ -120,7 +120,7 @@ def test_cursors_of_other_streams_are_refused(bench):
         (listing({**web, "path": "renamed"}, code), "dataset web: shards", ["shards"]),
         (listing(web, {**code, "path": "more/c.bin"}), "dataset code: windows", ["468", "624"]),
         (listing(web, {**code, "block": 16}), "dataset code: block", ["16", "8"]),
-        (own[:4] + b"\4" + own[5:], "version", ["4", "newer"]),
+        *((own[:4] + bytes([v]) + own[5:], "version", [str(v), "4"]) for v in (0, 1, 3, 5)),
         (own[:-1], "checksum", ["damaged"]),
         (own[:40] + bytes([own[40] ^ 4]) + own[41:], "checksum", ["damaged"]),
         (bytes(96 * 1024), "cursor", ["not a cursor"]),
@@ -141,63 +141,54 @@ def test_cursors_of_other_streams_are_refused(bench):
         client.close()
 
 
-def versions(bench):
-    """The members of three cursors, which need version 1, 2 and 3."""
-    web, code = bench.train["datasets"]
-    limited = {**code, "max_epochs": 2}
-    cursors = [
-        bench.witness.client.feed["cursor"],
-        cursor_of(bench, datasets=[web, limited]),
-        cursor_of(bench, datasets=[{**web, "part": [0, 0.9]}, limited]),
-    ]
-    assert [cursor[4] for cursor in cursors] == [1, 2, 3]
-    return [msgpack.unpackb(cursor[16:]) for cursor in cursors]
-
-
 def test_cursors_with_invalid_members_are_refused(bench):
     """By an attach and by tokctl, with the same field. The checksum is right."""
-    one, two, three = versions(bench)
+    web, code = bench.train["datasets"]
+    cursor = cursor_of(bench, datasets=[{**web, "part": [0, 0.9]}, {**code, "max_epochs": 2}])
+    members = msgpack.unpackb(cursor[16:])
     path = bench.place.file("invalid.cursor")
-    web, code = one["datasets"]
+    web, code = members["datasets"]
+    start, units, *more = members["mixes"]
     late, whole = 1 << 20, [2**32, 0]
-    changes = [  # of which version, with which members, is refused by which field
-        *((1, {key: "x" if isinstance(value, int) else 5}, key) for key, value in one.items()),
-        *((3, {key: 7}, key) for key in ("limits", "pending", "parts")),
-        (1, {"stride": 0}, "stride"),
-        (1, {"extra": 2**64 - 1}, "extra"),
-        (1, {"epochs": 1, "samples": 1}, "samples"),
-        (1, {"stream": "tra\0n"}, "stream"),
-        (1, {"datasets": [web, code[:-1]]}, "datasets"),
-        (1, {"datasets": [web, web]}, "dataset web: name"),
-        (1, {"datasets": [["a\nb", *web[1:]], code]}, "dataset a?b: name"),
-        (1, {"datasets": [["\udcc0\udcaf", *web[1:]], code]}, "dataset ??: name"),  # no UTF-8
-        (1, {"units": [2**31, 2**31 - 1]}, "units"),
-        (1, {"base": [1, 0]}, "base"),
-        (1, {"pending_start": 1024}, "pending_start"),
-        (1, {"limits": [0, 2]}, "limits"),
-        (2, {"parts": [0] * 6}, "parts"),
-        *((2, {"limits": x}, "limits") for x in ([0], [0, 2, 3], [0, None])),
-        (2, {"epochs": 1}, "dataset code: max_epochs"),
-        *((2, {"pending": x}, "pending") for x in (
-            [0], [late, [2**32]], [late, [2**32, 1]], [late + 1, whole],
-            [late, whole, late, whole])),
-        (3, {"parts": [three["parts"][0] ^ 1, *three["parts"][1:]]}, "parts"),
+    datasets = lambda *d: {"datasets": list(d)}
+    changes = [  # which members are refused by which field
+        *(({key: "x" if isinstance(value, int) else 5}, key) for key, value in members.items()),
+        ({"stride": 0}, "stride"),
+        ({"extra": 2**64 - 1}, "extra"),
+        ({"epochs": 1, "samples": 1}, "samples"),
+        ({"stream": "tra\0n"}, "stream"),
+        (datasets(web, code[:-1]), "datasets"),
+        (datasets(web, web), "dataset web: name"),
+        (datasets(["a\nb", *web[1:]], code), "dataset a?b: name"),
+        (datasets(["\udcc0\udcaf", *web[1:]], code), "dataset ??: name"),  # no UTF-8
+        (datasets(web, [*code[:-3], None, 0, 0]), "datasets"),
+        (datasets(web, [*code[:-3], 2, 1, 0]), "datasets"),
+        (datasets(web, [*code[:-3], 2, 5, 5]), "dataset code: part"),
+        ({"epochs": 1}, "dataset code: max_epochs"),
+        ({"base": [1, 0]}, "base"),
+        ({"base": [0]}, "base"),
+        ({"phase": [1, 0]}, "phase"),
+        ({"mixes": [start, [2**31, 2**31 - 1], *more]}, "units"),
+        *(({"mixes": x}, "mixes") for x in (
+            [], [0], [0, []], [0, 5], [0, whole, late], [0, whole, late, [2**32]],
+            [0, whole, late + 1, whole], [0, whole, late, whole, late, whole])),
+        ({"mixes": [1024, units, *more], "next": 0}, "base"),
     ]  # fmt: skip
-    packed = msgpack.packb(two)
-    broken = packed[: packed.index(b"pending") + 7] + b"\x93"  # fewer values than announced
+    packed = msgpack.packb(members)
+    broken = packed[: packed.index(b"mixes") + 5] + b"\x93"  # fewer values than announced
     cursors = [
-        ("two", broken, "cursor", sealed(broken, 2)),
-        *((v, c, f, sealed({**(one, two, three)[v - 1], **c}, v)) for v, c, f in changes),
+        (broken, "cursor", sealed(broken)),
+        *((c, f, sealed({**members, **c})) for c, f in changes),
     ]
     wrong = []
-    for version, change, field, cursor in cursors:
+    for change, field, cursor in cursors:
         with open(path, "wb") as f:
             f.write(cursor)
         seen = field_of(bench, cursor)
         code_, out, err = run(TOKCTL, "cursor", "show", path)
         begin = f"tokctl: {path}: {field}: "
         if seen != field or code_ != 1 or out or not err.startswith(begin) or err.count("\n") != 1:
-            wrong.append((version, change, field, seen, err))
+            wrong.append((change, field, seen, err))
     assert not wrong and bench.unharmed(), wrong
     injected(39, len(cursors))
 

@@ -147,8 +147,11 @@ def test_invalid_names_are_refused(bench):
         assert ": tag: " in words and client.next() is not None
     root = pathlib.Path(bench.place.path)
     stored = [f.relative_to(root) for f in root.rglob("*.cursor")]
-    outside = [f for f in stored if not re.match(r"state/[^/]+/[^/]+/(\.run|mixes/\d+)\.c", str(f))]
-    assert stored and not outside, ("nothing but mixes is stored, each below its run", outside)
+    outside = [f for f in stored if not re.match(r"state/[^/]+/[^/]+/\.run\.c", str(f))]
+    assert stored and not outside, (
+        "nothing but cursors of runs is stored, each below its run",
+        outside,
+    )
     client.tell(op="answer", number=1, outcome=2, text="two\nlines\x1b[2J")
     client.next()
     client.close()

@@ -5,6 +5,7 @@ only metadata changes is served on. With the shard restored, a reload continues 
 Every token is compared. /proc shows that the daemon has the file open, or not yet.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -141,6 +142,11 @@ CASES = [  # dataset, order, shard, fault, words of the error
 NAMES = [f"{kind.__name__}-{order}-{n}-{fault.__name__}" for kind, order, n, fault, _ in CASES]
 
 
+def path_of(link):
+    with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+        return os.readlink(link)
+
+
 class Node:
     """A daemon with a stream for each case, and one of which no shard changes."""
 
@@ -172,8 +178,7 @@ class Node:
 
     def has_open(self, path):
         fds = f"/proc/{self.daemon.pid}/fd"
-        links = [os.path.join(fds, name) for name in os.listdir(fds)]
-        return path in [os.readlink(link) for link in links if os.path.lexists(link)]
+        return any(path_of(os.path.join(fds, name)) == path for name in os.listdir(fds))
 
     def reload(self):
         starts = self.daemon.log().count("ready at")

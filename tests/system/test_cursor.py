@@ -40,7 +40,7 @@ FAULTS = [
     (["skip", "--samples", "18446744073709551615"], 1, ["samples", "past"]),
     (["skip"], 2, ["cursor skip: needs --samples"]),
     (["skip", "--samples", "1", "--at", "1"], 2, ["unknown option --at"]),
-    (["seek", "--to", "4095"], 1, ["4095 is before 4096"]),
+    (["seek", "--to", "-1"], 2, ["-1"]),
     (["schedule", "-c", "nowhere.yaml"], 1, ["nowhere.yaml"]),
 ]
 
@@ -123,39 +123,41 @@ def test_a_cursor_has_room_for_thousands_of_mixes(place, steps, fits):
         assert has(err, "schedule: a cursor of 98304 bytes", "fewer steps") and err.count("\n") == 1
 
 
-# Bytes of an older tokend keep their meaning forever, and are still written if they suffice.
-VERSION_1 = bytes.fromhex(
-    "746b646301000000ad2bb02d99a66438de0010a56f7264657201a673747265616da5747261696ea473656564"
-    "2aa77365715f6c656e40a5657874726101a673747269646540a665706f63687300a773616d706c657300a864"
-    "617461736574739397a3776562cd04e1cfb3960afe8c9f9ec60140400097a4636f6465cd014ccfe6b64183fa"
-    "5596cf0208030097a46d6174682e0700404001a46e657874cd0bb8a5737461727400a5756e69747393ceb333"
-    "3333ce40000000ce0ccccccda46261736593000000a570686173659400ce79999999ce80000000ce06666666"
-    "ad70656e64696e675f7374617274cd1000ad70656e64696e675f756e69747393ce80000000ce4ccccccdce33"
-    "333333"
+# The format of a cursor: equal cursors have equal bytes.
+BYTES = bytes.fromhex(
+    "746b646304000000c66faf49cd8b51368da56f7264657201a673747265616da5747261696ea4736565642aa7"
+    "7365715f6c656e40a5657874726101a673747269646540a665706f63687300a773616d706c657300a8646174"
+    "6173657473939aa3776562cd04e1cfb3960afe8c9f9ec6014040000000009aa4636f6465cd014ccfe6b64183"
+    "fa5596cf020803000000009aa46d6174682e0700404001000000a46e657874cd0bb8a46261736593000000a5"
+    "70686173659400ce79999999ce80000000ce06666666a56d69786573940093ceb3333333ce40000000ce0ccc"
+    "cccdcd100093ce80000000ce4ccccccdce33333333"
 )
 
 
-def test_version_1_is_unchanged():
-    old = tokend.Cursor(VERSION_1)
-    about = (old.position, old.stream, old.seed, old.datasets)
+def test_bytes_of_a_cursor():
+    cursor = tokend.Cursor(BYTES)
+    about = (cursor.position, cursor.stream, cursor.seed, cursor.datasets)
     assert about == (3000, "train", 42, ["web", "code", "math"])
-    first, second = old.to_dict()["segments"]
+    shown = cursor.to_dict()
+    first, second = shown["segments"]
     assert (first["start"], first["base"], second["start"]) == (0, [0, 0, 0], 4096)
-    assert first["units"] == [3006477107, 1073741824, 214748365]
-    assert bytes(old.mix({"web": 0.5, "code": 0.3, "math": 0.2}, at=4096)) == VERSION_1
-    (segment,) = old.seek(4096).to_dict()["segments"]
-    assert segment["base"] == [2867, 1024, 205]
+    assert first["units"] == [3006477107, 1073741824, 214748365] and not shown["past"]
+    assert bytes(cursor.mix({"web": 0.5, "code": 0.3, "math": 0.2}, at=4096)) == BYTES
+    later = cursor.seek(4096).to_dict()
+    (segment,) = later["segments"]
+    assert segment["base"] == [2867, 1024, 205] and later["past"] == [first]
+    assert bytes(cursor.seek(4096).rewind(3000)) == BYTES
 
 
 def test_a_cursor_in_python_is_a_value(directory):
-    cursor = tokend.Cursor(VERSION_1)
+    cursor = tokend.Cursor(BYTES)
     mixes = "web 70 %, code 25 %, math 5 %; from 4096 on web 50 %, code 30 %, math 20 %"
     assert str(cursor) == f"train at 3000, seed 42: {mixes}" and cursor.end is None
     assert [segment["pending"] for segment in cursor.segments] == [False, True]
     assert cursor.segments[0]["weights"] == pytest.approx({"web": 0.7, "code": 0.25, "math": 0.05})
     same, other = pickle.loads(pickle.dumps(cursor)), cursor.seek(3009)
-    assert cursor == tokend.Cursor(memoryview(VERSION_1)) == same != other
-    assert len({cursor, same, other}) == 2 and cursor != VERSION_1
+    assert cursor == tokend.Cursor(memoryview(BYTES)) == same != other
+    assert len({cursor, same, other}) == 2 and cursor != BYTES
     assert cursor.position == 3000  # edits return new cursors
     with pytest.raises(AttributeError):
         cursor.position = 3
@@ -179,11 +181,7 @@ EDITS = {  # as tokctl cursor makes them, and as the package does
 
 @pytest.mark.parametrize("command", EDITS)
 def test_edits_in_python_are_those_of_tokctl(place, command):
-    before, here, there = (
-        tokend.Cursor(VERSION_1).seek(5000),
-        place.file("here"),
-        place.file("there"),
-    )
+    before, here, there = (tokend.Cursor(BYTES).seek(5000), place.file("here"), place.file("there"))
     after, (verb, *arguments) = EDITS[command](before), command.split()
     before.save(here)
     out, _ = tokctl(verb, here, *arguments, "-o", there)
@@ -205,7 +203,7 @@ ARGUMENT, BEYOND = tokend.ArgumentError, "must be 0 to 18446744073709551615"
         (lambda cursor: cursor.skip(1.5), TypeError, None),
         (lambda cursor: cursor.mix({"web": None}), TypeError, "mix: weight of dataset web"),
         (lambda cursor: cursor.skip(2**64), ValueError, BEYOND),
-        (lambda cursor: tokend.Cursor(VERSION_1[:-1]), ARGUMENT, "cursor"),
+        (lambda cursor: tokend.Cursor(BYTES[:-1]), ARGUMENT, "cursor"),
         (lambda cursor: tokend.Cursor("train"), TypeError, None),
         # No block is left after the last positions.
         (lambda cursor: cursor.seek(2**64 - 1023).mix({"web": 1}), ARGUMENT, None),
@@ -213,7 +211,7 @@ ARGUMENT, BEYOND = tokend.ArgumentError, "must be 0 to 18446744073709551615"
 )
 def test_impossible_edits_in_python_are_refused(edit, error, text):
     with pytest.raises(error, match=text):
-        edit(tokend.Cursor(VERSION_1))
+        edit(tokend.Cursor(BYTES))
 
 
 class Edit(c.Structure):
@@ -224,11 +222,11 @@ class Edit(c.Structure):
 def test_a_small_buffer_is_an_error_and_unchanged():
     seek = c.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1")).tokend_cursor_seek
     seek.restype = c.c_int64
-    n, why = len(VERSION_1), c.create_string_buffer(500)
-    data = c.create_string_buffer(VERSION_1, n)
+    n, why = len(BYTES), c.create_string_buffer(500)
+    data = c.create_string_buffer(BYTES, n)
     edit = Edit(c.addressof(data), n, c.addressof(data), 0, c.addressof(why), 500)
     for edit.capacity in range(n):
         assert seek(c.byref(edit), c.c_uint64(3001)) == -6 and b"capacity" in why.value
-        assert data.raw == VERSION_1
+        assert data.raw == BYTES
     edit.capacity = n
-    assert seek(c.byref(edit), c.c_uint64(3001)) == n and data.raw != VERSION_1  # in place
+    assert seek(c.byref(edit), c.c_uint64(3001)) == n and data.raw != BYTES  # in place

@@ -1,11 +1,10 @@
-"""`tokctl plan` and `when` reproduce the order of past runs, from the daemon's mix log (--run),
-from cursors, and by steps. They are compared with tests/lib/order_reference.py.
+"""`tokctl plan` and `when` reproduce the order of past runs, from the cursor that the daemon keeps
+(--run), from one cursor, and by steps. They are compared with tests/lib/order_reference.py.
 
-The logs are the daemon's: clients attach under a run's name, with cursors edited in between.
+Clients attach under a run's name, with cursors edited in between.
 """
 
 import json
-import os
 
 import numpy
 import pytest
@@ -84,10 +83,9 @@ class Scene:
             data = open(self.file(cursor), "rb").read()
             attach((daemon or self.daemon).socket, run_, cursor=data)
 
-    def log(self, run_="job"):
-        """The paths of a run's mix log."""
-        mixes = os.path.dirname(self.place.file("state/train", run_, "mixes/x"))
-        return [os.path.join(mixes, name) for name in sorted(os.listdir(mixes)) if name[0] != "."]
+    def kept(self, run_="job"):
+        """The file with the cursor that the daemon keeps of a run."""
+        return self.place.file("state/train", run_, ".run.cursor")
 
     def check(self, order, count, by):
         """Plan gives the order of a run, and when the positions of its rows."""
@@ -125,21 +123,19 @@ def scene(shared):
     assert scene.daemon.stop() == 0
 
 
-def test_log_and_cursors_give_the_order_of_the_run(scene):
-    """A restart from an older checkpoint with other weights undoes the mixes after it."""
-    logged = {path: open(path, "rb").read() for path in scene.log()}
-    cursors = " ".join(f"--cursor {path}" for path in reversed(logged))
-    for by in ("--run job", cursors):
+def test_one_cursor_gives_the_order_of_the_run(scene):
+    """Also of a run that was restarted from an older checkpoint, with other weights."""
+    for by in ("--run job", "--cursor @at6000", "--cursor @mixed @at6000 --cursor @begin"):
         scene.check(scene.order, 6100, by)
+    scene.ctl("cursor seek @at6000 --to 100 -o @back")
+    scene.check(scene.order, 6100, "--cursor @back")
     scene.ctl("cursor mix @at1200 --at 3072 code=1 -o @fork")
     scene.ctl("cursor seek @fork --to 4200 -o @fork4200")
     scene.attach("job", "fork", "fork4200")
     scene.check(order_of((3072, [0, 1])), 5000, "--run job")
-    assert logged == {path: open(path, "rb").read() for path in logged}, "no file was changed"
-    paths = " ".join(scene.log())
-    _, err = scene.ctl(f"plan -c CONFIG train --from 0 --count 1 --cursor {paths}", code=1)
-    assert has(err, "do not join"), "without their order, the log's files do not join"
-    scene.attach("job", "at4000")  # the older mix again, which has been logged before
+    both = "plan -c CONFIG train --from 0 --count 1 --cursor @at6000 @fork4200"
+    assert has(scene.ctl(both, code=1)[1], "not on the past")
+    scene.attach("job", "at4000")  # the older mix again
     scene.check(scene.order.with_segments(scene.order.segments[:2]), 5000, "--run job")
 
 
@@ -161,16 +157,56 @@ def test_replaced_mixes_are_not_in_the_order(scene):
     scene.check(order, 6000, "--cursor @p5 @p1 @p4 @begin @p2")
     for by in ("@p1 @p7", "@p7 @p1"):  # the later announcement counts
         scene.check(order_of((5120, [0, 1])), 6000, f"--cursor {by}")
-    scene.attach("gap", "begin", "p5")  # the mix at 2048 was never attached with
-    asked = "plan -c CONFIG train --count 1 --json --run gap --from"
-    out, err = scene.ctl(f"{asked} 3072")
-    assert json.loads(out)["position"] == 3072
-    assert has(err, "000002.cursor", "does not follow", "before position 3072 are unknown")
-    assert has(scene.ctl(f"{asked} 3071", code=1)[1], "--from 3071", "are unknown")
+
+
+def ramp(scene, name, start, steps):
+    """A config whose schedule changes the mix at each of so many blocks."""
+    step = {"from": start, "to": start + steps * 1024, "steps": steps, "weights": {"code": 1}}
+    return scene.place.config(name, streams={"train": {**about("web", "code"), "schedule": [step]}})
+
+
+def test_a_cursor_without_room_drops_its_oldest_mixes(scene):
+    """Cursors of equal histories are equal, however they moved. Looking back ends there."""
+    first, second = ramp(scene, "first.yaml", 0, 5000), ramp(scene, "second.yaml", 5120000, 5000)
+    scene.ctl(f"cursor new -c {first} train -o @full")
+    for name, stops in {"leap": [5130000], "walk": [1, 7000, 4000000, 2048, 5130000]}.items():
+        scene.ctl(f"cursor seek @full --to {stops[0]} -o @{name}")
+        for stop in stops[1:]:
+            scene.ctl(f"cursor seek @{name} --to {stop} -o @{name}")
+        scene.ctl("cursor mix @leap web=1 code=1 -o @mixed".replace("leap", name))
+        changes, _ = scene.ctl(f"cursor schedule @mixed -c {second} -o @{name}")
+        assert "mix from 0: " in changes and "absent" in changes
+    leap, walk = (open(scene.file(name), "rb").read() for name in ("leap", "walk"))
+    assert leap == walk and len(leap) < 96 * 1024
+    (shown,) = scene.lines("cursor show @leap")
+    oldest = shown["past"][0]["start"]
+    assert 0 < oldest < 5130000 and has(scene.ctl("cursor show @leap")[0], "had no room")
+    ask = "plan -c CONFIG train --count 2000 --cursor"
+    assert scene.lines(f"{ask} @leap --from {oldest}") == scene.lines(
+        f"{ask} @full --from {oldest}"
+    )
+    _, err = scene.ctl(f"{ask} @leap --from {oldest - 1}", code=1)
+    assert has(err, f"before position {oldest} are unknown")
+    _, err = scene.ctl(f"cursor seek @leap --to {oldest - 1} -o @back", code=1)
+    assert has(err, "position", f"before {oldest}", "saved earlier")
+
+
+def test_a_dataset_of_the_past_may_leave_the_config(scene):
+    scene.ctl("cursor mix @at6000 code=1 math=1 -o @without")
+    scene.ctl("cursor seek @without --to 8000 -o @without")
+    config = scene.place.config("left.yaml", streams={"train": about("code", "math")})
+    socket = scene.place.file("left.sock")
+    daemon = Daemon(scene.place, config, socket_path=socket)
+    scene.attach("left", "without", daemon=daemon)
+    asked = f"plan -c {config} train --count 1 --json --cursor @without --from"
+    assert json.loads(scene.ctl(f"{asked} 8000")[0])["dataset"] in ("code", "math")
+    _, err = scene.ctl(f"{asked} 0", code=1)
+    assert has(err, "position 0", "dataset", "no longer in the config")
+    assert daemon.stop() == 0
 
 
 def test_used_run_name_begins_again(scene):
-    """A run begins again under a used name, on a changed stream: the old log does not count."""
+    """A run begins again under a used name, on a changed stream."""
     changed = {**scene.streams, "train": about("code", "web", seed=43)}
     scene.attach("again", "at6000")
     config = scene.place.config("seed.yaml", streams=changed, socket=scene.place.file("seed.sock"))
@@ -180,34 +216,23 @@ def test_used_run_name_begins_again(scene):
     rows = scene.lines(f"plan -c {config} train --from 0 --count 3000 --run again")
     assert rows == [vars(order.place(i)) for i in range(3000)]
     _, err = scene.ctl("plan -c CONFIG train --from 0 --count 1 --run again", code=1)
-    assert has(err, "000002.cursor", "is not a cursor of stream train", "seed")
+    assert has(err, "is not a cursor of stream train", "seed")
     assert daemon.stop() == 0
 
 
-def test_damaged_log_is_refused_or_cut(scene):
+def test_a_damaged_cursor_of_a_run_is_refused(scene):
     scene.attach("damaged", "begin", "mixed", "at6000", "at4000")
-    newest = scene.log("damaged")[-1]
-    ask = "plan -c CONFIG train --count 1 --run damaged --from"
-    with open(newest, "rb") as f:
+    kept = scene.kept("damaged")
+    ask = "plan -c CONFIG train --count 1 --run damaged --from 0"
+    with open(kept, "rb") as f:
         sound = f.read()
     for data in b"", sound[:-1] + b"\xff":
-        with open(newest, "wb") as f:
+        with open(kept, "wb") as f:
             f.write(data)
-        _, err = scene.ctl(f"{ask} 0", code=1)
-        assert newest in err and err.count("\n") == 1, err
-    logged = len(scene.log("damaged"))
+        _, err = scene.ctl(ask, code=1)
+        assert kept in err and err.count("\n") == 1, err
     scene.attach("damaged", "at6000")
-    assert len(scene.log("damaged")) == logged + 1, "the next attach logs its mix after it"
-    assert has(scene.ctl(f"{ask} 6000")[1], newest, "before position 4096 are unknown")
-
-
-def test_daemons_that_share_a_log_log_each_mix_once(scene):
-    second = Daemon(scene.place, scene.config, socket_path=scene.place.file("second.sock"))
-    for logged, cursor in enumerate(["begin", "mixed", "begin", "mixed"], 1):
-        for daemon in (scene.daemon, second):
-            scene.attach("both", cursor, cursor, daemon=daemon)
-            assert len(scene.log("both")) == logged
-    assert second.stop() == 0
+    scene.check(scene.order, 6100, "--run damaged")
 
 
 # ---- steps ----
@@ -258,7 +283,7 @@ WHEN = "when -c CONFIG train --dataset web --shard a.bin"
         (f"{STEP} --world 2 --micro 0", ["--micro: '0'", "from 1 to 65536"], 2),
         (f"{STEP} --world 2 --micro 1 --rank 2", ["--rank 2", "below the world, 2"], 2),
         (f"{PLAN} --from 0 --count 1 --run r --cursor f", ["exclude each other"], 2),
-        (f"{PLAN} --from 0 --count 1 --run nobody", ["--run nobody", "mixes", "No such file"], 1),
+        (f"{PLAN} --from 0 --count 1 --run nobody", ["--run nobody", "no cursor of it"], 1),
         (f"{PLAN} --from 0 --count 1 --run ../job", ["--run ../job"], 1),
         (f"{WHEN} --offset 9000 --tokens 2", ["from offset 9000 on, a.bin has only 1"], 1),
     ],

@@ -66,7 +66,8 @@ class Run:
         """Compares the file with the reference."""
         _, (shown,), _ = tokctl("cursor", "show", self.path, "--json")
         cursor = self.cursor
-        got = [(s["start"], s["units"], s["base"]) for s in shown["segments"]]
+        listed = shown["past"] + shown["segments"]
+        got = [(s["start"], s["units"], s["base"]) for s in listed]
         want = [(s.start, cursor.wide(s.units), cursor.wide(s.base)) for s in cursor.segments]
         assert (shown["next"], got) == (cursor.next, want), self.files
         for d, (dataset, about) in enumerate(

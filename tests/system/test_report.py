@@ -1,4 +1,4 @@
-"""tokctl report: one HTML file that shows what a run was served, from its records and mix log."""
+"""tokctl report: one HTML file that shows what a run was served, from its records and cursor."""
 
 import html.parser
 import os

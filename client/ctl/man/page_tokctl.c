@@ -53,8 +53,8 @@ static const struct page_item variables[] = {
 
 static const struct page_item files[] = {
 	{"/run/tokend/tokend.sock", "The default socket."},
-	{"/var/lib/tokend/STREAM/RUN/", "The snapshots of a run, TAG.cursor. The directory is "
-					"state_dir of the config."},
+	{"/var/lib/tokend/STREAM/RUN/", "The snapshots of a run, TAG.cursor, and its last cursor. "
+					"The directory is state_dir of the config."},
 	{NULL, NULL},
 };
 

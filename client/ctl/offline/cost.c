@@ -297,7 +297,7 @@ static bool cost_dataset(struct costing *c, struct cost cost[COST_MODES])
 bool cost_compute(const struct ctl_history *h, const struct dataset *const *map,
 	const struct cost_query *q, struct cost (*cost)[COST_MODES])
 {
-	const struct cursor *cursor = h->widest;
+	const struct cursor *cursor = &h->cursor;
 	struct range *r = calloc(1, sizeof(*r));
 	bool fine = r && (r->first = calloc(2 * cursor->datasets, sizeof(*r->first))) != NULL;
 

@@ -24,7 +24,7 @@ struct cost_query {
 };
 
 /*
- * Fills @cost[datasets of h->widest][COST_MODES]. @map gives the stream's dataset of each, as
+ * Fills @cost[datasets of h->cursor][COST_MODES]. @map gives the stream's dataset of each, as
  * stream_map() does; a dataset without windows in the range may be NULL. False: out of memory.
  */
 bool cost_compute(const struct ctl_history *h, const struct dataset *const *map,

@@ -144,7 +144,7 @@ int cost_report(const struct ctl_history *h, const struct dataset *const *map, u
 	static const struct ctl_column columns[] = {{"dataset", false}, {"mode", false},
 		{"GETs", true}, {"GET/s", true}, {"bytes", true}, {"read/used", true},
 		{"dollars", true}, {"cache per node", true}};
-	const struct cursor *cursor = h->widest;
+	const struct cursor *cursor = &h->cursor;
 	struct cost(*cost)[COST_MODES] = calloc(cursor->datasets, sizeof(*cost));
 	struct printing *p = calloc(1, sizeof(*p));
 	double samples = ceil(tokens / (double)cursor->seq_len),

@@ -147,7 +147,7 @@ static int read_weight(const struct ctl_arguments *a, const struct cursor *c, ch
 static void note_unnamed(const struct cursor *c, const bool *given)
 {
 	for (uint32_t d = 0; d < c->datasets; d++)
-		for (uint32_t i = 0; !given[d] && i < c->segments; i++)
+		for (uint32_t i = cursor_past(c); !given[d] && i < c->segments; i++)
 			if (ctl_units(c->segment[i], d) > 0) {
 				ctl_note("dataset %s is not named and gets weight 0",
 					c->dataset[d].name);
@@ -344,9 +344,9 @@ static const struct ctl_command seek_command = {
 	.least = 1,
 	.most = 1,
 	.help = "move a cursor to another position of the same order",
-	.about = "Sets the position of the next sample. It cannot be before the cursor's current "
-		 "mix began: take an earlier cursor for that. Seeking past pending mixes applies "
-		 "them.",
+	.about = "Sets the position of the next sample. Each mix begins where it did: after a seek "
+		 "backwards, past mixes are pending again. To take them back, take a cursor saved "
+		 "before them.",
 	.examples = CTL_EXAMPLES({"go on from position 8192",
 		"tokctl cursor seek begin.cursor --to 8192 -o seek.cursor"}),
 	.options = seek_options,

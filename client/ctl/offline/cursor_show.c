@@ -70,13 +70,18 @@ static void add_limit(struct ctl_columns *table, const struct cursor *c, uint32_
 /* One line per dataset; if there are few segments, with its share of each. */
 static bool show_datasets(struct ctl_out *out, const struct cursor *c)
 {
-	uint32_t segments = c->segments <= COLUMNS ? c->segments : 0;
+	const struct order order = cursor_order(c);
+	uint32_t segments = order.segments <= COLUMNS ? order.segments : 0;
 	struct ctl_column columns[3 + 2 + 3 + COLUMNS] = {
 		{"dataset", false}, {"windows", true}, {"digest", false}};
 	struct ctl_columns table = {.column = columns, .n = 3};
-	bool limits = cursor_limited(c), parts = cursor_parted(c);
+	bool limits = false, parts = false;
 	char head[COLUMNS][64], part[ORDER_PART_BYTES];
 
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		limits |= c->dataset[d].max_epochs > 0;
+		parts |= c->order[d].part.of > 0;
+	}
 	if (parts) {
 		columns[table.n++] = (struct ctl_column){"part", false};
 		columns[table.n++] = (struct ctl_column){"of windows", true};
@@ -88,7 +93,7 @@ static bool show_datasets(struct ctl_out *out, const struct cursor *c)
 	}
 	for (uint32_t i = 0; i < segments; i++) {
 		snprintf(head[i], sizeof(head[i]), "%sfrom %" PRIu64, i ? "pending " : "",
-			c->segment[i]->start);
+			order.segment[i]->start);
 		columns[table.n++] = (struct ctl_column){head[i], true};
 	}
 	for (uint32_t d = 0; d < c->datasets; d++) {
@@ -103,45 +108,50 @@ static bool show_datasets(struct ctl_out *out, const struct cursor *c)
 		if (limits)
 			add_limit(&table, c, d);
 		for (uint32_t i = 0; i < segments; i++)
-			ctl_columns_add(&table, "%s", ctl_share(c->segment[i], d).text);
+			ctl_columns_add(&table, "%s", ctl_share(order.segment[i], d).text);
 	}
 	return ctl_columns_put(&table, out);
 }
 
-static bool has_units(const struct cursor *c, uint32_t d)
+static bool has_units(const struct order *order, uint32_t d)
 {
-	for (uint32_t i = 0; i < c->segments; i++)
-		if (ctl_units(c->segment[i], d) > 0)
+	for (uint32_t i = 0; i < order->segments; i++)
+		if (ctl_units(order->segment[i], d) > 0)
 			return true;
 	return false;
 }
 
-/* One line per segment, one column per dataset that has weight in any segment. */
-static void show_segments(struct ctl_out *out, const struct cursor *c)
+/* One line per segment of @order, one column per dataset that has weight in any. */
+static void show_segments(
+	struct ctl_out *out, const struct cursor *c, const struct order *order, const char *head)
 {
 	size_t width[LIMIT_DATASETS] = {0};
 
-	ctl_put(out, "\n                mix from");
+	ctl_put(out, "\n");
+	put_end(out, head, 24);
 	for (uint32_t d = 0; d < c->datasets; d++) {
-		if (!has_units(c, d))
+		if (!has_units(order, d))
 			continue;
 		width[d] = larger(SHARE_WIDTH, 2 + ctl_width(c->dataset[d].name));
 		put_end(out, c->dataset[d].name, width[d]);
 	}
 	ctl_put(out, "\n");
-	for (uint32_t i = 0; i < c->segments; i++) {
-		ctl_put_right(out, c->segment[i]->start, 24);
+	for (uint32_t i = 0; i < order->segments; i++) {
+		ctl_put_right(out, order->segment[i]->start, 24);
 		for (uint32_t d = 0; d < c->datasets; d++)
 			if (width[d])
-				put_end(out, ctl_share(c->segment[i], d).text, width[d]);
+				put_end(out, ctl_share(order->segment[i], d).text, width[d]);
 		ctl_put(out, "\n");
 	}
 }
 
 static bool show_text(struct ctl_out *out, const struct cursor *c)
 {
+	const struct order order = cursor_order(c);
+	struct order past = cursor_history(c);
 	char line[256];
 
+	past.segments -= order.segments;
 	ctl_put(out, "stream   ");
 	ctl_put_left(out, c->stream, 0);
 	snprintf(line, sizeof(line),
@@ -157,18 +167,29 @@ static bool show_text(struct ctl_out *out, const struct cursor *c)
 	else
 		snprintf(line, sizeof(line), "end      none\n");
 	ctl_put(out, line);
-	snprintf(line, sizeof(line), "mix      from %" PRIu64 ", ", c->segment[0]->start);
+	snprintf(line, sizeof(line), "mix      from %" PRIu64 ", ", order.segment[0]->start);
 	ctl_put(out, line);
-	if (c->segments == 1)
-		snprintf(line, sizeof(line), "none pending\n\n");
+	if (order.segments == 1)
+		snprintf(line, sizeof(line), "none pending\n");
 	else
-		snprintf(line, sizeof(line), "%" PRIu32 " pending, the next from %" PRIu64 "\n\n",
-			c->segments - 1, c->segment[1]->start);
+		snprintf(line, sizeof(line), "%" PRIu32 " pending, the next from %" PRIu64 "\n",
+			order.segments - 1, order.segment[1]->start);
+	ctl_put(out, line);
+	if (past.segments > 0)
+		snprintf(line, sizeof(line),
+			"past     %" PRIu32 " mix%s, the first from %" PRIu64 "%s\n\n",
+			past.segments, past.segments == 1 ? "" : "es", c->segment[0]->start,
+			c->segment[0]->start > 0 ? "; older ones had no room" : "");
+	else
+		snprintf(line, sizeof(line), "past     %s\n\n",
+			c->segment[0]->start > 0 ? "none; older mixes had no room" : "none");
 	ctl_put(out, line);
 	if (!show_datasets(out, c))
 		return false;
-	if (c->segments > COLUMNS)
-		show_segments(out, c);
+	if (order.segments > COLUMNS)
+		show_segments(out, c, &order, "mix from");
+	if (past.segments > 0)
+		show_segments(out, c, &past, "past mix from");
 	return true;
 }
 

@@ -1,5 +1,5 @@
 /*
- * The mixes of a run, as far back as they are known. Errors are printed.
+ * The mixes of a run, from one of its cursors. Errors are printed.
  */
 #ifndef TOKEND_CTL_HISTORY_H
 #define TOKEND_CTL_HISTORY_H
@@ -7,21 +7,17 @@
 #include "client/ctl/offline/stream.h"
 #include "proto/cursor.h"
 
-/* The order over the segments of several cursors of one run. */
 struct ctl_history {
-	const struct cursor *widest;	/* the cursor with the longest list of datasets; owned */
-	struct order order;		/* of all segments; borrows from the history */
+	struct cursor cursor;
+	struct order order;		/* from its first mix on; borrows from the cursor */
 	char run[LIMIT_NAME_BYTES + 1]; /* whole name of the run, if one was given */
-	struct ctl_history_parts *parts;
 };
 
 /*
- * Takes the mixes from the cursor files @paths, or from the mix log of run @run
- * (STATE_DIR/STREAM/RUN/mixes), or, without either, from the config. @n paths and @run exclude each
- * other. The files may come in any order; if their mixes do not follow from each other, it fails. A
- * log is read back to its first file, or to the first that cannot be read or does not follow from
- * those before it; a line on stderr then says which. ctl_history_close() is needed only after
- * success.
+ * Takes the mixes from the cursor file that reaches furthest of @n @paths; or from the last cursor
+ * at which run @run attached, in state_dir; or from the config. Paths and @run exclude each other.
+ * It fails if one of @paths is not on the past of that cursor.
+ * ctl_history_close() is needed only after success.
  */
 bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const char *const *paths,
 	unsigned n, const char *run);
@@ -34,7 +30,7 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 #define CTL_HISTORY_RUN                                                                            \
 	{                                                                                          \
 		.name = "run", .value = "RUN",                                                     \
-		.help = "run to take the mixes of, from its mix log"                               \
+		.help = "run to take the mixes of, from its last cursor in state_dir"              \
 	}
 void ctl_history_close(struct ctl_history *h);
 

@@ -18,7 +18,7 @@
 /* False after an error was printed. */
 static bool fill(const struct plan *p, struct plan_line *line)
 {
-	const struct cursor *cursor = p->history->widest;
+	const struct cursor *cursor = &p->history->cursor;
 
 	if (!order_at(&p->history->order, line->position, &line->place)) {
 		ctl_fail("position %" PRIu64 " is not in the order", line->position);
@@ -94,15 +94,15 @@ struct query {
 /* Is @from between the first known mix and the stream's end? Prints an error otherwise. */
 static bool known(const struct ctl_history *h, uint64_t from)
 {
-	uint64_t first = h->order.segment[0]->start, end = cursor_end(h->widest);
+	uint64_t first = h->order.segment[0]->start, end = cursor_end(&h->cursor);
 
 	if (from < first)
 		ctl_fail("--from %" PRIu64 ": the mixes before position %" PRIu64
-			 " are unknown; add a --cursor saved earlier",
+			 " are unknown; give a --cursor saved earlier",
 			from, first);
 	else if (from > end)
 		ctl_fail("--from %" PRIu64 ": stream %s ends at position %" PRIu64, from,
-			h->widest->stream, end);
+			h->cursor.stream, end);
 	else
 		return true;
 	return false;
@@ -111,7 +111,7 @@ static bool known(const struct ctl_history *h, uint64_t from)
 static int print_range(struct plan *p, const struct query *q)
 {
 	struct ctl_out out = {0};
-	uint64_t end = cursor_end(p->history->widest);
+	uint64_t end = cursor_end(&p->history->cursor);
 	uint64_t to = q->count < end - q->from ? q->from + q->count : end;
 	bool good = true;
 
@@ -130,7 +130,7 @@ static int print_range(struct plan *p, const struct query *q)
 
 static int print_step(struct plan *p, const struct query *q)
 {
-	uint64_t end = cursor_end(p->history->widest), global = q->world * q->micro_batch;
+	uint64_t end = cursor_end(&p->history->cursor), global = q->world * q->micro_batch;
 	uint64_t steps = (end - q->from) / global + ((end - q->from) % global != 0);
 	uint64_t first = q->one_rank ? q->rank : 0, last = q->one_rank ? q->rank : q->world - 1;
 	struct ctl_out out = {0};
@@ -139,12 +139,12 @@ static int print_step(struct plan *p, const struct query *q)
 	if (steps == 0)
 		return ctl_fail("--step %" PRIu64 ": stream %s ends at position %" PRIu64
 				", so there are no steps from there",
-			q->step, p->history->widest->stream, end);
+			q->step, p->history->cursor.stream, end);
 	if (q->step >= steps)
 		return ctl_fail("--step %" PRIu64 ": from position %" PRIu64
 				" stream %s has %" PRIu64 " steps of %" PRIu64
 				" samples; the last is step %" PRIu64,
-			q->step, q->from, p->history->widest->stream, steps, global, steps - 1);
+			q->step, q->from, p->history->cursor.stream, steps, global, steps - 1);
 	if (!p->json) {
 		plan_measure(p, order_rank_position(
 					q->from, q->step, q->world - 1, q->world, q->micro_batch));
@@ -171,8 +171,8 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 {
 	struct plan p = {
 		.history = h,
-		.map = calloc(h->widest->datasets, sizeof(const struct dataset *)),
-		.window_tokens = h->widest->seq_len + h->widest->extra,
+		.map = calloc(h->cursor.datasets, sizeof(const struct dataset *)),
+		.window_tokens = h->cursor.seq_len + h->cursor.extra,
 		.token_bytes = s->stream->token_bytes,
 		.json = q->json,
 		.ranks = q->ranks,
@@ -189,11 +189,11 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 	p.places = calloc(p.block, sizeof(*p.places));
 	/* Steps are counted from the position of the only cursor. */
 	if (!q->has_from)
-		q->from = q->cursor_count == 1 ? h->widest->next : 0;
+		q->from = q->cursor_count == 1 ? h->cursor.next : 0;
 	if (!p.map || !p.lines || !p.places || (q->tokens && (!p.reader || !p.tokens))) {
 		ctl_fail(PHRASE_MEMORY);
 	} else if (known(h, q->from)) {
-		stream_map(s->stream, h->widest, p.map);
+		stream_map(s->stream, &h->cursor, p.map);
 		if (q->cost)
 			status = cost_report(
 				h, p.map, q->from, q->cost_tokens, q->nodes, &q->prices, q->json);
@@ -423,7 +423,7 @@ const struct ctl_command ctl_plan = {
 		 "estimates: of compressed shards and those of mds and "
 		 "arrow, and of caches that are smaller than their dataset.\n\n"
 		 "If the mix was changed while the run was going on, the config alone does not "
-		 "give its order: add --run, or cursors of the run with --cursor.",
+		 "give its order: add --run, or a cursor of the run with --cursor.",
 	.examples = CTL_EXAMPLES(
 		{"the first four samples", "tokctl plan train -c tokend.yaml --from 0 --count 4"},
 		{"what 2 ranks with 4 rows each get at step 10",

@@ -4,7 +4,7 @@
 
 static const char *dataset_name(const struct plan *p, const struct plan_line *line)
 {
-	return p->history->widest->dataset[line->place.dataset].name;
+	return p->history->cursor.dataset[line->place.dataset].name;
 }
 
 static uint64_t token(const struct plan *p, const struct plan_line *line, uint64_t i)
@@ -106,7 +106,7 @@ static size_t larger(size_t a, size_t b)
 
 void plan_measure(struct plan *p, uint64_t last)
 {
-	const struct cursor *cursor = p->history->widest;
+	const struct cursor *cursor = &p->history->cursor;
 
 	p->position_width = larger(8, ctl_digits(last));
 	p->dataset_width = 7;

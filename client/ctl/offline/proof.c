@@ -299,7 +299,7 @@ uint64_t proof_whole_to(const struct proof *p)
 
 bool proof_run(struct proof *p)
 {
-	p->map = calloc(p->history->widest->datasets, sizeof(const struct dataset *));
+	p->map = calloc(p->history->cursor.datasets, sizeof(const struct dataset *));
 	p->reader = ctl_windows_open(p->s, p->history);
 	p->bytes = (p->s->stream->begin.seq_len + p->s->stream->begin.extra) *
 		   p->s->stream->token_bytes;
@@ -312,7 +312,7 @@ bool proof_run(struct proof *p)
 	if (!p->map || !p->reader || !p->tokens || !p->row_of || !p->places || !p->other ||
 		!p->taken)
 		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
-	stream_map(p->s->stream, p->history->widest, p->map);
+	stream_map(p->s->stream, &p->history->cursor, p->map);
 	if (!check_rows(p) || !find_skips(p))
 		return false;
 	count_gaps(p);

@@ -17,11 +17,11 @@ struct proof_source proof_source(const struct proof *p, uint64_t position)
 
 	const struct dataset *dataset = p->map[place.dataset];
 
-	source.dataset = h->widest->dataset[place.dataset].name;
+	source.dataset = h->cursor.dataset[place.dataset].name;
 	if (!dataset)
 		return source;
-	table_locate(&dataset->table, &h->widest->order[place.dataset], h->widest->seed,
-		place.epoch, place.window, &shard, &source.offset);
+	table_locate(&dataset->table, &h->cursor.order[place.dataset], h->cursor.seed, place.epoch,
+		place.window, &shard, &source.offset);
 	source.shard = dataset_shard_name(dataset, shard);
 	return source;
 }

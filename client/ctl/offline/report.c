@@ -7,7 +7,7 @@
 #include "client/ctl/offline/proof_range.h"
 #include "client/ctl/offline/proof_verdict.h"
 #include "client/ctl/offline/report_page.h"
-#include "client/ctl/offline/run_log.h"
+#include "client/ctl/offline/run_cursor.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
@@ -47,7 +47,7 @@ static char *find_stream(const char *config, const char *run)
 
 		if (i == c->streams && found > 0)
 			break;
-		if (c->streams > 1 && !run_log_exists(c, stream, run, whole))
+		if (c->streams > 1 && !run_cursor_exists(c, stream, run, whole))
 			continue;
 		free(name);
 		name = strdup(stream);
@@ -104,7 +104,7 @@ static bool add_pass(struct job *j, const struct record_peer *peer)
 	if (p.to > j->page.end)
 		j->page.end = p.to;
 
-	bool done = report_count_begin(&count, p.from, p.to, j->page.history->widest->datasets)
+	bool done = report_count_begin(&count, p.from, p.to, j->page.history->cursor.datasets)
 			    ? add_proof(j, &p, &count)
 			    : ctl_fail(PHRASE_MEMORY) == CTL_OK;
 
@@ -214,10 +214,10 @@ const struct ctl_command ctl_report = {
 	.help = "write what a run was served as an HTML page",
 	.about = "Writes one file that needs no network and no scripts, to read and to print: "
 		 "what was served, the epochs of each dataset, the mix, restarts, and the verdict "
-		 "of `tokctl verify` on the records. The mixes come from the run's mix log. "
-		 "RECORD is a file, or a directory with *.record files, that the trainers wrote; "
-		 "give those of all ranks and of all restarts. Without them, the page has the "
-		 "mixes only.\n\n"
+		 "of `tokctl verify` on the records. The mixes come from the run's last cursor in "
+		 "state_dir. RECORD is a file, or a directory with *.record files, that the "
+		 "trainers wrote; give those of all ranks and of all restarts. Without them, the "
+		 "page has the mixes only.\n\n"
 		 "The verdict is printed, too, and the exit status is 1 if any position was "
 		 "repeated, lost or altered.",
 	.examples = CTL_EXAMPLES({"a page about the run job",

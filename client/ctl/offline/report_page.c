@@ -50,7 +50,7 @@ static void put_row(FILE *to, const char *name, uint64_t value, const char *abou
 
 void report_page_begin(const struct report_page *p)
 {
-	const struct cursor *c = p->history->widest;
+	const struct cursor *c = &p->history->cursor;
 	FILE *to = p->to;
 
 	fputs("<!DOCTYPE html>\n<html lang=en><meta charset=utf-8>\n"
@@ -84,7 +84,7 @@ static void put_served(const struct report_page *p, const struct proof *proof)
 
 	fputs("<h2>Served</h2>\n<table>\n", to);
 	put_row(to, "samples", proof->samples, "each position once");
-	put_row(to, "tokens", proof->samples * p->history->widest->seq_len, "samples × seq_len");
+	put_row(to, "tokens", proof->samples * p->history->cursor.seq_len, "samples × seq_len");
 	put_row(to, "from", proof->from, "first position");
 	put_row(to, "to", proof->to, "position after the last");
 	put_row(to, "repeated", proof->found[REPEATED], "");
@@ -106,7 +106,7 @@ static void put_served(const struct report_page *p, const struct proof *proof)
 static void put_datasets(
 	const struct report_page *p, const struct proof *proof, const struct report_count *count)
 {
-	const struct cursor *c = p->history->widest;
+	const struct cursor *c = &p->history->cursor;
 	FILE *to = p->to;
 
 	fputs("<h2>Datasets</h2>\n<table><tr><th>dataset<th class=n>samples<th class=n>share"
@@ -134,7 +134,7 @@ static void put_datasets(
 
 static void put_keys(const struct report_page *p, const struct report_count *count)
 {
-	const struct cursor *c = p->history->widest;
+	const struct cursor *c = &p->history->cursor;
 	uint32_t n = report_coloured(count);
 
 	fputs("<p>", p->to);
@@ -192,7 +192,7 @@ static void draw_mix(
 
 static double windows_of(const struct report_page *p, const struct report_count *count, uint32_t i)
 {
-	uint64_t windows = p->history->widest->order[count->rank[i]].windows;
+	uint64_t windows = p->history->cursor.order[count->rank[i]].windows;
 
 	return windows > 0 ? (double)windows : 1;
 }
@@ -351,7 +351,7 @@ void report_page_end(const struct report_page *p)
 	fputs("<h2>Mixes</h2>\n<table><tr><th class=n>from position<th>mix\n", to);
 	for (uint32_t i = 0; i < order->segments && i < ROWS; i++) {
 		fprintf(to, "<tr><td class=n>%" PRIu64 "<td>", order->segment[i]->start);
-		put_mix(to, p->history->widest, order->segment[i]);
+		put_mix(to, &p->history->cursor, order->segment[i]);
 		if (p->end > 0 && order->segment[i]->start >= p->end)
 			fputs(" (not reached)", to);
 		fputc('\n', to);

@@ -12,7 +12,7 @@
 #include "client/ctl/offline/proof_report.h"
 #include "client/ctl/offline/proof_verdict.h"
 #include "client/ctl/offline/records.h"
-#include "client/ctl/offline/run_log.h"
+#include "client/ctl/offline/run_cursor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -86,7 +86,7 @@ static int answer(struct query *q)
 	for (unsigned i = 0; good && i < q->path_count; i++)
 		good = records_add(&records, q->paths[i]);
 	if (good && !q->run && q->cursor_count == 0 && records_run(&records, run) &&
-		run_log_exists(s.config, q->stream, run, true))
+		run_cursor_exists(s.config, q->stream, run, true))
 		q->run = run;
 	good = good && ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run);
 	if (good && records_read(&records, record_identity(&s.stream->begin), q->stream))

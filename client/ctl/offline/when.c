@@ -78,7 +78,7 @@ static int print_windows(
 		return ctl_fail("never served here: window %" PRIu64
 				" is not in part %s of the path, which dataset %s has",
 			first,
-			order_part_text(h->widest->dataset[d].lo, h->widest->dataset[d].hi, part),
+			order_part_text(h->cursor.dataset[d].lo, h->cursor.dataset[d].hi, part),
 			q->dataset);
 	if (h->order.segment[0]->start > 0)
 		return ctl_fail(
@@ -92,7 +92,7 @@ static int print_windows(
 
 static int answer(const struct stream *stream, const struct ctl_history *h, const struct query *q)
 {
-	int d = cursor_find(h->widest, q->dataset);
+	int d = cursor_find(&h->cursor, q->dataset);
 	const struct dataset *dataset = NULL;
 	char list[NEAREST_LIST_BYTES];
 
@@ -120,7 +120,7 @@ static int answer(const struct stream *stream, const struct ctl_history *h, cons
 		return ctl_fail("--tokens %" PRIu64 ": from offset %" PRIu64
 				" on, %s has only %" PRIu64,
 			q->tokens, q->offset, q->shard, tokens - q->offset);
-	table_touching(&dataset->table, &h->widest->order[d], h->widest->seed, q->epoch,
+	table_touching(&dataset->table, &h->cursor.order[d], h->cursor.seed, q->epoch,
 		(uint64_t)shard, q->offset, q->tokens, &first, &count);
 	if (count == 0 && q->tokens == 1)
 		return ctl_fail("never served: no window of epoch %" PRIu64
@@ -218,7 +218,7 @@ const struct ctl_command ctl_when = {
 	.about = "Finds the windows that contain the given tokens, and the position of each in one "
 		 "epoch of the dataset. So it answers whether, and at which step, a document was "
 		 "trained on. The exit status is 1 if the tokens are never served.\n\n"
-		 "If the mix was changed while the run was going on, add --run, or cursors of the "
+		 "If the mix was changed while the run was going on, add --run, or a cursor of the "
 		 "run with --cursor.",
 	.examples = CTL_EXAMPLES({"when token 2000 of a shard is served",
 		"tokctl when train -c tokend.yaml --dataset web --shard 0000.bin --offset 2000"}),

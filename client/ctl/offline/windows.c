@@ -51,16 +51,16 @@ struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ct
 		pthread_mutex_init(&reader->file[i].lock, NULL);
 		pthread_cond_init(&reader->file[i].unused, NULL);
 	}
-	reader->cursor = h->widest;
+	reader->cursor = &h->cursor;
 	reader->stores = s->stores;
-	reader->window_bytes = (h->widest->seq_len + h->widest->extra) * s->stream->token_bytes;
-	reader->map = calloc(h->widest->datasets, sizeof(const struct dataset *));
+	reader->window_bytes = (h->cursor.seq_len + h->cursor.extra) * s->stream->token_bytes;
+	reader->map = calloc(h->cursor.datasets, sizeof(const struct dataset *));
 	reader->frames = frames_new(dataset_frames_budget(s->config));
 	if (!reader->map || !reader->frames) {
 		ctl_windows_close(reader);
 		return NULL;
 	}
-	stream_map(s->stream, h->widest, reader->map);
+	stream_map(s->stream, &h->cursor, reader->map);
 	return reader;
 }
 

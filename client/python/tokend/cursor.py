@@ -34,7 +34,7 @@ def _comparable(shown: dict[str, Any]) -> dict[str, Any]:
     names = [dataset["name"] for dataset in shown["datasets"]]
     for dataset in shown.pop("datasets"):
         shown[f"dataset {dataset.pop('name')}"] = dataset
-    for segment in shown.pop("segments"):
+    for segment in shown.pop("past") + shown.pop("segments"):
         whole = sum(segment["units"])
         shares = (
             f"{name} {100 * units / whole:.6f} %"
@@ -187,7 +187,7 @@ class Cursor:
         """Returns the cursor at another position.
 
         Raises:
-            ArgumentError: the position is before the mix in force began, or after the end.
+            ArgumentError: the position is before the cursor's oldest mix, or after the end.
         """
         return Cursor(_tokend.cursor_seek(self._bytes, index(position)))
 
@@ -203,7 +203,7 @@ class Cursor:
         """Returns the cursor at an earlier position.
 
         Raises:
-            ArgumentError: the position is ahead, or before the mix in force began.
+            ArgumentError: the position is ahead, or before the oldest mix that the cursor knows.
         """
         return Cursor(_tokend.cursor_rewind(self._bytes, index(position)))
 

@@ -46,7 +46,7 @@ TOKENIZERS = re.compile(r"tokenizer\.json|tokenizer\.model|.*\.tiktoken")
 YAML = """\
 # Written by `python -m tokend init`. `man tokend.yaml` describes every key.
 # Relative paths start at this file's directory. Other defaults: memory: 1GiB for all rings.
-state_dir: state         # snapshots and mix logs of your runs
+state_dir: state         # snapshots of your runs
 streams:
   train:
     seed: 42             # another seed gives another order

@@ -90,10 +90,10 @@ def _arguments(argv):
         nargs="+",
         action="extend",
         default=[],
-        help="cursors of the run, for the history of its mixes",
+        help="cursor of the run, for the history of its mixes",
     )
     parser.add_argument(
-        "--run", metavar="RUN", help="name of the run, for the mix log that tokend keeps"
+        "--run", metavar="RUN", help="name of the run, for the cursor that tokend keeps of it"
     )
     parser.add_argument(
         "--tokenizer",

@@ -1,57 +1,24 @@
-#include "client/ctl/offline/run_log.h"
+#include "client/ctl/offline/run_cursor.h"
 
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/run_name.h"
 #include "proto/phrases.h"
 #include "proto/place.h"
 #include "proto/wire.h"
 
-#include <errno.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The number in a name like 000001.cursor; 0 for other names. */
-static uint64_t number_of(const char *name)
-{
-	size_t digits = strspn(name, "0123456789");
-	char text[21];
-	uint64_t number;
-
-	if (digits < 6 || digits >= sizeof(text) || strcmp(name + digits, ".cursor") != 0)
-		return 0;
-	memcpy(text, name, digits);
-	text[digits] = 0;
-	return ctl_parse_number(text, &number) ? number : 0;
-}
-
-static int is_numbered(const struct dirent *e)
-{
-	return number_of(e->d_name) > 0;
-}
-
-static int by_number(const struct dirent **a, const struct dirent **b)
-{
-	uint64_t x = number_of((*a)->d_name), y = number_of((*b)->d_name);
-
-	return x < y ? -1 : x > y;
-}
+#include <unistd.h>
 
 static void free_entries(struct dirent **entry, int n)
 {
 	for (int i = 0; i < n; i++)
 		free(entry[i]);
 	free(entry);
-}
-
-void run_log_free(struct run_log *log)
-{
-	free_entries(log->entry, log->n);
-	free(log->directory);
-	log->entry = NULL;
-	log->directory = NULL;
-	log->n = 0;
 }
 
 /* ---- the names of runs ---- */
@@ -103,7 +70,7 @@ static void forget(struct names *names)
 	free(names->name);
 }
 
-bool run_log_exists(const struct config *config, const char *stream, const char *run, bool whole)
+bool run_cursor_exists(const struct config *config, const char *stream, const char *run, bool whole)
 {
 	struct names names = {0};
 	bool found = false;
@@ -141,60 +108,53 @@ static char *whole_name(const struct ctl_stream *s, char *const *state, const ch
 	return whole;
 }
 
-/* ---- the log ---- */
+/* ---- its cursor ---- */
 
-/* Looks in each of @state. The first directory with a log counts. */
+/* Looks in each of @state. The first one counts. */
 static bool find(
-	struct run_log *log, const struct ctl_stream *s, char *const *state, const char *run)
+	struct cursor *cursor, const struct ctl_stream *s, char *const *state, const char *run)
 {
 	char tried[2 * PLACE_STATE_BYTES] = "";
 	size_t used = 0;
 
 	for (unsigned i = 0; i < PLACE_STATES; i++) {
+		char path[PLACE_STATE_BYTES + 3 * LIMIT_NAME_BYTES];
+
 		if (!state[i])
 			continue;
-		if (asprintf(&log->directory, "%s/%s/%s/mixes", state[i], s->stream->config->name,
-			    run) < 0) {
-			log->directory = NULL;
-			ctl_fail(PHRASE_MEMORY);
-			return false;
-		}
-		log->n = scandir(log->directory, &log->entry, is_numbered, by_number);
-		if (log->n > 0)
-			return true;
-		used += (size_t)snprintf(tried + used, sizeof(tried) - used, "%s%s (%s)",
-			used ? ", " : "", log->directory,
-			log->n < 0 ? strerror(errno) : "contains no *.cursor");
+		snprintf(path, sizeof(path), "%s/%s/%s/" PLACE_RUN_CURSOR, state[i],
+			s->stream->config->name, run);
+		if (access(path, F_OK) == 0)
+			return ctl_cursor_read(cursor, path, &s->stream->begin);
+		used += (size_t)snprintf(tried + used, sizeof(tried) - used, "%s%s/%s/%s",
+			used ? ", " : "", state[i], s->stream->config->name, run);
 		used = used < sizeof(tried) ? used : sizeof(tried) - 1;
-		if (log->n < 0)
-			log->entry = NULL;
-		log->n = 0;
-		run_log_free(log);
 	}
-	ctl_fail("--run %s: no mix log in %s; tokend writes it there when a run attaches", run,
-		tried);
+	ctl_fail("--run %s: no cursor of it in %s; tokend writes one there when a run attaches",
+		run, tried);
 	return false;
 }
 
-bool run_log_find(struct run_log *log, const struct ctl_stream *s, const char *run)
+bool run_cursor_read(struct cursor *cursor, const struct ctl_stream *s, const char *run,
+	char whole[LIMIT_NAME_BYTES + 1])
 {
-	char *state[PLACE_STATES], *whole;
+	char *state[PLACE_STATES], *name;
 	bool found = false;
 
-	*log = (struct run_log){0};
+	memset(cursor, 0, sizeof(*cursor));
 	if (!wire_name_ok(run)) {
 		ctl_fail("--run %s: must be " PHRASE_NAME, run);
 		return false;
 	}
 	for (unsigned i = 0; i < PLACE_STATES; i++)
 		state[i] = config_state_place(s->config, i);
-	whole = whole_name(s, state, run);
-	if (whole) {
-		snprintf(log->run, sizeof(log->run), "%s", whole);
-		found = find(log, s, state, whole);
+	name = whole_name(s, state, run);
+	if (name) {
+		snprintf(whole, LIMIT_NAME_BYTES + 1, "%s", name);
+		found = find(cursor, s, state, name);
 	}
 	for (unsigned i = 0; i < PLACE_STATES; i++)
 		free(state[i]);
-	free(whole);
+	free(name);
 	return found;
 }
