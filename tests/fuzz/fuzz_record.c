@@ -42,7 +42,7 @@ static void sum_rows(const uint16_t *tokens)
 	for (uint64_t p = 0; p < POSITIONS; p++) {
 		if (!order_at(&history.order, p, &place))
 			abort();
-		table_locate(&dataset->table, &history.widest->order[0], history.widest->seed,
+		table_locate(&dataset->table, &history.cursor.order[0], history.cursor.seed,
 			place.epoch, place.window, &file, &at);
 		checksums[p] = record_checksum(p, tokens + at, (SEQ_LEN + 1) * sizeof(*tokens));
 	}
