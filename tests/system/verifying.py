@@ -12,7 +12,8 @@ import types
 
 import numpy
 
-from lib import TOKCTL, Daemon, datasets, run
+from lib import TOKCTL, Daemon, datasets, run, wait_for
+from lib.web import metric
 
 SEQ_LEN, WINDOW, SHARD = 30, 31, 20_000
 BEGIN, VERSION, HEAD = (1 << 64) - 1, 1, 5 * 16  # of a beginning, with its marker
@@ -87,6 +88,8 @@ class Scene:
         for process in ranks:
             err = process.communicate(timeout=60)[1]
             assert process.returncode == 0, err
+        # the run's cursor is in state_dir, for --run
+        assert wait_for(lambda: metric(self.daemon.socket, "tokend_state_dir_jobs") == 0)
         if to:
             os.replace(self.cursor(f"{to}-0"), self.cursor(to))
         return tag
