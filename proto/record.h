@@ -2,19 +2,17 @@
  * Records of what a trainer took, for `tokctl verify`. A file is a sequence of entries of 16 bytes,
  * two little-endian u64, appended by one process. An incomplete entry or beginning is ignored.
  *
- *   row        position, checksum             a row that tokend_next() returned; no padding rows
- *   beginning  RECORD_BEGIN, RECORD_VERSION   then RECORD_WORDS more entries, a struct
- *                                             record_begin. The rows up to the next beginning
- *                                             belong to it.
- *   pass       RECORD_BEGIN, RECORD_PASS      a beginning too: of another pass over a finite stream
- *                                             whose end this process saw
+ *   row        position, checksum     a row that tokend_next() returned; no padding rows
+ *   beginning  RECORD_BEGIN, a kind   then a struct record_begin, then the cursor of the run, at
+ *                                     the start of its first segment, in framed entries. The rows
+ *                                     up to the next beginning belong to it.
  *
- * A beginning is written with the first row that is taken after tokend_record(), or after a seek to
- * another position, rank, world or micro-batch. A change of the mix alone, or a reconnection to a
- * daemon, writes none, and a session that took nothing leaves an empty file. A session that took
+ * A beginning is written with the first row that is taken after tokend_record(), after a seek to
+ * another position, rank, world or micro-batch, and after a change of the mixes. A reconnection to
+ * a daemon writes none, and a session that took nothing leaves an empty file. A session that took
  * rows and then moves forwards, by a skip or a seek, writes a beginning at once: it may save its
  * state and end before its next row. If a session calls tokend_commit(), all of this is written at
- * the commit. Earlier clients wrote a beginning at tokend_record() and at every seek.
+ * the commit.
  *
  * No row has the position RECORD_BEGIN, and no entry inside a beginning looks like the first entry
  * of one. So the beginning after a torn one reveals it.
@@ -35,6 +33,9 @@
  * not a skip, unless it was asked to skip. If a beginning moves forwards and no rank took the
  * samples from `left` to `position`, the run was made to skip them.
  *
+ * Each row is judged by the cursor of its own beginning. Where rows of several beginnings count,
+ * their cursors must agree; the newest is right.
+ *
  * Each pass is verified separately: a beginning voids nothing of an earlier pass. A process that
  * begins belongs to the last pass that all ranks of its world have begun. Peers of a rank take the
  * same rows; the records of each peer are verified separately.
@@ -44,26 +45,43 @@
 
 #include "proto/cursor.h"
 
-#define RECORD_BEGIN   UINT64_MAX
-#define RECORD_VERSION 1
-#define RECORD_PASS    (UINT64_C(1) << 32 | RECORD_VERSION)
+#define RECORD_BEGIN UINT64_MAX
+#define RECORD_KIND  UINT64_C(0x74646b7200000200) /* version 2; no rank is so large */
+#define RECORD_FIRST 1				  /* its process has taken no row before */
+#define RECORD_PASS  2 /* of another pass over a finite stream whose end this process saw */
 
 struct record_begin {
 	uint64_t time_ns;  /* CLOCK_REALTIME */
-	uint64_t position; /* of the cursor */
+	uint64_t position; /* of the ranks; ≥ the start of the cursor's first segment */
 	uint64_t left; /* position before the move; = position if it is the first of a process */
 	uint64_t rank, world, micro_batch;
 	uint64_t peer;
-	uint64_t identity; /* record_identity(): files of other streams are rejected */
+	uint64_t cursor_bytes; /* ≤ LIMIT_CURSOR_BYTES */
 };
 
-enum { RECORD_ENTRY_BYTES = 16, RECORD_WORDS = sizeof(struct record_begin) / RECORD_ENTRY_BYTES };
+enum {
+	RECORD_ENTRY_BYTES = 16,
+	RECORD_FRAME_BYTES = 15, /* of a cursor in an entry, whose byte 7 is 0 */
+	RECORD_WORDS = sizeof(struct record_begin) / RECORD_ENTRY_BYTES,
+};
 
 _Static_assert(sizeof(struct record_begin) == 64, "layout of the file");
+
+/* The entries of a whole beginning, with its marker. */
+static inline size_t record_begin_entries(size_t cursor_bytes)
+{
+	return 1 + RECORD_WORDS + (cursor_bytes + RECORD_FRAME_BYTES - 1) / RECORD_FRAME_BYTES;
+}
 
 /* True if the @n bytes at @entry, at most RECORD_ENTRY_BYTES, are the first bytes of a beginning.
  */
 bool record_is_beginning(const void *entry, size_t n);
+/* Writes the beginning @begin of @kind with its @cursor to @entries, record_begin_entries() of
+ * them. */
+void record_put_beginning(
+	void *entries, unsigned kind, const struct record_begin *begin, const void *cursor);
+/* Reads the @n bytes of a cursor from @entries. */
+void record_get_cursor(void *cursor, size_t n, const void *entries);
 
 /*
  * Checksum of a row: of its position, and of its tokens in the width in which they were served. The
@@ -76,8 +94,5 @@ bool record_is_beginning(const void *entry, size_t n);
  * another checksum.
  */
 uint64_t record_checksum(uint64_t position, const void *tokens, size_t bytes);
-
-/* derive(seed, name_hash(stream), seq_len, extra, stride): equal in all sessions of a stream. */
-uint64_t record_identity(const struct cursor *cursor);
 
 #endif

@@ -135,6 +135,7 @@ void position_set_origin(struct tokend *t, const struct cursor *origin)
 	cursor_free(&t->origin);
 	t->origin = *origin;
 	t->end = cursor_end(origin);
+	recording_origin(t);
 }
 
 void position_start(struct tokend *t, const struct cursor *origin, const struct target *target)

@@ -22,6 +22,7 @@ struct state {
 	bool begun;  /* the members below are set */
 	uint64_t at; /* position after the last step of all ranks, or after the last move */
 	uint64_t rank, world, micro_batch;
+	uint64_t mixes; /* the checksum of the cursor in the last beginning */
 };
 
 /* The kept entries of a batch or of a skip. */
@@ -37,6 +38,7 @@ struct recording {
 	uint64_t size; /* bytes of complete entries in the file; a torn end may follow */
 	bool again;    /* the next beginning is that of another pass */
 	struct state state, written;
+	uint64_t mixes;	 /* the checksum of the session's cursor as a beginning has it */
 	uint64_t from;	 /* target of the last seek; positions from there to `taken` were skipped
 			    by request */
 	uint64_t *entry; /* [room][2], not written yet */
@@ -54,10 +56,11 @@ static void put(struct recording *r, uint64_t first, uint64_t second)
 	r->entries++;
 }
 
-/* Reserves room for @rows entries, two beginnings and a part. */
-static bool make_room(struct recording *r, size_t rows)
+/* Reserves room for @rows entries, two beginnings if @moves, and a part. */
+static bool make_room(struct recording *r, size_t rows, bool moves)
 {
-	size_t room = r->entries + rows + 2 + 2 * (size_t)RECORD_WORDS;
+	size_t room =
+		r->entries + rows + (moves ? 2 * record_begin_entries(LIMIT_CURSOR_BYTES) : 0);
 
 	if (room > r->room) {
 		size_t more = 2 * r->room > room ? 2 * r->room : room;
@@ -134,15 +137,30 @@ static int write_parts(struct tokend *t, struct recording *r, size_t parts)
 static bool is_elsewhere(const struct tokend *t)
 {
 	const struct recording *r = t->record;
-
 	const struct state *state = &r->state;
 
 	return !state->begun || state->at != t->taken || state->at != r->from ||
 	       state->rank != t->rank || state->world != t->world ||
-	       state->micro_batch != t->micro_batch;
+	       state->micro_batch != t->micro_batch || state->mixes != r->mixes;
 }
 
-static void put_beginning(const struct tokend *t, struct recording *r, uint64_t kind, uint64_t left,
+/* Encodes the session's cursor at the start of its first segment, which is the same at all
+ * positions, into t->bytes. Returns its length. */
+static size_t encode_mixes(const struct tokend *t)
+{
+	struct cursor cursor = t->origin;
+
+	cursor.next = cursor.segment[0]->start;
+	return cursor_encode(&cursor, t->bytes, LIMIT_CURSOR_BYTES);
+}
+
+void recording_origin(struct tokend *t)
+{
+	if (t->record)
+		t->record->mixes = order_checksum(t->bytes, encode_mixes(t));
+}
+
+static void put_beginning(const struct tokend *t, struct recording *r, unsigned kind, uint64_t left,
 	uint64_t position)
 {
 	struct timespec now;
@@ -157,25 +175,22 @@ static void put_beginning(const struct tokend *t, struct recording *r, uint64_t 
 		.world = t->world,
 		.micro_batch = t->micro_batch,
 		.peer = t->peer,
-		.identity = record_identity(&t->origin),
+		.cursor_bytes = encode_mixes(t),
 	};
-	uint64_t word[2 * RECORD_WORDS];
 
-	memcpy(word, &begin, sizeof(begin));
-	put(r, RECORD_BEGIN, kind);
-	for (size_t i = 0; i < RECORD_WORDS; i++)
-		put(r, word[2 * i], word[2 * i + 1]);
+	record_put_beginning(r->entry + 2 * r->entries, kind, &begin, t->bytes);
+	r->entries += record_begin_entries(begin.cursor_bytes);
 }
 
 /* Adds the move from r->state to the position taken. If a skip followed a seek, adds both. */
 static void put_moves(const struct tokend *t, struct recording *r)
 {
-	uint64_t kind = r->again ? RECORD_PASS : RECORD_VERSION;
+	unsigned kind = (r->again ? RECORD_PASS : 0) | (r->state.rows ? 0 : RECORD_FIRST);
 	bool skipped = r->from != t->taken;
 
 	if (skipped && r->from != r->state.at) {
 		put_beginning(t, r, kind, r->state.at, r->from);
-		kind = RECORD_VERSION;
+		kind = 0;
 	}
 	put_beginning(t, r, kind, skipped ? r->from : r->state.at, t->taken);
 }
@@ -192,7 +207,8 @@ static int finish(struct tokend *t, struct recording *r, size_t entries, bool ro
 		.at = at,
 		.rank = t->rank,
 		.world = t->world,
-		.micro_batch = t->micro_batch};
+		.micro_batch = t->micro_batch,
+		.mixes = r->mixes};
 
 	r->part[r->parts++] = (struct part){r->entries, next, state};
 
@@ -214,10 +230,11 @@ int recording_rows(struct tokend *t, const struct tokend_row *row, uint32_t rows
 {
 	struct recording *r = t->record;
 	size_t entries = r->entries;
+	bool moved = is_elsewhere(t);
 
-	if (!make_room(r, rows))
+	if (!make_room(r, rows, moved))
 		return handle_memory(t);
-	if (is_elsewhere(t))
+	if (moved)
 		put_moves(t, r);
 	for (uint32_t i = 0; i < rows; i++)
 		put(r, row[i].position,
@@ -239,7 +256,7 @@ static int write_skip(struct tokend *t)
 
 	if (!r->state.rows || at >= t->taken || (r->from != at && r->from != t->taken))
 		return 0;
-	if (!make_room(r, 0))
+	if (!make_room(r, 0, true))
 		return handle_memory(t);
 	put_moves(t, r);
 	return finish(t, r, entries, false, t->taken, at);
@@ -309,27 +326,50 @@ static bool read_at(int fd, void *to, size_t bytes, uint64_t at, struct fault *f
 	       fault_set(fault, FAULT_CHANGED, "record", "became shorter while it was read");
 }
 
+/* The length of the complete entries in the @n that end the file, without a torn beginning. */
+static size_t whole_entries(const unsigned char *entry, size_t n)
+{
+	size_t at = n;
+
+	while (at > 0 &&
+		!record_is_beginning(entry + (at - 1) * RECORD_ENTRY_BYTES, RECORD_ENTRY_BYTES))
+		at--;
+	if (at == 0)
+		return n;
+
+	struct record_begin begin;
+	size_t first = at - 1;
+
+	if (n - at < RECORD_WORDS)
+		return first;
+	memcpy(&begin, entry + at * RECORD_ENTRY_BYTES, sizeof(begin));
+	return begin.cursor_bytes > LIMIT_CURSOR_BYTES ||
+			       n - first < record_begin_entries(begin.cursor_bytes)
+		       ? first
+		       : n;
+}
+
 /* *@end: the length of the complete entries in the file of @bytes, without a torn beginning. */
 static bool find_end(int fd, uint64_t bytes, uint64_t *end, struct fault *fault)
 {
-	unsigned char head[RECORD_ENTRY_BYTES], tail[RECORD_WORDS][RECORD_ENTRY_BYTES];
-	uint64_t whole = bytes / RECORD_ENTRY_BYTES;
-	uint64_t last = whole < RECORD_WORDS ? whole : RECORD_WORDS;
-	size_t first = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
+	unsigned char head[RECORD_ENTRY_BYTES];
+	uint64_t whole = bytes / RECORD_ENTRY_BYTES,
+		 most = record_begin_entries(LIMIT_CURSOR_BYTES);
+	size_t first = bytes < sizeof(head) ? (size_t)bytes : sizeof(head),
+	       last = whole < most ? (size_t)whole : (size_t)most;
+	unsigned char *tail = malloc((last + 1) * RECORD_ENTRY_BYTES);
+	bool done = tail && read_at(fd, head, first, 0, fault) &&
+		    read_at(fd, tail, last * RECORD_ENTRY_BYTES,
+			    (whole - last) * RECORD_ENTRY_BYTES, fault);
 
-	if (!read_at(fd, head, first, 0, fault) ||
-		!read_at(fd, tail, last * RECORD_ENTRY_BYTES, (whole - last) * RECORD_ENTRY_BYTES,
-			fault))
-		return false;
-	if (!record_is_beginning(head, first))
-		return fault_set(fault, FAULT_DATA, "record", "is not a record of this version");
-	*end = whole * RECORD_ENTRY_BYTES;
-	for (uint64_t i = 0; i < last; i++)
-		if (record_is_beginning(tail[i], sizeof(tail[i]))) {
-			*end = (whole - last + i) * RECORD_ENTRY_BYTES;
-			break;
-		}
-	return true;
+	if (done && !record_is_beginning(head, first))
+		done = fault_set(fault, FAULT_DATA, "record", "is not a record of this version");
+	else if (done)
+		*end = (whole - last + whole_entries(tail, last)) * RECORD_ENTRY_BYTES;
+	else if (!tail)
+		fault_memory(fault);
+	free(tail);
+	return done;
 }
 
 static int open_file(struct tokend *t, struct recording *r)
@@ -372,6 +412,7 @@ static int begin_record(struct tokend *t, const char *path)
 
 	if (status == 0) {
 		t->record = r;
+		recording_origin(t);
 		return 0;
 	}
 	if (r->fd >= 0)

@@ -12,6 +12,8 @@ int recording_rows(struct tokend *t, const struct tokend_row *row, uint32_t rows
  * an error the next row tries again. */
 int recording_moved(struct tokend *t);
 int recording_skipped(struct tokend *t);
+/* The session has another origin: with other mixes, the next row has a beginning of its own. */
+void recording_origin(struct tokend *t);
 /* Writes the batches up to @next, before they are committed. */
 int recording_commit(struct tokend *t, uint64_t next);
 /* Drops the entries that are not committed: the session moves, and they never will be. */

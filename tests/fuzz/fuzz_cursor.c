@@ -8,7 +8,6 @@
  */
 #include "proto/cursor.h"
 #include "proto/cursor_json.h"
-#include "proto/record.h"
 #include "proto/wire.h"
 #include "tests/fuzz/input.h"
 
@@ -83,7 +82,6 @@ static void check_compared(const struct cursor *c, const struct cursor *again)
 
 	assert(cursor_belongs(again, c, &fault));
 	assert(cursor_fingerprint(c, 4, 8) == cursor_fingerprint(again, 4, 8));
-	assert(record_identity(c) == record_identity(again));
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		assert(cursor_find(c, c->dataset[d].name) == (int)d);
 		if (cursor_unserved(c, d, &position, &unserved))

@@ -25,6 +25,8 @@ static const char *const files[] = {"a.record", "b.record"};
 static struct ctl_stream stream;
 static struct ctl_history history;
 static uint64_t checksums[POSITIONS];
+static unsigned char cursor[LIMIT_CURSOR_BYTES];
+static size_t cursor_bytes;
 
 static void leave(void)
 {
@@ -65,6 +67,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		!ctl_history_open(&history, &stream, NULL, 0, NULL))
 		exit(2);
 	sum_rows(tokens);
+	cursor_bytes = cursor_encode(&history.cursor, cursor, sizeof(cursor));
 	return 0;
 }
 
@@ -81,21 +84,27 @@ static void put(struct words *w, uint64_t value)
 		w->at[w->n++] = value;
 }
 
-static void put_begin(struct words *w, struct input *in, uint64_t type)
+static void put_begin(struct words *w, struct input *in, unsigned flags)
 {
 	uint8_t kind = input_byte(in);
 	uint64_t position = kind & 1 ? input_any(in) : input_byte(in);
+	struct record_begin begin = {.time_ns = input_byte(in),
+		.position = position,
+		.left = kind & 2 ? input_byte(in) : position,
+		.rank = kind & 4 ? input_any(in) : kind / 32 % 4,
+		.world = kind & 8 ? input_any(in) : 4,
+		.micro_batch = kind & 16 ? input_any(in) : 2,
+		.peer = kind / 128,
+		.cursor_bytes = cursor_bytes};
+	uint64_t entry[1 << 9];
+	size_t words = 2 * record_begin_entries(cursor_bytes);
 
-	put(w, RECORD_BEGIN);
-	put(w, type);
-	put(w, input_byte(in)); /* time_ns */
-	put(w, position);
-	put(w, kind & 2 ? input_byte(in) : position); /* left */
-	put(w, kind & 4 ? input_any(in) : kind / 32 % 4);
-	put(w, kind & 8 ? input_any(in) : 4);
-	put(w, kind & 16 ? input_any(in) : 2);
-	put(w, kind / 128); /* peer */
-	put(w, kind == 255 ? 7 : record_identity(&stream.stream->begin));
+	assert(words <= sizeof(entry) / sizeof(entry[0]));
+	record_put_beginning(entry, flags, &begin, cursor);
+	if (kind == 255)
+		entry[input_byte(in) % words] ^= UINT64_C(1) << input_byte(in) % 64;
+	for (size_t i = 0; i < words; i++)
+		put(w, entry[i]);
 }
 
 /* With their right checksums, as far as there are such rows. */
@@ -120,10 +129,10 @@ static void put_file(struct input *all, const char *name)
 		switch (input_byte(&in) % 6) {
 		case 0:
 		case 1:
-			put_begin(&w, &in, RECORD_VERSION);
+			put_begin(&w, &in, RECORD_FIRST);
 			break;
 		case 2:
-			put_begin(&w, &in, RECORD_PASS);
+			put_begin(&w, &in, input_byte(&in) % 4);
 			break;
 		case 3:
 		case 4:
@@ -140,12 +149,7 @@ static void put_file(struct input *all, const char *name)
 
 static void prove(const struct records *r, size_t peer, uint64_t from, uint64_t to)
 {
-	struct proof p = {.s = &stream,
-		.history = &history,
-		.records = r,
-		.peer = &r->peer[peer],
-		.from = from,
-		.to = to};
+	struct proof p = {.records = r, .peer = &r->peer[peer], .from = from, .to = to};
 	struct ctl_out out = {0};
 
 	if (proof_run(&p)) {
@@ -155,8 +159,8 @@ static void prove(const struct records *r, size_t peer, uint64_t from, uint64_t 
 			assert(p.finding[LOST][i].position >= from &&
 				p.finding[LOST][i].position + p.finding[LOST][i].count <= to);
 		proof_whole_to(&p);
-		proof_put_json(&out, &p, false);
-		proof_put_text(&out, &p, false);
+		proof_put_json(&out, &p);
+		proof_put_text(&out, &p);
 	}
 	proof_free(&p);
 	ctl_finish(&out, CTL_OK);
@@ -181,7 +185,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				  : records_add(&r, path[0]) &&
 					    (kind % 4 == 1 || records_add(&r, path[kind % 2]));
 
-	if (done && records_read(&r, record_identity(&stream.stream->begin), "train"))
+	if (done && records_read(&r, &stream, kind & 64 ? &history.cursor : NULL))
 		for (size_t i = 0; i < r.peers && i < 4; i++)
 			prove(&r, i, from, from + n);
 	records_free(&r);

@@ -9,7 +9,7 @@ import signal
 import numpy
 import pytest
 from tokend import ArgumentError, Loader, TokendError
-from verifying import HEAD, SEQ_LEN, SHARD, WINDOW, Scene, entries, proves, timeless
+from verifying import SEQ_LEN, SHARD, WINDOW, Scene, entries, proves, timeless
 
 from lib import TOKCTL, has, run, wait_for
 
@@ -67,18 +67,18 @@ def test_torn_ends_are_cut_off(scene):
     """The next writer keeps complete rows after a complete beginning."""
     path = scene.place.file("torn.record")
     whole = scene.made("1x4@0+2")["0-0"].tobytes()
-    spare = scene.place.file("spare.record")
+    spare, head = scene.place.file("spare.record"), scene.head
     with Session(scene, spare, 1000) as session:
-        for n in range(len(whole) + HEAD):
+        for n in range(0, len(whole) + head, 3):
             with open(path, "wb") as file:
                 file.write((whole + whole)[:n])
             session.loader.seek(position=1000)
             session.record(path)
             session.take()
             session.record(spare)
-            stays = 0 if n < HEAD else n // 16 * 16 if n < len(whole) else len(whole)
+            stays = 0 if n < head else n // 16 * 16 if n < len(whole) else len(whole)
             written = open(path, "rb").read()
-            assert written[:stays] == whole[:stays] and len(written) == stays + HEAD + BATCH, n
+            assert written[:stays] == whole[:stays] and len(written) == stays + head + BATCH, n
             assert int(entries(path)[stays // 16 + 1, 1]) == 1000, n
 
 
@@ -87,7 +87,7 @@ def test_other_files_are_refused_and_unchanged(scene):
     path = scene.place.file("other.record")
     cat = [TOKCTL, "cat", "train", *"--rank 0 --world 1 --micro 1 --batches 1".split()]
     cat += ["--socket", scene.daemon.socket, "--record"]
-    for text in (b"no record of anything, but long", b"\xff" * 8 + b"\x02" + bytes(7)):
+    for text in (b"no record of anything, but long", b"\xff" * 8 + bytes(8)):
         with open(path, "wb") as file:
             file.write(text)
         code, out, err = run(*cat, path)
@@ -127,8 +127,8 @@ def test_a_record_follows_the_session(scene):
         session.take()
     with Session(scene, path, 40) as session:
         session.take()
-    is_made(scene, path, "1x4@0+2 1x4@8+1 1x4@40+1")
-    is_made(scene, other, "1x4@12+1")
+    is_made(scene, path, "1x4@0+2 1x4@8+1=0 1x4@40+1")
+    is_made(scene, other, "1x4@12+1=0")
 
 
 # ---- full disks ----
@@ -157,7 +157,7 @@ def test_nothing_is_taken_that_cannot_be_recorded(scene):
                 session.take()
         session.room()
         session.take()
-    is_made(scene, path, f"1x4@0+{1 + BATCH} 1x4@{4 + 4 * BATCH}>500+1")
+    is_made(scene, path, f"1x4@0+{1 + BATCH} 1x4@{4 + 4 * BATCH}>500+1=0")
 
 
 def test_nothing_is_committed_that_cannot_be_recorded(scene):
@@ -178,7 +178,7 @@ def test_nothing_is_committed_that_cannot_be_recorded(scene):
         session.room()
         session.loader.commit(12)
         session.loader.commit(104)
-    is_made(scene, path, "1x4@0+3 1x4@12>100+1")
+    is_made(scene, path, "1x4@0+3 1x4@12>100+1=0")
 
 
 # ---- what verify says of real sessions ----

@@ -16,7 +16,7 @@ from lib import TOKCTL, Daemon, datasets, run, wait_for
 from lib.web import metric
 
 SEQ_LEN, WINDOW, SHARD = 30, 31, 20_000
-BEGIN, VERSION, HEAD = (1 << 64) - 1, 1, 5 * 16  # of a beginning, with its marker
+BEGIN, KIND, FIRST = (1 << 64) - 1, 0x74646B7200000200, 1  # of a beginning, see proto/record.h
 MADE = 2000  # records can be made of positions before this one
 
 
@@ -31,6 +31,22 @@ def timeless(all_):
     all_ = all_.copy()
     all_[numpy.flatnonzero(all_[:, 0] == BEGIN) + 1, 0] = 0
     return all_
+
+
+def begin(time_ns, position, left, rank, world, micro, peer, cursor, flags=0):
+    """The entries of a beginning; @cursor: bytes."""
+    words = BEGIN, KIND | flags, time_ns, position, left, rank, world, micro, peer, len(cursor)
+    frames = numpy.zeros((-(-len(cursor) // 15), 16), "u1")
+    rest = numpy.frombuffer(cursor + bytes(-len(cursor) % 15), "u1").reshape(-1, 15)
+    frames[:, :7], frames[:, 8:] = rest[:, :7], rest[:, 7:]
+    return numpy.concatenate([numpy.array(words, "<u8").reshape(-1, 2), frames.view("<u8")])
+
+
+def cursor_of(entries_):
+    """The cursor of the beginning that the entries begin with, and its number of entries."""
+    size = int(entries_[4, 1])
+    frames = numpy.ascontiguousarray(entries_[5 : 5 - (-size // 15)]).view("u1").reshape(-1, 16)
+    return numpy.delete(frames, 7, 1).tobytes()[:size], 5 + len(frames)
 
 
 def life(text):
@@ -64,9 +80,10 @@ class Scene:
         finite = {"seed": 7, "seq_len": SEQ_LEN, "epochs": 1, "datasets": datasets("web")}
         stream = {"seed": 42, "seq_len": SEQ_LEN, "datasets": both}
         other = {**stream, "seed": 43}
-        self.config = place.config(streams={"train": stream, "other": other, "finite": finite})
+        self.streams = {"train": stream, "other": other, "finite": finite}
+        self.config = place.config(streams=self.streams)
         self.daemon = Daemon(place, self.config)
-        self.checksums = self.identity = None
+        self.checksums = self.begin = self.head = None
 
     def directory(self, name):
         return os.path.dirname(self.place.file(f"records/{name}/x"))
@@ -98,17 +115,18 @@ class Scene:
         """The records of @lives, "2x4@0+10 …": {LIFE-RANK: entries}. @together: one file a rank."""
         if self.checksums is None:  # of positions 0 to MADE, as a real rank recorded them
             base = entries(self.phase("base", 1, 8, MADE // 8) + "-0.record")
-            self.checksums, self.identity = base[5:, 1], int(base[4, 1])
+            self.begin, head = cursor_of(base)
+            self.checksums, self.head = base[head:, 1], 16 * head
         files, time_ns = collections.defaultdict(list), 10**18
         for number, a in enumerate(map(life, lives.split())):
             for rank in a.ranks:
                 name = f"{a.file or number}-{rank}"
                 file = files[f"{rank}" if together else name]
-                for left, position in a.moves:
+                for number_, (left, position) in enumerate(a.moves):
                     time_ns += 10**9
                     words = time_ns, position, left, rank, a.world, a.micro, a.peer
-                    begin = BEGIN, VERSION, *words, self.identity
-                    file.append(numpy.array(begin, "<u8").reshape(-1, 2))
+                    first = FIRST if a.file is None and number_ == 0 else 0
+                    file.append(begin(*words, self.begin, first))
                 steps = a.moves[-1][1] + (numpy.arange(a.batches) * a.world + rank) * a.micro
                 at = (steps[:, None] + numpy.arange(a.micro)).ravel()
                 file.append(numpy.stack([at.astype("<u8"), self.checksums[at]], 1))

@@ -46,9 +46,10 @@ static uint64_t read_tokens(struct plan *p)
 	for (uint64_t i = 0; i < p->held; i++)
 		if (!p->lines[i].padding) {
 			p->lines[i].tokens = (const char *)p->tokens + n * bytes;
-			p->places[n++] = p->lines[i].place;
+			p->windows[n++] = (struct ctl_window){&p->history->cursor,
+				p->map[p->lines[i].place.dataset], p->lines[i].place};
 		}
-	read = ctl_windows_read(p->reader, p->places, n, p->tokens);
+	read = ctl_windows_read(p->reader, p->windows, n, p->tokens);
 	for (uint64_t seen = 0; line < p->held; line++)
 		if (!p->lines[line].padding && ++seen > read)
 			break;
@@ -181,16 +182,16 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 
 	p.block = 1;
 	if (q->tokens) {
-		p.reader = ctl_windows_open(s, h);
+		p.reader = ctl_windows_open(s);
 		p.block = p.reader ? ctl_windows_block(p.reader) : 1;
 		p.tokens = calloc(p.block * p.window_tokens, p.token_bytes);
 	}
 	p.lines = calloc(p.block, sizeof(*p.lines));
-	p.places = calloc(p.block, sizeof(*p.places));
+	p.windows = calloc(p.block, sizeof(*p.windows));
 	/* Steps are counted from the position of the only cursor. */
 	if (!q->has_from)
 		q->from = q->cursor_count == 1 ? h->cursor.next : 0;
-	if (!p.map || !p.lines || !p.places || (q->tokens && (!p.reader || !p.tokens))) {
+	if (!p.map || !p.lines || !p.windows || (q->tokens && (!p.reader || !p.tokens))) {
 		ctl_fail(PHRASE_MEMORY);
 	} else if (known(h, q->from)) {
 		stream_map(s->stream, &h->cursor, p.map);
@@ -202,7 +203,7 @@ static int with_history(const struct ctl_stream *s, const struct ctl_history *h,
 	}
 	ctl_windows_close(p.reader);
 	free(p.tokens);
-	free(p.places);
+	free(p.windows);
 	free(p.lines);
 	free(p.map);
 	return status;

@@ -21,7 +21,7 @@ struct plan {
 	const struct dataset **map; /* [datasets] */
 	struct ctl_windows *reader; /* NULL: no --tokens */
 	void *tokens;		    /* of the lines of a block */
-	struct order_place *places; /* likewise */
+	struct ctl_window *windows; /* likewise */
 	struct plan_line *lines;
 	uint64_t block, held; /* lines at most, and lines that are not printed yet */
 	uint64_t window_tokens;

@@ -1,9 +1,11 @@
 #include "client/ctl/offline/proof.h"
 
 #include "client/ctl/common/error.h"
+#include "client/ctl/offline/record_order.h"
 #include "client/ctl/offline/record_tape.h"
 #include "proto/phrases.h"
 
+#include <endian.h>
 #include <stdlib.h>
 
 static void add_finding(struct proof *p, enum finding_kind kind, struct finding fault)
@@ -16,9 +18,9 @@ static void add_finding(struct proof *p, enum finding_kind kind, struct finding 
 /* ---- the order ---- */
 
 /* Searches for the segment first, because order_at() would walk through all of them. */
-bool proof_place(const struct proof *p, uint64_t position, struct order_place *place)
+bool proof_place(const struct record_order *o, uint64_t position, struct order_place *place)
 {
-	struct order order = p->history->order;
+	struct order order = o->order;
 	uint32_t lo = 0, hi = order.segments;
 
 	while (hi - lo > 1) {
@@ -40,8 +42,8 @@ bool proof_place(const struct proof *p, uint64_t position, struct order_place *p
  */
 static size_t convert(struct proof *p, const void *tokens)
 {
-	bool narrow = p->s->stream->token_bytes == 4;
-	size_t n = p->bytes / p->s->stream->token_bytes;
+	bool narrow = p->records->s->stream->token_bytes == 4;
+	size_t n = p->bytes / p->records->s->stream->token_bytes;
 	const uint16_t *short_token = tokens;
 	const uint32_t *token = tokens;
 
@@ -80,48 +82,73 @@ static bool take(struct proof *p, uint64_t position)
 	return true;
 }
 
-static void count_row(struct proof *p, uint64_t position, uint64_t checksum)
-{
-	struct order_place place;
-
-	p->samples++;
-	p->sum += checksum;
-	if (p->row && proof_place(p, position, &place))
-		p->row(p->context, position, &place);
-}
-
 struct proof_row {
 	const struct record_section *section;
 	uint64_t position, checksum;
 	const void *tokens; /* NULL: they are not compared, or the order does not have it */
+	struct order_place place;
 };
 
-/* Is the row in the order and in the range? */
+static const struct record_order *order_of(const struct proof *p, const struct record_section *s)
+{
+	return &p->records->order[s->order];
+}
+
+/* Is the row in its order and in the range? */
 static bool is_counted(const struct proof *p, const struct proof_row *row)
 {
-	uint64_t end = p->history->order.end;
+	uint64_t end = order_of(p, row->section)->order.end;
 
 	return row->position < row->section->limit && (!end || row->position < end) &&
 	       row->position >= p->from && row->position < p->to;
 }
 
+/* Is the row the one that the order in force has there? */
+static bool in_force(struct proof *p, const struct proof_row *row)
+{
+	const struct record_force *force = records_in_force(p->peer, row->position);
+	const struct record_order *own = order_of(p, row->section),
+				  *right = &p->records->order[force->order];
+	struct order_place place;
+
+	if (own == right)
+		return true;
+	if (proof_place(right, row->position, &place) && place.epoch == row->place.epoch &&
+		place.window == row->place.window &&
+		right->name[place.dataset] == own->name[row->place.dataset])
+		return true;
+	if (!p->files[0] || row->position < p->differ_at) {
+		p->files[0] = p->records->file[row->section->file].path;
+		p->files[1] = p->records->file[force->file].path;
+		p->differ_at = row->position;
+	}
+	return false;
+}
+
 static void judge_row(struct proof *p, const struct proof_row *row)
 {
+	const struct record_order *order = order_of(p, row->section);
 	const struct finding here = {row->position, 1, row->section->file};
-	uint64_t end = p->history->order.end, position = row->position;
+	uint64_t position = row->position;
 
 	if (position >= row->section->limit) {
 		p->voided++;
-	} else if (end && position >= end) {
+	} else if (order->order.end && position >= order->order.end) {
 		add_finding(p, ALTERED, here);
 	} else if (!is_counted(p, row)) {
 		p->outside++;
 	} else {
-		if (take(p, position))
-			count_row(p, position, row->checksum);
-		else
+		if (!take(p, position)) {
 			add_finding(p, REPEATED, here);
-		if (!row->tokens || !has_tokens(p, position, row->checksum, row->tokens))
+		} else {
+			p->samples++;
+			p->sum += row->checksum;
+			if (p->row && row->tokens)
+				p->row(p->context, position, order->name[row->place.dataset],
+					row->place.epoch);
+		}
+		if (!row->tokens || !has_tokens(p, position, row->checksum, row->tokens) ||
+			!in_force(p, row))
 			add_finding(p, ALTERED, here);
 	}
 }
@@ -131,12 +158,18 @@ static bool judge_block(struct proof *p)
 {
 	uint64_t n = 0, held = p->held;
 
-	for (uint64_t i = 0; i < held; i++)
-		if (is_counted(p, &p->row_of[i]) &&
-			proof_place(p, p->row_of[i].position, &p->places[n]))
-			p->row_of[i].tokens = (const char *)p->tokens + n++ * p->bytes;
+	for (uint64_t i = 0; i < held; i++) {
+		struct proof_row *row = &p->row_of[i];
+		const struct record_order *order = order_of(p, row->section);
+
+		if (!is_counted(p, row) || !proof_place(order, row->position, &row->place))
+			continue;
+		row->tokens = (const char *)p->tokens + n * p->bytes;
+		p->windows[n++] = (struct ctl_window){
+			&order->cursor, order->map[row->place.dataset], row->place};
+	}
 	p->held = 0;
-	if (ctl_windows_read(p->reader, p->places, n, p->tokens) < n)
+	if (ctl_windows_read(p->reader, p->windows, n, p->tokens) < n)
 		return false;
 	for (uint64_t i = 0; i < held; i++)
 		judge_row(p, &p->row_of[i]);
@@ -146,14 +179,15 @@ static bool judge_block(struct proof *p)
 static bool check_row(
 	struct proof *p, const struct record_section *s, uint64_t position, uint64_t checksum)
 {
-	p->row_of[p->held++] = (struct proof_row){s, position, checksum, NULL};
+	p->row_of[p->held++] =
+		(struct proof_row){.section = s, .position = position, .checksum = checksum};
 	return p->held < p->block || judge_block(p);
 }
 
 static bool check_rows(struct proof *p)
 {
 	struct record_tape tape;
-	uint64_t position, checksum;
+	uint64_t entry[2];
 	int got = 0;
 
 	record_tape_init(&tape, p->records);
@@ -162,8 +196,8 @@ static bool check_rows(struct proof *p)
 
 		if (!record_tape_section(&tape, s))
 			got = -1;
-		while (got == 0 && (got = record_tape_next(&tape, &position, &checksum)) == 1)
-			got = check_row(p, s, position, checksum) ? 0 : -1;
+		while (got == 0 && (got = record_tape_next(&tape, entry)) == 1)
+			got = check_row(p, s, le64toh(entry[0]), le64toh(entry[1])) ? 0 : -1;
 	}
 	record_tape_close(&tape);
 	return got == 0 && judge_block(p);
@@ -299,20 +333,19 @@ uint64_t proof_whole_to(const struct proof *p)
 
 bool proof_run(struct proof *p)
 {
-	p->map = calloc(p->history->cursor.datasets, sizeof(const struct dataset *));
-	p->reader = ctl_windows_open(p->s, p->history);
-	p->bytes = (p->s->stream->begin.seq_len + p->s->stream->begin.extra) *
-		   p->s->stream->token_bytes;
+	const struct stream *stream = p->records->s->stream;
+	size_t tokens = stream->begin.seq_len + stream->begin.extra;
+
+	p->reader = ctl_windows_open(p->records->s);
+	p->bytes = tokens * stream->token_bytes;
 	p->block = p->reader ? ctl_windows_block(p->reader) : 1;
 	p->tokens = malloc(p->block * p->bytes);
 	p->row_of = calloc(p->block, sizeof(*p->row_of));
-	p->places = calloc(p->block, sizeof(*p->places));
-	p->other = malloc(p->bytes / p->s->stream->token_bytes * sizeof(uint32_t));
+	p->windows = calloc(p->block, sizeof(*p->windows));
+	p->other = malloc(tokens * sizeof(uint32_t));
 	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
-	if (!p->map || !p->reader || !p->tokens || !p->row_of || !p->places || !p->other ||
-		!p->taken)
+	if (!p->reader || !p->tokens || !p->row_of || !p->windows || !p->other || !p->taken)
 		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
-	stream_map(p->s->stream, &p->history->cursor, p->map);
 	if (!check_rows(p) || !find_skips(p))
 		return false;
 	count_gaps(p);
@@ -322,10 +355,9 @@ bool proof_run(struct proof *p)
 void proof_free(struct proof *p)
 {
 	ctl_windows_close(p->reader);
-	free(p->map);
 	free(p->tokens);
 	free(p->row_of);
-	free(p->places);
+	free(p->windows);
 	free(p->other);
 	free(p->taken);
 	free(p->skip);

@@ -28,21 +28,19 @@ struct proof_row; /* a recorded row */
 
 struct proof {
 	/* set by the caller */
-	const struct ctl_stream *s;
-	const struct ctl_history *history;
 	const struct records *records;
 	const struct record_peer *peer;
 	uint64_t from, to;
-	/* NULL, or called for each position that was taken, in any order */
-	void (*row)(void *context, uint64_t position, const struct order_place *place);
+	/* NULL, or called for each position that was taken, in any order. @dataset is a number in
+	 * records->dataset. */
+	void (*row)(void *context, uint64_t position, uint32_t dataset, uint64_t epoch);
 	void *context;
 
 	/* work */
-	const struct dataset **map; /* [datasets] */
 	struct ctl_windows *reader;
 	void *tokens;		    /* of the rows of a block */
 	struct proof_row *row_of;   /* [block] */
-	struct order_place *places; /* of rows that are read */
+	struct ctl_window *windows; /* of rows that are read */
 	uint64_t block, held;	    /* rows at most, and rows that are not judged yet */
 	size_t bytes;
 	void *other;	 /* the same in the other width */
@@ -53,6 +51,9 @@ struct proof {
 	uint64_t found[FINDINGS]; /* number of positions */
 	struct finding finding[FINDINGS][PROOF_SHOWN];
 	unsigned shown[FINDINGS];
+	/* Two files whose orders differ at that row; files[0] is NULL if there are none. */
+	const char *files[2];
+	uint64_t differ_at;
 	struct stretch *skip; /* skipped by request: ascending, disjoint, within the range */
 	size_t skips;
 };
@@ -61,8 +62,8 @@ struct proof {
 bool proof_run(struct proof *p);
 void proof_free(struct proof *p);
 
-/* The window at @position. False: the position is not in the order. */
-bool proof_place(const struct proof *p, uint64_t position, struct order_place *place);
+/* Where the order @o has @position. False: it does not have it. */
+bool proof_place(const struct record_order *o, uint64_t position, struct order_place *place);
 /* The generation that should have taken @position. NULL: the position is before all of them. */
 const struct record_generation *proof_generation(const struct proof *p, uint64_t position);
 /* The rank of @g that should have taken @position. */

@@ -31,11 +31,11 @@ bool proof_range_reached(const struct proof_range *q, const struct records *r, u
 }
 
 /* The last of several passes may still be going on, so its range ends at its last row. */
-bool proof_range_set(
-	struct proof_range *q, const struct ctl_history *h, const struct records *r, uint64_t pass)
+bool proof_range_set(struct proof_range *q, const struct records *r, const struct record_peer *peer)
 {
-	uint64_t last_row = highest_row(r, pass);
-	uint64_t end = h->order.end ? h->order.end : UINT64_MAX, first = h->order.segment[0]->start;
+	const struct order *oldest = &r->order[peer->force[0].order].order;
+	uint64_t end = oldest->end ? oldest->end : UINT64_MAX, first = oldest->segment[0]->start;
+	uint64_t pass = peer->pass, last_row = highest_row(r, pass);
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 
 	if (!q->has_from)
@@ -55,7 +55,7 @@ bool proof_range_set(
 		ctl_fail("--to %" PRIu64 ": must be above --from, %" PRIu64, q->to, q->from);
 	else if (q->from < first)
 		ctl_fail("the range begins at position %" PRIu64 ", but the mixes before %" PRIu64
-			 " are unknown; add a --cursor saved earlier, or give --run or --from",
+			 " are unknown; give --from, or a cursor saved earlier with --cursor",
 			q->from, first);
 	else if ((q->to - q->from) / 8 > memory)
 		ctl_fail("positions %" PRIu64 " to %" PRIu64

@@ -2,7 +2,6 @@
 #ifndef TOKEND_CTL_PROOF_RANGE_H
 #define TOKEND_CTL_PROOF_RANGE_H
 
-#include "client/ctl/offline/history.h"
 #include "client/ctl/offline/records.h"
 
 struct proof_range {
@@ -15,6 +14,6 @@ bool proof_range_reached(const struct proof_range *q, const struct records *r, u
 /* Fills in --from and --to if they are not given, and checks them. False after an error was
  * printed. */
 bool proof_range_set(
-	struct proof_range *q, const struct ctl_history *h, const struct records *r, uint64_t pass);
+	struct proof_range *q, const struct records *r, const struct record_peer *peer);
 
 #endif

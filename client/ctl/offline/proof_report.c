@@ -79,11 +79,11 @@ static bool put_table(struct ctl_out *out, const struct proof *p)
 	return ctl_columns_put(&table, out);
 }
 
-bool proof_put_text(struct ctl_out *out, const struct proof *p, bool mixes_given)
+bool proof_put_text(struct ctl_out *out, const struct proof *p)
 {
 	char verdict[PROOF_VERDICT_BYTES];
 
-	proof_verdict(p, mixes_given, verdict);
+	proof_verdict(p, verdict);
 	ctl_put_left(out, verdict, 0);
 	ctl_put(out, "\n");
 	if (!put_table(out, p))
@@ -161,7 +161,7 @@ static void put_json_lists(struct ctl_out *out, const struct proof *p)
 	ctl_put(out, "]");
 }
 
-void proof_put_json(struct ctl_out *out, const struct proof *p, bool mixes_given)
+void proof_put_json(struct ctl_out *out, const struct proof *p)
 {
 	const struct {
 		const char *name;
@@ -185,7 +185,7 @@ void proof_put_json(struct ctl_out *out, const struct proof *p, bool mixes_given
 	uint64_t whole = proof_whole_to(p);
 	char verdict[PROOF_VERDICT_BYTES];
 
-	proof_verdict(p, mixes_given, verdict);
+	proof_verdict(p, verdict);
 	for (size_t i = 0; i < sizeof(pair) / sizeof(pair[0]); i++) {
 		ctl_put(out, i ? "," : "{");
 		ctl_put_pair(out, pair[i].name, pair[i].value);

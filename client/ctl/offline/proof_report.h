@@ -5,9 +5,9 @@
 #include "client/ctl/common/out.h"
 #include "client/ctl/offline/proof.h"
 
-/* The verdict, then a table. @mixes_given: --run or --cursor was given. False: out of memory, and
+/* The verdict, then a table. False: out of memory, and
  * an error was printed. */
-bool proof_put_text(struct ctl_out *out, const struct proof *p, bool mixes_given);
-void proof_put_json(struct ctl_out *out, const struct proof *p, bool mixes_given);
+bool proof_put_text(struct ctl_out *out, const struct proof *p);
+void proof_put_json(struct ctl_out *out, const struct proof *p);
 
 #endif

@@ -1,5 +1,7 @@
 #include "client/ctl/offline/proof_verdict.h"
 
+#include "client/ctl/offline/record_order.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,20 +9,21 @@
 
 struct proof_source proof_source(const struct proof *p, uint64_t position)
 {
-	const struct ctl_history *h = p->history;
+	const struct record_order *o =
+		&p->records->order[records_in_force(p->peer, position)->order];
 	struct proof_source source = {0};
 	struct order_place place;
 	uint64_t shard;
 
-	if (!proof_place(p, position, &place))
+	if (!proof_place(o, position, &place))
 		return source;
 
-	const struct dataset *dataset = p->map[place.dataset];
+	const struct dataset *dataset = o->map[place.dataset];
 
-	source.dataset = h->cursor.dataset[place.dataset].name;
+	source.dataset = o->cursor.dataset[place.dataset].name;
 	if (!dataset)
 		return source;
-	table_locate(&dataset->table, &h->cursor.order[place.dataset], h->cursor.seed, place.epoch,
+	table_locate(&dataset->table, &o->cursor.order[place.dataset], o->cursor.seed, place.epoch,
 		place.window, &shard, &source.offset);
 	source.shard = dataset_shard_name(dataset, shard);
 	return source;
@@ -132,7 +135,19 @@ static bool one_shard(const struct proof *p, struct proof_source *source)
 	return source->shard && p->found[ALTERED] > 1;
 }
 
-static bool tokens_differ(const struct proof *p, bool mixes_given, struct cause *c)
+static bool orders_differ(const struct proof *p, struct cause *c)
+{
+	if (!p->files[0])
+		return false;
+	snprintf(c->do_this, sizeof(c->do_this),
+		"all ranks must load the same checkpoint, and carry out each request at one step");
+	return because(c,
+		"%s and %s were served different mixes: position %" PRIu64
+		" has other samples in them",
+		p->files[0], p->files[1], p->differ_at);
+}
+
+static bool tokens_differ(const struct proof *p, struct cause *c)
 {
 	struct proof_source source;
 
@@ -149,13 +164,6 @@ static bool tokens_differ(const struct proof *p, bool mixes_given, struct cause 
 		snprintf(c->do_this, sizeof(c->do_this), "restore that shard");
 		return because(c, "shard %s of dataset %s is not what the run was served",
 			source.shard, source.dataset);
-	}
-	if (!mixes_given) {
-		snprintf(c->do_this, sizeof(c->do_this),
-			"if the run's mix was changed, add --run RUN or --cursor FILE");
-		return because(c,
-			"from position %" PRIu64 " on rows were compared with the config's mix",
-			first->position);
 	}
 	if (file && p->found[ALTERED] > 1)
 		return because(c, "%s has other tokens: another mix, or other shards", file);
@@ -175,33 +183,41 @@ static bool taken_twice(const struct proof *p, struct cause *c)
 			  "without its checkpoint");
 }
 
-static void find_cause(const struct proof *p, bool mixes_given, struct cause *c)
+static void find_cause(const struct proof *p, struct cause *c)
 {
-	if (clock_was_set(p, c) || rank_is_missing(p, c) || tokens_differ(p, mixes_given, c) ||
-		taken_twice(p, c))
+	if (clock_was_set(p, c) || rank_is_missing(p, c) || orders_differ(p, c) ||
+		tokens_differ(p, c) || taken_twice(p, c))
 		return;
 	because(c, "positions were never taken, or their records were not given");
 }
 
-void proof_verdict(const struct proof *p, bool mixes_given, char text[PROOF_VERDICT_BYTES])
+void proof_verdict(const struct proof *p, char text[PROOF_VERDICT_BYTES])
 {
 	struct cause c = {0};
+	char runs[200];
 	int n;
 
 	if (proof_findings(p) > 0) {
-		find_cause(p, mixes_given, &c);
-		snprintf(text, PROOF_VERDICT_BYTES,
+		find_cause(p, &c);
+		n = snprintf(text, PROOF_VERDICT_BYTES,
 			"NOT EXACT: %s: of the samples from %" PRIu64 " to %" PRIu64 ", %" PRIu64
 			" repeated, %" PRIu64 " lost, %" PRIu64 " altered%s%s",
 			c.why, p->from, p->to - 1, p->found[REPEATED], p->found[LOST],
 			p->found[ALTERED], c.do_this[0] ? "; " : "", c.do_this);
-		return;
+	} else {
+		n = snprintf(text, PROOF_VERDICT_BYTES,
+			"OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from,
+			p->to - 1);
+		if (p->skipped > 0)
+			n += snprintf(text + n, PROOF_VERDICT_BYTES - (size_t)n,
+				", but %" PRIu64 " skipped by request", p->skipped);
+		if (clock_was_set(p, &c))
+			n += snprintf(text + n, PROOF_VERDICT_BYTES - (size_t)n, "; %s; %s", c.why,
+				c.do_this);
 	}
-	n = snprintf(text, PROOF_VERDICT_BYTES,
-		"OK: every sample from %" PRIu64 " to %" PRIu64 " once", p->from, p->to - 1);
-	if (p->skipped > 0)
-		n += snprintf(text + n, PROOF_VERDICT_BYTES - (size_t)n,
-			", but %" PRIu64 " skipped by request", p->skipped);
-	if (clock_was_set(p, &c))
-		snprintf(text + n, PROOF_VERDICT_BYTES - (size_t)n, "; %s; %s", c.why, c.do_this);
+	if (records_runs(p->records, runs, sizeof(runs)) > 1 && n < PROOF_VERDICT_BYTES)
+		snprintf(text + n, PROOF_VERDICT_BYTES - (size_t)n,
+			"; runs %s were taken for one job that was restarted: if they are not, "
+			"verify the files of each alone",
+			runs);
 }

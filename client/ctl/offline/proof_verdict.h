@@ -4,7 +4,7 @@
 
 #include "client/ctl/offline/proof.h"
 
-enum { PROOF_VERDICT_BYTES = 1024 };
+enum { PROOF_VERDICT_BYTES = 1400 };
 
 /* Where the tokens of a position are. */
 struct proof_source {
@@ -16,8 +16,7 @@ struct proof_source {
 struct proof_source proof_source(const struct proof *p, uint64_t position);
 /* Positions that were repeated, lost or altered. */
 uint64_t proof_findings(const struct proof *p);
-/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. @mixes_given:
- * the mixes are the run's, not only the config's. */
-void proof_verdict(const struct proof *p, bool mixes_given, char text[PROOF_VERDICT_BYTES]);
+/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. */
+void proof_verdict(const struct proof *p, char text[PROOF_VERDICT_BYTES]);
 
 #endif

@@ -2,7 +2,6 @@
 
 #include "client/ctl/common/error.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -74,7 +73,7 @@ static bool tape_fill(struct record_tape *tape)
 	return true;
 }
 
-int record_tape_next(struct record_tape *tape, uint64_t *first, uint64_t *second)
+int record_tape_next(struct record_tape *tape, uint64_t entry[2])
 {
 	if (tape->next == tape->have) {
 		if (tape->at == tape->end)
@@ -82,9 +81,7 @@ int record_tape_next(struct record_tape *tape, uint64_t *first, uint64_t *second
 		if (!tape_fill(tape))
 			return -1;
 	}
-	*first = le64toh(tape->entry[2 * tape->next]);
-	*second = le64toh(tape->entry[2 * tape->next + 1]);
-	tape->next++;
+	memcpy(entry, tape->entry + 2 * tape->next++, RECORD_ENTRY_BYTES);
 	return 1;
 }
 

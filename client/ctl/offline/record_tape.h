@@ -17,8 +17,9 @@ void record_tape_init(struct record_tape *tape, const struct records *r);
 /* Moves to the first entry of a file, or of a section. False after an error was printed. */
 bool record_tape_file(struct record_tape *tape, uint32_t file);
 bool record_tape_section(struct record_tape *tape, const struct record_section *section);
-/* Reads the next entry. 1: a row; 0: the end of the file or section; -1: an error was printed. */
-int record_tape_next(struct record_tape *tape, uint64_t *position, uint64_t *checksum);
+/* Reads the next entry, two little-endian words. 1: done; 0: the end of the file or section; -1: an
+ * error was printed. */
+int record_tape_next(struct record_tape *tape, uint64_t entry[2]);
 void record_tape_close(struct record_tape *tape);
 
 #endif

@@ -2,12 +2,14 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/grow.h"
+#include "client/ctl/offline/record_order.h"
 #include "client/ctl/offline/record_tape.h"
 #include "client/ctl/offline/records_judge.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <dirent.h>
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -132,23 +134,37 @@ static bool cut_numbers(char *name)
 	return n > 0 && !second[n];
 }
 
-bool records_run(const struct records *r, char run[LIMIT_NAME_BYTES + 1])
+/* Writes the run that the name of the file at @path begins with. False: it does not. */
+static bool file_run(const char *path, char run[NAME_MAX + 1])
 {
-	for (size_t i = 0; i < r->files; i++) {
-		const char *slash = strrchr(r->file[i].path, '/');
-		char name[NAME_MAX + 1], *end;
+	const char *slash = strrchr(path, '/');
+	char *end;
 
-		snprintf(name, sizeof(name), "%s", slash ? slash + 1 : r->file[i].path);
-		end = strrchr(name, '.');
-		if (!end || strcmp(end, ".record") != 0)
-			return false;
-		*end = 0;
-		if (!cut_numbers(name) || !cut_numbers(name) || !wire_name_ok(name) ||
-			(i > 0 && strcmp(name, run) != 0))
-			return false;
-		memcpy(run, name, strlen(name) + 1);
+	snprintf(run, NAME_MAX + 1, "%s", slash ? slash + 1 : path);
+	end = strrchr(run, '.');
+	if (!end || strcmp(end, ".record") != 0)
+		return false;
+	*end = 0;
+	return cut_numbers(run) && cut_numbers(run) && wire_name_ok(run);
+}
+
+size_t records_runs(const struct records *r, char *names, size_t bytes)
+{
+	char run[NAME_MAX + 1], last[NAME_MAX + 1] = "";
+	size_t runs = 0, used = 0;
+
+	/* The files are sorted by path, so in a directory those of a run follow each other. */
+	*names = 0;
+	for (size_t i = 0; i < r->files; i++) {
+		if (!file_run(r->file[i].path, run) || strcmp(run, last) == 0)
+			continue;
+		memcpy(last, run, sizeof(last));
+		runs++;
+		if (used < bytes)
+			used += (size_t)snprintf(
+				names + used, bytes - used, "%s%s", used ? ", " : "", run);
 	}
-	return r->files > 0;
+	return runs;
 }
 
 /* ---- a file's sections ---- */
@@ -156,16 +172,18 @@ bool records_run(const struct records *r, char run[LIMIT_NAME_BYTES + 1])
 /* The state of the scan of a file. */
 struct scan {
 	struct records *records;
-	const char *path, *stream;
-	uint64_t identity;
+	const char *path;
+	bool given; /* one cursor counts for all rows */
 	uint32_t file;
-	size_t before;			 /* number of sections of the files before it */
-	uint64_t word[2 * RECORD_WORDS]; /* a beginning */
-	size_t words;			 /* how many entries of it are still to come */
-	uint64_t latest;		 /* time of the last beginning */
-	bool again;			 /* it begins another pass */
-	bool begun;			 /* there was a beginning */
-	bool fresh; /* the last section is, or counts as, the first of its process */
+	size_t before; /* number of sections of the files before it */
+	/* a beginning */
+	uint64_t word[2 * RECORD_WORDS];
+	unsigned char frame[(LIMIT_CURSOR_BYTES / RECORD_FRAME_BYTES + 1) * RECORD_ENTRY_BYTES];
+	size_t have, want; /* entries of it; want is 0 between beginnings */
+	unsigned kind;
+	uint64_t latest; /* time of the last beginning */
+	bool begun;	 /* there was a beginning */
+	bool fresh;	 /* the last section is, or counts as, the first of its process */
 };
 
 static struct record_section *last_section(const struct scan *s)
@@ -173,28 +191,6 @@ static struct record_section *last_section(const struct scan *s)
 	struct records *r = s->records;
 
 	return r->sections > s->before ? &r->section[r->sections - 1] : NULL;
-}
-
-/* The position of the ranks after @s, unless a finite stream ended there. */
-static uint64_t section_end(const struct record_section *s)
-{
-	const struct record_begin *b = &s->begin;
-
-	return b->position +
-	       (s->rows + b->micro_batch - 1) / b->micro_batch * b->micro_batch * b->world;
-}
-
-/* Is @b the first beginning of a process? Otherwise the same process goes on in another world at
- * the same position. */
-static bool is_first(const struct scan *s, const struct record_begin *b)
-{
-	const struct record_section *last = last_section(s);
-
-	if (b->left != b->position)
-		return false;
-	return !last || s->fresh || section_end(last) != b->position ||
-	       (last->begin.rank == b->rank && last->begin.world == b->world &&
-		       last->begin.micro_batch == b->micro_batch);
 }
 
 /*
@@ -225,32 +221,36 @@ static void follow(struct scan *s, struct record_begin *b)
 	}
 	if (s->fresh && last && last->rows > 0)
 		s->fresh = false;
-	if (!is_first(s, b))
+	if (!(s->kind & RECORD_FIRST))
 		return;
 	end_process(s);
 	s->fresh = true;
 }
 
-/* Adds the section of the beginning in s->word, whose last entry is number @entry. */
+static bool damaged(const struct scan *s, uint64_t entry)
+{
+	ctl_fail("%s: damaged: invalid beginning before entry %" PRIu64, s->path, entry + 1);
+	return false;
+}
+
+/* Adds the section of the beginning that was read, whose last entry is number @entry. */
 static bool add_section(struct scan *s, uint64_t entry)
 {
 	struct records *r = s->records;
-	struct record_section section = {.file = s->file, .entry = entry + 1, .again = s->again};
+	struct record_section section = {
+		.file = s->file, .entry = entry + 1, .again = s->kind & RECORD_PASS};
 	struct record_begin *b = &section.begin;
+	unsigned char cursor[LIMIT_CURSOR_BYTES];
 
 	memcpy(b, s->word, sizeof(*b));
 	if (b->world < 1 || b->world > LIMIT_WORLD || b->rank >= b->world || b->micro_batch < 1 ||
-		b->micro_batch > LIMIT_MICRO_BATCH) {
-		ctl_fail(
-			"%s: damaged: invalid beginning before entry %" PRIu64, s->path, entry + 1);
+		b->micro_batch > LIMIT_MICRO_BATCH)
+		return damaged(s, entry);
+	record_get_cursor(cursor, b->cursor_bytes, s->frame);
+	if (!s->given && !records_order_find(r, s->path, cursor, b->cursor_bytes, &section.order))
 		return false;
-	}
-	if (b->identity != s->identity) {
-		ctl_fail("%s: recorded from another stream than %s, or with another seed, seq_len, "
-			 "extra or stride",
-			s->path, s->stream);
-		return false;
-	}
+	if (!s->given && b->position < r->order[section.order].order.segment[0]->start)
+		return damaged(s, entry);
 	if (b->time_ns < s->latest) /* a clock that was set back */
 		b->time_ns = s->latest;
 	s->latest = b->time_ns;
@@ -262,51 +262,73 @@ static bool add_section(struct scan *s, uint64_t entry)
 	return true;
 }
 
-static bool scan_entry(struct scan *s, uint64_t number, uint64_t first, uint64_t second)
+/* Takes an entry of a beginning, the one after its marker first. */
+static bool scan_beginning(struct scan *s, uint64_t number, const uint64_t entry[2])
 {
-	if (first == RECORD_BEGIN && (second == RECORD_VERSION || second == RECORD_PASS)) {
-		s->words = RECORD_WORDS; /* also within a beginning, which is then incomplete */
-		s->again = second == RECORD_PASS;
+	size_t i = s->have++;
+
+	if (i < RECORD_WORDS) {
+		s->word[2 * i] = le64toh(entry[0]);
+		s->word[2 * i + 1] = le64toh(entry[1]);
+	} else {
+		memcpy(s->frame + (i - RECORD_WORDS) * RECORD_ENTRY_BYTES, entry,
+			RECORD_ENTRY_BYTES);
+	}
+	if (s->have == RECORD_WORDS) {
+		uint64_t bytes = s->word[2 * RECORD_WORDS - 1];
+
+		if (bytes > LIMIT_CURSOR_BYTES)
+			return damaged(s, number);
+		s->want = record_begin_entries(bytes) - 1;
+	}
+	if (s->have < s->want)
+		return true;
+	s->want = 0;
+	return add_section(s, number);
+}
+
+static bool scan_entry(struct scan *s, uint64_t number, const uint64_t entry[2])
+{
+	uint64_t position = le64toh(entry[0]);
+
+	if (record_is_beginning(entry, RECORD_ENTRY_BYTES)) {
+		s->kind = le64toh(entry[1]) & (RECORD_FIRST | RECORD_PASS);
+		s->have = 0; /* also within a beginning, which is then incomplete */
+		s->want = RECORD_WORDS;
 		return true;
 	}
-	if (first == RECORD_BEGIN || (!s->begun && s->words == 0)) {
-		ctl_fail("%s: not a record, of a newer version of tokend, or damaged at entry "
+	if (s->want > 0)
+		return scan_beginning(s, number, entry);
+	if (position == RECORD_BEGIN || !s->begun) {
+		ctl_fail("%s: not a record, of another version of tokend, or damaged at entry "
 			 "%" PRIu64,
 			s->path, number);
 		return false;
-	}
-	if (s->words > 0) {
-		size_t i = RECORD_WORDS - s->words--;
-
-		s->word[2 * i] = first;
-		s->word[2 * i + 1] = second;
-		return s->words > 0 || add_section(s, number);
 	}
 
 	struct record_section *section = &s->records->section[s->records->sections - 1];
 
 	section->rows++;
-	if (first >= section->top)
-		section->top = first + 1;
+	if (position >= section->top)
+		section->top = position + 1;
 	return true;
 }
 
-static bool scan_file(struct records *r, uint32_t file, uint64_t identity, const char *stream)
+static bool scan_file(struct records *r, uint32_t file, bool given)
 {
 	struct scan s = {.records = r,
 		.path = r->file[file].path,
-		.stream = stream,
-		.identity = identity,
+		.given = given,
 		.file = file,
 		.before = r->sections};
 	struct record_tape tape;
-	uint64_t first, second, number = 0;
+	uint64_t entry[2], number = 0;
 	int got = -1;
 
 	record_tape_init(&tape, r);
 	if (record_tape_file(&tape, file))
-		while ((got = record_tape_next(&tape, &first, &second)) == 1)
-			if (!scan_entry(&s, number++, first, second)) {
+		while ((got = record_tape_next(&tape, entry)) == 1)
+			if (!scan_entry(&s, number++, entry)) {
 				got = -1;
 				break;
 			}
@@ -315,11 +337,14 @@ static bool scan_file(struct records *r, uint32_t file, uint64_t identity, const
 	return got == 0;
 }
 
-bool records_read(struct records *r, uint64_t identity, const char *stream)
+bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor)
 {
+	r->s = s;
 	drop_repeated(r);
+	if (cursor && !records_order_add(r, cursor))
+		return false;
 	for (size_t i = 0; i < r->files; i++)
-		if (!scan_file(r, (uint32_t)i, identity, stream))
+		if (!scan_file(r, (uint32_t)i, cursor))
 			return false;
 	if (r->sections == 0) {
 		ctl_fail("%s%s: nothing was recorded", r->file[0].path,
@@ -333,8 +358,11 @@ void records_free(struct records *r)
 {
 	for (size_t i = 0; i < r->files; i++)
 		free(r->file[i].path);
-	for (size_t i = 0; i < r->peers; i++)
+	for (size_t i = 0; i < r->peers; i++) {
 		free(r->peer[i].generation);
+		free(r->peer[i].force);
+	}
+	records_orders_free(r);
 	free(r->file);
 	free(r->section);
 	free(r->peer);

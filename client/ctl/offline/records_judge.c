@@ -2,9 +2,11 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/grow.h"
+#include "client/ctl/offline/record_order.h"
 #include "client/ctl/offline/record_tape.h"
 #include "proto/phrases.h"
 
+#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,7 +156,7 @@ static void set_limits(struct record_peer *p)
 static bool find_last(const struct records *r, struct record_section *s)
 {
 	struct record_tape tape;
-	uint64_t position, checksum;
+	uint64_t entry[2];
 	int got = -1;
 
 	if (s->top <= s->limit) {
@@ -163,9 +165,12 @@ static bool find_last(const struct records *r, struct record_section *s)
 	}
 	record_tape_init(&tape, r);
 	if (record_tape_section(&tape, s))
-		while ((got = record_tape_next(&tape, &position, &checksum)) == 1)
+		while ((got = record_tape_next(&tape, entry)) == 1) {
+			uint64_t position = le64toh(entry[0]);
+
 			if (position < s->limit && position >= s->last)
 				s->last = position + 1;
+		}
 	record_tape_close(&tape);
 	return got == 0;
 }
@@ -176,6 +181,8 @@ static bool judge(const struct records *r, struct record_peer *p)
 	for (size_t i = 0; i < p->sections; i++)
 		if (!place_section(p, i))
 			return false;
+	if (!records_force(p))
+		return false;
 	set_limits(p);
 	qsort(p->section, p->sections, sizeof(*p->section), by_place);
 	for (size_t i = 0; i < p->sections; i++)

@@ -78,7 +78,7 @@ static bool add_proof(struct job *j, struct proof *p, struct report_count *count
 	if (!proof_run(p))
 		return false;
 	report_count_end(count);
-	proof_verdict(p, true, verdict);
+	proof_verdict(p, verdict);
 	if (!j->bad)
 		memcpy(j->verdict, verdict, sizeof(verdict));
 	j->bad = j->bad || proof_findings(p) > 0;
@@ -90,21 +90,17 @@ static bool add_pass(struct job *j, const struct record_peer *peer)
 {
 	struct proof_range range = {0};
 	struct report_count count;
-	struct proof p = {.s = j->page.s,
-		.history = j->page.history,
-		.records = &j->records,
-		.peer = peer,
-		.row = report_count_row,
-		.context = &count};
+	struct proof p = {
+		.records = &j->records, .peer = peer, .row = report_count_row, .context = &count};
 
-	if (!proof_range_set(&range, j->page.history, &j->records, peer->pass))
+	if (!proof_range_set(&range, &j->records, peer))
 		return false;
 	p.from = range.from;
 	p.to = range.to;
 	if (p.to > j->page.end)
 		j->page.end = p.to;
 
-	bool done = report_count_begin(&count, p.from, p.to, j->page.history->cursor.datasets)
+	bool done = report_count_begin(&count, p.from, p.to, (uint32_t)j->records.datasets)
 			    ? add_proof(j, &p, &count)
 			    : ctl_fail(PHRASE_MEMORY) == CTL_OK;
 
@@ -167,8 +163,7 @@ static int report_stream(const char *config, const char *stream, const char *run
 	if (ctl_history_open(&history, &s, NULL, 0, run)) {
 		for (int i = 0; good && i < records; i++)
 			good = records_add(&j.records, record[i]);
-		if (good && (records == 0 || records_read(&j.records,
-						     record_identity(&s.stream->begin), stream)))
+		if (good && (records == 0 || records_read(&j.records, &s, NULL)))
 			status = write_page(&j, path);
 		records_free(&j.records);
 		ctl_history_close(&history);

@@ -18,15 +18,14 @@ bool report_count_begin(struct report_count *c, uint64_t from, uint64_t to, uint
 	return c->served && c->total && c->epochs && c->rank;
 }
 
-void report_count_row(void *context, uint64_t position, const struct order_place *place)
+void report_count_row(void *context, uint64_t position, uint32_t d, uint64_t epoch)
 {
 	struct report_count *c = context;
-	uint32_t d = place->dataset;
 
 	c->served[(position - c->from) / c->step * c->datasets + d]++;
 	c->total[d]++;
-	if (place->epoch >= c->epochs[d])
-		c->epochs[d] = place->epoch + 1;
+	if (epoch >= c->epochs[d])
+		c->epochs[d] = epoch + 1;
 }
 
 static int by_total(const void *a, const void *b, void *context)

@@ -20,7 +20,7 @@ struct report_count {
 /* False: out of memory. Call report_count_free() either way. */
 bool report_count_begin(struct report_count *c, uint64_t from, uint64_t to, uint32_t datasets);
 /* The row() of a struct proof. */
-void report_count_row(void *context, uint64_t position, const struct order_place *place);
+void report_count_row(void *context, uint64_t position, uint32_t dataset, uint64_t epoch);
 /* Sorts the datasets. */
 void report_count_end(struct report_count *c);
 void report_count_free(struct report_count *c);

@@ -106,7 +106,7 @@ static void put_served(const struct report_page *p, const struct proof *proof)
 static void put_datasets(
 	const struct report_page *p, const struct proof *proof, const struct report_count *count)
 {
-	const struct cursor *c = &p->history->cursor;
+	const struct record_dataset *dataset = proof->records->dataset;
 	FILE *to = p->to;
 
 	fputs("<h2>Datasets</h2>\n<table><tr><th>dataset<th class=n>samples<th class=n>share"
@@ -114,10 +114,10 @@ static void put_datasets(
 		to);
 	for (uint32_t i = 0; i < count->datasets; i++) {
 		uint32_t d = count->rank[i];
-		uint64_t windows = c->order[d].windows;
+		uint64_t windows = dataset[d].windows;
 
 		fputs("<tr><td>", to);
-		html_text(to, c->dataset[d].name);
+		html_text(to, dataset[d].name);
 		fprintf(to,
 			"<td class=n>%" PRIu64 "<td class=n>%.1f %%<td class=n>%" PRIu64
 			"<td class=n>%.2f<td class=n>%" PRIu64 "\n",
@@ -132,14 +132,14 @@ static void put_datasets(
 
 /* ---- charts ---- */
 
-static void put_keys(const struct report_page *p, const struct report_count *count)
+static void put_keys(
+	const struct report_page *p, const struct proof *proof, const struct report_count *count)
 {
-	const struct cursor *c = &p->history->cursor;
 	uint32_t n = report_coloured(count);
 
 	fputs("<p>", p->to);
 	for (uint32_t i = 0; i < n; i++)
-		chart_key(p->to, i, c->dataset[count->rank[i]].name);
+		chart_key(p->to, i, proof->records->dataset[count->rank[i]].name);
 	if (n < count->datasets)
 		chart_key(p->to, n, "all others");
 	fputs("</p>\n", p->to);
@@ -190,9 +190,9 @@ static void draw_mix(
 	chart_end(&c);
 }
 
-static double windows_of(const struct report_page *p, const struct report_count *count, uint32_t i)
+static double windows_of(const struct proof *p, const struct report_count *count, uint32_t i)
 {
-	uint64_t windows = p->history->cursor.order[count->rank[i]].windows;
+	uint64_t windows = p->records->dataset[count->rank[i]].windows;
 
 	return windows > 0 ? (double)windows : 1;
 }
@@ -205,7 +205,7 @@ static void draw_epochs(
 	uint32_t n = report_coloured(count);
 
 	for (uint32_t i = 0; i < n; i++) {
-		double epochs = (double)count->total[count->rank[i]] / windows_of(p, count, i);
+		double epochs = (double)count->total[count->rank[i]] / windows_of(proof, count, i);
 
 		c.y1 = epochs > c.y1 ? epochs : c.y1;
 	}
@@ -220,7 +220,7 @@ static void draw_epochs(
 
 			sum += (double)report_served(count, at, i, false);
 			x[at + 1] = (double)(end < proof->to ? end : proof->to);
-			y[at + 1] = sum / windows_of(p, count, i);
+			y[at + 1] = sum / windows_of(proof, count, i);
 		}
 		chart_line(&c, i, x, y, count->points + 1);
 	}
@@ -322,7 +322,7 @@ bool report_page_pass(const struct report_page *p, const struct proof *proof,
 	put_datasets(p, proof, count);
 	draw_mix(p, proof, count);
 	draw_epochs(p, proof, count);
-	put_keys(p, count);
+	put_keys(p, proof, count);
 	return put_lives(p, proof);
 }
 

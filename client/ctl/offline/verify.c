@@ -12,7 +12,6 @@
 #include "client/ctl/offline/proof_report.h"
 #include "client/ctl/offline/proof_verdict.h"
 #include "client/ctl/offline/records.h"
-#include "client/ctl/offline/run_cursor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,22 +31,21 @@ struct query {
 
 static int prove_peer(struct proof *p, const struct query *q)
 {
-	bool mixes_given = q->run || q->cursor_count > 0, done = proof_run(p);
+	bool done = proof_run(p);
 	struct ctl_out out = {0};
 	int status = CTL_FAILED;
 
 	if (done && q->json)
-		proof_put_json(&out, p, mixes_given);
+		proof_put_json(&out, p);
 	else if (done)
-		done = proof_put_text(&out, p, mixes_given);
+		done = proof_put_text(&out, p);
 	if (done)
 		status = ctl_finish(&out, proof_findings(p) > 0 ? CTL_FAILED : CTL_OK);
 	proof_free(p);
 	return status;
 }
 
-static int with_records(const struct query *q, const struct ctl_stream *s,
-	const struct ctl_history *h, const struct records *r)
+static int with_records(const struct query *q, const struct records *r)
 {
 	int status = CTL_OK;
 
@@ -56,15 +54,11 @@ static int with_records(const struct query *q, const struct ctl_stream *s,
 
 		if (!proof_range_reached(&range, r, r->peer[i].pass))
 			continue;
-		if (!proof_range_set(&range, h, r, r->peer[i].pass))
+		if (!proof_range_set(&range, r, &r->peer[i]))
 			return CTL_FAILED;
 
-		struct proof p = {.s = s,
-			.history = h,
-			.records = r,
-			.peer = &r->peer[i],
-			.from = range.from,
-			.to = range.to};
+		struct proof p = {
+			.records = r, .peer = &r->peer[i], .from = range.from, .to = range.to};
 
 		if (prove_peer(&p, q) != CTL_OK)
 			status = CTL_FAILED;
@@ -77,20 +71,18 @@ static int answer(struct query *q)
 	struct ctl_history history = {0};
 	struct records records = {0};
 	struct ctl_stream s;
-	char run[LIMIT_NAME_BYTES + 1];
 	int status = CTL_FAILED;
-	bool good = ctl_stream_open(&s, q->config, q->stream);
+	bool given = q->run || q->cursor_count > 0,
+	     good = ctl_stream_open(&s, q->config, q->stream);
 
 	if (!good)
 		return CTL_FAILED;
 	for (unsigned i = 0; good && i < q->path_count; i++)
 		good = records_add(&records, q->paths[i]);
-	if (good && !q->run && q->cursor_count == 0 && records_run(&records, run) &&
-		run_cursor_exists(s.config, q->stream, run, true))
-		q->run = run;
-	good = good && ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run);
-	if (good && records_read(&records, record_identity(&s.stream->begin), q->stream))
-		status = with_records(q, &s, &history, &records);
+	if (good && given)
+		good = ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run);
+	if (good && records_read(&records, &s, given ? &history.cursor : NULL))
+		status = with_records(q, &records);
 	records_free(&records);
 	ctl_history_close(&history);
 	ctl_stream_close(&s);
@@ -113,8 +105,13 @@ static const struct ctl_option options[] = {
 		.value = "POSITION",
 		.most = UINT64_MAX,
 		.help = "end of the range, not included; default: the end of the records"},
-	[CURSOR] = CTL_HISTORY_CURSOR,
-	[RUN] = CTL_HISTORY_RUN,
+	[CURSOR] = {.name = "cursor",
+		.kind = CTL_LIST,
+		.value = "FILE",
+		.help = "cursor that counts for all rows; default: those in the records"},
+	[RUN] = {.name = "run",
+		.value = "RUN",
+		.help = "run whose last cursor in state_dir counts for all rows"},
 	[JSON] = CTL_JSON_OPTION,
 };
 
@@ -170,9 +167,8 @@ const struct ctl_command ctl_verify = {
 		 "that `tokctl skip` left out; void, rows undone by restarts; outside, rows "
 		 "outside the range; generations, the number of stretches with one world and "
 		 "micro_batch; and sum, which is equal for all runs over the same samples.\n\n"
-		 "The mixes are those of the run that the records' file names name, from its mix "
-		 "log. If the files were renamed, or the log is not on this node, give --run, or "
-		 "cursors of the run with --cursor.",
+		 "Each row is compared with the order of the cursor that its record has. "
+		 "--cursor or --run takes another one for all rows.",
 	.examples = CTL_EXAMPLES({"prove a run from the records of all its ranks",
 		"tokctl verify train records -c tokend.yaml"}),
 	.options = options,

@@ -33,15 +33,14 @@ struct file {
 };
 
 struct ctl_windows {
-	const struct cursor *cursor; /* its datasets are those of the places */
-	const struct dataset **map;  /* [cursor->datasets] */
+	const struct dataset *first; /* of the stream */
 	struct frames *frames;	     /* decoded frames of all files */
 	uint64_t window_bytes;
 	bool stores; /* a dataset is in a store */
 	struct file file[OPEN_FILES];
 };
 
-struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ctl_history *h)
+struct ctl_windows *ctl_windows_open(const struct ctl_stream *s)
 {
 	struct ctl_windows *reader = calloc(1, sizeof(*reader));
 
@@ -51,17 +50,15 @@ struct ctl_windows *ctl_windows_open(const struct ctl_stream *s, const struct ct
 		pthread_mutex_init(&reader->file[i].lock, NULL);
 		pthread_cond_init(&reader->file[i].unused, NULL);
 	}
-	reader->cursor = &h->cursor;
+	reader->first = s->stream->dataset;
 	reader->stores = s->stores;
-	reader->window_bytes = (h->cursor.seq_len + h->cursor.extra) * s->stream->token_bytes;
-	reader->map = calloc(h->cursor.datasets, sizeof(const struct dataset *));
+	reader->window_bytes =
+		(s->stream->begin.seq_len + s->stream->begin.extra) * s->stream->token_bytes;
 	reader->frames = frames_new(dataset_frames_budget(s->config));
-	if (!reader->map || !reader->frames) {
-		ctl_windows_close(reader);
-		return NULL;
-	}
-	stream_map(s->stream, &h->cursor, reader->map);
-	return reader;
+	if (reader->frames)
+		return reader;
+	ctl_windows_close(reader);
+	return NULL;
 }
 
 /* Opens @fd as a shard, which must be the one that was listed. False: @fault. */
@@ -108,10 +105,10 @@ static bool open_file(const struct ctl_windows *reader, struct file *file,
 }
 
 /* The open shard, which is kept until it is released. NULL: @fault. */
-static struct file *acquire(
-	struct ctl_windows *reader, uint32_t d, uint64_t shard, struct fault *fault)
+static struct file *acquire(struct ctl_windows *reader, const struct dataset *dataset,
+	uint64_t shard, struct fault *fault)
 {
-	const struct dataset *dataset = reader->map[d];
+	uint64_t d = (uint64_t)(dataset - reader->first);
 	struct file *file = &reader->file[(shard + d) % OPEN_FILES];
 	bool fine = true;
 
@@ -136,20 +133,20 @@ static void release(struct file *file)
 }
 
 /* Any thread. */
-static bool read_window(struct ctl_windows *reader, const struct order_place *place, void *tokens,
-	struct fault *fault)
+static bool read_window(
+	struct ctl_windows *reader, const struct ctl_window *w, void *tokens, struct fault *fault)
 {
-	uint32_t d = place->dataset;
-	const struct dataset *dataset = reader->map[d];
+	uint32_t d = w->place.dataset;
+	const struct dataset *dataset = w->dataset;
 	uint64_t shard, offset;
 
 	if (!dataset)
 		return fault_set(fault, FAULT_ARGUMENT, "",
 			"dataset %s: no longer in the config, so its tokens cannot be read",
-			reader->cursor->dataset[d].name);
-	table_locate(&dataset->table, &reader->cursor->order[d], reader->cursor->seed, place->epoch,
-		place->window, &shard, &offset);
-	struct file *file = acquire(reader, d, shard, fault);
+			w->cursor->dataset[d].name);
+	table_locate(&dataset->table, &w->cursor->order[d], w->cursor->seed, w->place.epoch,
+		w->place.window, &shard, &offset);
+	struct file *file = acquire(reader, dataset, shard, fault);
 
 	if (!file)
 		return false;
@@ -173,7 +170,7 @@ uint64_t ctl_windows_block(const struct ctl_windows *reader)
 
 struct block {
 	struct ctl_windows *reader;
-	const struct order_place *place;
+	const struct ctl_window *window;
 	char *tokens;
 	uint64_t n;
 	_Atomic uint64_t next;
@@ -190,7 +187,7 @@ static void *read_some(void *context)
 	for (uint64_t i; (i = atomic_fetch_add(&b->next, 1)) < b->n;) {
 		void *to = b->tokens + i * b->reader->window_bytes;
 
-		if (read_window(b->reader, &b->place[i], to, &fault))
+		if (read_window(b->reader, &b->window[i], to, &fault))
 			continue;
 		pthread_mutex_lock(&b->lock);
 		if (i < b->failed) {
@@ -204,10 +201,10 @@ static void *read_some(void *context)
 }
 
 uint64_t ctl_windows_read(
-	struct ctl_windows *reader, const struct order_place *place, uint64_t n, void *tokens)
+	struct ctl_windows *reader, const struct ctl_window *window, uint64_t n, void *tokens)
 {
 	struct block b = {.reader = reader,
-		.place = place,
+		.window = window,
 		.tokens = tokens,
 		.n = n,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -231,6 +228,5 @@ void ctl_windows_close(struct ctl_windows *reader)
 		close_file(&reader->file[i]);
 	if (reader->frames)
 		frames_free(reader->frames);
-	free(reader->map);
 	free(reader);
 }
