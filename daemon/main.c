@@ -46,18 +46,15 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	struct reload_past *past, struct cgroup *cgroup, const _Atomic uint64_t *rereads)
 {
 	const struct config *config = catalog->config;
-	struct reading reading = reading_plan(catalog, stores);
-	char note[LIMIT_TEXT_BYTES];
+	struct reading reading;
 	struct fault fault;
-	struct reader *reader = reading_fits_stores(catalog, &fault)
-					? reader_open(&reading.options, note, sizeof(note), &fault)
-					: NULL;
+	struct reader *reader = reading_open(catalog, stores, &reading, &fault);
 
 	if (!reader)
 		return notify_failed_start(fault.text);
 	store_patience(stores, 0);
-	if (note[0])
-		log_line(LOG_NOTE, "%s", note);
+	if (reading.note[0])
+		log_line(LOG_NOTE, "%s", reading.note);
 	for (uint32_t i = 0; i < config->streams; i++)
 		plan_log(&catalog->stream[i]);
 	signal(SIGPIPE, SIG_IGN);
@@ -167,14 +164,22 @@ static void on_reread(void *context, int fd, uint64_t at, uint64_t n, const char
 		path, at, at + n, why);
 }
 
-static int run(const struct options *a, struct reload_past *past)
+/* @text: of the config as it was checked before a reload; -1: of the file. */
+static struct config *load(const struct options *a, int text, struct fault *fault)
+{
+	if (!reading_descriptors(fault))
+		return NULL;
+	return text >= 0 ? config_load_from(text, a->config, fault) : config_load(a->config, fault);
+}
+
+static int run(const struct options *a, struct reload_past *past, int text)
 {
 	_Atomic uint64_t rereads = 0;
 
 	reread_tell(on_reread, &rereads);
 
 	struct fault fault;
-	struct config *config = reading_descriptors(&fault) ? config_load(a->config, &fault) : NULL;
+	struct config *config = load(a, text, &fault);
 	struct cgroup *cgroup = config && !a->check ? cgroup_find("") : NULL;
 
 	if (config && !a->check)
@@ -206,21 +211,21 @@ int main(int argc, char **argv)
 	struct reload_past past;
 	struct fault fault;
 	int code;
-	bool again = reload_taken(&past);
+	int text = reload_taken(&past);
 
-	if (!again)
+	if (text < 0)
 		past = (struct reload_past){.listener = {.fd = -1, .lock_fd = -1}};
 	if (!options_parse(&a, argc, argv, &code))
 		return code;
 	a.argv = argv;
-	if (!again && a.private_lock >= 0 &&
+	if (text < 0 && a.private_lock >= 0 &&
 		!listener_take(&past.listener, a.socket, a.private_lock, &fault)) {
 		fprintf(stderr, "tokend: %s\n", fault.text);
 		return 1;
 	}
 	log_start();
 	notify_starting(true);
-	code = run(&a, &past);
+	code = run(&a, &past, text);
 	listener_close(&past.listener);
 	if (code != 0 && !a.check)
 		back_off();

@@ -81,6 +81,7 @@ void config_free(struct config *config)
 	for (uint32_t i = 0; i < config->stores; i++)
 		store_free(&config->store[i]);
 	free(config->store);
+	free(config->text);
 	free(config->cache_dir);
 	for (uint32_t i = 0; i < config->streams; i++)
 		stream_free(&config->stream[i]);

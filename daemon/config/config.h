@@ -84,7 +84,9 @@ struct config_stream {
 
 struct config {
 	char *path;
-	uint64_t digest; /* order_checksum() of the file's bytes: equal files, equal digests */
+	char *text; /* the file's bytes, for a reload */
+	size_t text_bytes;
+	uint64_t digest; /* order_checksum() of the text: equal files, equal digests */
 	char *directory; /* of the file: relative dataset paths start here */
 	char *socket;	 /* absolute */
 	char *state_dir; /* absolute */
@@ -114,6 +116,8 @@ struct config {
  * is the whole line that users see (refuse.h). Defaults are in the tables of keys (schema.h).
  */
 struct config *config_load(const char *path, struct fault *fault);
+/* The same with its bytes from @fd, which it closes. */
+struct config *config_load_from(int fd, const char *path, struct fault *fault);
 void config_free(struct config *config);
 /* Writes the absolute path of @written, which may be relative to the config's directory, or the URL
  * that it is, to @path. False: it does not fit. */

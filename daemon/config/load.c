@@ -188,8 +188,9 @@ static bool parse(FILE *file, struct config *config, struct fault *fault)
 		.index = FAULT_NO_INDEX,
 		.fault = fault};
 
-	if (!yaml_load(&s, file, &config->digest))
+	if (!yaml_load(&s, file, &config->text, &config->text_bytes))
 		return false;
+	config->digest = order_checksum(config->text, config->text_bytes);
 	bool done = take_document(&s, config);
 
 	yaml_document_delete(&document);
@@ -215,22 +216,14 @@ static bool set_path(struct config *config, const char *path)
 	return config->path && config->directory;
 }
 
-struct config *config_load(const char *path, struct fault *fault)
+struct config *config_load_from(int fd, const char *path, struct fault *fault)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
-	struct config *config = NULL;
+	struct config *config = file ? calloc(1, sizeof(*config)) : NULL;
 	struct stat st;
 
-	if (!file) {
-		fault_errno(fault, errno, "",
-			"%s: cannot be opened: %s; check the path given with -c", path,
-			strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return NULL;
-	}
-	config = calloc(1, sizeof(*config));
+	if (!file && fd >= 0)
+		close(fd);
 	if (!config || !set_path(config, path) || fstat(fd, &st) < 0)
 		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
 	else if (!S_ISREG(st.st_mode)) /* a FIFO would wait for its writer */
@@ -242,6 +235,18 @@ struct config *config_load(const char *path, struct fault *fault)
 	config_free(config);
 	config = NULL;
 out:
-	fclose(file);
+	if (file)
+		fclose(file);
 	return config;
+}
+
+struct config *config_load(const char *path, struct fault *fault)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd >= 0)
+		return config_load_from(fd, path, fault);
+	fault_errno(fault, errno, "", "%s: cannot be opened: %s; check the path given with -c",
+		path, strerror(errno));
+	return NULL;
 }

@@ -5,8 +5,6 @@
  */
 #include "daemon/config/yaml_load.h"
 
-#include "proto/order.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,12 +143,12 @@ static bool compose(struct schema *s, const struct text *text)
 	return done;
 }
 
-bool yaml_load(struct schema *s, FILE *file, uint64_t *digest)
+bool yaml_load(struct schema *s, FILE *file, char **text, size_t *text_bytes)
 {
-	struct text text = {0};
-	bool done = read_text(s, file, &text) && check_depth(s, &text) && compose(s, &text);
+	struct text read = {0};
+	bool done = read_text(s, file, &read) && check_depth(s, &read) && compose(s, &read);
 
-	*digest = done ? order_checksum(text.bytes, text.n) : 0;
-	free(text.bytes);
+	*text = (char *)read.bytes;
+	*text_bytes = read.n;
 	return done;
 }

@@ -10,8 +10,8 @@
  * Loads @file into *s->document, which the caller deletes with yaml_document_delete(). False and
  * s->fault: the file cannot be read, is larger than 16 MiB, is not valid YAML, is nested
  * deeper than 32 levels, or contains a second document. The document is then already deleted.
- * *@digest: order_checksum() of its bytes.
+ * The caller frees *@text, the file's bytes, after a failure too.
  */
-bool yaml_load(struct schema *s, FILE *file, uint64_t *digest);
+bool yaml_load(struct schema *s, FILE *file, char **text, size_t *text_bytes);
 
 #endif

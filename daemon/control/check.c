@@ -1,12 +1,10 @@
 #include "daemon/control/plan.h"
 
 #include "daemon/catalog/dataset_fetch.h"
-#include "daemon/config/refuse.h"
 #include "daemon/control/listen.h"
 #include "daemon/control/log.h"
 #include "daemon/control/reading.h"
 #include "daemon/control/session_memory.h"
-#include "daemon/store/cache.h"
 #include "proto/wire.h"
 
 #include <assert.h>
@@ -282,19 +280,6 @@ static bool check_socket(const struct config *config)
 	return false;
 }
 
-/* The cache of a daemon that may be running. */
-static bool check_cache(const struct config *config)
-{
-	struct fault fault, cause;
-
-	if (!config->cache_dir || store_cache_suits(config->cache_dir, config->cache_bytes, &cause))
-		return true;
-	config_refuse(&fault, config->path, config->cache_line, cause.field, FAULT_NO_INDEX, "%s",
-		cause.text);
-	log_line(LOG_ERROR, "%s", fault.text);
-	return false;
-}
-
 /* Names the provider of each store's credentials. */
 static void print_stores(struct stores *stores)
 {
@@ -314,18 +299,13 @@ static void print_stores(struct stores *stores)
 int check_run(const struct catalog *catalog, struct stores *stores)
 {
 	const struct config *config = catalog->config;
-	struct reading reading = reading_plan(catalog, stores);
-	char note[LIMIT_TEXT_BYTES];
+	struct reading reading;
 	struct fault fault;
-	struct reader *reader = reader_open(&reading.options, note, sizeof(note), &fault);
+	struct reader *reader = reading_open(catalog, stores, &reading, &fault);
 	bool fine = reader != NULL;
 
 	if (!reader)
-		log_line(LOG_ERROR, "%s: %s", config->path, fault.text);
-	if (!reading_fits_stores(catalog, &fault)) {
 		log_line(LOG_ERROR, "%s", fault.text);
-		fine = false;
-	}
 	for (uint32_t i = 0; i < config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
 
@@ -339,7 +319,10 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 	}
 	fine &= check_state_dir(config);
 	fine &= check_socket(config);
-	fine &= check_cache(config);
+	if (!reading_fits_cache(config, &fault)) {
+		log_line(LOG_ERROR, "%s", fault.text);
+		fine = false;
+	}
 	reader_close(reader);
 	print_stores(stores);
 	return fine ? 0 : 1;

@@ -1,7 +1,9 @@
 #include "daemon/control/reading.h"
 
+#include "daemon/config/refuse.h"
 #include "daemon/control/log.h"
 #include "daemon/engine/engine.h"
+#include "daemon/store/cache.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -182,7 +184,18 @@ struct stores *reading_stores(const struct config *config, bool cache, struct fa
 		fault);
 }
 
-bool reading_fits_stores(const struct catalog *catalog, struct fault *fault)
+bool reading_fits_cache(const struct config *config, struct fault *fault)
+{
+	struct fault cause;
+
+	return !config->cache_dir ||
+	       store_cache_suits(config->cache_dir, config->cache_bytes, &cause) ||
+	       config_refuse(fault, config->path, config->cache_line, cause.field, FAULT_NO_INDEX,
+		       "%s", cause.text);
+}
+
+/* Whether an eighth of memory: is enough for the windows of @catalog. */
+static bool fits_stores(const struct catalog *catalog, struct fault *fault)
 {
 	const struct config *config = catalog->config;
 	const struct stream *s = largest_stored(catalog);
@@ -229,13 +242,14 @@ unsigned reading_queue(const struct dataset *dataset, unsigned queues)
 	return 1 + store_number(object.bucket) % queues;
 }
 
-struct reading reading_plan(const struct catalog *catalog, struct stores *stores)
+struct reader *reading_open(const struct catalog *catalog, struct stores *stores,
+	struct reading *reading, struct fault *fault)
 {
 	const struct config *config = catalog->config;
 	struct descriptors descriptors = share_descriptors();
 	unsigned each = 1 + any_dataset(catalog, is_indexed) + any_dataset(catalog, is_masked);
 
-	struct reading reading = {
+	*reading = (struct reading){
 		.options =
 			{
 				.io = config->io,
@@ -255,8 +269,15 @@ struct reading reading_plan(const struct catalog *catalog, struct stores *stores
 		.sessions = descriptors.sessions,
 	};
 
-	plan_stores(&reading, catalog);
-	return reading;
+	plan_stores(reading, catalog);
+	if (!fits_stores(catalog, fault))
+		return NULL;
+	struct reader *reader =
+		reader_open(&reading->options, reading->note, sizeof(reading->note), fault);
+
+	if (!reader)
+		fault_prefix(fault, "%s: ", config->path);
+	return reader;
 }
 
 void reading_cap_memory(struct config *config, const struct cgroup *cgroup)

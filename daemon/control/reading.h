@@ -9,7 +9,8 @@
 
 struct reading {
 	struct reader_options options;
-	unsigned sessions; /* clients at most; other descriptors are for shards */
+	char note[LIMIT_TEXT_BYTES]; /* as reader_open() */
+	unsigned sessions;	     /* clients at most; other descriptors are for shards */
 	/* Datasets in stores. 0: there are none. */
 	unsigned store_queues; /* of the engine */
 	unsigned store_depth;  /* of each */
@@ -21,10 +22,11 @@ bool reading_descriptors(struct fault *fault);
 /* The stores of @config's datasets, for a start. @cache: with the config's, which only one process
  * may use. */
 struct stores *reading_stores(const struct config *config, bool cache, struct fault *fault);
-/* Whether an eighth of memory: is enough for the windows of @catalog. False: @fault. */
-bool reading_fits_stores(const struct catalog *catalog, struct fault *fault);
-/* Raises the limit of descriptors. @stores: of the catalog's datasets. */
-struct reading reading_plan(const struct catalog *catalog, struct stores *stores);
+/* Whether a daemon could use the config's cache, also if one does. Waits for its disk. */
+bool reading_fits_cache(const struct config *config, struct fault *fault);
+/* Opens the reader of @catalog, and fills @reading. @stores: of its datasets. NULL: @fault. */
+struct reader *reading_open(const struct catalog *catalog, struct stores *stores,
+	struct reading *reading, struct fault *fault);
 /* Is any of the stream's datasets in a store, and in window mode? */
 bool reading_by_window(const struct stream *s);
 /* Bytes that reading needs, which count in `memory:`. */

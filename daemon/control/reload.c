@@ -1,11 +1,9 @@
 #include "daemon/control/reload.h"
 
-#include "daemon/config/refuse.h"
 #include "daemon/control/announce.h"
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
-#include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 
 #include <errno.h>
@@ -25,7 +23,6 @@ extern char **environ;
 #define PAST "TOKEND_PAST" /* the number of a memfd */
 
 enum { LATE_MS = 5000, PAUSE_MS = 5000, POLL_MS = 5 };
-static const uint64_t MAGIC = UINT64_C(0x746f6b656e642121);
 
 /* ---- the check, in the pool ---- */
 
@@ -34,45 +31,39 @@ static bool same_text(const char *a, const char *b)
 	return a == b || (a && b && strcmp(a, b) == 0);
 }
 
+/* Whether all that changes is what a reload can change. */
 static bool keeps_places(const struct config *is, const struct config *was, struct fault *fault)
 {
 	bool socket = same_text(is->socket, was->socket);
 
-	if (socket && same_text(is->state_dir_written, was->state_dir_written))
-		return true;
-	return fault_set(fault, FAULT_ARGUMENT, "",
-		"%s: %s needs a restart; restart tokend, or put the former value back", is->path,
-		socket ? "state_dir:" : "socket:");
+	return (socket && same_text(is->state_dir_written, was->state_dir_written)) ||
+	       fault_set(fault, FAULT_ARGUMENT, "",
+		       "%s: %s needs a restart; restart tokend, or put the former value back",
+		       is->path, socket ? "state_dir:" : "socket:");
 }
 
-/* Can a start read the shards of r->catalog in the ways that the config asks for? */
-static bool can_read(struct reload *r)
-{
-	struct reading reading = reading_plan(r->catalog, r->stores);
-	struct reader *reader;
-	char note[LIMIT_TEXT_BYTES];
-
-	if (!reading_fits_stores(r->catalog, &r->fault))
-		return false;
-	reader = reader_open(&reading.options, note, sizeof(note), &r->fault);
-	reader_close(reader);
-	r->staging_bytes = reading_memory(&reading);
-	return reader != NULL;
-}
-
+/* All that may make a start with the config fail. Also tries the cache's disk: a thread that it
+ * does not answer would hold up execve(). */
 static bool check(struct reload *r)
 {
-	const struct control *control = r->control;
+	const struct config *was = r->control->config;
+	struct reading reading;
+	struct reader *reader;
 
-	r->config = config_load(control->config->path, &r->fault);
-	if (!r->config || !keeps_places(r->config, control->config, &r->fault))
+	r->config = config_load(was->path, &r->fault);
+	if (!r->config || !keeps_places(r->config, was, &r->fault))
 		return false;
-	reading_cap_memory(r->config, control->cgroup);
-	r->stores = reading_stores(r->config, false, &r->fault);
-	if (!r->stores || r->stopped)
+	reading_cap_memory(r->config, r->control->cgroup);
+	bool other = !same_text(r->config->cache_dir, was->cache_dir);
+
+	if (!other && !reading_fits_cache(r->config, &r->fault))
 		return false;
-	r->catalog = catalog_open(r->config, r->stores, &r->fault);
-	return r->catalog && can_read(r);
+	r->stores = reading_stores(r->config, other, &r->fault);
+	r->catalog = r->stores ? catalog_open(r->config, r->stores, &r->fault) : NULL;
+	reader = r->catalog ? reading_open(r->catalog, r->stores, &reading, &r->fault) : NULL;
+	r->staging_bytes = reader ? reading_memory(&reading) : 0;
+	reader_close(reader);
+	return reader != NULL;
 }
 
 static void reload_work(uv_work_t *work)
@@ -118,64 +109,23 @@ static bool fits_sessions(struct reload *r)
 		r->config->path, r->config->memory_bytes, rings, r->staging_bytes);
 }
 
-static bool same_stream(const struct stream *a, const struct stream *b)
+static void give_up(struct reload *r)
 {
-	return a->token_bytes == b->token_bytes && a->begin_length == b->begin_length &&
-	       memcmp(a->begin_bytes, b->begin_bytes, a->begin_length) == 0;
-}
-
-/* Logs how the config's streams change. */
-static void log_changes(const struct reload *r)
-{
-	const struct catalog *was = r->control->catalog, *is = r->catalog;
-	unsigned added = 0, changed = 0, removed = 0;
-
-	for (uint32_t i = 0; i < is->config->streams; i++) {
-		const struct stream *now = &is->stream[i];
-		const struct stream *before = catalog_stream(was, now->config->name);
-
-		if (before && same_stream(before, now))
-			continue;
-		added += !before;
-		changed += before != NULL;
-		log_line(LOG_NOTE, "stream %s: %s", now->config->name, before ? "changed" : "new");
-	}
-	for (uint32_t i = 0; i < was->config->streams; i++) {
-		const char *name = was->config->stream[i].name;
-
-		if (catalog_stream(is, name))
-			continue;
-		removed++;
-		log_line(LOG_NOTE, "stream %s: removed", name);
-	}
-	log_line(LOG_NOTE,
-		"%s was read again: digest %016" PRIx64 ", %" PRIu32
-		" streams: %u new, %u changed, %u removed; starting again with it",
-		is->config->path, is->config->digest, is->config->streams, added, changed, removed);
-}
-
-static void drop_check(struct reload *r)
-{
+	uv_timer_stop(&r->timer);
+	data_thread_pause(r->control->data_thread, false);
 	catalog_free(r->catalog);
 	store_close(r->stores);
 	config_free(r->config);
 	r->catalog = NULL;
 	r->stores = NULL;
 	r->config = NULL;
-}
-
-static void give_up(struct reload *r)
-{
-	data_thread_pause(r->control->data_thread, false);
+	r->paused_ms = 0;
 	r->running = false;
-	drop_check(r);
 }
 
 static void refuse(struct reload *r)
 {
 	give_up(r);
-	if (r->stopped)
-		return;
 	snprintf(r->refused, sizeof(r->refused), "%s", fault_line(r->fault.text));
 	r->control->counts.reloads_failed++;
 	r->control->counts.reload_failed = true;
@@ -209,22 +159,35 @@ static void block_signals(bool block)
 	pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
 }
 
+/* Writes what reload_taken() reads. */
+static bool write_past(const struct reload *r, int memfd)
+{
+	const struct config *config = r->config;
+
+	return write(memfd, &r->past, sizeof(r->past)) == sizeof(r->past) &&
+	       write(memfd, config->text, config->text_bytes) == (ssize_t)config->text_bytes &&
+	       lseek(memfd, 0, SEEK_SET) == 0;
+}
+
 /* Returns only if it fails, with r->fault. */
 static void execute(struct reload *r)
 {
 	char number[16];
 	int error, memfd = memfd_create("tokend-reload", MFD_CLOEXEC);
 
-	r->past.magic = MAGIC;
 	r->past.pid = getpid();
 	r->past.reloads = r->control->counts.reloads + 1;
 	r->past.refused = r->control->counts.reloads_failed;
 	snprintf(number, sizeof(number), "%d", memfd);
-	if (memfd >= 0 && pwrite(memfd, &r->past, sizeof(r->past), 0) == sizeof(r->past) &&
-		setenv(PAST, number, 1) == 0) {
-		log_changes(r);
+	if (memfd >= 0 && write_past(r, memfd) && setenv(PAST, number, 1) == 0) {
+		log_line(LOG_NOTE,
+			"%s was read again: digest %016" PRIx64 "; starting again with it",
+			r->config->path, r->config->digest);
 		log_flush();
 		block_signals(true);
+		if (r->again)
+			raise(SIGHUP); /* the config may have changed since the check */
+		r->again = false;
 		keep_open(&r->past, memfd, true);
 		execve("/proc/self/exe", r->argv, environ);
 	}
@@ -238,21 +201,19 @@ static void execute(struct reload *r)
 		strerror(error));
 }
 
-bool reload_taken(struct reload_past *past)
+int reload_taken(struct reload_past *past)
 {
 	const char *number = getenv(PAST);
 	int memfd = number ? atoi(number) : -1;
-	bool ours = memfd > STDERR_FILENO &&
-		    pread(memfd, past, sizeof(*past), 0) == sizeof(*past) && past->magic == MAGIC &&
+	bool ours = memfd > STDERR_FILENO && read(memfd, past, sizeof(*past)) == sizeof(*past) &&
 		    past->pid == getpid();
 
 	unsetenv(PAST);
 	if (!ours)
-		return false;
-	keep_open(past, -1, false);
-	close(memfd);
+		return -1;
+	keep_open(past, memfd, false);
 	prctl(PR_SET_NAME, "tokend"); /* not "exe" */
-	return true;
+	return memfd;
 }
 
 /* Polls, because jobs of clients begin and end meanwhile, and each may delay the end of another. */
@@ -260,18 +221,12 @@ static void on_pause(uv_timer_t *timer)
 {
 	struct reload *r = timer->data;
 	struct reader_busy busy = data_thread_busy(r->control->data_thread);
-	uint64_t waited = uv_now(r->control->loop) - r->paused_ms;
 	bool jobs = r->control->loop->active_reqs.count > 0;
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
 
-	if ((busy.any || jobs) && waited < PAUSE_MS)
-		return;
-	uv_timer_stop(timer);
-	if (!busy.any && !jobs && !r->again) {
+	if (!busy.any && !jobs) {
 		execute(r);
-	} else if (!busy.any && !jobs) {
-		give_up(r);
-		reload_begin(r); /* the config may have changed since the check */
+	} else if (uv_now(r->control->loop) - r->paused_ms < PAUSE_MS) {
 		return;
 	} else {
 		if (busy.dataset)
@@ -290,13 +245,25 @@ static void reload_done(uv_work_t *work, int status)
 	struct reload *r = work->data;
 
 	(void)status;
-	if (r->stopped || !r->checked || !fits_sessions(r)) {
+	if (r->stopped) {
+		give_up(r);
+	} else if (!r->checked || !fits_sessions(r)) {
 		refuse(r);
-		return;
+	} else {
+		r->paused_ms = uv_now(r->control->loop);
+		data_thread_pause(r->control->data_thread, true);
+		uv_timer_start(&r->timer, on_pause, POLL_MS, POLL_MS);
 	}
-	r->paused_ms = uv_now(r->control->loop);
-	data_thread_pause(r->control->data_thread, true);
-	uv_timer_start(&r->pause, on_pause, POLL_MS, POLL_MS);
+}
+
+static void on_late(uv_timer_t *timer)
+{
+	const struct reload *r = timer->data;
+
+	log_line(LOG_WARNING,
+		"%s: reading it again has not ended after %d s; check the storage of its datasets; "
+		"until then the daemon keeps the config that it has",
+		r->control->config->path, LATE_MS / 1000);
 }
 
 void reload_begin(struct reload *r)
@@ -314,33 +281,16 @@ void reload_begin(struct reload *r)
 		(uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000);
 	notify(state);
 	r->running = true;
-	r->late = false;
 	r->since_ms = uv_now(r->control->loop);
-	r->work.data = r;
+	r->work.data = r->timer.data = r;
+	uv_timer_start(&r->timer, on_late, LATE_MS, 0);
 	uv_queue_work(r->control->loop, &r->work, reload_work, reload_done);
-}
-
-void reload_clock(struct reload *r)
-{
-	if (!r->running || r->late || uv_now(r->control->loop) - r->since_ms < LATE_MS)
-		return;
-	r->late = true;
-	log_line(LOG_WARNING,
-		"%s: reading it again has not ended after %d s; check the storage of its datasets; "
-		"until then the daemon keeps the config that it has",
-		r->control->config->path, LATE_MS / 1000);
 }
 
 void reload_stop(struct reload *r)
 {
-	struct stores *stores;
-
 	r->stopped = true;
-	stores = r->stores;
-	if (stores)
-		store_stop(stores);
-	if (uv_is_active((uv_handle_t *)&r->pause)) {
-		uv_timer_stop(&r->pause);
+	if (r->paused_ms)
 		give_up(r);
-	}
+	uv_close((uv_handle_t *)&r->timer, NULL);
 }

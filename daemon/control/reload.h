@@ -6,7 +6,7 @@
  * execve() that fails changes nothing.
  *
  * /proc/self/exe is executed: the running version, also if its package was replaced. So both
- * images agree on struct reload_past, which they pass in a memfd.
+ * images agree on struct reload_past. A memfd passes it, and the config's text as it was checked.
  *
  * systemd's protocol: RELOADING=1 with the time, then READY=1 from the same process. It suits
  * Type=notify and Type=notify-reload.
@@ -25,7 +25,6 @@ struct control;
 
 /* A process before it executed itself. */
 struct reload_past {
-	uint64_t magic;
 	pid_t pid;
 	bool terminal; /* it had one at its start */
 	struct listener listener;
@@ -34,34 +33,32 @@ struct reload_past {
 
 struct reload {
 	uv_work_t work;
-	uv_timer_t pause; /* initialized by the server; until nothing is in flight */
-	bool running;
-	bool again; /* asked for while it was running */
-	bool late;  /* it has taken long, and that was logged */
-	uint64_t since_ms, paused_ms;
+	uv_timer_t timer; /* initialized by the server */
+	bool running, stopped;
+	bool again;	   /* asked for while it was running */
+	uint64_t since_ms; /* when the last one began */
 	struct control *control;
 	struct reload_past past; /* the next process's */
-	char **argv;		 /* NULL: it cannot be executed again */
-	_Atomic bool stopped;	 /* the daemon is stopping: nothing is done with the outcome */
-	/* The outcome of the work. */
+	char **argv;
+
+	/* ---- the outcome of the check ---- */
 	struct config *config;
-	_Atomic(struct stores *) stores;
+	struct stores *stores;
 	struct catalog *catalog;
 	uint64_t staging_bytes;
 	bool checked;
 	struct fault fault; /* unless checked */
+	uint64_t paused_ms; /* when reading was paused; 0: it is not */
 
-	/* ---- for status ---- */
 	char refused[LIMIT_TEXT_BYTES]; /* why the last one failed; "": it did not */
 };
 
 /* Begins a reload, or notes that another one is to follow the present one. */
 void reload_begin(struct reload *reload);
-/* Call once a second: logs a reload that hangs. */
-void reload_clock(struct reload *reload);
 /* The daemon stops. */
 void reload_stop(struct reload *reload);
-/* Whether this process has executed itself. True: fills @past, whose descriptors are ours again. */
-bool reload_taken(struct reload_past *past);
+/* Whether this process has executed itself: a descriptor with the text of its config, which was
+ * checked, and @past, whose descriptors are ours again. Otherwise -1. */
+int reload_taken(struct reload_past *past);
 
 #endif

@@ -105,7 +105,6 @@ static void leave_if_done(struct server *server)
 	uv_timer_start(&server->second, on_late, PATIENCE_MS, 0);
 	uv_unref((uv_handle_t *)&server->second);
 	uv_close((uv_handle_t *)&server->watchdog, NULL);
-	uv_close((uv_handle_t *)&server->control.reload.pause, NULL);
 	connections_stop(&server->control.connections);
 	uv_unref((uv_handle_t *)&server->news); /* the data thread uses it until it is stopped */
 	for (int i = 0; i < 2; i++)
@@ -225,7 +224,6 @@ static void on_second(uv_timer_t *timer)
 	server_check(server);
 	watch_data_thread(&server->control, now);
 	watch_state_dir(server);
-	reload_clock(&server->control.reload);
 	compare_clock(&server->control);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
 	status_clock(&server->control.stores, now);
@@ -267,8 +265,7 @@ static void start_clocks(struct server *server)
 {
 	uint64_t watchdog = notify_watchdog_ms();
 
-	uv_timer_init(&server->loop, &server->control.reload.pause);
-	server->control.reload.pause.data = &server->control.reload;
+	uv_timer_init(&server->loop, &server->control.reload.timer);
 	uv_timer_init(&server->loop, &server->second);
 	server->second.data = server;
 	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);

@@ -19,6 +19,7 @@ from lib import TOKCTL, TOKEND, Client, Daemon, Witness, datasets, has, refusal,
 from lib import run, status, wait_for, wait_until, with_parent
 from lib.fuse import READ, hanging
 from lib.injected import injected
+from lib.preload import Preload
 from lib.web import metrics
 
 pytestmark = [pytest.mark.asan, pytest.mark.tsan]
@@ -84,7 +85,7 @@ def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
     mixed = {**scene.train, "datasets": datasets("web", "code", "law")}
     scene.write(train=mixed, valid={**scene.window, "datasets": datasets("law")})
     log = scene.reload()
-    assert has(log, "2 streams: 1 new, 1 changed, 0 removed", "stream valid: new"), log
+    assert has(log, "was read again", "streams train (web ", "; valid (law "), log
     valid = scene.witness("valid")
     assert valid.step(10)
     valid.close()
@@ -109,7 +110,7 @@ def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
     t.close()
     scene.top["memory"] = 64 << 20
     scene.write(other={**scene.window, "datasets": datasets("web")})
-    assert "1 streams: 1 new, 0 changed, 2 removed" in scene.reload()
+    assert "streams other (web " in scene.reload()
     assert not scene.opened("law/", "code/"), "their space can be freed"
     assert has(refusal(lambda: scene.attach(stream="train")), "stream", "other")
 
@@ -123,7 +124,7 @@ def test_two_signals_in_a_row_are_two_checks(scene):
     for _ in range(5):
         scene.daemon.process.send_signal(signal.SIGHUP)
     assert scene.daemon.said("was read again")
-    assert scene.daemon.said("2 streams: 1 new")
+    assert scene.daemon.said("; valid (law ")
 
 
 def test_memory_io_and_compression_change_by_a_reload(scene):
@@ -170,6 +171,48 @@ def test_a_failing_exec_changes_nothing(place):
     scene.reload()
     assert scene.witness().step(5)
     assert scene.daemon.stop() == 0
+
+
+EXECVE = r"""
+int execve(const char *path, char *const argv[], char *const environment[])
+{
+	int fd = words[BREAKS] ? open(getenv("CONFIG"), O_WRONLY | O_TRUNC) : -1;
+
+	if (fd >= 0)
+		close(fd);
+	NEXT(execve);
+	return next(path, argv, environment);
+}
+"""
+
+
+def test_the_config_that_was_checked_is_served(place):
+    """Even if the file changes before the daemon executes itself."""
+    preload = Preload(place, EXECVE, ["breaks"])
+    scene = Scene(place, env={**preload.env, "CONFIG": place.file("tokend.yaml")})
+    t = Trainer(scene)
+    preload.set(breaks=1)
+    scene.write(train=scene.train, valid={**scene.window, "datasets": datasets("law")})
+    assert "; valid (law " in scene.reload()
+    assert os.path.getsize(scene.config) == 0
+    scene.attach(stream="valid").next()
+    assert t.step(5)
+    assert "the file is empty" in scene.reload("keeps the config that it has")
+    t.close()
+    assert scene.daemon.stop() == 0
+
+
+def test_a_cache_that_cannot_be_used_refuses_a_reload(scene):
+    t = Trainer(scene)
+    open(scene.place.file("file"), "w").close()
+    scene.write({"cache": {"dir": "file", "size": 64 << 20}}, train=scene.train)
+    log = scene.reload("keeps the config that it has")
+    assert has(log, "tokend.yaml:", "cache.dir: ", "file: "), log
+    scene.write({"cache": {"dir": "cache", "size": 64 << 20}}, train=scene.train)
+    scene.reload()
+    scene.reload()  # with the cache that it uses
+    assert t.step(5)
+    t.close()
 
 
 def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
