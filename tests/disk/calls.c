@@ -31,26 +31,13 @@ static bool find(int at, const char *path, struct disk_where *where)
 
 /* ---- files ---- */
 
-void disk_file_begin(struct disk_file *file, struct disk_inode *inode, int process)
+void disk_file_begin(struct disk_file *file, struct disk_inode *inode)
 {
-	*file = (struct disk_file){.inode = disk_hold(inode), .process = process};
-}
-
-static void drop_locks(struct disk *disk, const struct disk_file *file, const off_t *byte)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < disk->locks; i++)
-		if (disk->lock[i].process != file->process || disk->lock[i].inode != file->inode ||
-			(byte && disk->lock[i].byte != *byte))
-			disk->lock[n++] = disk->lock[i];
-	disk->locks = n;
+	*file = (struct disk_file){.inode = disk_hold(inode)};
 }
 
 void disk_file_end(struct disk_file *file)
 {
-	if (file->inode->disk)
-		drop_locks(file->inode->disk, file, NULL);
 	disk_put(file->inode);
 	file->inode = NULL;
 }
@@ -145,18 +132,6 @@ int __wrap_fsync(int fd)
 	return fails ? call_fails(error) : 0;
 }
 
-int __wrap_fchmod(int fd, mode_t mode)
-{
-	(void)mode;
-	return call_begins("fchmod", NULL, false) || !disk_file_of(fd) ? -1 : call_ends(0);
-}
-
-int __wrap_fchown(int fd, uid_t uid, gid_t gid)
-{
-	(void)uid, (void)gid;
-	return call_begins("fchown", NULL, false) || !disk_file_of(fd) ? -1 : call_ends(0);
-}
-
 /* ---- names ---- */
 
 int __wrap_mkdirat(int at, const char *path, mode_t mode)
@@ -199,21 +174,6 @@ int __wrap_unlinkat(int at, const char *path, int flags)
 int __wrap_rmdir(const char *path)
 {
 	return __wrap_unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
-}
-
-int __wrap_linkat(int from, const char *old, int to, const char *new, int flags)
-{
-	struct disk_where a, b;
-
-	(void)flags;
-	if (call_begins("link", new, true) || !find(from, old, &a) || !find(to, new, &b))
-		return -1;
-	if (!a.inode)
-		return call_fails(ENOENT);
-	if (b.inode)
-		return call_fails(EEXIST);
-	disk_name(&b, a.inode);
-	return call_ends(0);
 }
 
 int __wrap_renameat(int from, const char *old, int to, const char *new)
@@ -348,50 +308,4 @@ int __wrap_closedir(DIR *dir)
 
 	free(stream);
 	return result;
-}
-
-/* ---- locks ---- */
-
-/* Another process's lock that excludes this one, or NULL. */
-static const struct disk_lock *rival(const struct disk_file *file, const struct flock *wanted)
-{
-	const struct disk *disk = file->inode->disk;
-
-	for (unsigned i = 0; i < disk->locks; i++) {
-		const struct disk_lock *lock = &disk->lock[i];
-
-		if (lock->process != file->process && lock->inode == file->inode &&
-			lock->byte == wanted->l_start &&
-			(lock->exclusive || wanted->l_type == F_WRLCK))
-			return lock;
-	}
-	return NULL;
-}
-
-int disk_file_lock(int fd, int command, struct flock *wanted)
-{
-	struct disk_file *file;
-
-	if (call_begins("fcntl", NULL, false) || !(file = disk_file_of(fd)))
-		return -1;
-
-	struct disk *disk = file->inode->disk;
-	const struct disk_lock *other = rival(file, wanted);
-
-	if (command == F_GETLK) {
-		wanted->l_type = other ? F_WRLCK : F_UNLCK;
-		wanted->l_pid = other ? other->process : 0;
-		return call_ends(0);
-	}
-	assert(command == F_SETLK);
-	if (wanted->l_type == F_UNLCK)
-		other = NULL;
-	if (other)
-		return call_fails(EAGAIN);
-	drop_locks(disk, file, &wanted->l_start);
-	assert(disk->locks < DISK_LOCKS);
-	if (wanted->l_type != F_UNLCK)
-		disk->lock[disk->locks++] = (struct disk_lock){
-			file->process, file->inode, wanted->l_start, wanted->l_type == F_WRLCK};
-	return call_ends(0);
 }

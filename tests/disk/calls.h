@@ -1,7 +1,7 @@
 /*
  * File calls on a disk in memory. The linker passes these calls of all linked objects here
- * (--wrap). The program has the descriptors, and the calls that are not only for files: close(),
- * fcntl(), fstat().
+ * (--wrap). The program has the descriptors, and the calls that are not only for files: close()
+ * and fstat().
  */
 #ifndef TEST_DISK_CALLS_H
 #define TEST_DISK_CALLS_H
@@ -14,7 +14,6 @@
 struct disk_file {
 	struct disk_inode *inode;
 	size_t at;
-	int process;
 };
 
 /* ---- of the program ---- */
@@ -34,10 +33,8 @@ int disk_file_add(struct disk_inode *inode);
 
 /* ---- for the program ---- */
 
-void disk_file_begin(struct disk_file *file, struct disk_inode *inode, int process);
-/* As POSIX has it: the process's locks of this file are gone. */
+void disk_file_begin(struct disk_file *file, struct disk_inode *inode);
 void disk_file_end(struct disk_file *file);
 int disk_file_stat(int fd, struct stat *st);
-int disk_file_lock(int fd, int command, struct flock *wanted);
 
 #endif

@@ -242,16 +242,6 @@ void disk_sync(struct disk_inode *inode, bool fails)
 		disk_blob_use(&inode->kept, inode->now);
 }
 
-void disk_kill(struct disk *disk, int process)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < disk->locks; i++)
-		if (disk->lock[i].process != process)
-			disk->lock[n++] = disk->lock[i];
-	disk->locks = n;
-}
-
 /* ---- disks ---- */
 
 struct disk *disk_new(void)
@@ -319,8 +309,6 @@ struct disk *disk_copy(const struct disk *disk)
 	}
 	for (struct disk_inode *i = disk->inodes; i; i = i->next)
 		copy_directory(i);
-	for (unsigned i = 0; i < copy->locks; i++)
-		copy->lock[i].inode = copy->lock[i].inode->copy;
 	copy->root = disk_hold(disk->root->copy);
 	put_all(copy);
 	return copy;
@@ -414,7 +402,6 @@ uint64_t disk_outcomes(const struct disk *disk)
 
 void disk_cut(struct disk *disk, unsigned (*choose)(void *context, unsigned n), void *context)
 {
-	disk->locks = 0;
 	for (struct disk_inode *i = disk->inodes; i; i = i->next) {
 		disk_hold(i);
 		i->outcomes = file_outcomes(i);

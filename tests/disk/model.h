@@ -4,8 +4,7 @@
  * directory.
  *
  * At a cut, the unsynced contents of a file are as before, as after, a prefix of that, or any
- * mixture of their sectors. Each unsynced change of a directory (create, link, rename, unlink,
- * mkdir) has happened or not, independently of all others.
+ * mixture of their sectors. Each unsynced change of a directory (create, rename, unlink, mkdir) has happened or not, independently of all others.
  *
  * As on Linux, a failed fsync() takes the data for clean: a later one succeeds without writing
  * them.
@@ -22,7 +21,6 @@ enum {
 	DISK_SECTORS = 8, /* of a long file, which has larger ones */
 	DISK_NAME_BYTES = 160,
 	DISK_CHANGES = 40,
-	DISK_LOCKS = 64,
 };
 
 /* Contents. Immutable, shared by disks. */
@@ -62,17 +60,8 @@ struct disk_inode {
 	unsigned changes;
 };
 
-struct disk_lock {
-	int process;
-	struct disk_inode *inode;
-	int64_t byte;
-	bool exclusive;
-};
-
 struct disk {
 	struct disk_inode *root, *inodes;
-	struct disk_lock lock[DISK_LOCKS];
-	unsigned locks;
 	uint64_t numbers; /* of inodes */
 	/* A later fsync() of a directory makes durable what a failed one did not. Otherwise a name
 	 * is lost if its fsync() fails, and then the call that takes it back. */
@@ -120,7 +109,5 @@ void disk_name(const struct disk_where *where, struct disk_inode *inode);
 /* In one directory. */
 void disk_rename(const struct disk_where *from, const struct disk_where *to);
 void disk_sync(struct disk_inode *inode, bool fails);
-/* The process ends: its locks do. */
-void disk_kill(struct disk *disk, int process);
 
 #endif

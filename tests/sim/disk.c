@@ -82,7 +82,7 @@ int disk_file_add(struct disk_inode *inode)
 	struct proc *p = fiber_proc();
 	struct disk_file *file = disk_memory(sizeof(*file));
 
-	disk_file_begin(file, inode, p->pid);
+	disk_file_begin(file, inode);
 	return fd_add(p, file_new(FILE_DISK, file, closed));
 }
 

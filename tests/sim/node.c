@@ -252,7 +252,6 @@ static void daemon_ended(struct proc *p)
 {
 	struct node *node = p->node;
 
-	disk_kill(node->disk, p->pid);
 	if (node->daemon == p)
 		node->daemon = NULL;
 	else

@@ -28,9 +28,7 @@ __thread int disk_process = 1;
 static struct disk_file files[FDS];
 
 int __real_close(int fd);
-int __real_fcntl(int fd, int command, ...);
 int __real_fstat(int fd, struct stat *st);
-int __real_nanosleep(const struct timespec *time, struct timespec *left);
 ssize_t __real_getrandom(void *to, size_t n, unsigned flags);
 
 /* ---- what the disk's calls need ---- */
@@ -104,7 +102,7 @@ int disk_file_add(struct disk_inode *inode)
 	while (i < FDS && files[i].inode)
 		i++;
 	assert(i < FDS);
-	disk_file_begin(&files[i], inode, disk_process);
+	disk_file_begin(&files[i], inode);
 	disk_machine.open_files++;
 	return FIRST_FD + i;
 }
@@ -131,27 +129,6 @@ int __wrap_close(int fd)
 int __wrap_fstat(int fd, struct stat *st)
 {
 	return fd < FIRST_FD ? __real_fstat(fd, st) : disk_file_stat(fd, st);
-}
-
-int __wrap_fcntl(int fd, int command, ...)
-{
-	va_list list;
-
-	va_start(list, command);
-
-	void *argument = va_arg(list, void *);
-
-	va_end(list);
-	return fd < FIRST_FD ? __real_fcntl(fd, command, argument)
-			     : disk_file_lock(fd, command, argument);
-}
-
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
-{
-	if (!disk_machine.disk)
-		return __real_nanosleep(time, left);
-	call_begins("nanosleep", NULL, false);
-	return 0;
 }
 
 /* Counts, so that every test can be repeated. */
@@ -197,12 +174,7 @@ void broken(const char *format, ...)
 struct daemon daemon_start(const struct world *w, int process)
 {
 	disk_process = process;
-	return (struct daemon){{.dir = w->state_dir}, process};
-}
-
-void daemon_end(struct daemon *d)
-{
-	disk_kill(disk_machine.disk, d->process);
+	return (struct daemon){{.dir = w->state_dir}};
 }
 
 struct state_run run_of(struct daemon *d, const char *name)
@@ -227,7 +199,7 @@ static const char *const tags[TAGS] = {"a", "b", ".run"};
 
 int load(const struct world *w, const char *name, unsigned t, struct fault *fault)
 {
-	struct daemon d = {{.dir = w->state_dir}, 0};
+	struct daemon d = {{.dir = w->state_dir}};
 	struct state_run run = run_of(&d, name);
 	char bytes[LIMIT_CURSOR_BYTES];
 	size_t n = state_load(&run, tags[t], bytes, fault);
@@ -323,7 +295,6 @@ static void recover(const struct world *world)
 		if (!take_step(&w, &d, &steps[i], &fault))
 			broken("the next daemon fails: %s", fault.text);
 	check(&w);
-	daemon_end(&d);
 }
 
 struct outcome {

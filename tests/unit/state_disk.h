@@ -62,7 +62,6 @@ struct world {
 
 struct daemon {
 	struct state state;
-	int process;
 };
 
 struct step {
@@ -79,8 +78,6 @@ const struct bytes *state_value(unsigned v);
 __attribute__((format(printf, 1, 2))) void broken(const char *format, ...);
 
 struct daemon daemon_start(const struct world *w, int process);
-/* It ends as by SIGKILL: without a call of its own. */
-void daemon_end(struct daemon *d);
 struct state_run run_of(struct daemon *d, const char *name);
 /* False: the step failed; @fault is set if it is a save. */
 bool take_step(struct world *w, struct daemon *d, const struct step *step, struct fault *fault);

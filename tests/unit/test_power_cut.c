@@ -92,14 +92,12 @@ static void run_after_kill(const struct life *before)
 	int process = disk_process;
 
 	kills++;
-	disk_kill(disk_machine.disk, process);
 	life.killing = false;
 	life.most = SAMPLE;
 
 	struct daemon d = daemon_start(&life.w, process + 1);
 
 	live(&life, &d);
-	daemon_end(&d);
 	disk_process = process;
 	unmount_disk(old);
 }
@@ -149,11 +147,9 @@ static unsigned run_scenario(const struct scenario *s, uint64_t most, bool killi
 		disk_machine.fault = (struct disk_fault){0};
 		life.most = most / 4;
 		assert_int_equal(live(&life, &d), 0);
-		daemon_end(&d);
-		d = daemon_start(&life.w, 2);
+			d = daemon_start(&life.w, 2);
 	}
 	assert_false(has_temporaries(&life.w));
-	daemon_end(&d);
 	unmount_disk(old);
 	return failed;
 }
@@ -220,8 +216,7 @@ static void every_call_fails(void **state)
 
 /*
  * Two threads, of which one runs: each call is a point where the other may go on. The first one
- * runs @first calls, then the other one @second calls, then the first one to its end, or to where
- * it waits for a lock.
+ * runs @first calls, then the other one @second calls, then the first one to its end.
  */
 struct pair {
 	pthread_mutex_t mutex;
@@ -254,9 +249,8 @@ static void before_call_of_two(void *context)
 {
 	struct pair *p = context;
 	unsigned self = (unsigned)disk_process - 1;
-	bool waits = strcmp(disk_machine.call, "nanosleep") == 0;
 
-	if (p->left-- == 0 || waits)
+	if (p->left-- == 0)
 		pass_turn(p, self);
 }
 
@@ -280,7 +274,6 @@ static void *run_half(void *context)
 		cut_now(disk_machine.disk, &p->w, 4);
 		disk_machine.before = before_call_of_two;
 	}
-	daemon_end(&d);
 	p->over[half->number] = true;
 	p->turn = !half->number;
 	p->left = UINT_MAX;
@@ -368,7 +361,6 @@ static void a_failed_read_is_no_other_snapshot(void **state)
 	} while (disk_machine.fault.met);
 	assert_true(call > 4 && failed > 1);
 	injected(14, call - 1);
-	daemon_end(&d);
 	unmount_disk(old);
 }
 
