@@ -5,7 +5,6 @@
 #include "daemon/config/options.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
-#include "daemon/control/place.h"
 #include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 #include "daemon/control/server.h"
@@ -138,8 +137,8 @@ static bool listen_at(struct reload_past *past, const struct options *a,
 		return true;
 	}
 	if (!socket)
-		socket =
-			notify_listen_fd() >= 0 ? config->socket : place_listen(config, own, fault);
+		socket = notify_listen_fd() >= 0 ? config->socket
+						 : listener_place(config, own, fault);
 	if (!socket)
 		return false;
 	end_on_signals(listener);

@@ -90,7 +90,7 @@ struct config {
 	char *directory; /* of the file: relative dataset paths start here */
 	char *socket;	 /* absolute */
 	char *state_dir; /* absolute */
-	/* As in the file. place.h and the cgroup may change those above. */
+	/* As in the file. state_place() and the cgroup may change those above. */
 	char *state_dir_written;
 	uint64_t memory_written;
 	bool has_socket, has_state_dir; /* given in the file */

@@ -1,17 +1,12 @@
-#include "daemon/control/cached.h"
-
+/* `tokctl cache`: what is in the cache, by dataset, and removing a dataset from it. */
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
-#include "daemon/control/status.h"
 #include "daemon/store/store.h"
 #include "daemon/store/sums.h"
-#include "proto/phrases.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
 	DROP_MOST = 4096,	/* pieces an answer: about a second of hole punching */
@@ -19,7 +14,7 @@ enum {
 };
 
 struct row {
-	const struct dataset *dataset;
+	const struct dataset *dataset; /* NULL: objects of no dataset */
 	uint64_t objects, pieces, bytes;
 };
 
@@ -28,60 +23,44 @@ struct job {
 	struct control *control;
 	bool drop, more;
 	uint64_t dropped;
-	struct row other; /* objects of no dataset */
 	unsigned rows;
-	struct row row[]; /* datasets in stores, each URL once; for a drop, those to be removed */
+	struct row row[]; /* row 0 has no dataset; then those in stores, each URL once */
 };
-
-/* Whether @url is below the dataset's directory. */
-static bool is_of(const struct dataset *d, const char *url)
-{
-	size_t n = strlen(d->root);
-
-	return strncmp(url, d->root, n) == 0 && url[n] == '/';
-}
-
-static void count(struct row *row, uint64_t pieces, uint64_t bytes)
-{
-	row->objects++;
-	row->pieces += pieces;
-	row->bytes += bytes;
-}
 
 static void add_object(void *context, const char *url, uint64_t pieces, uint64_t bytes)
 {
 	struct job *job = context;
 	bool found = false;
 
-	for (unsigned i = 0; i < job->rows; i++) {
-		if (!is_of(job->row[i].dataset, url))
+	for (unsigned i = job->rows; i-- > 0;) {
+		struct row *row = &job->row[i];
+		const char *root = i ? row->dataset->root : "";
+		size_t n = strlen(root);
+
+		if (i ? strncmp(url, root, n) != 0 || url[n] != '/' : found)
 			continue;
-		count(&job->row[i], pieces, bytes);
+		row->objects++;
+		row->pieces += pieces;
+		row->bytes += bytes;
 		found = true;
 	}
-	if (!found)
-		count(&job->other, pieces, bytes);
-}
-
-static void drop_row(struct job *job, const struct row *row)
-{
-	char url[LIMIT_TEXT_BYTES];
-	int n = snprintf(url, sizeof(url), "%s/", row->dataset->root);
-
-	if (n > 0 && (size_t)n < sizeof(url) && job->dropped < DROP_MOST)
-		job->dropped +=
-			store_uncache(job->control->stores.stores, url, DROP_MOST - job->dropped);
 }
 
 /* In the pool. */
 static void cached_work(struct state_job *work)
 {
 	struct job *job = (struct job *)work;
+	struct stores *stores = job->control->stores.stores;
+	char url[LIMIT_TEXT_BYTES];
 
 	if (!job->drop)
-		store_cached(job->control->stores.stores, add_object, job);
-	for (unsigned i = 0; job->drop && i < job->rows; i++)
-		drop_row(job, &job->row[i]);
+		store_cached(stores, add_object, job);
+	for (unsigned i = 1; job->drop && i < job->rows && job->dropped < DROP_MOST; i++) {
+		int n = snprintf(url, sizeof(url), "%s/", job->row[i].dataset->root);
+
+		if (n > 0 && (size_t)n < sizeof(url))
+			job->dropped += store_uncache(stores, url, DROP_MOST - job->dropped);
+	}
 	job->more = job->dropped >= DROP_MOST;
 }
 
@@ -138,7 +117,7 @@ static json_t *put_rows(struct job *job)
 	json_t *list = json_array();
 	size_t bytes = 0;
 
-	for (unsigned i = 0; i < job->rows && !job->more; i++) {
+	for (unsigned i = 1; i < job->rows && !job->more; i++) {
 		json_t *row = put_row(job, &job->row[i]);
 
 		bytes += json_dumpb(row, NULL, 0, JSON_COMPACT) + 1;
@@ -150,26 +129,19 @@ static json_t *put_rows(struct job *job)
 	return list;
 }
 
-static char *put_reply(struct job *job)
+static void reply(struct connection *c, struct job *job)
 {
+	struct wire out = {.op = WIRE_CACHE};
 	json_t *all = job->drop ? json_pack("{s:I}", "pieces", (json_int_t)job->dropped)
 				: json_pack("{s:o, s:o, s:o}", "datasets", put_rows(job), "other",
-					  put_row(job, &job->other), "cache",
+					  put_row(job, &job->row[0]), "cache",
 					  status_cache(&job->control->stores, false));
 	char *text;
+	struct fault fault;
 
 	json_object_set_new(all, "more", json_boolean(job->more));
 	text = json_dumps(all, JSON_COMPACT);
 	json_decref(all);
-	return text;
-}
-
-static void reply(struct connection *c, struct job *job)
-{
-	struct wire out = {.op = WIRE_CACHE};
-	char *text = put_reply(job);
-	struct fault fault;
-
 	if (!text) {
 		fault_memory(&fault);
 		connection_error(c, job->job.serial, &fault);
@@ -183,12 +155,11 @@ static void reply(struct connection *c, struct job *job)
 
 static void cached_done(struct state_job *work)
 {
-	struct job *job = (struct job *)work;
 	struct connection *c = state_back(work);
 
 	if (c)
-		reply(c, job);
-	free(job);
+		reply(c, (struct job *)work);
+	free(work);
 }
 
 static void cached_late(struct connection *c, const struct state_job *job)
@@ -201,114 +172,102 @@ static void cached_late(struct connection *c, const struct state_job *job)
 	connection_error(c, job->serial, &fault);
 }
 
-/* Adds the dataset to the job's rows, unless its directory is there already. */
+/* Adds a row for the dataset if it is in a store, unless its directory has one. */
 static void add_row(struct job *job, const struct dataset *d)
 {
-	for (unsigned i = 0; i < job->rows; i++)
-		if (strcmp(job->row[i].dataset->root, d->root) == 0)
-			return;
-	job->row[job->rows++].dataset = d;
+	unsigned i = 1;
+
+	while (i < job->rows && strcmp(job->row[i].dataset->root, d->root) != 0)
+		i++;
+	if (d->objects && i == job->rows)
+		job->row[job->rows++].dataset = d;
 }
 
-/* Takes the datasets called @name; NULL: all. Returns how many there are, local ones included. */
-static unsigned take_datasets(struct job *job, const struct catalog *catalog, const char *name)
+/* A job for the datasets called @name; NULL: for all. Returns NULL if there is no memory. *@found:
+ * how many there are, local ones included. */
+static struct job *job_new(struct control *control, const char *name, unsigned *found)
 {
-	unsigned found = 0;
-
-	for (uint32_t s = 0; s < catalog->config->streams; s++)
-		for (uint32_t i = 0; i < catalog->stream[s].config->datasets; i++) {
-			const struct dataset *d = &catalog->stream[s].dataset[i];
-
-			if (name && strcmp(d->config->name, name) != 0)
-				continue;
-			found++;
-			if (d->objects)
-				add_row(job, d);
-		}
-	return found;
-}
-
-static struct job *job_new(struct connection *c)
-{
-	const struct catalog *catalog = c->control->catalog;
-	size_t most = 0;
+	const struct catalog *catalog = control->catalog;
 	struct job *job;
+	size_t most = 1;
 
 	for (uint32_t s = 0; s < catalog->config->streams; s++)
 		most += catalog->stream[s].config->datasets;
 	job = calloc(1, sizeof(*job) + most * sizeof(job->row[0]));
 	if (!job)
 		return NULL;
-	job->job =
-		(struct state_job){.work = cached_work, .done = cached_done, .late = cached_late};
-	job->control = c->control;
+	job->job.work = cached_work;
+	job->job.done = cached_done;
+	job->job.late = cached_late;
+	job->control = control;
+	job->drop = name;
+	job->rows = 1;
+	*found = 0;
+	for (uint32_t s = 0; s < catalog->config->streams; s++)
+		for (uint32_t i = 0; i < catalog->stream[s].config->datasets; i++) {
+			const struct dataset *d = &catalog->stream[s].dataset[i];
+
+			if (name && strcmp(d->config->name, name) != 0)
+				continue;
+			++*found;
+			add_row(job, d);
+		}
 	return job;
 }
 
-static bool may_drop(const struct connection *c, struct fault *fault)
+/* NULL with @fault. */
+static struct job *read_query(struct connection *c, const struct wire *w, struct fault *fault)
 {
-	if (runs_privileged(c->control->config, c->uid))
-		return true;
-	return fault_set(fault, FAULT_REQUEST, "uid",
-		"only root, the daemon's user and admin_uids may drop a dataset from the cache, "
-		"not uid %u",
-		(unsigned)c->uid);
-}
-
-static bool has_cache(const struct control *control)
-{
+	const struct config *config = c->control->config;
+	char kind[8] = "", name[LIMIT_NAME_BYTES + 1];
 	struct store_cache_status status;
+	bool named = wire_text(w, WIRE_DATASET, name, sizeof(name)) && wire_label_ok(name);
+	bool drop = wire_text(w, WIRE_KIND, kind, sizeof(kind)) && strcmp(kind, "drop") == 0;
+	unsigned found;
+	struct job *job = NULL;
 
-	return control->stores.stores && store_cache_status(control->stores.stores, &status);
-}
-
-static bool read_query(
-	struct connection *c, struct job *job, const struct wire *w, struct fault *fault)
-{
-	char kind[8], name[LIMIT_NAME_BYTES + 1];
-
-	if (!has_cache(c->control))
-		return fault_set(fault, FAULT_REQUEST, "cache",
-			"this daemon has no cache; `cache:` in %s sets one",
-			c->control->config->path);
-	if (c->errand)
-		return fault_set(fault, FAULT_REQUEST, "connection",
+	if (!c->control->stores.stores || !store_cache_status(c->control->stores.stores, &status))
+		fault_set(fault, FAULT_REQUEST, "cache",
+			"this daemon has no cache; `cache:` in %s sets one", config->path);
+	else if (c->errand)
+		fault_set(fault, FAULT_REQUEST, "connection",
 			"already waits for another reply; open another connection");
-	if (!wire_text(w, WIRE_KIND, kind, sizeof(kind)) ||
-		(strcmp(kind, "ls") != 0 && strcmp(kind, "drop") != 0))
-		return fault_set(fault, FAULT_REQUEST, "kind", "must be ls or drop");
-	job->drop = strcmp(kind, "drop") == 0;
-	if (!job->drop) {
-		take_datasets(job, job->control->catalog, NULL);
-		return true;
-	}
-	if (!wire_text(w, WIRE_DATASET, name, sizeof(name)) || !wire_label_ok(name))
-		return fault_set(fault, FAULT_REQUEST, "dataset", "must be the name of a dataset");
-	if (!may_drop(c, fault))
-		return false;
-	if (take_datasets(job, job->control->catalog, name) == 0)
-		return fault_set(fault, FAULT_REQUEST, "dataset",
+	else if (!drop && strcmp(kind, "ls") != 0)
+		fault_set(fault, FAULT_REQUEST, "kind", "must be ls or drop");
+	else if (drop && !named)
+		fault_set(fault, FAULT_REQUEST, "dataset", "must be the name of a dataset");
+	else if (drop && !runs_privileged(config, c->uid))
+		fault_set(fault, FAULT_REQUEST, "uid",
+			"only root, the daemon's user and admin_uids may drop a dataset from the "
+			"cache, not uid %u",
+			(unsigned)c->uid);
+	else if (!(job = job_new(c->control, drop ? name : NULL, &found)))
+		fault_memory(fault);
+	if (!job || !drop || job->rows > 1)
+		return job;
+	free(job);
+	if (found == 0)
+		fault_set(fault, FAULT_REQUEST, "dataset",
 			"%s has no dataset %s; `tokctl cache ls` lists those in stores",
-			c->control->config->path, name);
-	return job->rows > 0 || fault_set(fault, FAULT_REQUEST, "dataset",
-					"%s is on the disk, and so not in the cache", name);
+			config->path, name);
+	else
+		fault_set(fault, FAULT_REQUEST, "dataset",
+			"%s is on the disk, and so not in the cache", name);
+	return NULL;
 }
 
 void cached_query(struct connection *c, const struct wire *w)
 {
-	uint64_t serial = wire_number(w, WIRE_SERIAL);
-	struct job *job = job_new(c);
 	struct fault fault;
+	struct job *job = read_query(c, w, &fault);
 
-	fault_memory(&fault);
-	if (!job || !read_query(c, job, w, &fault)) {
-		free(job);
-		connection_error(c, serial, &fault);
+	if (!job) {
+		connection_error(c, wire_number(w, WIRE_SERIAL), &fault);
 		return;
 	}
 	if (job->drop)
 		log_client(c->uid, LOG_NOTE, "uid %u (pid %d) drops dataset %s from the cache",
-			(unsigned)c->uid, (int)c->pid, job->row[0].dataset->config->name);
-	job->job.serial = serial;
+			(unsigned)c->uid, (int)c->pid, job->row[1].dataset->config->name);
+	job->job.serial = wire_number(w, WIRE_SERIAL);
 	state_give(&c->control->cache_jobs, c, &job->job);
 }

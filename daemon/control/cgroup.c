@@ -1,3 +1,4 @@
+/* The memory that cgroups leave. Limits of version 1 are ignored. */
 #include "daemon/control/cgroup.h"
 
 #include <inttypes.h>
@@ -13,44 +14,45 @@ enum { KEPT_SHARE = 16 }; /* 1/16 of a limit is kept */
 #define KEPT_LEAST (UINT64_C(16) << 20)
 
 struct cgroup {
-	char mount[PATH_MAX];
-	char inside[PATH_MAX]; /* our group relative to the mount: "" or "/a/b" */
+	char path[PATH_MAX]; /* of our group's directory */
+	size_t mount;	     /* length of its first part, the root group's */
 	pthread_mutex_t mutex;
 	uint64_t promised;
 };
 
-/* The path of our group: of the line "0::PATH". */
-static bool own_path(const char *root, char path[PATH_MAX])
+/* Appends the path of our group, of the line "0::PATH". False: there is none. */
+static bool add_own(struct cgroup *cgroup, const char *root)
 {
-	char name[PATH_MAX], line[PATH_MAX];
+	char name[PATH_MAX], line[PATH_MAX], stat[2 * PATH_MAX];
+	char *inside = cgroup->path + cgroup->mount;
 	FILE *file;
 	bool found = false;
 
 	snprintf(name, sizeof(name), "%s/proc/self/cgroup", root);
 	file = fopen(name, "re");
 	while (file && !found && fgets(line, sizeof(line), file))
-		found = sscanf(line, "0::%4095s", path) == 1;
+		found = sscanf(line, "0::%2047s", inside) == 1;
 	if (file)
 		fclose(file);
+	/* In a container, the mount may be our group, and the path of another namespace. */
+	snprintf(stat, sizeof(stat), "%s/memory.stat", cgroup->path);
+	if (strcmp(inside, "/") == 0 || strstr(inside, "/..") || access(stat, F_OK) < 0)
+		inside[0] = 0;
 	return found;
 }
 
 struct cgroup *cgroup_find(const char *root)
 {
 	struct cgroup *cgroup = calloc(1, sizeof(*cgroup));
-	char stat[2 * PATH_MAX + 64];
 
-	if (!cgroup || !own_path(root, cgroup->inside)) {
+	if (!cgroup)
+		return NULL;
+	cgroup->mount = (size_t)snprintf(cgroup->path, PATH_MAX / 2, "%s/sys/fs/cgroup", root);
+	if (!add_own(cgroup, root)) {
 		free(cgroup);
 		return NULL;
 	}
 	pthread_mutex_init(&cgroup->mutex, NULL);
-	snprintf(cgroup->mount, sizeof(cgroup->mount), "%s/sys/fs/cgroup", root);
-	/* In a container, the mount may be our group, and the path of another namespace. */
-	snprintf(stat, sizeof(stat), "%s%s/memory.stat", cgroup->mount, cgroup->inside);
-	if (strcmp(cgroup->inside, "/") == 0 || strstr(cgroup->inside, "/..") ||
-		access(stat, F_OK) < 0)
-		cgroup->inside[0] = 0;
 	return cgroup;
 }
 
@@ -65,14 +67,14 @@ void cgroup_free(struct cgroup *cgroup)
 
 /* The number after @key in file @name of a group, or with NULL the first one; @otherwise if there
  * is none, or "max". */
-static uint64_t number(const char *directory, const char *name, const char *key, uint64_t otherwise)
+static uint64_t number(const char *group, const char *name, const char *key, uint64_t otherwise)
 {
-	char path[2 * PATH_MAX + 64], word[64] = "";
+	char path[PATH_MAX + 32], word[64] = "";
 	uint64_t value;
 	bool found;
 	FILE *file;
 
-	snprintf(path, sizeof(path), "%s/%s", directory, name);
+	snprintf(path, sizeof(path), "%s/%s", group, name);
 	file = fopen(path, "re");
 	if (!file)
 		return otherwise;
@@ -84,58 +86,48 @@ static uint64_t number(const char *directory, const char *name, const char *key,
 	return found ? value : otherwise;
 }
 
-static uint64_t kept_of(uint64_t limit)
+static uint64_t less(uint64_t a, uint64_t b)
 {
-	uint64_t kept = limit / KEPT_SHARE < KEPT_LEAST ? KEPT_LEAST : limit / KEPT_SHARE;
-
-	return kept > limit / 2 ? limit / 2 : kept;
+	return a > b ? a - b : 0;
 }
 
-/* Lowers @room to what group @inside leaves, if that is less. *@any: a limit was found. */
-static void look(const char *mount, const char *inside, struct cgroup_room *room, bool *any)
+/* Fills @room with the figures of @group. False: it has no limit. */
+static bool look(const char *group, struct cgroup_room *room)
 {
-	char directory[2 * PATH_MAX];
+	uint64_t most = number(group, "memory.max", NULL, UINT64_MAX);
+	uint64_t high = number(group, "memory.high", NULL, UINT64_MAX);
+	uint64_t limit = high < most ? high : most, kept = limit / KEPT_SHARE;
 
-	snprintf(directory, sizeof(directory), "%s%s", mount, inside);
-
-	uint64_t most = number(directory, "memory.max", NULL, UINT64_MAX);
-	uint64_t high = number(directory, "memory.high", NULL, UINT64_MAX);
-	uint64_t limit = high < most ? high : most;
-
-	if (limit == UINT64_MAX)
-		return;
-
-	/* Page cache, also of the group's children. */
-	uint64_t held = number(directory, "memory.stat", "active_file", 0) +
-			number(directory, "memory.stat", "inactive_file", 0);
-	uint64_t used = number(directory, "memory.current", NULL, 0);
-
-	used = used > held ? used - held : 0;
-
-	uint64_t kept = kept_of(limit), left = limit > used + kept ? limit - used - kept : 0;
-
-	if (*any && left >= room->left)
-		return;
-	*any = true;
-	*room = (struct cgroup_room){.limit = limit, .used = used, .kept = kept, .left = left};
-	snprintf(room->path, sizeof(room->path), "%.*s", (int)sizeof(room->path) - 1,
-		inside[0] ? inside : "/");
+	kept = kept < KEPT_LEAST ? KEPT_LEAST : kept;
+	room->limit = limit;
+	room->kept = kept < limit / 2 ? kept : limit / 2;
+	/* Without page cache, also that of the group's children. */
+	room->used = less(number(group, "memory.current", NULL, 0),
+		number(group, "memory.stat", "active_file", 0) +
+			number(group, "memory.stat", "inactive_file", 0));
+	room->left = less(limit, room->used + room->kept);
+	return limit != UINT64_MAX;
 }
 
 bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room)
 {
-	char inside[PATH_MAX];
+	struct cgroup_room found;
+	char group[PATH_MAX];
 	bool any = false;
 
 	if (!cgroup)
 		return false;
-	memcpy(inside, cgroup->inside, sizeof(inside));
-	look(cgroup->mount, inside, room, &any);
-	while (inside[0]) {
-		*strrchr(inside, '/') = 0;
-		look(cgroup->mount, inside, room, &any);
+	strcpy(group, cgroup->path);
+	for (char *inside = group + cgroup->mount;; *strrchr(inside, '/') = 0) {
+		if (look(group, &found) && (!any || found.left < room->left)) {
+			any = true;
+			*room = found;
+			snprintf(room->path, sizeof(room->path), "%.*s",
+				(int)sizeof(room->path) - 1, inside[0] ? inside : "/");
+		}
+		if (!inside[0])
+			return any;
 	}
-	return any;
 }
 
 bool cgroup_promise(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgroup_room *room)
@@ -146,9 +138,8 @@ bool cgroup_promise(struct cgroup *cgroup, uint64_t bytes, bool all, struct cgro
 		return true;
 	pthread_mutex_lock(&cgroup->mutex);
 	if (cgroup_room(cgroup, room)) {
-		if (all)
-			room->left = room->limit > room->used ? room->limit - room->used : 0;
-		room->left = room->left > cgroup->promised ? room->left - cgroup->promised : 0;
+		room->left =
+			less(all ? less(room->limit, room->used) : room->left, cgroup->promised);
 		fits = bytes <= room->left;
 	}
 	cgroup->promised += fits ? bytes : 0;

@@ -1,7 +1,6 @@
 #include "daemon/control/connection.h"
 
 #include "daemon/control/attach.h"
-#include "daemon/control/cached.h"
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/request.h"

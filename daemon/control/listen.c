@@ -1,10 +1,14 @@
 #include "daemon/control/listen.h"
 
+#include "daemon/config/config.h"
+#include "daemon/control/log.h"
 #include "daemon/control/notify.h"
+#include "proto/place.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -13,6 +17,55 @@
 #include <unistd.h>
 
 enum { BACKLOG = 256 };
+
+/* ---- where ---- */
+
+/* Makes the directory of socket @path, accessible to this user only. */
+static bool take_directory(const char *path, struct fault *fault)
+{
+	char directory[WIRE_SOCKET_BYTES];
+	struct stat st;
+
+	memcpy(directory, path, strlen(path) + 1);
+	*strrchr(directory, '/') = 0;
+	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
+		return fault_errno(fault, errno, "socket",
+			"socket: cannot create %s: %s; choose a socket with --socket", directory,
+			strerror(errno));
+	if (lstat(directory, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+		(st.st_mode & 077) == 0)
+		return true;
+	return fault_set(fault, FAULT_ARGUMENT, "socket",
+		"socket: %s must be a directory of uid %u with mode 0700; remove it, set "
+		"XDG_RUNTIME_DIR to a directory of yours, or choose a socket with --socket",
+		directory, (unsigned)geteuid());
+}
+
+const char *listener_place(
+	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault)
+{
+	const char *given = getenv("TOKEND_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+
+	if (given && given[0]) {
+		log_line(LOG_NOTE, "socket: %s, from $TOKEND_SOCKET%s", given,
+			config->has_socket ? ", which comes before the config's" : "");
+		return given;
+	}
+	if (config->has_socket || config_may_write("/run/tokend"))
+		return config->socket;
+	if (!runtime || !config_may_write(runtime) ||
+		!place_own(runtime, geteuid(), "tokend.sock", path))
+		place_own(NULL, geteuid(), "tokend.sock", path);
+	if (!take_directory(path, fault))
+		return NULL;
+	log_line(LOG_NOTE,
+		"socket: %s, because uid %u may not create %s; this user's trainers and tokctl "
+		"look there too",
+		path, (unsigned)geteuid(), config->socket);
+	return path;
+}
+
+/* ---- listening ---- */
 
 /* A socket of another kind would make every client fail without a clear reason. */
 static bool adopt(struct listener *l, int fd, struct fault *fault)

@@ -14,9 +14,20 @@
 #define TOKEND_LISTEN_H
 
 #include "proto/fault.h"
+#include "proto/wire.h"
 
 #include <stdbool.h>
 #include <stddef.h>
+
+struct config;
+
+/*
+ * Returns the socket to listen at: $TOKEND_SOCKET, the config's, WIRE_SOCKET, or @path, which it
+ * fills in and whose directory it creates. Users other than root may not write to /run/tokend:
+ * their daemons use a directory of the user, and log it. NULL with @fault: it could not.
+ */
+const char *listener_place(
+	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
 
 struct listener {
 	int fd;

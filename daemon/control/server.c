@@ -306,7 +306,8 @@ static bool start(struct server *server, struct fault *fault)
 		listener_close(o->listener);
 		return false;
 	}
-	state_start(&control->state, control->config, &server->loop);
+	control->state = (struct state){.dir = control->config->state_dir};
+	state_jobs_init(&control->state.jobs, &server->loop);
 	state_jobs_init(&control->cache_jobs, &server->loop);
 	connections_init(&control->connections);
 	server->acceptor = (struct acceptor){

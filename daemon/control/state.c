@@ -173,137 +173,86 @@ bool runs_name(
 
 /* ---- directories ---- */
 
-/*
- * Creates directory @path, an absolute path, durably. @sync: also makes an existing one durable,
- * which a killed daemon may have created. We cannot have created it in a directory that we may not
- * read, or that cannot be synced. False with errno.
- */
-static bool make_directory(char *path, bool sync)
+/* Closes @fd, unless it is -1, and keeps errno. */
+static void close_quietly(int fd)
 {
-	bool made = mkdir(path, 0755) == 0, synced;
-	char *slash = strrchr(path, '/');
-	int fd, error;
+	int error = errno;
 
-	if (!made && (errno != EEXIST || !sync))
-		return errno == EEXIST;
-	*slash = 0;
-	fd = open(*path ? path : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	*slash = '/';
-	synced = fd >= 0 && fsync(fd) == 0;
-	error = errno;
 	if (fd >= 0)
 		close(fd);
-	if (synced)
-		return true;
-	if (made)
-		rmdir(path); /* otherwise the next save would take it for durable */
 	errno = error;
-	return !made && (error == EACCES || error == EINVAL || error == EROFS);
 }
 
-/* Creates state_dir durably. False with errno. */
-static bool make_state_dir(struct state *state)
+/* Makes a new directory in @at durable. We cannot have created an old one where we may not read, or
+ * that cannot be synced. False with errno. */
+static bool sync_names(int at, bool made)
 {
-	char path[PATH_MAX];
-	size_t n = strlen(state->dir);
-
-	assert(state->dir[0] == '/' && n < sizeof(path));
-	memcpy(path, state->dir, n + 1);
-	for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
-		*p = 0;
-		if (!make_directory(path, !state->durable))
-			return false;
-		*p = '/';
-	}
-	return state->durable = make_directory(path, !state->durable);
+	return fsync(at) == 0 || (!made && (errno == EBADF || errno == EINVAL || errno == EROFS));
 }
 
-/* Opens directory @name of @at, never through a link, and closes @at. @make: creates it durably. -1
- * with errno. */
-static int enter(int at, const char *name, bool make)
+/*
+ * Opens directory @name of @at, and closes @at. @make: creates it. @sync: makes it durable, also if
+ * it exists, because its daemon may have been killed before that. -1 with errno.
+ */
+static int enter(int at, const char *name, int flags, bool make, bool sync)
 {
 	bool made = make && mkdirat(at, name, 0755) == 0, good = !make || made || errno == EEXIST;
 	int fd = -1, error;
 
-	if (good && make && fsync(at) < 0) {
+	if (good && (made || sync) && !sync_names(at, made)) {
 		good = false;
 		error = errno;
 		if (made)
-			unlinkat(at, name, AT_REMOVEDIR);
+			unlinkat(at, name, AT_REMOVEDIR); /* the next save would find it */
 		errno = error;
 	}
+	flags |= O_DIRECTORY | O_CLOEXEC;
 	if (good)
-		fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	error = errno;
-	close(at);
-	errno = error;
+		fd = openat(at, name, flags | O_RDONLY);
+	if (good && fd < 0 && errno == EACCES)
+		fd = openat(at, name, flags | O_PATH);
+	close_quietly(at);
 	return fd;
 }
 
-/* Opens the run's directory. @make: creates it durably. -1 with errno. */
+/* Opens the run's directory. @make: creates it durably. Only state_dir may be a link. -1 with
+ * errno. */
 static int open_run(const struct state_run *run, bool make)
 {
-	int at = !make || make_state_dir(run->state)
-			 ? open(run->state->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
-			 : -1;
+	struct state *state = run->state;
+	char path[PATH_MAX], *rest = path, *name;
+	int at = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
+	assert(state->dir[0] == '/' && strlen(state->dir) < sizeof(path));
+	strcpy(path, state->dir + 1);
+	while (at >= 0 && (name = strsep(&rest, "/")))
+		if (*name)
+			at = enter(at, name, 0, make, make && !state->durable);
 	if (at >= 0)
-		at = enter(at, run->stream, make);
-	return at >= 0 ? enter(at, run->name, make) : -1;
+		state->durable |= make;
+	if (at >= 0)
+		at = enter(at, run->stream, O_NOFOLLOW, make, make);
+	return at >= 0 ? enter(at, run->name, O_NOFOLLOW, make, make) : -1;
 }
 
 /* ---- files ---- */
 
-/* Reads a file in directory @at. Returns its length, or -1 with errno. A FIFO must not make it wait
- * for a writer. */
-static ssize_t read_file(int at, const char *name, char bytes[LIMIT_CURSOR_BYTES])
-{
-	int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), error;
-	size_t have = 0;
-	ssize_t n = 0;
-	struct stat st;
-	char more;
-
-	if (fd < 0)
-		return -1;
-	if (fstat(fd, &st) < 0) {
-		n = -1;
-	} else if (!S_ISREG(st.st_mode)) {
-		errno = EINVAL;
-		n = -1;
-	}
-	while (n >= 0 && have < LIMIT_CURSOR_BYTES &&
-		(n = read(fd, bytes + have, LIMIT_CURSOR_BYTES - have)) > 0)
-		have += (size_t)n;
-	if (n >= 0 && have == LIMIT_CURSOR_BYTES && read(fd, &more, 1) == 1) {
-		errno = EFBIG;
-		n = -1;
-	}
-	error = errno;
-	close(fd);
-	errno = error;
-	return n < 0 ? -1 : (ssize_t)have;
-}
-
 /* Creates file @name in directory @at, and fsyncs it. False with errno. */
 static bool write_file(int at, const char *name, const char *bytes, size_t n)
 {
-	int fd = openat(at, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644), error;
+	int fd = openat(at, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 	ssize_t done;
 
 	if (fd < 0)
 		return false;
-	while (n > 0 && ((done = write(fd, bytes, n)) >= 0 || errno == EINTR)) {
-		bytes += done > 0 ? done : 0;
-		n -= done > 0 ? (size_t)done : 0;
+	while (n > 0 && (done = write(fd, bytes, n)) > 0) {
+		bytes += done;
+		n -= (size_t)done;
 	}
 
 	bool good = n == 0 && fsync(fd) == 0;
 
-	error = errno;
-	if (close(fd) < 0 && good)
-		return false;
-	errno = error;
+	close_quietly(fd);
 	return good;
 }
 
@@ -335,8 +284,8 @@ static void remove_stale(int at)
 	const struct dirent *e;
 	struct stat st;
 
-	if (!dir && fd >= 0)
-		close(fd);
+	if (!dir)
+		close_quietly(fd);
 	while (dir && (e = readdir(dir))) {
 		size_t n = strlen(e->d_name);
 
@@ -385,20 +334,25 @@ bool state_save(const struct state_run *run, const char *tag, const void *bytes,
 	return save(run, name, bytes, n, fault);
 }
 
-/* Reads file @name of the run. Returns its length, or -1 with errno. */
+/* Reads file @name of the run. Returns its length, or -1 with errno. A FIFO must not make it wait
+ * for a writer. */
 static ssize_t load(const struct state_run *run, const char *name, char bytes[LIMIT_CURSOR_BYTES])
 {
-	int at = open_run(run, false), error;
+	int at = open_run(run, false);
+	int fd = at >= 0 ? openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+	ssize_t n = fd < 0 ? -1 : 1, have = 0;
+	struct stat st;
 
-	if (at < 0)
-		return -1;
-
-	ssize_t n = read_file(at, name, bytes);
-
-	error = errno;
-	close(at);
-	errno = error;
-	return n;
+	close_quietly(at);
+	if (fd >= 0 && (n = fstat(fd, &st)) == 0 &&
+		(!S_ISREG(st.st_mode) || st.st_size > LIMIT_CURSOR_BYTES)) {
+		errno = S_ISREG(st.st_mode) ? EFBIG : EINVAL;
+		n = -1;
+	}
+	while (n >= 0 && (n = read(fd, bytes + have, LIMIT_CURSOR_BYTES - (size_t)have)) > 0)
+		have += n;
+	close_quietly(fd);
+	return n < 0 ? -1 : have;
 }
 
 size_t state_load(const struct state_run *run, const char *tag, void *bytes, struct fault *fault)
@@ -423,36 +377,29 @@ size_t state_load(const struct state_run *run, const char *tag, void *bytes, str
 	return n > 0 ? (size_t)n : 0;
 }
 
-/* Whether the cursors in @a and @b differ in nothing but their positions. */
-static bool same_mixes(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+/* Encodes the cursor at its first position, so that the result has only its mixes. 0: invalid. */
+static size_t mixes_of(const void *bytes, size_t n, char mixes[LIMIT_CURSOR_BYTES])
 {
-	struct cursor one = {0}, other = {0};
-	char bytes[2][LIMIT_CURSOR_BYTES];
+	struct cursor cursor;
 	struct fault fault;
-	bool same = cursor_decode(&one, a, a_bytes, &fault) &&
-		    cursor_decode(&other, b, b_bytes, &fault);
 
-	if (same) {
-		one.next = one.segment[0]->start;
-		other.next = other.segment[0]->start;
-
-		size_t n = cursor_encode(&one, bytes[0], sizeof(bytes[0]));
-
-		same = cursor_encode(&other, bytes[1], sizeof(bytes[1])) == n &&
-		       memcmp(bytes[0], bytes[1], n) == 0;
-	}
-	cursor_free(&one);
-	cursor_free(&other);
-	return same;
+	if (!cursor_decode(&cursor, bytes, n, &fault))
+		return 0;
+	cursor.next = cursor.segment[0]->start;
+	n = cursor_encode(&cursor, mixes, LIMIT_CURSOR_BYTES);
+	cursor_free(&cursor);
+	return n;
 }
 
 bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *written,
 	struct fault *fault)
 {
-	char now[LIMIT_CURSOR_BYTES];
+	char now[LIMIT_CURSOR_BYTES], mixes[2][LIMIT_CURSOR_BYTES];
 	ssize_t have = load(run, PLACE_RUN_CURSOR, now);
+	size_t old = have > 0 ? mixes_of(now, (size_t)have, mixes[0]) : 0;
 
-	*written = have < 0 || !same_mixes(now, (size_t)have, bytes, n);
+	*written = old == 0 || mixes_of(bytes, n, mixes[1]) != old ||
+		   memcmp(mixes[0], mixes[1], old) != 0;
 	return !*written || save(run, PLACE_RUN_CURSOR, bytes, n, fault);
 }
 
@@ -460,7 +407,6 @@ bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *
 
 struct checkpoint {
 	struct state_job job; /* first member */
-	struct control *control;
 	const struct stream *stream;
 	struct state_run run;
 	char tag[LIMIT_NAME_BYTES + 1];
@@ -492,12 +438,6 @@ static void count_failed(const struct stream *stream)
 	stream->counts->snapshot_failed_s = time(NULL);
 }
 
-static void count_made(const struct stream *stream)
-{
-	stream->counts->snapshots++;
-	stream->counts->snapshot_s = time(NULL);
-}
-
 static void answer(struct connection *c, const struct checkpoint *job)
 {
 	struct wire w = {.op = WIRE_SAVED};
@@ -521,16 +461,15 @@ static void checkpoint_done(struct state_job *work)
 {
 	struct checkpoint *job = (struct checkpoint *)work;
 	struct connection *c = state_back(work);
-	struct user *user;
 
-	if (job->ok)
-		count_made(job->stream);
-	else if (c) /* otherwise it was counted when it was late, or the client has left */
+	if (job->ok) {
+		job->stream->counts->snapshots++;
+		job->stream->counts->snapshot_s = time(NULL);
+	} else if (c) { /* otherwise it was counted when it was late, or the client has left */
 		count_failed(job->stream);
+	}
 	if (c)
 		answer(c, job);
-	if (job->ok && (user = user_of(&job->control->users, work->uid)))
-		user_charge(user, USER_FILE, 1);
 	free(job);
 }
 
@@ -550,23 +489,6 @@ static void checkpoint_late(struct connection *c, const struct state_job *work)
 	connection_error(c, work->serial, &fault);
 }
 
-/* All checks that need no access to state_dir. */
-static bool check(const struct connection *c, const struct wire *w, struct fault *fault)
-{
-	uint64_t busy_ms = state_busy_ms(&c->control->state.jobs);
-
-	if (wire_bytes(w, WIRE_CURSOR).n > LIMIT_CURSOR_BYTES)
-		return fault_set(fault, FAULT_CHECKPOINT, "cursor",
-			"%u bytes; a cursor has at most %d", wire_bytes(w, WIRE_CURSOR).n,
-			LIMIT_CURSOR_BYTES);
-	if (busy_ms >= STATE_DEADLINE_MS)
-		return fault_set(fault, FAULT_CHECKPOINT, "state_dir",
-			"has not answered for %" PRIu64
-			" s; the snapshot is not saved, save it again later",
-			busy_ms / 1000);
-	return user_may_write(c->user, connection_now(c), FAULT_CHECKPOINT, fault);
-}
-
 struct state_run state_run(const struct session *s)
 {
 	struct state_run run = {.state = &s->control->state};
@@ -576,39 +498,28 @@ struct state_run state_run(const struct session *s)
 	return run;
 }
 
-/* NULL with @fault: the tag is not valid, or out of memory. */
-static struct checkpoint *checkpoint_new(
-	const struct connection *c, const struct wire *w, struct fault *fault)
+/* All checks that need no access to state_dir. */
+static bool check(const struct connection *c, const struct wire *w, char tag[LIMIT_NAME_BYTES + 1],
+	struct fault *fault)
 {
-	struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
-	struct checkpoint *job = calloc(1, sizeof(*job) + b.n);
+	uint64_t busy_ms = state_busy_ms(&c->control->state.jobs);
 
-	if (!job) {
-		fault_set_passing(fault, FAULT_MEMORY, "tag", PHRASE_MEMORY);
-		return NULL;
-	}
-	if (!wire_text(w, WIRE_TAG, job->tag, sizeof(job->tag)) || !wire_name_ok(job->tag)) {
-		free(job);
-		fault_set(fault, FAULT_CHECKPOINT, "tag", "must be " PHRASE_NAME);
-		return NULL;
-	}
-	job->job = (struct state_job){.uid = c->uid,
-		.serial = wire_number(w, WIRE_SERIAL),
-		.work = checkpoint_work,
-		.done = checkpoint_done,
-		.late = checkpoint_late};
-	job->control = c->control;
-	job->stream = c->session->stream;
-	job->run = state_run(c->session);
-	memcpy(job->bytes, b.at, b.n);
-	job->n = b.n;
-	return job;
+	if (!wire_text(w, WIRE_TAG, tag, LIMIT_NAME_BYTES + 1) || !wire_name_ok(tag))
+		return fault_set(fault, FAULT_CHECKPOINT, "tag", "must be " PHRASE_NAME);
+	if (busy_ms >= STATE_DEADLINE_MS)
+		return fault_set(fault, FAULT_CHECKPOINT, "state_dir",
+			"has not answered for %" PRIu64
+			" s; the snapshot is not saved, save it again later",
+			busy_ms / 1000);
+	return user_may_write(c->user, connection_now(c), FAULT_CHECKPOINT, fault);
 }
 
 void state_checkpoint(struct connection *c, const struct wire *w)
 {
 	uint64_t serial = wire_number(w, WIRE_SERIAL);
-	struct checkpoint *job;
+	struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
+	struct checkpoint *job = NULL;
+	char tag[LIMIT_NAME_BYTES + 1];
 	struct fault fault;
 
 	if (c->errand) {
@@ -617,12 +528,24 @@ void state_checkpoint(struct connection *c, const struct wire *w)
 		connection_refuse(c, serial, &fault);
 		return;
 	}
-	job = check(c, w, &fault) ? checkpoint_new(c, w, &fault) : NULL;
+	if (check(c, w, tag, &fault) && !(job = malloc(sizeof(*job) + b.n)))
+		fault_set_passing(&fault, FAULT_MEMORY, "tag", PHRASE_MEMORY);
 	if (!job) {
 		count_failed(c->session->stream);
 		connection_error(c, serial, &fault);
 		return;
 	}
+	*job = (struct checkpoint){.job = {.uid = c->uid,
+					   .serial = serial,
+					   .work = checkpoint_work,
+					   .done = checkpoint_done,
+					   .late = checkpoint_late},
+		.stream = c->session->stream,
+		.run = state_run(c->session),
+		.n = b.n};
+	memcpy(job->tag, tag, sizeof(tag));
+	memcpy(job->bytes, b.at, b.n);
+	user_charge(c->user, USER_FILE, 1);
 	state_give(&c->control->state.jobs, c, &job->job);
 }
 
@@ -696,63 +619,31 @@ void state_attached(const struct session *s, const void *bytes, size_t n)
 
 /* ---- where it is ---- */
 
-/* In the pool. */
-static void start_work(struct state_job *job)
-{
-	const struct state *state =
-		(struct state *)((char *)job->jobs - offsetof(struct state, jobs));
-
-	if (!config_may_write(state->dir))
-		log_line(LOG_WARNING,
-			"state_dir: uid %u may not write to %s: checkpoints will fail; chown it, "
-			"or name another state_dir",
-			(unsigned)geteuid(), state->dir);
-}
-
-static void start_done(struct state_job *job)
-{
-	free(job);
-}
-
-void state_start(struct state *state, const struct config *config, uv_loop_t *loop)
-{
-	struct state_job *job = calloc(1, sizeof(*job));
-
-	*state = (struct state){.dir = config->state_dir};
-	state_jobs_init(&state->jobs, loop);
-	if (!job)
-		return;
-	*job = (struct state_job){.work = start_work, .done = start_done};
-	state_give(&state->jobs, NULL, job);
-}
-
 bool state_place(struct config *config, bool private)
 {
 	char *first = config_state_place(config, 0), *own = NULL;
-	bool named;
+	bool named = config->has_state_dir || getenv("STATE_DIRECTORY");
 
 	if (!first)
 		return false;
 	free(config->state_dir);
 	config->state_dir = first;
-	/* Do not touch a state_dir that the config names, except in embedded mode: it may hang. */
-	if (!private && config->has_state_dir)
-		return true;
-	/* Private daemons of several projects must not share the default one. */
-	named = config->has_state_dir || getenv("STATE_DIRECTORY");
-	if ((!private || named) && config_may_write(first))
+	/* Do not touch a state_dir that the config names, except in embedded mode: it may hang.
+	 * Private daemons of several projects must not share the default one. */
+	if (private ? named && config_may_write(first)
+		    : config->has_state_dir || config_may_write(first))
 		return true;
 	own = config_state_place(config, 1);
 	if (!own || !config_may_write(own)) {
-		free(own); /* the start warns that checkpoints will fail */
-		return true;
+		free(own);
+		return true; /* saves will fail */
 	}
-	if (config_may_write(first))
+	if (private && !named)
 		log_line(LOG_NOTE, "state_dir: %s, because a private daemon shares none", own);
 	else
 		log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own,
 			(unsigned)geteuid(), first);
-	free(config->state_dir);
+	free(first);
 	config->state_dir = own;
 	return true;
 }

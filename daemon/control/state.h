@@ -73,7 +73,7 @@ uint64_t state_busy_ms(const struct state_jobs *jobs);
 struct state {
 	struct state_jobs jobs;
 	const char *dir;
-	bool durable; /* it and its parents have been synced; used by jobs */
+	bool durable; /* it is, and its parents are; used by jobs */
 };
 
 /* Names a run in a job. */
@@ -88,8 +88,6 @@ struct state_run {
  * may not write there. @private: a private daemon. False: out of memory.
  */
 bool state_place(struct config *config, bool private);
-/* Logs later if this user may not write there. */
-void state_start(struct state *state, const struct config *config, uv_loop_t *loop);
 
 /* These block: only jobs call them. */
 bool state_save(const struct state_run *run, const char *tag, const void *bytes, size_t n,
@@ -107,6 +105,9 @@ void state_checkpoint(struct connection *c, const struct wire *w);
 struct state_run state_run(const struct session *s);
 /* A session attaches at this cursor, or goes on at it: saves it as the run's, soon. */
 void state_attached(const struct session *s, const void *bytes, size_t n);
+
+/* Handles a cache message (cached.c): what is in the cache, or the removal of a dataset. */
+void cached_query(struct connection *c, const struct wire *w);
 
 /* ---- runs ---- */
 

@@ -4,7 +4,8 @@
  * directory.
  *
  * At a cut, the unsynced contents of a file are as before, as after, a prefix of that, or any
- * mixture of their sectors. Each unsynced change of a directory (create, rename, unlink, mkdir) has happened or not, independently of all others.
+ * mixture of their sectors. Each unsynced change of a directory (create, rename, unlink, mkdir) has
+ * happened or not, independently of all others.
  *
  * As on Linux, a failed fsync() takes the data for clean: a later one succeeds without writing
  * them.

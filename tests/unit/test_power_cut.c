@@ -147,7 +147,7 @@ static unsigned run_scenario(const struct scenario *s, uint64_t most, bool killi
 		disk_machine.fault = (struct disk_fault){0};
 		life.most = most / 4;
 		assert_int_equal(live(&life, &d), 0);
-			d = daemon_start(&life.w, 2);
+		d = daemon_start(&life.w, 2);
 	}
 	assert_false(has_temporaries(&life.w));
 	unmount_disk(old);
