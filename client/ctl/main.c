@@ -22,7 +22,6 @@ static const struct ctl_command *const commands[] = {
 	&ctl_cat,
 	&ctl_cursor,
 	&ctl_verify,
-	&ctl_report,
 	&ctl_start,
 	&ctl_stop,
 	&ctl_status,

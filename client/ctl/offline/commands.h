@@ -4,7 +4,6 @@
 
 #include "client/ctl/common/arguments.h"
 
-extern const struct ctl_command ctl_plan, ctl_when, ctl_inspect, ctl_pack, ctl_cursor, ctl_report,
-	ctl_verify;
+extern const struct ctl_command ctl_plan, ctl_when, ctl_inspect, ctl_pack, ctl_cursor, ctl_verify;
 
 #endif

@@ -64,7 +64,7 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 
 	*h = (struct ctl_history){0};
 	if (run) {
-		good = run_cursor_read(&h->cursor, s, run, h->run);
+		good = run_cursor_read(&h->cursor, s, run);
 	} else if (n == 0) {
 		good = cursor_copy(&h->cursor, begin);
 		if (!good)

@@ -9,8 +9,7 @@
 
 struct ctl_history {
 	struct cursor cursor;
-	struct order order;		/* from its first mix on; borrows from the cursor */
-	char run[LIMIT_NAME_BYTES + 1]; /* whole name of the run, if one was given */
+	struct order order; /* from its first mix on; borrows from the cursor */
 };
 
 /*
@@ -30,7 +29,8 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 #define CTL_HISTORY_RUN                                                                            \
 	{                                                                                          \
 		.name = "run", .value = "RUN",                                                     \
-		.help = "run to take the mixes of, from its last cursor in state_dir"              \
+		.help = "run to take the mixes of, from its last cursor in state_dir, or from a "  \
+			"cursor's file"                                                            \
 	}
 void ctl_history_close(struct ctl_history *h);
 

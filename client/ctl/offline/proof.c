@@ -125,6 +125,16 @@ static bool in_force(struct proof *p, const struct proof_row *row)
 	return false;
 }
 
+static void count_served(
+	struct proof *p, const struct record_order *order, const struct order_place *place)
+{
+	struct proof_served *served = &p->served[order->name[place->dataset]];
+
+	served->samples++;
+	if (place->epoch >= served->epochs)
+		served->epochs = place->epoch + 1;
+}
+
 static void judge_row(struct proof *p, const struct proof_row *row)
 {
 	const struct record_order *order = order_of(p, row->section);
@@ -143,9 +153,8 @@ static void judge_row(struct proof *p, const struct proof_row *row)
 		} else {
 			p->samples++;
 			p->sum += row->checksum;
-			if (p->row && row->tokens)
-				p->row(p->context, position, order->name[row->place.dataset],
-					row->place.epoch);
+			if (row->tokens)
+				count_served(p, order, &row->place);
 		}
 		if (!row->tokens || !has_tokens(p, position, row->checksum, row->tokens) ||
 			!in_force(p, row))
@@ -344,7 +353,9 @@ bool proof_run(struct proof *p)
 	p->windows = calloc(p->block, sizeof(*p->windows));
 	p->other = malloc(tokens * sizeof(uint32_t));
 	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
-	if (!p->reader || !p->tokens || !p->row_of || !p->windows || !p->other || !p->taken)
+	p->served = calloc(p->records->datasets, sizeof(*p->served));
+	if (!p->reader || !p->tokens || !p->row_of || !p->windows || !p->other || !p->taken ||
+		!p->served)
 		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
 	if (!check_rows(p) || !find_skips(p))
 		return false;
@@ -360,5 +371,6 @@ void proof_free(struct proof *p)
 	free(p->windows);
 	free(p->other);
 	free(p->taken);
+	free(p->served);
 	free(p->skip);
 }

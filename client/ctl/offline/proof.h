@@ -26,16 +26,16 @@ struct stretch {
 
 struct proof_row; /* a recorded row */
 
+struct proof_served {
+	uint64_t samples;
+	uint64_t epochs; /* the last that was reached + 1; 0: none */
+};
+
 struct proof {
 	/* set by the caller */
 	const struct records *records;
 	const struct record_peer *peer;
 	uint64_t from, to;
-	/* NULL, or called for each position that was taken, in any order. @dataset is a number in
-	 * records->dataset. */
-	void (*row)(void *context, uint64_t position, uint32_t dataset, uint64_t epoch);
-	void *context;
-
 	/* work */
 	struct ctl_windows *reader;
 	void *tokens;		    /* of the rows of a block */
@@ -48,7 +48,8 @@ struct proof {
 
 	/* the result */
 	uint64_t samples, skipped, voided, outside, sum;
-	uint64_t found[FINDINGS]; /* number of positions */
+	struct proof_served *served; /* [records->datasets] */
+	uint64_t found[FINDINGS];    /* number of positions */
 	struct finding finding[FINDINGS][PROOF_SHOWN];
 	unsigned shown[FINDINGS];
 	/* Two files whose orders differ at that row; files[0] is NULL if there are none. */

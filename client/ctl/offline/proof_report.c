@@ -1,9 +1,16 @@
 #include "client/ctl/offline/proof_report.h"
 
 #include "client/ctl/common/columns.h"
+#include "client/ctl/common/error.h"
+#include "client/ctl/common/share.h"
+#include "client/ctl/offline/proof_lives.h"
 #include "client/ctl/offline/proof_verdict.h"
+#include "proto/phrases.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
 
@@ -161,7 +168,110 @@ static void put_json_lists(struct ctl_out *out, const struct proof *p)
 	ctl_put(out, "]");
 }
 
-void proof_put_json(struct ctl_out *out, const struct proof *p)
+static void put_json_datasets(struct ctl_out *out, const struct proof *p)
+{
+	for (size_t i = 0; i < p->records->datasets; i++) {
+		const struct record_dataset *d = &p->records->dataset[i];
+
+		ctl_put(out, i ? ",{\"name\":" : ",\"datasets\":[{\"name\":");
+		ctl_put_string(out, d->name);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "samples", p->served[i].samples);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "epochs", p->served[i].epochs);
+		ctl_put(out, ",");
+		ctl_put_pair(out, "windows", d->windows);
+		ctl_put(out, "}");
+	}
+	ctl_put(out, "]");
+}
+
+static void put_json_mix(
+	struct ctl_out *out, const struct record_order *o, const struct order_segment *s)
+{
+	const char *comma = "";
+	char share[32];
+
+	ctl_put(out, ",\"shares\":{");
+	for (uint32_t d = 0; d < s->datasets; d++) {
+		if (s->units[d] == 0)
+			continue;
+		ctl_put(out, comma);
+		ctl_put_string(out, o->cursor.dataset[d].name);
+		snprintf(share, sizeof(share), ":%.9g", ctl_fraction(s, d));
+		ctl_put(out, share);
+		comma = ",";
+	}
+	ctl_put(out, "}}");
+}
+
+static bool same_mix(const struct order_segment *a, const struct order_segment *b)
+{
+	return a->start == b->start && a->datasets == b->datasets &&
+	       memcmp(a->units, b->units, a->datasets * sizeof(*a->units)) == 0;
+}
+
+/* The mixes that were in force in the range. */
+static void put_json_mixes(struct ctl_out *out, const struct proof *p)
+{
+	const struct order_segment *last = NULL;
+	uint64_t at = p->from;
+
+	ctl_put(out, ",\"mixes\":[");
+	for (size_t f = 0; f < p->peer->forces && at < p->to; f++) {
+		const struct record_order *o = &p->records->order[p->peer->force[f].order];
+		uint64_t end = f + 1 < p->peer->forces ? p->peer->force[f + 1].from : p->to;
+
+		for (uint32_t i = 0; i < o->order.segments; i++) {
+			const struct order_segment *s = o->order.segment[i];
+			uint64_t to = i + 1 < o->order.segments ? o->order.segment[i + 1]->start
+								: UINT64_MAX;
+
+			if (to <= at || at >= end || at >= p->to || s->start > at)
+				continue;
+			if (!last || !same_mix(last, s)) {
+				ctl_put(out, last ? ",{" : "{");
+				ctl_put_pair(out, "from", at);
+				put_json_mix(out, o, s);
+			}
+			last = s;
+			at = to < end ? to : end;
+		}
+	}
+	ctl_put(out, "]");
+}
+
+static bool put_json_lives(struct ctl_out *out, const struct proof *p)
+{
+	size_t n;
+	struct proof_life *life = proof_lives(p->peer, &n);
+
+	for (size_t i = 0; life && i < n; i++) {
+		const struct {
+			const char *name;
+			uint64_t value;
+		} pair[] = {
+			{"time_ns", life[i].time_ns},
+			{"position", life[i].position},
+			{"left", life[i].left},
+			{"world", life[i].world},
+			{"micro_batch", life[i].micro_batch},
+			{"ranks", life[i].ranks},
+			{"reached", life[i].reached},
+		};
+
+		ctl_put(out, i ? "},{" : ",\"lives\":[{");
+		for (size_t m = 0; m < sizeof(pair) / sizeof(pair[0]); m++) {
+			ctl_put(out, m ? "," : "");
+			ctl_put_pair(out, pair[m].name, pair[m].value);
+		}
+	}
+	ctl_put(out, life ? "}]" : "");
+	free(life);
+	return life || ctl_fail(PHRASE_MEMORY) == CTL_OK;
+}
+
+bool proof_put_json(struct ctl_out *out, const struct proof *p)
 {
 	const struct {
 		const char *name;
@@ -181,6 +291,7 @@ void proof_put_json(struct ctl_out *out, const struct proof *p)
 		{"from", p->from},
 		{"to", p->to},
 		{"sum", p->sum},
+		{"seq_len", p->records->s->stream->begin.seq_len},
 	};
 	uint64_t whole = proof_whole_to(p);
 	char verdict[PROOF_VERDICT_BYTES];
@@ -195,7 +306,12 @@ void proof_put_json(struct ctl_out *out, const struct proof *p)
 		ctl_put_pair(out, "whole_to", whole);
 	}
 	put_json_lists(out, p);
+	put_json_datasets(out, p);
+	put_json_mixes(out, p);
+	if (!put_json_lives(out, p))
+		return false;
 	ctl_put(out, ",\"verdict\":");
 	ctl_put_string(out, verdict);
 	ctl_put(out, "}\n");
+	return true;
 }

@@ -8,6 +8,6 @@
 /* The verdict, then a table. False: out of memory, and
  * an error was printed. */
 bool proof_put_text(struct ctl_out *out, const struct proof *p);
-void proof_put_json(struct ctl_out *out, const struct proof *p);
+bool proof_put_json(struct ctl_out *out, const struct proof *p);
 
 #endif

@@ -36,7 +36,7 @@ static int prove_peer(struct proof *p, const struct query *q)
 	int status = CTL_FAILED;
 
 	if (done && q->json)
-		proof_put_json(&out, p);
+		done = proof_put_json(&out, p);
 	else if (done)
 		done = proof_put_text(&out, p);
 	if (done)
@@ -111,7 +111,8 @@ static const struct ctl_option options[] = {
 		.help = "cursor that counts for all rows; default: those in the records"},
 	[RUN] = {.name = "run",
 		.value = "RUN",
-		.help = "run whose last cursor in state_dir counts for all rows"},
+		.help = "run, or a cursor's file: its last cursor in state_dir counts for all "
+			"rows"},
 	[JSON] = CTL_JSON_OPTION,
 };
 

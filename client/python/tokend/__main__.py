@@ -13,6 +13,8 @@ usage: python -m tokend init [PATH…]   write tokend.yaml and train.py for shar
        python -m tokend try [STREAM]   serve tokend.yaml and show a batch
        python -m tokend run -c FILE    serve a config until Ctrl-C, for Loader(config=FILE) and
                                        tokctl -c FILE
+       python -m tokend report STREAM RECORD… -o FILE
+                                       write what a run was served as an HTML page
        python -m tokend ctl …          run tokctl
        python -m tokend daemon …       run tokend, as on a fleet
        python -m tokend --version      print the version
@@ -61,6 +63,12 @@ def init(arguments):
     return command.main(arguments)
 
 
+def report(arguments):
+    from .data import report as command
+
+    return command.main(arguments)
+
+
 def first(arguments):
     from .data import trial
 
@@ -96,7 +104,8 @@ def unknown(name, commands):
 
 
 def main(arguments):
-    commands = {"init": init, "try": first, "run": run, "ctl": ctl, "daemon": daemon}
+    commands = {"init": init, "try": first, "run": run, "report": report}
+    commands |= {"ctl": ctl, "daemon": daemon}
     if arguments in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0

@@ -1,4 +1,4 @@
-#include "client/ctl/offline/report_lives.h"
+#include "client/ctl/offline/proof_lives.h"
 
 #include <stdlib.h>
 
@@ -12,16 +12,16 @@ static int by_time(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static bool same_life(const struct report_life *l, const struct record_begin *b)
+static bool same_life(const struct proof_life *l, const struct record_begin *b)
 {
 	return l->position == b->position && l->world == b->world &&
 	       l->micro_batch == b->micro_batch && l->ranks < b->world;
 }
 
-struct report_life *report_lives(const struct record_peer *p, size_t *n)
+struct proof_life *proof_lives(const struct record_peer *p, size_t *n)
 {
 	const struct record_section **section = calloc(p->sections, sizeof(*section));
-	struct report_life *life = calloc(p->sections, sizeof(*life));
+	struct proof_life *life = calloc(p->sections, sizeof(*life));
 	uint64_t reached = 0;
 
 	*n = 0;
@@ -33,7 +33,7 @@ struct report_life *report_lives(const struct record_peer *p, size_t *n)
 		const struct record_begin *b = &section[i]->begin;
 
 		if (*n == 0 || !same_life(&life[*n - 1], b))
-			life[(*n)++] = (struct report_life){b->time_ns, b->position, b->left,
+			life[(*n)++] = (struct proof_life){b->time_ns, b->position, b->left,
 				b->world, b->micro_batch, reached, 0};
 		life[*n - 1].ranks++;
 		if (section[i]->top > reached)
