@@ -163,22 +163,15 @@ static void on_reread(void *context, int fd, uint64_t at, uint64_t n, const char
 		path, at, at + n, why);
 }
 
-/* @text: of the config as it was checked before a reload; -1: of the file. */
-static struct config *load(const struct options *a, int text, struct fault *fault)
-{
-	if (!reading_descriptors(fault))
-		return NULL;
-	return text >= 0 ? config_load_from(text, a->config, fault) : config_load(a->config, fault);
-}
-
-static int run(const struct options *a, struct reload_past *past, int text)
+static int run(const struct options *a, struct reload_past *past)
 {
 	_Atomic uint64_t rereads = 0;
 
 	reread_tell(on_reread, &rereads);
 
 	struct fault fault;
-	struct config *config = load(a, text, &fault);
+	struct config *config =
+		reading_descriptors(&fault) ? reload_config(past, a->config, &fault) : NULL;
 	struct cgroup *cgroup = config && !a->check ? cgroup_find("") : NULL;
 
 	if (config && !a->check)
@@ -186,7 +179,7 @@ static int run(const struct options *a, struct reload_past *past, int text)
 
 	bool listens = config && (a->check || listen_at(past, a, config, &fault));
 	struct stores *stores = listens ? reading_stores(config, !a->check, &fault) : NULL;
-	struct catalog *catalog = stores ? catalog_open(config, stores, &fault) : NULL;
+	struct catalog *catalog = stores ? reload_catalog(past, config, stores, &fault) : NULL;
 	int code = 0;
 
 	if (!catalog)
@@ -210,21 +203,21 @@ int main(int argc, char **argv)
 	struct reload_past past;
 	struct fault fault;
 	int code;
-	int text = reload_taken(&past);
+	bool again = reload_taken(&past);
 
-	if (text < 0)
-		past = (struct reload_past){.listener = {.fd = -1, .lock_fd = -1}};
+	if (!again)
+		past = (struct reload_past){.memfd = -1, .listener = {.fd = -1, .lock_fd = -1}};
 	if (!options_parse(&a, argc, argv, &code))
 		return code;
 	a.argv = argv;
-	if (text < 0 && a.private_lock >= 0 &&
+	if (!again && a.private_lock >= 0 &&
 		!listener_take(&past.listener, a.socket, a.private_lock, &fault)) {
 		fprintf(stderr, "tokend: %s\n", fault.text);
 		return 1;
 	}
 	log_start();
 	notify_starting(true);
-	code = run(&a, &past, text);
+	code = run(&a, &past);
 	listener_close(&past.listener);
 	if (code != 0 && !a.check)
 		back_off();

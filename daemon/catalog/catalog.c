@@ -1,6 +1,7 @@
 #include "daemon/catalog/catalog.h"
 
 #include "daemon/catalog/dataset_fetch.h"
+#include "daemon/catalog/dataset_saved.h"
 #include "daemon/catalog/dataset_sums.h"
 #include "daemon/catalog/stream.h"
 #include "daemon/config/refuse.h"
@@ -52,9 +53,9 @@ static bool check_parts(const struct catalog *catalog, struct fault *fault)
 	return true;
 }
 
-/* @only: the stream to open, NULL for all. */
+/* @only: the stream to open, NULL for all. @saved: as catalog_save() wrote it, or NULL. */
 static struct catalog *open_catalog(const struct config *config, struct stores *stores,
-	const struct config_stream *only, struct fault *fault)
+	const struct config_stream *only, FILE *saved, struct fault *fault)
 {
 	struct catalog *catalog = calloc(1, sizeof(*catalog));
 
@@ -69,8 +70,8 @@ static struct catalog *open_catalog(const struct config *config, struct stores *
 		catalog->stream[i].slot = i;
 	for (uint32_t i = 0; i < config->streams; i++)
 		if ((!only || only == &config->stream[i]) &&
-			!stream_open(
-				&catalog->stream[i], &config->stream[i], config, stores, fault))
+			!stream_open(&catalog->stream[i], &config->stream[i], config, stores, saved,
+				fault))
 			goto fail;
 	if (!only && !(check_parts(catalog, fault) && dataset_fetch_plan(catalog, fault) &&
 			     dataset_sums_read(catalog, stores, fault)))
@@ -84,7 +85,25 @@ fail:
 struct catalog *catalog_open(
 	const struct config *config, struct stores *stores, struct fault *fault)
 {
-	return open_catalog(config, stores, NULL, fault);
+	return open_catalog(config, stores, NULL, NULL, fault);
+}
+
+bool catalog_save(const struct catalog *catalog, FILE *to)
+{
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++) {
+			struct dataset *dataset = &catalog->stream[i].dataset[d];
+
+			if (!dataset->objects && !dataset_save(dataset, to))
+				return false;
+		}
+	return fflush(to) == 0;
+}
+
+struct catalog *catalog_open_saved(
+	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault)
+{
+	return open_catalog(config, stores, NULL, saved, fault);
 }
 
 struct catalog *catalog_open_stream(
@@ -94,7 +113,7 @@ struct catalog *catalog_open_stream(
 	char list[NEAREST_LIST_BYTES];
 
 	if (only)
-		return open_catalog(config, stores, only, fault);
+		return open_catalog(config, stores, only, NULL, fault);
 	config_refuse(fault, config->path, config->stream[0].line, "streams", FAULT_NO_INDEX,
 		"no stream is called %s; must be one of: %s", stream,
 		config_list_streams(config, stream, list));

@@ -4,6 +4,8 @@
 
 #include "daemon/catalog/dataset.h"
 
+#include <stdio.h>
+
 struct stream_counts; /* daemon/control/counts.h */
 
 struct stream {
@@ -29,7 +31,13 @@ struct catalog {
  */
 struct catalog *catalog_open(
 	const struct config *config, struct stores *stores, struct fault *fault);
-/* The same for one stream, for tools; the others are left empty. */
+/* Writes all datasets that are not in a store. False: errno. */
+bool catalog_save(const struct catalog *catalog, FILE *to);
+/* catalog_open() for the same config in another process of the same program, with what
+ * catalog_save() wrote: opens no local shard. @saved may be NULL. */
+struct catalog *catalog_open_saved(
+	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault);
+/* catalog_open() for one stream, for tools; the others are left empty. */
 struct catalog *catalog_open_stream(const struct config *config, struct stores *stores,
 	const char *stream, struct fault *fault);
 void catalog_free(struct catalog *catalog);

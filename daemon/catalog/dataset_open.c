@@ -7,6 +7,7 @@
 #include "daemon/catalog/dataset_files.h"
 #include "daemon/catalog/dataset_manifest.h"
 #include "daemon/catalog/dataset_names.h"
+#include "daemon/catalog/dataset_saved.h"
 #include "daemon/catalog/sample.h"
 
 #include <inttypes.h>
@@ -148,6 +149,8 @@ static void limit_tokens(const struct opening *o)
 
 bool dataset_open(const struct opening *o)
 {
+	if (o->saved && !store_is_url(o->source->path))
+		return dataset_from_saved(o);
 	if (!(o->source->manifest ? dataset_from_manifest(o) : dataset_from_files(o)) ||
 		!add_up(o) || !check_samples(o) || !check_documents(o))
 		return false;

@@ -10,6 +10,7 @@
 #include "daemon/shard/list.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 struct opening {
 	const struct config *config;
@@ -19,6 +20,7 @@ struct opening {
 	struct dataset *dataset;
 	pthread_mutex_t *lock; /* for members of *dataset that several threads write */
 	struct fault *fault;
+	FILE *saved; /* see dataset_saved.h; NULL: shards are opened */
 };
 
 /*

@@ -159,7 +159,7 @@ static void find_overlaps(const struct stream *stream)
 }
 
 bool stream_open(struct stream *stream, const struct config_stream *source,
-	const struct config *config, struct stores *stores, struct fault *fault)
+	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault)
 {
 	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	struct fault cause;
@@ -174,7 +174,7 @@ bool stream_open(struct stream *stream, const struct config_stream *source,
 	for (uint32_t i = 0; i < source->datasets; i++) {
 		struct dataset *d = &stream->dataset[i];
 		const struct opening o = {
-			config, source, &source->dataset[i], stores, d, &lock, fault};
+			config, source, &source->dataset[i], stores, d, &lock, fault, saved};
 
 		d->config = &source->dataset[i];
 		if (!dataset_open(&o))

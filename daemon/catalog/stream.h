@@ -6,10 +6,11 @@
 
 /*
  * Opens the datasets of @source and makes the stream's initial cursor. On failure returns false and
- * @fault, as config_refuse() fills it; catalog_free() frees the stream.
+ * @fault, as config_refuse() fills it; catalog_free() frees the stream. @saved: see
+ * dataset_saved.h; NULL: shards are opened.
  */
 bool stream_open(struct stream *stream, const struct config_stream *source,
-	const struct config *config, struct stores *stores, struct fault *fault);
+	const struct config *config, struct stores *stores, FILE *saved, struct fault *fault);
 /*
  * Reports @cause, a fault of a cursor made from the config, as config_refuse(): "FILE:LINE:
  * streams.NAME: FIELD: TEXT". Always false.

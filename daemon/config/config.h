@@ -116,7 +116,7 @@ struct config {
  * is the whole line that users see (refuse.h). Defaults are in the tables of keys (schema.h).
  */
 struct config *config_load(const char *path, struct fault *fault);
-/* The same with its bytes from @fd, which it closes. */
+/* The same with its text from @fd, which it closes. */
 struct config *config_load_from(int fd, const char *path, struct fault *fault);
 void config_free(struct config *config);
 /* Writes the absolute path of @written, which may be relative to the config's directory, or the URL

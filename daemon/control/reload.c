@@ -42,6 +42,22 @@ static bool keeps_places(const struct config *is, const struct config *was, stru
 		       is->path, socket ? "state_dir:" : "socket:");
 }
 
+/* All that the next process needs, except r->past. */
+static bool save(struct reload *r)
+{
+	const struct config *config = r->config;
+
+	r->past.memfd = memfd_create("tokend-reload", MFD_CLOEXEC);
+	r->saved = r->past.memfd < 0 ? NULL : fdopen(r->past.memfd, "w");
+	if (!r->saved || fseek(r->saved, sizeof(r->past), SEEK_SET) < 0 ||
+		!catalog_save(r->catalog, r->saved))
+		return fault_memory(&r->fault);
+	r->past.text_at = ftell(r->saved);
+	return (fwrite(config->text, 1, config->text_bytes, r->saved) == config->text_bytes &&
+		       fflush(r->saved) == 0) ||
+	       fault_memory(&r->fault);
+}
+
 /* All that may make a start with the config fail. Also tries the cache's disk: a thread that it
  * does not answer would hold up execve(). */
 static bool check(struct reload *r)
@@ -63,7 +79,7 @@ static bool check(struct reload *r)
 	reader = r->catalog ? reading_open(r->catalog, r->stores, &reading, &r->fault) : NULL;
 	r->staging_bytes = reader ? reading_memory(&reading) : 0;
 	reader_close(reader);
-	return reader != NULL;
+	return reader && save(r);
 }
 
 static void reload_work(uv_work_t *work)
@@ -113,9 +129,12 @@ static void give_up(struct reload *r)
 {
 	uv_timer_stop(&r->timer);
 	data_thread_pause(r->control->data_thread, false);
+	if (r->saved)
+		fclose(r->saved);
 	catalog_free(r->catalog);
 	store_close(r->stores);
 	config_free(r->config);
+	r->saved = NULL;
 	r->catalog = NULL;
 	r->stores = NULL;
 	r->config = NULL;
@@ -138,9 +157,9 @@ static void refuse(struct reload *r)
 /* ---- the next process ---- */
 
 /* Whether descriptors survive execve(). */
-static void keep_open(const struct reload_past *past, int memfd, bool keep)
+static void keep_open(const struct reload_past *past, bool keep)
 {
-	const int fd[] = {past->listener.fd, past->listener.lock_fd, memfd};
+	const int fd[] = {past->listener.fd, past->listener.lock_fd, past->memfd};
 
 	for (int i = 0; i < 3; i++)
 		if (fd[i] >= 0)
@@ -159,27 +178,19 @@ static void block_signals(bool block)
 	pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
 }
 
-/* Writes what reload_taken() reads. */
-static bool write_past(const struct reload *r, int memfd)
-{
-	const struct config *config = r->config;
-
-	return write(memfd, &r->past, sizeof(r->past)) == sizeof(r->past) &&
-	       write(memfd, config->text, config->text_bytes) == (ssize_t)config->text_bytes &&
-	       lseek(memfd, 0, SEEK_SET) == 0;
-}
-
 /* Returns only if it fails, with r->fault. */
 static void execute(struct reload *r)
 {
+	struct reload_past *past = &r->past;
 	char number[16];
-	int error, memfd = memfd_create("tokend-reload", MFD_CLOEXEC);
+	int error;
 
-	r->past.pid = getpid();
-	r->past.reloads = r->control->counts.reloads + 1;
-	r->past.refused = r->control->counts.reloads_failed;
-	snprintf(number, sizeof(number), "%d", memfd);
-	if (memfd >= 0 && write_past(r, memfd) && setenv(PAST, number, 1) == 0) {
+	past->pid = getpid();
+	past->reloads = r->control->counts.reloads + 1;
+	past->refused = r->control->counts.reloads_failed;
+	snprintf(number, sizeof(number), "%d", past->memfd);
+	if (pwrite(past->memfd, past, sizeof(*past), 0) == sizeof(*past) &&
+		setenv(PAST, number, 1) == 0) {
 		log_line(LOG_NOTE,
 			"%s was read again: digest %016" PRIx64 "; starting again with it",
 			r->config->path, r->config->digest);
@@ -188,32 +199,52 @@ static void execute(struct reload *r)
 		if (r->again)
 			raise(SIGHUP); /* the config may have changed since the check */
 		r->again = false;
-		keep_open(&r->past, memfd, true);
+		keep_open(past, true);
 		execve("/proc/self/exe", r->argv, environ);
 	}
 	error = errno;
-	keep_open(&r->past, memfd, false);
+	keep_open(past, false);
 	block_signals(false);
 	unsetenv(PAST);
-	if (memfd >= 0)
-		close(memfd);
 	fault_errno(&r->fault, error, "", "tokend cannot execute itself: %s; restart it",
 		strerror(error));
 }
 
-int reload_taken(struct reload_past *past)
+bool reload_taken(struct reload_past *past)
 {
 	const char *number = getenv(PAST);
 	int memfd = number ? atoi(number) : -1;
-	bool ours = memfd > STDERR_FILENO && read(memfd, past, sizeof(*past)) == sizeof(*past) &&
-		    past->pid == getpid();
+	bool ours = memfd > STDERR_FILENO &&
+		    pread(memfd, past, sizeof(*past), 0) == sizeof(*past) && past->pid == getpid();
 
 	unsetenv(PAST);
 	if (!ours)
-		return -1;
-	keep_open(past, memfd, false);
+		return false;
+	keep_open(past, false);
 	prctl(PR_SET_NAME, "tokend"); /* not "exe" */
-	return memfd;
+	return true;
+}
+
+struct config *reload_config(const struct reload_past *past, const char *path, struct fault *fault)
+{
+	if (past->memfd < 0)
+		return config_load(path, fault);
+	lseek(past->memfd, past->text_at, SEEK_SET);
+	return config_load_from(dup(past->memfd), path, fault);
+}
+
+struct catalog *reload_catalog(const struct reload_past *past, const struct config *config,
+	struct stores *stores, struct fault *fault)
+{
+	FILE *saved = past->memfd < 0 ? NULL : fdopen(past->memfd, "r");
+	struct catalog *catalog;
+
+	if (saved)
+		fseek(saved, sizeof(*past), SEEK_SET);
+	catalog = catalog_open_saved(config, stores, saved, fault);
+	if (saved)
+		fclose(saved);
+	return catalog;
 }
 
 /* Polls, because jobs of clients begin and end meanwhile, and each may delay the end of another. */

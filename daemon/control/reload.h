@@ -6,7 +6,8 @@
  * execve() that fails changes nothing.
  *
  * /proc/self/exe is executed: the running version, also if its package was replaced. So both
- * images agree on struct reload_past. A memfd passes it, and the config's text as it was checked.
+ * images have the same types. A memfd passes struct reload_past, the datasets and the config's
+ * text, so that what was checked is served, and no local shard is opened again.
  *
  * systemd's protocol: RELOADING=1 with the time, then READY=1 from the same process. It suits
  * Type=notify and Type=notify-reload.
@@ -26,6 +27,8 @@ struct control;
 /* A process before it executed itself. */
 struct reload_past {
 	pid_t pid;
+	int memfd;     /* -1: it did not */
+	long text_at;  /* in memfd, after the datasets */
 	bool terminal; /* it had one at its start */
 	struct listener listener;
 	uint64_t reloads, refused; /* so far, for metrics */
@@ -45,6 +48,7 @@ struct reload {
 	struct config *config;
 	struct stores *stores;
 	struct catalog *catalog;
+	FILE *saved; /* the memfd */
 	uint64_t staging_bytes;
 	bool checked;
 	struct fault fault; /* unless checked */
@@ -57,8 +61,11 @@ struct reload {
 void reload_begin(struct reload *reload);
 /* The daemon stops. */
 void reload_stop(struct reload *reload);
-/* Whether this process has executed itself: a descriptor with the text of its config, which was
- * checked, and @past, whose descriptors are ours again. Otherwise -1. */
-int reload_taken(struct reload_past *past);
+/* Whether this process has executed itself. True: fills @past, whose descriptors are ours again. */
+bool reload_taken(struct reload_past *past);
+/* The config at @path and its catalog, or what the former image passes. NULL: @fault. */
+struct config *reload_config(const struct reload_past *past, const char *path, struct fault *fault);
+struct catalog *reload_catalog(const struct reload_past *past, const struct config *config,
+	struct stores *stores, struct fault *fault);
 
 #endif

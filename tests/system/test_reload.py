@@ -4,12 +4,14 @@ A config that is broken, or does not fit a live session, changes nothing.
 
 import contextlib
 import fcntl
+import itertools
 import os
 import resource
 import shutil
 import signal
 import socket
 import termios
+import time
 
 import pytest
 import zstandard
@@ -19,7 +21,7 @@ from lib import TOKCTL, TOKEND, Client, Daemon, Witness, datasets, has, refusal,
 from lib import run, status, wait_for, wait_until, with_parent
 from lib.fuse import READ, hanging
 from lib.injected import injected
-from lib.preload import Preload
+from lib.preload import OPENS, Preload
 from lib.web import metrics
 
 pytestmark = [pytest.mark.asan, pytest.mark.tsan]
@@ -173,32 +175,85 @@ def test_a_failing_exec_changes_nothing(place):
     assert scene.daemon.stop() == 0
 
 
+def hear(manager, begin):
+    """The next notification that begins so; the status may change at any time."""
+    while not (told := manager.recv(4096).decode()).startswith(begin):
+        assert told.startswith(("STATUS=", "READY=1", "WATCHDOG=1")), told
+    return told
+
+
+OPENING = r"""
+#include <errno.h>
+#include <string.h>
+
+static int opening(const char *call, const char *path)
+{
+	if (!strstr(path, "/web/"))
+		return 0;
+	usleep((useconds_t)words[SLOW_US]);
+	words[OPENED]++;
+	errno = EIO;
+	return words[EXECUTED] != 0;
+}
+"""
 EXECVE = r"""
 int execve(const char *path, char *const argv[], char *const environment[])
 {
-	int fd = words[BREAKS] ? open(getenv("CONFIG"), O_WRONLY | O_TRUNC) : -1;
+	int fd = open(getenv("CONFIG"), O_WRONLY | O_TRUNC);
 
-	if (fd >= 0)
-		close(fd);
+	close(fd);
+	words[EXECUTED] = 1;
 	NEXT(execve);
 	return next(path, argv, environment);
 }
 """
 
 
-def test_the_config_that_was_checked_is_served(place):
-    """Even if the file changes before the daemon executes itself."""
-    preload = Preload(place, EXECVE, ["breaks"])
-    scene = Scene(place, env={**preload.env, "CONFIG": place.file("tokend.yaml")})
+def watched(place, **keys):
+    """A scene whose daemon truncates its config when it executes itself, and then opens no shard
+    of web; and systemd's side of its notifications.
+    """
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(place.file("notify"))
+    manager.settimeout(20)
+    preload = Preload(place, OPENING + OPENS + EXECVE, ["slow_us", "opened", "executed"])
+    about = {"NOTIFY_SOCKET": manager.getsockname(), "CONFIG": place.file("tokend.yaml")}
+    scene = Scene(place, env={**preload.env, **about, **keys})
+    hear(manager, "READY=1")
+    return scene, preload, manager
+
+
+def test_what_was_checked_is_served(place):
+    """Even if config and shards change before the daemon executes itself."""
+    scene, preload, _ = watched(place)
     t = Trainer(scene)
-    preload.set(breaks=1)
+    preload.set(opened=0)
     scene.write(train=scene.train, valid={**scene.window, "datasets": datasets("law")})
     assert "; valid (law " in scene.reload()
     assert os.path.getsize(scene.config) == 0
+    assert preload.get("opened") > 0
+    preload.set(executed=0)
     scene.attach(stream="valid").next()
     assert t.step(5)
     assert "the file is empty" in scene.reload("keeps the config that it has")
     t.close()
+    assert scene.daemon.stop() == 0
+
+
+def test_a_slow_check_feeds_the_watchdog_and_is_not_repeated(place):
+    for number in range(20):
+        place.shard(f"web/{number:03}.bin", 1000, seed=number)
+    scene, preload, manager = watched(place, WATCHDOG_USEC="600000")
+    preload.set(slow_us=20_000, opened=0)
+    scene.daemon.process.send_signal(signal.SIGHUP)
+    hear(manager, "RELOADING=1")
+    fed = [time.monotonic()]
+    while not manager.recv(4096).startswith(b"READY=1"):
+        fed.append(time.monotonic())
+    assert max(b - a for a, b in itertools.pairwise(fed)) < 0.6
+    assert len(fed) > 3 and preload.get("executed") == 1
+    preload.set(executed=0)
+    scene.attach().next()
     assert scene.daemon.stop() == 0
 
 
@@ -247,13 +302,6 @@ def test_a_terminal_that_closes_ends_the_daemon(place):
     os.close(master)
     assert scene.daemon.process.wait(20) == 0
     assert scene.daemon.said("the terminal is closed")
-
-
-def hear(manager, begin):
-    """The next notification that begins so; the status may change at any time."""
-    while not (told := manager.recv(4096).decode()).startswith(begin):
-        assert told.startswith(("STATUS=", "READY=1")), told
-    return told
 
 
 def test_a_broken_config_keeps_the_old_one_and_says_why(place):
