@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from .daemon import Daemon
 from .injected import injected
 from .killed_trainer import STEP, Board, Plan
 from .place import datasets
-from .process import TOKCTL, run, with_parent
+from .process import TOKCTL, TOKEND, run, with_parent
 from .ranks import Ranks
 from .wait import wait_for
 
@@ -31,6 +32,7 @@ MEAN_S = 0.03  # between two events
 PAUSE_US = 3000  # of a trainer in each step: it is killed in more places, and the cores stay free
 # How often each event happens in a hundred or so, in random order. The first three are kills.
 EVENTS = {"daemon": 85, "rank": 11, "both": 4, "stop": 4, "restart": 3, "mix": 3, "drain": 1}
+EVENTS |= {"reload": 28, "upgrade": 28}  # both execute the daemon
 KILLS = ("daemon", "rank", "both")
 PATIENCE_S = 60.0
 
@@ -57,9 +59,12 @@ class KilledJob:
         killed_trainer.warm_up()
         for name in ("web/a.bin", "web/b.bin", "code/x.bin"):
             place.shard(name, 200_000, seed=seed)
-        about = {"seed": seed, "seq_len": 16, "datasets": datasets("web", "code")}
-        self.config = place.config(streams={"train": about}, state_dir=place.file("state", ""))
-        self.daemon = Daemon(place, self.config)
+        place.shard("law/x.bin", 20_000, seed=seed)
+        self.about = {"seed": seed, "seq_len": 16, "datasets": datasets("web", "code")}
+        self.config = self._write()
+        self.program = place.file("bin", "tokend")
+        self._install()
+        self.daemon = type("Program", (Daemon,), {"program": self.program})(place, self.config)
         self.counts = collections.Counter()
         self.lives, self.life, self.operator = 0, None, None
         self.plan = self._plan("disturbed", PAUSE_US)
@@ -151,6 +156,40 @@ class KilledJob:
         assert ready and self.daemon.stop() == 0, self.daemon.log()
         self.daemon.start(ready=False)
         self.counts["daemon restarted"] += 1
+
+    def _write(self, more=(), **keys):
+        """Writes the config, with datasets that the job does not use."""
+        about = {**self.about, "datasets": self.about["datasets"] + list(more)}
+        keys |= {"streams": {"train": about}, "state_dir": self.place.file("state", "")}
+        os.rename(self.place.config("new.yaml", **keys), self.place.file("tokend.yaml"))
+        return self.place.file("tokend.yaml")
+
+    def _install(self):
+        """Replaces the program on the disk."""
+        shutil.copy2(TOKEND, f"{self.program}.new")
+        os.rename(f"{self.program}.new", self.program)
+
+    def _hang_up(self, kind):
+        """SIGHUP, sometimes twice. The next event may hit the new image as it starts."""
+        ready = wait_for(lambda: "ready at" in self.daemon.log(), PATIENCE_S)
+        assert ready, self.daemon.log()
+        said = lambda: self.daemon.log().count("starting again with it")
+        before = said()
+        for _ in range(self.random.choice([1, 1, 2])):
+            self.daemon.process.send_signal(signal.SIGHUP)
+        assert wait_for(lambda: said() > before, PATIENCE_S), self.daemon.log()
+        self.counts[kind] += 1
+
+    def _reload(self):
+        more = self.random.choice([[], datasets("law", weight=0)])
+        memory = self.random.choice([64, 96, 128]) << 20
+        self._write(more, memory=memory, io=self.random.choice(["auto", "pread"]))
+        self._hang_up("reload")
+
+    def _upgrade(self):
+        """A reload keeps the program that runs; the next start is of the new one."""
+        self._install()
+        self._hang_up("upgrade")
 
     def _ask(self, *arguments):
         """An operator's request, and a moment later the next event, whatever became of it."""

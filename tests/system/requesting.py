@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy
 from tokend import Loader, TokendError
 
 from lib import TOKCTL, Daemon, datasets, status, wait_for
@@ -32,6 +33,11 @@ class Handle:
         for _ in range(count):
             next(self.loader)
         return {"next": self.loader.taken}
+
+    def rows(self, count):
+        """Takes @count batches. Returns the windows in each."""
+        batches = [next(self.loader) for _ in range(count)]
+        return [numpy.hstack([b["input_ids"], b["labels"][:, -1:]]).tolist() for b in batches]
 
     def fetch(self):
         return dict(zip(("number", "kind", "args"), self.client.request(), strict=True))

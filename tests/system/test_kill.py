@@ -1,8 +1,9 @@
 """Daemons and trainers are killed; other processes do not notice.
 
 A DDP job of four ranks and its daemon are killed at random instants, stopped and continued,
-restarted, drained, and given other mixes. Its losses are those of an undisturbed job, bit for bit.
-TOKEND_SEED repeats the events; what they hit depends on the machine. `make soak` does it for hours.
+restarted, reloaded, drained, and given other mixes. Its losses are those of an undisturbed job, bit
+for bit. TOKEND_SEED repeats the events; what they hit depends on the machine. `make soak` does it
+for hours.
 """
 
 import hashlib
@@ -34,6 +35,7 @@ def test_a_ddp_job_survives_kills_bit_for_bit(place, seed, kills, ranks):
     assert totals.get("rank", 0) + totals.get("both", 0) >= ranks, "ranks were killed"
     assert totals["with sessions"] > kills // 3, "most of the killed daemons served the job"
     assert totals["steps"] > kills, "the job trained on between the kills"
+    assert min(totals["reload"], totals["upgrade"]) >= kills // 4, "the daemon executed itself"
 
 
 def forked_trainer(socket):
