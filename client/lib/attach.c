@@ -36,6 +36,138 @@ int attach_check(struct tokend *t, const struct target *target)
 
 /* ---- searching ---- */
 
+/* Did nobody name the socket? Then each try before the first attach looks again. */
+static bool is_anywhere(const struct tokend *t)
+{
+	return !t->options.socket && !t->options.config;
+}
+
+enum {
+	BACKOFF_MS = 250,  /* longest pause between two tries */
+	REFUSED_MS = 1000, /* the same after a passing refusal: a try costs the daemon an attach */
+};
+
+static void search_begin(struct search *s, uint32_t connect_ms, bool waits)
+{
+	int64_t now = wait_now();
+
+	*s = (struct search){.fd = -1,
+		.active = true,
+		.waits = waits,
+		.connect_ms = connect_ms,
+		.backoff_ms = 1,
+		.retry = now};
+	waiting_begin(&s->waiting, now);
+}
+
+void search_end(struct search *s)
+{
+	if (s->active && s->fd >= 0)
+		close(s->fd);
+	s->fd = -1;
+	s->active = false;
+}
+
+/*
+ * The last try failed with errno @error, or with the passing refusal @refused, which is the
+ * handle's last failure. The next one follows after half to all of the backoff, so that ranks do
+ * not try all at once.
+ */
+static void search_later(struct tokend *t, struct search *s, int error, int refused)
+{
+	const uint32_t most = refused ? REFUSED_MS : BACKOFF_MS;
+	int64_t now = wait_now(), backoff = s->backoff_ms * WAIT_MS;
+	uint64_t chance = order_mix64((uint64_t)now ^ (uint64_t)getpid() << 32);
+
+	if (s->fd >= 0)
+		close(s->fd);
+	s->fd = -1;
+	s->error = error;
+	s->refused = refused;
+	if (refused)
+		s->refusal = t->fault;
+	s->retry = now + backoff / 2 + (int64_t)(chance % (uint64_t)(backoff / 2));
+	s->backoff_ms = s->backoff_ms * 2 < most ? s->backoff_ms * 2 : most;
+}
+
+/* Did no process listen at the last try? */
+static bool search_nobody(const struct search *s)
+{
+	return s->error == ENOENT || s->error == ECONNREFUSED;
+}
+
+/* The time at which the search ends if nothing changes. A daemon that is starting or stopping, or
+ * refuses for now, gets longer than none. */
+static int64_t search_give_up(const struct tokend *t, const struct search *s)
+{
+	uint32_t ms = s->connect_ms, longer = t->options.deadline_ms;
+	bool there = s->fd >= 0 || s->refused || s->error == ETIMEDOUT || s->error == ECONNRESET ||
+		     s->error == EPIPE || s->error == EAGAIN;
+
+	if (there && longer > ms)
+		ms = longer;
+	if (s->error == EACCES && !t->mapping)
+		ms = 0;
+	return s->waiting.since + ms * WAIT_MS;
+}
+
+static int search_warn(struct tokend *t, struct search *s)
+{
+	int64_t end = search_give_up(t, s);
+	struct waiting *w = &s->waiting;
+	char why[LINK_WHY_BYTES];
+
+	if (s->refused)
+		return waiting_say(t, w, end, s->refusal.field, "a session: %s", s->refusal.text);
+	if (s->fd >= 0 || s->error == ETIMEDOUT)
+		return waiting_say(t, w, end, "socket",
+			"the daemon at %s, which does not answer (is it starting?)", t->socket);
+	if (t->config)
+		return waiting_say(t, w, end, "config",
+			"the daemon of %s to start; its log is %s.log", t->config, t->socket);
+	return waiting_say(t, w, end, "socket", "a daemon at %s (%s); " PHRASE_START, t->socket,
+		link_why(t->socket, s->error, why));
+}
+
+/* The search found no daemon: returns its error. */
+static int search_gave_up(struct tokend *t, const struct search *s)
+{
+	int64_t seconds = (wait_now() - s->waiting.since) / (1000 * WAIT_MS);
+	char why[LINK_WHY_BYTES], tried[LIMIT_TEXT_BYTES];
+	struct places places;
+	const char *error = s->error == ETIMEDOUT ? "it accepts connections, but does not answer"
+						  : link_why(t->socket, s->error, why);
+
+	if (s->refused)
+		return handle_fail(t, (enum tokend_error)s->refused, s->refusal.field,
+			"%s (tried for %" PRId64 " s)", s->refusal.text, seconds);
+	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
+		return handle_fail(
+			t, TOKEND_EMEMORY, "socket", "%s: %s", t->socket, strerror(s->error));
+	if (s->error == EACCES && !t->mapping)
+		return handle_fail(
+			t, TOKEND_ECONNECT, "socket", "%s: %s; " PHRASE_DENIED, t->socket, error);
+	if (s == &t->search)
+		return handle_fail(t, TOKEND_ECONNECT, "socket",
+			"the daemon at %s was lost %" PRId64
+			" s ago and did not come back (%s); start it, and resume from the "
+			"cursor at position %" PRIu64,
+			t->socket, seconds, error, handle_position(t));
+	if (t->config)
+		return handle_fail(t, TOKEND_ECONNECT, "config",
+			"the daemon for %s did not answer within %" PRId64
+			" s; look at its log, %s.log",
+			t->config, seconds, t->socket);
+	if (is_anywhere(t) && s->error != ETIMEDOUT) {
+		places_read(&places, NULL, NULL);
+		places_tell(places.place, places.n, tried);
+		return handle_fail(t, TOKEND_ECONNECT, "socket",
+			"no daemon answers at %s; " PHRASE_START, tried);
+	}
+	return handle_fail(t, TOKEND_ECONNECT, "socket",
+		"no daemon answers at %s (%s); " PHRASE_START, t->socket, error);
+}
+
 /*
  * The ring's memory should be on the reader's NUMA node: the one the reader is pinned to, or runs
  * on now.
@@ -58,11 +190,11 @@ static void set_attach(
 	wire_set(w, WIRE_RANK, target->rank);
 	wire_set(w, WIRE_WORLD, target->world);
 	wire_set(w, WIRE_MICRO, target->micro_batch);
-	wire_set(w, WIRE_PEER, t->peer);
-	wire_set(w, WIRE_SLOTS, t->slots);
-	if (t->helper)
+	wire_set(w, WIRE_PEER, t->options.peer);
+	wire_set(w, WIRE_SLOTS, t->options.slots);
+	if (t->options.helper)
 		wire_set(w, WIRE_HELPER, 1);
-	if (t->strict && !t->mapping) /* a session that was accepted once may return */
+	if (t->options.strict && !t->mapping) /* a session that was accepted once may return */
 		wire_set(w, WIRE_STRICT, 1);
 	set_node(w);
 	if (t->fd < 0 && t->mapping)
@@ -80,34 +212,17 @@ static void set_attach(
 		wire_set(w, WIRE_BEGIN, 1);
 }
 
-/* Nobody listened where the last try looked. By now a daemon may listen at another of the places.
- */
-static bool look_again(struct tokend *t)
-{
-	struct places places;
-	const char *found;
-	char *path;
-
-	places_read(&places, NULL, NULL);
-	found = places_choose(&places);
-	if (strcmp(found, t->socket) == 0)
-		return true;
-	path = strdup(found);
-	if (!path)
-		return false;
-	free(t->socket);
-	t->socket = path;
-	return true;
-}
-
 /* Connects and sends hello and attach; search_receive() handles the replies. 0, or an error. */
 static int search_connect(struct tokend *t, const struct target *target, struct search *s)
 {
+	struct places places;
 	struct wire attach;
 	struct fault fault;
 
-	if (t->anywhere && !t->mapping && search_nobody(s) && !look_again(t))
-		return handle_memory(t);
+	if (is_anywhere(t) && !t->mapping && search_nobody(s)) {
+		places_read(&places, NULL, NULL);
+		snprintf(t->socket, sizeof(t->socket), "%s", places_choose(&places));
+	}
 	s->fd = link_open(t->socket, LINK_TRAINER, t->out, &fault);
 	if (s->fd < 0 && fault.code == FAULT_PERMISSION)
 		return handle_fault(t, &fault);
@@ -122,7 +237,7 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 		search_later(t, s, fault.error, 0);
 		return 0;
 	}
-	s->answer_by = wait_earlier(wait_now() + HANDSHAKE_MS * WAIT_MS, search_give_up(s));
+	s->answer_by = wait_earlier(wait_now() + HANDSHAKE_MS * WAIT_MS, search_give_up(t, s));
 	return 0;
 }
 
@@ -131,7 +246,7 @@ static int refused(struct tokend *t, struct search *s)
 {
 	int r = message_refused(t);
 
-	if (!t->fault.passing || s->patience.never)
+	if (!t->fault.passing || !s->waits)
 		return r;
 	search_later(t, s, 0, r);
 	return 0;
@@ -142,7 +257,7 @@ static int search_receive(struct tokend *t, struct search *s)
 {
 	const struct wire *w = &t->packet->wire;
 
-	switch (link_receive(s->fd, t->packet)) {
+	switch (message_next(t, s->fd)) {
 	case LINK_NOTHING:
 	case LINK_WAKE:
 		return 0;
@@ -154,8 +269,6 @@ static int search_receive(struct tokend *t, struct search *s)
 	case LINK_MESSAGE:
 		break;
 	}
-	if (message_warning(t))
-		return 0;
 	if (w->op == WIRE_FEED)
 		return 1;
 	if (w->op == WIRE_ERROR)
@@ -178,7 +291,7 @@ static int search_try(struct tokend *t, const struct target *target, struct sear
 		if (r == 0 && s->fd < 0 && search_nobody(s))
 			r = t->config ? start_begin(t) : 0;
 	}
-	if (r == 0 && s->fd < 0 && now >= search_give_up(s))
+	if (r == 0 && s->fd < 0 && now >= search_give_up(t, s))
 		return search_gave_up(t, s);
 	return r < 0 ? r : search_warn(t, s);
 }
@@ -196,11 +309,14 @@ static int attach_step(struct tokend *t, const struct target *target, struct sea
 			return r;
 
 		int64_t until =
-			s->fd >= 0 ? s->answer_by : wait_earlier(s->retry, search_give_up(s));
+			s->fd >= 0 ? s->answer_by : wait_earlier(s->retry, search_give_up(t, s));
 
 		until = wait_earlier(until, waiting_at(&s->waiting));
-		r = wait_ready(
-			t, s->fd >= 0 ? s->fd : start_descriptor(t), POLLIN, wait ? until : 0);
+		r = wait_ready(t,
+			s->fd >= 0	 ? s->fd
+			: t->starter.pid ? t->starter.ended
+					 : -1,
+			POLLIN, wait ? until : 0);
 		if (r == 0 && !wait)
 			return 0;
 		if (r == 1 && s->fd >= 0) {
@@ -215,22 +331,6 @@ static int attach_step(struct tokend *t, const struct target *target, struct sea
 }
 
 /* ---- the feed ---- */
-
-/* The daemon may rename an unnamed run; the handle then uses the new name. */
-static bool take_run(struct tokend *t, const struct wire *feed)
-{
-	char name[LIMIT_NAME_BYTES + 1];
-	char *run;
-
-	if (!wire_text(feed, WIRE_RUN, name, sizeof(name)) || strcmp(name, t->run) == 0)
-		return true;
-	run = wire_name_ok(name) ? strdup(name) : NULL;
-	if (!run)
-		return false;
-	free(t->run);
-	t->run = run;
-	return true;
-}
 
 /* Makes a mapping and a cursor of the feed in t->packet; the caller owns both. Returns 1, or
  * EPROTOCOL, EMEMORY. */
@@ -254,31 +354,33 @@ static int attach_feed(
 		return message_unknown(t, fault.text);
 	}
 	const struct ring_geometry *shape = &(*m)->ring.geometry;
+	const char *wrong = NULL;
+	char run[LIMIT_NAME_BYTES + 1];
 
 	if (shape->rows != target->micro_batch ||
 		shape->window_tokens != cursor->seq_len + cursor->extra ||
-		(shape->token_bytes != 2 && shape->token_bytes != 4)) {
+		(shape->token_bytes != 2 && shape->token_bytes != 4))
+		wrong = "a ring of another shape than requested";
+	else if (!wire_text(&p->wire, WIRE_RUN, run, sizeof(run)) || !wire_name_ok(run))
+		wrong = "a run without a valid name";
+	if (wrong) {
 		mapping_close(*m, true);
 		cursor_free(cursor);
-		return message_unknown(t, "a ring of another shape than requested");
+		return message_unknown(t, wrong);
 	}
-	if (!take_run(t, &p->wire)) {
-		mapping_close(*m, true);
-		cursor_free(cursor);
-		return message_unknown(t, "a run without a valid name");
-	}
+	memcpy(t->run, run, sizeof(run)); /* the daemon may rename it */
 	t->contents = wire_number(&p->wire, WIRE_CONTENTS);
 	(*m)->id = ++t->mappings;
 	(*m)->session = wire_number(&p->wire, WIRE_ID);
 	return 1;
 }
 
-int attach_find(struct tokend *t, const struct target *target, const struct patience *patience,
+int attach_find(struct tokend *t, const struct target *target, uint32_t connect_ms, bool waits,
 	struct mapping **m, struct cursor *cursor, int *fd)
 {
 	struct search s;
 
-	search_begin(&s, patience);
+	search_begin(&s, connect_ms, waits);
 
 	int r = attach_step(t, target, &s, true);
 
@@ -355,14 +457,14 @@ int revive(struct tokend *t, bool wait)
 		.micro_batch = t->micro_batch,
 	};
 
-	const struct patience patience = {
-		.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms};
-
 	if (!s->active)
-		search_begin(s, &patience);
+		search_begin(s, t->options.deadline_ms, true);
 	/* A query was interrupted while its attach was under way, and batches were taken since. */
-	if (s->position != t->taken)
-		search_again(s);
+	if (s->position != t->taken && s->fd >= 0) {
+		close(s->fd);
+		s->fd = -1;
+		s->retry = wait_now();
+	}
 	s->position = t->taken;
 
 	int r = attach_step(t, &target, s, wait);

@@ -1,5 +1,5 @@
 /*
- * Waiting for the daemon: how long a search for it lasts, and the warnings of a call that waits.
+ * Waiting, and the warnings of a call that waits.
  */
 #include "client/lib/handle.h"
 
@@ -28,7 +28,7 @@ int64_t wait_now(void)
 
 int wait_ready(struct tokend *t, int fd, short events, int64_t until)
 {
-	const int64_t longest = (t->call.idle ? IDLE_MS : WAIT_SLICE_MS) * WAIT_MS;
+	const int64_t longest = (t->options.idle ? IDLE_MS : WAIT_SLICE_MS) * WAIT_MS;
 	struct pollfd p = {fd, events, 0};
 
 	for (;;) {
@@ -41,7 +41,7 @@ int wait_ready(struct tokend *t, int fd, short events, int64_t until)
 			return 1;
 		if (left <= longest && n == 0)
 			return 0;
-		if (t->call.idle && t->call.idle(t->call.context))
+		if (t->options.idle && t->options.idle(t->options.context))
 			return handle_fail(t, TOKEND_EAGAIN, "", "interrupted");
 	}
 }
@@ -64,16 +64,6 @@ int64_t waiting_at(const struct waiting *w)
 	return w->next < WARNINGS ? w->since + after[w->next] : INT64_MAX;
 }
 
-bool waiting_due(struct waiting *w)
-{
-	int64_t now = wait_now();
-	bool due = now >= waiting_at(w);
-
-	while (now >= waiting_at(w))
-		w->next++;
-	return due;
-}
-
 static int64_t waited(const struct waiting *w)
 {
 	return (wait_now() - w->since) / SECOND;
@@ -81,10 +71,10 @@ static int64_t waited(const struct waiting *w)
 
 static int warn(struct tokend *t, struct waiting *w, const char *line)
 {
-	if (!t->call.warn)
+	if (!t->options.warn)
 		return 0;
 	w->said = true;
-	return t->call.warn(t->call.warn_context, line)
+	return t->options.warn(t->options.warn_context, line)
 		       ? handle_fail(t, TOKEND_EAGAIN, "", "interrupted")
 		       : 0;
 }
@@ -93,9 +83,13 @@ int waiting_say(struct tokend *t, struct waiting *w, int64_t end, const char *su
 	const char *format, ...)
 {
 	char text[LIMIT_TEXT_BYTES], line[LIMIT_TEXT_BYTES + 256], more[64] = "";
-	int64_t left = end - wait_now();
+	int64_t now = wait_now(), left = end - now;
 	va_list args;
 
+	if (now < waiting_at(w))
+		return 0;
+	while (now >= waiting_at(w))
+		w->next++;
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
@@ -110,156 +104,14 @@ int waiting_say(struct tokend *t, struct waiting *w, int64_t end, const char *su
 int waiting_over(struct tokend *t, struct waiting *w)
 {
 	char line[LIMIT_TEXT_BYTES];
-	bool said = w->said;
+	int r = 0;
 
 	snprintf(line, sizeof(line), "socket: waited %" PRId64 " s for the daemon at %s; goes on",
 		waited(w), t->socket);
-	if (said)
-		said = warn(t, w, line) < 0;
+	if (w->said)
+		r = warn(t, w, line);
 	w->said = false;
-	return said ? TOKEND_EAGAIN : 0;
-}
-
-/* ---- searches ---- */
-
-enum {
-	BACKOFF_MS = 250,  /* longest pause between two tries */
-	REFUSED_MS = 1000, /* the same after a passing refusal: a try costs the daemon an attach */
-};
-
-void search_begin(struct search *s, const struct patience *patience)
-{
-	int64_t now = wait_now();
-
-	*s = (struct search){
-		.fd = -1,
-		.active = true,
-		.backoff_ms = 1,
-		.since = patience->since ? patience->since : now,
-		.retry = now,
-		.patience = *patience,
-	};
-	waiting_begin(&s->waiting, now);
-}
-
-void search_end(struct search *s)
-{
-	if (s->active && s->fd >= 0)
-		close(s->fd);
-	s->fd = -1;
-	s->active = false;
-}
-
-/* The next try follows after half to all of the backoff, so that ranks do not try all at once. */
-void search_later(struct tokend *t, struct search *s, int error, int refused)
-{
-	const uint32_t most = refused ? REFUSED_MS : BACKOFF_MS;
-	int64_t now = wait_now(), backoff = s->backoff_ms * WAIT_MS;
-	uint64_t chance = order_mix64((uint64_t)now ^ (uint64_t)getpid() << 32);
-
-	if (s->fd >= 0)
-		close(s->fd);
-	s->fd = -1;
-	s->error = error;
-	s->refused = refused;
-	if (refused)
-		s->refusal = t->fault;
-	s->retry = now + backoff / 2 + (int64_t)(chance % (uint64_t)(backoff / 2));
-	s->backoff_ms = s->backoff_ms * 2 < most ? s->backoff_ms * 2 : most;
-}
-
-void search_again(struct search *s)
-{
-	if (s->fd < 0)
-		return;
-	close(s->fd);
-	s->fd = -1;
-	s->retry = wait_now();
-}
-
-bool search_nobody(const struct search *s)
-{
-	return s->error == ENOENT || s->error == ECONNREFUSED;
-}
-
-/* True if a daemon exists, which is starting or stopping, or refuses for now. */
-static bool is_there(const struct search *s)
-{
-	return s->fd >= 0 || s->refused || s->error == ETIMEDOUT || s->error == ECONNRESET ||
-	       s->error == EPIPE || s->error == EAGAIN;
-}
-
-int64_t search_give_up(const struct search *s)
-{
-	uint32_t ms = s->patience.connect_ms;
-
-	if (is_there(s) && s->patience.deadline_ms > ms)
-		ms = s->patience.deadline_ms;
-	if (s->error == ENAMETOOLONG || (s->error == EACCES && s->patience.since))
-		ms = 0;
-	return s->since + ms * WAIT_MS;
-}
-
-int search_warn(struct tokend *t, struct search *s)
-{
-	int64_t end = search_give_up(s);
-	char why[LINK_WHY_BYTES];
-
-	if (!waiting_due(&s->waiting))
-		return 0;
-	if (s->refused)
-		return waiting_say(
-			t, &s->waiting, end, s->refusal.field, "a session: %s", s->refusal.text);
-	if (s->fd >= 0 || s->error == ETIMEDOUT)
-		return waiting_say(t, &s->waiting, end, "socket",
-			"the daemon at %s, which does not answer (is it starting?)", t->socket);
-	if (t->config)
-		return waiting_say(t, &s->waiting, end, "config",
-			"the daemon of %s to start; its log is %s.log", t->config, t->socket);
-	return waiting_say(t, &s->waiting, end, "socket", "a daemon at %s (%s); " PHRASE_START,
-		t->socket, link_why(t->socket, s->error, why));
-}
-
-int search_gave_up(struct tokend *t, const struct search *s)
-{
-	int64_t seconds = (wait_now() - s->since) / SECOND;
-	char why[LINK_WHY_BYTES];
-	char tried[LIMIT_TEXT_BYTES];
-	struct places places;
-	const char *error = s->error == ETIMEDOUT ? "it accepts connections, but does not answer"
-						  : link_why(t->socket, s->error, why);
-
-	if (s->refused)
-		return handle_fail(t, (enum tokend_error)s->refused, s->refusal.field,
-			"%s (tried for %" PRId64 " s)", s->refusal.text, seconds);
-	if (s->error == EMFILE || s->error == ENFILE || s->error == ENOMEM)
-		return handle_fail(
-			t, TOKEND_EMEMORY, "socket", "%s: %s", t->socket, strerror(s->error));
-	if (s->error == ENAMETOOLONG)
-		return handle_fail(t, TOKEND_ECONNECT, "socket",
-			"%s has %zu bytes; a socket's path has at most 107", t->socket,
-			strlen(t->socket));
-	if (s->error == EACCES && s->patience.since)
-		return handle_fail(
-			t, TOKEND_ECONNECT, "socket", "%s: %s; " PHRASE_DENIED, t->socket, error);
-	if (s == &t->search)
-		return handle_fail(t, TOKEND_ECONNECT, "socket",
-			"the daemon at %s was lost %" PRId64
-			" s ago and did not come back (%s); start it, and resume from the "
-			"cursor at position %" PRIu64,
-			t->socket, seconds, error, handle_position(t));
-	if (t->config)
-		return handle_fail(t, TOKEND_ECONNECT, "config",
-			"the daemon for %s did not answer within %g s; look at its log, %s.log",
-			t->config, (double)(search_give_up(s) - s->since) / SECOND, t->socket);
-	if (t->anywhere && s->error != ETIMEDOUT) {
-		places_read(&places, NULL, NULL);
-		places_tell(places.place, places.n, tried);
-		return handle_fail(t, TOKEND_ECONNECT, "socket",
-			"no daemon answers at %s; " PHRASE_START, tried);
-	}
-	return handle_fail(t, TOKEND_ECONNECT, "socket",
-		"no daemon answers at %s (%s); " PHRASE_START, t->socket, error);
+	return r;
 }
 
 /* ---- slow batches ---- */
@@ -323,10 +175,11 @@ static void describe(const struct tokend *t, char *text, size_t bytes)
 
 int slow_look(struct tokend *t, struct waiting *w)
 {
-	bool due = waiting_due(w), over = wait_now() >= slow_end(t, w);
+	int64_t now = wait_now();
+	bool over = now >= slow_end(t, w);
 	char text[LIMIT_TEXT_BYTES], subject[LIMIT_NAME_BYTES + 8];
 
-	if (!(due || over) || release_queue_full(&t->mapping->queue))
+	if (!(now >= waiting_at(w) || over) || release_queue_full(&t->mapping->queue))
 		return 0;
 	describe(t, text, sizeof(text));
 	snprintf(subject, sizeof(subject), "stream %s", t->stream);

@@ -43,20 +43,10 @@ int handle_memory(struct tokend *t)
 	return handle_fault(t, &fault);
 }
 
-/* Names come from users: control characters are replaced, so that the message is one line. */
 int handle_fail_name(struct tokend *t, const char *field, const char *name)
 {
-	char shown[LIMIT_NAME_BYTES + 1];
-	size_t n = 0;
-
-	for (; name[n] && n < LIMIT_NAME_BYTES; n++)
-		shown[n] = (unsigned char)name[n] < ' ' || name[n] == 127 ? '?' : name[n];
-	while (name[n] && n > 0 &&
-		((unsigned char)name[n] & 0xc0) == 0x80) /* do not cut inside a UTF-8 character */
-		n--;
-	shown[n] = 0;
-	return handle_fail(t, TOKEND_EARGUMENT, field, "'%s%s' is not " PHRASE_NAME, shown,
-		name[n] ? "…" : "");
+	return handle_fail(t, TOKEND_EARGUMENT, field, "'%.*s%s' is not " PHRASE_NAME,
+		LIMIT_NAME_BYTES, name, strlen(name) > LIMIT_NAME_BYTES ? "…" : "");
 }
 
 int handle_latch(struct tokend *t, int error)
@@ -86,10 +76,12 @@ int handle_usable(const struct tokend *t)
 
 void handle_tell(const struct tokend *t, const char *line)
 {
-	if (t->call.notice)
-		t->call.notice(t->call.context, line);
-	else if (t->call.warn)
-		t->call.warn(t->call.warn_context, line);
+	const struct tokend_options *o = &t->options;
+
+	if (o->notice)
+		o->notice(o->context, line);
+	else if (o->warn)
+		o->warn(o->warn_context, line);
 }
 
 void handle_lose(struct tokend *t)
@@ -97,7 +89,6 @@ void handle_lose(struct tokend *t)
 	if (t->fd >= 0)
 		close(t->fd);
 	t->fd = -1;
-	t->saving = 0;
 }
 
 static const char forked[] =
@@ -150,21 +141,20 @@ enum tokend_error error_line(const struct fault *fault, char *line, size_t line_
 	return error_of(fault->code);
 }
 
-enum { TAG_BYTES = 2 * LIMIT_NAME_BYTES + 8 }; /* RUN/TAG.former, the longest valid tag */
+enum { TAG_BYTES = 2 * LIMIT_NAME_BYTES + 1 }; /* RUN/TAG */
 
 /* Copies @given, which may be another version of the struct: members that it lacks become 0. False
  * if its size is invalid, or if it sets a member that this version does not have. */
 static bool options_read(struct tokend_options *o, const struct tokend_options *given)
 {
 	const char *bytes = (const char *)given;
+	size_t n = given->size;
 
-	memset(o, 0, sizeof(*o));
-	if (given->size <
-		offsetof(struct tokend_options, start_at_position) + sizeof(o->start_at_position))
+	if (n < offsetof(struct tokend_options, helper))
 		return false;
-	memcpy(o, given, given->size < sizeof(*o) ? given->size : sizeof(*o));
-	for (size_t i = sizeof(*o); i < given->size; i++)
-		if (bytes[i] != 0)
+	memcpy(o, given, n < sizeof(*o) ? n : sizeof(*o));
+	while (n > sizeof(*o))
+		if (bytes[--n] != 0)
 			return false;
 	return true;
 }
@@ -219,29 +209,35 @@ static bool make_fork_page(struct tokend *t)
 	return true;
 }
 
-static bool make_buffers(struct tokend *t, const struct tokend_options *o)
+static bool make_buffers(struct tokend *t)
 {
-	struct places places;
-
-	t->anywhere = !o->socket && !o->config;
-	places_read(&places, o->socket, NULL);
-	/* With a config alone, start_find() sets the socket. */
-	t->socket = strdup(o->config && !o->socket ? "" : places_choose(&places));
-	t->stream = strdup(o->stream);
-	t->run = strdup(o->run ? o->run : "default");
-	t->bytes = malloc(LIMIT_CURSOR_BYTES);
-	t->saved = malloc(LIMIT_CURSOR_BYTES);
-	t->out = malloc(LIMIT_PACKET_BYTES);
 	t->packet = malloc(sizeof(*t->packet));
 	t->grid = malloc(sizeof(*t->grid));
 	if (t->packet)
 		t->packet->fds = 0;
-	return t->socket && t->stream && t->run && t->bytes && t->saved && t->out && t->packet &&
-	       t->grid && make_fork_page(t);
+	return t->packet && t->grid && make_fork_page(t);
 }
 
-static int attach(struct tokend *t, const struct tokend_options *o)
+/* Finds the socket. With a config alone, `tokctl start` does. */
+static int find(struct tokend *t, const struct tokend_options *o, uint32_t connect_ms)
 {
+	struct places places;
+	const char *path;
+
+	if (o->config && !o->socket)
+		return start_find(t, o->config, connect_ms);
+	places_read(&places, o->socket, NULL);
+	path = places_choose(&places);
+	if (strlen(path) >= sizeof(t->socket))
+		return handle_fail(t, TOKEND_ECONNECT, "socket",
+			"%s has %zu bytes; a socket's path has at most 107", path, strlen(path));
+	strcpy(t->socket, path);
+	return o->config ? start_join(t, o->config) : 0;
+}
+
+static int attach(struct tokend *t)
+{
+	const struct tokend_options *o = &t->options;
 	const struct target target = {
 		.cursor = o->cursor,
 		.cursor_bytes = o->cursor_bytes,
@@ -252,7 +248,7 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		.world = o->world,
 		.micro_batch = o->micro_batch,
 	};
-	struct patience patience;
+	uint32_t connect_ms = o->connect_ms;
 	struct mapping *m;
 	struct cursor cursor;
 	int fd;
@@ -262,26 +258,21 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 		r = attach_check(t, &target);
 	if (r < 0)
 		return r;
-	if (!make_buffers(t, o))
+	if (!make_buffers(t))
 		return handle_memory(t);
-	t->peer = o->peer;
-	t->slots = o->slots;
-	t->helper = o->helper != 0;
-	t->strict = o->strict != 0;
-	t->deadline_ms = o->deadline_ms ? o->deadline_ms : DEADLINE_MS;
+	if (!o->deadline_ms)
+		t->options.deadline_ms = DEADLINE_MS;
+	if (o->config && !connect_ms)
+		connect_ms = t->options.deadline_ms;
 	t->max_wait_ns = o->max_wait_ms && o->max_wait_ms < FOREVER / WAIT_MS
 				 ? (int64_t)o->max_wait_ms * WAIT_MS
 				 : FOREVER;
-	patience = (struct patience){
-		.connect_ms = o->connect_ms, .deadline_ms = t->deadline_ms, .since = wait_now()};
-	if (o->config && !patience.connect_ms)
-		patience.connect_ms = t->deadline_ms;
-	if (o->config)
-		r = o->socket ? start_join(t, o->config)
-			      : start_find(t, o->config, patience.connect_ms);
+	strcpy(t->stream, o->stream);
+	strcpy(t->run, o->run ? o->run : "default");
+	r = find(t, o, connect_ms);
 	if (r < 0)
 		return r;
-	r = attach_find(t, &target, &patience, &m, &cursor, &fd);
+	r = attach_find(t, &target, connect_ms, true, &m, &cursor, &fd);
 	if (r < 0)
 		return r;
 	attach_adopt(t, m, fd);
@@ -292,7 +283,6 @@ static int attach(struct tokend *t, const struct tokend_options *o)
 int tokend_attach(
 	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes)
 {
-	struct tokend_options o;
 	struct tokend *t = calloc(1, sizeof(*t));
 	int r = TOKEND_EMEMORY;
 
@@ -302,20 +292,12 @@ int tokend_attach(
 	if (!t)
 		return r;
 	t->fd = t->search.fd = t->undo.fd = -1;
-	if (options_read(&o, options)) {
-		t->call = (struct callbacks){
-			.idle = o.idle,
-			.notice = o.notice,
-			.context = o.context,
-			.warn = o.warn,
-			.warn_context = o.warn_context,
-		};
-		r = attach(t, &o);
-	} else {
-		r = handle_fail(t, TOKEND_EARGUMENT, "size",
-			"%zu; set it to sizeof(struct tokend_options), and all unused members to 0",
-			options->size);
-	}
+	r = options_read(&t->options, options)
+		    ? attach(t)
+		    : handle_fail(t, TOKEND_EARGUMENT, "size",
+			      "%zu; set it to sizeof(struct tokend_options), and all unused "
+			      "members to 0",
+			      options->size);
 	if (why && why_bytes)
 		snprintf(why, why_bytes, "%s", t->line);
 	if (r == 0)
@@ -350,13 +332,7 @@ void tokend_detach(struct tokend *t)
 		munmap((void *)t->alive, RING_PAGE);
 	cursor_free(&t->origin);
 	cursor_free(&t->undo.origin);
-	free(t->socket);
 	free(t->config);
-	free(t->stream);
-	free(t->run);
-	free(t->bytes);
-	free(t->saved);
-	free(t->out);
 	if (t->packet && ours)
 		packet_close(t->packet);
 	free(t->packet);

@@ -25,8 +25,9 @@
 #include "proto/cursor.h"
 #include "proto/ring.h"
 
+#include <sys/types.h>
+
 struct recording;
-struct starter;
 
 enum { ERROR_LINE_BYTES = FAULT_FIELD_BYTES + LIMIT_TEXT_BYTES + 4 };
 
@@ -40,27 +41,28 @@ struct waiting {
 };
 
 /*
- * How long a search lasts: connect_ms while no process listens, deadline_ms while a daemon is
- * starting or refuses for now.
+ * A search for a daemon: connects, says hello and attaches, again and again, until a feed comes. It
+ * lasts deadline_ms while a daemon is starting or refuses for now.
  */
-struct patience {
-	uint32_t connect_ms, deadline_ms;
-	int64_t since; /* ns: begin of a first attach, from which both count; 0: no first attach */
-	bool never;    /* a refusal for now is an error at once */
-};
-
-/* A search for a daemon: connects, says hello and attaches, again and again, until a feed comes. */
 struct search {
 	int fd;	     /* connected, no feed yet; -1 */
 	int error;   /* errno of the last try; 0: see refused */
 	int refused; /* enum tokend_error of the refusal that ended the last try; 0: none did */
 	bool active;
+	bool waits;	     /* also while refused for now */
+	uint32_t connect_ms; /* how long, while no process listens */
 	uint32_t backoff_ms;
-	struct patience patience;
-	struct waiting waiting;
-	int64_t since, retry, answer_by; /* ns */
-	uint64_t position;		 /* in the attach that is under way */
+	struct waiting waiting;	  /* since the search began */
+	int64_t retry, answer_by; /* ns */
+	uint64_t position;	  /* in the attach that is under way */
 	struct fault refusal;
+};
+
+/* A process of `tokctl start`. */
+struct starter {
+	pid_t pid;  /* 0: none */
+	int ended;  /* a pidfd: forks of this process may keep the pipe open */
+	int output; /* of stdout and stderr */
 };
 
 /* The position and the rank to attach at. */
@@ -107,7 +109,6 @@ struct undo {
 	uint64_t taken, committed, number, batches;
 	struct mapping *mapping; /* NULL: the edit has not been carried out yet */
 	int fd;			 /* of its session; -1: no daemon */
-	uint64_t saving;
 };
 
 /* From position `start` on, batches end every `step` positions. A change of world or micro-batch,
@@ -115,15 +116,6 @@ struct undo {
 struct grid {
 	uint64_t start, step;
 	uint64_t from; /* end of the grid before; less than start after a skip */
-};
-
-/* The callbacks of struct tokend_options; each may be NULL. */
-struct callbacks {
-	int (*idle)(void *context);
-	void (*notice)(void *context, const char *line);
-	void *context;
-	int (*warn)(void *context, const char *line);
-	void *warn_context;
 };
 
 struct tokend {
@@ -148,33 +140,27 @@ struct tokend {
 	struct cursor origin;
 	bool committing;
 	uint64_t serial; /* of the last query */
-	uint64_t saving; /* serial of an interrupted checkpoint whose reply is still to come, as
-			    the daemon stores one at a time; 0: none */
 	uint64_t committed;
 	struct grid *grid; /* ascending; the last is the current one */
 	uint32_t grids;
 	struct applied applied;
 	struct undo undo;
 
-	char *socket, *stream, *run;
-	char *config;		 /* whose private daemon listens at socket; NULL: not private */
-	struct starter *starter; /* the process that starts that daemon; or NULL */
-	uint32_t peer, slots, deadline_ms, connect_ms;
-	int64_t max_wait_ns; /* of one wait for a batch */
-	bool helper, strict;
-	bool anywhere; /* nobody named the socket: each try before the first attach looks again */
-	int64_t waits_since;  /* ns: when the last wait for a slot began */
-	uint64_t waits_for;   /* 1 + that slot; 0: none in this ring */
+	char socket[WIRE_SOCKET_BYTES], stream[LIMIT_NAME_BYTES + 1], run[LIMIT_NAME_BYTES + 1];
+	char *config;		/* whose private daemon listens at socket; NULL: not private */
+	struct starter starter; /* that starts that daemon */
+	struct tokend_options options; /* as given. Its pointers to data are no longer valid */
+	int64_t max_wait_ns;	       /* of one wait for a batch */
+	int64_t waits_since;	       /* ns: when the last wait for a slot began */
+	uint64_t waits_for;	       /* 1 + that slot; 0: none in this ring */
 	int64_t listened;     /* ns: when the socket was last read while batches were ready */
 	int64_t slowed;	      /* ns: when a slow batch came that was warned of; 0: never */
 	struct search search; /* for a lost daemon */
 	uint64_t mappings, reattached, lost_wakes, waited_ns, batches;
-	uint8_t *bytes; /* [LIMIT_CURSOR_BYTES], for an attach */
-	uint8_t *saved; /* [LIMIT_CURSOR_BYTES], for a checkpoint, which may have to attach first */
-	uint8_t *out;	/* [LIMIT_PACKET_BYTES] */
 	struct packet *packet;
-
-	struct callbacks call;
+	uint8_t bytes[LIMIT_CURSOR_BYTES]; /* for an attach */
+	uint8_t saved[LIMIT_CURSOR_BYTES]; /* for a checkpoint, which may have to attach first */
+	uint8_t out[LIMIT_PACKET_BYTES];
 };
 
 static inline bool handle_forked(const struct tokend *t)
@@ -248,30 +234,12 @@ int wait_ready(struct tokend *t, int fd, short events, int64_t until);
 void waiting_begin(struct waiting *w, int64_t since);
 /* The time of the next warning, in ns. */
 int64_t waiting_at(const struct waiting *w);
-/* Whether a warning is due. Each is due once. */
-bool waiting_due(struct waiting *w);
-/* Calls warn() with "SUBJECT: waiting N s for TEXT", and for how long it waits yet, until @end
- * (ns). Returns 0, or EAGAIN if that ends the call. */
+/* If a warning is due, calls warn() with "SUBJECT: waiting N s for TEXT", and for how long it waits
+ * yet, until @end (ns). Each is due once. Returns 0, or EAGAIN if that ends the call. */
 __attribute__((format(printf, 5, 6))) int waiting_say(struct tokend *t, struct waiting *w,
 	int64_t end, const char *subject, const char *format, ...);
 /* The wait is over: if warn() was called, says so. Returns 0 or EAGAIN. */
 int waiting_over(struct tokend *t, struct waiting *w);
-
-void search_begin(struct search *s, const struct patience *patience);
-void search_end(struct search *s);
-/* The last try failed, with errno @error or with the passing refusal @refused, which is the
- * handle's last failure. Schedules the next one. */
-void search_later(struct tokend *t, struct search *s, int error, int refused);
-/* The attach under way, if any, is void: the next try is due. */
-void search_again(struct search *s);
-/* True if no process listened at the last try. */
-bool search_nobody(const struct search *s);
-/* The time at which the search ends if nothing changes, in ns. */
-int64_t search_give_up(const struct search *s);
-/* Calls warn() if a warning is due. Returns 0 or TOKEND_EAGAIN. */
-int search_warn(struct tokend *t, struct search *s);
-/* Returns the error of a search that found no daemon. */
-int search_gave_up(struct tokend *t, const struct search *s);
 
 /* Call at the begin of a wait for a batch, with *w 0, and again when a lost daemon is back. Soon
  * after another slow batch, the first warning comes later. */
@@ -293,9 +261,8 @@ int start_join(struct tokend *t, const char *config);
 int start_find(struct tokend *t, const char *config, uint32_t ms);
 /* Has a private daemon started at t->socket, without waiting for it. Returns 0 or an error. */
 int start_begin(struct tokend *t);
-/* A descriptor that is readable when tokctl has ended; -1: it does not run. */
-int start_descriptor(const struct tokend *t);
-/* tokctl has ended. Returns 0, or ESTART if the daemon has failed. */
+/* tokctl, whose starter->ended is readable, has ended. Returns 0, or ESTART if the daemon has
+ * failed. */
 int start_finish(struct tokend *t);
 /* Ends the process of tokctl, if there is one. The daemon lives on. */
 void start_end(struct tokend *t);
@@ -304,9 +271,12 @@ void start_end(struct tokend *t);
 
 /* Checks rank, world and micro_batch. Returns 0 or EARGUMENT. */
 int attach_check(struct tokend *t, const struct target *target);
-/* A complete search. Returns 1, and the caller owns *@m, *@cursor and *@fd; or an error. */
-int attach_find(struct tokend *t, const struct target *target, const struct patience *patience,
+/* A complete search: for @connect_ms while no process listens, and if @waits also while refused for
+ * now. Returns 1, and the caller owns *@m, *@cursor and *@fd; or an error. */
+int attach_find(struct tokend *t, const struct target *target, uint32_t connect_ms, bool waits,
 	struct mapping **m, struct cursor *cursor, int *fd);
+/* Ends a search that may be under way. */
+void search_end(struct search *s);
 /* Makes @m the current mapping and @fd its session; the handle owns both. The former mapping stays
  * while batches of it are held. */
 void attach_adopt(struct tokend *t, struct mapping *m, int fd);
@@ -346,8 +316,9 @@ int message_refused(struct tokend *t);
 int message_unknown(struct tokend *t, const char *what);
 /* The same for t->packet->fault. */
 int message_invalid(struct tokend *t);
-/* If the message in t->packet is a warning, passes it to the callback and returns true. */
-bool message_warning(struct tokend *t);
+/* Receives the next packet on @fd that is neither a wake-up nor a warning, and passes warnings on.
+ */
+enum link_event message_next(struct tokend *t, int fd);
 /* Before a session ends: passes on the warnings in the socket and drops all other messages. */
 void message_warnings(struct tokend *t);
 

@@ -53,79 +53,79 @@ int message_invalid(struct tokend *t)
 	return message_unknown(t, what);
 }
 
-bool message_warning(struct tokend *t)
+enum link_event message_next(struct tokend *t, int fd)
 {
-	struct wire_bytes text = wire_bytes(&t->packet->wire, WIRE_TEXT);
-	char line[LIMIT_TEXT_BYTES];
+	for (;;) {
+		enum link_event what = link_receive(fd, t->packet);
+		struct wire_bytes text;
+		char line[LIMIT_TEXT_BYTES];
 
-	if (t->packet->wire.op != WIRE_WARNING)
-		return false;
-	snprintf(line, sizeof(line), "%.*s", (int)text.n, text.at);
-	handle_tell(t, line);
-	return true;
+		if (what == LINK_WAKE)
+			continue;
+		if (what != LINK_MESSAGE || t->packet->wire.op != WIRE_WARNING)
+			return what;
+		text = wire_bytes(&t->packet->wire, WIRE_TEXT);
+		snprintf(line, sizeof(line), "%.*s", (int)text.n, text.at);
+		handle_tell(t, line);
+	}
 }
 
 void message_warnings(struct tokend *t)
 {
-	while (t->fd >= 0) {
-		enum link_event what = link_receive(t->fd, t->packet);
-
-		if (what != LINK_MESSAGE && what != LINK_WAKE)
-			return;
-		if (what == LINK_MESSAGE)
-			message_warning(t);
-	}
+	while (t->fd >= 0 && message_next(t, t->fd) == LINK_MESSAGE)
+		;
 }
 
 /* ---- queries ---- */
 
-/* The serial of the query that the message in t->packet answers; 0: it answers none. */
-static uint64_t answered(struct tokend *t)
+/* The next message. Returns 1 with it in t->packet; 0: there is none, or the daemon is lost; or an
+ * error, which is latched. */
+static int receive(struct tokend *t)
 {
-	uint64_t serial = wire_number(&t->packet->wire, WIRE_SERIAL);
+	switch (message_next(t, t->fd)) {
+	case LINK_MESSAGE:
+		return 1;
+	case LINK_CLOSED:
+		handle_lose(t);
+		return 0;
+	case LINK_FAULT:
+		return handle_latch(t, message_invalid(t));
+	case LINK_NOTHING:
+	case LINK_WAKE:
+		break;
+	}
+	return 0;
+}
 
-	if (serial == t->saving)
-		t->saving = 0;
-	return serial;
+/* An error that answers no query ends the stream. */
+static bool is_end(const struct wire *w)
+{
+	return w->op == WIRE_ERROR && wire_number(w, WIRE_SERIAL) == 0;
 }
 
 int query_listen(struct tokend *t)
 {
-	for (;;) {
-		switch (link_receive(t->fd, t->packet)) {
-		case LINK_NOTHING:
-			return 0;
-		case LINK_WAKE:
-			break;
-		case LINK_CLOSED:
-			handle_lose(t);
-			return 0;
-		case LINK_FAULT:
-			return handle_latch(t, message_invalid(t));
-		case LINK_MESSAGE:
-			if (!message_warning(t) && answered(t) == 0 &&
-				t->packet->wire.op == WIRE_ERROR)
-				return handle_latch(t, message_refused(t));
-			break;
-		}
-	}
+	int r;
+
+	while ((r = receive(t)) == 1)
+		if (is_end(&t->packet->wire))
+			return handle_latch(t, message_refused(t));
+	return r;
 }
 
 /* Waits for the daemon, which has been silent since @w began, until deadline_ms. Returns 0 or an
  * error. */
 static int wait_for_daemon(struct tokend *t, short events, struct waiting *w)
 {
-	int64_t end = w->since + t->deadline_ms * WAIT_MS;
-	int r = 0;
+	int64_t end = w->since + t->options.deadline_ms * WAIT_MS;
+	int r;
 
 	if (wait_now() >= end)
 		return handle_fail(t, TOKEND_ECONNECT, "socket",
 			"the daemon at %s accepts connections, but has not answered for %g s; is "
 			"it stopped, or does its machine hang?",
-			t->socket, t->deadline_ms / 1e3);
-	if (waiting_due(w))
-		r = waiting_say(
-			t, w, end, "socket", "the daemon at %s, which does not answer", t->socket);
+			t->socket, t->options.deadline_ms / 1e3);
+	r = waiting_say(t, w, end, "socket", "the daemon at %s, which does not answer", t->socket);
 	if (r == 0)
 		r = wait_ready(t, t->fd, events, wait_earlier(end, waiting_at(w)));
 	return r < 0 ? r : 0;
@@ -168,38 +168,21 @@ static int take_reply(struct tokend *t, enum wire_op reply)
 	return r == TOKEND_EDATA ? handle_latch(t, r) : r;
 }
 
-/*
- * Waits for the reply to query @serial (0: until a query with a reply of kind @reply may be sent).
- * Returns 1 with the reply in t->packet, 0 if the daemon is lost, or an error.
- */
-static int await(struct tokend *t, uint64_t serial, enum wire_op reply, struct waiting *w)
+/* Waits for the reply to the last query. Returns 1 with the reply in t->packet, 0 if the daemon is
+ * lost, or an error. */
+static int await(struct tokend *t, enum wire_op reply, struct waiting *w)
 {
-	while (serial || (t->saving && reply == WIRE_SAVED)) {
+	for (;;) {
 		int r = wait_for_daemon(t, POLLIN, w);
 
-		if (r < 0)
+		if (r == 0)
+			r = receive(t);
+		if (r < 0 || t->fd < 0)
 			return r;
-		switch (link_receive(t->fd, t->packet)) {
-		case LINK_NOTHING:
-		case LINK_WAKE:
-			continue;
-		case LINK_CLOSED:
-			handle_lose(t);
-			return 0;
-		case LINK_FAULT:
-			return handle_latch(t, message_invalid(t));
-		case LINK_MESSAGE:
-			break;
-		}
-		if (message_warning(t))
-			continue;
-
-		uint64_t of = answered(t);
-
-		if (of ? of == serial : t->packet->wire.op == WIRE_ERROR)
+		if (r == 1 && (wire_number(&t->packet->wire, WIRE_SERIAL) == t->serial ||
+				      is_end(&t->packet->wire)))
 			return take_reply(t, reply);
 	}
-	return 1;
 }
 
 int query(struct tokend *t, const struct wire *query, enum wire_op reply)
@@ -211,19 +194,16 @@ int query(struct tokend *t, const struct wire *query, enum wire_op reply)
 		int r = t->fd < 0 ? revive(t, true) : 1;
 
 		waiting_begin(&w, wait_now());
+		wire_set(&numbered, WIRE_SERIAL, ++t->serial);
 		if (r == 1)
-			r = await(t, 0, reply, &w);
-		if (r == 1) {
-			wire_set(&numbered, WIRE_SERIAL, ++t->serial);
 			r = send_query(t, &numbered, &w);
-		}
-		if (r == 1) {
-			r = await(t, t->serial, reply, &w);
-			if ((r == TOKEND_EAGAIN || r == TOKEND_ECONNECT) && reply == WIRE_SAVED)
-				t->saving = t->serial;
-		}
+		if (r == 1)
+			r = await(t, reply, &w);
 		if (r == 1 && waiting_over(t, &w) < 0)
 			r = TOKEND_EAGAIN;
+		/* The daemon stores one checkpoint of a session at a time. */
+		if ((r == TOKEND_EAGAIN || r == TOKEND_ECONNECT) && reply == WIRE_SAVED)
+			handle_lose(t);
 		if (r != 0)
 			return r == 1 ? 0 : r;
 	}

@@ -146,7 +146,7 @@ static bool is_elsewhere(const struct tokend *t)
 
 /* Encodes the session's cursor at the start of its first segment, which is the same at all
  * positions, into t->bytes. Returns its length. */
-static size_t encode_mixes(const struct tokend *t)
+static size_t encode_mixes(struct tokend *t)
 {
 	struct cursor cursor = t->origin;
 
@@ -160,8 +160,8 @@ void recording_origin(struct tokend *t)
 		t->record->mixes = order_checksum(t->bytes, encode_mixes(t));
 }
 
-static void put_beginning(const struct tokend *t, struct recording *r, unsigned kind, uint64_t left,
-	uint64_t position)
+static void put_beginning(
+	struct tokend *t, struct recording *r, unsigned kind, uint64_t left, uint64_t position)
 {
 	struct timespec now;
 
@@ -174,7 +174,7 @@ static void put_beginning(const struct tokend *t, struct recording *r, unsigned 
 		.rank = t->rank,
 		.world = t->world,
 		.micro_batch = t->micro_batch,
-		.peer = t->peer,
+		.peer = t->options.peer,
 		.cursor_bytes = encode_mixes(t),
 	};
 
@@ -183,7 +183,7 @@ static void put_beginning(const struct tokend *t, struct recording *r, unsigned 
 }
 
 /* Adds the move from r->state to the position taken. If a skip followed a seek, adds both. */
-static void put_moves(const struct tokend *t, struct recording *r)
+static void put_moves(struct tokend *t, struct recording *r)
 {
 	unsigned kind = (r->again ? RECORD_PASS : 0) | (r->state.rows ? 0 : RECORD_FIRST);
 	bool skipped = r->from != t->taken;

@@ -12,11 +12,9 @@
 static int attach_at(
 	struct tokend *t, const struct target *target, bool waits, struct cursor *cursor)
 {
-	const struct patience patience = {
-		.connect_ms = t->deadline_ms, .deadline_ms = t->deadline_ms, .never = !waits};
 	struct mapping *m = NULL;
 	int fd = -1;
-	int r = attach_find(t, target, &patience, &m, cursor, &fd);
+	int r = attach_find(t, target, t->options.deadline_ms, waits, &m, cursor, &fd);
 
 	if (r == 1) {
 		undo_keep_mapping(t);

@@ -2,7 +2,9 @@
  * The daemon of a config file: the one at the socket that the config names, otherwise a private
  * daemon. `tokctl start` finds it, or starts it, in a process of its own. So the library needs
  * neither the config's parser nor the lock that decides who starts a daemon, and no fork of the
- * trainer can keep that lock.
+ * trainer can keep that lock. It prints the socket, as "shared PATH" or "private PATH", after
+ * warnings if there are any. It ends when the daemon answers, or with the message of one that
+ * failed.
  */
 #include "client/lib/handle.h"
 
@@ -48,28 +50,17 @@ static bool is_in(const char *directory, const char *name, char *path, size_t by
 	       access(path, X_OK) == 0;
 }
 
-/* The directory of the file that contains this code. */
+/* The directory of the file that contains this code. A program that was found in $PATH has no
+ * slash in its name. */
 static bool find_own(char directory[PATH_MAX])
 {
 	Dl_info info;
-	const char *file = dladdr(places, &info) ? info.dli_fname : NULL;
-	char self[PATH_MAX];
 
-	/* A program that was found in $PATH. */
-	if (!file || !strchr(file, '/')) {
-		ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-
-		if (n <= 0)
-			return false;
-		self[n] = 0;
-		file = self;
-	}
-	size_t n = (size_t)(strrchr(file, '/') - file);
-
-	if (n >= PATH_MAX)
+	if (dladdr(places, &info) && info.dli_fname && strchr(info.dli_fname, '/'))
+		snprintf(directory, PATH_MAX, "%s", info.dli_fname);
+	else if (!realpath("/proc/self/exe", directory))
 		return false;
-	memcpy(directory, file, n);
-	directory[n] = 0;
+	*strrchr(directory, '/') = 0;
 	return true;
 }
 
@@ -89,21 +80,13 @@ static bool is_near(const char *name, char *path, size_t bytes)
 
 static bool is_on_path(const char *name, char *path, size_t bytes)
 {
-	const char *list = getenv("PATH");
-	char directory[PATH_MAX];
+	char *list = strdup(getenv("PATH") ? getenv("PATH") : ""), *rest = list, *directory;
+	bool found = false;
 
-	while (list && *list) {
-		size_t n = strcspn(list, ":");
-
-		if (n > 0 && n < sizeof(directory)) {
-			memcpy(directory, list, n);
-			directory[n] = 0;
-			if (is_in(directory, name, path, bytes))
-				return true;
-		}
-		list += n + (list[n] == ':');
-	}
-	return false;
+	while (!found && (directory = strsep(&rest, ":")))
+		found = directory[0] && is_in(directory, name, path, bytes);
+	free(list);
+	return found;
 }
 
 int tokend_program(const char *name, char *path, size_t capacity)
@@ -119,17 +102,6 @@ int tokend_program(const char *name, char *path, size_t capacity)
 /* ---- the daemon of a config ---- */
 
 extern char **environ;
-
-/*
- * A process of `tokctl start`. It prints the socket, as "shared PATH" or "private PATH", after
- * warnings if there are any. It ends when the daemon answers, or with the message of one that
- * failed.
- */
-struct starter {
-	pid_t pid;
-	int ended;  /* a pidfd: forks of this process may keep the pipe open */
-	int output; /* of stdout and stderr */
-};
 
 /* Starts @argv with its output to @fd, in a session that no Ctrl-C reaches, with no signal blocked
  * or ignored. Returns an errno. */
@@ -176,51 +148,40 @@ int start_begin(struct tokend *t)
 	bool named = t->socket[0];
 	char *argv[] = {
 		program, "start", "-c", t->config, named ? "--socket" : NULL, t->socket, NULL};
-	struct starter *s;
+	struct starter *s = &t->starter;
 	int ends[2], error;
 
-	if (t->starter)
+	if (s->pid)
 		return 0;
 	if (tokend_program("tokctl", program, sizeof(program)) != 0)
 		return handle_fail(t, TOKEND_ESTART, "config",
 			"tokctl is neither near the library nor on PATH; install tokend, or set "
 			"TOKEND_BIN to the directory of its programs");
-	s = calloc(1, sizeof(*s));
-	if (!s)
-		return handle_memory(t);
-	error = pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0 ? errno : 0;
-	if (!error) {
-		error = spawn(&s->pid, argv, ends[1]);
-		close(ends[1]);
-		if (error)
-			close(ends[0]);
-	}
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+		return cannot_run(t, program, errno);
+	error = spawn(&s->pid, argv, ends[1]);
+	close(ends[1]);
 	if (error) {
-		free(s);
+		s->pid = 0;
+		close(ends[0]);
 		return cannot_run(t, program, error);
 	}
 	s->output = ends[0];
 	s->ended = (int)syscall(SYS_pidfd_open, s->pid, 0);
-	error = s->ended < 0 ? errno : 0;
-	t->starter = s;
-	if (error)
-		start_end(t);
-	return error ? cannot_run(t, program, error) : 0;
-}
-
-int start_descriptor(const struct tokend *t)
-{
-	return t->starter ? t->starter->ended : -1;
+	if (s->ended >= 0)
+		return 0;
+	error = errno;
+	start_end(t);
+	return cannot_run(t, program, error);
 }
 
 void start_end(struct tokend *t)
 {
-	struct starter *s = t->starter;
+	struct starter *s = &t->starter;
 	siginfo_t info;
 
-	if (!s)
+	if (!s->pid)
 		return;
-	t->starter = NULL;
 	if (waitid(P_PID, (id_t)s->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
 		info.si_pid == 0)
 		kill(s->pid, SIGKILL);
@@ -229,7 +190,7 @@ void start_end(struct tokend *t)
 	if (s->ended >= 0)
 		close(s->ended);
 	close(s->output);
-	free(s);
+	s->pid = 0;
 }
 
 /* The daemon's socket, or a failure. */
@@ -254,18 +215,17 @@ static int take_output(struct tokend *t, char *text)
 			last = line + (own ? 8 : 0);
 		}
 	}
-	if (last[0] || !path)
+	if (last[0] || !path || strlen(path) >= sizeof(t->socket))
 		return handle_fail(t, TOKEND_ESTART, "", "%s",
 			last[0] ? last : "config: tokctl start ended without a message");
 	if (t->socket[0])
 		return 0;
-	free(t->socket);
-	t->socket = strdup(path);
+	strcpy(t->socket, path);
 	if (!private) {
 		free(t->config);
 		t->config = NULL;
 	}
-	return t->socket ? 0 : handle_memory(t);
+	return 0;
 }
 
 int start_finish(struct tokend *t)
@@ -274,7 +234,7 @@ int start_finish(struct tokend *t)
 	ssize_t n;
 
 	do
-		n = read(t->starter->output, text, sizeof(text) - 1);
+		n = read(t->starter.output, text, sizeof(text) - 1);
 	while (n < 0 && errno == EINTR);
 	text[n > 0 ? n : 0] = 0;
 	start_end(t);
@@ -291,7 +251,6 @@ int start_join(struct tokend *t, const char *config)
 
 int start_find(struct tokend *t, const char *config, uint32_t ms)
 {
-	int64_t end = wait_now() + ms * WAIT_MS;
 	struct waiting w;
 	int r = start_join(t, config);
 
@@ -299,16 +258,17 @@ int start_find(struct tokend *t, const char *config, uint32_t ms)
 	if (r == 0)
 		r = start_begin(t);
 	while (r == 0) {
+		int64_t end = w.since + ms * WAIT_MS;
+
 		if (wait_now() >= end)
 			return handle_fail(t, TOKEND_ECONNECT, "config",
 				"the daemon of %s did not answer within %g s; try tokctl start -c "
 				"with this file",
 				config, ms / 1e3);
-		if (waiting_due(&w))
-			r = waiting_say(t, &w, end, "config", "the daemon of %s to start", config);
+		r = waiting_say(t, &w, end, "config", "the daemon of %s to start", config);
 		if (r == 0)
 			r = wait_ready(
-				t, t->starter->ended, POLLIN, wait_earlier(end, waiting_at(&w)));
+				t, t->starter.ended, POLLIN, wait_earlier(end, waiting_at(&w)));
 	}
 	return r == 1 ? start_finish(t) : r;
 }
