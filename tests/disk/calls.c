@@ -66,6 +66,12 @@ int __wrap_openat(int at, const char *path, int flags, ...)
 	return call_ends(0) < 0 ? -1 : disk_file_add(where.inode);
 }
 
+/* openat() with variable flags, as gcc compiles it. */
+int __wrap___openat_2(int at, const char *path, int flags)
+{
+	return __wrap_openat(at, path, flags);
+}
+
 int __wrap_open(const char *path, int flags, ...)
 {
 	return __wrap_openat(AT_FDCWD, path, flags);
