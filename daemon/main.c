@@ -118,9 +118,8 @@ static void end_on_signals(const struct listener *listener)
 	starting = listener;
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
-	sigemptyset(&set); /* blocked since before a reload */
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
+	sigfillset(&set); /* blocked since before a reload */
+	sigdelset(&set, SIGHUP);
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 

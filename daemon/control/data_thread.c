@@ -54,8 +54,7 @@ struct data_thread {
 	bool paused;		 /* data thread: as `pause` */
 	unsigned held;		 /* data thread: reads that begin after the pause */
 	struct reader_read hold[LIMIT_READS];
-	_Atomic uint64_t turns; /* of the data thread's loop, at most a second apart */
-	uint64_t turns_seen;	/* control thread: at the last data_thread_answers() */
+	_Atomic uint64_t turns; /* of the data thread's loop */
 	unsigned streams;
 	pthread_mutex_t hangs; /* protects hang */
 	struct reader_hang hang[LIMIT_STREAMS];
@@ -120,7 +119,7 @@ static void count_wait(struct member *m, const struct feed *feed)
 {
 	uint64_t now = (uint64_t)io_now_ns(), since = feed_waits_since(feed);
 
-	if (since == 0) /* an older library */
+	if (since == 0) /* unknown */
 		return;
 	since = since < m->idle_ns ? m->idle_ns : since;
 	since = since > now ? now : since;
@@ -252,16 +251,6 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 		step(f, &(struct engine_event){.type = ENGINE_PUMP, .id = UINT32_MAX});
 }
 
-static bool stopping(struct data_thread *f)
-{
-	bool stop;
-
-	pthread_mutex_lock(&f->to_data.lock);
-	stop = f->stop;
-	pthread_mutex_unlock(&f->to_data.lock);
-	return stop;
-}
-
 /* Logs the reader's warnings, and once what it could not set up as configured. */
 static void log_reader(struct data_thread *f)
 {
@@ -311,16 +300,19 @@ static void show_reasons(struct data_thread *f)
 	}
 }
 
-/* Begins or ends a pause, and shows what is still read in it. */
-static void follow_pause(struct data_thread *f)
+/* Begins or ends a pause, and shows what is still read in it. False: the thread is to stop. */
+static bool follow(struct data_thread *f)
 {
 	pthread_mutex_lock(&f->to_data.lock);
+	bool stop = f->stop;
+
 	f->paused = f->pause;
 	if (f->paused)
 		f->busy = reader_busy(f->reader);
 	pthread_mutex_unlock(&f->to_data.lock);
 	for (; !f->paused && f->held > 0; f->held--)
 		reader_queue(f->reader, &f->hold[f->held - 1]);
+	return !stop;
 }
 
 static void *run(void *argument)
@@ -333,10 +325,9 @@ static void *run(void *argument)
 	f->now_ns = io_now_ns();
 	tick = f->now_ns / MS + TICK_MS;
 	look = tick;
-	while (!stopping(f)) {
+	while (follow(f)) {
 		atomic_fetch_add_explicit(&f->turns, 1, memory_order_relaxed);
 		read_mail(f);
-		follow_pause(f);
 		reader_commit(f->reader);
 		if (f->news) {
 			f->news = false;
@@ -502,17 +493,8 @@ struct reader_hang data_thread_hang(struct data_thread *f, uint32_t stream)
 	return hang;
 }
 
-uint64_t data_thread_turns(const struct data_thread *f)
+uint64_t data_thread_turns(struct data_thread *f)
 {
-	return atomic_load_explicit(&f->turns, memory_order_relaxed);
-}
-
-bool data_thread_answers(struct data_thread *f)
-{
-	uint64_t turns = data_thread_turns(f);
-	bool answers = turns != f->turns_seen;
-
-	f->turns_seen = turns;
 	reader_kick(f->reader);
-	return answers;
+	return atomic_load_explicit(&f->turns, memory_order_relaxed);
 }

@@ -70,10 +70,7 @@ struct reader_busy data_thread_busy(struct data_thread *data_thread);
 
 /* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
-/* The number of turns that the data thread has made; at most a second apart. */
-uint64_t data_thread_turns(const struct data_thread *data_thread);
-/* Has the data thread made a turn since the last call? Wakes it, so that it makes one before the
- * next call. */
-bool data_thread_answers(struct data_thread *data_thread);
+/* The number of turns that the data thread has made. Wakes it, so that it soon makes another. */
+uint64_t data_thread_turns(struct data_thread *data_thread);
 
 #endif

@@ -74,96 +74,47 @@ static uint64_t window_bytes(const struct stream *s)
 	return (s->config->seq_len + s->config->extra) * s->token_bytes;
 }
 
-static uint64_t largest_window(const struct catalog *catalog)
-{
-	uint64_t largest = 0;
-
-	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		uint64_t bytes = window_bytes(&catalog->stream[i]);
-
-		largest = bytes > largest ? bytes : largest;
-	}
-	return largest;
-}
-
-static bool any_of(const struct stream *s, bool (*is)(const struct dataset *d))
-{
-	for (uint32_t d = 0; d < s->config->datasets; d++)
-		if (is(&s->dataset[d]))
-			return true;
-	return false;
-}
-
-static bool any_dataset(const struct catalog *catalog, bool (*is)(const struct dataset *d))
-{
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		if (any_of(&catalog->stream[i], is))
-			return true;
-	return false;
-}
-
-static bool is_compressed(const struct dataset *d)
-{
-	return d->frame_bytes > 0;
-}
-
-/* Do its shards keep an index file open? */
-static bool is_indexed(const struct dataset *d)
-{
-	return !d->plain || d->marked;
-}
-
-/* Do its shards keep a mask file open? */
-static bool is_masked(const struct dataset *d)
-{
-	return d->masks;
-}
-
-static bool is_stored(const struct dataset *d)
-{
-	return d->objects != NULL;
-}
-
-static bool is_fetched(const struct dataset *d)
-{
-	return d->objects && d->piece == 0;
-}
-
 bool reading_by_window(const struct stream *s)
 {
-	return any_of(s, is_fetched);
+	for (uint32_t d = 0; d < s->config->datasets; d++)
+		if (s->dataset[d].objects && s->dataset[d].piece == 0)
+			return true;
+	return false;
 }
 
-/* The stream with the largest window that is read from a store, or NULL. */
-static const struct stream *largest_stored(const struct catalog *catalog)
+/* Properties of all datasets together. */
+struct traits {
+	bool compressed;
+	bool indexed, masked;	     /* shards keep an index file open; a mask file */
+	const struct stream *stored; /* the one with the largest window that is in a store, or NULL
+				      */
+	unsigned buckets;	     /* of stores */
+};
+
+static void add_traits(struct traits *t, const struct stream *s, const struct dataset *d)
 {
-	const struct stream *largest = NULL;
+	struct object object;
 
-	for (uint32_t i = 0; i < catalog->config->streams; i++) {
-		const struct stream *s = &catalog->stream[i];
-
-		if (any_of(s, is_stored) && (!largest || window_bytes(s) > window_bytes(largest)))
-			largest = s;
-	}
-	return largest;
+	t->compressed |= d->frame_bytes > 0;
+	t->indexed |= !d->plain || d->marked;
+	t->masked |= d->masks;
+	if (!d->objects)
+		return;
+	if (!t->stored || window_bytes(s) > window_bytes(t->stored))
+		t->stored = s;
+	dataset_object(d, 0, &object);
+	if (t->buckets <= store_number(object.bucket))
+		t->buckets = store_number(object.bucket) + 1;
 }
 
-static unsigned count_buckets(const struct catalog *catalog)
+static struct traits traits_of(const struct catalog *catalog)
 {
-	unsigned n = 0;
+	struct traits t = {0};
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++) {
-			const struct dataset *dataset = &catalog->stream[i].dataset[d];
-			struct object object;
-
-			if (!dataset->objects || dataset->table.shards == 0)
-				continue;
-			dataset_object(dataset, 0, &object);
-			n = store_number(object.bucket) + 1 > n ? store_number(object.bucket) + 1
-								: n;
-		}
-	return n;
+		for (uint32_t d = 0; d < catalog->stream[i].config->datasets; d++)
+			add_traits(&t, &catalog->stream[i], &catalog->stream[i].dataset[d]);
+	return t;
 }
 
 static uint64_t store_bytes(const struct config *config)
@@ -194,12 +145,9 @@ bool reading_fits_cache(const struct config *config, struct fault *fault)
 		       "%s", cause.text);
 }
 
-/* Whether an eighth of memory: is enough for the windows of @catalog. */
-static bool fits_stores(const struct catalog *catalog, struct fault *fault)
+/* Whether an eighth of memory: is enough for windows of @s, which is in a store. */
+static bool fits_stores(const struct config *config, const struct stream *s, struct fault *fault)
 {
-	const struct config *config = catalog->config;
-	const struct stream *s = largest_stored(catalog);
-
 	if (!s || store_bytes(config) >= WINDOWS_LEAST * window_bytes(s))
 		return true;
 	return fault_set(fault, FAULT_ARGUMENT, "memory",
@@ -214,28 +162,22 @@ static bool fits_stores(const struct catalog *catalog, struct fault *fault)
  * Reads in flight in each queue, and queues. Half of the memory for answers is left for windows
  * that are kept for peers.
  */
-static void plan_stores(struct reading *reading, const struct catalog *catalog)
+static void plan_stores(struct reading *r, const struct config *config, const struct traits *t)
 {
-	const struct stream *s = largest_stored(catalog);
-	unsigned buckets = count_buckets(catalog);
+	r->store_bytes = store_bytes(config);
+	r->store_queues = t->buckets < ENGINE_QUEUES ? t->buckets : ENGINE_QUEUES - 1;
 
-	if (!s || buckets == 0)
-		return;
-	uint64_t windows = store_bytes(catalog->config) / buckets / window_bytes(s) / 2;
+	uint64_t windows = r->store_bytes / t->buckets / window_bytes(t->stored) / 2;
 
-	reading->store_bytes = store_bytes(catalog->config);
-	reading->store_queues = buckets < ENGINE_QUEUES ? buckets : ENGINE_QUEUES - 1;
-	reading->store_depth = windows < 1	       ? 1
-			       : windows < STORE_DEPTH ? (unsigned)windows
-						       : STORE_DEPTH;
-	reading->options.store_depth = reading->store_queues * reading->store_depth;
+	r->store_depth = windows < 1 ? 1 : windows < STORE_DEPTH ? (unsigned)windows : STORE_DEPTH;
+	r->options.store_depth = r->store_queues * r->store_depth;
 }
 
 unsigned reading_queue(const struct dataset *dataset, unsigned queues)
 {
 	struct object object;
 
-	if (!dataset || !dataset->objects || dataset->table.shards == 0)
+	if (!dataset || !dataset->objects)
 		return 0;
 	assert(queues > 0);
 	dataset_object(dataset, 0, &object);
@@ -246,32 +188,28 @@ struct reader *reading_open(const struct catalog *catalog, struct stores *stores
 	struct reading *reading, struct fault *fault)
 {
 	const struct config *config = catalog->config;
+	const struct traits t = traits_of(catalog);
+	unsigned each = 1 + t.indexed + t.masked;
 	struct descriptors descriptors = share_descriptors();
-	unsigned each = 1 + any_dataset(catalog, is_indexed) + any_dataset(catalog, is_masked);
-
-	*reading = (struct reading){
-		.options =
-			{
-				.io = config->io,
-				.direct = config->direct,
-				.depth = LIMIT_READS / 2,
-				.stores = any_dataset(catalog, is_stored) ? stores : NULL,
-				.files = (descriptors.files + each - 1) / each,
-				.streams = config->streams,
-				.largest_window_bytes = largest_window(catalog),
-				.frames_bytes = any_dataset(catalog, is_compressed)
-							? dataset_frames_budget(config)
-							: 0,
-				.indexes_bytes = any_dataset(catalog, is_indexed)
-							 ? config->memory_bytes / INDEXES_SHARE
-							 : 0,
-			},
-		.sessions = descriptors.sessions,
+	struct reader_options options = {
+		.io = config->io,
+		.direct = config->direct,
+		.depth = LIMIT_READS / 2,
+		.stores = t.stored ? stores : NULL,
+		.files = (descriptors.files + each - 1) / each,
+		.streams = config->streams,
+		.frames_bytes = t.compressed ? dataset_frames_budget(config) : 0,
+		.indexes_bytes = t.indexed ? config->memory_bytes / INDEXES_SHARE : 0,
 	};
 
-	plan_stores(reading, catalog);
-	if (!fits_stores(catalog, fault))
+	for (uint32_t i = 0; i < config->streams; i++)
+		if (window_bytes(&catalog->stream[i]) > options.largest_window_bytes)
+			options.largest_window_bytes = window_bytes(&catalog->stream[i]);
+	*reading = (struct reading){.options = options, .sessions = descriptors.sessions};
+	if (!fits_stores(config, t.stored, fault))
 		return NULL;
+	if (t.stored)
+		plan_stores(reading, config, &t);
 	struct reader *reader =
 		reader_open(&reading->options, reading->note, sizeof(reading->note), fault);
 

@@ -5,6 +5,7 @@
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
 #include "daemon/control/reading.h"
+#include "daemon/io/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -166,22 +166,11 @@ static void keep_open(const struct reload_past *past, bool keep)
 			fcntl(fd[i], F_SETFD, keep ? 0 : FD_CLOEXEC);
 }
 
-/* Signals wait for the next process to handle them. */
-static void block_signals(bool block)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGHUP);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
-}
-
 /* Returns only if it fails, with r->fault. */
 static void execute(struct reload *r)
 {
 	struct reload_past *past = &r->past;
+	sigset_t all, before;
 	char number[16];
 	int error;
 
@@ -189,13 +178,14 @@ static void execute(struct reload *r)
 	past->reloads = r->control->counts.reloads + 1;
 	past->refused = r->control->counts.reloads_failed;
 	snprintf(number, sizeof(number), "%d", past->memfd);
+	sigfillset(&all); /* they wait for the next process */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	if (pwrite(past->memfd, past, sizeof(*past), 0) == sizeof(*past) &&
 		setenv(PAST, number, 1) == 0) {
 		log_line(LOG_NOTE,
 			"%s was read again: digest %016" PRIx64 "; starting again with it",
 			r->config->path, r->config->digest);
 		log_flush();
-		block_signals(true);
 		if (r->again)
 			raise(SIGHUP); /* the config may have changed since the check */
 		r->again = false;
@@ -204,7 +194,7 @@ static void execute(struct reload *r)
 	}
 	error = errno;
 	keep_open(past, false);
-	block_signals(false);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	unsetenv(PAST);
 	fault_errno(&r->fault, error, "", "tokend cannot execute itself: %s; restart it",
 		strerror(error));
@@ -299,7 +289,6 @@ static void on_late(uv_timer_t *timer)
 
 void reload_begin(struct reload *r)
 {
-	struct timespec now;
 	char state[64];
 
 	if (r->stopped)
@@ -307,9 +296,7 @@ void reload_begin(struct reload *r)
 	r->again = r->running;
 	if (r->running)
 		return;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64,
-		(uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000);
+	snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%" PRId64, io_now_ns() / 1000);
 	notify(state);
 	r->running = true;
 	r->since_ms = uv_now(r->control->loop);

@@ -194,9 +194,9 @@ static void watch_state_dir(struct server *server)
 	server->state_stalled = stalled;
 }
 
-/* For status.c. */
-static void watch_data_thread(struct control *control, uint64_t now)
+static void watch_data_thread(struct control *control)
 {
+	uint64_t now = uv_now(control->loop);
 	uint64_t turns = data_thread_turns(control->data_thread);
 
 	if (turns != control->turns)
@@ -222,7 +222,7 @@ static void on_second(uv_timer_t *timer)
 	bool any = false;
 
 	server_check(server);
-	watch_data_thread(&server->control, now);
+	watch_data_thread(&server->control);
 	watch_state_dir(server);
 	compare_clock(&server->control);
 	hangs_clock(&server->control.hangs, server->control.data_thread);
@@ -254,10 +254,11 @@ static void on_second(uv_timer_t *timer)
 
 static void on_watchdog(uv_timer_t *timer)
 {
-	struct server *server = timer->data;
+	struct control *control = timer->data;
 
 	/* Trainers wait for the data thread, so the watchdog covers it too. */
-	if (data_thread_answers(server->control.data_thread))
+	watch_data_thread(control);
+	if (uv_now(control->loop) - control->turned_ms < notify_watchdog_ms())
 		notify("WATCHDOG=1");
 }
 
@@ -270,7 +271,7 @@ static void start_clocks(struct server *server)
 	server->second.data = server;
 	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
 	uv_timer_init(&server->loop, &server->watchdog);
-	server->watchdog.data = server;
+	server->watchdog.data = &server->control;
 	if (watchdog)
 		uv_timer_start(&server->watchdog, on_watchdog, watchdog, watchdog);
 }
