@@ -22,38 +22,30 @@ void histogram_add(struct histogram *h, uint64_t ns)
 	count_add(&h->sum_ns, ns);
 }
 
-static bool join_stream(struct counts *counts, struct stream *stream)
-{
-	struct stream_counts *s = calloc(1, sizeof(*s));
-
-	stream->counts = s;
-	if (!s)
-		return false;
-	SLIST_INSERT_HEAD(&counts->streams, s, next);
-	s->samples = calloc(stream->config->datasets, sizeof(*s->samples));
-	for (uint32_t i = 0; s->samples && i < stream->config->datasets; i++)
-		stream->dataset[i].samples = &s->samples[i];
-	return s->samples != NULL;
-}
-
 bool counts_join(struct counts *counts, const struct catalog *catalog)
 {
-	bool all = true;
+	uint32_t datasets = 0;
 
 	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		all &= join_stream(counts, &catalog->stream[i]);
-	return all;
+		datasets += catalog->config->stream[i].datasets;
+	counts->streams = calloc(catalog->config->streams, sizeof(*counts->streams));
+	counts->samples = calloc(datasets, sizeof(*counts->samples));
+	if (!counts->streams || !counts->samples)
+		return false;
+	for (uint32_t i = catalog->config->streams; i-- > 0;) {
+		struct stream *stream = &catalog->stream[i];
+
+		stream->counts = &counts->streams[i];
+		for (uint32_t d = stream->config->datasets; d-- > 0;)
+			stream->dataset[d].samples = &counts->samples[--datasets];
+	}
+	return true;
 }
 
 void counts_free(struct counts *counts)
 {
-	struct stream_counts *s;
-
-	while ((s = SLIST_FIRST(&counts->streams))) {
-		SLIST_REMOVE_HEAD(&counts->streams, next);
-		free(s->samples);
-		free(s);
-	}
+	free(counts->streams);
+	free(counts->samples);
 }
 
 void counts_request(struct counts *counts, const char *kind, enum counts_outcome outcome)

@@ -1,6 +1,5 @@
 /*
  * Counters for metrics, since the start of the daemon or its last reload.
- *
  * Each counter has one writer, the data thread or the control thread. Others may read it at any
  * time, so no read-modify-write and no lock is needed.
  */
@@ -10,7 +9,6 @@
 #include "daemon/catalog/catalog.h"
 
 #include <stdatomic.h>
-#include <sys/queue.h>
 
 enum { COUNTS_BUCKETS = 17 };
 
@@ -45,9 +43,6 @@ struct stream_gauges {
 };
 
 struct stream_counts {
-	SLIST_ENTRY(stream_counts) next;
-	_Atomic uint64_t *samples; /* of each dataset, read into rings; the data thread's */
-
 	/* the data thread's */
 	struct histogram waits; /* of trainers for a batch, from about 20 µs on */
 	struct histogram reads; /* from the plan of a row to its last byte in the ring */
@@ -71,9 +66,10 @@ enum counts_outcome {
 	COUNTS_OUTCOMES
 };
 
-/* The control thread's, except as said above. */
+/* The control thread's, except as said. */
 struct counts {
-	SLIST_HEAD(, stream_counts) streams;
+	struct stream_counts *streams; /* of each */
+	_Atomic uint64_t *samples;     /* of each dataset, read into rings; the data thread's */
 	uint64_t requests[COUNTS_KINDS][COUNTS_OUTCOMES]; /* kinds: counts_kind() */
 	uint64_t reloads, reloads_failed;
 	int64_t reload_s;   /* when the config in use was loaded, Unix time */

@@ -3,7 +3,6 @@
 
 #include "proto/fault.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,7 +17,7 @@
 #include <unistd.h>
 
 enum {
-	LINES = 256,
+	LINES = 1024,
 	LINE_BYTES = 2032, /* without the prefix */
 	FIELDS_BYTES = 512,
 	CAUSES = 64,
@@ -46,15 +45,15 @@ static struct log {
 	pthread_mutex_t mutex;
 	pthread_cond_t news, written; /* on the monotonic clock */
 	bool running;		      /* the thread */
-	bool patient;		      /* callers wait for room */
-	struct line line[LINES];
+	struct line line[LINES], dropped;
 	unsigned first, count; /* lines that wait; the first stays until it is written */
 	uint64_t lost;	       /* lines dropped since that was last logged */
+	time_t told;	       /* when numbers of lines were last logged */
 	struct cause cause[CAUSES];
 	struct log_fault fault[LOG_FAULTS];
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
-	bool in_journal; /* stderr is the journal's socket */
-	int journal;	 /* a socket to it, if that could be opened */
+	bool in_journal; /* stderr is the journal's */
+	int journal;	 /* a socket, if it is */
 } the_log = {.mutex = PTHREAD_MUTEX_INITIALIZER, .journal = -1};
 
 static struct timespec clock_in(time_t seconds)
@@ -81,50 +80,31 @@ static bool is_journal(void)
 	return strcmp(own, named) == 0;
 }
 
-static int journal_open(void)
-{
-	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
-	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-
-	if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
-		return fd;
-	if (fd >= 0)
-		close(fd);
-	return -1;
-}
-
 /* Lines and fields contain no control characters, so the journal's simple format is enough. */
 static bool send_line(int journal, const struct line *l)
 {
+	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
 	char head[64];
 	int n = snprintf(
 		head, sizeof(head), "PRIORITY=%d\nSYSLOG_IDENTIFIER=tokend\nMESSAGE=", l->level);
 	struct iovec part[] = {
 		{head, (size_t)n}, {(void *)l->text, l->n}, {(void *)l->fields, l->fields_n}};
-	const struct msghdr message = {.msg_iov = part, .msg_iovlen = 3};
+	const struct msghdr message = {
+		.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = part, .msg_iovlen = 3};
 
 	return sendmsg(journal, &message, MSG_NOSIGNAL) >= 0;
 }
 
-/* In one write() if the kernel takes it whole, so that lines of several processes do not mix.
- * Errors are ignored: there is no place to report them. */
+/* In one call, so that lines of several processes do not mix. Errors are ignored: there is no place
+ * to report them. */
 static void write_line(const struct log *log, const struct line *l)
 {
-	char whole[LINE_BYTES + 16];
-	ssize_t wrote;
+	char head[16];
+	int n = snprintf(head, sizeof(head), log->in_journal ? "<%d>" : "tokend: ", l->level);
+	const struct iovec part[] = {{head, (size_t)n}, {(void *)l->text, l->n}};
 
-	if (log->journal >= 0 && send_line(log->journal, l))
-		return;
-	snprintf(whole, sizeof(whole), log->in_journal ? "<%d>" : "tokend: ", l->level);
-
-	size_t head = strlen(whole), n = head + l->n;
-
-	memcpy(whole + head, l->text, l->n);
-	for (size_t done = 0; done<n; done += wrote> 0 ? (size_t)wrote : 0) {
-		wrote = write(STDERR_FILENO, whole + done, n - done);
-		if (wrote < 0 && errno != EINTR)
-			return;
-	}
+	if (log->journal < 0 || !send_line(log->journal, l))
+		(void)!writev(STDERR_FILENO, part, 2);
 }
 
 /* ---- lines ---- */
@@ -165,7 +145,7 @@ static void format_line(struct line *l, enum log_level level, const struct log_s
 	add_field(l, "SHARD", subject->shard);
 }
 
-/* Under the mutex. */
+/* Under the mutex, as all that follow. */
 static void keep_fault(struct log *log, const struct line *l)
 {
 	struct log_fault *f = &log->fault[log->faults++ % LOG_FAULTS];
@@ -175,37 +155,25 @@ static void keep_fault(struct log *log, const struct line *l)
 	snprintf(f->text, sizeof(f->text), "%.*s", (int)l->n - 1, l->text);
 }
 
-static void queue(struct log *log, const struct line *l)
+static void add(struct log *log, const struct log_subject *subject, enum log_level level,
+	const char *format, va_list args)
 {
-	const struct timespec until = clock_in(1);
+	bool full = log->count == LINES;
+	struct line *l = full ? &log->dropped : &log->line[(log->first + log->count) % LINES];
 
-	pthread_mutex_lock(&log->mutex);
-	while (log->count == LINES && log->patient)
-		log->patient =
-			pthread_cond_timedwait(&log->written, &log->mutex, &until) != ETIMEDOUT;
-	if (l->level <= LOG_WARNING)
+	format_line(l, level, subject, format, args);
+	if (level <= LOG_WARNING)
 		keep_fault(log, l);
-	if (log->count == LINES)
-		log->lost++;
-	else
-		log->line[(log->first + log->count++) % LINES] = *l;
+	if (!log->running) {
+		write_line(log, l);
+		return;
+	}
+	log->lost += full;
+	log->count += !full;
 	pthread_cond_signal(&log->news);
-	pthread_mutex_unlock(&log->mutex);
 }
 
 /* ---- causes ---- */
-
-static void tell_suppressed(const struct cause *c)
-{
-	char who[48] = "users who may not connect";
-
-	if (c->uid != (uid_t)LOG_STRANGERS)
-		snprintf(who, sizeof(who), "uid %u", (unsigned)c->uid);
-	if (c->suppressed > 0)
-		log_write(0, 0, NULL, c->level,
-			"%" PRIu64 " more lines like \"%.60s\" by %s were suppressed",
-			c->suppressed, c->format, who);
-}
 
 /* The cause of these lines, or the one that is unused for the longest time. */
 static struct cause *find_cause(struct log *log, uid_t uid, const char *format)
@@ -223,72 +191,62 @@ static struct cause *find_cause(struct log *log, uid_t uid, const char *format)
 	return oldest;
 }
 
-/* May such a line be written now? *@due: a cause whose suppressed lines are logged now. */
-static bool may_write(struct log *log, uid_t uid, unsigned burst, enum log_level level,
-	const char *format, struct cause *due)
+static bool may_write(
+	struct log *log, uid_t uid, unsigned burst, enum log_level level, const char *format)
 {
 	time_t now = clock_in(0).tv_sec;
-
-	pthread_mutex_lock(&log->mutex);
-
 	struct cause *c = find_cause(log, uid, format);
-	bool known = c->format == format && c->uid == uid;
-	uint64_t left = known ? c->left + (uint64_t)(now - c->since) : burst;
-	bool may = left > 0;
 
-	*due = *c;
-	if (!known || may)
-		c->suppressed = 0;
-	else
-		due->suppressed = 0;
-	left = left < burst ? left : burst;
-	*c = (struct cause){.format = format,
-		.uid = uid,
-		.level = level,
-		.left = (unsigned)left - may,
-		.since = now,
-		.suppressed = c->suppressed + !may};
-	pthread_mutex_unlock(&log->mutex);
-	return may;
-}
-
-/* ---- the thread ---- */
-
-/* Under the mutex: takes a cause whose suppressed lines were not told for a second. */
-static bool take_due(struct log *log, struct cause *due)
-{
-	time_t now = clock_in(0).tv_sec;
-
-	for (unsigned i = 0; i < CAUSES; i++)
-		if (log->cause[i].suppressed > 0 && now > log->cause[i].since) {
-			*due = log->cause[i];
-			log->cause[i].suppressed = 0;
-			return true;
-		}
+	if (c->format != format || c->uid != uid) {
+		log->lost += c->suppressed;
+		*c = (struct cause){format, uid, level, burst, now, 0};
+	}
+	c->left = now - c->since < burst - c->left ? c->left + (unsigned)(now - c->since) : burst;
+	c->since = now;
+	if (c->left > 0)
+		return c->left--, true;
+	c->suppressed++;
 	return false;
 }
 
-/* Under the mutex, when no line waits: logs numbers of lost and suppressed lines, or waits. */
-static void idle(struct log *log)
+__attribute__((format(printf, 3, 4))) static void note(
+	struct log *log, enum log_level level, const char *format, ...)
 {
-	const struct timespec until = clock_in(1);
-	struct cause due;
-	uint64_t lost = log->lost;
-	bool any = take_due(log, &due);
+	va_list args;
 
-	if (lost == 0 && !any) {
-		pthread_cond_timedwait(&log->news, &log->mutex, &until);
-		return;
-	}
-	log->lost = 0;
-	pthread_mutex_unlock(&log->mutex);
-	if (lost > 0)
-		log_line(LOG_WARNING,
-			"%" PRIu64 " log lines were lost: the reader of stderr is too slow", lost);
-	if (any)
-		tell_suppressed(&due);
-	pthread_mutex_lock(&log->mutex);
+	va_start(args, format);
+	add(log, NULL, level, format, args);
+	va_end(args);
 }
+
+/* Once a second: logs how many lines were lost and suppressed. */
+static void tell(struct log *log)
+{
+	time_t now = clock_in(0).tv_sec;
+
+	if (now == log->told || log->count == LINES)
+		return;
+	log->told = now;
+	if (log->lost > 0)
+		note(log, LOG_WARNING,
+			"%" PRIu64
+			" log lines were lost: too many at once, or the reader of stderr is slow",
+			log->lost);
+	log->lost = 0;
+	for (struct cause *c = log->cause; c < log->cause + CAUSES; c++) {
+		char who[48] = "users who may not connect";
+
+		if (c->suppressed == 0)
+			continue;
+		if (c->uid != (uid_t)LOG_STRANGERS)
+			snprintf(who, sizeof(who), "uid %u", (unsigned)c->uid);
+		note(log, c->level, "%" PRIu64 " more lines like \"%.60s\" by %s were suppressed",
+			c->suppressed, c->format, who);
+		c->suppressed = 0;
+	}
+}
+
+/* ---- the thread ---- */
 
 static void *writer(void *argument)
 {
@@ -296,15 +254,18 @@ static void *writer(void *argument)
 
 	pthread_mutex_lock(&log->mutex);
 	for (;;) {
-		while (log->count == 0)
-			idle(log);
+		const struct timespec until = clock_in(1);
+
+		tell(log);
 		/* A waiting line does not change, so it is written in place. */
-		pthread_mutex_unlock(&log->mutex);
-		write_line(log, &log->line[log->first]);
-		pthread_mutex_lock(&log->mutex);
-		log->first = (log->first + 1) % LINES;
-		log->count--;
+		for (; log->count > 0; log->count--, log->first = (log->first + 1) % LINES) {
+			pthread_mutex_unlock(&log->mutex);
+			write_line(log, &log->line[log->first]);
+			pthread_mutex_lock(&log->mutex);
+		}
+		log->first = 0; /* so few lines stay in use */
 		pthread_cond_broadcast(&log->written);
+		pthread_cond_timedwait(&log->news, &log->mutex, &until);
 	}
 	return NULL;
 }
@@ -317,7 +278,8 @@ void log_start(void)
 	pthread_t thread;
 
 	log->in_journal = is_journal();
-	log->journal = log->in_journal ? journal_open() : -1;
+	if (log->in_journal)
+		log->journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&log->news, &monotonic);
@@ -326,17 +288,10 @@ void log_start(void)
 	/* Signals are handled by other threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	log->running = log->patient = pthread_create(&thread, NULL, writer, log) == 0;
+	log->running = pthread_create(&thread, NULL, writer, log) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (log->running)
 		pthread_detach(thread);
-}
-
-void log_serving(void)
-{
-	pthread_mutex_lock(&the_log.mutex);
-	the_log.patient = false;
-	pthread_mutex_unlock(&the_log.mutex);
 }
 
 void log_flush(void)
@@ -345,8 +300,6 @@ void log_flush(void)
 	const struct timespec until = clock_in(1);
 	int error = 0;
 
-	if (!log->running)
-		return;
 	pthread_mutex_lock(&log->mutex);
 	while (log->count > 0 && error == 0)
 		error = pthread_cond_timedwait(&log->written, &log->mutex, &until);
@@ -359,20 +312,14 @@ void log_write(uid_t uid, unsigned burst, const struct log_subject *subject, enu
 	const char *format, ...)
 {
 	struct log *log = &the_log;
-	struct cause due = {0};
-	struct line line;
 	va_list args;
 
-	if (burst > 0 && !may_write(log, uid, burst, level, format, &due))
-		return;
-	tell_suppressed(&due);
+	pthread_mutex_lock(&log->mutex);
 	va_start(args, format);
-	format_line(&line, level, subject, format, args);
+	if (burst == 0 || may_write(log, uid, burst, level, format))
+		add(log, subject, level, format, args);
 	va_end(args);
-	if (log->running)
-		queue(log, &line);
-	else
-		write_line(log, &line);
+	pthread_mutex_unlock(&log->mutex);
 }
 
 unsigned log_faults(struct log_fault fault[LOG_FAULTS])

@@ -1,9 +1,8 @@
 /*
  * The log: lines on stderr. If stderr is systemd's journal, each line is sent to the journal's own
  * socket, with its level and its fields. If that fails, it is written to stderr with sd-daemon's
- * prefix for the level. Any thread may log. While the daemon serves, none waits for the reader of
- * stderr: the log's own thread writes. If 256 lines wait, further lines are dropped, and their
- * number is logged later.
+ * prefix for the level. Any thread may log, and none waits for the reader of stderr: the log's own
+ * thread writes. If 1024 lines wait, further lines are dropped, and their number is logged later.
  *
  * It is the only process-wide object in the daemon (static in log.c), as stderr is one: otherwise
  * nearly every function would need it as a parameter.
@@ -27,9 +26,6 @@ enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 /* Starts the log's thread. Call it before other threads exist. Before that, or if it fails, lines
  * are written by the thread that logs. */
 void log_start(void);
-/* Until this is called, a caller waits for room, but not longer than a second in all: the hundreds
- * of remarks of a start do not push each other out. */
-void log_serving(void);
 /* Waits up to a second until all lines are written. Call it before the process ends. */
 void log_flush(void);
 

@@ -395,7 +395,6 @@ int server_run(const struct server_options *options)
 		options->listener->path[0] ? options->listener->path : "systemd's socket");
 	notify_starting(false);
 	announce_state(&server->control, true);
-	log_serving();
 	serve(server);
 	users_free(&server->control.users);
 	data_thread_stop(server->control.data_thread);

@@ -207,10 +207,9 @@ static void add_session(struct stream_gauges *g, const struct session *s)
 struct stream_gauges status_gauges(struct control *control)
 {
 	struct stream_gauges all = {0};
-	struct stream_counts *counts;
 
-	SLIST_FOREACH(counts, &control->counts.streams, next)
-	counts->now = (struct stream_gauges){0};
+	for (uint32_t i = 0; i < control->config->streams; i++)
+		control->counts.streams[i].now = (struct stream_gauges){0};
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		const struct session *s = control->sessions.of[id];
 

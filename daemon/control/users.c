@@ -15,10 +15,10 @@ enum {
 };
 
 static const struct {
-	int64_t burst, per_second;
+	int64_t cost_us, burst_us;
 } rates[USER_RATES] = {
-	[USER_PACKET] = {10000, 10000},
-	[USER_FILE] = {256, 10},
+	[USER_PACKET] = {100, 1000000},	  /* 10,000 a second */
+	[USER_FILE] = {100000, 25600000}, /* 10 a second, 256 at once */
 };
 
 /* In the file that sysusers writes: no other service of names is asked. */
@@ -57,8 +57,6 @@ struct user *user_of(struct users *users, uid_t uid)
 		return NULL;
 	user->all = users;
 	user->uid = uid;
-	for (int i = 0; i < USER_RATES; i++)
-		user->rate[i].left = rates[i].burst;
 	SLIST_INSERT_HEAD(&users->known, user, others);
 	return user;
 }
@@ -73,16 +71,16 @@ static bool is_capped(const struct user *user)
 /* Does the config list users with several uids? */
 static bool several(const struct config *config)
 {
-	const uid_t *of[] = {config->allow_uid, config->admin_uid};
-	const uint32_t n[] = {config->allow_uids, config->admin_uids};
 	uid_t first = 0;
 
-	for (int i = 0; i < 2; i++)
-		for (uint32_t k = 0; k < n[i]; k++) {
-			if (first != 0 && of[i][k] != 0 && of[i][k] != first)
-				return true;
-			first = of[i][k] != 0 ? of[i][k] : first;
-		}
+	for (uint32_t i = 0; i < config->allow_uids + config->admin_uids; i++) {
+		uid_t uid = i < config->allow_uids ? config->allow_uid[i]
+						   : config->admin_uid[i - config->allow_uids];
+
+		if (first != 0 && uid != 0 && uid != first)
+			return true;
+		first = uid != 0 ? uid : first;
+	}
 	return false;
 }
 
@@ -138,18 +136,13 @@ static bool is_alone(const struct user *user, enum user_rate rate)
 
 bool user_may(struct user *user, enum user_rate rate, uint64_t now_ms)
 {
-	uint64_t passed = now_ms - user->rate[rate].filled_ms;
-	int64_t missing = rates[rate].burst - user->rate[rate].left;
-	uint64_t more = passed * (uint64_t)rates[rate].per_second / 1000;
+	int64_t now_us = (int64_t)now_ms * 1000, *used_us = &user->used_us[rate];
 
-	if ((int64_t)more >= missing) {
-		user->rate[rate].left = rates[rate].burst;
-		user->rate[rate].filled_ms = now_ms;
-	} else {
-		user->rate[rate].left += (int64_t)more;
-		user->rate[rate].filled_ms += more * 1000 / (uint64_t)rates[rate].per_second;
-	}
-	return user->rate[rate].left > 0 || is_alone(user, rate);
+	if (*used_us < now_us - rates[rate].burst_us)
+		*used_us = now_us - rates[rate].burst_us;
+	if (*used_us > now_us + rates[rate].burst_us)
+		*used_us = now_us + rates[rate].burst_us;
+	return *used_us < now_us || is_alone(user, rate);
 }
 
 bool user_may_write(struct user *user, uint64_t now_ms, enum fault_code code, struct fault *fault)
@@ -159,13 +152,11 @@ bool user_may_write(struct user *user, uint64_t now_ms, enum fault_code code, st
 	return fault_set_passing(fault, code, "state_dir",
 		"uid %u has written too many files, and may now write %d a second; save less "
 		"often",
-		(unsigned)user->uid, (int)rates[USER_FILE].per_second);
+		(unsigned)user->uid, (int)(1000000 / rates[USER_FILE].cost_us));
 }
 
 void user_charge(struct user *user, enum user_rate rate, uint64_t n)
 {
-	int64_t *left = &user->rate[rate].left, least = -rates[rate].burst;
-
 	if (!is_alone(user, rate))
-		*left = *left - (int64_t)n < least ? least : *left - (int64_t)n;
+		user->used_us[rate] += (int64_t)n * rates[rate].cost_us;
 }

@@ -27,11 +27,8 @@ struct user {
 	struct users *all;
 	uid_t uid;
 	unsigned connected;
-	uint64_t bytes; /* of rings */
-	struct {
-		int64_t left; /* below 0: more was used than allowed, because it is charged later */
-		uint64_t filled_ms;
-	} rate[USER_RATES];
+	uint64_t bytes;		     /* of rings */
+	int64_t used_us[USER_RATES]; /* until then, its tokens are used */
 };
 
 struct users {

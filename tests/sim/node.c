@@ -41,10 +41,6 @@ void log_write(uid_t uid, unsigned burst, const struct log_subject *subject, enu
 	va_end(args);
 }
 
-void log_serving(void)
-{
-}
-
 void log_flush(void)
 {
 }

@@ -107,7 +107,7 @@ def test_a_full_pipe_does_not_block_the_daemon(place, config):
 
 
 def test_a_start_loses_no_line_if_its_reader_is_slow(place):
-    """Of 600 remarks, 256 fit into the queue."""
+    """The remarks of 600 datasets wait for it in the queue."""
     place.shard("web/a.bin", 30_000)
     many = [{"name": f"d{i}", "path": "web", "dtype": "u16", "max_epochs": 1} for i in range(600)]
     data = [*many, {"name": "rest", "path": "web", "dtype": "u16"}]
