@@ -55,7 +55,7 @@ void announce_ready(const struct control *control, const char *path)
 
 void announce_state(struct control *control, bool reloaded)
 {
-	struct stream_gauges all = status_gauges(control);
+	struct stream_gauges all = status_gauges(control, NULL);
 	char text[sizeof(control->announced)];
 
 	snprintf(text, sizeof(text),

@@ -32,16 +32,6 @@ static inline void count_add(_Atomic uint64_t *counter, uint64_t n)
 
 void histogram_add(struct histogram *h, uint64_t ns);
 
-/* The present state of one stream's sessions: status.h. */
-struct stream_gauges {
-	unsigned sessions, waiting;
-	uint64_t slots, ready;	      /* batches, of all rings */
-	uint64_t least_ready;	      /* of one ring */
-	uint64_t published, released; /* batches, of the sessions that are attached */
-	uint64_t full_ms;	      /* the longest: struct session */
-	uint64_t store_wait_s;	      /* the longest */
-};
-
 struct stream_counts {
 	/* the data thread's */
 	struct histogram waits; /* of trainers for a batch, from about 20 µs on */
@@ -54,7 +44,6 @@ struct stream_counts {
 	uint64_t published, released; /* batches of sessions that have ended */
 	uint64_t snapshots, snapshots_failed;
 	int64_t snapshot_s, snapshot_failed_s; /* when that happened last, Unix time; 0: never */
-	struct stream_gauges now;
 };
 
 enum { COUNTS_KINDS = 6 };

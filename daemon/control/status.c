@@ -6,7 +6,6 @@
 #include "daemon/control/status.h"
 
 #include "daemon/control/control.h"
-#include "proto/text.h"
 #include "proto/version.h"
 
 #include <inttypes.h>
@@ -21,6 +20,12 @@ enum {
 	MIXED = 32,	   /* datasets of one mix */
 	WINDOW_MS = 10000, /* rates of stores are over one to two of these */
 };
+
+#ifdef __clang__
+#define COMPILER "clang"
+#else
+#define COMPILER "gcc"
+#endif
 
 struct page {
 	uint64_t at;	/* number of the item that comes next in the document */
@@ -57,32 +62,34 @@ static void put(struct page *p, const char *name, json_t *value)
 	p->n += n + 1;
 }
 
+struct number {
+	const char *name;
+	uint64_t value;
+};
+
+#define NUMBERS(...) ((const struct number[]){__VA_ARGS__, {NULL, 0}})
+
 /* Numbers above 2^63 become negative: the reader casts them back. */
-static void set(json_t *object, const char *name, uint64_t value)
+static void set(json_t *object, const struct number *n)
 {
-	json_object_set_new(object, name, json_integer((json_int_t)value));
+	for (; n->name; n++)
+		json_object_set_new(object, n->name, json_integer((json_int_t)n->value));
 }
 
-/* Bytes that are not UTF-8, or control a terminal, become '?'. Of paths in a public text, only the
- * last part is left. */
+/* Of paths in a public text, only the last part is left. */
 static json_t *text_of(const char *text, bool public)
 {
 	char clean[LIMIT_TEXT_BYTES];
 	size_t n = 0;
 
-	for (unsigned bytes; *text && n + 8 < sizeof(clean); text += bytes ? bytes : 1) {
-		bytes = text_character(text);
-		if (public && *text == '/') {
-			while (text[1] && text[1] != ' ' && n > 0 && clean[n - 1] != ' ')
+	for (; *text && n + 1 < sizeof(clean); text++)
+		if (!public || *text != '/')
+			clean[n++] = *text;
+		else if (text[1] && text[1] != ' ')
+			while (n > 0 && clean[n - 1] != ' ')
 				n--;
-		} else if (bytes == 0) {
-			clean[n++] = '?';
-		} else {
-			memcpy(clean + n, text, bytes);
-			n += bytes;
-		}
-	}
-	return json_stringn(clean, n);
+	clean[n] = 0;
+	return json_string(fault_line(clean));
 }
 
 static void set_text(json_t *object, const char *name, const char *text, bool public)
@@ -90,22 +97,17 @@ static void set_text(json_t *object, const char *name, const char *text, bool pu
 	json_object_set_new(object, name, text_of(text, public));
 }
 
-static void set_digest(json_t *object, uint64_t digest)
+/* If the stream's storage does not answer. */
+static void set_slow(
+	json_t *object, const struct control *control, const struct stream *stream, bool public)
 {
-	char text[20];
-
-	snprintf(text, sizeof(text), "%016" PRIx64, digest);
-	json_object_set_new(object, "digest", json_string(text));
-}
-
-static void set_slow(json_t *object, const struct reader_hang *hang, bool public)
-{
+	const struct reader_hang *hang = hang_of(&control->hangs, stream);
 	char path[LIMIT_TEXT_BYTES];
 
 	if (hang->ticks == 0)
 		return;
 	hang_shard(hang, path, sizeof(path));
-	set(object, "slow_ms", hang->ticks * UINT64_C(1000));
+	set(object, NUMBERS({"slow_ms", hang->ticks * UINT64_C(1000)}));
 	set_text(object, "slow_shard", path, public);
 }
 
@@ -118,9 +120,9 @@ static json_t *histogram(const uint64_t *bucket, const uint64_t *most_ns, unsign
 
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(limit, sizeof(limit), "%.9g", (double)most_ns[i] / 1e9);
-		set(le, limit, so_far += bucket[i]);
+		set(le, NUMBERS({limit, so_far += bucket[i]}));
 	}
-	set(le, "+Inf", so_far + bucket[n]);
+	set(le, NUMBERS({"+Inf", so_far + bucket[n]}));
 	return json_pack("{s:o, s:f}", "le", le, "sum", sum);
 }
 
@@ -143,82 +145,69 @@ static uint64_t position_of(const struct session *s)
 	return next >= end || released > (end - next) / step ? end : next + released * step;
 }
 
+static uint64_t full_ms(const struct session *s)
+{
+	return s->full_since_ms ? uv_now(s->control->loop) - s->full_since_ms : 0;
+}
+
 static json_t *session_item(const struct session *s, bool public)
 {
-	struct feed_counters counters = feed_counters(s->feed);
+	struct feed_counters c = feed_counters(s->feed);
 	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
 	char text[LIMIT_TEXT_BYTES];
 	unsigned wait_s = store_wait(s, text);
-	uint64_t now = uv_now(s->control->loop);
 	json_t *item = json_object();
 
-	set(item, "session", s->id);
 	set_text(item, "stream", s->stream->config->name, false);
 	set_text(item, "run", s->run, false);
-	set(item, "rank", s->rank);
-	set(item, "world", s->world);
-	set(item, "micro", s->micro_batch);
-	set(item, "peer", s->peer);
-	set(item, "seq_len", s->stream->config->seq_len);
-	set(item, "position", position_of(s));
-	set(item, "slots", s->slots);
-	set(item, "published", counters.published);
-	set(item, "released", counters.released);
-	set(item, "ready", counters.published - counters.released);
-	set(item, "full_ms", s->full_since_ms ? now - s->full_since_ms : 0);
-	set(item, "lost_wakes", counters.lost_wakes);
-	set(item, "waits", waits.times);
-	set(item, "waited_ms", waits.ns / 1000000);
-	set(item, "memory_bytes", s->bytes);
-	set(item, "request", request_number(s));
-	set_slow(item, hang_of(&s->control->hangs, s->stream), public);
+	set(item, NUMBERS({"session", s->id}, {"rank", s->rank}, {"world", s->world},
+			  {"micro", s->micro_batch}, {"peer", s->peer},
+			  {"seq_len", s->stream->config->seq_len}, {"position", position_of(s)},
+			  {"slots", s->slots}, {"published", c.published}, {"released", c.released},
+			  {"ready", c.published - c.released}, {"full_ms", full_ms(s)},
+			  {"lost_wakes", c.lost_wakes}, {"waits", waits.times},
+			  {"waited_ms", waits.ns / 1000000}, {"memory_bytes", s->bytes},
+			  {"request", request_number(s)}));
+	set_slow(item, s->control, s->stream, public);
 	if (wait_s > 0) {
-		set(item, "store_wait_ms", wait_s * UINT64_C(1000));
+		set(item, NUMBERS({"store_wait_ms", wait_s * UINT64_C(1000)}));
 		set_text(item, "store_wait", text, false);
 	}
 	if (s->memory.node != RING_MEMORY_ANYWHERE)
-		set(item, "node", s->memory.node);
+		set(item, NUMBERS({"node", s->memory.node}));
 	if (public)
 		return item;
-	set(item, "pid", (uint64_t)s->connection->pid);
+	set(item, NUMBERS({"pid", (uint64_t)s->connection->pid}));
 	set_text(item, "host", s->connection->host, false);
 	return item;
 }
 
-static void add_session(struct stream_gauges *g, const struct session *s)
+struct stream_gauges status_gauges(const struct control *control, const struct stream *stream)
 {
-	struct feed_counters c = feed_counters(s->feed);
-	uint64_t ready = c.published - c.released,
-		 full_ms = s->full_since_ms ? uv_now(s->control->loop) - s->full_since_ms : 0;
+	struct stream_gauges g = {.least_ready = UINT64_MAX};
 	char text[LIMIT_TEXT_BYTES];
-	unsigned wait_s = store_wait(s, text);
 
-	g->least_ready = g->sessions == 0 || ready < g->least_ready ? ready : g->least_ready;
-	g->sessions++;
-	g->waiting += c.waits;
-	g->slots += s->slots;
-	g->ready += ready;
-	g->published += c.published;
-	g->released += c.released;
-	g->full_ms = full_ms > g->full_ms ? full_ms : g->full_ms;
-	g->store_wait_s = wait_s > g->store_wait_s ? wait_s : g->store_wait_s;
-}
-
-struct stream_gauges status_gauges(struct control *control)
-{
-	struct stream_gauges all = {0};
-
-	for (uint32_t i = 0; i < control->config->streams; i++)
-		control->counts.streams[i].now = (struct stream_gauges){0};
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
 		const struct session *s = control->sessions.of[id];
 
-		if (!session_is_live(s))
+		if (!session_is_live(s) || (stream && s->stream != stream))
 			continue;
-		add_session(&s->stream->counts->now, s);
-		add_session(&all, s);
+
+		struct feed_counters c = feed_counters(s->feed);
+		uint64_t ready = c.published - c.released, full = full_ms(s);
+		uint64_t wait_ms = stream ? store_wait(s, text) * UINT64_C(1000) : 0;
+
+		g.sessions++;
+		g.waiting += c.waits;
+		g.slots += s->slots;
+		g.ready += ready;
+		g.least_ready = ready < g.least_ready ? ready : g.least_ready;
+		g.published += c.published;
+		g.released += c.released;
+		g.full_ms = full > g.full_ms ? full : g.full_ms;
+		g.store_wait_ms = wait_ms > g.store_wait_ms ? wait_ms : g.store_wait_ms;
 	}
-	return all;
+	return g;
 }
 
 static json_t *times(const struct histogram *h)
@@ -242,55 +231,47 @@ static json_t *read_errors(const struct stream_counts *c)
 	json_t *errors = json_object();
 
 	for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
-		set(errors, kinds[k].kind, count_of(&c->read_faults[kinds[k].code]));
+		set(errors, NUMBERS({kinds[k].kind, count_of(&c->read_faults[kinds[k].code])}));
 	return errors;
 }
 
 static json_t *stream_item(const struct control *control, const struct stream *stream, bool public)
 {
 	const struct stream_counts *c = stream->counts;
-	json_t *item = json_object(), *times_of = json_object();
+	struct stream_gauges now = status_gauges(control, stream);
+	json_t *saves = json_object(), *item;
 
-	set_text(item, "stream", stream->config->name, false);
-	set(item, "seq_len", stream->config->seq_len);
-	set(item, "sessions", c->now.sessions);
-	set(item, "waiting", c->now.waiting);
-	set(item, "slots", c->now.slots);
-	set(item, "ready", c->now.ready);
-	if (c->now.sessions > 0)
-		set(item, "least_ready", c->now.least_ready);
-	set(item, "full_ms", c->now.full_ms);
-	set(item, "slow_ms", 0);
-	set_slow(item, hang_of(&control->hangs, stream), public);
-	set(item, "store_wait_ms", c->now.store_wait_s * 1000);
-	set(item, "published", c->published + c->now.published);
-	set(item, "released", c->released + c->now.released);
-	set(item, "read_bytes", count_of(&c->read_bytes));
-	json_object_set_new(item, "attaches",
-		json_pack("{s:I, s:I}", "first", (json_int_t)(c->attaches - c->attaches_again),
-			"again", (json_int_t)c->attaches_again));
-	json_object_set_new(item, "waits", times(&c->waits));
-	json_object_set_new(item, "reads", times(&c->reads));
-	json_object_set_new(item, "read_errors", read_errors(c));
-	json_object_set_new(item, "snapshots",
-		json_pack("{s:I, s:I}", "made", (json_int_t)c->snapshots, "failed",
-			(json_int_t)c->snapshots_failed));
 	if (c->snapshot_s > 0)
-		set(times_of, "made", (uint64_t)c->snapshot_s);
+		set(saves, NUMBERS({"made", (uint64_t)c->snapshot_s}));
 	if (c->snapshot_failed_s > 0)
-		set(times_of, "failed", (uint64_t)c->snapshot_failed_s);
-	json_object_set_new(item, "snapshot_times", times_of);
+		set(saves, NUMBERS({"failed", (uint64_t)c->snapshot_failed_s}));
+	item = json_pack("{s:{s:I, s:I}, s:{s:I, s:I}, s:o, s:o, s:o, s:o}", "attaches", "first",
+		(json_int_t)(c->attaches - c->attaches_again), "again",
+		(json_int_t)c->attaches_again, "snapshots", "made", (json_int_t)c->snapshots,
+		"failed", (json_int_t)c->snapshots_failed, "snapshot_times", saves, "waits",
+		times(&c->waits), "reads", times(&c->reads), "read_errors", read_errors(c));
+	set_text(item, "stream", stream->config->name, false);
+	set(item, NUMBERS({"seq_len", stream->config->seq_len}, {"sessions", now.sessions},
+			  {"waiting", now.waiting}, {"slots", now.slots}, {"ready", now.ready},
+			  {"full_ms", now.full_ms}, {"slow_ms", 0},
+			  {"store_wait_ms", now.store_wait_ms},
+			  {"published", c->published + now.published},
+			  {"released", c->released + now.released},
+			  {"read_bytes", count_of(&c->read_bytes)}));
+	if (now.sessions > 0)
+		set(item, NUMBERS({"least_ready", now.least_ready}));
+	set_slow(item, control, stream, public);
 	return item;
 }
 
 static json_t *dataset_item(const struct stream *stream, uint32_t d)
 {
-	json_t *item = json_object();
+	json_t *item = json_pack(
+		"{s:o}", "digest", json_sprintf("%016" PRIx64, stream->dataset[d].digest));
 
 	set_text(item, "stream", stream->config->name, false);
 	set_text(item, "dataset", stream->config->dataset[d].name, false);
-	set_digest(item, stream->dataset[d].digest);
-	set(item, "samples", count_of(stream->dataset[d].samples));
+	set(item, NUMBERS({"samples", count_of(stream->dataset[d].samples)}));
 	return item;
 }
 
@@ -410,20 +391,18 @@ static json_t *quantile(
 	return json_real(least);
 }
 
-static void set_rates(json_t *item, const struct store_sample *from, const struct store_sample *now)
+static json_t *rates(const struct store_sample *from, const struct store_sample *now)
 {
 	double seconds = (double)(now->ms - from->ms) / 1000,
-	       requests = (double)(now->requests - from->requests);
+	       requests = (double)(now->requests - from->requests),
+	       bytes = (double)(now->bytes - from->bytes),
+	       retries = (double)(now->retries - from->retries);
 
 	if (from->ms == 0 || seconds <= 0)
 		seconds = 1e300;
-	json_object_set_new(item, "get_per_s", json_real(requests / seconds));
-	json_object_set_new(
-		item, "bytes_per_s", json_real((double)(now->bytes - from->bytes) / seconds));
-	json_object_set_new(item, "retried",
-		json_real(requests > 0 ? (double)(now->retries - from->retries) / requests : 0));
-	json_object_set_new(item, "p50_ms", quantile(from, now, 0.5));
-	json_object_set_new(item, "p99_ms", quantile(from, now, 0.99));
+	return json_pack("{s:f, s:f, s:f, s:o, s:o}", "get_per_s", requests / seconds,
+		"bytes_per_s", bytes / seconds, "retried", requests > 0 ? retries / requests : 0.0,
+		"p50_ms", quantile(from, now, 0.5), "p99_ms", quantile(from, now, 0.99));
 }
 
 static void set_last(json_t *item, const char *last, int64_t ago_s)
@@ -435,13 +414,13 @@ static void set_last(json_t *item, const char *last, int64_t ago_s)
 static json_t *faults_of(const struct store_status *s)
 {
 	json_t *faults = json_object();
-	char code[16];
+	char code[16] = "none";
 
 	for (unsigned i = 0; i < sizeof(s->faults) / sizeof(s->faults[0]); i++) {
-		if (s->faults[i] == 0)
-			continue;
-		snprintf(code, sizeof(code), "%u", i);
-		set(faults, i ? code : "none", s->faults[i]);
+		if (i > 0)
+			snprintf(code, sizeof(code), "%u", i);
+		if (s->faults[i] > 0)
+			set(faults, NUMBERS({code, s->faults[i]}));
 	}
 	return faults;
 }
@@ -451,17 +430,12 @@ static json_t *store_item(
 {
 	struct store_sample now = sample_of(s, now_ms);
 	uint64_t most_ns[STORE_TIMES - 1] = {1000000};
-	json_t *item = json_object();
+	json_t *item = rates(from, &now);
 
 	set_text(item, "store", s->name, false);
-	set_rates(item, from, &now);
-	set(item, "in_flight", s->in_flight);
-	set(item, "limit", s->limit);
-	set(item, "waiting", s->waiting);
-	set(item, "requests", s->requests);
-	set(item, "bytes", s->bytes);
-	set(item, "used_bytes", s->used_bytes);
-	set(item, "retries", s->retries);
+	set(item, NUMBERS({"in_flight", s->in_flight}, {"limit", s->limit}, {"waiting", s->waiting},
+			  {"requests", s->requests}, {"bytes", s->bytes},
+			  {"used_bytes", s->used_bytes}, {"retries", s->retries}));
 	json_object_set_new(item, "faults", faults_of(s));
 	set_text(item, "provider", s->provider, false);
 	json_object_set_new(item, "credentials_s",
@@ -483,15 +457,11 @@ json_t *status_cache(const struct store_reports *r, bool public)
 		return json_null();
 	item = json_object();
 	set_text(item, "dir", status.dir, public);
-	set(item, "size_bytes", status.size_bytes);
-	set(item, "used_bytes", status.used_bytes);
-	set(item, "objects", status.objects);
-	set(item, "hits", status.hits);
-	set(item, "misses", status.misses);
-	set(item, "evictions", status.evictions);
-	set(item, "mismatches", status.mismatches);
-	set(item, "pinned", status.pinned);
-	set(item, "failing_s", status.failing_s);
+	set(item, NUMBERS({"size_bytes", status.size_bytes}, {"used_bytes", status.used_bytes},
+			  {"objects", status.objects}, {"hits", status.hits},
+			  {"misses", status.misses}, {"evictions", status.evictions},
+			  {"mismatches", status.mismatches}, {"pinned", status.pinned},
+			  {"failing_s", status.failing_s}, {"failing", status.failing_s > 0}));
 	set_last(item, status.last, status.last_ago_s);
 	return item;
 }
@@ -503,14 +473,8 @@ static void put_stores(struct page *p, const struct store_reports *r, uint64_t n
 	for (unsigned i = 0; i < STATUS_STORES; i++)
 		if (wants(p) && r->stores && store_status(r->stores, i, &status))
 			put(p, "stores", store_item(&status, &r->of[i].older, now_ms));
-	if (wants(p)) {
-		json_t *cache = status_cache(r, p->public);
-
-		if (json_is_object(cache)) /* for the metric; tokctl cache has the seconds */
-			set(cache, "failing",
-				json_integer_value(json_object_get(cache, "failing_s")) > 0);
-		put(p, "cache", cache);
-	}
+	if (wants(p))
+		put(p, "cache", status_cache(r, p->public));
 }
 
 /* ---- the daemon ---- */
@@ -520,51 +484,43 @@ static json_t *daemon_item(const struct control *control, bool public)
 	const struct stream *slow = hang_longest(&control->hangs);
 	uint64_t now = uv_now(control->loop);
 	struct utsname machine = {0};
-	json_t *item = json_object();
+	json_t *item;
 
 	uname(&machine);
-	set_text(item, "version", TOKEND_VERSION, false);
-#ifdef __clang__
-	set_text(item, "compiler", "clang", false);
-#else
-	set_text(item, "compiler", "gcc", false);
-#endif
-	set_text(item, "machine", machine.machine, false);
-	set_text(item, "io", reader_name(control->reader), false);
-	set(item, "sessions", control->sessions.n);
-	set(item, "uptime_ms", now - control->started_ms);
-	set(item, "silent_ms", now - control->turned_ms);
-	set(item, "memory_bytes", control->sessions.memory_bytes);
-	set(item, "limit_bytes", control->config->memory_bytes);
-	set(item, "lost_wakes", control->sessions.lost_wakes);
-	set(item, "failures", control->sessions.failures);
-	set(item, "rereads", atomic_load(control->rereads));
+	item = json_pack("{s:s, s:s, s:s, s:s}", "version", TOKEND_VERSION, "compiler", COMPILER,
+		"machine", machine.machine, "io", reader_name(control->reader));
+	set(item,
+		NUMBERS({"sessions", control->sessions.n}, {"uptime_ms", now - control->started_ms},
+			{"silent_ms", now - control->turned_ms},
+			{"memory_bytes", control->sessions.memory_bytes},
+			{"limit_bytes", control->config->memory_bytes},
+			{"lost_wakes", control->sessions.lost_wakes},
+			{"failures", control->sessions.failures},
+			{"rereads", atomic_load(control->rereads)}));
 	if (slow) {
 		set_text(item, "slow_stream", slow->config->name, false);
-		set_slow(item, hang_of(&control->hangs, slow), public);
+		set_slow(item, control, slow, public);
 	}
 	if (!public)
-		set(item, "pid", (uint64_t)uv_os_getpid());
+		set(item, NUMBERS({"pid", (uint64_t)uv_os_getpid()}));
 	return item;
 }
 
 static json_t *process_item(const struct process *process)
 {
-	struct process_figures figures;
+	struct process_figures f;
 	struct rusage usage = {0};
-	json_t *item = json_object();
+	json_t *item;
 
 	getrusage(RUSAGE_SELF, &usage);
-	json_object_set_new(item, "cpu_s",
-		json_real((double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-			  (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6));
-	if (!process_read(process, &figures))
+	item = json_pack("{s:f}", "cpu_s",
+		(double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+			(double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
+	if (!process_read(process, &f))
 		return item;
-	set(item, "resident_bytes", figures.resident_bytes);
-	set(item, "virtual_bytes", figures.virtual_bytes);
-	set(item, "descriptors", figures.descriptors);
-	set(item, "descriptors_most", figures.descriptors_most);
-	set(item, "threads", figures.threads);
+	set(item, NUMBERS({"resident_bytes", f.resident_bytes}, {"virtual_bytes", f.virtual_bytes},
+			  {"descriptors", f.descriptors}, {"descriptors_most", f.descriptors_most},
+			  {"threads", f.threads}));
 	json_object_set_new(item, "start_s", json_real(process->start_s));
 	return item;
 }
@@ -572,12 +528,11 @@ static json_t *process_item(const struct process *process)
 static json_t *config_item(const struct control *control)
 {
 	const struct counts *counts = &control->counts;
-	json_t *item = json_pack("{s:I, s:i, s:{s:I, s:I}}", "load_s", (json_int_t)counts->reload_s,
-		"reload_failed", (int)counts->reload_failed, "reloads", "loaded",
-		(json_int_t)counts->reloads, "refused", (json_int_t)counts->reloads_failed);
 
-	set_digest(item, control->config->digest);
-	return item;
+	return json_pack("{s:I, s:i, s:{s:I, s:I}, s:o}", "load_s", (json_int_t)counts->reload_s,
+		"reload_failed", (int)counts->reload_failed, "reloads", "loaded",
+		(json_int_t)counts->reloads, "refused", (json_int_t)counts->reloads_failed,
+		"digest", json_sprintf("%016" PRIx64, control->config->digest));
 }
 
 static json_t *request_items(const struct counts *counts)
@@ -590,7 +545,7 @@ static json_t *request_items(const struct counts *counts)
 		json_t *ended = json_object();
 
 		for (unsigned i = 0; i < COUNTS_OUTCOMES; i++)
-			set(ended, outcomes[i], counts->requests[kind][i]);
+			set(ended, NUMBERS({outcomes[i], counts->requests[kind][i]}));
 		json_array_append_new(
 			list, json_pack("{s:s, s:o}", "kind", counts_kind[kind], "ended", ended));
 	}
@@ -611,9 +566,8 @@ static json_t *fault_items(bool public)
 	return list;
 }
 
-static void put_document(struct page *p, struct control *control)
+static void put_document(struct page *p, const struct control *control)
 {
-	status_gauges(control);
 	if (wants(p))
 		put(p, "daemon", daemon_item(control, p->public));
 	if (wants(p))

@@ -13,6 +13,16 @@
 
 enum { STATUS_STORES = 64 }; /* buckets with rates, and in a status */
 
+/* The present state of sessions. */
+struct stream_gauges {
+	unsigned sessions, waiting;
+	uint64_t slots, ready;	      /* batches, of all rings */
+	uint64_t least_ready;	      /* of one ring */
+	uint64_t published, released; /* batches */
+	uint64_t full_ms;	      /* the longest: struct session */
+	uint64_t store_wait_ms;	      /* the longest */
+};
+
 /* Counters of a bucket at a time. */
 struct store_sample {
 	uint64_t ms; /* uv_now(); 0: none */
@@ -28,8 +38,8 @@ struct store_reports {
 
 /* Handles a status message. */
 void status_reply(struct connection *c, const struct wire *w);
-/* Updates `now` of the counters of all streams. Returns the sums over all streams. */
-struct stream_gauges status_gauges(struct control *control);
+/* Of the sessions of a stream; NULL: of all, without waits for stores. */
+struct stream_gauges status_gauges(const struct control *control, const struct stream *stream);
 /* Takes samples for the rates of stores. Once a second. */
 void status_clock(struct store_reports *r, uint64_t now_ms);
 /* The state of the cache, or null. The caller owns it. @public: without its directory. */
