@@ -27,6 +27,11 @@ def image_lines():
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
+def web_uid():
+    (useradd,) = (line for line in image_lines() if line.endswith(" tokend-web"))
+    return int(re.search(r"--uid (\d+)", useradd).group(1))
+
+
 def pack_root(path):
     """Writes a root with the programs and the libraries that they load."""
     files = {}
@@ -36,7 +41,7 @@ def pack_root(path):
         for library in re.findall(r"(/\S+) \(0x", listed):
             folder, name = os.path.split(library)
             files[f"{os.path.realpath(folder)[1:]}/{name}"] = os.path.realpath(library)
-    passwd = b"root:x:0:0::/:/bin/sh\ntokend-web:x:998:998::/:/bin/false\n"
+    passwd = b"root:x:0:0::/:/bin/sh\ntokend-web:x:%d:%d::/:/bin/false\n" % (web_uid(), web_uid())
     with tarfile.open(path, "w") as tar:
         entry = tarfile.TarInfo("etc/passwd")
         entry.size = len(passwd)
@@ -110,6 +115,13 @@ def test_the_containerfile_installs_the_packages():
     control = (REPO / "systemd/debian/control").read_text()
     packages = re.findall(r"(\w+)_\*\.deb", copied)
     assert packages and {*packages} <= {*re.findall(r"^Package: (\w+)", control, re.M)}
+
+
+def test_the_web_container_is_tokend_web_and_listens_in_its_pod_only():
+    daemon_set = documents("")[1]
+    (web,) = (c for c in daemon_set["spec"]["containers"] if c["name"] == "web")
+    assert web["securityContext"]["runAsUser"] == web_uid()
+    assert "127.0.0.1:9464" in web["command"]
 
 
 def test_pods_of_two_users_share_only_the_socket(podman, place):

@@ -12,7 +12,7 @@ import shutil
 import numpy
 import pytest
 
-from lib import TOKCTL, TOKEND, Client, Daemon, has, run
+from lib import TOKCTL, TOKEND, Client, Daemon, has, run, status, wait_for
 from lib.corpus import FORMATS, SEQ_LEN, corpus, manifest, plan
 from lib.shard_writers import llmc, npy, put, raw, seekable
 
@@ -112,6 +112,8 @@ def test_a_finite_stream_ends_with_padding(place, written):
     assert rows[:2].any() and not rows[2:].any()
     assert masks == [[1] * client.window] * 10 + [[0] * client.window] * 2
     assert any(found) and found[10:] == [[], []]
+    at = lambda: status(daemon.socket)[0][0]["position"]
+    assert wait_for(lambda: at() == 10), "a status counts no padding"
     client.close()
     assert daemon.stop() == 0
 

@@ -3,15 +3,41 @@ answers, and an object is replaced. The rest is in tests/objects/.
 """
 
 import json
+import subprocess
+import time
 
 import pytest
 
-from lib import TOKCTL, Client, Daemon, Refused, has, rank_rows, rows_at, run
+from lib import (
+    LONG,
+    TOKCTL,
+    Client,
+    Daemon,
+    Refused,
+    has,
+    rank_rows,
+    rows_at,
+    run,
+    status,
+    wait_for,
+)
 from lib.fault_proxy import Fault, FaultProxy
 from lib.injected import injected
+from lib.preload import OPENS, Preload
 from lib.stores import Moto
 
 SEQ_LEN, BATCHES = 255, 80
+DISK = r"""
+#include <string.h>
+
+static int opening(const char *call, const char *path)
+{
+	if (strstr(path, ".sums") && words[HANGS])
+		for (words[HELD]++; words[HANGS];)
+			usleep(10000);
+	return 0;
+}
+"""
 
 
 def windows(request):
@@ -35,6 +61,8 @@ def served(shared, seed):
         assert code == 0, err
         assert all("etag" in json.loads(line) for line in open(manifest))
         dataset = {"name": "web", "path": url, "manifest": manifest}
+        shared.keys = {"stores": lab, "memory": 32 << 20}
+        shared.pieces = {"train": {**about, "datasets": [{**dataset, "piece": 64 << 10}]}}
         streams = {"train": {**about, "datasets": [dataset]}}
         config = shared.config(stores=lab, streams=streams, memory=32 << 20)
         daemon = Daemon(shared, config, env=env)
@@ -62,6 +90,38 @@ def test_a_store_that_is_busy_slow_or_cuts(served):
     assert min(proxy.injected[name] for name in faults) > 0
     assert len(got) <= len({r.range + (r.path,) for r in got}) + happened
     injected(37, happened)
+
+
+def test_a_hung_disk_of_the_cache_is_named(served, shared):
+    """tokctl waits for it as long as the daemon does, which answers others meanwhile."""
+    store, rows = served[3], served[2]
+    disk = Preload(shared, DISK + OPENS, ["hangs", "held"])
+    config = shared.config(
+        "cache.yaml",
+        socket=shared.file("cache.sock"),
+        cache={"dir": "cache", "size": 8 << 20},
+        streams=shared.pieces,
+        **shared.keys,
+    )
+    daemon = Daemon(shared, config, env={**store.environment(), **disk.env})
+    client = Client(daemon.socket).attach(micro=2, slots=8)
+    assert (client.next() == rank_rows(rows, 0, 1, 2)[0]).all()
+    client.close()
+    ls = [TOKCTL, "cache", "ls", "--socket", daemon.socket, "--json"]
+    assert wait_for(lambda: json.loads(run(*ls)[1].split(b"\n")[0])["pieces"] > 0)
+    disk.set(hangs=1)
+    begin = time.monotonic()
+    waiting = shared.spawn(ls, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert wait_for(lambda: disk.get("held") > 0), "the disk hangs"
+    assert status(daemon.socket)[1]["sessions"] == 0, "others get answers"
+    out, err = waiting.communicate(timeout=2 * LONG)
+    assert waiting.returncode == 1 and out == b"", out
+    assert has(err.decode(), "the cache's disk has not answered for 20 s"), err
+    assert 15 < time.monotonic() - begin < 30
+    disk.set(hangs=0)
+    assert wait_for(lambda: run(*ls)[0] == 0), "it answers again"
+    injected(37)
+    assert daemon.stop() == 0
 
 
 def test_an_object_that_is_replaced_stops_the_stream(served):
