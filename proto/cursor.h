@@ -149,6 +149,36 @@ bool cursor_schedule(struct cursor *cursor, const double *weights, const struct 
 	uint32_t n, const uint64_t *max_epochs, struct fault *fault);
 
 /*
+ * One of the edits above as a value, for programs, operators and files. Datasets have names.
+ */
+enum cursor_edit_kind {
+	CURSOR_SEEK,
+	CURSOR_SKIP,
+	CURSOR_REWIND,
+	CURSOR_MIX,    /* datasets that are not named get weight 0 */
+	CURSOR_ADD,    /* without names: all that the stream has and the cursor lacks */
+	CURSOR_REMOVE, /* one name */
+};
+#define CURSOR_SOON UINT64_MAX /* cursor_mix_at() */
+
+struct cursor_edit {
+	enum cursor_edit_kind kind;
+	uint64_t number; /* seek, rewind: a position; skip: samples; mix, remove: a position, or
+			    CURSOR_SOON */
+	uint32_t names;
+	const char *const *name; /* [names] */
+	const double *weight;	 /* [names], of a mix */
+	/* A cursor of the stream that has the datasets to add: those of CURSOR_ADD, and those that
+	 * a mix names and the cursor lacks. NULL: there are none. */
+	const struct cursor *stream;
+};
+
+/* Applies @edit. Sets *@acts_from to the first position at which the order differs: of a seek, skip
+ * or rewind, the new position. The result does not depend on the order of the names. */
+bool cursor_apply(struct cursor *cursor, const struct cursor_edit *edit, uint64_t *acts_from,
+	struct fault *fault);
+
+/*
  * Finds where max_epochs end dataset @d: it is not served from *@position on, and *@unserved of the
  * windows of its max_epochs are never served (repeats counted; at most 2^64 - 1). False: it has no
  * max_epochs, or has a weight until the end of the stream.

@@ -2,8 +2,8 @@
  * Attaching: find a daemon, map its ring, read its cursor. A daemon may die at any time and restart
  * without memory of its sessions, so an attach carries the complete state.
  */
-#include "client/lib/position.h"
 
+#include "client/lib/handle.h"
 #include "proto/phrases.h"
 
 #include <errno.h>

@@ -1,168 +1,66 @@
 /*
- * Cursors as values: decode, edit, encode; or decode and print as JSON. No session is needed.
+ * Edits of cursors: of values, which need no session, and of a session's own, which is then
+ * attached at the edited one and can be reverted.
  */
-
 #include "client/lib/handle.h"
-#include "proto/cursor.h"
+#include "client/lib/recording.h"
 #include "proto/cursor_json.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* ---- edits ---- */
+_Static_assert((int)TOKEND_EDIT_SEEK == (int)CURSOR_SEEK &&
+		       (int)TOKEND_EDIT_REMOVE == (int)CURSOR_REMOVE && TOKEND_SOON == CURSOR_SOON,
+	"passed on without conversion");
 
-/* Writes the cursor if it was edited, and frees it. On failure @to, which may be the cursor that
- * was read, is unchanged. */
-static int64_t finish(
-	const struct tokend_edit *e, struct cursor *cursor, bool edited, struct fault *fault)
+/* ---- values ---- */
+
+static int64_t encode(const struct tokend_edit *e, const struct cursor *cursor, struct fault *fault)
 {
-	void *bytes = edited ? malloc(LIMIT_CURSOR_BYTES) : NULL;
+	void *bytes = malloc(LIMIT_CURSOR_BYTES);
 	size_t n = bytes ? cursor_encode(cursor, bytes, LIMIT_CURSOR_BYTES) : 0;
-	int64_t result = 0;
+	bool fits = n > 0 && n <= e->capacity;
 
-	cursor_free(cursor);
-	if (n > 0 && n <= e->capacity) {
+	if (fits) /* e->to may be the cursor that was read */
 		memcpy(e->to, bytes, n);
-		result = (int64_t)n;
-	} else if (n > 0) {
+	else if (n > 0)
 		fault_set(fault, FAULT_MEMORY, "capacity",
 			"%zu bytes are too few for the cursor of %zu", e->capacity, n);
-	} else if (edited) {
+	else
 		fault_memory(fault);
-	}
 	free(bytes);
-	return result > 0 ? result : error_line(fault, e->why, e->why_bytes);
+	return fits ? (int64_t)n : -1;
 }
 
-int64_t tokend_cursor_seek(const struct tokend_edit *e, uint64_t position)
+int64_t tokend_cursor_edit(const struct tokend_edit *e)
 {
+	struct cursor c, from = {0};
+	struct cursor_edit edit = {.kind = (enum cursor_edit_kind)e->kind,
+		.number = e->number,
+		.names = e->names,
+		.name = e->name,
+		.weight = e->weight,
+		.stream = e->from ? &from : NULL};
 	struct fault fault;
-	struct cursor c;
+	uint64_t acts_from;
+	int64_t n = -1;
 
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
-		return error_line(&fault, e->why, e->why_bytes);
-	return finish(e, &c, cursor_seek(&c, position, &fault), &fault);
-}
-
-int64_t tokend_cursor_skip(const struct tokend_edit *e, uint64_t samples)
-{
-	struct fault fault;
-	struct cursor c;
-
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
-		return error_line(&fault, e->why, e->why_bytes);
-	return finish(e, &c, cursor_skip(&c, samples, &fault), &fault);
-}
-
-int64_t tokend_cursor_rewind(const struct tokend_edit *e, uint64_t position)
-{
-	struct fault fault;
-	struct cursor c;
-
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
-		return error_line(&fault, e->why, e->why_bytes);
-	return finish(e, &c, cursor_rewind(&c, position, &fault), &fault);
-}
-
-/* Index of @name; otherwise -1 and @fault, which lists the datasets. */
-static int find(const struct cursor *c, const char *name, struct fault *fault)
-{
-	char field[sizeof(fault->field)], list[NEAREST_LIST_BYTES];
-	int d = cursor_find(c, name);
-
-	if (d >= 0)
-		return d;
-	snprintf(field, sizeof(field), "dataset %.*s", LIMIT_NAME_BYTES, name);
-	fault_set(fault, FAULT_ARGUMENT, field, "is not in the cursor; must be one of: %s",
-		cursor_list_datasets(c, name, list));
-	return -1;
-}
-
-/* @weights of all datasets: @given for @names, 0 for the others. */
-static bool weights_of(const struct cursor *c, const char *const *names, const double *given,
-	uint32_t n, double *weights, struct fault *fault)
-{
-	bool named[LIMIT_DATASETS] = {0};
-	char field[sizeof(fault->field)];
-
-	for (uint32_t d = 0; d < c->datasets; d++)
-		weights[d] = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		int d = find(c, names[i], fault);
-
-		if (d < 0)
-			return false;
-		if (named[d]) {
-			snprintf(field, sizeof(field), "dataset %s", c->dataset[d].name);
-			return fault_set(
-				fault, FAULT_ARGUMENT, field, "is named twice; give it one weight");
-		}
-		named[d] = true;
-		weights[d] = given[i];
-	}
-	return true;
-}
-
-int64_t tokend_cursor_mix(const struct tokend_edit *e, uint64_t at, const char *const *names,
-	const double *weights, uint32_t n)
-{
-	double all[LIMIT_DATASETS];
-	struct fault fault;
-	struct cursor c;
-
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
-		return error_line(&fault, e->why, e->why_bytes);
-	if (at == TOKEND_SOON)
-		at = cursor_mix_at(&c);
-
-	bool edited =
-		weights_of(&c, names, weights, n, all, &fault) && cursor_mix(&c, at, all, &fault);
-
-	return finish(e, &c, edited, &fault);
-}
-
-int64_t tokend_cursor_add(
-	const struct tokend_edit *e, const void *from, size_t from_bytes, const char *name)
-{
-	struct fault fault;
-	struct cursor_source source;
-	struct cursor c, other;
-	int d;
-
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
-		return error_line(&fault, e->why, e->why_bytes);
-	if (!cursor_decode(&other, from, from_bytes, &fault)) {
-		cursor_free(&c);
+	if (e->kind < TOKEND_EDIT_SEEK || e->kind > TOKEND_EDIT_REMOVE ||
+		(e->kind == TOKEND_EDIT_ADD && !e->from) ||
+		(e->kind == TOKEND_EDIT_REMOVE && e->names != 1)) {
+		fault_set(&fault, FAULT_ARGUMENT, "edit", "of kind %d is not complete", e->kind);
 		return error_line(&fault, e->why, e->why_bytes);
 	}
-	bool edited = cursor_belongs(&c, &other, &fault) && (d = find(&other, name, &fault)) >= 0;
-
-	if (edited) {
-		cursor_source(&other, (uint32_t)d, &source);
-		edited = cursor_add(&c, &source, &fault);
-	}
-	cursor_free(&other);
-	return finish(e, &c, edited, &fault);
-}
-
-int64_t tokend_cursor_remove(const struct tokend_edit *e, const char *name, uint64_t at)
-{
-	struct fault fault;
-	struct cursor c;
-	int d;
-
-	if (!cursor_decode(&c, e->cursor, e->cursor_bytes, &fault))
-		return error_line(&fault, e->why, e->why_bytes);
-	if (at == TOKEND_SOON)
-		at = cursor_mix_at(&c);
-
-	bool edited =
-		(d = find(&c, name, &fault)) >= 0 && cursor_remove(&c, (uint32_t)d, at, &fault);
-
-	return finish(e, &c, edited, &fault);
+	if (cursor_decode(&c, e->cursor, e->cursor_bytes, &fault) &&
+		(!e->from || cursor_decode(&from, e->from, e->from_bytes, &fault)) &&
+		cursor_apply(&c, &edit, &acts_from, &fault))
+		n = encode(e, &c, &fault);
+	cursor_free(&c);
+	cursor_free(&from);
+	return n < 0 ? error_line(&fault, e->why, e->why_bytes) : n;
 }
 
 int tokend_cursor_position(
@@ -195,4 +93,199 @@ int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json, 
 		return error_line(&fault, why, why_bytes);
 	}
 	return (int64_t)n;
+}
+
+/* ---- a session's own ---- */
+
+/* If a mix names a dataset that the cursor lacks, sets @begin to the stream's cursor, which may
+ * have it. */
+static int learn_datasets(struct tokend *t, struct cursor_edit *edit, struct cursor *begin)
+{
+	struct fault fault;
+	uint32_t known = 0;
+
+	while (known < edit->names && cursor_find(&t->origin, edit->name[known]) >= 0)
+		known++;
+	if (known == edit->names)
+		return 0;
+
+	int64_t n = tokend_stream(t, t->saved, LIMIT_CURSOR_BYTES);
+
+	if (n < 0)
+		return (int)n;
+	edit->stream = begin;
+	return cursor_decode(begin, t->saved, (size_t)n, &fault) ? 0 : handle_fault(t, &fault);
+}
+
+/* The session is attached at @edited, which becomes its origin. */
+static void adopt(struct tokend *t, struct cursor *edited)
+{
+	uint64_t oldest = t->origin.segment[0]->start, first = edited->segment[0]->start,
+		 to = edited->next;
+	bool skipped = to != t->taken, all = handle_position(t) == t->taken;
+
+	if (skipped && !all)
+		t->skip[t->skips++] = (struct skip){t->taken, to};
+	t->taken = to;
+	/* A trainer that never committed requests no earlier position again. */
+	if ((skipped && all) || first > t->committed)
+		t->committed = to;
+	edited->next = t->committed;
+	position_set_origin(t, edited);
+	if (skipped)
+		recording_skipped(t);
+	if (first > oldest) {
+		char line[160];
+
+		snprintf(line, sizeof(line),
+			"the cursor has no room for mixes before position %" PRIu64
+			" any more; to look further back, keep a checkpoint from before now",
+			first);
+		handle_tell(t, line);
+	}
+}
+
+int edit_session(struct tokend *t, struct cursor_edit *edit, uint64_t *acts_from)
+{
+	const struct cursor here = position_cursor(t, t->taken);
+	struct cursor begin = {0}, edited;
+	struct fault fault;
+
+	if (!position_make_room(t) || !cursor_copy(&edited, &here))
+		return handle_memory(t);
+
+	int r = edit->kind == CURSOR_MIX ? learn_datasets(t, edit, &begin) : 0;
+
+	if (r == 0 && !cursor_apply(&edited, edit, acts_from, &fault))
+		r = handle_fault(t, &fault);
+	if (r == 0 && t->committing && edited.segment[0]->start > t->committed)
+		r = handle_fail(t, TOKEND_EAGAIN, "mix",
+			"more mixes began since the committed position %" PRIu64
+			" than a cursor holds; commit first",
+			t->committed);
+	if (r == 0)
+		r = seek_edited(t, &edited);
+	cursor_free(&begin);
+	if (r == 0)
+		adopt(t, &edited);
+	else
+		cursor_free(&edited);
+	return r;
+}
+
+int tokend_set_mix(struct tokend *t, const char *const *names, const double *weights, uint32_t n,
+	uint64_t *acts_from)
+{
+	struct cursor_edit edit = {.kind = CURSOR_MIX,
+		.number = CURSOR_SOON,
+		.names = n,
+		.name = names,
+		.weight = weights};
+	uint64_t at;
+	int r = handle_usable(t);
+
+	if (r < 0)
+		return r;
+	undo_forget(t);
+	r = edit_session(t, &edit, &at);
+	if (r == 0 && acts_from)
+		*acts_from = at;
+	return r;
+}
+
+/* ---- reverting ---- */
+
+static struct mapping **find_kept(struct tokend *t)
+{
+	struct mapping **at = &t->mapping;
+
+	while (*at && *at != t->undo.mapping)
+		at = &(*at)->older;
+	return at;
+}
+
+void undo_forget(struct tokend *t)
+{
+	struct undo *k = &t->undo;
+	struct mapping **at = k->mapping ? find_kept(t) : NULL, *m = at ? *at : NULL;
+
+	cursor_free(&k->origin);
+	if (m) {
+		m->undoable = false;
+		if (m != t->mapping && mapping_idle(m)) {
+			*at = m->older;
+			mapping_close(m, true);
+		}
+		if (k->fd >= 0)
+			close(k->fd);
+	}
+	*k = (struct undo){.fd = -1};
+}
+
+int undo_prepare(struct tokend *t)
+{
+	undo_forget(t);
+	if (!cursor_copy(&t->undo.origin, &t->origin))
+		return handle_memory(t);
+	t->undo.taken = t->taken;
+	t->undo.committed = t->committed;
+	t->undo.number = t->number;
+	t->undo.batches = t->batches;
+	return 0;
+}
+
+void undo_keep_mapping(struct tokend *t)
+{
+	struct undo *k = &t->undo;
+
+	if (k->origin.datasets == 0)
+		return;
+	t->mapping->undoable = true;
+	k->mapping = t->mapping;
+	k->fd = t->fd;
+	t->fd = -1;
+}
+
+/* Makes the kept ring the current one again. */
+static int readopt(struct tokend *t, const struct undo *k)
+{
+	struct mapping **at = find_kept(t), *m = *at;
+
+	if (!m || m == t->mapping)
+		return handle_broken(t, "the ring of the reverted edit is a former one");
+	*at = m->older;
+	m->undoable = false;
+	attach_adopt(t, m, k->fd);
+	/* Releases in the meantime were not reported to the daemon. */
+	ring_release(&m->ring, m->queue.released);
+	if (t->fd >= 0)
+		link_wake(t->fd);
+	return 0;
+}
+
+int tokend_undo(struct tokend *t)
+{
+	const struct undo k = t->undo;
+	int r = handle_usable(t);
+
+	if (r < 0)
+		return r;
+	if (!k.mapping)
+		return 0;
+	r = readopt(t, &k);
+	if (r < 0)
+		return r;
+	t->undo = (struct undo){.fd = -1};
+	search_end(&t->search);
+	t->failed = 0;
+	while (t->skips > 0 && t->skip[t->skips - 1].from >= k.taken)
+		t->skips--;
+	t->taken = k.taken;
+	t->committed = k.committed;
+	t->number = k.number;
+	t->batches = k.batches;
+	position_set_origin(t, &k.origin);
+	recording_moved(t);
+	r = position_check(t);
+	return r < 0 ? r : 1;
 }

@@ -1,5 +1,5 @@
 /* A handle: its errors, making and freeing it, and what it shows of itself. */
-#include "client/lib/position.h"
+#include "client/lib/handle.h"
 #include "client/lib/recording.h"
 
 #include "proto/phrases.h"
@@ -212,10 +212,9 @@ static bool make_fork_page(struct tokend *t)
 static bool make_buffers(struct tokend *t)
 {
 	t->packet = malloc(sizeof(*t->packet));
-	t->grid = malloc(sizeof(*t->grid));
 	if (t->packet)
 		t->packet->fds = 0;
-	return t->packet && t->grid && make_fork_page(t);
+	return t->packet && make_fork_page(t);
 }
 
 /* Finds the socket. With a config alone, `tokctl start` does. */
@@ -336,7 +335,7 @@ void tokend_detach(struct tokend *t)
 	if (t->packet && ours)
 		packet_close(t->packet);
 	free(t->packet);
-	free(t->grid);
+	free(t->skip);
 	free(t);
 }
 

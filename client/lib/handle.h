@@ -5,11 +5,9 @@
  *   find.c      waiting for a daemon, its warnings    start.c     the private daemon of a config
  *   attach.c    attach, also to a daemon that came back
  *   map.c       mapped rings, held batches            next.c      the next batch
- *   query.c     queries and their replies             services.c  checkpoints, stream's cursor
- *   position.c  cursor, commit                        seek.c      change of position
- *   mix.c       change of the mix                     operator.c  an operator's requests
- *   undo.c      reverting an edit                     recording.c the record of batches taken
- *   edit.c      cursors as values                     widen.c     conversion of tokens
+ *   query.c     queries: a checkpoint, the stream     position.c  cursor, commit, seek
+ *   edit.c      edits of cursors, their reversal      operator.c  an operator's requests
+ *   widen.c     conversion of tokens                  recording.c the record of batches taken
  *
  * Positions. `origin` is the cursor of the last attach or seek. It covers every position that may
  * still be requested. `taken` is the position after the last batch taken, `committed` after the
@@ -111,11 +109,9 @@ struct undo {
 	int fd;			 /* of its session; -1: no daemon */
 };
 
-/* From position `start` on, batches end every `step` positions. A change of world or micro-batch,
- * or a skip, begins a new grid. */
-struct grid {
-	uint64_t start, step;
-	uint64_t from; /* end of the grid before; less than start after a skip */
+/* Positions that an edit left out after a batch that was not committed. */
+struct skip {
+	uint64_t from, to;
 };
 
 struct tokend {
@@ -141,8 +137,8 @@ struct tokend {
 	bool committing;
 	uint64_t serial; /* of the last query */
 	uint64_t committed;
-	struct grid *grid; /* ascending; the last is the current one */
-	uint32_t grids;
+	struct skip *skip; /* ascending, after `committed` */
+	uint32_t skips;
 	struct applied applied;
 	struct undo undo;
 
@@ -302,6 +298,36 @@ struct mapping *mapping_open(
 void mapping_close(struct mapping *m, bool mapped);
 /* tokend_batch.handle of slot @s. */
 uint64_t slots_handle(const struct mapping *m, uint64_t s);
+
+/* ---- position.c ---- */
+
+/* Returns 0 if all invariants hold: origin ≤ committed ≤ taken ≤ end, the rings' counters, the
+ * skips. Otherwise handle_broken(). Called at attach, after each seek and before the handle sleeps.
+ */
+int position_check(struct tokend *t);
+/* The cursor at @position, which origin covers. It borrows from origin. */
+struct cursor position_cursor(const struct tokend *t, uint64_t position);
+/* Starts at @origin, which the handle then owns, on the ring that was adopted for it. */
+void position_start(struct tokend *t, const struct cursor *origin, const struct target *target);
+/* Takes rank, world and micro-batch of @target, on the ring that was adopted for it. */
+void position_set_target(struct tokend *t, const struct target *target);
+/* Replaces the origin; the handle then owns @origin. */
+void position_set_origin(struct tokend *t, const struct cursor *origin);
+/* Reserves memory for one more skip. */
+bool position_make_room(struct tokend *t);
+/* Attaches at @edited, with the session's rank, without waiting. Returns 0 or an error. */
+int seek_edited(struct tokend *t, const struct cursor *edited);
+
+/* ---- edit.c ---- */
+
+/* Applies @edit to the cursor at the position taken, and attaches there; edit->stream is set if the
+ * stream's datasets are needed. Sets *@acts_from. Returns 0, or an error: nothing was changed. */
+int edit_session(struct tokend *t, struct cursor_edit *edit, uint64_t *acts_from);
+/* Saves the state before an edit, for tokend_undo(). Returns 0 or EMEMORY. */
+int undo_prepare(struct tokend *t);
+/* After undo_prepare(), before another ring is adopted: keeps the current ring and its session. */
+void undo_keep_mapping(struct tokend *t);
+void undo_forget(struct tokend *t);
 
 /* ---- query.c ---- */
 

@@ -2,9 +2,8 @@
  * The calls of every step. While the ring has batches ready, next() and release() use two shared
  * words and private memory and make no system call. All other work is done when the ring is empty.
  */
-#include "client/lib/position.h"
+#include "client/lib/handle.h"
 #include "client/lib/recording.h"
-#include "client/lib/undo.h"
 
 #include <inttypes.h>
 #include <poll.h>

@@ -2,9 +2,6 @@
  * An operator's requests in a session: fetching one, carrying out a mix or a skip, answering.
  */
 #include "client/lib/handle.h"
-#include "client/lib/mix.h"
-#include "client/lib/seek.h"
-#include "client/lib/undo.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
@@ -51,11 +48,10 @@ int tokend_request(struct tokend *t, struct tokend_request *request)
 
 /* ---- carrying out ---- */
 
-/* The lines "KEY VALUE" of a request. */
-struct arguments {
-	bool has_at, has_samples;
-	uint64_t at, samples;
-	uint32_t weights;
+/* An edit that the lines "KEY VALUE" of a request describe. */
+struct lines {
+	struct cursor_edit edit;
+	bool has_number;
 	const char **name;
 	double *weight;
 	char *text; /* the lines, cut into keys and values */
@@ -67,7 +63,7 @@ static int reject(struct tokend *t, const char *key, const char *value, const ch
 }
 
 /* "0.5 web". @plain: the C locale, for the decimal point. */
-static int read_weight(struct tokend *t, struct arguments *o, char *value, locale_t plain)
+static int read_weight(struct tokend *t, struct lines *l, char *value, locale_t plain)
 {
 	char *space = strchr(value, ' '), *end;
 
@@ -75,97 +71,80 @@ static int read_weight(struct tokend *t, struct arguments *o, char *value, local
 		return reject(
 			t, "weight", value, "is not a number, a space and the name of a dataset");
 	*space = 0;
-	o->weight[o->weights] = strtod_l(value, &end, plain);
+	l->weight[l->edit.names] = strtod_l(value, &end, plain);
 	if (*end || end == value || strspn(value, "0123456789.eE+-") != strlen(value))
 		return reject(t, "weight", value, "is not a decimal number");
-	o->name[o->weights++] = space + 1;
+	l->name[l->edit.names++] = space + 1;
 	return 0;
 }
 
 /* Reads a line. Unknown keys, from a later version, are rejected: they cannot be carried out. */
-static int read_line(
-	struct tokend *t, struct arguments *o, const char *key, char *value, locale_t plain)
+static int read_line(struct tokend *t, struct lines *l, char *line, locale_t plain)
 {
-	const struct {
-		const char *key;
-		uint64_t *to;
-		bool *has;
-	} numbers[] = {{"at", &o->at, &o->has_at}, {"samples", &o->samples, &o->has_samples}};
+	char *space = strchr(line, ' '), *value = space + 1;
 
-	if (strcmp(key, "weight") == 0)
-		return read_weight(t, o, value, plain);
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-		if (strcmp(key, numbers[i].key) != 0)
-			continue;
-		if (!wire_digits(value, numbers[i].to))
-			return reject(t, key, value, "is not " PHRASE_UINT64);
-		*numbers[i].has = true;
-		return 0;
-	}
-	return reject(t, "request", key, "is unknown; is tokctl newer than this client?");
+	if (!space)
+		return reject(t, "request", line, "is not a line \"KEY VALUE\"");
+	*space = 0;
+	if (strcmp(line, "weight") == 0)
+		return read_weight(t, l, value, plain);
+	if (strcmp(line, l->edit.kind == CURSOR_MIX ? "at" : "samples") != 0)
+		return reject(t, "request", line, "is unknown; is tokctl newer than this client?");
+	l->has_number = true;
+	return wire_digits(value, &l->edit.number)
+		       ? 0
+		       : reject(t, line, value, "is not " PHRASE_UINT64);
 }
 
-static int read_lines(struct tokend *t, struct arguments *o, locale_t plain)
+/* The caller calls free_lines(), also on failure. */
+static int read_lines(struct tokend *t, struct lines *l, const char *args)
 {
-	for (char *line = o->text, *next; *line; line = next) {
-		char *end = strchr(line, '\n'), *space;
-
-		if (end)
-			*end = 0;
-		next = end ? end + 1 : line + strlen(line);
-		space = strchr(line, ' ');
-		if (!space)
-			return reject(t, "request", line, "is not a line \"KEY VALUE\"");
-		*space = 0;
-
-		int r = read_line(t, o, line, space + 1, plain);
-
-		if (r < 0)
-			return r; /* NOLINT(clang-analyzer-unix.Malloc): free_arguments() frees it
-				   */
-	}
-	return 0;
-}
-
-/* The caller calls free_arguments(), also on failure. */
-static int read_arguments(struct tokend *t, struct arguments *o, const char *args)
-{
-	size_t lines = 1;
+	size_t most = 1;
+	int r = 0;
 
 	for (const char *p = args; *p; p++)
-		lines += *p == '\n';
-	*o = (struct arguments){
-		.text = strdup(args),
-		.name = malloc(lines * sizeof(*o->name)),
-		.weight = malloc(lines * sizeof(*o->weight)),
-	};
+		most += *p == '\n';
+	l->text = strdup(args);
+	l->name = malloc(most * sizeof(*l->name));
+	l->weight = malloc(most * sizeof(*l->weight));
 
 	locale_t plain = newlocale(LC_ALL_MASK, "C", NULL);
-	int r = o->text && o->name && o->weight && plain ? read_lines(t, o, plain)
-							 : handle_memory(t);
 
+	if (!l->text || !l->name || !l->weight || !plain)
+		r = handle_memory(t);
+	for (char *line = l->text, *next; r == 0 && *line; line = next) {
+		next = strchrnul(line, '\n');
+		if (*next)
+			*next++ = 0;
+		r = read_line(t, l, line, plain);
+	}
+	l->edit.name = l->name;
+	l->edit.weight = l->weight;
 	if (plain)
 		freelocale(plain);
 	return r;
 }
 
-static void free_arguments(struct arguments *o)
+static void free_lines(struct lines *l)
 {
-	free(o->text);
-	free(o->name);
-	free(o->weight);
+	free(l->text);
+	free(l->name);
+	free(l->weight);
 }
 
-static int apply_mix(struct tokend *t, const struct arguments *o, uint64_t *acts_from)
+static int check_lines(struct tokend *t, const struct lines *l)
 {
-	if (o->weights == 0)
+	if (l->edit.kind == CURSOR_SKIP)
+		return l->has_number ? 0
+				     : handle_fail(t, TOKEND_EARGUMENT, "skip",
+					       "samples is missing; set it to the number to skip");
+	if (l->edit.names == 0)
 		return handle_fail(
 			t, TOKEND_EARGUMENT, "mix", "no dataset is named; " PHRASE_WEIGHTS);
 	if (cursor_end(&t->origin) != UINT64_MAX)
 		return handle_fail(t, TOKEND_EARGUMENT, "mix",
 			PHRASE_FINITE "; edit its cursor, or use an endless stream", t->stream);
-	return mix_change(
-		t, o->name, o->weight, o->weights, o->has_at ? o->at : TOKEND_SOON, acts_from);
+	return 0;
 }
 
 /* Only the trainer can save: a loop that has this library carry out all requests does not. */
@@ -183,23 +162,22 @@ static int check_kind(struct tokend *t, const char *kind)
 
 int tokend_obey(struct tokend *t, const char *kind, const char *args, uint64_t *acts_from)
 {
+	struct lines l = {.edit = {.kind = strcmp(kind, "mix") == 0 ? CURSOR_MIX : CURSOR_SKIP,
+				  .number = CURSOR_SOON}};
 	uint64_t from = t->taken, at = from;
-	struct arguments o = {0};
 	int r = handle_usable(t);
 
 	if (r == 0)
 		r = check_kind(t, kind);
 	if (r == 0)
-		r = read_arguments(t, &o, args);
+		r = read_lines(t, &l, args);
+	if (r == 0)
+		r = check_lines(t, &l);
 	if (r == 0)
 		r = undo_prepare(t);
-	if (r == 0 && strcmp(kind, "mix") == 0)
-		r = apply_mix(t, &o, &at);
-	else if (r == 0)
-		r = o.has_samples ? seek_skip(t, o.samples, &at)
-				  : handle_fail(t, TOKEND_EARGUMENT, "skip",
-					    "samples is missing; set it to the number to skip");
-	free_arguments(&o);
+	if (r == 0)
+		r = edit_session(t, &l.edit, &at);
+	free_lines(&l);
 	if (r < 0) {
 		undo_forget(t);
 		return r;

@@ -1,5 +1,5 @@
-#include "client/lib/position.h"
-
+/* The position of a session: cursor, commit, seek. */
+#include "client/lib/handle.h"
 #include "client/lib/recording.h"
 
 #include <inttypes.h>
@@ -8,8 +8,6 @@
 
 int position_check(struct tokend *t)
 {
-	const struct grid *last = t->grids > 0 ? &t->grid[t->grids - 1] : NULL;
-
 	for (const struct mapping *m = t->mapping; m; m = m->older)
 		if (!mapping_sound(m))
 			return handle_broken(t, "released ≤ taken ≤ published ≤ released + slots");
@@ -17,11 +15,10 @@ int position_check(struct tokend *t)
 		return handle_broken(t, "origin ≤ committed ≤ taken ≤ end");
 	if (t->rank >= t->world || t->step != t->world * t->micro_batch)
 		return handle_broken(t, "rank < world, step = world × micro_batch");
-	if (!last || last->step != t->step || last->start > t->taken)
-		return handle_broken(t, "the last grid is that of the batches taken");
-	for (const struct grid *grid = t->grid; grid < last; grid++)
-		if (grid[0].start > grid[1].start || grid[1].from > grid[1].start)
-			return handle_broken(t, "grids ascend");
+	for (uint32_t i = 0; i < t->skips; i++)
+		if (t->skip[i].from >= t->skip[i].to || t->skip[i].to > t->taken ||
+			(i > 0 && t->skip[i].from < t->skip[i - 1].to))
+			return handle_broken(t, "skips ascend, up to the position taken");
 	return 0;
 }
 
@@ -74,18 +71,12 @@ uint64_t tokend_taken(const struct tokend *t)
 
 /* ---- committing ---- */
 
-/* True if a batch with this `next` was taken. */
-static bool was_a_next(const struct tokend *t, uint64_t position)
+static bool is_skipped(const struct tokend *t, uint64_t position)
 {
-	uint32_t i = t->grids - 1;
-
-	while (i > 0 && t->grid[i].start >= position)
-		i--;
-	if (i + 1 < t->grids && position > t->grid[i + 1].from)
-		return false; /* skipped */
-	return position == t->end || position == t->taken ||
-	       (position > t->grid[i].start &&
-		       (position - t->grid[i].start) % t->grid[i].step == 0);
+	for (uint32_t i = 0; i < t->skips; i++)
+		if (position > t->skip[i].from && position < t->skip[i].to)
+			return true;
+	return false;
 }
 
 int tokend_commit(struct tokend *t, uint64_t next)
@@ -94,26 +85,26 @@ int tokend_commit(struct tokend *t, uint64_t next)
 
 	if (r < 0)
 		return r;
-	if (next == t->committed) { /* committed again, or before the first batch */
-		t->committing = true;
-		return 0;
-	}
-	if (next < t->committed || next > t->taken || !was_a_next(t, next))
+	if (next < t->committed || next > t->taken || is_skipped(t, next))
 		return handle_fail(t, TOKEND_EARGUMENT, "next",
 			"%" PRIu64 " is not the next of a batch that was taken and not committed; "
 			"committed: %" PRIu64 ", taken: %" PRIu64,
 			next, t->committed, t->taken);
-	r = recording_commit(t, next);
+	if (next > t->committed)
+		r = recording_commit(t, next);
 	if (r < 0)
 		return r;
 	t->committing = true;
 	t->committed = next;
+
+	uint32_t done = 0;
+
 	/* The last batch before a skip commits the skip, too. */
-	for (uint32_t i = 1; i < t->grids; i++)
-		if (t->grid[i].from == t->committed)
-			t->committed = t->grid[i].start;
-	while (t->grids > 1 && t->grid[1].start <= t->committed)
-		memmove(t->grid, t->grid + 1, --t->grids * sizeof(*t->grid));
+	for (; done < t->skips && t->skip[done].from <= t->committed; done++)
+		if (t->skip[done].from == t->committed)
+			t->committed = t->skip[done].to;
+	t->skips -= done;
+	memmove(t->skip, t->skip + done, t->skips * sizeof(*t->skip));
 	return 0;
 }
 
@@ -144,20 +135,130 @@ void position_start(struct tokend *t, const struct cursor *origin, const struct 
 	position_set_origin(t, origin);
 	position_set_target(t, target);
 	t->taken = t->committed = origin->next;
-	t->grids = 1;
-	t->grid[0] = (struct grid){t->taken, t->step, t->taken};
+	t->skips = 0;
 }
 
 bool position_make_room(struct tokend *t)
 {
-	struct grid *longer = realloc(t->grid, (t->grids + 1) * sizeof(*longer));
+	struct skip *longer = realloc(t->skip, (t->skips + 1) * sizeof(*longer));
 
 	if (longer)
-		t->grid = longer;
+		t->skip = longer;
 	return longer;
 }
 
-void position_add_grid(struct tokend *t, uint64_t start)
+/* ---- seeking ---- */
+
+/*
+ * Attaches at @target and adopts the new ring. Returns 1 and the daemon's @cursor, or an error.
+ * @waits: wait while refused for now. An operator's edit does not wait: all ranks carry it out at
+ * the same step, and would wait for this one.
+ */
+static int attach_at(
+	struct tokend *t, const struct target *target, bool waits, struct cursor *cursor)
 {
-	t->grid[t->grids++] = (struct grid){start, t->step, t->taken};
+	struct mapping *m = NULL;
+	int fd = -1;
+	int r = attach_find(t, target, t->options.deadline_ms, waits, &m, cursor, &fd);
+
+	if (r == 1) {
+		undo_keep_mapping(t);
+		attach_adopt(t, m, fd);
+		search_end(&t->search);
+	}
+	return r;
+}
+
+/*
+ * Changes rank, world or micro-batch at the position taken. Batches taken before can still be
+ * committed.
+ */
+static int seek_here(struct tokend *t, struct target *target)
+{
+	const struct cursor here = position_cursor(t, t->taken);
+	struct cursor cursor;
+
+	target->cursor = t->bytes;
+	target->cursor_bytes = cursor_encode(&here, t->bytes, LIMIT_CURSOR_BYTES);
+
+	int r = attach_at(t, target, true, &cursor);
+
+	if (r != 1)
+		return r;
+	cursor_free(&cursor);
+	position_set_target(t, target);
+	return position_check(t);
+}
+
+static int seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch)
+{
+	struct target target = {.cursor = cursor,
+		.cursor_bytes = cursor_bytes,
+		.rank = rank,
+		.world = world,
+		.micro_batch = micro_batch};
+	struct cursor origin;
+	int r = attach_check(t, &target);
+
+	if (r < 0)
+		return r;
+	undo_forget(t);
+	if (!cursor)
+		return seek_here(t, &target);
+	if (cursor_bytes == 0 || cursor_bytes > LIMIT_CURSOR_BYTES)
+		return handle_fail(t, TOKEND_EARGUMENT, "cursor", "%zu bytes; a cursor has 1 to %d",
+			cursor_bytes, LIMIT_CURSOR_BYTES);
+	r = attach_at(t, &target, true, &origin);
+	if (r != 1)
+		return r;
+	position_start(t, &origin, &target);
+	recording_moved(t);
+	return position_check(t);
+}
+
+/* @again: to the beginning of another pass. Replaces what a former seek without rows noted. */
+static int seek_as(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch, bool again)
+{
+	int r = handle_usable(t);
+
+	if (r < 0)
+		return r;
+	recording_pass(t, again);
+	r = seek(t, cursor, cursor_bytes, rank, world, micro_batch);
+	if (r < 0)
+		recording_pass(t, false);
+	return r;
+}
+
+int tokend_seek(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch)
+{
+	return seek_as(t, cursor, cursor_bytes, rank, world, micro_batch, false);
+}
+
+int tokend_seek_pass(struct tokend *t, const void *cursor, size_t cursor_bytes, uint64_t rank,
+	uint64_t world, uint32_t micro_batch)
+{
+	return seek_as(t, cursor, cursor_bytes, rank, world, micro_batch, true);
+}
+
+int seek_edited(struct tokend *t, const struct cursor *edited)
+{
+	struct target target = {.cursor = t->bytes,
+		.rank = t->rank,
+		.world = t->world,
+		.micro_batch = t->micro_batch};
+	struct cursor cursor;
+
+	target.cursor_bytes = cursor_encode(edited, t->bytes, LIMIT_CURSOR_BYTES);
+
+	int r = attach_at(t, &target, false, &cursor);
+
+	if (r != 1)
+		return r;
+	cursor_free(&cursor);
+	position_set_target(t, &target);
+	return 0;
 }

@@ -276,9 +276,9 @@ TOKEND_API int tokend_lost(const struct tokend *t);
  * Reports that the batch whose `next` is @next, and all before it, were trained on: for trainers
  * that fetch ahead. From the first call on, tokend_cursor() and tokend_checkpoint() use the
  * committed position instead of that of the last batch taken. Call it with the session's first
- * position to say that nothing was trained on yet. Returns 0. Errors: EARGUMENT (@next is neither
- * the committed position nor that of a batch taken since, or the record cannot be written),
- * EFORKED.
+ * position to say that nothing was trained on yet. Returns 0. Errors: EARGUMENT (@next is before
+ * the committed position, after the last batch taken or within a skip, or the record cannot be
+ * written), EFORKED.
  */
 TOKEND_API int tokend_commit(struct tokend *t, uint64_t next);
 /* Writes the cursor after the last batch taken (or committed) to @bytes ([@capacity];
@@ -339,35 +339,38 @@ TOKEND_API int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity
 /*
  * ---- cursors as values ----
  *
- * Each function edits a cursor and writes the result to @to, which may be @cursor. No session is
- * needed, and different threads may call them. They return the number of bytes written
- * (TOKEND_CURSOR_BYTES are always enough), EARGUMENT or EMEMORY. On failure @to is unchanged, and
- * @why gets one line: field, value, valid values.
+ * An edit writes the edited cursor to @to, which may be @cursor. No session is needed, and
+ * different threads may edit.
  */
+enum tokend_edit_kind {
+	TOKEND_EDIT_SEEK,   /* moves to position @number */
+	TOKEND_EDIT_SKIP,   /* moves forwards by @number samples, which are never served */
+	TOKEND_EDIT_REWIND, /* moves back to position @number */
+	/* Gives datasets @name[i] the weights @weight[i] from position @number on, a multiple of
+	 * 1024; all others get 0. */
+	TOKEND_EDIT_MIX,
+	TOKEND_EDIT_ADD,    /* appends datasets @name[i] of the cursor @from, without weight */
+	TOKEND_EDIT_REMOVE, /* sets the weight of dataset @name[0] to 0 from position @number on */
+};
+#define TOKEND_SOON UINT64_MAX /* as @number of a mix or remove: the next multiple of 1024 */
+
 struct tokend_edit {
+	enum tokend_edit_kind kind;
 	const void *cursor; /* [cursor_bytes] */
 	size_t cursor_bytes;
-	void *to; /* [capacity] */
+	uint64_t number;
+	const char *const *name; /* [names] */
+	const double *weight;	 /* [names] */
+	uint32_t names;
+	const void *from; /* [from_bytes] another cursor of the stream, as tokend_stream()'s */
+	size_t from_bytes;
+	void *to; /* [capacity]; TOKEND_CURSOR_BYTES are always enough */
 	size_t capacity;
-	char *why; /* [why_bytes]. NULL: not wanted */
+	char *why; /* [why_bytes] gets one line: field, value, valid values. NULL: not wanted */
 	size_t why_bytes;
 };
-/* Moves to @position; forwards by @samples, which are never served; back to @position. */
-TOKEND_API int64_t tokend_cursor_seek(const struct tokend_edit *edit, uint64_t position);
-TOKEND_API int64_t tokend_cursor_skip(const struct tokend_edit *edit, uint64_t samples);
-TOKEND_API int64_t tokend_cursor_rewind(const struct tokend_edit *edit, uint64_t position);
-/* Gives the datasets @names the weights @weights (both [@n]) from position @at on, a multiple of
- * 1024; all others get 0. TOKEND_SOON: the next multiple of 1024. */
-#define TOKEND_SOON UINT64_MAX
-TOKEND_API int64_t tokend_cursor_mix(const struct tokend_edit *edit, uint64_t at,
-	const char *const *names, const double *weights, uint32_t n);
-/* Appends dataset @name, without weight, from another cursor of the same stream ([@from_bytes] at
- * @from), for example tokend_stream()'s. */
-TOKEND_API int64_t tokend_cursor_add(
-	const struct tokend_edit *edit, const void *from, size_t from_bytes, const char *name);
-/* Sets the weight of dataset @name to 0 from position @at on, which may be TOKEND_SOON. */
-TOKEND_API int64_t tokend_cursor_remove(
-	const struct tokend_edit *edit, const char *name, uint64_t at);
+/* Returns the number of bytes written, EARGUMENT or EMEMORY; on failure @to is unchanged. */
+TOKEND_API int64_t tokend_cursor_edit(const struct tokend_edit *edit);
 /* Writes the position of a cursor to *@position. Returns 0 or EARGUMENT, EMEMORY. */
 TOKEND_API int tokend_cursor_position(
 	const void *cursor, size_t cursor_bytes, uint64_t *position, char *why, size_t why_bytes);

@@ -227,17 +227,48 @@ static bool edit_schedule(struct cursor *c, struct input *in, struct fault *faul
 		c, kind & 1 ? weights : NULL, steps, n, kind & 2 ? epochs : NULL, fault);
 }
 
+/* As programs and operators edit. An unknown name, and a name twice, are refused. */
+static bool edit_by_name(
+	struct cursor *c, enum cursor_edit_kind kind, struct input *in, struct fault *fault)
+{
+	const char *name[3];
+	double weight[3];
+	struct cursor stream;
+	struct cursor_edit e = {.kind = kind,
+		.number = input_byte(in) % 2 ? CURSOR_SOON : input_any(in),
+		.names = kind == CURSOR_REMOVE ? 1 : input_byte(in) % 4,
+		.name = name,
+		.weight = weight};
+	uint64_t acts_from;
+
+	for (uint32_t i = 0; i < 3; i++) {
+		uint8_t d = input_byte(in);
+
+		name[i] = d == 255 ? "unknown" : c->dataset[d % c->datasets].name;
+		weight[i] = take_weight(in);
+	}
+	if (!cursor_copy(&stream, c))
+		return fault_memory(fault);
+	if (kind == CURSOR_ADD || input_byte(in) % 2)
+		e.stream = &stream;
+
+	bool done = cursor_apply(c, &e, &acts_from, fault);
+
+	assert(!done || kind > CURSOR_REWIND || acts_from == c->next);
+	cursor_free(&stream);
+	return done;
+}
+
 static bool edit(struct cursor *c, struct input *in, struct fault *fault)
 {
+	uint8_t kind = input_byte(in) % 8;
 	uint64_t at;
 
-	switch (input_byte(in) % 8) {
+	switch (kind) {
 	case 0:
-		return cursor_seek(c, input_any(in), fault);
 	case 1:
-		return cursor_skip(c, input_any(in), fault);
 	case 2:
-		return cursor_rewind(c, input_any(in), fault);
+		return edit_by_name(c, (enum cursor_edit_kind)kind, in, fault);
 	case 3:
 		return edit_mix(c, in, fault);
 	case 4:
@@ -246,7 +277,7 @@ static bool edit(struct cursor *c, struct input *in, struct fault *fault)
 		at = cursor_mix_at(c) + 1024 * (uint64_t)input_byte(in);
 		return cursor_remove(c, input_byte(in) % c->datasets, at, fault);
 	case 6:
-		return cursor_remove(c, input_byte(in) % c->datasets, input_any(in), fault);
+		return edit_by_name(c, CURSOR_MIX + input_byte(in) % 3, in, fault);
 	default:
 		return edit_schedule(c, in, fault);
 	}

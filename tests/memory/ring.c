@@ -5,9 +5,7 @@
  */
 #include "tests/memory/ring.h"
 
-#include "client/lib/position.h"
 #include "client/lib/recording.h"
-#include "client/lib/undo.h"
 #include "daemon/engine/feed.h"
 
 #include <assert.h>

@@ -71,7 +71,7 @@ def test_after_commit_the_state_is_the_committed_position(served):
         assert loader.position == 20
         loader.commit(nexts[1])
         assert tokend.Cursor(loader.state_dict()["cursor"]).position == 8
-        for wrong in (9, nexts[0]):
+        for wrong in (21, nexts[0]):
             with pytest.raises(tokend.ArgumentError, match="next: "):
                 loader.commit(wrong)
         loader.seek(world=2, rank=0)  # after another step, batches of both sizes may be committed
@@ -114,7 +114,7 @@ def test_what_is_refused_changes_nothing(served):
             (loader.seek, 5, TypeError, r"cursor: .*seek\(position=N\)"),
             (lambda rank: loader.seek(rank=rank, world=3), 3, ARGUMENT, "rank: 3"),
             (lambda position: finite.seek(position=position), 469, ARGUMENT, "past the end"),
-            (loader.set_mix, {"wb": 1}, ARGUMENT, "no dataset wb"),
+            (loader.set_mix, {"wb": 1}, ARGUMENT, "dataset wb: is not in the config"),
             (loader.set_mix, {"web": -1}, ARGUMENT, "weight"),
             (loader.set_mix, [1], TypeError, "mix: a list"),
             (finite.set_mix, {"code": 1}, ARGUMENT, "epochs"),

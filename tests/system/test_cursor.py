@@ -27,9 +27,9 @@ PLAIN = {
 
 FAULTS = [
     # arguments after the file, exit status, words of the line
-    (["mix", "wab=1"], 1, ["no dataset wab"]),
+    (["mix", "wab=1"], 1, ["dataset wab", "is not in the cursor"]),
     (["mix", "web=nan"], 2, ["web=nan", "finite"]),
-    (["mix", "web=1", "web=2"], 1, ["web", "two weights"]),
+    (["mix", "web=1", "web=2"], 1, ["web", "one weight"]),
     (["mix", "web=1", "code=1e-12"], 1, ["code", "never served"]),
     (["mix", "web=1", "--at", "7000"], 1, ["7000 is not a multiple of 1024; use 7168"]),
     (["mix", "web=1", "--at", "4096"], 1, ["4096 is too early", "use 6144"]),
@@ -215,18 +215,22 @@ def test_impossible_edits_in_python_are_refused(edit, error, text):
 
 
 class Edit(c.Structure):
-    _fields_ = [("cursor", c.c_void_p), ("cursor_bytes", c.c_size_t), ("to", c.c_void_p)]
-    _fields_ += [("capacity", c.c_size_t), ("why", c.c_char_p), ("why_bytes", c.c_size_t)]
+    _fields_ = [("kind", c.c_int), ("cursor", c.c_void_p), ("cursor_bytes", c.c_size_t)]
+    _fields_ += [("number", c.c_uint64), ("name", c.c_void_p), ("weight", c.c_void_p)]
+    _fields_ += [("names", c.c_uint32), ("from_", c.c_void_p), ("from_bytes", c.c_size_t)]
+    _fields_ += [("to", c.c_void_p), ("capacity", c.c_size_t)]
+    _fields_ += [("why", c.c_char_p), ("why_bytes", c.c_size_t)]
 
 
 def test_a_small_buffer_is_an_error_and_unchanged():
-    seek = c.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1")).tokend_cursor_seek
-    seek.restype = c.c_int64
+    run_edit = c.CDLL(os.path.join(REPO, "build/lib/libtokend.so.1")).tokend_cursor_edit
+    run_edit.restype = c.c_int64
     n, why = len(BYTES), c.create_string_buffer(500)
     data = c.create_string_buffer(BYTES, n)
-    edit = Edit(c.addressof(data), n, c.addressof(data), 0, c.addressof(why), 500)
+    where = {"cursor": c.addressof(data), "cursor_bytes": n, "to": c.addressof(data)}
+    edit = Edit(number=3001, why=c.addressof(why), why_bytes=500, **where)
     for edit.capacity in range(n):
-        assert seek(c.byref(edit), c.c_uint64(3001)) == -6 and b"capacity" in why.value
+        assert run_edit(c.byref(edit)) == -6 and b"capacity" in why.value
         assert data.raw == BYTES
     edit.capacity = n
-    assert seek(c.byref(edit), c.c_uint64(3001)) == n and data.raw != BYTES  # in place
+    assert run_edit(c.byref(edit)) == n and data.raw != BYTES  # in place

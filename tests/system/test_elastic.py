@@ -196,7 +196,7 @@ def change(scene):
     job.attached()
     before = scene.state()
     code, _, _, err = a.operator("mix", "web=1", "law=1").result(2 * PATIENCE)
-    assert code == 1 and has(err, "has no dataset law", "process 2 of 4")
+    assert code == 1 and has(err, "dataset law: is not in the config", "process 2 of 4")
     job.trains()
     after = scene.state()
     assert after["mixes"] == before["mixes"] and len(after["errors"]) == 1

@@ -102,7 +102,7 @@ def test_invalid_edits_change_nothing(bench):
     t.step(3)
     before = t.cursor()
     for arguments, words in (
-        ("mix train web=1 wbe=1", ["wbe", "has no dataset", "did you mean web?"]),
+        ("mix train web=1 wbe=1", ["wbe", "is not in the config", "did you mean web?"]),
         ("mix train web=1 --at 1025", ["not a multiple of 1024", "2048"]),
         ("mix train web=1 --at 0", ["too early", "use 1024"]),
     ):

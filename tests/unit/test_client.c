@@ -2,7 +2,7 @@
  * Conversion of tokens at each length and alignment. python/ and system/ test the rest of the
  * client with a real daemon.
  */
-#include "client/lib/position.h"
+#include "client/lib/handle.h"
 
 #include "tests/unit/rng.h"
 
@@ -110,7 +110,7 @@ static void int32_rejects_the_first_token_that_does_not_fit(void **state)
 static void a_broken_invariant_fails_the_handle(void **state)
 {
 	const uint64_t alive = 1;
-	struct grid grid = {0, 8, 0};
+	struct skip skip = {8, 16};
 	uint64_t bits[1] = {0};
 	struct mapping *m = calloc(1, sizeof(*m));
 	struct tokend t = {.alive = &alive, .mapping = m, .world = 2, .micro_batch = 4, .step = 8};
@@ -120,8 +120,8 @@ static void a_broken_invariant_fails_the_handle(void **state)
 	m->queue = (struct release_queue){.slots = 4, .bits = bits, .taken = 3};
 	m->published = m->ring.geometry.slots;
 	m->held = 3;
-	t.grid = &grid;
-	t.grids = 1;
+	t.skip = &skip;
+	t.skips = 1;
 	t.end = UINT64_MAX;
 	t.taken = 24;
 	assert_int_equal(position_check(&t), 0);

@@ -83,151 +83,127 @@ static int edit_file(const struct ctl_arguments *a, edit_function *run)
 	return status;
 }
 
-/* --at, or the earliest possible position. */
-static uint64_t acts_from(const struct cursor *c, const struct ctl_arguments *a)
+/* Applies @edit. Returns an exit status. */
+static int apply(struct cursor *c, const struct ctl_arguments *a, const struct cursor_edit *edit,
+	uint64_t *acts_from)
 {
-	return ctl_number(a, AT, cursor_mix_at(c));
-}
+	struct fault fault;
 
-/* Index of the dataset called @name, or -1 after an error. */
-static int find(const struct cursor *c, const struct ctl_arguments *a, const char *name)
-{
-	char list[NEAREST_LIST_BYTES];
-	int d = cursor_find(c, name);
-
-	if (d >= 0 && strcmp(c->dataset[d].name, name) == 0)
-		return d;
-	ctl_fail("%s: no dataset %s; must be one of: %s", from(a), name,
-		cursor_list_datasets(c, name, list));
-	return -1;
+	return cursor_apply(c, edit, acts_from, &fault) ? CTL_OK : refuse(from(a), &fault);
 }
 
 /* ---- seek, skip ---- */
 
 static int seek(struct cursor *c, const struct ctl_arguments *a)
 {
-	struct fault fault;
+	const struct cursor_edit edit = {.kind = CURSOR_SEEK, .number = ctl_number(a, TO, 0)};
+	uint64_t at;
 
-	return cursor_seek(c, ctl_number(a, TO, 0), &fault) ? CTL_OK : refuse(from(a), &fault);
+	return apply(c, a, &edit, &at);
 }
 
 static int skip(struct cursor *c, const struct ctl_arguments *a)
 {
-	struct fault fault;
+	const struct cursor_edit edit = {.kind = CURSOR_SKIP, .number = ctl_number(a, SAMPLES, 0)};
+	uint64_t at;
 
-	return cursor_skip(c, ctl_number(a, SAMPLES, 0), &fault) ? CTL_OK : refuse(from(a), &fault);
+	return apply(c, a, &edit, &at);
 }
 
 /* ---- mix ---- */
 
 /* Reads "DATASET=WEIGHT", where the name may contain '='. Returns an exit status. */
-static int read_weight(const struct ctl_arguments *a, const struct cursor *c, char *argument,
-	double *weights, bool *given)
+static int read_weight(const struct ctl_arguments *a, char *argument, double *weight)
 {
 	char *equals = strrchr(argument, '=');
-	double weight;
 
-	if (!equals || !ctl_parse_decimal(equals + 1, &weight))
+	if (!equals || !ctl_parse_decimal(equals + 1, weight))
 		return ctl_usage(a->command,
 			"'%s': must be DATASET=WEIGHT; the weight must be " PHRASE_WEIGHT,
 			argument);
 	*equals = 0;
-	int d = find(c, a, argument);
-
-	if (d < 0)
-		return CTL_FAILED;
-	if (given[d])
-		return ctl_fail("dataset %s has two weights; give only one", argument);
-	weights[d] = weight;
-	given[d] = true;
 	return CTL_OK;
 }
 
-/* Names datasets that the user may have forgotten: those with a weight now or in a pending mix. */
-static void note_unnamed(const struct cursor *c, const bool *given)
+/* Finds datasets that the user may have forgotten: those with a weight now or in a pending mix. */
+static void find_unnamed(const struct cursor *c, const struct cursor_edit *edit, bool *unnamed)
 {
-	for (uint32_t d = 0; d < c->datasets; d++)
-		for (uint32_t i = cursor_past(c); !given[d] && i < c->segments; i++)
-			if (ctl_units(c->segment[i], d) > 0) {
-				ctl_note("dataset %s is not named and gets weight 0",
-					c->dataset[d].name);
-				break;
-			}
+	for (uint32_t d = 0; d < c->datasets; d++) {
+		bool serves = false;
+		uint32_t i = 0;
+
+		while (i < edit->names && strcmp(edit->name[i], c->dataset[d].name) != 0)
+			i++;
+		for (uint32_t s = cursor_past(c); s < c->segments; s++)
+			serves |= ctl_units(c->segment[s], d) > 0;
+		unnamed[d] = i == edit->names && serves;
+	}
 }
 
 static int mix(struct cursor *c, const struct ctl_arguments *a)
 {
-	double weights[LIMIT_DATASETS] = {0};
-	bool given[LIMIT_DATASETS] = {0};
-	uint64_t at = acts_from(c, a);
-	struct fault fault;
-	int status = CTL_OK;
+	struct cursor_edit edit = {.kind = CURSOR_MIX,
+		.number = ctl_number(a, AT, CURSOR_SOON),
+		.names = (uint32_t)a->arguments - 1,
+		.name = (const char *const *)a->argument + 1};
+	double *weight = calloc(edit.names, sizeof(*weight));
+	int status = weight ? CTL_OK : ctl_fail(PHRASE_MEMORY);
+	bool unnamed[LIMIT_DATASETS] = {0};
+	uint64_t at;
 
-	for (int i = 1; status == CTL_OK && i < a->arguments; i++)
-		status = read_weight(a, c, a->argument[i], weights, given);
-	if (status != CTL_OK)
-		return status;
-	note_unnamed(c, given);
-	if (!cursor_mix(c, at, weights, &fault))
-		return refuse(from(a), &fault);
-	if (!ctl_given(a, AT))
+	edit.weight = weight;
+	for (uint32_t i = 0; status == CTL_OK && i < edit.names; i++)
+		status = read_weight(a, a->argument[1 + i], &weight[i]);
+	if (status == CTL_OK) {
+		find_unnamed(c, &edit, unnamed);
+		status = apply(c, a, &edit, &at);
+	}
+	for (uint32_t d = 0; status == CTL_OK && d < c->datasets; d++)
+		if (unnamed[d])
+			ctl_note("dataset %s is not named and gets weight 0", c->dataset[d].name);
+	if (status == CTL_OK && !ctl_given(a, AT))
 		ctl_note("the new mix begins at position %" PRIu64, at);
-	return CTL_OK;
+	free(weight);
+	return status;
 }
 
 /* ---- add, remove ---- */
 
-static int add_missing(struct cursor *c, const char *path, const struct stream *stream)
-{
-	unsigned added = 0;
-
-	for (uint32_t i = 0; i < stream->config->datasets; i++) {
-		struct cursor_source source;
-		struct fault fault;
-
-		dataset_source(&stream->dataset[i], &source);
-		if (cursor_find(c, source.name) >= 0)
-			continue;
-		if (!cursor_add(c, &source, &fault))
-			return refuse(path, &fault);
-		added++;
-		ctl_note("added dataset %s (%" PRIu64
-			 " windows) without weight; give it one with `tokctl cursor mix`",
-			source.name, c->order[c->datasets - 1].windows);
-	}
-	if (!added)
-		ctl_note("the cursor already has every dataset of the stream");
-	return CTL_OK;
-}
-
 static int add(struct cursor *c, const struct ctl_arguments *a)
 {
-	struct fault fault;
+	struct cursor_edit edit = {.kind = CURSOR_ADD};
+	uint32_t before = c->datasets;
 	struct ctl_stream s;
+	uint64_t at;
 	int status;
 
 	if (!ctl_stream_open(&s, ctl_text(a, CONFIG), c->stream))
 		return CTL_FAILED;
-	status = cursor_belongs(c, &s.stream->begin, &fault) ? add_missing(c, from(a), s.stream)
-							     : refuse(from(a), &fault);
+	edit.stream = &s.stream->begin;
+	status = apply(c, a, &edit, &at);
+	for (uint32_t d = before; status == CTL_OK && d < c->datasets; d++)
+		ctl_note("added dataset %s (%" PRIu64
+			 " windows) without weight; give it one with `tokctl cursor mix`",
+			c->dataset[d].name, c->order[d].windows);
+	if (status == CTL_OK && c->datasets == before)
+		ctl_note("the cursor already has every dataset of the stream");
 	ctl_stream_close(&s);
 	return status;
 }
 
 static int remove_dataset(struct cursor *c, const struct ctl_arguments *a)
 {
-	uint64_t at = acts_from(c, a);
-	struct fault fault;
-	int d = find(c, a, a->argument[1]);
+	const char *name = a->argument[1];
+	const struct cursor_edit edit = {.kind = CURSOR_REMOVE,
+		.number = ctl_number(a, AT, CURSOR_SOON),
+		.names = 1,
+		.name = &name};
+	uint64_t at;
+	int status = apply(c, a, &edit, &at);
 
-	if (d < 0)
-		return CTL_FAILED;
-	if (!cursor_remove(c, (uint32_t)d, at, &fault))
-		return refuse(from(a), &fault);
-	if (!ctl_given(a, AT))
-		ctl_note("dataset %s is not served from position %" PRIu64 " on",
-			c->dataset[d].name, at);
-	return CTL_OK;
+	if (status == CTL_OK && !ctl_given(a, AT))
+		ctl_note("dataset %s is not served from position %" PRIu64 " on", name, at);
+	return status;
 }
 
 /* ---- schedule ---- */

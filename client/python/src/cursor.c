@@ -1,23 +1,6 @@
 /* Edits of cursors, which are bytes. */
 #include "client/python/src/client.h"
 
-/* An edit, with room for its result and its error message. */
-struct draft {
-	struct tokend_edit edit;
-	char why[600];
-};
-
-static bool draft_begin(struct draft *d, const char *cursor, Py_ssize_t n)
-{
-	d->edit = (struct tokend_edit){cursor, (size_t)n, PyMem_Malloc(TOKEND_CURSOR_BYTES),
-		TOKEND_CURSOR_BYTES, d->why, sizeof(d->why)};
-	d->why[0] = 0;
-	if (d->edit.to)
-		return true;
-	PyErr_NoMemory();
-	return false;
-}
-
 static PyObject *raise_edit(PyObject *module, int code, const char *why)
 {
 	struct module *m = PyModule_GetState(module);
@@ -26,87 +9,46 @@ static PyObject *raise_edit(PyObject *module, int code, const char *why)
 	return NULL;
 }
 
-static PyObject *draft_end(PyObject *module, struct draft *d, int64_t length)
+static PyObject *edit(PyObject *module, PyObject *args)
 {
-	PyObject *result = length < 0 ? raise_edit(module, (int)length, d->why)
-				      : PyBytes_FromStringAndSize(d->edit.to, (Py_ssize_t)length);
-
-	PyMem_Free(d->edit.to);
-	return result;
-}
-
-typedef int64_t edit_to(const struct tokend_edit *edit, uint64_t number);
-
-static PyObject *edit_number(PyObject *module, PyObject *args, const char *name, edit_to *edit)
-{
-	struct integer number = INTEGER(name, UINT64_MAX);
-	const char *cursor;
-	struct draft d;
-	Py_ssize_t n;
-
-	if (!PyArg_ParseTuple(args, "y#O&", &cursor, &n, to_integer, &number) ||
-		!draft_begin(&d, cursor, n))
-		return NULL;
-	return draft_end(module, &d, edit(&d.edit, number.value));
-}
-
-static PyObject *edit_seek(PyObject *module, PyObject *args)
-{
-	return edit_number(module, args, "position", tokend_cursor_seek);
-}
-
-static PyObject *edit_skip(PyObject *module, PyObject *args)
-{
-	return edit_number(module, args, "samples", tokend_cursor_skip);
-}
-
-static PyObject *edit_rewind(PyObject *module, PyObject *args)
-{
-	return edit_number(module, args, "position", tokend_cursor_rewind);
-}
-
-static PyObject *edit_mix(PyObject *module, PyObject *args)
-{
-	struct integer at = {"at", UINT64_MAX, TOKEND_SOON, false};
-	PyObject *names, *weights, *result = NULL;
-	struct weights w;
-	const char *cursor;
-	struct draft d;
-	Py_ssize_t n;
-
-	if (!PyArg_ParseTuple(args, "y#O!O!O&", &cursor, &n, &PyList_Type, &names, &PyList_Type,
-		    &weights, to_integer, &at))
-		return NULL;
-	if (read_weights(&w, names, weights) && draft_begin(&d, cursor, n))
-		result = draft_end(
-			module, &d, tokend_cursor_mix(&d.edit, at.value, w.name, w.weight, w.n));
-	free_weights(&w);
-	return result;
-}
-
-static PyObject *edit_add(PyObject *module, PyObject *args)
-{
-	const char *cursor, *from, *name;
+	static const char *const number_name[] = {
+		"position", "samples", "position", "at", "number", "at"};
+	PyObject *number, *names, *weights, *result = NULL;
+	const char *cursor, *from;
 	Py_ssize_t n, from_bytes;
-	struct draft d;
+	struct weights w = {0};
+	char why[600] = "";
+	int kind;
 
-	if (!PyArg_ParseTuple(args, "y#y#s", &cursor, &n, &from, &from_bytes, &name) ||
-		!draft_begin(&d, cursor, n))
+	if (!PyArg_ParseTuple(args, "iy#OO!O!z#", &kind, &cursor, &n, &number, &PyList_Type, &names,
+		    &PyList_Type, &weights, &from, &from_bytes))
 		return NULL;
-	return draft_end(module, &d, tokend_cursor_add(&d.edit, from, (size_t)from_bytes, name));
-}
 
-static PyObject *edit_remove(PyObject *module, PyObject *args)
-{
-	struct integer at = {"at", UINT64_MAX, TOKEND_SOON, false};
-	const char *cursor, *name;
-	struct draft d;
-	Py_ssize_t n;
+	struct integer value = {number_name[kind], UINT64_MAX, TOKEND_SOON, false};
+	void *to = PyMem_Malloc(TOKEND_CURSOR_BYTES);
 
-	if (!PyArg_ParseTuple(args, "y#sO&", &cursor, &n, &name, to_integer, &at) ||
-		!draft_begin(&d, cursor, n))
-		return NULL;
-	return draft_end(module, &d, tokend_cursor_remove(&d.edit, name, at.value));
+	if (to_integer(number, &value) && read_weights(&w, names, weights) && to) {
+		const struct tokend_edit edit = {.kind = (enum tokend_edit_kind)kind,
+			.cursor = cursor,
+			.cursor_bytes = (size_t)n,
+			.number = value.value,
+			.name = w.name,
+			.weight = w.weight,
+			.names = w.n,
+			.from = from,
+			.from_bytes = (size_t)from_bytes,
+			.to = to,
+			.capacity = TOKEND_CURSOR_BYTES,
+			.why = why,
+			.why_bytes = sizeof(why)};
+		int64_t length = tokend_cursor_edit(&edit);
+
+		result = length < 0 ? raise_edit(module, (int)length, why)
+				    : PyBytes_FromStringAndSize(to, (Py_ssize_t)length);
+	}
+	free_weights(&w);
+	PyMem_Free(to);
+	return result || PyErr_Occurred() ? result : PyErr_NoMemory();
 }
 
 static PyObject *position_of(PyObject *module, PyObject *args)
@@ -185,20 +127,9 @@ static PyObject *program(PyObject *module, PyObject *args)
 }
 
 PyMethodDef cursor_methods[] = {
-	{"cursor_seek", edit_seek, METH_VARARGS,
-		"cursor_seek(cursor, position)\n\nReturns the cursor at this position."},
-	{"cursor_skip", edit_skip, METH_VARARGS,
-		"cursor_skip(cursor, samples)\n\nReturns the cursor after skipping samples."},
-	{"cursor_rewind", edit_rewind, METH_VARARGS,
-		"cursor_rewind(cursor, position)\n\nReturns the cursor at an earlier position."},
-	{"cursor_mix", edit_mix, METH_VARARGS,
-		"cursor_mix(cursor, names, weights, at or None)\n\nReturns the cursor with a new "
-		"mix."},
-	{"cursor_add", edit_add, METH_VARARGS,
-		"cursor_add(cursor, other, name)\n\nReturns the cursor with a dataset of another."},
-	{"cursor_remove", edit_remove, METH_VARARGS,
-		"cursor_remove(cursor, name, at or None)\n\n"
-		"Returns the cursor without weight for a dataset."},
+	{"cursor_edit", edit, METH_VARARGS,
+		"cursor_edit(kind, cursor, number or None, names, weights, other or None)\n\n"
+		"Returns the edited cursor. kind: enum tokend_edit_kind."},
 	{"cursor_position", position_of, METH_VARARGS,
 		"cursor_position(cursor)\n\nReturns the position."},
 	{"cursor_show", show, METH_VARARGS, "cursor_show(cursor)\n\nReturns the cursor as JSON."},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import types
 from collections.abc import Iterator, Mapping
 from operator import index
 from typing import Any
@@ -43,6 +44,21 @@ def _comparable(shown: dict[str, Any]) -> dict[str, Any]:
         )
         shown[f"mix from {segment['start']}"] = ", ".join(shares)
     return shown
+
+
+SEEK, SKIP, REWIND, MIX, ADD, REMOVE = range(6)  # enum tokend_edit_kind
+
+
+def edited(
+    kind: int,
+    cursor: bytes,
+    number: int | None = None,
+    weights: Mapping[str, float] = types.MappingProxyType({}),
+    like: bytes | None = None,
+) -> bytes:
+    """The cursor after an edit. The other arguments are those of struct tokend_edit."""
+    named = list(weights), list(weights.values())
+    return _tokend.cursor_edit(kind, cursor, number, *named, like)
 
 
 def named_weights(weights: Any) -> dict[str, float]:
@@ -189,7 +205,7 @@ class Cursor:
         Raises:
             ArgumentError: the position is before the cursor's oldest mix, or after the end.
         """
-        return Cursor(_tokend.cursor_seek(self._bytes, index(position)))
+        return Cursor(edited(SEEK, self._bytes, index(position)))
 
     def skip(self, samples: int) -> Cursor:
         """Returns the cursor @samples further on. Those in between are never served.
@@ -197,7 +213,7 @@ class Cursor:
         Raises:
             ArgumentError: that is after the end.
         """
-        return Cursor(_tokend.cursor_skip(self._bytes, index(samples)))
+        return Cursor(edited(SKIP, self._bytes, index(samples)))
 
     def rewind(self, position: int) -> Cursor:
         """Returns the cursor at an earlier position.
@@ -205,7 +221,7 @@ class Cursor:
         Raises:
             ArgumentError: the position is ahead, or before the oldest mix that the cursor knows.
         """
-        return Cursor(_tokend.cursor_rewind(self._bytes, index(position)))
+        return Cursor(edited(REWIND, self._bytes, index(position)))
 
     def mix(self, weights: Mapping[str, float], at: int | None = None) -> Cursor:
         """Returns the cursor with new weights by dataset name. Planned mixes are replaced.
@@ -219,8 +235,7 @@ class Cursor:
             ArgumentError: an unknown dataset, an impossible weight or position, a stream with
                 epochs.
         """
-        weights = named_weights(weights)
-        return Cursor(_tokend.cursor_mix(self._bytes, list(weights), list(weights.values()), at))
+        return Cursor(edited(MIX, self._bytes, at, named_weights(weights)))
 
     def add(self, name: str, like: Cursor | bytes) -> Cursor:
         """Returns the cursor with one more dataset, of weight 0: give it weight with mix().
@@ -233,7 +248,7 @@ class Cursor:
             ArgumentError: @like does not have the dataset, this cursor has it already, or the
                 stream has epochs.
         """
-        return Cursor(_tokend.cursor_add(self._bytes, bytes(like), name))
+        return Cursor(edited(ADD, self._bytes, None, {name: 0.0}, bytes(like)))
 
     def remove(self, name: str, at: int | None = None) -> Cursor:
         """Returns the cursor with weight 0 for a dataset. The others keep their ratio.
@@ -245,7 +260,7 @@ class Cursor:
             ArgumentError: the dataset is unknown, has no weight, or is the only one with weight;
                 or the stream has epochs.
         """
-        return Cursor(_tokend.cursor_remove(self._bytes, name, at))
+        return Cursor(edited(REMOVE, self._bytes, at, {name: 0.0}))
 
     # ---- as a value ----
 

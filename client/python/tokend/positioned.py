@@ -10,6 +10,7 @@ import tokend
 
 from . import _tokend, arguments, phrases
 from . import group as groups
+from .cursor import SEEK, edited
 
 SAME: Any = object()  # seek(group=): not given
 
@@ -285,7 +286,7 @@ class Positioned:
             if cursor is not None and position is not None:
                 raise ValueError(f"cursor, position: {phrases.PASS_ONE}")
             if position is not None:
-                return _tokend.cursor_seek(self._client.cursor(), position)
+                return edited(SEEK, self._client.cursor(), position)
             return None if cursor is None else arguments.cursor_bytes(cursor)
 
         self._go(to, rank, world, micro_batch, group)
@@ -354,7 +355,7 @@ class Positioned:
         """
         if self._ahead is not None:
             self._client.commit(self._client.taken())
-        return _tokend.cursor_seek(self._client.cursor(), 0)
+        return edited(SEEK, self._client.cursor(), 0)
 
     def _begin_again(self) -> None:
         """Begins another pass, for its first batch: each process for itself."""

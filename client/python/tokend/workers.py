@@ -30,6 +30,7 @@ from collections import deque
 from typing import Any
 
 from . import _tokend, phrases
+from .cursor import SEEK, edited
 from .transform import Transform, WorkerError, needs_numpy
 
 SLOTS = 4  # batches that a worker may be ahead
@@ -224,7 +225,7 @@ class Workers:
         self._generation += 1
         if self._workers:  # they are alive
             self._failed = None
-        cursor = _tokend.cursor_seek(client.cursor(), client.taken())
+        cursor = edited(SEEK, client.cursor(), client.taken())
         for j, worker in enumerate(self._workers):
             worker.resize(SLOTS * self._bytes)
             rank, world = j * shape["world"] + shape["rank"], self._n * shape["world"]
