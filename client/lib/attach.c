@@ -168,21 +168,11 @@ static int search_gave_up(struct tokend *t, const struct search *s)
 		"no daemon answers at %s (%s); " PHRASE_START, t->socket, error);
 }
 
-/*
- * The ring's memory should be on the reader's NUMA node: the one the reader is pinned to, or runs
- * on now.
- */
-static void set_node(struct wire *w)
-{
-	unsigned cpu, node;
-
-	if (getcpu(&cpu, &node) == 0)
-		wire_set(w, WIRE_NODE, node);
-}
-
 static void set_attach(
 	struct wire *w, const struct tokend *t, const struct target *target, uint64_t serial)
 {
+	unsigned cpu, node;
+
 	*w = (struct wire){.op = WIRE_ATTACH};
 	wire_set(w, WIRE_SERIAL, serial);
 	wire_set_text(w, WIRE_STREAM, t->stream);
@@ -196,7 +186,9 @@ static void set_attach(
 		wire_set(w, WIRE_HELPER, 1);
 	if (t->options.strict && !t->mapping) /* a session that was accepted once may return */
 		wire_set(w, WIRE_STRICT, 1);
-	set_node(w);
+	/* The ring's memory should be on the NUMA node that the reader is pinned to, or runs on. */
+	if (getcpu(&cpu, &node) == 0)
+		wire_set(w, WIRE_NODE, node);
 	if (t->fd < 0 && t->mapping)
 		wire_set(w, WIRE_AGAIN, 1);
 	/* A seek: two rings exist for a moment, and `memory:` counts them as one. */
@@ -241,21 +233,11 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 	return 0;
 }
 
-/* Handles the error in t->packet. 0: refused for now, continue; or an error. */
-static int refused(struct tokend *t, struct search *s)
-{
-	int r = message_refused(t);
-
-	if (!t->fault.passing || !s->waits)
-		return r;
-	search_later(t, s, 0, r);
-	return 0;
-}
-
 /* 1: a feed is in t->packet, 0: continue, or an error. */
 static int search_receive(struct tokend *t, struct search *s)
 {
 	const struct wire *w = &t->packet->wire;
+	int r;
 
 	switch (message_next(t, s->fd)) {
 	case LINK_NOTHING:
@@ -271,8 +253,13 @@ static int search_receive(struct tokend *t, struct search *s)
 	}
 	if (w->op == WIRE_FEED)
 		return 1;
-	if (w->op == WIRE_ERROR)
-		return refused(t, s);
+	if (w->op == WIRE_ERROR) {
+		r = message_refused(t);
+		if (!t->fault.passing || !s->waits)
+			return r;
+		search_later(t, s, 0, r);
+		return 0;
+	}
 	if (w->op != WIRE_HELLO)
 		return message_unknown(t, wire_op_name(w->op));
 	return wire_number(w, WIRE_VERSION_KEY) == WIRE_VERSION ? 0 : message_unknown(t, "version");
@@ -417,6 +404,7 @@ void attach_adopt(struct tokend *t, struct mapping *m, int fd)
 static int check_revived(struct tokend *t, const struct mapping *m, const struct cursor *cursor)
 {
 	const struct ring_geometry *old = &t->mapping->ring.geometry, *new = &m->ring.geometry;
+	const char *lost = NULL;
 
 	if (cursor->next != t->taken)
 		return message_unknown(t, "a feed at another position than requested");
@@ -427,15 +415,14 @@ static int check_revived(struct tokend *t, const struct mapping *m, const struct
 			"restore its config, or attach again",
 			new->window_tokens, old->window_tokens);
 	if (old->documents && !new->documents)
-		return handle_fail(t, TOKEND_EREFUSED, "documents",
-			"the restarted daemon's config no longer has them for stream %s; set "
-			"documents: true there",
-			t->stream);
+		lost = "documents";
 	if (old->loss_mask && !new->loss_mask)
-		return handle_fail(t, TOKEND_EREFUSED, "loss_mask",
-			"the restarted daemon's config no longer has it for stream %s; set "
-			"loss_mask: true there",
-			t->stream);
+		lost = "loss_mask";
+	if (lost)
+		return handle_fail(t, TOKEND_EREFUSED, lost,
+			"the restarted daemon's config no longer has them for stream %s; set "
+			"%s: true there",
+			t->stream, lost);
 	return 1;
 }
 
@@ -477,18 +464,15 @@ int revive(struct tokend *t, bool wait)
 	if (r == 1) {
 		r = check_revived(t, m, &cursor);
 		cursor_free(&cursor);
-		if (r == 1) {
-			attach_adopt(t, m, s->fd);
-			s->fd = -1;
-			t->reattached++;
-			if (waiting_over(t, &s->waiting) < 0) {
-				search_end(s);
-				return TOKEND_EAGAIN;
-			}
-		} else {
+		if (r < 0)
 			mapping_close(m, true);
-		}
+	}
+	if (r == 1) {
+		attach_adopt(t, m, s->fd);
+		s->fd = -1;
+		t->reattached++;
+		r = waiting_over(t, &s->waiting) < 0 ? TOKEND_EAGAIN : 1;
 	}
 	search_end(s);
-	return r == 1 ? 1 : handle_latch(t, r);
+	return r == 1 || r == TOKEND_EAGAIN ? r : handle_latch(t, r);
 }

@@ -107,30 +107,21 @@ const char *tokend_field(const struct tokend *t)
 
 enum tokend_error error_of(enum fault_code code)
 {
-	switch (code) {
-	case FAULT_MEMORY:
-	case FAULT_DESCRIPTORS:
-		return TOKEND_EMEMORY;
-	case FAULT_DATA:
-	case FAULT_TOKEN:
-	case FAULT_CHANGED:
-		return TOKEND_EDATA;
-	case FAULT_PROTOCOL:
-		return TOKEND_EPROTOCOL;
-	case FAULT_ATTACH:
-	case FAULT_CHECKPOINT:
-	case FAULT_REQUEST:
-	case FAULT_STATE_DIR:
-	case FAULT_PERMISSION:
-		return TOKEND_EREFUSED;
-	case FAULT_NONE:
-	case FAULT_ARGUMENT:
-	case FAULT_IO:
-	case FAULT_CURSOR:
-	case FAULT_CODES:
-		break;
-	}
-	return TOKEND_EARGUMENT;
+	static const int errors[FAULT_CODES] = {
+		[FAULT_MEMORY] = TOKEND_EMEMORY,
+		[FAULT_DESCRIPTORS] = TOKEND_EMEMORY,
+		[FAULT_DATA] = TOKEND_EDATA,
+		[FAULT_TOKEN] = TOKEND_EDATA,
+		[FAULT_CHANGED] = TOKEND_EDATA,
+		[FAULT_PROTOCOL] = TOKEND_EPROTOCOL,
+		[FAULT_ATTACH] = TOKEND_EREFUSED,
+		[FAULT_CHECKPOINT] = TOKEND_EREFUSED,
+		[FAULT_REQUEST] = TOKEND_EREFUSED,
+		[FAULT_STATE_DIR] = TOKEND_EREFUSED,
+		[FAULT_PERMISSION] = TOKEND_EREFUSED,
+	};
+
+	return errors[code] ? errors[code] : TOKEND_EARGUMENT;
 }
 
 enum tokend_error error_line(const struct fault *fault, char *line, size_t line_bytes)

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,15 +39,13 @@ static bool in_rootless_container(void)
 
 static bool directory_is_closed(const char *path)
 {
-	char directory[108];
 	const char *slash = strrchr(path, '/');
-	size_t n = slash ? (size_t)(slash - path) : 0;
+	char directory[WIRE_SOCKET_BYTES] = ".";
 	struct stat st;
 
-	if (!slash)
-		snprintf(directory, sizeof(directory), ".");
-	else
-		snprintf(directory, sizeof(directory), "%.*s", n > 0 ? (int)n : 1, path);
+	if (slash)
+		snprintf(directory, sizeof(directory), "%.*s",
+			slash > path ? (int)(slash - path) : 1, path);
 	return stat(directory, &st) == 0 && st.st_uid == NOBODY && !(st.st_mode & S_IWOTH);
 }
 
@@ -103,24 +100,20 @@ enum { FDS_MAX = 8 }; /* room to receive, so that all but two can be closed */
 const char *link_why(const char *path, int error, char text[LINK_WHY_BYTES])
 {
 	char directory[WIRE_SOCKET_BYTES];
-	size_t n = strlen(path), i = 1;
+	const char *slash = path;
 
 	snprintf(text, LINK_WHY_BYTES, "%s", strerror(error));
-	if (error != EACCES || n >= sizeof(directory))
+	if (error != EACCES || strlen(path) >= sizeof(directory))
 		return text;
-	for (; i < n; i++) {
-		memcpy(directory, path, i);
-		directory[i] = 0;
-		if (path[i] == '/' && faccessat(AT_FDCWD, directory, X_OK, AT_EACCESS) != 0 &&
-			errno == EACCES)
-			break;
-	}
-	if (i < n)
+	snprintf(text, LINK_WHY_BYTES, "uid %u may not write to this socket", (unsigned)geteuid());
+	while ((slash = strchr(slash + 1, '/'))) {
+		snprintf(directory, sizeof(directory), "%.*s", (int)(slash - path), path);
+		if (faccessat(AT_FDCWD, directory, X_OK, AT_EACCESS) == 0 || errno != EACCES)
+			continue;
 		snprintf(text, LINK_WHY_BYTES, "uid %u may not enter directory %s",
 			(unsigned)geteuid(), directory);
-	else
-		snprintf(text, LINK_WHY_BYTES, "uid %u may not write to this socket",
-			(unsigned)geteuid());
+		break;
+	}
 	return text;
 }
 
@@ -221,16 +214,9 @@ static bool keep_fds(struct packet *packet, struct msghdr *m)
 	return fine && !(m->msg_flags & MSG_CTRUNC);
 }
 
-static bool message_unknown(struct fault *fault, const char *field, const char *text)
-{
-	return fault_set(fault, FAULT_PROTOCOL, field, "%s", text);
-}
-
-/*
- * Receives a packet's bytes and descriptors; returns recvmsg()'s result. If there are more than our
- * packets have, @whole is false and packet->fault is set.
- */
-static ssize_t receive(int fd, struct packet *packet, bool *whole)
+/* Receives a packet's bytes and descriptors; returns recvmsg()'s result. *@wrong is set if there
+ * are more than our packets have. */
+static ssize_t receive(int fd, struct packet *packet, const char **wrong)
 {
 	union {
 		struct cmsghdr align;
@@ -246,43 +232,37 @@ static ssize_t receive(int fd, struct packet *packet, bool *whole)
 	do
 		n = recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return n;
-	*whole = true;
-	if (!keep_fds(packet, &m))
-		*whole = message_unknown(
-			&packet->fault, "descriptors", "more than the two of a feed");
-	if (m.msg_flags & MSG_TRUNC)
-		*whole = message_unknown(&packet->fault, "packet", "longer than 128 KiB");
+	if (n >= 0 && !keep_fds(packet, &m))
+		*wrong = "more descriptors than the two of a feed";
+	if (n >= 0 && (m.msg_flags & MSG_TRUNC))
+		*wrong = "longer than 128 KiB";
 	return n;
 }
 
 enum link_event link_receive(int fd, struct packet *packet)
 {
+	const char *wrong = NULL;
+	ssize_t n;
+
 	packet_close(packet);
-
-	bool whole;
-	ssize_t n = receive(fd, packet, &whole);
-
+	n = receive(fd, packet, &wrong);
 	/* If the peer closed with bytes of ours unread, its last packets follow the ECONNRESET. */
 	if (n < 0 && errno == ECONNRESET)
-		n = receive(fd, packet, &whole);
-	if (n < 0)
-		return errno == EAGAIN || errno == EWOULDBLOCK ? LINK_NOTHING : LINK_CLOSED;
-	if (n == 0)
+		n = receive(fd, packet, &wrong);
+	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return LINK_NOTHING;
+	if (n <= 0)
 		return LINK_CLOSED;
-	if (!whole)
-		return LINK_FAULT;
-	if (n == 1)
+	if (n == 1 && !wrong)
 		return LINK_WAKE;
-	if (!wire_decode(&packet->wire, packet->bytes, (size_t)n, &packet->fault))
+	if (!wrong && !wire_decode(&packet->wire, packet->bytes, (size_t)n, &packet->fault))
 		return LINK_FAULT;
-	if (packet->fds && packet->wire.op != WIRE_FEED) {
-		message_unknown(
-			&packet->fault, "descriptors", "sent with a message that carries none");
-		return LINK_FAULT;
-	}
-	return LINK_MESSAGE;
+	if (!wrong && packet->fds && packet->wire.op != WIRE_FEED)
+		wrong = "descriptors with a message that carries none";
+	if (!wrong)
+		return LINK_MESSAGE;
+	fault_set(&packet->fault, FAULT_PROTOCOL, "packet", "%s", wrong);
+	return LINK_FAULT;
 }
 
 bool link_send(int fd, const struct wire *wire, void *buffer, struct fault *fault)
@@ -335,53 +315,37 @@ void places_read(struct places *places, const char *option, const char *config)
 	places_list(places, &setting);
 }
 
-__attribute__((format(printf, 2, 3))) static bool refuse(
-	char why[LIMIT_TEXT_BYTES], const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(why, LIMIT_TEXT_BYTES, format, args);
-	va_end(args);
-	return false;
-}
-
 bool place_may_use(const struct place *place, char why[LIMIT_TEXT_BYTES])
 {
 	char directory[WIRE_SOCKET_BYTES];
-	struct stat st;
+	struct stat of, st;
 
 	if (place->from != PLACE_OWN && place->from != PLACE_PRIVATE)
 		return true;
-	memcpy(directory, place->path, strlen(place->path) + 1);
+	snprintf(directory, sizeof(directory), "%s", place->path);
 	*strrchr(directory, '/') = 0;
-	if (lstat(directory, &st) < 0)
-		return refuse(why, "%s", strerror(errno));
-	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
-		return refuse(
-			why, "its directory does not belong to uid %u alone", (unsigned)geteuid());
-	if (lstat(place->path, &st) < 0)
-		return refuse(why, "%s", strerror(errno));
-	return S_ISSOCK(st.st_mode) || refuse(why, "not a socket");
+	if (lstat(directory, &of) < 0 || lstat(place->path, &st) < 0)
+		snprintf(why, LIMIT_TEXT_BYTES, "%s", strerror(errno));
+	else if (!S_ISDIR(of.st_mode) || of.st_uid != geteuid() || (of.st_mode & 022))
+		snprintf(why, LIMIT_TEXT_BYTES, "its directory does not belong to uid %u alone",
+			(unsigned)geteuid());
+	else if (!S_ISSOCK(st.st_mode))
+		snprintf(why, LIMIT_TEXT_BYTES, "not a socket");
+	else
+		return true;
+	return false;
 }
 
 bool place_is_live(const char *path, int *error)
 {
-	struct sockaddr_un to = {.sun_family = AF_UNIX};
-	size_t n = strlen(path);
-	int fd;
+	struct fault fault = {0};
+	int fd = connect_to(path, &fault);
 
-	*error = ENAMETOOLONG;
-	if (n >= sizeof(to.sun_path))
-		return false;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return true;
-	memcpy(to.sun_path, path, n);
-	*error = connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0 ? 0 : errno;
-	close(fd);
+	*error = fault.error;
+	if (fd >= 0)
+		close(fd);
 	return *error != ECONNREFUSED && *error != ENOENT && *error != EACCES &&
-	       *error != ENOTDIR && *error != EPROTOTYPE;
+	       *error != ENOTDIR && *error != EPROTOTYPE && *error != ENAMETOOLONG;
 }
 
 const char *places_choose(const struct places *places)
@@ -438,8 +402,5 @@ int tokend_default_socket(char *path, size_t capacity)
 
 	const char *found = places_choose(&places);
 
-	if (strlen(found) >= capacity)
-		return TOKEND_EMEMORY;
-	memcpy(path, found, strlen(found) + 1);
-	return 0;
+	return (size_t)snprintf(path, capacity, "%s", found) < capacity ? 0 : TOKEND_EMEMORY;
 }
