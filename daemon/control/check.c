@@ -18,7 +18,6 @@
 
 enum {
 	USUAL_MICRO_BATCH = 8, /* for the report */
-	ROWS = 8,	       /* that are read of a stream, and one of each other dataset */
 	WAIT_MS = 1000,
 };
 
@@ -133,35 +132,34 @@ static bool check_memory(const struct stream *s, const struct config *config, ui
 	return true;
 }
 
-/* ---- a batch, read as a session would read it ---- */
+/* ---- windows, read as a session would read them ---- */
 
-struct row {
+struct window {
 	void *tokens;
 	uint32_t count, *start;
 	uint8_t *loss_mask;
 };
 
-/* Reads the window at @place of the order, and waits for it. False: @fault, with the shard's path.
- */
-static bool read_row(const struct stream *s, struct reader *reader, const struct order_place *place,
-	struct row *row, struct fault *fault)
+/* Reads a window of @d, and waits for it. False: @fault, with the shard's path. */
+static bool read_window(const struct stream *s, struct reader *reader, uint32_t d,
+	struct window *window, struct fault *fault)
 {
-	const struct dataset *d = &s->dataset[place->dataset];
+	const struct dataset *dataset = &s->dataset[d];
+	const struct order_dataset *order = &s->begin.order[d];
 	struct reader_read read = {
 		.stream = s->slot,
-		.dataset = d,
+		.dataset = dataset,
 		.tokens = s->config->seq_len + s->config->extra,
-		.to = row->tokens,
-		.annotations = {.count = s->config->documents ? &row->count : NULL,
-			.start = s->config->documents ? row->start : NULL,
-			.loss_mask = s->config->loss_mask ? row->loss_mask : NULL},
+		.to = window->tokens,
+		.annotations = {.count = s->config->documents ? &window->count : NULL,
+			.start = s->config->documents ? window->start : NULL,
+			.loss_mask = s->config->loss_mask ? window->loss_mask : NULL},
 	};
 	struct reader_done done;
 	char path[PATH_MAX + 1];
 
-	assert(place->window < d->table.windows);
-	table_locate(&d->table, &s->begin.order[place->dataset], s->begin.seed, place->epoch,
-		place->window, &read.shard, &read.token);
+	table_locate(&dataset->table, order, s->begin.seed, 0,
+		order_window(order, s->begin.seed, 0, 0), &read.shard, &read.token);
 	reader_queue(reader, &read);
 	reader_commit(reader);
 	while (reader_reap(reader, &done, 1, WAIT_MS) == 0)
@@ -169,80 +167,56 @@ static bool read_row(const struct stream *s, struct reader *reader, const struct
 	if (!done.fault)
 		return true;
 	*fault = *done.fault;
-	dataset_shard_path(d, read.shard, path, sizeof(path));
+	dataset_shard_path(dataset, read.shard, path, sizeof(path));
 	if (strncmp(fault->text, path, strlen(path)) == 0) /* a store's faults begin with it */
 		return false;
 	return fault_prefix(fault, "%s: token %" PRIu64 ": ", path, read.token);
 }
 
-/* The place of row @at: the first ROWS of the order, then the first window of each dataset that is
- * not among them. Of a dataset in a store only one, because a window is a GET. */
-static bool place_of(const struct stream *s, const struct order *order, uint64_t at,
-	const bool *seen, struct order_place *place)
+/* Reads the first window of each dataset that has some. */
+static bool read_windows(const struct stream *s, struct reader *reader, struct window *window)
 {
-	uint32_t d = (uint32_t)(at - ROWS);
-
-	if (at < ROWS)
-		return order_at(order, at, place) &&
-		       !(seen[place->dataset] && s->dataset[place->dataset].objects);
-	if (seen[d] || order->dataset[d].windows == 0)
-		return false;
-	*place = (struct order_place){
-		.dataset = d, .window = order_window(&order->dataset[d], order->seed, 0, 0)};
-	return true;
-}
-
-static bool read_rows(const struct stream *s, struct reader *reader, struct row *row, bool *seen)
-{
-	struct order order = cursor_order(&s->begin);
-	uint64_t n = s->config->seq_len + s->config->extra;
-	uint32_t least = UINT32_MAX, most = 0;
-	unsigned rows = 0;
+	uint32_t least = UINT32_MAX, most = 0, read = 0;
 	struct fault fault;
 
-	for (uint64_t at = 0; at < ROWS + s->config->datasets; at++) {
-		struct order_place place;
-
-		if (!place_of(s, &order, at, seen, &place))
+	for (uint32_t d = 0; d < s->config->datasets; d++) {
+		if (s->begin.order[d].windows == 0)
 			continue;
-		seen[place.dataset] = true;
-		rows++;
-		if (!read_row(s, reader, &place, row, &fault)) {
+		read++;
+		if (!read_window(s, reader, d, window, &fault)) {
 			log_line(LOG_ERROR, "%s:%d: streams.%s.datasets[%" PRIu32 "].path: %s",
-				s->file, s->config->dataset[place.dataset].path_line,
-				s->config->name, place.dataset, fault.text);
+				s->file, s->config->dataset[d].path_line, s->config->name, d,
+				fault.text);
 			return false;
 		}
-		for (uint64_t i = 0; i < n; i++) {
-			uint32_t token = s->token_bytes == 2 ? ((const uint16_t *)row->tokens)[i]
-							     : ((const uint32_t *)row->tokens)[i];
+		for (uint64_t i = 0; i < s->config->seq_len + s->config->extra; i++) {
+			uint32_t token = s->token_bytes == 2
+						 ? ((const uint16_t *)window->tokens)[i]
+						 : ((const uint32_t *)window->tokens)[i];
 
 			least = token < least ? token : least;
 			most = token > most ? token : most;
 		}
 	}
-	if (rows > 0)
-		printf("  read %u rows: tokens %" PRIu32 " to %" PRIu32 "%s\n", rows, least, most,
-			s->config->has_vocab ? "" : " (vocab: is not set, so any token is served)");
+	printf("  read %" PRIu32 " windows: tokens %" PRIu32 " to %" PRIu32 "%s\n", read, least,
+		most, s->config->has_vocab ? "" : " (vocab: is not set, so any token is served)");
 	return true;
 }
 
-static bool check_batch(const struct stream *s, struct reader *reader)
+static bool check_windows(const struct stream *s, struct reader *reader)
 {
 	uint64_t n = s->config->seq_len + s->config->extra;
-	struct row row = {.tokens = calloc(n, s->token_bytes),
-		.start = calloc(n, sizeof(*row.start)),
+	struct window window = {.tokens = calloc(n, s->token_bytes),
+		.start = calloc(n, sizeof(*window.start)),
 		.loss_mask = calloc(n, 1)};
-	bool *seen = calloc(s->config->datasets, sizeof(*seen));
-	bool memory = row.tokens && row.start && row.loss_mask && seen;
-	bool fine = memory && read_rows(s, reader, &row, seen);
+	bool memory = window.tokens && window.start && window.loss_mask;
+	bool fine = memory && read_windows(s, reader, &window);
 
 	if (!memory)
 		log_line(LOG_ERROR, "out of memory");
-	free(row.tokens);
-	free(row.start);
-	free(row.loss_mask);
-	free(seen);
+	free(window.tokens);
+	free(window.start);
+	free(window.loss_mask);
 	return fine;
 }
 
@@ -314,8 +288,8 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 		bool sound = check_samples(s);
 
 		fine &= check_memory(s, config, reading_memory(&reading));
-		/* A batch with tokens that are known to be wrong would be reported twice. */
-		fine &= sound && (!reader || check_batch(s, reader));
+		/* Tokens that are known to be wrong would be reported twice. */
+		fine &= sound && (!reader || check_windows(s, reader));
 	}
 	fine &= check_state_dir(config);
 	fine &= check_socket(config);

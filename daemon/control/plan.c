@@ -4,8 +4,8 @@
 #include "daemon/control/log.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Shards that state nothing are believed: at least their ids could be compared. */
 static void tell_vocab(const struct stream *s, void *context,
@@ -76,62 +76,41 @@ void plan_log(const struct stream *s)
 
 /* ---- a run with another mix than the config's ---- */
 
-static double share(const struct order_segment *segment, uint32_t d)
+/* Writes " NAME=SHARE" for each dataset of @names with a share in @mix, a segment of @c. */
+static const char *put_mix(char text[320], const struct cursor *c, const struct order_segment *mix,
+	const struct cursor *names)
 {
 	double sum = 0;
-
-	for (uint32_t i = 0; i < segment->datasets; i++)
-		sum += (double)segment->units[i];
-	return d < segment->datasets ? (double)segment->units[d] / sum : 0;
-}
-
-/* Are the datasets' shares those of the config, up to rounding? */
-static bool same_mix(
-	const struct cursor *c, const struct order_segment *mix, const struct cursor *config)
-{
-	double differ = 0;
-
-	for (uint32_t d = 0; d < c->datasets; d++) {
-		int n = cursor_find(config, c->dataset[d].name);
-
-		differ +=
-			fabs(share(mix, d) - (n < 0 ? 0 : share(config->segment[0], (uint32_t)n)));
-	}
-	for (uint32_t n = 0; n < config->datasets; n++)
-		if (cursor_find(c, config->dataset[n].name) < 0)
-			differ += share(config->segment[0], n);
-	return differ < 1e-6;
-}
-
-/* Writes " NAME=SHARE" for each dataset with a share. */
-static void put_mix(char *text, size_t text_bytes, const struct cursor *c)
-{
 	size_t n = 0;
 
 	text[0] = 0;
-	for (uint32_t d = 0; d < c->datasets && n < text_bytes; d++)
-		if (share(c->segment[0], d) > 0)
-			n += (size_t)snprintf(text + n, text_bytes - n, " %s=%.4g",
-				c->dataset[d].name, share(c->segment[0], d));
-	if (n >= text_bytes)
-		snprintf(text + text_bytes - sizeof(" …"), sizeof(" …"), " …");
+	for (uint32_t i = 0; i < mix->datasets; i++)
+		sum += (double)mix->units[i];
+	for (uint32_t i = 0; i < names->datasets && n < 320; i++) {
+		int d = cursor_find(c, names->dataset[i].name);
+
+		if (d >= 0 && (uint32_t)d < mix->datasets && mix->units[d] > 0)
+			n += (size_t)snprintf(text + n, 320 - n, " %s=%.4g", names->dataset[i].name,
+				(double)mix->units[d] / sum);
+	}
+	return text;
 }
 
 bool plan_mix_differs(const struct stream *s, const struct cursor *c, const char *run, char *text,
 	size_t text_bytes)
 {
-	char mine[320], now[320];
+	char is[320], was[320];
 
+	put_mix(is, &s->begin, s->begin.segment[0], &s->begin);
 	if (c->epochs || cursor_now(c)->start > 0)
 		return false;
 	for (uint32_t i = 0; i < c->segments; i++)
-		if (same_mix(c, c->segment[i], &s->begin))
+		if (strcmp(put_mix(was, c, c->segment[i], &s->begin), is) == 0)
 			return false;
-	put_mix(mine, sizeof(mine), c);
-	put_mix(now, sizeof(now), &s->begin);
 	snprintf(text, text_bytes,
 		"stream %s: run %s keeps the mix that it began with,%s; the config's weights are "
 		"now%s, and act in new runs only; to change this run: tokctl mix %s --run %s%s",
-		s->config->name, run, mine, now, s->config->name, run, now);
+		s->config->name, run, put_mix(was, c, c->segment[0], c), is, s->config->name, run,
+		is);
 	return true;
 }

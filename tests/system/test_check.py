@@ -93,7 +93,7 @@ ACCEPTED = {  # shards, keys, words
     "one of 200, not sampled": (NOT_SAMPLED, {}),
     "a rehearsal": (
         WEB, {"stream": {"vocab": 50257, "eos": 50256, "documents": True}},
-        "a ring of micro_batch 8: 64 slots", "has room for", "read 8 rows: tokens "),
+        "a ring of micro_batch 8: 64 slots", "has room for", "read 1 windows: tokens "),
     "names of users": (
         WEB, {"whole": {"allow_uids": ["root", "@root"], "admin_uids": ["daemon"]}}),
 }  # fmt: skip

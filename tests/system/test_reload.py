@@ -16,6 +16,7 @@ import time
 import pytest
 import zstandard
 from requesting import SEQ, Operator, Trainer
+from tokend import Loader
 
 from lib import TOKCTL, TOKEND, Client, Daemon, Witness, datasets, has, rank_rows, refusal
 from lib import rows_at, run, status, wait_for, wait_until, with_parent
@@ -276,6 +277,9 @@ def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
     scene.write(train={**scene.train, "datasets": datasets("web", "code", "law")})
     scene.reload()
     scene.goes_on(t)
+    keys = {"socket": scene.daemon.socket, "run": "later", "start": bytes.fromhex(t.cursor())}
+    with pytest.warns(RuntimeWarning, match="began with, web=0.5 code=0.5; .* now web=0.3333 code"):
+        Loader("train", 64, framework="numpy", **keys).close()
     op = Operator(scene, "mix", "train", "web=1", "law=3")
     done = t.carry_out()
     code, _, result, err = op.result()
