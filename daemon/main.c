@@ -3,9 +3,9 @@
  */
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/options.h"
+#include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
-#include "daemon/control/plan.h"
 #include "daemon/control/reading.h"
 #include "daemon/control/server.h"
 #include "daemon/control/state.h"

@@ -1,4 +1,4 @@
-#include "daemon/control/plan.h"
+#include "daemon/control/control.h"
 
 #include "daemon/catalog/dataset_fetch.h"
 #include "daemon/control/listen.h"

@@ -1,4 +1,4 @@
-#include "daemon/control/plan.h"
+#include "daemon/control/control.h"
 
 #include "daemon/catalog/dataset_note.h"
 #include "daemon/control/log.h"

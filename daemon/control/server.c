@@ -1,6 +1,5 @@
 #include "daemon/control/server.h"
 
-#include "daemon/control/announce.h"
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
