@@ -434,16 +434,6 @@ static void load_done(struct state_job *work)
 	attach_job_free(job);
 }
 
-static void load_late(struct connection *c, const struct state_job *job)
-{
-	struct fault fault;
-
-	fault_set_passing(&fault, FAULT_STATE_DIR, "tag",
-		"state_dir has not answered for %d s; check its file system",
-		STATE_DEADLINE_MS / 1000);
-	connection_refuse(c, job->serial, &fault);
-}
-
 /* ---- on the loop, without waiting ---- */
 
 /* NULL: out of sessions, or out of memory. */
@@ -510,6 +500,5 @@ void session_attach(struct connection *c, const struct wire *w)
 	}
 	job->job.work = load_work;
 	job->job.done = load_done;
-	job->job.late = load_late;
 	state_give(&s->control->state.jobs, c, &job->job);
 }

@@ -162,16 +162,6 @@ static void cached_done(struct state_job *work)
 	free(work);
 }
 
-static void cached_late(struct connection *c, const struct state_job *job)
-{
-	struct fault fault;
-
-	fault_set(&fault, FAULT_REQUEST, "cache",
-		"the cache's disk has not answered for %d s; check its file system",
-		STATE_DEADLINE_MS / 1000);
-	connection_error(c, job->serial, &fault);
-}
-
 /* Adds a row for the dataset if it is in a store, unless its directory has one. */
 static void add_row(struct job *job, const struct dataset *d)
 {
@@ -198,7 +188,6 @@ static struct job *job_new(struct control *control, const char *name, unsigned *
 		return NULL;
 	job->job.work = cached_work;
 	job->job.done = cached_done;
-	job->job.late = cached_late;
 	job->control = control;
 	job->drop = name;
 	job->rows = 1;

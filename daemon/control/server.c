@@ -307,8 +307,8 @@ static bool start(struct server *server, struct fault *fault)
 		return false;
 	}
 	control->state = (struct state){.dir = control->config->state_dir};
-	state_jobs_init(&control->state.jobs, &server->loop);
-	state_jobs_init(&control->cache_jobs, &server->loop);
+	state_jobs_init(&control->state.jobs, &server->loop, "state_dir");
+	state_jobs_init(&control->cache_jobs, &server->loop, "the cache's disk");
 	connections_init(&control->connections);
 	server->acceptor = (struct acceptor){
 		.connections = &control->connections,

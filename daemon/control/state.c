@@ -28,9 +28,9 @@ enum {
 
 /* ---- jobs ---- */
 
-void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop)
+void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop, const char *name)
 {
-	*jobs = (struct state_jobs){.loop = loop};
+	*jobs = (struct state_jobs){.loop = loop, .name = name};
 	TAILQ_INIT(&jobs->waiting);
 }
 
@@ -111,11 +111,19 @@ void state_forget(struct connection *c)
 void state_clock(struct connection *c)
 {
 	const struct state_job *job = c->errand;
+	struct fault fault;
 
 	if (!job || connection_now(c) - job->since_ms < STATE_DEADLINE_MS)
 		return;
+	fault_set_passing(&fault, FAULT_STATE_DIR, "",
+		"%s has not answered for %d s; check its file system, then try again",
+		job->jobs->name, STATE_DEADLINE_MS / 1000);
+	log_client(c->uid, LOG_ERROR, "pid %d: %s", (int)c->pid, fault.text);
 	state_forget(c);
-	job->late(c, job); /* still valid: done() frees it, on this thread */
+	if (c->session && !c->session->fed)
+		connection_refuse(c, job->serial, &fault);
+	else
+		connection_error(c, job->serial, &fault);
 }
 
 uint64_t state_busy_ms(const struct state_jobs *jobs)
@@ -453,7 +461,6 @@ static void answer(struct connection *c, const struct checkpoint *job)
 		job->run.name, job->tag);
 	wire_set_text(&w, WIRE_TAG, job->tag);
 	wire_set_text(&w, WIRE_PATH, path);
-	wire_set(&w, WIRE_DIGEST, order_checksum(job->bytes, job->n));
 	connection_send(c, job->job.serial, &w);
 }
 
@@ -465,28 +472,12 @@ static void checkpoint_done(struct state_job *work)
 	if (job->ok) {
 		job->stream->counts->snapshots++;
 		job->stream->counts->snapshot_s = time(NULL);
-	} else if (c) { /* otherwise it was counted when it was late, or the client has left */
+	} else if (job->fault.code) { /* otherwise the client has left before */
 		count_failed(job->stream);
 	}
 	if (c)
 		answer(c, job);
 	free(job);
-}
-
-static void checkpoint_late(struct connection *c, const struct state_job *work)
-{
-	const struct checkpoint *job = (const struct checkpoint *)work;
-	struct fault fault;
-
-	log_client(c->uid, LOG_ERROR,
-		"pid %d: snapshot not saved: state_dir has not answered for %d s; check its file "
-		"system",
-		(int)c->pid, STATE_DEADLINE_MS / 1000);
-	count_failed(job->stream);
-	fault_set(&fault, FAULT_CHECKPOINT, "state_dir",
-		"has not answered for %d s; the snapshot may not be saved, save it again later",
-		STATE_DEADLINE_MS / 1000);
-	connection_error(c, work->serial, &fault);
 }
 
 struct state_run state_run(const struct session *s)
@@ -538,8 +529,7 @@ void state_checkpoint(struct connection *c, const struct wire *w)
 	*job = (struct checkpoint){.job = {.uid = c->uid,
 					   .serial = serial,
 					   .work = checkpoint_work,
-					   .done = checkpoint_done,
-					   .late = checkpoint_late},
+					   .done = checkpoint_done},
 		.stream = c->session->stream,
 		.run = state_run(c->session),
 		.n = b.n};

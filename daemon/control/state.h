@@ -44,26 +44,25 @@ struct state_job {
 	bool dropped;	   /* its connection has gone: skipped unless it has begun */
 	void (*work)(struct state_job *job); /* in the pool; may block */
 	void (*done)(struct state_job *job); /* always called; frees the job */
-	/* Replies to the connection: the deadline has passed. */
-	void (*late)(struct connection *c, const struct state_job *job);
 };
 
 struct state_jobs {
 	uv_loop_t *loop;
+	const char *name; /* of the place that may hang: "state_dir", "the cache's disk" */
 	TAILQ_HEAD(, state_job) waiting;
 	struct state_job *running;
 	uint64_t begun_ms; /* when that began */
 	unsigned n;	   /* waiting or running */
 };
 
-void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop);
-/* Its uid, work and done are set; late and serial, too, if @c is to wait for it. */
+void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop, const char *name);
+/* Its uid, work and done are set; serial, too, if @c is to wait for it. */
 void state_give(struct state_jobs *jobs, struct connection *c, struct state_job *job);
 /* Call it in done(). Returns the connection that waits, or NULL. */
 struct connection *state_back(struct state_job *job);
 /* The connection closes, or has its reply: it does not wait any more. */
 void state_forget(struct connection *c);
-/* Call once a second for each connection: ends a wait after the deadline. */
+/* Call once a second for each connection: refuses it what it has waited for until the deadline. */
 void state_clock(struct connection *c);
 /* How long the present job has been running; 0: none. */
 uint64_t state_busy_ms(const struct state_jobs *jobs);
