@@ -42,46 +42,48 @@ static struct request *find(
 	return r;
 }
 
+static struct request *request_of(const struct session *s)
+{
+	return s->helper ? NULL : find(&s->control->requests, s->stream, s->run);
+}
+
 static bool participant_waits(const struct participant *p)
 {
 	return p->outcome == 0 || p->outcome == WIRE_NOTED;
 }
 
-/* The number of participants that have not answered. */
-static unsigned waiting(const struct request *r)
+/* The number of participants with this outcome; 0: that have not answered. */
+static unsigned with(const struct request *r, enum wire_outcome outcome)
 {
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < r->participants; i++)
-		n += participant_waits(&r->participant[i]);
+		n += outcome == 0 ? participant_waits(&r->participant[i])
+				  : r->participant[i].outcome == outcome;
 	return n;
-}
-
-static bool is_participant(const struct session *s, const struct participant *p)
-{
-	return s->rank == p->rank && s->peer == p->peer;
 }
 
 static struct participant *participant_of(struct request *r, const struct session *s)
 {
-	for (unsigned i = 0; i < r->participants; i++)
-		if (is_participant(s, &r->participant[i]))
+	for (unsigned i = 0; r && i < r->participants; i++)
+		if (r->participant[i].rank == s->rank && r->participant[i].peer == s->peer)
 			return &r->participant[i];
 	return NULL;
 }
 
-/* The request that this session has not answered yet. */
-static struct request *open_request(const struct session *s)
+/* The request that this session has not answered yet, and its participant. */
+static struct request *open_request(const struct session *s, struct participant **p)
 {
-	struct request *r = s->helper ? NULL : find(&s->control->requests, s->stream, s->run);
-	const struct participant *p = r ? participant_of(r, s) : NULL;
+	struct request *r = request_of(s);
 
-	return p && participant_waits(p) ? r : NULL;
+	*p = participant_of(r, s);
+	return *p && participant_waits(*p) ? r : NULL;
 }
 
 uint64_t request_number(const struct session *s)
 {
-	const struct request *r = open_request(s);
+	struct participant *p;
+	const struct request *r = open_request(s, &p);
 
 	return r ? r->number : 0;
 }
@@ -113,7 +115,7 @@ static void add_participant(struct request *r, const struct session *s)
 
 void request_join(struct session *s)
 {
-	struct request *r = s->helper ? NULL : find(&s->control->requests, s->stream, s->run);
+	struct request *r = request_of(s);
 
 	if (r)
 		add_participant(r, s);
@@ -122,96 +124,56 @@ void request_join(struct session *s)
 
 /* ---- the end of one ---- */
 
-static void request_free(struct request *r)
-{
-	free(r);
-}
-
-static void request_end(struct control *control, struct request *r)
+static void request_end(struct control *control, struct request *r, enum counts_outcome outcome)
 {
 	struct request **at = &control->requests.first;
-	struct session *s;
 
+	counts_request(&control->counts, r->kind, outcome);
 	while (*at != r)
 		at = &(*at)->next;
 	*at = r->next;
 	if (r->asker)
 		r->asker->request = NULL;
-	for (s = next_of(control, 0, r->stream, r->run); s;
+	for (struct session *s = next_of(control, 0, r->stream, r->run); s;
 		s = next_of(control, s->id + 1, r->stream, r->run))
 		show(s);
-	request_free(r);
+	free(r);
 }
 
-static void take_back(struct control *control, struct request *r)
+/* Unless a session has fetched it. */
+static void take_back(struct connection *c, struct request *r, const char *why)
 {
-	counts_request(&control->counts, r->kind, COUNTS_TAKEN_BACK);
-	request_end(control, r);
+	if (r->fetched)
+		return;
+	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": taken back%s", r->number, why);
+	request_end(c->control, r, COUNTS_TAKEN_BACK);
 }
 
 void requests_free(struct requests *requests)
 {
-	for (struct request *r = requests->first, *next; r; r = next) {
-		next = r->next;
-		request_free(r);
+	for (struct request *r; (r = requests->first);) {
+		requests->first = r->next;
+		free(r);
 	}
-	requests->first = NULL;
 }
 
 /* ---- answers ---- */
-
-static const char *outcome_name(enum wire_outcome outcome)
-{
-	static const char *const names[] = {
-		"", "seen", "done", "failed", "ended without an answer"};
-
-	return names[outcome];
-}
-
-/* Does @cursor equal that of the first participant that was done? *@first: it is that one's. */
-static bool same_cursor(struct request *r, struct wire_bytes cursor, bool *first)
-{
-	uint64_t hash = order_name_hash(cursor.at, cursor.n);
-
-	*first = !r->has_cursor;
-	if (*first)
-		r->cursor = hash;
-	r->has_cursor = true;
-	return hash == r->cursor;
-}
-
-/* The user whose log lines these are. */
-static uid_t uid_of(const struct request *r)
-{
-	return r->asker ? r->asker->uid : 0;
-}
-
-/* Counts a request to which all participants have answered, or are gone. */
-static void count(struct control *control, const struct request *r)
-{
-	unsigned done = 0, failed = 0;
-
-	for (unsigned i = 0; i < r->participants; i++) {
-		done += r->participant[i].outcome == WIRE_DONE;
-		failed += r->participant[i].outcome == WIRE_FAILED;
-	}
-	counts_request(
-		&control->counts, r->kind, done > 0 && failed == 0 ? COUNTS_DONE : COUNTS_FAILED);
-}
 
 /* Passes the answer of @p to the operator: message @w, or NULL: @p is gone. Ends the request after
  * the last answer. */
 static void pass_on(struct control *control, struct request *r, const struct participant *p,
 	const struct wire *w)
 {
+	static const char *const outcomes[] = {
+		"", "seen", "done", "failed", "ended without an answer"};
 	struct wire out = {.op = WIRE_ANSWER};
-	unsigned left = waiting(r);
+	struct connection *asker = r->asker;
+	unsigned left = with(r, 0);
 	struct wire_bytes text = w ? wire_bytes(w, WIRE_TEXT) : (struct wire_bytes){"", 0};
-	bool first;
 
-	log_client(uid_of(r), LOG_NOTE, "request %" PRIu64 ": rank %" PRIu64 " of run %s: %s%s%.*s",
-		r->number, p->rank, r->run, outcome_name(p->outcome), text.n ? ": " : "",
-		(int)text.n, text.at);
+	log_client(asker ? asker->uid : 0, LOG_NOTE,
+		"request %" PRIu64 ": rank %" PRIu64 " of run %s: %s%s%.*s", r->number, p->rank,
+		r->run, outcomes[p->outcome], text.n ? ": " : "", (int)text.n, text.at);
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_OUTCOME, p->outcome);
 	wire_set(&out, WIRE_WAITING, left);
@@ -225,17 +187,19 @@ static void pass_on(struct control *control, struct request *r, const struct par
 	wire_set_bytes(&out, WIRE_TEXT, text.at, text.n);
 	if (w && p->outcome == WIRE_DONE && wire_has(w, WIRE_CURSOR)) {
 		struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
+		uint64_t hash = order_name_hash(cursor.at, cursor.n);
 
-		wire_set(&out, WIRE_SAME, same_cursor(r, cursor, &first));
-		if (first)
+		if (!r->has_cursor) {
 			wire_set_bytes(&out, WIRE_CURSOR, cursor.at, cursor.n);
+			r->cursor = hash;
+		}
+		r->has_cursor = true;
+		wire_set(&out, WIRE_SAME, hash == r->cursor);
 	}
 	if (w && wire_has(w, WIRE_FROM) && wire_has(w, WIRE_ACTS_FROM)) {
 		wire_set(&out, WIRE_FROM, wire_number(w, WIRE_FROM));
 		wire_set(&out, WIRE_ACTS_FROM, wire_number(w, WIRE_ACTS_FROM));
 	}
-	struct connection *asker = r->asker;
-
 	if (left == 0 && asker) {
 		r->asker = NULL;
 		asker->request = NULL;
@@ -243,17 +207,18 @@ static void pass_on(struct control *control, struct request *r, const struct par
 	/* This may close the asker, which ends a request that nobody has fetched. */
 	if (asker)
 		connection_send(asker, r->serial, &out);
-	if (left == 0) {
-		count(control, r);
-		request_end(control, r);
-	}
+	if (left == 0)
+		request_end(control, r,
+			with(r, WIRE_DONE) > 0 && with(r, WIRE_FAILED) == 0 ? COUNTS_DONE
+									    : COUNTS_FAILED);
 }
 
 void request_answer(struct connection *c, const struct wire *w)
 {
 	struct session *s = c->session;
 	uint64_t number = wire_number(w, WIRE_NUMBER), outcome = wire_number(w, WIRE_OUTCOME);
-	struct request *r = open_request(s);
+	struct participant *p;
+	struct request *r = open_request(s, &p);
 	char text[LIMIT_TEXT_BYTES + 1];
 	struct fault fault;
 
@@ -273,9 +238,6 @@ void request_answer(struct connection *c, const struct wire *w)
 			number, s->rank, s->run);
 		return;
 	}
-
-	struct participant *p = participant_of(r, s);
-
 	if (outcome == p->outcome)
 		return; /* reported twice */
 	p->outcome = (enum wire_outcome)outcome;
@@ -285,18 +247,17 @@ void request_answer(struct connection *c, const struct wire *w)
 
 void request_leave(struct session *s)
 {
-	struct control *control = s->control;
-	struct request *r = open_request(s);
-	struct participant *p = r ? participant_of(r, s) : NULL;
+	struct participant *p;
+	struct request *r = open_request(s, &p);
 
-	if (!p)
+	if (!r)
 		return;
-	for (struct session *other = next_of(control, 0, r->stream, r->run); other;
-		other = next_of(control, other->id + 1, r->stream, r->run))
-		if (other != s && is_participant(other, p))
+	for (struct session *other = next_of(s->control, 0, r->stream, r->run); other;
+		other = next_of(s->control, other->id + 1, r->stream, r->run))
+		if (other != s && participant_of(r, other) == p)
 			return; /* it has another ring */
 	p->outcome = WIRE_GONE;
-	pass_on(control, r, p, NULL);
+	pass_on(s->control, r, p, NULL);
 }
 
 void request_abandon(struct connection *c)
@@ -307,11 +268,7 @@ void request_abandon(struct connection *c)
 		return;
 	c->request = NULL;
 	r->asker = NULL;
-	if (r->fetched)
-		return;
-	log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": taken back: its operator has left",
-		r->number);
-	take_back(c->control, r);
+	take_back(c, r, ": its operator has left");
 }
 
 /* ---- queries of sessions and operators ---- */
@@ -319,7 +276,9 @@ void request_abandon(struct connection *c)
 void request_pending(struct connection *c, const struct wire *query)
 {
 	struct wire w = {.op = WIRE_REQUEST};
-	struct request *r = open_request(c->session);
+	struct participant *p;
+	struct request *r = open_request(c->session, &p);
+
 	wire_set(&w, WIRE_NUMBER, r ? r->number : 0);
 	wire_set_text(&w, WIRE_KIND, r ? r->kind : "");
 	wire_set_text(&w, WIRE_ARGS, r ? r->args : "");
@@ -352,10 +311,7 @@ void request_cancel(struct connection *c, const struct wire *w)
 	}
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_FETCHED, r->fetched);
-	if (!r->fetched) {
-		log_client(c->uid, LOG_NOTE, "request %" PRIu64 ": taken back", r->number);
-		take_back(c->control, r);
-	}
+	take_back(c, r, "");
 	connection_send(c, serial, &out);
 }
 
@@ -370,9 +326,9 @@ static unsigned name_runs(
 	size_t length = 0;
 
 	to[0] = 0;
-	for (const struct session *s = next_of(c->control, 0, stream, NULL); s && n <= RUNS_NAMED;
+	for (const struct session *s = next_of(c->control, 0, stream, NULL); s;
 		s = next_of(c->control, s->id + 1, stream, NULL)) {
-		if (!runs_may(c->control->config, c->uid, s->run) ||
+		if (n > RUNS_NAMED || !runs_may(c->control->config, c->uid, s->run) ||
 			next_of(c->control, 0, stream, s->run) != s)
 			continue;
 		length += (size_t)snprintf(to + length, room - length, "%s%s", n > 0 ? ", " : "",
@@ -444,7 +400,7 @@ static bool find_room(struct connection *c, const struct request *r, struct faul
 		"; rank %" PRIu64 " (pid %d on %s) has not answered%s",
 		r->run, (connection_now(c) - other->since_ms) / 1000, other->kind, other->number,
 		p->rank, (int)p->pid, p->host[0] ? p->host : "?",
-		waiting(other) > 1 ? ", nor have other ranks" : "");
+		with(other, 0) > 1 ? ", nor have other ranks" : "");
 }
 
 static bool read_request(
@@ -469,12 +425,14 @@ static bool read_request(
 	return find_run(c, r, w, fault) && find_room(c, r, fault);
 }
 
-/* Gives it its number, and shows it to all sessions of its run, which become participants. */
+/* Gives it its number, and shows it to all sessions of its run, which become participants. Replies
+ * to the operator, with a cursor of the run, for the mix before the request. */
 static void request_begin(struct connection *asker, struct request *r, uint64_t serial)
 {
 	struct control *control = asker->control;
-	struct session *s;
-	char line[400] = "";
+	struct wire out = {.op = WIRE_ASKED};
+	char line[400], cursor[LIMIT_CURSOR_BYTES];
+	size_t n = 0;
 
 	r->number = ++control->requests.last;
 	r->since_ms = connection_now(asker);
@@ -483,33 +441,26 @@ static void request_begin(struct connection *asker, struct request *r, uint64_t 
 	asker->request = r;
 	r->next = control->requests.first;
 	control->requests.first = r;
-	for (s = next_of(control, 0, r->stream, r->run); s;
+	for (struct session *s = next_of(control, 0, r->stream, r->run); s;
 		s = next_of(control, s->id + 1, r->stream, r->run)) {
+		if (n == 0)
+			n = cursor_encode(feed_cursor(s->feed), cursor, sizeof(cursor));
 		add_participant(r, s);
 		show(s);
 	}
-	for (size_t i = 0; i < sizeof(line) - 1 && r->args[i]; i++)
-		line[i] = r->args[i] == '\n' ? ' ' : r->args[i];
+	snprintf(line, sizeof(line), "%.*s", (int)sizeof(line) - 1, r->args);
+	for (char *end = line; (end = strchr(end, '\n'));)
+		*end = ' ';
 	log_client(asker->uid, LOG_NOTE,
 		"request %" PRIu64
 		" of uid %u (pid %d) for %u sessions of run %s on stream %s: %s %s",
 		r->number, (unsigned)asker->uid, (int)asker->pid, r->participants, r->run,
 		r->stream->config->name, r->kind, line);
-}
-
-/* Replies to the operator; with a cursor of the run, for the mix before the request. */
-static void reply(struct connection *c, const struct request *r)
-{
-	const struct session *s = next_of(c->control, 0, r->stream, r->run);
-	struct wire out = {.op = WIRE_ASKED};
-	char cursor[LIMIT_CURSOR_BYTES];
-
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_SESSIONS, r->participants);
 	wire_set_text(&out, WIRE_RUN, r->run);
-	wire_set_bytes(&out, WIRE_CURSOR, cursor,
-		cursor_encode(feed_cursor(s->feed), cursor, sizeof(cursor)));
-	connection_send(c, r->serial, &out);
+	wire_set_bytes(&out, WIRE_CURSOR, cursor, n);
+	connection_send(asker, serial, &out);
 }
 
 void request_new(struct connection *c, const struct wire *w)
@@ -521,12 +472,10 @@ void request_new(struct connection *c, const struct wire *w)
 	fault_set(&fault, FAULT_MEMORY, "request", "out of memory");
 	if (r && read_request(c, r, w, &fault)) {
 		request_begin(c, r, serial);
-		reply(c, r);
 		return;
 	}
 	counts_request(&c->control->counts, r ? r->kind : "", COUNTS_REFUSED);
-	if (r)
-		request_free(r);
+	free(r);
 	log_client(c->uid, LOG_WARNING, "request of uid %u (pid %d) refused: %s: %s",
 		(unsigned)c->uid, (int)c->pid, fault.field, fault.text);
 	connection_error(c, serial, &fault);
@@ -548,7 +497,7 @@ void requests_check(const struct requests *requests)
 	for (const struct request *r = requests->first; r; r = r->next) {
 		assert(r->number > 0 && r->number <= requests->last);
 		assert(r->stream && r->participants <= LIMIT_SESSIONS);
-		assert(waiting(r) > 0); /* otherwise it would have ended */
+		assert(with(r, 0) > 0); /* otherwise it would have ended */
 		assert(!r->asker || (r->asker->request == r && !r->asker->closing));
 		assert(find(requests, r->stream, r->run) == r); /* a run has one */
 		assert(!r->next || r->next->number < r->number);
