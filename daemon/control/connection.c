@@ -442,12 +442,6 @@ void connections_init(struct connections *all)
 	all->again.data = all;
 }
 
-void connections_stop(struct connections *all)
-{
-	assert(!all->first);
-	uv_close((uv_handle_t *)&all->again, NULL);
-}
-
 void connections_check(const struct connections *all)
 {
 	const struct connection *before = NULL;

@@ -62,8 +62,6 @@ struct connection {
 
 /* The caller has set loop and control. */
 void connections_init(struct connections *all);
-/* Closes the timer. Every connection must be gone. */
-void connections_stop(struct connections *all);
 
 /* Takes over the accepted socket @fd of @peer, and begins to receive. @user: see user_connect().
  * Out of memory, it is closed. */

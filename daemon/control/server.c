@@ -94,7 +94,13 @@ static void on_late(uv_timer_t *timer)
 	leave();
 }
 
-/* Closes the rest of the loop's handles after the last connection. Jobs keep the loop running. */
+static void unref_handle(uv_handle_t *handle, void *none)
+{
+	(void)none;
+	uv_unref(handle);
+}
+
+/* After the last connection, only jobs keep the loop running. */
 static void leave_if_done(struct server *server)
 {
 	if (!server->stopping || server->control.connections.first ||
@@ -102,13 +108,7 @@ static void leave_if_done(struct server *server)
 		return;
 	server->leaving = true;
 	uv_timer_start(&server->second, on_late, PATIENCE_MS, 0);
-	uv_unref((uv_handle_t *)&server->second);
-	uv_close((uv_handle_t *)&server->watchdog, NULL);
-	connections_stop(&server->control.connections);
-	uv_unref((uv_handle_t *)&server->news); /* the data thread uses it until it is stopped */
-	for (int i = 0; i < 2; i++)
-		uv_close((uv_handle_t *)&server->signal[i], NULL);
-	uv_close((uv_handle_t *)&server->hangup, NULL);
+	uv_walk(&server->loop, unref_handle, NULL);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -378,32 +378,28 @@ int server_run(const struct server_options *options)
 	control_init(&server->control, server);
 	uv_async_init(&server->loop, &server->news, on_news);
 	server->news.data = server;
-	if (!start(server, &fault)) {
+
+	bool started = start(server, &fault);
+
+	if (started) {
+		server->lonely_since_ms = uv_now(&server->loop);
+		server->control.started_ms = server->control.turned_ms = server->lonely_since_ms;
+		announce_ready(&server->control,
+			options->listener->path[0] ? options->listener->path : "systemd's socket");
+		notify_starting(false);
+		announce_state(&server->control, true);
+		serve(server);
+		users_free(&server->control.users);
+		data_thread_stop(server->control.data_thread);
+	} else {
 		notify_failed_start(fault.text);
-		uv_walk(&server->loop, close_handle, NULL);
-		uv_run(&server->loop, UV_RUN_DEFAULT);
-		uv_loop_close(&server->loop);
-		counts_free(&server->control.counts);
-		process_close(&server->control.process);
-		free(server);
-		return 1;
 	}
-	server->lonely_since_ms = uv_now(&server->loop);
-	server->control.started_ms = server->control.turned_ms = server->lonely_since_ms;
-	announce_ready(&server->control,
-		options->listener->path[0] ? options->listener->path : "systemd's socket");
-	notify_starting(false);
-	announce_state(&server->control, true);
-	serve(server);
-	users_free(&server->control.users);
-	data_thread_stop(server->control.data_thread);
-	uv_close((uv_handle_t *)&server->second, NULL);
-	uv_close((uv_handle_t *)&server->news, NULL);
+	uv_walk(&server->loop, close_handle, NULL);
 	uv_run(&server->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&server->loop);
 	requests_free(&server->control.requests);
 	counts_free(&server->control.counts);
 	process_close(&server->control.process);
 	free(server);
-	return 0;
+	return started ? 0 : 1;
 }

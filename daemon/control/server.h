@@ -2,25 +2,6 @@
  * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: a
  * session is what its client said at attach, and ends with its connection. The loop makes no
  * file-system call: libuv's pool makes them.
- *
- * The files of this room call each other downwards in this order:
- *
- *   server.c          the loop: signals, timers, news from the data thread
- *   accept.c          new clients
- *   reload.c          reads the config again, and executes the daemon again
- *   announce.c        the log line of the start, systemd's status line
- *   attach.c          begins a session
- *   status.c          replies to status queries; counts.c, process.c: counters, and /proc
- *   session.c         the life of a session; session_memory.c: its part of `memory:`
- *   twins.c           detects two processes that read for one rank
- *   connection.c      a client's socket: which function handles a message; the client's death
- *   users.c           limits each user's connections, memory, packets and files
- *   listen.c          the socket; closer.c: closes those of clients
- *   log.c             the log
- *   hang.c            storage that does not answer
- *   plan.c            remarks about streams
- *   data_thread.c     the thread of the engine and the reader
- *   state.c           runs, and their snapshots in state_dir
  */
 #ifndef TOKEND_SERVER_H
 #define TOKEND_SERVER_H
