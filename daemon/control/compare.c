@@ -75,59 +75,45 @@ static void compare_work(uv_work_t *work)
 		c->same = dataset_current(c->control->config, &s->dataset[d], &c->fault);
 }
 
-static void next(struct control *control);
-
 /* Back on the loop. */
 static void compare_done(uv_work_t *work, int status)
 {
 	struct comparison *c = work->data;
 	struct control *control = c->control;
 	struct compare_wait *wait, *following;
+	bool any = false;
 
 	(void)status;
 	for (wait = STAILQ_FIRST(&control->comparing.waiting); wait; wait = following) {
 		following = STAILQ_NEXT(wait, link);
 		if (wait->session->stream != c->stream)
 			continue;
+		any = true;
 		if (!c->same)
 			differ(control, wait, &c->fault);
 		go(control, wait, c->same);
 	}
+	if (!c->same && !any)
+		log_line(LOG_WARNING, "stream %s: %s: found after %d s; the next attach is refused",
+			c->stream->config->name, c->fault.text, COMPARE_MS / 1000);
 	c->stream = NULL;
-	next(control);
-}
-
-/* Begins the comparison that @s needs, unless it is running or others are. */
-static void begin(struct control *control, const struct session *s)
-{
-	struct comparison *c = NULL;
-
-	for (unsigned i = 0; i < COMPARE_MOST; i++) {
-		if (control->comparing.of[i].stream == s->stream)
-			return;
-		if (!control->comparing.of[i].stream)
-			c = &control->comparing.of[i];
-	}
-	if (!c)
-		return;
-	*c = (struct comparison){.control = control, .stream = s->stream};
-	c->work.data = c;
-	uv_queue_work(control->loop, &c->work, compare_work, compare_done);
-}
-
-static void next(struct control *control)
-{
-	struct compare_wait *wait;
-
-	STAILQ_FOREACH(wait, &control->comparing.waiting, link)
-	begin(control, wait->session);
 }
 
 void compare_begin(struct control *control, struct compare_wait *wait)
 {
-	wait->since_ms = uv_now(control->loop);
+	struct comparison *c = &control->comparing.of[wait->session->stream->slot];
+	uint64_t now = uv_now(control->loop);
+
+	if (!c->stream) {
+		*c = (struct comparison){
+			.control = control, .stream = wait->session->stream, .since_ms = now};
+		c->work.data = c;
+		uv_queue_work(control->loop, &c->work, compare_work, compare_done);
+	}
+	wait->since_ms = c->since_ms;
 	STAILQ_INSERT_TAIL(&control->comparing.waiting, wait, link);
-	begin(control, wait->session);
+	if (now - c->since_ms >= COMPARE_MS)
+		go(control, wait, true);
 }
 
 void compare_clock(struct control *control)

@@ -364,10 +364,21 @@ static void control_init(struct control *control, struct server *server)
 	process_open(&control->process);
 }
 
+/* A thread of libuv's pool for each stream, whose storage may hang, and its usual four. */
+static void size_pool(const struct config *config)
+{
+	char threads[16];
+
+	snprintf(threads, sizeof(threads), "%" PRIu32, config->streams + 4);
+	setenv("UV_THREADPOOL_SIZE", threads, true);
+}
+
 int server_run(const struct server_options *options)
 {
 	struct server *server = calloc(1, sizeof(*server));
 	struct fault fault;
+
+	size_pool(options->catalog->config);
 
 	if (!server || uv_loop_init(&server->loop) < 0) {
 		free(server);

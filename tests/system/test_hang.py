@@ -37,7 +37,7 @@ SLOW_MS = 2000  # after that, status and log name the shard
 CALLS = {"lookup": LOOKUP, "open": OPEN, "read": READ, "getattr": GETATTR}
 LOADER = """
 import sys, tokend
-next(tokend.Loader("far", 4, socket=sys.argv[1], rank=0, world=1, framework="numpy"))
+next(tokend.Loader(sys.argv[2], 4, socket=sys.argv[1], rank=0, world=1, framework="numpy"))
 """
 
 
@@ -86,6 +86,10 @@ class Scene:
         return Witness(
             self.daemon, self.rows[stream], stream, run=f"of-{stream}", micro=MICRO, slots=slots
         )
+
+    def loader(self, stream, **keys):
+        command = [sys.executable, "-c", LOADER, self.daemon.socket, stream]
+        return self.place.spawn(command, env=child_environment(), **keys)
 
     def slow(self, stream):
         sessions = status(self.daemon.socket)[0]
@@ -171,13 +175,29 @@ def test_a_dead_trainer_is_freed_while_its_reads_hang(scene):
 
 def test_a_loader_says_what_it_waits_for(scene):
     scene.mounts["far"].hang()
-    command = [sys.executable, "-c", LOADER, scene.daemon.socket]
-    loader = scene.place.spawn(command, stderr=subprocess.PIPE, text=True, env=child_environment())
+    loader = scene.loader("far", stderr=subprocess.PIPE, text=True)
     said = loader.stderr.readline()
     words = "stream far: waiting 2 s for position 0", " reads shard ", " dataset "
     assert has(said, *words), said
     loader.kill()
     scene.mounts["far"].answer()
+
+
+def test_no_attach_waits_for_the_storage_of_other_streams(scene):
+    """Two streams hang while the daemon compares their shards with those that it listed."""
+    loaders = []
+    for stream, mount in scene.mounts.items():
+        mount.hang(GETATTR)
+        loaders.append(scene.loader(stream))
+        assert wait_for(mount.held), "its shards are being compared"
+    for _ in range(3):
+        begin = time.monotonic()
+        near = scene.witness("near")
+        assert time.monotonic() - begin < 0.5 and near.step(20)
+        near.close()
+    for loader, mount in zip(loaders, scene.mounts.values(), strict=True):
+        loader.kill()
+        mount.answer()
 
 
 def test_a_server_that_dies_is_an_error(scene):
