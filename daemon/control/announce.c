@@ -1,7 +1,6 @@
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
-#include "daemon/control/status.h"
 #include "proto/version.h"
 
 #include <inttypes.h>

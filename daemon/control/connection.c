@@ -3,9 +3,7 @@
 #include "daemon/control/attach.h"
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
-#include "daemon/control/request.h"
 #include "daemon/control/state.h"
-#include "daemon/control/status.h"
 #include "proto/phrases.h"
 
 #include <assert.h>

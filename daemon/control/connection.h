@@ -8,10 +8,10 @@
 
 #include "daemon/control/listen.h"
 #include "daemon/control/log.h"
-#include "daemon/control/users.h"
 #include "proto/fault.h"
 #include "proto/wire.h"
 
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <uv.h>
 

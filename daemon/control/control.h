@@ -13,13 +13,148 @@
 #include "daemon/control/data_thread.h"
 #include "daemon/control/hang.h"
 #include "daemon/control/reload.h"
-#include "daemon/control/request.h"
 #include "daemon/control/session.h"
 #include "daemon/control/state.h"
-#include "daemon/control/status.h"
-#include "daemon/control/users.h"
+#include "daemon/store/store.h"
 
 #include <dirent.h>
+#include <jansson.h>
+
+/* ---- users.c: caps and rates of each user ---- */
+
+enum user_rate {
+	USER_PACKET, /* a packet, a KiB of one or of a reply, a new connection, a MiB of a ring */
+	USER_FILE,   /* written into state_dir */
+	USER_RATES,
+};
+
+struct user {
+	SLIST_ENTRY(user) others;
+	struct users *all;
+	uid_t uid;
+	unsigned connected;
+	uint64_t bytes;		     /* of rings */
+	int64_t used_us[USER_RATES]; /* until then, its tokens are used */
+};
+
+struct users {
+	const struct config *config; /* the newest one */
+	unsigned connections;	     /* at most */
+	SLIST_HEAD(, user) known;
+	unsigned present; /* users with connections */
+	uid_t web_uid;	  /* of tokend-web; -1: there is no such user */
+};
+
+/* Looks for the user of tokend-web.service, who may only ask for the status. */
+void users_find_web(struct users *users);
+void users_free(struct users *users);
+/* The user with @uid. NULL: out of memory. */
+struct user *user_of(struct users *users, uid_t uid);
+
+/* Counts a new connection of the user; @connected: all users' connections, including this one.
+ * False: too many. */
+bool user_connect(struct user *user, unsigned connected, struct fault *fault);
+void user_disconnect(struct user *user);
+/* May the user have @need more bytes of @total for rings? The caller counts them in ->bytes. */
+bool user_may_take(const struct user *user, uint64_t need, uint64_t total, struct fault *fault);
+
+/* Is a token left? */
+bool user_may(struct user *user, enum user_rate rate, uint64_t now_ms);
+/* The same for USER_FILE, with a fault. */
+bool user_may_write(struct user *user, uint64_t now_ms, enum fault_code code, struct fault *fault);
+/* Takes @n tokens. */
+void user_charge(struct user *user, enum user_rate rate, uint64_t n);
+
+/* ---- request.c: operators' changes of running jobs ---- */
+
+struct participant {
+	uint64_t rank, world, micro_batch, peer;
+	pid_t pid;
+	char host[LIMIT_NAME_BYTES + 1];
+	enum wire_outcome outcome; /* 0: none yet */
+};
+
+struct request {
+	struct request *next;
+	uint64_t number, since_ms;
+	const struct stream *stream;
+	char run[LIMIT_NAME_BYTES + 1];
+	char kind[16];
+	char args[WIRE_ARGS_BYTES];
+	struct connection *asker; /* the operator, who waits for answers; NULL: has left */
+	uint64_t serial;	  /* of the asker's query */
+	bool fetched;		  /* by a session */
+	bool has_cursor;	  /* a WIRE_DONE arrived */
+	uint64_t cursor;	  /* hash of that of the first one */
+	unsigned participants;
+	struct participant participant[LIMIT_SESSIONS];
+};
+
+struct requests {
+	struct request *first; /* the open ones */
+	uint64_t last;	       /* number of the newest one */
+};
+
+void requests_init(struct requests *requests);
+void requests_free(struct requests *requests);
+
+/* Asserts the invariants between turns of the loop. */
+void requests_check(const struct requests *requests);
+
+/* Handlers. The first three are for attached connections. */
+void request_pending(struct connection *c, const struct wire *w);
+void request_describe(struct connection *c, const struct wire *w);
+void request_answer(struct connection *c, const struct wire *w);
+void request_new(struct connection *c, const struct wire *w);
+void request_cancel(struct connection *c, const struct wire *w);
+
+/* A session has attached: shows it the open request of its run, unless it has answered that
+ * already. */
+void request_join(struct session *session);
+/* A session ends that was fed. */
+void request_leave(struct session *session);
+/* A connection closes. If it is an operator's, its request is taken back unless it was fetched. */
+void request_abandon(struct connection *c);
+/* Number of the request that this session has not answered, or 0. */
+uint64_t request_number(const struct session *session);
+
+/* ---- status.c: the state of the daemon as one JSON document ---- */
+
+enum { STATUS_STORES = 64 }; /* buckets with rates, and in a status */
+
+/* The present state of sessions. */
+struct stream_gauges {
+	unsigned sessions, waiting;
+	uint64_t slots, ready;	      /* batches, of all rings */
+	uint64_t least_ready;	      /* of one ring */
+	uint64_t published, released; /* batches */
+	uint64_t full_ms;	      /* the longest: struct session */
+	uint64_t store_wait_ms;	      /* the longest */
+};
+
+/* Counters of a bucket at a time. */
+struct store_sample {
+	uint64_t ms; /* uv_now(); 0: none */
+	uint64_t requests, bytes, retries, first_byte[STORE_TIMES];
+};
+
+struct store_reports {
+	struct stores *stores; /* NULL: there are none */
+	struct {
+		struct store_sample older, newer;
+	} of[STATUS_STORES]; /* by the bucket's number */
+};
+
+/* Handles a status message. */
+void status_reply(struct connection *c, const struct wire *w);
+/* Of the sessions of a stream; NULL: of all, without waits for stores. */
+struct stream_gauges status_gauges(const struct control *control, const struct stream *stream);
+/* Takes samples for the rates of stores. Once a second. */
+void status_clock(struct store_reports *r, uint64_t now_ms);
+/* The state of the cache, or null. The caller owns it. @public: without its directory. */
+json_t *status_cache(const struct store_reports *r, bool public);
+
+/* ---- all parts ---- */
 
 /* Figures of the daemon's own process, from /proc. The files are opened once, at the start, so that
  * the loop opens none. */

@@ -1,5 +1,15 @@
-#include "daemon/control/request.h"
-
+/*
+ * A request is an operator's change of a running job. The run's sessions at this daemon see the
+ * request's number in their rings, and fetch its text. Daemons do not talk to each other: the
+ * trainers' own all-reduce carries a request to ranks on other nodes
+ * (client/python/tokend/control.py). The daemon does not interpret a request: it knows the
+ * participants, and passes their answers to the operator. A participant is a rank and peer of the
+ * run; its ring and connection may change meanwhile, because carrying out a request may need a
+ * seek.
+ *
+ * A request ends when every participant has answered or is gone. It can be taken back as long as no
+ * session has fetched it. A run has one request at a time. All on the loop.
+ */
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "proto/phrases.h"

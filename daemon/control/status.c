@@ -1,10 +1,11 @@
 /*
+ * The state of the daemon as one JSON document, which tokctl status, top, metrics and serve read
+ * (wire.h: status). It is made anew for each query. On the loop.
+ *
  * The document is a list of items, {"session": {…}} and the like, in an order that depends on the
  * config only. A page is as many of them as fit in a packet; the next page goes on with the next
  * item. Nothing outlives the reply.
  */
-#include "daemon/control/status.h"
-
 #include "daemon/control/control.h"
 #include "proto/version.h"
 

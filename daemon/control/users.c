@@ -1,5 +1,14 @@
-#include "daemon/control/users.h"
-
+/*
+ * Caps and rates of each user. All on the loop.
+ *
+ * While allow_uids: and admin_uids: list several users, each of them gets at most half of the
+ * connections and half of the memory for rings. Root and the daemon's own user have no such cap,
+ * and a few connections are reserved for them. tokend-web has two connections of its own.
+ *
+ * Rates are token buckets. While a user has no token left, its packets wait in their sockets, and
+ * others are served. A single user that is connected has no limit.
+ */
+#include "daemon/control/control.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
