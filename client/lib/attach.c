@@ -236,7 +236,7 @@ static int search_connect(struct tokend *t, const struct target *target, struct 
 /* 1: a feed is in t->packet, 0: continue, or an error. */
 static int search_receive(struct tokend *t, struct search *s)
 {
-	const struct wire *w = &t->packet->wire;
+	const struct wire *w = &t->packet.wire;
 	int r;
 
 	switch (message_next(t, s->fd)) {
@@ -324,7 +324,7 @@ static int attach_step(struct tokend *t, const struct target *target, struct sea
 static int attach_feed(
 	struct tokend *t, const struct target *target, struct mapping **m, struct cursor *cursor)
 {
-	struct packet *p = t->packet;
+	struct packet *p = &t->packet;
 	struct wire_bytes bytes = wire_bytes(&p->wire, WIRE_CURSOR);
 	struct fault fault;
 

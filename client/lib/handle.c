@@ -200,14 +200,6 @@ static bool make_fork_page(struct tokend *t)
 	return true;
 }
 
-static bool make_buffers(struct tokend *t)
-{
-	t->packet = malloc(sizeof(*t->packet));
-	if (t->packet)
-		t->packet->fds = 0;
-	return t->packet && make_fork_page(t);
-}
-
 /* Finds the socket. With a config alone, `tokctl start` does. */
 static int find(struct tokend *t, const struct tokend_options *o, uint32_t connect_ms)
 {
@@ -248,7 +240,7 @@ static int attach(struct tokend *t)
 		r = attach_check(t, &target);
 	if (r < 0)
 		return r;
-	if (!make_buffers(t))
+	if (!make_fork_page(t))
 		return handle_memory(t);
 	if (!o->deadline_ms)
 		t->options.deadline_ms = DEADLINE_MS;
@@ -323,9 +315,8 @@ void tokend_detach(struct tokend *t)
 	cursor_free(&t->origin);
 	cursor_free(&t->undo.origin);
 	free(t->config);
-	if (t->packet && ours)
-		packet_close(t->packet);
-	free(t->packet);
+	if (ours)
+		packet_close(&t->packet);
 	free(t->skip);
 	free(t);
 }

@@ -2,7 +2,7 @@
  * The library's own header. Files may call each other:
  *
  *   handle.c    errors, attach and detach, shape      link.c      packets, sockets, trust (link.h)
- *   find.c      waiting for a daemon, its warnings    start.c     the private daemon of a config
+ *   wait.c      waiting, and the warnings of that     start.c     the private daemon of a config
  *   attach.c    attach, also to a daemon that came back
  *   map.c       mapped rings, held batches            next.c      the next batch
  *   query.c     queries: a checkpoint, the stream     position.c  cursor, commit, seek
@@ -153,7 +153,7 @@ struct tokend {
 	int64_t slowed;	      /* ns: when a slow batch came that was warned of; 0: never */
 	struct search search; /* for a lost daemon */
 	uint64_t mappings, reattached, lost_wakes, waited_ns, batches;
-	struct packet *packet;
+	struct packet packet;
 	uint8_t bytes[LIMIT_CURSOR_BYTES]; /* for an attach */
 	uint8_t saved[LIMIT_CURSOR_BYTES]; /* for a checkpoint, which may have to attach first */
 	uint8_t out[LIMIT_PACKET_BYTES];
@@ -206,7 +206,7 @@ enum tokend_error error_of(enum fault_code code);
 /* Writes "field: text" to @line, unless it is NULL. Returns error_of(fault->code). */
 enum tokend_error error_line(const struct fault *fault, char *line, size_t line_bytes);
 
-/* ---- find.c ---- */
+/* ---- wait.c ---- */
 
 #define WAIT_MS INT64_C(1000000) /* ns */
 #define FOREVER (INT64_MAX / 2)	 /* ns, for a wait without a limit */

@@ -30,7 +30,7 @@ uint64_t tokend_request_number(const struct tokend *t)
 int tokend_request(struct tokend *t, struct tokend_request *request)
 {
 	const struct wire pending = {.op = WIRE_PENDING};
-	const struct wire *w = &t->packet->wire;
+	const struct wire *w = &t->packet.wire;
 	int r = handle_usable(t);
 
 	memset(request, 0, sizeof(*request));

@@ -26,7 +26,7 @@ static enum fault_code code_of(const struct wire *w)
 
 int message_refused(struct tokend *t)
 {
-	const struct wire *w = &t->packet->wire;
+	const struct wire *w = &t->packet.wire;
 	struct wire_bytes field = wire_bytes(w, WIRE_FIELD), text = wire_bytes(w, WIRE_TEXT);
 	char name[FAULT_FIELD_BYTES];
 	struct fault fault;
@@ -46,7 +46,7 @@ int message_unknown(struct tokend *t, const char *what)
 
 int message_invalid(struct tokend *t)
 {
-	const struct fault *fault = &t->packet->fault;
+	const struct fault *fault = &t->packet.fault;
 	char what[sizeof(fault->field) + sizeof(fault->text) + 2];
 
 	snprintf(what, sizeof(what), "%s: %s", fault->field, fault->text);
@@ -56,15 +56,15 @@ int message_invalid(struct tokend *t)
 enum link_event message_next(struct tokend *t, int fd)
 {
 	for (;;) {
-		enum link_event what = link_receive(fd, t->packet);
+		enum link_event what = link_receive(fd, &t->packet);
 		struct wire_bytes text;
 		char line[LIMIT_TEXT_BYTES];
 
 		if (what == LINK_WAKE)
 			continue;
-		if (what != LINK_MESSAGE || t->packet->wire.op != WIRE_WARNING)
+		if (what != LINK_MESSAGE || t->packet.wire.op != WIRE_WARNING)
 			return what;
-		text = wire_bytes(&t->packet->wire, WIRE_TEXT);
+		text = wire_bytes(&t->packet.wire, WIRE_TEXT);
 		snprintf(line, sizeof(line), "%.*s", (int)text.n, text.at);
 		handle_tell(t, line);
 	}
@@ -108,7 +108,7 @@ int query_listen(struct tokend *t)
 	int r;
 
 	while ((r = receive(t)) == 1)
-		if (is_end(&t->packet->wire))
+		if (is_end(&t->packet.wire))
 			return handle_latch(t, message_refused(t));
 	return r;
 }
@@ -156,7 +156,7 @@ static int send_query(struct tokend *t, const struct wire *wire, struct waiting 
  * an error. */
 static int take_reply(struct tokend *t, enum wire_op reply)
 {
-	enum wire_op op = t->packet->wire.op;
+	enum wire_op op = t->packet.wire.op;
 
 	if (op == reply)
 		return 1;
@@ -179,8 +179,8 @@ static int await(struct tokend *t, enum wire_op reply, struct waiting *w)
 			r = receive(t);
 		if (r < 0 || t->fd < 0)
 			return r;
-		if (r == 1 && (wire_number(&t->packet->wire, WIRE_SERIAL) == t->serial ||
-				      is_end(&t->packet->wire)))
+		if (r == 1 && (wire_number(&t->packet.wire, WIRE_SERIAL) == t->serial ||
+				      is_end(&t->packet.wire)))
 			return take_reply(t, reply);
 	}
 }
@@ -229,7 +229,7 @@ int tokend_checkpoint(struct tokend *t, const char *tag, char *path, size_t path
 	wire_set_bytes(&checkpoint, WIRE_CURSOR, t->saved, (size_t)n);
 	r = query(t, &checkpoint, WIRE_SAVED);
 	if (r == 0 && path && path_bytes) {
-		struct wire_bytes saved = wire_bytes(&t->packet->wire, WIRE_PATH);
+		struct wire_bytes saved = wire_bytes(&t->packet.wire, WIRE_PATH);
 
 		snprintf(path, path_bytes, "%.*s", (int)saved.n, saved.at);
 	}
@@ -246,7 +246,7 @@ int64_t tokend_stream(struct tokend *t, void *cursor, size_t capacity)
 	if (r < 0)
 		return r;
 
-	struct wire_bytes bytes = wire_bytes(&t->packet->wire, WIRE_CURSOR);
+	struct wire_bytes bytes = wire_bytes(&t->packet.wire, WIRE_CURSOR);
 
 	if (bytes.n > capacity)
 		return handle_fail(t, TOKEND_EMEMORY, "capacity",

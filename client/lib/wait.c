@@ -1,9 +1,5 @@
-/*
- * Waiting, and the warnings of a call that waits.
- */
+/* Waiting, and the warnings of a call that waits. */
 #include "client/lib/handle.h"
-
-#include "proto/phrases.h"
 
 #include <errno.h>
 #include <inttypes.h>
