@@ -2,10 +2,11 @@
 
 import json
 import os
+import signal
 import time
 
 from .process import TOKCTL, TOKEND, run
-from .wait import LONG, wait_for
+from .wait import LONG, wait_for, wait_until
 
 
 class Daemon:
@@ -65,6 +66,12 @@ class Daemon:
         """Sends SIGTERM; returns the exit code."""
         self.process.terminate()
         return self.process.wait(LONG)
+
+    def reload(self):
+        """Sends SIGHUP; returns once it has executed itself and is ready."""
+        ready = self.log().count("ready at")
+        self.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.log().count("ready at") > ready, "the daemon is ready again")
 
     def fds(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))

@@ -184,7 +184,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 	until_true test -e /srv/trainer/0.step -a -e /srv/trainer/1.step
 	go_on
 
-	# A new dataset and a new stream, by a reload. The trainers' sessions stay.
+	# A new dataset and a new stream, by a reload. The trainers attach again.
 	cat >>$config <<-YAML
 		      - {name: books, path: /data/books, dtype: u16, weight: 0}
 		  books:
@@ -196,7 +196,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 	systemctl reload tokend
 	until_true status_is '2 sessions, 2 streams'
 	tokctl cat books --rank 0 --world 1 --micro 4 --batches 100 | wc -c
-	[ "$(property MainPID)" = "$before" ] && sessions 2
+	[ "$(property MainPID)" = "$before" ] && until_true sessions 2
 	go_on
 
 	# A job of Slurm. Its prolog starts a daemon for the user bob.

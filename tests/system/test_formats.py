@@ -85,10 +85,13 @@ def check_rows(how, daemon, config, name, shards, world=2):
 
 @pytest.mark.parametrize("listed", [False, True], ids=["", "manifests"])
 def test_rows_are_what_their_writers_got(place, written, manifests, mode, listed):
+    """Also by a daemon that executed itself, which takes the datasets from its former image."""
     io, direct = mode
     about = streams(written, manifests if listed else ())
     config = place.config(io=io, direct=direct, streams=about)
     daemon = Daemon(place, config)
+    if not direct:
+        daemon.reload()
     for name in streams(written):
         check_rows((mode, listed), daemon, config, name, written[1][name.removesuffix("-marked")])
     assert daemon.stop() == 0
