@@ -214,7 +214,7 @@ def test_a_reload_and_a_stop_do_not_wait_for_a_store(site):
         gone.close()
         wait_until(lambda: site.daemon.rings() == 0, "the ring is still there")
         site.daemon.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "starting again with it" in site.daemon.log(), "the config was not read again")
+        wait_until(lambda: "was read again" in site.daemon.log(), "the config was not read again")
     with site.loader("opened", run="new") as new:
         digest(new, 10)
     with site.hanging():
