@@ -148,36 +148,26 @@ static int request_wake(struct tokend *t)
 	return TOKEND_EAGAIN;
 }
 
-/* Published batches are returned before any error. */
-static int find_slot(struct tokend *t)
-{
-	for (bool again = false;; again = true) {
-		int r = look_for_batch(t);
-
-		if (r != TOKEND_EAGAIN)
-			return r;
-		if (again)
-			return request_wake(t);
-		r = t->fd < 0 ? revive(t, false) : query_listen(t);
-		if (r < 0 && !t->failed)
-			return r;
-	}
-}
-
-/* The same, but waits. */
-static int await_slot(struct tokend *t)
+/* Looks for a batch, and waits for it if @wait. Published batches are returned before any error. */
+static int find_slot(struct tokend *t, bool wait)
 {
 	struct waiting slow = {0};
 
 	slow_begin(t, &slow);
-	for (;;) {
+	for (bool again = false;; again = true) {
 		int r = look_for_batch(t);
 
+		if (r == 1 && slow_over(t, &slow) < 0)
+			return TOKEND_EAGAIN;
 		if (r != TOKEND_EAGAIN)
-			return r == 1 && slow_over(t, &slow) < 0 ? TOKEND_EAGAIN : r;
+			return r;
+		if (again && !wait)
+			return request_wake(t);
 		if (t->fd < 0) {
-			r = revive(t, true);
+			r = revive(t, wait);
 			slow_begin(t, &slow);
+		} else if (!wait) {
+			r = query_listen(t);
 		} else {
 			r = slow_look(t, &slow);
 			if (r == 0)
@@ -258,7 +248,7 @@ static int wait_for_batch(struct tokend *t)
 	if (r == TOKEND_EAGAIN) {
 		int64_t begin = wait_now();
 
-		r = await_slot(t);
+		r = find_slot(t, true);
 		t->waited_ns += (uint64_t)(wait_now() - begin);
 	}
 	return r;
@@ -276,7 +266,7 @@ int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait)
 	int r = wait ? wait_for_batch(t) : handle_usable(t);
 
 	if (!wait && r == 0)
-		r = find_slot(t);
+		r = find_slot(t, false);
 	if (r == 1)
 		describe(t, batch);
 	return r;
@@ -290,7 +280,7 @@ int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 	int r = handle_usable(t);
 
 	if (r == 0)
-		r = find_slot(t);
+		r = find_slot(t, false);
 	return r == 1 ? take(t, batch) : r;
 }
 

@@ -193,26 +193,23 @@ void start_end(struct tokend *t)
 	s->pid = 0;
 }
 
-/* The daemon's socket, or a failure. */
+/* Takes the daemon's socket, or fails. */
 static int take_output(struct tokend *t, char *text)
 {
-	char *path = NULL, *last = "", *line, *rest = text;
+	const char *path = NULL, *last = "";
 	bool private = false;
 
-	while ((line = strsep(&rest, "\n"))) {
-		bool shared = strncmp(line, "shared ", 7) == 0;
+	for (char *line, *rest = text; (line = strsep(&rest, "\n"));) {
+		bool is_private = strncmp(line, "private ", 8) == 0;
 
-		private |= strncmp(line, "private ", 8) == 0;
-		if (!path && (shared || private)) {
+		if (!path && (is_private || strncmp(line, "shared ", 7) == 0)) {
 			path = strchr(line, ' ') + 1;
+			private = is_private;
 			if (last[0])
 				handle_tell(t, last);
 			last = "";
 		} else if (line[0]) {
-			bool own = strncmp(line, "tokctl: ", 8) == 0 ||
-				   strncmp(line, "tokend: ", 8) == 0;
-
-			last = line + (own ? 8 : 0);
+			last = line + (strncmp(line, "tokctl: ", 8) == 0 ? 8 : 0);
 		}
 	}
 	if (last[0] || !path || strlen(path) >= sizeof(t->socket))

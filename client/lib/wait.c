@@ -100,12 +100,13 @@ int waiting_say(struct tokend *t, struct waiting *w, int64_t end, const char *su
 int waiting_over(struct tokend *t, struct waiting *w)
 {
 	char line[LIMIT_TEXT_BYTES];
-	int r = 0;
+	int r;
 
+	if (!w->said)
+		return 0;
 	snprintf(line, sizeof(line), "socket: waited %" PRId64 " s for the daemon at %s; goes on",
 		waited(w), t->socket);
-	if (w->said)
-		r = warn(t, w, line);
+	r = warn(t, w, line);
 	w->said = false;
 	return r;
 }
