@@ -206,17 +206,13 @@ static bool read_windows(const struct stream *s, struct reader *reader, struct w
 static bool check_windows(const struct stream *s, struct reader *reader)
 {
 	uint64_t n = s->config->seq_len + s->config->extra;
-	struct window window = {.tokens = calloc(n, s->token_bytes),
-		.start = calloc(n, sizeof(*window.start)),
-		.loss_mask = calloc(n, 1)};
-	bool memory = window.tokens && window.start && window.loss_mask;
+	uint32_t *memory = calloc(n, 4 + 4 + 1); /* tokens, starts, mask */
+	struct window window = {memory, 0, memory + n, (uint8_t *)(memory + 2 * n)};
 	bool fine = memory && read_windows(s, reader, &window);
 
 	if (!memory)
 		log_line(LOG_ERROR, "out of memory");
-	free(window.tokens);
-	free(window.start);
-	free(window.loss_mask);
+	free(memory);
 	return fine;
 }
 
