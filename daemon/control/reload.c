@@ -245,7 +245,8 @@ static void on_pause(uv_timer_t *timer)
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
 
 	if (!busy.any && !jobs) {
-		execute(r);
+		if (fits_sessions(r)) /* now, because others may have attached */
+			execute(r);
 	} else if (uv_now(r->control->loop) - r->paused_ms < PAUSE_MS) {
 		return;
 	} else {
@@ -267,7 +268,7 @@ static void reload_done(uv_work_t *work, int status)
 	(void)status;
 	if (r->stopped) {
 		give_up(r);
-	} else if (!r->checked || !fits_sessions(r)) {
+	} else if (!r->checked) {
 		refuse(r);
 	} else {
 		r->paused_ms = uv_now(r->control->loop);

@@ -1,7 +1,7 @@
 /*
- * A reload: libuv's pool reads the config and opens all that it names, as a start does. If live
- * sessions fit in, the loop waits until nothing is read or written, and the process executes itself
- * with the listening and lock descriptors. Trainers attach again, as after a crash, and take
+ * A reload: libuv's pool reads the config and opens all that it names, as a start does. The loop
+ * waits until nothing is read or written. If live sessions fit in, the process executes itself with
+ * the listening and lock descriptors. Trainers attach again, as after a crash, and take
  * batches from their rings meanwhile. A config that is refused, storage that does not answer, or
  * execve() that fails changes nothing.
  *
