@@ -273,20 +273,13 @@ static void send_feed(struct attach_job *job)
 	ring_memory_close_fds(&s->memory);
 }
 
-/* Logs that a ring could not be put on its client's NUMA node. */
-static void log_node(struct session *s)
+/* Containers forbid it; then the ring is where the kernel puts it. */
+static void log_node(const struct session *s)
 {
-	struct sessions *all = &s->control->sessions;
-	int error = s->memory.node_error;
-
-	if (error == 0 || (error != EINVAL && all->nodes_forbidden))
-		return;
-	all->nodes_forbidden |= error != EINVAL;
-	log_client(s->connection->uid, LOG_NOTE,
-		"pid %d: its ring cannot be put on NUMA node %" PRIu64 ": %s%s",
-		(int)s->connection->pid, s->node,
-		error == EINVAL ? "no such node" : strerror(error),
-		error == EINVAL ? "" : "; later failures are not logged");
+	if (s->memory.node_error == EINVAL)
+		log_client(s->connection->uid, LOG_NOTE,
+			"pid %d: its ring cannot be put on NUMA node %" PRIu64 ": no such node",
+			(int)s->connection->pid, s->node);
 }
 
 enum { DOUBTS_MOST = 8 }; /* a socket does not hold a warning for each of many datasets */
@@ -313,12 +306,12 @@ static void warn_one(void *context, const struct stream *s, bool doubt, const ch
 static void warn(struct attach_job *job)
 {
 	struct session *s = job->session;
-	bool seeks = twins_join(s);
 	char text[LIMIT_TEXT_BYTES];
 
+	twins_join(s);
 	if (s->again || s->helper || s->rank > 0 || s->peer > 0) /* once a job */
 		return;
-	if (!seeks)
+	if (!s->replaces)
 		plan_tell(s->stream, &(struct doubts){s->connection, 0}, warn_one);
 	if (s->mix_told || !plan_mix_differs(s->stream, &job->cursor, s->run, text, sizeof(text)))
 		return;

@@ -82,8 +82,8 @@ void connection_error(struct connection *c, uint64_t serial, const struct fault 
 /* Logs and sends an error, and closes. */
 void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault);
 /* The same, unasked, about @subject. */
-void connection_refuse_about(
-	struct connection *c, const struct log_subject *subject, const struct fault *fault);
+void connection_refuse_about(struct connection *c, uint64_t serial,
+	const struct log_subject *subject, const struct fault *fault);
 
 void connection_close(struct connection *c);
 /* Frees a closed connection that has no handle, job or session left. Call it when one of them ends.

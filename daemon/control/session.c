@@ -73,7 +73,10 @@ static void unmap_work(uv_work_t *work)
 {
 	struct session *s = work->data;
 
-	ring_memory_free(&s->memory);
+	if (s->vacating)
+		ring_memory_vacate(&s->memory);
+	else
+		ring_memory_free(&s->memory);
 }
 
 static void unmap_done(uv_work_t *work, int status)
@@ -83,8 +86,22 @@ static void unmap_done(uv_work_t *work, int status)
 
 	(void)status;
 	c->jobs--;
-	session_free(s);
-	connection_settle(c);
+	if (!s->vacating) {
+		session_free(s);
+		connection_settle(c);
+		return;
+	}
+	session_release(s);
+	s->vacating = false;
+	if (!s->fed)
+		session_end(s);
+}
+
+static void unmap(struct session *s)
+{
+	s->connection->jobs++;
+	s->unmap.data = s;
+	uv_queue_work(s->control->loop, &s->unmap, unmap_work, unmap_done);
 }
 
 void session_end(struct session *s)
@@ -92,9 +109,7 @@ void session_end(struct session *s)
 	assert(!s->fed && s->connection->closing);
 	feed_free(s->feed);
 	s->feed = NULL;
-	s->connection->jobs++;
-	s->unmap.data = s;
-	uv_queue_work(s->control->loop, &s->unmap, unmap_work, unmap_done);
+	unmap(s);
 }
 
 /* From now on status_gauges() leaves it out. */
@@ -150,7 +165,7 @@ static void send_failure(struct session *s, const struct data_thread_failure *f)
 	s->control->sessions.failures++;
 	if (f->fault.code == FAULT_CHANGED)
 		s->control->comparing.stopped[s->stream->slot] = true;
-	connection_refuse_about(s->connection, &subject, &fault);
+	connection_refuse_about(s->connection, 0, &subject, &fault);
 }
 
 static void refuse_hostile(struct connection *c)
@@ -183,44 +198,13 @@ void session_news(struct control *control, uint32_t id, unsigned news)
 	}
 }
 
-/* In the pool. */
-static void vacate_work(uv_work_t *work)
-{
-	struct session *s = work->data;
-
-	ring_memory_vacate(&s->memory);
-}
-
-static void vacate_done(uv_work_t *work, int status)
-{
-	struct session *s = work->data;
-	struct connection *c = s->connection;
-
-	(void)status;
-	c->jobs--;
-	session_release(s);
-	s->vacating = false;
-	if (!s->fed)
-		session_end(s);
-}
-
 /* The client is gone, and storage does not answer: frees the ring's memory without waiting. */
 static void give_back(struct session *s)
 {
 	if (++s->leaving_s != LEAVING_MOST_S)
 		return;
 	s->vacating = true;
-	s->connection->jobs++;
-	s->unmap.data = s;
-	uv_queue_work(s->control->loop, &s->unmap, vacate_work, vacate_done);
-}
-
-static void note_again(const struct session *s)
-{
-	char bytes[LIMIT_CURSOR_BYTES];
-	size_t n = cursor_encode(feed_cursor(s->feed), bytes, sizeof(bytes));
-
-	state_attached(s, bytes, n);
+	unmap(s);
 }
 
 /*
@@ -230,10 +214,12 @@ static void note_again(const struct session *s)
  */
 static void note_outlived(struct session *s, uint64_t now_ms)
 {
+	char bytes[LIMIT_CURSOR_BYTES];
+
 	if (s->outlived_ms == 0 || now_ms - s->outlived_ms < OUTLIVED_MS)
 		return;
 	s->outlived_ms = 0;
-	note_again(s);
+	state_attached(s, bytes, cursor_encode(feed_cursor(s->feed), bytes, sizeof(bytes)));
 }
 
 void session_clock(struct session *s, uint64_t now_ms)

@@ -60,10 +60,9 @@ struct sessions {
 	uint32_t n;
 	uint64_t staging_bytes; /* of the reader, included in memory_bytes */
 	uint64_t memory_bytes;	/* rings and staging, in use or promised */
-	uint64_t lent_bytes;  /* the part of it that memory: does not count: see session_memory.h */
-	uint64_t lost_wakes;  /* of sessions that have ended */
-	uint64_t failures;    /* sessions stopped by a shard */
-	bool nodes_forbidden; /* mbind() is forbidden, and that was logged */
+	uint64_t lent_bytes; /* the part of it that memory: does not count: see session_memory.h */
+	uint64_t lost_wakes; /* of sessions that have ended */
+	uint64_t failures;   /* sessions stopped by a shard */
 };
 
 /* Makes a session for @c. NULL: LIMIT_SESSIONS are in use, or out of memory. */

@@ -27,15 +27,14 @@ static bool same_rank(const struct session *a, const struct session *b)
 	       !a->connection->closing && !b->connection->closing && strcmp(a->run, b->run) == 0;
 }
 
-/* Another session for the rank of @s, of the same process or of a different one; or NULL. @fed:
- * only one that is fed. */
-static struct session *find(const struct session *s, bool of_same_process, bool fed)
+/* A session of another process for the rank of @s, or NULL. @fed: only one that is fed. */
+static struct session *find(const struct session *s, bool fed)
 {
 	for (uint32_t i = 0; i < LIMIT_SESSIONS; i++) {
 		struct session *other = s->control->sessions.of[i];
 
 		if (other && other != s && (other->fed || !fed) && same_rank(s, other) &&
-			same_process(s->connection, other->connection) == of_same_process)
+			!same_process(s->connection, other->connection))
 			return other;
 	}
 	return NULL;
@@ -54,7 +53,7 @@ static void name_process(char *to, size_t capacity, const struct connection *c)
 
 bool twins_allow(const struct session *s, struct fault *fault)
 {
-	const struct session *other = s->strict && !s->helper ? find(s, false, false) : NULL;
+	const struct session *other = s->strict && !s->helper ? find(s, false) : NULL;
 	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80];
 
 	if (!other)
@@ -93,7 +92,7 @@ static void warn(struct session *s, const struct session *other)
 
 static void look(struct session *s)
 {
-	struct session *other = find(s, false, true);
+	struct session *other = find(s, true);
 
 	if (!other)
 		return;
@@ -102,21 +101,18 @@ static void look(struct session *s)
 		warn(other, s);
 }
 
-bool twins_join(struct session *s)
+void twins_join(struct session *s)
 {
-	const struct session *former = find(s, true, true);
+	struct session *former = s->replaces;
 
-	s->sought = s->replaces != NULL;
-	if (s->replaces)
-		s->replaces->left = true;
 	s->fed_since_ms = uv_now(s->control->loop);
 	if (!former) /* otherwise a seek: do not warn again */
-		return false;
+		return;
+	former->left = true;
 	s->sought = true;
 	s->fed_since_ms = former->fed_since_ms;
 	s->twin_told = former->twin_told;
 	s->mix_told = former->mix_told;
-	return true;
 }
 
 void twins_joined(struct session *s)

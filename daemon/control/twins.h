@@ -16,8 +16,8 @@
 /* May @s attach? False (FAULT_ATTACH, passing): it is strict, and another process reads for its
  * rank. */
 bool twins_allow(const struct session *s, struct fault *fault);
-/* @s is fed now. True: its process had another session, whose warnings it inherits. */
-bool twins_join(struct session *s);
+/* @s is fed now, and inherits the warnings of the session that it replaces. */
+void twins_join(struct session *s);
 /* The client of @s got its feed. May close the connection. */
 void twins_joined(struct session *s);
 /* Call once a second. May close the connection. */
