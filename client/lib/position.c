@@ -104,7 +104,8 @@ int tokend_commit(struct tokend *t, uint64_t next)
 		if (t->skip[done].from == t->committed)
 			t->committed = t->skip[done].to;
 	t->skips -= done;
-	memmove(t->skip, t->skip + done, t->skips * sizeof(*t->skip));
+	if (done > 0)
+		memmove(t->skip, t->skip + done, t->skips * sizeof(*t->skip));
 	return 0;
 }
 
