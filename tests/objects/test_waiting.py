@@ -47,7 +47,8 @@ class Site:
     """A store, a proxy that hangs, a daemon, and the same shards on the disk."""
 
     def __init__(self, place, store, proxy):
-        self.place, self.proxy, self.streams = place, proxy, {}
+        self.place, self.proxy, self.store, self.streams = place, proxy, store, {}
+        self.endpoint = proxy.endpoint
         for name, (directory, fetch) in STREAMS.items():
             listed = store.manifest(f"corpus/{directory}/", place.file(f"{directory}.jsonl"))
             far = {"manifest": listed, "fetch": fetch, "piece": 64 << 10}
@@ -61,7 +62,7 @@ class Site:
         return {"seed": 1, "seq_len": SEQ, "extra": 1, "datasets": [dataset]}
 
     def write(self):
-        stores = {"lab": {"endpoint": self.proxy.endpoint}}
+        stores = {"lab": {"endpoint": self.endpoint}}
         cache = {"dir": self.place.file("cache"), "size": 64 << 20}
         self.config = self.place.config(
             stores=stores, memory=512 << 20, streams=self.streams, cache=cache
@@ -201,6 +202,20 @@ def test_a_wait_for_a_store_has_a_limit(site):
     injected(WINDOW + 1, site.proxy.injected["503"])
 
 
+def test_a_store_that_hangs_is_replaced_by_a_reload(site):
+    with site.hanging():
+        waits = site.loader("far", run="moved", start=500_000)
+        site.hangs()
+        site.endpoint = site.store.endpoint
+        site.write()
+        site.daemon.reload()
+        with waits, site.loader("near_far", run="stays", start=500_000) as near:
+            assert digest(waits, 20) == digest(near, 20)
+    site.endpoint = site.proxy.endpoint
+    site.write()
+    site.daemon.reload()
+
+
 def test_a_reload_and_a_stop_do_not_wait_for_a_store(site):
     """Shards of the config that goes are being opened."""
     with site.hanging():
@@ -213,8 +228,7 @@ def test_a_reload_and_a_stop_do_not_wait_for_a_store(site):
         wait_until(lambda: kept in site.daemon.log(), "a session of the old seed was not seen")
         gone.close()
         wait_until(lambda: site.daemon.rings() == 0, "the ring is still there")
-        site.daemon.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "was read again" in site.daemon.log(), "the config was not read again")
+        site.daemon.reload()
     with site.loader("opened", run="new") as new:
         digest(new, 10)
     with site.hanging():
