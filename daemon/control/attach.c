@@ -178,7 +178,7 @@ static bool make_cursor(struct attach_job *job)
 static bool make_memory(struct attach_job *job)
 {
 	struct session *s = job->session;
-	struct cgroup *cgroup = s->control->cgroup;
+	struct cgroup *cgroup = s->control->options->cgroup;
 	struct cgroup_room room;
 
 	if (!cgroup_promise(cgroup, s->bytes, job->replaces, &room))
@@ -212,7 +212,7 @@ static bool make_feed(struct attach_job *job)
 		source[d] = (struct feed_source){
 			.table = dataset[d] ? &dataset[d]->table : NULL,
 			.owner = dataset[d],
-			.queue = reading_queue(dataset[d], s->control->store_queues),
+			.queue = reading_queue(dataset[d], s->control->options->store_queues),
 		};
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,

@@ -13,6 +13,7 @@
 #include "daemon/control/data_thread.h"
 #include "daemon/control/hang.h"
 #include "daemon/control/reload.h"
+#include "daemon/control/server.h"
 #include "daemon/control/session.h"
 #include "daemon/control/state.h"
 #include "daemon/store/store.h"
@@ -170,13 +171,11 @@ struct process_figures {
 
 struct control {
 	uv_loop_t *loop;
+	const struct server_options *options; /* its reader is the data thread's */
 	const struct catalog *catalog;
 	const struct config *config; /* the catalog's */
 	struct reload reload;
 	struct comparing comparing;
-	struct reader *reader; /* the data thread's; only functions for any thread are called */
-	struct cgroup *cgroup; /* or NULL */
-	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
 	uint64_t started_ms;
 	char announced[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */
 	struct data_thread *data_thread;
@@ -188,10 +187,19 @@ struct control {
 	struct process process;
 	struct hangs hangs;
 	struct store_reports stores;
-	unsigned store_queues; /* of the engine */
 	struct sessions sessions;
 	struct requests requests;
 	struct connections connections;
+	struct acceptor acceptor;
+
+	/* ---- server.c's ---- */
+	uv_signal_t signal[2], hangup;
+	uv_timer_t second, watchdog;
+	uv_async_t news;    /* from the data thread */
+	bool state_stalled; /* state_dir hangs, and that was logged */
+	bool stopping;
+	bool leaving; /* the last connection is gone */
+	uint64_t lonely_since_ms;
 };
 
 /* ---- announce.c ---- */

@@ -68,7 +68,7 @@ static bool check(struct reload *r)
 	r->config = config_load(was->path, &r->fault);
 	if (!r->config || !keeps_places(r->config, was, &r->fault))
 		return false;
-	reading_cap_memory(r->config, r->control->cgroup);
+	reading_cap_memory(r->config, r->control->options->cgroup);
 	bool other = !same_text(r->config->cache_dir, was->cache_dir);
 
 	if (!other && !reading_fits_cache(r->config, &r->fault))

@@ -23,20 +23,6 @@ enum {
 	SILENCE_MS = 10000, /* an idle connection without a session is closed then */
 };
 
-struct server {
-	const struct server_options *options;
-	struct control control;
-	uv_loop_t loop;
-	struct acceptor acceptor;
-	uv_signal_t signal[2], hangup;
-	uv_timer_t second, watchdog;
-	uv_async_t news;    /* from the data thread */
-	bool state_stalled; /* state_dir hangs, and that was logged */
-	bool stopping;
-	bool leaving; /* the last connection is gone */
-	uint64_t lonely_since_ms;
-};
-
 /* Ends the process while other threads hang. They may still use any memory, so nothing is freed. */
 static void leave(void)
 {
@@ -56,23 +42,23 @@ static void *leave_in_time(void *none)
 	return NULL;
 }
 
-static void stop(struct server *server)
+static void stop(struct control *control)
 {
 	pthread_t late;
 
-	if (server->stopping)
+	if (control->stopping)
 		return;
-	server->stopping = true;
+	control->stopping = true;
 	notify("STOPPING=1");
 	if (pthread_create(&late, NULL, leave_in_time, NULL) == 0)
 		pthread_detach(late);
-	reload_stop(&server->control.reload);
-	acceptor_stop(&server->acceptor);
-	if (server->options->stores)
-		store_stop(server->options->stores);
+	reload_stop(&control->reload);
+	acceptor_stop(&control->acceptor);
+	if (control->options->stores)
+		store_stop(control->options->stores);
 	/* Frees the path at once: trainers reconnect, and find our successor sooner. */
-	listener_close(server->options->listener);
-	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
+	listener_close(control->options->listener);
+	for (struct connection *c = control->connections.first, *next; c; c = next) {
 		next = c->next;
 		connection_close(c);
 	}
@@ -81,8 +67,7 @@ static void stop(struct server *server)
 /* Jobs of libuv's pool have not ended for PATIENCE_MS after the last connection. */
 static void on_late(uv_timer_t *timer)
 {
-	const struct server *server = timer->data;
-	const struct control *control = &server->control;
+	const struct control *control = timer->data;
 
 	if (control->state.jobs.n > 0)
 		log_line(LOG_WARNING,
@@ -100,23 +85,23 @@ static void unref_handle(uv_handle_t *handle, void *none)
 }
 
 /* After the last connection, only jobs keep the loop running. */
-static void leave_if_done(struct server *server)
+static void leave_if_done(struct control *control)
 {
-	if (!server->stopping || server->control.connections.first ||
-		server->control.sessions.n > 0 || server->leaving)
+	if (!control->stopping || control->connections.first || control->sessions.n > 0 ||
+		control->leaving)
 		return;
-	server->leaving = true;
-	uv_timer_start(&server->second, on_late, PATIENCE_MS, 0);
-	uv_walk(&server->loop, unref_handle, NULL);
+	control->leaving = true;
+	uv_timer_start(&control->second, on_late, PATIENCE_MS, 0);
+	uv_walk(control->loop, unref_handle, NULL);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
 {
-	struct server *server = signal->data;
+	struct control *control = signal->data;
 
 	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions",
-		number == SIGTERM ? "SIGTERM" : "SIGINT", server->control.sessions.n);
-	stop(server);
+		number == SIGTERM ? "SIGTERM" : "SIGINT", control->sessions.n);
+	stop(control);
 }
 
 /* Whether the process still has a terminal. Only asked at SIGHUP. */
@@ -131,27 +116,27 @@ static bool has_terminal(void)
 
 static void on_hangup(uv_signal_t *signal, int number)
 {
-	struct server *server = signal->data;
+	struct control *control = signal->data;
 
 	(void)number;
-	if (server->stopping)
+	if (control->stopping)
 		return;
-	if (!server->options->past.terminal || has_terminal()) {
-		reload_begin(&server->control.reload);
+	if (!control->options->past.terminal || has_terminal()) {
+		reload_begin(&control->reload);
 		return;
 	}
 	log_line(LOG_NOTE, "SIGHUP: stopping, because the terminal is closed");
-	stop(server);
+	stop(control);
 }
 
 /* main() blocks SIGHUP until now, unless there is a terminal. */
-static void start_hangup(struct server *server)
+static void start_hangup(struct control *control)
 {
 	sigset_t hangup;
 
-	uv_signal_init(&server->loop, &server->hangup);
-	server->hangup.data = server;
-	uv_signal_start(&server->hangup, on_hangup, SIGHUP);
+	uv_signal_init(control->loop, &control->hangup);
+	control->hangup.data = control;
+	uv_signal_start(&control->hangup, on_hangup, SIGHUP);
 	sigemptyset(&hangup);
 	sigaddset(&hangup, SIGHUP);
 	pthread_sigmask(SIG_UNBLOCK, &hangup, NULL);
@@ -159,37 +144,37 @@ static void start_hangup(struct server *server)
 
 static void on_news(uv_async_t *async)
 {
-	struct server *server = async->data;
+	struct control *control = async->data;
 	uint32_t id;
 	unsigned news;
 
-	while (data_thread_take(server->control.data_thread, &id, &news))
-		session_news(&server->control, id, news);
+	while (data_thread_take(control->data_thread, &id, &news))
+		session_news(control, id, news);
 }
 
 static void ring_news(void *context)
 {
-	struct server *server = context;
+	struct control *control = context;
 
-	uv_async_send(&server->news);
+	uv_async_send(&control->news);
 }
 
 /* Logs when state_dir does not answer, and when it does again. */
-static void watch_state_dir(struct server *server)
+static void watch_state_dir(struct control *control)
 {
-	const char *state_dir = server->control.config->state_dir;
-	uint64_t busy = state_busy_ms(&server->control.state.jobs);
+	const char *state_dir = control->config->state_dir;
+	uint64_t busy = state_busy_ms(&control->state.jobs);
 	bool stalled = busy >= STATE_DEADLINE_MS;
 
-	if (stalled && !server->state_stalled)
+	if (stalled && !control->state_stalled)
 		log_line(LOG_WARNING,
 			"state_dir %s has not answered for %" PRIu64
 			" s: saves fail, training continues; check its "
 			"file system",
 			state_dir, busy / 1000);
-	if (!stalled && server->state_stalled)
+	if (!stalled && control->state_stalled)
 		log_line(LOG_NOTE, "state_dir %s answers again", state_dir);
-	server->state_stalled = stalled;
+	control->state_stalled = stalled;
 }
 
 static void watch_data_thread(struct control *control)
@@ -203,9 +188,8 @@ static void watch_data_thread(struct control *control)
 }
 
 /* Asserts the invariants of all parts, once a second. */
-static void server_check(const struct server *server)
+static void server_check(const struct control *control)
 {
-	const struct control *control = &server->control;
 
 	sessions_check(&control->sessions);
 	connections_check(&control->connections);
@@ -215,17 +199,17 @@ static void server_check(const struct server *server)
 
 static void on_second(uv_timer_t *timer)
 {
-	struct server *server = timer->data;
-	uint64_t now = uv_now(&server->loop);
+	struct control *control = timer->data;
+	uint64_t now = uv_now(control->loop);
 	bool any = false;
 
-	server_check(server);
-	watch_data_thread(&server->control);
-	watch_state_dir(server);
-	compare_clock(&server->control);
-	hangs_clock(&server->control.hangs, server->control.data_thread);
-	status_clock(&server->control.stores, now);
-	for (struct connection *c = server->control.connections.first, *next; c; c = next) {
+	server_check(control);
+	watch_data_thread(control);
+	watch_state_dir(control);
+	compare_clock(control);
+	hangs_clock(&control->hangs, control->data_thread);
+	status_clock(&control->stores, now);
+	for (struct connection *c = control->connections.first, *next; c; c = next) {
 		next = c->next;
 		state_clock(c);
 		any |= c->session && !c->closing;
@@ -236,17 +220,17 @@ static void on_second(uv_timer_t *timer)
 			   !c->errand)
 			connection_close(c);
 	}
-	if (!server->stopping) {
-		acceptor_clock(&server->acceptor);
-		announce_state(&server->control, false);
+	if (!control->stopping) {
+		acceptor_clock(&control->acceptor);
+		announce_state(control, false);
 	}
 	if (any)
-		server->lonely_since_ms = now;
-	if (!server->stopping && server->options->linger_s > 0 &&
-		now - server->lonely_since_ms >= server->options->linger_s * UINT64_C(1000)) {
+		control->lonely_since_ms = now;
+	if (!control->stopping && control->options->linger_s > 0 &&
+		now - control->lonely_since_ms >= control->options->linger_s * UINT64_C(1000)) {
 		log_line(LOG_NOTE, "stopping: no session for %u s (--linger)",
-			server->options->linger_s);
-		stop(server);
+			control->options->linger_s);
+		stop(control);
 	}
 }
 
@@ -260,32 +244,33 @@ static void on_watchdog(uv_timer_t *timer)
 		notify("WATCHDOG=1");
 }
 
-static void start_clocks(struct server *server)
+static void start_clocks(struct control *control)
 {
 	uint64_t watchdog = notify_watchdog_ms();
 
-	uv_timer_init(&server->loop, &server->control.reload.timer);
-	uv_timer_init(&server->loop, &server->second);
-	server->second.data = server;
-	uv_timer_start(&server->second, on_second, SECOND_MS, SECOND_MS);
-	uv_timer_init(&server->loop, &server->watchdog);
-	server->watchdog.data = &server->control;
+	uv_timer_init(control->loop, &control->reload.timer);
+	uv_timer_init(control->loop, &control->second);
+	control->second.data = control;
+	uv_timer_start(&control->second, on_second, SECOND_MS, SECOND_MS);
+	uv_timer_init(control->loop, &control->watchdog);
+	control->watchdog.data = control;
 	if (watchdog)
-		uv_timer_start(&server->watchdog, on_watchdog, watchdog, watchdog);
+		uv_timer_start(&control->watchdog, on_watchdog, watchdog, watchdog);
 }
 
-static bool start(struct server *server, struct fault *fault)
+static bool start(struct control *control, struct fault *fault)
 {
-	const struct server_options *o = server->options;
-	struct control *control = &server->control;
+	const struct server_options *o = control->options;
 
 	/* These replace main()'s handlers. */
 	for (int i = 0; i < 2; i++) {
-		uv_signal_init(&server->loop, &server->signal[i]);
-		server->signal[i].data = server;
-		uv_signal_start(&server->signal[i], on_signal, i ? SIGINT : SIGTERM);
+		uv_signal_init(control->loop, &control->signal[i]);
+		control->signal[i].data = control;
+		uv_signal_start(&control->signal[i], on_signal, i ? SIGINT : SIGTERM);
 	}
-	start_hangup(server);
+	start_hangup(control);
+	uv_async_init(control->loop, &control->news, on_news);
+	control->news.data = control;
 	if (counts_join(&control->counts, control->catalog))
 		control->data_thread = data_thread_start(
 			&(struct data_thread_options){
@@ -295,7 +280,7 @@ static bool start(struct server *server, struct fault *fault)
 				.streams = control->config->streams,
 				.stores = o->stores,
 				.ring = ring_news,
-				.context = server,
+				.context = control,
 			},
 			fault);
 	else
@@ -306,25 +291,18 @@ static bool start(struct server *server, struct fault *fault)
 		return false;
 	}
 	control->state = (struct state){.dir = control->config->state_dir};
-	state_jobs_init(&control->state.jobs, &server->loop, "state_dir");
-	state_jobs_init(&control->cache_jobs, &server->loop, "the cache's disk");
+	state_jobs_init(&control->state.jobs, control->loop, "state_dir");
+	state_jobs_init(&control->cache_jobs, control->loop, "the cache's disk");
 	connections_init(&control->connections);
-	server->acceptor = (struct acceptor){
+	control->acceptor = (struct acceptor){
 		.connections = &control->connections,
 		.config = control->config,
 		.users = &control->users,
 		.fd = o->listener->fd,
 	};
-	acceptor_start(&server->acceptor);
-	start_clocks(server);
+	acceptor_start(&control->acceptor);
+	start_clocks(control);
 	return true;
-}
-
-/* One turn of the loop at a time, to notice when the last connection is gone. */
-static void serve(struct server *server)
-{
-	while (uv_run(&server->loop, UV_RUN_ONCE) != 0)
-		leave_if_done(server);
 }
 
 static void close_handle(uv_handle_t *handle, void *none)
@@ -334,18 +312,13 @@ static void close_handle(uv_handle_t *handle, void *none)
 		uv_close(handle, NULL);
 }
 
-static void control_init(struct control *control, struct server *server)
+static void control_init(struct control *control, uv_loop_t *loop, const struct server_options *o)
 {
-	const struct server_options *o = server->options;
-
-	control->loop = &server->loop;
+	control->options = o;
+	control->loop = loop;
 	control->catalog = o->catalog;
 	control->config = o->catalog->config;
-	control->reader = o->reader;
 	control->stores.stores = o->stores;
-	control->store_queues = o->store_queues;
-	control->cgroup = o->cgroup;
-	control->rereads = o->rereads;
 	control->users = (struct users){.config = control->config, .connections = o->connections};
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;
 	control->hangs.catalog = control->catalog;
@@ -356,10 +329,11 @@ static void control_init(struct control *control, struct server *server)
 	control->counts.reloads = o->past.reloads;
 	control->counts.reloads_failed = o->past.refused;
 	STAILQ_INIT(&control->comparing.waiting);
-	control->connections.loop = &server->loop;
+	control->connections.loop = control->loop;
 	control->connections.control = control;
 	requests_init(&control->requests);
 	control->counts.reload_s = time(NULL);
+	control->started_ms = control->turned_ms = control->lonely_since_ms = uv_now(loop);
 	process_open(&control->process);
 }
 
@@ -374,42 +348,38 @@ static void size_pool(const struct config *config)
 
 int server_run(const struct server_options *options)
 {
-	struct server *server = calloc(1, sizeof(*server));
+	struct control *control = calloc(1, sizeof(*control));
+	uv_loop_t loop;
 	struct fault fault;
+	bool started;
 
 	size_pool(options->catalog->config);
-
-	if (!server || uv_loop_init(&server->loop) < 0) {
-		free(server);
+	if (!control || uv_loop_init(&loop) < 0) {
+		free(control);
 		reader_close(options->reader);
 		return notify_failed_start("out of memory");
 	}
-	server->options = options;
-	control_init(&server->control, server);
-	uv_async_init(&server->loop, &server->news, on_news);
-	server->news.data = server;
-
-	bool started = start(server, &fault);
-
+	control_init(control, &loop, options);
+	started = start(control, &fault);
 	if (started) {
-		server->lonely_since_ms = uv_now(&server->loop);
-		server->control.started_ms = server->control.turned_ms = server->lonely_since_ms;
-		announce_ready(&server->control,
+		announce_ready(control,
 			options->listener->path[0] ? options->listener->path : "systemd's socket");
 		notify_starting(false);
-		announce_state(&server->control, true);
-		serve(server);
-		users_free(&server->control.users);
-		data_thread_stop(server->control.data_thread);
+		announce_state(control, true);
+		/* One turn at a time, to notice when the last connection is gone. */
+		while (uv_run(&loop, UV_RUN_ONCE) != 0)
+			leave_if_done(control);
+		users_free(&control->users);
+		data_thread_stop(control->data_thread);
 	} else {
 		notify_failed_start(fault.text);
 	}
-	uv_walk(&server->loop, close_handle, NULL);
-	uv_run(&server->loop, UV_RUN_DEFAULT);
-	uv_loop_close(&server->loop);
-	requests_free(&server->control.requests);
-	counts_free(&server->control.counts);
-	process_close(&server->control.process);
-	free(server);
+	uv_walk(&loop, close_handle, NULL);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	uv_loop_close(&loop);
+	requests_free(&control->requests);
+	counts_free(&control->counts);
+	process_close(&control->process);
+	free(control);
 	return started ? 0 : 1;
 }

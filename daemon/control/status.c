@@ -489,7 +489,7 @@ static json_t *daemon_item(const struct control *control, bool public)
 
 	uname(&machine);
 	item = json_pack("{s:s, s:s, s:s, s:s}", "version", TOKEND_VERSION, "compiler", COMPILER,
-		"machine", machine.machine, "io", reader_name(control->reader));
+		"machine", machine.machine, "io", reader_name(control->options->reader));
 	set(item,
 		NUMBERS({"sessions", control->sessions.n}, {"uptime_ms", now - control->started_ms},
 			{"silent_ms", now - control->turned_ms},
@@ -497,7 +497,7 @@ static json_t *daemon_item(const struct control *control, bool public)
 			{"limit_bytes", control->config->memory_bytes},
 			{"lost_wakes", control->sessions.lost_wakes},
 			{"failures", control->sessions.failures},
-			{"rereads", atomic_load(control->rereads)}));
+			{"rereads", atomic_load(control->options->rereads)}));
 	if (slow) {
 		set_text(item, "slow_stream", slow->config->name, false);
 		set_slow(item, control, slow, public);
