@@ -100,10 +100,10 @@ bool request_answered(struct request *r, const struct wire *w)
 		ctl_fail(PHRASE_MEMORY);
 		return false;
 	}
-	if ((wire_has(w, WIRE_SERIAL) && wire_number(w, WIRE_SERIAL) != r->serial) ||
-		wire_number(w, WIRE_NUMBER) != r->number || outcome < WIRE_NOTED ||
-		outcome > WIRE_GONE || a->world == 0 || a->world > LIMIT_WORLD ||
-		a->micro_batch == 0 || a->micro_batch > LIMIT_MICRO_BATCH) {
+	if (wire_number(w, WIRE_SERIAL) != r->serial || wire_number(w, WIRE_NUMBER) != r->number ||
+		outcome < WIRE_NOTED || outcome > WIRE_GONE || a->world == 0 ||
+		a->world > LIMIT_WORLD || a->micro_batch == 0 ||
+		a->micro_batch > LIMIT_MICRO_BATCH) {
 		ctl_fail("the daemon sent an answer to another request; " PHRASE_RELEASE);
 		return false;
 	}

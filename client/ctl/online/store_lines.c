@@ -1,6 +1,6 @@
 #include "client/ctl/online/store_lines.h"
 
-#include "proto/text.h"
+#include "proto/fault.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -24,19 +24,6 @@ __attribute__((format(printf, 2, 3))) static void add(struct line *l, const char
 		l->n += (size_t)n;
 	if (l->n >= sizeof(l->text))
 		l->n = sizeof(l->text) - 1;
-}
-
-/* Ends a line. Texts come from the daemon: a terminal must not get control characters. */
-static void put(struct line *l, void (*each)(void *context, const char *line), void *context)
-{
-	for (char *at = l->text; *at;) {
-		unsigned n = text_character(at);
-
-		if (n == 0)
-			*at = '?';
-		at += n > 0 ? n : 1;
-	}
-	each(context, l->text);
 }
 
 static double number(const json_t *object, const char *name)
@@ -133,12 +120,12 @@ void store_lines(const json_t *status, void (*each)(void *context, const char *l
 		struct line line = {0};
 
 		add_store(&line, store);
-		put(&line, each, context);
+		each(context, fault_line(line.text));
 	}
 	if (json_is_object(cache)) {
 		struct line line = {0};
 
 		add_cache(&line, cache);
-		put(&line, each, context);
+		each(context, fault_line(line.text));
 	}
 }

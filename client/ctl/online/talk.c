@@ -69,16 +69,6 @@ static bool refused(const struct ctl_link *l)
 	return true;
 }
 
-/* Is the last message a reply to the last query? */
-static bool is_reply(const struct ctl_link *l)
-{
-	const struct wire *w = &l->packet.wire;
-
-	if (wire_has(w, WIRE_SERIAL))
-		return wire_number(w, WIRE_SERIAL) == l->serial;
-	return w->op != WIRE_ANSWER;
-}
-
 bool ctl_exchange(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context)
 {
@@ -93,11 +83,11 @@ bool ctl_exchange(
 	for (;;) {
 		if (!receive(l, query->op == WIRE_CACHE ? CACHE_MS : REPLY_MS))
 			return false;
-		bool mine = is_reply(l);
+		uint64_t serial = wire_number(w, WIRE_SERIAL);
 
 		/* An error without a serial concerns the connection. */
-		if ((mine && w->op == reply) ||
-			(w->op == WIRE_ERROR && (mine || !wire_has(w, WIRE_SERIAL))))
+		if ((serial == l->serial && (w->op == reply || w->op == WIRE_ERROR)) ||
+			(serial == 0 && w->op == WIRE_ERROR))
 			return true;
 		if (each)
 			each(context, w);

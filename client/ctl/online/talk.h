@@ -1,8 +1,8 @@
 /*
  * Sends queries to a daemon and receives its replies. Errors are printed.
  *
- * Each query has a serial, and its replies have the same one. A daemon of a release without serials
- * replies in the order of the queries; only answers to a request may come in between.
+ * Each query has a serial, and its replies have the same one. Answers to a request have its serial,
+ * and may come in between.
  */
 #ifndef TOKEND_CTL_TALK_H
 #define TOKEND_CTL_TALK_H
@@ -34,7 +34,7 @@ enum ctl_heard ctl_hear(struct ctl_link *l, int ms, int other);
 /*
  * Sends @query and receives messages up to its reply of kind @reply or the daemon's error, which is
  * then the last message. @each gets the messages before it: other replies, and answers to a
- * request. With @each NULL, the first reply of any kind ends it. False after an error.
+ * request. False after an error.
  */
 bool ctl_exchange(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
