@@ -189,6 +189,8 @@ OPENING = r"""
 
 static int opening(const char *call, const char *path)
 {
+	while (strncmp(path, "try.", 4) == 0 && words[HANGS])
+		usleep(10000);
 	if (!strstr(path, "/web/"))
 		return 0;
 	usleep((useconds_t)words[SLOW_US]);
@@ -217,7 +219,7 @@ def watched(place, **keys):
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(place.file("notify"))
     manager.settimeout(20)
-    preload = Preload(place, OPENING + OPENS + EXECVE, ["slow_us", "opened", "executed"])
+    preload = Preload(place, OPENING + OPENS + EXECVE, ["hangs", "slow_us", "opened", "executed"])
     about = {"NOTIFY_SOCKET": manager.getsockname(), "CONFIG": place.file("tokend.yaml")}
     scene = Scene(place, env={**preload.env, **about, **keys})
     hear(manager, "READY=1")
@@ -269,6 +271,20 @@ def test_a_cache_that_cannot_be_used_refuses_a_reload(scene):
     scene.reload()  # with the cache that it uses
     assert t.step(5)
     t.close()
+
+
+def test_a_reload_waits_for_the_disk_of_the_cache(place):
+    """execve() would wait for threads that this disk does not answer, and trainers for it."""
+    scene, preload, _ = watched(place)
+    scene.write({"cache": {"dir": "cache", "size": 64 << 20}}, train=scene.train)
+    scene.reload()
+    preload.set(executed=0, hangs=1)
+    scene.write({"cache": {"dir": "cache", "size": 64 << 20}}, train=scene.train)
+    scene.reload("reading it again has not ended")
+    scene.attach().next()
+    preload.set(hangs=0)
+    wait_until(lambda: scene.daemon.log().count("starting again") == 2, "it goes on")
+    assert scene.daemon.stop() == 0
 
 
 def test_a_running_job_mixes_in_a_dataset_that_came_with_the_reload(scene):
