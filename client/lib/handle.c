@@ -26,13 +26,13 @@ int handle_fail(
 	va_end(args);
 	fault_set(&t->fault, FAULT_ARGUMENT, field, "%s", text);
 	error_line(&t->fault, t->line, sizeof(t->line));
-	return t->error = error;
+	return error;
 }
 
 int handle_fault(struct tokend *t, const struct fault *fault)
 {
 	t->fault = *fault;
-	return t->error = error_line(&t->fault, t->line, sizeof(t->line));
+	return error_line(&t->fault, t->line, sizeof(t->line));
 }
 
 int handle_memory(struct tokend *t)
@@ -66,12 +66,7 @@ int handle_broken(struct tokend *t, const char *invariant)
 int handle_failed(struct tokend *t)
 {
 	handle_fault(t, &t->failure);
-	return t->error = t->failed;
-}
-
-int handle_usable(const struct tokend *t)
-{
-	return handle_forked(t) ? TOKEND_EFORKED : 0;
+	return t->failed;
 }
 
 void handle_tell(const struct tokend *t, const char *line)

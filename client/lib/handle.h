@@ -126,8 +126,7 @@ struct tokend {
 	int fd;			  /* of the session; -1: no daemon */
 	struct recording *record; /* or NULL */
 
-	int error;		     /* enum tokend_error of the last failure */
-	struct fault fault;	     /* the same, with its field */
+	struct fault fault;	     /* the last failure */
 	char line[ERROR_LINE_BYTES]; /* its text, for tokend_why() */
 	int failed;		     /* enum tokend_error, repeated until the next seek; 0: none */
 	struct fault failure;	     /* its fault */
@@ -170,8 +169,11 @@ static inline uint64_t handle_position(const struct tokend *t)
 	return t->committing ? t->committed : t->taken;
 }
 
-/* Returns 0, or EFORKED in a forked child. */
-int handle_usable(const struct tokend *t);
+static inline int handle_usable(const struct tokend *t)
+{
+	return handle_forked(t) ? TOKEND_EFORKED : 0;
+}
+
 /*
  * Each function below stores the handle's last failure and returns its enum tokend_error.
  *
@@ -190,11 +192,6 @@ int handle_broken(struct tokend *t, const char *invariant);
 int handle_fail_name(struct tokend *t, const char *field, const char *name);
 /* Repeats the last failure, which is @error, until the next seek. */
 int handle_latch(struct tokend *t, int error);
-/* The enum tokend_error of the last failure, for callees that return a pointer or a bool. */
-static inline int handle_error(const struct tokend *t)
-{
-	return t->error;
-}
 /* Stores the latched failure again. */
 int handle_failed(struct tokend *t);
 /* Reports a line to the trainer: by notice(), otherwise by warn(). */

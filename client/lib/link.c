@@ -372,12 +372,10 @@ const char *places_choose(const struct places *places)
 
 void places_tell(const struct place *place, unsigned n, char text[LIMIT_TEXT_BYTES])
 {
-	static const char *const from[] = {[PLACE_OPTION] = "",
-		[PLACE_ENVIRONMENT] = ", from $TOKEND_SOCKET",
+	static const char *const from[] = {[PLACE_ENVIRONMENT] = ", from $TOKEND_SOCKET",
 		[PLACE_CONFIG] = ", from the config",
-		[PLACE_OWN] = "",
 		[PLACE_PRIVATE] = ", private",
-		[PLACE_DEFAULT] = ""};
+		[PLACE_DEFAULT] = NULL};
 	char why[LIMIT_TEXT_BYTES];
 	size_t used = 0;
 	int error;
@@ -390,7 +388,7 @@ void places_tell(const struct place *place, unsigned n, char text[LIMIT_TEXT_BYT
 		else if (place_may_use(p, why))
 			link_why(p->path, error, why);
 		used += (size_t)snprintf(text + used, LIMIT_TEXT_BYTES - used, "%s%s%s (%s)",
-			i ? ", " : "", p->path, from[p->from], why);
+			i ? ", " : "", p->path, from[p->from] ? from[p->from] : "", why);
 	}
 }
 

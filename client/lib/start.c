@@ -110,15 +110,10 @@ static int spawn(pid_t *pid, char *const argv[], int fd)
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attributes;
 	sigset_t none, all;
-	int error = posix_spawn_file_actions_init(&files);
+	int error;
 
-	if (error)
-		return error;
-	error = posix_spawnattr_init(&attributes);
-	if (error) {
-		posix_spawn_file_actions_destroy(&files);
-		return error;
-	}
+	posix_spawn_file_actions_init(&files);
+	posix_spawnattr_init(&attributes);
 	sigemptyset(&none);
 	sigfillset(&all);
 	posix_spawnattr_setsigmask(&attributes, &none);

@@ -107,12 +107,9 @@ struct tokend_options {
 	/*
 	 * Path of a config file, instead of @socket. A daemon of this file at the socket that the
 	 * file names is used, otherwise this user's private daemon of the file's path and text. It
-	 * is started if it does not run, also when it is lost later, and ends a minute after its
-	 * last session. It may take @connect_ms to listen; 0: deadline_ms.
-	 *
-	 * The library runs `tokctl start` (see tokend_program()) in a child process, which is
-	 * reaped within the library's calls. If the daemon cannot be started, the call fails with
-	 * TOKEND_ESTART and the last line of the daemon's log; the next call tries again.
+	 * may take @connect_ms to listen (0: deadline_ms), is started again when it is lost, and
+	 * ends a minute after its last session. The library runs `tokctl start` (see
+	 * tokend_program()) in a child process, which is reaped within the library's calls.
 	 *
 	 * With both @config and @socket, they must be tokend_config() and tokend_socket() of
 	 * another session, which then shares its private daemon even if the file was edited since.
@@ -134,12 +131,10 @@ TOKEND_API int tokend_attach(
 	struct tokend **out, const struct tokend_options *options, char *why, size_t why_bytes);
 /* Ends the session and frees the handle. Batches still held become invalid. @t may be NULL. */
 TOKEND_API void tokend_detach(struct tokend *t);
-/*
- * Writes the path of the socket that is used now if the options name none: $TOKEND_SOCKET if it is
- * set; otherwise the first of $XDG_RUNTIME_DIR/tokend/tokend.sock, /tmp/tokend-UID/tokend.sock and
- * /run/tokend/tokend.sock at which a daemon listens. The first two count if no other user may write
- * to their directories. Returns 0, or EMEMORY if @path ([@capacity], 108 are enough) is too short.
- */
+/* Writes the socket that is used if the options name none: $TOKEND_SOCKET; otherwise the first of
+ * $XDG_RUNTIME_DIR/tokend/tokend.sock, /tmp/tokend-UID/tokend.sock (both if no other user may write
+ * there) and /run/tokend/tokend.sock at which a daemon listens. Returns 0, or EMEMORY if @path
+ * ([@capacity], 108 are enough) is too short. */
 TOKEND_API int tokend_default_socket(char *path, size_t capacity);
 /* Writes the path of the program @name ("tokend" or "tokctl") to @path ([@capacity] bytes): in
  * $TOKEND_BIN, near the file of the library, or in $PATH. Returns 0, or EARGUMENT if there is none
@@ -443,10 +438,8 @@ TOKEND_API int tokend_answer(
  * session's start, then 16 bytes a row (position, checksum of its tokens). `tokctl verify` reads
  * these files; in a directory, those whose names end in ".record". After the first tokend_commit()
  * a batch is written when it is committed. Each batch is one write, without fsync. Only one process
- * at a time may write a file. NULL ends the record.
- *
- * Returns 0. Errors: EARGUMENT, EMEMORY, EFORKED. If a later write fails,
- * tokend_next() or tokend_commit() returns EARGUMENT and takes or commits nothing.
+ * at a time may write a file. NULL ends the record. Returns 0. Errors: EARGUMENT, EMEMORY, EFORKED.
+ * If a later write fails, tokend_next() or tokend_commit() returns EARGUMENT and does nothing.
  */
 TOKEND_API int tokend_record(struct tokend *t, const char *path);
 

@@ -142,28 +142,18 @@ static void describe(const struct tokend *t, char *text, size_t bytes)
 	const volatile struct ring_row *row = ring_rows(&m->ring, m->queue.taken);
 	uint64_t due = t->taken + t->rank * t->micro_batch;
 	char reason[RING_REASON_BYTES], doing[LIMIT_NAME_BYTES + 64] = "has not begun to read it";
-	uint32_t dataset = 0, shard = 0, others = 0;
-	const char *name = NULL;
 
 	if (ring_reason(&m->ring, reason)) {
 		snprintf(text, bytes, "%s", reason);
 		return;
 	}
-	for (uint32_t r = 0; r < m->ring.geometry.rows; r++) {
-		uint32_t d = row[r].dataset, s = row[r].shard; /* read once */
+	for (uint32_t r = m->ring.geometry.rows; r-- > 0;) {
+		uint32_t dataset = row[r].dataset, shard = row[r].shard; /* read once */
 
-		if (row[r].position != due + r || d >= t->origin.datasets)
-			continue;
-		others += name && (d != dataset || s != shard);
-		if (name)
-			continue;
-		dataset = d;
-		shard = s;
-		name = t->origin.dataset[d].name;
+		if (row[r].position == due + r && dataset < t->origin.datasets)
+			snprintf(doing, sizeof(doing), "reads shard %" PRIu32 " of dataset %s",
+				shard, t->origin.dataset[dataset].name);
 	}
-	if (name)
-		snprintf(doing, sizeof(doing), "reads shard %" PRIu32 " of dataset %s%s", shard,
-			name, others ? " and others" : "");
 	snprintf(text, bytes,
 		"position %" PRIu64
 		": the daemon at %s %s, so storage is slow or it hangs; see tokctl status",

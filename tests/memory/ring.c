@@ -72,12 +72,6 @@ void link_wake(int fd)
 	channel_send(&s->to_daemon);
 }
 
-int handle_usable(const struct tokend *t)
-{
-	(void)t;
-	return 0;
-}
-
 int position_check(struct tokend *t)
 {
 	(void)t;
