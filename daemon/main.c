@@ -6,7 +6,6 @@
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
-#include "daemon/control/reading.h"
 #include "daemon/control/server.h"
 #include "daemon/control/state.h"
 #include "daemon/shard/reread.h"

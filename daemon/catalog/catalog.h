@@ -11,7 +11,7 @@ struct stream_counts; /* daemon/control/counts.h */
 struct stream {
 	const struct config_stream *config;
 	const char *file;	 /* the config's path, for messages */
-	uint32_t slot;		 /* its number in engine and reader; initially its index */
+	uint32_t slot;		 /* its index; its number in engine and reader */
 	struct dataset *dataset; /* [config->datasets] */
 	uint32_t token_bytes;	 /* width of a served token: that of the widest dataset */
 	struct cursor begin;	 /* the cursor at position 0, with the whole schedule */

@@ -4,7 +4,6 @@
 #include "daemon/control/control.h"
 #include "daemon/control/following.h"
 #include "daemon/control/log.h"
-#include "daemon/control/reading.h"
 #include "daemon/control/session_memory.h"
 #include "daemon/control/state.h"
 #include "daemon/control/twins.h"

@@ -3,7 +3,6 @@
 #include "daemon/catalog/dataset_fetch.h"
 #include "daemon/control/listen.h"
 #include "daemon/control/log.h"
-#include "daemon/control/reading.h"
 #include "daemon/control/session_memory.h"
 #include "proto/wire.h"
 

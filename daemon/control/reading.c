@@ -1,4 +1,4 @@
-#include "daemon/control/reading.h"
+#include "daemon/control/control.h"
 
 #include "daemon/config/refuse.h"
 #include "daemon/control/log.h"

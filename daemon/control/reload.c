@@ -3,7 +3,6 @@
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
-#include "daemon/control/reading.h"
 #include "daemon/io/io.h"
 
 #include <errno.h>

@@ -1,7 +1,6 @@
 #include "daemon/control/session_memory.h"
 
 #include "daemon/control/control.h"
-#include "daemon/control/reading.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
