@@ -84,6 +84,7 @@ void handle_lose(struct tokend *t)
 	if (t->fd >= 0)
 		close(t->fd);
 	t->fd = -1;
+	t->saving = 0;
 }
 
 static const char forked[] =

@@ -135,6 +135,7 @@ struct tokend {
 	struct cursor origin;
 	bool committing;
 	uint64_t serial; /* of the last query */
+	uint64_t saving; /* of a checkpoint whose reply is still to come; 0: none */
 	uint64_t committed;
 	struct skip *skip; /* ascending, after `committed` */
 	uint32_t skips;

@@ -168,21 +168,32 @@ static int take_reply(struct tokend *t, enum wire_op reply)
 	return r == TOKEND_EDATA ? handle_latch(t, r) : r;
 }
 
-/* Waits for the reply to the last query. Returns 1 with the reply in t->packet, 0 if the daemon is
- * lost, or an error. */
-static int await(struct tokend *t, enum wire_op reply, struct waiting *w)
+/* Waits for the reply to query @serial, or the end of the stream. Returns 1 with it in t->packet, 0
+ * if the daemon is lost, or an error. */
+static int await(struct tokend *t, uint64_t serial, struct waiting *w)
 {
 	for (;;) {
 		int r = wait_for_daemon(t, POLLIN, w);
+		uint64_t of;
 
 		if (r == 0)
 			r = receive(t);
 		if (r < 0 || t->fd < 0)
 			return r;
-		if (r == 1 && (wire_number(&t->packet.wire, WIRE_SERIAL) == t->serial ||
-				      is_end(&t->packet.wire)))
-			return take_reply(t, reply);
+		of = r == 1 ? wire_number(&t->packet.wire, WIRE_SERIAL) : 0;
+		if (of > 0 && of == t->saving)
+			t->saving = 0;
+		if (r == 1 && (of == serial || is_end(&t->packet.wire)))
+			return 1;
 	}
+}
+
+/* The daemon stores one checkpoint of a session at a time: waits for one that was interrupted. */
+static int await_saved(struct tokend *t, struct waiting *w)
+{
+	int r = t->saving ? await(t, t->saving, w) : 1;
+
+	return r == 1 && t->saving ? handle_latch(t, message_refused(t)) : r;
 }
 
 int query(struct tokend *t, const struct wire *query, enum wire_op reply)
@@ -195,15 +206,19 @@ int query(struct tokend *t, const struct wire *query, enum wire_op reply)
 
 		waiting_begin(&w, wait_now());
 		wire_set(&numbered, WIRE_SERIAL, ++t->serial);
+		if (r == 1 && reply == WIRE_SAVED)
+			r = await_saved(t, &w);
 		if (r == 1)
 			r = send_query(t, &numbered, &w);
+		if (r == 1) {
+			r = await(t, t->serial, &w);
+			if ((r == TOKEND_EAGAIN || r == TOKEND_ECONNECT) && reply == WIRE_SAVED)
+				t->saving = t->serial;
+		}
 		if (r == 1)
-			r = await(t, reply, &w);
+			r = take_reply(t, reply);
 		if (r == 1 && waiting_over(t, &w) < 0)
 			r = TOKEND_EAGAIN;
-		/* The daemon stores one checkpoint of a session at a time. */
-		if ((r == TOKEND_EAGAIN || r == TOKEND_ECONNECT) && reply == WIRE_SAVED)
-			handle_lose(t);
 		if (r != 0)
 			return r == 1 ? 0 : r;
 	}
