@@ -348,12 +348,30 @@ static unsigned name_runs(
 	return n;
 }
 
-/* Takes the run that @w names. */
-static bool find_named(const struct connection *c, struct request *r, const struct wire *w,
-	const char *runs, struct fault *fault)
+/* Takes the run that @w names, or the only one that the operator may change. */
+static bool find_run(
+	const struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
 {
+	char runs[(RUNS_NAMED + 1) * (LIMIT_NAME_BYTES + 2)];
+	unsigned n = name_runs(c, r->stream, runs, sizeof(runs));
 	const char *stream = r->stream->config->name;
+	bool named = wire_has(w, WIRE_RUN);
 
+	if (!next_of(c->control, 0, r->stream, NULL))
+		return fault_set(fault, FAULT_REQUEST, "stream",
+			"no session is attached on stream %s at this daemon", stream);
+	if (!named && n == 0)
+		return fault_set(fault, FAULT_REQUEST, "run",
+			"only runs of other users are attached on stream %s; their owners, root "
+			"and admin_uids may change them, not uid %u",
+			stream, (unsigned)c->uid);
+	if (!named && n > 1)
+		return fault_set(fault, FAULT_REQUEST, "run",
+			"several runs are attached on stream %s; name one of %s", stream, runs);
+	if (!named) {
+		snprintf(r->run, sizeof(r->run), "%s", runs);
+		return true;
+	}
 	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
 		return fault_set(fault, FAULT_REQUEST, "run", "must be " PHRASE_NAME);
 	if (!runs_name(c->control->config, c->uid, r->run, fault)) {
@@ -364,31 +382,6 @@ static bool find_named(const struct connection *c, struct request *r, const stru
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"run %s is not attached on stream %s; attached: %s", r->run, stream,
 			runs[0] ? runs : "runs of other users");
-	return true;
-}
-
-/* Takes the run that @w names, or the only one that the operator may change. */
-static bool find_run(
-	const struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
-{
-	char runs[(RUNS_NAMED + 1) * (LIMIT_NAME_BYTES + 2)];
-	unsigned n = name_runs(c, r->stream, runs, sizeof(runs));
-	const char *stream = r->stream->config->name;
-
-	if (!next_of(c->control, 0, r->stream, NULL))
-		return fault_set(fault, FAULT_REQUEST, "stream",
-			"no session is attached on stream %s at this daemon", stream);
-	if (wire_has(w, WIRE_RUN))
-		return find_named(c, r, w, runs, fault);
-	if (n == 0)
-		return fault_set(fault, FAULT_REQUEST, "run",
-			"only runs of other users are attached on stream %s; their owners, root "
-			"and admin_uids may change them, not uid %u",
-			stream, (unsigned)c->uid);
-	if (n > 1)
-		return fault_set(fault, FAULT_REQUEST, "run",
-			"several runs are attached on stream %s; name one of %s", stream, runs);
-	memcpy(r->run, runs, strlen(runs) + 1);
 	return true;
 }
 
