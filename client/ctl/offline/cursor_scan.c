@@ -1,40 +1,27 @@
 #include "client/ctl/offline/cursor_scan.h"
 
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/grow.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
-#include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zstd.h>
 
-enum {
-	LONGEST = 2 * LIMIT_CURSOR_BYTES, /* of a cursor in hex, the longest of its forms */
-	PIECE = 4 << 20,
-	FOUND_MOST = 65536, /* cursors that are kept */
-};
-
-/* The last pieces of a stream of bytes. */
-struct sieve {
-	unsigned char *bytes; /* [LONGEST + PIECE] */
-	size_t n;
-	uint64_t base; /* offset of its first byte in the stream */
-};
+enum { FOUND_MOST = 65536 }; /* cursors that are kept */
 
 struct search {
 	struct cursor_scan *scan;
 	const char *path;
-	struct sieve raw, frame; /* the file; what is decompressed of it */
-	ZSTD_DStream *zstd;
-	bool in_frame;
-	uint64_t frame_at;	 /* offset of the frame in the file */
-	unsigned char *unpacked; /* [LIMIT_CURSOR_BYTES] */
-	bool failed;		 /* an error was printed */
+	const unsigned char *bytes; /* [n] the file, mapped */
+	size_t n;
+	unsigned char unpacked[LIMIT_CURSOR_BYTES];
 };
 
 /* ---- the forms of a cursor ---- */
@@ -127,17 +114,10 @@ enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
 
 /* ---- what was found ---- */
 
-static bool out_of_memory(struct search *s)
-{
-	ctl_fail(PHRASE_MEMORY);
-	s->failed = true;
-	return false;
-}
-
-static bool keep(struct search *s, struct cursor *cursor, size_t n, uint64_t offset, bool framed)
+static bool keep(struct search *s, struct cursor *cursor, size_t n, uint64_t offset)
 {
 	struct cursor_scan *scan = s->scan;
-	struct cursor_found *more, found = {.n = n, .offset = offset, .compressed = framed};
+	struct cursor_found found = {.n = n, .offset = offset};
 
 	for (unsigned i = 0; i < scan->n; i++)
 		if (scan->found[i].n == n && memcmp(scan->found[i].bytes, s->unpacked, n) == 0) {
@@ -149,15 +129,14 @@ static bool keep(struct search *s, struct cursor *cursor, size_t n, uint64_t off
 		cursor_free(cursor);
 		return true;
 	}
-	more = realloc(scan->found, (scan->n + 1) * sizeof(*more));
-	scan->found = more ? more : scan->found;
 	found.bytes = malloc(n);
 	found.path = strdup(s->path);
-	if (!more || !found.bytes || !found.path) {
+	if (!found.bytes || !found.path ||
+		!ctl_grow((void **)&scan->found, scan->n, sizeof(*scan->found))) {
 		free(found.bytes);
 		free(found.path);
 		cursor_free(cursor);
-		return out_of_memory(s);
+		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
 	}
 	memcpy(found.bytes, s->unpacked, n);
 	found.cursor = *cursor;
@@ -165,166 +144,91 @@ static bool keep(struct search *s, struct cursor *cursor, size_t n, uint64_t off
 	return true;
 }
 
-/* Takes the cursor at @from, if it is one in this form. */
-static bool try_form(
-	struct search *s, const struct form *form, const struct sieve *sieve, size_t at)
+enum verdict { NONE, DAMAGED, FOUND, FAILED };
+
+/* Is there a cursor at @at in this form? The magic alone is common in some files, and to unpack all
+ * is slow. FAILED: an error was printed. */
+static enum verdict try_form(struct search *s, const struct form *form, size_t at)
 {
-	bool framed = sieve == &s->frame;
-	const unsigned char *from = sieve->bytes + at;
-	size_t n = form->unpack(from, sieve->n - at, s->unpacked, CURSOR_HEAD_BYTES);
+	const unsigned char *from = s->bytes + at;
+	size_t n = form->unpack(from, s->n - at, s->unpacked, CURSOR_HEAD_BYTES);
 	struct cursor cursor;
 	struct fault fault;
 
-	/* The magic alone is common in some files, and to unpack all is slow. */
 	if (!cursor_begins(s->unpacked, n))
-		return false;
-	n = form->unpack(from, sieve->n - at, s->unpacked, LIMIT_CURSOR_BYTES);
+		return NONE;
+	n = form->unpack(from, s->n - at, s->unpacked, LIMIT_CURSOR_BYTES);
 	n = cursor_length(s->unpacked, n);
 	if (n == 0)
-		return false;
+		return NONE;
 	if (cursor_decode(&cursor, s->unpacked, n, &fault))
-		return keep(s, &cursor, n, framed ? s->frame_at : sieve->base + at, framed);
+		return keep(s, &cursor, n, at) ? FOUND : FAILED;
 	cursor_free(&cursor);
-	return false;
+	return DAMAGED;
 }
 
-/* Does the sieve have a beginning of a cursor at @at that no form can decode? */
-static void count_damaged(struct search *s, const struct sieve *sieve, size_t at)
-{
-	size_t n = as_it_is(sieve->bytes + at, sieve->n - at, s->unpacked, CURSOR_HEAD_BYTES);
-
-	if (!cursor_begins(s->unpacked, n))
-		return;
-	n = as_it_is(sieve->bytes + at, sieve->n - at, s->unpacked, LIMIT_CURSOR_BYTES);
-	s->scan->damaged += cursor_length(s->unpacked, n) > 0;
-}
-
-/* ---- streams ---- */
-
-/* Searches for cursors that begin before @to. */
-static void search_sieve(struct search *s, const struct sieve *sieve, size_t to)
+static bool search_bytes(struct search *s)
 {
 	for (unsigned f = 0; f < FORMS; f++) {
-		const struct form *form = &forms[f];
-		const unsigned char *at = sieve->bytes, *end = sieve->bytes + sieve->n;
+		const unsigned char *at = s->bytes, *end = s->bytes + s->n;
 
-		if (form->unpack == from_utf8) /* it begins like the first form */
+		if (forms[f].unpack == from_utf8) /* it begins like the first form */
 			continue;
-		while (!s->failed && (at = memmem(at, (size_t)(end - at), form->begin, form->n))) {
-			size_t i = (size_t)(at - sieve->bytes);
+		for (; (at = memmem(at, (size_t)(end - at), forms[f].begin, forms[f].n)); at++) {
+			size_t i = (size_t)(at - s->bytes);
+			enum verdict is = try_form(s, &forms[f], i), text = NONE;
 
-			if (i >= to)
-				break;
-			if (!try_form(s, form, sieve, i) && !s->failed && f == 0 &&
-				!try_form(s, &forms[1], sieve, i) && !s->failed)
-				count_damaged(s, sieve, i);
-			at++;
+			if (f == 0 && is != FOUND && is != FAILED)
+				text = try_form(s, &forms[1], i);
+			if (is == FAILED || text == FAILED)
+				return false;
+			s->scan->damaged += f == 0 && is == DAMAGED && text != FOUND;
 		}
 	}
-}
-
-/* Takes the next bytes of a stream. @last: none follow. */
-static void pour(struct search *s, struct sieve *sieve, const void *bytes, size_t n, bool last)
-{
-	size_t kept = sieve->n < LONGEST ? sieve->n : LONGEST, to;
-
-	memmove(sieve->bytes, sieve->bytes + sieve->n - kept, kept);
-	sieve->base += sieve->n - kept;
-	memcpy(sieve->bytes + kept, bytes, n);
-	sieve->n = kept + n;
-	/* A cursor in the last LONGEST bytes may go on in the next ones. */
-	to = last ? sieve->n : sieve->n > LONGEST ? sieve->n - LONGEST : 0;
-	search_sieve(s, sieve, to);
-}
-
-/* ---- frames ---- */
-
-static void end_frame(struct search *s)
-{
-	pour(s, &s->frame, "", 0, true);
-	s->frame.n = 0;
-	s->frame.base = 0;
-	s->in_frame = false;
-}
-
-/* Decompresses the frame's part of @in. A frame that is damaged, or is none, ends there. */
-static void read_frame(struct search *s, ZSTD_inBuffer *in, unsigned char *room)
-{
-	while (s->in_frame && !s->failed) {
-		ZSTD_outBuffer out = {room, PIECE, 0};
-		size_t before = in->pos, left = ZSTD_decompressStream(s->zstd, &out, in);
-
-		if (!ZSTD_isError(left))
-			pour(s, &s->frame, room, out.pos, false);
-		if (ZSTD_isError(left) || left == 0)
-			end_frame(s);
-		else if (in->pos == in->size && out.pos < out.size)
-			return;
-		else if (in->pos == before && out.pos == 0)
-			end_frame(s);
-	}
-}
-
-/* Follows the zstd frames of a piece of the file, which begins at offset @at. */
-static void read_frames(
-	struct search *s, const unsigned char *piece, size_t n, uint64_t at, unsigned char *room)
-{
-	static const unsigned char magic[] = {0x28, 0xb5, 0x2f, 0xfd};
-	ZSTD_inBuffer in = {piece, n, 0};
-	size_t least = 0;
-
-	for (;;) {
-		read_frame(s, &in, room);
-		if (s->in_frame || s->failed)
-			return;
-		/* zstd may take nothing of a frame that is damaged at its beginning. */
-		in.pos = in.pos > least ? in.pos : least;
-
-		const unsigned char *next =
-			memmem(piece + in.pos, n - in.pos, magic, sizeof(magic));
-
-		if (!next)
-			return;
-		in.pos = (size_t)(next - piece);
-		least = in.pos + sizeof(magic);
-		s->frame_at = at + in.pos;
-		s->in_frame = true;
-		ZSTD_initDStream(s->zstd);
-	}
+	return true;
 }
 
 /* ---- files ---- */
 
-static bool search_file(struct search *s, const char *path, unsigned char *piece)
-{
-	unsigned char *room = piece + PIECE;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	uint64_t at = 0;
-	ssize_t n = 0;
+/* The name of the mapped file, for the handler of SIGBUS. */
+static const char *mapped;
 
-	if (fd < 0)
-		return ctl_fail("%s: %s", path, strerror(errno)) == CTL_OK;
-	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-	s->path = path;
-	s->raw.n = s->frame.n = 0;
-	s->raw.base = s->frame.base = 0;
-	s->in_frame = false;
-	while (!s->failed && ((n = read(fd, piece, PIECE)) > 0 || (n < 0 && errno == EINTR))) {
-		if (n < 0)
-			continue;
-		pour(s, &s->raw, piece, (size_t)n, false);
-		read_frames(s, piece, (size_t)n, at, room);
-		at += (uint64_t)n;
+static void on_bus_error(int number)
+{
+	static const char text[] = ": became shorter, or cannot be read\n";
+
+	(void)number;
+	(void)!write(STDERR_FILENO, "tokctl: ", 8);
+	(void)!write(STDERR_FILENO, mapped, strlen(mapped));
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(CTL_FAILED);
+}
+
+static bool search_file(struct search *s, const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	void *bytes = MAP_FAILED;
+	struct stat st;
+	bool done = fd >= 0 && fstat(fd, &st) == 0;
+
+	if (done && st.st_size > 0)
+		bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (!done || (st.st_size > 0 && bytes == MAP_FAILED)) {
+		ctl_fail("%s: %s", path, strerror(errno));
+		done = false;
+	} else if (st.st_size > 0) {
+		madvise(bytes, (size_t)st.st_size, MADV_SEQUENTIAL);
+		s->path = mapped = path;
+		s->bytes = bytes;
+		s->n = (size_t)st.st_size;
+		done = search_bytes(s);
+		munmap(bytes, (size_t)st.st_size);
 	}
-	if (n < 0)
-		s->failed = ctl_fail("%s: %s", path, strerror(errno)) != CTL_OK;
-	if (s->in_frame)
-		end_frame(s);
-	pour(s, &s->raw, "", 0, true);
-	close(fd);
+	if (fd >= 0)
+		close(fd);
 	s->scan->files++;
-	s->scan->bytes += at;
-	return !s->failed;
+	s->scan->bytes += done ? (uint64_t)st.st_size : 0;
+	return done;
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b)
@@ -332,44 +236,30 @@ static int by_name(const FTSENT **a, const FTSENT **b)
 	return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
-static bool search_tree(struct search *s, const char *path, unsigned char *piece)
+bool cursor_scan(struct cursor_scan *scan, const char *path)
 {
+	struct search *s = calloc(1, sizeof(*s));
 	char *copy = strdup(path), *paths[] = {copy, NULL};
 	FTS *tree =
 		copy ? fts_open(paths, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, by_name) : NULL;
-	bool done = tree;
+	bool done = s && tree;
 
-	if (!tree)
+	*scan = (struct cursor_scan){0};
+	if (!done)
 		ctl_fail("%s: %s", path, strerror(errno));
+	else
+		s->scan = scan;
+	signal(SIGBUS, on_bus_error);
 	for (FTSENT *e; done && (e = fts_read(tree));) {
 		if (e->fts_info == FTS_F)
-			done = search_file(s, e->fts_accpath, piece);
+			done = search_file(s, e->fts_accpath);
 		else if (e->fts_info == FTS_ERR || e->fts_info == FTS_DNR || e->fts_info == FTS_NS)
 			done = ctl_fail("%s: %s", e->fts_path, strerror(e->fts_errno)) == CTL_OK;
 	}
 	if (tree)
 		fts_close(tree);
 	free(copy);
-	return done;
-}
-
-bool cursor_scan(struct cursor_scan *scan, const char *path)
-{
-	struct search s = {.scan = scan, .zstd = ZSTD_createDStream()};
-	unsigned char *piece = malloc(2 * (size_t)PIECE);
-	bool done;
-
-	*scan = (struct cursor_scan){0};
-	s.raw.bytes = malloc(LONGEST + PIECE);
-	s.frame.bytes = malloc(LONGEST + PIECE);
-	s.unpacked = malloc(LIMIT_CURSOR_BYTES);
-	done = s.zstd && piece && s.raw.bytes && s.frame.bytes && s.unpacked;
-	done = done ? search_tree(&s, path, piece) : out_of_memory(&s);
-	ZSTD_freeDStream(s.zstd);
-	free(piece);
-	free(s.raw.bytes);
-	free(s.frame.bytes);
-	free(s.unpacked);
+	free(s);
 	return done;
 }
 

@@ -1,9 +1,7 @@
 /*
  * Finds cursors in checkpoints by their first bytes: in torch.save() files, in the files of a
  * torch.distributed.checkpoint directory, and in JSON. A cursor may be there as it is, as the text
- * of a pickle (its bytes as UTF-8), in hex or base64, and each of these inside a zstd frame.
- *
- * It reads the files once, in pieces: checkpoints are larger than memory.
+ * of a pickle (its bytes as UTF-8), in hex or base64. The files are mapped.
  */
 #ifndef TOKEND_CTL_CURSOR_SCAN_H
 #define TOKEND_CTL_CURSOR_SCAN_H
@@ -16,8 +14,7 @@ struct cursor_found {
 	void *bytes; /* [n] */
 	size_t n;
 	char *path;
-	uint64_t offset; /* of the cursor, or of the zstd frame around it */
-	bool compressed; /* in a frame */
+	uint64_t offset; /* in the file */
 	uint64_t more;	 /* other places with the same cursor */
 };
 

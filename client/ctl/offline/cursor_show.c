@@ -211,8 +211,7 @@ static int show_json(struct ctl_out *out, const struct cursor *c, const struct c
 		ctl_put_string(out, found->path);
 		ctl_put(out, ",");
 		ctl_put_pair(out, "offset", found->offset);
-		ctl_put(out,
-			found->compressed ? ",\"compressed\":true," : ",\"compressed\":false,");
+		ctl_put(out, ",\"compressed\":false,");
 		ctl_put_pair(out, "places", found->more + 1);
 		ctl_put(out, "}");
 	}
@@ -228,8 +227,7 @@ static void put_place(struct ctl_out *out, const struct cursor_found *f)
 	char text[128];
 
 	ctl_put_left(out, f->path, 0);
-	snprintf(text, sizeof(text), ": %sbyte %" PRIu64, f->compressed ? "compressed from " : "",
-		f->offset);
+	snprintf(text, sizeof(text), ": byte %" PRIu64, f->offset);
 	ctl_put(out, text);
 	if (f->more > 0)
 		snprintf(
@@ -270,7 +268,7 @@ static int show_checkpoint(const char *path, bool json)
 		if (scan.n == 0)
 			status = ctl_fail("%s: contains no cursor (%" PRIu64 " bytes in %" PRIu64
 					  " file%s); a checkpoint has one if it stores a Loader's "
-					  "state_dict()",
+					  "state_dict(), and is not compressed",
 				path, scan.bytes, scan.files, scan.files == 1 ? "" : "s");
 	}
 	cursor_scan_free(&scan);
@@ -325,8 +323,8 @@ const struct ctl_command ctl_cursor_show = {
 	.about = "Prints the stream, the position of the next sample, the datasets, and their "
 		 "shares in the current mix and in pending ones.\n\n"
 		 "FILE is a cursor file; or a checkpoint that stores a Loader's state_dict(): a "
-		 "file of torch.save(), a directory of torch.distributed.checkpoint, also "
-		 "compressed with zstd, or JSON. Of a checkpoint, each cursor is printed once, "
+		 "file of torch.save(), a directory of torch.distributed.checkpoint, or "
+		 "JSON. Of a checkpoint, each cursor is printed once, "
 		 "with the place where it was found first.",
 	.examples = CTL_EXAMPLES({"print a cursor", "tokctl cursor show run.cursor"},
 		{"print the cursors of all files below a directory", "tokctl cursor show ."}),
