@@ -23,8 +23,9 @@
 #include "proto/wire.h"
 
 #define PLACE_STATE_DIR "/var/lib/tokend" /* the default */
-/* The file in a run's directory with the cursor of its last attach with other mixes. */
-#define PLACE_RUN_CURSOR ".run.cursor"
+/* The tag, and the file in a run's directory, of the cursor of its last attach with other mixes. */
+#define PLACE_RUN_TAG	 ".run"
+#define PLACE_RUN_CURSOR PLACE_RUN_TAG ".cursor"
 
 enum place_from {
 	PLACE_OPTION,

@@ -308,49 +308,43 @@ static void remove_stale(int at)
 
 /* ---- snapshots ---- */
 
-static bool failed(const struct state_run *run, const char *name, struct fault *fault)
+static bool failed(const struct state_run *run, const char *tag, struct fault *fault)
 {
 	int error = errno;
 
-	return fault_errno(fault, error, "state_dir", "%s/%s/%s/%s: %s", run->state->dir,
-		run->stream, run->name, name,
+	return fault_errno(fault, error, "state_dir", "%s/%s/%s/%s.cursor: %s", run->state->dir,
+		run->stream, run->name, tag,
 		error == EINVAL ? "not a regular file" : strerror(error));
-}
-
-/* Replaces file @name of the run. */
-static bool save(const struct state_run *run, const char *name, const void *bytes, size_t n,
-	struct fault *fault)
-{
-	int at = open_run(run, true);
-
-	if (at < 0)
-		return failed(run, name, fault);
-	remove_stale(at);
-
-	bool saved = replace_file(at, name, bytes, n) || failed(run, name, fault);
-
-	close(at);
-	return saved;
 }
 
 bool state_save(const struct state_run *run, const char *tag, const void *bytes, size_t n,
 	struct fault *fault)
 {
+	int at = open_run(run, true);
 	char name[NAME_BYTES];
+	bool saved = false;
 
 	snprintf(name, sizeof(name), "%s.cursor", tag);
-	return save(run, name, bytes, n, fault);
+	if (at >= 0) {
+		remove_stale(at);
+		saved = replace_file(at, name, bytes, n);
+	}
+	close_quietly(at);
+	return saved || failed(run, tag, fault);
 }
 
-/* Reads file @name of the run. Returns its length, or -1 with errno. A FIFO must not make it wait
- * for a writer. */
-static ssize_t load(const struct state_run *run, const char *name, char bytes[LIMIT_CURSOR_BYTES])
+/* Returns the length of the tag's file, or -1 with errno. A FIFO must not make it wait for a
+ * writer. */
+static ssize_t load(const struct state_run *run, const char *tag, char bytes[LIMIT_CURSOR_BYTES])
 {
-	int at = open_run(run, false);
-	int fd = at >= 0 ? openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
-	ssize_t n = fd < 0 ? -1 : 1, have = 0;
+	int at = open_run(run, false), fd = -1;
+	ssize_t n = -1, have = 0;
+	char name[NAME_BYTES];
 	struct stat st;
 
+	snprintf(name, sizeof(name), "%s.cursor", tag);
+	if (at >= 0)
+		fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	close_quietly(at);
 	if (fd >= 0 && (n = fstat(fd, &st)) == 0 &&
 		(!S_ISREG(st.st_mode) || st.st_size > LIMIT_CURSOR_BYTES)) {
@@ -365,23 +359,18 @@ static ssize_t load(const struct state_run *run, const char *name, char bytes[LI
 
 size_t state_load(const struct state_run *run, const char *tag, void *bytes, struct fault *fault)
 {
-	char name[NAME_BYTES];
-
-	snprintf(name, sizeof(name), "%s.cursor", tag);
-
-	ssize_t n = load(run, name, bytes);
+	ssize_t n = load(run, tag, bytes);
 
 	if (n < 0 && errno == ENOENT)
 		fault_errno(fault, ENOENT, "tag",
-			"run %s of stream %s has no snapshot %s (%s/%s/%s/%s); RUN/TAG names one "
-			"of "
-			"another run",
-			run->name, run->stream, tag, run->state->dir, run->stream, run->name, name);
+			"run %s of stream %s has no snapshot %s (%s/%s/%s/%s.cursor); RUN/TAG "
+			"names one of another run",
+			run->name, run->stream, tag, run->state->dir, run->stream, run->name, tag);
 	else if (n < 0)
-		failed(run, name, fault);
+		failed(run, tag, fault);
 	else if (n == 0)
-		fault_set(fault, FAULT_DATA, "tag", "%s/%s/%s/%s: the file is empty",
-			run->state->dir, run->stream, run->name, name);
+		fault_set(fault, FAULT_DATA, "tag", "%s/%s/%s/%s.cursor: the file is empty",
+			run->state->dir, run->stream, run->name, tag);
 	return n > 0 ? (size_t)n : 0;
 }
 
@@ -403,12 +392,12 @@ bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *
 	struct fault *fault)
 {
 	char now[LIMIT_CURSOR_BYTES], mixes[2][LIMIT_CURSOR_BYTES];
-	ssize_t have = load(run, PLACE_RUN_CURSOR, now);
+	ssize_t have = load(run, PLACE_RUN_TAG, now);
 	size_t old = have > 0 ? mixes_of(now, (size_t)have, mixes[0]) : 0;
 
 	*written = old == 0 || mixes_of(bytes, n, mixes[1]) != old ||
 		   memcmp(mixes[0], mixes[1], old) != 0;
-	return !*written || save(run, PLACE_RUN_CURSOR, bytes, n, fault);
+	return !*written || state_save(run, PLACE_RUN_TAG, bytes, n, fault);
 }
 
 /* ---- a client saves ---- */

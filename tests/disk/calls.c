@@ -155,11 +155,6 @@ int __wrap_mkdirat(int at, const char *path, mode_t mode)
 	return call_ends(0);
 }
 
-int __wrap_mkdir(const char *path, mode_t mode)
-{
-	return __wrap_mkdirat(AT_FDCWD, path, mode);
-}
-
 int __wrap_unlinkat(int at, const char *path, int flags)
 {
 	const bool directory = flags & AT_REMOVEDIR;
@@ -175,11 +170,6 @@ int __wrap_unlinkat(int at, const char *path, int flags)
 		return call_fails(ENOTEMPTY);
 	disk_name(&where, NULL);
 	return call_ends(0);
-}
-
-int __wrap_rmdir(const char *path)
-{
-	return __wrap_unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
 }
 
 int __wrap_renameat(int from, const char *old, int to, const char *new)
@@ -226,21 +216,6 @@ int __wrap_fstatat(int at, const char *path, struct stat *st, int flags)
 	if (call_begins("stat", path, false) || !find(at, path, &where))
 		return -1;
 	return describe(where.inode, st);
-}
-
-int __wrap_stat(const char *path, struct stat *st)
-{
-	return __wrap_fstatat(AT_FDCWD, path, st, 0);
-}
-
-int __wrap_access(const char *path, int mode)
-{
-	struct disk_where where;
-
-	(void)mode;
-	if (call_begins("access", path, false) || !find(AT_FDCWD, path, &where))
-		return -1;
-	return where.inode ? call_ends(0) : call_fails(ENOENT);
 }
 
 /* ---- directories ---- */
