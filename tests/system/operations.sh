@@ -242,7 +242,7 @@ cat >"$root/srv/operator.sh" <<-'END'
 	echo $last >/srv/last && mv /srv/last /srv/finish
 	for trainer in $trainers; do wait "$trainer"; done
 	[ "$(steps | sort -u)" = $last ]
-	tokctl verify -c $config train /srv/trainer/records --run job
+	tokctl verify -c $config train /srv/trainer/records
 
 	# Purge. Nothing stays, except the user tokend and what users own.
 	dpkg --purge tokend tokctl libtokend-dev libtokend1 python3-tokend
