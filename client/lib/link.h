@@ -29,26 +29,19 @@ enum { LINK_WHY_BYTES = 256 };
 enum link_peer { LINK_OPERATOR, LINK_TRAINER };
 
 /*
- * Connects to the daemon at @path, checks that its user can be trusted, and sends hello. The
- * daemon's hello is the next packet. A trainer's hello also contains its host and its process.
- * @buffer has LIMIT_PACKET_BYTES.
- *
- * Returns a non-blocking descriptor, which the caller closes. On failure returns -1 and sets
- * @fault: FAULT_PERMISSION if an untrusted user listens there, otherwise FAULT_IO with the errno
- * (ENAMETOOLONG: the path is too long for a socket). If the daemon closes the connection at once,
- * this is not a failure: its reason can still be received.
+ * Connects to the daemon at @path, checks that its user can be trusted, and sends hello: a
+ * trainer's contains its host and its process. @buffer has LIMIT_PACKET_BYTES. Returns a
+ * non-blocking descriptor, or -1 with @fault: FAULT_PERMISSION if an untrusted user listens there,
+ * otherwise FAULT_IO with the errno (ENAMETOOLONG: the path is too long for a socket). A daemon
+ * that closes the connection at once does not make it fail: its reason can still be received.
  */
 int link_open(const char *path, enum link_peer as, void *buffer, struct fault *fault);
-/*
- * Writes why a connect to @path failed with @error. For EACCES that names the user and the
- * directory, or the socket, that refuses it. Returns @text.
- */
+/* Writes why a connect to @path failed with @error: for EACCES, which directory, or the socket,
+ * refuses which user. Returns @text. */
 const char *link_why(const char *path, int error, char text[LINK_WHY_BYTES]);
-/*
- * A random number of this process, which tells the daemon that two sessions belong to one process.
- * PIDs cannot: client and daemon may be in different PID namespaces. Different in every process,
- * forked children included. 0: no random bytes were available.
- */
+/* A random number of this process, forked children included, which tells the daemon that two
+ * sessions belong to one process. PIDs cannot: client and daemon may be in different PID
+ * namespaces. 0: no random bytes were available. */
 uint64_t process_number(void);
 /* Receives the next packet, after closing the former one's descriptors that were not kept. */
 enum link_event link_receive(int fd, struct packet *packet);
