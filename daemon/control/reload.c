@@ -3,6 +3,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/log.h"
 #include "daemon/control/notify.h"
+#include "daemon/control/session_memory.h"
 #include "daemon/io/io.h"
 
 #include <errno.h>
@@ -107,19 +108,37 @@ static bool fits_session(struct reload *r, const struct session *s)
 		why.field[0] ? ": " : "", why.text);
 }
 
+/* Bytes of its ring, if its client asks for as many slots as before. */
+static uint64_t ring_bytes(const struct session *s, const struct stream *now)
+{
+	struct ring_geometry g = {0};
+	uint64_t slots = 0; /* the stream's default */
+	struct fault fault;
+
+	session_ring(s->stream, s->micro_batch, &slots, &g, &fault);
+	slots = slots == s->slots ? 0 : s->slots;
+	return session_ring(now, s->micro_batch, &slots, &g, &fault) ? g.meta_bytes + g.data_bytes
+								     : UINT64_MAX / LIMIT_SESSIONS;
+}
+
 static bool fits_sessions(struct reload *r)
 {
-	const struct sessions *all = &r->control->sessions;
-	uint64_t rings = all->memory_bytes - all->staging_bytes;
+	uint64_t rings = 0;
 
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (session_is_live(all->of[id]) && !fits_session(r, all->of[id]))
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct session *s = r->control->sessions.of[id];
+
+		if (!session_is_live(s) || s->left)
+			continue;
+		if (!fits_session(r, s))
 			return false;
+		rings += ring_bytes(s, catalog_stream(r->catalog, s->stream->config->name));
+	}
 	if (rings == 0 || rings + r->staging_bytes <= r->config->memory_bytes)
 		return true;
 	return fault_set(&r->fault, FAULT_ARGUMENT, "memory",
-		"%s: memory: %" PRIu64 " bytes, but rings of live sessions have %" PRIu64
-		" and the reader needs %" PRIu64 "; end some sessions, or set more",
+		"%s: memory: %" PRIu64 " bytes, but rings of live sessions need %" PRIu64
+		" and the reader %" PRIu64 "; end some sessions, or set more",
 		r->config->path, r->config->memory_bytes, rings, r->staging_bytes);
 }
 

@@ -118,6 +118,25 @@ def test_what_is_new_is_served_and_a_live_session_must_fit(scene):
     assert has(refusal(lambda: scene.attach(stream="train")), "stream", "other")
 
 
+def test_rings_that_grow_must_fit(scene):
+    """A stream gets a dataset of wider tokens."""
+    scene.place.shard("wide/a.bin", 60_000, dtype="<u4")
+    client, more = scene.attach(micro=1024, slots=500), 500 * 1024 * (SEQ + 1) * 2
+    scene.top["memory"] = status(scene.daemon.socket)[1]["memory_bytes"] + more // 8
+    scene.write(train=scene.train)
+    scene.reload()
+    client.close()
+    client = scene.attach(micro=1024, slots=500)
+    wide = [*scene.train["datasets"], *datasets("wide", dtype="u32", weight=0)]
+    scene.write(train={**scene.train, "datasets": wide})
+    assert "rings of live sessions need" in scene.reload("keeps the config that it has")
+    client.next()
+    scene.top["memory"] += more
+    scene.write(train={**scene.train, "datasets": wide})
+    scene.reload()
+    client.close()
+
+
 def test_two_signals_in_a_row_are_two_checks(scene):
     scene.write(train={**scene.train, "seq_len": "many"})
     for _ in range(5):
