@@ -159,14 +159,10 @@ static bool send_hello(int fd, enum link_peer as, void *buffer, struct fault *fa
 
 	wire_set(&hello, WIRE_VERSION_KEY, WIRE_VERSION);
 	if (as == LINK_TRAINER) {
-		uint64_t process = process_number();
-
-		if (gethostname(host, sizeof(host)) != 0)
+		if (gethostname(host, sizeof(host) - 1) != 0)
 			host[0] = 0;
-		host[sizeof(host) - 1] = 0;
 		wire_set_text(&hello, WIRE_HOST, host);
-		if (process)
-			wire_set(&hello, WIRE_PROCESS, process);
+		wire_set(&hello, WIRE_PROCESS, process_number());
 	}
 	return link_send(fd, &hello, buffer, fault) || link_closed(fault);
 }

@@ -274,10 +274,7 @@ int tokend_peek(struct tokend *t, struct tokend_batch *batch, int wait)
 
 int tokend_try_next(struct tokend *t, struct tokend_batch *batch)
 {
-	if (ready(t))
-		return take(t, batch);
-
-	int r = handle_usable(t);
+	int r = ready(t) ? 1 : handle_usable(t);
 
 	if (r == 0)
 		r = find_slot(t, false);

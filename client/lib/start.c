@@ -50,26 +50,17 @@ static bool is_in(const char *directory, const char *name, char *path, size_t by
 	       access(path, X_OK) == 0;
 }
 
-/* The directory of the file that contains this code. A program that was found in $PATH has no
- * slash in its name. */
-static bool find_own(char directory[PATH_MAX])
-{
-	Dl_info info;
-
-	if (dladdr(places, &info) && info.dli_fname && strchr(info.dli_fname, '/'))
-		snprintf(directory, PATH_MAX, "%s", info.dli_fname);
-	else if (!realpath("/proc/self/exe", directory))
-		return false;
-	*strrchr(directory, '/') = 0;
-	return true;
-}
-
 static bool is_near(const char *name, char *path, size_t bytes)
 {
 	char own[PATH_MAX], place[PATH_MAX + 32];
+	Dl_info info;
 
-	if (!find_own(own))
+	/* A program that was found in $PATH has no slash in its name. */
+	if (dladdr(places, &info) && info.dli_fname && strchr(info.dli_fname, '/'))
+		snprintf(own, sizeof(own), "%s", info.dli_fname);
+	else if (!realpath("/proc/self/exe", own))
 		return false;
+	*strrchr(own, '/') = 0;
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		snprintf(place, sizeof(place), "%s/%s", own, places[i]);
 		if (is_in(place, name, path, bytes))

@@ -60,11 +60,6 @@ int64_t waiting_at(const struct waiting *w)
 	return w->next < WARNINGS ? w->since + after[w->next] : INT64_MAX;
 }
 
-static int64_t waited(const struct waiting *w)
-{
-	return (wait_now() - w->since) / SECOND;
-}
-
 static int warn(struct tokend *t, struct waiting *w, const char *line)
 {
 	if (!t->options.warn)
@@ -92,8 +87,8 @@ int waiting_say(struct tokend *t, struct waiting *w, int64_t end, const char *su
 	if (left < FOREVER / 2)
 		snprintf(more, sizeof(more), "; trying for another %" PRId64 " s",
 			left > 0 ? left / SECOND : 0);
-	snprintf(line, sizeof(line), "%s: waiting %" PRId64 " s for %s%s", subject, waited(w), text,
-		more);
+	snprintf(line, sizeof(line), "%s: waiting %" PRId64 " s for %s%s", subject,
+		(now - w->since) / SECOND, text, more);
 	return warn(t, w, line);
 }
 
@@ -105,7 +100,7 @@ int waiting_over(struct tokend *t, struct waiting *w)
 	if (!w->said)
 		return 0;
 	snprintf(line, sizeof(line), "socket: waited %" PRId64 " s for the daemon at %s; goes on",
-		waited(w), t->socket);
+		(wait_now() - w->since) / SECOND, t->socket);
 	r = warn(t, w, line);
 	w->said = false;
 	return r;
