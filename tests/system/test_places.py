@@ -10,7 +10,8 @@ import sys
 import pytest
 from embedding import NOBODY, Scene, alone, as_nobody
 
-from lib import BIN, TOKEND, Daemon, has, wait_for
+from lib import BIN, TOKCTL, TOKEND, Daemon, datasets, has, wait_for
+from lib import run as run_program
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to hide other daemons")
 
@@ -243,3 +244,20 @@ def test_another_users_directory_is_refused(place):
                 listener.accept()  # tokctl ignored it
     finally:
         shutil.rmtree(directory)
+
+
+def test_a_config_that_nobody_names_is_looked_for(place):
+    place.shard("web/a.bin", 5000)
+    stream = {"seed": 1, "seq_len": 64, "datasets": datasets("web")}
+    named = {**os.environ, "TOKEND_CONFIG": place.config(streams={"train": stream})}
+    here, elsewhere = place.file(""), place.file("elsewhere/x", "")
+    plan = TOKCTL, "plan", "train", "--from", 0, "--count", 1
+    for cwd, env, words in (
+        (here, None, None),
+        (elsewhere, named, None),
+        (elsewhere, None, "needs -c FILE: $TOKEND_CONFIG is not set"),
+        (here, {**named, "TOKEND_CONFIG": "none.yaml"}, "none.yaml: No such file"),
+    ):
+        code, out, err = run_program(*plan, cwd=cwd, env=env)
+        right = err == "" and b"a.bin" in out if words is None else code > 0 and words in err
+        assert right, (cwd, out, err)

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { HELP = 'h', FIRST = 256 }; /* values of getopt_long(); option i of a table is FIRST + i */
 
@@ -236,6 +237,20 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 	return status;
 }
 
+/* The config that is used if none is named; NULL: there is none. */
+static const char *find_config(void)
+{
+	static const char *const places[] = {"tokend.yaml", "/etc/tokend/tokend.yaml"};
+	const char *named = getenv("TOKEND_CONFIG");
+
+	if (named && *named)
+		return named;
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+		if (access(places[i], F_OK) == 0)
+			return places[i];
+	return NULL;
+}
+
 /* Fills in presets, and checks that required options and arguments were given. */
 static int check(struct ctl_arguments *a)
 {
@@ -248,6 +263,10 @@ static int check(struct ctl_arguments *a)
 			continue;
 		if (o->preset && convert(c, o, o->preset, &a->value[i]) != CTL_OK)
 			return CTL_USAGE;
+		if (o->config && !(a->value[i].text = find_config()))
+			return ctl_usage(c,
+				"needs -c FILE: $TOKEND_CONFIG is not set, and there is neither "
+				"tokend.yaml nor /etc/tokend/tokend.yaml");
 		if (!o->required)
 			continue;
 		if (o->letter)

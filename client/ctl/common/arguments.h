@@ -32,6 +32,7 @@ struct ctl_option {
 	char letter;	  /* or 0 */
 	enum ctl_kind kind;
 	bool required;
+	bool config; /* if it is not given, the config is looked for at the places in its phrase */
 	const char *value; /* the name of its value in a synopsis, with its unit: "SECONDS" */
 	uint64_t least, most;
 	double low, high;
@@ -66,10 +67,12 @@ struct ctl_example {
 	{                                                                                          \
 		.name = "config", .letter = 'c', .value = "FILE", .help = "the config file"        \
 	}
-#define CTL_CONFIG_REQUIRED                                                                        \
+/* Of commands that need a config. */
+#define CTL_CONFIG_NEEDED                                                                          \
 	{                                                                                          \
-		.name = "config", .letter = 'c', .required = true, .value = "FILE",                \
-		.help = "the config file"                                                          \
+		.name = "config", .letter = 'c', .config = true, .value = "FILE",                  \
+		.help = "the config file; default: $TOKEND_CONFIG, otherwise the first of "        \
+			"tokend.yaml and /etc/tokend/tokend.yaml"                                  \
 	}
 #define CTL_JSON_OPTION                                                                            \
 	{                                                                                          \

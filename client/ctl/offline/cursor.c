@@ -239,7 +239,7 @@ static int schedule(struct cursor *c, const struct ctl_arguments *a)
 	}
 
 static const struct ctl_option new_options[OPTIONS] = {
-	[CONFIG] = CTL_CONFIG_REQUIRED,
+	[CONFIG] = CTL_CONFIG_NEEDED,
 	[OUTPUT] = {.name = "output",
 		.letter = 'o',
 		.required = true,
@@ -269,7 +269,7 @@ static const struct ctl_option skip_options[OPTIONS] = {
 static const struct ctl_option mix_options[OPTIONS] = {
 	[OUTPUT] = OUTPUT_OPTION, [AT] = AT_OPTION, [JSON] = CTL_JSON_OPTION};
 static const struct ctl_option config_options[OPTIONS] = {
-	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CTL_CONFIG_REQUIRED, [JSON] = CTL_JSON_OPTION};
+	[OUTPUT] = OUTPUT_OPTION, [CONFIG] = CTL_CONFIG_NEEDED, [JSON] = CTL_JSON_OPTION};
 
 static int seek_file(const struct ctl_arguments *a)
 {

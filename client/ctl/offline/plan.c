@@ -248,7 +248,7 @@ enum {
 };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = CTL_CONFIG_REQUIRED,
+	[CONFIG] = CTL_CONFIG_NEEDED,
 	[FROM] = {.name = "from",
 		.kind = CTL_NUMBER,
 		.value = "POSITION",

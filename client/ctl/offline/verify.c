@@ -94,7 +94,7 @@ static int answer(struct query *q)
 enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = CTL_CONFIG_REQUIRED,
+	[CONFIG] = CTL_CONFIG_NEEDED,
 	[FROM] = {.name = "from",
 		.kind = CTL_NUMBER,
 		.value = "POSITION",

@@ -154,7 +154,7 @@ static int with_history(const struct query *q, const char *const *cursors, unsig
 enum { CONFIG, DATASET, SHARD, OFFSET, TOKENS, EPOCH, CURSOR, RUN, JSON };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = CTL_CONFIG_REQUIRED,
+	[CONFIG] = CTL_CONFIG_NEEDED,
 	[DATASET] = {.name = "dataset",
 		.required = true,
 		.value = "NAME",

@@ -287,7 +287,7 @@ static int become(struct service *s)
 enum { CONFIG, SOCKET, FOREGROUND, JSON };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = CTL_CONFIG_REQUIRED,
+	[CONFIG] = CTL_CONFIG_NEEDED,
 	[SOCKET] = {.name = "socket",
 		.value = "PATH",
 		.help = "start the private daemon there; default: a name made from the file's path "
