@@ -256,7 +256,7 @@ def test_a_config_that_nobody_names_is_looked_for(place):
         (here, None, None),
         (elsewhere, named, None),
         (elsewhere, None, "needs -c FILE: $TOKEND_CONFIG is not set"),
-        (here, {**named, "TOKEND_CONFIG": "none.yaml"}, "none.yaml: No such file"),
+        (here, {**named, "TOKEND_CONFIG": "none.yaml"}, "none.yaml: cannot be opened"),
     ):
         code, out, err = run_program(*plan, cwd=cwd, env=env)
         right = err == "" and b"a.bin" in out if words is None else code > 0 and words in err
