@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-struct stream_counts; /* daemon/control/counts.h */
+struct stream_counts; /* daemon/control/control.h */
 
 struct stream {
 	const struct config_stream *config;

@@ -1,5 +1,4 @@
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
 #include "proto/phrases.h"
 
 #include <errno.h>

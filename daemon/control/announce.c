@@ -1,6 +1,4 @@
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
-#include "daemon/control/notify.h"
 #include "proto/version.h"
 
 #include <inttypes.h>

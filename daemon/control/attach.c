@@ -1,12 +1,6 @@
-#include "daemon/control/attach.h"
-
-#include "daemon/control/compare.h"
 #include "daemon/control/control.h"
-#include "daemon/control/following.h"
-#include "daemon/control/log.h"
-#include "daemon/control/session_memory.h"
+
 #include "daemon/control/state.h"
-#include "daemon/control/twins.h"
 #include "proto/cursor.h"
 #include "proto/order.h"
 #include "proto/phrases.h"

@@ -1,6 +1,5 @@
 /* `tokctl cache`: what is in the cache, by dataset, and removing a dataset from it. */
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
 #include "daemon/store/store.h"
 #include "daemon/store/sums.h"
 

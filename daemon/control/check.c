@@ -1,9 +1,6 @@
 #include "daemon/control/control.h"
 
 #include "daemon/catalog/dataset_fetch.h"
-#include "daemon/control/listen.h"
-#include "daemon/control/log.h"
-#include "daemon/control/session_memory.h"
 #include "proto/wire.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
-#include "daemon/control/listen.h"
-#include "daemon/control/log.h"
+#include "daemon/control/host.h"
 
 #include <errno.h>
 #include <pthread.h>

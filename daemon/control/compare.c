@@ -1,8 +1,6 @@
-#include "daemon/control/compare.h"
+#include "daemon/control/control.h"
 
 #include "daemon/catalog/current.h"
-#include "daemon/control/control.h"
-#include "daemon/control/log.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,5 @@
-#include "daemon/control/connection.h"
-
-#include "daemon/control/attach.h"
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
+
 #include "daemon/control/state.h"
 #include "proto/phrases.h"
 
@@ -241,7 +238,7 @@ static void wake(struct connection *c)
 
 /*
  * Looks at the next packet. Returns its length, or what recvmsg() does. *@descriptors: it has some.
- * It then stays in the queue, because to receive it may block: see closer.h.
+ * It then stays in the queue, because to receive it may block: see closer_close().
  */
 static ssize_t look(int fd, bool *descriptors)
 {

@@ -1,25 +1,178 @@
 /*
- * All parts of the control thread, for modules that need more than one. Each part belongs to the
- * module that declares its type; server.c creates and destroys them.
+ * The room's own header, a section for each file: first what is shared, last struct control, which
+ * has all parts. server.c creates and destroys them. Files may call each other.
  */
 #ifndef TOKEND_CONTROL_H
 #define TOKEND_CONTROL_H
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/cgroup.h"
-#include "daemon/control/compare.h"
-#include "daemon/control/connection.h"
-#include "daemon/control/counts.h"
-#include "daemon/control/data_thread.h"
-#include "daemon/control/hang.h"
+#include "daemon/control/host.h"
 #include "daemon/control/reload.h"
-#include "daemon/control/server.h"
-#include "daemon/control/session.h"
 #include "daemon/control/state.h"
+#include "daemon/engine/engine.h"
+#include "daemon/reader/reader.h"
 #include "daemon/store/store.h"
+#include "proto/fault.h"
+#include "proto/limits.h"
+#include "proto/ring.h"
+#include "proto/wire.h"
 
 #include <dirent.h>
 #include <jansson.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <uv.h>
+
+struct connection;
+struct control;
+struct data_thread;
+struct request;
+struct session;
+struct state_job;
+
+/* ---- counts.c ---- */
+
+/*
+ * Counters for metrics, since the start of the daemon or its last reload.
+ * Each counter has one writer, the data thread or the control thread. Others may read it at any
+ * time, so no read-modify-write and no lock is needed.
+ */
+
+enum { COUNTS_BUCKETS = 17 };
+
+struct histogram {
+	_Atomic uint64_t bucket[COUNTS_BUCKETS + 1]; /* not cumulative; the last has no limit */
+	_Atomic uint64_t sum_ns;
+};
+
+/* The upper limits of the buckets. */
+extern const uint64_t histogram_most_ns[COUNTS_BUCKETS];
+
+static inline uint64_t count_of(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static inline void count_add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_store_explicit(counter, count_of(counter) + n, memory_order_relaxed);
+}
+
+void histogram_add(struct histogram *h, uint64_t ns);
+
+struct stream_counts {
+	/* the data thread's */
+	struct histogram waits; /* of trainers for a batch, from about 20 µs on */
+	struct histogram reads; /* from the plan of a row to its last byte in the ring */
+	_Atomic uint64_t read_bytes;
+	_Atomic uint64_t read_faults[FAULT_CODES];
+
+	/* the control thread's */
+	uint64_t attaches, attaches_again;
+	uint64_t published, released; /* batches of sessions that have ended */
+	uint64_t snapshots, snapshots_failed;
+	int64_t snapshot_s, snapshot_failed_s; /* when that happened last, Unix time; 0: never */
+};
+
+enum { COUNTS_KINDS = 6 };
+enum counts_outcome {
+	COUNTS_DONE,
+	COUNTS_FAILED,
+	COUNTS_REFUSED,
+	COUNTS_TAKEN_BACK,
+	COUNTS_OUTCOMES
+};
+
+/* The control thread's, except as said. */
+struct counts {
+	struct stream_counts *streams; /* of each */
+	_Atomic uint64_t *samples;     /* of each dataset, read into rings; the data thread's */
+	uint64_t requests[COUNTS_KINDS][COUNTS_OUTCOMES]; /* kinds: counts_kind() */
+	uint64_t reloads, reloads_failed;
+	int64_t reload_s;   /* when the config in use was loaded, Unix time */
+	bool reload_failed; /* the last one: an older config is in use */
+};
+
+/* Connects the streams and datasets of @catalog with their counters. False: out of memory; call
+ * counts_free() in any case. */
+bool counts_join(struct counts *counts, const struct catalog *catalog);
+void counts_free(struct counts *counts);
+/* Counts a request that ended. @kind: as it was sent. */
+void counts_request(struct counts *counts, const char *kind, enum counts_outcome outcome);
+/* The names of kinds; the last is "other". */
+extern const char *const counts_kind[COUNTS_KINDS];
+
+/* ---- data_thread.c ---- */
+
+/*
+ * The data thread: it owns the engine and the reader, and passes events between them. The control
+ * thread talks to it through mailboxes that hold one set of flags per session. They cannot
+ * overflow, and two kicks in a row count as one. All functions are the control thread's.
+ */
+
+enum {
+	DATA_THREAD_FAILED = 1,	 /* the stream stopped; see data_thread_failure() */
+	DATA_THREAD_HOSTILE = 2, /* the client wrote values out of range into its ring */
+	DATA_THREAD_GONE = 4,	 /* the feed is the caller's again; its socket is unused */
+};
+
+struct data_thread_failure {
+	const struct dataset *dataset;
+	uint64_t shard, token;
+	struct fault fault; /* as in struct reader_done */
+};
+
+struct data_thread_options {
+	struct reader *reader;
+	unsigned depth;	       /* local reads in flight at most */
+	unsigned store_depth;  /* the same of each queue for stores; 0: there are none */
+	unsigned streams;      /* that share the reader */
+	struct stores *stores; /* or NULL */
+	/* Called with @context, in the data thread, when data_thread_take() has news. */
+	void (*ring)(void *context);
+	void *context;
+};
+
+/* Takes over the reader. NULL with @fault: out of memory, or no thread; the reader is the caller's
+ * then. */
+struct data_thread *data_thread_start(
+	const struct data_thread_options *options, struct fault *fault);
+/* Ends the thread and closes the reader. Every feed must be gone. */
+void data_thread_stop(struct data_thread *data_thread);
+
+/*
+ * Lends @feed and @socket to the data thread until DATA_THREAD_GONE. @socket gets the wake-up
+ * bytes. @id: the feed's, which names the session below. @counts: of its stream.
+ */
+void data_thread_attach(struct data_thread *data_thread, uint32_t id, struct feed *feed, int socket,
+	struct stream_counts *counts);
+/* The client has released slots, or waits. */
+void data_thread_kick(struct data_thread *data_thread, uint32_t id);
+/* Asks for the feed back: DATA_THREAD_GONE follows once no read into its ring is in flight. */
+void data_thread_detach(struct data_thread *data_thread, uint32_t id);
+
+/* The next session with news, and its DATA_THREAD_ flags. False: there is none. */
+bool data_thread_take(struct data_thread *data_thread, uint32_t *id, unsigned *news);
+struct data_thread_failure data_thread_failure(const struct data_thread *data_thread, uint32_t id);
+
+/* How often the session's trainer waited for a batch, and how long in all. */
+struct data_thread_waits {
+	uint64_t times, ns;
+};
+struct data_thread_waits data_thread_waits(const struct data_thread *data_thread, uint32_t id);
+
+/* Begins no more reads, or goes on. Those in flight end. */
+void data_thread_pause(struct data_thread *data_thread, bool pause);
+/* While it pauses: a read of local storage that has not ended. */
+struct reader_busy data_thread_busy(struct data_thread *data_thread);
+
+/* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. */
+struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
+/* The number of turns that the data thread has made. Wakes it, so that it soon makes another. */
+uint64_t data_thread_turns(struct data_thread *data_thread);
 
 /* ---- users.c: caps and rates of each user ---- */
 
@@ -65,6 +218,331 @@ bool user_may(struct user *user, enum user_rate rate, uint64_t now_ms);
 bool user_may_write(struct user *user, uint64_t now_ms, enum fault_code code, struct fault *fault);
 /* Takes @n tokens. */
 void user_charge(struct user *user, enum user_rate rate, uint64_t n);
+
+/* ---- connection.c ---- */
+
+/*
+ * The sockets of clients: packets in and out, which function handles each message, and the death of
+ * the client's process. A handler may close the connection; the loop frees it later. All on the
+ * loop.
+ */
+
+/* All connections of the daemon. */
+struct connections {
+	uv_loop_t *loop;
+	struct control *control;			  /* the owner's, for its event handlers */
+	TAILQ_HEAD(connection_queue, connection) waiting; /* their users have no tokens */
+	unsigned waiting_n;				  /* length of that queue */
+	uv_timer_t again;				  /* runs meanwhile */
+	struct connection *first;
+	unsigned n;			   /* length of that list */
+	char incoming[LIMIT_PACKET_BYTES]; /* the packet that is being handled */
+	char outgoing[LIMIT_PACKET_BYTES];
+};
+
+struct connection {
+	struct connections *all;
+	struct connection *next, *before;
+	int fd;
+	pid_t pid; /* 0: in a PID namespace that we cannot see */
+	uid_t uid;
+	uv_poll_t poll;
+	uv_poll_t process; /* polls pidfd, if there is one */
+	int pidfd;	   /* the client's process; -1: unknown */
+	unsigned handles;  /* open in libuv */
+	unsigned jobs;	   /* in libuv's pool: it is not freed before they return */
+	bool closing;
+	struct user *user;
+	bool waiting; /* is it in that queue? */
+	TAILQ_ENTRY(connection) waits;
+	uint64_t since_ms; /* when the last message arrived */
+
+	struct control *control;
+	bool greeted;
+	char host[LIMIT_NAME_BYTES + 1];
+	uint64_t token; /* random number of its process, from the hello; 0: none sent */
+	struct session *session;
+	struct state_job *errand; /* that it waits for, or NULL */
+	struct request *request;  /* the operator's request whose answers it waits for, or NULL */
+};
+
+/* The caller has set loop and control. */
+void connections_init(struct connections *all);
+
+/* Takes over the accepted socket @fd of @peer, and begins to receive. @user: see user_connect().
+ * Out of memory, it is closed. */
+void connection_start(struct connections *all, int fd, const struct ucred *peer, struct user *user);
+
+/*
+ * Sends a message. @serial: that of the query it replies to; 0: none. If the socket's buffer is
+ * full, the client does not read its replies, and is disconnected.
+ */
+void connection_send(struct connection *c, uint64_t serial, struct wire *w);
+/* The same, with @n descriptors, which stay the caller's. */
+void connection_send_fds(
+	struct connection *c, uint64_t serial, struct wire *w, const int *fds, unsigned n);
+/* Warns the user of the trainer. */
+void connection_warn(struct connection *c, const char *text);
+/* Replies with an error and stays open. */
+void connection_error(struct connection *c, uint64_t serial, const struct fault *fault);
+/* Logs and sends an error, and closes. */
+void connection_refuse(struct connection *c, uint64_t serial, const struct fault *fault);
+/* The same, unasked, about @subject. */
+void connection_refuse_about(struct connection *c, uint64_t serial,
+	const struct log_subject *subject, const struct fault *fault);
+
+void connection_close(struct connection *c);
+/* Frees a closed connection that has no handle, job or session left. Call it when one of them ends.
+ */
+void connection_settle(struct connection *c);
+
+/* Asserts the invariants between turns of the loop. */
+void connections_check(const struct connections *all);
+
+static inline uint64_t connection_now(const struct connection *c)
+{
+	return uv_now(c->all->loop);
+}
+
+/*
+ * accept.c accepts new clients. It refuses a client whose user may not connect, or for which no
+ * connection is left. When the process is out of file descriptors, a spare one is closed, so that
+ * the client can be accepted and told why.
+ */
+struct acceptor {
+	struct connections *connections;
+	const struct config *config;
+	struct users *users;
+	int fd; /* the listening socket; not owned */
+	uv_poll_t poll;
+	uv_timer_t again; /* ends a pause in accepting */
+	int spare_fd;	  /* closed when descriptors run out; -1: none */
+};
+
+/* May the user connect? */
+bool acceptor_allows(const struct acceptor *acceptor, uid_t uid);
+/* Begins to accept. The caller has set the first four members. */
+void acceptor_start(struct acceptor *acceptor);
+/* Call once a second: accepts again if descriptors have become free. */
+void acceptor_clock(struct acceptor *acceptor);
+/* Stops accepting. The libuv handles close during the next turns of the loop. */
+void acceptor_stop(struct acceptor *acceptor);
+
+/* ---- session.c ---- */
+
+/*
+ * A session is one attached process: its rank, world and so on from the attach message, its ring,
+ * and the feed that fills the ring. It lives as long as its connection.
+ *
+ * To end a session, the feed is requested back from the data thread. When it is back, the session
+ * is freed, and then its connection. All on the loop.
+ */
+
+struct session {
+	struct control *control;
+	struct connection *connection;
+	const struct stream *stream;
+	uint32_t id;
+	uint64_t rank, world, micro_batch, peer, slots;
+	uint64_t node; /* NUMA node that the client asked for, or RING_MEMORY_ANYWHERE */
+	char run[LIMIT_NAME_BYTES + 1];
+	uint64_t bytes; /* of its ring, counted in memory: */
+	/* The session that its client is about to leave for this one, until that has ended; or
+	 * NULL. */
+	struct session *replaces;
+	uint64_t lent;	      /* bytes that memory: does not count meanwhile */
+	uint64_t outlived_ms; /* when a session that replaced it last ended before it, or 0 */
+	struct ring_memory memory;
+	struct feed *feed;
+	bool fed;   /* the data thread has the feed */
+	bool again; /* the client was attached before, and lost its connection */
+	bool process_ended;
+	bool helper; /* it gets no operators' requests */
+	bool strict; /* refuse it while another process reads for its rank */
+	bool left;   /* its client reads from the session that replaces it */
+	bool sought; /* its process had another session, and its twins were not looked for since */
+	bool twin_told;
+	bool mix_told;	       /* that the config has another mix */
+	uint64_t fed_since_ms; /* since when it, or sessions of its process before it, are fed */
+	uint64_t next;	       /* the position at which it attached */
+	uint64_t attached_ms;
+	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; 0: not full
+				 */
+	uint64_t full_released; /* slots released by then */
+	uv_work_t unmap;	/* the job that frees its memory */
+	bool vacating;		/* its memory is being freed while reads are in flight */
+	unsigned leaving_s;	/* how long it has been closed with reads in flight */
+};
+
+struct sessions {
+	struct session *of[LIMIT_SESSIONS]; /* by id; NULL: free */
+	uint32_t n;
+	uint64_t staging_bytes; /* of the reader, included in memory_bytes */
+	uint64_t memory_bytes;	/* rings and staging, in use or promised */
+	uint64_t lent_bytes; /* the part of it that memory: does not count: see session_memory.h */
+	uint64_t lost_wakes; /* of sessions that have ended */
+	uint64_t failures;   /* sessions stopped by a shard */
+};
+
+/* Makes a session for @c. NULL: LIMIT_SESSIONS are in use, or out of memory. */
+struct session *session_new(struct connection *c);
+/* Frees a session that was never fed. */
+void session_free(struct session *s);
+/* Frees a session in the pool. Its connection is closing, and the data thread does not have its
+ * feed. */
+void session_end(struct session *s);
+/* The connection closes: requests the feed back from the data thread, or ends the session. */
+void session_leave(struct session *s);
+
+/* Handles news of the data thread (DATA_THREAD_ flags) about session @id. */
+void session_news(struct control *control, uint32_t id, unsigned news);
+/* Call once a second. */
+void session_clock(struct session *s, uint64_t now_ms);
+
+/* Asserts the invariants between turns of the loop: the table, counted memory, pairs of rings. */
+void sessions_check(const struct sessions *sessions);
+
+/* Is the session live, and of this run? NULL: no. */
+bool session_is_of(const struct session *s, const char *stream, const char *run);
+/* Is the session fed and not closing? NULL: no. */
+bool session_is_live(const struct session *s);
+
+/* For log_session() and log_about(). @shard: or NULL. */
+struct log_subject session_subject(const struct session *s, const char *shard);
+/* Logs that the session begins. */
+void session_log_attach(const struct session *s);
+/* Logs that the session that was fed ends. Its feed still exists. */
+void session_log_detach(const struct session *s);
+
+/* ---- session_memory.c ---- */
+
+/*
+ * Counts ring memory against `memory:` and each user's cap.
+ *
+ * A client that seeks gets its next ring before it closes the present one, so that it can continue
+ * if the attach is refused. Meanwhile `memory:` counts the larger ring of the two only, so that an
+ * operator's mix needs no additional memory.
+ */
+
+/*
+ * Computes the ring's @geometry from the attach message @w, and reserves its memory. Sets
+ * *@replaces if the ring replaces another one of the same client. False: FAULT_ATTACH for an
+ * invalid geometry; FAULT_MEMORY, passing if the ring will fit when other sessions have ended.
+ */
+bool session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
+	bool *replaces, struct fault *fault);
+/* The geometry of a ring of the stream. *@slots: 0 for the default, which is then set. False:
+ * @fault. */
+bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
+	struct ring_geometry *geometry, struct fault *fault);
+/* Returns the memory, if any is reserved. */
+void session_release(struct session *s);
+
+/* ---- hang.c ---- */
+
+/* Storage that does not answer: logs when that begins and ends, and reports it in status and
+ * metrics. All on the loop. */
+
+struct hangs {
+	const struct catalog *catalog;
+	struct reader_hang of[LIMIT_STREAMS]; /* by slot */
+};
+
+/* Call once a second. */
+void hangs_clock(struct hangs *hangs, struct data_thread *data_thread);
+/* The stream's hang; its ticks are 0 while storage answers. */
+const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream);
+/* The stream whose storage has not answered for the longest time, or NULL. */
+const struct stream *hang_longest(const struct hangs *hangs);
+/* The path of the shard that has not answered, or its name if that is too long. */
+void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
+
+/* ---- compare.c ---- */
+
+/*
+ * Before a session attaches, its stream's shards are compared with what their paths hold now. If
+ * they differ, the attach is refused: for now, while the config is read again; or, if a session
+ * still reads the former ones or was stopped by the change, until somebody acts.
+ *
+ * libuv's pool compares. It has a thread for each stream and some more, so a stream whose storage
+ * hangs delays no other. Such a stream's attaches go on COMPARE_MS after the comparison began,
+ * because the reader compares each shard that it opens. All on the loop.
+ */
+
+enum { COMPARE_MS = 1000 };
+
+/* An attach that waits. */
+struct compare_wait {
+	STAILQ_ENTRY(compare_wait) link;
+	const struct session *session; /* reserved, not fed */
+	uint64_t since_ms;	       /* when the comparison began */
+	struct fault fault;
+	/* It may attach, or @fault says why not. */
+	void (*go)(struct compare_wait *wait, bool may);
+};
+
+struct comparison {
+	uv_work_t work;
+	struct control *control;
+	const struct stream *stream; /* NULL: it is not running */
+	uint64_t since_ms;
+	struct fault fault; /* unless @same */
+	bool same;
+};
+
+struct comparing {
+	STAILQ_HEAD(, compare_wait) waiting;
+	struct comparison of[LIMIT_STREAMS]; /* by slot */
+	/* A changed shard has stopped a session: until a reload, the shards must be restored. */
+	bool stopped[LIMIT_STREAMS];
+};
+
+/* Calls wait->go() later. Its session and go are set. */
+void compare_begin(struct control *control, struct compare_wait *wait);
+/* Call once a second. */
+void compare_clock(struct control *control);
+
+/* ---- twins.c ---- */
+
+/*
+ * Twins are sessions of two processes for the same run, rank and peer. Both take the same samples.
+ * It happens if two independent processes are both rank 0 of 1, or if a trainer is restarted while
+ * the old one lives.
+ *
+ * Both are warned when the second attaches. If it got there by a seek, they are warned a second or
+ * two later: ranks that exchange their places meet for a moment. A strict session is refused while
+ * the other process lives. All on the loop.
+ */
+
+/* May @s attach? False (FAULT_ATTACH, passing): it is strict, and another process reads for its
+ * rank. */
+bool twins_allow(const struct session *s, struct fault *fault);
+/* @s is fed now, and inherits the warnings of the session that it replaces. */
+void twins_join(struct session *s);
+/* The client of @s got its feed. May close the connection. */
+void twins_joined(struct session *s);
+/* Call once a second. May close the connection. */
+void twins_clock(struct session *s, uint64_t now_ms);
+
+/* ---- attach.c ---- */
+
+/*
+ * An attach has three steps. On the loop: all checks that need no waiting. In libuv's pool: the
+ * cursor and the ring are made. Back on the loop: the data thread gets the feed, and the client
+ * gets the ring's two descriptors. Only an attach at a snapshot reads state_dir, before the second
+ * step. A connection is not freed while a job of it is in the pool.
+ */
+
+/* Handles an attach message. The reply is a feed, or an error after which @c is closed. */
+void session_attach(struct connection *c, const struct wire *w);
+
+/* ---- following.c ---- */
+
+/* Lets the cache of stores know when a session needs pieces, by its order and position. */
+
+/* After the session's feed was made, and before it is freed. */
+void following_begin(struct session *s);
+void following_end(struct session *s);
 
 /* ---- request.c: operators' changes of running jobs ---- */
 
@@ -283,5 +761,33 @@ void process_open(struct process *p);
 void process_close(struct process *p);
 /* False: there is no /proc. */
 bool process_read(const struct process *p, struct process_figures *figures);
+
+/* ---- server.c ---- */
+
+/*
+ * The control thread: one libuv loop with the socket, signals and timers. It holds no truth: a
+ * session is what its client said at attach, and ends with its connection. The loop makes no
+ * file-system call: libuv's pool makes them.
+ */
+
+struct server_options {
+	const struct catalog *catalog;
+	struct listener *listener;	 /* open; server_run() closes it */
+	struct reader *reader;		 /* server_run() closes it */
+	struct stores *stores;		 /* or NULL */
+	unsigned store_queues;		 /* of the engine for reads from them */
+	unsigned store_depth;		 /* of each */
+	unsigned depth;			 /* reads in flight at most */
+	unsigned connections;		 /* clients at most; other descriptors are for shards */
+	struct cgroup *cgroup;		 /* or NULL */
+	uint64_t staging_bytes;		 /* of the reader, counted in memory: */
+	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
+	struct reload_past past;	 /* of this process; its listener is not used */
+	char **argv;			 /* for a reload */
+	unsigned linger_s;		 /* exit after so long without a session; 0: never */
+};
+
+/* Serves until SIGTERM or SIGINT. Returns the exit code; failures are logged. */
+int server_run(const struct server_options *options);
 
 #endif

@@ -1,4 +1,4 @@
-#include "daemon/control/counts.h"
+#include "daemon/control/control.h"
 
 #include <stdlib.h>
 #include <string.h>

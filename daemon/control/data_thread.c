@@ -1,6 +1,5 @@
-#include "daemon/control/data_thread.h"
+#include "daemon/control/control.h"
 
-#include "daemon/control/log.h"
 #include "daemon/io/io.h"
 #include "daemon/store/store.h"
 

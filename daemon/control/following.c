@@ -1,6 +1,5 @@
-#include "daemon/control/following.h"
-
 #include "daemon/control/control.h"
+
 #include "daemon/engine/next_use.h"
 #include "daemon/store/store.h"
 

@@ -1,6 +1,4 @@
-#include "daemon/control/hang.h"
-
-#include "daemon/control/log.h"
+#include "daemon/control/control.h"
 
 #include <stdio.h>
 

@@ -1,8 +1,6 @@
-#include "daemon/control/listen.h"
+#include "daemon/control/host.h"
 
 #include "daemon/config/config.h"
-#include "daemon/control/log.h"
-#include "daemon/control/notify.h"
 #include "proto/place.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* Lines are queued under a mutex that is never held during a write. */
-#include "daemon/control/log.h"
+#include "daemon/control/host.h"
 
 #include "proto/fault.h"
 

@@ -1,6 +1,5 @@
-#include "daemon/control/notify.h"
+#include "daemon/control/host.h"
 
-#include "daemon/control/log.h"
 #include "proto/limits.h"
 
 #include <pthread.h>

@@ -1,7 +1,6 @@
 #include "daemon/control/control.h"
 
 #include "daemon/catalog/dataset_note.h"
-#include "daemon/control/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>

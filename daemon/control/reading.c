@@ -1,7 +1,6 @@
 #include "daemon/control/control.h"
 
 #include "daemon/config/refuse.h"
-#include "daemon/control/log.h"
 #include "daemon/engine/engine.h"
 #include "daemon/store/cache.h"
 #include "proto/phrases.h"

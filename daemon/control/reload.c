@@ -1,9 +1,6 @@
 #include "daemon/control/reload.h"
 
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
-#include "daemon/control/notify.h"
-#include "daemon/control/session_memory.h"
 #include "daemon/io/io.h"
 
 #include <errno.h>

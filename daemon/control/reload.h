@@ -16,7 +16,7 @@
 #define TOKEND_RELOAD_H
 
 #include "daemon/catalog/catalog.h"
-#include "daemon/control/listen.h"
+#include "daemon/control/host.h"
 #include "daemon/store/store.h"
 
 #include <sys/types.h>

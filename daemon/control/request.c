@@ -11,7 +11,6 @@
  * session has fetched it. A run has one request at a time. All on the loop.
  */
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
 #include "proto/phrases.h"
 
 #include <assert.h>

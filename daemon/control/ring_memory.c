@@ -1,4 +1,4 @@
-#include "daemon/control/ring_memory.h"
+#include "daemon/control/host.h"
 
 #include <errno.h>
 #include <fcntl.h>

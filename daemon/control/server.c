@@ -1,9 +1,4 @@
-#include "daemon/control/server.h"
-
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
-#include "daemon/control/notify.h"
-#include "daemon/control/twins.h"
 
 #include <assert.h>
 #include <errno.h>

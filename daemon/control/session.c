@@ -1,9 +1,5 @@
-#include "daemon/control/session.h"
-
 #include "daemon/control/control.h"
-#include "daemon/control/following.h"
-#include "daemon/control/log.h"
-#include "daemon/control/session_memory.h"
+
 #include "proto/phrases.h"
 
 #include <assert.h>

@@ -1,6 +1,5 @@
-#include "daemon/control/session_memory.h"
-
 #include "daemon/control/control.h"
+
 #include "proto/phrases.h"
 
 #include <assert.h>

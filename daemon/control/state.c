@@ -1,7 +1,6 @@
 #include "daemon/control/state.h"
 
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
 #include "proto/cursor.h"
 #include "proto/phrases.h"
 #include "proto/place.h"

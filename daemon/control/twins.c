@@ -1,7 +1,4 @@
-#include "daemon/control/twins.h"
-
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
  * again and again.
  */
 #include "daemon/catalog/catalog.h"
-#include "daemon/control/server.h"
+#include "daemon/control/control.h"
 #include "proto/ring.h"
 #include "tests/fuzz/packet.h"
 #include "tests/fuzz/scratch.h"

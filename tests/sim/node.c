@@ -2,9 +2,6 @@
 
 #include "daemon/catalog/catalog.h"
 #include "daemon/control/control.h"
-#include "daemon/control/log.h"
-#include "daemon/control/notify.h"
-#include "daemon/control/server.h"
 #include "daemon/shard/format.h"
 #include "tests/disk/model.h"
 #include "tests/sim/order.h"

@@ -1,0 +1,194 @@
+/*
+ * The daemon's view of its host: the log, systemd, the listening socket, and memory for rings.
+ * Nothing here knows the rest of the room.
+ */
+#ifndef TOKEND_HOST_H
+#define TOKEND_HOST_H
+
+#include "proto/fault.h"
+#include "proto/ring.h"
+#include "proto/wire.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+/* ---- log.c ---- */
+
+/*
+ * The log: lines on stderr. If stderr is systemd's journal, each line is sent to the journal's own
+ * socket, with its level and its fields. If that fails, it is written to stderr with sd-daemon's
+ * prefix for the level. Any thread may log, and none waits for the reader of stderr: the log's own
+ * thread writes. If 1024 lines wait, further lines are dropped, and their number is logged later.
+ *
+ * It is the only process-wide object in the daemon (static in log.c), as stderr is one: otherwise
+ * nearly every function would need it as a parameter.
+ */
+
+/* The subject of a line, for the journal's fields STREAM, RUN, RANK and SHARD. */
+struct log_subject {
+	const char *stream, *run, *shard; /* or NULL */
+	uint64_t rank;			  /* of the run, if that is given */
+};
+
+enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
+
+/* Starts the log's thread. Call it before other threads exist. Before that, or if it fails, lines
+ * are written by the thread that logs. */
+void log_start(void);
+/* Waits up to a second until all lines are written. Call it before the process ends. */
+void log_flush(void);
+
+/*
+ * @burst: 0, or how many lines of this @format (by address) user @uid may cause at once; then it is
+ * one a second. The number of suppressed lines is logged. @subject: or NULL.
+ */
+__attribute__((format(printf, 5, 6))) void log_write(uid_t uid, unsigned burst,
+	const struct log_subject *subject, enum log_level level, const char *format, ...);
+
+#define log_line(...)		log_write(0, 0, NULL, __VA_ARGS__)
+#define log_about(subject, ...) log_write(0, 0, subject, __VA_ARGS__)
+
+/* The same, for lines that a client of user @uid can cause as often as it likes. LOG_STRANGERS: all
+ * users who may not connect. */
+enum { LOG_STRANGERS = -1, LOG_BURST = 20, LOG_BURST_SESSIONS = 256 };
+
+#define log_client(uid, ...)	       log_write(uid, LOG_BURST, NULL, __VA_ARGS__)
+#define log_session(uid, subject, ...) log_write(uid, LOG_BURST_SESSIONS, subject, __VA_ARGS__)
+
+/* The last errors and warnings since the start, for people who look at a page. */
+enum { LOG_FAULTS = 20, LOG_FAULT_BYTES = 400 };
+
+struct log_fault {
+	time_t at; /* Unix time; 0: none */
+	enum log_level level;
+	char text[LOG_FAULT_BYTES]; /* cut to this length */
+};
+
+/* Copies them, the newest first, and returns their number. */
+unsigned log_faults(struct log_fault fault[LOG_FAULTS]);
+
+/* ---- notify.c ---- */
+
+/* systemd's protocol for services: READY=1, the watchdog, passed sockets. Too small for libsystemd.
+ */
+
+/* Sends @state ("READY=1", …) to $NOTIFY_SOCKET, if that is set. */
+void notify(const char *state);
+/* Logs @why, and reports it to systemd for `systemctl status`. Returns the exit code, 1. */
+int notify_failed_start(const char *why);
+/* The period at which to send "WATCHDOG=1", in ms; 0: never. */
+uint64_t notify_watchdog_ms(void);
+/* Sends WATCHDOG=1 from a thread until the start ends: after a reload systemd expects it, and a
+ * start may take minutes. */
+void notify_starting(bool is);
+/* The socket for clients that systemd passed, or -1. */
+int notify_listen_fd(void);
+
+/* ---- listen.c ---- */
+
+/*
+ * The socket that trainers connect to: systemd's if it passes us one, otherwise our own. A lock
+ * file next to our own socket shows without a race whether its daemon is alive. It is removed when
+ * the daemon ends.
+ *
+ * Embedded mode: a program that wants a private daemon takes the lock first, and passes it to the
+ * daemon that it starts. So only one daemon starts, however many programs try. The daemon then
+ * removes all files next to the socket: the lock, the log (PATH.log, if that is its stderr), and
+ * the directory if it is empty.
+ *
+ * Faults are FAULT_ARGUMENT or a system call's, with field "socket".
+ */
+
+struct config;
+
+/*
+ * Returns the socket to listen at: $TOKEND_SOCKET, the config's, WIRE_SOCKET, or @path, which it
+ * fills in and whose directory it creates. Users other than root may not write to /run/tokend:
+ * their daemons use a directory of the user, and log it. NULL with @fault: it could not.
+ */
+const char *listener_place(
+	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
+
+struct listener {
+	int fd;
+	int lock_fd;	/* -1: the socket is systemd's */
+	char path[108]; /* of our own socket; "": systemd's */
+	char lock[128], log[128], parent[108];
+	bool handed; /* the lock was taken by the process that started us */
+	bool bound;  /* the file at path is ours */
+};
+
+/* Embedded mode: takes over @lock_fd, a lock on @path.lock. Call listener_open() with the same path
+ * afterwards. */
+bool listener_take(struct listener *listener, const char *path, int lock_fd, struct fault *fault);
+/*
+ * Listens. Fails, for example, if another tokend listens at @path. From now on clients can connect;
+ * they wait in the queue until they are accepted. Call it before the shards are opened, which may
+ * take minutes, so that trainers can distinguish a daemon that starts from none.
+ */
+bool listener_open(struct listener *listener, const char *path, struct fault *fault);
+/* "…; what to do" for a socket or its lock at @path that cannot be created. */
+void listener_explain(const char *path, int error, char *text, size_t room);
+/* Removes the socket and the files next to it, for a process that ends before it serves.
+ * Async-signal-safe. */
+void listener_remove(const struct listener *listener);
+/* Closes the socket and removes its files. Also for a listener that was taken and not opened, or is
+ * closed already. */
+void listener_close(struct listener *listener);
+
+/*
+ * closer.c closes the sockets of clients. A packet that waits in a socket may contain descriptors,
+ * and the last close of a file may take for ever: a FUSE file system does not answer, or a TCP
+ * socket lingers. It happens in the thread that receives the packet, or closes the socket. From
+ * Linux 6.16 on the kernel refuses such packets, because listen.c asks for that. Older kernels do
+ * not: then no packet with descriptors is received, and a thread of its own closes a socket that
+ * has one.
+ */
+
+/* Has the kernel refuse packets with descriptors that are sent to the socket @fd, if it can.
+ * Connections inherit that from a listening socket. */
+void closer_refuse(int fd);
+/* Does it refuse them, and has it done so since the socket exists? */
+bool closer_refuses(int fd);
+/* Closes @fd. If too many closes do not return, it stays open. */
+void closer_close(int fd);
+
+/* ---- ring_memory.c ---- */
+
+/*
+ * The two memfds of a ring. They are sealed, and their pages allocated, before the client gets
+ * them: all their memory is charged to the daemon. The daemon is the first to write to a slot, so
+ * no trainer's step waits until its pages are cleared. To register the ring with a GPU clears the
+ * rest.
+ */
+
+struct ring_memory {
+	struct ring ring;
+	void *meta, *data;
+	int meta_fd, data_fd; /* -1 once the client has them */
+	uint64_t node;	      /* NUMA node, or RING_MEMORY_ANYWHERE */
+	int node_error;	      /* errno: it is not on the requested node; 0: it is */
+};
+
+/*
+ * Makes the ring's memory, on NUMA node @node if there is room, otherwise on other nodes. If the
+ * node cannot be requested, memory->node is RING_MEMORY_ANYWHERE and memory->node_error the reason.
+ * Not on the loop: large rings take hundreds of milliseconds.
+ */
+#define RING_MEMORY_ANYWHERE UINT64_MAX
+bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, uint64_t node,
+	struct fault *fault);
+/* Closes the descriptors, once the client has them. */
+void ring_memory_close_fds(struct ring_memory *memory);
+/*
+ * Frees the memory while reads into it are in flight. They continue into private pages at the same
+ * addresses; only pages that they write to are allocated. Afterwards only ring_memory_free() may be
+ * called.
+ */
+void ring_memory_vacate(struct ring_memory *memory);
+void ring_memory_free(struct ring_memory *memory);
+
+#endif
