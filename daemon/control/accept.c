@@ -8,7 +8,7 @@
 
 enum { ACCEPTS_A_MS = 8 };
 
-bool acceptor_allows(const struct acceptor *a, uid_t uid)
+static bool may_connect(const struct acceptor *a, uid_t uid)
 {
 	const struct config *config = a->config;
 
@@ -64,7 +64,7 @@ static struct user *admit(struct acceptor *a, int fd, struct ucred *peer, struct
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer, &n) < 0)
 		fault_errno(fault, errno, "connections", "%s", strerror(errno));
-	else if (!acceptor_allows(a, peer->uid))
+	else if (!may_connect(a, peer->uid))
 		fault_set(fault, FAULT_PERMISSION, "allow_uids",
 			"uid %u may not connect; add it to allow_uids", (unsigned)peer->uid);
 	else if (!(user = user_of(a->users, peer->uid)))

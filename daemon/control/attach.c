@@ -1,5 +1,5 @@
+#include "daemon/catalog/current.h"
 #include "daemon/control/control.h"
-
 #include "daemon/control/state.h"
 #include "proto/cursor.h"
 #include "proto/order.h"
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum start { START_BEGIN, START_POSITION, START_TAG, START_CURSOR };
 
@@ -29,11 +30,264 @@ struct attach_job {
 	struct cursor cursor;
 	uint64_t contents;
 	bool ok;
-	bool replaces; /* another ring of the same client, which ends soon */
-	struct compare_wait wait;
+	bool replaces;			/* another ring of the same client, which ends soon */
+	STAILQ_ENTRY(attach_job) waits; /* for the comparison of its stream */
+	uint64_t compared_ms;		/* when that began */
 	struct fault fault;
 	char bytes[LIMIT_CURSOR_BYTES]; /* the cursor, as received and as sent */
 };
+
+/* ---- twins ---- */
+
+enum { SETTLED_MS = 1000 };
+
+/* A process without a token is identified by its pid; one in another PID namespace, by its token.
+ */
+static bool same_process(const struct connection *a, const struct connection *b)
+{
+	if (a->pid > 0 && a->pid == b->pid)
+		return true;
+	if (a->token != 0 && b->token != 0)
+		return a->token == b->token;
+	return a->pid <= 0 && b->pid <= 0;
+}
+
+static bool same_rank(const struct session *a, const struct session *b)
+{
+	return a->stream->slot == b->stream->slot && a->rank == b->rank && a->world == b->world &&
+	       a->peer == b->peer && !a->helper && !b->helper && !a->left && !b->left &&
+	       !a->connection->closing && !b->connection->closing && strcmp(a->run, b->run) == 0;
+}
+
+/* A session of another process for the rank of @s, or NULL. @fed: only one that is fed. */
+static struct session *find_twin(const struct session *s, bool fed)
+{
+	for (uint32_t i = 0; i < LIMIT_SESSIONS; i++) {
+		struct session *other = s->control->sessions.of[i];
+
+		if (other && other != s && (other->fed || !fed) && same_rank(s, other) &&
+			!same_process(s->connection, other->connection))
+			return other;
+	}
+	return NULL;
+}
+
+/* "pid 7 on node1"; a pid in another namespace is unknown. */
+static void name_process(char *to, size_t capacity, const struct connection *c)
+{
+	const char *host = c->host[0] ? c->host : "an unnamed host";
+
+	if (c->pid > 0)
+		snprintf(to, capacity, "pid %d on %s", (int)c->pid, host);
+	else
+		snprintf(to, capacity, "a process in another PID namespace on %s", host);
+}
+
+static bool twins_allow(const struct session *s, struct fault *fault)
+{
+	const struct session *other = s->strict && !s->helper ? find_twin(s, false) : NULL;
+	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80];
+
+	if (!other)
+		return true;
+	name_process(there, sizeof(there), other->connection);
+	name_process(here, sizeof(here), s->connection);
+	return fault_set_passing(fault, FAULT_ATTACH, "rank",
+		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
+		", is read by %s; this is %s; end that one, or give this job another run, or, if "
+		"both are tensor- or pipeline-parallel peers, give each its own peer",
+		s->rank, s->world, s->run, s->peer, there, here);
+}
+
+static void warn_of_twin(struct session *s, const struct session *other)
+{
+	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80], text[LIMIT_TEXT_BYTES];
+
+	if (s->twin_told)
+		return;
+	s->twin_told = true;
+	name_process(there, sizeof(there), other->connection);
+	name_process(here, sizeof(here), s->connection);
+	snprintf(text, sizeof(text),
+		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
+		", of stream %s is read twice, by this process (%s) and by %s: both take the same "
+		"samples; end one, or give each its own rank and world, its own run, or, if they "
+		"are peers, its own peer",
+		s->rank, s->world, s->run, s->peer, s->stream->config->name, here, there);
+	if (!other->twin_told)
+		log_client(s->connection->uid, LOG_WARNING,
+			"stream %s: rank %" PRIu64 " of %" PRIu64
+			" of run %s is read by %s and by %s: both take the same samples; end one",
+			s->stream->config->name, s->rank, s->world, s->run, here, there);
+	connection_warn(s->connection, text);
+}
+
+static void look_for_twin(struct session *s)
+{
+	struct session *other = find_twin(s, true);
+
+	if (!other)
+		return;
+	warn_of_twin(s, other);
+	if (!s->connection->closing && !other->connection->closing)
+		warn_of_twin(other, s);
+}
+
+static void twins_join(struct session *s)
+{
+	struct session *former = s->replaces;
+
+	s->fed_since_ms = uv_now(s->control->loop);
+	if (!former) /* otherwise a seek: do not warn_of_twin again */
+		return;
+	former->left = true;
+	s->sought = true;
+	s->fed_since_ms = former->fed_since_ms;
+	s->twin_told = former->twin_told;
+	s->mix_told = former->mix_told;
+}
+
+static void twins_joined(struct session *s)
+{
+	if (!s->sought && !s->connection->closing)
+		look_for_twin(s);
+}
+
+void twins_clock(struct session *s, uint64_t now_ms)
+{
+	if (!s->sought || !s->fed || s->left || s->connection->closing ||
+		now_ms - s->fed_since_ms < SETTLED_MS)
+		return;
+	s->sought = false;
+	look_for_twin(s);
+}
+
+/* ---- the shards as they are now ---- */
+
+enum { RELOADS_MS = 1000 }; /* between two of them */
+
+/* A session that reads the stream's former shards. NULL: none. */
+static const struct session *reader_of(const struct session *s)
+{
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct session *other = s->control->sessions.of[id];
+
+		if (session_is_live(other) && other->stream == s->stream)
+			return other;
+	}
+	return NULL;
+}
+
+static void reload_for(struct control *control, const struct session *s, const char *why)
+{
+	struct reload *r = &control->reload;
+
+	if (r->running || uv_now(control->loop) - r->since_ms < RELOADS_MS)
+		return;
+	log_line(LOG_NOTE, "stream %s: %s: reading the config again before the next attach",
+		s->stream->config->name, why);
+	reload_begin(r);
+}
+
+static void compared(struct attach_job *job, bool may);
+
+/* Refuses the attach, because of @what. */
+static void refuse_changed(
+	struct control *control, struct attach_job *job, const struct fault *what)
+{
+	const struct session *s = job->session, *other = reader_of(s);
+	const char *refused = control->reload.refused;
+
+	if (other) {
+		fault_set(&job->fault, FAULT_ATTACH, "shards",
+			"%.400s; pid %d still reads the former shards of stream %s (run %s): end "
+			"it, or restore them",
+			what->text, (int)other->connection->pid, s->stream->config->name,
+			other->run);
+	} else if (control->comparing.stopped[s->stream->slot]) {
+		fault_set(&job->fault, FAULT_ATTACH, "shards",
+			"%.400s, which stopped stream %s; restore it (cp -p), or have tokend read "
+			"the new shards: kill -HUP %d",
+			what->text, s->stream->config->name, (int)getpid());
+	} else {
+		reload_for(control, s, what->text);
+		fault_set_passing(&job->fault, FAULT_ATTACH, "shards",
+			"%.300s; the config is read again before the next attach%s%.500s",
+			what->text, refused[0] ? ", which failed: " : "", refused);
+	}
+}
+
+static void go(struct control *control, struct attach_job *job, bool may)
+{
+	STAILQ_REMOVE(&control->comparing.waiting, job, attach_job, waits);
+	compared(job, may);
+}
+
+/* In the pool. */
+static void compare_work(uv_work_t *work)
+{
+	struct comparison *c = work->data;
+	const struct stream *s = c->stream;
+
+	c->same = true;
+	for (uint32_t d = 0; c->same && d < s->config->datasets; d++)
+		c->same = dataset_current(c->control->config, &s->dataset[d], &c->fault);
+}
+
+/* Back on the loop. */
+static void compare_done(uv_work_t *work, int status)
+{
+	struct comparison *c = work->data;
+	struct control *control = c->control;
+	struct attach_job *job, *following;
+	bool any = false;
+
+	(void)status;
+	for (job = STAILQ_FIRST(&control->comparing.waiting); job; job = following) {
+		following = STAILQ_NEXT(job, waits);
+		if (job->session->stream != c->stream)
+			continue;
+		any = true;
+		if (!c->same)
+			refuse_changed(control, job, &c->fault);
+		go(control, job, c->same);
+	}
+	if (!c->same && !any)
+		log_line(LOG_WARNING, "stream %s: %s: found after %d s; the next attach is refused",
+			c->stream->config->name, c->fault.text, COMPARE_MS / 1000);
+	c->stream = NULL;
+}
+
+static void compare_begin(struct control *control, struct attach_job *job)
+{
+	struct comparison *c = &control->comparing.of[job->session->stream->slot];
+	uint64_t now = uv_now(control->loop);
+
+	if (!c->stream) {
+		*c = (struct comparison){
+			.control = control, .stream = job->session->stream, .since_ms = now};
+		c->work.data = c;
+		uv_queue_work(control->loop, &c->work, compare_work, compare_done);
+	}
+	job->compared_ms = c->since_ms;
+	STAILQ_INSERT_TAIL(&control->comparing.waiting, job, waits);
+	if (now - c->since_ms >= COMPARE_MS)
+		go(control, job, true);
+}
+
+void compare_clock(struct control *control)
+{
+	struct attach_job *job, *following;
+	uint64_t now = uv_now(control->loop);
+
+	for (job = STAILQ_FIRST(&control->comparing.waiting); job; job = following) {
+		following = STAILQ_NEXT(job, waits);
+		if (job->session->connection->closing || now - job->compared_ms >= COMPARE_MS)
+			go(control, job, true);
+	}
+}
+
+/* ---- the attach message ---- */
 
 static void attach_job_free(struct attach_job *job)
 {
@@ -359,17 +613,13 @@ static void make(struct attach_job *job)
 
 /* ---- the stream's shards, as they are now ---- */
 
-static void compared(struct compare_wait *wait, bool may)
+/* It may attach, or job->fault says why not. */
+static void compared(struct attach_job *job, bool may)
 {
-	struct attach_job *job =
-		(struct attach_job *)((char *)wait - offsetof(struct attach_job, wait));
-
-	if (may) {
+	if (may)
 		make(job);
-		return;
-	}
-	job->fault = wait->fault;
-	attach_done(&job->work, 0);
+	else
+		attach_done(&job->work, 0);
 }
 
 /* A seek goes on with the shards that its process reads: the reader compares what it opens. */
@@ -382,9 +632,7 @@ static void compare(struct attach_job *job)
 		make(job);
 		return;
 	}
-	job->wait.session = s;
-	job->wait.go = compared;
-	compare_begin(s->control, &job->wait);
+	compare_begin(s->control, job);
 }
 
 /* ---- at a snapshot ---- */

@@ -31,6 +31,7 @@ struct control;
 struct data_thread;
 struct request;
 struct session;
+struct attach_job;
 struct state_job;
 
 /* ---- counts.c ---- */
@@ -319,8 +320,6 @@ struct acceptor {
 	int spare_fd;	  /* closed when descriptors run out; -1: none */
 };
 
-/* May the user connect? */
-bool acceptor_allows(const struct acceptor *acceptor, uid_t uid);
 /* Begins to accept. The caller has set the first four members. */
 void acceptor_start(struct acceptor *acceptor);
 /* Call once a second: accepts again if descriptors have become free. */
@@ -379,9 +378,9 @@ struct sessions {
 	uint32_t n;
 	uint64_t staging_bytes; /* of the reader, included in memory_bytes */
 	uint64_t memory_bytes;	/* rings and staging, in use or promised */
-	uint64_t lent_bytes; /* the part of it that memory: does not count: see session_memory.h */
-	uint64_t lost_wakes; /* of sessions that have ended */
-	uint64_t failures;   /* sessions stopped by a shard */
+	uint64_t lent_bytes;	/* the part of it that memory: does not count: see below */
+	uint64_t lost_wakes;	/* of sessions that have ended */
+	uint64_t failures;	/* sessions stopped by a shard */
 };
 
 /* Makes a session for @c. NULL: LIMIT_SESSIONS are in use, or out of memory. */
@@ -402,22 +401,14 @@ void session_clock(struct session *s, uint64_t now_ms);
 /* Asserts the invariants between turns of the loop: the table, counted memory, pairs of rings. */
 void sessions_check(const struct sessions *sessions);
 
-/* Is the session live, and of this run? NULL: no. */
-bool session_is_of(const struct session *s, const char *stream, const char *run);
 /* Is the session fed and not closing? NULL: no. */
 bool session_is_live(const struct session *s);
 
-/* For log_session() and log_about(). @shard: or NULL. */
-struct log_subject session_subject(const struct session *s, const char *shard);
 /* Logs that the session begins. */
 void session_log_attach(const struct session *s);
-/* Logs that the session that was fed ends. Its feed still exists. */
-void session_log_detach(const struct session *s);
-
-/* ---- session_memory.c ---- */
 
 /*
- * Counts ring memory against `memory:` and each user's cap.
+ * Ring memory is counted against `memory:` and each user's cap.
  *
  * A client that seeks gets its next ring before it closes the present one, so that it can continue
  * if the attach is refused. Meanwhile `memory:` counts the larger ring of the two only, so that an
@@ -435,14 +426,11 @@ bool session_reserve(struct session *s, const struct wire *w, struct ring_geomet
  * @fault. */
 bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
 	struct ring_geometry *geometry, struct fault *fault);
+
 /* Returns the memory, if any is reserved. */
 void session_release(struct session *s);
 
-/* ---- hang.c ---- */
-
-/* Storage that does not answer: logs when that begins and ends, and reports it in status and
- * metrics. All on the loop. */
-
+/* Storage that does not answer: logged when that begins and ends, and a part of the status. */
 struct hangs {
 	const struct catalog *catalog;
 	struct reader_hang of[LIMIT_STREAMS]; /* by slot */
@@ -457,29 +445,28 @@ const struct stream *hang_longest(const struct hangs *hangs);
 /* The path of the shard that has not answered, or its name if that is too long. */
 void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
 
-/* ---- compare.c ---- */
+/* ---- attach.c ---- */
 
 /*
- * Before a session attaches, its stream's shards are compared with what their paths hold now. If
- * they differ, the attach is refused: for now, while the config is read again; or, if a session
- * still reads the former ones or was stopped by the change, until somebody acts.
+ * An attach has four steps. On the loop: all checks that need no waiting. In libuv's pool: the
+ * stream's shards are compared with what their paths hold now. If they differ, the attach is
+ * refused: for now, while the config is read again; or, if a session still reads the former ones or
+ * was stopped by the change, until somebody acts. In the pool: the cursor and the ring are made.
+ * Back on the loop: the data thread gets the feed, and the client gets the ring's two descriptors.
+ * Only an attach at a snapshot reads state_dir, before the second step. A connection is not freed
+ * while a job of it is in the pool.
  *
- * libuv's pool compares. It has a thread for each stream and some more, so a stream whose storage
- * hangs delays no other. Such a stream's attaches go on COMPARE_MS after the comparison began,
- * because the reader compares each shard that it opens. All on the loop.
+ * The pool has a thread for each stream and some more, so a stream whose storage hangs delays no
+ * other. Such a stream's attaches go on COMPARE_MS after the comparison began, because the reader
+ * compares each shard that it opens.
+ *
+ * Twins are sessions of two processes for the same run, rank and peer. Both take the same samples.
+ * It happens if two independent processes are both rank 0 of 1, or if a trainer is restarted while
+ * the old one lives. Both are warned when the second attaches. If it got there by a seek, they are
+ * warned a second or two later: ranks that exchange their places meet for a moment. A strict
+ * session is refused while the other process lives.
  */
-
 enum { COMPARE_MS = 1000 };
-
-/* An attach that waits. */
-struct compare_wait {
-	STAILQ_ENTRY(compare_wait) link;
-	const struct session *session; /* reserved, not fed */
-	uint64_t since_ms;	       /* when the comparison began */
-	struct fault fault;
-	/* It may attach, or @fault says why not. */
-	void (*go)(struct compare_wait *wait, bool may);
-};
 
 struct comparison {
 	uv_work_t work;
@@ -491,50 +478,18 @@ struct comparison {
 };
 
 struct comparing {
-	STAILQ_HEAD(, compare_wait) waiting;
+	STAILQ_HEAD(, attach_job) waiting;
 	struct comparison of[LIMIT_STREAMS]; /* by slot */
 	/* A changed shard has stopped a session: until a reload, the shards must be restored. */
 	bool stopped[LIMIT_STREAMS];
 };
 
-/* Calls wait->go() later. Its session and go are set. */
-void compare_begin(struct control *control, struct compare_wait *wait);
-/* Call once a second. */
-void compare_clock(struct control *control);
-
-/* ---- twins.c ---- */
-
-/*
- * Twins are sessions of two processes for the same run, rank and peer. Both take the same samples.
- * It happens if two independent processes are both rank 0 of 1, or if a trainer is restarted while
- * the old one lives.
- *
- * Both are warned when the second attaches. If it got there by a seek, they are warned a second or
- * two later: ranks that exchange their places meet for a moment. A strict session is refused while
- * the other process lives. All on the loop.
- */
-
-/* May @s attach? False (FAULT_ATTACH, passing): it is strict, and another process reads for its
- * rank. */
-bool twins_allow(const struct session *s, struct fault *fault);
-/* @s is fed now, and inherits the warnings of the session that it replaces. */
-void twins_join(struct session *s);
-/* The client of @s got its feed. May close the connection. */
-void twins_joined(struct session *s);
-/* Call once a second. May close the connection. */
-void twins_clock(struct session *s, uint64_t now_ms);
-
-/* ---- attach.c ---- */
-
-/*
- * An attach has three steps. On the loop: all checks that need no waiting. In libuv's pool: the
- * cursor and the ring are made. Back on the loop: the data thread gets the feed, and the client
- * gets the ring's two descriptors. Only an attach at a snapshot reads state_dir, before the second
- * step. A connection is not freed while a job of it is in the pool.
- */
-
 /* Handles an attach message. The reply is a feed, or an error after which @c is closed. */
 void session_attach(struct connection *c, const struct wire *w);
+/* Call once a second. */
+void compare_clock(struct control *control);
+/* Looks for twins of @s. Call once a second. May close the connection. */
+void twins_clock(struct session *s, uint64_t now_ms);
 
 /* ---- following.c ---- */
 

@@ -1,5 +1,4 @@
 #include "daemon/control/control.h"
-
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -18,10 +17,40 @@ bool session_is_live(const struct session *s)
 	return s && s->fed && !s->connection->closing;
 }
 
-bool session_is_of(const struct session *s, const char *stream, const char *run)
+/* ---- its lines in the log ---- */
+
+static struct log_subject subject_of(const struct session *s, const char *shard)
 {
-	return session_is_live(s) && strcmp(s->stream->config->name, stream) == 0 &&
-	       strcmp(s->run, run) == 0;
+	return (struct log_subject){
+		.stream = s->stream->config->name, .run = s->run, .rank = s->rank, .shard = shard};
+}
+
+void session_log_attach(const struct session *s)
+{
+	const struct connection *c = s->connection;
+	struct log_subject subject = subject_of(s, NULL);
+
+	log_session(c->uid, &subject, LOG_NOTE,
+		"pid %d (uid %u) attached%s: stream %s, run %s, rank %" PRIu64 " of %" PRIu64
+		", micro_batch %" PRIu64 ", from position %" PRIu64,
+		(int)c->pid, (unsigned)c->uid, s->again ? " again" : "", subject.stream, s->run,
+		s->rank, s->world, s->micro_batch, s->next);
+}
+
+static void log_detach(const struct session *s)
+{
+	const struct connection *c = s->connection;
+	struct log_subject subject = subject_of(s, NULL);
+	struct feed_counters counters = feed_counters(s->feed);
+	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
+	double lived_s = (double)(connection_now(c) - s->attached_ms) / 1e3;
+
+	log_session(c->uid, &subject, LOG_NOTE,
+		"pid %d (uid %u) detached%s: stream %s, run %s, rank %" PRIu64 " of %" PRIu64
+		": %" PRIu64 " samples in %.1f s, waited %.1f s in %" PRIu64 " waits",
+		(int)c->pid, (unsigned)c->uid, s->process_ended ? ", its process ended" : "",
+		subject.stream, s->run, s->rank, s->world, counters.released * s->micro_batch,
+		lived_s, (double)waits.ns / 1e9, waits.times);
 }
 
 /* ---- making and freeing ---- */
@@ -123,7 +152,7 @@ void session_leave(struct session *s)
 	if (s->fed) {
 		following_end(s);
 		count_ended(s);
-		session_log_detach(s);
+		log_detach(s);
 	}
 	if (s->fed)
 		data_thread_detach(s->control->data_thread, s->id);
@@ -156,7 +185,7 @@ static void send_failure(struct session *s, const struct data_thread_failure *f)
 	fault_set(&fault, FAULT_DATA, field,
 		"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped%s",
 		shard, f->token, f->fault.text, stream, sound);
-	struct log_subject subject = session_subject(s, shard);
+	struct log_subject subject = subject_of(s, shard);
 
 	s->control->sessions.failures++;
 	if (f->fault.code == FAULT_CHANGED)
@@ -273,38 +302,62 @@ void sessions_check(const struct sessions *all)
 	assert(lent == all->lent_bytes && lent <= bytes);
 }
 
-/* ---- its lines in the log ---- */
+/* ---- storage that hangs ---- */
 
-struct log_subject session_subject(const struct session *s, const char *shard)
+void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
 {
-	return (struct log_subject){
-		.stream = s->stream->config->name, .run = s->run, .rank = s->rank, .shard = shard};
+	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
+	if (!path[0]) /* too long */
+		snprintf(path, path_bytes, "%s", dataset_shard_name(hang->dataset, hang->shard));
+	fault_line(path);
 }
 
-void session_log_attach(const struct session *s)
+static void log_change(
+	const struct stream *stream, const struct reader_hang *was, const struct reader_hang *is)
 {
-	const struct connection *c = s->connection;
-	struct log_subject subject = session_subject(s, NULL);
+	char path[LIMIT_TEXT_BYTES];
+	struct log_subject subject = {.stream = stream->config->name, .shard = path};
 
-	log_session(c->uid, &subject, LOG_NOTE,
-		"pid %d (uid %u) attached%s: stream %s, run %s, rank %" PRIu64 " of %" PRIu64
-		", micro_batch %" PRIu64 ", from position %" PRIu64,
-		(int)c->pid, (unsigned)c->uid, s->again ? " again" : "", subject.stream, s->run,
-		s->rank, s->world, s->micro_batch, s->next);
+	if (is->ticks > 0 && was->ticks == 0) {
+		hang_shard(is, path, sizeof(path));
+		log_about(&subject, LOG_WARNING,
+			"stream %s: storage of %s has not answered for %u s; the stream waits, "
+			"other streams continue; check the disk, the file server, and that "
+			"descriptors are left",
+			stream->config->name, path, is->ticks);
+	} else if (was->ticks > 0 && is->ticks == 0) {
+		hang_shard(was, path, sizeof(path));
+		log_about(&subject, LOG_NOTE, "stream %s: storage of %s answers again, after %u s",
+			stream->config->name, path, was->ticks);
+	}
 }
 
-void session_log_detach(const struct session *s)
+void hangs_clock(struct hangs *hangs, struct data_thread *data_thread)
 {
-	const struct connection *c = s->connection;
-	struct log_subject subject = session_subject(s, NULL);
-	struct feed_counters counters = feed_counters(s->feed);
-	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
-	double lived_s = (double)(connection_now(c) - s->attached_ms) / 1e3;
+	for (uint32_t slot = 0; slot < hangs->catalog->config->streams; slot++) {
+		struct reader_hang was = hangs->of[slot];
 
-	log_session(c->uid, &subject, LOG_NOTE,
-		"pid %d (uid %u) detached%s: stream %s, run %s, rank %" PRIu64 " of %" PRIu64
-		": %" PRIu64 " samples in %.1f s, waited %.1f s in %" PRIu64 " waits",
-		(int)c->pid, (unsigned)c->uid, s->process_ended ? ", its process ended" : "",
-		subject.stream, s->run, s->rank, s->world, counters.released * s->micro_batch,
-		lived_s, (double)waits.ns / 1e9, waits.times);
+		const struct stream *stream = NULL;
+
+		hangs->of[slot] = data_thread_hang(data_thread, slot);
+		if (was.ticks > 0 || hangs->of[slot].ticks > 0)
+			stream = &hangs->catalog->stream[slot];
+		if (stream)
+			log_change(stream, &was, &hangs->of[slot]);
+	}
+}
+
+const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream)
+{
+	return &hangs->of[stream->slot];
+}
+
+const struct stream *hang_longest(const struct hangs *hangs)
+{
+	uint32_t longest = 0;
+
+	for (uint32_t slot = 1; slot < hangs->catalog->config->streams; slot++)
+		if (hangs->of[slot].ticks > hangs->of[longest].ticks)
+			longest = slot;
+	return hangs->of[longest].ticks > 0 ? &hangs->catalog->stream[longest] : NULL;
 }
