@@ -4,7 +4,6 @@
 #include "daemon/catalog/catalog.h"
 #include "daemon/config/options.h"
 #include "daemon/control/control.h"
-#include "daemon/control/state.h"
 #include "daemon/shard/reread.h"
 #include "daemon/store/store.h"
 #include "proto/fault.h"

@@ -1,6 +1,5 @@
 #include "daemon/catalog/current.h"
 #include "daemon/control/control.h"
-#include "daemon/control/state.h"
 #include "proto/cursor.h"
 #include "proto/order.h"
 #include "proto/phrases.h"

@@ -1,6 +1,5 @@
 #include "daemon/control/control.h"
 
-#include "daemon/control/state.h"
 #include "proto/phrases.h"
 
 #include <assert.h>

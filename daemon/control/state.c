@@ -1,6 +1,5 @@
-#include "daemon/control/state.h"
-
 #include "daemon/control/control.h"
+
 #include "proto/cursor.h"
 #include "proto/phrases.h"
 #include "proto/place.h"

@@ -7,7 +7,7 @@
  * An input is: failures (fail.h), a byte of flags, a tag with its length, the bytes to save with
  * their length, then files: a byte that chooses the name, and the contents with their length.
  */
-#include "daemon/control/state.h"
+#include "daemon/control/control.h"
 #include "proto/wire.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/scratch.h"

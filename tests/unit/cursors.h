@@ -8,7 +8,7 @@
 
 enum { HEADER = 16 }; /* magic, version, checksum */
 
-struct bytes {
+struct encoded {
 	uint8_t at[LIMIT_CURSOR_BYTES];
 	size_t n;
 };
@@ -22,9 +22,9 @@ static inline struct cursor identity(void)
 static const struct cursor_source web = {
 	"web", .7, 1249, 0xb3960afe8c9f9ec6, 64, 64, ORDER_GLOBAL, false, 0, 0, 0};
 
-static inline struct bytes *encode(const struct cursor *c)
+static inline struct encoded *encode(const struct cursor *c)
 {
-	struct bytes *b = malloc(sizeof(*b));
+	struct encoded *b = malloc(sizeof(*b));
 
 	assert_non_null(b);
 	b->n = cursor_encode(c, b->at, sizeof(b->at));

@@ -151,7 +151,7 @@ void __wrap_log_write(
 
 /* ---- where a test is ---- */
 
-static struct bytes *value[VALUES];
+static struct encoded *value[VALUES];
 
 struct scene scene;
 
@@ -234,7 +234,7 @@ static void check(const struct world *w)
 bool take_step(struct world *w, struct daemon *d, const struct step *step, struct fault *fault)
 {
 	const bool saves = step->kind == 's';
-	const struct bytes *b = value[step->value];
+	const struct encoded *b = value[step->value];
 	const unsigned bit = 1U << step->value;
 	struct promise *p = &w->tag[saves ? (unsigned)(step->tag - 'a') : TAGS - 1];
 	struct state_run run = run_of(d, "job");
@@ -337,7 +337,7 @@ void cut_now(const struct disk *disk, const struct world *w, uint64_t most)
 
 /* ---- values ---- */
 
-const struct bytes *state_value(unsigned v)
+const struct encoded *state_value(unsigned v)
 {
 	return value[v];
 }

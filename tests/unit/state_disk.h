@@ -7,7 +7,7 @@
 #ifndef TEST_STATE_DISK_H
 #define TEST_STATE_DISK_H
 
-#include "daemon/control/state.h"
+#include "daemon/control/control.h"
 #include "tests/disk/model.h"
 #include "tests/unit/rng.h"
 
@@ -73,7 +73,7 @@ struct step {
 int state_set_up(void **state);
 int state_tear_down(void **state);
 /* The bytes of value @v. */
-const struct bytes *state_value(unsigned v);
+const struct encoded *state_value(unsigned v);
 /* Fails the test, and says where. */
 __attribute__((format(printf, 1, 2))) void broken(const char *format, ...);
 
