@@ -55,8 +55,7 @@ struct data_thread {
 	struct reader_read hold[LIMIT_READS];
 	_Atomic uint64_t turns; /* of the data thread's loop */
 	unsigned streams;
-	pthread_mutex_t hangs; /* protects hang */
-	struct reader_hang hang[LIMIT_STREAMS];
+	struct reader_hang hang[LIMIT_STREAMS]; /* under to_data.lock */
 	bool news;	    /* data thread: something was posted since the last ring() */
 	bool noted;	    /* data thread: the reader's note is in the log */
 	int64_t now_ns;	    /* data thread: since the reader last returned */
@@ -272,9 +271,9 @@ static void pass_hangs(struct data_thread *f)
 
 		if (!was && !is)
 			continue;
-		pthread_mutex_lock(&f->hangs);
+		pthread_mutex_lock(&f->to_data.lock);
 		f->hang[stream] = hang;
-		pthread_mutex_unlock(&f->hangs);
+		pthread_mutex_unlock(&f->to_data.lock);
 		if (was != is)
 			step(f, &(struct engine_event){
 					.type = ENGINE_SLOW, .id = stream, .slow = is});
@@ -368,10 +367,13 @@ struct data_thread *data_thread_start(
 	const struct data_thread_options *options, struct fault *fault)
 {
 	struct data_thread *f = calloc(1, sizeof(*f));
+	struct engine *engine = engine_new(options->depth);
 	sigset_t all, before;
 	int error;
 
-	if (!f) {
+	if (!f || !engine) {
+		engine_free(engine);
+		free(f);
 		fault_memory(fault);
 		return NULL;
 	}
@@ -380,17 +382,11 @@ struct data_thread *data_thread_start(
 	f->ring = options->ring;
 	f->context = options->context;
 	f->stores = options->stores;
-	f->engine = engine_new(options->depth);
+	f->engine = engine;
 	pthread_mutex_init(&f->to_data.lock, NULL);
 	pthread_mutex_init(&f->to_control.lock, NULL);
-	pthread_mutex_init(&f->hangs, NULL);
-	if (!f->engine) {
-		fault_memory(fault);
-		free(f);
-		return NULL;
-	}
 	if (options->store_depth > 0)
-		engine_store_depth(f->engine, options->store_depth);
+		engine_store_depth(engine, options->store_depth);
 	/* Signals are handled by the loop's thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -416,7 +412,6 @@ void data_thread_stop(struct data_thread *f)
 	reader_close(f->reader);
 	pthread_mutex_destroy(&f->to_data.lock);
 	pthread_mutex_destroy(&f->to_control.lock);
-	pthread_mutex_destroy(&f->hangs);
 	free(f);
 }
 
@@ -485,10 +480,10 @@ struct data_thread_failure data_thread_failure(const struct data_thread *f, uint
 
 struct reader_hang data_thread_hang(struct data_thread *f, uint32_t stream)
 {
-	pthread_mutex_lock(&f->hangs);
+	pthread_mutex_lock(&f->to_data.lock);
 	struct reader_hang hang = f->hang[stream];
 
-	pthread_mutex_unlock(&f->hangs);
+	pthread_mutex_unlock(&f->to_data.lock);
 	return hang;
 }
 
