@@ -139,8 +139,19 @@ static bool fits_sessions(struct reload *r)
 		r->config->path, r->config->memory_bytes, rings, r->staging_bytes);
 }
 
+/* Signals wait for the next process. */
+static void block_signals(struct reload *r, bool block)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &all, NULL);
+	r->blocked = block;
+}
+
 static void give_up(struct reload *r)
 {
+	block_signals(r, false);
 	uv_timer_stop(&r->timer);
 	data_thread_pause(r->control->data_thread, false);
 	if (r->saved)
@@ -184,7 +195,6 @@ static void keep_open(const struct reload_past *past, bool keep)
 static void execute(struct reload *r)
 {
 	struct reload_past *past = &r->past;
-	sigset_t all, before;
 	char number[16];
 	int error;
 
@@ -192,8 +202,6 @@ static void execute(struct reload *r)
 	past->reloads = r->control->counts.reloads + 1;
 	past->refused = r->control->counts.reloads_failed;
 	snprintf(number, sizeof(number), "%d", past->memfd);
-	sigfillset(&all); /* they wait for the next process */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
 	if (pwrite(past->memfd, past, sizeof(*past), 0) == sizeof(*past) &&
 		setenv(PAST, number, 1) == 0) {
 		log_line(LOG_NOTE,
@@ -208,7 +216,6 @@ static void execute(struct reload *r)
 	}
 	error = errno;
 	keep_open(past, false);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	unsetenv(PAST);
 	fault_errno(&r->fault, error, "", "tokend cannot execute itself: %s; restart it",
 		strerror(error));
@@ -259,7 +266,10 @@ static void on_pause(uv_timer_t *timer)
 	bool jobs = r->control->loop->active_reqs.count > 0;
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
 
-	if (!busy.any && !jobs) {
+	if (!busy.any && !jobs && !r->blocked) {
+		block_signals(r, true); /* the loop handles those that have come */
+		return;
+	} else if (!busy.any && !jobs) {
 		if (fits_sessions(r)) /* now, because others may have attached */
 			execute(r);
 	} else if (uv_now(r->control->loop) - r->paused_ms < PAUSE_MS) {

@@ -52,6 +52,7 @@ struct reload {
 	uint64_t staging_bytes;
 	bool checked;
 	struct fault fault; /* unless checked */
+	bool blocked;	    /* signals are */
 	uint64_t paused_ms; /* when reading was paused; 0: it is not */
 
 	char refused[LIMIT_TEXT_BYTES]; /* why the last one failed; "": it did not */

@@ -253,10 +253,33 @@ static void start_clocks(struct control *control)
 		uv_timer_start(&control->watchdog, on_watchdog, watchdog, watchdog);
 }
 
+static void no_work(uv_work_t *work)
+{
+	(void)work;
+}
+
+static void no_work_done(uv_work_t *work, int status)
+{
+	(void)work, (void)status;
+}
+
+/* Has libuv make its pool, whose threads take no signals: a reload leaves them pending. */
+static void start_pool(uv_loop_t *loop)
+{
+	static uv_work_t work;
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	uv_queue_work(loop, &work, no_work, no_work_done);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 static bool start(struct control *control, struct fault *fault)
 {
 	const struct server_options *o = control->options;
 
+	start_pool(control->loop);
 	/* These replace main()'s handlers. */
 	for (int i = 0; i < 2; i++) {
 		uv_signal_init(control->loop, &control->signal[i]);

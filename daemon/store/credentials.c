@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -298,8 +299,13 @@ struct wallet *wallets_find(struct wallets *all, const struct url_place *place, 
 	if (!wallet)
 		wallet = add_wallet(all, place, fault);
 	if (wallet && !wallet->running) {
+		sigset_t signals, before;
+
+		sigfillset(&signals);
+		pthread_sigmask(SIG_SETMASK, &signals, &before);
 		int error = pthread_create(&wallet->thread, NULL, help, wallet);
 
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
 		wallet->running = error == 0;
 		if (error) {
 			fault_errno(fault, error, "", "a thread cannot be started: %s",

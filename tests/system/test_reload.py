@@ -219,12 +219,16 @@ static int opening(const char *call, const char *path)
 }
 """
 EXECVE = r"""
+#include <signal.h>
+
 int execve(const char *path, char *const argv[], char *const environment[])
 {
 	int fd = open(getenv("CONFIG"), O_WRONLY | O_TRUNC);
 
 	close(fd);
 	words[EXECUTED] = 1;
+	if (words[KILLS] && kill(getpid(), SIGTERM) == 0)
+		usleep(50000);
 	NEXT(execve);
 	return next(path, argv, environment);
 }
@@ -238,7 +242,9 @@ def watched(place, **keys):
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(place.file("notify"))
     manager.settimeout(20)
-    preload = Preload(place, OPENING + OPENS + EXECVE, ["hangs", "slow_us", "opened", "executed"])
+    preload = Preload(
+        place, OPENING + OPENS + EXECVE, ["hangs", "kills", "slow_us", "opened", "executed"]
+    )
     about = {"NOTIFY_SOCKET": manager.getsockname(), "CONFIG": place.file("tokend.yaml")}
     scene = Scene(place, env={**preload.env, **about, **keys})
     hear(manager, "READY=1")
@@ -375,6 +381,14 @@ def test_a_broken_config_keeps_the_old_one_and_says_why(place):
     assert witness.step(5)
     witness.close()
     assert scene.daemon.stop() == 0
+
+
+def test_a_stop_right_before_execve_is_not_lost(place):
+    """No thread of the former image takes SIGTERM."""
+    scene, preload, _ = watched(place)
+    preload.set(kills=1)
+    scene.daemon.process.send_signal(signal.SIGHUP)
+    assert scene.daemon.process.wait(20) == 0 and preload.get("executed") == 1
 
 
 def test_a_check_that_hangs_is_logged_and_ends_with_the_daemon(place):
