@@ -9,7 +9,6 @@
 #include "daemon/config/config.h"
 #include "daemon/control/cgroup.h"
 #include "daemon/control/host.h"
-#include "daemon/control/reload.h"
 #include "daemon/engine/engine.h"
 #include "daemon/reader/reader.h"
 #include "daemon/store/store.h"
@@ -32,8 +31,65 @@ struct control;
 struct data_thread;
 struct request;
 struct session;
-struct state_job;
-struct wire;
+
+/* ---- reload.c ---- */
+
+/*
+ * A reload: libuv's pool reads the config and opens all that it names, as a start does. The loop
+ * waits until nothing is read or written. If live sessions fit in, the process executes itself with
+ * the listening and lock descriptors. Trainers attach again, as after a crash, and take
+ * batches from their rings meanwhile. A config that is refused, storage that does not answer, or
+ * execve() that fails changes nothing.
+ *
+ * /proc/self/exe is executed: the running version, also if its package was replaced. So both
+ * images have the same types. A memfd passes struct reload_past, the datasets and the config's
+ * text, so that what was checked is served, and no local shard is opened again.
+ *
+ * systemd's protocol: RELOADING=1 with the time, then READY=1 from the same process. It suits
+ * Type=notify and Type=notify-reload.
+ */
+/* A process before it executed itself. */
+struct reload_past {
+	pid_t pid;
+	int memfd;     /* -1: it did not */
+	long text_at;  /* in memfd, after the datasets */
+	bool terminal; /* it had one at its start */
+	struct listener listener;
+	uint64_t reloads, refused; /* so far, for metrics */
+};
+
+struct reload {
+	uv_work_t work;
+	uv_timer_t timer; /* initialized by the server */
+	bool running, stopped;
+	bool again;	   /* asked for while it was running */
+	uint64_t since_ms; /* when the last one began */
+	struct control *control;
+	struct reload_past past; /* the next process's */
+	char **argv;
+
+	struct config *config; /* that was checked, and what it names */
+	struct stores *stores;
+	struct catalog *catalog;
+	FILE *saved; /* the memfd */
+	uint64_t staging_bytes;
+	bool checked;
+	struct fault fault; /* unless checked */
+	bool blocked;	    /* signals are */
+	uint64_t paused_ms; /* when reading was paused; 0: it is not */
+
+	char refused[LIMIT_TEXT_BYTES]; /* why the last one failed; "": it did not */
+};
+
+/* Begins a reload, or notes that another one is to follow the present one. */
+void reload_begin(struct reload *reload);
+void reload_stop(struct reload *reload); /* the daemon stops */
+/* Whether this process has executed itself. True: fills @past, whose descriptors are ours again. */
+bool reload_taken(struct reload_past *past);
+/* The config at @path and its catalog, or what the former image passes. NULL: @fault. */
+struct config *reload_config(const struct reload_past *past, const char *path, struct fault *fault);
+struct catalog *reload_catalog(const struct reload_past *past, const struct config *config,
+	struct stores *stores, struct fault *fault);
 
 /* ---- state.c ---- */
 
@@ -52,9 +108,7 @@ struct wire;
  * which they were given. Only a client that waits for a job notices, until STATE_DEADLINE_MS have
  * passed. All on the loop, except where it says otherwise.
  */
-
 /* ---- jobs ---- */
-
 enum { STATE_DEADLINE_MS = 20000 };
 
 struct state_job {
@@ -93,7 +147,6 @@ void state_clock(struct connection *c);
 uint64_t state_busy_ms(const struct state_jobs *jobs);
 
 /* ---- state_dir ---- */
-
 struct state {
 	struct state_jobs jobs;
 	const char *dir;
@@ -151,7 +204,6 @@ bool runs_name(const struct config *config, uid_t uid, char run[LIMIT_NAME_BYTES
  * Each counter has one writer, the data thread or the control thread. Others may read it at any
  * time, so no read-modify-write and no lock is needed.
  */
-
 enum { COUNTS_BUCKETS = 17 };
 
 struct histogram {
@@ -223,7 +275,6 @@ extern const char *const counts_kind[COUNTS_KINDS];
  * thread talks to it through mailboxes that hold one set of flags per session. They cannot
  * overflow, and two kicks in a row count as one. All functions are the control thread's.
  */
-
 enum {
 	DATA_THREAD_FAILED = 1,	 /* the stream stopped; see data_thread_failure() */
 	DATA_THREAD_HOSTILE = 2, /* the client wrote values out of range into its ring */
@@ -286,7 +337,6 @@ struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t st
 uint64_t data_thread_turns(struct data_thread *data_thread);
 
 /* ---- users.c: caps and rates of each user ---- */
-
 enum user_rate {
 	USER_PACKET, /* a packet, a KiB of one or of a reply, a new connection, a MiB of a ring */
 	USER_FILE,   /* written into state_dir */
@@ -337,7 +387,6 @@ void user_charge(struct user *user, enum user_rate rate, uint64_t n);
  * the client's process. A handler may close the connection; the loop frees it later. All on the
  * loop.
  */
-
 /* All connections of the daemon. */
 struct connections {
 	uv_loop_t *loop;
@@ -446,7 +495,6 @@ void acceptor_stop(struct acceptor *acceptor);
  * To end a session, the feed is requested back from the data thread. When it is back, the session
  * is freed, and then its connection. All on the loop.
  */
-
 struct session {
 	struct control *control;
 	struct connection *connection;
@@ -604,13 +652,11 @@ void twins_clock(struct session *s, uint64_t now_ms);
 /* ---- following.c ---- */
 
 /* Lets the cache of stores know when a session needs pieces, by its order and position. */
-
 /* After the session's feed was made, and before it is freed. */
 void following_begin(struct session *s);
 void following_end(struct session *s);
 
 /* ---- request.c: operators' changes of running jobs ---- */
-
 struct participant {
 	uint64_t rank, world, micro_batch, peer;
 	pid_t pid;
@@ -663,9 +709,7 @@ void request_abandon(struct connection *c);
 uint64_t request_number(const struct session *session);
 
 /* ---- status.c: the state of the daemon as one JSON document ---- */
-
 enum { STATUS_STORES = 64 }; /* buckets with rates, and in a status */
-
 /* The present state of sessions. */
 struct stream_gauges {
 	unsigned sessions, waiting;
@@ -699,7 +743,6 @@ void status_clock(struct store_reports *r, uint64_t now_ms);
 json_t *status_cache(const struct store_reports *r, bool public);
 
 /* ---- all parts ---- */
-
 /* Figures of the daemon's own process, from /proc. The files are opened once, at the start, so that
  * the loop opens none. */
 struct process {
@@ -746,7 +789,6 @@ struct control {
 };
 
 /* ---- reading.c: how the reader is opened for a config, and descriptors are divided ---- */
-
 struct reading {
 	struct reader_options options;
 	char note[LIMIT_TEXT_BYTES]; /* as reader_open() */
@@ -834,7 +876,6 @@ bool process_read(const struct process *p, struct process_figures *figures);
  * session is what its client said at attach, and ends with its connection. The loop makes no
  * file-system call: libuv's pool makes them.
  */
-
 struct server_options {
 	const struct catalog *catalog;
 	struct listener *listener;	 /* open; server_run() closes it */

@@ -1,6 +1,5 @@
-#include "daemon/control/reload.h"
-
 #include "daemon/control/control.h"
+
 #include "daemon/io/io.h"
 
 #include <errno.h>
