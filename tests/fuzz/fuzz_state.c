@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input in = {data, size}, part, bytes;
 	uint8_t plan[FAIL_BYTES] = {input_byte(&in), input_byte(&in)}, flags = input_byte(&in);
-	char tag[LIMIT_NAME_BYTES + 1] = "", directory[PATH_MAX];
+	char tag[LIMIT_NAME_BYTES + 1] = "", directory[PATH_MAX] = "";
 	struct state state = {.dir = directory};
 	const struct state_run run = {.state = &state, .stream = "train", .name = "run"};
 
