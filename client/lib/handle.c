@@ -1,6 +1,5 @@
 /* A handle: its errors, making and freeing it, and what it shows of itself. */
 #include "client/lib/handle.h"
-#include "client/lib/recording.h"
 
 #include "proto/phrases.h"
 #include "proto/version.h"

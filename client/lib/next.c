@@ -3,7 +3,6 @@
  * words and private memory and make no system call. All other work is done when the ring is empty.
  */
 #include "client/lib/handle.h"
-#include "client/lib/recording.h"
 
 #include <inttypes.h>
 #include <poll.h>

@@ -1,6 +1,5 @@
 /* The position of a session: cursor, commit, seek. */
 #include "client/lib/handle.h"
-#include "client/lib/recording.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

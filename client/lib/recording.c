@@ -3,7 +3,7 @@
  * contain a batch that was never returned, but no batch was returned without a record. In a session
  * that commits, entries are kept in memory until their batch is committed, and written before that.
  */
-#include "client/lib/recording.h"
+#include "client/lib/handle.h"
 #include "proto/phrases.h"
 #include "proto/record.h"
 

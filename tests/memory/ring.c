@@ -5,7 +5,8 @@
  */
 #include "tests/memory/ring.h"
 
-#include "client/lib/recording.h"
+#include "client/lib/handle.h"
+
 #include "daemon/engine/feed.h"
 
 #include <assert.h>
