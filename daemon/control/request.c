@@ -368,7 +368,7 @@ static bool find_run(
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"several runs are attached on stream %s; name one of %s", stream, runs);
 	if (!named) {
-		snprintf(r->run, sizeof(r->run), "%s", runs);
+		snprintf(r->run, sizeof(r->run), "%.*s", LIMIT_NAME_BYTES, runs);
 		return true;
 	}
 	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
