@@ -128,6 +128,15 @@ size_t cursor_encode(const struct cursor *c, void *bytes, size_t capacity)
 	return HEADER_BYTES + p.length;
 }
 
+size_t cursor_encode_mixes(const struct cursor *cursor, void *bytes, size_t capacity)
+{
+	struct cursor first = *cursor;
+
+	assert(cursor->segments > 0);
+	first.next = first.segment[0]->start;
+	return cursor_encode(&first, bytes, capacity);
+}
+
 /* The members of the map, before they are checked. */
 struct parts {
 	uint64_t order, seed, seq_len, extra, stride, epochs, samples, next;

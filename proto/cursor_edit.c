@@ -37,11 +37,11 @@ static bool add_named(
 	return cursor_add(c, &source, fault);
 }
 
-/* The first by name that @c lacks. NULL: it has all of them. */
-static const char *first_missing(const struct cursor *c, const struct cursor_edit *e)
+const char *cursor_missing(const struct cursor *c, const struct cursor_edit *e)
 {
 	const char *first = NULL;
 
+	assert(e->kind == CURSOR_MIX);
 	for (uint32_t i = 0; i < e->names; i++)
 		if (cursor_find(c, e->name[i]) < 0 && (!first || strcmp(e->name[i], first) < 0))
 			first = e->name[i];
@@ -53,7 +53,7 @@ static bool add_missing(struct cursor *c, const struct cursor_edit *e, struct fa
 	const char *name;
 
 	assert(e->stream);
-	while ((name = first_missing(c, e)))
+	while ((name = cursor_missing(c, e)))
 		if (!add_named(c, e->stream, name, fault))
 			return false;
 	return true;

@@ -55,6 +55,24 @@ void record_put_beginning(
 	}
 }
 
+static uint64_t load(const unsigned char *bytes)
+{
+	uint64_t word;
+
+	memcpy(&word, bytes, sizeof(word));
+	return le64toh(word);
+}
+
+void record_get_beginning(struct record_begin *begin, const void *entries)
+{
+	uint64_t word[2 * RECORD_WORDS];
+	const unsigned char *from = entries;
+
+	for (size_t i = 0; i < 2 * RECORD_WORDS; i++)
+		word[i] = load(from + i * sizeof(*word));
+	memcpy(begin, word, sizeof(*begin));
+}
+
 void record_get_cursor(void *cursor, size_t n, const void *entries)
 {
 	const unsigned char *from = entries;
@@ -69,14 +87,6 @@ void record_get_cursor(void *cursor, size_t n, const void *entries)
 		to += low + high;
 		n -= low + high;
 	}
-}
-
-static uint64_t load(const unsigned char *bytes)
-{
-	uint64_t word;
-
-	memcpy(&word, bytes, sizeof(word));
-	return le64toh(word);
 }
 
 static void add_words(uint64_t *lane, const unsigned char *bytes)

@@ -80,7 +80,9 @@ bool record_is_beginning(const void *entry, size_t n);
  * them. */
 void record_put_beginning(
 	void *entries, unsigned kind, const struct record_begin *begin, const void *cursor);
-/* Reads the @n bytes of a cursor from @entries. */
+/* Reads what follows a marker at @entries, RECORD_WORDS of them; and then the @n bytes of the
+ * cursor. */
+void record_get_beginning(struct record_begin *begin, const void *entries);
 void record_get_cursor(void *cursor, size_t n, const void *entries);
 
 /*

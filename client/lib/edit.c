@@ -101,11 +101,8 @@ int64_t tokend_cursor_show(const void *cursor, size_t cursor_bytes, char *json, 
 static int learn_datasets(struct tokend *t, struct cursor_edit *edit, struct cursor *begin)
 {
 	struct fault fault;
-	uint32_t known = 0;
 
-	while (known < edit->names && cursor_find(&t->origin, edit->name[known]) >= 0)
-		known++;
-	if (known == edit->names)
+	if (!cursor_missing(&t->origin, edit))
 		return 0;
 
 	int64_t n = tokend_stream(t, t->saved, LIMIT_CURSOR_BYTES);

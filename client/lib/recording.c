@@ -144,20 +144,11 @@ static bool is_elsewhere(const struct tokend *t)
 	       state->micro_batch != t->micro_batch || state->mixes != r->mixes;
 }
 
-/* Encodes the session's cursor at the start of its first segment, which is the same at all
- * positions, into t->bytes. Returns its length. */
-static size_t encode_mixes(struct tokend *t)
-{
-	struct cursor cursor = t->origin;
-
-	cursor.next = cursor.segment[0]->start;
-	return cursor_encode(&cursor, t->bytes, LIMIT_CURSOR_BYTES);
-}
-
 void recording_origin(struct tokend *t)
 {
 	if (t->record)
-		t->record->mixes = order_checksum(t->bytes, encode_mixes(t));
+		t->record->mixes = order_checksum(
+			t->bytes, cursor_encode_mixes(&t->origin, t->bytes, LIMIT_CURSOR_BYTES));
 }
 
 static void put_beginning(
@@ -175,7 +166,7 @@ static void put_beginning(
 		.world = t->world,
 		.micro_batch = t->micro_batch,
 		.peer = t->options.peer,
-		.cursor_bytes = encode_mixes(t),
+		.cursor_bytes = cursor_encode_mixes(&t->origin, t->bytes, LIMIT_CURSOR_BYTES),
 	};
 
 	record_put_beginning(r->entry + 2 * r->entries, kind, &begin, t->bytes);
@@ -342,7 +333,7 @@ static size_t whole_entries(const unsigned char *entry, size_t n)
 
 	if (n - at < RECORD_WORDS)
 		return first;
-	memcpy(&begin, entry + at * RECORD_ENTRY_BYTES, sizeof(begin));
+	record_get_beginning(&begin, entry + at * RECORD_ENTRY_BYTES);
 	return begin.cursor_bytes > LIMIT_CURSOR_BYTES ||
 			       n - first < record_begin_entries(begin.cursor_bytes)
 		       ? first

@@ -372,7 +372,7 @@ size_t state_load(const struct state_run *run, const char *tag, void *bytes, str
 	return n > 0 ? (size_t)n : 0;
 }
 
-/* Encodes the cursor at its first position, so that the result has only its mixes. 0: invalid. */
+/* The mixes of a cursor, as cursor_encode_mixes(). 0: it is invalid. */
 static size_t mixes_of(const void *bytes, size_t n, char mixes[LIMIT_CURSOR_BYTES])
 {
 	struct cursor cursor;
@@ -380,8 +380,7 @@ static size_t mixes_of(const void *bytes, size_t n, char mixes[LIMIT_CURSOR_BYTE
 
 	if (!cursor_decode(&cursor, bytes, n, &fault))
 		return 0;
-	cursor.next = cursor.segment[0]->start;
-	n = cursor_encode(&cursor, mixes, LIMIT_CURSOR_BYTES);
+	n = cursor_encode_mixes(&cursor, mixes, LIMIT_CURSOR_BYTES);
 	cursor_free(&cursor);
 	return n;
 }

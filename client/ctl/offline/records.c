@@ -176,10 +176,11 @@ struct scan {
 	bool given; /* one cursor counts for all rows */
 	uint32_t file;
 	size_t before; /* number of sections of the files before it */
-	/* a beginning */
-	uint64_t word[2 * RECORD_WORDS];
-	unsigned char frame[(LIMIT_CURSOR_BYTES / RECORD_FRAME_BYTES + 1) * RECORD_ENTRY_BYTES];
+	/* a beginning without its marker */
+	unsigned char bytes[(RECORD_WORDS + LIMIT_CURSOR_BYTES / RECORD_FRAME_BYTES + 1) *
+			    RECORD_ENTRY_BYTES];
 	size_t have, want; /* entries of it; want is 0 between beginnings */
+	struct record_begin begin;
 	unsigned kind;
 	uint64_t latest; /* time of the last beginning */
 	bool begun;	 /* there was a beginning */
@@ -237,16 +238,17 @@ static bool damaged(const struct scan *s, uint64_t entry)
 static bool add_section(struct scan *s, uint64_t entry)
 {
 	struct records *r = s->records;
-	struct record_section section = {
-		.file = s->file, .entry = entry + 1, .again = s->kind & RECORD_PASS};
+	struct record_section section = {.begin = s->begin,
+		.file = s->file,
+		.entry = entry + 1,
+		.again = s->kind & RECORD_PASS};
 	struct record_begin *b = &section.begin;
 	unsigned char cursor[LIMIT_CURSOR_BYTES];
 
-	memcpy(b, s->word, sizeof(*b));
 	if (b->world < 1 || b->world > LIMIT_WORLD || b->rank >= b->world || b->micro_batch < 1 ||
 		b->micro_batch > LIMIT_MICRO_BATCH)
 		return damaged(s, entry);
-	record_get_cursor(cursor, b->cursor_bytes, s->frame);
+	record_get_cursor(cursor, b->cursor_bytes, s->bytes + RECORD_WORDS * RECORD_ENTRY_BYTES);
 	if (!s->given && !records_order_find(r, s->path, cursor, b->cursor_bytes, &section.order))
 		return false;
 	if (!s->given && b->position < r->order[section.order].order.segment[0]->start)
@@ -265,21 +267,12 @@ static bool add_section(struct scan *s, uint64_t entry)
 /* Takes an entry of a beginning, the one after its marker first. */
 static bool scan_beginning(struct scan *s, uint64_t number, const uint64_t entry[2])
 {
-	size_t i = s->have++;
-
-	if (i < RECORD_WORDS) {
-		s->word[2 * i] = le64toh(entry[0]);
-		s->word[2 * i + 1] = le64toh(entry[1]);
-	} else {
-		memcpy(s->frame + (i - RECORD_WORDS) * RECORD_ENTRY_BYTES, entry,
-			RECORD_ENTRY_BYTES);
-	}
+	memcpy(s->bytes + s->have++ * RECORD_ENTRY_BYTES, entry, RECORD_ENTRY_BYTES);
 	if (s->have == RECORD_WORDS) {
-		uint64_t bytes = s->word[2 * RECORD_WORDS - 1];
-
-		if (bytes > LIMIT_CURSOR_BYTES)
+		record_get_beginning(&s->begin, s->bytes);
+		if (s->begin.cursor_bytes > LIMIT_CURSOR_BYTES)
 			return damaged(s, number);
-		s->want = record_begin_entries(bytes) - 1;
+		s->want = record_begin_entries(s->begin.cursor_bytes) - 1;
 	}
 	if (s->have < s->want)
 		return true;
