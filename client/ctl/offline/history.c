@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool same_segment(const struct order_segment *a, const struct order_segment *b)
+bool ctl_same_segment(const struct order_segment *a, const struct order_segment *b)
 {
 	uint32_t n = a->datasets;
 
@@ -25,7 +25,7 @@ static bool is_past(const struct cursor *early, const struct cursor *late)
 	const struct order_segment *now = cursor_now(early);
 
 	for (uint32_t i = 0; i < late->segments; i++)
-		if (same_segment(late->segment[i], now))
+		if (ctl_same_segment(late->segment[i], now))
 			return true;
 	return now->start < late->segment[0]->start;
 }

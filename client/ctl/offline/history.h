@@ -32,6 +32,8 @@ bool ctl_history_open(struct ctl_history *h, const struct ctl_stream *s, const c
 		.help = "run to take the mixes of, from its last cursor in state_dir, or from a "  \
 			"cursor's file"                                                            \
 	}
+/* Have two cursors the same mix from the same position on, with the same past? */
+bool ctl_same_segment(const struct order_segment *a, const struct order_segment *b);
 void ctl_history_close(struct ctl_history *h);
 
 #endif

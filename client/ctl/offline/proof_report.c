@@ -3,6 +3,7 @@
 #include "client/ctl/common/columns.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/share.h"
+#include "client/ctl/offline/history.h"
 #include "client/ctl/offline/proof_lives.h"
 #include "client/ctl/offline/proof_verdict.h"
 #include "proto/phrases.h"
@@ -10,7 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
 
@@ -205,12 +205,6 @@ static void put_json_mix(
 	ctl_put(out, "}}");
 }
 
-static bool same_mix(const struct order_segment *a, const struct order_segment *b)
-{
-	return a->start == b->start && a->datasets == b->datasets &&
-	       memcmp(a->units, b->units, a->datasets * sizeof(*a->units)) == 0;
-}
-
 /* The mixes that were in force in the range. */
 static void put_json_mixes(struct ctl_out *out, const struct proof *p)
 {
@@ -229,7 +223,7 @@ static void put_json_mixes(struct ctl_out *out, const struct proof *p)
 
 			if (to <= at || at >= end || at >= p->to || s->start > at)
 				continue;
-			if (!last || !same_mix(last, s)) {
+			if (!last || !ctl_same_segment(last, s)) {
 				ctl_put(out, last ? ",{" : "{");
 				ctl_put_pair(out, "from", at);
 				put_json_mix(out, o, s);

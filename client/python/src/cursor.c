@@ -24,7 +24,9 @@ static PyObject *edit(PyObject *module, PyObject *args)
 		    &PyList_Type, &weights, &from, &from_bytes))
 		return NULL;
 
-	struct integer value = {number_name[kind], UINT64_MAX, TOKEND_SOON, false};
+	bool known = kind >= TOKEND_EDIT_SEEK && kind <= TOKEND_EDIT_REMOVE;
+	struct integer value = {
+		known ? number_name[kind] : "number", UINT64_MAX, TOKEND_SOON, false};
 	void *to = PyMem_Malloc(TOKEND_CURSOR_BYTES);
 
 	if (to_integer(number, &value) && read_weights(&w, names, weights) && to) {

@@ -14,7 +14,6 @@ import time
 
 from .._tokend import Error, program, version
 from .parser import Parser
-from .show import CONFIGS, config_of
 
 ROWS = 200  # of a table
 PASSES = 16  # and peers on the page; all are verified
@@ -318,10 +317,11 @@ def main(argv):
     add = parser.add_argument
     add("stream", metavar="STREAM")
     add("records", nargs="+", metavar="RECORD", help="a file, or a directory with *.record files")
-    add("-c", "--config", metavar="FILE", help=f"the daemon's config; default: {CONFIGS[0]}")
+    add("-c", "--config", metavar="FILE", help="the daemon's config; default: as for tokctl")
     add("-o", "--output", metavar="FILE", required=True, help="the page; it is replaced")
     given = parser.parse_args(argv)
-    verify = [program("tokctl"), "verify", "--json", "-c", config_of(given.config)]
+    verify = [program("tokctl"), "verify", "--json"]
+    verify += ["-c", given.config] if given.config else []
     done = subprocess.run([*verify, "--", given.stream, *given.records], stdout=-1, check=False)
     if not done.stdout:
         return done.returncode or 1
