@@ -164,8 +164,7 @@ static void watch_state_dir(struct control *control)
 	if (stalled && !control->state_stalled)
 		log_line(LOG_WARNING,
 			"state_dir %s has not answered for %" PRIu64
-			" s: saves fail, training continues; check its "
-			"file system",
+			" s: saves fail, training continues; check its file system",
 			state_dir, busy / 1000);
 	if (!stalled && control->state_stalled)
 		log_line(LOG_NOTE, "state_dir %s answers again", state_dir);
@@ -185,7 +184,6 @@ static void watch_data_thread(struct control *control)
 /* Asserts the invariants of all parts, once a second. */
 static void server_check(const struct control *control)
 {
-
 	sessions_check(&control->sessions);
 	connections_check(&control->connections);
 	requests_check(&control->requests);
@@ -263,16 +261,32 @@ static void no_work_done(uv_work_t *work, int status)
 	(void)work, (void)status;
 }
 
-/* Has libuv make its pool, whose threads take no signals: a reload leaves them pending. */
+static void on_abort(int number)
+{
+	static const char text[] = "tokend: out of memory or threads\n";
+
+	(void)number;
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(1);
+}
+
+/*
+ * Has libuv make its pool, whose threads take no signals: a reload leaves them pending. libuv
+ * aborts if it cannot. The next start then finds the socket's files as after any kill.
+ */
 static void start_pool(uv_loop_t *loop)
 {
 	static uv_work_t work;
+	const struct sigaction action = {.sa_handler = on_abort};
+	struct sigaction former;
 	sigset_t all, before;
 
+	sigaction(SIGABRT, &action, &former);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	uv_queue_work(loop, &work, no_work, no_work_done);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	sigaction(SIGABRT, &former, NULL);
 }
 
 static bool start(struct control *control, struct fault *fault)

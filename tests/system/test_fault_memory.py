@@ -5,7 +5,6 @@ it leaks nothing, and other sessions read on.
 
 import contextlib
 import shutil
-import signal
 
 import numpy
 import pytest
@@ -294,9 +293,7 @@ def test_a_start_without_memory_ends_with_one_line(place, calls):
         if daemon.process.returncode != 1 or daemon.log().count("\n") != 1:
             wrong.append((number, daemon.process.returncode, daemon.log()))
     assert refused > needed // 8, "most of these allocations are needed"
-    aborted = [end for end in wrong if end[1:] == (-signal.SIGABRT, "")]
-    assert len(aborted) <= 1, "libuv aborts if pthread_atfork() has no memory"
-    assert wrong == aborted
+    assert not wrong, wrong
 
 
 def test_a_client_without_memory_ends_with_one_line(place, calls):
