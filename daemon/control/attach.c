@@ -82,6 +82,7 @@ static void name_process(char *to, size_t capacity, const struct connection *c)
 		snprintf(to, capacity, "a process in another PID namespace on %s", host);
 }
 
+/* False: it is strict, and another process reads for its rank. */
 static bool twins_allow(const struct session *s, struct fault *fault)
 {
 	const struct session *other = s->strict && !s->helper ? find_twin(s, false) : NULL;
@@ -132,12 +133,13 @@ static void look_for_twin(struct session *s)
 		warn_of_twin(other, s);
 }
 
+/* @s is fed now, and inherits the warnings of the session that it replaces. */
 static void twins_join(struct session *s)
 {
 	struct session *former = s->replaces;
 
 	s->fed_since_ms = uv_now(s->control->loop);
-	if (!former) /* otherwise a seek: do not warn_of_twin again */
+	if (!former) /* otherwise a seek: do not warn again */
 		return;
 	former->left = true;
 	s->sought = true;
@@ -146,6 +148,7 @@ static void twins_join(struct session *s)
 	s->mix_told = former->mix_told;
 }
 
+/* The client of @s got its feed. May close the connection. */
 static void twins_joined(struct session *s)
 {
 	if (!s->sought && !s->connection->closing)
@@ -159,131 +162,6 @@ void twins_clock(struct session *s, uint64_t now_ms)
 		return;
 	s->sought = false;
 	look_for_twin(s);
-}
-
-/* ---- the shards as they are now ---- */
-
-enum { RELOADS_MS = 1000 }; /* between two of them */
-
-/* A session that reads the stream's former shards. NULL: none. */
-static const struct session *reader_of(const struct session *s)
-{
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		const struct session *other = s->control->sessions.of[id];
-
-		if (session_is_live(other) && other->stream == s->stream)
-			return other;
-	}
-	return NULL;
-}
-
-static void reload_for(struct control *control, const struct session *s, const char *why)
-{
-	struct reload *r = &control->reload;
-
-	if (r->running || uv_now(control->loop) - r->since_ms < RELOADS_MS)
-		return;
-	log_line(LOG_NOTE, "stream %s: %s: reading the config again before the next attach",
-		s->stream->config->name, why);
-	reload_begin(r);
-}
-
-static void compared(struct attach_job *job, bool may);
-
-/* Refuses the attach, because of @what. */
-static void refuse_changed(
-	struct control *control, struct attach_job *job, const struct fault *what)
-{
-	const struct session *s = job->session, *other = reader_of(s);
-	const char *refused = control->reload.refused;
-
-	if (other) {
-		fault_set(&job->fault, FAULT_ATTACH, "shards",
-			"%.400s; pid %d still reads the former shards of stream %s (run %s): end "
-			"it, or restore them",
-			what->text, (int)other->connection->pid, s->stream->config->name,
-			other->run);
-	} else if (control->comparing.stopped[s->stream->slot]) {
-		fault_set(&job->fault, FAULT_ATTACH, "shards",
-			"%.400s, which stopped stream %s; restore it (cp -p), or have tokend read "
-			"the new shards: kill -HUP %d",
-			what->text, s->stream->config->name, (int)getpid());
-	} else {
-		reload_for(control, s, what->text);
-		fault_set_passing(&job->fault, FAULT_ATTACH, "shards",
-			"%.300s; the config is read again before the next attach%s%.500s",
-			what->text, refused[0] ? ", which failed: " : "", refused);
-	}
-}
-
-static void go(struct control *control, struct attach_job *job, bool may)
-{
-	STAILQ_REMOVE(&control->comparing.waiting, job, attach_job, waits);
-	compared(job, may);
-}
-
-/* In the pool. */
-static void compare_work(uv_work_t *work)
-{
-	struct comparison *c = work->data;
-	const struct stream *s = c->stream;
-
-	c->same = true;
-	for (uint32_t d = 0; c->same && d < s->config->datasets; d++)
-		c->same = dataset_current(c->control->config, &s->dataset[d], &c->fault);
-}
-
-/* Back on the loop. */
-static void compare_done(uv_work_t *work, int status)
-{
-	struct comparison *c = work->data;
-	struct control *control = c->control;
-	struct attach_job *job, *following;
-	bool any = false;
-
-	(void)status;
-	for (job = STAILQ_FIRST(&control->comparing.waiting); job; job = following) {
-		following = STAILQ_NEXT(job, waits);
-		if (job->session->stream != c->stream)
-			continue;
-		any = true;
-		if (!c->same)
-			refuse_changed(control, job, &c->fault);
-		go(control, job, c->same);
-	}
-	if (!c->same && !any)
-		log_line(LOG_WARNING, "stream %s: %s: found after %d s; the next attach is refused",
-			c->stream->config->name, c->fault.text, COMPARE_MS / 1000);
-	c->stream = NULL;
-}
-
-static void compare_begin(struct control *control, struct attach_job *job)
-{
-	struct comparison *c = &control->comparing.of[job->session->stream->slot];
-	uint64_t now = uv_now(control->loop);
-
-	if (!c->stream) {
-		*c = (struct comparison){
-			.control = control, .stream = job->session->stream, .since_ms = now};
-		c->work.data = c;
-		uv_queue_work(control->loop, &c->work, compare_work, compare_done);
-	}
-	job->compared_ms = c->since_ms;
-	STAILQ_INSERT_TAIL(&control->comparing.waiting, job, waits);
-	if (now - c->since_ms >= COMPARE_MS)
-		go(control, job, true);
-}
-
-void compare_clock(struct control *control)
-{
-	struct attach_job *job, *following;
-	uint64_t now = uv_now(control->loop);
-
-	for (job = STAILQ_FIRST(&control->comparing.waiting); job; job = following) {
-		following = STAILQ_NEXT(job, waits);
-		if (job->session->connection->closing || now - job->compared_ms >= COMPARE_MS)
-			go(control, job, true);
-	}
 }
 
 /* ---- the attach message ---- */
@@ -612,13 +490,131 @@ static void make(struct attach_job *job)
 
 /* ---- the stream's shards, as they are now ---- */
 
-/* It may attach, or job->fault says why not. */
-static void compared(struct attach_job *job, bool may)
+enum { RELOADS_MS = 1000 }; /* between two of them */
+
+/* A session that reads the stream's former shards. NULL: none. */
+static const struct session *reader_of(const struct session *s)
 {
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		const struct session *other = s->control->sessions.of[id];
+
+		if (session_is_live(other) && other->stream == s->stream)
+			return other;
+	}
+	return NULL;
+}
+
+static void reload_for(struct control *control, const struct session *s, const char *why)
+{
+	struct reload *r = &control->reload;
+
+	if (r->running || uv_now(control->loop) - r->since_ms < RELOADS_MS)
+		return;
+	log_line(LOG_NOTE, "stream %s: %s: reading the config again before the next attach",
+		s->stream->config->name, why);
+	reload_begin(r);
+}
+
+/* Refuses the attach, because of @what. */
+static void refuse_changed(
+	struct control *control, struct attach_job *job, const struct fault *what)
+{
+	const struct session *s = job->session, *other = reader_of(s);
+	const char *refused = control->reload.refused;
+
+	if (other) {
+		fault_set(&job->fault, FAULT_ATTACH, "shards",
+			"%.400s; pid %d still reads the former shards of stream %s (run %s): end "
+			"it, or restore them",
+			what->text, (int)other->connection->pid, s->stream->config->name,
+			other->run);
+	} else if (control->comparing.stopped[s->stream->slot]) {
+		fault_set(&job->fault, FAULT_ATTACH, "shards",
+			"%.400s, which stopped stream %s; restore it (cp -p), or have tokend read "
+			"the new shards: kill -HUP %d",
+			what->text, s->stream->config->name, (int)getpid());
+	} else {
+		reload_for(control, s, what->text);
+		fault_set_passing(&job->fault, FAULT_ATTACH, "shards",
+			"%.300s; the config is read again before the next attach%s%.500s",
+			what->text, refused[0] ? ", which failed: " : "", refused);
+	}
+}
+
+/* The wait of @job is over: it may attach, or job->fault says why not. */
+static void go(struct control *control, struct attach_job *job, bool may)
+{
+	STAILQ_REMOVE(&control->comparing.waiting, job, attach_job, waits);
 	if (may)
 		make(job);
 	else
 		attach_done(&job->work, 0);
+}
+
+/* In the pool. */
+static void compare_work(uv_work_t *work)
+{
+	struct comparison *c = work->data;
+	const struct stream *s = c->stream;
+
+	c->same = true;
+	for (uint32_t d = 0; c->same && d < s->config->datasets; d++)
+		c->same = dataset_current(c->control->config, &s->dataset[d], &c->fault);
+}
+
+/* Back on the loop. */
+static void compare_done(uv_work_t *work, int status)
+{
+	struct comparison *c = work->data;
+	struct control *control = c->control;
+	struct attach_job *job, *following;
+	bool any = false;
+
+	(void)status;
+	for (job = STAILQ_FIRST(&control->comparing.waiting); job; job = following) {
+		following = STAILQ_NEXT(job, waits);
+		if (job->session->stream != c->stream)
+			continue;
+		any = true;
+		if (!c->same)
+			refuse_changed(control, job, &c->fault);
+		go(control, job, c->same);
+	}
+	if (!c->same && !any)
+		log_line(LOG_WARNING, "stream %s: %s: found after %d s; the next attach is refused",
+			c->stream->config->name, c->fault.text, COMPARE_MS / 1000);
+	c->stream = NULL;
+}
+
+static void compare_begin(struct control *control, struct attach_job *job)
+{
+	struct comparison *c = &control->comparing.of[job->session->stream->slot];
+	uint64_t now = uv_now(control->loop);
+
+	if (c->stream && now - c->since_ms >= COMPARE_MS) {
+		make(job);
+		return;
+	}
+	if (!c->stream) {
+		*c = (struct comparison){
+			.control = control, .stream = job->session->stream, .since_ms = now};
+		c->work.data = c;
+		uv_queue_work(control->loop, &c->work, compare_work, compare_done);
+	}
+	job->compared_ms = c->since_ms;
+	STAILQ_INSERT_TAIL(&control->comparing.waiting, job, waits);
+}
+
+void compare_clock(struct control *control)
+{
+	struct attach_job *job, *following;
+	uint64_t now = uv_now(control->loop);
+
+	for (job = STAILQ_FIRST(&control->comparing.waiting); job; job = following) {
+		following = STAILQ_NEXT(job, waits);
+		if (job->session->connection->closing || now - job->compared_ms >= COMPARE_MS)
+			go(control, job, true);
+	}
 }
 
 /* A seek goes on with the shards that its process reads: the reader compares what it opens. */

@@ -1,5 +1,4 @@
 #include "daemon/control/control.h"
-
 #include "proto/phrases.h"
 
 #include <assert.h>

@@ -307,9 +307,7 @@ static void on_late(uv_timer_t *timer)
 
 	log_line(LOG_WARNING,
 		"%s: reading it again has not ended after %d s; check the storage of its datasets "
-		"and "
-		"its cache; "
-		"until then the daemon keeps the config that it has",
+		"and its cache; until then the daemon keeps the config that it has",
 		r->control->config->path, LATE_MS / 1000);
 }
 
