@@ -30,9 +30,10 @@ from .wait import wait_for
 
 MEAN_S = 0.03  # between two events
 PAUSE_US = 3000  # of a trainer in each step: it is killed in more places, and the cores stay free
-# How often each event happens in a hundred or so, in random order. The first three are kills.
+# How often each event happens in each hundred kills, evenly spread, in random order. The first
+# three are kills.
 EVENTS = {"daemon": 85, "rank": 11, "both": 4, "stop": 4, "restart": 3, "mix": 3, "drain": 1}
-EVENTS |= {"reload": 28, "upgrade": 28}  # both execute the daemon
+EVENTS |= {"reload": 30, "upgrade": 30}  # both execute the daemon
 KILLS = ("daemon", "rank", "both")
 PATIENCE_S = 60.0
 
@@ -98,9 +99,12 @@ class KilledJob:
         while self.kills() < (kills or 1 << 60) and (until is None or time.monotonic() < until):
             time.sleep(self.random.uniform(0, 2 * MEAN_S))
             self._watch()
-            counts = EVENTS.values()
-            deck = deck or self.random.sample(list(EVENTS), sum(counts), counts=counts)
-            getattr(self, f"_{deck.pop()}")()
+            deck = deck or sorted(
+                ((i + self.random.random()) / n, kind)
+                for kind, n in EVENTS.items()
+                for i in range(n)
+            )
+            getattr(self, f"_{deck.pop()[1]}")()
         self._settle()
 
     def kills(self):

@@ -35,7 +35,7 @@ def test_a_ddp_job_survives_kills_bit_for_bit(place, seed, kills, ranks):
     assert totals.get("rank", 0) + totals.get("both", 0) >= ranks, "ranks were killed"
     assert totals["with sessions"] > kills // 3, "most of the killed daemons served the job"
     assert totals["steps"] > kills, "the job trained on between the kills"
-    assert min(totals["reload"], totals["upgrade"]) >= kills // 8, "the daemon executed itself"
+    assert min(totals["reload"], totals["upgrade"]) >= kills // 4, "the daemon executed itself"
 
 
 def forked_trainer(socket):
