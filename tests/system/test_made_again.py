@@ -48,6 +48,12 @@ class Scene:
                 pass
             time.sleep(0.01)
 
+    def rest(self):
+        """Attaches, and waits until the ring is full: the session reads nothing more."""
+        client = self.attach()
+        assert wait_for(lambda: client.published() == client.slots)
+        return client
+
     def serves(self, stream="web", position=0):
         """Does a new session get the tokens of the files as they are now?"""
         rows = rows_at(self.config, stream, position, 40)
@@ -82,12 +88,12 @@ def test_the_next_session_gets_what_the_path_holds(scene, change):
 
 
 def test_an_attach_is_refused_while_another_session_reads_the_former_shards(scene):
-    first, other = scene.attach(), scene.attach("code")
+    first, other = scene.rest(), scene.attach("code")
     scene.place.shard("web/3.bin", 6_000)
     text = refusal(scene.attach)
     assert has(text, "had 3 shards and has 4", "3.bin", f"pid {os.getpid()}"), text
     os.remove(scene.place.file("web", "3.bin"))
-    scene.attach().close()
+    scene.rest().close()
     scene.write("web", 1)
     assert "still reads the former shards of stream web" in refusal(scene.attach)
     assert scene.serves("code"), "another stream is not concerned"
