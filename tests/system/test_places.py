@@ -141,10 +141,10 @@ def test_status_lists_all_daemons_and_requests_choose_by_run(scene):
     mix = ["mix", "train", "web=1", "--json"]
     for more, words in (
         ((), (f"--socket {path}" for path in sockets.values())),
-        (("--run", "none"), ("none of the 2 daemons", *sockets.values())),
+        (("--run", "pre"), ("none of the 2 daemons", *sockets.values())),
     ):
         assert has(scene.ctl(*mix, *more, code=1), *words)
-    assert lines(scene.ctl(*mix, "--run", "pre"))[-1]["run"] == "pretrain", "the beginning of it"
+    assert lines(scene.ctl(*mix, "--run", "pretrain"))[-1]["run"] == "pretrain"
     assert lines(scene.ctl(*mix, "-c", configs[1]))[-1]["run"] == "decay"
     assert has(scene.ctl("top", "--count", "1", code=1), "2 daemons run", *sockets.values())
 

@@ -30,8 +30,7 @@ static const char PLACES_TEXT[] =
 	"State is in `state_dir:` of the config, otherwise in `$STATE_DIRECTORY`, otherwise in "
 	"`/var/lib/tokend`. A daemon that may not write there, unless the config names it, and a "
 	"private one use `$XDG_STATE_HOME/tokend/HASH`, otherwise `~/.local/state/tokend/HASH`, "
-	"with a hash of the config's path. `--run` looks in both, and takes the beginning of a "
-	"run's name if no other run begins with it.";
+	"with a hash of the config's path. `--run` looks in both.";
 
 static const struct page_item statuses[] = {
 	{"0", "Success."},

@@ -251,8 +251,8 @@ static int ask(struct request *r)
 	wire_set_text(&query, WIRE_STREAM, r->stream);
 	wire_set_text(&query, WIRE_KIND, r->kind);
 	wire_set_text(&query, WIRE_ARGS, r->args);
-	if (r->run_name[0])
-		wire_set_text(&query, WIRE_RUN, r->run_name);
+	if (r->run)
+		wire_set_text(&query, WIRE_RUN, r->run);
 	if (!ctl_ask(&r->link, &query, WIRE_ASKED, NULL, NULL))
 		return CTL_FAILED;
 	if (!wire_text(w, WIRE_RUN, r->run_name, sizeof(r->run_name)))
@@ -274,8 +274,7 @@ static int request(struct request *r, const char *socket, const char *config)
 
 	if (status != CTL_OK)
 		return status;
-	if (!ctl_connect_run(
-		    &r->link, &(struct ctl_wanted){socket, config, r->stream, r->run}, r->run_name))
+	if (!ctl_connect_run(&r->link, &(struct ctl_wanted){socket, config, r->stream, r->run}))
 		return CTL_FAILED;
 	r->signals = ctl_signals(); /* so that the request can be cancelled */
 	status = ask(r);

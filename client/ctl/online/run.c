@@ -1,7 +1,6 @@
 #include "client/ctl/online/run.h"
 
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/run_name.h"
 #include "client/ctl/online/socket.h"
 #include "proto/phrases.h"
 
@@ -42,7 +41,7 @@ static void take(struct survey *s, const json_t *session)
 	s->served[s->n++] = served;
 }
 
-static bool list(struct survey *s, struct ctl_link *l)
+static void list(struct survey *s, struct ctl_link *l)
 {
 	json_t *status = ctl_ask_status(l, false, NULL, NULL), *session;
 	size_t i;
@@ -51,39 +50,17 @@ static bool list(struct survey *s, struct ctl_link *l)
 	json_decref(status);
 	if (s->failed)
 		ctl_fail(PHRASE_MEMORY);
-	return status && !s->failed;
 }
 
-/* Keeps the runs that @typed means: those of this name, otherwise those that begin with it. */
-static void narrow(struct survey *s, const char *typed)
+/* Keeps the run of this name. */
+static void narrow(struct survey *s, const char *run)
 {
 	unsigned kept = 0;
-	bool exact = false;
 
 	for (unsigned i = 0; i < s->n; i++)
-		exact |= strcmp(s->served[i].run, typed) == 0;
-	for (unsigned i = 0; i < s->n; i++)
-		if (exact ? strcmp(s->served[i].run, typed) == 0
-			  : strncmp(s->served[i].run, typed, strlen(typed)) == 0)
+		if (strcmp(s->served[i].run, run) == 0)
 			s->served[kept++] = s->served[i];
 	s->n = kept;
-}
-
-/* Writes the whole name of @typed, or @typed itself if the daemon has no such run. */
-static bool complete(const struct survey *s, const char *typed, char run[LIMIT_NAME_BYTES + 1])
-{
-	const char **names = calloc(s->n + 1, sizeof(*names));
-	int match;
-
-	if (!names)
-		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
-	for (unsigned i = 0; i < s->n; i++)
-		names[i] = s->served[i].run;
-	match = ctl_run_match(names, s->n, typed);
-	if (match != RUN_AMBIGUOUS)
-		snprintf(run, LIMIT_NAME_BYTES + 1, "%s", match >= 0 ? names[match] : typed);
-	free(names);
-	return match != RUN_AMBIGUOUS;
 }
 
 /* ---- several daemons ---- */
@@ -159,20 +136,9 @@ static bool connect_any(struct ctl_link *l, const struct ctl_wanted *wanted)
 	return done;
 }
 
-bool ctl_connect_run(
-	struct ctl_link *l, const struct ctl_wanted *wanted, char run[LIMIT_NAME_BYTES + 1])
+bool ctl_connect_run(struct ctl_link *l, const struct ctl_wanted *wanted)
 {
-	struct survey s = {.stream = wanted->stream};
-	bool done = ctl_socket_named(wanted->socket, wanted->config)
-			    ? ctl_connect(l, wanted->socket, wanted->config)
-			    : connect_any(l, wanted);
-
-	run[0] = 0;
-	if (!done || !wanted->run)
-		return done;
-	done = list(&s, l) && complete(&s, wanted->run, run);
-	free(s.served);
-	if (!done)
-		ctl_disconnect(l);
-	return done;
+	return ctl_socket_named(wanted->socket, wanted->config)
+		       ? ctl_connect(l, wanted->socket, wanted->config)
+		       : connect_any(l, wanted);
 }

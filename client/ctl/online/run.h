@@ -7,15 +7,13 @@
 struct ctl_wanted {
 	const char *socket, *config; /* as for ctl_socket() */
 	const char *stream;
-	const char *run; /* or the beginning of its name; NULL: any */
+	const char *run; /* NULL: any */
 };
 
 /*
  * Connects to the daemon that @wanted names. If it names none, to the only daemon that has sessions
- * of this stream and run. Writes the run's whole name to @run, or "" if none is wanted. False after
- * an error: it lists the daemons to choose from.
+ * of this stream and run. False after an error: it lists the daemons to choose from.
  */
-bool ctl_connect_run(
-	struct ctl_link *l, const struct ctl_wanted *wanted, char run[LIMIT_NAME_BYTES + 1]);
+bool ctl_connect_run(struct ctl_link *l, const struct ctl_wanted *wanted);
 
 #endif
