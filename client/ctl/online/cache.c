@@ -1,7 +1,6 @@
 /* tokctl cache: what a daemon's cache holds, and removing a dataset from it. */
-#include "client/ctl/common/columns.h"
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/out.h"
 #include "client/ctl/online/cache_ask.h"
 #include "client/ctl/online/commands.h"
 #include "proto/phrases.h"
@@ -30,80 +29,49 @@ static const char *text(const json_t *row, const char *name)
 	return value ? value : "";
 }
 
-static const struct ctl_column columns[] = {
-	{"DATASET", false}, {"OBJECTS", true}, {"PIECES", true}, {"GB", true}, {"URL", false}};
-
-struct list {
-	struct ctl_out out;
-	struct ctl_columns table;
-	bool json;
-};
-
-static void put_row(struct list *l, const json_t *row)
+static void put_row(struct emit *e, const json_t *row)
 {
 	bool named = text(row, "dataset")[0];
 
-	if (!l->json) {
-		ctl_columns_add(&l->table, "%s", named ? text(row, "dataset") : "(others)");
-		ctl_columns_add(&l->table, "%" PRIu64, number(row, "objects"));
-		ctl_columns_add(&l->table, "%" PRIu64, number(row, "pieces"));
-		ctl_columns_add(&l->table, "%.3f", (double)number(row, "bytes") / 1e9);
-		ctl_columns_add(&l->table, "%s", text(row, "url"));
-		return;
-	}
-	ctl_put(&l->out, "{\"dataset\":");
-	if (named)
-		ctl_put_string(&l->out, text(row, "dataset"));
-	else
-		ctl_put(&l->out, "null");
-	ctl_put(&l->out, ",\"url\":");
-	if (named)
-		ctl_put_string(&l->out, text(row, "url"));
-	else
-		ctl_put(&l->out, "null");
-	ctl_put(&l->out, ",");
-	ctl_put_pair(&l->out, "objects", number(row, "objects"));
-	ctl_put(&l->out, ",");
-	ctl_put_pair(&l->out, "pieces", number(row, "pieces"));
-	ctl_put(&l->out, ",");
-	ctl_put_pair(&l->out, "bytes", number(row, "bytes"));
-	ctl_put(&l->out, "}\n");
+	emit_text(e, "dataset", NULL, named ? text(row, "dataset") : NULL);
+	emit_text(e, NULL, "DATASET", named ? text(row, "dataset") : "(others)");
+	emit_text(e, "url", NULL, named ? text(row, "url") : NULL);
+	emit_number(e, "objects", "OBJECTS", number(row, "objects"));
+	emit_number(e, "pieces", "PIECES", number(row, "pieces"));
+	emit_bytes(e, "bytes", "SIZE", number(row, "bytes"));
+	emit_text(e, NULL, "URL", text(row, "url"));
+	emit_row(e);
 }
 
-static bool put_all(struct list *l, struct ctl_link *link)
+static bool put_all(struct emit *e, struct ctl_link *link)
 {
 	json_t *all = ctl_cache_ask(link, "ls", NULL), *row;
 	size_t i;
 
 	if (!all)
 		return false;
-	json_array_foreach(json_object_get(all, "datasets"), i, row) put_row(l, row);
+	json_array_foreach(json_object_get(all, "datasets"), i, row) put_row(e, row);
 	if (number(json_object_get(all, "other"), "objects") > 0)
-		put_row(l, json_object_get(all, "other"));
+		put_row(e, json_object_get(all, "other"));
 	if (json_is_true(json_object_get(all, "more")))
 		ctl_note("the list is not complete: it has too many datasets for one message");
 	json_decref(all);
-	return ctl_columns_put(&l->table, &l->out);
+	return true;
 }
 
 static int list(const struct ctl_arguments *a)
 {
-	struct list *l = calloc(1, sizeof(*l));
+	struct emit e = {.json = ctl_given(a, JSON)};
 	struct ctl_link *link = calloc(1, sizeof(*link));
 	int code = CTL_FAILED;
 
-	if (!l || !link) {
-		ctl_fail(PHRASE_MEMORY);
-	} else if (ctl_connect(link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
-		l->json = ctl_given(a, JSON);
-		l->table = (struct ctl_columns){
-			columns, sizeof(columns) / sizeof(columns[0]), 0, 0, 0};
-		code = put_all(l, link) ? CTL_OK : CTL_FAILED;
-		code = ctl_finish(&l->out, code);
+	if (!link)
+		return ctl_fail(PHRASE_MEMORY);
+	if (ctl_connect(link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
+		code = emit_end(&e, put_all(&e, link) ? CTL_OK : CTL_FAILED);
 		ctl_disconnect(link);
 	}
 	free(link);
-	free(l);
 	return code;
 }
 

@@ -1,0 +1,415 @@
+#include "client/ctl/common/emit.h"
+
+#include "client/ctl/common/error.h"
+#include "proto/fault.h"
+#include "proto/text.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <string.h>
+
+enum { GAP = 2 }; /* spaces between columns */
+
+/* The kinds of held texts. */
+enum { LEFT = 'l', RIGHT = 'r', LINE = '-', MORE = '+', END = '\n' };
+
+static FILE *to(const struct emit *e)
+{
+	return e->to ? e->to : stdout;
+}
+
+static void put(struct emit *e, const char *bytes, size_t n)
+{
+	if (fwrite_unlocked(bytes, 1, n, to(e)) < n && !e->failed) {
+		e->error = errno;
+		e->failed = true;
+	}
+}
+
+static void put_spaces(struct emit *e, size_t n)
+{
+	static const char spaces[] = "                                ";
+
+	for (size_t some; n > 0; n -= some) {
+		some = n < sizeof(spaces) - 1 ? n : sizeof(spaces) - 1;
+		put(e, spaces, some);
+	}
+}
+
+/* Writes the digits to the end of @digits. Returns where they begin. */
+static const char *write_number(char digits[21], uint64_t value)
+{
+	char *at = digits + 20;
+
+	*at = 0;
+	do
+		*--at = (char)('0' + value % 10);
+	while ((value /= 10) > 0);
+	return at;
+}
+
+/* ---- text ---- */
+
+static size_t width_of(const char *text)
+{
+	size_t width = 0;
+
+	for (; *text; text++)
+		width += ((unsigned char)*text & 0xc0) != 0x80;
+	return width;
+}
+
+/* @text is clean. */
+static void print(struct emit *e, char what, const char *text)
+{
+	size_t shown = width_of(text), width = 0;
+
+	if (what == LEFT || what == RIGHT) {
+		width = e->width[e->printed++];
+		e->owed += what == RIGHT && shown < width ? width - shown : 0;
+	}
+	if (*text) {
+		put_spaces(e, what == MORE ? 0 : e->owed);
+		put(e, text, strlen(text));
+		e->owed = 0;
+	}
+	if (what == LEFT || what == RIGHT)
+		e->owed += GAP + (what == LEFT && shown < width ? width - shown : 0);
+	if (what == END) {
+		put(e, "\n", 1);
+		e->printed = 0;
+		e->owed = 0;
+	}
+}
+
+/* Prints the heads and what is held. From now on cells are printed as they come. */
+static void settle(struct emit *e)
+{
+	bool heads = false;
+
+	if (e->settled)
+		return;
+	e->settled = true;
+	for (unsigned i = 0; i < e->columns; i++)
+		heads |= e->head[i][0] != 0;
+	for (unsigned i = 0; i < e->columns && heads; i++) {
+		char head[256];
+
+		snprintf(head, sizeof(head), "%s", e->head[i]);
+		print(e, e->right[i] ? RIGHT : LEFT, fault_line(head));
+	}
+	if (heads)
+		print(e, END, "");
+	for (size_t at = 0; at < e->n; at += strlen(e->held + at) + 1)
+		print(e, e->held[at], e->held + at + 1);
+	e->n = 0;
+}
+
+static void add(struct emit *e, char what, const char *head, const char *text)
+{
+	size_t n = strlen(text);
+	unsigned i = e->column;
+
+	if (e->open && what != MORE) { /* the line before this one ends */
+		e->open = false;
+		add(e, END, NULL, "");
+	}
+	if (e->n + n + 2 > sizeof(e->held))
+		settle(e);
+	n = n < sizeof(e->held) - 2 ? n : sizeof(e->held) - 2;
+	char *to = e->held + e->n;
+
+	to[0] = what;
+	memcpy(to + 1, text, n);
+	to[1 + n] = 0;
+	fault_line(to + 1);
+	if (what == LEFT || what == RIGHT) {
+		assert(i < EMIT_COLUMNS);
+		if (i == e->columns) {
+			e->head[i] = head;
+			e->right[i] = what == RIGHT;
+			e->width[i] = width_of(head);
+			e->columns++;
+		}
+		size_t width = width_of(to + 1);
+
+		e->width[i] = width > e->width[i] && !e->settled ? width : e->width[i];
+		e->column++;
+	}
+	if (e->settled)
+		print(e, what, to + 1);
+	else
+		e->n += 1 + n + 1;
+}
+
+static void add_format(struct emit *e, char what, const char *format, va_list args)
+{
+	char text[2 * PATH_MAX];
+
+	vsnprintf(text, sizeof(text), format, args);
+	if (!e->json)
+		add(e, what, NULL, text);
+}
+
+static void end_line(struct emit *e)
+{
+	e->open |= e->column > 0;
+	e->column = 0;
+}
+
+/* Adds a value to the text: a cell, or a line of a name and a value. */
+static void show(struct emit *e, char what, const char *head, const char *text)
+{
+	if (e->json || !head)
+		return;
+	if (e->fields)
+		add(e, LEFT, "", head);
+	add(e, e->fields ? LEFT : what, e->fields ? "" : head, text);
+	if (e->fields)
+		end_line(e);
+}
+
+/* ---- JSON ---- */
+
+/* If the member is to be written, writes its comma and key. */
+static bool member(struct emit *e, const char *key)
+{
+	if (!e->json || !key)
+		return false;
+	if (!e->object)
+		put(e, "{", 1);
+	else if (e->comma)
+		put(e, ",", 1);
+	e->object = e->comma = true;
+	if (*key) {
+		put(e, "\"", 1);
+		put(e, key, strlen(key));
+		put(e, "\":", 2);
+	}
+	return true;
+}
+
+static void put_escape(struct emit *e, unsigned code)
+{
+	char text[8];
+
+	put(e, text, (size_t)snprintf(text, sizeof(text), "\\u%04x", code));
+}
+
+static void put_string(struct emit *e, const char *text)
+{
+	const unsigned char *p = (const unsigned char *)text, *from = p;
+
+	put(e, "\"", 1);
+	while (*p) {
+		size_t n = text_character((const char *)p);
+		bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
+
+		if (n > 0 && *p != '"' && *p != '\\') {
+			p += n;
+			continue;
+		}
+		put(e, (const char *)from, (size_t)(p - from));
+		p += control;
+		put_escape(e, control || *p < 0x80 ? *p : 0xdc00 + *p);
+		from = ++p;
+	}
+	put(e, (const char *)from, (size_t)(p - from));
+	put(e, "\"", 1);
+}
+
+void emit_open(struct emit *e, const char *key, char bracket)
+{
+	if (!member(e, key))
+		return;
+	put(e, &bracket, 1);
+	e->comma = false;
+}
+
+void emit_close(struct emit *e, char bracket)
+{
+	if (e->json)
+		put(e, &bracket, 1);
+	e->comma = true;
+}
+
+void emit_json(struct emit *e, const char *key, const char *json)
+{
+	if (member(e, key))
+		put(e, json, strlen(json));
+}
+
+void emit_members(struct emit *e, const char *object)
+{
+	size_t n = strlen(object);
+
+	assert(n > 2 && object[0] == '{' && object[n - 1] == '}');
+	if (member(e, ""))
+		put(e, object + 1, n - 2);
+}
+
+/* ---- values ---- */
+
+void emit_text(struct emit *e, const char *key, const char *head, const char *text)
+{
+	if (!text)
+		emit_json(e, key, "null");
+	else if (member(e, key))
+		put_string(e, text);
+	show(e, LEFT, head, text ? text : "-");
+}
+
+void emit_number(struct emit *e, const char *key, const char *head, uint64_t value)
+{
+	char digits[21];
+	const char *text = write_number(digits, value);
+
+	emit_json(e, key, text);
+	show(e, RIGHT, head, text);
+}
+
+void emit_null(struct emit *e, const char *key, const char *head)
+{
+	emit_json(e, key, "null");
+	show(e, RIGHT, head, "-");
+}
+
+void emit_optional(struct emit *e, const char *key, const char *head, uint64_t value, bool present)
+{
+	if (present)
+		emit_number(e, key, head, value);
+	else
+		emit_null(e, key, head);
+}
+
+/* A number whose JSON is not its text. */
+static void emit_real(
+	struct emit *e, const char *key, const char *head, double value, const char *text)
+{
+	char json[32];
+
+	snprintf(json, sizeof(json), "%.9g", value);
+	emit_json(e, key, json);
+	show(e, RIGHT, head, text);
+}
+
+void emit_decimal(struct emit *e, const char *key, const char *head, double value, int digits)
+{
+	char text[400]; /* of DBL_MAX */
+
+	snprintf(text, sizeof(text), "%.*f", digits, value);
+	emit_real(e, key, head, value, text);
+}
+
+void emit_share(struct emit *e, const char *key, const char *head, double value)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%.6f %%", 100 * value);
+	emit_real(e, key, head, value, text);
+}
+
+void emit_bytes(struct emit *e, const char *key, const char *head, uint64_t value)
+{
+	char digits[21];
+
+	emit_json(e, key, write_number(digits, value));
+	show(e, RIGHT, head, si((double)value, "B").text);
+}
+
+void emit_bool(struct emit *e, const char *key, const char *head, bool value)
+{
+	emit_json(e, key, value ? "true" : "false");
+	show(e, LEFT, head, value ? "yes" : "no");
+}
+
+void emit_cell(struct emit *e, const char *head, const char *format, ...)
+{
+	char text[2 * PATH_MAX];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	show(e, RIGHT, head, text);
+}
+
+void emit_line(struct emit *e, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	end_line(e);
+	add_format(e, LINE, format, args);
+	va_end(args);
+	e->open = !e->json;
+}
+
+void emit_more(struct emit *e, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	add_format(e, MORE, format, args);
+	va_end(args);
+}
+
+/* ---- rows ---- */
+
+void emit_row(struct emit *e)
+{
+	if (e->object)
+		put(e, "}\n", 2);
+	e->object = e->comma = false;
+	end_line(e);
+}
+
+static void end_table(struct emit *e)
+{
+	if (e->open) {
+		e->open = false;
+		add(e, END, NULL, "");
+	}
+	settle(e);
+	e->settled = e->fields = false;
+	e->columns = e->printed = 0;
+}
+
+void emit_table(struct emit *e)
+{
+	end_table(e);
+}
+
+void emit_fields(struct emit *e)
+{
+	end_table(e);
+	e->fields = true;
+}
+
+int emit_end(struct emit *e, int status)
+{
+	emit_row(e);
+	end_table(e);
+	if (fflush(to(e)) != 0 && !e->failed) {
+		e->error = errno;
+		e->failed = true;
+	}
+	if (e->failed)
+		return ctl_fail("stdout: %s", strerror(e->error));
+	return status;
+}
+
+struct si si(double value, const char *unit)
+{
+	static const char *const prefix[] = {"", "k", "M", "G", "T", "P", "E"};
+	struct si si;
+	unsigned i = 0;
+
+	for (; value >= 999.5 && i < 6; i++)
+		value /= 1000;
+	snprintf(si.text, sizeof(si.text), "%.*f %s%s", i > 0 && value < 99.95 ? 1 : 0, value,
+		prefix[i], unit);
+	return si;
+}
