@@ -16,6 +16,12 @@ from lib.fuse import hanging
 pytestmark = pytest.mark.asan
 
 
+def rest(client):
+    """Waits until its ring is full: its session reads nothing more."""
+    assert wait_for(lambda: client.published() == client.batch + client.slots)
+    return client
+
+
 class Scene:
     """A daemon with a stream for each of two directories of three shards."""
 
@@ -48,18 +54,12 @@ class Scene:
                 pass
             time.sleep(0.01)
 
-    def rest(self):
-        """Attaches, and waits until the ring is full: the session reads nothing more."""
-        client = self.attach()
-        assert wait_for(lambda: client.published() == client.slots)
-        return client
-
     def serves(self, stream="web", position=0):
         """Does a new session get the tokens of the files as they are now?"""
         rows = rows_at(self.config, stream, position, 40)
         client = self.attach(stream, position=position)
         got = numpy.concatenate([client.next() for _ in range(20)])
-        client.close()
+        rest(client).close()
         return numpy.array_equal(got, rows)
 
 
@@ -88,12 +88,12 @@ def test_the_next_session_gets_what_the_path_holds(scene, change):
 
 
 def test_an_attach_is_refused_while_another_session_reads_the_former_shards(scene):
-    first, other = scene.rest(), scene.attach("code")
+    first, other = rest(scene.attach()), scene.attach("code")
     scene.place.shard("web/3.bin", 6_000)
     text = refusal(scene.attach)
     assert has(text, "had 3 shards and has 4", "3.bin", f"pid {os.getpid()}"), text
     os.remove(scene.place.file("web", "3.bin"))
-    scene.rest().close()
+    rest(scene.attach()).close()
     scene.write("web", 1)
     assert "still reads the former shards of stream web" in refusal(scene.attach)
     assert scene.serves("code"), "another stream is not concerned"
