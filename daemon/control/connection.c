@@ -186,17 +186,18 @@ static void hello(struct connection *c, const struct wire *w)
 static const struct {
 	void (*handle)(struct connection *c, const struct wire *w);
 	enum fault_code unattached; /* error if not attached; FAULT_NONE: need not be */
+	bool waits;		    /* for a state_job; a connection waits for one at a time */
 } messages[WIRE_OPS] = {
-	[WIRE_HELLO] = {hello, FAULT_NONE},
-	[WIRE_ATTACH] = {session_attach, FAULT_NONE},
-	[WIRE_CHECKPOINT] = {state_checkpoint, FAULT_CHECKPOINT},
-	[WIRE_PENDING] = {request_pending, FAULT_REQUEST},
-	[WIRE_DESCRIBE] = {request_describe, FAULT_REQUEST},
-	[WIRE_ANSWER] = {request_answer, FAULT_REQUEST},
-	[WIRE_REQUEST] = {request_new, FAULT_NONE},
-	[WIRE_CANCEL] = {request_cancel, FAULT_NONE},
-	[WIRE_STATUS] = {status_reply, FAULT_NONE},
-	[WIRE_CACHE] = {cached_query, FAULT_NONE},
+	[WIRE_HELLO] = {hello, FAULT_NONE, false},
+	[WIRE_ATTACH] = {session_attach, FAULT_NONE, true},
+	[WIRE_CHECKPOINT] = {state_checkpoint, FAULT_CHECKPOINT, true},
+	[WIRE_PENDING] = {request_pending, FAULT_REQUEST, false},
+	[WIRE_DESCRIBE] = {request_describe, FAULT_REQUEST, false},
+	[WIRE_ANSWER] = {request_answer, FAULT_REQUEST, false},
+	[WIRE_REQUEST] = {request_new, FAULT_NONE, false},
+	[WIRE_CANCEL] = {request_cancel, FAULT_NONE, false},
+	[WIRE_STATUS] = {status_reply, FAULT_NONE, false},
+	[WIRE_CACHE] = {cached_query, FAULT_NONE, true},
 };
 
 static bool may_handle(const struct connection *c, const struct wire *w, struct fault *fault)
@@ -212,6 +213,9 @@ static bool may_handle(const struct connection *c, const struct wire *w, struct 
 		return fault_set(fault, FAULT_PROTOCOL, "op", "clients may not send this message");
 	if (unattached != FAULT_NONE && (!c->session || !c->session->fed))
 		return fault_set(fault, unattached, "connection", "attach first");
+	if (messages[w->op].waits && c->errand)
+		return fault_set(fault, FAULT_PROTOCOL, "connection",
+			"already waits for another reply; open another connection");
 	return true;
 }
 

@@ -114,6 +114,10 @@ def test_a_hung_disk_of_the_cache_is_named(served, shared):
     waiting = shared.spawn(ls, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert wait_for(lambda: disk.get("held") > 0), "the disk hangs"
     assert status(daemon.socket)[1]["sessions"] == 0, "others get answers"
+    client = Client(daemon.socket)
+    client.tell(op="cache", kind="ls")
+    with pytest.raises(Refused):  # it waits for one reply at a time
+        client.attach(tag="any")
     out, err = waiting.communicate(timeout=2 * LONG)
     assert waiting.returncode == 1 and out == b"", out
     assert has(err.decode(), "the cache's disk has not answered for 20 s"), err
