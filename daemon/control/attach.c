@@ -650,7 +650,7 @@ static void load_work(struct state_job *work)
 static void load_done(struct state_job *work)
 {
 	struct attach_job *job = (struct attach_job *)work;
-	struct connection *c = state_back(work);
+	struct connection *c = work->connection;
 
 	if (c && job->ok) {
 		compare(job);

@@ -154,10 +154,8 @@ static void reply(struct connection *c, struct job *job)
 
 static void cached_done(struct state_job *work)
 {
-	struct connection *c = state_back(work);
-
-	if (c)
-		reply(c, (struct job *)work);
+	if (work->connection)
+		reply(work->connection, (struct job *)work);
 	free(work);
 }
 

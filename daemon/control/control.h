@@ -115,14 +115,14 @@ struct state_job {
 	TAILQ_ENTRY(state_job) others;
 	struct state_jobs *jobs;
 	uv_work_t pool;
-	uid_t uid; /* the user that asks */
 	/* The connection that waits for it, as its `errand`; NULL: none, or none any more. */
 	struct connection *connection;
 	uint64_t serial;   /* of its query */
 	uint64_t since_ms; /* when it was given */
 	bool dropped;	   /* its connection has gone: skipped unless it has begun */
 	void (*work)(struct state_job *job); /* in the pool; may block */
-	void (*done)(struct state_job *job); /* always called; frees the job */
+	/* Always called; frees the job. @connection waits for a reply, unless it is NULL. */
+	void (*done)(struct state_job *job);
 };
 
 struct state_jobs {
@@ -135,10 +135,8 @@ struct state_jobs {
 };
 
 void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop, const char *name);
-/* Its uid, work and done are set; serial, too, if @c is to wait for it. */
+/* Its work and done are set; serial, too, if @c is to wait for it. */
 void state_give(struct state_jobs *jobs, struct connection *c, struct state_job *job);
-/* Call it in done(). Returns the connection that waits, or NULL. */
-struct connection *state_back(struct state_job *job);
 /* The connection closes, or has its reply: it does not wait any more. */
 void state_forget(struct connection *c);
 /* Call once a second for each connection: refuses it what it has waited for until the deadline. */
@@ -349,6 +347,7 @@ struct user {
 	uid_t uid;
 	unsigned connected;
 	uint64_t bytes;		     /* of rings */
+	unsigned notes;		     /* cursors of its attaches that wait for state_dir */
 	int64_t used_us[USER_RATES]; /* until then, its tokens are used */
 };
 

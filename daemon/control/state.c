@@ -40,6 +40,14 @@ static void job_work(uv_work_t *pool)
 	job->work(job);
 }
 
+static void job_end(struct state_job *job)
+{
+	job->jobs->n--;
+	if (job->connection)
+		job->connection->errand = NULL;
+	job->done(job);
+}
+
 static void begin_next(struct state_jobs *jobs);
 
 static void job_done(uv_work_t *pool, int status)
@@ -50,8 +58,7 @@ static void job_done(uv_work_t *pool, int status)
 	(void)status;
 	assert(jobs->running == job && jobs->n > 0);
 	jobs->running = NULL;
-	jobs->n--;
-	job->done(job);
+	job_end(job);
 	begin_next(jobs);
 }
 
@@ -62,8 +69,7 @@ static void begin_next(struct state_jobs *jobs)
 	while (!jobs->running && (job = TAILQ_FIRST(&jobs->waiting))) {
 		TAILQ_REMOVE(&jobs->waiting, job, others);
 		if (job->dropped) {
-			jobs->n--;
-			job->done(job);
+			job_end(job);
 			continue;
 		}
 		jobs->running = job;
@@ -84,15 +90,6 @@ void state_give(struct state_jobs *jobs, struct connection *c, struct state_job 
 	jobs->n++;
 	TAILQ_INSERT_TAIL(&jobs->waiting, job, others);
 	begin_next(jobs);
-}
-
-struct connection *state_back(struct state_job *job)
-{
-	struct connection *c = job->connection;
-
-	if (c)
-		c->errand = NULL;
-	return c;
 }
 
 void state_forget(struct connection *c)
@@ -189,6 +186,15 @@ static void close_quietly(int fd)
 	errno = error;
 }
 
+/* Removes @name from directory @at, and keeps errno. */
+static void unlink_quietly(int at, const char *name, int flags)
+{
+	int error = errno;
+
+	unlinkat(at, name, flags);
+	errno = error;
+}
+
 /* Makes a new directory in @at durable. We cannot have created an old one where we may not read, or
  * that cannot be synced. False with errno. */
 static bool sync_names(int at, bool made)
@@ -203,14 +209,12 @@ static bool sync_names(int at, bool made)
 static int enter(int at, const char *name, int flags, bool make, bool sync)
 {
 	bool made = make && mkdirat(at, name, 0755) == 0, good = !make || made || errno == EEXIST;
-	int fd = -1, error;
+	int fd = -1;
 
 	if (good && (made || sync) && !sync_names(at, made)) {
 		good = false;
-		error = errno;
 		if (made)
-			unlinkat(at, name, AT_REMOVEDIR); /* the next save would find it */
-		errno = error;
+			unlink_quietly(at, name, AT_REMOVEDIR); /* the next save would find it */
 	}
 	flags |= O_DIRECTORY | O_CLOEXEC;
 	if (good)
@@ -268,16 +272,13 @@ static bool replace_file(int at, const char *name, const char *bytes, size_t n)
 {
 	char temporary[32];
 	uint64_t random;
-	int error;
 
 	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
 		return false;
 	snprintf(temporary, sizeof(temporary), ".%016" PRIx64 ".new", random);
 	if (write_file(at, temporary, bytes, n) && renameat(at, temporary, at, name) == 0)
 		return fsync(at) == 0;
-	error = errno;
-	unlinkat(at, temporary, 0);
-	errno = error;
+	unlink_quietly(at, temporary, 0);
 	return false;
 }
 
@@ -306,20 +307,18 @@ static void remove_stale(int at)
 
 /* ---- snapshots ---- */
 
-static bool failed(const struct state_run *run, const char *tag, struct fault *fault)
+static const char *path_of(const struct state_run *run, const char *tag, char path[PATH_MAX])
 {
-	int error = errno;
-
-	return fault_errno(fault, error, "state_dir", "%s/%s/%s/%s.cursor: %s", run->state->dir,
-		run->stream, run->name, tag,
-		error == EINVAL ? "not a regular file" : strerror(error));
+	snprintf(
+		path, PATH_MAX, "%s/%s/%s/%s.cursor", run->state->dir, run->stream, run->name, tag);
+	return path;
 }
 
 bool state_save(const struct state_run *run, const char *tag, const void *bytes, size_t n,
 	struct fault *fault)
 {
-	int at = open_run(run, true);
-	char name[NAME_BYTES];
+	int at = open_run(run, true), error;
+	char name[NAME_BYTES], path[PATH_MAX];
 	bool saved = false;
 
 	snprintf(name, sizeof(name), "%s.cursor", tag);
@@ -328,48 +327,39 @@ bool state_save(const struct state_run *run, const char *tag, const void *bytes,
 		saved = replace_file(at, name, bytes, n);
 	}
 	close_quietly(at);
-	return saved || failed(run, tag, fault);
-}
-
-/* Returns the length of the tag's file, or -1 with errno. A FIFO must not make it wait for a
- * writer. */
-static ssize_t load(const struct state_run *run, const char *tag, char bytes[LIMIT_CURSOR_BYTES])
-{
-	int at = open_run(run, false), fd = -1;
-	ssize_t n = -1, have = 0;
-	char name[NAME_BYTES];
-	struct stat st;
-
-	snprintf(name, sizeof(name), "%s.cursor", tag);
-	if (at >= 0)
-		fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	close_quietly(at);
-	if (fd >= 0 && (n = fstat(fd, &st)) == 0 &&
-		(!S_ISREG(st.st_mode) || st.st_size > LIMIT_CURSOR_BYTES)) {
-		errno = S_ISREG(st.st_mode) ? EFBIG : EINVAL;
-		n = -1;
-	}
-	while (n >= 0 && (n = read(fd, bytes + have, LIMIT_CURSOR_BYTES - (size_t)have)) > 0)
-		have += n;
-	close_quietly(fd);
-	return n < 0 ? -1 : have;
+	error = errno;
+	return saved || fault_errno(fault, error, "state_dir", "%s: %s", path_of(run, tag, path),
+				strerror(error));
 }
 
 size_t state_load(const struct state_run *run, const char *tag, void *bytes, struct fault *fault)
 {
-	ssize_t n = load(run, tag, bytes);
+	int at = open_run(run, false), fd = -1, error;
+	char *to = bytes, name[NAME_BYTES], path[PATH_MAX];
+	ssize_t n = -1;
 
-	if (n < 0 && errno == ENOENT)
+	snprintf(name, sizeof(name), "%s.cursor", tag);
+	if (at >= 0) /* a FIFO must not make it wait for a writer */
+		fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	close_quietly(at);
+	while (fd >= 0 && (n = read(fd, to, (size_t)((char *)bytes + LIMIT_CURSOR_BYTES - to))) > 0)
+		to += n;
+	close_quietly(fd);
+	error = errno;
+	path_of(run, tag, path);
+	if (n == 0 && to > (char *)bytes)
+		return (size_t)(to - (char *)bytes);
+	if (n == 0)
+		fault_set(fault, FAULT_DATA, "tag", "%s: the file is empty, or not a regular file",
+			path);
+	else if (error == ENOENT)
 		fault_errno(fault, ENOENT, "tag",
-			"run %s of stream %s has no snapshot %s (%s/%s/%s/%s.cursor); RUN/TAG "
-			"names one of another run",
-			run->name, run->stream, tag, run->state->dir, run->stream, run->name, tag);
-	else if (n < 0)
-		failed(run, tag, fault);
-	else if (n == 0)
-		fault_set(fault, FAULT_DATA, "tag", "%s/%s/%s/%s.cursor: the file is empty",
-			run->state->dir, run->stream, run->name, tag);
-	return n > 0 ? (size_t)n : 0;
+			"run %s of stream %s has no snapshot %s (%s); RUN/TAG names one of another "
+			"run",
+			run->name, run->stream, tag, path);
+	else
+		fault_errno(fault, error, "state_dir", "%s: %s", path, strerror(error));
+	return 0;
 }
 
 /* The mixes of a cursor, as cursor_encode_mixes(). 0: it is invalid. */
@@ -389,31 +379,57 @@ bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *
 	struct fault *fault)
 {
 	char now[LIMIT_CURSOR_BYTES], mixes[2][LIMIT_CURSOR_BYTES];
-	ssize_t have = load(run, PLACE_RUN_TAG, now);
-	size_t old = have > 0 ? mixes_of(now, (size_t)have, mixes[0]) : 0;
+	size_t old = mixes_of(now, state_load(run, PLACE_RUN_TAG, now, fault), mixes[0]);
 
 	*written = old == 0 || mixes_of(bytes, n, mixes[1]) != old ||
 		   memcmp(mixes[0], mixes[1], old) != 0;
 	return !*written || state_save(run, PLACE_RUN_TAG, bytes, n, fault);
 }
 
-/* ---- a client saves ---- */
+/* ---- jobs that save ---- */
 
-struct checkpoint {
+struct save {
 	struct state_job job; /* first member */
+	struct user *user;
 	const struct stream *stream;
 	struct state_run run;
 	char tag[LIMIT_NAME_BYTES + 1];
-	bool ok;
+	bool ok, written;
 	struct fault fault;
 	size_t n;
-	char bytes[];
+	char bytes[]; /* the cursor */
 };
+
+struct state_run state_run(const struct session *s)
+{
+	struct state_run run = {.state = &s->control->state};
+
+	memcpy(run.stream, s->stream->config->name, sizeof(run.stream));
+	memcpy(run.name, s->run, sizeof(run.name));
+	return run;
+}
+
+/* NULL: out of memory. */
+static struct save *save_new(const struct session *s, const void *bytes, size_t n)
+{
+	struct save *job = calloc(1, sizeof(*job) + n);
+
+	if (!job)
+		return NULL;
+	job->user = s->connection->user;
+	job->stream = s->stream;
+	job->run = state_run(s);
+	job->n = n;
+	memcpy(job->bytes, bytes, n);
+	return job;
+}
+
+/* ---- a client saves ---- */
 
 /* In the pool. */
 static void checkpoint_work(struct state_job *work)
 {
-	struct checkpoint *job = (struct checkpoint *)work;
+	struct save *job = (struct save *)work;
 	struct cursor cursor;
 
 	job->ok = cursor_decode(&cursor, job->bytes, job->n, &job->fault);
@@ -432,28 +448,12 @@ static void count_failed(const struct stream *stream)
 	stream->counts->snapshot_failed_s = time(NULL);
 }
 
-static void answer(struct connection *c, const struct checkpoint *job)
-{
-	struct wire w = {.op = WIRE_SAVED};
-	char path[PATH_MAX];
-
-	if (!job->ok) {
-		log_client(c->uid, LOG_ERROR, "snapshot %s not saved: %s: %s", job->tag,
-			job->fault.field, job->fault.text);
-		connection_error(c, job->job.serial, &job->fault);
-		return;
-	}
-	snprintf(path, sizeof(path), "%s/%s/%s/%s.cursor", job->run.state->dir, job->run.stream,
-		job->run.name, job->tag);
-	wire_set_text(&w, WIRE_TAG, job->tag);
-	wire_set_text(&w, WIRE_PATH, path);
-	connection_send(c, job->job.serial, &w);
-}
-
 static void checkpoint_done(struct state_job *work)
 {
-	struct checkpoint *job = (struct checkpoint *)work;
-	struct connection *c = state_back(work);
+	struct save *job = (struct save *)work;
+	struct connection *c = work->connection;
+	struct wire w = {.op = WIRE_SAVED};
+	char path[PATH_MAX];
 
 	if (job->ok) {
 		job->stream->counts->snapshots++;
@@ -461,136 +461,91 @@ static void checkpoint_done(struct state_job *work)
 	} else if (job->fault.code) { /* otherwise the client has left before */
 		count_failed(job->stream);
 	}
-	if (c)
-		answer(c, job);
+	if (c && job->ok) {
+		wire_set_text(&w, WIRE_TAG, job->tag);
+		wire_set_text(&w, WIRE_PATH, path_of(&job->run, job->tag, path));
+		connection_send(c, work->serial, &w);
+	} else if (c) {
+		log_client(c->uid, LOG_ERROR, "snapshot %s not saved: %s: %s", job->tag,
+			job->fault.field, job->fault.text);
+		connection_error(c, work->serial, &job->fault);
+	}
 	free(job);
-}
-
-struct state_run state_run(const struct session *s)
-{
-	struct state_run run = {.state = &s->control->state};
-
-	memcpy(run.stream, s->stream->config->name, sizeof(run.stream));
-	memcpy(run.name, s->run, sizeof(run.name));
-	return run;
-}
-
-/* All checks that need no access to state_dir. */
-static bool check(const struct connection *c, const struct wire *w, char tag[LIMIT_NAME_BYTES + 1],
-	struct fault *fault)
-{
-	uint64_t busy_ms = state_busy_ms(&c->control->state.jobs);
-
-	if (!wire_text(w, WIRE_TAG, tag, LIMIT_NAME_BYTES + 1) || !wire_name_ok(tag))
-		return fault_set(fault, FAULT_CHECKPOINT, "tag", "must be " PHRASE_NAME);
-	if (busy_ms >= STATE_DEADLINE_MS)
-		return fault_set(fault, FAULT_CHECKPOINT, "state_dir",
-			"has not answered for %" PRIu64
-			" s; the snapshot is not saved, save it again later",
-			busy_ms / 1000);
-	return user_may_write(c->user, connection_now(c), FAULT_CHECKPOINT, fault);
 }
 
 void state_checkpoint(struct connection *c, const struct wire *w)
 {
-	uint64_t serial = wire_number(w, WIRE_SERIAL);
+	uint64_t busy_ms = state_busy_ms(&c->control->state.jobs);
 	struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
-	struct checkpoint *job = NULL;
+	struct save *job = NULL;
 	char tag[LIMIT_NAME_BYTES + 1];
 	struct fault fault;
 
-	if (c->errand) {
-		fault_set(&fault, FAULT_CHECKPOINT, "connection",
-			"another snapshot is being saved; wait for its reply");
-		connection_refuse(c, serial, &fault);
-		return;
-	}
-	if (check(c, w, tag, &fault) && !(job = malloc(sizeof(*job) + b.n)))
+	if (!wire_text(w, WIRE_TAG, tag, sizeof(tag)) || !wire_name_ok(tag))
+		fault_set(&fault, FAULT_CHECKPOINT, "tag", "must be " PHRASE_NAME);
+	else if (busy_ms >= STATE_DEADLINE_MS)
+		fault_set(&fault, FAULT_CHECKPOINT, "state_dir",
+			"has not answered for %" PRIu64
+			" s; the snapshot is not saved, save it again later",
+			busy_ms / 1000);
+	else if (user_may_write(c->user, connection_now(c), FAULT_CHECKPOINT, &fault) &&
+		 !(job = save_new(c->session, b.at, b.n)))
 		fault_set_passing(&fault, FAULT_MEMORY, "tag", PHRASE_MEMORY);
 	if (!job) {
 		count_failed(c->session->stream);
-		connection_error(c, serial, &fault);
+		connection_error(c, wire_number(w, WIRE_SERIAL), &fault);
 		return;
 	}
-	*job = (struct checkpoint){.job = {.uid = c->uid,
-					   .serial = serial,
-					   .work = checkpoint_work,
-					   .done = checkpoint_done},
-		.stream = c->session->stream,
-		.run = state_run(c->session),
-		.n = b.n};
+	job->job.serial = wire_number(w, WIRE_SERIAL);
+	job->job.work = checkpoint_work;
+	job->job.done = checkpoint_done;
 	memcpy(job->tag, tag, sizeof(tag));
-	memcpy(job->bytes, b.at, b.n);
 	user_charge(c->user, USER_FILE, 1);
 	state_give(&c->control->state.jobs, c, &job->job);
 }
 
 /* ---- a session attaches ---- */
 
-struct note {
-	struct state_job job; /* first member */
-	struct state_run run;
-	struct users *users;
-	bool written;
-	size_t n;
-	char bytes[];
-};
-
 /* In the pool. */
-static void note_work(struct state_job *job)
+static void note_work(struct state_job *work)
 {
-	struct note *note = (struct note *)job;
-	struct fault fault;
+	struct save *job = (struct save *)work;
 
-	if (!state_note(&note->run, note->bytes, note->n, &note->written, &fault))
-		log_client(job->uid, LOG_WARNING,
+	job->ok = state_note(&job->run, job->bytes, job->n, &job->written, &job->fault);
+}
+
+static void note_done(struct state_job *work)
+{
+	struct save *job = (struct save *)work;
+
+	job->user->notes--;
+	if (job->written)
+		user_charge(job->user, USER_FILE, 1);
+	if (!job->ok)
+		log_client(job->user->uid, LOG_WARNING,
 			"stream %s, run %s: its cursor is not saved: %s; the run continues, but "
 			"tokctl --run knows no mixes that are newer",
-			note->run.stream, note->run.name, fault.text);
-}
-
-static void note_done(struct state_job *job)
-{
-	struct note *note = (struct note *)job;
-	struct user *user = note->written ? user_of(note->users, job->uid) : NULL;
-
-	if (user)
-		user_charge(user, USER_FILE, 1);
-	free(note);
-}
-
-/* How many cursors of the user's attaches wait. */
-static unsigned notes_of(const struct state_jobs *jobs, uid_t uid)
-{
-	const struct state_job *job;
-	unsigned n = 0;
-
-	TAILQ_FOREACH(job, &jobs->waiting, others)
-	n += job->work == note_work && job->uid == uid;
-	return n;
+			job->run.stream, job->run.name, job->fault.text);
+	free(job);
 }
 
 void state_attached(const struct session *s, const void *bytes, size_t n)
 {
-	struct state_jobs *jobs = &s->control->state.jobs;
-	const struct state_run run = state_run(s);
-	uid_t uid = s->connection->uid;
-	struct note *note = notes_of(jobs, uid) < NOTES_EACH ? calloc(1, sizeof(*note) + n) : NULL;
+	struct user *user = s->connection->user;
+	struct save *job = user->notes < NOTES_EACH ? save_new(s, bytes, n) : NULL;
 
-	if (!note) {
-		log_client(uid, LOG_WARNING,
+	if (!job) {
+		log_client(user->uid, LOG_WARNING,
 			"stream %s, run %s: its cursor is not saved: too many of uid %u wait for "
 			"state_dir; tokctl --run knows no mixes that are newer, before the next "
 			"attach",
-			run.stream, run.name, (unsigned)uid);
+			s->stream->config->name, s->run, (unsigned)user->uid);
 		return;
 	}
-	*note = (struct note){.job = {.uid = uid, .work = note_work, .done = note_done},
-		.run = run,
-		.users = &s->control->users,
-		.n = n};
-	memcpy(note->bytes, bytes, n);
-	state_give(jobs, NULL, &note->job);
+	user->notes++;
+	job->job.work = note_work;
+	job->job.done = note_done;
+	state_give(&s->control->state.jobs, NULL, &job->job);
 }
 
 /* ---- where it is ---- */
@@ -602,24 +557,24 @@ bool state_place(struct config *config, bool private)
 
 	if (!first)
 		return false;
-	free(config->state_dir);
-	config->state_dir = first;
 	/* Do not touch a state_dir that the config names, except in embedded mode: it may hang.
 	 * Private daemons of several projects must not share the default one. */
-	if (private ? named && config_may_write(first)
-		    : config->has_state_dir || config_may_write(first))
-		return true;
-	own = config_state_place(config, 1);
-	if (!own || !config_may_write(own)) {
-		free(own);
-		return true; /* saves will fail */
+	if (private ? !named || !config_may_write(first)
+		    : !config->has_state_dir && !config_may_write(first))
+		own = config_state_place(config, 1);
+	if (own && config_may_write(own)) { /* otherwise saves will fail */
+		if (private && !named)
+			log_line(LOG_NOTE, "state_dir: %s, because a private daemon shares none",
+				own);
+		else
+			log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own,
+				(unsigned)geteuid(), first);
+		free(first);
+		first = own;
+		own = NULL;
 	}
-	if (private && !named)
-		log_line(LOG_NOTE, "state_dir: %s, because a private daemon shares none", own);
-	else
-		log_line(LOG_NOTE, "state_dir: %s, because uid %u may not write to %s", own,
-			(unsigned)geteuid(), first);
-	free(first);
-	config->state_dir = own;
+	free(own);
+	free(config->state_dir);
+	config->state_dir = first;
 	return true;
 }
