@@ -78,11 +78,12 @@ def test_show_check_and_log_say_what_a_schedule_makes(shared, cursor):
     shown = json.loads(tokctl("show", new, "--json")[0])
     code = shown["datasets"][1]
     rows = text.splitlines()
-    table = rows[rows.index("") + 6 :]
+    table = [row.split() for row in rows if row.startswith(("current", "pending"))]
     starts = [segment["start"] for segment in shown["segments"]]
-    assert [int(row.split()[0]) for row in table] == starts
+    assert [int(start) for _, start, *_ in table] == starts
+    assert table[0][2:] == ["web", "75.000000", "%,", "code", "25.000000", "%"]
     (named,) = [row.split() for row in rows if row.startswith("code ")]
-    assert named[3:] == ["2", str(code["ends_at"]), str(code["unserved"])]
+    assert named[3:6] == ["2", str(code["ends_at"]), str(code["unserved"])]
     end = (
         f"code: max_epochs 2: ends at position {code['ends_at']}; {code['unserved']} of its 2 × "
         f"{code['windows']} windows are never served"

@@ -1,7 +1,10 @@
-#include "client/ctl/offline/cursor_scan.h"
-
+/*
+ * Finds cursors in checkpoints by their first bytes. A cursor may be there as it is, as the text of
+ * a pickle (its bytes as UTF-8), or in hex. The files are mapped.
+ */
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/grow.h"
+#include "client/ctl/offline/cursor.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
@@ -14,13 +17,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FOUND_MOST = 65536 }; /* cursors that are kept */
-
 struct search {
 	struct cursor_scan *scan;
 	const char *path;
 	const unsigned char *bytes; /* [n] the file, mapped */
 	size_t n;
+	bool failed; /* an error was printed */
 	unsigned char unpacked[LIMIT_CURSOR_BYTES];
 };
 
@@ -55,180 +57,126 @@ static size_t from_utf8(const unsigned char *from, size_t n, unsigned char *to, 
 	return used;
 }
 
-static int digit(unsigned char c, const char *digits)
-{
-	const char *at = c ? strchr(digits, c) : NULL;
-
-	return at ? (int)(at - digits) : -1;
-}
-
 static size_t from_hex(const unsigned char *from, size_t n, unsigned char *to, size_t most)
 {
 	static const char digits[] = "0123456789abcdef";
 	size_t used = 0;
 
-	for (size_t i = 0; i + 1 < n && used < most; i += 2) {
-		int high = digit(from[i], digits), low = digit(from[i + 1], digits);
+	for (; 2 * used + 1 < n && used < most; used++) {
+		const char *high = memchr(digits, from[2 * used], 16),
+			   *low = memchr(digits, from[2 * used + 1], 16);
 
-		if (high < 0 || low < 0)
+		if (!high || !low)
 			break;
-		to[used++] = (unsigned char)(high << 4 | low);
+		to[used] = (unsigned char)((high - digits) << 4 | (low - digits));
 	}
 	return used;
 }
-
-static size_t from_base64(const unsigned char *from, size_t n, unsigned char *to, size_t most)
-{
-	static const char digits[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	unsigned bits = 0, have = 0;
-	size_t used = 0;
-
-	for (size_t i = 0; i < n && used < most; i++) {
-		int value = digit(from[i], digits);
-
-		if (value < 0)
-			break;
-		bits = bits << 6 | (unsigned)value;
-		have += 6;
-		if (have >= 8) {
-			have -= 8;
-			to[used++] = (unsigned char)(bits >> have);
-		}
-	}
-	return used;
-}
-
-static const struct form {
-	const char *begin; /* the magic, and what is common to all versions */
-	size_t n;
-	unpack_form *unpack;
-} forms[] = {
-	{"tkdc", 4, as_it_is},
-	{"tkdc", 4, from_utf8},
-	{"746b6463", 8, from_hex},
-	{"dGtkY", 5, from_base64},
-};
-
-enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
 
 /* ---- what was found ---- */
 
-static bool keep(struct search *s, struct cursor *cursor, size_t n, uint64_t offset)
+/* Takes ownership of @cursor, whose bytes are in s->unpacked. */
+static void keep(struct search *s, struct cursor *cursor, uint64_t offset)
 {
 	struct cursor_scan *scan = s->scan;
-	struct cursor_found found = {.n = n, .offset = offset};
+	struct cursor_found found = {.cursor = *cursor, .offset = offset, .places = 1};
 
-	for (unsigned i = 0; i < scan->n; i++)
-		if (scan->found[i].n == n && memcmp(scan->found[i].bytes, s->unpacked, n) == 0) {
-			scan->found[i].more++;
+	memcpy(&found.sum, s->unpacked + 8, sizeof(found.sum));
+	for (size_t i = 0; i < scan->n; i++)
+		if (scan->found[i].sum == found.sum) {
+			scan->found[i].places++;
 			cursor_free(cursor);
-			return true;
+			return;
 		}
-	if (scan->n == FOUND_MOST) {
-		cursor_free(cursor);
-		return true;
-	}
-	found.bytes = malloc(n);
 	found.path = strdup(s->path);
-	if (!found.bytes || !found.path ||
-		!ctl_grow((void **)&scan->found, scan->n, sizeof(*scan->found))) {
-		free(found.bytes);
-		free(found.path);
-		cursor_free(cursor);
-		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	if (found.path && ctl_grow((void **)&scan->found, scan->n, sizeof(*scan->found))) {
+		scan->found[scan->n++] = found;
+		return;
 	}
-	memcpy(found.bytes, s->unpacked, n);
-	found.cursor = *cursor;
-	scan->found[scan->n++] = found;
-	return true;
+	free(found.path);
+	cursor_free(cursor);
+	s->failed = true;
 }
 
-enum verdict { NONE, DAMAGED, FOUND, FAILED };
+enum verdict { NONE, DAMAGED, FOUND };
 
-/* Is there a cursor at @at in this form? The magic alone is common in some files, and to unpack all
- * is slow. FAILED: an error was printed. */
-static enum verdict try_form(struct search *s, const struct form *form, size_t at)
+/* Keeps the cursor that is at @at in this form. The magic alone is common in some files, and to
+ * unpack all is slow. */
+static enum verdict look(struct search *s, unpack_form *unpack, size_t at)
 {
-	const unsigned char *from = s->bytes + at;
-	size_t n = form->unpack(from, s->n - at, s->unpacked, CURSOR_HEAD_BYTES);
+	size_t n = unpack(s->bytes + at, s->n - at, s->unpacked, CURSOR_HEAD_BYTES);
 	struct cursor cursor;
 	struct fault fault;
 
 	if (!cursor_begins(s->unpacked, n))
 		return NONE;
-	n = form->unpack(from, s->n - at, s->unpacked, LIMIT_CURSOR_BYTES);
+	n = unpack(s->bytes + at, s->n - at, s->unpacked, LIMIT_CURSOR_BYTES);
 	n = cursor_length(s->unpacked, n);
 	if (n == 0)
 		return NONE;
-	if (cursor_decode(&cursor, s->unpacked, n, &fault))
-		return keep(s, &cursor, n, at) ? FOUND : FAILED;
-	cursor_free(&cursor);
-	return DAMAGED;
+	if (!cursor_decode(&cursor, s->unpacked, n, &fault))
+		return DAMAGED;
+	keep(s, &cursor, at);
+	return FOUND;
 }
 
-static bool search_bytes(struct search *s)
+static void look_at_bytes(struct search *s, size_t at)
 {
-	for (unsigned f = 0; f < FORMS; f++) {
-		const unsigned char *at = s->bytes, *end = s->bytes + s->n;
+	enum verdict verdict = look(s, as_it_is, at);
 
-		if (forms[f].unpack == from_utf8) /* it begins like the first form */
-			continue;
-		for (; (at = memmem(at, (size_t)(end - at), forms[f].begin, forms[f].n)); at++) {
-			size_t i = (size_t)(at - s->bytes);
-			enum verdict is = try_form(s, &forms[f], i), text = NONE;
+	if (verdict != FOUND && look(s, from_utf8, at) != FOUND)
+		s->scan->damaged += verdict == DAMAGED;
+}
 
-			if (f == 0 && is != FOUND && is != FAILED)
-				text = try_form(s, &forms[1], i);
-			if (is == FAILED || text == FAILED)
-				return false;
-			s->scan->damaged += f == 0 && is == DAMAGED && text != FOUND;
-		}
-	}
-	return true;
+static void search_for(struct search *s, const char *magic, bool hex)
+{
+	const unsigned char *at = s->bytes, *end = s->bytes + s->n;
+
+	for (; !s->failed && (at = memmem(at, (size_t)(end - at), magic, strlen(magic))); at++)
+		if (hex)
+			look(s, from_hex, (size_t)(at - s->bytes));
+		else
+			look_at_bytes(s, (size_t)(at - s->bytes));
 }
 
 /* ---- files ---- */
 
-/* The name of the mapped file, for the handler of SIGBUS. */
-static const char *mapped;
+static const char *mapped; /* the name of the file */
 
+/* A read of the mapping failed. None is within malloc() or stdio, so both may be used here. */
 static void on_bus_error(int number)
 {
-	static const char text[] = ": became shorter, or cannot be read\n";
-
 	(void)number;
-	(void)!write(STDERR_FILENO, "tokctl: ", 8);
-	(void)!write(STDERR_FILENO, mapped, strlen(mapped));
-	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	ctl_fail("%s: became shorter, or cannot be read", mapped);
 	_exit(CTL_FAILED);
 }
 
 static bool search_file(struct search *s, const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	void *bytes = MAP_FAILED;
+	void *bytes = NULL;
 	struct stat st;
 	bool done = fd >= 0 && fstat(fd, &st) == 0;
 
 	if (done && st.st_size > 0)
 		bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (!done || (st.st_size > 0 && bytes == MAP_FAILED)) {
+	if (!done || bytes == MAP_FAILED) {
 		ctl_fail("%s: %s", path, strerror(errno));
 		done = false;
-	} else if (st.st_size > 0) {
+	} else if (bytes) {
 		madvise(bytes, (size_t)st.st_size, MADV_SEQUENTIAL);
 		s->path = mapped = path;
 		s->bytes = bytes;
 		s->n = (size_t)st.st_size;
-		done = search_bytes(s);
+		search_for(s, "tkdc", false);
+		search_for(s, "746b6463", true);
 		munmap(bytes, (size_t)st.st_size);
 	}
 	if (fd >= 0)
 		close(fd);
 	s->scan->files++;
 	s->scan->bytes += done ? (uint64_t)st.st_size : 0;
-	return done;
+	return done && !s->failed;
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b)
@@ -265,9 +213,8 @@ bool cursor_scan(struct cursor_scan *scan, const char *path)
 
 void cursor_scan_free(struct cursor_scan *scan)
 {
-	for (unsigned i = 0; i < scan->n; i++) {
+	for (size_t i = 0; i < scan->n; i++) {
 		cursor_free(&scan->found[i].cursor);
-		free(scan->found[i].bytes);
 		free(scan->found[i].path);
 	}
 	free(scan->found);
