@@ -32,11 +32,9 @@ static bool same_shard(const struct dataset *d, uint64_t shard, struct fault *fa
 	return same_file(&d->identity[shard], "the shard was listed", path, fault);
 }
 
-static bool same_quietly(void *context, uint64_t shard)
+static bool same_each(const struct parallel *p, struct fault *fault)
 {
-	struct fault fault; /* same_files() reports it */
-
-	return same_shard(context, shard, &fault);
+	return same_shard(p->context, p->i, fault);
 }
 
 static bool same_names(const struct dataset *d, const struct shard_list *list, struct fault *fault)
@@ -65,9 +63,9 @@ static bool same_files(const struct dataset *d, const char *path, struct fault *
 	shard_list_free(&list);
 	if (!same)
 		return false;
-	uint64_t s = parallel_for(d->table.shards, same_quietly, (void *)(uintptr_t)d);
+	uint64_t n = d->table.shards;
 
-	return s == d->table.shards || same_shard(d, s, fault);
+	return parallel_for(n, parallel_reads(n), same_each, (void *)(uintptr_t)d, fault) == n;
 }
 
 bool dataset_current(const struct config *config, const struct dataset *d, struct fault *fault)

@@ -208,14 +208,13 @@ struct describing {
 	const struct shard_format *format;
 };
 
-static bool describe_quietly(void *context, uint64_t s)
+static bool describe_each(const struct parallel *p, struct fault *fault)
 {
-	const struct describing *all = context;
-	struct opening quiet = *all->opening;
-	struct fault fault;
+	const struct describing *all = p->context;
+	struct opening o = *all->opening;
 
-	quiet.fault = &fault; /* describe_shards() reports it */
-	return describe(&quiet, all->format, s + 1);
+	o.fault = fault;
+	return describe(&o, all->format, p->i + 1);
 }
 
 /* Keeps the offsets, four bytes per shard, only if they differ. */
@@ -235,18 +234,12 @@ static bool describe_shards(const struct opening *o, const struct shard_format *
 {
 	struct dataset *d = o->dataset;
 	struct describing all = {o, format};
+	uint64_t n = d->table.shards - 1;
 
-	/*
-	 * The first shard sets the format and width that all must have. Shards from the first
-	 * faulty one on are described again, in order, to report the first fault.
-	 */
-	if (!describe(o, format, 0))
+	/* The first shard sets the format and width that all must have. */
+	if (!describe(o, format, 0) ||
+		parallel_for(n, parallel_reads(n), describe_each, &all, o->fault) < n)
 		return false;
-	uint64_t fault = parallel_for(d->table.shards - 1, describe_quietly, &all);
-
-	for (uint64_t s = fault + 1; s < d->table.shards; s++)
-		if (!describe(o, format, s))
-			return false;
 	keep_data_at(d);
 	return true;
 }

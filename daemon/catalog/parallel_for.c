@@ -2,53 +2,114 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 
 enum {
-	THREADS = 16,	     /* concurrent disk reads, so more than there are processors */
+	READS = 16,	     /* concurrent disk reads, so more than there are processors */
 	LEAST_A_THREAD = 64, /* least number of calls that justifies another thread */
 };
 
-struct loop {
-	bool (*work)(void *context, uint64_t i);
+struct parallel_loop {
+	bool (*work)(const struct parallel *p, struct fault *fault);
 	void *context;
+	_Atomic unsigned threads;
 	_Atomic uint64_t next, failed; /* failed: the least i that failed so far, or n */
+	pthread_mutex_t lock;	       /* over the rest, and changes of `failed` */
+	pthread_cond_t passed;
+	uint64_t turn;
+	struct fault *fault; /* of `failed` */
 };
+
+static void fail(struct parallel_loop *loop, uint64_t i, const struct fault *fault)
+{
+	pthread_mutex_lock(&loop->lock);
+	if (i < loop->failed) {
+		loop->failed = i;
+		*loop->fault = *fault;
+	}
+	pthread_cond_broadcast(&loop->passed);
+	pthread_mutex_unlock(&loop->lock);
+}
 
 static void *run(void *argument)
 {
-	struct loop *loop = argument;
+	struct parallel_loop *loop = argument;
+	struct parallel p = {.context = loop->context, .thread = loop->threads++, .loop = loop};
+	struct fault fault;
 
-	for (;;) {
-		uint64_t i = atomic_fetch_add(&loop->next, 1), failed = atomic_load(&loop->failed);
-
-		if (i >= failed) /* other threads have taken all smaller i */
-			return NULL;
-		if (loop->work(loop->context, i))
-			continue;
-		while (i < failed && !atomic_compare_exchange_weak(&loop->failed, &failed, i))
-			;
-	}
+	/* At failed and above: other threads have taken all smaller i. */
+	while ((p.i = loop->next++) < loop->failed)
+		if (!loop->work(&p, &fault))
+			fail(loop, p.i, &fault);
+	return NULL;
 }
 
-uint64_t parallel_for(uint64_t n, bool (*work)(void *context, uint64_t i), void *context)
+bool parallel_turn(const struct parallel *p)
 {
-	struct loop loop = {.work = work, .context = context, .failed = n};
-	pthread_t thread[THREADS];
-	sigset_t all, before;
-	unsigned threads = 0;
+	struct parallel_loop *loop = p->loop;
+	bool mine;
 
+	pthread_mutex_lock(&loop->lock);
+	while (loop->turn < p->i && loop->failed > p->i)
+		pthread_cond_wait(&loop->passed, &loop->lock);
+	mine = loop->failed > p->i;
+	pthread_mutex_unlock(&loop->lock);
+	return mine;
+}
+
+void parallel_pass(const struct parallel *p)
+{
+	struct parallel_loop *loop = p->loop;
+
+	pthread_mutex_lock(&loop->lock);
+	assert(loop->turn == p->i);
+	loop->turn++;
+	pthread_cond_broadcast(&loop->passed);
+	pthread_mutex_unlock(&loop->lock);
+}
+
+uint64_t parallel_for(uint64_t n, unsigned threads,
+	bool (*work)(const struct parallel *p, struct fault *fault), void *context,
+	struct fault *fault)
+{
+	struct parallel_loop loop = {.work = work,
+		.context = context,
+		.failed = n,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.passed = PTHREAD_COND_INITIALIZER,
+		.fault = fault};
+	pthread_t thread[PARALLEL_THREADS];
+	sigset_t all, before;
+	unsigned others = 0;
+
+	threads = threads < n ? threads : (unsigned)n;
+	threads = threads < PARALLEL_THREADS ? threads : PARALLEL_THREADS;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals belong to the caller's threads */
 	/* If no thread can be created, this one does all the work. */
-	while (threads < THREADS - 1 && n / LEAST_A_THREAD > threads + 1 &&
-		pthread_create(&thread[threads], NULL, run, &loop) == 0)
-		threads++;
+	while (others + 1 < threads && pthread_create(&thread[others], NULL, run, &loop) == 0)
+		others++;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	run(&loop);
-	while (threads > 0)
-		pthread_join(thread[--threads], NULL);
+	while (others > 0)
+		pthread_join(thread[--others], NULL);
 	assert(loop.failed <= n);
 	return loop.failed;
+}
+
+unsigned parallel_reads(uint64_t n)
+{
+	uint64_t threads = n / LEAST_A_THREAD;
+
+	return threads < 1 ? 1 : threads < READS ? (unsigned)threads : READS;
+}
+
+unsigned parallel_processors(void)
+{
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+
+	return n < 1 ? 1 : n < PARALLEL_THREADS ? (unsigned)n : PARALLEL_THREADS;
 }

@@ -1,18 +1,41 @@
-/*
- * Calls a function for each of many items, from several threads. For work that mostly waits for a
- * disk, such as the start-up pass over all shards.
- */
+/* The one loop whose items are worked on by several threads. */
 #ifndef TOKEND_PARALLEL_FOR_H
 #define TOKEND_PARALLEL_FOR_H
+
+#include "proto/fault.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { PARALLEL_THREADS = 64 }; /* at most */
+
+/* An item, and who works on it. */
+struct parallel {
+	void *context;
+	uint64_t i;
+	unsigned thread; /* below the number of threads: for memory of its own */
+	struct parallel_loop *loop;
+};
+
 /*
- * Calls @work(context, i) for i = 0 … n - 1, in any order, and from several threads if @n is large.
- * Returns the least i for which @work returned false, or @n. All calls for smaller i have returned
- * true; some calls for larger i may have been made.
+ * Calls @work for i = 0 … n - 1, begun in this order, from up to @threads threads, this one among
+ * them. Returns the least i for which it returned false, with its @fault, or @n. All calls for
+ * smaller i have returned true; some for larger i may have been made.
  */
-uint64_t parallel_for(uint64_t n, bool (*work)(void *context, uint64_t i), void *context);
+uint64_t parallel_for(uint64_t n, unsigned threads,
+	bool (*work)(const struct parallel *p, struct fault *fault), void *context,
+	struct fault *fault);
+
+/*
+ * For a part of the work that must be done in order, by one thread at a time: waits until all
+ * smaller i have passed their turn. False: one of them failed, so return true. Every i must take
+ * its turn and pass it, or return false.
+ */
+bool parallel_turn(const struct parallel *p);
+void parallel_pass(const struct parallel *p);
+
+/* Threads for work that waits for a local disk, or that computes. */
+unsigned parallel_reads(uint64_t n);
+unsigned parallel_processors(void);
 
 #endif

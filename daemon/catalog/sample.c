@@ -198,14 +198,13 @@ static bool sample(const struct sampling *all, uint64_t i, const struct opening 
 	return fine;
 }
 
-static bool sample_quietly(void *context, uint64_t i)
+static bool sample_each(const struct parallel *p, struct fault *fault)
 {
-	const struct sampling *all = context;
-	struct opening quiet = *all->opening;
-	struct fault fault;
+	const struct sampling *all = p->context;
+	struct opening o = *all->opening;
 
-	quiet.fault = &fault; /* sample_dataset() reports it */
-	return sample(all, i, &quiet);
+	o.fault = fault;
+	return sample(all, p->i, &o);
 }
 
 /* Keeps a doubt about two shards with equal samples. */
@@ -249,9 +248,8 @@ bool sample_dataset(const struct opening *o)
 
 	if (d->sizes) /* a manifest's shards are not read in advance */
 		return true;
-	for (uint64_t i = parallel_for(n, sample_quietly, &all); i < n; i++)
-		if (!sample(&all, i, o)) /* again, to report the first fault */
-			return false;
+	if (parallel_for(n, parallel_reads(n), sample_each, &all, o->fault) < n)
+		return false;
 	find_copies(&all, n);
 	return remember_others(o);
 }

@@ -385,6 +385,11 @@ void inspect_end(struct inspect *in, struct inspected *f)
 		report_problem(r, "%s", ctl_input_text(f->path, f->fault.text));
 	}
 	print(in, r);
+	inspect_close(f);
+}
+
+void inspect_close(struct inspected *f)
+{
 	shard_close(f->shard);
 	free(f->sums);
 	if (f->fd >= 0)

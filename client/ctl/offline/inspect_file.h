@@ -63,6 +63,8 @@ void inspect_begin(struct inspect *in, struct inspected *f, const char *path, co
 void inspect_read(struct inspect *in, struct inspected *f);
 /* Compares it with the files before it, prints its report, adds it to the manifest, closes it. */
 void inspect_end(struct inspect *in, struct inspected *f);
+/* Closes one that is not reported. */
+void inspect_close(struct inspected *f);
 /* Reports a path that could not be listed or read. */
 void inspect_unread(struct inspect *in, const char *path, const char *text);
 

@@ -2,13 +2,11 @@
 #include "client/ctl/offline/listing.h"
 
 #include "client/ctl/common/progress.h"
-#include "client/ctl/offline/scan.h"
 #include "client/ctl/offline/stores.h"
+#include "daemon/catalog/parallel_for.h"
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -330,19 +328,17 @@ struct asking {
 	struct reading *r;
 	const struct shard_list *names;
 	struct asked *asked; /* [names] */
-	_Atomic uint64_t next;
-	pthread_mutex_t lock;
-	bool failed;
 };
 
 /* Asks for one object. One that is not there is no fault. */
-static bool ask_one(struct asking *a, uint64_t i, struct fault *fault)
+static bool ask_one(const struct parallel *p, struct fault *fault)
 {
+	struct asking *a = p->context;
 	const struct ctl_listing *l = a->r->l;
-	struct asked *one = &a->asked[i];
+	struct asked *one = &a->asked[p->i];
 	char *key;
 
-	if (asprintf(&key, "%s%s", a->r->prefix, shard_list_name(a->names, i)) < 0)
+	if (asprintf(&key, "%s%s", a->r->prefix, shard_list_name(a->names, p->i)) < 0)
 		return fault_memory(fault);
 	one->there = store_head(l->objects.stores, l->bucket, key, &one->size, one->etag, fault);
 	free(key);
@@ -350,35 +346,14 @@ static bool ask_one(struct asking *a, uint64_t i, struct fault *fault)
 	return one->there || fault->code == FAULT_CHANGED;
 }
 
-static void *ask_some(void *context)
-{
-	struct asking *a = context;
-	struct fault fault;
-	bool fine = true;
-
-	for (uint64_t i; fine && (i = atomic_fetch_add(&a->next, 1)) < a->names->count;)
-		fine = ask_one(a, i, &fault);
-	if (fine)
-		return NULL;
-	pthread_mutex_lock(&a->lock);
-	if (!a->failed)
-		*a->r->fault = fault;
-	a->failed = true;
-	atomic_store(&a->next, a->names->count);
-	pthread_mutex_unlock(&a->lock);
-	return NULL;
-}
-
 static bool ask_all(struct asking *a, const char *url)
 {
-	uint64_t n = a->names->count, threads = n < CTL_GETS ? n : CTL_GETS;
-	bool fine = true;
+	uint64_t n = a->names->count;
+	bool fine;
 
 	ctl_progress_count(&a->r->progress, url, "objects", n);
-	ctl_threads((unsigned)threads, ask_some, a);
+	fine = parallel_for(n, CTL_GETS, ask_one, a, a->r->fault) == n;
 	ctl_progress_end(&a->r->progress);
-	if (a->failed)
-		return false;
 	for (uint64_t i = 0; fine && i < n; i++) {
 		const struct object object = {.size = a->asked[i].size, .etag = a->asked[i].etag};
 
@@ -391,7 +366,7 @@ bool ctl_listing_ask(struct ctl_listing *l, struct stores *stores, const char *u
 	const struct shard_list *names, struct fault *fault)
 {
 	struct reading r = {.l = l, .fault = fault};
-	struct asking a = {.r = &r, .names = names, .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct asking a = {.r = &r, .names = names};
 	const char *name;
 	bool fine = set_root(l, &r, stores, url, &name);
 

@@ -1,7 +1,8 @@
 #include "client/ctl/offline/pack_fit.h"
 
-#include "client/ctl/offline/scan.h"
+#include "client/ctl/common/progress.h"
 #include "client/ctl/offline/stores.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/bounds.h"
 
 #include <assert.h>
@@ -28,10 +29,8 @@ struct load {
 	struct pack_in *in;
 	const struct pack_how *how;
 	uint64_t begin, tokens, pieces;
-	struct ends *ends; /* [pieces] */
-	pthread_mutex_t lock;
-	uint64_t next, faulty; /* the first piece that failed; UINT64_MAX: none */
-	struct fault *fault;   /* of that piece */
+	struct ends *ends;		     /* [pieces] */
+	uint32_t *scratch[PARALLEL_THREADS]; /* [2 * LOAD_TOKENS] */
 };
 
 static void *token_at(const struct pack_fit *f, uint64_t i)
@@ -45,17 +44,21 @@ static uint32_t value_at(const struct pack_fit *f, uint64_t i)
 				   : ((const uint32_t *)f->tokens)[i];
 }
 
-static bool load_piece(
-	struct load *l, uint64_t piece, void *scratch, uint32_t *at, struct fault *fault)
+static bool load_piece(const struct parallel *p, struct fault *fault)
 {
-	uint64_t from = piece * LOAD_TOKENS, left = l->tokens - from;
+	struct load *l = p->context;
+	uint64_t from = p->i * LOAD_TOKENS, left = l->tokens - from;
 	uint64_t n = left < LOAD_TOKENS ? left : LOAD_TOKENS;
-	uint32_t width = l->fit->token_bytes;
-	struct ends *e = &l->ends[piece];
+	uint32_t width = l->fit->token_bytes, **scratch = &l->scratch[p->thread];
+	struct ends *e = &l->ends[p->i];
 	void *to = token_at(l->fit, from);
 
+	if (!*scratch && !(*scratch = malloc(2 * LOAD_TOKENS * sizeof(**scratch))))
+		return fault_memory(fault);
+	uint32_t *at = *scratch + LOAD_TOKENS;
+
 	if (!pack_in_read(l->in, l->begin + from, n, to, width,
-		    width == 2 ? UINT16_MAX : UINT32_MAX, scratch, fault))
+		    width == 2 ? UINT16_MAX : UINT32_MAX, *scratch, fault))
 		return false;
 	e->count = pack_in_documents(l->in, l->begin + from, n, to, width, at, fault);
 	if (e->count < 0)
@@ -66,32 +69,6 @@ static bool load_piece(
 	memcpy(e->at, at, (size_t)e->count * sizeof(*at));
 	ctl_progress_add(l->how->progress, n * width);
 	return true;
-}
-
-static void *load_some(void *context)
-{
-	struct load *l = context;
-	void *scratch = malloc(LOAD_TOKENS * sizeof(uint32_t));
-	uint32_t *at = malloc(LOAD_TOKENS * sizeof(*at));
-	struct fault fault;
-
-	pthread_mutex_lock(&l->lock);
-	while (l->next < l->pieces && l->faulty == UINT64_MAX) {
-		uint64_t piece = l->next++;
-
-		pthread_mutex_unlock(&l->lock);
-		bool fine = scratch && at ? load_piece(l, piece, scratch, at, &fault)
-					  : fault_memory(&fault);
-		pthread_mutex_lock(&l->lock);
-		if (!fine && piece < l->faulty) {
-			l->faulty = piece;
-			*l->fault = fault;
-		}
-	}
-	pthread_mutex_unlock(&l->lock);
-	free(scratch);
-	free(at);
-	return NULL;
 }
 
 /* Joins the ends of all pieces. NULL: out of memory. */
@@ -166,11 +143,8 @@ bool pack_fit_begin(struct pack_fit *f, struct pack_in *in, const struct pack_ho
 		.how = how,
 		.begin = begin,
 		.tokens = end - begin,
-		.pieces = (end - begin + LOAD_TOKENS - 1) / LOAD_TOKENS,
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.faulty = UINT64_MAX,
-		.fault = fault};
-	unsigned threads = in->stores ? CTL_GETS : ctl_processors();
+		.pieces = (end - begin + LOAD_TOKENS - 1) / LOAD_TOKENS};
+	unsigned threads = in->stores ? CTL_GETS : parallel_processors();
 
 	assert(l.tokens > 0 && l.tokens <= PACK_FIT_MOST);
 	*f = (struct pack_fit){.row_tokens = how->row_tokens, .token_bytes = how->token_bytes};
@@ -180,10 +154,11 @@ bool pack_fit_begin(struct pack_fit *f, struct pack_in *in, const struct pack_ho
 		free(l.ends);
 		return fault_memory(fault);
 	}
-	ctl_threads(l.pieces < threads ? (unsigned)l.pieces : threads, load_some, &l);
-	bool fine =
-		l.faulty == UINT64_MAX && pack_in_same(in, begin, end, fault) && pack(&l, fault);
+	bool fine = parallel_for(l.pieces, threads, load_piece, &l, fault) == l.pieces;
 
+	for (unsigned i = 0; i < PARALLEL_THREADS; i++)
+		free(l.scratch[i]);
+	fine = fine && pack_in_same(in, begin, end, fault) && pack(&l, fault);
 	for (uint64_t p = 0; p < l.pieces; p++)
 		free(l.ends[p].at);
 	free(l.ends);

@@ -5,8 +5,8 @@
 #include "client/ctl/offline/pack_in.h"
 
 #include "client/ctl/common/progress.h"
-#include "client/ctl/offline/scan.h"
 #include "client/ctl/offline/stores.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/mask.h"
@@ -126,37 +126,22 @@ struct finding {
 	struct pack_in *in;
 	const struct pack_place *place;
 	struct found *found; /* [files] */
-	_Atomic uint64_t next;
-	pthread_mutex_t lock;
-	uint64_t failed; /* the first one that failed; UINT64_MAX: none */
-	struct fault *fault;
 	struct ctl_progress progress;
 };
 
-static void *find_some(void *context)
+static bool find_each(const struct parallel *p, struct fault *fault)
 {
-	struct finding *f = context;
+	struct finding *f = p->context;
 	const struct ctl_listing *l = &f->place->listing;
 	char path[PATH_MAX];
-	struct fault fault;
 
-	for (uint64_t i; (i = atomic_fetch_add(&f->next, 1)) < l->files;) {
-		if (!shard_list_path(&l->list, l->file + i, path, sizeof(path)))
-			fault_errno(&fault, ENAMETOOLONG, "", "%s: %s",
-				shard_list_name(&l->list, l->file + i), strerror(ENAMETOOLONG));
-		else if (find_source(f->in, f->place, path, &f->found[i], &fault)) {
-			ctl_progress_add(&f->progress, 1);
-			continue;
-		}
-		pthread_mutex_lock(&f->lock);
-		if (i < f->failed) {
-			f->failed = i;
-			*f->fault = fault;
-		}
-		pthread_mutex_unlock(&f->lock);
-		atomic_store(&f->next, l->files);
-	}
-	return NULL;
+	if (!shard_list_path(&l->list, l->file + p->i, path, sizeof(path)))
+		return fault_errno(fault, ENAMETOOLONG, "", "%s: %s",
+			shard_list_name(&l->list, l->file + p->i), strerror(ENAMETOOLONG));
+	if (!find_source(f->in, f->place, path, &f->found[p->i], fault))
+		return false;
+	ctl_progress_add(&f->progress, 1);
+	return true;
 }
 
 static bool add_objects(struct pack_in *in, const char *url, struct fault *fault)
@@ -170,20 +155,14 @@ static bool add_objects(struct pack_in *in, const char *url, struct fault *fault
 	in->place[in->places++] = place;
 
 	uint64_t n = place->listing.files;
-	struct finding f = {.in = in,
-		.place = place,
-		.found = calloc(n, sizeof(*f.found)),
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.failed = UINT64_MAX,
-		.fault = fault};
+	struct finding f = {.in = in, .place = place, .found = calloc(n, sizeof(*f.found))};
 	bool fine;
 
 	if (!f.found)
 		return fault_memory(fault);
 	ctl_progress_count(&f.progress, url, "shards", n);
-	ctl_threads(n < CTL_GETS ? (unsigned)n : CTL_GETS, find_some, &f);
+	fine = parallel_for(n, CTL_GETS, find_each, &f, fault) == n;
 	ctl_progress_end(&f.progress);
-	fine = f.failed == UINT64_MAX;
 	for (uint64_t i = 0; i < n; i++)
 		if (fine)
 			fine = keep_source(in, &f.found[i], fault);

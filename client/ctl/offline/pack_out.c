@@ -10,6 +10,7 @@
 #include "client/ctl/offline/pack_zstd.h"
 #include "client/ctl/offline/scan.h"
 #include "client/ctl/offline/stores.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/bytes.h"
 
 #include <errno.h>
@@ -27,6 +28,13 @@ enum {
 	STORE_BYTES = 512 << 20 /* at most, of threads that wait for a store */
 };
 
+/* Memory of one thread. */
+struct worker {
+	void *tokens, *scratch;
+	struct pack_compressor compressor; /* zstd */
+	uint32_t *ends;			   /* Megatron */
+};
+
 struct out {
 	struct pack_in *in;
 	const struct pack_how *how;
@@ -37,128 +45,23 @@ struct out {
 	int fd;
 	bool locked; /* another process is writing it */
 
-	pthread_mutex_t lock; /* protects the members below */
-	pthread_cond_t turns;
-	uint64_t next, turn; /* the next piece to take, to place */
-	uint64_t at;	     /* bytes placed */
+	/* Each piece changes these in its turn. */
+	uint64_t at; /* bytes placed */
 	uint64_t digest;
-	uint64_t faulty;     /* the first piece that failed; UINT64_MAX: none */
-	struct fault *fault; /* of that piece */
-
 	struct pack_frames frames;	 /* zstd */
 	struct pack_sequences sequences; /* Megatron */
 	struct pack_fit fit;		 /* --fit; then @range is of its rows */
-};
-
-/* Memory of one thread. */
-struct worker {
-	struct out *o;
-	void *tokens, *scratch;
-	struct pack_compressor compressor; /* zstd */
-	uint32_t *ends;			   /* Megatron */
+	struct worker worker[PARALLEL_THREADS];
 };
 
 /* ---- pieces ---- */
 
-/* Keeps the fault of the first piece that failed. */
-static void note_fault(struct out *o, uint64_t piece, const struct fault *fault)
-{
-	pthread_mutex_lock(&o->lock);
-	if (piece < o->faulty) {
-		o->faulty = piece;
-		*o->fault = *fault;
-	}
-	pthread_cond_broadcast(&o->turns);
-	pthread_mutex_unlock(&o->lock);
-}
-
-static bool take_piece(struct out *o, uint64_t *piece)
-{
-	pthread_mutex_lock(&o->lock);
-	bool more = o->next < o->pieces && o->faulty == UINT64_MAX;
-
-	*piece = more ? o->next++ : 0;
-	pthread_mutex_unlock(&o->lock);
-	return more;
-}
-
-/* Waits until all pieces before @piece have their offsets. False: one of them failed. */
-static bool await_turn(struct out *o, uint64_t piece)
-{
-	while (o->turn < piece && o->faulty > piece)
-		pthread_cond_wait(&o->turns, &o->lock);
-	return o->faulty > piece;
-}
-
-/* Sets *@at to the offset of the piece in the file. False: it, or one before it, failed, and the
- * fault is noted. */
-static bool place_piece(struct worker *w, uint64_t piece, size_t bytes, uint64_t frames,
-	int64_t documents, uint64_t n, uint64_t digest, uint64_t *at)
-{
-	struct out *o = w->o;
-
-	pthread_mutex_lock(&o->lock);
-	bool fine = await_turn(o, piece);
-
-	if (fine) {
-		*at = o->at;
-		o->at += bytes;
-		o->digest += digest;
-		if ((frames > 0 && !pack_frames_add(
-					   &o->frames, w->compressor.entries, frames, o->fault)) ||
-			(o->sequences.lengths && !pack_sequences_add(&o->sequences, w->ends,
-							 documents, n, o->fault))) {
-			o->faulty = piece;
-			fine = false;
-		}
-		o->turn++;
-	}
-	pthread_cond_broadcast(&o->turns);
-	pthread_mutex_unlock(&o->lock);
-	return fine;
-}
-
-static bool pack_piece(struct worker *w, uint64_t piece, struct fault *fault)
-{
-	struct out *o = w->o;
-	uint32_t width = o->how->token_bytes;
-	uint64_t token = o->range.begin + piece * o->piece_tokens, frames = 0, at;
-	uint64_t n =
-		o->range.end - token < o->piece_tokens ? o->range.end - token : o->piece_tokens;
-	uint64_t most = width == 2 ? UINT16_MAX : w->ends ? INT32_MAX : UINT32_MAX;
-	size_t bytes = n * width;
-	int64_t documents = 0;
-
-	if (o->how->row_tokens)
-		pack_fit_read(&o->fit, token, n, w->tokens);
-	else if (!pack_in_read(o->in, token, n, w->tokens, width, most, w->scratch, fault))
-		return false;
-	if (w->ends) {
-		documents = pack_in_documents(o->in, token, n, w->tokens, width, w->ends, fault);
-		if (documents < 0)
-			return false;
-	}
-	if (w->compressor.zstd &&
-		!pack_compress(&w->compressor, o->how, w->tokens, bytes, &bytes, &frames, fault))
-		return fault_prefix(fault, "%s: ", o->part);
-	uint64_t digest = ctl_digest_piece(w->tokens, n, width, piece);
-
-	if (!place_piece(w, piece, bytes, frames, documents, n, digest, &at))
-		return true; /* the fault is noted already */
-	if (!pack_write(o->fd, w->compressor.zstd ? w->compressor.packed : w->tokens, bytes, at))
-		return pack_fail(fault, o->part, errno);
-	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
-	(void)sync_file_range(o->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
-	if (!o->how->row_tokens) /* otherwise it was added when it was read */
-		ctl_progress_add(o->how->progress, n * width);
-	return true;
-}
-
-static bool worker_begin(struct worker *w, struct out *o)
+static bool worker_begin(struct worker *w, const struct out *o)
 {
 	uint64_t n = o->piece_tokens, bytes = n * o->how->token_bytes;
 
-	*w = (struct worker){.o = o, .tokens = malloc(bytes), .scratch = malloc(4 * n)};
+	w->tokens = malloc(bytes);
+	w->scratch = malloc(4 * n);
 	if (o->how->format == PACK_MEGATRON)
 		w->ends = malloc(4 * n);
 	return w->tokens && w->scratch && (w->ends || o->how->format != PACK_MEGATRON) &&
@@ -174,34 +77,66 @@ static void worker_end(struct worker *w)
 	free(w->ends);
 }
 
-static void *work(void *context)
+static bool pack_piece(const struct parallel *p, struct fault *fault)
 {
-	struct out *o = context;
-	struct fault fault;
-	struct worker w;
-	uint64_t piece;
+	struct out *o = p->context;
+	struct worker *w = &o->worker[p->thread];
+	uint32_t width = o->how->token_bytes;
+	uint64_t token = o->range.begin + p->i * o->piece_tokens, frames = 0, at;
+	uint64_t n =
+		o->range.end - token < o->piece_tokens ? o->range.end - token : o->piece_tokens;
+	uint64_t most = width == 2 ? UINT16_MAX : w->ends ? INT32_MAX : UINT32_MAX;
+	size_t bytes = n * width;
+	int64_t documents = 0;
 
-	if (!worker_begin(&w, o)) {
-		fault_memory(&fault);
-		note_fault(o, 0, &fault);
-	} else {
-		while (take_piece(o, &piece))
-			if (!pack_piece(&w, piece, &fault))
-				note_fault(o, piece, &fault);
+	if (!w->tokens && !worker_begin(w, o))
+		return fault_memory(fault);
+	if (o->how->row_tokens)
+		pack_fit_read(&o->fit, token, n, w->tokens);
+	else if (!pack_in_read(o->in, token, n, w->tokens, width, most, w->scratch, fault))
+		return false;
+	if (w->ends) {
+		documents = pack_in_documents(o->in, token, n, w->tokens, width, w->ends, fault);
+		if (documents < 0)
+			return false;
 	}
-	worker_end(&w);
-	return NULL;
+	if (w->compressor.zstd &&
+		!pack_compress(&w->compressor, o->how, w->tokens, bytes, &bytes, &frames, fault))
+		return fault_prefix(fault, "%s: ", o->part);
+	uint64_t digest = ctl_digest_piece(w->tokens, n, width, p->i);
+
+	if (!parallel_turn(p))
+		return true;
+	at = o->at;
+	o->at += bytes;
+	o->digest += digest;
+	if (frames > 0 && !pack_frames_add(&o->frames, w->compressor.entries, frames, fault))
+		return false;
+	if (o->sequences.lengths &&
+		!pack_sequences_add(&o->sequences, w->ends, documents, n, fault))
+		return false;
+	parallel_pass(p);
+	if (!pack_write(o->fd, w->compressor.zstd ? w->compressor.packed : w->tokens, bytes, at))
+		return pack_fail(fault, o->part, errno);
+	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
+	(void)sync_file_range(o->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+	if (!o->how->row_tokens) /* otherwise it was added when it was read */
+		ctl_progress_add(o->how->progress, n * width);
+	return true;
 }
 
-static bool write_pieces(struct out *o)
+static bool write_pieces(struct out *o, struct fault *fault)
 {
-	unsigned threads = ctl_processors() + SPARE_THREADS;
+	unsigned threads = parallel_processors() + SPARE_THREADS;
 	uint64_t each = o->piece_tokens * (o->how->token_bytes + sizeof(uint32_t));
 
 	if (o->in->stores && threads < STORE_BYTES / each)
 		threads = STORE_BYTES / each < CTL_GETS ? (unsigned)(STORE_BYTES / each) : CTL_GETS;
-	ctl_threads(o->pieces < threads ? (unsigned)o->pieces : threads, work, o);
-	return o->faulty == UINT64_MAX;
+	bool fine = parallel_for(o->pieces, threads, pack_piece, o, fault) == o->pieces;
+
+	for (unsigned i = 0; i < PARALLEL_THREADS; i++)
+		worker_end(&o->worker[i]);
+	return fine;
 }
 
 /* ---- reading back ---- */
@@ -319,18 +254,10 @@ static void end(struct out *o)
 bool pack_out(struct pack_in *in, const struct pack_how *how, struct pack_range range,
 	const char *part, struct pack_result *result, struct fault *fault)
 {
-	struct out o = {.in = in,
-		.how = how,
-		.range = range,
-		.part = part,
-		.fd = -1,
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.turns = PTHREAD_COND_INITIALIZER,
-		.faulty = UINT64_MAX,
-		.fault = fault};
+	struct out o = {.in = in, .how = how, .range = range, .part = part, .fd = -1};
 
 	pack_side_path(how, part, o.side);
-	bool fine = begin(&o, fault) && prepare(&o, fault) && write_pieces(&o) &&
+	bool fine = begin(&o, fault) && prepare(&o, fault) && write_pieces(&o, fault) &&
 		    finish(&o, result, fault);
 
 	end(&o);

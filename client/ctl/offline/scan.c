@@ -3,42 +3,15 @@
  */
 #include "client/ctl/offline/scan.h"
 
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/tokens.h"
 
 #define XXH_INLINE_ALL
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 enum { BLOCK_TOKENS = 1 << 16 };
-
-unsigned ctl_processors(void)
-{
-	cpu_set_t set;
-	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-
-	return n < 1 ? 1 : n < CTL_THREADS ? (unsigned)n : CTL_THREADS;
-}
-
-void ctl_threads(unsigned n, void *(*work)(void *context), void *context)
-{
-	pthread_t thread[CTL_THREADS];
-	sigset_t all, before;
-	unsigned threads = 0;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals go to the first thread */
-	while (threads + 1 < n && threads < CTL_THREADS &&
-		pthread_create(&thread[threads], NULL, work, context) == 0)
-		threads++;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	work(context);
-	while (threads > 0)
-		pthread_join(thread[--threads], NULL);
-}
 
 /* ---- digests ---- */
 
@@ -74,18 +47,16 @@ uint64_t ctl_digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, 
 
 /* ---- reading all of them ---- */
 
-struct scanning {
-	struct ctl_scan *scan;
-	uint64_t pieces;
-	_Atomic uint64_t next;
-	pthread_mutex_t lock;
-	bool starved;
-};
-
 /* The result of one thread so far. */
 struct seen {
 	uint64_t digest, most, masked, beyond, beyond_value, failures, failed_token;
 	struct fault failed;
+	void *block;
+};
+
+struct scanning {
+	struct ctl_scan *scan;
+	struct seen *seen; /* [PARALLEL_THREADS] */
 };
 
 static void look(const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens,
@@ -132,8 +103,9 @@ static uint64_t block_tokens(const struct ctl_scan *scan)
 	return scan->whole ? scan->piece_tokens : BLOCK_TOKENS;
 }
 
-static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t piece, void *block)
+static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t piece)
 {
+	void *block = seen->block;
 	const struct shard_facts *facts = &scan->shard->facts;
 	uint64_t token = piece * scan->piece_tokens, end = facts->tokens;
 	XXH3_state_t state;
@@ -180,32 +152,38 @@ static void join(struct ctl_scan *scan, const struct seen *seen)
 	scan->failures += seen->failures;
 }
 
-static void *scan_pieces(void *context)
+static bool scan_each(const struct parallel *p, struct fault *fault)
 {
-	struct scanning *s = context;
-	struct seen seen = {.beyond = SHARD_UNKNOWN};
-	void *block = malloc(block_tokens(s->scan) * sizeof(uint32_t));
+	const struct scanning *s = p->context;
+	struct seen *seen = &s->seen[p->thread];
 
-	for (uint64_t piece; block && (piece = atomic_fetch_add(&s->next, 1)) < s->pieces;)
-		scan_piece(s->scan, &seen, piece, block);
-	free(block);
-	pthread_mutex_lock(&s->lock);
-	s->starved |= !block;
-	join(s->scan, &seen);
-	pthread_mutex_unlock(&s->lock);
-	return NULL;
+	if (!seen->block) {
+		seen->beyond = SHARD_UNKNOWN;
+		seen->block = malloc(block_tokens(s->scan) * sizeof(uint32_t));
+	}
+	if (!seen->block)
+		return fault_memory(fault);
+	scan_piece(s->scan, seen, p->i);
+	return true;
 }
 
 bool ctl_scan(struct ctl_scan *scan)
 {
 	uint64_t tokens = scan->shard->facts.tokens;
-	struct scanning s = {.scan = scan, .lock = PTHREAD_MUTEX_INITIALIZER};
-	unsigned threads = scan->threads ? scan->threads : ctl_processors();
+	uint64_t pieces = tokens / scan->piece_tokens + (tokens % scan->piece_tokens > 0);
+	struct scanning s = {scan, calloc(PARALLEL_THREADS, sizeof(*s.seen))};
+	struct fault fault;
 
-	s.pieces = tokens / scan->piece_tokens + (tokens % scan->piece_tokens > 0);
 	scan->beyond = SHARD_UNKNOWN;
-	if (s.pieces < threads)
-		threads = (unsigned)s.pieces;
-	ctl_threads(threads, scan_pieces, &s);
-	return !s.starved;
+	bool fine = s.seen &&
+		    parallel_for(pieces, scan->threads ? scan->threads : parallel_processors(),
+			    scan_each, &s, &fault) == pieces;
+
+	for (unsigned i = 0; s.seen && i < PARALLEL_THREADS; i++) {
+		if (s.seen[i].block)
+			join(scan, &s.seen[i]);
+		free(s.seen[i].block);
+	}
+	free(s.seen);
+	return fine;
 }

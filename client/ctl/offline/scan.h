@@ -7,16 +7,7 @@
 #include "client/ctl/common/progress.h"
 #include "daemon/shard/shard.h"
 
-enum {
-	CTL_THREADS = 64,	     /* at most */
-	CTL_DIGEST_TOKENS = 1 << 20, /* per piece of the digest */
-};
-
-/* The number of processors that this process may use, at most CTL_THREADS. */
-unsigned ctl_processors(void);
-/* Calls @work(context) in @n threads at once, this one among them, and waits for all. Uses fewer if
- * no more can be created. */
-void ctl_threads(unsigned n, void *(*work)(void *context), void *context);
+enum { CTL_DIGEST_TOKENS = 1 << 20 }; /* per piece of the digest */
 
 /*
  * The digest of one piece. A shard's digest depends only on the tokens' values, not on format or

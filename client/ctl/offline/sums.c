@@ -2,14 +2,12 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/file.h"
-#include "client/ctl/offline/scan.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/store/sums.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,11 +99,8 @@ bool ctl_sums_end(struct ctl_sums *s, bool keep)
 struct reading {
 	const struct ctl_sums_source *source;
 	uint32_t piece;
-	uint64_t *sum, pieces;
-	_Atomic uint64_t next;
-	pthread_mutex_t lock;
-	struct fault *fault;
-	bool failed;
+	uint64_t *sum;
+	void *bytes[PARALLEL_THREADS];
 };
 
 static bool read_bytes(
@@ -124,52 +119,40 @@ static bool read_bytes(
 	return true;
 }
 
-static void *read_pieces(void *context)
+static bool read_piece(const struct parallel *p, struct fault *fault)
 {
-	struct reading *r = context;
+	struct reading *r = p->context;
 	const struct ctl_sums_source *s = r->source;
-	void *bytes = malloc(r->piece);
-	struct fault fault;
-	bool fine = bytes || fault_memory(&fault);
+	void **bytes = &r->bytes[p->thread];
+	uint64_t at = p->i * r->piece, left = s->size - at;
+	size_t n = left < r->piece ? (size_t)left : r->piece;
 
-	for (uint64_t p; fine && (p = atomic_fetch_add(&r->next, 1)) < r->pieces;) {
-		uint64_t at = p * r->piece, left = s->size - at;
-		size_t n = left < r->piece ? (size_t)left : r->piece;
-
-		fine = read_bytes(s, at, bytes, n, &fault);
-		if (fine)
-			r->sum[p] = sums_piece(bytes, n);
-		if (s->progress)
-			ctl_progress_add(s->progress, n);
-	}
-	free(bytes);
-	if (fine)
-		return NULL;
-	pthread_mutex_lock(&r->lock);
-	if (!r->failed)
-		*r->fault = fault;
-	r->failed = true;
-	atomic_store(&r->next, r->pieces);
-	pthread_mutex_unlock(&r->lock);
-	return NULL;
+	if (!*bytes && !(*bytes = malloc(r->piece)))
+		return fault_memory(fault);
+	if (!read_bytes(s, at, *bytes, n, fault))
+		return false;
+	r->sum[p->i] = sums_piece(*bytes, n);
+	if (s->progress)
+		ctl_progress_add(s->progress, n);
+	return true;
 }
 
 uint64_t *ctl_sums_read(const struct ctl_sums_source *source, uint32_t piece, struct fault *fault)
 {
-	struct reading r = {.source = source,
-		.piece = piece,
-		.pieces = sums_pieces(source->size, piece),
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.fault = fault};
-	uint64_t threads = source->threads ? source->threads : 1;
+	struct reading r = {.source = source, .piece = piece};
+	uint64_t pieces = sums_pieces(source->size, piece);
+	unsigned threads = source->threads ? source->threads : 1;
 
-	r.sum = calloc(r.pieces + 1, sizeof(*r.sum));
+	r.sum = calloc(pieces + 1, sizeof(*r.sum));
 	if (!r.sum) {
 		fault_memory(fault);
 		return NULL;
 	}
-	ctl_threads((unsigned)(r.pieces < threads ? r.pieces : threads), read_pieces, &r);
-	if (!r.failed)
+	bool fine = parallel_for(pieces, threads, read_piece, &r, fault) == pieces;
+
+	for (unsigned i = 0; i < PARALLEL_THREADS; i++)
+		free(r.bytes[i]);
+	if (fine)
 		return r.sum;
 	free(r.sum);
 	return NULL;

@@ -4,9 +4,9 @@
  */
 #include "client/ctl/offline/windows.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/offline/scan.h"
 #include "client/ctl/offline/stores.h"
 #include "daemon/catalog/dataset_shard.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/frames.h"
 
 #include <errno.h>
@@ -14,7 +14,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,52 +171,26 @@ struct block {
 	struct ctl_windows *reader;
 	const struct ctl_window *window;
 	char *tokens;
-	uint64_t n;
-	_Atomic uint64_t next;
-	pthread_mutex_t lock;
-	uint64_t failed; /* the first window that could not be read; n: none */
-	struct fault fault;
 };
 
-static void *read_some(void *context)
+static bool read_each(const struct parallel *p, struct fault *fault)
 {
-	struct block *b = context;
-	struct fault fault;
+	struct block *b = p->context;
 
-	for (uint64_t i; (i = atomic_fetch_add(&b->next, 1)) < b->n;) {
-		void *to = b->tokens + i * b->reader->window_bytes;
-
-		if (read_window(b->reader, &b->window[i], to, &fault))
-			continue;
-		pthread_mutex_lock(&b->lock);
-		if (i < b->failed) {
-			b->failed = i;
-			b->fault = fault;
-		}
-		pthread_mutex_unlock(&b->lock);
-		break;
-	}
-	return NULL;
+	return read_window(
+		b->reader, &b->window[p->i], b->tokens + p->i * b->reader->window_bytes, fault);
 }
 
 uint64_t ctl_windows_read(
 	struct ctl_windows *reader, const struct ctl_window *window, uint64_t n, void *tokens)
 {
-	struct block b = {.reader = reader,
-		.window = window,
-		.tokens = tokens,
-		.n = n,
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.failed = n};
-	uint64_t threads = reader->stores ? CTL_GETS : 1;
+	struct block b = {reader, window, tokens};
+	struct fault fault;
+	uint64_t good = parallel_for(n, reader->stores ? CTL_GETS : 1, read_each, &b, &fault);
 
-	if (n > 1 && threads > 1)
-		ctl_threads((unsigned)(n < threads ? n : threads), read_some, &b);
-	else
-		read_some(&b);
-	if (b.failed < n)
-		ctl_fail("%s", b.fault.text);
-	return b.failed;
+	if (good < n)
+		ctl_fail("%s", fault.text);
+	return good;
 }
 
 void ctl_windows_close(struct ctl_windows *reader)
