@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -294,6 +296,36 @@ void link_wake(int fd)
 	ssize_t ignored = send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 	(void)ignored;
+}
+
+/* ---- programs ---- */
+
+extern char **environ;
+
+int process_start(pid_t *pid, char *const argv[], int fd)
+{
+	posix_spawn_file_actions_t files;
+	posix_spawnattr_t attributes;
+	sigset_t none, all;
+	int error;
+
+	posix_spawn_file_actions_init(&files);
+	posix_spawnattr_init(&attributes);
+	sigemptyset(&none);
+	sigfillset(&all);
+	posix_spawnattr_setsigmask(&attributes, &none);
+	posix_spawnattr_setsigdefault(&attributes, &all);
+	posix_spawnattr_setflags(
+		&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	if (!(error = posix_spawn_file_actions_adddup2(&files, fd, 1)) &&
+		!(error = posix_spawn_file_actions_adddup2(&files, 1, 2)) &&
+		!(error = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0)))
+		error = posix_spawn(pid, argv[0], &files, &attributes, argv, environ);
+	posix_spawn_file_actions_destroy(&files);
+	posix_spawnattr_destroy(&attributes);
+	if (error)
+		*pid = 0;
+	return error;
 }
 
 /* ---- places ---- */

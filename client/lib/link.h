@@ -8,6 +8,8 @@
 #include "proto/place.h"
 #include "proto/wire.h"
 
+#include <sys/types.h>
+
 enum link_event {
 	LINK_NOTHING, /* no packet is waiting */
 	LINK_WAKE,    /* a wake-up byte */
@@ -43,6 +45,9 @@ const char *link_why(const char *path, int error, char text[LINK_WHY_BYTES]);
  * sessions belong to one process. PIDs cannot: client and daemon may be in different PID
  * namespaces. 0: no random bytes were available. */
 uint64_t process_number(void);
+/* Starts @argv with its output to @fd, in a session that no Ctrl-C reaches, with no signal blocked
+ * or ignored. Returns an errno; then *@pid is 0. */
+int process_start(pid_t *pid, char *const argv[], int fd);
 /* Receives the next packet, after closing the former one's descriptors that were not kept. */
 enum link_event link_receive(int fd, struct packet *packet);
 /* Closes the descriptors that were not kept. */

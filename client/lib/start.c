@@ -16,7 +16,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,34 +91,6 @@ int tokend_program(const char *name, char *path, size_t capacity)
 
 /* ---- the daemon of a config ---- */
 
-extern char **environ;
-
-/* Starts @argv with its output to @fd, in a session that no Ctrl-C reaches, with no signal blocked
- * or ignored. Returns an errno. */
-static int spawn(pid_t *pid, char *const argv[], int fd)
-{
-	posix_spawn_file_actions_t files;
-	posix_spawnattr_t attributes;
-	sigset_t none, all;
-	int error;
-
-	posix_spawn_file_actions_init(&files);
-	posix_spawnattr_init(&attributes);
-	sigemptyset(&none);
-	sigfillset(&all);
-	posix_spawnattr_setsigmask(&attributes, &none);
-	posix_spawnattr_setsigdefault(&attributes, &all);
-	posix_spawnattr_setflags(
-		&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	if (!(error = posix_spawn_file_actions_adddup2(&files, fd, 1)) &&
-		!(error = posix_spawn_file_actions_adddup2(&files, 1, 2)) &&
-		!(error = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0)))
-		error = posix_spawn(pid, argv[0], &files, &attributes, argv, environ);
-	posix_spawn_file_actions_destroy(&files);
-	posix_spawnattr_destroy(&attributes);
-	return error;
-}
-
 static int cannot_run(struct tokend *t, const char *program, int error)
 {
 	bool full = error == EMFILE || error == ENFILE || error == ENOMEM;
@@ -145,10 +116,9 @@ int start_begin(struct tokend *t)
 			"TOKEND_BIN to the directory of its programs");
 	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
 		return cannot_run(t, program, errno);
-	error = spawn(&s->pid, argv, ends[1]);
+	error = process_start(&s->pid, argv, ends[1]);
 	close(ends[1]);
 	if (error) {
-		s->pid = 0;
 		close(ends[0]);
 		return cannot_run(t, program, error);
 	}

@@ -83,6 +83,8 @@ def test_each_place_is_named_with_its_reason(scene):
         ({"TOKEND_SOCKET": "/nowhere/x"}, ["/nowhere/x, from $TOKEND_SOCKET (No such file"]),
     ):
         said = [scene.ctl("status", code=1, **more)]
+        said.append(scene.ctl("drain", "train", "--run", "x", code=1, **more))
+        assert "for run x of stream train" in said[1]
         for command in [BIN / "example-trainer", "train"], [sys.executable, "-c", REFUSED]:
             code, _, err = scene.run(*command, **more)
             said.append(err.splitlines()[-1])
@@ -139,9 +141,13 @@ def test_status_lists_all_daemons_and_requests_choose_by_run(scene):
 
     # A request needs to know which.
     mix = ["mix", "train", "web=1", "--json"]
+    serving = (
+        f"--socket {sockets[config]} (serves {config}: run {run} of stream train)"
+        for config, run in zip(configs, ("pretrain", "decay"), strict=True)
+    )
     for more, words in (
         ((), (f"--socket {path}" for path in sockets.values())),
-        (("--run", "pre"), ("none of the 2 daemons", *sockets.values())),
+        (("--run", "pre"), ("none of the 2 daemons", "of run pre of stream train", *serving)),
     ):
         assert has(scene.ctl(*mix, *more, code=1), *words)
     assert lines(scene.ctl(*mix, "--run", "pretrain"))[-1]["run"] == "pretrain"

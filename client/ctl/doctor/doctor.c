@@ -2,7 +2,6 @@
 
 #include "client/ctl/common/error.h"
 #include "client/ctl/doctor/report.h"
-#include "client/ctl/online/socket.h"
 #include "client/ctl/online/talk.h"
 #include "client/lib/link.h"
 #include "proto/phrases.h"
@@ -60,20 +59,6 @@ static void measure(struct doctor *d, struct ctl_link *link)
 	d->measured = true;
 }
 
-/* Whether something is at one of the places where a daemon of @file may listen. */
-static bool may_listen(const struct config *config)
-{
-	struct ctl_candidates *c = calloc(1, sizeof(*c));
-	bool found = !c;
-
-	if (c)
-		ctl_candidates(c, config);
-	for (unsigned i = 0; c && i < c->n; i++)
-		found |= access(c->place[i].path, F_OK) == 0 || errno != ENOENT;
-	free(c);
-	return found;
-}
-
 /* Returns the daemon's config if none was given. */
 static struct config *look_at_daemon(struct doctor *d, const char *socket, const char *file)
 {
@@ -86,7 +71,7 @@ static struct config *look_at_daemon(struct doctor *d, const char *socket, const
 
 	ctl_keep_errors(why, sizeof(why));
 	if (!link || !ctl_connect(link, socket, file)) {
-		if (link && !socket && !may_listen(d->config))
+		if (link && !socket && link->absent)
 			doctor_skip(d, "daemon", "none runs yet");
 		else
 			doctor_fix(d, "daemon",

@@ -7,7 +7,7 @@
 #include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/commands.h"
-#include "client/ctl/online/socket.h"
+#include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
 
 #include <errno.h>
@@ -208,14 +208,14 @@ static int cat(const struct ctl_arguments *a)
 
 	if (status != CTL_OK)
 		return status;
-	char *socket = ctl_socket(ctl_text(a, SOCKET), ctl_text(a, CONFIG));
+	const struct ctl_wanted wanted = {
+		.socket = ctl_text(a, SOCKET), .config = ctl_text(a, CONFIG)};
+	struct ctl_link link = {0};
 
-	if (!socket)
+	if (!ctl_choose(&link, &wanted))
 		return CTL_FAILED;
-	c.options.socket = socket;
-	status = attach(&c, a);
-	free(socket);
-	return status;
+	c.options.socket = link.socket;
+	return attach(&c, a);
 }
 
 const struct ctl_command ctl_cat = {

@@ -9,7 +9,6 @@
 #include "client/ctl/common/clock.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/commands.h"
-#include "client/ctl/online/run.h"
 #include "client/ctl/online/talk.h"
 #include "daemon/config/config.h"
 #include "proto/phrases.h"
@@ -218,8 +217,8 @@ static int await(struct request *r)
 	snprintf(late, sizeof(late), "timeout after %" PRIu64 " s", r->timeout_s);
 	while (r->waiting > 0) {
 		uint64_t now = ctl_clock_ms();
-		enum ctl_heard heard =
-			ctl_hear(&r->link, now < until ? (int)(until - now) : 0, r->signals);
+		enum ctl_heard heard = ctl_hear(&r->link, now < until ? (int)(until - now) : 0,
+			(struct pollfd){r->signals, POLLIN, 0});
 
 		switch (heard) {
 		case CTL_MESSAGE:
@@ -274,7 +273,7 @@ static int request(struct request *r, const char *socket, const char *config)
 
 	if (status != CTL_OK)
 		return status;
-	if (!ctl_connect_run(&r->link, &(struct ctl_wanted){socket, config, r->stream, r->run}))
+	if (!ctl_connect_wanted(&r->link, &(struct ctl_wanted){socket, config, r->stream, r->run}))
 		return CTL_FAILED;
 	r->signals = ctl_signals(); /* so that the request can be cancelled */
 	status = ask(r);

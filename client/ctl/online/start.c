@@ -1,24 +1,31 @@
-/* tokctl start: has a daemon serve a config. */
+/*
+ * tokctl start: has a daemon serve a config. tokctl stop: ends one that nobody reads from.
+ *
+ * A private daemon is one per config and user, for configs that no other daemon serves. A lock file
+ * next to its socket decides who starts it. The process that takes the lock passes it to the daemon
+ * at start, and the daemon keeps it until it ends, also by a kill. So no second daemon starts while
+ * one starts, serves or ends. When the daemon ends it removes lock and log; after a kill the next
+ * daemon uses them.
+ */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
-#include "client/ctl/online/private.h"
-#include "client/ctl/online/socket.h"
+#include "client/ctl/online/talk.h"
 #include "client/lib/tokend.h"
-#include "daemon/config/config.h"
 #include "proto/phrases.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,54 +33,91 @@ enum {
 	BACKOFF_MS = 50, /* longest pause between two tries */
 	STARTS = 5,	 /* of daemons that end before they answer */
 	LINE_BYTES = 4096,
+	STOP_MS = 20000, /* a daemon gives up on hung storage after 15 s */
 };
 
-extern char **environ;
-
-/* The daemon that this process started. */
-struct child {
-	pid_t pid; /* 0: none */
-	unsigned starts;
-	int log;     /* descriptor */
-	off_t begin; /* of its lines, after those of one that was killed */
-};
-
-/* The config, its socket, and the daemon that serves it. */
+/* The config, its private daemon's socket, and the daemon that this process started. */
 struct service {
 	char *config; /* absolute */
 	char socket[WIRE_SOCKET_BYTES];
 	char program[PATH_MAX];
-	struct child child;
+	pid_t pid; /* 0: none */
+	unsigned starts;
+	int log;     /* descriptor */
+	off_t begin; /* of its lines, after those of one that was killed */
+	struct ctl_link link;
 };
 
-/* ---- the daemon at the config's socket ---- */
+/* ---- its files ---- */
 
-/* Finds the daemon of this file at the places where clients look. Prints nothing about a file that
- * is wrong: the private daemon does. */
-static bool find_shared(struct service *s)
+/* Writes the socket of the private daemon: in $XDG_RUNTIME_DIR if that can be used. */
+static bool choose_socket(struct service *s)
 {
-	struct ctl_candidates c = {.n = 0};
-	char why[LIMIT_TEXT_BYTES];
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	char paths[2][WIRE_SOCKET_BYTES];
 	struct fault fault;
-	struct config *config = config_load(s->config, &fault);
-	enum private_answer answer = PRIVATE_NONE;
+	unsigned n = ctl_private_sockets(s->config, paths, &fault);
 
-	if (config)
-		ctl_candidates(&c, config);
-	for (unsigned i = 0; i < c.n && answer != PRIVATE_SERVES; i++) {
-		const char *path = c.place[i].path;
+	if (n == 0)
+		return ctl_fail("%s", fault.text) == CTL_OK;
+	memcpy(s->socket, paths[n == 2 && access(runtime, W_OK | X_OK) == 0 ? 0 : n - 1],
+		WIRE_SOCKET_BYTES);
+	return true;
+}
 
-		if (!place_may_use(&c.place[i], why))
-			continue;
-		answer = private_ask(path, s->config, PRIVATE_ASK_MS, -1, &fault);
-		if (answer == PRIVATE_UNTRUSTED)
-			ctl_note("%s: %s; until then a private daemon serves %s", fault.field,
-				fault.text, s->config);
-		if (answer == PRIVATE_SERVES)
-			snprintf(s->socket, sizeof(s->socket), "%s", path);
+/* Makes the socket's directory, or checks that only this user may write there. */
+static bool make_directory(const struct service *s)
+{
+	const char *slash = strrchr(s->socket, '/');
+	char directory[WIRE_SOCKET_BYTES];
+	struct stat st;
+
+	if (s->socket[0] != '/' || slash == s->socket)
+		return ctl_fail("--socket: %s is not an absolute path in a directory", s->socket) ==
+		       CTL_OK;
+	memcpy(directory, s->socket, (size_t)(slash - s->socket));
+	directory[slash - s->socket] = 0;
+	do {
+		if (mkdir(directory, 0700) < 0 && errno != EEXIST)
+			return ctl_fail("config: %s: %s; set XDG_RUNTIME_DIR to a directory of "
+					"yours, for the daemon's socket",
+				       directory, strerror(errno)) == CTL_OK;
+	} while (lstat(directory, &st) < 0 && errno == ENOENT); /* its last daemon removed it */
+	if (S_ISDIR(st.st_mode) && st.st_uid == getuid() && (st.st_mode & 077) == 0)
+		return true;
+	return ctl_fail("config: %s is not a directory of uid %u with mode 0700; remove it, or set "
+			"XDG_RUNTIME_DIR to a directory of yours",
+		       directory, (unsigned)getuid()) == CTL_OK;
+}
+
+/* Takes the lock, for the daemon to inherit. Returns a descriptor; -1 if another process has it; -2
+ * after an error. */
+static int take_lock(const struct service *s)
+{
+	char lock[WIRE_SOCKET_BYTES + 8];
+	struct stat ours, now;
+
+	snprintf(lock, sizeof(lock), "%s.lock", s->socket);
+	for (;;) {
+		if (!make_directory(s))
+			return -2;
+		int fd = open(lock, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+
+		if (fd < 0 && errno == ENOENT)
+			continue; /* the last daemon has removed the directory */
+		if (fd < 0) {
+			ctl_fail("config: cannot create %s: %s", lock, strerror(errno));
+			return -2;
+		}
+		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+			close(fd);
+			return -1;
+		}
+		if (fstat(fd, &ours) == 0 && stat(lock, &now) == 0 && ours.st_ino == now.st_ino &&
+			ours.st_dev == now.st_dev)
+			return fd;
+		close(fd); /* a daemon has removed the lock file that we opened */
 	}
-	config_free(config);
-	return answer == PRIVATE_SERVES;
 }
 
 /* ---- starting ---- */
@@ -86,17 +130,7 @@ static void settle_descriptors(void)
 {
 	for (int fd = 0; fd >= 0 && fd <= STDERR_FILENO;)
 		fd = open("/dev/null", O_RDONLY);
-
-	DIR *all = opendir("/proc/self/fd");
-
-	for (struct dirent *e; all && (e = readdir(all));) {
-		int fd = atoi(e->d_name);
-
-		if (fd > 2 && fd != dirfd(all))
-			close(fd);
-	}
-	if (all)
-		closedir(all);
+	close_range(STDERR_FILENO + 1, ~0u, 0);
 }
 
 /* These belong to a systemd service, not to its children. */
@@ -109,184 +143,136 @@ static void leave_service(void)
 		unsetenv(names[i]);
 }
 
-static int spawn(struct service *s, char *const argv[])
-{
-	posix_spawn_file_actions_t files;
-	posix_spawnattr_t attributes;
-	sigset_t none;
-
-	sigemptyset(&none);
-	posix_spawn_file_actions_init(&files);
-	posix_spawnattr_init(&attributes);
-	posix_spawnattr_setsigmask(&attributes, &none);
-	/* Neither Ctrl-C nor the end of the trainer stops it. */
-	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-	posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_adddup2(&files, s->child.log, 1);
-	posix_spawn_file_actions_adddup2(&files, s->child.log, 2);
-
-	int error = posix_spawn(&s->child.pid, s->program, &files, &attributes, argv, environ);
-
-	posix_spawn_file_actions_destroy(&files);
-	posix_spawnattr_destroy(&attributes);
-	if (error)
-		s->child.pid = 0;
-	return error;
-}
-
-/* Starts the daemon, which gets the lock @lock. */
-static bool start_daemon(struct service *s, int lock)
+/* Starts the daemon, which gets the lock; or becomes it. */
+static bool run_daemon(struct service *s, int lock, bool become)
 {
 	char number[16], log[WIRE_SOCKET_BYTES + 8];
 	char *argv[] = {s->program, "-c", s->config, "--socket", s->socket, "--private", number,
-		"--linger", "60", NULL};
+		become ? NULL : "--linger", "60", NULL};
 	int error;
 
 	snprintf(number, sizeof(number), "%d", lock);
-	snprintf(log, sizeof(log), "%s.log", s->socket);
-	s->child.log = open(log, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (s->child.log < 0) {
-		ctl_fail("config: cannot create %s: %s", log, strerror(errno));
-		return false;
+	if (become) {
+		execv(s->program, argv);
+		return ctl_fail("cannot run %s: %s", s->program, strerror(errno)) == CTL_OK;
 	}
-	s->child.begin = lseek(s->child.log, 0, SEEK_END);
-	error = spawn(s, argv);
-	s->child.starts++;
-	if (!error)
-		return true;
-	ctl_fail("config: cannot run %s: %s", s->program, strerror(error));
-	close(s->child.log);
-	return false;
+	snprintf(log, sizeof(log), "%s.log", s->socket);
+	s->log = open(log, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (s->log < 0)
+		return ctl_fail("config: cannot create %s: %s", log, strerror(errno)) == CTL_OK;
+	s->begin = lseek(s->log, 0, SEEK_END);
+	error = process_start(&s->pid, argv, s->log);
+	s->starts++;
+	if (error)
+		ctl_fail("config: cannot run %s: %s", s->program, strerror(error));
+	return !error;
 }
 
 /* Starts the daemon, unless another process starts one. */
 static bool try_start(struct service *s)
 {
-	int lock = private_lock(s->socket);
+	int lock = take_lock(s);
 
 	if (lock < 0)
 		return lock == -1;
-	fcntl(lock, F_SETFD, 0);
 
-	bool started = start_daemon(s, lock);
+	bool started = run_daemon(s, lock, false);
 
 	close(lock);
 	return started;
 }
 
 /* Prints the last line that the daemon wrote, and how it ended unless that says so. */
-static void print_last(const struct child *c, int status)
+static void print_last(const struct service *s, int status)
 {
-	char how[100];
-	bool failed = WIFEXITED(status) && WEXITSTATUS(status) != 0;
-
-	char text[LINE_BYTES + 1];
-	off_t end = lseek(c->log, 0, SEEK_END),
-	      from = end - c->begin > LINE_BYTES ? end - LINE_BYTES : c->begin;
-	ssize_t n = pread(c->log, text, LINE_BYTES, from);
+	char how[100], text[LINE_BYTES + 1];
+	off_t end = lseek(s->log, 0, SEEK_END),
+	      from = end - s->begin > LINE_BYTES ? end - LINE_BYTES : s->begin;
+	ssize_t n = pread(s->log, text, LINE_BYTES, from);
 
 	while (n > 0 && text[n - 1] == '\n')
 		n--;
+	text[n > 0 ? n : 0] = 0;
+
+	const char *newline = strrchr(text, '\n'), *line = newline ? newline + 1 : text;
+
+	line += strncmp(line, "tokend: ", 8) == 0 ? 8 : 0;
 	if (WIFEXITED(status))
 		snprintf(how, sizeof(how), "exited with status %d", WEXITSTATUS(status));
 	else
 		snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(status),
 			strsignal(WTERMSIG(status)));
-	if (n <= 0) {
-		ctl_fail("config: tokend %s without a message, at the last of %u starts", how,
-			c->starts);
-		return;
-	}
-	text[n] = 0;
-
-	const char *line = strrchr(text, '\n');
-
-	line = line ? line + 1 : text;
-	line += strncmp(line, "tokend: ", 8) == 0 ? 8 : 0;
-	if (failed)
+	if (*line && WIFEXITED(status) && WEXITSTATUS(status) != 0)
 		ctl_fail("%s", line);
 	else
 		ctl_fail("config: tokend %s at the last of %u starts, and its log ends with: %s",
-			how, c->starts, line);
+			how, s->starts, *line ? line : "nothing");
 }
 
 /* False if the daemon has failed. One that was killed, or that nobody used, is replaced a few
  * times. */
-static bool look_after(struct child *c)
+static bool look_after(struct service *s)
 {
 	int status;
 
-	if (!c->pid || waitpid(c->pid, &status, WNOHANG) != c->pid)
+	if (!s->pid || waitpid(s->pid, &status, WNOHANG) != s->pid)
 		return true;
-	bool failed = (WIFEXITED(status) && WEXITSTATUS(status) != 0) || c->starts == STARTS;
+	bool failed = (WIFEXITED(status) && WEXITSTATUS(status) != 0) || s->starts == STARTS;
 
 	if (failed)
-		print_last(c, status);
-	close(c->log);
-	c->pid = 0;
+		print_last(s, status);
+	close(s->log);
+	s->pid = 0;
 	return !failed;
 }
 
-/* True if stdout is a pipe that nobody reads any more. */
-static bool is_alone(void)
-{
-	struct pollfd p = {STDOUT_FILENO, 0, 0};
-
-	return poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
-}
-
 /*
- * Waits until the daemon answers. One that is opening its shards accepts nobody, so a connection is
- * kept until it answers or ends: others would fill its queue.
+ * Waits until the daemon answers, or until stdout is a pipe that nobody reads any more. A daemon
+ * that is opening its shards accepts nobody, so a connection is kept until it answers or ends:
+ * others would fill its queue.
  */
 static int serve(struct service *s)
 {
+	struct pollfd reader = {STDOUT_FILENO, 0, 0};
 	struct fault fault;
 
-	for (int pause = 1; !is_alone(); pause = pause * 2 < BACKOFF_MS ? pause * 2 : BACKOFF_MS) {
-		switch (private_ask(s->socket, NULL, INT_MAX, STDOUT_FILENO, &fault)) {
-		case PRIVATE_SERVES:
-		case PRIVATE_OTHER:
-			return CTL_OK;
-		case PRIVATE_UNTRUSTED:
+	for (int pause = 1; poll(&reader, 1, 0) == 0;
+		pause = pause * 2 < BACKOFF_MS ? pause * 2 : BACKOFF_MS) {
+		enum ctl_heard heard = CTL_LOST;
+
+		s->link.fd = link_open(s->socket, LINK_OPERATOR, s->link.packet.bytes, &fault);
+		if (s->link.fd >= 0)
+			heard = ctl_hear(&s->link, INT_MAX, reader);
+		else if (fault.code == FAULT_PERMISSION)
 			return ctl_fail("%s: %s", fault.field, fault.text);
-		case PRIVATE_NONE:
-			break;
-		}
-		if (!look_after(&s->child))
-			return CTL_FAILED;
-		if (!s->child.pid && !try_start(s))
+		ctl_disconnect(&s->link);
+		if (heard == CTL_MESSAGE && s->link.packet.wire.op == WIRE_HELLO)
+			return CTL_OK;
+		if (!look_after(s) || (!s->pid && !try_start(s)))
 			return CTL_FAILED;
 		poll(NULL, 0, pause);
 	}
 	return CTL_FAILED;
 }
 
-/* Becomes the daemon. */
 static int become(struct service *s)
 {
-	int lock = private_lock(s->socket);
-	char number[16];
-	char *argv[] = {
-		s->program, "-c", s->config, "--socket", s->socket, "--private", number, NULL};
+	int lock = take_lock(s);
 
 	if (lock == -1)
 		return ctl_fail("%s: its private daemon already runs, at %s; tokctl stop -c "
 				"%s ends it",
 			s->config, s->socket, s->config);
-	if (lock < 0)
-		return CTL_FAILED;
-	snprintf(number, sizeof(number), "%d", lock);
-	fcntl(lock, F_SETFD, 0);
-	execv(s->program, argv);
-	return ctl_fail("cannot run %s: %s", s->program, strerror(errno));
+	if (lock >= 0)
+		run_daemon(s, lock, true);
+	return CTL_FAILED;
 }
 
-/* ---- the command ---- */
+/* ---- tokctl start ---- */
 
 enum { CONFIG, SOCKET, FOREGROUND, JSON };
 
-static const struct ctl_option options[] = {
+static const struct ctl_option start_options[] = {
 	[CONFIG] = CTL_CONFIG_NEEDED,
 	[SOCKET] = {.name = "socket",
 		.value = "PATH",
@@ -299,21 +285,40 @@ static const struct ctl_option options[] = {
 };
 
 /* Prints the socket before the daemon answers: a client may connect meanwhile. */
-static int print(const struct service *s, bool private, bool json)
+static int print(bool private, const char *socket, bool json)
 {
-	struct ctl_out out = {0};
+	struct emit e = {.json = json};
 
-	if (json) {
-		ctl_put(&out, private ? "{\"private\":true" : "{\"private\":false");
-		ctl_put(&out, ",\"socket\":");
-		ctl_put_string(&out, s->socket);
-		ctl_put(&out, "}\n");
-	} else {
-		ctl_put(&out, private ? "private " : "shared ");
-		ctl_put(&out, s->socket);
-		ctl_put(&out, "\n");
+	emit_bool(&e, "private", NULL, private);
+	emit_text(&e, "socket", NULL, socket);
+	if (!json) /* byte for byte: libtokend reads it */
+		printf("%s %s\n", private ? "private" : "shared", socket);
+	return emit_end(&e, CTL_OK);
+}
+
+/* Finds the daemon of this file at the places where clients look, and prints it. Prints nothing
+ * about a file that is wrong: the private daemon does. */
+static bool find_shared(struct service *s, bool json, int *code)
+{
+	struct ctl_daemons found = {0};
+	struct fault fault;
+	struct config *config = config_load(s->config, &fault);
+	bool serves = false;
+
+	s->link.quiet = true;
+	if (config)
+		ctl_daemons_shared(&found, config, s->config);
+	for (unsigned i = 0; i < found.n && !serves; i++) {
+		serves = ctl_daemon_serves(&s->link, &found.daemon[i], s->config);
+		if (serves)
+			*code = print(false, found.daemon[i].path, json);
+		else if (s->link.untrusted)
+			ctl_note("%s; until then a private daemon serves %s", s->link.why,
+				s->config);
 	}
-	return ctl_finish(&out, CTL_OK);
+	ctl_daemons_free(&found);
+	config_free(config);
+	return serves;
 }
 
 static int start_private(struct service *s, const struct ctl_arguments *a)
@@ -324,9 +329,9 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 		return ctl_fail("--socket: %s has %zu bytes; a socket's path has at most %zu",
 			given, strlen(given), sizeof(s->socket) - 1);
 	if (given)
-		memcpy(s->socket, given, strlen(given) + 1);
+		strcpy(s->socket, given);
 	/* Before a client connects: only this user's daemon can listen in it. */
-	if (!private_directory(s->socket))
+	if (!make_directory(s))
 		return CTL_FAILED;
 	if (ctl_given(a, FOREGROUND))
 		return become(s);
@@ -334,31 +339,31 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 		return ctl_fail("/: %s", strerror(errno));
 	leave_service();
 
-	int status = print(s, true, ctl_given(a, JSON));
+	int status = print(true, s->socket, ctl_given(a, JSON));
 
 	return status == CTL_OK ? serve(s) : status;
 }
 
 static int start(const struct ctl_arguments *a)
 {
-	struct service s = {.config = realpath(ctl_text(a, CONFIG), NULL)};
+	struct service *s = calloc(1, sizeof(*s));
+	char *whole = realpath(ctl_text(a, CONFIG), NULL);
+	bool alone = ctl_given(a, SOCKET) || ctl_given(a, FOREGROUND);
 	int status = CTL_FAILED;
 
-	if (!s.config)
-		s.config = strdup(ctl_text(a, CONFIG));
-	if (!s.config)
-		return ctl_fail(PHRASE_MEMORY);
+	if (s)
+		s->config = whole ? whole : strdup(ctl_text(a, CONFIG));
 	settle_descriptors();
-	if (tokend_program("tokend", s.program, sizeof(s.program)) != 0) {
+	if (!s || !s->config)
+		ctl_fail(PHRASE_MEMORY);
+	else if (tokend_program("tokend", s->program, sizeof(s->program)) != 0)
 		ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or set "
 			 "TOKEND_BIN to its directory");
-	} else if (private_socket(s.config, s.socket)) {
-		bool alone = ctl_given(a, SOCKET) || ctl_given(a, FOREGROUND);
-
-		status = !alone && find_shared(&s) ? print(&s, false, ctl_given(a, JSON))
-						   : start_private(&s, a);
-	}
-	free(s.config);
+	else if (choose_socket(s) && (alone || !find_shared(s, ctl_given(a, JSON), &status)))
+		status = start_private(s, a);
+	if (s)
+		free(s->config);
+	free(s);
 	return status;
 }
 
@@ -372,7 +377,83 @@ const struct ctl_command ctl_start = {
 		 "or with the last line of its log if it fails.",
 	.examples = CTL_EXAMPLES({"have tokend.yaml served before the first trainer",
 		"tokctl start -c tokend.yaml"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
+	.options = start_options,
+	.count = sizeof(start_options) / sizeof(start_options[0]),
 	.run = start,
+};
+
+/* ---- tokctl stop ---- */
+
+static const struct ctl_option stop_options[] = {
+	[CONFIG] = CTL_CONFIG_OPTION,
+	[SOCKET] = CTL_SOCKET_OPTION,
+};
+
+/* The process that listens, or 0: systemd does, or the daemon is in another PID namespace. */
+static pid_t listener(const struct ctl_link *l, uint64_t pid)
+{
+	struct ucred peer = {0};
+	socklen_t n = sizeof(peer);
+
+	if (getsockopt(l->fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0 || (uint64_t)peer.pid != pid)
+		return 0;
+	return peer.pid;
+}
+
+static int stop_at(struct ctl_link *l)
+{
+	json_t *status = ctl_ask_status(l, false, NULL, NULL),
+	       *daemon = json_object_get(status, "daemon");
+	uint64_t sessions = status_number(daemon, "sessions");
+	pid_t pid = listener(l, status_number(daemon, "pid"));
+	enum ctl_heard heard = CTL_MESSAGE;
+
+	json_decref(status);
+	if (!status)
+		return CTL_FAILED;
+	if (sessions > 0)
+		return ctl_fail("%s: %" PRIu64 " session%s of trainers would start it again; end "
+				"them first: tokctl drain, or tokctl status for their pids",
+			l->socket, sessions, sessions == 1 ? "" : "s");
+	if (pid == 0)
+		return ctl_fail("%s: is a service, or in another PID namespace; stop it there: "
+				"systemctl stop tokend.socket tokend",
+			l->socket);
+	if (kill(pid, SIGTERM) < 0)
+		return ctl_fail("%s: cannot stop pid %d: %s; its owner or root can", l->socket,
+			(int)pid, strerror(errno));
+	while (heard == CTL_MESSAGE)
+		heard = ctl_hear(l, STOP_MS, (struct pollfd){-1, 0, 0});
+	if (heard != CTL_LOST)
+		return ctl_fail("%s: pid %d has not ended within %d s; look at its log", l->socket,
+			(int)pid, STOP_MS / 1000);
+	printf("stopped pid %d\n", (int)pid);
+	return CTL_OK;
+}
+
+static int stop(const struct ctl_arguments *a)
+{
+	struct ctl_link link = {0};
+
+	if (!ctl_connect(&link, ctl_text(a, SOCKET), ctl_text(a, CONFIG)))
+		return CTL_FAILED;
+
+	int status = stop_at(&link);
+
+	ctl_disconnect(&link);
+	return status;
+}
+
+const struct ctl_command ctl_stop = {
+	.name = "stop",
+	.help = "end a daemon, like the private one of a config",
+	.about = "Ends the daemon if no trainer reads from it, and waits until it has ended. A "
+		 "private daemon ends by itself a minute after its last session. A trainer with "
+		 "Loader(config=) starts a new one, which reads config and shards again.",
+	.examples = CTL_EXAMPLES({"serve another config, and stop its daemon",
+		"cp tokend.yaml other.yaml; tokctl start -c other.yaml; tokctl stop -c "
+		"other.yaml"}),
+	.options = stop_options,
+	.count = sizeof(stop_options) / sizeof(stop_options[0]),
+	.run = stop,
 };

@@ -4,7 +4,6 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
-#include "client/ctl/online/socket.h"
 #include "client/ctl/online/store_lines.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
@@ -190,7 +189,7 @@ struct listing {
 };
 
 /* Puts the sessions of the daemon at l->link. @heading: it is one of several. */
-static bool put_daemon(struct listing *l, const struct place *heading)
+static bool put_daemon(struct listing *l, const struct ctl_daemon *heading)
 {
 	json_t *status = ctl_ask_status(&l->link, false, NULL, NULL), *session;
 	char line[LIMIT_TEXT_BYTES + 200];
@@ -218,18 +217,18 @@ static bool put_daemon(struct listing *l, const struct place *heading)
 
 static bool put_all(struct listing *l)
 {
-	struct ctl_sockets found;
-	bool ok = ctl_sockets_find(&found);
+	struct ctl_daemons found;
+	bool ok = ctl_daemons_find(&l->link, &found);
 
 	for (unsigned i = 0; i < found.n; i++) {
-		if (!ctl_connect(&l->link, found.place[i].path, NULL)) {
+		if (!ctl_connect(&l->link, found.daemon[i].path, NULL)) {
 			ok = false;
 			continue;
 		}
-		ok = put_daemon(l, found.n > 1 ? &found.place[i] : NULL) && ok;
+		ok = put_daemon(l, found.n > 1 ? &found.daemon[i] : NULL) && ok;
 		ctl_disconnect(&l->link);
 	}
-	ctl_sockets_free(&found);
+	ctl_daemons_free(&found);
 	return ok;
 }
 

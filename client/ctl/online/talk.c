@@ -1,11 +1,13 @@
 #include "client/ctl/online/talk.h"
 
 #include "client/ctl/common/error.h"
-#include "client/ctl/online/socket.h"
 #include "proto/phrases.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -15,6 +17,18 @@ enum {
 	REPLY_MS = 5000,
 	CACHE_MS = 25000, /* the daemon waits for the cache's disk for 20 s */
 };
+
+bool ctl_link_fail(struct ctl_link *l, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(l->why, sizeof(l->why), format, args);
+	va_end(args);
+	if (!l->quiet)
+		ctl_fail("%s", l->why);
+	return false;
+}
 
 int ctl_signals(void)
 {
@@ -28,45 +42,60 @@ int ctl_signals(void)
 	return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
-enum ctl_heard ctl_hear(struct ctl_link *l, int ms, int other)
+enum ctl_heard ctl_hear(struct ctl_link *l, int ms, struct pollfd other)
 {
-	enum ctl_heard heard =
-		ctl_hear_packet(l->fd, &l->packet, ms, (struct pollfd){other, POLLIN, 0});
+	struct pollfd p[] = {{l->fd, POLLIN, 0}, other};
 
-	if (heard == CTL_BAD)
-		ctl_fail("unexpected message from the daemon: %s: %s; " PHRASE_RELEASE,
-			l->packet.fault.field, l->packet.fault.text);
-	return heard;
+	for (;;) {
+		switch (link_receive(l->fd, &l->packet)) {
+		case LINK_MESSAGE:
+			return CTL_MESSAGE;
+		case LINK_CLOSED:
+			return CTL_LOST;
+		case LINK_FAULT:
+			ctl_link_fail(l,
+				"unexpected message from the daemon: %s: %s; " PHRASE_RELEASE,
+				l->packet.fault.field, l->packet.fault.text);
+			return CTL_BAD;
+		case LINK_WAKE:
+			continue;
+		case LINK_NOTHING:
+			break;
+		}
+
+		int n = poll(p, 2, ms);
+
+		if (n > 0 && p[1].revents)
+			return CTL_OTHER;
+		if (n == 0)
+			return CTL_TIMEOUT;
+	}
 }
 
 /* The next message; false after an error. */
 static bool receive(struct ctl_link *l, int ms)
 {
-	switch (ctl_hear(l, ms, -1)) {
+	switch (ctl_hear(l, ms, (struct pollfd){-1, 0, 0})) {
 	case CTL_MESSAGE:
 		return true;
 	case CTL_LOST:
-		ctl_fail("the daemon closed the connection (it stopped or was killed); try again "
-			 "when it is back");
-		break;
+		return ctl_link_fail(l,
+			"the daemon closed the connection (it stopped or was killed); try again "
+			"when it is back");
 	case CTL_TIMEOUT:
-		ctl_fail("no reply from the daemon within %d s", ms / 1000);
-		break;
+		return ctl_link_fail(l, "no reply from the daemon within %d s", ms / 1000);
 	default:
-		break;
+		return false;
 	}
-	return false;
 }
 
-/* Is the last message an error? Prints it. */
-static bool refused(const struct ctl_link *l)
+/* True if the last message is an error, which then is ours. */
+static bool refused(struct ctl_link *l)
 {
 	struct wire_bytes text = wire_bytes(&l->packet.wire, WIRE_TEXT);
 
-	if (l->packet.wire.op != WIRE_ERROR)
-		return false;
-	ctl_fail("the daemon refused: %.*s", (int)text.n, text.at);
-	return true;
+	return l->packet.wire.op == WIRE_ERROR &&
+	       !ctl_link_fail(l, "the daemon refused: %.*s", (int)text.n, text.at);
 }
 
 bool ctl_exchange(
@@ -76,10 +105,8 @@ bool ctl_exchange(
 	struct fault fault;
 
 	wire_set(query, WIRE_SERIAL, ++l->serial);
-	if (!link_send(l->fd, query, l->packet.bytes, &fault) && !link_closed(&fault)) {
-		ctl_fail("%s", fault.text);
-		return false;
-	}
+	if (!link_send(l->fd, query, l->packet.bytes, &fault) && !link_closed(&fault))
+		return ctl_link_fail(l, "%s", fault.text);
 	for (;;) {
 		if (!receive(l, query->op == WIRE_CACHE ? CACHE_MS : REPLY_MS))
 			return false;
@@ -100,27 +127,36 @@ bool ctl_ask(
 	return ctl_exchange(l, query, reply, each, context) && !refused(l);
 }
 
-bool ctl_connect(struct ctl_link *l, const char *given, const char *config)
+bool ctl_open(struct ctl_link *l, const char *path)
 {
 	struct fault fault;
 
-	l->fd = -1;
 	l->serial = 0;
 	l->packet.fds = 0;
-	l->socket = ctl_socket(given, config);
-	if (!l->socket)
-		return false;
-	l->fd = link_open(l->socket, LINK_OPERATOR, l->packet.bytes, &fault);
-	if (l->fd < 0 && fault.code == FAULT_PERMISSION)
-		ctl_fail("%s: %s", fault.field, fault.text);
-	else if (l->fd < 0 && fault.error == EACCES)
-		ctl_fail("%s; " PHRASE_DENIED, fault.text);
+	if (path != l->socket)
+		snprintf(l->socket, sizeof(l->socket), "%s", path);
+	l->fd = link_open(path, LINK_OPERATOR, l->packet.bytes, &fault);
+	l->untrusted = l->fd < 0 && fault.code == FAULT_PERMISSION;
+	if (l->untrusted)
+		ctl_link_fail(l, "%s: %s", fault.field, fault.text);
 	else if (l->fd < 0)
-		ctl_fail("%s; " PHRASE_START, fault.text);
+		ctl_link_fail(l, "%s; %s", fault.text,
+			fault.error == EACCES ? PHRASE_DENIED : PHRASE_START);
 	else if (receive(l, REPLY_MS) && !refused(l))
 		return true;
 	ctl_disconnect(l);
 	return false;
+}
+
+bool ctl_connect_wanted(struct ctl_link *l, const struct ctl_wanted *wanted)
+{
+	l->fd = -1;
+	return ctl_choose(l, wanted) && ctl_open(l, l->socket);
+}
+
+bool ctl_connect(struct ctl_link *l, const char *option, const char *config)
+{
+	return ctl_connect_wanted(l, &(struct ctl_wanted){.socket = option, .config = config});
 }
 
 void ctl_disconnect(struct ctl_link *l)
@@ -129,8 +165,19 @@ void ctl_disconnect(struct ctl_link *l)
 	if (l->fd >= 0)
 		close(l->fd);
 	l->fd = -1;
-	free(l->socket);
-	l->socket = NULL;
+}
+
+/* ---- documents ---- */
+
+json_t *ctl_document(struct ctl_link *l)
+{
+	struct wire_bytes args = wire_bytes(&l->packet.wire, WIRE_ARGS);
+	json_t *document = json_loadb(args.at ? args.at : "", args.n, 0, NULL);
+
+	if (!document)
+		ctl_link_fail(
+			l, "unexpected message from the daemon: args: not JSON; " PHRASE_RELEASE);
+	return document;
 }
 
 /* Adds the items of a page to the document @all. */
@@ -158,26 +205,21 @@ json_t *ctl_ask_status(struct ctl_link *l, bool public, ctl_each *each, void *co
 	const struct wire *w = &l->packet.wire;
 	json_t *page, *all = json_pack("{s:[], s:[], s:[], s:[], s:[], s:[], s:[]}", "requests",
 			      "faults", "stores", "streams", "datasets", "runs", "sessions");
-	char config[LIMIT_TEXT_BYTES];
+	char config[PATH_MAX];
 
+	if (!all)
+		ctl_link_fail(l, PHRASE_MEMORY);
 	wire_set(&query, WIRE_AFTER, 0);
 	if (public)
 		wire_set(&query, WIRE_PUBLIC, 1);
 	do {
-		page = NULL;
-		if (ctl_ask(l, &query, WIRE_STATUS, each, context)) {
-			page = json_loadb(
-				wire_bytes(w, WIRE_ARGS).at, wire_bytes(w, WIRE_ARGS).n, 0, NULL);
-			if (!page || !all)
-				ctl_fail("unexpected message from the daemon: args: not "
-					 "JSON; " PHRASE_RELEASE);
-		}
-		add_page(all, page);
-		if (!page || !all) {
-			json_decref(page);
+		page = all && ctl_ask(l, &query, WIRE_STATUS, each, context) ? ctl_document(l)
+									     : NULL;
+		if (!page) {
 			json_decref(all);
 			return NULL;
 		}
+		add_page(all, page);
 		json_decref(page);
 		wire_set(&query, WIRE_AFTER, wire_number(w, WIRE_AFTER));
 	} while (wire_number(&query, WIRE_AFTER) != 0);

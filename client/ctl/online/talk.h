@@ -1,46 +1,123 @@
 /*
- * Sends queries to a daemon and receives its replies. Errors are printed.
+ * Finds a daemon, sends it queries and receives its replies.
  *
- * Each query has a serial, and its replies have the same one. Answers to a request have its serial,
- * and may come in between.
+ * Functions that fail print the error, or, if link->quiet is set, only keep it in link->why.
  */
 #ifndef TOKEND_CTL_TALK_H
 #define TOKEND_CTL_TALK_H
 
-#include "client/ctl/online/hear.h"
+#include "client/lib/link.h"
+#include "daemon/config/config.h"
 
 #include <jansson.h>
+#include <poll.h>
 
+/* A connection to a daemon; all zero before the first use. */
 struct ctl_link {
 	int fd;
-	char *socket;	      /* its path */
+	char socket[WIRE_SOCKET_BYTES];
 	uint64_t serial;      /* of the last query */
 	struct packet packet; /* the last message */
+	bool quiet;
+	bool untrusted; /* somebody else's process listens there */
+	bool absent;	/* a socket exists at none of the places where the daemon may listen */
+	char why[LIMIT_TEXT_BYTES];
+};
+
+/* Prints or keeps an error. Always false. */
+__attribute__((format(printf, 2, 3))) bool ctl_link_fail(
+	struct ctl_link *l, const char *format, ...);
+
+/* ---- find.c: which daemon ---- */
+
+/* What a command says of the daemon that it means; NULL: nothing. */
+struct ctl_wanted {
+	const char *socket, *config; /* --socket and -c */
+	const char *stream, *run;    /* of a request */
+};
+
+enum { CTL_DAEMONS = 256 }; /* others are not found */
+
+struct ctl_daemons {
+	struct ctl_daemon { /* it listens */
+		enum place_from from;
+		char path[WIRE_SOCKET_BYTES];
+		bool asked;
+		json_t *status; /* NULL: it does not answer */
+	} daemon[CTL_DAEMONS];
+	unsigned n;
+	bool usual; /* the first one is the one that a trainer finds */
+	/* Private. */
+	struct places named, usually; /* where a trainer looks; the same if nobody names a socket */
+	struct place dead[2 * PLACES]; /* those where nobody listens; borrowed */
+	unsigned deads;
+};
+
+/* True if the command line or the environment names a daemon. Otherwise it may mean any that runs
+ * here. */
+bool ctl_socket_named(const char *option, const char *config);
+/* Finds all daemons that this user's clients may use, also private ones; there is at least one.
+ * False after an error. The caller frees them. */
+bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found);
+/* Finds those that may serve @config (NULL: it cannot be read), the file @whole, and that are not
+ * private. The caller frees them before the config. */
+void ctl_daemons_shared(struct ctl_daemons *found, const struct config *config, const char *whole);
+void ctl_daemons_free(struct ctl_daemons *found);
+/* Asks the daemon for its status, once. True if it serves the file @whole, an absolute path. */
+bool ctl_daemon_serves(struct ctl_link *l, struct ctl_daemon *daemon, const char *whole);
+/*
+ * Writes the sockets of the private daemon of @config, an absolute path: in each directory where it
+ * may be, because it was perhaps started with another $XDG_RUNTIME_DIR. Its name depends on the
+ * file's text: readers of an edited config must not find the daemon of the old one. Returns how
+ * many there are; 0: @fault.
+ */
+unsigned ctl_private_sockets(
+	const char *config, char path[2][WIRE_SOCKET_BYTES], struct fault *fault);
+/*
+ * Writes l->socket, of the daemon that @wanted means: --socket, otherwise the daemon that serves
+ * the config file, otherwise $TOKEND_SOCKET. Without any of them it is the only daemon that is
+ * found; of several, the one with sessions of the request's stream and run, or for other commands
+ * the one that a trainer finds. False after an error, which says what was tried or what the daemons
+ * serve.
+ */
+bool ctl_choose(struct ctl_link *l, const struct ctl_wanted *wanted);
+
+/* ---- talk.c: queries and replies ---- */
+
+enum ctl_heard {
+	CTL_MESSAGE,
+	CTL_TIMEOUT,
+	CTL_OTHER, /* @other has one of its events */
+	CTL_LOST,  /* the daemon closed the connection */
+	CTL_BAD,   /* not a message of our protocol, which is an error */
 };
 
 typedef void ctl_each(void *context, const struct wire *w);
 
-/* Connects and exchanges hellos. False after an error. @given and @config are those of
- * ctl_socket().
- */
-bool ctl_connect(struct ctl_link *l, const char *given, const char *config);
+/* Connects to the daemon at @path and exchanges hellos. False after an error. */
+bool ctl_open(struct ctl_link *l, const char *path);
+/* The same for the daemon that ctl_choose() finds. */
+bool ctl_connect_wanted(struct ctl_link *l, const struct ctl_wanted *wanted);
+bool ctl_connect(struct ctl_link *l, const char *option, const char *config);
 void ctl_disconnect(struct ctl_link *l);
 /* Blocks SIGINT, SIGTERM and SIGHUP, which then no longer end the process. Returns a descriptor
  * that becomes readable when one arrives. */
 int ctl_signals(void);
-/* Waits up to @ms for the next message. @other: a descriptor to be readable too, or -1. Prints an
- * error for CTL_BAD. */
-enum ctl_heard ctl_hear(struct ctl_link *l, int ms, int other);
+/* Waits up to @ms for the next message. @other: a descriptor to watch too, or -1, and poll()'s
+ * events; POLLERR is always one of them. */
+enum ctl_heard ctl_hear(struct ctl_link *l, int ms, struct pollfd other);
 /*
  * Sends @query and receives messages up to its reply of kind @reply or the daemon's error, which is
- * then the last message. @each gets the messages before it: other replies, and answers to a
- * request. False after an error.
+ * then the last message. Each query has a serial, and its replies have the same one. @each gets the
+ * messages before it: other replies, and answers to a request. False after an error.
  */
 bool ctl_exchange(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
-/* Like ctl_exchange(), but also prints the daemon's error and returns false for it. */
+/* Like ctl_exchange(), but the daemon's error is an error, too. */
 bool ctl_ask(
 	struct ctl_link *l, struct wire *query, enum wire_op reply, ctl_each *each, void *context);
+/* The JSON document in the last message. The caller frees it. NULL after an error. */
+json_t *ctl_document(struct ctl_link *l);
 /*
  * Queries the status, {"daemon": {…}, "sessions": […], …} (daemon/control/status.c), which the
  * caller frees. @each gets answers to a request that come in between. @public: without directories,

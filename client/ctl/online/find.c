@@ -1,0 +1,393 @@
+/*
+ * Which daemon a command means. All that listen where this user's clients look are listed. If that
+ * leaves a choice, each is asked for its status once: which file it serves, and which runs.
+ */
+#include "client/ctl/common/error.h"
+#include "client/ctl/online/talk.h"
+#include "proto/phrases.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* ---- the name of a private daemon's socket ---- */
+
+enum { CONFIG_MOST = 1 << 20 }; /* a larger one is refused, and may have no end */
+
+/* The hash of the path and the text of @config. */
+static bool hash_config(const char *config, uint64_t *hash, struct fault *fault)
+{
+	size_t path = strlen(config) + 1;
+	char *both = malloc(path + CONFIG_MOST);
+	int fd = open(config, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	ssize_t n = both && fd >= 0 ? read(fd, both + path, CONFIG_MOST) : -1;
+
+	if (n < 0) {
+		fault_errno(fault, errno, "config", "config: %s: %s; pass a config file of tokend",
+			config, strerror(errno));
+	} else {
+		memcpy(both, config, path);
+		*hash = XXH3_64bits(both, path + (size_t)n);
+	}
+	if (fd >= 0)
+		close(fd);
+	free(both);
+	return n >= 0;
+}
+
+unsigned ctl_private_sockets(
+	const char *config, char path[2][WIRE_SOCKET_BYTES], struct fault *fault)
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	char name[32];
+	uint64_t hash;
+	unsigned n = 0;
+
+	if (!hash_config(config, &hash, fault))
+		return 0;
+	snprintf(name, sizeof(name), "%016" PRIx64 ".sock", hash);
+	if (runtime && place_own(runtime, getuid(), name, path[n]))
+		n++;
+	place_own(NULL, getuid(), name, path[n]);
+	return n + 1;
+}
+
+/* ---- the daemons that listen ---- */
+
+/* Adds a daemon that listens at @path. False if none does. */
+static bool add(struct ctl_daemons *found, enum place_from from, const char *path)
+{
+	const struct place place = {from, path};
+	char why[LIMIT_TEXT_BYTES];
+	int error;
+
+	for (unsigned i = 0; i < found->n; i++)
+		if (strcmp(found->daemon[i].path, path) == 0)
+			return true;
+	if (!place_may_use(&place, why) || !place_is_live(path, &error))
+		return false;
+	if (found->n < CTL_DAEMONS) {
+		struct ctl_daemon *d = &found->daemon[found->n++];
+
+		*d = (struct ctl_daemon){.from = from};
+		snprintf(d->path, sizeof(d->path), "%s", path);
+	}
+	return true;
+}
+
+static void add_places(struct ctl_daemons *found, const struct places *places)
+{
+	for (unsigned i = 0; i < places->n; i++) {
+		const struct place *p = &places->place[i];
+		unsigned known = 0;
+
+		while (known < found->deads && strcmp(found->dead[known].path, p->path) != 0)
+			known++;
+		if (known == found->deads && !add(found, p->from, p->path))
+			found->dead[found->deads++] = *p;
+	}
+}
+
+static void add_all(struct ctl_daemons *found, enum place_from from, const char *pattern)
+{
+	glob_t paths;
+
+	if (glob(pattern, GLOB_NOSORT, NULL, &paths) != 0)
+		return;
+	for (size_t i = 0; i < paths.gl_pathc; i++)
+		if (strlen(paths.gl_pathv[i]) < WIRE_SOCKET_BYTES)
+			add(found, from, paths.gl_pathv[i]);
+	globfree(&paths);
+}
+
+/* Private daemons, first those of the file @whole, and daemons of a service of this user. */
+static void add_private(struct ctl_daemons *found, const char *whole)
+{
+	char path[2][WIRE_SOCKET_BYTES], pattern[WIRE_SOCKET_BYTES + 8];
+	struct fault fault;
+	unsigned n = whole ? ctl_private_sockets(whole, path, &fault) : 0;
+
+	for (unsigned i = 0; i < n; i++)
+		add(found, PLACE_PRIVATE, path[i]);
+	for (unsigned i = 0; i < found->usually.n; i++) {
+		const struct place *p = &found->usually.place[i];
+
+		if (p->from != PLACE_OWN)
+			continue;
+		snprintf(pattern, sizeof(pattern), "%.*s/*.sock",
+			(int)(strrchr(p->path, '/') - p->path), p->path);
+		add_all(found, PLACE_PRIVATE, pattern);
+	}
+	add_all(found, PLACE_OWN, "/run/tokend-*/tokend.sock"); /* tokend@USER */
+}
+
+void ctl_daemons_shared(struct ctl_daemons *found, const struct config *config, const char *whole)
+{
+	const char *socket = config && config->has_socket ? config->socket : NULL;
+	const struct places of_config = {socket ? 1 : 0, {{PLACE_CONFIG, socket}}, {""}};
+	const struct place_setting unnamed = {
+		.runtime = getenv("XDG_RUNTIME_DIR"), .uid = geteuid()};
+
+	*found = (struct ctl_daemons){0};
+	places_read(&found->named, NULL, socket);
+	places_list(&found->usually, &unnamed);
+	add_places(found, &found->named);
+	found->usual = found->n > 0;
+	if (whole) {
+		add_places(found, &of_config);
+		add_places(found, &found->usually);
+	}
+}
+
+bool ctl_socket_named(const char *option, const char *config)
+{
+	const char *environment = getenv("TOKEND_SOCKET");
+
+	return option || config || (environment && *environment);
+}
+
+/* @config and @whole may be NULL. */
+static void find_all(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
+	const char *whole)
+{
+	ctl_daemons_shared(found, config, whole);
+	if (whole || !ctl_socket_named(NULL, NULL))
+		add_private(found, whole);
+	l->absent = found->n == 0;
+	for (unsigned i = 0; i < found->deads; i++)
+		l->absent &= access(found->dead[i].path, F_OK) < 0 && errno == ENOENT;
+}
+
+void ctl_daemons_free(struct ctl_daemons *found)
+{
+	for (unsigned i = 0; i < found->n; i++)
+		json_decref(found->daemon[i].status);
+}
+
+/* ---- what they serve ---- */
+
+static const json_t *status_of(struct ctl_link *l, struct ctl_daemon *daemon)
+{
+	bool quiet = l->quiet;
+
+	if (daemon->asked)
+		return daemon->status;
+	daemon->asked = true;
+	l->quiet = true;
+	if (ctl_open(l, daemon->path)) {
+		daemon->status = ctl_ask_status(l, false, NULL, NULL);
+		ctl_disconnect(l);
+	}
+	l->quiet = quiet;
+	return daemon->status;
+}
+
+static const char *config_of(const json_t *status)
+{
+	return status_text(json_object_get(status, "daemon"), "config");
+}
+
+bool ctl_daemon_serves(struct ctl_link *l, struct ctl_daemon *daemon, const char *whole)
+{
+	char *served = realpath(config_of(status_of(l, daemon)), NULL);
+	bool same = served && strcmp(served, whole) == 0;
+
+	free(served);
+	return same;
+}
+
+static bool is_of(const json_t *session, const char *stream, const char *run)
+{
+	return (!stream || strcmp(status_text(session, "stream"), stream) == 0) &&
+	       (!run || strcmp(status_text(session, "run"), run) == 0);
+}
+
+static bool has_run(const json_t *status, const struct ctl_wanted *wanted)
+{
+	const json_t *session;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "sessions"), i, session)
+	{
+		if (is_of(session, wanted->stream, wanted->run))
+			return true;
+	}
+	return false;
+}
+
+/* ---- messages ---- */
+
+enum { RUNS_NAMED = 4 }; /* of a daemon */
+
+struct text {
+	size_t n;
+	char text[LIMIT_TEXT_BYTES];
+};
+
+__attribute__((format(printf, 2, 3))) static void put(struct text *t, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (t->n < sizeof(t->text))
+		t->n += (size_t)vsnprintf(t->text + t->n, sizeof(t->text) - t->n, format, args);
+	va_end(args);
+}
+
+/* Puts ", run A of stream B" for each run of the daemon. */
+static void put_runs(struct text *t, const json_t *status)
+{
+	const json_t *sessions = json_object_get(status, "sessions"), *s;
+	unsigned runs = 0;
+	size_t i;
+
+	json_array_foreach(sessions, i, s)
+	{
+		const char *stream = status_text(s, "stream"), *run = status_text(s, "run");
+		size_t first = 0;
+
+		while (!is_of(json_array_get(sessions, first), stream, run))
+			first++;
+		if (first == i && runs++ < RUNS_NAMED)
+			put(t, "%s run %s of stream %s", runs > 1 ? "," : ":", run, stream);
+	}
+	if (runs > RUNS_NAMED)
+		put(t, ", …");
+}
+
+/* Puts "--socket PATH (serves FILE: run A of stream B), or …" of all daemons, or of those with the
+ * run. */
+static void put_daemons(struct text *t, struct ctl_link *l, struct ctl_daemons *found,
+	const struct ctl_wanted *only)
+{
+	const char *before = "";
+
+	for (unsigned i = 0; i < found->n; i++) {
+		const json_t *status = status_of(l, &found->daemon[i]);
+
+		if (only && !has_run(status, only))
+			continue;
+		put(t, "%s--socket %s (", before, found->daemon[i].path);
+		before = ", or ";
+		if (status)
+			put(t, "serves %s", config_of(status));
+		else
+			put(t, "does not answer");
+		put_runs(t, status);
+		put(t, ")");
+	}
+}
+
+/* No daemon is the one that is meant, or too many are: @fit have the request's run. */
+static bool refuse(struct ctl_link *l, struct ctl_daemons *found, const struct ctl_wanted *wanted,
+	unsigned fit)
+{
+	struct text meant = {0}, t = {0};
+	char tried[LIMIT_TEXT_BYTES];
+
+	if (wanted->stream)
+		put(&meant, "%s%s%sstream %s", wanted->run ? "run " : "",
+			wanted->run ? wanted->run : "", wanted->run ? " of " : "", wanted->stream);
+	if (found->n == 0) {
+		places_tell(found->dead, found->deads, tried);
+		return ctl_link_fail(l, "no daemon at %s%s%s; " PHRASE_START, tried,
+			meant.n ? ", for " : "", meant.text);
+	}
+	if (fit > 0)
+		put(&t, "several daemons serve %s; add ", meant.text);
+	else if (wanted->config)
+		put(&t, "no daemon serves %s%s%s; start one with tokend -c FILE, or add ",
+			wanted->config, meant.n ? ", for " : "", meant.text);
+	else if (wanted->stream)
+		put(&t, "none of the %u daemons here has a session of %s; add -c FILE, or ",
+			found->n, meant.text);
+	else
+		put(&t, "%u daemons run; add -c FILE, or ", found->n);
+	put_daemons(&t, l, found, fit > 0 ? wanted : NULL);
+	return ctl_link_fail(l, "%s", t.text);
+}
+
+/* ---- the daemon that is meant ---- */
+
+bool ctl_daemons_find(struct ctl_link *l, struct ctl_daemons *found)
+{
+	find_all(l, found, NULL, NULL);
+	return found->n > 0 || refuse(l, found, &(struct ctl_wanted){0}, 0);
+}
+
+/*
+ * The daemon that serves the file. If none does, the one that a trainer finds: it may have read the
+ * file under another path. A daemon that read the file before it was edited or broken still counts:
+ * a private one has a name made from the text that it read, and a broken file names no socket.
+ */
+static bool of_config(struct ctl_link *l, const struct ctl_wanted *wanted)
+{
+	char *whole = realpath(wanted->config, NULL);
+	struct fault fault;
+	struct config *config = config_load(wanted->config, &fault);
+	struct ctl_daemons found = {0};
+	unsigned i = 0;
+	bool done;
+
+	find_all(l, &found, config, whole ? whole : wanted->config);
+	while (i < found.n && whole && !ctl_daemon_serves(l, &found.daemon[i], whole))
+		i++;
+	if (i == found.n && config && found.usual)
+		i = 0;
+	done = i < found.n;
+	if (done)
+		snprintf(l->socket, sizeof(l->socket), "%s", found.daemon[i].path);
+	if (!config && !done)
+		ctl_link_fail(l, "%s", fault.text);
+	else if (!done)
+		refuse(l, &found, wanted, 0);
+	else if (!config && !l->quiet)
+		ctl_note("%s; its daemon still serves what it read before", fault.text);
+	ctl_daemons_free(&found);
+	config_free(config);
+	free(whole);
+	return done;
+}
+
+/* The only daemon; of several the one with the request's run, or the one that a trainer finds. */
+static bool any(struct ctl_link *l, const struct ctl_wanted *wanted)
+{
+	struct ctl_daemons found;
+	unsigned chosen = 0, fit = 0;
+
+	find_all(l, &found, NULL, NULL);
+	if (found.n == 1 || (found.usual && !wanted->stream))
+		fit = 1;
+	for (unsigned i = 0; i < found.n && found.n > 1 && wanted->stream; i++)
+		if (has_run(status_of(l, &found.daemon[i]), wanted)) {
+			chosen = i;
+			fit++;
+		}
+	if (fit == 1)
+		snprintf(l->socket, sizeof(l->socket), "%s", found.daemon[chosen].path);
+	else
+		refuse(l, &found, wanted, fit);
+	ctl_daemons_free(&found);
+	return fit == 1;
+}
+
+bool ctl_choose(struct ctl_link *l, const struct ctl_wanted *wanted)
+{
+	if (!wanted->socket)
+		return wanted->config ? of_config(l, wanted) : any(l, wanted);
+	if (strlen(wanted->socket) >= sizeof(l->socket))
+		return ctl_link_fail(l,
+			"--socket: %s has %zu bytes; a socket's path has at most %zu",
+			wanted->socket, strlen(wanted->socket), sizeof(l->socket) - 1);
+	strcpy(l->socket, wanted->socket);
+	return true;
+}
