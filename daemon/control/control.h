@@ -17,7 +17,6 @@
 #include "proto/ring.h"
 #include "proto/wire.h"
 
-#include <dirent.h>
 #include <jansson.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
@@ -742,18 +741,6 @@ void status_clock(struct store_reports *r, uint64_t now_ms);
 json_t *status_cache(const struct store_reports *r, bool public);
 
 /* ---- all parts ---- */
-/* Figures of the daemon's own process, from /proc. The files are opened once, at the start, so that
- * the loop opens none. */
-struct process {
-	int stat; /* -1: no /proc */
-	DIR *fds;
-	double start_s; /* Unix time */
-};
-
-struct process_figures {
-	uint64_t resident_bytes, virtual_bytes, threads, descriptors, descriptors_most;
-};
-
 struct control {
 	uv_loop_t *loop;
 	const struct server_options *options; /* its reader is the data thread's */
@@ -769,7 +756,6 @@ struct control {
 	struct state_jobs cache_jobs; /* wait for the cache's disk */
 	struct users users;
 	struct counts counts;
-	struct process process;
 	struct hangs hangs;
 	struct store_reports stores;
 	struct sessions sessions;
@@ -860,13 +846,6 @@ bool plan_mix_differs(const struct stream *s, const struct cursor *c, const char
  * @stores: of the catalog's datasets. Returns the exit code.
  */
 int check_run(const struct catalog *catalog, struct stores *stores);
-
-/* ---- process.c ---- */
-
-void process_open(struct process *p);
-void process_close(struct process *p);
-/* False: there is no /proc. */
-bool process_read(const struct process *p, struct process_figures *figures);
 
 /* ---- server.c ---- */
 

@@ -366,7 +366,6 @@ static void control_init(struct control *control, uv_loop_t *loop, const struct 
 	requests_init(&control->requests);
 	control->counts.reload_s = time(NULL);
 	control->started_ms = control->turned_ms = control->lonely_since_ms = uv_now(loop);
-	process_open(&control->process);
 }
 
 /* A thread of libuv's pool for each stream, whose storage may hang, and its usual four. */
@@ -411,7 +410,6 @@ int server_run(const struct server_options *options)
 	uv_loop_close(&loop);
 	requests_free(&control->requests);
 	counts_free(&control->counts);
-	process_close(&control->process);
 	free(control);
 	return started ? 0 : 1;
 }

@@ -9,15 +9,18 @@
 #include "daemon/control/control.h"
 #include "proto/version.h"
 
+#include <dirent.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
 
 enum {
-	RUNS = 32,	   /* with their mixes */
 	MIXED = 32,	   /* datasets of one mix */
 	WINDOW_MS = 10000, /* rates of stores are over one to two of these */
 };
@@ -43,8 +46,7 @@ static bool wants(struct page *p)
 	return p->at++ >= p->after && !p->full;
 }
 
-/* Puts the item that wants() was asked about, which is freed. NULL: out of memory; it is left out.
- */
+/* Puts the item that wants() was asked about, which is freed. NULL: there is none. */
 static void put(struct page *p, const char *name, json_t *value)
 {
 	json_t *item = json_pack("{s:o}", name, value);
@@ -63,78 +65,102 @@ static void put(struct page *p, const char *name, json_t *value)
 	p->n += n + 1;
 }
 
-struct number {
-	const char *name;
-	uint64_t value;
+#define PUT(p, name, value) (wants(p) ? put(p, name, value) : (void)0)
+
+/* ---- objects ---- */
+
+struct member {
+	const char *name; /* "": it is left out */
+	json_t *value;
 };
 
-#define NUMBERS(...) ((const struct number[]){__VA_ARGS__, {NULL, 0}})
-
 /* Numbers above 2^63 become negative: the reader casts them back. */
-static void set(json_t *object, const struct number *n)
-{
-	for (; n->name; n++)
-		json_object_set_new(object, n->name, json_integer((json_int_t)n->value));
-}
+#define N(name, number)	  ((struct member){name, json_integer((json_int_t)(number))})
+#define T(name, text)	  ((struct member){name, line(text)})
+#define V(name, value)	  ((struct member){name, value})
+#define ONLY(given, name) ((given) ? (name) : "")
+#define OBJECT(...)	  object((const struct member[]){__VA_ARGS__, V(NULL, NULL)})
 
-/* Of paths in a public text, only the last part is left. */
-static json_t *text_of(const char *text, bool public)
+static json_t *line(const char *text)
 {
 	char clean[LIMIT_TEXT_BYTES];
-	size_t n = 0;
 
-	for (; *text && n + 1 < sizeof(clean); text++)
-		if (!public || *text != '/')
-			clean[n++] = *text;
-		else if (text[1] && text[1] != ' ')
-			while (n > 0 && clean[n - 1] != ' ')
-				n--;
-	clean[n] = 0;
+	snprintf(clean, sizeof(clean), "%s", text);
 	return json_string(fault_line(clean));
 }
 
-static void set_text(json_t *object, const char *name, const char *text, bool public)
+/* Members without memory are left out. */
+static json_t *object(const struct member *m)
 {
-	json_object_set_new(object, name, text_of(text, public));
+	json_t *object = json_object();
+
+	for (; m->name; m++)
+		if (m->name[0])
+			json_object_set_new(object, m->name, m->value);
+		else
+			json_decref(m->value);
+	return object;
 }
 
-/* If the stream's storage does not answer. */
-static void set_slow(
-	json_t *object, const struct control *control, const struct stream *stream, bool public)
+static json_t *hex(uint64_t digest)
+{
+	return json_sprintf("%016" PRIx64, digest);
+}
+
+/* Of paths in a public text, only the last part is left. Returns @to. */
+static const char *without_paths(const char *text, bool public, char to[LIMIT_TEXT_BYTES])
+{
+	size_t n = 0;
+
+	for (; *text && n + 1 < LIMIT_TEXT_BYTES; text++)
+		if (!public || *text != '/')
+			to[n++] = *text;
+		else if (text[1] && text[1] != ' ')
+			while (n > 0 && to[n - 1] != ' ')
+				n--;
+	to[n] = 0;
+	return to;
+}
+
+/* How long the stream's storage has not answered; 0: it answers. @shard: which it waits for. */
+static uint64_t slow_ms(const struct control *control, const struct stream *stream, bool public,
+	char shard[LIMIT_TEXT_BYTES])
 {
 	const struct reader_hang *hang = hang_of(&control->hangs, stream);
 	char path[LIMIT_TEXT_BYTES];
 
+	shard[0] = 0;
 	if (hang->ticks == 0)
-		return;
+		return 0;
 	hang_shard(hang, path, sizeof(path));
-	set(object, NUMBERS({"slow_ms", hang->ticks * UINT64_C(1000)}));
-	set_text(object, "slow_shard", path, public);
+	without_paths(path, public, shard);
+	return hang->ticks * UINT64_C(1000);
 }
 
 /* {"le": {"0.001": n, …, "+Inf": n}, "sum": seconds}, with the sums of @n + 1 buckets so far. */
 static json_t *histogram(const uint64_t *bucket, const uint64_t *most_ns, unsigned n, double sum)
 {
 	json_t *le = json_object();
-	char limit[32];
+	char limit[32] = "+Inf";
 	uint64_t so_far = 0;
 
-	for (unsigned i = 0; i < n; i++) {
-		snprintf(limit, sizeof(limit), "%.9g", (double)most_ns[i] / 1e9);
-		set(le, NUMBERS({limit, so_far += bucket[i]}));
+	for (unsigned i = 0; i <= n; i++) {
+		if (i < n)
+			snprintf(limit, sizeof(limit), "%.9g", (double)most_ns[i] / 1e9);
+		so_far += bucket[i];
+		json_object_set_new(le, i < n ? limit : "+Inf", json_integer((json_int_t)so_far));
 	}
-	set(le, NUMBERS({"+Inf", so_far + bucket[n]}));
-	return json_pack("{s:o, s:f}", "le", le, "sum", sum);
+	return OBJECT(V("le", le), V("sum", json_real(sum)));
 }
 
 /* ---- sessions and streams ---- */
 
-static unsigned store_wait(const struct session *s, char text[LIMIT_TEXT_BYTES])
+static uint64_t store_wait_ms(const struct session *s, char text[LIMIT_TEXT_BYTES])
 {
 	struct stores *stores = s->control->stores.stores;
 
 	text[0] = 0;
-	return stores ? store_waits(stores, s->id, text, LIMIT_TEXT_BYTES) : 0;
+	return stores ? store_waits(stores, s->id, text, LIMIT_TEXT_BYTES) * UINT64_C(1000) : 0;
 }
 
 /* The position of the next batch. The last one of a stream that ends may have padding. */
@@ -153,34 +179,34 @@ static uint64_t full_ms(const struct session *s)
 
 static json_t *session_item(const struct session *s, bool public)
 {
+	char shard[LIMIT_TEXT_BYTES], store[LIMIT_TEXT_BYTES];
+
+	if (!session_is_live(s))
+		return NULL;
+
 	struct feed_counters c = feed_counters(s->feed);
 	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
-	char text[LIMIT_TEXT_BYTES];
-	unsigned wait_s = store_wait(s, text);
-	json_t *item = json_object();
+	uint64_t slow = slow_ms(s->control, s->stream, public, shard),
+		 wait = store_wait_ms(s, store);
 
-	set_text(item, "stream", s->stream->config->name, false);
-	set_text(item, "run", s->run, false);
-	set(item, NUMBERS({"session", s->id}, {"rank", s->rank}, {"world", s->world},
-			  {"micro", s->micro_batch}, {"peer", s->peer},
-			  {"seq_len", s->stream->config->seq_len}, {"position", position_of(s)},
-			  {"slots", s->slots}, {"published", c.published}, {"released", c.released},
-			  {"ready", c.published - c.released}, {"full_ms", full_ms(s)},
-			  {"lost_wakes", c.lost_wakes}, {"waits", waits.times},
-			  {"waited_ms", waits.ns / 1000000}, {"memory_bytes", s->bytes},
-			  {"request", request_number(s)}));
-	set_slow(item, s->control, s->stream, public);
-	if (wait_s > 0) {
-		set(item, NUMBERS({"store_wait_ms", wait_s * UINT64_C(1000)}));
-		set_text(item, "store_wait", text, false);
-	}
-	if (s->memory.node != RING_MEMORY_ANYWHERE)
-		set(item, NUMBERS({"node", s->memory.node}));
-	if (public)
-		return item;
-	set(item, NUMBERS({"pid", (uint64_t)s->connection->pid}));
-	set_text(item, "host", s->connection->host, false);
-	return item;
+	return OBJECT(T("stream", s->stream->config->name), T("run", s->run), N("session", s->id),
+		N("rank", s->rank), N("world", s->world), N("micro", s->micro_batch),
+		N("peer", s->peer), N("seq_len", s->stream->config->seq_len),
+		N("position", position_of(s)), N("slots", s->slots), N("published", c.published),
+		N("released", c.released), N("ready", c.published - c.released),
+		N("full_ms", full_ms(s)), N("lost_wakes", c.lost_wakes), N("waits", waits.times),
+		N("waited_ms", waits.ns / 1000000), N("memory_bytes", s->bytes),
+		N("request", request_number(s)), N(ONLY(slow, "slow_ms"), slow),
+		T(ONLY(slow, "slow_shard"), shard), N(ONLY(wait, "store_wait_ms"), wait),
+		T(ONLY(wait, "store_wait"), store),
+		N(ONLY(s->memory.node != RING_MEMORY_ANYWHERE, "node"), s->memory.node),
+		N(ONLY(!public, "pid"), s->connection->pid),
+		T(ONLY(!public, "host"), s->connection->host));
+}
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
 }
 
 struct stream_gauges status_gauges(const struct control *control, const struct stream *stream)
@@ -195,8 +221,7 @@ struct stream_gauges status_gauges(const struct control *control, const struct s
 			continue;
 
 		struct feed_counters c = feed_counters(s->feed);
-		uint64_t ready = c.published - c.released, full = full_ms(s);
-		uint64_t wait_ms = stream ? store_wait(s, text) * UINT64_C(1000) : 0;
+		uint64_t ready = c.published - c.released;
 
 		g.sessions++;
 		g.waiting += c.waits;
@@ -205,8 +230,9 @@ struct stream_gauges status_gauges(const struct control *control, const struct s
 		g.least_ready = ready < g.least_ready ? ready : g.least_ready;
 		g.published += c.published;
 		g.released += c.released;
-		g.full_ms = full > g.full_ms ? full : g.full_ms;
-		g.store_wait_ms = wait_ms > g.store_wait_ms ? wait_ms : g.store_wait_ms;
+		g.full_ms = most(g.full_ms, full_ms(s));
+		if (stream)
+			g.store_wait_ms = most(g.store_wait_ms, store_wait_ms(s, text));
 	}
 	return g;
 }
@@ -221,72 +247,43 @@ static json_t *times(const struct histogram *h)
 		bucket, histogram_most_ns, COUNTS_BUCKETS, (double)count_of(&h->sum_ns) / 1e9);
 }
 
-static json_t *read_errors(const struct stream_counts *c)
-{
-	static const struct {
-		enum fault_code code;
-		const char *kind;
-	} kinds[] = {{FAULT_IO, "io"}, {FAULT_DATA, "data"}, {FAULT_CHANGED, "changed"},
-		{FAULT_TOKEN, "token"}, {FAULT_MEMORY, "memory"},
-		{FAULT_DESCRIPTORS, "descriptors"}};
-	json_t *errors = json_object();
-
-	for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
-		set(errors, NUMBERS({kinds[k].kind, count_of(&c->read_faults[kinds[k].code])}));
-	return errors;
-}
-
 static json_t *stream_item(const struct control *control, const struct stream *stream, bool public)
 {
 	const struct stream_counts *c = stream->counts;
+	const _Atomic uint64_t *faults = c->read_faults;
 	struct stream_gauges now = status_gauges(control, stream);
-	json_t *saves = json_object(), *item;
+	char shard[LIMIT_TEXT_BYTES];
+	uint64_t slow = slow_ms(control, stream, public, shard);
 
-	if (c->snapshot_s > 0)
-		set(saves, NUMBERS({"made", (uint64_t)c->snapshot_s}));
-	if (c->snapshot_failed_s > 0)
-		set(saves, NUMBERS({"failed", (uint64_t)c->snapshot_failed_s}));
-	item = json_pack("{s:{s:I, s:I}, s:{s:I, s:I}, s:o, s:o, s:o, s:o}", "attaches", "first",
-		(json_int_t)(c->attaches - c->attaches_again), "again",
-		(json_int_t)c->attaches_again, "snapshots", "made", (json_int_t)c->snapshots,
-		"failed", (json_int_t)c->snapshots_failed, "snapshot_times", saves, "waits",
-		times(&c->waits), "reads", times(&c->reads), "read_errors", read_errors(c));
-	set_text(item, "stream", stream->config->name, false);
-	set(item, NUMBERS({"seq_len", stream->config->seq_len}, {"sessions", now.sessions},
-			  {"waiting", now.waiting}, {"slots", now.slots}, {"ready", now.ready},
-			  {"full_ms", now.full_ms}, {"slow_ms", 0},
-			  {"store_wait_ms", now.store_wait_ms},
-			  {"published", c->published + now.published},
-			  {"released", c->released + now.released},
-			  {"read_bytes", count_of(&c->read_bytes)}));
-	if (now.sessions > 0)
-		set(item, NUMBERS({"least_ready", now.least_ready}));
-	set_slow(item, control, stream, public);
-	return item;
+	return OBJECT(T("stream", stream->config->name), N("seq_len", stream->config->seq_len),
+		N("sessions", now.sessions), N("waiting", now.waiting), N("slots", now.slots),
+		N("ready", now.ready), N(ONLY(now.sessions, "least_ready"), now.least_ready),
+		N("full_ms", now.full_ms), N("slow_ms", slow), T(ONLY(slow, "slow_shard"), shard),
+		N("store_wait_ms", now.store_wait_ms), N("published", c->published + now.published),
+		N("released", c->released + now.released),
+		N("read_bytes", count_of(&c->read_bytes)),
+		V("attaches", OBJECT(N("first", c->attaches - c->attaches_again),
+				      N("again", c->attaches_again))),
+		V("snapshots", OBJECT(N("made", c->snapshots), N("failed", c->snapshots_failed))),
+		V("snapshot_times",
+			OBJECT(N(ONLY(c->snapshot_s > 0, "made"), c->snapshot_s),
+				N(ONLY(c->snapshot_failed_s > 0, "failed"), c->snapshot_failed_s))),
+		V("waits", times(&c->waits)), V("reads", times(&c->reads)),
+		V("read_errors", OBJECT(N("io", count_of(&faults[FAULT_IO])),
+					 N("data", count_of(&faults[FAULT_DATA])),
+					 N("changed", count_of(&faults[FAULT_CHANGED])),
+					 N("token", count_of(&faults[FAULT_TOKEN])),
+					 N("memory", count_of(&faults[FAULT_MEMORY])),
+					 N("descriptors", count_of(&faults[FAULT_DESCRIPTORS])))));
 }
 
 static json_t *dataset_item(const struct stream *stream, uint32_t d)
 {
-	json_t *item = json_pack(
-		"{s:o}", "digest", json_sprintf("%016" PRIx64, stream->dataset[d].digest));
+	const struct dataset *dataset = &stream->dataset[d];
 
-	set_text(item, "stream", stream->config->name, false);
-	set_text(item, "dataset", stream->config->dataset[d].name, false);
-	set(item, NUMBERS({"samples", count_of(stream->dataset[d].samples)}));
-	return item;
-}
-
-static void put_streams(struct page *p, const struct control *control)
-{
-	const struct catalog *catalog = control->catalog;
-
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		if (wants(p))
-			put(p, "streams", stream_item(control, &catalog->stream[i], p->public));
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		for (uint32_t d = 0; d < catalog->config->stream[i].datasets; d++)
-			if (wants(p))
-				put(p, "datasets", dataset_item(&catalog->stream[i], d));
+	return OBJECT(V("digest", hex(dataset->digest)), T("stream", stream->config->name),
+		T("dataset", stream->config->dataset[d].name),
+		N("samples", count_of(dataset->samples)));
 }
 
 /* The mix at the session's position, and the next one. */
@@ -307,42 +304,26 @@ static json_t *mixes_of(const struct session *s)
 			if (segment->units[d] > 0)
 				json_object_set_new(mix, cursor->dataset[d].name,
 					json_real((double)segment->units[d] / (double)ORDER_UNITS));
-		json_array_append_new(list,
-			json_pack("{s:I, s:o}", "from", (json_int_t)segment->start, "mix", mix));
+		json_array_append_new(list, OBJECT(N("from", segment->start), V("mix", mix)));
 	}
 	return list;
 }
 
-/* The first session of each run: all have one mix. */
-static void put_runs(struct page *p, const struct control *control)
+/* NULL, unless it is the first session of its run: all have one mix. */
+static json_t *run_item(const struct control *control, uint32_t id)
 {
-	const struct session *first[RUNS];
-	unsigned n = 0, i;
+	const struct session *s = control->sessions.of[id], *other;
 
-	for (uint32_t id = 0; id < LIMIT_SESSIONS && n < RUNS; id++) {
-		const struct session *s = control->sessions.of[id];
-
-		if (!session_is_live(s))
-			continue;
-		for (i = 0; i < n; i++)
-			if (s->stream == first[i]->stream && strcmp(s->run, first[i]->run) == 0)
-				break;
-		first[i] = s;
-		n += i == n;
+	if (!session_is_live(s))
+		return NULL;
+	for (uint32_t i = 0; i < id; i++) {
+		other = control->sessions.of[i];
+		if (session_is_live(other) && other->stream == s->stream &&
+			strcmp(other->run, s->run) == 0)
+			return NULL;
 	}
-	for (i = 0; i < RUNS; i++)
-		if (wants(p) && i < n)
-			put(p, "runs",
-				json_pack("{s:s, s:s, s:o}", "stream",
-					first[i]->stream->config->name, "run", first[i]->run,
-					"mixes", mixes_of(first[i])));
-}
-
-static void put_sessions(struct page *p, const struct control *control)
-{
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (wants(p) && session_is_live(control->sessions.of[id]))
-			put(p, "sessions", session_item(control->sessions.of[id], p->public));
+	return OBJECT(
+		T("stream", s->stream->config->name), T("run", s->run), V("mixes", mixes_of(s)));
 }
 
 /* ---- stores ---- */
@@ -392,26 +373,6 @@ static json_t *quantile(
 	return json_real(least);
 }
 
-static json_t *rates(const struct store_sample *from, const struct store_sample *now)
-{
-	double seconds = (double)(now->ms - from->ms) / 1000,
-	       requests = (double)(now->requests - from->requests),
-	       bytes = (double)(now->bytes - from->bytes),
-	       retries = (double)(now->retries - from->retries);
-
-	if (from->ms == 0 || seconds <= 0)
-		seconds = 1e300;
-	return json_pack("{s:f, s:f, s:f, s:o, s:o}", "get_per_s", requests / seconds,
-		"bytes_per_s", bytes / seconds, "retried", requests > 0 ? retries / requests : 0.0,
-		"p50_ms", quantile(from, now, 0.5), "p99_ms", quantile(from, now, 0.99));
-}
-
-static void set_last(json_t *item, const char *last, int64_t ago_s)
-{
-	set_text(item, "last", last, false);
-	json_object_set_new(item, "last_ago_s", last[0] ? json_integer(ago_s) : json_null());
-}
-
 static json_t *faults_of(const struct store_status *s)
 {
 	json_t *faults = json_object();
@@ -421,134 +382,134 @@ static json_t *faults_of(const struct store_status *s)
 		if (i > 0)
 			snprintf(code, sizeof(code), "%u", i);
 		if (s->faults[i] > 0)
-			set(faults, NUMBERS({code, s->faults[i]}));
+			json_object_set_new(faults, code, json_integer((json_int_t)s->faults[i]));
 	}
 	return faults;
 }
 
-static json_t *store_item(
-	const struct store_status *s, const struct store_sample *from, uint64_t now_ms)
+static json_t *store_item(const struct store_reports *r, unsigned i, uint64_t now_ms)
 {
-	struct store_sample now = sample_of(s, now_ms);
-	uint64_t most_ns[STORE_TIMES - 1] = {1000000};
-	json_t *item = rates(from, &now);
+	const struct store_sample *from = &r->of[i].older;
+	uint64_t most_ns[STORE_TIMES - 1];
+	struct store_status s;
 
-	set_text(item, "store", s->name, false);
-	set(item, NUMBERS({"in_flight", s->in_flight}, {"limit", s->limit}, {"waiting", s->waiting},
-			  {"requests", s->requests}, {"bytes", s->bytes},
-			  {"used_bytes", s->used_bytes}, {"retries", s->retries}));
-	json_object_set_new(item, "faults", faults_of(s));
-	set_text(item, "provider", s->provider, false);
-	json_object_set_new(item, "credentials_s",
-		s->expires_s == INT64_MAX ? json_null() : json_integer(s->expires_s));
-	set_last(item, s->last, s->last_ago_s);
-	for (unsigned i = 1; i < STORE_TIMES - 1; i++)
-		most_ns[i] = 2 * most_ns[i - 1];
-	json_object_set_new(item, "first_byte",
-		histogram(s->first_byte, most_ns, STORE_TIMES - 1, s->first_byte_seconds));
-	return item;
+	if (!r->stores || !store_status(r->stores, i, &s))
+		return NULL;
+
+	struct store_sample now = sample_of(&s, now_ms);
+	bool known = from->ms > 0 && now_ms > from->ms;
+	double seconds = known ? (double)(now_ms - from->ms) / 1000 : 1e300;
+	double requests = (double)(now.requests - from->requests);
+	double retries = (double)(now.retries - from->retries);
+
+	for (i = 0; i < STORE_TIMES - 1; i++)
+		most_ns[i] = UINT64_C(1000000) << i;
+	return OBJECT(V("get_per_s", json_real(requests / seconds)),
+		V("bytes_per_s", json_real((double)(now.bytes - from->bytes) / seconds)),
+		V("retried", json_real(requests > 0 ? retries / requests : 0)),
+		V("p50_ms", quantile(from, &now, 0.5)), V("p99_ms", quantile(from, &now, 0.99)),
+		T("store", s.name), N("in_flight", s.in_flight), N("limit", s.limit),
+		N("waiting", s.waiting), N("requests", s.requests), N("bytes", s.bytes),
+		N("used_bytes", s.used_bytes), N("retries", s.retries), V("faults", faults_of(&s)),
+		T("provider", s.provider),
+		V("credentials_s",
+			s.expires_s == INT64_MAX ? json_null() : json_integer(s.expires_s)),
+		T("last", s.last),
+		V("last_ago_s", s.last[0] ? json_integer(s.last_ago_s) : json_null()),
+		V("first_byte",
+			histogram(s.first_byte, most_ns, STORE_TIMES - 1, s.first_byte_seconds)));
 }
 
 json_t *status_cache(const struct store_reports *r, bool public)
 {
-	struct store_cache_status status;
-	json_t *item;
+	struct store_cache_status s;
+	char dir[LIMIT_TEXT_BYTES];
 
-	if (!r->stores || !store_cache_status(r->stores, &status))
+	if (!r->stores || !store_cache_status(r->stores, &s))
 		return json_null();
-	item = json_object();
-	set_text(item, "dir", status.dir, public);
-	set(item, NUMBERS({"size_bytes", status.size_bytes}, {"used_bytes", status.used_bytes},
-			  {"objects", status.objects}, {"hits", status.hits},
-			  {"misses", status.misses}, {"evictions", status.evictions},
-			  {"mismatches", status.mismatches}, {"pinned", status.pinned},
-			  {"failing_s", status.failing_s}, {"failing", status.failing_s > 0}));
-	set_last(item, status.last, status.last_ago_s);
-	return item;
-}
-
-static void put_stores(struct page *p, const struct store_reports *r, uint64_t now_ms)
-{
-	struct store_status status;
-
-	for (unsigned i = 0; i < STATUS_STORES; i++)
-		if (wants(p) && r->stores && store_status(r->stores, i, &status))
-			put(p, "stores", store_item(&status, &r->of[i].older, now_ms));
-	if (wants(p))
-		put(p, "cache", status_cache(r, p->public));
+	return OBJECT(T("dir", without_paths(s.dir, public, dir)), N("size_bytes", s.size_bytes),
+		N("used_bytes", s.used_bytes), N("objects", s.objects), N("hits", s.hits),
+		N("misses", s.misses), N("evictions", s.evictions), N("mismatches", s.mismatches),
+		N("pinned", s.pinned), N("failing_s", s.failing_s), N("failing", s.failing_s > 0),
+		T("last", s.last),
+		V("last_ago_s", s.last[0] ? json_integer(s.last_ago_s) : json_null()));
 }
 
 /* ---- the daemon ---- */
 
 static json_t *daemon_item(const struct control *control, bool public)
 {
-	const struct stream *slow = hang_longest(&control->hangs);
-	uint64_t now = uv_now(control->loop);
+	const struct stream *stream = hang_longest(&control->hangs);
+	uint64_t now = uv_now(control->loop), slow = 0;
 	struct utsname machine = {0};
-	json_t *item;
+	char shard[LIMIT_TEXT_BYTES];
 
 	uname(&machine);
-	item = json_pack("{s:s, s:s, s:s, s:s}", "version", TOKEND_VERSION, "compiler", COMPILER,
-		"machine", machine.machine, "io", reader_name(control->options->reader));
-	set(item,
-		NUMBERS({"sessions", control->sessions.n}, {"uptime_ms", now - control->started_ms},
-			{"silent_ms", now - control->turned_ms},
-			{"memory_bytes", control->sessions.memory_bytes},
-			{"limit_bytes", control->config->memory_bytes},
-			{"lost_wakes", control->sessions.lost_wakes},
-			{"failures", control->sessions.failures},
-			{"rereads", atomic_load(control->options->rereads)}));
-	if (slow) {
-		set_text(item, "slow_stream", slow->config->name, false);
-		set_slow(item, control, slow, public);
-	}
-	if (!public)
-		set(item, NUMBERS({"pid", (uint64_t)uv_os_getpid()}));
-	return item;
+	if (stream)
+		slow = slow_ms(control, stream, public, shard);
+	return OBJECT(T("version", TOKEND_VERSION), T("compiler", COMPILER),
+		T("machine", machine.machine), T("io", reader_name(control->options->reader)),
+		N("sessions", control->sessions.n), N("uptime_ms", now - control->started_ms),
+		N("silent_ms", now - control->turned_ms),
+		N("memory_bytes", control->sessions.memory_bytes),
+		N("limit_bytes", control->config->memory_bytes),
+		N("lost_wakes", control->sessions.lost_wakes),
+		N("failures", control->sessions.failures),
+		N("rereads", atomic_load(control->options->rereads)),
+		T(ONLY(slow, "slow_stream"), slow ? stream->config->name : ""),
+		N(ONLY(slow, "slow_ms"), slow), T(ONLY(slow, "slow_shard"), slow ? shard : ""),
+		N(ONLY(!public, "pid"), uv_os_getpid()));
 }
 
-static json_t *process_item(const struct process *process)
+static json_t *process_item(void)
 {
-	struct process_figures f;
-	struct rusage usage = {0};
-	json_t *item;
+	uint64_t threads = 0, virtual_bytes = 0, pages = 0, descriptors = 0;
+	FILE *stat = fopen("/proc/self/stat", "re"); /* does not hang */
+	DIR *fds = opendir("/proc/self/fd");
+	struct rlimit limit = {0};
+	bool known = stat && fds &&
+		     fscanf(stat,
+			     "%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d"
+			     " %*d %*d %" SCNu64 " %*d %*u %" SCNu64 " %" SCNu64,
+			     &threads, &virtual_bytes, &pages) == 3;
 
-	getrusage(RUSAGE_SELF, &usage);
-	item = json_pack("{s:f}", "cpu_s",
-		(double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-			(double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
-	if (!process_read(process, &f))
-		return item;
-	set(item, NUMBERS({"resident_bytes", f.resident_bytes}, {"virtual_bytes", f.virtual_bytes},
-			  {"descriptors", f.descriptors}, {"descriptors_most", f.descriptors_most},
-			  {"threads", f.threads}));
-	json_object_set_new(item, "start_s", json_real(process->start_s));
-	return item;
+	for (const struct dirent *entry; known && (entry = readdir(fds));)
+		descriptors += entry->d_name[0] != '.';
+	if (stat)
+		fclose(stat);
+	if (fds)
+		closedir(fds);
+	getrlimit(RLIMIT_NOFILE, &limit);
+	return OBJECT(V("cpu_s", json_real((double)clock() / CLOCKS_PER_SEC)),
+		N(ONLY(known, "resident_bytes"), pages * (uint64_t)sysconf(_SC_PAGESIZE)),
+		N(ONLY(known, "virtual_bytes"), virtual_bytes),
+		N(ONLY(known, "descriptors"), descriptors), N("descriptors_most", limit.rlim_cur),
+		N(ONLY(known, "threads"), threads));
 }
 
 static json_t *config_item(const struct control *control)
 {
 	const struct counts *counts = &control->counts;
 
-	return json_pack("{s:I, s:i, s:{s:I, s:I}, s:o}", "load_s", (json_int_t)counts->reload_s,
-		"reload_failed", (int)counts->reload_failed, "reloads", "loaded",
-		(json_int_t)counts->reloads, "refused", (json_int_t)counts->reloads_failed,
-		"digest", json_sprintf("%016" PRIx64, control->config->digest));
+	return OBJECT(N("load_s", counts->reload_s), N("reload_failed", counts->reload_failed),
+		V("reloads",
+			OBJECT(N("loaded", counts->reloads), N("refused", counts->reloads_failed))),
+		V("digest", hex(control->config->digest)));
 }
 
 static json_t *request_items(const struct counts *counts)
 {
-	static const char *const outcomes[COUNTS_OUTCOMES] = {
-		"done", "failed", "refused", "taken_back"};
 	json_t *list = json_array();
 
 	for (unsigned kind = 0; kind < COUNTS_KINDS; kind++) {
-		json_t *ended = json_object();
+		const uint64_t *n = counts->requests[kind];
 
-		for (unsigned i = 0; i < COUNTS_OUTCOMES; i++)
-			set(ended, NUMBERS({outcomes[i], counts->requests[kind][i]}));
 		json_array_append_new(
-			list, json_pack("{s:s, s:o}", "kind", counts_kind[kind], "ended", ended));
+			list, OBJECT(T("kind", counts_kind[kind]),
+				      V("ended", OBJECT(N("done", n[COUNTS_DONE]),
+							 N("failed", n[COUNTS_FAILED]),
+							 N("refused", n[COUNTS_REFUSED]),
+							 N("taken_back", n[COUNTS_TAKEN_BACK])))));
 	}
 	return list;
 }
@@ -558,71 +519,63 @@ static json_t *fault_items(bool public)
 	struct log_fault fault[LOG_FAULTS];
 	unsigned n = log_faults(fault);
 	json_t *list = json_array();
+	char text[LIMIT_TEXT_BYTES];
 
 	for (unsigned i = 0; i < n; i++)
 		json_array_append_new(
-			list, json_pack("{s:I, s:s, s:o}", "time", (json_int_t)fault[i].at, "level",
-				      fault[i].level == LOG_ERROR ? "error" : "warning", "text",
-				      text_of(fault[i].text, public)));
+			list, OBJECT(N("time", fault[i].at),
+				      T("level", fault[i].level == LOG_ERROR ? "error" : "warning"),
+				      T("text", without_paths(fault[i].text, public, text))));
 	return list;
 }
 
 static void put_document(struct page *p, const struct control *control)
 {
-	if (wants(p))
-		put(p, "daemon", daemon_item(control, p->public));
-	if (wants(p))
-		put(p, "process", process_item(&control->process));
-	if (wants(p))
-		put(p, "config", config_item(control));
-	if (wants(p))
-		put(p, "state_dir",
-			json_pack("{s:i, s:I}", "jobs", (int)control->state.jobs.n, "busy_ms",
-				(json_int_t)state_busy_ms(&control->state.jobs)));
-	if (wants(p))
-		put(p, "requests", request_items(&control->counts));
-	if (wants(p))
-		put(p, "faults", fault_items(p->public));
-	put_stores(p, &control->stores, uv_now(control->loop));
-	put_streams(p, control);
-	put_runs(p, control);
-	put_sessions(p, control);
-}
+	const struct state_jobs *jobs = &control->state.jobs;
+	const struct store_reports *stores = &control->stores;
+	const struct stream *stream = control->catalog->stream;
+	const uint32_t streams = control->config->streams;
 
-/* The config's absolute path: a relative one is only valid in this process's directory. */
-static void name_config(const struct config *config, char *path, size_t path_bytes)
-{
-	const char *slash = strrchr(config->path, '/');
-
-	snprintf(path, path_bytes, "%s/%s",
-		strcmp(config->directory, "/") == 0 ? "" : config->directory,
-		slash ? slash + 1 : config->path);
+	PUT(p, "daemon", daemon_item(control, p->public));
+	PUT(p, "process", process_item());
+	PUT(p, "config", config_item(control));
+	PUT(p, "state_dir", OBJECT(N("jobs", jobs->n), N("busy_ms", state_busy_ms(jobs))));
+	PUT(p, "requests", request_items(&control->counts));
+	PUT(p, "faults", fault_items(p->public));
+	for (unsigned i = 0; i < STATUS_STORES; i++)
+		PUT(p, "stores", store_item(stores, i, uv_now(control->loop)));
+	PUT(p, "cache", status_cache(stores, p->public));
+	for (uint32_t i = 0; i < streams; i++)
+		PUT(p, "streams", stream_item(control, &stream[i], p->public));
+	for (uint32_t i = 0; i < streams; i++)
+		for (uint32_t d = 0; d < stream[i].config->datasets; d++)
+			PUT(p, "datasets", dataset_item(&stream[i], d));
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		PUT(p, "runs", run_item(control, id));
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		PUT(p, "sessions", session_item(control->sessions.of[id], p->public));
 }
 
 void status_reply(struct connection *c, const struct wire *w)
 {
-	struct page *p = calloc(1, sizeof(*p));
+	const struct config *config = c->control->config;
+	const char *slash = strrchr(config->path, '/');
+	struct page p = {.after = wire_number(w, WIRE_AFTER),
+		.public = c->uid == c->user->all->web_uid || wire_has(w, WIRE_PUBLIC)};
 	struct wire reply = {.op = WIRE_STATUS};
 	char path[LIMIT_TEXT_BYTES];
-	struct fault fault;
 
-	if (!p) {
-		fault_memory(&fault);
-		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
-		return;
-	}
-	p->after = wire_number(w, WIRE_AFTER);
-	p->public = c->uid == c->user->all->web_uid || wire_has(w, WIRE_PUBLIC);
-	put_document(p, c->control);
-	if (!p->public) { /* not in the document: its bytes need not be UTF-8 */
-		name_config(c->control->config, path, sizeof(path));
+	put_document(&p, c->control);
+	if (!p.public) { /* absolute; not in the document, because its bytes need not be UTF-8 */
+		snprintf(path, sizeof(path), "%s/%s",
+			strcmp(config->directory, "/") == 0 ? "" : config->directory,
+			slash ? slash + 1 : config->path);
 		wire_set_text(&reply, WIRE_PATH, path);
 	}
-	if (p->n == 0)
-		p->text[p->n++] = '[';
-	p->text[p->n++] = ']';
-	wire_set(&reply, WIRE_AFTER, p->full ? p->after : 0);
-	wire_set_bytes(&reply, WIRE_ARGS, p->text, p->n);
+	if (p.n == 0)
+		p.text[p.n++] = '[';
+	p.text[p.n++] = ']';
+	wire_set(&reply, WIRE_AFTER, p.full ? p.after : 0);
+	wire_set_bytes(&reply, WIRE_ARGS, p.text, p.n);
 	connection_send(c, wire_number(w, WIRE_SERIAL), &reply);
-	free(p);
 }

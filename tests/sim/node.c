@@ -48,22 +48,6 @@ unsigned log_faults(struct log_fault fault[LOG_FAULTS])
 	return 0;
 }
 
-void process_open(struct process *p)
-{
-	(void)p;
-}
-
-void process_close(struct process *p)
-{
-	(void)p;
-}
-
-bool process_read(const struct process *p, struct process_figures *figures)
-{
-	(void)p, (void)figures;
-	return false;
-}
-
 void notify(const char *state)
 {
 	(void)state;

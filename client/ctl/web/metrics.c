@@ -35,7 +35,7 @@ static const struct metric {
 	{"process", "", "descriptors_most", "process_max_fds", "gauge",
 		"The most file descriptors that may be open"},
 	{"process", "", "threads", "process_threads", "gauge", "Threads"},
-	{"process", "", "start_s", "process_start_time_seconds", "gauge",
+	{"config", "", "load_s", "process_start_time_seconds", "gauge",
 		"When the daemon began, in Unix time"},
 	{"config", "digest", NULL, "tokend_config_info", "gauge",
 		"Digest of the config file that is in use"},
