@@ -39,7 +39,6 @@ static void back_off(void)
 static int serve(const struct catalog *catalog, struct stores *stores, const struct options *a,
 	struct reload_past *past, struct cgroup *cgroup, const _Atomic uint64_t *rereads)
 {
-	const struct config *config = catalog->config;
 	struct reading reading;
 	struct fault fault;
 	struct reader *reader = reading_open(catalog, stores, &reading, &fault);
@@ -49,8 +48,7 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	store_patience(stores, 0);
 	if (reading.note[0])
 		log_line(LOG_NOTE, "%s", reading.note);
-	for (uint32_t i = 0; i < config->streams; i++)
-		plan_log(&catalog->stream[i]);
+	plan_log(catalog);
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,

@@ -7,38 +7,39 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum start { START_BEGIN, START_POSITION, START_TAG, START_CURSOR };
+enum {
+	SETTLED_MS = 1000, /* from a seek to the look for twins */
+	RELOADS_MS = 1000, /* between two reloads because of changed shards */
+	COMPARE_TICKS = 2, /* attaches wait for a comparison until so many seconds have begun */
+	DOUBTS_MOST = 8,   /* a socket does not hold a warning for each of many datasets */
+	MIX_TEXT_BYTES = 256,
+};
 
+/* An attach, from its message to its reply. */
 struct attach_job {
 	struct state_job job; /* first member: loads the snapshot */
 	uv_work_t work;
-	struct connection *connection;
-	struct session *session; /* owned until it is attached */
+	STAILQ_ENTRY(attach_job) waits; /* for the comparison of its stream */
+	struct session *session;	/* owned until it is attached */
 	struct ring_geometry geometry;
-	enum start start;
-	uint64_t position;
-	struct state_run run; /* whose snapshot it is */
-	char tag[LIMIT_NAME_BYTES + 1];
-	size_t cursor_bytes;
+	bool replaces; /* another ring of the same client, which ends soon */
+	struct state_run run;
+	char tag[LIMIT_NAME_BYTES + 1]; /* of a snapshot of that run, or "" */
+	uint64_t position;		/* of an attach without a cursor */
+	size_t cursor_bytes;		/* 0: there is none */
+	char bytes[LIMIT_CURSOR_BYTES]; /* the cursor, as received and as sent */
 	struct cursor cursor;
 	uint64_t contents;
 	bool ok;
-	bool replaces;			/* another ring of the same client, which ends soon */
-	STAILQ_ENTRY(attach_job) waits; /* for the comparison of its stream */
-	uint64_t compared_ms;		/* when that began */
-	struct fault fault;
-	char bytes[LIMIT_CURSOR_BYTES]; /* the cursor, as received and as sent */
+	struct fault fault; /* unless ok */
 };
 
 /* ---- twins ---- */
-
-enum { SETTLED_MS = 1000 };
 
 /* A process without a token is identified by its pid; one in another PID namespace, by its token.
  */
@@ -53,7 +54,7 @@ static bool same_process(const struct connection *a, const struct connection *b)
 
 static bool same_rank(const struct session *a, const struct session *b)
 {
-	return a->stream->slot == b->stream->slot && a->rank == b->rank && a->world == b->world &&
+	return a->stream == b->stream && a->rank == b->rank && a->world == b->world &&
 	       a->peer == b->peer && !a->helper && !b->helper && !a->left && !b->left &&
 	       !a->connection->closing && !b->connection->closing && strcmp(a->run, b->run) == 0;
 }
@@ -71,106 +72,72 @@ static struct session *find_twin(const struct session *s, bool fed)
 	return NULL;
 }
 
+enum { PROCESS_BYTES = LIMIT_NAME_BYTES + 80 };
+
 /* "pid 7 on node1"; a pid in another namespace is unknown. */
-static void name_process(char *to, size_t capacity, const struct connection *c)
+static const char *name_process(char to[PROCESS_BYTES], const struct connection *c)
 {
 	const char *host = c->host[0] ? c->host : "an unnamed host";
 
 	if (c->pid > 0)
-		snprintf(to, capacity, "pid %d on %s", (int)c->pid, host);
+		snprintf(to, PROCESS_BYTES, "pid %d on %s", (int)c->pid, host);
 	else
-		snprintf(to, capacity, "a process in another PID namespace on %s", host);
+		snprintf(to, PROCESS_BYTES, "a process in another PID namespace on %s", host);
+	return to;
+}
+
+static void describe_twins(
+	char text[LIMIT_TEXT_BYTES], const struct session *s, const struct session *other)
+{
+	char one[PROCESS_BYTES], two[PROCESS_BYTES];
+
+	snprintf(text, LIMIT_TEXT_BYTES,
+		"stream %s: rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
+		", is read by %s and by %s: both take the same samples; end one, or give each its "
+		"own rank and world, its own run, or, if they are tensor- or pipeline-parallel "
+		"peers, its own peer",
+		s->stream->config->name, s->rank, s->world, s->run, s->peer,
+		name_process(one, other->connection), name_process(two, s->connection));
 }
 
 /* False: it is strict, and another process reads for its rank. */
 static bool twins_allow(const struct session *s, struct fault *fault)
 {
 	const struct session *other = s->strict && !s->helper ? find_twin(s, false) : NULL;
-	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80];
 
 	if (!other)
 		return true;
-	name_process(there, sizeof(there), other->connection);
-	name_process(here, sizeof(here), s->connection);
-	return fault_set_passing(fault, FAULT_ATTACH, "rank",
-		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
-		", is read by %s; this is %s; end that one, or give this job another run, or, if "
-		"both are tensor- or pipeline-parallel peers, give each its own peer",
-		s->rank, s->world, s->run, s->peer, there, here);
+	fault_set_passing(fault, FAULT_ATTACH, "rank", "%s", "");
+	describe_twins(fault->text, s, other);
+	return false;
 }
 
-static void warn_of_twin(struct session *s, const struct session *other)
-{
-	char there[LIMIT_NAME_BYTES + 80], here[LIMIT_NAME_BYTES + 80], text[LIMIT_TEXT_BYTES];
-
-	if (s->twin_told)
-		return;
-	s->twin_told = true;
-	name_process(there, sizeof(there), other->connection);
-	name_process(here, sizeof(here), s->connection);
-	snprintf(text, sizeof(text),
-		"rank %" PRIu64 " of %" PRIu64 " of run %s, peer %" PRIu64
-		", of stream %s is read twice, by this process (%s) and by %s: both take the same "
-		"samples; end one, or give each its own rank and world, its own run, or, if they "
-		"are peers, its own peer",
-		s->rank, s->world, s->run, s->peer, s->stream->config->name, here, there);
-	if (!other->twin_told)
-		log_client(s->connection->uid, LOG_WARNING,
-			"stream %s: rank %" PRIu64 " of %" PRIu64
-			" of run %s is read by %s and by %s: both take the same samples; end one",
-			s->stream->config->name, s->rank, s->world, s->run, here, there);
-	connection_warn(s->connection, text);
-}
-
+/* Warns @s and its twin, if there is one. May close their connections. */
 static void look_for_twin(struct session *s)
 {
-	struct session *other = find_twin(s, true);
+	struct session *pair[] = {s, find_twin(s, true)};
+	char text[LIMIT_TEXT_BYTES];
 
-	if (!other)
+	s->twins_ms = 0;
+	if (!pair[1])
 		return;
-	warn_of_twin(s, other);
-	if (!s->connection->closing && !other->connection->closing)
-		warn_of_twin(other, s);
-}
-
-/* @s is fed now, and inherits the warnings of the session that it replaces. */
-static void twins_join(struct session *s)
-{
-	struct session *former = s->replaces;
-
-	s->fed_since_ms = uv_now(s->control->loop);
-	if (!former) /* otherwise a seek: do not warn again */
-		return;
-	former->left = true;
-	s->sought = true;
-	s->fed_since_ms = former->fed_since_ms;
-	s->twin_told = former->twin_told;
-	s->mix_told = former->mix_told;
-}
-
-/* The client of @s got its feed. May close the connection. */
-static void twins_joined(struct session *s)
-{
-	if (!s->sought && !s->connection->closing)
-		look_for_twin(s);
+	describe_twins(text, s, pair[1]);
+	if (!s->twin_told && !pair[1]->twin_told)
+		log_client(s->connection->uid, LOG_WARNING, "%s", text);
+	for (int i = 0; i < 2; i++)
+		if (!pair[i]->twin_told) {
+			pair[i]->twin_told = true;
+			connection_warn(pair[i]->connection, text);
+		}
 }
 
 void twins_clock(struct session *s, uint64_t now_ms)
 {
-	if (!s->sought || !s->fed || s->left || s->connection->closing ||
-		now_ms - s->fed_since_ms < SETTLED_MS)
-		return;
-	s->sought = false;
-	look_for_twin(s);
+	if (s->fed && s->twins_ms > 0 && now_ms >= s->twins_ms)
+		look_for_twin(s);
 }
 
 /* ---- the attach message ---- */
-
-static void attach_job_free(struct attach_job *job)
-{
-	cursor_free(&job->cursor);
-	free(job);
-}
 
 /* Reads TAG, or RUN/TAG, a snapshot of another run. */
 static bool read_tag(struct attach_job *job, const struct wire *w)
@@ -196,41 +163,34 @@ static bool read_tag(struct attach_job *job, const struct wire *w)
 	return runs_name(s->control->config, s->connection->uid, job->run.name, &job->fault);
 }
 
+/* Reads where it begins. */
 static bool read_start(struct attach_job *job, const struct wire *w)
 {
-	static const enum wire_key keys[] = {WIRE_BEGIN, WIRE_POSITION, WIRE_TAG, WIRE_CURSOR};
-	unsigned given = 0;
+	const uint64_t starts = WIRE_BIT(WIRE_BEGIN) | WIRE_BIT(WIRE_POSITION) |
+				WIRE_BIT(WIRE_TAG) | WIRE_BIT(WIRE_CURSOR);
+	struct wire_bytes cursor;
 
-	for (unsigned i = 0; i < 4; i++) {
-		if (!wire_has(w, keys[i]))
-			continue;
-		given++;
-		job->start = (enum start)i;
-	}
-	if (given != 1)
+	if (__builtin_popcountll(w->has & starts) != 1)
 		return fault_set(&job->fault, FAULT_ATTACH, "start",
 			"give exactly one of begin, position, tag and cursor");
-	if (job->start == START_POSITION)
-		job->position = wire_number(w, WIRE_POSITION);
-	if (job->start == START_TAG)
+	if (wire_has(w, WIRE_TAG))
 		return read_tag(job, w);
-	if (job->start == START_CURSOR) {
-		struct wire_bytes b = wire_bytes(w, WIRE_CURSOR);
-
-		if (b.n > sizeof(job->bytes))
-			return fault_set(&job->fault, FAULT_ATTACH, "cursor",
-				"%u bytes; a cursor has at most %d", b.n, LIMIT_CURSOR_BYTES);
-		memcpy(job->bytes, b.at, b.n);
-		job->cursor_bytes = b.n;
-	}
+	if (wire_has(w, WIRE_POSITION))
+		job->position = wire_number(w, WIRE_POSITION);
+	if (!wire_has(w, WIRE_CURSOR))
+		return true;
+	cursor = wire_bytes(w, WIRE_CURSOR);
+	if (cursor.n < 1 || cursor.n > sizeof(job->bytes))
+		return fault_set(&job->fault, FAULT_ATTACH, "cursor",
+			"%u bytes; a cursor has 1 to %d", cursor.n, LIMIT_CURSOR_BYTES);
+	memcpy(job->bytes, cursor.at, cursor.n);
+	job->cursor_bytes = cursor.n;
 	return true;
 }
 
-static bool read_coordinates(
-	struct attach_job *job, const struct wire *w, const struct catalog *catalog)
+static bool read_coordinates(struct session *s, const struct wire *w, struct fault *fault)
 {
-	struct session *s = job->session;
-	struct fault *fault = &job->fault;
+	const struct config *config = s->control->config;
 	char name[LIMIT_NAME_BYTES + 1], list[NEAREST_LIST_BYTES];
 
 	s->rank = wire_number(w, WIRE_RANK);
@@ -240,59 +200,48 @@ static bool read_coordinates(
 	s->slots = wire_number(w, WIRE_SLOTS);
 	s->helper = wire_number(w, WIRE_HELPER) != 0;
 	s->again = wire_number(w, WIRE_AGAIN) != 0;
-	s->strict = wire_has(w, WIRE_STRICT) && wire_number(w, WIRE_STRICT) != 0;
+	s->strict = wire_number(w, WIRE_STRICT) != 0;
 	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : RING_MEMORY_ANYWHERE;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
 		return fault_set(fault, FAULT_ATTACH, "run", "must be " PHRASE_NAME);
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
 		return fault_set(fault, FAULT_ATTACH, "stream", "must be " PHRASE_NAME);
-	s->stream = catalog_stream(catalog, name);
+	s->stream = catalog_stream(s->control->catalog, name);
 	if (!s->stream)
 		return fault_set(fault, FAULT_ATTACH, "stream", PHRASE_NO_STREAM, name,
-			catalog->config->path, config_list_streams(catalog->config, name, list));
+			config->path, config_list_streams(config, name, list));
 	if (s->world < 1 || s->world > LIMIT_WORLD)
 		return fault_set(
 			fault, FAULT_ATTACH, "world", "%" PRIu64 " is not 1 to 2^32", s->world);
 	if (s->rank >= s->world)
 		return fault_set(fault, FAULT_ATTACH, "rank",
 			"%" PRIu64 " is not below world, %" PRIu64, s->rank, s->world);
-	return true;
+	return runs_name(config, s->connection->uid, s->run, fault);
 }
 
-/* Decodes the client's cursor, or the snapshot. */
-static bool read_cursor(struct attach_job *job)
+/* ---- in the pool: the cursor and the ring ---- */
+
+static bool out_of_memory(struct fault *fault)
 {
-	struct fault *fault = &job->fault;
-
-	if (cursor_decode(&job->cursor, job->bytes, job->cursor_bytes, fault) &&
-		cursor_belongs(&job->cursor, &job->session->stream->begin, fault))
-		return true;
-	if (job->start != START_TAG)
-		return false;
-
-	size_t n = strlen(fault->text);
-
-	snprintf(fault->text + n, sizeof(fault->text) - n, " (snapshot %s)", job->tag);
-	return false;
+	return fault_set_passing(fault, FAULT_MEMORY, "", "out of memory");
 }
 
 static bool make_cursor(struct attach_job *job)
 {
-	const struct stream *stream = job->session->stream;
-	bool made;
+	const struct cursor *begin = &job->session->stream->begin;
+	struct fault *fault = &job->fault;
 
-	if (job->start == START_BEGIN || job->start == START_POSITION) {
-		if (!cursor_copy(&job->cursor, &stream->begin))
-			return fault_set_passing(
-				&job->fault, FAULT_MEMORY, "cursor", "out of memory");
-		made = cursor_seek(
-			&job->cursor, job->start == START_BEGIN ? 0 : job->position, &job->fault);
-	} else {
-		made = read_cursor(job);
-	}
-	if (!made)
-		job->fault.code = FAULT_CURSOR;
-	return made;
+	if (job->cursor_bytes == 0 && !cursor_copy(&job->cursor, begin))
+		return out_of_memory(fault);
+	if (job->cursor_bytes == 0
+			? cursor_seek(&job->cursor, job->position, fault)
+			: cursor_decode(&job->cursor, job->bytes, job->cursor_bytes, fault) &&
+				  cursor_belongs(&job->cursor, begin, fault))
+		return true;
+	if (job->tag[0])
+		fault_prefix(fault, "snapshot %s: ", job->tag);
+	fault->code = FAULT_CURSOR;
+	return false;
 }
 
 /*
@@ -322,16 +271,27 @@ static bool make_memory(struct attach_job *job)
 	return made;
 }
 
+/* A number that is equal where the cursor's datasets have the same tokens, as far as that is known.
+ */
+static uint64_t contents_of(const struct cursor *cursor, const struct dataset **dataset)
+{
+	uint64_t h = 0;
+
+	for (uint32_t i = cursor_past(cursor); i < cursor->segments; i++)
+		for (uint32_t d = 0; d < cursor->segment[i]->datasets; d++)
+			if (cursor->segment[i]->units[d] > 0)
+				h = order_derive(h, dataset[d]->contents);
+	return h;
+}
+
 static bool make_feed(struct attach_job *job)
 {
 	struct session *s = job->session;
-	const struct stream *stream = s->stream;
 	const struct dataset *dataset[LIMIT_DATASETS];
 	struct feed_source source[LIMIT_DATASETS];
 
-	if (!make_memory(job))
-		return false;
-	stream_map(stream, &job->cursor, dataset);
+	stream_map(s->stream, &job->cursor, dataset);
+	job->contents = contents_of(&job->cursor, dataset);
 	for (uint32_t d = 0; d < job->cursor.datasets; d++)
 		source[d] = (struct feed_source){
 			.table = dataset[d] ? &dataset[d]->table : NULL,
@@ -340,45 +300,30 @@ static bool make_feed(struct attach_job *job)
 		};
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,
-						 .stream = stream->slot,
-						 .user = job->connection->uid,
+						 .stream = s->stream->slot,
+						 .user = s->connection->uid,
 						 .run = order_name_hash(s->run, strlen(s->run)),
 						 .rank = s->rank,
 						 .world = s->world,
 						 .ring = s->memory.ring,
 						 .source = source,
 					 });
-	return s->feed || fault_set_passing(&job->fault, FAULT_MEMORY, "feed", "out of memory");
+	return s->feed || out_of_memory(&job->fault);
 }
 
-/* A number that is equal where the cursor's datasets have the same tokens, as far as that is known.
- */
-static uint64_t contents_of(const struct stream *stream, const struct cursor *cursor)
-{
-	const struct dataset *dataset[LIMIT_DATASETS];
-	uint64_t h = 0;
-
-	stream_map(stream, cursor, dataset);
-	for (uint32_t i = cursor_past(cursor); i < cursor->segments; i++)
-		for (uint32_t d = 0; d < cursor->segment[i]->datasets; d++)
-			if (cursor->segment[i]->units[d] > 0)
-				h = order_derive(h, dataset[d]->contents);
-	return h;
-}
-
-/* In the pool. */
 static void attach_work(uv_work_t *work)
 {
 	struct attach_job *job = work->data;
 
-	job->ok = make_cursor(job) && make_feed(job);
+	job->ok = make_cursor(job) && make_memory(job) && make_feed(job);
 	if (!job->ok)
 		return;
+	job->session->next = job->cursor.next;
 	job->cursor_bytes = cursor_encode(&job->cursor, job->bytes, sizeof(job->bytes));
 	assert(job->cursor_bytes > 0);
-	job->contents = contents_of(job->session->stream, &job->cursor);
-	job->session->next = job->cursor.next;
 }
+
+/* ---- the reply ---- */
 
 static void send_feed(struct attach_job *job)
 {
@@ -393,27 +338,58 @@ static void send_feed(struct attach_job *job)
 	wire_set(&w, WIRE_DATA_BYTES, job->geometry.data_bytes);
 	wire_set(&w, WIRE_ID, s->id);
 	wire_set_text(&w, WIRE_RUN, s->run);
-	connection_send_fds(job->connection, job->job.serial, &w, fds, 2);
+	connection_send_fds(s->connection, job->job.serial, &w, fds, 2);
 	ring_memory_close_fds(&s->memory);
 }
 
-/* Containers forbid it; then the ring is where the kernel puts it. */
-static void log_node(const struct session *s)
+/* Writes " NAME=SHARE" for each dataset of @names with a share in @mix, a segment of @c. */
+static const char *put_mix(char text[MIX_TEXT_BYTES], const struct cursor *c,
+	const struct order_segment *mix, const struct cursor *names)
 {
-	if (s->memory.node_error == EINVAL)
-		log_client(s->connection->uid, LOG_NOTE,
-			"pid %d: its ring cannot be put on NUMA node %" PRIu64 ": no such node",
-			(int)s->connection->pid, s->node);
+	double sum = 0;
+	size_t n = 0;
+
+	text[0] = 0;
+	for (uint32_t i = 0; i < mix->datasets; i++)
+		sum += (double)mix->units[i];
+	for (uint32_t i = 0; i < names->datasets && n < MIX_TEXT_BYTES; i++) {
+		int d = cursor_find(c, names->dataset[i].name);
+
+		if (d >= 0 && (uint32_t)d < mix->datasets && mix->units[d] > 0)
+			n += (size_t)snprintf(text + n, MIX_TEXT_BYTES - n, " %s=%.4g",
+				names->dataset[i].name, (double)mix->units[d] / sum);
+	}
+	return text;
 }
 
-enum { DOUBTS_MOST = 8 }; /* a socket does not hold a warning for each of many datasets */
+/* Warns of weights in the config that were edited since the run began, and so have no effect. Not
+ * of a run whose mix has changed since then, by an operator or a schedule. */
+static void warn_of_mix(struct session *s, const struct cursor *c)
+{
+	const struct cursor *begin = &s->stream->begin;
+	const char *stream = s->stream->config->name;
+	char is[MIX_TEXT_BYTES], was[MIX_TEXT_BYTES], text[LIMIT_TEXT_BYTES];
+
+	put_mix(is, begin, begin->segment[0], begin);
+	if (s->mix_told || c->epochs || cursor_now(c)->start > 0)
+		return;
+	for (uint32_t i = 0; i < c->segments; i++)
+		if (strcmp(put_mix(was, c, c->segment[i], begin), is) == 0)
+			return;
+	snprintf(text, sizeof(text),
+		"stream %s: run %s keeps the mix that it began with,%s; the config's weights are "
+		"now%s, and act in new runs only; to change this run: tokctl mix %s --run %s%s",
+		stream, s->run, put_mix(was, c, c->segment[0], c), is, stream, s->run, is);
+	connection_warn(s->connection, text);
+	s->mix_told = true;
+}
 
 struct doubts {
 	struct connection *connection;
 	unsigned n;
 };
 
-static void warn_one(void *context, const struct stream *s, bool doubt, const char *text)
+static void warn_of_doubt(void *context, const struct stream *s, bool doubt, const char *text)
 {
 	struct doubts *doubts = context;
 	char line[LIMIT_TEXT_BYTES];
@@ -426,51 +402,60 @@ static void warn_one(void *context, const struct stream *s, bool doubt, const ch
 	connection_warn(doubts->connection, line);
 }
 
-/* Before the reply, so that the trainer sees them now. */
-static void warn(struct attach_job *job)
+/* Passes on what is known of the session that @s replaces: it is not warned again. */
+static void inherit(struct session *s, struct session *former)
 {
-	struct session *s = job->session;
-	char text[LIMIT_TEXT_BYTES];
-
-	twins_join(s);
-	if (s->again || s->helper || s->rank > 0 || s->peer > 0) /* once a job */
-		return;
-	if (!s->replaces)
-		plan_tell(s->stream, &(struct doubts){s->connection, 0}, warn_one);
-	if (s->mix_told || !plan_mix_differs(s->stream, &job->cursor, s->run, text, sizeof(text)))
-		return;
-	connection_warn(s->connection, text);
-	s->mix_told = true;
+	former->left = true;
+	s->twin_told = former->twin_told;
+	s->mix_told = former->mix_told;
+	s->twins_ms = former->twins_ms ? former->twins_ms : s->attached_ms + SETTLED_MS;
 }
 
+/* The warnings come before the reply, so that the trainer sees them now. */
 static void begin(struct attach_job *job)
 {
-	struct connection *c = job->connection;
 	struct session *s = job->session;
+	struct connection *c = s->connection;
 
 	s->fed = true;
 	s->attached_ms = connection_now(c);
 	s->stream->counts->attaches++;
 	s->stream->counts->attaches_again += s->again;
-	log_node(s);
+	if (s->memory.node_error == EINVAL) /* containers forbid it, with another error */
+		log_client(c->uid, LOG_NOTE,
+			"pid %d: its ring cannot be put on NUMA node %" PRIu64 ": no such node",
+			(int)c->pid, s->node);
 	session_log_attach(s);
 	following_begin(s);
 	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd, s->stream->counts);
 	/* A send may find that the client is gone. Then the session leaves at once, so it must have
 	 * begun. */
-	warn(job);
+	if (s->replaces)
+		inherit(s, s->replaces);
+	if (!s->again && !s->helper && s->rank == 0 && s->peer == 0) { /* once a job */
+		if (!s->replaces)
+			plan_tell(s->stream, &(struct doubts){c, 0}, warn_of_doubt);
+		warn_of_mix(s, &job->cursor);
+	}
 	if (!c->closing)
 		request_join(s);
-	twins_joined(s); /* before the first batch, too */
+	if (!s->replaces && !c->closing)
+		look_for_twin(s);
 	state_attached(s, job->bytes, job->cursor_bytes);
 	send_feed(job);
+}
+
+static void attach_job_free(struct attach_job *job)
+{
+	cursor_free(&job->cursor);
+	free(job);
 }
 
 /* Back on the loop. */
 static void attach_done(uv_work_t *work, int status)
 {
 	struct attach_job *job = work->data;
-	struct connection *c = job->connection;
+	struct connection *c = job->session->connection;
 
 	(void)status;
 	c->jobs--;
@@ -485,12 +470,10 @@ static void attach_done(uv_work_t *work, int status)
 
 static void make(struct attach_job *job)
 {
-	uv_queue_work(job->connection->all->loop, &job->work, attach_work, attach_done);
+	uv_queue_work(job->session->control->loop, &job->work, attach_work, attach_done);
 }
 
 /* ---- the stream's shards, as they are now ---- */
-
-enum { RELOADS_MS = 1000 }; /* between two of them */
 
 /* A session that reads the stream's former shards. NULL: none. */
 static const struct session *reader_of(const struct session *s)
@@ -504,54 +487,51 @@ static const struct session *reader_of(const struct session *s)
 	return NULL;
 }
 
-static void reload_for(struct control *control, const struct session *s, const char *why)
-{
-	struct reload *r = &control->reload;
-
-	if (r->running || uv_now(control->loop) - r->since_ms < RELOADS_MS)
-		return;
-	log_line(LOG_NOTE, "stream %s: %s: reading the config again before the next attach",
-		s->stream->config->name, why);
-	reload_begin(r);
-}
-
-/* Refuses the attach, because of @what. */
-static void refuse_changed(
-	struct control *control, struct attach_job *job, const struct fault *what)
+/* Refuses an attach, and reads the config again, unless somebody has to act. @what: has changed. */
+static void refuse_changed(struct attach_job *job, const char *what)
 {
 	const struct session *s = job->session, *other = reader_of(s);
-	const char *refused = control->reload.refused;
+	const char *stream = s->stream->config->name;
+	struct reload *r = &s->control->reload;
 
 	if (other) {
 		fault_set(&job->fault, FAULT_ATTACH, "shards",
 			"%.400s; pid %d still reads the former shards of stream %s (run %s): end "
 			"it, or restore them",
-			what->text, (int)other->connection->pid, s->stream->config->name,
-			other->run);
-	} else if (control->comparing.stopped[s->stream->slot]) {
+			what, (int)other->connection->pid, stream, other->run);
+	} else if (s->control->comparison[s->stream->slot].stopped) {
 		fault_set(&job->fault, FAULT_ATTACH, "shards",
 			"%.400s, which stopped stream %s; restore it (cp -p), or have tokend read "
 			"the new shards: kill -HUP %d",
-			what->text, s->stream->config->name, (int)getpid());
+			what, stream, (int)getpid());
 	} else {
-		reload_for(control, s, what->text);
 		fault_set_passing(&job->fault, FAULT_ATTACH, "shards",
-			"%.300s; the config is read again before the next attach%s%.500s",
-			what->text, refused[0] ? ", which failed: " : "", refused);
+			"%.300s; the config is read again before the next attach%s%.500s", what,
+			r->refused[0] ? ", which failed: " : "", r->refused);
+		if (r->running || uv_now(s->control->loop) - r->since_ms < RELOADS_MS)
+			return;
+		log_line(LOG_NOTE, "stream %s: %s: reading the config again before the next attach",
+			stream, what);
+		reload_begin(r);
 	}
 }
 
-/* The wait of @job is over: it may attach, or job->fault says why not. */
-static void go(struct control *control, struct attach_job *job, bool may)
+/* The attaches that wait for it go on, or are refused. */
+static void compared(struct comparison *c, bool same)
 {
-	STAILQ_REMOVE(&control->comparing.waiting, job, attach_job, waits);
-	if (may)
-		make(job);
-	else
+	struct attach_job *job;
+
+	while ((job = STAILQ_FIRST(&c->waiting))) {
+		STAILQ_REMOVE_HEAD(&c->waiting, waits);
+		if (same) {
+			make(job);
+			continue;
+		}
+		refuse_changed(job, c->fault.text);
 		attach_done(&job->work, 0);
+	}
 }
 
-/* In the pool. */
 static void compare_work(uv_work_t *work)
 {
 	struct comparison *c = work->data;
@@ -559,75 +539,53 @@ static void compare_work(uv_work_t *work)
 
 	c->same = true;
 	for (uint32_t d = 0; c->same && d < s->config->datasets; d++)
-		c->same = dataset_current(c->control->config, &s->dataset[d], &c->fault);
+		c->same = dataset_current(c->config, &s->dataset[d], &c->fault);
 }
 
-/* Back on the loop. */
 static void compare_done(uv_work_t *work, int status)
 {
 	struct comparison *c = work->data;
-	struct control *control = c->control;
-	struct attach_job *job, *following;
-	bool any = false;
 
 	(void)status;
-	for (job = STAILQ_FIRST(&control->comparing.waiting); job; job = following) {
-		following = STAILQ_NEXT(job, waits);
-		if (job->session->stream != c->stream)
-			continue;
-		any = true;
-		if (!c->same)
-			refuse_changed(control, job, &c->fault);
-		go(control, job, c->same);
-	}
-	if (!c->same && !any)
-		log_line(LOG_WARNING, "stream %s: %s: found after %d s; the next attach is refused",
-			c->stream->config->name, c->fault.text, COMPARE_MS / 1000);
-	c->stream = NULL;
-}
-
-static void compare_begin(struct control *control, struct attach_job *job)
-{
-	struct comparison *c = &control->comparing.of[job->session->stream->slot];
-	uint64_t now = uv_now(control->loop);
-
-	if (c->stream && now - c->since_ms >= COMPARE_MS) {
-		make(job);
-		return;
-	}
-	if (!c->stream) {
-		*c = (struct comparison){
-			.control = control, .stream = job->session->stream, .since_ms = now};
-		c->work.data = c;
-		uv_queue_work(control->loop, &c->work, compare_work, compare_done);
-	}
-	job->compared_ms = c->since_ms;
-	STAILQ_INSERT_TAIL(&control->comparing.waiting, job, waits);
+	c->running = false;
+	if (!c->same && STAILQ_EMPTY(&c->waiting))
+		log_line(LOG_WARNING, "stream %s: %s: found after %u s; the next attach is refused",
+			c->stream->config->name, c->fault.text, c->ticks);
+	compared(c, c->same);
 }
 
 void compare_clock(struct control *control)
 {
-	struct attach_job *job, *following;
-	uint64_t now = uv_now(control->loop);
+	for (uint32_t slot = 0; slot < control->config->streams; slot++) {
+		struct comparison *c = &control->comparison[slot];
 
-	for (job = STAILQ_FIRST(&control->comparing.waiting); job; job = following) {
-		following = STAILQ_NEXT(job, waits);
-		if (job->session->connection->closing || now - job->compared_ms >= COMPARE_MS)
-			go(control, job, true);
+		if (c->running && ++c->ticks >= COMPARE_TICKS)
+			compared(c, true);
 	}
 }
 
 /* A seek goes on with the shards that its process reads: the reader compares what it opens. */
 static void compare(struct attach_job *job)
 {
-	struct session *s = job->session;
+	const struct session *s = job->session;
+	struct control *control = s->control;
+	struct comparison *c = &control->comparison[s->stream->slot];
 
-	job->connection->jobs++;
-	if (job->replaces || s->again) {
+	s->connection->jobs++;
+	if (job->replaces || s->again || (c->running && c->ticks >= COMPARE_TICKS)) {
 		make(job);
 		return;
 	}
-	compare_begin(s->control, job);
+	if (!c->running) {
+		c->work.data = c;
+		c->config = control->config;
+		c->stream = s->stream;
+		c->running = true;
+		c->ticks = 0;
+		STAILQ_INIT(&c->waiting);
+		uv_queue_work(control->loop, &c->work, compare_work, compare_done);
+	}
+	STAILQ_INSERT_TAIL(&c->waiting, job, waits);
 }
 
 /* ---- at a snapshot ---- */
@@ -639,11 +597,18 @@ static void load_work(struct state_job *work)
 	struct fault *fault = &job->fault;
 
 	job->cursor_bytes = state_load(&job->run, job->tag, job->bytes, fault);
-	job->ok = job->cursor_bytes > 0;
-	if (job->ok)
+	if (job->cursor_bytes > 0)
 		return;
 	snprintf(fault->field, sizeof(fault->field), "tag");
 	fault->code = FAULT_CURSOR;
+}
+
+/* Ends an attach whose connection has no job in the pool. */
+static void refuse(struct connection *c, struct attach_job *job)
+{
+	session_free(job->session);
+	connection_refuse(c, job->job.serial, &job->fault);
+	attach_job_free(job);
 }
 
 /* Back on the loop. */
@@ -652,78 +617,55 @@ static void load_done(struct state_job *work)
 	struct attach_job *job = (struct attach_job *)work;
 	struct connection *c = work->connection;
 
-	if (c && job->ok) {
+	if (!c) /* it is closed, and its session was freed with it */
+		attach_job_free(job);
+	else if (job->cursor_bytes == 0)
+		refuse(c, job);
+	else
 		compare(job);
-		return;
-	}
-	if (c) {
-		session_free(job->session);
-		connection_refuse(c, job->job.serial, &job->fault);
-	} /* otherwise the connection is closed, and its session was freed with it */
-	attach_job_free(job);
 }
 
 /* ---- on the loop, without waiting ---- */
 
-/* NULL: out of sessions, or out of memory. */
-static struct attach_job *attach_job_new(struct connection *c, uint64_t serial)
-{
-	struct attach_job *job = calloc(1, sizeof(*job));
-
-	if (!job)
-		return NULL;
-	job->connection = c;
-	job->work.data = job;
-	job->job.serial = serial;
-	job->session = session_new(c);
-	if (job->session)
-		return job;
-	free(job);
-	return NULL;
-}
-
 static bool may_attach(struct attach_job *job, const struct wire *w)
 {
-	struct connection *c = job->connection;
 	struct session *s = job->session;
+	struct connection *c = s->connection;
 	struct fault *fault = &job->fault;
 
-	return read_coordinates(job, w, s->control->catalog) &&
-	       runs_name(s->control->config, c->uid, s->run, fault) && read_start(job, w) &&
-	       twins_allow(s, fault) &&
-	       session_reserve(s, w, &job->geometry, &job->replaces, fault) &&
+	return read_coordinates(s, w, fault) && read_start(job, w) && twins_allow(s, fault) &&
+	       session_reserve(s, w, &job->geometry, fault) &&
 	       user_may_write(c->user, connection_now(c), FAULT_ATTACH, fault);
 }
 
 void session_attach(struct connection *c, const struct wire *w)
 {
-	uint64_t serial = wire_number(w, WIRE_SERIAL);
-	struct attach_job *job;
+	bool attached = c->session != NULL;
+	struct attach_job *job = attached ? NULL : calloc(1, sizeof(*job));
+	struct session *s = job ? session_new(c) : NULL;
 	struct fault fault;
 
-	if (c->session) {
-		fault_set(&fault, FAULT_ATTACH, "connection",
-			"already attached; open another connection for another session");
-		connection_refuse(c, serial, &fault);
+	if (!s) {
+		if (attached)
+			fault_set(&fault, FAULT_ATTACH, "connection",
+				"already attached; open another connection for another session");
+		else
+			fault_set_passing(&fault, FAULT_MEMORY, "sessions",
+				"no room for another session; at most %d are served",
+				LIMIT_SESSIONS);
+		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
+		free(job);
 		return;
 	}
-	job = attach_job_new(c, serial);
-	if (!job) {
-		fault_set_passing(&fault, FAULT_MEMORY, "sessions",
-			"no room for another session; at most %d are served", LIMIT_SESSIONS);
-		connection_refuse(c, serial, &fault);
-		return;
-	}
-
-	struct session *s = job->session;
-
+	job->session = s;
+	job->work.data = job;
+	job->job.serial = wire_number(w, WIRE_SERIAL);
 	if (!may_attach(job, w)) {
-		session_free(s);
-		connection_refuse(c, serial, &job->fault);
-		attach_job_free(job);
+		refuse(c, job);
 		return;
 	}
-	if (job->start != START_TAG) {
+	job->replaces = s->replaces != NULL;
+	if (!job->tag[0]) {
 		compare(job);
 		return;
 	}

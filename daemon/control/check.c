@@ -3,7 +3,6 @@
 #include "daemon/catalog/dataset_fetch.h"
 #include "proto/wire.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -19,14 +18,9 @@ enum {
 
 /* ---- the plan ---- */
 
-static double percent(uint64_t part, uint64_t whole)
+static void print_remark(void *none, const struct stream *s, bool doubt, const char *text)
 {
-	return whole ? 100.0 * (double)part / (double)whole : 0;
-}
-
-static void print_plan(void *context, const struct stream *s, bool doubt, const char *text)
-{
-	(void)context, (void)s, (void)doubt;
+	(void)none, (void)s, (void)doubt;
 	printf("  %s\n", text);
 }
 
@@ -34,19 +28,21 @@ static void print_dataset(const struct config *config, const struct dataset *d)
 {
 	char reason[240];
 	const struct table *t = &d->table;
+	bool slide = d->config->slide;
+	uint64_t unserved = slide ? t->short_tokens : table_unserved(t);
+	double percent = t->total_tokens ? 100.0 / (double)t->total_tokens : 0;
 
 	printf("  %s: %" PRIu64 " shards, %" PRIu64 " tokens, %" PRIu64
 	       " windows; never served: %" PRIu64 " tokens, %.3f %%",
-		d->config->name, t->shards, t->total_tokens, t->windows,
-		d->config->slide ? t->short_tokens : table_unserved(t),
-		percent(d->config->slide ? t->short_tokens : table_unserved(t), t->total_tokens));
-	if (d->config->slide)
+		d->config->name, t->shards, t->total_tokens, t->windows, unserved,
+		percent * (double)unserved);
+	if (slide)
 		printf("; left out by each epoch, others each time (slide): %" PRIu64 " tokens",
 			t->tail_tokens);
 	printf("\n");
 	if (d->padding > 0)
 		printf("    rows of %" PRIu64 " tokens, %.3f %% padding\n", d->sample_tokens,
-			percent(d->padding, t->total_tokens));
+			percent * (double)d->padding);
 	if (d->column[0])
 		printf("    column %s\n", d->column);
 	dataset_fetch_reason(config, d, reason, sizeof(reason));
@@ -62,7 +58,21 @@ static void print_stream(const struct config *config, const struct stream *s)
 		s->token_bytes);
 	for (uint32_t d = 0; d < s->config->datasets; d++)
 		print_dataset(config, &s->dataset[d]);
-	plan_tell(s, NULL, print_plan);
+	plan_tell(s, NULL, print_remark);
+}
+
+/* Names the provider of each store's credentials. */
+static void print_stores(struct stores *stores)
+{
+	struct store_status status;
+
+	for (unsigned i = 0; stores && store_status(stores, i, &status); i++) {
+		printf("store %s: credentials: %s", status.name,
+			status.provider[0] ? status.provider : "none");
+		if (status.expires_s != INT64_MAX)
+			printf(", %" PRId64 " min left", status.expires_s / 60);
+		printf("; %" PRIu64 " GETs\n", status.requests);
+	}
 }
 
 /* ---- what would fail later ---- */
@@ -86,70 +96,53 @@ static bool check_samples(const struct stream *s)
 	return fine;
 }
 
-/* The bytes of a ring of the default number of slots. 0: there is none, with @fault. */
-static uint64_t ring_bytes(
-	const struct stream *s, uint64_t micro_batch, uint64_t *slots, struct fault *fault)
-{
-	struct ring_geometry geometry;
-
-	*slots = 0;
-	return session_ring(s, micro_batch, slots, &geometry, fault)
-		       ? geometry.meta_bytes + geometry.data_bytes
-		       : 0;
-}
-
+/* Does a ring fit into memory:, of which @staging bytes are for the reader? */
 static bool check_memory(const struct stream *s, const struct config *config, uint64_t staging)
 {
-	uint64_t slots, left = config->memory_bytes > staging ? config->memory_bytes - staging : 0;
+	uint64_t left = config->memory_bytes > staging ? config->memory_bytes - staging : 0;
+	uint64_t slots = 0, usual = 0;
+	struct ring_geometry g;
 	struct fault fault;
-	uint64_t least = ring_bytes(s, 1, &slots, &fault);
 
-	if (least == 0) {
+	if (!session_ring(s, 1, &slots, &g, &fault)) {
 		log_line(LOG_ERROR, "%s:%d: streams.%s: %s", config->path, s->config->line,
 			s->config->name, fault.text);
 		return false;
 	}
-	if (least > left) {
+	if (g.meta_bytes + g.data_bytes > left) {
 		log_line(LOG_ERROR,
 			"%s: memory: %" PRIu64 " bytes are too few: a ring of stream %s with "
 			"micro_batch 1 needs %" PRIu64 ", and buffers %" PRIu64
 			"; set memory: %" PRIu64 "MiB or more",
-			config->path, config->memory_bytes, s->config->name, least, staging,
-			((least + staging) >> 20) + 1);
+			config->path, config->memory_bytes, s->config->name,
+			g.meta_bytes + g.data_bytes, staging,
+			((g.meta_bytes + g.data_bytes + staging) >> 20) + 1);
 		return false;
 	}
-
-	uint64_t usual = ring_bytes(s, USUAL_MICRO_BATCH, &slots, &fault);
-
-	if (usual > 0)
+	if (session_ring(s, USUAL_MICRO_BATCH, &usual, &g, &fault))
 		printf("  a ring of micro_batch %d: %" PRIu64 " slots, %" PRIu64
 		       " bytes; memory: has room for %" PRIu64 "\n",
-			USUAL_MICRO_BATCH, slots, usual, left / usual);
+			USUAL_MICRO_BATCH, usual, g.meta_bytes + g.data_bytes,
+			left / (g.meta_bytes + g.data_bytes));
 	return true;
 }
 
-/* ---- windows, read as a session would read them ---- */
-
-struct window {
-	void *tokens;
-	uint32_t count, *start;
-	uint8_t *loss_mask;
-};
-
-/* Reads a window of @d, and waits for it. False: @fault, with the shard's path. */
-static bool read_window(const struct stream *s, struct reader *reader, uint32_t d,
-	struct window *window, struct fault *fault)
+/* Reads the first window of @d, as a session would, and waits for it. False: @fault, with the
+ * shard's path. */
+static bool read_window(const struct stream *s, struct reader *reader, uint32_t d, uint32_t *tokens,
+	uint64_t n, struct fault *fault)
 {
 	const struct dataset *dataset = &s->dataset[d];
 	const struct order_dataset *order = &s->begin.order[d];
+	uint32_t documents;
 	struct reader_read read = {
 		.stream = s->slot,
 		.dataset = dataset,
-		.tokens = s->config->seq_len + s->config->extra,
-		.to = window->tokens,
-		.annotations = {.count = s->config->documents ? &window->count : NULL,
-			.start = s->config->documents ? window->start : NULL,
-			.loss_mask = s->config->loss_mask ? window->loss_mask : NULL},
+		.tokens = n,
+		.to = tokens,
+		.annotations = {.count = s->config->documents ? &documents : NULL,
+			.start = s->config->documents ? tokens + n : NULL,
+			.loss_mask = s->config->loss_mask ? (uint8_t *)(tokens + 2 * n) : NULL},
 	};
 	struct reader_done done;
 	char path[PATH_MAX + 1];
@@ -169,50 +162,40 @@ static bool read_window(const struct stream *s, struct reader *reader, uint32_t 
 	return fault_prefix(fault, "%s: token %" PRIu64 ": ", path, read.token);
 }
 
-/* Reads the first window of each dataset that has some. */
-static bool read_windows(const struct stream *s, struct reader *reader, struct window *window)
+/* Reads a window of each dataset that has some. */
+static bool check_windows(const struct stream *s, struct reader *reader)
 {
+	uint64_t n = s->config->seq_len + s->config->extra;
+	uint32_t *tokens = calloc(n, 4 + 4 + 1); /* and starts of documents, and the mask */
 	uint32_t least = UINT32_MAX, most = 0, read = 0;
 	struct fault fault;
+	bool fine = tokens;
 
-	for (uint32_t d = 0; d < s->config->datasets; d++) {
+	if (!tokens)
+		log_line(LOG_ERROR, "out of memory");
+	for (uint32_t d = 0; fine && d < s->config->datasets; d++) {
 		if (s->begin.order[d].windows == 0)
 			continue;
 		read++;
-		if (!read_window(s, reader, d, window, &fault)) {
+		fine = read_window(s, reader, d, tokens, n, &fault);
+		if (!fine)
 			log_line(LOG_ERROR, "%s:%d: streams.%s.datasets[%" PRIu32 "].path: %s",
 				s->file, s->config->dataset[d].path_line, s->config->name, d,
 				fault.text);
-			return false;
-		}
-		for (uint64_t i = 0; i < s->config->seq_len + s->config->extra; i++) {
-			uint32_t token = s->token_bytes == 2
-						 ? ((const uint16_t *)window->tokens)[i]
-						 : ((const uint32_t *)window->tokens)[i];
+		for (uint64_t i = 0; fine && i < n; i++) {
+			uint32_t token = s->token_bytes == 2 ? ((uint16_t *)tokens)[i] : tokens[i];
 
 			least = token < least ? token : least;
 			most = token > most ? token : most;
 		}
 	}
-	printf("  read %" PRIu32 " windows: tokens %" PRIu32 " to %" PRIu32 "%s\n", read, least,
-		most, s->config->has_vocab ? "" : " (vocab: is not set, so any token is served)");
-	return true;
-}
-
-static bool check_windows(const struct stream *s, struct reader *reader)
-{
-	uint64_t n = s->config->seq_len + s->config->extra;
-	uint32_t *memory = calloc(n, 4 + 4 + 1); /* tokens, starts, mask */
-	struct window window = {memory, 0, memory + n, (uint8_t *)(memory + 2 * n)};
-	bool fine = memory && read_windows(s, reader, &window);
-
-	if (!memory)
-		log_line(LOG_ERROR, "out of memory");
-	free(memory);
+	if (fine)
+		printf("  read %" PRIu32 " windows: tokens %" PRIu32 " to %" PRIu32 "%s\n", read,
+			least, most,
+			s->config->has_vocab ? "" : " (vocab: is not set, so any token is served)");
+	free(tokens);
 	return fine;
 }
-
-/* ---- directories ---- */
 
 static bool check_state_dir(const struct config *config)
 {
@@ -244,22 +227,6 @@ static bool check_socket(const struct config *config)
 	listener_explain(config->socket, error, text, sizeof(text));
 	log_line(LOG_ERROR, "%s: %s", config->path, text);
 	return false;
-}
-
-/* Names the provider of each store's credentials. */
-static void print_stores(struct stores *stores)
-{
-	struct store_status *status = malloc(sizeof(*status));
-
-	for (unsigned i = 0; status && stores && store_status(stores, i, status); i++) {
-		const char *provider = status->provider[0] ? status->provider : "none";
-
-		printf("store %s: credentials: %s", status->name, provider);
-		if (status->expires_s != INT64_MAX)
-			printf(", %" PRId64 " min left", status->expires_s / 60);
-		printf("; %" PRIu64 " GETs\n", status->requests);
-	}
-	free(status);
 }
 
 int check_run(const struct catalog *catalog, struct stores *stores)

@@ -284,21 +284,9 @@ struct data_thread_failure {
 	struct fault fault; /* as in struct reader_done */
 };
 
-struct data_thread_options {
-	struct reader *reader;
-	unsigned depth;	       /* local reads in flight at most */
-	unsigned store_depth;  /* the same of each queue for stores; 0: there are none */
-	unsigned streams;      /* that share the reader */
-	struct stores *stores; /* or NULL */
-	/* Called with @context, in the data thread, when data_thread_take() has news. */
-	void (*ring)(void *context);
-	void *context;
-};
-
-/* Takes over the reader. NULL with @fault: out of memory, or no thread; the reader is the caller's
- * then. */
-struct data_thread *data_thread_start(
-	const struct data_thread_options *options, struct fault *fault);
+/* Takes over the reader of control->options, and sends control->news when data_thread_take() has
+ * news. NULL with @fault: out of memory, or no thread; the reader is the caller's then. */
+struct data_thread *data_thread_start(struct control *control, struct fault *fault);
 /* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
 
@@ -328,8 +316,11 @@ void data_thread_pause(struct data_thread *data_thread, bool pause);
 /* While it pauses: a read of local storage that has not ended. */
 struct reader_busy data_thread_busy(struct data_thread *data_thread);
 
-/* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. */
+/* The oldest read that the stream's storage had not answered at the last tick, ≤ 1 s ago. ticks is
+ * 0 if there is none. */
 struct reader_hang data_thread_hang(struct data_thread *data_thread, uint32_t stream);
+/* The path of its shard, or the name if that is too long. */
+void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
 /* The number of turns that the data thread has made. Wakes it, so that it soon makes another. */
 uint64_t data_thread_turns(struct data_thread *data_thread);
 
@@ -515,11 +506,10 @@ struct session {
 	bool helper; /* it gets no operators' requests */
 	bool strict; /* refuse it while another process reads for its rank */
 	bool left;   /* its client reads from the session that replaces it */
-	bool sought; /* its process had another session, and its twins were not looked for since */
 	bool twin_told;
-	bool mix_told;	       /* that the config has another mix */
-	uint64_t fed_since_ms; /* since when it, or sessions of its process before it, are fed */
-	uint64_t next;	       /* the position at which it attached */
+	bool mix_told;	   /* that the config has another mix */
+	uint64_t twins_ms; /* when to look for twins, after a seek; 0: that was done */
+	uint64_t next;	   /* the position at which it attached */
 	uint64_t attached_ms;
 	uint64_t full_since_ms; /* since when its ring is full, and no slot is released; 0: not full
 				 */
@@ -533,8 +523,7 @@ struct sessions {
 	struct session *of[LIMIT_SESSIONS]; /* by id; NULL: free */
 	uint32_t n;
 	uint64_t staging_bytes; /* of the reader, included in memory_bytes */
-	uint64_t memory_bytes;	/* rings and staging, in use or promised */
-	uint64_t lent_bytes;	/* the part of it that memory: does not count: see below */
+	uint64_t memory_bytes;	/* rings and staging, in use or promised, as memory: counts them */
 	uint64_t lost_wakes;	/* of sessions that have ended */
 	uint64_t failures;	/* sessions stopped by a shard */
 };
@@ -573,33 +562,17 @@ void session_log_attach(const struct session *s);
 
 /*
  * Computes the ring's @geometry from the attach message @w, and reserves its memory. Sets
- * *@replaces if the ring replaces another one of the same client. False: FAULT_ATTACH for an
+ * s->replaces if the ring replaces another one of the same client. False: FAULT_ATTACH for an
  * invalid geometry; FAULT_MEMORY, passing if the ring will fit when other sessions have ended.
  */
 bool session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
-	bool *replaces, struct fault *fault);
+	struct fault *fault);
+/* Returns the memory, if any is reserved. */
+void session_release(struct session *s);
 /* The geometry of a ring of the stream. *@slots: 0 for the default, which is then set. False:
  * @fault. */
 bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
 	struct ring_geometry *geometry, struct fault *fault);
-
-/* Returns the memory, if any is reserved. */
-void session_release(struct session *s);
-
-/* Storage that does not answer: logged when that begins and ends, and a part of the status. */
-struct hangs {
-	const struct catalog *catalog;
-	struct reader_hang of[LIMIT_STREAMS]; /* by slot */
-};
-
-/* Call once a second. */
-void hangs_clock(struct hangs *hangs, struct data_thread *data_thread);
-/* The stream's hang; its ticks are 0 while storage answers. */
-const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream);
-/* The stream whose storage has not answered for the longest time, or NULL. */
-const struct stream *hang_longest(const struct hangs *hangs);
-/* The path of the shard that has not answered, or its name if that is too long. */
-void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
 
 /* ---- attach.c ---- */
 
@@ -613,8 +586,8 @@ void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
  * while a job of it is in the pool.
  *
  * The pool has a thread for each stream and some more, so a stream whose storage hangs delays no
- * other. Such a stream's attaches go on COMPARE_MS after the comparison began, because the reader
- * compares each shard that it opens.
+ * other. Such a stream's attaches go on a second or two after the comparison began, because the
+ * reader compares each shard that it opens.
  *
  * Twins are sessions of two processes for the same run, rank and peer. Both take the same samples.
  * It happens if two independent processes are both rank 0 of 1, or if a trainer is restarted while
@@ -622,22 +595,18 @@ void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
  * warned a second or two later: ranks that exchange their places meet for a moment. A strict
  * session is refused while the other process lives.
  */
-enum { COMPARE_MS = 1000 };
-
+/* Of a stream's shards with what their paths hold. */
 struct comparison {
 	uv_work_t work;
-	struct control *control;
-	const struct stream *stream; /* NULL: it is not running */
-	uint64_t since_ms;
+	const struct config *config;
+	const struct stream *stream;
+	bool running;
+	unsigned ticks; /* since it began */
+	STAILQ_HEAD(, attach_job) waiting;
 	struct fault fault; /* unless @same */
 	bool same;
-};
-
-struct comparing {
-	STAILQ_HEAD(, attach_job) waiting;
-	struct comparison of[LIMIT_STREAMS]; /* by slot */
 	/* A changed shard has stopped a session: until a reload, the shards must be restored. */
-	bool stopped[LIMIT_STREAMS];
+	bool stopped;
 };
 
 /* Handles an attach message. The reply is a feed, or an error after which @c is closed. */
@@ -747,7 +716,6 @@ struct control {
 	const struct catalog *catalog;
 	const struct config *config; /* the catalog's */
 	struct reload reload;
-	struct comparing comparing;
 	uint64_t started_ms;
 	char announced[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */
 	struct data_thread *data_thread;
@@ -756,7 +724,7 @@ struct control {
 	struct state_jobs cache_jobs; /* wait for the cache's disk */
 	struct users users;
 	struct counts counts;
-	struct hangs hangs;
+	struct comparison comparison[LIMIT_STREAMS]; /* by slot */
 	struct store_reports stores;
 	struct sessions sessions;
 	struct requests requests;
@@ -819,23 +787,16 @@ void announce_ready(const struct control *control, const char *path);
  */
 void announce_state(struct control *control, bool ready);
 
-/* ---- plan.c: remarks about a stream ---- */
+/* ---- plan.c ---- */
 
 /*
- * Shards that look wrong, the end of its datasets, its schedule: passes them to @tell, line by
- * line. @doubt: trainers are warned, because the tokens may not be the ones that are meant.
+ * Remarks about a stream: shards that look wrong, the end of its datasets, its schedule. Each is
+ * one line. @doubt: trainers are warned, because the tokens may not be the ones that are meant.
  */
-void plan_tell(const struct stream *s, void *context,
-	void (*tell)(void *context, const struct stream *s, bool doubt, const char *text));
-/* Logs them. */
-void plan_log(const struct stream *s);
-/*
- * Whether the config's weights have no effect on a run that is at @c, with both mixes in @text:
- * they were edited since the run began. False for a run whose mix has changed since then, by an
- * operator or a schedule.
- */
-bool plan_mix_differs(const struct stream *s, const struct cursor *c, const char *run, char *text,
-	size_t text_bytes);
+typedef void (*plan_teller)(void *context, const struct stream *s, bool doubt, const char *text);
+void plan_tell(const struct stream *s, void *context, plan_teller tell);
+/* Logs those of all streams. */
+void plan_log(const struct catalog *catalog);
 
 /* ---- check.c ---- */
 

@@ -44,17 +44,14 @@ struct data_thread {
 	pthread_t thread;
 	struct engine *engine;
 	struct reader *reader;
-	struct stores *stores; /* or NULL */
-	void (*ring)(void *);
-	void *context;
+	struct control *control; /* of which it uses what never changes, and `news` */
 	bool stop;		 /* under to_data.lock */
 	bool pause;		 /* also under it: no read begins */
 	struct reader_busy busy; /* also under it: while paused */
 	bool paused;		 /* data thread: as `pause` */
 	unsigned held;		 /* data thread: reads that begin after the pause */
 	struct reader_read hold[LIMIT_READS];
-	_Atomic uint64_t turns; /* of the data thread's loop */
-	unsigned streams;
+	_Atomic uint64_t turns;			/* of the data thread's loop */
 	struct reader_hang hang[LIMIT_STREAMS]; /* under to_data.lock */
 	bool news;	    /* data thread: something was posted since the last ring() */
 	bool noted;	    /* data thread: the reader's note is in the log */
@@ -262,35 +259,60 @@ static void log_reader(struct data_thread *f)
 	log_line(LOG_WARNING, "%s", reader_notes(f->reader));
 }
 
+void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
+{
+	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
+	if (!path[0]) /* too long */
+		snprintf(path, path_bytes, "%s", dataset_shard_name(hang->dataset, hang->shard));
+	fault_line(path);
+}
+
+/* Logs that the storage of a stream stops answering (@is), or answers again. */
+static void log_hang(const struct stream *s, const struct reader_hang *hang, bool is)
+{
+	char path[LIMIT_TEXT_BYTES];
+	struct log_subject subject = {.stream = s->config->name, .shard = path};
+
+	hang_shard(hang, path, sizeof(path));
+	log_about(&subject, is ? LOG_WARNING : LOG_NOTE,
+		is ? "stream %s: storage of %s has not answered for %u s; the stream waits, other "
+		     "streams continue; check the disk, the file server, and that descriptors are "
+		     "left"
+		   : "stream %s: storage of %s answers again, after %u s",
+		s->config->name, path, hang->ticks);
+}
+
 /* Passes on which streams wait for storage that does not answer, also to the engine. */
 static void pass_hangs(struct data_thread *f)
 {
-	for (uint32_t stream = 0; stream < f->streams; stream++) {
-		struct reader_hang hang = reader_hang(f->reader, stream);
-		bool was = f->hang[stream].ticks > 0, is = hang.ticks > 0;
+	const struct catalog *catalog = f->control->catalog;
 
-		if (!was && !is)
-			continue;
+	for (uint32_t stream = 0; stream < catalog->config->streams; stream++) {
+		struct reader_hang hang = reader_hang(f->reader, stream), was = f->hang[stream];
+		bool is = hang.ticks > 0;
+
 		pthread_mutex_lock(&f->to_data.lock);
 		f->hang[stream] = hang;
 		pthread_mutex_unlock(&f->to_data.lock);
-		if (was != is)
-			step(f, &(struct engine_event){
-					.type = ENGINE_SLOW, .id = stream, .slow = is});
+		if (is == (was.ticks > 0))
+			continue;
+		step(f, &(struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = is});
+		log_hang(&catalog->stream[stream], is ? &hang : &was, is);
 	}
 }
 
 /* Shows the trainers that wait for a store what it says. */
 static void show_reasons(struct data_thread *f)
 {
+	struct stores *stores = f->control->options->stores;
 	char text[RING_REASON_BYTES];
 
-	for (uint32_t id = 0; f->stores && id < LIMIT_SESSIONS; id++) {
+	for (uint32_t id = 0; stores && id < LIMIT_SESSIONS; id++) {
 		struct shown *shown = &f->shown[id];
 
 		if (!shown->live)
 			continue;
-		bool waits = store_waits(f->stores, id, text, sizeof(text)) > 0;
+		bool waits = store_waits(stores, id, text, sizeof(text)) > 0;
 
 		if (waits || shown->waits)
 			feed_say_reason(f->member[id].feed, waits ? text : "");
@@ -329,7 +351,7 @@ static void *run(void *argument)
 		reader_commit(f->reader);
 		if (f->news) {
 			f->news = false;
-			f->ring(f->context);
+			uv_async_send(&f->control->news);
 		}
 		int64_t now = f->now_ns / MS;
 		int wait_ms = f->actions.more ? 0 : now < look ? (int)(look - now) : 1;
@@ -363,9 +385,9 @@ static void *run(void *argument)
 
 /* ---- the control thread's side ---- */
 
-struct data_thread *data_thread_start(
-	const struct data_thread_options *options, struct fault *fault)
+struct data_thread *data_thread_start(struct control *control, struct fault *fault)
 {
+	const struct server_options *options = control->options;
 	struct data_thread *f = calloc(1, sizeof(*f));
 	struct engine *engine = engine_new(options->depth);
 	sigset_t all, before;
@@ -377,11 +399,8 @@ struct data_thread *data_thread_start(
 		fault_memory(fault);
 		return NULL;
 	}
+	f->control = control;
 	f->reader = options->reader;
-	f->streams = options->streams;
-	f->ring = options->ring;
-	f->context = options->context;
-	f->stores = options->stores;
 	f->engine = engine;
 	pthread_mutex_init(&f->to_data.lock, NULL);
 	pthread_mutex_init(&f->to_control.lock, NULL);
@@ -393,7 +412,7 @@ struct data_thread *data_thread_start(
 	error = pthread_create(&f->thread, NULL, run, f);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error) {
-		engine_free(f->engine);
+		engine_free(engine);
 		free(f);
 		fault_errno(fault, error, "", "cannot start the data thread: %s", strerror(error));
 		return NULL;

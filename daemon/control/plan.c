@@ -4,29 +4,15 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
-/* Shards that state nothing are believed: at least their ids could be compared. */
-static void tell_vocab(const struct stream *s, void *context,
-	void (*tell)(void *context, const struct stream *s, bool doubt, const char *text))
-{
-	for (uint32_t d = 0; d < s->config->datasets; d++)
-		if (s->dataset[d].format->raw && !s->config->has_vocab) {
-			tell(context, s, true,
-				"its shards do not state what they hold, and unknown ids cannot be "
-				"found: add `vocab: N` to the stream, the number of your "
-				"tokenizer's ids");
-			return;
-		}
-}
-
-void plan_tell(const struct stream *s, void *context,
-	void (*tell)(void *context, const struct stream *s, bool doubt, const char *text))
+void plan_tell(const struct stream *s, void *context, plan_teller tell)
 {
 	const struct cursor *c = &s->begin;
 	char text[768], note[512] = "";
+	bool raw = false;
 
-	for (uint32_t d = 0; d < s->config->datasets; d++)
+	for (uint32_t d = 0; d < s->config->datasets; d++) {
+		raw |= s->dataset[d].format->raw;
 		for (unsigned i = 0; i < DATASET_NOTES; i++) {
 			enum dataset_note kind =
 				dataset_note(&s->dataset[d], i, note, sizeof(note));
@@ -35,8 +21,12 @@ void plan_tell(const struct stream *s, void *context,
 			if (kind != NOTE_NONE)
 				tell(context, s, kind == NOTE_DOUBT, text);
 		}
-
-	tell_vocab(s, context, tell);
+	}
+	/* Shards that state nothing are believed: at least their ids could be compared. */
+	if (raw && !s->config->has_vocab)
+		tell(context, s, true,
+			"its shards do not state what they hold, and unknown ids cannot be found: "
+			"add `vocab: N` to the stream, the number of your tokenizer's ids");
 	for (uint32_t d = 0; d < c->datasets; d++) {
 		uint64_t position, unserved, most = c->dataset[d].max_epochs;
 		int n = snprintf(text, sizeof(text), "%s: max_epochs %" PRIu64 ": ",
@@ -62,54 +52,14 @@ void plan_tell(const struct stream *s, void *context,
 	}
 }
 
-static void log_one(void *context, const struct stream *s, bool doubt, const char *text)
+static void log_remark(void *none, const struct stream *s, bool doubt, const char *text)
 {
-	(void)context;
+	(void)none;
 	log_line(doubt ? LOG_WARNING : LOG_NOTE, "stream %s: %s", s->config->name, text);
 }
 
-void plan_log(const struct stream *s)
+void plan_log(const struct catalog *catalog)
 {
-	plan_tell(s, NULL, log_one);
-}
-
-/* ---- a run with another mix than the config's ---- */
-
-/* Writes " NAME=SHARE" for each dataset of @names with a share in @mix, a segment of @c. */
-static const char *put_mix(char text[320], const struct cursor *c, const struct order_segment *mix,
-	const struct cursor *names)
-{
-	double sum = 0;
-	size_t n = 0;
-
-	text[0] = 0;
-	for (uint32_t i = 0; i < mix->datasets; i++)
-		sum += (double)mix->units[i];
-	for (uint32_t i = 0; i < names->datasets && n < 320; i++) {
-		int d = cursor_find(c, names->dataset[i].name);
-
-		if (d >= 0 && (uint32_t)d < mix->datasets && mix->units[d] > 0)
-			n += (size_t)snprintf(text + n, 320 - n, " %s=%.4g", names->dataset[i].name,
-				(double)mix->units[d] / sum);
-	}
-	return text;
-}
-
-bool plan_mix_differs(const struct stream *s, const struct cursor *c, const char *run, char *text,
-	size_t text_bytes)
-{
-	char is[320], was[320];
-
-	put_mix(is, &s->begin, s->begin.segment[0], &s->begin);
-	if (c->epochs || cursor_now(c)->start > 0)
-		return false;
-	for (uint32_t i = 0; i < c->segments; i++)
-		if (strcmp(put_mix(was, c, c->segment[i], &s->begin), is) == 0)
-			return false;
-	snprintf(text, text_bytes,
-		"stream %s: run %s keeps the mix that it began with,%s; the config's weights are "
-		"now%s, and act in new runs only; to change this run: tokctl mix %s --run %s%s",
-		s->config->name, run, put_mix(was, c, c->segment[0], c), is, s->config->name, run,
-		is);
-	return true;
+	for (uint32_t i = 0; i < catalog->config->streams; i++)
+		plan_tell(&catalog->stream[i], NULL, log_remark);
 }

@@ -147,13 +147,6 @@ static void on_news(uv_async_t *async)
 		session_news(control, id, news);
 }
 
-static void ring_news(void *context)
-{
-	struct control *control = context;
-
-	uv_async_send(&control->news);
-}
-
 /* Logs when state_dir does not answer, and when it does again. */
 static void watch_state_dir(struct control *control)
 {
@@ -200,7 +193,6 @@ static void on_second(uv_timer_t *timer)
 	watch_data_thread(control);
 	watch_state_dir(control);
 	compare_clock(control);
-	hangs_clock(&control->hangs, control->data_thread);
 	status_clock(&control->stores, now);
 	for (struct connection *c = control->connections.first, *next; c; c = next) {
 		next = c->next;
@@ -304,17 +296,7 @@ static bool start(struct control *control, struct fault *fault)
 	uv_async_init(control->loop, &control->news, on_news);
 	control->news.data = control;
 	if (counts_join(&control->counts, control->catalog))
-		control->data_thread = data_thread_start(
-			&(struct data_thread_options){
-				.reader = o->reader,
-				.depth = o->depth,
-				.store_depth = o->store_depth,
-				.streams = control->config->streams,
-				.stores = o->stores,
-				.ring = ring_news,
-				.context = control,
-			},
-			fault);
+		control->data_thread = data_thread_start(control, fault);
 	else
 		fault_memory(fault);
 	if (!control->data_thread) {
@@ -353,14 +335,12 @@ static void control_init(struct control *control, uv_loop_t *loop, const struct 
 	control->stores.stores = o->stores;
 	control->users = (struct users){.config = control->config, .connections = o->connections};
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;
-	control->hangs.catalog = control->catalog;
 	control->reload.control = control;
 	control->reload.past = o->past;
 	control->reload.past.listener = *o->listener;
 	control->reload.argv = o->argv;
 	control->counts.reloads = o->past.reloads;
 	control->counts.reloads_failed = o->past.refused;
-	STAILQ_INIT(&control->comparing.waiting);
 	control->connections.loop = control->loop;
 	control->connections.control = control;
 	requests_init(&control->requests);

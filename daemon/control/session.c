@@ -62,10 +62,8 @@ struct session *session_new(struct connection *c)
 
 	while (id < LIMIT_SESSIONS && all->of[id])
 		id++;
-	if (id == LIMIT_SESSIONS)
-		return NULL;
 
-	struct session *s = calloc(1, sizeof(*s));
+	struct session *s = id < LIMIT_SESSIONS ? calloc(1, sizeof(*s)) : NULL;
 
 	if (!s)
 		return NULL;
@@ -153,69 +151,55 @@ void session_leave(struct session *s)
 		following_end(s);
 		count_ended(s);
 		log_detach(s);
-	}
-	if (s->fed)
 		data_thread_detach(s->control->data_thread, s->id);
-	else if (s->connection->jobs == 0)
+	} else if (s->connection->jobs == 0) {
 		session_end(s);
-	/* otherwise attach_done() ends it */
+	} /* otherwise attach_done() ends it */
 }
 
-/* The first position of the session's rank that was not published. */
-static uint64_t sound_until(const struct session *s)
-{
-	return order_rank_position(
-		s->next, feed_counters(s->feed).published, s->rank, s->world, s->micro_batch);
-}
+/* ---- news of the data thread ---- */
 
-static void send_failure(struct session *s, const struct data_thread_failure *f)
+/* A shard has stopped the stream. */
+static void send_failure(struct session *s)
 {
-	const char *shard = dataset_shard_name(f->dataset, f->shard);
+	struct data_thread_failure f = data_thread_failure(s->control->data_thread, s->id);
+	const char *shard = dataset_shard_name(f.dataset, f.shard);
+	struct log_subject subject = subject_of(s, shard);
 	char field[FAULT_FIELD_BYTES], sound[256] = "";
 	struct fault fault;
-	const char *stream = s->stream->config->name;
 
-	snprintf(field, sizeof(field), "dataset %s", f->dataset->config->name);
+	s->control->sessions.failures++;
+	if (f.fault.code == FAULT_CHANGED) {
+		/* the first position of the rank that was not published */
+		uint64_t until = order_rank_position(s->next, feed_counters(s->feed).published,
+			s->rank, s->world, s->micro_batch);
 
-	if (f->fault.code == FAULT_CHANGED)
+		s->control->comparison[s->stream->slot].stopped = true;
 		snprintf(sound, sizeof(sound),
 			"; positions of rank %" PRIu64 " before %" PRIu64
 			" are sound, later ones were not served; " PHRASE_RESTORE,
-			s->rank, sound_until(s));
+			s->rank, until);
+	}
+	snprintf(field, sizeof(field), "dataset %s", f.dataset->config->name);
 	fault_set(&fault, FAULT_DATA, field,
 		"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped%s",
-		shard, f->token, f->fault.text, stream, sound);
-	struct log_subject subject = subject_of(s, shard);
-
-	s->control->sessions.failures++;
-	if (f->fault.code == FAULT_CHANGED)
-		s->control->comparing.stopped[s->stream->slot] = true;
+		shard, f.token, f.fault.text, subject.stream, sound);
 	connection_refuse_about(s->connection, 0, &subject, &fault);
-}
-
-static void refuse_hostile(struct connection *c)
-{
-	struct fault fault;
-
-	fault_set(&fault, FAULT_PROTOCOL, "released",
-		"the client wrote control words out of range into its ring");
-	connection_refuse(c, 0, &fault);
 }
 
 void session_news(struct control *control, uint32_t id, unsigned news)
 {
 	struct session *s = control->sessions.of[id];
-	struct connection *c;
+	struct fault fault;
 
 	assert(s && s->fed);
-	c = s->connection;
-	if ((news & DATA_THREAD_FAILED) && !c->closing) {
-		struct data_thread_failure failure = data_thread_failure(control->data_thread, id);
-
-		send_failure(s, &failure);
+	if ((news & DATA_THREAD_FAILED) && !s->connection->closing)
+		send_failure(s);
+	if ((news & DATA_THREAD_HOSTILE) && !s->connection->closing) {
+		fault_set(&fault, FAULT_PROTOCOL, "released",
+			"the client wrote control words out of range into its ring");
+		connection_refuse(s->connection, 0, &fault);
 	}
-	if ((news & DATA_THREAD_HOSTILE) && !c->closing)
-		refuse_hostile(c);
 	if (news & DATA_THREAD_GONE) {
 		s->fed = false;
 		if (!s->vacating)
@@ -223,14 +207,7 @@ void session_news(struct control *control, uint32_t id, unsigned news)
 	}
 }
 
-/* The client is gone, and storage does not answer: frees the ring's memory without waiting. */
-static void give_back(struct session *s)
-{
-	if (++s->leaving_s != LEAVING_MOST_S)
-		return;
-	s->vacating = true;
-	unmap(s);
-}
+/* ---- once a second ---- */
 
 /*
  * A client that undoes an edit continues with its former ring, without another attach. The run's
@@ -252,7 +229,11 @@ void session_clock(struct session *s, uint64_t now_ms)
 	if (!s->fed)
 		return;
 	if (s->connection->closing) {
-		give_back(s);
+		/* The client is gone, and storage does not answer. */
+		if (++s->leaving_s == LEAVING_MOST_S) {
+			s->vacating = true;
+			unmap(s);
+		}
 		return;
 	}
 
@@ -268,96 +249,25 @@ void session_clock(struct session *s, uint64_t now_ms)
 	s->full_released = counters.released;
 }
 
-/* ---- invariants ---- */
-
-static void session_check(const struct sessions *all, uint32_t id)
-{
-	const struct session *s = all->of[id], *former = s->replaces;
-
-	assert(s->id == id && s->connection->session == s);
-	assert(&s->control->sessions == all && s->control == s->connection->control);
-	assert(!s->fed || (s->feed && s->stream));
-	assert(!s->fed || s->world > s->rank);
-	assert(!s->vacating || s->connection->jobs > 0);
-	assert(s->lent <= s->bytes || s->bytes == 0);
-	assert(s->lent == 0 || former);
-	assert(!former || (former != s && all->of[former->id] == former));
-}
-
 void sessions_check(const struct sessions *all)
 {
-	uint64_t bytes = all->staging_bytes, lent = 0;
+	uint64_t bytes = all->staging_bytes;
 	uint32_t n = 0;
 
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
-		if (!all->of[id])
+		const struct session *s = all->of[id];
+
+		if (!s)
 			continue;
-		session_check(all, id);
-		bytes += all->of[id]->bytes;
-		lent += all->of[id]->lent;
+		assert(s->id == id && s->connection->session == s);
+		assert(&s->control->sessions == all && s->control == s->connection->control);
+		assert(!s->fed || (s->feed && s->stream && s->world > s->rank));
+		assert(!s->vacating || s->connection->jobs > 0);
+		assert(s->lent <= s->bytes && (s->lent == 0 || s->replaces));
+		assert(!s->replaces ||
+			(s->replaces != s && all->of[s->replaces->id] == s->replaces));
+		bytes += s->bytes - s->lent;
 		n++;
 	}
-	assert(n == all->n);
-	assert(bytes == all->memory_bytes);
-	assert(lent == all->lent_bytes && lent <= bytes);
-}
-
-/* ---- storage that hangs ---- */
-
-void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes)
-{
-	dataset_shard_path(hang->dataset, hang->shard, path, path_bytes);
-	if (!path[0]) /* too long */
-		snprintf(path, path_bytes, "%s", dataset_shard_name(hang->dataset, hang->shard));
-	fault_line(path);
-}
-
-static void log_change(
-	const struct stream *stream, const struct reader_hang *was, const struct reader_hang *is)
-{
-	char path[LIMIT_TEXT_BYTES];
-	struct log_subject subject = {.stream = stream->config->name, .shard = path};
-
-	if (is->ticks > 0 && was->ticks == 0) {
-		hang_shard(is, path, sizeof(path));
-		log_about(&subject, LOG_WARNING,
-			"stream %s: storage of %s has not answered for %u s; the stream waits, "
-			"other streams continue; check the disk, the file server, and that "
-			"descriptors are left",
-			stream->config->name, path, is->ticks);
-	} else if (was->ticks > 0 && is->ticks == 0) {
-		hang_shard(was, path, sizeof(path));
-		log_about(&subject, LOG_NOTE, "stream %s: storage of %s answers again, after %u s",
-			stream->config->name, path, was->ticks);
-	}
-}
-
-void hangs_clock(struct hangs *hangs, struct data_thread *data_thread)
-{
-	for (uint32_t slot = 0; slot < hangs->catalog->config->streams; slot++) {
-		struct reader_hang was = hangs->of[slot];
-
-		const struct stream *stream = NULL;
-
-		hangs->of[slot] = data_thread_hang(data_thread, slot);
-		if (was.ticks > 0 || hangs->of[slot].ticks > 0)
-			stream = &hangs->catalog->stream[slot];
-		if (stream)
-			log_change(stream, &was, &hangs->of[slot]);
-	}
-}
-
-const struct reader_hang *hang_of(const struct hangs *hangs, const struct stream *stream)
-{
-	return &hangs->of[stream->slot];
-}
-
-const struct stream *hang_longest(const struct hangs *hangs)
-{
-	uint32_t longest = 0;
-
-	for (uint32_t slot = 1; slot < hangs->catalog->config->streams; slot++)
-		if (hangs->of[slot].ticks > hangs->of[longest].ticks)
-			longest = slot;
-	return hangs->of[longest].ticks > 0 ? &hangs->catalog->stream[longest] : NULL;
+	assert(n == all->n && bytes == all->memory_bytes);
 }

@@ -10,11 +10,34 @@ enum {
 	RING_BYTES = 4 << 20,
 	SLOTS_LEAST = 4,
 	SLOTS_MOST = 64,
-	MIB = 1 << 20,
 	STORED = 4, /* so many times as much hides the latency of a store */
+	MIB = 1 << 20,
 };
 
-/* ---- the two rings of a seek ---- */
+static uint64_t default_slots(const struct stream *stream, uint64_t micro_batch)
+{
+	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0) +
+			 stream->config->loss_mask;
+	uint64_t slot = micro_batch * (stream->config->seq_len + stream->config->extra) * token;
+	uint64_t times = reading_by_window(stream) ? STORED : 1;
+	uint64_t least = times * SLOTS_LEAST, most = times * SLOTS_MOST;
+	uint64_t slots = slot ? times * RING_BYTES / slot : most;
+
+	return slots < least ? least : slots > most ? most : slots;
+}
+
+bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
+	struct ring_geometry *geometry, struct fault *fault)
+{
+	const struct config_stream *c = stream->config;
+	unsigned annotations =
+		(c->documents ? RING_DOCUMENTS : 0) | (c->loss_mask ? RING_LOSS_MASK : 0);
+
+	if (*slots == 0)
+		*slots = default_slots(stream, micro_batch);
+	return ring_geometry(geometry, *slots, micro_batch, c->seq_len + c->extra,
+		stream->token_bytes, annotations, fault);
+}
 
 /*
  * A session may have one successor that stays and one that is closing, and none while it replaces
@@ -54,51 +77,6 @@ static struct session *find_replaced(const struct session *s, const struct wire 
 	return former;
 }
 
-static void begin_pair(struct session *s, struct session *former)
-{
-	if (!former)
-		return;
-	s->replaces = former;
-	s->lent = s->bytes < former->bytes ? s->bytes : former->bytes;
-	s->control->sessions.lent_bytes += s->lent;
-}
-
-static void end_pair(struct session *s)
-{
-	if (s->replaces)
-		s->replaces->outlived_ms = uv_now(s->control->loop);
-	s->control->sessions.lent_bytes -= s->lent;
-	s->lent = 0;
-	s->replaces = NULL;
-}
-
-static void end_pairs(struct session *s)
-{
-	struct sessions *sessions = &s->control->sessions;
-
-	end_pair(s);
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		if (sessions->of[id] && sessions->of[id]->replaces == s)
-			end_pair(sessions->of[id]);
-}
-
-static unsigned ring_annotations_of(const struct config_stream *c)
-{
-	return (c->documents ? RING_DOCUMENTS : 0) | (c->loss_mask ? RING_LOSS_MASK : 0);
-}
-
-static uint64_t default_slots(const struct stream *stream, uint64_t micro_batch)
-{
-	uint64_t token = stream->token_bytes + (stream->config->documents ? sizeof(uint32_t) : 0) +
-			 stream->config->loss_mask;
-	uint64_t slot = micro_batch * (stream->config->seq_len + stream->config->extra) * token;
-	uint64_t times = reading_by_window(stream) ? STORED : 1;
-	uint64_t least = times * SLOTS_LEAST, most = times * SLOTS_MOST;
-	uint64_t slots = slot ? times * RING_BYTES / slot : most;
-
-	return slots < least ? least : slots > most ? most : slots;
-}
-
 /* Do `memory:` and the user's cap have room for @need bytes, of which a replaced ring has @lent?
  */
 static bool has_room(const struct session *s, uint64_t need, uint64_t lent, struct fault *fault)
@@ -106,8 +84,7 @@ static bool has_room(const struct session *s, uint64_t need, uint64_t lent, stru
 	const struct control *control = s->control;
 	const struct sessions *all = &control->sessions;
 	uint64_t limit = control->config->memory_bytes;
-	uint64_t used = all->memory_bytes - all->lent_bytes;
-	uint64_t left = limit > used ? limit - used : 0;
+	uint64_t left = limit > all->memory_bytes ? limit - all->memory_bytes : 0;
 	/* Will it fit when all other sessions have ended? */
 	bool passing = need + all->staging_bytes <= limit;
 
@@ -124,19 +101,8 @@ static bool has_room(const struct session *s, uint64_t need, uint64_t lent, stru
 	       user_may_take(s->connection->user, need - lent, limit - all->staging_bytes, fault);
 }
 
-bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *slots,
-	struct ring_geometry *geometry, struct fault *fault)
-{
-	const struct config_stream *c = stream->config;
-
-	if (*slots == 0)
-		*slots = default_slots(stream, micro_batch);
-	return ring_geometry(geometry, *slots, micro_batch, c->seq_len + c->extra,
-		stream->token_bytes, ring_annotations_of(c), fault);
-}
-
 bool session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
-	bool *replaces, struct fault *fault)
+	struct fault *fault)
 {
 	if (s->micro_batch < 1 || s->micro_batch > LIMIT_MICRO_BATCH)
 		return fault_set(fault, FAULT_ATTACH, "micro_batch", "%" PRIu64 " is not 1 to %d",
@@ -147,25 +113,39 @@ bool session_reserve(struct session *s, const struct wire *w, struct ring_geomet
 	}
 
 	uint64_t need = geometry->meta_bytes + geometry->data_bytes;
-	struct session *former = w ? find_replaced(s, w) : NULL;
+	struct session *former = find_replaced(s, w);
 	uint64_t lent = !former ? 0 : need < former->bytes ? need : former->bytes;
 
 	if (!has_room(s, need, lent, fault))
 		return false;
 	s->bytes = need;
-	s->control->sessions.memory_bytes += need;
+	s->lent = lent;
+	s->replaces = former;
+	s->control->sessions.memory_bytes += need - lent;
 	s->connection->user->bytes += need;
 	user_charge(s->connection->user, USER_PACKET, need / MIB);
-	begin_pair(s, former);
-	*replaces = former != NULL;
 	return true;
+}
+
+/* From now on all of its ring counts. */
+static void end_pair(struct session *s)
+{
+	if (s->replaces)
+		s->replaces->outlived_ms = uv_now(s->control->loop);
+	s->control->sessions.memory_bytes += s->lent;
+	s->lent = 0;
+	s->replaces = NULL;
 }
 
 void session_release(struct session *s)
 {
-	end_pairs(s);
-	assert(s->control->sessions.memory_bytes >= s->bytes);
-	s->control->sessions.memory_bytes -= s->bytes;
+	struct sessions *all = &s->control->sessions;
+
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
+		if (all->of[id] && (all->of[id] == s || all->of[id]->replaces == s))
+			end_pair(all->of[id]);
+	assert(all->memory_bytes >= s->bytes);
+	all->memory_bytes -= s->bytes;
 	s->connection->user->bytes -= s->bytes;
 	s->bytes = 0;
 }

@@ -126,15 +126,15 @@ static const char *without_paths(const char *text, bool public, char to[LIMIT_TE
 static uint64_t slow_ms(const struct control *control, const struct stream *stream, bool public,
 	char shard[LIMIT_TEXT_BYTES])
 {
-	const struct reader_hang *hang = hang_of(&control->hangs, stream);
+	struct reader_hang hang = data_thread_hang(control->data_thread, stream->slot);
 	char path[LIMIT_TEXT_BYTES];
 
 	shard[0] = 0;
-	if (hang->ticks == 0)
+	if (hang.ticks == 0)
 		return 0;
-	hang_shard(hang, path, sizeof(path));
+	hang_shard(&hang, path, sizeof(path));
 	without_paths(path, public, shard);
-	return hang->ticks * UINT64_C(1000);
+	return hang.ticks * UINT64_C(1000);
 }
 
 /* {"le": {"0.001": n, …, "+Inf": n}, "sum": seconds}, with the sums of @n + 1 buckets so far. */
@@ -437,9 +437,25 @@ json_t *status_cache(const struct store_reports *r, bool public)
 
 /* ---- the daemon ---- */
 
+/* The stream whose storage has not answered for the longest time, or NULL. */
+static const struct stream *slowest(const struct control *control)
+{
+	const struct stream *slowest = NULL;
+	unsigned most = 0;
+
+	for (uint32_t slot = 0; slot < control->config->streams; slot++) {
+		unsigned ticks = data_thread_hang(control->data_thread, slot).ticks;
+
+		if (ticks > most)
+			slowest = &control->catalog->stream[slot];
+		most = ticks > most ? ticks : most;
+	}
+	return slowest;
+}
+
 static json_t *daemon_item(const struct control *control, bool public)
 {
-	const struct stream *stream = hang_longest(&control->hangs);
+	const struct stream *stream = slowest(control);
 	uint64_t now = uv_now(control->loop), slow = 0;
 	struct utsname machine = {0};
 	char shard[LIMIT_TEXT_BYTES];

@@ -197,7 +197,7 @@ def test_ranks_that_exchange_their_places_are_not_twins(daemon, trainers):
             assert other.says("sought") == 0
             steps(loader, SILENT_S)
         loader.seek(rank=0)
-        with pytest.warns(RuntimeWarning, match="is read twice"):
+        with pytest.warns(RuntimeWarning, match="both take the same samples"):
             steps(loader, 5 * SILENT_S)
 
 
@@ -234,7 +234,7 @@ def test_the_second_of_a_named_run_under_a_launcher_waits_for_the_first(trainers
     began = time.monotonic()
     late = trainers(env=launcher, deadline=3.0)
     for text in (late.says("warned"), late.says("refused")):
-        assert f"is read by pid {one.pid} on" in text and f"this is pid {late.pid} on" in text
+        assert f"is read by pid {one.pid} on" in text and f"by pid {late.pid} on" in text
     assert time.monotonic() - began > 3 and one.line(0) is None
     one.process.send_signal(signal.SIGSTOP)
     two = trainers(env=launcher)

@@ -42,13 +42,13 @@ static uint64_t lent(const struct proc *p)
 }
 
 bool __real_session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
-	bool *replaces, struct fault *fault);
+	struct fault *fault);
 bool __wrap_session_reserve(struct session *s, const struct wire *w, struct ring_geometry *geometry,
-	bool *replaces, struct fault *fault)
+	struct fault *fault)
 {
 	struct proc *p = fiber_proc();
 
-	if (!__real_session_reserve(s, w, geometry, replaces, fault)) {
+	if (!__real_session_reserve(s, w, geometry, fault)) {
 		world_counts.no_room += fault->code == FAULT_MEMORY;
 		return false;
 	}
@@ -57,8 +57,8 @@ bool __wrap_session_reserve(struct session *s, const struct wire *w, struct ring
 	CHECK(b && !*find(p, s));
 	b->session = s;
 	b->bytes = geometry->meta_bytes + geometry->data_bytes;
-	b->former = *replaces ? *find(p, s->replaces) : NULL;
-	CHECK(b->former || !*replaces);
+	b->former = s->replaces ? *find(p, s->replaces) : NULL;
+	CHECK(b->former || !s->replaces);
 	b->next = p->bookings;
 	p->bookings = b;
 	CHECK(grant_booked(p) - lent(p) <= p->ring_limit);
