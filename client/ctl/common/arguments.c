@@ -85,6 +85,22 @@ const char **ctl_list(const struct ctl_arguments *a, unsigned option, int first,
 	return value->list;
 }
 
+int ctl_weights(const struct ctl_arguments *a, int first, double *weight)
+{
+	for (int i = first; i < a->arguments; i++) {
+		char *equals = strrchr(a->argument[i], '=');
+
+		if (!equals || !ctl_parse_decimal(equals + 1, &weight[i - first]))
+			return ctl_usage(a->command,
+				"'%s': must be DATASET=WEIGHT; the weight must be " PHRASE_WEIGHT,
+				a->argument[i]);
+		*equals = 0;
+		if (!wire_label_ok(a->argument[i]))
+			return ctl_usage(a->command, "'%s': must be " PHRASE_LABEL, a->argument[i]);
+	}
+	return CTL_OK;
+}
+
 static int take_number(const struct ctl_command *c, const struct ctl_option *o, const char *text,
 	struct ctl_value *value)
 {
@@ -251,10 +267,25 @@ static const char *find_config(void)
 	return NULL;
 }
 
+/* How many arguments the command's synopsis asks for. */
+static void count_arguments(const struct ctl_command *c, int *least, int *most)
+{
+	const char *word = c->arguments ? c->arguments : "";
+
+	*least = *most = 0;
+	for (size_t n; (n = strcspn(word, " ")) > 0; word += n, word += *word == ' ') {
+		*least += *word != '[';
+		if (*most < CTL_ANY)
+			*most = memmem(word, n, "...", 3) ? CTL_ANY : *most + 1;
+	}
+	*most = c->most ? c->most : *most;
+}
+
 /* Fills in presets, and checks that required options and arguments were given. */
 static int check(struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
+	int least, most;
 
 	for (unsigned i = 0; i < c->count; i++) {
 		const struct ctl_option *o = &c->options[i];
@@ -273,10 +304,11 @@ static int check(struct ctl_arguments *a)
 			return ctl_usage(c, "needs -%c %s", o->letter, o->value);
 		return ctl_usage(c, "needs --%s %s", o->name, o->value);
 	}
-	if (a->arguments < c->least)
+	count_arguments(c, &least, &most);
+	if (a->arguments < least)
 		return ctl_usage(c, "needs %s", c->arguments);
-	if (a->arguments > c->most)
-		return ctl_usage(c, "unexpected argument '%s'", a->argument[c->most]);
+	if (a->arguments > most)
+		return ctl_usage(c, "unexpected argument '%s'", a->argument[most]);
 	return CTL_OK;
 }
 

@@ -63,6 +63,21 @@ struct ctl_example {
 		}                                                                                  \
 	}
 
+/*
+ * An option in one line: {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX, "end of the range")}.
+ * Further members may follow: {OPTION_TEXT(…), .preset = "window"}.
+ */
+#define OPTION_TEXT(n, unit, phrase) .name = n, .value = unit, .help = phrase
+#define OPTION_LIST(n, unit, phrase) .kind = CTL_LIST, OPTION_TEXT(n, unit, phrase)
+#define OPTION_FLAG(n, phrase)	     .kind = CTL_FLAG, .name = n, .help = phrase
+#define OPTION_NUMBER(n, unit, lowest, highest, phrase)                                            \
+	.kind = CTL_NUMBER, .least = lowest, .most = highest, OPTION_TEXT(n, unit, phrase)
+#define OPTION_DECIMAL(n, unit, lowest, highest, phrase)                                           \
+	.kind = CTL_DECIMAL, .low = lowest, .high = highest, OPTION_TEXT(n, unit, phrase)
+#define OPTION_CHOICE(n, words, phrase) .kind = CTL_CHOICE, OPTION_TEXT(n, words, phrase)
+/* The member of a command: .run = plan, OPTIONS_ARE(options) */
+#define OPTIONS_ARE(table) .options = table, .count = sizeof(table) / sizeof((table)[0])
+
 #define CTL_CONFIG_OPTION                                                                          \
 	{                                                                                          \
 		.name = "config", .letter = 'c', .value = "FILE", .help = "the config file"        \
@@ -88,11 +103,13 @@ struct ctl_example {
 struct ctl_arguments;
 
 struct ctl_command {
-	const char *name;      /* as typed after "tokctl": "plan", "cursor mix" */
-	const char *arguments; /* the other arguments in a synopsis: "STREAM"; or NULL */
-	int least, most;       /* number of those arguments */
-	const char *help;      /* one line */
-	const char *about;     /* man page: paragraphs with an empty line between; or NULL */
+	const char *name; /* as typed after "tokctl": "plan", "cursor mix" */
+	/* The other arguments in a synopsis, "STREAM", or NULL. So many are needed and allowed, in
+	 * brackets none, with "..." any; @most changes that. */
+	const char *arguments;
+	int most, least;   /* least: no longer read */
+	const char *help;  /* one line */
+	const char *about; /* man page: paragraphs with an empty line between; or NULL */
 	const struct ctl_example
 		*examples; /* man page: CTL_EXAMPLES({shows, command}, …); or NULL */
 	const struct ctl_option *options; /* [count]; numbered by the command's own enum */
@@ -155,5 +172,8 @@ const char **ctl_list(const struct ctl_arguments *a, unsigned option, int first,
 bool ctl_parse_number(const char *text, uint64_t *value);
 /* A finite decimal number ≥ 0. */
 bool ctl_parse_decimal(const char *text, double *value);
+/* Splits the arguments from @first on, DATASET=WEIGHT, into names and weights. A name may contain
+ * '='. Returns an exit status. */
+int ctl_weights(const struct ctl_arguments *a, int first, double *weight);
 
 #endif

@@ -38,10 +38,14 @@ bool ctl_cursor_write(const struct cursor *cursor, const char *path)
 {
 	char bytes[LIMIT_CURSOR_BYTES];
 	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
+	struct ctl_file file;
 
 	if (n == 0) {
 		ctl_fail("%s: the cursor is longer than %d bytes", path, LIMIT_CURSOR_BYTES);
 		return false;
 	}
-	return ctl_file_write(path, bytes, n, "the cursor");
+	if (!ctl_file_begin(&file, path))
+		return false;
+	fwrite(bytes, 1, n, file.to);
+	return ctl_file_end(&file, true);
 }

@@ -5,79 +5,83 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool ctl_file_sync_parent(const char *path)
+static int open_parent(const char *path, int flags)
 {
 	const char *slash = strrchr(path, '/');
-	char *parent =
-		!slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
-	int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	char parent[PATH_MAX];
+
+	snprintf(parent, sizeof(parent), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+		slash ? path : ".");
+	return open(parent, flags | O_CLOEXEC, 0666);
+}
+
+bool ctl_file_sync_parent(const char *path)
+{
+	int fd = open_parent(path, O_RDONLY | O_DIRECTORY);
 	bool done = fd >= 0 && fsync(fd) == 0;
 
 	if (fd >= 0)
 		close(fd);
-	free(parent);
 	return done;
 }
 
-/* mkostemp() creates files that only their owner may read. */
-static bool usual_mode(int fd)
+bool ctl_file_begin(struct ctl_file *f, const char *path)
 {
-	mode_t mask = umask(0);
-
-	umask(mask);
-	return fchmod(fd, 0666 & ~mask) == 0;
-}
-
-static bool write_all(int fd, const char *bytes, size_t n)
-{
-	while (n > 0) {
-		ssize_t wrote = write(fd, bytes, n);
-
-		if (wrote < 0 && errno == EINTR)
-			continue;
-		if (wrote <= 0)
-			return false;
-		bytes += wrote;
-		n -= (size_t)wrote;
-	}
-	return true;
-}
-
-bool ctl_file_write(const char *path, const void *bytes, size_t n, const char *what)
-{
-	char *temporary = NULL;
 	struct stat st;
-	int fd = -1;
+	int fd;
 
+	*f = (struct ctl_file){.path = path};
 	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-		ctl_fail("%s: " PHRASE_NOT_FILE "; write %s to another path", path, what);
+		ctl_fail("%s: " PHRASE_NOT_FILE "; write to another path", path);
 		return false;
 	}
-	if (asprintf(&temporary, "%s.XXXXXX", path) < 0) {
+	if (asprintf(&f->part, "%s.%ld", path, (long)getpid()) < 0) {
 		ctl_fail(PHRASE_MEMORY);
 		return false;
 	}
-	fd = mkostemp(temporary, O_CLOEXEC);
-	bool done = fd >= 0 && usual_mode(fd) && write_all(fd, bytes, n) && fsync(fd) == 0 &&
-		    rename(temporary, path) == 0;
+	/* Without a name, so a killed process leaves nothing, where the file system can do that. */
+	fd = open_parent(path, O_TMPFILE | O_WRONLY);
+	f->to = fd >= 0 ? fdopen(fd, "w") : fopen(f->part, "wxe");
+	if (f->to)
+		return true;
+	ctl_fail("%s: cannot be written: %s", path, strerror(errno));
+	free(f->part);
+	return false;
+}
+
+/* Gives a file without a name its name. */
+static bool name_part(const struct ctl_file *f)
+{
+	char from[64];
+	struct stat st;
+
+	if (fstat(fileno(f->to), &st) == 0 && st.st_nlink > 0)
+		return true;
+	snprintf(from, sizeof(from), "/proc/self/fd/%d", fileno(f->to));
+	return linkat(AT_FDCWD, from, AT_FDCWD, f->part, AT_SYMLINK_FOLLOW) == 0;
+}
+
+bool ctl_file_end(struct ctl_file *f, bool keep)
+{
+	bool done = keep && fflush(f->to) == 0 && !ferror(f->to) && fsync(fileno(f->to)) == 0 &&
+		    name_part(f) && rename(f->part, f->path) == 0;
 	int error = errno;
 
-	if (fd >= 0)
-		close(fd);
-	if (fd >= 0 && !done)
-		unlink(temporary);
-	if (done && !ctl_file_sync_parent(path)) {
+	if (!done)
+		unlink(f->part);
+	if (done && !ctl_file_sync_parent(f->path)) {
 		error = errno;
 		done = false;
 	}
-	free(temporary);
-	if (!done)
-		ctl_fail("%s: cannot be written: %s", path, strerror(error));
+	fclose(f->to);
+	free(f->part);
+	if (keep && !done)
+		ctl_fail("%s: cannot be written: %s", f->path, strerror(error));
 	return done;
 }

@@ -34,22 +34,6 @@ static int new_cursor(const struct ctl_arguments *a)
 
 /* ---- edits ---- */
 
-/* Splits the arguments DATASET=WEIGHT into names and weights. A name may contain '='. Returns an
- * exit status. */
-static int read_weights(const struct ctl_arguments *a, double *weight)
-{
-	for (int i = 1; i < a->arguments; i++) {
-		char *equals = strrchr(a->argument[i], '=');
-
-		if (!equals || !ctl_parse_decimal(equals + 1, &weight[i - 1]))
-			return ctl_usage(a->command,
-				"'%s': must be DATASET=WEIGHT; the weight must be " PHRASE_WEIGHT,
-				a->argument[i]);
-		*equals = 0;
-	}
-	return CTL_OK;
-}
-
 /* Notes datasets that the user may have forgotten: those with a weight now or in a pending mix. */
 static void note_unnamed(const struct cursor *before, const struct cursor_edit *mix)
 {
@@ -96,7 +80,7 @@ static int apply(struct cursor *c, const struct cursor *before, const struct ctl
 	struct fault fault;
 	uint64_t at;
 
-	if (verb == MIX && read_weights(a, weight) != CTL_OK)
+	if (verb == MIX && ctl_weights(a, 1, weight) != CTL_OK)
 		return CTL_USAGE;
 	if (!cursor_apply(c, &edit, &at, &fault))
 		return ctl_fail("%s: %s: %s", a->argument[0], fault.field, fault.text);

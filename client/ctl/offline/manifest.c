@@ -9,46 +9,18 @@
 #include "client/ctl/offline/sums.h"
 #include "proto/phrases.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 struct ctl_manifest {
-	const char *path;
-	char part[PATH_MAX];
-	FILE *file;
+	struct ctl_file file;
 	char last[PATH_MAX];   /* name */
 	struct ctl_sums *sums; /* or NULL */
 };
-
-static void *give_up(struct ctl_manifest *m)
-{
-	ctl_fail("%s: %s", m->path, strerror(errno));
-	free(m);
-	return NULL;
-}
-
-/*
- * The file has no name until it is complete, so a killed process leaves nothing. File systems that
- * cannot do that get a name next to the path.
- */
-static FILE *open_part(const struct ctl_manifest *m)
-{
-	const char *slash = strrchr(m->path, '/');
-	char directory[PATH_MAX];
-	int fd;
-
-	snprintf(directory, sizeof(directory), "%.*s", slash ? (int)(slash - m->path) + 1 : 1,
-		slash ? m->path : ".");
-	fd = open(directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-	return fd >= 0 ? fdopen(fd, "w") : fopen(m->part, "wxe");
-}
 
 struct ctl_manifest *ctl_manifest_begin(const char *path, uint32_t sums_piece)
 {
@@ -58,15 +30,10 @@ struct ctl_manifest *ctl_manifest_begin(const char *path, uint32_t sums_piece)
 		ctl_fail(PHRASE_MEMORY);
 		return NULL;
 	}
-	int n = snprintf(m->part, sizeof(m->part), "%s.%ld", path, (long)getpid());
-
-	m->path = path;
-	errno = ENAMETOOLONG;
-	if (n < 0 || (size_t)n >= sizeof(m->part))
-		return give_up(m);
-	m->file = open_part(m);
-	if (!m->file)
-		return give_up(m);
+	if (!ctl_file_begin(&m->file, path)) {
+		free(m);
+		return NULL;
+	}
 	if (sums_piece > 0)
 		m->sums = ctl_sums_begin(path, sums_piece);
 	if (sums_piece == 0 || m->sums)
@@ -177,12 +144,12 @@ static bool end_line(
 	struct ctl_manifest *m, const struct ctl_manifest_line *line, struct fault *fault)
 {
 	if (line->etag)
-		fprintf(m->file, ",\"etag\":\"%s\"", line->etag);
+		fprintf(m->file.to, ",\"etag\":\"%s\"", line->etag);
 	if (line->listing)
-		ctl_listing_put_side(line->listing, line->shard, m->file);
+		ctl_listing_put_side(line->listing, line->shard, m->file.to);
 	else if (line->path)
-		put_side(m->file, line->path, line->name, line->format);
-	fputs("}\n", m->file);
+		put_side(m->file.to, line->path, line->name, line->format);
+	fputs("}\n", m->file.to);
 	return !m->sums ||
 	       ctl_sums_add(m->sums, line->size, line->etag ? line->etag : "", line->sums, fault);
 }
@@ -195,17 +162,17 @@ bool ctl_manifest_add(
 
 	if (!take_name(m, line->name, &out, fault))
 		return false;
-	fprintf(m->file,
+	fprintf(m->file.to,
 		"{\"path\":%s,\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%" PRIu64
 		",\"size\":%" PRIu64,
 		out.buffer, line->format, shard_type_name(facts->type), facts->tokens, line->size);
 	if (line->has_digest)
-		fprintf(m->file, ",\"digest\":\"%016" PRIx64 "\"", line->digest);
-	put_some(m->file, "sample_tokens", facts->row_tokens ? 0 : facts->sample_tokens);
-	put_some(m->file, "row_tokens", facts->row_tokens);
-	put_some(m->file, "frame_bytes", facts->frame_bytes);
+		fprintf(m->file.to, ",\"digest\":\"%016" PRIx64 "\"", line->digest);
+	put_some(m->file.to, "sample_tokens", facts->row_tokens ? 0 : facts->sample_tokens);
+	put_some(m->file.to, "row_tokens", facts->row_tokens);
+	put_some(m->file.to, "frame_bytes", facts->frame_bytes);
 	if (facts->plain)
-		fprintf(m->file, ",\"data_at\":%" PRIu64, facts->data_at);
+		fprintf(m->file.to, ",\"data_at\":%" PRIu64, facts->data_at);
 	return end_line(m, line, fault);
 }
 
@@ -219,38 +186,14 @@ bool ctl_manifest_copy(struct ctl_manifest *m, json_t *from, const struct ctl_ma
 
 	if (!text)
 		return fault_memory(fault);
-	fprintf(m->file, "%.*s", (int)strlen(text) - 1, text);
+	fprintf(m->file.to, "%.*s", (int)strlen(text) - 1, text);
 	free(text);
 	return end_line(m, line, fault);
 }
 
-/* Gives a file without a name its name. */
-static bool name_part(const struct ctl_manifest *m)
-{
-	char from[64];
-	struct stat st;
-
-	if (fstat(fileno(m->file), &st) == 0 && st.st_nlink > 0)
-		return true;
-	snprintf(from, sizeof(from), "/proc/self/fd/%d", fileno(m->file));
-	return linkat(AT_FDCWD, from, AT_FDCWD, m->part, AT_SYMLINK_FOLLOW) == 0;
-}
-
 bool ctl_manifest_end(struct ctl_manifest *m, bool keep)
 {
-	bool fine = keep && fflush(m->file) == 0 && !ferror(m->file) &&
-		    fsync(fileno(m->file)) == 0 && name_part(m);
-	int error = errno;
-
-	fine = fclose(m->file) == 0 && fine;
-	if (fine && (rename(m->part, m->path) != 0 || !ctl_file_sync_parent(m->path))) {
-		fine = false;
-		error = errno;
-	}
-	if (!fine)
-		unlink(m->part);
-	if (keep && !fine)
-		ctl_fail("%s: %s", m->path, strerror(error));
+	bool fine = ctl_file_end(&m->file, keep);
 	/* The sums have a digest of the manifest, so others next to it are not taken for them. */
 	bool good = (!m->sums || ctl_sums_end(m->sums, fine)) && (fine || !keep);
 

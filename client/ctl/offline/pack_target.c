@@ -1,5 +1,6 @@
 #include "client/ctl/offline/pack_target.h"
 
+#include "client/ctl/common/file.h"
 #include "client/ctl/offline/pack_out.h"
 
 #include <dirent.h>
@@ -51,17 +52,7 @@ static bool size_of(const char *path, uint64_t *bytes)
 
 bool pack_target_sync(const char *path, struct fault *fault)
 {
-	char directory[PATH_MAX];
-	const char *slash = strrchr(path, '/');
-
-	snprintf(directory, sizeof(directory), "%.*s", slash ? (int)(slash + 1 - path) : 1,
-		slash ? path : ".");
-	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	bool fine = fd >= 0 && fsync(fd) == 0;
-
-	if (fd >= 0)
-		close(fd);
-	return fine || pack_fail(fault, directory, errno);
+	return ctl_file_sync_parent(path) || pack_fail(fault, path, errno);
 }
 
 static bool is_empty(const char *path)

@@ -55,39 +55,19 @@ bool ctl_sums_add(struct ctl_sums *s, uint64_t size, const char *etag, const uin
 	return true;
 }
 
-static bool write_file(struct ctl_sums *s, const char *part)
-{
-	uint8_t head[SUMS_HEAD_BYTES];
-	FILE *file = fopen(part, "wxe");
-
-	if (!file)
-		return false;
-	s->head.checksum = sums_checksum(s->sum, s->head.pieces);
-	sums_head_put(&s->head, head);
-	fwrite(head, sizeof(head), 1, file);
-	if (s->head.pieces > 0)
-		fwrite(s->sum, sizeof(*s->sum), s->head.pieces, file);
-	bool fine = fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
-	int error = errno;
-
-	if (fclose(file) != 0 || !fine || rename(part, s->path) != 0 ||
-		!ctl_file_sync_parent(s->path)) {
-		errno = fine ? errno : error;
-		unlink(part);
-		return false;
-	}
-	return true;
-}
-
 bool ctl_sums_end(struct ctl_sums *s, bool keep)
 {
-	char part[PATH_MAX + 16];
-	bool fine = true;
+	uint8_t head[SUMS_HEAD_BYTES];
+	struct ctl_file file;
+	bool fine = !keep;
 
-	snprintf(part, sizeof(part), "%s.%ld", s->path, (long)getpid());
-	if (keep && !write_file(s, part)) {
-		ctl_fail("%s: %s", s->path, strerror(errno));
-		fine = false;
+	if (keep && ctl_file_begin(&file, s->path)) {
+		s->head.checksum = sums_checksum(s->sum, s->head.pieces);
+		sums_head_put(&s->head, head);
+		fwrite(head, sizeof(head), 1, file.to);
+		if (s->head.pieces > 0)
+			fwrite(s->sum, sizeof(*s->sum), s->head.pieces, file.to);
+		fine = ctl_file_end(&file, true);
 	}
 	free(s->sum);
 	free(s);
