@@ -13,6 +13,7 @@ enum {
 };
 
 struct row {
+	const struct stream *stream;
 	const struct dataset *dataset; /* NULL: objects of no dataset */
 	uint64_t objects, pieces, bytes;
 };
@@ -23,7 +24,7 @@ struct job {
 	bool drop, more;
 	uint64_t dropped;
 	unsigned rows;
-	struct row row[]; /* row 0 has no dataset; then those in stores, each URL once */
+	struct row row[]; /* row 0 has no dataset; then those in stores */
 };
 
 static void add_object(void *context, const char *url, uint64_t pieces, uint64_t bytes)
@@ -73,41 +74,18 @@ static uint64_t all_pieces(const struct dataset *d)
 	return pieces;
 }
 
-/* The streams that read the dataset's directory, and its pieces if one of them reads those. */
-static void put_readers(json_t *object, const struct catalog *catalog, const char *root)
+static json_t *put_row(const struct row *row)
 {
-	json_t *streams = json_array();
-	uint64_t all = 0;
-
-	for (uint32_t s = 0; s < catalog->config->streams; s++) {
-		const struct stream *stream = &catalog->stream[s];
-		bool reads = false;
-
-		for (uint32_t i = 0; i < stream->config->datasets; i++) {
-			const struct dataset *d = &stream->dataset[i];
-
-			if (!d->objects || strcmp(d->root, root) != 0)
-				continue;
-			reads = true;
-			all = all > 0 ? all : all_pieces(d);
-		}
-		if (reads)
-			json_array_append_new(streams, json_string(stream->config->name));
-	}
-	json_object_set_new(object, "all", json_integer((json_int_t)all));
-	json_object_set_new(object, "streams", streams);
-}
-
-static json_t *put_row(const struct job *job, const struct row *row)
-{
+	const struct dataset *d = row->dataset;
 	json_t *object = json_pack("{s:I, s:I, s:I}", "objects", (json_int_t)row->objects, "pieces",
 		(json_int_t)row->pieces, "bytes", (json_int_t)row->bytes);
 
-	if (!row->dataset)
-		return object;
-	json_object_set_new(object, "dataset", json_string(row->dataset->config->name));
-	json_object_set_new(object, "url", json_string(row->dataset->root));
-	put_readers(object, job->control->catalog, row->dataset->root);
+	if (d) {
+		json_object_set_new(object, "stream", json_string(row->stream->config->name));
+		json_object_set_new(object, "dataset", json_string(d->config->name));
+		json_object_set_new(object, "url", json_string(d->root));
+		json_object_set_new(object, "all", json_integer((json_int_t)all_pieces(d)));
+	}
 	return object;
 }
 
@@ -117,7 +95,7 @@ static json_t *put_rows(struct job *job)
 	size_t bytes = 0;
 
 	for (unsigned i = 1; i < job->rows && !job->more; i++) {
-		json_t *row = put_row(job, &job->row[i]);
+		json_t *row = put_row(&job->row[i]);
 
 		bytes += json_dumpb(row, NULL, 0, JSON_COMPACT) + 1;
 		job->more = bytes > REPLY_BYTES;
@@ -133,7 +111,7 @@ static void reply(struct connection *c, struct job *job)
 	struct wire out = {.op = WIRE_CACHE};
 	json_t *all = job->drop ? json_pack("{s:I}", "pieces", (json_int_t)job->dropped)
 				: json_pack("{s:o, s:o, s:o}", "datasets", put_rows(job), "other",
-					  put_row(job, &job->row[0]), "cache",
+					  put_row(&job->row[0]), "cache",
 					  status_cache(&job->control->stores, false));
 	char *text;
 	struct fault fault;
@@ -141,14 +119,14 @@ static void reply(struct connection *c, struct job *job)
 	json_object_set_new(all, "more", json_boolean(job->more));
 	text = json_dumps(all, JSON_COMPACT);
 	json_decref(all);
-	if (!text) {
+	if (text) {
+		wire_set_text(&out, WIRE_KIND, job->drop ? "drop" : "ls");
+		wire_set_text(&out, WIRE_ARGS, text);
+		connection_send(c, job->job.serial, &out);
+	} else {
 		fault_memory(&fault);
 		connection_error(c, job->job.serial, &fault);
-		return;
 	}
-	wire_set_text(&out, WIRE_KIND, job->drop ? "drop" : "ls");
-	wire_set_text(&out, WIRE_ARGS, text);
-	connection_send(c, job->job.serial, &out);
 	free(text);
 }
 
@@ -159,101 +137,80 @@ static void cached_done(struct state_job *work)
 	free(work);
 }
 
-/* Adds a row for the dataset if it is in a store, unless its directory has one. */
-static void add_row(struct job *job, const struct dataset *d)
+/* A job for the datasets called @name; NULL: for all. NULL with @fault: there is none to drop. */
+static struct job *job_new(struct control *control, const char *name, struct fault *fault)
 {
-	unsigned i = 1;
-
-	while (i < job->rows && strcmp(job->row[i].dataset->root, d->root) != 0)
-		i++;
-	if (d->objects && i == job->rows)
-		job->row[job->rows++].dataset = d;
-}
-
-/* A job for the datasets called @name; NULL: for all. Returns NULL if there is no memory. *@found:
- * how many there are, local ones included. */
-static struct job *job_new(struct control *control, const char *name, unsigned *found)
-{
-	const struct catalog *catalog = control->catalog;
+	const struct config *config = control->config;
+	bool found = false;
 	struct job *job;
 	size_t most = 1;
 
-	for (uint32_t s = 0; s < catalog->config->streams; s++)
-		most += catalog->stream[s].config->datasets;
+	for (uint32_t s = 0; s < config->streams; s++)
+		most += config->stream[s].datasets;
 	job = calloc(1, sizeof(*job) + most * sizeof(job->row[0]));
-	if (!job)
+	if (!job) {
+		fault_memory(fault);
 		return NULL;
+	}
 	job->job.work = cached_work;
 	job->job.done = cached_done;
 	job->control = control;
 	job->drop = name;
 	job->rows = 1;
-	*found = 0;
-	for (uint32_t s = 0; s < catalog->config->streams; s++)
-		for (uint32_t i = 0; i < catalog->stream[s].config->datasets; i++) {
-			const struct dataset *d = &catalog->stream[s].dataset[i];
+	for (uint32_t s = 0; s < config->streams; s++)
+		for (uint32_t i = 0; i < config->stream[s].datasets; i++) {
+			const struct stream *stream = &control->catalog->stream[s];
+			const struct dataset *d = &stream->dataset[i];
+			bool named = !name || strcmp(d->config->name, name) == 0;
 
-			if (name && strcmp(d->config->name, name) != 0)
-				continue;
-			++*found;
-			add_row(job, d);
+			found |= named;
+			if (named && d->objects)
+				job->row[job->rows++] = (struct row){stream, d, 0, 0, 0};
 		}
-	return job;
-}
-
-/* NULL with @fault. */
-static struct job *read_query(struct connection *c, const struct wire *w, struct fault *fault)
-{
-	const struct config *config = c->control->config;
-	char kind[8] = "", name[LIMIT_NAME_BYTES + 1];
-	struct store_cache_status status;
-	bool named = wire_text(w, WIRE_DATASET, name, sizeof(name)) && wire_label_ok(name);
-	bool drop = wire_text(w, WIRE_KIND, kind, sizeof(kind)) && strcmp(kind, "drop") == 0;
-	unsigned found;
-	struct job *job = NULL;
-
-	if (!c->control->stores.stores || !store_cache_status(c->control->stores.stores, &status))
-		fault_set(fault, FAULT_REQUEST, "cache",
-			"this daemon has no cache; `cache:` in %s sets one", config->path);
-	else if (c->errand)
-		fault_set(fault, FAULT_REQUEST, "connection",
-			"already waits for another reply; open another connection");
-	else if (!drop && strcmp(kind, "ls") != 0)
-		fault_set(fault, FAULT_REQUEST, "kind", "must be ls or drop");
-	else if (drop && !named)
-		fault_set(fault, FAULT_REQUEST, "dataset", "must be the name of a dataset");
-	else if (drop && !runs_privileged(config, c->uid))
-		fault_set(fault, FAULT_REQUEST, "uid",
-			"only root, the daemon's user and admin_uids may drop a dataset from the "
-			"cache, not uid %u",
-			(unsigned)c->uid);
-	else if (!(job = job_new(c->control, drop ? name : NULL, &found)))
-		fault_memory(fault);
-	if (!job || !drop || job->rows > 1)
+	if (!name || job->rows > 1)
 		return job;
 	free(job);
-	if (found == 0)
+	if (found)
+		fault_set(fault, FAULT_REQUEST, "dataset",
+			"%s is on the disk, and so not in the cache", name);
+	else
 		fault_set(fault, FAULT_REQUEST, "dataset",
 			"%s has no dataset %s; `tokctl cache ls` lists those in stores",
 			config->path, name);
-	else
-		fault_set(fault, FAULT_REQUEST, "dataset",
-			"%s is on the disk, and so not in the cache", name);
 	return NULL;
 }
 
 void cached_query(struct connection *c, const struct wire *w)
 {
+	struct stores *stores = c->control->stores.stores;
+	const struct config *config = c->control->config;
+	char kind[8] = "", name[LIMIT_NAME_BYTES + 1] = "";
+	struct store_cache_status status;
+	bool drop = wire_text(w, WIRE_KIND, kind, sizeof(kind)) && strcmp(kind, "drop") == 0;
+	struct job *job = NULL;
 	struct fault fault;
-	struct job *job = read_query(c, w, &fault);
 
+	if (!stores || !store_cache_status(stores, &status))
+		fault_set(&fault, FAULT_REQUEST, "cache",
+			"this daemon has no cache; `cache:` in %s sets one", config->path);
+	else if (!drop && strcmp(kind, "ls") != 0)
+		fault_set(&fault, FAULT_REQUEST, "kind", "must be ls or drop");
+	else if (drop && (!wire_text(w, WIRE_DATASET, name, sizeof(name)) || !wire_label_ok(name)))
+		fault_set(&fault, FAULT_REQUEST, "dataset", "must be the name of a dataset");
+	else if (drop && !runs_privileged(config, c->uid))
+		fault_set(&fault, FAULT_REQUEST, "uid",
+			"only root, the daemon's user and admin_uids may drop a dataset from the "
+			"cache, not uid %u",
+			(unsigned)c->uid);
+	else
+		job = job_new(c->control, drop ? name : NULL, &fault);
 	if (!job) {
 		connection_error(c, wire_number(w, WIRE_SERIAL), &fault);
 		return;
 	}
-	if (job->drop)
+	if (drop)
 		log_client(c->uid, LOG_NOTE, "uid %u (pid %d) drops dataset %s from the cache",
-			(unsigned)c->uid, (int)c->pid, job->row[1].dataset->config->name);
+			(unsigned)c->uid, (int)c->pid, name);
 	job->job.serial = wire_number(w, WIRE_SERIAL);
 	state_give(&c->control->cache_jobs, c, &job->job);
 }

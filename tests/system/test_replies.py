@@ -13,7 +13,7 @@ ESCAPE = "/data/\x1b]0;title\x07.bin"
 SLOW = {"slow_ms": 9000, "slow_shard": ESCAPE}
 SESSION = {"session": 1, "stream": "train", "run": "job", "rank": 0, "world": 1, **SLOW}
 STATUS = [7, {"sessions": 5}, {"sessions": SESSION}, {"daemon": {"io": "\x1bring", **SLOW}}]
-DATASETS = [{"dataset": "a", "streams": streams, "all": 1} for streams in ([7, None], ["other"])]
+DATASETS = [{"dataset": "a", "stream": stream, "all": 1} for stream in (7, None, "other")]
 
 
 def test_tokctl_survives_it(place):

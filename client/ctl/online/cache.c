@@ -43,14 +43,26 @@ static void put_row(struct emit *e, const json_t *row)
 	emit_row(e);
 }
 
+/* Each stream has a row for its dataset. Has a row before number @n its URL? */
+static bool is_listed(const json_t *rows, size_t n)
+{
+	const char *url = text(json_array_get(rows, n), "url");
+
+	while (n-- > 0)
+		if (strcmp(text(json_array_get(rows, n), "url"), url) == 0)
+			return true;
+	return false;
+}
+
 static bool put_all(struct emit *e, struct ctl_link *link)
 {
-	json_t *all = ctl_cache_ask(link, "ls", NULL), *row;
-	size_t i;
+	json_t *all = ctl_cache_ask(link, "ls", NULL), *rows = json_object_get(all, "datasets");
 
 	if (!all)
 		return false;
-	json_array_foreach(json_object_get(all, "datasets"), i, row) put_row(e, row);
+	for (size_t i = 0; i < json_array_size(rows); i++)
+		if (!is_listed(rows, i))
+			put_row(e, json_array_get(rows, i));
 	if (number(json_object_get(all, "other"), "objects") > 0)
 		put_row(e, json_object_get(all, "other"));
 	if (json_is_true(json_object_get(all, "more")))

@@ -60,20 +60,6 @@ static uint64_t number(const json_t *object, const char *name)
 	return (uint64_t)json_integer_value(json_object_get(object, name));
 }
 
-/* Whether the stream reads the dataset of a row. */
-static bool reads(const struct warm *w, const json_t *row)
-{
-	const json_t *name;
-	size_t i;
-
-	json_array_foreach(json_object_get(row, "streams"), i, name)
-	{
-		if (json_is_string(name) && strcmp(json_string_value(name), w->stream) == 0)
-			return true;
-	}
-	return false;
-}
-
 static bool look(struct warm *w)
 {
 	json_t *all = ctl_cache_ask(&w->link, "ls", NULL), *cache, *row;
@@ -88,7 +74,9 @@ static bool look(struct warm *w)
 		.size = number(cache, "size_bytes")};
 	json_array_foreach(json_object_get(all, "datasets"), i, row)
 	{
-		if (!number(row, "all") || !reads(w, row))
+		const char *stream = json_string_value(json_object_get(row, "stream"));
+
+		if (!number(row, "all") || !stream || strcmp(stream, w->stream) != 0)
 			continue;
 		w->now.pieces += number(row, "pieces");
 		w->now.all += number(row, "all");
