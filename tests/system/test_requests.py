@@ -67,8 +67,7 @@ CHANGES = [
                 {"dataset": "code", "before": 0.75, "after": 1}]}),
     ("checkpoint train --tag before", {"position": 1192}),
     ("rescale train --world 3 --micro 8 --tag w3", {
-        "position": 1192, "world_before": 2, "world": 3, "global_before": 64, "global": 24,
-        "ranks": [{"rank": r, "first": 1192 + 8 * r, "last": 1199 + 8 * r} for r in range(3)]}),
+        "position": 1192, "world_before": 2, "world": 3, "global_before": 64, "global": 24}),
     ("drain train", {"position": 1192}),
 ]  # fmt: skip
 
@@ -91,7 +90,7 @@ def test_a_job_is_changed(bench, ranks):
         assert seen == [(0, "done"), (0, "noted"), (1, "done"), (1, "noted")], arguments
     assert len({t.cursor() for t in ranks}) == 1
     _, out, _ = carried_out(bench, ranks, "rescale", "train", "--world", 20, json=False)
-    assert has(out, "world 2 -> 20", "64 -> 640: a multiple", "rank 0 begins with", "rank 19"), out
+    assert has(out, "world 2 -> 20", "64 -> 640: a multiple"), out
     ranks[1].step(1)
     code, _, _, err = carried_out(bench, ranks, "drain", "train")
     assert code == 1 and has(err, "rank 1 (pid", "not at the same position")

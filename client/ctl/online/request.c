@@ -4,17 +4,17 @@
  * and each session's answer comes back. On a timeout or an interruption the request is cancelled,
  * unless a rank has already fetched it.
  */
-#include "client/ctl/online/request.h"
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/clock.h"
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/common/share.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
-#include "daemon/config/config.h"
+#include "proto/cursor.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,129 +23,292 @@
 /* AT to MICRO are numbers, sent under the names of the options. */
 enum { AT, SAMPLES, WORLD, MICRO, TAG, RUN, TIMEOUT, SOCKET, CONFIG, JSON, OPTIONS };
 
+enum { NAMED = 8, NAMES_BYTES = NAMED * 170 + 40 }; /* participants named in one line */
+
+/* Sets of participants, by what they answered: one bit each. */
 enum {
-	TIMEOUT_S = 60,
-	TIMEOUT_MOST_S = 1000000,
+	UNSEEN = 1 << 0, /* no answer; known from the status only */
+	NOTED = 1 << WIRE_NOTED,
+	ANSWERED = 1 << WIRE_DONE | 1 << WIRE_FAILED,
+	FAILED = 1 << WIRE_FAILED,
+	GONE = 1 << WIRE_GONE,
+	DIFFERS = 1 << (WIRE_GONE + 1), /* done, but its cursor is not the first one's */
 };
 
-/* ---- the arguments ---- */
+/* A session that takes part. */
+struct participant {
+	uint64_t rank, peer;
+	unsigned set;
+	char name[170]; /* "rank 1 (pid 12 on HOST)" */
+	char text[LIMIT_TEXT_BYTES + 1];
+};
 
-/* Adds a line to the request's arguments. False: they are too long. */
-__attribute__((format(printf, 2, 3))) static bool put_line(
-	struct request *r, const char *format, ...)
+struct request {
+	const char *kind, *stream, *run, *tag;	/* NULL: not given */
+	uint64_t timeout_s, world, micro_batch; /* micro_batch 0: unchanged */
+	char *args;
+	size_t args_bytes;
+
+	struct ctl_link link;
+	int signals;
+	uint64_t serial; /* of the query that created it */
+	uint64_t number, sessions, waiting;
+	char run_name[LIMIT_NAME_BYTES + 1];
+	struct participant *participant;
+	size_t participants;
+	struct emit e;
+	/* The mixes before; then from the first participant that was done. */
+	struct cursor before, cursor;
+	bool has_before, has_cursor, has_acts_from;
+	uint64_t from, acts_from, world_before, micro_batch_before;
+};
+
+/* ---- the participants ---- */
+
+/* Finds or adds the participant that sent @w. NULL after an error. */
+static struct participant *take_participant(struct request *r, const struct wire *w)
 {
-	size_t room = sizeof(r->args) - r->args_length;
-	va_list args;
-	int n;
+	uint64_t rank = wire_number(w, WIRE_RANK), peer = wire_number(w, WIRE_PEER);
+	struct participant *p = r->participant;
+	char host[LIMIT_NAME_BYTES + 1], of_rank[32] = "";
+	size_t i = 0;
 
-	va_start(args, format);
-	n = vsnprintf(r->args + r->args_length, room, format, args);
-	va_end(args);
-	if (n < 0 || (size_t)n >= room)
+	while (i < r->participants && (p[i].rank != rank || p[i].peer != peer))
+		i++;
+	if (i == r->participants) {
+		p = realloc(p, (i + 1) * sizeof(*p));
+		if (!p) {
+			ctl_fail(PHRASE_MEMORY);
+			return NULL;
+		}
+		r->participant = p;
+		r->participants++;
+		p[i] = (struct participant){.rank = rank, .peer = peer, .set = UNSEEN};
+	}
+	if (peer)
+		snprintf(of_rank, sizeof(of_rank), ", peer %" PRIu64, peer);
+	if (!wire_text(w, WIRE_HOST, host, sizeof(host)) || !host[0])
+		strcpy(host, "?");
+	snprintf(p[i].name, sizeof(p[i].name), "rank %" PRIu64 "%s (pid %" PRIu64 " on %s)", rank,
+		of_rank, wire_number(w, WIRE_PID), host);
+	return &p[i];
+}
+
+/* Writes the names of those in any of the sets @which to @to. Returns their number. */
+static size_t name_all(const struct request *r, unsigned which, char to[NAMES_BYTES])
+{
+	size_t n = 0, used = 0;
+
+	to[0] = 0;
+	for (size_t i = 0; i < r->participants; i++)
+		if ((r->participant[i].set & which) && n++ < NAMED)
+			used += (size_t)snprintf(to + used, NAMES_BYTES - used, "%s%s",
+				n > 1 ? ", " : "", r->participant[i].name);
+	if (n > NAMED)
+		snprintf(to + used, NAMES_BYTES - used, " and %zu others", n - NAMED);
+	return n;
+}
+
+static void put_answer(struct request *r, const struct participant *p, const struct wire *w)
+{
+	static const struct {
+		const char *json, *text;
+	} outcomes[] = {[WIRE_NOTED] = {"noted", "has seen it"},
+		[WIRE_DONE] = {"done", ""},
+		[WIRE_FAILED] = {"failed", ""},
+		[WIRE_GONE] = {"gone", "ended without an answer"}};
+	uint64_t outcome = wire_number(w, WIRE_OUTCOME);
+	char host[LIMIT_NAME_BYTES + 1];
+
+	emit_number(&r->e, "request", NULL, r->number);
+	emit_text(&r->e, "outcome", NULL, outcomes[outcome].json);
+	emit_number(&r->e, "rank", NULL, p->rank);
+	emit_number(&r->e, "world", NULL, wire_number(w, WIRE_WORLD));
+	emit_number(&r->e, "micro", NULL, wire_number(w, WIRE_MICRO));
+	emit_number(&r->e, "peer", NULL, p->peer);
+	emit_number(&r->e, "pid", NULL, wire_number(w, WIRE_PID));
+	emit_number(&r->e, "waiting", NULL, r->waiting);
+	emit_text(&r->e, "host", NULL, wire_text(w, WIRE_HOST, host, sizeof(host)) ? host : "");
+	emit_text(&r->e, "text", NULL, p->text);
+	emit_line(&r->e, "%s: %s%s", p->name, outcomes[outcome].text,
+		outcome == WIRE_DONE && !p->text[0] ? "done" : p->text);
+	emit_end(&r->e, CTL_OK);
+}
+
+/* Stores and prints an answer. False after an error. */
+static bool take_answer(struct request *r, const struct wire *w)
+{
+	struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
+	uint64_t outcome = wire_number(w, WIRE_OUTCOME), world = wire_number(w, WIRE_WORLD),
+		 micro_batch = wire_number(w, WIRE_MICRO);
+	struct participant *p = take_participant(r, w);
+	struct fault fault;
+
+	if (!p)
 		return false;
-	r->args_length += (size_t)n;
+	if (wire_number(w, WIRE_SERIAL) != r->serial || wire_number(w, WIRE_NUMBER) != r->number ||
+		outcome < WIRE_NOTED || outcome > WIRE_GONE || world == 0 || world > LIMIT_WORLD ||
+		micro_batch == 0 || micro_batch > LIMIT_MICRO_BATCH)
+		return ctl_link_fail(
+			&r->link, "the daemon sent an answer to another request; " PHRASE_RELEASE);
+	p->set = 1u << outcome;
+	if (outcome == WIRE_DONE && wire_has(w, WIRE_SAME) && !wire_number(w, WIRE_SAME))
+		p->set |= DIFFERS;
+	if (!wire_text(w, WIRE_TEXT, p->text, sizeof(p->text)))
+		p->text[0] = 0;
+	fault_line(p->text);
+	r->waiting = wire_number(w, WIRE_WAITING);
+	put_answer(r, p, w);
+	if (outcome != WIRE_DONE || r->has_cursor || !wire_has(w, WIRE_CURSOR))
+		return true;
+	if (!cursor_decode(&r->cursor, cursor.at, cursor.n, &fault))
+		return ctl_link_fail(
+			&r->link, "cursor in the answer: %s: %s", fault.field, fault.text);
+	r->has_cursor = true;
+	r->has_acts_from = wire_has(w, WIRE_ACTS_FROM);
+	r->from = wire_number(w, WIRE_FROM);
+	r->acts_from = wire_number(w, WIRE_ACTS_FROM);
+	r->world_before = world;
+	r->micro_batch_before = micro_batch;
 	return true;
 }
 
-/* Reads "DATASET=WEIGHT", where the name may contain '='. */
-static int read_weight(
-	struct request *r, const struct ctl_command *c, const char *argument, double *sum)
-{
-	const char *equals = strrchr(argument, '=');
-	char name[LIMIT_NAME_BYTES + 1];
-	double weight;
+/* ---- the result ---- */
 
-	if (!equals || equals == argument || (size_t)(equals - argument) >= sizeof(name))
-		return ctl_usage(c, "'%s': must be DATASET=WEIGHT", argument);
-	memcpy(name, argument, (size_t)(equals - argument));
-	name[equals - argument] = 0;
-	if (!wire_label_ok(name))
-		return ctl_usage(c, "'%s': must be " PHRASE_LABEL, name);
-	if (!ctl_parse_decimal(equals + 1, &weight))
-		return ctl_usage(c, "%s: weight '%s': must be " PHRASE_WEIGHT, name, equals + 1);
-	*sum += weight;
-	if (!put_line(r, "weight %.17g %s\n", weight, name))
-		return ctl_fail("%s: too many datasets for one request", r->kind);
-	return CTL_OK;
+static const struct order_segment *mix_at(const struct cursor *c, uint64_t position)
+{
+	uint32_t i = 0;
+
+	while (i + 1 < c->segments && c->segment[i + 1]->start <= position)
+		i++;
+	return c->segment[i];
 }
 
-static int read_mix(struct request *r, const struct ctl_arguments *a)
+/* Each dataset's share before and after. */
+static void put_mix(struct request *r)
 {
-	double sum = 0;
-	int status = CTL_OK;
+	const struct cursor *old = r->has_before ? &r->before : &r->cursor;
+	const struct order_segment *before = mix_at(old, r->from),
+				   *after = mix_at(&r->cursor, r->acts_from);
 
-	for (int i = 1; i < a->arguments && status == CTL_OK; i++)
-		status = read_weight(r, a->command, a->argument[i], &sum);
-	if (status == CTL_OK && !(sum > 0))
-		return ctl_usage(a->command, PHRASE_WEIGHTS);
-	return status;
+	emit_open(&r->e, "mix", '[');
+	for (uint32_t d = 0; r->has_acts_from && d < r->cursor.datasets; d++) {
+		const char *name = r->cursor.dataset[d].name;
+
+		emit_open(&r->e, "", '{');
+		emit_text(&r->e, "dataset", NULL, name);
+		emit_share(&r->e, "before", NULL, ctl_fraction(before, d));
+		emit_share(&r->e, "after", NULL, ctl_fraction(after, d));
+		emit_close(&r->e, '}');
+		emit_line(&r->e, "  %s %s -> %s", name, ctl_share(before, d).text,
+			ctl_share(after, d).text);
+	}
+	emit_close(&r->e, ']');
 }
 
-static void put_number(struct request *r, const struct ctl_arguments *a, unsigned option)
+/* The number of batches that each rank still gets, padded ones included. */
+static uint64_t batches(const struct cursor *c, uint64_t global)
 {
-	if (ctl_given(a, option))
-		put_line(r, "%s %" PRIu64 "\n", a->command->options[option].name,
-			ctl_number(a, option, 0));
+	uint64_t left = cursor_end(c) - c->next;
+
+	return left / global + (left % global != 0);
 }
 
-static int read_arguments(struct request *r, const struct ctl_arguments *a)
+static void put_rescale(struct request *r)
 {
-	r->kind = a->command->name;
-	r->stream = a->argument[0];
-	r->run = ctl_text(a, RUN);
-	r->json = ctl_given(a, JSON);
-	r->timeout_s = ctl_number(a, TIMEOUT, TIMEOUT_S);
-	r->world = ctl_number(a, WORLD, 0);
-	r->micro_batch = ctl_number(a, MICRO, 0);
-	r->tag = ctl_text(a, TAG);
-	for (unsigned option = AT; option <= MICRO; option++)
-		put_number(r, a, option);
-	if (r->run && !wire_name_ok(r->run))
-		return ctl_fail("--run %s: must be " PHRASE_NAME, r->run);
-	if (r->tag && !wire_name_ok(r->tag))
-		return ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, r->tag);
-	if (r->tag)
-		put_line(r, "tag %s\n", r->tag);
-	return a->arguments > 1 ? read_mix(r, a) : CTL_OK;
+	uint64_t micro_batch = r->micro_batch ? r->micro_batch : r->micro_batch_before;
+	uint64_t before = r->world_before * r->micro_batch_before, after = r->world * micro_batch;
+	struct emit *e = &r->e;
+
+	emit_number(e, "world_before", NULL, r->world_before);
+	emit_number(e, "micro_before", NULL, r->micro_batch_before);
+	emit_number(e, "global_before", NULL, before);
+	emit_number(e, "world", NULL, r->world);
+	emit_number(e, "micro", NULL, micro_batch);
+	emit_number(e, "global", NULL, after);
+	emit_line(e,
+		"world %" PRIu64 " -> %" PRIu64 ", micro-batch %" PRIu64 " -> %" PRIu64
+		": the next job begins at position %" PRIu64,
+		r->world_before, r->world, r->micro_batch_before, micro_batch, r->cursor.next);
+	emit_line(e, "global batch %" PRIu64 " -> %" PRIu64 ": %s", before, after,
+		before == after	      ? "unchanged"
+		: after % before == 0 ? "a multiple of the old one"
+		: before % after == 0
+			? "a divisor of the old one"
+			: "neither a multiple nor a divisor of the old one, so steps no longer end "
+			  "at the same positions");
+	if (cursor_end(&r->cursor) == UINT64_MAX)
+		return;
+	emit_number(e, "batches_before", NULL, batches(&r->cursor, before));
+	emit_number(e, "batches", NULL, batches(&r->cursor, after));
+	emit_line(e,
+		"until the end at position %" PRIu64 ": %" PRIu64 " batches per old rank, %" PRIu64
+		" per new rank",
+		cursor_end(&r->cursor), batches(&r->cursor, before), batches(&r->cursor, after));
 }
 
-/* With -c, checks by the config that the mix can change, before asking the daemon. */
-static int check_config(const struct request *r, const char *path)
+static void put_result(struct request *r)
 {
-	struct fault fault;
-	struct config *config;
-	int status = CTL_OK;
+	bool mix = strcmp(r->kind, "mix") == 0, skip = strcmp(r->kind, "skip") == 0;
+	struct emit *e = &r->e;
 
-	if (!path || strcmp(r->kind, "mix") != 0)
-		return CTL_OK;
-	config = config_load(path, &fault);
-	if (!config)
-		return ctl_fail("%s", fault.text);
-	for (uint32_t i = 0; i < config->streams; i++)
-		if (strcmp(config->stream[i].name, r->stream) == 0 &&
-			(config->stream[i].epochs || config->stream[i].samples))
-			status = ctl_fail("mix: " PHRASE_FINITE, r->stream);
-	config_free(config);
-	return status;
+	emit_number(e, "request", NULL, r->number);
+	emit_text(e, "kind", NULL, r->kind);
+	emit_text(e, "stream", NULL, r->stream);
+	emit_text(e, "run", NULL, r->run_name);
+	emit_number(e, "sessions", NULL, r->participants);
+	emit_number(e, "position", NULL, r->cursor.next);
+	if (mix || skip) {
+		emit_optional(e, "from", NULL, r->from, r->has_acts_from);
+		emit_optional(e, "acts_from", NULL, r->acts_from, r->has_acts_from);
+	} else {
+		emit_text(e, "tag", NULL, r->tag);
+		emit_line(e, "saved at position %" PRIu64 "%s%s", r->cursor.next,
+			r->tag ? ", tag " : "", r->tag ? r->tag : "");
+	}
+	if ((mix || skip) && !r->has_acts_from)
+		emit_line(e, "%s: done, the run is at position %" PRIu64, r->kind, r->cursor.next);
+	else if (mix)
+		emit_line(e, "the new mix begins at position %" PRIu64 "; the run is at %" PRIu64,
+			r->acts_from, r->from);
+	else if (skip)
+		emit_line(
+			e, "skipped from position %" PRIu64 " to %" PRIu64, r->from, r->acts_from);
+	if (mix)
+		put_mix(r);
+	if (r->world)
+		put_rescale(r);
+}
+
+/* Prints the result, after all have answered or are gone. Returns an exit status. */
+static int conclude(struct request *r)
+{
+	char names[NAMES_BYTES];
+
+	for (size_t i = 0; i < r->participants; i++)
+		if (r->participant[i].set & FAILED)
+			return ctl_fail("%s: %s", r->participant[i].name, r->participant[i].text);
+	if (name_all(r, GONE, names))
+		return ctl_fail("%s ended without an answer; the job's next checkpoint shows "
+				"whether the request was carried out",
+			names);
+	if (!r->has_cursor)
+		return ctl_fail("the job reported success without a position");
+	if (name_all(r, DIFFERS, names))
+		return ctl_fail(
+			"the ranks are not at the same position: the cursors of %s differ from "
+			"the first one received, at position %" PRIu64,
+			names, r->cursor.next);
+	put_result(r);
+	return emit_end(&r->e, CTL_OK);
 }
 
 /* ---- waiting ---- */
 
-static int lost(const struct request *r)
-{
-	return ctl_fail(
-		"the daemon at %s stopped before %" PRIu64 " of %" PRIu64
-		" sessions had answered, so the request is lost; ranks that had fetched it may "
-		"still carry it out: see `tokctl status --socket %s`",
-		r->link.socket, r->waiting, r->sessions, r->link.socket);
-}
-
 static void take_any(void *context, const struct wire *w)
 {
-	struct request *r = context;
-
 	if (w->op == WIRE_ANSWER)
-		request_answered(r, w);
+		take_answer(context, w);
 }
 
 /* Adds the participants that have not answered. */
@@ -161,11 +324,9 @@ static bool list_unseen(struct request *r)
 		wire_set(&w, WIRE_RANK, status_number(s, "rank"));
 		wire_set(&w, WIRE_PEER, status_number(s, "peer"));
 		wire_set(&w, WIRE_PID, status_number(s, "pid"));
-		wire_set(&w, WIRE_WORLD, status_number(s, "world"));
-		wire_set(&w, WIRE_MICRO, status_number(s, "micro"));
 		wire_set_text(&w, WIRE_HOST, status_text(s, "host"));
 		if (status_number(s, "request") == r->number)
-			participant_seen(r, &w);
+			take_participant(r, &w);
 	}
 	json_decref(status);
 	return status;
@@ -177,7 +338,7 @@ static int give_up(struct request *r, const char *reason)
 {
 	const struct wire *w = &r->link.packet.wire;
 	struct wire query = {.op = WIRE_CANCEL};
-	char names[REQUEST_NAMES_BYTES], others[REQUEST_NAMES_BYTES];
+	char names[NAMES_BYTES], others[NAMES_BYTES];
 
 	if (!list_unseen(r))
 		return CTL_FAILED;
@@ -189,27 +350,24 @@ static int give_up(struct request *r, const char *reason)
 	if (w->op != WIRE_CANCELLED)
 		return ctl_fail("%s, and the daemon did not cancel the request", reason);
 	if (wire_number(w, WIRE_FETCHED)) {
-		participants_name(r, UNSEEN | NOTED, names, sizeof(names));
-		participants_name(r, ANSWERED, others, sizeof(others));
+		name_all(r, UNSEEN | NOTED, names);
+		name_all(r, ANSWERED, others);
 		return ctl_fail("%s: the job has fetched the request and may still carry it out; "
-				"not answered: %s; "
-				"answered: %s",
+				"not answered: %s; answered: %s",
 			reason, names, others[0] ? others : "none");
 	}
-	if (participants_name(r, UNSEEN, names, sizeof(names)))
-		return ctl_fail("%s: %s did not call control(); the request is cancelled, and "
-				"nothing was changed",
-			reason, names);
-	return ctl_fail("%s: all sessions here have seen the request, but other processes of the "
-			"job did not call control(); the request is cancelled, and nothing was "
+	if (!name_all(r, UNSEEN, names))
+		strcpy(names, "all sessions here have seen it, but other processes of the job");
+	return ctl_fail("%s: %s did not call control(); the request is cancelled, and nothing was "
 			"changed",
-		reason);
+		reason, names);
 }
 
 /* Waits until all have answered. Returns an exit status; unless it is CTL_OK, an error was printed.
  */
 static int await(struct request *r)
 {
+	const struct pollfd signals = {r->signals, POLLIN, 0};
 	uint64_t until = ctl_clock_ms() + r->timeout_s * 1000;
 	const struct wire *w = &r->link.packet.wire;
 	char late[60];
@@ -217,16 +375,20 @@ static int await(struct request *r)
 	snprintf(late, sizeof(late), "timeout after %" PRIu64 " s", r->timeout_s);
 	while (r->waiting > 0) {
 		uint64_t now = ctl_clock_ms();
-		enum ctl_heard heard = ctl_hear(&r->link, now < until ? (int)(until - now) : 0,
-			(struct pollfd){r->signals, POLLIN, 0});
+		enum ctl_heard heard =
+			ctl_hear(&r->link, now < until ? (int)(until - now) : 0, signals);
 
 		switch (heard) {
 		case CTL_MESSAGE:
-			if (w->op == WIRE_ANSWER && !request_answered(r, w))
+			if (w->op == WIRE_ANSWER && !take_answer(r, w))
 				return CTL_FAILED;
 			break;
 		case CTL_LOST:
-			return lost(r);
+			return ctl_fail("the daemon at %s stopped before %" PRIu64 " of %" PRIu64
+					" sessions had answered, so the request is lost; ranks "
+					"that had fetched it may still carry it out: see `tokctl "
+					"status --socket %s`",
+				r->link.socket, r->waiting, r->sessions, r->link.socket);
 		case CTL_BAD:
 			return CTL_FAILED;
 		case CTL_TIMEOUT:
@@ -240,6 +402,33 @@ static int await(struct request *r)
 }
 
 /* ---- asking ---- */
+
+/* Writes the request's arguments, a line each. Returns an exit status. */
+static int write_args(struct request *r, const struct ctl_arguments *a)
+{
+	double *weight = calloc((size_t)a->arguments, sizeof(*weight)), sum = 0;
+	FILE *args = open_memstream(&r->args, &r->args_bytes);
+	int status = weight && args ? ctl_weights(a, 1, weight) : ctl_fail(PHRASE_MEMORY);
+
+	for (unsigned option = AT; option <= MICRO && status == CTL_OK; option++)
+		if (ctl_given(a, option))
+			fprintf(args, "%s %" PRIu64 "\n", a->command->options[option].name,
+				ctl_number(a, option, 0));
+	if (r->tag && status == CTL_OK)
+		fprintf(args, "tag %s\n", r->tag);
+	for (int i = 1; i < a->arguments && status == CTL_OK; i++) {
+		fprintf(args, "weight %.17g %s\n", weight[i - 1], a->argument[i]);
+		sum += weight[i - 1];
+	}
+	if (status == CTL_OK && a->arguments > 1 && !(sum > 0))
+		status = ctl_usage(a->command, PHRASE_WEIGHTS);
+	if (args && fclose(args) != 0 && status == CTL_OK)
+		status = ctl_fail(PHRASE_MEMORY);
+	if (status == CTL_OK && r->args_bytes >= WIRE_ARGS_BYTES)
+		status = ctl_fail("%s: too many datasets for one request", r->kind);
+	free(weight);
+	return status;
+}
 
 static int ask(struct request *r)
 {
@@ -264,178 +453,136 @@ static int ask(struct request *r)
 
 	int status = await(r);
 
-	return status == CTL_OK ? request_conclude(r) : ctl_finish(&r->out, status);
+	return status == CTL_OK ? conclude(r) : emit_end(&r->e, status);
 }
 
-static int request(struct request *r, const char *socket, const char *config)
+static int send_request(struct request *r, const struct ctl_arguments *a)
 {
-	int status = check_config(r, config);
+	const struct ctl_wanted wanted = {
+		ctl_text(a, SOCKET), ctl_text(a, CONFIG), r->stream, r->run};
+	int status = write_args(r, a);
 
 	if (status != CTL_OK)
 		return status;
-	if (!ctl_connect_wanted(&r->link, &(struct ctl_wanted){socket, config, r->stream, r->run}))
+	if (!ctl_connect_wanted(&r->link, &wanted))
 		return CTL_FAILED;
 	r->signals = ctl_signals(); /* so that the request can be cancelled */
 	status = ask(r);
 	close(r->signals);
 	ctl_disconnect(&r->link);
-	cursor_free(&r->before);
-	cursor_free(&r->cursor);
-	free(r->participant);
 	return status;
 }
 
-static int run(const struct ctl_arguments *a)
+static int request(const struct ctl_arguments *a)
 {
 	struct request *r = calloc(1, sizeof(*r));
 	int status;
 
 	if (!r)
 		return ctl_fail(PHRASE_MEMORY);
-	status = read_arguments(r, a);
-	if (status == CTL_OK)
-		status = request(r, ctl_text(a, SOCKET), ctl_text(a, CONFIG));
+	r->kind = a->command->name;
+	r->stream = a->argument[0];
+	r->run = ctl_text(a, RUN);
+	r->tag = ctl_text(a, TAG);
+	r->timeout_s = ctl_number(a, TIMEOUT, 0);
+	r->world = ctl_number(a, WORLD, 0);
+	r->micro_batch = ctl_number(a, MICRO, 0);
+	r->e.json = ctl_given(a, JSON);
+	if (r->run && !wire_name_ok(r->run))
+		status = ctl_fail("--run %s: must be " PHRASE_NAME, r->run);
+	else if (r->tag && !wire_name_ok(r->tag))
+		status = ctl_usage(a->command, "--tag %s: must be " PHRASE_NAME, r->tag);
+	else
+		status = send_request(r, a);
+	cursor_free(&r->before);
+	cursor_free(&r->cursor);
+	free(r->participant);
+	free(r->args);
 	free(r);
 	return status;
 }
 
 /* ---- the tables ---- */
 
-#define COMMON_OPTIONS                                                                             \
-	[RUN] = {.name = "run",                                                                    \
-		.value = "RUN",                                                                    \
-		.help = "run to change, if the stream has several"},                               \
-	[TIMEOUT] = {.name = "timeout",                                                            \
-		.kind = CTL_NUMBER,                                                                \
-		.value = "SECONDS",                                                                \
-		.least = 1,                                                                        \
-		.most = TIMEOUT_MOST_S,                                                            \
-		.preset = "60",                                                                    \
-		.help = "how long to wait for the ranks' answers"},                                \
-	[SOCKET] = CTL_SOCKET_OPTION, [CONFIG] = CTL_CONFIG_OPTION, [JSON] = CTL_JSON_OPTION
 #define REQUEST_ABOUT                                                                              \
 	"All ranks of the job carry out the request at the same step, in control(), which a "      \
 	"trainer calls at every step. tokctl prints the answers of this node's sessions. If not "  \
 	"all ranks call control() within --timeout, or tokctl is interrupted before one has "      \
-	"fetched the request, it is cancelled and nothing changes. A save is carried out once "    \
-	"all "                                                                                     \
-	"loops have called done(); a rank whose loop went on without it is named. The exit "       \
-	"status is 0 only if the request was carried out."
+	"fetched the request, it is cancelled and nothing changes. A save is carried out "         \
+	"once all loops have called done(); a rank whose loop went on without it is named. The "   \
+	"exit status is 0 only if the request was carried out."
 #define SEE_MIX "All ranks carry out the request at the same step: see tokctl mix."
-#define TAG_OPTION                                                                                 \
-	{                                                                                          \
-		.name = "tag", .value = "TAG",                                                     \
-		.help = "name under which the daemon also saves the cursor, in its state_dir"      \
-	}
+#define COMMON                                                                                     \
+	[RUN] = {OPTION_TEXT("run", "RUN", "run to change, if the stream has several")},           \
+	[TIMEOUT] = {OPTION_NUMBER("timeout", "SECONDS", 1, 1000000,                               \
+			     "how long to wait for the ranks' answers"),                           \
+		.preset = "60"},                                                                   \
+	[SOCKET] = CTL_SOCKET_OPTION, [CONFIG] = CTL_CONFIG_OPTION, [JSON] = CTL_JSON_OPTION
+#define TAGGED                                                                                     \
+	COMMON, [TAG] = {OPTION_TEXT("tag", "TAG",                                                 \
+			"name under which the daemon also saves the cursor, in its state_dir")}
+
+#define VERB(verb, table) .name = verb, OPTIONS_ARE(table), .run = request
 
 static const struct ctl_option mix_options[OPTIONS] = {
-	COMMON_OPTIONS,
-	[AT] = {.name = "at",
-		.kind = CTL_NUMBER,
-		.value = "POSITION",
-		.most = UINT64_MAX - 1,
-		.help = "first sample of the new mix, a multiple of 1024; default: the earliest "
-			"possible"},
-};
+	COMMON, [AT] = {OPTION_NUMBER("at", "POSITION", 0, UINT64_MAX - 1,
+			"first sample of the new mix, a multiple of 1024; default: the earliest "
+			"possible")}};
 static const struct ctl_option skip_options[OPTIONS] = {
-	COMMON_OPTIONS,
-	[SAMPLES] = {.name = "samples",
-		.kind = CTL_NUMBER,
-		.required = true,
-		.value = "N",
-		.least = 1,
-		.most = UINT64_MAX,
-		.help = "number of samples to skip; they are never served"},
-};
-static const struct ctl_option save_options[OPTIONS] = {COMMON_OPTIONS, [TAG] = TAG_OPTION};
-static const struct ctl_option rescale_options[OPTIONS] = {
-	COMMON_OPTIONS,
-	[TAG] = TAG_OPTION,
-	[WORLD] = {.name = "world",
-		.kind = CTL_NUMBER,
-		.required = true,
-		.value = "W",
-		.least = 1,
-		.most = LIMIT_WORLD,
-		.help = "number of ranks of the next job"},
-	[MICRO] = {.name = "micro",
-		.kind = CTL_NUMBER,
-		.value = "B",
-		.least = 1,
-		.most = LIMIT_MICRO_BATCH,
-		.help = "rows per batch of the next job; default: unchanged"},
-};
+	COMMON, [SAMPLES] = {OPTION_NUMBER("samples", "N", 1, UINT64_MAX,
+				     "number of samples to skip; they are never served"),
+			.required = true}};
+static const struct ctl_option save_options[OPTIONS] = {TAGGED};
+static const struct ctl_option rescale_options[OPTIONS] = {TAGGED,
+	[WORLD] = {OPTION_NUMBER("world", "W", 1, LIMIT_WORLD, "number of ranks of the next job"),
+		.required = true},
+	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH,
+		"rows per batch of the next job; default: unchanged")}};
 
 const struct ctl_command ctl_mix = {
-	.name = "mix",
+	VERB("mix", mix_options),
 	.arguments = "STREAM DATASET=WEIGHT...",
-	.least = 2,
-	.most = CTL_ANY,
 	.help = "change the mix of a running job",
 	.about = "Gives the datasets new weights, relative to each other, from --at on. Datasets "
 		 "that are not named get weight 0. It replaces all pending mixes. A finite stream "
 		 "keeps its mix.\n\n" REQUEST_ABOUT,
 	.examples = CTL_EXAMPLES({"use half web and half code from the earliest position on",
 		"tokctl mix train web=0.5 code=0.5 -c tokend.yaml"}),
-	.options = mix_options,
-	.count = OPTIONS,
-	.run = run,
 };
 
 const struct ctl_command ctl_skip = {
-	.name = "skip",
+	VERB("skip", skip_options),
 	.arguments = "STREAM",
-	.least = 1,
-	.most = 1,
 	.help = "skip the next samples of a running job",
 	.about = "Use it to pass over data on which the loss diverges. The skipped samples are "
 		 "never served; `tokctl verify` reports them as skipped. " SEE_MIX,
 	.examples = CTL_EXAMPLES(
 		{"skip 1024 samples", "tokctl skip train --samples 1024 -c tokend.yaml"}),
-	.options = skip_options,
-	.count = OPTIONS,
-	.run = run,
 };
 
 const struct ctl_command ctl_checkpoint = {
-	.name = "checkpoint",
+	VERB("checkpoint", save_options),
 	.arguments = "STREAM",
-	.least = 1,
-	.most = 1,
 	.help = "let a running job save a checkpoint",
 	.about = "The job saves a checkpoint as it does at other times, and goes on. " SEE_MIX,
 	.examples = CTL_EXAMPLES({"save, with the cursor also in the daemon's state_dir",
 		"tokctl checkpoint train --tag before-upgrade -c tokend.yaml"}),
-	.options = save_options,
-	.count = OPTIONS,
-	.run = run,
 };
 
 const struct ctl_command ctl_drain = {
-	.name = "drain",
+	VERB("drain", save_options),
 	.arguments = "STREAM",
-	.least = 1,
-	.most = 1,
 	.help = "let a running job save a checkpoint and exit",
 	.about = "The job saves a checkpoint as it does at other times, and exits. " SEE_MIX,
 	.examples = CTL_EXAMPLES(
 		{"stop a job before maintenance", "tokctl drain train -c tokend.yaml"}),
-	.options = save_options,
-	.count = OPTIONS,
-	.run = run,
 };
 
 const struct ctl_command ctl_rescale = {
-	.name = "rescale",
+	VERB("rescale", rescale_options),
 	.arguments = "STREAM",
-	.least = 1,
-	.most = 1,
 	.help = "let a running job save and exit, to go on with another number of ranks",
-	.about = "Prints which samples each rank of the next job begins with. Start that job "
-		 "from the checkpoint: no sample is repeated or lost. " SEE_MIX,
+	.about = "Start the next job from the checkpoint: no sample is repeated or lost. " SEE_MIX,
 	.examples = CTL_EXAMPLES(
 		{"go on with 2 ranks", "tokctl rescale train --world 2 -c tokend.yaml"}),
-	.options = rescale_options,
-	.count = OPTIONS,
-	.run = run,
 };
