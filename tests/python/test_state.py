@@ -254,13 +254,16 @@ class Enough(Exception):
 
 def until_signalled(loader, daemon, handler):
     """The batches that are taken until next() waits for a stopped daemon and a signal comes."""
-    batches, former = [], signal.signal(signal.SIGALRM, handler)
+    batches, former = [next(loader)], signal.signal(signal.SIGALRM, handler)
     daemon.freeze()
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises((Enough, tokend.Error)) as raised:
             while len(batches) < 10:
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
                 batches.append(next(loader))
+    except BaseException:
+        daemon.signal(signal.SIGCONT)  # other tests use it, too
+        raise
     finally:
         signal.signal(signal.SIGALRM, former)
     return len(batches), raised.value
