@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,9 @@
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
 
 enum {
 	/* Packets that are still read from a dead client: without tokens, and with them (more than
@@ -20,8 +24,86 @@ enum {
 	LAST_WORDS_MOST = 512,
 	MAX_FDS = 8,
 	AGAIN_MS = 1,
+	ACCEPTS = 8, /* in AGAIN_MS */
+	CLOSERS = 64,
 	KIB = 1024,
 };
+
+/* ---- sockets ---- */
+
+void socket_prepare(int fd)
+{
+	(void)!setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &(int){0}, sizeof(int));
+	/* Gives each packet a control message, which tells an empty packet from the end. */
+	(void)!setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &(int){1}, sizeof(int));
+}
+
+bool socket_refuses(int fd)
+{
+	int passes = 1;
+	socklen_t n = sizeof(passes);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &passes, &n) == 0 && !passes;
+}
+
+/*
+ * Looks at the next packet. Returns its length, or what recvmsg() does. *@descriptors: it has some.
+ * It then stays in the queue, because to receive it may block: see socket_close(). *@end: there is
+ * no packet, and none will come.
+ */
+static ssize_t look(int fd, bool *descriptors, bool *end)
+{
+	char control[CMSG_SPACE(sizeof(struct ucred))]; /* no room for descriptors */
+	struct msghdr message;
+	ssize_t n;
+
+	/* A client that closes with unread replies resets the connection. The packets that it sent
+	 * before follow. */
+	do {
+		message =
+			(struct msghdr){.msg_control = control, .msg_controllen = sizeof(control)};
+		n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC);
+	} while (n < 0 && errno == ECONNRESET);
+	*descriptors = n >= 0 && (message.msg_flags & MSG_CTRUNC);
+	*end = n == 0 && message.msg_controllen == 0;
+	return n;
+}
+
+/* Drops the packets that wait, up to one with descriptors. */
+static bool has_descriptors(int fd)
+{
+	bool descriptors, end;
+	char byte;
+
+	shutdown(fd, SHUT_RDWR); /* no more will come */
+	while (look(fd, &descriptors, &end) >= 0 && !descriptors && !end)
+		(void)!recv(fd, &byte, 1, MSG_DONTWAIT);
+	return descriptors;
+}
+
+static _Atomic unsigned closers; /* static, because these threads may outlive all else */
+
+static void *close_slowly(void *fd)
+{
+	close((int)(intptr_t)fd);
+	atomic_fetch_sub(&closers, 1);
+	return NULL;
+}
+
+void socket_close(int fd)
+{
+	if (socket_refuses(fd) || !has_descriptors(fd)) {
+		close(fd);
+		return;
+	}
+	if (atomic_fetch_add(&closers, 1) < CLOSERS &&
+		thread_start(close_slowly, (void *)(intptr_t)fd))
+		return;
+	atomic_fetch_sub(&closers, 1);
+	log_client(0, LOG_WARNING,
+		"a client's socket cannot be closed, because files that clients sent do not "
+		"answer; its descriptor stays in use until a restart; Linux 6.16 prevents that");
+}
 
 /* ---- closing ---- */
 
@@ -29,15 +111,10 @@ void connection_settle(struct connection *c)
 {
 	if (!c->closing || c->handles > 0 || c->jobs > 0 || c->session)
 		return;
-	if (c->next)
-		c->next->before = c->before;
-	if (c->before)
-		c->before->next = c->next;
-	else
-		c->all->first = c->next;
-	c->all->n--;
+	LIST_REMOVE(c, others);
+	c->control->connections.n--;
 	user_disconnect(c->user);
-	closer_close(c->fd);
+	socket_close(c->fd);
 	free(c);
 }
 
@@ -53,10 +130,9 @@ static void on_handle_closed(uv_handle_t *handle)
 
 static void stop_waiting(struct connection *c)
 {
-	if (!c->waiting)
-		return;
-	TAILQ_REMOVE(&c->all->waiting, c, waits);
-	c->all->waiting_n--;
+	if (c->waiting)
+		TAILQ_REMOVE(&c->control->connections.waiting, c, waits);
+	c->control->connections.waiting_n -= c->waiting;
 	c->waiting = false;
 }
 
@@ -85,7 +161,7 @@ void connection_close(struct connection *c)
 void connection_send_fds(
 	struct connection *c, uint64_t serial, struct wire *w, const int *fds, unsigned n)
 {
-	char *packet = c->all->outgoing;
+	char *packet = c->control->connections.outgoing;
 	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
 
 	if (c->closing)
@@ -134,7 +210,7 @@ void connection_warn(struct connection *c, const char *text)
 	connection_send(c, 0, &w);
 }
 
-void connection_error(struct connection *c, uint64_t serial, const struct fault *fault)
+static struct wire error_of(const struct fault *fault)
 {
 	struct wire w = {.op = WIRE_ERROR};
 
@@ -143,6 +219,13 @@ void connection_error(struct connection *c, uint64_t serial, const struct fault 
 	wire_set_text(&w, WIRE_TEXT, fault->text);
 	if (fault->passing)
 		wire_set(&w, WIRE_PASSING, 1);
+	return w;
+}
+
+void connection_error(struct connection *c, uint64_t serial, const struct fault *fault)
+{
+	struct wire w = error_of(fault);
+
 	connection_send(c, serial, &w);
 }
 
@@ -206,7 +289,7 @@ static bool may_handle(const struct connection *c, const struct wire *w, struct 
 
 	if (!c->greeted && w->op != WIRE_HELLO)
 		return fault_set(fault, FAULT_PROTOCOL, "op", "send hello first");
-	if (c->uid == c->user->all->web_uid && w->op != WIRE_HELLO && w->op != WIRE_STATUS)
+	if (c->uid == c->control->users.web_uid && w->op != WIRE_HELLO && w->op != WIRE_STATUS)
 		return fault_set(fault, FAULT_PERMISSION, "op",
 			"user tokend-web may only ask for the status");
 	if (!messages[w->op].handle)
@@ -238,24 +321,6 @@ static void wake(struct connection *c)
 
 /* ---- receiving ---- */
 
-/*
- * Looks at the next packet. Returns its length, or what recvmsg() does. *@descriptors: it has some.
- * It then stays in the queue, because to receive it may block: see closer_close().
- */
-static ssize_t look(int fd, bool *descriptors)
-{
-	struct msghdr message = {0};
-	ssize_t n;
-
-	/* A client that closes with unread replies resets the connection. The packets that it sent
-	 * before follow. */
-	do
-		n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC);
-	while (n < 0 && errno == ECONNRESET);
-	*descriptors = n >= 0 && (message.msg_flags & MSG_CTRUNC);
-	return n;
-}
-
 static void reject(struct connection *c, const char *field, const char *text)
 {
 	struct fault fault;
@@ -267,9 +332,9 @@ static void reject(struct connection *c, const char *field, const char *text)
 /* Handles the next packet. False: there is none, or the connection is closing. */
 static bool receive(struct connection *c)
 {
-	char *packet = c->all->incoming;
-	bool descriptors;
-	ssize_t n = look(c->fd, &descriptors);
+	char *packet = c->control->connections.incoming;
+	bool descriptors, end;
+	ssize_t n = look(c->fd, &descriptors, &end);
 	struct fault fault;
 	struct wire w;
 
@@ -280,12 +345,10 @@ static bool receive(struct connection *c)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
 	user_charge(c->user, USER_PACKET, 1 + (n > 0 ? (uint64_t)n / KIB : 0));
-	if (n <= 0 && !descriptors) {
-		connection_close(c);
-		return false;
-	}
 	if (descriptors) {
 		reject(c, "descriptors", "clients may not send file descriptors");
+	} else if (n <= 0) {
+		connection_close(c);
 	} else if (n > LIMIT_PACKET_BYTES) {
 		reject(c, "packet", "longer than 128 KiB");
 	} else if (n == 1) {
@@ -315,16 +378,22 @@ static void drain(struct connection *c)
 
 static void on_again(uv_timer_t *timer);
 
+static void start_again(struct connections *all)
+{
+	if (!uv_is_active((uv_handle_t *)&all->again))
+		uv_timer_start(&all->again, on_again, AGAIN_MS, 0);
+}
+
 /* Waits until its user has a token, as the last of the user's connections. */
 static void wait(struct connection *c)
 {
-	struct connections *all = c->all;
+	struct connections *all = &c->control->connections;
 
 	uv_poll_stop(&c->poll);
 	c->waiting = true;
 	TAILQ_INSERT_TAIL(&all->waiting, c, waits);
-	if (all->waiting_n++ == 0)
-		uv_timer_start(&all->again, on_again, AGAIN_MS, AGAIN_MS);
+	all->waiting_n++;
+	start_again(all);
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)
@@ -348,22 +417,6 @@ static void listen_or_wait(struct connection *c)
 		uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT, on_readable);
 	else
 		wait(c);
-}
-
-/* Each connection that waits has a turn, and receives a packet if its user has a token. */
-static void on_again(uv_timer_t *timer)
-{
-	struct connections *all = timer->data;
-	struct connection *c;
-
-	for (unsigned n = all->waiting_n; n > 0 && (c = TAILQ_FIRST(&all->waiting)); n--) {
-		stop_waiting(c);
-		if (may_receive(c))
-			receive(c);
-		listen_or_wait(c);
-	}
-	if (all->waiting_n == 0)
-		uv_timer_stop(timer);
 }
 
 /* The client's process died, even if another process still has its end of the socket. */
@@ -390,32 +443,29 @@ static int open_pidfd(int socket, pid_t pid)
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
-void connection_start(struct connections *all, int fd, const struct ucred *peer, struct user *user)
+/* Takes over the accepted socket @fd of @peer. Out of memory, it is closed. */
+static void begin(struct control *control, int fd, const struct ucred *peer, struct user *user)
 {
 	struct connection *c = calloc(1, sizeof(*c));
 
-	if (!c || uv_poll_init(all->loop, &c->poll, fd) < 0) {
+	if (!c || uv_poll_init(control->loop, &c->poll, fd) < 0) {
 		free(c);
 		user_disconnect(user);
-		closer_close(fd);
+		socket_close(fd);
 		return;
 	}
-	c->all = all;
-	c->control = all->control;
+	c->control = control;
 	c->fd = fd;
 	c->pid = peer->pid;
 	c->uid = peer->uid;
 	c->user = user;
 	c->handles = 1;
-	c->since_ms = uv_now(all->loop);
+	c->since_ms = connection_now(c);
 	c->poll.data = c->process.data = c;
-	c->next = all->first;
-	if (c->next)
-		c->next->before = c;
-	all->first = c;
-	all->n++;
+	LIST_INSERT_HEAD(&control->connections.open, c, others);
+	control->connections.n++;
 	c->pidfd = open_pidfd(fd, peer->pid);
-	if (c->pidfd >= 0 && uv_poll_init(all->loop, &c->process, c->pidfd) < 0) {
+	if (c->pidfd >= 0 && uv_poll_init(control->loop, &c->process, c->pidfd) < 0) {
 		close(c->pidfd);
 		c->pidfd = -1;
 	}
@@ -427,23 +477,125 @@ void connection_start(struct connections *all, int fd, const struct ucred *peer,
 	listen_or_wait(c);
 }
 
+static bool may_connect(const struct control *control, uid_t uid)
+{
+	const struct config *config = control->config;
+
+	for (uint32_t i = 0; i < config->allow_uids; i++)
+		if (config->allow_uid[i] == uid)
+			return true;
+	return uid == control->users.web_uid || runs_privileged(config, uid);
+}
+
+/* The user of client @fd, with one more connection. NULL: @fault. */
+static struct user *admit(struct control *control, int fd, struct ucred *peer, struct fault *fault)
+{
+	socklen_t n = sizeof(*peer);
+	struct user *user = NULL;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer, &n) < 0)
+		fault_errno(fault, errno, "connections", "%s", strerror(errno));
+	else if (!may_connect(control, peer->uid))
+		fault_set(fault, FAULT_PERMISSION, "allow_uids",
+			"uid %u may not connect; add it to allow_uids", (unsigned)peer->uid);
+	else if (!(user = user_of(&control->users, peer->uid)))
+		fault_memory(fault);
+	return user && user_connect(user, control->connections.n + 1, fault) ? user : NULL;
+}
+
+/* Accepts one client. False: none waits, or there is no descriptor for it. */
+static bool accept_one(struct control *control, int listening)
+{
+	int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	char *packet = control->connections.outgoing;
+	struct ucred peer = {0};
+	struct fault fault;
+	struct user *user;
+	struct wire w;
+
+	if (fd < 0) {
+		if (errno == EMFILE || errno == ENFILE)
+			log_client(0, LOG_WARNING,
+				"clients wait: out of file descriptors; " PHRASE_NOFILE);
+		return false;
+	}
+	user = admit(control, fd, &peer, &fault);
+	if (user) {
+		begin(control, fd, &peer, user);
+		return true;
+	}
+	/* A stranger may have many uids. */
+	log_client(fault.code == FAULT_PERMISSION ? (uid_t)LOG_STRANGERS : peer.uid, LOG_WARNING,
+		"pid %d (uid %u) refused: %s: %s", (int)peer.pid, (unsigned)peer.uid, fault.field,
+		fault.text);
+	w = error_of(&fault);
+	send(fd, packet, wire_encode(&w, packet), MSG_DONTWAIT | MSG_NOSIGNAL);
+	socket_close(fd);
+	return true;
+}
+
+/* A few at a time, so that a flood of them leaves the thread to others. */
+static void on_accept(uv_poll_t *poll, int status, int events)
+{
+	struct control *control = poll->data;
+
+	(void)status, (void)events;
+	for (int n = 0; n < ACCEPTS && accept_one(control, control->options->listener->fd);)
+		n++;
+	uv_poll_stop(poll);
+	start_again(&control->connections);
+}
+
 /* ---- all of them ---- */
 
-void connections_init(struct connections *all)
+/* Each connection that waits has a turn, and receives a packet if its user has a token. */
+static void on_again(uv_timer_t *timer)
 {
+	struct control *control = timer->data;
+	struct connections *all = &control->connections;
+	struct connection *c;
+
+	for (unsigned n = all->waiting_n; n > 0 && (c = TAILQ_FIRST(&all->waiting)); n--) {
+		stop_waiting(c);
+		if (may_receive(c))
+			receive(c);
+		listen_or_wait(c);
+	}
+	if (!control->stopping)
+		uv_poll_start(&all->listening, UV_READABLE, on_accept);
+}
+
+void connections_start(struct control *control)
+{
+	struct connections *all = &control->connections;
+
+	users_find_web(&control->users);
 	TAILQ_INIT(&all->waiting);
-	uv_timer_init(all->loop, &all->again);
-	all->again.data = all;
+	uv_timer_init(control->loop, &all->again);
+	uv_poll_init(control->loop, &all->listening, control->options->listener->fd);
+	all->again.data = all->listening.data = control;
+	uv_poll_start(&all->listening, UV_READABLE, on_accept);
+}
+
+void connections_stop(struct control *control)
+{
+	struct connection *c;
+
+	uv_close((uv_handle_t *)&control->connections.listening, NULL);
+	/* Before the clients notice: they connect again, and find our successor sooner. */
+	listener_close(control->options->listener);
+	LIST_FOREACH(c, &control->connections.open, others)
+	connection_close(c);
 }
 
 void connections_check(const struct connections *all)
 {
-	const struct connection *before = NULL;
+	const struct connection *c;
 	unsigned n = 0;
 
-	for (const struct connection *c = all->first; c; before = c, c = c->next) {
-		assert(c->all == all && c->before == before && c->fd >= 0);
-		assert(c->user->connected > 0);
+	LIST_FOREACH(c, &all->open, others)
+	{
+		assert(c->fd >= 0 && c->user->connected > 0);
 		assert(!c->closing || !c->waiting);
 		assert(!c->closing || c->handles > 0 || c->jobs > 0 || c->session);
 		assert(c->closing || c->handles > 0);

@@ -378,20 +378,19 @@ void user_charge(struct user *user, enum user_rate rate, uint64_t n);
  */
 /* All connections of the daemon. */
 struct connections {
-	uv_loop_t *loop;
-	struct control *control;			  /* the owner's, for its event handlers */
+	uv_poll_t listening;
+	uv_timer_t again; /* runs while one waits, or accepting pauses */
 	TAILQ_HEAD(connection_queue, connection) waiting; /* their users have no tokens */
-	unsigned waiting_n;				  /* length of that queue */
-	uv_timer_t again;				  /* runs meanwhile */
-	struct connection *first;
-	unsigned n;			   /* length of that list */
+	unsigned waiting_n;
+	LIST_HEAD(, connection) open;
+	unsigned n;
 	char incoming[LIMIT_PACKET_BYTES]; /* the packet that is being handled */
 	char outgoing[LIMIT_PACKET_BYTES];
 };
 
 struct connection {
-	struct connections *all;
-	struct connection *next, *before;
+	struct control *control;
+	LIST_ENTRY(connection) others;
 	int fd;
 	pid_t pid; /* 0: in a PID namespace that we cannot see */
 	uid_t uid;
@@ -406,7 +405,6 @@ struct connection {
 	TAILQ_ENTRY(connection) waits;
 	uint64_t since_ms; /* when the last message arrived */
 
-	struct control *control;
 	bool greeted;
 	char host[LIMIT_NAME_BYTES + 1];
 	uint64_t token; /* random number of its process, from the hello; 0: none sent */
@@ -415,12 +413,11 @@ struct connection {
 	struct request *request;  /* the operator's request whose answers it waits for, or NULL */
 };
 
-/* The caller has set loop and control. */
-void connections_init(struct connections *all);
-
-/* Takes over the accepted socket @fd of @peer, and begins to receive. @user: see user_connect().
- * Out of memory, it is closed. */
-void connection_start(struct connections *all, int fd, const struct ucred *peer, struct user *user);
+/* Begins to accept clients. Refuses those whose users may not connect, or have too many connections.
+ * Clients for which there is no descriptor wait. */
+void connections_start(struct control *control);
+/* Removes the listening socket, and closes all. */
+void connections_stop(struct control *control);
 
 /*
  * Sends a message. @serial: that of the query it replies to; 0: none. If the socket's buffer is
@@ -447,33 +444,6 @@ void connection_settle(struct connection *c);
 
 /* Asserts the invariants between turns of the loop. */
 void connections_check(const struct connections *all);
-
-static inline uint64_t connection_now(const struct connection *c)
-{
-	return uv_now(c->all->loop);
-}
-
-/*
- * accept.c accepts new clients. It refuses a client whose user may not connect, or for which no
- * connection is left. When the process is out of file descriptors, a spare one is closed, so that
- * the client can be accepted and told why.
- */
-struct acceptor {
-	struct connections *connections;
-	const struct config *config;
-	struct users *users;
-	int fd; /* the listening socket; not owned */
-	uv_poll_t poll;
-	uv_timer_t again; /* ends a pause in accepting */
-	int spare_fd;	  /* closed when descriptors run out; -1: none */
-};
-
-/* Begins to accept. The caller has set the first four members. */
-void acceptor_start(struct acceptor *acceptor);
-/* Call once a second: accepts again if descriptors have become free. */
-void acceptor_clock(struct acceptor *acceptor);
-/* Stops accepting. The libuv handles close during the next turns of the loop. */
-void acceptor_stop(struct acceptor *acceptor);
 
 /* ---- session.c ---- */
 
@@ -729,7 +699,6 @@ struct control {
 	struct sessions sessions;
 	struct requests requests;
 	struct connections connections;
-	struct acceptor acceptor;
 
 	/* ---- server.c's ---- */
 	uv_signal_t signal[2], hangup;
@@ -740,6 +709,11 @@ struct control {
 	bool leaving; /* the last connection is gone */
 	uint64_t lonely_since_ms;
 };
+
+static inline uint64_t connection_now(const struct connection *c)
+{
+	return uv_now(c->control->loop);
+}
 
 /* ---- reading.c: how the reader is opened for a config, and descriptors are divided ---- */
 struct reading {

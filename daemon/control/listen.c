@@ -80,7 +80,7 @@ static bool adopt(struct listener *l, int fd, struct fault *fault)
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
 		return fault_errno(
 			fault, errno, "socket", "the socket from systemd: %s", strerror(errno));
-	closer_refuse(fd);
+	socket_prepare(fd);
 	l->fd = fd;
 	return true;
 }
@@ -161,7 +161,7 @@ static bool is_live(const struct sockaddr_un *to)
 
 	if (fd < 0)
 		return true;
-	closer_refuse(fd);
+	socket_prepare(fd);
 	dead = connect(fd, (const struct sockaddr *)to, sizeof(*to)) < 0 && errno == ECONNREFUSED;
 	close(fd);
 	return !dead;
@@ -200,7 +200,7 @@ static bool bind_own(struct listener *l, struct fault *fault)
 			"socket: another program listens at %s; stop it, or choose another "
 			"--socket",
 			l->path);
-	closer_refuse(l->fd);
+	socket_prepare(l->fd);
 
 	/* chmod() would follow a link that another user of the directory put there. */
 	mode_t mask = umask(0111);
@@ -267,7 +267,7 @@ void listener_remove(const struct listener *l)
 void listener_close(struct listener *l)
 {
 	/* The packets of clients that nobody accepted end with it. */
-	if (l->bound && !closer_refuses(l->fd))
+	if (l->bound && !socket_refuses(l->fd))
 		shutdown(l->fd, SHUT_RDWR); /* the end of the process closes it */
 	else if (l->fd >= 0)
 		close(l->fd);

@@ -18,6 +18,21 @@ enum {
 	SILENCE_MS = 10000, /* an idle connection without a session is closed then */
 };
 
+bool thread_start(void *(*work)(void *), void *context)
+{
+	sigset_t all, before;
+	pthread_t thread;
+	bool started;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	started = pthread_create(&thread, NULL, work, context) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (started)
+		pthread_detach(thread);
+	return started;
+}
+
 /* Ends the process while other threads hang. They may still use any memory, so nothing is freed. */
 static void leave(void)
 {
@@ -39,24 +54,15 @@ static void *leave_in_time(void *none)
 
 static void stop(struct control *control)
 {
-	pthread_t late;
-
 	if (control->stopping)
 		return;
 	control->stopping = true;
 	notify("STOPPING=1");
-	if (pthread_create(&late, NULL, leave_in_time, NULL) == 0)
-		pthread_detach(late);
+	thread_start(leave_in_time, NULL);
 	reload_stop(&control->reload);
-	acceptor_stop(&control->acceptor);
 	if (control->options->stores)
 		store_stop(control->options->stores);
-	/* Frees the path at once: trainers reconnect, and find our successor sooner. */
-	listener_close(control->options->listener);
-	for (struct connection *c = control->connections.first, *next; c; c = next) {
-		next = c->next;
-		connection_close(c);
-	}
+	connections_stop(control);
 }
 
 /* Jobs of libuv's pool have not ended for PATIENCE_MS after the last connection. */
@@ -82,7 +88,7 @@ static void unref_handle(uv_handle_t *handle, void *none)
 /* After the last connection, only jobs keep the loop running. */
 static void leave_if_done(struct control *control)
 {
-	if (!control->stopping || control->connections.first || control->sessions.n > 0 ||
+	if (!control->stopping || control->connections.n > 0 || control->sessions.n > 0 ||
 		control->leaving)
 		return;
 	control->leaving = true;
@@ -187,6 +193,7 @@ static void on_second(uv_timer_t *timer)
 {
 	struct control *control = timer->data;
 	uint64_t now = uv_now(control->loop);
+	struct connection *c;
 	bool any = false;
 
 	server_check(control);
@@ -194,8 +201,8 @@ static void on_second(uv_timer_t *timer)
 	watch_state_dir(control);
 	compare_clock(control);
 	status_clock(&control->stores, now);
-	for (struct connection *c = control->connections.first, *next; c; c = next) {
-		next = c->next;
+	LIST_FOREACH(c, &control->connections.open, others)
+	{
 		state_clock(c);
 		any |= c->session && !c->closing;
 		if (c->session) {
@@ -205,10 +212,8 @@ static void on_second(uv_timer_t *timer)
 			   !c->errand)
 			connection_close(c);
 	}
-	if (!control->stopping) {
-		acceptor_clock(&control->acceptor);
+	if (!control->stopping)
 		announce_state(control, false);
-	}
 	if (any)
 		control->lonely_since_ms = now;
 	if (!control->stopping && control->options->linger_s > 0 &&
@@ -307,14 +312,7 @@ static bool start(struct control *control, struct fault *fault)
 	control->state = (struct state){.dir = control->config->state_dir};
 	state_jobs_init(&control->state.jobs, control->loop, "state_dir");
 	state_jobs_init(&control->cache_jobs, control->loop, "the cache's disk");
-	connections_init(&control->connections);
-	control->acceptor = (struct acceptor){
-		.connections = &control->connections,
-		.config = control->config,
-		.users = &control->users,
-		.fd = o->listener->fd,
-	};
-	acceptor_start(&control->acceptor);
+	connections_start(control);
 	start_clocks(control);
 	return true;
 }
@@ -341,8 +339,6 @@ static void control_init(struct control *control, uv_loop_t *loop, const struct 
 	control->reload.argv = o->argv;
 	control->counts.reloads = o->past.reloads;
 	control->counts.reloads_failed = o->past.refused;
-	control->connections.loop = control->loop;
-	control->connections.control = control;
 	requests_init(&control->requests);
 	control->counts.reload_s = time(NULL);
 	control->started_ms = control->turned_ms = control->lonely_since_ms = uv_now(loop);

@@ -113,12 +113,6 @@ int __wrap_close(int fd)
 	return 0;
 }
 
-int __wrap_dup(int fd)
-{
-	(void)fd; /* accept.c keeps a spare copy of stderr */
-	return fd_add(fiber_proc(), file_new(FILE_OTHER, NULL, NULL));
-}
-
 bool file_readable(const struct file *f)
 {
 	if (f->kind == FILE_PROCESS)

@@ -176,11 +176,8 @@ bool ring_mapped(struct proc *p, const void *at, size_t n)
 
 /* ---- calls for memory and files alike ---- */
 
-int __wrap_dup(int fd);
 int __wrap_fcntl(int fd, int command, ...)
 {
-	if (command == F_DUPFD_CLOEXEC)
-		return __wrap_dup(fd);
 	struct file *f = fd_get(fd);
 	va_list more;
 

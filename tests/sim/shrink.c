@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-int __real_dup(int fd);
 int __real_open(const char *path, int flags, ...);
 
 void print_command(const struct options *o)
@@ -54,7 +53,7 @@ static void fewer_events(struct options *o, bool (*fails)(const struct options *
 
 void shrink(struct options *o, bool (*fails)(const struct options *o))
 {
-	int out = __real_dup(STDERR_FILENO), null = __real_open("/dev/null", O_WRONLY);
+	int out = dup(STDERR_FILENO), null = __real_open("/dev/null", O_WRONLY);
 	struct options smaller = *o;
 
 	printf("shrinking …\n");

@@ -3,6 +3,7 @@ it change a file. Each test is an attack that once succeeded.
 """
 
 import array
+import contextlib
 import os
 import re
 import signal
@@ -63,6 +64,16 @@ def stopped(daemon):
         return f.read().rpartition(")")[2].split()[0] == "Z"
 
 
+def take_hangups(pid):
+    """Its threads that do not block SIGHUP."""
+    taking = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{task}/status") as f:
+            blocked = int(re.search(r"SigBlk:\s*(\w+)", f.read())[1], 16)
+            taking += [] if blocked >> (signal.SIGHUP - 1) & 1 else [int(task)]
+    return taking
+
+
 @pytest.mark.parametrize("uid", [ALLOWED, STRANGER])
 def test_a_descriptor_stops_nothing(place, uid):
     """A packet has a descriptor whose last close takes for ever, and an old kernel lets it pass."""
@@ -84,6 +95,7 @@ def test_a_descriptor_stops_nothing(place, uid):
             os.kill(daemon.pid, signal.SIGCONT)
         assert preload.get("asked") > 0
         injected(27)
+        assert wait_for(lambda: take_hangups(daemon.pid) == [daemon.pid]), "one is not lost"
         for _ in range(20):
             begin = time.monotonic()
             client_of(daemon, ALLOWED).attach(run="new").close()
