@@ -5,7 +5,6 @@
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@ enum {
 	LINE_BYTES = 2032, /* without the prefix */
 	FIELDS_BYTES = 512,
 	CAUSES = 64,
+	FLUSH_MS = 1000,
 };
 
 struct line {
@@ -43,26 +43,27 @@ struct cause {
 
 static struct log {
 	pthread_mutex_t mutex;
-	pthread_cond_t news, written; /* on the monotonic clock */
-	bool running;		      /* the thread */
-	struct line line[LINES], dropped;
+	pthread_cond_t news;
+	bool running; /* the thread */
+	struct line line[LINES];
 	unsigned first, count; /* lines that wait; the first stays until it is written */
 	uint64_t lost;	       /* lines dropped since that was last logged */
-	time_t told;	       /* when numbers of lines were last logged */
 	struct cause cause[CAUSES];
 	struct log_fault fault[LOG_FAULTS];
 	unsigned faults; /* so far; the next one goes to faults % LOG_FAULTS */
-	bool in_journal; /* stderr is the journal's */
-	int journal;	 /* a socket, if it is */
-} the_log = {.mutex = PTHREAD_MUTEX_INITIALIZER, .journal = -1};
+	int journal;	 /* a socket, if stderr is the journal's; otherwise -1 */
+} the_log = {
+	.mutex = PTHREAD_MUTEX_INITIALIZER,
+	.news = PTHREAD_COND_INITIALIZER,
+	.journal = -1,
+};
 
-static struct timespec clock_in(time_t seconds)
+static time_t seconds(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	now.tv_sec += seconds;
-	return now;
+	return now.tv_sec;
 }
 
 /* ---- writing ---- */
@@ -100,7 +101,7 @@ static bool send_line(int journal, const struct line *l)
 static void write_line(const struct log *log, const struct line *l)
 {
 	char head[16];
-	int n = snprintf(head, sizeof(head), log->in_journal ? "<%d>" : "tokend: ", l->level);
+	int n = snprintf(head, sizeof(head), log->journal < 0 ? "tokend: " : "<%d>", l->level);
 	const struct iovec part[] = {{head, (size_t)n}, {(void *)l->text, l->n}};
 
 	if (log->journal < 0 || !send_line(log->journal, l))
@@ -109,25 +110,31 @@ static void write_line(const struct log *log, const struct line *l)
 
 /* ---- lines ---- */
 
-/* Adds a field, unless its value is too long. */
-static void add_field(struct line *l, const char *name, const char *value)
+/* Names of streams and runs are plain text, and short. A shard's path may be left out. */
+static void format_fields(struct line *l, const struct log_subject *subject)
 {
-	size_t room = sizeof(l->fields) - l->fields_n;
-	char *at = l->fields + l->fields_n;
-	int n = value ? snprintf(at, room, "%s=%s", name, value) : 0;
+	size_t room = sizeof(l->fields) - 1;
+	int n = snprintf(l->fields, room, "STREAM=%s\n", subject->stream), path;
+	char *at;
 
-	if (n <= 0 || (size_t)n + 1 >= room)
+	if (subject->run)
+		n += snprintf(l->fields + n, room - (size_t)n, "RUN=%s\nRANK=%" PRIu64 "\n",
+			subject->run, subject->rank);
+	l->fields_n = (size_t)n;
+	if (!subject->shard)
 		return;
-	fault_line(at);
-	at[n] = '\n';
-	l->fields_n += (size_t)n + 1;
+	at = l->fields + n;
+	path = snprintf(at, room - (size_t)n, "SHARD=%s", subject->shard);
+	if ((size_t)path >= room - (size_t)n)
+		return;
+	strcpy(fault_line(at) + path, "\n");
+	l->fields_n += (size_t)path + 1;
 }
 
 static void format_line(struct line *l, enum log_level level, const struct log_subject *subject,
 	const char *format, va_list args)
 {
 	int n = vsnprintf(l->text, LINE_BYTES - 1, format, args);
-	char rank[24];
 
 	if (n > LINE_BYTES - 2)
 		n = LINE_BYTES - 2;
@@ -136,40 +143,34 @@ static void format_line(struct line *l, enum log_level level, const struct log_s
 	l->text[n++] = '\n';
 	l->n = (size_t)n;
 	l->fields_n = 0;
-	if (!subject)
-		return;
-	snprintf(rank, sizeof(rank), "%" PRIu64, subject->rank);
-	add_field(l, "STREAM", subject->stream);
-	add_field(l, "RUN", subject->run);
-	add_field(l, "RANK", subject->run ? rank : NULL);
-	add_field(l, "SHARD", subject->shard);
+	if (subject)
+		format_fields(l, subject);
 }
 
-/* Under the mutex, as all that follow. */
-static void keep_fault(struct log *log, const struct line *l)
+static void keep_fault(struct log_fault *f, const struct line *l)
 {
-	struct log_fault *f = &log->fault[log->faults++ % LOG_FAULTS];
+	size_t n = l->n - 1 < sizeof(f->text) ? l->n - 1 : sizeof(f->text) - 1;
 
-	f->at = time(NULL);
-	f->level = l->level;
-	snprintf(f->text, sizeof(f->text), "%.*s", (int)l->n - 1, l->text);
+	*f = (struct log_fault){.at = time(NULL), .level = l->level};
+	memcpy(f->text, l->text, n);
 }
 
+/* Under the mutex. */
 static void add(struct log *log, const struct log_subject *subject, enum log_level level,
 	const char *format, va_list args)
 {
-	bool full = log->count == LINES;
-	struct line *l = full ? &log->dropped : &log->line[(log->first + log->count) % LINES];
+	struct line *l = &log->line[(log->first + log->count) % LINES];
 
-	format_line(l, level, subject, format, args);
-	if (level <= LOG_WARNING)
-		keep_fault(log, l);
-	if (!log->running) {
-		write_line(log, l);
+	if (log->count == LINES) {
+		log->lost++;
 		return;
 	}
-	log->lost += full;
-	log->count += !full;
+	format_line(l, level, subject, format, args);
+	if (level <= LOG_WARNING)
+		keep_fault(&log->fault[log->faults++ % LOG_FAULTS], l);
+	if (!log->running)
+		write_line(log, l);
+	log->count += log->running;
 	pthread_cond_signal(&log->news);
 }
 
@@ -180,9 +181,7 @@ static struct cause *find_cause(struct log *log, uid_t uid, const char *format)
 {
 	struct cause *oldest = &log->cause[0];
 
-	for (unsigned i = 0; i < CAUSES; i++) {
-		struct cause *c = &log->cause[i];
-
+	for (struct cause *c = log->cause; c < log->cause + CAUSES; c++) {
 		if (c->format == format && c->uid == uid)
 			return c;
 		if (c->since < oldest->since)
@@ -191,11 +190,12 @@ static struct cause *find_cause(struct log *log, uid_t uid, const char *format)
 	return oldest;
 }
 
+/* Under the mutex. */
 static bool may_write(
 	struct log *log, uid_t uid, unsigned burst, enum log_level level, const char *format)
 {
-	time_t now = clock_in(0).tv_sec;
 	struct cause *c = find_cause(log, uid, format);
+	time_t now = seconds();
 
 	if (c->format != format || c->uid != uid) {
 		log->lost += c->suppressed;
@@ -209,63 +209,65 @@ static bool may_write(
 	return false;
 }
 
-__attribute__((format(printf, 3, 4))) static void note(
-	struct log *log, enum log_level level, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	add(log, NULL, level, format, args);
-	va_end(args);
-}
-
-/* Once a second: logs how many lines were lost and suppressed. */
+/* Logs how many lines were lost and suppressed. */
 static void tell(struct log *log)
 {
-	time_t now = clock_in(0).tv_sec;
+	struct cause cause[CAUSES];
+	uint64_t lost;
 
-	if (now == log->told || log->count == LINES)
-		return;
-	log->told = now;
-	if (log->lost > 0)
-		note(log, LOG_WARNING,
+	pthread_mutex_lock(&log->mutex);
+	memcpy(cause, log->cause, sizeof(cause));
+	lost = log->lost;
+	log->lost = 0;
+	for (unsigned i = 0; i < CAUSES; i++)
+		log->cause[i].suppressed = 0;
+	pthread_mutex_unlock(&log->mutex);
+	if (lost > 0)
+		log_line(LOG_WARNING,
 			"%" PRIu64
 			" log lines were lost: too many at once, or the reader of stderr is slow",
-			log->lost);
-	log->lost = 0;
-	for (struct cause *c = log->cause; c < log->cause + CAUSES; c++) {
+			lost);
+	for (const struct cause *c = cause; c < cause + CAUSES; c++) {
 		char who[48] = "users who may not connect";
 
-		if (c->suppressed == 0)
-			continue;
 		if (c->uid != (uid_t)LOG_STRANGERS)
 			snprintf(who, sizeof(who), "uid %u", (unsigned)c->uid);
-		note(log, c->level, "%" PRIu64 " more lines like \"%.60s\" by %s were suppressed",
-			c->suppressed, c->format, who);
-		c->suppressed = 0;
+		if (c->suppressed > 0)
+			log_line(c->level,
+				"%" PRIu64 " more lines like \"%.60s\" by %s were suppressed",
+				c->suppressed, c->format, who);
 	}
 }
 
 /* ---- the thread ---- */
 
-static void *writer(void *argument)
+/* Writes what waits, or waits a second for it. */
+static void write_lines(struct log *log)
 {
-	struct log *log = argument;
+	struct timespec until;
 
+	clock_gettime(CLOCK_REALTIME, &until); /* a clock that jumps delays tell() at most */
+	until.tv_sec++;
 	pthread_mutex_lock(&log->mutex);
-	for (;;) {
-		const struct timespec until = clock_in(1);
-
-		tell(log);
-		/* A waiting line does not change, so it is written in place. */
-		for (; log->count > 0; log->count--, log->first = (log->first + 1) % LINES) {
-			pthread_mutex_unlock(&log->mutex);
-			write_line(log, &log->line[log->first]);
-			pthread_mutex_lock(&log->mutex);
-		}
-		log->first = 0; /* so few lines stay in use */
-		pthread_cond_broadcast(&log->written);
+	if (log->count == 0)
 		pthread_cond_timedwait(&log->news, &log->mutex, &until);
+	/* A waiting line does not change, so it is written in place. */
+	for (; log->count > 0; log->count--, log->first = (log->first + 1) % LINES) {
+		pthread_mutex_unlock(&log->mutex);
+		write_line(log, &log->line[log->first]);
+		pthread_mutex_lock(&log->mutex);
+	}
+	log->first = 0; /* so few lines stay in use */
+	pthread_mutex_unlock(&log->mutex);
+}
+
+static void *writer(void *log)
+{
+	for (time_t told = seconds();;) {
+		write_lines(log);
+		if (seconds() != told)
+			tell(log);
+		told = seconds();
 	}
 	return NULL;
 }
@@ -273,37 +275,23 @@ static void *writer(void *argument)
 void log_start(void)
 {
 	struct log *log = &the_log;
-	pthread_condattr_t monotonic;
-	sigset_t all, before;
-	pthread_t thread;
 
-	log->in_journal = is_journal();
-	if (log->in_journal)
+	if (is_journal())
 		log->journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&log->news, &monotonic);
-	pthread_cond_init(&log->written, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-	/* Signals are handled by other threads. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	log->running = pthread_create(&thread, NULL, writer, log) == 0;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (log->running)
-		pthread_detach(thread);
+	log->running = thread_start(writer, log);
 }
 
 void log_flush(void)
 {
 	struct log *log = &the_log;
-	const struct timespec until = clock_in(1);
-	int error = 0;
+	unsigned count = 1;
 
-	pthread_mutex_lock(&log->mutex);
-	while (log->count > 0 && error == 0)
-		error = pthread_cond_timedwait(&log->written, &log->mutex, &until);
-	pthread_mutex_unlock(&log->mutex);
+	for (int ms = 0; count > 0 && ms < FLUSH_MS; ms++) {
+		pthread_mutex_lock(&log->mutex);
+		count = log->count;
+		pthread_mutex_unlock(&log->mutex);
+		usleep(count > 0 ? 1000 : 0);
+	}
 }
 
 /* ---- for everybody ---- */
