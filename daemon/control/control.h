@@ -413,8 +413,8 @@ struct connection {
 	struct request *request;  /* the operator's request whose answers it waits for, or NULL */
 };
 
-/* Begins to accept clients. Refuses those whose users may not connect, or have too many connections.
- * Clients for which there is no descriptor wait. */
+/* Begins to accept clients. Refuses those whose users may not connect, or have too many
+ * connections. Clients for which there is no descriptor wait. */
 void connections_start(struct control *control);
 /* Removes the listening socket, and closes all. */
 void connections_stop(struct control *control);
