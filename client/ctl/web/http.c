@@ -25,75 +25,91 @@ enum {
 	PATIENCE_MS = 10000, /* for a whole request, and for taking the answer */
 	LINGER_MS = 1000,    /* for the client's end, so that no reset overtakes the answer */
 	REQUEST_MOST = 16384,
-	WORD_BYTES = 256, /* a longer path or host is cut, and not served */
-};
-
-struct word {
-	size_t n;
-	char at[WORD_BYTES];
 };
 
 struct client {
 	int fd; /* -1: the place is free */
 	uint64_t number, until_ms;
-	enum { READING, WRITING, ENDING } state;
-	llhttp_t parser;
+	char *answer;	/* NULL: the request is not complete */
+	size_t n, sent; /* of the answer; when all is sent, the client's end is waited for */
 	size_t received;
-	struct word path, header, host;
-	bool after_value, complete;
-	char *answer;
-	size_t n, sent;
+	char request[REQUEST_MOST];
+};
+
+/* What llhttp finds in a request. The texts point into it. */
+struct head {
+	const struct http *http;
+	const char *path;
+	size_t path_bytes;
+	bool is_host, foreign, complete;
 };
 
 static void leave(struct client *c)
 {
 	close(c->fd);
 	free(c->answer);
-	*c = (struct client){.fd = -1};
+	c->answer = NULL;
+	c->fd = -1;
 }
 
 /* ---- requests ---- */
 
-static void add(struct word *word, const char *at, size_t n)
+/*
+ * A page of another site can have its name bound to this address, and a browser would then let its
+ * script read the answers. Such a request has that name in Host:.
+ */
+static bool is_served(const struct http *http, const char *host, size_t n)
 {
-	size_t room = WORD_BYTES - 1 - word->n;
+	char name[256], ours[256] = "";
+	unsigned char number[sizeof(struct in6_addr)];
 
-	n = n < room ? n : room;
-	memcpy(word->at + word->n, at, n);
-	word->n += n;
+	snprintf(name, sizeof(name), "%.*s", (int)(n < sizeof(name) ? n : 0), host);
+	n = strlen(name);
+	while (n > 0 && name[n - 1] >= '0' && name[n - 1] <= '9')
+		n--;
+	if (n > 0 && name[n - 1] == ':')
+		name[--n] = 0; /* without the port */
+	n = strlen(name);
+	if (name[0] == '[' && name[n - 1] == ']') {
+		name[n - 1] = 0;
+		return inet_pton(AF_INET6, name + 1, number) == 1;
+	}
+	for (unsigned i = 0; i < http->hosts; i++)
+		if (strcasecmp(name, http->host[i]) == 0)
+			return true;
+	gethostname(ours, sizeof(ours) - 1);
+	return inet_pton(AF_INET, name, number) == 1 || strcasecmp(name, "localhost") == 0 ||
+	       (ours[0] && strcasecmp(name, ours) == 0);
 }
 
 static int on_url(llhttp_t *parser, const char *at, size_t n)
 {
-	add(&((struct client *)parser->data)->path, at, n);
+	struct head *h = parser->data;
+
+	h->path = at;
+	h->path_bytes = n;
 	return 0;
 }
 
 static int on_header_field(llhttp_t *parser, const char *at, size_t n)
 {
-	struct client *c = parser->data;
-
-	if (c->after_value)
-		c->header = (struct word){0};
-	c->after_value = false;
-	add(&c->header, at, n);
+	((struct head *)parser->data)->is_host = n == 4 && strncasecmp(at, "host", n) == 0;
 	return 0;
 }
 
 static int on_header_value(llhttp_t *parser, const char *at, size_t n)
 {
-	struct client *c = parser->data;
+	struct head *h = parser->data;
 
-	c->after_value = true;
-	if (strcasecmp(c->header.at, "host") == 0)
-		add(&c->host, at, n);
+	if (h->is_host && n > 0 && !is_served(h->http, at, n))
+		h->foreign = true;
 	return 0;
 }
 
 /* A body is not read. */
 static int on_headers_complete(llhttp_t *parser)
 {
-	((struct client *)parser->data)->complete = true;
+	((struct head *)parser->data)->complete = true;
 	return HPE_PAUSED;
 }
 
@@ -104,130 +120,83 @@ static const llhttp_settings_t settings = {
 	.on_headers_complete = on_headers_complete,
 };
 
-/*
- * A page of another site can have its name bound to this address, and a browser would then let its
- * script read the answers. Such a request has that name in Host:.
- */
-static bool is_served(const struct http *http, const char *host)
+/* Writes the answer to @to, and returns its status. 0: the request is not complete yet. */
+static unsigned answer_to(
+	struct client *c, const struct http *http, FILE *to, llhttp_t *parser, const char **type)
 {
-	char name[WORD_BYTES], ours[WORD_BYTES] = "";
-	unsigned char number[sizeof(struct in6_addr)];
-	size_t n = strcspn(host, host[0] == '[' ? "]" : ":");
+	struct head h = {.http = http};
+	char path[64];
 
-	n += host[n] == ']';
-	snprintf(name, sizeof(name), "%.*s", (int)n, host);
-	gethostname(ours, sizeof(ours) - 1);
-	if (host[n] && host[n] != ':')
-		return false;
-	if (name[0] == '[') {
-		name[n - 1] = 0;
-		return inet_pton(AF_INET6, name + 1, number) == 1;
-	}
-	for (unsigned i = 0; i < http->hosts; i++)
-		if (strcasecmp(name, http->host[i]) == 0)
-			return true;
-	return inet_pton(AF_INET, name, number) == 1 || strcasecmp(name, "localhost") == 0 ||
-	       (ours[0] && strcasecmp(name, ours) == 0);
-}
-
-static unsigned answer_to(const struct http *http, struct client *c, FILE *to, const char **type)
-{
-	bool reads = c->parser.method == HTTP_GET || c->parser.method == HTTP_HEAD;
-	const char *error = llhttp_get_error_reason(&c->parser);
-
-	if (!c->complete && c->received > REQUEST_MOST)
-		return fputs("the request is too long\n", to), 431;
-	if (!c->complete)
-		return fprintf(to, "%s\n", error ? error : "no HTTP request"), 400;
-	if (c->host.n > 0 && !is_served(http, c->host.at))
+	/* All that has arrived is parsed again: then each text is whole. */
+	llhttp_init(parser, HTTP_REQUEST, &settings);
+	parser->data = &h;
+	if (llhttp_execute(parser, c->request, c->received) == HPE_OK)
+		return c->received < REQUEST_MOST ? 0
+						  : (fputs("the request is too long\n", to), 431);
+	if (!h.complete)
+		return fprintf(to, "%s\n", llhttp_get_error_reason(parser)), 400;
+	if (h.foreign)
 		return fputs("this name is not served: use the address, or add --host NAME\n", to),
 		       421;
-	if (!reads)
+	if (parser->method != HTTP_GET && parser->method != HTTP_HEAD)
 		return fputs("only GET and HEAD are allowed\n", to), 405;
-	c->path.at[strcspn(c->path.at, "?")] = 0;
-	return http->answer(http->context, c->path.at, to, type);
+	snprintf(path, sizeof(path), "%.*s", (int)h.path_bytes, h.path);
+	path[strcspn(path, "?")] = 0;
+	return http->answer(http->context, path, to, type);
 }
 
-static const char *phrase(unsigned status)
-{
-	switch (status) {
-	case 200:
-		return "OK";
-	case 400:
-		return "Bad Request";
-	case 404:
-		return "Not Found";
-	case 405:
-		return "Method Not Allowed";
-	case 421:
-		return "Misdirected Request";
-	case 431:
-		return "Request Header Fields Too Large";
-	default:
-		return "Service Unavailable";
-	}
-}
-
-static void put_head(FILE *to, unsigned status, const char *type, size_t bytes)
-{
-	char date[32];
-	time_t now = time(NULL);
-	struct tm utc;
-
-	strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &utc));
-	fprintf(to,
-		"HTTP/1.1 %u %s\r\nDate: %s\r\nConnection: close\r\nContent-Type: %s\r\n"
-		"Content-Length: %zu\r\n%sCache-Control: no-store\r\n"
-		"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
-		"Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
-		"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-		"frame-ancestors 'none'\r\n\r\n",
-		status, phrase(status), date, type, bytes,
-		status == 405 ? "Allow: GET, HEAD\r\n" : "");
-}
-
-static void answer(const struct http *http, struct client *c)
+static void answer(struct client *c, const struct http *http)
 {
 	const char *type = "text/plain; charset=utf-8";
-	char *body = NULL;
+	char *body = NULL, date[32];
 	size_t bytes = 0;
-	FILE *to = open_memstream(&body, &bytes), *all = open_memstream(&c->answer, &c->n);
-	unsigned status = to ? answer_to(http, c, to, &type) : 0;
-	bool made = to && fclose(to) == 0 && all;
+	llhttp_t parser = {0};
+	FILE *to = open_memstream(&body, &bytes);
+	unsigned status = to ? answer_to(c, http, to, &parser, &type) : 503;
+	bool made = to && fclose(to) == 0;
+	time_t now = time(NULL);
+	int n = 0;
 
-	if (made) {
-		put_head(all, status, type, bytes);
-		if (c->parser.method != HTTP_HEAD)
-			fwrite(body, 1, bytes, all);
-	}
-	made = all && fclose(all) == 0 && made;
+	strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", gmtime(&now));
+	if (made && status > 0)
+		n = asprintf(&c->answer,
+			"HTTP/1.1 %u %s\r\nDate: %s\r\nConnection: close\r\nContent-Type: %s\r\n"
+			"Content-Length: %zu\r\n%sCache-Control: no-store\r\n"
+			"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+			"Content-Security-Policy: default-src 'none'; script-src 'self'; "
+			"style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+			"form-action 'none'; frame-ancestors 'none'\r\n\r\n%s",
+			status, status == 200 ? "OK" : "Error", date, type, bytes,
+			status == 405 ? "Allow: GET, HEAD\r\n" : "",
+			parser.method == HTTP_HEAD ? "" : body);
 	free(body);
-	if (!made) {
+	if (made && status == 0)
+		return;
+	if (n <= 0) {
+		c->answer = NULL; /* out of memory */
 		leave(c);
 		return;
 	}
-	c->state = WRITING;
+	c->n = (size_t)n;
 	c->until_ms = ctl_clock_ms() + PATIENCE_MS;
 }
 
 /* ---- connections ---- */
 
-static void receive(const struct http *http, struct client *c)
+static void receive(struct client *c, const struct http *http)
 {
-	char some[4096];
-	ssize_t n = recv(c->fd, some, sizeof(some), 0);
+	/* What follows the request is thrown away. */
+	size_t at = c->answer ? 0 : c->received;
+	ssize_t n = recv(c->fd, c->request + at, REQUEST_MOST - at, 0);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) {
 		leave(c);
-		return;
+	} else if (!c->answer) {
+		c->received += (size_t)n;
+		answer(c, http);
 	}
-	if (c->state == ENDING)
-		return;
-	c->received += (size_t)n;
-	if (llhttp_execute(&c->parser, some, (size_t)n) != HPE_OK || c->received > REQUEST_MOST)
-		answer(http, c);
 }
 
 static void deliver(struct client *c)
@@ -242,7 +211,6 @@ static void deliver(struct client *c)
 	if (c->sent < c->n)
 		return;
 	shutdown(c->fd, SHUT_WR);
-	c->state = ENDING;
 	c->until_ms = ctl_clock_ms() + LINGER_MS;
 }
 
@@ -258,49 +226,40 @@ static void take_up(struct client of[CLIENTS], int listener, uint64_t number)
 			c = other;
 	if (c->fd >= 0)
 		leave(c);
-	*c = (struct client){.fd = fd, .number = number, .until_ms = ctl_clock_ms() + PATIENCE_MS};
-	llhttp_init(&c->parser, HTTP_REQUEST, &settings);
-	c->parser.data = c;
-}
-
-/* Milliseconds until the first client is late; -1: there is none. Late ones leave. */
-static int patience(struct client of[CLIENTS], uint64_t now)
-{
-	uint64_t least = UINT64_MAX;
-
-	for (struct client *c = of; c < of + CLIENTS; c++) {
-		if (c->fd >= 0 && c->until_ms <= now)
-			leave(c);
-		if (c->fd >= 0 && c->until_ms < least)
-			least = c->until_ms;
-	}
-	return least == UINT64_MAX ? -1 : (int)(least - now);
+	c->fd = fd;
+	c->number = number;
+	c->until_ms = ctl_clock_ms() + PATIENCE_MS;
+	c->n = c->sent = c->received = 0;
 }
 
 void http_serve(const struct http *http, int fd)
 {
 	struct client *of = calloc(CLIENTS, sizeof(*of));
-	struct pollfd polled[CLIENTS + 1] = {{.fd = fd, .events = POLLIN}};
+	struct pollfd polled[CLIENTS + 1];
 
 	for (unsigned i = 0; i < CLIENTS && of; i++)
 		of[i].fd = -1;
 	for (uint64_t number = 1; of; number++) {
-		int ms = patience(of, ctl_clock_ms());
+		uint64_t now = ctl_clock_ms(), next = now + PATIENCE_MS;
 
-		for (unsigned i = 0; i < CLIENTS; i++)
-			polled[i + 1] = (struct pollfd){.fd = of[i].fd,
-				.events = of[i].state == WRITING ? POLLOUT : POLLIN};
-		if (poll(polled, CLIENTS + 1, ms) < 0 && errno != EINTR)
+		for (unsigned i = 0; i < CLIENTS; i++) {
+			if (of[i].fd >= 0 && of[i].until_ms <= now)
+				leave(&of[i]);
+			if (of[i].fd >= 0 && of[i].until_ms < next)
+				next = of[i].until_ms;
+			polled[i] = (struct pollfd){
+				.fd = of[i].fd, .events = of[i].sent < of[i].n ? POLLOUT : POLLIN};
+		}
+		polled[CLIENTS] = (struct pollfd){.fd = fd, .events = POLLIN};
+		if (poll(polled, CLIENTS + 1, (int)(next - now)) < 0 && errno != EINTR)
 			break;
 		for (unsigned i = 0; i < CLIENTS; i++) {
-			if (!polled[i + 1].revents)
-				continue;
-			if (of[i].state == WRITING)
+			if (polled[i].revents && polled[i].events == POLLOUT)
 				deliver(&of[i]);
-			else
-				receive(http, &of[i]);
+			else if (polled[i].revents)
+				receive(&of[i], http);
 		}
-		if (polled[0].revents)
+		if (polled[CLIENTS].revents)
 			take_up(of, fd, number);
 	}
 	ctl_fail("cannot wait for clients: %s", strerror(errno));

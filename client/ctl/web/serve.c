@@ -36,7 +36,7 @@ struct served {
 
 static void refresh(struct served *s)
 {
-	uint64_t begin = ctl_clock_ms(), took, fresh;
+	uint64_t begin = ctl_clock_ms(), rest;
 	bool was_there = s->status || s->fresh_until_ms == 0;
 
 	if (begin < s->fresh_until_ms)
@@ -53,9 +53,9 @@ static void refresh(struct served *s)
 		ctl_fail("%s", s->why);
 	else if (!was_there && s->status)
 		ctl_note("the daemon answers again");
-	took = ctl_clock_ms() - begin;
-	fresh = took * REST < FRESH_MS ? FRESH_MS : took * REST;
-	s->fresh_until_ms = begin + took + (fresh < FRESH_MOST_MS ? fresh : FRESH_MOST_MS);
+	rest = (ctl_clock_ms() - begin) * REST;
+	rest = rest > FRESH_MS ? rest : FRESH_MS;
+	s->fresh_until_ms = ctl_clock_ms() + (rest < FRESH_MOST_MS ? rest : FRESH_MOST_MS);
 }
 
 /* The page's files are part of the program: it serves without a directory of its own. */
@@ -70,57 +70,49 @@ EMBED(page_css, "client/ctl/web/page.css");
 EMBED(page_js, "client/ctl/web/page.js");
 
 /* Prometheus gets the answer that the daemon is away: no answer means that tokctl serve is. */
-static unsigned put_metrics(struct served *s, FILE *to)
+static bool put_metrics(struct served *s, FILE *to)
 {
-	refresh(s);
 	metrics_write(to, s->status, s->sessions);
-	return 200;
+	return true;
 }
 
-static unsigned put_status(struct served *s, FILE *to)
+static bool put_status(struct served *s, FILE *to)
 {
-	json_t *sessions;
+	json_t *sessions = json_object_get(s->status, "sessions");
 
-	refresh(s);
 	if (!s->status)
-		return fputs(away, to), 503;
-	sessions = json_object_get(s->status, "sessions");
+		fputs(away, to);
 	while (json_array_size(sessions) > SESSIONS_LISTED && !s->sessions)
 		json_array_remove(sessions, json_array_size(sessions) - 1);
-	return json_dumpf(s->status, to, JSON_COMPACT | JSON_REAL_PRECISION(15)) == 0 ? 200 : 503;
+	return s->status &&
+	       json_dumpf(s->status, to,
+		       JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15)) == 0;
 }
 
-static bool is_healthy(struct served *s, FILE *to)
+static bool put_health(struct served *s, FILE *to)
 {
-	uint64_t silent_ms;
+	uint64_t silent_ms = status_number(json_object_get(s->status, "daemon"), "silent_ms");
 
-	refresh(s);
-	silent_ms = status_number(json_object_get(s->status, "daemon"), "silent_ms");
 	if (!s->status)
 		fputs(away, to);
 	else if (silent_ms >= SILENT_MS)
 		fprintf(to, "the data thread has not answered for %" PRIu64 " s\n",
 			silent_ms / 1000);
-	return s->status && silent_ms < SILENT_MS;
-}
-
-static unsigned put_health(struct served *s, FILE *to)
-{
-	return is_healthy(s, to) ? fputs("ok\n", to), 200 : 503;
+	else
+		return fputs("ok\n", to);
+	return false;
 }
 
 /* Ready: a trainer that attaches to any stream would get data. */
-static unsigned put_readiness(struct served *s, FILE *to)
+static bool put_readiness(struct served *s, FILE *to)
 {
-	bool ready = is_healthy(s, to);
 	uint64_t busy_ms = status_number(json_object_get(s->status, "state_dir"), "busy_ms");
 	json_t *stream;
+	bool ready = busy_ms < STATE_DIR_MS;
 	size_t i;
 
-	if (busy_ms >= STATE_DIR_MS) {
-		ready = false;
+	if (!ready)
 		fprintf(to, "state_dir has not answered for %" PRIu64 " s\n", busy_ms / 1000);
-	}
 	json_array_foreach(json_object_get(s->status, "streams"), i, stream)
 	{
 		if (status_number(stream, "slow_ms") == 0)
@@ -129,13 +121,13 @@ static unsigned put_readiness(struct served *s, FILE *to)
 		fprintf(to, "storage of stream %s has not answered for %" PRIu64 " s\n",
 			status_text(stream, "stream"), status_number(stream, "slow_ms") / 1000);
 	}
-	return ready ? fputs("ok\n", to), 200 : 503;
+	return ready && put_health(s, to);
 }
 
 static const char plain[] = "text/plain; charset=utf-8";
 static const struct {
 	const char *path, *type;
-	unsigned (*put)(struct served *s, FILE *to); /* returns the HTTP status; NULL: a file */
+	bool (*put)(struct served *s, FILE *to); /* false: status 503; NULL: a file */
 	const char *file, *end;
 } routes[] = {
 	{"/", "text/html; charset=utf-8", NULL, page_html, page_html_end},
@@ -147,27 +139,30 @@ static const struct {
 	{"/readyz", plain, put_readiness, NULL, NULL},
 };
 
-enum { ROUTES = sizeof(routes) / sizeof(routes[0]) };
-
 static unsigned answer(void *context, const char *path, FILE *to, const char **type)
 {
-	unsigned status = 200;
+	const size_t n = sizeof(routes) / sizeof(routes[0]);
+	bool done = true;
+	size_t i = 0;
 
-	for (unsigned i = 0; i < ROUTES; i++) {
-		if (strcmp(path, routes[i].path) != 0)
-			continue;
-		if (routes[i].put)
-			status = routes[i].put(context, to);
-		else
-			fwrite(routes[i].file, 1, (size_t)(routes[i].end - routes[i].file), to);
-		*type = status == 200 ? routes[i].type : plain;
-		return status;
+	while (i < n && strcmp(path, routes[i].path) != 0)
+		i++;
+	if (i == n) {
+		fputs("not found; served here:", to);
+		for (i = 0; i < n; i++)
+			fprintf(to, " %s", routes[i].path);
+		fputc('\n', to);
+		return 404;
 	}
-	fputs("not found; served here:", to);
-	for (unsigned i = 0; i < ROUTES; i++)
-		fprintf(to, " %s", routes[i].path);
-	fputc('\n', to);
-	return 404;
+	if (routes[i].put) {
+		refresh(context);
+		done = routes[i].put(context, to);
+	} else {
+		fwrite(routes[i].file, 1, (size_t)(routes[i].end - routes[i].file), to);
+	}
+	if (done)
+		*type = routes[i].type;
+	return done ? 200 : 503;
 }
 
 enum { SOCKET, CONFIG, LISTEN, HOST, SESSIONS };
