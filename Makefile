@@ -36,7 +36,7 @@ system  = $(if $(cross),build/arm64-root)/usr# where headers and libraries are
 INCLUDES = -I. -Iclient/lib $(addprefix -isystem ,$(wildcard /usr/share/include/llhttp) $(if $(cross),$(system)/include $(system)/include/aarch64-linux-gnu))
 ALL_CFLAGS  = -std=gnu11 -D_GNU_SOURCE $(INCLUDES) -g -fPIC -fvisibility=hidden -MMD -MP $(WARNINGS) $(FLAGS_$(VARIANT)) $(CFLAGS)
 ALL_LDFLAGS = $(FLAGS_$(VARIANT)) $(if $(cross),-L$(system)/lib/aarch64-linux-gnu) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
-LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lnettle -lexpat -lncursesw -lm -lpthread # --as-needed: each program keeps its own
+LIBS        = -luv -luring -lyaml -lzstd -lz -ljansson -lnettle -lexpat -lm -lpthread # --as-needed: each program keeps its own
 # The HTTP parser. Debian 12 has its sources only, later releases a library.
 llhttp      = $(patsubst /usr/share/llhttp/%.c,$(if $(cross),$(O),build)/llhttp/%.o,$(wildcard /usr/share/llhttp/*.c))
 LIBS       += $(if $(llhttp),,-lllhttp)

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(gcc make pkg-config libuv1-dev liburing-dev libmsgpack-dev libyaml-dev)
-packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev libncurses-dev)
+packages+=(libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev)
 packages+=(libcurl4-openssl-dev nettle-dev libexpat1-dev)
 packages+=(python3 python3-dev python3-venv)
 # The HTTP parser: Debian 12 has its sources, later releases a library.

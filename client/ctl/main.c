@@ -25,7 +25,6 @@ static const struct ctl_command *const commands[] = {
 	&ctl_start,
 	&ctl_stop,
 	&ctl_status,
-	&ctl_top,
 	&ctl_metrics,
 	&ctl_serve,
 	&ctl_cache,

@@ -31,7 +31,6 @@ TOOLS = {"gcc": ("gcc", "gcc"), "make": ("make", "make")}
 HEADERS = {
     "Python.h": ("python3-dev", "python3-devel"),
     "curl/curl.h": ("libcurl4-openssl-dev", "libcurl-devel"),
-    "curses.h": ("libncurses-dev", "ncurses-devel"),
     "expat.h": ("libexpat1-dev", "expat-devel"),
     "jansson.h": ("libjansson-dev", "jansson-devel"),
     "liburing.h": ("liburing-dev", "liburing-devel"),
@@ -50,7 +49,6 @@ HEADERS = {
 LICENSES = {
     "libexpat1-dev": "MIT",
     "libjansson-dev": "MIT",
-    "libncurses-dev": "X11-distribute-modifications-variant",
     "liburing-dev": "MIT",  # or LGPL
     "libuv1-dev": "MIT",
     "libyaml-dev": "MIT",

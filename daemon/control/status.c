@@ -1,5 +1,5 @@
 /*
- * The state of the daemon as one JSON document, which tokctl status, top, metrics and serve read
+ * The state of the daemon as one JSON document, which tokctl status, metrics and serve read
  * (wire.h: status). It is made anew for each query. On the loop.
  *
  * The document is a list of items, {"session": {…}} and the like, in an order that depends on the

@@ -152,7 +152,7 @@ def test_status_lists_all_daemons_and_requests_choose_by_run(scene):
         assert has(scene.ctl(*mix, *more, code=1), *words)
     assert lines(scene.ctl(*mix, "--run", "pretrain"))[-1]["run"] == "pretrain"
     assert lines(scene.ctl(*mix, "-c", configs[1]))[-1]["run"] == "decay"
-    assert has(scene.ctl("top", "--count", "1", code=1), "2 daemons run", *sockets.values())
+    assert has(scene.ctl("metrics", code=1), "2 daemons run", *sockets.values())
 
 
 def test_an_edited_or_broken_config_still_names_its_daemon(scene):
@@ -164,7 +164,7 @@ def test_an_edited_or_broken_config_still_names_its_daemon(scene):
     assert mixed["run"] == "run"
     with open(scene.config, "a") as file:
         file.write("}")
-    code, out, err = scene.run(BIN / "tokctl", "top", "--count", "1", "-c", scene.config)
+    code, out, err = scene.run(BIN / "tokctl", "status", "-c", scene.config)
     assert code == 0 and "run" in out, (out, err)
     assert f"{scene.config}:1: " in err and "still serves" in err and err.count("\n") == 1
     code, out, err = scene.run(BIN / "tokctl", "doctor", "-c", scene.config)

@@ -165,7 +165,7 @@ static int take(struct ctl_arguments *a, unsigned i, const char *text)
 		value->list[value->count++] = text;
 	else if (o->kind != CTL_FLAG && value->text)
 		return ctl_usage(a->command, "--%s " PHRASE_TWICE, o->name);
-	value->text = text ? text : "";
+	value->text = text ? text : o->optional ? o->preset : "";
 	return convert(a->command, o, value->text, value);
 }
 
@@ -183,8 +183,11 @@ static void describe(const struct ctl_command *c, struct option *names, char *le
 
 		if (!o->name)
 			continue;
-		*names++ = (struct option){
-			o->name, flag ? no_argument : required_argument, NULL, FIRST + (int)i};
+		*names++ = (struct option){o->name,
+			flag	      ? no_argument
+			: o->optional ? optional_argument
+				      : required_argument,
+			NULL, FIRST + (int)i};
 		if (o->letter)
 			*letters++ = o->letter;
 		if (o->letter && !flag)

@@ -32,6 +32,7 @@ struct ctl_option {
 	char letter;	  /* or 0 */
 	enum ctl_kind kind;
 	bool required;
+	bool optional; /* --name alone is its preset; a value follows as --name=VALUE */
 	bool config; /* if it is not given, the config is looked for at the places in its phrase */
 	const char *value; /* the name of its value in a synopsis, with its unit: "SECONDS" */
 	uint64_t least, most;

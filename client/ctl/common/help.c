@@ -15,7 +15,7 @@ static void put_option(FILE *to, const struct ctl_option *o)
 	else
 		fprintf(to, "--%s", o->name);
 	if (o->kind != CTL_FLAG)
-		fprintf(to, " %s", o->value);
+		fprintf(to, o->optional ? "[=%s]" : " %s", o->value);
 }
 
 void ctl_synopsis(FILE *to, const struct ctl_command *command)
@@ -92,8 +92,11 @@ static int write_left(char *left, size_t bytes, const struct ctl_option *o)
 
 	if (o->letter)
 		snprintf(letter, sizeof(letter), "-%c, ", o->letter);
-	return snprintf(left, bytes, "  %s--%s%s%s", letter, o->name,
-		o->kind == CTL_FLAG ? "" : " ", o->kind == CTL_FLAG ? "" : o->value);
+	return snprintf(left, bytes, "  %s--%s%s%s%s", letter, o->name,
+		o->kind == CTL_FLAG ? ""
+		: o->optional	    ? "[="
+				    : " ",
+		o->kind == CTL_FLAG ? "" : o->value, o->optional ? "]" : "");
 }
 
 static void put_option_help(FILE *to, const struct ctl_option *o, int column)

@@ -68,7 +68,8 @@ static void put_value(FILE *to, const struct ctl_command *command, const struct 
 static void put_values(FILE *to, const struct ctl_command *command)
 {
 	for (unsigned i = 0; i < command->count; i++)
-		if (command->options[i].name && command->options[i].kind != CTL_FLAG)
+		if (command->options[i].name && command->options[i].kind != CTL_FLAG &&
+			!command->options[i].optional)
 			put_value(to, command, &command->options[i]);
 	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++)
 		put_values(to, command->subcommands[i]);

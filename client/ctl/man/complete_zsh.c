@@ -28,11 +28,11 @@ static void put_option(FILE *to, const struct ctl_option *o)
 	else if (o->letter)
 		fprintf(to, "{-%c,--%s}", o->letter, o->name);
 	else
-		fprintf(to, "--%s%s", o->name, o->kind != CTL_FLAG ? "=" : "");
+		fprintf(to, "--%s%s", o->name, o->kind == CTL_FLAG || o->optional ? "" : "=");
 	fputs("'[", to);
 	put_quoted(to, o->help, "[]\\");
 	fputs("]", to);
-	if (o->kind != CTL_FLAG) {
+	if (o->kind != CTL_FLAG && !o->optional) {
 		fputs(":", to);
 		put_quoted(to, o->value, ":\\");
 		fputs(":", to);

@@ -59,7 +59,7 @@ static const struct page_item files[] = {
 
 static void put_options(FILE *to, const struct ctl_command *command)
 {
-	char range[128];
+	char range[128], name[64];
 
 	for (unsigned i = 0; i < command->count; i++) {
 		const struct ctl_option *o = &command->options[i];
@@ -67,8 +67,10 @@ static void put_options(FILE *to, const struct ctl_command *command)
 		if (!o->name)
 			continue;
 		ctl_range(o, range, sizeof(range));
-		page_option(to, &(struct page_option){o->letter, o->required, o->name,
-					o->kind == CTL_FLAG ? NULL : o->value, o->help, range});
+		snprintf(name, sizeof(name), o->optional ? "%s[=%s]" : "%s", o->name, o->value);
+		page_option(to, &(struct page_option){o->letter, o->required, name,
+					o->kind == CTL_FLAG || o->optional ? NULL : o->value,
+					o->help, range});
 	}
 }
 

@@ -1,279 +1,481 @@
-/* tokctl status: the sessions of a daemon. */
-#include "client/ctl/common/arguments.h"
-#include "client/ctl/common/columns.h"
+/* tokctl status: the sessions of a daemon, its stores and its cache; with --watch again and again.
+ */
+#include "client/ctl/common/clock.h"
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/out.h"
 #include "client/ctl/online/commands.h"
-#include "client/ctl/online/store_lines.h"
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
-/* Members that --json prints, in this order. */
-static const char *const session_members[] = {"session", "rank", "world", "micro", "peer", "pid",
-	"position", "slots", "published", "released", "full_ms", "lost_wakes", "waits", "waited_ms",
-	"memory_bytes", "request", "node", "stream", "run", "host", "slow_ms", "slow_shard",
-	"store_wait_ms", "store_wait", NULL};
-static const char *const daemon_members[] = {"sessions", "pid", "uptime_ms", "memory_bytes",
-	"limit_bytes", "lost_wakes", "io", "config", "slow_ms", "slow_shard", NULL};
+enum { SOCKET, CONFIG, WATCH, SORT, JSON };
 
-static void put_string(struct ctl_out *out, const char *before, const char *text)
+enum { NAME_WIDTH = 20 };
+
+struct listing {
+	struct emit e;
+	struct ctl_link link;
+	const char *socket, *config; /* as given */
+	bool watch;
+	const char *sort; /* one of keys; NULL: by the sessions' numbers */
+	json_t *before;	  /* the status of each daemon, by its socket, when it was asked last */
+};
+
+static json_t *get(const json_t *item, const char *name)
 {
-	ctl_put(out, before);
-	ctl_put_string(out, text);
+	return json_object_get(item, name);
 }
 
-/* Puts "first":n,"second":"text"… A text that is absent is empty, a number null. */
-static void put_members(struct ctl_out *out, const json_t *item, const char *const *name)
+static double real(const json_t *item, const char *name)
 {
-	static const char texts[] = " slow_shard store_wait ";
-	char word[40];
+	return json_number_value(get(item, name));
+}
 
-	for (const char *before = "{\""; *name; name++, before = ",\"") {
-		const json_t *value = json_object_get(item, *name);
+/* ---- the order of sessions, and their rates ---- */
 
-		ctl_put(out, before);
-		ctl_put(out, *name);
-		ctl_put(out, "\":");
-		snprintf(word, sizeof(word), " %s ", *name);
-		if (json_is_integer(value))
-			ctl_put_number(out, status_number(item, *name));
-		else if (json_is_string(value) || strstr(texts, word))
-			ctl_put_string(out, status_text(item, *name));
-		else
-			ctl_put(out, "null");
+/* Members by which --sort orders; '-': the highest is first. */
+static const char *const keys[] = {
+	"stream", "run", "rank", "-position", "-tokens_per_s", "ready", "-full_ms"};
+
+static int compare(const void *a, const void *b, void *by)
+{
+	const json_t *x = *(json_t *const *)a, *y = *(json_t *const *)b;
+	bool down = *(const char *)by == '-';
+	const char *key = (const char *)by + down;
+	int order = strcmp(status_text(x, key), status_text(y, key));
+	double p = real(x, key), q = real(y, key);
+
+	order = order ? order : (p > q) - (p < q);
+	if (order)
+		return down ? -order : order;
+	return real(x, "session") < real(y, "session") ? -1 : 1;
+}
+
+static void sort(json_t *sessions, const char *key)
+{
+	size_t n = json_array_size(sessions), i;
+	json_t **all = calloc(n + 1, sizeof(*all)), *session;
+
+	json_array_foreach(sessions, i, session) if (all) all[i] = json_incref(session);
+	if (all)
+		qsort_r(all, n, sizeof(*all), compare, (void *)key);
+	for (i = 0; all && i < n; i++)
+		json_array_set_new(sessions, i, all[i]);
+	free(all);
+}
+
+/* Sets how many tokens each session took per second since the status @before. Both list sessions by
+ * their numbers. */
+static void set_rates(const json_t *status, const json_t *before)
+{
+	double ms =
+		real(get(status, "daemon"), "uptime_ms") - real(get(before, "daemon"), "uptime_ms");
+	json_t *then = get(before, "sessions"), *old, *session;
+	size_t i, at = 0;
+
+	json_array_foreach(get(status, "sessions"), i, session)
+	{
+		while ((old = json_array_get(then, at)) &&
+			real(old, "session") < real(session, "session"))
+			at++;
+		double batches = real(session, "released") - real(old, "released");
+
+		/* With another pid, or with fewer batches released, it is another session. */
+		if (!old || real(old, "session") != real(session, "session") || ms <= 0 ||
+			batches < 0 || real(old, "pid") != real(session, "pid"))
+			continue;
+		json_object_set_new(session, "tokens_per_s",
+			json_real(batches * real(session, "micro") * real(session, "seq_len") *
+				  1000 / ms));
 	}
 }
 
-static void put_json(struct ctl_out *out, const json_t *value)
-{
-	char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
+/* ---- sessions ---- */
 
-	ctl_put(out, text ? text : "null");
+static void put_number(struct emit *e, const char *head, const json_t *item, const char *name)
+{
+	emit_optional(e, name, head, status_number(item, name), json_is_integer(get(item, name)));
+}
+
+/* @names ends with NULL. */
+static void put_numbers(struct emit *e, const json_t *item, const char *const *names)
+{
+	for (; *names; names++)
+		put_number(e, NULL, item, *names);
+}
+
+/* If a read from storage is not answered. */
+static void put_slow(struct emit *e, const json_t *item, const char *stream)
+{
+	if (get(item, "slow_ms"))
+		emit_line(e, "  stream %s waits for %s: its storage has not answered for %.0f s",
+			stream, status_text(item, "slow_shard"), real(item, "slow_ms") / 1000);
+}
+
+/* An operator waits for a request, a read for a store, a trainer for a batch, or tokend for a
+ * release. */
+static void put_waits(struct emit *e, const json_t *s)
+{
+	double store_s = real(s, "store_wait_ms") / 1000, full_s = real(s, "full_ms") / 1000;
+	char text[64] = "";
+
+	if (real(s, "request") > 0)
+		snprintf(text, sizeof(text), "request");
+	else if (store_s > 0)
+		snprintf(text, sizeof(text), "store %.0f s", store_s);
+	else if (real(s, "ready") == 0)
+		snprintf(text, sizeof(text), "trainer");
+	else if (full_s >= 1)
+		snprintf(text, sizeof(text), "tokend %.0f s", full_s);
+	emit_text(e, NULL, "WAITS", text);
+}
+
+/* On a terminal a long name would move the numbers out of sight. */
+static void put_name(struct listing *l, const char *key, const char *head, const char *name)
+{
+	char cut[NAME_WIDTH + 1];
+
+	emit_text(&l->e, key, NULL, name);
+	snprintf(cut, sizeof(cut), "%s", name);
+	cut[NAME_WIDTH - 1] = '~';
+	emit_text(&l->e, NULL, head, l->e.to && strlen(name) > NAME_WIDTH ? cut : name);
+}
+
+static void put_session(struct listing *l, const json_t *s)
+{
+	static const char *const numbers[] = {"session", "rank", "world", "peer", "slots",
+		"published", "released", "full_ms", "lost_wakes", "waits", "waited_ms",
+		"memory_bytes", "request", "node", "slow_ms", "store_wait_ms", NULL};
+	struct emit *e = &l->e;
+
+	put_numbers(e, s, numbers);
+	put_name(l, "stream", "STREAM", status_text(s, "stream"));
+	put_name(l, "run", "RUN", status_text(s, "run"));
+	emit_cell(e, "RANK of WORLD", "%.0f of %.0f", real(s, "rank"), real(s, "world"));
+	put_number(e, "MICRO", s, "micro");
+	put_number(e, "POSITION", s, "position");
+	if (l->watch)
+		emit_decimal(e, "tokens_per_s", "TOKENS/S", real(s, "tokens_per_s"), 0);
+	emit_cell(e, "READY", "%.0f of %.0f", real(s, "ready"), real(s, "slots"));
+	put_waits(e, s);
+	put_number(e, "PID", s, "pid");
+	emit_text(e, "host", NULL, status_text(s, "host"));
+	emit_text(e, "slow_shard", NULL, status_text(s, "slow_shard"));
+	emit_text(e, "store_wait", NULL, status_text(s, "store_wait"));
+	emit_text(e, "daemon", NULL, l->link.socket);
+	emit_row(e);
+	if (get(s, "store_wait_ms"))
+		emit_line(e, "  waiting %.0f s for %s", real(s, "store_wait_ms") / 1000,
+			status_text(s, "store_wait"));
+	else
+		put_slow(e, s, status_text(s, "stream"));
+}
+
+/* ---- stores and the cache ---- */
+
+static void add_duration(struct emit *e, double s, const char *after)
+{
+	const char *unit = s < 120 ? "s" : s < 7200 ? "min" : s < 172800 ? "h" : "days";
+	double seconds = s < 120 ? 1 : s < 7200 ? 60 : s < 172800 ? 3600 : 86400;
+
+	emit_more(e, "%.0f %s %s", s / seconds, unit, after);
+}
+
+static void add_last(struct emit *e, const json_t *item)
+{
+	if (!json_is_number(get(item, "last_ago_s")))
+		return;
+	emit_more(e, "  last: %s, ", status_text(item, "last"));
+	add_duration(e, real(item, "last_ago_s"), "ago");
+}
+
+static void put_store(struct emit *e, const json_t *s)
+{
+	const char *provider = status_text(s, "provider");
+
+	emit_line(e, "%s  %.1f GET/s %.1f MB/s  %.0f of %.0f in flight", status_text(s, "store"),
+		real(s, "get_per_s"), real(s, "bytes_per_s") / 1e6, real(s, "in_flight"),
+		real(s, "limit"));
+	if (json_is_number(get(s, "p50_ms")))
+		emit_more(e, "  p50 %.0f p99 %.0f ms", real(s, "p50_ms"), real(s, "p99_ms"));
+	emit_more(e, "  retried %.1f %%", 100 * real(s, "retried"));
+	if (provider[0])
+		emit_more(e, "  credentials: %s", provider);
+	if (provider[0] && json_is_number(get(s, "credentials_s"))) {
+		emit_more(e, ", ");
+		add_duration(e, real(s, "credentials_s"), "left");
+	}
+	add_last(e, s);
+}
+
+static void put_cache(struct emit *e, const json_t *c)
+{
+	double hits = real(c, "hits"), pieces = hits + real(c, "misses");
+
+	emit_line(e, "cache %s  %s of %s, hit %.2f, evicted %.0f, mismatches %.0f",
+		status_text(c, "dir"), si(real(c, "used_bytes"), "B").text,
+		si(real(c, "size_bytes"), "B").text, pieces > 0 ? hits / pieces : 0,
+		real(c, "evictions"), real(c, "mismatches"));
+	if (real(c, "failing_s") > 0)
+		emit_more(e, "  not written: tried again in %.0f s", real(c, "failing_s"));
+	add_last(e, c);
+}
+
+/* ---- the daemon ---- */
+
+static void put_json(struct emit *e, const char *name, const json_t *value)
+{
+	char *text = json_dumps(value, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6));
+
+	emit_json(e, name, text ? text : "null");
 	free(text);
 }
 
-/* Writes a line if a read from storage is not answered. */
-static bool write_slow(char line[LIMIT_TEXT_BYTES + 200], const json_t *item, const char *stream)
+/* The datasets of each stream, with their digests. */
+static json_t *streams_of(const json_t *status)
 {
-	if (!json_object_get(item, "slow_ms"))
-		return false;
-	snprintf(line, LIMIT_TEXT_BYTES + 200,
-		"  stream %s waits for %s: its storage has not answered for %" PRIu64 " s", stream,
-		status_text(item, "slow_shard"), status_number(item, "slow_ms") / 1000);
-	fault_line(line);
-	return true;
-}
-
-static const struct ctl_column columns[] = {{"STREAM", false}, {"RUN", false},
-	{"RANK of WORLD", true}, {"MICRO", true}, {"POSITION", true}, {"READY", true},
-	{"PID", true}};
-
-static void add_session(struct ctl_columns *c, const json_t *s)
-{
-	char line[LIMIT_TEXT_BYTES + 200];
-
-	ctl_columns_add(c, "%s", status_text(s, "stream"));
-	ctl_columns_add(c, "%s", status_text(s, "run"));
-	ctl_columns_add(
-		c, "%" PRIu64 " of %" PRIu64, status_number(s, "rank"), status_number(s, "world"));
-	ctl_columns_add(c, "%" PRIu64, status_number(s, "micro"));
-	ctl_columns_add(c, "%" PRIu64, status_number(s, "position"));
-	ctl_columns_add(
-		c, "%" PRIu64 " of %" PRIu64, status_number(s, "ready"), status_number(s, "slots"));
-	ctl_columns_add(c, "%" PRIu64, status_number(s, "pid"));
-	if (json_object_get(s, "store_wait_ms")) {
-		snprintf(line, sizeof(line), "  waiting %" PRIu64 " s for %s",
-			status_number(s, "store_wait_ms") / 1000, status_text(s, "store_wait"));
-		ctl_columns_line(c, fault_line(line));
-	} else if (write_slow(line, s, status_text(s, "stream"))) {
-		ctl_columns_line(c, line);
-	}
-}
-
-static void put_line(void *out, const char *line)
-{
-	ctl_put(out, line);
-	ctl_put(out, "\n");
-}
-
-static void put_total(struct ctl_out *out, const json_t *status, const char *socket)
-{
-	const json_t *daemon = json_object_get(status, "daemon");
-	uint64_t sessions = status_number(daemon, "sessions");
-	char line[LIMIT_TEXT_BYTES + 200];
-
-	store_lines(status, put_line, out);
-	snprintf(line, sizeof(line),
-		"tokend at %s, pid %" PRIu64 ", up %" PRIu64 " s, io %s, %" PRIu64
-		" session%s, %" PRIu64 " of %" PRIu64 " bytes of memory, lost wakes %" PRIu64,
-		socket, status_number(daemon, "pid"), status_number(daemon, "uptime_ms") / 1000,
-		status_text(daemon, "io"), sessions, sessions == 1 ? "" : "s",
-		status_number(daemon, "memory_bytes"), status_number(daemon, "limit_bytes"),
-		status_number(daemon, "lost_wakes"));
-	put_line(out, fault_line(line));
-	if (write_slow(line, daemon, status_text(daemon, "slow_stream")))
-		put_line(out, line);
-}
-
-/* Puts the members "streams", with the digests of their datasets. */
-static void put_streams(struct ctl_out *out, const json_t *status)
-{
-	const char *stream = "";
-	json_t *dataset;
+	json_t *streams = json_array(), *last = NULL, *d;
 	size_t i;
 
-	ctl_put(out, ",\"streams\":[");
-	json_array_foreach(json_object_get(status, "datasets"), i, dataset)
+	json_array_foreach(get(status, "datasets"), i, d)
 	{
-		if (strcmp(status_text(dataset, "stream"), stream) != 0) {
-			stream = status_text(dataset, "stream");
-			put_string(out, i ? "]},{\"stream\":" : "{\"stream\":", stream);
-			ctl_put(out, ",\"datasets\":[");
-		} else {
-			ctl_put(out, ",");
+		const char *stream = status_text(d, "stream");
+
+		if (!last || strcmp(status_text(last, "stream"), stream) != 0) {
+			last = json_pack("{s:s, s:[]}", "stream", stream, "datasets");
+			json_array_append_new(streams, last);
 		}
-		put_string(out, "{\"dataset\":", status_text(dataset, "dataset"));
-		/* Of hexadecimal digits: programs read a larger number than 2^53 wrongly. */
-		put_string(out, ",\"digest\":", status_text(dataset, "digest"));
-		ctl_put(out, "}");
+		json_array_append_new(get(last, "datasets"),
+			json_pack("{s:s, s:s}", "dataset", status_text(d, "dataset"), "digest",
+				status_text(d, "digest")));
 	}
-	ctl_put(out, stream[0] ? "]}]" : "]");
+	return streams;
 }
 
-static void put_total_json(struct ctl_out *out, const json_t *status, const char *socket)
+static void put_total(struct listing *l, const json_t *status)
 {
-	json_t *stores = json_object_get(status, "stores"),
-	       *daemon = json_object_get(status, "daemon"), *store;
-	bool none = json_array_size(stores) == 0;
+	static const char *const numbers[] = {"sessions", "pid", "uptime_ms", "memory_bytes",
+		"limit_bytes", "lost_wakes", "slow_ms", NULL};
+	const json_t *d = get(status, "daemon");
+	json_t *stores = get(status, "stores"), *cache = get(status, "cache"), *store;
+	json_t *streams = streams_of(status);
+	struct emit *e = &l->e;
 	size_t i;
 
-	json_array_foreach(stores, i, store) json_object_del(store, "first_byte");
-	json_object_del(json_object_get(status, "cache"), "failing");
-	put_members(out, daemon, daemon_members);
-	put_string(out, ",\"socket\":", socket);
-	put_string(out, ",\"version\":", status_text(daemon, "version"));
-	put_string(out,
-		",\"config_digest\":", status_text(json_object_get(status, "config"), "digest"));
-	ctl_put(out, ",\"stores\":");
-	put_json(out, none ? NULL : stores);
-	ctl_put(out, ",\"cache\":");
-	put_json(out, none ? NULL : json_object_get(status, "cache"));
-	put_streams(out, status);
-	ctl_put(out, "}\n");
-}
-
-static void put_as_json(struct ctl_out *out, const json_t *status, const char *socket)
-{
-	json_t *session;
-	size_t i;
-
-	json_array_foreach(json_object_get(status, "sessions"), i, session)
+	json_array_foreach(stores, i, store)
 	{
-		put_members(out, session, session_members);
-		put_string(out, ",\"daemon\":", socket);
-		ctl_put(out, "}\n");
+		put_store(e, store);
+		json_object_del(store, "first_byte");
 	}
-	put_total_json(out, status, socket);
+	if (json_is_object(cache))
+		put_cache(e, cache);
+	json_object_del(cache, "failing");
+	put_numbers(e, d, numbers);
+	emit_text(e, "io", NULL, status_text(d, "io"));
+	emit_text(e, "config", NULL, status_text(d, "config"));
+	emit_text(e, "slow_shard", NULL, status_text(d, "slow_shard"));
+	emit_text(e, "socket", NULL, l->link.socket);
+	emit_text(e, "version", NULL, status_text(d, "version"));
+	emit_text(e, "config_digest", NULL, status_text(get(status, "config"), "digest"));
+	put_json(e, "stores", json_array_size(stores) ? stores : NULL);
+	put_json(e, "cache", json_array_size(stores) ? cache : NULL);
+	put_json(e, "streams", streams);
+	json_decref(streams);
+	emit_line(e, "tokend at %s, pid %.0f, up %.0f s, io %s", l->link.socket, real(d, "pid"),
+		real(d, "uptime_ms") / 1000, status_text(d, "io"));
+	emit_more(e, ", %.0f session%s, %.0f of %.0f bytes of memory, lost wakes %.0f",
+		real(d, "sessions"), real(d, "sessions") == 1 ? "" : "s", real(d, "memory_bytes"),
+		real(d, "limit_bytes"), real(d, "lost_wakes"));
+	put_slow(e, d, status_text(d, "slow_stream"));
+	emit_row(e);
 }
 
-struct listing {
-	struct ctl_out out;
-	struct ctl_columns table;
-	struct ctl_link link;
-	bool json;
-};
-
-/* Puts the sessions of the daemon at l->link. @heading: it is one of several. */
+/* Puts the daemon at l->link. @heading: it is one of several. */
 static bool put_daemon(struct listing *l, const struct ctl_daemon *heading)
 {
 	json_t *status = ctl_ask_status(&l->link, false, NULL, NULL), *session;
-	char line[LIMIT_TEXT_BYTES + 200];
 	size_t i;
-	bool ok = status && l->json;
 
-	if (ok) {
-		put_as_json(&l->out, status, l->link.socket);
-	} else if (status) {
-		if (heading) {
-			ctl_put(&l->out, l->out.n ? "\n" : "");
-			snprintf(line, sizeof(line), "%s%s, serves %s", heading->path,
-				heading->from == PLACE_PRIVATE ? ", private" : "",
-				status_text(json_object_get(status, "daemon"), "config"));
-			put_line(&l->out, fault_line(line));
-		}
-		json_array_foreach(json_object_get(status, "sessions"), i, session)
-			add_session(&l->table, session);
-		ok = ctl_columns_put(&l->table, &l->out);
-		put_total(&l->out, status, l->link.socket);
-	}
+	if (!status)
+		return false;
+	if (heading)
+		emit_line(&l->e, "%s%s, serves %s", heading->path,
+			heading->from == PLACE_PRIVATE ? ", private" : "",
+			status_text(get(status, "daemon"), "config"));
+	emit_table(&l->e); /* the lines so far are above the heads */
+	set_rates(status, get(l->before, l->link.socket));
+	json_object_set_new_nocheck(l->before, l->link.socket, json_deep_copy(status));
+	if (l->sort)
+		sort(get(status, "sessions"), l->sort);
+	json_array_foreach(get(status, "sessions"), i, session) put_session(l, session);
+	put_total(l, status);
+	emit_table(&l->e);
 	json_decref(status);
-	return ok;
+	return true;
 }
 
+/* Puts all daemons that are meant. False after an error. */
 static bool put_all(struct listing *l)
 {
 	struct ctl_daemons found;
-	bool ok = ctl_daemons_find(&l->link, &found);
+	bool ok;
 
+	if (ctl_socket_named(l->socket, l->config)) {
+		ok = ctl_connect(&l->link, l->socket, l->config) && put_daemon(l, NULL);
+		ctl_disconnect(&l->link);
+		return ok;
+	}
+	ok = ctl_daemons_find(&l->link, &found);
 	for (unsigned i = 0; i < found.n; i++) {
-		if (!ctl_connect(&l->link, found.daemon[i].path, NULL)) {
-			ok = false;
-			continue;
-		}
-		ok = put_daemon(l, found.n > 1 ? &found.daemon[i] : NULL) && ok;
+		if (i > 0)
+			emit_line(&l->e, "%s", "");
+		ok = ctl_open(&l->link, found.daemon[i].path) &&
+		     put_daemon(l, found.n > 1 ? &found.daemon[i] : NULL) && ok;
 		ctl_disconnect(&l->link);
 	}
 	ctl_daemons_free(&found);
 	return ok;
 }
 
-enum { SOCKET, CONFIG, JSON };
+/* ---- again and again ---- */
+
+/* Shows @text from the upper left corner of the terminal on, cut to its size. */
+static void show(const char *text)
+{
+	struct winsize size = {0};
+	unsigned lines = 0, shown = 0, room, columns;
+
+	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+	room = size.ws_row > 2 ? size.ws_row - 1 : 24;
+	columns = size.ws_col ? size.ws_col : 80;
+	for (const char *c = text; *c; c++)
+		lines += *c == '\n';
+	fputs("\033[H\033[?7l", stdout); /* wide characters do not wrap */
+	for (; *text && (lines <= room || shown + 1 < room); shown++) {
+		fputs("\033[K", stdout);
+		for (unsigned cells = 0; *text != '\n'; text++) {
+			cells += ((unsigned char)*text & 0xc0) != 0x80; /* UTF-8 */
+			if (cells <= columns)
+				putchar(*text);
+		}
+		putchar(*text++);
+	}
+	if (*text)
+		printf("\033[Kand %u more lines; --sort chooses which are first\n", lines - shown);
+	fputs("\033[J\033[?7h", stdout);
+	fflush(stdout);
+}
+
+/* Puts all on the terminal, with an error below it. False after an error. */
+static bool show_all(struct listing *l)
+{
+	char *text = NULL;
+	size_t bytes;
+	bool ok;
+
+	l->e.to = open_memstream(&text, &bytes);
+	if (!l->e.to)
+		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	l->link.quiet = true;
+	ok = put_all(l);
+	emit_end(&l->e, CTL_OK);
+	fclose(l->e.to);
+	show(text);
+	free(text);
+	return ok || ctl_fail("%s", l->link.why) == CTL_OK;
+}
+
+/* Until a signal, or an error of the first update: a daemon may stop and start meanwhile. */
+static int watch(struct listing *l, uint64_t interval_ms)
+{
+	bool terminal = isatty(STDOUT_FILENO) && !l->e.json, ok, first = true;
+	struct pollfd signals = {ctl_signals(), POLLIN, 0};
+	uint64_t now, next;
+
+	do {
+		next = ctl_clock_ms() + interval_ms;
+		if (!first && !terminal)
+			emit_line(&l->e, "%s", "");
+		ok = terminal ? show_all(l) : put_all(l);
+		if (!terminal)
+			emit_end(&l->e, CTL_OK);
+		if (l->e.failed || (first && !ok))
+			return CTL_FAILED;
+		first = false;
+		now = ctl_clock_ms();
+	} while (poll(&signals, 1, now < next ? (int)(next - now) : 0) <= 0);
+	return CTL_OK;
+}
 
 static const struct ctl_option options[] = {
 	[SOCKET] = CTL_SOCKET_OPTION,
 	[CONFIG] = CTL_CONFIG_OPTION,
+	[WATCH] = {.name = "watch",
+		.kind = CTL_DECIMAL,
+		.optional = true,
+		.value = "SECONDS",
+		.low = 0.1,
+		.high = 86400,
+		.preset = "1",
+		.help = "print it again and again, with rates, until Ctrl-C; time between updates"},
+	[SORT] = {.name = "sort",
+		.kind = CTL_CHOICE,
+		.value = "stream|run|rank|position|tokens|ready|waits",
+		.help = "the column to sort by; the highest position, rate and wait are first"},
 	[JSON] = CTL_JSON_OPTION,
 };
 
 static int status(const struct ctl_arguments *a)
 {
-	const char *socket = ctl_text(a, SOCKET), *config = ctl_text(a, CONFIG);
 	struct listing *l = calloc(1, sizeof(*l));
-	bool ok = false;
+	int code = CTL_FAILED;
 
-	if (!l)
+	if (l)
+		l->before = json_object();
+	if (!l || !l->before) {
+		free(l);
 		return ctl_fail(PHRASE_MEMORY);
-	l->json = ctl_given(a, JSON);
-	l->table = (struct ctl_columns){columns, sizeof(columns) / sizeof(columns[0]), 0, 0, 0};
-	if (!ctl_socket_named(socket, config)) {
-		ok = put_all(l);
-	} else if (ctl_connect(&l->link, socket, config)) {
-		ok = put_daemon(l, NULL);
-		ctl_disconnect(&l->link);
 	}
-	int code = ctl_finish(&l->out, ok ? CTL_OK : CTL_FAILED);
-
+	l->e.json = ctl_given(a, JSON);
+	l->socket = ctl_text(a, SOCKET);
+	l->config = ctl_text(a, CONFIG);
+	l->watch = ctl_given(a, WATCH);
+	l->sort = ctl_given(a, SORT) ? keys[a->value[SORT].number] : NULL;
+	if (l->watch)
+		code = watch(l, (uint64_t)(a->value[WATCH].decimal * 1000));
+	else
+		code = emit_end(&l->e, put_all(l) ? CTL_OK : CTL_FAILED);
+	json_decref(l->before);
 	free(l);
 	return code;
 }
 
 const struct ctl_command ctl_status = {
 	.name = "status",
-	.help = "print the sessions of a running daemon",
-	.about =
-		"Without --socket, -c and $TOKEND_SOCKET, prints all daemons that are found, also "
-		"private ones, one after the other.\n\n"
-		"Prints one line per session (an attached trainer process): stream, run, rank, "
-		"rows per batch, position of the next batch, batches that are ready, and pid. Then "
-		"a line per object store and one for the cache, if there are any. The "
-		"last line is about the daemon. lost wakes counts wake-ups that did not reach a "
-		"trainer, and must be 0.",
-	.examples = CTL_EXAMPLES({"list the sessions", "tokctl status -c tokend.yaml"}),
+	.help = "print the sessions of a running daemon, also again and again",
+	.about = "Without --socket, -c and $TOKEND_SOCKET, prints all daemons that are found, also "
+		 "private ones, one after the other.\n\n"
+		 "Prints one line per session (an attached trainer process): stream, run, rank, "
+		 "rows per batch, position of the next batch, batches that are ready, who waits, "
+		 "and pid. WAITS is trainer if no batch is ready, and request if an operator's "
+		 "request is open. It is tokend if the ring has been full for a second, and store "
+		 "if a read waits for "
+		 "an object store, with the time so far. Then a line per object "
+		 "store and one for the cache, if there are any. The last line is about the "
+		 "daemon. lost wakes counts wake-ups that did not reach a trainer, and must be "
+		 "0.\n\n"
+		 "With --watch, TOKENS/S is the rate since the update before. On a terminal, each "
+		 "update replaces the one before, and is cut to the terminal's size; otherwise an "
+		 "empty line separates them. The daemon may stop and start meanwhile.",
+	.examples = CTL_EXAMPLES({"list the sessions", "tokctl status -c tokend.yaml"},
+		{"for three seconds, the slowest first",
+			"timeout -s INT 3 tokctl status -c tokend.yaml --watch --sort ready || [ "
+			"$? = 124 ]"}),
 	.options = options,
 	.count = sizeof(options) / sizeof(options[0]),
 	.run = status,

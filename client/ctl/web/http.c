@@ -185,7 +185,7 @@ static void answer(struct client *c, const struct http *http)
 
 static void receive(struct client *c, const struct http *http)
 {
-	/* What follows the request is thrown away. */
+	/* Bytes after the request are thrown away. */
 	size_t at = c->answer ? 0 : c->received;
 	ssize_t n = recv(c->fd, c->request + at, REQUEST_MOST - at, 0);
 

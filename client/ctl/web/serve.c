@@ -30,7 +30,6 @@ struct served {
 	bool sessions;
 	struct ctl_link link;
 	json_t *status; /* NULL: the daemon does not answer */
-	char why[LIMIT_TEXT_BYTES];
 	uint64_t fresh_until_ms;
 };
 
@@ -43,14 +42,12 @@ static void refresh(struct served *s)
 		return;
 	json_decref(s->status);
 	s->status = NULL;
-	ctl_keep_errors(s->why, sizeof(s->why));
 	if (ctl_connect(&s->link, s->socket, s->config)) {
 		s->status = ctl_ask_status(&s->link, true, NULL, NULL);
 		ctl_disconnect(&s->link);
 	}
-	ctl_keep_errors(NULL, 0);
 	if (was_there && !s->status) /* the reason names directories, so it is not served */
-		ctl_fail("%s", s->why);
+		ctl_fail("%s", s->link.why);
 	else if (!was_there && s->status)
 		ctl_note("the daemon answers again");
 	rest = (ctl_clock_ms() - begin) * REST;
@@ -192,6 +189,7 @@ static int serve(const struct ctl_arguments *a)
 		return CTL_FAILED;
 	s->socket = ctl_text(a, SOCKET);
 	s->config = ctl_text(a, CONFIG);
+	s->link.quiet = true;
 	s->sessions = ctl_given(a, SESSIONS);
 	ctl_note("serving at http://%s/", address);
 	http_serve(&(struct http){a->value[HOST].list, a->value[HOST].count, answer, s}, fd);
