@@ -35,10 +35,11 @@
  *         without directories, pids and hosts. path: of the config, if not public.
  *   → cache{kind, dataset?}                   not known to older releases
  *   ← cache{kind, args}
- *         kind "ls": args is {"datasets": [{"dataset", "url", "objects", "pieces", "bytes", "all"},
- *         …], "other": {"objects", "pieces", "bytes"}, "cache": as in a status, "more": bool} in
- *         JSON; all: pieces of the dataset, 0 if it is read by window. kind "drop", of a
- *         dataset: args is {"pieces": n, "more": bool}. more, of a drop: ask again for the rest.
+ *         kind "ls": args is {"datasets": [{"stream", "dataset", "url", "objects", "pieces",
+ *         "bytes", "all"}, …], "other": {"objects", "pieces", "bytes"}, "cache": as in a status,
+ *         "more": bool} in JSON; all: pieces of the dataset, 0 if it is read by window. kind
+ *         "drop", of a dataset: args is {"pieces": n, "more": bool}. more, of a drop: ask again
+ *         for the rest.
  *   → request{stream, run?, kind, args}
  *   ← asked{number, run, sessions, cursor?}
  *   ← answer{number, outcome, waiting, run, rank, world, micro, peer, pid, host, text, same?,
@@ -57,9 +58,9 @@
  * that had neither done it nor failed when the answer was passed on; at 0 the request is over. If a
  * session ends without an answer, its answer is WIRE_GONE, unless another session of its rank and
  * peer exists (it moved to another ring). The first WIRE_DONE comes with its cursor. For later
- * ones, `same` says whether their cursor has the same bytes; the first that differs is passed on,
- * too. cancel takes a request back if no session has fetched it (fetched: 0), and so does the end
- * of the operator's connection. A request that was fetched goes on. A run has one at a time.
+ * ones, `same` says whether their cursor has the same bytes. cancel takes a request back if no
+ * session has fetched it (fetched: 0), and so does the end of the operator's connection. A request
+ * that was fetched goes on. A run has one at a time.
  *
  * A packet of one byte is a wake-up (see ring.h), in either direction, and not a message. Closing
  * the connection detaches. Unknown keys are ignored; a missing required key is an error. Texts and

@@ -473,9 +473,10 @@ struct session {
 	bool fed;   /* the data thread has the feed */
 	bool again; /* the client was attached before, and lost its connection */
 	bool process_ended;
-	bool helper; /* it gets no operators' requests */
-	bool strict; /* refuse it while another process reads for its rank */
-	bool left;   /* its client reads from the session that replaces it */
+	bool helper;			 /* it gets no operators' requests */
+	struct participant *participant; /* of the open request of its run, or NULL */
+	bool strict;			 /* refuse it while another process reads for its rank */
+	bool left;			 /* its client reads from the session that replaces it */
 	bool twin_told;
 	bool mix_told;	   /* that the config has another mix */
 	uint64_t twins_ms; /* when to look for twins, after a seek; 0: that was done */
@@ -595,14 +596,13 @@ void following_end(struct session *s);
 
 /* ---- request.c: operators' changes of running jobs ---- */
 struct participant {
-	uint64_t rank, world, micro_batch, peer;
-	pid_t pid;
-	char host[LIMIT_NAME_BYTES + 1];
+	struct request *request;
+	uint64_t rank, peer;
 	enum wire_outcome outcome; /* 0: none yet */
 };
 
 struct request {
-	struct request *next;
+	LIST_ENTRY(request) others;
 	uint64_t number, since_ms;
 	const struct stream *stream;
 	char run[LIMIT_NAME_BYTES + 1];
@@ -618,8 +618,8 @@ struct request {
 };
 
 struct requests {
-	struct request *first; /* the open ones */
-	uint64_t last;	       /* number of the newest one */
+	LIST_HEAD(, request) open;
+	uint64_t last; /* number of the newest one */
 };
 
 void requests_init(struct requests *requests);

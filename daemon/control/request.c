@@ -33,27 +33,29 @@ static struct session *next_of(
 	for (; id < LIMIT_SESSIONS; id++) {
 		struct session *s = control->sessions.of[id];
 
-		if (session_is_live(s) && !s->helper && s->stream->slot == stream->slot &&
+		if (session_is_live(s) && !s->helper && s->stream == stream &&
 			(!run || strcmp(s->run, run) == 0))
 			return s;
 	}
 	return NULL;
 }
 
+/* The three parts of a for() over them. */
+#define EACH_SESSION(s, control, stream, run)                                                      \
+	s = next_of(control, 0, stream, run);                                                      \
+	s;                                                                                         \
+	s = next_of(control, s->id + 1, stream, run)
+
 /* The open request to this run. */
 static struct request *find(
 	const struct requests *all, const struct stream *stream, const char *run)
 {
-	struct request *r = all->first;
+	struct request *r;
 
-	while (r && (r->stream->slot != stream->slot || strcmp(r->run, run) != 0))
-		r = r->next;
-	return r;
-}
-
-static struct request *request_of(const struct session *s)
-{
-	return s->helper ? NULL : find(&s->control->requests, s->stream, s->run);
+	LIST_FOREACH(r, &all->open, others)
+	if (r->stream == stream && strcmp(r->run, run) == 0)
+		return r;
+	return NULL;
 }
 
 static bool participant_waits(const struct participant *p)
@@ -72,27 +74,17 @@ static unsigned with(const struct request *r, enum wire_outcome outcome)
 	return n;
 }
 
-static struct participant *participant_of(struct request *r, const struct session *s)
+/* The request that this session has not answered yet. */
+static struct request *open_request(const struct session *s)
 {
-	for (unsigned i = 0; r && i < r->participants; i++)
-		if (r->participant[i].rank == s->rank && r->participant[i].peer == s->peer)
-			return &r->participant[i];
-	return NULL;
-}
+	const struct participant *p = s->participant;
 
-/* The request that this session has not answered yet, and its participant. */
-static struct request *open_request(const struct session *s, struct participant **p)
-{
-	struct request *r = request_of(s);
-
-	*p = participant_of(r, s);
-	return *p && participant_waits(*p) ? r : NULL;
+	return p && participant_waits(p) ? p->request : NULL;
 }
 
 uint64_t request_number(const struct session *s)
 {
-	struct participant *p;
-	const struct request *r = open_request(s, &p);
+	const struct request *r = open_request(s);
 
 	return r ? r->number : 0;
 }
@@ -103,49 +95,51 @@ static void show(struct session *s)
 		&s->memory.ring.header->request, request_number(s), memory_order_release);
 }
 
-/* Makes @s a participant. If it is one and has answered, its answer stays. */
-static void add_participant(struct request *r, const struct session *s)
+/* Makes @s a participant. If its rank and peer are one and have answered, their answer stays. */
+static void join(struct request *r, struct session *s)
 {
-	struct participant *p = participant_of(r, s);
+	struct participant *p = r->participant, *end = p + r->participants;
 
-	if (!p && r->participants == LIMIT_SESSIONS)
+	while (p < end && (p->rank != s->rank || p->peer != s->peer))
+		p++;
+	if (p == end && r->participants == LIMIT_SESSIONS)
 		return; /* more than ever were attached: it does not see the request */
-	if (!p) {
-		p = &r->participant[r->participants++];
-		*p = (struct participant){.rank = s->rank, .peer = s->peer};
+	if (p == end) {
+		*p = (struct participant){.request = r, .rank = s->rank, .peer = s->peer};
+		r->participants++;
 	}
 	if (p->outcome == WIRE_GONE)
 		p->outcome = 0; /* it has attached again */
-	p->world = s->world;
-	p->micro_batch = s->micro_batch;
-	p->pid = s->connection->pid;
-	memcpy(p->host, s->connection->host, sizeof(p->host));
+	s->participant = p;
+	show(s);
 }
 
 void request_join(struct session *s)
 {
-	struct request *r = request_of(s);
+	struct request *r = s->helper ? NULL : find(&s->control->requests, s->stream, s->run);
 
 	if (r)
-		add_participant(r, s);
-	show(s);
+		join(r, s);
+	else
+		show(s);
 }
 
 /* ---- the end of one ---- */
 
 static void request_end(struct control *control, struct request *r, enum counts_outcome outcome)
 {
-	struct request **at = &control->requests.first;
-
 	counts_request(&control->counts, r->kind, outcome);
-	while (*at != r)
-		at = &(*at)->next;
-	*at = r->next;
+	LIST_REMOVE(r, others);
 	if (r->asker)
 		r->asker->request = NULL;
-	for (struct session *s = next_of(control, 0, r->stream, r->run); s;
-		s = next_of(control, s->id + 1, r->stream, r->run))
-		show(s);
+	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++) {
+		struct session *s = control->sessions.of[id]; /* also one that is closing */
+
+		if (s && s->participant && s->participant->request == r) {
+			s->participant = NULL;
+			show(s);
+		}
+	}
 	free(r);
 }
 
@@ -160,42 +154,43 @@ static void take_back(struct connection *c, struct request *r, const char *why)
 
 void requests_free(struct requests *requests)
 {
-	for (struct request *r; (r = requests->first);) {
-		requests->first = r->next;
+	for (struct request *r; (r = LIST_FIRST(&requests->open));) {
+		LIST_REMOVE(r, others);
 		free(r);
 	}
 }
 
 /* ---- answers ---- */
 
-/* Passes the answer of @p to the operator: message @w, or NULL: @p is gone. Ends the request after
- * the last answer. */
-static void pass_on(struct control *control, struct request *r, const struct participant *p,
-	const struct wire *w)
+/* Passes the answer of @p to the operator: message @w of its session @s, which is empty if it is
+ * gone. Ends the request after the last answer. */
+static void pass_on(const struct session *s, const struct participant *p, const struct wire *w)
 {
 	static const char *const outcomes[] = {
 		"", "seen", "done", "failed", "ended without an answer"};
-	struct wire out = {.op = WIRE_ANSWER};
+	struct request *r = p->request;
 	struct connection *asker = r->asker;
+	struct wire_bytes text = wire_bytes(w, WIRE_TEXT), cursor = wire_bytes(w, WIRE_CURSOR);
+	struct wire out = *w;
 	unsigned left = with(r, 0);
-	struct wire_bytes text = w ? wire_bytes(w, WIRE_TEXT) : (struct wire_bytes){"", 0};
 
 	log_client(asker ? asker->uid : 0, LOG_NOTE,
 		"request %" PRIu64 ": rank %" PRIu64 " of run %s: %s%s%.*s", r->number, p->rank,
 		r->run, outcomes[p->outcome], text.n ? ": " : "", (int)text.n, text.at);
+	out.op = WIRE_ANSWER;
+	out.has &= WIRE_BIT(WIRE_FROM) | WIRE_BIT(WIRE_ACTS_FROM);
 	wire_set(&out, WIRE_NUMBER, r->number);
 	wire_set(&out, WIRE_OUTCOME, p->outcome);
 	wire_set(&out, WIRE_WAITING, left);
 	wire_set(&out, WIRE_RANK, p->rank);
-	wire_set(&out, WIRE_WORLD, p->world);
-	wire_set(&out, WIRE_MICRO, p->micro_batch);
+	wire_set(&out, WIRE_WORLD, s->world);
+	wire_set(&out, WIRE_MICRO, s->micro_batch);
 	wire_set(&out, WIRE_PEER, p->peer);
-	wire_set(&out, WIRE_PID, (uint64_t)p->pid);
+	wire_set(&out, WIRE_PID, (uint64_t)s->connection->pid);
 	wire_set_text(&out, WIRE_RUN, r->run);
-	wire_set_text(&out, WIRE_HOST, p->host);
+	wire_set_text(&out, WIRE_HOST, s->connection->host);
 	wire_set_bytes(&out, WIRE_TEXT, text.at, text.n);
-	if (w && p->outcome == WIRE_DONE && wire_has(w, WIRE_CURSOR)) {
-		struct wire_bytes cursor = wire_bytes(w, WIRE_CURSOR);
+	if (p->outcome == WIRE_DONE && wire_has(w, WIRE_CURSOR)) {
 		uint64_t hash = order_name_hash(cursor.at, cursor.n);
 
 		if (!r->has_cursor) {
@@ -205,10 +200,6 @@ static void pass_on(struct control *control, struct request *r, const struct par
 		r->has_cursor = true;
 		wire_set(&out, WIRE_SAME, hash == r->cursor);
 	}
-	if (w && wire_has(w, WIRE_FROM) && wire_has(w, WIRE_ACTS_FROM)) {
-		wire_set(&out, WIRE_FROM, wire_number(w, WIRE_FROM));
-		wire_set(&out, WIRE_ACTS_FROM, wire_number(w, WIRE_ACTS_FROM));
-	}
 	if (left == 0 && asker) {
 		r->asker = NULL;
 		asker->request = NULL;
@@ -217,7 +208,7 @@ static void pass_on(struct control *control, struct request *r, const struct par
 	if (asker)
 		connection_send(asker, r->serial, &out);
 	if (left == 0)
-		request_end(control, r,
+		request_end(s->control, r,
 			with(r, WIRE_DONE) > 0 && with(r, WIRE_FAILED) == 0 ? COUNTS_DONE
 									    : COUNTS_FAILED);
 }
@@ -226,8 +217,6 @@ void request_answer(struct connection *c, const struct wire *w)
 {
 	struct session *s = c->session;
 	uint64_t number = wire_number(w, WIRE_NUMBER), outcome = wire_number(w, WIRE_OUTCOME);
-	struct participant *p;
-	struct request *r = open_request(s, &p);
 	char text[LIMIT_TEXT_BYTES + 1];
 	struct fault fault;
 
@@ -237,36 +226,33 @@ void request_answer(struct connection *c, const struct wire *w)
 		fault_set(&fault, FAULT_REQUEST, "answer",
 			"the outcome is out of range, or the text or the cursor is too long");
 		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
-		return;
-	}
-	if (!r || r->number != number) {
+	} else if (request_number(s) != number || number == 0) {
 		/* A request of the previous daemon, or one that was taken back. */
 		log_client(c->uid, LOG_NOTE,
 			"request %" PRIu64 ": answer of rank %" PRIu64
 			" of run %s ignored: no such request is open",
 			number, s->rank, s->run);
-		return;
+	} else if (outcome != s->participant->outcome) { /* otherwise it is reported twice */
+		s->participant->outcome = (enum wire_outcome)outcome;
+		show(s);
+		pass_on(s, s->participant, w);
 	}
-	if (outcome == p->outcome)
-		return; /* reported twice */
-	p->outcome = (enum wire_outcome)outcome;
-	show(s);
-	pass_on(c->control, r, p, w);
 }
 
 void request_leave(struct session *s)
 {
-	struct participant *p;
-	struct request *r = open_request(s, &p);
+	const struct request *r = open_request(s);
+	struct participant *p = s->participant;
+	const struct session *other;
 
+	s->participant = NULL;
 	if (!r)
 		return;
-	for (struct session *other = next_of(s->control, 0, r->stream, r->run); other;
-		other = next_of(s->control, other->id + 1, r->stream, r->run))
-		if (other != s && participant_of(r, other) == p)
+	for (EACH_SESSION(other, s->control, r->stream, r->run))
+		if (other->participant == p)
 			return; /* it has another ring */
 	p->outcome = WIRE_GONE;
-	pass_on(s->control, r, p, NULL);
+	pass_on(s, p, &(struct wire){0});
 }
 
 void request_abandon(struct connection *c)
@@ -285,8 +271,7 @@ void request_abandon(struct connection *c)
 void request_pending(struct connection *c, const struct wire *query)
 {
 	struct wire w = {.op = WIRE_REQUEST};
-	struct participant *p;
-	struct request *r = open_request(c->session, &p);
+	struct request *r = open_request(c->session);
 
 	wire_set(&w, WIRE_NUMBER, r ? r->number : 0);
 	wire_set_text(&w, WIRE_KIND, r ? r->kind : "");
@@ -326,17 +311,16 @@ void request_cancel(struct connection *c, const struct wire *w)
 
 /* ---- a new one ---- */
 
-/* Lists the runs attached on @stream that @c may change, separated by commas. Returns their number.
- */
+/* Lists the runs on @stream that @c may change, separated by commas. Returns their number. */
 static unsigned name_runs(
 	const struct connection *c, const struct stream *stream, char *to, size_t room)
 {
 	unsigned n = 0;
 	size_t length = 0;
+	const struct session *s;
 
 	to[0] = 0;
-	for (const struct session *s = next_of(c->control, 0, stream, NULL); s;
-		s = next_of(c->control, s->id + 1, stream, NULL)) {
+	for (EACH_SESSION(s, c->control, stream, NULL)) {
 		if (n > RUNS_NAMED || !runs_may(c->control->config, c->uid, s->run) ||
 			next_of(c->control, 0, stream, s->run) != s)
 			continue;
@@ -354,59 +338,59 @@ static bool find_run(
 	char runs[(RUNS_NAMED + 1) * (LIMIT_NAME_BYTES + 2)];
 	unsigned n = name_runs(c, r->stream, runs, sizeof(runs));
 	const char *stream = r->stream->config->name;
-	bool named = wire_has(w, WIRE_RUN);
 
 	if (!next_of(c->control, 0, r->stream, NULL))
 		return fault_set(fault, FAULT_REQUEST, "stream",
 			"no session is attached on stream %s at this daemon", stream);
-	if (!named && n == 0)
+	if (wire_has(w, WIRE_RUN)) {
+		if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
+			return fault_set(fault, FAULT_REQUEST, "run", "must be " PHRASE_NAME);
+		if (!runs_name(c->control->config, c->uid, r->run, fault)) {
+			fault->code = FAULT_REQUEST;
+			return false;
+		}
+		if (next_of(c->control, 0, r->stream, r->run))
+			return true;
+		return fault_set(fault, FAULT_REQUEST, "run",
+			"run %s is not attached on stream %s; attached: %s", r->run, stream,
+			n > 0 ? runs : "runs of other users");
+	}
+	snprintf(r->run, sizeof(r->run), "%.*s", LIMIT_NAME_BYTES, runs);
+	if (n == 0)
 		return fault_set(fault, FAULT_REQUEST, "run",
 			"only runs of other users are attached on stream %s; their owners, root "
 			"and admin_uids may change them, not uid %u",
 			stream, (unsigned)c->uid);
-	if (!named && n > 1)
-		return fault_set(fault, FAULT_REQUEST, "run",
-			"several runs are attached on stream %s; name one of %s", stream, runs);
-	if (!named) {
-		snprintf(r->run, sizeof(r->run), "%.*s", LIMIT_NAME_BYTES, runs);
-		return true;
-	}
-	if (!wire_text(w, WIRE_RUN, r->run, sizeof(r->run)) || !wire_name_ok(r->run))
-		return fault_set(fault, FAULT_REQUEST, "run", "must be " PHRASE_NAME);
-	if (!runs_name(c->control->config, c->uid, r->run, fault)) {
-		fault->code = FAULT_REQUEST;
-		return false;
-	}
-	if (!next_of(c->control, 0, r->stream, r->run))
-		return fault_set(fault, FAULT_REQUEST, "run",
-			"run %s is not attached on stream %s; attached: %s", r->run, stream,
-			runs[0] ? runs : "runs of other users");
-	return true;
+	return n == 1 ||
+	       fault_set(fault, FAULT_REQUEST, "run",
+		       "several runs are attached on stream %s; name one of %s", stream, runs);
 }
 
 /* A run and an operator's connection have one request at a time. */
-static bool find_room(struct connection *c, const struct request *r, struct fault *fault)
+static bool find_room(const struct connection *c, const struct request *r, struct fault *fault)
 {
 	const struct request *other = find(&c->control->requests, r->stream, r->run);
-	const struct participant *p = other ? other->participant : NULL;
+	const struct session *s;
 
 	if (c->request)
 		return fault_set(fault, FAULT_REQUEST, "connection",
 			"already waits for another request; open another connection");
 	if (!other)
 		return true;
-	while (!participant_waits(p)) /* at least one does, otherwise it would have ended */
-		p++;
+	for (EACH_SESSION(s, c->control, r->stream, r->run))
+		if (open_request(s) == other)
+			break;
+	assert(s); /* otherwise it would have ended */
 	return fault_set(fault, FAULT_REQUEST, "run",
 		"run %s has had an open request for %" PRIu64 " s: %s, number %" PRIu64
-		"; rank %" PRIu64 " (pid %d on %s) has not answered%s",
+		"; rank %" PRIu64 " (pid %d on %s) has not answered",
 		r->run, (connection_now(c) - other->since_ms) / 1000, other->kind, other->number,
-		p->rank, (int)p->pid, p->host[0] ? p->host : "?",
-		with(other, 0) > 1 ? ", nor have other ranks" : "");
+		s->rank, (int)s->connection->pid,
+		s->connection->host[0] ? s->connection->host : "?");
 }
 
 static bool read_request(
-	struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
+	const struct connection *c, struct request *r, const struct wire *w, struct fault *fault)
 {
 	char name[LIMIT_NAME_BYTES + 1], list[NEAREST_LIST_BYTES];
 
@@ -434,6 +418,7 @@ static void request_begin(struct connection *asker, struct request *r, uint64_t 
 	struct control *control = asker->control;
 	struct wire out = {.op = WIRE_ASKED};
 	char line[400], cursor[LIMIT_CURSOR_BYTES];
+	struct session *s;
 	size_t n = 0;
 
 	r->number = ++control->requests.last;
@@ -441,14 +426,11 @@ static void request_begin(struct connection *asker, struct request *r, uint64_t 
 	r->asker = asker;
 	r->serial = serial;
 	asker->request = r;
-	r->next = control->requests.first;
-	control->requests.first = r;
-	for (struct session *s = next_of(control, 0, r->stream, r->run); s;
-		s = next_of(control, s->id + 1, r->stream, r->run)) {
+	LIST_INSERT_HEAD(&control->requests.open, r, others);
+	for (EACH_SESSION(s, control, r->stream, r->run)) {
 		if (n == 0)
 			n = cursor_encode(feed_cursor(s->feed), cursor, sizeof(cursor));
-		add_participant(r, s);
-		show(s);
+		join(r, s);
 	}
 	snprintf(line, sizeof(line), "%.*s", (int)sizeof(line) - 1, r->args);
 	for (char *end = line; (end = strchr(end, '\n'));)
@@ -496,12 +478,14 @@ void requests_init(struct requests *requests)
 
 void requests_check(const struct requests *requests)
 {
-	for (const struct request *r = requests->first; r; r = r->next) {
+	const struct request *r;
+
+	LIST_FOREACH(r, &requests->open, others)
+	{
 		assert(r->number > 0 && r->number <= requests->last);
 		assert(r->stream && r->participants <= LIMIT_SESSIONS);
 		assert(with(r, 0) > 0); /* otherwise it would have ended */
 		assert(!r->asker || (r->asker->request == r && !r->asker->closing));
 		assert(find(requests, r->stream, r->run) == r); /* a run has one */
-		assert(!r->next || r->next->number < r->number);
 	}
 }
