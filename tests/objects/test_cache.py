@@ -6,7 +6,6 @@ dataset fetches about the part that does not fit, an epoch.
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -184,8 +183,8 @@ def test_a_dataset_is_listed_and_dropped(store, shared):
         code, out, err = run(*drop, user=65534)
         assert code == 1 and "may drop a dataset" in err and len(err.splitlines()) == 1, err
     assert listed(daemon) == [row]
-    code, out, err = run(*drop)
-    assert code == 0 and out.decode() == f"dropped {PIECES} pieces\n", (out, err)
+    code, out, err = run(*drop, "--json")
+    assert code == 0 and json.loads(out) == {"dataset": "d", "pieces": PIECES}, (out, err)
     (row,) = listed(daemon)
     assert (row["objects"], row["pieces"], row["bytes"]) == (0, 0, 0), row
     assert job.disk_bytes() <= SHARDS * 8192
@@ -196,8 +195,9 @@ def test_a_dataset_is_listed_and_dropped(store, shared):
 
 
 def warm(daemon, *arguments):
-    code, out, err = run(TOKCTL, "cache", "warm", "train", *arguments, "--socket", daemon.socket)
-    return code, out.decode(), err
+    command = [TOKCTL, "cache", "warm", "train", "--json", "--socket", daemon.socket]
+    code, out, err = run(*command, *arguments)
+    return code, json.loads(out or "null"), err
 
 
 def test_a_stream_is_warmed(store, shared):
@@ -205,15 +205,14 @@ def test_a_stream_is_warmed(store, shared):
     daemon = job.daemon()
     job.gets()
     code, out, err = warm(daemon, "--from", "64", "--to", "80")
-    assert code == 0 and "position 80: reached" in out, (out, err)
+    assert code == 0 and (out["position"], out["end"]) == (80, "reached"), (out, err)
     some = len(job.gets())
     assert 16 <= some < PIECES // 2, "its ring reads ahead"
     code, out, err = warm(daemon)
-    assert code == 0 and f"{PIECES} of {PIECES} pieces (0.0" in out, (out, err)
-    assert "all pieces are there" in out, out
+    assert code == 0 and (out["pieces"], out["all"]) == (PIECES, PIECES), (out, err)
+    assert out["end"] == "all pieces are there", out
     # GETs of the first session may have ended after it.
-    fetched = int(re.search(r"(\d+) of them fetched now", out)[1])
-    assert PIECES // 2 <= fetched <= len(job.gets()) <= PIECES - some, (out, some)
+    assert PIECES // 2 <= out["fetched"] <= len(job.gets()) <= PIECES - some, (out, some)
     assert whole_pieces(job.seen_last)
     job.read(daemon, WINDOWS)
     assert job.gets() == []
@@ -228,7 +227,7 @@ def test_a_cache_that_is_warmed_keeps_the_nearest_pieces(store, shared):
     store.proxy.inject("slow", Fault(delay=0.5), times=2**30, match=lambda r: ".bin" in r.path)
     code, out, err = warm(daemon)
     store.proxy.clear()
-    assert code == 0 and "the cache is full" in out, (out, err)
+    assert code == 0 and out["end"] == "the cache is full", (out, err)
     job.gets()
     job.read(daemon, 64 * PIECE // WINDOW_BYTES)
     got = len(job.gets())

@@ -1,124 +1,293 @@
-/* tokctl cache: what a daemon's cache holds, and removing a dataset from it. */
+/*
+ * tokctl cache: what a daemon's cache holds, removing a dataset from it, and filling it.
+ *
+ * `warm` is a session that reads a stream without training on it. So pieces are fetched in the
+ * stream's order, as by a trainer, and the daemon needs no other way to fetch them. It ends before
+ * the cache is full, because from then on pieces are evicted for later ones.
+ */
+#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/clock.h"
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/online/cache_ask.h"
+#include "client/ctl/common/progress.h"
 #include "client/ctl/online/commands.h"
+#include "client/ctl/online/talk.h"
+#include "client/lib/tokend.h"
 #include "proto/phrases.h"
 
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SOCKET, CONFIG, JSON, OPTIONS };
+enum { SOCKET, CONFIG, JSON, FROM, TO };
 
-static const struct ctl_option options[] = {
-	[SOCKET] = CTL_SOCKET_OPTION,
-	[CONFIG] = CTL_CONFIG_OPTION,
-	[JSON] = CTL_JSON_OPTION,
+enum { ROWS = 16, LOOK_NS = 250 * 1000 * 1000, FULL_PERCENT = 95 };
+
+/* What the cache holds of a stream's datasets. */
+struct cached {
+	uint64_t pieces, all; /* of datasets that are read in pieces */
+	uint64_t bytes, misses, evictions, used, size;
 };
 
-static uint64_t number(const json_t *row, const char *name)
+struct cache {
+	const struct ctl_arguments *a;
+	struct ctl_link link;
+	struct emit e;
+	struct tokend *t;
+	const char *stream; /* of `warm` */
+	int signals;
+	bool interrupted;
+	uint64_t to, looked_ns;
+	struct cached before, now;
+	struct ctl_progress progress;
+};
+
+/* Asks once, "ls" or to "drop" the dataset. The caller frees the reply. NULL after an error. */
+static json_t *ask(struct cache *c, const char *kind)
 {
-	return (uint64_t)json_integer_value(json_object_get(row, name));
+	struct wire query = {.op = WIRE_CACHE};
+
+	wire_set_text(&query, WIRE_KIND, kind);
+	if (kind[0] == 'd')
+		wire_set_text(&query, WIRE_DATASET, c->a->argument[0]);
+	return ctl_ask(&c->link, &query, WIRE_CACHE, NULL, NULL) ? ctl_document(&c->link) : NULL;
 }
 
-static const char *text(const json_t *row, const char *name)
+/* ---- ls and drop ---- */
+
+/* @name NULL: objects of no dataset. */
+static void put_row(struct emit *e, const json_t *row, const char *name)
 {
-	const char *value = json_string_value(json_object_get(row, name));
-
-	return value ? value : "";
-}
-
-static void put_row(struct emit *e, const json_t *row)
-{
-	bool named = text(row, "dataset")[0];
-
-	emit_text(e, "dataset", NULL, named ? text(row, "dataset") : NULL);
-	emit_text(e, NULL, "DATASET", named ? text(row, "dataset") : "(others)");
-	emit_text(e, "url", NULL, named ? text(row, "url") : NULL);
-	emit_number(e, "objects", "OBJECTS", number(row, "objects"));
-	emit_number(e, "pieces", "PIECES", number(row, "pieces"));
-	emit_bytes(e, "bytes", "SIZE", number(row, "bytes"));
-	emit_text(e, NULL, "URL", text(row, "url"));
+	emit_text(e, "dataset", NULL, name);
+	emit_text(e, "url", NULL, name ? status_text(row, "url") : NULL);
+	emit_text(e, NULL, "DATASET", name ? name : "(others)");
+	emit_number(e, "objects", "OBJECTS", status_number(row, "objects"));
+	emit_number(e, "pieces", "PIECES", status_number(row, "pieces"));
+	emit_bytes(e, "bytes", "SIZE", status_number(row, "bytes"));
+	emit_text(e, NULL, "URL", status_text(row, "url"));
 	emit_row(e);
 }
 
 /* Each stream has a row for its dataset. Has a row before number @n its URL? */
 static bool is_listed(const json_t *rows, size_t n)
 {
-	const char *url = text(json_array_get(rows, n), "url");
+	const char *url = status_text(json_array_get(rows, n), "url");
 
 	while (n-- > 0)
-		if (strcmp(text(json_array_get(rows, n), "url"), url) == 0)
+		if (strcmp(status_text(json_array_get(rows, n), "url"), url) == 0)
 			return true;
 	return false;
 }
 
-static bool put_all(struct emit *e, struct ctl_link *link)
+static int list(struct cache *c)
 {
-	json_t *all = ctl_cache_ask(link, "ls", NULL), *rows = json_object_get(all, "datasets");
+	json_t *all = ask(c, "ls"), *rows = json_object_get(all, "datasets"),
+	       *other = json_object_get(all, "other");
 
-	if (!all)
-		return false;
-	for (size_t i = 0; i < json_array_size(rows); i++)
+	for (size_t i = 0; i < json_array_size(rows); i++) {
+		const json_t *row = json_array_get(rows, i);
+
 		if (!is_listed(rows, i))
-			put_row(e, json_array_get(rows, i));
-	if (number(json_object_get(all, "other"), "objects") > 0)
-		put_row(e, json_object_get(all, "other"));
+			put_row(&c->e, row, status_text(row, "dataset"));
+	}
+	if (status_number(other, "objects") > 0)
+		put_row(&c->e, other, NULL);
 	if (json_is_true(json_object_get(all, "more")))
 		ctl_note("the list is not complete: it has too many datasets for one message");
 	json_decref(all);
-	return true;
-}
-
-static int list(const struct ctl_arguments *a)
-{
-	struct emit e = {.json = ctl_given(a, JSON)};
-	struct ctl_link *link = calloc(1, sizeof(*link));
-	int code = CTL_FAILED;
-
-	if (!link)
-		return ctl_fail(PHRASE_MEMORY);
-	if (ctl_connect(link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
-		code = emit_end(&e, put_all(&e, link) ? CTL_OK : CTL_FAILED);
-		ctl_disconnect(link);
-	}
-	free(link);
-	return code;
+	return all ? CTL_OK : CTL_FAILED;
 }
 
 /* The daemon drops a part at a time, so that no reply takes long. */
-static bool drop_all(struct ctl_link *link, const char *dataset, uint64_t *pieces)
+static int drop(struct cache *c)
 {
+	uint64_t pieces = 0;
+
 	for (bool more = true; more;) {
-		json_t *all = ctl_cache_ask(link, "drop", dataset);
+		json_t *all = ask(c, "drop");
 
 		if (!all)
-			return false;
-		*pieces += number(all, "pieces");
+			return CTL_FAILED;
+		pieces += status_number(all, "pieces");
 		more = json_is_true(json_object_get(all, "more"));
 		json_decref(all);
 	}
-	return true;
+	emit_text(&c->e, "dataset", NULL, c->a->argument[0]);
+	emit_number(&c->e, "pieces", NULL, pieces);
+	emit_line(&c->e, "dropped %" PRIu64 " pieces", pieces);
+	return CTL_OK;
 }
 
-static int drop(const struct ctl_arguments *a)
+/* ---- warm ---- */
+
+static bool look(struct cache *c)
 {
-	struct ctl_link *link = calloc(1, sizeof(*link));
-	uint64_t pieces = 0;
-	bool ok = false;
+	json_t *all = ask(c, "ls"), *cache = json_object_get(all, "cache"), *row;
+	size_t i;
 
-	if (!link)
-		return ctl_fail(PHRASE_MEMORY);
-	if (ctl_connect(link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
-		ok = drop_all(link, a->argument[0], &pieces);
-		ctl_disconnect(link);
+	c->now = (struct cached){.misses = status_number(cache, "misses"),
+		.evictions = status_number(cache, "evictions"),
+		.used = status_number(cache, "used_bytes"),
+		.size = status_number(cache, "size_bytes")};
+	json_array_foreach(json_object_get(all, "datasets"), i, row)
+	{
+		if (!status_number(row, "all") ||
+			strcmp(status_text(row, "stream"), c->stream) != 0)
+			continue;
+		c->now.pieces += status_number(row, "pieces");
+		c->now.all += status_number(row, "all");
+		c->now.bytes += status_number(row, "bytes");
 	}
-	free(link);
-	if (ok)
-		printf("dropped %" PRIu64 " pieces\n", pieces);
-	return ok ? CTL_OK : CTL_FAILED;
+	json_decref(all);
+	c->looked_ns = ctl_clock_ns();
+	return all;
 }
+
+/* Why to stop; NULL: go on. */
+static const char *end(const struct cache *c)
+{
+	if (c->interrupted)
+		return "interrupted";
+	if (tokend_taken(c->t) >= c->to)
+		return "reached";
+	if (c->now.pieces >= c->now.all)
+		return "all pieces are there";
+	if (c->now.evictions > c->before.evictions ||
+		c->now.used > c->now.size / 100 * FULL_PERCENT)
+		return "the cache is full";
+	return NULL;
+}
+
+/* NULL after an error. */
+static const char *read_until_end(struct cache *c)
+{
+	uint64_t pieces = c->now.pieces;
+	struct tokend_batch batch;
+	const char *why;
+
+	while (!(why = end(c))) {
+		int got = tokend_next(c->t, &batch);
+
+		if (got == TOKEND_EAGAIN)
+			continue;
+		if (got < 0)
+			ctl_fail("%s", tokend_why(c->t));
+		if (got <= 0)
+			return got == 0 ? "the stream ends there" : NULL;
+		tokend_release(c->t, &batch);
+		if (ctl_clock_ns() - c->looked_ns < LOOK_NS)
+			continue;
+		if (!look(c))
+			return NULL;
+		if (c->now.pieces > pieces)
+			ctl_progress_add(&c->progress, c->now.pieces - pieces);
+		pieces = c->now.pieces;
+	}
+	return why;
+}
+
+static int read_stream(struct cache *c)
+{
+	const char *why;
+
+	if (!look(c))
+		return CTL_FAILED;
+	if (c->now.all == 0)
+		return ctl_fail("stream %s: none of its datasets is read in pieces; `tokend "
+				"--check` says why",
+			c->stream);
+	ctl_progress_count(&c->progress, "warming", "pieces", c->now.all - c->now.pieces);
+	why = read_until_end(c);
+	ctl_progress_end(&c->progress);
+	if (!why || !look(c))
+		return CTL_FAILED;
+	emit_text(&c->e, "stream", NULL, c->stream);
+	emit_number(&c->e, "pieces", NULL, c->now.pieces);
+	emit_number(&c->e, "all", NULL, c->now.all);
+	emit_number(&c->e, "bytes", NULL, c->now.bytes);
+	emit_number(&c->e, "fetched", NULL, c->now.misses - c->before.misses);
+	emit_number(&c->e, "position", NULL, tokend_taken(c->t));
+	emit_text(&c->e, "end", NULL, why);
+	emit_line(&c->e,
+		"%" PRIu64 " of %" PRIu64 " pieces (%s) are in the cache, %" PRIu64
+		" of them fetched now; position %" PRIu64 ": %s",
+		c->now.pieces, c->now.all, si((double)c->now.bytes, "B").text,
+		c->now.misses - c->before.misses, tokend_taken(c->t), why);
+	return c->interrupted ? CTL_FAILED : CTL_OK;
+}
+
+/* Ends a wait of tokend_next() after a signal. */
+static int idle(void *context)
+{
+	struct cache *c = context;
+	struct pollfd p = {.fd = c->signals, .events = POLLIN};
+
+	c->interrupted |= poll(&p, 1, 0) > 0;
+	return c->interrupted;
+}
+
+static int warm(struct cache *c)
+{
+	const struct tokend_options session = {.size = sizeof(session),
+		.socket = c->link.socket,
+		.stream = c->stream,
+		.run = "tokctl-warm",
+		.world = 1,
+		.micro_batch = ROWS,
+		.position = ctl_number(c->a, FROM, 0),
+		.start_at_position = 1,
+		.idle = idle,
+		.context = c};
+	char why[1500];
+	int status;
+
+	c->signals = ctl_signals();
+	c->to = ctl_number(c->a, TO, UINT64_MAX);
+	if (!look(c)) /* before its ring fetches anything */
+		return CTL_FAILED;
+	c->before = c->now;
+	if (tokend_attach(&c->t, &session, why, sizeof(why)) < 0)
+		return c->interrupted ? CTL_FAILED : ctl_fail("%s", why);
+	status = read_stream(c);
+	tokend_detach(c->t);
+	return status;
+}
+
+/* ---- the commands ---- */
+
+static const struct ctl_command ls_command, drop_command;
+
+static int run(const struct ctl_arguments *a)
+{
+	struct cache *c = calloc(1, sizeof(*c));
+	int status = CTL_FAILED;
+
+	if (!c)
+		return ctl_fail(PHRASE_MEMORY);
+	c->a = a;
+	c->stream = a->arguments ? a->argument[0] : NULL;
+	c->e.json = ctl_given(a, JSON);
+	if (ctl_connect(&c->link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
+		status = a->command == &ls_command     ? list(c)
+			 : a->command == &drop_command ? drop(c)
+						       : warm(c);
+		status = emit_end(&c->e, status);
+		ctl_disconnect(&c->link);
+	}
+	free(c);
+	return status;
+}
+
+#define COMMON [SOCKET] = CTL_SOCKET_OPTION, [CONFIG] = CTL_CONFIG_OPTION, [JSON] = CTL_JSON_OPTION
+
+static const struct ctl_option options[] = {COMMON};
+static const struct ctl_option warm_options[] = {COMMON,
+	[FROM] = {OPTION_NUMBER(
+			  "from", "POSITION", 0, UINT64_MAX - 1, "position of the first sample"),
+		.preset = "0"},
+	[TO] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX - 1,
+		"stop at this position; default: when all pieces of the stream are there")}};
 
 static const struct ctl_command ls_command = {
 	.name = "cache ls",
@@ -128,35 +297,40 @@ static const struct ctl_command ls_command = {
 		 "config.",
 	.examples = CTL_EXAMPLES(
 		{"list them, if the daemon has a cache", "tokctl cache ls -c tokend.yaml || true"}),
-	.options = options,
-	.count = OPTIONS,
-	.run = list,
+	OPTIONS_ARE(options),
+	.run = run,
+};
+
+static const struct ctl_command warm_command = {
+	.name = "cache warm",
+	.arguments = "STREAM",
+	.help = "fetch the next pieces of a stream into the cache",
+	.about = "Reads the stream as a run of its own, tokctl-warm, so that its pieces are in the "
+		 "cache before a trainer needs them. It ends at --to, when all pieces are there, "
+		 "or when the cache is nearly full: in the stream's order, the nearest pieces "
+		 "stay. Ctrl-C ends it earlier, and the pieces are kept.",
+	.examples = CTL_EXAMPLES({"fetch what the first 100,000 samples need, if there is a cache",
+		"tokctl cache warm train --to 100000 -c tokend.yaml || true"}),
+	OPTIONS_ARE(warm_options),
+	.run = run,
 };
 
 static const struct ctl_command drop_command = {
 	.name = "cache drop",
 	.arguments = "DATASET",
-	.least = 1,
-	.most = 1,
 	.help = "remove a dataset from the cache",
 	.about = "Removes the dataset's pieces, except those that are read at this moment. They "
 		 "are fetched again when a session needs them. Only root, the daemon's user and "
 		 "admin_uids may do it.",
 	.examples = CTL_EXAMPLES({"make room, if the daemon has a cache",
 		"tokctl cache drop web -c tokend.yaml || true"}),
-	.options = options,
-	.count = JSON,
-	.run = drop,
+	OPTIONS_ARE(options),
+	.run = run,
 };
 
 const struct ctl_command ctl_cache = {
 	.name = "cache",
 	.help = "print, fetch or remove what a daemon's cache holds",
-	.subcommands =
-		(const struct ctl_command *const[]){
-			&ls_command,
-			&ctl_cache_warm,
-			&drop_command,
-			NULL,
-		},
+	.subcommands = (const struct ctl_command *const[]){&ls_command, &warm_command,
+		&drop_command, NULL},
 };

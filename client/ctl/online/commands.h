@@ -4,7 +4,7 @@
 
 #include "client/ctl/common/arguments.h"
 
-extern const struct ctl_command ctl_cache, ctl_cache_warm, ctl_cat, ctl_start, ctl_status, ctl_stop;
+extern const struct ctl_command ctl_cache, ctl_cat, ctl_start, ctl_status, ctl_stop;
 extern const struct ctl_command ctl_metrics, ctl_serve;
 extern const struct ctl_command ctl_mix, ctl_skip, ctl_checkpoint, ctl_drain, ctl_rescale;
 

@@ -274,13 +274,11 @@ enum { CONFIG, SOCKET, FOREGROUND, JSON };
 
 static const struct ctl_option start_options[] = {
 	[CONFIG] = CTL_CONFIG_NEEDED,
-	[SOCKET] = {.name = "socket",
-		.value = "PATH",
-		.help = "start the private daemon there; default: a name made from the file's path "
-			"and text"},
-	[FOREGROUND] = {.name = "foreground",
-		.kind = CTL_FLAG,
-		.help = "become the private daemon, which then serves until Ctrl-C"},
+	[SOCKET] = {OPTION_TEXT("socket", "PATH",
+		"start the private daemon there; default: a name made from the file's path and "
+		"text")},
+	[FOREGROUND] = {OPTION_FLAG(
+		"foreground", "become the private daemon, which then serves until Ctrl-C")},
 	[JSON] = CTL_JSON_OPTION,
 };
 
@@ -377,8 +375,7 @@ const struct ctl_command ctl_start = {
 		 "or with the last line of its log if it fails.",
 	.examples = CTL_EXAMPLES({"have tokend.yaml served before the first trainer",
 		"tokctl start -c tokend.yaml"}),
-	.options = start_options,
-	.count = sizeof(start_options) / sizeof(start_options[0]),
+	OPTIONS_ARE(start_options),
 	.run = start,
 };
 
@@ -453,7 +450,6 @@ const struct ctl_command ctl_stop = {
 	.examples = CTL_EXAMPLES({"serve another config, and stop its daemon",
 		"cp tokend.yaml other.yaml; tokctl start -c other.yaml; tokctl stop -c "
 		"other.yaml"}),
-	.options = stop_options,
-	.count = sizeof(stop_options) / sizeof(stop_options[0]),
+	OPTIONS_ARE(stop_options),
 	.run = stop,
 };
