@@ -41,9 +41,8 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 {
 	struct reading reading;
 	struct fault fault;
-	struct reader *reader = reading_open(catalog, stores, &reading, &fault);
 
-	if (!reader)
+	if (!reading_open(catalog, stores, &reading, &fault))
 		return notify_failed_start(fault.text);
 	store_patience(stores, 0);
 	if (reading.note[0])
@@ -53,15 +52,10 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	return server_run(&(struct server_options){
 		.catalog = catalog,
 		.listener = &past->listener,
-		.reader = reader,
+		.reading = &reading,
 		.past = *past,
 		.argv = a->argv,
-		.depth = reading.options.depth,
-		.connections = reading.sessions,
-		.staging_bytes = reading_memory(&reading),
 		.stores = stores,
-		.store_queues = reading.store_queues,
-		.store_depth = reading.store_depth,
 		.rereads = rereads,
 		.linger_s = a->linger_s,
 		.cgroup = cgroup,

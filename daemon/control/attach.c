@@ -296,7 +296,8 @@ static bool make_feed(struct attach_job *job)
 		source[d] = (struct feed_source){
 			.table = dataset[d] ? &dataset[d]->table : NULL,
 			.owner = dataset[d],
-			.queue = reading_queue(dataset[d], s->control->options->store_queues),
+			.queue = reading_queue(
+				dataset[d], s->control->options->reading->store_queues),
 		};
 	s->feed = feed_new(&job->cursor, &(struct feed_options){
 						 .id = s->id,

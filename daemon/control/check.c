@@ -234,10 +234,9 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 	const struct config *config = catalog->config;
 	struct reading reading;
 	struct fault fault;
-	struct reader *reader = reading_open(catalog, stores, &reading, &fault);
-	bool fine = reader != NULL;
+	bool open = reading_open(catalog, stores, &reading, &fault), fine = open;
 
-	if (!reader)
+	if (!open)
 		log_line(LOG_ERROR, "%s", fault.text);
 	for (uint32_t i = 0; i < config->streams; i++) {
 		const struct stream *s = &catalog->stream[i];
@@ -246,9 +245,9 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 
 		bool sound = check_samples(s);
 
-		fine &= check_memory(s, config, reading_memory(&reading));
+		fine &= check_memory(s, config, reading.memory_bytes);
 		/* Tokens that are known to be wrong would be reported twice. */
-		fine &= sound && (!reader || check_windows(s, reader));
+		fine &= sound && (!open || check_windows(s, reading.reader));
 	}
 	fine &= check_state_dir(config);
 	fine &= check_socket(config);
@@ -256,7 +255,7 @@ int check_run(const struct catalog *catalog, struct stores *stores)
 		log_line(LOG_ERROR, "%s", fault.text);
 		fine = false;
 	}
-	reader_close(reader);
+	reader_close(reading.reader);
 	print_stores(stores);
 	return fine ? 0 : 1;
 }

@@ -284,8 +284,9 @@ struct data_thread_failure {
 	struct fault fault; /* as in struct reader_done */
 };
 
-/* Takes over the reader of control->options, and sends control->news when data_thread_take() has
- * news. NULL with @fault: out of memory, or no thread; the reader is the caller's then. */
+/* Takes over the reader of control->options->reading, and sends control->news when
+ * data_thread_take() has news. NULL with @fault: out of memory, or no thread; the reader is the
+ * caller's then. */
 struct data_thread *data_thread_start(struct control *control, struct fault *fault);
 /* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
@@ -717,13 +718,13 @@ static inline uint64_t connection_now(const struct connection *c)
 
 /* ---- reading.c: how the reader is opened for a config, and descriptors are divided ---- */
 struct reading {
-	struct reader_options options;
+	struct reader *reader;
 	char note[LIMIT_TEXT_BYTES]; /* as reader_open() */
-	unsigned sessions;	     /* clients at most; other descriptors are for shards */
-	/* Datasets in stores. 0: there are none. */
-	unsigned store_queues; /* of the engine */
-	unsigned store_depth;  /* of each */
-	uint64_t store_bytes;  /* part of memory: for answers of stores */
+	unsigned depth;		     /* local reads in flight at most */
+	unsigned store_depth;	     /* the same of each queue for stores; 0: there are none */
+	unsigned store_queues;
+	unsigned sessions;     /* clients at most; other descriptors are for shards */
+	uint64_t memory_bytes; /* for reading, which count in memory: */
 };
 
 /* Raises the limit of open files as far as it goes. False: it is too small for the daemon. */
@@ -733,17 +734,12 @@ bool reading_descriptors(struct fault *fault);
 struct stores *reading_stores(const struct config *config, bool cache, struct fault *fault);
 /* Whether a daemon could use the config's cache, also if one does. Waits for its disk. */
 bool reading_fits_cache(const struct config *config, struct fault *fault);
-/* Opens the reader of @catalog, and fills @reading. @stores: of its datasets. NULL: @fault. */
-struct reader *reading_open(const struct catalog *catalog, struct stores *stores,
-	struct reading *reading, struct fault *fault);
+/* Fills @reading and opens its reader for @catalog. @stores: of its datasets. False: @fault, and
+ * there is no reader. */
+bool reading_open(const struct catalog *catalog, struct stores *stores, struct reading *reading,
+	struct fault *fault);
 /* Is any of the stream's datasets in a store, and in window mode? */
 bool reading_by_window(const struct stream *s);
-/* Bytes that reading needs, which count in `memory:`. */
-static inline uint64_t reading_memory(const struct reading *reading)
-{
-	return reader_memory(&reading->options) + reading->store_bytes;
-}
-
 /*
  * Lowers memory: to what the cgroup allows. Beyond that, an attach would cause an OOM kill instead
  * of an error. Memory that other processes use now is ignored here: it may be rings of the previous
@@ -792,14 +788,9 @@ int check_run(const struct catalog *catalog, struct stores *stores);
 struct server_options {
 	const struct catalog *catalog;
 	struct listener *listener;	 /* open; server_run() closes it */
-	struct reader *reader;		 /* server_run() closes it */
+	const struct reading *reading;	 /* server_run() closes its reader */
 	struct stores *stores;		 /* or NULL */
-	unsigned store_queues;		 /* of the engine for reads from them */
-	unsigned store_depth;		 /* of each */
-	unsigned depth;			 /* reads in flight at most */
-	unsigned connections;		 /* clients at most; other descriptors are for shards */
 	struct cgroup *cgroup;		 /* or NULL */
-	uint64_t staging_bytes;		 /* of the reader, counted in memory: */
 	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
 	struct reload_past past;	 /* of this process; its listener is not used */
 	char **argv;			 /* for a reload */

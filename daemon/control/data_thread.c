@@ -49,9 +49,7 @@ struct data_thread {
 	bool pause;		 /* also under it: no read begins */
 	struct reader_busy busy; /* also under it: while paused */
 	bool paused;		 /* data thread: as `pause` */
-	unsigned held;		 /* data thread: reads that begin after the pause */
-	struct reader_read hold[LIMIT_READS];
-	_Atomic uint64_t turns;			/* of the data thread's loop */
+	_Atomic uint64_t turns;	 /* of the data thread's loop */
 	struct reader_hang hang[LIMIT_STREAMS]; /* under to_data.lock */
 	bool news;	    /* data thread: something was posted since the last ring() */
 	bool noted;	    /* data thread: the reader's note is in the log */
@@ -143,34 +141,24 @@ static void say(struct data_thread *f, uint32_t id, unsigned news)
 	f->news = true;
 }
 
-static void begin_read(struct data_thread *f, const struct reader_read *read)
-{
-	if (!f->paused) {
-		reader_queue(f->reader, read);
-		return;
-	}
-	assert(f->held < LIMIT_READS);
-	f->hold[f->held++] = *read;
-}
-
 static void perform(struct data_thread *f, const struct engine_action *a)
 {
 	struct member *m = &f->member[a->id];
 
 	switch (a->type) {
 	case ENGINE_READ:
-		begin_read(f, &(struct reader_read){
-				      .tag = a->tag,
-				      .session = a->id,
-				      .stream = a->stream,
-				      .dataset = a->owner,
-				      .shard = a->shard,
-				      .token = a->token,
-				      .tokens = a->tokens,
-				      .to = a->to,
-				      .annotations = a->annotations,
-				      .since_ns = f->now_ns,
-			      });
+		reader_queue(f->reader, &(struct reader_read){
+						.tag = a->tag,
+						.session = a->id,
+						.stream = a->stream,
+						.dataset = a->owner,
+						.shard = a->shard,
+						.token = a->token,
+						.tokens = a->tokens,
+						.to = a->to,
+						.annotations = a->annotations,
+						.since_ns = f->now_ns,
+					});
 		break;
 	case ENGINE_CANCEL:
 		reader_cancel(f->reader, a->id);
@@ -296,7 +284,7 @@ static void pass_hangs(struct data_thread *f)
 		pthread_mutex_unlock(&f->to_data.lock);
 		if (is == (was.ticks > 0))
 			continue;
-		step(f, &(struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = is});
+		step(f, &(struct engine_event){.type = ENGINE_SLOW, .id = stream, .on = is});
 		log_hang(&catalog->stream[stream], is ? &hang : &was, is);
 	}
 }
@@ -324,14 +312,15 @@ static void show_reasons(struct data_thread *f)
 static bool follow(struct data_thread *f)
 {
 	pthread_mutex_lock(&f->to_data.lock);
-	bool stop = f->stop;
+	bool stop = f->stop, was = f->paused;
 
 	f->paused = f->pause;
 	if (f->paused)
 		f->busy = reader_busy(f->reader);
 	pthread_mutex_unlock(&f->to_data.lock);
-	for (; !f->paused && f->held > 0; f->held--)
-		reader_queue(f->reader, &f->hold[f->held - 1]);
+	if (f->paused != was)
+		step(f, &(struct engine_event){
+				.type = ENGINE_PAUSE, .id = UINT32_MAX, .on = f->paused});
 	return !stop;
 }
 
@@ -389,7 +378,7 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 {
 	const struct server_options *options = control->options;
 	struct data_thread *f = calloc(1, sizeof(*f));
-	struct engine *engine = engine_new(options->depth);
+	struct engine *engine = engine_new(options->reading->depth);
 	sigset_t all, before;
 	int error;
 
@@ -400,12 +389,12 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 		return NULL;
 	}
 	f->control = control;
-	f->reader = options->reader;
+	f->reader = options->reading->reader;
 	f->engine = engine;
 	pthread_mutex_init(&f->to_data.lock, NULL);
 	pthread_mutex_init(&f->to_control.lock, NULL);
-	if (options->store_depth > 0)
-		engine_store_depth(engine, options->store_depth);
+	if (options->reading->store_depth > 0)
+		engine_store_depth(engine, options->reading->store_depth);
 	/* Signals are handled by the loop's thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);

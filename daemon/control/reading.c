@@ -43,29 +43,10 @@ bool reading_descriptors(struct fault *fault)
 		       (unsigned)limit.rlim_cur, DESCRIPTORS_LEAST);
 }
 
-/* Descriptors are divided at the start, so that shards can be opened however many clients attach.
- */
-struct descriptors {
-	unsigned files, sessions;
-};
-
-static struct descriptors share_descriptors(void)
+/* @n, but at least 1 and at most @most. */
+static uint64_t within(uint64_t n, uint64_t most)
 {
-	struct rlimit limit = {.rlim_cur = 256};
-
-	getrlimit(RLIMIT_NOFILE, &limit);
-
-	uint64_t all = limit.rlim_cur, files = all / 4;
-	uint64_t left = all > files + DESCRIPTORS_OWN ? all - files - DESCRIPTORS_OWN : 0;
-
-	files = files < 1 ? 1 : files > OPEN_SHARDS_MOST ? OPEN_SHARDS_MOST : files;
-	left /= DESCRIPTORS_A_SESSION;
-	return (struct descriptors){
-		.files = (unsigned)files,
-		.sessions = left < 1		    ? 1
-			    : left > LIMIT_SESSIONS ? LIMIT_SESSIONS
-						    : (unsigned)left,
-	};
+	return n < 1 ? 1 : n < most ? n : most;
 }
 
 static uint64_t window_bytes(const struct stream *s)
@@ -83,36 +64,36 @@ bool reading_by_window(const struct stream *s)
 
 /* Properties of all datasets together. */
 struct traits {
-	bool compressed;
-	bool indexed, masked;	     /* shards keep an index file open; a mask file */
-	const struct stream *stored; /* the one with the largest window that is in a store, or NULL
-				      */
-	unsigned buckets;	     /* of stores */
+	bool compressed, indexed, masked; /* some shards are, or keep such files open */
+	uint64_t largest;		  /* window, in bytes */
+	const struct stream *stored;	  /* that in a store with the largest window, or NULL */
+	unsigned buckets;		  /* of stores */
 };
-
-static void add_traits(struct traits *t, const struct stream *s, const struct dataset *d)
-{
-	struct object object;
-
-	t->compressed |= d->frame_bytes > 0;
-	t->indexed |= !d->plain || d->marked;
-	t->masked |= d->masks;
-	if (!d->objects)
-		return;
-	if (!t->stored || window_bytes(s) > window_bytes(t->stored))
-		t->stored = s;
-	dataset_object(d, 0, &object);
-	if (t->buckets <= store_number(object.bucket))
-		t->buckets = store_number(object.bucket) + 1;
-}
 
 static struct traits traits_of(const struct catalog *catalog)
 {
 	struct traits t = {0};
+	struct object object;
 
-	for (uint32_t i = 0; i < catalog->config->streams; i++)
-		for (uint32_t d = 0; d < catalog->stream[i].config->datasets; d++)
-			add_traits(&t, &catalog->stream[i], &catalog->stream[i].dataset[d]);
+	for (uint32_t i = 0; i < catalog->config->streams; i++) {
+		const struct stream *s = &catalog->stream[i];
+
+		t.largest = window_bytes(s) > t.largest ? window_bytes(s) : t.largest;
+		for (uint32_t n = 0; n < s->config->datasets; n++) {
+			const struct dataset *d = &s->dataset[n];
+
+			t.compressed |= d->frame_bytes > 0;
+			t.indexed |= !d->plain || d->marked;
+			t.masked |= d->masks;
+			if (!d->objects)
+				continue;
+			if (!t.stored || window_bytes(s) > window_bytes(t.stored))
+				t.stored = s;
+			dataset_object(d, 0, &object);
+			if (t.buckets <= store_number(object.bucket))
+				t.buckets = store_number(object.bucket) + 1;
+		}
+	}
 	return t;
 }
 
@@ -144,32 +125,27 @@ bool reading_fits_cache(const struct config *config, struct fault *fault)
 		       "%s", cause.text);
 }
 
-/* Whether an eighth of memory: is enough for windows of @s, which is in a store. */
-static bool fits_stores(const struct config *config, const struct stream *s, struct fault *fault)
-{
-	if (!s || store_bytes(config) >= WINDOWS_LEAST * window_bytes(s))
-		return true;
-	return fault_set(fault, FAULT_ARGUMENT, "memory",
-		"%s: memory: an eighth of its %" PRIu64
-		" bytes is for answers of object stores, which is less than %d windows of stream "
-		"%s, %" PRIu64 " bytes each; set memory: %" PRIu64 "MiB or more",
-		config->path, config->memory_bytes, WINDOWS_LEAST, s->config->name, window_bytes(s),
-		(STORES_SHARE * WINDOWS_LEAST * window_bytes(s) >> 20) + 1);
-}
-
 /*
- * Reads in flight in each queue, and queues. Half of the memory for answers is left for windows
- * that are kept for peers.
+ * Divides the memory for answers: reads in flight in each queue, and queues. Half of it is left for
+ * windows that are kept for peers.
  */
-static void plan_stores(struct reading *r, const struct config *config, const struct traits *t)
+static bool plan_stores(
+	struct reading *r, const struct config *config, const struct traits *t, struct fault *fault)
 {
-	r->store_bytes = store_bytes(config);
-	r->store_queues = t->buckets < ENGINE_QUEUES ? t->buckets : ENGINE_QUEUES - 1;
+	uint64_t bytes = store_bytes(config), window = window_bytes(t->stored);
 
-	uint64_t windows = r->store_bytes / t->buckets / window_bytes(t->stored) / 2;
+	if (bytes < WINDOWS_LEAST * window)
+		return fault_set(fault, FAULT_ARGUMENT, "memory",
+			"%s: memory: an eighth of its %" PRIu64
+			" bytes is for answers of object stores, which is less than %d windows of "
+			"stream %s, %" PRIu64 " bytes each; set memory: %" PRIu64 "MiB or more",
+			config->path, config->memory_bytes, WINDOWS_LEAST, t->stored->config->name,
+			window, (STORES_SHARE * WINDOWS_LEAST * window >> 20) + 1);
 
-	r->store_depth = windows < 1 ? 1 : windows < STORE_DEPTH ? (unsigned)windows : STORE_DEPTH;
-	r->options.store_depth = r->store_queues * r->store_depth;
+	r->store_queues = (unsigned)within(t->buckets, ENGINE_QUEUES - 1);
+	r->store_depth = (unsigned)within(bytes / t->buckets / window / 2, STORE_DEPTH);
+	r->memory_bytes = bytes;
+	return true;
 }
 
 unsigned reading_queue(const struct dataset *dataset, unsigned queues)
@@ -183,38 +159,42 @@ unsigned reading_queue(const struct dataset *dataset, unsigned queues)
 	return 1 + store_number(object.bucket) % queues;
 }
 
-struct reader *reading_open(const struct catalog *catalog, struct stores *stores,
-	struct reading *reading, struct fault *fault)
+bool reading_open(const struct catalog *catalog, struct stores *stores, struct reading *r,
+	struct fault *fault)
 {
 	const struct config *config = catalog->config;
 	const struct traits t = traits_of(catalog);
-	unsigned each = 1 + t.indexed + t.masked;
-	struct descriptors descriptors = share_descriptors();
+	struct rlimit limit = {.rlim_cur = 256};
+
+	*r = (struct reading){.depth = LIMIT_READS / 2};
+	if (t.stored && !plan_stores(r, config, &t, fault))
+		return false;
+	/* Descriptors are divided at the start, so that shards can be opened however many clients
+	 * attach. */
+	getrlimit(RLIMIT_NOFILE, &limit);
+
+	uint64_t files = within(limit.rlim_cur / 4, OPEN_SHARDS_MOST),
+		 each = 1 + t.indexed + t.masked;
+	uint64_t taken = limit.rlim_cur / 4 + DESCRIPTORS_OWN;
 	struct reader_options options = {
 		.io = config->io,
 		.direct = config->direct,
-		.depth = LIMIT_READS / 2,
+		.depth = r->depth,
+		.store_depth = r->store_queues * r->store_depth,
 		.stores = t.stored ? stores : NULL,
-		.files = (descriptors.files + each - 1) / each,
+		.files = (unsigned)((files + each - 1) / each),
 		.streams = config->streams,
 		.frames_bytes = t.compressed ? dataset_frames_budget(config) : 0,
 		.indexes_bytes = t.indexed ? config->memory_bytes / INDEXES_SHARE : 0,
+		.largest_window_bytes = t.largest,
 	};
 
-	for (uint32_t i = 0; i < config->streams; i++)
-		if (window_bytes(&catalog->stream[i]) > options.largest_window_bytes)
-			options.largest_window_bytes = window_bytes(&catalog->stream[i]);
-	*reading = (struct reading){.options = options, .sessions = descriptors.sessions};
-	if (!fits_stores(config, t.stored, fault))
-		return NULL;
-	if (t.stored)
-		plan_stores(reading, config, &t);
-	struct reader *reader =
-		reader_open(&reading->options, reading->note, sizeof(reading->note), fault);
-
-	if (!reader)
-		fault_prefix(fault, "%s: ", config->path);
-	return reader;
+	r->sessions = (unsigned)within(
+		limit.rlim_cur > taken ? (limit.rlim_cur - taken) / DESCRIPTORS_A_SESSION : 0,
+		LIMIT_SESSIONS);
+	r->memory_bytes += reader_memory(&options);
+	r->reader = reader_open(&options, r->note, sizeof(r->note), fault);
+	return r->reader || fault_prefix(fault, "%s: ", config->path);
 }
 
 void reading_cap_memory(struct config *config, const struct cgroup *cgroup)

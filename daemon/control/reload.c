@@ -59,7 +59,6 @@ static bool check(struct reload *r)
 {
 	const struct config *was = r->control->config;
 	struct reading reading;
-	struct reader *reader;
 
 	r->config = config_load(was->path, &r->fault);
 	if (!r->config || !keeps_places(r->config, was, &r->fault))
@@ -71,10 +70,11 @@ static bool check(struct reload *r)
 		return false;
 	r->stores = reading_stores(r->config, other, &r->fault);
 	r->catalog = r->stores ? catalog_open(r->config, r->stores, &r->fault) : NULL;
-	reader = r->catalog ? reading_open(r->catalog, r->stores, &reading, &r->fault) : NULL;
-	r->staging_bytes = reader ? reading_memory(&reading) : 0;
-	reader_close(reader);
-	return reader && save(r);
+	if (!r->catalog || !reading_open(r->catalog, r->stores, &reading, &r->fault))
+		return false;
+	r->staging_bytes = reading.memory_bytes;
+	reader_close(reading.reader);
+	return save(r);
 }
 
 static void reload_work(uv_work_t *work)

@@ -305,7 +305,7 @@ static bool start(struct control *control, struct fault *fault)
 	else
 		fault_memory(fault);
 	if (!control->data_thread) {
-		reader_close(o->reader);
+		reader_close(o->reading->reader);
 		listener_close(o->listener);
 		return false;
 	}
@@ -331,8 +331,9 @@ static void control_init(struct control *control, uv_loop_t *loop, const struct 
 	control->catalog = o->catalog;
 	control->config = o->catalog->config;
 	control->stores.stores = o->stores;
-	control->users = (struct users){.config = control->config, .connections = o->connections};
-	control->sessions.staging_bytes = control->sessions.memory_bytes = o->staging_bytes;
+	control->users =
+		(struct users){.config = control->config, .connections = o->reading->sessions};
+	control->sessions.staging_bytes = control->sessions.memory_bytes = o->reading->memory_bytes;
 	control->reload.control = control;
 	control->reload.past = o->past;
 	control->reload.past.listener = *o->listener;
@@ -363,7 +364,7 @@ int server_run(const struct server_options *options)
 	size_pool(options->catalog->config);
 	if (!control || uv_loop_init(&loop) < 0) {
 		free(control);
-		reader_close(options->reader);
+		reader_close(options->reading->reader);
 		return notify_failed_start("out of memory");
 	}
 	control_init(control, &loop, options);

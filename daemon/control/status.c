@@ -464,7 +464,8 @@ static json_t *daemon_item(const struct control *control, bool public)
 	if (stream)
 		slow = slow_ms(control, stream, public, shard);
 	return OBJECT(T("version", TOKEND_VERSION), T("compiler", COMPILER),
-		T("machine", machine.machine), T("io", reader_name(control->options->reader)),
+		T("machine", machine.machine),
+		T("io", reader_name(control->options->reading->reader)),
 		N("sessions", control->sessions.n), N("uptime_ms", now - control->started_ms),
 		N("silent_ms", now - control->turned_ms),
 		N("memory_bytes", control->sessions.memory_bytes),

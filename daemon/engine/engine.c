@@ -34,6 +34,7 @@ struct engine {
 	unsigned silent; /* and those of silent streams */
 	unsigned stored; /* feeds that read from stores, too */
 	struct share share[LIMIT_STREAMS];
+	bool paused;
 	unsigned failing; /* feeds whose ENGINE_FAILED is still to be reported */
 	struct feed *feed[LIMIT_SESSIONS];
 	struct turn root, user[LIMIT_SESSIONS], run[LIMIT_SESSIONS];
@@ -592,9 +593,13 @@ void engine_step(
 	case ENGINE_PUMP:
 		break;
 	case ENGINE_SLOW:
-		slow(engine, event->id, event->slow);
+		slow(engine, event->id, event->on);
+		break;
+	case ENGINE_PAUSE:
+		engine->paused = event->on;
 		break;
 	}
 	report_failures(engine, out);
-	pump(engine, out);
+	if (!engine->paused)
+		pump(engine, out);
 }

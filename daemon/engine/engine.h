@@ -9,7 +9,8 @@
  *   DONE   │                              │ FAILED  a stream cannot go on
  *   LOOK   │                              │ HOSTILE a client wrote impossible counters
  *   TICK   │                              └ GONE    the feed's memory is no longer used
- *   SLOW   ┘
+ *   SLOW   │
+ *   PAUSE  ┘
  *
  * A *feed* is one session's ring and its position in the order. Feeds share the reads in flight:
  * users get equal shares, so do the runs of one user, and so do the feeds of one run, counted in
@@ -75,14 +76,15 @@ struct engine_event {
 		ENGINE_LOOK,   /* now and then: fills rings before their clients ask for it */
 		ENGINE_TICK,   /* once a second: looks for lost wake-ups */
 		ENGINE_PUMP,   /* continues after a full list of actions */
-		ENGINE_SLOW,   /* id of a stream, slow: whether its storage does not answer */
+		ENGINE_SLOW,   /* id of a stream, on: its storage does not answer */
+		ENGINE_PAUSE,  /* on: no read begins until further notice, but that of a retry */
 	} type;
 	uint32_t id;
 	struct feed *feed;
 	uint64_t tag;
 	enum fault_code fault; /* FAULT_NONE: it was read; otherwise ENGINE_FAILED reports it */
 	bool retryable;	       /* the fault may pass: the read is tried three times in all */
-	bool slow;
+	bool on;
 };
 
 struct engine_action {

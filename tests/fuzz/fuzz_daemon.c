@@ -41,7 +41,8 @@ struct client {
 static struct client clients[CLIENTS], witness;
 static uint64_t last_number; /* of the last request that anybody heard of */
 static char path[64];	     /* of the socket */
-static struct server_options server = {.depth = 64, .connections = 64};
+static struct reading reading = {.depth = 64, .sessions = 64};
+static struct server_options server = {.reading = &reading};
 
 static void *serve(void *none)
 {
@@ -77,11 +78,11 @@ static bool start(void)
 	struct config *config = config_load(scratch_put("t.yaml", text, strlen(text)), &fault);
 
 	server.catalog = config ? catalog_open(config, NULL, &fault) : NULL;
-	server.reader = reader_open(&options, note, sizeof(note), &fault);
-	server.staging_bytes = reader_memory(&options);
+	reading.reader = reader_open(&options, note, sizeof(note), &fault);
+	reading.memory_bytes = reader_memory(&options);
 	server.listener = &listener;
 	server.rereads = &rereads;
-	return server.catalog && server.reader && listener_open(&listener, path, &fault) &&
+	return server.catalog && reading.reader && listener_open(&listener, path, &fault) &&
 	       pthread_create(&thread, NULL, serve, NULL) == 0;
 }
 

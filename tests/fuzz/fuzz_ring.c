@@ -293,7 +293,7 @@ static void event(struct rig *rig, struct input *in)
 		return;
 	case 8:
 		step(rig, (struct engine_event){
-				  .type = ENGINE_SLOW, .id = byte / 16 % 2, .slow = byte & 128});
+				  .type = ENGINE_SLOW, .id = byte / 16 % 2, .on = byte & 128});
 		return;
 	case 9:
 	case 10:

@@ -450,7 +450,7 @@ static void turn_slow(uint32_t stream, bool slow)
 	if (rig.slow[stream] != slow)
 		share_answered(stream);
 	rig.slow[stream] = slow;
-	step((struct engine_event){.type = ENGINE_SLOW, .id = stream, .slow = slow});
+	step((struct engine_event){.type = ENGINE_SLOW, .id = stream, .on = slow});
 }
 
 static void event(void)

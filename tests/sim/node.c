@@ -247,7 +247,11 @@ static void daemon_main(void *argument)
 	self->ring_limit = node->memory_bytes;
 
 	struct catalog *catalog = catalog_make(node->version, node->memory_bytes);
-	struct reader *reader = storage_reader(node);
+	const struct reading reading = {
+		.reader = storage_reader(node),
+		.depth = 1 + (unsigned)draw(64),
+		.sessions = 200,
+	};
 	uint64_t before = self->bytes;
 
 	listener.fd = fd_add(self, socket_listen(self, node->socket));
@@ -258,9 +262,7 @@ static void daemon_main(void *argument)
 
 	struct server_options options = {.catalog = catalog,
 		.listener = &listener,
-		.reader = reader,
-		.depth = 1 + (unsigned)draw(64),
-		.connections = 200,
+		.reading = &reading,
 		.rereads = &rereads};
 	int status = server_run(&options);
 
