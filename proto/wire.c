@@ -54,7 +54,6 @@ static const char *const key_names[WIRE_KEYS] = {
 	[WIRE_FROM] = "from",
 	[WIRE_ACTS_FROM] = "acts_from",
 	[WIRE_HELPER] = "helper",
-	[WIRE_NODE] = "node",
 	[WIRE_PASSING] = "passing",
 	[WIRE_REPLACES] = "replaces",
 	[WIRE_PROCESS] = "process",

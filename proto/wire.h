@@ -13,7 +13,7 @@
  *
  *   A trainer's session:
  *   → attach{stream, run, rank, world, micro, peer, slots, begin|position|tag|cursor,
- *         helper?, node?, replaces?, strict?, again?}
+ *         helper?, replaces?, strict?, again?}
  *   ← feed{cursor, contents, end, meta_bytes, data_bytes, id?, run?} + 2 descriptors
  *         A seek attaches again. `replaces` is the id of the session that it closes afterwards;
  *         until then `memory:` counts the two rings as one. `run` is the name of an unnamed run
@@ -130,7 +130,6 @@ enum wire_key {
 	WIRE_FROM, /* position at which it was carried out */
 	WIRE_ACTS_FROM,
 	WIRE_HELPER,
-	WIRE_NODE,    /* NUMA node of the client */
 	WIRE_PASSING, /* of an error: 1 if the same attach may succeed later without a change */
 	WIRE_REPLACES,
 	WIRE_PROCESS, /* a random number that the sessions of one process share; 0: none */

@@ -171,8 +171,6 @@ static int search_gave_up(struct tokend *t, const struct search *s)
 static void set_attach(
 	struct wire *w, const struct tokend *t, const struct target *target, uint64_t serial)
 {
-	unsigned cpu, node;
-
 	*w = (struct wire){.op = WIRE_ATTACH};
 	wire_set(w, WIRE_SERIAL, serial);
 	wire_set_text(w, WIRE_STREAM, t->stream);
@@ -186,9 +184,6 @@ static void set_attach(
 		wire_set(w, WIRE_HELPER, 1);
 	if (t->options.strict && !t->mapping) /* a session that was accepted once may return */
 		wire_set(w, WIRE_STRICT, 1);
-	/* The ring's memory should be on the NUMA node that the reader is pinned to, or runs on. */
-	if (getcpu(&cpu, &node) == 0)
-		wire_set(w, WIRE_NODE, node);
 	if (t->fd < 0 && t->mapping)
 		wire_set(w, WIRE_AGAIN, 1);
 	/* A seek: two rings exist for a moment, and `memory:` counts them as one. */

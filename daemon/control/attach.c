@@ -5,7 +5,6 @@
 #include "proto/phrases.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -201,7 +200,6 @@ static bool read_coordinates(struct session *s, const struct wire *w, struct fau
 	s->helper = wire_number(w, WIRE_HELPER) != 0;
 	s->again = wire_number(w, WIRE_AGAIN) != 0;
 	s->strict = wire_number(w, WIRE_STRICT) != 0;
-	s->node = wire_has(w, WIRE_NODE) ? wire_number(w, WIRE_NODE) : RING_MEMORY_ANYWHERE;
 	if (!wire_text(w, WIRE_RUN, s->run, sizeof(s->run)) || !wire_name_ok(s->run))
 		return fault_set(fault, FAULT_ATTACH, "run", "must be " PHRASE_NAME);
 	if (!wire_text(w, WIRE_STREAM, name, sizeof(name)) || !wire_name_ok(name))
@@ -261,7 +259,7 @@ static bool make_memory(struct attach_job *job)
 			" bytes of cgroup %s are left; raise its limit, or " PHRASE_SLOTS,
 			s->slots, s->bytes, room.left, room.limit, room.path);
 
-	bool made = ring_memory_new(&s->memory, &job->geometry, s->node, &job->fault);
+	bool made = ring_memory_new(&s->memory, &job->geometry, &job->fault);
 
 	if (!made) {
 		job->fault.code = FAULT_MEMORY;
@@ -422,10 +420,6 @@ static void begin(struct attach_job *job)
 	s->attached_ms = connection_now(c);
 	s->stream->counts->attaches++;
 	s->stream->counts->attaches_again += s->again;
-	if (s->memory.node_error == EINVAL) /* containers forbid it, with another error */
-		log_client(c->uid, LOG_NOTE,
-			"pid %d: its ring cannot be put on NUMA node %" PRIu64 ": no such node",
-			(int)c->pid, s->node);
 	session_log_attach(s);
 	following_begin(s);
 	data_thread_attach(s->control->data_thread, s->id, s->feed, c->fd, s->stream->counts);

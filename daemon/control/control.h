@@ -461,7 +461,6 @@ struct session {
 	const struct stream *stream;
 	uint32_t id;
 	uint64_t rank, world, micro_batch, peer, slots;
-	uint64_t node; /* NUMA node that the client asked for, or RING_MEMORY_ANYWHERE */
 	char run[LIMIT_NAME_BYTES + 1];
 	uint64_t bytes; /* of its ring, counted in memory: */
 	/* The session that its client is about to leave for this one, until that has ended; or

@@ -170,18 +170,11 @@ struct ring_memory {
 	struct ring ring;
 	void *meta, *data;
 	int meta_fd, data_fd; /* -1 once the client has them */
-	uint64_t node;	      /* NUMA node, or RING_MEMORY_ANYWHERE */
-	int node_error;	      /* errno: it is not on the requested node; 0: it is */
 };
 
-/*
- * Makes the ring's memory, on NUMA node @node if there is room, otherwise on other nodes. If the
- * node cannot be requested, memory->node is RING_MEMORY_ANYWHERE and memory->node_error the reason.
- * Not on the loop: large rings take hundreds of milliseconds.
- */
-#define RING_MEMORY_ANYWHERE UINT64_MAX
-bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, uint64_t node,
-	struct fault *fault);
+/* Makes the ring's memory. Not on the loop: large rings take hundreds of milliseconds. */
+bool ring_memory_new(
+	struct ring_memory *memory, const struct ring_geometry *g, struct fault *fault);
 /* Closes the descriptors, once the client has them. */
 void ring_memory_close_fds(struct ring_memory *memory);
 /*

@@ -6,62 +6,23 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-enum { NODES = 1024, LONG_BITS = 8 * sizeof(long), MPOL_PREFERRED = 1 }; /* of <numaif.h> */
-
-/*
- * The policy belongs to the memfd, whichever process touches its pages. If it is refused (no such
- * node, or seccomp forbids the call), the ring is slower on large machines, but correct.
- */
-static void prefer_node(struct ring_memory *memory, void *map, size_t bytes)
-{
-	unsigned long mask[NODES / LONG_BITS] = {0};
-
-	if (memory->node == RING_MEMORY_ANYWHERE)
-		return;
-	if (memory->node < NODES) {
-		mask[memory->node / LONG_BITS] = 1UL << memory->node % LONG_BITS;
-		/* The kernel reads one bit less than this number. */
-		if (syscall(SYS_mbind, map, bytes, MPOL_PREFERRED, mask, NODES + 1UL, 0U) == 0)
-			return;
-		memory->node_error = errno;
-	} else {
-		memory->node_error = EINVAL;
-	}
-	memory->node = RING_MEMORY_ANYWHERE;
-}
-
 /*
  * Makes a memfd of @bytes: allocated, mapped, sealed.
  *
- * A client may call mbind() on its mapping. It needs no permission, and the policy then also
- * applies to the daemon's page faults. This gives the client no power over the daemon or other
- * users:
- *
- * - A policy applies to pages that are allocated later. All pages exist before the client gets the
- *   descriptor, and the seals fix the size. New pages are needed only after a swap-out, or if the
- *   client frees pages of the data memfd (fallocate() or MADV_REMOVE; F_SEAL_FUTURE_WRITE forbids
- *   both in the meta memory). Slots are written in full before they are published, so the client
- *   affects its own batches only. `memory:` has counted the pages already.
- * - With MPOL_BIND to a full node, the daemon's page fault waits for reclaim there. A client can
- *   cause that anyway, by filling the node with memory of its own. The kernel ignores a policy for
- *   nodes outside the daemon's cpuset.
- * - MPOL_MF_MOVE moves only pages that no other process maps. The daemon maps those that it has
- *   written, so a client can move only pages of its own slots that were never used.
- *   MPOL_MF_MOVE_ALL requires CAP_SYS_NICE.
- *
- * Only a read-only descriptor would prevent mbind(). But clients write their control words to the
- * data memfd, and GPU drivers register it for writing. tests/system/test_ring_memory.py tries what
- * a hostile client can do.
+ * A client may call mbind() on its mapping, and the policy then also applies to the daemon's page
+ * faults. That gives it no power over others. A policy applies to pages that are allocated later,
+ * and all pages exist before the client gets the descriptor. New ones are needed only if the client
+ * frees pages of the data memfd. Slots are written in full before they are published, so that
+ * damages its own batches only. tests/system/test_ring_memory.py tries what a hostile client can
+ * do.
  */
-static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, int seals, int *fd,
-	void **map)
+static bool make(const char *name, uint64_t bytes, int seals, int *fd, void **map)
 {
 	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (*fd < 0 || ftruncate(*fd, (off_t)bytes) < 0)
@@ -69,7 +30,6 @@ static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, i
 	*map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	if (*map == MAP_FAILED)
 		return false;
-	prefer_node(memory, *map, bytes);
 	/*
 	 * Out of memory this returns an error, where a page fault would kill us. The pages exist
 	 * now, but for page tables of 1/500 of their size. Each is cleared at its first write, so
@@ -80,15 +40,14 @@ static bool make(struct ring_memory *memory, const char *name, uint64_t bytes, i
 	return fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | seals) == 0;
 }
 
-bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, uint64_t node,
-	struct fault *fault)
+bool ring_memory_new(struct ring_memory *memory, const struct ring_geometry *g, struct fault *fault)
 {
 	*memory = (struct ring_memory){
-		.meta = MAP_FAILED, .data = MAP_FAILED, .meta_fd = -1, .data_fd = -1, .node = node};
+		.meta = MAP_FAILED, .data = MAP_FAILED, .meta_fd = -1, .data_fd = -1};
 	memory->ring.geometry = *g;
-	if (!make(memory, "tokend-meta", g->meta_bytes, F_SEAL_FUTURE_WRITE, &memory->meta_fd,
+	if (!make("tokend-meta", g->meta_bytes, F_SEAL_FUTURE_WRITE, &memory->meta_fd,
 		    &memory->meta) ||
-		!make(memory, "tokend-data", g->data_bytes, 0, &memory->data_fd, &memory->data)) {
+		!make("tokend-data", g->data_bytes, 0, &memory->data_fd, &memory->data)) {
 		int error = errno;
 
 		ring_memory_free(memory);

@@ -198,9 +198,7 @@ static json_t *session_item(const struct session *s, bool public)
 		N("waited_ms", waits.ns / 1000000), N("memory_bytes", s->bytes),
 		N("request", request_number(s)), N(ONLY(slow, "slow_ms"), slow),
 		T(ONLY(slow, "slow_shard"), shard), N(ONLY(wait, "store_wait_ms"), wait),
-		T(ONLY(wait, "store_wait"), store),
-		N(ONLY(s->memory.node != RING_MEMORY_ANYWHERE, "node"), s->memory.node),
-		N(ONLY(!public, "pid"), s->connection->pid),
+		T(ONLY(wait, "store_wait"), store), N(ONLY(!public, "pid"), s->connection->pid),
 		T(ONLY(!public, "host"), s->connection->host));
 }
 

@@ -114,7 +114,7 @@ def daemons():
     starts += {"tag": ".."}, {"tag": "a.former"}, {"position": (1 << 64) - 1}, {}
     for start in starts:
         for keys in (
-            {}, {"helper": 0}, {"helper": 1}, {"replaces": 1}, {"strict": 1}, {"node": 1 << 40},
+            {}, {"helper": 0}, {"helper": 1}, {"replaces": 1}, {"strict": 1},
             {"world": 0}, {"rank": 1 << 40}, {"micro": 70000}, {"slots": 5000}, {"peer": 3},
             {"stream": "none"}, {"stream": "short", "run": ""}, {"run": "a/b"}, {"again": 1},
             {"run": "default"}, {"run": "other", "world": 4, "micro": 4, "rank": 3},

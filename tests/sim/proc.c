@@ -498,13 +498,6 @@ uint64_t __wrap_process_number(void)
 	return p->token;
 }
 
-int __wrap_getcpu(unsigned *cpu, unsigned *node)
-{
-	(void)cpu, (void)node;
-	errno = ENOSYS;
-	return -1;
-}
-
 long __wrap_syscall(long number, ...)
 {
 	(void)number;

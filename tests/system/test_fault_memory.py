@@ -128,8 +128,7 @@ long syscall(long number, ...)
 	for (int i = 0; i < 6; i++)
 		a[i] = va_arg(more, long);
 	va_end(more);
-	if ((number == SYS_pidfd_open || number == SYS_mbind) &&
-		fails(number == SYS_mbind ? MEMORY : DESCRIPTORS))
+	if (number == SYS_pidfd_open && fails(DESCRIPTORS))
 		return -1;
 	return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -150,7 +150,7 @@ static void put_session(struct listing *l, const json_t *s)
 {
 	static const char *const numbers[] = {"session", "rank", "world", "peer", "slots",
 		"published", "released", "full_ms", "lost_wakes", "waits", "waited_ms",
-		"memory_bytes", "request", "node", "slow_ms", "store_wait_ms", NULL};
+		"memory_bytes", "request", "slow_ms", "store_wait_ms", NULL};
 	struct emit *e = &l->e;
 
 	put_numbers(e, s, numbers);
