@@ -273,15 +273,9 @@ extern const char *const counts_kind[COUNTS_KINDS];
  * overflow, and two kicks in a row count as one. All functions are the control thread's.
  */
 enum {
-	DATA_THREAD_FAILED = 1,	 /* the stream stopped; see data_thread_failure() */
+	DATA_THREAD_FAILED = 1,	 /* the stream stopped, because of session->failure */
 	DATA_THREAD_HOSTILE = 2, /* the client wrote values out of range into its ring */
 	DATA_THREAD_GONE = 4,	 /* the feed is the caller's again; its socket is unused */
-};
-
-struct data_thread_failure {
-	const struct dataset *dataset;
-	uint64_t shard, token;
-	struct fault fault; /* as in struct reader_done */
 };
 
 /* Takes over the reader of control->options->reading, and sends control->news when
@@ -291,12 +285,9 @@ struct data_thread *data_thread_start(struct control *control, struct fault *fau
 /* Ends the thread and closes the reader. Every feed must be gone. */
 void data_thread_stop(struct data_thread *data_thread);
 
-/*
- * Lends @feed and @socket to the data thread until DATA_THREAD_GONE. @socket gets the wake-up
- * bytes. @id: the feed's, which names the session below. @counts: of its stream.
- */
-void data_thread_attach(struct data_thread *data_thread, uint32_t id, struct feed *feed, int socket,
-	struct stream_counts *counts);
+/* Lends the feed of session @id, and its socket for wake-up bytes, to the data thread until
+ * DATA_THREAD_GONE. */
+void data_thread_attach(struct data_thread *data_thread, uint32_t id);
 /* The client has released slots, or waits. */
 void data_thread_kick(struct data_thread *data_thread, uint32_t id);
 /* Asks for the feed back: DATA_THREAD_GONE follows once no read into its ring is in flight. */
@@ -304,13 +295,6 @@ void data_thread_detach(struct data_thread *data_thread, uint32_t id);
 
 /* The next session with news, and its DATA_THREAD_ flags. False: there is none. */
 bool data_thread_take(struct data_thread *data_thread, uint32_t *id, unsigned *news);
-struct data_thread_failure data_thread_failure(const struct data_thread *data_thread, uint32_t id);
-
-/* How often the session's trainer waited for a batch, and how long in all. */
-struct data_thread_waits {
-	uint64_t times, ns;
-};
-struct data_thread_waits data_thread_waits(const struct data_thread *data_thread, uint32_t id);
 
 /* Begins no more reads, or goes on. Those in flight end. */
 void data_thread_pause(struct data_thread *data_thread, bool pause);
@@ -455,6 +439,12 @@ void connections_check(const struct connections *all);
  * To end a session, the feed is requested back from the data thread. When it is back, the session
  * is freed, and then its connection. All on the loop.
  */
+struct session_failure {
+	const struct dataset *dataset;
+	uint64_t shard, token;
+	struct fault fault; /* as in struct reader_done */
+};
+
 struct session {
 	struct control *control;
 	struct connection *connection;
@@ -488,6 +478,12 @@ struct session {
 	uv_work_t unmap;	/* the job that frees its memory */
 	bool vacating;		/* its memory is being freed while reads are in flight */
 	unsigned leaving_s;	/* how long it has been closed with reads in flight */
+
+	/* ---- the data thread's, while the session is fed ---- */
+	_Atomic uint64_t waits, waited_ns; /* of its trainer for batches: how often, how long */
+	uint64_t idle_ns;		   /* when it last did not wait for sure */
+	bool shows_store;		   /* its trainer is shown for which store it waits */
+	struct session_failure failure;
 };
 
 struct sessions {

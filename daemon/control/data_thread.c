@@ -24,22 +24,6 @@ struct mailbox {
 	uint8_t flags[LIMIT_SESSIONS];
 };
 
-struct member {
-	struct feed *feed;
-	int socket;
-	struct stream_counts *counts;
-	_Atomic uint64_t waits, waited_ns;
-	uint64_t idle_ns; /* when it last did not wait for sure */
-	struct data_thread_failure failure;
-};
-
-/* What the data thread shows a session. Not in a member: the control thread writes that before the
- * data thread knows the session. */
-struct shown {
-	bool live;  /* the engine has the feed */
-	bool waits; /* its client is shown for which store it waits */
-};
-
 struct data_thread {
 	pthread_t thread;
 	struct engine *engine;
@@ -57,8 +41,7 @@ struct data_thread {
 	struct fault fault; /* the last one */
 	struct mailbox to_data, to_control;
 	struct engine_actions actions;
-	struct member member[LIMIT_SESSIONS];
-	struct shown shown[LIMIT_SESSIONS];
+	struct session *session[LIMIT_SESSIONS]; /* data thread: those whose feeds the engine has */
 };
 
 /* ---- mailboxes ---- */
@@ -108,18 +91,18 @@ static void send_wake(int socket)
  * The wait of a client that was woken. Its beginning is the client's word, but a wait begins after
  * the previous one, so no client can report more than it was attached.
  */
-static void count_wait(struct member *m, const struct feed *feed)
+static void count_wait(struct session *s)
 {
-	uint64_t now = (uint64_t)io_now_ns(), since = feed_waits_since(feed);
+	uint64_t now = (uint64_t)io_now_ns(), since = feed_waits_since(s->feed);
 
 	if (since == 0) /* unknown */
 		return;
-	since = since < m->idle_ns ? m->idle_ns : since;
+	since = since < s->idle_ns ? s->idle_ns : since;
 	since = since > now ? now : since;
-	m->idle_ns = now;
-	count_add(&m->waits, 1);
-	count_add(&m->waited_ns, now - since);
-	histogram_add(&m->counts->waits, now - since);
+	s->idle_ns = now;
+	count_add(&s->waits, 1);
+	count_add(&s->waited_ns, now - since);
+	histogram_add(&s->stream->counts->waits, now - since);
 }
 
 static void count_read(struct stream_counts *counts, const struct reader_done *done, int64_t now_ns)
@@ -143,7 +126,7 @@ static void say(struct data_thread *f, uint32_t id, unsigned news)
 
 static void perform(struct data_thread *f, const struct engine_action *a)
 {
-	struct member *m = &f->member[a->id];
+	struct session *s = f->session[a->id];
 
 	switch (a->type) {
 	case ENGINE_READ:
@@ -164,11 +147,11 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 		reader_cancel(f->reader, a->id);
 		break;
 	case ENGINE_WAKE:
-		count_wait(m, a->feed); /* before the client can wait again */
-		send_wake(m->socket);
+		count_wait(s); /* before the client can wait again */
+		send_wake(s->connection->fd);
 		break;
 	case ENGINE_FAILED:
-		m->failure = (struct data_thread_failure){
+		s->failure = (struct session_failure){
 			.dataset = a->owner,
 			.shard = a->shard,
 			.token = a->token,
@@ -181,7 +164,7 @@ static void perform(struct data_thread *f, const struct engine_action *a)
 		say(f, a->id, DATA_THREAD_HOSTILE);
 		break;
 	case ENGINE_GONE:
-		f->shown[a->id].live = false;
+		f->session[a->id] = NULL;
 		say(f, a->id, DATA_THREAD_GONE);
 		break;
 	}
@@ -202,11 +185,12 @@ static void read_mail(struct data_thread *f)
 
 	while (mailbox_take(&f->to_data, &id, &said)) {
 		if (said & SAY_ATTACH) {
-			f->shown[id] = (struct shown){.live = true};
+			f->session[id] = f->control->sessions.of[id];
+			f->session[id]->idle_ns = (uint64_t)io_now_ns();
 			reader_allow(f->reader, id);
 			step(f, &(struct engine_event){.type = ENGINE_ATTACH,
 					.id = id,
-					.feed = f->member[id].feed});
+					.feed = f->session[id]->feed});
 		}
 		if (said & SAY_KICK)
 			step(f, &(struct engine_event){.type = ENGINE_KICK, .id = id});
@@ -219,7 +203,7 @@ static void take_done(struct data_thread *f, const struct reader_done *done)
 {
 	const struct fault *fault = done->fault;
 
-	count_read(f->member[done->tag >> 32].counts, done, f->now_ns);
+	count_read(f->session[done->tag >> 32]->stream->counts, done, f->now_ns);
 	if (fault)
 		f->fault = *fault;
 	step(f, &(struct engine_event){
@@ -296,15 +280,13 @@ static void show_reasons(struct data_thread *f)
 	char text[RING_REASON_BYTES];
 
 	for (uint32_t id = 0; stores && id < LIMIT_SESSIONS; id++) {
-		struct shown *shown = &f->shown[id];
+		struct session *s = f->session[id];
+		bool waits = s && store_waits(stores, id, text, sizeof(text)) > 0;
 
-		if (!shown->live)
-			continue;
-		bool waits = store_waits(stores, id, text, sizeof(text)) > 0;
-
-		if (waits || shown->waits)
-			feed_say_reason(f->member[id].feed, waits ? text : "");
-		shown->waits = waits;
+		if (s && (waits || s->shows_store))
+			feed_say_reason(s->feed, waits ? text : "");
+		if (s)
+			s->shows_store = waits;
 	}
 }
 
@@ -431,12 +413,8 @@ static void tell(struct data_thread *f, uint32_t id, unsigned what)
 		reader_kick(f->reader);
 }
 
-void data_thread_attach(struct data_thread *f, uint32_t id, struct feed *feed, int socket,
-	struct stream_counts *counts)
+void data_thread_attach(struct data_thread *f, uint32_t id)
 {
-	assert(id < LIMIT_SESSIONS);
-	f->member[id] = (struct member){
-		.feed = feed, .socket = socket, .counts = counts, .idle_ns = (uint64_t)io_now_ns()};
 	tell(f, id, SAY_ATTACH);
 }
 
@@ -472,18 +450,6 @@ struct reader_busy data_thread_busy(struct data_thread *f)
 bool data_thread_take(struct data_thread *f, uint32_t *id, unsigned *news)
 {
 	return mailbox_take(&f->to_control, id, news);
-}
-
-struct data_thread_waits data_thread_waits(const struct data_thread *f, uint32_t id)
-{
-	const struct member *m = &f->member[id];
-
-	return (struct data_thread_waits){count_of(&m->waits), count_of(&m->waited_ns)};
-}
-
-struct data_thread_failure data_thread_failure(const struct data_thread *f, uint32_t id)
-{
-	return f->member[id].failure;
 }
 
 struct reader_hang data_thread_hang(struct data_thread *f, uint32_t stream)

@@ -42,7 +42,6 @@ static void log_detach(const struct session *s)
 	const struct connection *c = s->connection;
 	struct log_subject subject = subject_of(s, NULL);
 	struct feed_counters counters = feed_counters(s->feed);
-	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
 	double lived_s = (double)(connection_now(c) - s->attached_ms) / 1e3;
 
 	log_session(c->uid, &subject, LOG_NOTE,
@@ -50,7 +49,7 @@ static void log_detach(const struct session *s)
 		": %" PRIu64 " samples in %.1f s, waited %.1f s in %" PRIu64 " waits",
 		(int)c->pid, (unsigned)c->uid, s->process_ended ? ", its process ended" : "",
 		subject.stream, s->run, s->rank, s->world, counters.released * s->micro_batch,
-		lived_s, (double)waits.ns / 1e9, waits.times);
+		lived_s, (double)count_of(&s->waited_ns) / 1e9, count_of(&s->waits));
 }
 
 /* ---- making and freeing ---- */
@@ -162,14 +161,14 @@ void session_leave(struct session *s)
 /* A shard has stopped the stream. */
 static void send_failure(struct session *s)
 {
-	struct data_thread_failure f = data_thread_failure(s->control->data_thread, s->id);
-	const char *shard = dataset_shard_name(f.dataset, f.shard);
+	const struct session_failure *f = &s->failure;
+	const char *shard = dataset_shard_name(f->dataset, f->shard);
 	struct log_subject subject = subject_of(s, shard);
 	char field[FAULT_FIELD_BYTES], sound[256] = "";
 	struct fault fault;
 
 	s->control->sessions.failures++;
-	if (f.fault.code == FAULT_CHANGED) {
+	if (f->fault.code == FAULT_CHANGED) {
 		/* the first position of the rank that was not published */
 		uint64_t until = order_rank_position(s->next, feed_counters(s->feed).published,
 			s->rank, s->world, s->micro_batch);
@@ -180,10 +179,10 @@ static void send_failure(struct session *s)
 			" are sound, later ones were not served; " PHRASE_RESTORE,
 			s->rank, until);
 	}
-	snprintf(field, sizeof(field), "dataset %s", f.dataset->config->name);
+	snprintf(field, sizeof(field), "dataset %s", f->dataset->config->name);
 	fault_set(&fault, FAULT_DATA, field,
 		"shard %s at token %" PRIu64 ": %s; stream %s stops here, nothing was skipped%s",
-		shard, f.token, f.fault.text, subject.stream, sound);
+		shard, f->token, f->fault.text, subject.stream, sound);
 	connection_refuse_about(s->connection, 0, &subject, &fault);
 }
 

@@ -185,7 +185,6 @@ static json_t *session_item(const struct session *s, bool public)
 		return NULL;
 
 	struct feed_counters c = feed_counters(s->feed);
-	struct data_thread_waits waits = data_thread_waits(s->control->data_thread, s->id);
 	uint64_t slow = slow_ms(s->control, s->stream, public, shard),
 		 wait = store_wait_ms(s, store);
 
@@ -194,11 +193,12 @@ static json_t *session_item(const struct session *s, bool public)
 		N("peer", s->peer), N("seq_len", s->stream->config->seq_len),
 		N("position", position_of(s)), N("slots", s->slots), N("published", c.published),
 		N("released", c.released), N("ready", c.published - c.released),
-		N("full_ms", full_ms(s)), N("lost_wakes", c.lost_wakes), N("waits", waits.times),
-		N("waited_ms", waits.ns / 1000000), N("memory_bytes", s->bytes),
-		N("request", request_number(s)), N(ONLY(slow, "slow_ms"), slow),
-		T(ONLY(slow, "slow_shard"), shard), N(ONLY(wait, "store_wait_ms"), wait),
-		T(ONLY(wait, "store_wait"), store), N(ONLY(!public, "pid"), s->connection->pid),
+		N("full_ms", full_ms(s)), N("lost_wakes", c.lost_wakes),
+		N("waits", count_of(&s->waits)), N("waited_ms", count_of(&s->waited_ns) / 1000000),
+		N("memory_bytes", s->bytes), N("request", request_number(s)),
+		N(ONLY(slow, "slow_ms"), slow), T(ONLY(slow, "slow_shard"), shard),
+		N(ONLY(wait, "store_wait_ms"), wait), T(ONLY(wait, "store_wait"), store),
+		N(ONLY(!public, "pid"), s->connection->pid),
 		T(ONLY(!public, "host"), s->connection->host));
 }
 
