@@ -10,8 +10,5 @@ enum { CTL_OK, CTL_FAILED, CTL_USAGE }; /* exit statuses */
 __attribute__((format(printf, 1, 2))) void ctl_note(const char *text, ...);
 /* Prints "tokctl: …" to stderr. Always CTL_FAILED. */
 __attribute__((format(printf, 1, 2))) int ctl_fail(const char *text, ...);
-/* From now on the last message is kept in @line, and none is printed: stderr may be a screen. NULL:
- * they are printed again. */
-void ctl_keep_errors(char *line, size_t bytes);
 
 #endif

@@ -1,18 +1,13 @@
 #include "client/ctl/doctor/doctor.h"
 
 #include "client/ctl/common/error.h"
-#include "client/ctl/doctor/report.h"
 #include "client/ctl/online/talk.h"
-#include "client/lib/link.h"
 #include "proto/phrases.h"
-#include "proto/version.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pwd.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +16,24 @@ enum {
 	USUAL_TRAINERS = 8,   /* of a node without sessions */
 	USUAL_TOKENS = 90000, /* a second and trainer */
 };
+
+void doctor_line(struct doctor *d, const char *result, const char *check, const char *fix,
+	const char *text, ...)
+{
+	char line[2 * LIMIT_TEXT_BYTES];
+	va_list arguments;
+
+	va_start(arguments, text);
+	vsnprintf(line, sizeof(line), text, arguments);
+	va_end(arguments);
+	emit_text(&d->e, "check", NULL, check);
+	emit_text(&d->e, "result", NULL, result);
+	emit_text(&d->e, "text", NULL, line);
+	emit_text(&d->e, "fix", NULL, fix);
+	emit_line(&d->e, "%-4s %-8s %s%s%s", result, check, line, fix ? "; " : "", fix ? fix : "");
+	emit_end(&d->e, CTL_OK); /* a check may take long */
+	d->fixes += fix != NULL;
+}
 
 static void take_user(struct doctor *d, uid_t user)
 {
@@ -34,25 +47,28 @@ static void take_user(struct doctor *d, uid_t user)
 }
 
 /* Tokens that the sessions have taken so far. */
-static uint64_t tokens_taken(struct ctl_link *link)
+static uint64_t tokens_taken(const json_t *status)
 {
-	json_t *status = ctl_ask_status(link, false, NULL, NULL), *s;
 	uint64_t tokens = 0;
+	json_t *s;
 	size_t i;
 
 	json_array_foreach(json_object_get(status, "sessions"), i, s) tokens +=
 		status_number(s, "released") * status_number(s, "micro") *
 		status_number(s, "seq_len");
-	json_decref(status);
 	return tokens;
 }
 
-static void measure(struct doctor *d, struct ctl_link *link)
+/* What the running trainers take, if they take anything now. */
+static void measure(struct doctor *d, struct ctl_link *link, const json_t *status)
 {
-	uint64_t before = tokens_taken(link), after;
+	uint64_t before = tokens_taken(status), after;
+	json_t *later;
 
 	usleep(RATE_MS * 1000);
-	after = tokens_taken(link);
+	later = ctl_ask_status(link, false, NULL, NULL);
+	after = tokens_taken(later);
+	json_decref(later);
 	if (before == 0 || after <= before)
 		return;
 	d->tokens_needed = (after - before) * 1000 / RATE_MS;
@@ -62,42 +78,36 @@ static void measure(struct doctor *d, struct ctl_link *link)
 /* Returns the daemon's config if none was given. */
 static struct config *look_at_daemon(struct doctor *d, const char *socket, const char *file)
 {
-	struct ctl_link *link = calloc(1, sizeof(*link));
+	struct ctl_link link = {.fd = -1, .quiet = true};
 	struct config *config = NULL;
 	json_t *status = NULL;
-	char why[LIMIT_TEXT_BYTES], process[32];
+	char process[32];
 	struct stat owner;
 	struct fault fault;
 
-	ctl_keep_errors(why, sizeof(why));
-	if (!link || !ctl_connect(link, socket, file)) {
-		if (link && !socket && link->absent)
-			doctor_skip(d, "daemon", "none runs yet");
-		else
-			doctor_fix(d, "daemon",
-				"look at its log, and at the permissions of the socket", "%s",
-				link ? why : PHRASE_MEMORY);
-	} else if (!(status = ctl_ask_status(link, false, NULL, NULL))) {
-		doctor_fix(d, "daemon", "look into its log", "%s: %s", link->socket, why);
-	} else {
+	if (ctl_connect(&link, socket, file))
+		status = ctl_ask_status(&link, false, NULL, NULL);
+	if (status) {
 		const json_t *daemon = json_object_get(status, "daemon");
 
 		snprintf(process, sizeof(process), "/proc/%" PRIu64, status_number(daemon, "pid"));
 		if (stat(process, &owner) == 0)
 			take_user(d, owner.st_uid);
 		doctor_ok(d, "daemon", "%s answers: pid %" PRIu64 " of %s, %" PRIu64 " sessions",
-			link->socket, status_number(daemon, "pid"), d->user_name,
+			link.socket, status_number(daemon, "pid"), d->user_name,
 			status_number(daemon, "sessions"));
 		if (!d->config)
 			/* This user may not be able to read it. */
 			d->config = config = config_load(status_text(daemon, "config"), &fault);
-		measure(d, link);
+		measure(d, &link, status);
+	} else if (link.absent && !socket) {
+		doctor_skip(d, "daemon", "none runs yet");
+	} else {
+		doctor_fix(d, "daemon", "look at its log, and at the permissions of the socket",
+			"%s", link.why);
 	}
-	ctl_keep_errors(NULL, 0);
 	json_decref(status);
-	if (link)
-		ctl_disconnect(link);
-	free(link);
+	ctl_disconnect(&link);
 	return config;
 }
 
@@ -115,17 +125,23 @@ static const struct ctl_option options[] = {
 	[JSON] = CTL_JSON_OPTION,
 };
 
-static int run(struct doctor *d, const struct ctl_arguments *a)
+static int doctor(const struct ctl_arguments *a)
 {
 	const char *file = ctl_text(a, CONFIG), *user = ctl_text(a, USER);
 	const struct passwd *entry = user ? getpwnam(user) : NULL;
+	struct doctor *d = calloc(1, sizeof(*d));
 	struct config *config = NULL, *theirs;
 	struct fault fault;
 
-	if (user && !entry)
+	if (!d)
+		return ctl_fail(PHRASE_MEMORY);
+	if (user && !entry) {
+		free(d);
 		return ctl_usage(a->command, "--user: there is no user %s on this node", user);
+	}
 	if (file)
 		config = config_load(file, &fault);
+	d->e.json = ctl_given(a, JSON);
 	d->config = config;
 	d->tokens_needed = USUAL_TRAINERS * USUAL_TOKENS;
 	take_user(d, geteuid());
@@ -139,18 +155,8 @@ static int run(struct doctor *d, const struct ctl_arguments *a)
 	doctor_gpu(d);
 	config_free(config);
 	config_free(theirs);
-	return ctl_finish(&d->out, d->fixes ? CTL_FAILED : CTL_OK);
-}
 
-static int doctor(const struct ctl_arguments *a)
-{
-	struct doctor *d = calloc(1, sizeof(*d));
-
-	if (!d)
-		return ctl_fail(PHRASE_MEMORY);
-	d->json = ctl_given(a, JSON);
-
-	int code = run(d, a);
+	int code = emit_end(&d->e, d->fixes ? CTL_FAILED : CTL_OK);
 
 	free(d);
 	return code;
