@@ -625,12 +625,10 @@ static void load_done(struct state_job *work)
 static bool may_attach(struct attach_job *job, const struct wire *w)
 {
 	struct session *s = job->session;
-	struct connection *c = s->connection;
 	struct fault *fault = &job->fault;
 
 	return read_coordinates(s, w, fault) && read_start(job, w) && twins_allow(s, fault) &&
-	       session_reserve(s, w, &job->geometry, fault) &&
-	       user_may_write(c->user, connection_now(c), FAULT_ATTACH, fault);
+	       session_reserve(s, w, &job->geometry, fault);
 }
 
 void session_attach(struct connection *c, const struct wire *w)

@@ -174,7 +174,7 @@ void connection_send_fds(
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 
 	assert(length > 0 && n <= MAX_FDS);
-	user_charge(c->user, USER_PACKET, length / KIB);
+	user_charge(c->user, length / KIB);
 	if (n > 0) {
 		memset(control, 0, sizeof(control));
 		message.msg_control = control;
@@ -344,7 +344,7 @@ static bool receive(struct connection *c)
 		while (n < 0 && errno == ECONNRESET);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
-	user_charge(c->user, USER_PACKET, 1 + (n > 0 ? (uint64_t)n / KIB : 0));
+	user_charge(c->user, 1 + (n > 0 ? (uint64_t)n / KIB : 0));
 	if (descriptors) {
 		reject(c, "descriptors", "clients may not send file descriptors");
 	} else if (n <= 0) {
@@ -364,7 +364,7 @@ static bool receive(struct connection *c)
 
 static bool may_receive(struct connection *c)
 {
-	return user_may(c->user, USER_PACKET, connection_now(c));
+	return user_may(c->user, connection_now(c));
 }
 
 /* The client is gone. Packets sent before count: a rank may answer a request and exit. */
@@ -473,7 +473,7 @@ static void begin(struct control *control, int fd, const struct ucred *peer, str
 		c->handles = 2;
 		uv_poll_start(&c->process, UV_READABLE, on_process_end);
 	}
-	user_charge(user, USER_PACKET, 1);
+	user_charge(user, 1);
 	listen_or_wait(c);
 }
 

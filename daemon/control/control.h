@@ -310,20 +310,19 @@ void hang_shard(const struct reader_hang *hang, char *path, size_t path_bytes);
 uint64_t data_thread_turns(struct data_thread *data_thread);
 
 /* ---- users.c: caps and rates of each user ---- */
-enum user_rate {
-	USER_PACKET, /* a packet, a KiB of one or of a reply, a new connection, a MiB of a ring */
-	USER_FILE,   /* written into state_dir */
-	USER_RATES,
-};
+
+/* The packets that a file in state_dir counts as. A connection counts as one, and so does each KiB
+ * of a packet or a reply, and each MiB of a ring. */
+enum { USER_FILE = 1000 };
 
 struct user {
 	SLIST_ENTRY(user) others;
 	struct users *all;
 	uid_t uid;
 	unsigned connected;
-	uint64_t bytes;		     /* of rings */
-	unsigned notes;		     /* cursors of its attaches that wait for state_dir */
-	int64_t used_us[USER_RATES]; /* until then, its tokens are used */
+	uint64_t bytes;	 /* of rings */
+	unsigned notes;	 /* cursors of its attaches that wait for state_dir */
+	int64_t used_us; /* until then, its tokens are used */
 };
 
 struct users {
@@ -348,11 +347,9 @@ void user_disconnect(struct user *user);
 bool user_may_take(const struct user *user, uint64_t need, uint64_t total, struct fault *fault);
 
 /* Is a token left? */
-bool user_may(struct user *user, enum user_rate rate, uint64_t now_ms);
-/* The same for USER_FILE, with a fault. */
-bool user_may_write(struct user *user, uint64_t now_ms, enum fault_code code, struct fault *fault);
-/* Takes @n tokens. */
-void user_charge(struct user *user, enum user_rate rate, uint64_t n);
+bool user_may(struct user *user, uint64_t now_ms);
+/* Takes so many tokens. */
+void user_charge(struct user *user, uint64_t packets);
 
 /* ---- connection.c ---- */
 

@@ -123,7 +123,7 @@ bool session_reserve(struct session *s, const struct wire *w, struct ring_geomet
 	s->replaces = former;
 	s->control->sessions.memory_bytes += need - lent;
 	s->connection->user->bytes += need;
-	user_charge(s->connection->user, USER_PACKET, need / MIB);
+	user_charge(s->connection->user, need / MIB);
 	return true;
 }
 

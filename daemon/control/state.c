@@ -488,8 +488,7 @@ void state_checkpoint(struct connection *c, const struct wire *w)
 			"has not answered for %" PRIu64
 			" s; the snapshot is not saved, save it again later",
 			busy_ms / 1000);
-	else if (user_may_write(c->user, connection_now(c), FAULT_CHECKPOINT, &fault) &&
-		 !(job = save_new(c->session, b.at, b.n)))
+	else if (!(job = save_new(c->session, b.at, b.n)))
 		fault_set_passing(&fault, FAULT_MEMORY, "tag", PHRASE_MEMORY);
 	if (!job) {
 		count_failed(c->session->stream);
@@ -500,7 +499,7 @@ void state_checkpoint(struct connection *c, const struct wire *w)
 	job->job.work = checkpoint_work;
 	job->job.done = checkpoint_done;
 	memcpy(job->tag, tag, sizeof(tag));
-	user_charge(c->user, USER_FILE, 1);
+	user_charge(c->user, USER_FILE);
 	state_give(&c->control->state.jobs, c, &job->job);
 }
 
@@ -520,7 +519,7 @@ static void note_done(struct state_job *work)
 
 	job->user->notes--;
 	if (job->written)
-		user_charge(job->user, USER_FILE, 1);
+		user_charge(job->user, USER_FILE);
 	if (!job->ok)
 		log_client(job->user->uid, LOG_WARNING,
 			"stream %s, run %s: its cursor is not saved: %s; the run continues, but "

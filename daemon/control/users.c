@@ -5,8 +5,8 @@
  * connections and half of the memory for rings. Root and the daemon's own user have no such cap,
  * and a few connections are reserved for them. tokend-web has two connections of its own.
  *
- * Rates are token buckets. While a user has no token left, its packets wait in their sockets, and
- * others are served. A single user that is connected has no limit.
+ * Each user has a token bucket of packets. While it is empty, the user's packets wait in their
+ * sockets, and others are served. A single user that is connected has no limit.
  */
 #include "daemon/control/control.h"
 #include "proto/phrases.h"
@@ -19,15 +19,10 @@
 #include <unistd.h>
 
 enum {
-	RESERVED = 16, /* connections, for root and the daemon's user */
-	OF_WEB = 2,    /* connections, in addition to all others */
-};
-
-static const struct {
-	int64_t cost_us, burst_us;
-} rates[USER_RATES] = {
-	[USER_PACKET] = {100, 1000000},	  /* 10,000 a second */
-	[USER_FILE] = {100000, 25600000}, /* 10 a second, 256 at once */
+	RESERVED = 16,	    /* connections, for root and the daemon's user */
+	OF_WEB = 2,	    /* connections, in addition to all others */
+	PACKET_US = 100,    /* 10,000 packets a second */
+	BURST_US = 1000000, /* those of a second at once */
 };
 
 /* In the file that sysusers writes: no other service of names is asked. */
@@ -137,35 +132,19 @@ bool user_may_take(const struct user *user, uint64_t need, uint64_t total, struc
 
 /* ---- rates ---- */
 
-/* Does nobody else need what the user takes? */
-static bool is_alone(const struct user *user, enum user_rate rate)
+bool user_may(struct user *user, uint64_t now_ms)
 {
-	return rate == USER_PACKET && user->all->present <= 1;
+	int64_t now_us = (int64_t)now_ms * 1000;
+
+	if (user->used_us < now_us - BURST_US)
+		user->used_us = now_us - BURST_US;
+	if (user->used_us > now_us + BURST_US)
+		user->used_us = now_us + BURST_US;
+	return user->used_us < now_us || user->all->present <= 1;
 }
 
-bool user_may(struct user *user, enum user_rate rate, uint64_t now_ms)
+void user_charge(struct user *user, uint64_t packets)
 {
-	int64_t now_us = (int64_t)now_ms * 1000, *used_us = &user->used_us[rate];
-
-	if (*used_us < now_us - rates[rate].burst_us)
-		*used_us = now_us - rates[rate].burst_us;
-	if (*used_us > now_us + rates[rate].burst_us)
-		*used_us = now_us + rates[rate].burst_us;
-	return *used_us < now_us || is_alone(user, rate);
-}
-
-bool user_may_write(struct user *user, uint64_t now_ms, enum fault_code code, struct fault *fault)
-{
-	if (!is_capped(user) || user_may(user, USER_FILE, now_ms))
-		return true;
-	return fault_set_passing(fault, code, "state_dir",
-		"uid %u has written too many files, and may now write %d a second; save less "
-		"often",
-		(unsigned)user->uid, (int)(1000000 / rates[USER_FILE].cost_us));
-}
-
-void user_charge(struct user *user, enum user_rate rate, uint64_t n)
-{
-	if (!is_alone(user, rate))
-		user->used_us[rate] += (int64_t)n * rates[rate].cost_us;
+	if (user->all->present > 1)
+		user->used_us += (int64_t)packets * PACKET_US;
 }

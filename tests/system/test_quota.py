@@ -1,6 +1,7 @@
 """One user cannot take all connections, ring memory or files in state_dir."""
 
 import os
+import threading
 import time
 
 import pytest
@@ -100,19 +101,21 @@ def test_a_user_gets_half_of_the_ring_memory(start):
 
 
 def test_files_are_limited(start):
+    """While somebody else is connected, a user writes 10 files a second."""
     daemon = start([GREEDY, POLITE])
-    began = time.monotonic()
-    more = client_of(daemon, GREEDY).attach(run="greedy")
+    greedy = client_of(daemon, GREEDY).attach(run="greedy")
     polite = client_of(daemon, POLITE).attach(run="polite")
     save = lambda client, tag: client.ask(op="checkpoint", tag=tag, cursor=client.feed["cursor"])
-    saves, packet = as_many(lambda n: save(more, f"tag{n}"))
-    took = time.monotonic() - began
-    assert 255 <= len(saves) + 1 <= 256 + 10 * (took + 1), "256 files, and then 10 a second"
-    assert packet.get("passing") == 1 and "too many files" in packet["text"]
+    saves = threading.Thread(target=lambda: [save(greedy, f"tag{n}") for n in range(50)])
+    began = time.monotonic()
+    saves.start()
+    for _ in range(8):
+        assert os.path.exists(save(polite, "mine")["path"])
+    assert saves.is_alive(), "another user can save meanwhile"
+    saves.join()
+    assert time.monotonic() - began > 3, "the first second's may be a burst"
     injected(46, 2)
-    assert more.next() is not None, "its session continues"
-    for _ in range(200):
-        assert os.path.exists(save(polite, "mine")["path"]), "another user can save meanwhile"
+    assert greedy.next() is not None, "its session continues"
 
 
 def test_packets_are_limited(start):
