@@ -56,7 +56,7 @@ sources = $(wildcard $(foreach r,proto daemon daemon/* client/* client/*/* tests
 
 objects = $(patsubst %.c,$(O)/%.o,$(1))
 manuals = $(addprefix build/gcc/man/,tokctl.1 tokend.8 tokend.yaml.5)
-completions = $(addprefix build/gcc/completion/,tokctl.bash tokend.bash _tokctl _tokend)
+completions = $(addprefix build/gcc/completion/,tokctl.bash tokend.bash _tokctl)
 Q   = $(if $(V),,@)
 say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)';)
 
@@ -130,8 +130,9 @@ build/gcc/bin/bench-h2d: build/gcc/bench/h2d.o $(patsubst %.c,build/gcc/%.o,$(cl
 
 include tests/rules.mk
 
-build/gcc/man/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< help --man $* >$@
-build/gcc/completion/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< help --completion $* >$@
+$(manuals) &: build/gcc/bin/tokctl $(wildcard client/ctl/man/*.txt client/ctl/man/pages.py)
+	$(Q)mkdir -p build/gcc/man; $< help --tables | python3 client/ctl/man/pages.py build/gcc/man
+build/gcc/completion/%: build/gcc/bin/tokctl; $(Q)mkdir -p $(@D); $< completion $(if $(filter _%,$*),zsh,bash) >$@
 links: programs # build/bin and build/lib
 	$(Q)ln -sfn gcc/bin build/bin; ln -sfn gcc/lib build/lib
 
@@ -271,13 +272,13 @@ install: all ## install into PREFIX (/usr/local) below DESTDIR
 	$(Q)$(foreach unit,$(units),$(fill) $(unit) >$(DESTDIR)$(UNITDIR)/$(notdir $(unit)) &&) true
 	$(Q)$(foreach page,$(manuals),install -Dm644 $(page) $(call manual,$(page)) &&) true
 	$(Q)$(foreach p,tokctl tokend,install -Dm644 build/gcc/completion/$(p).bash $(DESTDIR)$(BASHDIR)/$(p) &&) true
-	$(Q)install -Dm644 -t $(DESTDIR)$(ZSHDIR) build/gcc/completion/_tokctl build/gcc/completion/_tokend
+	$(Q)install -Dm644 -t $(DESTDIR)$(ZSHDIR) build/gcc/completion/_tokctl
 
 uninstall: ## remove what install made
 	$(Q)rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/tokend bin/tokctl include/tokend.h)
 	$(Q)rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libtokend.so libtokend.so.1 pkgconfig/tokend.pc)
 	$(Q)rm -f $(units:systemd/%=$(DESTDIR)$(UNITDIR)/%) $(DESTDIR)$(SYSUSERSDIR)/tokend.conf $(foreach page,$(manuals),$(call manual,$(page)))
-	$(Q)rm -f $(addprefix $(DESTDIR)$(BASHDIR)/,tokctl tokend) $(addprefix $(DESTDIR)$(ZSHDIR)/_,tokctl tokend)
+	$(Q)rm -f $(addprefix $(DESTDIR)$(BASHDIR)/,tokctl tokend) $(DESTDIR)$(ZSHDIR)/_tokctl
 	$(Q)rm -rf $(site)/tokend $(site)/$(info) $(DESTDIR)$(DOCDIR)
 	$(Q)rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/tokend/python $(DESTDIR)$(PREFIX)/lib/tokend 2>/dev/null || true
 

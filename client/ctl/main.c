@@ -3,7 +3,6 @@
  */
 #include "client/ctl/common/arguments.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/help.h"
 #include "client/ctl/doctor/doctor.h"
 #include "client/ctl/man/man.h"
 #include "client/ctl/offline/commands.h"
@@ -34,6 +33,7 @@ static const struct ctl_command *const commands[] = {
 	&ctl_checkpoint,
 	&ctl_drain,
 	&ctl_rescale,
+	&ctl_completion,
 	NULL,
 };
 
@@ -44,7 +44,6 @@ static int help(FILE *to)
 		to);
 	ctl_help_all(to, commands);
 	fputs("\n`tokctl help COMMAND` lists its options.\n"
-	      "`tokctl help --man tokctl.1 | man -l -` shows the man page.\n"
 	      "Exit status: 0 success, 1 failure or a negative answer, 2 usage error.\n",
 		to);
 	return to == stdout ? CTL_OK : CTL_USAGE;
@@ -88,10 +87,10 @@ int main(int argc, char **argv)
 {
 	if (argc < 2)
 		return help(stderr);
-	if (strcmp(argv[1], "help") == 0 && argc == 4 && strcmp(argv[2], "--man") == 0)
-		return ctl_man(commands, argv[3]);
-	if (strcmp(argv[1], "help") == 0 && argc == 4 && strcmp(argv[2], "--completion") == 0)
-		return ctl_complete(commands, argv[3]);
+	if (strcmp(argv[1], "help") == 0 && argc == 3 && strcmp(argv[2], "--tables") == 0)
+		return ctl_tables(commands);
+	if (strcmp(argv[1], "complete") == 0)
+		return ctl_complete(commands);
 	if (strcmp(argv[1], "help") == 0 && argc > 2)
 		return help_on(argc - 2, argv + 2);
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||

@@ -77,7 +77,7 @@ def prose(path):
     source = Path(path).read_text()
     suffix = Path(path).suffix or (".py" if "python" in source.split("\n", 1)[0] else "")
     lexer = {".c": C, ".h": C, ".py": PYTHON}.get(suffix, SHELL)
-    for line, text in _page(source) if suffix == ".md" else _source(source, lexer):
+    for line, text in _page(source) if suffix in (".md", ".txt") else _source(source, lexer):
         yield line, re.sub(r"`[^`\n]*`", "`X`", text)
 
 

@@ -17,6 +17,7 @@ from lib.prose import prose, sentences  # noqa: E402
 
 SENTENCE_WORDS = 30  # the rule is 25; a name with dots or dashes counts as several here
 PATTERNS = ("*.c", "*.h", "*.py", "*.sh", "*.md", "*.yaml", "*.service", "*.socket", "Makefile")
+PATTERNS += ("client/ctl/man/*.txt",)
 WORDS = {  # pattern: what to write instead
     r"(?<!falls )(?<!fall )(?<!lags )(?<!lag )(?<!lagging )(?<!left )\bbehind\b": "after",
     r"\bin front of\b": "before",

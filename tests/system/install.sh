@@ -53,8 +53,8 @@ done
 # The completions, as bash-completion and zsh find them, and the man pages.
 for program in tokctl tokend; do
 	cmp "$top/share/bash-completion/completions/$program" build/gcc/completion/$program.bash
-	cmp "$top/share/zsh/site-functions/_$program" build/gcc/completion/_$program
 done
+cmp "$top/share/zsh/site-functions/_tokctl" build/gcc/completion/_tokctl
 for page in man1/tokctl.1 man8/tokend.8 man5/tokend.yaml.5; do
 	cmp "$top/share/man/$page" "build/gcc/man/${page#*/}"
 done

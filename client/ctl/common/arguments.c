@@ -1,14 +1,12 @@
-/* getopt_long() finds the options; the command's table gives the type of their values. */
 #include "client/ctl/common/arguments.h"
 
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/help.h"
+#include "proto/fault.h"
 #include "proto/nearest.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <assert.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -17,17 +15,17 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HELP = 'h', FIRST = 256 }; /* values of getopt_long(); option i of a table is FIRST + i */
-
 int ctl_usage(const struct ctl_command *command, const char *text, ...)
 {
 	va_list args;
 
-	fprintf(stderr, "tokctl %s: ", command->name);
+	char what[LIMIT_TEXT_BYTES];
+
 	va_start(args, text);
-	vfprintf(stderr, text, args);
+	vsnprintf(what, sizeof(what), text, args);
 	va_end(args);
-	fprintf(stderr, "; see `tokctl help %s`\n", command->name);
+	fprintf(stderr, "tokctl %s: %s; see `tokctl help %s`\n", command->name, fault_line(what),
+		command->name);
 	return CTL_USAGE;
 }
 
@@ -171,88 +169,76 @@ static int take(struct ctl_arguments *a, unsigned i, const char *text)
 
 /* ---- the command line ---- */
 
-/* Makes getopt_long()'s tables. */
-static void describe(const struct ctl_command *c, struct option *names, char *letters)
+/* The option that @word is: "--NAME", "--NAME=VALUE", "-L" or "-LVALUE"; sets *@value, or to NULL.
+ * Returns its number, or the number of options: it is none of them. */
+static unsigned find_option(const struct ctl_command *c, char *word, char **value)
 {
-	*letters++ = ':';
-	*letters++ = HELP;
-	*names++ = (struct option){"help", no_argument, NULL, HELP};
-	for (unsigned i = 0; i < c->count; i++) {
-		const struct ctl_option *o = &c->options[i];
-		bool flag = o->kind == CTL_FLAG;
-
-		if (!o->name)
-			continue;
-		*names++ = (struct option){o->name,
-			flag	      ? no_argument
-			: o->optional ? optional_argument
-				      : required_argument,
-			NULL, FIRST + (int)i};
-		if (o->letter)
-			*letters++ = o->letter;
-		if (o->letter && !flag)
-			*letters++ = ':';
-	}
-	*names = (struct option){0};
-	*letters = 0;
-}
-
-/* The index of the option for which getopt_long() returned @found. */
-static unsigned option_of(const struct ctl_command *c, int found)
-{
+	bool letter = word[1] != '-';
+	size_t n = letter ? 1 : strcspn(word + 2, "=");
 	unsigned i = 0;
 
-	while (i < c->count && found != FIRST + (int)i && found != c->options[i].letter)
-		i++;
-	assert(i < c->count);
+	*value = letter ? (word[2] ? word + 2 : NULL) : word[2 + n] ? word + 2 + n + 1 : NULL;
+	for (; i < c->count; i++) {
+		const char *name = c->options[i].name;
+
+		if (name && (letter ? word[1] == c->options[i].letter
+				    : strlen(name) == n && strncmp(name, word + 2, n) == 0))
+			break;
+	}
 	return i;
 }
 
-/* getopt_long() rejected @text. @known: the number of an option that takes no value, or 0. */
-static int refuse_option(const struct ctl_command *c, const char *text, int known)
+static int refuse_option(const struct ctl_command *c, const char *word)
 {
-	const char *names[CTL_OPTIONS + 1] = {"help"}, *near = NULL;
+	const char *names[CTL_OPTIONS + 1] = {"help"}, *near;
 	char typed[64];
 	size_t n = 1;
 
 	for (unsigned i = 0; i < c->count; i++)
 		if (c->options[i].name)
 			names[n++] = c->options[i].name;
-	if (strncmp(text, "--", 2) != 0)
-		return ctl_usage(c, "unknown option %s", text);
-	snprintf(typed, sizeof(typed), "%.*s", (int)strcspn(text + 2, "="), text + 2);
-	if (known)
-		return ctl_usage(c, "--%s takes no value", typed);
+	if (word[1] != '-')
+		return ctl_usage(c, "unknown option %s", word);
+	snprintf(typed, sizeof(typed), "%.*s", (int)strcspn(word + 2, "="), word + 2);
 	near = nearest(typed, names, n);
 	if (near)
 		return ctl_usage(c, "unknown option --%s (did you mean --%s?)", typed, near);
 	return ctl_usage(c, "unknown option --%s", typed);
 }
 
-/* CTL_OK also if --help was found, which sets *@help. */
+/* Moves the arguments to the front of @argv. CTL_OK also if --help was found, which sets *@help. */
 static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 {
-	struct option names[CTL_OPTIONS + 2];
-	char letters[2 * CTL_OPTIONS + 4];
+	const struct ctl_command *c = a->command;
+	bool options = true;
 	int status = CTL_OK;
 
-	describe(a->command, names, letters);
-	optind = 0; /* resets glibc's state */
-	opterr = 0;
-	for (int c;
-		status == CTL_OK && (c = getopt_long(argc, argv, letters, names, NULL)) != -1;) {
-		if (c == '?')
-			return refuse_option(a->command, argv[optind - 1], optopt);
-		if (c == ':')
-			return ctl_usage(a->command, "%s needs a value", argv[optind - 1]);
-		if (c == HELP) {
-			*help = true;
-			return CTL_OK;
+	a->argument = argv;
+	for (int i = 1; i < argc && status == CTL_OK; i++) {
+		char *word = argv[i], *value;
+
+		if (!options || word[0] != '-' || !word[1]) {
+			a->argument[a->arguments++] = word;
+			continue;
 		}
-		status = take(a, option_of(a->command, c), optarg);
+		if (strcmp(word, "--") == 0) {
+			options = false;
+			continue;
+		}
+		*help = strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+		if (*help)
+			return CTL_OK;
+		unsigned o = find_option(c, word, &value);
+
+		if (o == c->count)
+			return refuse_option(c, word);
+		if (c->options[o].kind == CTL_FLAG && value)
+			return ctl_usage(c, "--%s takes no value", c->options[o].name);
+		if (c->options[o].kind != CTL_FLAG && !c->options[o].optional && !value &&
+			!(value = argv[++i]))
+			return ctl_usage(c, "%s needs a value", word);
+		status = take(a, o, value);
 	}
-	a->argument = argv + optind; /* getopt_long() moved the other arguments to the end */
-	a->arguments = argc - optind;
 	return status;
 }
 
@@ -315,62 +301,38 @@ static int check(struct ctl_arguments *a)
 	return CTL_OK;
 }
 
-static int run_with(struct ctl_arguments *a, const char **lists, int argc, char **argv)
-{
-	bool help = false;
-	int status;
-
-	for (unsigned i = 0; i < a->command->count; i++)
-		if (a->command->options[i].kind == CTL_LIST) {
-			a->value[i].list = lists;
-			lists += argc;
-		}
-	status = parse(a, argc, argv, &help);
-	if (help) {
-		ctl_help(stdout, a->command);
-		return CTL_OK;
-	}
-	if (status == CTL_OK)
-		status = check(a);
-	return status == CTL_OK ? a->command->run(a) : status;
-}
-
-static int run_subcommand(const struct ctl_command *command, int argc, char **argv)
-{
-	const struct ctl_command *sub = argc > 1 ? ctl_find(command->subcommands, argv[1]) : NULL;
-
-	if (sub)
-		return ctl_run(sub, argc - 1, argv + 1);
-	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-		ctl_help(stdout, command);
-		return CTL_OK;
-	}
-	const char *near = argc > 1 ? ctl_nearest(command->subcommands, argv[1]) : NULL;
-
-	if (argc < 2)
-		return ctl_usage(command, "needs a subcommand");
-	if (near)
-		return ctl_usage(
-			command, "unknown subcommand '%s' (did you mean %s?)", argv[1], near);
-	return ctl_usage(command, "unknown subcommand '%s'", argv[1]);
-}
-
 int ctl_run(const struct ctl_command *command, int argc, char **argv)
 {
 	struct ctl_arguments a = {.command = command};
-	const char **lists;
-	size_t count = 0;
-	int status;
+	bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
 
-	if (command->subcommands)
-		return run_subcommand(command, argc, argv);
+	if (command->subcommands && !help) {
+		const char *name = argc > 1 ? argv[1] : NULL;
+		const struct ctl_command *sub = name ? ctl_find(command->subcommands, name) : NULL;
+		const char *near = name ? ctl_nearest(command->subcommands, name) : NULL;
+
+		if (sub)
+			return ctl_run(sub, argc - 1, argv + 1);
+		if (near)
+			return ctl_usage(
+				command, "unknown subcommand '%s' (did you mean %s?)", name, near);
+		return name ? ctl_usage(command, "unknown subcommand '%s'", name)
+			    : ctl_usage(command, "needs a subcommand");
+	}
 	assert(command->count <= CTL_OPTIONS);
-	for (unsigned i = 0; i < command->count; i++)
-		count += command->options[i].kind == CTL_LIST;
-	lists = calloc(count * (size_t)argc + 1, sizeof(*lists));
-	if (!lists)
-		return ctl_fail(PHRASE_MEMORY);
-	status = run_with(&a, lists, argc, argv);
+	const char **lists = calloc((size_t)command->count * (size_t)argc + 1, sizeof(*lists));
+	int status = lists ? CTL_OK : ctl_fail(PHRASE_MEMORY);
+
+	for (unsigned i = 0; lists && i < command->count; i++)
+		a.value[i].list = lists + i * (unsigned)argc;
+	if (status == CTL_OK && !help)
+		status = parse(&a, argc, argv, &help);
+	if (help)
+		ctl_help(stdout, command);
+	else if (status == CTL_OK)
+		status = check(&a);
+	if (status == CTL_OK && !help)
+		status = command->run(&a);
 	free(lists);
 	return status;
 }

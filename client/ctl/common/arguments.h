@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { CTL_OPTIONS = 24 };  /* most options of a command */
 enum { CTL_COMMANDS = 32 }; /* most commands, and most subcommands of one */
@@ -164,6 +165,19 @@ static inline uint64_t ctl_number(
 	return a->value[option].text || a->command->options[option].preset ? a->value[option].number
 									   : otherwise;
 }
+
+/* ---- help, made from the tables ---- */
+
+/* "tokctl plan STREAM -c FILE [--json]". Free it. NULL: out of memory. */
+char *ctl_synopsis(const struct ctl_command *command);
+/* The range and the preset of an option, "1 to 3600; default: 60", or "". */
+void ctl_range(const struct ctl_option *o, char *text, size_t bytes);
+/* The text of `--help`. */
+void ctl_help(FILE *to, const struct ctl_command *command);
+/* A line for each command. @commands ends with NULL. */
+void ctl_help_all(FILE *to, const struct ctl_command *const *commands);
+
+/* ---- values ---- */
 
 /* The values of a list. If it was given, also the arguments from @first on: a shell expands
  * "--cursor *.cursor" to one value and arguments. */

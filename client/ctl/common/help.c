@@ -1,41 +1,47 @@
-#include "client/ctl/common/help.h"
-
+/* Synopses and help, made from the tables of options. */
+#include "client/ctl/common/arguments.h"
 #include "proto/wrap.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* How an option is written: "-c FILE", "--json". */
-static void put_option(FILE *to, const struct ctl_option *o)
+/* " FILE", "[=SECONDS]" or "". */
+static const char *value_of(const struct ctl_option *o, char text[64])
 {
-	if (o->letter)
-		fprintf(to, "-%c", o->letter);
-	else
-		fprintf(to, "--%s", o->name);
+	text[0] = 0;
 	if (o->kind != CTL_FLAG)
-		fprintf(to, o->optional ? "[=%s]" : " %s", o->value);
+		snprintf(text, 64, o->optional ? "[=%s]" : " %s", o->value);
+	return text;
 }
 
-void ctl_synopsis(FILE *to, const struct ctl_command *command)
+char *ctl_synopsis(const struct ctl_command *command)
 {
+	char *synopsis = NULL;
+	size_t bytes;
+	FILE *to = open_memstream(&synopsis, &bytes);
+
+	if (!to)
+		return NULL;
 	fprintf(to, "tokctl %s", command->name);
 	if (command->arguments)
 		fprintf(to, " %s", command->arguments);
 	for (int required = 1; required >= 0; required--)
 		for (unsigned i = 0; i < command->count; i++) {
 			const struct ctl_option *o = &command->options[i];
+			char value[64];
 
 			if (!o->name || o->required != required)
 				continue;
-			fputs(required ? " " : " [", to);
-			put_option(to, o);
-			fputs(o->kind == CTL_LIST ? "..." : "", to);
-			fputs(required ? "" : "]", to);
+			fprintf(to, required ? " -" : " [-");
+			o->letter ? fprintf(to, "%c", o->letter) : fprintf(to, "-%s", o->name);
+			fprintf(to, "%s%s%s", value_of(o, value), o->kind == CTL_LIST ? "..." : "",
+				required ? "" : "]");
 		}
 	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++)
 		fprintf(to, "%s%s", i ? "|" : " ", strchr(command->subcommands[i]->name, ' ') + 1);
+	fclose(to);
+	return synopsis;
 }
 
 void ctl_range(const struct ctl_option *o, char *text, size_t bytes)
@@ -69,73 +75,47 @@ static void put_wrapped(FILE *to, const char *text, int indent)
 	}
 }
 
-static void put_usage(FILE *to, const struct ctl_command *command)
-{
-	static const char head[] = "usage: ";
-	char *synopsis = NULL;
-	size_t bytes;
-	FILE *text = open_memstream(&synopsis, &bytes);
-
-	fputs(head, to);
-	if (text) {
-		ctl_synopsis(text, command);
-		fclose(text);
-		put_wrapped(to, synopsis, (int)strlen(head));
-		free(synopsis);
-	}
-}
-
 /* "  -c, --config FILE" */
 static int write_left(char *left, size_t bytes, const struct ctl_option *o)
 {
-	char letter[8] = "    ";
+	char letter[8] = "    ", value[64];
 
 	if (o->letter)
 		snprintf(letter, sizeof(letter), "-%c, ", o->letter);
-	return snprintf(left, bytes, "  %s--%s%s%s%s", letter, o->name,
-		o->kind == CTL_FLAG ? ""
-		: o->optional	    ? "[="
-				    : " ",
-		o->kind == CTL_FLAG ? "" : o->value, o->optional ? "]" : "");
-}
-
-static void put_option_help(FILE *to, const struct ctl_option *o, int column)
-{
-	char left[80], range[128], text[512];
-
-	write_left(left, sizeof(left), o);
-	ctl_range(o, range, sizeof(range));
-	snprintf(text, sizeof(text), "%s%s%s%s", o->help, range[0] ? " (" : "", range,
-		range[0] ? ")" : "");
-	fprintf(to, "%-*s", column, left);
-	put_wrapped(to, text, column);
+	return snprintf(left, bytes, "  %s--%s%s", letter, o->name, value_of(o, value));
 }
 
 void ctl_help(FILE *to, const struct ctl_command *command)
 {
-	char left[80];
+	char left[80], range[128], text[512], *synopsis = ctl_synopsis(command);
+	int column = 0;
 
-	put_usage(to, command);
-	fprintf(to, "%s\n", command->help);
+	fputs("usage: ", to);
+	put_wrapped(to, synopsis ? synopsis : "", (int)strlen("usage: "));
+	free(synopsis);
+	fprintf(to, "%s\n\n", command->help);
 	if (command->subcommands) {
-		fputs("\n", to);
 		ctl_help_all(to, command->subcommands);
 		return;
 	}
-	fputs("\n", to);
-	int column = 0;
-
 	for (unsigned i = 0; i < command->count; i++) {
-		int n = command->options[i].name
-				? write_left(left, sizeof(left), &command->options[i])
-				: 0;
+		const struct ctl_option *o = &command->options[i];
+		int n = o->name ? write_left(left, sizeof(left), o) : 0;
 
 		column = n > column ? n : column;
 	}
 	column += 2;
-	for (unsigned i = 0; i < command->count; i++)
-		if (command->options[i].name)
-			put_option_help(to, &command->options[i], column);
+	for (unsigned i = 0; i < command->count; i++) {
+		const struct ctl_option *o = &command->options[i];
+
+		if (!o->name)
+			continue;
+		write_left(left, sizeof(left), o);
+		ctl_range(o, range, sizeof(range));
+		snprintf(text, sizeof(text), range[0] ? "%s (%s)" : "%s", o->help, range);
+		fprintf(to, "%-*s", column, left);
+		put_wrapped(to, text, column);
+	}
 	fprintf(to, "%-*sprint this text\n", column, "  -h, --help");
 }
 

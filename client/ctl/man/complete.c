@@ -1,20 +1,138 @@
-#include "client/ctl/man/complete.h"
+/*
+ * bash runs `tokctl complete` at each TAB, with the line in $COMP_LINE; zsh does so by its
+ * bashcompinit. If no word is printed, the shell offers names of files.
+ */
+#include "client/ctl/common/error.h"
+#include "client/ctl/man/man.h"
+#include "daemon/config/options.h"
 
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-const char *complete_word(const struct ctl_command *command)
+unsigned tokend_options(struct ctl_option options[CTL_OPTIONS])
 {
-	const char *last = strrchr(command->name, ' ');
+	assert(option_rows <= CTL_OPTIONS);
+	for (unsigned i = 0; i < option_rows; i++) {
+		const struct option_row *o = &option_table[i];
 
-	return last ? last + 1 : command->name;
+		options[i] = (struct ctl_option){.name = o->name,
+			.letter = o->letter,
+			.kind = !o->value  ? CTL_FLAG
+				: o->least ? CTL_NUMBER
+					   : CTL_TEXT,
+			.required = o->required,
+			.value = o->value,
+			.least = o->least,
+			.most = o->most,
+			.help = o->help};
+	}
+	return option_rows;
 }
 
-bool complete_is_file(const struct ctl_option *o)
+/* Prints each of @words, which are separated by one of " |", that begins with @typed. */
+static void offer(const char *typed, const char *words)
 {
-	static const char *const files[] = {"FILE", "PATH", "OUT"};
-
-	for (unsigned i = 0; i < sizeof(files) / sizeof(*files); i++)
-		if (strcmp(o->value, files[i]) == 0)
-			return true;
-	return false;
+	for (size_t n; *words; words += n, words += *words != 0) {
+		n = strcspn(words, " |");
+		if (strncmp(words, typed, strlen(typed)) == 0)
+			printf("%.*s\n", (int)n, words);
+	}
 }
+
+static bool is_option(const struct ctl_option *o, const char *word)
+{
+	if (!o->name || word[0] != '-' || !word[1])
+		return false;
+	return word[1] == '-' ? strcmp(word + 2, o->name) == 0 : word[1] == o->letter && !word[2];
+}
+
+static void offer_options(const struct ctl_command *c, const char *typed)
+{
+	char name[64];
+
+	for (unsigned i = 0; i < c->count; i++) {
+		snprintf(name, sizeof(name), "--%s", c->options[i].name ? c->options[i].name : "");
+		offer(typed, c->options[i].name ? name : "");
+	}
+	offer(typed, "--help");
+}
+
+/* @before: the word before the typed one, or "". */
+static void complete(const struct ctl_command *c, const char *before, const char *typed)
+{
+	for (unsigned i = 0; i < c->count; i++) {
+		const struct ctl_option *o = &c->options[i];
+
+		if (o->kind == CTL_FLAG || o->optional || !is_option(o, before))
+			continue;
+		offer(typed, o->kind == CTL_CHOICE ? o->value : "");
+		return;
+	}
+	if (typed[0] == '-')
+		offer_options(c, typed);
+	for (unsigned i = 0; c->subcommands && c->subcommands[i]; i++)
+		offer(typed, strrchr(c->subcommands[i]->name, ' ')
+				     ? strrchr(c->subcommands[i]->name, ' ') + 1
+				     : c->subcommands[i]->name);
+}
+
+int ctl_complete(const struct ctl_command *const *commands)
+{
+	const char *line = getenv("COMP_LINE"), *point = getenv("COMP_POINT");
+	struct ctl_option options[CTL_OPTIONS];
+	const struct ctl_command tokctl = {.subcommands = commands},
+				 tokend = {.options = options, .count = tokend_options(options)};
+	const struct ctl_command *c = NULL;
+	char text[4096], *rest = text, *before = "", *word = "";
+
+	snprintf(text, sizeof(text), "%.*s", point ? atoi(point) : -1, line ? line : "");
+	/* "--format=z" is two words, as "--format z" is. */
+	for (char *next; (next = strsep(&rest, " ="));) {
+		const struct ctl_command *const *among = c ? c->subcommands : NULL;
+
+		if (!rest || *next) {
+			before = word;
+			word = next;
+		}
+		if (!c)
+			c = strstr(next, "tokend") ? &tokend : &tokctl;
+		else if (rest && c == &tokctl && strcmp(next, "help") == 0)
+			continue;
+		else if (rest && among && ctl_find(among, next))
+			c = ctl_find(among, next);
+	}
+	complete(c, before, word);
+	return CTL_OK;
+}
+
+/* ---- installing it ---- */
+
+static int completion(const struct ctl_arguments *a)
+{
+	const char *shell = a->argument[0];
+
+	if (strcmp(shell, "bash") == 0)
+		puts("complete -o default -C 'tokctl complete' tokctl tokend");
+	else if (strcmp(shell, "zsh") == 0)
+		puts("#compdef tokctl tokend\n"
+		     "autoload -Uz bashcompinit && bashcompinit\n"
+		     "if [ \"$funcstack[1]\" = _tokctl ]; then\n"
+		     "\t_bash_complete -o default -C 'tokctl complete'\n"
+		     "else\n"
+		     "\tcomplete -o default -C 'tokctl complete' tokctl tokend\n"
+		     "fi");
+	else
+		return ctl_usage(a->command, "'%s': must be bash or zsh", shell);
+	return CTL_OK;
+}
+
+const struct ctl_command ctl_completion = {
+	.name = "completion",
+	.arguments = "bash|zsh",
+	.help = "print a completion of tokctl and tokend for a shell",
+	.about = "`make install` and the packages install it. zsh shows no descriptions.",
+	.examples = CTL_EXAMPLES({"complete in this bash", "eval \"$(tokctl completion bash)\""}),
+	.run = completion,
+};
