@@ -44,27 +44,25 @@ static bool hash_config(const char *config, uint64_t *hash, struct fault *fault)
 	return n >= 0;
 }
 
-unsigned ctl_private_sockets(
-	const char *config, char path[2][WIRE_SOCKET_BYTES], struct fault *fault)
+bool ctl_private_socket(const char *config, char path[WIRE_SOCKET_BYTES], struct fault *fault)
 {
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
 	char name[32];
 	uint64_t hash;
-	unsigned n = 0;
 
 	if (!hash_config(config, &hash, fault))
-		return 0;
+		return false;
 	snprintf(name, sizeof(name), "%016" PRIx64 ".sock", hash);
-	if (runtime && place_own(runtime, getuid(), name, path[n]))
-		n++;
-	place_own(NULL, getuid(), name, path[n]);
-	return n + 1;
+	if (!runtime || access(runtime, W_OK | X_OK) < 0 ||
+		!place_own(runtime, getuid(), name, path))
+		place_own(NULL, getuid(), name, path);
+	return true;
 }
 
 /* ---- the daemons that listen ---- */
 
-/* Adds a daemon that listens at @path. False if none does. */
-static bool add(struct ctl_daemons *found, enum place_from from, const char *path)
+/* Adds the daemon at @path, if one listens there. */
+static void add(struct ctl_daemons *found, enum place_from from, const char *path)
 {
 	const struct place place = {from, path};
 	char why[LIMIT_TEXT_BYTES];
@@ -72,29 +70,20 @@ static bool add(struct ctl_daemons *found, enum place_from from, const char *pat
 
 	for (unsigned i = 0; i < found->n; i++)
 		if (strcmp(found->daemon[i].path, path) == 0)
-			return true;
-	if (!place_may_use(&place, why) || !place_is_live(path, &error))
-		return false;
-	if (found->n < CTL_DAEMONS) {
-		struct ctl_daemon *d = &found->daemon[found->n++];
+			return;
+	if (found->n == CTL_DAEMONS || strlen(path) >= WIRE_SOCKET_BYTES ||
+		!place_may_use(&place, why) || !place_is_live(path, &error))
+		return;
+	struct ctl_daemon *d = &found->daemon[found->n++];
 
-		*d = (struct ctl_daemon){.from = from};
-		snprintf(d->path, sizeof(d->path), "%s", path);
-	}
-	return true;
+	*d = (struct ctl_daemon){.from = from};
+	strcpy(d->path, path);
 }
 
 static void add_places(struct ctl_daemons *found, const struct places *places)
 {
-	for (unsigned i = 0; i < places->n; i++) {
-		const struct place *p = &places->place[i];
-		unsigned known = 0;
-
-		while (known < found->deads && strcmp(found->dead[known].path, p->path) != 0)
-			known++;
-		if (known == found->deads && !add(found, p->from, p->path))
-			found->dead[found->deads++] = *p;
-	}
+	for (unsigned i = 0; i < places->n; i++)
+		add(found, places->place[i].from, places->place[i].path);
 }
 
 static void add_all(struct ctl_daemons *found, enum place_from from, const char *pattern)
@@ -104,30 +93,8 @@ static void add_all(struct ctl_daemons *found, enum place_from from, const char 
 	if (glob(pattern, GLOB_NOSORT, NULL, &paths) != 0)
 		return;
 	for (size_t i = 0; i < paths.gl_pathc; i++)
-		if (strlen(paths.gl_pathv[i]) < WIRE_SOCKET_BYTES)
-			add(found, from, paths.gl_pathv[i]);
+		add(found, from, paths.gl_pathv[i]);
 	globfree(&paths);
-}
-
-/* Private daemons, first those of the file @whole, and daemons of a service of this user. */
-static void add_private(struct ctl_daemons *found, const char *whole)
-{
-	char path[2][WIRE_SOCKET_BYTES], pattern[WIRE_SOCKET_BYTES + 8];
-	struct fault fault;
-	unsigned n = whole ? ctl_private_sockets(whole, path, &fault) : 0;
-
-	for (unsigned i = 0; i < n; i++)
-		add(found, PLACE_PRIVATE, path[i]);
-	for (unsigned i = 0; i < found->usually.n; i++) {
-		const struct place *p = &found->usually.place[i];
-
-		if (p->from != PLACE_OWN)
-			continue;
-		snprintf(pattern, sizeof(pattern), "%.*s/*.sock",
-			(int)(strrchr(p->path, '/') - p->path), p->path);
-		add_all(found, PLACE_PRIVATE, pattern);
-	}
-	add_all(found, PLACE_OWN, "/run/tokend-*/tokend.sock"); /* tokend@USER */
 }
 
 void ctl_daemons_shared(struct ctl_daemons *found, const struct config *config, const char *whole)
@@ -139,12 +106,12 @@ void ctl_daemons_shared(struct ctl_daemons *found, const struct config *config, 
 
 	*found = (struct ctl_daemons){0};
 	places_read(&found->named, NULL, socket);
-	places_list(&found->usually, &unnamed);
+	places_list(&found->unnamed, &unnamed);
 	add_places(found, &found->named);
 	found->usual = found->n > 0;
 	if (whole) {
 		add_places(found, &of_config);
-		add_places(found, &found->usually);
+		add_places(found, &found->unnamed);
 	}
 }
 
@@ -155,16 +122,31 @@ bool ctl_socket_named(const char *option, const char *config)
 	return option || config || (environment && *environment);
 }
 
-/* @config and @whole may be NULL. */
+/* Finds private daemons, too, first the one of the file @whole, and those of the service
+ * tokend@USER. @config and @whole may be NULL. */
 static void find_all(struct ctl_link *l, struct ctl_daemons *found, const struct config *config,
 	const char *whole)
 {
+	char path[WIRE_SOCKET_BYTES], pattern[WIRE_SOCKET_BYTES + 8];
+	struct fault fault;
+
 	ctl_daemons_shared(found, config, whole);
-	if (whole || !ctl_socket_named(NULL, NULL))
-		add_private(found, whole);
 	l->absent = found->n == 0;
-	for (unsigned i = 0; i < found->deads; i++)
-		l->absent &= access(found->dead[i].path, F_OK) < 0 && errno == ENOENT;
+	for (unsigned i = 0; i < found->named.n; i++)
+		l->absent &= access(found->named.place[i].path, F_OK) < 0 && errno == ENOENT;
+	if (!whole && ctl_socket_named(NULL, NULL))
+		return;
+	if (whole && ctl_private_socket(whole, path, &fault))
+		add(found, PLACE_PRIVATE, path);
+	for (unsigned i = 0; i < found->unnamed.n; i++) {
+		const struct place *p = &found->unnamed.place[i];
+
+		snprintf(pattern, sizeof(pattern), "%.*s/*.sock",
+			(int)(strrchr(p->path, '/') - p->path), p->path);
+		if (p->from == PLACE_OWN)
+			add_all(found, PLACE_PRIVATE, pattern);
+	}
+	add_all(found, PLACE_OWN, "/run/tokend-*/tokend.sock");
 }
 
 void ctl_daemons_free(struct ctl_daemons *found)
@@ -298,7 +280,7 @@ static bool refuse(struct ctl_link *l, struct ctl_daemons *found, const struct c
 		put(&meant, "%s%s%sstream %s", wanted->run ? "run " : "",
 			wanted->run ? wanted->run : "", wanted->run ? " of " : "", wanted->stream);
 	if (found->n == 0) {
-		places_tell(found->dead, found->deads, tried);
+		places_tell(found->named.place, found->named.n, tried);
 		return ctl_link_fail(l, "no daemon at %s%s%s; " PHRASE_START, tried,
 			meant.n ? ", for " : "", meant.text);
 	}

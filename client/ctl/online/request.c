@@ -206,14 +206,6 @@ static void put_mix(struct request *r)
 	emit_close(&r->e, ']');
 }
 
-/* The number of batches that each rank still gets, padded ones included. */
-static uint64_t batches(const struct cursor *c, uint64_t global)
-{
-	uint64_t left = cursor_end(c) - c->next;
-
-	return left / global + (left % global != 0);
-}
-
 static void put_rescale(struct request *r)
 {
 	uint64_t micro_batch = r->micro_batch ? r->micro_batch : r->micro_batch_before;
@@ -237,14 +229,6 @@ static void put_rescale(struct request *r)
 			? "a divisor of the old one"
 			: "neither a multiple nor a divisor of the old one, so steps no longer end "
 			  "at the same positions");
-	if (cursor_end(&r->cursor) == UINT64_MAX)
-		return;
-	emit_number(e, "batches_before", NULL, batches(&r->cursor, before));
-	emit_number(e, "batches", NULL, batches(&r->cursor, after));
-	emit_line(e,
-		"until the end at position %" PRIu64 ": %" PRIu64 " batches per old rank, %" PRIu64
-		" per new rank",
-		cursor_end(&r->cursor), batches(&r->cursor, before), batches(&r->cursor, after));
 }
 
 static void put_result(struct request *r)

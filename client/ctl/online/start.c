@@ -48,22 +48,9 @@ struct service {
 	struct ctl_link link;
 };
 
+#define fail(...) (ctl_fail(__VA_ARGS__) == CTL_OK) /* false */
+
 /* ---- its files ---- */
-
-/* Writes the socket of the private daemon: in $XDG_RUNTIME_DIR if that can be used. */
-static bool choose_socket(struct service *s)
-{
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
-	char paths[2][WIRE_SOCKET_BYTES];
-	struct fault fault;
-	unsigned n = ctl_private_sockets(s->config, paths, &fault);
-
-	if (n == 0)
-		return ctl_fail("%s", fault.text) == CTL_OK;
-	memcpy(s->socket, paths[n == 2 && access(runtime, W_OK | X_OK) == 0 ? 0 : n - 1],
-		WIRE_SOCKET_BYTES);
-	return true;
-}
 
 /* Makes the socket's directory, or checks that only this user may write there. */
 static bool make_directory(const struct service *s)
@@ -79,15 +66,15 @@ static bool make_directory(const struct service *s)
 	directory[slash - s->socket] = 0;
 	do {
 		if (mkdir(directory, 0700) < 0 && errno != EEXIST)
-			return ctl_fail("config: %s: %s; set XDG_RUNTIME_DIR to a directory of "
-					"yours, for the daemon's socket",
-				       directory, strerror(errno)) == CTL_OK;
+			return fail("config: %s: %s; set XDG_RUNTIME_DIR to a directory of "
+				    "yours, for the daemon's socket",
+				directory, strerror(errno));
 	} while (lstat(directory, &st) < 0 && errno == ENOENT); /* its last daemon removed it */
 	if (S_ISDIR(st.st_mode) && st.st_uid == getuid() && (st.st_mode & 077) == 0)
 		return true;
-	return ctl_fail("config: %s is not a directory of uid %u with mode 0700; remove it, or set "
-			"XDG_RUNTIME_DIR to a directory of yours",
-		       directory, (unsigned)getuid()) == CTL_OK;
+	return fail("config: %s is not a directory of uid %u with mode 0700; remove it, or set "
+		    "XDG_RUNTIME_DIR to a directory of yours",
+		directory, (unsigned)getuid());
 }
 
 /* Takes the lock, for the daemon to inherit. Returns a descriptor; -1 if another process has it; -2
@@ -143,49 +130,39 @@ static void leave_service(void)
 		unsetenv(names[i]);
 }
 
-/* Starts the daemon, which gets the lock; or becomes it. */
-static bool run_daemon(struct service *s, int lock, bool become)
+/* Starts the daemon, unless another process starts one, or becomes it. */
+static bool launch(struct service *s, bool become)
 {
+	int lock = take_lock(s), error;
 	char number[16], log[WIRE_SOCKET_BYTES + 8];
 	char *argv[] = {s->program, "-c", s->config, "--socket", s->socket, "--private", number,
 		become ? NULL : "--linger", "60", NULL};
-	int error;
 
 	snprintf(number, sizeof(number), "%d", lock);
+	snprintf(log, sizeof(log), "%s.log", s->socket);
+	if (lock == -1 && become)
+		return fail("%s: its private daemon already runs, at %s; tokctl stop -c %s ends it",
+			s->config, s->socket, s->config);
+	if (lock < 0)
+		return lock == -1;
 	if (become) {
 		execv(s->program, argv);
-		return ctl_fail("cannot run %s: %s", s->program, strerror(errno)) == CTL_OK;
+		return fail("cannot run %s: %s", s->program, strerror(errno));
 	}
-	snprintf(log, sizeof(log), "%s.log", s->socket);
 	s->log = open(log, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (s->log < 0)
-		return ctl_fail("config: cannot create %s: %s", log, strerror(errno)) == CTL_OK;
+		return fail("config: cannot create %s: %s", log, strerror(errno));
 	s->begin = lseek(s->log, 0, SEEK_END);
 	error = process_start(&s->pid, argv, s->log);
 	s->starts++;
-	if (error)
-		ctl_fail("config: cannot run %s: %s", s->program, strerror(error));
-	return !error;
-}
-
-/* Starts the daemon, unless another process starts one. */
-static bool try_start(struct service *s)
-{
-	int lock = take_lock(s);
-
-	if (lock < 0)
-		return lock == -1;
-
-	bool started = run_daemon(s, lock, false);
-
 	close(lock);
-	return started;
+	return !error || fail("config: cannot run %s: %s", s->program, strerror(error));
 }
 
 /* Prints the last line that the daemon wrote, and how it ended unless that says so. */
 static void print_last(const struct service *s, int status)
 {
-	char how[100], text[LINE_BYTES + 1];
+	char text[LINE_BYTES + 1];
 	off_t end = lseek(s->log, 0, SEEK_END),
 	      from = end - s->begin > LINE_BYTES ? end - LINE_BYTES : s->begin;
 	ssize_t n = pread(s->log, text, LINE_BYTES, from);
@@ -197,16 +174,13 @@ static void print_last(const struct service *s, int status)
 	const char *newline = strrchr(text, '\n'), *line = newline ? newline + 1 : text;
 
 	line += strncmp(line, "tokend: ", 8) == 0 ? 8 : 0;
-	if (WIFEXITED(status))
-		snprintf(how, sizeof(how), "exited with status %d", WEXITSTATUS(status));
-	else
-		snprintf(how, sizeof(how), "was killed by signal %d (%s)", WTERMSIG(status),
-			strsignal(WTERMSIG(status)));
 	if (*line && WIFEXITED(status) && WEXITSTATUS(status) != 0)
 		ctl_fail("%s", line);
 	else
-		ctl_fail("config: tokend %s at the last of %u starts, and its log ends with: %s",
-			how, s->starts, *line ? line : "nothing");
+		ctl_fail("config: tokend %s %d at the last of %u starts, and its log ends with: %s",
+			WIFEXITED(status) ? "exited with status" : "was killed by signal",
+			WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), s->starts,
+			*line ? line : "nothing");
 }
 
 /* False if the daemon has failed. One that was killed, or that nobody used, is replaced a few
@@ -248,23 +222,10 @@ static int serve(struct service *s)
 		ctl_disconnect(&s->link);
 		if (heard == CTL_MESSAGE && s->link.packet.wire.op == WIRE_HELLO)
 			return CTL_OK;
-		if (!look_after(s) || (!s->pid && !try_start(s)))
+		if (!look_after(s) || (!s->pid && !launch(s, false)))
 			return CTL_FAILED;
 		poll(NULL, 0, pause);
 	}
-	return CTL_FAILED;
-}
-
-static int become(struct service *s)
-{
-	int lock = take_lock(s);
-
-	if (lock == -1)
-		return ctl_fail("%s: its private daemon already runs, at %s; tokctl stop -c "
-				"%s ends it",
-			s->config, s->socket, s->config);
-	if (lock >= 0)
-		run_daemon(s, lock, true);
 	return CTL_FAILED;
 }
 
@@ -332,7 +293,7 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 	if (!make_directory(s))
 		return CTL_FAILED;
 	if (ctl_given(a, FOREGROUND))
-		return become(s);
+		return launch(s, true) ? CTL_OK : CTL_FAILED;
 	if (chdir("/") < 0)
 		return ctl_fail("/: %s", strerror(errno));
 	leave_service();
@@ -347,6 +308,7 @@ static int start(const struct ctl_arguments *a)
 	struct service *s = calloc(1, sizeof(*s));
 	char *whole = realpath(ctl_text(a, CONFIG), NULL);
 	bool alone = ctl_given(a, SOCKET) || ctl_given(a, FOREGROUND);
+	struct fault fault;
 	int status = CTL_FAILED;
 
 	if (s)
@@ -357,7 +319,9 @@ static int start(const struct ctl_arguments *a)
 	else if (tokend_program("tokend", s->program, sizeof(s->program)) != 0)
 		ctl_fail("config: tokend is neither near tokctl nor on PATH; install it, or set "
 			 "TOKEND_BIN to its directory");
-	else if (choose_socket(s) && (alone || !find_shared(s, ctl_given(a, JSON), &status)))
+	else if (!ctl_private_socket(s->config, s->socket, &fault))
+		ctl_fail("%s", fault.text);
+	else if (alone || !find_shared(s, ctl_given(a, JSON), &status))
 		status = start_private(s, a);
 	if (s)
 		free(s->config);
@@ -386,23 +350,15 @@ static const struct ctl_option stop_options[] = {
 	[SOCKET] = CTL_SOCKET_OPTION,
 };
 
-/* The process that listens, or 0: systemd does, or the daemon is in another PID namespace. */
-static pid_t listener(const struct ctl_link *l, uint64_t pid)
-{
-	struct ucred peer = {0};
-	socklen_t n = sizeof(peer);
-
-	if (getsockopt(l->fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0 || (uint64_t)peer.pid != pid)
-		return 0;
-	return peer.pid;
-}
-
 static int stop_at(struct ctl_link *l)
 {
 	json_t *status = ctl_ask_status(l, false, NULL, NULL),
 	       *daemon = json_object_get(status, "daemon");
 	uint64_t sessions = status_number(daemon, "sessions");
-	pid_t pid = listener(l, status_number(daemon, "pid"));
+	struct ucred peer = {0};
+	socklen_t n = sizeof(peer);
+	bool is_peer = getsockopt(l->fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 &&
+		       status_number(daemon, "pid") == (uint64_t)peer.pid;
 	enum ctl_heard heard = CTL_MESSAGE;
 
 	json_decref(status);
@@ -412,19 +368,19 @@ static int stop_at(struct ctl_link *l)
 		return ctl_fail("%s: %" PRIu64 " session%s of trainers would start it again; end "
 				"them first: tokctl drain, or tokctl status for their pids",
 			l->socket, sessions, sessions == 1 ? "" : "s");
-	if (pid == 0)
+	if (!is_peer) /* systemd listens, or the daemon is in another PID namespace */
 		return ctl_fail("%s: is a service, or in another PID namespace; stop it there: "
 				"systemctl stop tokend.socket tokend",
 			l->socket);
-	if (kill(pid, SIGTERM) < 0)
+	if (kill(peer.pid, SIGTERM) < 0)
 		return ctl_fail("%s: cannot stop pid %d: %s; its owner or root can", l->socket,
-			(int)pid, strerror(errno));
+			(int)peer.pid, strerror(errno));
 	while (heard == CTL_MESSAGE)
 		heard = ctl_hear(l, STOP_MS, (struct pollfd){-1, 0, 0});
 	if (heard != CTL_LOST)
 		return ctl_fail("%s: pid %d has not ended within %d s; look at its log", l->socket,
-			(int)pid, STOP_MS / 1000);
-	printf("stopped pid %d\n", (int)pid);
+			(int)peer.pid, STOP_MS / 1000);
+	printf("stopped pid %d\n", (int)peer.pid);
 	return CTL_OK;
 }
 

@@ -20,7 +20,7 @@ struct ctl_link {
 	struct packet packet; /* the last message */
 	bool quiet;
 	bool untrusted; /* somebody else's process listens there */
-	bool absent;	/* a socket exists at none of the places where the daemon may listen */
+	bool absent;	/* no socket exists where a trainer looks */
 	char why[LIMIT_TEXT_BYTES];
 };
 
@@ -46,11 +46,8 @@ struct ctl_daemons {
 		json_t *status; /* NULL: it does not answer */
 	} daemon[CTL_DAEMONS];
 	unsigned n;
-	bool usual; /* the first one is the one that a trainer finds */
-	/* Private. */
-	struct places named, usually; /* where a trainer looks; the same if nobody names a socket */
-	struct place dead[2 * PLACES]; /* those where nobody listens; borrowed */
-	unsigned deads;
+	bool usual;		      /* the first one is the one that a trainer finds */
+	struct places named, unnamed; /* where a trainer looks; the same without $TOKEND_SOCKET */
 };
 
 /* True if the command line or the environment names a daemon. Otherwise it may mean any that runs
@@ -66,13 +63,11 @@ void ctl_daemons_free(struct ctl_daemons *found);
 /* Asks the daemon for its status, once. True if it serves the file @whole, an absolute path. */
 bool ctl_daemon_serves(struct ctl_link *l, struct ctl_daemon *daemon, const char *whole);
 /*
- * Writes the sockets of the private daemon of @config, an absolute path: in each directory where it
- * may be, because it was perhaps started with another $XDG_RUNTIME_DIR. Its name depends on the
- * file's text: readers of an edited config must not find the daemon of the old one. Returns how
- * many there are; 0: @fault.
+ * Writes the socket of the private daemon of @config, an absolute path. Its name depends on the
+ * file's text: readers of an edited config must not find the daemon of the old one. False with
+ * @fault if the file cannot be read.
  */
-unsigned ctl_private_sockets(
-	const char *config, char path[2][WIRE_SOCKET_BYTES], struct fault *fault);
+bool ctl_private_socket(const char *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
 /*
  * Writes l->socket, of the daemon that @wanted means: --socket, otherwise the daemon that serves
  * the config file, otherwise $TOKEND_SOCKET. Without any of them it is the only daemon that is
