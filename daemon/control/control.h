@@ -640,16 +640,6 @@ uint64_t request_number(const struct session *session);
 
 /* ---- status.c: the state of the daemon as one JSON document ---- */
 enum { STATUS_STORES = 64 }; /* buckets with rates, and in a status */
-/* The present state of sessions. */
-struct stream_gauges {
-	unsigned sessions, waiting;
-	uint64_t slots, ready;	      /* batches, of all rings */
-	uint64_t least_ready;	      /* of one ring */
-	uint64_t published, released; /* batches */
-	uint64_t full_ms;	      /* the longest: struct session */
-	uint64_t store_wait_ms;	      /* the longest */
-};
-
 /* Counters of a bucket at a time. */
 struct store_sample {
 	uint64_t ms; /* uv_now(); 0: none */
@@ -665,12 +655,15 @@ struct store_reports {
 
 /* Handles a status message. */
 void status_reply(struct connection *c, const struct wire *w);
-/* Of the sessions of a stream; NULL: of all, without waits for stores. */
-struct stream_gauges status_gauges(const struct control *control, const struct stream *stream);
 /* Takes samples for the rates of stores. Once a second. */
 void status_clock(struct store_reports *r, uint64_t now_ms);
 /* The state of the cache, or null. The caller owns it. @public: without its directory. */
 json_t *status_cache(const struct store_reports *r, bool public);
+/* Logs that the daemon is ready at @path: with its version, config and streams. */
+void status_log_ready(const struct control *control, const char *path);
+/* Sends systemd the status line if it has changed. Call once a second. @ready: sends READY=1, too.
+ */
+void status_notify(struct control *control, bool ready);
 
 /* ---- all parts ---- */
 struct control {
@@ -680,7 +673,7 @@ struct control {
 	const struct config *config; /* the catalog's */
 	struct reload reload;
 	uint64_t started_ms;
-	char announced[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */
+	char notified[LIMIT_TEXT_BYTES + 128]; /* systemd's status line */
 	struct data_thread *data_thread;
 	uint64_t turns, turned_ms; /* of the data thread: the number, and when it last changed */
 	struct state state;
@@ -740,14 +733,6 @@ bool reading_by_window(const struct stream *s);
 void reading_cap_memory(struct config *config, const struct cgroup *cgroup);
 /* The engine's queue for reads of @dataset, of @queues queues for stores. */
 unsigned reading_queue(const struct dataset *dataset, unsigned queues);
-
-/* ---- announce.c ---- */
-
-/* Logs that the daemon is ready at @path: with its version, config and streams. */
-void announce_ready(const struct control *control, const char *path);
-/* Sends systemd the status line if it has changed. Call once a second. @ready: sends READY=1, too.
- */
-void announce_state(struct control *control, bool ready);
 
 /* ---- plan.c ---- */
 

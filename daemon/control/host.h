@@ -81,8 +81,8 @@ void notify(const char *state);
 int notify_failed_start(const char *why);
 /* The period at which to send "WATCHDOG=1", in ms; 0: never. */
 uint64_t notify_watchdog_ms(void);
-/* Sends WATCHDOG=1 from a thread until the start ends: after a reload systemd expects it, and a
- * start may take minutes. */
+/* Has systemd expect no WATCHDOG=1 until the start ends: after a reload it does, and a start may
+ * take minutes. */
 void notify_starting(bool is);
 /* The socket for clients that systemd passed, or -1. */
 int notify_listen_fd(void);

@@ -2,17 +2,18 @@
 
 #include "proto/limits.h"
 
-#include <pthread.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LISTEN_FDS_START = 3 };
+
+#define START_USEC (UINT64_C(3600) * 1000000) /* a start may take so long */
 
 void notify(const char *state)
 {
@@ -60,28 +61,14 @@ uint64_t notify_watchdog_ms(void)
 	return variable_for_us("WATCHDOG_USEC", "WATCHDOG_PID") / 1000 / 3;
 }
 
-static _Atomic bool starting;
-
-static void *feed(void *none)
-{
-	const uint64_t ms = notify_watchdog_ms();
-
-	pthread_setname_np(pthread_self(), "tokend-start");
-	while (starting) {
-		notify("WATCHDOG=1");
-		nanosleep(
-			&(struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000}, NULL);
-	}
-	return none;
-}
-
 void notify_starting(bool is)
 {
-	pthread_t thread;
+	uint64_t usec = variable_for_us("WATCHDOG_USEC", "WATCHDOG_PID");
+	char text[64];
 
-	starting = is;
-	if (is && notify_watchdog_ms() > 0 && pthread_create(&thread, NULL, feed, NULL) == 0)
-		pthread_detach(thread);
+	snprintf(text, sizeof(text), "WATCHDOG_USEC=%" PRIu64, is ? START_USEC : usec);
+	if (usec > 0)
+		notify(text);
 }
 
 int notify_listen_fd(void)

@@ -173,7 +173,7 @@ static void refuse(struct reload *r)
 	r->control->counts.reloads_failed++;
 	r->control->counts.reload_failed = true;
 	log_line(LOG_ERROR, "%s; the daemon keeps the config that it has", r->refused);
-	announce_state(r->control, true);
+	status_notify(r->control, true);
 	if (r->again)
 		reload_begin(r);
 }

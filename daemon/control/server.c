@@ -213,7 +213,7 @@ static void on_second(uv_timer_t *timer)
 			connection_close(c);
 	}
 	if (!control->stopping)
-		announce_state(control, false);
+		status_notify(control, false);
 	if (any)
 		control->lonely_since_ms = now;
 	if (!control->stopping && control->options->linger_s > 0 &&
@@ -370,10 +370,10 @@ int server_run(const struct server_options *options)
 	control_init(control, &loop, options);
 	started = start(control, &fault);
 	if (started) {
-		announce_ready(control,
+		status_log_ready(control,
 			options->listener->path[0] ? options->listener->path : "systemd's socket");
 		notify_starting(false);
-		announce_state(control, true);
+		status_notify(control, true);
 		/* One turn at a time, to notice when the last connection is gone. */
 		while (uv_run(&loop, UV_RUN_ONCE) != 0)
 			leave_if_done(control);

@@ -207,7 +207,18 @@ static uint64_t most(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-struct stream_gauges status_gauges(const struct control *control, const struct stream *stream)
+/* The present state of sessions. */
+struct stream_gauges {
+	unsigned sessions, waiting;
+	uint64_t slots, ready;	      /* batches, of all rings */
+	uint64_t least_ready;	      /* of one ring */
+	uint64_t published, released; /* batches */
+	uint64_t full_ms;	      /* the longest: struct session */
+	uint64_t store_wait_ms;	      /* the longest */
+};
+
+/* Of the sessions of a stream; NULL: of all, without waits for stores. */
+static struct stream_gauges gauges_of(const struct control *control, const struct stream *stream)
 {
 	struct stream_gauges g = {.least_ready = UINT64_MAX};
 	char text[LIMIT_TEXT_BYTES];
@@ -249,7 +260,7 @@ static json_t *stream_item(const struct control *control, const struct stream *s
 {
 	const struct stream_counts *c = stream->counts;
 	const _Atomic uint64_t *faults = c->read_faults;
-	struct stream_gauges now = status_gauges(control, stream);
+	struct stream_gauges now = gauges_of(control, stream);
 	char shard[LIMIT_TEXT_BYTES];
 	uint64_t slow = slow_ms(control, stream, public, shard);
 
@@ -593,4 +604,45 @@ void status_reply(struct connection *c, const struct wire *w)
 	wire_set(&reply, WIRE_AFTER, p.full ? p.after : 0);
 	wire_set_bytes(&reply, WIRE_ARGS, p.text, p.n);
 	connection_send(c, wire_number(w, WIRE_SERIAL), &reply);
+}
+
+/* ---- for the log and systemd ---- */
+
+void status_log_ready(const struct control *control, const char *path)
+{
+	const struct catalog *catalog = control->catalog;
+	char text[LIMIT_TEXT_BYTES] = ""; /* is cut: tokctl status --json has all */
+	FILE *to = fmemopen(text, sizeof(text) - 1, "w");
+
+	for (uint32_t i = 0; to && i < catalog->config->streams; i++) {
+		const struct stream *stream = &catalog->stream[i];
+
+		fprintf(to, "%s%s (", i ? "; " : "", stream->config->name);
+		for (uint32_t d = 0; d < stream->config->datasets; d++)
+			fprintf(to, "%s%s %016" PRIx64, d ? ", " : "",
+				stream->config->dataset[d].name, stream->dataset[d].digest);
+		fprintf(to, ")");
+	}
+	if (to)
+		fclose(to);
+	log_line(LOG_NOTE,
+		"ready at %s: version %s, config %s with digest %016" PRIx64 ", streams %s", path,
+		TOKEND_VERSION, control->config->path, control->config->digest, text);
+}
+
+void status_notify(struct control *control, bool ready)
+{
+	struct stream_gauges all = gauges_of(control, NULL);
+	const char *refused = control->reload.refused;
+	uint32_t streams = control->config->streams;
+	char text[sizeof(control->notified)];
+
+	snprintf(text, sizeof(text),
+		"READY=1\nSTATUS=%u session%s, %" PRIu32 " stream%s, %u waiting%s%s", all.sessions,
+		all.sessions == 1 ? "" : "s", streams, streams == 1 ? "" : "s", all.waiting,
+		refused[0] ? "; config not read again: " : "", refused);
+	if (!ready && strcmp(text, control->notified) == 0)
+		return;
+	memcpy(control->notified, text, sizeof(text));
+	notify(ready ? text : strchr(text, '\n') + 1);
 }
