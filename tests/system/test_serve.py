@@ -302,6 +302,10 @@ def test_browser_shows_what_happens(bench):
         job.carry_out()
         assert operator.result()[0] == 0
         page.shows(f"{inner('runs')}.includes('web 25 %, code 75 %')")
+        one = Operator(bench, "mix", "train", "web=1", "--run", "job")
+        job.carry_out()
+        assert one.result()[0] == 0
+        page.shows(f"{inner('runs')}.includes('web 100 %')")
         os.truncate(bench.place.file("web/a.bin"), 1000)
         wait_for(lambda: odd.step(1) is None or bench.web.status()["faults"])
         page.shows(f"{inner('faults')}.includes('a.bin')")

@@ -25,7 +25,7 @@ function short(value) {
 }
 
 const bytes = (value) => short(value).replace(/^[\d.]+$/, "$& ") + "B";
-const percent = (share) => (100 * share).toPrecision(3).replace(/\.?0+$/, "") + " %";
+const percent = (share) => Number((100 * share).toPrecision(3)) + " %";
 const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
 
 function duration(ms) {
@@ -110,6 +110,14 @@ const tokens = (s) => history.get(s.stream).map((shares) => sum(shares) * s.seq_
 const mix = (m) => Object.entries(m.mix).map(([name, part]) => name + " " + percent(part)).join(", ");
 const ago = (of) => of.last ? of.last + ", " + duration(1000 * of.last_ago_s) + " ago" : "";
 
+function fullness(s) {
+	const meter = document.createElement("meter"), cell = document.createElement("span");
+	meter.max = s.slots;
+	meter.value = s.ready;
+	cell.append(meter, " " + s.ready + " of " + s.slots);
+	return cell;
+}
+
 // ---- tables ----
 
 const STREAMS = [["stream", (s) => s.stream], ["sessions", (s) => s.sessions, "n"],
@@ -125,9 +133,9 @@ const SESSIONS = [["stream", (s) => s.stream], ["run", (s) => s.run],
 	["rank", (s) => s.rank + " of " + s.world, "n"], ["position", (s) => s.position, "n"],
 	["tokens/s", (s) => short(s.rate((t) => t.released) * s.micro * s.seq_len), "n"],
 	["waited", (s) => (s.waited_ms / 1000).toFixed(1) + " s", "n"],
-	["ready", (s) => s.ready + " of " + s.slots, "n"],
+	["ready", fullness],
 	["waits", (s) => (s.store_wait ? s.store_wait + ", " + duration(s.store_wait_ms) : s.ready === 0 ?
-		"trainer" : s.full_ms ? "tokend " + duration(s.full_ms) : "") +
+		"trainer" : s.full_ms >= 1000 ? "tokend " + duration(s.full_ms) : "") +
 		(s.request ? ", request open" : ""), "", (s) => s.ready === 0]];
 const STORES = [["store", (s) => s.store], ["GET/s", (s) => s.get_per_s.toFixed(1), "n"],
 	["received/s", (s) => bytes(s.bytes_per_s), "n"],
