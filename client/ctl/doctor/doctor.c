@@ -118,10 +118,8 @@ enum { SOCKET, CONFIG, USER, JSON };
 static const struct ctl_option options[] = {
 	[SOCKET] = CTL_SOCKET_OPTION,
 	[CONFIG] = CTL_CONFIG_OPTION,
-	[USER] = {.name = "user",
-		.value = "NAME",
-		.help = "the daemon's user; default: that of "
-			"the running daemon, otherwise yours"},
+	[USER] = {OPTION_TEXT("user", "NAME",
+		"the daemon's user; default: that of the running daemon, otherwise yours")},
 	[JSON] = CTL_JSON_OPTION,
 };
 
@@ -173,7 +171,6 @@ const struct ctl_command ctl_doctor = {
 		 "trainers of 90,000 tokens/s.",
 	.examples = CTL_EXAMPLES({"print what to mend on this node",
 		"tokctl doctor -c tokend.yaml | sed -n /^fix/p"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
+	OPTIONS_ARE(options),
 	.run = doctor,
 };

@@ -7,6 +7,7 @@
 #include "client/ctl/online/talk.h"
 #include "proto/phrases.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,9 @@ struct listing {
 	struct emit e;
 	struct ctl_link link;
 	const char *socket, *config; /* as given */
-	bool watch;
+	bool watch, terminal;
 	const char *sort; /* one of keys; NULL: by the sessions' numbers */
-	json_t *before;	  /* the status of each daemon, by its socket, when it was asked last */
+	json_t *before;	  /* of each session: batches released, and when, at the update before */
 };
 
 static json_t *get(const json_t *item, const char *name)
@@ -69,29 +70,29 @@ static void sort(json_t *sessions, const char *key)
 	free(all);
 }
 
-/* Sets how many tokens each session took per second since the status @before. Both list sessions by
- * their numbers. */
-static void set_rates(const json_t *status, const json_t *before)
+/* Sets how many tokens each session took per second since the update before, if it was there. */
+static void set_rates(struct listing *l, const json_t *status)
 {
-	double ms =
-		real(get(status, "daemon"), "uptime_ms") - real(get(before, "daemon"), "uptime_ms");
-	json_t *then = get(before, "sessions"), *old, *session;
-	size_t i, at = 0;
+	double ms = real(get(status, "daemon"), "uptime_ms");
+	json_t *session;
+	size_t i;
 
 	json_array_foreach(get(status, "sessions"), i, session)
 	{
-		while ((old = json_array_get(then, at)) &&
-			real(old, "session") < real(session, "session"))
-			at++;
-		double batches = real(session, "released") - real(old, "released");
+		char name[WIRE_SOCKET_BYTES + 40];
 
-		/* With another pid, or with fewer batches released, it is another session. */
-		if (!old || real(old, "session") != real(session, "session") || ms <= 0 ||
-			batches < 0 || real(old, "pid") != real(session, "pid"))
-			continue;
-		json_object_set_new(session, "tokens_per_s",
-			json_real(batches * real(session, "micro") * real(session, "seq_len") *
-				  1000 / ms));
+		snprintf(name, sizeof(name), "%s %.0f %.0f", l->link.socket,
+			real(session, "session"), real(session, "pid"));
+		const json_t *then = get(l->before, name);
+		double batches = real(session, "released") - real(then, "released");
+		double s = (ms - real(then, "ms")) / 1000;
+
+		if (then && batches >= 0 && s > 0)
+			json_object_set_new(session, "tokens_per_s",
+				json_real(batches * real(session, "micro") *
+					  real(session, "seq_len") / s));
+		json_object_set_new_nocheck(l->before, name,
+			json_pack("{s:f, s:f}", "released", real(session, "released"), "ms", ms));
 	}
 }
 
@@ -143,7 +144,7 @@ static void put_name(struct listing *l, const char *key, const char *head, const
 	emit_text(&l->e, key, NULL, name);
 	snprintf(cut, sizeof(cut), "%s", name);
 	cut[NAME_WIDTH - 1] = '~';
-	emit_text(&l->e, NULL, head, l->e.to && strlen(name) > NAME_WIDTH ? cut : name);
+	emit_text(&l->e, NULL, head, l->terminal && strlen(name) > NAME_WIDTH ? cut : name);
 }
 
 static void put_session(struct listing *l, const json_t *s)
@@ -308,8 +309,7 @@ static bool put_daemon(struct listing *l, const struct ctl_daemon *heading)
 			heading->from == PLACE_PRIVATE ? ", private" : "",
 			status_text(get(status, "daemon"), "config"));
 	emit_table(&l->e); /* the lines so far are above the heads */
-	set_rates(status, get(l->before, l->link.socket));
-	json_object_set_new_nocheck(l->before, l->link.socket, json_deep_copy(status));
+	set_rates(l, status);
 	if (l->sort)
 		sort(get(status, "sessions"), l->sort);
 	json_array_foreach(get(status, "sessions"), i, session) put_session(l, session);
@@ -368,91 +368,77 @@ static void show(const char *text)
 	if (*text)
 		printf("\033[Kand %u more lines; --sort chooses which are first\n", lines - shown);
 	fputs("\033[J\033[?7h", stdout);
-	fflush(stdout);
-}
-
-/* Puts all on the terminal, with an error below it. False after an error. */
-static bool show_all(struct listing *l)
-{
-	char *text = NULL;
-	size_t bytes;
-	bool ok;
-
-	l->e.to = open_memstream(&text, &bytes);
-	if (!l->e.to)
-		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
-	l->link.quiet = true;
-	ok = put_all(l);
-	emit_end(&l->e, CTL_OK);
-	fclose(l->e.to);
-	show(text);
-	free(text);
-	return ok || ctl_fail("%s", l->link.why) == CTL_OK;
 }
 
 /* Until a signal, or an error of the first update: a daemon may stop and start meanwhile. */
-static int watch(struct listing *l, uint64_t interval_ms)
+static bool watch(struct listing *l, uint64_t interval_ms)
 {
-	bool terminal = isatty(STDOUT_FILENO) && !l->e.json, ok, first = true;
 	struct pollfd signals = {ctl_signals(), POLLIN, 0};
 	uint64_t now, next;
+	bool first = true, ok;
 
+	l->terminal = isatty(STDOUT_FILENO) && !l->e.json;
+	l->link.quiet = l->terminal;
 	do {
+		char *text = NULL;
+		size_t bytes;
+
 		next = ctl_clock_ms() + interval_ms;
-		if (!first && !terminal)
-			emit_line(&l->e, "%s", "");
-		ok = terminal ? show_all(l) : put_all(l);
-		if (!terminal)
-			emit_end(&l->e, CTL_OK);
-		if (l->e.failed || (first && !ok))
-			return CTL_FAILED;
+		l->e.to = open_memstream(&text, &bytes);
+		if (!l->e.to)
+			return ctl_fail(PHRASE_MEMORY) == CTL_OK;
+		ok = put_all(l);
+		emit_end(&l->e, CTL_OK);
+		fclose(l->e.to);
+		if (l->terminal)
+			show(text);
+		else
+			printf("%s%s", first || l->e.json ? "" : "\n", text);
+		free(text);
+		if (fflush(stdout) != 0)
+			return ctl_fail("stdout: %s", strerror(errno)) == CTL_OK;
+		if (!ok && l->terminal)
+			ctl_fail("%s", l->link.why);
+		if (first && !ok)
+			return false;
 		first = false;
 		now = ctl_clock_ms();
 	} while (poll(&signals, 1, now < next ? (int)(next - now) : 0) <= 0);
-	return CTL_OK;
+	return true;
 }
 
 static const struct ctl_option options[] = {
 	[SOCKET] = CTL_SOCKET_OPTION,
 	[CONFIG] = CTL_CONFIG_OPTION,
-	[WATCH] = {.name = "watch",
-		.kind = CTL_DECIMAL,
-		.optional = true,
-		.value = "SECONDS",
-		.low = 0.1,
-		.high = 86400,
-		.preset = "1",
-		.help = "print it again and again, with rates, until Ctrl-C; time between updates"},
-	[SORT] = {.name = "sort",
-		.kind = CTL_CHOICE,
-		.value = "stream|run|rank|position|tokens|ready|waits",
-		.help = "the column to sort by; the highest position, rate and wait are first"},
+	[WATCH] = {OPTION_DECIMAL("watch", "SECONDS", 0.1, 86400,
+			   "print it again and again, with rates, until Ctrl-C; time between "
+			   "updates"),
+		.optional = true, .preset = "1"},
+	[SORT] = {OPTION_CHOICE("sort", "stream|run|rank|position|tokens|ready|waits",
+		"the column to sort by; the highest position, rate and wait are first")},
 	[JSON] = CTL_JSON_OPTION,
 };
 
 static int status(const struct ctl_arguments *a)
 {
 	struct listing *l = calloc(1, sizeof(*l));
-	int code = CTL_FAILED;
+	bool ok;
 
-	if (l)
-		l->before = json_object();
-	if (!l || !l->before) {
-		free(l);
+	if (!l)
 		return ctl_fail(PHRASE_MEMORY);
-	}
+	l->before = json_object();
 	l->e.json = ctl_given(a, JSON);
 	l->socket = ctl_text(a, SOCKET);
 	l->config = ctl_text(a, CONFIG);
 	l->watch = ctl_given(a, WATCH);
 	l->sort = ctl_given(a, SORT) ? keys[a->value[SORT].number] : NULL;
 	if (l->watch)
-		code = watch(l, (uint64_t)(a->value[WATCH].decimal * 1000));
+		ok = watch(l, (uint64_t)(a->value[WATCH].decimal * 1000));
 	else
-		code = emit_end(&l->e, put_all(l) ? CTL_OK : CTL_FAILED);
+		ok = emit_end(&l->e, put_all(l) ? CTL_OK : CTL_FAILED) == CTL_OK;
 	json_decref(l->before);
 	free(l);
-	return code;
+	return ok ? CTL_OK : CTL_FAILED;
 }
 
 const struct ctl_command ctl_status = {
@@ -476,7 +462,6 @@ const struct ctl_command ctl_status = {
 		{"for three seconds, the slowest first",
 			"timeout -s INT 3 tokctl status -c tokend.yaml --watch --sort ready || [ "
 			"$? = 124 ]"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
+	OPTIONS_ARE(options),
 	.run = status,
 };

@@ -268,18 +268,15 @@ void http_serve(const struct http *http, int fd)
 
 int http_listen(const char *address)
 {
-	const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
-		.ai_socktype = SOCK_STREAM};
-	const char *colon = strrchr(address, ':');
-	size_t n = colon ? (size_t)(colon - address) : 0;
-	bool brackets = n >= 2 && address[0] == '[' && address[n - 1] == ']';
+	const struct addrinfo hints = {
+		.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
 	struct addrinfo *at = NULL;
-	char host[64];
-	int fd = -1;
+	char host[64], port[8];
+	int end = 0, fd = -1;
 
-	snprintf(host, sizeof(host), "%.*s", (int)(n - (brackets ? 2 : 0)), address + brackets);
-	if (!colon || n >= sizeof(host) ||
-		getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, &at) != 0) {
+	if (sscanf(address, "[%63[^]]]:%7[0-9]%n", host, port, &end) < 2)
+		sscanf(address, "%63[^:]:%7[0-9]%n", host, port, &end);
+	if (end == 0 || address[end] || getaddrinfo(host, port, &hints, &at) != 0) {
 		ctl_fail("--listen: %s is not HOST:PORT with a numeric host", address);
 		return -1;
 	}

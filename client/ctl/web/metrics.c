@@ -6,10 +6,8 @@
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
 #include "client/ctl/web/web.h"
-#include "proto/phrases.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Items of the status, each an object or a list of objects, and the members that are labels. */
@@ -212,23 +210,19 @@ enum { SOCKET, CONFIG, SESSIONS };
 static const struct ctl_option options[] = {
 	[SOCKET] = CTL_SOCKET_OPTION,
 	[CONFIG] = CTL_CONFIG_OPTION,
-	[SESSIONS] = {.name = "sessions",
-		.kind = CTL_FLAG,
-		.help = "with series for each session, with its run and rank"},
+	[SESSIONS] = {OPTION_FLAG(
+		"sessions", "with series for each session, with its run and rank")},
 };
 
 static int run(const struct ctl_arguments *a)
 {
-	struct ctl_link *l = calloc(1, sizeof(*l));
+	struct ctl_link link = {0};
 	json_t *status = NULL;
 
-	if (!l)
-		return ctl_fail(PHRASE_MEMORY);
-	if (ctl_connect(l, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
-		status = ctl_ask_status(l, true, NULL, NULL);
-		ctl_disconnect(l);
+	if (ctl_connect(&link, ctl_text(a, SOCKET), ctl_text(a, CONFIG))) {
+		status = ctl_ask_status(&link, true, NULL, NULL);
+		ctl_disconnect(&link);
 	}
-	free(l);
 	if (!status)
 		return CTL_FAILED;
 	metrics_write(stdout, status, ctl_given(a, SESSIONS));
@@ -244,7 +238,6 @@ const struct ctl_command ctl_metrics = {
 		 "With --sessions, the number of series grows with every job.",
 	.examples = CTL_EXAMPLES({"how many trainers wait for a batch",
 		"tokctl metrics -c tokend.yaml | grep ^tokend_stream_waiting_sessions"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
+	OPTIONS_ARE(options),
 	.run = run,
 };

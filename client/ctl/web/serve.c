@@ -167,16 +167,11 @@ enum { SOCKET, CONFIG, LISTEN, HOST, SESSIONS };
 static const struct ctl_option options[] = {
 	[SOCKET] = CTL_SOCKET_OPTION,
 	[CONFIG] = CTL_CONFIG_OPTION,
-	[LISTEN] = {.name = "listen",
-		.value = "ADDRESS",
-		.help = "HOST:PORT with a numeric host; default: 127.0.0.1:9464"},
-	[HOST] = {.name = "host",
-		.kind = CTL_LIST,
-		.value = "NAME",
-		.help = "a name under which clients know this node; may be repeated"},
-	[SESSIONS] = {.name = "sessions",
-		.kind = CTL_FLAG,
-		.help = "metrics have series for each session, with its run and rank"},
+	[LISTEN] = {OPTION_TEXT(
+		"listen", "ADDRESS", "HOST:PORT with a numeric host; default: 127.0.0.1:9464")},
+	[HOST] = {OPTION_LIST("host", "NAME", "a name under which clients know this node")},
+	[SESSIONS] = {OPTION_FLAG(
+		"sessions", "metrics have series for each session, with its run and rank")},
 };
 
 static int serve(const struct ctl_arguments *a)
@@ -216,7 +211,6 @@ const struct ctl_command ctl_serve = {
 	.examples = CTL_EXAMPLES({"is each stream ready to serve trainers?",
 		"tokctl serve -c tokend.yaml --listen 127.0.0.1:9465 & sleep 1; curl -s "
 		"http://127.0.0.1:9465/readyz; kill $!"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
+	OPTIONS_ARE(options),
 	.run = serve,
 };
