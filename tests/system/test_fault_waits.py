@@ -40,7 +40,7 @@ def test_a_trainer_that_hangs_is_waited_for(place):
     assert about[0]["pid"] == hung.process.pid, "it was not thrown out"
     assert about[0]["full_ms"] > HANG_S * 1000, "status says it too"
     assert about[1]["released"] > about[0]["released"] + 50, "while the other one progresses"
-    assert about[1]["full_ms"] < 3000, "whose ring is full at most moments, too"
+    assert 2 * about[1]["full_ms"] < about[0]["full_ms"], "its ring is full at most moments, too"
     published, released = about[0]["published"], about[0]["released"]
     assert published - released == 4, "backpressure: its ring is full"
     other.step(200)
