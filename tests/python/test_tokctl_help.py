@@ -40,7 +40,7 @@ def test_every_command_describes_its_options_and_recognizes_a_mistyped_one():
 WRONG = {
     "verfiy": "unknown command 'verfiy' (did you mean verify?)",
     "-c x status": "unknown option -c before the command",
-    "help --completion fish": "must be",
+    "completion fish": "must be",
     "cursor": "needs a subcommand; see `tokctl help cursor`",
     "cursor difff": "(did you mean diff?)",
     "plan --setp=1": "unknown option --setp (did you mean --step?)",

@@ -99,58 +99,41 @@ int ctl_weights(const struct ctl_arguments *a, int first, double *weight)
 	return CTL_OK;
 }
 
-static int take_number(const struct ctl_command *c, const struct ctl_option *o, const char *text,
-	struct ctl_value *value)
-{
-	if (ctl_parse_number(text, &value->number) && value->number >= o->least &&
-		value->number <= o->most)
-		return CTL_OK;
-	if (o->most == UINT64_MAX)
-		return ctl_usage(c,
-			"--%s: '%s' " PHRASE_NOT_INTEGER " from %" PRIu64 " to 2^64 - 1", o->name,
-			text, o->least);
-	return ctl_usage(c, "--%s: '%s' is not " PHRASE_INTEGER, o->name, text, o->least, o->most);
-}
-
-static int take_choice(const struct ctl_command *c, const struct ctl_option *o, const char *text,
-	struct ctl_value *value)
+/* Sets *@number to the number of the word in @words, which are separated by '|'. */
+static bool find_word(const char *words, const char *text, uint64_t *number)
 {
 	size_t n = strlen(text);
 
-	value->number = 0;
-	for (const char *word = o->value;; word++) {
-		size_t length = strcspn(word, "|");
+	for (*number = 0;; (*number)++) {
+		size_t length = strcspn(words, "|");
 
-		if (length == n && strncmp(word, text, n) == 0)
-			return CTL_OK;
-		word += length;
-		if (!*word)
-			break;
-		value->number++;
+		if (length == n && strncmp(words, text, n) == 0)
+			return true;
+		if (!words[length])
+			return false;
+		words += length + 1;
 	}
-	return ctl_usage(c, "--%s: '%s' is not one of %s", o->name, text, o->value);
 }
 
 /* Converts @text as the option's kind says. CTL_OK, or CTL_USAGE after a message. */
 static int convert(const struct ctl_command *c, const struct ctl_option *o, const char *text,
 	struct ctl_value *value)
 {
-	switch (o->kind) {
-	case CTL_NUMBER:
-		return take_number(c, o, text, value);
-	case CTL_CHOICE:
-		return take_choice(c, o, text, value);
-	case CTL_DECIMAL:
-		if (ctl_parse_decimal(text, &value->decimal) && value->decimal >= o->low &&
-			value->decimal <= o->high)
-			return CTL_OK;
+	char most[24] = "2^64 - 1";
+
+	if (o->most < UINT64_MAX)
+		snprintf(most, sizeof(most), "%" PRIu64, o->most);
+	if (o->kind == CTL_NUMBER && !(ctl_parse_number(text, &value->number) &&
+					     value->number >= o->least && value->number <= o->most))
+		return ctl_usage(c, "--%s: '%s' " PHRASE_NOT_INTEGER " from %" PRIu64 " to %s",
+			o->name, text, o->least, most);
+	if (o->kind == CTL_CHOICE && !find_word(o->value, text, &value->number))
+		return ctl_usage(c, "--%s: '%s' is not one of %s", o->name, text, o->value);
+	if (o->kind == CTL_DECIMAL &&
+		!(ctl_parse_decimal(text, &value->decimal) && value->decimal >= o->low &&
+			value->decimal <= o->high))
 		return ctl_usage(c, "--%s: '%s' is not a number from %g to %g", o->name, text,
 			o->low, o->high);
-	case CTL_TEXT:
-	case CTL_FLAG:
-	case CTL_LIST:
-		break;
-	}
 	return CTL_OK;
 }
 

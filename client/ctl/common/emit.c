@@ -22,20 +22,18 @@ static FILE *to(const struct emit *e)
 
 static void put(struct emit *e, const char *bytes, size_t n)
 {
-	if (fwrite_unlocked(bytes, 1, n, to(e)) < n && !e->failed) {
-		e->error = errno;
-		e->failed = true;
-	}
+	if (n == 1)
+		putc_unlocked(*bytes, to(e));
+	else
+		fwrite_unlocked(bytes, 1, n, to(e));
 }
 
-static void put_spaces(struct emit *e, size_t n)
+/* Notes a fault of writing while errno is its own. */
+static void check(struct emit *e, bool fine)
 {
-	static const char spaces[] = "                                ";
-
-	for (size_t some; n > 0; n -= some) {
-		some = n < sizeof(spaces) - 1 ? n : sizeof(spaces) - 1;
-		put(e, spaces, some);
-	}
+	if (!fine && !e->failed)
+		e->error = errno;
+	e->failed |= !fine;
 }
 
 /* Writes the digits to the end of @digits. Returns where they begin. */
@@ -71,8 +69,7 @@ static void print(struct emit *e, char what, const char *text)
 		e->owed += what == RIGHT && shown < width ? width - shown : 0;
 	}
 	if (*text) {
-		put_spaces(e, what == MORE ? 0 : e->owed);
-		put(e, text, strlen(text));
+		fprintf(to(e), "%*s%s", what == MORE ? 0 : (int)e->owed, "", text);
 		e->owed = 0;
 	}
 	if (what == LEFT || what == RIGHT)
@@ -173,31 +170,6 @@ static void show(struct emit *e, char what, const char *head, const char *text)
 
 /* ---- JSON ---- */
 
-/* If the member is to be written, writes its comma and key. */
-static bool member(struct emit *e, const char *key)
-{
-	if (!e->json || !key)
-		return false;
-	if (!e->object)
-		put(e, "{", 1);
-	else if (e->comma)
-		put(e, ",", 1);
-	e->object = e->comma = true;
-	if (*key) {
-		put(e, "\"", 1);
-		put(e, key, strlen(key));
-		put(e, "\":", 2);
-	}
-	return true;
-}
-
-static void put_escape(struct emit *e, unsigned code)
-{
-	char text[8];
-
-	put(e, text, (size_t)snprintf(text, sizeof(text), "\\u%04x", code));
-}
-
 static void put_string(struct emit *e, const char *text)
 {
 	const unsigned char *p = (const unsigned char *)text, *from = p;
@@ -213,11 +185,28 @@ static void put_string(struct emit *e, const char *text)
 		}
 		put(e, (const char *)from, (size_t)(p - from));
 		p += control;
-		put_escape(e, control || *p < 0x80 ? *p : 0xdc00 + *p);
+		fprintf(to(e), "\\u%04x", control || *p < 0x80 ? *p : 0xdc00 + *p);
 		from = ++p;
 	}
 	put(e, (const char *)from, (size_t)(p - from));
 	put(e, "\"", 1);
+}
+
+/* If the member is to be written, writes its comma and key. */
+static bool member(struct emit *e, const char *key)
+{
+	if (!e->json || !key)
+		return false;
+	if (!e->object)
+		put(e, "{", 1);
+	else if (e->comma)
+		put(e, ",", 1);
+	e->object = e->comma = true;
+	if (*key) {
+		put_string(e, key); /* may be the name of a dataset */
+		put(e, ":", 1);
+	}
+	return true;
 }
 
 void emit_open(struct emit *e, const char *key, char bracket)
@@ -364,6 +353,7 @@ void emit_row(struct emit *e)
 		put(e, "}\n", 2);
 	e->object = e->comma = false;
 	end_line(e);
+	check(e, !ferror(to(e)));
 }
 
 static void end_table(struct emit *e)
@@ -392,10 +382,7 @@ int emit_end(struct emit *e, int status)
 {
 	emit_row(e);
 	end_table(e);
-	if (fflush(to(e)) != 0 && !e->failed) {
-		e->error = errno;
-		e->failed = true;
-	}
+	check(e, fflush(to(e)) == 0);
 	if (e->failed)
 		return ctl_fail("stdout: %s", strerror(e->error));
 	return status;

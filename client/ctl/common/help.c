@@ -88,7 +88,7 @@ static int write_left(char *left, size_t bytes, const struct ctl_option *o)
 void ctl_help(FILE *to, const struct ctl_command *command)
 {
 	char left[80], range[128], text[512], *synopsis = ctl_synopsis(command);
-	int column = 0;
+	int column = (int)strlen("  -h, --help");
 
 	fputs("usage: ", to);
 	put_wrapped(to, synopsis ? synopsis : "", (int)strlen("usage: "));

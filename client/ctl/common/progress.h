@@ -1,4 +1,4 @@
-/* A progress bar on stderr, if that is a terminal. */
+/* A line of progress on stderr, if that is a terminal. */
 #ifndef TOKEND_CTL_PROGRESS_H
 #define TOKEND_CTL_PROGRESS_H
 
@@ -8,8 +8,8 @@
 
 struct ctl_progress {
 	const char *what;
-	const char *unit; /* NULL: bytes */
-	uint64_t total;	  /* 0: not known */
+	const char *unit;
+	uint64_t total; /* 0: not known */
 	uint64_t began_ns;
 	_Atomic uint64_t done;
 	_Atomic uint64_t next_ns; /* of the next redraw */
@@ -22,7 +22,7 @@ void ctl_progress_begin(struct ctl_progress *p, const char *what, uint64_t total
 void ctl_progress_count(struct ctl_progress *p, const char *what, const char *unit, uint64_t total);
 /* Adds finished bytes or units. Any thread may call it. */
 void ctl_progress_add(struct ctl_progress *p, uint64_t done);
-/* Removes the bar. */
+/* Removes the line. */
 void ctl_progress_end(struct ctl_progress *p);
 
 #endif
