@@ -552,12 +552,6 @@ bool session_ring(const struct stream *stream, uint64_t micro_batch, uint64_t *s
  * The pool has a thread for each stream and some more, so a stream whose storage hangs delays no
  * other. Such a stream's attaches go on a second or two after the comparison began, because the
  * reader compares each shard that it opens.
- *
- * Twins are sessions of two processes for the same run, rank and peer. Both take the same samples.
- * It happens if two independent processes are both rank 0 of 1, or if a trainer is restarted while
- * the old one lives. Both are warned when the second attaches. If it got there by a seek, they are
- * warned a second or two later: ranks that exchange their places meet for a moment. A strict
- * session is refused while the other process lives.
  */
 /* Of a stream's shards with what their paths hold. */
 struct comparison {
@@ -577,7 +571,14 @@ struct comparison {
 void session_attach(struct connection *c, const struct wire *w);
 /* Call once a second. */
 void compare_clock(struct control *control);
-/* Looks for twins of @s. Call once a second. May close the connection. */
+
+/* ---- warn.c ---- */
+
+/* Sends the warnings of a session that was just attached at @c. May close connections. */
+void warn_attached(struct session *s, const struct cursor *c);
+/* False: @s is strict, and another process reads for its rank. */
+bool twins_allow(const struct session *s, struct fault *fault);
+/* Looks for twins of @s after a seek. Call once a second. May close connections. */
 void twins_clock(struct session *s, uint64_t now_ms);
 
 /* ---- following.c ---- */

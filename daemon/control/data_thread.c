@@ -35,7 +35,7 @@ struct data_thread {
 	bool paused;		 /* data thread: as `pause` */
 	_Atomic uint64_t turns;	 /* of the data thread's loop */
 	struct reader_hang hang[LIMIT_STREAMS]; /* under to_data.lock */
-	bool news;	    /* data thread: something was posted since the last ring() */
+	bool news;	    /* data thread: to_control has some that were not announced */
 	bool noted;	    /* data thread: the reader's note is in the log */
 	int64_t now_ns;	    /* data thread: since the reader last returned */
 	struct fault fault; /* the last one */
