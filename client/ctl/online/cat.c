@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct cat {
 	struct tokend_options options;
@@ -35,59 +34,32 @@ enum {
 	RECORD,
 	RUN,
 	PEER,
-	SLOTS,
+	SLOTS
 };
 
 static const struct ctl_option options[] = {
-	[RANK] = {.name = "rank",
-		.kind = CTL_NUMBER,
-		.required = true,
-		.value = "R",
-		.most = UINT64_MAX,
-		.help = "rank to attach as"},
-	[WORLD] = {.name = "world",
-		.kind = CTL_NUMBER,
-		.required = true,
-		.value = "W",
-		.most = UINT64_MAX,
-		.help = "number of ranks"},
-	[MICRO] = {.name = "micro",
-		.kind = CTL_NUMBER,
-		.required = true,
-		.value = "B",
-		.least = 1,
-		.most = LIMIT_MICRO_BATCH,
-		.help = "rows per batch"},
-	[BATCHES] = {.name = "batches",
-		.kind = CTL_NUMBER,
-		.value = "N",
-		.most = UINT64_MAX,
-		.help = "number of batches; default: to the end of the stream"},
+	[RANK] = {OPTION_NUMBER("rank", "R", 0, UINT64_MAX, "rank to attach as"), .required = true},
+	[WORLD] = {OPTION_NUMBER("world", "W", 0, UINT64_MAX, "number of ranks"), .required = true},
+	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH, "rows per batch"),
+		.required = true},
+	[BATCHES] = {OPTION_NUMBER("batches", "N", 0, UINT64_MAX,
+		"number of batches; default: to the end of the stream")},
 	[SOCKET] = CTL_SOCKET_OPTION,
 	[CONFIG] = CTL_CONFIG_OPTION,
-	[START] = {.name = "start",
-		.value = "begin|POSITION|TAG",
-		.help = "where to begin: a position, or the checkpoint that the daemon saved as "
-			"TAG; default: begin"},
-	[CURSOR] = {.name = "cursor", .value = "FILE", .help = "begin at the cursor in this file"},
-	[CURSOR_OUT] = {.name = "cursor-out",
-		.value = "FILE",
-		.help = "write the cursor after the last batch to this file"},
-	[RECORD] = {.name = "record",
-		.value = "FILE",
-		.help = "record the rows in this file, for `tokctl verify`"},
-	[RUN] = {.name = "run", .value = "RUN", .help = "name of the run; default: tokctl"},
-	[PEER] = {.name = "peer",
-		.kind = CTL_NUMBER,
-		.value = "P",
-		.most = UINT32_MAX,
-		.preset = "0",
-		.help = "number of this process within its rank"},
-	[SLOTS] = {.name = "slots",
-		.kind = CTL_NUMBER,
-		.value = "N",
-		.most = UINT32_MAX,
-		.help = "batches in the ring; default: the daemon decides"},
+	[START] = {OPTION_TEXT("start", "begin|POSITION|TAG",
+		"where to begin: a position, or the checkpoint that the daemon saved as TAG; "
+		"default: begin")},
+	[CURSOR] = {OPTION_TEXT("cursor", "FILE", "begin at the cursor in this file")},
+	[CURSOR_OUT] = {OPTION_TEXT(
+		"cursor-out", "FILE", "write the cursor after the last batch to this file")},
+	[RECORD] = {OPTION_TEXT(
+		"record", "FILE", "record the rows in this file, for `tokctl verify`")},
+	[RUN] = {OPTION_TEXT("run", "RUN", "name of the run; default: tokctl")},
+	[PEER] = {OPTION_NUMBER(
+			  "peer", "P", 0, UINT32_MAX, "number of this process within its rank"),
+		.preset = "0"},
+	[SLOTS] = {OPTION_NUMBER(
+		"slots", "N", 0, UINT32_MAX, "batches in the ring; default: the daemon decides")},
 };
 
 /* Sets where to begin, by --start or --cursor. Returns an exit status. */
@@ -114,44 +86,20 @@ static int set_start(struct cat *c, const struct ctl_arguments *a)
 	return CTL_OK;
 }
 
-static bool write_all(const char *bytes, size_t n)
-{
-	while (n > 0) {
-		ssize_t done = write(STDOUT_FILENO, bytes, n);
-
-		if (done < 0 && errno == EINTR)
-			continue;
-		if (done < 0) {
-			ctl_fail("stdout: %s", strerror(errno));
-			return false;
-		}
-		bytes += done;
-		n -= (size_t)done;
-	}
-	return true;
-}
-
 static bool copy(struct tokend *t, uint64_t batches)
 {
 	struct tokend_batch batch;
+	int got = 1;
 
-	for (uint64_t i = 0; i < batches; i++) {
-		int got = tokend_next(t, &batch);
-
-		if (got == 0)
-			return true;
-		if (got < 0) {
-			ctl_fail("%s", tokend_why(t));
-			return false;
-		}
+	for (uint64_t i = 0; i < batches && (got = tokend_next(t, &batch)) > 0; i++) {
 		size_t n = (size_t)batch.rows * batch.window_tokens * batch.token_bytes;
-		bool ok = write_all(batch.tokens, n);
+		bool written = fwrite(batch.tokens, 1, n, stdout) == n && fflush(stdout) == 0;
 
 		tokend_release(t, &batch);
-		if (!ok)
-			return false;
+		if (!written)
+			return ctl_fail("stdout: %s", strerror(errno)) == CTL_OK;
 	}
-	return true;
+	return got >= 0 || ctl_fail("%s", tokend_why(t)) == CTL_OK;
 }
 
 static bool save_cursor(struct tokend *t, struct cat *c, const char *path)
@@ -221,8 +169,6 @@ static int cat(const struct ctl_arguments *a)
 const struct ctl_command ctl_cat = {
 	.name = "cat",
 	.arguments = "STREAM",
-	.least = 1,
-	.most = 1,
 	.help = "attach like a trainer and write the tokens of its batches to stdout",
 	.about = "Attaches as one rank of a run, and writes the rows of each batch to stdout: "
 		 "seq_len + extra tokens per row, as 2 or 4 bytes, whichever the stream has, in "
@@ -235,7 +181,6 @@ const struct ctl_command ctl_cat = {
 		{"hash 10 batches of rank 1 of 2",
 			"tokctl cat train -c tokend.yaml --rank 1 --world 2 --micro 4 --batches 10 "
 			"| sha256sum"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
+	OPTIONS_ARE(options),
 	.run = cat,
 };

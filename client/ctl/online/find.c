@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,23 +209,8 @@ static bool has_run(const json_t *status, const struct ctl_wanted *wanted)
 
 enum { RUNS_NAMED = 4 }; /* of a daemon */
 
-struct text {
-	size_t n;
-	char text[LIMIT_TEXT_BYTES];
-};
-
-__attribute__((format(printf, 2, 3))) static void put(struct text *t, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	if (t->n < sizeof(t->text))
-		t->n += (size_t)vsnprintf(t->text + t->n, sizeof(t->text) - t->n, format, args);
-	va_end(args);
-}
-
 /* Puts ", run A of stream B" for each run of the daemon. */
-static void put_runs(struct text *t, const json_t *status)
+static void put_runs(FILE *t, const json_t *status)
 {
 	const json_t *sessions = json_object_get(status, "sessions"), *s;
 	unsigned runs = 0;
@@ -240,16 +224,16 @@ static void put_runs(struct text *t, const json_t *status)
 		while (!is_of(json_array_get(sessions, first), stream, run))
 			first++;
 		if (first == i && runs++ < RUNS_NAMED)
-			put(t, "%s run %s of stream %s", runs > 1 ? "," : ":", run, stream);
+			fprintf(t, "%s run %s of stream %s", runs > 1 ? "," : ":", run, stream);
 	}
 	if (runs > RUNS_NAMED)
-		put(t, ", …");
+		fputs(", …", t);
 }
 
 /* Puts "--socket PATH (serves FILE: run A of stream B), or …" of all daemons, or of those with the
  * run. */
-static void put_daemons(struct text *t, struct ctl_link *l, struct ctl_daemons *found,
-	const struct ctl_wanted *only)
+static void put_daemons(
+	FILE *t, struct ctl_link *l, struct ctl_daemons *found, const struct ctl_wanted *only)
 {
 	const char *before = "";
 
@@ -258,14 +242,11 @@ static void put_daemons(struct text *t, struct ctl_link *l, struct ctl_daemons *
 
 		if (only && !has_run(status, only))
 			continue;
-		put(t, "%s--socket %s (", before, found->daemon[i].path);
-		before = ", or ";
-		if (status)
-			put(t, "serves %s", config_of(status));
-		else
-			put(t, "does not answer");
+		fprintf(t, "%s--socket %s (%s%s", before, found->daemon[i].path,
+			status ? "serves " : "does not answer", config_of(status));
 		put_runs(t, status);
-		put(t, ")");
+		fputs(")", t);
+		before = ", or ";
 	}
 }
 
@@ -273,29 +254,34 @@ static void put_daemons(struct text *t, struct ctl_link *l, struct ctl_daemons *
 static bool refuse(struct ctl_link *l, struct ctl_daemons *found, const struct ctl_wanted *wanted,
 	unsigned fit)
 {
-	struct text meant = {0}, t = {0};
-	char tried[LIMIT_TEXT_BYTES];
+	char meant[3 * LIMIT_NAME_BYTES] = "", tried[LIMIT_TEXT_BYTES], *text = NULL;
+	size_t n;
+	FILE *t = open_memstream(&text, &n);
 
+	if (!t)
+		return ctl_link_fail(l, PHRASE_MEMORY);
 	if (wanted->stream)
-		put(&meant, "%s%s%sstream %s", wanted->run ? "run " : "",
+		snprintf(meant, sizeof(meant), "%s%s%sstream %s", wanted->run ? "run " : "",
 			wanted->run ? wanted->run : "", wanted->run ? " of " : "", wanted->stream);
-	if (found->n == 0) {
-		places_tell(found->named.place, found->named.n, tried);
-		return ctl_link_fail(l, "no daemon at %s%s%s; " PHRASE_START, tried,
-			meant.n ? ", for " : "", meant.text);
-	}
-	if (fit > 0)
-		put(&t, "several daemons serve %s; add ", meant.text);
+	places_tell(found->named.place, found->named.n, tried);
+	if (found->n == 0)
+		fprintf(t, "no daemon at %s%s%s; " PHRASE_START, tried, meant[0] ? ", for " : "",
+			meant);
+	else if (fit > 0)
+		fprintf(t, "several daemons serve %s; add ", meant);
 	else if (wanted->config)
-		put(&t, "no daemon serves %s%s%s; start one with tokend -c FILE, or add ",
-			wanted->config, meant.n ? ", for " : "", meant.text);
+		fprintf(t, "no daemon serves %s%s%s; start one with tokend -c FILE, or add ",
+			wanted->config, meant[0] ? ", for " : "", meant);
 	else if (wanted->stream)
-		put(&t, "none of the %u daemons here has a session of %s; add -c FILE, or ",
-			found->n, meant.text);
+		fprintf(t, "none of the %u daemons here has a session of %s; add -c FILE, or ",
+			found->n, meant);
 	else
-		put(&t, "%u daemons run; add -c FILE, or ", found->n);
-	put_daemons(&t, l, found, fit > 0 ? wanted : NULL);
-	return ctl_link_fail(l, "%s", t.text);
+		fprintf(t, "%u daemons run; add -c FILE, or ", found->n);
+	put_daemons(t, l, found, fit > 0 ? wanted : NULL);
+	fclose(t);
+	ctl_link_fail(l, "%s", text);
+	free(text);
+	return false;
 }
 
 /* ---- the daemon that is meant ---- */
