@@ -77,7 +77,7 @@ struct reload {
 	bool blocked;	    /* signals are */
 	uint64_t paused_ms; /* when reading was paused; 0: it is not */
 
-	char refused[LIMIT_TEXT_BYTES]; /* why the last one failed; "": it did not */
+	char refused[LIMIT_TEXT_BYTES]; /* why the last one failed: an older config is in use; "" */
 };
 
 /* Begins a reload, or notes that another one is to follow the present one. */
@@ -251,9 +251,7 @@ struct counts {
 	struct stream_counts *streams; /* of each */
 	_Atomic uint64_t *samples;     /* of each dataset, read into rings; the data thread's */
 	uint64_t requests[COUNTS_KINDS][COUNTS_OUTCOMES]; /* kinds: counts_kind() */
-	uint64_t reloads, reloads_failed;
-	int64_t reload_s;   /* when the config in use was loaded, Unix time */
-	bool reload_failed; /* the last one: an older config is in use */
+	int64_t begun_s; /* when the config in use was loaded, Unix time */
 };
 
 /* Connects the streams and datasets of @catalog with their counters. False: out of memory; call
@@ -660,8 +658,6 @@ void status_reply(struct connection *c, const struct wire *w);
 void status_clock(struct store_reports *r, uint64_t now_ms);
 /* The state of the cache, or null. The caller owns it. @public: without its directory. */
 json_t *status_cache(const struct store_reports *r, bool public);
-/* Logs that the daemon is ready at @path: with its version, config and streams. */
-void status_log_ready(const struct control *control, const char *path);
 /* Sends systemd the status line if it has changed. Call once a second. @ready: sends READY=1, too.
  */
 void status_notify(struct control *control, bool ready);

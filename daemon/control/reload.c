@@ -170,8 +170,7 @@ static void refuse(struct reload *r)
 {
 	give_up(r);
 	snprintf(r->refused, sizeof(r->refused), "%s", fault_line(r->fault.text));
-	r->control->counts.reloads_failed++;
-	r->control->counts.reload_failed = true;
+	r->past.refused++;
 	log_line(LOG_ERROR, "%s; the daemon keeps the config that it has", r->refused);
 	status_notify(r->control, true);
 	if (r->again)
@@ -198,8 +197,7 @@ static void execute(struct reload *r)
 	int error;
 
 	past->pid = getpid();
-	past->reloads = r->control->counts.reloads + 1;
-	past->refused = r->control->counts.reloads_failed;
+	past->reloads++;
 	snprintf(number, sizeof(number), "%d", past->memfd);
 	if (pwrite(past->memfd, past, sizeof(*past), 0) == sizeof(*past) &&
 		setenv(PAST, number, 1) == 0) {
@@ -214,6 +212,7 @@ static void execute(struct reload *r)
 		execve("/proc/self/exe", r->argv, environ);
 	}
 	error = errno;
+	past->reloads--;
 	keep_open(past, false);
 	unsetenv(PAST);
 	fault_errno(&r->fault, error, "", "tokend cannot execute itself: %s; restart it",

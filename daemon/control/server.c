@@ -1,4 +1,5 @@
 #include "daemon/control/control.h"
+#include "proto/version.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -338,10 +339,8 @@ static void control_init(struct control *control, uv_loop_t *loop, const struct 
 	control->reload.past = o->past;
 	control->reload.past.listener = *o->listener;
 	control->reload.argv = o->argv;
-	control->counts.reloads = o->past.reloads;
-	control->counts.reloads_failed = o->past.refused;
 	requests_init(&control->requests);
-	control->counts.reload_s = time(NULL);
+	control->counts.begun_s = time(NULL);
 	control->started_ms = control->turned_ms = control->lonely_since_ms = uv_now(loop);
 }
 
@@ -370,8 +369,12 @@ int server_run(const struct server_options *options)
 	control_init(control, &loop, options);
 	started = start(control, &fault);
 	if (started) {
-		status_log_ready(control,
-			options->listener->path[0] ? options->listener->path : "systemd's socket");
+		log_line(LOG_NOTE,
+			"ready at %s: version %s, config %s with digest %016" PRIx64 ", %" PRIu32
+			" stream%s",
+			options->listener->path[0] ? options->listener->path : "systemd's socket",
+			TOKEND_VERSION, control->config->path, control->config->digest,
+			control->config->streams, control->config->streams == 1 ? "" : "s");
 		notify_starting(false);
 		status_notify(control, true);
 		/* One turn at a time, to notice when the last connection is gone. */

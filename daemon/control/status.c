@@ -515,11 +515,10 @@ static json_t *process_item(void)
 
 static json_t *config_item(const struct control *control)
 {
-	const struct counts *counts = &control->counts;
+	const struct reload *r = &control->reload;
 
-	return OBJECT(N("load_s", counts->reload_s), N("reload_failed", counts->reload_failed),
-		V("reloads",
-			OBJECT(N("loaded", counts->reloads), N("refused", counts->reloads_failed))),
+	return OBJECT(N("load_s", control->counts.begun_s), N("reload_failed", r->refused[0] != 0),
+		V("reloads", OBJECT(N("loaded", r->past.reloads), N("refused", r->past.refused))),
 		V("digest", hex(control->config->digest)));
 }
 
@@ -604,30 +603,6 @@ void status_reply(struct connection *c, const struct wire *w)
 	wire_set(&reply, WIRE_AFTER, p.full ? p.after : 0);
 	wire_set_bytes(&reply, WIRE_ARGS, p.text, p.n);
 	connection_send(c, wire_number(w, WIRE_SERIAL), &reply);
-}
-
-/* ---- for the log and systemd ---- */
-
-void status_log_ready(const struct control *control, const char *path)
-{
-	const struct catalog *catalog = control->catalog;
-	char text[LIMIT_TEXT_BYTES] = ""; /* is cut: tokctl status --json has all */
-	FILE *to = fmemopen(text, sizeof(text) - 1, "w");
-
-	for (uint32_t i = 0; to && i < catalog->config->streams; i++) {
-		const struct stream *stream = &catalog->stream[i];
-
-		fprintf(to, "%s%s (", i ? "; " : "", stream->config->name);
-		for (uint32_t d = 0; d < stream->config->datasets; d++)
-			fprintf(to, "%s%s %016" PRIx64, d ? ", " : "",
-				stream->config->dataset[d].name, stream->dataset[d].digest);
-		fprintf(to, ")");
-	}
-	if (to)
-		fclose(to);
-	log_line(LOG_NOTE,
-		"ready at %s: version %s, config %s with digest %016" PRIx64 ", streams %s", path,
-		TOKEND_VERSION, control->config->path, control->config->digest, text);
 }
 
 void status_notify(struct control *control, bool ready)
