@@ -49,9 +49,9 @@ static int help(FILE *to)
 	return to == stdout ? CTL_OK : CTL_USAGE;
 }
 
-static int unknown(const struct ctl_command *const *among, const char *name)
+static int unknown(const char *name)
 {
-	const char *near = ctl_nearest(among, name);
+	const char *near = ctl_nearest(commands, name);
 
 	if (name[0] == '-')
 		ctl_fail("unknown option %s before the command; put the command first: tokctl "
@@ -67,40 +67,29 @@ static int unknown(const struct ctl_command *const *among, const char *name)
 	return CTL_USAGE;
 }
 
-/* `tokctl help COMMAND [SUBCOMMAND]` */
-static int help_on(int names, char **name)
-{
-	static const struct ctl_command *const none[] = {NULL};
-	const struct ctl_command *const *among = commands, *command = NULL;
-
-	for (int i = 0; i < names; i++) {
-		command = ctl_find(among, name[i]);
-		if (!command)
-			return unknown(among, name[i]);
-		among = command->subcommands ? command->subcommands : none;
-	}
-	ctl_help(stdout, command);
-	return CTL_OK;
-}
-
 int main(int argc, char **argv)
 {
+	static char option[] = "--help";
+	char *name = argc > 1 ? argv[1] : option;
+	bool on = strcmp(name, "help") == 0 && argc > 2; /* help COMMAND [SUBCOMMAND] */
+
 	if (argc < 2)
 		return help(stderr);
-	if (strcmp(argv[1], "help") == 0 && argc == 3 && strcmp(argv[2], "--tables") == 0)
+	if (on && strcmp(argv[2], "--tables") == 0)
 		return ctl_tables(commands);
-	if (strcmp(argv[1], "complete") == 0)
+	if (strcmp(name, "complete") == 0)
 		return ctl_complete(commands);
-	if (strcmp(argv[1], "help") == 0 && argc > 2)
-		return help_on(argc - 2, argv + 2);
-	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-		strcmp(argv[1], "help") == 0)
+	if (strcmp(name, "--version") == 0)
+		return puts("tokctl " TOKEND_VERSION) >= 0 ? CTL_OK : CTL_FAILED;
+	if (!on &&
+		(strcmp(name, option) == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0))
 		return help(stdout);
-	if (strcmp(argv[1], "--version") == 0) {
-		puts("tokctl " TOKEND_VERSION);
-		return CTL_OK;
-	}
-	const struct ctl_command *command = ctl_find(commands, argv[1]);
+	const struct ctl_command *command = ctl_find(commands, argv[1 + on]);
 
-	return command ? ctl_run(command, argc - 1, argv + 1) : unknown(commands, argv[1]);
+	if (!command)
+		return unknown(argv[1 + on]);
+	if (on)
+		return ctl_run(
+			command, 3, (char *[]){argv[2], argc > 3 ? argv[3] : option, option, NULL});
+	return ctl_run(command, argc - 1, argv + 1);
 }

@@ -17,9 +17,8 @@
 
 int ctl_usage(const struct ctl_command *command, const char *text, ...)
 {
-	va_list args;
-
 	char what[LIMIT_TEXT_BYTES];
+	va_list args;
 
 	va_start(args, text);
 	vsnprintf(what, sizeof(what), text, args);
@@ -152,11 +151,9 @@ static int take(struct ctl_arguments *a, unsigned i, const char *text)
 
 /* ---- the command line ---- */
 
-/* The option that @word is: "--NAME", "--NAME=VALUE", "-L" or "-LVALUE"; sets *@value, or to NULL.
- * Returns its number, or the number of options: it is none of them. */
-static unsigned find_option(const struct ctl_command *c, char *word, char **value)
+unsigned ctl_option(const struct ctl_command *c, char *word, char **value)
 {
-	bool letter = word[1] != '-';
+	bool letter = word[0] == '-' && word[1] != '-';
 	size_t n = letter ? 1 : strcspn(word + 2, "=");
 	unsigned i = 0;
 
@@ -164,7 +161,7 @@ static unsigned find_option(const struct ctl_command *c, char *word, char **valu
 	for (; i < c->count; i++) {
 		const char *name = c->options[i].name;
 
-		if (name && (letter ? word[1] == c->options[i].letter
+		if (name && (letter ? word[1] && word[1] == c->options[i].letter
 				    : strlen(name) == n && strncmp(name, word + 2, n) == 0))
 			break;
 	}
@@ -211,7 +208,7 @@ static int parse(struct ctl_arguments *a, int argc, char **argv, bool *help)
 		*help = strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 		if (*help)
 			return CTL_OK;
-		unsigned o = find_option(c, word, &value);
+		unsigned o = ctl_option(c, word, &value);
 
 		if (o == c->count)
 			return refuse_option(c, word);

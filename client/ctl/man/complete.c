@@ -41,41 +41,26 @@ static void offer(const char *typed, const char *words)
 	}
 }
 
-static bool is_option(const struct ctl_option *o, const char *word)
+/* @before: the word before the typed one, or "". */
+static void complete(const struct ctl_command *c, char *before, const char *typed)
 {
-	if (!o->name || word[0] != '-' || !word[1])
-		return false;
-	return word[1] == '-' ? strcmp(word + 2, o->name) == 0 : word[1] == o->letter && !word[2];
-}
-
-static void offer_options(const struct ctl_command *c, const char *typed)
-{
+	unsigned o = before[0] == '-' ? ctl_option(c, before, &(char *){NULL}) : c->count;
 	char name[64];
 
-	for (unsigned i = 0; i < c->count; i++) {
+	if (o < c->count && c->options[o].kind != CTL_FLAG && !c->options[o].optional) {
+		offer(typed, c->options[o].kind == CTL_CHOICE ? c->options[o].value : "");
+		return;
+	}
+	for (unsigned i = 0; typed[0] == '-' && i < c->count; i++) {
 		snprintf(name, sizeof(name), "--%s", c->options[i].name ? c->options[i].name : "");
 		offer(typed, c->options[i].name ? name : "");
 	}
-	offer(typed, "--help");
-}
+	offer(typed, typed[0] == '-' ? "--help" : "");
+	for (unsigned i = 0; c->subcommands && c->subcommands[i]; i++) {
+		const char *last = strrchr(c->subcommands[i]->name, ' ');
 
-/* @before: the word before the typed one, or "". */
-static void complete(const struct ctl_command *c, const char *before, const char *typed)
-{
-	for (unsigned i = 0; i < c->count; i++) {
-		const struct ctl_option *o = &c->options[i];
-
-		if (o->kind == CTL_FLAG || o->optional || !is_option(o, before))
-			continue;
-		offer(typed, o->kind == CTL_CHOICE ? o->value : "");
-		return;
+		offer(typed, last ? last + 1 : c->subcommands[i]->name);
 	}
-	if (typed[0] == '-')
-		offer_options(c, typed);
-	for (unsigned i = 0; c->subcommands && c->subcommands[i]; i++)
-		offer(typed, strrchr(c->subcommands[i]->name, ' ')
-				     ? strrchr(c->subcommands[i]->name, ' ') + 1
-				     : c->subcommands[i]->name);
 }
 
 int ctl_complete(const struct ctl_command *const *commands)
@@ -85,7 +70,7 @@ int ctl_complete(const struct ctl_command *const *commands)
 	const struct ctl_command tokctl = {.subcommands = commands},
 				 tokend = {.options = options, .count = tokend_options(options)};
 	const struct ctl_command *c = NULL;
-	char text[4096], *rest = text, *before = "", *word = "";
+	char text[4096], none[] = "", *rest = text, *before = none, *word = none;
 
 	snprintf(text, sizeof(text), "%.*s", point ? atoi(point) : -1, line ? line : "");
 	/* "--format=z" is two words, as "--format z" is. */
