@@ -7,10 +7,10 @@
  * An input is: failures (fail.h), the range, then two files, each a length and parts: a byte, and
  * the fields of a beginning, of rows, or bytes as they are.
  */
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/out.h"
+#include "client/ctl/offline/history.h"
 #include "client/ctl/offline/proof.h"
-#include "client/ctl/offline/proof_report.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/scratch.h"
 
@@ -150,7 +150,7 @@ static void put_file(struct input *all, const char *name)
 static void prove(const struct records *r, size_t peer, uint64_t from, uint64_t to)
 {
 	struct proof p = {.records = r, .peer = &r->peer[peer], .from = from, .to = to};
-	struct ctl_out out = {0};
+	struct emit text = {0}, json = {.json = true};
 
 	if (proof_run(&p)) {
 		assert(p.samples + p.skipped + p.found[LOST] == to - from);
@@ -159,11 +159,12 @@ static void prove(const struct records *r, size_t peer, uint64_t from, uint64_t 
 			assert(p.finding[LOST][i].position >= from &&
 				p.finding[LOST][i].position + p.finding[LOST][i].count <= to);
 		proof_whole_to(&p);
-		proof_put_json(&out, &p);
-		proof_put_text(&out, &p);
+		proof_put(&text, &p);
+		proof_put(&json, &p);
 	}
 	proof_free(&p);
-	ctl_finish(&out, CTL_OK);
+	emit_end(&text, CTL_OK);
+	emit_end(&json, CTL_OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,12 +1,29 @@
+/* The proof: the rows of a range of positions, compared with the order and with the shards. */
 #include "client/ctl/offline/proof.h"
-
 #include "client/ctl/common/error.h"
-#include "client/ctl/offline/record_order.h"
-#include "client/ctl/offline/record_tape.h"
 #include "proto/phrases.h"
 
 #include <endian.h>
 #include <stdlib.h>
+
+struct row {
+	const struct record_section *section;
+	uint64_t position, checksum;
+	const void *tokens; /* NULL: they are not compared, or the order does not have it */
+	struct order_place place;
+};
+
+struct work {
+	struct proof *p;
+	const struct record_section *section; /* that is read */
+	struct ctl_windows *reader;
+	size_t bytes;		   /* of a window */
+	uint64_t block, held;	   /* rows at most, and rows that are not judged yet */
+	struct row *row;	   /* [block] */
+	struct ctl_window *window; /* [block] of rows that are read */
+	char *tokens;		   /* of those windows */
+	void *other;		   /* of one window, in the other width */
+};
 
 static void add_finding(struct proof *p, enum finding_kind kind, struct finding fault)
 {
@@ -36,14 +53,16 @@ bool proof_place(const struct record_order *o, uint64_t position, struct order_p
 	return order_at(&order, position, place);
 }
 
+/* ---- rows ---- */
+
 /*
- * Converts @tokens from the stream's present width to the other one, into p->other. Returns the
+ * Converts @tokens from the stream's present width to the other one, into w->other. Returns the
  * number of bytes there; 0: a token does not fit.
  */
-static size_t convert(struct proof *p, const void *tokens)
+static size_t convert(const struct work *w, const void *tokens)
 {
-	bool narrow = p->records->s->stream->token_bytes == 4;
-	size_t n = p->bytes / p->records->s->stream->token_bytes;
+	bool narrow = w->p->records->s->stream->token_bytes == 4;
+	size_t n = w->bytes / w->p->records->s->stream->token_bytes;
 	const uint16_t *short_token = tokens;
 	const uint32_t *token = tokens;
 
@@ -51,25 +70,23 @@ static size_t convert(struct proof *p, const void *tokens)
 		if (narrow && token[i] > UINT16_MAX)
 			return 0;
 		if (narrow)
-			((uint16_t *)p->other)[i] = (uint16_t)token[i];
+			((uint16_t *)w->other)[i] = (uint16_t)token[i];
 		else
-			((uint32_t *)p->other)[i] = short_token[i];
+			((uint32_t *)w->other)[i] = short_token[i];
 	}
 	return n * (narrow ? sizeof(uint16_t) : sizeof(uint32_t));
 }
 
-/* Are the row's tokens @tokens, those of the order? */
-static bool has_tokens(struct proof *p, uint64_t position, uint64_t checksum, const void *tokens)
+/* Are the row's tokens those of the order? */
+static bool has_tokens(const struct work *w, const struct row *row)
 {
-	if (record_checksum(position, tokens, p->bytes) == checksum)
+	if (record_checksum(row->position, row->tokens, w->bytes) == row->checksum)
 		return true;
 	/* The stream may have had another width when the row was taken. */
-	size_t bytes = convert(p, tokens);
+	size_t bytes = convert(w, row->tokens);
 
-	return bytes > 0 && record_checksum(position, p->other, bytes) == checksum;
+	return bytes > 0 && record_checksum(row->position, w->other, bytes) == row->checksum;
 }
-
-/* ---- rows ---- */
 
 /* False: the position was already taken. */
 static bool take(struct proof *p, uint64_t position)
@@ -82,20 +99,13 @@ static bool take(struct proof *p, uint64_t position)
 	return true;
 }
 
-struct proof_row {
-	const struct record_section *section;
-	uint64_t position, checksum;
-	const void *tokens; /* NULL: they are not compared, or the order does not have it */
-	struct order_place place;
-};
-
 static const struct record_order *order_of(const struct proof *p, const struct record_section *s)
 {
 	return &p->records->order[s->order];
 }
 
 /* Is the row in its order and in the range? */
-static bool is_counted(const struct proof *p, const struct proof_row *row)
+static bool is_counted(const struct proof *p, const struct row *row)
 {
 	uint64_t end = order_of(p, row->section)->order.end;
 
@@ -104,7 +114,7 @@ static bool is_counted(const struct proof *p, const struct proof_row *row)
 }
 
 /* Is the row the one that the order in force has there? */
-static bool in_force(struct proof *p, const struct proof_row *row)
+static bool in_force(struct proof *p, const struct row *row)
 {
 	const struct record_force *force = records_in_force(p->peer, row->position);
 	const struct record_order *own = order_of(p, row->section),
@@ -135,20 +145,20 @@ static void count_served(
 		served->epochs = place->epoch + 1;
 }
 
-static void judge_row(struct proof *p, const struct proof_row *row)
+static void judge_row(struct work *w, const struct row *row)
 {
+	struct proof *p = w->p;
 	const struct record_order *order = order_of(p, row->section);
 	const struct finding here = {row->position, 1, row->section->file};
-	uint64_t position = row->position;
 
-	if (position >= row->section->limit) {
+	if (row->position >= row->section->limit) {
 		p->voided++;
-	} else if (order->order.end && position >= order->order.end) {
+	} else if (order->order.end && row->position >= order->order.end) {
 		add_finding(p, ALTERED, here);
 	} else if (!is_counted(p, row)) {
 		p->outside++;
 	} else {
-		if (!take(p, position)) {
+		if (!take(p, row->position)) {
 			add_finding(p, REPEATED, here);
 		} else {
 			p->samples++;
@@ -156,60 +166,56 @@ static void judge_row(struct proof *p, const struct proof_row *row)
 			if (row->tokens)
 				count_served(p, order, &row->place);
 		}
-		if (!row->tokens || !has_tokens(p, position, row->checksum, row->tokens) ||
-			!in_force(p, row))
+		if (!row->tokens || !has_tokens(w, row) || !in_force(p, row))
 			add_finding(p, ALTERED, here);
 	}
 }
 
 /* Reads the windows of the block's rows, then judges the rows in order. False after an error. */
-static bool judge_block(struct proof *p)
+static bool judge_block(struct work *w)
 {
-	uint64_t n = 0, held = p->held;
+	uint64_t n = 0, held = w->held;
 
 	for (uint64_t i = 0; i < held; i++) {
-		struct proof_row *row = &p->row_of[i];
-		const struct record_order *order = order_of(p, row->section);
+		struct row *row = &w->row[i];
+		const struct record_order *order = order_of(w->p, row->section);
 
-		if (!is_counted(p, row) || !proof_place(order, row->position, &row->place))
+		if (!is_counted(w->p, row) || !proof_place(order, row->position, &row->place))
 			continue;
-		row->tokens = (const char *)p->tokens + n * p->bytes;
-		p->windows[n++] = (struct ctl_window){
+		row->tokens = w->tokens + n * w->bytes;
+		w->window[n++] = (struct ctl_window){
 			&order->cursor, order->map[row->place.dataset], row->place};
 	}
-	p->held = 0;
-	if (ctl_windows_read(p->reader, p->windows, n, p->tokens) < n)
+	w->held = 0;
+	if (ctl_windows_read(w->reader, w->window, n, w->tokens) < n)
 		return false;
 	for (uint64_t i = 0; i < held; i++)
-		judge_row(p, &p->row_of[i]);
+		judge_row(w, &w->row[i]);
 	return true;
 }
 
-static bool check_row(
-	struct proof *p, const struct record_section *s, uint64_t position, uint64_t checksum)
+static bool see_row(void *context, uint64_t number, const uint64_t entry[2])
 {
-	p->row_of[p->held++] =
-		(struct proof_row){.section = s, .position = position, .checksum = checksum};
-	return p->held < p->block || judge_block(p);
+	struct work *w = context;
+
+	(void)number;
+	w->row[w->held++] = (struct row){.section = w->section,
+		.position = le64toh(entry[0]),
+		.checksum = le64toh(entry[1])};
+	return w->held < w->block || judge_block(w);
 }
 
-static bool check_rows(struct proof *p)
+static bool see_rows(struct work *w)
 {
-	struct record_tape tape;
-	uint64_t entry[2];
-	int got = 0;
+	const struct record_peer *peer = w->p->peer;
 
-	record_tape_init(&tape, p->records);
-	for (size_t i = 0; i < p->peer->sections && got == 0; i++) {
-		const struct record_section *s = &p->peer->section[i];
+	for (size_t i = 0; i < peer->sections; i++) {
+		const struct record_section *s = w->section = &peer->section[i];
 
-		if (!record_tape_section(&tape, s))
-			got = -1;
-		while (got == 0 && (got = record_tape_next(&tape, entry)) == 1)
-			got = check_row(p, s, le64toh(entry[0]), le64toh(entry[1])) ? 0 : -1;
+		if (!records_each(w->p->records, s->file, s->entry, s->rows, see_row, w))
+			return false;
 	}
-	record_tape_close(&tape);
-	return got == 0 && judge_block(p);
+	return judge_block(w);
 }
 
 /* ---- missing positions ---- */
@@ -244,13 +250,10 @@ static uint64_t find(const struct proof *p, uint64_t at, bool taken)
 
 /* Finds the ranges that were skipped by request, except those in which a row was taken and those
  * that a restart went back to. */
-static bool find_skips(struct proof *p)
+static void find_skips(struct proof *p)
 {
 	size_t n = 0;
 
-	p->skip = calloc(p->peer->sections, sizeof(*p->skip));
-	if (!p->skip)
-		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
 	for (size_t i = 0; i < p->peer->sections; i++) {
 		const struct record_section *s = &p->peer->section[i];
 		uint64_t to = s->begin.position < s->limit ? s->begin.position : s->limit;
@@ -268,7 +271,6 @@ static bool find_skips(struct proof *p)
 			p->skip[p->skips++] = p->skip[i];
 		else if (p->skip[i].to > p->skip[p->skips - 1].to)
 			p->skip[p->skips - 1].to = p->skip[i].to;
-	return true;
 }
 
 /* Counts the positions in [@at, @to), none of which was taken, as skipped by request or as lost.
@@ -306,70 +308,49 @@ static void count_gaps(struct proof *p)
 	}
 }
 
-const struct record_generation *proof_generation(const struct proof *p, uint64_t position)
+/* ---- all of it ---- */
+
+static bool prove(struct work *w)
 {
-	for (size_t g = p->peer->generations; g-- > 0;)
-		if (p->peer->generation[g].position <= position)
-			return &p->peer->generation[g];
-	return NULL;
-}
-
-uint64_t proof_rank(const struct record_generation *g, uint64_t position)
-{
-	return (position - g->position) / g->micro_batch % g->world;
-}
-
-uint64_t proof_whole_to(const struct proof *p)
-{
-	if (p->found[LOST] == 0 || p->peer->generations == 0)
-		return 0;
-
-	uint64_t first = p->finding[LOST][0].position;
-	size_t newest = p->peer->generations - 1;
-	const struct record_generation *g = &p->peer->generation[newest];
-
-	if (first < g->position)
-		return 0;
-	for (size_t i = 0; i < p->peer->sections; i++) {
-		const struct record_section *s = &p->peer->section[i];
-
-		if (s->generation == newest && s->begin.rank == proof_rank(g, first) &&
-			s->last > first)
-			return 0;
-	}
-	return first - (first - g->position) % (g->world * g->micro_batch);
-}
-
-bool proof_run(struct proof *p)
-{
+	struct proof *p = w->p;
 	const struct stream *stream = p->records->s->stream;
 	size_t tokens = stream->begin.seq_len + stream->begin.extra;
 
-	p->reader = ctl_windows_open(p->records->s);
-	p->bytes = tokens * stream->token_bytes;
-	p->block = p->reader ? ctl_windows_block(p->reader) : 1;
-	p->tokens = malloc(p->block * p->bytes);
-	p->row_of = calloc(p->block, sizeof(*p->row_of));
-	p->windows = calloc(p->block, sizeof(*p->windows));
-	p->other = malloc(tokens * sizeof(uint32_t));
+	w->reader = ctl_windows_open(p->records->s);
+	w->bytes = tokens * stream->token_bytes;
+	w->block = w->reader ? ctl_windows_block(w->reader) : 1;
+	w->tokens = malloc(w->block * w->bytes);
+	w->row = calloc(w->block, sizeof(*w->row));
+	w->window = calloc(w->block, sizeof(*w->window));
+	w->other = malloc(tokens * sizeof(uint32_t));
 	p->taken = calloc((p->to - p->from + 63) / 64, sizeof(*p->taken));
 	p->served = calloc(p->records->datasets, sizeof(*p->served));
-	if (!p->reader || !p->tokens || !p->row_of || !p->windows || !p->other || !p->taken ||
-		!p->served)
+	p->skip = calloc(p->peer->sections, sizeof(*p->skip));
+	if (!w->reader || !w->tokens || !w->row || !w->window || !w->other || !p->taken ||
+		!p->served || !p->skip)
 		return ctl_fail(PHRASE_MEMORY) == CTL_OK;
-	if (!check_rows(p) || !find_skips(p))
+	if (!see_rows(w))
 		return false;
+	find_skips(p);
 	count_gaps(p);
 	return true;
 }
 
+bool proof_run(struct proof *p)
+{
+	struct work w = {.p = p};
+	bool done = prove(&w);
+
+	ctl_windows_close(w.reader);
+	free(w.tokens);
+	free(w.row);
+	free(w.window);
+	free(w.other);
+	return done;
+}
+
 void proof_free(struct proof *p)
 {
-	ctl_windows_close(p->reader);
-	free(p->tokens);
-	free(p->row_of);
-	free(p->windows);
-	free(p->other);
 	free(p->taken);
 	free(p->served);
 	free(p->skip);

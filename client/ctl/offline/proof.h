@@ -1,19 +1,138 @@
 /*
- * The proof for one peer and one pass: over a range of positions, the rows that its ranks recorded
- * must be exactly the order. It needs a bit of memory per position; records and shards are read row
- * by row.
+ * `tokctl verify`: reads trainers' records (records.c), judges which rows count by the rules in
+ * proto/record.h (records_judge.c), proves them (proof.c), and finds the cause of what is wrong
+ * (proof_verdict.c). Only the beginnings are kept in memory; rows are read from the files each
+ * time. Errors are printed.
  */
 #ifndef TOKEND_CTL_PROOF_H
 #define TOKEND_CTL_PROOF_H
 
-#include "client/ctl/offline/history.h"
-#include "client/ctl/offline/records.h"
 #include "client/ctl/offline/stream.h"
 #include "client/ctl/offline/windows.h"
+#include "proto/record.h"
+
+#include <sys/types.h>
+
+/* ---- records ---- */
+
+struct record_file {
+	char *path;
+	dev_t device;
+	ino_t inode;
+};
+
+/* An order in which rows were served: that of a cursor. */
+struct record_order {
+	struct cursor cursor;
+	uint64_t checksum;	    /* of its encoding */
+	struct order order;	    /* borrows from the cursor */
+	const struct dataset **map; /* [datasets] as stream_map() */
+	uint32_t *name;		    /* [datasets] numbers in records.dataset */
+};
+
+/* A dataset that any of the cursors has. */
+struct record_dataset {
+	const char *name;
+	uint64_t windows;
+};
+
+/* A beginning and the rows that follow it. */
+struct record_section {
+	struct record_begin begin;
+	uint32_t file, generation;
+	uint32_t order;	      /* number in records.order */
+	uint64_t pass;	      /* number of the pass over a finite stream */
+	bool again;	      /* it begins its pass */
+	uint64_t entry, rows; /* number of its first row in the file; number of rows */
+	uint64_t top;	      /* after the highest position of all rows; 0: none */
+	uint64_t limit;	      /* rows from this position on are void */
+	uint64_t last;	      /* after the highest position that counts; 0: none */
+};
+
+struct record_generation {
+	uint64_t position, world, micro_batch;
+	uint64_t limit; /* a later generation makes rows from this position on void */
+	size_t opener;	/* number, by time, of the section that opened it */
+};
+
+/* From a position on, until that of the next one: the order of the newest beginning, and its file.
+ */
+struct record_force {
+	uint64_t from;
+	uint32_t order, file;
+};
+
+/* Beginnings that follow each other in time with one position, world and micro_batch: those of the
+ * ranks. */
+struct record_life {
+	struct record_begin begin; /* the first */
+	uint64_t reached;	   /* the position that had been reached before it */
+	uint64_t ranks;		   /* beginnings */
+};
+
+/* One pass of one peer. The arrays below have its sections, generations and lives only. */
+struct record_peer {
+	uint64_t peer, pass;
+	struct record_section *section; /* by file and entry */
+	size_t sections;
+	struct record_generation *generation; /* ascending in time */
+	size_t generations;
+	struct record_force *force; /* ascending */
+	size_t forces;
+	struct record_life *life; /* ascending in time */
+	size_t lives;
+	/* A rank's file that begins before where an earlier file of it began, and voids rows that
+	 * it does not reach. */
+	bool rewound;
+	uint32_t rewinding, voided;
+};
+
+struct records {
+	const struct ctl_stream *s;
+	struct record_file *file;
+	size_t files;
+	struct record_order *order;
+	size_t orders;
+	struct record_dataset *dataset; /* names borrow from the orders */
+	size_t datasets;
+	struct record_section *section; /* by peer and pass */
+	size_t sections;
+	struct record_peer *peer;
+	size_t peers;
+	uint64_t passes; /* largest number of passes that a peer has begun */
+};
+
+/* Adds @path: a file, or a directory's *.record. */
+bool records_add(struct records *r, const char *path);
+/* Writes up to @bytes of the names of the runs that the files' names have, as Loader's record=
+ * gives them: RUN.RANK-PEER.PID-TIME.record. Returns how many runs there are. */
+size_t records_runs(const struct records *r, char *names, size_t bytes);
+/*
+ * Reads all files and judges which rows count. A file named twice is read once. Rejects records of
+ * another stream than @s, which is borrowed. @cursor: NULL, or the one that counts for all rows
+ * instead of those in the records.
+ */
+bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor);
+void records_free(struct records *r);
+
+/* Calls @take for each of the @n entries of @file from number @first on, until it returns false.
+ * False: it did, or an error was printed. */
+typedef bool record_take(void *context, uint64_t number, const uint64_t entry[2]);
+bool records_each(const struct records *r, uint32_t file, uint64_t first, uint64_t n,
+	record_take *take, void *context);
+/* Fills in r->passes, the peers, and limit and last of each section. */
+bool records_judge(struct records *r);
+/* The order in which @position should have been served. */
+const struct record_force *records_in_force(const struct record_peer *p, uint64_t position);
+
+/* ---- the proof ---- */
 
 enum finding_kind { REPEATED, LOST, ALTERED, FINDINGS };
 
-enum { PROOF_SHOWN = 10 }; /* findings of each kind that are kept */
+enum {
+	PROOF_SHOWN = 10, /* findings of each kind that are kept */
+	PROOF_VERDICT_BYTES = 1400,
+};
 
 struct finding {
 	uint64_t position, count; /* a range of positions; only LOST has more than 1 */
@@ -24,29 +143,23 @@ struct stretch {
 	uint64_t from, to;
 };
 
-struct proof_row; /* a recorded row */
-
 struct proof_served {
 	uint64_t samples;
 	uint64_t epochs; /* the last that was reached + 1; 0: none */
 };
 
+/*
+ * The proof for one peer and one pass: over a range of positions, the rows that its ranks recorded
+ * must be exactly the order. It needs a bit of memory per position.
+ */
 struct proof {
 	/* set by the caller */
 	const struct records *records;
 	const struct record_peer *peer;
 	uint64_t from, to;
-	/* work */
-	struct ctl_windows *reader;
-	void *tokens;		    /* of the rows of a block */
-	struct proof_row *row_of;   /* [block] */
-	struct ctl_window *windows; /* of rows that are read */
-	uint64_t block, held;	    /* rows at most, and rows that are not judged yet */
-	size_t bytes;
-	void *other;	 /* the same in the other width */
-	uint64_t *taken; /* one bit per position */
 
 	/* the result */
+	uint64_t *taken; /* one bit per position */
 	uint64_t samples, skipped, voided, outside, sum;
 	struct proof_served *served; /* [records->datasets] */
 	uint64_t found[FINDINGS];    /* number of positions */
@@ -62,9 +175,21 @@ struct proof {
 /* Fills in the result. False after an error was printed. Call proof_free() either way. */
 bool proof_run(struct proof *p);
 void proof_free(struct proof *p);
-
+/* Positions that were repeated, lost or altered. */
+uint64_t proof_findings(const struct proof *p);
 /* Where the order @o has @position. False: it does not have it. */
 bool proof_place(const struct record_order *o, uint64_t position, struct order_place *place);
+
+/* ---- what is wrong ---- */
+
+/* Where the tokens of a position are. */
+struct proof_source {
+	const char *dataset; /* NULL: the position is past the end of the stream */
+	const char *shard;   /* NULL: the dataset is no longer in the config */
+	uint64_t offset;
+};
+
+struct proof_source proof_source(const struct proof *p, uint64_t position);
 /* The generation that should have taken @position. NULL: the position is before all of them. */
 const struct record_generation *proof_generation(const struct proof *p, uint64_t position);
 /* The rank of @g that should have taken @position. */
@@ -74,5 +199,11 @@ uint64_t proof_rank(const struct record_generation *g, uint64_t position);
  * the position at which that incomplete last step begins; otherwise 0.
  */
 uint64_t proof_whole_to(const struct proof *p);
+/* "OK: …", or "NOT EXACT: " with the probable cause, what was found, and what to do. */
+void proof_verdict(const struct proof *p, char text[PROOF_VERDICT_BYTES]);
+
+/* Prints the result: a line of JSON; otherwise the verdict, then its numbers and faults. */
+struct emit;
+void proof_put(struct emit *e, const struct proof *p);
 
 #endif

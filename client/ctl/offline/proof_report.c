@@ -1,217 +1,153 @@
-#include "client/ctl/offline/proof_report.h"
-
-#include "client/ctl/common/columns.h"
-#include "client/ctl/common/error.h"
+/* Prints the result of a proof: the verdict, then its numbers, what was skipped, and the faults. */
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/share.h"
 #include "client/ctl/offline/history.h"
-#include "client/ctl/offline/proof_lives.h"
-#include "client/ctl/offline/proof_verdict.h"
-#include "proto/phrases.h"
+#include "client/ctl/offline/proof.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static const char *const finding_name[FINDINGS] = {"repeated", "lost", "altered"};
 
-static void put_where(struct ctl_out *out, const char *before, uint64_t value)
+static void put_number(struct emit *e, const char *name, uint64_t value, const char *about)
 {
-	ctl_put(out, before);
-	ctl_put_number(out, value);
+	emit_number(e, name, name, value);
+	if (about)
+		emit_more(e, "  %s", about);
+}
+
+static void put_numbers(struct emit *e, const struct proof *p)
+{
+	const struct records *r = p->records;
+	uint64_t whole = proof_whole_to(p);
+
+	emit_fields(e);
+	emit_number(e, "peer", r->peers > 1 ? "peer" : NULL, p->peer->peer);
+	emit_number(e, "pass", r->passes > 1 ? "pass" : NULL, p->peer->pass);
+	put_number(e, "samples", p->samples, NULL);
+	for (int kind = 0; kind < FINDINGS; kind++)
+		put_number(e, finding_name[kind], p->found[kind], NULL);
+	put_number(e, "skipped", p->skipped, "by request");
+	put_number(e, "void", p->voided, "undone by restarts");
+	put_number(e, "outside", p->outside, "not in the range from..to");
+	put_number(e, "generations", p->peer->generations, NULL);
+	emit_number(e, "records", NULL, r->files);
+	put_number(e, "from", p->from, NULL);
+	put_number(e, "to", p->to, NULL);
+	put_number(e, "sum", p->sum, NULL);
+	emit_number(e, "seq_len", NULL, r->s->stream->begin.seq_len);
+	if (whole > p->from)
+		emit_number(e, "whole_to", NULL, whole);
+	emit_table(e);
+}
+
+static void put_skips(struct emit *e, const struct proof *p)
+{
+	emit_open(e, "skips", '[');
+	for (size_t i = 0; i < p->skips; i++) {
+		emit_open(e, "", '[');
+		emit_number(e, "", NULL, p->skip[i].from);
+		emit_number(e, "", NULL, p->skip[i].to);
+		emit_close(e, ']');
+		emit_line(e, "skipped: positions %" PRIu64 " to %" PRIu64, p->skip[i].from,
+			p->skip[i].to - 1);
+	}
+	emit_close(e, ']');
+}
+
+/* Where the tokens should have been taken from. */
+static void put_source(struct emit *e, const struct proof *p, uint64_t position)
+{
+	struct proof_source source = proof_source(p, position);
+
+	if (source.shard) {
+		emit_text(e, "dataset", NULL, source.dataset);
+		emit_text(e, "shard", NULL, source.shard);
+		emit_number(e, "offset", NULL, source.offset);
+		emit_more(e, "  dataset %s  shard %s  offset %" PRIu64, source.dataset,
+			source.shard, source.offset);
+	} else if (source.dataset) {
+		emit_more(e, "  dataset %s, which is no longer in the config", source.dataset);
+	} else {
+		emit_more(e, "  past the end of the stream");
+	}
 }
 
 static void put_finding(
-	struct ctl_out *out, const struct proof *p, enum finding_kind kind, const struct finding *f)
+	struct emit *e, const struct proof *p, enum finding_kind kind, const struct finding *f)
 {
-	struct proof_source source = proof_source(p, f->position);
 	const struct record_generation *g = proof_generation(p, f->position);
 
-	ctl_put(out, finding_name[kind]);
-	put_where(out, ": position ", f->position);
-	if (source.shard) {
-		ctl_put(out, "  dataset ");
-		ctl_put_left(out, source.dataset, 0);
-		ctl_put(out, "  shard ");
-		ctl_put_left(out, source.shard, 0);
-		put_where(out, "  offset ", source.offset);
-	} else if (source.dataset) {
-		ctl_put(out, "  dataset ");
-		ctl_put_left(out, source.dataset, 0);
-		ctl_put(out, ", which is no longer in the config");
-	} else {
-		ctl_put(out, "  past the end of the stream");
-	}
+	emit_line(e, "%s: position %" PRIu64, finding_name[kind], f->position);
+	emit_open(e, "", '{');
+	emit_text(e, "fault", NULL, finding_name[kind]);
+	emit_number(e, "position", NULL, f->position);
+	emit_number(e, "count", NULL, f->count);
+	put_source(e, p, f->position);
 	if (kind != LOST) {
-		ctl_put(out, "  in ");
-		ctl_put_left(out, p->records->file[f->file].path, 0);
+		emit_text(e, "record", NULL, p->records->file[f->file].path);
+		emit_more(e, "  in %s", p->records->file[f->file].path);
 	} else if (g) {
-		put_where(out, "  of rank ", proof_rank(g, f->position));
-		put_where(out, " of ", g->world);
+		emit_number(e, "rank", NULL, proof_rank(g, f->position));
+		emit_number(e, "world", NULL, g->world);
+		emit_more(e, "  of rank %" PRIu64 " of %" PRIu64, proof_rank(g, f->position),
+			g->world);
 	}
-	if (f->count > 1) {
-		put_where(out, "  and ", f->count - 1);
-		ctl_put(out, " more after it");
-	}
-	ctl_put(out, "\n");
+	if (f->count > 1)
+		emit_more(e, "  and %" PRIu64 " more after it", f->count - 1);
+	emit_close(e, '}');
 }
 
-static void add_field(
-	struct ctl_columns *table, const char *name, uint64_t value, const char *about)
+static void put_findings(struct emit *e, const struct proof *p)
 {
-	ctl_columns_add(table, "%s", name);
-	ctl_columns_add(table, "%" PRIu64, value);
-	ctl_columns_add(table, "%s", about);
-}
-
-static bool put_table(struct ctl_out *out, const struct proof *p)
-{
-	static const struct ctl_column columns[] = {{NULL, false}, {NULL, true}, {NULL, false}};
-	struct ctl_columns table = {.column = columns, .n = sizeof(columns) / sizeof(columns[0])};
-
-	if (p->records->peers > 1)
-		add_field(&table, "peer", p->peer->peer, "");
-	if (p->records->passes > 1)
-		add_field(&table, "pass", p->peer->pass, "over the stream");
-	add_field(&table, "samples", p->samples, "");
-	add_field(&table, "repeated", p->found[REPEATED], "");
-	add_field(&table, "lost", p->found[LOST], "");
-	add_field(&table, "altered", p->found[ALTERED], "");
-	add_field(&table, "skipped", p->skipped, "by request");
-	add_field(&table, "void", p->voided, "undone by restarts");
-	add_field(&table, "outside", p->outside, "not in the range from..to");
-	add_field(&table, "generations", p->peer->generations, "");
-	add_field(&table, "from", p->from, "");
-	add_field(&table, "to", p->to, "");
-	add_field(&table, "sum", p->sum, "");
-	return ctl_columns_put(&table, out);
-}
-
-bool proof_put_text(struct ctl_out *out, const struct proof *p)
-{
-	char verdict[PROOF_VERDICT_BYTES];
-
-	proof_verdict(p, verdict);
-	ctl_put_left(out, verdict, 0);
-	ctl_put(out, "\n");
-	if (!put_table(out, p))
-		return false;
-	for (size_t i = 0; i < p->skips; i++) {
-		put_where(out, "skipped: positions ", p->skip[i].from);
-		put_where(out, " to ", p->skip[i].to - 1);
-		ctl_put(out, "\n");
-	}
+	emit_open(e, "faults", '[');
 	for (int kind = 0; kind < FINDINGS; kind++) {
 		uint64_t shown = 0;
 
 		for (unsigned i = 0; i < p->shown[kind]; i++) {
-			put_finding(out, p, (enum finding_kind)kind, &p->finding[kind][i]);
+			put_finding(e, p, (enum finding_kind)kind, &p->finding[kind][i]);
 			shown += p->finding[kind][i].count;
 		}
-		if (p->found[kind] > shown) {
-			ctl_put(out, finding_name[kind]);
-			put_where(out, ": and ", p->found[kind] - shown);
-			ctl_put(out, " more\n");
-		}
+		if (p->found[kind] > shown)
+			emit_line(e, "%s: and %" PRIu64 " more", finding_name[kind],
+				p->found[kind] - shown);
 	}
-	return true;
+	emit_close(e, ']');
 }
 
-static void put_json_finding(
-	struct ctl_out *out, const struct proof *p, enum finding_kind kind, const struct finding *f)
+static void put_datasets(struct emit *e, const struct proof *p)
 {
-	struct proof_source source = proof_source(p, f->position);
-	const struct record_generation *g = proof_generation(p, f->position);
-
-	ctl_put(out, "{\"fault\":");
-	ctl_put_string(out, finding_name[kind]);
-	ctl_put(out, ",");
-	ctl_put_pair(out, "position", f->position);
-	ctl_put(out, ",");
-	ctl_put_pair(out, "count", f->count);
-	if (source.shard) {
-		ctl_put(out, ",\"dataset\":");
-		ctl_put_string(out, source.dataset);
-		ctl_put(out, ",\"shard\":");
-		ctl_put_string(out, source.shard);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "offset", source.offset);
-	}
-	if (kind != LOST) {
-		ctl_put(out, ",\"record\":");
-		ctl_put_string(out, p->records->file[f->file].path);
-	} else if (g) {
-		ctl_put(out, ",");
-		ctl_put_pair(out, "rank", proof_rank(g, f->position));
-		ctl_put(out, ",");
-		ctl_put_pair(out, "world", g->world);
-	}
-	ctl_put(out, "}");
-}
-
-static void put_json_lists(struct ctl_out *out, const struct proof *p)
-{
-	const char *comma = "";
-
-	ctl_put(out, ",\"skips\":[");
-	for (size_t i = 0; i < p->skips; i++) {
-		put_where(out, i ? ",[" : "[", p->skip[i].from);
-		put_where(out, ",", p->skip[i].to);
-		ctl_put(out, "]");
-	}
-	ctl_put(out, "],\"faults\":[");
-	for (int kind = 0; kind < FINDINGS; kind++)
-		for (unsigned i = 0; i < p->shown[kind]; i++) {
-			ctl_put(out, comma);
-			put_json_finding(out, p, (enum finding_kind)kind, &p->finding[kind][i]);
-			comma = ",";
-		}
-	ctl_put(out, "]");
-}
-
-static void put_json_datasets(struct ctl_out *out, const struct proof *p)
-{
+	emit_open(e, "datasets", '[');
 	for (size_t i = 0; i < p->records->datasets; i++) {
-		const struct record_dataset *d = &p->records->dataset[i];
-
-		ctl_put(out, i ? ",{\"name\":" : ",\"datasets\":[{\"name\":");
-		ctl_put_string(out, d->name);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "samples", p->served[i].samples);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "epochs", p->served[i].epochs);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "windows", d->windows);
-		ctl_put(out, "}");
+		emit_open(e, "", '{');
+		emit_text(e, "name", NULL, p->records->dataset[i].name);
+		emit_number(e, "samples", NULL, p->served[i].samples);
+		emit_number(e, "epochs", NULL, p->served[i].epochs);
+		emit_number(e, "windows", NULL, p->records->dataset[i].windows);
+		emit_close(e, '}');
 	}
-	ctl_put(out, "]");
+	emit_close(e, ']');
 }
 
-static void put_json_mix(
-	struct ctl_out *out, const struct record_order *o, const struct order_segment *s)
+static void put_mix(
+	struct emit *e, uint64_t from, const struct record_order *o, const struct order_segment *s)
 {
-	const char *comma = "";
-	char share[32];
-
-	ctl_put(out, ",\"shares\":{");
-	for (uint32_t d = 0; d < s->datasets; d++) {
-		if (s->units[d] == 0)
-			continue;
-		ctl_put(out, comma);
-		ctl_put_string(out, o->cursor.dataset[d].name);
-		snprintf(share, sizeof(share), ":%.9g", ctl_fraction(s, d));
-		ctl_put(out, share);
-		comma = ",";
-	}
-	ctl_put(out, "}}");
+	emit_open(e, "", '{');
+	emit_number(e, "from", NULL, from);
+	emit_open(e, "shares", '{');
+	for (uint32_t d = 0; d < s->datasets; d++)
+		if (s->units[d] > 0)
+			emit_share(e, o->cursor.dataset[d].name, NULL, ctl_fraction(s, d));
+	emit_close(e, '}');
+	emit_close(e, '}');
 }
 
 /* The mixes that were in force in the range. */
-static void put_json_mixes(struct ctl_out *out, const struct proof *p)
+static void put_mixes(struct emit *e, const struct proof *p)
 {
 	const struct order_segment *last = NULL;
 	uint64_t at = p->from;
 
-	ctl_put(out, ",\"mixes\":[");
+	emit_open(e, "mixes", '[');
 	for (size_t f = 0; f < p->peer->forces && at < p->to; f++) {
 		const struct record_order *o = &p->records->order[p->peer->force[f].order];
 		uint64_t end = f + 1 < p->peer->forces ? p->peer->force[f + 1].from : p->to;
@@ -223,89 +159,46 @@ static void put_json_mixes(struct ctl_out *out, const struct proof *p)
 
 			if (to <= at || at >= end || at >= p->to || s->start > at)
 				continue;
-			if (!last || !ctl_same_segment(last, s)) {
-				ctl_put(out, last ? ",{" : "{");
-				ctl_put_pair(out, "from", at);
-				put_json_mix(out, o, s);
-			}
+			if (!last || !ctl_same_segment(last, s))
+				put_mix(e, at, o, s);
 			last = s;
 			at = to < end ? to : end;
 		}
 	}
-	ctl_put(out, "]");
+	emit_close(e, ']');
 }
 
-static bool put_json_lives(struct ctl_out *out, const struct proof *p)
+static void put_lives(struct emit *e, const struct proof *p)
 {
-	size_t n;
-	struct proof_life *life = proof_lives(p->peer, &n);
+	emit_open(e, "lives", '[');
+	for (size_t i = 0; i < p->peer->lives; i++) {
+		const struct record_life *l = &p->peer->life[i];
 
-	for (size_t i = 0; life && i < n; i++) {
-		const struct {
-			const char *name;
-			uint64_t value;
-		} pair[] = {
-			{"time_ns", life[i].time_ns},
-			{"position", life[i].position},
-			{"left", life[i].left},
-			{"world", life[i].world},
-			{"micro_batch", life[i].micro_batch},
-			{"ranks", life[i].ranks},
-			{"reached", life[i].reached},
-		};
-
-		ctl_put(out, i ? "},{" : ",\"lives\":[{");
-		for (size_t m = 0; m < sizeof(pair) / sizeof(pair[0]); m++) {
-			ctl_put(out, m ? "," : "");
-			ctl_put_pair(out, pair[m].name, pair[m].value);
-		}
+		emit_open(e, "", '{');
+		emit_number(e, "time_ns", NULL, l->begin.time_ns);
+		emit_number(e, "position", NULL, l->begin.position);
+		emit_number(e, "left", NULL, l->begin.left);
+		emit_number(e, "world", NULL, l->begin.world);
+		emit_number(e, "micro_batch", NULL, l->begin.micro_batch);
+		emit_number(e, "ranks", NULL, l->ranks);
+		emit_number(e, "reached", NULL, l->reached);
+		emit_close(e, '}');
 	}
-	ctl_put(out, life ? "}]" : "");
-	free(life);
-	return life || ctl_fail(PHRASE_MEMORY) == CTL_OK;
+	emit_close(e, ']');
 }
 
-bool proof_put_json(struct ctl_out *out, const struct proof *p)
+void proof_put(struct emit *e, const struct proof *p)
 {
-	const struct {
-		const char *name;
-		uint64_t value;
-	} pair[] = {
-		{"peer", p->peer->peer},
-		{"pass", p->peer->pass},
-		{"samples", p->samples},
-		{"repeated", p->found[REPEATED]},
-		{"lost", p->found[LOST]},
-		{"altered", p->found[ALTERED]},
-		{"skipped", p->skipped},
-		{"void", p->voided},
-		{"outside", p->outside},
-		{"generations", p->peer->generations},
-		{"records", p->records->files},
-		{"from", p->from},
-		{"to", p->to},
-		{"sum", p->sum},
-		{"seq_len", p->records->s->stream->begin.seq_len},
-	};
-	uint64_t whole = proof_whole_to(p);
 	char verdict[PROOF_VERDICT_BYTES];
 
 	proof_verdict(p, verdict);
-	for (size_t i = 0; i < sizeof(pair) / sizeof(pair[0]); i++) {
-		ctl_put(out, i ? "," : "{");
-		ctl_put_pair(out, pair[i].name, pair[i].value);
-	}
-	if (whole > p->from) {
-		ctl_put(out, ",");
-		ctl_put_pair(out, "whole_to", whole);
-	}
-	put_json_lists(out, p);
-	put_json_datasets(out, p);
-	put_json_mixes(out, p);
-	if (!put_json_lives(out, p))
-		return false;
-	ctl_put(out, ",\"verdict\":");
-	ctl_put_string(out, verdict);
-	ctl_put(out, "}\n");
-	return true;
+	emit_line(e, "%s", verdict);
+	put_numbers(e, p);
+	put_skips(e, p);
+	put_findings(e, p);
+	put_datasets(e, p);
+	put_mixes(e, p);
+	put_lives(e, p);
+	emit_text(e, "verdict", NULL, verdict);
+	emit_row(e);
 }

@@ -1,6 +1,5 @@
-#include "client/ctl/offline/proof_verdict.h"
-
-#include "client/ctl/offline/record_order.h"
+/* The probable cause of what is wrong with a run. */
+#include "client/ctl/offline/proof.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -27,6 +26,51 @@ struct proof_source proof_source(const struct proof *p, uint64_t position)
 		place.window, &shard, &source.offset);
 	source.shard = dataset_shard_name(dataset, shard);
 	return source;
+}
+
+const struct record_generation *proof_generation(const struct proof *p, uint64_t position)
+{
+	for (size_t g = p->peer->generations; g-- > 0;)
+		if (p->peer->generation[g].position <= position)
+			return &p->peer->generation[g];
+	return NULL;
+}
+
+uint64_t proof_rank(const struct record_generation *g, uint64_t position)
+{
+	return (position - g->position) / g->micro_batch % g->world;
+}
+
+/* After the last position that counts of @rank of generation @g; 0: none. *@any: it has records. */
+static uint64_t last_of(
+	const struct proof *p, const struct record_generation *g, uint64_t rank, bool *any)
+{
+	uint64_t last = 0;
+
+	*any = false;
+	for (size_t i = 0; i < p->peer->sections; i++) {
+		const struct record_section *s = &p->peer->section[i];
+
+		if (&p->peer->generation[s->generation] != g || s->begin.rank != rank)
+			continue;
+		*any = true;
+		last = s->last > last ? s->last : last;
+	}
+	return last;
+}
+
+uint64_t proof_whole_to(const struct proof *p)
+{
+	if (p->found[LOST] == 0 || p->peer->generations == 0)
+		return 0;
+
+	uint64_t first = p->finding[LOST][0].position;
+	const struct record_generation *g = &p->peer->generation[p->peer->generations - 1];
+	bool any;
+
+	if (first < g->position || last_of(p, g, proof_rank(g, first), &any) > first)
+		return 0;
+	return first - (first - g->position) % (g->world * g->micro_batch);
 }
 
 uint64_t proof_findings(const struct proof *p)
@@ -79,21 +123,11 @@ static bool clock_was_set(const struct proof *p, struct cause *c)
 		p->records->file[p->peer->rewinding].path, p->records->file[p->peer->voided].path);
 }
 
-static bool has_rank(const struct proof *p, const struct record_generation *g, uint64_t rank)
-{
-	for (size_t i = 0; i < p->peer->sections; i++) {
-		const struct record_section *s = &p->peer->section[i];
-
-		if (&p->peer->generation[s->generation] == g && s->begin.rank == rank)
-			return true;
-	}
-	return false;
-}
-
 static bool rank_is_missing(const struct proof *p, struct cause *c)
 {
 	const struct record_generation *g;
 	uint64_t first, rank, whole = proof_whole_to(p);
+	bool any;
 
 	if (p->found[LOST] == 0)
 		return false;
@@ -102,7 +136,8 @@ static bool rank_is_missing(const struct proof *p, struct cause *c)
 	if (!g)
 		return false;
 	rank = proof_rank(g, first);
-	if (!has_rank(p, g, rank)) {
+	last_of(p, g, rank, &any);
+	if (!any) {
 		snprintf(c->do_this, sizeof(c->do_this), "give the records of all ranks%s",
 			whole > p->from ? "" : " and nodes");
 		return because(c,

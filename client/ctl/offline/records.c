@@ -1,22 +1,22 @@
-#include "client/ctl/offline/records.h"
-
+/* Record files: their sections, and the orders in which their rows were served. */
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/grow.h"
-#include "client/ctl/offline/record_order.h"
-#include "client/ctl/offline/record_tape.h"
-#include "client/ctl/offline/records_judge.h"
+#include "client/ctl/offline/proof.h"
 #include "proto/phrases.h"
 #include "proto/wire.h"
 
 #include <dirent.h>
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static bool no_memory(void)
 {
@@ -26,15 +26,9 @@ static bool no_memory(void)
 
 /* ---- files ---- */
 
-static bool add_file(struct records *r, const char *path)
+static bool add_file(struct records *r, const char *path, const struct stat *st)
 {
-	struct stat st;
-
-	if (stat(path, &st) != 0) {
-		ctl_fail("%s: %s", path, strerror(errno));
-		return false;
-	}
-	if (!S_ISREG(st.st_mode)) {
+	if (!S_ISREG(st->st_mode)) {
 		ctl_fail("%s: not a regular file, so not a record", path);
 		return false;
 	}
@@ -45,7 +39,7 @@ static bool add_file(struct records *r, const char *path)
 
 	if (!copy)
 		return no_memory();
-	r->file[r->files++] = (struct record_file){copy, st.st_dev, st.st_ino};
+	r->file[r->files++] = (struct record_file){copy, st->st_dev, st->st_ino};
 	return true;
 }
 
@@ -62,17 +56,14 @@ static bool add_directory(struct records *r, const char *path)
 	int n = scandir(path, &entry, is_record, alphasort);
 	bool done = n > 0;
 
-	if (n < 0)
-		ctl_fail("%s: %s", path, strerror(errno));
-	else if (n == 0)
-		ctl_fail("%s: contains no *.record files", path);
+	if (n <= 0)
+		ctl_fail("%s: %s", path, n < 0 ? strerror(errno) : "contains no *.record files");
 	for (int i = 0; i < n; i++) {
 		char *whole = NULL;
 
 		if (done && asprintf(&whole, "%s/%s", path, entry[i]->d_name) < 0)
 			done = no_memory();
-		else if (done)
-			done = add_file(r, whole);
+		done = done && records_add(r, whole);
 		free(whole);
 		free(entry[i]);
 	}
@@ -84,8 +75,11 @@ bool records_add(struct records *r, const char *path)
 {
 	struct stat st;
 
-	return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? add_directory(r, path)
-							   : add_file(r, path);
+	if (stat(path, &st) != 0) {
+		ctl_fail("%s: %s", path, strerror(errno));
+		return false;
+	}
+	return S_ISDIR(st.st_mode) ? add_directory(r, path) : add_file(r, path, &st);
 }
 
 static int by_inode(const void *a, const void *b)
@@ -117,46 +111,26 @@ static void drop_repeated(struct records *r)
 	qsort(r->file, r->files, sizeof(*r->file), by_path);
 }
 
-/* Cuts ".NUMBER-NUMBER" off the end of @name. */
-static bool cut_numbers(char *name)
-{
-	static const char digits[] = "0123456789";
-	char *dot = strrchr(name, '.');
-	size_t first = dot ? strspn(dot + 1, digits) : 0;
-
-	if (first == 0 || dot[1 + first] != '-')
-		return false;
-
-	const char *second = dot + 2 + first;
-	size_t n = strspn(second, digits);
-
-	*dot = 0;
-	return n > 0 && !second[n];
-}
-
-/* Writes the run that the name of the file at @path begins with. False: it does not. */
-static bool file_run(const char *path, char run[NAME_MAX + 1])
-{
-	const char *slash = strrchr(path, '/');
-	char *end;
-
-	snprintf(run, NAME_MAX + 1, "%s", slash ? slash + 1 : path);
-	end = strrchr(run, '.');
-	if (!end || strcmp(end, ".record") != 0)
-		return false;
-	*end = 0;
-	return cut_numbers(run) && cut_numbers(run) && wire_name_ok(run);
-}
-
 size_t records_runs(const struct records *r, char *names, size_t bytes)
 {
+	static const char form[] = "([^/]+)\\.[0-9]+-[0-9]+\\.[0-9]+-[0-9]+\\.record$";
 	char run[NAME_MAX + 1], last[NAME_MAX + 1] = "";
 	size_t runs = 0, used = 0;
+	regmatch_t match[2];
+	regex_t parser;
 
-	/* The files are sorted by path, so in a directory those of a run follow each other. */
 	*names = 0;
+	if (regcomp(&parser, form, REG_EXTENDED) != 0)
+		return 0;
+	/* The files are sorted by path, so in a directory those of a run follow each other. */
 	for (size_t i = 0; i < r->files; i++) {
-		if (!file_run(r->file[i].path, run) || strcmp(run, last) == 0)
+		const char *path = r->file[i].path;
+
+		if (regexec(&parser, path, 2, match, 0) != 0)
+			continue;
+		snprintf(run, sizeof(run), "%.*s", (int)(match[1].rm_eo - match[1].rm_so),
+			path + match[1].rm_so);
+		if (!wire_name_ok(run) || strcmp(run, last) == 0)
 			continue;
 		memcpy(last, run, sizeof(last));
 		runs++;
@@ -164,7 +138,134 @@ size_t records_runs(const struct records *r, char *names, size_t bytes)
 			used += (size_t)snprintf(
 				names + used, bytes - used, "%s%s", used ? ", " : "", run);
 	}
+	regfree(&parser);
 	return runs;
+}
+
+/* ---- entries ---- */
+
+/* Reads @n bytes at @at. */
+static bool read_all(int fd, void *to, size_t n, uint64_t at, const char *path)
+{
+	for (size_t got = 0; got < n;) {
+		ssize_t some = pread(fd, (char *)to + got, n - got, (off_t)(at + got));
+
+		if (some < 0 && errno == EINTR)
+			continue;
+		if (some <= 0) {
+			ctl_fail("%s: %s", path,
+				some < 0 ? strerror(errno) : "was truncated while it was read");
+			return false;
+		}
+		got += (size_t)some;
+	}
+	return true;
+}
+
+bool records_each(const struct records *r, uint32_t file, uint64_t first, uint64_t n,
+	record_take *take, void *context)
+{
+	const char *path = r->file[file].path;
+	uint64_t entry[4096][2], end;
+	struct stat st;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	bool fine = fd >= 0 && fstat(fd, &st) == 0;
+
+	if (!fine)
+		ctl_fail("%s: %s", path, strerror(errno));
+	end = fine ? (uint64_t)st.st_size / RECORD_ENTRY_BYTES : 0;
+	if (n < end - first)
+		end = first + n;
+	while (fine && first < end) {
+		size_t some = end - first < 4096 ? (size_t)(end - first) : 4096;
+
+		fine = read_all(
+			fd, entry, some * RECORD_ENTRY_BYTES, first * RECORD_ENTRY_BYTES, path);
+		for (size_t i = 0; fine && i < some; i++)
+			fine = take(context, first++, entry[i]);
+	}
+	if (fd >= 0)
+		close(fd);
+	return fine;
+}
+
+/* ---- orders ---- */
+
+/* Sets *@number to that of the dataset called @name. */
+static bool find_dataset(struct records *r, const char *name, uint64_t windows, uint32_t *number)
+{
+	size_t i = 0;
+
+	while (i < r->datasets && strcmp(r->dataset[i].name, name) != 0)
+		i++;
+	if (i == r->datasets) {
+		if (!ctl_grow((void **)&r->dataset, r->datasets, sizeof(*r->dataset)))
+			return false;
+		r->dataset[r->datasets++] = (struct record_dataset){name, windows};
+	}
+	*number = (uint32_t)i;
+	return true;
+}
+
+static void free_order(struct record_order *o)
+{
+	cursor_free(&o->cursor);
+	free(o->map);
+	free(o->name);
+}
+
+/* Adds @o with its cursor, which the records then own. */
+static bool add_order(struct records *r, struct record_order o)
+{
+	const struct cursor *c = &o.cursor;
+	bool good = ctl_grow((void **)&r->order, r->orders, sizeof(*r->order));
+
+	o.map = calloc(c->datasets, sizeof(const struct dataset *));
+	o.name = calloc(c->datasets, sizeof(*o.name));
+	if (good && (!o.map || !o.name))
+		good = no_memory();
+	for (uint32_t d = 0; d < c->datasets && good; d++)
+		good = find_dataset(r, c->dataset[d].name, c->order[d].windows, &o.name[d]);
+	if (!good) {
+		free_order(&o);
+		return false;
+	}
+	stream_map(r->s->stream, c, o.map);
+	o.order = cursor_history(c);
+	r->order[r->orders++] = o;
+	return true;
+}
+
+/* Sets *@order to the number of the cursor that the @n @bytes of the record @path encode, which is
+ * added if it is new. */
+static bool find_order(
+	struct records *r, const char *path, const void *bytes, size_t n, uint32_t *order)
+{
+	struct record_order o = {.checksum = order_checksum(bytes, n)};
+	struct fault fault;
+	bool good;
+
+	for (size_t i = r->orders; i-- > 0;)
+		if (r->order[i].checksum == o.checksum) {
+			*order = (uint32_t)i;
+			return true;
+		}
+	good = cursor_decode(&o.cursor, bytes, n, &fault);
+	if (!good) {
+		ctl_fail("%s: damaged: its cursor: %s: %s", path, fault.field, fault.text);
+	} else {
+		/* A dataset that only a past mix served may have left the config. */
+		o.cursor.next = o.cursor.segment[o.cursor.segments - 1]->start;
+		good = cursor_belongs(&o.cursor, &r->s->stream->begin, &fault);
+		if (!good)
+			ctl_fail("%s: recorded from another stream than %s: %s: %s", path,
+				r->s->stream->config->name, fault.field, fault.text);
+	}
+	*order = (uint32_t)r->orders;
+	if (good)
+		return add_order(r, o);
+	cursor_free(&o.cursor);
+	return false;
 }
 
 /* ---- a file's sections ---- */
@@ -249,7 +350,7 @@ static bool add_section(struct scan *s, uint64_t entry)
 		b->micro_batch > LIMIT_MICRO_BATCH)
 		return damaged(s, entry);
 	record_get_cursor(cursor, b->cursor_bytes, s->bytes + RECORD_WORDS * RECORD_ENTRY_BYTES);
-	if (!s->given && !records_order_find(r, s->path, cursor, b->cursor_bytes, &section.order))
+	if (!s->given && !find_order(r, s->path, cursor, b->cursor_bytes, &section.order))
 		return false;
 	if (!s->given && b->position < r->order[section.order].order.segment[0]->start)
 		return damaged(s, entry);
@@ -280,8 +381,9 @@ static bool scan_beginning(struct scan *s, uint64_t number, const uint64_t entry
 	return add_section(s, number);
 }
 
-static bool scan_entry(struct scan *s, uint64_t number, const uint64_t entry[2])
+static bool scan_entry(void *context, uint64_t number, const uint64_t entry[2])
 {
+	struct scan *s = context;
 	uint64_t position = le64toh(entry[0]);
 
 	if (record_is_beginning(entry, RECORD_ENTRY_BYTES)) {
@@ -307,38 +409,25 @@ static bool scan_entry(struct scan *s, uint64_t number, const uint64_t entry[2])
 	return true;
 }
 
-static bool scan_file(struct records *r, uint32_t file, bool given)
-{
-	struct scan s = {.records = r,
-		.path = r->file[file].path,
-		.given = given,
-		.file = file,
-		.before = r->sections};
-	struct record_tape tape;
-	uint64_t entry[2], number = 0;
-	int got = -1;
-
-	record_tape_init(&tape, r);
-	if (record_tape_file(&tape, file))
-		while ((got = record_tape_next(&tape, entry)) == 1)
-			if (!scan_entry(&s, number++, entry)) {
-				got = -1;
-				break;
-			}
-	record_tape_close(&tape);
-	end_process(&s);
-	return got == 0;
-}
-
 bool records_read(struct records *r, const struct ctl_stream *s, const struct cursor *cursor)
 {
+	struct record_order given = {0};
+
 	r->s = s;
 	drop_repeated(r);
-	if (cursor && !records_order_add(r, cursor))
+	if (cursor && !(cursor_copy(&given.cursor, cursor) ? add_order(r, given) : no_memory()))
 		return false;
-	for (size_t i = 0; i < r->files; i++)
-		if (!scan_file(r, (uint32_t)i, cursor))
+	for (size_t i = 0; i < r->files; i++) {
+		struct scan scan = {.records = r,
+			.path = r->file[i].path,
+			.given = cursor,
+			.file = (uint32_t)i,
+			.before = r->sections};
+
+		if (!records_each(r, scan.file, 0, UINT64_MAX, scan_entry, &scan))
 			return false;
+		end_process(&scan);
+	}
 	if (r->sections == 0) {
 		ctl_fail("%s%s: nothing was recorded", r->file[0].path,
 			r->files > 1 ? " and the other records" : "");
@@ -351,11 +440,15 @@ void records_free(struct records *r)
 {
 	for (size_t i = 0; i < r->files; i++)
 		free(r->file[i].path);
+	for (size_t i = 0; i < r->orders; i++)
+		free_order(&r->order[i]);
 	for (size_t i = 0; i < r->peers; i++) {
 		free(r->peer[i].generation);
 		free(r->peer[i].force);
+		free(r->peer[i].life);
 	}
-	records_orders_free(r);
+	free(r->order);
+	free(r->dataset);
 	free(r->file);
 	free(r->section);
 	free(r->peer);

@@ -1,49 +1,41 @@
-#include "client/ctl/offline/records_judge.h"
-
+/* Judges which rows count, by the rules in proto/record.h. */
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/grow.h"
-#include "client/ctl/offline/record_order.h"
-#include "client/ctl/offline/record_tape.h"
+#include "client/ctl/offline/proof.h"
 #include "proto/phrases.h"
 
 #include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(uint64_t a, uint64_t b)
+/* Compares by the first pair of numbers that differ. */
+static int compare(const uint64_t (*pair)[2], size_t n)
 {
-	return a < b ? -1 : a > b;
+	for (; n > 0; pair++, n--)
+		if ((*pair)[0] != (*pair)[1])
+			return (*pair)[0] < (*pair)[1] ? -1 : 1;
+	return 0;
 }
 
-static int by_time(const void *a, const void *b)
-{
-	const struct record_section *x = a, *y = b;
-	int c = compare(x->begin.peer, y->begin.peer);
+#define ORDER(name, ...)                                                                           \
+	static int name(const void *a, const void *b)                                              \
+	{                                                                                          \
+		const struct record_section *x = a, *y = b;                                        \
+		const uint64_t pairs[][2] = {__VA_ARGS__};                                         \
+                                                                                                   \
+		return compare(pairs, sizeof(pairs) / sizeof(pairs[0]));                           \
+	}
+#define BY(member)                                                                                 \
+	{                                                                                          \
+		x->member, y->member                                                               \
+	}
 
-	if (c == 0)
-		c = compare(x->begin.time_ns, y->begin.time_ns);
-	if (c == 0)
-		c = compare(x->file, y->file);
-	return c ? c : compare(x->entry, y->entry);
-}
+ORDER(by_place, BY(file), BY(entry))
+ORDER(by_time, BY(begin.peer), BY(begin.time_ns), BY(file), BY(entry))
+ORDER(by_pass, BY(begin.peer), BY(pass), BY(begin.time_ns), BY(file), BY(entry))
+ORDER(by_rank, BY(generation), BY(begin.rank), BY(begin.time_ns), BY(file), BY(entry))
 
-static int by_rank(const void *a, const void *b)
-{
-	const struct record_section *x = a, *y = b;
-	int c = compare(x->generation, y->generation);
-
-	if (c == 0)
-		c = compare(x->begin.rank, y->begin.rank);
-	return c ? c : by_time(a, b);
-}
-
-static int by_place(const void *a, const void *b)
-{
-	const struct record_section *x = a, *y = b;
-	int c = compare(x->file, y->file);
-
-	return c ? c : compare(x->entry, y->entry);
-}
+/* ---- generations ---- */
 
 static bool on_grid(const struct record_generation *g, const struct record_begin *b)
 {
@@ -153,26 +145,80 @@ static void set_limits(struct record_peer *p)
 	}
 }
 
-static bool find_last(const struct records *r, struct record_section *s)
+/* ---- what the sections of a peer tell, by time ---- */
+
+/* Fills in p->force. */
+static bool find_forces(struct record_peer *p)
 {
-	struct record_tape tape;
-	uint64_t entry[2];
-	int got = -1;
+	uint32_t newest = 0;
 
-	if (s->top <= s->limit) {
-		s->last = s->top;
-		return true;
+	for (size_t i = 0; i < p->sections; i++) {
+		const struct record_section *s = &p->section[i];
+
+		if (s->generation < newest) /* a late member */
+			continue;
+		newest = s->generation;
+		while (p->forces > 0 && p->force[p->forces - 1].from >= s->begin.position)
+			p->forces--;
+		if (p->forces > 0 && p->force[p->forces - 1].order == s->order)
+			continue;
+		if (!ctl_grow((void **)&p->force, p->forces, sizeof(*p->force)))
+			return false;
+		p->force[p->forces++] = (struct record_force){s->begin.position, s->order, s->file};
 	}
-	record_tape_init(&tape, r);
-	if (record_tape_section(&tape, s))
-		while ((got = record_tape_next(&tape, entry)) == 1) {
-			uint64_t position = le64toh(entry[0]);
+	return true;
+}
 
-			if (position < s->limit && position >= s->last)
-				s->last = position + 1;
+const struct record_force *records_in_force(const struct record_peer *p, uint64_t position)
+{
+	size_t lo = 0, hi = p->forces;
+
+	while (hi - lo > 1) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (p->force[mid].from <= position)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return &p->force[lo];
+}
+
+static bool is_of_life(const struct record_life *l, const struct record_begin *b)
+{
+	return l->begin.position == b->position && l->begin.world == b->world &&
+	       l->begin.micro_batch == b->micro_batch && l->ranks < b->world;
+}
+
+/* Fills in p->life. */
+static bool find_lives(struct record_peer *p)
+{
+	uint64_t reached = 0;
+
+	for (size_t i = 0; i < p->sections; i++) {
+		const struct record_section *s = &p->section[i];
+
+		if (p->lives == 0 || !is_of_life(&p->life[p->lives - 1], &s->begin)) {
+			if (!ctl_grow((void **)&p->life, p->lives, sizeof(*p->life)))
+				return false;
+			p->life[p->lives++] = (struct record_life){s->begin, reached, 0};
 		}
-	record_tape_close(&tape);
-	return got == 0;
+		p->life[p->lives - 1].ranks++;
+		if (s->top > reached)
+			reached = s->top;
+	}
+	return true;
+}
+
+static bool see_row(void *context, uint64_t number, const uint64_t entry[2])
+{
+	struct record_section *s = context;
+	uint64_t position = le64toh(entry[0]);
+
+	(void)number;
+	if (position < s->limit && position >= s->last)
+		s->last = position + 1;
+	return true;
 }
 
 /* The sections are sorted by time. */
@@ -181,25 +227,22 @@ static bool judge(const struct records *r, struct record_peer *p)
 	for (size_t i = 0; i < p->sections; i++)
 		if (!place_section(p, i))
 			return false;
-	if (!records_force(p))
+	if (!find_forces(p) || !find_lives(p))
 		return false;
 	set_limits(p);
 	qsort(p->section, p->sections, sizeof(*p->section), by_place);
-	for (size_t i = 0; i < p->sections; i++)
-		if (!find_last(r, &p->section[i]))
+	for (size_t i = 0; i < p->sections; i++) {
+		struct record_section *s = &p->section[i];
+
+		if (s->top <= s->limit)
+			s->last = s->top;
+		else if (!records_each(r, s->file, s->entry, s->rows, see_row, s))
 			return false;
+	}
 	return true;
 }
 
-static int by_pass(const void *a, const void *b)
-{
-	const struct record_section *x = a, *y = b;
-	int c = compare(x->begin.peer, y->begin.peer);
-
-	if (c == 0)
-		c = compare(x->pass, y->pass);
-	return c ? c : by_time(a, b);
-}
+/* ---- passes ---- */
 
 /* The last pass that all ranks have begun. -1: none, and the first section begins a pass. */
 struct common {

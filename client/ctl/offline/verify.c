@@ -3,15 +3,11 @@
  * all ranks together must have taken each position exactly once, with the tokens of the shards.
  */
 #include "client/ctl/common/arguments.h"
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/history.h"
 #include "client/ctl/offline/proof.h"
-#include "client/ctl/offline/proof_range.h"
-#include "client/ctl/offline/proof_report.h"
-#include "client/ctl/offline/proof_verdict.h"
-#include "client/ctl/offline/records.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,47 +19,86 @@ struct query {
 	const char **cursors;
 	char **paths; /* of records */
 	unsigned cursor_count, path_count;
-	struct proof_range range;
-	bool json;
+	bool has_from, has_to; /* given: --from, --to */
+	uint64_t from, to;
+	struct emit emit;
 };
+
+/* ---- the range of positions that a proof is about ---- */
+
+/* Where @pass begins, and ends with its last row. */
+static struct stretch recorded(const struct records *r, uint64_t pass)
+{
+	struct stretch whole = {.from = UINT64_MAX};
+
+	for (size_t i = 0; i < r->sections; i++) {
+		const struct record_section *s = &r->section[i];
+
+		if (s->pass == pass && s->begin.position < whole.from)
+			whole.from = s->begin.position;
+		if (s->pass == pass && s->last > whole.to)
+			whole.to = s->last;
+	}
+	return whole;
+}
+
+/* Sets the proof's range from --from and --to, or from what was @recorded. The last of several
+ * passes may still be going on, so its range ends at its last row. False after an error. */
+static bool set_range(struct proof *p, const struct query *q, const struct stretch *recorded)
+{
+	const struct records *r = p->records;
+	const struct order *oldest = &r->order[p->peer->force[0].order].order;
+	uint64_t end = oldest->end ? oldest->end : UINT64_MAX, first = oldest->segment[0]->start;
+	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	p->from = q->has_from ? q->from : recorded->from;
+	p->to = q->has_to ? q->to : recorded->to < end ? recorded->to : end;
+	if (r->passes > 1 && p->peer->pass + 1 == r->passes && recorded->to > p->from &&
+		recorded->to < p->to)
+		p->to = recorded->to;
+	if (p->to > end)
+		ctl_fail("--to %" PRIu64 ": the stream ends at position %" PRIu64, p->to, end);
+	else if (!q->has_to && p->to <= p->from)
+		ctl_fail("no rows were recorded from position %" PRIu64 " on", p->from);
+	else if (p->to <= p->from)
+		ctl_fail("--to %" PRIu64 ": must be above --from, %" PRIu64, p->to, p->from);
+	else if (p->from < first)
+		ctl_fail("the range begins at position %" PRIu64 ", but the mixes before %" PRIu64
+			 " are unknown; give --from, or a cursor saved earlier with --cursor",
+			p->from, first);
+	else if ((p->to - p->from) / 8 > memory)
+		ctl_fail("positions %" PRIu64 " to %" PRIu64
+			 " need more memory than there is, a bit each; give --from and --to",
+			p->from, p->to);
+	else
+		return true;
+	return false;
+}
 
 /* ---- the proof ---- */
 
-static int prove_peer(struct proof *p, const struct query *q)
-{
-	bool done = proof_run(p);
-	struct ctl_out out = {0};
-	int status = CTL_FAILED;
-
-	if (done && q->json)
-		done = proof_put_json(&out, p);
-	else if (done)
-		done = proof_put_text(&out, p);
-	if (done)
-		status = ctl_finish(&out, proof_findings(p) > 0 ? CTL_FAILED : CTL_OK);
-	proof_free(p);
-	return status;
-}
-
-static int with_records(const struct query *q, const struct records *r)
+static int prove(struct query *q, const struct records *r)
 {
 	int status = CTL_OK;
 
 	for (size_t i = 0; i < r->peers; i++) {
-		struct proof_range range = q->range;
+		const struct stretch whole = recorded(r, r->peer[i].pass);
+		struct proof p = {.records = r, .peer = &r->peer[i]};
 
-		if (!proof_range_reached(&range, r, r->peer[i].pass))
-			continue;
-		if (!proof_range_set(&range, r, &r->peer[i]))
-			return CTL_FAILED;
+		if (r->passes > 1 && q->has_from && whole.to <= q->from)
+			continue; /* this pass did not reach --from */
 
-		struct proof p = {
-			.records = r, .peer = &r->peer[i], .from = range.from, .to = range.to};
+		bool done = set_range(&p, q, &whole) && proof_run(&p);
 
-		if (prove_peer(&p, q) != CTL_OK)
+		if (done)
+			proof_put(&q->emit, &p);
+		if (!done || proof_findings(&p) > 0)
 			status = CTL_FAILED;
+		proof_free(&p);
+		if (!done)
+			break;
 	}
-	return status;
+	return emit_end(&q->emit, status);
 }
 
 static int answer(struct query *q)
@@ -82,7 +117,7 @@ static int answer(struct query *q)
 	if (good && given)
 		good = ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run);
 	if (good && records_read(&records, &s, given ? &history.cursor : NULL))
-		status = with_records(q, &records);
+		status = prove(q, &records);
 	records_free(&records);
 	ctl_history_close(&history);
 	ctl_stream_close(&s);
@@ -131,11 +166,11 @@ static int verify(const struct ctl_arguments *a)
 		.cursors = a->value[CURSOR].list,
 		.cursor_count = a->value[CURSOR].count,
 		.paths = a->argument + 1,
-		.json = ctl_given(a, JSON),
-		.range = {.has_from = ctl_given(a, FROM),
-			.has_to = ctl_given(a, TO),
-			.from = ctl_number(a, FROM, 0),
-			.to = ctl_number(a, TO, 0)}};
+		.emit.json = ctl_given(a, JSON),
+		.has_from = ctl_given(a, FROM),
+		.has_to = ctl_given(a, TO),
+		.from = ctl_number(a, FROM, 0),
+		.to = ctl_number(a, TO, 0)};
 
 	if (q.run && q.cursor_count > 0)
 		return ctl_usage(a->command, "--run and --cursor exclude each other");
