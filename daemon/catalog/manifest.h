@@ -6,7 +6,7 @@
  *    "digest":"09af09af09af09af"}
  *
  * path is relative to the dataset's directory; lines are sorted by it, byte by byte. digest is a
- * hash of all tokens (client/ctl/offline/scan.h), which only tools that read the whole shard
+ * hash of all tokens (client/ctl/offline/shards.h), which only tools that read the whole shard
  * compare. sample_tokens, row_tokens and frame_bytes follow if they are not 0; they are as in
  * struct shard_facts.
  *

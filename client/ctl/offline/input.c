@@ -1,6 +1,9 @@
-#include "client/ctl/offline/input.h"
-
-#include "client/ctl/common/arguments.h"
+/* Shards named on the command line. */
+#include "client/ctl/common/error.h"
+#include "client/ctl/offline/shards.h"
+#include "daemon/catalog/parallel_for.h"
+#include "daemon/config/url_text.h"
+#include "daemon/shard/cache.h"
 #include "daemon/shard/formats.h"
 #include "proto/phrases.h"
 
@@ -15,31 +18,77 @@
 
 static const char wild[] = "*?["; /* make a path that does not exist a pattern */
 
-bool ctl_input_options(struct ctl_input *input, const struct ctl_command *command,
-	const char *format, const char *dtype, const char *column)
+/* ---- stores ---- */
+
+enum { PATIENCE_MS = 60 * 1000 };
+
+/* A store that does not answer is waited for: the user sees why nothing happens. */
+static void note(void *none, const char *line)
 {
+	(void)none;
+	ctl_note("%s", line);
+}
+
+struct stores *ctl_stores_open(const struct config *config, struct fault *fault)
+{
+	const struct store_options options = {.config = config,
+		.memory_bytes = (uint64_t)CTL_GETS * 2 * CTL_DIGEST_TOKENS * sizeof(uint32_t),
+		.patience_ms = PATIENCE_MS,
+		.log = note};
+
+	return store_open(&options, fault);
+}
+
+static bool is_url(const char *text)
+{
+	return text && url_text_is(text);
+}
+
+bool ctl_stores_needed(const struct config *config, const char *stream)
+{
+	for (uint32_t i = 0; i < config->streams; i++) {
+		const struct config_stream *s = &config->stream[i];
+
+		if (stream && strcmp(s->name, stream) != 0)
+			continue;
+		for (uint32_t d = 0; d < s->datasets; d++)
+			if (is_url(s->dataset[d].path) || is_url(s->dataset[d].manifest) ||
+				is_url(s->dataset[d].label_mask))
+				return true;
+	}
+	return false;
+}
+
+/* ---- options ---- */
+
+bool ctl_input_options(struct ctl_input *input, const struct ctl_arguments *a, unsigned format,
+	unsigned dtype, unsigned column)
+{
+	const char *name = ctl_text(a, format), *type = ctl_text(a, dtype);
 	char names[SHARD_NAMES_BYTES];
 
-	*input = (struct ctl_input){.hint = {.type = SHARD_U16, .column = column}};
-	if (format && strcmp(format, "auto") != 0) {
-		input->format = shard_format(format);
+	*input = (struct ctl_input){
+		.hint = {.type = SHARD_U16, .has_type = type, .column = ctl_text(a, column)}};
+	if (name && strcmp(name, "auto") != 0) {
+		input->format = shard_format(name);
 		if (!input->format) {
-			ctl_usage(command,
+			ctl_usage(a->command,
 				"--input-format %s: unknown format; must be auto or one of: %s",
-				format, shard_format_names(names, sizeof(names)));
+				name, shard_format_names(names, sizeof(names)));
 			return false;
 		}
 	}
-	input->hint.has_type = dtype != NULL;
-	if (dtype && !shard_type(dtype, &input->hint.type)) {
-		ctl_usage(command,
+	if (type && !shard_type(type, &input->hint.type)) {
+		ctl_usage(a->command,
 			"--input-dtype %s: unknown type; must be u8, i8, u16, i16, u32, i32, u64 "
 			"or i64",
-			dtype);
+			type);
 		return false;
 	}
 	return true;
 }
+
+/* ---- places ---- */
 
 /* Length of @path's first @n bytes up to and including the last slash. */
 static size_t parent_bytes(const char *path, size_t n)
@@ -49,7 +98,10 @@ static size_t parent_bytes(const char *path, size_t n)
 	return n;
 }
 
-bool ctl_input_list(struct shard_list *list, const char *path, size_t *prefix, struct fault *fault)
+/* Lists the shards of @path: a file, a directory or a pattern. Their names continue the first
+ * *@prefix bytes of @path. False: *@list is empty. */
+static bool list_files(
+	struct shard_list *list, const char *path, size_t *prefix, struct fault *fault)
 {
 	char absolute[PATH_MAX];
 	struct stat st;
@@ -91,13 +143,72 @@ char *ctl_input_real(const char *path)
 	return real;
 }
 
-void ctl_input_name(const struct shard_list *list, uint64_t i, const char *path, size_t prefix,
-	char *name, size_t name_bytes)
+/* Writes the path of a listed file as the user would write it: @path, or a path below it. */
+static void name_file(const struct shard_list *list, uint64_t i, const char *path, size_t prefix,
+	char file[PATH_MAX + 1])
 {
 	bool slash = prefix > 0 && path[prefix - 1] != '/';
 
-	snprintf(name, name_bytes, "%.*s%s%s", (int)prefix, path, slash ? "/" : "",
+	snprintf(file, PATH_MAX + 1, "%.*s%s%s", (int)prefix, path, slash ? "/" : "",
 		shard_list_name(list, i));
+}
+
+bool ctl_place_open(struct ctl_place *p, struct stores *stores, const char *path,
+	const struct shard_list *names, const struct ctl_listing *masks, struct fault *fault)
+{
+	struct cache *cache = p->cache;
+	const struct shard_list *list;
+
+	*p = (struct ctl_place){.path = path, .remote = url_text_is(path), .cache = cache};
+	if (!(names		? ctl_listing_ask(&p->listing, stores, path, names, fault)
+		    : p->remote ? ctl_listing_open(&p->listing, stores, path, masks, fault)
+				: list_files(&p->list, path, &p->prefix, fault)))
+		return false;
+	p->shards = p->remote ? p->listing.files : p->list.count;
+	list = p->remote ? &p->listing.list : &p->list;
+	/* Files named one by one share an index. */
+	if (!cache || strcmp(cache_root(cache), list->root) != 0) {
+		cache_free(cache);
+		p->cache = cache_new(list->root);
+	}
+	if (p->cache)
+		return true;
+	ctl_place_close(p);
+	return fault_memory(fault);
+}
+
+void ctl_place_close(struct ctl_place *p)
+{
+	ctl_listing_close(&p->listing);
+	shard_list_free(&p->list);
+}
+
+const char *ctl_place_name(const struct ctl_place *p, uint64_t i)
+{
+	return p->remote ? shard_list_name(&p->listing.list, p->listing.file + i)
+			 : shard_list_name(&p->list, i);
+}
+
+void ctl_place_path(const struct ctl_place *p, uint64_t i, char path[PATH_MAX + 1])
+{
+	if (p->remote)
+		shard_list_path(&p->listing.list, p->listing.file + i, path, PATH_MAX + 1);
+	else
+		name_file(&p->list, i, p->path, p->prefix, path);
+}
+
+unsigned ctl_place_threads(const struct ctl_place *p)
+{
+	return p->remote ? CTL_GETS : parallel_processors();
+}
+
+struct ctl_input ctl_place_input(const struct ctl_place *p, const struct ctl_input *input)
+{
+	struct ctl_input own = *input;
+
+	own.hint.cache = p->cache;
+	own.hint.objects = p->remote ? &p->listing.objects : NULL;
+	return own;
 }
 
 /* ---- side files on the command line ---- */
@@ -121,10 +232,10 @@ static bool add_all(struct shard_list *all, const char *path)
 
 	if (!is_directory(path))
 		return shard_list_add(all, path, &fault);
-	if (!ctl_input_list(&below, path, &prefix, &fault))
+	if (!list_files(&below, path, &prefix, &fault))
 		return true;
 	for (uint64_t i = 0; fine && i < below.count; i++) {
-		ctl_input_name(&below, i, path, prefix, name, sizeof(name));
+		name_file(&below, i, path, prefix, name);
 		fine = shard_list_add(all, name, &fault);
 	}
 	shard_list_free(&below);

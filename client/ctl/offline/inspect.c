@@ -1,98 +1,173 @@
-/*
- * tokctl inspect: prints what shards contain. Files are read one after another, and objects of a
- * store many at once.
- */
-#include "client/ctl/common/arguments.h"
+/* tokctl inspect: prints what shards contain. */
+#include "client/ctl/offline/inspect.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/inspect_file.h"
-#include "client/ctl/offline/inspect_objects.h"
-#include "client/ctl/offline/stores.h"
 #include "daemon/catalog/dataset.h"
+#include "daemon/catalog/dataset_manifest.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/cache.h"
 #include "daemon/shard/frames.h"
-#include "daemon/store/sums.h"
 #include "proto/phrases.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 enum { FRAMES_BYTES = 64 << 20 /* of decoded zstd frames */ };
 
-static void inspect_file(
-	struct inspect *in, const char *path, const char *absolute, const char *name)
-{
-	struct inspected *f = calloc(1, sizeof(*f));
+/* ---- the datasets of the config ---- */
 
-	if (!f) {
-		inspect_unread(in, path, PHRASE_MEMORY);
-		return;
+struct listed *inspect_listed(const struct inspect *in, const char *path, int64_t *shard)
+{
+	struct listed *found = NULL;
+
+	for (unsigned i = 0; i < in->lists; i++) {
+		struct listed *l = &in->listed[i];
+
+		assert(l->root);
+		size_t n = strlen(l->root);
+
+		n -= l->root[n - 1] == '/';
+		bool below = strncmp(path, l->root, n) == 0 && path[n] == '/';
+		int64_t number = below ? shard_list_find(&l->list, path + n + 1) : -1;
+
+		if ((number < 0 && !(below && l->unlisted)) || (found && !l->dataset->label_mask))
+			continue;
+		found = l;
+		*shard = number;
+		if (l->dataset->label_mask)
+			break;
 	}
-	inspect_begin(in, f, path, absolute, name);
-	inspect_read(in, f);
-	inspect_end(in, f);
-	free(f);
+	return found;
 }
 
-/* @name in the list's directory, whose links are resolved. NULL: that failed. */
-static char *resolve(const char *name, const struct shard_list *list)
+static bool list_dataset(struct inspect *in, bool manifests, const struct config_stream *stream,
+	const struct config_dataset *dataset)
 {
-	char *root = realpath(list->root, NULL), *whole = NULL;
+	struct listed *l = &in->listed[in->lists];
+	char path[PATH_MAX];
+	struct fault fault;
 
-	if (root && asprintf(&whole, "%s/%s", strcmp(root, "/") == 0 ? "" : root, name) < 0)
-		whole = NULL;
-	free(root);
-	return whole;
+	l->stream = stream;
+	l->dataset = dataset;
+	if (dataset->manifest && manifests) {
+		if (!dataset_manifest(
+			    in->config, in->stores, stream, dataset, &l->manifest, &fault)) {
+			ctl_fail("%s", fault.text);
+			return false;
+		}
+		l->list = l->manifest.list;
+	} else if (url_text_is(dataset->path)) {
+		/* Without its slash, as other roots. */
+		l->list.root = strndup(dataset->path, strlen(dataset->path) - 1);
+		l->unlisted = true;
+	} else if (!config_path(in->config, dataset->path, path, sizeof(path))) {
+		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line,
+			strerror(ENAMETOOLONG));
+		return false;
+	} else if (!shard_list_read(&l->list, path, &fault)) {
+		ctl_fail("%s:%d: path: %s", in->config->path, dataset->path_line, fault.text);
+		return false;
+	}
+	in->lists++;
+	l->root = url_text_is(dataset->path) ? strdup(l->list.root) : realpath(l->list.root, NULL);
+	if (!l->root)
+		ctl_fail("%s: %s", l->list.root, strerror(errno));
+	return l->root;
 }
 
-/* Keeps the cache while the directory stays the same: files named one by one share an index. False:
- * out of memory. */
-static bool use_cache(struct inspect *in, const char *root)
+/* Lists the files of all datasets. @manifests: of datasets with a manifest, the files that it
+ * lists. @stores: they are needed. False after an error. */
+static bool open_config(struct inspect *in, const char *path, bool manifests, bool stores)
 {
-	if (in->cache && strcmp(cache_root(in->cache), root) == 0)
+	struct fault fault;
+	size_t datasets = 0;
+
+	in->config = path ? config_load(path, &fault) : NULL;
+	bool fine = in->config || !path;
+
+	if (fine && (stores || (path && ctl_stores_needed(in->config, NULL)))) {
+		in->stores = ctl_stores_open(in->config, &fault);
+		fine = in->stores;
+	}
+	if (!fine)
+		ctl_fail("%s", fault.text);
+	if (!fine || !path)
+		return fine;
+	in->input.hint.budget_bytes = dataset_frames_budget(in->config);
+	for (uint32_t i = 0; i < in->config->streams; i++)
+		datasets += in->config->stream[i].datasets;
+	in->listed = calloc(datasets + 1, sizeof(*in->listed));
+	if (!in->listed) {
+		ctl_fail(PHRASE_MEMORY);
+		return false;
+	}
+	for (uint32_t i = 0; i < in->config->streams; i++)
+		for (uint32_t d = 0; d < in->config->stream[i].datasets; d++)
+			if (!list_dataset(in, manifests, &in->config->stream[i],
+				    &in->config->stream[i].dataset[d]))
+				return false;
+	return true;
+}
+
+static void close_config(struct inspect *in)
+{
+	for (unsigned i = 0; i < in->lists; i++) {
+		in->listed[i].manifest.types ? manifest_free(&in->listed[i].manifest)
+					     : shard_list_free(&in->listed[i].list);
+		free(in->listed[i].root);
+		free(in->listed[i].first);
+	}
+	free(in->listed);
+	store_close(in->stores);
+	config_free(in->config);
+}
+
+/* ---- paths ---- */
+
+/* Lists the masks of the dataset that the URL is in, if the config has one in a store. */
+static bool list_masks(struct inspect *in, const char *url, struct fault *fault)
+{
+	const struct listed *l = inspect_listed(in, url, &(int64_t){0});
+	const char *written = l ? l->dataset->label_mask : NULL;
+	size_t n = written ? strlen(written) : 0;
+	char *whole = NULL;
+	bool fine;
+
+	in->has_masks = false;
+	if (!written || !url_text_is(url) || !url_text_is(written))
 		return true;
-	cache_free(in->cache);
-	in->cache = cache_new(root);
-	return in->cache;
+	if (asprintf(&whole, "%s%s", written, written[n - 1] == '/' ? "" : "/") < 0)
+		return fault_memory(fault);
+	fine = ctl_listing_open(&in->masks, in->stores, whole, NULL, fault) ||
+	       fault_prefix(fault, "%s: ", whole);
+	in->has_masks = fine;
+	free(whole);
+	return fine;
 }
 
-/* A file, or all files below a directory. @from: see inspect_from(). */
+/* A shard, or all shards of a directory, pattern or prefix. @from: see inspect_from(). */
 static void inspect_path(struct inspect *in, const char *path, const char *from)
 {
-	char file[PATH_MAX + 1];
 	struct fault fault;
-	struct shard_list list;
-	size_t prefix;
 
-	in->first_format = NULL;
-	if (url_text_is(path)) {
-		inspect_objects(in, path, from);
-		return;
-	}
-	if (!ctl_input_list(&list, path, &prefix, &fault)) {
+	if (!list_masks(in, path, &fault)) {
 		inspect_unread(in, path, fault.text);
 		return;
 	}
-	if (!use_cache(in, list.root)) {
-		inspect_unread(in, path, PHRASE_MEMORY);
-		shard_list_free(&list);
-		return;
+	if (from) {
+		inspect_from(in, from, path);
+	} else if (ctl_place_open(&in->place, in->stores, path, NULL,
+			   in->has_masks ? &in->masks : NULL, &fault)) {
+		inspect_place(in);
+		ctl_place_close(&in->place);
+	} else {
+		inspect_unread(in, path, fault.text);
 	}
-	in->alone = list.count == 1;
-	for (uint64_t i = 0; i < list.count && !in->out.failed; i++) {
-		const char *name = shard_list_name(&list, i);
-		char *resolved = resolve(name, &list);
-
-		ctl_input_name(&list, i, path, prefix, file, sizeof(file));
-		inspect_file(in, file, resolved ? resolved : file, name);
-		free(resolved);
-	}
-	shard_list_free(&list);
+	if (in->has_masks)
+		ctl_listing_close(&in->masks);
 }
 
 static int by_last_part(const void *a, const void *b)
@@ -128,32 +203,32 @@ static bool one_directory(char **path, int n)
 static int inspect_all(
 	struct inspect *in, char **path, int n, const char *manifest, const char *from)
 {
+	struct ctl_manifest written = {.last = ""};
+
 	if (manifest) {
-		in->manifest = ctl_manifest_begin(manifest, in->sums_piece);
-		if (!in->manifest)
+		if (!ctl_file_begin(&written.file, manifest))
 			return CTL_FAILED;
+		in->manifest = &written;
 		in->deep |= !url_text_is(path[0]); /* for the digests: files have no ETag */
 	}
-	if (in->all.config)
-		in->input.hint.budget_bytes = dataset_frames_budget(in->all.config);
 	in->input.hint.documents = in->input.hint.loss_mask = true;
 	in->input.hint.frames = frames_new(FRAMES_BYTES);
 	for (int i = 0; i < n; i++)
 		inspect_path(in, path[i], from);
 	frames_free(in->input.hint.frames);
-	cache_free(in->cache);
-	int status = ctl_finish(&in->out, in->faults ? CTL_FAILED : CTL_OK);
+	cache_free(in->place.cache);
+	int status = emit_end(&in->emit, in->faults ? CTL_FAILED : CTL_OK);
 
 	if (manifest && in->faults)
 		ctl_fail("%s: not written because of the problems above", manifest);
-	if (manifest && !ctl_manifest_end(in->manifest, !in->faults))
+	if (manifest && !ctl_file_end(&written.file, !in->faults))
 		status = CTL_FAILED;
 	return status;
 }
 
 /* ---- the command line ---- */
 
-enum { CONFIG, FORMAT, DTYPE, COLUMN, MANIFEST, FROM, SUMS, PIECE, DEEP, JSON };
+enum { CONFIG, FORMAT, DTYPE, COLUMN, MANIFEST, FROM, DEEP, JSON };
 
 static const struct ctl_option options[] = {
 	[CONFIG] = {.name = "config",
@@ -172,43 +247,11 @@ static const struct ctl_option options[] = {
 		.help = "read no shard: take all but sizes and ETags from this manifest, made "
 			"before the shards were uploaded; for --manifest; with --deep, read all "
 			"shards, and compare their digests with it"},
-	[SUMS] = {.name = "sums",
-		.kind = CTL_FLAG,
-		.help = "also write the sums of the pieces of the shards, next to the manifest; "
-			"in piece mode the daemon compares pieces with them"},
-	[PIECE] = {.name = "piece",
-		.kind = CTL_NUMBER,
-		.value = "BYTES",
-		.least = SUMS_PIECE_LEAST,
-		.most = SUMS_PIECE_MOST,
-		.preset = "8388608",
-		.help = "size of a piece for --sums, a power of two, as piece: in the config"},
 	[DEEP] = {.name = "deep",
 		.kind = CTL_FLAG,
 		.help = "read all tokens: find the largest, compare with vocab and manifest"},
 	[JSON] = CTL_JSON_OPTION,
 };
-
-/* Checks which options are given together. */
-static int check_options(const struct ctl_arguments *a)
-{
-	const struct ctl_command *c = a->command;
-	const char *manifest = ctl_text(a, MANIFEST);
-	uint64_t piece = ctl_number(a, PIECE, 0);
-
-	if (manifest && url_text_is(manifest))
-		return ctl_usage(c,
-			"--manifest %s: is a URL, but only files are written; write it to a file, "
-			"and copy that with `aws s3 cp` or s5cmd",
-			manifest);
-	if (!manifest && (ctl_given(a, FROM) || ctl_given(a, SUMS)))
-		return ctl_usage(c, "--from and --sums need --manifest");
-	if (!ctl_given(a, SUMS) && ctl_given(a, PIECE))
-		return ctl_usage(c, "--piece needs --sums");
-	if ((piece & (piece - 1)) != 0)
-		return ctl_usage(c, "--piece %s: must be a power of two", ctl_text(a, PIECE));
-	return CTL_OK;
-}
 
 /* Checks the paths that are URLs. *@any: some are. */
 static int check_urls(const struct ctl_arguments *a, bool *any)
@@ -237,13 +280,20 @@ static int check_urls(const struct ctl_arguments *a, bool *any)
 
 static int inspect_arguments(struct inspect *in, const struct ctl_arguments *a)
 {
-	const char *config = ctl_text(a, CONFIG), *manifest = ctl_text(a, MANIFEST);
-	int status = CTL_FAILED, n;
+	const char *manifest = ctl_text(a, MANIFEST);
+	int n;
 	bool urls;
 
-	if (!ctl_input_options(&in->input, a->command, ctl_text(a, FORMAT), ctl_text(a, DTYPE),
-		    ctl_text(a, COLUMN)) ||
-		check_options(a) != CTL_OK || check_urls(a, &urls) != CTL_OK)
+	if (!ctl_input_options(&in->input, a, FORMAT, DTYPE, COLUMN))
+		return CTL_USAGE;
+	if (manifest && url_text_is(manifest))
+		return ctl_usage(a->command,
+			"--manifest %s: is a URL, but only files are written; write it to a file, "
+			"and copy that with `aws s3 cp` or s5cmd",
+			manifest);
+	if (!manifest && ctl_given(a, FROM))
+		return ctl_usage(a->command, "--from needs --manifest");
+	if (check_urls(a, &urls) != CTL_OK)
 		return CTL_USAGE;
 	n = ctl_input_paths(a->argument, a->arguments);
 	if (n < 0)
@@ -253,12 +303,9 @@ static int inspect_arguments(struct inspect *in, const struct ctl_arguments *a)
 					     "give one directory, or files in it");
 	if (manifest)
 		qsort(a->argument, (size_t)n, sizeof(*a->argument), by_last_part);
-	if (listed_open(&in->all, config, !manifest, urls)) {
-		in->stores = in->all.stores;
-		status = inspect_all(in, a->argument, n, manifest, ctl_text(a, FROM));
-	}
-	listed_close(&in->all);
-	return status;
+	return open_config(in, ctl_text(a, CONFIG), !manifest, urls)
+		       ? inspect_all(in, a->argument, n, manifest, ctl_text(a, FROM))
+		       : CTL_FAILED;
 }
 
 static int inspect(const struct ctl_arguments *a)
@@ -269,10 +316,9 @@ static int inspect(const struct ctl_arguments *a)
 	if (!in)
 		return ctl_fail(PHRASE_MEMORY);
 	in->deep = ctl_given(a, DEEP);
-	in->json = ctl_given(a, JSON);
-	if (ctl_given(a, SUMS))
-		in->sums_piece = (uint32_t)ctl_number(a, PIECE, 0);
+	in->emit.json = ctl_given(a, JSON);
 	status = inspect_arguments(in, a);
+	close_config(in);
 	free(in);
 	return status;
 }

@@ -2,21 +2,19 @@
  * The facts that a file does not state (dtype, format) are taken from the options, then from the
  * config's dataset that lists it, then from the defaults.
  */
-#include "client/ctl/offline/inspect_file.h"
-
 #include "client/ctl/common/error.h"
-#include "client/ctl/offline/scan.h"
-#include "client/ctl/offline/sums.h"
+#include "client/ctl/offline/inspect.h"
 #include "daemon/catalog/dataset.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/bounds.h"
-#include "daemon/shard/cache.h"
 #include "daemon/shard/sample.h"
 #include "proto/phrases.h"
 #include "proto/table.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -24,25 +22,120 @@
 
 enum { SAMPLED_MOST = 64 };
 
-static void print(struct inspect *in, const struct report *r)
+/* ---- the report ---- */
+
+__attribute__((format(printf, 2, 3))) static void problem(
+	struct inspected *f, const char *format, ...)
 {
-	in->faults |= r->problems > 0;
-	(in->json ? report_put_json : report_put_text)(&in->out, r);
+	va_list args;
+
+	if (f->problems == INSPECT_PROBLEMS)
+		return;
+	char *text = f->problem[f->problems++];
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(f->problem[0]), format, args);
+	va_end(args);
+	fault_line(text);
+}
+
+static double percent(uint64_t part, uint64_t whole)
+{
+	return whole ? 100.0 * (double)part / (double)whole : 0;
+}
+
+/* What a shard contains. */
+static void put_facts(struct emit *e, const struct inspected *f)
+{
+	const struct shard_facts *facts = &f->facts;
+	bool counted = facts->documents != SHARD_UNKNOWN;
+
+	emit_text(e, "format", "", f->shard->format->name);
+	emit_text(e, "dtype", "", shard_type_name(facts->type));
+	emit_cell(e, "", "%" PRIu64 " tokens", facts->tokens);
+	if (counted)
+		emit_cell(e, "", "%" PRIu64 " documents", facts->documents);
+	else
+		emit_cell(e, "", "%s", "");
+	emit_text(e, NULL, "", f->path);
+	emit_number(e, "tokens", NULL, facts->tokens);
+	emit_optional(e, "documents", NULL, facts->documents, counted);
+	if (facts->column[0]) {
+		emit_text(e, "column", NULL, facts->column);
+		emit_more(e, "  column %s", facts->column);
+	}
+	if (facts->sample_tokens > 0)
+		emit_number(e, "sample_tokens", NULL, facts->sample_tokens);
+	if (facts->padding > 0)
+		emit_number(e, "padding", NULL, facts->padding);
+	if (f->listed) {
+		emit_number(e, "windows", NULL, f->windows);
+		emit_number(e, "unserved", NULL, f->unserved);
+		emit_more(e,
+			"  %" PRIu64 " windows of stream %s, %.3f %% of the tokens never served",
+			f->windows, f->listed->stream->name, percent(f->unserved, facts->tokens));
+	}
+	if (facts->padding > 0)
+		emit_more(e, "  %.3f %% padding in rows of %" PRIu64,
+			percent(facts->padding, facts->tokens), facts->sample_tokens);
+	if (f->scanned && facts->tokens > 0) {
+		emit_number(e, "max_token", NULL, f->most);
+		emit_more(e, "  largest token %" PRIu64, f->most);
+	}
+	if (f->scanned && f->has_mask) {
+		emit_number(e, "masked", NULL, f->masked);
+		emit_more(e, "  %.3f %% masked", percent(f->masked, facts->tokens));
+	}
+	if (facts->note[0])
+		emit_more(e, " (%s)", facts->note);
+}
+
+static void put_unread(struct emit *e, const struct inspected *f)
+{
+	emit_null(e, "format", NULL);
+	emit_null(e, "dtype", NULL);
+	emit_null(e, "tokens", NULL);
+	emit_null(e, "documents", NULL);
+	emit_text(e, NULL, "", "unreadable");
+	emit_text(e, NULL, "", "");
+	emit_cell(e, "", "%s", "");
+	emit_cell(e, "", "%s", "");
+	emit_text(e, NULL, "", f->path);
+}
+
+static void print(struct inspect *in, const struct inspected *f)
+{
+	struct emit *e = &in->emit;
+
+	in->faults |= f->problems > 0;
+	emit_text(e, "path", NULL, f->path);
+	(f->shard ? put_facts : put_unread)(e, f);
+	emit_open(e, "notes", '[');
+	if (f->shard && f->facts.note[0])
+		emit_text(e, "", NULL, f->facts.note);
+	emit_close(e, ']');
+	emit_open(e, "problems", '[');
+	for (unsigned i = 0; i < f->problems; i++) {
+		emit_text(e, "", NULL, f->problem[i]);
+		emit_more(e, "%s%s", i ? "; " : ": ", f->problem[i]);
+	}
+	emit_close(e, ']');
+	emit_row(e);
 }
 
 void inspect_unread(struct inspect *in, const char *path, const char *text)
 {
-	struct report *r = calloc(1, sizeof(*r));
+	struct inspected *f = calloc(1, sizeof(*f));
 
 	in->faults = true;
-	if (!r) {
+	if (!f) {
 		ctl_fail("%s: %s", path, PHRASE_MEMORY);
 		return;
 	}
-	r->path = path;
-	report_problem(r, "%s", ctl_input_text(path, text));
-	print(in, r);
-	free(r);
+	snprintf(f->path, sizeof(f->path), "%s", path);
+	problem(f, "%s", ctl_input_text(path, text));
+	print(in, f);
+	free(f);
 }
 
 /* ---- finding ---- */
@@ -61,15 +154,13 @@ static void use_manifest(const struct manifest *from, const char *name, struct c
 }
 
 /* How to read the file: by the options, then by the dataset that lists it. */
-static struct ctl_input input_of(
-	const struct inspect *in, const char *path, const char *name, const struct listed *listed)
+static struct ctl_input input_of(const struct inspect *in, const struct inspected *f)
 {
-	struct ctl_input input = in->input;
+	struct ctl_input input = ctl_place_input(&in->place, &in->input);
+	const struct listed *listed = f->listed;
 
-	input.hint.cache = in->cache;
-	input.hint.objects = in->listing ? &in->listing->objects : NULL;
 	if (in->from)
-		use_manifest(in->from, name, &input);
+		use_manifest(in->from, f->name, &input);
 	if (listed && !input.format)
 		input.format = shard_format(listed->dataset->format);
 	if (listed && !input.hint.has_type)
@@ -82,8 +173,8 @@ static struct ctl_input input_of(
 		input.hint.column = listed->dataset->column;
 	if (listed)
 		input.hint.window_tokens = listed->stream->seq_len + listed->stream->extra;
-	if (in->all.config && !listed)
-		ctl_note("%s: in no dataset of %s; read as %s", path, in->all.config->path,
+	if (in->config && !listed)
+		ctl_note("%s: in no dataset of %s; read as %s", f->path, in->config->path,
 			shard_type_name(input.hint.type));
 	return input;
 }
@@ -96,7 +187,7 @@ static bool find_mask(const struct inspect *in, struct inspected *f)
 {
 	const struct listed *listed = f->listed;
 
-	if (!config_path(in->all.config, listed->dataset->label_mask, f->mask, PATH_MAX))
+	if (!config_path(in->config, listed->dataset->label_mask, f->mask, PATH_MAX))
 		return false;
 	if (f->object < 0 && !shard_list_path(&listed->list, (uint64_t)f->number, f->by, PATH_MAX))
 		return false;
@@ -108,16 +199,30 @@ static bool find_mask(const struct inspect *in, struct inspected *f)
 	return true;
 }
 
-void inspect_begin(struct inspect *in, struct inspected *f, const char *path, const char *absolute,
-	const char *name)
+/* @name in the list's directory, whose links are resolved. NULL: that failed. */
+static char *resolve(const char *name, const struct shard_list *list)
 {
-	f->path = f->report.path = path;
-	f->name = name;
+	char *root = realpath(list->root, NULL), *whole = NULL;
+
+	if (root && asprintf(&whole, "%s/%s", strcmp(root, "/") == 0 ? "" : root, name) < 0)
+		whole = NULL;
+	free(root);
+	return whole;
+}
+
+static void begin_shard(struct inspect *in, struct inspected *f, uint64_t i)
+{
+	char *resolved;
+
 	f->fd = -1;
-	f->object = in->listing ? ctl_listing_find(in->listing, name) : -1;
-	f->listed = listed_find(&in->all, absolute, &f->number);
-	f->input = input_of(in, path, name, f->listed);
-	snprintf(f->by, sizeof(f->by), "%s", path);
+	f->name = ctl_place_name(&in->place, i);
+	f->object = in->place.remote ? (int64_t)(in->place.listing.file + i) : -1;
+	ctl_place_path(&in->place, i, f->path);
+	resolved = in->place.remote ? NULL : resolve(f->name, &in->place.list);
+	f->listed = inspect_listed(in, resolved ? resolved : f->path, &f->number);
+	free(resolved);
+	f->input = input_of(in, f);
+	snprintf(f->by, sizeof(f->by), "%s", f->path);
 	if (f->listed && f->listed->dataset->label_mask && !find_mask(in, f))
 		fault_errno(&f->fault, ENAMETOOLONG, "", "%s", strerror(ENAMETOOLONG));
 }
@@ -125,163 +230,129 @@ void inspect_begin(struct inspect *in, struct inspected *f, const char *path, co
 /* ---- reading ---- */
 
 /* Counts the windows that the stream cuts from the shard, and the tokens in none of them. */
-static void count_windows(struct report *r, const struct config_stream *stream)
+static void count_windows(struct inspected *f, const struct config_stream *stream)
 {
-	uint64_t first_window[2], tokens = r->facts.tokens;
+	uint64_t first_window[2], tokens = f->facts.tokens, sample = f->facts.sample_tokens;
 	struct table table = {.window_tokens = stream->seq_len + stream->extra,
 		.stride = stream->stride,
 		.shards = 1,
 		.tokens = &tokens,
 		.first_window = first_window};
 
-	if (r->facts.sample_tokens > 0) { /* each sample is a window */
-		if (r->facts.sample_tokens != table.window_tokens)
-			report_problem(r,
+	if (sample > 0) { /* each sample is a window */
+		if (sample != table.window_tokens)
+			problem(f,
 				"its samples have %" PRIu64 " tokens, but a window of stream %s "
 				"has %" PRIu64 " (seq_len + extra); must be equal",
-				r->facts.sample_tokens, stream->name, table.window_tokens);
-		table.window_tokens = table.stride = r->facts.sample_tokens;
+				sample, stream->name, table.window_tokens);
+		table.window_tokens = table.stride = sample;
 	}
 	table_number(&table);
-	r->stream = stream;
-	r->windows = table.windows;
-	r->unserved = table_unserved(&table);
+	f->windows = table.windows;
+	f->unserved = table_unserved(&table);
 }
 
 /* Reads all tokens. */
 static void scan(struct inspect *in, struct inspected *f)
 {
-	const struct shard *shard = f->shard;
-	struct report *r = &f->report;
-	bool has_vocab = r->stream && r->stream->has_vocab;
-	struct ctl_scan scan = {.shard = shard,
+	const struct config_stream *stream = f->listed ? f->listed->stream : NULL;
+	struct ctl_scan scan = {.shard = f->shard,
 		.piece_tokens = CTL_DIGEST_TOKENS,
 		.threads = in->threads,
-		.whole = in->listing,
-		.vocab = has_vocab ? r->stream->vocab : 0,
+		.whole = in->place.remote,
+		.vocab = stream && stream->has_vocab ? stream->vocab : 0,
 		.digests = in->manifest || (f->listed && f->listed->manifest.types),
-		.masks = r->has_mask,
+		.masks = f->has_mask,
 		.progress = &in->progress};
 
-	if (!in->listing)
-		ctl_progress_begin(
-			&in->progress, r->path, shard->facts.tokens * shard->facts.token_bytes);
+	if (!in->place.remote)
+		ctl_progress_begin(&in->progress, f->path, f->facts.tokens * f->facts.token_bytes);
 	bool fine = ctl_scan(&scan);
 
-	if (!in->listing)
+	if (!in->place.remote)
 		ctl_progress_end(&in->progress);
-	r->scanned = true;
-	r->most = scan.most;
-	r->masked = scan.masked;
+	f->scanned = true;
+	f->most = scan.most;
+	f->masked = scan.masked;
 	f->digest = scan.digest;
 	if (!fine)
-		report_problem(r, "%s", PHRASE_MEMORY);
+		problem(f, "%s", PHRASE_MEMORY);
 	if (scan.failures == 1)
-		report_problem(r, "%s", ctl_input_text(r->path, scan.failed.text));
+		problem(f, "%s", ctl_input_text(f->path, scan.failed.text));
 	else if (scan.failures > 1)
-		report_problem(r, "%s (the first of %" PRIu64 " failed reads)",
-			ctl_input_text(r->path, scan.failed.text), scan.failures);
-	if (has_vocab && scan.beyond != SHARD_UNKNOWN)
-		report_problem(r,
+		problem(f, "%s (the first of %" PRIu64 " failed reads)",
+			ctl_input_text(f->path, scan.failed.text), scan.failures);
+	if (scan.vocab && scan.beyond != SHARD_UNKNOWN)
+		problem(f,
 			"token %" PRIu64 " is %" PRIu64 "; must be below the vocab of stream %s, "
 			"%" PRIu64 ", or this is not a file of tokens",
-			scan.beyond, scan.beyond_value, r->stream->name, r->stream->vocab);
+			scan.beyond, scan.beyond_value, stream->name, stream->vocab);
 }
 
 /* Reports what does not look like tokens: a problem if the dtype was not given, otherwise a note.
  */
 static void check_looks(struct inspect *in, struct inspected *f)
 {
-	struct report *r = &f->report;
-
 	/* A sample is 64 KiB. Like the daemon at start, it looks only at some of a million shards.
 	 * Shards of a manifest were sampled when it was written. */
-	if (in->from || (!in->deep && atomic_fetch_add(&in->sampled, 1) >= SAMPLED_MOST))
+	if (in->from || (!in->deep && in->sampled++ >= SAMPLED_MOST))
 		return;
 	struct sample_verdict v = sample_shard(f->shard);
 
 	if (v.kind > SAMPLE_DOUBT && !f->input.hint.has_type)
-		report_problem(r, "%s", v.text);
+		problem(f, "%s", v.text);
 	else if (v.kind != SAMPLE_FINE)
-		snprintf(r->facts.note, sizeof(r->facts.note), "%.*s", (int)strcspn(v.text, ";"),
+		snprintf(f->facts.note, sizeof(f->facts.note), "%.*s", (int)strcspn(v.text, ";"),
 			v.text);
 }
 
-static bool find_size(const struct inspect *in, struct inspected *f)
+static void read_shard(struct inspect *in, struct inspected *f)
 {
 	struct stat st;
-
-	if (f->object >= 0) {
-		f->size = ctl_listing_object(in->listing, (uint64_t)f->object).size;
-		return true;
-	}
-	if (fstat(f->fd, &st) != 0)
-		return false;
-	f->size = (uint64_t)st.st_size;
-	return true;
-}
-
-static void read_sums(struct inspect *in, struct inspected *f)
-{
-	struct ctl_sums_source source = {.fd = f->fd, .size = f->size, .threads = in->threads};
-	struct fault fault;
-
-	if (f->object >= 0) {
-		source.stores = in->stores;
-		source.object = ctl_listing_object(in->listing, (uint64_t)f->object);
-		source.progress = &in->progress;
-	}
-	f->sums = ctl_sums_read(&source, in->sums_piece, &fault);
-	if (!f->sums)
-		report_problem(&f->report, "%s", ctl_input_text(f->path, fault.text));
-}
-
-void inspect_read(struct inspect *in, struct inspected *f)
-{
-	struct report *r = &f->report;
 
 	if (f->fault.code != FAULT_NONE)
 		return;
 	f->shard = ctl_input_open(&f->input, f->by, &f->fd, &f->fault);
 	if (!f->shard)
 		return;
-	r->format = f->shard->format->name;
-	r->facts = f->shard->facts;
-	r->has_mask = f->shard->mask || (f->shard->bounds && bounds_outside(f->shard->bounds) > 0);
+	f->facts = f->shard->facts;
+	f->has_mask = f->shard->mask || (f->shard->bounds && bounds_outside(f->shard->bounds) > 0);
 	if (f->listed)
-		count_windows(r, f->listed->stream);
+		count_windows(f, f->listed->stream);
 	/* An empty file among others is a shard without windows. A single one without a header was
 	 * probably never written. */
-	if (in->alone && r->facts.tokens == 0 && f->shard->format == &shard_flat)
-		report_problem(r, "its size is 0 bytes%s; write it again",
+	if (in->place.shards == 1 && f->facts.tokens == 0 && f->shard->format == &shard_flat)
+		problem(f, "its size is 0 bytes%s; write it again",
 			f->shard->bytes->plain ? "" : " after decoding");
 	check_looks(in, f);
 	if (in->deep)
 		scan(in, f);
-	if (!find_size(in, f))
-		report_problem(r, "%s", strerror(errno));
-	else if (in->sums_piece > 0)
-		read_sums(in, f);
+	if (f->object >= 0)
+		f->size = ctl_listing_object(&in->place.listing, (uint64_t)f->object).size;
+	else if (fstat(f->fd, &st) == 0)
+		f->size = (uint64_t)st.st_size;
+	else
+		problem(f, "%s", strerror(errno));
 }
 
-/* ---- reporting ---- */
+/* ---- comparing ---- */
 
 /* In a stream with loss_mask, either all shards of a dataset have a mask or none has; likewise
  * lists of document bounds. */
-static void compare_annotations(struct report *r, struct listed *l)
+static void compare_annotations(struct inspected *f, struct listed *l)
 {
-	bool mask = r->facts.mask, bounds = r->facts.bounds;
+	bool mask = f->facts.mask, bounds = f->facts.bounds;
 
 	if (!l->first) {
-		l->first = strdup(r->path);
+		l->first = strdup(f->path);
 		l->mask = mask;
 		l->bounds = bounds;
 	}
 	if (l->mask != mask)
-		report_problem(r, "has %s loss mask, but %s has %s; " PHRASE_ALL_OR_NONE,
+		problem(f, "has %s loss mask, but %s has %s; " PHRASE_ALL_OR_NONE,
 			mask ? "a" : "no", l->first ? l->first : "another", mask ? "none" : "one");
 	if (l->bounds != bounds)
-		report_problem(r,
+		problem(f,
 			"has %s list of document bounds (.csv.gz), but %s has "
 			"%s; " PHRASE_ALL_OR_NONE,
 			bounds ? "a" : "no", l->first ? l->first : "another",
@@ -291,17 +362,16 @@ static void compare_annotations(struct report *r, struct listed *l)
 /* Compares with line @s of a manifest; the digest only if both have one. */
 static void compare(struct inspected *f, const struct manifest *m, int64_t s)
 {
-	struct report *r = &f->report;
 	const struct manifest_shard listed = {m->format, (enum shard_type)m->types[s], m->tokens[s],
 		m->sizes[s], m->sample_tokens, m->frame_bytes};
-	const struct manifest_shard found = {shard_format(r->format), r->facts.type,
-		r->facts.tokens, f->size, r->facts.sample_tokens, r->facts.frame_bytes};
+	const struct manifest_shard found = {f->shard->format, f->facts.type, f->facts.tokens,
+		f->size, f->facts.sample_tokens, f->facts.frame_bytes};
 	struct fault fault;
 
 	if (!manifest_same(&listed, &found, &fault))
-		report_problem(r, "%s", fault.text);
-	else if (r->scanned && r->problems == 0 && m->digests[s] && f->digest != m->digests[s])
-		report_problem(r,
+		problem(f, "%s", fault.text);
+	else if (f->scanned && f->problems == 0 && m->digests[s] && f->digest != m->digests[s])
+		problem(f,
 			"digest is %016" PRIx64 " in the manifest and %016" PRIx64
 			" in the %s; restore the shard, or write the manifest anew",
 			m->digests[s], f->digest, f->object < 0 ? "file" : "store");
@@ -309,89 +379,121 @@ static void compare(struct inspected *f, const struct manifest *m, int64_t s)
 
 static void add_to_manifest(struct inspect *in, struct inspected *f)
 {
-	struct object object = {.etag = NULL};
-	struct fault fault;
 	struct ctl_manifest_line line = {.name = f->name,
 		.path = f->path,
-		.format = f->report.format,
-		.facts = &f->report.facts,
+		.format = f->shard->format->name,
+		.facts = &f->facts,
 		.size = f->size,
-		.has_digest = f->report.scanned,
-		.digest = f->digest,
-		.sums = f->sums};
+		.has_digest = f->scanned,
+		.digest = f->digest};
+	struct fault fault;
 
 	if (f->object >= 0) {
-		char text[256];
-
-		object = ctl_listing_object(in->listing, (uint64_t)f->object);
-		line.etag = object.etag;
-		line.listing = in->listing;
+		line.etag = ctl_listing_object(&in->place.listing, (uint64_t)f->object).etag;
+		line.listing = &in->place.listing;
 		line.shard = (uint64_t)f->object;
-		if (!ctl_listing_etag_ok(object.etag, text, sizeof(text))) {
-			report_problem(&f->report, "%s", text);
-			return;
-		}
 	}
-	if (!ctl_manifest_add(in->manifest, &line, &fault))
-		report_problem(&f->report, "%s", fault.text);
+	if ((f->object >= 0 && !ctl_listing_etag_ok(line.etag, &fault)) ||
+		!ctl_manifest_add(in->manifest, &line, &fault))
+		problem(f, "%s", fault.text);
 }
 
 /* A dataset has one format; so must the shards of a path. Reports the first shard that differs. */
-static void check_format(struct inspect *in, struct report *r, const struct listed *listed,
-	const struct shard_format *format, const char *name)
+static void check_format(struct inspect *in, struct inspected *f)
 {
-	if (!in->first_format || in->first_in != listed) {
-		in->first = name;
+	const struct shard_format *format = f->shard->format;
+
+	if (!in->first_format || in->first_in != f->listed) {
+		in->first = f->name;
 		in->first_format = format;
-		in->first_in = listed;
+		in->first_in = f->listed;
 		in->mixed = false;
 	}
 	if (format == in->first_format || in->mixed)
 		return;
 	in->mixed = true;
 	if (format == &shard_flat)
-		report_problem(r,
+		problem(f,
 			PHRASE_FORMAT_LOST "; restore that, or, if it contains plain tokens, put "
 					   "it into a dataset of its own",
 			in->first, in->first_format->name);
 	else if (in->first_format == &shard_flat)
-		report_problem(r,
+		problem(f,
 			"is %s, but the format of another shard, %s, is unknown: its index is lost "
 			"or its header is damaged; restore that, or, if it contains plain tokens, "
 			"put it into a dataset of its own",
 			format->name, in->first);
 	else
-		report_problem(r, "is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
+		problem(f, "is %s, but the first shard, %s, is %s; " PHRASE_ONE_FORMAT,
 			format->name, in->first, in->first_format->name);
 }
 
-void inspect_end(struct inspect *in, struct inspected *f)
+static void end_shard(struct inspect *in, struct inspected *f)
 {
-	struct report *r = &f->report;
-
 	if (f->shard) {
-		check_format(in, r, f->listed, f->shard->format, f->name);
-		if (f->listed && f->listed->stream->loss_mask)
-			compare_annotations(r, f->listed);
 		int64_t line = in->from ? shard_list_find(&in->from->list, f->name) : -1;
 
+		check_format(in, f);
+		if (f->listed && f->listed->stream->loss_mask)
+			compare_annotations(f, f->listed);
 		if (line >= 0)
 			compare(f, in->from, line);
 		else if (f->listed && f->listed->manifest.types)
 			compare(f, &f->listed->manifest, f->number);
-		if (in->manifest && r->problems == 0)
+		if (in->manifest && f->problems == 0)
 			add_to_manifest(in, f);
 	} else {
-		report_problem(r, "%s", ctl_input_text(f->path, f->fault.text));
+		problem(f, "%s", ctl_input_text(f->path, f->fault.text));
 	}
-	print(in, r);
-	inspect_close(f);
+	print(in, f);
 }
 
-void inspect_close(struct inspected *f)
+/* ---- the shards of a path ---- */
+
+static bool inspect_shard(const struct parallel *p, struct fault *fault)
 {
+	struct inspect *in = p->context;
+	struct inspected *f = calloc(1, sizeof(*f));
+	bool fine = true;
+
+	if (!f)
+		return fault_memory(fault);
+	begin_shard(in, f, p->i);
+	read_shard(in, f);
+	if (in->place.remote && !in->deep)
+		ctl_progress_add(&in->progress, 1);
+	if (parallel_turn(p)) {
+		end_shard(in, f);
+		fine = !in->emit.failed;
+		if (fine)
+			parallel_pass(p);
+	}
 	shard_close(f->shard);
-	free(f->sums);
 	if (f->fd >= 0)
 		close(f->fd);
+	free(f);
+	fault->code = FAULT_NONE; /* the report failed, which emit_end() says */
+	return fine;
+}
+
+void inspect_place(struct inspect *in)
+{
+	const struct ctl_place *p = &in->place;
+	unsigned threads = !p->remote ? 1 : p->shards < CTL_GETS ? (unsigned)p->shards : CTL_GETS;
+	struct fault fault = {.code = FAULT_NONE};
+	uint64_t bytes = 0;
+
+	in->first_format = NULL;
+	in->threads = p->remote ? CTL_GETS / (threads ? threads : 1) : parallel_processors();
+	for (uint64_t i = 0; p->remote && in->deep && i < p->shards; i++)
+		bytes += ctl_listing_object(&p->listing, p->listing.file + i).size;
+	if (p->remote && in->deep)
+		ctl_progress_begin(&in->progress, p->path, bytes);
+	else if (p->remote)
+		ctl_progress_count(&in->progress, p->path, "shards", p->shards);
+	if (parallel_for(p->shards, threads, inspect_shard, in, &fault) < p->shards &&
+		fault.code != FAULT_NONE)
+		inspect_unread(in, p->path, fault.text);
+	if (p->remote)
+		ctl_progress_end(&in->progress);
 }

@@ -1,14 +1,15 @@
 /* Each name is stored with its key before it and size and ETag after it, as one piece of memory. */
-#include "client/ctl/offline/listing.h"
-
-#include "client/ctl/common/progress.h"
-#include "client/ctl/offline/stores.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+
+struct ctl_listing_side {
+	int64_t owner; /* the shard; -1: no shard needs it */
+	uint64_t object;
+};
 
 struct reading {
 	struct ctl_listing *l;
@@ -131,19 +132,18 @@ bool ctl_listing_none(const char *url)
 	return strncmp(url, "https://", 8) == 0;
 }
 
-bool ctl_listing_etag_ok(const char *etag, char *text, size_t text_bytes)
+bool ctl_listing_etag_ok(const char *etag, struct fault *fault)
 {
 	const char *wrong = !etag			  ? "has no ETag"
 			    : strncmp(etag, "W/", 2) == 0 ? "has a weak ETag (W/…)"
 			    : strpbrk(etag, "\"\\\r\n\t") ? "has an ETag with odd characters"
 							  : NULL;
 
-	if (wrong)
-		snprintf(text, text_bytes,
-			"%s, so tokend could not notice that it was replaced; use a server that "
-			"sends strong ETags",
-			wrong);
-	return !wrong;
+	return !wrong ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "%s, so tokend could not notice that it was replaced; use a server that "
+		       "sends strong ETags",
+		       wrong);
 }
 
 /* ---- side files ---- */
@@ -172,28 +172,18 @@ static bool find_owners(struct ctl_listing *l, struct fault *fault)
 	return true;
 }
 
-static void put_one(FILE *out, const char *before, const char *root, const char *name,
-	const struct object *object)
+/* Adds "NAME": [size, ETag] to @sides. */
+static void add_side(json_t *sides, const char *name, struct object object)
 {
-	json_t *key = json_sprintf("%s%s%s", root, *root ? "/" : "", name),
-	       *etag = json_string(object->etag);
-
-	fputs(before, out);
-	json_dumpf(key, out, JSON_ENCODE_ANY);
-	fprintf(out, ":[%" PRIu64 ",", object->size);
-	json_dumpf(etag, out, JSON_ENCODE_ANY);
-	fputc(']', out);
-	json_decref(key);
-	json_decref(etag);
+	json_object_set_new(sides, name, json_pack("[I,s?]", (json_int_t)object.size, object.etag));
 }
 
-void ctl_listing_put_side(const struct ctl_listing *l, uint64_t shard, FILE *out)
+json_t *ctl_listing_sides(const struct ctl_listing *l, uint64_t shard)
 {
-	static const char first[] = ",\"side\":{";
-	const char *name = shard_list_name(&l->list, shard), *before = first;
+	const char *name = shard_list_name(&l->list, shard);
 	int64_t mask = l->masks ? ctl_listing_find(l->masks, name) : -1;
+	json_t *sides = json_object();
 	uint64_t lo = 0, hi = l->sides;
-	struct object object;
 
 	while (lo < hi) {
 		uint64_t mid = lo + (hi - lo) / 2;
@@ -203,17 +193,17 @@ void ctl_listing_put_side(const struct ctl_listing *l, uint64_t shard, FILE *out
 		else
 			hi = mid;
 	}
-	for (; lo < l->sides && l->side[lo].owner == (int64_t)shard; lo++, before = ",") {
-		object = ctl_listing_object(l, l->side[lo].object);
-		put_one(out, before, "", shard_list_name(&l->list, l->side[lo].object), &object);
-	}
+	for (; lo < l->sides && l->side[lo].owner == (int64_t)shard; lo++)
+		add_side(sides, shard_list_name(&l->list, l->side[lo].object),
+			ctl_listing_object(l, l->side[lo].object));
 	if (mask >= 0) {
-		object = ctl_listing_object(l->masks, (uint64_t)mask);
-		put_one(out, before, l->masks->list.root, name, &object);
-		before = ",";
+		const char *root = l->masks->list.root;
+		char path[PATH_MAX];
+
+		snprintf(path, sizeof(path), "%s%s%s", root, *root ? "/" : "", name);
+		add_side(sides, path, ctl_listing_object(l->masks, (uint64_t)mask));
 	}
-	if (before != first)
-		fputc('}', out);
+	return sides;
 }
 
 /* ---- opening ---- */
@@ -318,47 +308,35 @@ bool ctl_listing_open(struct ctl_listing *l, struct stores *stores, const char *
 
 /* ---- servers without listings ---- */
 
-struct asked {
-	uint64_t size;
-	bool there;
-	char etag[STORE_ETAG_BYTES];
-};
-
 struct asking {
 	struct reading *r;
 	const struct shard_list *names;
-	struct asked *asked; /* [names] */
 };
 
 /* Asks for one object. One that is not there is no fault. */
-static bool ask_one(const struct parallel *p, struct fault *fault)
+static bool ask(const struct parallel *p, struct fault *fault)
 {
-	struct asking *a = p->context;
+	const struct asking *a = p->context;
 	const struct ctl_listing *l = a->r->l;
-	struct asked *one = &a->asked[p->i];
-	char *key;
+	const char *name = shard_list_name(a->names, p->i);
+	char etag[STORE_ETAG_BYTES], *key;
+	struct object object = {.etag = etag};
+	bool there, fine;
 
-	if (asprintf(&key, "%s%s", a->r->prefix, shard_list_name(a->names, p->i)) < 0)
+	if (asprintf(&key, "%s%s", a->r->prefix, name) < 0)
 		return fault_memory(fault);
-	one->there = store_head(l->objects.stores, l->bucket, key, &one->size, one->etag, fault);
+	there = store_head(l->objects.stores, l->bucket, key, &object.size, etag, fault);
 	free(key);
+	if (!there && fault->code != FAULT_CHANGED)
+		return false;
 	ctl_progress_add(&a->r->progress, 1);
-	return one->there || fault->code == FAULT_CHANGED;
-}
-
-static bool ask_all(struct asking *a, const char *url)
-{
-	uint64_t n = a->names->count;
-	bool fine;
-
-	ctl_progress_count(&a->r->progress, url, "objects", n);
-	fine = parallel_for(n, CTL_GETS, ask_one, a, a->r->fault) == n;
-	ctl_progress_end(&a->r->progress);
-	for (uint64_t i = 0; fine && i < n; i++) {
-		const struct object object = {.size = a->asked[i].size, .etag = a->asked[i].etag};
-
-		fine = !a->asked[i].there || add(a->r, shard_list_name(a->names, i), &object);
-	}
+	if (!parallel_turn(p))
+		return true;
+	fine = !there || add(a->r, name, &object);
+	if (!fine)
+		*fault = *a->r->fault;
+	else
+		parallel_pass(p);
 	return fine;
 }
 
@@ -366,15 +344,17 @@ bool ctl_listing_ask(struct ctl_listing *l, struct stores *stores, const char *u
 	const struct shard_list *names, struct fault *fault)
 {
 	struct reading r = {.l = l, .fault = fault};
-	struct asking a = {.r = &r, .names = names};
+	struct asking a = {&r, names};
 	const char *name;
 	bool fine = set_root(l, &r, stores, url, &name);
 
-	a.asked = fine ? calloc(names->count + 1, sizeof(*a.asked)) : NULL;
-	fine = fine && (a.asked || fault_memory(fault)) && ask_all(&a, url) &&
-	       shard_list_split(&l->list, &l->sides, fault) && find_owners(l, fault);
+	if (fine) {
+		ctl_progress_count(&r.progress, url, "objects", names->count);
+		fine = parallel_for(names->count, CTL_GETS, ask, &a, fault) == names->count;
+		ctl_progress_end(&r.progress);
+	}
+	fine = fine && shard_list_split(&l->list, &l->sides, fault) && find_owners(l, fault);
 	l->files = l->list.count;
-	free(a.asked);
 	return end(&r, fine);
 }
 

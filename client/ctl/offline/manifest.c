@@ -1,71 +1,11 @@
-/*
- * The manifest is written to a file next to its path, then renamed.
- */
-#include "client/ctl/offline/manifest.h"
-
-#include "client/ctl/common/error.h"
-#include "client/ctl/common/file.h"
-#include "client/ctl/common/out.h"
-#include "client/ctl/offline/sums.h"
-#include "proto/phrases.h"
+/* Lines of a manifest. */
+#include "client/ctl/offline/shards.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-struct ctl_manifest {
-	struct ctl_file file;
-	char last[PATH_MAX];   /* name */
-	struct ctl_sums *sums; /* or NULL */
-};
-
-struct ctl_manifest *ctl_manifest_begin(const char *path, uint32_t sums_piece)
-{
-	struct ctl_manifest *m = calloc(1, sizeof(*m));
-
-	if (!m) {
-		ctl_fail(PHRASE_MEMORY);
-		return NULL;
-	}
-	if (!ctl_file_begin(&m->file, path)) {
-		free(m);
-		return NULL;
-	}
-	if (sums_piece > 0)
-		m->sums = ctl_sums_begin(path, sums_piece);
-	if (sums_piece == 0 || m->sums)
-		return m;
-	ctl_manifest_end(m, false);
-	return NULL;
-}
-
-static void put_some(FILE *file, const char *key, uint64_t value)
-{
-	if (value > 0)
-		fprintf(file, ",\"%s\":%" PRIu64, key, value);
-}
-
-/* Must the name sort after the last one, and be UTF-8? Its JSON text goes to @out. */
-static bool take_name(
-	struct ctl_manifest *m, const char *name, struct ctl_out *out, struct fault *fault)
-{
-	int order = strcmp(m->last, name);
-
-	if (order >= 0)
-		return fault_set(fault, FAULT_ARGUMENT, "path",
-			order == 0 ? "is named twice"
-				   : "is out of order: it sorts before the shard listed before it");
-	snprintf(m->last, sizeof(m->last), "%s", name);
-	ctl_put_string(out, name);
-	out->buffer[out->n] = 0;
-	if (strstr(out->buffer, "\\udc")) /* a byte that is not UTF-8 */
-		return fault_set(fault, FAULT_ARGUMENT, "path",
-			"its name is not UTF-8, so a manifest cannot list it; rename it");
-	return true;
-}
+/* ---- side files: what a store must have after the upload ---- */
 
 static const char *parent_end(const char *path, const char *end)
 {
@@ -112,68 +52,88 @@ static bool find_side(const char *path, const char *name, const struct shard_com
 	}
 }
 
-/* The member `side` of a file: what a store must have after the upload. */
-static void put_side(FILE *out, const char *path, const char *name, const char *format)
+/* The side files of a file, with their sizes. */
+static json_t *sides_of(const char *path, const char *name, const char *format)
 {
 	const struct shard_format *formats[] = {shard_format(format), &shard_flat};
-	const char *before = ",\"side\":{", *after = "";
 	unsigned n = formats[0] == formats[1] ? 1 : 2;
+	json_t *sides = json_object();
 	char side[PATH_MAX];
 	uint64_t size;
 
 	for (unsigned i = 0; i < n && strlen(path) >= strlen(name); i++) {
 		const struct shard_companion *c = formats[i]->companions;
 
-		for (; c && c->ending; c++) {
-			struct ctl_out text = {0};
-
-			if (!find_side(path, name, c, side, &size))
-				continue;
-			ctl_put_string(&text, side);
-			text.buffer[text.n] = 0;
-			fprintf(out, "%s%s:[%" PRIu64 "]", before, text.buffer, size);
-			before = ",";
-			after = "}";
-		}
+		for (; c && c->ending; c++)
+			if (find_side(path, name, c, side, &size))
+				json_object_set_new(
+					sides, side, json_pack("[I]", (json_int_t)size));
 	}
-	fputs(after, out);
+	return sides;
 }
 
-/* Writes the members that depend on where the shard is, and the end of the line. */
-static bool end_line(
-	struct ctl_manifest *m, const struct ctl_manifest_line *line, struct fault *fault)
+/* ---- lines ---- */
+
+/* Ends the line @o, which is freed, with the members that depend on where the shard is. */
+static bool put_line(struct ctl_manifest *m, json_t *o, const struct ctl_manifest_line *line,
+	struct fault *fault)
 {
+	json_t *sides = line->listing ? ctl_listing_sides(line->listing, line->shard)
+			: line->path  ? sides_of(line->path, line->name, line->format)
+				      : NULL;
+	bool fine = true;
+
 	if (line->etag)
-		fprintf(m->file.to, ",\"etag\":\"%s\"", line->etag);
-	if (line->listing)
-		ctl_listing_put_side(line->listing, line->shard, m->file.to);
-	else if (line->path)
-		put_side(m->file.to, line->path, line->name, line->format);
-	fputs("}\n", m->file.to);
-	return !m->sums ||
-	       ctl_sums_add(m->sums, line->size, line->etag ? line->etag : "", line->sums, fault);
+		fine = json_object_set_new(o, "etag", json_string(line->etag)) == 0;
+	if (json_object_size(sides) > 0)
+		fine = json_object_set(o, "side", sides) == 0 && fine;
+	fine = fine && json_dumpf(o, m->file.to, JSON_COMPACT | JSON_PRESERVE_ORDER) == 0;
+	fputc('\n', m->file.to);
+	json_decref(sides);
+	json_decref(o);
+	return fine || ferror(m->file.to) || fault_memory(fault);
+}
+
+static void add_number(json_t *o, const char *key, uint64_t value)
+{
+	if (value > 0)
+		json_object_set_new(o, key, json_integer((json_int_t)value));
 }
 
 bool ctl_manifest_add(
 	struct ctl_manifest *m, const struct ctl_manifest_line *line, struct fault *fault)
 {
 	const struct shard_facts *facts = line->facts;
-	struct ctl_out out = {0};
+	json_t *name = json_string(line->name);
+	int order = strcmp(m->last, line->name);
+	char digest[24];
 
-	if (!take_name(m, line->name, &out, fault))
-		return false;
-	fprintf(m->file.to,
-		"{\"path\":%s,\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%" PRIu64
-		",\"size\":%" PRIu64,
-		out.buffer, line->format, shard_type_name(facts->type), facts->tokens, line->size);
+	if (!name)
+		return fault_set(fault, FAULT_ARGUMENT, "path",
+			"its name is not UTF-8, so a manifest cannot list it; rename it");
+	if (order >= 0) {
+		json_decref(name);
+		return fault_set(fault, FAULT_ARGUMENT, "path",
+			order == 0 ? "is named twice"
+				   : "is out of order: it sorts before the shard listed before it");
+	}
+	snprintf(m->last, sizeof(m->last), "%s", line->name);
+
+	json_t *o = json_pack("{so,ss,ss,sI,sI}", "path", name, "format", line->format, "dtype",
+		shard_type_name(facts->type), "tokens", (json_int_t)facts->tokens, "size",
+		(json_int_t)line->size);
+
+	if (!o)
+		return fault_memory(fault);
+	snprintf(digest, sizeof(digest), "%016" PRIx64, line->digest);
 	if (line->has_digest)
-		fprintf(m->file.to, ",\"digest\":\"%016" PRIx64 "\"", line->digest);
-	put_some(m->file.to, "sample_tokens", facts->row_tokens ? 0 : facts->sample_tokens);
-	put_some(m->file.to, "row_tokens", facts->row_tokens);
-	put_some(m->file.to, "frame_bytes", facts->frame_bytes);
+		json_object_set_new(o, "digest", json_string(digest));
+	add_number(o, "sample_tokens", facts->row_tokens ? 0 : facts->sample_tokens);
+	add_number(o, "row_tokens", facts->row_tokens);
+	add_number(o, "frame_bytes", facts->frame_bytes);
 	if (facts->plain)
-		fprintf(m->file.to, ",\"data_at\":%" PRIu64, facts->data_at);
-	return end_line(m, line, fault);
+		json_object_set_new(o, "data_at", json_integer((json_int_t)facts->data_at));
+	return put_line(m, o, line, fault);
 }
 
 bool ctl_manifest_copy(struct ctl_manifest *m, json_t *from, const struct ctl_manifest_line *line,
@@ -181,22 +141,5 @@ bool ctl_manifest_copy(struct ctl_manifest *m, json_t *from, const struct ctl_ma
 {
 	json_object_del(from, "etag");
 	json_object_del(from, "side");
-
-	char *text = json_dumps(from, JSON_COMPACT | JSON_PRESERVE_ORDER);
-
-	if (!text)
-		return fault_memory(fault);
-	fprintf(m->file.to, "%.*s", (int)strlen(text) - 1, text);
-	free(text);
-	return end_line(m, line, fault);
-}
-
-bool ctl_manifest_end(struct ctl_manifest *m, bool keep)
-{
-	bool fine = ctl_file_end(&m->file, keep);
-	/* The sums have a digest of the manifest, so others next to it are not taken for them. */
-	bool good = (!m->sums || ctl_sums_end(m->sums, fine)) && (fine || !keep);
-
-	free(m);
-	return good;
+	return put_line(m, json_incref(from), line, fault);
 }

@@ -1,15 +1,11 @@
 /*
  * tokctl pack: converts shards of any readable format to shards of one format, cut as requested.
  */
-#include "client/ctl/common/arguments.h"
+#include "client/ctl/offline/pack.h"
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/pack_fit.h"
-#include "client/ctl/offline/pack_in.h"
-#include "client/ctl/offline/pack_out.h"
-#include "client/ctl/offline/pack_target.h"
-#include "client/ctl/offline/stores.h"
+#include "daemon/catalog/parallel_for.h"
 #include "daemon/config/url_text.h"
 #include "daemon/shard/bytes.h"
 #include "daemon/shard/frames.h"
@@ -32,16 +28,18 @@ enum {
 	FRAME_MOST = 64 << 20, /* each thread here, and each reader later, keeps some in memory */
 	FRAMES_BYTES = 64 << 20,
 	SHARDS_MOST = 1000 * 1000,
+	MEMORY_BYTES = 1 << 30, /* of pieces that threads read and write at once */
 };
 
 struct pack {
-	struct ctl_out out;
-	bool json;
+	struct emit emit;
 	struct config *config; /* NULL: none */
 	struct pack_in in;
 	struct pack_how how;
 	struct pack_target target;
 	uint64_t *cut;		  /* shard i has tokens [cut[i], cut[i + 1]) of the inputs */
+	uint64_t largest;	  /* tokens of a shard */
+	struct pack_done *done;	  /* [shards] */
 	struct pack_result total; /* of all shards, for --fit */
 	struct ctl_progress progress;
 };
@@ -103,18 +101,23 @@ static bool check_documents(const struct pack *p, struct fault *fault)
 		       in->source[in->loss[PACK_PADDING].first].path);
 }
 
-/* Each shard's documents are in memory while it is packed. */
-static bool check_windows(const struct pack *p, struct fault *fault)
+/* Finds the largest shard. Its documents are in memory while it is packed with --fit. */
+static bool check_windows(struct pack *p, struct fault *fault)
 {
-	for (uint64_t i = 0; i < p->target.shards; i++)
-		if (p->cut[i + 1] - p->cut[i] > PACK_FIT_MOST)
+	for (uint64_t i = 0; i < p->target.shards; i++) {
+		uint64_t tokens = p->cut[i + 1] - p->cut[i];
+
+		if (tokens > p->largest)
+			p->largest = tokens;
+		if (p->how.row_tokens && tokens > PACK_FIT_MOST)
 			return fault_set(fault, FAULT_ARGUMENT, "",
 				"shard %" PRIu64 " would be packed from %" PRIu64
 				" tokens, more than --fit keeps in memory (%d); %s",
-				i, p->cut[i + 1] - p->cut[i], PACK_FIT_MOST,
+				i, tokens, PACK_FIT_MOST,
 				p->target.single ? "give a directory"
 						 : "give more --shards, and "
 						   "--eos if documents are long");
+	}
 	return true;
 }
 
@@ -139,7 +142,7 @@ static bool plan(struct pack *p, struct fault *fault)
 	if (!p->cut)
 		return fault_memory(fault);
 	return by_source ? cut_by_source(p, fault)
-			 : cut_evenly(p, fault) && (!fit || check_windows(p, fault));
+			 : cut_evenly(p, fault) && check_windows(p, fault);
 }
 
 /* The digest of the plan and the inputs. A run continues another only if theirs are equal. */
@@ -183,6 +186,11 @@ static bool is_outside(struct pack *p, char *const *path, int n, struct fault *f
 
 /* ---- packing ---- */
 
+static const char *dtype(const struct pack *p)
+{
+	return p->how.token_bytes == 2 ? "u16" : "u32";
+}
+
 static double percent(uint64_t part, uint64_t whole)
 {
 	return 100.0 * (double)part / (double)whole;
@@ -193,69 +201,50 @@ static void print_rows(struct pack *p)
 {
 	const struct pack_result *t = &p->total;
 	uint64_t row = p->how.row_tokens, tokens = p->in.tokens + t->padding;
-	char text[512];
+	json_t *name = json_string(p->target.path);
+	char *quoted = json_dumps(name, JSON_ENCODE_ANY);
 
-	if (p->json)
-		return;
-	snprintf(text, sizeof(text),
+	emit_table(&p->emit);
+	emit_line(&p->emit,
 		"%" PRIu64 " rows of %" PRIu64 " tokens, %.3f %% padding; cut: %" PRIu64
 		" of %" PRIu64 " documents, all longer than a row (by plain concatenation: %" PRIu64
-		")\n",
+		")",
 		tokens / row, row, percent(t->padding, tokens), t->cut, t->documents, t->split);
-	ctl_put(&p->out, text);
-	snprintf(text, sizeof(text),
-		"    seq_len: %" PRIu64 "\n    extra: 1\n    stride: %" PRIu64
-		"\n    documents: true\n    loss_mask: true\n    datasets:\n"
-		"      - {name: packed, path: ",
-		row - 1, row);
-	ctl_put(&p->out, text);
-	ctl_put_string(&p->out, p->target.path);
-	ctl_put(&p->out, p->how.token_bytes == 2 ? ", dtype: u16}\n" : ", dtype: u32}\n");
+	emit_line(&p->emit, "    seq_len: %" PRIu64, row - 1);
+	emit_line(&p->emit, "    extra: 1");
+	emit_line(&p->emit, "    stride: %" PRIu64, row);
+	emit_line(&p->emit, "    documents: true");
+	emit_line(&p->emit, "    loss_mask: true");
+	emit_line(&p->emit, "    datasets:");
+	emit_line(&p->emit, "      - {name: packed, path: %s, dtype: %s}",
+		quoted ? quoted : p->target.path, dtype(p));
+	free(quoted);
+	json_decref(name);
 }
 
 static void print(struct pack *p, const char *path, uint64_t tokens, const struct pack_result *r)
 {
-	struct ctl_out *out = &p->out;
-	const char *dtype = p->how.token_bytes == 2 ? "u16" : "u32";
+	struct emit *e = &p->emit;
 	char digest[24];
 
 	snprintf(digest, sizeof(digest), "%016" PRIx64, r->digest);
-	if (!p->json) {
-		ctl_put_left(out, pack_formats[p->how.format].name, 10);
-		ctl_put_left(out, dtype, 4);
-		ctl_put_right(out, tokens, 16);
-		ctl_put(out, " tokens ");
-		ctl_put_right(out, r->bytes, 16);
-		ctl_put(out, " bytes  ");
-		ctl_put_left(out, path, 0);
-		ctl_put(out, "\n");
-		return;
-	}
-	ctl_put(out, "{\"path\":");
-	ctl_put_string(out, path);
-	ctl_put(out, ",\"format\":");
-	ctl_put_string(out, pack_formats[p->how.format].name);
-	ctl_put(out, ",\"dtype\":");
-	ctl_put_string(out, dtype);
-	ctl_put(out, ",");
-	ctl_put_pair(out, "tokens", tokens);
-	ctl_put(out, ",\"documents\":");
-	keeps_documents(&p->how) ? ctl_put_number(out, r->documents) : ctl_put(out, "null");
-	ctl_put(out, ",");
+	emit_text(e, "path", NULL, path);
+	emit_text(e, "format", "", pack_formats[p->how.format].name);
+	emit_text(e, "dtype", "", dtype(p));
+	emit_number(e, "tokens", NULL, tokens);
+	emit_cell(e, "", "%" PRIu64 " tokens", tokens);
+	emit_optional(e, "documents", NULL, r->documents, keeps_documents(&p->how));
 	if (p->how.row_tokens) {
-		ctl_put_pair(out, "rows", tokens / p->how.row_tokens);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "padding", r->padding);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "cut", r->cut);
-		ctl_put(out, ",");
-		ctl_put_pair(out, "cut_by_concatenation", r->split);
-		ctl_put(out, ",");
+		emit_number(e, "rows", NULL, tokens / p->how.row_tokens);
+		emit_number(e, "padding", NULL, r->padding);
+		emit_number(e, "cut", NULL, r->cut);
+		emit_number(e, "cut_by_concatenation", NULL, r->split);
 	}
-	ctl_put_pair(out, "size", r->bytes);
-	ctl_put(out, ",\"digest\":");
-	ctl_put_string(out, digest);
-	ctl_put(out, "}\n");
+	emit_number(e, "size", NULL, r->bytes);
+	emit_cell(e, "", "%" PRIu64 " bytes", r->bytes);
+	emit_text(e, NULL, "", path);
+	emit_text(e, "digest", NULL, digest);
+	emit_row(e);
 }
 
 /* Reports what the inputs contain and the packed files will not. */
@@ -284,39 +273,55 @@ static void report_losses(const struct pack *p)
 	}
 }
 
-static bool pack_shard(struct pack *p, uint64_t i, struct pack_done *done, struct fault *fault)
+/* Writes shard @p->i, and reports it in order. */
+static bool pack_shard(const struct parallel *parallel, struct fault *fault)
 {
-	const struct pack_range range = {p->cut[i], p->cut[i + 1]};
-	uint64_t tokens = range.end - range.begin;
+	struct pack *p = parallel->context;
+	uint64_t i = parallel->i, tokens = p->cut[i + 1] - p->cut[i];
+	struct pack_done *done = &p->done[i];
+	const struct pack_result *r = &done->result;
 	char path[PATH_MAX], part[PATH_MAX];
 
 	if (!pack_target_name(&p->target, i, path, part, fault))
 		return false;
 	if (done->is)
 		ctl_progress_add(&p->progress, tokens * p->how.token_bytes);
-	else if (!pack_out(&p->in, &p->how, range, part, &done->result, fault))
+	else if (!pack_out(&p->in, &p->how, p->cut[i], p->cut[i + 1], part, &done->result, fault) ||
+		 !pack_target_publish(&p->target, i, r, fault))
 		return false;
-	else if (!pack_target_note(&p->target, i, &done->result, fault) ||
-		 !pack_out_publish(&p->how, part, path, fault) || !pack_target_sync(path, fault)) {
-		pack_out_remove(&p->how, part);
-		return false;
-	}
-	p->total.documents += done->result.documents;
-	p->total.padding += done->result.padding;
-	p->total.cut += done->result.cut;
-	p->total.split += done->result.split;
-	print(p, path, tokens + done->result.padding, &done->result);
+	if (!parallel_turn(parallel))
+		return true;
+	p->total.documents += r->documents;
+	p->total.padding += r->padding;
+	p->total.cut += r->cut;
+	p->total.split += r->split;
+	print(p, path, tokens + r->padding, r);
+	parallel_pass(parallel);
 	return true;
 }
 
-static bool pack_shards(struct pack *p, struct pack_done *done, struct fault *fault)
+/* Windows of --fit are in memory; so are the pieces that threads read from a store. */
+static unsigned count_threads(const struct pack *p)
 {
-	bool fine = true;
+	uint64_t most = parallel_processors(), fit;
+
+	if (p->in.stores)
+		most = CTL_GETS;
+	fit = p->how.row_tokens
+		      ? PACK_FIT_MOST / p->largest
+		      : MEMORY_BYTES / (p->how.frame_bytes + 8 * (uint64_t)CTL_DIGEST_TOKENS);
+	return (unsigned)(fit < 1 ? 1 : fit < most ? fit : most);
+}
+
+static bool pack_shards(struct pack *p, struct fault *fault)
+{
+	bool fine;
 
 	ctl_progress_begin(&p->progress, "packing", p->in.tokens * p->how.token_bytes);
 	p->how.progress = &p->progress;
-	for (uint64_t i = 0; fine && i < p->target.shards; i++)
-		fine = pack_shard(p, i, &done[i], fault);
+	p->how.threads = p->target.shards > 1 ? 1 : parallel_processors();
+	fine = parallel_for(p->target.shards, count_threads(p), pack_shard, p, fault) ==
+	       p->target.shards;
 	ctl_progress_end(&p->progress);
 	return fine && pack_target_end(&p->target, fault);
 }
@@ -326,19 +331,18 @@ static bool pack(struct pack *p, char *const *path, int n, struct fault *fault)
 	if (!is_outside(p, path, n, fault) || !pack_in_add(&p->in, path, n, fault) ||
 		!plan(p, fault))
 		return false;
-	struct pack_done *done = calloc(p->target.shards, sizeof(*done));
-
+	p->done = calloc(p->target.shards, sizeof(*p->done));
 	p->target.how = &p->how;
 	p->target.digest = plan_digest(p);
-	bool fine = done ? pack_target_open(&p->target, done, fault) : fault_memory(fault);
+	bool fine = p->done ? pack_target_open(&p->target, p->done, fault) : fault_memory(fault);
 
 	if (fine)
 		report_losses(p);
-	fine = fine && pack_shards(p, done, fault);
+	fine = fine && pack_shards(p, fault);
 	if (fine && p->how.row_tokens)
 		print_rows(p);
 	pack_target_close(&p->target);
-	free(done);
+	free(p->done);
 	return fine;
 }
 
@@ -365,10 +369,9 @@ static int run(struct pack *p, const char *config, char *const *path, int n)
 	if (!p->in.input.hint.frames)
 		return ctl_fail(PHRASE_MEMORY);
 	p->in.input.hint.documents = keeps_documents(&p->how);
-	pack_in_begin(&p->in);
 
 	bool fine = open_stores(p, config, path, n, &fault) && pack(p, path, n, &fault);
-	int status = ctl_finish(&p->out, fine ? CTL_OK : CTL_FAILED);
+	int status = emit_end(&p->emit, fine ? CTL_OK : CTL_FAILED);
 
 	if (!fine)
 		ctl_fail("%s", fault.text);
@@ -449,6 +452,12 @@ static const struct ctl_option options[] = {
 	[JSON] = CTL_JSON_OPTION,
 };
 
+/* Does @text end in @ending, with something before it? */
+static bool ends_in(const char *text, const char *ending)
+{
+	return strlen(text) > strlen(ending) && bytes_ends_in(text, ending);
+}
+
 /* Sets the target. Rejects a name that looks like another format's file: it is hardly a directory.
  */
 static int take_target(struct pack *p, const struct ctl_command *command, const char *to)
@@ -460,10 +469,10 @@ static int take_target(struct pack *p, const struct ctl_command *command, const 
 
 	p->target.path = to;
 	for (int i = 0; !directory && i < 3 && pack_formats[p->how.format].endings[i]; i++)
-		p->target.single |= pack_ends(to, pack_formats[p->how.format].endings[i]);
+		p->target.single |= ends_in(to, pack_formats[p->how.format].endings[i]);
 	for (size_t i = 0; !directory && !p->target.single && i < sizeof(files) / sizeof(files[0]);
 		i++)
-		if (pack_ends(to, files[i]))
+		if (ends_in(to, files[i]))
 			return ctl_usage(command,
 				"OUT %s: a file of --format %s must end in %s; or give a directory",
 				to, pack_formats[p->how.format].name,
@@ -501,7 +510,7 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 	const struct ctl_command *c = a->command;
 	uint64_t frame = ctl_number(a, FRAME, FRAME_BYTES);
 
-	p->json = ctl_given(a, JSON);
+	p->emit.json = ctl_given(a, JSON);
 	p->how.row_tokens = (uint32_t)ctl_number(a, FIT, 0);
 	if (!ctl_given(a, FORMAT) && !ctl_given(a, FIT))
 		return ctl_usage(c, "needs --format flat|zstd|megatron, or --fit TOKENS");
@@ -522,8 +531,7 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 	if (check_urls(a) != CTL_OK)
 		return CTL_USAGE;
 	if (take_target(p, c, a->argument[a->arguments - 1]) != CTL_OK ||
-		!ctl_input_options(&p->in.input, c, ctl_text(a, INPUT_FORMAT),
-			ctl_text(a, INPUT_DTYPE), ctl_text(a, INPUT_COLUMN)))
+		!ctl_input_options(&p->in.input, a, INPUT_FORMAT, INPUT_DTYPE, INPUT_COLUMN))
 		return CTL_USAGE;
 	return CTL_OK;
 }

@@ -1,167 +1,330 @@
-#include "client/ctl/offline/pack_fit.h"
-
-#include "client/ctl/common/progress.h"
-#include "client/ctl/offline/stores.h"
-#include "daemon/catalog/parallel_for.h"
+/*
+ * Best-fit packing of documents into rows: largest first, each into the fullest row that it fits
+ * (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The result depends only on the
+ * documents' lengths. Needs 20 bytes of memory per document and 12 per row.
+ */
+#include "client/ctl/common/grow.h"
+#include "client/ctl/offline/pack.h"
 #include "daemon/shard/bounds.h"
+#include "daemon/shard/tokens.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
 
-enum { LOAD_TOKENS = 1 << 20, LIST_BYTES = 64 << 10, LINE_MOST = 48 };
+enum { NONE = UINT32_MAX, LEVELS = 6 };
 
-/* ---- reading the window ---- */
+/* ---- a set of numbers up to a row's length: a bitmap, with a bitmap of its words, and so on ----
+ */
 
-/* Documents that end in a piece of LOAD_TOKENS tokens. */
-struct ends {
-	uint32_t *at; /* relative to the piece */
-	int64_t count;
+struct set {
+	uint64_t *word[LEVELS];
+	uint32_t words[LEVELS];
+	unsigned levels;
 };
 
-struct load {
-	struct pack_fit *fit;
-	struct pack_in *in;
-	const struct pack_how *how;
-	uint64_t begin, tokens, pieces;
-	struct ends *ends;		     /* [pieces] */
-	uint32_t *scratch[PARALLEL_THREADS]; /* [2 * LOAD_TOKENS] */
+static bool set_new(struct set *s, uint32_t most)
+{
+	*s = (struct set){.levels = 0};
+	do {
+		assert(s->levels < LEVELS);
+		most = most / 64 + 1;
+		s->words[s->levels] = most;
+		s->word[s->levels] = calloc(most, sizeof(uint64_t));
+		if (!s->word[s->levels++])
+			return false;
+	} while (most > 1);
+	return true;
+}
+
+static void set_free(struct set *s)
+{
+	for (unsigned l = 0; l < s->levels; l++)
+		free(s->word[l]);
+}
+
+static void set_add(struct set *s, uint32_t i)
+{
+	for (unsigned l = 0; l < s->levels; l++, i /= 64)
+		s->word[l][i / 64] |= UINT64_C(1) << i % 64;
+}
+
+static void set_remove(struct set *s, uint32_t i)
+{
+	for (unsigned l = 0; l < s->levels; l++, i /= 64) {
+		s->word[l][i / 64] &= ~(UINT64_C(1) << i % 64);
+		if (s->word[l][i / 64])
+			return;
+	}
+}
+
+/* The least member from @i on, or NONE. */
+static uint32_t set_next(const struct set *s, uint32_t i)
+{
+	for (unsigned l = 0; l < s->levels && i / 64 < s->words[l]; l++) {
+		uint64_t bits = s->word[l][i / 64] >> i % 64;
+
+		if (!bits) {
+			i = i / 64 + 1;
+			continue;
+		}
+		for (i += (uint32_t)__builtin_ctzll(bits); l > 0; l--)
+			i = i * 64 + (uint32_t)__builtin_ctzll(s->word[l - 1][i]);
+		return i;
+	}
+	return NONE;
+}
+
+/* ---- bins: rows that are not full ---- */
+
+struct bins {
+	struct set free;  /* the numbers of free tokens that some bin has */
+	uint32_t *head;	  /* [row_tokens + 1] the last bin with so many free tokens */
+	uint32_t *next;	  /* [documents] the bin before it with as many; later, the bin's row */
+	uint32_t *bin_of; /* [documents] of the document's rest */
+	uint32_t *order;  /* [documents] those with a rest, by its length, the largest first */
+	uint32_t count, rests;
 };
 
-static void *token_at(const struct pack_fit *f, uint64_t i)
+static uint32_t length(const uint32_t *end, uint32_t d)
+{
+	return end[d] - (d ? end[d - 1] : 0);
+}
+
+/* Sorts by counting; documents of equal length keep their order. */
+static void sort(struct bins *b, uint32_t row_tokens, const uint32_t *end, uint32_t documents)
+{
+	uint32_t *at = b->head, before = 0;
+
+	memset(at, 0, (row_tokens + UINT64_C(1)) * sizeof(*at));
+	for (uint32_t d = 0; d < documents; d++)
+		at[length(end, d) % row_tokens]++;
+	for (uint32_t n = row_tokens; n-- > 1;) {
+		uint32_t some = at[n];
+
+		at[n] = before;
+		before += some;
+	}
+	b->rests = before;
+	for (uint32_t d = 0; d < documents; d++)
+		if (length(end, d) % row_tokens > 0)
+			b->order[at[length(end, d) % row_tokens]++] = d;
+}
+
+/* Removes a bin from those with the least free tokens ≥ @tokens, and sets *@left to its. NONE:
+ * there is none. */
+static uint32_t take(struct bins *b, uint32_t tokens, uint32_t *left)
+{
+	uint32_t n = set_next(&b->free, tokens), bin;
+
+	if (n == NONE)
+		return NONE;
+	bin = b->head[n];
+	b->head[n] = b->next[bin];
+	if (b->head[n] == NONE)
+		set_remove(&b->free, n);
+	*left = n;
+	return bin;
+}
+
+static void fill(struct bins *b, uint32_t row_tokens, const uint32_t *end)
+{
+	memset(b->head, 0xff, (row_tokens + UINT64_C(1)) * sizeof(*b->head));
+	for (uint32_t i = 0; i < b->rests; i++) {
+		uint32_t d = b->order[i], rest = length(end, d) % row_tokens, left = row_tokens;
+		uint32_t bin = take(b, rest, &left);
+
+		if (bin == NONE)
+			bin = b->count++;
+		b->bin_of[d] = bin;
+		left -= rest;
+		if (left == 0)
+			continue;
+		if (b->head[left] == NONE)
+			set_add(&b->free, left);
+		b->next[bin] = b->head[left];
+		b->head[left] = bin;
+	}
+}
+
+/* ---- rows ---- */
+
+/* Gives each row its number, and sets first[r + 1] to its number of pieces. */
+static void count_pieces(
+	struct pack_rows *r, struct bins *b, const uint32_t *end, uint32_t documents)
+{
+	memset(b->next, 0xff, documents * sizeof(*b->next));
+	for (uint32_t d = 0; d < documents; d++) {
+		uint32_t tokens = length(end, d), *row = &b->next[b->bin_of[d]];
+
+		r->cut += tokens > r->row_tokens;
+		for (; tokens >= r->row_tokens; tokens -= r->row_tokens)
+			r->first[++r->rows] = 1;
+		if (tokens == 0)
+			continue;
+		if (*row == NONE) {
+			*row = r->rows++;
+			r->first[r->rows] = 0;
+		}
+		r->first[*row + 1]++;
+	}
+	for (uint32_t i = 0; i < r->rows; i++)
+		r->first[i + 1] += r->first[i];
+}
+
+/* Row i's first[i] becomes the end of its pieces, and is moved back at the end. */
+static void put_pieces(
+	struct pack_rows *r, const struct bins *b, const uint32_t *end, uint32_t documents)
+{
+	uint32_t rows = 0;
+
+	for (uint32_t d = 0; d < documents; d++) {
+		uint32_t tokens = length(end, d), from = end[d] - tokens;
+
+		for (; tokens >= r->row_tokens; tokens -= r->row_tokens) {
+			r->piece[r->first[rows++]++] = (struct pack_piece){from, r->row_tokens};
+			from += r->row_tokens;
+		}
+		if (tokens == 0)
+			continue;
+		uint32_t row = b->next[b->bin_of[d]];
+
+		r->piece[r->first[row]++] = (struct pack_piece){from, tokens};
+		rows += row == rows;
+	}
+	assert(rows == r->rows);
+	memmove(r->first + 1, r->first, rows * sizeof(*r->first));
+	r->first[0] = 0;
+}
+
+static bool pack_bins(struct pack_rows *r, struct bins *b, const uint32_t *end, uint32_t documents)
+{
+	uint64_t full = end[documents - 1] / r->row_tokens;
+
+	b->head = malloc((r->row_tokens + UINT64_C(1)) * sizeof(*b->head));
+	b->next = malloc(documents * sizeof(*b->next));
+	b->bin_of = calloc(documents, sizeof(*b->bin_of));
+	b->order = malloc(documents * sizeof(*b->order));
+	if (!set_new(&b->free, r->row_tokens) || !b->head || !b->next || !b->bin_of || !b->order)
+		return false;
+	sort(b, r->row_tokens, end, documents);
+	fill(b, r->row_tokens, end);
+	free(b->order);
+	b->order = NULL;
+	r->first = calloc(full + b->count + 1, sizeof(*r->first));
+	if (!r->first)
+		return false;
+	count_pieces(r, b, end, documents);
+	r->piece = malloc(r->first[r->rows] * sizeof(*r->piece));
+	if (!r->piece)
+		return false;
+	put_pieces(r, b, end, documents);
+	return true;
+}
+
+bool pack_rows_fill(
+	struct pack_rows *r, uint32_t row_tokens, const uint32_t *end, uint32_t documents)
+{
+	struct bins b = {.count = 0};
+
+	assert(row_tokens > 1 && documents > 0 && end[documents - 1] < UINT32_C(1) << 31);
+	*r = (struct pack_rows){.row_tokens = row_tokens, .documents = documents};
+	bool fine = pack_bins(r, &b, end, documents);
+
+	set_free(&b.free);
+	free(b.head);
+	free(b.next);
+	free(b.bin_of);
+	free(b.order);
+	return fine;
+}
+
+void pack_rows_free(struct pack_rows *r)
+{
+	free(r->first);
+	free(r->piece);
+	*r = (struct pack_rows){.rows = 0};
+}
+
+/* ---- reading a window ---- */
+
+enum { LOAD_TOKENS = 1 << 20 };
+
+static char *token_at(const struct pack_fit *f, uint64_t i)
 {
 	return (char *)f->tokens + i * f->token_bytes;
 }
 
-static uint32_t value_at(const struct pack_fit *f, uint64_t i)
+/* Reads the window into f->tokens, and the ends of its documents. Both are the caller's. */
+static bool load(struct pack_fit *f, struct pack_reader *reader, const struct pack_how *how,
+	uint64_t begin, uint64_t tokens, uint32_t **ends, uint32_t *documents, struct fault *fault)
 {
-	return f->token_bytes == 2 ? ((const uint16_t *)f->tokens)[i]
-				   : ((const uint32_t *)f->tokens)[i];
+	uint32_t width = how->token_bytes, *at = NULL;
+	uint64_t room = 0, used = 0, got;
+
+	for (uint64_t from = 0; from < tokens; from += LOAD_TOKENS) {
+		uint64_t n = tokens - from < LOAD_TOKENS ? tokens - from : LOAD_TOKENS;
+
+		if (used + n > room) {
+			room = 2 * room > used + n ? 2 * room : used + n;
+			at = realloc(*ends, room * sizeof(*at));
+			if (!at)
+				return fault_memory(fault);
+			*ends = at;
+		}
+		if (!pack_read(reader, begin + from, n, token_at(f, from), width,
+			    width == 2 ? UINT16_MAX : UINT32_MAX, at + used, &got, fault))
+			return false;
+		for (; got > 0; got--)
+			at[used++] += (uint32_t)from;
+		ctl_progress_add(how->progress, n * width);
+	}
+	*documents = (uint32_t)used;
+	return pack_read_end(reader, fault);
 }
-
-static bool load_piece(const struct parallel *p, struct fault *fault)
-{
-	struct load *l = p->context;
-	uint64_t from = p->i * LOAD_TOKENS, left = l->tokens - from;
-	uint64_t n = left < LOAD_TOKENS ? left : LOAD_TOKENS;
-	uint32_t width = l->fit->token_bytes, **scratch = &l->scratch[p->thread];
-	struct ends *e = &l->ends[p->i];
-	void *to = token_at(l->fit, from);
-
-	if (!*scratch && !(*scratch = malloc(2 * LOAD_TOKENS * sizeof(**scratch))))
-		return fault_memory(fault);
-	uint32_t *at = *scratch + LOAD_TOKENS;
-
-	if (!pack_in_read(l->in, l->begin + from, n, to, width,
-		    width == 2 ? UINT16_MAX : UINT32_MAX, *scratch, fault))
-		return false;
-	e->count = pack_in_documents(l->in, l->begin + from, n, to, width, at, fault);
-	if (e->count < 0)
-		return false;
-	e->at = malloc((size_t)e->count * sizeof(*at) + 1);
-	if (!e->at)
-		return fault_memory(fault);
-	memcpy(e->at, at, (size_t)e->count * sizeof(*at));
-	ctl_progress_add(l->how->progress, n * width);
-	return true;
-}
-
-/* Joins the ends of all pieces. NULL: out of memory. */
-static uint32_t *join(const struct load *l, uint32_t *documents)
-{
-	uint64_t n = 0;
-
-	for (uint64_t p = 0; p < l->pieces; p++)
-		n += (uint64_t)l->ends[p].count;
-	uint32_t *end = malloc(n * sizeof(*end) + 1);
-
-	*documents = 0;
-	for (uint64_t p = 0; end && p < l->pieces; p++)
-		for (int64_t i = 0; i < l->ends[p].count; i++)
-			end[(*documents)++] = (uint32_t)(p * LOAD_TOKENS) + l->ends[p].at[i];
-	return end;
-}
-
-/* ---- packing it ---- */
 
 /* A wrong --eos would make each input one document. */
-static bool check_eos(const struct load *l, const uint32_t *end, uint32_t n, struct fault *fault)
+static bool check_eos(const struct pack_fit *f, const struct pack_in *in, uint64_t begin,
+	const uint32_t *end, uint32_t n, struct fault *fault)
 {
-	const struct pack_in *in = l->in;
 	bool found = !in->has_eos || in->unindexed < in->sources;
 
 	for (uint32_t d = 0; d < n && !found; d++)
-		found = value_at(l->fit, end[d] - 1) == in->eos;
+		found = tokens_value(f->tokens, end[d] - 1, f->token_bytes) == in->eos;
 	return found ||
 	       fault_set(fault, FAULT_ARGUMENT, "eos",
 		       "--eos %" PRIu64 ": does not occur in tokens %" PRIu64 " to %" PRIu64
 		       " of the inputs, so there are no documents to pack; give the token "
 		       "that ends one",
-		       in->eos, l->begin, l->begin + l->tokens);
+		       in->eos, begin, begin + end[n - 1]);
 }
 
-static void count_split(const struct load *l, const uint32_t *end, uint32_t n)
-{
-	uint64_t row = l->how->row_tokens, at = l->begin;
-
-	for (uint32_t d = 0; d < n; at = l->begin + end[d++])
-		l->fit->split += at / row != (l->begin + end[d] - 1) / row;
-}
-
-static bool pack(struct load *l, struct fault *fault)
-{
-	struct pack_fit *f = l->fit;
-	uint32_t n, *end = join(l, &n);
-
-	if (!end)
-		return fault_memory(fault);
-	assert(n > 0 && end[n - 1] == l->tokens);
-	bool fine = check_eos(l, end, n, fault);
-
-	if (fine) {
-		count_split(l, end, n);
-		fine = pack_rows_fill(&f->rows, l->how->row_tokens, end, n) || fault_memory(fault);
-	}
-	free(end);
-	if (!fine)
-		return false;
-	f->pieces = f->rows.first[f->rows.rows];
-	f->padding = f->rows.rows * f->row_tokens - l->tokens;
-	return true;
-}
-
-bool pack_fit_begin(struct pack_fit *f, struct pack_in *in, const struct pack_how *how,
+bool pack_fit_begin(struct pack_fit *f, struct pack_reader *reader, const struct pack_how *how,
 	uint64_t begin, uint64_t end, struct fault *fault)
 {
-	struct load l = {.fit = f,
-		.in = in,
-		.how = how,
-		.begin = begin,
-		.tokens = end - begin,
-		.pieces = (end - begin + LOAD_TOKENS - 1) / LOAD_TOKENS};
-	unsigned threads = in->stores ? CTL_GETS : parallel_processors();
+	uint64_t tokens = end - begin, row = how->row_tokens, at = begin;
+	uint32_t *ends = NULL, n;
+	bool fine;
 
-	assert(l.tokens > 0 && l.tokens <= PACK_FIT_MOST);
-	*f = (struct pack_fit){.row_tokens = how->row_tokens, .token_bytes = how->token_bytes};
-	f->tokens = malloc(l.tokens * f->token_bytes);
-	l.ends = calloc(l.pieces, sizeof(*l.ends));
-	if (!f->tokens || !l.ends) {
-		free(l.ends);
-		return fault_memory(fault);
+	assert(tokens > 0 && tokens <= PACK_FIT_MOST);
+	*f = (struct pack_fit){.token_bytes = how->token_bytes};
+	f->tokens = malloc(tokens * f->token_bytes);
+	fine = (f->tokens || fault_memory(fault)) &&
+	       load(f, reader, how, begin, tokens, &ends, &n, fault) &&
+	       check_eos(f, reader->in, begin, ends, n, fault) &&
+	       (pack_rows_fill(&f->rows, how->row_tokens, ends, n) || fault_memory(fault));
+	if (fine) {
+		assert(ends[n - 1] == tokens);
+		for (uint32_t d = 0; d < n; at = begin + ends[d++])
+			f->split += at / row != (begin + ends[d] - 1) / row;
+		f->pieces = f->rows.first[f->rows.rows];
+		f->padding = f->rows.rows * row - tokens;
 	}
-	bool fine = parallel_for(l.pieces, threads, load_piece, &l, fault) == l.pieces;
-
-	for (unsigned i = 0; i < PARALLEL_THREADS; i++)
-		free(l.scratch[i]);
-	fine = fine && pack_in_same(in, begin, end, fault) && pack(&l, fault);
-	for (uint64_t p = 0; p < l.pieces; p++)
-		free(l.ends[p].at);
-	free(l.ends);
+	free(ends);
 	return fine;
 }
 
@@ -199,8 +362,8 @@ void pack_fit_read(const struct pack_fit *f, uint64_t token, uint64_t n, void *t
 	char *out = to;
 
 	for (uint64_t end = token + n; token < end;) {
-		uint64_t row = token / f->row_tokens, from = token % f->row_tokens;
-		uint64_t left = f->row_tokens - from,
+		uint64_t row = token / f->rows.row_tokens, from = token % f->rows.row_tokens;
+		uint64_t left = f->rows.row_tokens - from,
 			 some = left < end - token ? left : end - token;
 
 		out = copy_row(f, row, from, from + some, out);
@@ -209,6 +372,8 @@ void pack_fit_read(const struct pack_fit *f, uint64_t token, uint64_t n, void *t
 }
 
 /* ---- the list ---- */
+
+enum { LIST_BYTES = 64 << 10, LINE_MOST = 48 };
 
 struct list {
 	z_stream z;
@@ -237,7 +402,7 @@ static bool put_documents(const struct pack_fit *f, struct list *l)
 	size_t n = 0;
 
 	for (uint32_t r = 0; r < f->rows.rows; r++) {
-		uint64_t at = r * f->row_tokens;
+		uint64_t at = (uint64_t)r * f->rows.row_tokens;
 
 		for (uint32_t p = f->rows.first[r]; p < f->rows.first[r + 1]; p++) {
 			uint64_t end = at + f->rows.piece[p].tokens;
@@ -266,7 +431,8 @@ bool pack_fit_list(const struct pack_fit *f, const char *path, struct fault *fau
 		free(l);
 		return fault_memory(fault);
 	}
-	snprintf((char *)comment, sizeof(comment), BOUNDS_ROWS, f->row_tokens, f->padding);
+	snprintf((char *)comment, sizeof(comment), BOUNDS_ROWS, (uint64_t)f->rows.row_tokens,
+		f->padding);
 	deflateSetHeader(&l->z, &head);
 	l->file = fopen(path, "we");
 	bool fine = l->file && put_documents(f, l);

@@ -1,24 +1,81 @@
-/*
- * Shards are opened when they are read, and closed at their end: there may be more than a process
- * can have open.
- */
-#include "client/ctl/offline/pack_in.h"
-
-#include "client/ctl/common/progress.h"
-#include "client/ctl/offline/stores.h"
+/* The inputs of `tokctl pack`. */
+#include "client/ctl/common/grow.h"
+#include "client/ctl/offline/pack.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/config/url_text.h"
 #include "daemon/shard/bounds.h"
+#include "daemon/shard/cache.h"
 #include "daemon/shard/mask.h"
+#include "daemon/shard/tokens.h"
 
 #define XXH_INLINE_ALL
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
+
+/* ---- one source ---- */
+
+/* Size and time, or size and ETag: they differ if a source was replaced. An object without an ETag
+ * could be replaced between two reads. */
+static bool find_version(
+	const struct pack_source *s, int fd, uint64_t version[3], struct fault *fault)
+{
+	const struct objects *objects = &s->place->listing.objects;
+	struct object object = {.etag = NULL};
+	struct stat st;
+
+	if (!s->place->remote) {
+		if (fstat(fd, &st) != 0)
+			return fault_errno(fault, errno, "", "%s: %s", s->path, strerror(errno));
+		version[0] = (uint64_t)st.st_size;
+		version[1] = (uint64_t)st.st_mtim.tv_sec;
+		version[2] = (uint64_t)st.st_mtim.tv_nsec;
+		return true;
+	}
+	if (!objects->find(objects->context, s->path, &object))
+		return fault_errno(fault, ENOENT, "", "%s: %s", s->path, strerror(ENOENT));
+	if (!ctl_listing_etag_ok(object.etag, fault))
+		return fault_prefix(fault, "%s: ", s->path);
+	version[0] = object.size;
+	version[1] = XXH64(object.etag, strlen(object.etag), 0);
+	version[2] = 0;
+	return true;
+}
+
+static bool find_identity(const struct pack_source *s, const struct shard *shard, int fd,
+	uint64_t *identity, struct fault *fault)
+{
+	const struct shard_facts *f = &shard->facts;
+	uint64_t facts[] = {0, 0, 0, f->tokens, f->token_bytes, f->index, f->bounds};
+
+	if (!find_version(s, fd, facts, fault))
+		return false;
+	*identity = XXH64(facts, sizeof(facts), 0);
+	return true;
+}
+
+/* NULL: @fault, which names the path. */
+static struct shard *open_source(const struct pack_in *in, const struct pack_source *s, int *fd,
+	uint64_t *identity, struct fault *fault)
+{
+	const struct ctl_input input = ctl_place_input(s->place, &in->input);
+	struct shard *shard;
+
+	if (s->place->remote && !find_version(s, -1, (uint64_t[3]){0}, fault))
+		return NULL;
+	shard = ctl_input_open(&input, s->path, fd, fault);
+	if (!shard)
+		ctl_input_fault(s->path, fault);
+	else if (find_identity(s, shard, *fd, identity, fault))
+		return shard;
+	shard_close(shard);
+	if (*fd >= 0)
+		close(*fd);
+	return NULL;
+}
 
 /* ---- listing ---- */
 
@@ -29,11 +86,10 @@ struct found {
 	bool loses[PACK_LOSSES];
 };
 
-static void find_losses(const struct pack_in *in, struct found *found)
+static void find_losses(const struct pack_in *in, const struct shard *shard, struct found *found)
 {
 	const struct pack_source *s = &found->source;
-	const struct ctl_input input = pack_source_input(&in->input, s->place);
-	const struct shard *shard = s->shard;
+	const struct ctl_input input = ctl_place_input(s->place, &in->input);
 	struct fault fault;
 	uint32_t id;
 	bool listed = !shard->format->document &&
@@ -47,43 +103,14 @@ static void find_losses(const struct pack_in *in, struct found *found)
 	found->loses[PACK_MASK] = mask_side_id(shard->format, &input.hint, s->path) != 0;
 }
 
-/* Opens the source, and closes it again. Any thread. */
-static bool find_source(const struct pack_in *in, const struct pack_place *place, const char *path,
-	struct found *found, struct fault *fault)
-{
-	struct pack_source *s = &found->source;
-
-	*found = (struct found){.source = {.path = strdup(path), .place = place, .fd = -1}};
-	if (!s->path)
-		return fault_memory(fault);
-	if (!pack_source_open(s, &in->input, &s->identity, fault)) {
-		free(s->path);
-		s->path = NULL;
-		return false;
-	}
-	s->tokens = s->shard->facts.tokens;
-	found->token_bytes = s->shard->facts.token_bytes;
-	s->unindexed = s->shard->facts.documents == SHARD_UNKNOWN;
-	find_losses(in, found);
-	pack_source_close(s);
-	return true;
-}
-
 /* Takes @found: its path is freed with @in. */
 static bool keep_source(struct pack_in *in, const struct found *found, struct fault *fault)
 {
 	struct pack_source *s;
 
-	if (in->sources == in->room) {
-		uint64_t room = in->room ? 2 * in->room : 64;
-		struct pack_source *source = realloc(in->source, room * sizeof(*source));
-
-		if (!source) {
-			free(found->source.path);
-			return fault_memory(fault);
-		}
-		in->source = source;
-		in->room = room;
+	if (!ctl_grow((void **)&in->source, in->sources, sizeof(*s))) {
+		free(found->source.path);
+		return fault_memory(fault);
 	}
 	for (unsigned i = 0; i < PACK_LOSSES; i++)
 		if (found->loses[i] && in->loss[i].sources++ == 0)
@@ -101,393 +128,266 @@ static bool keep_source(struct pack_in *in, const struct found *found, struct fa
 		       "%s: the inputs up to here have more than 2^64 tokens", s->path);
 }
 
-static bool add_files(struct pack_in *in, const char *path, struct fault *fault)
-{
-	char name[PATH_MAX + 1];
-	struct shard_list list;
-	struct found found;
-	bool fine = true;
-	size_t prefix;
-
-	if (!ctl_input_list(&list, path, &prefix, fault))
-		return fault_prefix(fault, "%s: ", path);
-	for (uint64_t f = 0; fine && f < list.count; f++) {
-		ctl_input_name(&list, f, path, prefix, name, sizeof(name));
-		fine = find_source(in, NULL, name, &found, fault) && keep_source(in, &found, fault);
-	}
-	shard_list_free(&list);
-	return fine;
-}
-
-/* ---- listing a store ---- */
-
-/* Threads open the shards of a URL. */
 struct finding {
 	struct pack_in *in;
-	const struct pack_place *place;
-	struct found *found; /* [files] */
+	const struct ctl_place *place;
 	struct ctl_progress progress;
 };
 
-static bool find_each(const struct parallel *p, struct fault *fault)
+/* Opens a source, and closes it again. */
+static bool find_source(const struct parallel *p, struct fault *fault)
 {
-	struct finding *f = p->context;
-	const struct ctl_listing *l = &f->place->listing;
-	char path[PATH_MAX];
-
-	if (!shard_list_path(&l->list, l->file + p->i, path, sizeof(path)))
-		return fault_errno(fault, ENAMETOOLONG, "", "%s: %s",
-			shard_list_name(&l->list, l->file + p->i), strerror(ENAMETOOLONG));
-	if (!find_source(f->in, f->place, path, &f->found[p->i], fault))
-		return false;
-	ctl_progress_add(&f->progress, 1);
-	return true;
-}
-
-static bool add_objects(struct pack_in *in, const char *url, struct fault *fault)
-{
-	struct pack_place *place = pack_place_open(in->stores, url, fault);
-
-	if (!place) /* it may name a key next to @url */
-		return strncmp(fault->text, url, strcspn(url, ":") + 1) == 0
-			       ? false
-			       : fault_prefix(fault, "%s: ", url);
-	in->place[in->places++] = place;
-
-	uint64_t n = place->listing.files;
-	struct finding f = {.in = in, .place = place, .found = calloc(n, sizeof(*f.found))};
+	struct finding *finding = p->context;
+	struct pack_in *in = finding->in;
+	struct found found = {.source.place = finding->place};
+	struct pack_source *s = &found.source;
+	char path[PATH_MAX + 1];
+	struct shard *shard;
 	bool fine;
+	int fd;
 
-	if (!f.found)
+	ctl_place_path(finding->place, p->i, path);
+	s->path = strdup(path);
+	if (!s->path)
 		return fault_memory(fault);
-	ctl_progress_count(&f.progress, url, "shards", n);
-	fine = parallel_for(n, CTL_GETS, find_each, &f, fault) == n;
-	ctl_progress_end(&f.progress);
-	for (uint64_t i = 0; i < n; i++)
-		if (fine)
-			fine = keep_source(in, &f.found[i], fault);
-		else
-			free(f.found[i].source.path);
-	free(f.found);
+	shard = open_source(in, s, &fd, &s->identity, fault);
+	if (!shard) {
+		free(s->path);
+		return false;
+	}
+	s->tokens = shard->facts.tokens;
+	s->unindexed = shard->facts.documents == SHARD_UNKNOWN;
+	found.token_bytes = shard->facts.token_bytes;
+	find_losses(in, shard, &found);
+	shard_close(shard);
+	if (fd >= 0)
+		close(fd);
+	if (finding->place->remote)
+		ctl_progress_add(&finding->progress, 1);
+	if (!parallel_turn(p)) {
+		free(s->path);
+		return true;
+	}
+	fine = keep_source(in, &found, fault);
+	if (fine)
+		parallel_pass(p);
 	return fine;
-}
-
-/* ---- all inputs ---- */
-
-void pack_in_begin(struct pack_in *in)
-{
-	pthread_mutex_init(&in->lock, NULL);
-	pthread_cond_init(&in->opened, NULL);
 }
 
 bool pack_in_add(struct pack_in *in, char *const *path, int n, struct fault *fault)
 {
-	bool fine = true;
-
-	in->place = calloc((size_t)n + 1, sizeof(*in->place));
+	in->place = calloc((size_t)n, sizeof(*in->place));
 	if (!in->place)
 		return fault_memory(fault);
-	for (int i = 0; fine && i < n; i++)
-		fine = (url_text_is(path[i]) ? add_objects : add_files)(in, path[i], fault);
-	return fine;
+	for (int i = 0; i < n; i++) {
+		struct ctl_place *place = &in->place[i];
+		struct finding f = {.in = in, .place = place};
+
+		if (!ctl_place_open(place, in->stores, path[i], NULL, NULL, fault))
+			/* it may name a key next to a URL */
+			return place->remote && strncmp(fault->text, path[i],
+							strcspn(path[i], ":") + 1) == 0
+				       ? false
+				       : fault_prefix(fault, "%s: ", path[i]);
+		in->places++;
+		if (place->remote)
+			ctl_progress_count(&f.progress, path[i], "shards", place->shards);
+
+		uint64_t good = parallel_for(
+			place->shards, ctl_place_threads(place), find_source, &f, fault);
+
+		if (place->remote)
+			ctl_progress_end(&f.progress);
+		if (good < place->shards)
+			return false;
+	}
+	return true;
 }
 
 void pack_in_end(struct pack_in *in)
 {
-	for (uint64_t i = 0; i < in->sources; i++) {
-		pack_source_close(&in->source[i]);
+	for (size_t i = 0; i < in->sources; i++)
 		free(in->source[i].path);
-	}
 	free(in->source);
-	for (unsigned i = 0; i < in->places; i++)
-		pack_place_close(in->place[i]);
+	for (unsigned i = 0; i < in->places; i++) {
+		ctl_place_close(&in->place[i]);
+		cache_free(in->place[i].cache);
+	}
 	free(in->place);
-	pthread_cond_destroy(&in->opened);
-	pthread_mutex_destroy(&in->lock);
 }
 
 /* ---- reading ---- */
 
 /* The source that contains @token (< in->tokens). */
-static uint64_t source_at(const struct pack_in *in, uint64_t token)
+static const struct pack_source *source_at(const struct pack_in *in, uint64_t token)
 {
-	uint64_t lo = 0, hi = in->sources;
+	size_t lo = 0, hi = in->sources;
 
 	while (hi - lo > 1) {
-		uint64_t mid = lo + (hi - lo) / 2;
+		size_t mid = lo + (hi - lo) / 2;
 
 		if (in->source[mid].begin <= token)
 			lo = mid;
 		else
 			hi = mid;
 	}
-	return lo;
+	return &in->source[lo];
 }
 
-static bool open_again(const struct pack_in *in, struct pack_source *s, struct fault *fault)
+static bool is_same(const struct pack_source *s, uint64_t identity, struct fault *fault)
+{
+	return identity == s->identity ||
+	       fault_set(fault, FAULT_CHANGED, "",
+		       "%s: the file or a side file has changed since packing began (size or time)",
+		       s->path);
+}
+
+bool pack_read_end(struct pack_reader *r, struct fault *fault)
+{
+	uint64_t identity;
+	bool same = true;
+
+	if (!r->source)
+		return true;
+	if (!r->source->place->remote) /* the store compares the ETag with each answer */
+		same = find_identity(r->source, r->shard, r->fd, &identity, fault) &&
+		       is_same(r->source, identity, fault);
+	shard_close(r->shard);
+	if (r->fd >= 0)
+		close(r->fd);
+	r->source = NULL;
+	return same;
+}
+
+static bool use(struct pack_reader *r, const struct pack_source *s, struct fault *fault)
 {
 	uint64_t identity;
 
-	if (!pack_source_open(s, &in->input, &identity, fault))
-		return false;
-	if (identity == s->identity)
+	if (r->source == s)
 		return true;
-	pack_source_close(s);
-	return fault_set(fault, FAULT_CHANGED, "",
-		"%s: the file or a side file has changed since packing began (size or time)",
-		s->path);
-}
-
-/* Other sources can be read while one is opened: a store may take its time. */
-static const struct shard *acquire(struct pack_in *in, uint64_t i, struct fault *fault)
-{
-	struct pack_source *s = &in->source[i];
-
-	pthread_mutex_lock(&in->lock);
-	while (s->opening)
-		pthread_cond_wait(&in->opened, &in->lock);
-	if (!s->shard) {
-		s->opening = true;
-		pthread_mutex_unlock(&in->lock);
-		open_again(in, s, fault);
-		pthread_mutex_lock(&in->lock);
-		s->opening = false;
-		pthread_cond_broadcast(&in->opened);
-	}
-	s->users += s->shard != NULL;
-	const struct shard *shard = s->shard;
-
-	pthread_mutex_unlock(&in->lock);
-	return shard;
-}
-
-/* The last user closes a source that was read to its end; others stay open for the next piece. */
-static void release(struct pack_in *in, uint64_t i, bool ended)
-{
-	struct pack_source *s = &in->source[i];
-
-	pthread_mutex_lock(&in->lock);
-	s->ended |= ended;
-	if (--s->users == 0 && s->ended)
-		pack_source_close(s);
-	pthread_mutex_unlock(&in->lock);
-}
-
-bool pack_in_same(struct pack_in *in, uint64_t begin, uint64_t end, struct fault *fault)
-{
-	for (uint64_t i = source_at(in, begin); i < in->sources && in->source[i].begin < end; i++) {
-		struct pack_source *s = &in->source[i];
-
-		assert(s->users == 0);
-		pack_source_close(s);
-		if (s->place) /* the store compares the ETag with each answer */
-			continue;
-		if (!open_again(in, s, fault))
-			return false;
-		pack_source_close(s);
-	}
-	return true;
-}
-
-static uint64_t value_at(const void *tokens, uint64_t i, uint32_t token_bytes)
-{
-	return token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
+	if (!pack_read_end(r, fault))
+		return false;
+	r->shard = open_source(r->in, s, &r->fd, &identity, fault);
+	r->source = r->shard ? s : NULL;
+	return r->shard && is_same(s, identity, fault);
 }
 
 /* Converts @n tokens to another width. Returns the index of the first token above @most, or @n. */
 static uint64_t convert(const void *from, uint32_t from_bytes, uint64_t n, void *to,
 	uint32_t to_bytes, uint64_t most)
 {
-	const uint16_t *narrow = from;
-	const uint32_t *wide = from;
-	uint32_t largest = 0;
+	uint64_t good = tokens_first_above(
+		from, n, from_bytes, most < UINT32_MAX ? (uint32_t)most : UINT32_MAX);
 
-	if (from_bytes == 2 && to_bytes == 2) {
-		memcpy(to, from, 2 * n);
-		return n;
-	}
-	if (from_bytes == 2) {
-		for (uint64_t i = 0; i < n; i++)
-			((uint32_t *)to)[i] = narrow[i];
-		return n;
-	}
-	for (uint64_t i = 0; i < n; i++)
-		largest = wide[i] > largest ? wide[i] : largest;
-	if (largest > most) {
-		for (uint64_t i = 0;; i++)
-			if (wide[i] > most)
-				return i;
-	}
-	if (to_bytes == 4)
-		memcpy(to, from, 4 * n);
+	if (from_bytes == to_bytes)
+		memcpy(to, from, good * to_bytes);
+	else if (to_bytes == 4)
+		for (uint64_t i = 0; i < good; i++)
+			((uint32_t *)to)[i] = ((const uint16_t *)from)[i];
 	else
-		for (uint64_t i = 0; i < n; i++)
-			((uint16_t *)to)[i] = (uint16_t)wide[i];
-	return n;
+		for (uint64_t i = 0; i < good; i++)
+			((uint16_t *)to)[i] = (uint16_t)((const uint32_t *)from)[i];
+	return good;
 }
 
-/* Reads @n tokens of source @i, from its token @token on. */
-static bool read_part(struct pack_in *in, uint64_t i, uint64_t token, uint64_t n, void *to,
-	uint32_t token_bytes, uint64_t most, void *scratch, struct fault *fault)
+/* Reads tokens [token, token + n) of the open source. */
+static bool read_tokens(struct pack_reader *r, uint64_t token, uint64_t n, void *to,
+	uint32_t token_bytes, uint64_t most, struct fault *fault)
 {
-	const struct shard *shard = acquire(in, i, fault);
-	const char *path = in->source[i].path;
-
-	if (!shard)
-		return false;
-	uint32_t width = shard->facts.token_bytes;
+	uint32_t width = r->shard->facts.token_bytes;
 	bool direct =
 		width == token_bytes && (width == 2 ? most >= UINT16_MAX : most >= UINT32_MAX);
-	bool fine = shard_read(shard, token, n, direct ? to : scratch, fault);
 
-	if (!fine)
-		ctl_input_fault(path, fault);
-	if (fine && !direct) {
-		uint64_t bad = convert(scratch, width, n, to, token_bytes, most);
-
-		if (bad < n)
-			fine = fault_set(fault, FAULT_DATA, "",
-				"%s: token %" PRIu64 " is %" PRIu64 "; must be at most %" PRIu64
-				" for %s",
-				path, token + bad, value_at(scratch, bad, width), most,
-				token_bytes == 2 ? "--dtype u16; give --dtype u32"
-						 : "--format megatron (31 bits)");
+	if (!direct && n > r->room) {
+		free(r->scratch);
+		r->scratch = malloc(n * sizeof(uint32_t));
+		r->room = r->scratch ? n : 0;
+		if (!r->scratch)
+			return fault_memory(fault);
 	}
-	release(in, i, token + n == in->source[i].tokens);
-	return fine;
+	if (!shard_read(r->shard, token, n, direct ? to : r->scratch, fault))
+		return ctl_input_fault(r->source->path, fault);
+
+	uint64_t good = direct ? n : convert(r->scratch, width, n, to, token_bytes, most);
+
+	return good == n ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "%s: token %" PRIu64 " is %" PRIu32 "; must be at most %" PRIu64 " for %s",
+		       r->source->path, token + good, tokens_value(r->scratch, good, width), most,
+		       token_bytes == 2 ? "--dtype u16; give --dtype u32"
+					: "--format megatron (31 bits)");
 }
 
-bool pack_in_read(struct pack_in *in, uint64_t token, uint64_t n, void *to, uint32_t token_bytes,
-	uint64_t most, void *scratch, struct fault *fault)
+/* Adds the ends of documents in (token, token + n] of the open source, relative to @token and plus
+ * @lead. @tokens: those of the range. */
+static bool read_ends(struct pack_reader *r, uint64_t token, uint64_t n, const void *tokens,
+	uint32_t token_bytes, uint32_t lead, uint32_t *at, uint64_t *count, struct fault *fault)
 {
-	char *out = to;
+	const struct pack_in *in = r->in;
+	bool ends = token + n == r->source->tokens;
+	uint64_t before = *count;
 
-	for (uint64_t i = n ? source_at(in, token) : 0; n > 0; i++) {
-		const struct pack_source *s = &in->source[i];
-		uint64_t at = token - s->begin, some = n < s->tokens - at ? n : s->tokens - at;
+	if (r->source->unindexed) {
+		for (uint64_t i = 0; in->has_eos && i + ends < n; i++)
+			if (tokens_value(tokens, i, token_bytes) == in->eos)
+				at[(*count)++] = lead + (uint32_t)i + 1;
+	} else {
+		/* up to and with a boundary at the end of the range */
+		int64_t got = shard_documents(
+			r->shard, token, n + !ends, at + before, (uint32_t)n, fault);
+
+		if (got < 0)
+			return ctl_input_fault(r->source->path, fault);
+		for (*count += (uint64_t)got; before < *count; before++)
+			at[before] += lead;
+	}
+	if (ends)
+		at[(*count)++] = lead + (uint32_t)n;
+	return true;
+}
+
+bool pack_read(struct pack_reader *r, uint64_t token, uint64_t n, void *to, uint32_t token_bytes,
+	uint64_t most, uint32_t *at, uint64_t *count, struct fault *fault)
+{
+	const struct pack_source *s = source_at(r->in, token);
+	uint64_t done = 0;
+
+	if (at)
+		*count = 0;
+	for (; done < n; s++) {
+		uint64_t from = token + done - s->begin, left = s->tokens - from;
+		uint64_t some = n - done < left ? n - done : left;
+		void *out = (char *)to + done * token_bytes;
 
 		if (some == 0)
 			continue;
-		if (!read_part(in, i, at, some, out, token_bytes, most, scratch, fault))
+		if (!use(r, s, fault) ||
+			!read_tokens(r, from, some, out, token_bytes, most, fault) ||
+			(at && !read_ends(r, from, some, out, token_bytes, (uint32_t)done, at,
+				       count, fault)))
 			return false;
-		out += some * token_bytes;
-		token += some;
-		n -= some;
+		done += some;
 	}
 	return true;
 }
 
-/* ---- documents ---- */
+/* ---- where documents begin ---- */
 
-enum { AT_ONCE = 4096 };
-
-/* Boundaries in (token, token + n) of a source, each minus @token plus @lead. */
-static int64_t indexed_documents(const struct shard *shard, uint64_t token, uint64_t n,
-	uint32_t lead, uint32_t *at, const char *path, struct fault *fault)
+/* Sets *@after to the token after the first eos from @token of the open source on, or to its end.
+ */
+static bool after_eos(
+	const struct pack_reader *r, uint64_t token, uint64_t *after, struct fault *fault)
 {
-	uint64_t from = token, end = token + n;
-	int64_t count = 0, got;
+	uint32_t width = r->shard->facts.token_bytes, tokens[4096];
+	uint64_t end = r->source->tokens;
 
-	do {
-		got = shard_documents(shard, from, end - from, at + count, AT_ONCE, fault);
-		if (got < 0) {
-			ctl_input_fault(path, fault);
-			return -1;
-		}
-		uint64_t base = from - token;
-
-		for (int64_t k = 0; k < got; k++)
-			at[count + k] += (uint32_t)(lead + base);
-		count += got;
-		if (got > 0)
-			from = token + at[count - 1] - lead;
-	} while (got == AT_ONCE);
-	return count;
-}
-
-static int64_t eos_documents(const struct pack_in *in, const void *tokens, uint64_t n,
-	uint32_t lead, uint32_t token_bytes, uint32_t *at)
-{
-	int64_t count = 0;
-
-	if (!in->has_eos)
-		return 0;
-	for (uint64_t i = 0; i + 1 < n; i++) /* the caller checks the last token */
-		if (value_at(tokens, lead + i, token_bytes) == in->eos)
-			at[count++] = (uint32_t)(lead + i + 1);
-	return count;
-}
-
-/* Does a document end right before @token of the source? @last: the token before it. */
-static bool ends_before(const struct pack_in *in, const struct shard *shard, uint64_t token,
-	uint64_t last, const char *path, bool *ends, struct fault *fault)
-{
-	*ends = token == shard->facts.tokens;
-	if (*ends)
-		return true;
-	if (shard->facts.documents == SHARD_UNKNOWN) {
-		*ends = in->has_eos && last == in->eos;
-		return true;
-	}
-	uint64_t next = shard_boundary(shard, token - 1, fault);
-
-	*ends = next == token;
-	return next > 0 || ctl_input_fault(path, fault);
-}
-
-int64_t pack_in_documents(struct pack_in *in, uint64_t token, uint64_t n, const void *tokens,
-	uint32_t token_bytes, uint32_t *at, struct fault *fault)
-{
-	int64_t count = 0;
-	uint32_t lead = 0;
-
-	for (uint64_t i = n ? source_at(in, token) : 0; n > 0; i++) {
-		const struct pack_source *s = &in->source[i];
-		uint64_t from = token - s->begin,
-			 some = n < s->tokens - from ? n : s->tokens - from;
-
-		if (some == 0)
-			continue;
-		const struct shard *shard = acquire(in, i, fault);
-
-		if (!shard)
-			return -1;
-		bool known = shard->facts.documents != SHARD_UNKNOWN, ends;
-		int64_t got =
-			known ? indexed_documents(
-					shard, from, some, lead, at + count, s->path, fault)
-			      : eos_documents(in, tokens, some, lead, token_bytes, at + count);
-		bool fine = got >= 0 && ends_before(in, shard, from + some,
-						value_at(tokens, lead + some - 1, token_bytes),
-						s->path, &ends, fault);
-
-		release(in, i, from + some == s->tokens);
-		if (!fine)
-			return -1;
-		count += got;
-		lead += (uint32_t)some;
-		if (ends)
-			at[count++] = lead;
-		token += some;
-		n -= some;
-	}
-	return count;
-}
-
-/* Sets *@after to the token after the first eos from @token of a source on, or to its end. */
-static bool after_eos(const struct pack_in *in, const struct shard *shard, uint64_t token,
-	const char *path, uint64_t *after, struct fault *fault)
-{
-	uint32_t width = shard->facts.token_bytes, tokens[4096];
-	uint64_t end = shard->facts.tokens;
-
-	for (*after = end; in->has_eos && token < end;) {
+	for (*after = end; r->in->has_eos && token < end;) {
 		uint64_t n = end - token < 4096 ? end - token : 4096;
 
-		if (!shard_read(shard, token, n, tokens, fault))
-			return ctl_input_fault(path, fault);
+		if (!shard_read(r->shard, token, n, tokens, fault))
+			return ctl_input_fault(r->source->path, fault);
 		for (uint64_t i = 0; i < n; i++)
-			if (value_at(tokens, i, width) == in->eos) {
+			if (tokens_value(tokens, i, width) == r->in->eos) {
 				*after = token + i + 1;
 				return true;
 			}
@@ -496,28 +396,28 @@ static bool after_eos(const struct pack_in *in, const struct shard *shard, uint6
 	return true;
 }
 
-bool pack_in_boundary(struct pack_in *in, uint64_t token, uint64_t *boundary, struct fault *fault)
+bool pack_in_boundary(
+	const struct pack_in *in, uint64_t token, uint64_t *boundary, struct fault *fault)
 {
+	struct pack_reader r = {.in = in};
+	const struct pack_source *s;
+	uint64_t at;
+	bool fine;
+
 	*boundary = token;
 	if (token >= in->tokens)
 		return true;
-	uint64_t i = source_at(in, token), at = token - in->source[i].begin;
-	const char *path = in->source[i].path;
-	bool fine;
-
+	s = source_at(in, token);
+	at = token - s->begin;
 	if (at == 0)
 		return true;
-	const struct shard *shard = acquire(in, i, fault);
-
-	if (!shard)
-		return false;
-	if (shard->facts.documents != SHARD_UNKNOWN) {
-		at = shard_boundary(shard, at - 1, fault);
-		fine = at > 0 || ctl_input_fault(path, fault);
-	} else {
-		fine = after_eos(in, shard, at - 1, path, &at, fault);
+	fine = use(&r, s, fault);
+	if (fine && s->unindexed) {
+		fine = after_eos(&r, at - 1, &at, fault);
+	} else if (fine) {
+		at = shard_boundary(r.shard, at - 1, fault);
+		fine = at > 0 || ctl_input_fault(s->path, fault);
 	}
-	release(in, i, true);
-	*boundary = in->source[i].begin + at;
-	return fine;
+	*boundary = s->begin + at;
+	return fine ? pack_read_end(&r, fault) : (pack_read_end(&r, &(struct fault){0}), false);
 }

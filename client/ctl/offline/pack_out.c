@@ -1,154 +1,289 @@
 /*
- * Threads take pieces of tokens in order, and read and compress them in parallel. They wait for
- * each other only to learn the offset of their piece in the file. The file is then read back with
- * the daemon's code; its digest must equal that of the tokens read from the inputs.
+ * Writes one file of `tokctl pack`, piece by piece. It is then read back with the daemon's code;
+ * its digest must equal that of the tokens read from the inputs.
  */
-#include "client/ctl/offline/pack_out.h"
+#include "client/ctl/common/grow.h"
+#include "client/ctl/offline/pack.h"
+#include "daemon/shard/bounds.h"
 
-#include "client/ctl/offline/pack_fit.h"
-#include "client/ctl/offline/pack_megatron.h"
-#include "client/ctl/offline/pack_zstd.h"
-#include "client/ctl/offline/scan.h"
-#include "client/ctl/offline/stores.h"
-#include "daemon/catalog/parallel_for.h"
-#include "daemon/shard/bytes.h"
-
+#define XXH_INLINE_ALL
+#define ZSTD_STATIC_LINKING_ONLY
+#include <assert.h>
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
+#include <zstd.h>
 
 enum {
-	SPARE_THREADS = 2,	/* work while others wait for their turn */
-	STORE_BYTES = 512 << 20 /* at most, of threads that wait for a store */
+	FOOTER_BYTES = 9, /* of a zstd seek table */
+	FRAMES_MOST = 0x8000000,
+	SEQUENCE_MOST = INT32_MAX, /* tokens of a document in Megatron's format */
 };
 
-/* Memory of one thread. */
-struct worker {
-	void *tokens, *scratch;
-	struct pack_compressor compressor; /* zstd */
-	uint32_t *ends;			   /* Megatron */
+/* An entry of the seek table in its format on disk. */
+struct frame {
+	uint32_t packed, bytes, checksum;
 };
 
 struct out {
-	struct pack_in *in;
 	const struct pack_how *how;
-	struct pack_range range;
-	uint64_t piece_tokens, pieces;
 	const char *part;
 	char side[PATH_MAX]; /* its side file; "": none */
-	int fd;
+	FILE *file;
 	bool locked; /* another process is writing it */
+	struct pack_reader reader;
+	struct pack_fit fit;   /* --fit; then begin and end are of its rows */
+	uint64_t begin, end;   /* tokens */
+	uint64_t piece_tokens; /* of the digest, and read at once */
+	void *tokens;	       /* of a piece */
+	uint64_t bytes, digest;
 
-	/* Each piece changes these in its turn. */
-	uint64_t at; /* bytes placed */
-	uint64_t digest;
-	struct pack_frames frames;	 /* zstd */
-	struct pack_sequences sequences; /* Megatron */
-	struct pack_fit fit;		 /* --fit; then @range is of its rows */
-	struct worker worker[PARALLEL_THREADS];
+	/* zstd */
+	ZSTD_CCtx *zstd;
+	void *packed; /* a frame */
+	size_t room;
+	struct frame *frame;
+	size_t frames;
+
+	/* Megatron: the lengths of its sequences, of which each is a document */
+	uint32_t *ends; /* in a piece */
+	int32_t *length;
+	size_t sequences;
+	uint64_t open_tokens; /* of the sequence that has not ended yet */
 };
 
-/* ---- pieces ---- */
+const struct pack_format_names pack_formats[PACK_FORMATS] = {
+	[PACK_FLAT] = {"flat", {".bin"}, ".bin"},
+	[PACK_ZSTD] = {"zstd", {".zst", ".zstd"}, ".bin.zst"},
+	[PACK_MEGATRON] = {"megatron", {".bin"}, ".bin"},
+};
 
-static bool worker_begin(struct worker *w, const struct out *o)
+bool pack_side_path(const struct pack_how *how, const char *path, char *side)
 {
-	uint64_t n = o->piece_tokens, bytes = n * o->how->token_bytes;
+	const char *ending = how->row_tokens		    ? BOUNDS_ENDING
+			     : how->format == PACK_MEGATRON ? ".idx"
+							    : NULL;
 
-	w->tokens = malloc(bytes);
-	w->scratch = malloc(4 * n);
-	if (o->how->format == PACK_MEGATRON)
-		w->ends = malloc(4 * n);
-	return w->tokens && w->scratch && (w->ends || o->how->format != PACK_MEGATRON) &&
-	       (o->how->format != PACK_ZSTD ||
-		       pack_compressor_begin(&w->compressor, o->how, bytes));
+	if (ending && !bytes_side_path(path, ".bin", ending, side, PATH_MAX))
+		assert(!"the command line or the format's ending makes it end in .bin");
+	return ending;
 }
 
-static void worker_end(struct worker *w)
+bool pack_fail(struct fault *fault, const char *path, int error)
 {
-	pack_compressor_end(&w->compressor);
-	free(w->tokens);
-	free(w->scratch);
-	free(w->ends);
+	return fault_errno(fault, error, "", "%s: %s%s", path, strerror(error),
+		error == ENOSPC ? "; free some space and repeat the command, which continues "
+				  "after the last complete files"
+				: "");
 }
 
-static bool pack_piece(const struct parallel *p, struct fault *fault)
+static bool put(struct out *o, const void *from, size_t n, struct fault *fault)
 {
-	struct out *o = p->context;
-	struct worker *w = &o->worker[p->thread];
-	uint32_t width = o->how->token_bytes;
-	uint64_t token = o->range.begin + p->i * o->piece_tokens, frames = 0, at;
-	uint64_t n =
-		o->range.end - token < o->piece_tokens ? o->range.end - token : o->piece_tokens;
-	uint64_t most = width == 2 ? UINT16_MAX : w->ends ? INT32_MAX : UINT32_MAX;
-	size_t bytes = n * width;
-	int64_t documents = 0;
+	o->bytes += n;
+	return fwrite(from, 1, n, o->file) == n || pack_fail(fault, o->part, errno);
+}
 
-	if (!w->tokens && !worker_begin(w, o))
-		return fault_memory(fault);
-	if (o->how->row_tokens)
-		pack_fit_read(&o->fit, token, n, w->tokens);
-	else if (!pack_in_read(o->in, token, n, w->tokens, width, most, w->scratch, fault))
-		return false;
-	if (w->ends) {
-		documents = pack_in_documents(o->in, token, n, w->tokens, width, w->ends, fault);
-		if (documents < 0)
+/* ---- zstd: frames, then a table of them ---- */
+
+/* Uses the level's parameters for large files. Those for files as small as a frame take longer, and
+ * save too little space. */
+static bool begin_zstd(struct out *o)
+{
+	ZSTD_compressionParameters c = ZSTD_getCParams(o->how->level, 0, 0);
+	const struct {
+		ZSTD_cParameter name;
+		int value;
+	} set[] = {
+		{ZSTD_c_compressionLevel, o->how->level},
+		{ZSTD_c_checksumFlag, 1},
+		{ZSTD_c_hashLog, (int)c.hashLog},
+		{ZSTD_c_chainLog, (int)c.chainLog},
+		{ZSTD_c_searchLog, (int)c.searchLog},
+		{ZSTD_c_minMatch, (int)c.minMatch},
+		{ZSTD_c_targetLength, (int)c.targetLength},
+		{ZSTD_c_strategy, (int)c.strategy},
+	};
+
+	o->room = ZSTD_compressBound(o->how->frame_bytes);
+	o->packed = malloc(o->room);
+	o->zstd = ZSTD_createCCtx();
+	for (size_t i = 0; o->zstd && i < sizeof(set) / sizeof(set[0]); i++)
+		if (ZSTD_isError(ZSTD_CCtx_setParameter(o->zstd, set[i].name, set[i].value)))
+			return false;
+	return o->packed && o->zstd;
+}
+
+static bool put_frames(struct out *o, const char *from, size_t n, struct fault *fault)
+{
+	for (size_t some; n > 0; from += some, n -= some) {
+		some = n < o->how->frame_bytes ? n : o->how->frame_bytes;
+
+		size_t packed = ZSTD_compress2(o->zstd, o->packed, o->room, from, some);
+
+		if (ZSTD_isError(packed))
+			return fault_set(fault, FAULT_DATA, "", "%s: zstd: %s", o->part,
+				ZSTD_getErrorName(packed));
+		if (!ctl_grow((void **)&o->frame, o->frames, sizeof(*o->frame)))
+			return fault_memory(fault);
+		o->frame[o->frames++] = (struct frame){htole32((uint32_t)packed),
+			htole32((uint32_t)some), htole32((uint32_t)XXH64(from, some, 0))};
+		if (!put(o, o->packed, packed, fault))
 			return false;
 	}
-	if (w->compressor.zstd &&
-		!pack_compress(&w->compressor, o->how, w->tokens, bytes, &bytes, &frames, fault))
-		return fault_prefix(fault, "%s: ", o->part);
-	uint64_t digest = ctl_digest_piece(w->tokens, n, width, p->i);
-
-	if (!parallel_turn(p))
-		return true;
-	at = o->at;
-	o->at += bytes;
-	o->digest += digest;
-	if (frames > 0 && !pack_frames_add(&o->frames, w->compressor.entries, frames, fault))
-		return false;
-	if (o->sequences.lengths &&
-		!pack_sequences_add(&o->sequences, w->ends, documents, n, fault))
-		return false;
-	parallel_pass(p);
-	if (!pack_write(o->fd, w->compressor.zstd ? w->compressor.packed : w->tokens, bytes, at))
-		return pack_fail(fault, o->part, errno);
-	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
-	(void)sync_file_range(o->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
-	if (!o->how->row_tokens) /* otherwise it was added when it was read */
-		ctl_progress_add(o->how->progress, n * width);
 	return true;
 }
 
-static bool write_pieces(struct out *o, struct fault *fault)
+/* The table is a skippable frame of its own. */
+static bool put_seek_table(struct out *o, struct fault *fault)
 {
-	unsigned threads = parallel_processors() + SPARE_THREADS;
-	uint64_t each = o->piece_tokens * (o->how->token_bytes + sizeof(uint32_t));
+	uint64_t bytes = o->frames * sizeof(struct frame);
+	uint32_t head[] = {htole32(0x184d2a5e), htole32((uint32_t)(bytes + FOOTER_BYTES))},
+		 count = htole32((uint32_t)o->frames), magic = htole32(0x8f92eab1);
+	uint8_t foot[FOOTER_BYTES] = {[4] = 0x80}; /* there are checksums */
 
-	if (o->in->stores && threads < STORE_BYTES / each)
-		threads = STORE_BYTES / each < CTL_GETS ? (unsigned)(STORE_BYTES / each) : CTL_GETS;
-	bool fine = parallel_for(o->pieces, threads, pack_piece, o, fault) == o->pieces;
+	if (bytes + FOOTER_BYTES > UINT32_MAX || o->frames > FRAMES_MOST)
+		return fault_set(fault, FAULT_ARGUMENT, "frame",
+			"%s: %zu frames do not fit into a seek table (at most %d); give a larger "
+			"--frame, or more --shards",
+			o->part, o->frames, FRAMES_MOST);
+	memcpy(foot, &count, sizeof(count));
+	memcpy(foot + 5, &magic, sizeof(magic));
+	return put(o, head, sizeof(head), fault) && put(o, o->frame, bytes, fault) &&
+	       put(o, foot, sizeof(foot), fault);
+}
 
-	for (unsigned i = 0; i < PARALLEL_THREADS; i++)
-		worker_end(&o->worker[i]);
-	return fine;
+/* ---- Megatron: the .idx has the lengths of the sequences, where they begin, and documents ---- */
+
+static bool add_sequence(struct out *o, uint64_t tokens, struct fault *fault)
+{
+	if (tokens > SEQUENCE_MOST)
+		return fault_set(fault, FAULT_ARGUMENT, "eos",
+			"%s: a document of %" PRIu64
+			" tokens is too long for Megatron (at most %d); give --eos, or more "
+			"--shards",
+			o->part, tokens, SEQUENCE_MOST);
+	if (!ctl_grow((void **)&o->length, o->sequences, sizeof(*o->length)))
+		return fault_memory(fault);
+	o->length[o->sequences++] = (int32_t)tokens;
+	return true;
+}
+
+/* Adds the sequences of a piece of @n tokens, in which @count end, at o->ends. */
+static bool add_sequences(struct out *o, uint64_t n, uint64_t count, struct fault *fault)
+{
+	uint64_t at = 0;
+
+	for (uint64_t i = 0; i < count; at = o->ends[i++]) {
+		if (!add_sequence(o, o->open_tokens + o->ends[i] - at, fault))
+			return false;
+		o->open_tokens = 0;
+	}
+	o->open_tokens += n - at;
+	return true;
+}
+
+static bool put_numbers(const struct out *o, FILE *idx)
+{
+	uint64_t header[] = {htole64(o->sequences), htole64(o->sequences + 1)}, at = 0;
+	uint32_t width = o->how->token_bytes;
+
+	fwrite("MMIDIDX\0\0\1\0\0\0\0\0\0\0", 1, 17, idx);
+	fputc(width == 2 ? 8 : 4, idx); /* u16, i32 */
+	fwrite(header, sizeof(header), 1, idx);
+	for (size_t i = 0; i < o->sequences; i++) {
+		uint32_t length = htole32((uint32_t)o->length[i]);
+
+		fwrite(&length, sizeof(length), 1, idx);
+	}
+	for (size_t i = 0; i < o->sequences; at += (uint64_t)o->length[i++] * width) {
+		uint64_t pointer = htole64(at);
+
+		fwrite(&pointer, sizeof(pointer), 1, idx);
+	}
+	for (uint64_t i = 0; i <= o->sequences; i++) {
+		uint64_t document = htole64(i);
+
+		fwrite(&document, sizeof(document), 1, idx);
+	}
+	return fflush(idx) == 0 && !ferror(idx) && fsync(fileno(idx)) == 0;
+}
+
+static bool put_idx(struct out *o, struct fault *fault)
+{
+	if (o->open_tokens > 0 && !add_sequence(o, o->open_tokens, fault))
+		return false;
+	FILE *idx = fopen(o->side, "we");
+	bool fine = idx && put_numbers(o, idx);
+	int error = errno;
+
+	if (idx)
+		fclose(idx);
+	return fine || pack_fail(fault, o->side, error);
+}
+
+/* ---- pieces ---- */
+
+static bool put_piece(struct out *o, uint64_t piece, struct fault *fault)
+{
+	uint32_t width = o->how->token_bytes;
+	uint64_t token = o->begin + piece * o->piece_tokens, count = 0, at = o->bytes;
+	uint64_t n = o->end - token < o->piece_tokens ? o->end - token : o->piece_tokens;
+	uint64_t most = width == 2 ? UINT16_MAX : o->ends ? INT32_MAX : UINT32_MAX;
+	size_t bytes = n * width;
+
+	if (o->how->row_tokens)
+		pack_fit_read(&o->fit, token, n, o->tokens);
+	else if (!pack_read(&o->reader, token, n, o->tokens, width, most, o->ends, &count, fault))
+		return false;
+	if (o->ends && !add_sequences(o, n, count, fault))
+		return false;
+	o->digest += ctl_digest_piece(o->tokens, n, width, piece);
+	if (!(o->zstd ? put_frames(o, o->tokens, bytes, fault) : put(o, o->tokens, bytes, fault)))
+		return false;
+	/* Starts writing to the disk early, because fsync() waits for all of it at the end. */
+	(void)sync_file_range(
+		fileno(o->file), (off_t)at, (off_t)(o->bytes - at), SYNC_FILE_RANGE_WRITE);
+	if (!o->how->row_tokens) /* otherwise it was added when it was read */
+		ctl_progress_add(o->how->progress, bytes);
+	return true;
+}
+
+static bool put_pieces(struct out *o, struct fault *fault)
+{
+	uint64_t pieces = (o->end - o->begin + o->piece_tokens - 1) / o->piece_tokens;
+
+	for (uint64_t i = 0; i < pieces; i++)
+		if (!put_piece(o, i, fault))
+			return false;
+	if (!o->how->row_tokens && !pack_read_end(&o->reader, fault))
+		return false;
+	if (o->zstd && !put_seek_table(o, fault))
+		return false;
+	if (o->side[0] && !(o->ends ? put_idx(o, fault) : pack_fit_list(&o->fit, o->side, fault)))
+		return false;
+	return (fflush(o->file) == 0 && fsync(fileno(o->file)) == 0) ||
+	       pack_fail(fault, o->part, errno);
 }
 
 /* ---- reading back ---- */
 
 /* Compares the file's contents with what was written. The fault does not name the file. */
-static bool compare(const struct out *o, struct shard *shard, struct fault *fault)
+static bool compare(const struct out *o, const struct shard *shard, struct fault *fault)
 {
-	struct ctl_scan scan = {.shard = shard, .piece_tokens = o->piece_tokens, .digests = true};
-	uint64_t tokens = o->range.end - o->range.begin;
-	uint64_t documents = o->how->row_tokens		       ? o->fit.pieces
-			     : o->how->format == PACK_MEGATRON ? o->sequences.sequences
-							       : SHARD_UNKNOWN;
+	struct ctl_scan scan = {.shard = shard,
+		.piece_tokens = o->piece_tokens,
+		.threads = o->how->threads,
+		.digests = true};
+	uint64_t tokens = o->end - o->begin;
+	uint64_t documents = o->how->row_tokens ? o->fit.pieces
+			     : o->ends		? o->sequences
+						: SHARD_UNKNOWN;
 
 	if (!ctl_scan(&scan))
 		return fault_memory(fault);
@@ -161,22 +296,20 @@ static bool compare(const struct out *o, struct shard *shard, struct fault *faul
 			"%" PRIu64 " tokens with digest %016" PRIx64 " were written, but %" PRIu64
 			" with %016" PRIx64 " are read",
 			tokens, o->digest, shard->facts.tokens, scan.digest);
-	if (shard->facts.documents != documents)
-		return fault_set(fault, FAULT_DATA, "",
-			"%" PRIu64 " documents were written, but %" PRIu64 " are read", documents,
-			shard->facts.documents);
-	return true;
+	return shard->facts.documents == documents ||
+	       fault_set(fault, FAULT_DATA, "",
+		       "%" PRIu64 " documents were written, but %" PRIu64 " are read", documents,
+		       shard->facts.documents);
 }
 
-static bool verify(const struct out *o, struct pack_result *result, struct fault *fault)
+static bool verify(const struct out *o, struct fault *fault)
 {
-	bool megatron = o->how->format == PACK_MEGATRON;
-	struct ctl_input input = {.format = shard_format(megatron ? "megatron" : "flat"),
+	struct ctl_input input = {.format = shard_format(o->ends ? "megatron" : "flat"),
 		.hint = {.type = o->how->token_bytes == 2 ? SHARD_U16 : SHARD_U32,
 			.has_type = true,
 			.documents = o->how->row_tokens,
 			.loss_mask = o->how->row_tokens,
-			.frames = o->in->input.hint.frames}};
+			.frames = o->reader.in->input.hint.frames}};
 	int fd;
 	struct shard *shard = ctl_input_open(&input, o->part, &fd, fault);
 	bool fine = shard && compare(o, shard, fault);
@@ -184,82 +317,80 @@ static bool verify(const struct out *o, struct pack_result *result, struct fault
 	shard_close(shard);
 	if (fd >= 0)
 		close(fd);
-	*result = (struct pack_result){.bytes = o->at,
-		.documents = o->sequences.sequences + o->fit.rows.documents,
-		.digest = o->digest,
-		.padding = o->fit.padding,
-		.cut = o->fit.rows.cut,
-		.split = o->fit.split};
 	return fine || fault_prefix(fault, "%s: reading it back failed: ", o->part);
 }
 
 /* ---- all of it ---- */
 
 /* Opens the file, which no other process may be writing. */
-static bool begin(struct out *o, struct fault *fault)
+static bool open_part(struct out *o, struct fault *fault)
 {
-	o->fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-	if (o->fd < 0)
+	int fd = open(o->part, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+
+	o->file = fd >= 0 ? fdopen(fd, "w") : NULL;
+	if (!o->file)
 		return pack_fail(fault, o->part, errno);
-	if (flock(o->fd, LOCK_EX | LOCK_NB) != 0) {
+	setvbuf(o->file, NULL, _IONBF, 0);
+	if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
 		o->locked = errno == EWOULDBLOCK;
 		return o->locked ? fault_set(fault, FAULT_ARGUMENT, "",
 					   "%s: another tokctl pack is writing it", o->part)
 				 : pack_fail(fault, o->part, errno);
 	}
-	return ftruncate(o->fd, 0) == 0 || pack_fail(fault, o->part, errno);
+	return ftruncate(fd, 0) == 0 || pack_fail(fault, o->part, errno);
 }
 
-/* Numbers the pieces. With --fit they are of the rows, which are packed here. */
+/* With --fit the pieces are those of the rows, which are packed here. */
 static bool prepare(struct out *o, struct fault *fault)
 {
 	uint64_t frame_tokens = o->how->frame_bytes / o->how->token_bytes;
 
 	if (o->how->row_tokens) {
-		if (!pack_fit_begin(&o->fit, o->in, o->how, o->range.begin, o->range.end, fault))
+		if (!pack_fit_begin(&o->fit, &o->reader, o->how, o->begin, o->end, fault))
 			return false;
-		o->range = (struct pack_range){0, o->fit.rows.rows * o->fit.row_tokens};
+		o->begin = 0;
+		o->end = (uint64_t)o->fit.rows.rows * o->how->row_tokens;
 	}
-	uint64_t tokens = o->range.end - o->range.begin;
-
 	o->piece_tokens = frame_tokens > CTL_DIGEST_TOKENS ? frame_tokens : CTL_DIGEST_TOKENS;
-	o->pieces = tokens / o->piece_tokens + (tokens % o->piece_tokens > 0);
-	return o->how->format != PACK_MEGATRON ||
-	       pack_sequences_begin(&o->sequences, o->part, o->side, o->how->token_bytes, fault);
-}
-
-static bool finish(struct out *o, struct pack_result *result, struct fault *fault)
-{
-	if (o->how->format == PACK_ZSTD &&
-		!pack_frames_write(&o->frames, o->fd, o->part, &o->at, fault))
-		return false;
-	if (o->how->format == PACK_MEGATRON && !pack_sequences_write(&o->sequences, o->side, fault))
-		return false;
-	if (o->how->row_tokens && !pack_fit_list(&o->fit, o->side, fault))
-		return false;
-	if (fsync(o->fd) != 0)
-		return pack_fail(fault, o->part, errno);
-	return verify(o, result, fault);
+	o->tokens = malloc(o->piece_tokens * o->how->token_bytes);
+	if (o->how->format == PACK_MEGATRON)
+		o->ends = malloc(o->piece_tokens * sizeof(*o->ends));
+	return (o->tokens && (o->ends || o->how->format != PACK_MEGATRON) &&
+		       (o->how->format != PACK_ZSTD || begin_zstd(o))) ||
+	       fault_memory(fault);
 }
 
 static void end(struct out *o)
 {
-	if (o->fd >= 0)
-		close(o->fd);
-	pack_sequences_end(&o->sequences);
+	if (o->file)
+		fclose(o->file);
+	if (o->reader.source) /* after a fault */
+		pack_read_end(&o->reader, &(struct fault){.code = FAULT_NONE});
+	free(o->reader.scratch);
 	pack_fit_end(&o->fit);
-	free(o->frames.table);
+	ZSTD_freeCCtx(o->zstd);
+	free(o->packed);
+	free(o->frame);
+	free(o->ends);
+	free(o->length);
+	free(o->tokens);
 }
 
-bool pack_out(struct pack_in *in, const struct pack_how *how, struct pack_range range,
+bool pack_out(const struct pack_in *in, const struct pack_how *how, uint64_t begin, uint64_t to,
 	const char *part, struct pack_result *result, struct fault *fault)
 {
-	struct out o = {.in = in, .how = how, .range = range, .part = part, .fd = -1};
+	struct out o = {.how = how, .part = part, .reader.in = in, .begin = begin, .end = to};
 
 	pack_side_path(how, part, o.side);
-	bool fine = begin(&o, fault) && prepare(&o, fault) && write_pieces(&o, fault) &&
-		    finish(&o, result, fault);
+	bool fine = open_part(&o, fault) && prepare(&o, fault) && put_pieces(&o, fault) &&
+		    verify(&o, fault);
 
+	*result = (struct pack_result){.bytes = o.bytes,
+		.documents = o.sequences + o.fit.rows.documents,
+		.digest = o.digest,
+		.padding = o.fit.padding,
+		.cut = o.fit.rows.cut,
+		.split = o.fit.split};
 	end(&o);
 	if (!fine && !o.locked)
 		pack_out_remove(how, part);
@@ -273,26 +404,4 @@ void pack_out_remove(const struct pack_how *how, const char *part)
 	unlink(part);
 	if (pack_side_path(how, part, side))
 		unlink(side);
-}
-
-static bool move(const char *from, const char *to, struct fault *fault)
-{
-	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
-		return true;
-	/* Not every file system has RENAME_NOREPLACE. */
-	if (errno == EINVAL && access(to, F_OK) != 0 && rename(from, to) == 0)
-		return true;
-	return pack_fail(fault, to, errno == EINVAL ? EEXIST : errno);
-}
-
-/* Renames the side file first: a shard without one would be taken for a flat file. */
-bool pack_out_publish(
-	const struct pack_how *how, const char *part, const char *path, struct fault *fault)
-{
-	char from[PATH_MAX], to[PATH_MAX];
-
-	if (pack_side_path(how, part, from) && pack_side_path(how, path, to) &&
-		!move(from, to, fault))
-		return false;
-	return move(part, path, fault);
 }

@@ -1,7 +1,6 @@
-#include "client/ctl/offline/pack_target.h"
-
+/* The output of `tokctl pack`: a file, or a directory with its state. */
 #include "client/ctl/common/file.h"
-#include "client/ctl/offline/pack_out.h"
+#include "client/ctl/offline/pack.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +17,7 @@
 static bool join(const struct pack_target *t, char *path, const char *name, struct fault *fault)
 {
 	int n = snprintf(
-		path, PATH_MAX, "%s%s%s", t->path, pack_ends(t->path, "/") ? "" : "/", name);
+		path, PATH_MAX, "%s%s%s", t->path, bytes_ends_in(t->path, "/") ? "" : "/", name);
 
 	return (n >= 0 && n < PATH_MAX) || pack_fail(fault, t->path, ENAMETOOLONG);
 }
@@ -50,11 +49,6 @@ static bool size_of(const char *path, uint64_t *bytes)
 	return true;
 }
 
-bool pack_target_sync(const char *path, struct fault *fault)
-{
-	return ctl_file_sync_parent(path) || pack_fail(fault, path, errno);
-}
-
 static bool is_empty(const char *path)
 {
 	DIR *dir = opendir(path);
@@ -67,28 +61,29 @@ static bool is_empty(const char *path)
 	return empty;
 }
 
-/* Reads from the state which shards are finished. */
+/* Reads which shards are finished. An incomplete last line is cut off: its shard was not renamed
+ * yet. */
 static bool read_done(const struct pack_target *t, FILE *state, struct pack_done *done,
 	const char *path, struct fault *fault)
 {
 	char line[256];
+	long at = ftell(state);
 
-	while (fgets(line, sizeof(line), state)) {
+	for (; fgets(line, sizeof(line), state) && strchr(line, '\n'); at = ftell(state)) {
 		struct pack_result r;
 		uint64_t i;
 
-		r = (struct pack_result){.bytes = 0};
 		if (sscanf(line,
 			    "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64 " %" SCNu64 " %" SCNu64
 			    " %" SCNu64,
 			    &i, &r.bytes, &r.documents, &r.digest, &r.padding, &r.cut,
-			    &r.split) < 4 || /* the others are of --fit */
+			    &r.split) != 7 ||
 			i >= t->shards)
 			return fault_set(fault, FAULT_ARGUMENT, "",
 				"%s: damaged; remove %s and begin again", path, t->path);
 		done[i] = (struct pack_done){true, r};
 	}
-	return true;
+	return ftruncate(t->state, at) == 0 || pack_fail(fault, path, errno);
 }
 
 /* Checks that the finished shards exist and have not changed. One that was not renamed is written
@@ -122,47 +117,30 @@ static bool check_done(const struct pack_target *t, struct pack_done *done, stru
 	return true;
 }
 
-static bool begin_state(const struct pack_target *t, const char *path, bool fresh,
-	struct pack_done *done, struct fault *fault)
+/* Reads the state, or begins it. A new one has no shards: none is begun before its first line. */
+static bool read_state(
+	const struct pack_target *t, const char *path, struct pack_done *done, struct fault *fault)
 {
 	char line[64], first[64];
-	struct stat st;
-
-	snprintf(line, sizeof(line), "tokctl pack 1 %016" PRIx64 "\n", t->digest);
-	if (fstat(t->state, &st) != 0)
-		return pack_fail(fault, path, errno);
-	if (fresh || (size_t)st.st_size < strlen(line)) /* no shard was begun before this line */
-		return (ftruncate(t->state, 0) == 0 && dprintf(t->state, "%s", line) > 0 &&
-			       fsync(t->state) == 0) ||
-		       pack_fail(fault, path, errno);
 	FILE *state = fopen(path, "re");
+	bool fine;
 
 	if (!state)
 		return pack_fail(fault, path, errno);
-	bool same = fgets(first, sizeof(first), state) && strcmp(first, line) == 0;
-	bool fine = same ? read_done(t, state, done, path, fault)
-			 : fault_set(fault, FAULT_ARGUMENT, "",
-				   "%s: contains an interrupted pack of other inputs or with other "
-				   "options; finish that one, or remove the directory",
-				   t->path);
-
+	snprintf(line, sizeof(line), "tokctl pack 1 %016" PRIx64 "\n", t->digest);
+	if (!fgets(first, sizeof(first), state) || !strchr(first, '\n'))
+		fine = (ftruncate(t->state, 0) == 0 && dprintf(t->state, "%s", line) > 0 &&
+			       fsync(t->state) == 0) ||
+		       pack_fail(fault, path, errno);
+	else if (strcmp(first, line) != 0)
+		fine = fault_set(fault, FAULT_ARGUMENT, "",
+			"%s: contains an interrupted pack of other inputs or with other options; "
+			"finish that one, or remove the directory",
+			t->path);
+	else
+		fine = read_done(t, state, done, path, fault);
 	fclose(state);
 	return fine;
-}
-
-/* Cuts off an incomplete last line: its shard was not renamed yet. */
-static bool trim_state(const struct pack_target *t, const char *path, struct fault *fault)
-{
-	struct stat st;
-	char c;
-
-	if (fstat(t->state, &st) != 0)
-		return pack_fail(fault, path, errno);
-	off_t n = st.st_size;
-
-	while (n > 0 && pread(t->state, &c, 1, n - 1) == 1 && c != '\n')
-		n--;
-	return ftruncate(t->state, n) == 0 || pack_fail(fault, path, errno);
 }
 
 static bool open_directory(struct pack_target *t, struct pack_done *done, struct fault *fault)
@@ -187,8 +165,7 @@ static bool open_directory(struct pack_target *t, struct pack_done *done, struct
 			       ? fault_set(fault, FAULT_ARGUMENT, "",
 					 "%s: another tokctl pack is writing to it", t->path)
 			       : pack_fail(fault, path, errno);
-	return trim_state(t, path, fault) && begin_state(t, path, fresh, done, fault) &&
-	       check_done(t, done, fault);
+	return read_state(t, path, done, fault) && check_done(t, done, fault);
 }
 
 bool pack_target_open(struct pack_target *t, struct pack_done *done, struct fault *fault)
@@ -207,17 +184,38 @@ bool pack_target_open(struct pack_target *t, struct pack_done *done, struct faul
 	return true;
 }
 
-bool pack_target_note(const struct pack_target *t, uint64_t i, const struct pack_result *result,
-	struct fault *fault)
+static bool move(const char *from, const char *to, struct fault *fault)
 {
-	return t->single ||
-	       (dprintf(t->state,
-			"%" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 " %" PRIu64 " %" PRIu64
-			" %" PRIu64 "\n",
-			i, result->bytes, result->documents, result->digest, result->padding,
-			result->cut, result->split) > 0 &&
-		       fsync(t->state) == 0) ||
-	       pack_fail(fault, t->path, errno);
+	if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+		return true;
+	/* Not every file system has RENAME_NOREPLACE. */
+	if (errno == EINVAL && access(to, F_OK) != 0 && rename(from, to) == 0)
+		return true;
+	return pack_fail(fault, to, errno == EINVAL ? EEXIST : errno);
+}
+
+bool pack_target_publish(
+	const struct pack_target *t, uint64_t i, const struct pack_result *r, struct fault *fault)
+{
+	char path[PATH_MAX], part[PATH_MAX], from[PATH_MAX], to[PATH_MAX];
+	bool fine = pack_target_name(t, i, path, part, fault);
+
+	if (fine && !t->single)
+		fine = (dprintf(t->state,
+				"%" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 " %" PRIu64
+				" %" PRIu64 " %" PRIu64 "\n",
+				i, r->bytes, r->documents, r->digest, r->padding, r->cut,
+				r->split) > 0 &&
+			       fsync(t->state) == 0) ||
+		       pack_fail(fault, t->path, errno);
+	/* The side file goes first: a shard without one would be taken for a flat file. */
+	if (fine && pack_side_path(t->how, part, from) && pack_side_path(t->how, path, to))
+		fine = move(from, to, fault);
+	fine = fine && move(part, path, fault) &&
+	       (ctl_file_sync_parent(path) || pack_fail(fault, path, errno));
+	if (!fine)
+		pack_out_remove(t->how, part);
+	return fine;
 }
 
 bool pack_target_end(const struct pack_target *t, struct fault *fault)

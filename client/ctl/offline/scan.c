@@ -1,14 +1,11 @@
-/*
- * Threads take pieces in order. A piece is read in blocks that fit into a processor's cache.
- */
-#include "client/ctl/offline/scan.h"
-
+/* Pieces are read by several threads, each in blocks that fit into a processor's cache. */
+#include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/tokens.h"
 
 #define XXH_INLINE_ALL
+#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { BLOCK_TOKENS = 1 << 16 };
@@ -47,16 +44,16 @@ uint64_t ctl_digest_piece(const void *tokens, uint64_t n, uint32_t token_bytes, 
 
 /* ---- reading all of them ---- */
 
-/* The result of one thread so far. */
+struct scanning {
+	struct ctl_scan *scan;
+	pthread_mutex_t lock; /* over the result */
+	void **block;	      /* [threads] */
+};
+
+/* The result of one piece. */
 struct seen {
 	uint64_t digest, most, masked, beyond, beyond_value, failures, failed_token;
 	struct fault failed;
-	void *block;
-};
-
-struct scanning {
-	struct ctl_scan *scan;
-	struct seen *seen; /* [PARALLEL_THREADS] */
 };
 
 static void look(const struct ctl_scan *scan, struct seen *seen, uint64_t token, const void *tokens,
@@ -103,9 +100,8 @@ static uint64_t block_tokens(const struct ctl_scan *scan)
 	return scan->whole ? scan->piece_tokens : BLOCK_TOKENS;
 }
 
-static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t piece)
+static void scan_blocks(const struct ctl_scan *scan, struct seen *seen, uint64_t piece, void *block)
 {
-	void *block = seen->block;
 	const struct shard_facts *facts = &scan->shard->facts;
 	uint64_t token = piece * scan->piece_tokens, end = facts->tokens;
 	XXH3_state_t state;
@@ -132,7 +128,7 @@ static void scan_piece(const struct ctl_scan *scan, struct seen *seen, uint64_t 
 		token += n;
 	}
 	if (scan->digests)
-		seen->digest += XXH3_64bits_digest(&state);
+		seen->digest = XXH3_64bits_digest(&state);
 }
 
 static void join(struct ctl_scan *scan, const struct seen *seen)
@@ -152,38 +148,35 @@ static void join(struct ctl_scan *scan, const struct seen *seen)
 	scan->failures += seen->failures;
 }
 
-static bool scan_each(const struct parallel *p, struct fault *fault)
+static bool scan_piece(const struct parallel *p, struct fault *fault)
 {
-	const struct scanning *s = p->context;
-	struct seen *seen = &s->seen[p->thread];
+	struct scanning *s = p->context;
+	struct seen seen = {.beyond = SHARD_UNKNOWN};
+	void **block = &s->block[p->thread];
 
-	if (!seen->block) {
-		seen->beyond = SHARD_UNKNOWN;
-		seen->block = malloc(block_tokens(s->scan) * sizeof(uint32_t));
-	}
-	if (!seen->block)
+	if (!*block)
+		*block = malloc(block_tokens(s->scan) * sizeof(uint32_t));
+	if (!*block)
 		return fault_memory(fault);
-	scan_piece(s->scan, seen, p->i);
+	scan_blocks(s->scan, &seen, p->i, *block);
+	pthread_mutex_lock(&s->lock);
+	join(s->scan, &seen);
+	pthread_mutex_unlock(&s->lock);
 	return true;
 }
 
 bool ctl_scan(struct ctl_scan *scan)
 {
-	uint64_t tokens = scan->shard->facts.tokens;
-	uint64_t pieces = tokens / scan->piece_tokens + (tokens % scan->piece_tokens > 0);
-	struct scanning s = {scan, calloc(PARALLEL_THREADS, sizeof(*s.seen))};
+	void *block[PARALLEL_THREADS] = {NULL};
+	struct scanning s = {.scan = scan, .lock = PTHREAD_MUTEX_INITIALIZER, .block = block};
+	uint64_t tokens = scan->shard->facts.tokens,
+		 pieces = tokens / scan->piece_tokens + (tokens % scan->piece_tokens > 0);
 	struct fault fault;
+	bool fine;
 
 	scan->beyond = SHARD_UNKNOWN;
-	bool fine = s.seen &&
-		    parallel_for(pieces, scan->threads ? scan->threads : parallel_processors(),
-			    scan_each, &s, &fault) == pieces;
-
-	for (unsigned i = 0; s.seen && i < PARALLEL_THREADS; i++) {
-		if (s.seen[i].block)
-			join(scan, &s.seen[i]);
-		free(s.seen[i].block);
-	}
-	free(s.seen);
+	fine = parallel_for(pieces, scan->threads, scan_piece, &s, &fault) == pieces;
+	for (unsigned i = 0; i < PARALLEL_THREADS; i++)
+		free(block[i]);
 	return fine;
 }

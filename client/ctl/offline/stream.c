@@ -1,7 +1,7 @@
 #include "client/ctl/offline/stream.h"
 
 #include "client/ctl/common/error.h"
-#include "client/ctl/offline/stores.h"
+#include "client/ctl/offline/shards.h"
 
 static bool open_stream(struct ctl_stream *s, const char *config, const char *stream, bool all)
 {

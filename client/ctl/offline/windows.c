@@ -4,7 +4,7 @@
  */
 #include "client/ctl/offline/windows.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/offline/stores.h"
+#include "client/ctl/offline/shards.h"
 #include "daemon/catalog/dataset_shard.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/frames.h"
