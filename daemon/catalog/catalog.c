@@ -2,7 +2,6 @@
 
 #include "daemon/catalog/dataset_fetch.h"
 #include "daemon/catalog/dataset_saved.h"
-#include "daemon/catalog/dataset_sums.h"
 #include "daemon/catalog/stream.h"
 #include "daemon/config/refuse.h"
 
@@ -73,8 +72,7 @@ static struct catalog *open_catalog(const struct config *config, struct stores *
 			!stream_open(&catalog->stream[i], &config->stream[i], config, stores, saved,
 				fault))
 			goto fail;
-	if (!only && !(check_parts(catalog, fault) && dataset_fetch_plan(catalog, fault) &&
-			     dataset_sums_read(catalog, stores, fault)))
+	if (!only && !(check_parts(catalog, fault) && dataset_fetch_plan(catalog, fault)))
 		goto fail;
 	return catalog;
 fail:

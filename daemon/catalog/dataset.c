@@ -121,11 +121,8 @@ void dataset_close(struct dataset *dataset)
 	free(dataset->root);
 	free(dataset->paths);
 	free(dataset->path_at);
-	if (dataset->objects) {
+	if (dataset->objects)
 		shard_list_free(&dataset->objects->sides);
-		free(dataset->objects->sums);
-		free(dataset->objects->sums_at);
-	}
 	free(dataset->objects);
 	cache_free(dataset->hint.cache);
 }

@@ -151,15 +151,7 @@ static void mode_reason(
 void dataset_fetch_reason(
 	const struct config *config, const struct dataset *d, char *text, size_t text_bytes)
 {
-	size_t n;
-
 	text[0] = 0;
-	if (!d->objects)
-		return;
-	mode_reason(config, d, text, text_bytes);
-	n = strlen(text);
-	if (d->objects->sums)
-		snprintf(text + n, text_bytes - n, "; pieces are compared with their sums");
-	else if (d->config->sums)
-		snprintf(text + n, text_bytes - n, "; sums: is not used, windows have none");
+	if (d->objects)
+		mode_reason(config, d, text, text_bytes);
 }

@@ -13,8 +13,7 @@ bool dataset_fetch_plan(struct catalog *catalog, struct fault *fault);
 /* The space in a cache that the dataset needs so that a piece is fetched once an epoch, also of a
  * dataset on a disk. */
 uint64_t dataset_fetch_needs(const struct dataset *dataset);
-/* Writes how the dataset is read, why, and whether pieces are compared with their sums: "by window:
- * there is no cache". "": it is local. */
+/* Writes how the dataset is read, and why: "by window: there is no cache". "": it is local. */
 void dataset_fetch_reason(
 	const struct config *config, const struct dataset *dataset, char *text, size_t text_bytes);
 

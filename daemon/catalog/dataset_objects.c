@@ -18,7 +18,6 @@ void dataset_object(const struct dataset *dataset, uint64_t shard, struct object
 		.etag = name + strlen(name) + 1,
 		.size = dataset->sizes[shard],
 		.piece = dataset->piece,
-		.sums = o->sums ? o->sums + o->sums_at[shard] : NULL,
 	};
 }
 

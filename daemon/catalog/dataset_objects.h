@@ -10,9 +10,6 @@ struct dataset_objects {
 	const struct store_bucket *bucket;
 	size_t key_bytes;	 /* as in struct manifest */
 	struct shard_list sides; /* the same */
-	/* In piece mode, if the sums are known: those of all pieces, and the number of the first
-	 * one of each shard. Otherwise NULL. */
-	uint64_t *sums, *sums_at;
 };
 
 /* Takes the objects of @manifest; dataset_close() frees them. False: out of memory. */

@@ -56,7 +56,6 @@ static void stream_free(struct config_stream *stream)
 		free(stream->dataset[i].format);
 		free(stream->dataset[i].column);
 		free(stream->dataset[i].label_mask);
-		free(stream->dataset[i].sums);
 	}
 	free(stream->dataset);
 	for (uint32_t i = 0; i < stream->steps; i++)

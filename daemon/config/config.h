@@ -52,10 +52,9 @@ struct config_dataset {
 	bool slide;
 	enum config_fetch fetch;
 	uint32_t piece; /* bytes; a power of two */
-	char *sums;	/* as written; may be a URL; NULL: not given */
 	int line;	/* of the dataset, and of keys that are not given */
 	int path_line, manifest_line, weight_line, format_line, max_epochs_line, slide_line,
-		label_mask_line, fetch_line, piece_line, sums_line, part_line;
+		label_mask_line, fetch_line, piece_line, part_line;
 };
 
 /* A planned change of the mix: a jump (from = to, one step) or a ramp. See proto/cursor.h. */

@@ -93,7 +93,6 @@ enum {
 	DATASET_LABEL_MASK,
 	DATASET_FETCH,
 	DATASET_PIECE,
-	DATASET_SUMS,
 };
 
 static const char *const dtypes[] = {"u16", "u32", NULL};
@@ -187,11 +186,6 @@ static const struct schema_key dataset_keys[] = {
 	[DATASET_PIECE] = {"piece", take_piece, offsetof(struct config_dataset, piece),
 		.right = "a power of two from 64KiB to 64MiB", .min = 64 << 10, .max = 64 << 20,
 		.preset = "8MiB", .help = "The size of a piece."},
-	[DATASET_SUMS] = {"sums", path_or_url, offsetof(struct config_dataset, sums),
-		.right = "a file, or the URL of one, that `tokctl inspect --sums` wrote",
-		.otherwise = "the file next to a manifest on a disk, if there is one",
-		.help = "Each piece that is fetched is compared with its sum. A piece that differs "
-			"three times stops the stream. Windows have no sums."},
 };
 
 const struct schema_table dataset_table = {dataset_keys, SCHEMA_COUNT(dataset_keys)};
@@ -218,7 +212,6 @@ static bool take_dataset(struct schema *s, yaml_node_t *node, struct config_data
 	d->label_mask_line = lines[DATASET_LABEL_MASK];
 	d->fetch_line = lines[DATASET_FETCH];
 	d->piece_line = lines[DATASET_PIECE];
-	d->sums_line = lines[DATASET_SUMS];
 	d->part_line = lines[DATASET_PART];
 	if (!lines[DATASET_PART])
 		d->hi = ORDER_UNITS;

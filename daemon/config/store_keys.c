@@ -337,9 +337,6 @@ static bool check_fetch(
 	if (remote && d->fetch == CONFIG_FETCH_PIECE && !config->cache_dir)
 		return SCHEMA_REFUSE_KEY(s, d->fetch_line, ".fetch",
 			"piece needs a cache; add cache: {dir: …, size: …}, or set fetch: window");
-	if (!remote && d->sums)
-		return SCHEMA_REFUSE_KEY(s, d->sums_line, ".sums",
-			"is only for datasets in a store; remove it, or make path: a URL");
 	return true;
 }
 
@@ -368,7 +365,6 @@ static bool check_dataset(
 			!check_url(s, config, "manifest", d->manifest, d->manifest_line, false)) ||
 		(d->label_mask &&
 			!check_url(s, config, "label_mask", d->label_mask, mask_line, true)) ||
-		(d->sums && !check_url(s, config, "sums", d->sums, d->sums_line, false)) ||
 		!check_fetch(s, config, d, remote))
 		return false;
 	if (remote && !d->manifest)

@@ -20,7 +20,7 @@ struct cache_write {
 	struct cache_hash hash;
 	uint64_t piece, at;   /* its number; where it begins */
 	uint64_t bytes, done; /* of it in all; so far */
-	bool failed, compared;
+	bool failed;
 	XXH64_state_t sum;
 };
 
@@ -61,7 +61,7 @@ static struct cache_opened *find_opened(struct store_cache *cache, const struct 
 }
 
 static enum cache_pin pin_pieces(struct store_cache *cache, struct cache_opened *o, uint64_t first,
-	uint64_t last, unsigned least, uint64_t *piece)
+	uint64_t last, uint64_t *piece)
 {
 	const struct cache_entry *e = cache_opened_entry(cache, o);
 
@@ -70,7 +70,7 @@ static enum cache_pin pin_pieces(struct store_cache *cache, struct cache_opened 
 
 		if (state == 0)
 			return CACHE_ABSENT;
-		if (state < least)
+		if (state < CACHE_PIECE_VERIFIED)
 			return CACHE_UNVERIFIED;
 	}
 	for (*piece = first; *piece <= last; ++*piece)
@@ -97,8 +97,7 @@ enum cache_pin store_cache_pin(struct store_cache *cache, const struct url_place
 	if (cache->scanned)
 		o = find_opened(cache, place, object, first, last, piece, &pin);
 	if (o)
-		pin = pin_pieces(cache, o, first, last,
-			object->sums ? CACHE_PIECE_COMPARED : CACHE_PIECE_VERIFIED, piece);
+		pin = pin_pieces(cache, o, first, last, piece);
 	if (pin == CACHE_PINNED)
 		*fd = o->fd;
 	pthread_mutex_unlock(&cache->lock);
@@ -167,27 +166,24 @@ static unsigned state_of(
 	return e ? cache_entry_get(e, piece) : 0;
 }
 
-static void verified(
-	struct store_cache *cache, const struct cache_hash *hash, uint64_t piece, unsigned state)
+static void verified(struct store_cache *cache, const struct cache_hash *hash, uint64_t piece)
 {
-	unsigned before = state_of(cache, hash, piece);
-
-	if (before != 0 && before < state)
-		cache_entry_set(&cache->index, cache_index_find(&cache->index, hash), piece, state);
+	if (state_of(cache, hash, piece) == CACHE_PIECE_PRESENT)
+		cache_entry_set(&cache->index, cache_index_find(&cache->index, hash), piece,
+			CACHE_PIECE_VERIFIED);
 }
 
-/* Reads a piece in @state, of which a verified one is not read again. 0 or an errno. */
+/* Compares a piece with its sum. 0 or an errno. */
 static int check_piece(struct store_cache *cache, const struct cache_opened *o,
-	const struct object *object, uint64_t piece, unsigned state, uint64_t sum, bool *right)
+	const struct object *object, uint64_t piece, bool *right)
 {
-	uint64_t at = piece * object->piece, stored, found;
+	uint64_t at = piece * object->piece, stored, found = 0;
 	int error = cache_sum_read(cache->dir, &o->hash, piece, &stored);
 
-	found = stored;
-	if (!error && state == CACHE_PIECE_PRESENT)
+	if (!error)
 		error = cache_sum_of(
 			o->fd, at, cache_piece_bytes(object->size, object->piece, piece), &found);
-	*right = !error && stored == found && (sum == 0 || sum == stored);
+	*right = !error && stored == found;
 	return error;
 }
 
@@ -209,9 +205,9 @@ static void say_damaged(struct store_cache *cache, const char *key, uint64_t pie
 }
 
 void store_cache_verify(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece, uint64_t sum)
+	const struct object *object, uint64_t piece)
 {
-	unsigned state = 0, least = sum ? CACHE_PIECE_COMPARED : CACHE_PIECE_VERIFIED;
+	unsigned state = 0;
 	struct cache_opened *o = NULL;
 	struct cache_head head;
 	struct cache_hash hash;
@@ -230,13 +226,13 @@ void store_cache_verify(struct store_cache *cache, const struct url_place *place
 	pthread_mutex_unlock(&cache->lock);
 	if (!o && !error)
 		return;
-	if (o && state < least)
-		error = check_piece(cache, o, object, piece, state, sum, &right);
+	if (o && state < CACHE_PIECE_VERIFIED)
+		error = check_piece(cache, o, object, piece, &right);
 	if (error && error != ENOENT && error != EBADMSG)
 		cache_failed(cache, error, "cannot read a piece");
 	pthread_mutex_lock(&cache->lock);
 	if (o && right)
-		verified(cache, &hash, piece, least);
+		verified(cache, &hash, piece);
 	if (o) {
 		cache_pin_remove(cache, o, piece);
 		cache_opened_release(cache, o);
@@ -352,7 +348,7 @@ bool store_cache_append(struct cache_write *w, const void *bytes, size_t n)
 
 	if (n > w->bytes - w->done)
 		return false;
-	XXH64_update(&w->sum, bytes, n); /* which is compared if the disk failed, too */
+	XXH64_update(&w->sum, bytes, n);
 	w->done += n;
 	while (!w->failed && done < n) {
 		ssize_t put = pwrite(
@@ -370,32 +366,16 @@ bool store_cache_append(struct cache_write *w, const void *bytes, size_t n)
 	return !w->failed;
 }
 
-uint64_t store_cache_sum(const struct cache_write *w)
-{
-	uint64_t sum;
-
-	if (w->done < w->bytes)
-		return 0;
-	sum = XXH64_digest(&w->sum);
-	return sum ? sum : 1;
-}
-
-bool store_cache_compare(struct cache_write *w, uint64_t sum)
-{
-	w->compared = store_cache_sum(w) == sum;
-	return w->compared;
-}
-
 bool store_cache_end(struct cache_write *w, bool keep)
 {
 	struct store_cache *cache = w->cache;
-	uint64_t sum = store_cache_sum(w);
-	bool kept = keep && !w->failed && sum;
+	uint64_t sum = XXH64_digest(&w->sum);
+	bool kept = keep && !w->failed && w->done == w->bytes;
 	struct cache_entry *e;
 	int error = 0;
 
 	if (kept) {
-		error = cache_sum_write(cache->dir, &w->hash, w->piece, sum);
+		error = cache_sum_write(cache->dir, &w->hash, w->piece, sum ? sum : 1);
 		if (error)
 			cache_failed(cache, error, "cannot write a sum");
 		kept = !error;
@@ -406,8 +386,7 @@ bool store_cache_end(struct cache_write *w, bool keep)
 	e = cache_index_find(&cache->index, &w->hash);
 	kept = kept && e;
 	if (kept)
-		cache_entry_set(&cache->index, e, w->piece,
-			w->compared ? CACHE_PIECE_COMPARED : CACHE_PIECE_VERIFIED);
+		cache_entry_set(&cache->index, e, w->piece, CACHE_PIECE_VERIFIED);
 	else
 		cache->used -= cache_blocks(w->bytes);
 	cache_opened_release(cache, w->opened);

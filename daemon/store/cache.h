@@ -65,8 +65,7 @@ enum cache_pin {
 
 /*
  * Pins all pieces of [at, at + n), and sets *@fd; valid until store_cache_unpin(). Otherwise pins
- * nothing, and *@piece is the number of the first piece that is missing. Pieces of an object with
- * sums must have been compared with them. Does not wait.
+ * nothing, and *@piece is the number of the first piece that is missing. Does not wait.
  */
 enum cache_pin store_cache_pin(struct store_cache *cache, const struct url_place *place,
 	const struct object *object, uint64_t at, uint64_t n, int *fd, uint64_t *piece);
@@ -75,12 +74,10 @@ bool store_cache_lacks(struct store_cache *cache, const struct url_place *place,
 	const struct object *object, uint64_t piece);
 /* @fd, @at and @n: of the pin. Does not wait. */
 void store_cache_unpin(struct store_cache *cache, int fd, uint64_t at, uint64_t n);
-/*
- * Opens the file of a piece and compares the piece with its stored sum, and that with @sum, as
- * store_cache_sum(); 0: any. It is verified or absent then.
- */
+/* Opens the file of a piece and compares the piece with its stored sum. It is verified or absent
+ * then. */
 void store_cache_verify(struct store_cache *cache, const struct url_place *place,
-	const struct object *object, uint64_t piece, uint64_t sum);
+	const struct object *object, uint64_t piece);
 
 /* A piece that is written. Owned by the caller. */
 struct cache_write;
@@ -94,10 +91,6 @@ struct cache_write *store_cache_write(struct store_cache *cache, const struct ur
 	const struct object *object, uint64_t piece, uint64_t position);
 /* Appends bytes of the piece. False: the disk failed, or it would be too long. */
 bool store_cache_append(struct cache_write *write, const void *bytes, size_t n);
-/* XXH64 of the piece, or 1 for 0, also if the disk failed. 0: the piece is not complete. */
-uint64_t store_cache_sum(const struct cache_write *write);
-/* Compares the piece with @sum, as store_cache_sum(). False: it differs, or is not complete. */
-bool store_cache_compare(struct cache_write *write, uint64_t sum);
 /* Ends the write and frees it. The piece is present if it is complete and @keep is set. */
 bool store_cache_end(struct cache_write *write, bool keep);
 

@@ -114,7 +114,7 @@ void cache_entry_set(
 	unsigned shift = 2 * (piece % WORD_PIECES), before = cache_entry_get(entry, piece);
 	uint64_t *word = &bits_of(entry)[piece / WORD_PIECES];
 
-	assert(state <= CACHE_PIECE_COMPARED);
+	assert(state <= CACHE_PIECE_VERIFIED);
 	*word = (*word & ~(UINT64_C(3) << shift)) | (uint64_t)state << shift;
 	index->present += state != 0;
 	index->present -= before != 0;

@@ -15,7 +15,6 @@
 enum {
 	CACHE_PIECE_PRESENT = 1,
 	CACHE_PIECE_VERIFIED, /* since the start, with the sum in the cache */
-	CACHE_PIECE_COMPARED, /* verified, and compared with the sum in object.sums */
 };
 
 struct cache_entry {

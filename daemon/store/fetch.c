@@ -198,7 +198,7 @@ static bool begin(struct range *range)
 	bool refused = range->piece && !piece_begin(range);
 	struct fault fault;
 
-	if (refused && range->tries.damaged == 0) {
+	if (refused) {
 		pthread_mutex_lock(&stores->lock);
 		range->bucket->status.in_flight--;
 		range->bucket->status.requests--;
@@ -210,12 +210,10 @@ static bool begin(struct range *range)
 			stores_tell(stores);
 		return false;
 	}
-	if (refused) /* its windows cannot be compared, and this store damages bytes */
-		fault_set(&fault, FAULT_IO, "", "the cache does not take a piece that was damaged");
-	else if (get_begin(range, &fault))
+	if (get_begin(range, &fault))
 		return true;
 	if (range->write)
-		piece_end(range, &outcome.verdict);
+		piece_end(range, false);
 	snprintf(outcome.verdict.reason, sizeof(outcome.verdict.reason), "%.200s", fault.text);
 	pthread_mutex_lock(&stores->lock);
 	bool news = outcome_apply(range, &outcome);

@@ -297,7 +297,7 @@ void get_end(struct get *get, CURLcode code)
 		snprintf(range->answer_etag, sizeof(range->answer_etag), "%s", get->answer.etag);
 	}
 	if (range->write)
-		piece_end(range, &outcome->verdict);
+		piece_end(range, outcome->verdict.kind == VERDICT_GOOD);
 	TAILQ_INSERT_TAIL(&stores->ended, get, link);
 }
 
@@ -342,7 +342,6 @@ unsigned gets_check(struct stores *stores, int64_t now_ms)
 
 void gets_close(struct stores *stores)
 {
-	struct verdict cut = {.kind = VERDICT_TORN};
 	struct get *get;
 
 	TAILQ_CONCAT(&stores->gets, &stores->ended, link);
@@ -357,7 +356,7 @@ void gets_close(struct stores *stores)
 			stores->leaks = true;
 		}
 		if (range->write)
-			piece_end(range, &cut);
+			piece_end(range, false);
 		range_end(range); /* all wants were cancelled */
 	}
 }

@@ -218,8 +218,7 @@ static bool retry(struct range *range, const struct outcome *outcome, int64_t no
 		range->tries.timeouts++;
 	range->heals = v->kind == VERDICT_HEALS && outcome->retry_after_s == 0;
 	range->renews = v->kind == VERDICT_DENIED || v->kind == VERDICT_EXPIRED;
-	range->fresh = v->kind == VERDICT_TORN || v->kind == VERDICT_DAMAGED || outcome->timeout ||
-		       outcome->status == 0;
+	range->fresh = v->kind == VERDICT_TORN || outcome->timeout || outcome->status == 0;
 	if (outcome->status == 412)
 		range->no_match = true; /* the next answer names the ETag */
 

@@ -68,8 +68,7 @@ static void verify(struct stores *stores, const struct range *range)
 		.size = range->size,
 		.piece = range->piece};
 
-	store_cache_verify(stores->cache, &range->bucket->place, &object, range->at / range->piece,
-		range->sum);
+	store_cache_verify(stores->cache, &range->bucket->place, &object, range->at / range->piece);
 }
 
 static void *verify_pieces(void *argument)
@@ -145,14 +144,6 @@ void pieces_stop(struct stores *stores)
 
 /* ---- wants ---- */
 
-/* The sum that a piece must have, as store_cache_sum(); 0: not known. */
-static uint64_t expected_sum(const struct object *object, uint64_t number)
-{
-	if (!object->sums)
-		return 0;
-	return object->sums[number] ? object->sums[number] : 1;
-}
-
 /* NULL: out of memory. */
 static struct range *new_range(
 	struct stores *stores, const struct object *object, uint64_t number, uint64_t hash)
@@ -162,7 +153,6 @@ static struct range *new_range(
 	if (!range)
 		return NULL;
 	range->piece = object->piece;
-	range->sum = expected_sum(object, number);
 	range->at = number * object->piece;
 	range->n = cache_piece_bytes(object->size, object->piece, number);
 	range->evicts_after = UINT64_MAX;
@@ -180,8 +170,6 @@ static struct range *piece_range(
 	struct part *part = range_find(stores, object, hash, at, n);
 	struct range *range = part ? part->range : NULL;
 
-	if (range && range->sum == 0 && range->state != RANGE_CHECKED)
-		range->sum = expected_sum(object, number); /* the other's manifest has no sums */
 	if (range || !session_line(want->session, (struct store_bucket *)object->bucket))
 		return range;
 	range = new_range(stores, object, number, hash);
@@ -308,30 +296,8 @@ bool piece_begin(struct range *range)
 	return range->write;
 }
 
-/* A damaged piece never leaves this function, also if the cache does not take it. */
-static void compare(const struct range *range, struct verdict *v)
+void piece_end(struct range *range, bool good)
 {
-	uint64_t sum;
-
-	if (v->kind != VERDICT_GOOD || range->sum == 0 ||
-		store_cache_compare(range->write, range->sum))
-		return;
-	sum = store_cache_sum(range->write);
-	*v = (struct verdict){.kind = VERDICT_DAMAGED,
-		.code = FAULT_DATA,
-		.remedy = "restore the object, or write manifest and sums again: tokctl inspect "
-			  "--sums"};
-	snprintf(v->reason, sizeof(v->reason),
-		"piece %" PRIu64 " (bytes %" PRIu64 " to %" PRIu64 ") has the XXH64 %016" PRIx64
-		", in the sums of the manifest %016" PRIx64,
-		range->at / range->piece, range->at, range->at + range->n, sum, range->sum);
-}
-
-void piece_end(struct range *range, struct verdict *verdict)
-{
-	compare(range, verdict);
-	bool good = verdict->kind == VERDICT_GOOD;
-
 	range->refused = !store_cache_end(range->write, good) && good;
 	range->write = NULL;
 }

@@ -46,8 +46,6 @@ int64_t retry_after(
 		return state->others ? pace_other(tries, state) : pace(tries, state);
 	case VERDICT_OTHER:
 		return pace_other(tries, state);
-	case VERDICT_DAMAGED:
-		return ++tries->damaged < RETRY_DAMAGED ? 0 : RETRY_STOP;
 	case VERDICT_UNTRUSTED:
 		return state->proven ? pace(tries, state) : RETRY_STOP;
 	case VERDICT_FINAL:

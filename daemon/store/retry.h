@@ -13,7 +13,6 @@ enum {
 	RETRY_TORN = 5,	 /* fetched again at once so often, then paced */
 	RETRY_OTHER = 3, /* GETs in a row of an object that is not the listed one, in 10 s */
 	RETRY_OTHER_MS = 5 * 1000,
-	RETRY_DAMAGED = 3, /* GETs of a piece whose sum is wrong */
 	RETRY_STOP = -1,
 	RETRY_FIRST_BYTE_MS = 2 * 1000,
 	RETRY_FIRST_BYTE_MOST_MS = 30 * 1000,
@@ -22,7 +21,7 @@ enum {
 /* The GETs of one range that failed. Initialise with zeros. */
 struct tries {
 	unsigned all;
-	unsigned paced, torn, other, clock, timeouts, damaged;
+	unsigned paced, torn, other, clock, timeouts;
 };
 
 struct retry_state {

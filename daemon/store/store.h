@@ -41,9 +41,6 @@ struct object {
 	const char *etag; /* without quotes; NULL: any */
 	uint64_t size;	  /* bytes */
 	uint32_t piece;	  /* > 0: read in pieces of so many bytes, through the cache */
-	/* XXH64 of each piece, with which it is compared when it is fetched; NULL: not known. As
-	 * long as the strings. */
-	const uint64_t *sums;
 };
 
 struct store_options {

@@ -97,7 +97,6 @@ struct range {
 	enum verdict_want kind;
 	enum range_state state;
 	uint32_t piece;		   /* > 0: a piece of so many bytes, for the cache */
-	uint64_t sum;		   /* its XXH64 must be this; 0: not known */
 	struct cache_write *write; /* the fetch thread's, while the piece arrives */
 	bool ahead;		   /* a piece that no want had asked for */
 	uint64_t evicts_after;	   /* as store_need; UINT64_MAX: a want waits */
@@ -297,9 +296,8 @@ enum piece_ahead piece_ahead(struct stores *stores, uint32_t session, const stru
 /* Reserves space for a piece and begins to write it. False: the cache does not take it. The fetch
  * thread, without the lock. */
 bool piece_begin(struct range *range);
-/* Ends writing. A piece with another sum than expected changes @verdict. The fetch thread, without
- * the lock. */
-void piece_end(struct range *range, struct verdict *verdict);
+/* Ends writing; a @good piece is kept. The fetch thread, without the lock. */
+void piece_end(struct range *range, bool good);
 /* Its wants arrive again, or end if the cache does not take it. With the lock. True: the
  * data thread has news. */
 bool piece_ended(struct range *range);

@@ -15,7 +15,6 @@ enum verdict_kind {
 	VERDICT_CLOCK,	 /* the signature's time is wrong */
 	VERDICT_DENIED,
 	VERDICT_OTHER,	   /* another object than the listed one, or none */
-	VERDICT_DAMAGED,   /* the listed object, but other bytes than its sums say */
 	VERDICT_UNTRUSTED, /* the server's certificate is not of a known authority */
 	VERDICT_FINAL,
 };

@@ -1,6 +1,6 @@
 /*
  * A libFuzzer target: what stores and their users write. A listing, the shared AWS files, the JSON
- * of a provider of credentials, a URL, sums, or an HTTP answer. Keys, paths and secrets stay within
+ * of a provider of credentials, a URL, or an HTTP answer. Keys, paths and secrets stay within
  * their bounds; an answer is good only for what was asked, otherwise the reason is one line.
  *
  * An input is: failures (fail.h), a byte (which of them), the text. An answer's text is a byte
@@ -10,7 +10,6 @@
 #include "daemon/store/list_page.h"
 #include "daemon/store/profile.h"
 #include "daemon/store/providers_own.h"
-#include "daemon/store/sums.h"
 #include "daemon/store/url.h"
 #include "daemon/store/verdict.h"
 #include "tests/fuzz/input.h"
@@ -103,27 +102,6 @@ static void check_url(const char *text)
 		assert(host[0] && !strpbrk(host, "@/?# \r\n"));
 }
 
-/* Sums of the manifest that they name, or of another one. */
-static void check_sums(char *text, size_t n)
-{
-	FILE *file = n > 0 ? fmemopen(text, n, "r") : NULL;
-	struct sums_head manifest = {0};
-	struct fault fault = {0};
-
-	if (n >= SUMS_HEAD_BYTES)
-		sums_head_get(&manifest, text, n - n % 8, &fault);
-	manifest.shards += n % 8 == 1;
-	uint64_t *sums = file ? sums_read(file, &manifest, &fault) : NULL;
-
-	if (sums)
-		assert(n == SUMS_HEAD_BYTES + 8 * manifest.pieces);
-	else if (file)
-		check_fault(&fault);
-	free(sums);
-	if (file)
-		fclose(file);
-}
-
 static void check_verdict(const struct verdict_asked *asked, const struct answer *a)
 {
 	struct verdict v;
@@ -190,8 +168,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			check_json(text, in.n);
 		else if (kind % 7 == 2)
 			check_url(text);
-		else if (kind % 7 == 5)
-			check_sums(text, in.n);
 		else if (kind % 7 == 6)
 			check_answer(&in);
 		else

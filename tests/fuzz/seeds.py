@@ -400,15 +400,13 @@ PROFILE = (
 
 
 def stores():
-    """Listings, credentials, URLs, shared AWS files, sums and answers, whole and with faults."""
+    """Listings, credentials, URLs, shared AWS files and answers, whole and with faults."""
     keys = {"AccessKeyId": "A" * 20, "SecretAccessKey": "s", "Token": "t"}
     keys["Expiration"] = "2026-01-01T00:00:00.5+00:00"
-    checksum = 0xBB3302E8A9608868  # XXH64 of 24 zeros, the sums of three pieces
-    sums = b"tkdsums1" + struct.pack("<5Q", 1 << 16, 2, 3, 7, checksum) + bytes(24)
     many = LISTING[LISTING.index("<Contents>") : LISTING.index("</List")] * 100
     for kind, text in enumerate((LISTING, json.dumps(keys), "", PROFILE.format("profile "),
-                                 PROFILE.format(""), sums)):  # fmt: skip
-        data = text if isinstance(text, bytes) else text.encode()
+                                 PROFILE.format(""))):  # fmt: skip
+        data = text.encode()
         yield from failing(bytes([kind]) + data)
         yield from (PLAIN + bytes([kind]) + other for other in broken(data, 400))
         yield PLAIN + bytes([kind]) + data.replace(b"r ", b"r" * 70) + b"\0"

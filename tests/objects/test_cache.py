@@ -47,7 +47,7 @@ class Job:
         self.cache = cache or place.file(f"{self.name}.cache")
         shuffle = {"shuffle": "global", "piece": PIECE, **(dataset or {})}
         disk = {"name": "d", "path": place.file("root", BUCKET, "web"), **shuffle}
-        for key in "piece", "fetch", "manifest", "sums":
+        for key in "piece", "fetch", "manifest":
             disk.pop(key, None)
         stored = {"name": "d", "path": f"lab://{BUCKET}/web/", "manifest": store.listed, **shuffle}
 

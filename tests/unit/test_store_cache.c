@@ -1,7 +1,6 @@
 /*
  * The cache of pieces on a real directory: killed at any moment, flipped bits, lost data, eviction
  * under readers. It never returns a wrong byte, and never takes more space than it may.
- * objects/test_sums.py has pieces that differ from their sums.
  */
 #include "daemon/store/cache.h"
 #include "daemon/store/cache_files.h"
@@ -131,7 +130,7 @@ static bool pin(struct store_cache *cache, unsigned i, uint64_t at, uint64_t n, 
 		case CACHE_ABSENT:
 			return false;
 		case CACHE_UNVERIFIED:
-			store_cache_verify(cache, &place, &object, piece, 0);
+			store_cache_verify(cache, &place, &object, piece);
 		}
 	fail_msg("it is neither pinned nor absent");
 	return false;
@@ -332,7 +331,7 @@ static void *read_all_the_time(void *argument)
 			c->reads++;
 			break;
 		case CACHE_UNVERIFIED:
-			store_cache_verify(c->cache, &place, &object, piece, 0);
+			store_cache_verify(c->cache, &place, &object, piece);
 			break;
 		case CACHE_ABSENT:
 			sched_yield();
