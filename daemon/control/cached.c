@@ -49,7 +49,7 @@ static void add_object(void *context, const char *url, uint64_t pieces, uint64_t
 static void cached_work(struct state_job *work)
 {
 	struct job *job = (struct job *)work;
-	struct stores *stores = job->control->stores.stores;
+	struct stores *stores = job->control->options->stores;
 	char url[LIMIT_TEXT_BYTES];
 
 	if (!job->drop)
@@ -111,7 +111,7 @@ static void reply(struct connection *c, struct job *job)
 	json_t *all = job->drop ? json_pack("{s:I}", "pieces", (json_int_t)job->dropped)
 				: json_pack("{s:o, s:o, s:o}", "datasets", put_rows(job), "other",
 					  put_row(&job->row[0]), "cache",
-					  status_cache(&job->control->stores, false));
+					  status_cache(job->control, false));
 	char *text;
 	struct fault fault;
 
@@ -140,7 +140,6 @@ static void cached_done(struct state_job *work)
 static struct job *job_new(struct control *control, const char *name, struct fault *fault)
 {
 	const struct config *config = control->config;
-	bool found = false;
 	struct job *job;
 	size_t most = 1;
 
@@ -160,28 +159,22 @@ static struct job *job_new(struct control *control, const char *name, struct fau
 		for (uint32_t i = 0; i < config->stream[s].datasets; i++) {
 			const struct stream *stream = &control->catalog->stream[s];
 			const struct dataset *d = &stream->dataset[i];
-			bool named = !name || strcmp(d->config->name, name) == 0;
 
-			found |= named;
-			if (named && d->objects)
+			if (d->objects && (!name || strcmp(d->config->name, name) == 0))
 				job->row[job->rows++] = (struct row){stream, d, 0, 0, 0};
 		}
 	if (!name || job->rows > 1)
 		return job;
 	free(job);
-	if (found)
-		fault_set(fault, FAULT_REQUEST, "dataset",
-			"%s is on the disk, and so not in the cache", name);
-	else
-		fault_set(fault, FAULT_REQUEST, "dataset",
-			"%s has no dataset %s; `tokctl cache ls` lists those in stores",
-			config->path, name);
+	fault_set(fault, FAULT_REQUEST, "dataset",
+		"%s has no dataset %s in a store; `tokctl cache ls` lists them", config->path,
+		name);
 	return NULL;
 }
 
 void cached_query(struct connection *c, const struct wire *w)
 {
-	struct stores *stores = c->control->stores.stores;
+	struct stores *stores = c->control->options->stores;
 	const struct config *config = c->control->config;
 	char kind[8] = "", name[LIMIT_NAME_BYTES + 1] = "";
 	struct store_cache_status status;

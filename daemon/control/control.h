@@ -645,19 +645,16 @@ struct store_sample {
 	uint64_t requests, bytes, retries, first_byte[STORE_TIMES];
 };
 
-struct store_reports {
-	struct stores *stores; /* NULL: there are none */
-	struct {
-		struct store_sample older, newer;
-	} of[STATUS_STORES]; /* by the bucket's number */
+struct store_report {
+	struct store_sample older, newer;
 };
 
 /* Handles a status message. */
 void status_reply(struct connection *c, const struct wire *w);
 /* Takes samples for the rates of stores. Once a second. */
-void status_clock(struct store_reports *r, uint64_t now_ms);
+void status_clock(struct control *control);
 /* The state of the cache, or null. The caller owns it. @public: without its directory. */
-json_t *status_cache(const struct store_reports *r, bool public);
+json_t *status_cache(const struct control *control, bool public);
 /* Sends systemd the status line if it has changed. Call once a second. @ready: sends READY=1, too.
  */
 void status_notify(struct control *control, bool ready);
@@ -677,8 +674,8 @@ struct control {
 	struct state_jobs cache_jobs; /* wait for the cache's disk */
 	struct users users;
 	struct counts counts;
-	struct comparison comparison[LIMIT_STREAMS]; /* by slot */
-	struct store_reports stores;
+	struct comparison comparison[LIMIT_STREAMS];	  /* by slot */
+	struct store_report store_reports[STATUS_STORES]; /* by the bucket's number */
 	struct sessions sessions;
 	struct requests requests;
 	struct connections connections;

@@ -170,12 +170,12 @@ void following_begin(struct session *s)
 		.ahead = has_pieces(s) ? ahead_of : NULL,
 	};
 
-	if (s->control->stores.stores)
-		store_follow(s->control->stores.stores, s->id, &follower);
+	if (s->control->options->stores)
+		store_follow(s->control->options->stores, s->id, &follower);
 }
 
 void following_end(struct session *s)
 {
-	if (s->control->stores.stores)
-		store_follow(s->control->stores.stores, s->id, NULL);
+	if (s->control->options->stores)
+		store_follow(s->control->options->stores, s->id, NULL);
 }

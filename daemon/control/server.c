@@ -201,7 +201,7 @@ static void on_second(uv_timer_t *timer)
 	watch_data_thread(control);
 	watch_state_dir(control);
 	compare_clock(control);
-	status_clock(&control->stores, now);
+	status_clock(control);
 	LIST_FOREACH(c, &control->connections.open, others)
 	{
 		state_clock(c);
@@ -331,7 +331,6 @@ static void control_init(struct control *control, uv_loop_t *loop, const struct 
 	control->loop = loop;
 	control->catalog = o->catalog;
 	control->config = o->catalog->config;
-	control->stores.stores = o->stores;
 	control->users =
 		(struct users){.config = control->config, .connections = o->reading->sessions};
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->reading->memory_bytes;

@@ -157,7 +157,7 @@ static json_t *histogram(const uint64_t *bucket, const uint64_t *most_ns, unsign
 
 static uint64_t store_wait_ms(const struct session *s, char text[LIMIT_TEXT_BYTES])
 {
-	struct stores *stores = s->control->stores.stores;
+	struct stores *stores = s->control->options->stores;
 
 	text[0] = 0;
 	return stores ? store_waits(stores, s->id, text, LIMIT_TEXT_BYTES) * UINT64_C(1000) : 0;
@@ -346,19 +346,22 @@ static struct store_sample sample_of(const struct store_status *s, uint64_t now_
 	return sample;
 }
 
-void status_clock(struct store_reports *r, uint64_t now_ms)
+void status_clock(struct control *control)
 {
+	struct store_report *r = control->store_reports;
+	uint64_t now_ms = uv_now(control->loop);
+	struct stores *stores = control->options->stores;
 	struct store_status status;
 
-	for (unsigned i = 0; i < STATUS_STORES && r->stores; i++) {
-		if (!store_status(r->stores, i, &status))
+	for (unsigned i = 0; i < STATUS_STORES && stores; i++) {
+		if (!store_status(stores, i, &status))
 			return;
-		if (r->of[i].newer.ms == 0) /* its counters began with 0 in the last second */
-			r->of[i].older.ms = r->of[i].newer.ms = now_ms > 1000 ? now_ms - 1000 : 1;
-		if (now_ms - r->of[i].newer.ms < WINDOW_MS)
+		if (r[i].newer.ms == 0) /* its counters began with 0 in the last second */
+			r[i].older.ms = r[i].newer.ms = now_ms > 1000 ? now_ms - 1000 : 1;
+		if (now_ms - r[i].newer.ms < WINDOW_MS)
 			continue;
-		r->of[i].older = r->of[i].newer;
-		r->of[i].newer = sample_of(&status, now_ms);
+		r[i].older = r[i].newer;
+		r[i].newer = sample_of(&status, now_ms);
 	}
 }
 
@@ -396,13 +399,15 @@ static json_t *faults_of(const struct store_status *s)
 	return faults;
 }
 
-static json_t *store_item(const struct store_reports *r, unsigned i, uint64_t now_ms)
+static json_t *store_item(const struct control *control, unsigned i)
 {
-	const struct store_sample *from = &r->of[i].older;
+	const struct store_sample *from = &control->store_reports[i].older;
+	struct stores *stores = control->options->stores;
+	uint64_t now_ms = uv_now(control->loop);
 	uint64_t most_ns[STORE_TIMES - 1];
 	struct store_status s;
 
-	if (!r->stores || !store_status(r->stores, i, &s))
+	if (!stores || !store_status(stores, i, &s))
 		return NULL;
 
 	struct store_sample now = sample_of(&s, now_ms);
@@ -429,12 +434,13 @@ static json_t *store_item(const struct store_reports *r, unsigned i, uint64_t no
 			histogram(s.first_byte, most_ns, STORE_TIMES - 1, s.first_byte_seconds)));
 }
 
-json_t *status_cache(const struct store_reports *r, bool public)
+json_t *status_cache(const struct control *control, bool public)
 {
+	struct stores *stores = control->options->stores;
 	struct store_cache_status s;
 	char dir[LIMIT_TEXT_BYTES];
 
-	if (!r->stores || !store_cache_status(r->stores, &s))
+	if (!stores || !store_cache_status(stores, &s))
 		return json_null();
 	return OBJECT(T("dir", without_paths(s.dir, public, dir)), N("size_bytes", s.size_bytes),
 		N("used_bytes", s.used_bytes), N("objects", s.objects), N("hits", s.hits),
@@ -557,7 +563,6 @@ static json_t *fault_items(bool public)
 static void put_document(struct page *p, const struct control *control)
 {
 	const struct state_jobs *jobs = &control->state.jobs;
-	const struct store_reports *stores = &control->stores;
 	const struct stream *stream = control->catalog->stream;
 	const uint32_t streams = control->config->streams;
 
@@ -568,8 +573,8 @@ static void put_document(struct page *p, const struct control *control)
 	PUT(p, "requests", request_items(&control->counts));
 	PUT(p, "faults", fault_items(p->public));
 	for (unsigned i = 0; i < STATUS_STORES; i++)
-		PUT(p, "stores", store_item(stores, i, uv_now(control->loop)));
-	PUT(p, "cache", status_cache(stores, p->public));
+		PUT(p, "stores", store_item(control, i));
+	PUT(p, "cache", status_cache(control, p->public));
 	for (uint32_t i = 0; i < streams; i++)
 		PUT(p, "streams", stream_item(control, &stream[i], p->public));
 	for (uint32_t i = 0; i < streams; i++)
