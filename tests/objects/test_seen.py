@@ -97,7 +97,7 @@ def test_a_session_says_what_it_waits_for(seen):
     assert re.search(
         rf"^  waiting \d+ s for {STORE}\S*: 503 SlowDown$", seen.tokctl("status"), re.M
     )
-    assert re.search(r"  store \d+ s$", seen.tokctl("status"), re.M)
+    assert re.search(r"  store \d+ s\b", seen.tokctl("status"), re.M)
     assert seen.metric("tokend_stream_store_wait_seconds", stream="train") >= 1
     store = seen.store()
     assert store["last"] == "503 SlowDown" and store["retries"] > 0 and store["retried"] > 0
