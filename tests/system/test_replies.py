@@ -16,7 +16,7 @@ C1 = "\x9b31m\x85"  # as ESC [ 3 1 m to a terminal, and a new line
 STORE = {"store": C1, "last": C1, "last_ago_s": 1, "provider": C1, "requests": 1}
 STATUS = [7, {"sessions": 5}, {"sessions": SESSION}, {"daemon": {"io": "\x1bring", **SLOW}}]
 STATUS += [{"stores": STORE}, {"cache": {"dir": C1, "last": ESCAPE, "last_ago_s": 1}}]
-STATUS += [{"streams": {"stream": f"a{C1}\n", "slots": 1, "attaches": 1, "waits": {"le": 7}}}]
+STATUS += [{"streams": {"stream": f"a{C1}\n", "slots": {"x": 1}, "waits": {"le": 7}}}]
 DATASETS = [{"dataset": "a", "stream": stream, "all": 1} for stream in (7, None, "other")]
 
 
