@@ -57,7 +57,7 @@ static bool make_directory(const struct service *s)
 {
 	const char *slash = strrchr(s->socket, '/');
 	char directory[WIRE_SOCKET_BYTES];
-	struct stat st;
+	struct stat st = {0};
 
 	if (s->socket[0] != '/' || slash == s->socket)
 		return ctl_fail("--socket: %s is not an absolute path in a directory", s->socket) ==
