@@ -202,14 +202,11 @@ static void set_attach(
 /* Connects and sends hello and attach; search_receive() handles the replies. 0, or an error. */
 static int search_connect(struct tokend *t, const struct target *target, struct search *s)
 {
-	struct places places;
 	struct wire attach;
 	struct fault fault;
 
-	if (is_anywhere(t) && !t->mapping && search_nobody(s)) {
-		places_read(&places, NULL, NULL);
-		snprintf(t->socket, sizeof(t->socket), "%s", places_choose(&places));
-	}
+	if (is_anywhere(t) && !t->mapping && search_nobody(s))
+		tokend_default_socket(t->socket, sizeof(t->socket));
 	s->fd = link_open(t->socket, LINK_TRAINER, t->out, &fault);
 	if (s->fd < 0 && fault.code == FAULT_PERMISSION)
 		return handle_fault(t, &fault);
