@@ -452,19 +452,13 @@ static bool may_attach(struct attach_job *job, const struct wire *w)
 
 void session_attach(struct connection *c, const struct wire *w)
 {
-	bool attached = c->session != NULL;
-	struct attach_job *job = attached ? NULL : calloc(1, sizeof(*job));
+	struct attach_job *job = calloc(1, sizeof(*job));
 	struct session *s = job ? session_new(c) : NULL;
 	struct fault fault;
 
 	if (!s) {
-		if (attached)
-			fault_set(&fault, FAULT_ATTACH, "connection",
-				"already attached; open another connection for another session");
-		else
-			fault_set_passing(&fault, FAULT_MEMORY, "sessions",
-				"no room for another session; at most %d are served",
-				LIMIT_SESSIONS);
+		fault_set_passing(&fault, FAULT_MEMORY, "sessions",
+			"no room for another session; at most %d are served", LIMIT_SESSIONS);
 		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
 		free(job);
 		return;

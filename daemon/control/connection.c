@@ -296,6 +296,9 @@ static bool may_handle(const struct connection *c, const struct wire *w, struct 
 		return fault_set(fault, FAULT_PROTOCOL, "op", "clients may not send this message");
 	if (unattached != FAULT_NONE && (!c->session || !c->session->fed))
 		return fault_set(fault, unattached, "connection", "attach first");
+	if (w->op == WIRE_ATTACH && c->session)
+		return fault_set(fault, FAULT_ATTACH, "connection",
+			"already attached; open another connection for another session");
 	if (messages[w->op].waits && c->errand)
 		return fault_set(fault, FAULT_PROTOCOL, "connection",
 			"already waits for another reply; open another connection");
