@@ -231,25 +231,22 @@ static int inspect_all(
 enum { CONFIG, FORMAT, DTYPE, COLUMN, MANIFEST, FROM, DEEP, JSON };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = {.name = "config",
-		.letter = 'c',
-		.value = "FILE",
-		.help = "config whose datasets say how to read their shards; also counts windows"},
+	[CONFIG] =
+		{OPTION_TEXT("config", "FILE",
+			 "config whose datasets say how to read their shards; also counts windows"),
+			.letter = 'c'},
 	[FORMAT] = CTL_INPUT_FORMAT_OPTION,
 	[DTYPE] = CTL_INPUT_DTYPE_OPTION,
 	[COLUMN] = CTL_INPUT_COLUMN_OPTION,
-	[MANIFEST] = {.name = "manifest",
-		.value = "FILE",
-		.help = "write a manifest of the shards to this file; implies --deep, except for "
-			"shards in a store"},
-	[FROM] = {.name = "from",
-		.value = "FILE",
-		.help = "read no shard: take all but sizes and ETags from this manifest, made "
-			"before the shards were uploaded; for --manifest; with --deep, read all "
-			"shards, and compare their digests with it"},
-	[DEEP] = {.name = "deep",
-		.kind = CTL_FLAG,
-		.help = "read all tokens: find the largest, compare with vocab and manifest"},
+	[MANIFEST] = {OPTION_TEXT("manifest", "FILE",
+		"write a manifest of the shards to this file; implies --deep, except for "
+		"shards in a store")},
+	[FROM] = {OPTION_TEXT("from", "FILE",
+		"read no shard: take all but sizes and ETags from this manifest, made "
+		"before the shards were uploaded; for --manifest; with --deep, read all "
+		"shards, and compare their digests with it")},
+	[DEEP] = {OPTION_FLAG(
+		"deep", "read all tokens: find the largest, compare with vocab and manifest")},
 	[JSON] = CTL_JSON_OPTION,
 };
 
@@ -326,8 +323,6 @@ static int inspect(const struct ctl_arguments *a)
 const struct ctl_command ctl_inspect = {
 	.name = "inspect",
 	.arguments = "PATH...",
-	.least = 1,
-	.most = CTL_ANY,
 	.help = "print what shards contain and what is wrong with them",
 	.about = "Prints one line per shard: format, dtype, number of tokens and of documents, and "
 		 "any problem. PATH is a file, a directory, a pattern, or a URL: the prefix of "
@@ -345,7 +340,6 @@ const struct ctl_command ctl_inspect = {
 		{"read all tokens, as the config's streams do",
 			"tokctl inspect data/web -c tokend.yaml --deep"},
 		{"write a manifest", "tokctl inspect data/web --manifest web.jsonl"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
 	.run = inspect,
+	OPTIONS_ARE(options),
 };

@@ -401,51 +401,27 @@ enum {
 };
 
 static const struct ctl_option options[] = {
-	[CONFIG] = {.name = "config",
-		.letter = 'c',
-		.value = "FILE",
-		.help = "config whose stores: say how URLs are read; only for IN with URLs"},
-	[FORMAT] = {.name = "format",
-		.kind = CTL_CHOICE,
-		.value = "flat|zstd|megatron", /* in the order of enum pack_format */
-		.help = "format to write; with --fit flat or zstd, default: flat"},
-	[DTYPE] = {.name = "dtype",
-		.kind = CTL_CHOICE,
-		.value = "u16|u32",
-		.help = "width of a token; default: that of the widest input"},
-	[FIT] = {.name = "fit",
-		.kind = CTL_NUMBER,
-		.value = "TOKENS",
-		.least = 2,
-		.most = PACK_FIT_ROW,
-		.help = "pack whole documents into rows of so many tokens, seq_len + extra of the "
-			"stream"},
-	[SHARDS] = {.name = "shards",
-		.kind = CTL_NUMBER,
-		.value = "N",
-		.least = 1,
-		.most = SHARDS_MOST,
-		.help = "write N shards of about equal size; default: one per input file, with "
-			"--fit one per 2^27 tokens"},
-	[LEVEL] = {.name = "level",
-		.kind = CTL_NUMBER,
-		.value = "L",
-		.least = 1,
-		.most = LEVEL_MOST,
-		.preset = "3",
-		.help = "zstd compression level"},
-	[FRAME] = {.name = "frame",
-		.kind = CTL_NUMBER,
-		.value = "BYTES",
-		.least = FRAME_LEAST,
-		.most = FRAME_MOST,
-		.preset = "262144",
-		.help = "decoded size of a zstd frame, a multiple of 4"},
-	[EOS] = {.name = "eos",
-		.kind = CTL_NUMBER,
-		.value = "ID",
-		.most = UINT32_MAX,
-		.help = "token that ends a document, for inputs without document bounds"},
+	[CONFIG] = {OPTION_TEXT("config", "FILE",
+			    "config whose stores: say how URLs are read; only for IN with URLs"),
+		.letter = 'c'},
+	/* in the order of enum pack_format */
+	[FORMAT] = {OPTION_CHOICE("format", "flat|zstd|megatron",
+		"format to write; with --fit flat or zstd, default: flat")},
+	[DTYPE] = {OPTION_CHOICE(
+		"dtype", "u16|u32", "width of a token; default: that of the widest input")},
+	[FIT] = {OPTION_NUMBER("fit", "TOKENS", 2, PACK_FIT_ROW,
+		"pack whole documents into rows of so many tokens, seq_len + extra of the "
+		"stream")},
+	[SHARDS] = {OPTION_NUMBER("shards", "N", 1, SHARDS_MOST,
+		"write N shards of about equal size; default: one per input file, with "
+		"--fit one per 2^27 tokens")},
+	[LEVEL] = {OPTION_NUMBER("level", "L", 1, LEVEL_MOST, "zstd compression level"),
+		.preset = "3"},
+	[FRAME] = {OPTION_NUMBER("frame", "BYTES", FRAME_LEAST, FRAME_MOST,
+			   "decoded size of a zstd frame, a multiple of 4"),
+		.preset = "262144"},
+	[EOS] = {OPTION_NUMBER("eos", "ID", 0, UINT32_MAX,
+		"token that ends a document, for inputs without document bounds")},
 	[INPUT_FORMAT] = CTL_INPUT_FORMAT_OPTION,
 	[INPUT_DTYPE] = CTL_INPUT_DTYPE_OPTION,
 	[INPUT_COLUMN] = CTL_INPUT_COLUMN_OPTION,
@@ -557,8 +533,6 @@ static int pack_arguments(const struct ctl_arguments *a)
 const struct ctl_command ctl_pack = {
 	.name = "pack",
 	.arguments = "IN... OUT",
-	.least = 2,
-	.most = CTL_ANY,
 	.help = "convert shards of any readable format to flat, zstd or Megatron shards",
 	.about = "Writes the tokens of the input shards as raw tokens (flat: .bin), seekable zstd "
 		 "(zstd: .bin.zst) or Megatron shards (megatron: .bin and .idx). IN is a file, a "
@@ -567,7 +541,8 @@ const struct ctl_command ctl_pack = {
 		 "shard per input file unless --shards is given; or, if it ends in the format's "
 		 "ending, one file with all tokens. Megatron shards are cut between documents."
 		 "\n\n"
-		 "Each file is read back and compared before it gets its name. Nothing is "
+		 "Files are written in parallel, each by one thread. Each file is read back and "
+		 "compared before it gets its name. Nothing is "
 		 "overwritten. To continue after an interruption, repeat the command. Only "
 		 "--format megatron keeps document bounds; lines on stderr report what is lost."
 		 "\n\n"
@@ -577,13 +552,13 @@ const struct ctl_command ctl_pack = {
 		 "leaves it out of the documents, and so of the loss mask. Documents are those of "
 		 "an index or a NAME.csv.gz, otherwise they end at --eos. Each shard is packed by "
 		 "itself, in memory: up to 2^27 tokens of 2 or 4 bytes, and 20 bytes per document. "
-		 "With --shards it may be up to 2^28 tokens. The output does not depend on the "
+		 "With --shards it may be up to 2^28 tokens, and so many are in memory at once. "
+		 "The output does not depend on the "
 		 "number of threads. The lines at the end belong into the stream's config.",
 	.examples = CTL_EXAMPLES(
 		{"compress a dataset", "tokctl pack data/web web-zstd --format zstd"},
 		{"cut it into 4 shards", "tokctl pack data/web web-4 --format flat --shards 4"},
 		{"pack its documents into rows", "tokctl pack data/web rows --fit 2049 --eos 0"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
 	.run = pack_arguments,
+	OPTIONS_ARE(options),
 };

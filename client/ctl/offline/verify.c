@@ -130,24 +130,15 @@ enum { CONFIG, FROM, TO, CURSOR, RUN, JSON };
 
 static const struct ctl_option options[] = {
 	[CONFIG] = CTL_CONFIG_NEEDED,
-	[FROM] = {.name = "from",
-		.kind = CTL_NUMBER,
-		.value = "POSITION",
-		.most = UINT64_MAX,
-		.help = "first position of the range; default: the first recorded"},
-	[TO] = {.name = "to",
-		.kind = CTL_NUMBER,
-		.value = "POSITION",
-		.most = UINT64_MAX,
-		.help = "end of the range, not included; default: the end of the records"},
-	[CURSOR] = {.name = "cursor",
-		.kind = CTL_LIST,
-		.value = "FILE",
-		.help = "cursor that counts for all rows; default: those in the records"},
-	[RUN] = {.name = "run",
-		.value = "RUN",
-		.help = "run, or a cursor's file: its last cursor in state_dir counts for all "
-			"rows"},
+	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
+		"first position of the range; default: the first recorded")},
+	[TO] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
+		"end of the range, not included; default: the end of the records")},
+	[CURSOR] = {OPTION_LIST("cursor", "FILE",
+		"cursor that counts for all rows; default: those in the records")},
+	[RUN] = {OPTION_TEXT("run", "RUN",
+		"run, or a cursor's file: its last cursor in state_dir counts for all "
+		"rows")},
 	[JSON] = CTL_JSON_OPTION,
 };
 
@@ -186,8 +177,6 @@ static int verify(const struct ctl_arguments *a)
 const struct ctl_command ctl_verify = {
 	.name = "verify",
 	.arguments = "STREAM RECORD...",
-	.least = 2,
-	.most = CTL_ANY,
 	.help = "prove from trainers' records that no sample was repeated, lost or altered",
 	.about = "Compares the records that trainers write (Loader's record=, or tokctl cat "
 		 "--record) with the order and with the shards. Over a range of positions, all "
@@ -207,7 +196,6 @@ const struct ctl_command ctl_verify = {
 		 "--cursor or --run takes another one for all rows.",
 	.examples = CTL_EXAMPLES({"prove a run from the records of all its ranks",
 		"tokctl verify train records -c tokend.yaml"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
 	.run = verify,
+	OPTIONS_ARE(options),
 };
