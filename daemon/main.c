@@ -51,9 +51,8 @@ static int serve(const struct catalog *catalog, struct stores *stores, const str
 	signal(SIGPIPE, SIG_IGN);
 	return server_run(&(struct server_options){
 		.catalog = catalog,
-		.listener = &past->listener,
 		.reading = &reading,
-		.past = *past,
+		.past = past,
 		.argv = a->argv,
 		.stores = stores,
 		.rereads = rereads,
@@ -79,13 +78,10 @@ static void on_signal(int number)
  */
 static bool block_hangup(void)
 {
-	int terminal = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
 	struct sigaction now;
 	sigset_t hangup;
 
-	if (terminal >= 0)
-		close(terminal);
-	if (terminal >= 0 && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+	if (server_terminal() && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
 		return true;
 	sigemptyset(&hangup);
 	sigaddset(&hangup, SIGHUP);

@@ -543,7 +543,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
 	struct control *control = poll->data;
 
 	(void)status, (void)events;
-	for (int n = 0; n < ACCEPTS && accept_one(control, control->options->listener->fd);)
+	for (int n = 0; n < ACCEPTS && accept_one(control, control->options->past->listener.fd);)
 		n++;
 	uv_poll_stop(poll);
 	start_again(&control->connections);
@@ -575,7 +575,7 @@ void connections_start(struct control *control)
 	users_find_web(&control->users);
 	TAILQ_INIT(&all->waiting);
 	uv_timer_init(control->loop, &all->again);
-	uv_poll_init(control->loop, &all->listening, control->options->listener->fd);
+	uv_poll_init(control->loop, &all->listening, control->options->past->listener.fd);
 	all->again.data = all->listening.data = control;
 	uv_poll_start(&all->listening, UV_READABLE, on_accept);
 }
@@ -586,7 +586,7 @@ void connections_stop(struct control *control)
 
 	uv_close((uv_handle_t *)&control->connections.listening, NULL);
 	/* Before the clients notice: they connect again, and find our successor sooner. */
-	listener_close(control->options->listener);
+	listener_close(&control->options->past->listener);
 	LIST_FOREACH(c, &control->connections.open, others)
 	connection_close(c);
 }

@@ -61,16 +61,14 @@ struct reload {
 	uv_work_t work;
 	uv_timer_t timer; /* initialized by the server */
 	bool running, stopped;
-	bool again;	   /* asked for while it was running */
 	uint64_t since_ms; /* when the last one began */
 	struct control *control;
-	struct reload_past past; /* the next process's */
-	char **argv;
 
 	struct config *config; /* that was checked, and what it names */
 	struct stores *stores;
 	struct catalog *catalog;
 	FILE *saved; /* the memfd */
+	long text_at;
 	uint64_t staging_bytes;
 	bool checked;
 	struct fault fault; /* unless checked */
@@ -686,7 +684,6 @@ struct control {
 	uv_async_t news;    /* from the data thread */
 	bool state_stalled; /* state_dir hangs, and that was logged */
 	bool stopping;
-	bool leaving; /* the last connection is gone */
 	uint64_t lonely_since_ms;
 };
 
@@ -758,16 +755,17 @@ int check_run(const struct catalog *catalog, struct stores *stores);
  */
 struct server_options {
 	const struct catalog *catalog;
-	struct listener *listener;	 /* open; server_run() closes it */
 	const struct reading *reading;	 /* server_run() closes its reader */
 	struct stores *stores;		 /* or NULL */
 	struct cgroup *cgroup;		 /* or NULL */
 	const _Atomic uint64_t *rereads; /* damaged reads that were intact when repeated */
-	struct reload_past past;	 /* of this process; its listener is not used */
+	struct reload_past *past;	 /* its listener is open; server_run() closes it */
 	char **argv;			 /* for a reload */
 	unsigned linger_s;		 /* exit after so long without a session; 0: never */
 };
 
+/* Has the process a terminal? */
+bool server_terminal(void);
 /* Serves until SIGTERM or SIGINT. Returns the exit code; failures are logged. */
 int server_run(const struct server_options *options);
 

@@ -37,17 +37,17 @@ static bool keeps_places(const struct config *is, const struct config *was, stru
 		       is->path, socket ? "state_dir:" : "socket:");
 }
 
-/* All that the next process needs, except r->past. */
+/* What is checked, for the next process. */
 static bool save(struct reload *r)
 {
 	const struct config *config = r->config;
+	int fd = memfd_create("tokend-reload", MFD_CLOEXEC);
 
-	r->past.memfd = memfd_create("tokend-reload", MFD_CLOEXEC);
-	r->saved = r->past.memfd < 0 ? NULL : fdopen(r->past.memfd, "w");
-	if (!r->saved || fseek(r->saved, sizeof(r->past), SEEK_SET) < 0 ||
+	r->saved = fd < 0 ? NULL : fdopen(fd, "w");
+	if (!r->saved || fseek(r->saved, sizeof(struct reload_past), SEEK_SET) < 0 ||
 		!catalog_save(r->catalog, r->saved))
 		return fault_memory(&r->fault);
-	r->past.text_at = ftell(r->saved);
+	r->text_at = ftell(r->saved);
 	return (fwrite(config->text, 1, config->text_bytes, r->saved) == config->text_bytes &&
 		       fflush(r->saved) == 0) ||
 	       fault_memory(&r->fault);
@@ -138,19 +138,12 @@ static bool fits_sessions(struct reload *r)
 		r->config->path, r->config->memory_bytes, rings, r->staging_bytes);
 }
 
-/* Signals wait for the next process. */
-static void block_signals(struct reload *r, bool block)
+static void give_up(struct reload *r)
 {
 	sigset_t all;
 
 	sigfillset(&all);
-	pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &all, NULL);
-	r->blocked = block;
-}
-
-static void give_up(struct reload *r)
-{
-	block_signals(r, false);
+	pthread_sigmask(SIG_UNBLOCK, &all, NULL);
 	uv_timer_stop(&r->timer);
 	data_thread_pause(r->control->data_thread, false);
 	if (r->saved)
@@ -163,18 +156,16 @@ static void give_up(struct reload *r)
 	r->stores = NULL;
 	r->config = NULL;
 	r->paused_ms = 0;
-	r->running = false;
+	r->running = r->blocked = false;
 }
 
 static void refuse(struct reload *r)
 {
 	give_up(r);
 	snprintf(r->refused, sizeof(r->refused), "%s", fault_line(r->fault.text));
-	r->past.refused++;
+	r->control->options->past->refused++;
 	log_line(LOG_ERROR, "%s; the daemon keeps the config that it has", r->refused);
 	status_notify(r->control, true);
-	if (r->again)
-		reload_begin(r);
 }
 
 /* ---- the next process ---- */
@@ -192,28 +183,26 @@ static void keep_open(const struct reload_past *past, bool keep)
 /* Returns only if it fails, with r->fault. */
 static void execute(struct reload *r)
 {
-	struct reload_past *past = &r->past;
+	struct reload_past past = *r->control->options->past;
 	char number[16];
 	int error;
 
-	past->pid = getpid();
-	past->reloads++;
-	snprintf(number, sizeof(number), "%d", past->memfd);
-	if (pwrite(past->memfd, past, sizeof(*past), 0) == sizeof(*past) &&
+	past.pid = getpid();
+	past.memfd = fileno(r->saved);
+	past.text_at = r->text_at;
+	past.reloads++;
+	snprintf(number, sizeof(number), "%d", past.memfd);
+	if (pwrite(past.memfd, &past, sizeof(past), 0) == sizeof(past) &&
 		setenv(PAST, number, 1) == 0) {
 		log_line(LOG_NOTE,
 			"%s was read again: digest %016" PRIx64 "; starting again with it",
 			r->config->path, r->config->digest);
 		log_flush();
-		if (r->again)
-			raise(SIGHUP); /* the config may have changed since the check */
-		r->again = false;
-		keep_open(past, true);
-		execve("/proc/self/exe", r->argv, environ);
+		keep_open(&past, true);
+		execve("/proc/self/exe", r->control->options->argv, environ);
 	}
 	error = errno;
-	past->reloads--;
-	keep_open(past, false);
+	keep_open(&past, false);
 	unsetenv(PAST);
 	fault_errno(&r->fault, error, "", "tokend cannot execute itself: %s; restart it",
 		strerror(error));
@@ -263,9 +252,13 @@ static void on_pause(uv_timer_t *timer)
 	struct reader_busy busy = data_thread_busy(r->control->data_thread);
 	bool jobs = r->control->loop->active_reqs.count > 0;
 	char path[LIMIT_TEXT_BYTES] = "a job of a client, or state_dir,";
+	sigset_t set;
 
 	if (!busy.any && !jobs && !r->blocked) {
-		block_signals(r, true); /* the loop handles those that have come */
+		/* The loop handles those that have come. Later ones wait for the next process. */
+		sigfillset(&set);
+		pthread_sigmask(SIG_BLOCK, &set, NULL);
+		r->blocked = true;
 		return;
 	} else if (!busy.any && !jobs) {
 		if (fits_sessions(r)) /* now, because others may have attached */
@@ -313,12 +306,17 @@ static void on_late(uv_timer_t *timer)
 void reload_begin(struct reload *r)
 {
 	char state[64];
+	sigset_t hangup;
 
 	if (r->stopped)
 		return;
-	r->again = r->running;
-	if (r->running)
+	if (r->running) {
+		raise(SIGHUP); /* for later: it is blocked */
 		return;
+	}
+	sigemptyset(&hangup);
+	sigaddset(&hangup, SIGHUP);
+	pthread_sigmask(SIG_BLOCK, &hangup, NULL);
 	snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%" PRId64, io_now_ns() / 1000);
 	notify(state);
 	r->running = true;

@@ -66,37 +66,6 @@ static void stop(struct control *control)
 	connections_stop(control);
 }
 
-/* Jobs of libuv's pool have not ended for PATIENCE_MS after the last connection. */
-static void on_late(uv_timer_t *timer)
-{
-	const struct control *control = timer->data;
-
-	if (control->state.jobs.n > 0)
-		log_line(LOG_WARNING,
-			"state_dir %s does not answer: exiting without %u of its jobs",
-			control->config->state_dir, control->state.jobs.n);
-	if (control->cache_jobs.n > 0)
-		log_line(LOG_WARNING, "the cache's disk does not answer: exiting without it");
-	leave();
-}
-
-static void unref_handle(uv_handle_t *handle, void *none)
-{
-	(void)none;
-	uv_unref(handle);
-}
-
-/* After the last connection, only jobs keep the loop running. */
-static void leave_if_done(struct control *control)
-{
-	if (!control->stopping || control->connections.n > 0 || control->sessions.n > 0 ||
-		control->leaving)
-		return;
-	control->leaving = true;
-	uv_timer_start(&control->second, on_late, PATIENCE_MS, 0);
-	uv_walk(control->loop, unref_handle, NULL);
-}
-
 static void on_signal(uv_signal_t *signal, int number)
 {
 	struct control *control = signal->data;
@@ -106,8 +75,7 @@ static void on_signal(uv_signal_t *signal, int number)
 	stop(control);
 }
 
-/* Whether the process still has a terminal. Only asked at SIGHUP. */
-static bool has_terminal(void)
+bool server_terminal(void)
 {
 	int fd = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
@@ -123,7 +91,7 @@ static void on_hangup(uv_signal_t *signal, int number)
 	(void)number;
 	if (control->stopping)
 		return;
-	if (!control->options->past.terminal || has_terminal()) {
+	if (!control->options->past->terminal || server_terminal()) {
 		reload_begin(&control->reload);
 		return;
 	}
@@ -235,20 +203,6 @@ static void on_watchdog(uv_timer_t *timer)
 		notify("WATCHDOG=1");
 }
 
-static void start_clocks(struct control *control)
-{
-	uint64_t watchdog = notify_watchdog_ms();
-
-	uv_timer_init(control->loop, &control->reload.timer);
-	uv_timer_init(control->loop, &control->second);
-	control->second.data = control;
-	uv_timer_start(&control->second, on_second, SECOND_MS, SECOND_MS);
-	uv_timer_init(control->loop, &control->watchdog);
-	control->watchdog.data = control;
-	if (watchdog)
-		uv_timer_start(&control->watchdog, on_watchdog, watchdog, watchdog);
-}
-
 static void no_work(uv_work_t *work)
 {
 	(void)work;
@@ -269,16 +223,20 @@ static void on_abort(int number)
 }
 
 /*
- * Has libuv make its pool, whose threads take no signals: a reload leaves them pending. libuv
- * aborts if it cannot. The next start then finds the socket's files as after any kill.
+ * Has libuv make its pool: a thread for each stream, whose storage may hang, and its usual four.
+ * They take no signals: a reload leaves them pending. libuv aborts if it cannot. The next start
+ * then finds the socket's files as after any kill.
  */
-static void start_pool(uv_loop_t *loop)
+static void start_pool(uv_loop_t *loop, const struct config *config)
 {
 	static uv_work_t work;
 	const struct sigaction action = {.sa_handler = on_abort};
 	struct sigaction former;
 	sigset_t all, before;
+	char threads[16];
 
+	snprintf(threads, sizeof(threads), "%" PRIu32, config->streams + 4);
+	setenv("UV_THREADPOOL_SIZE", threads, true);
 	sigaction(SIGABRT, &action, &former);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -287,45 +245,7 @@ static void start_pool(uv_loop_t *loop)
 	sigaction(SIGABRT, &former, NULL);
 }
 
-static bool start(struct control *control, struct fault *fault)
-{
-	const struct server_options *o = control->options;
-
-	start_pool(control->loop);
-	/* These replace main()'s handlers. */
-	for (int i = 0; i < 2; i++) {
-		uv_signal_init(control->loop, &control->signal[i]);
-		control->signal[i].data = control;
-		uv_signal_start(&control->signal[i], on_signal, i ? SIGINT : SIGTERM);
-	}
-	start_hangup(control);
-	uv_async_init(control->loop, &control->news, on_news);
-	control->news.data = control;
-	if (counts_join(&control->counts, control->catalog))
-		control->data_thread = data_thread_start(control, fault);
-	else
-		fault_memory(fault);
-	if (!control->data_thread) {
-		reader_close(o->reading->reader);
-		listener_close(o->listener);
-		return false;
-	}
-	control->state = (struct state){.dir = control->config->state_dir};
-	state_jobs_init(&control->state.jobs, control->loop, "state_dir");
-	state_jobs_init(&control->cache_jobs, control->loop, "the cache's disk");
-	connections_start(control);
-	start_clocks(control);
-	return true;
-}
-
-static void close_handle(uv_handle_t *handle, void *none)
-{
-	(void)none;
-	if (!uv_is_closing(handle))
-		uv_close(handle, NULL);
-}
-
-static void control_init(struct control *control, uv_loop_t *loop, const struct server_options *o)
+static void init(struct control *control, uv_loop_t *loop, const struct server_options *o)
 {
 	control->options = o;
 	control->loop = loop;
@@ -335,50 +255,101 @@ static void control_init(struct control *control, uv_loop_t *loop, const struct 
 		(struct users){.config = control->config, .connections = o->reading->sessions};
 	control->sessions.staging_bytes = control->sessions.memory_bytes = o->reading->memory_bytes;
 	control->reload.control = control;
-	control->reload.past = o->past;
-	control->reload.past.listener = *o->listener;
-	control->reload.argv = o->argv;
-	requests_init(&control->requests);
 	control->counts.begun_s = time(NULL);
 	control->started_ms = control->turned_ms = control->lonely_since_ms = uv_now(loop);
+	control->state.dir = control->config->state_dir;
+	state_jobs_init(&control->state.jobs, loop, "state_dir");
+	state_jobs_init(&control->cache_jobs, loop, "the cache's disk");
+	requests_init(&control->requests);
+	uv_timer_init(loop, &control->reload.timer);
+	uv_timer_init(loop, &control->second);
+	uv_timer_init(loop, &control->watchdog);
+	uv_async_init(loop, &control->news, on_news);
+	control->second.data = control->watchdog.data = control->news.data = control;
 }
 
-/* A thread of libuv's pool for each stream, whose storage may hang, and its usual four. */
-static void size_pool(const struct config *config)
+static bool start(struct control *control, struct fault *fault)
 {
-	char threads[16];
+	uint64_t watchdog = notify_watchdog_ms();
 
-	snprintf(threads, sizeof(threads), "%" PRIu32, config->streams + 4);
-	setenv("UV_THREADPOOL_SIZE", threads, true);
+	start_pool(control->loop, control->config);
+	/* These replace main()'s handlers. */
+	for (int i = 0; i < 2; i++) {
+		uv_signal_init(control->loop, &control->signal[i]);
+		control->signal[i].data = control;
+		uv_signal_start(&control->signal[i], on_signal, i ? SIGINT : SIGTERM);
+	}
+	start_hangup(control);
+	if (counts_join(&control->counts, control->catalog))
+		control->data_thread = data_thread_start(control, fault);
+	else
+		fault_memory(fault);
+	if (!control->data_thread) {
+		reader_close(control->options->reading->reader);
+		listener_close(&control->options->past->listener);
+		return false;
+	}
+	connections_start(control);
+	uv_timer_start(&control->second, on_second, SECOND_MS, SECOND_MS);
+	if (watchdog)
+		uv_timer_start(&control->watchdog, on_watchdog, watchdog, watchdog);
+	return true;
+}
+
+/* Whether the loop has more to do. After the last connection it waits PATIENCE_MS for jobs. */
+static bool goes_on(struct control *control)
+{
+	uint64_t now = uv_now(control->loop);
+
+	if (!control->stopping || control->connections.n > 0 || control->sessions.n > 0) {
+		if (control->stopping)
+			control->lonely_since_ms = now;
+		return true;
+	}
+	if (control->loop->active_reqs.count == 0)
+		return false;
+	if (now - control->lonely_since_ms < PATIENCE_MS)
+		return true;
+	log_line(LOG_WARNING,
+		"a job of state_dir %s or of the cache's disk has not ended: exiting without it",
+		control->config->state_dir);
+	leave();
+	return false;
+}
+
+static void close_handle(uv_handle_t *handle, void *none)
+{
+	(void)none;
+	if (!uv_is_closing(handle))
+		uv_close(handle, NULL);
 }
 
 int server_run(const struct server_options *options)
 {
 	struct control *control = calloc(1, sizeof(*control));
+	const char *path = options->past->listener.path;
 	uv_loop_t loop;
 	struct fault fault;
 	bool started;
 
-	size_pool(options->catalog->config);
 	if (!control || uv_loop_init(&loop) < 0) {
 		free(control);
 		reader_close(options->reading->reader);
 		return notify_failed_start("out of memory");
 	}
-	control_init(control, &loop, options);
+	init(control, &loop, options);
 	started = start(control, &fault);
 	if (started) {
 		log_line(LOG_NOTE,
 			"ready at %s: version %s, config %s with digest %016" PRIx64 ", %" PRIu32
 			" stream%s",
-			options->listener->path[0] ? options->listener->path : "systemd's socket",
-			TOKEND_VERSION, control->config->path, control->config->digest,
-			control->config->streams, control->config->streams == 1 ? "" : "s");
+			path[0] ? path : "systemd's socket", TOKEND_VERSION, control->config->path,
+			control->config->digest, control->config->streams,
+			control->config->streams == 1 ? "" : "s");
 		notify_starting(false);
 		status_notify(control, true);
-		/* One turn at a time, to notice when the last connection is gone. */
-		while (uv_run(&loop, UV_RUN_ONCE) != 0)
-			leave_if_done(control);
+		while (goes_on(control))
+			uv_run(&loop, UV_RUN_ONCE);
 		users_free(&control->users);
 		data_thread_stop(control->data_thread);
 	} else {

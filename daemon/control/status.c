@@ -521,10 +521,11 @@ static json_t *process_item(void)
 
 static json_t *config_item(const struct control *control)
 {
+	const struct reload_past *past = control->options->past;
 	const struct reload *r = &control->reload;
 
 	return OBJECT(N("load_s", control->counts.begun_s), N("reload_failed", r->refused[0] != 0),
-		V("reloads", OBJECT(N("loaded", r->past.reloads), N("refused", r->past.refused))),
+		V("reloads", OBJECT(N("loaded", past->reloads), N("refused", past->refused))),
 		V("digest", hex(control->config->digest)));
 }
 

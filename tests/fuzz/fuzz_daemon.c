@@ -61,7 +61,7 @@ static bool start(void)
 		"  short:\n    seed: 1\n    seq_len: 4\n    samples: 9\n    datasets:\n"
 		"      - {name: web, path: a.bin, dtype: u16, format: flat}\n";
 	static const uint16_t tokens[1002];
-	static struct listener listener = {.fd = -1, .lock_fd = -1};
+	static struct reload_past past = {.memfd = -1, .listener = {.fd = -1, .lock_fd = -1}};
 	static _Atomic uint64_t rereads;
 	const struct reader_options options = {.io = CONFIG_IO_PREAD,
 		.depth = 64,
@@ -80,9 +80,9 @@ static bool start(void)
 	server.catalog = config ? catalog_open(config, NULL, &fault) : NULL;
 	reading.reader = reader_open(&options, note, sizeof(note), &fault);
 	reading.memory_bytes = reader_memory(&options);
-	server.listener = &listener;
+	server.past = &past;
 	server.rereads = &rereads;
-	return server.catalog && reading.reader && listener_open(&listener, path, &fault) &&
+	return server.catalog && reading.reader && listener_open(&past.listener, path, &fault) &&
 	       pthread_create(&thread, NULL, serve, NULL) == 0;
 }
 

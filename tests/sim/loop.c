@@ -268,6 +268,7 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *of, uv_work_cb run, uv_after_work_
 	CHECK(w);
 	*w = (struct work){NULL, loop_of(loop), of, run, after};
 	w->loop->working++;
+	loop->active_reqs.count++;
 	fiber_new(fiber_proc(), work_main, w);
 	return 0;
 }
@@ -282,6 +283,7 @@ static bool finish_work(struct loop *l)
 	if (!l->done)
 		l->done_last = &l->done;
 	l->working--;
+	l->of->active_reqs.count--;
 
 	uv_work_t *of = w->of;
 	uv_after_work_cb after = w->after;

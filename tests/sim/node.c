@@ -239,7 +239,7 @@ static void daemon_main(void *argument)
 {
 	struct node *node = argument;
 	struct proc *self = fiber_proc();
-	struct listener listener = {.lock_fd = -1};
+	struct reload_past past = {.memfd = -1, .listener.lock_fd = -1};
 	_Atomic uint64_t rereads = 0;
 
 	fiber_sleep((int64_t)draw(50 * MILLI)); /* opens shards */
@@ -254,16 +254,14 @@ static void daemon_main(void *argument)
 	};
 	uint64_t before = self->bytes;
 
-	listener.fd = fd_add(self, socket_listen(self, node->socket));
-	snprintf(listener.path, sizeof(listener.path), "%s", node->socket);
+	past.listener.fd = fd_add(self, socket_listen(self, node->socket));
+	snprintf(past.listener.path, sizeof(past.listener.path), "%s", node->socket);
 
 	if (chance(3)) /* as after a restart of tokend.service: the socket was always there */
 		fiber_sleep((int64_t)draw(SECOND));
 
-	struct server_options options = {.catalog = catalog,
-		.listener = &listener,
-		.reading = &reading,
-		.rereads = &rereads};
+	struct server_options options = {
+		.catalog = catalog, .past = &past, .reading = &reading, .rereads = &rereads};
 	int status = server_run(&options);
 
 	CHECK(status == 0);
