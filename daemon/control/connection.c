@@ -90,7 +90,8 @@ static void *close_slowly(void *fd)
 	return NULL;
 }
 
-void socket_close(int fd)
+/* If too many closes do not return, @fd stays open. */
+static void socket_close(int fd)
 {
 	if (socket_refuses(fd) || !has_descriptors(fd)) {
 		close(fd);

@@ -34,18 +34,12 @@ struct session;
 /* ---- reload.c ---- */
 
 /*
- * A reload: libuv's pool reads the config and opens all that it names, as a start does. The loop
- * waits until nothing is read or written. If live sessions fit in, the process executes itself with
- * the listening and lock descriptors. Trainers attach again, as after a crash, and take
- * batches from their rings meanwhile. A config that is refused, storage that does not answer, or
+ * A reload is a check of the config in libuv's pool, then an execve() of this program when nothing
+ * is read or written (ARCHITECTURE.md). A config that is refused, storage that does not answer, or
  * execve() that fails changes nothing.
  *
- * /proc/self/exe is executed: the running version, also if its package was replaced. So both
- * images have the same types. A memfd passes struct reload_past, the datasets and the config's
- * text, so that what was checked is served, and no local shard is opened again.
- *
- * systemd's protocol: RELOADING=1 with the time, then READY=1 from the same process. It suits
- * Type=notify and Type=notify-reload.
+ * A memfd passes struct reload_past, the datasets and the config's text: /proc/self/exe is this
+ * version, also if its package was replaced, so both images have the same types.
  */
 /* A process before it executed itself. */
 struct reload_past {
@@ -59,7 +53,7 @@ struct reload_past {
 
 struct reload {
 	uv_work_t work;
-	uv_timer_t timer; /* initialized by the server */
+	uv_timer_t timer;
 	bool running, stopped;
 	uint64_t since_ms; /* when the last one began */
 	struct control *control;
@@ -71,10 +65,9 @@ struct reload {
 	long text_at;
 	uint64_t staging_bytes;
 	bool checked;
-	struct fault fault; /* unless checked */
-	bool blocked;	    /* signals are */
-	uint64_t paused_ms; /* when reading was paused; 0: it is not */
-
+	struct fault fault;		/* unless checked */
+	bool blocked;			/* signals are */
+	uint64_t paused_ms;		/* when reading was paused; 0: it is not */
 	char refused[LIMIT_TEXT_BYTES]; /* why the last one failed: an older config is in use; "" */
 };
 
@@ -136,8 +129,6 @@ void state_jobs_init(struct state_jobs *jobs, uv_loop_t *loop, const char *name)
 void state_give(struct state_jobs *jobs, struct connection *c, struct state_job *job);
 /* The connection closes, or has its reply: it does not wait any more. */
 void state_forget(struct connection *c);
-/* Call once a second for each connection: refuses it what it has waited for until the deadline. */
-void state_clock(struct connection *c);
 /* How long the present job has been running; 0: none. */
 uint64_t state_busy_ms(const struct state_jobs *jobs);
 
@@ -171,15 +162,10 @@ size_t state_load(const struct state_run *run, const char *tag, void *bytes, str
 bool state_note(const struct state_run *run, const void *bytes, size_t n, bool *written,
 	struct fault *fault);
 
-/* Handles a checkpoint message of an attached connection. */
-void state_checkpoint(struct connection *c, const struct wire *w);
 /* The session's run. */
 struct state_run state_run(const struct session *s);
 /* A session attaches at this cursor, or goes on at it: saves it as the run's, soon. */
 void state_attached(const struct session *s, const void *bytes, size_t n);
-
-/* Handles a cache message (cached.c): what is in the cache, or the removal of a dataset. */
-void cached_query(struct connection *c, const struct wire *w);
 
 /* ---- runs ---- */
 
@@ -349,12 +335,8 @@ void user_charge(struct user *user, uint64_t packets);
 
 /* ---- connection.c ---- */
 
-/*
- * The sockets of clients: packets in and out, which function handles each message, and the death of
- * the client's process. A handler may close the connection; the loop frees it later. All on the
- * loop.
+/* The sockets of clients. A handler of a message may close its connection; the loop frees it later.
  */
-/* All connections of the daemon. */
 struct connections {
 	uv_poll_t listening;
 	uv_timer_t again; /* runs while one waits, or accepting pauses */
@@ -415,13 +397,22 @@ void connection_refuse(struct connection *c, uint64_t serial, const struct fault
 void connection_refuse_about(struct connection *c, uint64_t serial,
 	const struct log_subject *subject, const struct fault *fault);
 
+/* Handlers of messages. The first four are for attached connections. The reply to an attach is a
+ * feed, or an error after which @c is closed. */
+void state_checkpoint(struct connection *c, const struct wire *w);
+void request_pending(struct connection *c, const struct wire *w);
+void request_describe(struct connection *c, const struct wire *w);
+void request_answer(struct connection *c, const struct wire *w);
+void session_attach(struct connection *c, const struct wire *w);
+void request_new(struct connection *c, const struct wire *w);
+void request_cancel(struct connection *c, const struct wire *w);
+void status_reply(struct connection *c, const struct wire *w);
+void cached_query(struct connection *c, const struct wire *w);
+
 void connection_close(struct connection *c);
 /* Frees a closed connection that has no handle, job or session left. Call it when one of them ends.
  */
 void connection_settle(struct connection *c);
-
-/* Asserts the invariants between turns of the loop. */
-void connections_check(const struct connections *all);
 
 /* ---- session.c ---- */
 
@@ -500,12 +491,6 @@ void session_leave(struct session *s);
 
 /* Handles news of the data thread (DATA_THREAD_ flags) about session @id. */
 void session_news(struct control *control, uint32_t id, unsigned news);
-/* Call once a second. */
-void session_clock(struct session *s, uint64_t now_ms);
-
-/* Asserts the invariants between turns of the loop: the table, counted memory, pairs of rings. */
-void sessions_check(const struct sessions *sessions);
-
 /* Is the session fed and not closing? NULL: no. */
 bool session_is_live(const struct session *s);
 
@@ -563,24 +548,17 @@ struct comparison {
 	bool stopped;
 };
 
-/* Handles an attach message. The reply is a feed, or an error after which @c is closed. */
-void session_attach(struct connection *c, const struct wire *w);
-/* Call once a second. */
-void compare_clock(struct control *control);
-
 /* ---- warn.c ---- */
 
 /* Sends the warnings of a session that was just attached at @c. May close connections. */
 void warn_attached(struct session *s, const struct cursor *c);
 /* False: @s is strict, and another process reads for its rank. */
 bool twins_allow(const struct session *s, struct fault *fault);
-/* Looks for twins of @s after a seek. Call once a second. May close connections. */
-void twins_clock(struct session *s, uint64_t now_ms);
 
 /* ---- following.c ---- */
 
-/* Lets the cache of stores know when a session needs pieces, by its order and position. */
-/* After the session's feed was made, and before it is freed. */
+/* Lets the cache of stores know when a session needs pieces: from after its feed was made until
+ * before it is freed. */
 void following_begin(struct session *s);
 void following_end(struct session *s);
 
@@ -615,16 +593,6 @@ struct requests {
 void requests_init(struct requests *requests);
 void requests_free(struct requests *requests);
 
-/* Asserts the invariants between turns of the loop. */
-void requests_check(const struct requests *requests);
-
-/* Handlers. The first three are for attached connections. */
-void request_pending(struct connection *c, const struct wire *w);
-void request_describe(struct connection *c, const struct wire *w);
-void request_answer(struct connection *c, const struct wire *w);
-void request_new(struct connection *c, const struct wire *w);
-void request_cancel(struct connection *c, const struct wire *w);
-
 /* A session has attached: shows it the open request of its run, unless it has answered that
  * already. */
 void request_join(struct session *session);
@@ -647,10 +615,6 @@ struct store_report {
 	struct store_sample older, newer;
 };
 
-/* Handles a status message. */
-void status_reply(struct connection *c, const struct wire *w);
-/* Takes samples for the rates of stores. Once a second. */
-void status_clock(struct control *control);
 /* The state of the cache, or null. The caller owns it. @public: without its directory. */
 json_t *status_cache(const struct control *control, bool public);
 /* Sends systemd the status line if it has changed. Call once a second. @ready: sends READY=1, too.
@@ -687,6 +651,7 @@ struct control {
 	uint64_t lonely_since_ms;
 };
 
+/* Milliseconds, as of the loop's present turn. */
 static inline uint64_t connection_now(const struct connection *c)
 {
 	return uv_now(c->control->loop);
@@ -763,6 +728,17 @@ struct server_options {
 	char **argv;			 /* for a reload */
 	unsigned linger_s;		 /* exit after so long without a session; 0: never */
 };
+
+/* Called once a second, the first three for each connection or session. They may close it. */
+void state_clock(struct connection *c); /* refuses what it has waited for until the deadline */
+void session_clock(struct session *s, uint64_t now_ms);
+void twins_clock(struct session *s, uint64_t now_ms); /* looks for them after a seek */
+void compare_clock(struct control *control);
+void status_clock(struct control *control);
+/* Assert what is true between turns of the loop. */
+void sessions_check(const struct sessions *sessions);
+void connections_check(const struct connections *all);
+void requests_check(const struct requests *requests);
 
 /* Has the process a terminal? */
 bool server_terminal(void);

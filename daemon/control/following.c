@@ -1,3 +1,10 @@
+/*
+ * When sessions need pieces of objects, by their orders and positions, for the cache of stores.
+ * What it calls runs in threads of the store, between following_begin() and following_end().
+ *
+ * Tokens of compressed shards are assumed to be spread evenly over their bytes, which is good
+ * enough for a choice.
+ */
 #include "daemon/control/control.h"
 
 #include "daemon/engine/next_use.h"
@@ -29,24 +36,16 @@ static bool find_shard(const struct dataset *d, const char *url, const char *eta
 	return strcmp(object.etag ? object.etag : "", etag) == 0;
 }
 
-/* The tokens in bytes [at, at + n) of a shard. Those of compressed ones are assumed to be spread
- * evenly, which is good enough for a choice. */
-static void tokens_in(const struct dataset *d, uint64_t shard, uint64_t at, uint64_t n,
-	uint64_t *token, uint64_t *tokens)
+/* Bytes a token in the shard, and where its tokens begin. */
+static double each_token(const struct dataset *d, uint64_t shard, uint64_t *data_at)
 {
-	double each = (double)d->table.tokens[shard] / (double)d->sizes[shard];
+	bool plain = dataset_is_plain(d, shard);
 
-	*token = (uint64_t)((double)at * each);
-	*tokens = (uint64_t)((double)n * each) + 1;
-	if (dataset_is_plain(d, shard)) {
-		uint64_t data_at = dataset_data_at(d, shard);
-
-		*token = at > data_at ? (at - data_at) / d->token_bytes : 0;
-		*tokens = n / d->token_bytes;
-	}
+	*data_at = plain ? dataset_data_at(d, shard) : 0;
+	return plain ? d->token_bytes : (double)d->sizes[shard] / (double)d->table.tokens[shard];
 }
 
-/* Of a session, if all ranks have come as far. In threads of the store. */
+/* If all ranks have come as far as the session. */
 static uint64_t reached_by(const void *context)
 {
 	const struct session *s = context;
@@ -55,7 +54,7 @@ static uint64_t reached_by(const void *context)
 		s->world, s->micro_batch);
 }
 
-/* Of a session's run: the least position from @from on. In threads of the store. */
+/* The least position of the session's run from @from on that needs [at, at + n) of the shard. */
 static uint64_t next_use_of(const void *context, uint64_t from, const char *url, const char *etag,
 	uint64_t at, uint64_t n, bool exact)
 {
@@ -66,31 +65,43 @@ static uint64_t next_use_of(const void *context, uint64_t from, const char *url,
 	uint64_t least = UINT64_MAX;
 
 	stream_map(s->stream, cursor, dataset);
-	for (uint32_t d = 0; d < cursor->datasets; d++) {
-		uint64_t shard, token, tokens, use;
+	for (uint32_t i = 0; i < cursor->datasets; i++) {
+		const struct dataset *d = dataset[i];
+		uint64_t shard, data_at, use;
 
-		if (!find_shard(dataset[d], url, etag, &shard) || dataset[d]->sizes[shard] == 0)
+		if (!find_shard(d, url, etag, &shard) || d->sizes[shard] == 0)
 			continue;
-		tokens_in(dataset[d], shard, at, n, &token, &tokens);
-		use = next_use(&order, d, &dataset[d]->table, from, shard, token, tokens,
+
+		double each = each_token(d, shard, &data_at);
+		uint64_t token = at > data_at ? (uint64_t)((double)(at - data_at) / each) : 0;
+		uint64_t tokens = (uint64_t)((double)n / each) + !dataset_is_plain(d, shard);
+
+		use = next_use(&order, i, &d->table, from, shard, token, tokens,
 			exact ? UINT64_MAX : SAMPLE);
 		least = use < least ? use : least;
 	}
 	return least;
 }
 
-/* The bytes of @tokens from @token on: the reverse of tokens_in(). */
-static void bytes_of(const struct dataset *d, uint64_t shard, uint64_t token, uint64_t tokens,
-	struct store_need *need)
+/* What a window needs; ->n is 0 if that is nothing. */
+static void need_of(const struct session *s, const struct order *order,
+	const struct order_place *place, struct store_need *need)
 {
-	double each = (double)d->sizes[shard] / (double)d->table.tokens[shard];
+	const struct dataset *dataset[LIMIT_DATASETS], *d;
+	uint64_t shard, token, data_at;
+	double each;
 
-	need->at = (uint64_t)((double)token * each);
-	need->n = (uint64_t)((double)tokens * each) + 1;
-	if (dataset_is_plain(d, shard)) {
-		need->at = dataset_data_at(d, shard) + token * d->token_bytes;
-		need->n = tokens * d->token_bytes;
-	}
+	stream_map(s->stream, feed_cursor(s->feed), dataset);
+	d = dataset[place->dataset];
+	need->n = need->object.piece = 0;
+	if (!d || d->piece == 0)
+		return;
+	table_locate(&d->table, &order->dataset[place->dataset], order->seed, place->epoch,
+		place->window, &shard, &token);
+	dataset_object(d, shard, &need->object);
+	each = each_token(d, shard, &data_at);
+	need->at = data_at + (uint64_t)((double)token * each);
+	need->n = (uint64_t)((double)d->table.window_tokens * each) + !dataset_is_plain(d, shard);
 	if (need->at >= d->sizes[shard])
 		need->n = 0;
 	else if (need->n > d->sizes[shard] - need->at)
@@ -103,23 +114,6 @@ static uint64_t position_of(const struct session *s, uint64_t sample)
 	return order_rank_position(feed_cursor(s->feed)->next, sample / s->micro_batch, s->rank,
 		       s->world, s->micro_batch) +
 	       sample % s->micro_batch;
-}
-
-static void need_of(const struct session *s, const struct order *order,
-	const struct order_place *place, struct store_need *need)
-{
-	const struct dataset *dataset[LIMIT_DATASETS], *d;
-	uint64_t shard, token;
-
-	stream_map(s->stream, feed_cursor(s->feed), dataset);
-	d = dataset[place->dataset];
-	need->n = need->object.piece = 0;
-	if (!d || d->piece == 0)
-		return;
-	table_locate(&d->table, &order->dataset[place->dataset], order->seed, place->epoch,
-		place->window, &shard, &token);
-	dataset_object(d, shard, &need->object);
-	bytes_of(d, shard, token, d->table.window_tokens, need);
 }
 
 /*
@@ -151,27 +145,22 @@ static bool ahead_of(const void *context, uint64_t *sample, struct store_need *n
 	return true;
 }
 
-static bool has_pieces(const struct session *s)
-{
-	for (uint32_t i = 0; i < s->stream->config->datasets; i++)
-		if (s->stream->dataset[i].piece > 0)
-			return true;
-	return false;
-}
-
 void following_begin(struct session *s)
 {
-	const struct store_follower follower = {
+	struct stores *stores = s->control->options->stores;
+	struct store_follower follower = {
 		.context = s,
 		.order = cursor_fingerprint(feed_cursor(s->feed), s->world, s->micro_batch) ^
 			 (uintptr_t)s->stream,
 		.reached = reached_by,
 		.next_use = next_use_of,
-		.ahead = has_pieces(s) ? ahead_of : NULL,
 	};
 
-	if (s->control->options->stores)
-		store_follow(s->control->options->stores, s->id, &follower);
+	for (uint32_t i = 0; i < s->stream->config->datasets; i++)
+		if (s->stream->dataset[i].piece > 0)
+			follower.ahead = ahead_of;
+	if (stores)
+		store_follow(stores, s->id, &follower);
 }
 
 void following_end(struct session *s)

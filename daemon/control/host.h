@@ -1,7 +1,4 @@
-/*
- * The daemon's view of its host: the log, systemd, the listening socket, and memory for rings.
- * Nothing here knows the rest of the room.
- */
+/* The daemon's host: the log, systemd, sockets, threads, and memory for rings. */
 #ifndef TOKEND_HOST_H
 #define TOKEND_HOST_H
 
@@ -15,6 +12,8 @@
 #include <sys/types.h>
 #include <time.h>
 
+struct config;
+
 /* ---- log.c ---- */
 
 /*
@@ -23,22 +22,22 @@
  * prefix for the level. Any thread may log, and none waits for the reader of stderr: the log's own
  * thread writes. If 1024 lines wait, further lines are dropped, and their number is logged later.
  *
- * It is the only process-wide object in the daemon (static in log.c), as stderr is one: otherwise
- * nearly every function would need it as a parameter.
+ * It is the only process-wide object in the daemon, as stderr is one: otherwise nearly every
+ * function would need it as a parameter.
  */
 
 /* The subject of a line, for the journal's fields STREAM, RUN, RANK and SHARD. */
 struct log_subject {
-	const char *stream, *run, *shard; /* or NULL */
+	const char *stream, *run, *shard; /* the last two may be NULL */
 	uint64_t rank;			  /* of the run, if that is given */
 };
 
 enum log_level { LOG_ERROR = 3, LOG_WARNING = 4, LOG_NOTE = 6 };
 
-/* Starts the log's thread. Call it before other threads exist. Before that, or if it fails, lines
- * are written by the thread that logs. */
+/* Starts the log's thread. Before that, or if it fails, lines are written by the thread that logs.
+ */
 void log_start(void);
-/* Waits up to a second until all lines are written. Call it before the process ends. */
+/* Waits up to a second until all lines are written. */
 void log_flush(void);
 
 /*
@@ -58,7 +57,7 @@ enum { LOG_STRANGERS = -1, LOG_BURST = 20, LOG_BURST_SESSIONS = 256 };
 #define log_client(uid, ...)	       log_write(uid, LOG_BURST, NULL, __VA_ARGS__)
 #define log_session(uid, subject, ...) log_write(uid, LOG_BURST_SESSIONS, subject, __VA_ARGS__)
 
-/* The last errors and warnings since the start, for people who look at a page. */
+/* The last errors and warnings since the start. */
 enum { LOG_FAULTS = 20, LOG_FAULT_BYTES = 400 };
 
 struct log_fault {
@@ -70,14 +69,11 @@ struct log_fault {
 /* Copies them, the newest first, and returns their number. */
 unsigned log_faults(struct log_fault fault[LOG_FAULTS]);
 
-/* ---- notify.c ---- */
-
-/* systemd's protocol for services: READY=1, the watchdog, passed sockets. Too small for libsystemd.
- */
+/* ---- notify.c: systemd's protocol for services ---- */
 
 /* Sends @state ("READY=1", …) to $NOTIFY_SOCKET, if that is set. */
 void notify(const char *state);
-/* Logs @why, and reports it to systemd for `systemctl status`. Returns the exit code, 1. */
+/* Logs @why, and reports it to systemd. Returns the exit code, 1. */
 int notify_failed_start(const char *why);
 /* The period at which to send "WATCHDOG=1", in ms; 0: never. */
 uint64_t notify_watchdog_ms(void);
@@ -87,12 +83,11 @@ void notify_starting(bool is);
 /* The socket for clients that systemd passed, or -1. */
 int notify_listen_fd(void);
 
-/* ---- listen.c ---- */
+/* ---- listen.c: the socket that trainers connect to ---- */
 
 /*
- * The socket that trainers connect to: systemd's if it passes us one, otherwise our own. A lock
- * file next to our own socket shows without a race whether its daemon is alive. It is removed when
- * the daemon ends.
+ * A lock file next to our own socket shows without a race whether its daemon is alive. It is
+ * removed when the daemon ends.
  *
  * Embedded mode: a program that wants a private daemon takes the lock first, and passes it to the
  * daemon that it starts. So only one daemon starts, however many programs try. The daemon then
@@ -101,17 +96,6 @@ int notify_listen_fd(void);
  *
  * Faults are FAULT_ARGUMENT or a system call's, with field "socket".
  */
-
-struct config;
-
-/*
- * Returns the socket to listen at: $TOKEND_SOCKET, the config's, WIRE_SOCKET, or @path, which it
- * fills in and whose directory it creates. Users other than root may not write to /run/tokend:
- * their daemons use a directory of the user, and log it. NULL with @fault: it could not.
- */
-const char *listener_place(
-	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
-
 struct listener {
 	int fd;
 	int lock_fd;	/* -1: the socket is systemd's */
@@ -121,13 +105,19 @@ struct listener {
 	bool bound;  /* the file at path is ours */
 };
 
-/* Embedded mode: takes over @lock_fd, a lock on @path.lock. Call listener_open() with the same path
- * afterwards. */
+/*
+ * Returns the socket to listen at: $TOKEND_SOCKET, the config's, WIRE_SOCKET, or @path, which it
+ * fills in and whose directory it creates. Users other than root may not write to /run/tokend:
+ * their daemons use a directory of the user, and log it. NULL with @fault: it could not.
+ */
+const char *listener_place(
+	const struct config *config, char path[WIRE_SOCKET_BYTES], struct fault *fault);
+/* Embedded mode: takes over @lock_fd, a lock on @path.lock, before listener_open() of @path. */
 bool listener_take(struct listener *listener, const char *path, int lock_fd, struct fault *fault);
 /*
- * Listens. Fails, for example, if another tokend listens at @path. From now on clients can connect;
- * they wait in the queue until they are accepted. Call it before the shards are opened, which may
- * take minutes, so that trainers can distinguish a daemon that starts from none.
+ * Listens. Fails if another tokend listens at @path. From now on clients can connect; they wait
+ * until they are accepted. Call it before the shards are opened, which may take minutes, so that
+ * trainers can distinguish a daemon that starts from none.
  */
 bool listener_open(struct listener *listener, const char *path, struct fault *fault);
 /* "…; what to do" for a socket or its lock at @path that cannot be created. */
@@ -135,24 +125,24 @@ void listener_explain(const char *path, int error, char *text, size_t room);
 /* Removes the socket and the files next to it, for a process that ends before it serves.
  * Async-signal-safe. */
 void listener_remove(const struct listener *listener);
-/* Closes the socket and removes its files. Also for a listener that was taken and not opened, or is
- * closed already. */
+/* Closes the socket and removes its files, if it has any. */
 void listener_close(struct listener *listener);
 
+/* ---- connection.c: sockets whose packets may contain descriptors ---- */
+
 /*
- * A packet that waits in a socket may contain descriptors, and the last close of a file may take
- * for ever: a FUSE file system does not answer, or a TCP socket lingers. It happens in the thread
- * that receives the packet, or closes the socket. From Linux 6.16 on the kernel refuses such
- * packets, because socket_prepare() asks for that. Older kernels do not: then no packet with
- * descriptors is received, and a thread of its own closes a socket that has one (connection.c).
+ * The last close of a file may take for ever: a FUSE file system does not answer, or a TCP socket
+ * lingers. It happens in the thread that receives a packet with a descriptor, or closes the socket
+ * in which it waits. From Linux 6.16 on, socket_prepare() has the kernel refuse such packets. On
+ * older kernels they are not received, and a thread of its own closes the socket.
  */
 
-/* For a socket that listens, or connects: so that its packets are as connection.c expects. */
+/* For a socket that listens or connects. */
 void socket_prepare(int fd);
-/* Does the kernel refuse packets with descriptors for @fd, and has it since the socket exists? */
+/* Does the kernel refuse descriptors for @fd, and has it since the socket exists? */
 bool socket_refuses(int fd);
-/* Closes @fd. If too many closes do not return, it stays open. */
-void socket_close(int fd);
+
+/* ---- server.c ---- */
 
 /* Starts a detached thread that takes no signals. False: there is none. */
 bool thread_start(void *(*work)(void *), void *context);

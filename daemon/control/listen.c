@@ -184,7 +184,7 @@ static struct sockaddr_un address(const struct listener *l)
 {
 	struct sockaddr_un to = {.sun_family = AF_UNIX};
 
-	memcpy(to.sun_path, l->path, strlen(l->path) + 1);
+	strcpy(to.sun_path, l->path);
 	return to;
 }
 
@@ -213,26 +213,19 @@ static bool bind_own(struct listener *l, struct fault *fault)
 	return true;
 }
 
-/* Makes the directory of the socket, but not its parents. */
-static void make_parent(const struct listener *l)
-{
-	if (l->parent[0] && mkdir(l->parent, 0755) < 0)
-		return; /* it exists, or take_lock() will fail with the reason */
-}
-
 bool listener_open(struct listener *l, const char *path, struct fault *fault)
 {
-	if (l->handed)
-		return bind_own(l, fault);
-
 	int fd = notify_listen_fd();
 
+	if (l->handed)
+		return bind_own(l, fault);
 	*l = (struct listener){.fd = -1, .lock_fd = -1};
 	if (fd >= 0)
 		return adopt(l, fd, fault);
 	if (!name_files(l, path, fault))
 		return false;
-	make_parent(l);
+	if (l->parent[0])
+		(void)!mkdir(l->parent, 0755); /* if it fails, take_lock() does with the reason */
 	if (take_lock(l, fault) && bind_own(l, fault))
 		return true;
 	if (l->fd >= 0)
@@ -252,8 +245,8 @@ static void remove_files(const struct listener *l)
 	if (l->handed && is_file_at(STDERR_FILENO, l->log))
 		unlink(l->log);
 	unlink(l->lock);
-	if (l->handed && l->parent[0] && rmdir(l->parent) < 0)
-		return; /* other files are in it */
+	if (l->handed && l->parent[0])
+		(void)!rmdir(l->parent); /* unless other files are in it */
 }
 
 void listener_remove(const struct listener *l)
