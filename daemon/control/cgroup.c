@@ -20,14 +20,17 @@ struct cgroup {
 	uint64_t promised;
 };
 
-/* Appends the path of our group, of the line "0::PATH". False: there is none. */
-static bool add_own(struct cgroup *cgroup, const char *root)
+struct cgroup *cgroup_find(const char *root)
 {
-	char name[PATH_MAX], line[PATH_MAX], stat[2 * PATH_MAX];
-	char *inside = cgroup->path + cgroup->mount;
+	struct cgroup *cgroup = calloc(1, sizeof(*cgroup));
+	char name[PATH_MAX], line[PATH_MAX], *inside;
 	FILE *file;
 	bool found = false;
 
+	if (!cgroup)
+		return NULL;
+	cgroup->mount = (size_t)snprintf(cgroup->path, PATH_MAX / 2, "%s/sys/fs/cgroup", root);
+	inside = cgroup->path + cgroup->mount;
 	snprintf(name, sizeof(name), "%s/proc/self/cgroup", root);
 	file = fopen(name, "re");
 	while (file && !found && fgets(line, sizeof(line), file))
@@ -35,25 +38,13 @@ static bool add_own(struct cgroup *cgroup, const char *root)
 	if (file)
 		fclose(file);
 	/* In a container, the mount may be our group, and the path of another namespace. */
-	snprintf(stat, sizeof(stat), "%s/memory.stat", cgroup->path);
-	if (strcmp(inside, "/") == 0 || strstr(inside, "/..") || access(stat, F_OK) < 0)
+	if (strcmp(inside, "/") == 0 || strstr(inside, "/..") || access(cgroup->path, F_OK) < 0)
 		inside[0] = 0;
-	return found;
-}
-
-struct cgroup *cgroup_find(const char *root)
-{
-	struct cgroup *cgroup = calloc(1, sizeof(*cgroup));
-
-	if (!cgroup)
-		return NULL;
-	cgroup->mount = (size_t)snprintf(cgroup->path, PATH_MAX / 2, "%s/sys/fs/cgroup", root);
-	if (!add_own(cgroup, root)) {
-		free(cgroup);
-		return NULL;
-	}
 	pthread_mutex_init(&cgroup->mutex, NULL);
-	return cgroup;
+	if (found)
+		return cgroup;
+	cgroup_free(cgroup);
+	return NULL;
 }
 
 void cgroup_free(struct cgroup *cgroup)
@@ -91,27 +82,8 @@ static uint64_t less(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
-/* Fills @room with the figures of @group. False: it has no limit. */
-static bool look(const char *group, struct cgroup_room *room)
-{
-	uint64_t most = number(group, "memory.max", NULL, UINT64_MAX);
-	uint64_t high = number(group, "memory.high", NULL, UINT64_MAX);
-	uint64_t limit = high < most ? high : most, kept = limit / KEPT_SHARE;
-
-	kept = kept < KEPT_LEAST ? KEPT_LEAST : kept;
-	room->limit = limit;
-	room->kept = kept < limit / 2 ? kept : limit / 2;
-	/* Without page cache, also that of the group's children. */
-	room->used = less(number(group, "memory.current", NULL, 0),
-		number(group, "memory.stat", "active_file", 0) +
-			number(group, "memory.stat", "inactive_file", 0));
-	room->left = less(limit, room->used + room->kept);
-	return limit != UINT64_MAX;
-}
-
 bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room)
 {
-	struct cgroup_room found;
 	char group[PATH_MAX];
 	bool any = false;
 
@@ -119,11 +91,22 @@ bool cgroup_room(const struct cgroup *cgroup, struct cgroup_room *room)
 		return false;
 	strcpy(group, cgroup->path);
 	for (char *inside = group + cgroup->mount;; *strrchr(inside, '/') = 0) {
-		if (look(group, &found) && (!any || found.left < room->left)) {
-			any = true;
-			*room = found;
+		uint64_t most = number(group, "memory.max", NULL, UINT64_MAX);
+		uint64_t high = number(group, "memory.high", NULL, UINT64_MAX);
+		uint64_t limit = high < most ? high : most, kept = limit / KEPT_SHARE;
+		/* Without page cache, also that of the group's children. */
+		uint64_t used = less(number(group, "memory.current", NULL, 0),
+			number(group, "memory.stat", "active_file", 0) +
+				number(group, "memory.stat", "inactive_file", 0));
+
+		kept = kept < KEPT_LEAST ? KEPT_LEAST : kept;
+		kept = kept < limit / 2 ? kept : limit / 2;
+		if (limit != UINT64_MAX && (!any || less(limit, used + kept) < room->left)) {
+			*room = (struct cgroup_room){
+				limit, used, kept, less(limit, used + kept), ""};
 			snprintf(room->path, sizeof(room->path), "%.*s",
 				(int)sizeof(room->path) - 1, inside[0] ? inside : "/");
+			any = true;
 		}
 		if (!inside[0])
 			return any;

@@ -41,7 +41,7 @@ struct cause {
 	uint64_t suppressed;
 };
 
-static struct log {
+static struct {
 	pthread_mutex_t mutex;
 	pthread_cond_t news;
 	bool running; /* the thread */
@@ -98,13 +98,13 @@ static bool send_line(int journal, const struct line *l)
 
 /* In one call, so that lines of several processes do not mix. Errors are ignored: there is no place
  * to report them. */
-static void write_line(const struct log *log, const struct line *l)
+static void write_line(const struct line *l)
 {
 	char head[16];
-	int n = snprintf(head, sizeof(head), log->journal < 0 ? "tokend: " : "<%d>", l->level);
+	int n = snprintf(head, sizeof(head), the_log.journal < 0 ? "tokend: " : "<%d>", l->level);
 	const struct iovec part[] = {{head, (size_t)n}, {(void *)l->text, l->n}};
 
-	if (log->journal < 0 || !send_line(log->journal, l))
+	if (the_log.journal < 0 || !send_line(the_log.journal, l))
 		(void)!writev(STDERR_FILENO, part, 2);
 }
 
@@ -156,32 +156,32 @@ static void keep_fault(struct log_fault *f, const struct line *l)
 }
 
 /* Under the mutex. */
-static void add(struct log *log, const struct log_subject *subject, enum log_level level,
-	const char *format, va_list args)
+static void add(
+	const struct log_subject *subject, enum log_level level, const char *format, va_list args)
 {
-	struct line *l = &log->line[(log->first + log->count) % LINES];
+	struct line *l = &the_log.line[(the_log.first + the_log.count) % LINES];
 
-	if (log->count == LINES) {
-		log->lost++;
+	if (the_log.count == LINES) {
+		the_log.lost++;
 		return;
 	}
 	format_line(l, level, subject, format, args);
 	if (level <= LOG_WARNING)
-		keep_fault(&log->fault[log->faults++ % LOG_FAULTS], l);
-	if (!log->running)
-		write_line(log, l);
-	log->count += log->running;
-	pthread_cond_signal(&log->news);
+		keep_fault(&the_log.fault[the_log.faults++ % LOG_FAULTS], l);
+	if (!the_log.running)
+		write_line(l);
+	the_log.count += the_log.running;
+	pthread_cond_signal(&the_log.news);
 }
 
 /* ---- causes ---- */
 
 /* The cause of these lines, or the one that is unused for the longest time. */
-static struct cause *find_cause(struct log *log, uid_t uid, const char *format)
+static struct cause *find_cause(uid_t uid, const char *format)
 {
-	struct cause *oldest = &log->cause[0];
+	struct cause *oldest = &the_log.cause[0];
 
-	for (struct cause *c = log->cause; c < log->cause + CAUSES; c++) {
+	for (struct cause *c = the_log.cause; c < the_log.cause + CAUSES; c++) {
 		if (c->format == format && c->uid == uid)
 			return c;
 		if (c->since < oldest->since)
@@ -191,14 +191,13 @@ static struct cause *find_cause(struct log *log, uid_t uid, const char *format)
 }
 
 /* Under the mutex. */
-static bool may_write(
-	struct log *log, uid_t uid, unsigned burst, enum log_level level, const char *format)
+static bool may_write(uid_t uid, unsigned burst, enum log_level level, const char *format)
 {
-	struct cause *c = find_cause(log, uid, format);
+	struct cause *c = find_cause(uid, format);
 	time_t now = seconds();
 
 	if (c->format != format || c->uid != uid) {
-		log->lost += c->suppressed;
+		the_log.lost += c->suppressed;
 		*c = (struct cause){format, uid, level, burst, now, 0};
 	}
 	c->left = now - c->since < burst - c->left ? c->left + (unsigned)(now - c->since) : burst;
@@ -210,18 +209,18 @@ static bool may_write(
 }
 
 /* Logs how many lines were lost and suppressed. */
-static void tell(struct log *log)
+static void tell(void)
 {
 	struct cause cause[CAUSES];
 	uint64_t lost;
 
-	pthread_mutex_lock(&log->mutex);
-	memcpy(cause, log->cause, sizeof(cause));
-	lost = log->lost;
-	log->lost = 0;
+	pthread_mutex_lock(&the_log.mutex);
+	memcpy(cause, the_log.cause, sizeof(cause));
+	lost = the_log.lost;
+	the_log.lost = 0;
 	for (unsigned i = 0; i < CAUSES; i++)
-		log->cause[i].suppressed = 0;
-	pthread_mutex_unlock(&log->mutex);
+		the_log.cause[i].suppressed = 0;
+	pthread_mutex_unlock(&the_log.mutex);
 	if (lost > 0)
 		log_line(LOG_WARNING,
 			"%" PRIu64
@@ -242,54 +241,51 @@ static void tell(struct log *log)
 /* ---- the thread ---- */
 
 /* Writes what waits, or waits a second for it. */
-static void write_lines(struct log *log)
+static void write_lines(void)
 {
 	struct timespec until;
 
 	clock_gettime(CLOCK_REALTIME, &until); /* a clock that jumps delays tell() at most */
 	until.tv_sec++;
-	pthread_mutex_lock(&log->mutex);
-	if (log->count == 0)
-		pthread_cond_timedwait(&log->news, &log->mutex, &until);
+	pthread_mutex_lock(&the_log.mutex);
+	if (the_log.count == 0)
+		pthread_cond_timedwait(&the_log.news, &the_log.mutex, &until);
 	/* A waiting line does not change, so it is written in place. */
-	for (; log->count > 0; log->count--, log->first = (log->first + 1) % LINES) {
-		pthread_mutex_unlock(&log->mutex);
-		write_line(log, &log->line[log->first]);
-		pthread_mutex_lock(&log->mutex);
+	for (; the_log.count > 0; the_log.count--, the_log.first = (the_log.first + 1) % LINES) {
+		pthread_mutex_unlock(&the_log.mutex);
+		write_line(&the_log.line[the_log.first]);
+		pthread_mutex_lock(&the_log.mutex);
 	}
-	log->first = 0; /* so few lines stay in use */
-	pthread_mutex_unlock(&log->mutex);
+	the_log.first = 0; /* so few lines stay in use */
+	pthread_mutex_unlock(&the_log.mutex);
 }
 
-static void *writer(void *log)
+static void *writer(void *none)
 {
 	for (time_t told = seconds();;) {
-		write_lines(log);
+		write_lines();
 		if (seconds() != told)
-			tell(log);
+			tell();
 		told = seconds();
 	}
-	return NULL;
+	return none;
 }
 
 void log_start(void)
 {
-	struct log *log = &the_log;
-
 	if (is_journal())
-		log->journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	log->running = thread_start(writer, log);
+		the_log.journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	the_log.running = thread_start(writer, NULL);
 }
 
 void log_flush(void)
 {
-	struct log *log = &the_log;
 	unsigned count = 1;
 
 	for (int ms = 0; count > 0 && ms < FLUSH_MS; ms++) {
-		pthread_mutex_lock(&log->mutex);
-		count = log->count;
-		pthread_mutex_unlock(&log->mutex);
+		pthread_mutex_lock(&the_log.mutex);
+		count = the_log.count;
+		pthread_mutex_unlock(&the_log.mutex);
 		usleep(count > 0 ? 1000 : 0);
 	}
 }
@@ -299,27 +295,25 @@ void log_flush(void)
 void log_write(uid_t uid, unsigned burst, const struct log_subject *subject, enum log_level level,
 	const char *format, ...)
 {
-	struct log *log = &the_log;
 	va_list args;
 
-	pthread_mutex_lock(&log->mutex);
+	pthread_mutex_lock(&the_log.mutex);
 	va_start(args, format);
-	if (burst == 0 || may_write(log, uid, burst, level, format))
-		add(log, subject, level, format, args);
+	if (burst == 0 || may_write(uid, burst, level, format))
+		add(subject, level, format, args);
 	va_end(args);
-	pthread_mutex_unlock(&log->mutex);
+	pthread_mutex_unlock(&the_log.mutex);
 }
 
 unsigned log_faults(struct log_fault fault[LOG_FAULTS])
 {
-	struct log *log = &the_log;
 	unsigned n = 0;
 
-	pthread_mutex_lock(&log->mutex);
-	while (n < LOG_FAULTS && n < log->faults) {
-		fault[n] = log->fault[(log->faults - 1 - n) % LOG_FAULTS];
+	pthread_mutex_lock(&the_log.mutex);
+	while (n < LOG_FAULTS && n < the_log.faults) {
+		fault[n] = the_log.fault[(the_log.faults - 1 - n) % LOG_FAULTS];
 		n++;
 	}
-	pthread_mutex_unlock(&log->mutex);
+	pthread_mutex_unlock(&the_log.mutex);
 	return n;
 }
