@@ -54,7 +54,7 @@ struct reload_past {
 struct reload {
 	uv_work_t work;
 	uv_timer_t timer;
-	bool running, stopped;
+	bool running;
 	uint64_t since_ms; /* when the last one began */
 	struct control *control;
 
@@ -643,7 +643,7 @@ struct control {
 	struct connections connections;
 
 	/* ---- server.c's ---- */
-	uv_signal_t signal[2], hangup;
+	uv_signal_t signal[3];
 	uv_timer_t second, watchdog;
 	uv_async_t news;    /* from the data thread */
 	bool state_stalled; /* state_dir hangs, and that was logged */

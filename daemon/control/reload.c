@@ -282,7 +282,7 @@ static void reload_done(uv_work_t *work, int status)
 	struct reload *r = work->data;
 
 	(void)status;
-	if (r->stopped) {
+	if (r->control->stopping) {
 		give_up(r);
 	} else if (!r->checked) {
 		refuse(r);
@@ -308,7 +308,7 @@ void reload_begin(struct reload *r)
 	char state[64];
 	sigset_t hangup;
 
-	if (r->stopped)
+	if (r->control->stopping)
 		return;
 	if (r->running) {
 		raise(SIGHUP); /* for later: it is blocked */
@@ -328,7 +328,6 @@ void reload_begin(struct reload *r)
 
 void reload_stop(struct reload *r)
 {
-	r->stopped = true;
 	if (r->paused_ms)
 		give_up(r);
 	uv_close((uv_handle_t *)&r->timer, NULL);

@@ -66,15 +66,6 @@ static void stop(struct control *control)
 	connections_stop(control);
 }
 
-static void on_signal(uv_signal_t *signal, int number)
-{
-	struct control *control = signal->data;
-
-	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions",
-		number == SIGTERM ? "SIGTERM" : "SIGINT", control->sessions.n);
-	stop(control);
-}
-
 bool server_terminal(void)
 {
 	int fd = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -84,29 +75,34 @@ bool server_terminal(void)
 	return fd >= 0;
 }
 
-static void on_hangup(uv_signal_t *signal, int number)
+static void on_signal(uv_signal_t *signal, int number)
 {
 	struct control *control = signal->data;
+	const char *what = number == SIGTERM  ? "SIGTERM"
+			   : number == SIGINT ? "SIGINT"
+					      : "SIGHUP, and the terminal is closed";
 
-	(void)number;
 	if (control->stopping)
 		return;
-	if (!control->options->past->terminal || server_terminal()) {
+	if (number == SIGHUP && (!control->options->past->terminal || server_terminal())) {
 		reload_begin(&control->reload);
 		return;
 	}
-	log_line(LOG_NOTE, "SIGHUP: stopping, because the terminal is closed");
+	log_line(LOG_NOTE, "%s: stopping, %" PRIu32 " sessions", what, control->sessions.n);
 	stop(control);
 }
 
-/* main() blocks SIGHUP until now, unless there is a terminal. */
-static void start_hangup(struct control *control)
+/* Replaces main()'s handlers. SIGHUP was blocked until now, unless there is a terminal. */
+static void start_signals(struct control *control)
 {
+	const int number[] = {SIGTERM, SIGINT, SIGHUP};
 	sigset_t hangup;
 
-	uv_signal_init(control->loop, &control->hangup);
-	control->hangup.data = control;
-	uv_signal_start(&control->hangup, on_hangup, SIGHUP);
+	for (int i = 0; i < 3; i++) {
+		uv_signal_init(control->loop, &control->signal[i]);
+		control->signal[i].data = control;
+		uv_signal_start(&control->signal[i], on_signal, number[i]);
+	}
 	sigemptyset(&hangup);
 	sigaddset(&hangup, SIGHUP);
 	pthread_sigmask(SIG_UNBLOCK, &hangup, NULL);
@@ -273,13 +269,7 @@ static bool start(struct control *control, struct fault *fault)
 	uint64_t watchdog = notify_watchdog_ms();
 
 	start_pool(control->loop, control->config);
-	/* These replace main()'s handlers. */
-	for (int i = 0; i < 2; i++) {
-		uv_signal_init(control->loop, &control->signal[i]);
-		control->signal[i].data = control;
-		uv_signal_start(&control->signal[i], on_signal, i ? SIGINT : SIGTERM);
-	}
-	start_hangup(control);
+	start_signals(control);
 	if (counts_join(&control->counts, control->catalog))
 		control->data_thread = data_thread_start(control, fault);
 	else
