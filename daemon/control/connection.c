@@ -306,16 +306,6 @@ static bool may_handle(const struct connection *c, const struct wire *w, struct 
 	return true;
 }
 
-static void handle(struct connection *c, const struct wire *w)
-{
-	struct fault fault;
-
-	if (may_handle(c, w, &fault))
-		messages[w->op].handle(c, w);
-	else
-		connection_refuse(c, wire_number(w, WIRE_SERIAL), &fault);
-}
-
 static void wake(struct connection *c)
 {
 	/* A flood of needless wake-ups does not reach the data thread. */
@@ -325,20 +315,13 @@ static void wake(struct connection *c)
 
 /* ---- receiving ---- */
 
-static void reject(struct connection *c, const char *field, const char *text)
-{
-	struct fault fault;
-
-	fault_set(&fault, FAULT_PROTOCOL, field, "%s", text);
-	connection_refuse(c, 0, &fault);
-}
-
 /* Handles the next packet. False: there is none, or the connection is closing. */
 static bool receive(struct connection *c)
 {
 	char *packet = c->control->connections.incoming;
-	bool descriptors, end;
+	bool descriptors, end, fine = true;
 	ssize_t n = look(c->fd, &descriptors, &end);
+	uint64_t serial = 0;
 	struct fault fault;
 	struct wire w;
 
@@ -350,19 +333,23 @@ static bool receive(struct connection *c)
 		return false;
 	user_charge(c->user, 1 + (n > 0 ? (uint64_t)n / KIB : 0));
 	if (descriptors) {
-		reject(c, "descriptors", "clients may not send file descriptors");
+		fine = fault_set(&fault, FAULT_PROTOCOL, "descriptors",
+			"clients may not send file descriptors");
 	} else if (n <= 0) {
 		connection_close(c);
 	} else if (n > LIMIT_PACKET_BYTES) {
-		reject(c, "packet", "longer than 128 KiB");
+		fine = fault_set(&fault, FAULT_PROTOCOL, "packet", "longer than 128 KiB");
 	} else if (n == 1) {
 		wake(c);
-	} else if (!wire_decode(&w, packet, (size_t)n, &fault)) {
-		connection_refuse(c, 0, &fault);
-	} else {
+	} else if ((fine = wire_decode(&w, packet, (size_t)n, &fault))) {
 		c->since_ms = connection_now(c);
-		handle(c, &w);
+		serial = wire_number(&w, WIRE_SERIAL);
+		fine = may_handle(c, &w, &fault);
+		if (fine)
+			messages[w.op].handle(c, &w);
 	}
+	if (!fine)
+		connection_refuse(c, serial, &fault);
 	return !c->closing;
 }
 
