@@ -83,7 +83,7 @@ static uint64_t next_use_of(const void *context, uint64_t from, const char *url,
 	return least;
 }
 
-/* What a window needs; ->n is 0 if that is nothing. */
+/* The part of an object that a window needs; ->n is 0 if there is none. */
 static void need_of(const struct session *s, const struct order *order,
 	const struct order_place *place, struct store_need *need)
 {

@@ -37,7 +37,7 @@ static bool keeps_places(const struct config *is, const struct config *was, stru
 		       is->path, socket ? "state_dir:" : "socket:");
 }
 
-/* What is checked, for the next process. */
+/* The datasets and the config's text, for the next process. */
 static bool save(struct reload *r)
 {
 	const struct config *config = r->config;
