@@ -272,24 +272,6 @@ static bool use(struct pack_reader *r, const struct pack_source *s, struct fault
 	return r->shard && is_same(s, identity, fault);
 }
 
-/* Converts @n tokens to another width. Returns the index of the first token above @most, or @n. */
-static uint64_t convert(const void *from, uint32_t from_bytes, uint64_t n, void *to,
-	uint32_t to_bytes, uint64_t most)
-{
-	uint64_t good = tokens_first_above(
-		from, n, from_bytes, most < UINT32_MAX ? (uint32_t)most : UINT32_MAX);
-
-	if (from_bytes == to_bytes)
-		memcpy(to, from, good * to_bytes);
-	else if (to_bytes == 4)
-		for (uint64_t i = 0; i < good; i++)
-			((uint32_t *)to)[i] = ((const uint16_t *)from)[i];
-	else
-		for (uint64_t i = 0; i < good; i++)
-			((uint16_t *)to)[i] = (uint16_t)((const uint32_t *)from)[i];
-	return good;
-}
-
 /* Reads tokens [token, token + n) of the open source. */
 static bool read_tokens(struct pack_reader *r, uint64_t token, uint64_t n, void *to,
 	uint32_t token_bytes, uint64_t most, struct fault *fault)
@@ -308,7 +290,7 @@ static bool read_tokens(struct pack_reader *r, uint64_t token, uint64_t n, void 
 	if (!shard_read(r->shard, token, n, direct ? to : r->scratch, fault))
 		return ctl_input_fault(r->source->path, fault);
 
-	uint64_t good = direct ? n : convert(r->scratch, width, n, to, token_bytes, most);
+	uint64_t good = direct ? n : ctl_convert(r->scratch, width, n, to, token_bytes, most);
 
 	return good == n ||
 	       fault_set(fault, FAULT_DATA, "",

@@ -1,6 +1,7 @@
 /* The proof: the rows of a range of positions, compared with the order and with the shards. */
 #include "client/ctl/offline/proof.h"
 #include "client/ctl/common/error.h"
+#include "client/ctl/offline/shards.h"
 #include "proto/phrases.h"
 
 #include <endian.h>
@@ -55,37 +56,17 @@ bool proof_place(const struct record_order *o, uint64_t position, struct order_p
 
 /* ---- rows ---- */
 
-/*
- * Converts @tokens from the stream's present width to the other one, into w->other. Returns the
- * number of bytes there; 0: a token does not fit.
- */
-static size_t convert(const struct work *w, const void *tokens)
-{
-	bool narrow = w->p->records->s->stream->token_bytes == 4;
-	size_t n = w->bytes / w->p->records->s->stream->token_bytes;
-	const uint16_t *short_token = tokens;
-	const uint32_t *token = tokens;
-
-	for (size_t i = 0; i < n; i++) {
-		if (narrow && token[i] > UINT16_MAX)
-			return 0;
-		if (narrow)
-			((uint16_t *)w->other)[i] = (uint16_t)token[i];
-		else
-			((uint32_t *)w->other)[i] = short_token[i];
-	}
-	return n * (narrow ? sizeof(uint16_t) : sizeof(uint32_t));
-}
-
 /* Are the row's tokens those of the order? */
 static bool has_tokens(const struct work *w, const struct row *row)
 {
 	if (record_checksum(row->position, row->tokens, w->bytes) == row->checksum)
 		return true;
 	/* The stream may have had another width when the row was taken. */
-	size_t bytes = convert(w, row->tokens);
+	uint32_t width = w->p->records->s->stream->token_bytes, other = width == 2 ? 4 : 2;
+	uint64_t n = w->bytes / width, most = other == 2 ? UINT16_MAX : UINT32_MAX;
 
-	return bytes > 0 && record_checksum(row->position, w->other, bytes) == row->checksum;
+	return ctl_convert(row->tokens, width, n, w->other, other, most) == n &&
+	       record_checksum(row->position, w->other, n * other) == row->checksum;
 }
 
 /* False: the position was already taken. */

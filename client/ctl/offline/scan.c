@@ -6,9 +6,29 @@
 #define XXH_INLINE_ALL
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 enum { BLOCK_TOKENS = 1 << 16 };
+
+/* ---- widths ---- */
+
+uint64_t ctl_convert(const void *from, uint32_t from_bytes, uint64_t n, void *to, uint32_t to_bytes,
+	uint64_t most)
+{
+	uint64_t good = tokens_first_above(
+		from, n, from_bytes, most < UINT32_MAX ? (uint32_t)most : UINT32_MAX);
+
+	if (from_bytes == to_bytes)
+		memcpy(to, from, good * to_bytes);
+	else if (to_bytes == 4)
+		for (uint64_t i = 0; i < good; i++)
+			((uint32_t *)to)[i] = ((const uint16_t *)from)[i];
+	else
+		for (uint64_t i = 0; i < good; i++)
+			((uint16_t *)to)[i] = (uint16_t)((const uint32_t *)from)[i];
+	return good;
+}
 
 /* ---- digests ---- */
 

@@ -160,6 +160,11 @@ struct ctl_input ctl_place_input(const struct ctl_place *p, const struct ctl_inp
 
 /* ---- all tokens of a shard ---- */
 
+/* Converts @n tokens of 2 or 4 bytes to another width, or to the same. Returns the index of the
+ * first token above @most, or @n. */
+uint64_t ctl_convert(const void *from, uint32_t from_bytes, uint64_t n, void *to, uint32_t to_bytes,
+	uint64_t most);
+
 /*
  * The digest of one piece. A shard's digest depends only on the tokens' values, not on format or
  * width: it is the sum modulo 2^64, over its pieces of CTL_DIGEST_TOKENS tokens, of the XXH3-64 of
