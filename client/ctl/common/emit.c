@@ -69,7 +69,9 @@ static void print(struct emit *e, char what, const char *text)
 		e->owed += what == RIGHT && shown < width ? width - shown : 0;
 	}
 	if (*text) {
-		fprintf(to(e), "%*s%s", what == MORE ? 0 : (int)e->owed, "", text);
+		for (; what != MORE && e->owed > 0; e->owed--)
+			put(e, " ", 1);
+		put(e, text, strlen(text));
 		e->owed = 0;
 	}
 	if (what == LEFT || what == RIGHT)
@@ -176,7 +178,7 @@ static void put_string(struct emit *e, const char *text)
 
 	put(e, "\"", 1);
 	while (*p) {
-		size_t n = text_character((const char *)p);
+		size_t n = *p >= 0x20 && *p < 0x7f ? 1 : text_character((const char *)p);
 		bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
 
 		if (n > 0 && *p != '"' && *p != '\\') {
@@ -250,13 +252,32 @@ void emit_text(struct emit *e, const char *key, const char *head, const char *te
 	show(e, LEFT, head, text ? text : "-");
 }
 
+/* Prints a number in a column that has its width: tables may have millions of rows. */
+static void print_digits(struct emit *e, const char *digits, size_t n)
+{
+	if (e->open) {
+		e->open = false;
+		print(e, END, "");
+	}
+	size_t width = e->width[e->printed++];
+
+	for (e->owed += n < width ? width - n : 0; e->owed > 0; e->owed--)
+		put(e, " ", 1);
+	put(e, digits, n);
+	e->owed = GAP;
+	e->column++;
+}
+
 void emit_number(struct emit *e, const char *key, const char *head, uint64_t value)
 {
 	char digits[21];
 	const char *text = write_number(digits, value);
 
 	emit_json(e, key, text);
-	show(e, RIGHT, head, text);
+	if (head && !e->json && e->settled && !e->fields && e->column < e->columns)
+		print_digits(e, text, (size_t)(digits + 20 - text));
+	else
+		show(e, RIGHT, head, text);
 }
 
 void emit_null(struct emit *e, const char *key, const char *head)
