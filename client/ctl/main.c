@@ -16,6 +16,7 @@
 static const struct ctl_command *const commands[] = {
 	&ctl_plan,
 	&ctl_when,
+	&ctl_cost,
 	&ctl_inspect,
 	&ctl_pack,
 	&ctl_cat,

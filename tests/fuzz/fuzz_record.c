@@ -9,8 +9,8 @@
  */
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/offline/history.h"
 #include "client/ctl/offline/proof.h"
+#include "client/ctl/offline/stream.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/scratch.h"
 

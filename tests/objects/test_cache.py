@@ -342,8 +342,8 @@ def test_directories_that_cannot_be_a_cache(store, shared):
 )
 def test_cost_is_what_a_daemon_reads(store, shared, dataset, windows):
     job = Job(shared, store, 32 << 20, dataset=dataset, samples=windows)
-    plan = ["plan", "train", "-c", job.config, "--cost", "--json"]
-    code, out, err = run(TOKCTL, *plan, "--for", windows * SEQ, env=job.env())
+    command = [TOKCTL, "cost", "train", "-c", job.config, "--json"]
+    code, out, err = run(*command, "--for", windows * SEQ, env=job.env())
     assert code == 0, err
     (cost,) = [c for c in map(json.loads, out.splitlines()) if c["chosen"]]
     daemon = job.daemon()
@@ -354,7 +354,7 @@ def test_cost_is_what_a_daemon_reads(store, shared, dataset, windows):
     wait_until(lambda: client.published() >= windows - 3, "the last windows")
     got = job.gets()
     read = sum(r.range[1] for r in got)
-    print(f"{len(got)} GETs, {read} bytes; plan --cost: {cost['gets']}, {cost['bytes']}")
+    print(f"{len(got)} GETs, {read} bytes; cost: {cost['gets']}, {cost['bytes']}")
     # A GET of two windows also has the bytes between them: up to 16 KiB, of 12 MiB here.
     pieces = cost["mode"] == "piece"
     double = 0 if pieces else sum(r.range[1] > cost["bytes"] / cost["gets"] for r in got)

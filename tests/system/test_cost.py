@@ -1,4 +1,4 @@
-"""`tokctl plan --cost`: nodes, rate and prices. objects/test_cache.py compares its GETs and bytes
+"""`tokctl cost`: nodes, rate and prices. objects/test_cache.py compares its GETs and bytes
 with those of a daemon.
 """
 
@@ -20,7 +20,7 @@ def test_nodes_rate_and_prices(place):
     mix = datasets("web", weight=0.7, piece=PIECE) + datasets("code", weight=0.3, piece=PIECE)
     config = place.config(streams={"train": {"seed": 5, "seq_len": SEQ_LEN, "datasets": mix}})
     tokens = 100_000 * SEQ_LEN
-    command = [TOKCTL, "plan", "-c", config, "train", "--for", tokens, "--cost", "--json"]
+    command = [TOKCTL, "cost", "-c", config, "train", "--for", tokens, "--json"]
     more = "--nodes 8 --rate 1e6 --get 0.4 --egress 2".split()
     code, out, err = run(*command, *more)
     assert code == 0, err

@@ -3,6 +3,7 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,19 +13,17 @@ bool ctl_cursor_read(struct cursor *cursor, const char *path, const struct curso
 	char bytes[LIMIT_CURSOR_BYTES + 1];
 	struct fault fault;
 	FILE *file = fopen(path, "re");
+	size_t n = file ? fread(bytes, 1, sizeof(bytes), file) : 0;
+	bool read = file && !ferror(file);
 
 	memset(cursor, 0, sizeof(*cursor));
-	if (!file) {
+	if (!read)
 		ctl_fail("%s: %s", path, strerror(errno));
+	if (file)
+		fclose(file);
+	if (!read)
 		return false;
-	}
-	size_t n = fread(bytes, 1, sizeof(bytes), file);
-	int error = ferror(file) ? errno : 0;
-
-	fclose(file);
-	if (error)
-		ctl_fail("%s: %s", path, strerror(error));
-	else if (!cursor_decode(cursor, bytes, n, &fault))
+	if (!cursor_decode(cursor, bytes, n, &fault))
 		ctl_fail("%s: %s: %s", path, fault.field, fault.text);
 	else if (begin && !cursor_belongs(cursor, begin, &fault))
 		ctl_fail("%s: is not a cursor of stream %s: %s: %s", path, begin->stream,
@@ -40,10 +39,7 @@ bool ctl_cursor_write(const struct cursor *cursor, const char *path)
 	size_t n = cursor_encode(cursor, bytes, sizeof(bytes));
 	struct ctl_file file;
 
-	if (n == 0) {
-		ctl_fail("%s: the cursor is longer than %d bytes", path, LIMIT_CURSOR_BYTES);
-		return false;
-	}
+	assert(n > 0);
 	if (!ctl_file_begin(&file, path))
 		return false;
 	fwrite(bytes, 1, n, file.to);

@@ -1,332 +1,322 @@
 /*
- * In window mode each window is read once, by one node. In piece mode a node reads the pieces that
- * its windows touch, again in each epoch unless its cache keeps them.
+ * tokctl cost: what the reads of a stream cost in an object store, in GETs, bytes and dollars. It
+ * is computed from the order and the tables of its datasets; nothing is read.
  *
- * Which pieces a node touches is found by going through windows of its share. A piece has many, so
- * one of several is enough: the share that is looked at leaves a piece out with e^-32.
+ * In window mode each window is read once, by one node. In piece mode a node reads the pieces that
+ * its windows touch, again in each epoch unless its cache keeps them. How many these are follows
+ * from the share of a piece's windows that the node gets, as if each got a random share.
  */
-#include "client/ctl/offline/cost.h"
-
+#include "client/ctl/common/emit.h"
+#include "client/ctl/common/error.h"
+#include "client/ctl/common/share.h"
+#include "client/ctl/offline/commands.h"
+#include "client/ctl/offline/stream.h"
 #include "daemon/catalog/dataset_fetch.h"
+#include "proto/phrases.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
-enum { LOOKS = 32 /* windows of a piece that are looked at */ };
+enum mode { WINDOW, PIECE, MODES };
 
-/* ---- windows of each dataset ---- */
-
-/* Adds the samples of each dataset before @position, a multiple of LIMIT_BLOCK. */
-static bool count_before(const struct order *order, uint64_t position, uint64_t *count)
-{
-	const struct order_segment *s = order->segment[0];
-
-	for (uint32_t i = 0; i < order->segments && order->segment[i]->start <= position; i++)
-		s = order->segment[i];
-	struct order_segment *at = position > s->start
-					   ? order_segment_next(s, position, s->units, s->datasets)
-					   : order_segment_copy(s);
-
-	if (!at)
-		return false;
-	for (uint32_t d = 0; d < at->datasets; d++)
-		count[d] += at->base[d];
-	order_segment_free(at);
-	return true;
-}
-
-/* The samples of a range: of its whole blocks, the ordinals of each dataset; others one by one. */
-struct range {
-	uint64_t *first, *end; /* [datasets] */
-	struct order_place edge[2 * LIMIT_BLOCK];
-	unsigned edges;
+/* Sums over all nodes, except for the cache. */
+struct cost {
+	double gets, bytes;
+	double used;	/* bytes of the windows */
+	uint64_t cache; /* bytes on each node */
+	bool exact;	/* otherwise an estimate */
+	bool chosen;	/* the config reads the dataset so */
 };
 
-static void add_edge(struct range *r, const struct order *order, uint64_t from, uint64_t to)
-{
-	for (; from < to; from++)
-		r->edges += order_at(order, from, &r->edge[r->edges]);
-}
-
-static bool range_set(struct range *r, const struct order *order, uint64_t from, uint64_t to)
-{
-	uint64_t last = to - to % LIMIT_BLOCK,
-		 first = from % LIMIT_BLOCK ? from + LIMIT_BLOCK - from % LIMIT_BLOCK : from;
-
-	if (first >= last) {
-		add_edge(r, order, from, to);
-		return true;
-	}
-	add_edge(r, order, from, first);
-	add_edge(r, order, last, to);
-	return count_before(order, first, r->first) && count_before(order, last, r->end);
-}
-
-/* ---- one dataset ---- */
-
-struct costing {
+/* A dataset's part of the range. */
+struct reads {
 	const struct dataset *dataset;
 	const struct order_dataset *order;
-	uint64_t seed, nodes;
-	const struct range *range;
-	uint32_t number;     /* of the dataset */
-	uint64_t first, end; /* the ordinals of its samples */
-	uint64_t windows;    /* with those at the edges */
-	uint64_t piece;	     /* bytes */
-	double token_bytes;  /* stored */
+	double windows, epochs, nodes;
+	double token_bytes; /* stored */
 	bool exact;
-	uint64_t *first_piece;	/* [shards + 1] */
-	uint8_t *touched;	/* [pieces], bits */
-	uint64_t pieces, bytes; /* that are touched */
 };
 
-static uint64_t shard_bytes(const struct dataset *d, uint64_t s)
+static double shard_bytes(const struct dataset *d, uint64_t s)
 {
-	return d->sizes ? d->sizes[s] : d->identity[s].bytes;
+	return (double)(d->sizes ? d->sizes[s] : d->identity[s].bytes);
 }
 
-/* Are tokens contiguous in an uncompressed file? Megatron's are, in nearly all shards. */
-static bool is_contiguous(const struct dataset *d)
+/* The samples of dataset @d in [from, to). */
+static double samples(const struct order *order, uint32_t d, uint64_t from, uint64_t to)
 {
-	return d->frame_bytes == 0 && d->format != &shard_mds && d->format != &shard_arrow;
+	double sum = 0;
+
+	for (uint32_t i = 0; i < order->segments; i++) {
+		const struct order_segment *s = order->segment[i];
+		uint64_t first = s->start > from ? s->start : from,
+			 next = i + 1 < order->segments ? order->segment[i + 1]->start : to,
+			 last = next < to ? next : to;
+
+		if (first < last)
+			sum += (double)(last - first) * ctl_fraction(s, d);
+	}
+	return round(sum);
 }
 
 /* The bytes of a token in the files. Where formats add bytes of their own, their part of them. */
-static void measure_tokens(struct costing *c)
+static void measure_tokens(struct reads *r)
 {
-	const struct dataset *d = c->dataset;
-	uint64_t bytes = 0;
+	const struct dataset *d = r->dataset;
+	double bytes = 0;
 
-	c->exact = is_contiguous(d);
-	c->token_bytes = d->token_bytes;
-	if (c->exact && d->types) {
-		c->token_bytes = shard_type_bytes((enum shard_type)d->types[0]);
-	} else if (!c->exact || !d->plain) {
+	/* Are tokens contiguous in an uncompressed file? Megatron's are, in nearly all shards. */
+	r->exact = d->frame_bytes == 0 && d->format != &shard_mds && d->format != &shard_arrow;
+	r->token_bytes = d->token_bytes;
+	if (r->exact && d->types) {
+		r->token_bytes = shard_type_bytes((enum shard_type)d->types[0]);
+	} else if (!r->exact || !d->plain) {
 		for (uint64_t s = 0; s < d->table.shards; s++)
 			bytes += shard_bytes(d, s);
 		if (d->table.total_tokens > 0)
-			c->token_bytes = (double)bytes / (double)d->table.total_tokens;
-		if (c->exact) /* a width, and a few bytes of headers */
-			c->token_bytes = exp2(floor(log2(c->token_bytes + 0.01)));
+			r->token_bytes = bytes / (double)d->table.total_tokens;
+		if (r->exact) /* a width, and a few bytes of headers */
+			r->token_bytes = exp2(floor(log2(r->token_bytes + 0.01)));
 	}
 }
 
-/* The first token's byte. Contiguous tokens end with the file. */
-static uint64_t data_at(const struct costing *c, uint64_t s)
+static struct cost window_cost(const struct reads *r)
 {
-	const struct dataset *d = c->dataset;
-	uint64_t tokens = (uint64_t)((double)d->table.tokens[s] * c->token_bytes);
+	const struct dataset *d = r->dataset;
+	double window = (double)d->table.window_tokens * r->token_bytes, read = window, frames = 1;
 
-	if (d->plain)
-		return dataset_data_at(d, s);
-	return c->exact && shard_bytes(d, s) > tokens ? shard_bytes(d, s) - tokens : 0;
-}
-
-static void touch(struct costing *c, uint64_t s, uint64_t from, uint64_t to)
-{
-	uint64_t first = c->first_piece[s], size = shard_bytes(c->dataset, s);
-
-	for (uint64_t p = from / c->piece; p * c->piece < to && p * c->piece < size; p++) {
-		uint8_t *bits = &c->touched[(first + p) / 8], bit = (uint8_t)(1 << (first + p) % 8);
-
-		if (*bits & bit)
-			continue;
-		*bits |= bit;
-		c->pieces++;
-		c->bytes += size - p * c->piece < c->piece ? size - p * c->piece : c->piece;
+	/* A read decodes whole frames. One in the file is as long as the same part of the tokens.
+	 */
+	if (d->frame_bytes > 0) {
+		frames += (double)d->table.window_tokens * d->token_bytes / (double)d->frame_bytes;
+		read = frames * (double)d->frame_bytes / d->token_bytes * r->token_bytes;
 	}
+	return (struct cost){.gets = r->windows * frames,
+		.bytes = r->windows * read,
+		.used = r->windows * window,
+		.exact = r->exact};
 }
 
-static void touch_window(struct costing *c, uint64_t epoch, uint64_t window)
+/* The probability that one of @n windows is among those of which each is taken with probability
+ * @share. */
+static double any(double share, double n)
 {
-	const struct table *t = &c->dataset->table;
-	uint64_t s, offset;
-
-	table_locate(t, c->order, c->seed, epoch, window, &s, &offset);
-	double from = (double)offset * c->token_bytes,
-	       n = (double)t->window_tokens * c->token_bytes;
-	uint64_t at = data_at(c, s) + (uint64_t)from;
-
-	touch(c, s, at, at + (uint64_t)ceil(n));
+	return 1 - pow(1 - share, n);
 }
 
-/* The number of windows that begin in a piece. */
-static uint64_t windows_of_piece(const struct costing *c)
+/*
+ * The probability that a node reads from a piece of @bytes. An epoch serves blocks of windows in a
+ * random order, group by group; @order has one window a block if the shuffle is global, and one
+ * block if there is none.
+ */
+static double touched(const struct reads *r, double bytes)
 {
-	double windows = (double)c->piece / ((double)c->dataset->table.stride * c->token_bytes);
+	const struct table *t = &r->dataset->table;
+	const struct order_dataset *order = r->order;
+	double share = (double)order->windows / (double)order_path_windows(order),
+	       tokens = bytes / r->token_bytes, block = 1, group = 1;
 
-	return windows < 1 ? 1 : (uint64_t)windows;
-}
-
-static void touch_ordinal(struct costing *c, uint64_t ordinal)
-{
-	uint64_t n = c->order->windows, epoch = ordinal / n;
-
-	touch_window(c, epoch, order_window(c->order, c->seed, epoch, ordinal % n));
-}
-
-/* The samples at the edges: a node's share of them. */
-static void touch_edges(struct costing *c)
-{
-	uint64_t seen = 0;
-
-	for (unsigned i = 0; i < c->range->edges; i++)
-		if (c->range->edge[i].dataset == c->number && seen++ % c->nodes == 0)
-			touch_window(c, c->range->edge[i].epoch, c->range->edge[i].window);
-}
-
-/* Of how many samples of the range one is looked at. */
-static uint64_t step_of(const struct costing *c, uint64_t samples, uint64_t pieces)
-{
-	uint64_t step = windows_of_piece(c) / LOOKS, enough = samples / LOOKS / (pieces + 1);
-
-	step = step < enough ? step : enough;
-	return c->nodes * (step > c->nodes ? step / c->nodes : 1);
-}
-
-/* Finds the pieces that a node touches. All nodes touch as many. */
-static bool touch_pieces(struct costing *c)
-{
-	const struct dataset *d = c->dataset;
-	uint64_t n = 0, step, end = c->end;
-
-	c->first_piece = calloc(d->table.shards + 1, sizeof(*c->first_piece));
-	if (!c->first_piece)
-		return false;
-	for (uint64_t s = 0; s < d->table.shards; s++) {
-		c->first_piece[s] = n;
-		n += (shard_bytes(d, s) + c->piece - 1) / c->piece;
+	if (order->shuffle == ORDER_NONE)
+		block = INFINITY;
+	else
+		tokens += (double)t->window_tokens; /* of windows that begin before it */
+	if (order->shuffle == ORDER_BLOCK) {
+		block = order->block;
+		group = order->group;
 	}
-	c->first_piece[d->table.shards] = n;
-	c->touched = calloc(n / 8 + 1, 1);
-	if (!c->touched)
-		return false;
-	/* A second epoch touches the same pieces, if the windows do not slide. */
-	if (!c->order->slide && c->nodes == 1 && end - c->first > c->order->windows)
-		end = c->first + c->order->windows;
-	touch_edges(c);
-	step = step_of(c, end - c->first, n);
-	for (uint64_t x = c->first; x < end && c->pieces < n; x += step)
-		touch_ordinal(c, x);
-	if (c->nodes == 1 && end > c->first)
-		touch_ordinal(c, end - 1);
-	return true;
+	/* A part of a path has some of its runs of windows. */
+	if (share < 1)
+		block = fmin(block, ORDER_RUN);
+	double windows = fmax(tokens / (double)t->stride, 1), blocks = 1 + (windows - 1) / block,
+	       in_block = windows / blocks, runs = share < 1 ? 1 + (windows - 1) / ORDER_RUN : 1;
+
+	if (order->shuffle == ORDER_NONE)
+		block = in_block;
+	/* Full epochs, full groups of the last epoch, and a part of a group. */
+	double groups = fmax((double)order->windows / (block * group), 1), full = floor(r->epochs),
+	       begun = (r->epochs - full) * groups, got = any(1 / r->nodes, in_block),
+	       some = any((begun - floor(begun)) / r->nodes, in_block),
+	       missed = pow(1 - got, full) * (1 - (floor(begun) * got + some) / groups);
+
+	return any(share * (1 - pow(missed, blocks / runs)), runs);
 }
 
 /* Reads of an epoch that blocks cause: two share the piece at their common end. */
-static double shared_pieces(const struct costing *c)
+static double shared_pieces(const struct reads *r)
 {
-	double block = c->order->block, epoch = (double)c->order->windows;
+	double block = r->order->block, epoch = (double)r->order->windows;
 
-	if (c->order->shuffle != ORDER_BLOCK || block >= epoch)
+	if (r->order->shuffle != ORDER_BLOCK || block >= epoch)
 		return 0;
-	return floor(epoch / block) - (double)c->dataset->table.shards;
+	return fmax(floor(epoch / block) - (double)r->dataset->table.shards, 0);
 }
 
-/* ---- both modes ---- */
-
-/* Compressed shards: a read decodes whole frames. Their number per window; 1 otherwise. */
-static double frames_per_window(const struct costing *c)
+static struct cost piece_cost(const struct reads *r)
 {
-	const struct dataset *d = c->dataset;
+	double piece = r->dataset->config->piece, gets = 0, bytes = 0, all = 0, pieces = 0,
+	       most = touched(r, piece);
+	struct cost cost = window_cost(r);
 
-	return d->frame_bytes == 0 ? 1
-				   : 1 + (double)d->table.window_tokens * d->token_bytes /
-						     (double)d->frame_bytes;
-}
+	for (uint64_t s = 0; s < r->dataset->table.shards; s++) {
+		double size = shard_bytes(r->dataset, s), whole = floor(size / piece),
+		       rest = size - whole * piece, last = rest > 0 ? touched(r, rest) : 0;
 
-static struct cost window_cost(const struct costing *c)
-{
-	const struct dataset *d = c->dataset;
-	uint64_t windows = c->windows;
-	double window = (double)d->table.window_tokens * c->token_bytes;
-	double read = window;
-
-	/* A frame in the file is as long as the same part of the tokens. */
-	if (d->frame_bytes > 0)
-		read = frames_per_window(c) * (double)d->frame_bytes / d->token_bytes *
-		       c->token_bytes;
-	return (struct cost){.gets = (uint64_t)((double)windows * frames_per_window(c)),
-		.bytes = (uint64_t)((double)windows * read),
-		.used = (uint64_t)((double)windows * window),
-		.exact = c->exact};
-}
-
-static bool piece_cost(struct costing *c, struct cost *cost)
-{
-	uint64_t all = 0;
-
-	if (!touch_pieces(c))
-		return false;
-	for (uint64_t s = 0; s < c->dataset->table.shards; s++)
-		all += shard_bytes(c->dataset, s);
-	*cost = window_cost(c);
-	cost->cache = dataset_fetch_needs(c->dataset);
-	cost->gets = c->pieces;
-	cost->bytes = c->bytes;
+		pieces += whole + (rest > 0);
+		gets += whole * most + last;
+		all += size;
+		bytes += whole * most * piece + last * rest;
+	}
+	cost.gets = round(gets);
+	cost.bytes = bytes;
+	cost.cache = dataset_fetch_needs(r->dataset);
+	cost.exact = cost.exact && cost.gets >= pieces;
 	/* Of each later epoch the cache has its share, whatever is evicted. */
-	double epochs = (double)c->windows / (double)c->order->windows;
-	double lacks = all > 0 ? 1 - (double)cost->cache / (double)all : 0;
+	double lacks = all > 0 ? 1 - (double)cost.cache / all : 0;
 
 	if (lacks > 0) {
-		double first = epochs < 1 ? epochs : 1,
-		       more = (epochs - first) * lacks * (double)c->pieces +
-			      epochs * fmax(shared_pieces(c), 0);
+		double more = fmax(r->epochs - 1, 0) * lacks * gets + r->epochs * shared_pieces(r);
 
-		cost->bytes += (uint64_t)(more * (double)c->piece);
-		cost->gets += (uint64_t)more;
-		cost->exact = cost->exact && epochs <= 1 && c->order->shuffle == ORDER_NONE;
+		cost.gets += floor(more);
+		cost.bytes += more * piece;
+		cost.exact = cost.exact && r->epochs <= 1 && r->order->shuffle == ORDER_NONE;
 	}
-	cost->gets *= c->nodes;
-	cost->bytes *= c->nodes;
+	cost.gets *= r->nodes;
+	cost.bytes *= r->nodes;
+	return cost;
+}
+
+/* ---- the command ---- */
+
+enum { FROM = CTL_HISTORY_OPTIONS, FOR, NODES, RATE, GET, EGRESS, JSON };
+
+/* @dataset NULL: the sum of all. @tokens: of the range. */
+static void put(struct emit *e, const struct ctl_arguments *a, const char *dataset, enum mode mode,
+	const struct cost *c, double tokens)
+{
+	static const char *const names[MODES][2] = {{"window", "window *"}, {"piece", "piece *"}};
+	double rate = a->value[RATE].decimal, dollars = c->gets / 1000 * a->value[GET].decimal +
+							c->bytes / 1e9 * a->value[EGRESS].decimal;
+
+	emit_text(e, "dataset", NULL, dataset);
+	emit_text(e, NULL, "dataset", dataset ? dataset : "all");
+	emit_text(e, "mode", NULL, names[mode][0]);
+	emit_text(e, NULL, "mode", names[mode][c->chosen]);
+	emit_number(e, "gets", NULL, (uint64_t)c->gets);
+	emit_cell(e, "GETs", "%s%.0f", c->exact ? "" : "~", floor(c->gets));
+	if (rate > 0)
+		emit_decimal(
+			e, "gets_per_second", "GET/s", tokens > 0 ? c->gets * rate / tokens : 0, 2);
+	else
+		emit_null(e, "gets_per_second", "GET/s");
+	emit_bytes(e, "bytes", "bytes", (uint64_t)c->bytes);
+	emit_decimal(e, "read_per_used", "read/used", c->used > 0 ? c->bytes / c->used : 1, 2);
+	emit_decimal(e, "dollars", "dollars", dollars, 2);
+	emit_bytes(e, "cache_bytes", "cache per node", c->cache);
+	emit_bool(e, "exact", NULL, c->exact);
+	emit_bool(e, "chosen", NULL, c->chosen);
+	emit_row(e);
+}
+
+/* Computes dataset @d's costs, and adds them to @sum. False after an error was printed. */
+static bool cost_dataset(const struct ctl_history *h, const struct dataset *dataset, uint32_t d,
+	double windows, double nodes, struct cost cost[MODES], struct cost sum[MODES])
+{
+	struct reads r = {.dataset = dataset,
+		.order = &h->cursor.order[d],
+		.windows = windows,
+		.epochs = windows / (double)h->cursor.order[d].windows,
+		.nodes = nodes};
+
+	cost[WINDOW] = cost[PIECE] = (struct cost){.exact = true};
+	if (windows > 0 && !dataset)
+		return ctl_fail("dataset %s is no longer in the config; give --from, a position "
+				"after it was served last",
+			       h->cursor.dataset[d].name) == CTL_OK;
+	if (windows > 0) {
+		measure_tokens(&r);
+		cost[WINDOW] = window_cost(&r);
+		cost[PIECE] = piece_cost(&r);
+	}
+	if (dataset && dataset->objects)
+		cost[dataset->piece > 0 ? PIECE : WINDOW].chosen = true;
+	for (enum mode mode = 0; mode < MODES; mode++) {
+		sum[mode].gets += cost[mode].gets;
+		sum[mode].bytes += cost[mode].bytes;
+		sum[mode].used += cost[mode].used;
+		sum[mode].cache += cost[mode].cache;
+		sum[mode].exact &= cost[mode].exact;
+	}
 	return true;
 }
 
-static bool cost_dataset(struct costing *c, struct cost cost[COST_MODES])
-{
-	bool fine;
-
-	measure_tokens(c);
-	cost[COST_WINDOW] = window_cost(c);
-	fine = piece_cost(c, &cost[COST_PIECE]);
-	free(c->first_piece);
-	free(c->touched);
-	return fine;
-}
-
-bool cost_compute(const struct ctl_history *h, const struct dataset *const *map,
-	const struct cost_query *q, struct cost (*cost)[COST_MODES])
+static int answer(
+	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
 	const struct cursor *cursor = &h->cursor;
-	struct range *r = calloc(1, sizeof(*r));
-	bool fine = r && (r->first = calloc(2 * cursor->datasets, sizeof(*r->first))) != NULL;
+	const struct dataset **map = calloc(cursor->datasets, sizeof(*map));
+	uint64_t from = ctl_number(a, FROM, ctl_history_files(a) == 1 ? cursor->next : 0);
+	double wanted = ceil(a->value[FOR].decimal / (double)cursor->seq_len);
+	struct cost cost[MODES], sum[MODES] = {{.exact = true}, {.exact = true}};
+	struct emit e = {.json = ctl_given(a, JSON)};
+	bool good = (map || ctl_fail(PHRASE_MEMORY) == CTL_OK) && ctl_history_has(h, from);
+	uint64_t left = good ? cursor_end(cursor) - from : 0,
+		 to = from + (wanted < (double)left ? (uint64_t)wanted : left);
+	double tokens = (double)(to - from) * (double)cursor->seq_len;
 
-	if (fine) {
-		r->end = r->first + cursor->datasets;
-		fine = range_set(r, &h->order, q->from, q->to);
+	if (good)
+		stream_map(s->stream, cursor, map);
+	for (uint32_t d = 0; good && d < cursor->datasets; d++) {
+		good = cost_dataset(h, map[d], d, samples(&h->order, d, from, to),
+			(double)ctl_number(a, NODES, 1), cost, sum);
+		for (enum mode mode = 0; good && mode < MODES; mode++)
+			put(&e, a, cursor->dataset[d].name, mode, &cost[mode], tokens);
 	}
-	for (uint32_t d = 0; fine && d < cursor->datasets; d++) {
-		struct costing c = {.dataset = map[d],
-			.order = &cursor->order[d],
-			.seed = cursor->seed,
-			.nodes = q->nodes,
-			.range = r,
-			.number = d,
-			.first = r->first[d],
-			.end = r->end[d],
-			.windows = r->end[d] - r->first[d],
-			.piece = map[d] ? map[d]->config->piece : 0};
-
-		for (unsigned i = 0; i < r->edges; i++)
-			c.windows += r->edge[i].dataset == d;
-		cost[d][COST_WINDOW] = cost[d][COST_PIECE] = (struct cost){.exact = true};
-		if (map[d] && c.windows > 0)
-			fine = cost_dataset(&c, cost[d]);
-		if (map[d] && map[d]->objects)
-			cost[d][map[d]->piece > 0 ? COST_PIECE : COST_WINDOW].chosen = true;
-	}
-	if (r)
-		free(r->first);
-	free(r);
-	return fine;
+	for (enum mode mode = 0; good && cursor->datasets > 1 && mode < MODES; mode++)
+		put(&e, a, NULL, mode, &sum[mode], tokens);
+	free(map);
+	return emit_end(&e, good ? CTL_OK : CTL_FAILED);
 }
+
+static int run(const struct ctl_arguments *a)
+{
+	return ctl_with_history(a, true, answer);
+}
+
+static const struct ctl_option options[] = {
+	CTL_HISTORY,
+	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
+		"first position; default: that of a single --cursor, otherwise 0")},
+	[FOR] = {OPTION_DECIMAL("for", "TOKENS", 1, 1e18,
+			 "number of tokens to train on; a finite stream ends before"),
+		.preset = "1e12"},
+	[NODES] = {OPTION_NUMBER("nodes", "N", 1, LIMIT_WORLD, "number of nodes"), .preset = "1"},
+	[RATE] = {OPTION_DECIMAL("rate", "TOKENS_PER_SECOND", 0, 1e15,
+		"tokens per second of the whole job; default: unknown")},
+	[GET] = {OPTION_DECIMAL("get", "DOLLARS", 0, 1e6, "price of 1000 GETs"),
+		.preset = "0.0004"},
+	[EGRESS] = {OPTION_DECIMAL(
+			    "egress", "DOLLARS", 0, 1e6, "price of a GB (10^9 bytes) that is read"),
+		.preset = "0"},
+	[JSON] = CTL_JSON_OPTION,
+};
+
+const struct ctl_command ctl_cost = {
+	.name = "cost",
+	.arguments = "STREAM",
+	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
+	.help = "compute what reading a stream from an object store costs",
+	.about = "Computes the cost from the config and the order, also if the shards are still on "
+		 "a disk. One line per dataset and way of reading it (window, piece; see the key "
+		 "fetch: in tokend.yaml(5)) has the number of GETs, GETs per second at --rate, "
+		 "bytes read, bytes read per byte used, dollars, and the cache that each node "
+		 "needs. GETs and bytes are sums over all nodes. The sign * is after the way that "
+		 "the config chooses. Numbers after ~ are estimates: of compressed shards and "
+		 "those of mds and arrow, of ranges that do not read every piece, and of caches "
+		 "that are smaller than their dataset. Others may be wrong by some windows of the "
+		 "first and the last 1024 samples.",
+	.examples = CTL_EXAMPLES({"what 10^12 tokens on 16 nodes cost",
+		"tokctl cost train -c tokend.yaml --nodes 16 --for 1e12"}),
+	OPTIONS_ARE(options),
+	.run = run,
+};

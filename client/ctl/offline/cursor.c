@@ -4,7 +4,6 @@
  */
 #include "client/ctl/offline/cursor.h"
 
-#include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/share.h"
 #include "client/ctl/offline/commands.h"
@@ -123,26 +122,27 @@ static int edit(const struct ctl_arguments *a)
 
 #define OUT(phrase)                                                                                \
 	{                                                                                          \
-		.name = "output", .letter = 'o', .required = true, .value = "OUT", .help = phrase  \
+		OPTION_TEXT("output", "OUT", phrase), .letter = 'o', .required = true              \
 	}
 #define OUT_OR_IN OUT("file to write the cursor to; may be the input file")
-#define POSITION(option, needed, unit, phrase)                                                     \
-	{                                                                                          \
-		.name = option, .kind = CTL_NUMBER, .required = needed, .value = unit,             \
-		.most = UINT64_MAX, .help = phrase                                                 \
-	}
 #define AT                                                                                         \
-	POSITION("at", false, "POSITION",                                                          \
-		"first sample of the change, a multiple of 1024; default: the earliest possible")
+	{                                                                                          \
+		OPTION_NUMBER("at", "POSITION", 0, UINT64_MAX,                                     \
+			"first sample of the change, a multiple of 1024; default: the earliest "   \
+			"possible")                                                                \
+	}
 
 static const struct ctl_option options[VERBS][OPTIONS] = {
 	[NEW] = {[OUTPUT] = OUT("file to write the cursor to"), [CONFIG] = CTL_CONFIG_NEEDED},
 	[SEEK] = {[OUTPUT] = OUT_OR_IN,
-		[NUMBER] = POSITION("to", true, "POSITION", "position of the next sample to serve"),
+		[NUMBER] = {OPTION_NUMBER("to", "POSITION", 0, UINT64_MAX,
+				    "position of the next sample to serve"),
+			.required = true},
 		[JSON] = CTL_JSON_OPTION},
 	[SKIP] = {[OUTPUT] = OUT_OR_IN,
-		[NUMBER] = POSITION(
-			"samples", true, "N", "number of samples to skip; they are never served"),
+		[NUMBER] = {OPTION_NUMBER("samples", "N", 0, UINT64_MAX,
+				    "number of samples to skip; they are never served"),
+			.required = true},
 		[JSON] = CTL_JSON_OPTION},
 	[MIX] = {[OUTPUT] = OUT_OR_IN, [NUMBER] = AT, [JSON] = CTL_JSON_OPTION},
 	[ADD] = {[OUTPUT] = OUT_OR_IN, [CONFIG] = CTL_CONFIG_NEEDED, [JSON] = CTL_JSON_OPTION},
@@ -153,46 +153,44 @@ static const struct ctl_option options[VERBS][OPTIONS] = {
 #define VERB(verb, function) .options = options[verb], .count = OPTIONS, .run = function
 
 static const struct ctl_command verbs[VERBS] = {
-	[NEW] = {VERB(NEW, new_cursor), .name = "cursor new", .arguments = "STREAM", .least = 1,
-		.most = 1, .help = "create the cursor of a stream's beginning",
+	[NEW] = {VERB(NEW, new_cursor), .name = "cursor new", .arguments = "STREAM",
+		.help = "create the cursor of a stream's beginning",
 		.examples = CTL_EXAMPLES(
 			{"begin train", "tokctl cursor new train -c tokend.yaml -o new.cursor"})},
-	[SEEK] = {VERB(SEEK, edit), .name = "cursor seek", .arguments = "FILE", .least = 1,
-		.most = 1, .help = "move a cursor to another position of the same order",
+	[SEEK] = {VERB(SEEK, edit), .name = "cursor seek", .arguments = "FILE",
+		.help = "move a cursor to another position of the same order",
 		.about =
 			"Sets the position of the next sample. Each mix begins where it did: after "
 			"a seek backwards, past mixes are pending again. To take them back, take a "
 			"cursor saved before them.",
 		.examples = CTL_EXAMPLES({"go on from position 8192",
 			"tokctl cursor seek begin.cursor --to 8192 -o seek.cursor"})},
-	[SKIP] = {VERB(SKIP, edit), .name = "cursor skip", .arguments = "FILE", .least = 1,
-		.most = 1, .help = "skip the next samples: they are never served",
+	[SKIP] = {VERB(SKIP, edit), .name = "cursor skip", .arguments = "FILE",
+		.help = "skip the next samples: they are never served",
 		.examples = CTL_EXAMPLES({"skip 4096 samples",
 			"tokctl cursor skip run.cursor --samples 4096 -o skipped.cursor"})},
 	[MIX] = {VERB(MIX, edit), .name = "cursor mix", .arguments = "FILE DATASET=WEIGHT...",
-		.least = 2, .most = 1 + LIMIT_DATASETS,
-		.help = "change the weights of the datasets",
+		.most = 1 + LIMIT_DATASETS, .help = "change the weights of the datasets",
 		.about = "Announces a mix with these weights, which are relative to each other. "
 			 "Datasets that are not named get weight 0. It replaces all pending mixes. "
 			 "A stream with the key epochs: has no weights to change.",
 		.examples =
 			CTL_EXAMPLES({"use half web and half code from the earliest position on",
 				"tokctl cursor mix run.cursor web=0.5 code=0.5 -o mixed.cursor"})},
-	[ADD] = {VERB(ADD, edit), .name = "cursor add", .arguments = "FILE", .least = 1, .most = 1,
+	[ADD] = {VERB(ADD, edit), .name = "cursor add", .arguments = "FILE",
 		.help = "add the config's new datasets to a cursor, without weight",
 		.about = "Adds the datasets that the config's stream has and the cursor lacks. "
 			 "They are served once `tokctl cursor mix` gives them a weight.",
 		.examples = CTL_EXAMPLES({"add the datasets that tokend.yaml now has",
 			"tokctl cursor add run.cursor -c tokend.yaml -o added.cursor"})},
 	[REMOVE] = {VERB(REMOVE, edit), .name = "cursor remove", .arguments = "FILE DATASET",
-		.least = 2, .most = 2, .help = "stop serving a dataset",
+		.help = "stop serving a dataset",
 		.about = "Gives the dataset weight 0 from a position on, in all pending mixes too. "
 			 "The other datasets keep their ratio. The cursor keeps the dataset in its "
 			 "list.",
 		.examples = CTL_EXAMPLES({"stop serving code",
 			"tokctl cursor remove run.cursor code -o removed.cursor"})},
 	[SCHEDULE] = {VERB(SCHEDULE, edit), .name = "cursor schedule", .arguments = "FILE",
-		.least = 1, .most = 1,
 		.help = "replace the pending mixes with the config's `schedule:`",
 		.about = "Applies schedule: and max_epochs: of the config's stream to a run that "
 			 "has begun. The present mix stays until the first step of the schedule.",

@@ -2,10 +2,10 @@
  * tokctl cursor diff: how two cursors differ. Of more, e.g. of the snapshots of a job's nodes:
  * which are the odd ones. The edits of `tokctl cursor` print the same lines.
  */
-#include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/share.h"
 #include "client/ctl/offline/cursor.h"
+#include "client/ctl/offline/stream.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -183,9 +183,9 @@ bool ctl_cursor_compare(struct emit *e, const struct cursor *a, const struct cur
 
 /* ---- several ---- */
 
-enum { JSON, OPTIONS };
+enum { JSON };
 
-static const struct ctl_option options[OPTIONS] = {[JSON] = CTL_JSON_OPTION};
+static const struct ctl_option options[] = {[JSON] = CTL_JSON_OPTION};
 
 /* How many of @n fingerprints are the same as number @i. */
 static uint64_t alike(const uint64_t *print, int n, int i)
@@ -249,8 +249,6 @@ static int diff(const struct ctl_arguments *a)
 const struct ctl_command ctl_cursor_diff = {
 	.name = "cursor diff",
 	.arguments = "LEFT RIGHT...",
-	.least = 2,
-	.most = CTL_ANY,
 	.help = "print how cursors differ, and which is the odd one of several",
 	.about = "Prints one line per difference. Of two cursors, LEFT's value is first. Of more, "
 		 "it names those that differ from the majority, or from LEFT if there is none; the "
@@ -260,7 +258,6 @@ const struct ctl_command ctl_cursor_diff = {
 					"echo they differ"},
 		{"find the node whose snapshot differs",
 			"tokctl cursor diff begin.cursor run.cursor run.cursor || true"}),
-	.options = options,
-	.count = OPTIONS,
+	OPTIONS_ARE(options),
 	.run = diff,
 };

@@ -1,7 +1,7 @@
 /* tokctl cursor show: prints a cursor file, or the cursors in a checkpoint. */
-#include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/cursor.h"
+#include "client/ctl/offline/stream.h"
 #include "proto/cursor_json.h"
 #include "proto/phrases.h"
 
@@ -11,9 +11,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { JSON, OPTIONS };
+enum { JSON };
 
-static const struct ctl_option options[OPTIONS] = {[JSON] = CTL_JSON_OPTION};
+static const struct ctl_option options[] = {[JSON] = CTL_JSON_OPTION};
 
 static void show_datasets(struct emit *e, const struct cursor *c)
 {
@@ -152,8 +152,6 @@ static int run(const struct ctl_arguments *a)
 const struct ctl_command ctl_cursor_show = {
 	.name = "cursor show",
 	.arguments = "FILE",
-	.least = 1,
-	.most = 1,
 	.help = "print a cursor, or those in a checkpoint",
 	.about = "Prints the stream, the position of the next sample, the datasets, and their "
 		 "shares in past, current and pending mixes.\n\n"
@@ -163,7 +161,6 @@ const struct ctl_command ctl_cursor_show = {
 		 "with the place where it was found first.",
 	.examples = CTL_EXAMPLES({"print a cursor", "tokctl cursor show run.cursor"},
 		{"print the cursors of all files below a directory", "tokctl cursor show ."}),
-	.options = options,
-	.count = OPTIONS,
+	OPTIONS_ARE(options),
 	.run = run,
 };

@@ -1,346 +1,235 @@
 /*
- * tokctl plan: the window at each position, or the batch of each rank at a step. The code that
- * computes it is the daemon's.
+ * tokctl plan: the window at each position, or the batch of each rank at a step. tokctl when: the
+ * inverse, from tokens of a shard to the positions of the windows that contain them. The order is
+ * computed by the daemon's code.
  */
-#include "client/ctl/common/arguments.h"
+#include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/out.h"
 #include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/cost_report.h"
-#include "client/ctl/offline/plan_line.h"
+#include "client/ctl/offline/stream.h"
 #include "proto/phrases.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* False after an error was printed. */
-static bool fill(const struct plan *p, struct plan_line *line)
+/* ---- rows ---- */
+
+enum { BLOCK = 1024, TOKENS_SHOWN = 8 };
+
+struct row {
+	uint64_t rank, row, position;
+	bool padding; /* the row is after the end of a finite stream */
+	struct order_place place;
+};
+
+struct plan {
+	const struct ctl_history *h;
+	const struct dataset **map; /* [datasets] */
+	bool ranks;		    /* rows have a rank and a number */
+	struct row row[BLOCK];	    /* [n] that are not printed yet */
+	uint64_t n, block;	    /* at most BLOCK */
+	struct ctl_windows *reader; /* NULL: no --tokens */
+	struct ctl_window window[BLOCK];
+	uint64_t window_tokens;
+	uint32_t token_bytes;
+	char *tokens; /* of the rows' windows */
+	struct emit e;
+};
+
+static void put_tokens(struct plan *p, const struct row *r, const char *path, const char *tokens)
 {
-	const struct cursor *cursor = &p->history->cursor;
+	char some[TOKENS_SHOWN * 12 + 8] = "";
+	size_t n = 0;
 
-	if (!order_at(&p->history->order, line->position, &line->place)) {
-		ctl_fail("position %" PRIu64 " is not in the order", line->position);
-		return false;
+	emit_text(&p->e, "path", NULL, r->padding ? NULL : path);
+	if (r->padding) {
+		emit_null(&p->e, "tokens", "tokens");
+		return;
 	}
-	uint32_t d = line->place.dataset;
+	emit_open(&p->e, "tokens", '[');
+	for (uint64_t i = 0; i < p->window_tokens; i++) {
+		uint32_t token = p->token_bytes == 2 ? ((const uint16_t *)tokens)[i]
+						     : ((const uint32_t *)tokens)[i];
 
-	if (!p->map[d]) {
+		emit_number(&p->e, "", NULL, token);
+		if (i <= TOKENS_SHOWN)
+			n += (size_t)(i < TOKENS_SHOWN
+					      ? snprintf(some + n, sizeof(some) - n, "%" PRIu32 " ",
+							token)
+					      : snprintf(some + n, sizeof(some) - n, "..."));
+	}
+	emit_close(&p->e, ']');
+	emit_text(&p->e, NULL, "tokens", some);
+}
+
+/* @tokens: NULL, or those of the window. */
+static void put_row(struct plan *p, const struct row *r, const char *tokens)
+{
+	const struct cursor *c = &p->h->cursor;
+	const struct dataset *dataset = p->map[r->place.dataset];
+	struct emit *e = &p->e;
+	const char *shard = NULL;
+	uint64_t number = 0, offset = 0;
+	char path[PATH_MAX + 1] = "";
+
+	if (!r->padding) {
+		table_locate(&dataset->table, &c->order[r->place.dataset], c->seed, r->place.epoch,
+			r->place.window, &number, &offset);
+		shard = dataset_shard_name(dataset, number);
+		if (p->reader)
+			dataset_shard_path(dataset, number, path, sizeof(path));
+	}
+	if (p->ranks) {
+		emit_number(e, "rank", "rank", r->rank);
+		emit_number(e, "row", "row", r->row);
+	}
+	emit_optional(e, "position", "position", r->position, !r->padding);
+	if (r->padding)
+		emit_json(e, "dataset", "null");
+	emit_text(e, r->padding ? NULL : "dataset", "dataset",
+		r->padding ? "padding" : c->dataset[r->place.dataset].name);
+	emit_optional(e, "epoch", "epoch", r->place.epoch, !r->padding);
+	emit_optional(e, "window", "window", r->place.window, !r->padding);
+	emit_optional(e, "offset", "offset", offset, !r->padding);
+	emit_text(e, "shard", "shard", shard);
+	if (p->reader)
+		put_tokens(p, r, path, tokens);
+	emit_row(e);
+}
+
+/* Reads the tokens of the first @n rows. Returns how many of these can be printed. */
+static uint64_t read_tokens(struct plan *p, uint64_t n)
+{
+	uint64_t windows = 0, read, rows = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (!p->row[i].padding)
+			p->window[windows++] = (struct ctl_window){
+				&p->h->cursor, p->map[p->row[i].place.dataset], p->row[i].place};
+	read = ctl_windows_read(p->reader, p->window, windows, p->tokens);
+	for (windows = 0; rows < n; rows++)
+		if (!p->row[rows].padding && windows++ == read)
+			break;
+	return rows;
+}
+
+/* Prints the block. False after an error; the rows before it are printed. */
+static bool put_block(struct plan *p)
+{
+	const char *tokens = p->tokens;
+	uint64_t n = 0, good;
+
+	while (n < p->n && (p->row[n].padding || p->map[p->row[n].place.dataset]))
+		n++;
+	good = p->reader ? read_tokens(p, n) : n;
+	for (uint64_t i = 0; i < good && !p->e.failed; i++) {
+		put_row(p, &p->row[i], tokens);
+		if (p->reader && !p->row[i].padding)
+			tokens += p->window_tokens * p->token_bytes;
+	}
+	if (good == n && n < p->n)
 		ctl_fail("position %" PRIu64 ": dataset %s is no longer in the config",
-			line->position, cursor->dataset[d].name);
-		return false;
+			p->row[n].position, p->h->cursor.dataset[p->row[n].place.dataset].name);
+	bool done = good == p->n && !p->e.failed;
+
+	p->n = 0;
+	return done;
+}
+
+/* Adds @rows rows from @position on, those of @rank. False after an error was printed. */
+static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t rank)
+{
+	struct order_place place[BLOCK];
+	uint64_t end = cursor_end(&p->h->cursor), left = position < end ? end - position : 0;
+
+	for (uint64_t done = 0, n, served; done < rows; done += n) {
+		n = rows - done < p->block - p->n ? rows - done : p->block - p->n;
+		served = done >= left ? 0 : n < left - done ? n : left - done;
+		served = order_at_all(&p->h->order, position + done, served, place);
+		for (uint64_t i = 0; i < n; i++)
+			p->row[p->n++] = (struct row){.rank = rank,
+				.row = done + i,
+				.position = position + done + i,
+				.padding = i >= served,
+				.place = i < served ? place[i] : (struct order_place){0}};
+		if (p->n == p->block && !put_block(p))
+			return false;
 	}
-	table_locate(&p->map[d]->table, &cursor->order[d], cursor->seed, line->place.epoch,
-		line->place.window, &line->number, &line->offset);
-	line->shard = dataset_shard_name(p->map[d], line->number);
 	return true;
 }
 
-/* Reads the tokens of the block's lines. Returns how many lines can be printed. */
-static uint64_t read_tokens(struct plan *p)
-{
-	size_t bytes = p->window_tokens * p->token_bytes;
-	uint64_t n = 0, read, line = 0;
+/* ---- plan ---- */
 
-	for (uint64_t i = 0; i < p->held; i++)
-		if (!p->lines[i].padding) {
-			p->lines[i].tokens = (const char *)p->tokens + n * bytes;
-			p->windows[n++] = (struct ctl_window){&p->history->cursor,
-				p->map[p->lines[i].place.dataset], p->lines[i].place};
-		}
-	read = ctl_windows_read(p->reader, p->windows, n, p->tokens);
-	for (uint64_t seen = 0; line < p->held; line++)
-		if (!p->lines[line].padding && ++seen > read)
-			break;
-	return line;
+enum { FROM = CTL_HISTORY_OPTIONS, COUNT, STEP, WORLD, MICRO, RANK, TOKENS, JSON };
+
+static bool put_range(struct plan *p, uint64_t from, uint64_t count)
+{
+	uint64_t left = cursor_end(&p->h->cursor) - from;
+
+	return put_rows(p, from, count < left ? count : left, 0) && put_block(p);
 }
 
-/* Prints the block. False after an error; the lines before it are printed. */
-static bool put_block(struct ctl_out *out, struct plan *p)
+static bool put_step(struct plan *p, const struct ctl_arguments *a, uint64_t from)
 {
-	uint64_t held = p->held, good = p->reader ? read_tokens(p) : held;
-
-	for (uint64_t i = 0; i < good && !out->failed; i++)
-		plan_put(out, p, &p->lines[i]);
-	p->held = 0;
-	return good == held && !out->failed;
-}
-
-static bool put_line(struct ctl_out *out, struct plan *p, struct plan_line *line)
-{
-	if (!line->padding && !fill(p, line)) {
-		put_block(out, p);
-		return false;
-	}
-	p->lines[p->held++] = *line;
-	return p->held < p->block || put_block(out, p);
-}
-
-/* ---- a range of positions ---- */
-
-struct query {
-	const char *config, *stream, *run;
-	const char **cursors;
-	unsigned cursor_count;
-	uint64_t from, count;
-	uint64_t step, world, micro_batch, rank;
-	bool has_from, ranks, one_rank, tokens, json;
-	bool cost;
-	double cost_tokens;
-	uint64_t nodes;
-	struct cost_prices prices;
-};
-
-/* Is @from between the first known mix and the stream's end? Prints an error otherwise. */
-static bool known(const struct ctl_history *h, uint64_t from)
-{
-	uint64_t first = h->order.segment[0]->start, end = cursor_end(&h->cursor);
-
-	if (from < first)
-		ctl_fail("--from %" PRIu64 ": the mixes before position %" PRIu64
-			 " are unknown; give a --cursor saved earlier",
-			from, first);
-	else if (from > end)
-		ctl_fail("--from %" PRIu64 ": stream %s ends at position %" PRIu64, from,
-			h->cursor.stream, end);
-	else
-		return true;
-	return false;
-}
-
-static int print_range(struct plan *p, const struct query *q)
-{
-	struct ctl_out out = {0};
-	uint64_t end = cursor_end(&p->history->cursor);
-	uint64_t to = q->count < end - q->from ? q->from + q->count : end;
-	bool good = true;
-
-	if (!p->json) {
-		plan_measure(p, to);
-		if (q->from < to)
-			plan_put_head(&out, p);
-	}
-	for (uint64_t i = q->from; i < to && good; i++)
-		good = put_line(&out, p, &(struct plan_line){.position = i});
-	good = good && put_block(&out, p);
-	return ctl_finish(&out, good ? CTL_OK : CTL_FAILED);
-}
-
-/* ---- a step ---- */
-
-static int print_step(struct plan *p, const struct query *q)
-{
-	uint64_t end = cursor_end(&p->history->cursor), global = q->world * q->micro_batch;
-	uint64_t steps = (end - q->from) / global + ((end - q->from) % global != 0);
-	uint64_t first = q->one_rank ? q->rank : 0, last = q->one_rank ? q->rank : q->world - 1;
-	struct ctl_out out = {0};
-	bool good = true;
+	uint64_t world = ctl_number(a, WORLD, 0), micro = ctl_number(a, MICRO, 0),
+		 step = ctl_number(a, STEP, 0), global = world * micro,
+		 end = cursor_end(&p->h->cursor),
+		 steps = (end - from) / global + ((end - from) % global != 0),
+		 first = ctl_number(a, RANK, 0), last = ctl_number(a, RANK, world - 1);
 
 	if (steps == 0)
-		return ctl_fail("--step %" PRIu64 ": stream %s ends at position %" PRIu64
-				", so there are no steps from there",
-			q->step, p->history->cursor.stream, end);
-	if (q->step >= steps)
-		return ctl_fail("--step %" PRIu64 ": from position %" PRIu64
-				" stream %s has %" PRIu64 " steps of %" PRIu64
-				" samples; the last is step %" PRIu64,
-			q->step, q->from, p->history->cursor.stream, steps, global, steps - 1);
-	if (!p->json) {
-		plan_measure(p, order_rank_position(
-					q->from, q->step, q->world - 1, q->world, q->micro_batch));
-		plan_put_head(&out, p);
-	}
-	for (uint64_t rank = first; rank <= last && good; rank++) {
-		uint64_t at = order_rank_position(q->from, q->step, rank, q->world, q->micro_batch);
-
-		for (uint64_t row = 0; row < q->micro_batch && good; row++) {
-			struct plan_line line = {
-				.rank = rank, .row = row, .padding = at >= end || row >= end - at};
-
-			line.position = line.padding ? end : at + row;
-			good = put_line(&out, p, &line);
-		}
-	}
-	good = good && put_block(&out, p);
-	return ctl_finish(&out, good ? CTL_OK : CTL_FAILED);
+		ctl_fail("--step %" PRIu64 ": stream %s ends at position %" PRIu64
+			 ", so there are no steps from there",
+			step, p->h->cursor.stream, end);
+	else if (step >= steps)
+		ctl_fail("--step %" PRIu64 ": from position %" PRIu64 " stream %s has %" PRIu64
+			 " steps of %" PRIu64 " samples; the last is step %" PRIu64,
+			step, from, p->h->cursor.stream, steps, global, steps - 1);
+	for (uint64_t rank = first; step < steps && rank <= last; rank++)
+		if (!put_rows(p, order_rank_position(from, step, rank, world, micro), micro, rank))
+			return false;
+	return step < steps && put_block(p);
 }
 
-/* ---- the query ---- */
-
-static int with_history(const struct ctl_stream *s, const struct ctl_history *h, struct query *q)
+static int answer_plan(
+	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
 {
-	struct plan p = {
-		.history = h,
-		.map = calloc(h->cursor.datasets, sizeof(const struct dataset *)),
-		.window_tokens = h->cursor.seq_len + h->cursor.extra,
-		.token_bytes = s->stream->token_bytes,
-		.json = q->json,
-		.ranks = q->ranks,
-	};
-	int status = CTL_FAILED;
-
-	p.block = 1;
-	if (q->tokens) {
-		p.reader = ctl_windows_open(s);
-		p.block = p.reader ? ctl_windows_block(p.reader) : 1;
-		p.tokens = calloc(p.block * p.window_tokens, p.token_bytes);
-	}
-	p.lines = calloc(p.block, sizeof(*p.lines));
-	p.windows = calloc(p.block, sizeof(*p.windows));
 	/* Steps are counted from the position of the only cursor. */
-	if (!q->has_from)
-		q->from = q->cursor_count == 1 ? h->cursor.next : 0;
-	if (!p.map || !p.lines || !p.windows || (q->tokens && (!p.reader || !p.tokens))) {
+	uint64_t from = ctl_number(a, FROM, ctl_history_files(a) == 1 ? h->cursor.next : 0);
+	struct plan *p = calloc(1, sizeof(*p));
+	bool good = p && (p->map = calloc(h->cursor.datasets, sizeof(*p->map)));
+
+	if (good) {
+		p->h = h;
+		p->e.json = ctl_given(a, JSON);
+		p->ranks = ctl_given(a, STEP);
+		p->window_tokens = h->cursor.seq_len + h->cursor.extra;
+		p->token_bytes = s->stream->token_bytes;
+		p->block = BLOCK;
+		stream_map(s->stream, &h->cursor, p->map);
+	}
+	if (good && ctl_given(a, TOKENS)) {
+		p->reader = ctl_windows_open(s);
+		p->block = p->reader ? ctl_windows_block(p->reader) : 1;
+		p->tokens = calloc(p->block * p->window_tokens, p->token_bytes);
+		good = p->reader && p->tokens;
+	}
+	if (!good)
 		ctl_fail(PHRASE_MEMORY);
-	} else if (known(h, q->from)) {
-		stream_map(s->stream, &h->cursor, p.map);
-		if (q->cost)
-			status = cost_report(
-				h, p.map, q->from, q->cost_tokens, q->nodes, &q->prices, q->json);
-		else
-			status = q->ranks ? print_step(&p, q) : print_range(&p, q);
+	good = good && ctl_history_has(h, from) &&
+	       (p->ranks ? put_step(p, a, from) : put_range(p, from, ctl_number(a, COUNT, 0)));
+	int status = p ? emit_end(&p->e, good ? CTL_OK : CTL_FAILED) : CTL_FAILED;
+
+	if (p) {
+		ctl_windows_close(p->reader);
+		free(p->tokens);
+		free(p->map);
 	}
-	ctl_windows_close(p.reader);
-	free(p.tokens);
-	free(p.windows);
-	free(p.lines);
-	free(p.map);
+	free(p);
 	return status;
-}
-
-static int answer(struct query *q)
-{
-	struct ctl_stream s;
-	struct ctl_history history;
-	int status = CTL_FAILED;
-
-	if (!(q->cost ? ctl_stream_open_all : ctl_stream_open)(&s, q->config, q->stream))
-		return CTL_FAILED;
-	if (ctl_history_open(&history, &s, q->cursors, q->cursor_count, q->run)) {
-		status = with_history(&s, &history, q);
-		ctl_history_close(&history);
-	}
-	ctl_stream_close(&s);
-	return status;
-}
-
-/* ---- the command line ---- */
-
-enum {
-	CONFIG,
-	FROM,
-	COUNT,
-	STEP,
-	WORLD,
-	MICRO,
-	RANK,
-	CURSOR,
-	RUN,
-	TOKENS,
-	COST,
-	FOR,
-	NODES,
-	RATE,
-	GET,
-	EGRESS,
-	JSON
-};
-
-static const struct ctl_option options[] = {
-	[CONFIG] = CTL_CONFIG_NEEDED,
-	[FROM] = {.name = "from",
-		.kind = CTL_NUMBER,
-		.value = "POSITION",
-		.most = UINT64_MAX,
-		.help = "first position to print; with --step, the position of step 0; by "
-			"default that of a single --cursor, otherwise 0"},
-	[COUNT] = {.name = "count",
-		.kind = CTL_NUMBER,
-		.value = "N",
-		.most = UINT64_MAX,
-		.help = "number of positions to print"},
-	[STEP] = {.name = "step",
-		.kind = CTL_NUMBER,
-		.value = "N",
-		.most = UINT64_MAX,
-		.help = "print the batch of each rank at this step, counted from 0, instead of a "
-			"range"},
-	[WORLD] = {.name = "world",
-		.kind = CTL_NUMBER,
-		.value = "W",
-		.least = 1,
-		.most = LIMIT_WORLD,
-		.help = "number of ranks, for --step"},
-	[MICRO] = {.name = "micro",
-		.kind = CTL_NUMBER,
-		.value = "B",
-		.least = 1,
-		.most = LIMIT_MICRO_BATCH,
-		.help = "rows per batch, for --step"},
-	[RANK] = {.name = "rank",
-		.kind = CTL_NUMBER,
-		.value = "R",
-		.most = LIMIT_WORLD,
-		.help = "print only this rank, for --step"},
-	[CURSOR] = CTL_HISTORY_CURSOR,
-	[RUN] = CTL_HISTORY_RUN,
-	[TOKENS] = {.name = "tokens",
-		.kind = CTL_FLAG,
-		.help = "print the tokens too: the first 8, or all with --json"},
-	[COST] = {.name = "cost",
-		.kind = CTL_FLAG,
-		.help = "print what reading the stream from an object store costs, instead of "
-			"positions"},
-	[FOR] = {.name = "for",
-		.kind = CTL_DECIMAL,
-		.value = "TOKENS",
-		.low = 1,
-		.high = 1e18,
-		.preset = "1e12",
-		.help = "number of tokens to train on, for --cost; a finite stream ends before"},
-	[NODES] = {.name = "nodes",
-		.kind = CTL_NUMBER,
-		.value = "N",
-		.least = 1,
-		.most = LIMIT_WORLD,
-		.preset = "1",
-		.help = "number of nodes, for --cost"},
-	[RATE] = {.name = "rate",
-		.kind = CTL_DECIMAL,
-		.value = "TOKENS_PER_SECOND",
-		.high = 1e15,
-		.help = "tokens per second of the whole job, for --cost; default: unknown"},
-	[GET] = {.name = "get",
-		.kind = CTL_DECIMAL,
-		.value = "DOLLARS",
-		.high = 1e6,
-		.preset = "0.0004",
-		.help = "price of 1000 GETs, for --cost"},
-	[EGRESS] = {.name = "egress",
-		.kind = CTL_DECIMAL,
-		.value = "DOLLARS",
-		.high = 1e6,
-		.preset = "0",
-		.help = "price of a GB (10^9 bytes) that is read, for --cost"},
-	[JSON] = CTL_JSON_OPTION,
-};
-
-/* Options of --cost, and options of the others. */
-static int check_cost(const struct ctl_arguments *a)
-{
-	static const uint8_t of_cost[] = {FOR, NODES, RATE, GET, EGRESS},
-			     of_others[] = {COUNT, STEP, WORLD, MICRO, RANK, TOKENS};
-	bool cost = ctl_given(a, COST);
-	const uint8_t *wrong = cost ? of_others : of_cost;
-	size_t n = cost ? sizeof(of_others) : sizeof(of_cost);
-
-	for (size_t i = 0; i < n; i++)
-		if (ctl_given(a, wrong[i]))
-			return ctl_usage(a->command,
-				cost ? "--cost and --%s exclude each other" : "--%s needs --cost",
-				a->command->options[wrong[i]].name);
-	return CTL_OK;
 }
 
 /* Checks which options are given together. */
@@ -349,24 +238,15 @@ static int check_options(const struct ctl_arguments *a)
 	const struct ctl_command *c = a->command;
 	bool step = ctl_given(a, STEP), world = ctl_given(a, WORLD), micro = ctl_given(a, MICRO);
 
-	if (a->arguments > 1 && !ctl_given(a, CURSOR))
-		return ctl_usage(c, "unexpected argument '%s'", a->argument[1]);
-	if (ctl_given(a, RUN) && ctl_given(a, CURSOR))
-		return ctl_usage(c, "--run and --cursor exclude each other");
-	if (check_cost(a) != CTL_OK)
-		return CTL_USAGE;
-	if (ctl_given(a, COST))
-		return CTL_OK;
 	if (!step && (world || micro || ctl_given(a, RANK)))
 		return ctl_usage(c, "--world, --micro and --rank need --step");
 	if (!step && (!ctl_given(a, FROM) || !ctl_given(a, COUNT)))
-		return ctl_usage(
-			c, "needs --from and --count, or --step, --world and --micro, or --cost");
+		return ctl_usage(c, "needs --from and --count, or --step, --world and --micro");
 	if (step && ctl_given(a, COUNT))
 		return ctl_usage(c, "--step and --count exclude each other");
 	if (step && (!world || !micro))
 		return ctl_usage(c, "--step needs --world and --micro");
-	if (step && !ctl_given(a, FROM) && a->value[CURSOR].count + a->arguments > 2)
+	if (step && !ctl_given(a, FROM) && ctl_history_files(a) > 1)
 		return ctl_usage(
 			c, "--step with several cursors needs --from, the position of step 0");
 	if (ctl_given(a, RANK) && ctl_number(a, RANK, 0) >= ctl_number(a, WORLD, 0))
@@ -377,61 +257,164 @@ static int check_options(const struct ctl_arguments *a)
 
 static int plan(const struct ctl_arguments *a)
 {
-	struct query q = {.config = ctl_text(a, CONFIG),
-		.stream = a->argument[0],
-		.run = ctl_text(a, RUN),
-		.from = ctl_number(a, FROM, 0),
-		.count = ctl_number(a, COUNT, 0),
-		.step = ctl_number(a, STEP, 0),
-		.world = ctl_number(a, WORLD, 0),
-		.micro_batch = ctl_number(a, MICRO, 0),
-		.rank = ctl_number(a, RANK, 0),
-		.has_from = ctl_given(a, FROM),
-		.ranks = ctl_given(a, STEP),
-		.one_rank = ctl_given(a, RANK),
-		.tokens = ctl_given(a, TOKENS),
-		.json = ctl_given(a, JSON),
-		.cost = ctl_given(a, COST),
-		.cost_tokens = a->value[FOR].decimal,
-		.nodes = ctl_number(a, NODES, 1),
-		.prices = {.rate = a->value[RATE].decimal,
-			.get = a->value[GET].decimal,
-			.byte = a->value[EGRESS].decimal}};
 	int status = check_options(a);
 
-	if (status != CTL_OK)
-		return status;
-	q.cursors = ctl_list(a, CURSOR, 1, &q.cursor_count);
-	return answer(&q);
+	return status == CTL_OK ? ctl_with_history(a, false, answer_plan) : status;
 }
+
+static const struct ctl_option plan_options[] = {
+	CTL_HISTORY,
+	[FROM] = {OPTION_NUMBER("from", "POSITION", 0, UINT64_MAX,
+		"first position to print; with --step, the position of step 0; by default that of "
+		"a single --cursor, otherwise 0")},
+	[COUNT] = {OPTION_NUMBER("count", "N", 0, UINT64_MAX, "number of positions to print")},
+	[STEP] = {OPTION_NUMBER("step", "N", 0, UINT64_MAX,
+		"print the batch of each rank at this step, counted from 0, instead of a range")},
+	[WORLD] = {OPTION_NUMBER("world", "W", 1, LIMIT_WORLD, "number of ranks, for --step")},
+	[MICRO] = {OPTION_NUMBER("micro", "B", 1, LIMIT_MICRO_BATCH, "rows per batch, for --step")},
+	[RANK] = {OPTION_NUMBER("rank", "R", 0, LIMIT_WORLD, "print only this rank, for --step")},
+	[TOKENS] = {OPTION_FLAG("tokens", "print the tokens too: the first 8, or all with --json")},
+	[JSON] = CTL_JSON_OPTION,
+};
 
 const struct ctl_command ctl_plan = {
 	.name = "plan",
 	.arguments = "STREAM",
-	.least = 1,
 	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
 	.help = "print which windows a stream serves at given positions or at a step",
 	.about = "Computes the order of a stream from the config; it needs no daemon. With --from "
 		 "and --count it prints one line per position: dataset, epoch, window, the offset "
 		 "of its first token, and shard. With --step, --world and --micro it prints the "
 		 "rows of each rank's batch at that step, as the ranks get them.\n\n"
-		 "--cost computes from the config and the order what the stream costs in an object "
-		 "store, also if its shards are still on a disk. One line per dataset and way of "
-		 "reading it (window, piece; see the key fetch: in tokend.yaml(5)) has the number "
-		 "of GETs, GETs per second at --rate, bytes read, bytes read per byte used, "
-		 "dollars, and the cache that each node needs. GETs and bytes are sums over all "
-		 "nodes. The sign * is after the way that the config chooses. Numbers after ~ are "
-		 "estimates: of compressed shards and those of mds and "
-		 "arrow, and of caches that are smaller than their dataset.\n\n"
 		 "If the mix was changed while the run was going on, the config alone does not "
 		 "give its order: add --run, or a cursor of the run with --cursor.",
 	.examples = CTL_EXAMPLES(
 		{"the first four samples", "tokctl plan train -c tokend.yaml --from 0 --count 4"},
 		{"what 2 ranks with 4 rows each get at step 10",
-			"tokctl plan train -c tokend.yaml --step 10 --world 2 --micro 4"},
-		{"what 10^12 tokens on 16 nodes cost from a store",
-			"tokctl plan train -c tokend.yaml --cost --nodes 16 --for 1e12"}),
-	.options = options,
-	.count = sizeof(options) / sizeof(options[0]),
+			"tokctl plan train -c tokend.yaml --step 10 --world 2 --micro 4"}),
+	OPTIONS_ARE(plan_options),
 	.run = plan,
+};
+
+/* ---- when ---- */
+
+enum { DATASET = CTL_HISTORY_OPTIONS, SHARD, OFFSET, SOME, EPOCH, WHEN_JSON };
+
+/* Has the dataset's part any of these windows of its path? */
+static bool any_in_part(
+	const struct ctl_history *h, uint32_t d, uint64_t epoch, uint64_t first, uint64_t count)
+{
+	for (uint64_t w = first; w < first + count; w++)
+		if (order_unwindow(&h->order.dataset[d], h->order.seed, epoch, w) != UINT64_MAX)
+			return true;
+	return false;
+}
+
+/* Windows [first, first + count) of the cursor's dataset @d. */
+static int put_windows(const struct ctl_history *h, const struct ctl_arguments *a, uint32_t d,
+	uint64_t first, uint64_t count)
+{
+	struct emit e = {.json = ctl_given(a, WHEN_JSON)};
+	const struct cursor_dataset *dataset = &h->cursor.dataset[d];
+	struct order_place place = {.dataset = d, .epoch = ctl_number(a, EPOCH, 0)};
+	char part[ORDER_PART_BYTES];
+	uint64_t position;
+	bool served = false;
+
+	for (place.window = first; place.window < first + count && !e.failed; place.window++) {
+		if (!order_when(&h->order, &place, &position))
+			continue;
+		emit_number(&e, "position", "position", position);
+		emit_number(&e, "epoch", "epoch", place.epoch);
+		emit_number(&e, "window", "window", place.window);
+		emit_row(&e);
+		served = true;
+	}
+	if (served)
+		return emit_end(&e, CTL_OK);
+	if (!any_in_part(h, d, place.epoch, first, count))
+		return ctl_fail("never served here: window %" PRIu64
+				" is not in part %s of the path, which dataset %s has",
+			first, order_part_text(dataset->lo, dataset->hi, part), dataset->name);
+	if (h->order.segment[0]->start > 0)
+		return ctl_fail(
+			"never served from position %" PRIu64
+			" on; the mixes before it are unknown: add a --cursor saved earlier",
+			h->order.segment[0]->start);
+	return ctl_fail("never served: dataset %s does not reach epoch %" PRIu64
+			" of these windows",
+		dataset->name, place.epoch);
+}
+
+static int answer_when(
+	const struct ctl_arguments *a, const struct ctl_stream *s, const struct ctl_history *h)
+{
+	const char *name = ctl_text(a, DATASET), *file = ctl_text(a, SHARD);
+	uint64_t offset = ctl_number(a, OFFSET, 0), some = ctl_number(a, SOME, 1),
+		 epoch = ctl_number(a, EPOCH, 0), first, count;
+	int d = cursor_find(&h->cursor, name), begin = cursor_find(&s->stream->begin, name);
+	char list[NEAREST_LIST_BYTES];
+
+	if (begin < 0)
+		return ctl_fail("--dataset %s: not a dataset of stream %s; must be one of: %s",
+			name, a->argument[0], cursor_list_datasets(&s->stream->begin, name, list));
+	if (d < 0)
+		return ctl_fail("never served: the cursor has no dataset %s", name);
+	const struct dataset *dataset = &s->stream->dataset[begin];
+	int64_t shard = dataset_find_shard(dataset, file);
+
+	if (shard < 0)
+		return ctl_fail(
+			"--shard %s: no such shard in dataset %s; give a path relative to %s", file,
+			name, dataset->root);
+	uint64_t tokens = dataset->table.tokens[shard];
+
+	if (offset >= tokens || some > tokens - offset)
+		return ctl_fail("--offset %" PRIu64 ", --tokens %" PRIu64 ": %s has only %" PRIu64
+				" tokens",
+			offset, some, file, tokens);
+	table_touching(&dataset->table, &h->cursor.order[d], h->cursor.seed, epoch, (uint64_t)shard,
+		offset, some, &first, &count);
+	if (count == 0)
+		return ctl_fail("never served: no window of epoch %" PRIu64
+				" contains any of the %" PRIu64 " tokens of %s from %" PRIu64 " on",
+			epoch, some, file, offset);
+	return put_windows(h, a, (uint32_t)d, first, count);
+}
+
+static int when(const struct ctl_arguments *a)
+{
+	return ctl_with_history(a, false, answer_when);
+}
+
+static const struct ctl_option when_options[] = {
+	CTL_HISTORY,
+	[DATASET] = {OPTION_TEXT("dataset", "NAME", "dataset of the shard"), .required = true},
+	[SHARD] = {OPTION_TEXT(
+			   "shard", "PATH", "shard, as a path relative to the dataset's directory"),
+		.required = true},
+	[OFFSET] = {OPTION_NUMBER("offset", "TOKEN", 0, UINT64_MAX,
+			    "first token, counted from 0 in the shard"),
+		.required = true},
+	[SOME] = {OPTION_NUMBER("tokens", "N", 1, UINT64_MAX, "number of tokens"), .preset = "1"},
+	[EPOCH] = {OPTION_NUMBER("epoch", "E", 0, UINT64_MAX,
+			   "epoch of the dataset in which they are served"),
+		.preset = "0"},
+	[WHEN_JSON] = CTL_JSON_OPTION,
+};
+
+const struct ctl_command ctl_when = {
+	.name = "when",
+	.arguments = "STREAM",
+	.most = CTL_ANY, /* "--cursor A B": the shell's way of giving several */
+	.help = "print the positions at which tokens of a shard are served",
+	.about = "Finds the windows that contain the given tokens, and the position of each in one "
+		 "epoch of the dataset. So it answers whether, and at which step, a document was "
+		 "trained on. The exit status is 1 if the tokens are never served.\n\n"
+		 "If the mix was changed while the run was going on, add --run, or a cursor of the "
+		 "run with --cursor.",
+	.examples = CTL_EXAMPLES({"when token 2000 of a shard is served",
+		"tokctl when train -c tokend.yaml --dataset web --shard 0000.bin --offset 2000"}),
+	OPTIONS_ARE(when_options),
+	.run = when,
 };

@@ -8,7 +8,6 @@
 #define TOKEND_CTL_PROOF_H
 
 #include "client/ctl/offline/stream.h"
-#include "client/ctl/offline/windows.h"
 #include "proto/record.h"
 
 #include <sys/types.h>

@@ -6,7 +6,6 @@
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/commands.h"
-#include "client/ctl/offline/history.h"
 #include "client/ctl/offline/proof.h"
 
 #include <inttypes.h>

@@ -1,10 +1,10 @@
 /*
- * When a shard is opened it is compared with the one that was listed. Some shards stay open,
- * because windows come in any order.
+ * The tokens of windows, read from the shards. When a shard is opened it is compared with the one
+ * that was listed. Some shards stay open, because windows come in any order.
  */
-#include "client/ctl/offline/windows.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/shards.h"
+#include "client/ctl/offline/stream.h"
 #include "daemon/catalog/dataset_shard.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/frames.h"
@@ -26,9 +26,7 @@ struct file {
 	uint64_t shard;
 	int fd; /* -1: an object */
 	struct shard *source;
-	unsigned users; /* threads that are reading it */
-	pthread_mutex_t lock;
-	pthread_cond_t unused;
+	pthread_rwlock_t lock; /* read: while a thread reads the shard */
 };
 
 struct ctl_windows {
@@ -45,10 +43,8 @@ struct ctl_windows *ctl_windows_open(const struct ctl_stream *s)
 
 	if (!reader)
 		return NULL;
-	for (unsigned i = 0; i < OPEN_FILES; i++) {
-		pthread_mutex_init(&reader->file[i].lock, NULL);
-		pthread_cond_init(&reader->file[i].unused, NULL);
-	}
+	for (unsigned i = 0; i < OPEN_FILES; i++)
+		pthread_rwlock_init(&reader->file[i].lock, NULL);
 	reader->first = s->stream->dataset;
 	reader->stores = s->stores;
 	reader->window_bytes =
@@ -58,21 +54,6 @@ struct ctl_windows *ctl_windows_open(const struct ctl_stream *s)
 		return reader;
 	ctl_windows_close(reader);
 	return NULL;
-}
-
-/* Opens @fd as a shard, which must be the one that was listed. False: @fault. */
-static bool open_source(
-	const struct ctl_windows *reader, struct file *file, const char *path, struct fault *fault)
-{
-	struct stat st;
-
-	if (file->fd >= 0 && fstat(file->fd, &st) != 0)
-		return fault_errno(fault, errno, "", "%s", strerror(errno));
-	if (file->fd >= 0 && !dataset_same_shard(file->dataset, file->shard, &st, fault))
-		return false;
-	file->source = dataset_open_shard(
-		file->dataset, file->shard, path, file->fd, reader->frames, fault);
-	return file->source;
 }
 
 static void close_file(struct file *file)
@@ -86,24 +67,29 @@ static void close_file(struct file *file)
 	file->dataset = NULL;
 }
 
+/* Opens a shard, which must be the one that was listed. */
 static bool open_file(const struct ctl_windows *reader, struct file *file,
 	const struct dataset *dataset, uint64_t shard, struct fault *fault)
 {
 	char path[PATH_MAX + 1];
+	struct stat st;
 
 	dataset_shard_path(dataset, shard, path, sizeof(path));
 	file->dataset = dataset;
 	file->shard = shard;
 	file->fd = dataset->objects ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (file->fd < 0 && !dataset->objects)
+	if (!dataset->objects && (file->fd < 0 || fstat(file->fd, &st) != 0))
 		fault_errno(fault, errno, "", "%s", strerror(errno));
-	else if (open_source(reader, file, path, fault))
+	else if (dataset->objects || dataset_same_shard(dataset, shard, &st, fault))
+		file->source =
+			dataset_open_shard(dataset, shard, path, file->fd, reader->frames, fault);
+	if (file->source)
 		return true;
 	close_file(file);
 	return fault_prefix(fault, "%s: ", path);
 }
 
-/* The open shard, which is kept until it is released. NULL: @fault. */
+/* The open shard, which stays until its lock is released. NULL: @fault. */
 static struct file *acquire(struct ctl_windows *reader, const struct dataset *dataset,
 	uint64_t shard, struct fault *fault)
 {
@@ -111,24 +97,19 @@ static struct file *acquire(struct ctl_windows *reader, const struct dataset *da
 	struct file *file = &reader->file[(shard + d) % OPEN_FILES];
 	bool fine = true;
 
-	pthread_mutex_lock(&file->lock);
-	while (file->users > 0 && (file->dataset != dataset || file->shard != shard))
-		pthread_cond_wait(&file->unused, &file->lock);
-	if (file->dataset != dataset || file->shard != shard) {
-		close_file(file);
-		fine = open_file(reader, file, dataset, shard, fault);
+	while (fine) {
+		pthread_rwlock_rdlock(&file->lock);
+		if (file->dataset == dataset && file->shard == shard)
+			return file;
+		pthread_rwlock_unlock(&file->lock);
+		pthread_rwlock_wrlock(&file->lock);
+		if (file->dataset != dataset || file->shard != shard) {
+			close_file(file);
+			fine = open_file(reader, file, dataset, shard, fault);
+		}
+		pthread_rwlock_unlock(&file->lock);
 	}
-	file->users += fine;
-	pthread_mutex_unlock(&file->lock);
-	return fine ? file : NULL;
-}
-
-static void release(struct file *file)
-{
-	pthread_mutex_lock(&file->lock);
-	if (--file->users == 0)
-		pthread_cond_broadcast(&file->unused);
-	pthread_mutex_unlock(&file->lock);
+	return NULL;
 }
 
 /* Any thread. */
@@ -151,7 +132,7 @@ static bool read_window(
 		return false;
 	bool fine = shard_read(file->source, offset, dataset->table.window_tokens, tokens, fault);
 
-	release(file);
+	pthread_rwlock_unlock(&file->lock);
 	return fine || fault_prefix(fault, "dataset %s: shard %s at token %" PRIu64 ": ",
 			       dataset->config->name, dataset_shard_name(dataset, shard), offset);
 }
