@@ -452,32 +452,12 @@ json_t *status_cache(const struct control *control, bool public)
 
 /* ---- the daemon ---- */
 
-/* The stream whose storage has not answered for the longest time, or NULL. */
-static const struct stream *slowest(const struct control *control)
-{
-	const struct stream *slowest = NULL;
-	unsigned most = 0;
-
-	for (uint32_t slot = 0; slot < control->config->streams; slot++) {
-		unsigned ticks = data_thread_hang(control->data_thread, slot).ticks;
-
-		if (ticks > most)
-			slowest = &control->catalog->stream[slot];
-		most = ticks > most ? ticks : most;
-	}
-	return slowest;
-}
-
 static json_t *daemon_item(const struct control *control, bool public)
 {
-	const struct stream *stream = slowest(control);
-	uint64_t now = uv_now(control->loop), slow = 0;
+	uint64_t now = uv_now(control->loop);
 	struct utsname machine = {0};
-	char shard[LIMIT_TEXT_BYTES];
 
 	uname(&machine);
-	if (stream)
-		slow = slow_ms(control, stream, public, shard);
 	return OBJECT(T("version", TOKEND_VERSION), T("compiler", COMPILER),
 		T("machine", machine.machine),
 		T("io", reader_name(control->options->reading->reader)),
@@ -488,8 +468,6 @@ static json_t *daemon_item(const struct control *control, bool public)
 		N("lost_wakes", control->sessions.lost_wakes),
 		N("failures", control->sessions.failures),
 		N("rereads", atomic_load(control->options->rereads)),
-		T(ONLY(slow, "slow_stream"), slow ? stream->config->name : ""),
-		N(ONLY(slow, "slow_ms"), slow), T(ONLY(slow, "slow_shard"), slow ? shard : ""),
 		N(ONLY(!public, "pid"), uv_os_getpid()));
 }
 

@@ -14,9 +14,9 @@ SLOW = {"slow_ms": 9000, "slow_shard": ESCAPE}
 SESSION = {"session": 1, "stream": "train", "run": "job", "rank": 0, "world": 1, **SLOW}
 C1 = "\x9b31m\x85"  # as ESC [ 3 1 m to a terminal, and a new line
 STORE = {"store": C1, "last": C1, "last_ago_s": 1, "provider": C1, "requests": 1}
-STATUS = [7, {"sessions": 5}, {"sessions": SESSION}, {"daemon": {"io": "\x1bring", **SLOW}}]
+STATUS = [7, {"sessions": 5}, {"sessions": SESSION}, {"daemon": {"io": "\x1bring"}}]
 STATUS += [{"stores": STORE}, {"cache": {"dir": C1, "last": ESCAPE, "last_ago_s": 1}}]
-STATUS += [{"streams": {"stream": f"a{C1}\n", "slots": {"x": 1}, "waits": {"le": 7}}}]
+STATUS += [{"streams": {"stream": f"a{C1}\n", "slots": {"x": 1}, "waits": {"le": 7}, **SLOW}}]
 DATASETS = [{"dataset": "a", "stream": stream, "all": 1} for stream in (7, None, "other")]
 
 

@@ -262,7 +262,7 @@ static void put_total(struct listing *l, const json_t *status)
 {
 	static const char *const numbers[] = {"sessions", "pid", "uptime_ms", "memory_bytes",
 		"limit_bytes", "lost_wakes", "slow_ms", NULL};
-	const json_t *d = get(status, "daemon");
+	json_t *d = get(status, "daemon"), *slow = NULL, *stream;
 	json_t *stores = get(status, "stores"), *cache = get(status, "cache"), *store;
 	json_t *streams = streams_of(status);
 	struct emit *e = &l->e;
@@ -276,10 +276,17 @@ static void put_total(struct listing *l, const json_t *status)
 	if (json_is_object(cache))
 		put_cache(e, cache);
 	json_object_del(cache, "failing");
+	json_array_foreach(get(status, "streams"), i, stream)
+	{
+		if (real(stream, "slow_ms") > real(slow, "slow_ms"))
+			slow = stream;
+	}
+	if (slow)
+		json_object_set(d, "slow_ms", get(slow, "slow_ms"));
 	put_numbers(e, d, numbers);
 	emit_text(e, "io", NULL, status_text(d, "io"));
 	emit_text(e, "config", NULL, status_text(d, "config"));
-	emit_text(e, "slow_shard", NULL, status_text(d, "slow_shard"));
+	emit_text(e, "slow_shard", NULL, status_text(slow, "slow_shard"));
 	emit_text(e, "socket", NULL, l->link.socket);
 	emit_text(e, "version", NULL, status_text(d, "version"));
 	emit_text(e, "config_digest", NULL, status_text(get(status, "config"), "digest"));
@@ -292,7 +299,7 @@ static void put_total(struct listing *l, const json_t *status)
 	emit_more(e, ", %.0f session%s, %.0f of %.0f bytes of memory, lost wakes %.0f",
 		real(d, "sessions"), real(d, "sessions") == 1 ? "" : "s", real(d, "memory_bytes"),
 		real(d, "limit_bytes"), real(d, "lost_wakes"));
-	put_slow(e, d, status_text(d, "slow_stream"));
+	put_slow(e, slow, status_text(slow, "stream"));
 	emit_row(e);
 }
 

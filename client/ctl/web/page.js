@@ -153,21 +153,22 @@ function cache(c) {
 		", mismatches " + c.mismatches + (c.last ? ", last: " + ago(c) : "");
 }
 
-function state(d) {
+function state(d, slow) {
 	return d.version + ", up " + duration(d.uptime_ms) + ", " + d.sessions +
 		(d.sessions === 1 ? " session, " : " sessions, ") + bytes(d.memory_bytes) + " of " +
 		bytes(d.limit_bytes) + ", io " + d.io +
-		(d.slow_ms ? ", storage has not answered for " + duration(d.slow_ms) : "");
+		(slow ? ", storage has not answered for " + duration(slow) : "");
 }
 
 function show(status) {
 	const d = status.daemon, restarted = !last || d.uptime_ms < last.daemon.uptime_ms;
 	const seconds = restarted ? 0 : (d.uptime_ms - last.daemon.uptime_ms) / 1000;
+	const slow = Math.max(0, ...status.streams.map((s) => s.slow_ms));
 	const list = (name, ...keys) => rated(status[name], restarted ? [] : last[name], keys, seconds);
 
 	remember(status.streams, list("datasets", "stream", "dataset"));
-	at("state").textContent = state(d);
-	at("state").className = d.slow_ms ? "bad" : "";
+	at("state").textContent = state(d, slow);
+	at("state").className = slow ? "bad" : "";
 	fill("streams", STREAMS, list("streams", "stream"));
 	fill("runs", RUNS, status.runs);
 	at("mixes").replaceChildren(...status.streams.filter((s) => s.sessions).map(mixChart));
