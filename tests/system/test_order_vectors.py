@@ -206,3 +206,15 @@ def test_a_dataset_of_a_million_million_windows(place):
         assert code == 0, err
         rows = [json.loads(line) for line in out.splitlines()]
         assert rows == [vars(order.place(at)) for at in range(start, start + 10)]
+
+
+def test_a_long_table_has_the_values_of_its_json(place):
+    """Its first rows set the widths of the columns; from then on rows are printed as they come."""
+    place.shard("web/0.bin", 40_000)
+    stream = {"seed": 1, "seq_len": 1, "datasets": [{"name": "web", "path": "web"}]}
+    command = [TOKCTL, "plan", "-c", place.config(streams={"train": stream}), "train"]
+    command += ["--from", 9000, "--count", 5000]  # positions become longer
+    head, *lines = run(*command)[1].decode().splitlines()
+    rows = [dict(zip(head.split(), line.split(), strict=True)) for line in lines]
+    expected = [json.loads(line) for line in run(*command, "--json")[1].splitlines()]
+    assert rows == [{key: str(value) for key, value in row.items()} for row in expected]
