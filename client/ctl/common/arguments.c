@@ -57,12 +57,8 @@ const struct ctl_command *ctl_find(const struct ctl_command *const *commands, co
 
 /* ---- values ---- */
 
-bool ctl_parse_number(const char *text, uint64_t *value)
-{
-	return wire_digits(text, value);
-}
-
-bool ctl_parse_decimal(const char *text, double *value)
+/* A finite decimal number ≥ 0. */
+static bool parse_decimal(const char *text, double *value)
 {
 	char *end;
 
@@ -87,7 +83,7 @@ int ctl_weights(const struct ctl_arguments *a, int first, double *weight)
 	for (int i = first; i < a->arguments; i++) {
 		char *equals = strrchr(a->argument[i], '=');
 
-		if (!equals || !ctl_parse_decimal(equals + 1, &weight[i - first]))
+		if (!equals || !parse_decimal(equals + 1, &weight[i - first]))
 			return ctl_usage(a->command,
 				"'%s': must be DATASET=WEIGHT; the weight must be " PHRASE_WEIGHT,
 				a->argument[i]);
@@ -122,14 +118,14 @@ static int convert(const struct ctl_command *c, const struct ctl_option *o, cons
 
 	if (o->most < UINT64_MAX)
 		snprintf(most, sizeof(most), "%" PRIu64, o->most);
-	if (o->kind == CTL_NUMBER && !(ctl_parse_number(text, &value->number) &&
+	if (o->kind == CTL_NUMBER && !(wire_digits(text, &value->number) &&
 					     value->number >= o->least && value->number <= o->most))
 		return ctl_usage(c, "--%s: '%s' " PHRASE_NOT_INTEGER " from %" PRIu64 " to %s",
 			o->name, text, o->least, most);
 	if (o->kind == CTL_CHOICE && !find_word(o->value, text, &value->number))
 		return ctl_usage(c, "--%s: '%s' is not one of %s", o->name, text, o->value);
 	if (o->kind == CTL_DECIMAL &&
-		!(ctl_parse_decimal(text, &value->decimal) && value->decimal >= o->low &&
+		!(parse_decimal(text, &value->decimal) && value->decimal >= o->low &&
 			value->decimal <= o->high))
 		return ctl_usage(c, "--%s: '%s' is not a number from %g to %g", o->name, text,
 			o->low, o->high);

@@ -109,7 +109,7 @@ struct ctl_command {
 	/* The other arguments in a synopsis, "STREAM", or NULL. So many are needed and allowed, in
 	 * brackets none, with "..." any; @most changes that. */
 	const char *arguments;
-	int most, least;   /* least: no longer read */
+	int most;
 	const char *help;  /* one line */
 	const char *about; /* man page: paragraphs with an empty line between; or NULL */
 	const struct ctl_example
@@ -186,10 +186,6 @@ void ctl_help_all(FILE *to, const struct ctl_command *const *commands);
  * "--cursor *.cursor" to one value and arguments. */
 const char **ctl_list(const struct ctl_arguments *a, unsigned option, int first, unsigned *count);
 
-/* Decimal digits, up to 2^64 - 1. */
-bool ctl_parse_number(const char *text, uint64_t *value);
-/* A finite decimal number ≥ 0. */
-bool ctl_parse_decimal(const char *text, double *value);
 /* Splits the arguments from @first on, DATASET=WEIGHT, into names and weights. A name may contain
  * '='. Returns an exit status. */
 int ctl_weights(const struct ctl_arguments *a, int first, double *weight);

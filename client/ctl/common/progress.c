@@ -1,8 +1,8 @@
 /* The line has no thread of its own. The thread that adds work when a redraw is due draws it. */
 #include "client/ctl/common/progress.h"
 
-#include "client/ctl/common/clock.h"
 #include "client/ctl/common/emit.h"
+#include "client/ctl/common/error.h"
 #include "proto/fault.h"
 
 #include <unistd.h>

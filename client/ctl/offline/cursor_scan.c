@@ -3,7 +3,6 @@
  * a pickle (its bytes as UTF-8), or in hex. The files are mapped.
  */
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/grow.h"
 #include "client/ctl/offline/cursor.h"
 #include "proto/phrases.h"
 

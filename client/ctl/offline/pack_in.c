@@ -1,5 +1,5 @@
 /* The inputs of `tokctl pack`. */
-#include "client/ctl/common/grow.h"
+#include "client/ctl/common/error.h"
 #include "client/ctl/offline/pack.h"
 #include "daemon/catalog/parallel_for.h"
 #include "daemon/shard/bounds.h"

@@ -93,8 +93,9 @@ static void put_row(struct plan *p, const struct row *r, const char *tokens)
 		r->padding ? "padding" : c->dataset[r->place.dataset].name);
 	emit_optional(e, "epoch", "epoch", r->place.epoch, !r->padding);
 	emit_optional(e, "window", "window", r->place.window, !r->padding);
+	emit_text(e, "shard", NULL, shard);
 	emit_optional(e, "offset", "offset", offset, !r->padding);
-	emit_text(e, "shard", "shard", shard);
+	emit_text(e, NULL, "shard", shard);
 	if (p->reader)
 		put_tokens(p, r, path, tokens);
 	emit_row(e);

@@ -1,6 +1,5 @@
 /* Judges which rows count, by the rules in proto/record.h. */
 #include "client/ctl/common/error.h"
-#include "client/ctl/common/grow.h"
 #include "client/ctl/offline/proof.h"
 #include "proto/phrases.h"
 

@@ -6,7 +6,6 @@
  * the cache is full, because from then on pieces are evicted for later ones.
  */
 #include "client/ctl/common/arguments.h"
-#include "client/ctl/common/clock.h"
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/progress.h"

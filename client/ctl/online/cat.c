@@ -79,7 +79,7 @@ static int set_start(struct cat *c, const struct ctl_arguments *a)
 		c->options.cursor_bytes = n;
 		return n > 0 ? CTL_OK : CTL_FAILED;
 	}
-	if (start && ctl_parse_number(start, &c->options.position))
+	if (start && wire_digits(start, &c->options.position))
 		c->options.start_at_position = 1;
 	else if (start && strcmp(start, "begin") != 0)
 		c->options.tag = start;

@@ -5,7 +5,6 @@
  * unless a rank has already fetched it.
  */
 #include "client/ctl/common/arguments.h"
-#include "client/ctl/common/clock.h"
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/common/share.h"

@@ -1,6 +1,5 @@
 /* tokctl status: the sessions of a daemon, its stores and its cache; with --watch again and again.
  */
-#include "client/ctl/common/clock.h"
 #include "client/ctl/common/emit.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/commands.h"

@@ -3,7 +3,6 @@
  * request, GET or HEAD, and its answer ends it. Clients, their requests and times are bounded: if
  * all places are taken, a new client takes that of the oldest.
  */
-#include "client/ctl/common/clock.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/web/web.h"
 

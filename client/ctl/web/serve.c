@@ -3,7 +3,6 @@
  * asked at most four times a second, and for at most a twentieth of the time, however many clients
  * there are.
  */
-#include "client/ctl/common/clock.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/online/commands.h"
 #include "client/ctl/online/talk.h"
