@@ -1,6 +1,6 @@
 /*
- * A stream of a config, opened without a daemon; the mixes of a run; and the tokens
- * of windows, read from the shards. Functions that fail print a message and return false.
+ * A stream of a config, opened without a daemon; the mixes of a run; and the tokens of windows,
+ * read from the shards. Functions that fail print a message and return false.
  */
 #ifndef TOKEND_CTL_STREAM_H
 #define TOKEND_CTL_STREAM_H
