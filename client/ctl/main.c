@@ -14,28 +14,41 @@
 #include <string.h>
 
 static const struct ctl_command *const commands[] = {
-	&ctl_plan,
-	&ctl_when,
-	&ctl_cost,
-	&ctl_inspect,
-	&ctl_pack,
-	&ctl_cat,
-	&ctl_cursor,
-	&ctl_verify,
+	&ctl_status,
+	&ctl_doctor,
 	&ctl_start,
 	&ctl_stop,
-	&ctl_status,
+	&ctl_cache,
 	&ctl_metrics,
 	&ctl_serve,
-	&ctl_cache,
-	&ctl_doctor,
 	&ctl_mix,
 	&ctl_skip,
 	&ctl_checkpoint,
 	&ctl_drain,
 	&ctl_rescale,
+	&ctl_plan,
+	&ctl_when,
+	&ctl_cost,
+	&ctl_cat,
+	&ctl_inspect,
+	&ctl_pack,
+	&ctl_verify,
+	&ctl_cursor,
 	&ctl_completion,
 	NULL,
+};
+
+/* The heads that help prints above these commands. */
+static const struct {
+	const struct ctl_command *above;
+	const char *text;
+} heads[] = {
+	{&ctl_status, "On a node:"},
+	{&ctl_mix, "A running job:"},
+	{&ctl_plan, "The order of a stream:"},
+	{&ctl_inspect, "Shards:"},
+	{&ctl_verify, "After a run:"},
+	{&ctl_completion, "Of tokctl:"},
 };
 
 static int help(FILE *to)
@@ -43,7 +56,11 @@ static int help(FILE *to)
 	fputs("usage: tokctl COMMAND [ARGUMENT...] [OPTION...]\nInspects and edits what tokend "
 	      "serves.\n\n",
 		to);
-	ctl_help_all(to, commands);
+	for (unsigned i = 0, head = 0; commands[i]; i++) {
+		if (head < sizeof(heads) / sizeof(heads[0]) && commands[i] == heads[head].above)
+			fprintf(to, "%s%s\n", i > 0 ? "\n" : "", heads[head++].text);
+		ctl_help_line(to, commands[i]);
+	}
 	fputs("\n`tokctl help COMMAND` lists its options.\n"
 	      "Exit status: 0 success, 1 failure or a negative answer, 2 usage error.\n",
 		to);

@@ -177,8 +177,8 @@ char *ctl_synopsis(const struct ctl_command *command);
 void ctl_range(const struct ctl_option *o, char *text, size_t bytes);
 /* The text of `--help`. */
 void ctl_help(FILE *to, const struct ctl_command *command);
-/* A line for each command. @commands ends with NULL. */
-void ctl_help_all(FILE *to, const struct ctl_command *const *commands);
+/* The line of a command in a list of them. */
+void ctl_help_line(FILE *to, const struct ctl_command *command);
 
 /* ---- values ---- */
 

@@ -95,7 +95,8 @@ void ctl_help(FILE *to, const struct ctl_command *command)
 	free(synopsis);
 	fprintf(to, "%s\n\n", command->help);
 	if (command->subcommands) {
-		ctl_help_all(to, command->subcommands);
+		for (unsigned i = 0; command->subcommands[i]; i++)
+			ctl_help_line(to, command->subcommands[i]);
 		return;
 	}
 	for (unsigned i = 0; i < command->count; i++) {
@@ -119,12 +120,9 @@ void ctl_help(FILE *to, const struct ctl_command *command)
 	fprintf(to, "%-*sprint this text\n", column, "  -h, --help");
 }
 
-void ctl_help_all(FILE *to, const struct ctl_command *const *commands)
+void ctl_help_line(FILE *to, const struct ctl_command *command)
 {
-	for (unsigned i = 0; commands[i]; i++) {
-		const char *last = strrchr(commands[i]->name, ' ');
+	const char *last = strrchr(command->name, ' ');
 
-		fprintf(to, "  %-10s  %s\n", last ? last + 1 : commands[i]->name,
-			commands[i]->help);
-	}
+	fprintf(to, "  %-10s  %s\n", last ? last + 1 : command->name, command->help);
 }
