@@ -449,7 +449,7 @@ static int status(const struct ctl_arguments *a)
 
 const struct ctl_command ctl_status = {
 	.name = "status",
-	.help = "print the sessions of a running daemon, also again and again",
+	.help = "print where each trainer is and what it waits for, also again and again",
 	.about = "Without --socket, -c and $TOKEND_SOCKET, prints all daemons that are found, also "
 		 "private ones, one after the other.\n\n"
 		 "Prints one line per session (an attached trainer process): stream, run, rank, "
