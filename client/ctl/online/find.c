@@ -47,7 +47,7 @@ bool ctl_private_socket(const char *config, char path[WIRE_SOCKET_BYTES], struct
 {
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
 	char name[32];
-	uint64_t hash;
+	uint64_t hash = 0;
 
 	if (!hash_config(config, &hash, fault))
 		return false;
