@@ -245,11 +245,11 @@ static void write_lines(void)
 {
 	struct timespec until;
 
-	clock_gettime(CLOCK_REALTIME, &until); /* a clock that jumps delays tell() at most */
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec++;
 	pthread_mutex_lock(&the_log.mutex);
 	if (the_log.count == 0)
-		pthread_cond_timedwait(&the_log.news, &the_log.mutex, &until);
+		pthread_cond_clockwait(&the_log.news, &the_log.mutex, CLOCK_MONOTONIC, &until);
 	/* A waiting line does not change, so it is written in place. */
 	for (; the_log.count > 0; the_log.count--, the_log.first = (the_log.first + 1) % LINES) {
 		pthread_mutex_unlock(&the_log.mutex);
