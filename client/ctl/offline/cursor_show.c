@@ -122,17 +122,18 @@ static bool is_checkpoint(const char *path)
 {
 	char bytes[4] = "";
 	struct stat st;
-	FILE *file = NULL;
-	size_t n = 0;
+	FILE *file;
+	size_t n;
 
-	if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
-		file = fopen(path, "re");
-	else
+	if (stat(path, &st) != 0)
+		return false;
+	if (!S_ISREG(st.st_mode))
 		return S_ISDIR(st.st_mode);
-	if (file) {
-		n = fread(bytes, 1, sizeof(bytes), file);
-		fclose(file);
-	}
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	n = fread(bytes, 1, sizeof(bytes), file);
+	fclose(file);
 	return n > 0 && memcmp(bytes, "tkdc", n) != 0;
 }
 
