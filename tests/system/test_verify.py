@@ -307,9 +307,11 @@ def test_torn_ends_are_ignored(scene):
 
 def test_arguments_are_refused(scene):
     sound, empty = scene.write("sound", scene.made(SOUND)), scene.directory("empty")
+    inner = scene.directory("outer/inner.record")
     for code, arguments, words in (
         (1, [empty], [empty, "no *.record"]),
         (1, ["/dev/zero"], ["not a regular file"]),
+        (1, [os.path.dirname(inner)], [inner, "not a regular file"]),
         (1, [sound, "--from", 20, "--to", 20], ["must be above"]),
         (2, [sound, "--run", "a", "--cursor", "b"], ["exclude"]),
     ):

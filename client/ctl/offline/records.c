@@ -25,9 +25,15 @@ static bool no_memory(void)
 
 /* ---- files ---- */
 
-static bool add_file(struct records *r, const char *path, const struct stat *st)
+static bool add_file(struct records *r, const char *path)
 {
-	if (!S_ISREG(st->st_mode)) {
+	struct stat st;
+
+	if (stat(path, &st) != 0) {
+		ctl_fail("%s: %s", path, strerror(errno));
+		return false;
+	}
+	if (!S_ISREG(st.st_mode)) {
 		ctl_fail("%s: not a regular file, so not a record", path);
 		return false;
 	}
@@ -38,7 +44,7 @@ static bool add_file(struct records *r, const char *path, const struct stat *st)
 
 	if (!copy)
 		return no_memory();
-	r->file[r->files++] = (struct record_file){copy, st->st_dev, st->st_ino};
+	r->file[r->files++] = (struct record_file){copy, st.st_dev, st.st_ino};
 	return true;
 }
 
@@ -62,7 +68,7 @@ static bool add_directory(struct records *r, const char *path)
 
 		if (done && asprintf(&whole, "%s/%s", path, entry[i]->d_name) < 0)
 			done = no_memory();
-		done = done && records_add(r, whole);
+		done = done && add_file(r, whole);
 		free(whole);
 		free(entry[i]);
 	}
@@ -74,11 +80,8 @@ bool records_add(struct records *r, const char *path)
 {
 	struct stat st;
 
-	if (stat(path, &st) != 0) {
-		ctl_fail("%s: %s", path, strerror(errno));
-		return false;
-	}
-	return S_ISDIR(st.st_mode) ? add_directory(r, path) : add_file(r, path, &st);
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? add_directory(r, path)
+							   : add_file(r, path);
 }
 
 static int by_inode(const void *a, const void *b)
