@@ -350,6 +350,10 @@ def test_damaged_state_is_refused(place):
     assert "has 1998 bytes, but 2000 were written" in pack(*command, code=1)
     os.truncate(out + "/.pack", 5)
     assert "shard-00000.bin: exists" in pack(*command, code=1)
+    with open(place.file("other/.pack"), "w") as file:
+        file.write(99 * "x" + "\n")
+    message = pack(place.file("t"), place.file("other"), *FLAT, code=1)
+    assert "contains an interrupted pack of other inputs" in message
 
 
 def test_a_second_pack_and_inputs_that_change_meanwhile_are_refused(place):

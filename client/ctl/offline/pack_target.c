@@ -128,7 +128,7 @@ static bool read_state(
 	if (!state)
 		return pack_fail(fault, path, errno);
 	snprintf(line, sizeof(line), "tokctl pack 1 %016" PRIx64 "\n", t->digest);
-	if (!fgets(first, sizeof(first), state) || !strchr(first, '\n'))
+	if (!fgets(first, sizeof(first), state) || feof(state))
 		fine = (ftruncate(t->state, 0) == 0 && dprintf(t->state, "%s", line) > 0 &&
 			       fsync(t->state) == 0) ||
 		       pack_fail(fault, path, errno);
