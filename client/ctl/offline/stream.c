@@ -77,30 +77,28 @@ static bool is_past(const struct cursor *early, const struct cursor *late)
 static bool read_furthest(
 	struct cursor *furthest, const char *const *paths, unsigned n, const struct cursor *begin)
 {
-	struct cursor other;
-	bool good = true;
+	struct cursor *c = calloc(n, sizeof(*c));
+	bool good = c || ctl_fail(PHRASE_MEMORY) == CTL_OK;
 	unsigned at = 0;
 
 	for (unsigned i = 0; i < n && good; i++) {
-		good = ctl_cursor_read(&other, paths[i], begin);
-		if (good && (i == 0 || other.next >= furthest->next)) {
-			cursor_free(furthest);
-			*furthest = other;
+		good = ctl_cursor_read(&c[i], paths[i], begin);
+		if (good && c[i].next >= c[at].next)
 			at = i;
-		} else {
-			cursor_free(&other);
-		}
 	}
-	for (unsigned i = 0; i < n && good; i++) {
-		good = ctl_cursor_read(&other, paths[i], begin);
-		if (good && !is_past(&other, furthest)) {
-			ctl_fail("%s is not on the past of %s; leave out cursors of another run, "
-				 "and those from before a restart that gave it another mix",
-				paths[i], paths[at]);
-			good = false;
-		}
-		cursor_free(&other);
+	for (unsigned i = 0; i < n && good; i++)
+		if (!is_past(&c[i], &c[at]))
+			good = ctl_fail("%s is not on the past of %s; leave out cursors of another "
+					"run, and those from before a restart that gave it another "
+					"mix",
+				       paths[i], paths[at]) == CTL_OK;
+	if (good) {
+		*furthest = c[at];
+		c[at] = (struct cursor){0};
 	}
+	for (unsigned i = 0; c && i < n; i++)
+		cursor_free(&c[i]);
+	free(c);
 	return good;
 }
 
