@@ -7,6 +7,7 @@
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/commands.h"
 #include "client/ctl/offline/stream.h"
+#include "daemon/shard/tokens.h"
 #include "proto/phrases.h"
 
 #include <assert.h>
@@ -51,8 +52,7 @@ static void put_tokens(struct plan *p, const struct row *r, const char *path, co
 	}
 	emit_open(&p->e, "tokens", '[');
 	for (uint64_t i = 0; i < p->window_tokens; i++) {
-		uint32_t token = p->token_bytes == 2 ? ((const uint16_t *)tokens)[i]
-						     : ((const uint32_t *)tokens)[i];
+		uint32_t token = tokens_value(tokens, i, p->token_bytes);
 
 		emit_number(&p->e, "", NULL, token);
 		if (i <= TOKENS_SHOWN)
@@ -71,11 +71,12 @@ static void put_row(struct plan *p, const struct row *r, const char *tokens)
 	const struct cursor *c = &p->h->cursor;
 	const struct dataset *dataset = p->map[r->place.dataset];
 	struct emit *e = &p->e;
-	const char *shard = NULL;
+	const char *name = NULL, *shard = NULL;
 	uint64_t number = 0, offset = 0;
 	char path[PATH_MAX + 1] = "";
 
 	if (!r->padding) {
+		name = c->dataset[r->place.dataset].name;
 		table_locate(&dataset->table, &c->order[r->place.dataset], c->seed, r->place.epoch,
 			r->place.window, &number, &offset);
 		shard = dataset_shard_name(dataset, number);
@@ -87,10 +88,8 @@ static void put_row(struct plan *p, const struct row *r, const char *tokens)
 		emit_number(e, "row", "row", r->row);
 	}
 	emit_optional(e, "position", "position", r->position, !r->padding);
-	if (r->padding)
-		emit_json(e, "dataset", "null");
-	emit_text(e, r->padding ? NULL : "dataset", "dataset",
-		r->padding ? "padding" : c->dataset[r->place.dataset].name);
+	emit_text(e, "dataset", NULL, name);
+	emit_text(e, NULL, "dataset", name ? name : "padding");
 	emit_optional(e, "epoch", "epoch", r->place.epoch, !r->padding);
 	emit_optional(e, "window", "window", r->place.window, !r->padding);
 	emit_text(e, "shard", NULL, shard);
