@@ -21,9 +21,7 @@
 #include <xxhash.h>
 
 enum {
-	LEVEL_USUAL = 3,
 	LEVEL_MOST = 19,
-	FRAME_BYTES = 256 << 10,
 	FRAME_LEAST = 1 << 10,
 	FRAME_MOST = 64 << 20, /* each thread here, and each reader later, keeps some in memory */
 	FRAMES_BYTES = 64 << 20,
@@ -484,7 +482,7 @@ static int check_urls(const struct ctl_arguments *a)
 static int take(struct pack *p, const struct ctl_arguments *a)
 {
 	const struct ctl_command *c = a->command;
-	uint64_t frame = ctl_number(a, FRAME, FRAME_BYTES);
+	uint64_t frame = ctl_number(a, FRAME, 0);
 
 	p->emit.json = ctl_given(a, JSON);
 	p->how.row_tokens = (uint32_t)ctl_number(a, FIT, 0);
@@ -500,7 +498,7 @@ static int take(struct pack *p, const struct ctl_arguments *a)
 	if (frame % 4 != 0)
 		return ctl_usage(c, "--frame %" PRIu64 ": must be a multiple of 4", frame);
 	p->target.shards = ctl_number(a, SHARDS, 0);
-	p->how.level = (int)ctl_number(a, LEVEL, LEVEL_USUAL);
+	p->how.level = (int)ctl_number(a, LEVEL, 0);
 	p->how.frame_bytes = (uint32_t)frame;
 	p->in.has_eos = ctl_given(a, EOS);
 	p->in.eos = ctl_number(a, EOS, 0);
