@@ -101,8 +101,9 @@ struct object ctl_listing_object(const struct ctl_listing *l, uint64_t i)
 	return object;
 }
 
-/* Shards and side files are sorted separately. */
-int64_t ctl_listing_find(const struct ctl_listing *l, const char *name)
+/* The number of the object called @name (relative path), or -1. Shards and side files are sorted
+ * separately. */
+static int64_t find_name(const struct ctl_listing *l, const char *name)
 {
 	struct shard_list sides = {
 		.paths = l->list.paths, .at = l->list.at + l->list.count, .count = l->sides};
@@ -118,9 +119,8 @@ static bool find_object(const void *context, const char *url, struct object *obj
 {
 	const struct ctl_listing *l = context;
 	size_t n = strlen(l->list.root);
-	int64_t i = strncmp(url, l->list.root, n) == 0 && url[n] == '/'
-			    ? ctl_listing_find(l, url + n + 1)
-			    : -1;
+	int64_t i = strncmp(url, l->list.root, n) == 0 && url[n] == '/' ? find_name(l, url + n + 1)
+									: -1;
 
 	if (i >= 0)
 		*object = ctl_listing_object(l, (uint64_t)i);
@@ -181,7 +181,7 @@ static void add_side(json_t *sides, const char *name, struct object object)
 json_t *ctl_listing_sides(const struct ctl_listing *l, uint64_t shard)
 {
 	const char *name = shard_list_name(&l->list, shard);
-	int64_t mask = l->masks ? ctl_listing_find(l->masks, name) : -1;
+	int64_t mask = l->masks ? find_name(l->masks, name) : -1;
 	json_t *sides = json_object();
 	uint64_t lo = 0, hi = l->sides;
 

@@ -133,16 +133,6 @@ struct pack_rows {
 };
 
 /*
- * Packs @documents documents, of which i has tokens [end[i - 1], end[i]); none is empty, and the
- * last ends before 2^31. One longer than a row becomes full rows, and a rest that is packed. Rows
- * are in the order in which their first documents come, and so are the documents in a row. False:
- * out of memory. Call pack_rows_free() either way.
- */
-bool pack_rows_fill(
-	struct pack_rows *r, uint32_t row_tokens, const uint32_t *end, uint32_t documents);
-void pack_rows_free(struct pack_rows *r);
-
-/*
  * A window of documents, in memory, that are packed into rows. Each row is filled up with padding,
  * which repeats its last token. The file's list of document bounds, a .csv.gz, leaves the padding
  * out, so a loss mask excludes it.

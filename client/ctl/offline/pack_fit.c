@@ -226,7 +226,13 @@ static bool pack_bins(struct pack_rows *r, struct bins *b, const uint32_t *end, 
 	return true;
 }
 
-bool pack_rows_fill(
+/*
+ * Packs @documents documents, of which i has tokens [end[i - 1], end[i]); none is empty, and the
+ * last ends before 2^31. One longer than a row becomes full rows, and a rest that is packed. Rows
+ * are in the order in which their first documents come, and so are the documents in a row. False:
+ * out of memory.
+ */
+static bool fill_rows(
 	struct pack_rows *r, uint32_t row_tokens, const uint32_t *end, uint32_t documents)
 {
 	struct bins b = {.count = 0};
@@ -241,13 +247,6 @@ bool pack_rows_fill(
 	free(b.bin_of);
 	free(b.order);
 	return fine;
-}
-
-void pack_rows_free(struct pack_rows *r)
-{
-	free(r->first);
-	free(r->piece);
-	*r = (struct pack_rows){.rows = 0};
 }
 
 /* ---- reading a window ---- */
@@ -316,7 +315,7 @@ bool pack_fit_begin(struct pack_fit *f, struct pack_reader *reader, const struct
 	fine = (f->tokens || fault_memory(fault)) &&
 	       load(f, reader, how, begin, tokens, &ends, &n, fault) &&
 	       check_eos(f, reader->in, begin, ends, n, fault) &&
-	       (pack_rows_fill(&f->rows, how->row_tokens, ends, n) || fault_memory(fault));
+	       (fill_rows(&f->rows, how->row_tokens, ends, n) || fault_memory(fault));
 	if (fine) {
 		assert(ends[n - 1] == tokens);
 		for (uint32_t d = 0; d < n; at = begin + ends[d++])
@@ -330,9 +329,10 @@ bool pack_fit_begin(struct pack_fit *f, struct pack_reader *reader, const struct
 
 void pack_fit_end(struct pack_fit *f)
 {
-	pack_rows_free(&f->rows);
+	free(f->rows.first);
+	free(f->rows.piece);
 	free(f->tokens);
-	f->tokens = NULL;
+	*f = (struct pack_fit){.pieces = 0};
 }
 
 /* ---- rows ---- */

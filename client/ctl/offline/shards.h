@@ -64,8 +64,6 @@ bool ctl_listing_ask(struct ctl_listing *l, struct stores *stores, const char *u
 void ctl_listing_close(struct ctl_listing *l);
 /* The object with number @i, a shard or a side file. Its strings belong to the listing. */
 struct object ctl_listing_object(const struct ctl_listing *l, uint64_t i);
-/* The number of the object called @name (relative path), or -1. */
-int64_t ctl_listing_find(const struct ctl_listing *l, const char *name);
 /* Is @url on a server that has no listings? */
 bool ctl_listing_none(const char *url);
 /* Can an object with this ETag be listed in a manifest? False: @fault. */
