@@ -88,7 +88,9 @@ static void keep(struct search *s, struct cursor *cursor, uint64_t offset)
 			return;
 		}
 	found.path = strdup(s->path);
-	if (found.path && ctl_grow((void **)&scan->found, scan->n, sizeof(*scan->found))) {
+	if (!found.path) {
+		ctl_fail(PHRASE_MEMORY);
+	} else if (ctl_grow((void **)&scan->found, scan->n, sizeof(*scan->found))) {
 		scan->found[scan->n++] = found;
 		return;
 	}
