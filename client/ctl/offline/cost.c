@@ -14,7 +14,6 @@
 #include "daemon/catalog/dataset_fetch.h"
 #include "proto/phrases.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* tokctl cursor show: prints a cursor file, or the cursors in a checkpoint. */
+#include "client/ctl/common/cursor_file.h"
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/cursor.h"
-#include "client/ctl/offline/stream.h"
 #include "proto/cursor_json.h"
 #include "proto/phrases.h"
 

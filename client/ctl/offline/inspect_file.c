@@ -4,9 +4,7 @@
  */
 #include "client/ctl/common/error.h"
 #include "client/ctl/offline/inspect.h"
-#include "daemon/catalog/dataset.h"
 #include "daemon/catalog/parallel_for.h"
-#include "daemon/config/url_text.h"
 #include "daemon/shard/bounds.h"
 #include "daemon/shard/sample.h"
 #include "proto/phrases.h"

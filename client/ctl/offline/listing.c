@@ -2,7 +2,6 @@
 #include "client/ctl/offline/shards.h"
 #include "daemon/catalog/parallel_for.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

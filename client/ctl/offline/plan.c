@@ -10,11 +10,9 @@
 #include "daemon/shard/tokens.h"
 #include "proto/phrases.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- rows ---- */
 

@@ -18,7 +18,6 @@
 
 #include <jansson.h>
 #include <limits.h>
-#include <stdio.h>
 
 enum {
 	CTL_GETS = 64,		     /* reads of a store that a tool makes at once */

@@ -9,7 +9,6 @@
 #include "client/ctl/offline/proof.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
