@@ -40,17 +40,20 @@ static bool is_odd(const char *name, bool *hidden)
 	}
 }
 
-static bool add(struct reading *r, const char *name, const struct object *object)
+static bool add(
+	struct reading *r, const char *name, const struct object *object, struct fault *fault)
 {
 	size_t n = strlen(object->etag ? object->etag : "") + 1;
 	char after[sizeof(object->size) + STORE_ETAG_BYTES];
 
 	if (n > STORE_ETAG_BYTES)
-		return refuse(r, name, "has an ETag of over 127 bytes; upload it again");
+		return fault_set(fault, FAULT_DATA, "",
+			"key '%s%s' has an ETag of over 127 bytes; upload it again", r->prefix,
+			name);
 	memcpy(after, &object->size, sizeof(object->size));
 	memcpy(after + sizeof(object->size), object->etag ? object->etag : "", n);
 	return shard_list_add_between(
-		&r->l->list, r->prefix, name, after, sizeof(object->size) + n, r->fault);
+		&r->l->list, r->prefix, name, after, sizeof(object->size) + n, fault);
 }
 
 /* Takes the next key of the listing. */
@@ -82,7 +85,7 @@ static bool take(void *context, const struct object *object)
 		return refuse(r, name,
 			"has a part that is empty, . or .., so it cannot be a file; copy it to "
 			"another key, or delete it");
-	return hidden || add(r, name, object);
+	return hidden || add(r, name, object, r->fault);
 }
 
 /* ---- objects ---- */
@@ -331,10 +334,8 @@ static bool ask(const struct parallel *p, struct fault *fault)
 	ctl_progress_add(&a->r->progress, 1);
 	if (!parallel_turn(p))
 		return true;
-	fine = !there || add(a->r, name, &object);
-	if (!fine)
-		*fault = *a->r->fault;
-	else
+	fine = !there || add(a->r, name, &object, fault);
+	if (fine)
 		parallel_pass(p);
 	return fine;
 }
