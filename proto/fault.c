@@ -12,7 +12,7 @@
 char *fault_line(char *text)
 {
 	for (char *c = text; *c;) {
-		unsigned n = *c >= ' ' && *c < 0x7f ? 1 : text_character(c);
+		unsigned n = text_character(c);
 
 		if (n == 0)
 			*c = '?';

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-unsigned text_character(const char *text)
+unsigned text_other_character(const char *text)
 {
 	const unsigned char *p = (const unsigned char *)text;
 	static const struct {

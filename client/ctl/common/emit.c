@@ -178,7 +178,7 @@ static void put_string(struct emit *e, const char *text)
 
 	put(e, "\"", 1);
 	while (*p) {
-		size_t n = *p >= 0x20 && *p < 0x7f ? 1 : text_character((const char *)p);
+		size_t n = text_character((const char *)p);
 		bool control = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0; /* U+0080 to U+009F */
 
 		if (n > 0 && *p != '"' && *p != '\\') {
