@@ -127,13 +127,15 @@ static const char *part(const struct dataset *d)
 	return d->config->shuffle == ORDER_BLOCK ? "three groups of blocks" : "64 pieces";
 }
 
-static void mode_reason(
+void dataset_fetch_reason(
 	const struct config *config, const struct dataset *d, char *text, size_t text_bytes)
 {
 	char piece[32];
 
 	size_text(d->config->piece, piece);
-	if (d->config->fetch == CONFIG_FETCH_PIECE)
+	if (!d->objects)
+		text[0] = 0;
+	else if (d->config->fetch == CONFIG_FETCH_PIECE)
 		snprintf(text, text_bytes, "in pieces of %s: fetch is piece", piece);
 	else if (d->config->fetch == CONFIG_FETCH_WINDOW)
 		snprintf(text, text_bytes, "by window: fetch is window");
@@ -146,12 +148,4 @@ static void mode_reason(
 		snprintf(text, text_bytes,
 			"by window: the cache has no space for %s (%.3g GB), or for %d pieces",
 			part(d), (double)dataset_fetch_needs(d) / 1e9, PIECES);
-}
-
-void dataset_fetch_reason(
-	const struct config *config, const struct dataset *d, char *text, size_t text_bytes)
-{
-	text[0] = 0;
-	if (d->objects)
-		mode_reason(config, d, text, text_bytes);
 }

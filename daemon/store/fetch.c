@@ -195,10 +195,9 @@ static bool begin(struct range *range)
 	struct stores *stores = range->bucket->stores;
 	struct outcome outcome = {
 		.verdict = {.kind = VERDICT_HEALS, .code = FAULT_IO, .remedy = ""}};
-	bool refused = range->piece && !piece_begin(range);
 	struct fault fault;
 
-	if (refused) {
+	if (range->piece && !piece_begin(range)) {
 		pthread_mutex_lock(&stores->lock);
 		range->bucket->status.in_flight--;
 		range->bucket->status.requests--;
