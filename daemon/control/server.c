@@ -301,7 +301,8 @@ static bool goes_on(struct control *control)
 	if (now - control->lonely_since_ms < PATIENCE_MS)
 		return true;
 	log_line(LOG_WARNING,
-		"a job of state_dir %s or of the cache's disk has not ended: exiting without it",
+		"a job of state_dir %s, of the cache's disk or of a dataset's storage has not "
+		"ended: exiting without it",
 		control->config->state_dir);
 	leave();
 	return false;

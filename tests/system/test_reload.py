@@ -391,7 +391,8 @@ def test_a_stop_right_before_execve_is_not_lost(place):
     assert scene.daemon.process.wait(20) == 0 and preload.get("executed") == 1
 
 
-def test_a_check_that_hangs_is_logged_and_ends_with_the_daemon(place):
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_check_that_hangs_is_logged_and_ends_with_the_daemon(place, answers):
     """After STOPPING=1 no READY=1 follows."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(place.file("notify"))
@@ -408,8 +409,11 @@ def test_a_check_that_hangs_is_logged_and_ends_with_the_daemon(place):
         scene.daemon.process.send_signal(signal.SIGTERM)
         while manager.recv(4096) != b"STOPPING=1":
             pass
-        disk.answer()
+        if answers:
+            disk.answer()
         assert scene.daemon.process.wait(20) == 0
+        left = "of a dataset's storage has not ended" in scene.daemon.log()
+        assert left != answers, scene.daemon.log()
         manager.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while told := manager.recv(4096):
