@@ -235,7 +235,7 @@ wheel: deps-wheel ## make build/dist/tokend-*.whl for pip, for this machine's ar
 	$(Q)build/wheel-venv/bin/python client/python/wheel.py $(O) $(if $(cross),$(O),build)/dist
 
 # They contain their libraries, so pip can put them into bin/ as they are. The map lists the archives.
-archives = -Wl,-Bstatic $(patsubst -luv,$(if $(wildcard /usr/lib/*/libuv_a.a),-luv_a,-luv),$(filter-out -lm -lpthread,$(LIBS))) -ltinfo -Wl,-Bdynamic -lm -lpthread
+archives = -Wl,-Bstatic $(patsubst -luv,$(if $(wildcard /usr/lib/*/libuv_a.a),-luv_a,-luv),$(filter-out -lm -lpthread,$(LIBS))) -Wl,-Bdynamic -lm -lpthread
 wheel-programs: $(addprefix $(O)/wheel/,tokend tokctl libtokend.so.1 _tokend.abi3.so) $(if $(cross),,$(manuals) $(completions))
 $(O)/wheel/tokend $(O)/wheel/tokctl:
 	$(link) -s $(archives) -Wl,-Map=$@.map
