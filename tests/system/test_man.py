@@ -150,6 +150,7 @@ TYPED = {
     "tokctl cursor mix --o": "tokctl cursor mix --output",
     "tokctl plan -c on": "tokctl plan -c only.yaml",
     "tokend --ch": "tokend --check",
+    "./tokend/tokctl cursor se": "./tokend/tokctl cursor seek",
 }
 SHELLS = {
     "bash": ["exec bash --norc -i", f"source {FILES}/tokctl.bash"],

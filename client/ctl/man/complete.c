@@ -81,8 +81,8 @@ int ctl_complete(const struct ctl_command *const *commands)
 			before = word;
 			word = next;
 		}
-		if (!c)
-			c = strstr(next, "tokend") ? &tokend : &tokctl;
+		if (!c) /* may be a path, like tokend/bin/tokctl */
+			c = strcmp(basename(next), "tokend") == 0 ? &tokend : &tokctl;
 		else if (rest && c == &tokctl && strcmp(next, "help") == 0)
 			continue;
 		else if (rest && among && ctl_find(among, next))
