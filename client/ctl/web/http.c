@@ -119,6 +119,13 @@ static const llhttp_settings_t settings = {
 	.on_headers_complete = on_headers_complete,
 };
 
+/* Writes the answer to a request that is not served, and returns its status. */
+static unsigned refuse(FILE *to, unsigned status, const char *why)
+{
+	fprintf(to, "%s\n", why);
+	return status;
+}
+
 /* Writes the answer to @to, and returns its status. 0: the request is not complete yet. */
 static unsigned answer_to(
 	struct client *c, const struct http *http, FILE *to, llhttp_t *parser, const char **type)
@@ -129,16 +136,19 @@ static unsigned answer_to(
 	/* All that has arrived is parsed again: then each text is whole. */
 	llhttp_init(parser, HTTP_REQUEST, &settings);
 	parser->data = &h;
-	if (llhttp_execute(parser, c->request, c->received) == HPE_OK)
-		return c->received < REQUEST_MOST ? 0
-						  : (fputs("the request is too long\n", to), 431);
+	bool more = llhttp_execute(parser, c->request, c->received) == HPE_OK;
+
+	if (more && c->received < REQUEST_MOST)
+		return 0;
+	if (more)
+		return refuse(to, 431, "the request is too long");
 	if (!h.complete)
-		return fprintf(to, "%s\n", llhttp_get_error_reason(parser)), 400;
+		return refuse(to, 400, llhttp_get_error_reason(parser));
 	if (h.foreign)
-		return fputs("this name is not served: use the address, or add --host NAME\n", to),
-		       421;
+		return refuse(
+			to, 421, "this name is not served: use the address, or add --host NAME");
 	if (parser->method != HTTP_GET && parser->method != HTTP_HEAD)
-		return fputs("only GET and HEAD are allowed\n", to), 405;
+		return refuse(to, 405, "only GET and HEAD are allowed");
 	snprintf(path, sizeof(path), "%.*s", (int)h.path_bytes, h.path);
 	path[strcspn(path, "?")] = 0;
 	return http->answer(http->context, path, to, type);
@@ -151,7 +161,7 @@ static void answer(struct client *c, const struct http *http)
 	size_t bytes = 0;
 	llhttp_t parser = {0};
 	FILE *to = open_memstream(&body, &bytes);
-	unsigned status = to ? answer_to(c, http, to, &parser, &type) : 503;
+	unsigned status = to ? answer_to(c, http, to, &parser, &type) : 0;
 	bool made = to && fclose(to) == 0;
 	time_t now = time(NULL);
 	int n = 0;

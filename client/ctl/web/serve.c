@@ -88,15 +88,16 @@ static bool put_status(struct served *s, FILE *to)
 static bool put_health(struct served *s, FILE *to)
 {
 	uint64_t silent_ms = status_number(json_object_get(s->status, "daemon"), "silent_ms");
+	bool healthy = s->status && silent_ms < SILENT_MS;
 
-	if (!s->status)
-		fputs(away, to);
-	else if (silent_ms >= SILENT_MS)
+	if (healthy)
+		fputs("ok\n", to);
+	else if (s->status)
 		fprintf(to, "the data thread has not answered for %" PRIu64 " s\n",
 			silent_ms / 1000);
 	else
-		return fputs("ok\n", to);
-	return false;
+		fputs(away, to);
+	return healthy;
 }
 
 /* Ready: a trainer that attaches to any stream would get data. */
