@@ -75,13 +75,10 @@ static struct participant *take_participant(struct request *r, const struct wire
 	while (i < r->participants && (p[i].rank != rank || p[i].peer != peer))
 		i++;
 	if (i == r->participants) {
-		p = realloc(p, (i + 1) * sizeof(*p));
-		if (!p) {
-			ctl_fail(PHRASE_MEMORY);
+		if (!ctl_grow((void **)&r->participant, i, sizeof(*p)))
 			return NULL;
-		}
-		r->participant = p;
 		r->participants++;
+		p = r->participant;
 		p[i] = (struct participant){.rank = rank, .peer = peer, .set = UNSEEN};
 	}
 	if (peer)

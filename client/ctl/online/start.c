@@ -60,8 +60,7 @@ static bool make_directory(const struct service *s)
 	struct stat st = {0};
 
 	if (s->socket[0] != '/' || slash == s->socket)
-		return ctl_fail("--socket: %s is not an absolute path in a directory", s->socket) ==
-		       CTL_OK;
+		return fail("--socket: %s is not an absolute path in a directory", s->socket);
 	memcpy(directory, s->socket, (size_t)(slash - s->socket));
 	directory[slash - s->socket] = 0;
 	do {
@@ -284,11 +283,10 @@ static int start_private(struct service *s, const struct ctl_arguments *a)
 {
 	const char *given = ctl_text(a, SOCKET);
 
-	if (given && strlen(given) >= sizeof(s->socket))
-		return ctl_fail("--socket: %s has %zu bytes; a socket's path has at most %zu",
-			given, strlen(given), sizeof(s->socket) - 1);
+	if (given && !ctl_choose(&s->link, &(struct ctl_wanted){.socket = given}))
+		return CTL_FAILED;
 	if (given)
-		strcpy(s->socket, given);
+		strcpy(s->socket, s->link.socket);
 	/* Before a client connects: only this user's daemon can listen in it. */
 	if (!make_directory(s))
 		return CTL_FAILED;
