@@ -377,7 +377,7 @@ void emit_row(struct emit *e)
 	check(e, !ferror(to(e)));
 }
 
-static void end_table(struct emit *e)
+void emit_table(struct emit *e)
 {
 	if (e->open) {
 		e->open = false;
@@ -388,21 +388,16 @@ static void end_table(struct emit *e)
 	e->columns = e->printed = 0;
 }
 
-void emit_table(struct emit *e)
-{
-	end_table(e);
-}
-
 void emit_fields(struct emit *e)
 {
-	end_table(e);
+	emit_table(e);
 	e->fields = true;
 }
 
 int emit_end(struct emit *e, int status)
 {
 	emit_row(e);
-	end_table(e);
+	emit_table(e);
 	check(e, fflush(to(e)) == 0);
 	if (e->failed)
 		return ctl_fail("stdout: %s", strerror(e->error));

@@ -18,7 +18,7 @@
  * @key names the member of the object; NULL: it is only in the text; "": it is an item of an array.
  * @head is the column's head; NULL: it is only in the JSON; "": the column has none. Heads are
  * borrowed until the table ends. Each row of a table has the same columns, at most EMIT_COLUMNS;
- *its members may differ.
+ * its members may differ.
  *
  * Columns are as wide as in the rows that fit in `held`. Later rows are printed as they come, and a
  * wider cell moves the rest of its row. So a table of any length takes no memory, and nothing here
