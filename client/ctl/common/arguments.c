@@ -28,7 +28,7 @@ int ctl_usage(const struct ctl_command *command, const char *text, ...)
 	return CTL_USAGE;
 }
 
-static const char *last_word(const struct ctl_command *command)
+const char *ctl_last_word(const struct ctl_command *command)
 {
 	const char *last = strrchr(command->name, ' ');
 
@@ -42,7 +42,7 @@ const char *ctl_nearest(const struct ctl_command *const *commands, const char *n
 
 	for (; commands[n]; n++) {
 		assert(n < CTL_COMMANDS);
-		known[n] = last_word(commands[n]);
+		known[n] = ctl_last_word(commands[n]);
 	}
 	return nearest(name, known, n);
 }
@@ -50,7 +50,7 @@ const char *ctl_nearest(const struct ctl_command *const *commands, const char *n
 const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name)
 {
 	for (unsigned i = 0; commands[i]; i++)
-		if (strcmp(last_word(commands[i]), name) == 0)
+		if (strcmp(ctl_last_word(commands[i]), name) == 0)
 			return commands[i];
 	return NULL;
 }

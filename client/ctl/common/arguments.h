@@ -146,6 +146,8 @@ __attribute__((format(printf, 2, 3))) int ctl_usage(
 /* The option that @word is: "--NAME", "--NAME=VALUE", "-L" or "-LVALUE"; sets *@value, to NULL if
  * it has none. Returns its number, or @c's number of options: it is none of them. */
 unsigned ctl_option(const struct ctl_command *c, char *word, char **value);
+/* "mix" of "cursor mix". */
+const char *ctl_last_word(const struct ctl_command *command);
 /* The command of that name, or NULL. @commands ends with NULL. */
 const struct ctl_command *ctl_find(const struct ctl_command *const *commands, const char *name);
 /* The command most similar to the mistyped @name, or NULL. */

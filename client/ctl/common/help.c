@@ -39,7 +39,7 @@ char *ctl_synopsis(const struct ctl_command *command)
 				required ? "" : "]");
 		}
 	for (unsigned i = 0; command->subcommands && command->subcommands[i]; i++)
-		fprintf(to, "%s%s", i ? "|" : " ", strchr(command->subcommands[i]->name, ' ') + 1);
+		fprintf(to, "%s%s", i ? "|" : " ", ctl_last_word(command->subcommands[i]));
 	fclose(to);
 	return synopsis;
 }
@@ -122,7 +122,5 @@ void ctl_help(FILE *to, const struct ctl_command *command)
 
 void ctl_help_line(FILE *to, const struct ctl_command *command)
 {
-	const char *last = strrchr(command->name, ' ');
-
-	fprintf(to, "  %-10s  %s\n", last ? last + 1 : command->name, command->help);
+	fprintf(to, "  %-10s  %s\n", ctl_last_word(command), command->help);
 }

@@ -56,11 +56,8 @@ static void complete(const struct ctl_command *c, char *before, const char *type
 		offer(typed, c->options[i].name ? name : "");
 	}
 	offer(typed, typed[0] == '-' ? "--help" : "");
-	for (unsigned i = 0; c->subcommands && c->subcommands[i]; i++) {
-		const char *last = strrchr(c->subcommands[i]->name, ' ');
-
-		offer(typed, last ? last + 1 : c->subcommands[i]->name);
-	}
+	for (unsigned i = 0; c->subcommands && c->subcommands[i]; i++)
+		offer(typed, ctl_last_word(c->subcommands[i]));
 }
 
 int ctl_complete(const struct ctl_command *const *commands)
