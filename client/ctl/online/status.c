@@ -23,7 +23,7 @@ struct listing {
 	const char *socket, *config; /* as given */
 	bool watch, terminal;
 	const char *sort; /* one of keys; NULL: by the sessions' numbers */
-	json_t *before;	  /* of each session: batches released, and when, at the update before */
+	json_t *before;	  /* of each daemon: batches that its sessions had released, and when */
 };
 
 static json_t *get(const json_t *item, const char *name)
@@ -73,26 +73,28 @@ static void sort(json_t *sessions, const char *key)
 static void set_rates(struct listing *l, const json_t *status)
 {
 	double ms = real(get(status, "daemon"), "uptime_ms");
-	json_t *session;
+	const json_t *before = get(l->before, l->link.socket);
+	double s = (ms - real(before, "ms")) / 1000;
+	json_t *released = json_object(), *session;
 	size_t i;
 
 	json_array_foreach(get(status, "sessions"), i, session)
 	{
-		char name[WIRE_SOCKET_BYTES + 40];
+		char name[40];
 
-		snprintf(name, sizeof(name), "%s %.0f %.0f", l->link.socket,
-			real(session, "session"), real(session, "pid"));
-		const json_t *then = get(l->before, name);
-		double batches = real(session, "released") - real(then, "released");
-		double s = (ms - real(then, "ms")) / 1000;
+		snprintf(name, sizeof(name), "%.0f %.0f", real(session, "session"),
+			real(session, "pid"));
+		const json_t *then = get(get(before, "released"), name);
+		double batches = real(session, "released") - json_number_value(then);
 
 		if (then && batches >= 0 && s > 0)
 			json_object_set_new(session, "tokens_per_s",
 				json_real(batches * real(session, "micro") *
 					  real(session, "seq_len") / s));
-		json_object_set_new_nocheck(l->before, name,
-			json_pack("{s:f, s:f}", "released", real(session, "released"), "ms", ms));
+		json_object_set_new(released, name, json_real(real(session, "released")));
 	}
+	json_object_set_new_nocheck(
+		l->before, l->link.socket, json_pack("{s:f, s:o}", "ms", ms, "released", released));
 }
 
 /* ---- sessions ---- */
