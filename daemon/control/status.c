@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 enum {
+	RUNS = 32,	   /* with their mixes */
 	MIXED = 32,	   /* datasets of one mix */
 	WINDOW_MS = 10000, /* rates of stores are over one to two of these */
 };
@@ -317,21 +318,29 @@ static json_t *mixes_of(const struct session *s)
 	return list;
 }
 
-/* NULL, unless it is the first session of its run: all have one mix. */
-static json_t *run_item(const struct control *control, uint32_t id)
+/* The first runs, and their mixes: all sessions of a run have one. There are always RUNS items, so
+ * that the items after them keep their place. */
+static void put_runs(struct page *p, const struct control *control)
 {
-	const struct session *s = control->sessions.of[id], *other;
+	const struct session *first[RUNS];
+	unsigned n = 0, i;
 
-	if (!session_is_live(s))
-		return NULL;
-	for (uint32_t i = 0; i < id; i++) {
-		other = control->sessions.of[i];
-		if (session_is_live(other) && other->stream == s->stream &&
-			strcmp(other->run, s->run) == 0)
-			return NULL;
+	for (uint32_t id = 0; id < LIMIT_SESSIONS && n < RUNS; id++) {
+		const struct session *s = control->sessions.of[id];
+
+		if (!session_is_live(s))
+			continue;
+		for (i = 0; i < n; i++)
+			if (first[i]->stream == s->stream && strcmp(first[i]->run, s->run) == 0)
+				break;
+		if (i == n)
+			first[n++] = s;
 	}
-	return OBJECT(
-		T("stream", s->stream->config->name), T("run", s->run), V("mixes", mixes_of(s)));
+	for (i = 0; i < RUNS; i++)
+		PUT(p, "runs",
+			i >= n ? NULL
+			       : OBJECT(T("stream", first[i]->stream->config->name),
+					 T("run", first[i]->run), V("mixes", mixes_of(first[i]))));
 }
 
 /* ---- stores ---- */
@@ -558,8 +567,7 @@ static void put_document(struct page *p, const struct control *control)
 	for (uint32_t i = 0; i < streams; i++)
 		for (uint32_t d = 0; d < stream[i].config->datasets; d++)
 			PUT(p, "datasets", dataset_item(&stream[i], d));
-	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
-		PUT(p, "runs", run_item(control, id));
+	put_runs(p, control);
 	for (uint32_t id = 0; id < LIMIT_SESSIONS; id++)
 		PUT(p, "sessions", session_item(control->sessions.of[id], p->public));
 }
