@@ -35,13 +35,20 @@ static uint64_t block_key(const struct order *order, uint64_t m)
 	return order_derive(order->seed, ORDER_KEY_MIX, m);
 }
 
+/* The last segment that begins at @position or before; NULL: there is none. */
 static const struct order_segment *segment_at(const struct order *order, uint64_t position)
 {
-	const struct order_segment *s = NULL;
+	uint32_t lo = 0, hi = order->segments;
 
-	for (uint32_t i = 0; i < order->segments && order->segment[i]->start <= position; i++)
-		s = order->segment[i];
-	return s;
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (order->segment[mid]->start <= position)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo > 0 ? order->segment[lo - 1] : NULL;
 }
 
 /* Maps @lanes positions from @position on, all of one block and before the end. */

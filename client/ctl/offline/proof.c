@@ -33,27 +33,6 @@ static void add_finding(struct proof *p, enum finding_kind kind, struct finding 
 		p->finding[kind][p->shown[kind]++] = fault;
 }
 
-/* ---- the order ---- */
-
-/* Searches for the segment first, because order_at() would walk through all of them. */
-bool proof_place(const struct record_order *o, uint64_t position, struct order_place *place)
-{
-	struct order order = o->order;
-	uint32_t lo = 0, hi = order.segments;
-
-	while (hi - lo > 1) {
-		uint32_t mid = lo + (hi - lo) / 2;
-
-		if (order.segment[mid]->start <= position)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	order.segment += lo;
-	order.segments = 1;
-	return order_at(&order, position, place);
-}
-
 /* ---- rows ---- */
 
 /* Are the row's tokens those of the order? */
@@ -104,7 +83,7 @@ static bool in_force(struct proof *p, const struct row *row)
 
 	if (own == right)
 		return true;
-	if (proof_place(right, row->position, &place) && place.epoch == row->place.epoch &&
+	if (order_at(&right->order, row->position, &place) && place.epoch == row->place.epoch &&
 		place.window == row->place.window &&
 		right->name[place.dataset] == own->name[row->place.dataset])
 		return true;
@@ -161,7 +140,7 @@ static bool judge_block(struct work *w)
 		struct row *row = &w->row[i];
 		const struct record_order *order = order_of(w->p, row->section);
 
-		if (!is_counted(w->p, row) || !proof_place(order, row->position, &row->place))
+		if (!is_counted(w->p, row) || !order_at(&order->order, row->position, &row->place))
 			continue;
 		row->tokens = w->tokens + n * w->bytes;
 		w->window[n++] = (struct ctl_window){

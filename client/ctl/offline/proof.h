@@ -176,8 +176,6 @@ bool proof_run(struct proof *p);
 void proof_free(struct proof *p);
 /* Positions that were repeated, lost or altered. */
 uint64_t proof_findings(const struct proof *p);
-/* Where the order @o has @position. False: it does not have it. */
-bool proof_place(const struct record_order *o, uint64_t position, struct order_place *place);
 
 /* ---- what is wrong ---- */
 

@@ -14,7 +14,7 @@ struct proof_source proof_source(const struct proof *p, uint64_t position)
 	struct order_place place;
 	uint64_t shard;
 
-	if (!proof_place(o, position, &place))
+	if (!order_at(&o->order, position, &place))
 		return source;
 
 	const struct dataset *dataset = o->map[place.dataset];
