@@ -338,27 +338,23 @@ static void stream_end(struct stream *s)
 	cursor_free(&s->cursor);
 }
 
-/* Of a position, batch after batch, as a session plans them. @locate: shard and offset too. */
+/* Of a position. @locate: shard and offset too. */
 static double position_ns(const struct stream *s, uint64_t from, bool locate)
 {
 	struct order order = cursor_order(&s->cursor);
 	uint64_t sum = 0, shard, offset;
 	double begun = now_s(CLOCK_THREAD_CPUTIME_ID);
 
-	for (uint64_t i = 0; i < POSITIONS; i += MICRO) {
-		struct order_place place[MICRO];
+	for (uint64_t i = 0; i < POSITIONS; i++) {
+		struct order_place place;
 
-		order_at_all(&order, from + i, MICRO, place);
-		for (int r = 0; r < MICRO; r++) {
-			uint32_t d = place[r].dataset;
-
-			sum += place[r].window;
-			if (!locate)
-				continue;
-			table_locate(&s->table[d], &order.dataset[d], order.seed, place[r].epoch,
-				place[r].window, &shard, &offset);
-			sum += offset;
-		}
+		order_at(&order, from + i, &place);
+		sum += place.window;
+		if (!locate)
+			continue;
+		table_locate(&s->table[place.dataset], &order.dataset[place.dataset], order.seed,
+			place.epoch, place.window, &shard, &offset);
+		sum += offset;
 	}
 	sink = sum;
 	return (now_s(CLOCK_THREAD_CPUTIME_ID) - begun) * 1e9 / POSITIONS;

@@ -51,55 +51,24 @@ static const struct order_segment *segment_at(const struct order *order, uint64_
 	return lo > 0 ? order->segment[lo - 1] : NULL;
 }
 
-/* Maps @lanes positions from @position on, all of one block and before the end. */
-static void find(const struct order *order, const struct order_segment *s, uint64_t position,
-	struct order_place *place, unsigned lanes)
-{
-	uint64_t m = position / LIMIT_BLOCK, base = m * LIMIT_BLOCK, j[ORDER_LANES];
-
-	for (unsigned i = 0; i < lanes; i++)
-		j[i] = position - base + i;
-	if (s->mixed > 1) {
-		uint64_t size = block_size(order, m), key = block_key(order, m);
-
-		if (size == LIMIT_BLOCK)
-			order_scramble(key, j, lanes);
-		else
-			for (unsigned i = 0; i < lanes; i++)
-				j[i] = order_permute(size, key, j[i]);
-	}
-	for (unsigned i = 0; i < lanes; i++)
-		j[i] += base - s->start;
-	order_split_lanes(s, j, place, lanes);
-	order_windows(order, j, place, lanes);
-}
-
-uint64_t order_at_all(
-	const struct order *order, uint64_t position, uint64_t n, struct order_place *place)
-{
-	uint64_t last = order->end ? order->end - 1 : UINT64_MAX, found = 0;
-
-	if (position > last || n == 0)
-		return 0;
-	if (n - 1 > last - position)
-		n = last - position + 1;
-	while (found < n) {
-		uint64_t at = position + found, in_block = LIMIT_BLOCK - at % LIMIT_BLOCK;
-		const struct order_segment *s = segment_at(order, at);
-		unsigned lanes =
-			n - found < ORDER_LANES || in_block < ORDER_LANES ? 1 : ORDER_LANES;
-
-		if (!s)
-			return 0;
-		find(order, s, at, place + found, lanes);
-		found += lanes;
-	}
-	return n;
-}
-
 bool order_at(const struct order *order, uint64_t position, struct order_place *place)
 {
-	return order_at_all(order, position, 1, place) == 1;
+	const struct order_segment *s = segment_at(order, position);
+	uint64_t m = position / LIMIT_BLOCK, j = position, ordinal;
+
+	if (!s || (order->end && position >= order->end))
+		return false;
+	if (s->mixed > 1)
+		j = m * LIMIT_BLOCK +
+		    order_permute(block_size(order, m), block_key(order, m), j % LIMIT_BLOCK);
+	order_split(s, j - s->start, &place->dataset, &ordinal);
+
+	const struct order_dataset *d = &order->dataset[place->dataset];
+
+	assert(place->dataset < order->datasets && d->windows > 0);
+	place->epoch = ordinal / d->windows;
+	place->window = order_window(d, order->seed, place->epoch, ordinal % d->windows);
+	return true;
 }
 
 bool order_when(const struct order *order, const struct order_place *place, uint64_t *position)

@@ -197,10 +197,6 @@ struct order_place {
 void order_check(const struct order *order);
 /* Finds the window at @position. False: it is before the first segment, or at or past the end. */
 bool order_at(const struct order *order, uint64_t position, struct order_place *place);
-/* The same for @n positions from @position on, in less time: several are mapped together. Returns
- * how many of them are before the end; 0 if @position is before the first segment. */
-uint64_t order_at_all(
-	const struct order *order, uint64_t position, uint64_t n, struct order_place *place);
 /* Finds the position that serves @place. False: these segments never serve it. */
 bool order_when(const struct order *order, const struct order_place *place, uint64_t *position);
 

@@ -328,49 +328,24 @@ static __attribute__((noinline)) bool goes_left(const struct order_segment *s, u
  * fraction is short by at most j + 2. Where that could matter, the step divides, which is rare
  * while j is far below 2^64. There is no other branch, as nobody can predict where a sample goes.
  */
-static inline __attribute__((always_inline)) void split(
-	const struct order_segment *s, uint64_t *j, uint32_t *lo, unsigned lanes)
-{
-	for (unsigned i = 0; i < lanes; i++)
-		lo[i] = 0;
-	for (uint32_t half = s->padded / 2; half > 0; half /= 2)
-		for (unsigned i = 0; i < lanes; i++) {
-			uint32_t mid = lo[i] + half;
-			u128 product = (u128)j[i] * s->part[mid] + s->part_phase[mid];
-			uint64_t left = (uint64_t)(product >> 64), low = (uint64_t)product, sum;
-			uint64_t right =
-				(uint64_t)__builtin_add_overflow(low, s->part[mid], &sum) - 1;
-
-			if (__builtin_expect((~low <= j[i]) | (~sum <= j[i]), 0))
-				right = (uint64_t)goes_left(
-						s, lo[i], mid, mid + half, j[i], &left) -
-					1;
-			lo[i] += half & (uint32_t)right;
-			j[i] = left + ((j[i] - 2 * left) & right);
-		}
-	for (unsigned i = 0; i < lanes; i++) {
-		assert(lo[i] < s->datasets && s->units[lo[i]] > 0);
-		j[i] += s->base[lo[i]];
-	}
-}
-
 void order_split(const struct order_segment *s, uint64_t j, uint32_t *dataset, uint64_t *ordinal)
 {
-	split(s, &j, dataset, 1);
-	*ordinal = j;
-}
+	uint32_t lo = 0;
 
-void order_split_lanes(
-	const struct order_segment *s, uint64_t *j, struct order_place *place, unsigned lanes)
-{
-	uint32_t dataset[ORDER_LANES];
+	for (uint32_t half = s->padded / 2; half > 0; half /= 2) {
+		uint32_t mid = lo + half;
+		u128 product = (u128)j * s->part[mid] + s->part_phase[mid];
+		uint64_t left = (uint64_t)(product >> 64), low = (uint64_t)product, sum;
+		uint64_t right = (uint64_t)__builtin_add_overflow(low, s->part[mid], &sum) - 1;
 
-	if (lanes == ORDER_LANES)
-		split(s, j, dataset, ORDER_LANES);
-	else
-		split(s, j, dataset, 1);
-	for (unsigned i = 0; i < lanes; i++)
-		place[i].dataset = dataset[i];
+		if (__builtin_expect((~low <= j) | (~sum <= j), 0))
+			right = (uint64_t)goes_left(s, lo, mid, mid + half, j, &left) - 1;
+		lo += half & (uint32_t)right;
+		j = left + ((j - 2 * left) & right);
+	}
+	assert(lo < s->datasets && s->units[lo] > 0);
+	*dataset = lo;
+	*ordinal = s->base[lo] + j;
 }
 
 bool order_join(const struct order_segment *s, uint32_t dataset, uint64_t ordinal, uint64_t *j)

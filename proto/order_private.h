@@ -17,16 +17,4 @@ enum {
 	ORDER_KEY_PART,
 };
 
-/* Positions that are mapped together. Where a function has @lanes, it is 1 or ORDER_LANES. */
-enum { ORDER_LANES = 4 };
-
-/* order_permute() of @x[] in a block of LIMIT_BLOCK, all with one key. */
-void order_scramble(uint64_t key, uint64_t *x, unsigned lanes);
-/* order_split() of @j[]: the datasets of @place[], and @j[] becomes their ordinals. */
-void order_split_lanes(const struct order_segment *segment, uint64_t *j, struct order_place *place,
-	unsigned lanes);
-/* Epochs and windows of these ordinals of @place[]'s datasets. */
-void order_windows(const struct order *order, const uint64_t *ordinal, struct order_place *place,
-	unsigned lanes);
-
 #endif

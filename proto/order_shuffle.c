@@ -17,10 +17,7 @@ const char *const order_shuffles[] = {
  * made where they are used: a round waits for the round before it, and its key is ready by then.
  */
 
-enum {
-	FEW = 64,	 /* below this, eight rounds show a bias */
-	BLOCK_SIDE = 32, /* the square root of LIMIT_BLOCK */
-};
+enum { FEW = 64 }; /* below this, eight rounds show a bias */
 
 struct digits {
 	uint64_t a, b;
@@ -77,66 +74,22 @@ static inline uint64_t sub_mod(uint64_t x, uint64_t y, uint64_t m)
 	return x >= y ? x - y : x + m - y;
 }
 
-/*
- * Takes @lanes numbers through the rounds together: one goes on while the others wait for their
- * products. False: some x is not below its n.
- */
-static inline __attribute__((always_inline)) bool rounds(const struct digits *d, unsigned count,
-	const uint64_t *n, const uint64_t *key, uint64_t *x, unsigned lanes)
-{
-	uint64_t h[ORDER_LANES], l[ORDER_LANES];
-	bool below = true;
-
-	for (unsigned i = 0; i < lanes; i++) {
-		h[i] = x[i] / d[i].a;
-		l[i] = x[i] % d[i].a;
-	}
-	for (unsigned r = 0; r < count; r += 2) {
-		for (unsigned i = 0; i < lanes; i++)
-			h[i] = add_mod(h[i], feistel_round(l[i], key[i], r, d[i].b), d[i].b);
-		for (unsigned i = 0; i < lanes; i++)
-			l[i] = add_mod(l[i], feistel_round(h[i], key[i], r + 1, d[i].a), d[i].a);
-	}
-	for (unsigned i = 0; i < lanes; i++) {
-		x[i] = h[i] * d[i].a + l[i];
-		below &= x[i] < n[i];
-	}
-	return below;
-}
-
 uint64_t order_permute(uint64_t n, uint64_t key, uint64_t x)
 {
 	assert(n > 0 && x < n);
 	struct digits d = digits_of(n);
-	unsigned count = rounds_of(n);
+	unsigned rounds = rounds_of(n);
 
-	while (!rounds(&d, count, &n, &key, &x, 1))
-		;
+	do {
+		uint64_t h = x / d.a, l = x % d.a;
+
+		for (unsigned r = 0; r < rounds; r += 2) {
+			h = add_mod(h, feistel_round(l, key, r, d.b), d.b);
+			l = add_mod(l, feistel_round(h, key, r + 1, d.a), d.a);
+		}
+		x = h * d.a + l;
+	} while (x >= n);
 	return x;
-}
-
-/* All n are FEW or more. */
-static inline __attribute__((always_inline)) void permute_lanes(
-	const struct digits *d, const uint64_t *n, const uint64_t *key, uint64_t *x)
-{
-	if (rounds(d, rounds_of(FEW), n, key, x, ORDER_LANES))
-		return;
-	for (unsigned i = 0; i < ORDER_LANES; i++)
-		while (x[i] >= n[i])
-			rounds(&d[i], rounds_of(FEW), &n[i], &key[i], &x[i], 1);
-}
-
-void order_scramble(uint64_t key, uint64_t *x, unsigned lanes)
-{
-	/* Constants: the compiler divides by shifting, and makes the rounds' keys once. */
-	const struct digits d[] = {[0 ... ORDER_LANES - 1] = {BLOCK_SIDE, BLOCK_SIDE}};
-	const uint64_t n[] = {[0 ... ORDER_LANES - 1] = LIMIT_BLOCK};
-	uint64_t keys[] = {[0 ... ORDER_LANES - 1] = key};
-
-	if (lanes == ORDER_LANES)
-		permute_lanes(d, n, keys, x);
-	else
-		rounds(d, rounds_of(LIMIT_BLOCK), n, keys, x, 1);
 }
 
 uint64_t order_unpermute(uint64_t n, uint64_t key, uint64_t y)
@@ -347,44 +300,6 @@ static uint64_t shuffled(const struct order_dataset *d, uint64_t seed, uint64_t 
 uint64_t order_window(const struct order_dataset *d, uint64_t seed, uint64_t epoch, uint64_t x)
 {
 	return to_path(d, shuffled(d, seed, epoch, x));
-}
-
-static bool all_global(const struct order_dataset *const *d)
-{
-	bool all = true;
-
-	for (unsigned i = 0; i < ORDER_LANES; i++)
-		all &= d[i]->shuffle == ORDER_GLOBAL && d[i]->windows >= FEW;
-	return all;
-}
-
-void order_windows(const struct order *order, const uint64_t *ordinal, struct order_place *place,
-	unsigned lanes)
-{
-	const struct order_dataset *d[ORDER_LANES];
-	struct digits digits[ORDER_LANES];
-	uint64_t n[ORDER_LANES], key[ORDER_LANES], x[ORDER_LANES];
-
-	for (unsigned i = 0; i < lanes; i++) {
-		d[i] = &order->dataset[place[i].dataset];
-		assert(place[i].dataset < order->datasets && d[i]->windows > 0);
-		place[i].epoch = ordinal[i] / d[i]->windows;
-		x[i] = ordinal[i] % d[i]->windows;
-	}
-	if (lanes < ORDER_LANES || !all_global(d)) {
-		for (unsigned i = 0; i < lanes; i++)
-			place[i].window = order_window(d[i], order->seed, place[i].epoch, x[i]);
-		return;
-	}
-	for (unsigned i = 0; i < ORDER_LANES; i++) {
-		n[i] = d[i]->windows;
-		digits[i] = digits_of(n[i]);
-		key[i] = order_derive(
-			order->seed, ORDER_KEY_SHUFFLE, d[i]->name_hash, place[i].epoch);
-	}
-	permute_lanes(digits, n, key, x);
-	for (unsigned i = 0; i < ORDER_LANES; i++)
-		place[i].window = to_path(d[i], x[i]);
 }
 
 uint64_t order_unwindow(

@@ -365,7 +365,7 @@ static uint64_t next_slot(const struct feed *feed)
 		feed->options.world, feed->options.ring.geometry.rows);
 }
 
-/* Locates the next rows of the slot that is planned next: together, which takes less time. */
+/* Locates the next rows of the slot that is planned next. */
 static void locate_ahead(struct feed *feed)
 {
 	struct order_place place[FEED_AHEAD];
@@ -376,8 +376,9 @@ static void locate_ahead(struct feed *feed)
 	assert(feed->row % FEED_AHEAD == 0);
 	if (first < end && feed->row < end - first) {
 		first += feed->row;
-		found = order_at_all(
-			&feed->order, first, rows < end - first ? rows : end - first, place);
+		while (found < rows && found < end - first &&
+			order_at(&feed->order, first + found, &place[found]))
+			found++;
 	}
 	for (uint32_t r = 0; r < rows; r++)
 		if (r < found)

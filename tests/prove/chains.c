@@ -50,20 +50,6 @@ static uint64_t take_all(struct run *run, uint64_t world, uint64_t micro_batch, 
 	return taken;
 }
 
-/* Positions that are mapped together, as a feed does, have the windows that each has alone. */
-static void look_together(const struct run *run, const struct order *order, uint64_t from)
-{
-	struct order_place together[40], place;
-	uint64_t n = 1 + rng_below(&run->chain.p->rng, 40);
-	uint64_t found = order_at_all(order, from, n, together), i;
-
-	for (i = 0; i < n && from + i >= from && order_at(order, from + i, &place); i++)
-		PROVE(run->chain.p, i < found && prove_same(&together[i], &place),
-			"%" PRIu64 " of %" PRIu64 " positions from %" PRIu64 " on differ", i, n,
-			from);
-	PROVE(run->chain.p, found == i, "%" PRIu64 " of %" PRIu64 " positions", found, i);
-}
-
 /* Records the windows of some positions, and looks them up by the present cursor and by the
  * history. */
 static void record(struct run *run, uint64_t from, uint64_t to)
@@ -81,7 +67,6 @@ static void record(struct run *run, uint64_t from, uint64_t to)
 				       : from + rng_below(&run->chain.p->rng, to - from);
 		PROVE(run->chain.p, order_at(&now, r->position, &r->place), "nothing at %" PRIu64,
 			r->position);
-		look_together(run, &history, r->position);
 		PROVE(run->chain.p,
 			order_at(&history, r->position, &again) && prove_same(&again, &r->place),
 			"history and cursor differ at %" PRIu64, r->position);

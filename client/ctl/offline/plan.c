@@ -140,19 +140,13 @@ static bool put_block(struct plan *p)
 /* Adds @rows rows from @position on, those of @rank. False after an error was printed. */
 static bool put_rows(struct plan *p, uint64_t position, uint64_t rows, uint64_t rank)
 {
-	struct order_place place[BLOCK];
 	uint64_t end = cursor_end(&p->h->cursor), left = position < end ? end - position : 0;
 
-	for (uint64_t done = 0, n, served; done < rows; done += n) {
-		n = rows - done < p->block - p->n ? rows - done : p->block - p->n;
-		served = done >= left ? 0 : n < left - done ? n : left - done;
-		served = order_at_all(&p->h->order, position + done, served, place);
-		for (uint64_t i = 0; i < n; i++)
-			p->row[p->n++] = (struct row){.rank = rank,
-				.row = done + i,
-				.position = position + done + i,
-				.padding = i >= served,
-				.place = i < served ? place[i] : (struct order_place){0}};
+	for (uint64_t i = 0; i < rows; i++) {
+		struct row row = {.rank = rank, .row = i, .position = position + i};
+
+		row.padding = i >= left || !order_at(&p->h->order, row.position, &row.place);
+		p->row[p->n++] = row;
 		if (p->n == p->block && !put_block(p))
 			return false;
 	}
