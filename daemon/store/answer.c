@@ -182,11 +182,11 @@ bool answer_header(struct answer *answer, const char *line, size_t n)
 	return true;
 }
 
-/* Copies the text of the first element @name. */
-static void read_element(const char *body, size_t n, const char *name, char *to, size_t to_bytes)
+void answer_element(const char *body, size_t n, const char *name, char *to, size_t to_bytes)
 {
 	const char *from = memmem(body, n, name, strlen(name)), *end;
 
+	to[0] = 0;
 	if (!from)
 		return;
 	from += strlen(name);
@@ -198,7 +198,7 @@ static void read_element(const char *body, size_t n, const char *name, char *to,
 void answer_error(struct answer *answer, const char *body, size_t n)
 {
 	if (!answer->code[0])
-		read_element(body, n, "<Code>", answer->code, sizeof(answer->code));
+		answer_element(body, n, "<Code>", answer->code, sizeof(answer->code));
 	if (!answer->region[0])
-		read_element(body, n, "<Region>", answer->region, sizeof(answer->region));
+		answer_element(body, n, "<Region>", answer->region, sizeof(answer->region));
 }

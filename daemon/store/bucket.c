@@ -1,4 +1,3 @@
-#include "daemon/store/settings.h"
 #include "daemon/store/stores.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@ static void bucket_free(struct store_bucket *bucket)
 {
 	if (!bucket)
 		return;
-	credentials_free(bucket->credentials);
+	free(bucket->credentials);
 	free(bucket->certificates.text);
 	free(bucket);
 }
@@ -41,7 +40,7 @@ static struct store_bucket *bucket_new(
 	struct store_bucket *bucket = calloc(1, sizeof(*bucket));
 	const struct config_store *config = place->store;
 
-	if (!bucket || !(bucket->credentials = credentials_new())) {
+	if (!bucket || !(bucket->credentials = calloc(1, sizeof(*bucket->credentials)))) {
 		free(bucket);
 		fault_memory(fault);
 		return NULL;
@@ -57,11 +56,10 @@ static struct store_bucket *bucket_new(
 		bucket_free(bucket);
 		return NULL;
 	}
-	bucket->wallet = wallets_find(stores->wallets, place, fault);
-	if (bucket->wallet) {
-		settings_note(place, stores->options.log, stores->options.log_context);
+	bucket->wallet = wallets_find(
+		stores->wallets, place, stores->options.log, stores->options.log_context, fault);
+	if (bucket->wallet)
 		return bucket;
-	}
 	bucket_free(bucket);
 	return NULL;
 }

@@ -1,6 +1,7 @@
 #include "daemon/store/certificates.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,7 @@ bool certificates_append(struct certificates *to, const char *path)
 		return false;
 	if (fstat(fileno(file), &st) != 0 || st.st_size > CERTIFICATES_BYTES) {
 		fclose(file);
+		errno = EFBIG;
 		return false;
 	}
 	char *blob = realloc(to->text, to->n + (size_t)st.st_size + 1);

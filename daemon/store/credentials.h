@@ -4,7 +4,8 @@
  * container, instance; or what `stores:` names) and renews them before they expire. It may block;
  * the functions below do not.
  *
- * Secrets are kept in memory that core dumps leave out, and are wiped. They are in no message.
+ * Secrets are in no message. A process that has any leaves no core dump, and other processes of its
+ * user cannot read its memory (PR_SET_DUMPABLE).
  */
 #ifndef TOKEND_CREDENTIALS_H
 #define TOKEND_CREDENTIALS_H
@@ -39,11 +40,6 @@ struct credentials {
 	char query[CREDENTIALS_QUERY_BYTES];   /* encoded, without '?' */
 };
 
-/* Zeroed memory for a copy, which core dumps and children leave out. NULL: out of memory. */
-struct credentials *credentials_new(void);
-/* Wipes it. NULL: does nothing. */
-void credentials_free(struct credentials *credentials);
-
 /*
  * Checks the entries of `stores:` (profiles exist, files can be read, `ca` has certificates), and
  * starts no thread yet. @config may be NULL, and outlives the wallets. @news is called in
@@ -53,14 +49,18 @@ struct wallets *wallets_open(const struct config *config, void (*news)(void *con
 	void *context, struct fault *fault);
 /* Ends the helper threads, within a second. NULL: does nothing. */
 void wallets_close(struct wallets *wallets);
-/* The wallet for a bucket's store. The search begins with the first call. NULL: @fault. */
-struct wallet *wallets_find(
-	struct wallets *wallets, const struct url_place *place, struct fault *fault);
+/*
+ * The wallet for a bucket's store. The search begins with the first call. @log (or NULL) gets a
+ * line if others could read the secrets: they go over the network unencrypted, or other users may
+ * read their file. NULL: @fault.
+ */
+struct wallet *wallets_find(struct wallets *wallets, const struct url_place *place,
+	void (*log)(void *context, const char *line), void *context, struct fault *fault);
 
 enum wallet_state {
 	WALLET_READY,
 	WALLET_LATER, /* none yet, or they have expired and could not be renewed; news follow */
-	WALLET_NONE,  /* @fault: there are none, or the config is wrong; final */
+	WALLET_NONE,  /* @fault: there are none, or the config is wrong */
 };
 
 /*

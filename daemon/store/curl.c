@@ -1,12 +1,9 @@
 #include "daemon/store/curl.h"
 
-#include "daemon/store/secret.h"
-
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* clang-format off */
@@ -17,7 +14,7 @@ static const struct {
 	const char *name;
 	size_t at; /* in struct curl */
 } functions[] = {
-	FUNCTION(global_init_mem),
+	FUNCTION(global_init),
 	FUNCTION(easy_init),
 	FUNCTION(easy_cleanup),
 	FUNCTION(easy_perform),
@@ -58,9 +55,7 @@ static bool load(struct curl *curl, struct fault *fault)
 				functions[i].name);
 		memcpy((char *)curl + functions[i].at, &function, sizeof(function));
 	}
-	/* Its buffers contain credentials, of requests and of answers. */
-	if (curl->global_init_mem(CURL_GLOBAL_DEFAULT, malloc, secret_heap_free,
-		    secret_heap_realloc, strdup, calloc) != CURLE_OK)
+	if (curl->global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		return fault_errno(fault, ELIBACC, "stores",
 			"libcurl cannot be initialised; install it again");
 	return true;

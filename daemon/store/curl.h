@@ -16,7 +16,7 @@
 
 /* The functions that are used, without "curl_". */
 struct curl {
-	typeof(curl_global_init_mem) *global_init_mem;
+	typeof(curl_global_init) *global_init;
 	typeof(curl_easy_init) *easy_init;
 	typeof(curl_easy_cleanup) *easy_cleanup;
 	typeof(curl_easy_perform) *easy_perform; /* only for threads that may block */

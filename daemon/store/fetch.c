@@ -3,7 +3,6 @@
  * credentials) and for the time of repetitions. Nothing in it blocks.
  */
 #include "daemon/store/get.h"
-#include "daemon/store/secret.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -319,7 +318,6 @@ static void *fetch_thread(void *argument)
 	int64_t check_ms = 0, due_ms = 0;
 
 	prctl(PR_SET_NAME, "tokend-fetch");
-	secret_heap_harmless(true); /* until get_request() */
 	for (;;) {
 		int64_t now_ms = stores_now_ms();
 

@@ -1,8 +1,7 @@
-#include "daemon/store/profile.h"
-
-#include "daemon/store/secret.h"
+#include "daemon/store/providers.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pwd.h>
 #include <stddef.h>
@@ -10,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { FILE_BYTES = 1 << 20 };
 
 #define SETTING(key, member)                                                                       \
 	{                                                                                          \
@@ -33,10 +34,9 @@ static const struct setting {
 	SETTING("sso_start_url", sso),
 };
 
-static const char blanks[] = " \t\r\f\v";
+static const char blanks[] = " \t\r\n\f\v";
 
-/* Cuts blanks off both ends of the @n bytes at @text. */
-static char *trim(char *text, size_t n)
+char *profile_trim(char *text, size_t n)
 {
 	while (n > 0 && strchr(blanks, text[n - 1]))
 		n--;
@@ -44,10 +44,31 @@ static char *trim(char *text, size_t n)
 	return text + strspn(text, blanks);
 }
 
+bool profile_text(const char *path, char *text, size_t bytes, struct fault *fault)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
+	size_t n = 0;
+	ssize_t got = fd < 0 ? -1 : 1;
+
+	while (got > 0 && n < bytes) {
+		got = read(fd, text + n, bytes - n);
+		n += got > 0 ? (size_t)got : 0;
+	}
+	if (got < 0)
+		fault_errno(fault, errno, "", "%s: %s", path, strerror(errno));
+	else if (n == bytes)
+		fault_set(fault, FAULT_DATA, "", "%s: is larger than %zu bytes", path, bytes - 1);
+	else
+		text[n] = 0;
+	if (fd >= 0)
+		close(fd);
+	return got >= 0 && n < bytes;
+}
+
 /* Whether a section's name, without the brackets, is the profile's. */
 static bool is_section(char *name, bool prefixed, const char *wanted)
 {
-	name = trim(name, strlen(name));
+	name = profile_trim(name, strlen(name));
 	if (prefixed && strcmp(name, "default") != 0) {
 		if (strncmp(name, "profile", 7) != 0 || !name[7] || !strchr(blanks, name[7]))
 			return false;
@@ -71,42 +92,29 @@ static bool take(struct profile *profile, const char *key, const char *value)
 	return true;
 }
 
-bool profile_parse(char *text, bool prefixed, struct profile *profile, int *number)
+int profile_parse(char *text, bool prefixed, struct profile *profile)
 {
 	bool inside = false;
+	int number = 1;
 
-	*number = 0;
-	for (char *line = text, *next; line; line = next) {
-		size_t n = strcspn(line, "\n");
-
-		next = line[n] ? line + n + 1 : NULL;
-		line[n] = 0;
-		++*number;
+	for (char *line; (line = strsep(&text, "\n")); number++) {
 		/* Indented lines are settings of settings, "s3 =". */
 		if (line[0] == 0 || strchr("#;\r \t", line[0]))
 			continue;
-		if (line[0] == '[') {
-			char *end = strchr(line, ']');
+		char *end = strchr(line, line[0] == '[' ? ']' : '=');
 
-			if (!end)
-				return false;
+		if (line[0] == '[' && end) {
 			*end = 0;
 			inside = is_section(line + 1, prefixed, profile->name);
 			profile->found |= inside;
-			continue;
+		} else if (line[0] == '[' || inside) {
+			char *value = end ? profile_trim(end + 1, strlen(end + 1)) : NULL;
+
+			if (!end || !take(profile, profile_trim(line, (size_t)(end - line)), value))
+				return number;
 		}
-		if (!inside)
-			continue;
-		char *equals = strchr(line, '=');
-
-		if (!equals)
-			return false;
-		char *value = trim(equals + 1, strlen(equals + 1));
-
-		if (!take(profile, trim(line, (size_t)(equals - line)), value))
-			return false;
 	}
-	return true;
+	return 0;
 }
 
 bool profile_path(const char *given, const char *file, char *path, size_t path_bytes)
@@ -129,28 +137,27 @@ bool profile_path(const char *given, const char *file, char *path, size_t path_b
 	return n >= 0 && (size_t)n < path_bytes;
 }
 
-/* Reads one of the files. A file that does not exist has no sections. */
+/* Reads one of the files. */
 static bool read_file(const char *given, const char *file, bool prefixed, struct profile *profile,
 	char *text, struct fault *fault)
 {
 	char path[PATH_MAX];
-	int number;
 
 	if (!profile_path(given, file, path, sizeof(path)))
 		return true;
-	if (secret_read(path, text, PROFILE_FILE_BYTES, fault) < 0)
+	if (!profile_text(path, text, FILE_BYTES, fault))
 		return fault->error == ENOENT || fault->error == ENOTDIR;
-	if (profile_parse(text, prefixed, profile, &number))
-		return true;
-	return fault_set(fault, FAULT_DATA, "",
-		"%s:%d: is not a section, or a setting of at most %d bytes; write [NAME] or "
-		"KEY = VALUE",
-		path, number, SIGN_TOKEN_BYTES - 1);
+	int number = profile_parse(text, prefixed, profile);
+
+	return number == 0 || fault_set(fault, FAULT_DATA, "",
+				      "%s:%d: is not a section, or a setting of at most %d bytes; "
+				      "write [NAME] or KEY = VALUE",
+				      path, number, SIGN_TOKEN_BYTES - 1);
 }
 
 bool profile_read(const char *name, struct profile *profile, struct fault *fault)
 {
-	char *text = secret_new(PROFILE_FILE_BYTES);
+	char *text = malloc(FILE_BYTES);
 	const char *given = getenv("AWS_PROFILE");
 
 	memset(profile, 0, sizeof(*profile));
@@ -163,18 +170,6 @@ bool profile_read(const char *name, struct profile *profile, struct fault *fault
 			    text, fault) &&
 		    read_file(getenv("AWS_CONFIG_FILE"), "config", true, profile, text, fault);
 
-	secret_free(text, PROFILE_FILE_BYTES);
+	free(text);
 	return done;
-}
-
-bool profile_region(const char *name, char *region, size_t region_bytes)
-{
-	struct profile *profile = secret_new(sizeof(*profile));
-	struct fault fault;
-	bool found = profile && profile_read(name, profile, &fault) && profile->region[0];
-
-	if (found)
-		snprintf(region, region_bytes, "%s", profile->region);
-	secret_free(profile, sizeof(*profile));
-	return found;
 }

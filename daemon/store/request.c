@@ -1,6 +1,5 @@
 /* The request of a GET: its URL, its headers, and its signature. */
 #include "daemon/store/get.h"
-#include "daemon/store/secret.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,13 +13,6 @@ static void add(struct get *get, char *header)
 	*node = (struct curl_slist){.data = header};
 	if (get->header_count++ > 0)
 		node[-1].next = node;
-}
-
-/* libcurl's memory is wiped from now on: wiping costs a tenth of a small GET. */
-static void add_secret(struct get *get, char *header)
-{
-	secret_heap_harmless(false);
-	add(get, header);
 }
 
 static void add_range(struct get *get)
@@ -60,7 +52,7 @@ static void add_signature(struct get *get, const char *path)
 	if (pays)
 		add(get, payer);
 	if (keys->token_header[0])
-		add_secret(get, keys->token_header);
+		add(get, keys->token_header);
 	add(get, get->sign.date);
 	add(get, get->sign.authorization);
 }
@@ -85,10 +77,9 @@ void get_request(struct get *get, char url[GET_URL_BYTES])
 		add_signature(get, path);
 		break;
 	case CREDENTIALS_BEARER:
-		add_secret(get, bucket->credentials->bearer);
+		add(get, bucket->credentials->bearer);
 		break;
 	case CREDENTIALS_QUERY:
-		secret_heap_harmless(false);
 		snprintf(url + n, GET_URL_BYTES - (size_t)n, "%s%s", query[0] ? "&" : "?",
 			bucket->credentials->query);
 		break;

@@ -34,7 +34,6 @@ static void hmac(
 	hmac_sha256_set_key(&context, key_bytes, key);
 	hmac_sha256_update(&context, strlen(text), (const uint8_t *)text);
 	hmac_sha256_digest(&context, SHA256_DIGEST_SIZE, result);
-	explicit_bzero(&context, sizeof(context));
 }
 
 /* Computes the signing key of @now's day. */
@@ -52,7 +51,6 @@ static void derive(struct sign_keys *keys, const char *region, int64_t now)
 	hmac(keys->key, 32, region, keys->key);
 	hmac(keys->key, 32, "s3", keys->key);
 	hmac(keys->key, 32, "aws4_request", keys->key);
-	explicit_bzero(secret, sizeof(secret));
 	snprintf(keys->region, sizeof(keys->region), "%s", region);
 	keys->day = now / DAY_S;
 }

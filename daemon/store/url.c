@@ -1,6 +1,6 @@
 #include "daemon/store/url.h"
 
-#include "daemon/store/profile.h"
+#include "daemon/store/providers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,8 @@ static void find_region(struct url_place *place)
 {
 	const char *region = place->store ? place->store->region : NULL;
 	const char *name = place->store ? place->store->profile : NULL;
-	char profile[URL_REGION_BYTES];
+	struct profile profile;
+	struct fault fault;
 
 	if (!region && place->kind == URL_GS)
 		region = "auto";
@@ -72,8 +73,8 @@ static void find_region(struct url_place *place)
 		region = set(getenv("AWS_REGION"));
 	if (!region)
 		region = set(getenv("AWS_DEFAULT_REGION"));
-	if (!region && profile_region(name, profile, sizeof(profile)))
-		region = profile;
+	if (!region && profile_read(name, &profile, &fault) && profile.region[0])
+		region = profile.region;
 	snprintf(place->region, sizeof(place->region), "%s", region ? region : "us-east-1");
 }
 

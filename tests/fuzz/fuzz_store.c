@@ -8,8 +8,7 @@
  * headers.
  */
 #include "daemon/store/list_page.h"
-#include "daemon/store/profile.h"
-#include "daemon/store/providers_own.h"
+#include "daemon/store/providers.h"
 #include "daemon/store/url.h"
 #include "daemon/store/verdict.h"
 #include "tests/fuzz/input.h"
@@ -44,34 +43,31 @@ static void check_listing(const char *text, size_t n)
 static void check_profile(char *text, bool prefixed)
 {
 	static struct profile p;
-	int number;
 
 	memset(&p, 0, sizeof(p));
 	strcpy(p.name, "lab");
-	if (!profile_parse(text, prefixed, &p, &number))
-		assert(number >= 1);
+	assert(profile_parse(text, prefixed, &p) >= 0);
 	assert(strlen(p.access) < sizeof(p.access) && strlen(p.secret) < sizeof(p.secret));
 	assert(strlen(p.token) < sizeof(p.token) && strlen(p.process) < sizeof(p.process));
 	assert(strcmp(p.name, "lab") == 0);
 }
 
-static void check_json(const char *text, size_t n)
+static void check_json(const char *text)
 {
-	static struct credentials credentials;
-	struct seek seek = {.to = &credentials, .expires = INT64_MAX};
+	static struct seek seek;
 
-	memset(&credentials, 0, sizeof(credentials));
-	if (provide_json(&seek, text, n, "Token", "container") != PROVIDED) {
+	memset(&seek, 0, sizeof(seek));
+	if (provide_json(&seek, text, "Token", "container") != PROVIDED) {
 		check_fault(&seek.fault);
 		return;
 	}
 	struct sign_headers headers;
 	const struct sign_request request = {"GET", "h", "/", "", "us-east-1", false, 1};
 
-	assert(credentials.keys.access[0] && credentials.keys.secret[0]);
-	sign_request(&credentials.keys, &request, &headers);
+	assert(seek.found.keys.access[0] && seek.found.keys.secret[0]);
+	sign_request(&seek.found.keys, &request, &headers);
 	assert(strpbrk(headers.authorization, "\r\n") == NULL);
-	assert(strpbrk(credentials.keys.token_header, "\r\n") == NULL);
+	assert(strpbrk(seek.found.keys.token_header, "\r\n") == NULL);
 }
 
 static void check_url(const char *text)
@@ -165,7 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (kind % 7 == 0)
 			check_listing(text, in.n);
 		else if (kind % 7 == 1)
-			check_json(text, in.n);
+			check_json(text);
 		else if (kind % 7 == 2)
 			check_url(text);
 		else if (kind % 7 == 6)

@@ -8,7 +8,6 @@ import contextlib
 import http.server
 import json
 import os
-import re
 import stat
 import subprocess
 import threading
@@ -18,7 +17,7 @@ import pytest
 from test_fault_clocks import SHIFTED
 from test_fault_clocks import WORDS as CLOCK_WORDS
 
-from lib import REPO, TOKCTL, TOKEND
+from lib import REPO
 from lib.fault_proxy import Fault, FaultProxy
 from lib.preload import Preload
 from lib.stores import Moto
@@ -460,57 +459,6 @@ def test_a_clock_that_is_set_makes_credentials_expire(chain):
     done = chain.cat("-w", "5", "-s", "7203", "load", "s3://corpus/plain", **environment, **preload)
     assert done.returncode == 0 and int(done.stdout) > 20, done.stderr
     assert os.path.getsize(os.path.join(chain.home, "count")) >= 4, "they were renewed"
-
-
-def dumped(pid):
-    """The memory of a process that a core dump contains: without VM_DONTDUMP ("dd")."""
-    region, regions = None, []
-    with open(f"/proc/{pid}/smaps") as file:
-        for line in file:
-            at = re.match(r"([0-9a-f]+)-([0-9a-f]+) r", line)
-            region = at or (None if re.match(r"[0-9a-f]+-", line) else region)
-            if region and line.startswith("VmFlags:") and " dd" not in line:
-                regions.append((int(region[1], 16), int(region[2], 16)))
-    with open(f"/proc/{pid}/mem", "rb", 0) as file:
-        for begin, end in regions:
-            with contextlib.suppress(OSError, OverflowError):
-                file.seek(begin)
-                yield file.read(end - begin)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to read the memory of a process")
-def test_no_freed_memory_has_a_token(chain, moto):
-    """libcurl copies it into each request. A daemon without GETs in flight has no copy left."""
-    token = "hf_" + "token" * 12
-    bearer = chain.file("bearer", token + "\n")
-    with open(chain.place.shard("web/a.bin", 10_000), "rb") as file:
-        moto.fill("bearer", {"web/a.bin": file.read()})
-    listed = chain.place.file("bearer.jsonl")
-    subprocess.run(
-        [TOKCTL, "inspect", "--manifest", listed, "s3://bearer/web/"],
-        env={**chain.environment, **environment_keys(moto)},
-        check=True,
-    )
-    with open(listed, "rb") as file:
-        moto.fill("bearer", {"web.jsonl": file.read()})
-    web = {"name": "web", "path": "lab://bearer/web/", "manifest": "lab://bearer/web.jsonl"}
-    config = chain.place.config(
-        "tokend.yaml",
-        stores={"lab": {"endpoint": moto.endpoint, "token_file": bearer}},
-        streams={"train": {"seed": 1, "seq_len": 64, "datasets": [web]}},
-    )
-    with unverified(moto):
-        daemon = chain.place.spawn([TOKEND, "-c", config], env=chain.environment)
-        status = [TOKCTL, "status", "-c", config, "--json"]
-
-        def idle():
-            done = subprocess.run(status, capture_output=True)
-            seen = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
-            return any(s["requests"] and not s["in_flight"] for s in seen.get("stores", []))
-
-        assert wait_for(idle)
-    assert not any(token.encode() in memory for memory in dumped(daemon.pid))
-    daemon.kill()
 
 
 def test_notes_about_readable_secrets(chain, moto):
