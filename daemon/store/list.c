@@ -1,12 +1,270 @@
 /* Listings, for tools: pages of ListObjectsV2, one after the other. */
+#include "daemon/store/list.h"
+
 #include "daemon/store/ask.h"
-#include "daemon/store/list_page.h"
 #include "daemon/store/stores.h"
 
+#include <errno.h>
+#include <expat.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
-enum { QUERY_BYTES = 3 * (LIST_TOKEN_BYTES + LIST_KEY_BYTES) + 256 };
+enum {
+	QUERY_BYTES = 3 * (LIST_TOKEN_BYTES + LIST_KEY_BYTES) + 256,
+	TEXT_BYTES = 3 * LIST_KEY_BYTES + 1,
+	DEPTH_MOST = 8,
+};
+
+/*
+ * The programs of the wheel contain libexpat.a, and run with glibc 2.34. There this function, with
+ * which libexpat chooses the salt of its hash tables, is missing before 2.36. Hidden, because no
+ * library of the process may get it instead of libc's.
+ */
+__attribute__((visibility("hidden"))) void arc4random_buf(void *to, size_t n);
+
+void arc4random_buf(void *to, size_t n)
+{
+	for (size_t done = 0; done < n;) {
+		ssize_t some = getrandom((char *)to + done, n - done, 0);
+
+		if (some < 0 && errno != EINTR)
+			abort();
+		done += some > 0 ? (size_t)some : 0;
+	}
+}
+
+/* ---- a page ---- */
+
+/* A page is parsed twice: <EncodingType>, which says how keys are read, may follow them. */
+struct reading {
+	const struct store_bucket *bucket;
+	const char *prefix;
+	bool (*each)(void *context, const struct object *object); /* NULL: the first time */
+	void *context;
+	struct list_page *page;
+	struct fault *fault;
+	XML_Parser parser;
+	bool failed, encoded;
+	int depth;
+	char text[TEXT_BYTES]; /* of the innermost element */
+	size_t n;
+	/* Of <Contents>. */
+	char key[TEXT_BYTES], etag[STORE_ETAG_BYTES];
+	uint64_t size;
+	bool has_key, has_size;
+};
+
+/* The first fault ends the page. */
+#define FAIL(r, ...)                                                                               \
+	((void)((r)->failed || (fault_set((r)->fault, FAULT_DATA, "", __VA_ARGS__), stop(r))))
+
+static bool stop(struct reading *r)
+{
+	r->failed = true;
+	XML_StopParser(r->parser, XML_FALSE);
+	return true;
+}
+
+static int hex(char c)
+{
+	return c >= '0' && c <= '9'   ? c - '0'
+	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
+	       : c >= 'A' && c <= 'F' ? c - 'A' + 10
+				      : -1;
+}
+
+/* Decodes in place. AWS writes a space as '+', and a plus as "%2B". False: not encoded. */
+static bool decode(char *text)
+{
+	char *to = text;
+
+	for (const char *from = text; *from; from++) {
+		if (*from != '%') {
+			*to++ = *from == '+' ? ' ' : *from;
+			continue;
+		}
+		int high = hex(from[1]), low = high < 0 ? -1 : hex(from[2]);
+
+		if (low < 0 || high * 16 + low == 0)
+			return false;
+		*to++ = (char)(high * 16 + low);
+		from += 2;
+	}
+	*to = 0;
+	return true;
+}
+
+/* Passes the object that <Contents> described to the caller. */
+static void give(struct reading *r)
+{
+	const struct object object = {.bucket = r->bucket,
+		.key = r->key,
+		.etag = r->etag[0] ? r->etag : NULL,
+		.size = r->size};
+
+	if (!r->has_key || !r->has_size)
+		FAIL(r, "the listing has an object without a key or a size; is this an S3 store?");
+	else if (!r->each)
+		return;
+	else if (r->encoded && !decode(r->key))
+		FAIL(r, "the listing has a key that is not percent-encoded: '%.200s'", r->key);
+	else if (strlen(r->key) > LIST_KEY_BYTES)
+		FAIL(r, "the listing has a key of %zu bytes; must have at most %d", strlen(r->key),
+			LIST_KEY_BYTES);
+	else if (strncmp(r->key, r->prefix, strlen(r->prefix)) != 0)
+		FAIL(r,
+			"the listing has the key '%.200s', which does not begin with '%.200s'; is "
+			"this an S3 store?",
+			r->key, r->prefix);
+	else if (!r->page->ended && !r->each(r->context, &object))
+		r->page->ended = true;
+}
+
+/* "\"abc\"" without its quotes. */
+static void take_etag(struct reading *r)
+{
+	bool quoted = r->n >= 2 && r->text[0] == '"' && r->text[r->n - 1] == '"';
+	size_t n = r->n - 2 * quoted;
+
+	if (n >= sizeof(r->etag)) {
+		FAIL(r, "the listing has an ETag of %zu bytes; must have at most %d", n,
+			STORE_ETAG_BYTES - 1);
+		return;
+	}
+	memcpy(r->etag, r->text + quoted, n);
+	r->etag[n] = 0;
+}
+
+static void take_size(struct reading *r)
+{
+	size_t digits = strspn(r->text, "0123456789");
+
+	r->size = strtoull(r->text, NULL, 10);
+	r->has_size = true;
+	if (digits == 0 || digits > 18 || r->text[digits])
+		FAIL(r, "the listing has a size that is not a number: '%.40s'", r->text);
+}
+
+/* The name without the prefix of its namespace. */
+static const char *bare(const char *name)
+{
+	const char *colon = strrchr(name, ':');
+
+	return colon ? colon + 1 : name;
+}
+
+static void on_begin(void *context, const char *name, const char **attributes)
+{
+	struct reading *r = context;
+
+	(void)attributes;
+	if (r->depth == 0 && strcmp(bare(name), "ListBucketResult") != 0)
+		FAIL(r, "the answer is <%.60s>, not a listing; is this an S3 store?", name);
+	if (r->depth == DEPTH_MOST)
+		FAIL(r, "the listing has more than %d nested elements", DEPTH_MOST);
+	if (r->depth == 1) {
+		r->has_key = r->has_size = false;
+		r->etag[0] = 0;
+	}
+	r->depth++;
+	r->n = 0;
+	r->text[0] = 0;
+}
+
+static void on_text(void *context, const char *text, int n)
+{
+	struct reading *r = context;
+
+	if (r->n + (size_t)n >= sizeof(r->text)) {
+		FAIL(r, "the listing has a key of more than %d bytes", LIST_KEY_BYTES);
+		return;
+	}
+	memcpy(r->text + r->n, text, (size_t)n);
+	r->n += (size_t)n;
+	r->text[r->n] = 0;
+}
+
+/* Elements of the page have depth 1, those of an object 2. */
+static void on_end(void *context, const char *name)
+{
+	struct reading *r = context;
+
+	name = bare(name);
+	if (--r->depth == 1 && strcmp(name, "Contents") == 0) {
+		give(r);
+	} else if (r->depth == 1 && strcmp(name, "IsTruncated") == 0) {
+		r->page->truncated = strcmp(r->text, "true") == 0;
+	} else if (r->depth == 1 && strcmp(name, "EncodingType") == 0) {
+		r->encoded = strcmp(r->text, "url") == 0;
+	} else if (r->depth == 1 && strcmp(name, "NextContinuationToken") == 0) {
+		if (r->n >= sizeof(r->page->next))
+			FAIL(r, "the listing's continuation token has %zu bytes", r->n);
+		else
+			memcpy(r->page->next, r->text, r->n + 1);
+	} else if (r->depth == 2 && strcmp(name, "Key") == 0) {
+		memcpy(r->key, r->text, r->n + 1);
+		r->has_key = true;
+	} else if (r->depth == 2 && strcmp(name, "ETag") == 0) {
+		take_etag(r);
+	} else if (r->depth == 2 && strcmp(name, "Size") == 0) {
+		take_size(r);
+	}
+	r->n = 0;
+	r->text[0] = 0;
+}
+
+/* A listing has none. Entities could make a small page large. */
+static void refuse_doctype(
+	void *context, const char *name, const char *system, const char *public, int has_subset)
+{
+	struct reading *r = context;
+
+	(void)name, (void)system, (void)public, (void)has_subset;
+	FAIL(r, "the listing has a document type; is this an S3 store?");
+}
+
+static bool parse(struct reading *r, const char *xml, size_t n)
+{
+	r->parser = XML_ParserCreate(NULL);
+	if (!r->parser)
+		return fault_memory(r->fault);
+	r->depth = 0;
+	XML_SetUserData(r->parser, r);
+	XML_SetElementHandler(r->parser, on_begin, on_end);
+	XML_SetCharacterDataHandler(r->parser, on_text);
+	XML_SetStartDoctypeDeclHandler(r->parser, refuse_doctype);
+	if (XML_Parse(r->parser, xml, (int)n, 1) == XML_STATUS_ERROR)
+		FAIL(r, "the listing is not XML: %s at byte %ld; is this an S3 store?",
+			XML_ErrorString(XML_GetErrorCode(r->parser)),
+			(long)XML_GetCurrentByteIndex(r->parser));
+	XML_ParserFree(r->parser);
+	return !r->failed;
+}
+
+bool list_page(const char *xml, size_t n, const struct store_bucket *bucket, const char *prefix,
+	bool (*each)(void *context, const struct object *object), void *context,
+	struct list_page *page, struct fault *fault)
+{
+	struct reading r = {.bucket = bucket,
+		.prefix = prefix,
+		.context = context,
+		.page = page,
+		.fault = fault};
+
+	*page = (struct list_page){0};
+	if (n > LIST_PAGE_BYTES)
+		return fault_set(fault, FAULT_DATA, "",
+			"the listing's page has %zu bytes; must have at most %d", n,
+			LIST_PAGE_BYTES);
+	if (!parse(&r, xml, n))
+		return false;
+	r.each = each;
+	return parse(&r, xml, n);
+}
+
+/* ---- all pages ---- */
 
 /* The names are in ascending order, for the signature. */
 static bool write_query(
@@ -22,10 +280,12 @@ static bool write_query(
 		fault, FAULT_ARGUMENT, "", "the prefix has more than %d bytes", LIST_KEY_BYTES);
 }
 
-static bool list_one(struct stores *stores, const struct store_bucket *bucket, const char *query,
-	const char *prefix, bool (*each)(void *context, const struct object *object), void *context,
-	struct list_page *page, struct fault *fault)
+bool store_list(struct stores *stores, const struct store_bucket *bucket, const char *prefix,
+	bool (*each)(void *context, const struct object *object), void *context,
+	struct fault *fault)
 {
+	char query[QUERY_BYTES], token[LIST_TOKEN_BYTES] = "";
+	struct list_page page = {.truncated = true};
 	const struct ask ask = {
 		.bucket = bucket,
 		.key = "",
@@ -34,43 +294,29 @@ static bool list_one(struct stores *stores, const struct store_bucket *bucket, c
 		.want = VERDICT_WHOLE,
 		.n = LIST_PAGE_BYTES,
 	};
-	struct asked answer;
 
-	if (!store_ask(stores, &ask, &answer, fault))
-		return false;
-	bool good = list_page(answer.body, answer.n, bucket, prefix, each, context, page, fault);
-
-	free(answer.body);
-	return good || fault_prefix(fault, "%s/: ", bucket->place.name);
-}
-
-bool store_list(struct stores *stores, const struct store_bucket *bucket, const char *prefix,
-	bool (*each)(void *context, const struct object *object), void *context,
-	struct fault *fault)
-{
-	char query[QUERY_BYTES], token[LIST_TOKEN_BYTES] = "";
-	struct list_page *page = malloc(sizeof(*page));
-	bool good = page != NULL;
-
-	if (!page)
-		return fault_memory(fault);
 	if (bucket->place.kind == URL_HTTPS)
-		good = fault_set(fault, FAULT_ARGUMENT, "",
+		return fault_set(fault, FAULT_ARGUMENT, "",
 			"%s/: HTTPS servers have no listing; name the shards with --from FILE",
 			bucket->place.name);
-	for (page->truncated = true, page->ended = false;
-		good && page->truncated && !page->ended;) {
-		good = write_query(token, prefix, query, fault) &&
-		       list_one(stores, bucket, query, prefix, each, context, page, fault);
-		if (!good || !page->truncated || page->ended)
-			break;
-		if (!page->next[0] || strcmp(page->next, token) == 0)
-			good = fault_set(fault, FAULT_DATA, "",
+	while (page.truncated && !page.ended) {
+		struct asked answer;
+
+		if (!write_query(token, prefix, query, fault) ||
+			!store_ask(stores, &ask, &answer, fault))
+			return false;
+		bool good = list_page(
+			answer.body, answer.n, bucket, prefix, each, context, &page, fault);
+
+		free(answer.body);
+		if (!good)
+			return fault_prefix(fault, "%s/: ", bucket->place.name);
+		if (page.truncated && (!page.next[0] || strcmp(page.next, token) == 0))
+			return fault_set(fault, FAULT_DATA, "",
 				"%s/: the listing is cut off without a new continuation token; is "
 				"this an S3 store with ListObjectsV2?",
 				bucket->place.name);
-		memcpy(token, page->next, sizeof(token));
+		memcpy(token, page.next, sizeof(token));
 	}
-	free(page);
-	return good;
+	return true;
 }

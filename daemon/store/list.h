@@ -1,6 +1,6 @@
-/* One page of ListObjectsV2: XML to objects. Pure. */
-#ifndef TOKEND_STORE_LIST_PAGE_H
-#define TOKEND_STORE_LIST_PAGE_H
+/* One page of ListObjectsV2: XML to objects. For list.c and the fuzzer. */
+#ifndef TOKEND_STORE_LIST_H
+#define TOKEND_STORE_LIST_H
 
 #include "daemon/store/store.h"
 
@@ -8,14 +8,12 @@ enum {
 	LIST_PAGE_BYTES = 16 << 20, /* a page that is larger is refused: 1,000 keys take 4 MiB */
 	LIST_KEY_BYTES = 1024,
 	LIST_TOKEN_BYTES = 2048,
-	LIST_OBJECTS = 10000, /* on a page */
 };
 
 struct list_page {
 	bool truncated;
 	char next[LIST_TOKEN_BYTES]; /* the continuation token; "": none */
-	unsigned objects;
-	bool ended; /* @each returned false */
+	bool ended;		     /* @each returned false */
 };
 
 /*
